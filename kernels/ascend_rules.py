@@ -53,6 +53,8 @@ def check_flow(flow: tf.Taskflow, target: str) -> None:
         for limit in LIMITS:
             found = limit.of(plan, flow.ep_size)
             check_argument(found <= limit.most, who, limit.what, found, f"at most {limit.most}")
+        check_argument(plan.node_size == 0, who, "relay_rows, by nodes of so many ranks,", plan.node_size,
+                       "left out: its puts pass nothing on")
     opcode = flow.tasks["op"]
     for q, queue in enumerate(flow.queues):
         unit = "aic" if q < num_queues // 3 else "aiv"

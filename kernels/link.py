@@ -33,6 +33,7 @@ from hpmoe.support.loading import address
 from hpmoe.support.locks import new_lock
 from hpmoe.support.trees import PyTree
 
+Handler = Callable[[int, FrameType | None], object]
 TIMEOUT_S = 300.0  # for the last rank to come to a meeting
 MESSAGE_BYTES = 1 << 20  # to ranks of other hosts, at most
 COUNTER_WORDS = 8  # from one counter to the next: a cache line
@@ -96,6 +97,8 @@ class Link:
         self._counters: weakref.WeakKeyDictionary[Launched, tuple[np.ndarray, np.ndarray]] = weakref.WeakKeyDictionary()
         self._kept: list[object] = []  # what others may read or write until all have met again
         self._depth, self._has_told, self._lock = 0, False, new_lock()
+        self._turn = new_lock()  # of the thread whose call it is
+        self._calls, self._has_met = 0, False  # calls in which all have met, or this rank has failed
         _open.append(self)
 
     def _hosts(self, group: Group) -> Hosts | None:
@@ -112,10 +115,8 @@ class Link:
             LaunchError: a rank died, ended, failed, is at another call or did not come in time; `status["rank"]` is the one.
         """
         with self._lock:
-            library, status, length = load(), Status(), ctypes.c_int64()
-            handler = getsignal(SIGINT)
-            library.hpmoe_link_meet(self._handle, what.encode(), _key(what.encode(), key), payload, len(payload),
-                                    timeout or self.timeout, callable(handler) and runs_for_main_thread(), status)
+            library, length = load(), ctypes.c_int64()
+            status, handler = self._meet(what, payload, key, timeout)
             self._check(status, what, handler)
             self._kept.clear()
             told = []
@@ -123,6 +124,21 @@ class Link:
                 at = library.hpmoe_link_told(self._handle, rank, length)
                 told.append(ctypes.string_at(at, length.value))
             return told
+
+    def _meet(self, what: str, payload: bytes, key: bytes, timeout: float | None) -> tuple[Status, Handler]:
+        self._count_call()
+        status, handler, words = Status(), getsignal(SIGINT), self._numbered(what)
+        load().hpmoe_link_meet(self._handle, words, _key(words, key), payload, len(payload), timeout or self.timeout,
+                               callable(handler) and runs_for_main_thread(), status)
+        return status, handler
+
+    def _count_call(self) -> None:
+        if self._depth > 0 and not self._has_met:
+            self._calls, self._has_met = self._calls + 1, True
+
+    def _numbered(self, what: str) -> bytes:
+        """With the number of the call: ranks whose numbers differ are at different calls, whatever these are."""
+        return f"{what[:80]}#{self._calls}".encode()
 
     def exchange(self, what: str, counts: np.ndarray, key: bytes = b"") -> np.ndarray:
         """The int32 counts of each rank, [size, ...]."""
@@ -176,18 +192,38 @@ class Link:
 
     @contextlib.contextmanager
     def calling(self, what: str) -> Iterator[None]:
-        """Around all of a call: an error inside is raised by the calls of all other ranks too."""
+        """Around all of a call: an error inside is raised by the calls of all other ranks too.
+
+        A call in which ranks have met ends when all have come to its end: it fails on all of them or on none, so that
+        programs that catch the error stay at the same call. Calls of several threads at once are refused: each rank might
+        begin with another one.
+        """
+        is_alone = self._turn.acquire(blocking=False) or not self._turn.acquire()
         if self._depth == 0:
-            self._has_told = False
+            self._has_told = self._has_met = False
         self._depth += 1
         try:
+            if not is_alone:
+                raise LaunchError(f"{what} began on one thread while another one's call was under way: ranks that are "
+                                  "processes make calls one after the other, in the same order on all")
             yield
+            if self._depth == 1 and self._has_met:
+                self._end(what)
         except BaseException as error:
             if self._depth == 1 and not self._has_told:
+                self._count_call()
                 load().hpmoe_link_fail(self._handle, f"{what}: {type(error).__name__}: {error}".encode())
             raise
         finally:
             self._depth -= 1
+            self._turn.release()
+
+    def _end(self, what: str) -> None:
+        with self._lock:
+            status, handler = self._meet(f"the end of {what}", b"", b"", None)
+            self._has_told = True  # an interrupt from here on is one after the call
+            self._check(status, what, handler)
+            self._kept.clear()
 
     @property
     def waits(self) -> np.ndarray:
@@ -217,10 +253,11 @@ class Link:
             counters, bases = self._counters_of(executable)
             buffers, rooms = (np.array(x, np.int64) for x in (addresses, room))
             mine = Rank(address(buffers), address(rooms), num_tokens, address(counters), address(bases))
-            status, handler, what = Status(), getsignal(SIGINT), executable.name.encode()
+            self._count_call()
+            status, handler, what = Status(), getsignal(SIGINT), self._numbered(executable.name)
             load().hpmoe_link_launch(
-                self._handle, what, executable.image_key, address(executable.image), executable.image.nbytes, mine,
-                address(counts), self.num_threads, executable.timeout,
+                self._handle, what, executable.image_key ^ _key(what), address(executable.image), executable.image.nbytes,
+                mine, address(counts), self.num_threads, executable.timeout,
                 *(None if array is None else address(array) for array in record),
                 callable(handler) and runs_for_main_thread(), status)
             if status.code:
@@ -236,12 +273,12 @@ class Link:
             self._counters[executable] = counters, np.zeros(max(num_events, 1), np.int64)
         return self._counters[executable]
 
-    def _check(self, status: Status, what: str, handler: Callable[[int, FrameType | None], object],
+    def _check(self, status: Status, what: str, handler: Handler,
                image: np.ndarray | None = None) -> None:
         """Raises what has gone wrong, on this rank or on another one."""
         if not status.code:
             return
-        self._has_told = status.rank >= 0
+        self._has_told |= status.rank >= 0
         if status.code == Code.OUT_OF_MEMORY and status.rank < 0:
             raise MemoryError(f"{what}: the memory that processes share has no room for it")
         if status.code == Code.INTERRUPTED:
@@ -266,7 +303,7 @@ class Link:
             case Code.PEER_LATE:
                 said = f"{name} has not come to {what} in time."
             case Code.OTHER_CALL:
-                said = f"{name} is at {text or 'another call'} where this rank is at {what}, or calls it with other shapes."
+                said = self._other_call(name, text, what)
             case Code.PEER_FAILED if text and failure.status.code == Code.PEER_FAILED:
                 said = f"{name} failed: {text}"
             case Code.PEER_FAILED if failure.status.code in (Code.PEER_LATE, Code.OTHER_CALL):
@@ -276,6 +313,14 @@ class Link:
             case _:
                 return make_error(status, image)
         return _failed(said, status.rank)
+
+    def _other_call(self, name: str, text: str, what: str) -> str:
+        theirs, mark, number = text.rpartition("#")
+        if not mark or number == str(self._calls):
+            theirs = theirs or text or "another call"
+            return f"{name} is at {theirs} where this rank is at {what}, or calls it with other shapes."
+        return (f"{name} is at {theirs}, its call {number}, where this rank is at {what}, its call {self._calls}: one has "
+                "called once more than the other, and both must be started anew.")
 
     def _take(self, size: int) -> _HeapBlock:
         return _HeapBlock(self._handle, self._heaps[self.rank], size)

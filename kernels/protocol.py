@@ -20,7 +20,7 @@ from hpmoe.tile_ops.row_modes import RowMode
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
 MAGIC = 0x484D4F45
-VERSION = 7
+VERSION = 8
 SECTION_ALIGNMENT = 64
 
 
@@ -83,6 +83,7 @@ class Extent(IntEnum):
     RETURNED_TO_FROM_EXPERT = 12
     REPLICA = 13
     REPLICAS = 14
+    RELAYED = 15
 
 
 class Dtype(IntEnum):
@@ -153,7 +154,7 @@ EVENT_RUN = np.dtype(_words("first extent index mult route"))
 BUFFER = np.dtype(_words("cols rows_per_expert dtype rows"))
 ROUTE = np.dtype(
     _words("ids_buffer num_experts num_local_experts top_k num_slots num_tokens max_rows drop_policy")
-    + _words("weights_buffer first_share once_of return_tokens alignment reserved")
+    + _words("weights_buffer first_share once_of return_tokens alignment node_size")
     + [("capacity_factor", "<f8")]
 )
 SHARE = np.dtype(_words("expert low high"))

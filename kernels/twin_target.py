@@ -23,9 +23,9 @@ from hpmoe.support import loading
 from hpmoe.support.errors import ArgumentError, LaunchError
 
 COMPILED = Path(__file__).parent / "_twin.so"
-ABI_VERSION = 3
+ABI_VERSION = 4
 FAULT_BYTES = 8192
-COUNTER_WORDS = 16
+LINE_WORDS = 16
 SEEDS = itertools.count()
 
 
@@ -57,6 +57,7 @@ def load() -> ctypes.CDLL:
     return loading.load_library(path, "hpmoe_twin_abi_version", ABI_VERSION, {
         "hpmoe_twin_table_words": (ctypes.c_int64, [ctypes.c_void_p]),
         "hpmoe_twin_counters": (ctypes.c_int64, [ctypes.c_void_p]),
+        "hpmoe_twin_counter_words": (ctypes.c_int32, []),
         "hpmoe_twin_launch": (ctypes.c_int, launch),
         "hpmoe_twin_use_kernel": (None, [ctypes.c_void_p]),
     })
@@ -115,12 +116,12 @@ def compile_twin(flow: Taskflow, timeout: float) -> TwinExecutable:
     check_flow(flow, TwinExecutable.target)
     image, pool = pack(flow, "ascend"), Pool()
     check_image(image)
-    counters = load().hpmoe_twin_counters(image.ctypes.data)
+    counters = load().hpmoe_twin_counters(image.ctypes.data) * load().hpmoe_twin_counter_words()
     words = load().hpmoe_twin_table_words(image.ctypes.data)
-    lines = -(-max(len(flow.events), 1) // COUNTER_WORDS) * COUNTER_WORDS
+    lines = -(-max(len(flow.events), 1) // LINE_WORDS) * LINE_WORDS
     ep_size = flow.ep_size
     return TwinExecutable(
-        flow, image, timeout, flow.provenance, pool.zeros((ep_size, counters * COUNTER_WORDS), np.int32),
+        flow, image, timeout, flow.provenance, pool.zeros((ep_size, counters), np.int32),
         pool.zeros((ep_size, lines), np.int32), tables=pool.zeros((ep_size, 2 * words), np.int32), state=[0],
         counts=Counts())
 

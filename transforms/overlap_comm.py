@@ -10,6 +10,7 @@ import numpy as np
 
 from hpmoe.costs.put_sizes import likely_puts, whole_row_groups
 from hpmoe.ir.taskflow import RoutePlan, Taskflow, TileOp
+from hpmoe.routing.route_plan import relays_of
 from hpmoe.runtime.transform import transform
 from hpmoe.support.errors import TransformError, call_user, check_argument, is_int, is_name
 from hpmoe.support.known import known
@@ -71,7 +72,8 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", combine_order: 
         order: "ratr", "sequential", or a function (rank, ep_size) -> the ranks in the order in which to send.
         combine_order: the same for rows that go back from experts to their tokens: what combine sends, and in the backward
             pass the gradients of what dispatch sent. Where None they go in the `order` of those that go out.
-        signal: what one remote signal stands for: a "tile"; all rows for one "expert" of a peer; all rows for a "peer".
+        signal: what one remote signal stands for: a "tile"; all rows for one "expert" of a peer; all rows for a "peer". What
+            relays pass on, or get back, signals by the tile.
         cols: columns that one put moves; whole rows where None. Several workers share a transfer that is cut, so that rows
             arrive sooner, for more tasks. "auto" cuts where a worker of the machine that tile_partition was told would be
             long at it, the less the more puts there are, and has a put for several ranks where few have rows of one slot.
@@ -138,6 +140,8 @@ def _puts(flow: Taskflow, op: TileOp, signal: str, cols: int | str | None) -> li
     num_peers = whole_row_groups(plan)
     if cols == "auto":
         num_peers, cols = likely_puts(flow, op, flow.machine) if flow.machine else (num_peers, None)
+    if op.is_relayed:  # of ranks a node apart in the order one is of the node, and the others get nothing
+        num_peers, signal = min(num_peers, flow.routes[relays_of(flow.routes, op.domain.route)].node_size), "tile"
     if cols is not None and int(cols) < width:
         cols = int(cols)
         operands = tuple(dataclasses.replace(a, cols=col_modes.OWN) for a in op.operands)

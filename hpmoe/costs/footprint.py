@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpmoe.ir import taskflow as tf
+from hpmoe.ir.tile_op import FANS
 from hpmoe.support.known import known
 from hpmoe.tile_ops import row_modes
 
@@ -56,7 +57,7 @@ class Footprints:
         operand = primitive.operand(i)
         if primitive.moves_copies:
             return Footprint(self._part(buffer.storage, "copies", op.domain.size), UNIT, 0.0, width * size)
-        if access.rows is row_modes.FAN:
+        if access.rows in FANS:
             return Footprint(0, FAN, 0.0, width * size)
         if primitive.sums_rows and not operand.is_summed:
             if not primitive.is_matmul:
@@ -72,7 +73,7 @@ class Footprints:
         if access.rows in (row_modes.OWN, row_modes.EXPERT):
             part = UNIT if access.rows is row_modes.OWN else OF_EXPERT
             return self._of_units(buffer, part, width * size)
-        if access.rows in (row_modes.ENTRIES, row_modes.TOKENS, row_modes.ALL):
+        if access.rows in (row_modes.ENTRIES, row_modes.TOKENS, row_modes.ALL, row_modes.RELAY_ROWS):
             rows = self.flow.routes[op.domain.route].top_k if primitive.needs_route and op.domain.is_tiles else 1
             return self._together(buffer, rows * width * size)
         return None
@@ -84,7 +85,7 @@ class Footprints:
             return Footprint(0, UNIT, 0.0, 0.0)
         buffer = self.flow.buffers[access.buffer]
         size = access.cols.width(cols, buffer.cols, 0) * float(buffer.stored_dtype.itemsize)
-        if access.rows is row_modes.ENTRIES:
+        if access.rows in (row_modes.ENTRIES, row_modes.RELAY_ENTRIES):
             return self._together(buffer, size)
         return self._of_units(buffer, UNIT, size)
 
@@ -94,7 +95,8 @@ class Footprints:
         return Footprint(self._part(buffer.storage, "unit", units), part, 0.0, row, float(buffer.row_bytes))
 
     def _together(self, buffer: tf.Buffer, row: float) -> Footprint:
-        whole = float((buffer.num_rows or 0) * buffer.row_bytes)
+        rows = self.flow.routes[buffer.route].likely_rows if buffer.route >= 0 else known(buffer.num_rows)
+        whole = float(rows * buffer.row_bytes)
         return Footprint(self._part(buffer.storage, "together", 1), TOGETHER, 0.0, row, whole)
 
     def _part(self, storage: int, kind: str, count: int) -> int:

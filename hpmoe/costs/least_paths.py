@@ -110,7 +110,7 @@ class LeastPaths:
         Rows from each source are put by a task of their own, at least, and all must have come.
         """
         machine, op = self.machine, self.flow.ops[index]
-        rows = self._rows_by_source(op.domain.route, rank)
+        rows = self._rows_by_source(op, rank)
         ranks = np.arange(self.flow.ep_size)
         is_other, leaves_node = ranks != rank, ranks // machine.node_size != rank // machine.node_size
         way = np.where(leaves_node, machine.node_remote_us, machine.remote_us)
@@ -121,9 +121,9 @@ class LeastPaths:
         of_slots = np.where(rows > 0, np.minimum.reduce(us), 0.0).max(axis=1, initial=0.0)
         return float(of_slots[rows.any(axis=1)].min(initial=np.inf)) if rows.any() else 0.0
 
-    def _rows_by_source(self, route: int, rank: int) -> np.ndarray:
-        """Rows of each slot of a rank from each rank, [num_slots, ep_size]."""
-        slots, sources = self.layout.slots[route][rank], self.layout.routings[route].source_of_row[rank]
+    def _rows_by_source(self, op: tf.TileOp, rank: int) -> np.ndarray:
+        """Rows of each slot of a rank that each rank sends, [num_slots, ep_size]."""
+        slots, sources = self.layout.slots[op.domain.route][rank], self.layout.sent_by(op).source_of_row[rank]
         out = np.zeros((len(slots.rows), self.flow.ep_size))
         some = np.flatnonzero(slots.rows)
         slot = np.repeat(some, slots.rows[some])

@@ -11,6 +11,7 @@ from hpmoe.costs.task_costs import rows_of_expert
 from hpmoe.costs.work import Work, core_us, link_rate
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
+from hpmoe.routing.route_plan import relays_of
 from hpmoe.support.known import known
 from hpmoe.tiling.next_ops import next_ops
 
@@ -88,6 +89,8 @@ def _exchange(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> Demand:
     if not rows:
         return Demand()
     cols = likely_puts(flow, op, machine)[1] or sent.cols
+    if op.is_relayed:  # rows go to the ranks of the node alone
+        ep_size = flow.routes[relays_of(flow.routes, op.domain.route)].node_size
     of_node = min(ep_size, machine.node_size)
     link = max((of_node - 1) / machine.link_rate(ep_size), (ep_size - of_node) / machine.node_link_bytes_per_us)
     rate = link_rate(machine, ep_size) if ep_size > 1 else machine.copy_bytes_per_us / 2  # read and written

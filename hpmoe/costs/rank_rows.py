@@ -7,6 +7,7 @@ import numpy as np
 from hpmoe.ir import taskflow as tf
 from hpmoe.ir.layout import Layout
 from hpmoe.support.known import known
+from hpmoe.tile_ops.params import Relayed
 
 
 class RankRows:
@@ -25,9 +26,13 @@ class RankRows:
         return rows if op.domain.sums_rows else rows[rows > 0]
 
     def of_token(self, op: tf.TileOp, rank: int) -> float:
-        """Of tokens sent once, the rows that the rank's experts have of each; see Work.by_routing."""
-        routing = self.layout.routings[op.domain.route] if op.has_fan else None
-        return known(routing.experts).num_rows(rank) / max(1, routing.num_rows(rank)) if routing else 0.0
+        """Of tokens sent once, the rows that the rank's experts, or those of its node, have of each; see Work.by_routing."""
+        if not op.has_fan:
+            return 0.0
+        routing = self.layout.routings[op.domain.route]
+        rows = self.layout.relayed[op.params.route].kept[rank].sum() if isinstance(op.params, Relayed) else \
+            known(routing.experts).num_rows(rank)
+        return float(rows) / max(1, routing.num_rows(rank))
 
     def moved(self, op: tf.TileOp, rank: int, node_size: int) -> tuple[np.ndarray, float]:
         """Of a put, those that leave and reach the rank, inside its node and between nodes, [4]; and those that stay."""
@@ -36,6 +41,9 @@ class RankRows:
             return out, 0.0
         routing = self.layout.routings[op.domain.route]
         to_rank = routing.counts.reshape(self.ep_size, self.ep_size, -1).sum(axis=2)
+        if op.is_relayed:
+            sources = self.layout.sent_by(op).source_of_row
+            to_rank = np.stack([np.bincount(of, minlength=self.ep_size) for of in sources], axis=1)
         if op.primitive.moves_copies:
             to_rank = np.zeros_like(to_rank)
             for owner, copies in enumerate(known(routing.placement).copies):

@@ -56,7 +56,8 @@ class Work:
         self.by_routing, self.table = self.table, self.table.copy()
         for i, op in enumerate(flow.ops):
             if op.has_fan:
-                self.table[i] = with_fans(self.table[i], rows_of_token(flow.routes[flow.routes[op.domain.route].once_of]))
+                to, of = flow.routes[op.domain.route], flow.routes[flow.routes[op.domain.route].once_of]
+                self.table[i] = with_fans(self.table[i], rows_of_token(of, to.node_size or 1))
 
     def entries(self, tasks: np.ndarray) -> np.ndarray:
         """What of the table each of some rows of the flow's tasks takes."""
@@ -157,10 +158,12 @@ class Work:
         return self.flow.buffers[op.operands[operand].buffer]
 
 
-def rows_of_token(plan: tf.RoutePlan) -> float:
-    """Rows that the experts of a rank have of a token which goes there, in the mean over all choices of top_k experts."""
-    others = math.comb(plan.num_experts - plan.num_own_experts, plan.top_k) / math.comb(plan.num_experts, plan.top_k)
-    return plan.top_k / (plan.ep_size * (1.0 - others))
+def rows_of_token(plan: tf.RoutePlan, ranks: int = 1) -> float:
+    """Rows that the experts of so many ranks have of a token which goes there, in the mean over all choices of top_k
+    experts."""
+    own = plan.num_own_experts * ranks
+    others = math.comb(plan.num_experts - own, plan.top_k) / math.comb(plan.num_experts, plan.top_k)
+    return plan.top_k / (plan.ep_size / ranks * (1.0 - others))
 
 
 def with_fans(work: np.ndarray, fans: float) -> np.ndarray:

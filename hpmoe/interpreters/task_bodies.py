@@ -9,6 +9,7 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.ir.layout import Layout
+from hpmoe.routing.relayed_rows import RelayedRows
 from hpmoe.routing.routing import Routing
 from hpmoe.support.dtypes import widen
 from hpmoe.support.known import known
@@ -66,9 +67,18 @@ class TaskFrame:
         """Which entries of the task's tokens have a row, [tokens, top_k]."""
         return self.routing.kept[self.rank].reshape(-1, self.routing.top_k)[self.rows]
 
+    @property
+    def sent(self) -> Routing | RelayedRows:
+        """Which rank sends each row of the operation's route, and which of that one's entries it is."""
+        return self.layout.sent_by(self.op)
+
+    def relayed(self, route: int) -> RelayedRows:
+        """The rows of a route as its relays see them."""
+        return self.layout.relayed[route]
+
     def rows_sent(self, source: int, owner: int) -> np.ndarray:
-        """Rows of the task's slot on rank `owner` that are of tokens of rank `source`."""
-        return self.layout.put_rows(source, self.op.domain.route, owner, self.unit)
+        """Rows of the task's slot on rank `owner` that rank `source` sends."""
+        return self.layout.put_rows(source, self.op, owner, self.unit)
 
     def moves(self) -> list[Move]:
         """What the task moves of matrices."""

@@ -10,6 +10,7 @@ from hpmoe.routing.capacity import MANY_MORE, Capacity, most_rows
 from hpmoe.routing.placement import Placement
 from hpmoe.support.dtypes import name_of_dtype
 from hpmoe.support.errors import check_argument, is_int
+from hpmoe.support.known import known
 
 MOST_DIMENSIONS = 32  # of an array of NumPy
 MOST_ELEMENTS = 2**59  # whose bytes 63 bits count, as MindSpore does without looking
@@ -81,6 +82,7 @@ class RouteAval:
         placement: which ranks hold copies of experts, or None for no copies.
         alignment: an expert's rows are filled up to a multiple of it.
         once: whether it is a route to ranks, each of which counts as one expert and gets a token once at most.
+        node_size: consecutive ranks that are a node. A route to ranks that has it goes to one rank of each node, its relay.
     """
 
     rows: Rows
@@ -92,6 +94,7 @@ class RouteAval:
     placement: Placement | None = None
     once: bool = False
     alignment: int = 1
+    node_size: int | None = None
 
     @property
     def shape(self) -> tuple[int | Rows, ...]:
@@ -119,8 +122,14 @@ class RouteAval:
     @property
     def max_rows(self) -> int:
         """The most rows a rank can receive, whatever the routing."""
-        return most_rows(self.num_tokens, self.top_k, self.num_experts, self.num_local_experts, self.ep_size, self.capacity,
+        senders = self.ep_size // known(self.node_size) if self.is_to_relays else self.ep_size
+        return most_rows(self.num_tokens, self.top_k, self.num_experts, self.num_local_experts, senders, self.capacity,
                          self.alignment)
+
+    @property
+    def is_to_relays(self) -> bool:
+        """Whether it takes a token to a node once."""
+        return self.once and self.node_size is not None
 
     @property
     def likely_padding(self) -> int:

@@ -8,6 +8,8 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.routing.placement import Placement
+from hpmoe.routing.relayed_rows import RelayedRows
+from hpmoe.routing.route_plan import relays_of
 from hpmoe.routing.routing import PerRank, Routing, make_routing, routing_to_ranks, rows_by_counts, rows_of_ranks
 from hpmoe.routing.slots import Slots, make_slots
 from hpmoe.support.errors import ArgumentError
@@ -48,6 +50,7 @@ class Layout:
         num_tokens: tokens of each rank.
         routings: a Routing for each route of the taskflow.
         slots: for each route, the Slots of each rank.
+        relayed: for each route whose rows relays may pass on, these as they see them.
     """
 
     def __init__(self, flow: tf.Taskflow, ids: Sequence[PerRank], num_tokens: Sequence[int] | None,
@@ -56,9 +59,13 @@ class Layout:
         self.flow = flow
         self.routings: list[Routing] = []
         for i, plan in enumerate(flow.routes):
-            self.routings.append(routing_to_ranks(self.routings[plan.once_of]) if plan.once_of >= 0 else make_routing(
-                ids[i], plan.num_experts, num_tokens, plan.capacity, weights[i] if weights else None, plan.placement,
-                alignment=plan.alignment))
+            if plan.once_of >= 0:
+                self.routings.append(routing_to_ranks(self.routings[plan.once_of], plan.node_size or None))
+                continue
+            self.routings.append(make_routing(ids[i], plan.num_experts, num_tokens, plan.capacity,
+                                              weights[i] if weights else None, plan.placement, alignment=plan.alignment))
+        self.relayed = {i: RelayedRows.of(self.routings[i], self.routings[relays]) for i in range(len(flow.routes))
+                        if (relays := relays_of(flow.routes, i)) not in (-1, i)}
         for routing, plan in zip(self.routings, flow.routes, strict=True):
             _check_planned(plan, [routing.num_rows(r) for r in range(flow.ep_size)])
         self.slots: list[list[Slots]] = [
@@ -98,39 +105,38 @@ class Layout:
         """`moves_of` of the placement of the operation's route."""
         return moves_of(known(self.flow.routes[op.domain.route].placement), op, rank, row)
 
-    def put_rows(self, rank: int, route: int, peer: int, slot: int) -> np.ndarray:
+    def sent_by(self, op: tf.TileOp) -> Routing | RelayedRows:
+        """Who sends the rows that an operation moves: the ranks of their tokens, or their relays."""
+        return self.relayed[op.domain.route] if op.is_relayed else self.routings[op.domain.route]
+
+    def put_rows(self, rank: int, op: tf.TileOp, peer: int, slot: int) -> np.ndarray:
         """Rows of slot `slot` of rank `peer` that come from `rank`."""
-        where = self.slot(peer, route, slot)
-        return where.start + np.flatnonzero(self.routings[route].source_of_row[peer][where] == rank)
+        where = self.slot(peer, op.domain.route, slot)
+        return where.start + np.flatnonzero(self.sent_by(op).source_of_row[peer][where] == rank)
 
     def task_rows(self, rank: int) -> np.ndarray:
         """Rows that each task works on or moves on `rank`, [num_tasks] int; of what sums over rows, those that it sums."""
         flow, out = self.flow, np.zeros(self.flow.num_tasks, np.int64)
         for i, op in enumerate(flow.ops):
             mine = flow.tasks["op"] == i
-            row, route = flow.tasks["row"][mine], op.domain.route
+            row = flow.tasks["row"][mine]
             if op.primitive.is_put:
-                rows = np.array([self._rows_between(rank, peer, route, known(op.way))
-                                 for peer in range(flow.ep_size)])
+                rows = np.array([self._rows_between(rank, peer, op) for peer in range(flow.ep_size)])
                 of_tasks = np.array([rows[j::op.num_peers].sum(axis=0) for j in range(op.num_peers)])
                 out[mine] = of_tasks[flow.tasks["peer"][mine], row]
             elif op.primitive.is_blocking:
-                counts = self.routings[route].counts
-                out[mine] = counts[:, self._own(rank, route)].sum() if op.primitive.is_back else counts[rank].sum()
+                sources = self.sent_by(op).source_of_row
+                out[mine] = len(sources[rank]) if op.primitive.is_back else sum((s == rank).sum() for s in sources)
             elif not (op.primitive.is_notice or op.primitive.is_launch):
                 out[mine] = op.domain.rows_of_units(self, rank)[0][row - op.domain.first]
         return out
 
-    def _own(self, rank: int, route: int) -> slice:
-        local = self.routings[route].num_local_experts
-        return slice(rank * local, (rank + 1) * local)
-
-    def _rows_between(self, rank: int, position: int, route: int, way: Way) -> list[int]:
+    def _rows_between(self, rank: int, position: int, op: tf.TileOp) -> list[int]:
         """Of each slot, the rows that a put of `rank` moves to the peer at a position of its order."""
-        peer = self.peer(rank, position, way)
-        owner, source = (rank, peer) if way is Way.BACK else (peer, rank)
-        of_source = self.routings[route].source_of_row[owner] == source
-        slots = self.slots[route][owner]
+        peer = self.peer(rank, position, op.way)
+        owner, source = (rank, peer) if op.way is Way.BACK else (peer, rank)
+        of_source = self.sent_by(op).source_of_row[owner] == source
+        slots = self.slots[op.domain.route][owner]
         before = np.concatenate([[0], np.cumsum(of_source)])
         return (before[slots.start + slots.rows] - before[slots.start]).tolist()
 
@@ -158,6 +164,8 @@ class Layout:
             return int(routing.tokens_per_expert(rank)[index])
         if extent == tf.RECEIVED:
             return routing.num_rows(rank)
+        if extent == tf.RELAYED:
+            return int(self.relayed[route].kept[rank].sum())
         if extent in (tf.REPLICA, tf.REPLICAS):
             return num_copies(known(routing.placement), extent, rank, index)
         return self._sent(rank, extent, index, routing)
@@ -224,6 +232,7 @@ def received_by_counts(flow: tf.Taskflow, counts: Sequence[np.ndarray], num_toke
 
 def _append_once(received: list[list[int]], plan: tf.RoutePlan, num_tokens: Sequence[int] | None) -> None:
     """To the rows that each rank receives those through a route to ranks."""
-    tokens = len(received) * plan.num_tokens if num_tokens is None else sum(num_tokens)
-    for mine in received:
-        mine.append(min(mine[plan.once_of], tokens))
+    tokens = [plan.num_tokens] * len(received) if num_tokens is None else list(num_tokens)
+    for rank, mine in enumerate(received):
+        relayed = sum(tokens[rank % plan.node_size::plan.node_size]) if plan.node_size else None
+        mine.append(min(mine[plan.once_of], sum(tokens)) if relayed is None else relayed)

@@ -32,7 +32,7 @@ ROWS, COUNT = range(2)
 LOCAL, PEER, EVERY_RANK = range(3)
 # What an event's threshold is a multiple of.
 (ONE, SLOT, EXPERT, RECEIVED, TILE, STATIC_TILE, TOKENS, ENTRIES, TILE_ENTRIES, SENT_TO, SENT_TO_EXPERT, RETURNED_TO,
- RETURNED_TO_FROM_EXPERT, REPLICA, REPLICAS) = range(15)
+ RETURNED_TO_FROM_EXPERT, REPLICA, REPLICAS, RELAYED) = range(16)
 
 
 def row_keys(table: np.ndarray) -> np.ndarray:

@@ -84,6 +84,8 @@ class Access:
 
 
 MAX_OPERANDS = 6
+RELAYED = (row_modes.RELAY_ROWS, row_modes.RELAY_ENTRIES)
+FANS = (row_modes.FAN, row_modes.RELAY_ENTRIES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,8 +133,13 @@ class TileOp:
 
     @property
     def has_fan(self) -> bool:
-        """Whether it touches all rows that the rank's experts have of a token, which came once."""
-        return any(a.rows is row_modes.FAN for a in self.operands)
+        """Whether it touches all rows that the rank's experts, or those of its node, have of a token, which came once."""
+        return any(a.rows in FANS for a in self.operands) and not self.primitive.moves_rows
+
+    @property
+    def is_relayed(self) -> bool:
+        """Whether relays pass on the rows that it moves, or get them back."""
+        return self.primitive.moves_rows and any(a.rows in RELAYED for a in self.operands)
 
     @property
     def index_text(self) -> str:

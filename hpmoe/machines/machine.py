@@ -16,19 +16,33 @@ MOST_RATE = 1e30  # and cost; what is as far from 1 either way overflows once wo
 class Mesh:
     """The ranks that run one per-rank function together; rank r holds experts r*E_local .. (r+1)*E_local-1.
 
+    Attributes:
+        ep_size: how many ranks there are.
+        node_size: how many consecutive ones are a node, with faster links inside than between nodes; all of them where None.
+
     Raises:
-        ArgumentError: ep_size is not a positive int.
+        ArgumentError: ep_size is not a positive int, or node_size neither a divisor of it nor None.
 
     Example:
-        >>> Mesh(ep_size=4)
-        Mesh(ep_size=4)
+        >>> Mesh(ep_size=4), Mesh(ep_size=16, node_size=8)
+        (Mesh(ep_size=4), Mesh(ep_size=16, node_size=8))
     """
 
     ep_size: int = 1
+    node_size: int | None = dataclasses.field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         check_argument(is_int(self.ep_size), "hpmoe.Mesh", "ep_size", repr(self.ep_size), "a positive int")
         object.__setattr__(self, "ep_size", int(self.ep_size))
+        if self.node_size is not None:
+            is_part = is_int(self.node_size) and self.ep_size % int(self.node_size) == 0
+            check_argument(is_part, "hpmoe.Mesh", "node_size", repr(self.node_size),
+                           f"a divisor of ep_size, {self.ep_size}, or None")
+            object.__setattr__(self, "node_size", int(self.node_size))
+
+    def __repr__(self) -> str:
+        nodes = "" if self.node_size is None else f", node_size={self.node_size}"
+        return f"{type(self).__name__}(ep_size={self.ep_size}{nodes})"
 
 
 def as_mesh(who: str, mesh: Mesh | None) -> Mesh:

@@ -9,6 +9,7 @@ from mindspore import Tensor, mint, ops
 
 from hpmoe.ir.avals import Aval, Rows
 from hpmoe.ir.program import Atom, Builder, Equation, Literal
+from hpmoe.primitives.in_rows import in_each_row
 from hpmoe.primitives.outside_graphs import values_of
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.reduction import broadcast_to
@@ -64,6 +65,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @take_columns.tile
+@in_each_row
 def _(tiler: Tiler, eqn: Equation) -> None:
     (x, index), out = eqn.inputs, eqn.outputs[0]
     tiler.new(out)
@@ -103,6 +105,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @add_columns.tile
+@in_each_row
 def _(tiler: Tiler, eqn: Equation) -> None:
     (rows, index), out = eqn.inputs, eqn.outputs[0]
     tiler.new(out)
@@ -131,6 +134,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @cumsum.tile
+@in_each_row
 def _(tiler: Tiler, eqn: Equation) -> None:
     out = eqn.outputs[0]
     tiler.new(out)

@@ -20,13 +20,13 @@ fan_in = Primitive("fan_in")
 
 
 @route_to_ranks.infer
-def _(route: RouteAval) -> RouteAval:
-    return RouteAval(Rows(), route.num_tokens, route.top_k, route.ep_size, route.ep_size, once=True)
+def _(route: RouteAval, node_size: int | None = None) -> RouteAval:
+    return RouteAval(Rows(), route.num_tokens, route.top_k, route.ep_size, route.ep_size, once=True, node_size=node_size)
 
 
 @route_to_ranks.reference
-def _(routes: list[Route]) -> list[Route]:
-    routing = routing_to_ranks(routes[0].routing)
+def _(routes: list[Route], node_size: int | None = None) -> list[Route]:
+    routing = routing_to_ranks(routes[0].routing, node_size)
     return [Route(routing, rank) for rank in range(routing.ep_size)]
 
 

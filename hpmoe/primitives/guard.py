@@ -8,6 +8,7 @@ import numpy as np
 
 from hpmoe.ir.avals import Aval
 from hpmoe.ir.program import Atom, Builder, Equation
+from hpmoe.primitives.in_rows import in_each_row
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.errors import check_argument
@@ -77,11 +78,13 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @count_outside.tile
+@in_each_row
 def _(tiler: Tiler, eqn: Equation) -> None:
     _emit(tiler, eqn, COUNT_OUTSIDE)
 
 
 @count_and_fill.tile
+@in_each_row
 def _(tiler: Tiler, eqn: Equation) -> None:
     """A pass of its own; the sum of what experts sent back is looked at by the task that makes it."""
     params, (tested, *limits), (out, counts) = Filled(Fill[eqn.params["fill"].upper()]), eqn.inputs, eqn.outputs
@@ -98,6 +101,7 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 
 
 @fill_outside.tile
+@in_each_row
 def _(tiler: Tiler, eqn: Equation) -> None:
     _emit(tiler, eqn, FILL_OUTSIDE, Filled(Fill[eqn.params["fill"].upper()]))
 

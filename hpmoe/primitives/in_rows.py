@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import cast
 
 from hpmoe.ir.avals import Aval, fixed
 from hpmoe.ir.program import Atom, Equation, Var
 from hpmoe.ir.tile_op import Access
 from hpmoe.primitives.tiler import Tiler, TileRule
 from hpmoe.tile_ops import col_modes
-from hpmoe.tile_ops.axes import GROUP_REDUCE, PLACE
+from hpmoe.tile_ops.axes import GROUP_REDUCE, PICK, PLACE
 from hpmoe.tile_ops.domains import Domain
 from hpmoe.tile_ops.elementwise import MAP
 from hpmoe.tile_ops.functions import ADD
@@ -62,10 +64,30 @@ def reduce_along(tiler: Tiler, eqn: Equation, axis: int, reduction: Reduction) -
                params=ByGroups(reduction, fixed(x.aval.shape)[axis], inner))
 
 
+def turn_in_rows(tiler: Tiler, x: Atom, out: Var, axes: tuple[int, ...]) -> None:
+    """The axes inside a row in another order: one after the other is brought to the front."""
+    given, order, width, first = x, list(range(1, len(axes))), tiler.buffer(x).cols, 1
+    while sorted(axes[first:]) != list(axes[first:]):
+        first += 1
+    for axis in reversed(axes[1:first]):
+        made = out if axis == axes[1] else tiler.like(x, width)
+        if made is out:
+            tiler.new(out, rows_and_cols=(tiler.buffer(x).num_rows, width))
+        place = order.index(axis)
+        size, inner = fixed(x.aval.shape)[axis], math.prod(fixed(tuple(x.aval.shape[a] for a in order[place + 1:])))
+        for i in range(size):
+            part = tiler.like(x, width // size)
+            whole = tiler.at(given, cols=col_modes.ALL, dtypes=tiler.HELD)
+            tiler.emit(PICK, tiler.rows_of(x), tiler.at(part, dtypes=tiler.HELD), whole, params=AlongAxis(1, inner, i, 1))
+            tiler.copy_columns(made, tiler.at(part, dtypes=tiler.HELD), i * (width // size), width // size)
+        given = made
+        order.insert(0, order.pop(place))
+
+
 def _seen(tiler: Tiler, x: Atom, axis: int) -> tuple[int, Access, Domain]:
     """The columns from one element of an axis of `x` to the next, how `x` is read, and over which units. What has no rows
     of tokens is seen as a single row."""
-    given, inside = tiler.at(x, cols=col_modes.ALL), tiler.axis_in_row(x, axis)
+    given, inside = tiler.at(x, cols=col_modes.ALL, dtypes=tiler.HELD), tiler.axis_in_row(x, axis)
     if inside is not None:
         return inside[1], given, tiler.rows_of(x)
     if x in tiler.tokens or tiler.buffer(x).route >= 0:
@@ -93,44 +115,64 @@ def has_groups(tiler: Tiler, x: Atom) -> bool:
     return len(x.aval.shape) > 1 and tiler.buffer(x).cols != x.aval.shape[-1]
 
 
-def by_group(tiler: Tiler, eqn: Equation, rule: TileRule) -> list[Var]:
+def by_group(tiler: Tiler, eqn: Equation, rule: TileRule) -> list[tuple[Var, ...]]:
     """Applies a tile rule to each group of columns that is a row of the last axis; returns what each made, of which the rows
-    are those of the first operand or, for what is no row, none."""
-    first, out = eqn.inputs[0], eqn.outputs[0]
+    are those of the first operand that has groups or, for what is no row, none."""
+    of_groups = [isinstance(a, Var) and has_groups(tiler, a) for a in eqn.inputs]
+    i = of_groups.index(True)
+    first = eqn.inputs[i]
     made = []
     for g in range(tiler.buffer(first).cols // fixed(first.aval.shape)[-1]):
-        inputs = tuple(_group(tiler, a, g) if isinstance(a, Var) and has_groups(tiler, a) else a for a in eqn.inputs)
-        has_rows = len(out.aval.shape) == len(first.aval.shape) and out.aval.shape[:-1] == first.aval.shape[:-1]
-        part = Var(Aval((inputs[0].aval.shape[0], out.aval.shape[-1]), out.aval.dtype) if has_rows else out.aval)
-        if has_rows and inputs[0] in tiler.tokens:
-            tiler.tokens.add(part)
-        rule(tiler, eqn.replace(inputs=inputs, outputs=(part,)))
-        made.append(part)
+        inputs = tuple(_group(tiler, cast("Var", a), g) if is_grouped else a
+                       for a, is_grouped in zip(eqn.inputs, of_groups, strict=True))
+        parts = tuple(_part(tiler, out, first, inputs[i]) for out in eqn.outputs)
+        rule(tiler, eqn.replace(inputs=inputs, outputs=parts))
+        made.append(parts)
     return made
+
+
+def _part(tiler: Tiler, out: Var, whole: Atom, group: Atom) -> Var:
+    """What a rule makes of a group of the columns of `whole`, in place of `out`."""
+    if len(out.aval.shape) != len(whole.aval.shape) or out.aval.shape[:-1] != whole.aval.shape[:-1]:
+        return Var(out.aval)
+    part = Var(Aval((group.aval.shape[0], out.aval.shape[-1]), out.aval.dtype))
+    if group in tiler.tokens:
+        tiler.tokens.add(part)
+    return part
 
 
 def _group(tiler: Tiler, x: Var, g: int) -> Var:
     width = fixed(x.aval.shape)[-1]
     part = tiler.like(x, width)
-    tiler.copy_columns(part, tiler.at(x, offset=g * width), 0, width)
+    tiler.copy_columns(part, tiler.at(x, offset=g * width, dtypes=tiler.HELD), 0, width)
     return part
 
 
 def rows_by_group(tiler: Tiler, eqn: Equation, rule: TileRule) -> None:
     """Applies a tile rule of rows to each group of columns; what they make stands side by side."""
-    out, width = eqn.outputs[0], fixed(eqn.outputs[0].aval.shape)[-1]
-    parts = by_group(tiler, eqn, rule)
-    rows = tiler.buffer(parts[0]).num_rows
-    tiler.new(out, rows_and_cols=(rows, width * len(parts)))
-    for g, part in enumerate(parts):
-        tiler.copy_columns(out, tiler.at(part), g * width, width)
+    for out, parts in zip(eqn.outputs, zip(*by_group(tiler, eqn, rule), strict=True), strict=True):
+        rows, width = tiler.buffer(parts[0]).num_rows, fixed(out.aval.shape)[-1]
+        tiler.new(out, rows_and_cols=(rows, width * len(parts)))
+        for g, part in enumerate(parts):
+            tiler.copy_columns(out, tiler.at(part, dtypes=tiler.HELD), g * width, width)
+
+
+def in_each_row(rule: TileRule) -> TileRule:
+    """A tile rule that works on each row of the last axis by itself, of one of which a row in memory may hold several."""
+    @functools.wraps(rule)
+    def tiled(tiler: Tiler, eqn: Equation) -> None:
+        if any(isinstance(a, Var) and has_groups(tiler, a) for a in eqn.inputs):
+            rows_by_group(tiler, eqn, rule)
+        else:
+            rule(tiler, eqn)
+    return tiled
 
 
 def sum_by_group(tiler: Tiler, eqn: Equation, rule: TileRule) -> None:
     """Applies a tile rule of sums over rows to each group of columns, and adds up what they make."""
-    total, *parts = by_group(tiler, eqn.replace(inputs=eqn.inputs[:2]), rule)
-    out, main = eqn.outputs[0], eqn.inputs[2:]
-    for i, part in enumerate([*parts, *main], 1):
-        last = out if i == len(parts) + len(main) else Var(total.aval)
+    (total,), *others = by_group(tiler, eqn.replace(inputs=eqn.inputs[:2]), rule)
+    out, parts = eqn.outputs[0], [*(made for made, in others), *eqn.inputs[2:]]
+    for i, part in enumerate(parts, 1):
+        last = out if i == len(parts) else Var(total.aval)
         tiler.map(ADD, last, tiler.at(total), tiler.at(part))
         total = last

@@ -13,7 +13,7 @@ from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.ir.tile_op import Access
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.in_float32 import in_float32
-from hpmoe.primitives.in_rows import has_groups, rows_by_group, sum_by_group
+from hpmoe.primitives.in_rows import has_groups, in_each_row, sum_by_group
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.errors import check_argument
@@ -59,14 +59,8 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @matmul.tile
+@in_each_row
 def _(tiler: Tiler, eqn: Equation) -> None:
-    if has_groups(tiler, eqn.inputs[0]):
-        rows_by_group(tiler, eqn, _tile)
-    else:
-        _tile(tiler, eqn)
-
-
-def _tile(tiler: Tiler, eqn: Equation) -> None:
     tile_matmul(tiler, eqn, row_modes.ONE, eqn.params.get("transpose", False))
 
 

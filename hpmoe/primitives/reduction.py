@@ -57,7 +57,8 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 def _(tiler: Tiler, eqn: Equation) -> None:
     x, axis = eqn.inputs[0], eqn.params["axis"]
     rows = tiler.buffer(x).num_rows
-    if axis > 0 or len(x.aval.shape) == 1 or tiler.axis_in_row(x, 0):
+    is_over_tokens = x in tiler.tokens and eqn.outputs[0] not in tiler.tokens  # of one token too, whose row is all there is
+    if axis > 0 or len(x.aval.shape) == 1 or (tiler.axis_in_row(x, 0) and not is_over_tokens):
         tile_over_columns(tiler, eqn, Reduction.SUM)
     elif x.aval.shape[0] == rows or tiler.buffer(x).route >= 0:
         _tile_over_rows(tiler, eqn)
@@ -75,9 +76,6 @@ def tile_over_columns(tiler: Tiler, eqn: Equation, kind: Reduction) -> None:
         tiler.map(COPY, out, tiler.at(x))
         return
     if len(x.aval.shape) > 1 and not is_last_of_rows(tiler, x, axis):
-        if x.aval.dtype in INTEGERS:
-            tiler.refuse(f"reduces {x.aval} along an axis inside its rows, which tile tasks do to floats alone; cast it to "
-                         "float32, exact up to 2^24")
         reduce_along(tiler, eqn, axis, kind)
         return
     if len(x.aval.shape) == 1 and (x in tiler.vectors or tiler.buffer(x).num_rows != 1):

@@ -11,7 +11,7 @@ import numpy as np
 from hpmoe.ir.avals import Aval, Rows, fixed
 from hpmoe.ir.program import Atom, Builder, Equation, Literal, Var
 from hpmoe.primitives.differentiable import is_differentiable
-from hpmoe.primitives.in_rows import is_last_of_rows, join_along, move_along
+from hpmoe.primitives.in_rows import is_last_of_rows, join_along, move_along, turn_in_rows
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.dtypes import FLOATS, HALVES
@@ -198,8 +198,16 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 @transpose.tile
 def _(tiler: Tiler, eqn: Equation) -> None:
-    tiler.refuse(f"transposes {eqn.inputs[0].aval} and mixes rows; tiles keep the order of axes, but for a weight that a "
-                 "product reads turned, x @ w.T")
+    (x,), out, axes = eqn.inputs, eqn.outputs[0], eqn.params["axes"]
+    if list(axes) == sorted(axes):
+        tiler.map(COPY, out, tiler.at(x, dtypes=tiler.HELD))
+        return
+    has_rows = x in tiler.tokens and out in tiler.tokens or tiler.buffer(x).route >= 0
+    if has_rows and axes[0] == 0 and tiler.axis_in_row(x, 1):
+        turn_in_rows(tiler, x, out, axes)
+        return
+    tiler.refuse(f"transposes {x.aval} and mixes rows; tiles keep the order of axes, but for those inside the rows of "
+                 "tokens, and for a weight that a product reads turned, x @ w.T")
 
 
 @cast.infer

@@ -10,7 +10,7 @@ from hpmoe.ir.avals import Aval, fixed
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.elementwise import silu
 from hpmoe.primitives.in_float32 import in_float32
-from hpmoe.primitives.in_rows import has_groups, rows_by_group
+from hpmoe.primitives.in_rows import in_each_row
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.route import check_tensor
@@ -79,13 +79,11 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @gated.tile
+@in_each_row
 def _(tiler: Tiler, eqn: Equation) -> None:
     (x,), out = eqn.inputs, eqn.outputs[0]
     if len(out.aval.shape) < 2:
         tiler.refuse(f"makes {out.aval}; SwiGLU tiles take rows [..., 2I]")
-    if has_groups(tiler, x):
-        rows_by_group(tiler, eqn, gated.rules["tile"])
-        return
     tiler.new(out)
     tiler.emit(SWIGLU, tiler.rows_of(out), tiler.at(out), tiler.at(x), tiler.at(x, offset=fixed(out.aval.shape)[-1]))
 
@@ -101,11 +99,9 @@ def _(g: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 @swiglu_grad.tile
+@in_each_row
 def _(tiler: Tiler, eqn: Equation) -> None:
     (g, x), out, half = eqn.inputs, eqn.outputs[0], fixed(eqn.inputs[0].aval.shape)[-1]
-    if has_groups(tiler, x):
-        rows_by_group(tiler, eqn, swiglu_grad.rules["tile"])
-        return
     tiler.new(out)
     tiler.emit(SWIGLU_GRAD, tiler.rows_of(out), tiler.at(out), tiler.at(out, offset=half), tiler.at(g), tiler.at(x),
                tiler.at(x, offset=half), cols=half)

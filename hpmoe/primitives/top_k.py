@@ -12,6 +12,7 @@ from mindspore import Tensor, ops
 from hpmoe.ir.avals import Aval, fixed
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.columns import add_columns, check_rows
+from hpmoe.primitives.in_rows import in_each_row
 from hpmoe.primitives.outside_graphs import values_of
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.tiler import Tiler
@@ -49,6 +50,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @top_k.tile
+@in_each_row
 def _(tiler: Tiler, eqn: Equation) -> None:
     (x,), outputs = eqn.inputs, eqn.outputs
     for out in outputs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Sequence
 
@@ -54,7 +55,8 @@ class World(Mesh):
         mine = np.zeros(self.size)
         for link, ranks in self._links():
             mine[ranks] += link.waits * 1e3
-        return _matrix([np.frombuffer(row) for row in self.everyone.meet("the report of waits", mine.tobytes())])
+        with self.everyone.calling("the report of waits"):
+            return _matrix([np.frombuffer(row) for row in self.everyone.meet("waits", mine.tobytes())])
 
     def _links(self) -> list[tuple[Link, list[int]]]:
         """Each link once, with the ranks at its ends."""
@@ -68,7 +70,7 @@ class World(Mesh):
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
-        return world, (self.ep_size,)
+        return functools.partial(world, node_size=self.node_size), (self.ep_size,)
 
 
 def _matrix(rows: Sequence[np.ndarray]) -> str:
@@ -132,7 +134,7 @@ class _Process:
 _process = _Process()
 
 
-def world(ep_size: int | None = None, *, timeout: float = TIMEOUT_S) -> World:
+def world(ep_size: int | None = None, *, node_size: int | None = None, timeout: float = TIMEOUT_S) -> World:
     """The ranks of the launcher as a Mesh: every process is one rank, and brings its own tensors, without a rank axis.
 
     Start the script with `hpmoe launch -n N`, `msrun --worker_num=N`, `mpirun -n N` or `srun -n N`. Not launched, it is one
@@ -142,10 +144,11 @@ def world(ep_size: int | None = None, *, timeout: float = TIMEOUT_S) -> World:
     Args:
         ep_size: how many ranks share experts; all where None. It divides the number of processes, and where it is smaller
             there are several such groups, rank by rank, with their own tokens and copies of the same experts.
+        node_size: how many consecutive ranks are a node, see Mesh.
         timeout: seconds for the last rank to come.
 
     Raises:
-        ArgumentError: ep_size does not divide the number of processes.
+        ArgumentError: ep_size does not divide the number of processes, or node_size it.
         LaunchError: a rank did not come, ended before it did, or is of another user, version or size.
 
     Example:
@@ -164,9 +167,11 @@ def world(ep_size: int | None = None, *, timeout: float = TIMEOUT_S) -> World:
     how = "no launcher started others: hpmoe launch -n N does" if launched is None else f"{launched.launcher} started {size}"
     check_argument(ep_size is None or size % ep_size == 0, "hpmoe.world", "ep_size", ep_size,
                    f"a divisor of {size}, the number of processes", f"Here {how}.")
+    ep_size = ep_size or size
+    Mesh(ep_size, node_size=node_size)  # refuses what is no part of it
     if launched is None:
-        return World(1)
+        return World(1, node_size=node_size)
     check_argument(os.getpid() == _process.pid, "hpmoe.world", "this process", "forked from a rank",
                    "the one that the launcher started")
     with _process.lock:
-        return _process.find(launched, ep_size or size, float(timeout))
+        return dataclasses.replace(_process.find(launched, ep_size, float(timeout)), node_size=node_size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from hpmoe.routing.capacity import MANY_MORE, Capacity
 from hpmoe.routing.placement import Placement
@@ -17,7 +18,8 @@ class RoutePlan:
     `num_experts` are the model's; `num_local_experts` of each rank, with the copies it holds under `placement`. `weights` is
     the buffer of the topk_weights that decide what is dropped, or -1. `once_of` is -1, or of a route to ranks, which takes a
     token to a rank once, the index of the route whose experts' ranks these are. One event is for the rows of `return_tokens`
-    tokens that come back, whole tiles of them. An expert's rows are filled up to a multiple of `alignment`.
+    tokens that come back, whole tiles of them. An expert's rows are filled up to a multiple of `alignment`. `node_size` is
+    that of a route to relays, which is one to one rank of each node; else 0.
     """
 
     ids: int
@@ -35,6 +37,7 @@ class RoutePlan:
     placement: Placement | None = None
     once_of: int = -1
     alignment: int = 1
+    node_size: int = 0
 
     @property
     def num_own_experts(self) -> int:
@@ -50,6 +53,11 @@ class RoutePlan:
     def drops_by_weight(self) -> bool:
         """Whether the topk_weights decide what is dropped."""
         return self.capacity is not None and self.capacity.policy == "probs"
+
+    @property
+    def num_senders(self) -> int:
+        """Ranks that may send rows to one rank."""
+        return self.ep_size // self.node_size if self.node_size else self.ep_size
 
     @property
     def num_slots(self) -> int:
@@ -76,5 +84,11 @@ class RoutePlan:
         if self.capacity is not None and self.once_of < 0:
             most = self.capacity.limit(self.num_tokens, self.top_k, self.num_experts)
         whole, part = (-(-padded(n * most, self.alignment) // self.tile_rows)
-                       for n in (self.ep_size, sources or self.ep_size))
+                       for n in (self.num_senders, min(sources or self.ep_size, self.num_senders)))
         return min(max_slots(self.max_rows, num_experts, self.tile_rows), (num_experts - 1) * whole + min(whole, part + 1))
+
+
+def relays_of(routes: Sequence[RoutePlan], route: int) -> int:
+    """The index of the route to the relays that pass on the rows of a route; -1 where none do."""
+    of = routes[route].once_of if routes[route].once_of >= 0 else route
+    return next((i for i, plan in enumerate(routes) if plan.node_size and plan.once_of == of), -1)

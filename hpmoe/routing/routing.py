@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from hpmoe.support.errors import ArgumentError, check_argument
 from hpmoe.support.known import known
 
 PADDING = -1  # in place of the entry of a row that is of none
+T = TypeVar("T", int, np.ndarray)
 PerRank = Sequence[np.ndarray] | np.ndarray  # for each rank an array, or one of all, [ep, ...]
 
 
@@ -49,6 +51,7 @@ class Routing:
         placement: which ranks hold copies of experts, or None.
         padding: [ep], the rows of zeros that each rank has.
         experts: of a routing to ranks, each of which counts as one expert then, the routing to the experts; else None.
+        node_size: of a routing to relays, one rank of each node, the ranks of a node; else None.
     """
 
     num_experts: int
@@ -64,6 +67,7 @@ class Routing:
     source_of_row: tuple[np.ndarray, ...]
     placement: Placement | None = None
     experts: Routing | None = None
+    node_size: int | None = None
 
     @functools.cached_property
     def padding(self) -> tuple[int, ...]:
@@ -231,8 +235,14 @@ def _received(order: Sequence[np.ndarray], counts: np.ndarray, local: int,
     return tuple(entries), tuple(sources)
 
 
-def routing_to_ranks(experts: Routing) -> Routing:
-    """Where tokens go that are sent once to each rank that has experts for them, whatever the number of these.
+def relay_of(source: T, rank: T, node_size: int) -> T:
+    """The rank that passes on what a source sends to a rank: that at the source's place in the rank's node."""
+    return rank // node_size * node_size + source % node_size
+
+
+def routing_to_ranks(experts: Routing, node_size: int | None = None) -> Routing:
+    """Where tokens go that are sent once to each rank that has experts for them, whatever the number of these; or, where
+    ranks are in nodes of a size, once to a relay in each node that has.
 
     A rank counts as one expert. Of a token's entries for a rank the first one stands for the token; the others have no row.
 
@@ -245,7 +255,8 @@ def routing_to_ranks(experts: Routing) -> Routing:
     ep_size, kept, order, counts = experts.ep_size, [], [], []
     for rank in range(ep_size):
         peers = np.full(len(experts.kept[rank]), -1)
-        peers[experts.order[rank]] = np.repeat(np.arange(ep_size), experts.counts[rank].reshape(ep_size, -1).sum(axis=1))
+        to = np.arange(ep_size) if node_size is None else relay_of(np.array(rank), np.arange(ep_size), node_size)
+        peers[experts.order[rank]] = np.repeat(to, experts.counts[rank].reshape(ep_size, -1).sum(axis=1))
         of_token = peers.reshape(-1, experts.top_k)
         again = [(of_token[:, :k] == of_token[:, k:k + 1]).any(axis=1) for k in range(experts.top_k)]
         kept.append((peers >= 0) & ~np.stack(again, axis=1).reshape(-1))
@@ -254,7 +265,8 @@ def routing_to_ranks(experts: Routing) -> Routing:
         counts.append(np.bincount(peers[kept[rank]], minlength=ep_size))
     entries, sources = _received(order, np.stack(counts), 1)
     return Routing(ep_size, 1, experts.top_k, experts.num_tokens, experts.max_tokens, np.stack(counts),
-                   np.zeros((ep_size, ep_size), np.int32), tuple(kept), tuple(order), entries, sources, experts=experts)
+                   np.zeros((ep_size, ep_size), np.int32), tuple(kept), tuple(order), entries, sources, experts=experts,
+                   node_size=node_size)
 
 
 def rows_of_ranks(topk_ids: PerRank, num_experts: int, capacity: Capacity | None = None,

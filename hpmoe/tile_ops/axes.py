@@ -12,13 +12,15 @@ from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
 from hpmoe.tile_ops.params import AlongAxis, ByGroups, Params, Reduction
 from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
+from hpmoe.tile_ops.tokens import same_dtype_fault
 
-WHOLE_ROWS = Operand(cols=(col_modes.ALL,))
+WHOLE_ROWS = Operand(cols=(col_modes.ALL,), may_be_integer=True)
+ANY_COLUMNS = Operand(by_column=True, may_be_integer=True)
 TARGETS = ("cpu",)
 
-PICK = TilePrimitive("PICK", 28, targets=TARGETS, outputs=(Operand(by_column=True),), inputs=(WHOLE_ROWS,),
+PICK = TilePrimitive("PICK", 28, targets=TARGETS, outputs=(ANY_COLUMNS,), inputs=(WHOLE_ROWS,),
                      params=AlongAxis, only_moves=True, measured_as="MAP copy")
-PLACE = TilePrimitive("PLACE", 29, targets=TARGETS, outputs=(Operand(by_column=True),), inputs=(WHOLE_ROWS,),
+PLACE = TilePrimitive("PLACE", 29, targets=TARGETS, outputs=(ANY_COLUMNS,), inputs=(WHOLE_ROWS,),
                       params=AlongAxis, only_moves=True, measured_as="MAP copy")
 GROUP_REDUCE = TilePrimitive("GROUP_REDUCE", 30, targets=TARGETS, outputs=(WHOLE_ROWS,), inputs=(WHOLE_ROWS,),
                              params=ByGroups, rounds=True, passes=4, measured_as="ROW_REDUCE")
@@ -84,7 +86,7 @@ def _(op: Operation[AlongAxis], buffers: Buffers, plan: RoutePlan | None) -> str
 def _(op: Operation[ByGroups], buffers: Buffers, plan: RoutePlan | None) -> str:
     p, width, given = op.params, op.width(0, buffers), op.width(1, buffers)
     fits = p.size >= 1 and p.inner >= 1 and given == width * p.size and width % p.inner == 0
-    return _whole_fault(op, buffers) or ("" if fits else _faulty(op, buffers))
+    return _whole_fault(op, buffers) or same_dtype_fault(op, 0, 1, buffers) or ("" if fits else _faulty(op, buffers))
 
 
 def _faulty(op: Operation[Params], buffers: Buffers) -> str:

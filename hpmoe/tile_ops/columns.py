@@ -11,7 +11,7 @@ from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
 from hpmoe.tile_ops.params import Choice, Params, Running
 from hpmoe.tile_ops.tile_primitive import INTEGER_TARGETS, Operand, TilePrimitive
-from hpmoe.tile_ops.tokens import is_integer
+from hpmoe.tile_ops.tokens import same_dtype_fault
 
 WHOLE = (col_modes.ALL,)
 ANY = Operand(cols=WHOLE, may_be_integer=True)
@@ -83,25 +83,25 @@ def _(op: Operation[Choice], buffers: Buffers, plan: RoutePlan | None) -> str:
     chosen, ids, width = (op.width(i, buffers) for i in range(3))
     if chosen != ids or chosen > width:
         return f"chooses {chosen} values and {ids} indices of {width}"
-    return _same_dtype_fault(op, 0, 2, buffers)
+    return same_dtype_fault(op, 0, 2, buffers)
 
 
 @TAKE_COLS.fits
 def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
-    return _index_fault(op, 0, buffers) or _same_dtype_fault(op, 0, 1, buffers)
+    return _index_fault(op, 0, buffers) or same_dtype_fault(op, 0, 1, buffers)
 
 
 @ADD_COLS.fits
 def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
     if op.operands[1].buffer < 0:
         return _index_fault(op, 2, buffers)
-    return _index_fault(op, 1, buffers) or _same_dtype_fault(op, 0, 1, buffers)
+    return _index_fault(op, 1, buffers) or same_dtype_fault(op, 0, 1, buffers)
 
 
 @CUMSUM.fits
 def _(op: Operation[Running], buffers: Buffers, plan: RoutePlan | None) -> str:
     out, width = op.width(0, buffers), op.width(1, buffers)
-    return _same_dtype_fault(op, 0, 1, buffers) if out == width else f"makes rows of {out} columns of {width}"
+    return same_dtype_fault(op, 0, 1, buffers) if out == width else f"makes rows of {out} columns of {width}"
 
 
 def _index_fault(op: Operation[Params], beside: int, buffers: Buffers) -> str:
@@ -110,8 +110,3 @@ def _index_fault(op: Operation[Params], beside: int, buffers: Buffers) -> str:
         return f"takes indices of {buffers[op.operands[2].buffer].dtype}"
     picked, places = op.width(beside, buffers), op.width(2, buffers)
     return "" if picked == places else f"has {places} indices for {picked} columns"
-
-
-def _same_dtype_fault(op: Operation[Params], i: int, j: int, buffers: Buffers) -> str:
-    is_same = is_integer(op, i, buffers) == is_integer(op, j, buffers)
-    return "" if is_same else "makes integers of floats, or floats of integers"

@@ -9,6 +9,7 @@ from hpmoe.tile_ops import (
     matmuls as matmuls,
     quantized as quantized,
     reductions as reductions,
+    relays as relays,
     tokens as tokens,
     transfers as transfers,
 )

@@ -222,6 +222,13 @@ class Notice(Params):
 
 
 @dataclasses.dataclass(frozen=True)
+class Relayed(Params):
+    """The route of the rows that came back to a relay."""
+
+    route: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Launched(Params):
     """What a launch costs beside itself: rows laid out anew, of so many bytes, a collective, and a host that waits."""
 

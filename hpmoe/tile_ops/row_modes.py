@@ -49,3 +49,6 @@ REPLICA = RowMode("replica", 8, of_experts=True, of_slots_expert=True, ready=Rea
 RETURNED = RowMode("returned", 9, of_experts=True, ready=Ready.COPIES)  # of all copies of the expert, as they came back
 # All that the rank's experts have of the tokens of the unit, whose route is one to ranks.
 FAN = RowMode("fan", 10, ready=Ready.FAN, index="row")
+# Of a relay, for the rows that it passes on: the rows that it has received, and what comes back by row * top_k + k.
+RELAY_ROWS = RowMode("relay_rows", 11)
+RELAY_ENTRIES = RowMode("relay_entries", 12)

@@ -155,6 +155,12 @@ def is_integer(op: Operation[Params], i: int, buffers: Buffers) -> bool:
     return buffers[op.operands[i].buffer].dtype in INTEGERS
 
 
+def same_dtype_fault(op: Operation[Params], i: int, j: int, buffers: Buffers) -> str:
+    """Whether one of two operands is of integers and the other of floats."""
+    is_same = is_integer(op, i, buffers) == is_integer(op, j, buffers)
+    return "" if is_same else "makes integers of floats, or floats of integers"
+
+
 @GATHER.fits
 def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
     out, source = op.width(0, buffers), op.width(1, buffers)

@@ -14,7 +14,8 @@ from hpmoe.tile_ops.params import Launched, MatrixBlock, Notice, Params, Way
 from hpmoe.tile_ops.tile_primitive import Cost, Operand, Payload, TilePrimitive
 
 PARTS, WHOLE = (col_modes.OWN, col_modes.ALL), (col_modes.ALL,)
-TOKEN_SIDE = (row_modes.ENTRIES, row_modes.TOKENS)
+TOKEN_SIDE = (row_modes.ENTRIES, row_modes.TOKENS, row_modes.RELAY_ROWS)
+RETURN_SIDE = (row_modes.ENTRIES, row_modes.RELAY_ENTRIES)
 
 PUT = TilePrimitive(
     "PUT", 1, targets=TARGETS, verb="put", payload=Payload.ROWS, needs_route=True, only_moves=True, domains=(Slots,),
@@ -23,7 +24,7 @@ PUT = TilePrimitive(
 PUT_BACK = TilePrimitive(
     "PUT_BACK", 2, targets=TARGETS,
     verb="put", payload=Payload.ROWS, way=Way.BACK, needs_route=True, only_moves=True, domains=(Slots,),
-    outputs=(Operand((row_modes.ENTRIES,), PARTS),),
+    outputs=(Operand(RETURN_SIDE, PARTS),),
     inputs=(Operand(cols=PARTS),))
 ALL_TO_ALL = TilePrimitive(
     "ALL_TO_ALL", 12, verb="all_to_all", payload=Payload.ROWS, is_blocking=True, needs_route=True, only_moves=True,
@@ -33,7 +34,7 @@ ALL_TO_ALL = TilePrimitive(
 ALL_TO_ALL_BACK = TilePrimitive(
     "ALL_TO_ALL_BACK", 13, verb="all_to_all", payload=Payload.ROWS, way=Way.BACK, is_blocking=True, needs_route=True,
     only_moves=True, domains=(Once,), measured_as="PUT_BACK", targets=("cpu",),
-    outputs=(Operand((row_modes.ENTRIES,), WHOLE),),
+    outputs=(Operand(RETURN_SIDE, WHOLE),),
     inputs=(Operand(cols=WHOLE),))
 NOTIFY = TilePrimitive(
     "NOTIFY", 14, targets=TARGETS,
@@ -62,13 +63,13 @@ def _(frame: Frame[Params]) -> dict[int, np.ndarray]:
 
 @ALL_TO_ALL.reference
 def _(frame: Frame[Params]) -> dict[int, np.ndarray]:
-    sources = frame.routing.source_of_row
+    sources = frame.sent.source_of_row
     return {peer: _send(frame, peer, np.flatnonzero(sources[peer] == frame.rank)) for peer in frame.ranks}
 
 
 def _send(frame: Frame[Params], peer: int, received: np.ndarray) -> np.ndarray:
     """Rows of tokens go to where a peer receives them, and zeros to those of no entry; their entries."""
-    entries = frame.routing.entry_of_row[peer][received]
+    entries = frame.sent.entry_of_row[peer][received]
     index = entries if frame.op.operands[1].rows is row_modes.ENTRIES else entries // frame.routing.top_k
     is_row = entries != PADDING
     frame.whole(0, peer)[received[is_row]] = frame.whole(1)[index[is_row]]
@@ -83,13 +84,13 @@ def _(frame: Frame[Params]) -> dict[int, np.ndarray]:
 
 @ALL_TO_ALL_BACK.reference
 def _(frame: Frame[Params]) -> dict[int, np.ndarray]:
-    sources = frame.routing.source_of_row[frame.rank]
+    sources = frame.sent.source_of_row[frame.rank]
     return {peer: _return(frame, peer, np.flatnonzero(sources == peer)) for peer in frame.ranks}
 
 
 def _return(frame: Frame[Params], peer: int, received: np.ndarray) -> np.ndarray:
     """Received rows go back to the entries that they are of; these entries."""
-    entries = frame.routing.entry_of_row[frame.rank][received]
+    entries = frame.sent.entry_of_row[frame.rank][received]
     is_row = entries != PADDING
     frame.whole(0, peer)[entries[is_row]] = frame.whole(1)[received[is_row]]
     return entries

@@ -105,7 +105,7 @@ class RegionEvents:
         if region.unit == "tile":
             return (tf.TILE if writer.domain.clipped else tf.STATIC_TILE), np.arange(writer.domain.size), -1
         if back:
-            return tf.ENTRIES, one, route
+            return (tf.RELAYED if writer.is_relayed else tf.ENTRIES), one, route
         if writer.domain.is_tiles:
             return (tf.TOKENS if writer.domain.clipped else tf.ONE), one, -1
         return tf.RECEIVED, one, route

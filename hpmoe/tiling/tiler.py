@@ -96,6 +96,9 @@ class Tiler(Buffers):
             self.routes[of], num_experts=ranks.num_experts, num_local_experts=1, capacity=None, weights=-1, placement=None,
             max_rows=min(self.routes[of].max_rows, ranks.max_rows),
             likely_rows=min(self.routes[of].likely_rows, ranks.max_rows), once_of=of))
+        if ranks.is_to_relays:  # which pass on rows that no expert here has
+            self.routes[-1] = dataclasses.replace(self.routes[-1], node_size=known(ranks.node_size), max_rows=ranks.max_rows,
+                                                  likely_rows=ranks.max_rows)
 
     def stored_as(self, x: Atom, dtype: str) -> bool:
         """Whether a float32 variable that only the current cast reads can be rounded where it is computed; done if so."""
@@ -209,8 +212,9 @@ class Tiler(Buffers):
         has no rows of tokens, along all axes."""
         has_rows = self._has_rows_inside(out)
         given, made = self._shapes(atom, out)
-        is_own = has_rows and given[0] == made[0] != 1
-        access = self.at(atom) if is_own else dataclasses.replace(self.at(atom, row_modes.ONE), buffer=self.as_one_row(atom))
+        is_own = has_rows and given[0] == made[0] and (made[0] != 1 or atom in self.tokens)
+        access = self.at(atom, row_modes.OWN if is_own else row_modes.ONE, dtypes=self.HELD)
+        access = access if is_own else dataclasses.replace(access, buffer=self.as_one_row(atom))
         for axis in range(int(has_rows), len(made)):
             if given[axis] == made[axis]:
                 continue

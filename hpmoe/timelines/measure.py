@@ -27,7 +27,8 @@ class _Record:
         trace, moved = self.trace, self.moved
         if self.link is not None:
             mine = np.concatenate([trace, moved], None).tobytes()
-            parts = self.link.meet(f"what is measured of {self.flow.name}", mine)
+            with self.link.calling("hpmoe.measure"):
+                parts = self.link.meet(f"what is measured of {self.flow.name}", mine)
             whole = np.sum([np.frombuffer(part, np.int64) for part in parts], 0)
             trace, moved = whole[:trace.size].reshape(trace.shape), whole[trace.size:].reshape(moved.shape)
         return Timeline.from_trace(self.flow, trace, moved=moved)

@@ -66,14 +66,14 @@ def trace_with_tree(f: Function, args: Sequence[object], mesh: Mesh | None = Non
     for name, leaf in zip(names, given, strict=True):
         check_argument(not isinstance(leaf, Aval) or leaf.dtype in TENSORS, "hpmoe.trace", name,
                        f"of dtype {getattr(leaf, 'dtype', None)}", f"of a dtype of MindSpore: {', '.join(TENSORS)}")
-    ep_size, before = as_mesh("hpmoe.trace", mesh).ep_size, states()
-    traced = _trace_once(f, names, given, tree, ep_size, lambda recorder: contextlib.nullcontext())
-    return traced if states() == before else _trace_once(f, names, given, tree, ep_size, refusing_draws)
+    mesh, before = as_mesh("hpmoe.trace", mesh), states()
+    traced = _trace_once(f, names, given, tree, mesh, lambda recorder: contextlib.nullcontext())
+    return traced if states() == before else _trace_once(f, names, given, tree, mesh, refusing_draws)
 
 
-def _trace_once(f: Function, names: Sequence[str], given: Sequence[object], tree: optree.PyTreeSpec, ep_size: int,
+def _trace_once(f: Function, names: Sequence[str], given: Sequence[object], tree: optree.PyTreeSpec, mesh: Mesh,
                 watched: Callable[[Recorder], contextlib.AbstractContextManager[None]]) -> tuple[Program, optree.PyTreeSpec]:
-    recorder = Recorder(ep_size)
+    recorder = Recorder(mesh)
     args = [recorder.input(leaf) if isinstance(leaf, Aval) else leaf for leaf in given]
     named = [name for name, leaf in zip(names, given, strict=True) if isinstance(leaf, Aval)]
     with recording(recorder):
@@ -85,7 +85,7 @@ def _trace_once(f: Function, names: Sequence[str], given: Sequence[object], tree
     program = recognize(Program(
         name=function_name(f), inputs=(*recorder.inputs, *recorder.captures),
         input_names=(*named, *("" for _ in recorder.captures)),
-        equations=live_equations(recorder.builder.equations, outputs), outputs=outputs, ep_size=ep_size))
+        equations=live_equations(recorder.builder.equations, outputs), outputs=outputs, ep_size=mesh.ep_size))
     return _with_captures(program, recorder.captures), out_tree
 
 

@@ -10,6 +10,7 @@ from mindspore import Parameter, Tensor
 
 from hpmoe.ir.avals import Aval, RouteAval
 from hpmoe.ir.program import Atom, Builder, Literal, Var
+from hpmoe.machines.machine import Mesh
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.reduction import broadcast_to
 from hpmoe.primitives.shape import dtype_param
@@ -38,14 +39,14 @@ class Recorder:
     """Collects the equations of one trace.
 
     Attributes:
-        ep_size: ranks of the mesh, given to routes.
+        mesh: its ranks, given to routes.
         pending: the first error raised inside a MindSpore call, which may reach the user in another form.
         inputs: variables of the arguments, in order.
         captures: variables of the tensors met that are no arguments.
     """
 
-    def __init__(self, ep_size: int):
-        self.ep_size, self.builder, self.active = ep_size, Builder(), True
+    def __init__(self, mesh: Mesh):
+        self.mesh, self.builder, self.active = mesh, Builder(), True
         self.gradient_depth = gradient_depth() if takes_gradient() else None
         self.pending: Exception | None = None
         self.inputs: list[Var] = []
@@ -134,7 +135,10 @@ class Recorder:
         """The route of some ids and options, made once: rows of two dispatches by the same ids correspond."""
         key = (*map(self.atom, operands), *params.items())
         if key not in self._routes:
-            options = {"num_local_experts": params.pop("num_local_experts"), "ep_size": self.ep_size, **params}
+            mesh: dict[str, object] = {"ep_size": self.mesh.ep_size}
+            if self.mesh.node_size is not None:
+                mesh["node_size"] = self.mesh.node_size
+            options = {"num_local_experts": params.pop("num_local_experts"), **mesh, **params}
             self._routes[key] = self(primitive, self._not_widened(operands[0]), *operands[1:], **options)
         return self._routes[key]
 

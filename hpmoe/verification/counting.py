@@ -5,20 +5,23 @@ unknowns. At the rank of the event, for position j of a peer: rows of slot s tha
 the rank that has this one at j ("from", s, e, j), of the peer at j ("of", s, e, j); rows sent to the peer at j that are in
 its slot s ("to", s, e, j); tokens of tile i ("tile", i); entries of tile i with a row ("entries", i), that come back from
 slot s of the rank that has this one at j ("back", i, s, j), or of expert e there ("told", i, e, j); rows of slot s of expert
-e that are copies of tokens' rows in slot t of a route to ranks ("fan", s, e, t); and 1, on all ranks or on rank r alone
-("on", r). Positions are of the order in which rows go out, those of "of", "back" and "told" of that in which they come back.
+e that are copies of tokens' rows in slot t of a route to ranks ("fan", s, e, t); rows of slot s that are of expert e that
+the rank at j passes on as a relay ("passed", s, e, j); rows that come back to this relay ("relayed"), from slot s of the
+rank that has this one at j ("summed", s, j); and 1, on all ranks or on rank r alone ("on", r). Positions are of the order
+in which rows go out, those of "of", "back", "told" and "summed" of that in which they come back.
 Of this rank itself "from", "of" and "to" are the same rows, and called "of", with OWN for j.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.ir.layout import moves_of, num_copies
+from hpmoe.routing.route_plan import relays_of
 from hpmoe.support.known import known
 from hpmoe.tile_ops.params import Way
 from hpmoe.verification.rows import Signal, Task, op_spans
@@ -75,7 +78,7 @@ class Counting:
         """What an event waits for; None where it stands for nothing."""
         extent, index, route = int(event["extent"]), int(event["index"]), int(event["route"])
         routed = extent not in (tf.ONE, tf.STATIC_TILE, tf.TILE, tf.TOKENS)
-        if event["mult"] < 0 or not 0 <= extent <= tf.REPLICAS \
+        if event["mult"] < 0 or not 0 <= extent <= tf.RELAYED \
                 or (routed and not 0 <= route < len(self.flow.routes)):
             return None
         unknowns = self._extent(extent, index, route)
@@ -87,6 +90,8 @@ class Counting:
         if extent in (tf.TILE, tf.TOKENS):
             tiles = list(self.tiles) or None if extent == tf.TOKENS else self._at(index, self.tiles)
             return None if tiles is None else [("tile", i) for i in tiles]
+        if extent == tf.RELAYED:
+            return [("relayed", route)] if relays_of(self.flow.routes, route) not in (-1, route) else None
         plan, peers = self.flow.routes[route], range(self.flow.ep_size)
         if extent in (tf.ENTRIES, tf.TILE_ENTRIES):
             returns = range(plan.num_returns)
@@ -188,12 +193,24 @@ class Counting:
             back, cells = op.primitive.is_back, [(s, e) for s, e in self._cells(plan)
                                                        if op.primitive.is_blocking or s == row]
         peers = range(self.flow.ep_size) if op.primitive.is_blocking else op.peers_of(j, self.flow.ep_size)
+        if op.is_relayed:
+            return self._relayed(op, cells, kind, offset, row, peers) if not local else None
         if kind == tf.SLOT_EXPERT and op.primitive.is_put and (local or not back):
             kind, cells = tf.STATIC, [(s, e) for s, e in cells if e == offset]
         if back and not local:
             return self._returned(op, plan, kind, offset, row, peers)
         family = "from" if not local else "of" if back else "to"
         return {self._part(family, route, s, e, k): 1 for s, e in cells for k in peers} if kind == tf.STATIC else None
+
+    def _relayed(self, op: tf.TileOp, cells: Sequence[tuple[int, int]], kind: int, offset: int, row: int,
+                 peers: Iterable[int]) -> dict | None:
+        """Rows that relays pass on to this rank, or get back on it."""
+        route = op.domain.route
+        if not op.primitive.is_back and kind in (tf.STATIC, tf.SLOT_EXPERT):
+            return {("passed", route, s, e, k): 1 for s, e in cells for k in peers if kind == tf.STATIC or e == offset}
+        if kind != tf.STATIC:
+            return None
+        return {("relayed", route): 1} if op.primitive.is_blocking else {("summed", route, row, k): 1 for k in peers}
 
     def _returned(self, op: tf.TileOp, plan: tf.RoutePlan, kind: int, offset: int, row: int, peers: Iterable[int]) \
             -> dict | None:
@@ -212,7 +229,7 @@ class Counting:
 
     def _reduced(self, total: Sum) -> Sum:
         """The sum without unknowns that the others give: of each partition the last part is the whole less the rest."""
-        for step in (self._on_each_rank, self._fanned, self._from_peers, self._returns, self._sent):
+        for step in (self._on_each_rank, self._fanned, self._passed_on, self._from_peers, self._returns, self._sent):
             total = step(Sum({k: v for k, v in total.items() if v}))
         return total
 
@@ -234,6 +251,17 @@ class Counting:
             plan = self.flow.routes[route]
             parts = [("fan", route, *cell, row) for row in range(plan.num_slots)]
             self._eliminate(total, parts[-1], parts[:-1], {("slot", plan.once_of, *cell): 1})
+        return total
+
+    def _passed_on(self, total: Sum) -> Sum:
+        """Every row of a slot is passed on by one relay, and comes back to it."""
+        ranks = range(self.flow.ep_size)
+        for place in {k[1:-1] for k in total if k[0] == "passed"}:
+            parts = [("passed", *place, j) for j in ranks]
+            self._eliminate(total, parts[-1], parts[:-1], {("slot", *place): 1})
+        for route in {k[1] for k in total if k[0] == "summed"}:
+            parts = [("summed", route, s, j) for s in range(self.flow.routes[route].num_slots) for j in ranks]
+            self._eliminate(total, parts[-1], parts[:-1], {("relayed", route): 1})
         return total
 
     def _from_peers(self, total: Sum) -> Sum:

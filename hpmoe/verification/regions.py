@@ -6,9 +6,10 @@ import functools
 from typing import NamedTuple
 
 from hpmoe.ir import taskflow as tf
+from hpmoe.routing.route_plan import relays_of
 from hpmoe.support.intervals import Interval, joined
 from hpmoe.tile_ops import col_modes
-from hpmoe.tile_ops.params import Params
+from hpmoe.tile_ops.params import Params, Relayed
 from hpmoe.verification.op_rules import rule_fault
 from hpmoe.verification.row_sets import RowSet, rows_of
 from hpmoe.verification.shapes import shapes_fault
@@ -117,6 +118,10 @@ class _Regions:
             if access.buffer != -1 or k < op.num_outputs:
                 self._require(0 <= access.buffer < len(self.buffers),
                               f"{op.label} touches buffer {access.buffer}; there are {len(self.buffers)}", i)
+        of = op.params.route if isinstance(op.params, Relayed) else op.domain.route
+        has_relays = not (op.is_relayed or isinstance(op.params, Relayed)) or (
+            0 <= of < len(self.routes) and relays_of(self.routes, of) not in (-1, of))
+        self._require(has_relays, f"{op.label} is about relays, of which route {of} has none", i)
         fault = rule_fault(op) or shapes_fault(op, self.buffers, plan) or units_fault(op, self.buffers, plan, self.tile_rows)
         self._require(not fault, f"{op.label} {fault}", i)
         for k, access in enumerate(op.operands):

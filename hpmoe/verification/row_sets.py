@@ -6,8 +6,11 @@ import dataclasses
 from collections.abc import Sequence
 
 from hpmoe.ir import taskflow as tf
+from hpmoe.ir.tile_op import RELAYED
+from hpmoe.routing.route_plan import relays_of
 from hpmoe.support.known import known
 from hpmoe.tile_ops import row_modes
+from hpmoe.tile_ops.relays import RELAY_SUM
 from hpmoe.tile_ops.row_modes import Ready
 from hpmoe.verification.units import block_and_height
 
@@ -18,7 +21,8 @@ class RowSet:
 
     Attributes:
         kind: the "first" ones; of a route all "received" rows, the rows of those of its "entries" that have one, or the
-            matrices of its copies ("replica") or those that came back of them ("returned").
+            matrices of its copies ("replica") or those that came back of them ("returned"), or of a route to relays what
+            came back to these ("relayed").
         rows: how many at most; "first": how many.
         clipped: those of them that are of tokens alone.
     """
@@ -43,7 +47,8 @@ class RowSet:
         if self.kind == "first":
             return f"rows 0:{self.rows}" + (", those of tokens alone" if self.clipped else "")
         return {"received": "received rows", "entries": "rows of entries", "replica": "matrices of copies",
-                "returned": "matrices that come back"}[self.kind] + f" of route {self.route}"
+                "returned": "matrices that come back",
+                "relayed": "rows that come back to relays"}[self.kind] + f" of route {self.route}"
 
 
 def rows_of(op: tf.TileOp, i: int, buffers: Sequence[tf.Buffer], routes: Sequence[tf.RoutePlan]) -> RowSet:
@@ -64,6 +69,11 @@ def rows_of(op: tf.TileOp, i: int, buffers: Sequence[tf.Buffer], routes: Sequenc
         return rows("first", op.domain.num_rows * block_and_height(op, buffers)[1])
     if mode is row_modes.FAN:
         return rows("received", routes[known(plan).once_of].max_rows, known(plan).once_of)
+    if mode in RELAYED:
+        relays = relays_of(routes, route)  # of a route to relays itself
+        most = routes[relays].max_rows
+        return rows("received", most, relays) if mode is row_modes.RELAY_ROWS else \
+            rows("relayed", most * routes[relays].top_k, op.params.route if op.primitive is RELAY_SUM else route)
     if mode in (row_modes.EXPERT, row_modes.PEER) or (mode is row_modes.OWN and op.domain.is_slots):
         return rows("received", known(plan).max_rows, route)
     if mode is row_modes.ENTRIES:

@@ -91,9 +91,12 @@ def _can_be(plan: tf.RoutePlan, index: int, flow: tf.Taskflow) -> bool:
 
 def _takes_once(plan: tf.RoutePlan, of: tf.RoutePlan) -> bool:
     """Whether a route takes to a rank, once, whatever token another one takes to some of its experts."""
+    if plan.node_size < 0 or (plan.node_size and plan.ep_size % plan.node_size):
+        return False
+    most = plan.num_senders * plan.num_tokens
     return (plan.num_experts, plan.num_local_experts, plan.top_k, plan.ids, plan.capacity, plan.alignment, of.alignment) == \
         (plan.ep_size, 1, of.top_k, of.ids, None, 1, 1) and of.once_of < 0 \
-        and plan.max_rows >= min(of.max_rows, plan.ep_size * plan.num_tokens)
+        and plan.max_rows >= (most if plan.node_size else min(of.max_rows, most))
 
 
 def _is_of_choices(flow: tf.Taskflow, b: int, plan: tf.RoutePlan, dtypes: tuple[str, ...]) -> bool:

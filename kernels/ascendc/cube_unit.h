@@ -6,9 +6,12 @@
 // one.
 #pragma once
 
-#include "fractals.h"
 #include "product.h"
-#include "ring.h"
+#if HPMOE_CHIP == 3510
+#include "cube_3510.h"
+#else
+#include "cube_2201.h"
+#endif
 
 namespace hpmoe {
 
@@ -20,24 +23,21 @@ class CubeUnit {
 
   __aicore__ inline void init(AscendC::TPipe* pipe) {
     AscendC::SetHF32Mode(AscendC::HF32Mode::DISABLE);  // a kernel before this one may have left it on
-    pipe->InitBuffer(l1_, 2 * (kBytesL1A + kBytesL1B) + kNumSignals * kSignalBytes);
+    pipe->InitBuffer(l1_, 2 * (kBytesL1A + kBytesL1B) + CounterAdder::kBytesOfL1);
     pipe->InitBuffer(l0a_, 2 * kBytesL0);
     pipe->InitBuffer(l0b_, 2 * kBytesL0);
     pipe->InitBuffer(l0c_, 2 * kBytesHalf);
     in_l1_.init(pipe);
     in_l0_.init(pipe);
     sums_.init(pipe);
-    for (int32_t i = 0; i < kNumSignals; ++i) {
-      written_[i] = pipe->AllocEventID<AscendC::HardEvent::FIX_MTE3>();
-    }
-    signals_.init(pipe);
+    counters_.init(pipe, l1_.Get<int32_t>()[2 * (kBytesL1A + kBytesL1B) / sizeof(int32_t)]);
     polls_.init(pipe);
   }
   __aicore__ inline void end() {
     in_l1_.end();
     in_l0_.end();
     sums_.end();
-    signals_.end();
+    counters_.end();
     polls_.end();
   }
 
@@ -70,24 +70,8 @@ class CubeUnit {
   __aicore__ inline void load_after_poll() { polls_.pass(); }
   // Each signal waits for the results before it by itself.
   __aicore__ inline void settle_stores() {}
-  // Adds `amount` to a counter once all results so far are written: a block of L1, all of whose words are added to the words
-  // of the counter's line.
-  __aicore__ inline void add_to_counter(uint64_t counter, int32_t amount) {
-    const int32_t i = next_signal_;
-    next_signal_ = (next_signal_ + 1) % kNumSignals;
-    const AscendC::LocalTensor<int32_t> block =
-        l1_.Get<int32_t>()[(2 * (kBytesL1A + kBytesL1B) + i * kSignalBytes) / sizeof(int32_t)];
-    signals_.wait_free(i);
-    AscendC::SetFlag<AscendC::HardEvent::FIX_MTE3>(written_[i]);
-    AscendC::Fill(block, AscendC::InitConstValueParams<int32_t>(1, 1, 0, amount));
-    signals_.set_full(i);
-    AscendC::WaitFlag<AscendC::HardEvent::FIX_MTE3>(written_[i]);
-    signals_.wait_full(i);
-    AscendC::SetAtomicAdd<int32_t>();
-    AscendC::DataCopy(global_at<int32_t>(counter), block, kSignalBytes / sizeof(int32_t));
-    AscendC::SetAtomicNone();
-    signals_.set_free(i);
-  }
+  // Adds `amount` to a counter once all results so far are written.
+  __aicore__ inline void add_to_counter(uint64_t counter, int32_t amount) { counters_.add(counter, amount); }
 
  private:
   struct Work {
@@ -99,8 +83,7 @@ class CubeUnit {
 
   static constexpr int32_t kBytesL1A = kTileM * kDeepBytesL1, kBytesL1B = kTileN * kDeepBytesL1;
   static constexpr int32_t kBytesL0 = 32 * 1024, kBytesHalf = kTileM * kHalfN * sizeof(float);
-  static constexpr int32_t kSignalBytes = 32, kNumSignals = 4;
-  static_assert(2 * (kBytesL1A + kBytesL1B) + kNumSignals * kSignalBytes <= kBytesL1, "two steps of both operands fit L1");
+  static_assert(2 * (kBytesL1A + kBytesL1B) + CounterAdder::kBytesOfL1 <= kBytesL1, "two steps of both operands fit L1");
   static_assert(kTileM * sizeof(float) <= kDeepBytesL1, "a unit matrix is one step");
   static_assert(kTileM * kDeepBytesL0 <= kBytesL0 && 2 * kBytesL0 <= 64 * 1024, "two steps of A fit L0A");
   static_assert(kHalfN * kDeepBytesL0 <= kBytesL0, "two steps of B fit L0B");
@@ -215,20 +198,14 @@ class CubeUnit {
     }
   }
 
-  // What a column of L1 has of fractals, or a row of squares: see load_l1.
-  template <class T>
-  __aicore__ inline static int32_t l1_pitch(int32_t lines, int32_t depth, bool k_is_down) {
-    return k_is_down && !kIsSquared<T> ? depth : lines;
-  }
-
   template <class T>
   __aicore__ inline static void multiply_l0(const AscendC::LocalTensor<float>& out, const Fractals<T>& a,
                                             const Fractals<T>& b, Dtype dtype, int32_t m, int32_t n, int32_t k,
                                             bool is_first) {
     AscendC::MmadParams params(static_cast<uint16_t>(m), static_cast<uint16_t>(n), static_cast<uint16_t>(k), 0, false,
                                is_first);
-    params.kDirectionAlign = kIsSquared<T>;
-    if constexpr (kIsSquared<T>) {
+    params.kDirectionAlign = kAlignsDepth<T>;
+    if constexpr (sizeof(T) == sizeof(float)) {
       AscendC::Mmad(out, a, b, params);
     } else if (dtype == Dtype::BFLOAT16) {
       AscendC::Mmad(out, a.template ReinterpretCast<bfloat16_t>(), b.template ReinterpretCast<bfloat16_t>(), params);
@@ -268,13 +245,12 @@ class CubeUnit {
   Ring<AscendC::HardEvent::MTE2_MTE1, AscendC::HardEvent::MTE1_MTE2, 2> in_l1_;
   Ring<AscendC::HardEvent::MTE1_M, AscendC::HardEvent::M_MTE1, 2> in_l0_;
   Ring<AscendC::HardEvent::M_FIX, AscendC::HardEvent::FIX_M, 2> sums_;
-  Ring<AscendC::HardEvent::MTE2_MTE3, AscendC::HardEvent::MTE3_S, kNumSignals> signals_;
   Gate<AscendC::HardEvent::S_MTE2, AscendC::HardEvent::MTE2_S> polls_;
-  AscendC::TEventID written_[kNumSignals];
+  CounterAdder counters_;
   Work work_[2];
   int32_t next_work_ = 0, this_work_ = 0;                         // of work_
   int32_t next_load_ = 0, next_step_ = 0, next_l0_ = 0;           // of the buffers of L1 and L0
-  int32_t first_half_ = 0, next_signal_ = 0;
+  int32_t first_half_ = 0;
 };
 
 }  // namespace hpmoe

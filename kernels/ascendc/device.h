@@ -8,15 +8,13 @@
 #define HPMOE_DEVICE __aicore__
 #endif
 
+#include "chip.h"
 #include "core/dtypes.h"
 #include "core/numbers.h"
 #include "launch_args.h"
 #include "tables.h"
 
 namespace hpmoe {
-
-// What a kernel may use of a core's memories: of UB without the reserve flag, which would forbid one of Select's overloads.
-constexpr int32_t kBytesUb = 188160, kBytesL1 = 524032, kBytesL0c = 131072;
 
 template <class T>
 __aicore__ inline AscendC::GlobalTensor<T> global_at(uint64_t address) {

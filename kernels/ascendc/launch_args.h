@@ -5,8 +5,8 @@
 
 namespace hpmoe {
 
-constexpr int32_t kCounterWords = 16;  // a counter has a line of 64 bytes to itself
-constexpr int32_t kStatusWords = 16;   // so has a core's status
+constexpr int32_t kCounterWords = 128;  // a counter has a line of L2 to itself: requests to one come one after the other
+constexpr int32_t kStatusWords = 16;    // a core's status has a line of a scalar unit's cache
 
 // Counters behind those of the events, that the prologue uses; all count up from launch to launch. Cores meet at
 // kCounted once a launch, and once more for each further step that sorting takes. From kExchanged on there is one for each

@@ -17,6 +17,7 @@ bool is_event_ok(const Image& image, const EventRun& run, int64_t index) {
     case Extent::TILE_ENTRIES: return route && index >= 0;
     case Extent::RECEIVED:
     case Extent::ENTRIES: return route;
+    case Extent::RELAYED: return route && image.relays_of(run.route);
     case Extent::SLOT: return route && in_range(index, route->num_slots);
     case Extent::EXPERT:
     case Extent::REPLICA:

@@ -54,6 +54,14 @@ class OpChecker {
     return has_replicas ? num_own(image_, route) : route.num_local_experts;
   }
 
+  // Rows that a relay may receive, of an op on what it passes on.
+  int64_t relayed_rows(const Op& op) const {
+    const Route* relays = opcode_of(op) == Opcode::RELAY_SUM ? route_of(op.route)
+                          : route_of(op.route)               ? image_.relays_of(op.route)
+                                                             : nullptr;
+    return relays ? max_rows_of(*relays, image_.header->tile_rows) : 0;
+  }
+
   int64_t needed_rows(const Op& op, const Operand& operand) const {
     const Route* route = route_of(op.route);
     const int64_t received = route ? max_rows_of(*route, image_.header->tile_rows) : 0;
@@ -67,6 +75,8 @@ class OpChecker {
       case Rows::PEER: return received;
       case Rows::ENTRIES: return route ? int64_t{route->num_tokens} * route->top_k : 0;
       case Rows::TOKENS: return route ? route->num_tokens : 0;
+      case Rows::RELAY_ROWS: return relayed_rows(op);
+      case Rows::RELAY_ENTRIES: return route ? relayed_rows(op) * route->top_k : 0;
       case Rows::FAN:
         return route && route->once_of >= 0 ? max_rows_of(image_.routes[route->once_of], image_.header->tile_rows) : 0;
       default: return 0;
@@ -150,6 +160,7 @@ class OpChecker {
         if (image_.routes[op.route].once_of < 0) return "a fan's route is not one to ranks";
         return opcode == Opcode::FAN_IN || buffer(op, 0).dtype == buffer(op, 1).dtype ? nullptr
                                                                                       : "a transfer's two rows differ";
+      case Opcode::RELAY_SUM: return check_relay_sum(op);
       case Opcode::QUANTIZE: return check_quantized(op, 0, 1);
       case Opcode::DEQUANTIZE: return check_quantized(op, 1, 0);
       case Opcode::NOTIFY: return in_range(op.param[0], kNumWay) ? nullptr : "a NOTIFY tells of no way that rows go";
@@ -219,7 +230,7 @@ class OpChecker {
     const int64_t size = op.param[1], inner = op.param[2], width = buffer(op, 0).cols;
     if (!in_range(op.param[0], kNumReduction)) return "a GROUP_REDUCE has an unknown reduction";
     const bool fits = size >= 1 && inner >= 1 && width % inner == 0 && width * size == buffer(op, 1).cols && !has_offset(op);
-    return fits ? nullptr : "a GROUP_REDUCE's groups are not those of its rows";
+    return fits && same_kind(op, 0, 1) ? nullptr : "a GROUP_REDUCE's groups are not those of its rows";
   }
 
   const char* check_gmm(const Op& op) const {
@@ -257,9 +268,17 @@ class OpChecker {
   const char* check_transfer(const Op& op) const {
     const Buffer &out = buffer(op, 0), &in = buffer(op, 1);
     if (out.cols != in.cols || out.dtype != in.dtype || !same_columns(op, 0, 1)) return "a transfer's two rows differ";
+    if (is_relayed(op) && !image_.relays_of(op.route)) return "an op is about relays of a route that has none";
     const Buffer& received = goes_back(op) ? in : out;
     const int64_t most = max_rows_of(image_.routes[op.route], image_.header->tile_rows);
     return received.rows == 0 || received.rows >= most ? nullptr : "a transfer's received rows pass their buffer";
+  }
+
+  const char* check_relay_sum(const Op& op) const {
+    const bool fits = in_range(op.param[0], image_.header->num_routes) &&
+                      image_.relays_of(op.param[0]) == &image_.routes[op.route] && same_columns(op, 0, 1) &&
+                      (op.num_operands < 3 || buffer(op, 2).cols >= image_.routes[op.route].top_k);
+    return fits ? nullptr : "a RELAY_SUM's rows are not those of relays";
   }
 
   const char* check_expert_op(const Op& op, Opcode opcode) const {

@@ -60,6 +60,10 @@ bool is_once_ok(const Image& image, const Route& r) {
          r.drop_policy == int32_t(DropPolicy::NONE);
 }
 
+bool is_node_ok(const Image& image, const Route& r) {
+  return r.node_size == 0 || (r.node_size > 0 && image.header->ep_size % r.node_size == 0 && r.once_of >= 0);
+}
+
 }  // namespace
 
 bool is_route_ok(const Image& image, const Route& r) {
@@ -69,7 +73,7 @@ bool is_route_ok(const Image& image, const Route& r) {
   const int64_t entries = int64_t{r.num_tokens} * r.top_k;
   return are_experts_ok(image, r) && r.top_k >= 1 && ids.cols == r.top_k && ids.dtype == int32_t(Dtype::INT32) &&
          (ids.rows == 0 || ids.rows >= r.num_tokens) && r.max_rows >= 0 && is_capacity_ok(image, r) && r.alignment >= 1 &&
-         r.return_tokens >= 1 && r.return_tokens % h.tile_rows == 0 && is_once_ok(image, r) &&
+         r.return_tokens >= 1 && r.return_tokens % h.tile_rows == 0 && is_once_ok(image, r) && is_node_ok(image, r) &&
          entries * h.ep_size <= INT32_MAX && max_rows_of(r, h.tile_rows) <= INT32_MAX;
 }
 

@@ -12,6 +12,13 @@ HPMOE_DEVICE inline bool goes_back(const Op& op) {
   return returns_rows(opcode_of(op)) || (is_notice(opcode_of(op)) && static_cast<Way>(op.param[0]) == Way::BACK);
 }
 
+// Whether relays pass on the rows that an op moves, or get them back.
+inline bool is_relayed(const Op& op) {
+  const auto of = [&](int i, Rows rows) { return static_cast<Rows>(op.operands[i].rows) == rows; };
+  const Opcode opcode = opcode_of(op);
+  return (is_put(opcode) || is_exchange(opcode)) && (of(1, Rows::RELAY_ROWS) || of(0, Rows::RELAY_ENTRIES));
+}
+
 // One tile of one op: unit `row` of the op's domain, columns [col, col + cols), position `peer` in the rank's peer
 // order or -1.
 struct Task {

@@ -58,6 +58,14 @@ struct Image {
     return route.num_local_experts * header->ep_size > route.num_experts ? shares + route.first_share : nullptr;
   }
 
+  // The route to the relays that pass on the rows of a route, or NULL.
+  const Route* relays_of(int32_t route) const {
+    const int32_t of = routes[route].once_of >= 0 ? routes[route].once_of : route;
+    for (int32_t i = 0; i < header->num_routes; ++i)
+      if (i != route && routes[i].node_size > 0 && routes[i].once_of == of) return &routes[i];
+    return nullptr;
+  }
+
   // One past the last event of a run.
   int32_t end_of_run(int32_t run) const {
     return run + 1 < header->num_event_runs ? event_runs[run + 1].first : header->num_events;

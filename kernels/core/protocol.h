@@ -13,7 +13,7 @@
 namespace hpmoe {
 
 constexpr int32_t kMagic = 0x484D4F45;
-constexpr int32_t kVersion = 7;
+constexpr int32_t kVersion = 8;
 constexpr int32_t kSectionAlignment = 64;
 constexpr int32_t kMaxOperands = 6;
 constexpr int32_t kWhole = 1 << 16;  // the share of an expert that has no copies
@@ -26,7 +26,7 @@ constexpr int32_t kAbsent = -1;      // the id of no expert: its entry goes nowh
 #define HPMOE_EXTENT(X)                                                                                              \
   X(ONE, 0) X(SLOT, 1) X(EXPERT, 2) X(RECEIVED, 3) X(TILE, 4) X(STATIC_TILE, 5) X(TOKENS, 6) X(ENTRIES, 7)           \
   X(TILE_ENTRIES, 8) X(SENT_TO, 9) X(SENT_TO_EXPERT, 10) X(RETURNED_TO, 11) X(RETURNED_TO_FROM_EXPERT, 12)        \
-  X(REPLICA, 13) X(REPLICAS, 14)
+  X(REPLICA, 13) X(REPLICAS, 14) X(RELAYED, 15)
 #define HPMOE_DTYPE(X) X(FLOAT32, 0) X(INT32, 1) X(BFLOAT16, 2) X(FLOAT16, 3) X(INT64, 4) X(UINT8, 5)
 #define HPMOE_DROP_POLICY(X) X(NONE, 0) X(ERROR, 1) X(POSITION, 2) X(PROBS, 3)
 #define HPMOE_CODE(X)                                                                                                \
@@ -88,11 +88,12 @@ struct Buffer {
 // drop_policy is NONE; weights_buffer is read where it is PROBS. Where a rank has more local experts than num_experts /
 // ep_size, the rest are room for copies, and the shares of all ranks' local experts begin at first_share.
 // once_of is -1, or of a route to ranks, where each counts as one expert and gets a token once at most, an earlier route:
-// that to their experts. An event for rows that come back is for those of return_tokens tokens.
+// that to their experts. With a node_size it is one to relays: of each node of so many ranks the one that is at the place of
+// the token's rank in its own. An event for rows that come back is for those of return_tokens tokens.
 // Where a local expert has rows, zeros fill them up to a multiple of `alignment`.
 struct Route {
   int32_t ids_buffer, num_experts, num_local_experts, top_k, num_slots, num_tokens, max_rows, drop_policy;
-  int32_t weights_buffer, first_share, once_of, return_tokens, alignment, reserved;
+  int32_t weights_buffer, first_share, once_of, return_tokens, alignment, node_size;
   double capacity_factor;
 };
 

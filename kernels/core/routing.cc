@@ -118,7 +118,7 @@ void Routing::count_kept(RankRoute& mine, int64_t num_tokens) const {
   }
 }
 
-// Of a token's entries for a rank the first one stands for the token.
+// Of a token's entries for a rank, or for a node, the first one stands for the token.
 void Routing::sort_once(int32_t rank, int64_t num_tokens) {
   const RankRoute& all = experts_->ranks_[rank];
   RankRoute& mine = ranks_[rank];
@@ -130,7 +130,11 @@ void Routing::sort_once(int32_t rank, int64_t num_tokens) {
       mine.place[all.sent_entries[i]] = i - all.sent_start[e];
     }
   }
-  const auto peer = [&](int64_t entry) { return mine.expert[entry] < 0 ? kAbsent : mine.expert[entry] / num_local; };
+  const auto peer = [&](int64_t entry) {
+    if (mine.expert[entry] < 0) return kAbsent;
+    const int32_t to = mine.expert[entry] / num_local, node = route_.node_size;
+    return node > 0 ? to / node * node + rank % node : to;
+  };
   std::vector<int32_t> peers(num_tokens * top_k, kAbsent);
   mine.is_kept.resize(num_tokens * top_k);
   for (int64_t i = 0; i < num_tokens * top_k; ++i) {

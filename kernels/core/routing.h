@@ -49,6 +49,7 @@ struct Segment {
   const int32_t* entries;  // on source, one a row; NULL where rows are those of a matrix
   int64_t first_source_row = 0;  // of a matrix, on source
   int64_t padding = 0, first_padding = 0;
+  int32_t of_source = -1;  // where relays pass rows on, the rank of their tokens; `source` is the relay then
 
   int64_t num_entries() const { return rows - padding; }
 
@@ -121,6 +122,21 @@ class Routing {
   const Routing* experts() const { return experts_; }
   void find_rows_of_experts(int32_t source, int32_t dest, int32_t entry, std::vector<ExpertRow>& rows) const;
 
+  // Of a route whose rows relays pass on: the routing to these, and how many rows one of them passes on.
+  void set_relays(Routing* relays) {
+    relays_ = relays;
+    relays->passed_on_ = this;
+  }
+  const Routing* relays() const { return relays_; }
+  int64_t relayed(int32_t relay) const;
+  // Of a route to relays: the routing of the rows that these pass on; the received row of a relay that is of the token of an
+  // entry; whether something of an entry comes back to it, all of it or (`once`) with that of its token's first entry of the
+  // same rank.
+  const Routing* passed_on() const { return passed_on_; }
+  int64_t relay_row(int32_t source, int32_t relay, int32_t entry) const;
+  bool comes_back(int32_t source, int32_t relay, int32_t entry, bool once) const;
+  int32_t node_size() const { return route_.node_size; }
+
   Segment segment(int32_t source, int32_t dest, int32_t expert) const;
   Segment segment_in_slot(int32_t source, int32_t dest, const Slot& slot) const;
 
@@ -159,6 +175,7 @@ class Routing {
 
   const Route route_;
   const Routing* const experts_;
+  const Routing *relays_ = nullptr, *passed_on_ = nullptr;
   const int32_t ep_size_, tile_rows_;
   const Share* const shares_;  // [R * L], or NULL without room for copies
   std::vector<std::vector<Copy>> copies_;  // [R]

@@ -10,7 +10,7 @@
 namespace hpmoe {
 
 constexpr int32_t kNumDomain = 5;
-constexpr int32_t kNumRows = 11;
+constexpr int32_t kNumRows = 13;
 constexpr int32_t kNumCols = 3;
 constexpr int32_t kNumReduction = 2;
 constexpr int32_t kNumWay = 2;
@@ -24,7 +24,7 @@ constexpr int32_t kNumBlockScale = 2;
   X(GATHER, 15) X(KEEP, 16) X(DROP_COUNTS, 17) X(LAUNCH, 18) X(REPLICATE, 19) X(RETURN_GRADS, 20) X(FAN_OUT, 21) \
   X(FAN_IN, 22) X(TOP_K, 23) X(TAKE_COLS, 24) X(ADD_COLS, 25) X(CUMSUM, 26) X(DRAW, 27) X(PICK, 28) X(PLACE, 29) \
   X(GROUP_REDUCE, 30) X(FILL_OUTSIDE, 31) X(COUNT_OUTSIDE, 32) X(QUANTIZE, 33) X(DEQUANTIZE, 34) \
-  X(REDUCE_QUANTIZED, 35) X(COUNT_AND_FILL, 36) X(REDUCE_AND_FILL, 37)
+  X(REDUCE_QUANTIZED, 35) X(COUNT_AND_FILL, 36) X(REDUCE_AND_FILL, 37) X(RELAY_SUM, 38)
 #define HPMOE_MAP_CODE(X) \
   X(COPY, 0) X(NEG, 1) X(EXP, 2) X(LOG, 3) X(SQRT, 4) X(RSQRT, 5) X(SIGMOID, 6) X(TANH, 7) X(SILU, 8) X(RELU, 9) \
   X(ERF, 10) X(ABS, 11) X(RECIPROCAL, 12) X(SQUARE, 13) X(SIN, 14) X(COS, 15) X(SIGN, 16) X(SOFTPLUS, 17) \
@@ -35,7 +35,7 @@ constexpr int32_t kNumBlockScale = 2;
   X(ONCE, 0) X(TILES, 1) X(SLOTS, 2) X(EXPERTS, 3) X(COPIES, 4)
 #define HPMOE_ROWS(X) \
   X(OWN, 0) X(ALL, 1) X(ONE, 2) X(SLOT_EXPERT, 3) X(EXPERT, 4) X(PEER, 5) X(ENTRIES, 6) X(TOKENS, 7) \
-  X(REPLICA, 8) X(RETURNED, 9) X(FAN, 10)
+  X(REPLICA, 8) X(RETURNED, 9) X(FAN, 10) X(RELAY_ROWS, 11) X(RELAY_ENTRIES, 12)
 #define HPMOE_COLS(X) \
   X(OWN, 0) X(ALL, 1) X(ONE, 2)
 #define HPMOE_REDUCTION(X) \
@@ -83,9 +83,9 @@ struct OpRule {
 
 constexpr OpRule kRules[] = {
     {"PUT", Opcode::PUT, 1, 2, true, 0x4,
-     {{0x20, 0x3, 0}, {0xc0, 0x3, 0}}},
+     {{0x20, 0x3, 0}, {0x8c0, 0x3, 0}}},
     {"PUT_BACK", Opcode::PUT_BACK, 1, 2, true, 0x4,
-     {{0x40, 0x3, 0}, {0x1, 0x3, 0}}},
+     {{0x1040, 0x3, 0}, {0x1, 0x3, 0}}},
     {"REDUCE", Opcode::REDUCE, 1, 2, true, 0x2,
      {{0x1, 0x1, 0}, {0x40, 0x1, 0}, {0x1, 0x2, 0}}},
     {"GMM", Opcode::GMM, 1, 3, false, 0x7,
@@ -106,9 +106,9 @@ constexpr OpRule kRules[] = {
     {"COL_SUM", Opcode::COL_SUM, 1, 2, false, 0x8,
      {{0x1, 0x1, kMayBeInteger}, {0x12, 0x1, kMayBeInteger}}},
     {"ALL_TO_ALL", Opcode::ALL_TO_ALL, 1, 2, true, 0x1,
-     {{0x20, 0x2, 0}, {0xc0, 0x2, 0}}},
+     {{0x20, 0x2, 0}, {0x8c0, 0x2, 0}}},
     {"ALL_TO_ALL_BACK", Opcode::ALL_TO_ALL_BACK, 1, 2, true, 0x1,
-     {{0x40, 0x2, 0}, {0x1, 0x2, 0}}},
+     {{0x1040, 0x2, 0}, {0x1, 0x2, 0}}},
     {"NOTIFY", Opcode::NOTIFY, 0, 0, true, 0x1,
      {}},
     {"GATHER", Opcode::GATHER, 1, 3, false, 0x3,
@@ -138,11 +138,11 @@ constexpr OpRule kRules[] = {
     {"DRAW", Opcode::DRAW, 1, 2, false, 0x2,
      {{0x1, 0x1, 0}, {0x4, 0x4, kIsInteger}}},
     {"PICK", Opcode::PICK, 1, 2, false, 0x7,
-     {{0x1, 0x1, 0}, {0x1, 0x2, 0}}},
+     {{0x1, 0x1, kMayBeInteger}, {0x1, 0x2, kMayBeInteger}}},
     {"PLACE", Opcode::PLACE, 1, 2, false, 0x7,
-     {{0x1, 0x1, 0}, {0x1, 0x2, 0}}},
+     {{0x1, 0x1, kMayBeInteger}, {0x1, 0x2, kMayBeInteger}}},
     {"GROUP_REDUCE", Opcode::GROUP_REDUCE, 1, 2, false, 0x7,
-     {{0x1, 0x2, 0}, {0x1, 0x2, 0}}},
+     {{0x1, 0x2, kMayBeInteger}, {0x1, 0x2, kMayBeInteger}}},
     {"FILL_OUTSIDE", Opcode::FILL_OUTSIDE, 1, 6, false, 0x7,
      {{0x1, 0x2, 0}, {0x1, 0x2, 0}, {0x1, 0x2, 0}, {0x1, 0x2, 0}, {0x1, 0x2, kMayBeNumber},
       {0x1, 0x2, kMayBeNumber}}},
@@ -159,6 +159,8 @@ constexpr OpRule kRules[] = {
     {"REDUCE_AND_FILL", Opcode::REDUCE_AND_FILL, 2, 5, true, 0x2,
      {{0x1, 0x2, 0}, {0x1, 0x2, 0}, {0x40, 0x2, 0}, {0x1, 0x2, kMayBeNumber}, {0x1, 0x2, kMayBeNumber},
       {0x1, 0x2, 0}}},
+    {"RELAY_SUM", Opcode::RELAY_SUM, 1, 2, true, 0x4,
+     {{0x1, 0x1, 0}, {0x1000, 0x1, 0}, {0x1, 0x2, 0}}},
 };
 
 inline const OpRule* find_rule(int32_t opcode) {

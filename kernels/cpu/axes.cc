@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "bodies.h"
+#include "integers.h"
 #include "lanes.h"
 
 namespace hpmoe {
@@ -81,7 +82,11 @@ void move_columns(const Frame& frame, bool places) {
 }
 
 Code moved(const Frame& frame, bool places) {
-  element_size(frame.dtype(0)) == 4 ? move_columns<uint32_t>(frame, places) : move_columns<uint16_t>(frame, places);
+  switch (element_size(frame.dtype(0))) {
+    case 8: move_columns<uint64_t>(frame, places); break;
+    case 4: move_columns<uint32_t>(frame, places); break;
+    default: move_columns<uint16_t>(frame, places);
+  }
   return Code::OK;
 }
 
@@ -117,6 +122,22 @@ void reduce_apart(Reader& x, Writer& out, int64_t row, int64_t width, int64_t si
   }
 }
 
+// They wrap around.
+void group_reduce_integers(const View& x, const View& out, int64_t rows, int64_t width, int64_t size, int64_t inner,
+                           bool is_max) {
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t col = 0; col < width; ++col) {
+      const int64_t first = col / inner * inner * size + col % inner;
+      uint64_t total = load_integer(x, row, first);
+      for (int64_t j = 1; j < size; ++j) {
+        const int64_t value = load_integer(x, row, first + j * inner);
+        total = is_max ? std::max<int64_t>(total, value) : total + value;
+      }
+      store_integer(out, row, col, static_cast<int64_t>(total));
+    }
+  }
+}
+
 }  // namespace
 
 Code pick(const Frame& frame) { return moved(frame, false); }
@@ -125,6 +146,10 @@ Code place(const Frame& frame) { return moved(frame, true); }
 Code group_reduce(const Frame& frame) {
   const bool is_max = static_cast<Reduction>(frame.op.param[0]) == Reduction::MAX;
   const int64_t size = frame.op.param[1], inner = frame.op.param[2], width = frame.buffer(0).cols;
+  if (is_integer(frame.dtype(1))) {
+    group_reduce_integers(frame.view(1), frame.view(0), frame.unit.rows, width, size, inner, is_max);
+    return Code::OK;
+  }
   Writer out(frame.view(0));
   Reader x(frame.view(1));
   for (int64_t row = 0; row < frame.unit.rows; ++row)

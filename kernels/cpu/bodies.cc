@@ -21,6 +21,7 @@ Code run_body(const Frame& frame) {
     case Opcode::GROUP_REDUCE: return group_reduce(frame);
     case Opcode::FAN_OUT: return fan_out(frame);
     case Opcode::FAN_IN: return fan_in(frame);
+    case Opcode::RELAY_SUM: return relay_sum(frame);
     case Opcode::KEEP: return keep_entries(frame);
     case Opcode::DROP_COUNTS: return drop_counts(frame);
     case Opcode::TOP_K: return top_k(frame);

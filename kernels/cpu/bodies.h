@@ -32,6 +32,7 @@ Code place(const Frame& frame);
 Code group_reduce(const Frame& frame);
 Code fan_out(const Frame& frame);
 Code fan_in(const Frame& frame);
+Code relay_sum(const Frame& frame);
 Code keep_entries(const Frame& frame);
 Code drop_counts(const Frame& frame);
 Code top_k(const Frame& frame);

@@ -18,6 +18,8 @@ inline std::vector<Routing> make_routings(const Image& image) {
     const Route& route = image.routes[i];
     out.emplace_back(image, route, route.once_of >= 0 ? &out[route.once_of] : nullptr);
   }
+  for (int32_t i = 0; i < image.header->num_routes; ++i)
+    if (const Route* relays = image.relays_of(i)) out[i].set_relays(&out[relays - image.routes]);
   return out;
 }
 

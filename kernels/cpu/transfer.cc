@@ -7,8 +7,17 @@ namespace hpmoe {
 namespace {
 
 // Where in its array a token-side row stands: entries carry token * K + k.
-int64_t entry_row(const Operand& operand, int32_t entry, int32_t top_k) {
-  return static_cast<Rows>(operand.rows) == Rows::TOKENS ? entry / top_k : entry;
+int64_t entry_row(const Frame& frame, const Operand& operand, const Segment& segment, int32_t entry) {
+  const int32_t top_k = frame.routing->top_k();
+  switch (static_cast<Rows>(operand.rows)) {
+    case Rows::TOKENS: return entry / top_k;
+    case Rows::RELAY_ROWS: return frame.routing->relays()->relay_row(segment.of_source, segment.source, entry);
+    case Rows::RELAY_ENTRIES: {
+      const int64_t row = frame.routing->relays()->relay_row(segment.of_source, segment.source, entry);
+      return row * top_k + entry % top_k;
+    }
+    default: return entry;
+  }
 }
 
 // Calls visit(row there, row here) for the rows of entries.
@@ -18,7 +27,7 @@ void for_each_entry(const Frame& frame, const Segment& segment, Visit visit) {
   const Operand& token_side = frame.op.operands[back ? 0 : 1];
   for (int64_t i = 0; i < segment.num_entries(); ++i) {
     const int64_t received = segment.first_row + i;
-    const int64_t entry = entry_row(token_side, segment.entries[i], frame.routing->top_k());
+    const int64_t entry = entry_row(frame, token_side, segment, segment.entries[i]);
     visit(back ? entry : received, back ? received : entry);
   }
 }

@@ -73,7 +73,7 @@ int hpmoe_link_meet(HpmoeLink* link, const char* what, uint64_t key, const void*
     std::memcpy(to, payload, bytes);
     code = link_of(link)->meet(call, watch);
   }
-  if (code == Code::OK) return report(status, {});
+  if (code == Code::OK) return report(status, watch.end() ? status_of(Code::INTERRUPTED, -1) : HpmoeStatus{});
   const hpmoe::Failure failure = link_of(link)->failure();
   HpmoeStatus end = code == Code::PEER_FAILED ? status_of(code, failure.origin) : failure.status;
   return report(status, end);

@@ -23,16 +23,17 @@ struct Notice {
 using Failure = HpmoeFailure;
 
 struct alignas(kLine) Control {
-  alignas(kLine) std::atomic<int64_t> told;       // the last meeting that this rank has come to
-  alignas(kLine) std::atomic<int64_t> failed[2];  // by parity, the last one that it failed in
-  std::atomic<int64_t> ended;                     // the last one whose launch it has ended
-  std::atomic<int32_t> has_left;  // its program has ended
+  alignas(kLine) std::atomic<int64_t> told;      // the last meeting that this rank has come to
+  alignas(kLine) std::atomic<int64_t> failures;  // how many of its calls have failed: each failure is one on every rank
+  std::atomic<int64_t> failed_at[2];             // by parity of the failure, the meeting
+  std::atomic<int64_t> ended;                    // the last one whose launch it has ended
+  std::atomic<int32_t> has_left;                 // its program has ended
   alignas(kLine) std::atomic<int64_t> progress_ns;  // when a task of it last ended: CLOCK_MONOTONIC is one for the machine
   alignas(kLine) std::atomic<uint32_t> rung;  // times that its bell was
   std::atomic<uint32_t> sleepers;  // threads that wait for it
   // By parity: a rank comes to a meeting when all have read those of the one before the last.
   alignas(kLine) Notice notices[2];
-  alignas(kLine) Failure failures[2];
+  alignas(kLine) Failure reasons[2];  // of its failures, by parity
   char last_words[3 * kLine];  // before has_left is set
 };
 

@@ -40,11 +40,6 @@ const char* Distant::take(const char* message, int64_t bytes) {
   return nullptr;
 }
 
-Failure Distant::failure(int64_t number) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return control_.failures[number % 2];
-}
-
 void Distant::end(Code code, int64_t value, const char* text) {
   if (is_gone()) return;
   why_ = {{static_cast<int32_t>(code), rank_, -1, -1, -1, -1, value, 0}, rank_, {}};
@@ -53,11 +48,12 @@ void Distant::end(Code code, int64_t value, const char* text) {
   ring(mine_);
 }
 
-// Nobody is further than one meeting ahead of this rank, so that a copy of that parity is not being read here.
+// Nobody is further than one meeting ahead of this rank, so that the copy of that parity is not being read here. After a
+// failure nothing is, and others may go on at any number.
 bool Distant::can_be_at(int64_t number) const {
-  const int64_t here = std::max({mine_.told.load(std::memory_order_seq_cst), mine_.failed[0].load(std::memory_order_seq_cst),
-                                 mine_.failed[1].load(std::memory_order_seq_cst)});
-  return number > control_.told.load(std::memory_order_relaxed) && number <= here + 1;
+  const int64_t told = mine_.told.load(std::memory_order_seq_cst);
+  const bool has_failed = std::max(mine_.failed_at[0].load(), mine_.failed_at[1].load()) >= told;
+  return number > control_.told.load(std::memory_order_relaxed) && (has_failed || number <= told + 1);
 }
 
 const char* Distant::take_part(const MessageHeader& header, const char* body, int64_t bytes) {
@@ -83,18 +79,17 @@ const char* Distant::take_notice(const MessageHeader& header, const char* body, 
   return nullptr;
 }
 
+// A reason that this rank has not read yet stays, as that rank keeps it too.
 const char* Distant::take_failure(const MessageHeader& header, const char* body, int64_t bytes) {
   Failure failure;
   if (bytes != sizeof failure) return "a failure is of another length";
   std::memcpy(&failure, body, sizeof failure);
-  if (header.number <= 0 || header.number <= control_.failed[header.number % 2].load(std::memory_order_relaxed))
-    return "a failure is out of turn";
+  const int64_t count = header.offset;
+  if (count != control_.failures.load(std::memory_order_relaxed) + 1) return "a failure is out of turn";
   failure.text[sizeof failure.text - 1] = 0;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    control_.failures[header.number % 2] = failure;
-  }
-  control_.failed[header.number % 2].store(header.number, std::memory_order_seq_cst);
+  if (mine_.failures.load(std::memory_order_acquire) >= count - 2) control_.reasons[count % 2] = failure;
+  control_.failed_at[count % 2].store(header.number, std::memory_order_release);
+  control_.failures.store(count, std::memory_order_seq_cst);
   return nullptr;
 }
 

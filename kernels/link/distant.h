@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 
 #include "link/control.h"
 #include "link/landing.h"
@@ -21,8 +20,6 @@ class Distant {
   Control& control() { return control_; }
   // What it told in a meeting, until the one after the next.
   const char* told(int64_t number) const { return payloads_[number % 2].data(); }
-  // How it failed in a meeting or launch, as control() says that it has, or in a later one.
-  Failure failure(int64_t number) const;
   Outbox& outbox() { return outbox_; }
 
   // When anything was heard of it last.
@@ -48,7 +45,6 @@ class Distant {
   Control& mine_;
   Landing& landing_;
   Control control_{};
-  mutable std::mutex mutex_;  // of failures, which may come one after the other
   Bytes payloads_[2];
   int64_t told_ = 0;  // the meeting that parts come of
   Outbox outbox_;

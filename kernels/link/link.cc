@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kBetweenLooks = 1'000'000;
 constexpr int64_t kLastWords = 2'000'000'000;  // for what is on its way when the program ends
+constexpr double kGrace_s = 0.1;
 
 Status status_of(Code code, int32_t rank) { return {static_cast<int32_t>(code), rank, -1, -1, -1, -1, 0, 0}; }
 
@@ -56,14 +57,20 @@ void Link::tell_others(Post post) const {
   send();
 }
 
+// After a failure ranks may have come to different meetings: all wait until it is one on each of them, and take the last
+// number that any had. Nobody reads then what was told before.
 Code Link::begin(const Call& call, int64_t bytes, const InterruptWatch& watch, char** payload) {
+  if (has_failed_) {
+    phase_ = Phase::RECOVERING;
+    const int64_t failures = mine().failures.load();
+    const Code code = wait(call, watch, [&] { return have_all_failed(failures); });
+    if (code != Code::OK) return code;
+    for (int32_t rank = 0; rank < size(); ++rank)
+      number_ = std::max(number_, control(rank).failed_at[failures % 2].load(std::memory_order_acquire));
+    has_failed_ = false;
+  }
   ++number_;
   phase_ = Phase::MEETING;
-  if (has_skipped_) {
-    const Code code = wait(call, watch, [this] { return have_all_read(); });
-    if (code != Code::OK) return code;
-  }
-  has_skipped_ = false;
   auto& own = payloads_[number_ % 2];
   if (own.room < bytes) {
     const int64_t offset = space_->take(2 * bytes);
@@ -103,10 +110,16 @@ Code Link::wait(const Call& call, const InterruptWatch& watch, Ready ready) {
   const std::atomic<bool> has_failed{false};
   const Watchdog watchdog(call.timeout_s, watch, has_failed, this);
   Code code = watchdog.wait_until(ready);
-  if (code == Code::OK && mine().told.load(std::memory_order_relaxed) == number_) code = compare_notices();
+  // Who has come may be all that others waited for: where they are about to go on, this rank does too.
+  if (code == Code::INTERRUPTED && phase_ == Phase::MEETING) {
+    const InterruptWatch unwatched(false);
+    const Code late = Watchdog(kGrace_s, unwatched, has_failed, this).wait_until(ready);
+    if (late != Code::TIMEOUT) code = late;
+  }
+  if (code == Code::OK && phase_ == Phase::MEETING) code = compare_notices();
   if (code == Code::TIMEOUT) {
     int32_t late = 0;
-    while (late + 1 < size() && has_come(late)) ++late;
+    while (late + 1 < size() && !is_awaited(late)) ++late;
     code = note_failure({status_of(Code::PEER_LATE, late), rank_, {}});
   }
   if (code == Code::INTERRUPTED) note_failure({status_of(code, rank_), rank_, {}});
@@ -114,16 +127,18 @@ Code Link::wait(const Call& call, const InterruptWatch& watch, Ready ready) {
   return code;
 }
 
-// Whether nobody reads any more what this rank told in the meeting before the last. Who has come to one has read it; this
-// rank failed before all had come to the last, so that some may be there still.
-bool Link::have_all_read() const {
-  const int64_t last = number_ - 1;
-  for (int32_t rank = 0; rank < size(); ++rank) {
-    const Control& peer = control(rank);
-    if (rank != rank_ && peer.told.load(std::memory_order_seq_cst) < last && peer.failed[last % 2].load() < last)
-      return false;
-  }
+bool Link::have_all_failed(int64_t times) const {
+  for (int32_t rank = 0; rank < size(); ++rank)
+    if (control(rank).failures.load(std::memory_order_seq_cst) < times) return false;
   return true;
+}
+
+// Whether this rank waits for something that another one has not done yet.
+bool Link::is_awaited(int32_t rank) const {
+  const Control& peer = control(rank);
+  if (rank == rank_) return false;
+  if (phase_ == Phase::RECOVERING) return peer.failures.load(std::memory_order_acquire) < mine().failures.load();
+  return (phase_ == Phase::LAUNCHING ? peer.ended : peer.told).load(std::memory_order_acquire) < number_;
 }
 
 bool Link::have_all_come(int64_t began) {
@@ -140,8 +155,7 @@ bool Link::have_all_come(int64_t began) {
   return have_all;
 }
 
-// Whether all are at the same call: what each says itself comes before what a failed one says of others. One may have
-// failed without a word, or after it, and be at a later call now.
+// Whether all are at the same call: what each says itself comes before what a failed one says of others.
 Code Link::compare_notices() {
   const int64_t number = number_;
   for (int32_t rank = 0; rank < size(); ++rank) {
@@ -151,10 +165,7 @@ Code Link::compare_notices() {
     copy_text(notice.what, other.text);
     return note_failure(other);
   }
-  for (int32_t rank = 0; rank < size(); ++rank) {
-    if (control(rank).failed[number % 2].load(std::memory_order_acquire) >= number) return find_trouble(now_ns());
-  }
-  return Code::OK;
+  return find_failure();
 }
 
 const char* Link::told(int32_t rank) const {
@@ -165,13 +176,16 @@ const char* Link::told(int32_t rank) const {
 int64_t Link::told_bytes(int32_t rank) const { return control(rank).notices[number_ % 2].payload_bytes; }
 
 void Link::fail(const Failure& failure) {
-  if (phase_ == Phase::BETWEEN) ++number_;
-  has_skipped_ = true;
+  if (phase_ == Phase::BETWEEN && !has_failed_) ++number_;
   phase_ = Phase::BETWEEN;
-  mine().failures[number_ % 2] = failure;
-  mine().failed[number_ % 2].store(number_, std::memory_order_seq_cst);
+  has_failed_ = true;
+  const int64_t count = mine().failures.load() + 1;
+  if (have_all_failed(count - 2)) mine().reasons[count % 2] = failure;  // else the one before the last is still to be read
+  mine().failed_at[count % 2].store(number_, std::memory_order_release);
+  mine().failures.store(count, std::memory_order_seq_cst);
   wake_all();
-  tell_others([&](Outbox& outbox) { outbox.post(MessageKind::FAILED, number_, &failure, sizeof failure); });
+  const Failure& reason = mine().reasons[count % 2];
+  tell_others([&](Outbox& outbox) { outbox.post(MessageKind::FAILED, number_, count, &reason, sizeof reason); });
 }
 
 void Link::begin_launch() {
@@ -189,7 +203,8 @@ void Link::leave(const char* last_words) {
   mine().has_left.store(1, std::memory_order_seq_cst);
   wake_all();
   if (!proxy_) return;
-  tell_others([&](Outbox& outbox) { outbox.post(MessageKind::LEFT, number_, mine().last_words, sizeof mine().last_words); });
+  tell_others(
+      [&](Outbox& outbox) { outbox.post(MessageKind::LEFT, number_, 0, mine().last_words, sizeof mine().last_words); });
   std::vector<Distant*> all;
   for (const auto& distant : distant_)
     if (distant) all.push_back(distant.get());
@@ -201,22 +216,29 @@ void Link::wake_all() const {
     if (rank != rank_ && !distant(rank)) wake(rank);
 }
 
-Code Link::find_trouble(int64_t now) {
-  const int64_t number = number_;
+// Whether another rank has failed where this one has not, in what this one is at or before it: who failed in the next
+// meeting has ended this one, as all have who are in it.
+Code Link::find_failure() {
+  const int64_t next = mine().failures.load(std::memory_order_relaxed) + 1;
   for (int32_t rank = 0; rank < size(); ++rank) {
-    if (rank == rank_ || control(rank).failed[number % 2].load(std::memory_order_acquire) < number) continue;
-    return note_failure(distant(rank) ? distant(rank)->failure(number) : control(rank).failures[number % 2]);
+    const Control& peer = control(rank);
+    if (peer.failures.load(std::memory_order_acquire) < next || peer.failed_at[next % 2].load() > number_) continue;
+    return note_failure(peer.reasons[next % 2]);
   }
+  return Code::OK;
+}
+
+Code Link::find_trouble(int64_t now) {
+  if (const Code code = find_failure(); code != Code::OK) return code;
   int64_t last = looked_ns_.load(std::memory_order_relaxed);
   if (now - last < kBetweenLooks || !looked_ns_.compare_exchange_strong(last, now)) return Code::OK;
   int32_t left = -1;
   for (int32_t rank = 0; rank < size(); ++rank) {
-    const Control& peer = control(rank);
-    const bool is_launching = phase_ == Phase::LAUNCHING;
-    if (rank == rank_ || (is_launching ? peer.ended : peer.told).load(std::memory_order_acquire) >= number) continue;
-    const bool has_left = peer.has_left.load(std::memory_order_acquire) != 0;
+    if (!is_awaited(rank)) continue;
+    const bool has_left = control(rank).has_left.load(std::memory_order_acquire) != 0;
     if (!has_left && !has_died(rank)) continue;
-    if (peer.failed[number % 2].load(std::memory_order_acquire) >= number) return find_trouble(now);  // it said why
+    if (const Code code = find_failure(); code != Code::OK) return code;  // it said why
+    if (!is_awaited(rank)) continue;
     if (!has_left) return note_failure(end_of(rank));
     if (left < 0) left = rank;  // maybe as another one has died
   }

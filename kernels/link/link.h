@@ -71,8 +71,8 @@ class Link {
   // From the last meeting on this rank is in a launch, until it has ended it or failed.
   void begin_launch();
   void end_launch();
-  // It has failed in the meeting or the launch it is in, or, where it is in none, in the next one: who waits for it learns
-  // why.
+  // It has failed in the meeting or the launch it is in, or between two: each other rank learns why in what it is in, or
+  // comes to next, and has failed too then. What all do next begins when all have.
   void fail(const Failure& failure);
   // Its program has ended, and says so.
   void leave(const char* last_words);
@@ -101,11 +101,13 @@ class Link {
   }
   bool has_come(int32_t rank) const { return control(rank).told.load(std::memory_order_seq_cst) >= number_; }
   bool have_all_come(int64_t began);
-  bool have_all_read() const;
+  bool have_all_failed(int64_t times) const;
   template <class Ready>
   Code wait(const Call& call, const InterruptWatch& watch, Ready ready);
   Code compare_notices();
   bool has_died(int32_t rank) const;
+  Code find_failure();
+  bool is_awaited(int32_t rank) const;
   Failure end_of(int32_t rank) const;
   Code note_failure(const Failure& failure);
   void wake_all() const;
@@ -121,9 +123,9 @@ class Link {
   Landing landing_;
   std::unique_ptr<HeapSpace> space_;
 
-  enum class Phase { BETWEEN, MEETING, LAUNCHING } phase_ = Phase::BETWEEN;
+  enum class Phase { BETWEEN, RECOVERING, MEETING, LAUNCHING } phase_ = Phase::BETWEEN;
   int64_t number_ = 0;  // of the meeting that this rank has come to last, or failed in
-  bool has_skipped_ = false;
+  bool has_failed_ = false;  // since it last came to one
   struct {
     int64_t offset = 0, bytes = 0, room = 0;
   } payloads_[2];

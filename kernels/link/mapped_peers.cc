@@ -36,7 +36,7 @@ Code MappedPeers::meet(std::vector<Routing>& routings, const InterruptWatch& wat
   if (code == Code::OUT_OF_MEMORY) return code;
   if (code == Code::OK) {
     tell(routings, reinterpret_cast<int64_t*>(payload));
-    link_.landing().open(link_.number(), landing_rows(), ranks()[first()].counters, kCounterWords,
+    link_.landing().open(link_.number(), landing_rows(routings), ranks()[first()].counters, kCounterWords,
                          image_.header->num_events);
     code = link_.meet(call_, watch);
   }
@@ -90,8 +90,22 @@ Code MappedPeers::check_shared(Status& status) const {
   return Code::OK;
 }
 
+// How many there is room for where a transfer goes: rows that a route brings, or that came to a relay.
+int64_t MappedPeers::rows_of(const Op& op, const std::vector<Routing>& routings) const {
+  const Operand& target = op.operands[0];
+  const int64_t* const room = ranks()[first()].room;
+  if (const int32_t rows = image_.buffers[target.buffer].rows) return rows;
+  if (!room || op.route < 0) return 0;
+  const Routing* const relays = routings[op.route].relays();
+  switch (static_cast<Rows>(target.rows)) {
+    case Rows::RELAY_ROWS: return room[relays - routings.data()];
+    case Rows::RELAY_ENTRIES: return room[relays - routings.data()] * routings[op.route].top_k();
+    default: return room[op.route];
+  }
+}
+
 // Of each buffer that transfers go to, the rows that this launch has room for.
-std::vector<LandingRows> MappedPeers::landing_rows() const {
+std::vector<LandingRows> MappedPeers::landing_rows(const std::vector<Routing>& routings) const {
   const HpmoeRank& mine = ranks()[first()];
   std::vector<LandingRows> landing(image_.header->num_buffers, {nullptr, 0, 0});
   for (int32_t i = 0; i < image_.header->num_ops; ++i) {
@@ -99,9 +113,8 @@ std::vector<LandingRows> MappedPeers::landing_rows() const {
     if (!is_transfer(opcode_of(op)) || is_notice(opcode_of(op))) continue;
     const int32_t b = op.operands[0].buffer;
     const Buffer& buffer = image_.buffers[b];
-    const int64_t rows = buffer.rows ? buffer.rows : mine.room && op.route >= 0 ? mine.room[op.route] : 0;
     const int64_t stride = buffer.cols * element_size(static_cast<Dtype>(buffer.dtype));
-    landing[b] = {static_cast<char*>(mine.buffers[b]), stride, rows};
+    landing[b] = {static_cast<char*>(mine.buffers[b]), stride, rows_of(op, routings)};
   }
   return landing;
 }

@@ -19,7 +19,8 @@ class MappedPeers : public Peers {
  private:
   Code check_counts(const std::vector<Routing>& routings, Status& status) const;
   Code check_shared(Status& status) const;
-  std::vector<LandingRows> landing_rows() const;
+  int64_t rows_of(const Op& op, const std::vector<Routing>& routings) const;
+  std::vector<LandingRows> landing_rows(const std::vector<Routing>& routings) const;
   void tell(const std::vector<Routing>& routings, int64_t* words) const;
   void hear(int32_t rank, const int64_t* words, std::vector<Routing>& routings);
   const int32_t* counts_of(int32_t route, int32_t rank) const;

@@ -17,7 +17,7 @@ struct MessageHeader {
   MessageKind kind;
   int32_t reserved;
   int64_t number;   // of the meeting, or of that which began the launch
-  int64_t offset;   // of a part in its payload
+  int64_t offset;   // of a part in its payload; of a failure, how many there were with it
   int64_t ended;    // the last meeting whose launch the sender has ended
   int64_t idle_ns;  // since it last ended a task
 };

@@ -73,9 +73,9 @@ void Outbox::add(int32_t event, int64_t amount) {
   append(with_room(sizeof record), &record, sizeof record);
 }
 
-void Outbox::post(MessageKind kind, int64_t number, const void* body, int64_t bytes) {
+void Outbox::post(MessageKind kind, int64_t number, int64_t offset, const void* body, int64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  append(start(kind, number, 0), body, bytes);
+  append(start(kind, number, offset), body, bytes);
 }
 
 void Outbox::tell(int64_t number, const void* notice, int64_t notice_bytes, const char* payload, int64_t bytes) {

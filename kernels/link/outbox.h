@@ -34,7 +34,7 @@ class Outbox {
   void put(int32_t buffer, int64_t first_byte, int64_t row_bytes, const std::vector<SentRow>& rows);
   void add(int32_t event, int64_t amount);
 
-  void post(MessageKind kind, int64_t number, const void* body, int64_t bytes);
+  void post(MessageKind kind, int64_t number, int64_t offset, const void* body, int64_t bytes);
   // A Notice, with its payload before it in as many parts as it takes.
   void tell(int64_t number, const void* notice, int64_t notice_bytes, const char* payload, int64_t bytes);
 

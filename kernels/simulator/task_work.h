@@ -9,11 +9,14 @@
 
 namespace hpmoe {
 
-// Of tokens that came once, the rows that the rank's experts have of each in the mean; 0 where none did.
+// Of tokens that came once, the rows that the rank's experts, or those of its node, have of each in the mean; 0 where none
+// did.
 inline double rows_of_token(const Frame& frame) {
   const Routing* experts = frame.routing ? frame.routing->experts() : nullptr;
   const auto received = experts ? static_cast<double>(frame.routing->received(frame.rank)) : 0;
-  return received > 0 ? static_cast<double>(experts->received(frame.rank)) / received : 0;
+  if (received == 0) return 0;
+  const Routing* passed_on = frame.routing->passed_on();
+  return static_cast<double>(passed_on ? passed_on->relayed(frame.rank) : experts->received(frame.rank)) / received;
 }
 
 inline bool leaves_node(const HpmoeMachine& machine, int32_t from, int32_t to) {
@@ -51,7 +54,7 @@ inline bool does_nothing(const Frame& frame) {
   const auto opcode = opcode_of(frame.op);
   bool has_rows = false;
   if (is_transfer(opcode)) {
-    for (int32_t i = 0; i < num_segments(frame) && !has_rows; ++i) has_rows = segment_at(frame, i).rows > 0;
+    for_each_segment(frame, [&](const Segment& segment) { has_rows = has_rows || segment.rows > 0; });
   } else {
     has_rows = frame.unit.rows > 0 || is_launch(opcode) || static_cast<Domain>(frame.op.domain) == Domain::EXPERTS;
   }

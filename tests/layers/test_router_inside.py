@@ -242,6 +242,32 @@ def test_choices_that_are_left_out():
         assert_close([*outs, *grads], [want, *want_grads])
 
 
+@pytest.mark.parametrize("tokens", [7, 1])
+def test_choices_in_groups_and_counts_by_hand(tokens):
+    """The best of each group, groups as an axis; experts counted by a one-hot of integers, and a loss over all tokens."""
+    layer = Layer(ep=2, T=tokens)
+    args, cotangents = arguments(layer), [layer.cotangent(), np.ones(2, np.float32)]
+
+    def f(x, gate, up, down):
+        probs = mint.softmax(x @ gate, dim=-1)
+        weights, places = mint.topk(probs.reshape(-1, 2, 2), 1, dim=-1)
+        ids = places.reshape(-1, 2).astype(ms.int32) + ms.Tensor([0, 2], ms.int32)
+        counts = mint.nn.functional.one_hot(ids.astype(ms.int64), 4).sum(1).sum(0).astype(ms.float32)
+        return hpmoe.moe_ffn(x, ids, weights.reshape(-1, 2), up, down), (counts * probs.mean(0)).sum()
+
+    def in_jax(x, gate, up, down):
+        probs = jax.nn.softmax(jnp.einsum("rth,rhe->rte", x, gate))
+        groups = probs.reshape(2, tokens, 2, 2)
+        ids = jnp.argmax(groups, -1) + jnp.array([0, 2])
+        counts = jax.nn.one_hot(ids, 4).sum((1, 2))
+        return jax_moe_ffn(x, ids, groups.max(-1), up, down), (counts * probs.mean(1)).sum(-1)
+
+    want, want_grads = jax_vjp(in_jax, args, tuple(cotangents), (0, 1, 2, 3))
+    for stage in ("tiles", "fused"):
+        outs, grads = run_spmd(stages()[stage](f), 2, args, cotangents, positions=(0, 1, 2, 3))
+        assert_close([*outs, *grads], [*want, *want_grads])
+
+
 # Given ids in other forms.
 
 GIVEN = {

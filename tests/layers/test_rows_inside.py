@@ -62,6 +62,16 @@ CHANGES = {
                               lambda r: joined(cut(r) * cut(r).max(-1, keepdims=True)), ()),
     "the mean of heads": (lambda r: flat(heads(r) * mint.mean(heads(r), 1, keepdim=True)),
                           lambda r: joined(cut(r) * cut(r).mean(-2, keepdims=True)), ()),
+    "each head in order, and its sums": (
+        lambda r: flat(mint.topk(heads(r), 2, dim=-1)[0] * mint.cumsum(heads(r), -1)[..., 1:3]),
+        lambda r: joined(-jnp.sort(-cut(r), -1)[..., :2] * jnp.cumsum(cut(r), -1)[..., 1:3]), ()),
+    "heads by an order of their own": (
+        lambda r: flat(mint.gather(heads(r), -1, mint.argsort(heads(r), dim=-1)[..., 1:3]) * mint.scatter_add(
+            mint.zeros_like(heads(r)), -1, mint.argsort(heads(r), dim=-1), heads(r) * 2.0)[..., :2]),
+        lambda r: joined(jnp.sort(cut(r), -1)[..., 1:3] * jnp.take_along_axis(
+            cut(r) * 2.0, jnp.argsort(jnp.argsort(cut(r), -1), -1), -1)[..., :2]), ()),
+    "heads turned": (lambda r: flat(mint.transpose(heads(r), 1, 2)) * flat(mint.cumsum(heads(r), 1)),
+                     lambda r: joined(jnp.swapaxes(cut(r), -1, -2)) * joined(jnp.cumsum(cut(r), -2)), ()),
 }
 LAYERS = {"two ranks": Layer(ep=2, T=5, H=H), "uneven": Layer(ep=3, T=4, H=H, E=6, num_tokens=(0, 4, 1))}
 
@@ -163,6 +173,27 @@ def test_halves_move_as_they_are(dtype):
     got = fused(*tensors([half, ids[0]])).asnumpy()
     want = 2 * half.astype(np.float32)[:, [*range(1, H, 2), *range(0, H, 2)]]
     assert np.array_equal(got.astype(np.float32), want)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_integers(dtype):
+    """One-hot of choices, summed over them, is how experts are counted; what does not fit wraps around."""
+    ids = np.argsort(np.random.default_rng(5).random((5, 4)), -1)[:, :2].astype(dtype)
+    big = (ids - 1) * np.array(np.iinfo(dtype).max // 2, dtype)
+
+    def f(ids, big):
+        hot = mint.nn.functional.one_hot(ids, 4)
+        pairs = mint.stack([big, big], 1)  # [T, 2, 2]
+        turned = mint.transpose(pairs * ids[:, None], 1, 2)
+        return hot.sum(1), hot.sum(1).sum(0), mint.amax(hot, 1), mint.cumsum(hot, 1), pairs.sum(1), turned
+
+    hot = (ids[..., None] == np.arange(4)).astype(np.int64)
+    pairs = np.stack([big, big], 1)
+    with np.errstate(over="ignore"):
+        want = [hot.sum(1), hot.sum((0, 1)), hot.max(1), hot.cumsum(1), pairs.sum(1), (pairs * ids[:, None]).swapaxes(1, 2)]
+    for stage in ("tiles", "overlap", "fused"):  # MindSpore has no one_hot on CPUs
+        for got, by_numpy in zip(stages()[stage](f)(*tensors([ids, big])), want, strict=True):
+            np.testing.assert_array_equal(got.asnumpy(), by_numpy)
 
 
 def test_a_target_without_a_body_refuses_by_name():

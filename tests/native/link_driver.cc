@@ -31,6 +31,7 @@ namespace {
 using namespace hpmoe;
 
 constexpr int64_t kHeapBytes = 32 << 20, kSecond = 1'000'000'000;
+constexpr int kCalls = 400;
 constexpr int kOdd = 1;  // the rank that something happens to
 const Variant kVariants[] = {
     kPlain, {Dtype::BFLOAT16, DropPolicy::POSITION, 0.5}, {Dtype::FLOAT32, DropPolicy::NONE, 0, true}};
@@ -41,6 +42,7 @@ struct Board {
   std::atomic<int64_t> steps[R], told_ns[R];
   std::atomic<int32_t> codes[R], blamed[R], ends[R], goes_on;
   std::atomic<int64_t> last_step;
+  std::atomic<bool> outcomes[R][kCalls];
 };
 
 int node_size = R;
@@ -121,17 +123,31 @@ class Rank {
   }
 
   // A meeting in which each tells a number and its own.
-  int meet(int64_t number, HpmoeStatus* status, double timeout = 30, const char* what = "numbers", int64_t bytes = 16) {
+  int meet(int64_t number, HpmoeStatus* status, double timeout = 30, const char* what = "numbers", int64_t bytes = 16,
+           bool interruptible = false) {
     std::vector<int64_t> words(bytes / 8, number);
     words.back() = rank_;
     const auto key = static_cast<uint64_t>(std::strlen(what));
-    if (const int code = hpmoe_link_meet(link_, what, key, words.data(), bytes, timeout, 0, status)) return code;
+    const int code = hpmoe_link_meet(link_, what, key, words.data(), bytes, timeout, interruptible, status);
+    const bool has_met = code == int(Code::INTERRUPTED) && status->rank < 0;  // and then came an interrupt
+    if (code != 0 && !has_met) return code;
     for (int rank = 0; rank < R; ++rank) {
       int64_t told = 0;
       const auto* theirs = static_cast<const int64_t*>(hpmoe_link_told(link_, rank, &told));
       check(told == bytes && theirs[0] == number && theirs[bytes / 8 - 1] == rank, "each rank is heard");
     }
-    return 0;
+    return code;
+  }
+
+  // A call of all: a launch, and its end, so that it fails on all ranks or on none. As of hpmoe.kernels.link.Link.calling.
+  int call(int which, int64_t number, HpmoeStatus* status, double timeout, bool interruptible) {
+    int code = launch(which, status, timeout, interruptible);
+    if (code == 0) {
+      code = meet(number, status, timeout, "the end", 16, interruptible);
+      return status->rank < 0 ? 0 : code;  // the interrupt is one after the call
+    }
+    if (status->rank < 0) hpmoe_link_fail(link_, "interrupted");
+    return code;
   }
 
   HpmoeLink* link() { return link_; }
@@ -327,6 +343,41 @@ void test_ranks_that_fail() {
   }).wait();
 }
 
+// Each rank fails now and then, before, in or after what it does with the others: a call fails on all of them or on none, so
+// that all stay at the same one.
+void test_ranks_that_fail_anywhere() {
+  Run run([](Rank& mine, Board& board, int rank) {
+    mine.prepare();
+    std::mt19937 random(static_cast<unsigned>(rank));
+    for (int call = 0; call < kCalls; ++call) {
+      HpmoeStatus status{};
+      const unsigned fails_at = random() % 40;
+      int code = 0;
+      for (unsigned step = 0; step < 3 && code == 0; ++step) {
+        if (random() % 4 == 0) sleep_for(int64_t(random() % 200'000));
+        if (fails_at == step) {
+          hpmoe_link_fail(mine.link(), "no tokens");
+          code = -1;
+        } else if (step == 1) {
+          code = mine.launch(call % int(std::size(kVariants)), &status);
+        } else {
+          code = mine.meet(call * 4 + step, &status, 30, step == 0 ? "numbers" : "the end");
+        }
+      }
+      board.outcomes[rank][call] = code == 0;
+    }
+    check_that_all_go_on(mine);
+  });
+  run.wait();
+  int well = 0;
+  for (int call = 0; call < kCalls; ++call) {
+    for (int rank = 1; rank < R; ++rank)
+      check(run.board().outcomes[rank][call] == run.board().outcomes[0][call], "a call fails on all ranks or on none");
+    well += run.board().outcomes[0][call];
+  }
+  check(well > kCalls / 4 && well < kCalls, "some calls fail, and others do not");
+}
+
 void test_ranks_at_something_else() {
   Run([](Rank& mine, Board&, int rank) {
     mine.prepare();
@@ -367,7 +418,7 @@ void launch_until_told(Rank& mine, Board& board, int rank, double timeout, Note 
   ++board.num_started;
   for (int64_t step = 0; board.last_step == 0 || step < board.last_step; ++step) {
     HpmoeStatus status{};
-    note(mine.launch(int(step % std::size(kVariants)), &status, timeout, true), status);
+    note(mine.call(int(step % std::size(kVariants)), step, &status, timeout, true), status);
     board.steps[rank] = step;
   }
   check_that_all_go_on(mine);
@@ -461,6 +512,7 @@ int main(int argc, char** argv) {
   if (argc > 3) node_size = std::atoi(argv[3]);
   test_kills(kills);
   test_ranks_that_fail();
+  test_ranks_that_fail_anywhere();
   test_ranks_at_something_else();
   test_a_late_rank();
   test_a_stopped_rank(stopped_s);

@@ -55,8 +55,8 @@ std::vector<Bytes> sound_messages(int64_t most_bytes) {
   Notice notice{1, 99, 0, 6000, "numbers"};
   outbox.tell(1, &notice, sizeof notice, Bytes(6000, 3).data(), 6000);
   const Failure failure{};
-  outbox.post(MessageKind::FAILED, 1, &failure, sizeof failure);
-  outbox.post(MessageKind::LEFT, 1, Bytes(sizeof Control::last_words, 1).data(), sizeof Control::last_words);
+  outbox.post(MessageKind::FAILED, 1, 1, &failure, sizeof failure);
+  outbox.post(MessageKind::LEFT, 1, 0, Bytes(sizeof Control::last_words, 1).data(), sizeof Control::last_words);
   std::vector<Bytes> messages;
   for (Bytes message; outbox.take(message);) messages.push_back(message);
   messages.push_back(outbox.beat());
@@ -79,7 +79,7 @@ void test_sound_messages() {
   }
   check(memory.counters[2 * kStep] == 7 + 3 && memory.counters[3 * kStep] == 7 + 2, "signals are counted");
   check(distant.control().told == 1 && distant.told(1)[5999] == 3, "a payload arrives in parts");
-  check(distant.control().failed[1] == 1 && distant.control().has_left == 1, "what is said of a rank is known");
+  check(distant.control().failures == 1 && distant.control().has_left == 1, "what is said of a rank is known");
   check(memory.is_sound(), "nothing else is written");
 }
 

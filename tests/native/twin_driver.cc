@@ -37,8 +37,8 @@ struct Twin : Arrays {
   Twin(const std::vector<int32_t>& image, const Variant& variant) : Arrays(7, variant), image(image) {
     for (int i = 0; i < kNumArrays; ++i) is_symmetric.push_back(i == A || i == BACK || i == ONCE || i == THERE);
     for (int r = 0; r < R; ++r) {
-      for (int64_t count :
-           {hpmoe_twin_counters(image.data()) * kLineWords, int64_t{kNumEvents}, 2 * hpmoe_twin_table_words(image.data())})
+      for (int64_t count : {hpmoe_twin_counters(image.data()) * hpmoe_twin_counter_words(), int64_t{kNumEvents},
+                            2 * hpmoe_twin_table_words(image.data())})
         lines.emplace_back(count);
       for (int i = 0; i < kNumArrays; ++i) sizes[r].push_back(int64_t(arrays[r][i == ENTRIES ? WEIGHTS : i].size()));
     }

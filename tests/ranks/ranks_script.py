@@ -10,9 +10,10 @@ from whole_lines import say
 import hpmoe
 
 EP = int(sys.argv[1])
-mesh = hpmoe.world(EP)
+NODE = EP // 2 if EP % 2 == 0 else EP
+mesh = hpmoe.world(EP, node_size=NODE)
 me = mesh.ep_rank
-virtual = hpmoe.Mesh(EP)
+virtual = hpmoe.Mesh(EP, node_size=NODE)
 to_kernel = hpmoe.chain(hpmoe.tile_partition(rows=8, cols=8), hpmoe.overlap_comm, hpmoe.assign_queues(machine=hpmoe.cpu(2)),
                         hpmoe.fuse_persistent(timeout=60.0))
 on_twin = hpmoe.chain(hpmoe.tile_partition(rows=8), hpmoe.overlap_comm, hpmoe.assign_queues(machine=hpmoe.ascend_a3),
@@ -63,7 +64,7 @@ def in_groups_of_eight(x, topk_ids, topk_weights, gate_up, down):
 
 for stage in STAGES.values():
     check(stage(hpmoe.moe_ffn), args)
-for f in (hpmoe.moe_ffn, hpmoe.deduplicate_rows(hpmoe.moe_ffn)):
+for f in (hpmoe.moe_ffn, hpmoe.deduplicate_rows(hpmoe.moe_ffn), hpmoe.relay_rows(hpmoe.moe_ffn)):
     (_, (whole,)), (_, (mine,)) = (hpmoe.measure(hpmoe.spmd(to_kernel(f), m), *given)
                                    for m, given in ((virtual, args), (mesh, own(args))))
     assert (mine.moved == whole.moved).all()
@@ -72,6 +73,8 @@ for f in (hpmoe.moe_ffn, hpmoe.deduplicate_rows(hpmoe.moe_ffn)):
     assert max(e["ts"] for e in events) < 60e6  # microseconds: the clocks of all ranks are one
 check(to_kernel(hpmoe.moe_ffn), (args[0], one, *args[2:]))  # some ranks receive nothing
 check(to_kernel(hpmoe.moe_ffn), args, num_tokens=list(range(T, T - EP, -1)))
+check(hpmoe.chain(hpmoe.deduplicate_rows, hpmoe.relay_rows, to_kernel)(hpmoe.moe_ffn), args,
+      num_tokens=list(range(T, T - EP, -1)))
 check(to_kernel(hpmoe.moe_ffn), args, num_tokens=[T] + [0] * (EP - 1))
 check(to_kernel(hpmoe.moe_ffn), tuple(a.astype(ms.bfloat16) if a.dtype == ms.float32 else a for a in args))
 check(to_kernel(in_groups_of_eight), args)

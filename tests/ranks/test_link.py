@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -76,20 +77,54 @@ def test_an_error_of_one_rank_is_one_of_all_and_the_next_call_begins_anew(run_ra
             assert words == (mine if step % 3 == rank else told_of)
 
 
-def test_an_error_after_all_have_met_is_told_in_the_next_call(run_ranks):
+def test_an_error_after_all_have_met_is_one_of_the_same_call_on_all(run_ranks):
     def f(link):
         told = []
-        for step in range(4 + link.rank):  # the other rank loses a call
+        for step in range(5):
             try:
                 with link.calling("a layer"):
                     link.meet("all", b"")
-                    if (link.rank, step) == (0, 1):
-                        raise ValueError("late")
+                    if (step, link.rank) in ((1, 0), (3, 1)):
+                        raise ValueError(f"late {step}")
             except (ValueError, LaunchError) as error:
-                told.append(str(error))
-        return told
+                told.append((step, str(error)))
+        return told, link.meet("last", bytes([link.rank]))
 
-    assert run_ranks(2, f) == [["late"], ["rank 0 failed: a layer: ValueError: late"]]
+    both = [b"\0", b"\1"]
+    assert run_ranks(2, f) == [
+        ([(1, "late 1"), (3, "rank 1 failed: a layer: ValueError: late 3")], both),
+        ([(1, "rank 0 failed: a layer: ValueError: late 1"), (3, "late 3")], both)]
+
+
+def test_ranks_that_are_a_call_apart_never_mix(run_ranks):
+    def f(link):
+        link._calls += link.rank  # as where an interrupt comes while a call ends
+        for _ in range(2):
+            with pytest.raises(LaunchError, match="at all, its call .* once more than the other"), link.calling("a layer"):
+                link.meet("all", b"")
+
+    assert run_ranks(2, f) == [None, None]
+
+
+def test_calls_of_two_threads_at_once_are_refused_on_all_ranks(run_ranks):
+    def f(link):
+        with ThreadPoolExecutor(1) as other:
+            with link.calling("a layer"):
+                if link.rank == 0:
+                    second = other.submit(call, link)
+                    time.sleep(0.2)
+                link.meet("all", b"")
+            if link.rank == 1:
+                second = other.submit(call, link)
+            error = second.exception()
+        return str(error).partition(":")[0], link.meet("last", b"x")
+
+    def call(link):
+        with link.calling("another"):
+            link.meet("all", b"")
+
+    words = "another began on one thread while another one's call was under way"
+    assert run_ranks(2, f) == [(words, [b"x", b"x"]), ("rank 0 failed", [b"x", b"x"])]
 
 
 def test_ranks_that_do_different_things_are_told_and_go_on(run_ranks):

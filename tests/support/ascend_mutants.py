@@ -44,14 +44,14 @@ MUTANTS = (
         "moves ? settle() : unit_.settle_stores();", "if (moves) settle();")),
     mutant("no barrier between a transfer and its signal", "worker.h", (
         "moves ? settle() : unit_.settle_stores();", "if (!moves) unit_.settle_stores();")),
-    without("results of an AIC signalled before they are written", "cube_unit.h",
+    without("results of an AIC signalled before they are written", "cube_2201.h",
             "AscendC::SetFlag<AscendC::HardEvent::FIX_MTE3>(written_[i]);",
             "AscendC::WaitFlag<AscendC::HardEvent::FIX_MTE3>(written_[i]);"),
-    without("an AIC's signal sent before its block is filled", "cube_unit.h", "signals_.set_full(i);",
+    without("an AIC's signal sent before its block is filled", "cube_2201.h", "signals_.set_full(i);",
             "signals_.wait_full(i);"),
-    mutant("an AIC's signal filled again before it was sent", "cube_unit.h", ("signals_.wait_free(i);", ""),
+    mutant("an AIC's signal filled again before it was sent", "cube_2201.h", ("signals_.wait_free(i);", ""),
            (SENT, "AscendC::SetAtomicNone();")),
-    mutant("an atomic mode left on by an AIC", "cube_unit.h", (SENT, "signals_.set_free(i);")),
+    mutant("an atomic mode left on by an AIC", "cube_2201.h", (SENT, "signals_.set_free(i);")),
     without("a poll of the cached line", "counters.h", (
         "AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::SINGLE_CACHE_LINE, "
         "AscendC::DcciDst::CACHELINE_OUT>(\n"
@@ -114,11 +114,11 @@ MUTANTS = (
         "if (piece.first == 0) AscendC::Duplicate(unit.floats(0), 0.0f, piece.tokens.count());",
         "AscendC::Duplicate(unit.floats(0), 0.0f, piece.tokens.count());"))),
     # Fractals and flags of the matrix core.
-    mutant("a wrong fractal", "fractals.h", ("is_across ? part.pitch : 1", "1")),
-    mutant("fractals as far apart as where none is turned", "fractals.h", ("is_across ? 1 : part.pitch", "part.pitch")),
-    mutant("a step of L0 from where that of L1 begins", "fractals.h", ("part.k1 / deep * depth_step", "0")),
+    mutant("a wrong fractal", "cube_2201.h", ("is_across ? part.pitch : 1", "1")),
+    mutant("fractals as far apart as where none is turned", "cube_2201.h", ("is_across ? 1 : part.pitch", "part.pitch")),
+    mutant("a step of L0 from where that of L1 begins", "cube_2201.h", ("part.k1 / deep * depth_step", "0")),
     mutant("the first half of B twice", "cube_unit.h", ("h * kHalfN / kFractal", "0")),
-    mutant("fractals turned where they must not be", "fractals.h", (
+    mutant("fractals turned where they must not be", "cube_2201.h", (
         "params.ifTranspose = cells.is_turned;", "params.ifTranspose = !cells.is_turned;")),
     mutant("rows of L0C that are not whole fractals apart", "cube_unit.h", (
         "params.srcStride = static_cast<uint16_t>(fractals(step.m) * kFractal);",
@@ -149,20 +149,20 @@ MUTANTS = (
         "float32",
         without("float32 that is rounded before it is multiplied", "cube_unit.h",
                 "AscendC::SetHF32Mode(AscendC::HF32Mode::DISABLE);"),
-        mutant("squares in columns of fractals", "fractals.h", ("!kIsSquared<T> || !k_is_down", "true")),
-        mutant("rows of squares that overlap", "fractals.h", ("row * fractals(cols) * kFractal", "row * cols")),
-        mutant("rows read past the last one", "fractals.h", ("least(kFractal, rows - row)", "kFractal")),
-        mutant("halves of squares of A torn apart", "fractals.h", ("cells.keeps_squares ? 1 : 0", "0")),
-        mutant("halves of squares of B beside each other", "fractals.h", ("cells.keeps_squares ? 0 : cells.cols - 1", "0")),
-        mutant("squares as deep as fractals", "fractals.h",
+        mutant("squares in columns of fractals", "cube_2201.h", ("!kIsSquared<T> || !k_is_down", "true")),
+        mutant("rows of squares that overlap", "cube_2201.h", ("row * fractals(cols) * kFractal", "row * cols")),
+        mutant("rows read past the last one", "cube_2201.h", ("least(kFractal, rows - row)", "kFractal")),
+        mutant("halves of squares of A torn apart", "cube_2201.h", ("cells.keeps_squares ? 1 : 0", "0")),
+        mutant("halves of squares of B beside each other", "cube_2201.h", ("cells.keeps_squares ? 0 : cells.cols - 1", "0")),
+        mutant("squares as deep as fractals", "cube_2201.h",
                ("part.k_is_down ? kFractal : kFractalCols<T>", "kFractalCols<T>")),
-        mutant("rows of L0A of an odd number of fractals", "fractals.h", (
+        mutant("rows of L0A of an odd number of fractals", "cube_2201.h", (
             "fractals(part.k) * kFractal / kFractalCols<T>", "(part.k + kFractalCols<T> - 1) / kFractalCols<T>")),
         mutant("rows of L0A that Mmad takes for shorter ones", "cube_unit.h", (
-            "params.kDirectionAlign = kIsSquared<T>;", "params.kDirectionAlign = false;")),
-        mutant("a row of L0B for both halves of squares", "fractals.h",
+            "params.kDirectionAlign = kAlignsDepth<T>;", "params.kDirectionAlign = false;")),
+        mutant("a row of L0B for both halves of squares", "cube_2201.h",
                ("part.lines * (w.deep / kFractalCols<T>)", "part.lines")),
-        mutant("columns of fractals as long as a row of squares", "cube_unit.h",
+        mutant("columns of fractals as long as a row of squares", "cube_2201.h",
                ("k_is_down && !kIsSquared<T> ? depth : lines", "lines")),
         mutant("numbers half as long", "cube_unit.h", ("(static_cast<uint64_t>(row) * ld + col) * sizeof(T)",
                                                        "(static_cast<uint64_t>(row) * ld + col) * sizeof(half)")),

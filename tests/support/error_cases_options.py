@@ -31,6 +31,8 @@ cases("no number", {
     "cols=array": lambda: tile_partition(doubled, cols=np.array([4, 4])),
     "rows above 2**30": lambda: tile_partition(doubled, rows=2**30 + 1),
     "ep_size=True": lambda: Mesh(True),
+    "node_size=3 of 4": lambda: Mesh(4, node_size=3),
+    "node_size=0": lambda: Mesh(4, node_size=0),
     "workers=2.0": lambda: cpu(2.0),
     "ranks=0": lambda: cpu(ep_size=0),
     "timeout=nan": lambda: fuse_persistent(assign_queues(tile_partition(doubled)), timeout=float("nan")),

@@ -50,14 +50,31 @@ class Expansion:
         return out
 
     def _first_of_each_rank(self, plan):
-        """For each rank {entry: rank} of the entries that stand for a token on a rank that has experts for it."""
+        """For each rank {entry: rank} of the entries that stand for a token on a rank, or for a relay in a node, that has
+        experts for it."""
         out = [{} for _ in self.ranks]
-        for d in self.ranks:
-            for _, source, entry in sorted(self.received[plan.once_of][d][0], key=lambda row: row[2]):
-                token = range(entry // plan.top_k * plan.top_k, entry)
-                if not any(out[source].get(e) == d for e in token):
-                    out[source][entry] = d
+        rows = [(entry, source, d) for d in self.ranks for _, source, entry in self.received[plan.once_of][d][0]]
+        for entry, source, d in sorted(rows):
+            to = self.relay(source, d, plan.node_size) if plan.node_size else d
+            token = range(entry // plan.top_k * plan.top_k, entry)
+            if not any(out[source].get(e) == to for e in token):
+                out[source][entry] = to
         return out
+
+    @staticmethod
+    def relay(source, rank, node_size):
+        """The rank of `rank`'s node that is where `source` is in its own."""
+        return next(r for r in range(rank - rank % node_size, rank + 1 + node_size) if r % node_size == source % node_size)
+
+    def relayed(self, route, owner, row):
+        """(relay, entry there) of a received row of a route that relays pass on."""
+        of = self.flow.routes[route].once_of
+        to, plan = next((i, p) for i, p in enumerate(self.flow.routes)
+                        if p.node_size and p.once_of == (of if of >= 0 else route))
+        _, source, entry = self.received[route][owner][0][row]
+        at = self.relay(source, owner, plan.node_size)
+        token = [(s, e // plan.top_k) for _, s, e in self.received[to][at][0]].index((source, entry // plan.top_k))
+        return at, token * plan.top_k + entry % plan.top_k
 
     def fan(self, rank, route, tokens):
         """The rows of a rank's experts that are of the tokens that some received rows of a route to ranks are."""
@@ -174,6 +191,10 @@ class Expansion:
             owner, source = (rank, peer) if back else (peer, rank)
             rows, slots = self.received[op.domain.route][owner]
             chosen = range(len(rows)) if op.opcode.startswith("ALL") else slots[task["row"]][1]
+            if any(a.rows.name.startswith("relay") for a in op.operands):
+                relayed = [(i, *self.relayed(op.domain.route, owner, i)) for i in chosen]
+                out += [(peer, i, entry) for i, at, entry in relayed if at == source]
+                continue
             out += [(peer, i, rows[i][2]) for i in chosen if rows[i][1] == source]
         return out
 
@@ -218,7 +239,8 @@ class Expansion:
             return [p[0] for p in parts], [p[1] for p in parts]
         if op.opcode in ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK"):
             return self._transfer(rank, op, task)
-        special = {"REDUCE": self._reduce, "KEEP": self._reduce, "WGRAD": self._sum, "COL_SUM": self._sum}.get(op.opcode)
+        special = {"REDUCE": self._reduce, "KEEP": self._reduce, "WGRAD": self._sum, "COL_SUM": self._sum,
+                   "RELAY_SUM": self._relay_sum}.get(op.opcode)
         if special:
             return special(rank, op, task)
         unit = self.unit(rank, op, task)
@@ -266,6 +288,15 @@ class Expansion:
         there, here = (self._own_cols(task, a) if a.cols.name == "own" and op.cols else None for a in (out, source))
         writes = [self.cells(peer, out.buffer, rows, there) for peer, rows in written.items()]
         return [self.cells(rank, source.buffer, read, here)] if read else [], writes
+
+    def _relay_sum(self, rank, op, task):
+        out, entries, *weights = op.operands
+        unit, route, cols = self.unit(rank, op, task), params(op)[0], self._own_cols(task, op.operands[0])
+        top_k = self.flow.routes[route].top_k
+        came = [self.relayed(route, d, i) for d in self.ranks for i in range(len(self.received[route][d][0]))]
+        mine = [entry for at, entry in came if at == rank and entry // top_k in unit]
+        reads = [self.cells(rank, entries.buffer, mine, cols)] + [self.cells(rank, w.buffer, unit) for w in weights]
+        return (reads, [self.cells(rank, out.buffer, unit, cols)]) if unit else ([], [])
 
     def _reduce(self, rank, op, task):
         out, entries, *weights = op.operands

@@ -64,6 +64,11 @@ class Layer:
     K: int = 2
     num_tokens: tuple | None = None
     routing: str = "random"
+    node_size: int | None = None
+
+    @property
+    def mesh(self):
+        return hpmoe.Mesh(self.ep, node_size=self.node_size)
 
     def ids(self, rng):
         experts = np.arange(self.E)
@@ -202,12 +207,17 @@ def avals_of(args):
 
 
 def lowered(f, args, ep, direction="forward"):
-    return f.lower(*avals_of(args), mesh=hpmoe.Mesh(ep), direction=direction)
+    return f.lower(*avals_of(args), mesh=as_mesh(ep), direction=direction)
+
+
+def as_mesh(ep):
+    """A mesh, or one of so many ranks."""
+    return ep if isinstance(ep, hpmoe.Mesh) else hpmoe.Mesh(ep)
 
 
 def run_spmd(f, ep, args, cotangents, num_tokens=None, positions=DIFFERENTIABLE):
     """(outputs, gradients) of a stage on a mesh, through MindSpore's autograd; one cotangent for each output."""
-    distributed, given = hpmoe.spmd(f, hpmoe.Mesh(ep)), tensors(args)
+    distributed, given = hpmoe.spmd(f, as_mesh(ep)), tensors(args)
     weights = tensors(cotangents)
 
     def loss(*chosen):
@@ -227,7 +237,7 @@ def run_half(f, layer, dtype):
     """The output and gradients of a stage of moe_ffn in half precision but for topk_weights, widened; of a cotangent of
     ones."""
     args = in_dtype(layer.arguments(), dtype, but=(2,))
-    outs, grads = run_spmd(f, layer.ep, args, [np.ones(args[0].shape, np.float32)])
+    outs, grads = run_spmd(f, layer.mesh, args, [np.ones(args[0].shape, np.float32)])
     return [widen(a) for a in (*outs, *grads)]
 
 
@@ -249,14 +259,14 @@ def assert_close(got, want, what="", tolerance=TOLERANCE):
 def assert_equals_numpy(f, layer):
     """Of a stage of moe_ffn: its output and gradients on a layer's arguments."""
     args, cotangent = layer.arguments(), layer.cotangent()
-    outs, grads = run_spmd(f, layer.ep, args, [cotangent], layer.num_tokens)
+    outs, grads = run_spmd(f, layer.mesh, args, [cotangent], layer.num_tokens)
     want, want_grads = numpy_moe_ffn(args, cotangent, layer.num_tokens)
     assert_close([*outs, *grads], [want, *want_grads])
 
 
 def assert_stays_moe_ffn(transform, layer, **options):
     """That moe_ffn on arguments like a layer's is the same under a transform; on routings of assert_same's own."""
-    assert_same(transform, hpmoe.moe_ffn, avals_of(layer.arguments()), hpmoe.Mesh(layer.ep), **{"orders": 1, **options})
+    assert_same(transform, hpmoe.moe_ffn, avals_of(layer.arguments()), layer.mesh, **{"orders": 1, **options})
 
 
 def assert_accumulates(transform, layer, after=None):

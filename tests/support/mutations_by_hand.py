@@ -33,7 +33,7 @@ def signal_of_rows(flow):
         op = flow.ops[task["op"]]
         code, peers = op.opcode, [layout.peer(r, task["peer"], op.way) for r in range(LAYER.ep)]
         if signal["remote"] == tf.PEER and peers[0] != 0 and (code == "NOTIFY" or code == "PUT" and any(
-                len(layout.put_rows(r, 0, p, task["row"])) for r, p in enumerate(peers))):
+                len(layout.put_rows(r, flow.ops[task["op"]], p, task["row"])) for r, p in enumerate(peers))):
             return i
     raise AssertionError("no rank sends another one rows")
 

@@ -105,7 +105,7 @@ def _reach(flow, op, kind):
 
 
 def _event_exists(flow, tokens, extent, index, mult, route, block):
-    if not (0 <= extent <= tf.REPLICAS and mult >= 0):
+    if not (0 <= extent <= tf.RELAYED and mult >= 0):
         return False
     if extent in (tf.ONE, tf.STATIC_TILE):
         return True
@@ -114,6 +114,8 @@ def _event_exists(flow, tokens, extent, index, mult, route, block):
     if not 0 <= route < len(flow.routes):
         return False
     plan = flow.routes[route]
+    if extent == tf.RELAYED:
+        return not plan.node_size and any(p.node_size and p.once_of in (route, plan.once_of) for p in flow.routes)
     if extent in (tf.REPLICA, tf.REPLICAS):
         return plan.placement is not None and 0 <= index < plan.num_local_experts
     sizes = {tf.RECEIVED: None, tf.ENTRIES: None, tf.SLOT: plan.num_slots, tf.EXPERT: plan.num_local_experts,

@@ -21,7 +21,7 @@ def launch_on_twin(image, *buffers, num_tokens=0, timeout=1.0, seed=7, num_launc
     """
     library, pool, num_ranks = twin_target.load(), Pool(), int(unpack_image(image)[0]["ep_size"])
     num_counters = library.hpmoe_twin_counters(image.ctypes.data)
-    counters = pool.zeros((num_ranks, num_counters, 16), np.int32)
+    counters = pool.zeros((num_ranks, num_counters, library.hpmoe_twin_counter_words()), np.int32)
     targets = pool.zeros((num_ranks, num_counters, 16), np.int32)
     tables = pool.zeros((num_ranks, 2 * library.hpmoe_twin_table_words(image.ctypes.data)), np.int32)
     ranks, alive = (twin_target.Rank * num_ranks)(), []

@@ -100,6 +100,21 @@ def test_half_precision(dtype):
     assert f(x).dtype == dtype
 
 
+@pytest.mark.parametrize("fill", ["zero", "mean"])
+def test_a_row_is_one_of_the_last_dimension(fill):
+    """Of heads too, several of which are a token's."""
+    x = bad_rows()
+
+    def f(x):
+        return x.reshape(-1, 2, 2) * 2.0
+    counts, cotangent = {}, np.ones((2, 5, 2, 2), np.float32)
+    guarded = guard_values(f, of=("output",), low=-3.0, high=3.0, fill=fill, counts=counts)
+    want = jax_vjp(lambda x: filled(2 * x.reshape(2, 5, 2, 2), fill), [x], cotangent, (0,))
+    got = run_spmd(stages()["fused"](guarded), 2, [x], [cotangent], positions=(0,))
+    assert_close([*got[0], *got[1]], [want[0], *want[1]])
+    assert counts["output"] == int((~(abs(2 * x) <= 3)).sum())
+
+
 def test_padding_is_not_counted():
     args, counts = LAYER.arguments(), {}
     args[0][1, 3:] = np.nan

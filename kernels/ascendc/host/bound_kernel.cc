@@ -10,7 +10,7 @@
 namespace hpmoe {
 namespace {
 
-constexpr uint64_t kLine = 64;
+constexpr uint64_t kLine = 64, kCounterBytes = kCounterWords * sizeof(int32_t);
 constexpr double kCyclesPerSecond = 50e6;
 constexpr double kLongestTimeout = 1e9;
 
@@ -51,7 +51,7 @@ BoundKernel::BoundKernel(std::shared_ptr<Device> device, const std::string& imag
   check_cores(static_cast<uint32_t>(header.num_queues / 3));
   for (const Place& place : layout_.places) spans_.push_back({static_cast<uint64_t>(place.bytes), place.tensor < 0});
   counters_offset_ = in_whole_lines(layout_.heap_bytes);
-  tables_offset_ = counters_offset_ + static_cast<uint64_t>(layout_.num_counters) * kLine;
+  tables_offset_ = counters_offset_ + static_cast<uint64_t>(layout_.num_counters) * kCounterBytes;
   const uint64_t table_bytes = in_whole_lines(layout_.table_words * 4);
   symmetric_ = static_cast<uint8_t*>(device_->allocate_symmetric(tables_offset_ + 2 * table_bytes));
   check_peers(header.ep_size);
@@ -209,8 +209,8 @@ void BoundKernel::reset() {
   device_->synchronize();
   for (Record& record : ring_) record.is_under_way = false;
   device_->meet();  // nobody adds to these counters any more
-  const std::vector<uint8_t> zeros(std::max<uint64_t>(layout_.num_counters * kLine, header.num_events * 4 + 4));
-  device_->fill(symmetric_ + counters_offset_, zeros.data(), layout_.num_counters * kLine);
+  const std::vector<uint8_t> zeros(std::max<uint64_t>(layout_.num_counters * kCounterBytes, header.num_events * 4 + 4));
+  device_->fill(symmetric_ + counters_offset_, zeros.data(), layout_.num_counters * kCounterBytes);
   device_->fill(targets_, zeros.data(), header.num_events * 4);
   device_->meet();  // nobody adds to them yet
   epoch_ = 0;

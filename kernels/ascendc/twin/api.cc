@@ -233,6 +233,7 @@ int32_t hpmoe_twin_abi_version(void) { return kTwinAbiVersion; }
 void hpmoe_twin_use_kernel(HpmoeKernel kernel) { chosen_kernel = kernel ? kernel : hpmoe_persistent; }
 
 int64_t hpmoe_twin_table_words(const void* image) { return table_words(hpmoe::Image(image)); }
+int32_t hpmoe_twin_counter_words() { return hpmoe::kCounterWords; }
 int64_t hpmoe_twin_counters(const void* image) { return num_counters(hpmoe::Image(image)); }
 
 int hpmoe_twin_launch(const void* image, int64_t image_bytes, const HpmoeTwinRank* ranks, int32_t num_ranks, int32_t epoch,

@@ -4,15 +4,15 @@
 #include "core/abi.h"
 #include "counts.h"
 
-constexpr int32_t kTwinAbiVersion = 3;  // changes with this file and with counts.h, and in kernels/twin_target.py
+constexpr int32_t kTwinAbiVersion = 4;  // changes with this file and with counts.h, and in kernels/twin_target.py
 
 extern "C" {
 
 int32_t hpmoe_twin_abi_version(void);
 
 // What one rank brings. sizes: bytes of each buffer; symmetric: whether it lies in the symmetric heap. counters
-// [hpmoe_twin_counters][16] and targets [num_events] live from launch to launch, zeros at first; tables
-// [2][hpmoe_twin_table_words] are scratch of even and odd launches. These three begin at lines of 64 bytes.
+// [hpmoe_twin_counters][hpmoe_twin_counter_words()] and targets [num_events] live from launch to launch, zeros at first;
+// tables [2][hpmoe_twin_table_words] are scratch of even and odd launches. These three begin at lines of 64 bytes.
 struct HpmoeTwinRank {
   void** buffers;
   const int64_t* sizes;
@@ -30,6 +30,7 @@ void hpmoe_twin_use_kernel(HpmoeKernel kernel);
 
 int64_t hpmoe_twin_table_words(const void* image);
 int64_t hpmoe_twin_counters(const void* image);
+int32_t hpmoe_twin_counter_words(void);
 
 // Runs the kernel in the order that `seed` picks, so many launches in the stream of each rank, which may be ahead of others.
 // epoch: 1 for the first launch of these counters, then one more each.

@@ -79,6 +79,7 @@ template <class T>
 void DataCopy(const GlobalTensor<T>& to, const LocalTensor<T>& from, uint32_t count) {
   twin::Core& core = twin::current();
   detail::need_core_of(core, from.memory(), "DataCopy");
+  twin::require(!twin::kIs950 || from.memory() != twin::Memory::L1, "DataCopy: a 950 has no way from L1 to global memory");
   const uint64_t bytes = uint64_t{count} * sizeof(T);
   twin::require(bytes % detail::kBlock == 0, "DataCopy: ", bytes, " bytes are no multiple of 32");
   const twin::Atomic atomic = core.atomic;

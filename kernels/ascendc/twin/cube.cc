@@ -10,7 +10,7 @@ void multiply(const float* a, const float* b, float* c, const MmadParams& p, con
   std::vector<float> row(p.k);
   for (uint32_t i = 0; i < num_m * 16; ++i) {
     for (uint32_t k = 0; k < p.k && i < p.m; ++k)
-      row[k] = p.m == 1 ? a[k] : a[(((i / 16) * depth.row + k / c0) * 16 + i % 16) * c0 + k % c0];
+      row[k] = p.m == 1 ? a[k] : a[((i / 16 * depth.down + k / c0 * depth.deeper) * 16 + i % 16) * c0 + k % c0];
     for (uint32_t nj = 0; nj < num_n; ++nj) {
       float* const out = c + (nj * num_m + i / 16) * 256 + i % 16 * 16;
       for (uint32_t j = 0; j < 16; ++j) {

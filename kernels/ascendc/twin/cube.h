@@ -12,6 +12,16 @@ struct LoadData2DParams {
   uint8_t repeatTimes = 0, sid = 0, addrMode = 0;
 };
 
+struct LoadData2DParamsV2 {
+  LoadData2DParamsV2() = default;
+  uint32_t mStartPosition = 0, kStartPosition = 0;
+  uint16_t mStep = 0, kStep = 0;
+  int32_t srcStride = 0;
+  uint16_t dstStride = 0;
+  bool ifTranspose = false;
+  uint8_t sid = 0;
+};
+
 struct LoadData2dTransposeParams {
   LoadData2dTransposeParams() = default;
   uint16_t startIndex = 0;
@@ -65,7 +75,8 @@ template <class T>
 constexpr uint32_t kFractalSize = kFractalBytes / sizeof(T);
 
 template <class T>
-void check_path(const LocalTensor<T>& to, const LocalTensor<T>& from, const char* what) {
+void check_path(const LocalTensor<T>& to, const LocalTensor<T>& from, const char* what, bool of_950 = false) {
+  twin::require(twin::kIs950 == of_950, what, of_950 ? " with these parameters is of the 950" : " of the 950 takes others");
   twin::require(from.memory() == twin::Memory::L1 && (to.memory() == twin::Memory::L0A || to.memory() == twin::Memory::L0B),
                 what, " goes from L1 to L0A or L0B");
 }
@@ -143,6 +154,41 @@ void LoadDataWithTranspose(const LocalTensor<T>& to, const LocalTensor<T>& from,
   });
 }
 
+// Fractals of a matrix of m x k in L1, whose columns are srcStride fractals apart: mStep x kStep of them, to columns
+// dstStride fractals apart. Turned, rows of fractals become columns; of float32, two beside each other in L1 are the left
+// and the right half of a square, whose turned halves go to two columns.
+template <class T>
+void LoadData(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadData2DParamsV2& p) {
+  static_assert(sizeof(T) == 2 || sizeof(T) == 4, "fractals the kernel uses");
+  constexpr uint32_t across = sizeof(T) / 2, c0 = detail::kBlock / sizeof(T);
+  twin::Core& core = twin::current();
+  core.need(true, "LoadData");
+  detail::check_path(to, from, "LoadData", true);
+  twin::require(p.mStep <= 255 && p.kStep <= 255, "LoadData: ", p.mStep, " times ", p.kStep, " fractals are too many");
+  twin::require(!p.ifTranspose || p.kStep % across == 0, "LoadData: of float32, pairs of fractals are turned");
+  core.work(PIPE_MTE1, "LoadData", [=, &core] {
+    if (p.mStep == 0 || p.kStep == 0) return;
+    const auto source = [&p](uint64_t m, uint64_t k) { return (p.kStartPosition + k) * p.srcStride + p.mStartPosition + m; };
+    const uint64_t columns = p.ifTranspose ? p.mStep * across : p.kStep, lines = p.ifTranspose ? p.kStep / across : p.mStep;
+    const auto* in = reinterpret_cast<const T*>(
+        from.bytes(core, (source(p.mStep - 1u, p.kStep - 1u) + 1) * detail::kFractalBytes, "LoadData"));
+    auto* out = reinterpret_cast<T*>(
+        to.bytes(core, ((columns - 1) * p.dstStride + lines) * detail::kFractalBytes, "LoadData"));
+    for (uint64_t column = 0; column < columns; ++column) {
+      for (uint64_t line = 0; line < lines; ++line) {
+        T* target = out + (column * p.dstStride + line) * detail::kFractalSize<T>;
+        for (uint32_t i = 0; i < detail::kFractalSize<T>; ++i) {
+          const uint32_t row = i / c0, col = i % c0;  // of the fractal that is made
+          const uint32_t from_row = p.ifTranspose ? column % across * c0 + col : row, from_col = p.ifTranspose ? row : col;
+          const uint64_t at = p.ifTranspose ? source(column / across, line * across + from_col / c0) : source(line, column);
+          target[i] = in[at * detail::kFractalSize<T> + from_row * c0 + from_col % c0];
+        }
+      }
+    }
+    detail::count_fractals(core, to.memory(), static_cast<int64_t>(columns * lines));
+  });
+}
+
 // Whether float32 is rounded to 11 bits of mantissa before it is multiplied; until it is set, as the kernel before left it.
 inline void SetHF32Mode(HF32Mode mode) {
   twin::current().need(true, "SetHF32Mode");
@@ -151,21 +197,24 @@ inline void SetHF32Mode(HF32Mode mode) {
 
 namespace detail {
 
-// How Mmad reads its operands: fractals of 16 x c0, `num_k` of them deep, `row` of them in a row of A.
+// How Mmad reads its operands: fractals of 16 x c0, `num_k` of them deep. In A one down is `down` fractals later, and one
+// deeper `deeper`.
 struct Depth {
-  uint32_t c0, num_k, row;
+  uint32_t c0, num_k, down, deeper;
 };
 
-// float32 has fractals 8 deep, and rows of A of which, where k is aligned, there is an even number.
+// float32 has fractals 8 deep, and rows of A of which, where k is aligned, there is an even number. A 950 has columns of A.
 template <class A>
 Depth depth_of(const MmadParams& p) {
   constexpr uint32_t c0 = kBlock / sizeof(A);
   const uint32_t num_k = (p.k + c0 - 1) / c0;
-  twin::require(!p.kDirectionAlign || c0 == 8, "Mmad: kDirectionAlign is for float32");
-  return {c0, num_k, p.kDirectionAlign ? num_k + num_k % 2 : num_k};
+  twin::require(!p.kDirectionAlign || (c0 == 8 && !twin::kIs950),
+                "Mmad: kDirectionAlign is for float32, and not of the 950");
+  if (twin::kIs950) return {c0, num_k, 1, (p.m + 15u) / 16};
+  return {c0, num_k, p.kDirectionAlign ? num_k + num_k % 2 : num_k, 1};
 }
 
-// c[m, n] (+)= a[m, k] @ b[k, n], in fractals: a rows of fractals of rows, b rows of fractals of columns, c columns of
+// c[m, n] (+)= a[m, k] @ b[k, n], in fractals: a as `depth` says, b rows of fractals of columns, c columns of
 // fractals of rows. One row is read as a plain vector. What is past m and n is undefined.
 void multiply(const float* a, const float* b, float* c, const MmadParams& p, const Depth& depth);
 
@@ -196,7 +245,7 @@ void Mmad(const LocalTensor<C>& c, const LocalTensor<A>& a, const LocalTensor<B>
       PIPE_M, "Mmad",
       [=, &core] {
         if (m * n * depth.num_k == 0) return;
-        const std::vector<float> wide_a = detail::widen(a, m * depth.row, core, rounds);
+        const std::vector<float> wide_a = detail::widen(a, twin::kIs950 ? m * depth.num_k : m * depth.down, core, rounds);
         const std::vector<float> wide_b = detail::widen(b, n * depth.num_k, core, rounds);
         auto* out = reinterpret_cast<float*>(c.bytes(core, m * n * 1024, "Mmad", 1024));
         detail::multiply(wide_a.data(), wide_b.data(), out, p, depth);

@@ -1,18 +1,14 @@
-// The memories of a core, as much of each as its documentation lets a kernel use, filled with NaN until something is
-// written. UB is that of a build without the reserve flag; 8 KB of the rest are the runtime's.
+// The memories of a core, filled with NaN until something is written.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "chip.h"
 #include "fault.h"
 
 namespace twin {
 
-enum class Memory { UB, L1, L0A, L0B, L0C };
-constexpr int kNumMemories = 5;
-constexpr uint32_t kMemoryBytes[kNumMemories] = {188160, 524032, 64 * 1024, 64 * 1024, 131072};
-constexpr uint32_t kMemoryAlignment[kNumMemories] = {32, 32, 512, 512, 64};
 constexpr const char* kMemoryNames[kNumMemories] = {"UB", "L1", "L0A", "L0B", "L0C"};
 
 // A buffer that TPipe has given out: what is written past it is a fault even where the memory goes on.

@@ -10,7 +10,8 @@ using TEventID = int8_t;
 // clang-format off: a list, several members a line
 #define HPMOE_TWIN_EVENTS(X)                                                                                          \
   X(MTE2, MTE1) X(MTE1, MTE2) X(MTE1, M) X(M, MTE1) X(MTE2, V) X(V, MTE2) X(MTE3, V) X(V, MTE3) X(M, FIX) X(FIX, M)     \
-  X(MTE3, MTE2) X(MTE2, MTE3) X(S, V) X(V, S) X(S, MTE2) X(MTE2, S) X(S, MTE3) X(MTE3, S) X(FIX, MTE3)
+  X(MTE3, MTE2) X(MTE2, MTE3) X(S, V) X(V, S) X(S, MTE2) X(MTE2, S) X(S, MTE3) X(MTE3, S) X(FIX, MTE3) \
+  X(FIX, S)
 // clang-format on
 
 enum class HardEvent : uint8_t {
@@ -58,6 +59,8 @@ inline void check_flag(const Event& event, int id) {
                       event.from == PIPE_MTE1 || event.to == PIPE_MTE1;
   const bool of_aiv = event.from == PIPE_V || event.to == PIPE_V;
   if (of_aic || of_aiv) twin::current().need(of_aic, event.name);
+  const bool of_mte3 = event.from == PIPE_MTE3 || event.to == PIPE_MTE3;
+  twin::require(!twin::kIs950 || !of_mte3 || !twin::current().is_aic, "flag ", event.name, ": an AIC of a 950 has no MTE3");
 }
 
 }  // namespace detail
@@ -113,6 +116,19 @@ template <class T>
 void SetAtomicAdd() {
   static_assert(std::is_same_v<T, int32_t> || std::is_same_v<T, float>, "additions the kernel uses");
   twin::current().atomic = std::is_same_v<T, int32_t> ? twin::Atomic::ADD_INT32 : twin::Atomic::ADD_FLOAT;
+}
+// The scalar unit of a 950 adds to a number of global memory, past its cache, and gets what was there.
+template <class T>
+T AtomicAdd(__gm__ T* address, T value) {
+  static_assert(std::is_same_v<T, int32_t>, "additions the kernel uses");
+  twin::require(twin::kIs950, "AtomicAdd is of the 950");
+  twin::Core& core = twin::current();
+  T before;
+  std::memcpy(&before, twin::writable(core, address, sizeof(T), "AtomicAdd"), sizeof(T));
+  twin::store(core, twin::Atomic::ADD_INT32, reinterpret_cast<uint8_t*>(address), reinterpret_cast<uint8_t*>(&value),
+              sizeof(T), "AtomicAdd");
+  core.pause();
+  return before;
 }
 inline void SetAtomicNone() { twin::current().atomic = twin::Atomic::NONE; }
 

@@ -1,0 +1,58 @@
+"""RelayedRows: what relays pass on to the ranks of their nodes, and get back from them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from hpmoe.routing.routing import Routing, relay_of
+from hpmoe.support.known import known
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RelayedRows:
+    """The rows of a routing, as their relays see them: entry i of a relay is choice i % top_k of row i // top_k that it has.
+
+    Attributes:
+        source_of_row: for each rank, the relay that each received row comes from.
+        entry_of_row: for each rank, which of its entries each received row is.
+        kept: for each relay, which of its entries have a row in its node.
+    """
+
+    source_of_row: tuple[np.ndarray, ...]
+    entry_of_row: tuple[np.ndarray, ...]
+    kept: tuple[np.ndarray, ...]
+
+    @staticmethod
+    def of(routing: Routing, relays: Routing) -> RelayedRows:
+        """Those of a routing to experts, or to ranks, where tokens cross to nodes by a routing to relays.
+
+        Example:
+            >>> import numpy as np
+            >>> from hpmoe.routing.routing import make_routing, routing_to_ranks
+            >>> ids = [np.array([[0, 3]]), np.array([[2, 3]]), np.zeros((0, 2), int), np.array([[1, 2]])]
+            >>> experts = make_routing(ids, num_experts=4)
+            >>> rows = RelayedRows.of(experts, routing_to_ranks(experts, node_size=2))
+            >>> [r.tolist() for r in rows.source_of_row], [e.tolist() for e in rows.entry_of_row]
+            ([[0], [1], [3, 3], [2, 3]], [[0], [0], [0, 3], [1, 1]])
+        """
+        node_size, top_k = known(relays.node_size), routing.top_k
+        kept = [np.zeros(relays.num_rows(rank) * top_k, bool) for rank in range(routing.ep_size)]
+        names = [_tokens(relays, rank) for rank in range(routing.ep_size)]
+        from_relays, entries = [], []
+        for rank in range(routing.ep_size):
+            relay = relay_of(routing.source_of_row[rank], np.array(rank), node_size)
+            entry = routing.entry_of_row[rank] % top_k
+            for at in np.unique(relay):
+                mine = relay == at
+                entry[mine] += np.searchsorted(names[at], _tokens(routing, rank)[mine]) * top_k
+                kept[at][entry[mine]] = True
+            from_relays.append(relay)
+            entries.append(entry)
+        return RelayedRows(tuple(from_relays), tuple(entries), tuple(kept))
+
+
+def _tokens(routing: Routing, rank: int) -> np.ndarray:
+    """A number for the token of each received row, ascending in those of one expert."""
+    return routing.source_of_row[rank] * routing.max_tokens + routing.entry_of_row[rank] // routing.top_k

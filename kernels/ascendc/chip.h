@@ -1,0 +1,25 @@
+// The chip that the kernel is compiled for: A2 and A3 (2201), or the 950 (3510). What of a core's memories a kernel may use
+// is here; what a matrix core does differently is in cube_2201.h and cube_3510.h. Nothing else asks for a chip.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__NPU_ARCH__)  // by the device compiler
+#define HPMOE_CHIP __NPU_ARCH__
+#elif !defined(HPMOE_CHIP)  // by a build of the twin
+#define HPMOE_CHIP 2201
+#endif
+
+namespace hpmoe {
+
+#if HPMOE_CHIP == 2201
+// UB without the reserve flag, which would forbid one of Select's overloads.
+constexpr int32_t kBytesUb = 188160, kBytesL1 = 524032, kBytesL0c = 131072;
+#elif HPMOE_CHIP == 3510
+// UB without the 2 KB of the API and the 6 KB that registers may spill to.
+constexpr int32_t kBytesUb = 253952, kBytesL1 = 524032, kBytesL0c = 262144;
+#else
+#error "the kernel knows the chips 2201 (A2 and A3) and 3510 (950)"
+#endif
+
+}  // namespace hpmoe

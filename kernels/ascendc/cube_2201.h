@@ -1,0 +1,136 @@
+// What a matrix core of A2 and A3 does its own way: how L1 holds operands and L0A and L0B get them, and how it signals.
+//
+// L0A and L0B want what is multiplied beside each other. An operand whose rows are stored along the depth of the product, k
+// to the right, has it so; one with k down is turned on its way from L1 to L0: in half precision fractal by fractal, in
+// float32 in squares of 16 x 16, two fractals beside each other. L1 holds columns of fractals, and squares in rows.
+#pragma once
+
+#include "fractals.h"
+#include "ring.h"
+
+namespace hpmoe {
+
+template <class T>
+constexpr bool kIsSquared = sizeof(T) == sizeof(float);
+// Whether Mmad is told that L0A has an even number of fractals in a row.
+template <class T>
+constexpr bool kAlignsDepth = kIsSquared<T>;
+
+// What a column of L1 has of fractals, or a row of squares.
+template <class T>
+__aicore__ inline int32_t l1_pitch(int32_t lines, int32_t depth, bool k_is_down) {
+  return k_is_down && !kIsSquared<T> ? depth : lines;
+}
+
+// Rows into L1 as load_l0a and load_l0b take them from there.
+template <class T>
+__aicore__ inline void load_l1(const Fractals<T>& to, uint64_t from, int32_t rows, int32_t cols, int32_t ld,
+                               bool k_is_down) {
+  if (!kIsSquared<T> || !k_is_down) return copy_rows(to, from, rows, cols, ld, fractals(rows));
+  for (int32_t row = 0; row < rows; row += kFractal) {
+    const uint64_t start = from + static_cast<uint64_t>(row) * ld * sizeof(T);
+    copy_rows(to[row * fractals(cols) * kFractal], start, least(kFractal, rows - row), cols, ld, 1);
+  }
+}
+
+// Cells of L1, fractals or squares, that make rows of L0, each `row_size` fractals later. A square is turned into two
+// fractals, which stay beside each other in L0A and come one above the other in L0B.
+struct Cells {
+  int32_t first, rows, row_step, cols, col_step, row_size;
+  bool is_turned, keeps_squares;
+};
+
+template <class T>
+__aicore__ inline void load_l0(const Fractals<T>& to, const Fractals<T>& from, const Cells& cells) {
+  if constexpr (kIsSquared<T>) {
+    if (cells.is_turned) {
+      AscendC::LoadData2dTransposeParams params;
+      params.repeatTimes = static_cast<uint8_t>(cells.cols);
+      params.srcStride = static_cast<uint16_t>(cells.col_step);
+      params.dstGap = cells.keeps_squares ? 1 : 0;
+      params.dstFracGap = static_cast<uint16_t>(cells.keeps_squares ? 0 : cells.cols - 1);
+      for (int32_t i = 0; i < cells.rows; ++i) {
+        params.startIndex = static_cast<uint16_t>(cells.first + i * cells.row_step);
+        AscendC::LoadDataWithTranspose(to[i * cells.row_size * kFractalSize<T>], from, params);
+      }
+      return;
+    }
+  }
+  AscendC::LoadData2DParams params;
+  params.repeatTimes = static_cast<uint8_t>(cells.cols);
+  params.srcStride = static_cast<uint16_t>(cells.col_step);
+  params.ifTranspose = cells.is_turned;
+  for (int32_t i = 0; i < cells.rows; ++i) {
+    params.startIndex = static_cast<uint16_t>(cells.first + i * cells.row_step);
+    AscendC::LoadData(to[i * cells.row_size * kFractalSize<T>], from, params);
+  }
+}
+
+// The cells of a part: the first, from one to the next along either side, how many the depth has, and how deep each is.
+struct Walk {
+  int32_t first, line_step, depth_step, depth, deep;
+};
+template <class T>
+__aicore__ inline Walk walk(const Part& part) {
+  const bool is_across = part.k_is_down && !kIsSquared<T>;
+  const int32_t line_step = is_across ? part.pitch : 1, depth_step = is_across ? 1 : part.pitch;
+  const int32_t deep = part.k_is_down ? kFractal : kFractalCols<T>;
+  return {part.first_line * line_step + part.k1 / deep * depth_step, line_step, depth_step, (part.k + deep - 1) / deep,
+          deep};
+}
+
+// L0A takes rows of fractals along k, in float32 an even number of them: Mmad is told so.
+template <class T>
+__aicore__ inline void load_l0a(const Fractals<T>& to, const Fractals<T>& from, const Part& part) {
+  const Walk w = walk<T>(part);
+  const int32_t row_size = fractals(part.k) * kFractal / kFractalCols<T>;
+  load_l0(to, from, {w.first, part.lines, w.line_step, w.depth, w.depth_step, row_size, part.k_is_down, true});
+}
+// L0B takes rows of fractals across k; a row of squares makes two of them.
+template <class T>
+__aicore__ inline void load_l0b(const Fractals<T>& to, const Fractals<T>& from, const Part& part) {
+  const Walk w = walk<T>(part);
+  const int32_t row_size = part.lines * (w.deep / kFractalCols<T>);
+  load_l0(to, from, {w.first, w.depth, w.depth_step, part.lines, w.line_step, row_size, part.k_is_down, false});
+}
+
+// How counters are added to once all results before are written: a block of L1, all of whose words DMA adds to the words of
+// the counter's line.
+class CounterAdder {
+ public:
+  static constexpr int32_t kBytesOfL1 = 4 * 32;
+
+  __aicore__ inline void init(AscendC::TPipe* pipe, const AscendC::LocalTensor<int32_t>& blocks) {
+    blocks_ = blocks;
+    for (int32_t i = 0; i < kCount; ++i) written_[i] = pipe->AllocEventID<AscendC::HardEvent::FIX_MTE3>();
+    signals_.init(pipe);
+  }
+  __aicore__ inline void end() { signals_.end(); }
+
+  __aicore__ inline void add(uint64_t counter, int32_t amount) {
+    const int32_t i = next_;
+    next_ = (next_ + 1) % kCount;
+    const AscendC::LocalTensor<int32_t> block = blocks_[i * kWords];
+    signals_.wait_free(i);
+    AscendC::SetFlag<AscendC::HardEvent::FIX_MTE3>(written_[i]);
+    AscendC::Fill(block, AscendC::InitConstValueParams<int32_t>(1, 1, 0, amount));
+    signals_.set_full(i);
+    AscendC::WaitFlag<AscendC::HardEvent::FIX_MTE3>(written_[i]);
+    signals_.wait_full(i);
+    AscendC::SetAtomicAdd<int32_t>();
+    AscendC::DataCopy(global_at<int32_t>(counter), block, kWords);
+    AscendC::SetAtomicNone();
+    signals_.set_free(i);
+  }
+
+ private:
+  static constexpr int32_t kCount = 4, kWords = 8;
+  static_assert(kCount * kWords * sizeof(int32_t) == kBytesOfL1, "each has a block of 32 bytes");
+
+  AscendC::LocalTensor<int32_t> blocks_;
+  Ring<AscendC::HardEvent::MTE2_MTE3, AscendC::HardEvent::MTE3_S, kCount> signals_;
+  AscendC::TEventID written_[kCount];
+  int32_t next_ = 0;
+};
+
+}  // namespace hpmoe

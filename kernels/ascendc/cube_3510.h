@@ -1,0 +1,72 @@
+// What a matrix core of the 950 does its own way: how L1 holds operands and L0A and L0B get them, and how it signals.
+//
+// L1, L0A and L0B all hold columns of fractals, and one instruction loads a part of an operand, turned where its k is down:
+// in half precision fractal by fractal, in float32 two beside each other at once.
+#pragma once
+
+#include "fractals.h"
+#include "ring.h"
+
+namespace hpmoe {
+
+// Whether Mmad is told that L0A has an even number of fractals in a row.
+template <class T>
+constexpr bool kAlignsDepth = false;
+
+// What a column of L1 has of fractals.
+template <class T>
+__aicore__ inline int32_t l1_pitch(int32_t lines, int32_t depth, bool k_is_down) {
+  return k_is_down ? depth : lines;
+}
+
+// Rows into L1 as load_l0a and load_l0b take them from there.
+template <class T>
+__aicore__ inline void load_l1(const Fractals<T>& to, uint64_t from, int32_t rows, int32_t cols, int32_t ld, bool) {
+  copy_rows(to, from, rows, cols, ld, fractals(rows));
+}
+
+template <class T>
+__aicore__ inline void load_l0(const Fractals<T>& to, const Fractals<T>& from, const Part& part) {
+  constexpr int32_t kAcross = kFractal / kFractalCols<T>;  // fractals in a row of 16 numbers
+  const int32_t deep = (part.k + kFractalCols<T> - 1) / kFractalCols<T>;
+  AscendC::LoadData2DParamsV2 params;  // m is down in L1 and k to the right, whatever they are of the product
+  params.mStartPosition = part.k_is_down ? part.k1 / kFractal : part.first_line;
+  params.mStep = static_cast<uint16_t>(part.k_is_down ? fractals(part.k) : part.lines);
+  params.kStartPosition = part.k_is_down ? part.first_line * kAcross : part.k1 / kFractalCols<T>;
+  params.kStep = static_cast<uint16_t>(part.k_is_down ? part.lines * kAcross : deep);
+  params.srcStride = part.pitch;
+  params.dstStride = static_cast<uint16_t>(part.lines);
+  params.ifTranspose = part.k_is_down;
+  AscendC::LoadData(to, from, params);
+}
+template <class T>
+__aicore__ inline void load_l0a(const Fractals<T>& to, const Fractals<T>& from, const Part& part) {
+  load_l0(to, from, part);
+}
+template <class T>
+__aicore__ inline void load_l0b(const Fractals<T>& to, const Fractals<T>& from, const Part& part) {
+  load_l0(to, from, part);
+}
+
+// How counters are added to once all results before are written: an AIC has no MTE3 here, so that the scalar unit waits for
+// Fixpipe and adds by itself. What the pipes were handed before goes on meanwhile.
+class CounterAdder {
+ public:
+  static constexpr int32_t kBytesOfL1 = 0;
+
+  __aicore__ inline void init(AscendC::TPipe* pipe, const AscendC::LocalTensor<int32_t>&) {
+    written_ = pipe->AllocEventID<AscendC::HardEvent::FIX_S>();
+  }
+  __aicore__ inline void end() {}
+
+  __aicore__ inline void add(uint64_t counter, int32_t amount) {
+    AscendC::SetFlag<AscendC::HardEvent::FIX_S>(written_);
+    AscendC::WaitFlag<AscendC::HardEvent::FIX_S>(written_);
+    AscendC::AtomicAdd(reinterpret_cast<__gm__ int32_t*>(counter), amount);
+  }
+
+ private:
+  AscendC::TEventID written_;
+};
+
+}  // namespace hpmoe

@@ -1,0 +1,88 @@
+"""The Ascend kernel for a 950 on a twin of that chip: the same numbers; and each kernel on the other's twin."""
+
+import ctypes
+import shlex
+import subprocess
+from pathlib import Path
+
+import mindspore as ms
+import pytest
+from ascend_helpers import LayerRun, ProgramRun, bf16, capped_run, f32
+from helpers import Layer
+from mindspore.graph.api import _pynative_executor as executor
+
+import hpmoe
+from hpmoe.kernels import build_native, twin_target
+from hpmoe.support.errors import LaunchError
+
+KERNELS = Path(twin_target.__file__).parent
+TWIN = "hpmoe/kernels/_twin.so"
+SMALL = Layer(ep=2, T=9, H=32, I=16, E=4, K=2)
+DEEP = Layer(ep=1, T=21, H=304, I=144, E=2, K=1)
+pytestmark = pytest.mark.slow
+
+
+def use(patch, twin):
+    patch.setattr(twin_target, "COMPILED", twin)
+    twin_target.load.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def twin_950(tmp_path_factory):
+    """A twin of the 950, with the kernel for it, as the one that is loaded."""
+    library = tmp_path_factory.mktemp("twin_950") / "_twin.so"
+    with pytest.MonkeyPatch.context() as patch:
+        flags = ["-DHPMOE_CHIP=3510", "-DHPMOE_TWIN_CHIP=3510", "-fno-gnu-unique"]
+        patch.setenv("CXX", shlex.join([*build_native.find_compiler(), *flags]))
+        build_native.compile_library(TWIN, library)
+        use(patch, library)
+        yield library
+    twin_target.load.cache_clear()
+
+
+RUNS = {
+    "two ranks": lambda: LayerRun(SMALL, rows=4),
+    "several steps": lambda: LayerRun(DEEP, rows=32, cols=96),
+    "float16, four ranks": lambda: LayerRun(Layer(ep=4, T=7, H=48, I=24, E=8, K=3), ms.float16, blocks=2, signal="peer"),
+    "float32": lambda: LayerRun(Layer(ep=1, T=21, H=40, I=27, E=2, K=1), ms.float32, rows=32, cols=96),
+    "float32, several steps": lambda: ProgramRun(hpmoe.trace(lambda x, w: x @ w, f32(113, 300), f32(300, 144)), rows=128,
+                                                 cols=160),
+    "float32, copies": lambda: LayerRun(
+        Layer(ep=2, T=9, H=20, I=20, E=4, K=2, routing="one expert"), ms.float32,
+        hpmoe.replicate_experts(hpmoe.moe_ffn, loads=[1, 1, 1, 9], replicas=2)),
+    "two halves": lambda: ProgramRun(hpmoe.trace(lambda x, w: x @ w, bf16(16, 640), bf16(640, 256)), rows=16, cols=256),
+    "a chain": lambda: ProgramRun(hpmoe.trace(lambda x, v, w: x @ v @ w, bf16(40, 32), bf16(32, 48), bf16(48, 32))),
+    "capacity": lambda: capped_run(Layer(ep=2, T=15, H=32, I=16, E=4, K=2), 0.5, "probs", rows=4, blocks=2),
+    "once to a rank": lambda: LayerRun(Layer(ep=2, T=13, H=32, I=24, E=4, K=2), f=hpmoe.deduplicate_rows(hpmoe.moe_ffn)),
+}
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_kernel_for_a_950_computes_what_numpy_does(twin_950, run):
+    RUNS[run]().assert_close_to_float64()
+
+
+def compile_kernel(folder, chip, twin_chip, twin):
+    library = folder / f"kernel_{chip}.so"
+    subprocess.run([*build_native.find_compiler(), "-std=c++17", "-Og", "-w", "-fPIC", "-shared", "-fno-gnu-unique",
+                    f"-DHPMOE_CHIP={chip}", f"-DHPMOE_TWIN_CHIP={twin_chip}", "-I", KERNELS, "-I", KERNELS / "ascendc/twin",
+                    KERNELS / "ascendc/kernel.cpp", twin, "-o", library], check=True)
+    return ctypes.CDLL(str(library))
+
+
+@pytest.mark.parametrize("chip, twin_chip, fault", [
+    (2201, 3510, "an AIC of a 950 has no MTE3|a 950 has no way from L1 to global memory"),
+    (3510, 2201, "is of the 950|UB overflows")])
+def test_a_kernel_of_another_chip_breaks_its_rules(twin_950, tmp_path, monkeypatch, chip, twin_chip, fault):
+    original = KERNELS / "_twin.so"
+    use(monkeypatch, twin_950 if twin_chip == 3510 else original)
+    twin = twin_target.load()
+    other = compile_kernel(tmp_path, chip, twin_chip, twin_target.COMPILED)
+    twin.hpmoe_twin_use_kernel(ctypes.cast(other.hpmoe_persistent, ctypes.c_void_p))
+    try:
+        with pytest.raises(LaunchError, match=fault):
+            LayerRun(SMALL, rows=4)()
+    finally:
+        twin.hpmoe_twin_use_kernel(None)
+        executor.clear_res()  # an exception inside a gradient leaves MindSpore in it
+        executor.set_grad_flag(False)
