@@ -152,7 +152,7 @@ def load() -> ctypes.CDLL:
         *(ctypes.c_void_p, ctypes.c_int64),  # image
         *(ctypes.POINTER(Rank), ctypes.c_int32),
         *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64),  # machine, work, parts
-        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),  # trace, released_by, missed, totals
+        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),  # times, released_by, missed, totals
         *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32),  # served, moved, bins
         ctypes.POINTER(Status),
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 from absl import flags
 
 import hpmoe
-from hpmoe.commands import ablation, micro, nodes, options, paper_table, show, validation
+from hpmoe.commands import ablation, grid, micro, nodes, options, paper_table, rules, show, validation
 from hpmoe.commands.bands import bands, sensitivity, sensitivity_text
 from hpmoe.commands.layer import MOST_DECODED, QUANTISED, ROOM, ROUTINGS, Layer, ids_of, sent_bytes, utilisation
 from hpmoe.commands.machine import define_machine, machine_of
@@ -35,8 +35,10 @@ def define(values: flags.FlagValues) -> None:
     options.define_switch(values, "paper", "HyperParallel-MoE's table: paper, simulated, error")
     options.define_switch(values, "validate", "everything published, by the paper and others, beside the model")
     options.define_switch(values, "ablation", "what each technique is worth, balanced and not")
+    options.define_switch(values, "rules", "with --ablation: what each rule of the default schedule is worth instead")
     options.define_integer(values, "most_ranks", 64, "ranks up to which --ablation goes")
     options.define_integer(values, "nodes", None, "schemes of communication, on 1, 2, 4 .. so many nodes of the machine")
+    options.define_integer(values, "grid", None, "so many layers, drawn with --seed, each beside every policy and tile size")
     flags.DEFINE_string("out", None, "a PNG or SVG file for the picture of --ablation or --nodes", flag_values=values)
 
 
@@ -67,9 +69,11 @@ def define_room(values: flags.FlagValues) -> None:
 def run(o: flags.FlagValues) -> int:
     options.check_sizes(o)
     options.check_flag(o.out is None or o.ablation or o.nodes, "out", o.out, "given with --ablation or --nodes")
+    options.check_flag(not o.rules or o.ablation, "rules", o.rules, "given with --ablation")
     options.check_picture(o.out)
     with Progress("hpmoe simulate") as progress:
-        of = _paper if o.paper else _validate if o.validate else _ablation if o.ablation else _nodes if o.nodes else _one
+        of = (_paper if o.paper else _validate if o.validate else _ablation if o.ablation else _nodes if o.nodes
+              else _grid if o.grid else _one)
         result, shown = of(o, progress)
     print(json.dumps({"simulated": True, **result}) if o.json else shown)
     return 0
@@ -90,6 +94,9 @@ def _validate(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
 
 
 def _ablation(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
+    if o.rules:
+        worth = rules.rows(progress)
+        return {"rows": worth}, rules.text(worth)
     machine = machine_of(o, is_calibrated())
     table = ablation.rows(o, machine, o.most_ranks, progress)
     if o.out:
@@ -107,6 +114,12 @@ def _nodes(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
         nodes.draw(table, Path(o.out), f"{machine.name}, {o.direction}")
     result = {"machine": machine.name, "direction": o.direction, "rows": table, "fastest": nodes.fastest(table)}
     return result, nodes.text(table, o, machine)
+
+
+def _grid(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
+    machine = machine_of(o, is_calibrated())
+    table = grid.rows(o.grid, o.seed, o.dtype, machine, progress)
+    return {"machine": machine.name, "seed": o.seed, "rows": table}, grid.text(table, machine, o.seed)
 
 
 def _one(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:

@@ -40,9 +40,9 @@ def test_two_processes_have_the_numbers_of_virtual_ranks(launch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size, ep_size", [(4, 2), (4, 4), (3, 1)])
-def test_groups_of_processes_have_the_numbers_of_virtual_ranks(launch, size, ep_size):
-    status, lines, err = launch(size, SCRIPT, str(ep_size), "ids")
+@pytest.mark.parametrize("size, ranks", [(4, "2"), (4, "4"), (3, "1"), (4, "2x2"), (4, "1x2")])
+def test_groups_of_processes_have_the_numbers_of_virtual_ranks(launch, size, ranks):
+    status, lines, err = launch(size, SCRIPT, ranks, "ids")
     assert (status, [line for line in lines if line.endswith("ok")]) == (
         0, [f"rank {rank} of {size} ok" for rank in range(size)]), err
 
