@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from absl import flags
 
-from hpmoe.commands import bench_permute, bench_processes, bench_report, options
+from hpmoe.commands import bench_permute, bench_processes, bench_report, bench_styles, options
 from hpmoe.kernels.native import products_name
 from hpmoe.peers import SIDES
 from hpmoe.peers.contest import Contest, version
@@ -43,6 +44,8 @@ def define(values: flags.FlagValues) -> None:
     options.define_choice(values, "routing", "uniform", "how experts are drawn", ("uniform", "zipf"))
     options.define_switch(values, "suite", "these sizes, 64 tokens, Zipf routing, and 4 ranks of a quarter of the tokens")
     options.define_switch(values, "permute", "instead: rows permuted and brought back, beside a copy and other frameworks")
+    options.define_switch(values, "styles", "instead: a layer of permute and exchange beside the same of dispatch and "
+                          f"combine, on {bench_styles.RANKS} ranks where --ep is not given")
     options.define_integer(values, "processes", None, "instead: so many ranks, each a process, beside PyTorch with gloo; "
                            "--tokens are of a rank")
     options.define_integer(values, "seed", 0, "seed of the random inputs", least=0)
@@ -53,9 +56,10 @@ def define(values: flags.FlagValues) -> None:
 
 
 def run(o: flags.FlagValues) -> int:
-    if o.permute:
-        options.check_flag(o.out is None, "out", o.out, "left out with --permute, whose result is a text")
-        return permuted(o)
+    for name, report in (("permute", permuted), ("styles", in_styles)):
+        if o[name].value:
+            options.check_flag(o.out is None, "out", o.out, f"left out with --{name}, whose result is a text")
+            return report(o)
     if o.processes is not None:
         return of_processes(o)
     names = ["hpmoe", *peers(o.peers)]
@@ -93,6 +97,19 @@ def permuted(o: flags.FlagValues) -> int:
             print("\n".join(bench_permute.lines(case)), flush=True)
     report["sort"] = bench_permute.sort_times()
     print(json.dumps(report) if o.json else f"{bench_permute.sort_line(report['sort'])}\n{bench_permute.NOTES}")
+    return 0
+
+
+def in_styles(o: flags.FlagValues) -> int:
+    """What --styles prints."""
+    sizes = {**options.sizes(o), "ep": o.ep if o["ep"].present else bench_styles.RANKS}
+    options.check_sizes(SimpleNamespace(**sizes))
+    report = {"machine": machine(), "seed": o.seed, "repeats": o.repeats, "cases": []}
+    for dtype in DTYPES[o.dtype]:
+        report["cases"].append(bench_styles.measured(sizes, dtype, o.seed, o.repeats))
+        if not o.json:
+            print("\n".join(bench_styles.lines(report["cases"][-1])), flush=True)
+    print(json.dumps(report) if o.json else bench_styles.NOTES)
     return 0
 
 
