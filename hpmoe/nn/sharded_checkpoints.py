@@ -67,10 +67,11 @@ def save_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, opt
         LaunchError: another rank has failed or ended.
 
     Example:
-        >>> import hpmoe
+        >>> import tempfile, hpmoe
         >>> experts = hpmoe.nn.GroupedMLP(hidden_size=8, moe_ffn_hidden_size=4, num_moe_experts=2)
-        >>> hpmoe.nn.save_shards("step_100", experts)
-        >>> hpmoe.nn.load_shards("step_100", experts)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     hpmoe.nn.save_shards(folder, experts)
+        ...     print(hpmoe.nn.load_shards(folder, experts))
         []
     """
     who = "hpmoe.nn.save_shards"
