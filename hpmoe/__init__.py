@@ -85,6 +85,7 @@ from hpmoe.transforms.replicate_experts import replicate_experts as replicate_ex
 from hpmoe.transforms.save_for_backward import save_for_backward as save_for_backward
 from hpmoe.transforms.select_grads import select_grads as select_grads
 from hpmoe.transforms.tile_partition import tile_partition as tile_partition
+from hpmoe.tuning.by_simulation import by_simulation as by_simulation
 from hpmoe.tuning.tune import tune as tune
 from hpmoe.verification.verify import verify as verify
 
@@ -96,9 +97,10 @@ import hpmoe.rewriting  # noqa: F401  lists all primitives, which the others def
 __all__ = [
     "ArgumentError", "Aval", "LaunchError", "Machine", "Mesh", "Program", "ProgramError", "Taskflow", "Timeline",
     "TraceError", "TransformError", "VerifyError", "accumulate_grads", "all_reduce_gradients", "ascend_a2", "ascend_a3",
-    "assign_queues", "chain", "combine", "cpu", "deduplicate_rows", "dispatch", "drop_counts", "evaluate", "exchange",
-    "exchange_back", "fuse_persistent", "grouped_matmul", "guard_values", "init_routing", "interpret", "launch_kernels",
-    "load_machine", "measure", "moe_ffn", "overlap_comm", "permute", "permute_with_ep", "quantize_rows", "relay_rows",
-    "replicate_experts", "route", "save_for_backward", "select_grads", "simulate", "spmd", "swiglu", "synchronize",
-    "tile_partition", "trace", "transform", "tune", "unpermute", "unpermute_with_ep", "verify", "vjp", "world",
+    "assign_queues", "by_simulation", "chain", "combine", "cpu", "deduplicate_rows", "dispatch", "drop_counts",
+    "evaluate", "exchange", "exchange_back", "fuse_persistent", "grouped_matmul", "guard_values", "init_routing",
+    "interpret", "launch_kernels", "load_machine", "measure", "moe_ffn", "overlap_comm", "permute", "permute_with_ep",
+    "quantize_rows", "relay_rows", "replicate_experts", "route", "save_for_backward", "select_grads", "simulate", "spmd",
+    "swiglu", "synchronize", "tile_partition", "trace", "transform", "tune", "unpermute", "unpermute_with_ep", "verify",
+    "vjp", "world",
 ]
