@@ -9,7 +9,8 @@ What there is, by what it is for:
     to make a kernel of it: tile_partition, overlap_comm, assign_queues, fuse_persistent; spmd, for all ranks of a Mesh
     to change it before: save_for_backward, select_grads, accumulate_grads, guard_values, deduplicate_rows, relay_rows,
         quantize_rows, replicate_experts
-    to put transforms together: chain, transform, tune, by_simulation; to write one: hpmoe.rewriting; to test it: hpmoe.testing
+    to put transforms together: chain, transform, tune, by_simulation; to write one: hpmoe.rewriting; to test one:
+        hpmoe.testing
     to look at a stage: trace, vjp, Program, Aval, Taskflow, verify; to run it in NumPy: evaluate, interpret
     to predict or record a run: simulate, Machine, load_machine, ascend_a2, ascend_a3, cpu, launch_kernels; measure; Timeline
     ranks as processes: world; all_reduce_gradients
