@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -11,30 +11,30 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
 from hpmoe.scheduling.likely_slots import LikelySlots, grids_of, workers_sending
 from hpmoe.scheduling.op_order import op_order
+from hpmoe.scheduling.rules import rule
 from hpmoe.scheduling.vector_workers import num_computing
 from hpmoe.support.known import known
 from hpmoe.tile_ops.params import Way
 
 L2_SHARE = 0.5  # of what a rank's L2 holds, for rows that are read once for each part of columns
-LATE = 2  # parts of columns, until what other ranks put is likely to have come
+NEARLY_EMPTY = 0.1  # of a slot, with which most experts do not reach it where loads are not quite even
 SIGNALLED = 1.1  # time to put rows back with their signals, over that without
-MOST_RUNS = 4  # in which the rows of experts are finished
+MOST_RUNS = 4  # in which slots are finished
+
+Finish = Callable[[LikelySlots], np.ndarray]
 
 
-def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.ndarray:
+def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, finish: Finish | None = None) -> np.ndarray:
     """For each task a number, the least of what is to be done first, [num_tasks] int64.
 
-    Operation after operation as in `op_order`, and in each slot after slot; of the first few slots of an expert column after
-    column, so that the matrix workers ask memory for a few columns of its weight at a time, and find the rest of what they
-    need in L2; and so of every few slots where L2 does not hold the weight. What goes back in parts of some columns is made
-    part after part, so that the first can be summed while the last are made. Weights of copies go out just before the first
-    rows that they multiply, and what else is sent with rows goes out with them, slot by slot.
+    Operation after operation as in `op_order`, and in each slot after slot; then what the rules of this file say.
 
     Args:
         costs: microseconds of each task, [num_tasks].
+        finish: for each slot in which run it is finished, where that is not for the rules to say.
     """
     order = np.arange(flow.num_tasks, dtype=np.int64)
-    few, grids = round(machine.num_aic ** 0.5), []
+    grids = []
     for op, tasks, (units, peers, cols) in grids_of(flow):
         grids.append(tasks)
         if op.domain.is_slots and op.unit == "aic":
@@ -45,8 +45,8 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
                 part = np.arange(cols) * op.tile_cols // width
                 run = (_chunks(flow, op, machine, slots)[:, None] * cols + part) * units + expert
             else:
-                group = _first_few if _weight_bytes(flow, op) <= slots.num_experts * machine.l2_bytes else _groups_of_few
-                run = expert * units + group(slots, place, few)
+                holds = _weight_bytes(flow, op) <= slots.num_experts * machine.l2_bytes
+                run = expert * units + (_first_few if holds else _groups_of_few)(slots, place, round(machine.num_aic ** 0.5))
             order[tasks].reshape(units, peers, cols)[:] = ((run * cols + np.arange(cols)) * units + place)[:, None, :]
         elif op.domain.is_slots and flow.routes[op.domain.route].once_of >= 0:
             turn = _round_the_ranks(units, flow.ep_size)
@@ -62,12 +62,13 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
             first = int(mine.max()) + 1
     _puts_together(flow, machine.node_size, grids, order)
     if not machine.unified:
-        _order_way_back(flow, machine, costs, ranked, order)
+        _order_way_back(flow, machine, costs, ranked, order, finish)
     _copies_in_turn(flow, grids, order)
     round_after_round(flow, order)
     return order
 
 
+@rule("round_after_round", otherwise=lambda flow, order: None)
 def round_after_round(flow: tf.Taskflow, order: np.ndarray) -> None:
     """Has matrix workers end a round before they begin the next: most ranks have rows for the first one alone."""
     if not any(plan.is_mostly_empty for plan in flow.routes):
@@ -80,19 +81,27 @@ def round_after_round(flow: tf.Taskflow, order: np.ndarray) -> None:
             order[tasks].reshape(shape)[:] += LikelySlots(flow, op.domain.route).round[:, None, None] * total
 
 
+@rule("first_few", otherwise=lambda slots, place, few: place)
 def _first_few(slots: LikelySlots, place: np.ndarray, few: int) -> np.ndarray:
-    """The same number for the first few slots of each expert, of the first expert for those alone that wait for no other
-    rank; then ascending."""
+    """Has the first few slots of an expert be multiplied column after column. So matrix workers ask memory for a few columns
+    of its weight at a time, and find the rest of what they need in L2. Only of slots that have rows where experts are even,
+    and of the first expert those that wait for no other rank. A number for each slot of an expert, ascending."""
     own = max(1, int(slots.per_expert / slots.ep_size))
-    return np.where(place < np.where(slots.expert[:, None] == 0, min(few, own), few), 0, place)
+    filled = math.ceil(slots.likely_rows / (slots.num_experts * slots.tile_rows) - NEARLY_EMPTY)
+    is_likely = (slots.round == 0) & ~slots.is_spare
+    first = np.where(slots.expert == 0, min(few, own), few)
+    return np.where(is_likely[:, None] & (place < np.minimum(first, filled)[:, None]), 0, place)
 
 
+@rule("groups_of_few", otherwise=lambda slots, place, few: place)
 def _groups_of_few(slots: LikelySlots, place: np.ndarray, few: int) -> np.ndarray:
-    """A number for each few slots of an expert, ascending: all of them read a weight anew that L2 does not hold."""
+    """Has every few slots of an expert be multiplied column after column where L2 does not hold its weight. All of them read
+    that anew. A number for each slot of an expert, ascending."""
     per_expert = math.ceil(slots.per_expert)
     return place * math.ceil(per_expert / few) // per_expert
 
 
+@rule("puts_together", otherwise=lambda flow, node_size, grids, order: None)
 def _puts_together(flow: tf.Taskflow, node_size: int, grids: Sequence[slice], order: np.ndarray) -> None:
     """Has all that is sent with the rows of a slot go out together; else weights of rows would come after the last rows."""
     for route, plan in enumerate(flow.routes):
@@ -104,50 +113,68 @@ def _puts_together(flow: tf.Taskflow, node_size: int, grids: Sequence[slice], or
             order[tasks].reshape(plan.num_slots, -1)[:] = first + turn[:, None]
 
 
-def _order_way_back(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, ranked: Sequence[int],
-                    order: np.ndarray) -> None:
-    """Where rows take long to go back, has them go back as made, or experts finished half by half."""
-    moved = dict.fromkeys(Way, 0.0)
-    sending = workers_sending(flow, machine, machine.num_aiv - num_computing(flow, machine, costs))
-    grids = [tasks for _, tasks, _ in grids_of(flow)]
-    for op, tasks, shape in grids_of(flow):
-        if op.primitive.is_put:
-            is_likely = ~LikelySlots(flow, op.domain.route).is_spare
-            moved[op.primitive.way] += costs[tasks].reshape(shape)[is_likely].sum() / sending
+def _order_way_back(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, ranked: Sequence[int], order: np.ndarray,
+                    finish: Finish | None) -> None:
+    """Has matrix workers finish slots in turn: as `finish` says, or half by half where rows take long to go back."""
     sent_back = {flow.buffers[op.operands[1].buffer].storage for op in flow.ops if op.primitive.puts_back}
     matrix = [i for i in ranked if flow.ops[i].unit == "aic"]
     made = [n for n, i in enumerate(matrix) if flow.buffers[flow.ops[i].operands[0].buffer].storage in sent_back]
-    us = [max(costs[grids[i]].sum() / machine.num_aic, _weight_bytes(flow, flow.ops[i]) / machine.memory_bytes_per_us)
-          for i in matrix]
-    if made and sum(us) <= moved[Way.OUT]:
-        _back_as_made(flow, flow.ops[matrix[made[-1]]], machine, order)
-    elif made and sum(us[made[-1]:]) < SIGNALLED * moved[Way.BACK]:
+    if not made:
+        return
+    if finish is None and _is_way_back_long(flow, machine, costs, matrix[made[-1]:]):
         _halve(flow, matrix[:made[-1] + 1], matrix[made[-1] + 1:], order)
+    elif finish is not None:
+        _finish_in_runs(flow, matrix[:made[-1] + 1], matrix[made[-1] + 1:], order, finish)
 
 
+def _is_way_back_long(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, meanwhile: Sequence[int]) -> bool:
+    """Whether putting rows back takes longer than the matrix operations that run meanwhile."""
+    back, grids = 0.0, [tasks for _, tasks, _ in grids_of(flow)]
+    sending = workers_sending(flow, machine, machine.num_aiv - num_computing(flow, machine, costs))
+    for op, tasks, shape in grids_of(flow):
+        if op.primitive.is_put and op.primitive.way is Way.BACK:
+            is_likely = ~LikelySlots(flow, op.domain.route).is_spare
+            back += costs[tasks].reshape(shape)[is_likely].sum() / sending
+    us = (max(costs[grids[i]].sum() / machine.num_aic, _weight_bytes(flow, flow.ops[i]) / machine.memory_bytes_per_us)
+          for i in meanwhile)
+    return sum(us) < SIGNALLED * back
+
+
+@rule("halves", otherwise=lambda flow, matrix, later, order: None)
 def _halve(flow: tf.Taskflow, matrix: Sequence[int], later: Sequence[int], order: np.ndarray) -> None:
-    """Where the way back is longer than what is multiplied meanwhile, and links are idle before it, has matrix workers
-    finish the rows of half of the experts, then those of half of the rest, and so on: rows go back while others are made,
-    and few are left when the last are."""
+    """Has matrix workers finish half of the slots, then half of the rest, and so on, where the way back takes longer than
+    what is multiplied meanwhile. Links are idle before it, so rows go back while others are made, and few are left when the
+    last are."""
+    _finish_in_runs(flow, matrix, later, order, half_by_half)
+
+
+def half_by_half(slots: LikelySlots) -> np.ndarray:
+    """Half of the likely slots are of the first run, half of the rest of the second, and so on."""
+    likely = max(1, int((~slots.is_spare & (slots.round == 0)).sum()))
+    left = 1 - np.minimum(np.arange(len(slots.place)), likely - 1) / likely
+    return np.minimum(-np.log2(left), MOST_RUNS - 1).astype(np.int64)
+
+
+def slot_by_slot(slots: LikelySlots) -> np.ndarray:
+    """Each slot is a run."""
+    return np.arange(len(slots.place))
+
+
+def by_quarters(slots: LikelySlots) -> np.ndarray:
+    """A quarter of the experts is a run."""
+    return np.minimum(slots.expert, slots.num_experts - 1) * MOST_RUNS // slots.num_experts
+
+
+def _finish_in_runs(flow: tf.Taskflow, matrix: Sequence[int], later: Sequence[int], order: np.ndarray,
+                    finish: Finish) -> None:
+    """Has the matrix operations of a run's slots come before those of the next run's, and `later` ones after all."""
     grids, total = list(grids_of(flow)), int(order.max(initial=0)) + 1
     for i in (*matrix, *later):
         op, tasks, (units, _, _) = grids[i]
-        run = np.full(units, MOST_RUNS if i in later else 0)
+        run = np.full(units, units + flow.num_slots if i in later else 0)
         if op.domain.is_slots:
-            slots = LikelySlots(flow, op.domain.route)
-            left = 1 - np.minimum(slots.expert, slots.num_experts - 1) / slots.num_experts
-            run = np.minimum(-np.log2(left), MOST_RUNS - 1).astype(np.int64)
+            run = finish(LikelySlots(flow, op.domain.route))
         order[tasks].reshape(units, -1)[:] += run[:, None] * total
-
-
-def _back_as_made(flow: tf.Taskflow, made: tf.TileOp, machine: Machine, order: np.ndarray) -> None:
-    """Where matmuls keep up with the rows that come, has all rows go back in the parts in which they are made: the first
-    columns of all slots come home before the last ones of any, and are summed while these are under way."""
-    for op, tasks, (units, peers, cols) in grids_of(flow):
-        if op.primitive.puts_back and op.operands[1].buffer == made.operands[0].buffer:
-            chunk = _chunks(flow, made, machine, LikelySlots(flow, op.domain.route))
-            grid = order[tasks].reshape(units, peers, cols)  # a view
-            grid += (chunk[:, None, None] * cols + np.arange(cols)) * (grid.max() + 1 - grid.min())
 
 
 def _weight_bytes(flow: tf.Taskflow, op: tf.TileOp) -> int:
@@ -156,6 +183,7 @@ def _weight_bytes(flow: tf.Taskflow, op: tf.TileOp) -> int:
     return known(weight.num_rows) * weight.row_bytes if op.primitive.operand(2).is_weight else 0
 
 
+@rule("copies_in_turn", otherwise=lambda flow, grids, order: None)
 def _copies_in_turn(flow: tf.Taskflow, grids: Sequence[slice], order: np.ndarray) -> None:
     """Has weights that copies multiply received rows by put just before the first of those rows."""
     storage = [b.storage for b in flow.buffers]
@@ -169,8 +197,10 @@ def _copies_in_turn(flow: tf.Taskflow, grids: Sequence[slice], order: np.ndarray
                 order[copies] = order[rows].reshape(put.domain.size, -1)[slot].min()
 
 
+@rule("parts_of_columns", otherwise=lambda flow, op: 0)
 def _returned_cols(flow: tf.Taskflow, op: tf.TileOp) -> int:
-    """Columns of the parts in which rows that an operation makes are put back, in whole tiles; 0 where they are whole."""
+    """Has rows that go back in parts of some columns be made part after part, so that the first can be summed while the last
+    are made. The columns of a part, in whole tiles; 0 where rows go back whole."""
     made = flow.buffers[op.operands[0].buffer].storage
     parts = [put.tile_cols for put in flow.ops if put.primitive.puts_back and put.tile_cols < put.cols
              and flow.buffers[put.operands[1].buffer].storage == made]
@@ -191,30 +221,9 @@ def _chunks(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySlo
     return expert * parts + np.where(slots.is_spare, parts - 1, part)
 
 
+@rule("round_the_ranks", otherwise=lambda num_slots, ep_size: np.arange(num_slots))
 def _round_the_ranks(num_slots: int, ep_size: int) -> np.ndarray:
-    """The turn of each slot where those of one rank, that sends to them or gets their sums back, do not come one after the
-    other: only the links to it would be busy at a time, and with unequal links the ranks get out of step."""
+    """Has slots of rows that are sent once, or of sums that come back, alternate between ranks. Else only the links to one
+    would be busy at a time, and with unequal links the ranks get out of step. The turn of each slot."""
     slot, of_rank = np.arange(num_slots), max(1, -(-num_slots // ep_size))
     return np.argsort(np.argsort(slot % of_rank * ep_size + slot // of_rank))
-
-
-def late_sums(flow: tf.Taskflow) -> tf.Taskflow:
-    """The taskflow with waits of sums of entries for LATE parts that come back after theirs, to be planned with.
-
-    What other ranks put is later than a plan knows. A worker that waits for it has its own puts behind it, for which others
-    wait in turn.
-    """
-    blocks = [b for b in flow.blocks if b.unit == "tile" and b.columns and b.dynamic]
-    if not blocks:
-        return flow
-    later = np.arange(len(flow.events))
-    for name in dict.fromkeys(b.name for b in blocks):
-        parts = [b for b in blocks if b.name == name]
-        for part, other in zip(parts, parts[LATE:] + parts[-1:] * LATE, strict=False):
-            later[part.first:part.first + part.size] = np.arange(other.first, other.first + part.size)
-    more = flow.waits[later[flow.waits["event"]] != flow.waits["event"]]
-    if not len(more):
-        return flow
-    more["event"] = later[more["event"]]
-    waits = np.concatenate([flow.waits, more])
-    return flow.replace(waits=waits[np.argsort(tf.row_keys(waits), kind="stable")])
