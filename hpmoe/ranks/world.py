@@ -10,8 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe.machines.machine import Mesh
+from hpmoe.ranks.hosts import Place, find_hosts, meet_all
 from hpmoe.ranks.launchers import Launched, find_launched, is_scheduler
 from hpmoe.ranks.link import Link, make_link
+from hpmoe.ranks.points import HostPoint
 from hpmoe.ranks.rendezvous import Group, Member, meet
 from hpmoe.ranks.scheduler import serve_scheduler
 from hpmoe.support.errors import LaunchError, check_argument, is_int, is_number
@@ -93,6 +95,7 @@ class _Process:
     def __init__(self) -> None:
         self.pid, self.lock = os.getpid(), new_lock()
         self.everyone: tuple[Group, Link] | None = None
+        self.place: Place | None = None  # where there are several hosts
         self.worlds: dict[Mesh, World] = {}
         self.failure: LaunchError | None = None
 
@@ -102,7 +105,7 @@ class _Process:
         try:
             if self.everyone is None:
                 names = [f"rank {r}" for r in range(launched.size)]
-                group = meet(launched.run, "", launched.rank, names, timeout)
+                self.place, group = meet_all(launched, names, timeout)
                 self.everyone = group, make_link(group)
             if mesh not in self.worlds:
                 self.worlds[mesh] = self._make(launched, mesh, timeout)
@@ -125,9 +128,16 @@ class _Process:
         if len(ranks) in (1, launched.size):
             return self._everyone() if len(ranks) == launched.size else None
         assert self.everyone is not None
-        known: dict[str, Member] = {member.name: member for member in self.everyone[0].members}
-        names = [f"rank {r}" for r in ranks]
-        return make_link(meet(launched.run, " ".join(names), ranks.index(launched.rank), names, timeout, known))
+        group, link = self.everyone
+        rank, names = ranks.index(launched.rank), [f"rank {r}" for r in ranks]
+        tag = " ".join(names)
+        if self.place is not None:
+            def gather(what: str, data: bytes) -> list[bytes]:
+                told = link.meet(what, data)
+                return [told[r] for r in ranks]
+            return make_link(find_hosts(self.place, tag, gather, rank, names, timeout))
+        known: dict[str, Member] = {member.name: member for member in group.members}
+        return make_link(meet(HostPoint(launched.run, tag), rank, names, timeout, known))
 
 
 _process = _Process()
