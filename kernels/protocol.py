@@ -128,6 +128,7 @@ class Code(IntEnum):
     OTHER_CALL = 16
     IDS_CHANGED = 17
     NOT_SHARED = 18
+    PEER_LOST = 19
 
 
 ENUMS = (Opcode, MapCode, Domain, Rows, Cols, Index, Amount, Remote, Extent, Dtype, Reduction, DropPolicy, Code)

@@ -4,11 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from hpmoe.ranks.rendezvous import Group
+
+MESSAGE_BYTES, LEAST_BYTES, MOST_BYTES = 1 << 20, 1 << 12, 1 << 28  # of a message to another host
+
+
+class Traffic(NamedTuple):
+    """What a rank has sent to other hosts, signs of life apart.
+
+    Attributes:
+        messages, bytes: of all kinds.
+        row_messages: those of them that carry rows or signals.
+        rows, row_bytes: the rows in these, and their bytes by themselves.
+    """
+
+    messages: int
+    bytes: int
+    row_messages: int
+    rows: int
+    row_bytes: int
 
 
 class Link(Protocol):
@@ -21,6 +39,7 @@ class Link(Protocol):
         rank, size: of this process in the group.
         exchanges: of counts, so far.
         waits: float64 [size], the seconds that this rank has waited for each one.
+        traffic: what has been sent to other hosts so far.
     """
 
     rank: int
@@ -29,6 +48,9 @@ class Link(Protocol):
 
     @property
     def waits(self) -> np.ndarray: ...
+
+    @property
+    def traffic(self) -> Traffic: ...
 
     def calling(self, what: str) -> AbstractContextManager[None]:
         """Around all of a call: an error inside, which the others do not know of, is raised by their calls too."""
@@ -47,16 +69,16 @@ class Link(Protocol):
         ...
 
 
-_makers: list[Callable[[Group], Link]] = []
+_makers: list[Callable[[Group, int], Link]] = []
 
 
-def register_link(make: Callable[[Group], Link]) -> None:
-    """Says what makes the Link of processes that have met."""
+def register_link(make: Callable[[Group, int], Link]) -> None:
+    """Says what makes the Link of processes that have met, with the most bytes of a message."""
     _makers[:] = [make]
 
 
-def make_link(group: Group) -> Link:
-    """The Link of a group, which needs its connections no longer."""
-    link = _makers[0](group)
+def make_link(group: Group, message_bytes: int) -> Link:
+    """The Link of a group, which needs its connections no longer; messages to other hosts have so many bytes at most."""
+    link = _makers[0](group, message_bytes)
     group.close()
     return link

@@ -33,7 +33,7 @@ constexpr int32_t kAbsent = -1;      // the id of no expert: its entry goes nowh
   X(OK, 0) X(TIMEOUT, 1) X(ABORTED_PEER, 2) X(OUT_OF_MEMORY, 3) X(BAD_IMAGE, 4) X(INTERRUPTED, 5) X(WRONG_COUNT, 6)  \
   X(SLOT_OVERFLOW, 7) X(INDEX_OUT_OF_RANGE, 8) X(OVER_CAPACITY, 9) X(NOT_A_NUMBER, 10)  \
   X(NO_ROOM, 11) X(PEER_DIED, 12) X(PEER_LEFT, 13) X(PEER_LATE, 14) X(PEER_FAILED, 15) X(OTHER_CALL, 16)  \
-  X(IDS_CHANGED, 17) X(NOT_SHARED, 18)
+  X(IDS_CHANGED, 17) X(NOT_SHARED, 18) X(PEER_LOST, 19)
 // clang-format on
 
 #define HPMOE_MEMBER(name, value) name = value,

@@ -12,6 +12,7 @@ import error_cases_mindformers  # noqa: F401  adds its cases
 import error_cases_nn  # noqa: F401  adds its cases
 import error_cases_options  # noqa: F401  adds its cases
 import error_cases_router  # noqa: F401  adds its cases
+import error_cases_shards  # noqa: F401  adds its cases
 import error_cases_testing  # noqa: F401  adds its cases
 import error_cases_tokens  # noqa: F401  adds its cases
 import error_cases_transforms  # noqa: F401  adds its cases
@@ -73,6 +74,7 @@ NOT_REACHED = {
     ("hpmoe/mindformers/grouped_mlp.py", ""): "in MindFormers' modules; tests/reference/test_mindformers.py",
     ("hpmoe/ranks/", ""): "several processes; tests/ranks",
     ("hpmoe/commands/launch.py", ""): "of a command line; tests/ranks/test_starting.py",
+    ("hpmoe/commands/bench_styles.py", "compute different"): "of the command; test_bench_styles.py",
     ("hpmoe/commands/bench_processes.py", "where PyTorch is not"): "an installation without it; test_bench_processes.py",
     ("hpmoe/peers/", ""): "other libraries in processes of their own; test_bench.py",
     ("kernels/__init__.py", "ImportError"): "a source folder imported by its bare name; test_layering.py",

@@ -48,6 +48,22 @@ def test_groups_of_processes_have_the_numbers_of_virtual_ranks(launch, size, ran
 
 
 @pytest.mark.slow
+def test_training_for_long_holds_no_more_and_repeats_itself(launch):
+    status, lines, err = launch(2, str(FOLDER / "soak_script.py"), "120")
+    assert (status, lines[1::2]) == (0, [f"rank {rank} holds no more than before" for rank in range(2)]), (lines, err)
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_at_any_moment_is_named_by_all_in_time(launch):
+    status, lines, err = launch(4, str(FOLDER / "kill_script.py"), "2")
+    died = float(next(line for line in lines if line.startswith("at ")).split()[1])
+    told = [line for line in lines if " told " in line]
+    assert status == 137 and len(told) == 3, (lines, err)
+    for line in told:
+        assert "told rank 2 was killed by SIGKILL during" in line and float(line.split()[-1]) - died < 2
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("what, status, told", [
     ("kill", 137, "rank 1 was killed by SIGKILL during"), ("raise", 1, "rank 1 has ended its program"),
     ("leave", 0, "rank 1 has ended its program"), ("shape", 0, "rank 1 is at moe_ffn(hidden_states:f32[4,16]"),
