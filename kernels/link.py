@@ -373,7 +373,7 @@ _open: list[Link] = []
 def _leave() -> None:
     """What Python has printed of an error that ended the program is told to the other ranks."""
     error = getattr(sys, "last_value", None)
-    words = "" if error is None else f"{type(error).__name__}: {error}"
+    words = "" if error is None else f"{type(error).__name__}: {error}".removesuffix(": ")
     for link in _open:
         load().hpmoe_link_leave(link._handle, words.encode())
 
