@@ -3,19 +3,20 @@
 Its CPU has neither all-to-all nor ReduceScatter, so that there is no gradient of AllGather: forward alone.
 """
 
+from collections.abc import Callable
+from typing import cast
+
 import mindspore as ms
 import numpy as np
 from mindspore import communication, mint, ops
 from mindspore.mint.nn import functional
 
-from hpmoe.support.trees import Function
-
 
 def layer(problem, rank, size):
     """The pass of a rank, as of mindspore_loop. problem: the arrays of this rank."""
     communication.init("mccl")
-    gather: Function = ops.AllGather()  # whose annotations know no result
-    reduce: Function = ops.AllReduce()
+    gather = cast(Callable[[ms.Tensor], ms.Tensor], ops.AllGather())  # whose annotations know no result
+    reduce = cast(Callable[[ms.Tensor], ms.Tensor], ops.AllReduce())
     x, weights, ids = (ms.Tensor(problem[name]) for name in ("x", "weights", "ids"))
     gate_up, down = ([ms.Tensor(w) for w in problem[name]] for name in ("gate_up", "down"))
     num_local, top_k = len(gate_up), ids.shape[1]

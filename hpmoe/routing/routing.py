@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import TypeVar
 
 import numpy as np
 
@@ -26,7 +25,6 @@ from hpmoe.support.errors import ArgumentError, check_argument
 from hpmoe.support.known import known
 
 PADDING = -1  # in place of the entry of a row that is of none
-T = TypeVar("T", int, np.ndarray)
 PerRank = Sequence[np.ndarray] | np.ndarray  # for each rank an array, or one of all, [ep, ...]
 
 
@@ -241,7 +239,7 @@ def _received(order: Sequence[np.ndarray], counts: np.ndarray, local: int,
     return tuple(entries), tuple(sources)
 
 
-def relay_of(source: T, rank: T, node_size: int) -> T:
+def relay_of(source: np.ndarray, rank: np.ndarray, node_size: int) -> np.ndarray:
     """The rank that passes on what a source sends to a rank: that at the source's place in the rank's node."""
     return rank // node_size * node_size + source % node_size
 

@@ -10,7 +10,7 @@ from hpmoe.ir.tile_op import RELAYED
 from hpmoe.routing.route_plan import relays_of
 from hpmoe.support.known import known
 from hpmoe.tile_ops import row_modes
-from hpmoe.tile_ops.relays import RELAY_SUM
+from hpmoe.tile_ops.params import Relayed
 from hpmoe.tile_ops.row_modes import Ready
 from hpmoe.verification.units import block_and_height
 
@@ -73,7 +73,7 @@ def rows_of(op: tf.TileOp, i: int, buffers: Sequence[tf.Buffer], routes: Sequenc
         relays = relays_of(routes, route)  # of a route to relays itself
         most = routes[relays].max_rows
         return rows("received", most, relays) if mode is row_modes.RELAY_ROWS else \
-            rows("relayed", most * routes[relays].top_k, op.params.route if op.primitive is RELAY_SUM else route)
+            rows("relayed", most * routes[relays].top_k, op.params.route if isinstance(op.params, Relayed) else route)
     if mode in (row_modes.EXPERT, row_modes.PEER) or (mode is row_modes.OWN and op.domain.is_slots):
         return rows("received", known(plan).max_rows, route)
     if mode is row_modes.ENTRIES:
