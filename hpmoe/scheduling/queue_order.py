@@ -204,7 +204,8 @@ def late_sums(flow: tf.Taskflow) -> tf.Taskflow:
     What other ranks put is later than a plan knows. A worker that waits for it has its own puts behind it, for which others
     wait in turn.
     """
-    blocks = [b for b in flow.blocks if b.unit == "tile" and b.columns and b.dynamic]
+    blocks = [b for b in flow.blocks if b.columns and (
+        (b.unit == "tile" and b.dynamic) or flow.events["extent"][b.first] == tf.RELAYED)]
     if not blocks:
         return flow
     later = np.arange(len(flow.events))
