@@ -1,4 +1,4 @@
-"""Relays of an all-gather across nodes: ids by which a token goes to one rank of every node, and by which that spreads it."""
+"""Relays of an all-gather across nodes: ids by which a token goes to a rank of every node, and by which that spreads it."""
 
 from __future__ import annotations
 
