@@ -35,6 +35,7 @@ LIMITS = (
     Limit("top_k, of tokens sent once,", 256, lambda plan, _: plan.top_k if plan.once_of >= 0 else 0),
     Limit("num_experts, with copies,", 1024,
           lambda plan, ep_size: max(plan.num_experts, plan.num_local_experts * ep_size)),
+    Limit("tp_size, the shards of an expert,", 1, lambda plan, _: plan.tp_size),
     Limit("the copies of a rank's experts", 64, lambda plan, _: plan.placement.most_copies if plan.placement else 0),
 )
 MOST_COLUMNS = 65_535  # of a matmul's operand: a parameter of 16 bits

@@ -1,4 +1,4 @@
-"""Link: the processes of a machine that launch together, through memory that all of them map; the Python side of link/."""
+"""Link: processes that launch together, through memory that those of a machine map; the Python side of link/."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ import numpy as np
 from hpmoe.kernels.cpu_target import runs_for_main_thread
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.memory import Lease, Pool
-from hpmoe.kernels.native import ABI_VERSION, Failure, Rank, Status, load
+from hpmoe.kernels.native import ABI_VERSION, Failure, Hosts, Rank, Status, Traffic as NativeTraffic, load
 from hpmoe.kernels.protocol import VERSION, Code
-from hpmoe.ranks.link import register_link
+from hpmoe.ranks.link import Traffic, register_link
 from hpmoe.ranks.rendezvous import Group
 from hpmoe.ranks.starting import ended
 from hpmoe.support.dtypes import dtype_name, rounded, widen
@@ -35,6 +35,7 @@ from hpmoe.support.trees import PyTree
 
 Handler = Callable[[int, FrameType | None], object]
 TIMEOUT_S = 300.0  # for the last rank to come to a meeting
+MESSAGE_BYTES = 1 << 20  # to ranks of other hosts, at most
 COUNTER_WORDS = 8  # from one counter to the next: a cache line
 
 
@@ -56,7 +57,8 @@ class Launched(Protocol):
 class Link:
     """Memory that the processes of a group share; what all of them call, each does.
 
-    Each rank has a heap that all map: a file without a name, gone when they are.
+    Each rank has a heap that all of its host map: a file without a name, gone when they are. To those of other hosts go
+    messages.
 
     Attributes:
         rank, size: of this process in the group.
@@ -65,7 +67,9 @@ class Link:
         pool: memory in this rank's heap.
     """
 
-    def __init__(self, group: Group, timeout: float = TIMEOUT_S, heap_bytes: int | None = None):
+    def __init__(self, group: Group, timeout: float = TIMEOUT_S, heap_bytes: int | None = None,
+                 message_bytes: int = MESSAGE_BYTES):
+        self.message_bytes = message_bytes
         self.rank, self.size, self.timeout, self.exchanges = group.rank, group.size, timeout, 0
         self._names = [member.name for member in group.members]
         cores = sorted(os.sched_getaffinity(0))
@@ -74,7 +78,9 @@ class Link:
         for rank, (version, _) in enumerate(told):
             if version != said[0]:
                 raise _failed(f"{self._names[rank]} has another version of hpmoe's kernels", rank)
-        self.num_threads = max(1, int(sum(1 / sum(core in theirs for _, theirs in told) for core in cores)))
+        self._is_here = [not group.sockets or group.sockets[rank] is None for rank in range(self.size)]
+        shared = [theirs for (_, theirs), is_here in zip(told, self._is_here, strict=True) if is_here]
+        self.num_threads = max(1, int(sum(1 / sum(core in theirs for theirs in shared) for core in cores)))
         size = heap_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         file = load().hpmoe_heap_make(size)
         if file < 0:
@@ -82,7 +88,7 @@ class Link:
         files = group.share(file)
         words = [(ctypes.c_int32 * self.size)(*each) for each in (
             files, [m.pid for m in group.members], [m.pidfd for m in group.members])]
-        self._handle = load().hpmoe_link_open(self.rank, self.size, *words)
+        self._handle = load().hpmoe_link_open(self.rank, self.size, *words, self._hosts(group))
         for rank, is_open in enumerate(group.all_gather("a map of the heaps", b"1" if self._handle else b"")):
             if not is_open:
                 raise _failed(f"{self._names[rank]} has no address space for the memory that processes share", rank)
@@ -94,6 +100,13 @@ class Link:
         self._turn = new_lock()  # of the thread whose call it is
         self._calls, self._has_met = 0, False  # calls in which all have met, or this rank has failed
         _open.append(self)
+
+    def _hosts(self, group: Group) -> Hosts | None:
+        """What reaches ranks of other hosts, with the sockets, which are no longer the group's."""
+        if all(self._is_here):
+            return None
+        sockets = [-1 if each is None else each.detach() for each in group.sockets]
+        return Hosts((ctypes.c_int32 * self.size)(*sockets), group.secret, self.message_bytes)
 
     def meet(self, what: str, payload: bytes, key: bytes = b"", timeout: float | None = None) -> list[bytes]:
         """What each rank gives. `what` says in words what that is; `key` is the same on all ranks.
@@ -136,6 +149,8 @@ class Link:
     def sum(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
         """The sum over ranks of each array, in float32 in the order of ranks, rounded once: each rank sums a part."""
         key = str([(dtype_name(a.dtype), a.shape) for a in arrays]).encode()
+        if not all(self._is_here):
+            return self._sum_of_copies(arrays, key)
         mine = self.pool.lease([a.nbytes for a in arrays])
         sums = self.pool.lease([a.nbytes for a in arrays])
         for i, array in enumerate(arrays):
@@ -151,6 +166,17 @@ class Link:
             pieces = [found[rank][i][self._part(array.size, rank)] for rank in range(self.size)]
             results.append(np.concatenate(pieces).reshape(array.shape))
         self._kept += [mine, sums]
+        return results
+
+    def _sum_of_copies(self, arrays: list[np.ndarray], key: bytes) -> list[np.ndarray]:
+        """The same where not all ranks share memory: each gets the arrays of all."""
+        told = self.meet("a sum over ranks", b"".join(np.ascontiguousarray(a).tobytes() for a in arrays), key)
+        ends = np.cumsum([0, *(a.nbytes for a in arrays)])
+        results = []
+        for array, start, end in zip(arrays, ends, ends[1:], strict=False):
+            parts = [np.frombuffer(data[start:end], array.dtype) for data in told]
+            total = np.asarray(sum(widen(part) for part in parts))
+            results.append(rounded(total, dtype_name(array.dtype)).reshape(array.shape))
         return results
 
     def _told_arrays(self, what: str, lease: Lease, arrays: Sequence[np.ndarray], key: bytes) -> list[list[np.ndarray]]:
@@ -203,6 +229,13 @@ class Link:
     def waits(self) -> np.ndarray:
         """float64 [size], the seconds that this rank has waited for each one to come to what all call."""
         return np.array([load().hpmoe_link_waited_ns(self._handle, r) for r in range(self.size)], np.float64) * 1e-9
+
+    @property
+    def traffic(self) -> Traffic:
+        """What has been sent to other hosts so far."""
+        found = NativeTraffic()
+        load().hpmoe_link_traffic(self._handle, found)
+        return Traffic(*(getattr(found, name) for name in Traffic._fields))
 
     def time_exchange(self, times: int, is_bare: bool) -> float:
         """Seconds of an exchange of 64 bytes with every other rank: of a meeting, or of stores and loads alone.
@@ -264,6 +297,9 @@ class Link:
                 said = f"{name} {_how_it_ended(status.value)} during {what}, or before it."
             case Code.PEER_LEFT:
                 said = f"{name} has ended its program{text and ' with ' + text}, and this rank is at {what}."
+            case Code.PEER_LOST:
+                said = (f"{name} was not heard of for {status.value / 1e3:.1f} s during {what}, or before it: its host is "
+                        "gone, or what connects it.")
             case Code.PEER_LATE:
                 said = f"{name} has not come to {what} in time."
             case Code.OTHER_CALL:

@@ -15,7 +15,7 @@ from hpmoe.kernels.protocol import Dtype
 from hpmoe.support import loading
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 17
+ABI_VERSION = 18
 
 
 class Rank(ctypes.Structure):
@@ -43,6 +43,18 @@ class Failure(ctypes.Structure):
     """HpmoeFailure of core/abi.h."""
 
     _fields_ = [("status", Status), ("origin", ctypes.c_int32), ("text", ctypes.c_char * 212)]
+
+
+class Hosts(ctypes.Structure):
+    """HpmoeHosts of core/abi.h."""
+
+    _fields_ = [("sockets", ctypes.POINTER(ctypes.c_int32)), ("secret", ctypes.c_char_p), ("most_bytes", ctypes.c_int64)]
+
+
+class Traffic(ctypes.Structure):
+    """HpmoeTraffic of core/abi.h."""
+
+    _fields_ = [(name, ctypes.c_int64) for name in ("messages", "bytes", "row_messages", "rows", "row_bytes")]
 
 
 class Rows(ctypes.Structure):
@@ -116,7 +128,7 @@ def _link_signatures() -> loading.Signatures:
     call = [handle, ctypes.c_char_p, ctypes.c_uint64]
     return {
         "hpmoe_heap_make": (ctypes.c_int32, [number]),
-        "hpmoe_link_open": (handle, [ctypes.c_int32, ctypes.c_int32, words, words, words]),
+        "hpmoe_link_open": (handle, [ctypes.c_int32, ctypes.c_int32, words, words, words, ctypes.POINTER(Hosts)]),
         "hpmoe_link_heap": (handle, [handle, ctypes.c_int32]),
         "hpmoe_link_take": (number, [handle, number]),
         "hpmoe_link_give": (None, [handle, number]),
@@ -126,6 +138,7 @@ def _link_signatures() -> loading.Signatures:
         "hpmoe_link_failure": (None, [handle, ctypes.POINTER(Failure)]),
         "hpmoe_link_leave": (None, [handle, ctypes.c_char_p]),
         "hpmoe_link_time": (ctypes.c_double, [handle, number, ctypes.c_int32]),
+        "hpmoe_link_traffic": (None, [handle, ctypes.POINTER(Traffic)]),
         "hpmoe_link_waited_ns": (number, [handle, ctypes.c_int32]),
         "hpmoe_link_launch": (ctypes.c_int, [*call, handle, number, ctypes.POINTER(Rank), handle, ctypes.c_int32,
                                              ctypes.c_double, handle, handle, ctypes.c_int32, status]),
@@ -139,7 +152,7 @@ def load() -> ctypes.CDLL:
         *(ctypes.c_void_p, ctypes.c_int64),  # image
         *(ctypes.POINTER(Rank), ctypes.c_int32),
         *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64),  # machine, work, parts
-        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),  # trace, released_by, missed, totals
+        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),  # times, released_by, missed, totals
         *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32),  # served, moved, bins
         ctypes.POINTER(Status),
     ]

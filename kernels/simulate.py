@@ -20,7 +20,7 @@ from hpmoe.machines.machine import Machine, Mesh
 from hpmoe.routing.routing import PerRank
 from hpmoe.support.errors import LaunchError, check_argument
 from hpmoe.support.known import known
-from hpmoe.timelines.run import RATES, Simulated
+from hpmoe.timelines.run import RATES, Simulated, rows_of
 from hpmoe.timelines.timeline import Timeline
 
 NUM_BINS = 512  # of the time over which traffic is counted
@@ -95,8 +95,7 @@ def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing
                    f"of {tasks} tasks on {flow.ep_size} ranks, which take {tasks * BYTES_OF_TASK / 2**30:.1f} GiB",
                    f"of at most {MOST_TASKS} on all ranks: by fewer tokens or ranks, larger tiles, or room for fewer rows")
     arrays, lengths = inputs_of(flow, routing, seed, topk_weights), lengths_of(flow, num_tokens)
-    trace, known, moved = _run(flow, machine, _ranks(flow, arrays, lengths))
-    return Timeline.from_trace(flow, trace, known, moved)
+    return Timeline(flow, *rows_of(flow), *_run(flow, machine, _ranks(flow, arrays, lengths)))
 
 
 def _machine(flow: Taskflow, machine: Machine | None, mesh: Mesh | None) -> Machine:
@@ -107,9 +106,11 @@ def _machine(flow: Taskflow, machine: Machine | None, mesh: Mesh | None) -> Mach
     check_argument(isinstance(on, Machine) and _workers(on) == _workers(known(flow.machine)), "hpmoe.simulate", "machine",
                    f"{on.name} of {_workers(on)}" if isinstance(on, Machine) else repr(machine),
                    f"an hpmoe.Machine of {_workers(known(flow.machine))}, as the flow has")
-    is_its_own = mesh is None or isinstance(mesh, Mesh) and mesh == Mesh(flow.ep_size)
+    tp_size = max((plan.tp_size for plan in flow.routes), default=1)
+    own = Mesh(flow.ep_size // tp_size, tp_size=tp_size)
+    is_its_own = mesh is None or isinstance(mesh, Mesh) and (mesh.ep_size, mesh.tp_size) == (own.ep_size, tp_size)
     check_argument(is_its_own, "hpmoe.simulate", "mesh", repr(mesh),
-                   f"{Mesh(flow.ep_size)}, which the flow was made for, or None")
+                   f"{own}, which the flow was made for, or None")
     return on
 
 
@@ -119,12 +120,13 @@ def _workers(machine: Machine) -> str:
     return f"{machine.num_aic} AIC and {machine.num_aiv} AIV queues"
 
 
-def _run(flow: Taskflow, machine: Machine, ranks: ctypes.Array) -> tuple[np.ndarray, Simulated, np.ndarray]:
-    """The trace of a run, what else is known of it, and the bytes moved from rank to rank."""
+def _run(flow: Taskflow, machine: Machine, ranks: ctypes.Array
+         ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, Simulated, np.ndarray]:
+    """What a Run has of a simulation besides its rows: times, their origin, all else that is known, and bytes moved."""
     work, image = Work(flow, machine), pack(flow)
     table = np.ascontiguousarray(work.by_routing.reshape(-1), WORK)
-    trace = np.zeros((flow.ep_size, flow.num_tasks, 3), np.int64)
-    released_by = np.full(flow.ep_size * flow.num_tasks, -1, np.int64)
+    times = np.zeros((flow.ep_size * flow.num_tasks, 3))
+    released_by = np.full(flow.ep_size * flow.num_tasks, -1, np.int32)
     missed = np.zeros(flow.ep_size * flow.num_tasks)
     traffic = np.zeros((flow.ep_size, len(RATES), 2))
     moved = np.zeros((flow.ep_size, flow.ep_size))
@@ -132,7 +134,7 @@ def _run(flow: Taskflow, machine: Machine, ranks: ctypes.Array) -> tuple[np.ndar
     status = Status()
     load().hpmoe_simulate(image.ctypes.data, image.nbytes, ranks, flow.ep_size, ctypes.byref(_native(machine, flow.ep_size)),
                           table.ctypes.data, work.footprints.num_parts,
-                          *(a.ctypes.data for a in (trace, released_by, missed, traffic, served, moved)),
+                          *(a.ctypes.data for a in (times, released_by, missed, traffic, served, moved)),
                           NUM_BINS, ctypes.byref(status))
     check_argument(status.code != Code.TIMEOUT or status.rank >= 0, "hpmoe.simulate", "machine",
                    f"{machine.name} of such rates and costs that the run takes centuries",
@@ -140,8 +142,9 @@ def _run(flow: Taskflow, machine: Machine, ranks: ctypes.Array) -> tuple[np.ndar
     if status.code:
         fault = load().hpmoe_image_fault(image.ctypes.data, image.nbytes) or b""
         raise _explained(flow, make_error(status, image, fault.decode()))
-    return trace, Simulated(machine, traffic, released_by, missed, float(served[0]),
-                            served[1:].reshape(flow.ep_size, len(RATES), NUM_BINS)), moved
+    wait_begin, begin, end = times.T
+    return wait_begin, begin, end, 0.0, Simulated(machine, traffic, released_by, missed, float(served[0]),
+                                                  served[1:].reshape(flow.ep_size, len(RATES), NUM_BINS)), moved
 
 
 def _native(machine: Machine, ep_size: int) -> _Machine:

@@ -41,7 +41,7 @@ def inputs_of(flow: Taskflow, routing: Routing, seed: int, topk_weights: Sequenc
 
 
 def _ids(plan: RoutePlan, routing: Routing, seed: int) -> PerRank:
-    sizes = (plan.ep_size, plan.num_tokens, plan.top_k, plan.num_experts)
+    sizes = (plan.ep_size, plan.num_tokens, plan.num_choices, plan.num_model_experts)
     if routing is None or (is_number(routing) and routing == 1):
         return balanced_ids(*sizes)
     if isinstance(routing, (int, float, np.number)) and is_number(routing):
@@ -90,7 +90,7 @@ def _weights(flow: Taskflow, plan: RoutePlan, routing: Routing, given: Sequence[
                        f"of {len(given)} ranks" if _is_list(given) else repr(given), f"of {flow.ep_size} ranks")
     if plan.weights < 0:
         return
-    shape, dtype = (plan.num_tokens, plan.top_k), numpy_dtype(flow.buffers[plan.weights].dtype)
+    shape, dtype = (plan.num_tokens, plan.num_choices), numpy_dtype(flow.buffers[plan.weights].dtype)
     is_drawn = routing is None or is_number(routing)
     check_argument(is_drawn or given is not None, "hpmoe.simulate", "topk_weights", "None",
                    "given with routing: drop_policy=\"probs\" keeps the entries with the largest")

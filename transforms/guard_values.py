@@ -34,7 +34,9 @@ class _Report:
     counts: MutableMapping[str, int] | None
 
     def __call__(self, found: np.ndarray, has_ranks: bool) -> LaunchError | None:
-        """Takes the counts of each row, on all ranks where the first dimension is theirs; an error is to be raised."""
+        """Takes what is found in each row, how many values first, on all ranks where the first dimension is theirs; an
+        error is to be raised."""
+        found = found[..., :1]
         total = int(found.sum())
         if self.counts is not None:
             self.counts[self.value] = self.counts.get(self.value, 0) + total
@@ -72,7 +74,8 @@ def guard_values(program: Program, *, of: Sequence[str] | None = None, low: floa
         b = dispatch x a
         ->
         b, c = count_and_fill[fill=zero] x low high     d = dispatch b a
-        and c, how many of each row, leaves the program too; with "raise" nothing is filled: c = count_outside x low high
+        and c, how many of each row and a bit for each value, leaves the program too and is saved for the gradient; with
+        "raise" nothing is filled: c = count_outside x low high
 
     Requires: a plain function; the innermost of a chain, but for others of its kind.
     Ensures: the same function of values that are in range.

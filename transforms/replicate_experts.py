@@ -16,6 +16,7 @@ from hpmoe.primitives.replicate import replicate_weights
 from hpmoe.primitives.route import make_route
 from hpmoe.routing.balance import check_loads, place_replicas
 from hpmoe.routing.placement import Placement
+from hpmoe.routing.shards import of_shards
 from hpmoe.runtime.transform import transform
 from hpmoe.support.errors import TransformError, check_argument
 
@@ -116,8 +117,9 @@ def _placed(builder: Builder, eqn: Equation, routes: dict[Var, Placement], loads
             **options: Any) -> Var:
     """The route with a placement, of the same received rows; as it was where nothing is worth copying."""
     aval = as_route(eqn.outputs[0].aval)
-    check_argument(len(loads) == aval.num_experts, "replicate_experts", "loads", f"of {len(loads)} experts",
-                   f"of the {aval.num_experts} of a route on {aval.ep_size} ranks")
+    check_argument(len(loads) == aval.num_model_experts, "replicate_experts", "loads", f"of {len(loads)} experts",
+                   f"of the {aval.num_model_experts} of a route on {aval.ep_size} ranks")
+    loads = of_shards(np.asarray(loads), aval.num_own_experts, aval.tp_size)
     placement = place_replicas(loads, ep_size=aval.ep_size, **options)
     var, params = eqn.outputs[0], eqn.params
     if placement.most_copies:

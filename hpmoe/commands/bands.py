@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from concurrent.futures import ThreadPoolExecutor
+
 import hpmoe
 from hpmoe.commands.layer import Layer
 from hpmoe.costs.start import start_us
@@ -10,31 +13,50 @@ from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
 
 SIDES = ("fused", "unfused", "speedup")
+AT_ONCE = 2  # simulations, whose times take memory while they run
+Flows = tuple[hpmoe.Taskflow, hpmoe.Taskflow]  # fused, unfused
 
 
-def spans(layer: Layer, lines: tuple[hpmoe.Timeline, hpmoe.Timeline], machine: hpmoe.Machine) -> dict[str, float]:
+def digits(value: float, within: tuple[float, float] | None = None) -> str:
+    """A figure with three digits at most, and no more than its band supports: the last one is of the power of ten below half
+    of the band's width.
+
+    Example:
+        >>> digits(11.83, (10.6, 13.1)), digits(1.842, (1.81, 1.87)), digits(11.83), digits(4321.0, (3900.0, 4700.0))
+        ('12', '1.84', '11.8', '4300')
+    """
+    if value <= 0:
+        return "0"
+    last = math.floor(math.log10(value)) - 2
+    if within and within[1] > within[0]:
+        last = max(last, math.floor(math.log10((within[1] - within[0]) / 2)))
+    return f"{round(value, -last):.{max(0, -last)}f}"
+
+
+def spans(layer: Layer, flows: Flows, machine: hpmoe.Machine) -> dict[str, float]:
     """Milliseconds of two schedules, fused and unfused, as they are on another machine, and their ratio."""
-    fused, unfused = (hpmoe.simulate(line.flow, machine, routing=layer.ids).span for line in lines)
-    fused += start_us(lines[0].flow, machine)
+    fused, unfused = (hpmoe.simulate(flow, machine, routing=layer.ids).span for flow in flows)
+    fused += start_us(flows[0], machine)
     return {"fused": fused / 1e3, "unfused": unfused / 1e3, "speedup": unfused / fused}
 
 
-def bands(layer: Layer, lines: tuple[hpmoe.Timeline, hpmoe.Timeline], count: int,
+def bands(layer: Layer, flows: Flows, nominal: dict[str, float], count: int,
           progress: Progress) -> dict[str, tuple[float, float]]:
     """Least and most of each figure, over this machine and those drawn from the ranges; none without such machines."""
-    found = [spans(layer, lines, layer.machine)]
-    for i, machine in enumerate(drawn(layer.machine, count), 1):
-        progress(f"machine {i} of {count} in the ranges of its constants")
-        found.append(spans(layer, lines, machine))
+    found = [nominal]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for i, other in enumerate(pool.map(lambda machine: spans(layer, flows, machine), drawn(layer.machine, count)), 1):
+            progress(f"machine {i} of {count} in the ranges of its constants")
+            found.append(other)
     return {side: (min(f[side] for f in found), max(f[side] for f in found)) for side in SIDES} if found[1:] else {}
 
 
-def sensitivity(layer: Layer, lines: tuple[hpmoe.Timeline, hpmoe.Timeline], progress: Progress) -> list[Fields]:
+def sensitivity(layer: Layer, flows: Flows, progress: Progress) -> list[Fields]:
     """For each constant what the figures are with it alone at either end, those first on which most hinges."""
     out, constants = [], uncertain(layer.machine)
     for name, *ends in at_ends(layer.machine):
         progress(f"{name}, {len(out) + 1} of {len(constants)}")
-        low, high = (spans(layer, lines, machine) for machine in ends)
+        low, high = (spans(layer, flows, machine) for machine in ends)
         out.append({"constant": name, "low": constants[name].low, "high": constants[name].high,
                     "source": constants[name].source, "at_low": low, "at_high": high})
     return sorted(out, key=lambda row: -abs(row["at_low"]["speedup"] / row["at_high"]["speedup"] - 1)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
-import numpy as np
 from absl import flags
 
-from hpmoe.commands import bench_permute, bench_processes, bench_report, options
+from hpmoe.commands import bench_permute, bench_processes, bench_report, bench_styles, options
+from hpmoe.commands.bench_arrays import make_arrays
 from hpmoe.kernels.native import products_name
 from hpmoe.peers import SIDES
 from hpmoe.peers.contest import Contest, version
 from hpmoe.peers.layer_problem import LayerProblem
-from hpmoe.routing.workload import drawn_ids
 from hpmoe.support import host
-from hpmoe.support.dtypes import FLOATS, numpy_dtype
+from hpmoe.support.dtypes import FLOATS
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
 
@@ -43,8 +43,10 @@ def define(values: flags.FlagValues) -> None:
     options.define_choice(values, "routing", "uniform", "how experts are drawn", ("uniform", "zipf"))
     options.define_switch(values, "suite", "these sizes, 64 tokens, Zipf routing, and 4 ranks of a quarter of the tokens")
     options.define_switch(values, "permute", "instead: rows permuted and brought back, beside a copy and other frameworks")
-    options.define_integer(values, "processes", None, "instead: so many ranks, each a process, beside PyTorch with gloo; "
-                           "--tokens are of a rank")
+    options.define_switch(values, "styles", "instead: a layer of permute and exchange beside the same of dispatch and "
+                          f"combine, on {bench_styles.RANKS} ranks where --ep is not given")
+    options.define_integer(values, "processes", None, "instead: so many ranks, each a process, beside PyTorch and "
+                           "MindSpore; --tokens are of a rank")
     options.define_integer(values, "seed", 0, "seed of the random inputs", least=0)
     options.define_integer(values, "repeats", 7, "turns of each side")
     options.define_integer(values, "timeout", 600, "seconds that a side may take to start, compile or run once")
@@ -53,9 +55,10 @@ def define(values: flags.FlagValues) -> None:
 
 
 def run(o: flags.FlagValues) -> int:
-    if o.permute:
-        options.check_flag(o.out is None, "out", o.out, "left out with --permute, whose result is a text")
-        return permuted(o)
+    for name, report in (("permute", permuted), ("styles", in_styles)):
+        if o[name].value:
+            options.check_flag(o.out is None, "out", o.out, f"left out with --{name}, whose result is a text")
+            return report(o)
     if o.processes is not None:
         return of_processes(o)
     names = ["hpmoe", *peers(o.peers)]
@@ -96,10 +99,23 @@ def permuted(o: flags.FlagValues) -> int:
     return 0
 
 
+def in_styles(o: flags.FlagValues) -> int:
+    """What --styles prints."""
+    sizes = {**options.sizes(o), "ep": o.ep if o["ep"].present else bench_styles.RANKS}
+    options.check_sizes(SimpleNamespace(**sizes))
+    report = {"machine": machine(), "seed": o.seed, "repeats": o.repeats, "cases": []}
+    for dtype in DTYPES[o.dtype]:
+        report["cases"].append(bench_styles.measured(sizes, dtype, o.seed, o.repeats))
+        if not o.json:
+            print("\n".join(bench_styles.lines(report["cases"][-1])), flush=True)
+    print(json.dumps(report) if o.json else bench_styles.NOTES)
+    return 0
+
+
 def of_processes(o: flags.FlagValues) -> int:
     """What --processes prints."""
     options.check_sizes(o)
-    sides, sizes = bench_processes.sides_of(o.peers), options.sizes(o)
+    sides, sizes = {dtype: bench_processes.sides_of(o.peers, dtype) for dtype in DTYPES[o.dtype]}, options.sizes(o)
     todo = list(bench_processes.cases(o.processes, {name: sizes[name] for name in SIZES}, o.suite))
     options.check_picture(o.out)
     report = {"machine": machine(), "seed": o.seed, "repeats": o.repeats, "cases": []}
@@ -107,11 +123,11 @@ def of_processes(o: flags.FlagValues) -> int:
         print("\n".join(bench_processes.HEAD), flush=True)
     for what in todo:
         for dtype in DTYPES[o.dtype]:
-            case = bench_processes.measured(o.processes, what, dtype, sides, o.seed, o.repeats)
+            case = bench_processes.measured(o.processes, what, dtype, sides[dtype], o.seed, o.repeats)
             report["cases"].append(case)
             if not o.json and case["status"] == 0:
                 print("\n".join(bench_processes.rows(case)), flush=True)
-    report["ok"] = all(case["status"] == 0 for case in report["cases"])
+    report["ok"] = all(case["status"] == 0 and not case["wrong"] for case in report["cases"])
     if o.out and report["ok"]:
         bench_processes.draw(report, o.out)
     print(json.dumps(report) if o.json else "\n".join(["", *bench_processes.closing_lines(report), bench_processes.NOTES]))
@@ -162,23 +178,3 @@ def measured(what: Fields, dtype: str, seed: int, contest: Contest, names: list[
         load = max(problem.counts) * problem.experts / sum(problem.counts)
         return {"name": what["name"], "sizes": sizes, "dtype": dtype, "routing": what["routing"],
                 "max_over_mean_load": load, **bench_report.summary(problem.flops, contestants)}
-
-
-def make_arrays(problem: LayerProblem, routing: str, seed: int) -> dict[str, np.ndarray]:
-    """Random inputs, float32 holding values of the dtype."""
-    rng = np.random.default_rng(seed)
-    n, h, i, e = problem.num_tokens, problem.hidden, problem.intermediate, problem.experts
-
-    def rounded(array: np.ndarray) -> np.ndarray:
-        return array.astype(numpy_dtype(problem.dtype)).astype(np.float32)
-
-    def normal(*shape: int, scale: float = 1.0) -> np.ndarray:
-        return rounded(rng.standard_normal(shape, np.float32) * np.float32(scale))
-
-    ids = drawn_ids(1, n, problem.top_k, e, is_zipf=routing == "zipf", seed=rng)[0]
-    weights = rng.random((n, problem.top_k), np.float32) + np.float32(0.1)
-    return {"hidden_states": normal(n, h), "topk_ids": ids,
-            "topk_weights": rounded(weights / weights.sum(-1, keepdims=True)),
-            "gate_up_weight": normal(e, h, 2 * i, scale=h ** -0.5),
-            "down_weight": normal(e, i, h, scale=i ** -0.5),
-            "cotangent": normal(n, h)}

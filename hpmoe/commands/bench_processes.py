@@ -1,18 +1,27 @@
-"""hpmoe bench --processes: the MoE-FFN with a process for each rank beside PyTorch with gloo; what communication takes."""
+"""hpmoe bench --processes: the MoE-FFN with a process for each rank, beside PyTorch and MindSpore."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
+import os
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hpmoe.commands import options
-from hpmoe.peers import MALLOC
+from hpmoe.commands.bench_arrays import make_arrays
+from hpmoe.peers import MALLOC, numpy_loop
+from hpmoe.peers.contest import TOLERANCE
+from hpmoe.peers.layer_problem import RESULTS, LayerProblem
 from hpmoe.ranks.starting import start_ranks
 from hpmoe.support.kept_files import Fields
 
@@ -20,11 +29,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SUITE = {"tokens": (256, 512, 1024, 2048), "intermediate": (512, 128)}
-TITLES = {"hpmoe": "hpmoe", "torch": "PyTorch, gloo"}
+PEERS = ("torch", "mindspore")
+TITLES = {"hpmoe": "hpmoe", "torch": "PyTorch, gloo", "mindspore": "MindSpore, AllGather"}
+PASSES = ("forward", "forward + backward")
+SCHEDULER = "from mindspore import communication; communication.init('mccl'); import signal; signal.pause()"
 NOTES = """\
-Each process has its share of the cores, and both sides in it, which take turns of 0.1 s after one untimed run: medians of
-the turns. T is of each rank. Communication of hpmoe is the share of its launches in which a rank runs no task that computes
-(copies and waits); of PyTorch the share of a run inside all_to_all_single. Both are means over ranks."""
+Each process has its share of the cores, and all sides in it, which take turns of 0.1 s after one untimed run: medians of
+the turns. Results are checked against float64 before. T is of each rank. Communication is the share of a run beyond the
+work of the rank that computes most: of hpmoe the tasks that compute, in its launches, of PyTorch all but all_to_all_single;
+skew is what the others, on average, wait for that rank. MindSpore's CPU has no gradient of AllGather."""
 
 
 def cases(num_processes: int, sizes: Fields, is_suite: bool) -> Iterator[Fields]:
@@ -39,48 +52,77 @@ def cases(num_processes: int, sizes: Fields, is_suite: bool) -> Iterator[Fields]
             yield {**sizes, "tokens": tokens, "intermediate": intermediate}
 
 
-def sides_of(peers: str) -> list[str]:
-    """The sides: what --peers says."""
-    options.check_flag(peers in ("all", "none", "torch"), "peers", peers, "torch, all or none with --processes")
-    if peers == "none":
-        return ["hpmoe"]
-    options.check_flag(importlib.util.find_spec("torch") is not None, "peers", peers,
-                       "none with --processes where PyTorch is not installed; pip install '.[bench]'")
-    return ["hpmoe", "torch"]
+def sides_of(peers: str, dtype: str) -> list[str]:
+    """The sides: what --peers says. MindSpore's CPU multiplies float32 alone."""
+    names = {"none": [], "all": [*PEERS]}.get(peers, peers.split(","))
+    options.check_flag(set(names) <= set(PEERS), "peers", peers, "all, none, or of torch,mindspore with --processes")
+    options.check_flag("torch" not in names or importlib.util.find_spec("torch") is not None, "peers", peers,
+                       "without torch where PyTorch is not installed; pip install '.[bench]'")
+    return ["hpmoe", *(name for name in PEERS if name in names and (name, dtype) != ("mindspore", "bfloat16"))]
 
 
 def measured(num_processes: int, sizes: Fields, dtype: str, sides: Sequence[str], seed: int, repeats: int) -> Fields:
-    """One case: medians, turns and shares of communication of each side and pass; `status` is not 0 where a rank failed."""
+    """One case: medians, turns and shares of each side and pass. `status`: not 0 where a rank failed; `wrong`: the sides
+    whose results are not those of float64."""
     case: Fields = {"processes": num_processes, "sizes": sizes, "dtype": dtype}
     with tempfile.TemporaryDirectory(prefix="hpmoe_bench_") as folder:
-        given = {**sizes, "dtype": dtype, "seed": seed, "repeats": repeats, "torch": "torch" in sides, "folder": folder}
+        problem = LayerProblem(Path(folder), dtype, num_processes, **sizes)
+        problem.write(make_arrays(problem, "uniform", seed))
+        passes, _ = numpy_loop.layer(problem, np.float64)
+        for name, array in zip(RESULTS, passes[PASSES[1]](), strict=True):
+            np.save(Path(folder) / f"right_{name}.npy", array)
         malloc = [f"{name}={value}" for name, value in MALLOC["malloc that keeps its memory"].items()]
-        command = ["env", *malloc, sys.executable, "-m", "hpmoe.peers.ranks_contest", json.dumps(given)]
-        status = start_ranks(command, num_processes)
+        given = json.dumps({"sides": list(sides), "repeats": repeats, "folder": folder})
+        with _scheduler(num_processes) if "mindspore" in sides else contextlib.nullcontext([]) as environment:
+            status = start_ranks(["env", *malloc, *environment, sys.executable, "-m", "hpmoe.peers.ranks_contest", given],
+                                 num_processes)
         if status != 0:
             return {**case, "status": status}
         ranks = json.loads((Path(folder) / "report.json").read_text())
-    passes = {side: {which: {"ms": statistics.median(turns), "turns_ms": turns,
-                             "communication": statistics.mean(r["shares"][side][which] for r in ranks)}
-                     for which, turns in of_side.items()} for side, of_side in ranks[0]["turns_ms"].items()}
-    return {**case, "status": 0, "sides": passes, "exchange_us": ranks[0]["exchange_us"],
-            "difference": max((d for r in ranks for d in r.get("differences", {}).values()), default=None)}
+    found = {side: {which: {"ms": statistics.median(turns), "turns_ms": turns, **_shares_in(ranks[0], side, which)}
+                    for which, turns in of_side.items() if turns} for side, of_side in ranks[0]["turns_ms"].items()}
+    errors = {side: max(r["errors"][side] for r in ranks) for side in found}
+    return {**case, "status": 0, "sides": found, "exchange_us": ranks[0]["exchange_us"], "errors": errors,
+            "wrong": [side for side, error in errors.items() if not error <= TOLERANCE[dtype]]}
 
 
-def ratio(case: Fields, which: str) -> float | None:
-    """How many times longer PyTorch takes."""
+def _shares_in(rank: Fields, side: str, which: str) -> Fields:
+    """Communication and skew, where they are known."""
+    return dict(zip(("communication", "skew"), rank["shares"].get(side, {}).get(which, ()), strict=False))
+
+
+@contextlib.contextmanager
+def _scheduler(num_processes: int) -> Iterator[list[str]]:
+    """MindSpore's scheduler, which its collectives need, and the variables of ranks that use it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    variables = {"MS_WORKER_NUM": str(num_processes), "MS_SCHED_HOST": "127.0.0.1", "MS_SCHED_PORT": str(port)}
+    scheduler = subprocess.Popen([sys.executable, "-c", SCHEDULER], env={**os.environ, **variables, "MS_ROLE": "MS_SCHED"},
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield [f"{name}={value}" for name, value in {**variables, "MS_ROLE": "MS_WORKER", "GLOG_v": "3"}.items()]
+    finally:
+        scheduler.kill()
+        scheduler.wait()
+
+
+def ratio(case: Fields, which: str, side: str = "torch") -> float | None:
+    """How many times longer another side takes; None where it has no such pass."""
     sides = case["sides"]
-    return sides["torch"][which]["ms"] / sides["hpmoe"][which]["ms"] if "torch" in sides else None
+    return sides[side][which]["ms"] / sides["hpmoe"][which]["ms"] if which in sides.get(side, {}) else None
 
 
 def goals(case: Fields) -> list[tuple[str, float, bool]]:
     """(what, the figure, whether it is met)."""
     sizes, found = case["sizes"], []
-    if case["dtype"] == "float32" and "torch" in case["sides"]:
+    if case["dtype"] == "float32":
         forward = 1.58 if sizes["tokens"] >= 2048 or sizes["intermediate"] == 128 else 1.35
-        for which, wanted in (("forward", forward), ("forward + backward", 1.2)):
-            times = float(ratio(case, which) or 0.0)
-            found.append((f"{which}: PyTorch takes at least {wanted} times as long", times, times >= wanted))
+        for which, side, wanted in (("forward", "torch", forward), (PASSES[1], "torch", 1.2), ("forward", "mindspore", 2.5)):
+            times = ratio(case, which, side)
+            if times is not None:
+                what = f"{which}: {TITLES[side].split(',')[0]} takes at least {wanted} times as long"
+                found.append((what, times, times >= wanted))
     if case["processes"] == 2:
         share = case["sides"]["hpmoe"]["forward"]["communication"]
         found.append(("forward: communication takes at most 5 %", share, share <= 0.05))
@@ -89,8 +131,8 @@ def goals(case: Fields) -> list[tuple[str, float, bool]]:
     return found
 
 
-HEAD = ["| processes | T | I | dtype | pass | hpmoe ms | PyTorch ms | ratio | communication of hpmoe | of PyTorch |",
-        "|---|---|---|---|---|---|---|---|---|---|"]
+HEAD = ["| processes | T | I | dtype | pass | hpmoe ms | PyTorch ms | ratio | MindSpore ms | ratio | communication, skew of "
+        "hpmoe | of PyTorch |", "|---|---|---|---|---|---|---|---|---|---|---|---|"]
 
 
 def rows(case: Fields) -> list[str]:
@@ -99,11 +141,14 @@ def rows(case: Fields) -> list[str]:
     start = f"| {case['processes']} | {sizes['tokens']} | {sizes['intermediate']} | {case['dtype']}"
     lines = []
     for which, own in sides["hpmoe"].items():
-        other = sides.get("torch", {}).get(which)
-        ms, times, share = ("-", "-", "-") if other is None else (
-            f"{other['ms']:.1f}", f"{ratio(case, which):.2f}x", f"{100 * other['communication']:.0f} %")
-        own_share = f"{100 * own['communication']:.0f} %"
-        lines.append(f"{start} | {which} | {own['ms']:.1f} | {ms} | {times} | {own_share} | {share} |")
+        cells = [f"{own['ms']:.1f}"]
+        for side in PEERS:
+            times = ratio(case, which, side)
+            cells += ["-", "-"] if times is None else [f"{sides[side][which]['ms']:.1f}", f"{times:.2f}x"]
+        for side in ("hpmoe", "torch"):
+            of = sides.get(side, {}).get(which)
+            cells.append("-" if of is None else f"{100 * of['communication']:.0f} %, {100 * of['skew']:.0f} %")
+        lines.append(" | ".join([start, which, *cells]) + " |")
     return lines
 
 
@@ -118,6 +163,8 @@ def closing_lines(report: Fields) -> list[str]:
             found.setdefault(what, []).append((figure, met))
     lines += [f"goal, {what}: met in {sum(met for _, met in each)} of {len(each)}, {min(x for x, _ in each):.2f} .. "
               f"{max(x for x, _ in each):.2f}" for what, each in found.items()]
+    lines += [f"WRONG: {side}, error {case['errors'][side]:.1e}: {case['sizes']}, {case['dtype']}" for case in done
+              for side in case["wrong"]]
     return [*lines, *(f"status {case['status']}: {case['sizes']}, {case['dtype']}" for case in report["cases"]
                       if case["status"] != 0)]
 
@@ -128,24 +175,27 @@ def draw(report: Fields, out: str) -> None:
     done = [case for case in report["cases"] if case["status"] == 0]
     figure = Figure(figsize=(10, 1.2 + 0.42 * len(done)), layout="constrained")
     panels = figure.subplots(1, 2)
-    for which, axes in zip(("forward", "forward + backward"), panels, strict=True):
+    for which, axes in zip(PASSES, panels, strict=True):
         _draw_pass(axes, done, which)
     panels[0].set_yticks(range(len(done)), [f"{c['dtype']}, T={c['sizes']['tokens']}, I={c['sizes']['intermediate']}"
                                             for c in done])
     panels[1].set_yticks([])
     m = report["machine"]
-    figure.suptitle(f"MoE-FFN on {done[0]['processes']} processes, ms; light: communication\n{m['cpu']}, {m['cores']} cores")
+    figure.suptitle(f"MoE-FFN on {done[0]['processes']} processes, ms; light: communication, where it is known\n"
+                    f"{m['cpu']}, {m['cores']} cores")
     figure.savefig(out, dpi=90)
 
 
 def _draw_pass(axes: Axes, done: Sequence[Fields], which: str) -> None:
-    colors = {"hpmoe": ("#1b6ca8", "#7fb3d9"), "torch": ("#76808c", "#cfd6dd")}
+    colors = {"hpmoe": ("#1b6ca8", "#7fb3d9"), "torch": ("#76808c", "#cfd6dd"), "mindspore": ("#b08a4a", "#e0cfa8")}
     for i, case in enumerate(done):
-        for k, (side, of_side) in enumerate(case["sides"].items()):
-            ms, share, y = of_side[which]["ms"], of_side[which]["communication"], i + 0.4 * k - 0.2
+        present = [side for side, of_side in case["sides"].items() if which in of_side]
+        for k, side in enumerate(present):
+            of, height = case["sides"][side][which], 0.8 / len(present)
+            ms, share, y = of["ms"], of.get("communication", 0.0), i - 0.4 + height * (k + 0.5)
             title = TITLES[side] if i == 0 else None
-            axes.barh(y, ms * (1 - share), 0.38, color=colors[side][0], label=title)
-            axes.barh(y, ms * share, 0.38, left=ms * (1 - share), color=colors[side][1])
+            axes.barh(y, ms * (1 - share), 0.95 * height, color=colors[side][0], label=title)
+            axes.barh(y, ms * share, 0.95 * height, left=ms * (1 - share), color=colors[side][1])
             axes.text(ms, y, f" {ms:.0f}", va="center", fontsize=7)
     axes.set_title(which, fontsize=9)
     axes.invert_yaxis()

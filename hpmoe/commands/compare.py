@@ -22,7 +22,8 @@ NOTES = """\
 hpmoe compare A B: each is "fused", "unfused", or settings separated by commas, of any flag above, as in
   hpmoe compare policy=critical_path policy=stage_order,signal=peer --ep=4 --tokens=1024 --out=page.html
 Flags hold for both. Simulated unless --measured is given, which runs both in turn on this CPU, as virtual ranks that
-share its cores; there choose sizes that it can hold. Times of workers are of the mean worker; the ratio is B / A."""
+share its cores; there choose sizes that it can hold. Times of workers are of the mean worker; the ratio is B / A.
+""" + simulate.NOTES
 POSITIONAL = ("a", "b")
 
 

@@ -1,4 +1,4 @@
-"""hpmoe launch: starts a script as several ranks on this computer."""
+"""hpmoe launch: starts a script as several ranks, on this computer or on several."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from collections.abc import Sequence
 from absl import flags
 
 from hpmoe.commands import options
-from hpmoe.ranks.starting import start_ranks
+from hpmoe.ranks.launchers import SECRET
+from hpmoe.ranks.starting import Hosts, start_ranks
 
 SUMMARY = "starts a script as several ranks, each a process: hpmoe launch -n 4 script.py its arguments"
 NOTES = """\
 What follows the script is passed on to it. Each rank has its own number in RANK, LOCAL_RANK and RANK_ID, and how many
 there are in WORLD_SIZE; hpmoe.world() reads them. Folder and environment are this process's, cores are divided.
+
+On several computers it is called on each, with the same HPMOE_SECRET in the environment, as of openssl rand -hex 32:
+hpmoe launch -n 4 --hosts=2 --host_rank=0 --rendezvous=ADDRESS:PORT script.py, with the address of the one of host_rank 0.
 
 Where a rank fails, a line on stderr says how. The others go on: they raise an error where they need that rank. Ctrl-C
 and SIGTERM reach all. Exits with the status of the first rank that failed, 128 and its number after a signal."""
@@ -23,6 +27,10 @@ and SIGTERM reach all. Exits with the status of the first rank that failed, 128 
 
 def define(values: flags.FlagValues) -> None:
     options.define_integer(values, "ranks", None, "how many; -n says it shorter", short_name="n")
+    options.define_integer(values, "hosts", 1, "computers that start as many ranks")
+    options.define_integer(values, "host_rank", 0, "which of them this one is", least=0)
+    flags.DEFINE_string("rendezvous", "", "host:port at which rank 0 listens, with several computers", flag_values=values)
+    options.define_integer(values, "node_size", None, "neighbouring ranks that share memory, the others as if elsewhere")
 
 
 def run(o: flags.FlagValues, script: Sequence[str]) -> int:
@@ -30,7 +38,19 @@ def run(o: flags.FlagValues, script: Sequence[str]) -> int:
     options.check_flag(o.ranks is not None, "ranks", None, "given, as in -n 4")
     if not script or not os.path.isfile(script[0]):
         raise options.UsageError(f"script {' '.join(script[:1])!r}: it must be a file, after the flags")
-    status = start_ranks([sys.executable, *script], o.ranks)
+    status = start_ranks([sys.executable, *script], o.ranks, _hosts(o))
     if o.json:
         print(json.dumps({"status": status}))
     return status
+
+
+def _hosts(o: flags.FlagValues) -> Hosts:
+    secret = os.environ.get(SECRET, "") if o.hosts > 1 else ""
+    options.check_flag(o.host_rank < o.hosts, "host_rank", o.host_rank, f"below {o.hosts}, the number of hosts")
+    host, _, port = o.rendezvous.rpartition(":")
+    is_address = bool(host) and port.isdecimal() and 0 < int(port) < 65536
+    options.check_flag(is_address if o.hosts > 1 or o.rendezvous else True, "rendezvous", o.rendezvous,
+                       "an address and a port that rank 0 can listen at, such as 10.0.0.1:29500")
+    options.check_flag(o.hosts == 1 or len(secret) >= 16, "hosts", o.hosts,
+                       f"with {SECRET} in the environment, 16 characters or more and the same on all of them")
+    return Hosts(o.hosts, o.host_rank, o.rendezvous, secret, o.node_size)

@@ -70,12 +70,12 @@ class Layer:
     def imbalance(self) -> float:
         """Largest over mean number of rows that a rank receives, without copies."""
         received = self.loads.reshape(self.o.ep, -1).sum(axis=1)
-        return float(received.max() / received.mean())
+        return float(received.max() / max(1e-9, received.mean()))
 
     @property
     def loads(self) -> np.ndarray:
         """Entries of all ranks for each expert."""
-        return np.bincount(self.ids.reshape(-1), minlength=self.o.experts)
+        return np.bincount(self.ids[self.ids >= 0], minlength=self.o.experts)
 
     @property
     def min_load(self) -> float:
@@ -126,12 +126,20 @@ class Layer:
 
     def fused(self, policy: str | Policy = "critical_path", machine: hpmoe.Machine | None = None,
               **comm: str) -> hpmoe.Timeline:
+        """The persistent kernel, simulated on the layer's machine, and planned for it or another one."""
+        return self.run(self.fused_flow(policy, machine, **comm))
+
+    def run(self, flow: hpmoe.Taskflow) -> hpmoe.Timeline:
+        return hpmoe.simulate(flow, routing=self.ids)
+
+    def fused_flow(self, policy: str | Policy = "critical_path", machine: hpmoe.Machine | None = None,
+                   **comm: str) -> hpmoe.Taskflow:
         """The persistent kernel; expert_barrier gets signals for each expert, as the policy it is modelled on."""
         machine = machine or self.machine
         comm = {"signal": "expert", **comm} if policy == "expert_barrier" else comm
         tuned = {"cols": "auto", "returns": 2} if self.tuned else {}
         flow = hpmoe.overlap_comm.apply_to(self.tiles, **tuned | comm)
-        return hpmoe.simulate(hpmoe.assign_queues.apply_to(flow, machine=machine, policy=policy), routing=self.ids)
+        return hpmoe.assign_queues.apply_to(flow, machine=machine, policy=policy)
 
     def blocking(self, policy: str | Policy, machine: hpmoe.Machine) -> hpmoe.Timeline:
         """The persistent kernel with collectives instead of puts."""
@@ -139,15 +147,22 @@ class Layer:
         return hpmoe.simulate(flow, machine, routing=self.ids)
 
     def baseline(self, dedup: bool = False) -> hpmoe.Timeline:
+        """The unfused program, simulated; see baseline_flow."""
+        return self.run(self.baseline_flow(dedup))
+
+    def baseline_flow(self, dedup: bool = False) -> hpmoe.Taskflow:
         """One kernel after another, without copies, for the rows that there are; each deals its tiles out in turn."""
         tiles = self._tiles(replicas=0, tuned=False, dedup=dedup, room="received")
         flow = hpmoe.launch_kernels.apply_to(tiles, direct=self.decodes)
-        flow = hpmoe.assign_queues.apply_to(flow, machine=self.machine, policy="round_robin")
-        return hpmoe.simulate(flow, routing=self.ids)
+        return hpmoe.assign_queues.apply_to(flow, machine=self.machine, policy="round_robin")
 
     def bound_us(self, line: hpmoe.Timeline) -> float:
         """Of what a fused run ran, on all ranks, with the launch and the prologue."""
-        return start_us(line.flow, self.machine) + max(b.total for b in rank_bounds(line.flow, self.machine, self.ids))
+        return self.least_us(line.flow)
+
+    def least_us(self, flow: hpmoe.Taskflow) -> float:
+        """The same of a fused taskflow."""
+        return start_us(flow, self.machine) + max(b.total for b in rank_bounds(flow, self.machine, self.ids))
 
     def span_us(self, line: hpmoe.Timeline) -> float:
         """Of a fused run, with its one launch and its prologue."""

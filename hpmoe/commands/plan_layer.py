@@ -10,13 +10,13 @@ import numpy as np
 from absl import flags
 
 import hpmoe
-from hpmoe.commands import options
-from hpmoe.commands.layer import ROUTINGS, Layer, ids_of
+from hpmoe.commands import options, routing_flag
+from hpmoe.commands.layer import Layer
 from hpmoe.commands.machine import define_machine, machine_of
+from hpmoe.commands.routing_flag import define_routing, routing_of
 from hpmoe.costs.start import start_us
 from hpmoe.machines.kept_calibration import is_calibrated
 from hpmoe.machines.perturbed import drawn
-from hpmoe.routing.public_workloads import WORKLOADS, recorded_ids, workload_ids
 from hpmoe.routing.routing import rows_of_ranks
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.known import known
@@ -24,12 +24,7 @@ from hpmoe.support.progress import Progress
 from hpmoe.tiling.shared_memory import memory_bytes
 
 SUMMARY = "predicts a known model's MoE layer on a cluster, by how its experts are spread over ranks"
-OF_WORKLOADS = "\n".join(f"  {name}: {what}" for name, what in WORKLOADS.items())
-NOTES = f"""\
-All times are simulated, of routed experts alone. --routing is {', '.join(ROUTINGS)}, a .npy file of recorded topk_ids
-[tokens, K], or a public workload:
-{OF_WORKLOADS}
-"""
+NOTES = f"All times are simulated, of routed experts alone. {routing_flag.NOTES}"
 PASSES = "forward", "backward"
 GIB = 2**30
 
@@ -48,16 +43,6 @@ MODELS = {"deepseek-v3": Model(7168, 2048, 256, 8), "qwen3-235b": Model(4096, 15
           "kimi-k2": Model(7168, 2048, 384, 8), "gpt-oss": Model(2880, 2880, 128, 4)}
 
 
-class RoutingName(flags.ArgumentParser):
-    """A kind of routing, a public workload, or a file of recorded ids."""
-
-    def parse(self, argument: str) -> str:
-        words = (*ROUTINGS, *WORKLOADS)
-        if argument not in words and not argument.endswith(".npy"):
-            raise ValueError(f"it must be one of {', '.join(words)}, or a .npy file{options.did_you_mean(argument, words)}")
-        return argument
-
-
 def define(values: flags.FlagValues) -> None:
     options.define_choice(values, "model", "deepseek-v3", "whose routed experts", tuple(MODELS))
     options.define_integer(values, "ranks", 32, "ranks of the cluster")
@@ -66,9 +51,7 @@ def define(values: flags.FlagValues) -> None:
     options.define_integer(values, "tp", 1, "ranks that share an expert: 1, as hpmoe does not cut experts")
     options.define_choice(values, "dtype", "bfloat16", "of rows and expert weights", options.FLOATS)
     define_machine(values, "ascend_a3", "the model of a rank")
-    flags.DEFINE(RoutingName(), "routing", "balanced", "how tokens choose experts; see below", flag_values=values)
-    options.define_integer(values, "seed", 0, "of a routing that is drawn", least=0)
-    options.define_integer(values, "step", 0, "of a public workload that changes from step to step", least=0)
+    define_routing(values)
     options.define_integer(values, "bands", 4, "machines, within the ranges of its constants, that bands are of", least=0)
 
 
@@ -97,14 +80,6 @@ def spreads_of(ranks: int, experts: int) -> list[int]:
 
 def sizes_of(o: options.Options, ep: int) -> SimpleNamespace:
     return SimpleNamespace(ep=ep, tokens=o.tokens, dtype=o.dtype, **dataclasses.asdict(MODELS[o.model]))
-
-
-def routing_of(o: options.Options, sizes: SimpleNamespace) -> np.ndarray:
-    """topk_ids of the ranks that hold all experts once, [ep, T, K]."""
-    if o.routing in ROUTINGS:
-        return ids_of(sizes, routing=o.routing, seed=o.seed)
-    shape = sizes.ep, sizes.tokens, sizes.top_k, sizes.experts
-    return workload_ids(o.routing, *shape, o.seed, o.step) if o.routing in WORKLOADS else recorded_ids(o.routing, *shape)
 
 
 def row(o: options.Options, ep: int, progress: Progress) -> Fields:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from absl import flags
 
 import hpmoe
-from hpmoe.commands import ablation, micro, nodes, options, paper_table, show, validation
-from hpmoe.commands.bands import bands, sensitivity, sensitivity_text
-from hpmoe.commands.layer import MOST_DECODED, QUANTISED, ROOM, ROUTINGS, Layer, ids_of, sent_bytes, utilisation
+from hpmoe.commands import ablation, grid, micro, nodes, options, paper_table, rules, show, validation
+from hpmoe.commands.bands import Flows, bands, digits, sensitivity, sensitivity_text
+from hpmoe.commands.layer import MOST_DECODED, QUANTISED, ROOM, Layer, sent_bytes, utilisation
 from hpmoe.commands.machine import define_machine, machine_of
+from hpmoe.commands.routing_flag import NOTES as NOTES, define_routing, routing_of
 from hpmoe.ir.limits import MOST_RANKS
 from hpmoe.machines.kept_calibration import is_calibrated
 from hpmoe.support.kept_files import Fields
@@ -21,22 +23,25 @@ from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.overlap_comm import SIGNALS
 
 SUMMARY = "predicts (simulates) a layer's time on a model of a machine, fused and unfused"
-NOTES = ""
 
 MOST_IDS = 2**28  # of all ranks, a GiB
+BANDS, MOST_BANDED = 8, 2**22  # machines; tasks of all ranks that are simulated on each of them unasked
 MOST_DRAWS = 2**30  # one for each expert of each token, half a minute
 
 
 def define(values: flags.FlagValues) -> None:
     define_schedule(values)
     define_room(values)
-    options.define_integer(values, "bands", 8, "machines, within the ranges of its constants, that bands are of", least=0)
+    options.define_integer(values, "bands", None, "machines, within the ranges of its constants, that bands are of; "
+                           f"{BANDS}, but none for more than {MOST_BANDED} tasks on all ranks", least=0)
     options.define_switch(values, "sensitivity", "which constants of the machine the figures hinge on")
     options.define_switch(values, "paper", "HyperParallel-MoE's table: paper, simulated, error")
     options.define_switch(values, "validate", "everything published, by the paper and others, beside the model")
     options.define_switch(values, "ablation", "what each technique is worth, balanced and not")
+    options.define_switch(values, "rules", "with --ablation: what each rule of the default schedule is worth instead")
     options.define_integer(values, "most_ranks", 64, "ranks up to which --ablation goes")
     options.define_integer(values, "nodes", None, "schemes of communication, on 1, 2, 4 .. so many nodes of the machine")
+    options.define_integer(values, "grid", None, "so many layers, drawn with --seed, each beside every policy and tile size")
     flags.DEFINE_string("out", None, "a PNG or SVG file for the picture of --ablation or --nodes", flag_values=values)
 
 
@@ -47,8 +52,7 @@ def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("fo
     options.define_choice(values, "direction", directions[0], "which pass", directions)
     define_machine(values, "ascend_a3", "the model")
     options.define_number(values, "imbalance", 1.0, "most over mean received rows of a rank, balanced otherwise")
-    options.define_choice(values, "routing", "balanced", "how tokens choose experts", ROUTINGS)
-    options.define_integer(values, "seed", 0, "of a routing that is not balanced: who takes what", least=0)
+    define_routing(values)
     options.define_integer(values, "replicas", 0, "copies of hot experts that each rank has room for", least=0)
     options.define_number(values, "min_load", None, "rows that a copy must take; by default what hides its weights")
     options.define_integer(values, "tile_rows", None, "rows of a tile and of a slot; chosen for the machine where not given")
@@ -67,9 +71,11 @@ def define_room(values: flags.FlagValues) -> None:
 def run(o: flags.FlagValues) -> int:
     options.check_sizes(o)
     options.check_flag(o.out is None or o.ablation or o.nodes, "out", o.out, "given with --ablation or --nodes")
+    options.check_flag(not o.rules or o.ablation, "rules", o.rules, "given with --ablation")
     options.check_picture(o.out)
     with Progress("hpmoe simulate") as progress:
-        of = _paper if o.paper else _validate if o.validate else _ablation if o.ablation else _nodes if o.nodes else _one
+        of = (_paper if o.paper else _validate if o.validate else _ablation if o.ablation else _nodes if o.nodes
+              else _grid if o.grid else _one)
         result, shown = of(o, progress)
     print(json.dumps({"simulated": True, **result}) if o.json else shown)
     return 0
@@ -90,6 +96,9 @@ def _validate(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
 
 
 def _ablation(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
+    if o.rules:
+        worth = rules.rows(progress)
+        return {"rows": worth}, rules.text(worth)
     machine = machine_of(o, is_calibrated())
     table = ablation.rows(o, machine, o.most_ranks, progress)
     if o.out:
@@ -107,6 +116,12 @@ def _nodes(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
         nodes.draw(table, Path(o.out), f"{machine.name}, {o.direction}")
     result = {"machine": machine.name, "direction": o.direction, "rows": table, "fastest": nodes.fastest(table)}
     return result, nodes.text(table, o, machine)
+
+
+def _grid(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
+    machine = machine_of(o, is_calibrated())
+    table = grid.rows(o.grid, o.seed, o.dtype, machine, progress)
+    return {"machine": machine.name, "seed": o.seed, "rows": table}, grid.text(table, machine, o.seed)
 
 
 def _one(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
@@ -135,22 +150,32 @@ def check_draws(o: flags.FlagValues, ep: int) -> None:
 
 
 def layer_of(o: flags.FlagValues, room: str = "received") -> Layer:
-    return Layer(o, o.direction, machine_of(o, is_calibrated()), ids_of(o, o.imbalance, o.routing, o.seed), o.replicas,
+    return Layer(o, o.direction, machine_of(o, is_calibrated()), routing_of(o, o, o.imbalance), o.replicas,
                  tuned=o.policy == "critical_path", dedup=o.dedup, quantize=o.quantize, room=room)
 
 
 def fused(o: flags.FlagValues, layer: Layer) -> hpmoe.Timeline:
+    return layer.run(fused_flow(o, layer))
+
+
+def fused_flow(o: flags.FlagValues, layer: Layer) -> hpmoe.Taskflow:
     comm = {"order": o.order, "signal": o.signal, "combine_order": o.combine_order}
     if o.policy == "expert_barrier" and o["signal"].using_default_value:
         del comm["signal"]
-    return layer.fused(o.policy, **comm)
+    return layer.fused_flow(o.policy, **comm)
 
 
 def simulated(o: flags.FlagValues, progress: Progress) -> Fields:
     """Makespan, baseline and bound of the configuration in milliseconds, and shares in use."""
     progress("planning")
     layer = layer_of(o, o.room)
-    machine, line = layer.machine, fused(o, layer)
+    flows = fused_flow(o, layer), layer.baseline_flow()
+    progress(f"simulating {_tasks(flows):,} tasks of all ranks")
+    with ThreadPoolExecutor(1) as beside:  # the simulator is native, and bounds are Python
+        running = beside.submit(_looked_at, layer, flows[0])
+        baseline, bound = layer.run(flows[1]).span / 1e3, layer.least_us(flows[0]) / 1e3
+        ran = running.result()
+    makespan = ran["makespan_ms"]
     without = {}
     if o.replicas:
         progress("without copies")
@@ -165,17 +190,32 @@ def simulated(o: flags.FlagValues, progress: Progress) -> Fields:
         plain = fused(o, dataclasses.replace(layer, quantize=None))
         without |= {"quantize": o.quantize, "without_quantize_ms": layer.span_us(plain) / 1e3,
                     "without_quantize_sent_mb": sent_bytes(plain) / 1e6}
-    progress("baseline")
-    unfused = layer.baseline()
-    makespan, baseline, bound = (us / 1e3 for us in (layer.span_us(line), unfused.span, layer.bound_us(line)))
-    sure: Fields = {"bands": bands(layer, (line, unfused), o.bands, progress)}
+    nominal = {"fused": makespan, "unfused": baseline, "speedup": baseline / makespan}
+    sure: Fields = {"tasks": _tasks(flows), "bands": bands(layer, flows, nominal, num_bands(o, flows), progress)}
     if o.sensitivity:
-        sure["sensitivity"] = sensitivity(layer, (line, unfused), progress)
-    return {**options.sizes(o), "dtype": o.dtype, "machine": machine.name, "policy": o.policy, "direction": o.direction,
-            "routing": o.routing, "imbalance": layer.imbalance, "room": o.room, "makespan_ms": makespan,
+        sure["sensitivity"] = sensitivity(layer, flows, progress)
+    return {**options.sizes(o), "dtype": o.dtype, "machine": layer.machine.name, "policy": o.policy,
+            "direction": o.direction, "routing": o.routing, "imbalance": layer.imbalance, "room": o.room, **ran,
             "baseline_ms": baseline, "bound_ms": bound, "speedup": baseline / makespan,
-            "makespan_over_bound": makespan / bound, "sent_mb": sent_bytes(line) / 1e6, **without, **sure,
-            "utilisation": utilisation(line, machine)}
+            "makespan_over_bound": makespan / bound, **without, **sure}
+
+
+def _looked_at(layer: Layer, flow: hpmoe.Taskflow) -> Fields:
+    """What is said of the run of a fused taskflow, whose timeline itself is not kept."""
+    line = layer.run(flow)
+    return {"makespan_ms": layer.span_us(line) / 1e3, "sent_mb": sent_bytes(line) / 1e6,
+            "utilisation": utilisation(line, layer.machine)}
+
+
+def _tasks(flows: Flows) -> int:
+    return sum(flow.ep_size * flow.num_tasks for flow in flows)
+
+
+def num_bands(o: flags.FlagValues, flows: Flows) -> int:
+    """Machines that bands are of: as many as were asked for, else as take no minutes."""
+    if o.bands is not None:
+        return o.bands
+    return BANDS if _tasks(flows) <= MOST_BANDED else 0
 
 
 def text(o: flags.FlagValues, result: Fields) -> str:
@@ -185,34 +225,36 @@ def text(o: flags.FlagValues, result: Fields) -> str:
     routing = f"{o.routing} routing, imbalance {result['imbalance']:.3g}"
     in_use = ", ".join(f"{k} {v:.0%}".replace("%", " %") for k, v in result["utilisation"].items())
     within = result["bands"]
-    bands = {side: f"  {_digits(low)} to {_digits(high)}" for side, (low, high) in within.items()}
+    bands = {side: "  {} to {}".format(*(digits(end, (low, high)) for end in (low, high)))
+             for side, (low, high) in within.items()}
     unfused = f"unfused, {'decoding' if o.tokens <= MOST_DECODED else 'training'}"
     lines = [f"{result['machine']}{known}, {o.direction}, {sizes}, {o.dtype}, {routing}: simulated",
-             _line(f"fused, {o.policy}", result["makespan_ms"], bands.get("fused", ""), f"{ratio:.3f} times the bound"),
+             _line(f"fused, {o.policy}", result["makespan_ms"], bands.get("fused", ""), f"{ratio:.3f} times the bound",
+                   within.get("fused")),
              _line(unfused, result["baseline_ms"], bands.get("unfused", ""),
-                   f"{speedup:.2f} times the fused{bands.get('speedup', '')}")]
+                   f"{digits(speedup, within.get('speedup'))} times the fused{bands.get('speedup', '')}",
+                   within.get("unfused"))]
     for name, label in (("replicas", "copies"), ("dedup", "dedup"), ("quantize", "quantize")):
         if name in result:
             other = result[f"without_{name}_ms"]
             times = f"{other / result['makespan_ms']:.2f} times the one with"
-            lines.append(_line(f"fused, without {label}", other, "", times))
+            lines.append(_line(f"fused, without {label}", other, "", times, within.get("fused")))
     if "quantize" in result:
-        lines.append(f"  {'sent by a rank':24}{_digits(result['sent_mb']):>9} MB  "
-                     f"{_digits(result['without_quantize_sent_mb'])} MB without quantize")
-    lines += [_line("bound", result["bound_ms"], "", "no schedule of these tiles is faster"),
+        lines.append(f"  {'sent by a rank':24}{digits(result['sent_mb']):>9} MB  "
+                     f"{digits(result['without_quantize_sent_mb'])} MB without quantize")
+    lines += [_line("bound", result["bound_ms"], "", "no schedule of these tiles is faster", within.get("fused")),
               f"  {'in use while fused':24}{in_use}"]
     if within:
-        lines.append(f"  x to y: on {o.bands} machines drawn from the ranges of the constants of {result['machine']}")
+        count = BANDS if o.bands is None else o.bands
+        lines.append(f"  x to y: on {count} machines drawn from the ranges of the constants of {result['machine']}")
+    elif o.bands is None and result["tasks"] > MOST_BANDED:
+        lines.append(
+            f"  no bands: {result['tasks']:,} tasks on all ranks, each machine of --bands={BANDS} takes as long again")
     if o.sensitivity:
         nominal = {"fused": result["makespan_ms"], "unfused": result["baseline_ms"], "speedup": speedup}
         lines += ["", sensitivity_text(result["sensitivity"], nominal)]
     return "\n".join(lines)
 
 
-def _line(name: str, ms: float, band: str, what: str) -> str:
-    return f"  {name:24}{_digits(ms):>9} ms{band:<18}  {what}"
-
-
-def _digits(value: float) -> str:
-    """Three of them, which is more than any model is good for."""
-    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+def _line(name: str, ms: float, band: str, what: str, within: tuple[float, float] | None = None) -> str:
+    return f"  {name:24}{digits(ms, within):>9} ms{band:<18}  {what}"

@@ -160,10 +160,12 @@ class Work:
 
 def rows_of_token(plan: tf.RoutePlan, ranks: int = 1) -> float:
     """Rows that the experts of so many ranks have of a token which goes there, in the mean over all choices of top_k
-    experts."""
-    own = plan.num_own_experts * ranks
-    others = math.comb(plan.num_experts - own, plan.top_k) / math.comb(plan.num_experts, plan.top_k)
-    return plan.top_k / (plan.ep_size / ranks * (1.0 - others))
+    experts. Ranks are taken as whole groups of shards where there are several."""
+    shards = min(ranks, plan.tp_size)
+    experts, choices, groups = plan.num_model_experts, plan.num_choices, plan.ep_size // plan.tp_size
+    there = max(1, ranks // plan.tp_size)
+    others = math.comb(experts - plan.num_own_experts * there, choices) / math.comb(experts, choices)
+    return shards * choices / (groups / there * (1.0 - others))
 
 
 def with_fans(work: np.ndarray, fans: float) -> np.ndarray:

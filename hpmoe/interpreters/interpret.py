@@ -65,7 +65,7 @@ class _Run:
         self.flow, self.ranks = flow, range(flow.ep_size)
         position = {b: i for i, b in enumerate(flow.inputs)}
         def choices(b: int, plan: tf.RoutePlan) -> list[np.ndarray]:
-            return [np.reshape(inputs[r][position[b]], (plan.num_tokens, plan.top_k)) for r in self.ranks]
+            return [np.reshape(inputs[r][position[b]], (plan.num_tokens, plan.num_choices)) for r in self.ranks]
 
         ids = [choices(plan.ids, plan) for plan in flow.routes]
         weights = [choices(plan.weights, plan) if plan.drops_by_weight else None for plan in flow.routes]

@@ -75,13 +75,14 @@ class RouteAval:
     Attributes:
         rows: the symbolic number of received rows.
         num_tokens: tokens of a rank, an upper bound where ranks differ.
-        top_k: experts per token.
-        num_experts: experts of all ranks together.
-        ep_size: expert-parallel ranks.
+        top_k: entries of a token, one for each shard of each expert that it chooses.
+        num_experts: experts of all ranks together, each shard of one counted.
+        ep_size: ranks.
         capacity: what each expert takes of each rank at most, or None for everything.
         placement: which ranks hold copies of experts, or None for no copies.
         alignment: an expert's rows are filled up to a multiple of it.
         once: whether it is a route to ranks, each of which counts as one expert and gets a token once at most.
+        tp_size: shards of an expert, each on a rank of its own; see hpmoe.routing.shards.
         node_size: consecutive ranks that are a node. A route to ranks that has it goes to one rank of each node, its relay.
     """
 
@@ -95,6 +96,17 @@ class RouteAval:
     once: bool = False
     alignment: int = 1
     node_size: int | None = None
+    tp_size: int = 1
+
+    @property
+    def num_choices(self) -> int:
+        """Experts of the model that a token chooses."""
+        return self.top_k // self.tp_size
+
+    @property
+    def num_model_experts(self) -> int:
+        """Experts of the model, whatever the number of their shards."""
+        return self.num_experts // self.tp_size
 
     @property
     def shape(self) -> tuple[int | Rows, ...]:
@@ -123,8 +135,8 @@ class RouteAval:
     def max_rows(self) -> int:
         """The most rows a rank can receive, whatever the routing."""
         senders = self.ep_size // known(self.node_size) if self.is_to_relays else self.ep_size
-        return most_rows(self.num_tokens, self.top_k, self.num_experts, self.num_local_experts, senders, self.capacity,
-                         self.alignment)
+        return most_rows(self.num_tokens, self.num_choices, self.num_model_experts, self.num_local_experts, senders,
+                         self.capacity, self.alignment)
 
     @property
     def is_to_relays(self) -> bool:

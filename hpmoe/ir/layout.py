@@ -63,7 +63,8 @@ class Layout:
                 self.routings.append(routing_to_ranks(self.routings[plan.once_of], plan.node_size or None))
                 continue
             self.routings.append(make_routing(ids[i], plan.num_experts, num_tokens, plan.capacity,
-                                              weights[i] if weights else None, plan.placement, alignment=plan.alignment))
+                                              weights[i] if weights else None, plan.placement, alignment=plan.alignment,
+                                              tp_size=plan.tp_size))
         self.relayed = {i: RelayedRows.of(self.routings[i], self.routings[relays]) for i in range(len(flow.routes))
                         if (relays := relays_of(flow.routes, i)) not in (-1, i)}
         for routing, plan in zip(self.routings, flow.routes, strict=True):
@@ -206,9 +207,10 @@ def received_rows(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]],
             _append_once(out, plan, num_tokens)
             continue
         position = flow.inputs.index(plan.ids)
-        ids = [np.reshape(arrays[position], (plan.num_tokens, plan.top_k))[:None if num_tokens is None else num_tokens[rank]]
-               for rank, arrays in enumerate(inputs)]
-        received = rows_of_ranks(ids, plan.num_experts, plan.capacity, plan.placement, plan.alignment)
+        ends = [None] * len(inputs) if num_tokens is None else num_tokens
+        ids = [np.reshape(arrays[position], (plan.num_tokens, plan.num_choices))[:end]
+               for arrays, end in zip(inputs, ends, strict=True)]
+        received = rows_of_ranks(ids, plan.num_experts, plan.capacity, plan.placement, plan.alignment, plan.tp_size)
         _check_planned(plan, received)
         for mine, rows in zip(out, received, strict=True):
             mine.append(rows)

@@ -14,35 +14,47 @@ MOST_RATE = 1e30  # and cost; what is as far from 1 either way overflows once wo
 
 @dataclasses.dataclass(frozen=True)
 class Mesh:
-    """The ranks that run one per-rank function together; rank r holds experts r*E_local .. (r+1)*E_local-1.
+    """The ranks that run one per-rank function together: ep_size groups, each of tp_size ranks.
+
+    Group g holds experts g*E_local .. (g+1)*E_local-1. Each of its ranks has all of these where tp_size is 1; else rank
+    g*tp_size + s has shard s of them: a tp_size-th of the columns of gate and up, and the rows of down that belong to these.
 
     Attributes:
-        ep_size: how many ranks there are.
+        ep_size, tp_size: groups, and ranks of a group.
         node_size: how many consecutive ones are a node, with faster links inside than between nodes; all of them where None.
 
     Raises:
-        ArgumentError: ep_size is not a positive int, or node_size neither a divisor of it nor None.
+        ArgumentError: a size is not a positive int, or node_size no divisor of the number of ranks.
 
     Example:
-        >>> Mesh(ep_size=4), Mesh(ep_size=16, node_size=8)
-        (Mesh(ep_size=4), Mesh(ep_size=16, node_size=8))
+        >>> Mesh(ep_size=4), Mesh(ep_size=16, node_size=8), Mesh(ep_size=4, tp_size=2).num_ranks
+        (Mesh(ep_size=4), Mesh(ep_size=16, node_size=8), 8)
     """
 
     ep_size: int = 1
+    tp_size: int = dataclasses.field(default=1, kw_only=True)
     node_size: int | None = dataclasses.field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
-        check_argument(is_int(self.ep_size), "hpmoe.Mesh", "ep_size", repr(self.ep_size), "a positive int")
-        object.__setattr__(self, "ep_size", int(self.ep_size))
+        for name in ("ep_size", "tp_size"):
+            check_argument(is_int(getattr(self, name)), "hpmoe.Mesh", name, repr(getattr(self, name)), "a positive int")
+            object.__setattr__(self, name, int(getattr(self, name)))
         if self.node_size is not None:
-            is_part = is_int(self.node_size) and self.ep_size % int(self.node_size) == 0
+            is_part = is_int(self.node_size) and self.num_ranks % int(self.node_size) == 0
+            what = "ep_size" if self.tp_size == 1 else "ep_size * tp_size"
             check_argument(is_part, "hpmoe.Mesh", "node_size", repr(self.node_size),
-                           f"a divisor of ep_size, {self.ep_size}, or None")
+                           f"a divisor of {what}, {self.num_ranks}, or None")
             object.__setattr__(self, "node_size", int(self.node_size))
 
+    @property
+    def num_ranks(self) -> int:
+        """Of all groups together."""
+        return self.ep_size * self.tp_size
+
     def __repr__(self) -> str:
+        shards = f", tp_size={self.tp_size}" if self.tp_size > 1 else ""
         nodes = "" if self.node_size is None else f", node_size={self.node_size}"
-        return f"{type(self).__name__}(ep_size={self.ep_size}{nodes})"
+        return f"{type(self).__name__}(ep_size={self.ep_size}{shards}{nodes})"
 
 
 def as_mesh(who: str, mesh: Mesh | None) -> Mesh:

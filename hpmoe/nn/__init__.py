@@ -8,6 +8,7 @@ Example:
 """
 
 from hpmoe.nn.activations import clamped_swiglu as clamped_swiglu, gpt_oss_swiglu as gpt_oss_swiglu
+from hpmoe.nn.expert_shards import shard_experts as shard_experts, unshard_experts as unshard_experts
 from hpmoe.nn.grouped_mlp import GroupedMLP as GroupedMLP
 from hpmoe.nn.hugging_face import load_hugging_face as load_hugging_face, save_hugging_face as save_hugging_face
 from hpmoe.nn.hugging_face_options import hugging_face_options as hugging_face_options
@@ -15,4 +16,4 @@ from hpmoe.nn.moe_layer import MoELayer as MoELayer
 from hpmoe.nn.top_k_router import TopKRouter as TopKRouter
 
 __all__ = ["GroupedMLP", "MoELayer", "TopKRouter", "clamped_swiglu", "gpt_oss_swiglu", "hugging_face_options",
-           "load_hugging_face", "save_hugging_face"]
+           "load_hugging_face", "save_hugging_face", "shard_experts", "unshard_experts"]

@@ -10,12 +10,14 @@ from mindspore import Tensor, mint, nn
 
 from hpmoe.balance.moving import physical_ids
 from hpmoe.machines.machine import Mesh
-from hpmoe.nn.on_ranks import by_rank, num_ranks, own_experts, reshaped, rows_shape, transformed
+from hpmoe.nn.expert_shards import by_rank, own_experts
+from hpmoe.nn.on_ranks import num_ranks, reshaped, rows_shape, transformed
 from hpmoe.nn.parameters import Frozen, check_drawn, check_flags, check_sizes, normal, zeros
 from hpmoe.primitives.dispatch import combine, dispatch
-from hpmoe.primitives.entry_weights import dispatch_weights
+from hpmoe.primitives.entry_weights import dispatch_weights, of_entries
 from hpmoe.primitives.grouped_matmul import grouped_matmul
 from hpmoe.primitives.swiglu import swiglu
+from hpmoe.ranks.world import World
 from hpmoe.routing.capacity import DROP_POLICIES
 from hpmoe.support.errors import check_argument, is_name, is_number
 from hpmoe.support.mindspore_private import keep_whole
@@ -40,7 +42,7 @@ class Experts:
         rows, route = dispatch(hidden_states, topk_ids, num_local_experts=experts["weight1"].shape[0],
                                capacity_factor=self.capacity_factor, drop_policy=self.drop_policy, topk_weights=topk_weights)
         if self.on_input:
-            rows = rows * dispatch_weights(topk_weights.astype(rows.dtype), route)
+            rows = rows * dispatch_weights(of_entries(topk_weights.astype(rows.dtype), route), route)
         hidden = self.activation(grouped_matmul(rows, experts["weight1"], route, bias=experts.get("bias1")))
         out = grouped_matmul(hidden, experts["weight2"], route, bias=experts.get("bias2"))
         return combine(out, route, None if self.on_input else topk_weights)
@@ -65,7 +67,8 @@ class GroupedMLP(nn.Cell):
         dtype: of the Parameters; beside hidden states in half precision float32 ones are rounded, and trained as they are.
         transforms: of the function of one rank; None makes one kernel of it.
         mesh: virtual ranks that share tokens and experts evenly, in order; or `hpmoe.world()`, where each process has
-            its own tokens and Parameters of its own experts alone, E / ep of them. None is one rank.
+            its own tokens and Parameters of its own experts alone, E / ep of them, or its shard of each, see
+            `shard_experts`. None is one rank.
 
     Inputs:
         hidden_states: [..., H], float32 or half precision.
@@ -106,13 +109,19 @@ class GroupedMLP(nn.Cell):
         check_argument(is_name(moe_token_drop_policy, DROP_POLICIES), who, "moe_token_drop_policy",
                        repr(moe_token_drop_policy), f"one of {', '.join(DROP_POLICIES)}")
         self.hidden_size, self.has_bias, self.ep_size = hidden_size, add_bias_linear, num_ranks(who, mesh, num_moe_experts)
+        self.num_groups, self.tp_size = (1, 1) if mesh is None else (mesh.ep_size, mesh.tp_size)
+        self.has_first_shard = not isinstance(mesh, World) or mesh.tp_rank == 0  # which bias2 is trained on
+        check_argument(moe_ffn_hidden_size % self.tp_size == 0, who, "moe_ffn_hidden_size", moe_ffn_hidden_size,
+                       f"divisible by the mesh's tp_size, {self.tp_size}")
         wide = moe_ffn_hidden_size * (2 if gated_linear_unit else 1)
         shapes = (num_moe_experts, hidden_size, wide), (num_moe_experts, moe_ffn_hidden_size, hidden_size)
-        self.weight1, self.weight2 = (own_experts(normal(name, shape, init_method_std, dtype), mesh)
+        columns = "gate_up" if gated_linear_unit else "columns"
+        self.splits = {"weight1": columns, "weight2": "rows", "bias1": columns, "bias2": "first"}  # what shards divide
+        self.weight1, self.weight2 = (own_experts(normal(name, shape, init_method_std, dtype), mesh, self.splits[name])
                                       for name, shape in zip(("weight1", "weight2"), shapes, strict=True))
         if add_bias_linear:
-            self.bias1 = own_experts(zeros("bias1", (num_moe_experts, wide), dtype), mesh)
-            self.bias2 = own_experts(zeros("bias2", (num_moe_experts, hidden_size), dtype), mesh)
+            self.bias1 = own_experts(zeros("bias1", (num_moe_experts, wide), dtype), mesh, columns)
+            self.bias2 = own_experts(zeros("bias2", (num_moe_experts, hidden_size), dtype), mesh, "first")
         self.places: Tensor | None = None  # where each expert lies, [E] int32, when a Balancer has moved them
         self.run = run = Experts(activation, moe_apply_probs_on_input, moe_expert_capacity_factor,
                                  moe_token_drop_policy if moe_expert_capacity_factor is not None else "error")
@@ -124,13 +133,16 @@ class GroupedMLP(nn.Cell):
 
     def tensors(self) -> Mapping[str, Tensor]:
         """What experts read, by name; with a rank axis where there is a mesh."""
-        found = {"weight1": by_rank(self.weight1, self.ep_size), "weight2": by_rank(self.weight2, self.ep_size)}
+        found = {"weight1": self._by_rank(self.weight1, "weight1"), "weight2": self._by_rank(self.weight2, "weight2")}
         if self.has_bias:
-            found["bias1"] = by_rank(self.bias1, self.ep_size)
-            found["bias2"] = by_rank(self.bias2, self.ep_size)
+            found["bias1"] = self._by_rank(self.bias1, "bias1")
+            found["bias2"] = self._by_rank(self.bias2 if self.has_first_shard else self.bias2 * 0.0, "bias2")
         if self.places is not None:
             found["places"] = mint.broadcast_to(self.places, (self.ep_size, *self.places.shape))
         return found
+
+    def _by_rank(self, weight: Tensor, name: str) -> Tensor:
+        return by_rank(weight, self.num_groups, self.tp_size, self.splits[name]) if self.ep_size else weight
 
     def construct(self, hidden_states: Tensor, topk_weights: Tensor, topk_ids: Tensor) -> Tensor:
         rows = self._rows(hidden_states, self.hidden_size, "hidden_states")

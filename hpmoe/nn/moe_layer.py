@@ -57,7 +57,8 @@ class MoELayer(nn.Cell):
         dtype: of the Parameters; beside hidden states in half precision float32 ones are rounded, and trained as they are.
         transforms: of the function of one rank, `hpmoe.chain(...)`; None makes one kernel of it.
         mesh: virtual ranks that share tokens and experts evenly, in order; or `hpmoe.world()`, where each process has
-            its own tokens and Parameters of its own experts alone, E / ep of them. None is one rank.
+            its own tokens and Parameters of its own experts alone, E / ep of them, or its shard of each, see
+            `shard_experts`. None is one rank.
 
     Inputs:
         hidden_states: [..., S, H], float32 or half precision.
@@ -204,8 +205,8 @@ class MoELayer(nn.Cell):
         """
         check_argument(self.ep_size > 0, f"{self.who}.balance", "mesh", repr(self.mesh),
                        "an hpmoe.Mesh: experts move between virtual ranks")
-        self.balancer = Balancer(self.make, num_experts=self.tokens_per_expert.shape[0], ep_size=self.ep_size, every=every,
-                                 **options)
+        self.balancer = Balancer(self.make, num_experts=self.tokens_per_expert.shape[0], ep_size=self.experts.num_groups,
+                                 every=every, **options)
 
     def rebalance(self, optimizer: nn.Optimizer) -> Move | None:
         """Ends a training step: every so many of them experts may move, by the tokens that chose them since.

@@ -1,8 +1,8 @@
 """How a Cell calls its per-rank function: through a chain of transforms, on one rank or on the ranks of a mesh.
 
-Tokens [..., H] become rows [T, H], or [ep, T / ep, H] on virtual ranks, each in turn having the next ones; weights [E,
-...] of experts become [ep, E / ep, ...]. So Parameters and outputs are the same whatever the mesh. Where ranks are
-processes each has its own tokens, and Parameters of its own experts alone, [E / ep, ...].
+Tokens [..., H] become rows [T, H], or [ranks, T / ranks, H] on virtual ranks, each in turn having the next ones; weights [E,
+...] of experts become [ranks, E / ep, ...], see expert_shards.py. So Parameters and outputs are the same whatever the mesh.
+Where ranks are processes each has its own tokens, and Parameters of its own experts, or shards of them, alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
 import mindspore as ms
-from mindspore import Parameter, Tensor, mint, ops
+from mindspore import Tensor, mint, ops
 
 from hpmoe.machines.machine import Mesh
 from hpmoe.ranks.world import World
@@ -51,19 +51,11 @@ def transformed(who: str, f: Function, transforms: Function | None, mesh: Mesh |
 def num_ranks(who: str, mesh: Mesh | None, num_moe_experts: int) -> int:
     """How many ranks arrays have an axis of; 0 for one rank without one, as where ranks are processes."""
     check_argument(mesh is None or isinstance(mesh, Mesh), who, "mesh", repr(mesh), "an hpmoe.Mesh, or None for one rank")
-    ep_size = 0 if mesh is None else mesh.ep_size
-    check_argument(not ep_size or num_moe_experts % ep_size == 0, who, "num_moe_experts", num_moe_experts,
-                   f"divisible by the {ep_size} ranks of the mesh")
-    return 0 if isinstance(mesh, World) else ep_size
-
-
-def own_experts(weight: Parameter, mesh: Mesh | None) -> Parameter:
-    """A Parameter of all experts, [E, ...]; where ranks are processes, of this one's alone, with the same values."""
-    if not isinstance(mesh, World) or mesh.ep_size == 1:
-        return weight
-    local = weight.shape[0] // mesh.ep_size
-    mine = weight[mesh.ep_rank * local:(mesh.ep_rank + 1) * local].copy()
-    return Parameter(mine, name=weight.name, requires_grad=weight.requires_grad)
+    if mesh is None:
+        return 0
+    check_argument(num_moe_experts % mesh.ep_size == 0, who, "num_moe_experts", num_moe_experts,
+                   f"divisible by the {mesh.ep_size} {'ranks' if mesh.tp_size == 1 else 'groups of ranks'} of the mesh")
+    return 0 if isinstance(mesh, World) else mesh.num_ranks
 
 
 @constexpr
@@ -78,11 +70,6 @@ def rows_shape(who: str, shape: Sequence[int] | None, size: int | None, ep_size:
     check_argument(not ep_size or rows % ep_size == 0, who, argument, f"of shape {tuple(shape)}, {rows} tokens",
                    f"of a number of tokens that {ep_size} ranks divide")
     return (ep_size, rows // ep_size, shape[-1]) if ep_size else (rows, shape[-1])
-
-
-def by_rank(weight: Tensor, ep_size: int) -> Tensor:
-    """A weight of all experts, [E, ...], as each rank has its own."""
-    return reshaped(weight, (ep_size, -1, *weight.shape[1:])) if ep_size else weight
 
 
 class _InGraph(AskedByCompiler):

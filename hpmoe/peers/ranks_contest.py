@@ -1,19 +1,19 @@
 """A contest between ranks that are processes: each rank runs this, and has all sides in it, which take turns.
 
-What it is given is a JSON object: sizes, dtype, repeats, whether PyTorch takes part, and `folder`, where rank 0 leaves
-the report.
+What it is given is a JSON object: sides, repeats, and `folder`, where the problem and its results in float64 lie, and where
+rank 0 leaves the report.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import cast
 
 import mindspore as ms
@@ -22,32 +22,28 @@ import numpy as np
 import hpmoe
 from hpmoe.kernels.link import Link
 from hpmoe.peers.hpmoe_fused import passes_of
-from hpmoe.routing.workload import drawn_ids
-from hpmoe.support.dtypes import numpy_dtype
+from hpmoe.peers.layer_problem import RESULTS, LayerProblem
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.known import known
+from hpmoe.support.trees import Function
 from hpmoe.timelines.measure import measure
 
 EXCHANGES = 500  # in a turn
 TURN_S = 0.1  # a turn is one untimed run, and then as many as fit
-SIZES = ("tokens", "hidden", "intermediate", "experts", "top_k")
+ARRAYS = {"x": "hidden_states", "ids": "topk_ids", "weights": "topk_weights", "cotangent": "cotangent",
+          "gate_up": "gate_up_weight", "down": "down_weight"}
 Passes = Mapping[str, Callable[[], list[ms.Tensor]]]
-NAMES = ("out", "d_x", "d_weights", "d_gate_up", "d_down")
 
 
-def problem_of(rank: int, size: int, given: Fields) -> Fields:
+def part(array: np.ndarray, rank: int, size: int) -> np.ndarray:
+    """A rank's part of what all have one after another, tokens or experts."""
+    return np.ascontiguousarray(np.split(array, size)[rank])
+
+
+def problem_of(problem: LayerProblem, rank: int) -> Fields:
     """The arrays of a rank, float32 holding values of the dtype."""
-    rng = np.random.default_rng([given["seed"], rank])
-    tokens, hidden, inner, experts, top_k = (given[name] for name in SIZES)
-
-    def normal(*shape: int, scale: float = 1.0) -> np.ndarray:
-        array = rng.standard_normal(shape, np.float32) * np.float32(scale)
-        return array.astype(numpy_dtype(given["dtype"])).astype(np.float32)
-
-    return {"dtype": given["dtype"], "x": normal(tokens, hidden), "weights": normal(tokens, top_k),
-            "cotangent": normal(tokens, hidden), "ids": drawn_ids(1, tokens, top_k, experts, seed=rng)[0],
-            "gate_up": normal(experts // size, hidden, 2 * inner, scale=hidden ** -0.5),
-            "down": normal(experts // size, inner, hidden, scale=inner ** -0.5)}
+    return {"dtype": problem.dtype,
+            **{name: part(problem.array(array), rank, problem.ep) for name, array in ARRAYS.items()}}
 
 
 def seconds_of(link: Link, run: Callable[[], object]) -> float:
@@ -64,8 +60,8 @@ def take_turns(link: Link, passes: Mapping[str, Passes], repeats: int) -> Fields
     turns = {side: {which: [] for which in of_side} for side, of_side in passes.items()}
     for i in range(repeats):
         order = list(passes) if i % 2 == 0 else list(passes)[::-1]
-        for which in turns[order[0]]:
-            for side in order:
+        for which in turns["hpmoe"]:
+            for side in [side for side in order if which in passes[side]]:
                 first = seconds_of(link, passes[side][which])
                 slowest = max(float(data) for data in link.meet("how long a run takes", str(first).encode()))
                 times = [seconds_of(link, passes[side][which]) for _ in range(max(1, int(TURN_S / slowest)))]
@@ -73,49 +69,78 @@ def take_turns(link: Link, passes: Mapping[str, Passes], repeats: int) -> Fields
     return turns
 
 
-def own_share(link: Link, run: Callable[[], object]) -> float:
-    """The share of launches in which this rank runs no task that computes: copies to others, and waits."""
-    (_, timelines), me, spans, computed = measure(run), link.rank, 0.0, 0.0
+def own_shares(link: Link, run: Callable[[], object]) -> tuple[float, float]:
+    """Of the launches of a run, the shares of communication and of skew; see `shares_of`."""
+    _, timelines = measure(run)
+    computed, span = np.zeros(link.size), 0.0
     for line in timelines:
         moves = np.array([op.primitive.is_remote for op in line.flow.ops], bool)[line.flow.tasks["op"][line.task]]
-        mine = line.rank == me
-        spans += float(line.end[mine].max() - line.wait_begin[mine].min())
-        computed += float((line.end - line.begin)[mine & ~moves].sum())
-    return max(0.0, 1 - computed / (spans * link.num_threads))
+        span += float(line.end.max() - line.wait_begin.min()) * link.num_threads
+        computed += np.bincount(line.rank, (line.end - line.begin) * ~moves, link.size)
+    return shares_of(computed, span)
 
 
-def torch_share(module: ModuleType, run: Callable[[], object]) -> float:
-    """The share of a run that this rank spends in exchanges, waits included."""
+def torch_shares(link: Link, run: Callable[[], object]) -> tuple[float, float]:
+    """The same of PyTorch, where a rank computes when it is in no exchange."""
+    module = importlib.import_module("hpmoe.peers.pytorch_ranks")
+    link.meet("a turn", b"")
     module.Exchange.seconds, began = 0.0, time.perf_counter()
     run()
-    return module.Exchange.seconds / (time.perf_counter() - began)
+    span = time.perf_counter() - began
+    told = np.stack([np.frombuffer(data) for data in link.meet("what a rank did", np.array(
+        [span, span - module.Exchange.seconds]).tobytes())])
+    return shares_of(told[:, 1], float(told[:, 0].max()))
 
 
-def worst_difference(a: list[np.ndarray], b: list[np.ndarray]) -> dict[str, float]:
-    """Of results, the largest difference as a share of the largest value."""
-    return {name: float(np.abs(x - y).max() / max(np.abs(y).max(), 1e-30)) for name, x, y in zip(NAMES, a, b, strict=False)}
+def shares_of(computed: np.ndarray, span: float) -> tuple[float, float]:
+    """Communication: what a run takes beyond the work of the rank that computes most; and skew: what others wait for it.
+
+    Example:
+        >>> shares_of(np.array([6.0, 8.0]), 10.0)
+        (0.2, 0.1)
+    """
+    longest = float(computed.max())
+    return max(0.0, round(1 - longest / span, 4)), max(0.0, round((longest - float(computed.mean())) / span, 4))
+
+
+def worst_error(results: list[np.ndarray], right: list[np.ndarray]) -> float:
+    """The largest error of any result, as a share of its largest value; infinite where one is no number."""
+    errors = [float(np.abs(x.astype(np.float64) - y).max(initial=0.0) / max(np.abs(y).max(initial=0.0), 1e-30))
+              for x, y in zip(results, right, strict=False)]
+    return max((e if e == e else float("inf") for e in errors), default=0.0)
+
+
+def sides_of(problem: Fields, mesh: hpmoe.Mesh, link: Link, folder: Path,
+             names: list[str]) -> dict[str, tuple[Passes, Function]]:
+    """The passes of each side, and how its results become arrays."""
+    x, weights, gate_up, down, cotangent = (ms.Tensor(problem[name]).astype(getattr(ms, problem["dtype"]))
+                                            for name in ("x", "weights", "gate_up", "down", "cotangent"))
+    own = passes_of(mesh, ms.Tensor(problem["ids"]), (x, weights, gate_up, down), cotangent)
+    sides: dict[str, tuple[Passes, Function]] = {"hpmoe": own}
+    if "torch" in names:
+        module = importlib.import_module("hpmoe.peers.pytorch_ranks")
+        sides["torch"] = module.layer(problem, link.rank, link.size, str(folder / "meeting"))
+    if "mindspore" in names:
+        os.environ["MS_NODE_ID"] = str(link.rank)
+        sides["mindspore"] = importlib.import_module("hpmoe.peers.mindspore_ranks").layer(problem, link.rank, link.size)
+    return sides
 
 
 def contest(link: Link, mesh: hpmoe.Mesh, given: Fields) -> Fields:
     """What this rank has to report."""
-    problem = problem_of(link.rank, link.size, given)
-    x, weights, gate_up, down, cotangent = (ms.Tensor(problem[name]).astype(getattr(ms, given["dtype"]))
-                                            for name in ("x", "weights", "gate_up", "down", "cotangent"))
-    own, to_numpy = passes_of(mesh, ms.Tensor(problem["ids"]), (x, weights, gate_up, down), cotangent)
-    passes: dict[str, Passes] = {"hpmoe": own}
-    shares: dict[str, Callable[[Callable[[], object]], float]] = {"hpmoe": lambda run: own_share(link, run)}
-    report: Fields = {"exchange_us": exchange_us(link)}
-    if given["torch"]:
-        module = importlib.import_module("hpmoe.peers.pytorch_ranks")
-        meeting = str(Path(given["folder"]) / "meeting")
-        passes["torch"], to_array = module.layer(problem, link.rank, link.size, meeting)
-        shares["torch"] = lambda run: torch_share(module, run)
-        found = [[convert(t) for t in passes[side]["forward + backward"]()]
-                 for side, convert in (("hpmoe", to_numpy), ("torch", to_array))]
-        report["differences"] = worst_difference(*found)
-    report["turns_ms"] = take_turns(link, passes, given["repeats"])
-    report["shares"] = {side: {which: statistics.median(shares[side](run) for _ in range(3))
-                               for which, run in of_side.items()} for side, of_side in passes.items()}
+    folder = Path(given["folder"])
+    whole = LayerProblem.read(folder)
+    sides = sides_of(problem_of(whole, link.rank), mesh, link, folder, given["sides"])
+    right = [part(np.load(folder / f"right_{name}.npy", mmap_mode="r"), link.rank, link.size) for name in RESULTS]
+    report: Fields = {"exchange_us": exchange_us(link), "errors": {}}
+    for side, (passes, to_array) in sides.items():
+        results = [to_array(t) if not isinstance(t, (tuple, list)) else np.stack([to_array(e) for e in t])
+                   for t in list(passes.values())[-1]()]
+        report["errors"][side] = worst_error(results, right)
+    report["turns_ms"] = take_turns(link, {side: passes for side, (passes, _) in sides.items()}, given["repeats"])
+    found = {"hpmoe": own_shares, "torch": torch_shares}
+    report["shares"] = {side: {which: np.median([found[side](link, run) for _ in range(3)], 0).tolist()
+                               for which, run in passes.items()} for side, (passes, _) in sides.items() if side in found}
     return report
 
 

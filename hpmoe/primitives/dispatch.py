@@ -11,7 +11,7 @@ from hpmoe.ir.avals import Aval, RouteAval, as_route, fixed
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.elementwise import check_weights, mul
-from hpmoe.primitives.entry_weights import combine_weights, dispatch_weights
+from hpmoe.primitives.entry_weights import combine_weights, dispatch_weights, of_entries
 from hpmoe.primitives.in_float32 import factor_beside, in_float32, is_half
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.primitive import Primitive
@@ -57,7 +57,8 @@ def dispatch(hidden_states: Tensor, topk_ids: Tensor, *, num_local_experts: int,
         hidden_states: [T, H].
         topk_ids: [T, K] int32 or int64, distinct global expert ids of each token, or -1 any number of times; given, or
             computed by the function.
-        num_local_experts: experts of this rank, `weight.shape[0]`; the model has that many times the ranks of the mesh.
+        num_local_experts: experts of this rank, or of which it has a shard, `weight.shape[0]`; the model has that many times
+            the mesh's ep_size.
         capacity_factor: a positive number, or None where experts take all entries.
         drop_policy: what happens to entries over capacity: "error" raises; "position" drops the last ones in the order of
             tokens; "probs" drops those of the smallest topk_weights, of equal ones the last.
@@ -132,7 +133,7 @@ def combine(rows: Tensor, route: Route, topk_weights: Tensor | None = None) -> T
     """
     outside_graphs("hpmoe.combine")
     return combine_rows(rows, route) if topk_weights is None else combine_rows(
-        rows, route, factor_beside(rows, topk_weights))
+        rows, route, of_entries(factor_beside(rows, topk_weights), route))
 
 
 # dispatch and its transpose, combine without weights

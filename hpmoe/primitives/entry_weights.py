@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, mint
 
 from hpmoe.ir.avals import Aval, RouteAval, fixed
 from hpmoe.ir.program import Atom, Builder, Equation
@@ -21,6 +21,13 @@ from hpmoe.tile_ops.transfers import ALL_TO_ALL
 
 dispatch_weights = Primitive("dispatch_weights", collective=True)
 combine_weights = Primitive("combine_weights", collective=True)
+
+
+def of_entries(weights: Tensor, route: object) -> Tensor:
+    """Weights of choices, [T, K], as those of entries, [T, tp * K]: each shard of an expert has its expert's."""
+    aval = getattr(route, "aval", None)
+    tp_size = aval.tp_size if isinstance(aval, RouteAval) else 1
+    return weights if tp_size == 1 else mint.cat([weights] * tp_size, -1)
 
 
 @dispatch_weights.infer

@@ -29,6 +29,8 @@ def _entries(routes: list[Route]) -> list[np.ndarray]:
 @exchange_rows.infer
 def _(rows: Aval, route: RouteAval) -> Aval:
     check_route("hpmoe.exchange", route)
+    check_argument(route.tp_size == 1, "hpmoe.exchange", "tp_size of the mesh", route.tp_size,
+                   "1: hpmoe.dispatch and hpmoe.combine send rows to the shards of experts, and add their parts")
     entries = route.num_tokens * route.top_k
     check_argument(len(rows.shape) == 2 and rows.shape[0] == entries, "hpmoe.exchange", "rows", rows,
                    f"[{entries}, H], the rows of all entries, as hpmoe.permute sorts them")

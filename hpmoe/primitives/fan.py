@@ -21,7 +21,8 @@ fan_in = Primitive("fan_in")
 
 @route_to_ranks.infer
 def _(route: RouteAval, node_size: int | None = None) -> RouteAval:
-    return RouteAval(Rows(), route.num_tokens, route.top_k, route.ep_size, route.ep_size, once=True, node_size=node_size)
+    return RouteAval(Rows(), route.num_tokens, route.top_k, route.ep_size, route.ep_size, once=True, node_size=node_size,
+                     tp_size=route.tp_size)
 
 
 @route_to_ranks.reference

@@ -6,14 +6,24 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.ir.avals import Aval
-from hpmoe.ir.program import Atom, Builder, Equation
+from hpmoe.ir.avals import Aval, fixed
+from hpmoe.ir.program import Atom, Builder, Equation, Var
 from hpmoe.primitives.in_rows import in_each_row
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes
-from hpmoe.tile_ops.guards import COUNT_AND_FILL, COUNT_OUTSIDE, FILL_OUTSIDE, REDUCE_AND_FILL, filled, is_inside
+from hpmoe.tile_ops.guards import (
+    COUNT_AND_FILL,
+    COUNT_OUTSIDE,
+    FILL_OUTSIDE,
+    REDUCE_AND_FILL,
+    as_found,
+    filled,
+    is_inside,
+    where_found,
+    width_found,
+)
 from hpmoe.tile_ops.params import NO_PARAMS, Fill, Filled, Params
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
 from hpmoe.tile_ops.tokens import REDUCE
@@ -34,17 +44,22 @@ def _(tested: Aval, low: Aval, high: Aval) -> Aval:
     return _counts_of(tested)
 
 
+def _found_in(tested: Aval) -> Aval:
+    return Aval((*tested.shape[:-1], width_found(fixed(tested.shape[-1:])[0])), "int32")
+
+
 @count_and_fill.infer
 def _(tested: Aval, low: Aval, high: Aval, *, fill: str) -> tuple[Aval, Aval]:
+    """The rows, and what is found in each: how many values, and a bit for each value, whether it is one."""
     check_argument(len(tested.shape) > 0, "count_and_fill", "tested", tested, "rows")
-    return tested, _counts_of(tested)
+    return tested, _found_in(tested)
 
 
 @fill_outside.infer
-def _(values: Aval, tested: Aval, counts: Aval, low: Aval, high: Aval, *, fill: str) -> Aval:
-    fits = values.shape == tested.shape and counts == _counts_of(tested)
-    check_argument(fits, "fill_outside", "values, tested and counts", f"{values}, {tested} and {counts}",
-                   "rows of the same shape, and a count of each")
+def _(values: Aval, found: Aval, *, fill: str) -> Aval:
+    fits = len(values.shape) > 0 and found == _found_in(values)
+    check_argument(fits, "fill_outside", "values and found", f"{values} and {found}",
+                   "rows, and what count_and_fill found in rows like them")
     return values
 
 
@@ -55,13 +70,13 @@ def _(tested: np.ndarray, low: float, high: float) -> np.ndarray:
 
 @count_and_fill.reference
 def _(tested: np.ndarray, low: float, high: float, *, fill: str) -> tuple[np.ndarray, np.ndarray]:
-    counts = np.sum(~is_inside(tested, low, high), axis=-1, keepdims=True).astype(np.float32)
-    return filled(tested, tested, low, high, Fill[fill.upper()]), counts
+    is_outside = ~is_inside(tested, low, high)
+    return filled(tested, is_outside, Fill[fill.upper()]), as_found(is_outside)
 
 
 @fill_outside.reference
-def _(values: np.ndarray, tested: np.ndarray, counts: np.ndarray, low: float, high: float, *, fill: str) -> np.ndarray:
-    return filled(values, tested, low, high, Fill[fill.upper()])
+def _(values: np.ndarray, found: np.ndarray, *, fill: str) -> np.ndarray:
+    return filled(values, where_found(found, values.shape[-1]), Fill[fill.upper()])
 
 
 @count_outside.vjp
@@ -73,8 +88,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     """A value in range has its own gradient and, where it is in a mean, its share of those of what the mean stands for."""
     fill = "spread" if eqn.params["fill"] == "mean" else "zero"
-    (tested, *limits), counts = eqn.inputs, eqn.outputs[1]
-    return [b.add(fill_outside, cotangents[0], tested, counts, *limits, fill=fill), None, None]
+    return [b.add(fill_outside, cotangents[0], eqn.outputs[1], fill=fill), None, None]
 
 
 @count_outside.tile
@@ -87,15 +101,15 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 @in_each_row
 def _(tiler: Tiler, eqn: Equation) -> None:
     """A pass of its own; the sum of what experts sent back is looked at by the task that makes it."""
-    params, (tested, *limits), (out, counts) = Filled(Fill[eqn.params["fill"].upper()]), eqn.inputs, eqn.outputs
+    params, (tested, *limits), (out, found) = Filled(Fill[eqn.params["fill"].upper()]), eqn.inputs, eqn.outputs
     summing = tiler.take_back(tested, REDUCE)
     if summing is None:
         _emit(tiler, eqn, COUNT_AND_FILL, params)
         return
     tiler.buffer_of[out] = tiler.buffer_of[tested]
-    tiler.new(counts)
+    tiler.new(found)
     entries, *weights = (dataclasses.replace(a, cols=col_modes.ALL) for a in summing.inputs)
-    operands = [tiler.at(v, cols=col_modes.ALL) for v in (out, counts)]
+    operands = [tiler.at(v, cols=col_modes.ALL, dtypes=tiler.HELD) for v in (out, found)]
     tiler.emit(REDUCE_AND_FILL, summing.domain, *operands, entries, *(tiler.read(limit, out) for limit in limits), *weights,
                cols=0, params=params)
 
@@ -107,10 +121,10 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 
 
 def _emit(tiler: Tiler, eqn: Equation, primitive: TilePrimitive, params: Params = NO_PARAMS) -> None:
-    """Tasks on whole rows; the last two inputs are the range."""
-    rows, limits, outputs = eqn.inputs[:-2], eqn.inputs[-2:], eqn.outputs
+    """Tasks on whole rows; a range is of numbers."""
+    inputs, outputs = eqn.inputs, eqn.outputs
     for out in outputs:
         tiler.new(out)
-    operands = [tiler.at(v, cols=col_modes.ALL) for v in (*outputs, *rows)]
-    operands += [tiler.read(limit, outputs[0]) for limit in limits]
-    tiler.emit(primitive, tiler.rows_of(rows[0]), *operands, cols=0, params=params)
+    operands = [tiler.at(v, cols=col_modes.ALL, dtypes=tiler.HELD) if isinstance(v, Var) else tiler.read(v, outputs[0])
+                for v in (*outputs, *inputs)]
+    tiler.emit(primitive, tiler.rows_of(inputs[0]), *operands, cols=0, params=params)

@@ -61,31 +61,33 @@ def check_tensor(who: str, argument: str, x: object) -> None:
 @make_route.infer
 def _(ids: Aval, *weights: Aval, num_local_experts: int, ep_size: int, capacity_factor: float | None = None,
       drop_policy: str = "error", max_rows: int | None = None, likely_rows: int | None = None,
-      placement: Placement | None = None, expert_alignment: int = 1, node_size: int | None = None) -> RouteAval:
+      placement: Placement | None = None, expert_alignment: int = 1, node_size: int | None = None,
+      tp_size: int = 1) -> RouteAval:
     check_argument(isinstance(ids, Aval) and len(ids.shape) == 2 and ids.dtype in ("int32", "int64"), "hpmoe.dispatch",
                    "topk_ids", ids, "[T, K] int32 or int64", "Cast with topk_ids.astype(mindspore.int32), before the call.")
     check_argument(all(isinstance(d, int) for d in ids.shape), "hpmoe.dispatch", "topk_ids", ids, "ids of tokens")
     num_tokens, top_k = fixed(ids.shape)
-    num_experts = num_local_experts * ep_size
-    check_argument(1 <= top_k <= num_experts, "hpmoe.dispatch", "top_k", top_k, f"in 1..{num_experts}",
-                   f"There are {num_local_experts} local experts on each of {ep_size} ranks.")
+    num_experts, groups = num_local_experts * ep_size, ep_size // tp_size
+    check_argument(1 <= top_k <= num_local_experts * groups, "hpmoe.dispatch", "top_k", top_k,
+                   f"in 1..{num_local_experts * groups}", f"There are {num_local_experts} local experts on each of "
+                   + (f"{ep_size} ranks." if tp_size == 1 else f"{groups} groups of {tp_size} ranks."))
     for w in weights:
         check_argument(isinstance(w, Aval) and w.shape == ids.shape and w.dtype in FLOATS, "hpmoe.dispatch", "topk_weights",
                        w, f"a float of shape {list(ids.shape)}, as topk_ids")
-    return RouteAval(Rows(), num_tokens, top_k, num_experts, ep_size, make_capacity(capacity_factor, drop_policy), placement,
-                     alignment=expert_alignment, node_size=node_size)
+    return RouteAval(Rows(), num_tokens, top_k * tp_size, num_experts, ep_size, make_capacity(capacity_factor, drop_policy),
+                     placement, alignment=expert_alignment, node_size=node_size, tp_size=tp_size)
 
 
 @make_route.reference
 def _(ids: list[np.ndarray], *weights: list[np.ndarray], num_local_experts: int, ep_size: int, num_tokens: list[int],
       capacity_factor: float | None = None, drop_policy: str = "error", max_rows: int | None = None,
       likely_rows: int | None = None, placement: Placement | None = None, expert_alignment: int = 1,
-      node_size: int | None = None) -> list[Route]:
+      node_size: int | None = None, tp_size: int = 1) -> list[Route]:
     capacity = make_capacity(capacity_factor, drop_policy)
     for mine, count in zip(ids, num_tokens or [None] * ep_size, strict=True):
-        check_topk_ids(mine[:count], num_local_experts * ep_size)
+        check_topk_ids(mine[:count], num_local_experts * ep_size // tp_size)
     routing = make_routing(ids, num_local_experts * ep_size, num_tokens, capacity, *weights, placement=placement,
-                           alignment=expert_alignment)
+                           alignment=expert_alignment, tp_size=tp_size)
     return [Route(routing, rank) for rank in range(ep_size)]
 
 
@@ -127,7 +129,7 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 @count_drops.infer
 def _(route: RouteAval) -> Aval:
     check_route("hpmoe.drop_counts", route)
-    return Aval((route.num_experts,), "int32")
+    return Aval((route.num_model_experts,), "int32")
 
 
 @count_drops.reference

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-SECRET = "HPMOE_SECRET"  # of a run of `hpmoe launch`, hexadecimal
+SECRET = "HPMOE_SECRET"  # of a run of `hpmoe launch`, hexadecimal, or of a run on several hosts
+RENDEZVOUS = "HPMOE_RENDEZVOUS"  # host:port at which rank 0 listens, where ranks are on several hosts
+NODE = "HPMOE_NODE"  # processes of a host that have others count as being on another host
 
 
 class Launcher(NamedTuple):
@@ -47,12 +49,16 @@ class Launched:
         launcher: the name of its command.
         rank, size: of all processes that it started together.
         run: 32 bytes that only processes of this run and user have.
+        rendezvous: "host:port" at which rank 0 listens; empty where all are on one host.
+        node: of a host, where it is declared to be several.
     """
 
     launcher: str
     rank: int
     size: int
     run: bytes = dataclasses.field(repr=False)
+    rendezvous: str = dataclasses.field(default="", repr=False)
+    node: str = dataclasses.field(default="", repr=False)
 
 
 def find_launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
@@ -68,7 +74,8 @@ def find_launched(environment: Mapping[str, str] = os.environ) -> Launched | Non
         if not all(name in environment for name in launcher.run) or not rank.isdecimal() or not size.isdecimal():
             continue
         if int(size) > 1 and int(rank) < int(size):
-            return Launched(launcher.name, int(rank), int(size), _run_of(launcher, environment))
+            return Launched(launcher.name, int(rank), int(size), _run_of(launcher, environment),
+                            environment.get(RENDEZVOUS, ""), environment.get(NODE, ""))
     return None
 
 
@@ -79,6 +86,8 @@ def is_scheduler(environment: Mapping[str, str] = os.environ) -> bool:
 
 def _run_of(launcher: Launcher, environment: Mapping[str, str]) -> bytes:
     """What processes of one run have in common: a secret, or what names the run on this computer."""
+    if environment.get(RENDEZVOUS):
+        return hashlib.sha256(f"hpmoe\0{environment.get(SECRET, '')}".encode()).digest()
     told = [environment[name] for name in launcher.run] or [_launching_process(launcher.rank)]
     return hashlib.sha256("\0".join(["hpmoe", str(os.getuid()), launcher.name, *told]).encode()).digest()
 

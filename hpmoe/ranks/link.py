@@ -4,11 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from hpmoe.ranks.rendezvous import Group
+
+
+class Traffic(NamedTuple):
+    """What a rank has sent to other hosts, signs of life apart.
+
+    Attributes:
+        messages, bytes: of all kinds.
+        row_messages: those of them that carry rows or signals.
+        rows, row_bytes: the rows in these, and their bytes by themselves.
+    """
+
+    messages: int
+    bytes: int
+    row_messages: int
+    rows: int
+    row_bytes: int
 
 
 class Link(Protocol):
@@ -21,6 +37,7 @@ class Link(Protocol):
         rank, size: of this process in the group.
         exchanges: of counts, so far.
         waits: float64 [size], the seconds that this rank has waited for each one.
+        traffic: what has been sent to other hosts so far.
     """
 
     rank: int
@@ -29,6 +46,9 @@ class Link(Protocol):
 
     @property
     def waits(self) -> np.ndarray: ...
+
+    @property
+    def traffic(self) -> Traffic: ...
 
     def calling(self, what: str) -> AbstractContextManager[None]:
         """Around all of a call: an error inside, which the others do not know of, is raised by their calls too."""

@@ -1,4 +1,4 @@
-"""Messages between processes of one user over Unix sockets: words, bytes, and open files with them."""
+"""Messages between processes over sockets: words, bytes, and over those of one host open files with them."""
 
 from __future__ import annotations
 
@@ -67,21 +67,34 @@ def receive(connection: socket.socket, deadline: float) -> tuple[Fields, bytes, 
             raise GoneError("the other end has closed")
         head += got
     num_words, num_data, num_files = _HEADER.unpack(head)
-    body = bytearray()
     try:
-        while len(body) < num_words + num_data:
-            _wait_for(connection, deadline)
-            got = connection.recv(min(num_words + num_data - len(body), 1 << 20))
-            if not got:
-                raise GoneError("the other end has closed")
-            body += got
+        body = receive_bytes(connection, num_words + num_data, deadline)
     except OSError:
         _close(files)
         raise
     if len(files) != num_files:
         _close(files)
         raise GoneError(f"{num_files} open files were sent and {len(files)} came: the limit of open files is reached")
-    return json.loads(bytes(body[:num_words])), bytes(body[num_words:]), list(files)
+    return json.loads(body[:num_words]), body[num_words:], list(files)
+
+
+def receive_bytes(connection: socket.socket, count: int, deadline: float) -> bytes:
+    """So many bytes.
+
+    Raises:
+        GoneError: the other end has closed, or they did not come before `deadline`, of time.monotonic().
+    """
+    body = bytearray()
+    while len(body) < count:
+        _wait_for(connection, deadline)
+        try:
+            got = connection.recv(min(count - len(body), 1 << 20))
+        except ConnectionError as error:
+            raise GoneError("the other end has closed") from error
+        if not got:
+            raise GoneError("the other end has closed")
+        body += got
+    return bytes(body)
 
 
 def _wait_for(connection: socket.socket, deadline: float) -> None:

@@ -1,7 +1,7 @@
-"""How processes of a host find each other: rank 0 listens under a name of the run, and all others come to it.
+"""How processes find each other: rank 0 listens at a point of the run, and all others come to it.
 
-The name lies in Linux' abstract namespace, so that nothing is left of it. Only processes of the same user are let in. Each
-hands over a file that can be read once it has ended, a pidfd, so that everybody knows of everybody's end.
+On a host only processes of the same user are let in, and each hands over a file that can be read once it has ended, a pidfd,
+so that everybody knows of everybody's end. Between hosts only those are that have the secret of the run.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import hashlib
 import os
 import select
 import socket
@@ -17,7 +16,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from hpmoe.ranks.messages import GoneError, receive, send, user_of
+from hpmoe.ranks.messages import GoneError, receive, send
+from hpmoe.ranks.points import Point
 from hpmoe.support.errors import LaunchError
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.versions import __version__
@@ -34,7 +34,7 @@ class Member:
     Attributes:
         name: as errors call it, such as "rank 1".
         pid: its number.
-        pidfd: a file of this process that can be read once that one has ended.
+        pidfd: a file of this process that can be read once that one has ended; -1 where it is on another host.
     """
 
     name: str
@@ -49,7 +49,12 @@ class Group:
         rank, size: of this process among them.
         members: one for each rank.
         connections: of rank 0 to all others, in order; of others to rank 0 alone.
+        sockets: for each rank of another host a connection to it, which is its link's from then on, else None.
+        secret: what messages between hosts carry to be let in.
     """
+
+    sockets: Sequence[socket.socket | None] = ()
+    secret = b""
 
     def __init__(self, rank: int, members: Sequence[Member], connections: Sequence[socket.socket], timeout: float):
         self.rank, self.size, self.members = rank, len(members), tuple(members)
@@ -128,13 +133,12 @@ def check_answer(words: Fields) -> None:
         raise failed(words["fault"], words["rank"])
 
 
-def meet(run: bytes, tag: str, rank: int, names: Sequence[str], timeout: float,
+def meet(point: Point, rank: int, names: Sequence[str], timeout: float,
          known: Mapping[str, Member] | None = None) -> Group:
     """Finds the other processes of a group; all of them call this.
 
     Args:
-        run: of `Launched`.
-        tag: tells this group from others of the run.
+        point: of this group of the run.
         rank: of this process in the group.
         names: of the members, in the order of their ranks.
         timeout: seconds for all to come.
@@ -147,10 +151,10 @@ def meet(run: bytes, tag: str, rank: int, names: Sequence[str], timeout: float,
     hello = {"rank": rank, "names": list(names), "version": __version__, "pid": os.getpid()}
     deadline, known = time.monotonic() + timeout, known or {}
     if rank == 0:
-        return Hub(run, tag, hello, names, deadline, known).group(timeout)
-    hub, own = _reach(_address(run, tag), names[0], deadline, timeout, known.get(names[0])), os.pidfd_open(os.getpid())
+        return Hub(point, hello, names, deadline, known).group(timeout)
+    hub, own = _reach(point, names[0], deadline, timeout, known.get(names[0])), os.pidfd_open(os.getpid())
     try:
-        send(hub, hello, files=[own])
+        send(hub, hello, files=[own] if point.takes_files else [])
         words, _, files = receive(hub, deadline + HELLO_S)  # rank 0 says who is missing
         check_answer(words)
     except OSError as error:
@@ -165,28 +169,23 @@ def meet(run: bytes, tag: str, rank: int, names: Sequence[str], timeout: float,
 
 
 def _members(names: Sequence[str], pids: Sequence[int], files: Sequence[int]) -> list[Member]:
+    files = files or [-1] * len(names)
     return [Member(*each) for each in zip(names, pids, files, strict=True)]
 
 
-def _address(run: bytes, tag: str) -> bytes:
-    return b"\0hpmoe-" + hashlib.sha256(run + tag.encode()).hexdigest().encode()
-
-
-def _reach(address: bytes, name: str, deadline: float, timeout: float, known: Member | None) -> socket.socket:
+def _reach(point: Point, name: str, deadline: float, timeout: float, known: Member | None) -> socket.socket:
     """A connection to rank 0, once that listens."""
-    while time.monotonic() < deadline:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    while (left := deadline - time.monotonic()) > 0:
         try:
-            connection.connect(address)
+            connection = point.connect(left)
         except OSError:
-            connection.close()
             if known is not None and has_ended(known):
                 raise failed(f"{name} died before it came to {WORLD}", 0) from None
             time.sleep(AGAIN_S)
             continue
-        if (user := user_of(connection)) != os.getuid():
+        if stranger := point.stranger(connection, listens=False):
             connection.close()
-            raise failed(f"a process of user {user} listens in place of {name}, and is refused", 0)
+            raise failed(f"{stranger} listens in place of {name}, and is refused", 0)
         return connection
     raise failed(f"{name} did not come to {WORLD} within {timeout:g} s", 0)
 
@@ -200,11 +199,10 @@ def has_ended(member: Member) -> bool:
 class Hub:
     """Rank 0 until all have come."""
 
-    def __init__(self, run: bytes, tag: str, hello: Fields, names: Sequence[str], deadline: float,
-                 known: Mapping[str, Member]):
-        self.hello, self.names, self.deadline, self.known = hello, names, deadline, known
-        self.found: dict[int, tuple[socket.socket, int, int]] = {}  # by rank: connection, number, pidfd
-        self.listener = listen(_address(run, tag), deadline, names[0])
+    def __init__(self, point: Point, hello: Fields, names: Sequence[str], deadline: float, known: Mapping[str, Member]):
+        self.point, self.hello, self.names, self.deadline, self.known = point, hello, names, deadline, known
+        self.found: dict[int, tuple[socket.socket, int, int]] = {}  # by rank: connection, number, pidfd or -1
+        self.listener = listen(point, deadline, names[0])
 
     def group(self, timeout: float) -> Group:
         while len(self.found) < len(self.names) - 1:
@@ -212,6 +210,9 @@ class Hub:
         self.listener.close()
         mine = os.getpid(), os.pidfd_open(os.getpid())
         pids, files = zip(mine, *(self.found[rank][1:] for rank in sorted(self.found)), strict=True)
+        if not self.point.takes_files:
+            os.close(mine[1])
+            files = ()
         connections = [self.found[rank][0] for rank in sorted(self.found)]
         for rank, connection in enumerate(connections, 1):
             try:
@@ -224,7 +225,7 @@ class Hub:
         """Until somebody comes, or ends."""
         poll, left = select.poll(), self.deadline - time.monotonic()
         poll.register(self.listener, select.POLLIN)
-        ends = {pidfd: rank for rank, (_, _, pidfd) in self.found.items()}
+        ends = {connection.fileno() if pidfd < 0 else pidfd: rank for rank, (connection, _, pidfd) in self.found.items()}
         ends |= {self.known[name].pidfd: rank for rank, name in enumerate(self.names) if name in self.known and rank}
         for pidfd in ends:
             poll.register(pidfd, select.POLLIN)
@@ -240,7 +241,7 @@ class Hub:
                        missing[0])
 
     def _let_in(self, connection: socket.socket) -> None:
-        if user_of(connection) != os.getuid():
+        if self.point.stranger(connection, listens=True):
             return connection.close()
         try:
             hello, _, files = receive(connection, time.monotonic() + HELLO_S)
@@ -257,15 +258,15 @@ class Hub:
             self._fail(f"a process came to {WORLD} as rank {rank} of {', '.join(hello['names'])}, where "
                        f"{', '.join(self.names)} meet{' and that one is there already' if rank in self.found else ''}",
                        rank, connections)
-        self.found[rank] = connection, hello["pid"], files[0]
+        self.found[rank] = connection, hello["pid"], files[0] if files else -1
         return None
 
     def _fail(self, text: str, rank: int, more: Sequence[socket.socket] = ()) -> None:
         """Raises on all: those who come later are told as well."""
         if self.listener.fileno() >= 0:
             words = {"fault": text, "rank": rank}
-            threading.Thread(target=_answer_all, args=(self.listener, words, lambda: time.monotonic() > self.deadline),
-                             daemon=True).start()
+            threading.Thread(target=_answer_all, daemon=True, args=(
+                self.point, self.listener, words, lambda: time.monotonic() > self.deadline)).start()
         connections = [*(connection for connection, _, _ in self.found.values()), *more]
         try:
             tell_fault(connections, text, rank)
@@ -274,43 +275,38 @@ class Hub:
                 connection.close()
 
 
-def listen(address: bytes, deadline: float, name: str) -> socket.socket:
-    """A socket with this name, once nobody else has it."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+def listen(point: Point, deadline: float, name: str) -> socket.socket:
+    """A socket that listens there, once nobody else does."""
     while True:
         try:
-            listener.bind(address)
-            listener.listen(socket.SOMAXCONN)
-            return listener
+            return point.listen()
         except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
-                listener.close()
                 raise failed(f"{name} cannot listen for the others: {error.strerror}; does another process with the same "
                              "rank run?", 0) from None
             time.sleep(AGAIN_S)
 
 
-def tell_end(run: bytes, rank: int, how: str, is_over: threading.Event) -> None:
+def tell_end(point: Point, rank: int, how: str, is_over: threading.Event) -> None:
     """Tells those who still wait for a rank that it has ended, in place of rank 0 if it was that one. For launchers."""
     words = {"ended": rank, "how": how}
     fault = {"fault": f"rank {rank} {how} before it came to {WORLD}", "rank": rank}
     while not is_over.wait(0.1):
         with contextlib.suppress(OSError, LaunchError):
             if rank == 0:
-                return _answer_all(listen(_address(run, ""), 0.0, "the launcher"), fault, is_over.is_set)
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.connect(_address(run, ""))
-                if user_of(connection) == os.getuid():
+                return _answer_all(point, listen(point, 0.0, "the launcher"), fault, is_over.is_set)
+            with point.connect(HELLO_S) as connection:
+                if not point.stranger(connection, listens=False):
                     return send(connection, words)
 
 
-def _answer_all(listener: socket.socket, fault: Fields, is_over: Callable[[], bool]) -> None:
+def _answer_all(point: Point, listener: socket.socket, fault: Fields, is_over: Callable[[], bool]) -> None:
     with listener:
         listener.settimeout(0.1)
         while not is_over():
             with contextlib.suppress(OSError):
                 connection, _ = listener.accept()
                 with connection:
-                    if user_of(connection) == os.getuid():
+                    if not point.stranger(connection, listens=True):
                         receive(connection, time.monotonic() + HELLO_S)
                         send(connection, fault)

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe.machines.machine import Mesh
+from hpmoe.ranks.hosts import Place, find_hosts, meet_all
 from hpmoe.ranks.launchers import Launched, find_launched, is_scheduler
 from hpmoe.ranks.link import Link, make_link
+from hpmoe.ranks.points import HostPoint
 from hpmoe.ranks.rendezvous import Group, Member, meet
 from hpmoe.ranks.scheduler import serve_scheduler
 from hpmoe.support.errors import LaunchError, check_argument, is_int, is_number
@@ -25,11 +27,12 @@ class World(Mesh):
     """The ranks of the launcher as processes, this one among them; see `world`.
 
     Attributes:
-        ep_size: the ranks that share experts, and launch together.
+        ep_size, tp_size: groups of ranks that share experts, and ranks of a group, that share each expert; they launch
+            together.
         rank, size: of this process among all that were started.
-        link: to the ranks that this one shares experts with; None where it is alone.
+        link: to the ranks that this one launches with; None where it is alone.
         everyone: to all ranks.
-        same_experts: to the ranks that hold the same experts, one of each group.
+        same_experts: to the ranks that hold the same experts, or shards of them, one of each that launch together.
     """
 
     rank: int = 0
@@ -40,8 +43,13 @@ class World(Mesh):
 
     @property
     def ep_rank(self) -> int:
-        """Of this process among those that it shares experts with."""
-        return self.rank % self.ep_size
+        """Of this process's group among those that share experts."""
+        return self.rank % self.num_ranks // self.tp_size
+
+    @property
+    def tp_rank(self) -> int:
+        """Of this process in its group: which shard of its experts it holds."""
+        return self.rank % self.tp_size
 
     def report(self) -> str:
         """How long each rank has waited for each other one, in milliseconds.
@@ -58,9 +66,8 @@ class World(Mesh):
 
     def _links(self) -> list[tuple[Link, list[int]]]:
         """Each link once, with the ranks at its ends."""
-        first = self.rank - self.ep_rank
-        ends = [(self.link, range(first, first + self.ep_size)), (self.everyone, range(self.size)),
-                (self.same_experts, range(self.ep_rank, self.size, self.ep_size))]
+        ends = [(self.link, _together(self.rank, self.num_ranks)), (self.everyone, range(self.size)),
+                (self.same_experts, range(self.rank % self.num_ranks, self.size, self.num_ranks))]
         found = {id(link): (link, list(ranks)) for link, ranks in ends if link is not None}
         return list(found.values())
 
@@ -68,7 +75,12 @@ class World(Mesh):
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
-        return functools.partial(world, node_size=self.node_size), (self.ep_size,)
+        return functools.partial(world, node_size=self.node_size), (self.ep_size, self.tp_size)
+
+
+def _together(rank: int, num_ranks: int) -> range:
+    """The ranks that launch together, so many of them, `rank` among them."""
+    return range(rank - rank % num_ranks, rank - rank % num_ranks + num_ranks)
 
 
 def _matrix(rows: Sequence[np.ndarray]) -> str:
@@ -83,29 +95,29 @@ class _Process:
     def __init__(self) -> None:
         self.pid, self.lock = os.getpid(), new_lock()
         self.everyone: tuple[Group, Link] | None = None
-        self.worlds: dict[int, World] = {}
+        self.place: Place | None = None  # where there are several hosts
+        self.worlds: dict[Mesh, World] = {}
         self.failure: LaunchError | None = None
 
-    def find(self, launched: Launched, ep_size: int, timeout: float) -> World:
+    def find(self, launched: Launched, mesh: Mesh, timeout: float) -> World:
         if self.failure is not None:
             raise self.failure
         try:
             if self.everyone is None:
                 names = [f"rank {r}" for r in range(launched.size)]
-                group = meet(launched.run, "", launched.rank, names, timeout)
+                self.place, group = meet_all(launched, names, timeout)
                 self.everyone = group, make_link(group)
-            if ep_size not in self.worlds:
-                self.worlds[ep_size] = self._make(launched, ep_size, timeout)
+            if mesh not in self.worlds:
+                self.worlds[mesh] = self._make(launched, mesh, timeout)
         except LaunchError as error:
             self.failure = error
             raise
-        return self.worlds[ep_size]
+        return self.worlds[mesh]
 
-    def _make(self, launched: Launched, ep_size: int, timeout: float) -> World:
-        rank, size = launched.rank, launched.size
-        first = rank - rank % ep_size
-        return World(ep_size, rank, size, self._link(launched, range(first, first + ep_size), timeout), self._everyone(),
-                     self._link(launched, range(rank % ep_size, size, ep_size), timeout))
+    def _make(self, launched: Launched, mesh: Mesh, timeout: float) -> World:
+        rank, size, ranks = launched.rank, launched.size, mesh.num_ranks
+        return World(mesh.ep_size, rank, size, self._link(launched, _together(rank, ranks), timeout), self._everyone(),
+                     self._link(launched, range(rank % ranks, size, ranks), timeout), tp_size=mesh.tp_size)
 
     def _everyone(self) -> Link:
         assert self.everyone is not None
@@ -116,15 +128,23 @@ class _Process:
         if len(ranks) in (1, launched.size):
             return self._everyone() if len(ranks) == launched.size else None
         assert self.everyone is not None
-        known: dict[str, Member] = {member.name: member for member in self.everyone[0].members}
-        names = [f"rank {r}" for r in ranks]
-        return make_link(meet(launched.run, " ".join(names), ranks.index(launched.rank), names, timeout, known))
+        group, link = self.everyone
+        rank, names = ranks.index(launched.rank), [f"rank {r}" for r in ranks]
+        tag = " ".join(names)
+        if self.place is not None:
+            def gather(what: str, data: bytes) -> list[bytes]:
+                told = link.meet(what, data)
+                return [told[r] for r in ranks]
+            return make_link(find_hosts(self.place, tag, gather, rank, names, timeout))
+        known: dict[str, Member] = {member.name: member for member in group.members}
+        return make_link(meet(HostPoint(launched.run, tag), rank, names, timeout, known))
 
 
 _process = _Process()
 
 
-def world(ep_size: int | None = None, *, node_size: int | None = None, timeout: float = TIMEOUT_S) -> World:
+def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None = None,
+          timeout: float = TIMEOUT_S) -> World:
     """The ranks of the launcher as a Mesh: every process is one rank, and brings its own tensors, without a rank axis.
 
     Start the script with `hpmoe launch -n N`, `msrun --worker_num=N`, `mpirun -n N` or `srun -n N`. Not launched, it is one
@@ -132,13 +152,15 @@ def world(ep_size: int | None = None, *, node_size: int | None = None, timeout: 
     script too, it does not return: it serves the scheduler and ends the process.
 
     Args:
-        ep_size: how many ranks share experts; all where None. It divides the number of processes, and where it is smaller
-            there are several such groups, rank by rank, with their own tokens and copies of the same experts.
+        ep_size: how many groups of ranks share experts; as many as there are where None. ep_size * tp_size divides the
+            number of processes, and where it is smaller so many ranks at a time, one after the other, have their own tokens
+            and copies of the same experts.
+        tp_size: ranks of a group, each of which holds a shard of each of the group's experts; see `hpmoe.Mesh`.
         node_size: how many consecutive ranks are a node, see Mesh.
         timeout: seconds for the last rank to come.
 
     Raises:
-        ArgumentError: ep_size does not divide the number of processes, or node_size it.
+        ArgumentError: ep_size * tp_size does not divide the number of processes, or node_size it.
         LaunchError: a rank did not come, ended before it did, or is of another user, version or size.
 
     Example:
@@ -148,6 +170,7 @@ def world(ep_size: int | None = None, *, node_size: int | None = None, timeout: 
         (0, 1, 1)
     """
     check_argument(ep_size is None or is_int(ep_size), "hpmoe.world", "ep_size", repr(ep_size), "a positive int, or None")
+    check_argument(is_int(tp_size), "hpmoe.world", "tp_size", repr(tp_size), "a positive int")
     is_time = is_number(timeout) and timeout > 0
     check_argument(is_time, "hpmoe.world", "timeout", repr(timeout), "a number of seconds above 0")
     if is_scheduler():
@@ -155,13 +178,14 @@ def world(ep_size: int | None = None, *, node_size: int | None = None, timeout: 
     launched = find_launched()
     size = 1 if launched is None else launched.size
     how = "no launcher started others: hpmoe launch -n N does" if launched is None else f"{launched.launcher} started {size}"
-    check_argument(ep_size is None or size % ep_size == 0, "hpmoe.world", "ep_size", ep_size,
-                   f"a divisor of {size}, the number of processes", f"Here {how}.")
-    ep_size = ep_size or size
-    Mesh(ep_size, node_size=node_size)  # refuses what is no part of it
+    name, ranks = ("ep_size", ep_size or 1) if tp_size == 1 else ("ep_size * tp_size", (ep_size or 1) * tp_size)
+    check_argument(size % ranks == 0, "hpmoe.world", name, ranks, f"a divisor of {size}, the number of processes",
+                   f"Here {how}.")
+    mesh = Mesh(ep_size or size // tp_size, tp_size=tp_size)
+    dataclasses.replace(mesh, node_size=node_size)  # refuses what is no part of it
     if launched is None:
         return World(1, node_size=node_size)
     check_argument(os.getpid() == _process.pid, "hpmoe.world", "this process", "forked from a rank",
                    "the one that the launcher started")
     with _process.lock:
-        return dataclasses.replace(_process.find(launched, ep_size, float(timeout)), node_size=node_size)
+        return dataclasses.replace(_process.find(launched, mesh, float(timeout)), node_size=node_size)

@@ -19,7 +19,8 @@ class RoutePlan:
     the buffer of the topk_weights that decide what is dropped, or -1. `once_of` is -1, or of a route to ranks, which takes a
     token to a rank once, the index of the route whose experts' ranks these are. One event is for the rows of `return_tokens`
     tokens that come back, whole tiles of them. An expert's rows are filled up to a multiple of `alignment`. `node_size` is
-    that of a route to relays, which is one to one rank of each node; else 0.
+    that of a route to relays, which is one to one rank of each node; else 0. Where an expert lies in `tp_size` shards on as
+    many ranks, each shard counts as an expert, and as an entry of the tokens that choose it.
     """
 
     ids: int
@@ -38,6 +39,17 @@ class RoutePlan:
     once_of: int = -1
     alignment: int = 1
     node_size: int = 0
+    tp_size: int = 1
+
+    @property
+    def num_choices(self) -> int:
+        """Experts of the model that a token chooses."""
+        return self.top_k // self.tp_size
+
+    @property
+    def num_model_experts(self) -> int:
+        """Experts of the model, whatever the number of their shards."""
+        return self.num_experts // self.tp_size
 
     @property
     def num_own_experts(self) -> int:

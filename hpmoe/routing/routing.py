@@ -19,6 +19,7 @@ from hpmoe.routing.capacity import (
     stable_order,
 )
 from hpmoe.routing.placement import Placement
+from hpmoe.routing.shards import of_shards, shard_ids
 from hpmoe.routing.slots import padded
 from hpmoe.support.errors import ArgumentError, check_argument
 from hpmoe.support.known import known
@@ -29,19 +30,19 @@ PerRank = Sequence[np.ndarray] | np.ndarray  # for each rank an array, or one of
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Routing:
-    """Placement of all ranks' entries; entry i of a rank is choice i % top_k of token i // top_k.
+    """Placement of all ranks' entries; entry i of a rank is entry i % top_k of token i // top_k.
 
     A rank's received rows are compact and ordered by (local expert, source rank, entry). Entries that are dropped, or whose
     id is ABSENT, have no row. Rows of zeros that fill an expert's up to a multiple come after these; they are counted as
     sent by the rank that has them, and are of no entry, PADDING.
 
     Attributes:
-        num_experts, top_k: of the model.
+        num_experts, top_k: of all ranks, and of a token, each shard of an expert counted as one.
         num_local_experts: of each rank, its own and what copies it holds.
         num_tokens: tokens of each rank.
         max_tokens: rows of the token arrays, tokens and padding.
         counts: [ep, ep * num_local_experts], entries of each rank for each expert or copy, without the dropped ones.
-        dropped: [ep, num_experts], entries of each rank that each expert had no capacity for.
+        dropped: [ep, experts of the model], entries of each rank that each of them had no capacity for.
         kept: for each rank, which entries of its tokens have a row.
         order: for each rank, its kept entries sorted stably by expert and copy.
         entry_of_row: for each rank, the entry that each received row came from.
@@ -166,18 +167,20 @@ def check_topk_ids(topk_ids: np.ndarray, num_experts: int, who: str = "hpmoe.dis
 
 def make_routing(topk_ids: PerRank, num_experts: int, num_tokens: Sequence[int] | None = None,
                  capacity: Capacity | None = None, topk_weights: Sequence[np.ndarray] | None = None,
-                 placement: Placement | None = None, sort: Sort = stable_order, alignment: int = 1) -> Routing:
+                 placement: Placement | None = None, sort: Sort = stable_order, alignment: int = 1,
+                 tp_size: int = 1) -> Routing:
     """Places the entries of all ranks.
 
     Args:
-        topk_ids: for each rank, int [tokens, top_k] of global expert ids, or ABSENT.
-        num_experts: of all ranks together, a multiple of the number of ranks.
+        topk_ids: for each rank, int [tokens, top_k] of the model's experts, or ABSENT.
+        num_experts: of all ranks together, each shard counted, a multiple of the number of ranks.
         num_tokens: how many leading tokens of each rank count; all of them by default.
         capacity: what each expert takes of each rank at most; everything by default.
         topk_weights: for each rank, [tokens, top_k]; read where the policy is "probs".
         placement: which ranks hold copies of experts, and what they take; none where None.
         sort: which entry comes where in a stable sort of ids.
         alignment: the rows of an expert that has any are filled up to a multiple of it.
+        tp_size: shards of each expert, which take the same entries.
 
     Raises:
         ArgumentError: an expert is over its capacity and nothing may be dropped, or a weight that decides is not a number.
@@ -187,26 +190,29 @@ def make_routing(topk_ids: PerRank, num_experts: int, num_tokens: Sequence[int] 
         >>> routing.tokens_per_expert(0).tolist(), routing.entry_of_row[0].tolist()
         ([1, 2, 1], [1, 0, 2, 3])
     """
-    ep_size, top_k = len(topk_ids), topk_ids[0].shape[-1]
+    ep_size, choices, of_model = len(topk_ids), topk_ids[0].shape[-1], num_experts // tp_size
     if num_experts % ep_size:
         raise ArgumentError(f"hpmoe: {num_experts} experts do not divide over {ep_size} ranks")
     lengths = tuple(int(n) for n in (num_tokens if num_tokens is not None else [len(i) for i in topk_ids]))
     real = [np.asarray(ids[:n]) for ids, n in zip(topk_ids, lengths, strict=True)]
-    counts = np.stack([kept_counts(ids, num_experts, capacity, r, ep_size) for r, ids in enumerate(real)])
-    chosen = np.stack([chosen_counts(ids, num_experts) for ids in real])
-    kept = tuple(_kept(real[r], num_experts, capacity, topk_weights[r] if topk_weights else None, r, ep_size, sort)
+    counts = np.stack([kept_counts(ids, of_model, capacity, r, ep_size) for r, ids in enumerate(real)])
+    chosen = np.stack([chosen_counts(ids, of_model) for ids in real])
+    kept = tuple(_kept(real[r], of_model, capacity, topk_weights[r] if topk_weights else None, r, ep_size, sort)
                  for r in range(ep_size))
-    dropped = (chosen - counts).astype(np.int32)
-    order = tuple(o[k[o]] for o, k in zip((sort(ids.reshape(-1)) for ids in real), kept, strict=True))
-    local = num_experts // ep_size
+    dropped, local = (chosen - counts).astype(np.int32), num_experts // ep_size
+    if tp_size > 1:
+        counts = of_shards(counts, local, tp_size)
+        kept = tuple(np.tile(k.reshape(-1, choices), tp_size).reshape(-1) for k in kept)
+    orders = (sort(shard_ids(ids, local, tp_size).reshape(-1)) for ids in real)
+    order = tuple(o[k[o]] for o, k in zip(orders, kept, strict=True))
     if placement is not None:
         order = tuple(_divided(o, counts[r], placement, r) for r, o in enumerate(order))
         counts, local = np.stack([_of_copies(c, placement, r) for r, c in enumerate(counts)]), placement.num_local
     entries, sources = _received(order, counts, local, alignment)
     if alignment > 1:
         counts = counts + _padding(counts, local, alignment)
-    return Routing(num_experts, local, top_k, lengths, max(map(len, topk_ids)), counts.astype(np.int64), dropped, kept,
-                   order, entries, sources, placement)
+    return Routing(num_experts, local, choices * tp_size, lengths, max(map(len, topk_ids)), counts.astype(np.int64), dropped,
+                   kept, order, entries, sources, placement)
 
 
 def _padding(counts: np.ndarray, local: int, alignment: int) -> np.ndarray:
@@ -268,8 +274,8 @@ def routing_to_ranks(experts: Routing, node_size: int | None = None) -> Routing:
 
 
 def rows_of_ranks(topk_ids: PerRank, num_experts: int, capacity: Capacity | None = None,
-                  placement: Placement | None = None, alignment: int = 1) -> list[int]:
-    """Rows that each rank receives by the ids of all ranks' tokens; raises as `kept_counts`.
+                  placement: Placement | None = None, alignment: int = 1, tp_size: int = 1) -> list[int]:
+    """Rows that each rank receives by the ids of all ranks' tokens; arguments are those of `make_routing`, and errors.
 
     Example:
         >>> rows_of_ranks([np.array([[1, 0], [1, 2]]), np.array([[0, 1], [1, 0]])], num_experts=4)
@@ -280,7 +286,7 @@ def rows_of_ranks(topk_ids: PerRank, num_experts: int, capacity: Capacity | None
         return [int(np.count_nonzero(topk_ids[0] != ABSENT))]
     total: np.ndarray | int = 0
     for rank, ids in enumerate(topk_ids):
-        total = total + counts_of_rank(ids, num_experts, capacity, placement, rank, ep_size)
+        total = total + counts_of_rank(ids, num_experts, capacity, placement, rank, ep_size, tp_size)
     return rows_by_counts(np.asarray(total), ep_size, alignment)
 
 
@@ -295,14 +301,14 @@ def rows_by_counts(of_experts: np.ndarray, ep_size: int, alignment: int = 1) -> 
 
 
 def counts_of_rank(ids: np.ndarray, num_experts: int, capacity: Capacity | None, placement: Placement | None, rank: int,
-                   ep_size: int) -> np.ndarray:
+                   ep_size: int, tp_size: int = 1) -> np.ndarray:
     """A rank's row of `Routing.counts`, by the ids of its tokens; raises as `kept_counts`.
 
     Example:
         >>> counts_of_rank(np.array([[1, 0], [1, 2]]), 4, None, None, rank=0, ep_size=2).tolist()
         [1, 2, 1, 0]
     """
-    counts = kept_counts(ids, num_experts, capacity, rank, ep_size)
+    counts = of_shards(kept_counts(ids, num_experts // tp_size, capacity, rank, ep_size), num_experts // ep_size, tp_size)
     return counts if placement is None else _of_copies(counts, placement, rank)
 
 

@@ -36,7 +36,7 @@ class ArrayRuns:
     """
 
     def __init__(self, plans: Plans):
-        self.plans, self.ep_size, self.batched = plans, plans.mesh.ep_size, plans.batched
+        self.plans, self.ep_size, self.batched = plans, plans.mesh.num_ranks, plans.batched
         self.num_here = self.ep_size if self.batched else 1
 
     def calling(self) -> contextlib.AbstractContextManager[None]:
@@ -121,7 +121,7 @@ def received_rows(program: Program, inputs: Arrays, lengths: tuple[int, ...] | N
             continue
         real = [checked_ids(route, arrays, None if lengths is None else lengths[rank], rank, makers)
                 for rank, arrays in enumerate(inputs)]
-        received = rows_of_ranks(real, aval.num_experts, aval.capacity, aval.placement, aval.alignment)
+        received = rows_of_ranks(real, aval.num_experts, aval.capacity, aval.placement, aval.alignment, aval.tp_size)
         buckets[key] = rows_of_received(max(received), aval)
     return buckets
 
@@ -130,10 +130,10 @@ def checked_ids(route: PlannedRoute, inputs: Sequence[np.ndarray], num_tokens: i
                 makers: Mapping[Var, Equation]) -> np.ndarray:
     """The ids of a rank's tokens, once they and the weights that decide are checked."""
     aval, who = route.aval, "hpmoe.dispatch" + (f" on rank {rank}" if route.aval.ep_size > 1 else "")
-    ids = inputs[known(route.ids)].reshape(-1, aval.top_k)[:num_tokens]
-    check_topk_ids(ids, aval.num_experts, who, _origin(makers.get(route.key[0])))
+    ids = inputs[known(route.ids)].reshape(-1, aval.num_choices)[:num_tokens]
+    check_topk_ids(ids, aval.num_model_experts, who, _origin(makers.get(route.key[0])))
     if route.weights is not None:
-        check_topk_weights(ids, inputs[route.weights].reshape(-1, aval.top_k)[:num_tokens], rank, aval.ep_size)
+        check_topk_weights(ids, inputs[route.weights].reshape(-1, aval.num_choices)[:num_tokens], rank, aval.ep_size)
     return ids
 
 

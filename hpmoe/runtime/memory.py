@@ -97,7 +97,7 @@ def memory_report(runner: Runner, args: Sequence[PyTree], kwargs: Mapping[str, P
         return memory_use(program, flows, arrays, kinds)
 
     head = " | ".join([f"# {traced.program.name}", *runner.plans.plan_all(lin.forward, buckets).provenance])
-    return MemoryReport(head, runner.plans.mesh.ep_size, use(traced.program, arrays),
+    return MemoryReport(head, runner.plans.mesh.num_ranks, use(traced.program, arrays),
                         use(lin.forward, arrays, dict.fromkeys(range(count, count + len(saved)), "saved")),
                         use(lin.backward, kept, dict.fromkeys(lin.backward.inputs[first:first + len(saved)], "saved")))
 

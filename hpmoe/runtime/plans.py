@@ -98,7 +98,7 @@ class Plans:
 
     def _check_main_grads(self, program: Program, replicated: frozenset[int]) -> None:
         for i, (var, name) in enumerate(zip(program.inputs, program.input_names, strict=True)):
-            shape = var.aval.shape if i in replicated else (self.mesh.ep_size, *var.aval.shape)
+            shape = var.aval.shape if i in replicated else (self.mesh.num_ranks, *var.aval.shape)
             main = program.main_grads.get(var)
             check_argument(main is None or main.shape == shape, "accumulate_grads", f"into[{name!r}]",
                            f"of shape {getattr(main, 'shape', None)}", f"of shape {shape}, as the argument")

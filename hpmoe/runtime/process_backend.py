@@ -104,7 +104,8 @@ class ProcessRuns(ArrayRuns):
         missing = exchanged.missing(part.program)
         for route in missing:
             ids, aval = checked_ids(route, inputs, own, link.rank, part.makers), route.aval
-            counts.append(counts_of_rank(ids, aval.num_experts, aval.capacity, aval.placement, link.rank, link.size))
+            counts.append(counts_of_rank(ids, aval.num_experts, aval.capacity, aval.placement, link.rank, link.size,
+                                         aval.tp_size))
         if missing:
             what, key = _described(part.program)
             exchanged.add(missing, link.exchange(what, np.concatenate(counts), key))

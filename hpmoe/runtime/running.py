@@ -85,7 +85,7 @@ class Runner:
         return call, tensors
 
     def _check_rank_axis(self, tensors: Sequence[Tensor | Aval], is_split: Sequence[bool]) -> None:
-        ep_size = self.plans.mesh.ep_size
+        ep_size = self.plans.mesh.num_ranks
         for i, shape in enumerate(x.shape for x in tensors):
             if is_split[i] and (not shape or shape[0] != ep_size):
                 check_argument(False, "spmd", f"array argument {i}", f"of shape {tuple(shape)}",

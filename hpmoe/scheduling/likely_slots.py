@@ -15,6 +15,7 @@ from hpmoe.costs.task_costs import task_costs
 from hpmoe.costs.work import put_rate
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
+from hpmoe.scheduling.rules import rule
 from hpmoe.support.errors import check_argument
 
 
@@ -73,9 +74,10 @@ class LikelySlots:
         """Of a slot, from one rank."""
         return self.tile_rows * min(1.0, self.per_expert / self.ep_size)
 
+    @rule("round_the_nodes", otherwise=lambda slots, node_size: np.arange(len(slots.place)))
     def round_the_nodes(self, node_size: int) -> np.ndarray:
-        """The turn of each slot where those of an expert with rows of one place in every node come one after the other,
-        [num_slots]: then every rank sends as much to other nodes as any other, at any time."""
+        """Has the slots of an expert with rows of one place in every node come one after the other: then every rank sends as
+        much to other nodes as any other, at any time. The turn of each slot, [num_slots]."""
         turn, source = np.empty(len(self.place), np.int64), self.source
         turn[np.lexsort((source // node_size, source % node_size, self.expert))] = np.arange(len(source))
         return turn

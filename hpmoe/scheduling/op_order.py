@@ -9,21 +9,16 @@ from hpmoe.tiling.next_ops import next_ops
 
 
 def op_order(flow: tf.Taskflow, costs: Sequence[float]) -> list[int]:
-    """The operations of a taskflow, those first that most comes after.
+    """The operations of a taskflow, those first with the longest chain of costs to the end.
 
-    First those before an exchange whose rows are multiplied, by how many such exchanges follow; then those before any other
-    exchange, which has to end before its sums can; last what stays on its rank, such as the gradients of weights: it fills
-    the time in which rows are under way. Among these the longest chain of costs to the end goes first.
+    So what goes to other ranks comes before what stays, such as the gradients of weights, which fills the time in which rows
+    are under way.
 
     Args:
         costs: microseconds of one task of each operation, [num_ops].
     """
     num_ops, after = len(flow.ops), next_ops(flow)
-    is_multiplied, exchanges, is_sent, us = [False] * num_ops, [0] * num_ops, [False] * num_ops, [0.0] * num_ops
+    us = [0.0] * num_ops
     for i in reversed(range(num_ops)):
-        moves = bool(flow.ops[i].num_peers or flow.ops[i].primitive.moves_copies)
-        is_multiplied[i] = any(is_multiplied[j] or flow.ops[j].unit == "aic" for j in after[i])
-        exchanges[i] = max((exchanges[j] for j in after[i]), default=0) + (moves and is_multiplied[i])
-        is_sent[i] = moves or any(is_sent[j] for j in after[i])
         us[i] = costs[i] + max((us[j] for j in after[i]), default=0.0)
-    return sorted(range(num_ops), key=lambda i: (-exchanges[i], not is_sent[i], -us[i]))
+    return sorted(range(num_ops), key=lambda i: -us[i])

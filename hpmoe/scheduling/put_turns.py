@@ -7,16 +7,25 @@ import math
 import numpy as np
 
 from hpmoe.scheduling.likely_slots import LikelySlots
+from hpmoe.scheduling.rules import rule
 
 DRIFT = 3  # slots by which the rows of a rank are likely to be off, where experts fill more or fewer slots than planned
 
 
-def put_turns(slots: LikelySlots, sequence: np.ndarray, ahead: np.ndarray, groups: int, node_size: int) -> np.ndarray:
-    """Numbers by which puts, [num_slots, peers, columns], are dealt out among those of a group of peers.
+def _as_they_begin(slots: LikelySlots, sequence: np.ndarray, ahead: np.ndarray, groups: int,
+                   node_size: int) -> np.ndarray:
+    """The turns of puts in the order in which they begin, whatever rows they are likely to have."""
+    return np.argsort(np.argsort(sequence, axis=None)).reshape(sequence.shape).astype(np.int32)
 
-    A number is that of a cell: a slot and a rank that is likely to have rows in it. They ascend by `sequence` among cells
-    whose peers are of one group; a put for several peers is of the group of its first. Cells for ranks of one place in
-    every node have one number: all workers then send as much to other nodes.
+
+@rule("put_turns", otherwise=_as_they_begin)
+def put_turns(slots: LikelySlots, sequence: np.ndarray, ahead: np.ndarray, groups: int, node_size: int) -> np.ndarray:
+    """Has puts that are likely to have rows be dealt out evenly among the workers of a group of peers.
+
+    The numbers by which they are dealt out are [num_slots, peers, columns]. A number is that of a cell: a slot and a rank
+    that is likely to have rows in it. They ascend by `sequence` among cells whose peers are of one group; a put for
+    several peers is of the group of its first. Cells for ranks of one place in every node have one number: all workers then
+    send as much to other nodes.
 
     Args:
         sequence: in which order the puts begin, [num_slots, peers, columns].

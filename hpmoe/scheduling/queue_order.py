@@ -11,30 +11,28 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
 from hpmoe.scheduling.likely_slots import LikelySlots, grids_of, workers_sending
 from hpmoe.scheduling.op_order import op_order
+from hpmoe.scheduling.rules import rule
 from hpmoe.scheduling.vector_workers import num_computing
 from hpmoe.support.known import known
 from hpmoe.tile_ops.params import Way
 
 L2_SHARE = 0.5  # of what a rank's L2 holds, for rows that are read once for each part of columns
 LATE = 2  # parts of columns, until what other ranks put is likely to have come
+NEARLY_EMPTY = 0.1  # of a slot, with which most experts do not reach it where loads are not quite even
 SIGNALLED = 1.1  # time to put rows back with their signals, over that without
-MOST_RUNS = 4  # in which the rows of experts are finished
+MOST_RUNS = 4  # in which slots are finished
 
 
 def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.ndarray:
     """For each task a number, the least of what is to be done first, [num_tasks] int64.
 
-    Operation after operation as in `op_order`, and in each slot after slot; of the first few slots of an expert column after
-    column, so that the matrix workers ask memory for a few columns of its weight at a time, and find the rest of what they
-    need in L2; and so of every few slots where L2 does not hold the weight. What goes back in parts of some columns is made
-    part after part, so that the first can be summed while the last are made. Weights of copies go out just before the first
-    rows that they multiply, and what else is sent with rows goes out with them, slot by slot.
+    Operation after operation as in `op_order`, and in each slot after slot; then what the rules of this file say.
 
     Args:
         costs: microseconds of each task, [num_tasks].
     """
     order = np.arange(flow.num_tasks, dtype=np.int64)
-    few, grids = round(machine.num_aic ** 0.5), []
+    grids = []
     for op, tasks, (units, peers, cols) in grids_of(flow):
         grids.append(tasks)
         if op.domain.is_slots and op.unit == "aic":
@@ -45,8 +43,8 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
                 part = np.arange(cols) * op.tile_cols // width
                 run = (_chunks(flow, op, machine, slots)[:, None] * cols + part) * units + expert
             else:
-                group = _first_few if _weight_bytes(flow, op) <= slots.num_experts * machine.l2_bytes else _groups_of_few
-                run = expert * units + group(slots, place, few)
+                holds = _weight_bytes(flow, op) <= slots.num_experts * machine.l2_bytes
+                run = expert * units + (_first_few if holds else _groups_of_few)(slots, place, round(machine.num_aic ** 0.5))
             order[tasks].reshape(units, peers, cols)[:] = ((run * cols + np.arange(cols)) * units + place)[:, None, :]
         elif op.domain.is_slots and flow.routes[op.domain.route].once_of >= 0:
             turn = _round_the_ranks(units, flow.ep_size)
@@ -68,6 +66,7 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
     return order
 
 
+@rule("round_after_round", otherwise=lambda flow, order: None)
 def round_after_round(flow: tf.Taskflow, order: np.ndarray) -> None:
     """Has matrix workers end a round before they begin the next: most ranks have rows for the first one alone."""
     if not any(plan.is_mostly_empty for plan in flow.routes):
@@ -80,19 +79,27 @@ def round_after_round(flow: tf.Taskflow, order: np.ndarray) -> None:
             order[tasks].reshape(shape)[:] += LikelySlots(flow, op.domain.route).round[:, None, None] * total
 
 
+@rule("first_few", otherwise=lambda slots, place, few: place)
 def _first_few(slots: LikelySlots, place: np.ndarray, few: int) -> np.ndarray:
-    """The same number for the first few slots of each expert, of the first expert for those alone that wait for no other
-    rank; then ascending."""
+    """Has the first few slots of an expert be multiplied column after column. So matrix workers ask memory for a few columns
+    of its weight at a time, and find the rest of what they need in L2. Only of slots that have rows where experts are even,
+    and of the first expert those that wait for no other rank. A number for each slot of an expert, ascending."""
     own = max(1, int(slots.per_expert / slots.ep_size))
-    return np.where(place < np.where(slots.expert[:, None] == 0, min(few, own), few), 0, place)
+    filled = math.ceil(slots.likely_rows / (slots.num_experts * slots.tile_rows) - NEARLY_EMPTY)
+    is_likely = (slots.round == 0) & ~slots.is_spare
+    first = np.where(slots.expert == 0, min(few, own), few)
+    return np.where(is_likely[:, None] & (place < np.minimum(first, filled)[:, None]), 0, place)
 
 
+@rule("groups_of_few", otherwise=lambda slots, place, few: place)
 def _groups_of_few(slots: LikelySlots, place: np.ndarray, few: int) -> np.ndarray:
-    """A number for each few slots of an expert, ascending: all of them read a weight anew that L2 does not hold."""
+    """Has every few slots of an expert be multiplied column after column where L2 does not hold its weight. All of them read
+    that anew. A number for each slot of an expert, ascending."""
     per_expert = math.ceil(slots.per_expert)
     return place * math.ceil(per_expert / few) // per_expert
 
 
+@rule("puts_together", otherwise=lambda flow, node_size, grids, order: None)
 def _puts_together(flow: tf.Taskflow, node_size: int, grids: Sequence[slice], order: np.ndarray) -> None:
     """Has all that is sent with the rows of a slot go out together; else weights of rows would come after the last rows."""
     for route, plan in enumerate(flow.routes):
@@ -106,7 +113,7 @@ def _puts_together(flow: tf.Taskflow, node_size: int, grids: Sequence[slice], or
 
 def _order_way_back(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, ranked: Sequence[int],
                     order: np.ndarray) -> None:
-    """Where rows take long to go back, has them go back as made, or experts finished half by half."""
+    """Where rows take long to go back, has slots be finished half by half."""
     moved = dict.fromkeys(Way, 0.0)
     sending = workers_sending(flow, machine, machine.num_aiv - num_computing(flow, machine, costs))
     grids = [tasks for _, tasks, _ in grids_of(flow)]
@@ -119,35 +126,25 @@ def _order_way_back(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, rank
     made = [n for n, i in enumerate(matrix) if flow.buffers[flow.ops[i].operands[0].buffer].storage in sent_back]
     us = [max(costs[grids[i]].sum() / machine.num_aic, _weight_bytes(flow, flow.ops[i]) / machine.memory_bytes_per_us)
           for i in matrix]
-    if made and sum(us) <= moved[Way.OUT]:
-        _back_as_made(flow, flow.ops[matrix[made[-1]]], machine, order)
-    elif made and sum(us[made[-1]:]) < SIGNALLED * moved[Way.BACK]:
+    if made and sum(us[made[-1]:]) < SIGNALLED * moved[Way.BACK]:
         _halve(flow, matrix[:made[-1] + 1], matrix[made[-1] + 1:], order)
 
 
+@rule("halves", otherwise=lambda flow, matrix, later, order: None)
 def _halve(flow: tf.Taskflow, matrix: Sequence[int], later: Sequence[int], order: np.ndarray) -> None:
-    """Where the way back is longer than what is multiplied meanwhile, and links are idle before it, has matrix workers
-    finish the rows of half of the experts, then those of half of the rest, and so on: rows go back while others are made,
-    and few are left when the last are."""
+    """Has matrix workers finish half of the slots, then half of the rest, and so on, where the way back takes longer than
+    what is multiplied meanwhile. Links are idle before it, so rows go back while others are made, and few are left when the
+    last are."""
     grids, total = list(grids_of(flow)), int(order.max(initial=0)) + 1
     for i in (*matrix, *later):
         op, tasks, (units, _, _) = grids[i]
         run = np.full(units, MOST_RUNS if i in later else 0)
         if op.domain.is_slots:
             slots = LikelySlots(flow, op.domain.route)
-            left = 1 - np.minimum(slots.expert, slots.num_experts - 1) / slots.num_experts
+            likely = max(1, int((~slots.is_spare & (slots.round == 0)).sum()))
+            left = 1 - np.minimum(np.arange(units), likely - 1) / likely
             run = np.minimum(-np.log2(left), MOST_RUNS - 1).astype(np.int64)
         order[tasks].reshape(units, -1)[:] += run[:, None] * total
-
-
-def _back_as_made(flow: tf.Taskflow, made: tf.TileOp, machine: Machine, order: np.ndarray) -> None:
-    """Where matmuls keep up with the rows that come, has all rows go back in the parts in which they are made: the first
-    columns of all slots come home before the last ones of any, and are summed while these are under way."""
-    for op, tasks, (units, peers, cols) in grids_of(flow):
-        if op.primitive.puts_back and op.operands[1].buffer == made.operands[0].buffer:
-            chunk = _chunks(flow, made, machine, LikelySlots(flow, op.domain.route))
-            grid = order[tasks].reshape(units, peers, cols)  # a view
-            grid += (chunk[:, None, None] * cols + np.arange(cols)) * (grid.max() + 1 - grid.min())
 
 
 def _weight_bytes(flow: tf.Taskflow, op: tf.TileOp) -> int:
@@ -156,6 +153,7 @@ def _weight_bytes(flow: tf.Taskflow, op: tf.TileOp) -> int:
     return known(weight.num_rows) * weight.row_bytes if op.primitive.operand(2).is_weight else 0
 
 
+@rule("copies_in_turn", otherwise=lambda flow, grids, order: None)
 def _copies_in_turn(flow: tf.Taskflow, grids: Sequence[slice], order: np.ndarray) -> None:
     """Has weights that copies multiply received rows by put just before the first of those rows."""
     storage = [b.storage for b in flow.buffers]
@@ -169,8 +167,10 @@ def _copies_in_turn(flow: tf.Taskflow, grids: Sequence[slice], order: np.ndarray
                 order[copies] = order[rows].reshape(put.domain.size, -1)[slot].min()
 
 
+@rule("parts_of_columns", otherwise=lambda flow, op: 0)
 def _returned_cols(flow: tf.Taskflow, op: tf.TileOp) -> int:
-    """Columns of the parts in which rows that an operation makes are put back, in whole tiles; 0 where they are whole."""
+    """Has rows that go back in parts of some columns be made part after part, so that the first can be summed while the last
+    are made. The columns of a part, in whole tiles; 0 where rows go back whole."""
     made = flow.buffers[op.operands[0].buffer].storage
     parts = [put.tile_cols for put in flow.ops if put.primitive.puts_back and put.tile_cols < put.cols
              and flow.buffers[put.operands[1].buffer].storage == made]
@@ -191,15 +191,17 @@ def _chunks(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySlo
     return expert * parts + np.where(slots.is_spare, parts - 1, part)
 
 
+@rule("round_the_ranks", otherwise=lambda num_slots, ep_size: np.arange(num_slots))
 def _round_the_ranks(num_slots: int, ep_size: int) -> np.ndarray:
-    """The turn of each slot where those of one rank, that sends to them or gets their sums back, do not come one after the
-    other: only the links to it would be busy at a time, and with unequal links the ranks get out of step."""
+    """Has slots of rows that are sent once, or of sums that come back, alternate between ranks. Else only the links to one
+    would be busy at a time, and with unequal links the ranks get out of step. The turn of each slot."""
     slot, of_rank = np.arange(num_slots), max(1, -(-num_slots // ep_size))
     return np.argsort(np.argsort(slot % of_rank * ep_size + slot // of_rank))
 
 
+@rule("late_sums", otherwise=lambda flow: flow)
 def late_sums(flow: tf.Taskflow) -> tf.Taskflow:
-    """The taskflow with waits of sums of entries for LATE parts that come back after theirs, to be planned with.
+    """Has sums of tokens planned as if they waited for LATE parts that come back after theirs, too.
 
     What other ranks put is later than a plan knows. A worker that waits for it has its own puts behind it, for which others
     wait in turn.

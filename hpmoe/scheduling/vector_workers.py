@@ -14,13 +14,13 @@ from hpmoe.machines.machine import Machine
 from hpmoe.planner.planner import DEALT, deal
 from hpmoe.scheduling.likely_slots import LikelySlots, grids_of, link_stretch, sources_ahead
 from hpmoe.scheduling.put_turns import put_turns
+from hpmoe.scheduling.rules import rule
 from hpmoe.support.known import known
 
 QUEUE_US = 150.0  # of what the workers of a group send to one rank at a time, on its link
 UNEVEN = 1.03  # peers of a worker, the most over the mean, not reached
 COMPUTING = 2  # workers for what is computed, over their share of the work
 WORTH_US = 160.0  # of moving, the least for which some workers only compute: with few rows each, whose turn it is is chance
-SENDING = 5.0  # times the workers that fill a link, of which more would only share it
 STRAINED = 1.05  # the most time of workers that compute or move, over that of all workers doing both, or of the matmuls
 
 
@@ -30,10 +30,11 @@ def is_computed(op: tf.TileOp) -> bool:
     return op.unit == "aiv" and not (op.num_peers or primitive.moves_copies or primitive.sums_choices)
 
 
+@rule("some_compute", otherwise=lambda flow, machine, costs: 0)
 def num_computing(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> int:
-    """How many vector workers take what is computed, the first ones, while the others take what is moved; 0 where all take
-    both. What waits for matmuls then keeps no rows from going out, nor do these keep it from being computed. It is 0
-    too where no share of the workers would do."""
+    """Has some vector workers take what is computed, the first ones, while the others take what is moved. How many; 0 where
+    all take both. What waits for matmuls then keeps no rows from going out, nor do these keep it from being computed. It is
+    0 too where no share of the workers would do."""
     computed, moved, matrix = (sum(costs[tasks].sum() for op, tasks, _ in grids_of(flow) if is_one(op))
                                for is_one in (is_computed, lambda op: op.primitive.is_put, lambda op: op.unit == "aic"))
     if not computed or moved < WORTH_US * machine.num_aiv:
@@ -74,12 +75,10 @@ def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySl
              sequence: np.ndarray, computing: int) -> np.ndarray:
     """Which vector worker does each put, [num_slots, peers, columns] as `sequence`.
 
-    Peers are in groups, and every group has workers of its own: so many that what they send to one rank at a time, where
-    those of every rank do, is on its link for QUEUE_US. Else the first rows of a hot rank would come with its last.
+    Peers are in groups, and every group has workers of its own.
     """
-    workers, ahead, buffer = _senders(flow, machine, computing), sources_ahead(flow, op), flow.buffers[op.operands[1].buffer]
-    sent = slots.rows * (op.tile_cols or buffer.cols) * buffer.stored_dtype.itemsize
-    wanted = round(workers * flow.ep_size * sent / (machine.link_rate(flow.ep_size) * QUEUE_US))
+    workers, ahead = machine.num_aiv - computing, sources_ahead(flow, op)
+    wanted = _num_groups(flow, op, machine, slots, workers)
     node_size = machine.node_size if machine.node_size > 1 else flow.ep_size
     places = min(op.num_peers, node_size)  # ranks of one place in every node are in one group
     groups = next(g for g in range(min(max(wanted, 1), places, workers), 0, -1)
@@ -92,7 +91,10 @@ def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySl
     return out
 
 
-def _senders(flow: tf.Taskflow, machine: Machine, computing: int) -> int:
-    """Workers that put rows: of those that do not only compute SENDING times as many as fill the link. If more sent at a
-    time, the first rows would come with the last."""
-    return min(machine.num_aiv - computing, math.ceil(SENDING * machine.num_aiv / link_stretch(flow, machine)))
+@rule("put_groups", otherwise=lambda flow, op, machine, slots, workers: 1)
+def _num_groups(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySlots, workers: int) -> int:
+    """Has so few workers put rows to a rank that what they send to it at a time, where those of every rank do, is on its
+    link for QUEUE_US. Else the first rows of a hot rank would come with its last. How many groups of peers that makes."""
+    buffer = flow.buffers[op.operands[1].buffer]
+    sent = slots.rows * (op.tile_cols or buffer.cols) * buffer.stored_dtype.itemsize
+    return round(workers * flow.ep_size * sent / (machine.link_rate(flow.ep_size) * QUEUE_US))

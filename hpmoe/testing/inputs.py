@@ -92,7 +92,7 @@ def random_inputs(f: Function, avals: Sequence[PyTree], mesh: Mesh | None = None
     check_argument(routing != "uneven" or mesh is not None, "random_inputs", "routing", "'uneven'",
                    "another one without a mesh", "What a call on a mesh takes is num_tokens.")
     check_argument(is_int(seed, 0, 2**63), "random_inputs", "seed", repr(seed), "an int that is not negative")
-    ep_size, rng = as_mesh("random_inputs", mesh).ep_size, np.random.default_rng(seed)
+    ep_size, rng = as_mesh("random_inputs", mesh).num_ranks, np.random.default_rng(seed)
     leaves, tree = flatten(tuple(avals))
     program, _ = trace_with_tree(f, unflatten(tree, local_leaves(leaves, mesh)),
                                  as_mesh("random_inputs", mesh))
@@ -148,7 +148,7 @@ class _Draws:
     def _ids(self, position: int, shape: tuple[int, ...]) -> np.ndarray:
         aval = self.routes[position]
         ids = np.asarray(call_user("random_inputs", "routing", self.routing, self.rng, self.ep_size, aval.num_tokens,
-                                   aval.top_k, aval.num_experts))
+                                   aval.num_choices, aval.num_model_experts))
         check_argument(ids.shape == shape and ids.dtype.kind in "iu", "random_inputs", "what routing returns",
                        f"{ids.dtype} of shape {ids.shape}", f"ints of shape {shape}")
         return ids

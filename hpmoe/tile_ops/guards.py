@@ -1,7 +1,8 @@
-"""COUNT_OUTSIDE: how many values of a row are out of a range. FILL_OUTSIDE: others stand in their place.
+"""COUNT_OUTSIDE: how many values of a row are out of a range. FILL_OUTSIDE: others stand in the place of those found.
 
-COUNT_AND_FILL does both at once, so that a row comes from memory once; REDUCE_AND_FILL does it to the sum of a token's
-entries while that is in a cache.
+COUNT_AND_FILL finds and fills at once, so that a row comes from memory once; REDUCE_AND_FILL does it to the sum of a token's
+entries while that is in a cache. What is found in a row is int32 words: how many values, then a bit for each, the first one
+lowest.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ from hpmoe.tile_ops.params import Fill, Filled, Params
 from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
 from hpmoe.tile_ops.tokens import WHOLE_ROWS, choices_fault, sum_choices
 
+WORD = 32  # bits
 ROW = Operand(cols=(col_modes.ALL,))
+FOUND = Operand(cols=(col_modes.ALL,), is_integer=True)
 LIMIT = Operand(cols=(col_modes.ALL,), may_be_number=True)
 FILL_OUTSIDE = TilePrimitive("FILL_OUTSIDE", 31, targets=("cpu",), params=Filled, measured_as="MAP copy", rounds=True,
-                             outputs=(ROW,), inputs=(ROW, ROW, ROW, LIMIT, LIMIT))
+                             outputs=(ROW,), inputs=(ROW, FOUND))
 COUNT_OUTSIDE = TilePrimitive("COUNT_OUTSIDE", 32, targets=("cpu",), measured_as="ROW_REDUCE sum", outputs=(ROW,),
                               inputs=(ROW, LIMIT, LIMIT))
 COUNT_AND_FILL = TilePrimitive("COUNT_AND_FILL", 36, targets=("cpu",), params=Filled, measured_as="MAP copy",
-                               outputs=(ROW, ROW), inputs=(ROW, LIMIT, LIMIT))
+                               outputs=(ROW, FOUND), inputs=(ROW, LIMIT, LIMIT))
 REDUCE_AND_FILL = TilePrimitive(
     "REDUCE_AND_FILL", 37, targets=("cpu",), params=Filled, measured_as="REDUCE", needs_route=True, sums_choices=True,
-    domains=(Tiles,), required=5, outputs=(ROW, ROW),
+    domains=(Tiles,), required=5, outputs=(ROW, FOUND),
     inputs=(Operand((row_modes.ENTRIES,), (col_modes.ALL,)), LIMIT, LIMIT, WHOLE_ROWS))
 
 
@@ -37,13 +40,31 @@ def is_inside(tested: np.ndarray, low: float, high: float) -> np.ndarray:
     return (tested >= low) & (tested <= high)
 
 
-def filled(values: np.ndarray, tested: np.ndarray, low: float, high: float, fill: Fill) -> np.ndarray:
-    """Rows [..., N] with another value where `tested` is NaN or outside [low, high].
+def width_found(cols: int) -> int:
+    """The int32 words of what is found in a row of so many columns."""
+    return 1 + -(-cols // WORD)
+
+
+def as_found(is_outside: np.ndarray) -> np.ndarray:
+    """What is found in rows [..., N] of bools: [..., 1 + ceil(N / 32)]."""
+    spare = -is_outside.shape[-1] % WORD
+    bits = np.packbits(np.pad(is_outside, [(0, 0)] * (is_outside.ndim - 1) + [(0, spare)]), axis=-1, bitorder="little")
+    return np.concatenate([np.sum(is_outside, axis=-1, keepdims=True, dtype=np.int32), bits.view("<i4")], axis=-1)
+
+
+def where_found(found: np.ndarray, cols: int) -> np.ndarray:
+    """The bools [..., N] of what is found."""
+    in_bytes = np.ascontiguousarray(found[..., 1:].astype("<i4")).view(np.uint8)
+    return np.unpackbits(in_bytes, axis=-1, count=cols, bitorder="little").astype(bool)
+
+
+def filled(values: np.ndarray, is_outside: np.ndarray, fill: Fill) -> np.ndarray:
+    """Rows [..., N] with another value where `is_outside`.
 
     MEAN is that of the others in the row, 0 where there are none. SPREAD is its transpose: what stands where values are
     replaced is dealt out to the others.
     """
-    fine = is_inside(tested, low, high)
+    fine = ~is_outside
     others = np.maximum(np.sum(fine, axis=-1, keepdims=True), 1).astype(values.dtype)
     if fill is Fill.SPREAD:
         share = np.sum(np.where(fine, 0, values), axis=-1, keepdims=True, dtype=values.dtype) / others
@@ -61,30 +82,31 @@ def _(frame: Frame[Params]) -> int:
 
 @FILL_OUTSIDE.reference
 def _(frame: Frame[Filled]) -> int:
-    out, values, tested, _, low, high = frame.operands()
-    out[...] = filled(values, tested, low, high, frame.params.fill)
+    out, values, found = frame.operands()
+    out[...] = filled(values, where_found(found, out.shape[1]), frame.params.fill)
     return len(out)
 
 
 @COUNT_AND_FILL.reference
 def _(frame: Frame[Filled]) -> int:
-    out, counts, tested, low, high = frame.operands()
-    _count_and_fill(out, counts, tested, low, high, frame.params.fill)
+    out, found, tested, low, high = frame.operands()
+    _count_and_fill(out, found, tested, low, high, frame.params.fill)
     return len(out)
 
 
 @REDUCE_AND_FILL.reference
 def _(frame: Frame[Filled]) -> int:
-    out, counts, _, low, high, *_ = frame.operands()
+    out, found, _, low, high, *_ = frame.operands()
     tile, top_k = frame.rows, frame.routing.top_k
     made = sum_choices(frame, widen(frame.array(2)[tile.start * top_k:tile.stop * top_k, frame.columns(2)]), weights=5)
-    _count_and_fill(out, counts, widen(out), low, high, frame.params.fill)
+    _count_and_fill(out, found, widen(out), low, high, frame.params.fill)
     return made
 
 
-def _count_and_fill(out: np.ndarray, counts: np.ndarray, tested: np.ndarray, low: float, high: float, fill: Fill) -> None:
-    counts[...] = np.sum(~is_inside(tested, low, high), axis=-1, keepdims=True)
-    out[...] = filled(tested, tested, low, high, fill)
+def _count_and_fill(out: np.ndarray, found: np.ndarray, tested: np.ndarray, low: float, high: float, fill: Fill) -> None:
+    is_outside = ~is_inside(tested, low, high)
+    found[...] = as_found(is_outside)
+    out[...] = filled(tested, is_outside, fill)
 
 
 @COUNT_OUTSIDE.fits
@@ -94,21 +116,22 @@ def _(op: Operation, buffers: Buffers, plan: RoutePlan | None) -> str:
 
 @FILL_OUTSIDE.fits
 def _(op: Operation[Filled], buffers: Buffers, plan: RoutePlan | None) -> str:
-    out, values, tested, counts = (op.width(i, buffers) for i in range(4))
-    fits = out == values == tested and counts == 1
-    return "" if fits else f"fills {values} columns by {tested} and {counts} counts into {out}"
+    out, values, found = (op.width(i, buffers) for i in range(3))
+    fits = out == values and found == width_found(out)
+    return "" if fits else f"fills {values} columns by {found} words into {out}"
 
 
 @COUNT_AND_FILL.fits
 def _(op: Operation[Filled], buffers: Buffers, plan: RoutePlan | None) -> str:
-    out, counts, tested = (op.width(i, buffers) for i in range(3))
-    fits = out == tested and counts == 1
-    return "" if fits else f"fills {tested} columns into {out}, and {counts} counts"
+    return _guard_fault(op, buffers)
 
 
 @REDUCE_AND_FILL.fits
 def _(op: Operation[Filled], buffers: Buffers, plan: RoutePlan | None) -> str:
-    out, counts, entries = (op.width(i, buffers) for i in range(3))
-    if out != entries or counts != 1:
-        return f"sums {entries} columns into {out}, and {counts} counts"
-    return choices_fault(op, buffers, known(plan), weights=5)
+    return _guard_fault(op, buffers) or choices_fault(op, buffers, known(plan), weights=5)
+
+
+def _guard_fault(op: Operation[Filled], buffers: Buffers) -> str:
+    out, found, tested = (op.width(i, buffers) for i in range(3))
+    fits = out == tested and found == width_found(out)
+    return "" if fits else f"fills {tested} columns into {out}, and {found} words"

@@ -141,7 +141,7 @@ def _tokens_fault(op: Operation[Params], plan: RoutePlan) -> str:
 
 @DROP_COUNTS.fits
 def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
-    counted, experts = op.width(0, buffers), known(plan).num_experts
+    counted, experts = op.width(0, buffers), known(plan).num_model_experts
     return f"counts {counted} experts of {experts}" if counted != experts else ""
 
 

@@ -86,7 +86,8 @@ class Tiler(Buffers):
         likely = eqn.params.get("likely_rows") or most or aval.likely_rows
         self.routes.append(tf.RoutePlan(ids, aval.num_experts, aval.num_local_experts, aval.top_k, aval.num_tokens,
                                         most or aval.max_rows, likely, self.tile_rows, aval.ep_size, self.tile_rows,
-                                        aval.capacity, *weights, placement=aval.placement, alignment=aval.alignment))
+                                        aval.capacity, *weights, placement=aval.placement, alignment=aval.alignment,
+                                        tp_size=aval.tp_size))
 
     def _plan_route_to_ranks(self, experts: RouteAval, ranks: RouteAval) -> None:
         """No more rows than the experts' ranks receive, and no token twice."""

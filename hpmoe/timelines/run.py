@@ -55,7 +55,7 @@ class Run:
 
     Attributes:
         flow: the Taskflow that ran; it has queues.
-        rank, queue, task: [ep * num_tasks] int, where the row ran and which task of `flow` it is.
+        rank, queue, task: [ep * num_tasks] int32, where the row ran and which task of `flow` it is.
         wait_begin, begin, end: [ep * num_tasks] float, when its worker came to it, began its body and had signalled.
         origin: microseconds of that first moment on the clock of the run.
         simulated: of a simulated run, what else the simulation knows of it; None where the run was measured.
@@ -155,6 +155,22 @@ class Run:
         busy = float(self.utilisation().mean()) if self.flow.queues else 0.0
         kind = "simulated " if self.is_simulated else ""
         return f"{kind}{format_us(self.span)}, {busy:.0%} busy, {format_us(self.waiting)} waiting".replace("%", " %")
+
+
+def rows_of(flow: Taskflow) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rank, queue and task of each row of a run of a taskflow with queues, [ep * num_tasks] int32.
+
+    Example:
+        >>> import hpmoe
+        >>> tiles = hpmoe.tile_partition(hpmoe.swiglu, rows=4)
+        >>> flow = hpmoe.assign_queues(tiles, machine=hpmoe.cpu(2)).lower(hpmoe.Aval((8, 6), "float32"))
+        >>> [rows.tolist() for rows in rows_of(flow)]
+        [[0, 0], [0, 1], [0, 1]]
+    """
+    lengths = [len(q) for q in flow.queues]
+    of_rank = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths), np.concatenate(flow.queues).astype(np.int32)
+    rank = np.repeat(np.arange(flow.ep_size, dtype=np.int32), flow.num_tasks)
+    return rank, np.tile(of_rank[0], flow.ep_size), np.tile(of_rank[1], flow.ep_size)
 
 
 def format_us(us: float) -> str:

@@ -11,7 +11,7 @@ from hpmoe.support.errors import check_argument
 from hpmoe.timelines import chrome, html, picture, text
 from hpmoe.timelines.critical_path import CriticalPath, critical_path
 from hpmoe.timelines.releases import waiting_for
-from hpmoe.timelines.run import Run, Simulated
+from hpmoe.timelines.run import Run, Simulated, rows_of
 
 
 class Timeline(Run):
@@ -60,10 +60,7 @@ class Timeline(Run):
         times = np.subtract(trace, first, dtype=float)
         times /= 1e3
         wait_begin, begin, end = times.reshape(-1, 3).T
-        lengths = [len(q) for q in flow.queues]
-        return cls(flow, np.repeat(np.arange(flow.ep_size), flow.num_tasks),
-                   np.tile(np.repeat(np.arange(len(lengths)), lengths), flow.ep_size),
-                   np.tile(np.concatenate(flow.queues), flow.ep_size), wait_begin, begin, end, first / 1e3, simulated, moved)
+        return cls(flow, *rows_of(flow), wait_begin, begin, end, first / 1e3, simulated, moved)
 
     def waiting_for(self) -> dict[str, float]:
         """Microseconds all workers together waited, by what they waited for, the longest first; they add up to `waiting`.

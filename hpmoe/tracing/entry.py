@@ -85,7 +85,7 @@ def _trace_once(f: Function, names: Sequence[str], given: Sequence[object], tree
     program = recognize(Program(
         name=function_name(f), inputs=(*recorder.inputs, *recorder.captures),
         input_names=(*named, *("" for _ in recorder.captures)),
-        equations=live_equations(recorder.builder.equations, outputs), outputs=outputs, ep_size=mesh.ep_size))
+        equations=live_equations(recorder.builder.equations, outputs), outputs=outputs, ep_size=mesh.num_ranks))
     return _with_captures(program, recorder.captures), out_tree
 
 

@@ -135,9 +135,11 @@ class Recorder:
         """The route of some ids and options, made once: rows of two dispatches by the same ids correspond."""
         key = (*map(self.atom, operands), *params.items())
         if key not in self._routes:
-            mesh: dict[str, object] = {"ep_size": self.mesh.ep_size}
+            mesh: dict[str, object] = {"ep_size": self.mesh.num_ranks}
             if self.mesh.node_size is not None:
                 mesh["node_size"] = self.mesh.node_size
+            if self.mesh.tp_size > 1:
+                mesh["tp_size"] = self.mesh.tp_size
             options = {"num_local_experts": params.pop("num_local_experts"), **mesh, **params}
             self._routes[key] = self(primitive, self._not_widened(operands[0]), *operands[1:], **options)
         return self._routes[key]

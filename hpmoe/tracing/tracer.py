@@ -101,8 +101,8 @@ class RouteTracer:
         return as_route(self.hpmoe_atom.aval)
 
     num_tokens = property(lambda self: self.aval.num_tokens)
-    top_k = property(lambda self: self.aval.top_k)
-    num_experts = property(lambda self: self.aval.num_experts)
+    top_k = property(lambda self: self.aval.num_choices)
+    num_experts = property(lambda self: self.aval.num_model_experts)
     num_local_experts = property(lambda self: self.aval.num_local_experts)
     ep_size = property(lambda self: self.aval.ep_size)
 

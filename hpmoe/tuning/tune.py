@@ -81,18 +81,18 @@ def tune(f: Function, *args: PyTree, machine: Machine | None = None, mesh: Mesh 
     _check(f, machine, mesh, direction, space, budget_s, max_trials)
     is_spmd = isinstance(f, Spmd)
     staged, mesh = (staged_of(f.function), f.mesh) if is_spmd else (staged_of(f), mesh or Mesh())
-    machine = machine or cpu(ep_size=mesh.ep_size, calibrated=is_calibrated())
+    machine = machine or cpu(ep_size=mesh.num_ranks, calibrated=is_calibrated())
     traced, inputs, _ = Runner(staged, mesh, is_spmd, f.in_axes if isinstance(f, Spmd) else 0).planned(args, kwargs)
-    ids, weights = _ids(traced.program, routing, inputs, mesh.ep_size), _weights(traced.program, inputs, mesh.ep_size)
+    ids, weights = _ids(traced.program, routing, inputs, mesh.num_ranks), _weights(traced.program, inputs, mesh.num_ranks)
     programs = {d: staged.apply(_sized(p, ids)) for d, p in _launches(_programs(traced, direction)).items()}
-    values = space_of(staged.apply(traced.program), machine, mesh.ep_size, space or {})
+    values = space_of(staged.apply(traced.program), machine, mesh.num_ranks, space or {})
     key = kept.key_of(programs, machine, values, [ids, weights], max_trials) if cache else None
     found = kept.load(key, budget_s, values, least_us=len(programs) * machine.launch_us)
     is_cached = found is not None
     if found is None:
         found = _searched(values, Simulations(programs, machine, ids, weights), budget_s, max_trials, verbose)
         kept.store(key, budget_s, *found)
-    return Tuned(traced.program.name, machine, mesh.ep_size, direction, tuple(found[0]), found[1], is_cached)
+    return Tuned(traced.program.name, machine, mesh.num_ranks, direction, tuple(found[0]), found[1], is_cached)
 
 
 def _searched(space: Space, run: Simulations, budget_s: float, max_trials: int | None, verbose: bool
@@ -154,14 +154,14 @@ def _ids(program: Program, routing: PerRank | None, inputs: Arrays | None, ep_si
         return None
     aval, (num_tokens, top_k) = as_route(routes[0].outputs[0].aval), fixed(routes[0].inputs[0].aval.shape)
     if routing is not None:
-        return np.stack(given_ids("hpmoe.tune", routing, ep_size, num_tokens, top_k, aval.num_experts))
+        return np.stack(given_ids("hpmoe.tune", routing, ep_size, num_tokens, top_k, aval.num_model_experts))
     position = routes_of(program)[0].ids
     if inputs is not None and position is not None:
-        return np.stack([rank[position].reshape(-1, aval.top_k) for rank in inputs])
-    entries = ep_size * aval.num_tokens * aval.top_k
+        return np.stack([rank[position].reshape(-1, aval.num_choices) for rank in inputs])
+    entries = ep_size * aval.num_tokens * aval.num_choices
     check_argument(entries <= MOST_ROWS, "hpmoe.tune", "the number of ids of all ranks", f"{entries:,}",
                    f"at most {MOST_ROWS:,}")
-    return balanced_ids(ep_size, num_tokens, top_k, aval.num_experts)
+    return balanced_ids(ep_size, num_tokens, top_k, aval.num_model_experts)
 
 
 def _weights(program: Program, inputs: Arrays | None, ep_size: int) -> np.ndarray | None:
@@ -171,8 +171,8 @@ def _weights(program: Program, inputs: Arrays | None, ep_size: int) -> np.ndarra
         if route.aval.capacity is None or route.aval.capacity.policy != "probs":
             continue
         if inputs is not None and route.weights is not None:
-            return np.stack([rank[route.weights].reshape(-1, route.aval.top_k) for rank in inputs])
-        return np.zeros((ep_size, route.aval.num_tokens, route.aval.top_k), np.float32)
+            return np.stack([rank[route.weights].reshape(-1, route.aval.num_choices) for rank in inputs])
+        return np.zeros((ep_size, route.aval.num_tokens, route.aval.num_choices), np.float32)
     return None
 
 
@@ -182,6 +182,6 @@ def _sized(program: Program, ids: np.ndarray | None) -> Program:
         return program
     rows = []
     for aval in (route.aval for route in routes_of(program)):
-        received = rows_of_ranks(ids, aval.num_experts, aval.capacity, aval.placement, aval.alignment)
+        received = rows_of_ranks(ids, aval.num_experts, aval.capacity, aval.placement, aval.alignment, aval.tp_size)
         rows.append(rows_of_received(max(received), aval))
     return with_planned_rows(program, rows)

@@ -55,5 +55,6 @@ class Facts:
 
 def _fewest_tokens(plan: tf.RoutePlan, num_slots: int) -> int:
     """Tokens of a lone rank that it takes to fill so many slots: no expert gets more rows than there are tokens."""
-    return next((n for n in range(1, plan.num_tokens)
-                 if min(n * plan.top_k, plan.num_local_experts * -(-n // plan.tile_rows)) >= num_slots), plan.num_tokens)
+    choices, experts = plan.num_choices, plan.num_local_experts
+    return next((n for n in range(1, plan.num_tokens) if min(n * choices, experts * -(-n // plan.tile_rows)) >= num_slots),
+                plan.num_tokens)

@@ -72,9 +72,10 @@ def check_sizes(flow: tf.Taskflow) -> None:
 
 def _can_be(plan: tf.RoutePlan, index: int, flow: tf.Taskflow) -> bool:
     """Whether a route takes tokens of the flow's ranks to as many experts of each, by ids that are given."""
-    numbers = plan.num_experts, plan.num_local_experts, plan.top_k, plan.tile_rows
+    numbers = plan.num_experts, plan.num_local_experts, plan.top_k, plan.tile_rows, plan.tp_size
     if min(numbers) < 1 or plan.num_tokens < 0 or not 0 <= plan.likely_rows <= plan.max_rows \
             or (plan.ep_size, plan.tile_rows, plan.num_tokens) != (flow.ep_size, flow.tile_rows, flow.routes[0].num_tokens) \
+            or plan.top_k % plan.tp_size or plan.ep_size % plan.tp_size \
             or plan.alignment < 1 or plan.num_experts % plan.ep_size or not -1 <= plan.once_of < index:
         return False
     place = plan.placement
@@ -94,8 +95,8 @@ def _takes_once(plan: tf.RoutePlan, of: tf.RoutePlan) -> bool:
     if plan.node_size < 0 or (plan.node_size and plan.ep_size % plan.node_size):
         return False
     most = plan.num_senders * plan.num_tokens
-    return (plan.num_experts, plan.num_local_experts, plan.top_k, plan.ids, plan.capacity, plan.alignment, of.alignment) == \
-        (plan.ep_size, 1, of.top_k, of.ids, None, 1, 1) and of.once_of < 0 \
+    return (plan.num_experts, plan.num_local_experts, plan.top_k, plan.tp_size, plan.ids, plan.capacity, plan.alignment,
+            of.alignment) == (plan.ep_size, 1, of.top_k, of.tp_size, of.ids, None, 1, 1) and of.once_of < 0 \
         and plan.max_rows >= (most if plan.node_size else min(of.max_rows, most))
 
 
@@ -104,4 +105,4 @@ def _is_of_choices(flow: tf.Taskflow, b: int, plan: tf.RoutePlan, dtypes: tuple[
     if b not in flow.inputs or not 0 <= b < len(flow.buffers):
         return False
     buffer = flow.buffers[b]
-    return (buffer.num_rows, buffer.cols) == (plan.num_tokens, plan.top_k) and buffer.dtype in dtypes
+    return (buffer.num_rows, buffer.cols) == (plan.num_tokens, plan.num_choices) and buffer.dtype in dtypes

@@ -53,9 +53,23 @@ int hpmoe_pack_templates(const HpmoeTables* tables, hpmoe::TaskWord* tasks, hpmo
 int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks, int32_t num_threads,
                  double timeout_s, int64_t* trace, int64_t* moved, int32_t interruptible, HpmoeStatus* status);
 
-// Ranks that are processes of this machine; see link/link.h, which these hand over to. One call of a link at a time, in the
-// same order on every rank.
+// Ranks that are processes; see link/link.h, which these hand over to. One call of a link at a time, in the same order on
+// every rank.
 struct HpmoeLink;
+
+// How processes reach those of other machines. sockets: of every rank, connected to it, or -1 for one of this machine; they
+// are the link's from then on. secret: 16 bytes that are alike on all. most_bytes: of a message, 4096 to 256 MiB.
+struct HpmoeHosts {
+  const int32_t* sockets;
+  const void* secret;
+  int64_t most_bytes;
+};
+
+// What a link has sent to other machines so far: messages, and their bytes; those of them that carry rows or signals, the
+// rows in these, and the bytes of the rows by themselves.
+struct HpmoeTraffic {
+  int64_t messages, bytes, row_messages, rows, row_bytes;
+};
 
 // How a rank failed: what it says of itself or of another one. `text` is of an error of the host, or the call that another
 // rank was at where the code is OTHER_CALL, or the last words of one that left. PEER_DIED: the value is as of waitpid(), or
@@ -69,12 +83,15 @@ struct HpmoeFailure {
 // A new file for a rank's heap, or -errno.
 int32_t hpmoe_heap_make(int64_t bytes);
 
-// heap_fds, pids, pidfds: of every rank; a descriptor of pidfds becomes readable when its process ends. They stay the
-// caller's, and open. NULL where a heap cannot be mapped.
-HpmoeLink* hpmoe_link_open(int32_t rank, int32_t size, const int32_t* heap_fds, const int32_t* pids, const int32_t* pidfds);
+// heap_fds, pids, pidfds: of every rank of this machine; a descriptor of pidfds becomes readable when its process ends. They
+// stay the caller's, and open. hosts: NULL where there is but this machine. NULL where a heap cannot be mapped, or a socket
+// cannot be served.
+HpmoeLink* hpmoe_link_open(int32_t rank, int32_t size, const int32_t* heap_fds, const int32_t* pids, const int32_t* pidfds,
+                           const HpmoeHosts* hosts);
 void hpmoe_link_close(HpmoeLink* link);
 
-// A rank's heap; parts of the own one: the offset of so many bytes, -1 where there is no more room, and back.
+// A rank's heap, NULL of another machine; parts of the own one: the offset of so many bytes, -1 where there is no more room,
+// and back.
 void* hpmoe_link_heap(HpmoeLink* link, int32_t rank);
 int64_t hpmoe_link_take(HpmoeLink* link, int64_t bytes);
 void hpmoe_link_give(HpmoeLink* link, int64_t offset);
@@ -91,8 +108,9 @@ void hpmoe_link_failure(HpmoeLink* link, HpmoeFailure* failure);
 void hpmoe_link_leave(HpmoeLink* link, const char* last_words);
 // How long this rank has waited for another one to come to meetings.
 int64_t hpmoe_link_waited_ns(HpmoeLink* link, int32_t rank);
+void hpmoe_link_traffic(HpmoeLink* link, HpmoeTraffic* traffic);
 // Seconds of an exchange of 64 bytes with every other rank, over so many: a meeting each, or where is_bare stores and loads
-// alone, which wait for ever. -1 where a meeting fails. All ranks call it.
+// alone, which wait for ever, on one machine. -1 where a meeting fails. All ranks call it.
 double hpmoe_link_time(HpmoeLink* link, int64_t times, int32_t is_bare);
 
 // hpmoe_launch of this process's rank. `mine`: what others put into and the counters, each 64 bytes after the one before,

@@ -153,8 +153,9 @@ class OpChecker {
         return fits ? nullptr : "a KEEP's operands are not a value for each entry of its route";
       }
       case Opcode::DROP_COUNTS:
-        return buffer(op, 0).cols == image_.routes[op.route].num_experts ? nullptr
-                                                                         : "DROP_COUNTS has other columns than experts";
+        return buffer(op, 0).cols == image_.routes[op.route].num_experts / image_.routes[op.route].tp_size
+                   ? nullptr
+                   : "DROP_COUNTS has other columns than experts";
       case Opcode::FAN_OUT:
       case Opcode::FAN_IN:
         if (image_.routes[op.route].once_of < 0) return "a fan's route is not one to ranks";
@@ -171,7 +172,7 @@ class OpChecker {
         if (!same_columns(op, 0, 1)) return "an op's operands differ in columns";
         return same_kind(op, 0, 1) ? nullptr : "an op makes integers of floats, or floats of integers";
       case Opcode::FILL_OUTSIDE: {
-        const bool fits = same_columns(op, 0, 1) && same_columns(op, 0, 2) && width(op, 3) == 1 && in_range(op.param[0], 3);
+        const bool fits = same_columns(op, 0, 1) && width(op, 2) == width_found(op) && in_range(op.param[0], 3);
         return fits ? nullptr : "a FILL_OUTSIDE's rows differ in columns";
       }
       case Opcode::REDUCE_AND_FILL: {
@@ -179,13 +180,9 @@ class OpChecker {
         if (op.num_rows > route.num_tokens) return "a REDUCE_AND_FILL has more rows than its route has tokens";
         const bool is_weighted = op.num_operands > 5;
         if (is_weighted && buffer(op, 5).cols < route.top_k) return "a REDUCE_AND_FILL has fewer weights than entries";
-        const bool fits = same_columns(op, 0, 2) && width(op, 1) == 1 && in_range(op.param[0], 3);
-        return fits ? nullptr : "a REDUCE_AND_FILL's rows differ in columns";
+        return fits_guard(op) ? nullptr : "a REDUCE_AND_FILL's rows differ in columns";
       }
-      case Opcode::COUNT_AND_FILL: {
-        const bool fits = same_columns(op, 0, 2) && width(op, 1) == 1 && in_range(op.param[0], 3);
-        return fits ? nullptr : "a COUNT_AND_FILL's rows differ in columns";
-      }
+      case Opcode::COUNT_AND_FILL: return fits_guard(op) ? nullptr : "a COUNT_AND_FILL's rows differ in columns";
       case Opcode::COUNT_OUTSIDE: return width(op, 0) == 1 ? nullptr : "a COUNT_OUTSIDE makes more than one column";
       case Opcode::TOP_K: {
         const bool fits = same_columns(op, 0, 1) && width(op, 0) <= width(op, 2) && same_kind(op, 0, 2);
@@ -208,6 +205,13 @@ class OpChecker {
       case Opcode::GROUP_REDUCE: return check_groups(op);
       default: return nullptr;
     }
+  }
+
+  // How many values of a row of an op's first output, and words of a bit for each.
+  int64_t width_found(const Op& op) const { return 1 + (width(op, 0) + 31) / 32; }
+
+  bool fits_guard(const Op& op) const {
+    return same_columns(op, 0, 2) && width(op, 1) == width_found(op) && in_range(op.param[0], 3);
   }
 
   // Columns are counted from the first one.

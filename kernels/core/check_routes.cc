@@ -46,7 +46,7 @@ bool is_capacity_ok(const Image& image, const Route& r) {
   if (r.drop_policy != int32_t(DropPolicy::PROBS)) return true;
   if (!in_range(r.weights_buffer, image.header->num_buffers)) return false;
   const Buffer& weights = image.buffers[r.weights_buffer];
-  return weights.cols == r.top_k && is_float(static_cast<Dtype>(weights.dtype)) &&
+  return weights.cols == r.top_k / r.tp_size && is_float(static_cast<Dtype>(weights.dtype)) &&
          (weights.rows == 0 || weights.rows >= r.num_tokens);
 }
 
@@ -56,7 +56,7 @@ bool is_once_ok(const Image& image, const Route& r) {
   if (!in_range(r.once_of, static_cast<int32_t>(&r - image.routes))) return false;
   const Route& of = image.routes[r.once_of];
   return of.once_of == -1 && of.alignment == 1 && r.alignment == 1 && r.num_experts == image.header->ep_size &&
-         r.num_local_experts == 1 && r.top_k == of.top_k && r.num_tokens == of.num_tokens &&
+         r.num_local_experts == 1 && r.top_k == of.top_k && r.tp_size == of.tp_size && r.num_tokens == of.num_tokens &&
          r.drop_policy == int32_t(DropPolicy::NONE);
 }
 
@@ -71,7 +71,8 @@ bool is_route_ok(const Image& image, const Route& r) {
   if (!in_range(r.ids_buffer, h.num_buffers) || r.num_local_experts < 1 || r.num_slots < 0 || r.num_tokens < 0) return false;
   const Buffer& ids = image.buffers[r.ids_buffer];
   const int64_t entries = int64_t{r.num_tokens} * r.top_k;
-  return are_experts_ok(image, r) && r.top_k >= 1 && ids.cols == r.top_k && ids.dtype == int32_t(Dtype::INT32) &&
+  if (r.tp_size < 1 || r.top_k % r.tp_size != 0 || h.ep_size % r.tp_size != 0) return false;
+  return are_experts_ok(image, r) && r.top_k >= 1 && ids.cols == r.top_k / r.tp_size && ids.dtype == int32_t(Dtype::INT32) &&
          (ids.rows == 0 || ids.rows >= r.num_tokens) && r.max_rows >= 0 && is_capacity_ok(image, r) && r.alignment >= 1 &&
          r.return_tokens >= 1 && r.return_tokens % h.tile_rows == 0 && is_once_ok(image, r) && is_node_ok(image, r) &&
          entries * h.ep_size <= INT32_MAX && max_rows_of(r, h.tile_rows) <= INT32_MAX;

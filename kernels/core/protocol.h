@@ -33,7 +33,7 @@ constexpr int32_t kAbsent = -1;      // the id of no expert: its entry goes nowh
   X(OK, 0) X(TIMEOUT, 1) X(ABORTED_PEER, 2) X(OUT_OF_MEMORY, 3) X(BAD_IMAGE, 4) X(INTERRUPTED, 5) X(WRONG_COUNT, 6)  \
   X(SLOT_OVERFLOW, 7) X(INDEX_OUT_OF_RANGE, 8) X(OVER_CAPACITY, 9) X(NOT_A_NUMBER, 10)  \
   X(NO_ROOM, 11) X(PEER_DIED, 12) X(PEER_LEFT, 13) X(PEER_LATE, 14) X(PEER_FAILED, 15) X(OTHER_CALL, 16)  \
-  X(IDS_CHANGED, 17) X(NOT_SHARED, 18)
+  X(IDS_CHANGED, 17) X(NOT_SHARED, 18) X(PEER_LOST, 19)
 // clang-format on
 
 #define HPMOE_MEMBER(name, value) name = value,
@@ -91,9 +91,11 @@ struct Buffer {
 // that to their experts. With a node_size it is one to relays: of each node of so many ranks the one that is at the place of
 // the token's rank in its own. An event for rows that come back is for those of return_tokens tokens.
 // Where a local expert has rows, zeros fill them up to a multiple of `alignment`.
+// An expert of the model lies in tp_size shards, on ranks g * tp_size to (g + 1) * tp_size - 1. Each is one of num_experts,
+// and of the top_k entries of a token that chooses it; ids and weights are of the top_k / tp_size choices.
 struct Route {
   int32_t ids_buffer, num_experts, num_local_experts, top_k, num_slots, num_tokens, max_rows, drop_policy;
-  int32_t weights_buffer, first_share, once_of, return_tokens, alignment, node_size;
+  int32_t weights_buffer, first_share, once_of, return_tokens, alignment, node_size, tp_size, reserved;
   double capacity_factor;
 };
 
@@ -137,7 +139,7 @@ static_assert(sizeof(Signal) == 12 && offsetof(Signal, remote) == 8,
               "a signal is three words, the second holds kind and amount");
 static_assert(sizeof(EventRun) == 20, "a run of events is five words");
 static_assert(sizeof(Buffer) == 16, "a buffer is four words");
-static_assert(sizeof(Route) == 64 && offsetof(Route, capacity_factor) == 56, "a route is fourteen words and a double");
+static_assert(sizeof(Route) == 72 && offsetof(Route, capacity_factor) == 64, "a route is sixteen words and a double");
 static_assert(sizeof(Share) == 12, "a share is three words");
 static_assert(sizeof(Operand) == 24 && offsetof(Operand, value) == 12,
               "an operand is six words, the second holds both modes");

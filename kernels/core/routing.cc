@@ -56,15 +56,19 @@ Routing::Routing(const Image& image, const Route& route, const Routing* experts)
 
 Code Routing::sort_entries(int32_t rank, const int32_t* topk_ids, int64_t num_tokens, Status& status) {
   RankRoute& mine = ranks_[rank];
-  const std::vector<int32_t> ids(topk_ids, topk_ids + num_tokens * route_.top_k);  // whoever has them may write to them
+  std::vector<int32_t> ids(topk_ids, topk_ids + num_tokens * num_choices());  // whoever has them may write to them
   for (const int32_t id : ids) {
-    if (id < kAbsent || id >= route_.num_experts) {
+    if (id < kAbsent || id >= num_model_experts()) {
       status.value = id;
-      status.threshold = route_.num_experts;
+      status.threshold = num_model_experts();
       return Code::INDEX_OUT_OF_RANGE;
     }
-    ++mine.sent_start[id + 1];
   }
+  ids = of_entries(std::move(ids));
+  for (size_t i = 0; route_.tp_size > 1 && i < ids.size(); ++i) {
+    if (ids[i] != kAbsent) ids[i] = shard_of(ids[i], static_cast<int32_t>(i) % route_.top_k / num_choices());
+  }
+  for (const int32_t id : ids) ++mine.sent_start[id + 1];
   mine.sent_start[0] = 0;  // of kAbsent
   for (int32_t e = 0; e < route_.num_experts; ++e) mine.sent_start[e + 1] += mine.sent_start[e];
   sort_present(ids, mine.sent_start.back(), mine.sent_entries);
@@ -82,7 +86,7 @@ Code Routing::drop_entries(int32_t rank, const float* topk_weights, int64_t num_
   for (int64_t i = 0; by_weight && i < num_entries; ++i) {
     if (!std::isnan(topk_weights[i]) || !is_kept(rank, i)) continue;
     status.value = i / route_.top_k;
-    status.threshold = i % route_.top_k;
+    status.threshold = i % route_.top_k % num_choices();
     return Code::NOT_A_NUMBER;
   }
   int32_t first = 0, kept = 0;
@@ -155,7 +159,7 @@ Code Routing::check_capacity(const RankRoute& mine, int64_t capacity, Status& st
   for (int32_t e = 0; e < route_.num_experts; ++e) {
     const int64_t rows = mine.sent_start[e + 1] - mine.sent_start[e];
     if (rows <= std::max(capacity, status.value)) continue;
-    status.wait = e;
+    status.wait = expert_of(e);
     status.value = rows;
     status.threshold = capacity;
   }

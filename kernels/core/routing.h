@@ -156,6 +156,24 @@ class Routing {
   }
 
   int32_t num_own_experts() const { return route_.num_experts / ep_size_; }
+  // Of the model: its experts, and how many of them a token chooses; a shard of one, and the one that a shard is of.
+  int32_t num_model_experts() const { return route_.num_experts / route_.tp_size; }
+  int32_t num_choices() const { return route_.top_k / route_.tp_size; }
+  int32_t shard_of(int32_t expert, int32_t shard) const {
+    return expert + (expert / num_own_experts() * (route_.tp_size - 1) + shard) * num_own_experts();
+  }
+  // Values of choices for all entries: a token's, once for each shard.
+  template <typename T>
+  std::vector<T> of_entries(std::vector<T> given) const {
+    if (route_.tp_size == 1) return given;
+    std::vector<T> all(given.size() * route_.tp_size);
+    for (size_t i = 0; i < all.size(); ++i)
+      all[i] = given[i / route_.top_k * num_choices() + i % route_.top_k % num_choices()];
+    return all;
+  }
+  int32_t expert_of(int32_t shard) const {
+    return shard / num_own_experts() / route_.tp_size * num_own_experts() + shard % num_own_experts();
+  }
   int32_t num_local_experts() const { return route_.num_local_experts; }
   int32_t top_k() const { return route_.top_k; }
   int32_t return_tokens() const { return route_.return_tokens; }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "frame.h"
+#include "link/outbox.h"
 
 namespace hpmoe {
 
@@ -10,6 +11,8 @@ Code run_body(const Frame& frame);
 
 // Copies the rows of a segment, from source to dest or back; rows of a matrix always to dest. Returns the bytes copied.
 int64_t copy_segment(const Frame& frame, const Segment& segment);
+// The same for a rank of another machine: rows go to its outbox.
+int64_t send_segment(const Frame& frame, const Segment& segment, Outbox& outbox);
 
 Code gmm(const Frame& frame);
 Code wgrad(const Frame& frame);

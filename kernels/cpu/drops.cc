@@ -20,10 +20,11 @@ Code keep_entries(const Frame& frame) {
   return Code::OK;
 }
 
-// out[e] = entries of this rank that expert e had no capacity for
+// out[e] = entries of this rank that expert e had no capacity for, the same of each of its shards
 Code drop_counts(const Frame& frame) {
-  const std::vector<int32_t>& dropped = frame.routing->dropped(frame.rank);
-  std::memcpy(frame.base(0, frame.rank), dropped.data(), dropped.size() * sizeof(int32_t));
+  const Routing& routing = *frame.routing;
+  auto* out = reinterpret_cast<int32_t*>(frame.base(0, frame.rank));
+  for (int32_t e = 0; e < routing.num_model_experts(); ++e) out[e] = routing.dropped(frame.rank)[routing.shard_of(e, 0)];
   return Code::OK;
 }
 

@@ -1,5 +1,6 @@
 // How many values of a row are NaN or out of a range, and rows with others in their place.
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "bits.h"
@@ -43,52 +44,72 @@ int64_t num_outside(const View& tested, Reader& reader, int64_t row, int64_t col
   return cols - inside;
 }
 
-HPMOE_MULTIVERSION
-void replace(int64_t n, const float* x, float low, float high, const float* values, float added, float filled, float* out) {
-  for (int64_t i = 0; i < n; ++i) out[i] = x[i] >= low && x[i] <= high ? values[i] + added : filled;
-}
+// What is found in a row: how many values are NaN or out of range, then a bit for each value, whether it is one.
+class Found {
+ public:
+  explicit Found(int64_t cols) : words_(1 + (cols + 31) / 32) {}
 
-// The sum of values where the tested are in range, or where they are not.
-float sum_where(bool in_range, const std::vector<float>& tested, float low, float high, const std::vector<float>& values) {
-  float sum = 0;
-  for (size_t i = 0; i < values.size(); ++i)
-    if ((tested[i] >= low && tested[i] <= high) == in_range) sum += values[i];
-  return sum;
-}
+  int64_t count() const { return words_[0]; }
+  bool has(int64_t i) const { return words_[1 + i / 32] >> (i % 32) & 1; }
+
+  void set(const std::vector<float>& values, float low, float high) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      const bool is_inside = values[i] >= low && values[i] <= high;
+      words_[0] += !is_inside;
+      words_[1 + i / 32] |= uint32_t{!is_inside} << (i % 32);
+    }
+  }
+  void clear() { std::fill(words_.begin(), words_.end(), 0); }
+  void load(const View& from, int64_t row) { std::memcpy(words_.data(), from.at(row, 0), words_.size() * sizeof(uint32_t)); }
+  void store(const View& to, int64_t row) const {
+    std::memcpy(to.at(row, 0), words_.data(), words_.size() * sizeof(uint32_t));
+  }
+
+ private:
+  std::vector<uint32_t> words_;
+};
 
 void load(const View& from, int64_t row, std::vector<float>& values) {
   to_float32(from.dtype, from.at(row, 0), values.size(), values.data());
 }
 
-// Fills rows by those that are tested. Rows without anything to replace, nearly all of them, are copied, or left as they
-// are.
+// Rows with others in the place of what is found.
 class Filler {
  public:
-  Filler(Fill fill, int64_t cols, float low, float high)
-      : fill_(fill), low_(low), high_(high), tested_(cols), values_(cols), made_(cols) {}
+  Filler(Fill fill, int64_t cols) : fill_(fill), values_(cols) {}
 
-  void operator()(const View& out, const View& values, const View& tested, int64_t row, int64_t outside) {
-    const auto cols = static_cast<int64_t>(made_.size());
-    if (outside == 0) {
-      if (out.data != values.data) copy_row(values.dtype, values.at(row, 0), cols, out.dtype, out.at(row, 0));
+  void operator()(const View& out, const View& values, int64_t row, const Found& found) {
+    if (found.count() == 0) {  // as of nearly all rows
+      if (out.data != values.data) copy_row(values.dtype, values.at(row, 0), values_.size(), out.dtype, out.at(row, 0));
       return;
     }
-    load(tested, row, tested_);
     load(values, row, values_);
-    const float others = static_cast<float>(std::max<int64_t>(cols - outside, 1));
-    const float part = fill_ == kZero ? 0.0f : sum_where(fill_ == kMean, tested_, low_, high_, values_) / others;
-    replace(cols, tested_.data(), low_, high_, values_.data(), fill_ == kSpread ? part : 0.0f, fill_ == kMean ? part : 0.0f,
-            made_.data());
-    from_float32(out.dtype, made_.data(), cols, out.at(row, 0));
+    const auto cols = static_cast<int64_t>(values_.size());
+    const float others = static_cast<float>(std::max<int64_t>(cols - found.count(), 1));
+    const float part = fill_ == kZero ? 0.0f : sum_where(fill_ == kSpread, found) / others;
+    for (int64_t i = 0; i < cols; ++i) {
+      if (found.has(i)) {
+        values_[i] = fill_ == kMean ? part : 0.0f;
+      } else if (fill_ == kSpread) {
+        values_[i] += part;
+      }
+    }
+    from_float32(out.dtype, values_.data(), cols, out.at(row, 0));
   }
 
  private:
+  float sum_where(bool is_found, const Found& found) const {
+    float sum = 0;
+    for (size_t i = 0; i < values_.size(); ++i)
+      if (found.has(i) == is_found) sum += values_[i];
+    return sum;
+  }
+
   const Fill fill_;
-  const float low_, high_;
-  std::vector<float> tested_, values_, made_;
+  std::vector<float> values_;
 };
 
-// Operand 0 is made of what is tested, operand 1 counts it, and operands 3 and 4 are the range.
+// Operand 0 is made of what is tested, operand 1 says what is found in it, and operands 3 and 4 are the range.
 class CountAndFill {
  public:
   CountAndFill(const Frame& frame, int tested)
@@ -96,23 +117,30 @@ class CountAndFill {
         low_(frame.op.operands[3].value),
         high_(frame.op.operands[4].value),
         out_(frame.view(0)),
+        found_out_(frame.view(1)),
         tested_(frame.view(tested)),
-        counts_(frame.view(1)),
         reader_(tested_),
-        filler_(static_cast<Fill>(frame.op.param[0]), cols_, low_, high_) {}
+        values_(cols_),
+        found_(cols_),
+        filler_(static_cast<Fill>(frame.op.param[0]), cols_) {}
 
   void operator()(int64_t row) {
-    const int64_t outside = num_outside(tested_, reader_, row, cols_, low_, high_);
-    filler_(out_, tested_, tested_, row, outside);
-    counts_.store_one(row, static_cast<float>(outside));
+    found_.clear();
+    if (num_outside(tested_, reader_, row, cols_, low_, high_) > 0) {
+      load(tested_, row, values_);
+      found_.set(values_, low_, high_);
+    }
+    found_.store(found_out_, row);
+    filler_(out_, tested_, row, found_);
   }
 
  private:
   const int64_t cols_;
   const float low_, high_;
-  const View out_, tested_;
-  Writer counts_;
+  const View out_, found_out_, tested_;
   Reader reader_;
+  std::vector<float> values_;
+  Found found_;
   Filler filler_;
 };
 
@@ -129,13 +157,13 @@ Code count_outside(const Frame& frame) {
 }
 
 Code fill_outside(const Frame& frame) {
-  const View out = frame.view(0), values = frame.view(1), tested = frame.view(2), counts = frame.view(3);
-  const auto fill = static_cast<Fill>(frame.op.param[0]);
-  Filler filler(fill, frame.num_cols(0), frame.op.operands[4].value, frame.op.operands[5].value);
+  const View out = frame.view(0), values = frame.view(1), found_in = frame.view(2);
+  const int64_t cols = frame.num_cols(0);
+  Filler filler(static_cast<Fill>(frame.op.param[0]), cols);
+  Found found(cols);
   for (int64_t row = 0; row < frame.unit.rows; ++row) {
-    float outside;
-    to_float32(counts.dtype, counts.at(row, 0), 1, &outside);
-    filler(out, values, tested, row, static_cast<int64_t>(outside));
+    found.load(found_in, row);
+    filler(out, values, row, found);
   }
   return Code::OK;
 }

@@ -230,13 +230,16 @@ Code Launch::run_task(const Frame& frame) {
     for_each_row_signal(frame, add);
   }
   for_each_unit_signal(frame, Amount::COUNT, 1, add);
+  peers_.send();
   return Code::OK;
 }
 
 void Launch::move(const Frame& frame, const Segment& segment) {
-  const int64_t bytes = copy_segment(frame, segment);
+  const int32_t target = target_of(frame.op, segment);
+  Distant* const distant = peers_.distant(target);
+  const int64_t bytes = distant ? send_segment(frame, segment, distant->outbox()) : copy_segment(frame, segment);
   if (!record_.moved) return;
-  int64_t* const moved = record_.moved + int64_t{frame.rank} * peers_.size() + target_of(frame.op, segment);
+  int64_t* const moved = record_.moved + int64_t{frame.rank} * peers_.size() + target;
   __atomic_fetch_add(moved, bytes, __ATOMIC_RELAXED);  // other workers of the rank add to it, too
 }
 

@@ -35,9 +35,10 @@ inline Code sort_and_drop(const Image& image, const HpmoeRank& mine, const Route
   if (code != Code::OK) return code;
   std::vector<float> weights;
   if (static_cast<DropPolicy>(route.drop_policy) == DropPolicy::PROBS) {
-    weights.resize(mine.num_tokens * route.top_k);
+    std::vector<float> given(mine.num_tokens * routing.num_choices());
     const auto dtype = static_cast<Dtype>(image.buffers[route.weights_buffer].dtype);
-    to_float32(dtype, mine.buffers[route.weights_buffer], weights.size(), weights.data());
+    to_float32(dtype, mine.buffers[route.weights_buffer], given.size(), given.data());
+    weights = routing.of_entries(std::move(given));
   }
   const Code dropped = routing.drop_entries(rank, weights.data(), mine.num_tokens, status);
   if (dropped == Code::OK) routing.divide_entries(rank);

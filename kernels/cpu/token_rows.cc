@@ -6,6 +6,7 @@
 #include "bits.h"
 #include "lanes.h"
 #include "parallel.h"
+#include "row_parts.h"
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -16,8 +17,7 @@ namespace {
 
 constexpr int64_t kStreamed = int64_t{16} << 20;  // bytes of a result that does not stay in the caches
 constexpr int64_t kGrain = int64_t{256} << 10;    // bytes that are worth another thread
-constexpr int64_t kBlock = 2048;                  // columns at a time
-constexpr int64_t kTogether = 8;                  // rows at a time
+constexpr int64_t kPage = 4096;
 static_assert(kBlock % kLanes == 0, "the next block begins at lane 0");
 
 // Writes rows, past the caches where all of them are too many for these.
@@ -92,39 +92,41 @@ struct OfBfloat16 {
   static HPMOE_INLINE float one(uint16_t x) { return bits_as<float>(uint32_t{x} << 16); }
 };
 
-// sum += the weighted rows, one after the other. They are read side by side: of a row alone no more would be on its way from
-// memory than a processor fetches ahead by itself, which ends with a page.
+// sum += the weighted rows of a part, one after the other, which lie at `rows`. They are read side by side, so that more is
+// on its way from memory than a processor fetches ahead of one row by itself. It begins to with each page anew, so of rows
+// that are shorter those `ahead` are asked for meanwhile: 128 bytes at a time, as lines come in pairs.
 template <class Of>
-HPMOE_INLINE void add_rows(int64_t n, int64_t num_rows, const float* weights, const void* const* rows, float* sum) {
+HPMOE_INLINE void add_rows(const Part& part, const void* const* rows, const Part& ahead, float* sum) {
   using Element = typename Of::Element;
+  constexpr int64_t kStep = 128 / sizeof(Element), kVectors = kStep / kLanes;
+  const int64_t n = part.num_cols, fetched = n * int64_t{sizeof(Element)} < kPage ? std::min(n, ahead.num_cols) : 0;
   int64_t i = 0;
-  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
-    Lanes low, high, x;
-    OfFloat32::load(sum + i, low);
-    OfFloat32::load(sum + i + kLanes, high);
-    for (int64_t r = 0; r < num_rows; ++r) {
+  for (; i + kStep <= n; i += kStep) {
+    Lanes sums[kVectors], x;
+    for (int64_t v = 0; v < kVectors; ++v) OfFloat32::load(sum + i + v * kLanes, sums[v]);
+    for (int64_t r = 0; r < part.num_rows; ++r) {
       const auto* const row = static_cast<const Element*>(rows[r]) + i;
-      Of::load(row, x);
-      low += weights[r] * x;
-      Of::load(row + kLanes, x);
-      high += weights[r] * x;
+      if (i < fetched && r < ahead.num_rows) __builtin_prefetch(ahead.rows[r] + i * sizeof(Element), 0, 2);
+      for (int64_t v = 0; v < kVectors; ++v) {
+        Of::load(row + v * kLanes, x);
+        sums[v] += part.weights[r] * x;
+      }
     }
-    std::memcpy(sum + i, &low, sizeof low);
-    std::memcpy(sum + i + kLanes, &high, sizeof high);
+    for (int64_t v = 0; v < kVectors; ++v) std::memcpy(sum + i + v * kLanes, &sums[v], sizeof x);
   }
   for (; i < n; ++i) {
-    for (int64_t r = 0; r < num_rows; ++r) sum[i] += weights[r] * Of::one(static_cast<const Element*>(rows[r])[i]);
+    for (int64_t r = 0; r < part.num_rows; ++r) sum[i] += part.weights[r] * Of::one(static_cast<const Element*>(rows[r])[i]);
   }
 }
 
 HPMOE_MULTIVERSION
-void add_float32(int64_t n, int64_t num_rows, const float* weights, const void* const* rows, float* sum) {
-  add_rows<OfFloat32>(n, num_rows, weights, rows, sum);
+void add_float32(const Part& part, const void* const* rows, const Part& ahead, float* sum) {
+  add_rows<OfFloat32>(part, rows, ahead, sum);
 }
 
 HPMOE_MULTIVERSION
-void add_bfloat16(int64_t n, int64_t num_rows, const float* weights, const void* const* rows, float* sum) {
-  add_rows<OfBfloat16>(n, num_rows, weights, rows, sum);
+void add_bfloat16(const Part& part, const void* const* rows, const Part& ahead, float* sum) {
+  add_rows<OfBfloat16>(part, rows, ahead, sum);
 }
 
 void fetch(const char* from, int64_t bytes) {
@@ -213,26 +215,17 @@ void collect_rows(const Places& places, const int64_t* first_of, int64_t num_tok
   const int64_t size = element_size(dtype), row_bytes = cols * size;
   divided(num_tokens, (places.top_k + 1) * row_bytes, [&](int64_t first, int64_t last) {
     const RowWriter writer(num_tokens * row_bytes);
-    alignas(64) float sum[kBlock], scratch[kTogether][kBlock], factors[kTogether];
-    const void* together[kTogether];
-    for_each_block(first, last, cols, [&](int64_t token, int64_t col, int64_t n) {
-      const int64_t begin = first_of ? first_of[token] : token * places.top_k;
-      const int64_t end = first_of ? first_of[token + 1] : begin + places.top_k;
-      std::fill_n(sum, n, 0.0f);
-      int64_t count = 0;
-      for (int64_t entry = begin; entry < end; ++entry) {
-        const int64_t row = places.row(entry);
-        if (row >= 0) {
-          factors[count] = weights ? weights[entry] : 1.0f;
-          together[count] = as_read(dtype, rows + row * row_bytes, col, n, scratch[count]);
-          ++count;
-        }
-        if (count < kTogether && entry + 1 < end) continue;
-        (dtype == Dtype::BFLOAT16 ? add_bfloat16 : add_float32)(n, count, factors, together, sum);
-        count = 0;
-      }
-      write_rounded(writer, dtype, sum, n, out + token * row_bytes + col * size);
-    });
+    alignas(64) float sum[kBlock], scratch[kTogether][kBlock];
+    const void* read[kTogether];
+    PartsOfTokens of_tokens(places, first_of, weights, rows, first, last, cols, size);
+    Part part = of_tokens.next(), ahead;
+    for (; part.num_cols > 0; part = ahead) {
+      ahead = of_tokens.next();
+      if (part.is_first) std::fill_n(sum, part.num_cols, 0.0f);
+      for (int64_t r = 0; r < part.num_rows; ++r) read[r] = as_read(dtype, part.rows[r], 0, part.num_cols, scratch[r]);
+      (dtype == Dtype::BFLOAT16 ? add_bfloat16 : add_float32)(part, read, ahead, sum);
+      if (part.is_last) write_rounded(writer, dtype, sum, part.num_cols, out + part.token * row_bytes + part.col * size);
+    }
   });
 }
 

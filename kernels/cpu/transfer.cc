@@ -20,10 +20,21 @@ int64_t entry_row(const Frame& frame, const Operand& operand, const Segment& seg
   }
 }
 
+// Calls visit(row there, row here) for the rows of entries.
+template <class Visit>
+void for_each_entry(const Frame& frame, const Segment& segment, Visit visit) {
+  const bool back = goes_back(frame.op);
+  const Operand& token_side = frame.op.operands[back ? 0 : 1];
+  for (int64_t i = 0; i < segment.num_entries(); ++i) {
+    const int64_t received = segment.first_row + i;
+    const int64_t entry = entry_row(frame, token_side, segment, segment.entries[i]);
+    visit(back ? entry : received, back ? received : entry);
+  }
+}
+
 }  // namespace
 
 int64_t copy_segment(const Frame& frame, const Segment& segment) {
-  const bool back = goes_back(frame.op);
   const int64_t size = element_size(frame.dtype(0)), stride = frame.buffer(0).cols * size, bytes = frame.num_cols(0) * size;
   char* out = frame.base(0, target_of(frame.op, segment)) + frame.first_col(0) * size;
   const char* in = frame.base(1, frame.rank) + frame.first_col(1) * size;
@@ -31,14 +42,27 @@ int64_t copy_segment(const Frame& frame, const Segment& segment) {
     std::memcpy(out + segment.first_row * stride, in + segment.first_source_row * stride, segment.rows * stride);
     return segment.rows * stride;
   }
-  const Operand& token_side = frame.op.operands[back ? 0 : 1];
-  for (int64_t i = 0; i < segment.num_entries(); ++i) {
-    const int64_t received = segment.first_row + i;
-    const int64_t entry = entry_row(frame, token_side, segment, segment.entries[i]);
-    std::memcpy(out + (back ? entry : received) * stride, in + (back ? received : entry) * stride, bytes);
-  }
+  for_each_entry(frame, segment,
+                 [&](int64_t there, int64_t here) { std::memcpy(out + there * stride, in + here * stride, bytes); });
+  const bool back = goes_back(frame.op);
   for (int64_t i = 0; !back && i < segment.padding; ++i) std::memset(out + (segment.first_padding + i) * stride, 0, bytes);
   return segment.num_entries() * bytes;
+}
+
+// Rows of zeros a rank sends to itself alone.
+int64_t send_segment(const Frame& frame, const Segment& segment, Outbox& outbox) {
+  const int64_t size = element_size(frame.dtype(0)), stride = frame.buffer(0).cols * size;
+  const int64_t bytes = segment.entries ? frame.num_cols(0) * size : stride;
+  const char* in = frame.base(1, frame.rank) + frame.first_col(1) * size;
+  std::vector<SentRow> rows;
+  if (segment.entries) {
+    for_each_entry(frame, segment, [&](int64_t there, int64_t here) { rows.push_back({there, in + here * stride}); });
+  } else {
+    for (int64_t i = 0; i < segment.rows; ++i)
+      rows.push_back({segment.first_row + i, in + (segment.first_source_row + i) * stride});
+  }
+  outbox.put(frame.op.operands[0].buffer, frame.first_col(0) * size, bytes, rows);
+  return static_cast<int64_t>(rows.size()) * bytes;
 }
 
 }  // namespace hpmoe

@@ -41,11 +41,14 @@ extern "C" {
 
 int32_t hpmoe_heap_make(int64_t bytes) { return hpmoe::make_heap_file(bytes); }
 
-HpmoeLink* hpmoe_link_open(int32_t rank, int32_t size, const int32_t* heap_fds, const int32_t* pids, const int32_t* pidfds) {
+HpmoeLink* hpmoe_link_open(int32_t rank, int32_t size, const int32_t* heap_fds, const int32_t* pids, const int32_t* pidfds,
+                           const HpmoeHosts* hosts) {
   try {
     std::vector<hpmoe::Member> members;
-    for (int32_t i = 0; i < size; ++i) members.push_back({heap_fds[i], pids[i], pidfds[i]});
-    return reinterpret_cast<HpmoeLink*>(Link::open(rank, members).release());
+    for (int32_t i = 0; i < size; ++i) members.push_back({heap_fds[i], pids[i], pidfds[i], hosts ? hosts->sockets[i] : -1});
+    hpmoe::Messages messages = {{0, 0}, hosts ? hosts->most_bytes : hpmoe::kMostMessageBytes};
+    if (hosts) std::memcpy(messages.secret, hosts->secret, sizeof messages.secret);
+    return reinterpret_cast<HpmoeLink*>(Link::open(rank, members, messages).release());
   } catch (const std::exception&) {
     return nullptr;
   }
@@ -53,7 +56,9 @@ HpmoeLink* hpmoe_link_open(int32_t rank, int32_t size, const int32_t* heap_fds, 
 
 void hpmoe_link_close(HpmoeLink* link) { delete link_of(link); }
 
-void* hpmoe_link_heap(HpmoeLink* link, int32_t rank) { return link_of(link)->heap(rank).data(); }
+void* hpmoe_link_heap(HpmoeLink* link, int32_t rank) {
+  return link_of(link)->distant(rank) ? nullptr : link_of(link)->heap(rank).data();
+}
 int64_t hpmoe_link_take(HpmoeLink* link, int64_t bytes) { return link_of(link)->space().take(bytes); }
 void hpmoe_link_give(HpmoeLink* link, int64_t offset) { link_of(link)->space().give(offset); }
 
@@ -89,6 +94,20 @@ void hpmoe_link_fail(HpmoeLink* link, const char* text) {
 void hpmoe_link_failure(HpmoeLink* link, HpmoeFailure* failure) { *failure = link_of(link)->failure(); }
 
 void hpmoe_link_leave(HpmoeLink* link, const char* last_words) { link_of(link)->leave(last_words); }
+
+void hpmoe_link_traffic(HpmoeLink* link, HpmoeTraffic* traffic) {
+  *traffic = {};
+  for (int32_t rank = 0; rank < link_of(link)->size(); ++rank) {
+    hpmoe::Distant* const distant = link_of(link)->distant(rank);
+    if (!distant) continue;
+    const hpmoe::Traffic sent = distant->outbox().traffic();
+    traffic->messages += sent.messages;
+    traffic->bytes += sent.bytes;
+    traffic->row_messages += sent.row_messages;
+    traffic->rows += sent.rows;
+    traffic->row_bytes += sent.row_bytes;
+  }
+}
 
 int64_t hpmoe_link_waited_ns(HpmoeLink* link, int32_t rank) { return link_of(link)->waited_ns(rank); }
 

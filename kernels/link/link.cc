@@ -9,6 +9,7 @@ namespace hpmoe {
 namespace {
 
 constexpr int64_t kBetweenLooks = 1'000'000;
+constexpr int64_t kLastWords = 2'000'000'000;  // for what is on its way when the program ends
 constexpr double kGrace_s = 0.1;
 
 Status status_of(Code code, int32_t rank) { return {static_cast<int32_t>(code), rank, -1, -1, -1, -1, 0, 0}; }
@@ -16,16 +17,44 @@ Status status_of(Code code, int32_t rank) { return {static_cast<int32_t>(code), 
 }  // namespace
 
 Link::Link(int32_t rank, const std::vector<Member>& members)
-    : rank_(rank), members_(members), waited_ns_(members.size()), seen_ns_(members.size()) {}
+    : rank_(rank),
+      members_(members),
+      heaps_(members.size()),
+      distant_(members.size()),
+      waited_ns_(members.size()),
+      seen_ns_(members.size()) {}
 
-std::unique_ptr<Link> Link::open(int32_t rank, const std::vector<Member>& members) {
+std::unique_ptr<Link> Link::open(int32_t rank, const std::vector<Member>& members, const Messages& messages) {
   std::unique_ptr<Link> link(new Link(rank, members));
-  for (const Member& member : members) {
-    link->heaps_.push_back(std::make_unique<Heap>(member.heap_fd));
-    if (!link->heaps_.back()->data()) return nullptr;
-  }
+  for (int32_t i = 0; i < link->size(); ++i)
+    if (members[i].socket < 0 && !link->open_heap(i)) return nullptr;
   link->space_ = std::make_unique<HeapSpace>(*link->heaps_[rank], members[rank].heap_fd, sizeof(Control));
+  for (int32_t i = 0; i < link->size(); ++i)
+    if (members[i].socket >= 0 && !link->reach(i, messages)) return nullptr;
   return link->space_->take(1) < 0 ? nullptr : std::move(link);
+}
+
+bool Link::open_heap(int32_t rank) {
+  heaps_[rank] = std::make_unique<Heap>(members_[rank].heap_fd);
+  return heaps_[rank]->data();
+}
+
+bool Link::reach(int32_t rank, const Messages& messages) {
+  distant_[rank] = std::make_unique<Distant>(rank, messages.secret, messages.most_bytes, mine(), landing_);
+  proxy_ = Proxy::get();
+  return proxy_ && proxy_->add(*distant_[rank], mine(), members_[rank].socket);
+}
+
+Link::~Link() {
+  for (const auto& distant : distant_)
+    if (distant && proxy_) proxy_->remove(*distant);
+}
+
+template <class Post>
+void Link::tell_others(Post post) const {
+  for (const auto& distant : distant_)
+    if (distant) post(distant->outbox());
+  send();
 }
 
 // After a failure ranks may have come to different meetings: all wait until it is one on each of them, and take the last
@@ -65,6 +94,8 @@ Code Link::meet(const Call& call, const InterruptWatch& watch) {
   copy_text(call.what, notice.what);
   mine().told.store(number_, std::memory_order_seq_cst);
   wake_all();
+  tell_others(
+      [&](Outbox& outbox) { outbox.tell(number_, &notice, sizeof notice, heap(rank_).at(payload.offset), payload.bytes); });
   std::fill(seen_ns_.begin(), seen_ns_.end(), 0);
   const int64_t began = now_ns();
   const Code code = wait(call, watch, [&] { return have_all_come(began); });
@@ -137,7 +168,10 @@ Code Link::compare_notices() {
   return find_failure();
 }
 
-const char* Link::told(int32_t rank) const { return heap(rank).at(control(rank).notices[number_ % 2].payload); }
+const char* Link::told(int32_t rank) const {
+  if (distant(rank)) return distant(rank)->told(number_);
+  return heap(rank).at(control(rank).notices[number_ % 2].payload);
+}
 
 int64_t Link::told_bytes(int32_t rank) const { return control(rank).notices[number_ % 2].payload_bytes; }
 
@@ -150,9 +184,14 @@ void Link::fail(const Failure& failure) {
   mine().failed_at[count % 2].store(number_, std::memory_order_release);
   mine().failures.store(count, std::memory_order_seq_cst);
   wake_all();
+  const Failure& reason = mine().reasons[count % 2];
+  tell_others([&](Outbox& outbox) { outbox.post(MessageKind::FAILED, number_, count, &reason, sizeof reason); });
 }
 
-void Link::begin_launch() { phase_ = Phase::LAUNCHING; }
+void Link::begin_launch() {
+  phase_ = Phase::LAUNCHING;
+  tell_others([&](Outbox& outbox) { outbox.begin_launch(number_); });
+}
 
 void Link::end_launch() {
   phase_ = Phase::BETWEEN;
@@ -163,11 +202,18 @@ void Link::leave(const char* last_words) {
   copy_text(last_words, mine().last_words);
   mine().has_left.store(1, std::memory_order_seq_cst);
   wake_all();
+  if (!proxy_) return;
+  tell_others(
+      [&](Outbox& outbox) { outbox.post(MessageKind::LEFT, number_, 0, mine().last_words, sizeof mine().last_words); });
+  std::vector<Distant*> all;
+  for (const auto& distant : distant_)
+    if (distant) all.push_back(distant.get());
+  proxy_->flush(all, kLastWords);
 }
 
 void Link::wake_all() const {
   for (int32_t rank = 0; rank < size(); ++rank)
-    if (rank != rank_) wake(rank);
+    if (rank != rank_ && !distant(rank)) wake(rank);
 }
 
 // Whether another rank has failed where this one has not, in what this one is at or before it: who failed in the next
@@ -186,14 +232,17 @@ Code Link::find_trouble(int64_t now) {
   if (const Code code = find_failure(); code != Code::OK) return code;
   int64_t last = looked_ns_.load(std::memory_order_relaxed);
   if (now - last < kBetweenLooks || !looked_ns_.compare_exchange_strong(last, now)) return Code::OK;
+  int32_t left = -1;
   for (int32_t rank = 0; rank < size(); ++rank) {
     if (!is_awaited(rank)) continue;
     const bool has_left = control(rank).has_left.load(std::memory_order_acquire) != 0;
-    if (!has_left && !has_ended(members_[rank].pidfd)) continue;
+    if (!has_left && !has_died(rank)) continue;
     if (const Code code = find_failure(); code != Code::OK) return code;  // it said why
-    if (is_awaited(rank)) return note_failure(end_of(rank));
+    if (!is_awaited(rank)) continue;
+    if (!has_left) return note_failure(end_of(rank));
+    if (left < 0) left = rank;  // maybe as another one has died
   }
-  return Code::OK;
+  return left < 0 ? Code::OK : note_failure(end_of(left));
 }
 
 // The code that this rank ends with: what another one says of a third is as true here, what it did itself is its own.
@@ -202,7 +251,8 @@ Code Link::note_failure(const Failure& failure) {
   failure_ = failure;
   failure_.text[sizeof failure_.text - 1] = 0;
   const auto code = static_cast<Code>(failure_.status.code);
-  const bool is_theirs = failure_.origin != rank_ && code != Code::PEER_DIED && code != Code::PEER_LEFT;
+  const bool is_theirs = failure_.origin != rank_ && code != Code::PEER_DIED && code != Code::PEER_LEFT &&
+                         code != Code::PEER_LOST;
   return is_theirs ? Code::PEER_FAILED : code;
 }
 
@@ -211,10 +261,15 @@ Failure Link::failure() const {
   return failure_;
 }
 
-// Of a rank that has left, its last words; of another one, how its process ended.
+bool Link::has_died(int32_t rank) const {
+  return distant(rank) ? distant(rank)->is_gone() : has_ended(members_[rank].pidfd);
+}
+
+// Of a rank that has left, its last words; of another one, how its process ended, or what is known of it.
 Failure Link::end_of(int32_t rank) const {
   const Control& peer = control(rank);
   if (peer.has_left.load(std::memory_order_acquire) == 0) {
+    if (distant(rank)) return distant(rank)->why();
     Failure end{status_of(Code::PEER_DIED, rank), rank_, {}};
     end.status.value = how_it_ended(members_[rank].pid, members_[rank].pidfd);
     return end;
@@ -224,8 +279,12 @@ Failure Link::end_of(int32_t rank) const {
   return end;
 }
 
+// One of another machine that was not heard of lately is slow, too, until it is taken for dead.
 bool Link::is_any_stopped() const {
-  return std::any_of(members_.begin(), members_.end(), [](const Member& member) { return is_stopped(member.pid); });
+  const int64_t lately = now_ns() - 2 * kBeat;
+  for (int32_t rank = 0; rank < size(); ++rank)
+    if (distant(rank) ? distant(rank)->heard_ns() < lately : is_stopped(members_[rank].pid)) return true;
+  return false;
 }
 
 int64_t Link::latest_progress() const {

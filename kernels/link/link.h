@@ -1,5 +1,5 @@
-// The processes of a machine that launch together: what each tells the others, how they wait for each other, and how they
-// learn that one has failed, died or left.
+// The processes that launch together: what each tells the others, how they wait for each other, and how they learn that one
+// has failed, died or left. Those of this machine map each other's heaps; to those of others the proxy carries it.
 #pragma once
 
 #include <atomic>
@@ -12,12 +12,21 @@
 #include "link/control.h"
 #include "link/heap.h"
 #include "link/interrupt.h"
+#include "link/proxy.h"
+#include "link/distant.h"
 
 namespace hpmoe {
 
-// A process, its heap's file, and a descriptor that becomes readable when it ends.
+// A process of this machine: its heap's file, and a descriptor that becomes readable when it ends. One of another machine:
+// a connected socket, and no heap.
 struct Member {
-  int32_t heap_fd, pid, pidfd;
+  int32_t heap_fd, pid, pidfd, socket;
+};
+
+// What messages between machines carry to be let in, and how long they are at most.
+struct Messages {
+  uint64_t secret[2];
+  int64_t most_bytes;
 };
 
 // What all ranks do together: `key` is alike on all of them, `what` in words.
@@ -30,12 +39,24 @@ struct Call {
 // Calls come one at a time; waits and wakes from any thread.
 class Link {
  public:
-  // NULL where a heap cannot be mapped.
-  static std::unique_ptr<Link> open(int32_t rank, const std::vector<Member>& members);
+  // NULL where a heap cannot be mapped, or a socket cannot be served. Sockets are the link's from then on.
+  static std::unique_ptr<Link> open(int32_t rank, const std::vector<Member>& members, const Messages& messages);
+  ~Link();
 
   int32_t rank() const { return rank_; }
   int32_t size() const { return static_cast<int32_t>(members_.size()); }
+  // Of a rank of this machine.
   const Heap& heap(int32_t rank) const { return *heaps_[rank]; }
+  // A rank of another machine, or NULL.
+  Distant* distant(int32_t rank) const { return distant_[rank].get(); }
+  // What was put for ranks of other machines is to be sent.
+  void send() const {
+    if (proxy_) proxy_->wake();
+  }
+  // Where those put.
+  Landing& landing() { return landing_; }
+  // The meeting that this rank has come to last, or is about to.
+  int64_t number() const { return number_; }
   HeapSpace& space() { return *space_; }
 
   // A meeting begins with where its payload goes. OUT_OF_MEMORY: there is none, as if it had not begun; else as meet().
@@ -57,6 +78,7 @@ class Link {
   void leave(const char* last_words);
 
   Control& mine() const { return control(rank_); }
+  // Of a rank of this machine.
   void wake(int32_t rank) const { ring(control(rank)); }
   // In waits: OK, or why nothing more will come; failure() says more.
   Code find_trouble(int64_t now);
@@ -72,22 +94,33 @@ class Link {
  private:
   Link(int32_t rank, const std::vector<Member>& members);
 
-  Control& control(int32_t rank) const { return *reinterpret_cast<Control*>(heaps_[rank]->data()); }
+  bool open_heap(int32_t rank);
+  bool reach(int32_t rank, const Messages& messages);
+  Control& control(int32_t rank) const {
+    return distant_[rank] ? distant_[rank]->control() : *reinterpret_cast<Control*>(heaps_[rank]->data());
+  }
   bool has_come(int32_t rank) const { return control(rank).told.load(std::memory_order_seq_cst) >= number_; }
   bool have_all_come(int64_t began);
   bool have_all_failed(int64_t times) const;
   template <class Ready>
   Code wait(const Call& call, const InterruptWatch& watch, Ready ready);
   Code compare_notices();
+  bool has_died(int32_t rank) const;
   Code find_failure();
   bool is_awaited(int32_t rank) const;
   Failure end_of(int32_t rank) const;
   Code note_failure(const Failure& failure);
   void wake_all() const;
+  // Hands each rank of another machine what post(outbox) puts there.
+  template <class Post>
+  void tell_others(Post post) const;
 
   const int32_t rank_;
   const std::vector<Member> members_;
   std::vector<std::unique_ptr<Heap>> heaps_;
+  std::vector<std::unique_ptr<Distant>> distant_;
+  Proxy* proxy_ = nullptr;  // where there are any
+  Landing landing_;
   std::unique_ptr<HeapSpace> space_;
 
   enum class Phase { BETWEEN, RECOVERING, MEETING, LAUNCHING } phase_ = Phase::BETWEEN;

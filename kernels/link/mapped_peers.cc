@@ -1,10 +1,14 @@
 #include "link/mapped_peers.h"
 
+#include "core/dtypes.h"
+
 namespace hpmoe {
 namespace {
 
 // The payload of a launch's meeting: these words, where each buffer lies in the heap or -1, then what each routing tells.
 enum Word { NUM_TOKENS, COUNTERS, BUFFERS };
+
+constexpr int64_t kCounterWords = kLine / int64_t{sizeof(int64_t)};
 
 std::vector<HpmoeRank> only(const HpmoeRank& mine, int32_t rank, int32_t size) {
   std::vector<HpmoeRank> ranks(size);
@@ -15,7 +19,7 @@ std::vector<HpmoeRank> only(const HpmoeRank& mine, int32_t rank, int32_t size) {
 }  // namespace
 
 MappedPeers::MappedPeers(Link& link, const Call& call, const Image& image, const HpmoeRank& mine, const int32_t* counts)
-    : Peers(only(mine, link.rank(), link.size()), link.rank(), link.rank() + 1, kLine / int64_t{sizeof(int64_t)}, &link),
+    : Peers(only(mine, link.rank(), link.size()), link.rank(), link.rank() + 1, kCounterWords, &link),
       link_(link),
       call_(call),
       image_(image),
@@ -32,6 +36,8 @@ Code MappedPeers::meet(std::vector<Routing>& routings, const InterruptWatch& wat
   if (code == Code::OUT_OF_MEMORY) return code;
   if (code == Code::OK) {
     tell(routings, reinterpret_cast<int64_t*>(payload));
+    link_.landing().open(link_.number(), landing_rows(routings), ranks()[first()].counters, kCounterWords,
+                         image_.header->num_events);
     code = link_.meet(call_, watch);
   }
   has_failed_to_meet_ = code != Code::OK;
@@ -49,6 +55,7 @@ Status MappedPeers::end(const Status& status) {
     case Code::OK: link_.end_launch(); return end;
     case Code::PEER_DIED:
     case Code::PEER_LEFT:
+    case Code::PEER_LOST:
     case Code::PEER_LATE:
     case Code::OTHER_CALL: end = link_.failure().status; break;
     case Code::PEER_FAILED: end.rank = link_.failure().origin; break;
@@ -83,6 +90,35 @@ Code MappedPeers::check_shared(Status& status) const {
   return Code::OK;
 }
 
+// How many there is room for where a transfer goes: rows that a route brings, or that came to a relay.
+int64_t MappedPeers::rows_of(const Op& op, const std::vector<Routing>& routings) const {
+  const Operand& target = op.operands[0];
+  const int64_t* const room = ranks()[first()].room;
+  if (const int32_t rows = image_.buffers[target.buffer].rows) return rows;
+  if (!room || op.route < 0) return 0;
+  const Routing* const relays = routings[op.route].relays();
+  switch (static_cast<Rows>(target.rows)) {
+    case Rows::RELAY_ROWS: return room[relays - routings.data()];
+    case Rows::RELAY_ENTRIES: return room[relays - routings.data()] * routings[op.route].top_k();
+    default: return room[op.route];
+  }
+}
+
+// Of each buffer that transfers go to, the rows that this launch has room for.
+std::vector<LandingRows> MappedPeers::landing_rows(const std::vector<Routing>& routings) const {
+  const HpmoeRank& mine = ranks()[first()];
+  std::vector<LandingRows> landing(image_.header->num_buffers, {nullptr, 0, 0});
+  for (int32_t i = 0; i < image_.header->num_ops; ++i) {
+    const Op& op = image_.ops[i];
+    if (!is_transfer(opcode_of(op)) || is_notice(opcode_of(op))) continue;
+    const int32_t b = op.operands[0].buffer;
+    const Buffer& buffer = image_.buffers[b];
+    const int64_t stride = buffer.cols * element_size(static_cast<Dtype>(buffer.dtype));
+    landing[b] = {static_cast<char*>(mine.buffers[b]), stride, rows_of(op, routings)};
+  }
+  return landing;
+}
+
 void MappedPeers::tell(const std::vector<Routing>& routings, int64_t* words) const {
   const HpmoeRank& mine = ranks()[first()];
   const Heap& heap = link_.heap(first());
@@ -97,16 +133,13 @@ void MappedPeers::tell(const std::vector<Routing>& routings, int64_t* words) con
   }
 }
 
+// What lies in the heap of another machine is not reached from here.
 void MappedPeers::hear(int32_t rank, const int64_t* words, std::vector<Routing>& routings) {
-  const Heap& heap = link_.heap(rank);
-  HpmoeRank& theirs = ranks_[rank];
-  theirs = {buffers_[rank].data(), nullptr, words[NUM_TOKENS], reinterpret_cast<int64_t*>(heap.at(words[COUNTERS])),
-            nullptr};
+  const auto at = [&](int64_t offset) { return offset < 0 || link_.distant(rank) ? nullptr : link_.heap(rank).at(offset); };
+  ranks_[rank] = {buffers_[rank].data(), nullptr, words[NUM_TOKENS], reinterpret_cast<int64_t*>(at(words[COUNTERS])),
+                  nullptr};
   words += BUFFERS;
-  for (void*& buffer : buffers_[rank]) {
-    const int64_t offset = *words++;
-    buffer = offset < 0 ? nullptr : heap.at(offset);
-  }
+  for (void*& buffer : buffers_[rank]) buffer = at(*words++);
   const auto* table = reinterpret_cast<const int32_t*>(words);
   for (int32_t i = 0; i < image_.header->num_routes; ++i) {
     routings[i].hear(rank, table, counts_of(i, rank));

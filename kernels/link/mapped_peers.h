@@ -1,4 +1,5 @@
-// One rank of a launch whose others are processes of this machine: it puts into their heaps.
+// One rank of a launch whose others are processes: it puts into the heaps of those of this machine, and into the outboxes of
+// the others.
 #pragma once
 
 #include "link/peers.h"
@@ -10,6 +11,7 @@ class MappedPeers : public Peers {
   // `mine`: this rank's arrays; those that others put into, and its counters, a line each, lie in its heap. `counts`: for
   // each route by ids, int32 [ranks, ranks * local experts]: the rows of each rank for each expert.
   MappedPeers(Link& link, const Call& call, const Image& image, const HpmoeRank& mine, const int32_t* counts);
+  ~MappedPeers() override { link_.landing().close(); }
 
   Code meet(std::vector<Routing>& routings, const InterruptWatch& watch, Status& status) override;
   Status end(const Status& status) override;
@@ -17,6 +19,8 @@ class MappedPeers : public Peers {
  private:
   Code check_counts(const std::vector<Routing>& routings, Status& status) const;
   Code check_shared(Status& status) const;
+  int64_t rows_of(const Op& op, const std::vector<Routing>& routings) const;
+  std::vector<LandingRows> landing_rows(const std::vector<Routing>& routings) const;
   void tell(const std::vector<Routing>& routings, int64_t* words) const;
   void hear(int32_t rank, const int64_t* words, std::vector<Routing>& routings);
   const int32_t* counts_of(int32_t route, int32_t rank) const;

@@ -36,8 +36,15 @@ class Peers {
 
   // A wait that sees a counter's value sees what was written before every addition to it.
   void add(int32_t rank, int64_t event, int64_t amount) const {
+    if (Distant* const there = distant(rank)) return there->outbox().add(static_cast<int32_t>(event), amount);
     __atomic_fetch_add(ranks_[rank].counters + event * step_, amount, __ATOMIC_SEQ_CST);
     if (link_) link_->wake(rank);
+  }
+  // A rank of another machine: rows for it go to its outbox, before the signals that tell of them; or NULL.
+  Distant* distant(int32_t rank) const { return link_ ? link_->distant(rank) : nullptr; }
+  // A task has put and signalled all that it does.
+  void send() const {
+    if (link_) link_->send();
   }
   int64_t counted(int32_t rank, int64_t event) const {
     return __atomic_load_n(ranks_[rank].counters + event * step_, __ATOMIC_ACQUIRE) - ranks_[rank].bases[event];

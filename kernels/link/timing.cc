@@ -41,6 +41,8 @@ int meet(HpmoeLink* link, const void* payload) {
 
 extern "C" double hpmoe_link_time(HpmoeLink* handle, int64_t times, int32_t is_bare) {
   const Link& link = *reinterpret_cast<Link*>(handle);
+  for (int32_t rank = 0; rank < link.size() && is_bare; ++rank)
+    if (link.distant(rank)) return -1;
   const int64_t offset = hpmoe_link_take(handle, sizeof(Mailbox));
   if (offset < 0) return -1;
   char line[kLine] = {};

@@ -20,9 +20,10 @@ namespace hpmoe {
 class Bodies {
  public:
   Bodies(const Image& image, const HpmoeMachine& machine, const HpmoeWork* work, int64_t num_parts, int32_t num_bins,
-         double* moved, Happenings& happenings)
+         double* moved, const std::vector<FullSlots>& full, Happenings& happenings)
       : machine_(machine),
         work_(work),
+        full_(full),
         num_parts_(num_parts),
         num_ranks_(image.header->ep_size),
         rates_(machine, image.header->ep_size, num_bins),
@@ -47,11 +48,10 @@ class Bodies {
   // A part of a worker's body has ended: true where that was the last.
   bool end_part(int32_t worker) { return --pending_[worker] == 0; }
 
-  // A shared rate may have served demands by now: calls end(worker) for each body that has ended with one.
+  // A shared rate has served a demand by now: calls end(worker) for each body that has ended with one.
   template <class End>
-  void serve(int32_t index, uint32_t version, double now, End end) {
+  void serve(int32_t index, double now, End end) {
     SharedRate& rate = rates_[index];
-    if (rate.version() != version) return;
     for (int32_t worker; (worker = rate.end_one(now)) >= 0;) {
       if (end_part(worker)) end(worker);
     }
@@ -71,8 +71,8 @@ class Bodies {
     const auto opcode = opcode_of(frame.op);
     if (!is_transfer(opcode)) return {own_rows(frame), 0};
     Moved moved{0, 0};
-    for_each_segment(frame, [&](const Segment& segment) {
-      if (is_notice(opcode)) return;
+    if (is_notice(opcode)) return moved;
+    for_each_full_segment(frame, full_, [&](const Segment& segment) {
       send(worker, frame, segment, work, now);
       const auto rows = static_cast<double>(is_back(opcode) ? segment.num_entries() : segment.rows);
       moved.rows += rows;
@@ -86,7 +86,7 @@ class Bodies {
     const int32_t to = target_of(frame.op, segment);
     const double bytes = static_cast<double>(segment.num_entries()) * work.link_row;
     moved_[int64_t{frame.rank} * num_ranks_ + to] += bytes;
-    if (segment.rows > 0 && work.landing.row > 0) {
+    if (work.landing.row > 0) {
       L2& cache = caches_[to / ranks_of_l2_];
       const double landed = cache.land(frame, segment, to, work.landing, to % ranks_of_l2_ * num_parts_);
       demand(worker, frame, rates_.of(to, HPMOE_MEMORY), landed, now);
@@ -125,11 +125,12 @@ class Bodies {
 
   void foresee_end(int32_t index) {
     const SharedRate& rate = rates_[index];
-    if (!rate.is_idle()) happenings_.foresee(rate.next_end(), Happening::RATE, index, 0, rate.version());
+    if (!rate.is_idle()) happenings_.foresee_rate(rate.next_end(), index);
   }
 
   const HpmoeMachine& machine_;
   const HpmoeWork* const work_;
+  const std::vector<FullSlots>& full_;  // of each route
   const int64_t num_parts_;       // of a rank's arrays
   const int32_t num_ranks_;
   Rates rates_;

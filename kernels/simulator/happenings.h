@@ -6,10 +6,12 @@
 #include <queue>
 #include <vector>
 
+#include "rate_ends.h"
+
 namespace hpmoe {
 
-// What happens at a time: a worker begins the body of a task, its own part of one ends, a shared rate may have served a
-// demand, a signal arrives, or a worker comes to a task or back to its wait. Equal times go in the order in which they were
+// What happens at a time: a worker begins the body of a task, its own part of one ends, a shared rate has served a demand,
+// a signal arrives, or a worker comes to a task or back to its wait. Equal times go in the order in which they were
 // foreseen.
 struct Happening {
   enum Kind : int32_t { BODY, CORE, RATE, SIGNAL, WAKE };
@@ -18,7 +20,7 @@ struct Happening {
   Kind kind;
   int32_t who;     // worker, rate, or rank of a signal
   int64_t event;   // of a signal
-  int64_t amount;  // of a signal; version of a rate
+  int64_t amount;  // of a signal
   int64_t source;  // of a signal: the task that sent it, counted over ranks and places
 
   bool operator>(const Happening& other) const { return time != other.time ? time > other.time : order > other.order; }
@@ -26,13 +28,26 @@ struct Happening {
 
 class Happenings {
  public:
+  explicit Happenings(int32_t num_rates) : rates_(num_rates) {}
+
   void foresee(double time, Happening::Kind kind, int32_t who, int64_t event = 0, int64_t amount = 0, int64_t source = -1) {
     queue_.push({time, num_foreseen_++, kind, who, event, amount, source});
   }
 
-  bool is_empty() const { return queue_.empty(); }
+  // The next end of a demand on a rate, in place of what was foreseen of that rate before.
+  void foresee_rate(double time, int32_t rate) { rates_.set(rate, {time, num_foreseen_++}); }
+
+  bool is_empty() const { return queue_.empty() && rates_.is_empty(); }
 
   Happening take_next() {
+    if (!rates_.is_empty()) {
+      const Foreseen end = rates_.first();
+      const Happening next{end.time, end.order, Happening::RATE, rates_.first_rate(), 0, 0, -1};
+      if (queue_.empty() || queue_.top() > next) {
+        rates_.take_first();
+        return next;
+      }
+    }
     const Happening next = queue_.top();
     queue_.pop();
     return next;
@@ -40,6 +55,7 @@ class Happenings {
 
  private:
   std::priority_queue<Happening, std::vector<Happening>, std::greater<Happening>> queue_;
+  RateEnds rates_;
   int64_t num_foreseen_ = 0;
 };
 

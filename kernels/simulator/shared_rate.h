@@ -23,7 +23,6 @@ class SharedRate {
     total_ += amount;
     num_wide_ += is_wide;
     ends_.push({served_ + amount, user, is_wide});
-    ++version_;
   }
 
   // Takes out a demand that has ended by `now`: its user, or -1.
@@ -36,14 +35,12 @@ class SharedRate {
     const int32_t user = ends_.top().user;
     num_wide_ -= ends_.top().is_wide;
     ends_.pop();
-    ++version_;
     return user;
   }
 
   bool is_idle() const { return ends_.empty(); }
-  // When the next demand ends if nobody comes or goes before; versions tell whether anybody did.
+  // When the next demand ends if nobody comes or goes before.
   double next_end() const { return last_ + std::max(0.0, ends_.top().at - served_) / speed(); }
-  uint32_t version() const { return version_; }
   double total() const { return total_; }      // of all demands
   double busy_us() const { return busy_us_; }  // during which there was a demand
   AmountOverTime& over_time() { return over_time_; }  // what was served when
@@ -72,7 +69,6 @@ class SharedRate {
   };
   double rate_, cap_, served_ = 0, last_ = 0, total_ = 0, busy_us_ = 0;
   int32_t num_wide_ = 0;
-  uint32_t version_ = 0;
   AmountOverTime over_time_;
   std::priority_queue<End, std::vector<End>, std::greater<End>> ends_;
 };

@@ -31,7 +31,8 @@ class Simulation {
         num_ranks_(image.header->ep_size),
         num_queues_(image.header->num_queues),
         has_host_(machine.host_cores > 0),
-        bodies_(image_, machine_, work, num_parts, num_bins, out.moved, happenings_),
+        happenings_(num_ranks_ * HPMOE_NUM_RATES + 1),
+        bodies_(image_, machine_, work, num_parts, num_bins, out.moved, full_, happenings_),
         threads_(num_threads(), num_ranks_ * num_queues_) {}
 
   Status run() {
@@ -67,10 +68,11 @@ class Simulation {
         if (!is_ok(r, sort_and_drop(image_, ranks_[r], image_.routes[i], r, routings_[i], status))) return false;
       for (int32_t r = 0; r < num_ranks_; ++r)
         if (!is_ok(r, routings_[i].place_rows(r, status))) return false;
+      full_.emplace_back(image_, image_.routes[i], routings_[i]);
     }
     for (int32_t r = 0; r < num_ranks_; ++r) {
       missing_.push_back(find_thresholds(image_, routings_, r, ranks_[r].num_tokens));
-      asleep_.emplace_back(image_.header->num_events);
+      asleep_.emplace_back(image_.header->num_events, Asleep{});
       met_.emplace_back(has_host_ ? image_.header->num_events : 0);
       for (int32_t q = 0; q < num_queues_; ++q) workers_.push_back({image_.queues[q], image_.queues[q + 1]});
     }
@@ -86,8 +88,7 @@ class Simulation {
       case Happening::CORE:
         if (bodies_.end_part(h.who)) end_body(h.who, h.time);
         return;
-      case Happening::RATE:
-        return bodies_.serve(h.who, static_cast<uint32_t>(h.amount), h.time, [&](int32_t w) { end_body(w, h.time); });
+      case Happening::RATE: return bodies_.serve(h.who, h.time, [&](int32_t w) { end_body(w, h.time); });
       case Happening::WAKE: return has_host_ ? serve(h.who, h.time) : walk(h.who, h.time);
       case Happening::SIGNAL: return count(h);
     }
@@ -95,9 +96,9 @@ class Simulation {
 
   Frame frame_of(int32_t rank, const Task& task) const { return make_frame(image_, ranks_, routings_, rank, task); }
 
-  int64_t* times(int32_t rank, int32_t place) const { return out_.trace + row_of(rank, place) * 3; }
+  double* times(int32_t rank, int32_t place) const { return out_.times + row_of(rank, place) * 3; }
   int64_t row_of(int32_t rank, int32_t place) const { return int64_t{rank} * image_.header->num_tasks + place; }
-  static int64_t in_ns(double us) { return std::llround(us * 1e3); }
+  static double to_ns(double us) { return static_cast<double>(std::llround(us * 1e3)) / 1e3; }
 
   // The worker stands before its next task: on to its body when it has looked at all waits, or asleep at the first that is
   // not met. Tasks that do nothing for anybody it runs on the way.
@@ -113,10 +114,9 @@ class Simulation {
         if (now > clock) return happenings_.foresee(now, Happening::WAKE, w);
         worker.has_slept = true;
         worker.asleep_since = worker.looked;
-        asleep_[rank][worker.awaited].push_back(w);
-        return;
+        return fall_asleep(w, asleep_[rank][worker.awaited]);
       }
-      if (!does_nothing(frame)) {
+      if (!does_nothing(frame, full_)) {
         if (worker.looked > clock) return happenings_.foresee(worker.looked, Happening::BODY, w);
         return begin_body(w, frame, clock);
       }
@@ -171,14 +171,14 @@ class Simulation {
   }
 
   void note_begin(const Worker& worker, int32_t rank, double now) {
-    times(rank, worker.place)[0] = in_ns(worker.came);
-    times(rank, worker.place)[1] = in_ns(now);
-    out_.released_by[row_of(rank, worker.place)] = worker.has_slept ? worker.released_by : -1;
+    times(rank, worker.place)[0] = to_ns(worker.came);
+    times(rank, worker.place)[1] = to_ns(now);
+    out_.released_by[row_of(rank, worker.place)] = worker.has_slept ? static_cast<int32_t>(worker.released_by) : -1;
   }
 
   // The task at the worker's place ends, the next one is before it.
   void go_on(Worker& worker, int32_t rank, double now) {
-    times(rank, worker.place)[2] = in_ns(now);
+    times(rank, worker.place)[2] = to_ns(now);
     ++worker.place;
     worker.num_waits_met = 0;
     worker.awaited = -1;
@@ -210,7 +210,7 @@ class Simulation {
       happenings_.foresee(now + way + machine_.poll_us, Happening::SIGNAL, target, event, amount, source);
     };
     if (is_transfer(opcode_of(frame.op))) {
-      for_each_segment(frame, [&](const Segment& segment) { for_each_segment_signal(frame, segment, visit); });
+      for_each_full_segment(frame, full_, [&](const Segment& segment) { for_each_segment_signal(frame, segment, visit); });
     } else {
       for_each_row_signal(frame, visit);
     }
@@ -226,12 +226,18 @@ class Simulation {
       met_[signal.who][signal.event] = {signal.time, signal.source};
       return threads_.wake_idle([&](int32_t thread) { happenings_.foresee(signal.time, Happening::WAKE, thread); });
     }
-    std::vector<int32_t>& asleep = asleep_[signal.who][signal.event];
-    for (int32_t w : asleep) {
+    Asleep& asleep = asleep_[signal.who][signal.event];
+    for (int32_t w = asleep.first; w >= 0; w = std::exchange(workers_[w].next_asleep, -1)) {
       workers_[w].released_by = signal.source;
       happenings_.foresee(next_look(workers_[w], signal.time), Happening::WAKE, w);
     }
-    asleep.clear();
+    asleep = {};
+  }
+
+  // After those who wait for the same event already.
+  void fall_asleep(int32_t w, Asleep& asleep) {
+    (asleep.last < 0 ? asleep.first : workers_[asleep.last].next_asleep) = w;
+    asleep.last = w;
   }
 
   // When a worker that is asleep looks at its event, at `now` or after it.
@@ -265,8 +271,9 @@ class Simulation {
   const bool has_host_;  // whose cores and threads all workers share
 
   std::vector<Routing> routings_;
+  std::vector<FullSlots> full_;                            // of each routing
   std::vector<std::vector<int64_t>> missing_;              // [num_ranks][num_events] until the threshold
-  std::vector<std::vector<std::vector<int32_t>>> asleep_;  // workers that wait for an event
+  std::vector<std::vector<Asleep>> asleep_;                // who waits for each event
   std::vector<std::vector<Met>> met_;                      // of a host: when each event had counted enough
   std::vector<Worker> workers_;                            // [num_ranks * num_queues]
   Happenings happenings_;
@@ -278,15 +285,15 @@ class Simulation {
 }  // namespace hpmoe
 
 extern "C" int hpmoe_simulate(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks,
-                              const HpmoeMachine* machine, const HpmoeWork* work, int64_t num_parts, int64_t* trace,
-                              int64_t* released_by, double* missed, double* totals, double* served, double* moved,
+                              const HpmoeMachine* machine, const HpmoeWork* work, int64_t num_parts, double* times,
+                              int32_t* released_by, double* missed, double* totals, double* served, double* moved,
                               int32_t num_bins, HpmoeStatus* status) {
   using hpmoe::Code;
   if (hpmoe::find_fault(image, image_bytes) || hpmoe::Image(image).header->ep_size != num_ranks) {
     *status = {static_cast<int32_t>(Code::BAD_IMAGE), -1, -1, -1, -1, -1, 0, 0};
   } else {
     try {
-      const hpmoe::Results out = {trace, released_by, missed, totals, served, moved};
+      const hpmoe::Results out = {times, released_by, missed, totals, served, moved};
       *status = hpmoe::Simulation(hpmoe::Image(image), ranks, *machine, work, num_parts, num_bins, out).run();
     } catch (const std::exception&) {
       *status = {static_cast<int32_t>(Code::OUT_OF_MEMORY), -1, -1, -1, -1, -1, 0, 0};

@@ -59,16 +59,17 @@ enum { HPMOE_L2, HPMOE_MEMORY, HPMOE_EGRESS, HPMOE_INGRESS, HPMOE_NODE_EGRESS, H
 
 // ranks: ids at each route's buffer, and num_tokens; counters and bases are not touched. work [num_ops][4]: of a full tile
 // of columns, and of the last one; then the same for the last block of rows. num_parts: of all arrays of a rank.
-// trace [num_ranks][num_tasks][3] nanoseconds as in hpmoe_launch; released_by [num_ranks][num_tasks]: the task
-// whose signal ended the last sleep before a task, as rank * num_tasks + its place in the order of the queues, or -1.
+// times [num_ranks][num_tasks][3] microseconds, to whole nanoseconds, of what hpmoe_launch traces; released_by
+// [num_ranks][num_tasks]: the task whose signal ended the last sleep before a task, as rank * num_tasks + its place in the
+// order of the queues, or -1.
 // missed [num_ranks][num_tasks]: bytes of each task that L2 did not hold.
 // totals [num_ranks][HPMOE_NUM_RATES][2]: bytes of all demands, and microseconds with a demand. served [1 + num_ranks *
 // HPMOE_NUM_RATES * num_bins]: microseconds of a bin, then the bytes that went over each rate in each bin. moved
 // [num_ranks][num_ranks]: bytes that transfers of a rank copy to arrays of each. A schedule that
 // gets stuck is reported as a launch that timed out, on rank -1 where a run would take longer than a trace can say.
 int hpmoe_simulate(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks,
-                   const HpmoeMachine* machine, const HpmoeWork* work, int64_t num_parts, int64_t* trace,
-                   int64_t* released_by, double* missed, double* totals, double* served, double* moved, int32_t num_bins,
+                   const HpmoeMachine* machine, const HpmoeWork* work, int64_t num_parts, double* times,
+                   int32_t* released_by, double* missed, double* totals, double* served, double* moved, int32_t num_bins,
                    HpmoeStatus* status);
 
 }  // extern "C"

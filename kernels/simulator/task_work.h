@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "cpu/frame.h"
+#include "full_slots.h"
 #include "simulate.h"
 
 namespace hpmoe {
@@ -50,14 +51,11 @@ inline bool is_empty(const Frame& frame, double rows) {
 }
 
 // Whether a task has no rows and nobody to tell that it is done.
-inline bool does_nothing(const Frame& frame) {
+inline bool does_nothing(const Frame& frame, const std::vector<FullSlots>& full) {
   const auto opcode = opcode_of(frame.op);
-  bool has_rows = false;
-  if (is_transfer(opcode)) {
-    for_each_segment(frame, [&](const Segment& segment) { has_rows = has_rows || segment.rows > 0; });
-  } else {
-    has_rows = frame.unit.rows > 0 || is_launch(opcode) || static_cast<Domain>(frame.op.domain) == Domain::EXPERTS;
-  }
+  const bool has_rows = is_transfer(opcode) ? any_full_segment(frame, full, [](const Segment&) { return true; })
+                                            : frame.unit.rows > 0 || is_launch(opcode) ||
+                                                  static_cast<Domain>(frame.op.domain) == Domain::EXPERTS;
   if (has_rows) return false;
   for (const Signal& signal : frame.image.signals_of(frame.task))
     if (static_cast<Amount>(signal.amount) == Amount::COUNT) return false;

@@ -15,7 +15,13 @@ struct Worker {
   int32_t thread = -1;        // of a host, that runs a task of it
   bool has_slept = false;
   double asleep_since = 0;
+  int32_t next_asleep = -1;  // worker that waits for the same event
   int64_t released_by = -1;  // the source of the signal that ended its last sleep
+};
+
+// Workers that wait for an event, in the order in which they came; each knows the next.
+struct Asleep {
+  int32_t first = -1, last = -1;
 };
 
 // That an event has counted enough.
@@ -26,7 +32,8 @@ struct Met {
 
 // What a run is written into; see simulate.h.
 struct Results {
-  int64_t *trace, *released_by;
+  double* times;
+  int32_t* released_by;
   double *missed, *totals, *served, *moved;
 };
 

@@ -9,13 +9,17 @@ from simulated_layers import NPU, plan
 
 import hpmoe
 from hpmoe.cli import main
-from hpmoe.commands import ablation, micro, paper_table, validation
+from hpmoe.commands import ablation, grid, micro, paper_table, rules, simulate, validation
 from hpmoe.commands.ablation import distinct_ranks
+from hpmoe.commands.bands import digits
 from hpmoe.commands.layer import ROOM, Layer, ids_of
 from hpmoe.commands.orders import by_destination, interleaved
 from hpmoe.commands.published import Published, published
 from hpmoe.costs.bound import rank_bounds
+from hpmoe.routing.public_workloads import workload_ids
+from hpmoe.routing.skewed import SKEWS, skewed_ids
 from hpmoe.routing.workload import balanced_ids, imbalanced_ids
+from hpmoe.scheduling.rules import RULES
 from hpmoe.transforms.assign_queues import round_robin
 
 SIZES = ["--ep=4", "--tokens=256", "--hidden=512", "--intermediate=256", "--experts=8", "--top_k=2"]
@@ -54,7 +58,11 @@ def test_every_option(capsys, flags):
     assert 0 < out["bound_ms"] <= out["makespan_ms"]
     assert main(["simulate", *SIZES, *flags]) == 0
     text = capsys.readouterr().out
-    assert "simulated" in text and f"{out['makespan_ms']:.3g} ms" in text
+    makespan = out["makespan_ms"]
+    low, high = out["bands"].get("fused", (makespan, makespan))
+    shown = next(line for line in text.splitlines() if line.startswith("  fused")).split(" ms ")[0].split()[-1]
+    assert "simulated" in text and abs(float(shown) - makespan) <= max((high - low) / 4, makespan / 200)
+    assert len(shown.replace(".", "").lstrip("0")) <= 3
 
 
 def test_drawn_routings_and_room_for_them(capsys):
@@ -74,6 +82,33 @@ def test_room_is_how_many_rows_a_plan_has(capsys):
     assert {room: layer.tiles.routes[0].max_rows for room, layer in layers.items()} == {
         "received": received, "bucket": 1024, "all": 4 * 300 * 2}
     assert simulated(capsys, "--room=all")["room"] == "all"
+
+
+def test_figures_have_the_digits_that_their_bands_support():
+    assert digits(11.83, (10.6, 13.1)) == "12" and digits(11.83, (11.7, 11.9)) == digits(11.83) == "11.8"
+    assert digits(0.01234, (0.01, 0.02)) == "0.012" and digits(0.0) == "0" and digits(0.5, (0.5, 0.5)) == "0.500"
+
+
+def test_public_workloads_and_recorded_ids(capsys, tmp_path):
+    """As the same ids given to the simulator; a rank's tokens of W4 that are none count nowhere."""
+    o = SimpleNamespace(ep=4, tokens=256, hidden=512, intermediate=256, experts=8, top_k=2, dtype="bfloat16")
+    ids = workload_ids("W4", 4, 256, 2, 8, seed=1)
+    np.save(tmp_path / "ids.npy", ids.reshape(-1, 2))
+    layer = Layer(o, "forward", hpmoe.ascend_a3, ids, tuned=True)
+    for routing in ("W4", str(tmp_path / "ids.npy")):
+        out = simulated(capsys, f"--routing={routing}", "--seed=1", "--bands=0")
+        assert out["makespan_ms"] == pytest.approx(layer.span_us(layer.fused()) / 1e3, rel=1e-9)
+        assert main(["compare", "unfused", "fused", *SIZES, f"--routing={routing}", "--seed=1", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["ratio"] == pytest.approx(layer.fused().span / layer.baseline().span)
+    assert main(["simulate", *SIZES, "--routing=W8"]) == 2 and "one of balanced" in capsys.readouterr().err
+
+
+def test_bands_are_left_out_where_they_would_take_minutes(capsys, monkeypatch):
+    assert simulated(capsys)["bands"]
+    monkeypatch.setattr(simulate, "MOST_BANDED", 100)
+    assert simulated(capsys)["bands"] == {} and simulated(capsys, "--bands=1")["bands"]
+    assert main(["simulate", *SIZES]) == 0
+    assert "no bands: " in capsys.readouterr().out
 
 
 def test_what_is_refused(capsys):
@@ -173,6 +208,46 @@ def test_ablation(capsys, tmp_path):
     assert "flag --out=x.png: it must be given with --ablation or --nodes" in capsys.readouterr().err
     assert main(["simulate", "--ablation", "--out=x.gif"]) == 2
     assert "flag --out=x.gif: it must be a file whose name ends in .png or .svg" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_worth_of_rules(capsys, monkeypatch):
+    """Every rule is switched off for every layer; those of the links between nodes are worth much there."""
+    chosen = {name: layer for name, layer in rules.layers().items() if name in ("nodes b", "64x64")}
+    monkeypatch.setattr(rules, "layers", lambda: chosen)
+    assert main(["simulate", "--ablation", "--rules", "--json"]) == 0
+    found = {r["layer"]: r["without"] for r in json.loads(capsys.readouterr().out)["rows"]}
+    assert set(found) == set(chosen) and all(set(of_layer) == set(RULES) for of_layer in found.values())
+    assert found["nodes b"]["some_compute"] > 0.1 and found["nodes b"]["round_the_nodes"] > 0.03
+    assert found["64x64"]["round_the_nodes"] == 0 == found["64x64"]["copies_in_turn"]
+    assert main(["simulate", "--rules"]) == 2
+    assert "flag --rules=True: it must be given with --ablation" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_grid_of_drawn_layers(capsys, monkeypatch):
+    monkeypatch.setattr(grid, "RANKS", dict.fromkeys(grid.RANKS, (8,)))
+    monkeypatch.setattr(grid, "TOKENS", dict.fromkeys(grid.TOKENS, (64,)))
+    assert [str(c) for c in grid.cases(5, 3, "bfloat16")] == [str(c) for c in grid.cases(5, 3, "bfloat16")]
+    assert main(["simulate", "--grid=3", "--seed=3", "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)["rows"]
+    assert [r["routing"] for r in table] == ["uniform", "uniform", "dirichlet"]
+    for r in table:
+        assert r["makespan_over_bound"] >= 1 and min(r["others_us"].values()) == pytest.approx(
+            r["makespan_us"] / r["over_fastest_other"])
+        assert {"round_robin", "stage_order", "expert_barrier", "128 x 256", "64 x 128"} <= set(r["others_us"])
+    shown = grid.text(table, hpmoe.ascend_a3, 3).splitlines()
+    assert len(shown) == 2 + 3 + 2 and shown[-1].startswith("few rows, skewed: 1 layers")
+
+
+@pytest.mark.parametrize("name", SKEWS)
+def test_skewed_routings(name):
+    ids = skewed_ids(name, 4, 300, 3, 12, seed=5)
+    assert ids.shape == (4, 300, 3) and (np.diff(np.sort(ids)) > 0).all() and 0 <= ids.min() and ids.max() < 12
+    loads = np.bincount(ids.reshape(-1), minlength=12)
+    ranks = loads.reshape(4, 3).sum(axis=1)
+    assert (loads.max() == 1200) == (name == "hot") and (np.sort(ranks)[:2] == 0).all() == (name == "half")
+    assert (loads.max() < 1.2 * loads.mean()) == (name == "uniform")
 
 
 def test_validation_lists_what_is_published(capsys, monkeypatch):

@@ -68,11 +68,12 @@ struct Host : Arrays {
     const HpmoeMachine machine = {2, 1, 64, 2, 1, 2, 1, 1, 1, 1, 1, 1, 0, 1, 1, 2, 0, 1};
     const std::vector<HpmoeWork> work(size_t(4) * h->num_ops, {0, 1, 0, 2, 1, 1, 3, 1, 1, {}, {{0, HPMOE_STREAM, 1, 1, 0}}});
     const size_t rows = size_t(R) * h->num_tasks, bins = 8;
-    std::vector<int64_t> trace(3 * rows), released_by(rows);
+    std::vector<double> times(3 * rows);
+    std::vector<int32_t> released_by(rows);
     std::vector<double> missed(rows), totals(R * HPMOE_NUM_RATES * 2), served(1 + R * HPMOE_NUM_RATES * bins), moved(R * R);
-    hpmoe_simulate(image.data(), int64_t(image.size()) * 4, ranks, R, &machine, work.data(), 1, trace.data(),
+    hpmoe_simulate(image.data(), int64_t(image.size()) * 4, ranks, R, &machine, work.data(), 1, times.data(),
                    released_by.data(), missed.data(), totals.data(), served.data(), moved.data(), bins, status);
-    return trace.empty() ? 0 : double(*std::max_element(trace.begin(), trace.end())) / 1e3;
+    return times.empty() ? 0 : *std::max_element(times.begin(), times.end());
   }
 };
 

@@ -1,8 +1,10 @@
 // Ranks that are processes, without Python: they launch a MoE layer packed by hand again and again, compare with plain
 // loops, and are killed at random moments, stopped, interrupted, short of memory, late, or at something else.
-// Arguments: how many kills, and for how many seconds a rank is stopped.
+// Arguments: how many kills, for how many seconds a rank is stopped, and how many neighbouring ranks are on one machine: the
+// others are reached through messages then.
 #include <dirent.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -43,18 +45,43 @@ struct Board {
   std::atomic<bool> outcomes[R][kCalls];
 };
 
+int node_size = R;
+
+// A socket between each two ranks of different machines; mine[r] is this rank's end of that to r.
+struct Sockets {
+  int ends[R][R];
+
+  Sockets() {
+    for (int a = 0; a < R; ++a) {
+      for (int b = 0; b <= a; ++b) {
+        int pair[2] = {-1, -1};
+        if (a / node_size != b / node_size) check(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "a socket");
+        ends[a][b] = pair[0];
+        ends[b][a] = pair[1];
+      }
+    }
+  }
+  // Those of all ranks but one.
+  void close_but_of(int rank) const {
+    for (int a = 0; a < R; ++a)
+      for (int b = 0; b < R; ++b)
+        if (a != rank && ends[a][b] >= 0) close(ends[a][b]);
+  }
+};
+
 void sleep_for(int64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); }
 
 // A rank in its process: the arrays that others put into lie in its heap.
 class Rank {
  public:
-  Rank(int rank, const std::vector<int>& heaps, const Board& board) : rank_(rank) {
+  Rank(int rank, const std::vector<int>& heaps, const Sockets& sockets, const Board& board) : rank_(rank) {
     std::vector<int32_t> pids, pidfds;
     for (const auto& pid : board.pids) {
       pids.push_back(pid);
       pidfds.push_back(static_cast<int32_t>(syscall(SYS_pidfd_open, pids.back(), 0)));
     }
-    link_ = hpmoe_link_open(rank, R, heaps.data(), pids.data(), pidfds.data());
+    const HpmoeHosts hosts = {sockets.ends[rank], "secret of the run", 4096};
+    link_ = hpmoe_link_open(rank, R, heaps.data(), pids.data(), pidfds.data(), node_size < R ? &hosts : nullptr);
     check(link_, "a link opens");
   }
 
@@ -182,12 +209,15 @@ class Run {
       const pid_t pid = fork();
       if (pid == 0) {
         while (!board_->goes_on) sleep_for(10'000);
-        Rank mine(rank, heaps_, *board_);
+        sockets_.close_but_of(rank);
+        Rank mine(rank, heaps_, sockets_, *board_);
         program(mine, *board_, rank);
+        if (node_size < R) hpmoe_link_leave(mine.link(), "");
         std::_Exit(0);
       }
       board_->pids[rank] = pid;
     }
+    sockets_.close_but_of(-1);
     board_->goes_on = 1;
   }
 
@@ -222,6 +252,7 @@ class Run {
 
   Board* board_;
   std::vector<int> heaps_;
+  const Sockets sockets_;
 };
 
 // Meets and launches until that fails, and says how.
@@ -458,7 +489,10 @@ void test_a_rank_that_leaves() {
   Run run([](Rank& mine, Board&, int rank) {
     mine.prepare();
     check_that_all_go_on(mine);
-    if (rank == kOdd) return hpmoe_link_leave(mine.link(), "ValueError: no tokens");
+    if (rank == kOdd) {
+      hpmoe_link_leave(mine.link(), "ValueError: no tokens");
+      std::_Exit(0);
+    }
     for (int i = 0; i < 3; ++i) {
       HpmoeStatus status{};
       check(mine.launch(0, &status) == int(Code::PEER_LEFT) && status.rank == kOdd, "who left is named");
@@ -475,6 +509,7 @@ void test_a_rank_that_leaves() {
 int main(int argc, char** argv) {
   const int kills = argc > 1 ? std::atoi(argv[1]) : 20;
   const double stopped_s = argc > 2 ? std::atof(argv[2]) : 2.5;
+  if (argc > 3) node_size = std::atoi(argv[3]);
   test_kills(kills);
   test_ranks_that_fail();
   test_ranks_that_fail_anywhere();

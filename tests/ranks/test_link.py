@@ -10,6 +10,7 @@ from test_rendezvous import names_of, on_threads
 
 from hpmoe import LaunchError
 from hpmoe.kernels.link import Link
+from hpmoe.ranks.points import HostPoint
 from hpmoe.ranks.rendezvous import meet
 from hpmoe.support.dtypes import numpy_dtype
 
@@ -23,7 +24,7 @@ def run_ranks():
         run_of = secrets.token_bytes(32)
 
         def rank_of(rank):
-            group = meet(run_of, "", rank, names_of(size), 10)
+            group = meet(HostPoint(run_of, ""), rank, names_of(size), 10)
             groups.append(group)
             return f(Link(group, timeout, heap_bytes=1 << 24))
         return on_threads(size, rank_of)

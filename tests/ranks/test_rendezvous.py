@@ -11,7 +11,8 @@ import time
 import pytest
 
 from hpmoe import LaunchError
-from hpmoe.ranks import messages, rendezvous
+from hpmoe.ranks import messages, points, rendezvous
+from hpmoe.ranks.points import HostPoint
 from hpmoe.ranks.rendezvous import has_ended, meet, tell_end
 
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX, which no forked process here calls
@@ -51,7 +52,7 @@ def run():
 @pytest.mark.parametrize("size", [2, 5])
 def test_all_meet_and_give_each_other_bytes_and_files(run, size):
     def rank_of(rank):
-        group = meet(run, "", rank, names_of(size), 10)
+        group = meet(HostPoint(run, ""), rank, names_of(size), 10)
         read, write = os.pipe()
         os.write(write, bytes([rank]))
         files = group.share(read)
@@ -80,20 +81,20 @@ def test_a_large_message_with_files_arrives_whole():
 
 
 def test_who_is_missing_is_named_on_all_that_came(run):
-    errors = on_threads(4, lambda rank: meet(run, "", rank, names_of(4), 0.4), ranks=(0, 2))
+    errors = on_threads(4, lambda rank: meet(HostPoint(run, ""), rank, names_of(4), 0.4), ranks=(0, 2))
     assert [str(e) for e in errors] == ["rank 1 and rank 3 did not come to hpmoe.world() within 0.4 s"] * 2
     assert errors[0].status == {"rank": 1}
 
 
 def test_rank_0_is_named_where_it_is_missing(run):
-    (error,) = on_threads(2, lambda rank: meet(run, "", rank, names_of(2), 0.3), ranks=(1,))
+    (error,) = on_threads(2, lambda rank: meet(HostPoint(run, ""), rank, names_of(2), 0.3), ranks=(1,))
     assert str(error) == "rank 0 did not come to hpmoe.world() within 0.3 s" and error.status == {"rank": 0}
 
 
 def test_a_late_rank_is_waited_for(run):
     def rank_of(rank):
         time.sleep(0.4 * (rank == 0))
-        return size_of(meet(run, "", rank, names_of(2), 10))
+        return size_of(meet(HostPoint(run, ""), rank, names_of(2), 10))
 
     assert on_threads(2, rank_of) == [2, 2]
 
@@ -101,7 +102,7 @@ def test_a_late_rank_is_waited_for(run):
 def test_another_version_or_number_of_ranks_is_refused_on_both_sides(run, monkeypatch):
     def rank_of(rank):
         time.sleep(0.2 * rank)
-        return meet(run, "", rank, names_of(2 + rank), 1)
+        return meet(HostPoint(run, ""), rank, names_of(2 + rank), 1)
 
     errors = on_threads(2, rank_of)
     words = "a process came to hpmoe.world() as rank 1 of rank 0, rank 1, rank 2, where rank 0, rank 1 meet"
@@ -109,18 +110,18 @@ def test_another_version_or_number_of_ranks_is_refused_on_both_sides(run, monkey
     real = messages.send
     monkeypatch.setattr(rendezvous, "send", lambda c, words, *more, **files: real(
         c, {**words, "version": "9"} if "version" in words else words, *more, **files))
-    errors = on_threads(2, lambda rank: meet(run, "other", rank, names_of(2), 1))
+    errors = on_threads(2, lambda rank: meet(HostPoint(run, "other"), rank, names_of(2), 1))
     assert [str(e) for e in errors] == [f"rank 1 has hpmoe 9, and rank 0 has {rendezvous.__version__}"] * 2
 
 
 def test_two_processes_of_one_rank_are_refused(run):
-    errors = on_threads(4, lambda i: meet(run, "", (0, 1, 1)[i], names_of(3), 1), ranks=(0, 1, 2))
+    errors = on_threads(4, lambda i: meet(HostPoint(run, ""), (0, 1, 1)[i], names_of(3), 1), ranks=(0, 1, 2))
     assert all("as rank 1 of rank 0, rank 1, rank 2" in str(e) and str(e).endswith("there already") for e in errors)
 
 
 def test_a_process_of_another_user_is_refused(run, monkeypatch):
-    monkeypatch.setattr(rendezvous, "user_of", lambda connection: os.getuid() + 1)
-    errors = on_threads(2, lambda rank: meet(run, "", rank, names_of(2), 0.5))
+    monkeypatch.setattr(points, "user_of", lambda connection: os.getuid() + 1)
+    errors = on_threads(2, lambda rank: meet(HostPoint(run, ""), rank, names_of(2), 0.5))
     assert str(errors[0]) == "rank 1 did not come to hpmoe.world() within 0.5 s"
     assert str(errors[1]) == f"a process of user {os.getuid() + 1} listens in place of rank 0, and is refused"
 
@@ -129,10 +130,10 @@ def test_nonsense_on_the_socket_harms_nobody(run):
     def rank_of(rank):
         if rank == 1:
             with socket.socket(socket.AF_UNIX) as connection:
-                while connection.connect_ex(rendezvous._address(run, "")):
+                while connection.connect_ex(HostPoint(run, "")._name):
                     time.sleep(0.01)
                 connection.send(b"\0" * 16 + b"GET / HTTP/1.1")
-        return size_of(meet(run, "", rank, names_of(2), 10))
+        return size_of(meet(HostPoint(run, ""), rank, names_of(2), 10))
 
     assert on_threads(2, rank_of) == [2, 2]
 
@@ -149,16 +150,16 @@ def fork(f):
 
 def test_a_rank_that_is_killed_is_noticed_in_a_meeting_and_after_it(run):
     def killed():
-        meet(run, "", 1, names_of(3), 10)
+        meet(HostPoint(run, ""), 1, names_of(3), 10)
         signal.pause()
 
     pid = fork(killed)
     threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
     with pytest.raises(LaunchError, match=r"rank 1 died in hpmoe\.world\(\)"):
-        meet(run, "", 0, names_of(3), 1)
+        meet(HostPoint(run, ""), 0, names_of(3), 1)
     os.waitpid(pid, 0)
-    pid = fork(lambda: (meet(run, "two", 1, names_of(2), 10), signal.pause()))
-    group = meet(run, "two", 0, names_of(2), 10)
+    pid = fork(lambda: (meet(HostPoint(run, "two"), 1, names_of(2), 10), signal.pause()))
+    group = meet(HostPoint(run, "two"), 0, names_of(2), 10)
     assert not has_ended(group.members[1]) and group.members[1].pid == pid
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -171,9 +172,9 @@ def test_a_rank_that_is_killed_is_noticed_in_a_meeting_and_after_it(run):
 @pytest.mark.parametrize("dead", [0, 1])
 def test_a_launcher_tells_of_a_rank_that_ended_before_it_came(run, dead):
     is_over, others = threading.Event(), [rank for rank in range(3) if rank != dead]
-    teller = threading.Thread(target=tell_end, args=(run, dead, "ended with status 1", is_over))
+    teller = threading.Thread(target=tell_end, args=(HostPoint(run, ""), dead, "ended with status 1", is_over))
     teller.start()
-    errors = on_threads(3, lambda rank: meet(run, "", rank, names_of(3), 1), ranks=others)
+    errors = on_threads(3, lambda rank: meet(HostPoint(run, ""), rank, names_of(3), 1), ranks=others)
     assert [str(e) for e in errors] == [f"rank {dead} ended with status 1 before it came to hpmoe.world()"] * 2
     is_over.set()
     teller.join()
@@ -181,7 +182,7 @@ def test_a_launcher_tells_of_a_rank_that_ended_before_it_came(run, dead):
 
 def test_ranks_that_give_different_things_are_told(run):
     def rank_of(rank):
-        with contextlib.closing(meet(run, "", rank, names_of(2), 10)) as group:
+        with contextlib.closing(meet(HostPoint(run, ""), rank, names_of(2), 10)) as group:
             return group.all_gather(("counts", "a heap")[rank], b"")
 
     assert [str(e) for e in on_threads(2, rank_of)] == ["rank 1 gives a heap where rank 0 gives counts"] * 2

@@ -147,3 +147,19 @@ def test_the_command_takes_flags_before_the_script_and_leaves_the_rest(script, t
 def test_one_process_is_a_run_too(script, tmp_path):
     ranks = Ranks([*script(FAIL.format(fail="pass")), str(tmp_path / "ended")], 1)
     assert ranks.wait() == 0 and (tmp_path / "ended").read_text() == "0"
+
+
+def test_several_hosts_number_their_ranks_one_after_the_other(script, tmp_path, capfd, monkeypatch):
+    path = script(PRINT)[-1]
+    more = ["--hosts=2", "--host_rank=1", "--rendezvous=127.0.0.1:29500"]
+    code, _, err = run(capfd, "launch", "-n", "2", *more, path, str(tmp_path))
+    assert code == 2 and "flag --hosts=2: it must be with HPMOE_SECRET in the environment, 16 characters or more" in err
+    monkeypatch.setenv("HPMOE_SECRET", "0123456789abcdef")
+    assert run(capfd, "launch", "-n", "2", *more, path, str(tmp_path))[0] == 0
+    told = [json.loads((tmp_path / str(rank)).read_text()) for rank in (2, 3)]
+    assert [t[0]["LOCAL_RANK"] for t in told] == ["0", "1"] and {t[0]["WORLD_SIZE"] for t in told} == {"4"}
+    assert {t[4] for t in told} == {"0123456789abcdef"}
+    for flags, words in ((("--hosts=2", "--host_rank=2"), "flag --host_rank=2: it must be below 2, the number of hosts"),
+                         (("--hosts=2", "--rendezvous=here"), "flag --rendezvous=here: it must be an address and a port")):
+        code, _, err = run(capfd, "launch", "-n", "2", *flags, path)
+        assert code == 2 and words in err

@@ -40,11 +40,27 @@ def test_two_processes_have_the_numbers_of_virtual_ranks(launch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size, ep_size", [(4, 2), (4, 4), (3, 1)])
-def test_groups_of_processes_have_the_numbers_of_virtual_ranks(launch, size, ep_size):
-    status, lines, err = launch(size, SCRIPT, str(ep_size), "ids")
+@pytest.mark.parametrize("size, ranks", [(4, "2"), (4, "4"), (3, "1"), (4, "2x2"), (4, "1x2")])
+def test_groups_of_processes_have_the_numbers_of_virtual_ranks(launch, size, ranks):
+    status, lines, err = launch(size, SCRIPT, ranks, "ids")
     assert (status, [line for line in lines if line.endswith("ok")]) == (
         0, [f"rank {rank} of {size} ok" for rank in range(size)]), err
+
+
+@pytest.mark.slow
+def test_training_for_long_holds_no_more_and_repeats_itself(launch):
+    status, lines, err = launch(2, str(FOLDER / "soak_script.py"), "120")
+    assert (status, lines[1::2]) == (0, [f"rank {rank} holds no more than before" for rank in range(2)]), (lines, err)
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_at_any_moment_is_named_by_all_in_time(launch):
+    status, lines, err = launch(4, str(FOLDER / "kill_script.py"), "2")
+    died = float(next(line for line in lines if line.startswith("at ")).split()[1])
+    told = [line for line in lines if " told " in line]
+    assert status == 137 and len(told) == 3, (lines, err)
+    for line in told:
+        assert "told rank 2 was killed by SIGKILL during" in line and float(line.split()[-1]) - died < 2
 
 
 @pytest.mark.slow

@@ -109,15 +109,16 @@ def test_drawn_machines_fill_the_ranges():
 
 def test_bands_hold_the_figure_and_sensitivity_ranks_constants():
     layer = Layer(SIZES, "forward", hpmoe.ascend_a3, ids_of(SIZES))
-    lines = layer.fused(), layer.baseline()
-    nominal, found = spans(layer, lines, hpmoe.ascend_a3), bands(layer, lines, 4, QUIET)
-    assert nominal["fused"] == pytest.approx(layer.span_us(lines[0]) / 1e3)
+    flows = layer.fused_flow(), layer.baseline_flow()
+    nominal = spans(layer, flows, hpmoe.ascend_a3)
+    found = bands(layer, flows, nominal, 4, QUIET)
+    assert nominal["fused"] == pytest.approx(layer.span_us(layer.fused()) / 1e3)
     assert all(low <= nominal[side] <= high and low < high for side, (low, high) in found.items())
-    rows = sensitivity(layer, lines, QUIET)
+    rows = sensitivity(layer, flows, QUIET)
     assert "launch_us" in {row["constant"] for row in rows[:3]} and rows[0]["at_low"]["fused"] < rows[0]["at_high"]["fused"]
     sure = hpmoe.ascend_a3.replace(constants=())
     exact = Layer(SIZES, "forward", sure, ids_of(SIZES))
-    assert bands(exact, lines, 4, QUIET) == {} and sensitivity(exact, lines, QUIET) == []
+    assert bands(exact, flows, nominal, 4, QUIET) == {} and sensitivity(exact, flows, QUIET) == []
 
 
 def test_far_ranks_take_the_link_longer():

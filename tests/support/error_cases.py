@@ -166,6 +166,9 @@ cases("called", {
     "unpermute with probs of a vector": lambda: unpermute(array(2, 3), numbers(0, 1), array(2)),
     "half a shared expert": lambda: trace(moe_ffn, *(a[0] for a in Layer(ep=1).arguments()), array(4, 6)),
     "imbalance": lambda: hpmoe.routing.workload.imbalanced_ids(4, 2, 2, 8, 9.0),
+    "a skew that there is not": lambda: hpmoe.routing.skewed.skewed_ids("cold", 4, 2, 2, 8),
+    "more experts than half of the ranks have": lambda: hpmoe.routing.skewed.skewed_ids("half", 4, 2, 5, 8),
+    "a rule that there is not": lambda: hpmoe.scheduling.rules.without("gravity").__enter__(),
     "a workload that there is not": lambda: hpmoe.routing.public_workloads.workload_ids("W8", 4, 2, 2, 8),
 })
 IDS_TENSOR, HALVES = numbers(0, 1), array(2, 3).astype(ms.bfloat16)

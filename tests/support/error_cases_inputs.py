@@ -119,6 +119,8 @@ cases("a wrong type", {
 cases("ranks that are processes", {
     "as many as there are not": lambda: hpmoe.world(ep_size=2),
     "a number of them": lambda: hpmoe.world(ep_size=0),
+    "shards of experts": lambda: hpmoe.world(tp_size=0),
+    "shards on ranks that are not there": lambda: hpmoe.world(tp_size=2),
     "a time to come": lambda: hpmoe.world(timeout=-1),
     "gradients of no mesh": lambda: hpmoe.all_reduce_gradients(array(2), 2),
     "gradients over nothing": lambda: hpmoe.all_reduce_gradients(array(2), Mesh(2), over="all"),

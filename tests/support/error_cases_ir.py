@@ -304,7 +304,7 @@ cases("command", {line: lambda line=line: cli._run(line.split()) for line in (
     "compare policy=round_robin machine=ascend_a3 --measured",
     "compare policy=round_robin unfused --out=no/such/folder/x.html",
     "simulate --imbalance=99", "simulate --imbalance=2 --routing=zipf",
-    "simulate --experts=65536 --tokens=9999 --routing=uniform", "simulate --out=x.png",
+    "simulate --experts=65536 --tokens=9999 --routing=uniform", "simulate --out=x.png", "simulate --rules",
     "simulate --nodes=1 --machine=cpu", "simulate --nodes=64 --machine=ascend_a2",
     "simulate --ablation --out=no/such/folder/x.png",
     "demp", "--foo", "demo --toks=3", "demo --ep=abc", "demo --ep 0", "demo --tokens", "demo --experts=30",

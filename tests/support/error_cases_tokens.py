@@ -82,6 +82,9 @@ cases("tokens", {
     "exchange back of no rows": lambda: hpmoe.exchange_back(None, ROUTE),
     "exchange of other rows in a trace": lambda: hpmoe.trace(
         lambda x, i: hpmoe.exchange(x, i, num_local_experts=2)[0], X, IDS),
+    "exchange between shards": lambda: hpmoe.trace(
+        lambda x, i: hpmoe.exchange(hpmoe.permute(x, i)[0], i, num_local_experts=2)[0], X, IDS,
+        mesh=hpmoe.Mesh(1, tp_size=2)),
     "exchange back of other rows in a trace": lambda: hpmoe.trace(
         lambda x, i: hpmoe.exchange_back(x, hpmoe.exchange(hpmoe.permute(x, i)[0], i, num_local_experts=2)[1]), X, IDS),
     "sides that differ": _differing_sides,

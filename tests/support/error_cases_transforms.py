@@ -182,7 +182,7 @@ cases("transforms", {
     "count one number": lambda: trace(lambda x: primitives.count_outside(x, 0.0, 1.0), Aval((), "float32")),
     "count and fill one number": lambda: trace(lambda x: primitives.count_and_fill(x, 0.0, 1.0, fill="zero"),
                                                Aval((), "float32")),
-    "fill rows by one number": lambda: trace(lambda x: primitives.fill_outside(x, 1.0, x, 0.0, 1.0, fill="zero"),
+    "fill rows by one number": lambda: trace(lambda x: primitives.fill_outside(1.0, x, fill="zero"),
                                              Aval((3, 3), "float32")),
     "guard what is not a number": lambda: stages()["fused"](guard_values(lambda x: x * 1.0))(
         ms.Tensor([[1.0], [float("nan")]])),

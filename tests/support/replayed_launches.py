@@ -14,8 +14,8 @@ import numpy as np
 import hpmoe
 from hpmoe.kernels.executable import Executable
 from hpmoe.kernels.link import Link
+from hpmoe.ranks.hosts import meet_all
 from hpmoe.ranks.launchers import find_launched
-from hpmoe.ranks.rendezvous import meet
 from hpmoe.routing.routing import make_routing
 from hpmoe.support.errors import LaunchError
 
@@ -76,7 +76,7 @@ def main():
     for name in ("RANK", "WORLD_SIZE"):
         del os.environ[name]
     launches = recorded(size)
-    link = Link(meet(launched.run, "", rank, [f"rank {r}" for r in range(size)], 60.0))
+    link = Link(meet_all(launched, [f"rank {r}" for r in range(size)], 60.0)[1])
     for executable, inputs, lengths, outputs in launches:
         counts = counts_of(executable, inputs, lengths)
         for _ in range(times):
@@ -85,7 +85,7 @@ def main():
     parts = [np.random.default_rng(r).standard_normal(1001).astype(np.float32) for r in range(size)]
     (total,) = link.sum([parts[rank]])
     assert np.array_equal(total, sum(parts)), "sums are in the order of ranks"
-    print(f"rank {rank}: {len(launches)} kernels are equal", flush=True)
+    print(f"rank {rank}: {len(launches)} kernels are equal; {link.traffic}", flush=True)
     executable, inputs, lengths, _ = launches[0]
     counts = counts_of(executable, inputs, lengths)
     if end == "well":

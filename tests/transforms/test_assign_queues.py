@@ -15,7 +15,7 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.ir.layout import Layout
 from hpmoe.routing.workload import balanced_ids, imbalanced_ids
 from hpmoe.runtime.planned_rows import rows_of_received
-from hpmoe.scheduling.likely_slots import LikelySlots, likely_costs
+from hpmoe.scheduling.likely_slots import LikelySlots, grids_of, likely_costs
 from hpmoe.scheduling.op_order import op_order
 from hpmoe.scheduling.queue_order import late_sums, queue_order, round_after_round
 from hpmoe.scheduling.vector_workers import num_computing
@@ -258,7 +258,9 @@ def test_rows_of_half_of_the_experts_are_finished_first_where_the_way_back_is_lo
 
 def test_what_others_wait_for_comes_first():
     flow = hpmoe.overlap_comm.apply_to(layer("backward", imbalance=3.5, replicas=1).tiles)
-    order = [(flow.ops[i].opcode, flow.ops[i].domain.num_rows) for i in op_order(flow, [1.0] * len(flow.ops))]
+    costs = likely_costs(flow, hpmoe.ascend_a3)
+    order = [(flow.ops[i].opcode, flow.ops[i].domain.num_rows)
+             for i in op_order(flow, [costs[tasks].max(initial=0.0) for _, tasks, _ in grids_of(flow)])]
     products = [name for name in order if name[0] in ("GMM", "WGRAD")]
     # Gradients of copies go to where others begin with them; rows go back; gradients of own experts stay.
     assert [name for name, _ in products] == ["GMM", "WGRAD", "WGRAD", "GMM", "WGRAD", "WGRAD"]

@@ -1,0 +1,104 @@
+"""hpmoe simulate --grid: layers of many shapes and routings, drawn, each beside its bound and other schedules."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+
+import hpmoe
+from hpmoe.commands.layer import Layer
+from hpmoe.costs.tile_choice import COL_STEPS, ROW_STEPS
+from hpmoe.routing.skewed import SKEWS, skewed_ids
+from hpmoe.support.kept_files import Fields
+from hpmoe.support.progress import Progress
+from hpmoe.transforms.assign_queues import POLICIES
+
+FEW, MANY = "few rows", "many rows"
+TOKENS = {FEW: tuple(2**i for i in range(10)), MANY: (1024, 2048, 4096, 8192)}
+RANKS = {FEW: (16, 32, 64, 128, 256), MANY: (8, 16, 32, 64)}
+WIDTHS = (7168, 2048), (5120, 1536), (4096, 1536), (2048, 1024), (2048, 768)  # hidden and intermediate size
+TOP_K, LOCAL_EXPERTS = (4, 6, 8), (1, 2, 4, 8)
+MOST_ENTRIES = 2**19  # of all ranks; a larger layer is drawn anew
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A layer of the grid."""
+
+    rows: str
+    routing: str
+    direction: str
+    sizes: SimpleNamespace
+
+    def __str__(self) -> str:
+        o = self.sizes
+        return (f"EP {o.ep:<3} T {o.tokens:<4} H {o.hidden} I {o.intermediate:<4} E/rank {o.experts // o.ep} K {o.top_k} "
+                f"{self.direction:8} {self.routing}")
+
+    def layer(self, machine: hpmoe.Machine, seed: int) -> Layer:
+        o = self.sizes
+        return Layer(o, self.direction, machine, skewed_ids(self.routing, o.ep, o.tokens, o.top_k, o.experts, seed),
+                     tuned=True)
+
+
+def cases(count: int, seed: int, dtype: str) -> Iterator[Case]:
+    """So many layers, half of them of few rows: routings and directions in turn, sizes drawn."""
+    rng = np.random.default_rng(seed)
+    kinds = itertools.cycle(itertools.product((FEW, MANY), SKEWS, ("forward", "backward")))
+    for rows, routing, direction in itertools.islice(kinds, count):
+        while True:
+            ep, tokens, top_k, local = (int(rng.choice(sizes)) for sizes in (
+                RANKS[rows], TOKENS[rows], TOP_K, LOCAL_EXPERTS))
+            hidden, intermediate = WIDTHS[rng.integers(len(WIDTHS))]
+            if ep * tokens * top_k <= MOST_ENTRIES and ep // 2 * local >= top_k:
+                break
+        yield Case(rows, routing, direction, SimpleNamespace(
+            ep=ep, tokens=tokens, top_k=top_k, experts=local * ep, hidden=hidden, intermediate=intermediate, dtype=dtype))
+
+
+def others(layer: Layer) -> Iterator[tuple[str, Layer, str]]:
+    """(name, layer, policy) of what else the library offers: every policy, and every tile that a chain may choose."""
+    for policy in POLICIES:
+        if policy != "critical_path":
+            yield policy, layer, policy
+    machine = layer.machine
+    for rows, cols in itertools.product(ROW_STEPS, COL_STEPS):
+        tile = {"tile_rows": int(machine.tile_rows * rows), "tile_cols": int(machine.tile_cols * cols)}
+        sizes = SimpleNamespace(**{**vars(layer.o), **tile})
+        yield f"{tile['tile_rows']} x {tile['tile_cols']}", dataclasses.replace(layer, o=sizes), "critical_path"
+
+
+def rows(count: int, seed: int, dtype: str, machine: hpmoe.Machine, progress: Progress) -> list[Fields]:
+    """Of each layer the default's time, its bound, and the fastest of the others."""
+    out = []
+    for i, case in enumerate(cases(count, seed, dtype)):
+        progress(f"{i + 1} of {count}: {case}")
+        layer = case.layer(machine, seed + i)
+        line = layer.fused()
+        span, bound = layer.span_us(line), layer.bound_us(line)
+        times = {name: other.span_us(other.fused(policy)) for name, other, policy in others(layer)}
+        best = min(times, key=times.__getitem__)
+        out.append({"layer": str(case), "rows": case.rows, "routing": case.routing, "makespan_us": span, "bound_us": bound,
+                    "makespan_over_bound": span / bound, "fastest_other": best, "over_fastest_other": span / times[best],
+                    "others_us": times})
+    return out
+
+
+def text(table: list[Fields], machine: hpmoe.Machine, seed: int) -> str:
+    """A line for each layer, and the median and worst of each kind."""
+    lines = [f"{machine.name}, {len(table)} layers drawn with seed {seed}: simulated",
+             f"{'':62}{'ms':>8}{'over bound':>12}{'over best other':>17}"]
+    lines += [f"{r['layer']:62}{r['makespan_us'] / 1e3:8.2f}{r['makespan_over_bound']:12.3f}{r['over_fastest_other']:10.3f}"
+              f"  {r['fastest_other']}" for r in table]
+    for kind in (FEW, MANY):
+        for name, is_one in (("uniform", ("uniform",)), ("skewed", [s for s in SKEWS if s != "uniform"])):
+            mine = [r for r in table if r["rows"] == kind and r["routing"] in is_one]
+            if mine:
+                over, other = (np.array([r[n] for r in mine]) for n in ("makespan_over_bound", "over_fastest_other"))
+                lines.append(f"{kind}, {name}: {len(mine)} layers, over the bound median {np.median(over):.3f}, worst "
+                             f"{over.max():.3f}; over the fastest other at most {other.max():.3f}")
+    return "\n".join(lines)

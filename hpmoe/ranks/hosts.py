@@ -1,0 +1,171 @@
+"""Processes of several hosts: which of them are on the same one, and a connection to each of the others.
+
+Whoever can be reached under a name of this host, and hand over files there, is on the same host; nobody's word is taken for
+it. The others are reached at an address that each tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from hpmoe.ranks.launchers import Launched
+from hpmoe.ranks.messages import GoneError, receive, send
+from hpmoe.ranks.points import HostPoint, NetPoint, Point, at_port, secret_of
+from hpmoe.ranks.rendezvous import HELLO_S, Group, Member, failed, meet
+
+Gather = Callable[[str, bytes], list[bytes]]  # what each of the ranks gives, once all have
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a process of a run is.
+
+    Attributes:
+        run: a secret of the run.
+        host: under which others reach this process.
+        node: ranks of one host that give others count as being on another host.
+    """
+
+    run: bytes
+    host: str
+    node: str
+
+
+class HostsGroup(Group):
+    """Ranks of several hosts; see Group."""
+
+    def __init__(self, rank: int, members: Sequence[Member], gather: Gather, neighbours: Mapping[int, socket.socket],
+                 sockets: Sequence[socket.socket | None], secret: bytes, timeout: float):
+        super().__init__(rank, members, list(neighbours.values()), timeout)
+        self.sockets, self.secret, self._gather, self._neighbours = sockets, secret, gather, neighbours
+
+    def all_gather(self, what: str, data: bytes) -> list[bytes]:
+        return self._gather(what, data)
+
+    def share(self, file: int) -> list[int]:
+        """A descriptor of the file of each rank of this host; -1 of others."""
+        files = [-1] * self.size
+        files[self.rank] = os.dup(file)
+        for connection in self._neighbours.values():
+            send(connection, {}, files=[file])
+        for rank, connection in self._neighbours.items():
+            try:
+                files[rank] = receive(connection, time.monotonic() + self._timeout)[2][0]
+            except OSError as error:
+                raise failed(f"{self.members[rank].name} is gone: {error}", rank) from None
+        return files
+
+
+def find_hosts(place: Place, tag: str, gather: Gather, rank: int, names: Sequence[str], timeout: float) -> HostsGroup:
+    """Connects a rank to all others; all of them call this.
+
+    Args:
+        place: of this process.
+        tag: tells this group from others of the run.
+        gather: among these ranks.
+        rank, names: of this process, and of all.
+        timeout: seconds for all to come.
+
+    Raises:
+        LaunchError: a rank is gone, or cannot be reached.
+    """
+    finder = _Finder(place, tag, rank, names, time.monotonic() + timeout)
+    listeners = NetPoint(place.run, at_port(place.host, 0)).listen(), finder.near(rank).listen()
+    with contextlib.closing(listeners[0]) as away, contextlib.closing(listeners[1]) as near:
+        told = gather("an address", at_port(place.host, away.getsockname()[1]).encode())
+        for other in range(rank):
+            finder.reach(other, told[other].decode())
+        finder.admit(near, away)
+    members = [finder.members.get(r, Member(name, 0, -1)) for r, name in enumerate(names)]
+    members[rank] = Member(names[rank], os.getpid(), os.pidfd_open(os.getpid()))
+    sockets = [finder.away.get(r) for r in range(len(names))]
+    return HostsGroup(rank, members, gather, finder.neighbours, sockets, secret_of(place.run, tag), timeout)
+
+
+def meet_all(launched: Launched, names: Sequence[str], timeout: float) -> tuple[Place | None, Group]:
+    """Finds all processes of a run, by way of rank 0, and where they are on several hosts connects this one to the others.
+
+    Raises:
+        LaunchError: a rank did not come, or cannot be reached.
+    """
+    if not launched.rendezvous:
+        return None, meet(HostPoint(launched.run, ""), launched.rank, names, timeout)
+    point = NetPoint(launched.run, launched.rendezvous)
+    hub = meet(point, launched.rank, names, timeout)
+    host = point.host if launched.rank == 0 else hub.connections[0].getsockname()[0]
+    place = Place(launched.run, host, launched.node)
+    group = find_hosts(place, "", hub.all_gather, launched.rank, names, timeout)
+    group.connections = [*group.connections, *hub.connections]
+    return place, group
+
+
+class _Finder:
+    """Connections of a rank so far: to those of this host, with what is known of them, and to others."""
+
+    def __init__(self, place: Place, tag: str, rank: int, names: Sequence[str], deadline: float):
+        self._place, self._tag, self._rank, self._names, self._deadline = place, tag, rank, names, deadline
+        self.members: dict[int, Member] = {}
+        self.neighbours: dict[int, socket.socket] = {}
+        self.away: dict[int, socket.socket] = {}
+
+    def near(self, rank: int) -> HostPoint:
+        return HostPoint(self._place.run, f"{self._tag} at rank {rank}", self._place.node)
+
+    def reach(self, rank: int, address: str) -> None:
+        """A rank that listens already: on this host, or at an address."""
+        problem = ""
+        for point in (self.near(rank), NetPoint(self._place.run, address)):
+            try:
+                connection = point.connect(max(0.1, self._deadline - time.monotonic()))
+            except OSError as error:
+                problem = f"cannot be reached at {address}: {error.strerror or error}"
+                continue
+            if stranger := point.stranger(connection, listens=False):
+                problem = f"is not who listens at {address}, {stranger} is"
+                continue
+            try:
+                return self._greet(connection, point)
+            except GoneError as error:
+                problem = f"is gone: {error}"
+        raise failed(f"{self._names[rank]} {problem}", rank)
+
+    def admit(self, near: socket.socket, away: socket.socket) -> None:
+        """Those that come to this rank."""
+        points = {near: self.near(self._rank), away: NetPoint(self._place.run, "")}
+        while len(self.neighbours) + len(self.away) < len(self._names) - 1:
+            for listener, point in points.items():
+                listener.settimeout(0.02)
+                with contextlib.suppress(TimeoutError):
+                    connection, _ = listener.accept()
+                    connection.settimeout(None)
+                    if point.stranger(connection, listens=True):
+                        connection.close()
+                        continue
+                    with contextlib.suppress(GoneError):
+                        self._greet(connection, point)
+            if time.monotonic() > self._deadline:
+                missing = [r for r in range(len(self._names)) if r != self._rank and r not in (self.neighbours | self.away)]
+                raise failed(f"{self._names[missing[0]]} did not come to {self._names[self._rank]} in time", missing[0])
+
+    def _greet(self, connection: socket.socket, point: Point) -> None:
+        """Both ends say who they are; on one host they hand over what can be read once they have ended."""
+        own = os.pidfd_open(os.getpid())
+        try:
+            send(connection, {"rank": self._rank, "pid": os.getpid()}, files=[own] if point.takes_files else [])
+            words, _, files = receive(connection, time.monotonic() + HELLO_S)
+        except GoneError:
+            connection.close()
+            raise
+        finally:
+            os.close(own)
+        rank = int(words["rank"])
+        if point.takes_files:
+            self.neighbours[rank] = connection
+            self.members[rank] = Member(self._names[rank], words["pid"], files[0])
+        else:
+            self.away[rank] = connection

@@ -1,0 +1,147 @@
+"""Where processes of a run meet, and how each knows that the other end is one of them: by its user, or by a secret.
+
+On a host that is a name in Linux' abstract namespace, of which nothing is left; between hosts, an address.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import socket
+import time
+from typing import Protocol
+
+from hpmoe.ranks.messages import GoneError, receive_bytes, user_of
+
+NONCE_BYTES = 32
+PROOF_S = 5.0  # for the other end to show that it has the secret
+
+
+class Point(Protocol):
+    """Where one process listens and others come to.
+
+    Attributes:
+        takes_files: whether open files can be handed over there.
+    """
+
+    takes_files: bool
+
+    def listen(self) -> socket.socket:
+        """Raises OSError where somebody else does."""
+        ...
+
+    def connect(self, timeout: float) -> socket.socket:
+        """Raises OSError where nobody listens."""
+        ...
+
+    def stranger(self, connection: socket.socket, listens: bool) -> str:
+        """Who is at the other end, if it is none of this run; else nothing. `listens`: whether this end does."""
+        ...
+
+
+class HostPoint:
+    """A name of a run on this host; see Point. Whoever can connect is on the same host, and of the same `node`."""
+
+    takes_files = True
+
+    def __init__(self, run: bytes, tag: str, node: str = ""):
+        self._name = b"\0hpmoe-" + hashlib.sha256(run + tag.encode() + node.encode()).hexdigest().encode()
+
+    def listen(self) -> socket.socket:
+        return _listening(socket.AF_UNIX, self._name)
+
+    def connect(self, timeout: float) -> socket.socket:
+        return _connected(socket.AF_UNIX, self._name, timeout)
+
+    def stranger(self, connection: socket.socket, listens: bool) -> str:
+        user = user_of(connection)
+        return "" if user == os.getuid() else f"a process of user {user}"
+
+
+def at_port(host: str, port: int) -> str:
+    """An address as NetPoint reads it.
+
+    Example:
+        >>> at_port("10.0.0.1", 80), at_port("::1", 80)
+        ('10.0.0.1:80', '[::1]:80')
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class NetPoint:
+    """An address, "host:port", for processes that have the secret of a run; see Point. Port 0 is any that is free."""
+
+    takes_files = False
+
+    def __init__(self, run: bytes, address: str):
+        self._run = run
+        self.host, _, self.port = address.rpartition(":")
+        self.host = self.host.strip("[]")
+
+    def _found(self) -> tuple[int, tuple[str, int]]:
+        family, _, _, _, address = socket.getaddrinfo(self.host, int(self.port), type=socket.SOCK_STREAM)[0]
+        return family, (str(address[0]), int(address[1]))
+
+    def listen(self) -> socket.socket:
+        return _listening(*self._found())
+
+    def connect(self, timeout: float) -> socket.socket:
+        return _connected(*self._found(), timeout)
+
+    def stranger(self, connection: socket.socket, listens: bool) -> str:
+        try:
+            return "" if has_secret(connection, self._run, listens) else "a process without the secret of this run"
+        except OSError as error:
+            return f"a process that does not prove to be of this run ({error})"
+
+
+def has_secret(connection: socket.socket, run: bytes, listens: bool) -> bool:
+    """Whether both ends have the same secret, which neither tells.
+
+    Raises:
+        OSError: the other end is gone, or says nothing.
+    """
+    deadline, own = time.monotonic() + PROOF_S, secrets.token_bytes(NONCE_BYTES)
+    connection.sendall(own)
+    theirs = receive_bytes(connection, NONCE_BYTES, deadline)
+    connection.sendall(_proof(run, listens, own, theirs))
+    proof = receive_bytes(connection, hashlib.sha256().digest_size, deadline)
+    return hmac.compare_digest(proof, _proof(run, not listens, theirs, own))
+
+
+def _proof(run: bytes, listens: bool, own: bytes, theirs: bytes) -> bytes:
+    return hmac.digest(run, (b"listens" if listens else b"connects") + own + theirs, "sha256")
+
+
+def secret_of(run: bytes, tag: str) -> bytes:
+    """16 bytes that messages of a group carry to be let in."""
+    return hmac.digest(run, b"messages" + tag.encode(), "sha256")[:16]
+
+
+def _listening(family: int, address: bytes | tuple[str, int]) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family != socket.AF_UNIX:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(socket.SOMAXCONN)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _connected(family: int, address: bytes | tuple[str, int], timeout: float) -> socket.socket:
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(timeout)
+        connection.connect(address)
+        connection.settimeout(None)
+        if connection.getsockname() == connection.getpeername():  # of a port of our own, that nobody listens at
+            raise GoneError("nobody listens")
+    except OSError:
+        connection.close()
+        raise
+    return connection

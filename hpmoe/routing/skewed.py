@@ -1,0 +1,49 @@
+"""Routings that are uneven in a known way: experts drawn alike, by drawn popularity, one hot, or on half of the ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpmoe.support.errors import check_argument
+
+SKEWS = {
+    "uniform": "every expert alike", "dirichlet": "by popularities drawn from Dirichlet(0.3)",
+    "hot": "every token takes one expert, the rest alike", "half": "alike among the experts of half of the ranks"}
+DRAWN = 2**22  # numbers at a time
+
+
+def skewed_ids(name: str, ep_size: int, num_tokens: int, top_k: int, num_experts: int, seed: int = 0) -> np.ndarray:
+    """Every token draws distinct experts by one of SKEWS; which are popular is drawn, too.
+
+    Returns:
+        [ep, T, K] int32.
+
+    Raises:
+        ArgumentError: there is none of that name, or half of the ranks have fewer than top_k experts.
+
+    Example:
+        >>> for name in SKEWS:
+        ...     print(np.bincount(skewed_ids(name, 2, 200, 2, 8).reshape(-1), minlength=8).tolist())
+        [91, 96, 89, 106, 110, 100, 106, 102]
+        [68, 0, 151, 55, 36, 201, 93, 196]
+        [53, 43, 64, 62, 60, 58, 400, 60]
+        [189, 205, 200, 206, 0, 0, 0, 0]
+    """
+    check_argument(name in SKEWS, "skewed_ids", "name", repr(name), f"one of {', '.join(SKEWS)}")
+    rng, local = np.random.default_rng(seed), num_experts // ep_size
+    odds = np.zeros(num_experts)  # logarithms
+    if name == "dirichlet":
+        odds = np.log(np.maximum(rng.dirichlet(np.full(num_experts, 0.3)), np.finfo(float).tiny))
+    elif name == "hot":
+        odds[rng.integers(num_experts)] = 100.0
+    elif name == "half":
+        most = max(1, ep_size // 2) * local
+        check_argument(top_k <= most, "skewed_ids", "top_k", top_k, f"at most {most}, the experts of half of the ranks")
+        odds[~np.isin(np.arange(num_experts) // local, rng.permutation(ep_size)[:max(1, ep_size // 2)])] = -np.inf
+    out = np.empty((ep_size * num_tokens, top_k), np.int32)
+    step = max(1, DRAWN // num_experts)
+    for first in range(0, len(out), step):
+        mine = out[first:first + step]
+        # The k largest of log p + Gumbel noise are k draws without replacement from p.
+        mine[:] = np.argpartition(-(odds + rng.gumbel(size=(len(mine), num_experts))), top_k - 1, axis=1)[:, :top_k]
+    return out.reshape(ep_size, num_tokens, top_k)

@@ -1,0 +1,50 @@
+"""The rules of the default schedule by name; each may be left out, to see what it is worth."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
+
+from hpmoe.support.errors import check_argument
+
+P, R = ParamSpec("P"), TypeVar("R")
+RULES: dict[str, str] = {}  # what each does, the first sentence of its function's text
+_left_out: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar("left_out", default=frozenset())
+
+
+def rule(name: str, otherwise: Callable[P, R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Makes a function a rule of that name: where it is left out, `otherwise` is called in its place."""
+    def decorate(f: Callable[P, R]) -> Callable[P, R]:
+        RULES[name] = " ".join((f.__doc__ or "").split(".")[0].split(":")[0].split())
+
+        @functools.wraps(f)
+        def either(*args: P.args, **kwargs: P.kwargs) -> R:
+            return (otherwise if name in _left_out.get() else f)(*args, **kwargs)
+        return either
+    return decorate
+
+
+@contextlib.contextmanager
+def without(*names: str) -> Iterator[None]:
+    """Plans without some rules, in this thread, as long as the block lasts.
+
+    Raises:
+        ArgumentError: there is no rule of a name.
+
+    Example:
+        >>> import hpmoe
+        >>> layer = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu), machine=hpmoe.ascend_a3)
+        >>> with without("put_turns", "late_sums"):
+        ...     layer.lower(hpmoe.Aval((512, 4096), "bfloat16")).num_tasks
+        4
+    """
+    for name in names:
+        check_argument(name in RULES, "without", "names", repr(name), f"one of {', '.join(sorted(RULES))}")
+    token = _left_out.set(_left_out.get() | set(names))
+    try:
+        yield
+    finally:
+        _left_out.reset(token)

@@ -1,0 +1,39 @@
+// Where rows and signals of other hosts may go: the arrays of the launch that this rank is in, and nothing else.
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include "link/message.h"
+
+namespace hpmoe {
+
+// Rows of a buffer; none where nobody puts into it.
+struct LandingRows {
+  char* base;
+  int64_t stride, rows;
+};
+
+class Landing {
+ public:
+  // From now on records of the launch that this meeting begins are let in; counters lie `step` words apart.
+  void open(int64_t number, std::vector<LandingRows> buffers, int64_t* counters, int64_t step, int64_t num_events);
+  // From now on none; returns when nobody writes any more.
+  void close();
+
+  // Writes the records of a ROWS message; nothing where they are of another launch. Returns NULL, or what is wrong with
+  // them: then nothing was written.
+  const char* take(int64_t number, const char* records, int64_t bytes);
+
+ private:
+  const char* find_fault(const char* records, int64_t bytes) const;
+  const char* find_fault(const RecordHeader& record, const char* body, int64_t room) const;
+
+  std::mutex mutex_;
+  int64_t number_ = 0;  // 0: of none
+  std::vector<LandingRows> buffers_;
+  int64_t* counters_ = nullptr;
+  int64_t step_ = 0, num_events_ = 0;
+};
+
+}  // namespace hpmoe

@@ -1,0 +1,156 @@
+#include "link/outbox.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace hpmoe {
+namespace {
+
+constexpr size_t kSpare = 4;
+
+void append(Bytes& message, const void* from, int64_t bytes) {
+  const auto* const first = static_cast<const char*>(from);
+  message.insert(message.end(), first, first + bytes);
+}
+
+bool is_run(const SentRow* rows, int64_t num_rows) {
+  for (int64_t i = 1; i < num_rows; ++i)
+    if (rows[i].to != rows[0].to + i) return false;
+  return true;
+}
+
+}  // namespace
+
+Outbox::Outbox(const uint64_t (&secret)[2], int64_t message_bytes)
+    : secret_{secret[0], secret[1]}, message_bytes_(message_bytes) {}
+
+void Outbox::begin_launch(int64_t number) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  launch_ = number;
+  is_open_ = false;
+}
+
+// Rows too long for a message go as columns.
+void Outbox::put(int32_t buffer, int64_t first_byte, int64_t row_bytes, const std::vector<SentRow>& rows) {
+  constexpr int64_t kIndex = sizeof(int32_t);
+  const int64_t room = message_bytes_ - int64_t{sizeof(MessageHeader) + sizeof(RecordHeader)} - 2 * kWord;
+  const int64_t most_bytes = std::min(row_bytes, room - kIndex), most_rows = room / (most_bytes + kIndex);
+  const auto count = static_cast<int64_t>(rows.size());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<SentRow> some;
+  for (int64_t first = 0; first < count; first += most_rows) {
+    some.assign(rows.begin() + first, rows.begin() + std::min(count, first + most_rows));
+    for (int64_t byte = 0; byte < row_bytes; byte += most_bytes) {
+      put_some(buffer, first_byte + byte, std::min(most_bytes, row_bytes - byte), some.data(), int64_t(some.size()));
+      for (SentRow& row : some) row.from += most_bytes;
+    }
+  }
+  traffic_.rows += count;
+  traffic_.row_bytes += count * row_bytes;
+}
+
+void Outbox::put_some(int32_t buffer, int64_t first_byte, int64_t row_bytes, const SentRow* rows, int64_t num_rows) {
+  const bool is_one_run = is_run(rows, num_rows);
+  const int64_t indices = is_one_run ? 0 : in_words(num_rows * int64_t{sizeof(int32_t)}), bytes = num_rows * row_bytes;
+  Bytes& message = with_room(int64_t{sizeof(RecordHeader)} + indices + in_words(bytes));
+  const RecordHeader record = {RecordKind::PUT,    buffer,   int32_t(first_byte),
+                               int32_t(row_bytes), num_rows, is_one_run ? rows[0].to : -1};
+  append(message, &record, sizeof record);
+  if (!is_one_run) {
+    for (int64_t i = 0; i < num_rows; ++i) {
+      const auto to = static_cast<int32_t>(rows[i].to);
+      append(message, &to, sizeof to);
+    }
+    message.resize(in_words(int64_t(message.size())));
+  }
+  for (int64_t i = 0; i < num_rows; ++i) append(message, rows[i].from, row_bytes);
+  message.resize(in_words(int64_t(message.size())));
+}
+
+void Outbox::add(int32_t event, int64_t amount) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const RecordHeader record = {RecordKind::ADD, event, 0, 0, amount, 0};
+  append(with_room(sizeof record), &record, sizeof record);
+}
+
+void Outbox::post(MessageKind kind, int64_t number, int64_t offset, const void* body, int64_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  append(start(kind, number, offset), body, bytes);
+}
+
+void Outbox::tell(int64_t number, const void* notice, int64_t notice_bytes, const char* payload, int64_t bytes) {
+  const int64_t room = message_bytes_ - int64_t{sizeof(MessageHeader)} - notice_bytes;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  int64_t offset = 0;
+  for (; bytes - offset > room; offset += room) append(start(MessageKind::PART, number, offset), payload + offset, room);
+  Bytes& last = start(MessageKind::TOLD, number, offset);
+  append(last, notice, notice_bytes);
+  append(last, payload + offset, bytes - offset);
+}
+
+Bytes Outbox::make(MessageKind kind, int64_t number, int64_t offset) {
+  Bytes message;
+  if (!spare_.empty()) {
+    message = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  message.clear();
+  const MessageHeader header = {{secret_[0], secret_[1]}, kind, 0, number, offset, 0, 0};
+  append(message, &header, sizeof header);
+  return message;
+}
+
+// An empty message at the end of those that wait.
+Bytes& Outbox::start(MessageKind kind, int64_t number, int64_t offset) {
+  waiting_.push_back(make(kind, number, offset));
+  is_open_ = kind == MessageKind::ROWS;
+  is_sent_ = false;
+  return waiting_.back();
+}
+
+// The message that a record of so many bytes goes to.
+Bytes& Outbox::with_room(int64_t bytes) {
+  const bool has_room = is_open_ && !waiting_.empty() && int64_t(waiting_.back().size()) + bytes <= message_bytes_;
+  return has_room ? waiting_.back() : start(MessageKind::ROWS, launch_, 0);
+}
+
+bool Outbox::take(Bytes& message) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (waiting_.empty()) return false;
+  message = std::move(waiting_.front());
+  waiting_.pop_front();
+  is_open_ = is_open_ && !waiting_.empty();
+  MessageHeader header;
+  std::memcpy(&header, message.data(), sizeof header);
+  ++traffic_.messages;
+  traffic_.bytes += int64_t(message.size());
+  traffic_.row_messages += header.kind == MessageKind::ROWS;
+  return true;
+}
+
+Bytes Outbox::beat() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return make(MessageKind::BEAT, 0, 0);
+}
+
+void Outbox::give_back(Bytes&& message) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (spare_.size() < kSpare) spare_.push_back(std::move(message));
+}
+
+bool Outbox::is_sent() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return is_sent_;
+}
+
+void Outbox::note_sent() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  is_sent_ = waiting_.empty();
+}
+
+Traffic Outbox::traffic() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return traffic_;
+}
+
+}  // namespace hpmoe

@@ -1,0 +1,71 @@
+// What a process has for a rank of another host: messages that wait to be sent. Whatever is put while one waits goes with
+// it.
+#pragma once
+
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "link/message.h"
+
+namespace hpmoe {
+
+using Bytes = std::vector<char>;
+
+// What has been sent so far, without signs of life.
+struct Traffic {
+  int64_t messages, bytes;              // of all kinds
+  int64_t row_messages, rows, row_bytes;  // that carry rows or signals, and what rows are by themselves
+};
+
+// One row on its way: which it is there, and where its bytes lie here.
+struct SentRow {
+  int64_t to;
+  const char* from;
+};
+
+// Any thread puts, the proxy's takes. Messages hold at most `message_bytes`.
+class Outbox {
+ public:
+  Outbox(const uint64_t (&secret)[2], int64_t message_bytes);
+
+  // Records of the launch that began last.
+  void begin_launch(int64_t number);
+  void put(int32_t buffer, int64_t first_byte, int64_t row_bytes, const std::vector<SentRow>& rows);
+  void add(int32_t event, int64_t amount);
+
+  void post(MessageKind kind, int64_t number, int64_t offset, const void* body, int64_t bytes);
+  // A Notice, with its payload before it in as many parts as it takes.
+  void tell(int64_t number, const void* notice, int64_t notice_bytes, const char* payload, int64_t bytes);
+
+  // The next message, or false.
+  bool take(Bytes& message);
+  // A sign of life, out of turn.
+  Bytes beat();
+  // A message that has been sent, whose memory is used again.
+  void give_back(Bytes&& message);
+
+  // Whether all that was put has been sent: what the proxy says that nothing waits in.
+  bool is_sent() const;
+  void note_sent();
+  Traffic traffic() const;
+
+ private:
+  Bytes make(MessageKind kind, int64_t number, int64_t offset);
+  Bytes& start(MessageKind kind, int64_t number, int64_t offset);
+  Bytes& with_room(int64_t bytes);
+  void put_some(int32_t buffer, int64_t first_byte, int64_t row_bytes, const SentRow* rows, int64_t num_rows);
+  void append_record(const RecordHeader& record, int64_t more);
+
+  const uint64_t secret_[2];
+  const int64_t message_bytes_;
+  mutable std::mutex mutex_;
+  std::deque<Bytes> waiting_;
+  std::vector<Bytes> spare_;
+  bool is_open_ = false;  // the last one takes more records
+  bool is_sent_ = true;
+  int64_t launch_ = 0;
+  Traffic traffic_{};
+};
+
+}  // namespace hpmoe

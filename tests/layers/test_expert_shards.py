@@ -1,0 +1,176 @@
+"""Experts whose columns lie on several ranks: values and gradients of the whole experts, in float64, by every scheme."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from helpers import DIFFERENTIABLE, Layer, fused, jax_moe_ffn, jax_vjp, stages
+
+import hpmoe
+from hpmoe.nn import shard_experts, unshard_experts
+
+TOLERANCE = 2e-5
+SPLITS = "gate_up", "rows"
+
+
+def whole(ep=2, tp=2, **sizes):
+    """Arguments of the whole layer: tokens of all ranks, and weights of all experts, [1, E, ...]."""
+    layer = Layer(**{"ep": ep * tp, "T": 5, "H": 6, "I": 4, "E": 4, "K": 2, **sizes})
+    x, ids, weights, up, down = layer.arguments()
+    return [x, ids, weights, *(w.reshape(1, layer.E, *w.shape[2:]) for w in (up, down))], layer.cotangent()
+
+
+def on_ranks(args, mesh):
+    return [*args[:3], *(shard_experts(w[0], mesh, split) for w, split in zip(args[3:], SPLITS, strict=True))]
+
+
+def run(f, mesh, args, cotangent, num_tokens=None):
+    """Outputs and gradients, those of weights put together again."""
+    layer = hpmoe.spmd(f, mesh)
+    more = {} if num_tokens is None else {"num_tokens": num_tokens}
+
+    def loss(*args):
+        out = layer(*args, **more)
+        return (out * ms.Tensor(cotangent)).sum(), out
+    (_, out), grads = ms.value_and_grad(loss, DIFFERENTIABLE, has_aux=True)(*map(ms.Tensor, on_ranks(args, mesh)))
+    x, weights, *experts = (g.asnumpy() for g in grads)
+    return [out.asnumpy(), x, weights, *(unshard_experts(g, mesh, split)[None]
+                                         for g, split in zip(experts, SPLITS, strict=True))]
+
+
+def assert_close(found, expected, tolerance=TOLERANCE):
+    for name, a, b in zip(("out", "x", "weights", "gate_up", "down"), found, expected, strict=True):
+        assert np.abs(a - b).max() <= tolerance * max(1.0, np.abs(b).max()), name
+
+
+def oracle(args, cotangent):
+    out, grads = jax_vjp(jax_moe_ffn, args, cotangent, DIFFERENTIABLE)
+    return [np.array(a) for a in (out, *grads)]
+
+
+@pytest.mark.parametrize("ep, tp", [(1, 2), (2, 2), (1, 4), (2, 1)])
+def test_values_and_gradients_are_those_of_whole_experts(ep, tp):
+    args, cotangent = whole(ep, tp)
+    expected = oracle(args, cotangent)
+    for f in (hpmoe.moe_ffn, fused()(hpmoe.moe_ffn)):
+        assert_close(run(f, hpmoe.Mesh(ep, tp_size=tp), args, cotangent), expected)
+
+
+SCHEMES = {
+    "direct": hpmoe.chain(), "once": hpmoe.deduplicate_rows, "relays": hpmoe.relay_rows,
+    "replicas": hpmoe.replicate_experts(loads=[9, 1, 1, 5]), "recomputed": hpmoe.save_for_backward(policy="dispatched_rows"),
+    "copies, once": hpmoe.chain(hpmoe.replicate_experts(loads=[9, 1, 1, 5]), hpmoe.deduplicate_rows),
+}
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("routing, num_tokens", [("random", (5, 0, 3, 1)), ("one expert", None), ("one rank", (0, 5, 0, 0))])
+def test_every_scheme_is_exact(name, routing, num_tokens):
+    args, cotangent = whole(routing=routing)
+    mesh, f = hpmoe.Mesh(2, tp_size=2, node_size=2 if name == "relays" else None), SCHEMES[name](hpmoe.moe_ffn)
+    if num_tokens is not None:
+        for rank, n in enumerate(num_tokens):
+            args[2][rank, n:] = 0.0  # padding counts for nothing
+    expected = oracle(args, cotangent)
+    for rank, n in enumerate(num_tokens or ()):
+        expected[2][rank, n:] = 0.0
+    for stage in (hpmoe.chain(), *list(stages().values())[1:]):
+        assert_close(run(stage(f), mesh, args, cotangent, num_tokens), expected)
+
+
+def test_absent_entries_go_to_no_shard():
+    args, cotangent = whole()
+    there = np.random.default_rng(3).random(args[1].shape) < 0.6
+    expected = oracle([*args[:2], args[2] * there, *args[3:]], cotangent)
+    expected[2] = expected[2] * there
+    args[1] = np.where(there, args[1], -1).astype(np.int32)
+    args[2] = np.where(there, args[2], np.nan).astype(np.float32)
+    found = run(fused()(hpmoe.deduplicate_rows(hpmoe.moe_ffn)), hpmoe.Mesh(2, tp_size=2), args, cotangent)
+    assert_close(found, expected)
+
+
+@pytest.mark.parametrize("policy", ["position", "probs"])
+def test_an_experts_shards_drop_the_same_entries(policy):
+    """Capacity is that of the whole expert: drops, their counts and what is left are those of one rank a group."""
+    args, cotangent = whole(1, 2, routing="one expert")
+
+    def capped(*args):
+        return hpmoe.moe_ffn(*args, capacity_factor=0.5, drop_policy=policy, return_drop_counts=True)
+
+    def dropped_of(mesh, tokens, weights):
+        return hpmoe.spmd(fused()(capped), mesh)(*map(ms.Tensor, (*tokens, *weights)))
+    split = on_ranks(args, hpmoe.Mesh(1, tp_size=2))
+    out, counts = dropped_of(hpmoe.Mesh(1, tp_size=2), args[:3], split[3:])
+    for rank in range(2):
+        alone, of_one = dropped_of(hpmoe.Mesh(1), [a[rank:rank + 1] for a in args[:3]], args[3:])
+        np.testing.assert_allclose(out.asnumpy()[rank], alone.asnumpy()[0], rtol=1e-5, atol=1e-5)
+        assert counts.asnumpy()[rank].tolist() == of_one.asnumpy()[0].tolist() and counts.asnumpy().sum() > 0
+    plain = hpmoe.spmd(capped, hpmoe.Mesh(1, tp_size=2))(*map(ms.Tensor, split))
+    np.testing.assert_allclose(out.asnumpy(), plain[0].asnumpy(), rtol=1e-5, atol=1e-5)
+    assert (counts == plain[1]).all()
+
+    def loss(mesh, tokens, weights):
+        layer = hpmoe.spmd(fused()(capped), mesh)
+        return ms.grad(lambda *a: (layer(*a)[0] * ms.Tensor(cotangent[:len(tokens[0])])).sum(), (0, 2))(
+            *map(ms.Tensor, (*tokens, *weights)))
+    for a, b in zip(loss(hpmoe.Mesh(1, tp_size=2), [a[:1].repeat(2, axis=0) for a in args[:3]], split[3:]),
+                    loss(hpmoe.Mesh(1), [a[:1] for a in args[:3]], args[3:]), strict=True):
+        np.testing.assert_allclose(a.asnumpy()[0], b.asnumpy()[0], rtol=1e-4, atol=1e-5)
+
+
+def test_an_expert_over_its_capacity_is_named_as_in_the_model():
+    args, _ = whole(2, 2, routing="one expert")
+    layer = hpmoe.spmd(fused()(lambda *args: hpmoe.moe_ffn(*args, capacity_factor=1.0)), hpmoe.Mesh(2, tp_size=2))
+    with pytest.raises(hpmoe.ArgumentError, match="tokens that chose expert 3 is 5; it must be at most 3, its capacity: "
+                                                  r"ceil\(5 tokens \* 2 / 4 experts \* 1\)"):
+        layer(*map(ms.Tensor, on_ranks(args, hpmoe.Mesh(2, tp_size=2))))
+
+
+@pytest.mark.parametrize("ep, tp", [(2, 2), (1, 4)])
+def test_bytes_are_those_of_the_formula(ep, tp):
+    """A row goes to every rank of its expert's group, but to its own: direct once for each expert, deduplicated once."""
+    args, _ = whole(ep, tp, T=40, K=3)
+    mesh, ids = hpmoe.Mesh(ep, tp_size=tp), args[1]
+    group_of = ids // (4 // ep)
+    for transform, per_token in ((hpmoe.chain(), lambda groups: groups), (hpmoe.deduplicate_rows, set)):
+        layer = hpmoe.spmd(fused()(transform(hpmoe.moe_ffn)), mesh)
+        _, (timeline,) = hpmoe.measure(layer, *map(ms.Tensor, on_ranks(args, mesh)))
+        rows = np.zeros((ep * tp, ep * tp), int)
+        for source, tokens in enumerate(group_of):
+            for groups in tokens.tolist():
+                for group in per_token(groups):
+                    rows[source, group * tp:(group + 1) * tp] += 1
+        there_and_back = (rows + rows.T) * args[0].shape[-1] * 4
+        if transform is hpmoe.deduplicate_rows:  # and the weights of entries, to all of them
+            for source, tokens in enumerate(group_of):
+                for group in tokens.reshape(-1):
+                    there_and_back[source, group * tp:(group + 1) * tp] += 4
+        assert (timeline.moved == there_and_back).all()
+
+
+def test_a_mesh_of_shards_is_checked():
+    args, _ = whole()
+    with pytest.raises(hpmoe.ArgumentError, match="tp_size is 0"):
+        hpmoe.Mesh(2, tp_size=0)
+    with pytest.raises(hpmoe.ArgumentError, match=r"top_k is 5; it must be in 1..4. There are 2 local experts on each of 2 "
+                                                  "groups of 2 ranks"):
+        hpmoe.trace(hpmoe.moe_ffn, *(hpmoe.Aval(s, d) for s, d in [
+            ((3, 6), "float32"), ((3, 5), "int32"), ((3, 5), "float32"), ((2, 6, 4), "float32"), ((2, 2, 6), "float32")]),
+            mesh=hpmoe.Mesh(2, tp_size=2))
+    wrong = on_ranks(args, hpmoe.Mesh(2, tp_size=2))
+    wrong[1] = wrong[1] + 1
+    with pytest.raises(hpmoe.ArgumentError, match="an expert id in 0..3"):
+        hpmoe.spmd(fused()(hpmoe.moe_ffn), hpmoe.Mesh(2, tp_size=2))(*map(ms.Tensor, wrong))
+
+
+def test_simulator_and_memory_report_know_shards():
+    mesh = hpmoe.Mesh(2, tp_size=2)
+    avals = [hpmoe.Aval((4, *shape), dtype) for shape, dtype in (
+        ((256, 128), "bfloat16"), ((256, 2), "int32"), ((256, 2), "float32"), ((4, 128, 128), "bfloat16"),
+        ((4, 64, 128), "bfloat16"))]
+    chain = hpmoe.chain(hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues(machine=hpmoe.ascend_a3))
+    flow = hpmoe.spmd(chain(hpmoe.moe_ffn), mesh).lower(*avals)
+    timeline = hpmoe.simulate(flow, mesh=mesh)
+    assert timeline.span > 0 and timeline.moved.sum() == 2 * 4 * 256 * 2 * 2 * 128 * 2  # every entry, to 2 shards and back
+    with pytest.raises(hpmoe.ArgumentError, match=r"Mesh\(ep_size=2, tp_size=2\)"):
+        hpmoe.simulate(flow, mesh=hpmoe.Mesh(4))
+    assert "MiB of 4 ranks" in str(hpmoe.spmd(chain(hpmoe.moe_ffn), mesh).memory(*avals))

@@ -1,0 +1,155 @@
+// Messages of another host, sound, cut off, flipped and made up: what they may write lies in the rows and counters of the
+// launch they are for, whatever they say, and only those of the run's secret do. Argument: how many, in thousands.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "link/distant.h"
+
+namespace {
+
+using namespace hpmoe;
+
+constexpr uint64_t kSecret[2] = {17, 23};
+constexpr int64_t kLaunch = 5, kRows = 6, kStride = 24, kEvents = 3, kStep = 8, kGuard = 256;
+
+void check(bool condition, const char* what) {
+  if (condition) return;
+  std::fprintf(stderr, "failed: %s\n", what);
+  std::exit(1);
+}
+
+// A buffer of rows and the counters of a launch, with bytes around them that nobody may write to.
+struct Memory {
+  Bytes rows = Bytes(kGuard + kRows * kStride + kGuard, 7);
+  std::vector<int64_t> counters = std::vector<int64_t>(kStep * (kEvents + 2), 7);
+
+  void open(Landing& landing) {
+    landing.open(kLaunch, {{nullptr, kStride, 0}, {rows.data() + kGuard, kStride, kRows}}, counters.data() + kStep, kStep,
+                 kEvents);
+  }
+  bool is_sound() const {
+    for (int64_t i = 0; i < kGuard; ++i)
+      if (rows[i] != 7 || rows[rows.size() - 1 - i] != 7) return false;
+    for (int64_t i = 0; i < int64_t(counters.size()); ++i) {
+      const int64_t event = i / kStep - 1;
+      const bool is_counter = i % kStep == 0 && event >= 0 && event < kEvents;
+      if (!is_counter && counters[i] != 7) return false;
+    }
+    return true;
+  }
+};
+
+// What a sound peer sends: rows in a run and scattered, wide and narrow, signals, meetings, failures.
+std::vector<Bytes> sound_messages(int64_t most_bytes) {
+  Outbox outbox(kSecret, most_bytes);
+  static char from[kRows][kStride];
+  for (int64_t i = 0; i < kRows; ++i) std::memset(from[i], int(i + 1), kStride);
+  outbox.begin_launch(kLaunch);
+  outbox.put(1, 0, kStride, {{0, from[0]}, {1, from[1]}, {2, from[2]}});
+  outbox.add(1, 3);
+  outbox.put(1, 4, 8, {{5, from[3]}, {3, from[4]}});
+  outbox.add(2, 2);
+  Notice notice{1, 99, 0, 6000, "numbers"};
+  outbox.tell(1, &notice, sizeof notice, Bytes(6000, 3).data(), 6000);
+  const Failure failure{};
+  outbox.post(MessageKind::FAILED, 1, 1, &failure, sizeof failure);
+  outbox.post(MessageKind::LEFT, 1, 0, Bytes(sizeof Control::last_words, 1).data(), sizeof Control::last_words);
+  std::vector<Bytes> messages;
+  for (Bytes message; outbox.take(message);) messages.push_back(message);
+  messages.push_back(outbox.beat());
+  return messages;
+}
+
+void test_sound_messages() {
+  Control mine{};
+  Landing landing;
+  Memory memory;
+  memory.open(landing);
+  Distant distant(1, kSecret, 4096, mine, landing);
+  for (const Bytes& message : sound_messages(4096))
+    check(!distant.take(message.data(), int64_t(message.size())), "a sound message is taken");
+  const char* const rows = memory.rows.data() + kGuard;
+  for (int64_t i = 0; i < kRows * kStride; ++i) {
+    const int64_t row = i / kStride, byte = i % kStride, half = byte >= 4 && byte < 12;
+    const int64_t wanted = row < 3 ? row + 1 : row == 5 && half ? 4 : row == 3 && half ? 5 : 7;
+    check(rows[i] == wanted, "rows arrive where they belong");
+  }
+  check(memory.counters[2 * kStep] == 7 + 3 && memory.counters[3 * kStep] == 7 + 2, "signals are counted");
+  check(distant.control().told == 1 && distant.told(1)[5999] == 3, "a payload arrives in parts");
+  check(distant.control().failures == 1 && distant.control().has_left == 1, "what is said of a rank is known");
+  check(memory.is_sound(), "nothing else is written");
+}
+
+// Rows as long as several messages are cut to fit.
+void test_the_longest_message() {
+  Control mine{};
+  Landing landing;
+  Bytes from(40'000), to(from.size() * 2);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = char(i * 7);
+  landing.open(kLaunch, {{to.data(), int64_t(from.size()), 2}}, nullptr, 1, 0);
+  Distant distant(1, kSecret, 4096, mine, landing);
+  Outbox outbox(kSecret, 4096);
+  outbox.begin_launch(kLaunch);
+  outbox.put(0, 0, int64_t(from.size()), {{1, from.data()}});
+  for (Bytes message; outbox.take(message);) {
+    check(message.size() <= 4096, "messages are cut");
+    check(!distant.take(message.data(), int64_t(message.size())), "and taken");
+  }
+  check(std::memcmp(to.data() + from.size(), from.data(), from.size()) == 0, "a long row arrives whole");
+  check(outbox.traffic().rows == 1 && outbox.traffic().row_bytes == int64_t(from.size()), "rows are counted");
+}
+
+void test_what_is_not_for_this_launch() {
+  Control mine{};
+  Landing landing;
+  Memory memory;
+  Distant distant(1, kSecret, 4096, mine, landing);
+  const Bytes before = memory.rows, rows = sound_messages(4096)[0];
+  check(!distant.take(rows.data(), int64_t(rows.size())) && memory.rows == before, "before a launch nothing is written");
+  memory.open(landing);
+  Bytes foreign = rows;
+  foreign[3] ^= 1;
+  check(distant.take(foreign.data(), int64_t(foreign.size())) && memory.rows == before, "nor without the secret");
+  landing.close();
+  check(!distant.take(rows.data(), int64_t(rows.size())) && memory.rows == before, "nor after a launch");
+}
+
+void test_broken_messages(int64_t times) {
+  std::mt19937 random(5);
+  const std::vector<Bytes> sound = sound_messages(4096);
+  int64_t num_refused = 0;
+  for (int64_t i = 0; i < times; ++i) {
+    Control mine{};
+    Landing landing;
+    Memory memory;
+    memory.open(landing);
+    Distant distant(1, kSecret, 4096, mine, landing);
+    for (int messages = 0; messages < 3; ++messages) {
+      Bytes message = sound[random() % sound.size()];
+      if (random() % 3 == 0) message.resize(random() % (message.size() + 1));
+      for (auto flips = random() % 4; flips > 0 && message.size() > sizeof kSecret; --flips) {
+        const size_t most = random() % 2 ? std::min<size_t>(message.size(), 160) : message.size();
+        const size_t at = sizeof kSecret + random() % (most - std::min(most - 1, sizeof kSecret));
+        if (at < message.size()) message[at] = char(random() % 3 ? random() : random() % 2 ? -1 : 127);
+      }
+      const Bytes copy(message);  // of just its length, so that a sanitizer sees what is read after it
+      num_refused += distant.take(copy.data(), int64_t(copy.size())) != nullptr;
+      check(memory.is_sound(), "a broken message writes nowhere else");
+    }
+  }
+  check(num_refused > times / 2, "broken messages are refused");
+  std::printf("%ld broken messages, %ld refused\n", long(3 * times), long(num_refused));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  test_sound_messages();
+  test_the_longest_message();
+  test_what_is_not_for_this_launch();
+  test_broken_messages(1000 * (argc > 1 ? std::atol(argv[1]) : 20));
+  std::printf("message driver: ok\n");
+}
