@@ -1,0 +1,59 @@
+"""Ranks on two hosts, which are network namespaces here: the numbers of virtual ranks, and a cable that is cut."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from namespaces import ADDRESSES, Hosts
+
+FOLDER = Path(__file__).parent
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def hosts():
+    hosts = Hosts()
+    if hosts.problem:
+        pytest.skip(hosts.problem)
+    yield hosts
+    hosts.close()
+
+
+def start(hosts, folder, ranks, script, *args):
+    """The launchers of both hosts; what each prints goes to a file of its number."""
+    environment = {**os.environ, "HPMOE_SECRET": "secret of this test", "PYTHONPATH": str(FOLDER.parent / "support")}
+    launch = [sys.executable, "-m", "hpmoe", "launch", "-n", str(ranks), "--hosts=2", f"--rendezvous={ADDRESSES[0]}:29500"]
+    launchers = []
+    for host in range(2):
+        with (folder / str(host)).open("w") as out:
+            command = hosts.inside(host, [*launch, f"--host_rank={host}", str(script), *args])
+            launchers.append(subprocess.Popen(command, env=environment, cwd=folder, stdout=out, stderr=subprocess.STDOUT))
+    return launchers
+
+
+def said(folder):
+    return (folder / "0").read_text() + (folder / "1").read_text()
+
+
+def test_two_hosts_have_the_numbers_of_virtual_ranks(hosts, tmp_path):
+    launchers = start(hosts, tmp_path, 1, FOLDER.parent / "support" / "replayed_launches.py", "2", "failed")
+    assert [launcher.wait(150) for launcher in launchers] == [0, 0], said(tmp_path)
+    assert said(tmp_path).count("16 kernels are equal") == 2 and said(tmp_path).count("goes on") == 2, said(tmp_path)
+
+
+def test_a_cable_that_is_cut_ends_the_step_on_every_rank(hosts, tmp_path):
+    launchers = start(hosts, tmp_path, 2, FOLDER / "fault_script.py", "cut")
+    until = time.monotonic() + 150
+    while said(tmp_path).count("at step 4") < 4 and time.monotonic() < until:
+        time.sleep(0.05)
+    cut = hosts.cut()
+    [launcher.wait(30) for launcher in launchers]
+    told = re.findall(r"rank (\d) told (.*) (\d) (\S+)$", said(tmp_path), re.M)
+    assert sorted(int(rank) for rank, *_ in told) == [0, 1, 2, 3], said(tmp_path)
+    for rank, text, blamed, when in told:
+        assert int(blamed) // 2 != int(rank) // 2 and f"rank {blamed} was not heard of for 3." in text, text
+        assert float(when) - cut < 5, (rank, float(when) - cut)
