@@ -24,6 +24,7 @@ from hpmoe.transforms.overlap_comm import SIGNALS
 
 SUMMARY = "predicts (simulates) a layer's time on a model of a machine, fused and unfused"
 
+TUNED = "critical_path", "slot_major", "expert_phases", "by_simulation"  # policies for tiles and puts of chosen sizes
 MOST_IDS = 2**28  # of all ranks, a GiB
 BANDS, MOST_BANDED = 8, 2**22  # machines; tasks of all ranks that are simulated on each of them unasked
 MOST_DRAWS = 2**30  # one for each expert of each token, half a minute
@@ -59,7 +60,7 @@ def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("fo
     options.define_integer(values, "tile_cols", None, "columns of a tile, the same")
     show.define_orders(values)
     options.define_choice(values, "signal", "tile", "what one remote signal stands for", SIGNALS)
-    options.define_choice(values, "policy", "critical_path", "how tasks get into queues", tuple(POLICIES))
+    options.define_choice(values, "policy", "critical_path", "how tasks get into queues", (*POLICIES, "by_simulation"))
     options.define_switch(values, "dedup", "a token goes to a rank once, whatever number of its experts are there")
     options.define_choice(values, "quantize", None, "how rows go", QUANTISED)
 
@@ -151,7 +152,7 @@ def check_draws(o: flags.FlagValues, ep: int) -> None:
 
 def layer_of(o: flags.FlagValues, room: str = "received") -> Layer:
     return Layer(o, o.direction, machine_of(o, is_calibrated()), routing_of(o, o, o.imbalance), o.replicas,
-                 tuned=o.policy == "critical_path", dedup=o.dedup, quantize=o.quantize, room=room)
+                 tuned=o.policy in TUNED, dedup=o.dedup, quantize=o.quantize, room=room)
 
 
 def fused(o: flags.FlagValues, layer: Layer) -> hpmoe.Timeline:
@@ -162,7 +163,7 @@ def fused_flow(o: flags.FlagValues, layer: Layer) -> hpmoe.Taskflow:
     comm = {"order": o.order, "signal": o.signal, "combine_order": o.combine_order}
     if o.policy == "expert_barrier" and o["signal"].using_default_value:
         del comm["signal"]
-    return layer.fused_flow(o.policy, **comm)
+    return layer.fused_flow(hpmoe.by_simulation if o.policy == "by_simulation" else o.policy, **comm)
 
 
 def simulated(o: flags.FlagValues, progress: Progress) -> Fields:

@@ -195,6 +195,7 @@ Schedule schedule(const HpmoeFlow& flow, const Graph& graph, const double* costs
   int32_t num_begun = 0;
   for (int32_t k = 0; k < num_kinds; ++k) {
     const int32_t num_queues = kind_starts[k + 1] - kind_starts[k];
+    if (num_queues < 0) throw BadTable();
     running.emplace_back(num_queues);
     free.emplace_back(num_queues);
     for (int32_t q = 0; q < num_queues; ++q) free[k].add(q);

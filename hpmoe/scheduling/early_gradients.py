@@ -33,7 +33,8 @@ def early_gradients(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, move
         us, tasks, op = max(gradients, key=lambda of_op: of_op[0])
         first = arriving / flow.routes[op.domain.route].num_local_experts  # when all rows of an expert have come
         left = max(arriving, multiplied + sum(us for us, *_ in gradients) / num_aic) - first
-        workers = min(round(num_aic * (1 - multiplied / arriving)), num_aic - 1, int(us / left) if left > 0 else 0)
+        idle = max(0.0, 1 - multiplied / arriving)
+        workers = min(round(num_aic * idle), num_aic - 1, int(us / left) if left > 0 else 0)
         experts = op.domain.size // op.domain.blocks
         of_expert = np.arange(tasks.start, tasks.stop).reshape(experts, -1)
         early = of_expert[:, :int(of_expert.shape[1] * workers * left / us)].reshape(-1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -17,19 +17,21 @@ from hpmoe.support.known import known
 from hpmoe.tile_ops.params import Way
 
 L2_SHARE = 0.5  # of what a rank's L2 holds, for rows that are read once for each part of columns
-LATE = 2  # parts of columns, until what other ranks put is likely to have come
 NEARLY_EMPTY = 0.1  # of a slot, with which most experts do not reach it where loads are not quite even
 SIGNALLED = 1.1  # time to put rows back with their signals, over that without
 MOST_RUNS = 4  # in which slots are finished
 
+Finish = Callable[[LikelySlots], np.ndarray]
 
-def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.ndarray:
+
+def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, finish: Finish | None = None) -> np.ndarray:
     """For each task a number, the least of what is to be done first, [num_tasks] int64.
 
     Operation after operation as in `op_order`, and in each slot after slot; then what the rules of this file say.
 
     Args:
         costs: microseconds of each task, [num_tasks].
+        finish: for each slot in which run it is finished, where that is not for the rules to say.
     """
     order = np.arange(flow.num_tasks, dtype=np.int64)
     grids = []
@@ -60,7 +62,7 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
             first = int(mine.max()) + 1
     _puts_together(flow, machine.node_size, grids, order)
     if not machine.unified:
-        _order_way_back(flow, machine, costs, ranked, order)
+        _order_way_back(flow, machine, costs, ranked, order, finish)
     _copies_in_turn(flow, grids, order)
     round_after_round(flow, order)
     return order
@@ -111,23 +113,31 @@ def _puts_together(flow: tf.Taskflow, node_size: int, grids: Sequence[slice], or
             order[tasks].reshape(plan.num_slots, -1)[:] = first + turn[:, None]
 
 
-def _order_way_back(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, ranked: Sequence[int],
-                    order: np.ndarray) -> None:
-    """Where rows take long to go back, has slots be finished half by half."""
-    moved = dict.fromkeys(Way, 0.0)
-    sending = workers_sending(flow, machine, machine.num_aiv - num_computing(flow, machine, costs))
-    grids = [tasks for _, tasks, _ in grids_of(flow)]
-    for op, tasks, shape in grids_of(flow):
-        if op.primitive.is_put:
-            is_likely = ~LikelySlots(flow, op.domain.route).is_spare
-            moved[op.primitive.way] += costs[tasks].reshape(shape)[is_likely].sum() / sending
+def _order_way_back(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, ranked: Sequence[int], order: np.ndarray,
+                    finish: Finish | None) -> None:
+    """Has matrix workers finish slots in turn: as `finish` says, or half by half where rows take long to go back."""
     sent_back = {flow.buffers[op.operands[1].buffer].storage for op in flow.ops if op.primitive.puts_back}
     matrix = [i for i in ranked if flow.ops[i].unit == "aic"]
     made = [n for n, i in enumerate(matrix) if flow.buffers[flow.ops[i].operands[0].buffer].storage in sent_back]
-    us = [max(costs[grids[i]].sum() / machine.num_aic, _weight_bytes(flow, flow.ops[i]) / machine.memory_bytes_per_us)
-          for i in matrix]
-    if made and sum(us[made[-1]:]) < SIGNALLED * moved[Way.BACK]:
+    if not made:
+        return
+    if finish is None and _is_way_back_long(flow, machine, costs, matrix[made[-1]:]):
         _halve(flow, matrix[:made[-1] + 1], matrix[made[-1] + 1:], order)
+    elif finish is not None:
+        _finish_in_runs(flow, matrix[:made[-1] + 1], matrix[made[-1] + 1:], order, finish)
+
+
+def _is_way_back_long(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, meanwhile: Sequence[int]) -> bool:
+    """Whether putting rows back takes longer than the matrix operations that run meanwhile."""
+    back, grids = 0.0, [tasks for _, tasks, _ in grids_of(flow)]
+    sending = workers_sending(flow, machine, machine.num_aiv - num_computing(flow, machine, costs))
+    for op, tasks, shape in grids_of(flow):
+        if op.primitive.is_put and op.primitive.way is Way.BACK:
+            is_likely = ~LikelySlots(flow, op.domain.route).is_spare
+            back += costs[tasks].reshape(shape)[is_likely].sum() / sending
+    us = (max(costs[grids[i]].sum() / machine.num_aic, _weight_bytes(flow, flow.ops[i]) / machine.memory_bytes_per_us)
+          for i in meanwhile)
+    return sum(us) < SIGNALLED * back
 
 
 @rule("halves", otherwise=lambda flow, matrix, later, order: None)
@@ -135,15 +145,35 @@ def _halve(flow: tf.Taskflow, matrix: Sequence[int], later: Sequence[int], order
     """Has matrix workers finish half of the slots, then half of the rest, and so on, where the way back takes longer than
     what is multiplied meanwhile. Links are idle before it, so rows go back while others are made, and few are left when the
     last are."""
+    _finish_in_runs(flow, matrix, later, order, half_by_half)
+
+
+def half_by_half(slots: LikelySlots) -> np.ndarray:
+    """Half of the likely slots are of the first run, half of the rest of the second, and so on."""
+    likely = max(1, int((~slots.is_spare & (slots.round == 0)).sum()))
+    left = 1 - np.minimum(np.arange(len(slots.place)), likely - 1) / likely
+    return np.minimum(-np.log2(left), MOST_RUNS - 1).astype(np.int64)
+
+
+def slot_by_slot(slots: LikelySlots) -> np.ndarray:
+    """Each slot is a run."""
+    return np.arange(len(slots.place))
+
+
+def by_quarters(slots: LikelySlots) -> np.ndarray:
+    """A quarter of the experts is a run."""
+    return np.minimum(slots.expert, slots.num_experts - 1) * MOST_RUNS // slots.num_experts
+
+
+def _finish_in_runs(flow: tf.Taskflow, matrix: Sequence[int], later: Sequence[int], order: np.ndarray,
+                    finish: Finish) -> None:
+    """Has the matrix operations of a run's slots come before those of the next run's, and `later` ones after all."""
     grids, total = list(grids_of(flow)), int(order.max(initial=0)) + 1
     for i in (*matrix, *later):
         op, tasks, (units, _, _) = grids[i]
-        run = np.full(units, MOST_RUNS if i in later else 0)
+        run = np.full(units, units + flow.num_slots if i in later else 0)
         if op.domain.is_slots:
-            slots = LikelySlots(flow, op.domain.route)
-            likely = max(1, int((~slots.is_spare & (slots.round == 0)).sum()))
-            left = 1 - np.minimum(np.arange(units), likely - 1) / likely
-            run = np.minimum(-np.log2(left), MOST_RUNS - 1).astype(np.int64)
+            run = finish(LikelySlots(flow, op.domain.route))
         order[tasks].reshape(units, -1)[:] += run[:, None] * total
 
 
@@ -197,27 +227,3 @@ def _round_the_ranks(num_slots: int, ep_size: int) -> np.ndarray:
     would be busy at a time, and with unequal links the ranks get out of step. The turn of each slot."""
     slot, of_rank = np.arange(num_slots), max(1, -(-num_slots // ep_size))
     return np.argsort(np.argsort(slot % of_rank * ep_size + slot // of_rank))
-
-
-@rule("late_sums", otherwise=lambda flow: flow)
-def late_sums(flow: tf.Taskflow) -> tf.Taskflow:
-    """Has sums of tokens planned as if they waited for LATE parts that come back after theirs, too.
-
-    What other ranks put is later than a plan knows. A worker that waits for it has its own puts behind it, for which others
-    wait in turn.
-    """
-    blocks = [b for b in flow.blocks if b.columns and (
-        (b.unit == "tile" and b.dynamic) or flow.events["extent"][b.first] == tf.RELAYED)]
-    if not blocks:
-        return flow
-    later = np.arange(len(flow.events))
-    for name in dict.fromkeys(b.name for b in blocks):
-        parts = [b for b in blocks if b.name == name]
-        for part, other in zip(parts, parts[LATE:] + parts[-1:] * LATE, strict=False):
-            later[part.first:part.first + part.size] = np.arange(other.first, other.first + part.size)
-    more = flow.waits[later[flow.waits["event"]] != flow.waits["event"]]
-    if not len(more):
-        return flow
-    more["event"] = later[more["event"]]
-    waits = np.concatenate([flow.waits, more])
-    return flow.replace(waits=waits[np.argsort(tf.row_keys(waits), kind="stable")])

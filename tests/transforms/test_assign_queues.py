@@ -11,13 +11,13 @@ from tile_words import kind
 import hpmoe
 from hpmoe.commands import show
 from hpmoe.costs.task_costs import task_costs
-from hpmoe.ir import taskflow as tf
 from hpmoe.ir.layout import Layout
 from hpmoe.routing.workload import balanced_ids, imbalanced_ids
 from hpmoe.runtime.planned_rows import rows_of_received
+from hpmoe.scheduling.early_gradients import early_gradients
 from hpmoe.scheduling.likely_slots import LikelySlots, grids_of, likely_costs
 from hpmoe.scheduling.op_order import op_order
-from hpmoe.scheduling.queue_order import late_sums, queue_order, round_after_round
+from hpmoe.scheduling.queue_order import queue_order, round_after_round
 from hpmoe.scheduling.vector_workers import num_computing
 from hpmoe.timelines.run import RATES
 from hpmoe.transforms.assign_queues import as_reference
@@ -67,16 +67,6 @@ def test_list_scheduling_is_no_slower_than_turns(what):
     ours = layer(**what)
     # A hot rank's partly filled slots are not planned for.
     assert ours.fused().span <= 1.015 * ours.fused("round_robin").span
-
-
-def test_sums_are_planned_for_parts_that_come_back_later():
-    flow = hpmoe.overlap_comm.apply_to(layer(tokens=512).tiles, cols="auto")
-    late = late_sums(flow)
-    assert len(late.waits) > len(flow.waits) and set(tf.row_keys(flow.waits)) <= set(tf.row_keys(late.waits))
-    more = late.waits[~np.isin(tf.row_keys(late.waits), tf.row_keys(flow.waits))]
-    assert {flow.ops[o].opcode for o in flow.tasks["op"][more["task"]]} == {"REDUCE"}
-    whole = hpmoe.overlap_comm.apply_to(layer(tokens=512).tiles)  # rows come back whole, so no part is late
-    assert late_sums(whole) is whole
 
 
 def test_a_hot_rank_is_sent_its_rows_by_workers_of_its_own():
@@ -237,6 +227,14 @@ def test_matrix_workers_that_rows_leave_idle_sum_gradients_of_the_first_experts_
     for codes, tasks in zip(opcodes, flow.queues, strict=False):
         assert codes == sorted(codes)  # slots before gradients, which may wait for any slot
         assert "GMM" in codes or len(set(flow.tasks["op"][tasks])) == 1
+
+
+def test_no_matrix_worker_is_without_slots_where_multiplying_takes_longer_than_what_comes():
+    """One token a rank: weights are read much longer than rows come."""
+    ours = layer("backward", ep=16, tokens=1, hidden=2048, intermediate=768, experts=16, top_k=4)
+    assert early_gradients(ours.tiles, hpmoe.ascend_a3, task_costs(ours.tiles, hpmoe.ascend_a3), 48)[0] == 0
+    line = ours.fused()
+    assert ours.span_us(line) <= 1.06 * ours.bound_us(line)
 
 
 @pytest.mark.parametrize("num_aic, experts", [(1, 16), (2, 16), (2, 2)])
