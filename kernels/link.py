@@ -24,7 +24,7 @@ from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.memory import Lease, Pool
 from hpmoe.kernels.native import ABI_VERSION, Failure, Hosts, Rank, Status, Traffic as NativeTraffic, load
 from hpmoe.kernels.protocol import VERSION, Code
-from hpmoe.ranks.link import Traffic, register_link
+from hpmoe.ranks.link import MESSAGE_BYTES, Traffic, register_link
 from hpmoe.ranks.rendezvous import Group
 from hpmoe.ranks.starting import ended
 from hpmoe.support.dtypes import dtype_name, rounded, widen
@@ -35,7 +35,6 @@ from hpmoe.support.trees import PyTree
 
 Handler = Callable[[int, FrameType | None], object]
 TIMEOUT_S = 300.0  # for the last rank to come to a meeting
-MESSAGE_BYTES = 1 << 20  # to ranks of other hosts, at most
 COUNTER_WORDS = 8  # from one counter to the next: a cache line
 
 
@@ -67,8 +66,8 @@ class Link:
         pool: memory in this rank's heap.
     """
 
-    def __init__(self, group: Group, timeout: float = TIMEOUT_S, heap_bytes: int | None = None,
-                 message_bytes: int = MESSAGE_BYTES):
+    def __init__(self, group: Group, message_bytes: int = MESSAGE_BYTES, timeout: float = TIMEOUT_S,
+                 heap_bytes: int | None = None):
         self.message_bytes = message_bytes
         self.rank, self.size, self.timeout, self.exchanges = group.rank, group.size, timeout, 0
         self._names = [member.name for member in group.members]
@@ -374,7 +373,7 @@ _open: list[Link] = []
 def _leave() -> None:
     """What Python has printed of an error that ended the program is told to the other ranks."""
     error = getattr(sys, "last_value", None)
-    words = "" if error is None else f"{type(error).__name__}: {error}"
+    words = "" if error is None else f"{type(error).__name__}: {error}".removesuffix(": ")
     for link in _open:
         load().hpmoe_link_leave(link._handle, words.encode())
 

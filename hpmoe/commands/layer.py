@@ -121,7 +121,7 @@ class Layer:
     def _planned_rows(self, aval: RouteAval, room: str) -> PlannedRows:
         if room == "all":
             return rows_of_any(aval)
-        rows = max(rows_of_ranks(self.ids, self.o.experts, placement=aval.placement))
+        rows = max(rows_of_ranks(self.ids, aval.num_experts, placement=aval.placement, tp_size=aval.tp_size))
         return rows_of_received(rows, aval) if room == "bucket" else PlannedRows(rows, rows)
 
     def fused(self, policy: str | Policy = "critical_path", machine: hpmoe.Machine | None = None,

@@ -19,13 +19,13 @@ ASSUMED = ("4096 tokens of top-8 on each rank, 32,768 rows received by each: the
 OTHER = "with 16,384 rows received by each rank (2048 tokens) the same model gives"
 
 
-def rows(tokens: int, progress: Progress) -> list[Fields]:
+def rows(tokens: int, progress: Progress, machine: hpmoe.Machine = hpmoe.ascend_a3) -> list[Fields]:
     """One row for each EP and direction."""
     out = []
     for (ep, direction), (baseline, fused) in PAPER.items():
         progress(f"EP {ep}, {direction}, {tokens} tokens")
         o = SimpleNamespace(**{**SIZES, "tokens": tokens}, ep=ep, experts=8 * ep)
-        layer = Layer(o, direction, hpmoe.ascend_a3, ids_of(o))
+        layer = Layer(o, direction, machine, ids_of(o))
         simulated = layer.baseline().span / 1e3, layer.span_us(layer.fused("round_robin")) / 1e3
         reference = layer.span_us(layer.fused("expert_barrier")) / 1e3
         out.append({"ep": ep, "direction": direction, "baseline_ms": simulated[0], "fused_ms": simulated[1],

@@ -1,4 +1,4 @@
-"""hpmoe plan-layer: what the MoE part of a known model takes on a cluster, by how its experts are spread over ranks."""
+"""hpmoe plan-layer: what the MoE part of a known model takes on a cluster, by how its experts are spread: EP and TP."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def define(values: flags.FlagValues) -> None:
     options.define_choice(values, "model", "deepseek-v3", "whose routed experts", tuple(MODELS))
     options.define_integer(values, "ranks", 32, "ranks of the cluster")
     options.define_integer(values, "tokens", 4096, "tokens of each rank")
-    options.define_integer(values, "layouts", 4, "at most so many numbers of ranks, the largest first")
-    options.define_integer(values, "tp", 1, "ranks that share an expert: 1, as hpmoe does not cut experts")
+    options.define_integer(values, "layouts", 4, "at most so many numbers of groups for each TP, the largest first")
+    options.define_integer(values, "tp", 1, "most ranks that share an expert: a row for each power of two up to it")
     options.define_choice(values, "dtype", "bfloat16", "of rows and expert weights", options.FLOATS)
     define_machine(values, "ascend_a3", "the model of a rank")
     define_routing(values)
@@ -56,12 +56,14 @@ def define(values: flags.FlagValues) -> None:
 
 
 def run(o: flags.FlagValues) -> int:
-    options.check_flag(o.tp == 1, "tp", o.tp, "1: hpmoe does not cut an expert among ranks (tensor parallelism)")
-    spreads = spreads_of(o.ranks, MODELS[o.model].experts)[:o.layouts]
-    for ep in spreads:
-        options.check_sizes(sizes_of(o, ep))
+    model = MODELS[o.model]
+    tps = [1 << i for i in range(o.tp.bit_length()) if o.ranks % (1 << i) == 0 and model.intermediate % (1 << i) == 0]
+    options.check_flag(o.tp == tps[-1], "tp", o.tp, "a power of two that divides --ranks and the model's intermediate size")
+    layouts = [(ep, tp) for tp in tps for ep in spreads_of(o.ranks // tp, model.experts)[:o.layouts]]
+    for ep, tp in layouts:
+        options.check_sizes(sizes_of(o, ep, tp))
     with Progress("hpmoe plan-layer") as progress:
-        table = [row(o, ep, progress) for ep in spreads]
+        table = [row(o, ep, tp, progress) for ep, tp in layouts]
     result: Fields = {"simulated": True, "model": o.model, **dataclasses.asdict(MODELS[o.model]), "ranks": o.ranks,
                       "tokens": o.tokens, "dtype": o.dtype, "machine": o.machine, "routing": o.routing, "rows": table}
     print(json.dumps(result) if o.json else text(o, table))
@@ -78,24 +80,25 @@ def spreads_of(ranks: int, experts: int) -> list[int]:
     return [ep for ep in range(ranks, 0, -1) if ranks % ep == 0 and experts % ep == 0]
 
 
-def sizes_of(o: options.Options, ep: int) -> SimpleNamespace:
-    return SimpleNamespace(ep=ep, tokens=o.tokens, dtype=o.dtype, **dataclasses.asdict(MODELS[o.model]))
+def sizes_of(o: options.Options, ep: int, tp: int = 1) -> SimpleNamespace:
+    return SimpleNamespace(ep=ep, tp=tp, tokens=o.tokens, dtype=o.dtype, **dataclasses.asdict(MODELS[o.model]))
 
 
-def row(o: options.Options, ep: int, progress: Progress) -> Fields:
+def row(o: options.Options, ep: int, tp: int, progress: Progress) -> Fields:
     """One layout: milliseconds, exposed communication, GiB of the fullest rank, tokens a second, and their bands."""
-    sizes = sizes_of(o, ep)
-    machine, ids = machine_of(SimpleNamespace(machine=o.machine, ep=ep), is_calibrated()), routing_of(o, sizes)
+    sizes, ranks = sizes_of(o, ep, tp), ep * tp
+    machine = machine_of(SimpleNamespace(machine=o.machine, ep=ranks), is_calibrated())
+    ids = routing_of(o, sizes_of(o, ranks))
     lines = []
     for direction in PASSES:
-        progress(f"EP {ep}, {direction}")
+        progress(f"EP {ep}, TP {tp}, {direction}")
         lines.append(Layer(sizes, direction, machine, ids, tuned=True).fused())
     found = [figures(o, lines, ids, None)]
     for i, other in enumerate(drawn(machine, o.bands), 1):
-        progress(f"EP {ep}, machine {i} of {o.bands} in the ranges of its constants")
+        progress(f"EP {ep}, TP {tp}, machine {i} of {o.bands} in the ranges of its constants")
         found.append(figures(o, lines, ids, other))
-    received = rows_of_ranks(ids, sizes.experts)
-    return {"ep": ep, "tp": 1, "dp": o.ranks // ep, **found[0],
+    received = rows_of_ranks(ids, sizes.experts * tp, tp_size=tp)
+    return {"ep": ep, "tp": tp, "dp": o.ranks // ranks, **found[0],
             "exposed_ms": sum(float(line.exposed_communication().mean()) for line in lines) / 1e3,
             "memory_gib": max(held(line.flow, received) for line in lines) / GIB,
             "imbalance": max(received) / max(1e-9, float(np.mean(received))),

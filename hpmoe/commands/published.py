@@ -6,11 +6,24 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import hpmoe
-from hpmoe.commands.published_work import Sizes, exchange_us, layer_us, of_bytes, product_us, sent_bytes, two_level_us
+from hpmoe.commands.published_work import (
+    Sizes,
+    exchange_us,
+    kernels_us,
+    layer_us,
+    of_bytes,
+    product_us,
+    sent_bytes,
+    step_us,
+    two_level_us,
+)
 from hpmoe.machines.machine_files import load_machine
 
 SGL = "sgl-kernel-npu README, A3"
+CLOUDMATRIX = "CloudMatrix384 (second-hand)"
 DEEPEP = "DeepEP V1 legacy document, H800"
+EXCHANGES = "dispatch", "combine"
+AS_FLOATS = "products that read quantised rows: here a task, or a kernel, makes floats of them before"
 
 
 class Published(NamedTuple):
@@ -33,15 +46,14 @@ class Published(NamedTuple):
     missing: str = ""
 
 
-def published() -> Iterator[Published]:
-    """All but HyperParallel-MoE's, which paper_table has."""
-    yield from _ascend()
+def published(a3: hpmoe.Machine = hpmoe.ascend_a3) -> Iterator[Published]:
+    """All but HyperParallel-MoE's, which paper_table has; those of an A3 on a model of it."""
+    yield from _ascend(a3)
     yield from _ascend_950()
     yield from _nvidia()
 
 
-def _ascend() -> Iterator[Published]:
-    a3 = hpmoe.ascend_a3
+def _ascend(a3: hpmoe.Machine) -> Iterator[Published]:
     yield Published("vendor profile, A2/A3 class", "bf16 product of 8192^3", 269, "TFLOP/s",
                     lambda: 2 * 8192**3 / product_us(a3, 8192, 8192, 8192) / 1e6,
                     missing="clock under power limits, and the order of the vendor's tiles")
@@ -54,32 +66,44 @@ def _ascend() -> Iterator[Published]:
         sizes = Sizes(ep, 128, 7168, 2048, 256, 8)
         yield Published(SGL, f"low-latency combine, 128 tokens, EP {ep}", us, "us",
                         lambda sizes=sizes: exchange_us(a3, "combine", sizes))
-    yield Published("CloudMatrix384 (second-hand)", "low-latency combine, 128 tokens, EP 8", 118, "us",
+    yield Published(CLOUDMATRIX, "low-latency combine, 128 tokens, EP 8", 118, "us",
                     lambda: exchange_us(a3, "combine", Sizes(8, 128, 7168, 2048, 256, 8)))
+    yield Published(CLOUDMATRIX, "memory-bound attention, of the peak of memory, 1.6 TB/s", 84, "%",
+                    lambda: 100 * 2 * 8192 * 65536 / product_us(a3, 16, 8192, 65536) / 1.6e6,
+                    missing="attention: a product of 16 rows with 1 GB stands for it; memory was fitted to SwiGLU + Add")
     bytes_a3, sizes = of_bytes(a3), Sizes(16, 256, 7168, 2048, 256, 8)
-    missing = "combine in two bytes; quantising rows"
-    unfused, fused = (lambda is_fused=f: layer_us(bytes_a3, sizes, is_fused) for f in (False, True))
+    unfused, fused = (lambda is_fused=f: layer_us(bytes_a3, sizes, is_fused, quantize="int8") for f in (False, True))
     source = "sgl-kernel-npu PR 400, A3"
-    yield Published(source, "W8A8 layer, 256 tokens, EP 16, unfused", 1397, "us", unfused, missing=missing)
-    yield Published(source, "the same, fused", 1019, "us", fused, missing=missing)
-    yield Published(source, "the same, speed-up", 1397 / 1019, "x", lambda: unfused() / fused(), missing=missing)
+    yield Published(source, "W8A8 layer, 256 tokens, EP 16, unfused", 1397, "us", unfused, missing=AS_FLOATS)
+    yield Published(source, "the same, fused", 1019, "us", fused, missing=AS_FLOATS)
+    yield Published(source, "the same, speed-up", 1397 / 1019, "x", lambda: unfused() / fused(), missing=AS_FLOATS)
 
 
 def _ascend_950() -> Iterator[Published]:
-    machine, sizes = of_bytes(load_machine("ascend_950pr")), Sizes(4, 32, 7168, 3072, 128, 6)
+    as_it_is = load_machine("ascend_950pr")
+    machine, sizes, fp8 = of_bytes(as_it_is), Sizes(4, 32, 7168, 3072, 128, 6), "float8_e4m3fn"
     summed = machine.replace(launch_us=0.0)  # what is published of kernels in turn is the sum of their own times
-    source, missing = "sgl-kernel-npu PR 809, 950", "combine in two bytes; quantising rows"
-    yield Published(source, "fp8 layer, 32 tokens, EP 4, unfused", 1432, "us", lambda: layer_us(summed, sizes, False),
-                    missing=missing)
-    yield Published(source, "the same, fused", 1401, "us", lambda: layer_us(machine, sizes, True), missing=missing)
-    yield Published(source, "its dispatch", 26, "us", lambda: exchange_us(machine, "dispatch", sizes),
-                    missing="quantising rows")
-    yield Published(source, "its combine", 37, "us", lambda: exchange_us(load_machine("ascend_950pr"), "combine", sizes))
+    source = "sgl-kernel-npu PR 809, 950"
+    yield Published(source, "fp8 layer, 32 tokens, EP 4, unfused", 1432, "us",
+                    lambda: layer_us(summed, sizes, False, quantize=fp8), missing=AS_FLOATS)
+    yield Published(source, "the same, fused", 1401, "us", lambda: layer_us(machine, sizes, True, quantize=fp8),
+                    missing=AS_FLOATS)
+    yield Published(source, "its dispatch", 26, "us", lambda: exchange_us(as_it_is, "dispatch", sizes, quantised=fp8))
+    yield Published(source, "its combine", 37, "us", lambda: exchange_us(as_it_is, "combine", sizes))
+    for name, kernel, us in (("first product", "grouped_matmul", 903), ("SwiGLU", "swiglu", 8),
+                             ("second product", "grouped_matmul2", 452)):
+        yield Published(source, f"its {name}", us, "us", lambda kernel=kernel: kernels_us(summed, sizes)[kernel],
+                        missing="" if us > 8 else "what a kernel takes besides its work, in the profiler's time of it")
+    of_results = Sizes(4, 32, 3072, 3072, 128, 6)  # rows of what SwiGLU makes
+    yield Published(source, "its requantisation", 6, "us",
+                    lambda: kernels_us(as_it_is, of_results, f"{fp8}+combine")["quantize2"],
+                    missing="what a kernel takes besides its work, in the profiler's time of it")
     few = Sizes(4, 1, 7168, 3072, 48, 6)
     source, missing = "sgl-kernel-npu PR 771, 950", "the source does not say the ranks, here 4"
-    yield Published(source, "fp8 layer, 1 token, E 48, unfused", 320, "us", lambda: layer_us(summed, few, False),
+    yield Published(source, "fp8 layer, 1 token, E 48, unfused", 320, "us",
+                    lambda: layer_us(summed, few, False, quantize=fp8), missing=missing)
+    yield Published(source, "the same, fused", 311, "us", lambda: layer_us(machine, few, True, quantize=fp8),
                     missing=missing)
-    yield Published(source, "the same, fused", 311, "us", lambda: layer_us(machine, few, True), missing=missing)
 
 
 def _nvidia() -> Iterator[Published]:
@@ -87,8 +111,13 @@ def _nvidia() -> Iterator[Published]:
     mok, sizes = "Mixture-of-Kittens, GB200", Sizes(4, 2048, 7168, 3072, 384, 6)
     yield Published(mok, "forward, 2048 tokens, EP 4, bf16", 3.71, "ms", lambda: layer_us(gb200, sizes, True) / 1e3,
                     missing="its shared expert; the source is read second-hand")
-    yield Published(mok, "the same, MXFP8", 2.56, "ms", lambda: layer_us(of_bytes(gb200), sizes, True) / 1e3,
-                    missing="the same, and combine in two bytes")
+    yield Published(mok, "the same, MXFP8", 2.56, "ms",
+                    lambda: layer_us(of_bytes(gb200), sizes, True, quantize="mxfp8") / 1e3, missing="the same")
+    for ep, ratio in ((4, 1.50), (16, 1.36), (32, 1.32)):
+        of = Sizes(ep, 2048, 7168, 3072, 384, 6)
+        yield Published(mok, f"step over HybridEP, EP {ep}", ratio, "x",
+                        lambda of=of: step_us(gb200, of, False) / step_us(gb200, of, True),
+                        missing="all of a step but its routed experts; the source is read second-hand")
     for ep, dispatch, combine in ((8, 764, 737), (16, 707, 666), (32, 642, 605)):
         of = Sizes(ep, 4096, 7168, 2048, 8 * ep, 8)
         for way, gbs in (("dispatch", dispatch), ("combine", combine)):
@@ -97,11 +126,14 @@ def _nvidia() -> Iterator[Published]:
     h800 = h100.replace(name="h800", link_bytes_per_us=h100.link_bytes_per_us * 200 / 450)  # NVLink of 200 GB/s each way
     for ep, *latency in zip((8, 16, 32, 64, 128, 256), (77, 118, 155, 173, 192, 194), (114, 195, 273, 314, 369, 360),
                             strict=True):
-        for way, us in zip(("dispatch", "combine"), latency, strict=True):
-            on, of = of_bytes(h800) if way == "dispatch" else h800, Sizes(ep, 128, 7168, 2048, 256, 8)
+        of = Sizes(ep, 128, 7168, 2048, 256, 8)
+        for way, us in zip(EXCHANGES, latency, strict=True):
             yield Published(DEEPEP, f"low-latency {way}, 128 tokens, EP {ep}", us, "us",
-                            lambda way=way, on=on, of=of: exchange_us(on, way, of),
-                            missing="quantising rows" if way == "dispatch" else "")
+                            lambda way=way, of=of: low_latency_us(h800, way, of))
+    for way, us in zip(EXCHANGES, (163, 318), strict=True):
+        yield Published("DeepEP, an older README, H800", f"low-latency {way}, 128 tokens, EP 8", us, "us",
+                        lambda way=way: low_latency_us(h800, way, Sizes(8, 128, 7168, 2048, 256, 8)),
+                        missing="that its kernels were slower: the later document has half of that for the same work")
     of = Sizes(8, 4096, 7168, 2048, 256, 8)
     for way, gbs in (("dispatch", 153), ("combine", 158)):
         yield Published(DEEPEP, f"{way}, 4096 tokens, EP 8", gbs, "GB/s",
@@ -118,5 +150,10 @@ def _nvidia() -> Iterator[Published]:
         of = Sizes(8, tokens, 7168, 3072, 384, 6)
         for is_fused, us in ((True, fused), (False, unfused)):
             yield Published("DeepGEMM PR 383, H200", f"FP8 layer, {tokens} tokens, EP 8, {'' if is_fused else 'un'}fused",
-                            us, "us", lambda of=of, is_fused=is_fused: layer_us(h200, of, is_fused),
-                            missing="combine in two bytes")
+                            us, "us", lambda of=of, is_fused=is_fused:
+                            layer_us(h200, of, is_fused, quantize="float8_e4m3fn"), missing=AS_FLOATS)
+
+
+def low_latency_us(machine: hpmoe.Machine, way: str, sizes: Sizes) -> float:
+    """DeepEP's: rows are made fp8 in the kernel that dispatches them, and return in bfloat16."""
+    return exchange_us(machine, way, sizes, quantised="float8_e4m3fn" if way == "dispatch" else "")

@@ -87,16 +87,22 @@ def stages(o: flags.FlagValues, progress: Progress) -> Iterator[Fields]:
 def program(o: Options, direction: str,
             rewrite: Callable[[hpmoe.Program], hpmoe.Program] = lambda p: p, node_size: int | None = None) -> hpmoe.Program:
     """The traced MoE-FFN of these sizes, from shapes alone; `rewrite` is applied before its gradient is taken."""
-    traced = rewrite(hpmoe.trace(hpmoe.moe_ffn, *avals(o), mesh=hpmoe.Mesh(o.ep, node_size=node_size)))
+    mesh = hpmoe.Mesh(o.ep, tp_size=shards_of(o), node_size=node_size)
+    traced = rewrite(hpmoe.trace(hpmoe.moe_ffn, *avals(o), mesh=mesh))
     return traced if direction == "forward" else hpmoe.vjp(traced)
 
 
 def avals(o: Options) -> list[hpmoe.Aval]:
     """The arguments of moe_ffn on one rank."""
-    local = o.experts // o.ep
+    local, inner = o.experts // o.ep, o.intermediate // shards_of(o)
     shapes = [(o.dtype, o.tokens, o.hidden), ("int32", o.tokens, o.top_k), ("float32", o.tokens, o.top_k),
-              (o.dtype, local, o.hidden, 2 * o.intermediate), (o.dtype, local, o.intermediate, o.hidden)]
+              (o.dtype, local, o.hidden, 2 * inner), (o.dtype, local, inner, o.hidden)]
     return [hpmoe.Aval(tuple(s), dtype) for dtype, *s in shapes]
+
+
+def shards_of(o: Options) -> int:
+    """Ranks that share an expert; 1 where the sizes say nothing of it."""
+    return getattr(o, "tp", 1)
 
 
 def rewritten(ir: AnyIR, stage: str, o: flags.FlagValues) -> AnyIR:

@@ -92,8 +92,8 @@ def _paper(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
 
 def _validate(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
     table = validation.rows(progress)
-    found = validation.summary(table)
-    return {"rows": table, **found}, validation.text(table, found)
+    found, left = validation.summary(table), validation.left_out(table, progress)
+    return {"rows": table, **found, "left_out": left}, validation.text(table, found, left)
 
 
 def _ablation(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:

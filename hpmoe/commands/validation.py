@@ -5,23 +5,51 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 
+import hpmoe
 from hpmoe.commands import paper_table
 from hpmoe.commands.published import published
+from hpmoe.commands.refit import PAPER, without
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
-
-PAPER = "HyperParallel-MoE (arXiv 2605.23764)"
 
 
 def rows(progress: Progress) -> list[Fields]:
     """One for each figure: source, work, unit, published, simulated, blind, missing."""
+    return [*_of_paper(progress), *_of_others(progress)]
+
+
+def left_out(table: Sequence[Fields], progress: Progress) -> dict[str, Fields]:
+    """For each source the errors of its rows by the model without it: by a machine that is refitted where it was fitted to
+    the source, and which constants that changes; as in the table for all others."""
+    out = {}
+    for source in dict.fromkeys(row["source"] for row in table):
+        mine = [row for row in table if row["source"] == source]
+        changed = {}
+        if not all(row["blind"] for row in mine):
+            progress(f"refitting without {source}")
+            machine = without(source)
+            changed = {name: getattr(machine, name) for name, _ in hpmoe.ascend_a3.constants
+                       if getattr(machine, name) != getattr(hpmoe.ascend_a3, name)}
+            mine = _of_paper(progress, machine) if source == PAPER else _of_others(progress, machine, source)
+        out[source] = {**_errors(mine), "refitted": changed}
+    return out
+
+
+def _of_paper(progress: Progress, machine: hpmoe.Machine = hpmoe.ascend_a3) -> list[Fields]:
     out = []
-    for row in paper_table.rows(4096, progress):
+    for row in paper_table.rows(4096, progress, machine):
         for side, unit in (("baseline", "ms"), ("fused", "ms")):
             name = "unfused" if side == "baseline" else side
             out.append(_row(PAPER, f"{row['direction']}, EP {row['ep']}, {name}", unit, row[f"paper_{side}_ms"],
                             row[f"{side}_ms"], False, ""))
-    for known in published():
+    return out
+
+
+def _of_others(progress: Progress, machine: hpmoe.Machine = hpmoe.ascend_a3, source: str | None = None) -> list[Fields]:
+    out = []
+    for known in published(machine):
+        if source not in (None, known.source):
+            continue
         progress(f"{known.source}: {known.work}")
         out.append(_row(known.source, known.work, known.unit, known.figure, known.simulate(), known.is_blind, known.missing))
     return out
@@ -35,7 +63,7 @@ def summary(table: Sequence[Fields]) -> Fields:
             "blind_without": {source: _errors(row for row in blind if row["source"] != source) for source in sources}}
 
 
-def text(table: Sequence[Fields], found: Fields) -> str:
+def text(table: Sequence[Fields], found: Fields, left: dict[str, Fields]) -> str:
     width = max(len(row["work"]) for row in table)
     lines = ["published beside simulated; f: a constant of the machine was fitted to it, or had it in view"]
     source = None
@@ -48,6 +76,10 @@ def text(table: Sequence[Fields], found: Fields) -> str:
         lines.append(f"{' ' if row['blind'] else 'f'} {row['work']:<{width}}  {figures}{missing}")
     lines += ["", *(f"{name}: {_said(found[name])}" for name in ("fitted", "blind")), "blind, without"]
     lines += [f"  {source}: {_said(errors)}" for source, errors in found["blind_without"].items()]
+    lines += ["", "a source's rows by the model without it"]
+    for source, errors in left.items():
+        refitted = ", ".join(f"{name} {value:.3g}" for name, value in errors["refitted"].items())
+        lines.append(f"  {source}: {_said(errors)}{f'; refitted: {refitted}' if refitted else ''}")
     return "\n".join(lines)
 
 

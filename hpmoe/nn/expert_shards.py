@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import mindspore as ms
 import numpy as np
@@ -74,7 +74,7 @@ def unshard_experts(weights: Array, mesh: Mesh, split: str) -> Array:
     check_argument(shape[0] == mesh.num_ranks, who, "weights", f"of {shape[0]} ranks", f"of the mesh's {mesh.num_ranks}")
     ep, tp, (local, *rest) = mesh.ep_size, mesh.tp_size, shape[1:]
     if split == "first":
-        return weights.reshape((ep, tp, local, *rest))[:, 0].reshape((ep * local, *rest))
+        return cast(Array, weights.reshape((ep, tp, local, *rest))[:, 0].reshape((ep * local, *rest)))
     axis, parts = _axis_and_parts(len(shape) - 1, split)
     check_argument(rest[axis - 1] % parts == 0, who, "weights", f"of shape {shape}",
                    f"of a multiple of {parts} in dimension {axis + 1}")

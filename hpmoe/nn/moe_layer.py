@@ -23,7 +23,7 @@ from hpmoe.ranks.gradients import all_reduce_gradients
 from hpmoe.ranks.world import World
 from hpmoe.router.counts import tokens_per_expert
 from hpmoe.runtime.transform import chain
-from hpmoe.support.errors import check_argument, is_number
+from hpmoe.support.errors import check_argument, is_int, is_number
 from hpmoe.support.mindspore_private import keep_whole
 from hpmoe.support.trees import Function, PyTree
 
@@ -192,6 +192,35 @@ class MoELayer(nn.Cell):
         if self.num_processes > 1:
             n = all_reduce_gradients(n, cast(World, self.mesh))
         ops.assign(self.expert_bias, self.expert_bias + mint.sign(mint.mean(n) - n) * self.rate)
+
+    def mask_experts(self, experts: Sequence[int]) -> None:
+        """Has no token choose some experts from now on, such as those whose weights are lost: their logits are -inf.
+
+        Others take the tokens that would have; weights of a token, losses and counts are as if there were no others.
+
+        Args:
+            experts: ids; none of them, and all may be chosen again.
+
+        A graph knows of it where it is compiled after this.
+
+        Raises:
+            ArgumentError: an id is out of range, or fewer experts than a token chooses are left.
+
+        Example:
+            >>> import mindspore as ms, hpmoe
+            >>> layer = hpmoe.nn.MoELayer(hidden_size=16, moe_ffn_hidden_size=8, num_moe_experts=4)
+            >>> layer.mask_experts([1])
+            >>> layer(ms.ops.ones((2, 3, 16))).shape, float(layer.tokens_per_expert[1])
+            ((2, 3, 16), 0.0)
+        """
+        who, num_experts = f"{self.who}.mask_experts", self.tokens_per_expert.shape[0]
+        is_ids = isinstance(experts, (list, tuple, range)) and all(is_int(e, 0, num_experts - 1) for e in experts)
+        check_argument(is_ids, who, "experts", repr(experts), f"a list of ids in 0..{num_experts - 1}")
+        left = num_experts - len(set(experts))
+        check_argument(left >= self.router.choice.top_k, who, "experts", f"{len(set(experts))} of {num_experts}",
+                       f"at most {num_experts - self.router.choice.top_k}: a token chooses {self.router.choice.top_k}")
+        masked = [float("-inf") if e in set(experts) else 0.0 for e in range(num_experts)]
+        self.router.masked = Tensor(masked, ms.float32) if len(experts) else None
 
     def balance(self, *, every: int, **options: PyTree) -> None:
         """Has experts moved between the ranks of the mesh, and hot ones copied, by `rebalance`.

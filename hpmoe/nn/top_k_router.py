@@ -36,6 +36,9 @@ class Choice:
         logits = matmul(_wide(hidden_states), _wide(router["weight"]), transpose=True)
         if "bias" in router:
             logits = logits + _wide(router["bias"])
+        if "masked" in router:  # -inf for experts that no token may choose
+            logits = logits + router["masked"]
+            expert_bias = None if expert_bias is None else expert_bias + router["masked"]
         ids, weights = route(logits, self.top_k, score=self.score, bias=expert_bias,
                              num_groups=self.num_groups, topk_groups=self.topk_groups, normalize=self.normalize,
                              scale=self.scale)
@@ -101,6 +104,7 @@ class TopKRouter(nn.Cell):
         self.has_bias = add_bias_linear
         if add_bias_linear:
             self.bias = zeros("bias", (num_moe_experts,), dtype)
+        self.masked: Tensor | None = None  # [E], -inf for experts that no token may choose; see MoELayer.mask_experts
         choice = self.choice
 
         def top_k_router(hidden_states: Tensor, router: Mapping[str, Tensor], expert_bias: Tensor | None
@@ -113,6 +117,8 @@ class TopKRouter(nn.Cell):
         found = {"weight": self.weight}
         if self.has_bias:
             found["bias"] = self.bias
+        if self.masked is not None:
+            found["masked"] = self.masked
         return found
 
     def construct(self, hidden_states: Tensor, expert_bias: Tensor | None = None) -> tuple[Tensor, Tensor]:

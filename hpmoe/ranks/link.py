@@ -10,6 +10,8 @@ import numpy as np
 
 from hpmoe.ranks.rendezvous import Group
 
+MESSAGE_BYTES, LEAST_BYTES, MOST_BYTES = 1 << 20, 1 << 12, 1 << 28  # of a message to another host
+
 
 class Traffic(NamedTuple):
     """What a rank has sent to other hosts, signs of life apart.
@@ -67,16 +69,16 @@ class Link(Protocol):
         ...
 
 
-_makers: list[Callable[[Group], Link]] = []
+_makers: list[Callable[[Group, int], Link]] = []
 
 
-def register_link(make: Callable[[Group], Link]) -> None:
-    """Says what makes the Link of processes that have met."""
+def register_link(make: Callable[[Group, int], Link]) -> None:
+    """Says what makes the Link of processes that have met, with the most bytes of a message."""
     _makers[:] = [make]
 
 
-def make_link(group: Group) -> Link:
-    """The Link of a group, which needs its connections no longer."""
-    link = _makers[0](group)
+def make_link(group: Group, message_bytes: int) -> Link:
+    """The Link of a group, which needs its connections no longer; messages to other hosts have so many bytes at most."""
+    link = _makers[0](group, message_bytes)
     group.close()
     return link

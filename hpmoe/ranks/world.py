@@ -12,7 +12,7 @@ import numpy as np
 from hpmoe.machines.machine import Mesh
 from hpmoe.ranks.hosts import Place, find_hosts, meet_all
 from hpmoe.ranks.launchers import Launched, find_launched, is_scheduler
-from hpmoe.ranks.link import Link, make_link
+from hpmoe.ranks.link import LEAST_BYTES, MESSAGE_BYTES, MOST_BYTES, Link, make_link
 from hpmoe.ranks.points import HostPoint
 from hpmoe.ranks.rendezvous import Group, Member, meet
 from hpmoe.ranks.scheduler import serve_scheduler
@@ -96,17 +96,19 @@ class _Process:
         self.pid, self.lock = os.getpid(), new_lock()
         self.everyone: tuple[Group, Link] | None = None
         self.place: Place | None = None  # where there are several hosts
+        self.message_bytes = MESSAGE_BYTES
         self.worlds: dict[Mesh, World] = {}
         self.failure: LaunchError | None = None
 
-    def find(self, launched: Launched, mesh: Mesh, timeout: float) -> World:
+    def find(self, launched: Launched, mesh: Mesh, timeout: float, message_bytes: int) -> World:
         if self.failure is not None:
             raise self.failure
         try:
             if self.everyone is None:
+                self.message_bytes = message_bytes
                 names = [f"rank {r}" for r in range(launched.size)]
                 self.place, group = meet_all(launched, names, timeout)
-                self.everyone = group, make_link(group)
+                self.everyone = group, make_link(group, self.message_bytes)
             if mesh not in self.worlds:
                 self.worlds[mesh] = self._make(launched, mesh, timeout)
         except LaunchError as error:
@@ -135,16 +137,16 @@ class _Process:
             def gather(what: str, data: bytes) -> list[bytes]:
                 told = link.meet(what, data)
                 return [told[r] for r in ranks]
-            return make_link(find_hosts(self.place, tag, gather, rank, names, timeout))
+            return make_link(find_hosts(self.place, tag, gather, rank, names, timeout), self.message_bytes)
         known: dict[str, Member] = {member.name: member for member in group.members}
-        return make_link(meet(HostPoint(launched.run, tag), rank, names, timeout, known))
+        return make_link(meet(HostPoint(launched.run, tag), rank, names, timeout, known), self.message_bytes)
 
 
 _process = _Process()
 
 
 def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None = None,
-          timeout: float = TIMEOUT_S) -> World:
+          timeout: float = TIMEOUT_S, message_bytes: int = MESSAGE_BYTES) -> World:
     """The ranks of the launcher as a Mesh: every process is one rank, and brings its own tensors, without a rank axis.
 
     Start the script with `hpmoe launch -n N`, `msrun --worker_num=N`, `mpirun -n N` or `srun -n N`. Not launched, it is one
@@ -158,6 +160,7 @@ def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None
         tp_size: ranks of a group, each of which holds a shard of each of the group's experts; see `hpmoe.Mesh`.
         node_size: how many consecutive ranks are a node, see Mesh.
         timeout: seconds for the last rank to come.
+        message_bytes: of a message to a rank of another host, at most; between 4096 and 2**28. The first call decides.
 
     Raises:
         ArgumentError: ep_size * tp_size does not divide the number of processes, or node_size it.
@@ -173,6 +176,9 @@ def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None
     check_argument(is_int(tp_size), "hpmoe.world", "tp_size", repr(tp_size), "a positive int")
     is_time = is_number(timeout) and timeout > 0
     check_argument(is_time, "hpmoe.world", "timeout", repr(timeout), "a number of seconds above 0")
+    is_size = is_int(message_bytes) and LEAST_BYTES <= message_bytes <= MOST_BYTES
+    check_argument(is_size, "hpmoe.world", "message_bytes", repr(message_bytes),
+                   f"an int from {LEAST_BYTES} to {MOST_BYTES}")
     if is_scheduler():
         serve_scheduler()
     launched = find_launched()
@@ -188,4 +194,4 @@ def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None
     check_argument(os.getpid() == _process.pid, "hpmoe.world", "this process", "forked from a rank",
                    "the one that the launcher started")
     with _process.lock:
-        return dataclasses.replace(_process.find(launched, mesh, float(timeout)), node_size=node_size)
+        return dataclasses.replace(_process.find(launched, mesh, float(timeout), message_bytes), node_size=node_size)

@@ -206,6 +206,22 @@ void Routing::hear(int32_t rank, const int32_t* words, const int32_t* counts) {
   std::partial_sum(first, first + num_destinations(), theirs.sent_start.begin() + 1);
 }
 
+bool Routing::is_sound(int32_t rank) const {
+  const RankRoute& theirs = ranks_[rank];
+  const auto count = [](const std::vector<int32_t>& start, int32_t e) { return start[e + 1] - start[e]; };
+  int64_t sum = 0;
+  for (int32_t e = 0; e < num_destinations(); sum += count(theirs.sent_start, e++))
+    if (count(theirs.sent_start, e) < 0) return false;
+  for (int64_t i = 0; i < num_entries(); ++i)
+    if (theirs.told.entries[i] < 0 || theirs.told.entries[i] >= num_entries()) return false;
+  for (int64_t i = 0; experts_ && i < num_entries(); ++i) {
+    const int32_t expert = theirs.told.expert[i], place = theirs.told.place[i];
+    if (expert < -1 || expert >= experts_->num_destinations()) return false;
+    if (expert >= 0 && (place < 0 || place >= count(experts_->ranks_[rank].sent_start, expert))) return false;
+  }
+  return sum <= num_entries();
+}
+
 bool Routing::has_counts(int32_t rank, const int32_t* counts) const {
   const std::vector<int32_t>& start = ranks_[rank].sent_start;
   for (int32_t e = 0; e < num_destinations(); ++e)

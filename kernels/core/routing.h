@@ -89,6 +89,8 @@ class Routing {
   int64_t told_words() const;
   void tell(int32_t rank, int32_t* words) const;
   void hear(int32_t rank, const int32_t* words, const int32_t* counts);
+  // Whether what was heard of a rank points nowhere but to entries that there are, as it may not of another machine.
+  bool is_sound(int32_t rank) const;
   // Whether those counts are of what the rank has sorted.
   bool has_counts(int32_t rank, const int32_t* counts) const;
 

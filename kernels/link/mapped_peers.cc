@@ -44,9 +44,22 @@ Code MappedPeers::meet(std::vector<Routing>& routings, const InterruptWatch& wat
   if (has_failed_to_meet_) return code;
   link_.begin_launch();
   for (int32_t rank = 0; rank < size(); ++rank) {
-    if (rank != first()) hear(rank, reinterpret_cast<const int64_t*>(link_.told(rank)), routings);
+    if (rank == first()) continue;
+    const bool is_whole = link_.told_bytes(rank) == bytes;
+    if (is_whole) hear(rank, reinterpret_cast<const int64_t*>(link_.told(rank)), routings);
+    if (is_whole && (!link_.distant(rank) || is_sound(rank, routings))) continue;
+    status.rank = rank;
+    return Code::BAD_IMAGE;
   }
   return Code::OK;
+}
+
+// What a rank of another machine has told.
+bool MappedPeers::is_sound(int32_t rank, const std::vector<Routing>& routings) const {
+  const int64_t num_tokens = ranks()[rank].num_tokens;
+  for (int32_t i = 0; i < image_.header->num_routes; ++i)
+    if (num_tokens < 0 || num_tokens > image_.routes[i].num_tokens || !routings[i].is_sound(rank)) return false;
+  return true;
 }
 
 Status MappedPeers::end(const Status& status) {

@@ -22,6 +22,7 @@ class MappedPeers : public Peers {
   int64_t rows_of(const Op& op, const std::vector<Routing>& routings) const;
   std::vector<LandingRows> landing_rows(const std::vector<Routing>& routings) const;
   void tell(const std::vector<Routing>& routings, int64_t* words) const;
+  bool is_sound(int32_t rank, const std::vector<Routing>& routings) const;
   void hear(int32_t rank, const int64_t* words, std::vector<Routing>& routings);
   const int32_t* counts_of(int32_t route, int32_t rank) const;
 

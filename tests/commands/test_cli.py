@@ -81,7 +81,7 @@ def test_the_package_runs_as_the_command():
     ("show --ep=8192 --experts=8192", "hpmoe show: flag --ep=8192: it must be at most 4096"),
     ("show --experts=4194306", "hpmoe show: flag --experts=4194306: it must be at most 4194304"),
     ("show --hidden=1073741824", "hpmoe show: flag --hidden=1073741824: it must be at most 1073741823 with these experts"),
-    ("plan-layer --tp=2", "hpmoe plan-layer: flag --tp=2: it must be 1: hpmoe does not cut an expert among ranks"),
+    ("plan-layer --tp=3", "hpmoe plan-layer: flag --tp=3: it must be a power of two that divides --ranks and the model's"),
     ("plan --intermediate=1073741824", "hpmoe plan: flag --intermediate=1073741824: it must be at most 67108863 with these"),
     ("plan --tokens=1073741824", "hpmoe plan: flag --tokens=1073741824: it must be at most 268435455 with these experts"),
     ("simulate --tokens=8388608",

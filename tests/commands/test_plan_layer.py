@@ -34,6 +34,17 @@ def test_a_table_of_layouts(capsys):
     assert all(line.count(" to ") == 3 for line in lines[2:4])
 
 
+def test_layouts_whose_experts_are_shared(capsys):
+    """TP keeps weights and work of a rank; a row goes to every rank of its expert's group."""
+    rows = json.loads(run(capsys, *QUICK, "--layouts=1", "--bands=0", "--tp=2", "--json")[1])["rows"]
+    assert [(r["ep"], r["tp"], r["dp"]) for r in rows] == [(8, 1, 1), (4, 2, 1)]
+    whole, shared = rows
+    assert shared["memory_gib"] == pytest.approx(whole["memory_gib"], rel=0.05) and shared["imbalance"] == 1
+    assert whole["forward_ms"] < shared["forward_ms"] < 1.3 * whole["forward_ms"]
+    status, _, err = run(capsys, *QUICK, "--tp=3")
+    assert status == 2 and "flag --tp=3: it must be a power of two that divides --ranks" in err
+
+
 def test_figures_are_those_of_the_layer(capsys):
     row = json.loads(run(capsys, *QUICK, "--layouts=1", "--bands=0", "--routing=W5", "--seed=3", "--json")[1])["rows"][0]
     o = type("o", (), {"tokens": 64, "dtype": "bfloat16", "model": "gpt-oss"})

@@ -18,7 +18,7 @@ namespace hpmoe {
 #ifndef LAYER_RANKS
 #define LAYER_RANKS 2
 #endif
-constexpr int R = LAYER_RANKS, E = 4, L = E / R, K = 2, T = 10, H = 6, I = 5, B = 4, S = (R * T * K + B - 1) / B + L,
+constexpr int R = LAYER_RANKS, E = 4, L = E / R, K = 2, T = 10, H = 6, I = 5, B = 4, S = (R * T * K + B - 1) / B + 2 * L,
               Z = (R * T + B - 1) / B + 1;
 constexpr int kTiles = (T + B - 1) / B;
 // ENTRIES is WEIGHTS, a row for each entry. ONCE, THERE and SUMS are tokens that came once, weights and what goes back of
@@ -33,6 +33,7 @@ struct Variant {
   DropPolicy policy;
   double factor;  // of the capacity
   bool is_once = false;
+  int32_t alignment = 1;  // at most B
 
   bool drops() const { return policy == DropPolicy::POSITION || policy == DropPolicy::PROBS; }
   Dtype dtype_of(int array) const { return array == IDS || array == DROPPED ? Dtype::INT32 : dtype; }
@@ -89,9 +90,10 @@ inline void add_arrays(ImageWriter& w, const Variant& variant) {
     w.buffers.push_back({kCols[i], per_expert, int32_t(variant.dtype_of(i)), kRows[i]});
   }
   const int weights = variant.policy == DropPolicy::PROBS ? WEIGHTS : -1;
-  w.routes.push_back({IDS, E, L, K, S, T, 0, int32_t(variant.policy), weights, 0, -1, w.tile_rows, 1, 0, variant.factor});
+  w.routes.push_back({IDS, E, L, K, S, T, 0, int32_t(variant.policy), weights, 0, -1, w.tile_rows, variant.alignment, 0, 1,
+                      0, variant.factor});
   if (variant.is_once)
-    w.routes.push_back({IDS, R, 1, K, Z, T, 0, int32_t(DropPolicy::NONE), -1, 0, 0, w.tile_rows, 1, 0, 0});
+    w.routes.push_back({IDS, R, 1, K, Z, T, 0, int32_t(DropPolicy::NONE), -1, 0, 0, w.tile_rows, 1, 0, 1, 0, 0});
 }
 
 // `way`: the route of what goes over links.

@@ -33,8 +33,10 @@ using namespace hpmoe;
 constexpr int64_t kHeapBytes = 32 << 20, kSecond = 1'000'000'000;
 constexpr int kCalls = 400;
 constexpr int kOdd = 1;  // the rank that something happens to
-const Variant kVariants[] = {
-    kPlain, {Dtype::BFLOAT16, DropPolicy::POSITION, 0.5}, {Dtype::FLOAT32, DropPolicy::NONE, 0, true}};
+const Variant kVariants[] = {kPlain,
+                             {Dtype::BFLOAT16, DropPolicy::POSITION, 0.5},
+                             {Dtype::FLOAT32, DropPolicy::NONE, 0, true},
+                             {Dtype::FLOAT32, DropPolicy::NONE, 0, false, 3}};
 
 // What all processes of a test see.
 struct Board {

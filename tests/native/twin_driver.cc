@@ -91,10 +91,15 @@ void test_failures(const Variant& variant) {
 
 int main(int argc, char** argv) {
   const int scale = argc > 1 ? std::atoi(argv[1]) : 1;
-  const Variant variants[] = {{Dtype::BFLOAT16, DropPolicy::NONE, 0},    {Dtype::FLOAT16, DropPolicy::NONE, 0},
-                              {Dtype::BFLOAT16, DropPolicy::ERROR, 4.0}, {Dtype::FLOAT16, DropPolicy::POSITION, 0.5},
-                              {Dtype::BFLOAT16, DropPolicy::PROBS, 0.5}, {Dtype::BFLOAT16, DropPolicy::NONE, 0, true},
-                              {Dtype::FLOAT32, DropPolicy::NONE, 0}};
+  const Variant variants[] = {{Dtype::BFLOAT16, DropPolicy::NONE, 0},
+                              {Dtype::FLOAT16, DropPolicy::NONE, 0},
+                              {Dtype::BFLOAT16, DropPolicy::ERROR, 4.0},
+                              {Dtype::FLOAT16, DropPolicy::POSITION, 0.5},
+                              {Dtype::BFLOAT16, DropPolicy::PROBS, 0.5},
+                              {Dtype::BFLOAT16, DropPolicy::NONE, 0, true},
+                              {Dtype::FLOAT32, DropPolicy::NONE, 0},
+                              {Dtype::BFLOAT16, DropPolicy::NONE, 0, false, 3},
+                              {Dtype::FLOAT32, DropPolicy::POSITION, 0.5, false, 4}};
   for (const Variant& variant : variants)
     for (int num_blocks : {1, 2}) test_layer(variant, num_blocks, 10 * scale);
   test_failures(variants[0]);

@@ -332,3 +332,9 @@ def test_ranks_that_are_processes_are_one_rank_where_nobody_launches_them(printe
     text = printed("11_ranks_are_processes.py")
     losses = numbers_after("loss", text)
     assert len(losses) == 4 and losses == sorted(losses, reverse=True) and text.endswith("1 rank\n")
+
+
+def test_a_run_goes_on_from_its_files(printed):
+    text = printed("19_restart_at_another_size.py")
+    first, went_on, resumed = re.findall(r"steps.*: ([\d. ]+)$", text, re.M)
+    assert "lost experts: none" in text and len(first.split()) == 5 and went_on == resumed and first != went_on

@@ -48,7 +48,7 @@ def held():
     """MiB of this process and of the largest heap that it maps, threads, and open files."""
     status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
     files = [path for path in Path("/proc/self/fd").iterdir() if path.exists()]
-    heap = max(path.stat().st_blocks for path in files if "memfd:hpmoe" in os.readlink(path)) / 2048
+    heap = max((path.stat().st_blocks for path in files if "memfd:hpmoe" in os.readlink(path)), default=0) / 2048
     return int(status["VmRSS"].split()[0]) / 1024, heap, int(status["Threads"]), len(files)
 
 

@@ -37,7 +37,7 @@ def run_hosts():
             if between is not None:
                 group.sockets = [each and between(rank, other, each) for other, each in enumerate(group.sockets)]
             assert [each is None for each in group.sockets] == [r // node_size == rank // node_size for r in range(size)]
-            return f(Link(group, 20.0, heap_bytes=1 << 24, **options))
+            return f(Link(group, timeout=20.0, heap_bytes=1 << 24, **options))
         return on_threads(size, rank_of)
 
     yield run

@@ -26,7 +26,7 @@ def run_ranks():
         def rank_of(rank):
             group = meet(HostPoint(run_of, ""), rank, names_of(size), 10)
             groups.append(group)
-            return f(Link(group, timeout, heap_bytes=1 << 24))
+            return f(Link(group, timeout=timeout, heap_bytes=1 << 24))
         return on_threads(size, rank_of)
 
     yield run

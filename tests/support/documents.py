@@ -30,7 +30,7 @@ class Block:
     @property
     def file(self):
         """The file that the block is, named in its first line; None of another block."""
-        named = re.match(r"# ([\w/]+\.py)\n", self.text) if self.language == "python" else None
+        named = re.match(r"# ([\w/]+\.(?:py|toml))\n", self.text) if self.language in ("python", "toml") else None
         return named and named[1]
 
     @property

@@ -72,17 +72,6 @@ cases("GroupedMLP", {
     "weights of other tokens": _experts(weights=ops.ones((3, 1))),
 })
 cases("nn", {"a limit of nothing": lambda: nn.clamped_swiglu(0)})
-WEIGHT, SHARDS = ops.ones((2, 8, 6)), Mesh(2, tp_size=2)
-cases("shards of experts", {
-    "sizes that they do not divide": _made(moe_ffn_hidden_size=3, mesh=SHARDS),
-    "of no mesh": lambda: nn.shard_experts(WEIGHT, 4, "rows"),
-    "by an unknown split": lambda: nn.shard_experts(WEIGHT, SHARDS, "cols"),
-    "of a list": lambda: nn.shard_experts([[1.0]], SHARDS, "columns"),
-    "of experts that do not divide": lambda: nn.shard_experts(WEIGHT, Mesh(3), "rows"),
-    "of columns that do not divide": lambda: nn.shard_experts(WEIGHT, SHARDS, "gate_up"),
-    "of other ranks put together": lambda: nn.unshard_experts(ops.ones((2, 1, 8, 3)), SHARDS, "columns"),
-    "of halves that are none": lambda: nn.unshard_experts(ops.ones((4, 1, 8, 3)), SHARDS, "gate_up"),
-})
 
 
 def _axes(in_axes, *args):

@@ -1,0 +1,101 @@
+"""Files of ranks: MindSpore checkpoints of what a rank holds, with a few words on where that belongs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor
+
+from hpmoe.machines.machine import Mesh
+from hpmoe.ranks.world import World
+from hpmoe.support.errors import check_argument
+
+HEADER = ("hpmoe_save", "hpmoe_ep_size", "hpmoe_tp_size", "hpmoe_rank", "hpmoe_is_copy")
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardFile:
+    """A file, and whose shard it has: of rank `rank` of ep_size * tp_size, at the save of this name."""
+
+    path: Path
+    save: str
+    ep_size: int
+    tp_size: int
+    rank: int
+    is_copy: bool
+
+    @property
+    def num_ranks(self) -> int:
+        return self.ep_size * self.tp_size
+
+    def arrays(self, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
+        """Those whose names are wanted."""
+        found = ms.load_checkpoint(str(self.path), choice_func=lambda name: name in HEADER or wanted(name))
+        return {name: parameter.asnumpy() for name, parameter in found.items() if name not in HEADER}
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Which part of the experts is held here: of a process its own, else all of them."""
+
+    mesh: Mesh
+    rank: int
+
+    @staticmethod
+    def of(mesh: Mesh | None) -> Place:
+        if isinstance(mesh, World):
+            return Place(Mesh(mesh.ep_size, tp_size=mesh.tp_size), mesh.rank % mesh.num_ranks)
+        return Place(Mesh(1), 0)
+
+    def experts(self, num_local: int) -> range:
+        """Those held, of which there are so many."""
+        group = self.rank // self.mesh.tp_size
+        return range(group * num_local, (group + 1) * num_local)
+
+
+def write_file(folder: Path, place: Place, save: str, rank: int, arrays: Mapping[str, np.ndarray]) -> None:
+    """Under another name first, so that no file is ever half of one."""
+    is_copy = rank != place.rank
+    folder.mkdir(parents=True, exist_ok=True)
+    on = f".copy_on_{place.rank:05}" if is_copy else ""
+    path = folder / f"rank_{rank:05}_of_{place.mesh.num_ranks:05}{on}.ckpt"
+    unfinished = folder / f".{path.stem}.{save}.unfinished.ckpt"
+    header = (save, place.mesh.ep_size, place.mesh.tp_size, rank, is_copy)
+    ms.save_checkpoint([{"name": name, "data": Tensor(array)} for name, array in arrays.items()], str(unfinished),
+                       append_dict=dict(zip(HEADER, header, strict=True)))
+    unfinished.replace(path)
+
+
+def find_files(who: str, folder: Path) -> dict[int, ShardFile]:
+    """The file of each rank of the save in a folder; a copy where its own is missing."""
+    paths = sorted(p for p in folder.glob("*.ckpt") if not p.name.startswith("."))
+    check_argument(bool(paths), who, "folder", str(folder), "a folder with the files of save_shards")
+    files: dict[int, ShardFile] = {}
+    first = _header(who, paths[0])
+    for file in (_header(who, path) for path in paths):
+        is_alike = (file.save, file.ep_size, file.tp_size) == (first.save, first.ep_size, first.tp_size)
+        check_argument(is_alike, who, "folder",
+                       f"{folder}, where {file.path.name} is of another save than {first.path.name}", "a folder of one save")
+        other = files.get(file.rank)
+        check_argument(other is None or other.is_copy or file.is_copy, who, "folder",
+                       f"{folder}, where {file.path.name} and {getattr(other, 'path', file.path).name} are both of rank "
+                       f"{file.rank}", "with one file of each rank")
+        if other is None or other.is_copy:
+            files[file.rank] = file
+    return files
+
+
+def _header(who: str, path: Path) -> ShardFile:
+    try:
+        found = ms.load_checkpoint(str(path), choice_func=lambda name: name in HEADER)
+    except ValueError:  # it is broken, or has none of these
+        found = {}
+    check_argument(set(HEADER) <= set(found), who, "folder",
+                   f"{path.parent}, where {path.name} is no whole file of save_shards", "a folder of such files alone")
+    save, *numbers = (found[name] for name in HEADER)
+    ep_size, tp_size, rank, is_copy = (int(n.asnumpy()) if isinstance(n, Tensor) else int(n) for n in numbers)
+    return ShardFile(path, str(save), ep_size, tp_size, rank, bool(is_copy))

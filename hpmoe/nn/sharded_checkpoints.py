@@ -1,0 +1,220 @@
+"""Checkpoints of ranks that hold some of the experts each: a file for each rank, read again on any number of ranks.
+
+Experts are read from the files of the groups that held them, what all ranks hold alike from any file.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from mindspore import Parameter, Tensor, nn
+
+from hpmoe.machines.machine import Mesh
+from hpmoe.nn.expert_shards import shard_experts, unshard_experts
+from hpmoe.nn.grouped_mlp import GroupedMLP
+from hpmoe.nn.shard_files import Place, ShardFile, find_files, write_file
+from hpmoe.ranks.world import World
+from hpmoe.support.errors import check_argument, is_int
+
+
+class States:
+    """What is saved of a Cell and its optimizer.
+
+    Attributes:
+        parameters: by name.
+        splits: of those of experts, what shards of an expert divide; see `shard_experts`.
+    """
+
+    def __init__(self, who: str, cell: nn.Cell, optimizer: nn.Cell | None):
+        wanted = "a Cell with experts of hpmoe.nn"
+        check_argument(isinstance(cell, nn.Cell), who, "cell", f"a {type(cell).__name__}", wanted)
+        check_argument(optimizer is None or isinstance(optimizer, nn.Cell), who, "optimizer",
+                       f"a {type(optimizer).__name__}", "an optimizer of MindSpore, or None")
+        of_cell = {p.name: p for p in cell.get_parameters()}
+        self.splits: dict[str, str] = {}
+        for _, part in cell.cells_and_names():
+            if isinstance(part, GroupedMLP):
+                given = ((getattr(part, name, None), split) for name, split in part.splits.items())
+                self.splits.update({p.name: split for p, split in given if isinstance(p, Parameter)})
+        check_argument(bool(self.splits), who, "cell", f"a {type(cell).__name__} without them", wanted)
+        of_optimizer = {} if optimizer is None else {p.name: p for p in optimizer.get_parameters() if p.name not in of_cell}
+        for name, p in of_optimizer.items():
+            weight = next((w for w in self.splits if name.endswith(f".{w}") and p.shape == of_cell[w].shape), None)
+            if weight is not None:
+                self.splits[name] = self.splits[weight]
+        self.parameters: Mapping[str, Parameter] = {**of_cell, **of_optimizer}
+
+
+def save_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, optimizer: nn.Cell | None = None, *,
+                copies: int = 0) -> None:
+    """Writes what this rank holds of a Cell with experts, and of its optimizer, to a file of its own.
+
+    All ranks call it, and the files of all are there when it returns. Of ranks that hold the same experts those of the first
+    group write. `load_shards` reads them on any number of ranks. A folder has the files of one save: give each its own.
+
+    Args:
+        folder: made where there is none.
+        cell: with an `hpmoe.nn.MoELayer` or `GroupedMLP`.
+        mesh: that of the cell, `hpmoe.world()`; virtual ranks, or None, are one holder of all experts.
+        optimizer: whose state is saved with it.
+        copies: of how many ranks after this one the experts are written here too, so that they outlive these ranks' files.
+
+    Raises:
+        ArgumentError: an argument does not fit.
+        LaunchError: another rank has failed or ended.
+
+    Example:
+        >>> import tempfile, hpmoe
+        >>> experts = hpmoe.nn.GroupedMLP(hidden_size=8, moe_ffn_hidden_size=4, num_moe_experts=2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     hpmoe.nn.save_shards(folder, experts)
+        ...     print(hpmoe.nn.load_shards(folder, experts))
+        []
+    """
+    who = "hpmoe.nn.save_shards"
+    check_argument(mesh is None or isinstance(mesh, Mesh), who, "mesh", repr(mesh), "an hpmoe.Mesh, hpmoe.world(), or None")
+    place, states = Place.of(mesh), States(who, cell, optimizer)
+    others = place.mesh.num_ranks - 1
+    check_argument(is_int(copies, 0, others), who, "copies", repr(copies), f"an int in 0..{others}, of the other ranks")
+    folder = Path(folder)
+    if not isinstance(mesh, World) or mesh.everyone is None or mesh.link is None:
+        write_file(folder, place, uuid.uuid4().hex, place.rank, {n: p.asnumpy() for n, p in states.parameters.items()})
+        return
+    writes = mesh.rank < mesh.num_ranks
+    with mesh.everyone.calling(who):
+        save = mesh.everyone.meet("the name of the save", uuid.uuid4().hex.encode())[0].decode()
+        if writes:
+            write_file(folder, place, save, place.rank, {n: p.asnumpy() for n, p in states.parameters.items()})
+        mesh.everyone.meet("files are written", b"")
+    if copies:
+        _write_copies(who, folder, mesh, place, save, states, copies)
+
+
+def _write_copies(who: str, folder: Path, mesh: World, place: Place, save: str, states: States, copies: int) -> None:
+    """The experts of the ranks after this one, one array after the other: that of all ranks is in memory at a time."""
+    link, ranks = mesh.link, place.mesh.num_ranks
+    assert link is not None and mesh.everyone is not None
+    held = [(place.rank + i) % ranks for i in range(1, copies + 1)]
+    of_ranks: dict[int, dict[str, np.ndarray]] = {rank: {} for rank in held}
+    with link.calling(who):
+        for name in states.splits:
+            mine = states.parameters[name].asnumpy()
+            told = link.meet(f"{name}:{list(mine.shape)}", np.ascontiguousarray(mine).tobytes())
+            for rank in held:
+                of_ranks[rank][name] = np.frombuffer(told[rank], mine.dtype).reshape(mine.shape)
+    with mesh.everyone.calling(who):
+        for rank, arrays in of_ranks.items() if mesh.rank < mesh.num_ranks else ():
+            write_file(folder, place, save, rank, arrays)
+        mesh.everyone.meet("copies are written", b"")
+
+
+def load_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, optimizer: nn.Cell | None = None, *,
+                missing: str = "error") -> list[int]:
+    """Reads what this rank holds, from the files that `save_shards` wrote on any number of ranks.
+
+    Experts go from the groups that held them to those that do now, whole or in shards, with the optimizer's state of each;
+    what all ranks hold alike comes from one file. Nothing is set before all of it is found. Training then goes on with the
+    numbers that it had: bit for bit on as many ranks, else up to the order in which gradients of what all hold are summed.
+
+    Args:
+        folder: of one save.
+        cell, mesh, optimizer: as for `save_shards`, with names and sizes as they were.
+        missing: what to do where a rank's file is not there, nor a copy of it: "error", or "zeros", which leaves its experts
+            at zero and says which these are: `MoELayer.mask_experts` then has no token choose them.
+
+    Returns:
+        The experts without weights, ids of the model, on all ranks the same.
+
+    Raises:
+        ArgumentError: files are missing, there twice, broken, of another save, or not what save_shards wrote; or they have
+            other names, shapes or numbers of experts than the cell.
+    """
+    who = "hpmoe.nn.load_shards"
+    check_argument(mesh is None or isinstance(mesh, Mesh), who, "mesh", repr(mesh), "an hpmoe.Mesh, hpmoe.world(), or None")
+    check_argument(missing in ("error", "zeros"), who, "missing", repr(missing), "\"error\" or \"zeros\"")
+    place, states, files = Place.of(mesh), States(who, cell, optimizer), find_files(who, Path(folder))
+    lost = [rank for rank in range(next(iter(files.values())).num_ranks) if rank not in files]
+    check_argument(not lost or missing == "zeros", who, "folder", f"{folder}, without files of ranks {_listed(lost)}",
+                   "with a file, or a copy, of each", "missing=\"zeros\" loads the others, and says which experts are lost.")
+    alike = next((f for f in files.values() if not f.is_copy), None)
+    check_argument(alike is not None, who, "folder", f"{folder}, of copies alone", "with one rank's own file at least")
+    assert alike is not None
+    is_whole = optimizer is not None  # else the optimizer's state may be in the files, and is left there
+    arrays = alike.arrays(lambda name: name not in states.splits and (is_whole or name in states.parameters))
+    reader = _Experts(who, states, files, place)
+    arrays.update(reader.arrays())
+    _check_arrays(who, alike.path, arrays, states)
+    for name, array in arrays.items():
+        states.parameters[name].set_data(Tensor(array, states.parameters[name].dtype))
+    return reader.lost(lost)
+
+
+class _Experts:
+    """Reads the experts that are held here from the files of the groups that held them."""
+
+    def __init__(self, who: str, states: States, files: Mapping[int, ShardFile], place: Place):
+        self.who, self.states, self.files, self.place = who, states, files, place
+        self.saved = next(iter(files.values()))
+        weight = next(iter(states.splits))
+        self.num_local = states.parameters[weight].shape[0]
+        num_experts = self.num_local * place.mesh.ep_size
+        self.per_group, rest = divmod(num_experts, self.saved.ep_size)
+        check_argument(rest == 0, who, "cell", f"of {num_experts} experts",
+                       f"of a multiple of {self.saved.ep_size}, the groups that saved them")
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Of each of the experts' states, what is held here."""
+        mine, parts = self.place.experts(self.num_local), {name: [] for name in self.states.splits}
+        for group in range(mine.start // self.per_group, -(-mine.stop // self.per_group)):
+            first = group * self.per_group
+            held = slice(max(mine.start - first, 0), min(mine.stop - first, self.per_group))
+            for name, array in self._of_group(group).items():
+                parts[name].append(array[held])
+        shard, mesh = self.place.rank % self.place.mesh.tp_size, Mesh(1, tp_size=self.place.mesh.tp_size)
+        return {name: np.ascontiguousarray(shard_experts(np.concatenate(found), mesh, self.states.splits[name])[shard])
+                for name, found in parts.items()}
+
+    def _of_group(self, group: int) -> dict[str, np.ndarray]:
+        """The whole experts of a group, zeros where a shard is lost."""
+        tp_size = self.saved.tp_size
+        files = [self.files.get(group * tp_size + s) for s in range(tp_size)]
+        whole = Mesh(1, tp_size=self.place.mesh.tp_size)
+        if None in files:
+            return {name: np.zeros_like(unshard_experts(np.stack([self._like(name)] * whole.tp_size), whole, split))
+                    for name, split in self.states.splits.items()}
+        shards = [file.arrays(lambda name: name in self.states.splits) for file in files if file is not None]
+        out = {}
+        for name, split in self.states.splits.items():
+            known = [s.get(name) for s in shards]
+            check_argument(all(a is not None and a.shape[:1] == (self.per_group,) for a in known), self.who, "cell",
+                           f"with {name} of {self.per_group} experts in each of {self.saved.ep_size} groups",
+                           f"what {getattr(files[0], 'path', '')} was saved of, "
+                           f"{[None if a is None else tuple(a.shape) for a in known]}")
+            out[name] = unshard_experts(np.stack([a for a in known if a is not None]), Mesh(1, tp_size=tp_size), split)
+        return out
+
+    def _like(self, name: str) -> np.ndarray:
+        """Zeros of as many experts as a group saved, in the shape that they have here."""
+        parameter = self.states.parameters[name]
+        return np.zeros((self.per_group, *parameter.shape[1:]), parameter.asnumpy().dtype)
+
+    def lost(self, ranks: Sequence[int]) -> list[int]:
+        groups = sorted({rank // self.saved.tp_size for rank in ranks})
+        return [e for group in groups for e in range(group * self.per_group, (group + 1) * self.per_group)]
+
+
+def _check_arrays(who: str, path: Path, arrays: Mapping[str, np.ndarray], states: States) -> None:
+    """ArgumentError unless the arrays are those of the parameters, by name and shape."""
+    wanted = {name: tuple(p.shape) for name, p in states.parameters.items()}
+    found = {name: tuple(a.shape) for name, a in arrays.items()}
+    wrong = [f"{name} is {found.get(name, 'missing')} there and {wanted.get(name, 'missing')} here"
+             for name in sorted({*wanted, *found}) if wanted.get(name) != found.get(name)]
+    check_argument(not wrong, who, "cell", f"other than {path.name} was saved of: {'; '.join(wrong[:8])}",
+                   "with the names and shapes that were saved")
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")

@@ -1,0 +1,139 @@
+"""Files of ranks: what is written on some is read on others; what is missing, doubled or foreign is refused."""
+
+import shutil
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+import hpmoe
+from hpmoe.nn import load_shards, save_shards, shard_experts
+from hpmoe.nn.shard_files import Place, find_files, write_file
+from hpmoe.nn.sharded_checkpoints import States, _Experts
+
+SIZES = {"hidden_size": 8, "moe_ffn_hidden_size": 8, "num_moe_experts": 8, "moe_router_topk": 2, "add_bias_linear": True,
+         "init_method_std": 0.5}
+
+
+def trained(seed=1):
+    """A layer and its optimizer, after a step."""
+    ms.set_seed(seed)
+    layer = hpmoe.nn.MoELayer(**SIZES)
+    weights = list(layer.trainable_params())
+    optimizer = ms.nn.Adam(weights, 0.01)
+    x = ms.Tensor(np.random.default_rng(seed).standard_normal((12, 8)), ms.float32)
+    optimizer(ms.grad(lambda x: (layer(x) ** 2).sum(), None, weights)(x))
+    return layer, optimizer
+
+
+def values(layer, optimizer):
+    states = States("", layer, optimizer)
+    return {name: p.asnumpy().copy() for name, p in states.parameters.items()}
+
+
+def written(folder, layer, optimizer, mesh, copies=0):
+    """The files of processes with these weights."""
+    states = States("", layer, optimizer)
+    for rank in range(mesh.num_ranks):
+        for of in range(rank, rank + 1 + copies):
+            of %= mesh.num_ranks
+            arrays = {n: p.asnumpy() if n not in states.splits else np.ascontiguousarray(
+                shard_experts(p.asnumpy(), mesh, states.splits[n])[of]) for n, p in states.parameters.items()}
+            write_file(folder, Place(mesh, rank), "one", of, {
+                n: a for n, a in arrays.items() if of == rank or n in states.splits})
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return trained()
+
+
+MESHES = [hpmoe.Mesh(1), hpmoe.Mesh(4), hpmoe.Mesh(2, tp_size=2), hpmoe.Mesh(1, tp_size=4)]
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_what_is_written_on_some_ranks_is_read_on_others(whole, mesh, tmp_path):
+    expected = values(*whole)
+    written(tmp_path, *whole, mesh)
+    other = trained(2)
+    assert any((a != expected[name]).any() for name, a in values(*other).items())
+    assert load_shards(tmp_path, *other[:1], None, other[1]) == []
+    for name, array in values(*other).items():
+        assert array.tobytes() == expected[name].tobytes(), name
+
+
+@pytest.mark.parametrize("saved", MESHES, ids=str)
+@pytest.mark.parametrize("mesh", [*MESHES[1:], hpmoe.Mesh(8), hpmoe.Mesh(2, tp_size=4)], ids=str)
+def test_each_rank_reads_its_own_part(whole, saved, mesh, tmp_path):
+    written(tmp_path, *whole, saved)
+    states, files = States("", *whole), find_files("", tmp_path)
+    for rank in range(mesh.num_ranks):
+        mine = {name: ms.Parameter(ms.Tensor(np.ascontiguousarray(shard_experts(
+            states.parameters[name].asnumpy(), mesh, split)[rank]))) for name, split in states.splits.items()}
+        own = object.__new__(States)
+        own.parameters, own.splits = mine, states.splits
+        for name, array in _Experts("", own, files, Place(mesh, rank)).arrays().items():
+            assert array.tobytes() == mine[name].asnumpy().tobytes(), (rank, name)
+
+
+def test_a_lost_file_is_an_error_or_experts_at_zero_that_no_token_chooses(whole, tmp_path):
+    written(tmp_path, *whole, hpmoe.Mesh(2, tp_size=2))
+    (tmp_path / "rank_00003_of_00004.ckpt").unlink()
+    layer, optimizer = trained(2)
+    before = values(layer, optimizer)
+    with pytest.raises(hpmoe.ArgumentError, match="without files of ranks 3; it must be with a file, or a copy, of each"):
+        load_shards(tmp_path, layer, None, optimizer)
+    assert all((a == before[name]).all() for name, a in values(layer, optimizer).items())
+    lost = load_shards(tmp_path, layer, None, optimizer, missing="zeros")
+    assert lost == [4, 5, 6, 7]
+    layer.mask_experts(lost)
+    x = ms.Tensor(np.random.default_rng(3).standard_normal((20, 8)), ms.float32)
+    out = layer(x).asnumpy()
+    assert layer.tokens_per_expert.asnumpy()[4:].tolist() == [0] * 4 and layer.tokens_per_expert.asnumpy().sum() == 40
+    left = hpmoe.nn.MoELayer(**{**SIZES, "num_moe_experts": 4})  # the layer of the experts that are left
+    for p in left.get_parameters():
+        p.set_data(ms.Tensor(values(*whole)[p.name][:4]))
+    np.testing.assert_allclose(out, left(x).asnumpy(), rtol=1e-5, atol=1e-6)
+    layer.mask_experts([])
+    assert (layer(x).asnumpy() != out).any()
+
+
+def test_a_copy_stands_in_for_a_lost_file(whole, tmp_path):
+    written(tmp_path, *whole, hpmoe.Mesh(4), copies=1)
+    for name in ("rank_00002_of_00004.ckpt", "rank_00000_of_00004.copy_on_00003.ckpt"):
+        (tmp_path / name).unlink()
+    layer, optimizer = trained(2)
+    assert load_shards(tmp_path, layer, None, optimizer) == []
+    expected = values(*whole)
+    assert all((a == expected[name]).all() for name, a in values(layer, optimizer).items())
+
+
+def test_doubled_foreign_and_broken_files_are_refused(whole, tmp_path):
+    def refused(match, layer=whole[0], optimizer=whole[1]):
+        with pytest.raises(hpmoe.ArgumentError, match=match):
+            load_shards(tmp_path, layer, None, optimizer)
+    refused("it must be a folder with the files of save_shards")
+    written(tmp_path, *whole, hpmoe.Mesh(4))
+    one = tmp_path / "rank_00001_of_00004.ckpt"
+    shutil.copy(one, tmp_path / "rank_00007_of_00004.ckpt")
+    refused("rank_00007_of_00004.ckpt and rank_00001_of_00004.ckpt are both of rank 1")
+    (tmp_path / "rank_00007_of_00004.ckpt").unlink()
+    other = hpmoe.nn.MoELayer(**{**SIZES, "hidden_size": 4})
+    refused(r"saved of: experts.bias2 is \(8, 8\) there and \(8, 4\) here; experts.weight1 is", other, None)
+    refused("with accum.experts.weight1 of 2 experts in each of 4 groups", optimizer=ms.nn.SGD(
+        whole[0].trainable_params(), 0.1, 0.9))
+    refused("of 6 experts; it must be of a multiple of 4", hpmoe.nn.MoELayer(**{**SIZES, "num_moe_experts": 6}), None)
+    write_file(tmp_path, Place(hpmoe.Mesh(4), 1), "two", 1, {})
+    refused("is of another save than")
+    ms.save_checkpoint([{"name": "w", "data": ms.Tensor([1.0])}], str(one))
+    refused("rank_00001_of_00004.ckpt is no whole file of save_shards")
+    one.write_bytes(one.read_bytes()[:9])
+    refused("rank_00001_of_00004.ckpt is no whole file")
+
+
+def test_virtual_ranks_are_one_holder(whole, tmp_path):
+    layer = hpmoe.nn.MoELayer(**SIZES, mesh=hpmoe.Mesh(2, tp_size=2))
+    save_shards(tmp_path, whole[0])
+    assert [p.name for p in tmp_path.iterdir()] == ["rank_00000_of_00001.ckpt"]
+    assert load_shards(tmp_path, layer, hpmoe.Mesh(2, tp_size=2)) == []
+    assert (layer.experts.weight1 == whole[0].experts.weight1).all()
