@@ -6,24 +6,24 @@ import contextlib
 import contextvars
 import functools
 from collections.abc import Callable, Iterator
-from typing import ParamSpec, TypeVar
+from typing import TypeVar, cast
 
 from hpmoe.support.errors import check_argument
 
-P, R = ParamSpec("P"), TypeVar("R")
+F = TypeVar("F", bound=Callable[..., object])
 RULES: dict[str, str] = {}  # what each does, the first sentence of its function's text
 _left_out: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar("left_out", default=frozenset())
 
 
-def rule(name: str, otherwise: Callable[P, R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def rule(name: str, otherwise: Callable[..., object]) -> Callable[[F], F]:
     """Makes a function a rule of that name: where it is left out, `otherwise` is called in its place."""
-    def decorate(f: Callable[P, R]) -> Callable[P, R]:
+    def decorate(f: F) -> F:
         RULES[name] = " ".join((f.__doc__ or "").split(".")[0].split(":")[0].split())
 
         @functools.wraps(f)
-        def either(*args: P.args, **kwargs: P.kwargs) -> R:
+        def either(*args: object, **kwargs: object) -> object:
             return (otherwise if name in _left_out.get() else f)(*args, **kwargs)
-        return either
+        return cast(F, either)
     return decorate
 
 
