@@ -1,0 +1,118 @@
+"""More faults of the Ascend kernel: memory of wrong sizes, meetings left out, cores miscounted, polls misread, and what an
+earlier launch or task has left taken for this one's."""
+
+from ascend_mutants import mutant, shown_in
+
+SIZES = (
+    mutant("room for two of three inputs", "vector_unit.h", (
+        "pipe->InitBuffer(inputs, 2, kMaxInputs * kPieceBytes);", "pipe->InitBuffer(inputs, 2, kPieceBytes);")),
+    mutant("results in half the room", "vector_unit.h", (
+        "pipe->InitBuffer(outputs, kNumOutputs, kPieceBytes);",
+        "pipe->InitBuffer(outputs, kNumOutputs, kPieceBytes / 16);")),
+    mutant("rows that pass through less than a row", "vector_unit.h", (
+        "pipe->InitBuffer(passing, 2, kPassBytes);", "pipe->InitBuffer(passing, 2, kBlockBytes);")),
+    *shown_in("many choices", mutant("entries that do not fit their list", "vector_unit.h", (
+        "pipe->InitBuffer(entries_, kEntryWords * sizeof(int32_t));", "pipe->InitBuffer(entries_, kBlockBytes);"))),
+    mutant("one block for four signals", "vector_unit.h", (
+        "pipe->InitBuffer(signal_, kNumSignals * kBlockBytes);", "pipe->InitBuffer(signal_, kBlockBytes);")),
+    mutant("no room in L1 for an AIC's signals", "cube_unit.h", (
+        "pipe->InitBuffer(l1_, 2 * (kBytesL1A + kBytesL1B) + CounterAdder::kBytesOfL1);",
+        "pipe->InitBuffer(l1_, 2 * (kBytesL1A + kBytesL1B));")),
+    mutant("one buffer of L0A", "cube_unit.h", (
+        "pipe->InitBuffer(l0a_, 2 * kBytesL0);", "pipe->InitBuffer(l0a_, kBytesL0);")),
+    mutant("one buffer of L0B", "cube_unit.h", (
+        "pipe->InitBuffer(l0b_, 2 * kBytesL0);", "pipe->InitBuffer(l0b_, kBytesL0);")),
+    mutant("one half of L0C", "cube_unit.h", (
+        "pipe->InitBuffer(l0c_, 2 * kBytesHalf);", "pipe->InitBuffer(l0c_, kBytesHalf);")),
+    mutant("pieces larger than their buffers", "vector_unit.h", ("return kPieceBytes / widest;", "return kPieceBytes;")),
+)
+
+MEETINGS = (
+    mutant("entries sorted before all cores have counted", "prologue.h", (
+        "return code == Code::OK ? on_.meet(kCounted, ++num_met_ * rank_.num_aiv) : code;",
+        "if (code == Code::OK) on_.signal(kCounted); return code;")),
+    mutant("others told before all cores have sorted", "prologue.h", (
+        "if (code == Code::OK) code = on_.meet(kSorted, all);", "if (code == Code::OK) on_.signal(kSorted);")),
+    mutant("targets set before rows are placed", "prologue.h", ("code = on_.wait(kPlaced, epoch);", "code = Code::OK;")),
+    mutant("rows placed and nobody told", "prologue.h", ("on_.signal(kPlaced);", "")),
+    mutant("AIV that begin before all targets are set", "prologue.h", (
+        "return code == Code::OK ? on_.meet(kReady, all) : code;",
+        "if (code == Code::OK) on_.signal(kReady); return code;")),
+    mutant("AIC that begin before targets are set", "worker.h", (
+        "rank_.args.epoch * rank_.num_aiv", "0")),
+    mutant("AIV that do not say that they are ready", "prologue.h", (
+        "return code == Code::OK ? on_.meet(kReady, all) : code;",
+        "return code == Code::OK ? on_.wait(kReady, all) : code;")),
+)
+
+CORES = (
+    mutant("half of the AIV", "kernel.cpp", (
+        "rank.num_aiv = 2 * rank.args.num_blocks;", "rank.num_aiv = rank.args.num_blocks;")),
+    mutant("AIV that take the queues of AIC", "kernel.cpp", ("rank.args.num_blocks + core", "core")),
+    mutant("tokens that no core sorts", "prologue_unit.h", (
+        "(all + rank.num_aiv - 1) / rank.num_aiv", "all / rank.num_aiv")),
+    mutant("tokens that two cores sort", "prologue_unit.h", (
+        "least((core + 1) * part, all)", "least((core + 2) * part, all)")),
+    mutant("counts of the first core in place of the last", "prologue_unit.h", (
+        "read(work, word(table + u * width), width);",
+        "read(work, word(table + (u + 1 < rank.num_aiv ? u : 0) * width), width);")),
+    mutant("ranks told by every core", "prologue.h", ("rank += rank_.num_aiv", "rank += 1")),
+    mutant("events whose target no core sets", "prologue.h", ("least((core_ + 1) * part, num_events)",
+                                                              "least((core_ + 1) * part, num_events - 1)")),
+    *shown_in("drops", mutant("experts whose heaviest entries no core finds", "heaviest.h", (
+        "e % on_.rank.num_aiv == on_.core", "e % (on_.rank.num_aiv + 1) == on_.core"))),
+)
+
+POLLS = (
+    mutant("a task that waits for its first event alone", "worker.h", (
+        "if (end == WaitEnd::MET) continue;", "if (end == WaitEnd::MET) break;")),
+    mutant("a look ahead at the first event alone", "worker.h", (
+        "if (!counters_.has_reached(event, threshold_of(event))) return false;",
+        "return counters_.has_reached(event, threshold_of(event));")),
+    mutant("the target of another event", "worker.h", (
+        "global_at<int32_t>(rank_.args.targets).GetValue(event)", "global_at<int32_t>(rank_.args.targets).GetValue(0)")),
+    mutant("no load held back by the only event of a task", "worker.h", (
+        "if (turn.task_template.num_waits > 0) unit_.load_after_poll();",
+        "if (turn.task_template.num_waits > 1) unit_.load_after_poll();")),
+    mutant("a counter that is over where it is not equal", "counters.h", (
+        "look(index) - target >= 0", "look(index) != target")),
+    mutant("a failure taken for an event", "counters.h", ("num_events_ + counter", "counter")),
+)
+
+STALE = (
+    mutant("the task before in place of this one", "worker.h", (
+        "if (turn.place != place_) read_task(turn, place_);", "if (turn.place < 0) read_task(turn, place_);")),
+    mutant("the template of the task before", "worker.h", (
+        "turn.place >= 0 && turn.frame.task.task_template == number", "turn.place >= 0")),
+    *shown_in("shared", mutant("the route of the task before", "worker.h", (
+        "frame.op.route >= 0 && frame.op.route != last_route_", "frame.op.route >= 0 && last_route_ < 0"))),
+    *shown_in("shared", mutant("the route of the events before", "prologue.h", (
+        "is_routed && run.route != last_route_", "is_routed && last_route_ < 0"))),
+    *shown_in(
+        "ahead",
+        mutant("targets of this launch alone", "prologue.h", (
+            "targets.GetValue(i) + threshold(rank_.image.event_run(run), begin + i)",
+            "threshold(rank_.image.event_run(run), begin + i)")),
+        mutant("ready since an earlier launch", "worker.h", ("rank_.args.epoch * rank_.num_aiv", "rank_.num_aiv")),
+        mutant("told in an earlier launch", "prologue.h", (
+            "code = on_.wait(kExchanged + source, epoch);", "code = on_.wait(kExchanged + source, epoch - 1);")),
+        mutant("placed in an earlier launch", "prologue.h", (
+            "code = on_.wait(kPlaced, epoch);", "code = on_.wait(kPlaced, epoch - 1);")),
+        mutant("counted in an earlier launch", "prologue.h", (
+        "(rank_.args.epoch - 1) * (1 + (weighs ? 3 : 0) + (fans ? 1 : 0))",
+                                                              "0")),
+    ),
+)
+
+PADDING = shown_in(
+    "aligned",
+    mutant("rows of zeros that are left as they were", "transfer_body.h", ("!back && segment.padding > 0", "false")),
+    mutant("rows of zeros that nobody hears of", "tile_bodies.h", ("segment.padding", "0")),
+    mutant("experts' rows that are not filled up", "prologue.h", ("round_up(entries, route.alignment)", "entries")),
+    mutant("rows of zeros of a slot before", "routing_tables.h", (
+        "part.first_padding = most(part.first_padding, slot.start);", "")),
+    mutant("entries in rows of zeros", "transfer_body.h", ("first < segment.num_entries()", "first < segment.rows")),
+    mutant("zeros where other ranks' entries lie", "routing_tables.h", ("image_->header().ep_size - 1", "0")),
+)
+
+MUTANTS_OF_CORES = (*SIZES, *MEETINGS, *CORES, *POLLS, *STALE, *PADDING)
