@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from hpmoe.ir.avals import as_route
 from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations
-from hpmoe.primitives.dispatch import combine_rows, dispatch_rows
+from hpmoe.primitives.dispatch import MOVES, combine_rows, dispatch_rows
 from hpmoe.primitives.fan import route_to_ranks
 from hpmoe.primitives.relay import relay, relay_back
 from hpmoe.runtime.transform import transform
 from hpmoe.support.errors import TransformError, check_argument
-
-MOVES = (dispatch_rows, combine_rows)
 
 
 @transform(requires="program", once=True)
@@ -68,12 +66,12 @@ def relay_rows(program: Program) -> Program:
     for aval in (as_route(e.inputs[1].aval) for e in program.equations if e.primitive in MOVES):
         check_argument(aval.alignment == 1, "relay_rows", "expert_alignment of dispatch", aval.alignment,
                        "1: a row of padding is of no token that could cross to a node")
-    experts = {e.outputs[0]: e.inputs[0] for e in program.equations if e.primitive is route_to_ranks}
+    experts: dict[Atom, Atom] = {e.outputs[0]: e.inputs[0] for e in program.equations if e.primitive is route_to_ranks}
     relays: dict[Atom, Var] = {}
     return map_equations(program, lambda builder, eqn: _relayed(builder, eqn, experts, relays))
 
 
-def _relayed(builder: Builder, eqn: Equation, experts: dict[Var, Atom], relays: dict[Atom, Var]) -> list[Atom] | None:
+def _relayed(builder: Builder, eqn: Equation, experts: dict[Atom, Atom], relays: dict[Atom, Var]) -> list[Atom] | None:
     """The right side of the rewrite; `experts` has the routes that those to ranks are made of, `relays` the routes to relays
     that are made already."""
     if eqn.primitive not in MOVES:
