@@ -7,8 +7,8 @@ What there is, by what it is for:
     to write one as Megatron and MindFormers do: permute, exchange, exchange_back, unpermute; of CANN's operators also
         permute_with_ep, unpermute_with_ep, init_routing
     to make a kernel of it: tile_partition, overlap_comm, assign_queues, fuse_persistent; spmd, for all ranks of a Mesh
-    to change it before: save_for_backward, select_grads, accumulate_grads, guard_values, deduplicate_rows, relay_rows,
-        quantize_rows, replicate_experts
+    to change it before: save_for_backward, select_grads, accumulate_grads, guard_values, send_rows, deduplicate_rows,
+        relay_rows, quantize_rows, replicate_experts
     to put transforms together: chain, transform, tune, by_simulation; to write one: hpmoe.rewriting; to test one:
         hpmoe.testing
     to look at a stage: trace, vjp, Program, Aval, Taskflow, verify; to run it in NumPy: evaluate, interpret
@@ -85,6 +85,7 @@ from hpmoe.transforms.relay_rows import relay_rows as relay_rows
 from hpmoe.transforms.replicate_experts import replicate_experts as replicate_experts
 from hpmoe.transforms.save_for_backward import save_for_backward as save_for_backward
 from hpmoe.transforms.select_grads import select_grads as select_grads
+from hpmoe.transforms.send_rows import send_rows as send_rows
 from hpmoe.transforms.tile_partition import tile_partition as tile_partition
 from hpmoe.tuning.by_simulation import by_simulation as by_simulation
 from hpmoe.tuning.tune import tune as tune
@@ -101,7 +102,7 @@ __all__ = [
     "assign_queues", "by_simulation", "chain", "combine", "cpu", "deduplicate_rows", "dispatch", "drop_counts",
     "evaluate", "exchange", "exchange_back", "fuse_persistent", "grouped_matmul", "guard_values", "init_routing",
     "interpret", "launch_kernels", "load_machine", "measure", "moe_ffn", "overlap_comm", "permute", "permute_with_ep",
-    "quantize_rows", "relay_rows", "replicate_experts", "route", "save_for_backward", "select_grads", "simulate", "spmd",
-    "swiglu", "synchronize", "tile_partition", "trace", "transform", "tune", "unpermute", "unpermute_with_ep", "verify",
-    "vjp", "world",
+    "quantize_rows", "relay_rows", "replicate_experts", "route", "save_for_backward", "select_grads", "send_rows",
+    "simulate", "spmd", "swiglu", "synchronize", "tile_partition", "trace", "transform", "tune", "unpermute",
+    "unpermute_with_ep", "verify", "vjp", "world",
 ]

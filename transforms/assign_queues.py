@@ -15,6 +15,7 @@ from hpmoe.runtime.requeue import as_queues, transitive_reduction
 from hpmoe.runtime.rewrite import name_of
 from hpmoe.runtime.transform import transform
 from hpmoe.scheduling.early_gradients import early_gradients
+from hpmoe.scheduling.late_sums import late_sums
 from hpmoe.scheduling.likely_slots import first_round, likely_costs
 from hpmoe.scheduling.queue_order import Finish, by_quarters, queue_order, slot_by_slot
 from hpmoe.scheduling.vector_workers import dealt, is_computed, num_computing
@@ -80,7 +81,7 @@ def critical_path(flow: tf.Taskflow, machine: Machine, order: np.ndarray | None 
     kind, workers = of_op[flow.tasks["op"]], (machine.num_aic - early, early, computing, movers)
     kind[gradients] = 1
     seen_us = machine.signal_us + machine.poll_us + machine.wait_us  # else what waits would be put in front of what is ready
-    queues, sequence = schedule(flow, costs, kind, workers, order, seen_us)
+    queues, sequence = schedule(late_sums(flow), costs, kind, workers, order, seen_us)
     return dealt(flow, machine, queues, sequence, computing, early)
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from hpmoe.ir.avals import RouteAval, as_route
 from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations
-from hpmoe.primitives.dispatch import combine_rows, dispatch_rows
+from hpmoe.primitives.dispatch import MOVES, combine_rows, dispatch_rows
 from hpmoe.primitives.entry_weights import dispatch_weights
 from hpmoe.primitives.fan import fan_in, fan_out, route_to_ranks
 from hpmoe.runtime.transform import transform
 from hpmoe.support.errors import TransformError, check_argument
-
-MOVES = (dispatch_rows, combine_rows)
 
 
 @transform(requires="program", once=True)

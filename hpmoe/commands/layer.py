@@ -50,6 +50,7 @@ class Layer:
         tuned: whether tiles and puts of the persistent kernel are of the sizes that the machine model chooses, where the
             flags give none; else the machine's default tile and puts of whole rows.
         dedup: whether the persistent kernel sends a token to a rank once.
+        relays: whether it sends a token to a node of the machine once.
         quantize: one of QUANTISED, the format in which rows are dispatched, with "+combine" also returned; None as they are.
         room: how many received rows a plan has room for: what the fullest rank "received", the "bucket" of that, or "all".
     """
@@ -61,6 +62,7 @@ class Layer:
     replicas: int = 0
     tuned: bool = False
     dedup: bool = False
+    relays: bool = False
     quantize: str | None = None
     room: str = "received"
 
@@ -106,9 +108,11 @@ class Layer:
 
     def _tiles(self, replicas: int, tuned: bool, dedup: bool, room: str) -> hpmoe.Taskflow:
         program = show.program(self.o, self.direction, lambda p: hpmoe.replicate_experts.apply_to(
-            p, loads=self.loads, replicas=replicas, min_load=self.min_load) if replicas else p)
+            p, loads=self.loads, replicas=replicas, min_load=self.min_load) if replicas else p,
+            node_size=self.machine.node_size if self.relays else None)
         program = with_planned_rows(program, [self._planned_rows(route.aval, room) for route in routes_of(program)])
         program = hpmoe.deduplicate_rows.apply_to(program) if dedup else program
+        program = hpmoe.relay_rows.apply_to(program) if self.relays else program
         dtype, combine = quantised_rows(self.quantize)
         program = hpmoe.quantize_rows.apply_to(program, dtype=dtype, combine=combine) if dtype else program
         rows, cols = (getattr(self.o, n, None) or ("auto" if tuned else None) for n in ("tile_rows", "tile_cols"))

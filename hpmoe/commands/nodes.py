@@ -23,8 +23,8 @@ from hpmoe.support.progress import Progress
 SCHEMES = {
     "direct": "each of a token's experts gets its row from the token's rank",
     "rank once": "deduplicate_rows: a token goes to a rank once and comes back as one sum",
-    "node once": "three launches: a token goes to a relay in a node once, a layer inside the node, one sum comes back",
-    "all-gather": "the same, and every token goes to every node",
+    "node once": "relay_rows: a token goes to a relay in a node once, which passes it on, and one sum comes back",
+    "all-gather": "three launches: every token goes to a relay in every node, a layer inside the node, one sum comes back",
 }
 
 
@@ -48,9 +48,10 @@ def rows(o: flags.FlagValues, machine: hpmoe.Machine, progress: Progress) -> lis
 
 def launches(scheme: str, sizes: Sizes, ids: np.ndarray, machine: hpmoe.Machine, direction: str) -> list[hpmoe.Timeline]:
     """The kernels of one pass of a layer, one after another, simulated."""
-    if scheme in ("direct", "rank once"):
-        return [Layer(_named(sizes), direction, machine, ids, tuned=True, dedup=scheme == "rank once").fused()]
-    first, second = relay_ids(ids, sizes.experts // sizes.ep, machine.node_size, to_all=scheme == "all-gather")
+    if scheme != "all-gather":
+        return [Layer(_named(sizes), direction, machine, ids, tuned=True, dedup=scheme == "rank once",
+                      relays=scheme == "node once").fused()]
+    first, second = relay_ids(ids, sizes.experts // sizes.ep, machine.node_size)
     inside = dataclasses.replace(sizes, tokens=second.shape[1])
     spread = Layer(_named(inside), direction, machine, second, tuned=True)
     return [to_relays(sizes, first, machine, direction), spread.fused(), from_relays(sizes, first, machine, direction)]

@@ -85,9 +85,10 @@ def stages(o: flags.FlagValues, progress: Progress) -> Iterator[Fields]:
 
 
 def program(o: Options, direction: str,
-            rewrite: Callable[[hpmoe.Program], hpmoe.Program] = lambda p: p) -> hpmoe.Program:
+            rewrite: Callable[[hpmoe.Program], hpmoe.Program] = lambda p: p, node_size: int | None = None) -> hpmoe.Program:
     """The traced MoE-FFN of these sizes, from shapes alone; `rewrite` is applied before its gradient is taken."""
-    traced = rewrite(hpmoe.trace(hpmoe.moe_ffn, *avals(o), mesh=hpmoe.Mesh(o.ep, tp_size=shards_of(o))))
+    mesh = hpmoe.Mesh(o.ep, tp_size=shards_of(o), node_size=node_size)
+    traced = rewrite(hpmoe.trace(hpmoe.moe_ffn, *avals(o), mesh=mesh))
     return traced if direction == "forward" else hpmoe.vjp(traced)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hpmoe.costs.footprint import DENSE, STREAM, WEIGHT
 from hpmoe.costs.put_sizes import likely_puts
 from hpmoe.costs.task_costs import rows_of_expert
-from hpmoe.costs.work import Work, core_us, link_rate
+from hpmoe.costs.work import Work, core_us, link_rate, rows_of_token
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
 from hpmoe.routing.route_plan import relays_of
@@ -28,6 +28,8 @@ class Demand(NamedTuple):
         link: microseconds of the rank's link.
         l2, memory: bytes that pass L2, and those of them that memory is sure to be asked for.
         returned: microseconds until a block of what copies of experts return has come.
+        hop: of the rank's link, while which it does nothing else: of tokens that come once, all have come before most
+            experts can begin, and all of theirs are done before any goes back.
     """
 
     busy: float = 0.0
@@ -37,6 +39,7 @@ class Demand(NamedTuple):
     l2: float = 0.0
     memory: float = 0.0
     returned: float = 0.0
+    hop: float = 0.0
 
 
 def estimated_us(flow: tf.Taskflow, machine: Machine) -> tuple[float, float]:
@@ -44,7 +47,7 @@ def estimated_us(flow: tf.Taskflow, machine: Machine) -> tuple[float, float]:
 
     These take what their tasks do, or what passes L2 and memory, and more than the longest task, as the last ones do not end
     together. Vector workers and links take what is computed and moved, and the longest task; and the longest path has one
-    task of each operation. What copies return, block by block, comes after.
+    task of each operation. What copies return, block by block, comes after, and rows of tokens sent once before and after.
 
     Args:
         flow: of `tile_operations`.
@@ -56,10 +59,11 @@ def estimated_us(flow: tf.Taskflow, machine: Machine) -> tuple[float, float]:
     vector = [demand for demand, other in zip(demands, is_matrix, strict=True) if not other]
     shared = max(sum(s.memory for s in demands) / machine.memory_bytes_per_us,
                  sum(s.l2 for s in demands) / machine.l2_bytes_per_us)
-    link, returned = sum(s.link for s in demands), max((s.returned for s in demands), default=0.0)
+    link, hops = sum(s.link for s in demands), sum(s.hop for s in demands)
+    returned = max((s.returned for s in demands), default=0.0)
     of_matrix = max(_share(matrix, machine, "aic"), shared) + APART * max((s.longest for s in matrix), default=0.0)
     of_vector = max(_share(vector, machine, "aiv"), link) + max((s.longest for s in vector), default=0.0)
-    return max(of_matrix, of_vector, _longest_path(flow, demands)) + returned, of_matrix + returned
+    return max(of_matrix, of_vector, _longest_path(flow, demands)) + hops + returned, of_matrix + returned
 
 
 def _share(demands: list[Demand], machine: Machine, unit: str) -> float:
@@ -97,8 +101,22 @@ def _exchange(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> Demand:
     us = machine.task_us + rows * sent.row_bytes * cols / sent.cols / rate
     remote = max(1, ep_size - 1) / ep_size
     seen = machine.signal_us + machine.poll_us + (machine.remote_us if of_node == ep_size else machine.node_remote_us)
-    return Demand((us + machine.signal_us) * plan.likely_rows / rows * -(-sent.cols // cols) * remote, us, us + seen,
-                 link * plan.likely_rows / ep_size * sent.row_bytes)
+    busy = (us + machine.signal_us) * plan.likely_rows / rows * -(-sent.cols // cols) * remote
+    if plan.once_of >= 0:
+        return Demand(busy, us, us + seen, hop=_hop(flow, op, machine))
+    return Demand(busy, us, us + seen, link * plan.likely_rows / ep_size * sent.row_bytes)
+
+
+def _hop(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
+    """Microseconds of a rank's link for the rows of tokens that go once to each rank, or node, with experts for them."""
+    plan = flow.routes[op.domain.route]
+    of, step = flow.routes[plan.once_of], plan.node_size or 1
+    there = of.top_k / rows_of_token(of, step) * plan.num_tokens / (flow.ep_size // step)  # rows for each rank, or node
+    ranks = range(0, flow.ep_size, step)
+    near = sum(r < machine.node_size for r in ranks) - 1
+    far = 0 if op.is_relayed else len(ranks) - near - 1
+    us = max(near / machine.link_rate(flow.ep_size), far / machine.node_link_bytes_per_us)
+    return there * us * flow.buffers[op.operands[0].buffer].row_bytes
 
 
 def _tasks(flow: tf.Taskflow, index: int, work: Work, machine: Machine) -> Demand:

@@ -33,8 +33,14 @@ def token_vars(program: Program) -> dict[Var, int]:
         size = len(tokens)
         for linked in links:
             if not tokens.keys().isdisjoint(linked):
-                tokens.update((v, max(1, known(num_rows(v)) // max(1, num_tokens))) for v in linked)
+                tokens.update((v, _rows_of_token(v, num_tokens)) for v in linked)
     return tokens
+
+
+def _rows_of_token(var: Var, num_tokens: int) -> int:
+    """Where there are no tokens, the axes between the first and the last say what one would have."""
+    shape = known(row_shape(var))
+    return max(1, math.prod(shape) // num_tokens) if num_tokens else max(1, math.prod(shape[1:]))
 
 
 def token_sources(program: Program) -> dict[Var, int]:

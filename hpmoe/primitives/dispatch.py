@@ -30,6 +30,7 @@ MOST_ALIGNMENT = 65_536  # past it a rank's padding alone may be more rows than 
 
 dispatch_rows = Primitive("dispatch", collective=True)
 combine_rows = Primitive("combine", collective=True)
+MOVES = (dispatch_rows, combine_rows)
 
 
 def dispatch(hidden_states: Tensor, topk_ids: Tensor, *, num_local_experts: int, capacity_factor: float | None = None,

@@ -42,7 +42,7 @@ class RelayedRows:
         names = [_tokens(relays, rank) for rank in range(routing.ep_size)]
         from_relays, entries = [], []
         for rank in range(routing.ep_size):
-            relay = relay_of(routing.source_of_row[rank], np.array(rank), node_size)
+            relay = relay_of(routing.source_of_row[rank], rank, node_size)
             entry = routing.entry_of_row[rank] % top_k
             for at in np.unique(relay):
                 mine = relay == at

@@ -239,9 +239,9 @@ def _received(order: Sequence[np.ndarray], counts: np.ndarray, local: int,
     return tuple(entries), tuple(sources)
 
 
-def relay_of(source: np.ndarray, rank: np.ndarray, node_size: int) -> np.ndarray:
+def relay_of(source: np.ndarray | int, rank: np.ndarray | int, node_size: int) -> np.ndarray:
     """The rank that passes on what a source sends to a rank: that at the source's place in the rank's node."""
-    return rank // node_size * node_size + source % node_size
+    return np.asarray(rank) // node_size * node_size + np.asarray(source) % node_size
 
 
 def routing_to_ranks(experts: Routing, node_size: int | None = None) -> Routing:
@@ -259,7 +259,7 @@ def routing_to_ranks(experts: Routing, node_size: int | None = None) -> Routing:
     ep_size, kept, order, counts = experts.ep_size, [], [], []
     for rank in range(ep_size):
         peers = np.full(len(experts.kept[rank]), -1)
-        to = np.arange(ep_size) if node_size is None else relay_of(np.array(rank), np.arange(ep_size), node_size)
+        to = np.arange(ep_size) if node_size is None else relay_of(rank, np.arange(ep_size), node_size)
         peers[experts.order[rank]] = np.repeat(to, experts.counts[rank].reshape(ep_size, -1).sum(axis=1))
         of_token = peers.reshape(-1, experts.top_k)
         again = [(of_token[:, :k] == of_token[:, k:k + 1]).any(axis=1) for k in range(experts.top_k)]

@@ -63,6 +63,7 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, finish: 
     _puts_together(flow, machine.node_size, grids, order)
     if not machine.unified:
         _order_way_back(flow, machine, costs, ranked, order, finish)
+    _parts_to_relays(flow, order)
     _copies_in_turn(flow, grids, order)
     round_after_round(flow, order)
     return order
@@ -128,7 +129,10 @@ def _order_way_back(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, rank
 
 
 def _is_way_back_long(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, meanwhile: Sequence[int]) -> bool:
-    """Whether putting rows back takes longer than the matrix operations that run meanwhile."""
+    """Whether putting rows back takes longer than the matrix operations that run meanwhile; not what relays get back, who
+    pass nothing on before all has come."""
+    if any(op.is_relayed for op in flow.ops if op.primitive.puts_back):
+        return False
     back, grids = 0.0, [tasks for _, tasks, _ in grids_of(flow)]
     sending = workers_sending(flow, machine, machine.num_aiv - num_computing(flow, machine, costs))
     for op, tasks, shape in grids_of(flow):
@@ -138,6 +142,16 @@ def _is_way_back_long(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, me
     us = (max(costs[grids[i]].sum() / machine.num_aic, _weight_bytes(flow, flow.ops[i]) / machine.memory_bytes_per_us)
           for i in meanwhile)
     return sum(us) < SIGNALLED * back
+
+
+@rule("parts_to_relays", otherwise=lambda flow, order: None)
+def _parts_to_relays(flow: tf.Taskflow, order: np.ndarray) -> None:
+    """Has rows go back to relays in the parts of columns in which they are made: the first columns of all slots are summed
+    and cross while the last ones of any are made."""
+    for op, tasks, (units, peers, cols) in grids_of(flow):
+        if op.primitive.puts_back and op.is_relayed:
+            grid = order[tasks].reshape(units, peers, cols)  # a view
+            grid += np.arange(cols) * (grid.max() + 1 - grid.min())
 
 
 @rule("halves", otherwise=lambda flow, matrix, later, order: None)

@@ -53,6 +53,7 @@ class Params:
     function: ClassVar[Function | None] = None
     way: ClassVar[Way | None] = None
     buffer: ClassVar[int] = -1
+    route: ClassVar[int] = -1
     block: ClassVar[int] = 0
     height: ClassVar[int] = 0
     row_bytes: ClassVar[int] = 0

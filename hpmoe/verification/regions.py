@@ -118,8 +118,9 @@ class _Regions:
             if access.buffer != -1 or k < op.num_outputs:
                 self._require(0 <= access.buffer < len(self.buffers),
                               f"{op.label} touches buffer {access.buffer}; there are {len(self.buffers)}", i)
-        of = op.params.route if isinstance(op.params, Relayed) else op.domain.route
-        has_relays = not (op.is_relayed or isinstance(op.params, Relayed)) or (
+        sums = isinstance(op.params, Relayed)
+        of = op.params.route if sums else op.domain.route
+        has_relays = not (op.is_relayed or sums) or (
             0 <= of < len(self.routes) and relays_of(self.routes, of) not in (-1, of))
         self._require(has_relays, f"{op.label} is about relays, of which route {of} has none", i)
         fault = rule_fault(op) or shapes_fault(op, self.buffers, plan) or units_fault(op, self.buffers, plan, self.tile_rows)

@@ -33,10 +33,9 @@ ROUTINGS = {"random": drawn, "absent ids": lambda: drawn(0.5), "one expert": one
 
 
 @pytest.mark.parametrize("name", ROUTINGS)
-@pytest.mark.parametrize("to_all", [False, True])
-def test_relays_spread_what_they_receive(name, to_all):
+def test_relays_spread_what_they_receive(name):
     ids = ROUTINGS[name]()
-    first, second = relay_ids(ids, LOCAL, NODE, to_all)
+    first, second = relay_ids(ids, LOCAL, NODE)
     routing = make_routing(first, EP)
     for rank in range(EP):
         received = list(zip(routing.source_of_row[rank], routing.entry_of_row[rank] // (EP // NODE), strict=True))
@@ -44,8 +43,7 @@ def test_relays_spread_what_they_receive(name, to_all):
             assert source % NODE == rank % NODE
             in_node = [e >= 0 and e // LOCAL // NODE == rank // NODE for e in ids[source, token]]
             assert spread.tolist() == np.where(in_node, ids[source, token], -1).tolist()
-        assert (second[rank, len(received):] == -1).all()
-        assert to_all or (second[rank, :len(received)] >= 0).any(axis=1).all()
+        assert len(received) == len(second[rank])
 
 
 @pytest.mark.parametrize("name", ROUTINGS)
@@ -95,8 +93,10 @@ def test_the_bytes_between_nodes_are_those_of_the_scheme(name, scheme, direction
     ids = ROUTINGS[name]()
     rows, entries = crossings(ids, scheme)
     lines = nodes.launches(scheme, SIZES, ids, MACHINE, direction)
-    if scheme in ("node once", "all-gather"):
+    if scheme == "all-gather":
         numbers = 4 * rows * TOP_K * (2 if direction == "forward" else 1)  # ids and weights, or the gradients of these
+    elif scheme == "node once" and direction == "forward":
+        numbers = 4 * rows * TOP_K
     else:
         numbers = 4 * entries * (2 if direction == "backward" else scheme == "rank once")
     assert sum(line.link_bytes().across_nodes for line in lines) == 2 * rows * HIDDEN * 4 + numbers
@@ -115,7 +115,7 @@ def test_the_command_prints_and_draws_each_number_of_nodes(capsys, tmp_path):
         mine = {r["scheme"]: r["ms"] for r in found["rows"] if r["nodes"] == int(count)}
         assert mine[scheme] == min(mine.values()) > 0
     for r in found["rows"]:
-        num_launches = 3 if r["scheme"] in ("node once", "all-gather") else 1
+        num_launches = 3 if r["scheme"] == "all-gather" else 1
         assert r["ms"] == pytest.approx(sum(r["launches_ms"])) and len(r["launches_ms"]) == num_launches
     assert found["simulated"] and out.read_text().startswith("<?xml")
     o = SimpleNamespace(direction="forward", tokens=16, hidden=64, intermediate=32, top_k=4, experts=64, ep=8,

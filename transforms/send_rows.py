@@ -1,0 +1,83 @@
+"""send_rows: rows go by a scheme: direct, once to a rank, once to a node, or whichever the machine model chooses."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+from hpmoe.costs.rank_estimate import estimated_us
+from hpmoe.ir.avals import as_route
+from hpmoe.ir.program import Program
+from hpmoe.machines.machine import Machine
+from hpmoe.machines.presets import cpu
+from hpmoe.primitives.dispatch import MOVES
+from hpmoe.runtime.transform import Transform, transform
+from hpmoe.support.errors import TransformError, check_argument, is_name
+from hpmoe.tiling.tile_program import tile_operations
+from hpmoe.transforms.deduplicate_rows import deduplicate_rows
+from hpmoe.transforms.relay_rows import relay_rows
+
+SCHEMES: Mapping[str, tuple[Transform, ...]] = {
+    "direct": (), "rank": (deduplicate_rows,), "node": (relay_rows,), "rank and node": (deduplicate_rows, relay_rows)}
+
+
+def _check(scheme: str = "auto", machine: Machine | None = None) -> None:
+    check_argument(is_name(scheme, (*SCHEMES, "auto")), "send_rows", "scheme", repr(scheme),
+                   f"\"auto\" or one of {', '.join(SCHEMES)}")
+    check_argument(machine is None or isinstance(machine, Machine), "send_rows", "machine", repr(machine),
+                   "an hpmoe.Machine or None")
+
+
+@transform(requires="program", once=True, check=_check)
+def send_rows(program: Program, *, scheme: str = "auto", machine: Machine | None = None) -> Program:
+    """Sends rows by a scheme, the forward and the backward pass each by its own where the machine model chooses.
+
+    "auto" takes what the machine is expected to be fastest with, for rows that are spread evenly: a scheme costs what its
+    bytes take on the slowest link, beside the matmuls or, where tokens go once, before and behind them. How that is
+    estimated hpmoe/costs/rank_estimate.py says; `hpmoe simulate --nodes=8` simulates each.
+
+    Rewrite: by scheme
+        "direct"         nothing                     each of a token's experts gets its row
+        "rank"           deduplicate_rows            each rank with experts for it gets it
+        "node"           relay_rows                  each node with experts for it gets it, and passes it on
+        "rank and node"  both                        each node gets it, and passes it on to each rank once
+
+    Requires: a plain function with a dispatch or combine; what rewrites the function gradients are taken of comes before it.
+    Ensures: the same function; the provenance of its IR names the transforms that were taken.
+
+    Args:
+        f: the function.
+        scheme: one of these, or "auto".
+        machine: what to be fast on; this CPU where None, whose ranks are threads, which have no links.
+
+    Raises:
+        TransformError: applied out of order or twice; f has neither dispatch nor combine.
+        ArgumentError: an option is none of these; a dispatch has an expert_alignment, which "auto" sends directly.
+
+    Example:
+        >>> import hpmoe
+        >>> shapes = [(4096, 7168), (4096, 8), (4096, 8), (8, 7168, 4096), (8, 2048, 7168)]
+        >>> avals = [hpmoe.Aval(s, d) for s, d in zip(shapes, ("bfloat16", "int32", "float32", "bfloat16", "bfloat16"))]
+        >>> two_nodes, sent = hpmoe.Mesh(16, node_size=8), hpmoe.send_rows(hpmoe.moe_ffn, machine=hpmoe.ascend_a2)
+        >>> [sent.lower(*avals, mesh=two_nodes, direction=d).provenance for d in ("forward", "backward")]
+        [('relay_rows',), ('send_rows(scheme=auto, machine=ascend_a2)',)]
+    """
+    routes = [as_route(e.inputs[1].aval) for e in program.equations if e.primitive in MOVES]
+    if program.token_rows is None and not routes:
+        raise TransformError(f"send_rows: {program.name} has neither dispatch nor combine, so no rows leave a rank")
+    if scheme != "auto":
+        return _sent_by(scheme, program)
+    names = ["direct"] if any(route.alignment > 1 for route in routes) else list(SCHEMES)
+    machine = machine or cpu(ep_size=program.ep_size)
+    programs = [_sent_by(name, program) for name in names]
+    return min(programs, key=functools.partial(_us, machine=machine))
+
+
+def _sent_by(scheme: str, program: Program) -> Program:
+    for step in SCHEMES[scheme]:
+        program = step.apply_to(program)
+    return program
+
+
+def _us(program: Program, machine: Machine) -> float:
+    return estimated_us(tile_operations(program, machine.tile_rows, machine.tile_cols), machine)[0]
