@@ -19,7 +19,8 @@ What follows the script is passed on to it. Each rank has its own number in RANK
 there are in WORLD_SIZE; hpmoe.world() reads them. Folder and environment are this process's, cores are divided.
 
 On several computers it is called on each, with the same HPMOE_SECRET in the environment, as of openssl rand -hex 32:
-hpmoe launch -n 4 --hosts=2 --host_rank=0 --rendezvous=ADDRESS:PORT script.py, with the address of the one of host_rank 0.
+hpmoe launch -n 4 --hosts=2 --host_rank=0 --rendezvous=ADDRESS:PORT script.py,
+with the address of the one of host_rank 0.
 
 Where a rank fails, a line on stderr says how. The others go on: they raise an error where they need that rank. Ctrl-C
 and SIGTERM reach all. Exits with the status of the first rank that failed, 128 and its number after a signal."""

@@ -6,6 +6,7 @@ import difflib
 import importlib.util
 import math
 import os
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from hpmoe.ir.limits import MOST_EXPERTS, MOST_RANKS, MOST_ROWS
 from hpmoe.support.dtypes import FLOATS
 
 MOST = 2**30
+MOST_COLUMNS = 118  # of a help text
 Options = flags.FlagValues | SimpleNamespace  # what flags say, by name
 
 
@@ -232,4 +234,7 @@ def flags_text(values: flags.FlagValues) -> str:
     """A line for each flag: its default, then what it means."""
     known = [values[name] for name in values if len(name) > 1]
     left = [f"--{f.name}" if f.boolean or f.default is None else f"--{f.name}={f.default}" for f in known]
-    return "\n".join(f"  {flag:<{max(map(len, left))}}  {f.help}" for flag, f in zip(left, known, strict=True))
+    indent = max(map(len, left)) + 4
+    lines = [textwrap.fill(f.help, MOST_COLUMNS, initial_indent=f"  {flag}".ljust(indent), subsequent_indent=" " * indent)
+             for flag, f in zip(left, known, strict=True)]
+    return "\n".join(lines)

@@ -24,7 +24,7 @@ from hpmoe.support.progress import Progress
 from hpmoe.tiling.shared_memory import memory_bytes
 
 SUMMARY = "predicts a known model's MoE layer on a cluster, by how its experts are spread over ranks"
-NOTES = f"All times are simulated, of routed experts alone.\n{routing_flag.NOTES}"
+NOTES = f"All times are simulated, of routed experts alone.\n{routing_flag.EXPLAINED}"
 PASSES = "forward", "backward"
 GIB = 2**30
 

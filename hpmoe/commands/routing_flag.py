@@ -9,11 +9,9 @@ from hpmoe.commands import options
 from hpmoe.commands.layer import ROUTINGS, ids_of
 from hpmoe.routing.public_workloads import WORKLOADS, recorded_ids, workload_ids
 
-OF_WORKLOADS = "\n".join(f"  {name}: {what}" for name, what in WORKLOADS.items())
-NOTES = f"""\
---routing is {', '.join(ROUTINGS)}, a .npy file of recorded topk_ids [tokens, K], or a public workload:
-{OF_WORKLOADS}
-"""
+ONE_OF = f"--routing is {', '.join(ROUTINGS)}, a .npy file of recorded topk_ids [tokens, K], or a public workload"
+NOTES = f"{ONE_OF},\n{min(WORKLOADS)} to {max(WORKLOADS)}; hpmoe plan-layer --help says what these are.\n"
+EXPLAINED = "\n".join([f"{ONE_OF}:", *(f"  {name}: {what}" for name, what in WORKLOADS.items())]) + "\n"
 
 
 class RoutingName(flags.ArgumentParser):

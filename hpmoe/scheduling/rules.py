@@ -39,7 +39,7 @@ def without(*names: str) -> Iterator[None]:
         >>> layer = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu), machine=hpmoe.ascend_a3)
         >>> with without("put_turns", "halves"):
         ...     layer.lower(hpmoe.Aval((512, 4096), "bfloat16")).num_tasks
-        4
+        2
     """
     for name in names:
         check_argument(name in RULES, "without", "names", repr(name), f"one of {', '.join(sorted(RULES))}")

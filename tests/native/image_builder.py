@@ -63,7 +63,7 @@ class ImageBuilder:
         ids = self.buffer(top_k, num_tokens, dtype=Dtype.INT32)
         sizes = {"num_experts": num_experts, "num_local_experts": num_experts // self.ep_size, "top_k": top_k}
         return self._add("routes", record(ROUTE, ids_buffer=ids, once_of=-1, num_slots=num_slots, num_tokens=num_tokens,
-                                          return_tokens=self.tile_rows, alignment=1, **sizes))
+                                          return_tokens=self.tile_rows, alignment=1, tp_size=1, **sizes))
 
     def event(self, extent=Extent.ONE, index=0, mult=1, route=0):
         return self._add("event_runs", record(EVENT_RUN, extent=extent, index=index, mult=mult, route=route))

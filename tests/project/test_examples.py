@@ -316,7 +316,8 @@ def test_two_microbatches_in_one_launch_agree_and_end_sooner_than_two_launches(p
 
 
 def test_quantised_rows_err_by_their_formats_and_save_bytes(printed):
-    """Errors of bfloat16 are of its rounding, those of eight bits larger; half the bytes take about half as long."""
+    """Errors of bfloat16 are of its rounding, those of eight bits larger; half the bytes take about half as long,
+    or less where rows on their way back share the links."""
     text = printed("18_quantised_rows.py")
     rows = {name: [float(x) for x in re.search(rf"^  {name}  +(.*)$", text, re.M).group(1).split()]
             for name in ("bfloat16 rows", "int8", "float8_e4m3fn", "mxfp8")}
@@ -326,7 +327,7 @@ def test_quantised_rows_err_by_their_formats_and_save_bytes(printed):
     assert rows["int8"][5] == rows["float8_e4m3fn"][5] < rows["mxfp8"][5] < 0.77 * out and rows["int8"][6] == back
     simulated = text.split("simulated")[1]
     plain, short = (numbers_after(rf"  {name} +\d+\.\d", simulated)[0] for name in ("bfloat16 rows", "int8"))
-    assert 0.4 < short / plain < 0.7
+    assert 0.35 < short / plain < 0.7
 
 
 def test_ranks_that_are_processes_are_one_rank_where_nobody_launches_them(printed):
