@@ -101,6 +101,7 @@ def test_the_target_ascend_names_what_is_missing_here(capsys):
     assert status == 2
 
 
+@pytest.mark.slow
 def test_an_npu_climbs_as_far_as_one_rank_reaches(capsys, monkeypatch):
     """The path of an NPU, with the host side of the twin in place of CANN."""
     wait_for_build(start_build())

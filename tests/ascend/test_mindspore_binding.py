@@ -13,6 +13,7 @@ from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.protocol import Code, Opcode
 from hpmoe.support.errors import ArgumentError, LaunchError
 
+pytestmark = pytest.mark.slow  # compiling against MindSpore's headers takes half a minute
 SMALL = Layer(ep=1, T=7, H=32, I=16, E=2, K=2)
 
 

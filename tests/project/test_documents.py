@@ -41,6 +41,7 @@ REDUCED = {
 # What takes minutes all the same, and the test of it.
 TESTED_ELSEWHERE = {
     "hpmoe simulate --paper": "tests/commands/test_simulate_command.py",
+    "hpmoe simulate --ablation --rules": "tests/commands/test_simulate_command.py",
     "hpmoe simulate --validate": "tests/commands/test_simulate_command.py",
     "hpmoe simulate --machine=ascend_a2 --nodes=8 --out=nodes.png": "tests/commands/test_nodes.py",
     "hpmoe demo --processes=4": "tests/commands/test_demo_processes.py",

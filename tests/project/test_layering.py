@@ -1,6 +1,7 @@
 """Imports go one way, wherever they stand: from a layer to itself and to earlier ones, and never in a circle."""
 
 import ast
+import functools
 from importlib.util import resolve_name
 from pathlib import Path
 
@@ -53,8 +54,13 @@ LOADERS = {"import_module", "__import__"}
 PRINTING = {"__str__", "__repr__"}  # a value prints itself by a module that knows the value
 
 
+@functools.cache
 def imports_of(name, path, source):
     """(hpmoe module, whether in a method that prints) for all that `source` imports, wherever the import stands."""
+    return list(found_imports(name, path, source))
+
+
+def found_imports(name, path, source):
     tree = ast.parse(source)
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     loaders = names_of_import_module(tree)

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[1] / "support" / "replayed_launches.py"
 
 
@@ -22,6 +24,7 @@ def test_as_virtual_ranks_and_after_an_error_of_one(num_ranks=2):
     assert text.count("goes on") == num_ranks, text
 
 
+@pytest.mark.slow
 def test_others_learn_which_rank_died():
     code, text = ends_of(3, "killed")
     assert code != 0 and text.count("rank 2 was killed by SIGKILL during") == 2, text
