@@ -166,6 +166,7 @@ def test_flops_are_those_of_the_matmuls(problem):
 
 # What becomes of sides that misbehave; the others go on.
 
+@pytest.mark.slow
 def test_sides_that_end_hang_or_err_are_said_and_the_rest_goes_on(monkeypatch, tmp_path):
     sides = {body: fake_side(tmp_path, body) for body in BODIES if body != "hang"}
     sides["missing"] = Side("a missing side", "numpy_loop", "layer", "no_such_package")
@@ -192,6 +193,7 @@ def test_a_side_that_hangs_is_ended_in_time(monkeypatch, tmp_path, problem):
     assert (c.status, c.note) == ("failed", "did not answer in 3 s; it said nothing") and time.monotonic() - begin < 10
 
 
+@pytest.mark.slow
 def test_the_fastest_variant_that_runs_is_chosen(monkeypatch, tmp_path, problem):
     path = tmp_path / "choosy.py"
     path.write_text("import os, time\n"
