@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from hpmoe.routing.capacity import MANY_MORE, Capacity, most_rows
 from hpmoe.routing.placement import Placement
+from hpmoe.routing.shards import OfShards
 from hpmoe.support.dtypes import name_of_dtype
 from hpmoe.support.errors import check_argument, is_int
 from hpmoe.support.known import known
@@ -69,7 +70,7 @@ class Aval:
 
 
 @dataclasses.dataclass(frozen=True)
-class RouteAval:
+class RouteAval(OfShards):
     """The abstract value of a route: where every (token, choice) entry goes.
 
     Attributes:
@@ -97,16 +98,6 @@ class RouteAval:
     alignment: int = 1
     node_size: int | None = None
     tp_size: int = 1
-
-    @property
-    def num_choices(self) -> int:
-        """Experts of the model that a token chooses."""
-        return self.top_k // self.tp_size
-
-    @property
-    def num_model_experts(self) -> int:
-        """Experts of the model, whatever the number of their shards."""
-        return self.num_experts // self.tp_size
 
     @property
     def shape(self) -> tuple[int | Rows, ...]:

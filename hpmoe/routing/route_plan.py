@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from hpmoe.routing.capacity import MANY_MORE, Capacity
 from hpmoe.routing.placement import Placement
+from hpmoe.routing.shards import OfShards
 from hpmoe.routing.slots import max_slots, padded
 
 
 @dataclasses.dataclass(frozen=True)
-class RoutePlan:
+class RoutePlan(OfShards):
     """A route as the kernel sees it: where the ids are, how many slots the plan has for them, and what is dropped.
 
     The plan has room for `max_rows` received rows of a rank, and is ordered for `likely_rows`.
@@ -40,16 +41,6 @@ class RoutePlan:
     alignment: int = 1
     node_size: int = 0
     tp_size: int = 1
-
-    @property
-    def num_choices(self) -> int:
-        """Experts of the model that a token chooses."""
-        return self.top_k // self.tp_size
-
-    @property
-    def num_model_experts(self) -> int:
-        """Experts of the model, whatever the number of their shards."""
-        return self.num_experts // self.tp_size
 
     @property
     def num_own_experts(self) -> int:

@@ -11,6 +11,24 @@ import numpy as np
 from hpmoe.routing.capacity import ABSENT
 
 
+class OfShards:
+    """What a route counts of the model, where each expert and each choice of a token is as many as an expert has shards."""
+
+    top_k: int
+    num_experts: int
+    tp_size: int
+
+    @property
+    def num_choices(self) -> int:
+        """Experts of the model that a token chooses."""
+        return self.top_k // self.tp_size
+
+    @property
+    def num_model_experts(self) -> int:
+        """Experts of the model, whatever the number of their shards."""
+        return self.num_experts // self.tp_size
+
+
 def of_shards(of_experts: np.ndarray, num_own: int, tp_size: int) -> np.ndarray:
     """Values of the model's experts, [..., E], for each of their shards, [..., E * tp]; a rank has `num_own` of these.
 

@@ -7,7 +7,10 @@ import mutations_of_checkers  # noqa: F401
 import mutations_of_programs  # noqa: F401
 import mutations_of_schedules  # noqa: F401
 import numpy as np
+from judge import Judge
 from mutation import MUTATIONS
+
+import hpmoe
 
 
 def mutant(rng, flow):
@@ -42,3 +45,20 @@ def changes(flow, other):
         pairs = zip(*given, strict=False)
         out += [f"{name}[{i}]: {a} -> {b}" for i, (a, b) in enumerate(pairs) if not np.array_equal(a, b)]
     return "; ".join(out)
+
+
+def assert_accepted_mutants_are_harmless(flow, cases, rng, number):
+    """Of so many mutants of a schedule, less than half are accepted, and those change no case."""
+    judge, accepted = Judge(flow, cases), 0
+    assert judge.harm(flow) is None
+    for _ in range(number):
+        kind, other = mutant(rng, flow)
+        if kind in MUTATIONS and MUTATIONS[kind][2]:  # of the operations, which make another program
+            continue
+        try:
+            hpmoe.verify(other)
+        except hpmoe.VerifyError:
+            continue
+        accepted += 1
+        assert judge.harm(other) is None, (kind, changes(flow, other))
+    assert accepted < number / 2
