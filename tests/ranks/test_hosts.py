@@ -147,29 +147,24 @@ def test_where_there_is_nobody_rank_0_is_named():
 
 
 class Cable:
-    """Between two sockets, until it is cut; then both ends hear nothing any more, and are not told."""
+    """Between two sockets, until it is cut; then both ends hear nothing any more, not even that the other is closed."""
 
-    def __init__(self):
-        self.is_cut = threading.Event()
+    def __init__(self, kept):
+        self.is_cut, self.kept = threading.Event(), kept
 
     def between(self, rank, other, end):
         near, far = socket.socketpair()
         for a, b in ((end, far), (far, end)):
-            threading.Thread(target=self.carry, args=(a, b), daemon=True).start()
+            threading.Thread(target=self.carry, args=(self.kept.enter_context(a), b), daemon=True).start()
         return near
 
     def carry(self, a, b):
         with contextlib.suppress(OSError):
-            while data := a.recv(1 << 16):
-                if self.is_cut.is_set():
-                    return self.is_cut.wait(60)
+            while (data := a.recv(1 << 16)) and not self.is_cut.is_set():
                 b.sendall(data)
-        return a, b
 
 
 def test_a_cut_link_ends_the_call_on_every_rank(run_hosts):
-    cable = Cable()
-
     def f(link):
         link.meet("before", b"")
         if link.rank == 0:
@@ -181,9 +176,11 @@ def test_a_cut_link_ends_the_call_on_every_rank(run_hosts):
         except LaunchError as error:
             return error.status["rank"], str(error), time.monotonic() - began
 
-    for rank, (blamed, text, seconds) in enumerate(run_hosts(2, f, between=cable.between)):
-        assert blamed == 1 - rank and text.startswith(f"rank {blamed} was not heard of for 3."), text
-        assert seconds < 5
+    with contextlib.ExitStack() as kept:
+        cable = Cable(kept)
+        for rank, (blamed, text, seconds) in enumerate(run_hosts(2, f, between=cable.between)):
+            assert blamed == 1 - rank and text.startswith(f"rank {blamed} was not heard of for 3."), text
+            assert seconds < 5
 
 
 def test_a_rank_that_sends_nonsense_is_named(run_hosts):
