@@ -5,6 +5,7 @@
 // The tables of even and odd launches lie apart: a rank that is ahead may fill those of the next launch.
 #pragma once
 
+#include "gather_sort.h"
 #include "heaviest.h"
 #include "rank_sort.h"
 
@@ -20,9 +21,10 @@ class Prologue {
     const int32_t num_routes = rank_.image.header().num_routes, epoch = rank_.args.epoch, all = epoch * rank_.num_aiv;
     if (core_ == 0) leave_units(num_routes);
     Code code = sort_entries(num_routes);
-    if (code == Code::OK) code = on_.meet(kSorted, all);
+    if (waits_for_lists_ && code == Code::OK) code = on_.meet(kSorted, all);
     if (code != Code::OK) return code;
     tell_others(num_routes);
+    if (!waits_for_lists_) on_.signal(kSorted);
     if (core_ == 0) {
       for (int32_t source = 0; source < rank_.image.header().ep_size && code == Code::OK; ++source)
         code = on_.wait(kExchanged + source, epoch);
@@ -33,7 +35,9 @@ class Prologue {
     code = on_.wait(kPlaced, epoch);
     if (code != Code::OK) return code;
     code = set_targets();
-    return code == Code::OK ? on_.meet(kReady, all) : code;
+    if (code == Code::OK) code = on_.meet(kReady, all);
+    on_.unit.load_after_poll();  // the lists of other cores
+    return code;
   }
 
  private:
@@ -93,6 +97,8 @@ class Prologue {
     return code;
   }
   __aicore__ inline Code take_by_expert(Step step, int32_t r) {
+    if (is_gathered(r)) return gather(step, r);
+    waits_for_lists_ = true;
     if (step == Step::CHOOSE) {
       Heaviest(on_, r).run();
       return Code::OK;
@@ -101,6 +107,20 @@ class Prologue {
     const bool all = step == Step::COUNT || step == Step::SORT_ALL;
     return step == Step::COUNT || step == Step::COUNT_HEAVIEST ? sort.count(all) : sort.sort(all);
   }
+  __aicore__ inline Code gather(Step step, int32_t r) {
+    GatherSort sort(on_, r, gathered_);
+    if (step == Step::COUNT) {
+      sort.count(is_alone());
+      return Code::OK;
+    }
+    const Code code = sort.sort();
+    waits_for_lists_ = waits_for_lists_ || !sort.keeps_all();
+    return code;
+  }
+  __aicore__ inline bool is_gathered(int32_t r) const {
+    return !is_asked(r) && hpmoe::is_gathered(rank_.image.route(r), rank_.image.header().ep_size);
+  }
+  __aicore__ inline bool is_alone() const { return rank_.image.header().num_routes == 1; }
   __aicore__ inline void take_by_rank(Step step, int32_t r) {
     RankSort sort(on_, r);
     step == Step::COUNT_BY_RANK ? sort.count() : sort.sort();
@@ -113,22 +133,32 @@ class Prologue {
     return asked;
   }
 
-  // Where this rank's entries begin, to every other rank; the ranks are shared out among the cores.
+  // Where this rank's entries begin, to every rank; the ranks are shared out among the cores.
   __aicore__ inline void tell_others(int32_t num_routes) {
-    const Words row = on_.words(0);
     for (int32_t rank = core_; rank < rank_.image.header().ep_size; rank += rank_.num_aiv) {
-      for (int32_t r = 0; r < num_routes; ++r) {
-        const RouteTables tables = rank_.image.tables(r, rank_.num_aiv);
-        const uint64_t mine = on_.word(tables.sent + rank_.args.rank * tables.width);
-        AscendC::PipeBarrier<PIPE_ALL>();
-        on_.read(row, mine, tables.width);
-        AscendC::PipeBarrier<PIPE_ALL>();
-        if (rank != rank_.args.rank) on_.write(address_on(mine, rank), row, tables.width);
-      }
+      for (int32_t r = 0; r < num_routes; ++r) is_gathered(r) ? tell_starts(r, rank) : tell_sent(r, rank);
       AscendC::PipeBarrier<PIPE_ALL>();
       const int32_t counter = on_.counters.prologue(kExchanged + rank_.args.rank);
       on_.unit.add_to_counter(address_on(on_.counters.address(counter), rank), 1);
     }
+  }
+  __aicore__ inline void tell_starts(int32_t r, int32_t rank) {
+    const RouteTables tables = rank_.image.tables(r, rank_.num_aiv);
+    GatherSort sort(on_, r, gathered_);
+    if (!is_alone()) (void)sort.find_starts();
+    const uint64_t mine = on_.word(tables.sent + rank_.args.rank * tables.width);
+    on_.write(address_on(mine, rank), sort.starts(), rank_.image.route(r).num_experts + 1);
+  }
+  // The first core has written the same of other routes here.
+  __aicore__ inline void tell_sent(int32_t r, int32_t rank) {
+    if (rank == rank_.args.rank) return;
+    const RouteTables tables = rank_.image.tables(r, rank_.num_aiv);
+    const uint64_t mine = on_.word(tables.sent + rank_.args.rank * tables.width);
+    const Words row = on_.words(0);
+    AscendC::PipeBarrier<PIPE_ALL>();
+    on_.read(row, mine, tables.width);
+    AscendC::PipeBarrier<PIPE_ALL>();
+    on_.write(address_on(mine, rank), row, tables.width);
   }
 
   struct Scratch {
@@ -234,6 +264,8 @@ class Prologue {
   PrologueUnit on_;
   RoutingTables routing_;
   int32_t last_route_ = -1, num_met_ = 0;
+  Gathered gathered_{0, 0, false};
+  bool waits_for_lists_ = false;  // before other ranks are told
 };
 
 }  // namespace hpmoe

@@ -32,17 +32,38 @@ MEETINGS = (
         "return code == Code::OK ? on_.meet(kCounted, ++num_met_ * rank_.num_aiv) : code;",
         "if (code == Code::OK) on_.signal(kCounted); return code;")),
     mutant("others told before all cores have sorted", "prologue.h", (
-        "if (code == Code::OK) code = on_.meet(kSorted, all);", "if (code == Code::OK) on_.signal(kSorted);")),
+        "if (waits_for_lists_ && code == Code::OK) code = on_.meet(kSorted, all);",
+        "if (waits_for_lists_ && code == Code::OK) on_.signal(kSorted);")),
     mutant("targets set before rows are placed", "prologue.h", ("code = on_.wait(kPlaced, epoch);", "code = Code::OK;")),
     mutant("rows placed and nobody told", "prologue.h", ("on_.signal(kPlaced);", "")),
     mutant("AIV that begin before all targets are set", "prologue.h", (
-        "return code == Code::OK ? on_.meet(kReady, all) : code;",
-        "if (code == Code::OK) on_.signal(kReady); return code;")),
+        "if (code == Code::OK) code = on_.meet(kReady, all);", "if (code == Code::OK) on_.signal(kReady);")),
     mutant("AIC that begin before targets are set", "worker.h", (
         "rank_.args.epoch * rank_.num_aiv", "0")),
     mutant("AIV that do not say that they are ready", "prologue.h", (
-        "return code == Code::OK ? on_.meet(kReady, all) : code;",
-        "return code == Code::OK ? on_.wait(kReady, all) : code;")),
+        "if (code == Code::OK) code = on_.meet(kReady, all);", "if (code == Code::OK) code = on_.wait(kReady, all);")),
+    mutant("lists read as they were before all were ready", "prologue.h", ("on_.unit.load_after_poll();", "")),
+)
+
+GATHERED = (
+    mutant("entries of an expert that no core gathers", "gather_sort.h", (
+        "num_lists = route_.num_experts + 1", "num_lists = route_.num_experts")),
+    mutant("numbers gathered before the mask is made", "gather_sort.h", (
+        "static_cast<uint32_t>(round_up(num_ids, kRepeat)));\n    AscendC::PipeBarrier<PIPE_V>();",
+        "static_cast<uint32_t>(round_up(num_ids, kRepeat)));")),
+    mutant("what follows a chunk of ids gathered too", "gather_sort.h", (
+        "true, static_cast<uint32_t>(num_ids)", "true, static_cast<uint32_t>(round_up(num_ids, kRepeat))")),
+    mutant("one expert's entries over another's", "gather_sort.h", (
+        "gathered_.num_words += words_of(e, count);", "gathered_.num_words = 0;")),
+    mutant("experts that begin where they end", "gather_sort.h", (
+        "starts_.SetValue(e, start);\n      start += rows;", "start += rows;\n      starts_.SetValue(e, start);")),
+    *shown_in(
+        "many",
+        mutant("the ids of the first tokens again", "gather_sort.h", (
+            "on_.buffer(route_.ids_buffer) + static_cast<uint64_t>(begin) * 4, count", "on_.buffer(route_.ids_buffer), count")),
+        mutant("more entries kept than there is room for", "gather_sort.h", (
+            "gathered_.num_words + kAtOnce <= room_", "gathered_.num_words <= room_")),
+    ),
 )
 
 CORES = (
@@ -115,4 +136,4 @@ PADDING = shown_in(
     mutant("zeros where other ranks' entries lie", "routing_tables.h", ("image_->header().ep_size - 1", "0")),
 )
 
-MUTANTS_OF_CORES = (*SIZES, *MEETINGS, *CORES, *POLLS, *STALE, *PADDING)
+MUTANTS_OF_CORES = (*SIZES, *MEETINGS, *GATHERED, *CORES, *POLLS, *STALE, *PADDING)

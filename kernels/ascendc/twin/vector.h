@@ -89,7 +89,7 @@ HPMOE_TWIN_UNARY(Sqrt, std::sqrt(x))
 #define HPMOE_TWIN_SCALAR(name, expression)                                                              \
   template <class T>                                                                                     \
   void name(const LocalTensor<T>& out, const LocalTensor<T>& a, const T& scalar, const int32_t& count) { \
-    static_assert(std::is_same_v<T, float>, "float32");                                                  \
+    static_assert(std::is_same_v<T, float> || std::is_same_v<T, int32_t>, "arithmetic the kernel does"); \
     detail::unary(#name, out, a, count, [scalar](T x) -> T { return expression; });                      \
   }
 HPMOE_TWIN_SCALAR(Adds, x + scalar)
