@@ -63,6 +63,8 @@ NOT_REACHED = {
     ("hpmoe/bring_up/", ""): "a kernel that is wrong; test_ascend_check.py",
     ("hpmoe/commands/ascend_check.py", ""): "of the command; test_ascend_check.py",
     ("hpmoe/commands/calibrate.py", "UsageError"): "depends on what lies in the user's cache; test_calibrate.py",
+    ("hpmoe/calibration/profile", ""): "of files; test_calibrate_profile.py",
+    ("hpmoe/commands/calibrate.py", "check_flag"): "of the command; test_calibrate_profile.py",
     ("hpmoe/commands/machine.py", "ValueError"): "test_machine_files.py",
     ("hpmoe/commands/plan_layer.py", ""): "of the command; test_plan_layer.py",
     ("hpmoe/commands/routing_flag.py", ""): "of the command; test_simulate_command.py, test_cli.py",
