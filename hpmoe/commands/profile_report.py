@@ -18,8 +18,8 @@ def fields(found: Calibrated) -> Fields:
                 "error": us / k.us - 1, **({"tflops": k.flops / k.us / 1e6} if k.flops else {})}
                for k, us in zip(found.kernels, found.simulated, strict=True)]
     return {"name": found.machine.name, "begin_end_us": found.begin_end_us,
-            "fitted": [{"name": name, "value": value, "before": getattr(found.before, name), "low": low, "high": high, "by": by}
-                       for name, value, low, high, by in found.fitted],
+            "fitted": [{"name": name, "value": value, "low": low, "high": high, "by": by,
+                        "before": getattr(found.before, name)} for name, value, low, high, by in found.fitted],
             "unfitted": [{"name": name, "why": why} for name, why in found.unfitted.items()],
             "kernels": kernels,
             "unused": [{"kind": kind, "launches": launches, "us": us, "why": why}
