@@ -106,7 +106,7 @@ class _Rule:
     rounds_gradients: bool
     exact: set[Atom] = dataclasses.field(default_factory=set)
     turned: set[Atom] = dataclasses.field(default_factory=set)
-    packed: dict[Atom, Var] = dataclasses.field(default_factory=dict)
+    packed: dict[Atom, Atom] = dataclasses.field(default_factory=dict)
     rounded: dict[Atom, Atom] = dataclasses.field(default_factory=dict)
     weights: dict[tuple[Atom, bool], tuple[Var, Var]] = dataclasses.field(default_factory=dict)
 
@@ -163,7 +163,7 @@ class _Rule:
             self.weights[w, turned] = b.add(quantize_weight, w, source=source, **params)
         return self.weights[w, turned]
 
-    def _packed(self, b: Builder, x: Atom, source: str) -> Var:
+    def _packed(self, b: Builder, x: Atom, source: str) -> Atom:
         if x not in self.packed:
             self.packed[x] = b.add(quantize, x, source=source, **INT8_ROWS)
         return self.packed[x]

@@ -86,7 +86,7 @@ def _(x: Aval, w: Aval, route: RouteAval, *scale: Aval, element: str, transpose:
                    "received rows [R, K] of this route")
     check_argument(x.dtype in FLOATS or (x.dtype == BYTES and rows == "int8"), "grouped_matmul", "rows", x,
                    f"of {', '.join(FLOATS)}")
-    inner, outer = (w.shape[2], w.shape[1]) if transpose else w.shape[1:]
+    outer, inner = fixed(w.shape[1:]) if transpose else fixed(w.shape[:0:-1])
     check_argument(fixed(x.shape[1:])[0] == inner + SCALE_BYTES * (x.dtype == BYTES), "grouped_matmul", "rows and weight",
                    f"{x} and {w}", "equal in their inner dimension", "Weights are [num_local_experts, K, N].")
     check_argument(not rows or inner <= MOST_TERMS, "grouped_matmul", "rows", x,

@@ -5,7 +5,6 @@ import functools
 
 import mindspore as ms
 import ml_dtypes
-import mindspore as ms
 import numpy as np
 import pytest
 from helpers import Layer, assert_close, fused, in_dtype, lowered, numpy_moe_ffn, run_half, run_spmd, stages, tensors
