@@ -190,7 +190,7 @@ def test_in_a_compiled_graph():
 
 
 def test_weights_are_held_and_read_as_bytes():
-    """A product reads a byte of each weight, and takes half the time where it reads int8 rows and multiplies twice as fast."""
+    """A product reads a byte of each weight, and takes half the time where it also reads int8 rows."""
     machine, sizes = hpmoe.ascend_a3, ((512, 4096), (512, 1), (512, 1), (4, 4096, 512), (4, 256, 4096))
     avals = [hpmoe.Aval(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(sizes)]
     to_queues = chain(hpmoe.tile_partition(machine=machine), hpmoe.overlap_comm, hpmoe.assign_queues(machine=machine))
