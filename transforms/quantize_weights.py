@@ -75,11 +75,11 @@ def quantize_weights(program: Program, *, dtype: str = "int8", row_dtype: str | 
               b:u8[4,68]               = quantize[dtype=int8] hidden_states
               c:u8[R,68]               = dispatch b a
               d:i8[2,6,64] e:f32[2,6]  = quantize_weight[dtype=int8] gate_up_weight
-              f:f32[R,6]               = grouped_matmul_quantized[element=int8 transpose=True rows=int8 to=float32] c d a e
+              f:f32[R,6]               = grouped_matmul_quantized[element=int8 transpose=True to=float32 rows=int8] c d a e
               g:f32[R,3]               = swiglu f
               h:i8[2,64,3] i:f32[2,64] = quantize_weight[dtype=int8] down_weight
               j:u8[R,7]                = quantize[dtype=int8] g
-              k:f32[R,64]              = grouped_matmul_quantized[element=int8 transpose=True rows=int8 to=float32] j h a i
+              k:f32[R,64]              = grouped_matmul_quantized[element=int8 transpose=True to=float32 rows=int8] j h a i
               l:f32[4,64]              = combine k a topk_weights
           in (l,) : f32[4,64] }
     """

@@ -7,7 +7,7 @@ What is computed is written in `hpmoe.tile_ops.quantized_matmuls`, how rows and 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, cast
+from typing import Protocol, TypedDict, cast
 
 import numpy as np
 from mindspore import Tensor
@@ -71,9 +71,22 @@ def check_quantised(weight: object, scale: object, row_dtype: object) -> str:
     return element
 
 
-def product_params(element: str, transpose: bool, rows: str, to: str) -> dict[str, Any]:
+class _Product(TypedDict):
+    element: str
+    transpose: bool
+    to: str
+
+
+class ProductParams(_Product, total=False):
+    """Of grouped_quantized."""
+
+    rows: str
+
+
+def product_params(element: str, transpose: bool, rows: str, to: str) -> ProductParams:
     """The params of a product, `rows` only where these are quantised."""
-    return {"element": element, "transpose": transpose, **({"rows": rows} if rows else {}), "to": to}
+    params: ProductParams = {"element": element, "transpose": transpose, "to": to}
+    return {**params, "rows": rows} if rows else params
 
 
 @grouped_quantized.infer
@@ -116,8 +129,7 @@ def _(x: np.ndarray, w: np.ndarray, route: Route, *scale: np.ndarray, element: s
 @grouped_quantized.vjp
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     """Straight through the rounding of rows; of the scales exactly."""
-    (x, w, route, *scale), params = eqn.inputs, dict(eqn.params)
-    g, dtype = cotangents[0], params["to"]
+    (x, w, route, *scale), params, g = eqn.inputs, eqn.params, cotangents[0]
     of_scale: list[Atom | None] = [None] * len(scale)
     if scale and is_differentiable(scale[0]):
         product = b.add(grouped_quantized, x, w, route, **{**params, "to": "float32"})
@@ -125,7 +137,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     dx = None
     if is_differentiable(x):
         scaled = b.add(expert_scale, g, scale[0], route) if scale else g
-        back = product_params(params["element"], not params["transpose"], "", dtype)
+        back = product_params(params["element"], not params["transpose"], "", params["to"])
         dx = b.add(grouped_quantized, scaled, w, route, **back)
     return [dx, None, None, *of_scale]
 
@@ -158,17 +170,26 @@ def _packed(tiler: Tiler, x: Atom) -> Access:
 
 # On tensors.
 
+class _Call(Protocol):
+    """What a gradient needs of a call."""
+
+    route: Route
+    params: ProductParams
+    arrays: list[np.ndarray]
+    is_nested: bool
+
+
 class _OnTensors(Differentiable):
     """Outside a trace, one rank's; computed in NumPy."""
 
     @staticmethod
-    def forward(ctx: Any, route: Route, params: dict[str, Any], *tensors: Tensor) -> Tensor:
+    def forward(ctx: _Call, route: Route, params: ProductParams, *tensors: Tensor) -> Tensor:
         ctx.route, ctx.params, ctx.is_nested = route, params, gradient_depth() > 1
         ctx.arrays = [values_of(WHO, t) for t in tensors]
         return Tensor.from_numpy(_computed(ctx.route, params, *ctx.arrays))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
+    def backward(ctx: _Call, grad: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.is_nested:
             raise ProgramError(f"{WHO}: a gradient is taken of its gradient, which is not differentiable beside quantised "
                                "weights")
@@ -181,13 +202,15 @@ class _OnTensors(Differentiable):
         return None, None, Tensor.from_numpy(dx), None, Tensor.from_numpy(d_scale)
 
 
-def _computed(route: Route, params: dict[str, Any], x: np.ndarray, w: np.ndarray, *scale: np.ndarray) -> np.ndarray:
+def _computed(route: Route, params: ProductParams, x: np.ndarray, w: np.ndarray, *scale: np.ndarray) -> np.ndarray:
     rule = grouped_quantized.rule("reference", WHO)
     return rounded(rule(widen(x), w, route, *map(widen, scale), **params), params["to"])
 
 
 @grouped_quantized.eager
-def _(x: Tensor, w: Tensor, route: Route, scale: Tensor, **params: Any) -> Tensor:
+def _(x: Tensor, w: Tensor, route: Route, scale: Tensor, *, element: str, transpose: bool, to: str,
+      rows: str = "") -> Tensor:
+    params = product_params(element, transpose, rows, to)
     check_route(WHO, route)
     for argument, given in (("rows", x), ("weight", w), ("scale", scale)):
         check_tensor(WHO, argument, given)
@@ -198,7 +221,7 @@ def _(x: Tensor, w: Tensor, route: Route, scale: Tensor, **params: Any) -> Tenso
                    f"{x.dtype} of shape {x.shape}", f"floats of shape [{route.num_rows}, {inner}]")
     check_argument(tuple(scale.shape) == (experts, outer) and name_of_dtype(scale.dtype) in FLOATS, WHO, "scale",
                    f"{scale.dtype} of shape {scale.shape}", f"floats of shape [{experts}, {outer}]")
-    check_argument(not params.get("rows") or inner <= MOST_TERMS, WHO, "rows", f"of {inner} columns",
+    check_argument(not rows or inner <= MOST_TERMS, WHO, "rows", f"of {inner} columns",
                    f"of at most {MOST_TERMS} columns, sums of whose products an int32 holds")
     if takes_gradient():
         return cast("Tensor", _OnTensors.apply(route, params, x, w, scale))
