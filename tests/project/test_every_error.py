@@ -11,6 +11,7 @@ import error_cases_inputs  # noqa: F401  adds its cases
 import error_cases_mindformers  # noqa: F401  adds its cases
 import error_cases_nn  # noqa: F401  adds its cases
 import error_cases_options  # noqa: F401  adds its cases
+import error_cases_quantised  # noqa: F401  adds its cases
 import error_cases_router  # noqa: F401  adds its cases
 import error_cases_shards  # noqa: F401  adds its cases
 import error_cases_testing  # noqa: F401  adds its cases
