@@ -48,6 +48,7 @@ TESTED_ELSEWHERE = {
     "hpmoe bench --processes=2 --suite --dtype=float32 --repeats=3": "tests/commands/test_bench_processes.py",
     "hpmoe calibrate": "tests/commands/test_calibrate.py",
     "hpmoe calibrate --check": "tests/commands/test_calibrate.py",
+    "hpmoe calibrate --profile=op_summary_1.csv --out=mine.toml": "tests/commands/test_calibrate_profile.py",
 }
 COMMANDS = sorted({(document, command) for document in DOCUMENTS if not document.startswith(".github")
                    for block in blocks_of(document) if block.language in ("sh", "console")
