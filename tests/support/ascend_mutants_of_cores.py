@@ -60,7 +60,8 @@ GATHERED = (
     *shown_in(
         "many",
         mutant("the ids of the first tokens again", "gather_sort.h", (
-            "on_.buffer(route_.ids_buffer) + static_cast<uint64_t>(begin) * 4, count", "on_.buffer(route_.ids_buffer), count")),
+            "on_.buffer(route_.ids_buffer) + static_cast<uint64_t>(begin) * 4, count",
+            "on_.buffer(route_.ids_buffer), count")),
         mutant("more entries kept than there is room for", "gather_sort.h", (
             "gathered_.num_words + kAtOnce <= room_", "gathered_.num_words <= room_")),
     ),
