@@ -30,6 +30,7 @@ class GatherSort {
         route_(on.rank.image.route(number)),
         tables_(on.rank.image.tables(number, on.rank.num_aiv)),
         num_entries_(on.rank.args.num_tokens * route_.top_k),
+        ids_address_(on.buffer(route_.ids_buffer)),
         gathered_(gathered) {
     const int32_t num_lists = route_.num_experts + 1, part = (num_lists + on.rank.num_aiv - 1) / on.rank.num_aiv;
     first_ = least(on.core * part, num_lists);
@@ -104,25 +105,31 @@ class GatherSort {
   }
 
  private:
-  static constexpr int32_t kAtOnce = 3072, kMaxPieces = 512, kRepeat = 64;
+  static constexpr int32_t kAtOnce = 2048, kMaxPieces = 512, kRepeat = 64, kAhead = VectorUnit::kNumMarks;
   static_assert(kAtOnce % kRepeat == 0, "whole steps of a comparison");
 
-  __aicore__ inline void read_ids(const Words& to, int32_t begin, int32_t count) {
-    on_.read(to, on_.buffer(route_.ids_buffer) + static_cast<uint64_t>(begin) * 4, count);
+  __aicore__ inline void read_ids(int32_t i, int32_t begin, int32_t count) {
+    on_.read(ids_[i], ids_address_ + static_cast<uint64_t>(begin) * 4, count);
+  }
+  // Of all entries those from a chunk's first on, while there are any.
+  __aicore__ inline void read_ahead(int32_t chunk) {
+    if (chunk * kAtOnce >= num_entries_) return;
+    read_ids(chunk % kAhead, chunk * kAtOnce, least(kAtOnce, num_entries_ - chunk * kAtOnce));
+    on_.unit.mark_load(chunk % kAhead);
   }
 
   // The entries of each of this core's experts, as many at a time as there is room to look at: they are counted, or listed.
   __aicore__ inline void gather_all(bool lists) {
     if (first_ == last_ || num_entries_ == 0) return;
-    read_ids(ids_[0], 0, least(kAtOnce, num_entries_));
+    for (int32_t chunk = 0; chunk < kAhead; ++chunk) read_ahead(chunk);
     AscendC::CreateVecIndex(numbers_, 0, kAtOnce);
-    for (int32_t begin = 0, turn = 0; begin < num_entries_; begin += kAtOnce, turn = 1 - turn) {
-      const int32_t next = begin + kAtOnce;
-      on_.unit.wait_for_loads();
-      on_.unit.wait_for_results();  // nothing looks at the other ids any more
-      if (next < num_entries_) read_ids(ids_[1 - turn], next, least(kAtOnce, num_entries_ - next));
-      for (int32_t e = first_; e < last_; ++e) take(e, ids_[turn], least(kAtOnce, num_entries_ - begin), lists);
+    for (int32_t chunk = 0; chunk * kAtOnce < num_entries_; ++chunk) {
+      const int32_t num_ids = least(kAtOnce, num_entries_ - chunk * kAtOnce);
+      on_.unit.wait_for_load(chunk % kAhead);
+      for (int32_t e = first_; e < last_; ++e) take(e, ids_[chunk % kAhead], num_ids, lists);
       AscendC::Adds(numbers_, numbers_, kAtOnce, kAtOnce);
+      on_.unit.wait_for_results();  // nothing looks at these ids any more
+      read_ahead(chunk + kAhead);
     }
   }
   __aicore__ inline void take(int32_t e, const Words& ids, int32_t num_ids, bool lists) {
@@ -137,11 +144,11 @@ class GatherSort {
     }
   }
   __aicore__ inline int32_t gather(const Words& to, int32_t e, const Words& ids, int32_t num_ids) {
+    uint64_t found = 0;
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::Compares(mask_.ReinterpretCast<uint8_t>(), ids, e < route_.num_experts ? e : kAbsent, AscendC::CMPMODE::EQ,
                       static_cast<uint32_t>(round_up(num_ids, kRepeat)));
     AscendC::PipeBarrier<PIPE_V>();
-    uint64_t found = 0;
     AscendC::GatherMask(to, numbers_, mask_.ReinterpretCast<uint32_t>(), true, static_cast<uint32_t>(num_ids), {1, 1, 8, 0},
                         found);
     return static_cast<int32_t>(found);
@@ -198,7 +205,7 @@ class GatherSort {
   __aicore__ inline int32_t read_own_ids(int32_t begin, int32_t last) {
     const int32_t count = least(kAtOnce, last - begin);
     AscendC::PipeBarrier<PIPE_ALL>();
-    read_ids(ids_[0], begin, count);
+    read_ids(0, begin, count);
     on_.unit.wait_for_loads();
     return count;
   }
@@ -208,9 +215,10 @@ class GatherSort {
   const RouteWords route_;
   const RouteTables tables_;
   const int32_t num_entries_;
+  const uint64_t ids_address_;
   Gathered& gathered_;
   int32_t first_, last_, room_;  // this core's lists: of experts, and of no expert behind the last
-  Words ids_[2], numbers_, mask_, own_, starts_, pieces_, staged_;
+  Words ids_[kAhead], numbers_, mask_, own_, starts_, pieces_, staged_;
 };
 
 }  // namespace hpmoe

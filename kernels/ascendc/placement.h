@@ -99,13 +99,13 @@ class Placement {
     read_columns(high_, from + sizeof(int32_t), ranks);
     AscendC::PipeBarrier<PIPE_ALL>();
     AscendC::Sub(high_, high_, low_, ranks * pitch_);
+    AscendC::PipeBarrier<PIPE_V>();
     for (int32_t s = 0; s < ranks; ++s) {
-      AscendC::PipeBarrier<PIPE_V>();
       if (first + s == dest_) copy(own_, sums_[s * pitch_]);
       if (first + s == on_.rank.me()) copy(ahead_, sums_[s * pitch_]);
       AscendC::Add(sums_[(s + 1) * pitch_], sums_[s * pitch_], high_[s * pitch_], pitch_);
+      AscendC::PipeBarrier<PIPE_V>();
     }
-    AscendC::PipeBarrier<PIPE_V>();
   }
   __aicore__ inline void read_columns(const Words& to, uint64_t from, int32_t ranks) {
     const int32_t bytes = route_.num_local_experts * static_cast<int32_t>(sizeof(int32_t));

@@ -139,7 +139,7 @@ class Prologue {
   }
   // The second time that a rank hears of this one in a launch: from then on it may read its lists.
   __aicore__ inline void say_all_is_listed() {
-    for (int32_t rank = core_; rank < rank_.ep_size(); rank += rank_.num_aiv) signal_to(rank);
+    for (int32_t other = core_; other < rank_.ep_size(); other += rank_.num_aiv) signal_to(other);
   }
   __aicore__ inline void signal_to(int32_t rank) {
     const int32_t counter = on_.counters.prologue(kExchanged + rank_.args.rank);

@@ -60,9 +60,11 @@ class Targets {
   // BAD_IMAGE where an event counts what this kernel does not know.
   __aicore__ inline Code set() {
     const int32_t num_events = on_.rank.image.header().num_events;
-    const int32_t part = in_lines((num_events + on_.rank.num_aiv - 1) / on_.rank.num_aiv);
-    const int32_t last = least((on_.core + 1) * part, num_events);
-    for (int32_t begin = on_.core * part; begin < last; begin += kAtOnce) set_some(begin, least(begin + kAtOnce, last));
+    const int32_t others = on_.rank.num_aiv - on_.rank.ep_size(), cores = others > 0 ? others : on_.rank.num_aiv;
+    const int32_t core = others > 0 ? on_.core - on_.rank.ep_size() : on_.core;
+    if (core < 0) return Code::OK;
+    const int32_t part = in_lines((num_events + cores - 1) / cores), last = least((core + 1) * part, num_events);
+    for (int32_t begin = core * part; begin < last; begin += kAtOnce) set_some(begin, least(begin + kAtOnce, last));
     return on_.unit.has_refused() ? Code::BAD_IMAGE : Code::OK;
   }
 
@@ -86,7 +88,7 @@ class Targets {
     const Header& header = on_.rank.image.header();
     const int32_t read = least(count + 1, header.num_event_runs - first);
     const uint64_t from = on_.rank.args.image + header.event_runs_offset + static_cast<uint64_t>(first) * sizeof(EventRun);
-    AscendC::PipeBarrier<PIPE_ALL>();
+    if (first > 0) AscendC::PipeBarrier<PIPE_ALL>();
     on_.read(runs_, from, read * kRunWords);
     on_.unit.wait_for_loads();
     int32_t from_run = 0;

@@ -40,17 +40,19 @@ MEETINGS = (
         "rank_.args.epoch * rank_.num_aiv", "0")),
     mutant("AIV that do not say that they are ready", "prologue.h", (
         "if (code == Code::OK) code = on_.meet(kReady, all);", "if (code == Code::OK) code = on_.wait(kReady, all);")),
-    mutant("lists read as they were before all were ready", "prologue.h", ("on_.unit.load_after_poll();", "")),
 )
 
 GATHERED = (
     mutant("entries of an expert that no core gathers", "gather_sort.h", (
-        "num_lists = route_.num_experts + 1", "num_lists = route_.num_experts")),
+        "(num_lists + on.rank.num_aiv - 1) / on.rank.num_aiv", "num_lists / (on.rank.num_aiv + 1)")),
     mutant("numbers gathered before the mask is made", "gather_sort.h", (
-        "static_cast<uint32_t>(round_up(num_ids, kRepeat)));\n    AscendC::PipeBarrier<PIPE_V>();",
-        "static_cast<uint32_t>(round_up(num_ids, kRepeat)));")),
+        "AscendC::PipeBarrier<PIPE_V>();\n"
+        "    AscendC::GatherMask(to, numbers_, mask_.ReinterpretCast<uint32_t>(), true, static_cast<uint32_t>(num_ids), "
+        "{1, 1, 8, 0},\n                        found);",
+        "AscendC::GatherMask(to, numbers_, mask_.ReinterpretCast<uint32_t>(), true, static_cast<uint32_t>(num_ids), "
+        "{1, 1, 8, 0}, found);")),
     mutant("what follows a chunk of ids gathered too", "gather_sort.h", (
-        "true, static_cast<uint32_t>(num_ids)", "true, static_cast<uint32_t>(round_up(num_ids, kRepeat))")),
+        "gather(staged_[place], e, ids, num_ids)", "gather(staged_[place], e, ids, round_up(num_ids, kRepeat))")),
     mutant("one expert's entries over another's", "gather_sort.h", (
         "gathered_.num_words += words_of(e, count);", "gathered_.num_words = 0;")),
     mutant("experts that begin where they end", "gather_sort.h", (
@@ -58,29 +60,24 @@ GATHERED = (
     *shown_in(
         "many",
         mutant("the ids of the first tokens again", "gather_sort.h", (
-            "on_.buffer(route_.ids_buffer) + static_cast<uint64_t>(begin) * 4, count",
-            "on_.buffer(route_.ids_buffer), count")),
+            "ids_address_ + static_cast<uint64_t>(begin) * 4", "ids_address_")),
         mutant("more entries kept than there is room for", "gather_sort.h", (
             "gathered_.num_words + kAtOnce <= room_", "gathered_.num_words <= room_")),
     ),
 )
 
 PLACED = (
-    mutant("ranks added up before their differences are known", "placement.h", (
-        "for (int32_t s = 0; s < ranks; ++s) {\n      AscendC::PipeBarrier<PIPE_V>();",
-        "for (int32_t s = 0; s < ranks; ++s) {")),
+    mutant("ranks added up in any order", "placement.h", (
+        "AscendC::Add(sums_[(s + 1) * pitch_], sums_[s * pitch_], high_[s * pitch_], pitch_);\n"
+        "      AscendC::PipeBarrier<PIPE_V>();",
+        "AscendC::Add(sums_[(s + 1) * pitch_], sums_[s * pitch_], high_[s * pitch_], pitch_);")),
     mutant("sums read before they are computed", "placement.h", ("on_.unit.wait_for_results();", "")),
     mutant("rows that come behind those of all ranks", "placement.h", (
-        "if (first + s == on_.rank.me()) copy(ahead_, sums_[s * pitch_]);",
-        "copy(ahead_, sums_[s * pitch_]);")),
+        "first + s == on_.rank.me()", "first + s >= on_.rank.me()")),
     mutant("where a rank's own rows begin, of another rank", "placement.h", (
-        "if (first + s == dest_) copy(own_, sums_[s * pitch_]);",
-        "if (first + s == on_.rank.me()) copy(own_, sums_[s * pitch_]);")),
+        "first + s == dest_", "first + s == on_.rank.me()")),
     mutant("rows from ranks before each, of the first launch that asks", "placement.h", (
         "if (writes && dest == on_.rank.me()) write_before(first, ranks);", "")),
-    mutant("targets added to while vector instructions still add", "targets.h", (
-        "on_.unit.wait_for_results();\n    for (int32_t i = from_run; i < to_run; ++i) add_run(i, read, begin, end, false);",
-        "for (int32_t i = from_run; i < to_run; ++i) add_run(i, read, begin, end, false);")),
     mutant("slots that are all full", "targets.h", ("placed.rows_of_last_slot(e) - tile_rows", "0")),
     mutant("the last rows in an expert's last slot", "placement.h", (
         "first + (2 * slots - 1 - own % slots) % slots", "first + slots - 1")),
@@ -100,10 +97,10 @@ CORES = (
     mutant("counts of the first core in place of the last", "prologue_unit.h", (
         "read(work, word(table + u * width), width);",
         "read(work, word(table + (u + 1 < rank.num_aiv ? u : 0) * width), width);")),
-    mutant("ranks told by every core", "prologue.h", ("rank += rank_.num_aiv) {", "rank += 1) {")),
-    mutant("events whose target no core sets", "targets.h", ("least((on_.core + 1) * part, num_events)",
-                                                             "least((on_.core + 1) * part, num_events - 1)")),
-    mutant("rows of a rank that no core places", "prologue.h", ("dest = core_; dest", "dest = core_ + 1; dest")),
+    mutant("ranks told by every core", "prologue.h", ("rank += rank_.num_aiv", "rank += 1")),
+    mutant("events whose target no core sets", "targets.h", ("least((core + 1) * part, num_events)",
+                                                             "least((core + 1) * part, num_events - 1)")),
+    mutant("rows of a rank that no core places", "prologue.h", ("placement.write();", "if (core_ == 0) placement.write();")),
     *shown_in("drops", mutant("experts whose heaviest entries no core finds", "heaviest.h", (
         "e % on_.rank.num_aiv == on_.core", "e % (on_.rank.num_aiv + 1) == on_.core"))),
 )

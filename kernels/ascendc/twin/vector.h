@@ -25,6 +25,7 @@ void vector_work(const char* what, int64_t count, std::function<void()> body, co
   core.need(false, what);
   twin::require(count > 0, what, ": count is ", count);
   twin::require(((first.memory() == twin::Memory::UB) && ... && (rest.memory() == twin::Memory::UB)), what, " works on UB");
+  core.clock.vector(count * static_cast<int64_t>(sizeof(T)));
   core.work(PIPE_V, what, [&core, count, body = std::move(body)] {
     body();
     core.counts.vector_bytes += count * static_cast<int64_t>(sizeof(T));
