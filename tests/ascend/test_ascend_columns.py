@@ -29,15 +29,15 @@ def numbers(rows, cols, dtype, seed=0):
 def in_order(x, largest):
     """Columns of each row, the largest or the smallest first, equals by column, NaN the largest."""
     wide = x if x.dtype.kind == "i" else x.astype(np.float64)
-    rank = np.array([sorted(range(len(row)), key=lambda i, row=row: (
-        (0 if row[i] != row[i] else 1, -int(row[i]) if row.dtype.kind == "i" else -row[i] if row[i] == row[i] else 0.0, i)
-        if largest else (1 if row[i] != row[i] else 0, row[i] if row[i] == row[i] else 0.0, i))) for row in wide])
-    return rank.astype(np.int32)
+    def place(value, col):
+        is_nan, sign = value != value, -1 if largest else 1
+        return sign * is_nan, 0 if is_nan else sign * value, col
+    return np.array([sorted(range(len(row)), key=lambda i, row=row: place(row[i], i)) for row in wide.tolist()], np.int32)
 
 
 @pytest.mark.parametrize("dtype, cols, k", [
-    ("float32", 1, 1), ("float32", 7, 3), ("bfloat16", 33, 8), ("float16", 128, 5), ("float32", 160, 160), ("float32", 256, 8),
-    ("bfloat16", 417, 40), ("float32", 1024, 512), ("float32", 2048, 9), ("int32", 5, 5), ("int32", 200, 33),
+    ("float32", 1, 1), ("float32", 7, 3), ("bfloat16", 33, 8), ("float16", 128, 5), ("float32", 160, 160),
+    ("float32", 256, 8), ("bfloat16", 417, 40), ("float32", 1024, 512), ("float32", 2048, 9), ("int32", 5, 5), ("int32", 200, 33),
     ("int64", 77, 77), ("int64", 1000, 4)])
 @pytest.mark.parametrize("largest", [True, False], ids=["largest", "smallest"])
 def test_choices_in_order(dtype, cols, k, largest):
@@ -108,12 +108,13 @@ def test_running_sums(dtype, reverse):
 @pytest.mark.parametrize("seed, stream", [(0, 0), (-7, 1), (2**31 - 1, 3)])
 def test_draws_are_those_of_a_cpu(dtype, seed, stream):
     out = np.zeros((37, 300), numpy_dtype(dtype))
-    run_on_twin("DRAW", 37, (out, *OWN), (np.array([[seed]], np.int32), Rows.ONE, Cols.ONE), param=(stream,), cols=(160, 140),
-                tile_rows=16)
+    of_seed = np.array([[seed]], np.int32), Rows.ONE, Cols.ONE
+    run_on_twin("DRAW", 37, (out, *OWN), of_seed, param=(stream,), cols=(160, 140), tile_rows=16)
     assert out.tobytes() == uniform(seed, range(37), range(300), stream).astype(out.dtype).tobytes()
 
 
-AXES = [(3, 4, 1, 1, 1, 2), (3, 4, 5, 0, 2, 9), (2, 1, 16, 3, 1, 5), (1, 3, 7, 1, 1, 4)]  # outer, size, inner, start, step, there
+# outer, size, inner, start, step, and the size of the input's axis
+AXES = [(3, 4, 1, 1, 1, 2), (3, 4, 5, 0, 2, 9), (2, 1, 16, 3, 1, 5), (1, 3, 7, 1, 1, 4)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
@@ -167,7 +168,8 @@ MIXED = {  # what is stored in another dtype than it is computed in
     "float of integer": (MapCode.COPY, "float32", ["int32"]), "integer of float": (MapCode.COPY, "int32", ["float32"]),
     "half of integer": (MapCode.COPY, "bfloat16", ["int64"]), "wider": (MapCode.COPY, "int64", ["int32"]),
     "narrower": (MapCode.COPY, "int32", ["int64"]), "compared": (MapCode.LESS, "float32", ["int32", "int64"]),
-    "chosen": (MapCode.SELECT, "int32", ["float32", "int32", "int32"]), "with a column": (MapCode.ADD, "int64", ["int64", None]),
+    "chosen": (MapCode.SELECT, "int32", ["float32", "int32", "int32"]),
+    "with a column": (MapCode.ADD, "int64", ["int64", None]),
 }
 
 

@@ -1,5 +1,5 @@
-"""Layers whose router is inside the function, on the twin of the Ascend kernel: the first launch makes the ids, the next ones
-route by them. Ids are a CPU's, values and gradients those of an oracle."""
+"""Layers whose router is inside the function, on the twin of the Ascend kernel: the first launch makes the ids, the next one
+routes by them. Ids are a CPU's, values and gradients those of an oracle."""
 
 import mindspore as ms
 import numpy as np
