@@ -50,6 +50,7 @@ TESTED_ELSEWHERE = {
         "tests/commands/test_bench_hosts.py",
     "hpmoe calibrate": "tests/commands/test_calibrate.py",
     "hpmoe calibrate --check": "tests/commands/test_calibrate.py",
+    "hpmoe calibrate --profile=op_summary_1.csv --out=mine.toml": "tests/commands/test_calibrate_profile.py",
 }
 COMMANDS = sorted({(document, command) for document in DOCUMENTS if not document.startswith(".github")
                    for block in blocks_of(document) if block.language in ("sh", "console")
