@@ -51,8 +51,15 @@ def check_flow(flow: tf.Taskflow, target: str) -> None:
     check_argument(num_queues % 3 == 0, who, "the number of queues", num_queues,
                    "one AIC and two AIV queues for each block, as with hpmoe.ascend_a3.replace(num_aic=2, num_aiv=4)")
     for op in flow.ops:
-        _check_op(flow, op, f"{who}: {op.label}")
+        is_collective = op.primitive.is_blocking or op.primitive.moves_copies and not op.domain.is_copies
+        check_argument(not is_collective, f"{who}: {op.label}", "its tile body", op.opcode,
+                       "no collective; these are rewritten by overlap_comm")
     check_bodies(flow, "ascend", who)
+    for op in flow.ops:
+        if op.primitive.is_matmul:
+            _check_matmul(flow, op, f"{who}: {op.label}")
+        if op.primitive in ON_WHOLE_ROWS:
+            _check_rows(flow, op, f"{who}: {op.label}")
     for plan in flow.routes:
         for limit in LIMITS:
             found = limit.of(plan, flow.ep_size)
@@ -84,17 +91,11 @@ def check_main_gradients(flow: tf.Taskflow, arrays: Sequence[np.ndarray], target
                            "another array than its result", "added to in place")
 
 
-def _check_op(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
-    is_collective = op.primitive.is_blocking or op.primitive.moves_copies and not op.domain.is_copies
-    check_argument(not is_collective, who, "its tile body", op.opcode,
-                   "no collective; these are rewritten by overlap_comm")
-    if op.primitive.is_matmul:
-        _check_matmul(flow, op, who)
-    if op.primitive in ON_WHOLE_ROWS:
-        buffers = [flow.buffers[a.buffer] for a in op.operands if a.buffer >= 0]
-        size = max(buffer.cols for buffer in buffers) * max(4, *(b.stored_dtype.itemsize for b in buffers))
-        check_argument(size <= MOST_ROW_BYTES, who, "the widest of its rows, in bytes,", size,
-                       f"at most {MOST_ROW_BYTES}, of floats as float32")
+def _check_rows(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
+    buffers = [flow.buffers[a.buffer] for a in op.operands if a.buffer >= 0]
+    size = max(buffer.cols for buffer in buffers) * max(4, *(b.stored_dtype.itemsize for b in buffers))
+    check_argument(size <= MOST_ROW_BYTES, who, "the widest of its rows, in bytes,", size,
+                   f"at most {MOST_ROW_BYTES}, of floats as float32")
 
 
 def _check_matmul(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:

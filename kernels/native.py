@@ -15,7 +15,7 @@ from hpmoe.kernels.protocol import Dtype
 from hpmoe.support import loading
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 18
+ABI_VERSION = 19
 
 
 class Rank(ctypes.Structure):
@@ -142,6 +142,8 @@ def _link_signatures() -> loading.Signatures:
         "hpmoe_link_waited_ns": (number, [handle, ctypes.c_int32]),
         "hpmoe_link_launch": (ctypes.c_int, [*call, handle, number, ctypes.POINTER(Rank), handle, ctypes.c_int32,
                                              ctypes.c_double, handle, handle, ctypes.c_int32, status]),
+        "hpmoe_link_launch_by": (ctypes.c_int, [handle, handle, handle, *call[1:], ctypes.c_char_p, number, ctypes.c_double,
+                                                ctypes.c_int32, status]),
     }
 
 

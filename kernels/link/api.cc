@@ -6,6 +6,7 @@
 #include "core/abi.h"
 #include "cpu/launch.h"
 #include "cpu/thread_pool.h"
+#include "link/device_launch.h"
 #include "link/mapped_peers.h"
 
 namespace {
@@ -123,6 +124,19 @@ int hpmoe_link_launch(HpmoeLink* link, const char* what, uint64_t key, const voi
     hpmoe::MappedPeers peers(*link_of(link), {what, key, timeout_s}, view, *mine, counts);
     hpmoe::Launch launch(view, peers, timeout_s, {trace, moved}, watch);
     HpmoeStatus end = launch.run(num_threads);
+    if (watch.end() && end.code == static_cast<int32_t>(Code::OK)) end = status_of(Code::INTERRUPTED, -1);
+    return report(status, end);
+  } catch (const std::exception&) {
+    return fail_before(link_of(link), Code::OUT_OF_MEMORY, status);
+  }
+}
+
+int hpmoe_link_launch_by(HpmoeLink* link, HpmoeRunRank run_rank, void* of, const char* what, uint64_t key,
+                         const void* payload, int64_t bytes, double timeout_s, int32_t interruptible, HpmoeStatus* status) {
+  try {
+    hpmoe::InterruptWatch watch(interruptible != 0);
+    const hpmoe::Call call = {what, key, timeout_s};
+    HpmoeStatus end = hpmoe::DeviceLaunch(*link_of(link), call, watch).run(payload, bytes, run_rank, of);
     if (watch.end() && end.code == static_cast<int32_t>(Code::OK)) end = status_of(Code::INTERRUPTED, -1);
     return report(status, end);
   } catch (const std::exception&) {

@@ -37,8 +37,8 @@ def in_order(x, largest):
 
 @pytest.mark.parametrize("dtype, cols, k", [
     ("float32", 1, 1), ("float32", 7, 3), ("bfloat16", 33, 8), ("float16", 128, 5), ("float32", 160, 160),
-    ("float32", 256, 8), ("bfloat16", 417, 40), ("float32", 1024, 512), ("float32", 2048, 9), ("int32", 5, 5), ("int32", 200, 33),
-    ("int64", 77, 77), ("int64", 1000, 4)])
+    ("float32", 256, 8), ("bfloat16", 417, 40), ("float32", 1024, 512), ("float32", 2048, 9),
+    ("int32", 5, 5), ("int32", 200, 33), ("int64", 77, 77), ("int64", 1000, 4)])
 @pytest.mark.parametrize("largest", [True, False], ids=["largest", "smallest"])
 def test_choices_in_order(dtype, cols, k, largest):
     x = numbers(6, cols, dtype)
