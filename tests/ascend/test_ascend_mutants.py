@@ -139,12 +139,14 @@ def routed():
 
 def of_a_router(x, with_nan, ids, large, seed):
     groups = x.reshape(9, 4, 10)
+    remainder, floor_div = REGISTRY["remainder"], REGISTRY["floor_div"]
     return (*mint.topk(x, 7), mint.topk(x, 33, largest=False)[1], mint.topk(with_nan, 200)[1], mint.sort(large, dim=1)[1],
             mint.argsort(ids, dim=1), mint.gather(x, 1, ids), mint.gather(ids, 1, ids % 40),
             add_columns(x, ids % 8 - 1, num_cols=7), mint.cumsum(x, 1), cumsum(x, reverse=True),
             groups[:, 1:3, ::3], mint.sum(groups, 1), mint.amax(groups, 1), mint.amax(groups, 2),
-            mint.nn.functional.pad(groups, (1, 2)), mint.cat((groups, groups * 2.0), 1), draw(seed, shape=(9, 90), stream=1) * 16.0, large // 3 + ids[:, :1],
-            ids // 3, mint.sum(large, 1), mint.amax(large, 1), REGISTRY["remainder"](x, 0.375), REGISTRY["floor_div"](x, -0.375))
+            mint.nn.functional.pad(groups, (1, 2)), mint.cat((groups, groups * 2.0), 1),
+            draw(seed, shape=(9, 90), stream=1) * 16.0, large // 3 + ids[:, :1], ids // 3, mint.sum(large, 1),
+            mint.amax(large, 1), remainder(x, 0.375), floor_div(x, -0.375))
 
 
 def filled_up(x, ids, weights, w):

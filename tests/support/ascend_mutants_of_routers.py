@@ -27,7 +27,8 @@ MUTANTS_OF_ROUTERS = shown_in(
     mutant("one row of indices for all", "take_body.h", ("places[is_one_row() ? 0 : r * to.pitch]", "places[0]")),
     # Sums.
     mutant("sums that begin anywhere", "column_bodies.h", (
-        "AscendC::Duplicate(unit.floats(2), 0.0f, rows_of(piece, out.cols).count() * most(element_bytes(out.dtype), 4) / 4);",
+        "AscendC::Duplicate(unit.floats(2), 0.0f, rows_of(piece, out.cols).count() * "
+        "most(element_bytes(out.dtype), 4) / 4);",
         "AscendC::Duplicate(unit.floats(2), 1.0f, rows_of(piece, out.cols).count());")),
     mutant("an element that is set and not added", "column_bodies.h", (
         "sums().number(place) + (is_number ? number : added.number(i))", "is_number ? number : added.number(i)")),
@@ -38,8 +39,10 @@ MUTANTS_OF_ROUTERS = shown_in(
         "static float so_far = 0.0f; number = so_far += x.number(place);")),
     # Axes.
     without("zeros that come after what is placed", "axis_bodies.h", "AscendC::PipeBarrier<PIPE_MTE3>();"),
-    mutant("an axis without its step", "axis_bodies.h", ("return o * far + first + j * near;", "return o * far + first + j;")),
-    mutant("blocks cut where they go to alone", "axis_bodies.h", ("blocks.from.at(o, j) + first - to", "blocks.from.at(o, j)")),
+    mutant("an axis without its step", "axis_bodies.h", (
+        "return o * far + first + j * near;", "return o * far + first + j;")),
+    mutant("blocks cut where they go to alone", "axis_bodies.h", (
+        "blocks.from.at(o, j) + first - to", "blocks.from.at(o, j)")),
     mutant("the sum of a group that asks for its greatest", "axis_bodies.h", (
         "static_cast<Reduction>(frame.op.param[0]) == Reduction::MAX", "false")),
     # Draws.
