@@ -1,4 +1,4 @@
-"""What routers are made of, counted by the twin, beside what the machine model charges: bytes, and instructions of an NPU."""
+"""What routers are made of, counted by the twin, beside what the machine model charges: bytes and instructions of an NPU."""
 
 import mindspore as ms
 import pytest
