@@ -11,6 +11,7 @@ import error_cases_inputs  # noqa: F401  adds its cases
 import error_cases_mindformers  # noqa: F401  adds its cases
 import error_cases_nn  # noqa: F401  adds its cases
 import error_cases_options  # noqa: F401  adds its cases
+import error_cases_quantised  # noqa: F401  adds its cases
 import error_cases_router  # noqa: F401  adds its cases
 import error_cases_shards  # noqa: F401  adds its cases
 import error_cases_testing  # noqa: F401  adds its cases
@@ -64,6 +65,8 @@ NOT_REACHED = {
     ("hpmoe/bring_up/", ""): "a kernel that is wrong; test_ascend_check.py",
     ("hpmoe/commands/ascend_check.py", ""): "of the command; test_ascend_check.py",
     ("hpmoe/commands/calibrate.py", "UsageError"): "depends on what lies in the user's cache; test_calibrate.py",
+    ("hpmoe/calibration/profile", ""): "of files; test_calibrate_profile.py",
+    ("hpmoe/commands/calibrate.py", "check_flag"): "of the command; test_calibrate_profile.py",
     ("hpmoe/commands/machine.py", "ValueError"): "test_machine_files.py",
     ("hpmoe/commands/plan_layer.py", ""): "of the command; test_plan_layer.py",
     ("hpmoe/commands/routing_flag.py", ""): "of the command; test_simulate_command.py, test_cli.py",
@@ -77,6 +80,8 @@ NOT_REACHED = {
     ("hpmoe/commands/launch.py", ""): "of a command line; tests/ranks/test_starting.py",
     ("hpmoe/commands/bench_styles.py", "compute different"): "of the command; test_bench_styles.py",
     ("hpmoe/commands/bench_processes.py", "where PyTorch is not"): "an installation without it; test_bench_processes.py",
+    ("hpmoe/commands/bench_hosts.py", "where PyTorch is not"): "an installation without it; test_bench_hosts.py",
+    ("hpmoe/commands/bench_hosts.py", "flag --hosts"): "a system without namespaces; test_bench_hosts.py",
     ("hpmoe/peers/", ""): "other libraries in processes of their own; test_bench.py",
     ("kernels/__init__.py", "ImportError"): "a source folder imported by its bare name; test_layering.py",
     ("transforms/__init__.py", "ImportError"): "a source folder imported by its bare name; test_layering.py",
