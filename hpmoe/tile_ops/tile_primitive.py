@@ -19,7 +19,7 @@ B = TypeVar("B", bound=Body[Any])  # of whatever params the operation has
 F = TypeVar("F", bound=Fault[Any])
 
 ROW_DOMAINS = (Once, Tiles, Slots)
-INTEGER_TARGETS = ("cpu",)
+INTEGER_TARGETS = ("cpu", "ascend")
 
 
 class Payload(Enum):
