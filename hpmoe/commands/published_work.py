@@ -94,11 +94,11 @@ def two_level_us(machine: hpmoe.Machine, way: str, sizes: Sizes, node_size: int)
 
 @functools.lru_cache(maxsize=64)
 def layer_us(machine: hpmoe.Machine, sizes: Sizes, is_fused: bool, direction: str = "forward",
-             quantize: str | None = None) -> float:
+             quantize: str | None = None, int8_weights: bool = False) -> float:
     """A MoE-FFN from dispatch to combine, in one kernel or in one after another; rows are dispatched in the format that
-    `quantize` names."""
+    `quantize` names, and with `int8_weights` multiplied as int8 (W8A8)."""
     o = SimpleNamespace(**dataclasses.asdict(sizes))
-    layer = Layer(o, direction, machine, sizes.ids, tuned=True, quantize=quantize)
+    layer = Layer(o, direction, machine, sizes.ids, tuned=True, quantize=quantize, int8_weights=int8_weights)
     return layer.span_us(layer.fused()) if is_fused else layer.baseline().span
 
 
