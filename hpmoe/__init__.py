@@ -8,7 +8,7 @@ What there is, by what it is for:
         permute_with_ep, unpermute_with_ep, init_routing
     to make a kernel of it: tile_partition, overlap_comm, assign_queues, fuse_persistent; spmd, for all ranks of a Mesh
     to change it before: save_for_backward, select_grads, accumulate_grads, guard_values, send_rows, deduplicate_rows,
-        relay_rows, quantize_rows, replicate_experts
+        relay_rows, quantize_rows, quantize_weights, replicate_experts
     to put transforms together: chain, transform, tune, by_simulation; to write one: hpmoe.rewriting; to test one:
         hpmoe.testing
     to look at a stage: trace, vjp, Program, Aval, Taskflow, verify; to run it in NumPy: evaluate, interpret
@@ -81,6 +81,7 @@ from hpmoe.transforms.guard_values import guard_values as guard_values
 from hpmoe.transforms.launch_kernels import launch_kernels as launch_kernels
 from hpmoe.transforms.overlap_comm import overlap_comm as overlap_comm
 from hpmoe.transforms.quantize_rows import quantize_rows as quantize_rows
+from hpmoe.transforms.quantize_weights import quantize_weights as quantize_weights
 from hpmoe.transforms.relay_rows import relay_rows as relay_rows
 from hpmoe.transforms.replicate_experts import replicate_experts as replicate_experts
 from hpmoe.transforms.save_for_backward import save_for_backward as save_for_backward
@@ -102,7 +103,7 @@ __all__ = [
     "assign_queues", "by_simulation", "chain", "combine", "cpu", "deduplicate_rows", "dispatch", "drop_counts",
     "evaluate", "exchange", "exchange_back", "fuse_persistent", "grouped_matmul", "guard_values", "init_routing",
     "interpret", "launch_kernels", "load_machine", "measure", "moe_ffn", "overlap_comm", "permute", "permute_with_ep",
-    "quantize_rows", "relay_rows", "replicate_experts", "route", "save_for_backward", "select_grads", "send_rows",
-    "simulate", "spmd", "swiglu", "synchronize", "tile_partition", "trace", "transform", "tune", "unpermute",
+    "quantize_rows", "quantize_weights", "relay_rows", "replicate_experts", "route", "save_for_backward", "select_grads",
+    "send_rows", "simulate", "spmd", "swiglu", "synchronize", "tile_partition", "trace", "transform", "tune", "unpermute",
     "unpermute_with_ep", "verify", "vjp", "world",
 ]

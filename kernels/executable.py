@@ -54,6 +54,10 @@ class Executable:
     def name(self) -> str:
         return self.flow.name
 
+    def reaches(self, link: Link) -> bool:
+        """Whether a launch of this process's rank gets to the others through a link, that of all ranks being none then."""
+        return link.size == self.flow.ep_size
+
     def replace(self, **changes: object) -> Executable:
         return dataclasses.replace(self, **changes)
 
@@ -118,7 +122,7 @@ class Executable:
         told = np.concatenate([np.zeros(0, np.int32), *(np.asarray(c, np.int32).reshape(-1) for c in counts)])
         trace, moved = new_record(flow, link) if trace is None else (trace, None)
         try:
-            link.launch(self, placed.addresses[0], placed.received[0], told, length, (trace, moved), placed)
+            self._launch_rank(link, placed, told, length, (trace, moved))
         except LaunchError as error:
             raise self._explained(error) from None
         return [flow.buffers[b].user_view(placed.array(0, b)) for b in flow.outputs]
@@ -133,6 +137,10 @@ class Executable:
             return launch(self.image, placed.read_ranks(), num_tokens, self.counters, self.bases, self.timeout, trace, moved)
         self._demands.check_num_tokens(num_tokens)
         self._launches.launch(placed.addresses, placed.received, num_tokens, self.timeout)
+
+    def _launch_rank(self, link: Link, placed: Placed, counts: np.ndarray, num_tokens: int,
+                     record: Sequence[np.ndarray | None]) -> None:
+        link.launch(self, placed.addresses[0], placed.received[0], counts, num_tokens, record, placed)
 
     @functools.cached_property
     def _demands(self) -> Demands | None:

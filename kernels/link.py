@@ -20,13 +20,12 @@ from typing import Protocol
 import numpy as np
 
 from hpmoe.kernels.cpu_target import runs_for_main_thread
-from hpmoe.kernels.diagnosis import make_error
+from hpmoe.kernels.link_errors import At, failed, failed_call
 from hpmoe.kernels.memory import Lease, Pool
 from hpmoe.kernels.native import ABI_VERSION, Failure, Hosts, Rank, Status, Traffic as NativeTraffic, load
 from hpmoe.kernels.protocol import VERSION, Code
 from hpmoe.ranks.link import MESSAGE_BYTES, Traffic, register_link
 from hpmoe.ranks.rendezvous import Group
-from hpmoe.ranks.starting import ended
 from hpmoe.support.dtypes import dtype_name, rounded, widen
 from hpmoe.support.errors import LaunchError
 from hpmoe.support.loading import address
@@ -64,6 +63,7 @@ class Link:
         num_threads: this process's share of the cores.
         exchanges: of counts, so far.
         pool: memory in this rank's heap.
+        shares_memory: whether all ranks do: they are on one host.
     """
 
     def __init__(self, group: Group, message_bytes: int = MESSAGE_BYTES, timeout: float = TIMEOUT_S,
@@ -76,12 +76,14 @@ class Link:
         told = [_read_words(data) for data in group.all_gather("a heap", repr(said).encode())]
         for rank, (version, _) in enumerate(told):
             if version != said[0]:
-                raise _failed(f"{self._names[rank]} has another version of hpmoe's kernels", rank)
-        self._is_here = [not group.sockets or group.sockets[rank] is None for rank in range(self.size)]
-        shared = [theirs for (_, theirs), is_here in zip(told, self._is_here, strict=True) if is_here]
-        self.num_threads = max(1, int(sum(1 / sum(core in theirs for theirs in shared) for core in cores)))
-        size = heap_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        file = load().hpmoe_heap_make(size)
+                raise failed(f"{self._names[rank]} has another version of hpmoe's kernels", rank)
+        is_here = [not group.sockets or group.sockets[rank] is None for rank in range(self.size)]
+        shared = [theirs for (_, theirs), is_near in zip(told, is_here, strict=True) if is_near]
+        self.shares_memory = all(is_here)
+        share = sum(1 / sum(core in theirs for theirs in shared) for core in cores)
+        self.num_threads = max(1, int(share))
+        self._heap_bytes = heap_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        file = load().hpmoe_heap_make(self._heap_bytes)
         if file < 0:
             raise LaunchError(f"hpmoe.world: no memory for processes to share: {os.strerror(-file)}")
         files = group.share(file)
@@ -90,7 +92,8 @@ class Link:
         self._handle = load().hpmoe_link_open(self.rank, self.size, *words, self._hosts(group))
         for rank, is_open in enumerate(group.all_gather("a map of the heaps", b"1" if self._handle else b"")):
             if not is_open:
-                raise _failed(f"{self._names[rank]} has no address space for the memory that processes share", rank)
+                raise failed(f"{self._names[rank]} has no address space for the memory that processes share", rank)
+        load().hpmoe_link_set_crowded(self._handle, share < 0.99)
         self._heaps = [load().hpmoe_link_heap(self._handle, r) for r in range(self.size)]
         self.pool = Pool(self._take)
         self._counters: weakref.WeakKeyDictionary[Launched, tuple[np.ndarray, np.ndarray]] = weakref.WeakKeyDictionary()
@@ -102,7 +105,7 @@ class Link:
 
     def _hosts(self, group: Group) -> Hosts | None:
         """What reaches ranks of other hosts, with the sockets, which are no longer the group's."""
-        if all(self._is_here):
+        if self.shares_memory:
             return None
         sockets = [-1 if each is None else each.detach() for each in group.sockets]
         return Hosts((ctypes.c_int32 * self.size)(*sockets), group.secret, self.message_bytes)
@@ -148,7 +151,7 @@ class Link:
     def sum(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
         """The sum over ranks of each array, in float32 in the order of ranks, rounded once: each rank sums a part."""
         key = str([(dtype_name(a.dtype), a.shape) for a in arrays]).encode()
-        if not all(self._is_here):
+        if not self.shares_memory:
             return self._sum_of_copies(arrays, key)
         mine = self.pool.lease([a.nbytes for a in arrays])
         sums = self.pool.lease([a.nbytes for a in arrays])
@@ -260,10 +263,37 @@ class Link:
                 *(None if array is None else address(array) for array in record),
                 callable(handler) and runs_for_main_thread(), status)
             if status.code:
-                self._kept.append((keep, self._counters.pop(executable)))
-                self._check(status, executable.name, handler, executable.image)
-            else:
-                self._kept.clear()
+                keep = keep, self._counters.pop(executable)
+            self._end_launch(status, executable, handler, keep)
+
+    def launch_by(self, run_rank: int, of: int, executable: Launched, payload: np.ndarray, keep: object) -> None:
+        """The same where another library runs the kernel: see hpmoe_link_launch_by of core/abi.h.
+
+        Args:
+            run_rank, of: the address of its function, and of what that is called with.
+            executable: what it runs.
+            payload: what all ranks tell each other first.
+            keep: the memory that others write to.
+        """
+        with self._lock:
+            self._count_call()
+            status, handler, what = Status(), getsignal(SIGINT), self._numbered(executable.name)
+            load().hpmoe_link_launch_by(
+                self._handle, run_rank, of, what, executable.image_key ^ _key(what), payload.tobytes(), payload.nbytes,
+                executable.timeout, callable(handler) and runs_for_main_thread(), status)
+            self._end_launch(status, executable, handler, keep)
+
+    def _end_launch(self, status: Status, executable: Launched, handler: Handler, keep: object) -> None:
+        """After a launch that failed others may still write to what it kept."""
+        if not status.code:
+            return self._kept.clear()
+        self._kept.append(keep)
+        return self._check(status, executable.name, handler, executable.image)
+
+    def offset_of(self, place: int) -> int:
+        """Where an address lies in this rank's heap; -1 outside."""
+        offset = place - self._heaps[self.rank]
+        return offset if 0 <= offset < self._heap_bytes else -1
 
     def _counters_of(self, executable: Launched) -> tuple[np.ndarray, np.ndarray]:
         if executable not in self._counters:
@@ -286,40 +316,7 @@ class Link:
                 return
         failure = Failure()
         load().hpmoe_link_failure(self._handle, failure)
-        raise self._error(status, failure, what, image)
-
-    def _error(self, status: Status, failure: Failure, what: str, image: np.ndarray | None) -> LaunchError:
-        text = failure.text.decode(errors="replace")
-        name = self._names[status.rank] if 0 <= status.rank < self.size else self._names[self.rank]
-        match status.code:
-            case Code.PEER_DIED:
-                said = f"{name} {_how_it_ended(status.value)} during {what}, or before it."
-            case Code.PEER_LEFT:
-                said = f"{name} has ended its program{text and ' with ' + text}, and this rank is at {what}."
-            case Code.PEER_LOST:
-                said = (f"{name} was not heard of for {status.value / 1e3:.1f} s during {what}, or before it: its host is "
-                        "gone, or what connects it.")
-            case Code.PEER_LATE:
-                said = f"{name} has not come to {what} in time."
-            case Code.OTHER_CALL:
-                said = self._other_call(name, text, what)
-            case Code.PEER_FAILED if text and failure.status.code == Code.PEER_FAILED:
-                said = f"{name} failed: {text}"
-            case Code.PEER_FAILED if failure.status.code in (Code.PEER_LATE, Code.OTHER_CALL):
-                said = f"{name} gave up {what}: {self._error(failure.status, failure, what, image)}"
-            case Code.PEER_FAILED:
-                said = f"{name} failed: {make_error(failure.status, image)}"
-            case _:
-                return make_error(status, image)
-        return _failed(said, status.rank)
-
-    def _other_call(self, name: str, text: str, what: str) -> str:
-        theirs, mark, number = text.rpartition("#")
-        if not mark or number == str(self._calls):
-            theirs = theirs or text or "another call"
-            return f"{name} is at {theirs} where this rank is at {what}, or calls it with other shapes."
-        return (f"{name} is at {theirs}, its call {number}, where this rank is at {what}, its call {self._calls}: one has "
-                "called once more than the other, and both must be started anew.")
+        raise failed_call(status, failure, At(what, self._calls, self.rank, self._names, image))
 
     def _take(self, size: int) -> _HeapBlock:
         return _HeapBlock(self._handle, self._heaps[self.rank], size)
@@ -355,16 +352,6 @@ def _array_at(start: int, size: int, dtype: np.dtype) -> np.ndarray:
     if not size:
         return np.zeros(0, dtype)
     return np.ctypeslib.as_array((ctypes.c_uint8 * (size * dtype.itemsize)).from_address(start)).view(dtype)
-
-
-def _how_it_ended(status: int) -> str:
-    return "died" if status < 0 else ended(os.waitstatus_to_exitcode(status))
-
-
-def _failed(text: str, rank: int) -> LaunchError:
-    error = LaunchError(text)
-    error.status = {"rank": rank}
-    return error
 
 
 _open: list[Link] = []

@@ -1,29 +1,37 @@
-"""The Ascend kernel on a CPU: its unmodified source on the twin of kernels/ascendc/twin, every rank in this process."""
+"""The Ascend kernel on a CPU: its unmodified source on the twin of kernels/ascendc/twin, all ranks or that of a process."""
 
 from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 import itertools
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.kernels.ascend_layout import HEAP, lay_out
 from hpmoe.kernels.ascend_rules import check_flow, check_image, check_main_gradients
+from hpmoe.kernels.buffers import Placed
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.executable import Executable
+from hpmoe.kernels.link import Link
 from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.native import Status
 from hpmoe.kernels.packing import pack
+from hpmoe.kernels.protocol import Code
 from hpmoe.runtime.targets import register_target
 from hpmoe.support import loading
 from hpmoe.support.errors import ArgumentError, LaunchError
+from hpmoe.support.known import known
+from hpmoe.support.loading import address
 
 COMPILED = Path(__file__).parent / "_twin.so"
-ABI_VERSION = 4
+ABI_VERSION = 5
 FAULT_BYTES = 8192
 LINE_WORDS = 16
 SEEDS = itertools.count()
@@ -44,6 +52,14 @@ class Counts(ctypes.Structure):
         "vector_bytes")]
 
 
+class Launch(ctypes.Structure):
+    """HpmoeTwinLaunch of ascendc/twin/api.h."""
+
+    _fields_ = [("image", ctypes.c_void_p), ("image_bytes", ctypes.c_int64), ("mine", ctypes.POINTER(Rank)),
+                ("epoch", ctypes.c_int32), ("timeout", ctypes.c_double), ("seed", ctypes.c_uint64),
+                ("counts", ctypes.POINTER(Counts))]
+
+
 @cache
 def load() -> ctypes.CDLL:
     """The twin with the kernel in it. Raises ImportError when it has not been built, or before its sources last changed."""
@@ -59,8 +75,17 @@ def load() -> ctypes.CDLL:
         "hpmoe_twin_counters": (ctypes.c_int64, [ctypes.c_void_p]),
         "hpmoe_twin_counter_words": (ctypes.c_int32, []),
         "hpmoe_twin_launch": (ctypes.c_int, launch),
+        "hpmoe_twin_run_rank": (ctypes.c_int, []),
         "hpmoe_twin_use_kernel": (None, [ctypes.c_void_p]),
     })
+
+
+class Kept(NamedTuple):
+    """What a launch of a rank keeps in its symmetric heap: counters, what these have reached, two routing tables."""
+
+    counters: np.ndarray
+    targets: np.ndarray
+    tables: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,21 +104,18 @@ class TwinExecutable(Executable):
 
     target = "ascend-twin"
 
+    def reaches(self, link: Link) -> bool:
+        return link.shares_memory and super().reaches(link)
+
     def _launch(self, placed, num_tokens, trace, moved):
-        if trace is not None:
-            raise ArgumentError("hpmoe.measure: the twin of an NPU has no times; measure the cpu target, or hpmoe.simulate")
+        _check_untimed(trace)
         buffers = placed.read_ranks()
-        written = np.array([place[0] == HEAP for place in lay_out(self.flow).places], np.uint8)
         ranks, alive = (Rank * len(buffers))(), []
         for rank, arrays in enumerate(buffers):
             check_main_gradients(self.flow, arrays, self.target)
-            fields = [np.array([a.ctypes.data for a in arrays], np.uint64), np.array([a.nbytes for a in arrays], np.int64),
-                      written]
-            alive += fields
-            for name, array in zip(("buffers", "sizes", "symmetric", "counters", "targets", "tables"),
-                                   (*fields, self.counters[rank], self.bases[rank], self.tables[rank]), strict=True):
-                setattr(ranks[rank], name, array.ctypes.data)
-            ranks[rank].num_tokens = num_tokens[rank]
+            kept = Kept(self.counters[rank], self.bases[rank], self.tables[rank])
+            alive += self._fill(ranks[rank], [a.ctypes.data for a in arrays], [a.nbytes for a in arrays], kept,
+                                num_tokens[rank])
         self.state[0] += 1
         seed, status, fault = next(SEEDS), Status(), ctypes.create_string_buffer(FAULT_BYTES)
         code = load().hpmoe_twin_launch(
@@ -106,9 +128,49 @@ class TwinExecutable(Executable):
         if code:
             raise make_error(status, self.image)
 
+    def _launch_rank(self, link: Link, placed: Placed, counts: np.ndarray, num_tokens: int,
+                     record: Sequence[np.ndarray | None]) -> None:
+        """This rank's cores, as one launch whose counters begin at 0; what other ranks write to lies in this one's heap."""
+        _check_untimed(record[0])
+        arrays, addresses = placed.ranks()[0], placed.addresses[0]
+        check_main_gradients(self.flow, arrays, self.target)
+        kept = Kept(*(link.pool.zeros(a.shape[1:], a.dtype) for a in (self.counters, self.bases, self.tables)))
+        kept.tables[...] = -1
+        sizes = [max(1, len(a)) * a.shape[1] * a.itemsize for a in arrays]  # at least a row, which nobody reads
+        offsets = [link.offset_of(place) if shared else -1 for place, shared in zip(addresses, self.symmetric, strict=True)]
+        for b in np.flatnonzero(self.symmetric):
+            if offsets[b] < 0:
+                raise make_error(Status(code=Code.NOT_SHARED, rank=link.rank, value=b), self.image)
+        told = np.array([*(link.offset_of(address(a)) for a in (kept.counters, kept.tables)), *offsets, *sizes], np.int64)
+        mine = Rank()
+        alive = self._fill(mine, addresses, sizes, kept, num_tokens)
+        launch = Launch(self.image.ctypes.data, self.image.nbytes, ctypes.pointer(mine), 1, self.timeout, next(SEEDS),
+                        ctypes.pointer(self.counts))
+        run_rank = known(ctypes.cast(load().hpmoe_twin_run_rank, ctypes.c_void_p).value)
+        link.launch_by(run_rank, ctypes.addressof(launch), self, told, (placed, kept, alive))
+
+    def _fill(self, rank: Rank, addresses: Sequence[int], sizes: Sequence[int], kept: Kept,
+              num_tokens: int) -> list[np.ndarray]:
+        """Says what a rank brings; returns what has to live as long."""
+        fields = [np.array(addresses, np.uint64), np.array(sizes, np.int64), self.symmetric]
+        for name, array in zip(("buffers", "sizes", "symmetric", *Kept._fields), (*fields, *kept), strict=True):
+            setattr(rank, name, array.ctypes.data)
+        rank.num_tokens = num_tokens
+        return fields
+
+    @functools.cached_property
+    def symmetric(self) -> np.ndarray:
+        """uint8, whether each buffer lies in the symmetric heap: other ranks write to it."""
+        return np.array([place[0] == HEAP for place in lay_out(self.flow).places], np.uint8)
+
     def _forget(self):
         """After a failure nothing is known of the counters: every rank begins anew."""
         self.counters[...], self.bases[...], self.state[0] = 0, 0, 0
+
+
+def _check_untimed(trace: np.ndarray | None) -> None:
+    if trace is not None:
+        raise ArgumentError("hpmoe.measure: the twin of an NPU has no times; measure the cpu target, or hpmoe.simulate")
 
 
 def compile_twin(flow: Taskflow, timeout: float) -> TwinExecutable:

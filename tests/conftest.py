@@ -6,7 +6,6 @@ from pathlib import Path
 import hypothesis
 import mindspore
 import pytest
-import second_process
 
 from hpmoe.kernels import use_amx, use_blas
 from hpmoe.kernels.native import find_blas
@@ -32,8 +31,6 @@ def pytest_addoption(parser):
                      help="how many times as many examples laws are tried on, other ones each time")
     parser.addoption("--mutants", type=int, default=2000, help="how many mutants the verifier is tried on")
     parser.addoption("--mutants-seed", type=int, default=0, help="which ones")
-    parser.addoption("--second-process", metavar="FOLDER",
-                     help="run as the second process of a whole run; see second_process.py")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -47,9 +44,10 @@ def pytest_collection_modifyitems(config, items):
             few, max_examples=few.max_examples * times, derandomize=False, database=None)
 
 
-def pytest_configure(config):
-    if folder := config.getoption("--second-process"):
-        config.pluginmanager.register(second_process.Reporting(config, folder))
+def pytest_xdist_auto_num_workers(config):
+    """A whole run takes two processes, as kernels have threads of their own; for a few files another start does not pay."""
+    is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and "not slow" in config.option.markexpr
+    return min(2, len(os.sched_getaffinity(0))) if is_whole else 0
 
 
 @pytest.fixture
@@ -89,8 +87,6 @@ def pytest_collection_finish(session):
     if is_needed and not session.config.option.collectonly:
         from binding_helpers import start_build
         BUILDS.append(start_build())
-    if not session.config.getoption("--second-process"):
-        second_process.start(session)
 
 
 def pytest_sessionfinish(session):

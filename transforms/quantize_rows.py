@@ -5,6 +5,7 @@ from __future__ import annotations
 from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations
 from hpmoe.primitives.dispatch import combine_rows, dispatch_rows
 from hpmoe.primitives.quantized import combine_quantized, dequantize, quantize
+from hpmoe.primitives.quantized_matmul import grouped_quantized
 from hpmoe.runtime.transform import transform
 from hpmoe.support.dtypes import BYTES
 from hpmoe.support.errors import TransformError, check_argument, is_int, is_name
@@ -46,7 +47,8 @@ def quantize_rows(program: Program, *, dtype: str = "int8", scale: str | int | N
         e = combine d a w ->  q = quantize[dtype=int8] d    e = combine_quantized[dtype=int8 to=float32] q a w      (combine)
 
     Requires: a plain function with a dispatch; what rewrites the function gradients are taken of comes before it.
-    Ensures: the same function of rows that are rounded on their way; nothing else is.
+    Ensures: the same function of rows that are rounded on their way; nothing else is. What multiplies int8 rows, see
+        `quantize_weights`, takes them as they arrive.
 
     Args:
         f: the function.
@@ -89,10 +91,21 @@ def quantize_rows(program: Program, *, dtype: str = "int8", scale: str | int | N
     exact = _gradients(program) if backward == "straight_through" else set()
     moves = (dispatch_rows, combine_rows) if combine else (dispatch_rows,)
     sent: dict[Atom, Var] = {}
+    arrived: dict[Atom, Atom] = {}  # rows of int8, whose floats are what others know
 
     def rule(builder: Builder, eqn: Equation) -> list[Atom] | None:
+        rows = arrived.get(eqn.inputs[0]) if eqn.inputs else None
+        if rows is not None and eqn.primitive is grouped_quantized and eqn.params.get("rows"):
+            return [builder.keep(eqn.replace(inputs=(rows, *eqn.inputs[1:])))]
+        if rows is not None and eqn.primitive is quantize and dict(eqn.params) == form:
+            return [rows]
         is_quantised = eqn.primitive in moves and eqn.inputs[0] not in exact and eqn.inputs[0].aval.dtype != BYTES
-        return _quantized(builder, eqn, form, sent) if is_quantised else None
+        if not is_quantised:
+            return None
+        out = _quantized(builder, eqn, form, sent)
+        if eqn.primitive is dispatch_rows and form == {"dtype": "int8"}:
+            arrived[out[0]] = builder.equations[-1].inputs[0]
+        return out
     return map_equations(program, rule)
 
 

@@ -12,6 +12,7 @@ from hpmoe.ir.avals import as_route
 from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations, program_window
 from hpmoe.primitives.expert import expert_bias
 from hpmoe.primitives.grouped_matmul import grouped
+from hpmoe.primitives.quantized_matmul import grouped_quantized
 from hpmoe.primitives.replicate import replicate_weights
 from hpmoe.primitives.route import make_route
 from hpmoe.routing.balance import check_loads, place_replicas
@@ -60,7 +61,8 @@ def replicate_experts(program: Program, *, loads: Sequence[float] | np.ndarray, 
     Raises:
         ArgumentError: loads are not numbers for the experts of the function, replicas is not a positive int, or min_load is
             not a number.
-        TransformError: applied out of order or twice; f has no dispatch, or adds a bias for each expert.
+        TransformError: applied out of order or twice; f has no dispatch, adds a bias for each expert, or has quantised
+            weights.
 
     Example:
         >>> import hpmoe
@@ -105,6 +107,10 @@ class _Rule:
             index = next(i for i, e in enumerate(self.program.equations) if e.outputs == eqn.outputs)
             raise TransformError("replicate_experts: biases of experts are not copied; make them a row of the weights, and "
                                  f"add a column of ones to the tokens\n{program_window(self.program, index)}")
+        if route is not None and eqn.primitive is grouped_quantized:
+            index = next(i for i, e in enumerate(self.program.equations) if e.outputs == eqn.outputs)
+            raise TransformError("replicate_experts: quantised weights of experts are not copied; leave them as they are\n"
+                                 + program_window(self.program, index))
         if route is None or eqn.primitive is not grouped:
             return None
         weight = eqn.inputs[1]

@@ -1,4 +1,5 @@
-"""hpmoe calibrate: measures each kind of task on this CPU, keeps it for hpmoe.cpu(calibrated=True), and checks it."""
+"""hpmoe calibrate: measures each kind of task on this CPU for hpmoe.cpu(calibrated=True), checks that, or fits an NPU to a
+profile."""
 
 from __future__ import annotations
 
@@ -12,12 +13,16 @@ from absl import flags
 
 from hpmoe.calibration.agreement import LIMIT, agreement
 from hpmoe.calibration.cpu import Measurement, is_matmul
-from hpmoe.commands import options
+from hpmoe.calibration.profile import calibrate_by_profile
+from hpmoe.commands import options, profile_report
+from hpmoe.commands.machine import define_machine
+from hpmoe.ir.limits import MOST_RANKS
 from hpmoe.machines.kept_calibration import calibration_key, calibration_path, store_calibration
+from hpmoe.machines.machine_files import load_machine
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
 
-SUMMARY = "measures this CPU for hpmoe.cpu(calibrated=True), or checks what such a measurement predicts"
+SUMMARY = "measures this CPU for hpmoe.cpu(calibrated=True), or fits the model of an NPU to a profile"
 NOTES = """\
 Measured are the task bodies of launches on all cores, in turn for --budget seconds, and what other programs disturbed
 again for half as long at most. A shared machine has another speed every second, so that each run is beside a small
@@ -25,7 +30,14 @@ launch before and after it: where these are quick the quickest runs count. "lost
 rate would be: of r rows they take as long as r + lost rows at the full rate. The result is kept for this CPU model,
 number of cores and version of hpmoe in $XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe. --check keeps nothing: it runs ten
 layers in the same rounds, simulates their taskflows, measures all once more where one is off by more than 15 %, and
-exits with 1 where one still is."""
+exits with 1 where one still is.
+
+hpmoe calibrate --profile=op_summary_1.csv --out=mine.toml makes a machine of a table of kernels: op_summary_*.csv
+of msprof, or kernel_details.csv of the profiler in a framework. Its lines of MatMul, GroupedMatmul, SwiGlu, Add,
+Mul, Sub, MoeDistributeDispatch, MoeDistributeCombine and AllToAll are simulated, and the constants that they hinge
+on are fitted to their times. What could not be fitted keeps the value of --machine, and is listed with the reason.
+--ep says how many ranks an exchange is among where the file does not. Without --out the file goes to stdout, the
+report as comments in it."""
 
 OVERHEADS = ("task", "signal", "wait", "poll", "launch")
 
@@ -33,11 +45,34 @@ OVERHEADS = ("task", "signal", "wait", "poll", "launch")
 def define(values: flags.FlagValues) -> None:
     options.define_number(values, "budget", 25.0, "seconds to measure for, besides planning and one round to warm up")
     options.define_switch(values, "check", "compare simulated and measured times of ten layers")
+    flags.DEFINE_string("profile", None, "a profiler's table of kernels on an NPU, to fit its model to", flag_values=values)
+    define_machine(values, "ascend_a3", "with --profile, the NPU that it is like")
+    options.define_integer(values, "ep", None, "with --profile, ranks of its exchanges")
+    flags.DEFINE_string("out", None, "with --profile, the .toml file to write", flag_values=values)
 
 
 def run(o: flags.FlagValues) -> int:
     options.check_flag(0 <= o.budget <= 600, "budget", f"{o.budget:g}", "seconds from 0 to 600")
-    return _check(o) if o.check else _calibrate(o)
+    for name in ("ep", "out"):
+        options.check_flag(o[name].value is None or o.profile is not None, name, o[name].value, "given with --profile")
+    options.check_flag(not (o.check and o.profile), "check", o.check, "left out with --profile")
+    return _profile(o) if o.profile is not None else _check(o) if o.check else _calibrate(o)
+
+
+def _profile(o: flags.FlagValues) -> int:
+    options.check_flag(o.machine != "cpu", "machine", o.machine, "an NPU with --profile")
+    options.check_flag(o.ep is None or o.ep <= MOST_RANKS, "ep", o.ep, f"at most {MOST_RANKS}")
+    options.check_file("out", o.out, ".toml")
+    with Progress("hpmoe calibrate") as progress:
+        found = calibrate_by_profile(Path(o.profile), load_machine(o.machine), o.ep, progress)
+    toml = profile_report.toml(found)
+    if o.out:
+        Path(o.out).write_text(toml, encoding="utf-8")
+    if o.json:
+        print(json.dumps({"simulated": True, "toml": toml, **profile_report.fields(found)}))
+    else:
+        print(f"{profile_report.text(found)}\n\nwritten to {o.out}" if o.out else toml, end="\n" if o.out else "")
+    return 0
 
 
 def _calibrate(o: flags.FlagValues) -> int:

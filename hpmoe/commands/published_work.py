@@ -7,14 +7,11 @@ import functools
 from types import SimpleNamespace
 
 import numpy as np
-from mindspore import Tensor
 
 import hpmoe
+from hpmoe.calibration.kernel_flows import exchange_flow, kernel_us, product_flow
 from hpmoe.commands.layer import Layer
-from hpmoe.ir.program import Program
-from hpmoe.routing.routing import rows_of_ranks
 from hpmoe.routing.workload import balanced_ids, drawn_ids
-from hpmoe.runtime.planned_rows import PlannedRows, routes_of, with_planned_rows
 
 BYTES = "l2_bytes", "l2_bytes_per_us", "worker_l2_bytes_per_us", "memory_bytes_per_us", "worker_memory_bytes_per_us"
 
@@ -49,53 +46,24 @@ def of_bytes(machine: hpmoe.Machine) -> hpmoe.Machine:
 
 def product_us(machine: hpmoe.Machine, rows: int, inner: int, cols: int) -> float:
     """A matrix product as a kernel of its own."""
-    flow = hpmoe.tile_partition.apply_to(
-        hpmoe.trace(lambda x, w: x @ w, hpmoe.Aval((rows, inner), "bfloat16"), hpmoe.Aval((inner, cols), "bfloat16")),
-        rows="auto", cols="auto", machine=machine)
-    flow = hpmoe.assign_queues.apply_to(hpmoe.launch_kernels.apply_to(flow), machine=machine, policy="round_robin")
-    return hpmoe.simulate(flow).span
+    return hpmoe.simulate(product_flow(machine, rows, inner, cols)).span
 
 
 @functools.lru_cache(maxsize=64)
 def exchange_us(machine: hpmoe.Machine, way: str, sizes: Sizes, dedup: bool = False, quantised: str = "") -> float:
-    """Rows to the ranks of their experts, "dispatch", or back and summed, "combine", by one-sided puts of one kernel.
+    """Rows to the ranks of their experts, or back and summed, by one kernel; see exchange_flow.
 
-    With `quantised`, "int8" or "float8_e4m3fn", the kernel also makes rows of that, with a scale for each row or each 128
-    columns, and leaves them so where they arrive. The time is the kernel's own, without a launch: tests that publish such
-    figures take what a profiler says of kernels.
+    The time is the kernel's own, without a launch: tests that publish such figures take what a profiler says of kernels.
     """
-    def dispatch(x: Tensor, ids: Tensor) -> Tensor:
-        return hpmoe.dispatch(x, ids, num_local_experts=sizes.experts // sizes.ep)[0]
-    ids = sizes.ids
-    program = hpmoe.trace(dispatch, hpmoe.Aval((sizes.tokens, sizes.hidden), sizes.dtype),
-                          hpmoe.Aval((sizes.tokens, sizes.top_k), "int32"), mesh=hpmoe.Mesh(sizes.ep))
-    program = hpmoe.vjp(program) if way == "combine" else program  # whose rows come back the same way
-    rows = max(rows_of_ranks(ids, sizes.experts))
-    program = with_planned_rows(program, [PlannedRows(rows, rows)] * len(routes_of(program)))
-    program = hpmoe.deduplicate_rows.apply_to(program) if dedup else program
-    program = _quantised(program, quantised) if quantised else program
-    flow = hpmoe.tile_partition.apply_to(program, rows="auto", cols="auto", machine=machine)
-    flow = hpmoe.overlap_comm.apply_to(flow, cols="auto", returns=2)
-    return hpmoe.simulate(hpmoe.assign_queues.apply_to(flow, machine=machine), routing=ids).span
-
-
-def _quantised(program: Program, dtype: str) -> Program:
-    program = hpmoe.quantize_rows.apply_to(program, dtype=dtype, scale=128 if dtype.startswith("float8") else None)
-    *before, as_floats = program.equations
-    return program.replace(equations=tuple(before), outputs=as_floats.inputs[:1])
+    flow = exchange_flow(machine, way, sizes.ids, sizes.experts, sizes.hidden, sizes.dtype, dedup, quantised)
+    return hpmoe.simulate(flow, routing=sizes.ids).span
 
 
 @functools.lru_cache(maxsize=16)
 def kernels_us(machine: hpmoe.Machine, sizes: Sizes, quantize: str | None = None) -> dict[str, float]:
-    """How long each kernel of an unfused layer runs on the first rank, without its launch; one of a second product, or of a
-    second quantisation, has a 2 after its name."""
-    line = Layer(SimpleNamespace(**dataclasses.asdict(sizes)), "forward", machine, sizes.ids, quantize=quantize).baseline()
-    op, out = line.flow.tasks["op"][line.task], {}
-    for i, known in ((i, known) for i, known in enumerate(line.flow.ops) if not known.primitive.is_launch):
-        mine = (op == i) & (line.rank == 0)
-        name = f"{known.label}2" if known.label in out else known.label
-        out[name] = float(line.end[mine].max() - line.begin[mine].min()) if mine.any() else 0.0
-    return out
+    """How long each kernel of an unfused layer runs on the first rank; see kernel_us."""
+    o = SimpleNamespace(**dataclasses.asdict(sizes))
+    return kernel_us(Layer(o, "forward", machine, sizes.ids, quantize=quantize).baseline())
 
 
 def step_us(machine: hpmoe.Machine, sizes: Sizes, is_fused: bool) -> float:
@@ -117,11 +85,11 @@ def two_level_us(machine: hpmoe.Machine, way: str, sizes: Sizes, node_size: int)
 
 @functools.lru_cache(maxsize=64)
 def layer_us(machine: hpmoe.Machine, sizes: Sizes, is_fused: bool, direction: str = "forward",
-             quantize: str | None = None) -> float:
+             quantize: str | None = None, int8_weights: bool = False) -> float:
     """A MoE-FFN from dispatch to combine, in one kernel or in one after another; rows are dispatched in the format that
-    `quantize` names."""
+    `quantize` names, and with `int8_weights` multiplied as int8 (W8A8)."""
     o = SimpleNamespace(**dataclasses.asdict(sizes))
-    layer = Layer(o, direction, machine, sizes.ids, tuned=True, quantize=quantize)
+    layer = Layer(o, direction, machine, sizes.ids, tuned=True, quantize=quantize, int8_weights=int8_weights)
     return layer.span_us(layer.fused()) if is_fused else layer.baseline().span
 
 

@@ -17,7 +17,7 @@ MOST_DIMENSIONS = 32  # of an array of NumPy
 MOST_ELEMENTS = 2**59  # whose bytes 63 bits count, as MindSpore does without looking
 
 SHORT_DTYPE = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64", "int32": "i32", "int64": "i64",
-               "bool": "bool", "uint8": "u8"}
+               "bool": "bool", "int8": "i8", "uint8": "u8"}
 
 
 class Rows:

@@ -6,6 +6,7 @@ import dataclasses
 
 from hpmoe.machines.constant import Constant
 from hpmoe.machines.npu_bins import BINS, FLOPS_PER_CYCLE, bin_name
+from hpmoe.support.dtypes import BYTES
 from hpmoe.support.errors import check_argument, is_int, is_number
 
 MOST_QUEUES = 1 << 16
@@ -112,6 +113,7 @@ class Machine:
         matmul_flops_per_us: of one AIC on half-precision tiles that fill it.
         matmul_efficiency: the share of that which a long product of a full tile reaches where data is at hand.
         matmul_float32_ratio: the rate in float32, as a share of that in half precision.
+        matmul_int8_ratio: the rate of products of int8, as a share of that in half precision.
         matmul_granule: rows of a matmul tile are worked on in multiples of this, and so are the products of its sums, of
             which half as many are in float32.
         accumulator_bytes: float32 sums of one matmul. A larger tile is cut into parts twice as wide as high; each reads
@@ -189,6 +191,7 @@ class Machine:
     host_sync_us: float
     collective_us: float
     host_cores: float = 0.0
+    matmul_int8_ratio: float = 1.0
     repoll_us: float = 0.0
     scalar_us: float = 0.0
     dma_us: float = 0.0
@@ -264,8 +267,9 @@ class Machine:
         return others / (near / self.link_bytes_per_us + (others - near) / self.far_link_bytes_per_us)
 
     def matmul_rate(self, dtype: str) -> float:
-        """Flops for each microsecond of one AIC on a full tile of a dtype."""
-        return self.matmul_flops_per_us * self.matmul_efficiency * (self.matmul_float32_ratio if dtype == "float32" else 1.0)
+        """Flops for each microsecond of one AIC on a full tile of a dtype; BYTES are int8 that are multiplied as such."""
+        ratio = {"float32": self.matmul_float32_ratio, BYTES: self.matmul_int8_ratio}.get(dtype, 1.0)
+        return self.matmul_flops_per_us * self.matmul_efficiency * ratio
 
     def body(self, kind: str, dtype: str, rows: int = 0) -> Body | None:
         """What was measured of tasks of a kind; of another dtype or function where not of this one. With `rows` what was

@@ -8,7 +8,8 @@ FACTORS = {  # of each base unit, which a Machine has its numbers in: what else 
     "us": {"us": 1.0, "ns": 1e-3, "ms": 1e3},
     "bytes": {"bytes": 1.0, "KB": 1e3, "MB": 1e6, "KiB": 2.0**10, "MiB": 2.0**20},
 }
-COUNTS = {"matmul_efficiency": "share", "matmul_float32_ratio": "share", "node_size": "ranks", "near_size": "ranks",
+COUNTS = {"matmul_efficiency": "share", "matmul_float32_ratio": "share", "matmul_int8_ratio": "share",
+          "node_size": "ranks", "near_size": "ranks",
           "tile_cols": "columns",
           "tile_rows": "rows", "matmul_granule": "rows", "num_aic": "workers", "num_aiv": "workers", "host_cores": "cores"}
 

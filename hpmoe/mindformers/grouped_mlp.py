@@ -11,6 +11,9 @@ from hpmoe.nn.grouped_mlp import Activation, Experts
 from hpmoe.nn.on_ranks import transformed
 from hpmoe.nn.parameters import Frozen
 from hpmoe.primitives.swiglu import swiglu
+from hpmoe.ranks.launchers import find_launched
+from hpmoe.ranks.world import world
+from hpmoe.runtime.staged_function import staged_of
 from hpmoe.support.errors import check_argument
 from hpmoe.support.trees import Function, PyTree
 
@@ -27,7 +30,7 @@ def make_grouped_mlp(base: type, distributed: type, transforms: Function | None,
         base: GroupedMLP of `mindformers.pynative.transformers.moe.experts`.
         distributed: the class of sharded tensors, DTensor.
         transforms: of the function of one rank; None makes one kernel of it.
-        mesh: the ranks that share the experts; None are those that MindFormers shards them over.
+        mesh: the ranks that share the experts; None are those that MindFormers shards them over, processes.
     """
 
     class GroupedMLP(base):
@@ -52,14 +55,20 @@ def make_grouped_mlp(base: type, distributed: type, transforms: Function | None,
                 check_argument(num_ranks == 1 or self.is_only_sharded, WHO, "a GroupedMLP",
                                f"sharded over {num_ranks} ranks by a style that sends tokens itself",
                                "sharded by ExpertParallel or DeredundancyExpertParallel, not by OverlapExpertParallel")
-                ranks = None if num_ranks == 1 else mesh or Mesh(ep_size=num_ranks)
-                self.calls[num_ranks] = transformed(WHO, _function(self.computes), transforms, ranks, (0,) * 5,
-                                                     Frozen(self))
+                f = _function(self.computes)
+                ranks = None if num_ranks == 1 else mesh or _processes(num_ranks, f, transforms)
+                self.calls[num_ranks] = transformed(WHO, f, transforms, ranks, (0,) * 5, Frozen(self))
             return self.calls[num_ranks]
 
     for name in ("__name__", "__qualname__", "__doc__"):
         setattr(GroupedMLP, name, getattr(base, name))
     return GroupedMLP
+
+
+def _processes(num_ranks: int, f: Function, transforms: Function | None) -> Mesh:
+    """The ranks that MindFormers shards experts over: those of MindSpore's world on NPUs, else the launcher's."""
+    is_on_device = transforms is not None and staged_of(transforms(f)).is_on_device
+    return Mesh(num_ranks) if is_on_device or find_launched() is None else world(num_ranks)
 
 
 def _local(tensor: Tensor, distributed: type) -> Tensor:

@@ -24,8 +24,8 @@ def enable(*, transforms: Function | None = None, mesh: Mesh | None = None) -> N
     Args:
         transforms: of the function of one rank, `hpmoe.chain(...)`; None makes one kernel for the CPU of it. On NPUs it ends
             in `hpmoe.fuse_persistent(target="ascend")`.
-        mesh: the ranks that share the experts; None are those that MindFormers shards them over, which then are the
-            processes of MindSpore's world.
+        mesh: the ranks that share the experts; None are those that MindFormers shards them over, which then are processes:
+            of `hpmoe.world(ep_size)`, or on NPUs of MindSpore's world.
 
     Raises:
         ImportError: there is no MindFormers 2.1.

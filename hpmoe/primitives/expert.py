@@ -1,6 +1,8 @@
-"""Vectors of an expert: added to each of its rows, and summed over them."""
+"""Vectors of an expert: added to each of its rows, multiplied with them, and summed over them."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 from mindspore import Tensor, mint, ops
@@ -15,10 +17,11 @@ from hpmoe.primitives.tiler import Tiler
 from hpmoe.routing.routing import Route
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import row_modes
-from hpmoe.tile_ops.functions import ADD
+from hpmoe.tile_ops.functions import ADD, MUL
 from hpmoe.tile_ops.reductions import COL_SUM
 
 expert_bias = Primitive("expert_bias")
+expert_scale = Primitive("expert_scale")
 expert_sum = Primitive("expert_sum")
 
 
@@ -71,6 +74,26 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 def _(tiler: Tiler, eqn: Equation) -> None:
     (x, bias), out = eqn.inputs[:2], eqn.outputs[0]
     tiler.map(ADD, out, tiler.at(x), tiler.at(bias, row_modes.SLOT_EXPERT))
+
+
+@expert_scale.infer
+def _(x: Aval, scale: Aval, route: RouteAval) -> Aval:
+    check_experts("expert_scale", scale, route, 2)
+    check_argument(x.shape == (route.rows, scale.shape[1]), "expert_scale", "rows and scale", f"{x} and {scale}",
+                   "[R, N] and [num_local_experts, N]")
+    return x
+
+
+@expert_scale.reference
+def _(x: np.ndarray, scale: np.ndarray, route: Route) -> np.ndarray:
+    return x * scale[route.expert_of_row]
+
+
+@expert_scale.tile
+def _(tiler: Tiler, eqn: Equation) -> None:
+    (x, scale), out = eqn.inputs[:2], eqn.outputs[0]
+    scales = dataclasses.replace(tiler.at(scale, row_modes.SLOT_EXPERT), buffer=tiler.regular(scale))
+    tiler.map(MUL, out, tiler.at(x), scales)
 
 
 @expert_sum.infer

@@ -13,10 +13,12 @@ from hpmoe.primitives.in_float32 import in_float32, weight_beside
 from hpmoe.primitives.matmul import accumulated, tile_matmul, tile_weight_grad
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.quantized_matmul import check_quantised, grouped_quantized, product_params
 from hpmoe.primitives.replicate import return_weight_grads
 from hpmoe.primitives.route import check_route, check_tensor
 from hpmoe.primitives.tiler import Tiler
 from hpmoe.routing.routing import Route
+from hpmoe.support.dtypes import name_of_dtype
 from hpmoe.support.errors import ProgramError, check_argument
 from hpmoe.support.known import known
 from hpmoe.tile_ops import row_modes
@@ -25,15 +27,26 @@ grouped = Primitive("grouped_matmul")
 grouped_weight_grad = Primitive("grouped_weight_grad")
 
 
-def grouped_matmul(rows: Tensor, weight: Tensor, route: Route, *, bias: Tensor | None = None) -> Tensor:
+def grouped_matmul(rows: Tensor, weight: Tensor, route: Route, *, bias: Tensor | None = None, scale: Tensor | None = None,
+                   row_dtype: str | None = None) -> Tensor:
     """Multiplies each received row by the weight matrix of its expert, and adds the expert's bias where one is given.
+
+    Quantised weights come with a `scale` of each column; element [k, n] of expert e is weight[e, k, n] * scale[e, n]. Rows
+    stay as they are (W8), or are rounded to `row_dtype` first, with a scale of their own (W8A8):
+        W8    out[r, n] = (sum_k x[r, k] * weight[e, k, n]) * scale[e, n], summed in float32
+        W8A8  out[r, n] = float32(sum_k q[r, k] * weight[e, k, n]) * s[r] * scale[e, n], the sum exact in int32, where
+              s[r] = amax_k |x[r, k]| / 127 and q[r, k] is x[r, k] / s[r], rounded to nearest even
+    Gradients go straight through the rounding of rows; int8 weights have none, scales do.
 
     Args:
         rows: [R, K], from `hpmoe.dispatch` or computed row by row from it.
         weight: [num_local_experts, K, N], of the same dtype; or float32 beside rows in half precision: it is rounded to
             their dtype, as `auto_mixed_precision` does it for a Dense, and its gradient is float32.
         route: the second result of `hpmoe.dispatch`.
+            Quantised: int8, or uint8 that holds float8_e4m3fn.
         bias: optional [num_local_experts, N], in the same way.
+        scale: [num_local_experts, N] floats, beside a quantised weight alone.
+        row_dtype: "int8" for W8A8, beside int8 weights; None for rows as they are.
 
     Returns:
         [R, N].
@@ -48,9 +61,16 @@ def grouped_matmul(rows: Tensor, weight: Tensor, route: Route, *, bias: Tensor |
         >>> weight = ms.Tensor(np.array([[[1.0], [2.0]], [[3.0], [4.0]]], np.float32))
         >>> hpmoe.grouped_matmul(rows, weight, route).asnumpy().tolist()
         [[2.0], [3.0]]
+        >>> int8, scale = ms.Tensor([[[10], [20]], [[30], [40]]], ms.int8), ms.Tensor([[0.1], [0.1]])
+        >>> hpmoe.grouped_matmul(rows, int8, route, scale=scale, row_dtype="int8").asnumpy().tolist()
+        [[2.0], [3.0]]
     """
     outside_graphs("hpmoe.grouped_matmul")
-    out = grouped(rows, weight_beside(rows, weight), route, transpose=False)
+    if element := check_quantised(weight, scale, row_dtype):
+        to = name_of_dtype(rows.dtype) or ""
+        out = grouped_quantized(rows, weight, route, scale, **product_params(element, False, row_dtype or "", to))
+    else:
+        out = grouped(rows, weight_beside(rows, weight), route, transpose=False)
     return out if bias is None else expert_bias(out, weight_beside(rows, bias), route)
 
 

@@ -38,6 +38,7 @@ class Link(Protocol):
     Attributes:
         rank, size: of this process in the group.
         exchanges: of counts, so far.
+        shares_memory: whether all ranks do: they are on one host.
         waits: float64 [size], the seconds that this rank has waited for each one.
         traffic: what has been sent to other hosts so far.
     """
@@ -45,6 +46,7 @@ class Link(Protocol):
     rank: int
     size: int
     exchanges: int
+    shares_memory: bool
 
     @property
     def waits(self) -> np.ndarray: ...

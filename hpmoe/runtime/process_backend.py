@@ -86,7 +86,7 @@ class ProcessRuns(ArrayRuns):
         exchanged = known(call.exchanged)
         self._exchange(self.link, exchanged, call, part, inputs[0])
         ir = self.plans.plan(program, exchanged.planned_rows(program))
-        if ir.level == "kernel" and ir.target == "cpu" and call.seed is None:
+        if ir.level == "kernel" and ir.reaches(self.link) and call.seed is None:
             (own,), counts = with_int32_ids(program, inputs), exchanged.of_program(program)
             outputs = [ir.run_rank(self.link, own, counts, exchanged.lengths, into={j: mine for j, (mine,) in into.items()})]
         else:

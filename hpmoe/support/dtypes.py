@@ -16,11 +16,11 @@ from hpmoe.support.mindspore_private import bfloat16
 FLOATS = ("float32", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")
 INTEGERS = ("int32", "int64")
-BYTES = "uint8"  # of rows that are moved and not computed from, as quantised ones are
+BYTES = "uint8"  # of quantised rows and weights; what an element of one stands for, its operation says
 TENSORS = (*FLOATS, "float64", "complex64", "complex128", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16",
            "uint32", "uint64")
 
-_NUMPY = {name: np.dtype(name) for name in ("float16", "float32", "float64", "int32", "int64", "bool", BYTES)}
+_NUMPY = {name: np.dtype(name) for name in ("float16", "float32", "float64", "int32", "int64", "bool", "int8", BYTES)}
 _NUMPY["bfloat16"] = np.dtype(bfloat16())
 _NAMES = {dtype: name for name, dtype in _NUMPY.items()}
 
@@ -63,19 +63,22 @@ def name_of_dtype(dtype: object) -> str | None:
 def storage_dtype(name: str) -> str:
     """The dtype in which a tile buffer holds values of a dtype: a truth value is stored as 0.0 or 1.0.
 
-    What no task computes with, so that it is in a buffer only because it is an argument, may be stored as anything.
+    Quantised weights are bytes, whatever their elements are. What no task computes with, so that it is in a buffer only
+    because it is an argument, may be stored as anything.
 
     Example:
-        >>> storage_dtype("bool"), storage_dtype("bfloat16"), storage_dtype("float64")
-        ('float32', 'bfloat16', 'float32')
+        >>> storage_dtype("bool"), storage_dtype("bfloat16"), storage_dtype("float64"), storage_dtype("int8")
+        ('float32', 'bfloat16', 'float32', 'uint8')
     """
-    return name if name in (*FLOATS, *INTEGERS, BYTES) else "float32"
+    return BYTES if name == "int8" else name if name in (*FLOATS, *INTEGERS, BYTES) else "float32"
 
 
 def stored(array: np.ndarray, name: str) -> np.ndarray:
     """A program's input of a dtype as its tile buffer holds it, contiguous."""
     if storage_dtype(name) == name:
         return np.ascontiguousarray(array)
+    if name == "int8":
+        return np.ascontiguousarray(array).view(np.uint8)
     return np.ascontiguousarray(array, np.float32) if name == "bool" else np.zeros(array.shape, np.float32)
 
 

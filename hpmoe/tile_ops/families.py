@@ -8,6 +8,7 @@ from hpmoe.tile_ops import (
     guards as guards,
     matmuls as matmuls,
     quantized as quantized,
+    quantized_matmuls as quantized_matmuls,
     reductions as reductions,
     relays as relays,
     tokens as tokens,

@@ -121,8 +121,8 @@ EQUAL = Function("equal", 43, 2, np.equal, result="bool", commutes=True)
 NOT_EQUAL = Function("not_equal", 44, 2, np.not_equal, result="bool", commutes=True)
 MAXIMUM = Function("maximum", 37, 2, np.maximum, _choice_grad(GREATER))
 MINIMUM = Function("minimum", 38, 2, np.minimum, _choice_grad(LESS))
-FLOOR_DIV = Function("floor_div", 45, 2, _floor_div, targets=("cpu",))  # of integers 0 where the divisor is
-REMAINDER = Function("remainder", 46, 2, _remainder, targets=("cpu",))  # of the divisor's sign
+FLOOR_DIV = Function("floor_div", 45, 2, _floor_div)  # of integers 0 where the divisor is
+REMAINDER = Function("remainder", 46, 2, _remainder)  # of the divisor's sign
 SELECT = Function("select", 64, 3, np.where, lambda f, g, z, c, x, y: [None, f(SELECT, c, g, 0.0), f(SELECT, c, 0.0, g)])
 # Functions of integers, too, which wrap around where they overflow.
 OF_INTEGERS = frozenset({COPY, NEG, RELU, ABS, SQUARE, SIGN, ADD, SUB, MUL, MAXIMUM, MINIMUM, FLOOR_DIV, REMAINDER, SELECT,

@@ -111,11 +111,15 @@ def dequantized(packed: np.ndarray, cols: int, form: RowFormat) -> np.ndarray:
     """Rows of bytes as rows of `cols` float32."""
     scales = np.ascontiguousarray(packed[:, cols:])
     scale = e8m0_values(scales) if form.scale is BlockScale.E8M0 else scales.view(np.float32)
-    elements = np.ascontiguousarray(packed[:, :cols])
-    values = elements.view(np.int8).astype(np.float32) if form.element is Element.INT8 else E4M3_VALUES[elements]
     block = form.block or cols
     with np.errstate(all="ignore"):
-        return values * np.repeat(scale, block, axis=1)[:, :cols]
+        return values_of(form.element, packed[:, :cols]) * np.repeat(scale, block, axis=1)[:, :cols]
+
+
+def values_of(element: Element, codes: np.ndarray) -> np.ndarray:
+    """Bytes, or int8, as the float32 numbers that they stand for as elements."""
+    codes = np.ascontiguousarray(codes).view(np.uint8)
+    return codes.view(np.int8).astype(np.float32) if element is Element.INT8 else E4M3_VALUES[codes]
 
 
 def _in_blocks(rows: np.ndarray, form: RowFormat) -> np.ndarray:

@@ -109,13 +109,13 @@ class Buffers:
         self.buffer_of[var] = self.view(row, var, var.aval.shape, cols, rows)
         return row
 
-    def like(self, var: Atom, *inner: int) -> Var:
+    def like(self, var: Atom, *inner: int, dtype: str | None = None) -> Var:
         """A variable of the rows of `var`, each of the shape `inner`, that no equation makes; it has a buffer."""
         rows = self.buffer(var).num_rows
-        made = Var(Aval((var.aval.shape[0] if rows is None else rows, *inner), var.aval.dtype))
+        made = Var(Aval((var.aval.shape[0] if rows is None else rows, *inner), dtype or var.aval.dtype))
         if var in self.tokens:
             self.tokens.add(made)
-        self.new(made, rows_and_cols=(rows or 0, math.prod(inner)), dtype=self.buffer(var).dtype)
+        self.new(made, rows_and_cols=(rows or 0, math.prod(inner)), dtype=dtype or self.buffer(var).dtype)
         return made
 
     def axis_in_row(self, var: Atom, axis: int) -> tuple[int, int] | None:

@@ -12,11 +12,13 @@ from hpmoe.primitives.exchange import exchange_rows, return_rows
 from hpmoe.primitives.grouped_matmul import grouped
 from hpmoe.primitives.matmul import matmul
 from hpmoe.primitives.permute import permute_rows, sort_indices, unpermute_rows
+from hpmoe.primitives.quantized_matmul import grouped_quantized
 from hpmoe.primitives.route import make_route
 from hpmoe.primitives.shape import cast, cast_back, slice_axis, transpose
 from hpmoe.primitives.swiglu import gated
 
 Producers = dict[Atom, Equation]
+TURNED = (matmul, grouped, grouped_quantized)
 
 
 def recognize(program: Program) -> Program:
@@ -40,12 +42,12 @@ def _made_by(primitive: object, atom: Atom, producers: Producers) -> Equation | 
 
 def _transposed_matmul(b: Builder, eqn: Equation, producers: Producers) -> Atom | None:
     """matmul x (transpose w) -> matmul[transpose] x w, and so for experts' weights, each of which is transposed."""
-    source = _made_by(transpose, eqn.inputs[1], producers) if eqn.primitive in (matmul, grouped) else None
+    source = _made_by(transpose, eqn.inputs[1], producers) if eqn.primitive in TURNED else None
     if source is None or source.params["axes"] not in ((1, 0), (0, 2, 1)):
         return None
     x, _, *rest = eqn.inputs
     flag = not eqn.params.get("transpose", False)
-    return b.add(eqn.primitive, x, source.inputs[0], *rest, transpose=flag, source=eqn.source)
+    return b.add(eqn.primitive, x, source.inputs[0], *rest, source=eqn.source, **{**eqn.params, "transpose": flag})
 
 
 def _silu(b: Builder, eqn: Equation, producers: Producers) -> Atom | None:

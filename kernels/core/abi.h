@@ -90,6 +90,9 @@ HpmoeLink* hpmoe_link_open(int32_t rank, int32_t size, const int32_t* heap_fds, 
                            const HpmoeHosts* hosts);
 void hpmoe_link_close(HpmoeLink* link);
 
+// Whether this process has no core to itself: who waits does not keep another one from computing then.
+void hpmoe_link_set_crowded(HpmoeLink* link, int32_t is_crowded);
+
 // A rank's heap, NULL of another machine; parts of the own one: the offset of so many bytes, -1 where there is no more room,
 // and back.
 void* hpmoe_link_heap(HpmoeLink* link, int32_t rank);
@@ -120,6 +123,28 @@ double hpmoe_link_time(HpmoeLink* link, int64_t times, int32_t is_bare);
 int hpmoe_link_launch(HpmoeLink* link, const char* what, uint64_t key, const void* image, int64_t image_bytes,
                       const HpmoeRank* mine, const int32_t* counts, int32_t num_threads, double timeout_s, int64_t* trace,
                       int64_t* moved, int32_t interruptible, HpmoeStatus* status);
+
+// What a launch that another library runs, such as the twin of an NPU, asks about the ranks of other processes. heaps: where
+// that of each rank lies in this process; told: what each has told, as many bytes as this one.
+struct HpmoePeers {
+  int32_t rank, size;
+  void* const* heaps;
+  const void* const* told;
+  // Now and then while this rank gets on, and when it can only wait for others (is_idle), which returns when one has woken
+  // it. 0, or why it gets no further: hpmoe::Code, TIMEOUT where no rank has got on for timeout_s.
+  int32_t (*look)(void* launch, int32_t is_idle);
+  // A counter of a rank was added to.
+  void (*wake)(void* launch, int32_t rank);
+  void* launch;
+};
+
+// Runs this rank's kernel, `of` is the library's own. Returns 0; where it ended otherwise, the status says how, or `fault`
+// where that is no status: room for so many bytes.
+typedef int (*HpmoeRunRank)(void* of, const HpmoePeers* peers, HpmoeStatus* status, char* fault, int64_t fault_bytes);
+
+// A launch of all ranks of this machine, run by run_rank on each: they meet first, with a payload of the same size each.
+int hpmoe_link_launch_by(HpmoeLink* link, HpmoeRunRank run_rank, void* of, const char* what, uint64_t key,
+                         const void* payload, int64_t bytes, double timeout_s, int32_t interruptible, HpmoeStatus* status);
 
 // Grows with every change of this file; the host refuses a library of another number.
 int32_t hpmoe_abi_version(void);

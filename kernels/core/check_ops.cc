@@ -134,6 +134,10 @@ class OpChecker {
   const char* check_shapes(const Op& op, Opcode opcode) const {
     switch (opcode) {
       case Opcode::GMM: return check_gmm(op);
+      case Opcode::GMM_INT8:
+      case Opcode::GMM_WIDENED: return check_quantized_gmm(op, opcode);
+      case Opcode::RESCALE: return check_rescale(op);
+      case Opcode::QUANTIZE_WEIGHT: return check_quantized_weight(op);
       case Opcode::WGRAD:
       case Opcode::COL_SUM: return check_expert_op(op, opcode);
       case Opcode::PUT:
@@ -253,6 +257,35 @@ class OpChecker {
         return "a GMM's copies are not like its weights";
     }
     return weight_k == 0 || weight_k == num_k ? nullptr : "a GMM's inner sizes differ";
+  }
+
+  const char* check_quantized_gmm(const Op& op, Opcode opcode) const {
+    if (!in_range(op.param[0], 2)) return "a GMM's weight is neither as it is nor turned";
+    const bool is_int8 = opcode == Opcode::GMM_INT8;
+    if (!is_int8 && !in_range(op.param[1], kNumElement)) return "a GMM's weight has elements of an unknown kind";
+    const Buffer& weight = buffer(op, 2);
+    if (op.route < 0 || weight.rows_per_expert == 0) return "a GMM over experts has a weight without experts";
+    const int64_t num_k = width(op, 1) - (is_int8 ? packed_cols(kInt8Rows, 1) - 1 : 0);
+    if (is_int8 && (num_k < 1 || num_k > kMostInt8Terms)) return "a GMM sums more products than an int32 holds";
+    if ((op.param[0] == 1 ? weight.cols : weight.rows_per_expert) != num_k) return "a GMM's inner sizes differ";
+    return op.num_operands > 3 ? check_scales(op, 3) : nullptr;
+  }
+
+  const char* check_rescale(const Op& op) const {
+    if (width(op, 2) < packed_cols(kInt8Rows, 1)) return "a RESCALE's rows have no scale";
+    return op.num_operands > 3 ? check_scales(op, 3) : nullptr;
+  }
+
+  const char* check_scales(const Op& op, int i) const {
+    return buffer(op, i).rows_per_expert == 0 ? nullptr : "an op takes one scale a column of an expert, not a matrix";
+  }
+
+  const char* check_quantized_weight(const Op& op) const {
+    const Buffer &scales = buffer(op, 0), &codes = buffer(op, 1), &given = buffer(op, 2);
+    const bool fits = in_range(op.param[0], kNumElement) && op.param[1] > 0 && op.num_rows % op.param[1] == 0 &&
+                      scales.cols == 1 && codes.cols == given.cols && given.rows >= op.num_rows &&
+                      op.operands[0].offset == 0 && op.operands[1].offset == 0 && op.operands[2].offset == 0;
+    return fits ? nullptr : "a QUANTIZE_WEIGHT's rows are not the columns of matrices";
   }
 
   const char* check_reduce(const Op& op) const {

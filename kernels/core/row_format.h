@@ -15,6 +15,11 @@ struct RowFormat {
   int32_t block;
 };
 
+// Of quantised rows that are multiplied, and the most products of a sum, each of at most 127 * 128, that an int32 surely
+// holds.
+constexpr RowFormat kInt8Rows{Element::INT8, BlockScale::FLOAT32, 0};
+constexpr int64_t kMostInt8Terms = int64_t{1} << 17;
+
 HPMOE_DEVICE inline RowFormat row_format_of(const int32_t* param) {
   return {static_cast<Element>(param[0]), static_cast<BlockScale>(param[1]), param[2]};
 }

@@ -8,6 +8,7 @@
 #include "bits.h"
 #include "bodies.h"
 #include "core/row_format.h"
+#include "elements.h"
 #include "lanes.h"
 
 namespace hpmoe {
@@ -101,12 +102,27 @@ void for_each_block(const RowFormat& format, int64_t cols, Visit visit) {
 void read_row(const RowFormat& format, const char* row, std::vector<float>& x) {
   const auto* const from = reinterpret_cast<const uint8_t*>(row);
   for_each_block(format, x.size(), [&](int64_t col, int64_t n, int64_t place) {
-    (format.element == Element::INT8 ? from_int8 : from_e4m3)(n, from + col, get_scale(format, from + place),
-                                                              x.data() + col);
+    read_elements(format.element, from + col, n, get_scale(format, from + place), x.data() + col);
   });
 }
 
+// A block of floats as elements, and its scale.
+void write_block(const RowFormat& format, const float* x, int64_t n, uint8_t* to, uint8_t* scale_to) {
+  const float scale = put_scale(format, top_bits(n, x), scale_to);
+  if (!(scale > 0.0f)) {
+    std::memset(to, 0, n);
+  } else if (format.element == Element::INT8) {
+    to_int8(n, x, scale, to);
+  } else {
+    to_e4m3(n, x, scale, to);
+  }
+}
+
 }  // namespace
+
+void read_elements(Element element, const uint8_t* from, int64_t n, float scale, float* to) {
+  (element == Element::INT8 ? from_int8 : from_e4m3)(n, from, scale, to);
+}
 
 Code quantize(const Frame& frame) {
   const View out = frame.view(0), in = frame.view(1);
@@ -117,15 +133,31 @@ Code quantize(const Frame& frame) {
     to_float32(in.dtype, in.at(row, 0), cols, x.data());
     auto* const to = reinterpret_cast<uint8_t*>(out.at(row, 0));
     for_each_block(format, cols, [&](int64_t col, int64_t n, int64_t place) {
-      const float scale = put_scale(format, top_bits(n, x.data() + col), to + place);
-      if (!(scale > 0.0f)) {
-        std::memset(to + col, 0, n);
-      } else if (format.element == Element::INT8) {
-        to_int8(n, x.data() + col, scale, to + col);
-      } else {
-        to_e4m3(n, x.data() + col, scale, to + col);
-      }
+      write_block(format, x.data() + col, n, to + col, to + place);
     });
+  }
+  return Code::OK;
+}
+
+// Row r of what is made is column r % cols of matrix r / cols: some columns are read together, row after row.
+Code quantize_weight(const Frame& frame) {
+  constexpr int64_t kTogether = 16;
+  const RowFormat format{static_cast<Element>(frame.op.param[0]), BlockScale::FLOAT32, 0};
+  const int64_t cols = frame.op.param[1], depth = frame.num_cols(1), end = frame.unit.start + frame.unit.rows;
+  std::vector<float> read(kTogether), x(kTogether * depth);
+  for (int64_t row = frame.unit.start, n; row < end; row += n) {
+    n = std::min({kTogether, end - row, cols - row % cols});
+    for (int64_t k = 0; k < depth; ++k) {
+      const int64_t place = (row / cols * depth + k) * cols + row % cols;
+      to_float32(frame.dtype(2), frame.element(2, 0, place), n, read.data());
+      for (int64_t i = 0; i < n; ++i) x[i * depth + k] = read[i];
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      float scale;
+      write_block(format, x.data() + i * depth, depth, reinterpret_cast<uint8_t*>(frame.element(1, row + i, 0)),
+                  reinterpret_cast<uint8_t*>(&scale));
+      from_float32(frame.dtype(0), &scale, 1, frame.element(0, row + i, 0));
+    }
   }
   return Code::OK;
 }

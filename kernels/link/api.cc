@@ -6,6 +6,7 @@
 #include "core/abi.h"
 #include "cpu/launch.h"
 #include "cpu/thread_pool.h"
+#include "link/device_launch.h"
 #include "link/mapped_peers.h"
 
 namespace {
@@ -55,6 +56,8 @@ HpmoeLink* hpmoe_link_open(int32_t rank, int32_t size, const int32_t* heap_fds, 
 }
 
 void hpmoe_link_close(HpmoeLink* link) { delete link_of(link); }
+
+void hpmoe_link_set_crowded(HpmoeLink* link, int32_t is_crowded) { link_of(link)->set_crowded(is_crowded != 0); }
 
 void* hpmoe_link_heap(HpmoeLink* link, int32_t rank) {
   return link_of(link)->distant(rank) ? nullptr : link_of(link)->heap(rank).data();
@@ -123,6 +126,19 @@ int hpmoe_link_launch(HpmoeLink* link, const char* what, uint64_t key, const voi
     hpmoe::MappedPeers peers(*link_of(link), {what, key, timeout_s}, view, *mine, counts);
     hpmoe::Launch launch(view, peers, timeout_s, {trace, moved}, watch);
     HpmoeStatus end = launch.run(num_threads);
+    if (watch.end() && end.code == static_cast<int32_t>(Code::OK)) end = status_of(Code::INTERRUPTED, -1);
+    return report(status, end);
+  } catch (const std::exception&) {
+    return fail_before(link_of(link), Code::OUT_OF_MEMORY, status);
+  }
+}
+
+int hpmoe_link_launch_by(HpmoeLink* link, HpmoeRunRank run_rank, void* of, const char* what, uint64_t key,
+                         const void* payload, int64_t bytes, double timeout_s, int32_t interruptible, HpmoeStatus* status) {
+  try {
+    hpmoe::InterruptWatch watch(interruptible != 0);
+    const hpmoe::Call call = {what, key, timeout_s};
+    HpmoeStatus end = hpmoe::DeviceLaunch(*link_of(link), call, watch).run(payload, bytes, run_rank, of);
     if (watch.end() && end.code == static_cast<int32_t>(Code::OK)) end = status_of(Code::INTERRUPTED, -1);
     return report(status, end);
   } catch (const std::exception&) {

@@ -31,6 +31,7 @@ struct alignas(kLine) Control {
   alignas(kLine) std::atomic<int64_t> progress_ns;  // when a task of it last ended: CLOCK_MONOTONIC is one for the machine
   alignas(kLine) std::atomic<uint32_t> rung;  // times that its bell was
   std::atomic<uint32_t> sleepers;  // threads that wait for it
+  std::atomic<uint32_t> news;  // times that a launch of another library was told of an addition
   // By parity: a rank comes to a meeting when all have read those of the one before the last.
   alignas(kLine) Notice notices[2];
   alignas(kLine) Failure reasons[2];  // of its failures, by parity

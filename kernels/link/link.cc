@@ -176,6 +176,7 @@ const char* Link::told(int32_t rank) const {
 int64_t Link::told_bytes(int32_t rank) const { return control(rank).notices[number_ % 2].payload_bytes; }
 
 void Link::fail(const Failure& failure) {
+  remember(failure);
   if (phase_ == Phase::BETWEEN && !has_failed_) ++number_;
   phase_ = Phase::BETWEEN;
   has_failed_ = true;
@@ -193,9 +194,32 @@ void Link::begin_launch() {
   tell_others([&](Outbox& outbox) { outbox.begin_launch(number_); });
 }
 
-void Link::end_launch() {
-  phase_ = Phase::BETWEEN;
-  mine().ended.store(number_, std::memory_order_release);
+Status Link::end_launch(const Status& status, bool is_known) {
+  const auto code = static_cast<Code>(status.code);
+  if (code == Code::OK) {
+    phase_ = Phase::BETWEEN;
+    mine().ended.store(number_, std::memory_order_release);
+    return status;
+  }
+  Status end = status;
+  Failure found{status, rank_, {}};
+  switch (code) {
+    case Code::PEER_DIED:
+    case Code::PEER_LEFT:
+    case Code::PEER_LOST:
+    case Code::PEER_LATE:
+    case Code::OTHER_CALL:
+      found = failure();
+      end = found.status;
+      break;
+    case Code::PEER_FAILED:
+      found = failure();
+      end.rank = found.origin;
+      break;
+    default: break;
+  }
+  if (!is_known) fail(found);
+  return end;
 }
 
 void Link::leave(const char* last_words) {
@@ -247,13 +271,17 @@ Code Link::find_trouble(int64_t now) {
 
 // The code that this rank ends with: what another one says of a third is as true here, what it did itself is its own.
 Code Link::note_failure(const Failure& failure) {
+  remember(failure);
+  const auto code = static_cast<Code>(failure.status.code);
+  const bool is_theirs = failure.origin != rank_ && code != Code::PEER_DIED && code != Code::PEER_LEFT &&
+                         code != Code::PEER_LOST;
+  return is_theirs ? Code::PEER_FAILED : code;
+}
+
+void Link::remember(const Failure& failure) {
   const std::lock_guard<std::mutex> lock(mutex_);
   failure_ = failure;
   failure_.text[sizeof failure_.text - 1] = 0;
-  const auto code = static_cast<Code>(failure_.status.code);
-  const bool is_theirs = failure_.origin != rank_ && code != Code::PEER_DIED && code != Code::PEER_LEFT &&
-                         code != Code::PEER_LOST;
-  return is_theirs ? Code::PEER_FAILED : code;
 }
 
 Failure Link::failure() const {

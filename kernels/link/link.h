@@ -53,6 +53,9 @@ class Link {
   void send() const {
     if (proxy_) proxy_->wake();
   }
+  // Whether this process shares each of its cores with another one.
+  bool is_crowded() const { return is_crowded_; }
+  void set_crowded(bool is_crowded) { is_crowded_ = is_crowded; }
   // Where those put.
   Landing& landing() { return landing_; }
   // The meeting that this rank has come to last, or is about to.
@@ -70,7 +73,9 @@ class Link {
 
   // From the last meeting on this rank is in a launch, until it has ended it or failed.
   void begin_launch();
-  void end_launch();
+  // It has ended so; returns how, as far as other processes know more of it. `is_known`: the ranks' meeting has failed,
+  // which counts as this failure.
+  Status end_launch(const Status& status, bool is_known);
   // It has failed in the meeting or the launch it is in, or between two: each other rank learns why in what it is in, or
   // comes to next, and has failed too then. What all do next begins when all have.
   void fail(const Failure& failure);
@@ -80,6 +85,11 @@ class Link {
   Control& mine() const { return control(rank_); }
   // Of a rank of this machine.
   void wake(int32_t rank) const { ring(control(rank)); }
+  // The same where it counts what it has been told.
+  void tell_news(int32_t rank) const {
+    control(rank).news.fetch_add(1, std::memory_order_seq_cst);
+    wake(rank);
+  }
   // In waits: OK, or why nothing more will come; failure() says more.
   Code find_trouble(int64_t now);
   // The last one that was found.
@@ -110,6 +120,7 @@ class Link {
   bool is_awaited(int32_t rank) const;
   Failure end_of(int32_t rank) const;
   Code note_failure(const Failure& failure);
+  void remember(const Failure& failure);
   void wake_all() const;
   // Hands each rank of another machine what post(outbox) puts there.
   template <class Post>
@@ -124,6 +135,7 @@ class Link {
   std::unique_ptr<HeapSpace> space_;
 
   enum class Phase { BETWEEN, RECOVERING, MEETING, LAUNCHING } phase_ = Phase::BETWEEN;
+  bool is_crowded_ = false;
   int64_t number_ = 0;  // of the meeting that this rank has come to last, or failed in
   bool has_failed_ = false;  // since it last came to one
   struct {

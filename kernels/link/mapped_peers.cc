@@ -62,23 +62,7 @@ bool MappedPeers::is_sound(int32_t rank, const std::vector<Routing>& routings) c
   return true;
 }
 
-Status MappedPeers::end(const Status& status) {
-  Status end = status;
-  switch (static_cast<Code>(status.code)) {
-    case Code::OK: link_.end_launch(); return end;
-    case Code::PEER_DIED:
-    case Code::PEER_LEFT:
-    case Code::PEER_LOST:
-    case Code::PEER_LATE:
-    case Code::OTHER_CALL: end = link_.failure().status; break;
-    case Code::PEER_FAILED: end.rank = link_.failure().origin; break;
-    default:
-      if (!has_failed_to_meet_) link_.fail({status, first(), {}});
-      return end;
-  }
-  if (!has_failed_to_meet_) link_.fail(link_.failure());
-  return end;
-}
+Status MappedPeers::end(const Status& status) { return link_.end_launch(status, has_failed_to_meet_); }
 
 // Ids are read again here, by which time somebody may have written to them.
 Code MappedPeers::check_counts(const std::vector<Routing>& routings, Status& status) const {

@@ -11,6 +11,7 @@ import error_cases_inputs  # noqa: F401  adds its cases
 import error_cases_mindformers  # noqa: F401  adds its cases
 import error_cases_nn  # noqa: F401  adds its cases
 import error_cases_options  # noqa: F401  adds its cases
+import error_cases_quantised  # noqa: F401  adds its cases
 import error_cases_router  # noqa: F401  adds its cases
 import error_cases_shards  # noqa: F401  adds its cases
 import error_cases_testing  # noqa: F401  adds its cases
@@ -45,6 +46,7 @@ NOT_REACHED = {
     ("kernels/ascend_build.py", ""): "compilers that fail; test_doctor.py",
     ("kernels/ascend_heap.py", "the size of MindSpore's world"): "needs processes that MindSpore starts",
     ("kernels/twin_target.py", "breaks a rule"): "the kernel keeps them; test_ascend_mutants.py",
+    ("kernels/twin_target.py", "NOT_SHARED"): "what ranks write to lies in their heaps; guards other callers of the kernel",
     ("hpmoe/runtime/graph_mode.py", "of unknown type"): "test_graph_mode.py, with the other two that say so",
     ("hpmoe/primitives/outside_graphs.py", ""): "in a graph that MindSpore compiles; test_outside_graphs.py",
     ("hpmoe/runtime/running.py", "capture_mode"): "test_graph_mode.py, where MindSpore records calls",
@@ -63,6 +65,8 @@ NOT_REACHED = {
     ("hpmoe/bring_up/", ""): "a kernel that is wrong; test_ascend_check.py",
     ("hpmoe/commands/ascend_check.py", ""): "of the command; test_ascend_check.py",
     ("hpmoe/commands/calibrate.py", "UsageError"): "depends on what lies in the user's cache; test_calibrate.py",
+    ("hpmoe/calibration/profile", ""): "of files; test_calibrate_profile.py",
+    ("hpmoe/commands/calibrate.py", "check_flag"): "of the command; test_calibrate_profile.py",
     ("hpmoe/commands/machine.py", "ValueError"): "test_machine_files.py",
     ("hpmoe/commands/plan_layer.py", ""): "of the command; test_plan_layer.py",
     ("hpmoe/commands/routing_flag.py", ""): "of the command; test_simulate_command.py, test_cli.py",
@@ -76,6 +80,8 @@ NOT_REACHED = {
     ("hpmoe/commands/launch.py", ""): "of a command line; tests/ranks/test_starting.py",
     ("hpmoe/commands/bench_styles.py", "compute different"): "of the command; test_bench_styles.py",
     ("hpmoe/commands/bench_processes.py", "where PyTorch is not"): "an installation without it; test_bench_processes.py",
+    ("hpmoe/commands/bench_hosts.py", "where PyTorch is not"): "an installation without it; test_bench_hosts.py",
+    ("hpmoe/commands/bench_hosts.py", "flag --hosts"): "a system without namespaces; test_bench_hosts.py",
     ("hpmoe/peers/", ""): "other libraries in processes of their own; test_bench.py",
     ("kernels/__init__.py", "ImportError"): "a source folder imported by its bare name; test_layering.py",
     ("transforms/__init__.py", "ImportError"): "a source folder imported by its bare name; test_layering.py",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import hpmoe
-from hpmoe.ranks.starting import start_ranks
+from hpmoe.ranks.starting import Hosts, start_ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX, which no process that is started so calls
 FOLDER = Path(__file__).parent
@@ -112,3 +112,12 @@ def test_the_example_prints_the_same_on_any_number_of_ranks(launch):
     assert status == 0 and len(losses(alone)) == 4 and losses(alone) == losses(two) == losses(four), err
     assert float(losses(alone)[-1].split()[-1]) < 0.6 * float(losses(alone)[0].split()[-1])
     assert sum(re.match(r"rank \d( +\d+\.\d){4}$", line) is not None for line in four) == 4
+
+
+@pytest.mark.slow
+def test_schemes_between_declared_hosts_send_the_bytes_of_the_formulas(capfd, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent / "support"))
+    status = start_ranks([sys.executable, str(FOLDER / "relay_script.py"), "2"], 4, Hosts(node_size=2))
+    out, err = capfd.readouterr()
+    assert status == 0 and out.count(": [") == 16, err
+    assert len(set(re.findall(r"(\d+) bytes of the last rank's rows", out))) == 1

@@ -1,5 +1,8 @@
 """hpmoe.mindformers in MindFormers' own modules: the same Parameters, outputs and gradients as its GroupedMLP alone."""
 
+import os
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import mindformers_parts
@@ -12,6 +15,7 @@ from mindspore import Tensor
 import hpmoe
 import hpmoe.mindformers
 from hpmoe.mindformers import grouped_mlp
+from hpmoe.ranks.starting import start_ranks
 
 pytestmark = pytest.mark.reference
 S, B = 7, 3
@@ -128,6 +132,18 @@ def test_ranks_of_expert_parallelism(style, parts, monkeypatch):
         np.testing.assert_allclose(grad.reshape(8, *grad.shape[2:]).asnumpy(), expected[0][name] + expected[1][name],
                                    rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(out.asnumpy(), [e["output"].reshape(S * B, -1) for e in expected], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("style", ["ExpertParallel", "DeredundancyExpertParallel"])
+def test_two_processes(style, parts, tmp_path, monkeypatch, capfd):
+    """Started by `hpmoe launch -n 2`: bitwise what virtual ranks compute, and what MindFormers does with all experts."""
+    monkeypatch.chdir(tmp_path)
+    script = str(Path(__file__).parent / "mindformers_ranks_script.py")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    assert start_ranks([sys.executable, script, style], 2) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert sorted(line for line in lines if line.startswith("rank")) == [
+        f"rank {rank} is as MindFormers and as virtual ranks" for rank in range(2)]
 
 
 def test_what_does_not_go_together(parts):

@@ -36,6 +36,7 @@ COUNTS = {
     "remote_us": {"node", "far", "unfused", "host"}, "node_remote_us": {"nodes"}, "host_cores": {"host"},
     **dict.fromkeys(("launch_us", "host_sync_us", "collective_us"), {"unfused"}),
     **dict.fromkeys(("scalar_us", "dma_us"), set()),  # of what comes before the first task
+    "matmul_int8_ratio": set(),  # test_quantize_weights.py
 }
 PLANNED = {"name", "num_aic", "num_aiv", "unified", "tile_rows", "tile_cols"}  # of transforms; a flow has what they were
 RATES = {n for n in COUNTS if n.endswith("_per_us")} | {"matmul_efficiency", "matmul_float32_ratio"}

@@ -142,10 +142,11 @@ def _wide(a):
     return jnp.asarray(a.astype(np.float64) if a.dtype == np.float32 else a)
 
 
-def numpy_moe_ffn(args, cotangent, num_tokens=None, kept=None):
+def numpy_moe_ffn(args, cotangent, num_tokens=None, kept=None, round_act=lambda act: act):
     """Output and gradients of the MoE-FFN, token by token in float64; gradients derived by hand.
 
-    `kept` [ep, T, K] says which entries have an effect, all by default; those with an id of -1 have none.
+    `kept` [ep, T, K] says which entries have an effect, all by default; those with an id of -1 have none. What SwiGLU makes
+    is rounded by `round_act`, straight through which gradients go.
     """
     x, ids, w, up, down = (a.astype(np.float64) if a.dtype == np.float32 else a for a in args)
     g = cotangent.astype(np.float64)
@@ -158,7 +159,7 @@ def numpy_moe_ffn(args, cotangent, num_tokens=None, kept=None):
         h = x[r, t] @ up[owner, e]
         gate, value = h[:half], h[half:]
         s = 1 / (1 + np.exp(-gate))
-        act = gate * s * value
+        act = round_act(gate * s * value)
         y = act @ down[owner, e]
         out[r, t] += w[r, t, k] * y
         dw[r, t, k] = g[r, t] @ y

@@ -16,6 +16,7 @@ from helpers import (
     stages,
     tensors,
 )
+from rounded_rows import rounded_rows
 
 import hpmoe
 from hpmoe import chain, deduplicate_rows, moe_ffn, quantize_rows, save_for_backward
@@ -25,31 +26,6 @@ from hpmoe.timelines.run import RATES
 
 FORMATS = {"int8": {}, "int8 by 3": {"dtype": "int8", "scale": 3}, "e4m3": {"dtype": "float8_e4m3fn"},
            "e4m3 by 4": {"dtype": "float8_e4m3fn", "scale": 4}, "mxfp8": {"dtype": "mxfp8"}}
-LARGEST = {"int8": 127, "float8_e4m3fn": 448, "mxfp8": 448}
-
-
-def rounded_by_hand(row, dtype="int8", scale=None):
-    """A row as it arrives, block by block; elements of eight bits by ml_dtypes."""
-    out, width = np.empty(len(row), np.float32), 32 if dtype == "mxfp8" else scale or len(row)
-    for start in range(0, len(row), width):
-        x = row[start:start + width].astype(np.float32)
-        largest = np.float32(np.abs(x).max())
-        if not np.isfinite(x).all():
-            out[start:start + width] = np.nan
-            continue
-        s = largest / np.float32(LARGEST[dtype])
-        if dtype == "mxfp8":
-            exponent = np.floor(np.log2(np.float64(largest))) - 8 if largest else -127
-            s = np.float32(2.0 ** max(-127, exponent))
-        scaled = np.clip(x / s if s else np.zeros_like(x), -LARGEST[dtype], LARGEST[dtype])
-        q = np.round(scaled) if dtype == "int8" else scaled.astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
-        out[start:start + width] = q * s
-    return out
-
-
-def rounded_rows(x, options):
-    with np.errstate(over="ignore"):
-        return np.apply_along_axis(rounded_by_hand, -1, x, **options)
 
 
 def hard_rows(cols=70, seed=0):

@@ -4,7 +4,7 @@
 #include "core/abi.h"
 #include "counts.h"
 
-constexpr int32_t kTwinAbiVersion = 4;  // changes with this file and with counts.h, and in kernels/twin_target.py
+constexpr int32_t kTwinAbiVersion = 5;  // changes with this file and with counts.h, and in kernels/twin_target.py
 
 extern "C" {
 
@@ -38,5 +38,21 @@ int32_t hpmoe_twin_counter_words(void);
 int hpmoe_twin_launch(const void* image, int64_t image_bytes, const HpmoeTwinRank* ranks, int32_t num_ranks, int32_t epoch,
                       int32_t num_launches, double timeout_s, uint64_t seed, HpmoeStatus* status, twin::Counts* counts,
                       char* fault, int64_t fault_bytes);
+
+// One launch of a rank whose peers are ranks of other processes. What each tells the others beforehand are words: where its
+// counters and its tables lie in its heap, then where each buffer does, -1 for one that is not symmetric, then the bytes of
+// each.
+struct HpmoeTwinLaunch {
+  const void* image;
+  int64_t image_bytes;
+  const HpmoeTwinRank* mine;
+  int32_t epoch;
+  double timeout_s;
+  uint64_t seed;
+  twin::Counts* counts;
+};
+
+// What hpmoe_link_launch_by calls, with an HpmoeTwinLaunch.
+int hpmoe_twin_run_rank(void* launch, const HpmoePeers* peers, HpmoeStatus* status, char* fault, int64_t fault_bytes);
 
 }  // extern "C"

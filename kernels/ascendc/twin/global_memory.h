@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/abi.h"
 #include "fault.h"
 
 namespace twin {
@@ -18,7 +19,8 @@ struct Region {
   uint64_t bytes;
 };
 
-// What memory held before each store of a launch, so that a load can be as early as nothing keeps it from being.
+// What memory held before each store of a launch, so that a load can be as early as nothing keeps it from being. Stores of
+// other processes come when they come.
 class Journal {
  public:
   // How many stores there have been.
@@ -55,6 +57,12 @@ class Journal {
 class GlobalMemory {
  public:
   Journal journal;
+  const HpmoePeers* peers = nullptr;  // who serve the ranks of other processes
+
+  // A counter of another rank was added to.
+  void wake(int rank) const {
+    if (peers) peers->wake(peers->launch, rank);
+  }
 
   void add(Region region) { regions_.push_back(std::move(region)); }
 

@@ -13,7 +13,7 @@ namespace twin {
 
 class ScalarCache {
  public:
-  static constexpr uintptr_t kLine = 64;
+  static constexpr uintptr_t kLine = 64, kWord = 4;
 
   template <class T>
   T load(const T* address, const Region& region) {
@@ -65,11 +65,22 @@ class ScalarCache {
     Line& line = lines_[base];
     if ((line.known >> offset & 1) != 0) return line.bytes + offset;
     const auto begin = reinterpret_cast<uintptr_t>(region.begin), end = begin + region.bytes;
-    for (uintptr_t byte = std::max(begin, base); byte < std::min(end, base + kLine); ++byte) {
-      if ((line.known >> (byte - base) & 1) == 0) line.bytes[byte - base] = *reinterpret_cast<const uint8_t*>(byte);
-      line.known |= uint64_t{1} << (byte - base);
+    const uintptr_t last = std::min(end, base + kLine);
+    for (uintptr_t byte = std::max(begin, base); byte < last;) {
+      const bool is_word = byte % kWord == 0 && byte + kWord <= last && (line.known >> (byte - base) & 0xF) == 0;
+      is_word ? read<uint32_t>(line, byte) : read<uint8_t>(line, byte);
+      byte += is_word ? kWord : 1;
     }
     return line.bytes + offset;
+  }
+  // What is not known yet. Other processes may be adding to a word: it comes whole, with what they stored before.
+  template <class T>
+  static void read(Line& line, uintptr_t address) {
+    const uintptr_t offset = address % kLine;
+    if ((line.known >> offset & 1) != 0) return;
+    const T value = __atomic_load_n(reinterpret_cast<const T*>(address), __ATOMIC_ACQUIRE);
+    std::memcpy(line.bytes + offset, &value, sizeof(T));
+    line.known |= ((uint64_t{1} << sizeof(T)) - 1) << offset;
   }
   static void write_back(const std::pair<const uintptr_t, Line>& line) {
     for (uintptr_t i = 0; line.second.is_dirty && i < kLine; ++i)

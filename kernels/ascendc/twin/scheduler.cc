@@ -8,14 +8,15 @@ namespace {
 int64_t clock_cycles = 0;
 
 constexpr int64_t kIdleJump = 1'000'000'000;  // 20 s of the 50 MHz counter
+constexpr int kStepsBetweenLooks = 256;  // at what peers do
 constexpr int kLooksOfAWait = 4;  // after which a core has looked at its counter, wherever in its loop it was
 
 }  // namespace
 
 int64_t now() { return clock_cycles; }
 
-Scheduler::Scheduler(std::vector<std::unique_ptr<Core>>& cores, uint64_t seed)
-    : cores_(cores), random_(seed), weights_(cores.size() * kEntities), is_laggard_(cores.size()) {
+Scheduler::Scheduler(std::vector<std::unique_ptr<Core>>& cores, uint64_t seed, const HpmoePeers* peers)
+    : cores_(cores), peers_(peers), random_(seed), weights_(cores.size() * kEntities), is_laggard_(cores.size()) {
   clock_cycles = 0;
   draw_weights();
   draw_laggards();
@@ -57,11 +58,24 @@ void Scheduler::run() {
     if (!has_run && has_lagged) continue;
     if (!has_run) report_deadlock();
     ++clock_cycles;
-    if (has_looked_ && all_only_look()) {
-      clock_cycles += kIdleJump;
-      for (const auto& core : cores_) core->num_looks = 0;
-    }
+    if (clock_cycles % kStepsBetweenLooks == 0) (void)is_in_vain(false);
+    if (has_looked_ && all_only_look()) idle();
   }
+}
+
+// Nothing more will happen here but in time, or by other processes.
+void Scheduler::idle() {
+  is_late_ = is_late_ || is_in_vain(true);
+  if (is_late_) clock_cycles += kIdleJump;
+  forget_looks();
+}
+
+// Whether no rank gets on any more: none does where all are here and wait.
+bool Scheduler::is_in_vain(bool is_idle) {
+  if (!peers_) return true;
+  const auto code = static_cast<hpmoe::Code>(peers_->look(peers_->launch, is_idle));
+  if (code != hpmoe::Code::OK && code != hpmoe::Code::TIMEOUT) throw Lost{code};
+  return code == hpmoe::Code::TIMEOUT;
 }
 
 bool Scheduler::step(Core& core, size_t first_entity) {

@@ -6,14 +6,22 @@
 #include <vector>
 
 #include "core.h"
+#include "core/abi.h"
 
 namespace twin {
 
+// Why a rank gets no further whose peers other processes serve.
+struct Lost {
+  hpmoe::Code code;
+};
+
 class Scheduler {
  public:
-  Scheduler(std::vector<std::unique_ptr<Core>>& cores, uint64_t seed);
+  // peers: those who serve the ranks of other processes, or NULL.
+  Scheduler(std::vector<std::unique_ptr<Core>>& cores, uint64_t seed, const HpmoePeers* peers);
 
-  // Runs until every program has ended; what breaks a rule of the hardware, or waits forever, is a Fault.
+  // Runs until every program has ended; what breaks a rule of the hardware, or waits forever, is a Fault. Lost where peers
+  // say so.
   void run();
 
  private:
@@ -28,16 +36,20 @@ class Scheduler {
   void draw_weights();
   void draw_laggards();
   void forget_looks();
+  void idle();
+  bool is_in_vain(bool is_idle);
   bool all_only_look() const;
   [[noreturn]] void report_deadlock() const;
 
   static constexpr int kEntities = 1 + Core::kNumPipes;
 
   std::vector<std::unique_ptr<Core>>& cores_;
+  const HpmoePeers* const peers_;
   std::mt19937_64 random_;
   std::vector<uint32_t> weights_;
   std::vector<bool> is_laggard_;  // cores that hardly get on, for as long as a launch may take
   std::vector<Choice> choices_;
+  bool is_late_ = false;     // no rank has got on for too long, which the kernel is to find out
   bool has_looked_ = false;  // this step was a core's look at memory, not its first since anything happened
 };
 

@@ -1,0 +1,263 @@
+"""Grouped matmul with quantised weights, of rows of floats or of quantised ones, and such weights made of floats.
+
+What is computed is written in `hpmoe.tile_ops.quantized_matmuls`, how rows and weights are rounded in
+`hpmoe.tile_ops.row_formats`: a column of an expert's weight is rounded as a row is, with a scale of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Protocol, TypedDict, cast
+
+import numpy as np
+from mindspore import Tensor
+
+from hpmoe.ir.avals import Aval, RouteAval, fixed
+from hpmoe.ir.program import Atom, Builder, Equation
+from hpmoe.ir.tile_op import Access
+from hpmoe.primitives.differentiable import is_differentiable
+from hpmoe.primitives.elementwise import mul
+from hpmoe.primitives.expert import check_experts, expert_scale, expert_sum
+from hpmoe.primitives.outside_graphs import values_of
+from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.route import check_route, check_tensor
+from hpmoe.primitives.shape import in_dtype
+from hpmoe.primitives.tiler import Tiler
+from hpmoe.routing.routing import Route
+from hpmoe.support.dtypes import BYTES, FLOATS, dtype_name, name_of_dtype, rounded, widen
+from hpmoe.support.errors import ProgramError, check_argument, is_name
+from hpmoe.support.mindspore_private import Differentiable, gradient_depth, takes_gradient
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.params import Matmul
+from hpmoe.tile_ops.quantized import QUANTIZE
+from hpmoe.tile_ops.quantized_matmuls import (
+    GMM_INT8,
+    GMM_WIDENED,
+    MOST_TERMS,
+    QUANTIZE_WEIGHT,
+    RESCALE,
+    ROWS,
+    SCALE_BYTES,
+    WeightFormat,
+    WidenedMatmul,
+    rescaled,
+    sums_of,
+)
+from hpmoe.tile_ops.row_formats import Element, quantized, values_of as values_of_elements
+
+grouped_quantized = Primitive("grouped_matmul_quantized")
+quantize_weight = Primitive("quantize_weight")
+
+ELEMENTS = {"int8": Element.INT8, "float8_e4m3fn": Element.E4M3}
+ELEMENT_OF = {"int8": "int8", BYTES: "float8_e4m3fn"}  # what elements of a weight are, by its dtype
+STORED_AS = {element: dtype for dtype, element in ELEMENT_OF.items()}
+ROW_DTYPES = ("int8",)
+WHO = "hpmoe.grouped_matmul"
+
+
+def check_quantised(weight: object, scale: object, row_dtype: object) -> str:
+    """What elements of a weight are, "" where it is not quantised; ArgumentError where the others do not fit to it."""
+    element = ELEMENT_OF.get(name_of_dtype(getattr(weight, "dtype", None)) or "", "")
+    if not element:
+        check_argument(scale is None, WHO, "scale", scale, f"None beside a weight of {getattr(weight, 'dtype', None)}",
+                       "Quantised weights are int8, or uint8 that hold float8_e4m3fn.")
+        check_argument(row_dtype is None, WHO, "row_dtype", repr(row_dtype), "None beside a weight that is not quantised")
+        return element
+    check_argument(scale is not None, WHO, "scale", "None", f"[num_local_experts, N] beside a weight of {element}")
+    check_argument(row_dtype is None or is_name(row_dtype, ROW_DTYPES), WHO, "row_dtype", repr(row_dtype),
+                   "\"int8\", or None for rows as they are")
+    check_argument(row_dtype is None or row_dtype == element, WHO, "row_dtype", repr(row_dtype),
+                   f"None beside a weight of {element}")
+    return element
+
+
+class _Product(TypedDict):
+    element: str
+    transpose: bool
+    to: str
+
+
+class ProductParams(_Product, total=False):
+    """Of grouped_quantized."""
+
+    rows: str
+
+
+def product_params(element: str, transpose: bool, rows: str, to: str) -> ProductParams:
+    """The params of a product, `rows` only where these are quantised."""
+    params: ProductParams = {"element": element, "transpose": transpose, "to": to}
+    return {**params, "rows": rows} if rows else params
+
+
+@grouped_quantized.infer
+def _(x: Aval, w: Aval, route: RouteAval, *scale: Aval, element: str, transpose: bool, rows: str = "",
+      to: str = "float32") -> Aval:
+    """Of rows as they are, or as `rows` says: floats are made so, bytes are so. The result is of `to`."""
+    check_experts("grouped_matmul", w, route, 3)
+    check_argument(w.dtype == STORED_AS[element], "grouped_matmul", "weight", w, f"of {STORED_AS[element]}")
+    check_argument(len(x.shape) == 2 and x.shape[0] is route.rows, "grouped_matmul", "rows", x,
+                   "received rows [R, K] of this route")
+    check_argument(x.dtype in FLOATS or (x.dtype == BYTES and rows == "int8"), "grouped_matmul", "rows", x,
+                   f"of {', '.join(FLOATS)}")
+    outer, inner = fixed(w.shape[1:]) if transpose else fixed(w.shape[:0:-1])
+    check_argument(fixed(x.shape[1:])[0] == inner + SCALE_BYTES * (x.dtype == BYTES), "grouped_matmul", "rows and weight",
+                   f"{x} and {w}", "equal in their inner dimension", "Weights are [num_local_experts, K, N].")
+    check_argument(not rows or inner <= MOST_TERMS, "grouped_matmul", "rows", x,
+                   f"of at most {MOST_TERMS} columns, sums of whose products an int32 holds")
+    for columns in scale:
+        check_argument(columns.shape == (w.shape[0], outer) and columns.dtype in FLOATS, "grouped_matmul", "scale", columns,
+                       f"floats of shape [{w.shape[0]}, {outer}], one for each column of an expert's weight")
+    return Aval((x.shape[0], outer), to)
+
+
+@grouped_quantized.reference
+def _(x: np.ndarray, w: np.ndarray, route: Route, *scale: np.ndarray, element: str, transpose: bool, rows: str = "",
+      to: str = "float32") -> np.ndarray:
+    packed = x if x.dtype == np.uint8 or not rows else quantized(x, ROWS)
+    out = np.zeros((len(x), w.shape[1] if transpose else w.shape[2]), np.float32 if rows else x.dtype)
+    stops = np.cumsum(route.tokens_per_expert)
+    for e, (count, stop) in enumerate(zip(route.tokens_per_expert, stops, strict=True)):
+        mine, matrix = slice(int(stop - count), int(stop)), w[e].T if transpose else w[e]
+        if rows:
+            out[mine] = rescaled(sums_of(packed[mine, :-SCALE_BYTES], matrix), packed[mine])
+        else:
+            out[mine] = x[mine] @ values_of_elements(ELEMENTS[element], matrix)
+    with np.errstate(all="ignore"):
+        return out * scale[0][route.expert_of_row] if scale else out
+
+
+@grouped_quantized.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    """Straight through the rounding of rows; of the scales exactly."""
+    (x, w, route, *scale), params, g = eqn.inputs, eqn.params, cotangents[0]
+    of_scale: list[Atom | None] = [None] * len(scale)
+    if scale and is_differentiable(scale[0]):
+        product = b.add(grouped_quantized, x, w, route, **{**params, "to": "float32"})
+        of_scale = [b.add(expert_sum, b.add(mul, product, in_dtype(b, g, "float32")), route)]
+    dx = None
+    if is_differentiable(x):
+        scaled = b.add(expert_scale, g, scale[0], route) if scale else g
+        back = product_params(params["element"], not params["transpose"], "", params["to"])
+        dx = b.add(grouped_quantized, scaled, w, route, **back)
+    return [dx, None, None, *of_scale]
+
+
+@grouped_quantized.tile
+def _(tiler: Tiler, eqn: Equation) -> None:
+    """Quantised rows are multiplied exactly by a matrix unit, and made numbers by a vector unit."""
+    (x, w, _, *scale), out, params = eqn.inputs, eqn.outputs[0], eqn.params
+    tiler.new(out)
+    turned, domain = bool(params["transpose"]), tiler.rows_of(out)
+    weight = tiler.at(w, row_modes.SLOT_EXPERT, col_modes.ALL if turned else col_modes.OWN, dtypes=tuple(ELEMENT_OF))
+    scales = [dataclasses.replace(tiler.at(s, row_modes.SLOT_EXPERT), buffer=tiler.regular(s)) for s in scale]
+    if not params.get("rows"):
+        tiler.emit(GMM_WIDENED, domain, tiler.at(out), tiler.at(x, cols=col_modes.ALL), weight, *scales,
+                   params=WidenedMatmul(turned, ELEMENTS[params["element"]]))
+        return
+    packed = tiler.at(x, cols=col_modes.ALL, dtypes=(BYTES,)) if x.aval.dtype == BYTES else _packed(tiler, x)
+    sums = Access(tiler.buffer_of[tiler.like(out, *fixed(out.aval.shape[1:]), dtype="int32")])
+    tiler.emit(GMM_INT8, domain, sums, packed, weight, params=Matmul(turned))
+    tiler.emit(RESCALE, domain, tiler.at(out), sums, packed, *scales, label="rescale")
+
+
+def _packed(tiler: Tiler, x: Atom) -> Access:
+    """Rows quantised where they are."""
+    made = tiler.like(x, ROWS.packed_cols(fixed(x.aval.shape[1:])[0]), dtype=BYTES)
+    packed = Access(tiler.buffer_of[made], cols=col_modes.ALL)
+    tiler.emit(QUANTIZE, tiler.rows_of(x), packed, tiler.at(x, cols=col_modes.ALL), cols=0, params=ROWS, label="quantize")
+    return packed
+
+
+# On tensors.
+
+class _Call(Protocol):
+    """What a gradient needs of a call."""
+
+    route: Route
+    params: ProductParams
+    arrays: list[np.ndarray]
+    is_nested: bool
+
+
+class _OnTensors(Differentiable):
+    """Outside a trace, one rank's; computed in NumPy."""
+
+    @staticmethod
+    def forward(ctx: _Call, route: Route, params: ProductParams, *tensors: Tensor) -> Tensor:
+        ctx.route, ctx.params, ctx.is_nested = route, params, gradient_depth() > 1
+        ctx.arrays = [values_of(WHO, t) for t in tensors]
+        return Tensor.from_numpy(_computed(ctx.route, params, *ctx.arrays))
+
+    @staticmethod
+    def backward(ctx: _Call, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.is_nested:
+            raise ProgramError(f"{WHO}: a gradient is taken of its gradient, which is not differentiable beside quantised "
+                               "weights")
+        x, w, scale = ctx.arrays
+        g, params = widen(values_of(WHO, grad)), ctx.params
+        back = product_params(params["element"], not params["transpose"], "", params["to"])
+        dx = _computed(ctx.route, back, rounded(g * widen(scale)[ctx.route.expert_of_row], params["to"]), w)
+        products = g * _computed(ctx.route, {**params, "to": "float32"}, x, w)
+        d_scale = rounded(expert_sum.rule("reference", WHO)(products, ctx.route), dtype_name(scale.dtype))
+        return None, None, Tensor.from_numpy(dx), None, Tensor.from_numpy(d_scale)
+
+
+def _computed(route: Route, params: ProductParams, x: np.ndarray, w: np.ndarray, *scale: np.ndarray) -> np.ndarray:
+    rule = grouped_quantized.rule("reference", WHO)
+    return rounded(rule(widen(x), w, route, *map(widen, scale), **params), params["to"])
+
+
+@grouped_quantized.eager
+def _(x: Tensor, w: Tensor, route: Route, scale: Tensor, *, element: str, transpose: bool, to: str,
+      rows: str = "") -> Tensor:
+    params = product_params(element, transpose, rows, to)
+    check_route(WHO, route)
+    for argument, given in (("rows", x), ("weight", w), ("scale", scale)):
+        check_tensor(WHO, argument, given)
+    experts, (inner, outer) = len(route.tokens_per_expert), w.shape[1:] if w.ndim == 3 else (0, 0)
+    check_argument(w.ndim == 3 and w.shape[0] == experts, WHO, "weight", f"of shape {w.shape}",
+                   f"[{experts}, K, N], the experts of the route")
+    check_argument(tuple(x.shape) == (route.num_rows, inner) and name_of_dtype(x.dtype) in FLOATS, WHO, "rows",
+                   f"{x.dtype} of shape {x.shape}", f"floats of shape [{route.num_rows}, {inner}]")
+    check_argument(tuple(scale.shape) == (experts, outer) and name_of_dtype(scale.dtype) in FLOATS, WHO, "scale",
+                   f"{scale.dtype} of shape {scale.shape}", f"floats of shape [{experts}, {outer}]")
+    check_argument(not rows or inner <= MOST_TERMS, WHO, "rows", f"of {inner} columns",
+                   f"of at most {MOST_TERMS} columns, sums of whose products an int32 holds")
+    if takes_gradient():
+        return cast("Tensor", _OnTensors.apply(route, params, x, w, scale))
+    return Tensor.from_numpy(_computed(route, params, *(values_of(WHO, t) for t in (x, w, scale))))
+
+
+# Weights.
+
+@quantize_weight.infer
+def _(w: Aval, *, dtype: str, turned: bool = False) -> tuple[Aval, Aval]:
+    """Of [E, K, N], or [E, N, K] where `turned`: quantised, turned [E, N, K], and the scale of each column [E, N]."""
+    check_argument(is_name(dtype, ELEMENTS), "quantize_weight", "dtype", repr(dtype), f"one of {', '.join(ELEMENTS)}")
+    check_argument(len(w.shape) == 3 and w.dtype in FLOATS, "quantize_weight", "weight", w, "[E, K, N] of floats")
+    experts, rows, cols = fixed(w.shape)
+    outer, inner = (rows, cols) if turned else (cols, rows)
+    return Aval((experts, outer, inner), STORED_AS[dtype]), Aval((experts, outer), "float32")
+
+
+@quantize_weight.reference
+def _(w: np.ndarray, *, dtype: str, turned: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    w = w if turned else w.swapaxes(1, 2)
+    packed = quantized(w.reshape(-1, w.shape[2]), WeightFormat(ELEMENTS[dtype], 1).form)
+    codes = np.ascontiguousarray(packed[:, :-SCALE_BYTES]).view(STORED_AS[dtype])
+    return codes.reshape(w.shape), np.ascontiguousarray(packed[:, -SCALE_BYTES:]).view(np.float32).reshape(w.shape[:2])
+
+
+@quantize_weight.tile
+def _(tiler: Tiler, eqn: Equation) -> None:
+    """A task for each tile of rows of the turned weights, which are columns of the given ones."""
+    (w,), (codes, scales) = eqn.inputs, eqn.outputs
+    experts, outer, inner = fixed(codes.aval.shape)
+    tiler.new(scales, rows_and_cols=(experts * outer, 1))
+    tiler.new(codes)
+    cols = 1 if eqn.params.get("turned") else outer
+    given = tiler.view(tiler.at(w).buffer, w, (experts * outer, inner), inner, experts * outer)
+    tiler.emit(QUANTIZE_WEIGHT, tiler.rows_of(codes), tiler.at(scales, cols=col_modes.ALL),
+               tiler.at(codes, cols=col_modes.ALL, dtypes=tuple(ELEMENT_OF)),
+               Access(given, row_modes.ALL, col_modes.ALL), cols=0,
+               params=WeightFormat(ELEMENTS[eqn.params["dtype"]], cols))

@@ -1,0 +1,164 @@
+"""Products with quantised weights: GMM_INT8, exact sums of int8 by int8; RESCALE, these as numbers again; GMM_WIDENED, rows
+of floats by weights of one byte; and QUANTIZE_WEIGHT, which makes such weights of floats.
+
+    GMM_INT8     sums[r, n] = sum_k q[r, k] * w[e, k, n], int32, of the int8 elements of quantised rows and weights
+    RESCALE      out[r, n] = float32(sums[r, n]) * s[r] * c[e, n], in this order, in float32, rounded once
+    GMM_WIDENED  out[r, n] = (sum_k x[r, k] * float32(w[e, k, n])) * c[e, n], in float32, rounded once
+e is the expert of row r, s[r] the scale of the quantised row, c the scale of a column of a weight, 1 where there is none.
+Where weights are turned, w[e, n, k] stands for w[e, k, n].
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from hpmoe.routing.route_plan import RoutePlan
+from hpmoe.support.known import known
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.domains import Slots, Tiles
+from hpmoe.tile_ops.frame import Buffers, Frame, Operation
+from hpmoe.tile_ops.params import Matmul, NoParams, Params
+from hpmoe.tile_ops.row_formats import BlockScale, Element, RowFormat, quantized, values_of
+from hpmoe.tile_ops.tile_primitive import Cost, Operand, TilePrimitive
+
+ROWS = RowFormat(Element.INT8, BlockScale.FLOAT32, 0)  # of quantised rows that are multiplied
+SCALE_BYTES = 4
+MOST_TERMS = 1 << 17  # of a sum, each of at most 127 * 128, that an int32 surely holds
+
+
+@dataclasses.dataclass(frozen=True)
+class WidenedMatmul(Matmul):
+    """Whether the matrix is multiplied turned, and what its elements are."""
+
+    element: Element = Element.INT8
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightFormat(Params):
+    """What elements of a quantised weight are, and the columns of a matrix that it is made of."""
+
+    element: Element
+    cols: int
+
+    @property
+    def passes(self) -> int:
+        return self.form.passes
+
+    @property
+    def form(self) -> RowFormat:
+        """That of a row of the quantised weight, and of its scale."""
+        return RowFormat(self.element, BlockScale.FLOAT32, 0)
+
+
+BYTES = Operand(cols=(col_modes.ALL,), is_bytes=True)
+WEIGHT = Operand((row_modes.SLOT_EXPERT,), (col_modes.OWN, col_modes.ALL), is_weight=True, is_cut_by_body=True,
+                 is_bytes=True)
+SCALE = Operand((row_modes.SLOT_EXPERT,), by_column=True)
+SCALED = Operand(cols=(col_modes.ALL,), is_bytes=True, takes_few_bytes=True)
+SUMS = Operand(by_column=True, is_integer=True)
+
+GMM_INT8 = TilePrimitive(
+    "GMM_INT8", 39, targets=("cpu",), unit="aic", cost=Cost.MATMUL, params=Matmul, measured_as="GMM", domains=(Slots,),
+    outputs=(SUMS,), inputs=(BYTES, WEIGHT))
+RESCALE = TilePrimitive(
+    "RESCALE", 40, targets=("cpu",), rounds=True, ends_product=True, measured_as="MAP mul", domains=(Slots,), required=3,
+    outputs=(Operand(by_column=True),), inputs=(SUMS, SCALED, SCALE))
+GMM_WIDENED = TilePrimitive(
+    "GMM_WIDENED", 41, targets=("cpu",), unit="aic", cost=Cost.MATMUL, params=WidenedMatmul, rounds=True, measured_as="GMM",
+    domains=(Slots,), required=3, outputs=(Operand(by_column=True),), inputs=(Operand(cols=(col_modes.ALL,)), WEIGHT, SCALE))
+QUANTIZE_WEIGHT = TilePrimitive(
+    "QUANTIZE_WEIGHT", 42, targets=("cpu",), params=WeightFormat, measured_as="MAP copy", domains=(Tiles,),
+    outputs=(Operand(cols=(col_modes.ALL,)), BYTES), inputs=(Operand((row_modes.ALL,), (col_modes.ALL,)),))
+
+
+def sums_of(codes: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """codes [n, K] @ weight [K, N] of int8 elements, as bytes, in int32; exact, as float64 holds all such sums."""
+    q, w = (values_of(Element.INT8, a).astype(np.float64) for a in (codes, weight))
+    return (q @ w).astype(np.int32)
+
+
+def rescaled(sums: np.ndarray, packed: np.ndarray) -> np.ndarray:
+    """Sums of quantised rows as float32 numbers, before the scales of columns."""
+    with np.errstate(all="ignore"):
+        return sums.astype(np.float32) * np.ascontiguousarray(packed[:, -SCALE_BYTES:]).view(np.float32)
+
+
+@GMM_INT8.reference
+def _(frame: Frame[Matmul]) -> int:
+    out, packed, w = frame.operands()
+    out[...] = sums_of(packed[:, :-SCALE_BYTES], w[frame.own(2)].T if frame.params.is_transposed else w)
+    return len(out)
+
+
+@RESCALE.reference
+def _(frame: Frame[NoParams]) -> int:
+    out, sums, packed, *scale = frame.operands()
+    with np.errstate(all="ignore"):
+        out[...] = rescaled(sums, packed) * scale[0] if scale else rescaled(sums, packed)
+    return len(out)
+
+
+@GMM_WIDENED.reference
+def _(frame: Frame[WidenedMatmul]) -> int:
+    out, x, w, *scale = frame.operands()
+    w = values_of(frame.params.element, w)
+    product = x @ w[frame.own(2)].T if frame.params.is_transposed else x @ w
+    out[...] = product * scale[0] if scale else product
+    return len(out)
+
+
+@QUANTIZE_WEIGHT.reference
+def _(frame: Frame[WeightFormat]) -> int:
+    scales, codes, given = frame.operands()
+    cols, depth = frame.params.cols, codes.shape[1]
+    matrices = given.reshape(-1, depth, cols)
+    rows = np.arange(frame.rows.start, frame.rows.stop)
+    packed = quantized(matrices[rows // cols, :, rows % cols], frame.params.form)
+    codes[...], scales[...] = packed[:, :depth], np.ascontiguousarray(packed[:, depth:]).view(np.float32)
+    return len(codes)
+
+
+@GMM_INT8.fits
+@GMM_WIDENED.fits
+def _(op: Operation[Matmul], buffers: Buffers, plan: RoutePlan | None) -> str:
+    access, turned = op.operands[2], op.params.is_transposed
+    weight, inner = buffers[access.buffer], op.width(1, buffers)
+    if isinstance(op.params, WidenedMatmul):
+        bad = _scale_fault(op, 3, buffers)
+    else:
+        inner -= SCALE_BYTES
+        bad = "" if 0 < inner <= MOST_TERMS else f"sums {inner} products, more than {MOST_TERMS} or none"
+    height = weight.rows_per_expert
+    shape = f"matrices of {height} rows of {weight.cols}" + (", turned" if turned else "")
+    if access.cols is not (col_modes.ALL if turned else col_modes.OWN):
+        return f"takes columns {access.cols} of {shape}"
+    if (weight.cols if turned else height) != inner:
+        return f"multiplies rows of {inner} elements by {shape}"
+    if turned and not 0 <= access.offset <= known(height) - op.cols:
+        return f"takes rows {access.offset}:{access.offset + op.cols} of {shape}"
+    return bad
+
+
+@RESCALE.fits
+def _(op: Operation[NoParams], buffers: Buffers, plan: RoutePlan | None) -> str:
+    if op.width(2, buffers) <= SCALE_BYTES:
+        return f"takes the scale of rows of {op.width(2, buffers)} bytes"
+    return _scale_fault(op, 3, buffers)
+
+
+def _scale_fault(op: Operation[Params], i: int, buffers: Buffers) -> str:
+    """What is wrong with the scales of columns, where there are any."""
+    if len(op.operands) <= i or not buffers[op.operands[i].buffer].rows_per_expert:
+        return ""
+    buffer = buffers[op.operands[i].buffer]
+    return f"takes one row of an expert of {buffer.name}, which has {buffer.rows_per_expert}"
+
+
+@QUANTIZE_WEIGHT.fits
+def _(op: Operation[WeightFormat], buffers: Buffers, plan: RoutePlan | None) -> str:
+    scales, codes, given = (buffers[a.buffer] for a in op.operands)
+    alike = codes.cols == given.cols and scales.cols == 1 and codes.num_rows == given.num_rows == scales.num_rows
+    whole = op.params.cols > 0 and known(given.num_rows) % op.params.cols == 0 and not any(a.offset for a in op.operands)
+    return "" if alike and whole else f"makes {codes.name} and {scales.name} of {given.name}, which do not fit"

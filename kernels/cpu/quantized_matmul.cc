@@ -1,0 +1,114 @@
+// Products with quantised weights: elements of one byte are widened, block by block, for the products of floats.
+#include <algorithm>
+#include <cstring>
+
+#include "bodies.h"
+#include "elements.h"
+#include "gemm.h"
+#include "multiversion.h"
+#include "scratch.h"
+
+namespace hpmoe {
+namespace {
+
+constexpr int64_t kScaleBytes = 4;      // of a quantised row, after its elements
+constexpr int64_t kExactTerms = 1024;   // products of int8, of which float32 holds every sum: 1024 * 128 * 127 < 2^24
+constexpr int64_t kWidenedTerms = 512;  // about as many as keep a widened block in L2
+
+// A block of rows x cols elements that lie `ld` bytes from row to row, as a matrix of a float dtype in scratch.
+Matrix widened(Element element, const char* from, int64_t ld, int64_t rows, int64_t cols, Dtype dtype, bool transposed,
+               Scratch<char>& scratch) {
+  const int64_t size = element_size(dtype);
+  char* const to = scratch.at_least(rows * cols * size);
+  float chunk[kChunk];
+  for_each_chunk(rows, cols, [&](int64_t row, int64_t col, int64_t n) {
+    float* const out = dtype == Dtype::FLOAT32 ? reinterpret_cast<float*>(to) + row * cols + col : chunk;
+    read_elements(element, reinterpret_cast<const uint8_t*>(from) + row * ld + col, n, 1.0f, out);
+    if (dtype != Dtype::FLOAT32) from_float32(dtype, chunk, n, to + (row * cols + col) * size);
+  });
+  return {to, dtype, cols, transposed};
+}
+
+// The weight of the unit's expert: its terms [k0, k0 + kc) in the task's columns.
+Matrix widened_weight(const Frame& frame, Element element, int64_t k0, int64_t kc, Dtype dtype) {
+  thread_local Scratch<char> scratch;
+  const bool turned = frame.op.param[0] == 1;
+  const int64_t row = frame.first_row(2), col = frame.first_col(2), ld = frame.buffer(2).cols, n = frame.task.cols;
+  const char* const from = turned ? frame.element(2, row + col, k0) : frame.element(2, row + k0, col);
+  return widened(element, from, ld, turned ? n : kc, turned ? kc : n, dtype, turned, scratch);
+}
+
+HPMOE_MULTIVERSION
+void add_integers(int64_t n, const float* x, int32_t* sum) {
+  for (int64_t i = 0; i < n; ++i) sum[i] += static_cast<int32_t>(x[i]);
+}
+
+HPMOE_MULTIVERSION
+void rescale_row(int64_t n, const int32_t* sums, float row_scale, const float* scales, float* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(sums[i]) * row_scale * scales[i];
+}
+
+// The scales of columns of the unit's expert; ones where an op has none.
+Reader scales_of(const Frame& frame) { return frame.op.num_operands > 3 ? Reader(frame.view(3)) : Reader(1.0f); }
+
+}  // namespace
+
+// sums[rows, cols] = q[rows, :] @ w[e][:, cols], or @ w[e][cols, :]^T, of int8: every block of terms is exact in float32
+Code gmm_int8(const Frame& frame) {
+  thread_local Scratch<char> of_rows;
+  thread_local Scratch<float> part;
+  const View out = frame.view(0), x = frame.view(1);
+  const Dtype dtype = uses_amx() ? Dtype::BFLOAT16 : Dtype::FLOAT32;  // both hold every int8
+  const int64_t rows = frame.unit.rows, cols = frame.task.cols, terms = frame.num_cols(1) - kScaleBytes;
+  float* const sums = part.at_least(rows * cols);
+  for (int64_t i = 0; i < rows; ++i) std::memset(out.at(i, 0), 0, cols * sizeof(int32_t));
+  for (int64_t k0 = 0; k0 < terms; k0 += kExactTerms) {
+    const int64_t kc = std::min(kExactTerms, terms - k0);
+    const Matrix q = widened(Element::INT8, x.at(0, k0), x.row_stride, rows, kc, dtype, false, of_rows);
+    gemm({rows, cols, kc}, q, widened_weight(frame, Element::INT8, k0, kc, dtype),
+         {reinterpret_cast<char*>(sums), Dtype::FLOAT32, cols});
+    for (int64_t i = 0; i < rows; ++i) add_integers(cols, sums + i * cols, reinterpret_cast<int32_t*>(out.at(i, 0)));
+  }
+  return Code::OK;
+}
+
+// out[r, n] = sums[r, n] * scale of row r * scale of column n
+Code rescale(const Frame& frame) {
+  const View sums = frame.view(1);
+  const int64_t place = frame.num_cols(2) - kScaleBytes;
+  Writer out(frame.view(0));
+  Reader scales = scales_of(frame);
+  for_each_chunk(frame.unit.rows, frame.task.cols, [&](int64_t row, int64_t col, int64_t n) {
+    float row_scale;
+    std::memcpy(&row_scale, frame.view(2).at(row, place), sizeof(row_scale));
+    rescale_row(n, reinterpret_cast<const int32_t*>(sums.at(row, col)), row_scale, scales.chunk(0, col, n),
+                out.chunk(row, col));
+    out.store(row, col, n);
+  });
+  return Code::OK;
+}
+
+// out[r, n] = (x[r, :] @ w[e][:, n], or @ w[e][n, :]^T) * scale of column n, the weight's elements as numbers
+Code gmm_widened(const Frame& frame) {
+  thread_local Scratch<float> product;
+  const View x = frame.view(1);
+  const auto element = static_cast<Element>(frame.op.param[1]);
+  const int64_t rows = frame.unit.rows, cols = frame.task.cols, terms = frame.num_cols(1);
+  float* const sums = product.at_least(rows * cols);
+  for (int64_t k0 = 0; k0 < terms; k0 += kWidenedTerms) {
+    const int64_t kc = std::min(kWidenedTerms, terms - k0);
+    gemm({rows, cols, kc}, {x.at(0, k0), x.dtype, x.row_stride}, widened_weight(frame, element, k0, kc, x.dtype),
+         {reinterpret_cast<char*>(sums), Dtype::FLOAT32, cols}, k0 > 0);
+  }
+  Writer out(frame.view(0));
+  Reader scales = scales_of(frame);
+  for_each_chunk(rows, cols, [&](int64_t row, int64_t col, int64_t n) {
+    const float *const scale = scales.chunk(0, col, n), *const sum = sums + row * cols + col;
+    float* const to = out.chunk(row, col);
+    for (int64_t i = 0; i < n; ++i) to[i] = sum[i] * scale[i];
+    out.store(row, col, n);
+  });
+  return Code::OK;
+}
+
+}  // namespace hpmoe

@@ -1,0 +1,72 @@
+"""Puts into words why a call of ranks that are processes failed: which rank it was, and how."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hpmoe.kernels.diagnosis import make_error
+from hpmoe.kernels.native import Failure, Status
+from hpmoe.kernels.protocol import Code
+from hpmoe.ranks.starting import ended
+from hpmoe.support.errors import LaunchError
+
+
+class At(NamedTuple):
+    """Where a rank is: at a call in words, that has a number, among ranks of these names; the image of what it launches."""
+
+    what: str
+    number: int
+    rank: int
+    names: Sequence[str]
+    image: np.ndarray | None
+
+
+def failed(text: str, rank: int) -> LaunchError:
+    """The LaunchError that names a rank."""
+    error = LaunchError(text)
+    error.status = {"rank": rank}
+    return error
+
+
+def failed_call(status: Status, failure: Failure, at: At) -> LaunchError:
+    """The LaunchError of a call that ended with `status`, and of what is known of the failure."""
+    text = failure.text.decode(errors="replace")
+    name, what = at.names[status.rank if 0 <= status.rank < len(at.names) else at.rank], at.what
+    match status.code:
+        case Code.PEER_DIED:
+            said = f"{name} {_how_it_ended(status.value)} during {what}, or before it."
+        case Code.PEER_LEFT:
+            said = f"{name} has ended its program{text and ' with ' + text}, and this rank is at {what}."
+        case Code.PEER_LOST:
+            said = (f"{name} was not heard of for {status.value / 1e3:.1f} s during {what}, or before it: its host is "
+                    "gone, or what connects it.")
+        case Code.PEER_LATE:
+            said = f"{name} has not come to {what} in time."
+        case Code.OTHER_CALL:
+            said = _other_call(name, text, at)
+        case Code.PEER_FAILED if text and failure.status.code == Code.PEER_FAILED:
+            said = f"{name} failed: {text}"
+        case Code.PEER_FAILED if failure.status.code in (Code.PEER_LATE, Code.OTHER_CALL):
+            said = f"{name} gave up {what}: {failed_call(failure.status, failure, at)}"
+        case Code.PEER_FAILED:
+            said = f"{name} failed: {make_error(failure.status, at.image)}"
+        case _:
+            return make_error(status, at.image)
+    return failed(said, status.rank)
+
+
+def _other_call(name: str, text: str, at: At) -> str:
+    theirs, mark, number = text.rpartition("#")
+    if not mark or number == str(at.number):
+        theirs = theirs or text or "another call"
+        return f"{name} is at {theirs} where this rank is at {at.what}, or calls it with other shapes."
+    return (f"{name} is at {theirs}, its call {number}, where this rank is at {at.what}, its call {at.number}: one has "
+            "called once more than the other, and both must be started anew.")
+
+
+def _how_it_ended(status: int) -> str:
+    return "died" if status < 0 else ended(os.waitstatus_to_exitcode(status))

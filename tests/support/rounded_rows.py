@@ -1,0 +1,35 @@
+"""Quantised rows and weights, as they are read again, written down by hand."""
+
+import ml_dtypes
+import numpy as np
+
+LARGEST = {"int8": 127, "float8_e4m3fn": 448, "mxfp8": 448}
+
+
+def rounded_by_hand(row, dtype="int8", scale=None):
+    """A row as it arrives, block by block; elements of eight bits by ml_dtypes."""
+    out, width = np.empty(len(row), np.float32), 32 if dtype == "mxfp8" else scale or len(row)
+    for start in range(0, len(row), width):
+        x = row[start:start + width].astype(np.float32)
+        largest = np.float32(np.abs(x).max())
+        if not np.isfinite(x).all():
+            out[start:start + width] = np.nan
+            continue
+        s = largest / np.float32(LARGEST[dtype])
+        if dtype == "mxfp8":
+            exponent = np.floor(np.log2(np.float64(largest))) - 8 if largest else -127
+            s = np.float32(2.0 ** max(-127, exponent))
+        scaled = np.clip(x / s if s else np.zeros_like(x), -LARGEST[dtype], LARGEST[dtype])
+        q = np.round(scaled) if dtype == "int8" else scaled.astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+        out[start:start + width] = q * s
+    return out
+
+
+def rounded_rows(x, options):
+    with np.errstate(over="ignore"):
+        return np.apply_along_axis(rounded_by_hand, -1, x, **options)
+
+
+def rounded_weight(w, dtype="int8"):
+    """Weights [..., K, N], each column rounded as a row is."""
+    return rounded_rows(w.swapaxes(-1, -2), {"dtype": dtype}).swapaxes(-1, -2)

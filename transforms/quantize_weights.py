@@ -1,0 +1,174 @@
+"""quantize_weights: experts' weights are multiplied as elements of one byte, by rows as they are or by int8 rows."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations, program_window
+from hpmoe.primitives.expert import expert_scale
+from hpmoe.primitives.grouped_matmul import grouped, grouped_weight_grad
+from hpmoe.primitives.quantized import dequantize, quantize
+from hpmoe.primitives.quantized_matmul import ELEMENTS, ROW_DTYPES, grouped_quantized, product_params, quantize_weight
+from hpmoe.primitives.row_dot import row_dot
+from hpmoe.runtime.transform import transform
+from hpmoe.support.errors import TransformError, check_argument, is_name
+
+BACKWARDS = ("straight_through", "quantized")
+INT8_ROWS = {"dtype": "int8"}  # the params of quantize that makes rows to multiply
+
+
+def _check(dtype: str = "int8", row_dtype: str | None = None, backward: str = "straight_through") -> None:
+    who = "quantize_weights"
+    check_argument(is_name(dtype, ELEMENTS), who, "dtype", repr(dtype), f"one of {', '.join(ELEMENTS)}")
+    check_argument(row_dtype is None or is_name(row_dtype, ROW_DTYPES), who, "row_dtype", repr(row_dtype),
+                   "\"int8\", or None for rows as they are")
+    check_argument(row_dtype is None or row_dtype == dtype, who, "row_dtype", repr(row_dtype),
+                   f"None beside weights of {dtype}")
+    check_argument(is_name(backward, BACKWARDS), who, "backward", repr(backward), f"one of {', '.join(BACKWARDS)}")
+    check_argument(backward != "quantized" or row_dtype is not None, who, "backward", repr(backward),
+                   "\"straight_through\" where rows stay as they are")
+
+
+@transform(requires="program", once=True, check=_check)
+def quantize_weights(program: Program, *, dtype: str = "int8", row_dtype: str | None = None,
+                     backward: str = "straight_through") -> Program:
+    """Multiplies received rows by experts' weights of one byte an element: W8, or W8A8 with `row_dtype="int8"`.
+
+    Each launch rounds the weights that it is given, with a scale for each column of an expert's matrix, in tile tasks of the
+    same kernel. Weights that are quantised already are arguments of `hpmoe.grouped_matmul` instead, which has the formulas.
+    How columns, and rows, are rounded is written in `hpmoe.tile_ops.row_formats`.
+
+    Gradients are straight-through: those of the function of the rounded rows and weights, passed on as if nothing had been
+    rounded. With `quantize_rows(dtype="int8")`, before or after, rows are multiplied as they arrive.
+
+    Rewrite:
+        b = grouped_matmul x w r  ->  q, s = quantize_weight[dtype=int8] w    b = grouped_matmul_quantized x q r s
+        of int8 rows                  p = quantize[dtype=int8] x              b = grouped_matmul_quantized[rows=int8] p q r s
+        gradient, g @ w^T             h = expert_scale g s r                  d = grouped_matmul_quantized[transpose] h q r
+        of int8 rows, x^T @ g         y = dequantize[dtype=int8] p            grouped_weight_grad y g r
+
+    Requires: a plain function with grouped matmuls; what rewrites the function gradients are taken of comes before it.
+        `replicate_experts`, whose copies are of floats, does not fit.
+    Ensures: the same function of rounded weights, and rows; dense matmuls, as those of routers, stay as they are.
+
+    Args:
+        f: the function.
+        dtype: "int8" or "float8_e4m3fn", what elements of weights are.
+        row_dtype: "int8", rows are rounded too, one scale each, and sums are exact in int32; None, rows stay as they are.
+        backward: "straight_through"; or "quantized", where gradients of results, times the scales of the weights, are
+            rounded as rows are before they are multiplied by turned weights.
+
+    Raises:
+        ArgumentError: an option is none of these.
+        TransformError: applied out of order or twice; f has no grouped matmul, or copies of experts.
+
+    Example:
+        >>> import hpmoe
+        >>> avals = [hpmoe.Aval(shape, "float32") for shape in [(4, 64), (4, 2), (4, 2), (2, 64, 6), (2, 3, 64)]]
+        >>> avals[1] = hpmoe.Aval((4, 2), "int32")
+        >>> w8a8 = hpmoe.chain(hpmoe.quantize_rows, hpmoe.quantize_weights(row_dtype="int8"))
+        >>> print(w8a8(hpmoe.moe_ffn).lower(*avals, mesh=hpmoe.Mesh(2)))
+        # moe_ffn | quantize_rows(...) | quantize_weights(...)
+        { lambda hidden_states:f32[4,64] topk_ids:i32[4,2] topk_weights:f32[4,2] gate_up_weight:f32[2,64,6]
+                 down_weight:f32[2,3,64]
+          let a:route[R]               = route[num_local_experts=2 ep_size=2 max_rows=16] topk_ids
+              b:u8[4,68]               = quantize[dtype=int8] hidden_states
+              c:u8[R,68]               = dispatch b a
+              d:i8[2,6,64] e:f32[2,6]  = quantize_weight[dtype=int8] gate_up_weight
+              f:f32[R,6]               = grouped_matmul_quantized[element=int8 transpose=True to=float32 rows=int8] c d a e
+              g:f32[R,3]               = swiglu f
+              h:i8[2,64,3] i:f32[2,64] = quantize_weight[dtype=int8] down_weight
+              j:u8[R,7]                = quantize[dtype=int8] g
+              k:f32[R,64]              = grouped_matmul_quantized[element=int8 transpose=True to=float32 rows=int8] j h a i
+              l:f32[4,64]              = combine k a topk_weights
+          in (l,) : f32[4,64] }
+    """
+    if program.token_rows is None and not any(e.primitive is grouped for e in program.equations):
+        raise TransformError(f"quantize_weights: {program.name} has no grouped matmul, so it has no experts' weights")
+    return map_equations(program, _Rule(program, dtype, row_dtype or "", backward == "quantized"))
+
+
+@dataclasses.dataclass
+class _Rule:
+    """The rewrite of an equation, with what is quantised already.
+
+    Attributes:
+        exact: what a backward program computes from the gradients that it is given.
+        turned: gradients of rows, which weights were multiplied to get.
+        packed: rows as they are multiplied.
+        rounded: these as floats.
+        weights: quantised, and their scales.
+    """
+
+    program: Program
+    dtype: str
+    rows: str
+    rounds_gradients: bool
+    exact: set[Atom] = dataclasses.field(default_factory=set)
+    turned: set[Atom] = dataclasses.field(default_factory=set)
+    packed: dict[Atom, Atom] = dataclasses.field(default_factory=dict)
+    rounded: dict[Atom, Atom] = dataclasses.field(default_factory=dict)
+    weights: dict[tuple[Atom, bool], tuple[Var, Var]] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.exact.update(self.program.cotangents)
+
+    def __call__(self, b: Builder, eqn: Equation) -> list[Atom] | None:
+        is_exact = not self.exact.isdisjoint(eqn.inputs)
+        out = self._rewritten(b, eqn, is_exact)
+        if is_exact:
+            self.exact.update(eqn.outputs if out is None else out)
+        if eqn.primitive is dequantize and dict(eqn.params) == {**INT8_ROWS, "to": eqn.params["to"]}:
+            self.packed[eqn.outputs[0]], self.rounded[eqn.outputs[0]] = eqn.inputs[0], eqn.outputs[0]
+        return out
+
+    def _rewritten(self, b: Builder, eqn: Equation, is_exact: bool) -> list[Atom] | None:
+        if eqn.primitive is grouped:
+            return [self._gradient(b, eqn) if eqn.inputs[0] in self.exact else self._product(b, eqn)]
+        is_about_rows = self.rows and is_exact and (eqn.primitive is grouped_weight_grad or (
+            eqn.primitive is row_dot and not self.turned.isdisjoint(eqn.inputs)))
+        if not is_about_rows:
+            return None
+        rows, others = eqn.inputs[:2], eqn.inputs[2:]
+        rounded = (a if a in self.exact else self._rounded(b, a, eqn.source) for a in rows)
+        return [b.add(eqn.primitive, *rounded, *others, source=eqn.source, **eqn.params)]
+
+    def _product(self, b: Builder, eqn: Equation) -> Var:
+        (x, w, route), source = self._operands(eqn), eqn.source
+        codes, scales = self._weight(b, w, eqn.params["transpose"], source)
+        rows = self._packed(b, x, source) if self.rows else x
+        params = product_params(self.dtype, True, self.rows, x.aval.dtype)
+        return b.add(grouped_quantized, rows, codes, route, scales, source=source, **params)
+
+    def _gradient(self, b: Builder, eqn: Equation) -> Var:
+        """Scales of a weight's columns are those of what is summed over."""
+        (g, w, route), source = self._operands(eqn), eqn.source
+        codes, scales = self._weight(b, w, not eqn.params["transpose"], source)
+        scaled, rows = b.add(expert_scale, g, scales, route, source=source), self.rows if self.rounds_gradients else ""
+        params = product_params(self.dtype, False, rows, g.aval.dtype)
+        out = b.add(grouped_quantized, scaled, codes, route, source=source, **params)
+        self.turned.add(out)
+        return out
+
+    def _operands(self, eqn: Equation) -> list[Atom]:
+        if len(eqn.inputs) > 3:
+            index = next(i for i, e in enumerate(self.program.equations) if e.outputs == eqn.outputs)
+            raise TransformError("quantize_weights: copies of experts are of floats; leave replicate_experts out\n"
+                                 + program_window(self.program, index))
+        return list(eqn.inputs)
+
+    def _weight(self, b: Builder, w: Atom, turned: bool, source: str) -> tuple[Var, Var]:
+        if (w, turned) not in self.weights:
+            params = {"dtype": self.dtype, **({"turned": True} if turned else {})}
+            self.weights[w, turned] = b.add(quantize_weight, w, source=source, **params)
+        return self.weights[w, turned]
+
+    def _packed(self, b: Builder, x: Atom, source: str) -> Atom:
+        if x not in self.packed:
+            self.packed[x] = b.add(quantize, x, source=source, **INT8_ROWS)
+        return self.packed[x]
+
+    def _rounded(self, b: Builder, x: Atom, source: str) -> Atom:
+        if x not in self.rounded:
+            self.rounded[x] = b.add(dequantize, self._packed(b, x, source), **INT8_ROWS, to=x.aval.dtype, source=source)
+        return self.rounded[x]
