@@ -8,7 +8,7 @@ from hpmoe.primitives.dispatch import MOVES, combine_rows, dispatch_rows
 from hpmoe.primitives.entry_weights import dispatch_weights
 from hpmoe.primitives.fan import fan_in, fan_out, route_to_ranks
 from hpmoe.runtime.transform import transform
-from hpmoe.support.errors import TransformError, check_argument
+from hpmoe.support.errors import TransformError
 
 
 @transform(requires="program", once=True)
@@ -37,7 +37,6 @@ def deduplicate_rows(program: Program) -> Program:
 
     Raises:
         TransformError: applied out of order or twice; f has neither dispatch nor combine.
-        ArgumentError: a dispatch has an expert_alignment.
 
     Example:
         >>> import hpmoe
@@ -62,9 +61,6 @@ def deduplicate_rows(program: Program) -> Program:
     is_whole = program.token_rows is None  # a stage before the exchanges has none of them
     if is_whole and not any(e.primitive in MOVES for e in program.equations):
         raise TransformError(f"deduplicate_rows: {program.name} has neither dispatch nor combine, so no rows leave a rank")
-    for aval in (as_route(e.inputs[1].aval) for e in program.equations if e.primitive in MOVES):
-        check_argument(aval.alignment == 1, "deduplicate_rows", "expert_alignment of dispatch", aval.alignment,
-                       "1: a row of padding is of no token that could be sent once")
     ranks: dict[Atom, Var] = {}
     return map_equations(program, lambda builder, eqn: _sent_once(builder, eqn, ranks))
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 from absl import flags
 
-from hpmoe.commands import bench_permute, bench_processes, bench_report, bench_styles, options
+from hpmoe.commands import bench_hosts, bench_permute, bench_processes, bench_report, bench_styles, options
 from hpmoe.commands.bench_arrays import make_arrays
 from hpmoe.kernels.native import products_name
 from hpmoe.peers import SIDES
@@ -47,6 +47,9 @@ def define(values: flags.FlagValues) -> None:
                           f"combine, on {bench_styles.RANKS} ranks where --ep is not given")
     options.define_integer(values, "processes", None, "instead: so many ranks, each a process, beside PyTorch and "
                            "MindSpore; --tokens are of a rank")
+    options.define_switch(values, "hosts", "instead: --processes ranks, or 2, on each of two hosts, which are network "
+                          "namespaces, by each scheme of sending rows, beside PyTorch")
+    flags.DEFINE_string("rates", "1,10", "Gb/s of the cable between --hosts, a case for each", flag_values=values)
     options.define_integer(values, "seed", 0, "seed of the random inputs", least=0)
     options.define_integer(values, "repeats", 7, "turns of each side")
     options.define_integer(values, "timeout", 600, "seconds that a side may take to start, compile or run once")
@@ -59,6 +62,8 @@ def run(o: flags.FlagValues) -> int:
         if o[name].value:
             options.check_flag(o.out is None, "out", o.out, f"left out with --{name}, whose result is a text")
             return report(o)
+    if o.hosts:
+        return of_hosts(o)
     if o.processes is not None:
         return of_processes(o)
     names = ["hpmoe", *peers(o.peers)]
@@ -127,11 +132,35 @@ def of_processes(o: flags.FlagValues) -> int:
             report["cases"].append(case)
             if not o.json and case["status"] == 0:
                 print("\n".join(bench_processes.rows(case)), flush=True)
+    return finished(o, report, bench_processes)
+
+
+def finished(o: flags.FlagValues, report: Fields, of: ModuleType) -> int:
+    """Draws and prints a report of --processes or --hosts, as their module does; the exit status."""
     report["ok"] = all(case["status"] == 0 and not case["wrong"] for case in report["cases"])
     if o.out and report["ok"]:
-        bench_processes.draw(report, o.out)
-    print(json.dumps(report) if o.json else "\n".join(["", *bench_processes.closing_lines(report), bench_processes.NOTES]))
+        of.draw(report, o.out)
+    print(json.dumps(report) if o.json else "\n".join(["", *of.closing_lines(report), of.NOTES]))
     return 0 if report["ok"] else 1
+
+
+def of_hosts(o: flags.FlagValues) -> int:
+    """What --hosts prints."""
+    options.check_sizes(o)
+    ranks, sides, rates = o.processes or bench_hosts.RANKS, bench_hosts.sides_of(o.peers), bench_hosts.rates_of(o.rates)
+    sizes = options.sizes(o)
+    todo = list(bench_processes.cases(bench_hosts.NUM_HOSTS * ranks, {name: sizes[name] for name in SIZES}, o.suite))
+    options.check_picture(o.out)
+    report = {"machine": machine(), "seed": o.seed, "repeats": o.repeats, "cases": []}
+    with bench_hosts.two_hosts() as hosts:
+        if not o.json:
+            print("\n".join(bench_hosts.HEAD), flush=True)
+        for what, dtype, rate in ((what, dtype, rate) for what in todo for dtype in DTYPES[o.dtype] for rate in rates):
+            case = bench_hosts.measured(hosts, rate, ranks, what, dtype, sides, o.seed, o.repeats)
+            report["cases"].append(case)
+            if not o.json and case["status"] == 0:
+                print("\n".join(bench_hosts.rows(case)), flush=True)
+    return finished(o, report, bench_hosts)
 
 
 def peers(wanted: str) -> list[str]:

@@ -21,7 +21,7 @@ from hpmoe.commands import options
 from hpmoe.commands.bench_arrays import make_arrays
 from hpmoe.peers import MALLOC, numpy_loop
 from hpmoe.peers.contest import TOLERANCE
-from hpmoe.peers.layer_problem import RESULTS, LayerProblem
+from hpmoe.peers.layer_problem import PASSES, RESULTS, LayerProblem
 from hpmoe.ranks.starting import start_ranks
 from hpmoe.support.kept_files import Fields
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 SUITE = {"tokens": (256, 512, 1024, 2048), "intermediate": (512, 128)}
 PEERS = ("torch", "mindspore")
+KEEPING = [f"{name}={value}" for name, value in MALLOC["malloc that keeps its memory"].items()]
 TITLES = {"hpmoe": "hpmoe", "torch": "PyTorch, gloo", "mindspore": "MindSpore, AllGather"}
-PASSES = ("forward", "forward + backward")
 SCHEDULER = "from mindspore import communication; communication.init('mccl'); import signal; signal.pause()"
 NOTES = """\
 Each process has its share of the cores, and all sides in it, which take turns of 0.1 s after one untimed run: medians of
@@ -43,7 +43,7 @@ skew is what the others, on average, wait for that rank. MindSpore's CPU has no 
 def cases(num_processes: int, sizes: Fields, is_suite: bool) -> Iterator[Fields]:
     """Sizes of each case. `tokens` is of a rank."""
     options.check_flag(sizes["experts"] % num_processes == 0, "experts", sizes["experts"],
-                       f"a multiple of {num_processes}, the number of --processes")
+                       f"a multiple of {num_processes}, the number of ranks")
     if not is_suite:
         yield sizes
         return
@@ -66,24 +66,31 @@ def measured(num_processes: int, sizes: Fields, dtype: str, sides: Sequence[str]
     whose results are not those of float64."""
     case: Fields = {"processes": num_processes, "sizes": sizes, "dtype": dtype}
     with tempfile.TemporaryDirectory(prefix="hpmoe_bench_") as folder:
-        problem = LayerProblem(Path(folder), dtype, num_processes, **sizes)
-        problem.write(make_arrays(problem, "uniform", seed))
-        passes, _ = numpy_loop.layer(problem, np.float64)
-        for name, array in zip(RESULTS, passes[PASSES[1]](), strict=True):
-            np.save(Path(folder) / f"right_{name}.npy", array)
-        malloc = [f"{name}={value}" for name, value in MALLOC["malloc that keeps its memory"].items()]
+        write_problem(LayerProblem(Path(folder), dtype, num_processes, **sizes), seed)
         given = json.dumps({"sides": list(sides), "repeats": repeats, "folder": folder})
         with _scheduler(num_processes) if "mindspore" in sides else contextlib.nullcontext([]) as environment:
-            status = start_ranks(["env", *malloc, *environment, sys.executable, "-m", "hpmoe.peers.ranks_contest", given],
+            status = start_ranks(["env", *KEEPING, *environment, sys.executable, "-m", "hpmoe.peers.ranks_contest", given],
                                  num_processes)
         if status != 0:
             return {**case, "status": status}
         ranks = json.loads((Path(folder) / "report.json").read_text())
     found = {side: {which: {"ms": statistics.median(turns), "turns_ms": turns, **_shares_in(ranks[0], side, which)}
                     for which, turns in of_side.items() if turns} for side, of_side in ranks[0]["turns_ms"].items()}
-    errors = {side: max(r["errors"][side] for r in ranks) for side in found}
-    return {**case, "status": 0, "sides": found, "exchange_us": ranks[0]["exchange_us"], "errors": errors,
-            "wrong": [side for side, error in errors.items() if not error <= TOLERANCE[dtype]]}
+    return {**case, "status": 0, "sides": found, "exchange_us": ranks[0]["exchange_us"], **checked(ranks, dtype)}
+
+
+def write_problem(problem: LayerProblem, seed: int) -> None:
+    """The arrays of all ranks, and in float64 what they should come to."""
+    problem.write(make_arrays(problem, "uniform", seed))
+    passes, _ = numpy_loop.layer(problem, np.float64)
+    for name, array in zip(RESULTS, passes[PASSES[1]](), strict=True):
+        np.save(problem.folder / f"right_{name}.npy", array)
+
+
+def checked(ranks: Sequence[Fields], dtype: str) -> Fields:
+    """The largest error of each side on any rank, and the sides whose results are wrong."""
+    errors = {side: max(r["errors"][side] for r in ranks) for side in ranks[0]["errors"]}
+    return {"errors": errors, "wrong": [side for side, error in errors.items() if not error <= TOLERANCE[dtype]]}
 
 
 def _shares_in(rank: Fields, side: str, which: str) -> Fields:

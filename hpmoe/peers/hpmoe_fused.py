@@ -24,9 +24,10 @@ def fused(problem):
     return passes_of(hpmoe.Mesh(problem.ep), stacked("topk_ids"), (x, weights, gate_up, down), cotangent)
 
 
-def passes_of(mesh, ids, args, cotangent):
-    """The same, of tensors on a mesh."""
-    staged = hpmoe.chain(hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues, hpmoe.fuse_persistent)
+def passes_of(mesh, ids, args, cotangent, scheme="direct"):
+    """The same, of tensors on a mesh, by a scheme of hpmoe.send_rows."""
+    staged = hpmoe.chain(hpmoe.send_rows(scheme=scheme), hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues,
+                         hpmoe.fuse_persistent)
     f = hpmoe.spmd(staged(hpmoe.moe_ffn), mesh)
 
     def layer(x, weights, gate_up, down):

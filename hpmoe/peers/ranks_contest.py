@@ -22,17 +22,20 @@ import numpy as np
 import hpmoe
 from hpmoe.kernels.link import Link
 from hpmoe.peers.hpmoe_fused import passes_of
-from hpmoe.peers.layer_problem import RESULTS, LayerProblem
+from hpmoe.peers.layer_problem import PASSES, RESULTS, LayerProblem
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.known import known
 from hpmoe.support.trees import Function
 from hpmoe.timelines.measure import measure
+from hpmoe.transforms.send_rows import SCHEMES
 
+OWN = {"hpmoe": "direct", **{scheme: scheme for scheme in SCHEMES}}  # hpmoe's sides, each with its scheme of send_rows
 EXCHANGES = 500  # in a turn
 TURN_S = 0.1  # a turn is one untimed run, and then as many as fit
 ARRAYS = {"x": "hidden_states", "ids": "topk_ids", "weights": "topk_weights", "cotangent": "cotangent",
           "gate_up": "gate_up_weight", "down": "down_weight"}
 Passes = Mapping[str, Callable[[], list[ms.Tensor]]]
+Sides = Mapping[str, Passes]
 
 
 def part(array: np.ndarray, rank: int, size: int) -> np.ndarray:
@@ -55,12 +58,12 @@ def seconds_of(link: Link, run: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def take_turns(link: Link, passes: Mapping[str, Passes], repeats: int) -> Fields:
+def take_turns(link: Link, passes: Sides, repeats: int) -> Fields:
     """Milliseconds of each side's turns at each pass, the mean over the runs of a turn; every round another side begins."""
     turns = {side: {which: [] for which in of_side} for side, of_side in passes.items()}
     for i in range(repeats):
         order = list(passes) if i % 2 == 0 else list(passes)[::-1]
-        for which in turns["hpmoe"]:
+        for which in PASSES:
             for side in [side for side in order if which in passes[side]]:
                 first = seconds_of(link, passes[side][which])
                 slowest = max(float(data) for data in link.meet("how long a run takes", str(first).encode()))
@@ -115,8 +118,9 @@ def sides_of(problem: Fields, mesh: hpmoe.Mesh, link: Link, folder: Path,
     """The passes of each side, and how its results become arrays."""
     x, weights, gate_up, down, cotangent = (ms.Tensor(problem[name]).astype(getattr(ms, problem["dtype"]))
                                             for name in ("x", "weights", "gate_up", "down", "cotangent"))
-    own = passes_of(mesh, ms.Tensor(problem["ids"]), (x, weights, gate_up, down), cotangent)
-    sides: dict[str, tuple[Passes, Function]] = {"hpmoe": own}
+    sides: dict[str, tuple[Passes, Function]] = {
+        name: passes_of(mesh, ms.Tensor(problem["ids"]), (x, weights, gate_up, down), cotangent, OWN[name])
+        for name in names if name in OWN}
     if "torch" in names:
         module = importlib.import_module("hpmoe.peers.pytorch_ranks")
         sides["torch"] = module.layer(problem, link.rank, link.size, str(folder / "meeting"))
@@ -126,22 +130,27 @@ def sides_of(problem: Fields, mesh: hpmoe.Mesh, link: Link, folder: Path,
     return sides
 
 
-def contest(link: Link, mesh: hpmoe.Mesh, given: Fields) -> Fields:
-    """What this rank has to report."""
+def contest(link: Link, mesh: hpmoe.Mesh, given: Fields) -> tuple[Fields, Sides]:
+    """Errors and turns of each side on this rank, and the passes of each."""
     folder = Path(given["folder"])
     whole = LayerProblem.read(folder)
     sides = sides_of(problem_of(whole, link.rank), mesh, link, folder, given["sides"])
     right = [part(np.load(folder / f"right_{name}.npy", mmap_mode="r"), link.rank, link.size) for name in RESULTS]
-    report: Fields = {"exchange_us": exchange_us(link), "errors": {}}
+    report: Fields = {"errors": {}}
     for side, (passes, to_array) in sides.items():
         results = [to_array(t) if not isinstance(t, (tuple, list)) else np.stack([to_array(e) for e in t])
                    for t in list(passes.values())[-1]()]
         report["errors"][side] = worst_error(results, right)
-    report["turns_ms"] = take_turns(link, {side: passes for side, (passes, _) in sides.items()}, given["repeats"])
+    passes_of_sides = {side: passes for side, (passes, _) in sides.items()}
+    report["turns_ms"] = take_turns(link, passes_of_sides, given["repeats"])
+    return report, passes_of_sides
+
+
+def shares(link: Link, sides: Sides) -> Fields:
+    """Communication and skew of the sides of which they are known, in each pass."""
     found = {"hpmoe": own_shares, "torch": torch_shares}
-    report["shares"] = {side: {which: np.median([found[side](link, run) for _ in range(3)], 0).tolist()
-                               for which, run in passes.items()} for side, (passes, _) in sides.items() if side in found}
-    return report
+    return {side: {which: np.median([found[side](link, run) for _ in range(3)], 0).tolist()
+                   for which, run in passes.items()} for side, passes in sides.items() if side in found}
 
 
 def exchange_us(link: Link) -> dict[str, float]:
@@ -154,13 +163,19 @@ def exchange_us(link: Link) -> dict[str, float]:
     return {"meeting": meeting, "bare": bare}
 
 
+def leave_report(link: Link, folder: str, report: Fields) -> None:
+    """The reports of all ranks go to a file, by rank 0."""
+    reports = [json.loads(data) for data in link.meet("a report", json.dumps(report).encode())]
+    if link.rank == 0:
+        (Path(folder) / "report.json").write_text(json.dumps(reports))
+
+
 def main() -> None:
     given, mesh = json.loads(sys.argv[1]), hpmoe.world()
     link = cast(Link, known(mesh.link))
-    report = contest(link, mesh, given)
-    reports = [json.loads(data) for data in link.meet("a report", json.dumps(report).encode())]
-    if link.rank == 0:
-        (Path(given["folder"]) / "report.json").write_text(json.dumps(reports))
+    exchanges = exchange_us(link)
+    report, sides = contest(link, mesh, given)
+    leave_report(link, given["folder"], {**report, "exchange_us": exchanges, "shares": shares(link, sides)})
 
 
 if __name__ == "__main__":

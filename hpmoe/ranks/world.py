@@ -11,8 +11,8 @@ import numpy as np
 
 from hpmoe.machines.machine import Mesh
 from hpmoe.ranks.hosts import Place, find_hosts, meet_all
-from hpmoe.ranks.launchers import Launched, find_launched, is_scheduler
-from hpmoe.ranks.link import LEAST_BYTES, MESSAGE_BYTES, MOST_BYTES, Link, make_link
+from hpmoe.ranks.launchers import LEAST_SECRET, SECRET, Launched, find_launched, is_scheduler
+from hpmoe.ranks.link import LEAST_BYTES, MESSAGE_BYTES, MOST_BYTES, Link, Traffic, make_link
 from hpmoe.ranks.points import HostPoint
 from hpmoe.ranks.rendezvous import Group, Member, meet
 from hpmoe.ranks.scheduler import serve_scheduler
@@ -52,17 +52,21 @@ class World(Mesh):
         return self.rank % self.tp_size
 
     def report(self) -> str:
-        """How long each rank has waited for each other one, in milliseconds.
+        """How long each rank has waited for each other one, in milliseconds, and what it has sent to other hosts.
 
         All ranks call it together.
         """
         if self.everyone is None:
             return "1 rank"
-        mine = np.zeros(self.size)
+        waits, sent = np.zeros(self.size), np.zeros(len(Traffic._fields), np.int64)
         for link, ranks in self._links():
-            mine[ranks] += link.waits * 1e3
+            waits[ranks] += link.waits * 1e3
+            sent += link.traffic
         with self.everyone.calling("the report of waits"):
-            return _matrix([np.frombuffer(row) for row in self.everyone.meet("waits", mine.tobytes())])
+            told = self.everyone.meet("waits", waits.tobytes() + sent.tobytes())
+        end = waits.nbytes
+        return _matrix([np.frombuffer(data[:end]) for data in told]) + _sent([np.frombuffer(data[end:], np.int64)
+                                                                              for data in told])
 
     def _links(self) -> list[tuple[Link, list[int]]]:
         """Each link once, with the ranks at its ends."""
@@ -87,6 +91,16 @@ def _matrix(rows: Sequence[np.ndarray]) -> str:
     lines = ["ms that a rank (row) has waited for another (column)",
              "        " + "".join(f"{f'rank {r}':>10}" for r in range(len(rows)))]
     return "\n".join(lines + [f"rank {r:<3}" + "".join(f"{x:>10.1f}" for x in row) for r, row in enumerate(rows)])
+
+
+def _sent(rows: Sequence[np.ndarray]) -> str:
+    """Nothing where all ranks are on one host."""
+    if not any(map(np.any, rows)):
+        return ""
+    names = [name.replace("_", " ") for name in Traffic._fields]
+    lines = ["sent to other hosts", "        " + "".join(f"{name:>14}" for name in names),
+             *(f"rank {r:<3}" + "".join(f"{x:>14}" for x in row) for r, row in enumerate(rows))]
+    return "\n" + "\n".join(lines)
 
 
 class _Process:
@@ -193,5 +207,9 @@ def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None
         return World(1, node_size=node_size)
     check_argument(os.getpid() == _process.pid, "hpmoe.world", "this process", "forked from a rank",
                    "the one that the launcher started")
+    has_secret = not launched.rendezvous or len(os.environ.get(SECRET, "")) >= LEAST_SECRET
+    check_argument(has_secret, "hpmoe.world", SECRET, "missing in the environment, or too short",
+                   f"{LEAST_SECRET} characters or more, the same on all ranks, which are on several hosts",
+                   f"As of openssl rand -hex 32; rank 0 listens at {launched.rendezvous}.")
     with _process.lock:
         return dataclasses.replace(_process.find(launched, mesh, float(timeout), message_bytes), node_size=node_size)

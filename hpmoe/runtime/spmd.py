@@ -13,6 +13,7 @@ from hpmoe.runtime.plans import CacheInfo
 from hpmoe.runtime.rank_axes import check_in_axes
 from hpmoe.runtime.running import Runner
 from hpmoe.runtime.staged_function import staged_of
+from hpmoe.runtime.warm_up import IMBALANCE, warm_up
 from hpmoe.support.errors import ArgumentError, check_argument
 from hpmoe.support.trees import Function, PyTree, is_traced
 from hpmoe.tracing.errors import not_traceable
@@ -49,6 +50,10 @@ class Spmd(Graphed):
     def memory(self, *args: PyTree, **kwargs: PyTree) -> MemoryReport:
         """The bytes that the plans take on all ranks, forward and backward. See StagedFunction.memory."""
         return memory_report(self._runner, args, kwargs)
+
+    def warm_up(self, *args: PyTree, imbalance: float = IMBALANCE, **kwargs: PyTree) -> None:
+        """Makes the plans that calls with arguments like `args` will ask for. See StagedFunction.warm_up."""
+        warm_up(self._runner, args, kwargs, imbalance)
 
     def cache_info(self) -> CacheInfo:
         return self._runner.plans.cache_info()

@@ -88,6 +88,14 @@ class RoutingTables {
     return rows;
   }
 
+  // Of one of them, what it has more than the entries of all ranks.
+  __aicore__ inline int32_t padding_of(int32_t expert) const {
+    if (route_.alignment == 1) return 0;
+    const int32_t last = image_->header().ep_size - 1;
+    return expert_rows(rank_, expert) - at(tables_.before, last, tables_.narrow, expert) -
+           entries_for(last, rank_, expert, expert + 1);
+  }
+
   __aicore__ inline Unit slot(int32_t rank, int32_t index) const {
     const int32_t last = route_.num_local_experts;
     int32_t e = 0;
@@ -182,13 +190,6 @@ class RoutingTables {
       }
     }
     return {-1, -1, -1};
-  }
-  // Of this rank's expert, what is more than the entries of all ranks.
-  __aicore__ inline int32_t padding_of(int32_t expert) const {
-    if (route_.alignment == 1) return 0;
-    const int32_t last = image_->header().ep_size - 1;
-    return expert_rows(rank_, expert) - at(tables_.before, last, tables_.narrow, expert) -
-           entries_for(last, rank_, expert, expert + 1);
   }
   __aicore__ inline int32_t at(int32_t table, int32_t row, int32_t width, int32_t i) const {
     return words_.GetValue(table + row * width + i);

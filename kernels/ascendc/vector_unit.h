@@ -47,11 +47,13 @@ class VectorUnit {
     for (AscendC::TEventID& arrived : arrived_) arrived = pipe->AllocEventID<AscendC::HardEvent::MTE2_S>();
     computed_ = pipe->AllocEventID<AscendC::HardEvent::V_S>();
     written_.init(pipe);
+    scalars_.init(pipe);
   }
   __aicore__ inline void end() {
     signals_.end();
     polls_.end();
     written_.end();
+    scalars_.end();
   }
 
   __aicore__ inline Floats floats(int32_t i) { return floats_.Get<float>()[i * kPieceFloats]; }
@@ -85,6 +87,15 @@ class VectorUnit {
       default: return refuse();
     }
   }
+  // The same, but of integers as they are.
+  __aicore__ inline void widen_floats(const Floats& to, const Bytes& buffer, int32_t i, int32_t dtype, int32_t count) {
+    if (!is_integer(static_cast<Dtype>(dtype))) return widen(to, buffer, i, dtype, count);
+    AscendC::DataCopy(to, buffer[i * kPieceBytes].ReinterpretCast<float>(), count * element_bytes(dtype) / 4);
+  }
+  __aicore__ inline void narrow_floats(const Bytes& to, int32_t dtype, const Floats& from, int32_t count) {
+    if (!is_integer(static_cast<Dtype>(dtype))) return narrow(to, dtype, from, count);
+    AscendC::DataCopy(to.ReinterpretCast<float>(), from, count * element_bytes(dtype) / 4);
+  }
 
   // A task asks for what there is no body for: nothing of it is stored from here on, and it ends as one of a broken image.
   __aicore__ inline void refuse() { has_refused_ = true; }
@@ -103,6 +114,14 @@ class VectorUnit {
   __aicore__ inline void write(const Rows2d& to, const Piece& piece, const Floats& from, int32_t count) {
     Bytes result = outputs.AllocTensor<uint8_t>();
     narrow(result, to.dtype, from, count);
+    leave(to, piece, result);
+  }
+  __aicore__ inline void write_floats(const Rows2d& to, const Piece& piece, const Floats& from, int32_t count) {
+    Bytes result = outputs.AllocTensor<uint8_t>();
+    narrow_floats(result, to.dtype, from, count);
+    leave(to, piece, result);
+  }
+  __aicore__ inline void leave(const Rows2d& to, const Piece& piece, Bytes& result) {
     outputs.EnQue(result);
     result = outputs.DeQue<uint8_t>();
     store(to, result, piece);
@@ -142,8 +161,9 @@ class VectorUnit {
     AscendC::SetFlag<AscendC::HardEvent::V_S>(computed_);
     AscendC::WaitFlag<AscendC::HardEvent::V_S>(computed_);
   }
-  // Before copies out of UB read what the scalar unit has written there.
+  // Before copies out of UB read what the scalar unit has written there, or vector instructions do.
   __aicore__ inline void release_to_copies() { written_.pass(); }
+  __aicore__ inline void release_to_vectors() { scalars_.pass(); }
 
   // Loads from here on come after what the scalar unit has seen.
   __aicore__ inline void load_after_poll() { polls_.pass(); }
@@ -184,6 +204,7 @@ class VectorUnit {
   Ring<AscendC::HardEvent::S_MTE3, AscendC::HardEvent::MTE3_S, kNumSignals> signals_;
   Gate<AscendC::HardEvent::S_MTE2, AscendC::HardEvent::MTE2_S> polls_;
   Gate<AscendC::HardEvent::S_MTE3, AscendC::HardEvent::MTE3_S> written_;
+  Gate<AscendC::HardEvent::S_V, AscendC::HardEvent::V_S> scalars_;
   int32_t next_signal_ = 0;
   bool has_refused_ = false;
 };

@@ -90,6 +90,9 @@ HpmoeLink* hpmoe_link_open(int32_t rank, int32_t size, const int32_t* heap_fds, 
                            const HpmoeHosts* hosts);
 void hpmoe_link_close(HpmoeLink* link);
 
+// Whether this process has no core to itself: who waits does not keep another one from computing then.
+void hpmoe_link_set_crowded(HpmoeLink* link, int32_t is_crowded);
+
 // A rank's heap, NULL of another machine; parts of the own one: the offset of so many bytes, -1 where there is no more room,
 // and back.
 void* hpmoe_link_heap(HpmoeLink* link, int32_t rank);

@@ -57,6 +57,8 @@ HpmoeLink* hpmoe_link_open(int32_t rank, int32_t size, const int32_t* heap_fds, 
 
 void hpmoe_link_close(HpmoeLink* link) { delete link_of(link); }
 
+void hpmoe_link_set_crowded(HpmoeLink* link, int32_t is_crowded) { link_of(link)->set_crowded(is_crowded != 0); }
+
 void* hpmoe_link_heap(HpmoeLink* link, int32_t rank) {
   return link_of(link)->distant(rank) ? nullptr : link_of(link)->heap(rank).data();
 }

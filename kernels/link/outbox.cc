@@ -13,9 +13,9 @@ void append(Bytes& message, const void* from, int64_t bytes) {
   message.insert(message.end(), first, first + bytes);
 }
 
-bool is_run(const SentRow* rows, int64_t num_rows) {
-  for (int64_t i = 1; i < num_rows; ++i)
-    if (rows[i].to != rows[0].to + i) return false;
+bool is_run(const std::vector<SentRow>& rows) {
+  for (size_t i = 1; i < rows.size(); ++i)
+    if (rows[i].to != rows[0].to + int64_t(i)) return false;
   return true;
 }
 
@@ -41,49 +41,52 @@ void Outbox::put(int32_t buffer, int64_t first_byte, int64_t row_bytes, const st
   for (int64_t first = 0; first < count; first += most_rows) {
     some.assign(rows.begin() + first, rows.begin() + std::min(count, first + most_rows));
     for (int64_t byte = 0; byte < row_bytes; byte += most_bytes) {
-      put_some(buffer, first_byte + byte, std::min(most_bytes, row_bytes - byte), some.data(), int64_t(some.size()));
+      put_some(buffer, first_byte + byte, std::min(most_bytes, row_bytes - byte), some);
       for (SentRow& row : some) row.from += most_bytes;
+      if (byte == 0) waiting_.back().rows += int64_t(some.size());
     }
   }
-  traffic_.rows += count;
-  traffic_.row_bytes += count * row_bytes;
 }
 
-void Outbox::put_some(int32_t buffer, int64_t first_byte, int64_t row_bytes, const SentRow* rows, int64_t num_rows) {
-  const bool is_one_run = is_run(rows, num_rows);
+void Outbox::put_some(int32_t buffer, int64_t first_byte, int64_t row_bytes, const std::vector<SentRow>& rows) {
+  const bool is_one_run = is_run(rows);
+  const auto num_rows = static_cast<int64_t>(rows.size());
   const int64_t indices = is_one_run ? 0 : in_words(num_rows * int64_t{sizeof(int32_t)}), bytes = num_rows * row_bytes;
-  Bytes& message = with_room(int64_t{sizeof(RecordHeader)} + indices + in_words(bytes));
+  Waiting& waiting = with_room(int64_t{sizeof(RecordHeader)} + indices + in_words(bytes));
+  waiting.row_bytes += bytes;
+  Bytes& message = waiting.message;
   const RecordHeader record = {RecordKind::PUT,    buffer,   int32_t(first_byte),
                                int32_t(row_bytes), num_rows, is_one_run ? rows[0].to : -1};
   append(message, &record, sizeof record);
   if (!is_one_run) {
-    for (int64_t i = 0; i < num_rows; ++i) {
-      const auto to = static_cast<int32_t>(rows[i].to);
+    for (const SentRow& row : rows) {
+      const auto to = static_cast<int32_t>(row.to);
       append(message, &to, sizeof to);
     }
     message.resize(in_words(int64_t(message.size())));
   }
-  for (int64_t i = 0; i < num_rows; ++i) append(message, rows[i].from, row_bytes);
+  for (const SentRow& row : rows) append(message, row.from, row_bytes);
   message.resize(in_words(int64_t(message.size())));
 }
 
 void Outbox::add(int32_t event, int64_t amount) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const RecordHeader record = {RecordKind::ADD, event, 0, 0, amount, 0};
-  append(with_room(sizeof record), &record, sizeof record);
+  append(with_room(sizeof record).message, &record, sizeof record);
 }
 
 void Outbox::post(MessageKind kind, int64_t number, int64_t offset, const void* body, int64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  append(start(kind, number, offset), body, bytes);
+  append(start(kind, number, offset).message, body, bytes);
 }
 
 void Outbox::tell(int64_t number, const void* notice, int64_t notice_bytes, const char* payload, int64_t bytes) {
   const int64_t room = message_bytes_ - int64_t{sizeof(MessageHeader)} - notice_bytes;
   const std::lock_guard<std::mutex> lock(mutex_);
   int64_t offset = 0;
-  for (; bytes - offset > room; offset += room) append(start(MessageKind::PART, number, offset), payload + offset, room);
-  Bytes& last = start(MessageKind::TOLD, number, offset);
+  for (; bytes - offset > room; offset += room)
+    append(start(MessageKind::PART, number, offset).message, payload + offset, room);
+  Bytes& last = start(MessageKind::TOLD, number, offset).message;
   append(last, notice, notice_bytes);
   append(last, payload + offset, bytes - offset);
 }
@@ -101,23 +104,25 @@ Bytes Outbox::make(MessageKind kind, int64_t number, int64_t offset) {
 }
 
 // An empty message at the end of those that wait.
-Bytes& Outbox::start(MessageKind kind, int64_t number, int64_t offset) {
-  waiting_.push_back(make(kind, number, offset));
+Outbox::Waiting& Outbox::start(MessageKind kind, int64_t number, int64_t offset) {
+  waiting_.push_back({make(kind, number, offset), 0, 0});
   is_open_ = kind == MessageKind::ROWS;
   is_sent_ = false;
   return waiting_.back();
 }
 
 // The message that a record of so many bytes goes to.
-Bytes& Outbox::with_room(int64_t bytes) {
-  const bool has_room = is_open_ && !waiting_.empty() && int64_t(waiting_.back().size()) + bytes <= message_bytes_;
+Outbox::Waiting& Outbox::with_room(int64_t bytes) {
+  const bool has_room = is_open_ && !waiting_.empty() && int64_t(waiting_.back().message.size()) + bytes <= message_bytes_;
   return has_room ? waiting_.back() : start(MessageKind::ROWS, launch_, 0);
 }
 
 bool Outbox::take(Bytes& message) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (waiting_.empty()) return false;
-  message = std::move(waiting_.front());
+  message = std::move(waiting_.front().message);
+  traffic_.rows += waiting_.front().rows;
+  traffic_.row_bytes += waiting_.front().row_bytes;
   waiting_.pop_front();
   is_open_ = is_open_ && !waiting_.empty();
   MessageHeader header;

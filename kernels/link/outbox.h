@@ -12,7 +12,7 @@ namespace hpmoe {
 
 using Bytes = std::vector<char>;
 
-// What has been sent so far, without signs of life.
+// What has been sent so far, without signs of life: of messages that the proxy has taken.
 struct Traffic {
   int64_t messages, bytes;              // of all kinds
   int64_t row_messages, rows, row_bytes;  // that carry rows or signals, and what rows are by themselves
@@ -51,16 +51,20 @@ class Outbox {
   Traffic traffic() const;
 
  private:
+  struct Waiting {
+    Bytes message;
+    int64_t rows, row_bytes;
+  };
+
   Bytes make(MessageKind kind, int64_t number, int64_t offset);
-  Bytes& start(MessageKind kind, int64_t number, int64_t offset);
-  Bytes& with_room(int64_t bytes);
-  void put_some(int32_t buffer, int64_t first_byte, int64_t row_bytes, const SentRow* rows, int64_t num_rows);
-  void append_record(const RecordHeader& record, int64_t more);
+  Waiting& start(MessageKind kind, int64_t number, int64_t offset);
+  Waiting& with_room(int64_t bytes);
+  void put_some(int32_t buffer, int64_t first_byte, int64_t row_bytes, const std::vector<SentRow>& rows);
 
   const uint64_t secret_[2];
   const int64_t message_bytes_;
   mutable std::mutex mutex_;
-  std::deque<Bytes> waiting_;
+  std::deque<Waiting> waiting_;
   std::vector<Bytes> spare_;
   bool is_open_ = false;  // the last one takes more records
   bool is_sent_ = true;

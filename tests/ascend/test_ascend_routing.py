@@ -115,6 +115,15 @@ def test_groups_of_a_multiple(alignment, layer, options):
     LayerRun(layer, f=aligned(alignment), **options).assert_close_to_float64()
 
 
+@pytest.mark.parametrize("alignment, layer, options", [
+    (5, Layer(ep=3, T=17, H=32, I=16, E=6, K=3, num_tokens=(17, 0, 5)), {"rows": 4, "signal": "peer"}),
+    (16, Layer(ep=2, T=20, H=48, I=32, E=8, K=4), {"blocks": 2, "signal": "expert"}),
+    (64, Layer(ep=2, T=9, H=32, I=16, E=4, K=2), {"dtype": ms.float32, "rows": 8, "put_cols": 16}),
+], ids=str)
+def test_groups_of_a_multiple_of_tokens_sent_once(alignment, layer, options):
+    LayerRun(layer, f=hpmoe.deduplicate_rows(aligned(alignment)), **options).assert_close_to_float64()
+
+
 @pytest.mark.parametrize("policy", ["position", "probs"])
 def test_groups_of_a_multiple_and_entries_dropped(policy):
     def wrap(_):

@@ -9,17 +9,18 @@ import time
 import mindspore as ms
 import numpy as np
 import pytest
+from crossings import across_nodes, bytes_between
+from noted_launches import counts_of, noted_launches
 from test_rendezvous import names_of, on_threads
 
 import hpmoe
 from hpmoe import LaunchError
-from hpmoe.kernels.executable import Executable
 from hpmoe.kernels.link import Link
 from hpmoe.ranks.hosts import meet_all
 from hpmoe.ranks.launchers import Launched
+from hpmoe.ranks.link import Traffic
 from hpmoe.ranks.points import NetPoint
 from hpmoe.ranks.starting import free_address
-from hpmoe.routing.routing import make_routing
 
 
 @pytest.fixture
@@ -82,40 +83,53 @@ def test_an_error_of_one_rank_is_one_of_all_and_the_next_call_begins_anew(run_ho
         assert told == [f"no {s}" if s % 3 == rank else of_others.format(s % 3, s) for s in range(6)]
 
 
-def test_far_fewer_messages_than_rows_of_balanced_top_8_routing(run_hosts, monkeypatch):
-    """Seed: 78 % fewer packets than one for each (token, expert); results are those of virtual ranks, bit for bit."""
-    size, tokens, num_experts, top_k = 2, 128, 32, 8
-    launches, run = [], Executable.run
-
-    def noting(self, inputs, num_tokens=None, **options):
-        outputs = run(self, inputs, num_tokens, **options)
-        launches.append((self, [[np.copy(a) for a in mine] for mine in inputs], [list(map(np.copy, o)) for o in outputs]))
-        return outputs
-
-    rng = np.random.default_rng(0)
-    balanced = (8 * np.arange(tokens)[:, None] + np.arange(top_k)) % num_experts  # as many tokens for each expert
-    ids = np.stack([balanced] * size).astype(np.int32)
+def launches_of(f, ids, hidden, node_size=None):
+    """Forward and backward of a layer on virtual ranks; see noted_launches."""
+    (size, tokens, top_k), rng, num_local = ids.shape, np.random.default_rng(0), 32 // len(ids)
     args = [ms.Tensor(a.astype(np.float32)) if a is not ids else ms.Tensor(ids) for a in (
-        rng.standard_normal((size, tokens, 16)), ids, rng.random((size, tokens, top_k)),
-        rng.standard_normal((size, num_experts // size, 16, 16)), rng.standard_normal((size, num_experts // size, 8, 16)))]
+        rng.standard_normal((size, tokens, hidden)), ids, rng.random((size, tokens, top_k)),
+        rng.standard_normal((size, num_local, hidden, 16)), rng.standard_normal((size, num_local, 8, hidden)))]
     to_kernel = hpmoe.chain(hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues, hpmoe.fuse_persistent)
-    monkeypatch.setattr(Executable, "run", noting)
-    layer = hpmoe.spmd(to_kernel(hpmoe.moe_ffn), hpmoe.Mesh(size))
-    ms.grad(lambda *a: (layer(*a) ** 2).sum(), (0, 3, 4))(*args)
-    monkeypatch.undo()
-    counts = make_routing(list(ids), num_experts, None, None).counts
+    layer = hpmoe.spmd(to_kernel(f), hpmoe.Mesh(size, node_size=node_size))
+    with noted_launches() as launches:
+        ms.grad(lambda *a: (layer(*a) ** 2).sum(), (0, 2, 3, 4))(*args)
+    return launches
 
-    def f(link):
+
+def sent_again(link, launches):
+    """What each launch sends to other hosts; its results are those of virtual ranks, bit for bit."""
+    found = []
+    for executable, inputs, _, outputs in launches:
+        link.meet("before a launch", b"")
         before = link.traffic
-        for executable, inputs, outputs in launches:
-            found = executable.run_rank(link, inputs[link.rank], [counts])
-            assert all(np.array_equal(a, b) for a, b in zip(found, outputs[link.rank], strict=True))
-        return [now - then for now, then in zip(link.traffic, before, strict=True)]
+        mine = executable.run_rank(link, inputs[link.rank], counts_of(executable, inputs))
+        assert all(np.array_equal(a, b) for a, b in zip(mine, outputs[link.rank], strict=True))
+        link.meet("after a launch", b"")  # who has come to it has all that was sent in the launch
+        found.append(Traffic(*(now - then for now, then in zip(link.traffic, before, strict=True))))
+    return found
 
-    for _, num_bytes, messages, rows, row_bytes in run_hosts(size, f):
-        times, left = divmod(rows, tokens * top_k // size)
-        assert left == 0 and times >= 4, "each entry for the other host goes there and back, forward and backward"
-        assert messages <= 0.22 * rows and row_bytes <= num_bytes <= 1.5 * row_bytes, (messages, rows, num_bytes, row_bytes)
+
+def test_far_fewer_messages_than_rows_of_balanced_top_8_routing(run_hosts):
+    """Seed: 78 % fewer packets than one for each (token, expert)."""
+    size, tokens, num_experts, top_k = 2, 128, 32, 8
+    balanced = (8 * np.arange(tokens)[:, None] + np.arange(top_k)) % num_experts  # as many tokens for each expert
+    launches = launches_of(hpmoe.moe_ffn, np.stack([balanced] * size).astype(np.int32), hidden=16)
+    for found in run_hosts(size, lambda link: sent_again(link, launches)):
+        for sent in found:
+            times, left = divmod(sent.rows, tokens * top_k // size)
+            assert left == 0 and times >= 2, "each entry for the other host goes there and back"
+            assert sent.row_messages <= 0.22 * sent.rows and sent.row_bytes <= sent.bytes <= 1.5 * sent.row_bytes, sent
+
+
+@pytest.mark.parametrize("scheme", ["direct", "rank", "node"])
+def test_bytes_between_hosts_are_those_of_the_formula(run_hosts, scheme):
+    size, node, hidden, rng = 4, 2, 8, np.random.default_rng(3)
+    ids = rng.random((size, 9, 32)).argsort(-1)[..., :4].astype(np.int32)
+    ids[rng.random(ids.shape) < 0.2] = -1
+    launches = launches_of(hpmoe.send_rows(scheme=scheme)(hpmoe.moe_ffn), ids, hidden, node)
+    wanted = [across_nodes(b, node).tolist() for b in bytes_between(scheme, ids, 8, node, 4 * hidden)]
+    found = run_hosts(size, lambda link: [sent.row_bytes for sent in sent_again(link, launches)], node)
+    assert list(map(list, zip(*found, strict=True))) == wanted
 
 
 def test_who_has_not_the_secret_is_refused_and_harms_nobody():

@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from namespaces import ADDRESSES, Hosts
+
+from hpmoe.peers.namespaces import ADDRESSES, Hosts, NoHostsError
 
 FOLDER = Path(__file__).parent
 pytestmark = pytest.mark.slow
@@ -16,11 +17,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def hosts():
-    hosts = Hosts()
-    if hosts.problem:
-        pytest.skip(hosts.problem)
-    yield hosts
-    hosts.close()
+    try:
+        hosts = Hosts()
+    except NoHostsError as error:
+        pytest.skip(str(error))
+    with hosts:
+        yield hosts
 
 
 def start(hosts, folder, ranks, script, *args):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import hpmoe
-from hpmoe.ranks.starting import start_ranks
+from hpmoe.ranks.starting import Hosts, start_ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX, which no process that is started so calls
 FOLDER = Path(__file__).parent
@@ -92,6 +92,25 @@ def test_msrun_starts_a_world_and_its_scheduler_ends(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("nodes, tasks", [(1, 2), (2, 3)])
+def test_the_tasks_of_a_slurm_step_are_a_world(nodes, tasks, tmp_path, monkeypatch):
+    monkeypatch.setenv("HPMOE_SECRET", "0123456789abcdef")
+    script = [sys.executable, str(FOLDER / "layer_script.py"), "eager", "2"]
+    command = [sys.executable, str(FOLDER / "fake_srun.py"), str(nodes), str(tasks), *script]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0 and done.stdout.count("is as virtual ranks after 2 steps") == tasks, done
+
+
+@pytest.mark.slow
+def test_hosts_without_a_secret_are_refused_at_once(tmp_path, monkeypatch):
+    monkeypatch.delenv("HPMOE_SECRET", raising=False)
+    command = [sys.executable, str(FOLDER / "fake_srun.py"), "2", "2", sys.executable, "-c", "import hpmoe; hpmoe.world()"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 1 and done.stderr.count(
+        "hpmoe.world: HPMOE_SECRET is missing in the environment, or too short; it must be 16 characters or more") == 2
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 def test_a_cell_trains_as_on_virtual_ranks(launch, mode, size=2):
     status, lines, err = launch(size, str(FOLDER / "layer_script.py"), mode, "3")
@@ -112,3 +131,12 @@ def test_the_example_prints_the_same_on_any_number_of_ranks(launch):
     assert status == 0 and len(losses(alone)) == 4 and losses(alone) == losses(two) == losses(four), err
     assert float(losses(alone)[-1].split()[-1]) < 0.6 * float(losses(alone)[0].split()[-1])
     assert sum(re.match(r"rank \d( +\d+\.\d){4}$", line) is not None for line in four) == 4
+
+
+@pytest.mark.slow
+def test_schemes_between_declared_hosts_send_the_bytes_of_the_formulas(capfd, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent / "support"))
+    status = start_ranks([sys.executable, str(FOLDER / "relay_script.py"), "2"], 4, Hosts(node_size=2))
+    out, err = capfd.readouterr()
+    assert status == 0 and out.count(": [") == 16, err
+    assert len(set(re.findall(r"(\d+) bytes of the last rank's rows", out))) == 1

@@ -163,6 +163,7 @@ cases("ascend", {
         trace(lambda x, ids: hpmoe.dispatch(x, ids, num_local_experts=2)[0], *_layer()[:2], mesh=Mesh(4, node_size=2))),
         npu(), True), 1.0),
     "many experts": _compiled(moe_ffn, _layer(num_experts=1040)),
+    "choices of wide rows": _compiled(lambda x: ms.mint.topk(x, 2)[0], [Aval((4, 2049), "float32")], overlap=False),
     "an expert that does not exist": _missing_expert,
     "times": _traced_twin,
 })

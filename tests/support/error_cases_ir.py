@@ -314,4 +314,5 @@ cases("command", {line: lambda line=line: cli._run(line.split()) for line in (
     "show --ep=8192 --experts=8192", "show --experts=4194306", "show --hidden=1073741824", "simulate --tokens=8388608",
     "bench --suite --ep=4", "bench --suite --routing=zipf", "bench --suite --experts=30", "bench --peers=jaxx",
     "bench --out=no/such/folder/x.png", "bench --out=picture", "bench --permute --out=x.png",
-    "bench --processes=2 --peers=numpy", "bench --processes=3 --peers=none")})
+    "bench --processes=2 --peers=numpy", "bench --processes=3 --peers=none", "bench --hosts --peers=none --processes=3",
+    "bench --hosts --peers=numpy", "bench --hosts --peers=none --rates=1,none", "bench --hosts --peers=none --rates=0")})

@@ -10,13 +10,12 @@ import time
 
 import mindspore as ms
 import numpy as np
+from noted_launches import counts_of, noted_launches
 
 import hpmoe
-from hpmoe.kernels.executable import Executable
 from hpmoe.kernels.link import Link
 from hpmoe.ranks.hosts import meet_all
 from hpmoe.ranks.launchers import find_launched
-from hpmoe.routing.routing import make_routing
 from hpmoe.support.errors import LaunchError
 
 TOKENS, HIDDEN, INNER, TOP_K = 37, 32, 24, 2
@@ -31,22 +30,20 @@ LAYERS = {
 def recorded(ep_size):
     """Kernels, and what virtual ranks launch them with: inputs, lengths and outputs."""
     rng = np.random.default_rng(0)
-    launches, run = [], Executable.run
-
-    def noting(self, inputs, num_tokens=None, **options):
-        outputs = run(self, inputs, num_tokens, **options)
-        launches.append((self, [[np.copy(a) for a in mine] for mine in inputs], num_tokens,
-                         [[np.copy(a) for a in mine] for mine in outputs]))
-        return outputs
 
     def tensor(*shape):
         return ms.Tensor(rng.standard_normal(shape), ms.float32)
 
-    Executable.run = noting
     num_experts = 4 * ep_size
     ids = rng.random((ep_size, TOKENS, num_experts)).argsort(-1)[..., :TOP_K]
     args = (tensor(ep_size, TOKENS, HIDDEN), ms.Tensor(ids, ms.int32), tensor(ep_size, TOKENS, TOP_K),
             tensor(ep_size, 4, HIDDEN, 2 * INNER), tensor(ep_size, 4, INNER, HIDDEN))
+    with noted_launches() as launches:
+        run_layers(args, ep_size)
+    return launches
+
+
+def run_layers(args, ep_size):
     for name, first in LAYERS.items():
         to_kernel = hpmoe.chain(*first, hpmoe.tile_partition(rows=8), hpmoe.overlap_comm, hpmoe.assign_queues,
                                 hpmoe.fuse_persistent)
@@ -55,18 +52,6 @@ def recorded(ep_size):
         for lengths in (None, [TOKENS if r % 2 else 0 for r in range(ep_size)]):
             call = {} if lengths is None else {"num_tokens": lengths}
             ms.grad(lambda *a, layer=layer, call=call: (layer(*a, **call) ** 2).sum(), (0, 2, 3, 4))(*args)
-    Executable.run = run
-    return launches
-
-
-def counts_of(executable, inputs, lengths):
-    flow, counts = executable.flow, []
-    for plan in flow.routes:
-        if plan.once_of >= 0:
-            continue
-        ids = [np.reshape(mine[flow.inputs.index(plan.ids)], (-1, plan.top_k)) for mine in inputs]
-        counts.append(make_routing(ids, plan.num_experts, lengths, plan.capacity).counts)
-    return counts
 
 
 def main():

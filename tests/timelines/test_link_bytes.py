@@ -3,13 +3,14 @@
 import mindspore as ms
 import numpy as np
 import pytest
+from crossings import bytes_between
 from small_timelines import handmade, two_task_flow
 
 import hpmoe
 from hpmoe.routing.workload import balanced_ids
 
 EP, TOKENS, HIDDEN, LOCAL, TOP_K, NODE = 4, 24, 8, 3, 4, 2
-EXPERTS, ROW, ENTRY = EP * LOCAL, HIDDEN * 4, 4
+EXPERTS, ROW = EP * LOCAL, HIDDEN * 4
 
 
 def drawn(weights=None):
@@ -42,17 +43,6 @@ ROUTINGS = {
     "absent ids": (absent, None)}
 
 
-def rows_between(ids, num_tokens, once):
-    """Rows of each rank for each, [EP, EP], by a loop over tokens; of a token one for each rank where `once`."""
-    rows = np.zeros((EP, EP), int)
-    for source in range(EP):
-        for token in ids[source][:None if num_tokens is None else num_tokens[source]]:
-            owners = [int(e) // LOCAL for e in token if e >= 0]
-            for owner in set(owners) if once else owners:
-                rows[source, owner] += 1
-    return rows
-
-
 def by_link(moved):
     """Of [EP, EP] bytes those that stay in their rank, in their node, and the others, by a loop over pairs."""
     out = [0, 0, 0]
@@ -63,11 +53,7 @@ def by_link(moved):
 
 
 def expected(ids, num_tokens, dedup, backward):
-    """Out and back; once to a rank, the routing weights go with them; weights' gradients come back by entry."""
-    entries = rows_between(ids, num_tokens, once=False)
-    rows = rows_between(ids, num_tokens, once=dedup)
-    weights = entries * ENTRY * (dedup or backward) + entries.T * ENTRY * backward
-    return (rows + rows.T) * ROW + weights
+    return bytes_between("rank" if dedup else "direct", ids, LOCAL, NODE, ROW, num_tokens)[backward]
 
 
 def arguments(ids):

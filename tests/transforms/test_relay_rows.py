@@ -5,6 +5,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from brute_force import Unordered
+from crossings import bytes_between, crossings
 from helpers import (
     SMALL_NPU,
     Layer,
@@ -172,20 +173,6 @@ def test_a_lost_wait_is_found(opcode, mode):
         assert_every_access_ordered(broken, args)
 
 
-def crossings(ids, num_local, node_size, num_tokens=None):
-    """Rows of each rank for each by a loop over tokens: to the relays, and from these to the ranks of experts."""
-    ep = len(ids)
-    crossed, passed = np.zeros((2, ep, ep), int)
-    for source in range(ep):
-        for token in ids[source][:None if num_tokens is None else num_tokens[source]]:
-            ranks = [int(e) // num_local for e in token if e >= 0]
-            for node in {r // node_size for r in ranks}:
-                crossed[source, node * node_size + source % node_size] += 1
-            for r in ranks:
-                passed[r // node_size * node_size + source % node_size, r] += 1
-    return crossed, passed
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_bytes_of_each_link_are_those_of_the_formula(seed):
     """A row each way for each (token, node) and for each (token, expert) inside; routing weights go with the former, and in
@@ -195,30 +182,19 @@ def test_bytes_of_each_link_are_those_of_the_formula(seed):
     args, cotangent = layer.arguments(seed), layer.cotangent()
     args[1][rng.random(args[1].shape) < 0.2] = -1
     _, lines = hpmoe.measure(run_spmd, fused()(relay_rows(moe_ffn)), layer.mesh, args, [cotangent], layer.num_tokens)
-    crossed, passed = crossings(args[1], 2, layer.node_size, layer.num_tokens)
-    entries = rows_for_experts(args[1], 2, layer.num_tokens)
-    both_ways = (crossed + crossed.T + passed + passed.T) * row
-    np.testing.assert_array_equal(lines[0].moved, both_ways + crossed * weights)
-    np.testing.assert_array_equal(lines[1].moved, both_ways + (entries + entries.T) * 4)
+    crossed, _ = crossings(args[1], 2, layer.node_size, layer.num_tokens)
+    for line, wanted in zip(lines, bytes_between("node", args[1], 2, layer.node_size, row, layer.num_tokens), strict=True):
+        np.testing.assert_array_equal(line.moved, wanted)
     across = sum(crossed[s, d] for s in range(6) for d in range(6) if s // layer.node_size != d // layer.node_size)
     assert lines[0].link_bytes(layer.node_size).across_nodes == across * (2 * row + weights)
-
-
-def rows_for_experts(ids, num_local, num_tokens):
-    """Entries of each rank for the experts of each."""
-    out = np.zeros((len(ids), len(ids)), int)
-    for source, (mine, n) in enumerate(zip(ids, num_tokens, strict=True)):
-        np.add.at(out[source], mine[:n][mine[:n] >= 0] // num_local, 1)
-    return out
 
 
 def test_the_simulator_counts_the_same_bytes():
     layer = Layer(ep=4, T=24, H=8, E=12, K=4, node_size=2)
     args, machine = layer.arguments(), hpmoe.ascend_a3.replace(node_size=2)
     staged = stages(rows=8, cols=8, machine=machine)["queues"](relay_rows(moe_ffn))
-    crossed, passed = crossings(args[1], 3, 2)
     line = hpmoe.simulate(lowered(staged, args, layer.mesh), routing=args[1])
-    np.testing.assert_array_equal(line.moved, (crossed + crossed.T + passed + passed.T) * 32 + crossed * 16)
+    np.testing.assert_array_equal(line.moved, bytes_between("node", args[1], 3, 2, 32)[0])
 
 
 def test_tokens_cross_as_often_as_the_formula_expects():

@@ -67,18 +67,4 @@ void GatherMask(const LocalTensor<T>& out, const LocalTensor<T>& a, const LocalT
   core.wait_until([&is_done] { return is_done; }, "GatherMask");
 }
 
-// first, first + 1, ...
-template <class T>
-void CreateVecIndex(LocalTensor<T> out, const T& first, uint32_t count) {
-  static_assert(std::is_same_v<T, int32_t>, "numbers the kernel makes");
-  twin::Core& core = twin::current();
-  detail::vector_work(
-      "CreateVecIndex", count,
-      [=, &core] {
-        T* to = detail::operand(core, out, count, "CreateVecIndex");
-        for (uint32_t i = 0; i < count; ++i) to[i] = first + static_cast<T>(i);
-      },
-      out);
-}
-
 }  // namespace AscendC

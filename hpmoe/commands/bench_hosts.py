@@ -1,0 +1,162 @@
+"""hpmoe bench --hosts: the MoE-FFN on ranks of two hosts, by each scheme of sending rows, beside PyTorch."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpmoe.commands import bench_processes, options
+from hpmoe.peers import hosts_contest
+from hpmoe.peers.layer_problem import PASSES, LayerProblem
+from hpmoe.peers.namespaces import ADDRESSES, DEVICES, Hosts, NoHostsError
+from hpmoe.ranks.launchers import SECRET
+from hpmoe.support.kept_files import Fields
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+RANKS, NUM_HOSTS, PORT = 2, 2, 29500  # of a host, where --processes is not given
+TITLES = {"direct": "direct", "rank": "once to a rank", "node": "once to a node", "rank and node": "both",
+          "torch": "PyTorch, gloo"}
+NOTES = """\
+Ranks of two hosts, network namespaces of this computer that a cable of this rate joins (tc tbf); all share its cores. All
+sides are in each rank and take turns, see --processes. direct: a row for each expert; once to a rank: deduplicate_rows; once
+to a node: relay_rows; both: one after the other; PyTorch: all_to_all_single of gloo. Messages and MB are of one run, of all
+ranks to the other host: of rows, weights among them, as counted where they are sent; on the cable, as the system counts."""
+
+
+def rates_of(text: str) -> list[float]:
+    """Gb/s of the cable in each case, as --rates says."""
+    try:
+        rates = [float(word) for word in text.split(",")]
+    except ValueError:
+        rates = [0.0]
+    options.check_flag(all(0.001 <= rate <= 1000 for rate in rates), "rates", text,
+                       "numbers from 0.001 to 1000, separated by commas: Gb/s")
+    return rates
+
+
+def sides_of(peers: str) -> list[str]:
+    """The sides: each scheme, and what --peers says."""
+    options.check_flag(peers in ("all", "none", "torch"), "peers", peers, "all, none or torch with --hosts")
+    options.check_flag(peers == "none" or importlib.util.find_spec("torch") is not None, "peers", peers,
+                       "none where PyTorch is not installed; pip install '.[bench]'")
+    return [side for side in TITLES if side != "torch" or peers != "none"]
+
+
+@contextlib.contextmanager
+def two_hosts() -> Iterator[Hosts]:
+    """Raises UsageError where there can be none, or their cable has no such rate."""
+    try:
+        with Hosts() as hosts:
+            yield hosts
+    except NoHostsError as error:
+        raise options.UsageError(f"flag --hosts: {error}") from None
+
+
+def measured(hosts: Hosts, rate: float, ranks: int, sizes: Fields, dtype: str, sides: Sequence[str], seed: int,
+             repeats: int) -> Fields:
+    """One case: medians, turns and what crosses, of each side and pass; see bench_processes.measured."""
+    case: Fields = {"rate": rate, "ranks": ranks, "sizes": sizes, "dtype": dtype}
+    hosts.shape(f"{rate}gbit")
+    case["gbits"] = hosts.gbits()
+    with tempfile.TemporaryDirectory(prefix="hpmoe_bench_") as folder:
+        bench_processes.write_problem(LayerProblem(Path(folder), dtype, NUM_HOSTS * ranks, **sizes), seed)
+        given = json.dumps({"sides": list(sides), "repeats": repeats, "folder": folder, "node_size": ranks})
+        status = _status_of(hosts, ranks, given)
+        if status != 0:
+            return {**case, "status": status}
+        reports = json.loads((Path(folder) / "report.json").read_text())
+    found = {side: {which: {"ms": statistics.median(turns), "turns_ms": turns, **_crossing(reports, ranks, side, which)}
+                    for which, turns in of_side.items()} for side, of_side in reports[0]["turns_ms"].items()}
+    return {**case, "status": 0, "sides": found, **bench_processes.checked(reports, dtype)}
+
+
+def _status_of(hosts: Hosts, ranks: int, given: str) -> int:
+    """Of the launchers of both hosts."""
+    launch = ["-m", "hpmoe", "launch", "-n", str(ranks), f"--hosts={NUM_HOSTS}", f"--rendezvous={ADDRESSES[0]}:{PORT}"]
+    environment = ["env", *bench_processes.KEEPING, f"{SECRET}={secrets.token_hex(32)}"]
+    launchers = []
+    for host, device in enumerate(DEVICES):
+        command = [*environment, f"GLOO_SOCKET_IFNAME={device}", sys.executable, *launch, f"--host_rank={host}",
+                   hosts_contest.__file__, given]
+        launchers.append(subprocess.Popen(hosts.inside(host, command), stdout=subprocess.DEVNULL))
+    return max(abs(launcher.wait()) for launcher in launchers)
+
+
+def _crossing(reports: Sequence[Fields], ranks: int, side: str, which: str) -> Fields:
+    """Of all ranks; of the cable, which all ranks of a host count alike, of one of each."""
+    of_ranks = [report["carried"][side][which] for report in reports]
+    own = {name: sum(rank[name] for rank in of_ranks) for name in ("row_bytes", "messages")}
+    return {**({} if side == "torch" else own), "cable_bytes": sum(rank["cable_bytes"] for rank in of_ranks[::ranks])}
+
+
+HEAD = ["| Gb/s | T | H | I | E | K | dtype | pass | side | ms | PyTorch | messages | MB of rows | MB on the cable |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
+
+
+def rows(case: Fields) -> list[str]:
+    """Markdown, a row for each pass and side; PyTorch: how many times as long that takes."""
+    sizes, sides = case["sizes"], case["sides"]
+    start = [f"{case['rate']:g}", *(str(sizes[name]) for name in ("tokens", "hidden", "intermediate", "experts", "top_k")),
+             case["dtype"]]
+    lines = []
+    for which in PASSES:
+        for side, passes in sides.items():
+            of = passes[which]
+            times = f"{sides['torch'][which]['ms'] / of['ms']:.2f}x" if "torch" in sides else "-"
+            counts = [str(of["messages"]), f"{of['row_bytes'] / 1e6:.2f}"] if "messages" in of else ["-"] * 2
+            cells = [*start, which, TITLES[side], f"{of['ms']:.1f}", times, *counts, f"{of['cable_bytes'] / 1e6:.2f}"]
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def closing_lines(report: Fields) -> list[str]:
+    """What the cables carry, and which cases are none."""
+    done = [case for case in report["cases"] if case["status"] == 0]
+    lines = [f"one TCP connection over {rate:g} Gb/s: {max(case['gbits'] for case in done if case['rate'] == rate):.2f} Gb/s"
+             for rate in dict.fromkeys(case["rate"] for case in done)]
+    lines += [f"WRONG: {TITLES[side]}, error {case['errors'][side]:.1e}: {case['sizes']}, {case['dtype']}" for case in done
+              for side in case["wrong"]]
+    return [*lines, *(f"status {case['status']}: {case['sizes']}, {case['dtype']}, {case['rate']:g} Gb/s"
+                      for case in report["cases"] if case["status"] != 0)]
+
+
+def draw(report: Fields, out: str) -> None:
+    """Bars of each side in each case, a panel for each pass."""
+    from matplotlib.figure import Figure  # late: an extra
+    done = [case for case in report["cases"] if case["status"] == 0]
+    figure = Figure(figsize=(10, 1.4 + 0.17 * sum(1 + len(case["sides"]) for case in done)), layout="constrained")
+    panels = figure.subplots(1, len(PASSES))
+    for which, axes in zip(PASSES, panels, strict=True):
+        _draw_pass(axes, done, which)
+    panels[0].set_yticks(range(len(done)), [f"{c['dtype']}, T={c['sizes']['tokens']}, {c['rate']:g} Gb/s" for c in done])
+    panels[1].set_yticks([])
+    m = report["machine"]
+    figure.suptitle(f"MoE-FFN on 2 hosts of {done[0]['ranks']} ranks, ms; right of a bar: MB on the cable\n{m['cpu']}, "
+                    f"{m['cores']} cores for all")
+    figure.savefig(out, dpi=90)
+
+
+def _draw_pass(axes: Axes, done: Sequence[Fields], which: str) -> None:
+    colors = dict(zip(TITLES, ("#9fc5e8", "#5b9bd5", "#1b6ca8", "#0b3c5d", "#9aa5b1"), strict=True))
+    for i, case in enumerate(done):
+        for k, (side, passes) in enumerate(case["sides"].items()):
+            of, height = passes[which], 0.8 / len(case["sides"])
+            y = i - 0.4 + height * (k + 0.5)
+            axes.barh(y, of["ms"], 0.95 * height, color=colors[side], label=TITLES[side] if i == 0 else None)
+            axes.text(of["ms"], y, f" {of['ms']:.0f}, {of['cable_bytes'] / 1e6:.1f} MB", va="center", fontsize=7)
+    axes.set_title(which, fontsize=9)
+    axes.invert_yaxis()
+    axes.margins(x=0.2)
+    axes.legend(fontsize=7)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,47 @@
+"""How many rows each rank has for each other one, [ep, ep], by loops over tokens; ids of -1 are of no expert."""
+
+import numpy as np
+
+
+def tokens_of(ids, num_local, num_tokens):
+    """(rank, the ranks of its experts with repetitions) of each token."""
+    for source, mine in enumerate(ids):
+        for token in mine[:None if num_tokens is None else num_tokens[source]]:
+            yield source, [int(e) // num_local for e in token if e >= 0]
+
+
+def rows_for_experts(ids, num_local, num_tokens=None, once=False):
+    """Entries for the experts of each rank; of a token one where `once`."""
+    rows = np.zeros((len(ids), len(ids)), int)
+    for source, owners in tokens_of(ids, num_local, num_tokens):
+        for owner in set(owners) if once else owners:
+            rows[source, owner] += 1
+    return rows
+
+
+def crossings(ids, num_local, node_size, num_tokens=None):
+    """To the relays, and from these to the ranks of experts."""
+    crossed, passed = np.zeros((2, len(ids), len(ids)), int)
+    for source, owners in tokens_of(ids, num_local, num_tokens):
+        for node in {owner // node_size for owner in owners}:
+            crossed[source, node * node_size + source % node_size] += 1
+        for owner in owners:
+            passed[owner // node_size * node_size + source % node_size, owner] += 1
+    return crossed, passed
+
+
+def bytes_between(scheme, ids, num_local, node_size, row, num_tokens=None):
+    """Of the forward and the backward pass of a layer whose rows have so many bytes and whose weights are float32: rows out
+    and back, and with them the weights where sums are made elsewhere; backward, weights and their gradients, by entry."""
+    entries = rows_for_experts(ids, num_local, num_tokens)
+    crossed, passed = crossings(ids, num_local, node_size, num_tokens)
+    rows, weights = {"direct": (entries, 0), "rank": (rows_for_experts(ids, num_local, num_tokens, once=True), entries),
+                     "node": (crossed + passed, crossed * ids.shape[-1])}[scheme]
+    both_ways = (rows + rows.T) * row
+    return both_ways + weights * 4, both_ways + (entries + entries.T) * 4
+
+
+def across_nodes(matrix, node_size):
+    """Of [ep, ep] what goes from each rank to other nodes."""
+    node = np.arange(len(matrix)) // node_size
+    return np.where(node[:, None] != node, matrix, 0).sum(1)
