@@ -16,16 +16,20 @@ import pytest
 from ascend_helpers import LayerRun, ProgramRun, bf16, capped_run, f32, from_seed
 from ascend_mutants import MUTANTS as MUTANTS_OF_BODIES, splice
 from ascend_mutants_of_cores import MUTANTS_OF_CORES
+from ascend_mutants_of_routers import MUTANTS_OF_ROUTERS
 from helpers import Layer
 from mindspore import mint
 from mindspore.graph.api import _pynative_executor as executor
 
 from hpmoe import Aval, combine, deduplicate_rows, dispatch, grouped_matmul, moe_ffn, replicate_experts, trace
 from hpmoe.kernels import build_native, twin_target
+from hpmoe.primitives.columns import add_columns, cumsum
+from hpmoe.primitives.draw import draw
+from hpmoe.primitives.primitive import REGISTRY
 from hpmoe.support.errors import LaunchError
 
 KERNELS = Path(twin_target.__file__).parent
-MUTANTS = (*MUTANTS_OF_BODIES, *MUTANTS_OF_CORES)
+MUTANTS = (*MUTANTS_OF_BODIES, *MUTANTS_OF_CORES, *MUTANTS_OF_ROUTERS)
 SEEDS = 6  # orders that a mutant is tried in until it is caught
 
 
@@ -119,7 +123,30 @@ def layers():
     return {"chain": chain, "wide": wide, "sums": sums, "small": small, "deep": deep, "functions": functions,
             "in order": in_order, "drops": drops, "shared": shared, "many choices": choices, "float32": float32,
             "deep float32": deep_float32, "shared float32": shared_float32, "overflow": overflow, "ahead": ahead,
-            "aligned": aligned, "adjacent": adjacent}
+            "aligned": aligned, "adjacent": adjacent, "router": routed()}
+
+
+def routed():
+    """All that a router may be made of, of floats with NaN and of large integers."""
+    run = ProgramRun(trace(of_a_router, f32(9, 40), f32(9, 200), Aval((9, 40), "int32"), Aval((9, 100), "int64"),
+                           Aval((1,), "int32")), rows=4)
+    rng = np.random.default_rng(1)
+    run.inputs[1][2, ::7], run.inputs[1][2, 1::9] = np.nan, np.inf
+    run.inputs[3][...] = rng.integers(-2**62, 2**62, (9, 100))
+    run.inputs[0][1, :4] = 3e20, -2.5, 1e-3, 0.75
+    return run
+
+
+def of_a_router(x, with_nan, ids, large, seed):
+    groups = x.reshape(9, 4, 10)
+    remainder, floor_div = REGISTRY["remainder"], REGISTRY["floor_div"]
+    return (*mint.topk(x, 7), mint.topk(x, 33, largest=False)[1], mint.topk(with_nan, 200)[1], mint.sort(large, dim=1)[1],
+            mint.argsort(ids, dim=1), mint.gather(x, 1, ids), mint.gather(ids, 1, ids % 40),
+            add_columns(x, ids % 8 - 1, num_cols=7), mint.cumsum(x, 1), cumsum(x, reverse=True),
+            groups[:, 1:3, ::3], mint.sum(groups, 1), mint.amax(groups, 1), mint.amax(groups, 2),
+            mint.nn.functional.pad(groups, (1, 2)), mint.cat((groups, groups * 2.0), 1),
+            draw(seed, shape=(9, 90), stream=1) * 16.0, large // 3 + ids[:, :1], ids // 3, mint.sum(large, 1),
+            mint.amax(large, 1), remainder(x, 0.375), floor_div(x, -0.375))
 
 
 def filled_up(x, ids, weights, w):
@@ -157,4 +184,4 @@ def test_every_planted_fault_is_caught(chosen, layers, monkeypatch, capsys):
         missed += [mutant.what] if found is None else []
     with capsys.disabled():
         print("", *lines, f"{len(MUTANTS) - len(missed)} of {len(MUTANTS)} planted faults are caught", sep="\n")
-    assert not missed and len(MUTANTS) >= 160
+    assert not missed and len(MUTANTS) >= 195

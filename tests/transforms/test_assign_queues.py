@@ -12,12 +12,15 @@ import hpmoe
 from hpmoe.commands import show
 from hpmoe.costs.task_costs import task_costs
 from hpmoe.ir.layout import Layout
+from hpmoe.routing.skewed import skewed_ids
 from hpmoe.routing.workload import balanced_ids, imbalanced_ids
 from hpmoe.runtime.planned_rows import rows_of_received
 from hpmoe.scheduling.early_gradients import early_gradients
 from hpmoe.scheduling.likely_slots import LikelySlots, grids_of, likely_costs
 from hpmoe.scheduling.op_order import op_order
 from hpmoe.scheduling.queue_order import queue_order, round_after_round
+from hpmoe.scheduling.rules import without
+from hpmoe.scheduling.spread_slots import spread_out
 from hpmoe.scheduling.vector_workers import num_computing
 from hpmoe.timelines.run import RATES
 from hpmoe.transforms.assign_queues import as_reference
@@ -67,6 +70,33 @@ def test_list_scheduling_is_no_slower_than_turns(what):
     ours = layer(**what)
     # A hot rank's partly filled slots are not planned for.
     assert ours.fused().span <= 1.015 * ours.fused("round_robin").span
+
+
+@pytest.mark.parametrize("makespan_over_bound, over_runs, routing, sizes", [
+    (1.15, 1.2, "hot", {"ep": 16, "tokens": 512, "hidden": 4096, "intermediate": 1536, "experts": 16, "top_k": 4}),
+    (1.27, 1.05, "half", {"ep": 16, "tokens": 512, "hidden": 4096, "intermediate": 1536, "experts": 16, "top_k": 4}),
+    (1.31, 1.05, "dirichlet", {"ep": 8, "tokens": 1024, "hidden": 2048, "intermediate": 1024, "experts": 8, "top_k": 4}),
+], ids=str)
+def test_a_rank_with_many_rows_multiplies_those_of_all_sources_as_they_come(makespan_over_bound, over_runs, routing, sizes):
+    ours = layer(**sizes)
+    o = ours.o
+    ours = dataclasses.replace(ours, ids=skewed_ids(routing, o.ep, o.tokens, o.top_k, o.experts, 0))
+    line = ours.fused()
+    with without("spread_slots"):
+        runs = ours.fused()
+    assert ours.span_us(line) <= makespan_over_bound * ours.bound_us(line)
+    assert over_runs * ours.span_us(line) <= ours.span_us(runs)
+
+
+@pytest.mark.parametrize("num_slots", [1, 2, 7, 64, 100, 1000])
+def test_any_beginning_of_the_spread_order_has_its_share_of_any_part_of_the_slots(num_slots):
+    """Its discrepancy, in slots, is at most the logarithm of their number, and once more where that is no power of two."""
+    turn, most = spread_out(num_slots), 2 + 2 * np.log2(num_slots)
+    assert sorted(turn) == list(range(num_slots))
+    for begin in range(1, num_slots + 1, max(1, num_slots // 16)):
+        is_first = np.concatenate([[0], np.cumsum(turn < begin)])
+        off = is_first - begin * np.arange(num_slots + 1) / num_slots
+        assert np.ptp(off) <= most  # the largest of any part from one slot to another
 
 
 def test_a_hot_rank_is_sent_its_rows_by_workers_of_its_own():
