@@ -17,6 +17,7 @@ from ascend_helpers import LayerRun, ProgramRun, bf16, capped_run, f32, from_see
 from ascend_mutants import MUTANTS as MUTANTS_OF_BODIES, splice
 from ascend_mutants_of_cores import MUTANTS_OF_CORES
 from helpers import Layer
+from int8_products import int8_run
 from mindspore import mint
 from mindspore.graph.api import _pynative_executor as executor
 
@@ -119,7 +120,7 @@ def layers():
     return {"chain": chain, "wide": wide, "sums": sums, "small": small, "deep": deep, "functions": functions,
             "in order": in_order, "drops": drops, "shared": shared, "many choices": choices, "float32": float32,
             "deep float32": deep_float32, "shared float32": shared_float32, "overflow": overflow, "ahead": ahead,
-            "aligned": aligned, "adjacent": adjacent}
+            "aligned": aligned, "adjacent": adjacent, "int8": int8_run()}
 
 
 def filled_up(x, ids, weights, w):

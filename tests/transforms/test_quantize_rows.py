@@ -197,10 +197,3 @@ def test_bytes_on_links_of_a_simulated_run(dtype, size):
              for f in (moe_ffn, quantize_rows(moe_ffn), quantize_rows(moe_ffn, combine=True))]
     sent = [line.traffic[:, RATES.index("egress"), 0].sum() for line in lines]
     assert sent == [leaving * 128 * size, leaving * (68 + 64 * size), leaving * (68 + 68)]
-
-
-def test_refused_by_name_where_there_is_no_body():
-    npu = hpmoe.ascend_a3.replace(num_aic=2, num_aiv=4)
-    on_twin = chain(stages(machine=npu)["queues"], hpmoe.fuse_persistent(target="ascend-twin"))
-    with pytest.raises(hpmoe.ArgumentError, match="quantize: its tile body is QUANTIZE"):
-        lowered(on_twin(quantize_rows(moe_ffn)), Layer().arguments(), 2)

@@ -3,6 +3,7 @@
 
 #include "copies.h"
 #include "cube.h"
+#include "int8.h"
 #include "integers.h"
 #include "queues.h"
 #include "sorting.h"
