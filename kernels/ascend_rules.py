@@ -106,8 +106,8 @@ def _check_rows(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
 
 def _check_format(flow: tf.Taskflow, op: tf.TileOp, form: RowFormat, who: str) -> None:
     part = f"{form.block} columns" if form.block else "row"
-    check_argument(form == ROWS, who, "what rows are quantised to", f"{form.element.name}, a {form.scale.name} for each {part}",
-                   "INT8, a FLOAT32 for each row")
+    given = f"{form.element.name}, a {form.scale.name} for each {part}"
+    check_argument(form == ROWS, who, "what rows are quantised to", given, "INT8, a FLOAT32 for each row")
     cols = flow.buffers[op.operands[1].buffer].cols if op.primitive is QUANTIZE else 0
     check_argument(cols <= MOST_QUANTISED, who, "the columns of its widest row", cols, f"at most {MOST_QUANTISED}")
 
