@@ -31,6 +31,11 @@ def shown_in(run, *mutants):
 SENT = "AscendC::SetAtomicNone();\n    signals_.set_free(i);"
 
 MUTANTS = (
+    # What is passed by.
+    mutant("a task passed by whose slot has rows", "spare_tasks.h", ("most(num_used(op) - op.first_row, 0) * of_slot",
+                                                                      "most(num_used(op) - op.first_row - 1, 0) * of_slot")),
+    mutant("puts passed by whose slots have rows on another rank", "spare_tasks.h",
+           ("!is_put(opcode_of(op)) || goes_back(op)", "true")),
     # Counters and signals.
     mutant("a dropped signal", "worker.h", ("num_targets(frame, signal)", "num_targets(frame, signal) - 1")),
     mutant("a signal to the wrong rank", "signals.h", (
