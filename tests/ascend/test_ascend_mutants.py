@@ -116,6 +116,8 @@ def layers():
     choices = ProgramRun(trace(lambda x, ids, w: combine(*dispatch(x, ids, num_local_experts=130), w),
                                f32(2, 20), Aval((2, 130), "int32"), f32(2, 130)))
     choices.inputs[1][...] = np.arange(130)
+    many = ProgramRun(trace(through_experts, f32(3400, 8), Aval((3400, 2), "int32"), f32(3400, 2), f32(3, 8, 8)), rows=512)
+    many.inputs[1][:] = [(0, 1 + (i % 9 == 0)) for i in range(3400)]
     ahead = Ahead(Layer(ep=4, T=4, H=16, I=16, E=4, K=1), rows=4, blocks=2)
     aligned = ProgramRun(trace(filled_up, f32(21, 24), Aval((21, 2), "int32"), f32(21, 2), f32(3, 24, 24)), rows=4)
     aligned.inputs[1][...] = [[i % 2, 2] for i in range(21)]
@@ -123,7 +125,13 @@ def layers():
     return {"chain": chain, "wide": wide, "sums": sums, "small": small, "deep": deep, "functions": functions,
             "in order": in_order, "drops": drops, "shared": shared, "many choices": choices, "float32": float32,
             "deep float32": deep_float32, "shared float32": shared_float32, "overflow": overflow, "ahead": ahead,
-            "aligned": aligned, "adjacent": adjacent, "router": routed()}
+            "aligned": aligned, "adjacent": adjacent, "many": many,
+            "router": routed()}
+
+
+def through_experts(x, ids, weights, w):
+    rows, route = dispatch(x, ids, num_local_experts=3)
+    return combine(grouped_matmul(rows, w, route), route, weights)
 
 
 def routed():

@@ -185,12 +185,12 @@ MUTANTS = (
     without("entries of the slot before", "routing_tables.h", "part.first_entry += first - part.first_row;"),
     mutant("a core that sorts over another's entries", "prologue_unit.h", ("u < core", "u + 1 < core")),
     mutant("rows placed before all ranks have told where theirs begin", "prologue.h", (
-        "code = on_.wait(kExchanged + source, epoch);", "code = Code::OK;")),
+        "code = wait_for_ranks(2 * epoch - 1);", "code = Code::OK;")),
     *shown_in(
         "ahead",
         mutant("ranks that have told counted together", "prologue.h", ("kExchanged + rank_.args.rank", "kExchanged + 0"),
-               ("code = on_.wait(kExchanged + source, epoch);",
-                "code = on_.wait(kExchanged, epoch * rank_.image.header().ep_size);")),
+               ("code = on_.wait(kExchanged + source, target);",
+                "code = on_.wait(kExchanged, target * rank_.ep_size());")),
     ),
     # Entries that are dropped.
     *shown_in(
