@@ -17,6 +17,7 @@ from hpmoe.support.dtypes import BYTES, storage_dtype
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import row_modes
 from hpmoe.tile_ops.columns import ADD_COLS, CUMSUM, TAKE_COLS, TOP_K
+from hpmoe.tile_ops.guards import COUNT_AND_FILL, FILL_OUTSIDE, REDUCE_AND_FILL
 from hpmoe.tile_ops.quantized import QUANTIZE
 from hpmoe.tile_ops.quantized_matmuls import ROWS
 from hpmoe.tile_ops.row_formats import RowFormat
@@ -45,7 +46,9 @@ LIMITS = (
 MOST_COLUMNS = 65_535  # of a matmul's operand: a parameter of 16 bits
 MOST_QUANTISED = 8192  # columns of a row that is quantised: two buffers of UB hold it in float32
 MOST_ROW_BYTES = 8192  # of rows that are sorted, or picked from and added up by an index: a piece of UB
+MOST_GUARDED = 16_384  # columns of a row in which other values come in the place of some
 ON_WHOLE_ROWS = (TOP_K, TAKE_COLS, ADD_COLS, CUMSUM)
+FILLS_ROWS = (FILL_OUTSIDE, COUNT_AND_FILL, REDUCE_AND_FILL)
 
 
 def check_flow(flow: tf.Taskflow, target: str) -> None:
@@ -64,6 +67,10 @@ def check_flow(flow: tf.Taskflow, target: str) -> None:
             _check_matmul(flow, op, f"{who}: {op.label}")
         if isinstance(op.params, RowFormat):
             _check_format(flow, op, op.params, f"{who}: {op.label}")
+        if op.primitive in FILLS_ROWS:
+            cols = flow.buffers[op.operands[0].buffer].cols
+            check_argument(cols <= MOST_GUARDED, f"{who}: {op.label}", "the columns that it guards", cols,
+                           f"at most {MOST_GUARDED}")
         if op.primitive in ON_WHOLE_ROWS:
             _check_rows(flow, op, f"{who}: {op.label}")
     for plan in flow.routes:

@@ -6,6 +6,7 @@
 #include "counters.h"
 #include "draw_body.h"
 #include "fan_bodies.h"
+#include "guard_bodies.h"
 #include "matmul_bodies.h"
 #include "quantized_bodies.h"
 #include "reduce_bodies.h"
@@ -66,6 +67,10 @@ __aicore__ inline Code run_task(VectorUnit& unit, const Frame& frame) {
     case Opcode::CUMSUM: cumsum(unit, frame); break;
     case Opcode::TAKE_COLS: code = take_cols(unit, frame); break;
     case Opcode::TOP_K: top_k(unit, frame); break;
+    case Opcode::COUNT_OUTSIDE: count_outside(unit, frame); break;
+    case Opcode::COUNT_AND_FILL: count_and_fill(unit, frame, 2); break;
+    case Opcode::REDUCE_AND_FILL: reduce_and_fill(unit, frame); break;
+    case Opcode::FILL_OUTSIDE: fill_outside(unit, frame); break;
     case Opcode::DRAW: draw(unit, frame); break;
     case Opcode::QUANTIZE: quantize(unit, frame); break;
     case Opcode::DEQUANTIZE: dequantize(unit, frame); break;
