@@ -1,12 +1,15 @@
-"""Rows that are dispatched as int8, fp8 or mxfp8: what that costs in error, and what it saves of links.
+"""Rows that are dispatched, and weights that are multiplied, as numbers of one byte: what that costs in error and saves.
 
     python examples/18_quantised_rows.py
 
-`quantize_rows` is a transform of the function, before `tile_partition`. The first table runs a layer in bfloat16 on this
-CPU, forward and backward, and compares each result with the same layer in float64; without the transform, what is left is
-the rounding of bfloat16. Bytes are counted by the kernel as it copies them between ranks. The second table only
-simulates: the time of a forward pass where each rank is a node, and how long one of its puts of rows takes.
+`quantize_rows` and `quantize_weights` are transforms of the function, before `tile_partition`. The first table runs a layer
+in bfloat16 on this CPU, forward and backward, and compares each result with the same layer in float64; without them, what
+is left is the rounding of bfloat16. Bytes between ranks are counted by the kernel as it copies them. The second table only
+simulates: the time of a forward pass where each rank is a node, and how long one of its puts of rows takes; the third one
+a layer that is given int8 weights, as inference has them, on ranks of one node.
 """
+
+import functools
 
 import mindspore as ms
 import numpy as np
@@ -24,6 +27,9 @@ QUANTISED = {
     "mxfp8": [hpmoe.quantize_rows(dtype="mxfp8")],
     "int8, both ways": [hpmoe.quantize_rows(dtype="int8", combine=True)],
     "int8, gradients too": [hpmoe.quantize_rows(dtype="int8", combine=True, backward="quantized")],
+    "bfloat16, int8 weights": [hpmoe.quantize_weights],
+    "bfloat16, fp8 weights": [hpmoe.quantize_weights(dtype="float8_e4m3fn")],
+    "int8, int8 weights (W8A8)": [hpmoe.quantize_rows, hpmoe.quantize_weights(row_dtype="int8")],
 }
 
 to_kernel = (hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues, hpmoe.fuse_persistent)
@@ -112,6 +118,39 @@ def show_simulated(rng):
         print(f"  {name:<26}{bytes_sent(line) / 1e6:21.1f}{median_put(line):21.1f}{line.span / 1e3:6.2f}")
 
 
+def int8_moe_ffn(x, topk_ids, topk_weights, gate_up, gate_up_scale, down, down_scale, row_dtype):
+    """The layer of int8 weights; rows as they are (W8), or int8 as well (W8A8)."""
+    rows, route = hpmoe.dispatch(x, topk_ids, num_local_experts=gate_up.shape[0])
+    act = hpmoe.swiglu(hpmoe.grouped_matmul(rows, gate_up, route, scale=gate_up_scale, row_dtype=row_dtype))
+    return hpmoe.combine(hpmoe.grouped_matmul(act, down, route, scale=down_scale, row_dtype=row_dtype), route, topk_weights)
+
+
+def show_int8_weights(rng):
+    """Few tokens for each expert, so that reading weights takes the time; then many, so that multiplying does."""
+    ep_size, num_experts, top_k, hidden_size, intermediate_size = 8, 64, 8, 7168, 1024
+    local, machine = num_experts // ep_size, hpmoe.ascend_a3
+    weights = (local, hidden_size, 2 * intermediate_size), (local, intermediate_size, hidden_size)
+    scales = (local, 2 * intermediate_size), (local, hidden_size)
+    print(f"\nsimulated, {ep_size} ranks of a node, forward, ms       MB of weights   64 tokens   2048 tokens")
+    for name, row_dtype, transforms in (("bfloat16", None, []), ("int8 weights (W8)", None, []),
+                                        ("int8, rows multiplied too (W8A8)", "int8", []),
+                                        ("int8, rows sent so as well", "int8", [hpmoe.quantize_rows])):
+        is_int8, spans = name != "bfloat16", []
+        for num_tokens in (64, 2048):
+            ids = random_ids(rng, ep_size, num_tokens, num_experts, top_k)
+            tokens = [hpmoe.Aval((num_tokens, hidden_size), "bfloat16"), hpmoe.Aval((num_tokens, top_k), "int32"),
+                      hpmoe.Aval((num_tokens, top_k), "float32")]
+            given = [hpmoe.Aval(s, "int8" if is_int8 else "bfloat16") for s in weights]
+            if is_int8:
+                given = [a for pair in zip(given, (hpmoe.Aval(s, "float32") for s in scales), strict=True) for a in pair]
+            f = functools.partial(int8_moe_ffn, row_dtype=row_dtype) if is_int8 else hpmoe.moe_ffn
+            stages = hpmoe.chain(*transforms, hpmoe.tile_partition(machine=machine), hpmoe.overlap_comm(),
+                                 hpmoe.assign_queues(machine=machine))
+            spans.append(hpmoe.simulate(stages(f).lower(*tokens, *given, mesh=hpmoe.Mesh(ep_size)), routing=ids).span / 1e3)
+        size = sum(np.prod(s) for s in weights) * (1 if is_int8 else 2) / 1e6
+        print(f"  {name:<44}{size:13.0f}{spans[0]:12.2f}{spans[1]:14.2f}")
+
+
 def median_put(line):
     """Microseconds in which a put of rows to their experts moves them, in the median of those that move any."""
     puts = [i for i, op in enumerate(line.flow.ops) if op.primitive.sends_rows]
@@ -124,6 +163,7 @@ def main():
     rng = np.random.default_rng(0)
     show_errors(rng)
     show_simulated(rng)
+    show_int8_weights(rng)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.support.dtypes import storage_dtype
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import row_modes
+from hpmoe.tile_ops.columns import ADD_COLS, CUMSUM, TAKE_COLS, TOP_K
+from hpmoe.tile_ops.guards import COUNT_AND_FILL, FILL_OUTSIDE, REDUCE_AND_FILL
 
 
 class Limit(NamedTuple):
@@ -39,6 +41,10 @@ LIMITS = (
     Limit("the copies of a rank's experts", 64, lambda plan, _: plan.placement.most_copies if plan.placement else 0),
 )
 MOST_COLUMNS = 65_535  # of a matmul's operand: a parameter of 16 bits
+MOST_ROW_BYTES = 8192  # of rows that are sorted, or picked from and added up by an index: a piece of UB
+MOST_GUARDED = 16_384  # columns of a row in which other values come in the place of some
+ON_WHOLE_ROWS = (TOP_K, TAKE_COLS, ADD_COLS, CUMSUM)
+FILLS_ROWS = (FILL_OUTSIDE, COUNT_AND_FILL, REDUCE_AND_FILL)
 
 
 def check_flow(flow: tf.Taskflow, target: str) -> None:
@@ -55,6 +61,12 @@ def check_flow(flow: tf.Taskflow, target: str) -> None:
     for op in flow.ops:
         if op.primitive.is_matmul:
             _check_matmul(flow, op, f"{who}: {op.label}")
+        if op.primitive in FILLS_ROWS:
+            cols = flow.buffers[op.operands[0].buffer].cols
+            check_argument(cols <= MOST_GUARDED, f"{who}: {op.label}", "the columns that it guards", cols,
+                           f"at most {MOST_GUARDED}")
+        if op.primitive in ON_WHOLE_ROWS:
+            _check_rows(flow, op, f"{who}: {op.label}")
     for plan in flow.routes:
         for limit in LIMITS:
             found = limit.of(plan, flow.ep_size)
@@ -84,6 +96,13 @@ def check_main_gradients(flow: tf.Taskflow, arrays: Sequence[np.ndarray], target
             is_in_place = main is None or out.ctypes.data == main.ctypes.data
             check_argument(is_in_place, f'fuse_persistent(target="{target}"): {op.label}', "its main gradient",
                            "another array than its result", "added to in place")
+
+
+def _check_rows(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
+    buffers = [flow.buffers[a.buffer] for a in op.operands if a.buffer >= 0]
+    size = max(buffer.cols for buffer in buffers) * max(4, *(b.stored_dtype.itemsize for b in buffers))
+    check_argument(size <= MOST_ROW_BYTES, who, "the widest of its rows, in bytes,", size,
+                   f"at most {MOST_ROW_BYTES}, of floats as float32")
 
 
 def _check_matmul(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:

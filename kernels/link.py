@@ -95,7 +95,8 @@ class Link:
         is_here = [not group.sockets or group.sockets[rank] is None for rank in range(self.size)]
         shared = [theirs for (_, theirs, _), is_near in zip(told, is_here, strict=True) if is_near]
         self.shares_memory = all(is_here)
-        self.num_threads = max(1, int(sum(1 / sum(core in theirs for theirs in shared) for core in cores)))
+        share = sum(1 / sum(core in theirs for theirs in shared) for core in cores)
+        self.num_threads = max(1, int(share))
         self._heap_bytes = heap_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         file = load().hpmoe_heap_make(self._heap_bytes)
         if file < 0:
@@ -107,6 +108,7 @@ class Link:
         for rank, is_open in enumerate(group.all_gather("a map of the heaps", b"1" if self._handle else b"")):
             if not is_open:
                 raise failed(f"{self._names[rank]} has no address space for the memory that processes share", rank)
+        load().hpmoe_link_set_crowded(self._handle, share < 0.99)
         self._heaps = [load().hpmoe_link_heap(self._handle, r) for r in range(self.size)]
         self.pool = Pool(self._take)
         self._counters: weakref.WeakKeyDictionary[Launched, tuple[np.ndarray, np.ndarray]] = weakref.WeakKeyDictionary()

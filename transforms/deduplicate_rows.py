@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from hpmoe.ir.avals import RouteAval, as_route
 from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations
-from hpmoe.primitives.dispatch import MOVES, combine_rows, dispatch_rows
+from hpmoe.primitives.dispatch import MOVES, combine_rows, dispatch_rows, routes_moved
 from hpmoe.primitives.entry_weights import dispatch_weights
 from hpmoe.primitives.fan import fan_in, fan_out, route_to_ranks
 from hpmoe.runtime.transform import transform
-from hpmoe.support.errors import TransformError, check_argument
 
 
 @transform(requires="program", once=True)
@@ -37,7 +36,6 @@ def deduplicate_rows(program: Program) -> Program:
 
     Raises:
         TransformError: applied out of order or twice; f has neither dispatch nor combine.
-        ArgumentError: a dispatch has an expert_alignment.
 
     Example:
         >>> import hpmoe
@@ -59,12 +57,7 @@ def deduplicate_rows(program: Program) -> Program:
               j:f32[4,2]  = combine i b
           in (j,) : f32[4,2] }
     """
-    is_whole = program.token_rows is None  # a stage before the exchanges has none of them
-    if is_whole and not any(e.primitive in MOVES for e in program.equations):
-        raise TransformError(f"deduplicate_rows: {program.name} has neither dispatch nor combine, so no rows leave a rank")
-    for aval in (as_route(e.inputs[1].aval) for e in program.equations if e.primitive in MOVES):
-        check_argument(aval.alignment == 1, "deduplicate_rows", "expert_alignment of dispatch", aval.alignment,
-                       "1: a row of padding is of no token that could be sent once")
+    routes_moved("deduplicate_rows", program)
     ranks: dict[Atom, Var] = {}
     return map_equations(program, lambda builder, eqn: _sent_once(builder, eqn, ranks))
 

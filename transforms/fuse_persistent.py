@@ -12,14 +12,15 @@ from hpmoe.support.errors import check_argument, is_number
 TIMEOUT = 60.0
 
 
-def _check(target: str = "cpu", timeout: float = TIMEOUT) -> None:
+def _check(target: str = "cpu", timeout: float = TIMEOUT, keep_plans: bool = False) -> None:
     check_usable(target)
     check_argument(is_number(timeout) and timeout > 0, "fuse_persistent", "timeout", repr(timeout),
                    "a positive number of seconds")
+    check_argument(isinstance(keep_plans, bool), "fuse_persistent", "keep_plans", repr(keep_plans), "True or False")
 
 
 @transform(requires="queues", makes="kernel", once=True, check=_check)
-def fuse_persistent(flow: Taskflow, *, target: str = "cpu", timeout: float = TIMEOUT) -> Any:
+def fuse_persistent(flow: Taskflow, *, target: str = "cpu", timeout: float = TIMEOUT, keep_plans: bool = False) -> Any:
     """Packs the queues into a binary image and binds the persistent kernel, forward and backward.
 
     The callable takes MindSpore tensors and is differentiable with ms.grad, ms.value_and_grad and inside a Cell. A call is
@@ -40,10 +41,12 @@ def fuse_persistent(flow: Taskflow, *, target: str = "cpu", timeout: float = TIM
             `hpmoe doctor --target=ascend` lists what that kernel runs and what it refuses.
         timeout: seconds without any task ending, on any rank, after which a call raises an error that names the task and
             the event that lost its signal.
+        keep_plans: keep plans that take long to make in the user's cache folder, and take those that are there; see
+            hpmoe/runtime/README.md. They are of calls and `warm_up`.
 
     Raises:
-        ArgumentError: target is unknown, needs what this machine lacks, has no tile body for something in f, or timeout is
-            not positive.
+        ArgumentError: target is unknown, needs what this machine lacks, has no tile body for something in f, timeout is
+            not positive, or keep_plans is no bool.
         TransformError: applied out of order or twice.
         LaunchError: from a call, where a launch did not finish.
 

@@ -34,7 +34,8 @@ def launch_kernels(flow: Taskflow, *, direct: bool = False) -> Taskflow:
         launch[] sort           launch[] grouped_matmul  gmm[slot 0, cols 0:256] a w -> b ...
 
     Requires: tile_partition, and no overlap_comm.
-    Ensures: no two operations run at once on a rank; the same values.
+    Ensures: no two operations run at once on a rank, but a product of int8 and what makes numbers of its sums; the same
+        values.
 
     Args:
         f: the staged function.
@@ -69,7 +70,8 @@ def _kernels(flow: Taskflow, op: TileOp, syncs_host: bool) -> Iterator[TileOp]:
         yield op
         return
     if not op.primitive.is_blocking:
-        yield _launch(op, op.label)
+        if not op.primitive.ends_product:
+            yield _launch(op, op.label)
         yield op
         return
     is_back = op.primitive.is_back

@@ -37,7 +37,8 @@ def experts_flow(machine: hpmoe.Machine, experts: int, rows: int, inner: int, co
 
 
 def exchange_flow(machine: hpmoe.Machine, way: str, ids: np.ndarray, num_experts: int, hidden: int,
-                  dtype: str = "bfloat16", dedup: bool = False, quantised: str = "") -> hpmoe.Taskflow:
+                  dtype: str = "bfloat16", dedup: bool = False, quantised: str = "",
+                  put_cols: int | str = "auto") -> hpmoe.Taskflow:
     """Rows to the ranks of their experts, "dispatch", or back and summed, "combine", by one-sided puts of one kernel.
 
     With `quantised`, "int8" or "float8_e4m3fn", the kernel also makes rows of that, with a scale for each row or each 128
@@ -49,7 +50,7 @@ def exchange_flow(machine: hpmoe.Machine, way: str, ids: np.ndarray, num_experts
     program = hpmoe.deduplicate_rows.apply_to(program) if dedup else program
     program = _quantised(program, quantised) if quantised else program
     flow = hpmoe.tile_partition.apply_to(program, rows="auto", cols="auto", machine=machine)
-    flow = hpmoe.overlap_comm.apply_to(flow, cols="auto", returns=2)
+    flow = hpmoe.overlap_comm.apply_to(flow, cols=put_cols, returns=2)
     return hpmoe.assign_queues.apply_to(flow, machine=machine)
 
 

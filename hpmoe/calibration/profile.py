@@ -33,7 +33,8 @@ NOT_IN_A_TABLE = {
                     "a size of the hardware, which documents say"),
     "node_link_bytes_per_us": "the table does not say which ranks are of another node",
     "host_sync_us": "what the host waited for in a gap is not in the table",
-    "host_cores": "an NPU's cores are its own"}
+    "host_cores": "an NPU's cores are its own",
+    "matmul_int8_ratio": "products of int8 are not among the kernels that constants are fitted to"}
 
 
 class Calibrated(NamedTuple):
@@ -150,6 +151,6 @@ def _named(path: Path, before: hpmoe.Machine, fitted: hpmoe.Machine, found: Sequ
     constants = dict(before.constants)
     for name, value, low, high, by in found:
         unit = constants[name].unit if name in constants else next(iter(units_of(name)))
-        constants[name] = Constant(f"{path.name} ({date}), by {by}", min(low, value), max(high, value), unit)
+        constants[name] = Constant(f"{path.name}, by {by}", min(low, value), max(high, value), unit, date)
     machine = fitted.replace(name=path.stem, **{name: value for name, value, *_ in found})
     return machine.replace(constants=tuple((name, constants[name]) for name in NUMBERS if name in constants))

@@ -13,6 +13,8 @@ from hpmoe.commands.options import Options
 from hpmoe.costs.bound import rank_bounds
 from hpmoe.costs.start import start_us
 from hpmoe.ir.avals import RouteAval
+from hpmoe.ir.program import Program
+from hpmoe.primitives.quantized_matmul import quantize_weight
 from hpmoe.routing.routing import rows_of_ranks
 from hpmoe.routing.workload import balanced_ids, drawn_ids, imbalanced_ids
 from hpmoe.runtime.planned_rows import PlannedRows, routes_of, rows_of_any, rows_of_received, with_planned_rows
@@ -52,6 +54,7 @@ class Layer:
         dedup: whether the persistent kernel sends a token to a rank once.
         relays: whether it sends a token to a node of the machine once.
         quantize: one of QUANTISED, the format in which rows are dispatched, with "+combine" also returned; None as they are.
+        int8_weights: whether experts' weights are int8, and rows are multiplied so.
         room: how many received rows a plan has room for: what the fullest rank "received", the "bucket" of that, or "all".
     """
 
@@ -64,6 +67,7 @@ class Layer:
     dedup: bool = False
     relays: bool = False
     quantize: str | None = None
+    int8_weights: bool = False
     room: str = "received"
 
     @property
@@ -115,6 +119,7 @@ class Layer:
         program = hpmoe.relay_rows.apply_to(program) if self.relays else program
         dtype, combine = quantised_rows(self.quantize)
         program = hpmoe.quantize_rows.apply_to(program, dtype=dtype, combine=combine) if dtype else program
+        program = _with_int8_weights(program) if self.int8_weights else program
         rows, cols = (getattr(self.o, n, None) or ("auto" if tuned else None) for n in ("tile_rows", "tile_cols"))
         return hpmoe.tile_partition.apply_to(program, rows=rows, cols=cols, machine=self.machine)
 
@@ -173,6 +178,18 @@ def quantised_rows(quantize: str | None) -> tuple[str, bool]:
     """The dtype and `combine` of hpmoe.quantize_rows that one of QUANTISED stands for."""
     dtype, _, back = (quantize or "").partition("+")
     return dtype, bool(back)
+
+
+def _with_int8_weights(program: Program) -> Program:
+    """A program that is given its weights quantised, as inference is."""
+    program = hpmoe.quantize_weights.apply_to(program, row_dtype="int8")
+    quantising = [e for e in program.equations if e.primitive is quantize_weight]
+    floats = {a for e in quantising for a in e.inputs}
+    kept = [(v, name) for v, name in zip(program.inputs, program.input_names, strict=True) if v not in floats]
+    made = [(v, f"{what}_{i}") for i, e in enumerate(quantising)
+            for v, what in zip(e.outputs, ("weight", "scale"), strict=True)]
+    return program.replace(inputs=tuple(v for v, _ in kept + made), input_names=tuple(name for _, name in kept + made),
+                           equations=tuple(e for e in program.equations if e.primitive is not quantize_weight))
 
 
 def sent_bytes(line: hpmoe.Timeline) -> float:

@@ -20,6 +20,7 @@ from hpmoe.commands.machine import define_machine, machine_of
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import AnyIR
 from hpmoe.ir.taskflow import make_tasks
+from hpmoe.ir.taskflow_bytes import read_taskflow, taskflow_bytes
 from hpmoe.kernels.packing import pack
 from hpmoe.planner import planner
 from hpmoe.runtime.planned_rows import PlannedRows, routes_of, with_planned_rows
@@ -36,7 +37,8 @@ SUMMARY = "measures planning: from tracing to the packed image of one rank, both
 NOTES = """\
 Nothing is computed and no tensor is allocated; the plan is one image for all ranks. --rows is the number of received
 rows planned for, as many as a rank sends where not given. Each run starts with empty caches and verifies every stage.
-"processor" is the total in processor time, which other programs on a shared machine do not lengthen."""
+"processor" is the total in processor time, which other programs on a shared machine do not lengthen. "read" is not in
+it: what it takes to read the plan from a kept file and to verify it, in place of all but pack."""
 
 STEPS = ("trace", "vjp", "tile_partition", "overlap_comm", "assign_queues", "verify", "pack")
 PROFILED = 20
@@ -111,7 +113,7 @@ class Clock:
         begin, cpu_begin = time.perf_counter(), time.thread_time()
         result = function(*args, **kwargs)
         self.cpu_ms += (time.thread_time() - cpu_begin) * 1e3
-        self.ms[step] += (time.perf_counter() - begin) * 1e3
+        self.ms[step] = self.ms.get(step, 0.0) + (time.perf_counter() - begin) * 1e3
         return result
 
 
@@ -134,9 +136,12 @@ def _lower(o: options.Options, program: Program, clock: Clock) -> Fields:
         flow = clock(transform.__name__, transform.rewrite, flow, **arguments)
         clock("verify", verify, flow)
     image = clock("pack", pack, flow)
+    kept, reading = taskflow_bytes(flow), Clock()
+    reading("read", lambda: verify(read_taskflow(kept)))
     sizes = {"tasks": flow.num_tasks, "events": len(flow.events), "waits": len(flow.waits), "signals": len(flow.signals),
-             "image_bytes": len(image)}
-    return {"ms": {**clock.ms, "total": sum(clock.ms.values()), "processor": clock.cpu_ms}, **sizes}
+             "image_bytes": len(image), "kept_bytes": len(kept)}
+    return {"ms": {**clock.ms, "total": sum(clock.ms.values()), "processor": clock.cpu_ms, "read": reading.ms["read"]},
+            **sizes}
 
 
 def summary(runs: list[Fields]) -> Fields:
@@ -160,7 +165,7 @@ def text(o: flags.FlagValues, directions: dict[str, Fields], profile: list[Field
     lines = [head, f"{'':16}" + "".join(f"{d:>12}" for d in directions)]
     for step in next(iter(directions.values()))["ms"]:
         lines.append(f"{step:16}" + "".join(f"{d['ms'][step]:12.2f}" for d in directions.values()))
-    for name in ("tasks", "events", "waits", "signals", "image_bytes"):
+    for name in ("tasks", "events", "waits", "signals", "image_bytes", "kept_bytes"):
         lines.append(f"{name.replace('_', ' '):16}" + "".join(f"{d[name]:12,}" for d in directions.values()))
     if profile:
         lines += ["", "own time in one profiled run of both, ms (profiling slows Python down)"]

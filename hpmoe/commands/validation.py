@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import hpmoe
 from hpmoe.commands import paper_table
-from hpmoe.commands.published import published
+from hpmoe.commands.published import PR_809, published
+from hpmoe.commands.published_work import BEGIN_END_US
 from hpmoe.commands.refit import PAPER, without
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
@@ -30,7 +31,9 @@ def left_out(table: Sequence[Fields], progress: Progress) -> dict[str, Fields]:
             machine = without(source)
             changed = {name: getattr(machine, name) for name, _ in hpmoe.ascend_a3.constants
                        if getattr(machine, name) != getattr(hpmoe.ascend_a3, name)}
-            mine = _of_paper(progress, machine) if source == PAPER else _of_others(progress, machine, source)
+            begin_end_us = 0.0 if source == PR_809 else BEGIN_END_US
+            changed |= {"begin_end_us": 0.0} if source == PR_809 else {}
+            mine = _of_paper(progress, machine) if source == PAPER else _of_others(progress, machine, source, begin_end_us)
         out[source] = {**_errors(mine), "refitted": changed}
     return out
 
@@ -45,9 +48,10 @@ def _of_paper(progress: Progress, machine: hpmoe.Machine = hpmoe.ascend_a3) -> l
     return out
 
 
-def _of_others(progress: Progress, machine: hpmoe.Machine = hpmoe.ascend_a3, source: str | None = None) -> list[Fields]:
+def _of_others(progress: Progress, machine: hpmoe.Machine = hpmoe.ascend_a3, source: str | None = None,
+               begin_end_us: float = BEGIN_END_US) -> list[Fields]:
     out = []
-    for known in published(machine):
+    for known in published(machine, begin_end_us):
         if source not in (None, known.source):
             continue
         progress(f"{known.source}: {known.work}")

@@ -55,6 +55,8 @@ class Footprints:
         size = float(buffer.stored_dtype.itemsize)
         width, primitive = access.cols.width(cols, buffer.cols, height), op.primitive
         operand = primitive.operand(i)
+        if operand.takes_few_bytes:
+            return None
         if primitive.moves_copies:
             return Footprint(self._part(buffer.storage, "copies", op.domain.size), UNIT, 0.0, width * size)
         if access.rows in FANS:

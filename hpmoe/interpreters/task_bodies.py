@@ -16,7 +16,7 @@ from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.frame import Move, Moved
 from hpmoe.tile_ops.params import Params
-from hpmoe.tile_ops.tokens import fanned
+from hpmoe.tile_ops.tokens import fanned, fanned_padding
 
 
 class TaskFrame:
@@ -141,4 +141,5 @@ class TaskBodies:
         slots = self.layout.slots[self.flow.routes[frame.op.domain.route].once_of][rank]
         used = np.flatnonzero(slots.rows)
         order = used[np.argsort(slots.start[used])]
-        return order[np.searchsorted(slots.start[order], fanned(frame)[0], side="right") - 1]
+        rows = np.concatenate([fanned(frame)[0], fanned_padding(frame)])
+        return order[np.searchsorted(slots.start[order], rows, side="right") - 1]

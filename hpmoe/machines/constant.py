@@ -9,15 +9,17 @@ class Constant(NamedTuple):
     """What is known of one number of a Machine.
 
     Attributes:
-        source: who says so, and when.
+        source: who says so.
         low, high: between what it may lie, in the unit of the Machine.
         unit: that it is written in.
+        date: when it was read, measured or assumed, as 2026-11-23 or as much of that as is known; "" where that is not.
     """
 
     source: str
     low: float
     high: float
     unit: str
+    date: str = ""
 
     @property
     def is_sure(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from hpmoe.support.errors import ArgumentError, check_argument, is_number
 FOLDER = Path(__file__).parent / "files"
 NUMBERS = {f.name: f.type for f in dataclasses.fields(Machine) if f.type in ("int", "float")}
 OPTIONAL = ("host_cores", "repoll_us", "scalar_us", "dma_us", "near_size", "far_link_bytes_per_us")
-KEYS = ("value", "unit", "source", "range")
+KEYS = ("value", "unit", "source", "date", "range")
 WHO = "hpmoe.load_machine"
+DATE = re.compile(r"(\d{4}(-\d{2}(-\d{2})?)?)?")
 
 
 def preset_names() -> list[str]:
@@ -34,8 +36,9 @@ def preset_names() -> list[str]:
 def load_machine(which: str | Path) -> Machine:
     """A machine that comes with hpmoe, or that a TOML file describes.
 
-    A file has `name` and `unified`, and a table for each number of a Machine: `value`, `unit`, `source` and, where it is not
-    sure, `range = [low, high]`. With `like`, the name of a machine that comes with hpmoe, it needs only what differs.
+    A file has `name` and `unified`, and a table for each number of a Machine: `value`, `unit`, `source`, `date` where it is
+    known, and `range = [low, high]` where it is not sure. With `like`, the name of a machine that comes with hpmoe, it needs
+    only what differs.
     `hpmoe machine ascend_a3` writes one to begin with.
 
     Args:
@@ -85,7 +88,8 @@ def _table(field: str, value: float, constant: Constant | None) -> str:
     unit = constant.unit if constant else next(iter(units))
     lines = [f"[{field}]", f"value = {_in_unit(value, units[unit])}", f"unit = {json.dumps(unit)}",
              f"source = {json.dumps(constant.source if constant else 'set by a user', ensure_ascii=False)}"]
-    if constant and not constant.is_sure:
+    lines += [f"date = {json.dumps(constant.date)}"] if constant and constant.date else []
+    if constant:
         lines.append("range = [{}, {}]".format(*(_in_unit(x, units[unit]) for x in (constant.low, constant.high))))
     return "\n".join(lines)
 
@@ -139,12 +143,15 @@ def _number(name: str, table: object) -> tuple[float, Constant]:
     check_argument(unit in units, WHO, f"{name}.unit", repr(unit), f"one of {', '.join(units)}")
     check_argument(isinstance(source, str) and bool(source), WHO, f"{name}.source", repr(source),
                    "a str that says who measured it, or that it is assumed")
+    date = table.get("date", "")
+    check_argument(isinstance(date, str) and bool(DATE.fullmatch(date)), WHO, f"{name}.date", repr(date),
+                   "a str such as 2026-11-23, 2026-11 or 2026")
     given = [table.get("value"), *_range(name, table)]
     for value in given:
         check_argument(is_number(value), WHO, f"{name}.value", repr(value), "a number")
     value, low, high = (x if NUMBERS[name] == "int" else float(x) * units[str(unit)] for x in given)
     check_argument(low <= value <= high, WHO, f"{name}.value", f"{given[0]} outside of {given[1:]}", "in its range")
-    return value, Constant(str(source), float(low), float(high), str(unit))
+    return value, Constant(str(source), float(low), float(high), str(unit), str(date))
 
 
 def _range(name: str, table: Mapping[str, object]) -> list[object]:

@@ -10,7 +10,7 @@ from hpmoe.primitives.elementwise import mul
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.row_dot import dots_for
 from hpmoe.primitives.tiler import Tiler
-from hpmoe.routing.routing import Route, add_choices, routing_to_ranks
+from hpmoe.routing.routing import PADDING, Route, add_choices, routing_to_ranks
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.tokens import FAN_IN, FAN_OUT
 
@@ -50,7 +50,10 @@ def _(x: Aval, ranks: RouteAval, route: RouteAval) -> Aval:
 
 @fan_out.reference
 def _(x: np.ndarray, ranks: Route, route: Route) -> np.ndarray:
-    return x[ranks.routing.sources[ranks.rank]]
+    sources = ranks.routing.sources[ranks.rank]
+    out = np.zeros((len(sources), x.shape[1]), x.dtype)
+    out[sources != PADDING] = x[sources[sources != PADDING]]
+    return out
 
 
 @fan_out.vjp

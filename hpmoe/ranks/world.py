@@ -11,7 +11,7 @@ import numpy as np
 
 from hpmoe.machines.machine import Mesh
 from hpmoe.ranks.hosts import Place, find_hosts, meet_all
-from hpmoe.ranks.launchers import Launched, find_launched, is_scheduler
+from hpmoe.ranks.launchers import LEAST_SECRET, SECRET, Launched, find_launched, is_scheduler
 from hpmoe.ranks.link import ENGINES, LEAST_BYTES, MESSAGE_BYTES, MOST_BYTES, Link, Traffic, make_link
 from hpmoe.ranks.points import HostPoint
 from hpmoe.ranks.rendezvous import Group, Member, meet
@@ -211,6 +211,10 @@ def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None
         return World(1, node_size=node_size)
     check_argument(os.getpid() == _process.pid, "hpmoe.world", "this process", "forked from a rank",
                    "the one that the launcher started")
+    has_secret = not launched.rendezvous or len(os.environ.get(SECRET, "")) >= LEAST_SECRET
+    check_argument(has_secret, "hpmoe.world", SECRET, "missing in the environment, or too short",
+                   f"{LEAST_SECRET} characters or more, the same on all ranks, which are on several hosts",
+                   f"As of openssl rand -hex 32; rank 0 listens at {launched.rendezvous}.")
     with _process.lock:
         found = _process.find(launched, mesh, float(timeout), (message_bytes, engine))
         return dataclasses.replace(found, node_size=node_size)

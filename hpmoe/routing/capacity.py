@@ -64,7 +64,8 @@ def most_rows(num_tokens: int, top_k: int, num_experts: int, num_local_experts: 
     if capacity is not None:
         of_rank = min(of_rank, num_local_experts * capacity.limit(num_tokens, top_k, num_experts))
     rows = ep_size * of_rank
-    return rows + min(rows, num_local_experts) * (alignment - 1)
+    filled = rows + min(rows, num_local_experts) * (alignment - 1)
+    return filled - filled % alignment
 
 
 def make_capacity(capacity_factor: float | None, drop_policy: str) -> Capacity | None:

@@ -78,12 +78,13 @@ class Routing:
 
     @functools.cached_property
     def sources(self) -> tuple[np.ndarray, ...]:
-        """Of a routing to ranks: for each rank, the received row here that each of the experts' rows there is a copy of."""
-        out = []
+        """Of a routing to ranks: for each rank, the received row here that each of the experts' rows there is a copy of, or
+        PADDING."""
+        out, experts = [], known(self.experts)
         for rank in range(self.ep_size):
             mine, theirs = (r.source_of_row[rank] * self.max_tokens + r.entry_of_row[rank] // self.top_k
-                            for r in (self, known(self.experts)))
-            out.append(np.searchsorted(mine, theirs))
+                            for r in (self, experts))
+            out.append(np.where(experts.entry_of_row[rank] == PADDING, PADDING, np.searchsorted(mine, theirs)))
         return tuple(out)
 
     def tokens_per_expert(self, rank: int) -> np.ndarray:
@@ -260,7 +261,9 @@ def routing_to_ranks(experts: Routing, node_size: int | None = None) -> Routing:
     for rank in range(ep_size):
         peers = np.full(len(experts.kept[rank]), -1)
         to = np.arange(ep_size) if node_size is None else relay_of(rank, np.arange(ep_size), node_size)
-        peers[experts.order[rank]] = np.repeat(to, experts.counts[rank].reshape(ep_size, -1).sum(axis=1))
+        sent = experts.counts[rank].reshape(ep_size, -1).sum(axis=1)
+        sent[rank] -= experts.padding[rank]
+        peers[experts.order[rank]] = np.repeat(to, sent)
         of_token = peers.reshape(-1, experts.top_k)
         again = [(of_token[:, :k] == of_token[:, k:k + 1]).any(axis=1) for k in range(experts.top_k)]
         kept.append((peers >= 0) & ~np.stack(again, axis=1).reshape(-1))
@@ -335,8 +338,11 @@ def _kept(ids: np.ndarray, num_experts: int, capacity: Capacity | None, weights:
 
 
 def add_choices(out: np.ndarray, ranks: Route, index: np.ndarray, rows: np.ndarray) -> None:
-    """Adds rows of a rank's experts, of those the ones at `index`, to their tokens' rows, in the order of the choices."""
+    """Adds rows of a rank's experts, of those the ones at `index`, to their tokens' rows, in the order of the choices; but
+    for those of padding."""
     routing, rank = ranks.routing, ranks.rank
+    is_row = routing.sources[rank][index] != PADDING
+    index, rows = index[is_row], rows[is_row]
     choice = known(routing.experts).entry_of_row[rank][index] % routing.top_k
     for k in range(routing.top_k):
         mine = choice == k

@@ -15,6 +15,7 @@ from hpmoe.ir.program import Program
 from hpmoe.ir.stages import AnyIR, Stages, cut_at_routes
 from hpmoe.machines.machine import Mesh
 from hpmoe.runtime.arguments import Arguments, Parameters
+from hpmoe.runtime.kept_plans import lowered
 from hpmoe.runtime.one_call import Traced
 from hpmoe.runtime.planned_rows import PlannedRows, RouteKey, routes_of, with_planned_rows
 from hpmoe.runtime.rank_axes import RankAxes
@@ -119,7 +120,7 @@ class Plans:
                 self._plans.move_to_end(key)
                 return self._plans[key][1]
             self._misses += 1
-            ir = self.staged.apply(with_planned_rows(program, rows))
+            ir = lowered(self.staged, with_planned_rows(program, rows))
             self._plans[key] = (program, ir)  # the program is kept so that its id stays its own
             if len(self._plans) > CACHE_SIZE:
                 self._plans.popitem(last=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import NoReturn
 
 from hpmoe.ir.stages import AnyIR
 from hpmoe.machines.machine import Mesh
@@ -12,7 +13,9 @@ from hpmoe.runtime.memory import MemoryReport, memory_report
 from hpmoe.runtime.plans import CacheInfo
 from hpmoe.runtime.rank_axes import check_in_axes
 from hpmoe.runtime.running import Runner
+from hpmoe.runtime.staged import attribute_error
 from hpmoe.runtime.staged_function import staged_of
+from hpmoe.runtime.warm_up import IMBALANCE, warm_up
 from hpmoe.support.errors import ArgumentError, check_argument
 from hpmoe.support.trees import Function, PyTree, is_traced
 from hpmoe.tracing.errors import not_traceable
@@ -50,8 +53,15 @@ class Spmd(Graphed):
         """The bytes that the plans take on all ranks, forward and backward. See StagedFunction.memory."""
         return memory_report(self._runner, args, kwargs)
 
+    def warm_up(self, *args: PyTree, imbalance: float = IMBALANCE, **kwargs: PyTree) -> None:
+        """Makes the plans that calls with arguments like `args` will ask for. See StagedFunction.warm_up."""
+        warm_up(self._runner, args, kwargs, imbalance)
+
     def cache_info(self) -> CacheInfo:
         return self._runner.plans.cache_info()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise attribute_error(self, name)
 
     def __repr__(self) -> str:
         return f"spmd of {staged_of(self.function)} on {self.mesh}"

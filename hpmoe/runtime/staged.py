@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import AnyIR
+from hpmoe.ir.taskflow import Taskflow
 from hpmoe.runtime.rewrite import Rewrite, name_of
 from hpmoe.runtime.targets import find_target
 from hpmoe.support.errors import TransformError
@@ -60,6 +61,11 @@ class Staged:
         return target is not None and find_target(target).on_device
 
     @property
+    def keeps_plans(self) -> bool:
+        """Whether it ends in kernels whose plans are kept from one process to the next."""
+        return self.level == "kernel" and bool(self.steps[-1].options.get("keep_plans"))
+
+    @property
     def signature(self) -> inspect.Signature:
         """The parameters of the function; TransformError where Python knows none, as of np.add."""
         return signature_of(self.function)
@@ -70,15 +76,34 @@ class Staged:
             program = step.apply_to(program) if step.rewrite.before_vjp else program
         return program
 
+    def apply_to_program(self, program: Program) -> tuple[Program, tuple[Step, ...]]:
+        """Applies those of the other rewrites that leave it a Program, of one direction; what is left to apply."""
+        steps = tuple(s for s in self.steps if not s.rewrite.before_vjp)
+        first = next((i for i, s in enumerate(steps) if s.rewrite.makes), len(steps))
+        for step in steps[:first]:
+            program = step.apply_to(program)
+        return program, steps[first:]
+
     def apply(self, program: Program) -> AnyIR:
-        """Applies the other rewrites to a Program of one direction."""
-        ir: AnyIR = program
-        for step in self.steps:
-            ir = ir if step.rewrite.before_vjp else step.apply_to(ir)
+        """Applies all rewrites but those before the gradient to a Program of one direction."""
+        ir: AnyIR
+        ir, steps = self.apply_to_program(program)
+        for step in steps:
+            ir = step.apply_to(ir)
         return ir
 
     def __str__(self) -> str:
         return " of ".join([*map(str, reversed(self.steps)), name_of(self.function)])
+
+
+IR_FIELDS = {f.name for ir in (Program, Taskflow) for f in dataclasses.fields(ir)} | {"flow", "image"}
+
+
+def attribute_error(f: Function, name: str) -> AttributeError:
+    """That a staged callable has no attribute of a name; where its IR has it, how to get that."""
+    text = f"{type(f).__name__!r} object has no attribute {name!r}"
+    advice = f"; it is of the IR that lower returns, as in f.lower(*args).{name}"
+    return AttributeError(text + (advice if name in IR_FIELDS else ""))
 
 
 def signature_of(f: Function) -> inspect.Signature:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import NoReturn
 
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import AnyIR
@@ -11,7 +12,8 @@ from hpmoe.runtime.graph_mode import Graphed
 from hpmoe.runtime.memory import MemoryReport, memory_report
 from hpmoe.runtime.plans import CacheInfo
 from hpmoe.runtime.running import Runner
-from hpmoe.runtime.staged import Staged
+from hpmoe.runtime.staged import Staged, attribute_error
+from hpmoe.runtime.warm_up import IMBALANCE, warm_up
 from hpmoe.support.trees import Function, PyTree, is_traced
 
 
@@ -65,6 +67,26 @@ class StagedFunction(Graphed):
         """
         return memory_report(self._runner_on("memory", mesh), args, kwargs)
 
+    def warm_up(self, *args: PyTree, imbalance: float = IMBALANCE, **kwargs: PyTree) -> None:
+        """Makes the plans that calls with arguments like `args` will ask for, forward, under a gradient, and backward.
+
+        Nothing is computed. Of arrays the plans are for the routing of their ids; of Avals, and where ids are computed, for
+        every routing by which no rank receives more than `imbalance` times the mean, all routes alike. Where the chain ends
+        in fuse_persistent(keep_plans=True) they are kept for other processes, too.
+
+        Args:
+            args, kwargs: as for a call; an array may also be an `hpmoe.Aval`.
+            imbalance: rows of the rank that receives most, over the mean.
+
+        Example:
+            >>> import hpmoe
+            >>> f = hpmoe.fuse_persistent(hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu)))
+            >>> f.warm_up(hpmoe.Aval((8, 4), "float32"))
+            >>> f.cache_info().currsize
+            3
+        """
+        warm_up(self._runner, args, kwargs, imbalance)
+
     def _runner_on(self, who: str, mesh: Mesh | None) -> Runner:
         """What runs one rank's share of a mesh; on one rank that of calls, whose plans it shares."""
         ranks = as_mesh(who, mesh)
@@ -77,6 +99,9 @@ class StagedFunction(Graphed):
     def cache_info(self) -> CacheInfo:
         """Hits, misses, size and bound of the plan cache, as functools.lru_cache gives them."""
         return self._runner.plans.cache_info()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise attribute_error(self, name)
 
     def __repr__(self) -> str:
         return str(self.staged)

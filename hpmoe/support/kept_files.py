@@ -1,4 +1,4 @@
-"""Kept files: JSON objects in the user's cache folder, read with suspicion and put in place in one step.
+"""Kept files: bytes or JSON objects in the user's cache folder, read with suspicion and put in place in one step.
 
 Whoever may write that folder could have put anything in a file's place: what is read is a regular file of bounded size, and
 what it holds is still to be checked by whoever asked for it.
@@ -6,6 +6,7 @@ what it holds is still to be checked by whoever asked for it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -26,7 +27,7 @@ def read_object(path: Path) -> Fields:
         ValueError: it is no regular file, too large, or no JSON object.
     """
     try:
-        found = json.loads(_read_bytes(path))
+        found = json.loads(read_bytes(path))
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
     if not isinstance(found, dict):
@@ -34,7 +35,8 @@ def read_object(path: Path) -> Fields:
     return found
 
 
-def _read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
+    """What a file holds; raises OSError and ValueError as `read_object` does."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO is open at once, without a writer
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -54,13 +56,36 @@ def write_object(path: Path, fields: Fields) -> None:
     Raises:
         OSError: it cannot be written.
     """
+    write_bytes(path, (json.dumps(fields, indent=1, default=int) + "\n").encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Puts bytes in place, as `write_object` does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")  # which nobody else may read
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(json.dumps(fields, indent=1, default=int) + "\n")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(descriptor)
         os.replace(partial, path)
     finally:
         Path(partial).unlink(missing_ok=True)
+
+
+def keep_latest(folder: Path, most_bytes: int) -> None:
+    """Removes the files of a folder that were used longest ago, until the others have so many bytes at most.
+
+    Another process may do the same at the same time, or write.
+    """
+    found = []
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            at = path.lstat()
+            found.append((at.st_mtime_ns, at.st_size, path))
+    left = sum(size for _, size, _ in found)
+    for _, size, path in sorted(found):
+        if left <= most_bytes:
+            break
+        path.unlink(missing_ok=True)
+        left -= size

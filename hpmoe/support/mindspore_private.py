@@ -6,11 +6,12 @@ A name that MindSpore lacks raises where it is used, not where hpmoe is imported
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import mindspore as ms
@@ -65,6 +66,17 @@ def takes_gradient() -> bool:
 
 def set_takes_gradient(flag: bool) -> None:
     _executor.set_grad_flag(flag)
+
+
+@contextlib.contextmanager
+def taking_gradient() -> Iterator[None]:
+    """Inside, what asks whether a gradient is taken hears that one is."""
+    before = takes_gradient()
+    set_takes_gradient(True)
+    try:
+        yield
+    finally:
+        set_takes_gradient(before)
 
 
 def forget_gradient() -> None:

@@ -56,14 +56,15 @@ BYTES = Operand(cols=(col_modes.ALL,), is_bytes=True)
 WEIGHT = Operand((row_modes.SLOT_EXPERT,), (col_modes.OWN, col_modes.ALL), is_weight=True, is_cut_by_body=True,
                  is_bytes=True)
 SCALE = Operand((row_modes.SLOT_EXPERT,), by_column=True)
+SCALED = Operand(cols=(col_modes.ALL,), is_bytes=True, takes_few_bytes=True)
 SUMS = Operand(by_column=True, is_integer=True)
 
 GMM_INT8 = TilePrimitive(
     "GMM_INT8", 39, targets=("cpu",), unit="aic", cost=Cost.MATMUL, params=Matmul, measured_as="GMM", domains=(Slots,),
     outputs=(SUMS,), inputs=(BYTES, WEIGHT))
 RESCALE = TilePrimitive(
-    "RESCALE", 40, targets=("cpu",), rounds=True, measured_as="MAP mul", domains=(Slots,), required=3,
-    outputs=(Operand(by_column=True),), inputs=(SUMS, BYTES, SCALE))
+    "RESCALE", 40, targets=("cpu",), rounds=True, ends_product=True, measured_as="MAP mul", domains=(Slots,), required=3,
+    outputs=(Operand(by_column=True),), inputs=(SUMS, SCALED, SCALE))
 GMM_WIDENED = TilePrimitive(
     "GMM_WIDENED", 41, targets=("cpu",), unit="aic", cost=Cost.MATMUL, params=WidenedMatmul, rounds=True, measured_as="GMM",
     domains=(Slots,), required=3, outputs=(Operand(by_column=True),), inputs=(Operand(cols=(col_modes.ALL,)), WEIGHT, SCALE))

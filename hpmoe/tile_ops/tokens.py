@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpmoe.routing.route_plan import RoutePlan
-from hpmoe.routing.routing import Route, add_choices
+from hpmoe.routing.routing import PADDING, Route, add_choices
 from hpmoe.support.dtypes import INTEGERS, widen
 from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
@@ -89,6 +89,7 @@ def _(frame: Frame[Params]) -> int:
 def _(frame: Frame[Params]) -> int:
     to, sources = fanned(frame)
     frame.whole(0)[to] = frame.whole(1)[sources]
+    frame.whole(0)[fanned_padding(frame)] = 0
     return frame.rows.stop - frame.rows.start
 
 
@@ -109,6 +110,11 @@ def fanned(frame: Frame[Params]) -> tuple[np.ndarray, np.ndarray]:
     unit, sources = frame.rows, frame.routing.sources[frame.rank]
     mine = np.flatnonzero((unit.start <= sources) & (sources < unit.stop))
     return mine, sources[mine]
+
+
+def fanned_padding(frame: Frame[Params]) -> np.ndarray:
+    """The rows of zeros of the rank's experts, which the first unit makes: it is of tokens wherever any are received."""
+    return np.flatnonzero(frame.routing.sources[frame.rank] == PADDING)[:None if frame.unit == 0 else 0]
 
 
 @REDUCE.fits

@@ -95,7 +95,7 @@ class Tiler(Buffers):
         self.route_of[ranks.rows] = len(self.routes)
         self.routes.append(dataclasses.replace(
             self.routes[of], num_experts=ranks.num_experts, num_local_experts=1, capacity=None, weights=-1, placement=None,
-            max_rows=min(self.routes[of].max_rows, ranks.max_rows),
+            alignment=1, max_rows=min(self.routes[of].max_rows, ranks.max_rows),
             likely_rows=min(self.routes[of].likely_rows, ranks.max_rows), once_of=of))
         if ranks.is_to_relays:  # which pass on rows that no expert here has
             self.routes[-1] = dataclasses.replace(self.routes[-1], node_size=known(ranks.node_size), max_rows=ranks.max_rows,

@@ -42,7 +42,8 @@ def tune(f: Function, *args: PyTree, machine: Machine | None = None, mesh: Mesh 
     """Searches tiles, signals, peer order, policies and `deduplicate_rows` with the simulator; nothing is computed.
 
     The first trial is the default chain, so the choice is never slower than that on the model; the second one takes all
-    sizes that the machine's cost rules choose. Every chain computes the same function; where tiles have other sizes, or
+    sizes that the machine's cost rules choose. Every chain computes the same function, but for rows that the
+    space has rounded; where tiles have other sizes, or
     tokens go to a rank once, float32 sums may round otherwise. A trial that fails, by a user's policy or else, is noted and
     not chosen.
 
@@ -57,7 +58,7 @@ def tune(f: Function, *args: PyTree, machine: Machine | None = None, mesh: Mesh 
             all arrays are given or they are computed, all equal.
         space: other values to try of some settings, the first one as default: "rows", "cols" of tile_partition, "order",
             "signal", "put_cols", "returns" of overlap_comm, "policy" of assign_queues, "dedup" with or without
-            deduplicate_rows.
+            deduplicate_rows. "quantize_rows", None or a dtype, changes what is computed and is tried only where it is given.
         budget_s: seconds after which no other trial begins; the first is always made.
         max_trials: most trials; with it, and time enough, the choice does not depend on how fast this computer is.
         verbose: say on stderr what is tried, also where that is no terminal.

@@ -24,6 +24,8 @@ def _route_fault(op: tf.TileOp, plan: tf.RoutePlan | None) -> str:
         return f"takes what is of a slot's expert, over {type(op.domain).__name__}"
     if plan.placement is None and (primitive.moves_copies or any(mode.ready is Ready.COPIES for mode in rows)):
         return "is about copies, of which its route has none"
+    if op.is_relayed and plan.alignment > 1:
+        return "has relays pass on rows of its route, which is filled up"
     return "fans rows out or in, and its route is not one to ranks" if plan.once_of < 0 and op.has_fan else ""
 
 

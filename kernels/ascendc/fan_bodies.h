@@ -65,7 +65,32 @@ class Fans {
   int32_t source_ = -1, count_ = 0;
 };
 
-// out[r] = in[t] for the rows r that the rank's experts have of each token.
+// The rows of zeros of the rank's experts, which the task of the first unit makes: it is of tokens wherever any are
+// received.
+class FanPadding {
+ public:
+  __aicore__ inline explicit FanPadding(const Frame& frame)
+      : experts_(experts_of(frame)), rank_(frame.rank->args.rank), expert_(frame.task.row == 0 ? -1 : kNone) {}
+
+  // Finds those of the next expert; false where there are none.
+  __aicore__ inline bool next() {
+    if (expert_ == kNone) return false;
+    while (++expert_ < experts_.num_local_experts())
+      if (num_rows() > 0) return true;
+    expert_ = kNone;
+    return false;
+  }
+  __aicore__ inline int32_t expert() const { return expert_; }
+  __aicore__ inline int32_t num_rows() const { return experts_.padding_of(expert_); }
+  __aicore__ inline int32_t first_row() const { return experts_.expert_start(rank_, expert_ + 1) - num_rows(); }
+
+ private:
+  static constexpr int32_t kNone = -2;
+  RoutingTables experts_;
+  int32_t rank_, expert_;
+};
+
+// out[r] = in[t] for the rows r that the rank's experts have of each token, 0 for those of none.
 __aicore__ inline void fan_out(VectorUnit& unit, const Frame& frame) {
   const Buffer to = frame.buffer(0), from = frame.buffer(1);
   const int32_t size = element_bytes(to.dtype), width = frame.num_cols(0, to) * size, row_bytes = from.cols * size;
@@ -88,6 +113,9 @@ __aicore__ inline void fan_out(VectorUnit& unit, const Frame& frame) {
       }
     }
   }
+  for (FanPadding zeros(frame); zeros.next();)
+    clear_rows(unit, frame.element(0, to, zeros.first_row(), frame.first_col(0)), static_cast<int64_t>(to.cols) * size,
+               zeros.num_rows(), width);
 }
 
 // A part of the rows of a token, and whether it is the first or the last one of these columns.
@@ -173,27 +201,40 @@ __aicore__ inline void fan_in(VectorUnit& unit, const Frame& frame) {
   }
 }
 
-// Tells each slot of an expert how many of its rows a FAN_OUT has made; as many slots at a time as there is room to count.
+// How many rows of each slot of an expert a FAN_OUT has made, for as many slots as there is room to count. It sees every row
+// twice: first it counts, then it tells.
+struct FanTallies {
+  VectorUnit& unit;
+  const Counters& counters;
+  int32_t event, first, count, pass;
+
+  __aicore__ inline void see(int32_t slot) const {
+    if (slot < first || slot >= first + count) return;
+    const AscendC::LocalTensor<int32_t> tallies = unit.words();
+    const int32_t rows = tallies.GetValue(slot - first);
+    if (pass == 1 && rows > 0) unit.add_to_counter(counters.address(event + slot), rows);
+    tallies.SetValue(slot - first, pass == 0 ? rows + 1 : 0);
+  }
+};
+
+// Tells each slot of an expert how many of its rows a FAN_OUT has made.
 __aicore__ inline void signal_fans(VectorUnit& unit, const Frame& frame, const Counters& counters, int32_t event) {
   constexpr int32_t kAtOnce = kNumFloats * kPieceFloats;
-  const AscendC::LocalTensor<int32_t> tallies = unit.words();
   const RoutingTables experts = experts_of(frame);
-  for (int32_t first = 0; first < experts.route().num_slots; first += kAtOnce) {
+  const int32_t num_slots = experts.route().num_slots;
+  for (int32_t first = 0; first < num_slots; first += kAtOnce) {
     AscendC::PipeBarrier<PIPE_ALL>();
-    AscendC::Duplicate(tallies, 0, least(kAtOnce, experts.route().num_slots - first));
+    AscendC::Duplicate(unit.words(), 0, least(kAtOnce, num_slots - first));
     unit.wait_for_results();
-    for (int32_t pass = 0; pass < 2; ++pass) {  // counts, then tells
+    for (int32_t pass = 0; pass < 2; ++pass) {
+      const FanTallies tallies{unit, counters, event, first, kAtOnce, pass};
       for (Fans fans(unit, frame); fans.next();) {
-        for (int32_t token = 0; token < fans.count(); ++token) {
-          for (int32_t i = 0; i < fans.num_rows(token); ++i) {
-            const int32_t slot = experts.slot_of(fans.fan(token, i).expert, fans.row(token, i));
-            if (slot < first || slot >= first + kAtOnce) continue;
-            const int32_t rows = tallies.GetValue(slot - first);
-            if (pass == 1 && rows > 0) unit.add_to_counter(counters.address(event + slot), rows);
-            tallies.SetValue(slot - first, pass == 0 ? rows + 1 : 0);
-          }
-        }
+        for (int32_t token = 0; token < fans.count(); ++token)
+          for (int32_t i = 0; i < fans.num_rows(token); ++i)
+            tallies.see(experts.slot_of(fans.fan(token, i).expert, fans.row(token, i)));
       }
+      for (FanPadding zeros(frame); zeros.next();)
+        for (int32_t i = 0; i < zeros.num_rows(); ++i) tallies.see(experts.slot_of(zeros.expert(), zeros.first_row() + i));
     }
   }
   AscendC::PipeBarrier<PIPE_ALL>();

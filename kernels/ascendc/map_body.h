@@ -129,8 +129,7 @@ struct Map {
   }
 };
 
-__aicore__ inline void map(VectorUnit& unit, const Frame& frame) {
-  if (frame.op.num_operands < 2 || frame.op.num_operands > 1 + kMaxInputs) return unit.refuse();
+__aicore__ inline Map map_of(VectorUnit& unit, const Frame& frame) {
   Map body{unit, static_cast<MapCode>(frame.op.param[0]), frame.op.num_operands - 1, frame.rows(0), {}, {}, {}};
   for (int32_t i = 0; i < body.num_inputs; ++i) {
     const Operand& operand = frame.op.operands[1 + i];
@@ -138,7 +137,7 @@ __aicore__ inline void map(VectorUnit& unit, const Frame& frame) {
     body.number[i] = operand.value;
     if (operand.buffer >= 0) body.inputs[i] = frame.rows(1 + i);
   }
-  run_pieces(unit, Pieces(frame.unit.rows, frame.task.cols, piece_elements(body.widest())), body);
+  return body;
 }
 
 }  // namespace hpmoe

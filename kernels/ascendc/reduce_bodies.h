@@ -2,65 +2,36 @@
 #pragma once
 
 #include "drop_bodies.h"
+#include "integer_bodies.h"
 
 namespace hpmoe {
 
-// Some columns of the entries of tokens: of all of them, or, of one token, `entries` from the first on.
-struct EntryPiece {
-  Piece tokens;
-  int32_t first, entries;
-  bool is_last;
-};
-
-// All entries of as many tokens as fit, or part by part those of one.
-class EntryPieces {
- public:
-  __aicore__ inline EntryPieces(int32_t num_rows, int32_t num_cols, int32_t top_k, int32_t elements)
-      : top_k_(top_k), at_once_(least(top_k, elements / kLane)), tokens_(num_rows, num_cols, elements / at_once_) {}
-  __aicore__ inline bool is_done() const { return first_ == 0 && tokens_.is_done(); }
-  __aicore__ inline EntryPiece next() {
-    if (first_ == 0) piece_ = tokens_.next();
-    const int32_t first = first_, entries = least(at_once_, top_k_ - first);
-    const bool is_last = first + entries == top_k_;
-    first_ = is_last ? 0 : first + entries;
-    return {piece_, first, entries, is_last};
-  }
-
- private:
-  int32_t top_k_, at_once_, first_ = 0;
-  Pieces tokens_;
-  Piece piece_{};
-};
-
 // out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ..., over the entries that are kept: `chosen` has a number below 0 for
-// the others, or is 0 where there are none.
+// the others, or is 0 where there are none. Or the greatest of them.
 struct ReduceEntries {
   VectorUnit& unit;
   Rows2d out, in, weights;
   uint64_t chosen;
   int32_t top_k;
-  bool is_weighted;
+  bool is_weighted, is_max;
 
-  __aicore__ inline Piece entries(const EntryPiece& p) const {
-    return {p.tokens.row * top_k + p.first, p.tokens.col, p.tokens.num_rows * p.entries, p.tokens.num_cols, p.tokens.pitch};
-  }
   __aicore__ inline static int32_t lanes(const EntryPiece& p) { return round_up(p.entries, kLane); }
   __aicore__ inline static Piece of_weights(const EntryPiece& p) {
     return {p.tokens.row, p.first, p.tokens.num_rows, p.entries, lanes(p)};
   }
 
   __aicore__ inline void load(const Bytes& loaded, const EntryPiece& piece) {
-    unit.load(loaded, 0, in, entries(piece));
+    unit.load(loaded, 0, in, piece.of(top_k));
     if (is_weighted) unit.load(loaded, 1, weights, of_weights(piece));
   }
   __aicore__ inline void widen(const Bytes& loaded, const EntryPiece& piece) {
-    if (piece.first == 0) AscendC::Duplicate(unit.floats(0), 0.0f, piece.tokens.count());
-    unit.widen(unit.floats(1), loaded, 0, in.dtype, entries(piece).count());
+    if (piece.first == 0) AscendC::Duplicate(unit.floats(0), is_max ? -__builtin_inff() : 0.0f, piece.tokens.count());
+    unit.widen(unit.floats(1), loaded, 0, in.dtype, piece.of(top_k).count());
     if (is_weighted) unit.widen(unit.floats(2), loaded, 1, weights.dtype, of_weights(piece).count());
   }
   __aicore__ inline void compute(const EntryPiece& piece) {
     const Floats sum = unit.floats(0), x = unit.floats(1), w = unit.floats(2);
-    const Piece all = entries(piece);
+    const Piece all = piece.of(top_k);
     const int32_t pitch = all.pitch;
     AscendC::LocalTensor<int32_t> kept;
     if (chosen != 0) kept = unit.read_entries(chosen + static_cast<uint64_t>(all.row) * sizeof(int32_t), all.num_rows);
@@ -68,8 +39,12 @@ struct ReduceEntries {
     for (int32_t k = 0; k < piece.entries; ++k) {
       for (int32_t r = 0; r < piece.tokens.num_rows; ++r) {
         if (chosen != 0 && kept.GetValue(r * piece.entries + k) < 0) continue;
-        const float weight = is_weighted ? w.GetValue(r * lanes(piece) + k) : 1.0f;
-        AscendC::Axpy(sum[r * pitch], x[(r * piece.entries + k) * pitch], weight, pitch);
+        const Floats so_far = sum[r * pitch], next = x[(r * piece.entries + k) * pitch];
+        if (is_max) {
+          AscendC::Max(so_far, so_far, next, pitch);
+        } else {
+          AscendC::Axpy(so_far, next, is_weighted ? w.GetValue(r * lanes(piece) + k) : 1.0f, pitch);
+        }
       }
       AscendC::PipeBarrier<PIPE_V>();
     }
@@ -77,16 +52,18 @@ struct ReduceEntries {
   }
 };
 
-__aicore__ inline void reduce_entries(VectorUnit& unit, const Frame& frame) {
+// Of operands of these numbers; of one more than there are, no weights.
+__aicore__ inline void reduce_entries(VectorUnit& unit, const Frame& frame, int32_t entries = 1, int32_t of_weights = 2) {
   const int32_t top_k = frame.routing.route().top_k;
-  const bool is_weighted = frame.op.num_operands > 2;
-  const Buffer from = frame.buffer(1);
-  const Rows2d out = frame.rows(0), weights = is_weighted ? frame.rows(2) : Rows2d{};
-  const Rows2d in{frame.element(1, from, static_cast<int64_t>(frame.unit.start) * top_k, frame.first_col(1)),
+  const bool is_weighted = frame.op.num_operands > of_weights;
+  const Buffer from = frame.buffer(entries);
+  const Rows2d out = frame.rows(0), weights = is_weighted ? frame.rows(of_weights) : Rows2d{};
+  const int64_t first = static_cast<int64_t>(frame.unit.start) * top_k;
+  const Rows2d in{frame.element(entries, from, first, frame.first_col(entries)),
                   static_cast<int64_t>(from.cols) * element_bytes(from.dtype), from.dtype, out.cols, false};
   const int32_t widest = most(most(element_bytes(out.dtype), element_bytes(in.dtype)), element_bytes(weights.dtype));
   const uint64_t chosen = frame.routing.keeps_all() ? 0 : chosen_from(frame, frame.unit.start);
-  ReduceEntries body{unit, out, in, weights, chosen, top_k, is_weighted};
+  ReduceEntries body{unit, out, in, weights, chosen, top_k, is_weighted, false};
   run_pieces(unit, EntryPieces(frame.unit.rows, out.cols, top_k, piece_elements(widest)), body);
 }
 
@@ -134,16 +111,34 @@ struct FoldRows {
   }
 };
 
+__aicore__ inline int32_t widest_of(const Rows2d& a, const Rows2d& b) {
+  return most(element_bytes(a.dtype), element_bytes(b.dtype));
+}
+
+__aicore__ inline void fold(VectorUnit& unit, Rows2d out, const Rows2d& a, int32_t num_rows, bool is_max) {
+  out.is_column = true;
+  const Pieces pieces(num_rows, a.cols, piece_elements(widest_of(a, out)));
+  if (is_integer(a.dtype) || is_integer(out.dtype)) {
+    FoldIntegers body{unit, out, a, is_max};
+    return run_pieces(unit, pieces, body);
+  }
+  FoldRows body{unit, out, a, a, false, is_max};
+  run_pieces(unit, pieces, body);
+}
+
+__aicore__ inline bool is_reduction(int32_t code) {
+  return code == static_cast<int32_t>(Reduction::SUM) || code == static_cast<int32_t>(Reduction::MAX);
+}
+
 __aicore__ inline void fold_rows(VectorUnit& unit, const Frame& frame) {
-  const bool is_dot = opcode_of(frame.op) == Opcode::ROW_DOT;
-  const auto reduction = static_cast<Reduction>(frame.op.param[0]);
-  if (!is_dot && reduction != Reduction::SUM && reduction != Reduction::MAX) return unit.refuse();
-  const bool is_max = !is_dot && reduction == Reduction::MAX;
-  const Rows2d a = frame.rows(1), b = is_dot ? frame.rows(2) : a;
-  FoldRows body{unit, frame.rows(0), a, b, is_dot, is_max};
+  if (!is_reduction(frame.op.param[0])) return unit.refuse();
+  fold(unit, frame.rows(0), frame.rows(1), frame.unit.rows, static_cast<Reduction>(frame.op.param[0]) == Reduction::MAX);
+}
+
+__aicore__ inline void dot_rows(VectorUnit& unit, const Frame& frame) {
+  FoldRows body{unit, frame.rows(0), frame.rows(1), frame.rows(2), true, false};
   body.out.is_column = true;
-  const int32_t widest = most(element_bytes(a.dtype), element_bytes(b.dtype));
-  run_pieces(unit, Pieces(frame.unit.rows, a.cols, piece_elements(widest)), body);
+  run_pieces(unit, Pieces(frame.unit.rows, body.a.cols, piece_elements(widest_of(body.a, body.b))), body);
 }
 
 // out[e] = the sum of the expert's rows, from the first on.
@@ -181,7 +176,10 @@ __aicore__ inline void sum_columns(VectorUnit& unit, const Frame& frame) {
     SumColumns body{unit, out, in, frame.unit.rows};
     body.out.address += col * size_out;
     body.in.address += col * size_in;
-    if (frame.unit.rows > 0) {
+    if (frame.unit.rows > 0 && (is_integer(out.dtype) || is_integer(in.dtype))) {
+      SumIntegers sum{unit, body.out, body.in, frame.unit.rows};
+      run_pieces(unit, Pieces(frame.unit.rows, width, elements), sum);
+    } else if (frame.unit.rows > 0) {
       run_pieces(unit, Pieces(frame.unit.rows, width, elements), body);
     } else {
       AscendC::Duplicate(unit.floats(0), 0.0f, round_up(width, kLane));

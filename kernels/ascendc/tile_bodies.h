@@ -1,12 +1,17 @@
 // Which body a task has, on each kind of core. A new tile body is added here.
 #pragma once
 
+#include "axis_bodies.h"
+#include "column_bodies.h"
 #include "counters.h"
+#include "draw_body.h"
 #include "fan_bodies.h"
-#include "map_body.h"
+#include "guard_bodies.h"
 #include "matmul_bodies.h"
 #include "reduce_bodies.h"
+#include "row_sort.h"
 #include "swiglu_bodies.h"
+#include "take_body.h"
 #include "transfer_body.h"
 
 namespace hpmoe {
@@ -29,6 +34,7 @@ __aicore__ inline Code begin_task(VectorUnit&, const Frame&) { return Code::OK; 
 __aicore__ inline Code run_task(VectorUnit& unit, const Frame& frame) {
   const bool is_empty = frame.unit.rows == 0 && static_cast<Domain>(frame.op.domain) != Domain::EXPERTS;
   if (is_empty && !is_put(opcode_of(frame.op))) return Code::OK;
+  Code code = Code::OK;
   switch (opcode_of(frame.op)) {
     case Opcode::PUT:
     case Opcode::PUT_BACK:
@@ -44,16 +50,28 @@ __aicore__ inline Code run_task(VectorUnit& unit, const Frame& frame) {
     case Opcode::SWIGLU_GRAD: swiglu_grad(unit, frame); break;
     case Opcode::MAP: map(unit, frame); break;
     case Opcode::REDUCE: reduce_entries(unit, frame); break;
-    case Opcode::ROW_REDUCE:
-    case Opcode::ROW_DOT: fold_rows(unit, frame); break;
+    case Opcode::ROW_REDUCE: fold_rows(unit, frame); break;
+    case Opcode::ROW_DOT: dot_rows(unit, frame); break;
     case Opcode::COL_SUM: sum_columns(unit, frame); break;
     case Opcode::KEEP: keep_entries(unit, frame); break;
     case Opcode::DROP_COUNTS: drop_counts(unit, frame); break;
-    case Opcode::GATHER: return gather(unit, frame);
+    case Opcode::PICK:
+    case Opcode::PLACE: move_along_axis(unit, frame); break;
+    case Opcode::GROUP_REDUCE: reduce_groups(unit, frame); break;
+    case Opcode::ADD_COLS: code = add_cols(unit, frame); break;
+    case Opcode::CUMSUM: cumsum(unit, frame); break;
+    case Opcode::TAKE_COLS: code = take_cols(unit, frame); break;
+    case Opcode::TOP_K: top_k(unit, frame); break;
+    case Opcode::COUNT_OUTSIDE: count_outside(unit, frame); break;
+    case Opcode::COUNT_AND_FILL: count_and_fill(unit, frame, 2); break;
+    case Opcode::REDUCE_AND_FILL: reduce_and_fill(unit, frame); break;
+    case Opcode::FILL_OUTSIDE: fill_outside(unit, frame); break;
+    case Opcode::DRAW: draw(unit, frame); break;
+    case Opcode::GATHER: code = gather(unit, frame); break;
     case Opcode::NOTIFY: break;  // only signals
     default: unit.refuse();
   }
-  return unit.has_refused() ? Code::BAD_IMAGE : Code::OK;
+  return unit.has_refused() ? Code::BAD_IMAGE : code;
 }
 __aicore__ inline void finish_task(VectorUnit&) {}
 

@@ -44,13 +44,16 @@ class VectorUnit {
     signals_.init(pipe);
     polls_.init(pipe);
     loaded_ = pipe->AllocEventID<AscendC::HardEvent::MTE2_S>();
+    for (AscendC::TEventID& arrived : arrived_) arrived = pipe->AllocEventID<AscendC::HardEvent::MTE2_S>();
     computed_ = pipe->AllocEventID<AscendC::HardEvent::V_S>();
     written_.init(pipe);
+    scalars_.init(pipe);
   }
   __aicore__ inline void end() {
     signals_.end();
     polls_.end();
     written_.end();
+    scalars_.end();
   }
 
   __aicore__ inline Floats floats(int32_t i) { return floats_.Get<float>()[i * kPieceFloats]; }
@@ -84,6 +87,15 @@ class VectorUnit {
       default: return refuse();
     }
   }
+  // The same, but of integers as they are.
+  __aicore__ inline void widen_floats(const Floats& to, const Bytes& buffer, int32_t i, int32_t dtype, int32_t count) {
+    if (!is_integer(static_cast<Dtype>(dtype))) return widen(to, buffer, i, dtype, count);
+    AscendC::DataCopy(to, buffer[i * kPieceBytes].ReinterpretCast<float>(), count * element_bytes(dtype) / 4);
+  }
+  __aicore__ inline void narrow_floats(const Bytes& to, int32_t dtype, const Floats& from, int32_t count) {
+    if (!is_integer(static_cast<Dtype>(dtype))) return narrow(to, dtype, from, count);
+    AscendC::DataCopy(to.ReinterpretCast<float>(), from, count * element_bytes(dtype) / 4);
+  }
 
   // A task asks for what there is no body for: nothing of it is stored from here on, and it ends as one of a broken image.
   __aicore__ inline void refuse() { has_refused_ = true; }
@@ -102,6 +114,14 @@ class VectorUnit {
   __aicore__ inline void write(const Rows2d& to, const Piece& piece, const Floats& from, int32_t count) {
     Bytes result = outputs.AllocTensor<uint8_t>();
     narrow(result, to.dtype, from, count);
+    leave(to, piece, result);
+  }
+  __aicore__ inline void write_floats(const Rows2d& to, const Piece& piece, const Floats& from, int32_t count) {
+    Bytes result = outputs.AllocTensor<uint8_t>();
+    narrow_floats(result, to.dtype, from, count);
+    leave(to, piece, result);
+  }
+  __aicore__ inline void leave(const Rows2d& to, const Piece& piece, Bytes& result) {
     outputs.EnQue(result);
     result = outputs.DeQue<uint8_t>();
     store(to, result, piece);
@@ -133,12 +153,17 @@ class VectorUnit {
     AscendC::SetFlag<AscendC::HardEvent::MTE2_S>(loaded_);
     AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(loaded_);
   }
+  // The same of one of several loads that are under way: it is marked once it is asked for, and then waited for.
+  static constexpr int32_t kNumMarks = 4;
+  __aicore__ inline void mark_load(int32_t i) { AscendC::SetFlag<AscendC::HardEvent::MTE2_S>(arrived_[i]); }
+  __aicore__ inline void wait_for_load(int32_t i) { AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(arrived_[i]); }
   __aicore__ inline void wait_for_results() {
     AscendC::SetFlag<AscendC::HardEvent::V_S>(computed_);
     AscendC::WaitFlag<AscendC::HardEvent::V_S>(computed_);
   }
-  // Before copies out of UB read what the scalar unit has written there.
+  // Before copies out of UB read what the scalar unit has written there, or vector instructions do.
   __aicore__ inline void release_to_copies() { written_.pass(); }
+  __aicore__ inline void release_to_vectors() { scalars_.pass(); }
 
   // Loads from here on come after what the scalar unit has seen.
   __aicore__ inline void load_after_poll() { polls_.pass(); }
@@ -175,10 +200,11 @@ class VectorUnit {
   }
 
   AscendC::TBuf<AscendC::TPosition::VECCALC> floats_, entries_, signal_;
-  AscendC::TEventID loaded_, computed_;
+  AscendC::TEventID loaded_, computed_, arrived_[kNumMarks];
   Ring<AscendC::HardEvent::S_MTE3, AscendC::HardEvent::MTE3_S, kNumSignals> signals_;
   Gate<AscendC::HardEvent::S_MTE2, AscendC::HardEvent::MTE2_S> polls_;
   Gate<AscendC::HardEvent::S_MTE3, AscendC::HardEvent::MTE3_S> written_;
+  Gate<AscendC::HardEvent::S_V, AscendC::HardEvent::V_S> scalars_;
   int32_t next_signal_ = 0;
   bool has_refused_ = false;
 };

@@ -94,6 +94,9 @@ void hpmoe_link_close(HpmoeLink* link);
 // Why UCX, whose libraries are in a folder, cannot carry messages of this process; NULL where it can.
 const char* hpmoe_ucx_fault(const char* folder);
 
+// Whether this process has no core to itself: who waits does not keep another one from computing then.
+void hpmoe_link_set_crowded(HpmoeLink* link, int32_t is_crowded);
+
 // A rank's heap, NULL of another machine; parts of the own one: the offset of so many bytes, -1 where there is no more room,
 // and back.
 void* hpmoe_link_heap(HpmoeLink* link, int32_t rank);

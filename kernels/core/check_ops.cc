@@ -306,6 +306,7 @@ class OpChecker {
     const Buffer &out = buffer(op, 0), &in = buffer(op, 1);
     if (out.cols != in.cols || out.dtype != in.dtype || !same_columns(op, 0, 1)) return "a transfer's two rows differ";
     if (is_relayed(op) && !image_.relays_of(op.route)) return "an op is about relays of a route that has none";
+    if (is_relayed(op) && image_.routes[op.route].alignment > 1) return "an op has relays pass on rows of zeros";
     const Buffer& received = goes_back(op) ? in : out;
     const int64_t most = max_rows_of(image_.routes[op.route], image_.header->tile_rows);
     return received.rows == 0 || received.rows >= most ? nullptr : "a transfer's received rows pass their buffer";

@@ -55,8 +55,8 @@ bool is_once_ok(const Image& image, const Route& r) {
   if (r.once_of == -1) return true;
   if (!in_range(r.once_of, static_cast<int32_t>(&r - image.routes))) return false;
   const Route& of = image.routes[r.once_of];
-  return of.once_of == -1 && of.alignment == 1 && r.alignment == 1 && r.num_experts == image.header->ep_size &&
-         r.num_local_experts == 1 && r.top_k == of.top_k && r.tp_size == of.tp_size && r.num_tokens == of.num_tokens &&
+  return of.once_of == -1 && r.alignment == 1 && r.num_experts == image.header->ep_size && r.num_local_experts == 1 &&
+         r.top_k == of.top_k && r.tp_size == of.tp_size && r.num_tokens == of.num_tokens &&
          r.drop_policy == int32_t(DropPolicy::NONE);
 }
 

@@ -64,6 +64,18 @@ struct Frame {
 Frame make_frame(const Image& image, const HpmoeRank* ranks, const std::vector<Routing>& routings, int32_t rank,
                  const Task& task);
 
+// Calls visit(row) for the rows of zeros of the rank's experts in the task of the first unit, which is of tokens wherever
+// any are received.
+template <class Visit>
+void for_each_fan_padding(const Frame& frame, Visit visit) {
+  const Routing& experts = *frame.routing->experts();
+  if (frame.task.row != 0) return;
+  for (int32_t e = 0; e < experts.num_local_experts(); ++e) {
+    const int64_t end = experts.expert_start(frame.rank, e + 1);
+    for (int64_t row = end - experts.padding(frame.rank, e); row < end; ++row) visit(ExpertRow{e, row});
+  }
+}
+
 // Calls visit(received row, rows) for the tokens of a slot of a route to ranks, with the rows that this rank's experts have
 // of them.
 template <class Visit>

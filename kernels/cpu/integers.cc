@@ -2,50 +2,10 @@
 #include "integers.h"
 
 #include "bodies.h"
+#include "core/integer_functions.h"
 
 namespace hpmoe {
 namespace {
-
-// Sums and products wrap around.
-int64_t wrapped(uint64_t value) { return static_cast<int64_t>(value); }
-
-int64_t floor_div(int64_t a, int64_t b) {
-  if (b == 0) return 0;
-  if (b == -1) return wrapped(-static_cast<uint64_t>(a));
-  return a / b - (a % b != 0 && (a % b < 0) != (b < 0));
-}
-
-int64_t remainder(int64_t a, int64_t b) {
-  return b == 0 || b == -1 ? 0 : wrapped(static_cast<uint64_t>(a) - static_cast<uint64_t>(floor_div(a, b)) * b);
-}
-
-// False where there is no such function of integers.
-bool apply(MapCode code, int64_t a, int64_t b, int64_t c, int64_t& out) {
-  const uint64_t ua = a, ub = b;
-  switch (code) {
-    case MapCode::COPY: return out = a, true;
-    case MapCode::NEG: return out = wrapped(-ua), true;
-    case MapCode::RELU: return out = std::max<int64_t>(a, 0), true;
-    case MapCode::ABS: return out = a < 0 ? wrapped(-ua) : a, true;
-    case MapCode::SQUARE: return out = wrapped(ua * ua), true;
-    case MapCode::SIGN: return out = (a > 0) - (a < 0), true;
-    case MapCode::ADD: return out = wrapped(ua + ub), true;
-    case MapCode::SUB: return out = wrapped(ua - ub), true;
-    case MapCode::MUL: return out = wrapped(ua * ub), true;
-    case MapCode::MAXIMUM: return out = std::max(a, b), true;
-    case MapCode::MINIMUM: return out = std::min(a, b), true;
-    case MapCode::FLOOR_DIV: return out = floor_div(a, b), true;
-    case MapCode::REMAINDER: return out = remainder(a, b), true;
-    case MapCode::SELECT: return out = a != 0 ? b : c, true;
-    case MapCode::GREATER: return out = a > b, true;
-    case MapCode::GREATER_EQUAL: return out = a >= b, true;
-    case MapCode::LESS: return out = a < b, true;
-    case MapCode::LESS_EQUAL: return out = a <= b, true;
-    case MapCode::EQUAL: return out = a == b, true;
-    case MapCode::NOT_EQUAL: return out = a != b, true;
-    default: return false;
-  }
-}
 
 // A view of an operand, or of a number that stands in its place and for all elements.
 View operand_view(const Frame& frame, int i) {

@@ -60,13 +60,15 @@ Code fan_in(const Frame& frame) {
   return Code::OK;
 }
 
-// out[r] = in[t] for the rows r that the rank's experts have of the token
+// out[r] = in[t] for the rows r that the rank's experts have of the token, 0 for those of none
 Code fan_out(const Frame& frame) {
   const int64_t bytes = frame.num_cols(0) * element_size(frame.dtype(0));
   for_each_fan(frame, [&](int64_t token, const std::vector<ExpertRow>& rows) {
     const char* const in = frame.element(1, token, frame.first_col(1));
     for (const ExpertRow& to : rows) std::memcpy(frame.element(0, to.row, frame.first_col(0)), in, bytes);
   });
+  for_each_fan_padding(frame,
+                       [&](const ExpertRow& to) { std::memset(frame.element(0, to.row, frame.first_col(0)), 0, bytes); });
   return Code::OK;
 }
 

@@ -29,6 +29,8 @@ void for_each_fan_signal(const Frame& frame, Visit visit) {
   for_each_fan(frame, [&](int64_t, const std::vector<ExpertRow>& rows) {
     for (const ExpertRow& row : rows) slots.push_back(frame.routing->experts()->slot_of(frame.rank, row));
   });
+  for_each_fan_padding(frame,
+                       [&](const ExpertRow& row) { slots.push_back(frame.routing->experts()->slot_of(frame.rank, row)); });
   std::sort(slots.begin(), slots.end());
   for (const Signal& signal : frame.image.signals_of(frame.task)) {
     if (static_cast<Index>(signal.kind) != Index::ENTRY_TILE) continue;

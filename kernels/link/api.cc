@@ -62,6 +62,8 @@ const char* hpmoe_ucx_fault(const char* folder) { return hpmoe::Proxy::ucx_fault
 
 void hpmoe_link_close(HpmoeLink* link) { delete link_of(link); }
 
+void hpmoe_link_set_crowded(HpmoeLink* link, int32_t is_crowded) { link_of(link)->set_crowded(is_crowded != 0); }
+
 void* hpmoe_link_heap(HpmoeLink* link, int32_t rank) {
   return link_of(link)->distant(rank) ? nullptr : link_of(link)->heap(rank).data();
 }

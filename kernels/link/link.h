@@ -55,6 +55,9 @@ class Link {
   void send() const {
     if (proxy_) proxy_->wake();
   }
+  // Whether this process shares each of its cores with another one.
+  bool is_crowded() const { return is_crowded_; }
+  void set_crowded(bool is_crowded) { is_crowded_ = is_crowded; }
   // Where those put.
   Landing& landing() { return landing_; }
   // The meeting that this rank has come to last, or is about to.
@@ -134,6 +137,7 @@ class Link {
   std::unique_ptr<HeapSpace> space_;
 
   enum class Phase { BETWEEN, RECOVERING, MEETING, LAUNCHING } phase_ = Phase::BETWEEN;
+  bool is_crowded_ = false;
   int64_t number_ = 0;  // of the meeting that this rank has come to last, or failed in
   bool has_failed_ = false;  // since it last came to one
   struct {

@@ -35,12 +35,16 @@ class Watchdog {
   // when another thread has failed, or what the link finds.
   template <class Ready>
   Code wait_until(Ready ready) const {
-    for (int i = 0; i < kSpins; ++i) {
+    for (int i = 0; i < num_spins(); ++i) {
       if (ready()) return Code::OK;
       pause_briefly();
     }
+    for (int i = 0; link_ && i < kYields; ++i) {
+      if (ready()) return Code::OK;
+      std::this_thread::yield();
+    }
     int64_t waited = 0, progress = latest_progress(), last = now_ns();
-    for (int64_t looks = 0; !ready(); ++looks) {
+    while (!ready()) {
       if (has_failed_.load(std::memory_order_relaxed)) return Code::ABORTED_PEER;
       if (watch_.is_interrupted()) return Code::INTERRUPTED;
       const int64_t now = now_ns(), latest = latest_progress();
@@ -52,7 +56,7 @@ class Watchdog {
       }
       last = now;
       progress = latest;
-      if (!link_ || looks < kYields) {
+      if (!link_) {
         std::this_thread::yield();
       } else if (const Code code = link_->find_trouble(now); code != Code::OK) {
         return code;
@@ -69,9 +73,9 @@ class Watchdog {
   Code wait_for_threads(Ready ready) const {
     for (int64_t looks = 0; !ready(); ++looks) {
       if (has_failed_.load(std::memory_order_relaxed)) return Code::ABORTED_PEER;
-      if (looks < kSpins) {
+      if (looks < num_spins()) {
         pause_briefly();
-      } else if (!link_ || looks < kSpins + kYields) {
+      } else if (!link_ || looks < num_spins() + kYields) {
         std::this_thread::yield();
       } else if (sleep_until_rung(link_->mine(), kLongestSleep, ready)) {
         return Code::OK;
@@ -81,7 +85,8 @@ class Watchdog {
   }
 
  private:
-  static constexpr int kSpins = 200, kYields = 20;
+  // Who waits on a core that another process is to compute on gives it away at once.
+  static constexpr int kSpins = 200, kSpinsInCrowd = 2, kYields = 20;
   // Of the time between two looks no more than this is waiting: the process may have been stopped, or the machine asleep.
   static constexpr int64_t kLongestLook = 50'000'000;
   // Who does not ring, as it died before it could, is missed for no longer.
@@ -91,6 +96,8 @@ class Watchdog {
     constexpr double kMost = 1e9;  // some thirty years: infinity is a timeout too
     return static_cast<int64_t>((seconds < kMost ? seconds > 0 ? seconds : 0 : kMost) * 1e9);
   }
+
+  int num_spins() const { return link_ && link_->is_crowded() ? kSpinsInCrowd : kSpins; }
 
   static void pause_briefly() {
 #if defined(__x86_64__)

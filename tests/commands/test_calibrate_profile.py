@@ -82,7 +82,7 @@ def test_the_machine_is_a_file_whose_source_is_the_profile(path, found, capsys, 
         assert machine == found.machine.replace(name="op_summary_1")
         constants, before = dict(machine.constants), dict(hpmoe.ascend_a3.constants)
         for f in found.fitted:
-            assert constants[f.name].source.startswith("op_summary_1.csv (20") and constants[f.name].source.endswith(f.by)
+            assert constants[f.name].source == f"op_summary_1.csv, by {f.by}" and constants[f.name].date.startswith("20")
         assert constants["poll_us"] == before["poll_us"]
         assert all(f"# {line}".rstrip() in (tmp_path / file).read_text() for line in shown.splitlines()[:-2])
     assert "hcom_allToAllV_, 3 launches, 600 us: the file does not say its bytes" in shown

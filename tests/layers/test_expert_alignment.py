@@ -31,7 +31,7 @@ def aligned(alignment, **options):
 def run(f, layer, stage="fused", options=None, mesh=None, **calling):
     """Outputs and gradients of all ranks."""
     given = tensors(layer.arguments(**calling))
-    staged = hpmoe.spmd(stages(**(options or {}))[stage](f), Mesh(layer.ep))
+    staged = hpmoe.spmd(stages(**(options or {}))[stage](f), mesh or Mesh(layer.ep))
     lengths = {"num_tokens": layer.num_tokens} if layer.num_tokens else {}
     grads = ms.grad(lambda *a: (staged(*a, **lengths) ** 2).sum(), (0, 2, 3, 4))(*given)
     return [t.asnumpy() for t in (staged(*given, **lengths), *grads)]
@@ -139,6 +139,38 @@ def test_beside_copies_of_experts():
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
+def both(f):
+    return hpmoe.relay_rows(hpmoe.deduplicate_rows(f))
+
+
+@pytest.mark.parametrize("send", [hpmoe.deduplicate_rows, both])
+@pytest.mark.parametrize("name", ["balanced", "four ranks", "one expert", "fewer tokens"])
+@pytest.mark.parametrize("stage", ["plain", "tiles", "blocking", "fused"])
+def test_of_tokens_sent_once(stage, name, send):
+    layer = LAYERS[name]
+    mesh = Mesh(layer.ep, node_size=2)
+    tolerance = 0 if stage in ("blocking", "fused") else 1e-4  # NumPy's products of more rows are rounded otherwise
+    for mine, theirs in zip(*(run(send(aligned(a)), layer, stage, mesh=mesh) for a in (3, 1)), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_of_tokens_sent_once_lie_in_the_same_groups(seed):
+    rng = np.random.default_rng(seed)
+    ep, local, alignment, tile = int(rng.integers(2, 4)), 3, int(rng.integers(2, 7)), int(rng.integers(1, 5))
+    ids, x = ids_of(rng, ep, 6, ep * local, 3), rng.standard_normal((ep, 6, 4)).astype(np.float32)
+
+    def sent(x, ids):
+        return hpmoe.dispatch(x, ids, num_local_experts=local, expert_alignment=alignment)[0]
+    program = hpmoe.trace(sent, Aval((6, 4), "float32"), Aval((6, 3), "int32"), mesh=Mesh(ep))
+    once = hpmoe.deduplicate_rows.apply_to(program)
+    given = [[x[r], ids[r]] for r in range(ep)]
+    want, overlapped = evaluate(program, given), hpmoe.overlap_comm.apply_to(tile_program(once, tile, 3))
+    for outs in (evaluate(once, given), interpret(overlapped, given, seed=seed)):
+        for mine, theirs in zip(outs, want, strict=True):
+            np.testing.assert_array_equal(mine[0], theirs[0])
+
+
 @pytest.mark.parametrize("policy", ["recompute_swiglu", "dispatched_rows"])
 def test_what_is_saved_for_the_backward(policy):
     layer = Layer(T=7)
@@ -188,8 +220,8 @@ def test_other_multiples_are_refused(alignment):
 
 def test_where_it_cannot_be_it_is_refused_by_name():
     avals = [Aval(a.shape[1:], str(a.dtype)) for a in Layer().arguments()]
-    with pytest.raises(ArgumentError, match="deduplicate_rows: expert_alignment of dispatch is 4; it must be 1"):
-        hpmoe.deduplicate_rows(aligned(4)).lower(*avals, mesh=Mesh(2))
+    with pytest.raises(ArgumentError, match="relay_rows: expert_alignment of dispatch is 4; it must be 1"):
+        hpmoe.relay_rows(aligned(4)).lower(*avals, mesh=Mesh(2))
 
 
 def test_it_is_in_the_texts():

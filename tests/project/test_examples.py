@@ -319,12 +319,20 @@ def test_quantised_rows_err_by_their_formats_and_save_bytes(printed):
     """Errors of bfloat16 are of its rounding, those of eight bits larger; half the bytes take about half as long,
     or less where rows on their way back share the links."""
     text = printed("18_quantised_rows.py")
-    rows = {name: [float(x) for x in re.search(rf"^  {name}  +(.*)$", text, re.M).group(1).split()]
-            for name in ("bfloat16 rows", "int8", "float8_e4m3fn", "mxfp8")}
-    assert max(rows["bfloat16 rows"][:5]) < 2.0 ** -7
-    assert all(0.005 < error < 0.1 for name in ("int8", "float8_e4m3fn", "mxfp8") for error in rows[name][:5])
+    w8, fp8, w8a8 = "bfloat16, int8 weights", "bfloat16, fp8 weights", "int8, int8 weights (W8A8)"
+
+    def row(name, text):
+        return [float(x) for x in re.search(rf"^  {re.escape(name)}  +(.*)$", text, re.M).group(1).split()]
+    rows = {name: row(name, text) for name in ("bfloat16 rows", "int8", "float8_e4m3fn", "mxfp8", w8, fp8, w8a8)}
+    exact = rows.pop("bfloat16 rows")
+    assert max(exact[:5]) < 2.0 ** -7 and all(0.005 < error < 0.1 for row in rows.values() for error in row[:5])
+    rows["bfloat16 rows"] = exact
+    assert rows[w8][5:] == rows[fp8][5:] == exact[5:] and rows[w8a8][5:] == rows["int8"][5:]
     out, back = rows["bfloat16 rows"][5:]
     assert rows["int8"][5] == rows["float8_e4m3fn"][5] < rows["mxfp8"][5] < 0.77 * out and rows["int8"][6] == back
+    plain, *given = (row(name, text.split("simulated")[2])
+                     for name in ("bfloat16", "int8 weights (W8)", "int8, rows sent so as well"))
+    assert all(size == plain[0] / 2 and few < plain[1] and many < plain[2] for size, few, many in given)
     simulated = text.split("simulated")[1]
     plain, short = (numbers_after(rf"  {name} +\d+\.\d", simulated)[0] for name in ("bfloat16 rows", "int8"))
     assert 0.35 < short / plain < 0.7

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tomllib
 
 import hpmoe
 from hpmoe import cli
@@ -11,7 +12,7 @@ from hpmoe.cli import main
 from hpmoe.commands.bands import bands, sensitivity, spans
 from hpmoe.commands.layer import Layer, ids_of
 from hpmoe.commands.published_work import Sizes, exchange_us, sent_bytes
-from hpmoe.machines.machine_files import machine_text, preset_names
+from hpmoe.machines.machine_files import FOLDER, KEYS, OPTIONAL, machine_text, preset_names
 from hpmoe.machines.perturbed import at_ends, drawn, uncertain
 from hpmoe.support.errors import ArgumentError
 
@@ -40,12 +41,17 @@ def test_this_cpu_with_measured_bodies_is_written_too(tmp_path):
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_every_number_that_comes_with_hpmoe_has_a_source_and_lies_in_its_range(name):
+def test_every_number_that_comes_with_hpmoe_has_a_source_a_date_and_a_range(name):
+    """In the file too, whose tables are those of a machine like it where it has none."""
     machine = hpmoe.load_machine(name)
-    numbers = {"num_aic", "num_aiv", "matmul_flops_per_us", "link_bytes_per_us", "memory_bytes_per_us", "launch_us"}
-    assert numbers <= set(dict(machine.constants))
+    numbers = {f.name: f.default for f in dataclasses.fields(hpmoe.Machine) if f.type in ("int", "float")}
+    left = set(numbers) - set(dict(machine.constants))
+    assert left <= {field for field in OPTIONAL if getattr(machine, field) == numbers[field]}
     for field, known in machine.constants:
-        assert known.source and known.low <= getattr(machine, field) <= known.high
+        assert len(known.source) > 5 and known.date >= "2023" and known.low <= getattr(machine, field) <= known.high
+        assert known.is_sure or known.low < known.high
+    for field, table in tomllib.loads((FOLDER / f"{name}.toml").read_text()).items():
+        assert not isinstance(table, dict) or set(table) == set(KEYS), field
 
 
 def test_units_are_those_of_the_file(tmp_path):
@@ -63,6 +69,8 @@ def test_units_are_those_of_the_file(tmp_path):
     ('name = "a"\nlike = "ascend_a3"\n[poll_us]\nvalue = 1\nunit = "GB/s"\nsource = "me"', "poll_us.unit is 'GB/s'"),
     ('name = "a"\nlike = "ascend_a3"\n[poll_us]\nvalue = 1\nunit = "us"', "poll_us.source is None"),
     ('name = "a"\nlike = "ascend_a3"\n[poll_us]\nvalue = 1\nunit = "us"\nsource = "me"\nx = 1', "poll_us.x is unknown"),
+    ('name = "a"\nlike = "ascend_a3"\n[poll_us]\nvalue = 1\nunit = "us"\nsource = "me"\ndate = 2026', "date is 2026"),
+    ('name = "a"\nlike = "ascend_a3"\n[poll_us]\nvalue = 1\nunit = "us"\nsource = "me"\ndate = "soon"', "as 2026-11-23"),
     ('name = "a"\nlike = "ascend_a3"\n[poll_us]\nvalue = "1"\nunit = "us"\nsource = "me"', "poll_us.value is '1'"),
     ('name = "a"\nlike = "ascend_a3"\n[poll_us]\nvalue = 1\nunit = "us"\nsource = "me"\nrange = [2, 3]', "in its range"),
     ('name = "a"\nlike = "ascend_a3"\n[poll_us]\nvalue = 1\nunit = "us"\nsource = "me"\nrange = 2', "range is 2"),

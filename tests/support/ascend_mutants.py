@@ -31,6 +31,11 @@ def shown_in(run, *mutants):
 SENT = "AscendC::SetAtomicNone();\n    signals_.set_free(i);"
 
 MUTANTS = (
+    # What is passed by.
+    mutant("a task passed by whose slot has rows", "spare_tasks.h", ("most(num_used(op) - op.first_row, 0) * of_slot",
+                                                                      "most(num_used(op) - op.first_row - 1, 0) * of_slot")),
+    mutant("puts passed by whose slots have rows on another rank", "spare_tasks.h",
+           ("!is_put(opcode_of(op)) || goes_back(op)", "true")),
     # Counters and signals.
     mutant("a dropped signal", "worker.h", ("num_targets(frame, signal)", "num_targets(frame, signal) - 1")),
     mutant("a signal to the wrong rank", "signals.h", (
@@ -185,12 +190,12 @@ MUTANTS = (
     without("entries of the slot before", "routing_tables.h", "part.first_entry += first - part.first_row;"),
     mutant("a core that sorts over another's entries", "prologue_unit.h", ("u < core", "u + 1 < core")),
     mutant("rows placed before all ranks have told where theirs begin", "prologue.h", (
-        "code = on_.wait(kExchanged + source, epoch);", "code = Code::OK;")),
+        "code = wait_for_ranks(2 * epoch - 1);", "code = Code::OK;")),
     *shown_in(
         "ahead",
         mutant("ranks that have told counted together", "prologue.h", ("kExchanged + rank_.args.rank", "kExchanged + 0"),
-               ("code = on_.wait(kExchanged + source, epoch);",
-                "code = on_.wait(kExchanged, epoch * rank_.image.header().ep_size);")),
+               ("code = on_.wait(kExchanged + source, target);",
+                "code = on_.wait(kExchanged, target * rank_.ep_size());")),
     ),
     # Entries that are dropped.
     *shown_in(

@@ -4,7 +4,7 @@ import mindspore as ms
 from error_cases import cases
 from mindspore import Tensor, ops
 
-from hpmoe import Mesh, nn, spmd
+from hpmoe import Aval, Mesh, nn, spmd, tile_partition
 
 X = ops.ones((2, 6, 8))
 TWO_RANKS = {"mesh": Mesh(2)}
@@ -76,6 +76,11 @@ cases("nn", {"a limit of nothing": lambda: nn.clamped_swiglu(0)})
 
 def _axes(in_axes, *args):
     return lambda: spmd(lambda x, w: x * w, Mesh(2), in_axes=in_axes)(*args)
+
+
+cases("warm_up", {
+    "imbalance": lambda: tile_partition(lambda x: x * 2.0).warm_up(Aval((2, 3), "float32"), imbalance=0.5),
+})
 
 
 cases("in_axes", {

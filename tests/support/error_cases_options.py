@@ -35,6 +35,7 @@ cases("no number", {
     "node_size=0": lambda: Mesh(4, node_size=0),
     "workers=2.0": lambda: cpu(2.0),
     "ranks=0": lambda: cpu(ep_size=0),
+    "keep_plans=1": lambda: fuse_persistent(assign_queues(tile_partition(doubled)), keep_plans=1),
     "timeout=nan": lambda: fuse_persistent(assign_queues(tile_partition(doubled)), timeout=float("nan")),
     "replicas=True": lambda: replicate_experts(moe_ffn, loads=[1, 2], replicas=True),
     "expert_alignment=0": lambda: dispatch(array(2, 3), Tensor(np.zeros((2, 1), np.int32)), num_local_experts=1,

@@ -200,7 +200,6 @@ cases("transforms", {
         lambda x, w: x @ w, into={"w": mint.zeros((2, 3)).T}).lower(X, Aval((3, 2), "float32"), direction="backward"),
     "accumulate into another shape": lambda: accumulate_grads(lambda x, w: x @ w, into={"w": array(2, 3)})(
         array(4, 3), array(3, 3)),
-    "padding to send once": lambda: deduplicate_rows(_aligned).lower(X, Aval((4, 1), "int32")),
     "nothing to send once": lambda: deduplicate_rows(doubled).lower(X),
     "nothing to send": lambda: send_rows(doubled, machine=hpmoe.ascend_a2).lower(X),
     "another scheme": lambda: send_rows(moe_ffn, scheme="hierarchical"),

@@ -10,6 +10,7 @@ from tile_words import kind as kind_of, moves_copies, params
 
 from hpmoe.ir import taskflow as tf
 
+ZEROS = -1  # in place of an entry
 TRANSFERS = ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK", "NOTIFY")
 
 
@@ -53,7 +54,8 @@ class Expansion:
         """For each rank {entry: rank} of the entries that stand for a token on a rank, or for a relay in a node, that has
         experts for it."""
         out = [{} for _ in self.ranks]
-        rows = [(entry, source, d) for d in self.ranks for _, source, entry in self.received[plan.once_of][d][0]]
+        rows = [(entry, source, d) for d in self.ranks for _, source, entry in self.received[plan.once_of][d][0]
+                if entry != ZEROS]
         for entry, source, d in sorted(rows):
             to = self.relay(source, d, plan.node_size) if plan.node_size else d
             token = range(entry // plan.top_k * plan.top_k, entry)
@@ -83,17 +85,26 @@ class Expansion:
         return [i for i, (_, source, entry) in enumerate(self.received[plan.once_of][rank][0])
                 if (source, entry // plan.top_k) in wanted]
 
+    def fanned_out(self, rank, op, task):
+        """The rows that a FAN_OUT writes: with the first unit's those that are zeros."""
+        experts = self.received[self.flow.routes[op.domain.route].once_of][rank][0]
+        zeros = [i for i, row in enumerate(experts) if row[2] == ZEROS] if task["row"] == 0 else []
+        return [*self.fan(rank, op.domain.route, self.unit(rank, op, task)), *zeros]
+
     def _receive(self, plan, ids, kept):
-        """For each rank its received rows as (local expert, source rank, entry), and its slots as lists of rows."""
+        """For each rank its received rows as (local expert, source rank, entry), those that fill an expert's up as sent by
+        itself of ZEROS, and its slots as lists of rows."""
         out, places = [], [self._places(plan, ids[source], kept[source], source) for source in self.ranks]
         if plan.once_of >= 0:
             places = [{e: (d, 0) for e, d in mine.items()} for mine in kept]
         for d in self.ranks:
-            rows = sorted((expert, source, entry) for source in self.ranks
+            came = sorted((expert, source, entry) for source in self.ranks
                           for entry, (dest, expert) in places[source].items() if dest == d)
-            slots, start = [], 0
+            rows, slots, start = [], [], 0
             for e in range(plan.num_local_experts):
-                count = sum(row[0] == e for row in rows)
+                rows += (mine := [row for row in came if row[0] == e])
+                rows += [(e, d, ZEROS)] * (-len(mine) % plan.alignment)
+                count = len(rows) - start
                 mine = [(e, list(range(start + i, start + min(i + plan.tile_rows, count))))
                         for i in range(0, count, plan.tile_rows)]
                 before = sum(row[0] == e and row[1] < d for row in rows) // plan.tile_rows
@@ -271,7 +282,8 @@ class Expansion:
             if params(op)[0]:
                 rows, cols = self._own_cols(task, a), None
         else:
-            fan = self.fan(rank, op.domain.route, unit) if a.rows.name == "fan" else None
+            fan = None if a.rows.name != "fan" else self.fanned_out(rank, op, task) if op.opcode == "FAN_OUT" else \
+                self.fan(rank, op.domain.route, unit)
             rows = {"own": unit, "one": [0], "all": range(self._num_rows(rank, a.buffer)), "fan": fan}[a.rows.name]
         return self.cells(rank, a.buffer, rows, cols)
 
@@ -279,12 +291,11 @@ class Expansion:
         out, source = op.operands
         top_k, read, written = self.flow.routes[op.domain.route].top_k, [], {}
         for peer, row, entry in self.moved(rank, op, task):
-            if op.opcode.endswith("BACK"):
-                row_here, row_there = row, entry
-            else:
-                row_here, row_there = entry if source.rows.name == "entries" else entry // top_k, row
-            read.append(row_here)
-            written.setdefault(peer, []).append(row_there)
+            back = op.opcode.endswith("BACK")
+            if entry != ZEROS:
+                read.append(row if back else entry if source.rows.name == "entries" else entry // top_k)
+            if entry != ZEROS or not back:
+                written.setdefault(peer, []).append(entry if back else row)
         there, here = (self._own_cols(task, a) if a.cols.name == "own" and op.cols else None for a in (out, source))
         writes = [self.cells(peer, out.buffer, rows, there) for peer, rows in written.items()]
         return [self.cells(rank, source.buffer, read, here)] if read else [], writes
@@ -381,7 +392,7 @@ class Expansion:
         if kind == tf.ENTRY_TILE:
             assert op.opcode == "FAN_OUT" and signal["amount"] == tf.ROWS
             slots = self.received[self.flow.routes[op.domain.route].once_of][rank][1]
-            for row in self.fan(rank, op.domain.route, unit):
+            for row in self.fanned_out(rank, op, task):
                 add(rank, event + next(s for s, (_, rows) in enumerate(slots) if row in rows), 1)
             return
         place = self.received[op.domain.route][rank][1][task["row"]][0] if kind == tf.SLOT_EXPERT else 0
@@ -401,7 +412,7 @@ class Expansion:
                 owner = rank if op.opcode == "PUT_BACK" else peer
                 place = self.received[op.domain.route][owner][1][task["row"]][0]
             elif kind == tf.ENTRY_TILE:
-                place = entry // plan.top_k // plan.return_tokens
+                place = 0 if entry == ZEROS else entry // plan.top_k // plan.return_tokens
             add(rank if is_local else peer, event + place, 1)
 
     def awaited(self, rank, t, wait):

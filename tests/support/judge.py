@@ -195,7 +195,7 @@ def extent_of(x, rank, extent, index, route):
     if extent in (tf.ENTRIES, tf.TILE_ENTRIES):
         returned = range(index * plan.return_tokens, (index + 1) * plan.return_tokens)
         sent = [entry for r in x.ranks for _, source, entry in x.received[route][r][0] if source == rank]
-        return sum(extent == tf.ENTRIES or entry // plan.top_k in returned for entry in sent)
+        return sum(extent == tf.ENTRIES or max(0, entry) // plan.top_k in returned for entry in sent)
     if extent == tf.RELAYED:
         return sum(x.relayed(route, d, i)[0] == rank for d in x.ranks for i in range(len(x.received[route][d][0])))
     if extent == tf.SLOT:

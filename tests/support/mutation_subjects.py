@@ -40,6 +40,8 @@ SUBJECTS = (
     ("dense_with_bias", DENSE, {"rows": 2, "cols": 2}),
     ("summed_over_tokens", SINGLE, {"rows": 1, "cols": 2, "signal": "expert"}),
     ("deduplicating", PAIRS, {"rows": 1, "cols": 2}),
+    ("aligning", SINGLE, {"rows": 2, "cols": 2}),
+    ("aligning_once", PAIRS, {"rows": 1, "cols": 2}),
     ("quantising", PAIRS, {"rows": 1, "cols": 2}),
     ("replicating", SINGLE, {"rows": 1, "cols": 2, "signal": "expert"}),
 )
@@ -47,7 +49,8 @@ WIDE = Layer(ep=1, T=2, H=3, I=3, E=3, K=2)
 APART = Layer(ep=2, T=1, H=3, I=3, E=4, K=1)
 OTHERS = tuple((name, *rest) for name in (
     *VARIANTS, "dropping", "dropping_the_lightest", "in_capacity", "accumulating", "recomputing", "recomputing_swiglu",
-    "saving_nothing", "deduplicating", "replicating", "replicating_and_accumulating", "bfloat16", "float16") for rest in (
+    "saving_nothing", "deduplicating", "aligning", "aligning_once", "replicating", "replicating_and_accumulating",
+    "bfloat16", "float16") for rest in (
     (WIDE, {"rows": 2, "cols": 2}), (APART, {"rows": 1, "cols": 2, "signal": "expert"})))
 IN_STAGES = (  # full-device kernels one after another, and weight gradients behind what reads the same rows
     ("moe_ffn", PAIRS, {"rows": 1, "cols": 2}, "forward", ("launched", SMALL_NPU, "round_robin")),
@@ -74,6 +77,12 @@ def in_capacity(x, ids, w, up, down):
     return hpmoe.moe_ffn(x, ids, w, up, down, capacity_factor=float(w.shape[0]) * 8)
 
 
+def aligning(x, ids, w, up, down):
+    """Rows of zeros fill those of each expert up to pairs."""
+    rows, route = hpmoe.dispatch(x, ids, num_local_experts=up.shape[0], expert_alignment=2)
+    return hpmoe.combine(hpmoe.grouped_matmul(hpmoe.swiglu(hpmoe.grouped_matmul(rows, up, route)), down, route), route, w)
+
+
 def accumulating(layer):
     local = layer.E // layer.ep
     shapes = {"gate_up_weight": (local, layer.H, 2 * layer.I), "down_weight": (local, layer.I, layer.H)}
@@ -94,6 +103,7 @@ MADE = {"accumulating": accumulating, "replicating": replicating, "recomputing":
         "recomputing_swiglu": saving("recompute_swiglu"), "saving_nothing": saving(lambda eqn: False),
         "quantising": lambda layer: hpmoe.quantize_rows(hpmoe.moe_ffn, backward="quantized"),
         "deduplicating": lambda layer: hpmoe.deduplicate_rows(hpmoe.moe_ffn),
+        "aligning": lambda layer: aligning, "aligning_once": lambda layer: hpmoe.deduplicate_rows(aligning),
         "replicating_and_accumulating": lambda layer: replicating(layer, accumulating(layer))}
 WITH_CAPACITY = {f.__name__: f for f in (dropping, dropping_the_lightest, in_capacity)}
 

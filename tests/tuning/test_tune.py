@@ -233,3 +233,13 @@ def test_the_command(capsys):
     assert "simulated, tried before" in text and "chosen: " + out["reason"] in text
     assert main(["tune", *sizes, "--max_trials=1", "--replicas=1", "--fresh", "--direction=forward"]) == 0
     assert "1 tried" in capsys.readouterr().out
+
+
+def test_rows_are_rounded_only_where_that_is_asked_for():
+    """It changes what is computed. Where links are slow, half the bytes are chosen, and the chain says so."""
+    layer, slow = Layer(ep=2, T=64, H=64, I=8, E=4, K=2), MACHINE.replace(link_bytes_per_us=200.0)
+    assert "quantize_rows" not in tune(args=avals(layer), machine=slow, max_trials=1).settings
+    tuned = tune(args=avals(layer), machine=slow, max_trials=8, space={
+        name: values[:1] for name, values in SPACE.items()} | {"quantize_rows": (None, "int8")})
+    assert tuned.settings["quantize_rows"] == "int8" and tuned.best.us < tuned.trials[0].us
+    assert "quantize_rows" in repr(tuned(moe_ffn))

@@ -99,6 +99,7 @@ void DataCopyPad(const LocalTensor<T>& to, const GlobalTensor<T>& from, const Da
   core.need(false, "DataCopyPad");
   detail::check_blocks(p, "DataCopyPad");
   twin::require(!padding.isPad, "DataCopyPad: the kernel asks for no padding");
+  core.note_copy(int64_t{p.blockCount} * p.blockLen);
   core.work(PIPE_MTE2, "DataCopyPad", [=, &core, since = core.loads_since] {
     const uint32_t padded = detail::round_up(p.blockLen, detail::kBlock), step = padded + p.dstStride * detail::kBlock;
     uint8_t* const out = to.bytes(core, uint64_t{p.blockCount - 1u} * step + padded, "DataCopyPad");
@@ -118,6 +119,11 @@ void DataCopyPad(const GlobalTensor<T>& to, const LocalTensor<T>& from, const Da
   core.need(false, "DataCopyPad");
   detail::check_blocks(p, "DataCopyPad");
   const twin::Atomic atomic = core.atomic;
+  if (atomic == twin::Atomic::ADD_INT32) {
+    core.note_signal(to.GetPhyAddr(), core.global.region_of(to.GetPhyAddr(), sizeof(T), "DataCopyPad").rank != core.rank);
+  } else {
+    core.note_copy(int64_t{p.blockCount} * p.blockLen);
+  }
   core.work(PIPE_MTE3, "DataCopyPad", [=, &core] {
     const uint32_t padded = detail::round_up(p.blockLen, detail::kBlock), step = padded + p.srcStride * detail::kBlock;
     const uint8_t* const in = from.bytes(core, uint64_t{p.blockCount - 1u} * step + padded, "DataCopyPad");

@@ -3,7 +3,10 @@
 
 #include "copies.h"
 #include "cube.h"
+#include "gather.h"
+#include "integers.h"
 #include "queues.h"
+#include "sorting.h"
 #include "sync.h"
 #include "tensors.h"
 #include "vector.h"

@@ -1,0 +1,80 @@
+// Along an axis inside a row of [outer, size, inner] elements: columns picked at a step, or placed among zeros, and sums or
+// maxima.
+#pragma once
+
+#include "reduce_bodies.h"
+
+namespace hpmoe {
+
+// Blocks of elements that go from one row to another: number (o, j) lies at o * far + first + j * near on either side.
+struct AxisBlocks {
+  int32_t outer, count, length;
+  struct Side {
+    int64_t far, first, near;
+
+    __aicore__ inline int64_t at(int32_t o, int32_t j) const { return o * far + first + j * near; }
+  } from, to;
+};
+
+// Elements side by side on both sides are one block.
+__aicore__ inline AxisBlocks axis_blocks(const Frame& frame) {
+  const int32_t* p = frame.op.param;
+  const int64_t size = p[0], inner = p[1], start = p[2] * inner, step = p[3] * inner;
+  const auto outer = static_cast<int32_t>(frame.buffer(0).cols / (size * inner));
+  const int64_t there = frame.buffer(1).cols / (outer * inner);
+  const bool picks = opcode_of(frame.op) == Opcode::PICK;
+  const int64_t count = picks ? size : there;
+  const AxisBlocks::Side dense{count * inner, 0, inner}, stepped{(picks ? there : size) * inner, start, step};
+  AxisBlocks blocks{outer, static_cast<int32_t>(count), static_cast<int32_t>(inner), picks ? stepped : dense,
+                    picks ? dense : stepped};
+  if (p[3] == 1) {
+    blocks.count = 1;
+    blocks.length = static_cast<int32_t>(count * inner);
+  }
+  return blocks;
+}
+
+// What the task's columns have of each block, of all its rows together.
+__aicore__ inline void move_along_axis(VectorUnit& unit, const Frame& frame) {
+  const AxisBlocks blocks = axis_blocks(frame);
+  const Rows2d out = frame.rows(0), in = frame.rows(1);
+  const int64_t size = element_bytes(out.dtype), first_col = frame.task.col, end_col = first_col + frame.task.cols;
+  if (opcode_of(frame.op) == Opcode::PLACE) {
+    clear_rows(unit, out.address, out.row_bytes, frame.unit.rows, static_cast<int32_t>((end_col - first_col) * size));
+    AscendC::PipeBarrier<PIPE_MTE3>();  // what is placed comes after the zeros
+  }
+  for (int32_t o = 0; o < blocks.outer; ++o) {
+    for (int32_t j = 0; j < blocks.count; ++j) {
+      const int64_t to = blocks.to.at(o, j), first = to > first_col ? to : first_col,
+                    end = least(to + blocks.length, end_col);
+      if (first >= end) continue;
+      const uint64_t source = in.address + (blocks.from.at(o, j) + first - to) * size;
+      const uint64_t target = out.address + (first - first_col) * size;
+      pass_rows(unit, {}, frame.unit.rows, static_cast<int32_t>((end - first) * size), {source, in.row_bytes, false, 1, 0},
+                {target, out.row_bytes, false, 1, 0});
+    }
+  }
+}
+
+// Elements that lie side by side are a row of their own; others are the entries of a token.
+__aicore__ inline void reduce_groups(VectorUnit& unit, const Frame& frame) {
+  if (!is_reduction(frame.op.param[0])) return unit.refuse();
+  const bool is_max = static_cast<Reduction>(frame.op.param[0]) == Reduction::MAX;
+  const int32_t size = frame.op.param[1], inner = frame.op.param[2];
+  Rows2d out = frame.rows(0), in = frame.rows(1);
+  const int32_t rows = frame.unit.rows * (out.cols / inner), width = inner == 1 ? size : inner;
+  out.row_bytes = int64_t{inner} * element_bytes(out.dtype);
+  out.cols = inner;
+  in.row_bytes = int64_t{width} * element_bytes(in.dtype);
+  in.cols = width;
+  if (inner == 1) return fold(unit, out, in, rows, is_max);
+  const EntryPieces pieces(rows, inner, size, piece_elements(widest_of(in, out)));
+  if (is_integer(in.dtype)) {
+    ReduceIntegers body{unit, out, in, size, is_max};
+    return run_pieces(unit, pieces, body);
+  }
+  ReduceEntries body{unit, out, in, {}, 0, size, false, is_max};
+  run_pieces(unit, pieces, body);
+}
+
+}  // namespace hpmoe

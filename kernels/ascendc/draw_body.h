@@ -1,0 +1,124 @@
+// Random numbers that a seed and their places decide, as hpmoe/tile_ops/draws.py has them: philox2x32-10 in words of 32
+// bits.
+//
+// A vector core multiplies words and keeps the low bits (CTRL[53] is 0), so the high ones come from products of 16 bits; and
+// it has no exclusive or: what is set in either, less what is set in both.
+#pragma once
+
+#include "vector_unit.h"
+
+namespace hpmoe {
+
+class Draw {
+  using Words = AscendC::LocalTensor<int32_t>;
+
+ public:
+  static constexpr int32_t kAtOnce = kPieceFloats / 2;
+
+  __aicore__ inline Draw(VectorUnit& unit, uint32_t key) : unit_(unit), key_(key) {
+    AscendC::Duplicate(low_half(), 0xFFFF, kAtOnce);
+  }
+
+  // float32 above 0 and below 1 for rows and columns from these on.
+  __aicore__ inline Floats run(int32_t row, int32_t col, const Piece& piece) {
+    count_ = piece.count();
+    for (int32_t r = 0; r < piece.num_rows; ++r) {
+      AscendC::Duplicate(left()[r * piece.pitch], row + r, piece.pitch);
+      AscendC::CreateVecIndex(right()[r * piece.pitch], col, piece.pitch);
+    }
+    AscendC::PipeBarrier<PIPE_V>();
+    uint32_t key = key_;
+    for (int32_t i = 0; i < 10; ++i, key += 0x9E3779B9u) turn(key);
+    const Floats numbers = high().ReinterpretCast<float>();
+    shift(left(), left(), 9);
+    AscendC::Cast(numbers, left(), AscendC::RoundMode::CAST_RINT, count_);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Adds(numbers, numbers, 0.5f, count_);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Muls(numbers, numbers, 1.1920928955078125e-07f, count_);
+    AscendC::PipeBarrier<PIPE_V>();
+    return numbers;
+  }
+
+ private:
+  static constexpr int32_t kHigh = 0xD256, kLow = 0xD193;  // of the multiplier
+
+  __aicore__ inline Words words(int32_t i) { return unit_.words()[i * kAtOnce]; }
+  __aicore__ inline Words left() { return words(0); }
+  __aicore__ inline Words right() { return words(1); }
+  __aicore__ inline Words low() { return words(2); }
+  __aicore__ inline Words high() { return words(3); }
+  __aicore__ inline Words carried() { return words(4); }
+  __aicore__ inline Words work() { return words(5); }
+  __aicore__ inline Words low_half() { return words(6); }
+
+  // The high half of left * multiplier, xor right, xor the key; and its low half.
+  __aicore__ inline void turn(uint32_t key) {
+    AscendC::Duplicate(work(), static_cast<int32_t>(key), count_);
+    mask(low(), left());
+    AscendC::PipeBarrier<PIPE_V>();
+    exclude(right(), right(), work());
+    shift(high(), left(), 16);
+    multiply(carried(), low(), kLow);
+    shift(carried(), carried(), 16);
+    multiply(work(), high(), kLow);
+    add(carried(), carried(), work());
+    mask(work(), carried());
+    multiply(low(), low(), kHigh);
+    add(low(), low(), work());
+    shift(low(), low(), 16);
+    shift(carried(), carried(), 16);
+    multiply(high(), high(), kHigh);
+    add(high(), high(), carried());
+    add(high(), high(), low());
+    multiply(work(), left(), static_cast<int32_t>(0xD256D193u));
+    exclude(left(), high(), right());
+    AscendC::DataCopy(right(), work(), round_up(count_, kLane));
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+  __aicore__ inline void multiply(const Words& to, const Words& a, int32_t factor) {
+    AscendC::Muls(to, a, factor, count_);
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+  __aicore__ inline void add(const Words& to, const Words& a, const Words& b) {
+    AscendC::Add(to, a, b, count_);
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+  __aicore__ inline void shift(const Words& to, const Words& a, uint32_t bits) {
+    AscendC::ShiftRight(to.ReinterpretCast<uint32_t>(), a.ReinterpretCast<uint32_t>(), bits, count_);
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+  __aicore__ inline void mask(const Words& to, const Words& a) {
+    AscendC::And(to.ReinterpretCast<uint16_t>(), a.ReinterpretCast<uint16_t>(), low_half().ReinterpretCast<uint16_t>(),
+                 2 * count_);
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+  // to = a xor b; b and words(7) are free afterwards.
+  __aicore__ inline void exclude(const Words& to, const Words& a, const Words& b) {
+    const Words both = words(7);
+    AscendC::And(both.ReinterpretCast<uint16_t>(), a.ReinterpretCast<uint16_t>(), b.ReinterpretCast<uint16_t>(), 2 * count_);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Or(to.ReinterpretCast<uint16_t>(), a.ReinterpretCast<uint16_t>(), b.ReinterpretCast<uint16_t>(), 2 * count_);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Sub(to, to, both, count_);
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+
+  VectorUnit& unit_;
+  const uint32_t key_;
+  int32_t count_ = 0;
+};
+
+__aicore__ inline void draw(VectorUnit& unit, const Frame& frame) {
+  const Buffer seeds = frame.buffer(1);
+  const AscendC::LocalTensor<int32_t> seed = unit.read_entries(frame.element(1, seeds, 0, frame.first_col(1)), 1);
+  const uint32_t stream = static_cast<uint32_t>(frame.op.param[0]) * 0x85EBCA6Bu;
+  Draw body(unit, static_cast<uint32_t>(seed.GetValue(0)) ^ stream);
+  const Rows2d out = frame.rows(0);
+  for (Pieces pieces(frame.unit.rows, frame.task.cols, Draw::kAtOnce); !pieces.is_done();) {
+    const Piece piece = pieces.next();
+    unit.write(out, piece, body.run(frame.unit.start + piece.row, frame.first_col(0) + piece.col, piece), piece.count());
+  }
+}
+
+}  // namespace hpmoe

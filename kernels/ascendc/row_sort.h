@@ -1,0 +1,197 @@
+// The largest or the smallest elements of each row, in order: of equals the one with the smaller column comes first, and
+// what is no number counts as the largest.
+//
+// Sort32 and MrgSort sort float32 alone, and leave equals in the order in which they stood. So what is no float32 number
+// is sorted digit by digit, the lowest one first: integers by 16 bits at a time, and a row with NaN by its numbers, then by
+// what is one.
+#pragma once
+
+#include "column_bodies.h"
+#include "map_functions.h"
+
+namespace hpmoe {
+
+struct TopK {
+  using Words = AscendC::LocalTensor<int32_t>;
+  static constexpr int32_t kMostCols = kPieceFloats / 2, kList = 32;
+
+  VectorUnit& unit;
+  Rows2d values, ids, x;
+  bool is_largest, has_nan;
+
+  // What stays as it is from row to row.
+  __aicore__ inline void init() {
+    const int32_t lanes = round_up(x.cols, kList);
+    AscendC::CreateVecIndex(columns(), 0, lanes);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Muls(pair_offsets(), columns(), 8, lanes);
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+  __aicore__ inline void load(const Bytes& in, const Piece& piece) { unit.load(in, 0, x, piece); }
+  __aicore__ inline void widen(const Bytes& in, const Piece& piece) {
+    unit.widen_floats(unit.floats(0), in, 0, x.dtype, piece.count());
+  }
+  __aicore__ inline void compute(const Piece& piece) {
+    has_nan = !is_integer(x.dtype) && find_nan(piece);
+    for (int32_t r = 0; r < piece.num_rows; ++r) {
+      const Floats row = unit.floats(0)[r * piece.pitch * most(element_bytes(x.dtype), 4) / 4];
+      sort(row);
+      write(row, piece.row + r);
+    }
+  }
+
+ private:
+  // Of 8 KB each, but for the pairs.
+  __aicore__ inline Floats half(int32_t i, int32_t part) const { return unit.floats(i)[part * kMostCols]; }
+  __aicore__ inline Words work() const { return half(0, 1).ReinterpretCast<int32_t>(); }
+  __aicore__ inline Floats keys() const { return half(1, 0); }
+  __aicore__ inline Words order() const { return half(1, 1).ReinterpretCast<int32_t>(); }
+  __aicore__ inline Words columns() const { return half(4, 0).ReinterpretCast<int32_t>(); }
+  __aicore__ inline Words pair_offsets() const { return half(4, 1).ReinterpretCast<int32_t>(); }
+  __aicore__ inline Floats pairs(int32_t i) const { return unit.floats(2 + i); }
+
+  // Whether there is one anywhere in a piece; what fills rows up does not count.
+  __aicore__ inline bool find_nan(const Piece& piece) {
+    const Floats found = pairs(0), ones = pairs(1), none = keys();
+    AscendC::Duplicate(ones, 1.0f, kMostCols);
+    AscendC::Duplicate(none, 0.0f, kMostCols);
+    AscendC::Duplicate(found, 0.0f, kMostCols);
+    AscendC::PipeBarrier<PIPE_V>();
+    for (int32_t r = 0; r < piece.num_rows; ++r) {
+      const Floats row = unit.floats(0)[r * piece.pitch];
+      choose(AscendC::CMPMODE::EQ, row, row, half(1, 1), none, ones, piece.pitch);
+      AscendC::Max(found, found, half(1, 1), piece.num_cols);
+      AscendC::PipeBarrier<PIPE_V>();
+    }
+    AscendC::ReduceMax(ones, found, none, piece.num_cols, false);
+    unit.wait_for_results();
+    return ones.GetValue(0) > 0.0f;
+  }
+
+  __aicore__ inline int32_t num_digits() const { return is_integer(x.dtype) ? element_bytes(x.dtype) / 2 : has_nan ? 2 : 1; }
+
+  // The columns of a row in order.
+  __aicore__ inline void sort(const Floats& row) {
+    const int32_t lanes = round_up(x.cols, kList);
+    for (int32_t digit = 0; digit < num_digits(); ++digit) {
+      const Floats to = digit == 0 ? keys() : pairs(1);
+      find_keys(row, digit, to, lanes);
+      if (digit > 0) {
+        AscendC::Muls(work(), order(), 4, lanes);
+        AscendC::PipeBarrier<PIPE_V>();
+        AscendC::Gather(keys(), to, work().ReinterpretCast<uint32_t>(), 0, lanes);
+        AscendC::PipeBarrier<PIPE_V>();
+      }
+      const Words so_far = digit == 0 ? columns() : order();
+      AscendC::Sort32(pairs(0), keys(), so_far.ReinterpretCast<uint32_t>(), lanes / kList);
+      AscendC::PipeBarrier<PIPE_V>();
+      const Words sorted = merge(lanes).ReinterpretCast<int32_t>();
+      AscendC::Gather(order(), sorted, pair_offsets().ReinterpretCast<uint32_t>(), 4, lanes);
+      AscendC::PipeBarrier<PIPE_V>();
+    }
+  }
+
+  // What a digit of each element is sorted by, the greatest first; what fills the row up comes last. pairs(0) is free.
+  __aicore__ inline void find_keys(const Floats& row, int32_t digit, const Floats& to, int32_t lanes) {
+    const Floats found = work().ReinterpretCast<float>();
+    is_integer(x.dtype) ? find_digits(row, digit) : find_numbers(row, digit);
+    AscendC::Duplicate(to, -__builtin_inff(), lanes);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Muls(to, found, is_largest ? 1.0f : -1.0f, x.cols);
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+  // Of a zero of either sign a positive one, and of a NaN infinity; then whether it is one.
+  __aicore__ inline void find_numbers(const Floats& row, int32_t digit) {
+    const Floats found = work().ReinterpretCast<float>(), of_number = pairs(0), of_nan = pairs(0)[kMostCols];
+    if (digit == 0) {
+      AscendC::Adds(of_number, row, 0.0f, x.cols);
+    } else {
+      AscendC::Duplicate(of_number, 0.0f, x.cols);
+    }
+    if (!has_nan) {
+      AscendC::PipeBarrier<PIPE_V>();
+      AscendC::Adds(found, of_number, 0.0f, x.cols);
+    } else {
+      AscendC::Duplicate(of_nan, digit == 0 ? __builtin_inff() : 1.0f, round_up(x.cols, 64));
+      choose(AscendC::CMPMODE::EQ, row, row, found, of_number, of_nan, x.cols);
+    }
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+  // 16 bits of each integer, the highest ones with their sign.
+  __aicore__ inline void find_digits(const Floats& row, int32_t digit) {
+    const bool is_high = digit % 2 != 0, is_last = digit + 1 == num_digits();
+    const Words words = pairs(0).ReinterpretCast<int32_t>(), mask = pairs(0)[kMostCols].ReinterpretCast<int32_t>();
+    if (element_bytes(x.dtype) == 8) {
+      AscendC::Gather(words, row.ReinterpretCast<int32_t>(), pair_offsets().ReinterpretCast<uint32_t>(), digit / 2 * 4,
+                      x.cols);
+    } else {
+      AscendC::DataCopy(words, row.ReinterpretCast<int32_t>(), round_up(x.cols, kLane));
+    }
+    AscendC::Duplicate(mask, 0xFFFF, x.cols);
+    AscendC::PipeBarrier<PIPE_V>();
+    if (!is_high) {
+      AscendC::And(words.ReinterpretCast<uint16_t>(), words.ReinterpretCast<uint16_t>(), mask.ReinterpretCast<uint16_t>(),
+                   2 * x.cols);
+    } else if (is_last) {
+      AscendC::ShiftRight(words, words, 16, x.cols);
+    } else {
+      AscendC::ShiftRight(words.ReinterpretCast<uint32_t>(), words.ReinterpretCast<uint32_t>(), 16u, x.cols);
+    }
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Cast(work().ReinterpretCast<float>(), words, AscendC::RoundMode::CAST_RINT, x.cols);
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+
+  // Sorted lists of 32 pairs become one, four at a time.
+  __aicore__ inline Floats merge(int32_t count) {
+    int32_t at = 0;
+    for (int32_t length = kList; length < count; length *= 4, at = 1 - at) {
+      const int32_t fours = count / (4 * length), done = 4 * length * fours;
+      if (fours > 0) merge_lists(pairs(1 - at), pairs(at), length, length, 4, fours);
+      if (done < count) merge_rest(pairs(1 - at)[2 * done], pairs(at)[2 * done], length, count - done);
+      AscendC::PipeBarrier<PIPE_V>();
+    }
+    return pairs(at);
+  }
+  __aicore__ inline void merge_rest(const Floats& to, const Floats& from, int32_t length, int32_t count) {
+    const int32_t num_lists = (count + length - 1) / length;
+    if (num_lists == 1) return AscendC::DataCopy(to, from, 2 * count);
+    merge_lists(to, from, length, count - (num_lists - 1) * length, num_lists, 1);
+  }
+  __aicore__ inline void merge_lists(const Floats& to, const Floats& from, int32_t length, int32_t last, int32_t num_lists,
+                                     int32_t repeats) {
+    uint16_t lengths[4] = {};
+    for (int32_t i = 0; i < num_lists; ++i) lengths[i] = static_cast<uint16_t>(i + 1 < num_lists ? length : last);
+    const int32_t third = num_lists > 2 ? 4 * length : 0, fourth = num_lists > 3 ? 6 * length : 0;
+    AscendC::MrgSort(
+        to, AscendC::MrgSortSrcList<float>(from, from[2 * length], from[third], from[fourth]),
+        AscendC::MrgSort4Info(lengths, false, static_cast<uint16_t>((1 << num_lists) - 1), static_cast<uint16_t>(repeats)));
+  }
+
+  __aicore__ inline void write(const Floats& row, int32_t number) {
+    const Piece piece{number, 0, 1, ids.cols, round_up(ids.cols, kLane)};
+    if (most(element_bytes(x.dtype), element_bytes(values.dtype)) == 8) {
+      const Scalars from{row, x.dtype}, to{keys(), values.dtype};
+      unit.wait_for_results();
+      for (int32_t i = 0; i < ids.cols; ++i) to.set_integer(i, from.integer(order().GetValue(i)));
+      unit.release_to_vectors();
+    } else {
+      AscendC::Muls(work(), order(), 4, ids.cols);
+      AscendC::PipeBarrier<PIPE_V>();
+      AscendC::Gather(keys(), row, work().ReinterpretCast<uint32_t>(), 0, ids.cols);
+      AscendC::PipeBarrier<PIPE_V>();
+    }
+    unit.write_floats(values, piece, keys(), piece.pitch);
+    unit.write_floats(ids, piece, order().ReinterpretCast<float>(), piece.pitch);
+  }
+};
+
+__aicore__ inline void top_k(VectorUnit& unit, const Frame& frame) {
+  TopK body{unit, frame.rows(0), frame.rows(1), frame.rows(2), frame.op.param[0] != 0, false};
+  if (body.x.cols > TopK::kMostCols) return unit.refuse();
+  body.init();
+  const int32_t bytes = most(element_bytes(body.values.dtype), element_bytes(body.x.dtype));
+  run_whole_rows(unit, frame.unit.rows, body.x.cols, bytes, body);
+}
+
+}  // namespace hpmoe
