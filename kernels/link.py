@@ -22,9 +22,19 @@ import numpy as np
 from hpmoe.kernels.cpu_target import runs_for_main_thread
 from hpmoe.kernels.link_errors import At, failed, failed_call
 from hpmoe.kernels.memory import Lease, Pool
-from hpmoe.kernels.native import ABI_VERSION, Failure, Hosts, Rank, Status, Traffic as NativeTraffic, load
+from hpmoe.kernels.native import (
+    ABI_VERSION,
+    Failure,
+    Hosts,
+    Rank,
+    Status,
+    Traffic as NativeTraffic,
+    find_ucx,
+    load,
+    ucx_fault,
+)
 from hpmoe.kernels.protocol import VERSION, Code
-from hpmoe.ranks.link import MESSAGE_BYTES, Traffic, register_link
+from hpmoe.ranks.link import ENGINES, MESSAGE_BYTES, Traffic, register_link
 from hpmoe.ranks.rendezvous import Group
 from hpmoe.support.dtypes import dtype_name, rounded, widen
 from hpmoe.support.errors import LaunchError
@@ -66,19 +76,24 @@ class Link:
         shares_memory: whether all ranks do: they are on one host.
     """
 
-    def __init__(self, group: Group, message_bytes: int = MESSAGE_BYTES, timeout: float = TIMEOUT_S,
-                 heap_bytes: int | None = None):
-        self.message_bytes = message_bytes
+    def __init__(self, group: Group, message_bytes: int = MESSAGE_BYTES, engine: str = ENGINES[0],
+                 timeout: float = TIMEOUT_S, heap_bytes: int | None = None):
+        self.message_bytes, self.engine = message_bytes, engine
         self.rank, self.size, self.timeout, self.exchanges = group.rank, group.size, timeout, 0
         self._names = [member.name for member in group.members]
         cores = sorted(os.sched_getaffinity(0))
-        said = [(ABI_VERSION, VERSION), cores]
+        fault = ucx_fault() if engine == "ucx" and any(group.sockets) else ""
+        said = [(ABI_VERSION, VERSION), cores, (engine, fault)]
         told = [_read_words(data) for data in group.all_gather("a heap", repr(said).encode())]
-        for rank, (version, _) in enumerate(told):
+        for rank, (version, _, (theirs, problem)) in enumerate(told):
             if version != said[0]:
                 raise failed(f"{self._names[rank]} has another version of hpmoe's kernels", rank)
+            if problem:
+                raise failed(f"{self._names[rank]} has no UCX to carry messages: {problem}", rank)
+            if theirs != engine:
+                raise failed(f"{self._names[rank]} has its messages carried by {theirs}, and this rank by {engine}", rank)
         is_here = [not group.sockets or group.sockets[rank] is None for rank in range(self.size)]
-        shared = [theirs for (_, theirs), is_near in zip(told, is_here, strict=True) if is_near]
+        shared = [theirs for (_, theirs, _), is_near in zip(told, is_here, strict=True) if is_near]
         self.shares_memory = all(is_here)
         share = sum(1 / sum(core in theirs for theirs in shared) for core in cores)
         self.num_threads = max(1, int(share))
@@ -109,7 +124,8 @@ class Link:
         if self.shares_memory:
             return None
         sockets = [-1 if each is None else each.detach() for each in group.sockets]
-        return Hosts((ctypes.c_int32 * self.size)(*sockets), group.secret, self.message_bytes)
+        ucx = str(find_ucx()).encode() if self.engine == "ucx" else None
+        return Hosts((ctypes.c_int32 * self.size)(*sockets), group.secret, self.message_bytes, ucx)
 
     def meet(self, what: str, payload: bytes, key: bytes = b"", timeout: float | None = None) -> list[bytes]:
         """What each rank gives. `what` says in words what that is; `key` is the same on all ranks.

@@ -332,3 +332,19 @@ def test_repeated_ids_say_what_computed_them():
 
     with pytest.raises(hpmoe.ArgumentError, match="distinct experts for each token(.|\n)*computed by mul, written at"):
         spmd(fused()(f), Mesh(2))(*tensors(args))
+
+
+@pytest.mark.parametrize("stage, name", [("plain", "equations"), ("tiles", "tasks"), ("queues", "queues"),
+                                         ("fused", "flow")])
+def test_what_each_stage_has_is_said_to_be_of_each(stage, name):
+    args = tensors(arguments(LAYERS["two ranks"]))
+    staged = spmd(stages()[stage](hpmoe.save_for_backward(routed_ffn)), Mesh(2))
+    lowered = staged.lower(*args)
+    with pytest.raises(AttributeError, match=rf"{name} is of each stage: routed_ffn computes its ids, so lower returns 2"):
+        getattr(lowered, name)
+    assert [getattr(stage, name) is not None for stage in lowered] == [True, True]
+    assert (lowered.name, lowered.direction) == ("routed_ffn", "forward") and not hasattr(lowered, "colour")
+    for f in (staged, staged.function):
+        with pytest.raises(AttributeError, match=rf"no attribute '{name}'; it is of the IR that lower returns"):
+            getattr(f, name)
+        assert not hasattr(f, "colour")
