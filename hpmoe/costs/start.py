@@ -1,4 +1,5 @@
-"""What a persistent kernel takes before its first task: its launch, and its prologue, in which rows get their places."""
+"""What a persistent kernel takes besides its tasks: its launch, its prologue, in which rows get their places, and passing by
+tasks of slots that are not needed."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ OF_ENTRY, OF_LIST = 20, 20
 # other: counts out and in, lists out, counters of ranks twice, their entries, targets out, and in six more each time that
 # its scalar unit's cache fetches lines.
 MEETINGS, COPIES = 3, 13
+OF_SPARE = 8  # words of a task of a slot past the last with rows: its own, its template's and its slot's, and where the last is
 
 
 def start_us(flow: tf.Taskflow, machine: Machine) -> float:
@@ -36,6 +38,12 @@ def start_us(flow: tf.Taskflow, machine: Machine) -> float:
         (39, 20)
     """
     return machine.launch_us + prologue_us(flow, machine)
+
+
+def pass_us(machine: Machine) -> float:
+    """Microseconds in which a worker passes by a task of a slot past the last that has rows, without a look at what it waits
+    for; as long as decoding a task where a machine says nothing of its scalar units."""
+    return min(machine.task_us, OF_SPARE * machine.scalar_us) if machine.scalar_us else machine.task_us
 
 
 def prologue_us(flow: tf.Taskflow, machine: Machine) -> float:

@@ -6,6 +6,7 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
+from hpmoe.routing.capacity import MANY_MORE
 from hpmoe.scheduling.rules import rule
 from hpmoe.support.known import known
 
@@ -25,8 +26,15 @@ def is_spread(flow: tf.Taskflow, machine: Machine) -> bool:
     if goes_elsewhere or any(op.primitive.makes_blocks for op in flow.ops):
         return False
     has_runs = all(plan.likely_rows >= RUNS * plan.ep_size * plan.tile_rows for plan in flow.routes)
-    is_uneven = any(plan.likely_rows > UNEVEN * plan.num_tokens * plan.top_k for plan in flow.routes)
-    return has_runs and is_uneven and _weight_bytes(flow) <= machine.l2_bytes
+    return has_runs and any(map(_is_uneven, flow.routes)) and _weight_bytes(flow) <= machine.l2_bytes
+
+
+def _is_uneven(plan: tf.RoutePlan) -> bool:
+    """Whether a plan is for a routing in which a rank gets many more rows than one sends; not where it is for any routing,
+    and takes all rows that it has room for as likely because there could not be many more."""
+    sent, every = plan.num_tokens * plan.top_k, plan.ep_size * plan.num_tokens * min(plan.top_k, plan.num_local_experts)
+    is_for_any = plan.max_rows >= every and every <= MANY_MORE * sent
+    return plan.likely_rows > UNEVEN * sent and not is_for_any
 
 
 def _weight_bytes(flow: tf.Taskflow) -> int:

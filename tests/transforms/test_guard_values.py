@@ -10,6 +10,7 @@ from router_layers import arguments, side_by_side, two_layers
 
 import hpmoe
 from hpmoe import LaunchError, guard_values
+from hpmoe.primitives.guard import LARGEST
 from hpmoe.testing import assert_same
 
 BAD = (np.nan, np.inf, -np.inf, 7.0, -8.0)
@@ -98,6 +99,23 @@ def test_half_precision(dtype):
     f = stages()["fused"](guard_values(lambda x: x * 1.0, fill="mean", of=("x",)))
     assert f(x).astype(ms.float32).asnumpy().tolist() == [[1.0, 1.5, 2.0], [4.0, 3.0, 5.0]]
     assert f(x).dtype == dtype
+
+
+@pytest.mark.parametrize("low, high", [(None, None), (-1.0, 1.0), (0.0, 2.0), (-2.0, -0.0), (0.0, 0.0), (1.001, 1.002),
+                                       (-1.001, 3.3), (-1e-40, 1e-40), (3.0e38, None)])
+def test_every_bfloat16_is_in_a_range_or_not(low, high):
+    """Row by row of neighbours, so that some rows are all inside, and some are cut by an end of the range."""
+    bits = np.arange(1 << 16, dtype=np.uint32) << 16
+    values = bits.view(np.float32)
+    limits = [np.float32(limit) for limit in (-LARGEST if low is None else low, LARGEST if high is None else high)]
+    is_inside = (values >= limits[0]) & (values <= limits[1])
+    counts, x = {}, ms.Tensor(values.reshape(512, 128)).astype(ms.bfloat16)
+    guarded = stages(rows=64, cols=128)["fused"](
+        guard_values(lambda x: x * 1.0, of=("x",), low=low, high=high, fill="zero", counts=counts))
+    out = guarded(x).astype(ms.float32).asnumpy().reshape(-1)
+    assert counts == {"x": int((~is_inside).sum())}
+    normal = np.abs(values) >= np.finfo(np.float32).tiny  # products of the rest may be rounded to zero
+    np.testing.assert_array_equal(out[normal], np.where(is_inside, values, 0)[normal])
 
 
 @pytest.mark.parametrize("fill", ["zero", "mean"])
