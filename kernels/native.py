@@ -15,7 +15,7 @@ from hpmoe.kernels.protocol import Dtype
 from hpmoe.support import loading
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 20
+ABI_VERSION = 21
 
 
 class Rank(ctypes.Structure):
@@ -156,7 +156,7 @@ def load() -> ctypes.CDLL:
         *(ctypes.POINTER(Rank), ctypes.c_int32),
         *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64),  # machine, work, parts
         *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),  # times, released_by, missed, totals
-        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32),  # served, moved, bins
+        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32),  # served, moved, busy, bins
         ctypes.POINTER(Status),
     ]
     launch = [
