@@ -7,7 +7,7 @@ from hpmoe.kernels.token_rows import Entries, _order, collect, sorted_places
 from hpmoe.routing.capacity import heaviest_first, stable_order
 
 
-def check(keys):
+def assert_sorted(keys):
     order = np.full(keys.size, -1, np.int32)
     places = sorted_places(keys, order)
     assert (places[order] == np.arange(keys.size, dtype=np.int32)).all()  # so that each entry comes once
@@ -18,17 +18,17 @@ def check(keys):
 @pytest.mark.parametrize("experts", [1, 2, 255, 256, 257, 1024, 70_000])
 @pytest.mark.parametrize("entries", [1, 1000, 40_000])
 def test_of_every_number_of_experts(entries, experts):
-    check(np.random.default_rng(entries).integers(-1, experts, entries).astype(np.int32))
+    assert_sorted(np.random.default_rng(entries).integers(-1, experts, entries).astype(np.int32))
 
 
 @pytest.mark.parametrize("entries", [2**21, pytest.param(2**24, marks=pytest.mark.slow)])
 def test_of_millions_of_entries_of_a_thousand_experts(entries):
-    check(np.random.default_rng(0).integers(0, 1024, entries, np.int32))
+    assert_sorted(np.random.default_rng(0).integers(0, 1024, entries, np.int32))
 
 
 @pytest.mark.parametrize("keys", [[], [5], [2**31 - 1, -2**31, 0, -1, 2**31 - 1], [7] * 100_000])
 def test_of_odd_keys(keys):
-    check(np.array(keys, np.int32))
+    assert_sorted(np.array(keys, np.int32))
 
 
 @pytest.mark.parametrize("sort", [stable_order, _order])
