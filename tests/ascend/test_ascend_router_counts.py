@@ -8,6 +8,7 @@ from test_ascend_counts import bodies_of_program
 from hpmoe import Aval
 from hpmoe.primitives.columns import add_columns, take_columns
 from hpmoe.primitives.draw import draw
+from hpmoe.primitives.guard import count_and_fill, count_outside
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
 X, IDS = Aval((40, 192), "float32"), Aval((40, 8), "int32")
@@ -29,6 +30,8 @@ def test_bodies_move_what_the_model_charges(name):
 
 
 COUNTED = {"DRAW": (lambda s: draw(s, shape=(40, 192), stream=1), Aval((1,), "int32")), "TOP_K": MOVED["TOP_K"],
+           "COUNT_OUTSIDE": (lambda x: count_outside(x, -3.0, 3.0), X),
+           "COUNT_AND_FILL": (lambda x: count_and_fill(x, -3.0, 3.0, fill="mean")[0], X),
            "TAKE_COLS": (lambda x, i: take_columns(x, i), X, Aval((40, 192), "int32"))}
 
 
@@ -39,7 +42,7 @@ def test_instructions_are_those_that_the_definition_says(name):
     f, *avals = COUNTED[name]
     [body] = [b for b in bodies_of_program(f, *avals, cols=192) if b.op.opcode == name]
     primitive = TilePrimitive.named(name)
-    slow = {"DRAW": 0, "TAKE_COLS": 63, "TOP_K": 3 * 62}[name]
+    slow = {"TAKE_COLS": 63, "TOP_K": 3 * 62}.get(name, 0)
     assert body.vector_bytes / 4 / (40 * 192) == pytest.approx(primitive.npu_passes - slow, rel=0.05)
 
 

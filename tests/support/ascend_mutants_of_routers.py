@@ -1,8 +1,9 @@
-"""Faults of what routers are made of: choices, picks, sums at an index, axes inside rows, draws, integers, remainders."""
+"""Faults of what routers are made of, choices, picks, sums at an index, axes inside rows, draws, integers, remainders, and
+of guards."""
 
 from ascend_mutants import mutant, shown_in, without
 
-MUTANTS_OF_ROUTERS = shown_in(
+ROUTERS = shown_in(
     "router",
     # Choices.
     mutant("a row filled up with zeros", "row_sort.h", ("AscendC::Duplicate(to, -__builtin_inff(), lanes);",
@@ -63,3 +64,18 @@ MUTANTS_OF_ROUTERS = shown_in(
     mutant("a remainder of the other sign", "float_remainder.h", (
         "is_negative(left) != is_negative(divisor) ? float_of(left) + b : float_of(left)", "float_of(left)")),
 )
+
+GUARDS = shown_in(
+    "guarded",
+    mutant("values above a bound that are below it", "guard_bodies.h", ("AscendC::CMPMODE::GE", "AscendC::CMPMODE::LT")),
+    mutant("a bound that nobody looks at", "guard_bodies.h", ("value <= range.high", "true")),
+    mutant("bits of what is found in another order", "guard_bodies.h", ("bits |= 1u << i;", "bits |= 0x80000000u >> i;")),
+    mutant("what is found written before the row that has it", "guard_bodies.h", (
+        "unit.copy_out(found.address + row * found.row_bytes, words().ReinterpretCast<uint8_t>(), 1, found.cols * 4, 0, 0);",
+        "")),
+    mutant("a mean of all", "guard_bodies.h", ("most(values.cols - words().GetValue(0), 1)", "values.cols")),
+    mutant("rows of which what is found is forgotten", "guard_bodies.h", ("counts.GetValue(row * kStep) > 0", "false")),
+    mutant("sums of entries that are not looked at", "guard_bodies.h", ("count_and_fill(unit, frame, 0);", "")),
+)
+
+MUTANTS_OF_ROUTERS = (*ROUTERS, *GUARDS)
