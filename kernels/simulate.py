@@ -8,6 +8,7 @@ from typing import NamedTuple, overload
 
 import numpy as np
 
+from hpmoe.costs.start import pass_us
 from hpmoe.costs.work import WORK, Work
 from hpmoe.ir.stages import Stages
 from hpmoe.ir.taskflow import Taskflow
@@ -34,7 +35,8 @@ class _Machine(ctypes.Structure):
     _fields_ = [(name, ctypes.c_double) for name in (
         "l2_bytes_per_us", "worker_l2_bytes_per_us", "l2_bytes", "memory_bytes_per_us", "worker_memory_bytes_per_us",
         "link_bytes_per_us", "worker_link_bytes_per_us", "node_link_bytes_per_us", "worker_node_link_bytes_per_us",
-        "task_us", "wait_us", "poll_us", "repoll_us", "signal_us", "remote_us", "node_remote_us", "host_cores")] + [
+        "task_us", "wait_us", "pass_us", "poll_us", "repoll_us", "signal_us", "remote_us", "node_remote_us",
+        "host_cores")] + [
             ("node_size", ctypes.c_int64)]
 
 
@@ -203,7 +205,7 @@ def _native_run(flow: Taskflow, machine: Machine, ranks: ctypes.Array, of_tasks:
 def _native(machine: Machine, ep_size: int) -> _Machine:
     values = {name: getattr(machine, name) for name, *_ in _Machine._fields_ if hasattr(machine, name)}
     values["link_bytes_per_us"] = machine.link_rate(ep_size)
-    return _Machine(**values, worker_node_link_bytes_per_us=machine.worker_link_bytes_per_us)
+    return _Machine(**values, pass_us=pass_us(machine), worker_node_link_bytes_per_us=machine.worker_link_bytes_per_us)
 
 
 def _ranks(flow: Taskflow, arrays: list[dict[int, np.ndarray]], lengths: list[int]) -> ctypes.Array:

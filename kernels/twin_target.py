@@ -31,7 +31,7 @@ from hpmoe.support.known import known
 from hpmoe.support.loading import address
 
 COMPILED = Path(__file__).parent / "_twin.so"
-ABI_VERSION = 5
+ABI_VERSION = 6
 FAULT_BYTES = 8192
 LINE_WORDS = 16
 SEEDS = itertools.count()
@@ -44,12 +44,19 @@ class Rank(ctypes.Structure):
         ("num_tokens", ctypes.c_int64), ("begin", ctypes.c_void_p), ("of", ctypes.c_void_p)]
 
 
-class Counts(ctypes.Structure):
-    """What the cores of a launch moved and computed: twin::Counts."""
+class Effort(ctypes.Structure):
+    """What an AIV did, and an estimate of the cycles that it takes for it: twin::Effort."""
 
     _fields_ = [(name, ctypes.c_int64) for name in (
+        "cycles", "scalar_words", "cached_lines", "vector_instructions", "vector_steps", "copies", "waits_for_copies")]
+
+
+class Counts(ctypes.Structure):
+    """What the cores of a launch moved and computed, and the AIV that took longest: twin::Counts."""
+
+    _fields_ = [*[(name, ctypes.c_int64) for name in (
         "gm_to_ub", "ub_to_gm", "gm_to_l1", "l1_to_gm", "l1_to_l0a", "l1_to_l0b", "l0c_to_gm", "cube_flops",
-        "vector_bytes")]
+        "vector_bytes")], ("busiest", Effort)]
 
 
 class Launch(ctypes.Structure):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from hpmoe.ir.avals import RouteAval, as_route
 from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations
-from hpmoe.primitives.dispatch import MOVES, combine_rows, dispatch_rows
+from hpmoe.primitives.dispatch import MOVES, combine_rows, dispatch_rows, routes_moved
 from hpmoe.primitives.entry_weights import dispatch_weights
 from hpmoe.primitives.fan import fan_in, fan_out, route_to_ranks
 from hpmoe.runtime.transform import transform
-from hpmoe.support.errors import TransformError
 
 
 @transform(requires="program", once=True)
@@ -58,9 +57,7 @@ def deduplicate_rows(program: Program) -> Program:
               j:f32[4,2]  = combine i b
           in (j,) : f32[4,2] }
     """
-    is_whole = program.token_rows is None  # a stage before the exchanges has none of them
-    if is_whole and not any(e.primitive in MOVES for e in program.equations):
-        raise TransformError(f"deduplicate_rows: {program.name} has neither dispatch nor combine, so no rows leave a rank")
+    routes_moved("deduplicate_rows", program)
     ranks: dict[Atom, Var] = {}
     return map_equations(program, lambda builder, eqn: _sent_once(builder, eqn, ranks))
 

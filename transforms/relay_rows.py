@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hpmoe.ir.avals import as_route
 from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations
-from hpmoe.primitives.dispatch import MOVES, combine_rows, dispatch_rows
+from hpmoe.primitives.dispatch import MOVES, combine_rows, dispatch_rows, routes_moved
 from hpmoe.primitives.fan import route_to_ranks
 from hpmoe.primitives.relay import relay, relay_back
 from hpmoe.runtime.transform import transform
-from hpmoe.support.errors import TransformError, check_argument
+from hpmoe.support.errors import check_argument
 
 
 @transform(requires="program", once=True)
@@ -38,7 +38,7 @@ def relay_rows(program: Program) -> Program:
 
     Raises:
         TransformError: applied out of order or twice; f has neither dispatch nor combine.
-        ArgumentError: a dispatch has an expert_alignment.
+        ArgumentError: a dispatch has an expert_alignment, and `deduplicate_rows` does not come before.
 
     Example:
         >>> import hpmoe
@@ -60,10 +60,7 @@ def relay_rows(program: Program) -> Program:
               j:f32[4,2]  = combine i b
           in (j,) : f32[4,2] }
     """
-    is_whole = program.token_rows is None  # a stage before the exchanges has none of them
-    if is_whole and not any(e.primitive in MOVES for e in program.equations):
-        raise TransformError(f"relay_rows: {program.name} has neither dispatch nor combine, so no rows leave a rank")
-    for aval in (as_route(e.inputs[1].aval) for e in program.equations if e.primitive in MOVES):
+    for aval in routes_moved("relay_rows", program):
         check_argument(aval.alignment == 1, "relay_rows", "expert_alignment of dispatch", aval.alignment,
                        "1: a row of padding is of no token that could cross to a node")
     experts: dict[Atom, Atom] = {e.outputs[0]: e.inputs[0] for e in program.equations if e.primitive is route_to_ranks}

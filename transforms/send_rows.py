@@ -6,13 +6,12 @@ import functools
 from collections.abc import Mapping
 
 from hpmoe.costs.rank_estimate import estimated_us
-from hpmoe.ir.avals import as_route
 from hpmoe.ir.program import Program
 from hpmoe.machines.machine import Machine
 from hpmoe.machines.presets import cpu
-from hpmoe.primitives.dispatch import MOVES
+from hpmoe.primitives.dispatch import routes_moved
 from hpmoe.runtime.transform import Transform, transform
-from hpmoe.support.errors import TransformError, check_argument, is_name
+from hpmoe.support.errors import check_argument, is_name
 from hpmoe.tiling.tile_program import tile_operations
 from hpmoe.transforms.deduplicate_rows import deduplicate_rows
 from hpmoe.transforms.relay_rows import relay_rows
@@ -52,7 +51,8 @@ def send_rows(program: Program, *, scheme: str = "auto", machine: Machine | None
 
     Raises:
         TransformError: applied out of order or twice; f has neither dispatch nor combine.
-        ArgumentError: an option is none of these; a dispatch has an expert_alignment, which "auto" sends directly.
+        ArgumentError: an option is none of these; a dispatch has an expert_alignment, which no relay passes on
+            unless tokens come to ranks once; "auto" leaves relays out then.
 
     Example:
         >>> import hpmoe
@@ -62,12 +62,10 @@ def send_rows(program: Program, *, scheme: str = "auto", machine: Machine | None
         >>> [sent.lower(*avals, mesh=two_nodes, direction=d).provenance for d in ("forward", "backward")]
         [('relay_rows',), ('send_rows(scheme=auto, machine=ascend_a2)',)]
     """
-    routes = [as_route(e.inputs[1].aval) for e in program.equations if e.primitive in MOVES]
-    if program.token_rows is None and not routes:
-        raise TransformError(f"send_rows: {program.name} has neither dispatch nor combine, so no rows leave a rank")
+    routes = routes_moved("send_rows", program)
     if scheme != "auto":
         return _sent_by(scheme, program)
-    names = ["direct"] if any(route.alignment > 1 for route in routes) else list(SCHEMES)
+    names = ["direct", "rank"] if any(route.alignment > 1 for route in routes) else list(SCHEMES)
     machine = machine or cpu(ep_size=program.ep_size)
     programs = [_sent_by(name, program) for name in names]
     return min(programs, key=functools.partial(_us, machine=machine))

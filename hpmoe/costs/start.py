@@ -1,4 +1,5 @@
-"""What a persistent kernel takes before its first task: its launch, and its prologue, in which rows get their places."""
+"""What a persistent kernel takes besides its tasks: its launch, its prologue, in which rows get their places, and passing by
+tasks of slots that are not needed."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from hpmoe.machines.machine import Machine
 # Words of UB that kernels/ascendc reads and writes by its scalar unit: for each entry that a core counts and sorts, for each
 # expert's list of that, for each expert of each rank whose rows it places, for each event whose threshold it finds.
 OF_ENTRY, OF_LIST, OF_PLACE, OF_EVENT = 20, 20, 11, 30
+OF_SPARE = 8  # of a task of a slot past the last with rows: its word, its template's and its slot, and where the last one is
 MEETINGS = 4  # of all vector workers: when they have counted, sorted, placed rows, set thresholds
 
 
@@ -26,6 +28,12 @@ def start_us(flow: tf.Taskflow, machine: Machine) -> float:
         (159, 20)
     """
     return machine.launch_us + prologue_us(flow, machine)
+
+
+def pass_us(machine: Machine) -> float:
+    """Microseconds in which a worker passes by a task of a slot past the last that has rows, without a look at what it waits
+    for; as long as decoding a task where a machine says nothing of its scalar units."""
+    return min(machine.task_us, OF_SPARE * machine.scalar_us) if machine.scalar_us else machine.task_us
 
 
 def prologue_us(flow: tf.Taskflow, machine: Machine) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from hpmoe.ir.avals import Aval, RouteAval
 from hpmoe.ir.program import Atom, Equation, Program, Var
@@ -49,7 +49,8 @@ class Part:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stages(Generic[Lowered]):
-    """The IR of several stages, in the order they run in; printing shows one after the other.
+    """The IR of several stages, in the order they run in; printing shows one after the other. What IR is asked for beyond
+    these attributes is asked of each stage.
 
     Attributes:
         program: what was cut.
@@ -66,6 +67,20 @@ class Stages(Generic[Lowered]):
     @property
     def provenance(self) -> tuple[str, ...]:
         return self.irs[0].provenance
+
+    @property
+    def name(self) -> str:
+        return self.program.name
+
+    @property
+    def direction(self) -> str:
+        return self.program.direction
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_") or not hasattr(self.irs[0], name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise AttributeError(f"{name} is of each stage: {self.name} computes its ids, so lower returns {len(self)} stages, "
+                             f"one for each launch, as in [stage.{name} for stage in lowered]")
 
     def run(self, inputs: Sequence[Sequence[V]], run: Callable[[Lowered, list[list[V]]], Sequence[Sequence[V]]]
             ) -> list[list[V]]:

@@ -8,7 +8,7 @@ import numpy as np
 from mindspore import Tensor, dtype as ms_dtype, mint
 
 from hpmoe.ir.avals import Aval, RouteAval, as_route, fixed
-from hpmoe.ir.program import Atom, Builder, Equation
+from hpmoe.ir.program import Atom, Builder, Equation, Program
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.elementwise import check_weights, mul
 from hpmoe.primitives.entry_weights import combine_weights, dispatch_weights, of_entries
@@ -21,7 +21,7 @@ from hpmoe.primitives.sending import gather_or_zero, send, send_back, tile_retur
 from hpmoe.primitives.tiler import Tiler
 from hpmoe.routing.capacity import make_capacity
 from hpmoe.routing.routing import Route
-from hpmoe.support.errors import check_argument, is_int
+from hpmoe.support.errors import TransformError, check_argument, is_int
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.tokens import REDUCE
 from hpmoe.tile_ops.transfers import ALL_TO_ALL
@@ -31,6 +31,14 @@ MOST_ALIGNMENT = 65_536  # past it a rank's padding alone may be more rows than 
 dispatch_rows = Primitive("dispatch", collective=True)
 combine_rows = Primitive("combine", collective=True)
 MOVES = (dispatch_rows, combine_rows)
+
+
+def routes_moved(who: str, program: Program) -> list[RouteAval]:
+    """The route of each dispatch and combine; TransformError where there is none, but in a stage before the exchanges."""
+    routes = [as_route(e.inputs[1].aval) for e in program.equations if e.primitive in MOVES]
+    if program.token_rows is None and not routes:
+        raise TransformError(f"{who}: {program.name} has neither dispatch nor combine, so no rows leave a rank")
+    return routes
 
 
 def dispatch(hidden_states: Tensor, topk_ids: Tensor, *, num_local_experts: int, capacity_factor: float | None = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import NoReturn
 
 from hpmoe.ir.stages import AnyIR
 from hpmoe.machines.machine import Mesh
@@ -12,6 +13,7 @@ from hpmoe.runtime.memory import MemoryReport, memory_report
 from hpmoe.runtime.plans import CacheInfo
 from hpmoe.runtime.rank_axes import check_in_axes
 from hpmoe.runtime.running import Runner
+from hpmoe.runtime.staged import attribute_error
 from hpmoe.runtime.staged_function import staged_of
 from hpmoe.runtime.warm_up import IMBALANCE, warm_up
 from hpmoe.support.errors import ArgumentError, check_argument
@@ -57,6 +59,9 @@ class Spmd(Graphed):
 
     def cache_info(self) -> CacheInfo:
         return self._runner.plans.cache_info()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise attribute_error(self, name)
 
     def __repr__(self) -> str:
         return f"spmd of {staged_of(self.function)} on {self.mesh}"

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import AnyIR
+from hpmoe.ir.taskflow import Taskflow
 from hpmoe.runtime.rewrite import Rewrite, name_of
 from hpmoe.runtime.targets import find_target
 from hpmoe.support.errors import TransformError
@@ -93,6 +94,16 @@ class Staged:
 
     def __str__(self) -> str:
         return " of ".join([*map(str, reversed(self.steps)), name_of(self.function)])
+
+
+IR_FIELDS = {f.name for ir in (Program, Taskflow) for f in dataclasses.fields(ir)} | {"flow", "image"}
+
+
+def attribute_error(f: Function, name: str) -> AttributeError:
+    """That a staged callable has no attribute of a name; where its IR has it, how to get that."""
+    text = f"{type(f).__name__!r} object has no attribute {name!r}"
+    advice = f"; it is of the IR that lower returns, as in f.lower(*args).{name}"
+    return AttributeError(text + (advice if name in IR_FIELDS else ""))
 
 
 def signature_of(f: Function) -> inspect.Signature:

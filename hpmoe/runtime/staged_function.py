@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import NoReturn
 
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import AnyIR
@@ -11,7 +12,7 @@ from hpmoe.runtime.graph_mode import Graphed
 from hpmoe.runtime.memory import MemoryReport, memory_report
 from hpmoe.runtime.plans import CacheInfo
 from hpmoe.runtime.running import Runner
-from hpmoe.runtime.staged import Staged
+from hpmoe.runtime.staged import Staged, attribute_error
 from hpmoe.runtime.warm_up import IMBALANCE, warm_up
 from hpmoe.support.trees import Function, PyTree, is_traced
 
@@ -98,6 +99,9 @@ class StagedFunction(Graphed):
     def cache_info(self) -> CacheInfo:
         """Hits, misses, size and bound of the plan cache, as functools.lru_cache gives them."""
         return self._runner.plans.cache_info()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise attribute_error(self, name)
 
     def __repr__(self) -> str:
         return str(self.staged)

@@ -12,6 +12,7 @@ from hpmoe.machines.machine import Machine
 from hpmoe.scheduling.likely_slots import LikelySlots, grids_of, workers_sending
 from hpmoe.scheduling.op_order import op_order
 from hpmoe.scheduling.rules import rule
+from hpmoe.scheduling.spread_slots import is_spread, spread_out
 from hpmoe.scheduling.vector_workers import num_computing
 from hpmoe.support.known import known
 from hpmoe.tile_ops.params import Way
@@ -34,10 +35,13 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, finish: 
         finish: for each slot in which run it is finished, where that is not for the rules to say.
     """
     order = np.arange(flow.num_tasks, dtype=np.int64)
-    grids = []
+    grids, spread = [], finish is None and is_spread(flow, machine)
     for op, tasks, (units, peers, cols) in grids_of(flow):
         grids.append(tasks)
-        if op.domain.is_slots and op.unit == "aic":
+        if spread and op.domain.is_slots and (op.unit == "aic" or op.primitive.is_put):
+            of_unit = peers * cols
+            order[tasks].reshape(units, of_unit)[:] = spread_out(units)[:, None] * of_unit + np.arange(of_unit)
+        elif op.domain.is_slots and op.unit == "aic":
             slots, width = LikelySlots(flow, op.domain.route), _returned_cols(flow, op)
             expert = slots.expert.astype(np.int64)[:, None]
             place = (slots.place - np.arange(units) + slots.round_the_nodes(machine.node_size))[:, None]
@@ -62,7 +66,7 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, finish: 
             first = int(mine.max()) + 1
     _puts_together(flow, machine.node_size, grids, order)
     if not machine.unified:
-        _order_way_back(flow, machine, costs, ranked, order, finish)
+        _order_way_back(flow, machine, costs, ranked, order, _spread_slots if spread else finish)
     _parts_to_relays(flow, order)
     _copies_in_turn(flow, grids, order)
     round_after_round(flow, order)
@@ -172,6 +176,11 @@ def half_by_half(slots: LikelySlots) -> np.ndarray:
 def slot_by_slot(slots: LikelySlots) -> np.ndarray:
     """Each slot is a run."""
     return np.arange(len(slots.place))
+
+
+def _spread_slots(slots: LikelySlots) -> np.ndarray:
+    """Each slot is a run, in the order of `spread_out`."""
+    return spread_out(len(slots.place))
 
 
 def by_quarters(slots: LikelySlots) -> np.ndarray:

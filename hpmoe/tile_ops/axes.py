@@ -12,7 +12,7 @@ from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
 from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.params import AlongAxis, ByGroups, Params, Reduction
-from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
+from hpmoe.tile_ops.tile_primitive import SCALAR_PASSES, Operand, TilePrimitive
 from hpmoe.tile_ops.tokens import same_dtype_fault
 
 WHOLE_ROWS = Operand(cols=(col_modes.ALL,), may_be_integer=True)
@@ -23,7 +23,7 @@ PICK = TilePrimitive("PICK", 28, targets=TARGETS, outputs=(ANY_COLUMNS,), inputs
 PLACE = TilePrimitive("PLACE", 29, targets=TARGETS, outputs=(ANY_COLUMNS,), inputs=(WHOLE_ROWS,),
                       params=AlongAxis, only_moves=True, measured_as="MAP copy")
 GROUP_REDUCE = TilePrimitive("GROUP_REDUCE", 30, targets=TARGETS, outputs=(WHOLE_ROWS,), inputs=(WHOLE_ROWS,),
-                             params=ByGroups, rounds=True, passes=4, measured_as="ROW_REDUCE")
+                             params=ByGroups, rounds=True, passes=4, integer_passes=SCALAR_PASSES, measured_as="ROW_REDUCE")
 
 
 def _axes(frame: Frame[AlongAxis]) -> tuple[np.ndarray, np.ndarray, slice, int]:

@@ -10,20 +10,25 @@ from hpmoe.support.dtypes import INTEGERS
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
 from hpmoe.tile_ops.params import Choice, Params, Running
-from hpmoe.tile_ops.tile_primitive import INTEGER_TARGETS, Operand, TilePrimitive
+from hpmoe.tile_ops.tile_primitive import INTEGER_TARGETS, SCALAR_PASSES, Operand, TilePrimitive
 from hpmoe.tile_ops.tokens import same_dtype_fault
 
 WHOLE = (col_modes.ALL,)
 ANY = Operand(cols=WHOLE, may_be_integer=True)
 IDS = Operand(cols=WHOLE, is_integer=True)
 
+# On an NPU: Sort32 and two of MrgSort at a pair a cycle, 14 instructions of whole vectors; integers by 16 bits at a time.
 TOP_K = TilePrimitive("TOP_K", 23, targets=INTEGER_TARGETS, params=Choice, measured_as="ROW_REDUCE max", passes=16,
-                      outputs=(ANY, IDS), inputs=(ANY,))
-TAKE_COLS = TilePrimitive("TAKE_COLS", 24, targets=INTEGER_TARGETS, measured_as="MAP copy", outputs=(ANY,),
+                      npu_passes=206, integer_passes=420, npu_operand=2, outputs=(ANY, IDS), inputs=(ANY,))
+# Gather of an element a cycle, and 14 instructions of whole vectors, most of which make offsets.
+TAKE_COLS = TilePrimitive("TAKE_COLS", 24, targets=INTEGER_TARGETS, measured_as="MAP copy", npu_passes=78,
+                          integer_passes=78, npu_operand=0, outputs=(ANY,),
                           inputs=(ANY, Operand((row_modes.OWN, row_modes.ONE), WHOLE, may_be_integer=True)))
-ADD_COLS = TilePrimitive("ADD_COLS", 25, targets=INTEGER_TARGETS, measured_as="MAP copy", rounds=True, outputs=(ANY,),
+ADD_COLS = TilePrimitive("ADD_COLS", 25, targets=INTEGER_TARGETS, measured_as="MAP copy", rounds=True,
+                         npu_passes=SCALAR_PASSES, integer_passes=SCALAR_PASSES, npu_operand=2, outputs=(ANY,),
                          inputs=(Operand(cols=WHOLE, may_be_number=True, may_be_integer=True), ANY))
 CUMSUM = TilePrimitive("CUMSUM", 26, targets=INTEGER_TARGETS, params=Running, measured_as="ROW_REDUCE sum", rounds=True,
+                       npu_passes=SCALAR_PASSES, integer_passes=SCALAR_PASSES,
                        outputs=(ANY,), inputs=(ANY,))
 
 

@@ -15,7 +15,7 @@ MULTIPLIER, WEYL = 0xD256D193, 0x9E3779B9  # of philox2x32
 STREAMS = 0x85EBCA6B  # odd, so that a few streams of a seed have keys far apart
 
 DRAW = TilePrimitive("DRAW", 27, targets=INTEGER_TARGETS, domains=(Tiles,), params=Stream, rounds=True,
-                     measured_as="MAP sigmoid", passes=40, outputs=(Operand(),),
+                     measured_as="MAP sigmoid", passes=40, npu_passes=238, npu_operand=0, outputs=(Operand(),),
                      inputs=(Operand((row_modes.ONE,), (col_modes.ONE,), is_integer=True),))
 
 

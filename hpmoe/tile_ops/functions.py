@@ -31,16 +31,17 @@ class Function(Named):
             without; None for a function without gradient.
         result: dtype of what it gives, where that is not that of its inputs.
         passes: how often instructions of an NPU pass over float32 elements; 0 where the bytes moved say enough.
+        npu_passes: the same where an NPU's scalar unit works on element by element.
         commutes: whether the order of its inputs is of no effect.
         targets: those whose kernels have it.
     """
 
     def __init__(self, name: str, number: int, inputs: int, numpy: Callable[..., np.ndarray],
                  grad: Gradient | None = None, *, result: str | None = None, passes: int = 0,
-                 commutes: bool = False, targets: tuple[str, ...] = TARGETS):
+                 npu_passes: int = 0, commutes: bool = False, targets: tuple[str, ...] = TARGETS):
         super().__init__(name, number)
         self.inputs, self.numpy, self.grad, self.result = inputs, numpy, grad, result
-        self.passes, self.commutes, self.targets = passes, commutes, targets
+        self.passes, self.npu_passes, self.commutes, self.targets = passes, npu_passes, commutes, targets
 
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
@@ -121,8 +122,8 @@ EQUAL = Function("equal", 43, 2, np.equal, result="bool", commutes=True)
 NOT_EQUAL = Function("not_equal", 44, 2, np.not_equal, result="bool", commutes=True)
 MAXIMUM = Function("maximum", 37, 2, np.maximum, _choice_grad(GREATER))
 MINIMUM = Function("minimum", 38, 2, np.minimum, _choice_grad(LESS))
-FLOOR_DIV = Function("floor_div", 45, 2, _floor_div)  # of integers 0 where the divisor is
-REMAINDER = Function("remainder", 46, 2, _remainder)  # of the divisor's sign
+FLOOR_DIV = Function("floor_div", 45, 2, _floor_div, npu_passes=3200)  # of integers 0 where the divisor is
+REMAINDER = Function("remainder", 46, 2, _remainder, npu_passes=3200)  # of the divisor's sign
 SELECT = Function("select", 64, 3, np.where, lambda f, g, z, c, x, y: [None, f(SELECT, c, g, 0.0), f(SELECT, c, 0.0, g)])
 # Functions of integers, too, which wrap around where they overflow.
 OF_INTEGERS = frozenset({COPY, NEG, RELU, ABS, SQUARE, SIGN, ADD, SUB, MUL, MAXIMUM, MINIMUM, FLOOR_DIV, REMAINDER, SELECT,

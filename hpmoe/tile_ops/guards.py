@@ -15,6 +15,7 @@ from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Tiles
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
+from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.params import Fill, Filled, Params
 from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
 from hpmoe.tile_ops.tokens import WHOLE_ROWS, choices_fault, sum_choices
@@ -23,15 +24,15 @@ WORD = 32  # bits
 ROW = Operand(cols=(col_modes.ALL,))
 FOUND = Operand(cols=(col_modes.ALL,), is_integer=True)
 LIMIT = Operand(cols=(col_modes.ALL,), may_be_number=True)
-FILL_OUTSIDE = TilePrimitive("FILL_OUTSIDE", 31, targets=("cpu",), params=Filled, measured_as="MAP copy", rounds=True,
+FILL_OUTSIDE = TilePrimitive("FILL_OUTSIDE", 31, targets=TARGETS, params=Filled, measured_as="MAP copy", rounds=True,
                              outputs=(ROW,), inputs=(ROW, FOUND))
-COUNT_OUTSIDE = TilePrimitive("COUNT_OUTSIDE", 32, targets=("cpu",), measured_as="ROW_REDUCE sum", outputs=(ROW,),
-                              inputs=(ROW, LIMIT, LIMIT))
-COUNT_AND_FILL = TilePrimitive("COUNT_AND_FILL", 36, targets=("cpu",), params=Filled, measured_as="MAP copy",
-                               outputs=(ROW, FOUND), inputs=(ROW, LIMIT, LIMIT))
+COUNT_OUTSIDE = TilePrimitive("COUNT_OUTSIDE", 32, targets=TARGETS, measured_as="ROW_REDUCE sum", npu_passes=12,
+                              outputs=(ROW,), inputs=(ROW, LIMIT, LIMIT))
+COUNT_AND_FILL = TilePrimitive("COUNT_AND_FILL", 36, targets=TARGETS, params=Filled, measured_as="MAP copy",
+                               npu_passes=13, npu_operand=2, outputs=(ROW, FOUND), inputs=(ROW, LIMIT, LIMIT))
 REDUCE_AND_FILL = TilePrimitive(
-    "REDUCE_AND_FILL", 37, targets=("cpu",), params=Filled, measured_as="REDUCE", needs_route=True, sums_choices=True,
-    domains=(Tiles,), required=5, outputs=(ROW, FOUND),
+    "REDUCE_AND_FILL", 37, targets=TARGETS, params=Filled, measured_as="REDUCE", npu_passes=13, npu_operand=0,
+    needs_route=True, sums_choices=True, domains=(Tiles,), required=5, outputs=(ROW, FOUND),
     inputs=(Operand((row_modes.ENTRIES,), (col_modes.ALL,)), LIMIT, LIMIT, WHOLE_ROWS))
 
 

@@ -80,6 +80,11 @@ class Params:
         return 0
 
     @property
+    def npu_passes(self) -> int:
+        """The same where an NPU's scalar unit works element by element."""
+        return 0
+
+    @property
     def commutes(self) -> bool:
         """Whether the order of the inputs is of no effect."""
         return False
@@ -113,6 +118,10 @@ class Elementwise(Params):
     @property
     def passes(self) -> int:
         return self.function.passes
+
+    @property
+    def npu_passes(self) -> int:
+        return self.function.npu_passes
 
     @property
     def commutes(self) -> bool:

@@ -13,7 +13,7 @@ from hpmoe.tile_ops.domains import AllRows, Experts
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
 from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.params import ByColumns, Params, Reduction
-from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
+from hpmoe.tile_ops.tile_primitive import SCALAR_PASSES, Operand, TilePrimitive
 
 ONE_COLUMN = Operand(cols=(col_modes.ALL, col_modes.ONE), takes_one_column=True)
 WHOLE_ROWS = Operand(cols=(col_modes.ALL,))
@@ -21,7 +21,7 @@ ANY_ROWS = Operand(cols=(col_modes.ALL,), may_be_integer=True)
 SUMMED = (row_modes.EXPERT, row_modes.ALL)
 
 ROW_REDUCE = TilePrimitive(
-    "ROW_REDUCE", 9, targets=TARGETS, params=ByColumns, rounds=True, passes=4,
+    "ROW_REDUCE", 9, targets=TARGETS, params=ByColumns, rounds=True, passes=4, integer_passes=SCALAR_PASSES,
     outputs=(dataclasses.replace(ONE_COLUMN, may_be_integer=True),),
     inputs=(ANY_ROWS,))
 ROW_DOT = TilePrimitive(
@@ -29,7 +29,7 @@ ROW_DOT = TilePrimitive(
     outputs=(ONE_COLUMN,),
     inputs=(WHOLE_ROWS,) * 2)
 COL_SUM = TilePrimitive(
-    "COL_SUM", 11, targets=TARGETS, sums_rows=True, rounds=True, domains=(Experts, AllRows),
+    "COL_SUM", 11, targets=TARGETS, sums_rows=True, rounds=True, integer_passes=SCALAR_PASSES, domains=(Experts, AllRows),
     outputs=(Operand(may_be_integer=True),),
     inputs=(Operand(SUMMED, by_column=True, is_summed=True, may_be_integer=True),))
 

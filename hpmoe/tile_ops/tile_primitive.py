@@ -19,6 +19,7 @@ B = TypeVar("B", bound=Body[Any])  # of whatever params the operation has
 F = TypeVar("F", bound=Fault[Any])
 
 ROW_DOMAINS = (Once, Tiles, Slots)
+SCALAR_PASSES = 640  # about ten cycles, in each of which a vector instruction works through 64 elements
 INTEGER_TARGETS = ("cpu", "ascend")
 
 
@@ -106,6 +107,9 @@ class TilePrimitive(Named):
         measured_as: the operation whose measured tasks stand for its own.
         only_moves: whether its results are elements of its first input, in their dtype.
         passes: how often instructions of an NPU pass over float32 elements; 0 where the bytes moved say enough.
+        npu_passes: the same of a body that is another one on an NPU than `measured_as` says, over the elements of operand
+            `npu_operand`; an NPU's scalar unit takes SCALAR_PASSES for an element.
+        integer_passes: the same of integers.
         ends_product: whether unfused programs run it in the kernel of the product before it, on the vector units.
         verb: printed instead of the label that its program gave it.
         targets: those whose kernels have a body for it; none where nothing is said.
@@ -118,8 +122,8 @@ class TilePrimitive(Named):
                  params: type[Params] = NoParams, payload: Payload = Payload.NOTHING, way: Way = Way.OUT,
                  is_blocking: bool = False, needs_route: bool = False, sums_rows: bool = False, sums_choices: bool = False,
                  rounds: bool = False, commutes: bool = False, only_moves: bool = False, cost: Cost = Cost.MOVED,
-                 measured_as: str = "", passes: int = 0, ends_product: bool = False, verb: str = "",
-                 targets: tuple[str, ...] = ()):
+                 measured_as: str = "", passes: int = 0, npu_passes: int = 0, npu_operand: int = 1,
+                 integer_passes: int = 0, ends_product: bool = False, verb: str = "", targets: tuple[str, ...] = ()):
         super().__init__(name, number)
         self.outputs, self.inputs = outputs, inputs
         self.required = len(outputs) + len(inputs) if required is None else required
@@ -128,6 +132,7 @@ class TilePrimitive(Named):
         self.sums_choices = sums_choices
         self.rounds, self.commutes, self.cost, self.only_moves = rounds, commutes, cost, only_moves
         self.measured_as, self.passes, self.verb, self.targets = measured_as or name, passes, verb, targets
+        self.npu_passes, self.npu_operand, self.integer_passes = npu_passes, npu_operand, integer_passes
         self.ends_product = ends_product
         self.body: Body[Any] | None = None
         self.fault: Fault[Any] = lambda op, buffers, plan: ""

@@ -4,6 +4,7 @@
 #include "entry_pieces.h"
 #include "map_body.h"
 #include "scalars.h"
+#include "transfer_body.h"
 
 namespace hpmoe {
 
@@ -69,11 +70,22 @@ struct ScalarMap {
   }
 };
 
+__aicore__ inline bool only_moves(const Map& map) {
+  const bool is_whole = !map.is_number[0] && !map.inputs[0].is_column && !map.is_row(0);
+  return map.code == MapCode::COPY && is_whole && map.inputs[0].dtype == map.out.dtype;
+}
+__aicore__ inline void move_rows(VectorUnit& unit, const Map& map, int32_t num_rows, int32_t num_cols) {
+  pass_rows(unit, {}, num_rows, num_cols * element_bytes(map.out.dtype),
+            {map.inputs[0].address, map.inputs[0].row_bytes, false, 1, 0},
+            {map.out.address, map.out.row_bytes, false, 1, 0});
+}
+
 __aicore__ inline void map(VectorUnit& unit, const Frame& frame) {
   if (frame.op.num_operands < 2 || frame.op.num_operands > 1 + kMaxInputs) return unit.refuse();
   Map body = map_of(unit, frame);
   const Pieces pieces(frame.unit.rows, frame.task.cols, piece_elements(body.widest()));
   const bool of_integers = has_integers(frame);
+  if (of_integers && only_moves(body)) return move_rows(unit, body, frame.unit.rows, frame.task.cols);
   if (!of_integers && !is_by_scalars(body.code)) return run_pieces(unit, pieces, body);
   ScalarMap by_scalars{body, of_integers};
   run_pieces(unit, pieces, by_scalars);

@@ -10,9 +10,9 @@ constexpr int32_t kStatusWords = 16;    // a core's status has a line of a scala
 
 // Counters behind those of the events, that the prologue uses; all count up from launch to launch. Cores meet at
 // kCounted once a launch, and once more for each further step that sorting takes. From kExchanged on there is one for each
-// rank, which counts what that rank alone has told: one that is ahead may tell of the next launch before another has told of
-// this one.
-enum PrologueCounter { kCounted, kSorted, kPlaced, kReady, kFailed, kExchanged };
+// rank, which counts what that rank alone has told, twice a launch: one that is ahead may tell of the next launch before
+// another has told of this one.
+enum PrologueCounter { kCounted, kSorted, kReady, kFailed, kExchanged };
 
 constexpr int32_t num_prologue_counters(int32_t ep_size) { return kExchanged + ep_size; }
 

@@ -1,12 +1,15 @@
 // What the AIV cores do before any task: sort the rank's entries by expert, tell the other ranks, place the rows, and
 // set the targets of all events. See tables.h for the letters.
 //
-// The tokens are shared out, a part to each core. Ranks meet once, when each has told all others where its entries begin.
-// The tables of even and odd launches lie apart: a rank that is ahead may fill those of the next launch.
+// All of it is shared out, by experts or tokens, by ranks, and by events. Ranks meet once, when each has told all others
+// where its entries begin. The tables of even and odd launches lie apart: a rank that is ahead may fill those of the next
+// launch.
 #pragma once
 
+#include "gather_sort.h"
 #include "heaviest.h"
 #include "rank_sort.h"
+#include "targets.h"
 
 namespace hpmoe {
 
@@ -20,25 +23,22 @@ class Prologue {
     const int32_t num_routes = rank_.image.header().num_routes, epoch = rank_.args.epoch, all = epoch * rank_.num_aiv;
     if (core_ == 0) leave_units(num_routes);
     Code code = sort_entries(num_routes);
-    if (code == Code::OK) code = on_.meet(kSorted, all);
+    if (waits_for_lists_ && code == Code::OK) code = on_.meet(kSorted, all);
     if (code != Code::OK) return code;
     tell_others(num_routes);
-    if (core_ == 0) {
-      for (int32_t source = 0; source < rank_.image.header().ep_size && code == Code::OK; ++source)
-        code = on_.wait(kExchanged + source, epoch);
-      for (int32_t r = 0; r < num_routes && code == Code::OK; ++r) code = place_rows(r);
-      if (code != Code::OK) return code;
-      on_.signal(kPlaced);
-    }
-    code = on_.wait(kPlaced, epoch);
-    if (code != Code::OK) return code;
-    code = set_targets();
-    return code == Code::OK ? on_.meet(kReady, all) : code;
+    if (!waits_for_lists_) on_.signal(kSorted);
+    if (core_ < rank_.ep_size()) code = on_.wait(kSorted, all);
+    if (code == Code::OK) say_all_is_listed();
+    if (code == Code::OK) code = wait_for_ranks(2 * epoch - 1);
+    for (int32_t r = 0; r < num_routes && code == Code::OK; ++r) code = place_rows(r);
+    if (code == Code::OK) code = Targets(on_).set();
+    if (core_ == 0 && code == Code::OK) code = wait_for_ranks(2 * epoch);
+    if (code == Code::OK) code = on_.meet(kReady, all);
+    on_.unit.load_after_poll();  // the lists of other cores
+    return code;
   }
 
  private:
-  static constexpr int32_t kChunk = 2048;  // targets set at once
-
   // Unit matrices, where copies of experts give back what is added to weights' gradients.
   __aicore__ inline void leave_units(int32_t num_routes) {
     bool has_any = false;
@@ -93,6 +93,8 @@ class Prologue {
     return code;
   }
   __aicore__ inline Code take_by_expert(Step step, int32_t r) {
+    if (is_gathered(r)) return gather(step, r);
+    waits_for_lists_ = true;
     if (step == Step::CHOOSE) {
       Heaviest(on_, r).run();
       return Code::OK;
@@ -101,6 +103,20 @@ class Prologue {
     const bool all = step == Step::COUNT || step == Step::SORT_ALL;
     return step == Step::COUNT || step == Step::COUNT_HEAVIEST ? sort.count(all) : sort.sort(all);
   }
+  __aicore__ inline Code gather(Step step, int32_t r) {
+    GatherSort sort(on_, r, gathered_);
+    if (step == Step::COUNT) {
+      sort.count(is_alone());
+      return Code::OK;
+    }
+    const Code code = sort.sort();
+    waits_for_lists_ = waits_for_lists_ || !sort.keeps_all();
+    return code;
+  }
+  __aicore__ inline bool is_gathered(int32_t r) const {
+    return !is_asked(r) && hpmoe::is_gathered(rank_.image.route(r), rank_.image.header().ep_size);
+  }
+  __aicore__ inline bool is_alone() const { return rank_.image.header().num_routes == 1; }
   __aicore__ inline void take_by_rank(Step step, int32_t r) {
     RankSort sort(on_, r);
     step == Step::COUNT_BY_RANK ? sort.count() : sort.sort();
@@ -113,127 +129,74 @@ class Prologue {
     return asked;
   }
 
-  // Where this rank's entries begin, to every other rank; the ranks are shared out among the cores.
+  // Where this rank's entries begin, to every rank; the ranks are shared out among the cores.
   __aicore__ inline void tell_others(int32_t num_routes) {
-    const Words row = on_.words(0);
     for (int32_t rank = core_; rank < rank_.image.header().ep_size; rank += rank_.num_aiv) {
-      for (int32_t r = 0; r < num_routes; ++r) {
-        const RouteTables tables = rank_.image.tables(r, rank_.num_aiv);
-        const uint64_t mine = on_.word(tables.sent + rank_.args.rank * tables.width);
-        AscendC::PipeBarrier<PIPE_ALL>();
-        on_.read(row, mine, tables.width);
-        AscendC::PipeBarrier<PIPE_ALL>();
-        if (rank != rank_.args.rank) on_.write(address_on(mine, rank), row, tables.width);
-      }
+      for (int32_t r = 0; r < num_routes; ++r) is_gathered(r) ? tell_starts(r, rank) : tell_sent(r, rank);
       AscendC::PipeBarrier<PIPE_ALL>();
-      const int32_t counter = on_.counters.prologue(kExchanged + rank_.args.rank);
-      on_.unit.add_to_counter(address_on(on_.counters.address(counter), rank), 1);
+      signal_to(rank);
     }
   }
-
-  struct Scratch {
-    Words a, b, c, work;
-  };
-
-  // a: entries of all ranks before each expert; b: the same of the ranks before s.
-  __aicore__ inline Code place_rows(int32_t r) {
-    const RouteWords route = rank_.image.route(r);
+  // The second time that a rank hears of this one in a launch: from then on it may read its lists.
+  __aicore__ inline void say_all_is_listed() {
+    for (int32_t other = core_; other < rank_.ep_size(); other += rank_.num_aiv) signal_to(other);
+  }
+  __aicore__ inline void signal_to(int32_t rank) {
+    const int32_t counter = on_.counters.prologue(kExchanged + rank_.args.rank);
+    on_.unit.add_to_counter(address_on(on_.counters.address(counter), rank), 1);
+  }
+  __aicore__ inline Code wait_for_ranks(int32_t target) {
+    Code code = Code::OK;
+    for (int32_t source = 0; source < rank_.ep_size() && code == Code::OK; ++source)
+      code = on_.wait(kExchanged + source, target);
+    return code;
+  }
+  __aicore__ inline void tell_starts(int32_t r, int32_t rank) {
     const RouteTables tables = rank_.image.tables(r, rank_.num_aiv);
-    const Scratch s{on_.words(0), on_.words(tables.width), on_.words(2 * tables.width), on_.words(3 * tables.width)};
-    const int32_t me = rank_.args.rank, ep_size = rank_.image.header().ep_size, mine = me * route.num_local_experts;
+    GatherSort sort(on_, r, gathered_);
+    if (!is_alone()) (void)sort.find_starts();
+    const uint64_t mine = on_.word(tables.sent + rank_.args.rank * tables.width);
+    on_.write(address_on(mine, rank), sort.starts(), rank_.image.route(r).num_experts + 1);
+  }
+  // The first core has written the same of other routes here.
+  __aicore__ inline void tell_sent(int32_t r, int32_t rank) {
+    if (rank == rank_.args.rank) return;
+    const RouteTables tables = rank_.image.tables(r, rank_.num_aiv);
+    const uint64_t mine = on_.word(tables.sent + rank_.args.rank * tables.width);
+    const Words row = on_.words(0);
     AscendC::PipeBarrier<PIPE_ALL>();
-    AscendC::Duplicate(s.a, 0, tables.width);
-    for (int32_t source = 0; source < ep_size; ++source) {
-      AscendC::PipeBarrier<PIPE_ALL>();
-      write_differences(tables.before + source * tables.narrow, s.a, mine, s.work, route.num_local_experts);
-      AscendC::PipeBarrier<PIPE_ALL>();
-      write_differences(tables.own_start + source * tables.narrow, s.a, source * route.num_local_experts, s.work,
-                        route.num_local_experts);
-      if (source == me) write_differences(tables.ahead, s.a, 0, s.b, route.num_local_experts * ep_size);
-      on_.read(s.c, on_.word(tables.sent + source * tables.width), tables.width);
-      AscendC::PipeBarrier<PIPE_ALL>();
-      AscendC::Add(s.a, s.a, s.c, tables.width);
-    }
+    on_.read(row, mine, tables.width);
     AscendC::PipeBarrier<PIPE_ALL>();
-    for (int32_t dest = 0; dest < ep_size; ++dest) {
-      const Code code = place_rows_of(dest, route, tables, s);
-      if (code != Code::OK) return code;
+    on_.write(address_on(mine, rank), row, tables.width);
+  }
+
+  // Where the rows of each rank's experts lie; the ranks are shared out among the cores.
+  __aicore__ inline Code place_rows(int32_t r) {
+    UbWords ub(on_);
+    Placement placement(on_, ub);
+    for (int32_t dest = core_; dest < rank_.ep_size(); dest += rank_.num_aiv) {
+      placement.find(r, dest, true);
+      placement.write();
+      if (dest != rank_.me()) continue;
+      const RouteWords route = rank_.image.route(r);
+      const int32_t row = placement.received(), slot = placement.num_slots();
+      const int32_t holds = route.max_rows > 0 ? route.max_rows : route.num_slots * rank_.tile_rows();
+      const bool too_many_slots = slot > route.num_slots;
+      if (!too_many_slots && row <= holds) continue;
+      status_.value = too_many_slots ? slot : row;
+      status_.threshold = too_many_slots ? route.num_slots : holds;
+      return Code::SLOT_OVERFLOW;
     }
     return Code::OK;
-  }
-  // to[e] = sums[first + e + 1] - sums[first + e]
-  __aicore__ inline void write_differences(int32_t to, const Words& sums, int32_t first, const Words& work, int32_t count) {
-    for (int32_t e = 0; e < count; ++e) work.SetValue(e, sums.GetValue(first + e + 1) - sums.GetValue(first + e));
-    on_.publish();
-    on_.write(on_.word(to), work, count);
-  }
-  __aicore__ inline Code place_rows_of(int32_t dest, const RouteWords& route, const RouteTables& tables, const Scratch& s) {
-    const int32_t tile_rows = rank_.image.header().tile_rows, experts = route.num_local_experts;
-    int32_t row = 0, slot = 0;
-    AscendC::PipeBarrier<PIPE_ALL>();
-    for (int32_t e = 0; e <= experts; ++e) {
-      s.b.SetValue(e, row);
-      s.c.SetValue(e, slot);
-      if (e == experts) break;
-      const int32_t entries = s.a.GetValue(dest * experts + e + 1) - s.a.GetValue(dest * experts + e);
-      const int32_t rows = round_up(entries, route.alignment);
-      row += rows;
-      slot += (rows + tile_rows - 1) / tile_rows;
-    }
-    on_.publish();
-    on_.write(on_.word(tables.expert_start + dest * tables.narrow), s.b, experts + 1);
-    on_.write(on_.word(tables.slot_start + dest * tables.narrow), s.c, experts + 1);
-    const int32_t holds = route.max_rows > 0 ? route.max_rows : route.num_slots * tile_rows;
-    const bool too_many_slots = slot > route.num_slots;
-    if (dest != rank_.args.rank || (!too_many_slots && row <= holds)) return Code::OK;
-    status_.value = too_many_slots ? slot : row;
-    status_.threshold = too_many_slots ? route.num_slots : holds;
-    return Code::SLOT_OVERFLOW;
-  }
-
-  // Each event's target grows by its threshold; the events are shared out among the cores, by lines of 64 bytes.
-  // BAD_IMAGE where one counts what this kernel does not know.
-  __aicore__ inline Code set_targets() {
-    const int32_t num_events = rank_.image.header().num_events;
-    const int32_t part = in_lines((num_events + rank_.num_aiv - 1) / rank_.num_aiv);
-    const int32_t last = least((core_ + 1) * part, num_events);
-    const Words targets = on_.words(0);
-    for (int32_t begin = core_ * part; begin < last; begin += kChunk) {
-      const int32_t count = least(kChunk, last - begin);
-      const uint64_t address = rank_.args.targets + static_cast<uint64_t>(begin) * 4;
-      AscendC::PipeBarrier<PIPE_ALL>();
-      on_.read(targets, address, count);
-      on_.unit.wait_for_loads();
-      for (int32_t i = 0, run = 0; i < count; ++i) {
-        while (rank_.image.end_of_run(run) <= begin + i) ++run;
-        targets.SetValue(i, targets.GetValue(i) + threshold(rank_.image.event_run(run), begin + i));
-        if (on_.unit.has_refused() && status_.event < 0) status_.event = begin + i;
-      }
-      on_.publish();
-      on_.write(address, targets, count);
-    }
-    return on_.unit.has_refused() ? Code::BAD_IMAGE : Code::OK;
-  }
-
-  __aicore__ inline int32_t threshold(const EventRun& run, int32_t event) {
-    const int32_t index = run.index + event - run.first;
-    const bool is_routed = run.route >= 0;
-    if (is_routed && run.route != last_route_) {
-      routing_.init(rank_.image, run.route, rank_.num_aiv, rank_.args);
-      last_route_ = run.route;
-    }
-    const auto extent = static_cast<int32_t>(find_extent<Unit>(rank_, run, index, is_routed ? &routing_ : nullptr));
-    if (extent != kUnknownExtent) return run.mult * extent;
-    on_.unit.refuse();
-    return 0;
   }
 
   const RankView& rank_;
   const int32_t core_;
   Status& status_;
   PrologueUnit on_;
-  RoutingTables routing_;
-  int32_t last_route_ = -1, num_met_ = 0;
+  int32_t num_met_ = 0;
+  Gathered gathered_{0, 0, false};
+  bool waits_for_lists_ = false;  // before other ranks are told
 };
 
 }  // namespace hpmoe

@@ -52,12 +52,14 @@ struct ReduceEntries {
   }
 };
 
-__aicore__ inline void reduce_entries(VectorUnit& unit, const Frame& frame) {
+// Of operands of these numbers; of one more than there are, no weights.
+__aicore__ inline void reduce_entries(VectorUnit& unit, const Frame& frame, int32_t entries = 1, int32_t of_weights = 2) {
   const int32_t top_k = frame.routing.route().top_k;
-  const bool is_weighted = frame.op.num_operands > 2;
-  const Buffer from = frame.buffer(1);
-  const Rows2d out = frame.rows(0), weights = is_weighted ? frame.rows(2) : Rows2d{};
-  const Rows2d in{frame.element(1, from, static_cast<int64_t>(frame.unit.start) * top_k, frame.first_col(1)),
+  const bool is_weighted = frame.op.num_operands > of_weights;
+  const Buffer from = frame.buffer(entries);
+  const Rows2d out = frame.rows(0), weights = is_weighted ? frame.rows(of_weights) : Rows2d{};
+  const int64_t first = static_cast<int64_t>(frame.unit.start) * top_k;
+  const Rows2d in{frame.element(entries, from, first, frame.first_col(entries)),
                   static_cast<int64_t>(from.cols) * element_bytes(from.dtype), from.dtype, out.cols, false};
   const int32_t widest = most(most(element_bytes(out.dtype), element_bytes(in.dtype)), element_bytes(weights.dtype));
   const uint64_t chosen = frame.routing.keeps_all() ? 0 : chosen_from(frame, frame.unit.start);

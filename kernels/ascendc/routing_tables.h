@@ -61,6 +61,11 @@ class RoutingTables {
   __aicore__ inline int32_t sent_to_expert(int32_t source, int32_t dest, int32_t expert) const {
     return entries_for(source, dest, expert, expert + 1) + (source == dest ? padding_of(expert) : 0);
   }
+  // Without the rows of zeros that count as sent to itself.
+  __aicore__ inline int32_t entries_for(int32_t source, int32_t dest, int32_t first, int32_t last) const {
+    const int32_t e = dest * route_.num_local_experts;
+    return at(tables_.sent, source, tables_.width, e + last) - at(tables_.sent, source, tables_.width, e + first);
+  }
 
   // Whether every entry of this rank's tokens is sent.
   __aicore__ inline bool keeps_all() const { return all_kept_entries(rank_, num_tokens_) == num_tokens_ * route_.top_k; }
@@ -91,6 +96,10 @@ class RoutingTables {
            entries_for(last, rank_, expert, expert + 1);
   }
 
+  // Slots of a rank up to the last that has rows.
+  __aicore__ inline int32_t num_used_slots(int32_t rank) const {
+    return at(tables_.slot_start, rank, tables_.narrow, route_.num_local_experts);
+  }
   __aicore__ inline Unit slot(int32_t rank, int32_t index) const {
     const int32_t last = route_.num_local_experts;
     int32_t e = 0;
@@ -185,10 +194,6 @@ class RoutingTables {
       }
     }
     return {-1, -1, -1};
-  }
-  __aicore__ inline int32_t entries_for(int32_t source, int32_t dest, int32_t first, int32_t last) const {
-    const int32_t e = dest * route_.num_local_experts;
-    return at(tables_.sent, source, tables_.width, e + last) - at(tables_.sent, source, tables_.width, e + first);
   }
   __aicore__ inline int32_t at(int32_t table, int32_t row, int32_t width, int32_t i) const {
     return words_.GetValue(table + row * width + i);

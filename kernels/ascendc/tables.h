@@ -23,23 +23,23 @@ constexpr int32_t kUnitBfloat16 = 0, kUnitFloat16 = 128, kUnitFloat32 = 256, kUn
 HPMOE_DEVICE inline int32_t in_lines(int32_t words) { return (words + 15) / 16 * 16; }
 
 struct RouteTables {
-  int32_t shares;        // [V][width] entries of each expert in the part of the tokens that an AIV sorts
-  int32_t entries;       // [T * K] this rank's entries that are kept, sorted stably by the local expert of a rank
-  int32_t sent;          // [R][width] sent[s][e]: entries of rank s for local experts before e, counted over all ranks
+  int32_t shares;  // [V][width] entries of each expert in an AIV's part of the tokens, or [width] in all (gather_sort.h)
+  int32_t entries;  // [T * K] this rank's entries that are kept, sorted stably by the local expert of a rank
+  int32_t sent;  // [R][width] sent[s][e]: entries of rank s for local experts before e, counted over all ranks
   int32_t expert_start;  // [R][narrow] first received row of each expert of a rank
-  int32_t slot_start;    // [R][narrow] first slot of each expert of a rank
-  int32_t own_start;     // [R][narrow] rows of each expert of a rank that come from ranks before that rank
-  int32_t before;        // [R][narrow] rows of each of this rank's experts that come from ranks before s
-  int32_t ahead;         // [width] rows of each local expert that come from ranks before this one
-  int32_t chosen;        // [T * K] each entry's local expert, counted over all ranks, or -1 where it is not kept,
-  int32_t place;         // [T * K] and its place among this rank's entries for it; not filled where all are kept, unless
-                         // a route to ranks asks
-  int32_t dropped;       // [width] entries that each expert has no capacity for
-  int32_t lightest;      // [width] DropPolicy::PROBS: the key of each expert's lightest entry that is kept,
-  int32_t last;          // [width] and the last entry of that key that is
-  int32_t fan_shares;    // [V][width] of a route to ranks: what `shares` is, counted by the rows of experts
-  int32_t fan_start;     // [T * K + 1] where in `fans` the experts of each of `entries` begin
-  int32_t fans;          // [T * K][2] local expert, and place among this rank's entries for it
+  int32_t slot_start;  // [R][narrow] first slot of each expert of a rank
+  int32_t own_start;  // [R][narrow] rows of each expert of a rank that come from ranks before that rank
+  int32_t before;  // [R][narrow] rows of each of this rank's experts that come from ranks before s
+  int32_t ahead;  // [width] rows of each local expert that come from ranks before this one
+  int32_t chosen;  // [T * K] each entry's local expert, counted over all ranks, or -1 where it is not kept,
+  int32_t place;  // [T * K] and its place among this rank's entries for it; not filled where all are kept, unless
+                  // a route to ranks asks
+  int32_t dropped;  // [width] entries that each expert has no capacity for
+  int32_t lightest;  // [width] DropPolicy::PROBS: the key of each expert's lightest entry that is kept,
+  int32_t last;  // [width] and the last entry of that key that is
+  int32_t fan_shares;  // [V][width] of a route to ranks: what `shares` is, counted by the rows of experts
+  int32_t fan_start;  // [T * K + 1] where in `fans` the experts of each of `entries` begin
+  int32_t fans;  // [T * K][2] local expert, and place among this rank's entries for it
   int32_t width, narrow, end;
 };
 

@@ -6,7 +6,9 @@
 #include "counters.h"
 #include "draw_body.h"
 #include "fan_bodies.h"
+#include "guard_bodies.h"
 #include "matmul_bodies.h"
+#include "quantized_bodies.h"
 #include "reduce_bodies.h"
 #include "row_sort.h"
 #include "swiglu_bodies.h"
@@ -18,6 +20,10 @@ namespace hpmoe {
 // A task of an AIC: its first rows may come into L1 while the task before it ends. BAD_IMAGE where it has no body here.
 __aicore__ inline Code begin_task(CubeUnit& unit, const Frame& frame) {
   const auto opcode = opcode_of(frame.op);
+  if (opcode == Opcode::GMM_INT8 && can_multiply_int8(frame)) {
+    unit.begin(gmm_int8(frame));
+    return Code::OK;
+  }
   if ((opcode != Opcode::GMM && opcode != Opcode::WGRAD) || !can_multiply(frame)) return Code::BAD_IMAGE;
   unit.begin(opcode == Opcode::GMM ? gmm(frame) : wgrad(frame));
   return Code::OK;
@@ -61,7 +67,14 @@ __aicore__ inline Code run_task(VectorUnit& unit, const Frame& frame) {
     case Opcode::CUMSUM: cumsum(unit, frame); break;
     case Opcode::TAKE_COLS: code = take_cols(unit, frame); break;
     case Opcode::TOP_K: top_k(unit, frame); break;
+    case Opcode::COUNT_OUTSIDE: count_outside(unit, frame); break;
+    case Opcode::COUNT_AND_FILL: count_and_fill(unit, frame, 2); break;
+    case Opcode::REDUCE_AND_FILL: reduce_and_fill(unit, frame); break;
+    case Opcode::FILL_OUTSIDE: fill_outside(unit, frame); break;
     case Opcode::DRAW: draw(unit, frame); break;
+    case Opcode::QUANTIZE: quantize(unit, frame); break;
+    case Opcode::DEQUANTIZE: dequantize(unit, frame); break;
+    case Opcode::RESCALE: rescale(unit, frame); break;
     case Opcode::GATHER: code = gather(unit, frame); break;
     case Opcode::NOTIFY: break;  // only signals
     default: unit.refuse();

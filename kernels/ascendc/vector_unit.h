@@ -44,6 +44,7 @@ class VectorUnit {
     signals_.init(pipe);
     polls_.init(pipe);
     loaded_ = pipe->AllocEventID<AscendC::HardEvent::MTE2_S>();
+    for (AscendC::TEventID& arrived : arrived_) arrived = pipe->AllocEventID<AscendC::HardEvent::MTE2_S>();
     computed_ = pipe->AllocEventID<AscendC::HardEvent::V_S>();
     written_.init(pipe);
     scalars_.init(pipe);
@@ -152,6 +153,10 @@ class VectorUnit {
     AscendC::SetFlag<AscendC::HardEvent::MTE2_S>(loaded_);
     AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(loaded_);
   }
+  // The same of one of several loads that are under way: it is marked once it is asked for, and then waited for.
+  static constexpr int32_t kNumMarks = 4;
+  __aicore__ inline void mark_load(int32_t i) { AscendC::SetFlag<AscendC::HardEvent::MTE2_S>(arrived_[i]); }
+  __aicore__ inline void wait_for_load(int32_t i) { AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(arrived_[i]); }
   __aicore__ inline void wait_for_results() {
     AscendC::SetFlag<AscendC::HardEvent::V_S>(computed_);
     AscendC::WaitFlag<AscendC::HardEvent::V_S>(computed_);
@@ -195,7 +200,7 @@ class VectorUnit {
   }
 
   AscendC::TBuf<AscendC::TPosition::VECCALC> floats_, entries_, signal_;
-  AscendC::TEventID loaded_, computed_;
+  AscendC::TEventID loaded_, computed_, arrived_[kNumMarks];
   Ring<AscendC::HardEvent::S_MTE3, AscendC::HardEvent::MTE3_S, kNumSignals> signals_;
   Gate<AscendC::HardEvent::S_MTE2, AscendC::HardEvent::MTE2_S> polls_;
   Gate<AscendC::HardEvent::S_MTE3, AscendC::HardEvent::MTE3_S> written_;

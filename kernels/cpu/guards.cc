@@ -32,11 +32,38 @@ int32_t num_inside(int64_t n, const uint16_t* x, float low, float high) {
   return inside;
 }
 
+// The bits of a bfloat16 as a number that is the larger the larger it is: -1 for -0, and NaN beyond both infinities.
+HPMOE_INLINE int16_t in_order(uint16_t bits) {
+  return static_cast<int16_t>(bits ^ (static_cast<int16_t>(bits) >> 15 & 0x7fff));
+}
+
+// That of the largest bfloat16 which is not above a number; of the smallest which is not below it.
+int16_t last_in_order(float high) {
+  const auto bits = bits_as<uint32_t>(high == 0.0f ? 0.0f : high);
+  const bool is_cut_upwards = bits >> 31 && (bits & 0xffff);
+  return in_order(static_cast<uint16_t>((bits >> 16) + is_cut_upwards));
+}
+int16_t first_in_order(float low) { return static_cast<int16_t>(-1 - last_in_order(-low)); }
+
+// Whether all are between two in order: 32 at a time, which takes half as long as to count them as float32.
+HPMOE_MULTIVERSION
+bool are_all_inside(int64_t n, const uint16_t* x, int16_t first, int16_t last) {
+  int16_t least = last, most = first;
+  for (int64_t i = 0; i < n; ++i) {
+    const int16_t value = in_order(x[i]);
+    least = std::min(least, value);
+    most = std::max(most, value);
+  }
+  return first <= least && most <= last;
+}
+
 // How many of the first `cols` values of a row are NaN or out of range.
 int64_t num_outside(const View& tested, Reader& reader, int64_t row, int64_t cols, float low, float high) {
   int64_t inside = 0;
   if (tested.dtype == Dtype::BFLOAT16) {
-    inside = num_inside(cols, reinterpret_cast<const uint16_t*>(tested.at(row, 0)), low, high);
+    const auto* const values = reinterpret_cast<const uint16_t*>(tested.at(row, 0));
+    if (are_all_inside(cols, values, first_in_order(low), last_in_order(high))) return 0;
+    inside = num_inside(cols, values, low, high);
   } else {
     for_each_chunk(1, cols,
                    [&](int64_t, int64_t col, int64_t n) { inside += num_inside(n, reader.chunk(row, col, n), low, high); });

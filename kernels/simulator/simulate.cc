@@ -12,6 +12,7 @@
 #include "cpu/signals.h"
 #include "happenings.h"
 #include "host_threads.h"
+#include "spare_tasks.h"
 #include "task_work.h"
 #include "worker.h"
 
@@ -70,6 +71,7 @@ class Simulation {
         if (!is_ok(r, routings_[i].place_rows(r, status))) return false;
       full_.emplace_back(image_, image_.routes[i], routings_[i]);
     }
+    spare_ = SpareTasks(image_, routings_);
     for (int32_t r = 0; r < num_ranks_; ++r) {
       missing_.push_back(find_thresholds(image_, routings_, r, ranks_[r].num_tokens));
       asleep_.emplace_back(image_.header->num_events, Asleep{});
@@ -101,7 +103,7 @@ class Simulation {
   static double to_ns(double us) { return static_cast<double>(std::llround(us * 1e3)) / 1e3; }
 
   // The worker stands before its next task: on to its body when it has looked at all waits, or asleep at the first that is
-  // not met. Tasks that do nothing for anybody it runs on the way.
+  // not met. Tasks that do nothing for anybody it runs on the way, and passes by those of slots past the last with rows.
   void walk(int32_t w, const double clock) {
     Worker& worker = workers_[w];
     const int32_t rank = w / num_queues_;
@@ -110,6 +112,12 @@ class Simulation {
       const Task task = image_.task(worker.place);
       const Frame frame = frame_of(rank, task);
       worker.looked = std::max(worker.looked, now);
+      if (spare_.has(image_, frame)) {
+        note_begin(worker, rank, now);
+        now += machine_.pass_us;
+        go_on(worker, rank, now);
+        continue;
+      }
       if (!meet_waits(worker, frame)) {
         if (now > clock) return happenings_.foresee(now, Happening::WAKE, w);
         worker.has_slept = true;
@@ -282,6 +290,7 @@ class Simulation {
 
   std::vector<Routing> routings_;
   std::vector<FullSlots> full_;                            // of each routing
+  SpareTasks spare_;
   std::vector<std::vector<int64_t>> missing_;              // [num_ranks][num_events] until the threshold
   std::vector<std::vector<Asleep>> asleep_;                // who waits for each event
   std::vector<std::vector<Met>> met_;                      // of a host: when each event had counted enough

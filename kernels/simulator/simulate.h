@@ -14,6 +14,7 @@ struct HpmoeMachine {
   double link_rate, link_cap;            // each direction of a rank's link inside a node
   double node_link_rate, node_link_cap;  // and between nodes
   double task_us, wait_us;               // before a body; for each wait
+  double pass_us;                        // in place of both, for a task of a slot past the last that has rows
   double poll_us, repoll_us;             // until a worker can see a signal; between its looks while it waits, 0: none
   double signal_us, remote_us, node_remote_us;  // of the worker for a signal; until it arrives on another rank
   double host_cores;                            // above 0: all workers of all ranks share so many cores, L2 and memory
@@ -52,7 +53,7 @@ struct HpmoeWork {
   HpmoeFootprint landing, footprints[kMaxFootprints];
 };
 
-static_assert(sizeof(HpmoeMachine) == 18 * 8, "eighteen words of eight bytes");
+static_assert(sizeof(HpmoeMachine) == 19 * 8, "nineteen words of eight bytes");
 static_assert(sizeof(HpmoeWork) == 9 * 8 + (1 + kMaxFootprints) * 5 * 8, "words of eight bytes");
 
 enum { HPMOE_L2, HPMOE_MEMORY, HPMOE_EGRESS, HPMOE_INGRESS, HPMOE_NODE_EGRESS, HPMOE_NODE_INGRESS, HPMOE_NUM_RATES };

@@ -16,16 +16,32 @@ import pytest
 from ascend_helpers import LayerRun, ProgramRun, bf16, capped_run, f32, from_seed
 from ascend_mutants import MUTANTS as MUTANTS_OF_BODIES, splice
 from ascend_mutants_of_cores import MUTANTS_OF_CORES
-from helpers import Layer
+from ascend_mutants_of_routers import MUTANTS_OF_ROUTERS
+from helpers import Layer, assert_close, fused
+from int8_products import int8_run
 from mindspore import mint
 from mindspore.graph.api import _pynative_executor as executor
 
-from hpmoe import Aval, combine, deduplicate_rows, dispatch, grouped_matmul, moe_ffn, replicate_experts, trace
+import hpmoe
+from hpmoe import (
+    Aval,
+    combine,
+    deduplicate_rows,
+    dispatch,
+    grouped_matmul,
+    guard_values,
+    moe_ffn,
+    replicate_experts,
+    trace,
+)
 from hpmoe.kernels import build_native, twin_target
+from hpmoe.primitives.columns import add_columns, cumsum
+from hpmoe.primitives.draw import draw
+from hpmoe.primitives.primitive import REGISTRY
 from hpmoe.support.errors import LaunchError
 
 KERNELS = Path(twin_target.__file__).parent
-MUTANTS = (*MUTANTS_OF_BODIES, *MUTANTS_OF_CORES)
+MUTANTS = (*MUTANTS_OF_BODIES, *MUTANTS_OF_CORES, *MUTANTS_OF_ROUTERS)
 SEEDS = 6  # orders that a mutant is tried in until it is caught
 
 
@@ -112,6 +128,8 @@ def layers():
     choices = ProgramRun(trace(lambda x, ids, w: combine(*dispatch(x, ids, num_local_experts=130), w),
                                f32(2, 20), Aval((2, 130), "int32"), f32(2, 130)))
     choices.inputs[1][...] = np.arange(130)
+    many = ProgramRun(trace(through_experts, f32(3400, 8), Aval((3400, 2), "int32"), f32(3400, 2), f32(3, 8, 8)), rows=512)
+    many.inputs[1][:] = [(0, 1 + (i % 9 == 0)) for i in range(3400)]
     ahead = Ahead(Layer(ep=4, T=4, H=16, I=16, E=4, K=1), rows=4, blocks=2)
     aligned = ProgramRun(trace(filled_up, f32(21, 24), Aval((21, 2), "int32"), f32(21, 2), f32(3, 24, 24)), rows=4)
     aligned.inputs[1][...] = [[i % 2, 2] for i in range(21)]
@@ -119,7 +137,51 @@ def layers():
     return {"chain": chain, "wide": wide, "sums": sums, "small": small, "deep": deep, "functions": functions,
             "in order": in_order, "drops": drops, "shared": shared, "many choices": choices, "float32": float32,
             "deep float32": deep_float32, "shared float32": shared_float32, "overflow": overflow, "ahead": ahead,
-            "aligned": aligned, "adjacent": adjacent}
+            "aligned": aligned, "adjacent": adjacent, "many": many, "router": routed(),
+            "guarded": Guarded(low=-0.05, high=0.2, fill="mean"), "int8": int8_run()}
+
+
+class Guarded(LayerRun):
+    """A layer that guards what it makes, where something is wrong in some rows: as a CPU has it."""
+
+    def __init__(self, **bounds):
+        super().__init__(Layer(ep=2, T=9, H=40, I=16, E=4, K=2), ms.float32, guard_values(moe_ffn, **bounds), rows=4)
+        self.on_cpu = hpmoe.spmd(fused(rows=4)(guard_values(moe_ffn, **bounds)), hpmoe.Mesh(2))
+
+    def assert_close_to_float64(self):
+        got, on_twin = self(), self.fused
+        self.fused = self.on_cpu
+        assert_close(got, self())
+        self.fused = on_twin
+        return got
+
+
+def through_experts(x, ids, weights, w):
+    rows, route = dispatch(x, ids, num_local_experts=3)
+    return combine(grouped_matmul(rows, w, route), route, weights)
+
+
+def routed():
+    """All that a router may be made of, of floats with NaN and of large integers."""
+    run = ProgramRun(trace(of_a_router, f32(9, 40), f32(9, 200), Aval((9, 40), "int32"), Aval((9, 100), "int64"),
+                           Aval((1,), "int32")), rows=4)
+    rng = np.random.default_rng(1)
+    run.inputs[1][2, ::7], run.inputs[1][2, 1::9] = np.nan, np.inf
+    run.inputs[3][...] = rng.integers(-2**62, 2**62, (9, 100))
+    run.inputs[0][1, :4] = 3e20, -2.5, 1e-3, 0.75
+    return run
+
+
+def of_a_router(x, with_nan, ids, large, seed):
+    groups = x.reshape(9, 4, 10)
+    remainder, floor_div = REGISTRY["remainder"], REGISTRY["floor_div"]
+    return (*mint.topk(x, 7), mint.topk(x, 33, largest=False)[1], mint.topk(with_nan, 200)[1], mint.sort(large, dim=1)[1],
+            mint.argsort(ids, dim=1), mint.gather(x, 1, ids), mint.gather(ids, 1, ids % 40),
+            add_columns(x, ids % 8 - 1, num_cols=7), mint.cumsum(x, 1), cumsum(x, reverse=True),
+            groups[:, 1:3, ::3], mint.sum(groups, 1), mint.amax(groups, 1), mint.amax(groups, 2),
+            mint.nn.functional.pad(groups, (1, 2)), mint.cat((groups, groups * 2.0), 1),
+            draw(seed, shape=(9, 90), stream=1) * 16.0, large // 3 + ids[:, :1], ids // 3, mint.sum(large, 1),
+            mint.amax(large, 1), remainder(x, 0.375), floor_div(x, -0.375))
 
 
 def filled_up(x, ids, weights, w):
@@ -157,4 +219,4 @@ def test_every_planted_fault_is_caught(chosen, layers, monkeypatch, capsys):
         missed += [mutant.what] if found is None else []
     with capsys.disabled():
         print("", *lines, f"{len(MUTANTS) - len(missed)} of {len(MUTANTS)} planted faults are caught", sep="\n")
-    assert not missed and len(MUTANTS) >= 160
+    assert not missed and len(MUTANTS) >= 195

@@ -9,7 +9,7 @@ from helpers import Layer, kept_by_hand
 from mindspore import mint
 
 import hpmoe
-from hpmoe import Aval, trace
+from hpmoe import Aval, combine, dispatch, grouped_matmul, trace
 from hpmoe.kernels.image import unpack_image
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.errors import LaunchError
@@ -66,6 +66,30 @@ def test_capacity_without_drops_is_checked():
     unpack_image(image)[1]["routes"]["capacity_factor"] = 1.25
     with pytest.raises(LaunchError, match="11 tokens of rank 0 chose expert 1; its capacity is 10"):
         run.kernel.replace(image=image).run([run.inputs])
+
+
+@pytest.mark.parametrize("num_routes", [1, 2])
+@pytest.mark.parametrize("others", [2, -1])
+def test_more_entries_than_are_looked_at_at_once(num_routes, others):
+    """Of a core's experts more than stay in UB; some are of no expert at all; a second route leaves no room for any."""
+    def through_experts(x, ids, weights, w):
+        rows, route = dispatch(x, ids, num_local_experts=3)
+        return combine(grouped_matmul(rows, w, route), route, weights)
+
+    def f(x, *rest):
+        return [through_experts(x * float(r + 1), *rest) for r in range(num_routes)]
+    run = ProgramRun(trace(f, f32(3400, 8), Aval((3400, 2), "int32"), f32(3400, 2), f32(3, 8, 8)), rows=512)
+    run.inputs[1][...] = [(0, others if i % 9 == 0 else 1) for i in range(3400)]
+    run.assert_close_to_float64()
+
+
+def test_an_id_of_no_expert_is_named_by_the_kernel():
+    run = ProgramRun(trace(lambda *args: combine(*dispatch(*args[:2], num_local_experts=3), args[2]),
+                           bf16(40, 16), Aval((40, 2), "int32"), bf16(40, 2)))
+    run.inputs[1][...] = (0, 2)
+    run.inputs[1][33, 1] = 3
+    with pytest.raises(LaunchError, match="topk_ids of rank 0 names expert 3; there are 3"):
+        run()
 
 
 # --- rows of zeros ---

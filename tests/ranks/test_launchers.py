@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from fake_srun import variables
 
 from hpmoe.ranks.launchers import find_launched, is_scheduler
 
@@ -18,6 +19,7 @@ STARTED = {
     "srun": {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7",
              "SLURM_STEP_ID": "0"},
 }
+HOSTS = {**STARTED["srun"], "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "node[07-08]"}
 ALONE = {
     "nobody": {},
     "msrun of one": {"MS_ROLE": "MS_WORKER", "MS_WORKER_NUM": "1", "RANK_ID": "0", **RUN},
@@ -45,6 +47,28 @@ def test_a_process_on_its_own_is_none_of_several(launcher):
 
 def test_hpmoe_launch_comes_first():
     assert find_launched({**STARTED["srun"], **STARTED["hpmoe launch"], "RANK": "1"}).rank == 1
+
+
+def test_a_step_on_several_hosts_meets_on_the_first_at_a_port_of_its_own():
+    ports = {}
+    for step in ("0", "1"):
+        found = find_launched({**HOSTS, "SLURM_STEP_ID": step, "HPMOE_SECRET": "x" * 16})
+        host, _, ports[step] = found.rendezvous.partition(":")
+        assert host == "node07" and 20_000 <= int(ports[step]) < 30_000
+    assert ports["0"] != ports["1"]
+    assert find_launched({**HOSTS, "HPMOE_RENDEZVOUS": "10.0.0.1:80"}).rendezvous == "10.0.0.1:80"
+    assert find_launched({**HOSTS, "SLURM_STEP_NUM_NODES": "1"}).rendezvous == ""
+    one, other = (find_launched({**HOSTS, "HPMOE_SECRET": secret * 16}).run for secret in "ab")
+    assert one != other
+
+
+def test_the_tasks_of_a_step_are_ranks():
+    for nodes, tasks in ((1, 3), (2, 3), (3, 8)):
+        told = [variables(nodes, tasks, task) for task in range(tasks)]
+        found = [find_launched(mine) for mine in told]
+        assert [(f.launcher, f.rank, f.size) for f in found] == [("srun", task, tasks) for task in range(tasks)]
+        assert len({f.rendezvous for f in found}) == len({f.run for f in found}) == 1
+        assert {f.rendezvous.partition(":")[0] for f in found} == {"127.0.0.1" if nodes > 1 else ""}
 
 
 def test_the_scheduler_of_msrun_is_told_from_ranks():

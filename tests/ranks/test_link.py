@@ -1,5 +1,6 @@
 """What processes of a group do together: here each rank is a thread, with connections of its own."""
 
+import os
 import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ import pytest
 from test_rendezvous import names_of, on_threads
 
 from hpmoe import LaunchError
-from hpmoe.kernels.link import Link
+from hpmoe.kernels.link import Link, _leave
 from hpmoe.ranks.points import HostPoint
 from hpmoe.ranks.rendezvous import meet
 from hpmoe.support.dtypes import numpy_dtype
@@ -125,6 +126,25 @@ def test_calls_of_two_threads_at_once_are_refused_on_all_ranks(run_ranks):
 
     words = "another began on one thread while another one's call was under way"
     assert run_ranks(2, f) == [(words, [b"x", b"x"]), ("rank 0 failed", [b"x", b"x"])]
+
+
+def test_a_forked_child_is_no_rank_and_its_end_is_none_of_one(run_ranks):
+    def f(link):
+        link.meet("before", b"")
+        child = os.fork()
+        if child == 0:
+            try:
+                with link.calling("a layer"):
+                    os._exit(1)
+            except LaunchError as error:
+                with pytest.raises(LaunchError, match="forked from rank"):
+                    link.meet("of a child", b"")
+                _leave()  # as where it ends by sys.exit
+                os._exit(0 if str(error).startswith(f"this process was forked from rank {link.rank} and is no") else 2)
+        assert os.waitpid(child, 0)[1] == 0
+        return link.meet("after", bytes([link.rank]))
+
+    assert run_ranks(2, f) == [[b"\0", b"\1"]] * 2
 
 
 def test_ranks_that_do_different_things_are_told_and_go_on(run_ranks):

@@ -92,11 +92,36 @@ def test_msrun_starts_a_world_and_its_scheduler_ends(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("nodes, tasks", [(1, 2), (2, 3)])
+def test_the_tasks_of_a_slurm_step_are_a_world(nodes, tasks, tmp_path, monkeypatch):
+    monkeypatch.setenv("HPMOE_SECRET", "0123456789abcdef")
+    script = [sys.executable, str(FOLDER / "layer_script.py"), "eager", "2"]
+    command = [sys.executable, str(FOLDER / "fake_srun.py"), str(nodes), str(tasks), *script]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0 and done.stdout.count("is as virtual ranks after 2 steps") == tasks, done
+
+
+@pytest.mark.slow
+def test_hosts_without_a_secret_are_refused_at_once(tmp_path, monkeypatch):
+    monkeypatch.delenv("HPMOE_SECRET", raising=False)
+    command = [sys.executable, str(FOLDER / "fake_srun.py"), "2", "2", sys.executable, "-c", "import hpmoe; hpmoe.world()"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 1 and done.stderr.count(
+        "hpmoe.world: HPMOE_SECRET is missing in the environment, or too short; it must be 16 characters or more") == 2
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 def test_a_cell_trains_as_on_virtual_ranks(launch, mode, size=2):
     status, lines, err = launch(size, str(FOLDER / "layer_script.py"), mode, "3")
     assert (status, [line for line in lines if line.startswith("rank")]) == (
         0, [f"rank {rank} is as virtual ranks after 3 steps" for rank in range(size)]), err
+
+
+@pytest.mark.slow
+def test_graphs_that_run_on_and_calls_beside_them_come_in_the_same_order_on_all_ranks(launch):
+    status, lines, err = launch(2, str(FOLDER / "graphs_script.py"))
+    assert (status, lines) == (0, ["rank 0 ends", "rank 1 ends"]), err
 
 
 EXAMPLE = str(FOLDER.parents[1] / "examples" / "11_ranks_are_processes.py")

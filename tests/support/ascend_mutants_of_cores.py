@@ -32,17 +32,58 @@ MEETINGS = (
         "return code == Code::OK ? on_.meet(kCounted, ++num_met_ * rank_.num_aiv) : code;",
         "if (code == Code::OK) on_.signal(kCounted); return code;")),
     mutant("others told before all cores have sorted", "prologue.h", (
-        "if (code == Code::OK) code = on_.meet(kSorted, all);", "if (code == Code::OK) on_.signal(kSorted);")),
-    mutant("targets set before rows are placed", "prologue.h", ("code = on_.wait(kPlaced, epoch);", "code = Code::OK;")),
-    mutant("rows placed and nobody told", "prologue.h", ("on_.signal(kPlaced);", "")),
+        "if (waits_for_lists_ && code == Code::OK) code = on_.meet(kSorted, all);",
+        "if (waits_for_lists_ && code == Code::OK) on_.signal(kSorted);")),
     mutant("AIV that begin before all targets are set", "prologue.h", (
-        "return code == Code::OK ? on_.meet(kReady, all) : code;",
-        "if (code == Code::OK) on_.signal(kReady); return code;")),
+        "if (code == Code::OK) code = on_.meet(kReady, all);", "if (code == Code::OK) on_.signal(kReady);")),
     mutant("AIC that begin before targets are set", "worker.h", (
         "rank_.args.epoch * rank_.num_aiv", "0")),
     mutant("AIV that do not say that they are ready", "prologue.h", (
-        "return code == Code::OK ? on_.meet(kReady, all) : code;",
-        "return code == Code::OK ? on_.wait(kReady, all) : code;")),
+        "if (code == Code::OK) code = on_.meet(kReady, all);", "if (code == Code::OK) code = on_.wait(kReady, all);")),
+)
+
+GATHERED = (
+    mutant("entries of an expert that no core gathers", "gather_sort.h", (
+        "(num_lists + on.rank.num_aiv - 1) / on.rank.num_aiv", "num_lists / (on.rank.num_aiv + 1)")),
+    mutant("numbers gathered before the mask is made", "gather_sort.h", (
+        "AscendC::PipeBarrier<PIPE_V>();\n"
+        "    AscendC::GatherMask(to, numbers_, mask_.ReinterpretCast<uint32_t>(), true, static_cast<uint32_t>(num_ids), "
+        "{1, 1, 8, 0},\n                        found);",
+        "AscendC::GatherMask(to, numbers_, mask_.ReinterpretCast<uint32_t>(), true, static_cast<uint32_t>(num_ids), "
+        "{1, 1, 8, 0}, found);")),
+    mutant("what follows a chunk of ids gathered too", "gather_sort.h", (
+        "gather(staged_[place], e, ids, num_ids)", "gather(staged_[place], e, ids, round_up(num_ids, kRepeat))")),
+    mutant("one expert's entries over another's", "gather_sort.h", (
+        "gathered_.num_words += words_of(e, count);", "gathered_.num_words = 0;")),
+    mutant("experts that begin where they end", "gather_sort.h", (
+        "starts_.SetValue(e, start);\n      start += rows;", "start += rows;\n      starts_.SetValue(e, start);")),
+    *shown_in(
+        "many",
+        mutant("the ids of the first tokens again", "gather_sort.h", (
+            "ids_address_ + static_cast<uint64_t>(begin) * 4", "ids_address_")),
+        mutant("more entries kept than there is room for", "gather_sort.h", (
+            "gathered_.num_words + kAtOnce <= room_", "gathered_.num_words <= room_")),
+    ),
+)
+
+PLACED = (
+    mutant("ranks added up in any order", "placement.h", (
+        "AscendC::Add(sums_[(s + 1) * pitch_], sums_[s * pitch_], high_[s * pitch_], pitch_);\n"
+        "      AscendC::PipeBarrier<PIPE_V>();",
+        "AscendC::Add(sums_[(s + 1) * pitch_], sums_[s * pitch_], high_[s * pitch_], pitch_);")),
+    mutant("sums read before they are computed", "placement.h", ("on_.unit.wait_for_results();", "")),
+    mutant("rows that come behind those of all ranks", "placement.h", (
+        "first + s == on_.rank.me()", "first + s >= on_.rank.me()")),
+    mutant("where a rank's own rows begin, of another rank", "placement.h", (
+        "first + s == dest_", "first + s == on_.rank.me()")),
+    mutant("rows from ranks before each, of the first launch that asks", "placement.h", (
+        "if (writes && dest == on_.rank.me()) write_before(first, ranks);", "")),
+    mutant("slots that are all full", "targets.h", ("placed.rows_of_last_slot(e) - tile_rows", "0")),
+    mutant("the last rows in an expert's last slot", "placement.h", (
+        "first + (2 * slots - 1 - own % slots) % slots", "first + slots - 1")),
+    mutant("targets before the first block of a run left out", "targets.h", (
+        "i < whole && !by_vector", "i < whole && by_vector && false")),
+    mutant("rows in slots behind the last", "targets.h", ("least(last, to_event + placed.num_slots())", "last")),
 )
 
 CORES = (
@@ -57,8 +98,9 @@ CORES = (
         "read(work, word(table + u * width), width);",
         "read(work, word(table + (u + 1 < rank.num_aiv ? u : 0) * width), width);")),
     mutant("ranks told by every core", "prologue.h", ("rank += rank_.num_aiv", "rank += 1")),
-    mutant("events whose target no core sets", "prologue.h", ("least((core_ + 1) * part, num_events)",
-                                                              "least((core_ + 1) * part, num_events - 1)")),
+    mutant("events whose target no core sets", "targets.h", ("least((core + 1) * part, num_events)",
+                                                             "least((core + 1) * part, num_events - 1)")),
+    mutant("rows of a rank that no core places", "prologue.h", ("placement.write();", "if (core_ == 0) placement.write();")),
     *shown_in("drops", mutant("experts whose heaviest entries no core finds", "heaviest.h", (
         "e % on_.rank.num_aiv == on_.core", "e % (on_.rank.num_aiv + 1) == on_.core"))),
 )
@@ -86,18 +128,14 @@ STALE = (
         "turn.place >= 0 && turn.frame.task.task_template == number", "turn.place >= 0")),
     *shown_in("shared", mutant("the route of the task before", "worker.h", (
         "frame.op.route >= 0 && frame.op.route != last_route_", "frame.op.route >= 0 && last_route_ < 0"))),
-    *shown_in("shared", mutant("the route of the events before", "prologue.h", (
-        "is_routed && run.route != last_route_", "is_routed && last_route_ < 0"))),
+    *shown_in("shared", mutant("the route of the events before", "targets.h", (
+        "run.route >= 0 && run.route != last_route_", "run.route >= 0 && last_route_ < 0"))),
     *shown_in(
         "ahead",
-        mutant("targets of this launch alone", "prologue.h", (
-            "targets.GetValue(i) + threshold(rank_.image.event_run(run), begin + i)",
-            "threshold(rank_.image.event_run(run), begin + i)")),
+        mutant("targets of this launch alone", "targets.h", ("targets_.GetValue(place) + amount", "amount")),
         mutant("ready since an earlier launch", "worker.h", ("rank_.args.epoch * rank_.num_aiv", "rank_.num_aiv")),
         mutant("told in an earlier launch", "prologue.h", (
-            "code = on_.wait(kExchanged + source, epoch);", "code = on_.wait(kExchanged + source, epoch - 1);")),
-        mutant("placed in an earlier launch", "prologue.h", (
-            "code = on_.wait(kPlaced, epoch);", "code = on_.wait(kPlaced, epoch - 1);")),
+            "code = on_.wait(kExchanged + source, target);", "code = on_.wait(kExchanged + source, target - 2);")),
         mutant("counted in an earlier launch", "prologue.h", (
         "(rank_.args.epoch - 1) * (1 + (weighs ? 3 : 0) + (fans ? 1 : 0))",
                                                               "0")),
@@ -108,11 +146,12 @@ PADDING = shown_in(
     "aligned",
     mutant("rows of zeros that are left as they were", "transfer_body.h", ("!back && segment.padding > 0", "false")),
     mutant("rows of zeros that nobody hears of", "tile_bodies.h", ("segment.padding", "0")),
-    mutant("experts' rows that are not filled up", "prologue.h", ("round_up(entries, route.alignment)", "entries")),
+    mutant("experts' rows that are not filled up", "placement.h", (
+        "round_up(last_.GetValue(e), route_.alignment)", "last_.GetValue(e)")),
     mutant("rows of zeros of a slot before", "routing_tables.h", (
         "part.first_padding = most(part.first_padding, slot.start);", "")),
     mutant("entries in rows of zeros", "transfer_body.h", ("first < segment.num_entries()", "first < segment.rows")),
     mutant("zeros where other ranks' entries lie", "routing_tables.h", ("image_->header().ep_size - 1", "0")),
 )
 
-MUTANTS_OF_CORES = (*SIZES, *MEETINGS, *CORES, *POLLS, *STALE, *PADDING)
+MUTANTS_OF_CORES = (*SIZES, *MEETINGS, *GATHERED, *PLACED, *CORES, *POLLS, *STALE, *PADDING)

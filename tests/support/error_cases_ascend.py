@@ -12,6 +12,7 @@ from hpmoe import Aval, Mesh, assign_queues, moe_ffn, overlap_comm, spmd, tile_p
 from hpmoe.kernels.ascend_heap import SymmetricHeap, WorldRanks, world_ranks
 from hpmoe.kernels.ascend_target import compile_ascend
 from hpmoe.kernels.twin_target import compile_twin
+from hpmoe.primitives.guard import count_and_fill
 from hpmoe.runtime.targets import register_target
 from hpmoe.support.dtypes import numpy_dtype
 
@@ -163,6 +164,8 @@ cases("ascend", {
         trace(lambda x, ids: hpmoe.dispatch(x, ids, num_local_experts=2)[0], *_layer()[:2], mesh=Mesh(4, node_size=2))),
         npu(), True), 1.0),
     "many experts": _compiled(moe_ffn, _layer(num_experts=1040)),
+    "guards of wide rows": _compiled(lambda x: count_and_fill(x, -3.0, 3.0, fill="zero")[0], [Aval((4, 16385), "float32")],
+                                     overlap=False),
     "choices of wide rows": _compiled(lambda x: ms.mint.topk(x, 2)[0], [Aval((4, 2049), "float32")], overlap=False),
     "an expert that does not exist": _missing_expert,
     "times": _traced_twin,

@@ -10,6 +10,7 @@ from router_layers import arguments, side_by_side, two_layers
 
 import hpmoe
 from hpmoe import LaunchError, guard_values
+from hpmoe.primitives.guard import LARGEST
 from hpmoe.testing import assert_same
 
 BAD = (np.nan, np.inf, -np.inf, 7.0, -8.0)
@@ -100,6 +101,23 @@ def test_half_precision(dtype):
     assert f(x).dtype == dtype
 
 
+@pytest.mark.parametrize("low, high", [(None, None), (-1.0, 1.0), (0.0, 2.0), (-2.0, -0.0), (0.0, 0.0), (1.001, 1.002),
+                                       (-1.001, 3.3), (-1e-40, 1e-40), (3.0e38, None)])
+def test_every_bfloat16_is_in_a_range_or_not(low, high):
+    """Row by row of neighbours, so that some rows are all inside, and some are cut by an end of the range."""
+    bits = np.arange(1 << 16, dtype=np.uint32) << 16
+    values = bits.view(np.float32)
+    limits = [np.float32(limit) for limit in (-LARGEST if low is None else low, LARGEST if high is None else high)]
+    is_inside = (values >= limits[0]) & (values <= limits[1])
+    counts, x = {}, ms.Tensor(values.reshape(512, 128)).astype(ms.bfloat16)
+    guarded = stages(rows=64, cols=128)["fused"](
+        guard_values(lambda x: x * 1.0, of=("x",), low=low, high=high, fill="zero", counts=counts))
+    out = guarded(x).astype(ms.float32).asnumpy().reshape(-1)
+    assert counts == {"x": int((~is_inside).sum())}
+    normal = np.abs(values) >= np.finfo(np.float32).tiny  # products of the rest may be rounded to zero
+    np.testing.assert_array_equal(out[normal], np.where(is_inside, values, 0)[normal])
+
+
 @pytest.mark.parametrize("fill", ["zero", "mean"])
 def test_a_row_is_one_of_the_last_dimension(fill):
     """Of heads too, several of which are a token's."""
@@ -129,6 +147,11 @@ def test_it_computes_the_same_as_far_as_all_is_fine():
     assert_same(guard_values(fill="mean"), hpmoe.moe_ffn, avals, hpmoe.Mesh(2), orders=2)
 
 
+def num_calls(fill):
+    """MindSpore takes three seconds over each error in a graph."""
+    return 2 if fill == "raise" else 3
+
+
 @pytest.mark.parametrize("fill", ["zero", "mean", "raise"])
 def test_in_a_compiled_graph(fill):
     """Counts and errors are those of PyNative, call by call, and a graph that raised goes on."""
@@ -141,7 +164,7 @@ def test_in_a_compiled_graph(fill):
     eager = ms.value_and_grad(loss)
     with_grads = (ms.jit(eager), ms.value_and_grad(ms.jit(loss)), eager)
     for run in with_grads if fill != "raise" else (ms.jit(loss), loss):  # an error inside ms.grad leaves MindSpore in it
-        for given in (x, fine, x):
+        for given in (x, fine, x)[:num_calls(fill)]:
             counts.clear()
             try:
                 results = run(given)
@@ -149,7 +172,7 @@ def test_in_a_compiled_graph(fill):
             except LaunchError as error:
                 result = str(error)
             seen.append((result, dict(counts)))
-    assert seen[:3] * (len(seen) // 3) == seen
+    assert seen[:num_calls(fill)] * (len(seen) // num_calls(fill)) == seen
     assert isinstance(seen[0][0], str) == (fill == "raise") and seen[0][1]["x"] and seen[1][1] == {"x": 0, "output": 0}
 
 
@@ -231,8 +254,9 @@ def guarded_cell(fill, counts, batches):
 def test_in_a_cell_in_graph_mode(fill, request):
     """Values, steps, counts and errors are those of PyNative, call by call."""
     batches, counts = [np.array(bad_rows()[0]), np.zeros((5, 4), np.float32), np.array(bad_rows()[1])], {}
+    batches = batches[:num_calls(fill)]
     want = guarded_cell(fill, counts, batches)
     request.getfixturevalue("graph_mode")
     assert guarded_cell(fill, counts, batches) == want
-    assert [seen[2]["x"] > 0 for seen in want] == [True, False, True]
-    assert [" has " in str(seen[0]) for seen in want] == [fill == "raise", False, fill == "raise"]
+    assert [seen[2]["x"] > 0 for seen in want] == [True, False, True][:len(batches)]
+    assert [" has " in str(seen[0]) for seen in want] == [fill == "raise", False, fill == "raise"][:len(batches)]

@@ -99,6 +99,7 @@ void DataCopyPad(const LocalTensor<T>& to, const GlobalTensor<T>& from, const Da
   core.need(false, "DataCopyPad");
   detail::check_blocks(p, "DataCopyPad");
   twin::require(!padding.isPad, "DataCopyPad: the kernel asks for no padding");
+  core.note_copy(int64_t{p.blockCount} * p.blockLen);
   core.work(PIPE_MTE2, "DataCopyPad", [=, &core, since = core.loads_since] {
     const uint32_t padded = detail::round_up(p.blockLen, detail::kBlock), step = padded + p.dstStride * detail::kBlock;
     uint8_t* const out = to.bytes(core, uint64_t{p.blockCount - 1u} * step + padded, "DataCopyPad");
@@ -118,6 +119,11 @@ void DataCopyPad(const GlobalTensor<T>& to, const LocalTensor<T>& from, const Da
   core.need(false, "DataCopyPad");
   detail::check_blocks(p, "DataCopyPad");
   const twin::Atomic atomic = core.atomic;
+  if (atomic == twin::Atomic::ADD_INT32) {
+    core.note_signal(to.GetPhyAddr(), core.global.region_of(to.GetPhyAddr(), sizeof(T), "DataCopyPad").rank != core.rank);
+  } else {
+    core.note_copy(int64_t{p.blockCount} * p.blockLen);
+  }
   core.work(PIPE_MTE3, "DataCopyPad", [=, &core] {
     const uint32_t padded = detail::round_up(p.blockLen, detail::kBlock), step = padded + p.srcStride * detail::kBlock;
     const uint8_t* const in = from.bytes(core, uint64_t{p.blockCount - 1u} * step + padded, "DataCopyPad");
@@ -128,11 +134,12 @@ void DataCopyPad(const GlobalTensor<T>& to, const LocalTensor<T>& from, const Da
   });
 }
 
-// Rows of global memory as fractals of L1: the columns of block j of 32 bytes, 16 in half precision and 8 in float32, stand
-// of row i at j * dstNzC0Stride + i * dstNzNStride, in blocks of 32 bytes; the last columns are filled up with zeros.
+// Rows of global memory as fractals of L1: the columns of block j of 32 bytes, 32 of int8, 16 in half precision and 8 in
+// float32, stand of row i at j * dstNzC0Stride + i * dstNzNStride, in blocks of 32 bytes; the last columns are filled up
+// with zeros.
 template <class T>
 void DataCopy(const LocalTensor<T>& to, const GlobalTensor<T>& from, const Nd2NzParams& p) {
-  static_assert(sizeof(T) == 2 || sizeof(T) == 4, "fractals the kernel uses");
+  static_assert(sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4, "fractals the kernel uses");
   constexpr uint32_t c0 = detail::kBlock / sizeof(T);
   twin::Core& core = twin::current();
   core.need(true, "DataCopy of rows to fractals");

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "counts.h"
+#include "clock.h"
 #include "fiber.h"
 #include "global_memory.h"
 #include "local_memory.h"
@@ -40,6 +40,7 @@ class Core {
   GlobalMemory& global;
   Counts& counts;
   ScalarCache cache;
+  Clock clock;
   size_t loads_since = 0;        // stores of other cores that loads issued from now on come after, in any case
   int num_looks = 0;             // at memory, since anything else has happened anywhere
   uint64_t compared = 0;         // what the last comparison of the vector unit found, a bit for each of 64 elements
@@ -92,6 +93,27 @@ class Core {
     flag.value = 0;
   }
 
+  // What loads and signals take of the core's estimated time. A counter that is waited for is looked at for nothing but
+  // once.
+  void look_next() { is_looking_ = true; }
+  void note_load(const void* address, bool is_fetched) {
+    const auto arrival = global.arrivals.find(address);
+    const bool has_arrived = arrival != global.arrivals.end(),
+               is_wait = is_looking_ && (!has_arrived || looked_at_ == address);
+    is_looking_ = false;
+    if (is_fetched && !is_wait) clock.line();
+    if (!is_wait) clock.word();
+    if (!has_arrived) return;
+    looked_at_ = address;
+    clock.wait_until(arrival->second + kPollCycles);
+  }
+  void note_copy(int64_t bytes) { clock.copy(bytes); }
+  void note_signal(const void* counter, bool is_remote) {
+    clock.wait_until(clock.now() + kSignalCycles);
+    double& arrival = global.arrivals[counter];
+    arrival = std::max(arrival, clock.now() + (is_remote ? kRemoteCycles : 0.0));
+  }
+
   bool pipes_are_empty() const {
     for (const Pipe& p : pipes_)
       if (!p.is_empty()) return false;
@@ -137,7 +159,8 @@ class Core {
   std::unique_ptr<Fiber> fiber_;
   std::function<bool()> ready_;
   const char* waits_for_ = "";
-  bool is_polling_ = false;
+  bool is_polling_ = false, is_looking_ = false;
+  const void* looked_at_ = nullptr;
 };
 
 // The core whose program is running.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/abi.h"
+#include "clock.h"
 #include "fault.h"
 
 namespace twin {
@@ -57,6 +58,7 @@ class Journal {
 class GlobalMemory {
  public:
   Journal journal;
+  Arrivals arrivals;
   const HpmoePeers* peers = nullptr;  // who serve the ranks of other processes
 
   // A counter of another rank was added to.

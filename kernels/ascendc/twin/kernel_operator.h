@@ -3,6 +3,8 @@
 
 #include "copies.h"
 #include "cube.h"
+#include "gather.h"
+#include "int8.h"
 #include "integers.h"
 #include "queues.h"
 #include "sorting.h"

@@ -15,6 +15,7 @@ namespace twin {
 struct Flag {
   int value = 0;
   size_t set_at = 0;  // of one that the scalar unit sets, how many stores there had been anywhere
+  double due = 0;     // of one of copies that the scalar unit waits for, when these have ended by the core's clock
 };
 
 struct Instruction {

@@ -45,6 +45,9 @@ class ScalarCache {
     line.known = ~uint64_t{0};
   }
 
+  // How often a line, or a part of one, has come in.
+  int64_t num_fetched() const { return num_fetched_; }
+
   bool has_dirty_line() const {
     for (const auto& line : lines_)
       if (line.second.is_dirty) return true;
@@ -64,6 +67,7 @@ class ScalarCache {
     const uintptr_t base = line_of(address), offset = reinterpret_cast<uintptr_t>(address) - base;
     Line& line = lines_[base];
     if ((line.known >> offset & 1) != 0) return line.bytes + offset;
+    ++num_fetched_;
     const auto begin = reinterpret_cast<uintptr_t>(region.begin), end = begin + region.bytes;
     const uintptr_t last = std::min(end, base + kLine);
     for (uintptr_t byte = std::max(begin, base); byte < last;) {
@@ -88,6 +92,7 @@ class ScalarCache {
   }
 
   std::unordered_map<uintptr_t, Line> lines_;
+  int64_t num_fetched_ = 0;
 };
 
 }  // namespace twin

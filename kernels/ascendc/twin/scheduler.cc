@@ -52,6 +52,7 @@ void Scheduler::run() {
       has_run = step(core, c * kEntities);
       if (was_running && core.has_ended()) {
         core.check_end();
+        if (!core.is_aic && core.clock.effort.cycles > core.counts.busiest.cycles) core.counts.busiest = core.clock.effort;
         --num_left;
       }
     }

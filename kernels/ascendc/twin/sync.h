@@ -70,7 +70,9 @@ void SetFlag(int32_t id) {
   constexpr detail::Event e = detail::kEvents[static_cast<int>(event)];
   detail::check_flag(e, id);
   twin::Core& core = twin::current();
-  core.set_flag(e.from, core.flag(static_cast<int>(event), id), e.name);
+  twin::Flag& flag = core.flag(static_cast<int>(event), id);
+  if (event == HardEvent::MTE2_S) flag.due = core.clock.end_of_copies();
+  core.set_flag(e.from, flag, e.name);
 }
 
 template <HardEvent event>
@@ -81,6 +83,7 @@ void WaitFlag(int32_t id) {
   twin::Flag& flag = core.flag(static_cast<int>(event), id);
   if (event == HardEvent::S_MTE2) core.loads_since = flag.set_at;
   core.wait_flag(e.to, flag, e.name);
+  if (event == HardEvent::MTE2_S) core.clock.wait_for_copies(flag.due);
 }
 
 template <pipe_t pipe>
@@ -90,6 +93,7 @@ void PipeBarrier() {
     core.finish_writes();
     core.wait_until([&core] { return core.pipes_are_empty(); }, "PipeBarrier<PIPE_ALL>");
     core.loads_since = core.global.journal.now();
+    core.clock.wait_for_copies(core.clock.end_of_copies());
   } else {
     static_assert(pipe != PIPE_S, "the scalar unit is in order");
     core.issue(pipe, {twin::Instruction::BARRIER, "PipeBarrier", {}, nullptr});
@@ -107,6 +111,7 @@ void DataCacheCleanAndInvalid(const GlobalTensor<T>& tensor) {
     core.cache.clean_and_invalidate_all();
   } else {
     core.cache.clean_and_invalidate(tensor.GetPhyAddr());
+    core.look_next();
   }
   core.poll();
 }

@@ -47,6 +47,7 @@ class LocalTensor {
   // The scalar unit reads and writes UB.
   T GetValue(uint32_t index) const {
     T value;
+    twin::current().clock.word();
     twin::current().finish_writes();
     std::memcpy(&value, scalar_address(index), sizeof(T));
     return value;
@@ -54,6 +55,7 @@ class LocalTensor {
   template <class S>
   void SetValue(uint32_t index, S value) const {
     const T stored = static_cast<T>(value);
+    twin::current().clock.word();
     twin::current().write_later(scalar_address(index), &stored, sizeof(T));
   }
 
@@ -101,7 +103,10 @@ class GlobalTensor {
   // Through the scalar unit's cache.
   T GetValue(uint64_t offset) const {
     twin::Core& core = twin::current();
-    return core.cache.load(address_ + offset, core.global.region_of(address_ + offset, sizeof(T), "GetValue"));
+    const int64_t fetched = core.cache.num_fetched();
+    const T value = core.cache.load(address_ + offset, core.global.region_of(address_ + offset, sizeof(T), "GetValue"));
+    core.note_load(address_ + offset, core.cache.num_fetched() > fetched);
+    return value;
   }
   void SetValue(uint64_t offset, T value) {
     twin::Core& core = twin::current();

@@ -25,6 +25,7 @@ void vector_work(const char* what, int64_t count, std::function<void()> body, co
   core.need(false, what);
   twin::require(count > 0, what, ": count is ", count);
   twin::require(((first.memory() == twin::Memory::UB) && ... && (rest.memory() == twin::Memory::UB)), what, " works on UB");
+  core.clock.vector(count * static_cast<int64_t>(sizeof(T)));
   core.work(PIPE_V, what, [&core, count, body = std::move(body)] {
     body();
     core.counts.vector_bytes += count * static_cast<int64_t>(sizeof(T));
@@ -89,7 +90,7 @@ HPMOE_TWIN_UNARY(Sqrt, std::sqrt(x))
 #define HPMOE_TWIN_SCALAR(name, expression)                                                              \
   template <class T>                                                                                     \
   void name(const LocalTensor<T>& out, const LocalTensor<T>& a, const T& scalar, const int32_t& count) { \
-    static_assert(std::is_same_v<T, float>, "float32");                                                  \
+    static_assert(std::is_same_v<T, float> || std::is_same_v<T, int32_t>, "arithmetic the kernel does"); \
     detail::unary(#name, out, a, count, [scalar](T x) -> T { return expression; });                      \
   }
 HPMOE_TWIN_SCALAR(Adds, x + scalar)

@@ -1,0 +1,145 @@
+// Where the rows of a rank's experts lie, once all ranks have told how many entries they send: each core finds it for the
+// ranks that are its share, and for its own rank. Ranks are added up by vector instructions, experts by the scalar unit.
+#pragma once
+
+#include "prologue_unit.h"
+#include "routing_tables.h"
+
+namespace hpmoe {
+
+class Placement {
+ public:
+  // Words of UB that it uses, from `first` on.
+  static constexpr int32_t kAtOnce = 2048;
+
+  __aicore__ inline Placement(PrologueUnit& on, UbWords& ub) : on_(on) {
+    low_ = ub.take(kAtOnce);
+    high_ = ub.take(kAtOnce);
+    sums_ = ub.take(kAtOnce + kMostExperts);
+    Words* const by_expert[] = {&own_, &ahead_, &starts_, &slots_};
+    for (Words* table : by_expert) *table = ub.take(kMostExperts);
+  }
+
+  // Of a route's rows on rank `dest`. Those from ranks before each are written to this rank's table where it is the first
+  // core that does so.
+  __aicore__ inline void find(int32_t number, int32_t dest, bool writes) {
+    route_ = on_.rank.image.route(number);
+    tables_ = on_.rank.image.tables(number, on_.rank.num_aiv);
+    dest_ = dest;
+    pitch_ = round_up(route_.num_local_experts, kBlockBytes / 4);
+    const int32_t ranks_at_once = kAtOnce / pitch_, ep_size = on_.rank.ep_size();
+    AscendC::PipeBarrier<PIPE_ALL>();
+    AscendC::Duplicate(sums_, 0, pitch_);
+    for (int32_t first = 0; first < ep_size; first += ranks_at_once) {
+      const int32_t ranks = least(ranks_at_once, ep_size - first);
+      add_up(first, ranks);
+      if (writes && dest == on_.rank.me()) write_before(first, ranks);
+      if (first + ranks == ep_size) last_ = sums_[ranks * pitch_];
+      if (first + ranks < ep_size) copy(sums_, sums_[ranks * pitch_]);
+    }
+    on_.unit.wait_for_results();
+    find_rows();
+  }
+
+  // What all ranks ask of rank `dest`, and what of its rows this rank's come behind.
+  __aicore__ inline void write() {
+    const int32_t experts = route_.num_local_experts;
+    on_.publish();
+    on_.write(on_.word(tables_.expert_start + dest_ * tables_.narrow), starts_, experts + 1);
+    on_.write(on_.word(tables_.slot_start + dest_ * tables_.narrow), slots_, experts + 1);
+    on_.write(on_.word(tables_.own_start + dest_ * tables_.narrow), own_, experts);
+    on_.write(on_.word(tables_.ahead + dest_ * experts), ahead_, experts);
+  }
+
+  __aicore__ inline int32_t start(int32_t e) const { return starts_.GetValue(e); }
+  __aicore__ inline int32_t rows(int32_t e) const { return start(e + 1) - start(e); }
+  __aicore__ inline int32_t received() const { return start(route_.num_local_experts); }
+  __aicore__ inline int32_t first_slot(int32_t e) const { return slots_.GetValue(e); }
+  __aicore__ inline int32_t num_slots() const { return first_slot(route_.num_local_experts); }
+  __aicore__ inline int32_t num_experts() const { return route_.num_local_experts; }
+  // Rows of zeros of an expert, and of all.
+  __aicore__ inline int32_t padding(int32_t e) const { return rows(e) - last_.GetValue(e); }
+  __aicore__ inline int32_t padding() const {
+    int32_t rows = 0;
+    for (int32_t e = 0; e < route_.num_local_experts && route_.alignment > 1; ++e) rows += padding(e);
+    return rows;
+  }
+
+  // The slot in which an expert's last rows lie, and how many these are; its other slots are full. It has one.
+  __aicore__ inline int32_t last_slot(int32_t e) const {
+    const int32_t first = first_slot(e), slots = first_slot(e + 1) - first, own = own_.GetValue(e) / on_.rank.tile_rows();
+    return first + (2 * slots - 1 - own % slots) % slots;
+  }
+  __aicore__ inline int32_t rows_of_last_slot(int32_t e) const {
+    return rows(e) - (first_slot(e + 1) - first_slot(e) - 1) * on_.rank.tile_rows();
+  }
+  // The first expert whose slots end behind one.
+  __aicore__ inline int32_t expert_of_slot(int32_t slot) const {
+    int32_t low = 0, high = route_.num_local_experts;
+    while (low < high) {
+      const int32_t middle = (low + high) / 2;
+      if (first_slot(middle + 1) <= slot) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+
+ private:
+  static constexpr int32_t kMostExperts = 1040;
+
+  // sums[s] = rows of each expert from ranks before first + s
+  __aicore__ inline void add_up(int32_t first, int32_t ranks) {
+    const int32_t experts = route_.num_local_experts;
+    const uint64_t from = on_.word(tables_.sent + first * tables_.width + dest_ * experts);
+    AscendC::PipeBarrier<PIPE_ALL>();
+    read_columns(low_, from, ranks);
+    read_columns(high_, from + sizeof(int32_t), ranks);
+    AscendC::PipeBarrier<PIPE_ALL>();
+    AscendC::Sub(high_, high_, low_, ranks * pitch_);
+    AscendC::PipeBarrier<PIPE_V>();
+    for (int32_t s = 0; s < ranks; ++s) {
+      if (first + s == dest_) copy(own_, sums_[s * pitch_]);
+      if (first + s == on_.rank.me()) copy(ahead_, sums_[s * pitch_]);
+      AscendC::Add(sums_[(s + 1) * pitch_], sums_[s * pitch_], high_[s * pitch_], pitch_);
+      AscendC::PipeBarrier<PIPE_V>();
+    }
+  }
+  __aicore__ inline void read_columns(const Words& to, uint64_t from, int32_t ranks) {
+    const int32_t bytes = route_.num_local_experts * static_cast<int32_t>(sizeof(int32_t));
+    on_.unit.copy_in(to.ReinterpretCast<uint8_t>(), from, ranks, bytes, tables_.width * 4, pitch_ * 4);
+  }
+  __aicore__ inline void copy(const Words& to, const Words& from) { AscendC::Adds(to, from, 0, pitch_); }
+
+  __aicore__ inline void write_before(int32_t first, int32_t ranks) {
+    const int32_t bytes = route_.num_local_experts * static_cast<int32_t>(sizeof(int32_t));
+    AscendC::PipeBarrier<PIPE_ALL>();
+    on_.unit.copy_out(on_.word(tables_.before + first * tables_.narrow), sums_.ReinterpretCast<uint8_t>(), ranks, bytes,
+                      tables_.narrow * 4, pitch_ * 4);
+    AscendC::PipeBarrier<PIPE_ALL>();
+  }
+
+  __aicore__ inline void find_rows() {
+    const int32_t tile_rows = on_.rank.tile_rows();
+    int32_t row = 0, slot = 0;
+    for (int32_t e = 0; e < route_.num_local_experts; ++e) {
+      starts_.SetValue(e, row);
+      slots_.SetValue(e, slot);
+      const int32_t rows = round_up(last_.GetValue(e), route_.alignment);
+      row += rows;
+      slot += (rows + tile_rows - 1) / tile_rows;
+    }
+    starts_.SetValue(route_.num_local_experts, row);
+    slots_.SetValue(route_.num_local_experts, slot);
+  }
+
+  PrologueUnit& on_;
+  RouteWords route_;
+  RouteTables tables_;
+  int32_t dest_ = 0, pitch_ = 0;
+  Words low_, high_, sums_, last_, own_, ahead_, starts_, slots_;  // low, high and sums by rank and expert, others by expert
+};
+
+}  // namespace hpmoe

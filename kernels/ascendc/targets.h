@@ -1,0 +1,165 @@
+// What each event's counter has reached after this launch: its target grows by its threshold. The events are shared out
+// among the cores, by lines of 64 bytes.
+//
+// Thresholds that are alike all over a run, or but for the last slot of each expert, are added by vector instructions.
+#pragma once
+
+#include "placement.h"
+
+namespace hpmoe {
+
+// Answers about a route from what a core has in UB, and from the tables where other cores have no part in them.
+class PlacedRoute {
+ public:
+  __aicore__ inline PlacedRoute(PrologueUnit& on, UbWords& ub) : on_(on), placement_(on, ub) {}
+
+  __aicore__ inline void init(int32_t number) {
+    routing_.init(on_.rank.image, number, on_.rank.num_aiv, on_.rank.args);
+    placement_.find(number, on_.rank.me(), false);
+  }
+  __aicore__ inline Placement& placement() { return placement_; }
+
+  __aicore__ inline Unit slot(int32_t, int32_t index) const {
+    const int32_t e = placement_.expert_of_slot(index), tile_rows = on_.rank.tile_rows();
+    if (e == placement_.num_experts()) return {placement_.received(), 0, e - 1};
+    return {0, index == placement_.last_slot(e) ? placement_.rows_of_last_slot(e) : tile_rows, e};
+  }
+  __aicore__ inline int32_t expert_rows(int32_t, int32_t expert) const { return placement_.rows(expert); }
+  __aicore__ inline int32_t received(int32_t) const { return placement_.received(); }
+  __aicore__ inline int32_t padding(int32_t) const { return placement_.padding(); }
+  __aicore__ inline int32_t all_kept_entries(int32_t rank, int32_t num_tokens) const {
+    return routing_.all_kept_entries(rank, num_tokens);
+  }
+  __aicore__ inline int32_t kept_entries(int32_t rank, int32_t first_token, int32_t num_tokens) const {
+    return routing_.kept_entries(rank, first_token, num_tokens);
+  }
+  __aicore__ inline int32_t sent_to(int32_t source, int32_t dest) const {
+    return routing_.entries_for(source, dest, 0, placement_.num_experts()) + (source == dest ? placement_.padding() : 0);
+  }
+  __aicore__ inline int32_t sent_to_expert(int32_t source, int32_t dest, int32_t expert) const {
+    return routing_.entries_for(source, dest, expert, expert + 1) + (source == dest ? placement_.padding(expert) : 0);
+  }
+  __aicore__ inline int32_t num_local_experts() const { return placement_.num_experts(); }
+  __aicore__ inline int32_t return_tokens() const { return routing_.return_tokens(); }
+  __aicore__ inline bool is_copy(int32_t rank, int32_t expert) const { return routing_.is_copy(rank, expert); }
+  __aicore__ inline int32_t num_copies(int32_t rank, int32_t expert) const { return routing_.num_copies(rank, expert); }
+
+ private:
+  PrologueUnit& on_;
+  Placement placement_;
+  RoutingTables routing_;
+};
+
+class Targets {
+ public:
+  __aicore__ inline explicit Targets(PrologueUnit& on) : on_(on), ub_(on), route_(on, ub_) {
+    targets_ = ub_.take(kAtOnce);
+    runs_ = ub_.take(kRunsAtOnce * kRunWords + kRunWords);
+  }
+
+  // BAD_IMAGE where an event counts what this kernel does not know.
+  __aicore__ inline Code set() {
+    const int32_t num_events = on_.rank.image.header().num_events;
+    const int32_t others = on_.rank.num_aiv - on_.rank.ep_size(), cores = others > 0 ? others : on_.rank.num_aiv;
+    const int32_t core = others > 0 ? on_.core - on_.rank.ep_size() : on_.core;
+    if (core < 0) return Code::OK;
+    const int32_t part = in_lines((num_events + cores - 1) / cores), last = least((core + 1) * part, num_events);
+    for (int32_t begin = core * part; begin < last; begin += kAtOnce) set_some(begin, least(begin + kAtOnce, last));
+    return on_.unit.has_refused() ? Code::BAD_IMAGE : Code::OK;
+  }
+
+ private:
+  static constexpr int32_t kAtOnce = 2048, kRunsAtOnce = 256, kRunWords = sizeof(EventRun) / sizeof(int32_t);
+
+  __aicore__ inline void set_some(int32_t begin, int32_t end) {
+    const uint64_t address = on_.rank.args.targets + static_cast<uint64_t>(begin) * 4;
+    AscendC::PipeBarrier<PIPE_ALL>();
+    on_.read(targets_, address, end - begin);
+    const int32_t num_runs = on_.rank.image.header().num_event_runs;
+    bool is_done = false;
+    for (int32_t first = 0; first < num_runs && !is_done; first += kRunsAtOnce)
+      is_done = add_runs(first, least(kRunsAtOnce, num_runs - first), begin, end);
+    on_.publish();
+    on_.write(address, targets_, end - begin);
+  }
+
+  // Of so many runs from `first` on those that have events from begin to end; whether they hold the last of these.
+  __aicore__ inline bool add_runs(int32_t first, int32_t count, int32_t begin, int32_t end) {
+    const Header& header = on_.rank.image.header();
+    const int32_t read = least(count + 1, header.num_event_runs - first);
+    const uint64_t from = on_.rank.args.image + header.event_runs_offset + static_cast<uint64_t>(first) * sizeof(EventRun);
+    if (first > 0) AscendC::PipeBarrier<PIPE_ALL>();
+    on_.read(runs_, from, read * kRunWords);
+    on_.unit.wait_for_loads();
+    int32_t from_run = 0;
+    while (from_run + 1 < read && first_of(from_run + 1) <= begin) ++from_run;
+    int32_t to_run = from_run;
+    while (to_run < count && first_of(to_run) < end) ++to_run;
+    for (int32_t i = from_run; i < to_run; ++i) add_run(i, read, begin, end, true);
+    on_.unit.wait_for_results();
+    for (int32_t i = from_run; i < to_run; ++i) add_run(i, read, begin, end, false);
+    return to_run < count;
+  }
+  __aicore__ inline int32_t first_of(int32_t run) const { return runs_.GetValue(run * kRunWords); }
+  __aicore__ inline EventRun run_at(int32_t i) const {
+    const int32_t at = i * kRunWords;
+    return {runs_.GetValue(at), runs_.GetValue(at + 1), runs_.GetValue(at + 2), runs_.GetValue(at + 3),
+            runs_.GetValue(at + 4)};
+  }
+
+  // First what vector instructions add, and then what the scalar unit does.
+  __aicore__ inline void add_run(int32_t i, int32_t num_runs, int32_t begin, int32_t end, bool by_vector) {
+    const EventRun run = run_at(i);
+    const int32_t first = most(run.first, begin);
+    const int32_t last = i + 1 < num_runs ? least(first_of(i + 1), end) : end;
+    if (run.route >= 0 && run.route != last_route_) {
+      route_.init(run.route);
+      last_route_ = run.route;
+    }
+    const auto extent = static_cast<Extent>(run.extent);
+    if (extent == Extent::ONE || extent == Extent::STATIC_TILE)
+      return add_alike(first - begin, last - begin, run.mult, by_vector);
+    if (extent == Extent::SLOT && run.route >= 0) return add_slots(run, first, last, begin, by_vector);
+    for (int32_t event = first; event < last && !by_vector; ++event) add_one(run, event, begin);
+  }
+  __aicore__ inline void add(int32_t place, int32_t amount) { targets_.SetValue(place, targets_.GetValue(place) + amount); }
+
+  // Vector instructions begin at blocks of 32 bytes.
+  __aicore__ inline void add_alike(int32_t first, int32_t last, int32_t amount, bool by_vector) {
+    const int32_t whole = least(round_up(first, kBlockBytes / 4), last);
+    if (by_vector && whole < last) AscendC::Adds(targets_[whole], targets_[whole], amount, last - whole);
+    for (int32_t i = first; i < whole && !by_vector; ++i) add(i, amount);
+  }
+
+  // Slots are full but for the last of each expert's; those behind all of them have no rows.
+  __aicore__ inline void add_slots(const EventRun& run, int32_t first, int32_t last, int32_t begin, bool by_vector) {
+    const Placement& placed = route_.placement();
+    const int32_t to_event = run.first - run.index, tile_rows = on_.rank.tile_rows();
+    const int32_t end = least(last, to_event + placed.num_slots());
+    if (first >= end) return;
+    add_alike(first - begin, end - begin, run.mult * tile_rows, by_vector);
+    if (by_vector) return;
+    for (int32_t e = placed.expert_of_slot(first - to_event); e < placed.num_experts(); ++e) {
+      if (to_event + placed.first_slot(e) >= end) return;
+      if (placed.first_slot(e) == placed.first_slot(e + 1)) continue;
+      const int32_t event = to_event + placed.last_slot(e);
+      if (event >= first && event < end) add(event - begin, run.mult * (placed.rows_of_last_slot(e) - tile_rows));
+    }
+  }
+
+  __aicore__ inline void add_one(const EventRun& run, int32_t event, int32_t begin) {
+    const PlacedRoute* const route = run.route >= 0 ? &route_ : nullptr;
+    const auto extent = static_cast<int32_t>(find_extent<Unit>(on_.rank, run, run.index + event - run.first, route));
+    if (extent != kUnknownExtent) return add(event - begin, run.mult * extent);
+    on_.unit.refuse();
+    if (on_.status.event < 0) on_.status.event = event;
+  }
+
+  PrologueUnit& on_;
+  UbWords ub_;
+  PlacedRoute route_;
+  Words targets_, runs_;
+  int32_t last_route_ = -1;
+};
+
+}  // namespace hpmoe
