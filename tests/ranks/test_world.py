@@ -129,6 +129,12 @@ def test_a_cell_trains_as_on_virtual_ranks(launch, mode, size=2):
         0, [f"rank {rank} is as virtual ranks after 3 steps" for rank in range(size)]), err
 
 
+@pytest.mark.slow
+def test_graphs_that_run_on_and_calls_beside_them_come_in_the_same_order_on_all_ranks(launch):
+    status, lines, err = launch(2, str(FOLDER / "graphs_script.py"))
+    assert (status, lines) == (0, ["rank 0 ends", "rank 1 ends"]), err
+
+
 EXAMPLE = str(FOLDER.parents[1] / "examples" / "11_ranks_are_processes.py")
 
 

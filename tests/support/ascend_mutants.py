@@ -182,6 +182,21 @@ MUTANTS = (
         mutant("ones in the left half only", "prologue.h",
                ("kUnitFloat32 + i / 8 * 128 + i * 8 + i % 8", "kUnitFloat32 + i * 8 + i % 8")),
     ),
+    # Rows and weights of int8.
+    *shown_in(
+        "int8",
+        mutant("the scale of another row", "quantized_bodies.h", ("packed.address + num_cols", "packed.address")),
+        without("a row rounded by what comes last in it", "quantized_bodies.h",
+                "AscendC::Max(largest(), largest(), magnitudes, piece.num_cols);"),
+        mutant("scales of columns for the first row alone", "quantized_bodies.h",
+               ("AscendC::Mul(x[r * piece.pitch], x[r * piece.pitch], unit.floats(2), piece.num_cols);",
+                "if (r == 0) AscendC::Mul(x, x, unit.floats(2), piece.num_cols);")),
+        mutant("the scale multiplied as an element", "matmul_bodies.h", ("product.k -= kInt8RowScaleBytes;", "")),
+        mutant("rows of L0A of half a fractal", "cube_2201.h", ("most(w.depth, ", "most(0, ")),
+        mutant("fractals of int8 half as wide", "fractals.h", ("32 / sizeof(T)", "sizeof(T) == 1 ? 16 : 32 / sizeof(T)")),
+        mutant("steps of int8 half as deep in L1 as they are read", "cube_unit.h",
+               ("Dtype::UINT8) {\n      load_step<int8_t>", "Dtype::UINT8) {\n      load_step<half>")),
+    ),
     # Routing and rows.
     mutant("a wrong gather index", "transfer_body.h", ("(number < 0 ? number + num_rows : number) / per_row",
                                                        "(number < 0 ? number + num_rows : number) % per_row")),

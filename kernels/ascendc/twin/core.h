@@ -108,6 +108,11 @@ class Core {
     clock.wait_until(arrival->second + kPollCycles);
   }
   void note_copy(int64_t bytes) { clock.copy(bytes); }
+  // Counters that a copy looks at.
+  void note_look(const void* address) {
+    const auto arrival = global.arrivals.find(address);
+    if (arrival != global.arrivals.end()) clock.wait_until(arrival->second + kPollCycles);
+  }
   void note_signal(const void* counter, bool is_remote) {
     clock.wait_until(clock.now() + kSignalCycles);
     double& arrival = global.arrivals[counter];
