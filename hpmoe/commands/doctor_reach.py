@@ -29,6 +29,8 @@ def reach(target: str) -> Fields:
         limits["columns of a product's operand"] = ascend_rules.MOST_COLUMNS
         limits["columns of a guarded row"] = ascend_rules.MOST_GUARDED
         limits[f"bytes of a row of {', '.join(p.name for p in ascend_rules.ON_WHOLE_ROWS)}"] = ascend_rules.MOST_ROW_BYTES
+    if kernel == "ascend":
+        refuses["transforms"] = [ascend_rules.REFUSED_TRANSFORM]
     return {"target": target, "runs": {**runs, "dtypes": dtypes(kernel), "at_most": limits}, "refuses": refuses}
 
 
