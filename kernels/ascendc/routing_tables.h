@@ -96,6 +96,10 @@ class RoutingTables {
            entries_for(last, rank_, expert, expert + 1);
   }
 
+  // Slots of a rank up to the last that has rows.
+  __aicore__ inline int32_t num_used_slots(int32_t rank) const {
+    return at(tables_.slot_start, rank, tables_.narrow, route_.num_local_experts);
+  }
   __aicore__ inline Unit slot(int32_t rank, int32_t index) const {
     const int32_t last = route_.num_local_experts;
     int32_t e = 0;

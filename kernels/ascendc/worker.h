@@ -7,6 +7,7 @@
 
 #include "core/signals.h"
 #include "counters.h"
+#include "spare_tasks.h"
 #include "unsettled.h"
 
 namespace hpmoe {
@@ -16,7 +17,7 @@ template <class Unit>
 class Worker {
  public:
   __aicore__ inline Worker(const RankView& rank, const Counters& counters, Unit& unit, int32_t queue)
-      : rank_(rank), counters_(counters), unit_(unit), queue_(queue) {}
+      : rank_(rank), counters_(counters), unit_(unit), queue_(queue), spare_(rank) {}
 
   // The numbers of what went wrong, before the queue begins.
   __aicore__ inline Status& status() { return status_; }
@@ -30,9 +31,11 @@ class Worker {
     const int32_t last = rank_.image.queue_start(queue_ + 1);
     for (place_ = rank_.image.queue_start(queue_); place_ < last; ++place_) {
       const Code code = run_place(place_ + 1 < last);
-      if (code == Code::OK) continue;
-      status_.task = place_;
-      return fail(code);
+      if (code != Code::OK) {
+        status_.task = place_;
+        return fail(code);
+      }
+      if (turns_[place_ % 2].frame.unit.rows == 0) pass_spare_tasks(last);
     }
   }
 
@@ -55,6 +58,11 @@ class Worker {
     Frame frame;
     bool has_begun = false;
   };
+
+  // Those that follow a task without rows: where slots have rows, nobody asks.
+  __aicore__ inline void pass_spare_tasks(int32_t last) {
+    while (place_ + 1 < last && spare_.has(place_ + 1)) ++place_;
+  }
 
   __aicore__ inline Code run_place(bool has_next) {
     Turn& turn = turns_[place_ % 2];
@@ -97,6 +105,7 @@ class Worker {
   // What cannot begin says why when its turn comes.
   __aicore__ inline void look_ahead(Turn& next) {
     read_task(next, place_ + 1);
+    if (next.frame.unit.rows == 0) return;  // it may be one to pass by
     if (has_all_events(next) && !unsettled_.touches(next.frame) && unsettled_.has_room_for(next.frame)) (void)begin(next);
   }
 
@@ -199,6 +208,7 @@ class Worker {
   RoutingTables routing_;
   Turn turns_[2];
   Unsettled unsettled_;
+  SpareTasks spare_;
   Status status_{0, -1, -1, -1, -1, -1, 0, 0};
 };
 

@@ -12,6 +12,7 @@
 #include "cpu/signals.h"
 #include "happenings.h"
 #include "host_threads.h"
+#include "spare_tasks.h"
 #include "task_work.h"
 #include "worker.h"
 
@@ -70,6 +71,7 @@ class Simulation {
         if (!is_ok(r, routings_[i].place_rows(r, status))) return false;
       full_.emplace_back(image_, image_.routes[i], routings_[i]);
     }
+    spare_ = SpareTasks(image_, routings_);
     for (int32_t r = 0; r < num_ranks_; ++r) {
       missing_.push_back(find_thresholds(image_, routings_, r, ranks_[r].num_tokens));
       asleep_.emplace_back(image_.header->num_events, Asleep{});
@@ -80,7 +82,7 @@ class Simulation {
   }
 
   void happen(const Happening& h) {
-    switch (h.kind) {
+    switch (h.kind()) {
       case Happening::BODY: {
         const Task task = image_.task(workers_[h.who].place);
         return begin_body(h.who, frame_of(h.who / num_queues_, task), h.time);
@@ -101,7 +103,7 @@ class Simulation {
   static double to_ns(double us) { return static_cast<double>(std::llround(us * 1e3)) / 1e3; }
 
   // The worker stands before its next task: on to its body when it has looked at all waits, or asleep at the first that is
-  // not met. Tasks that do nothing for anybody it runs on the way.
+  // not met. Tasks that do nothing for anybody it runs on the way, and passes by those of slots past the last with rows.
   void walk(int32_t w, const double clock) {
     Worker& worker = workers_[w];
     const int32_t rank = w / num_queues_;
@@ -110,6 +112,12 @@ class Simulation {
       const Task task = image_.task(worker.place);
       const Frame frame = frame_of(rank, task);
       worker.looked = std::max(worker.looked, now);
+      if (spare_.has(image_, frame)) {
+        note_begin(worker, rank, now);
+        now += machine_.pass_us;
+        go_on(worker, rank, now);
+        continue;
+      }
       if (!meet_waits(worker, frame)) {
         if (now > clock) return happenings_.foresee(now, Happening::WAKE, w);
         worker.has_slept = true;
@@ -170,15 +178,22 @@ class Simulation {
     return meet_waits(worker, frame_of(rank, task));
   }
 
-  void note_begin(const Worker& worker, int32_t rank, double now) {
-    times(rank, worker.place)[0] = to_ns(worker.came);
-    times(rank, worker.place)[1] = to_ns(now);
-    out_.released_by[row_of(rank, worker.place)] = worker.has_slept ? static_cast<int32_t>(worker.released_by) : -1;
+  void note_begin(Worker& worker, int32_t rank, double now) {
+    worker.began = to_ns(now);
+    if (out_.times) {
+      times(rank, worker.place)[0] = to_ns(worker.came);
+      times(rank, worker.place)[1] = worker.began;
+    }
+    if (out_.released_by)
+      out_.released_by[row_of(rank, worker.place)] = worker.has_slept ? static_cast<int32_t>(worker.released_by) : -1;
   }
 
   // The task at the worker's place ends, the next one is before it.
   void go_on(Worker& worker, int32_t rank, double now) {
-    times(rank, worker.place)[2] = to_ns(now);
+    const double end = to_ns(now);
+    if (out_.times) times(rank, worker.place)[2] = end;
+    out_.busy[0] = std::max(out_.busy[0], end);
+    out_.busy[1 + (&worker - workers_.data())] += end - worker.began;
     ++worker.place;
     worker.num_waits_met = 0;
     worker.awaited = -1;
@@ -187,9 +202,12 @@ class Simulation {
   }
 
   void begin_body(int32_t w, const Frame& frame, double now) {
-    const Worker& worker = workers_[w];
+    Worker& worker = workers_[w];
     note_begin(worker, frame.rank, now);
-    if (bodies_.begin(w, frame, now, out_.missed[row_of(frame.rank, worker.place)])) end_body(w, now);
+    double missed = 0;
+    const bool has_ended = bodies_.begin(w, frame, now, missed);
+    if (out_.missed) out_.missed[row_of(frame.rank, worker.place)] = missed;
+    if (has_ended) end_body(w, now);
   }
 
   void end_body(int32_t w, double now) {
@@ -272,6 +290,7 @@ class Simulation {
 
   std::vector<Routing> routings_;
   std::vector<FullSlots> full_;                            // of each routing
+  SpareTasks spare_;
   std::vector<std::vector<int64_t>> missing_;              // [num_ranks][num_events] until the threshold
   std::vector<std::vector<Asleep>> asleep_;                // who waits for each event
   std::vector<std::vector<Met>> met_;                      // of a host: when each event had counted enough
@@ -287,13 +306,13 @@ class Simulation {
 extern "C" int hpmoe_simulate(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks,
                               const HpmoeMachine* machine, const HpmoeWork* work, int64_t num_parts, double* times,
                               int32_t* released_by, double* missed, double* totals, double* served, double* moved,
-                              int32_t num_bins, HpmoeStatus* status) {
+                              double* busy, int32_t num_bins, HpmoeStatus* status) {
   using hpmoe::Code;
   if (hpmoe::find_fault(image, image_bytes) || hpmoe::Image(image).header->ep_size != num_ranks) {
     *status = {static_cast<int32_t>(Code::BAD_IMAGE), -1, -1, -1, -1, -1, 0, 0};
   } else {
     try {
-      const hpmoe::Results out = {times, released_by, missed, totals, served, moved};
+      const hpmoe::Results out = {times, released_by, missed, totals, served, moved, busy};
       *status = hpmoe::Simulation(hpmoe::Image(image), ranks, *machine, work, num_parts, num_bins, out).run();
     } catch (const std::exception&) {
       *status = {static_cast<int32_t>(Code::OUT_OF_MEMORY), -1, -1, -1, -1, -1, 0, 0};

@@ -4,6 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from helpers import fused, stages
+from rounded_rows import rounded_rows
 from sharded_layers import assert_close, on_ranks, oracle, run, whole
 
 import hpmoe
@@ -136,3 +137,25 @@ def test_simulator_and_memory_report_know_shards():
     with pytest.raises(hpmoe.ArgumentError, match=r"Mesh\(ep_size=2, tp_size=2\)"):
         hpmoe.simulate(flow, mesh=hpmoe.Mesh(4))
     assert "MiB of 4 ranks" in str(hpmoe.spmd(chain(hpmoe.moe_ffn), mesh).memory(*avals))
+
+
+W8A8 = hpmoe.quantize_weights(row_dtype="int8")
+QUANTISED = {
+    "int8": (hpmoe.quantize_rows, True), "mxfp8, once": (hpmoe.chain(hpmoe.deduplicate_rows, hpmoe.quantize_rows(
+        dtype="mxfp8")), True),
+    "int8, relays": (hpmoe.chain(hpmoe.quantize_rows, hpmoe.relay_rows), True),
+    "both ways": (hpmoe.quantize_rows(combine=True, backward="quantized"), False),
+    "W8A8": (hpmoe.chain(hpmoe.quantize_rows, W8A8), False),
+}
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+def test_quantised_rows_and_weights_of_shards(name):
+    """A row is rounded as for a whole expert, and each shard's columns of down as they are there: as call by call."""
+    transform, is_whole = QUANTISED[name]
+    args, cotangent = whole()
+    mesh = hpmoe.Mesh(2, tp_size=2, node_size=2 if "relays" in name else None)
+    found = run(fused()(transform(hpmoe.moe_ffn)), mesh, args, cotangent)
+    if is_whole:
+        assert_close(found, oracle([rounded_rows(args[0], {"dtype": name.split(",")[0]}), *args[1:]], cotangent))
+    assert_close(found, run(transform(hpmoe.moe_ffn), mesh, args, cotangent))

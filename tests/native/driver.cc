@@ -71,9 +71,18 @@ struct Host : Arrays {
     std::vector<double> times(3 * rows);
     std::vector<int32_t> released_by(rows);
     std::vector<double> missed(rows), totals(R * HPMOE_NUM_RATES * 2), served(1 + R * HPMOE_NUM_RATES * bins), moved(R * R);
-    hpmoe_simulate(image.data(), int64_t(image.size()) * 4, ranks, R, &machine, work.data(), 1, times.data(),
-                   released_by.data(), missed.data(), totals.data(), served.data(), moved.data(), bins, status);
-    return times.empty() ? 0 : *std::max_element(times.begin(), times.end());
+    std::vector<double> busy(1 + size_t(R) * h->num_queues), outline(busy.size());
+    const auto run = [&](bool all, double* into) {
+      hpmoe_simulate(image.data(), int64_t(image.size()) * 4, ranks, R, &machine, work.data(), 1,
+                     all ? times.data() : nullptr, all ? released_by.data() : nullptr, all ? missed.data() : nullptr,
+                     totals.data(), served.data(), moved.data(), into, all ? bins : 0, status);
+    };
+    run(false, outline.data());
+    run(true, busy.data());
+    check(busy == outline, "a run says the same of its workers where nothing is kept of tasks");
+    const double end = times.empty() ? 0 : *std::max_element(times.begin(), times.end());
+    check(end == busy[0], "the last task ends where its time says so");
+    return end;
   }
 };
 

@@ -35,7 +35,8 @@ COUNTS = {
     "worker_link_bytes_per_us": FUSED, "node_link_bytes_per_us": {"nodes"},
     "remote_us": {"node", "far", "unfused", "host"}, "node_remote_us": {"nodes"}, "host_cores": {"host"},
     **dict.fromkeys(("launch_us", "host_sync_us", "collective_us"), {"unfused"}),
-    **dict.fromkeys(("scalar_us", "dma_us"), set()),  # of what comes before the first task
+    "scalar_us": {"node", "nodes", "far"},  # of passing by tasks of slots without rows; the rest is before the first task
+    "dma_us": set(),
     "matmul_int8_ratio": set(),  # test_quantize_weights.py
 }
 PLANNED = {"name", "num_aic", "num_aiv", "unified", "tile_rows", "tile_cols"}  # of transforms; a flow has what they were
@@ -96,7 +97,8 @@ def test_a_constant_moves_what_it_is_of(times, kind, name):
         return
     assert 1 / 2 - NOISE <= fast / span <= 1 + NOISE
     assert 1 - NOISE <= slow / span <= 2 + NOISE
-    assert least > span or (name.endswith("_size") and fast < span)
+    assert least > span or (name.endswith("_size") and fast < span) or (
+        name == "scalar_us" and 0 < abs(least - span) <= NOISE * span)  # of some 0.1 us, as long as decoding a task at most
     if name in RATES and kind in FUSED:  # it is what limits then, and the bound says so
         assert least <= 4 * highest
     assert low <= bound * (1 + 1e-9) and bound <= high * (1 + 1e-9) and high <= highest * (1 + 1e-9)

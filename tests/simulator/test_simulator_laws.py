@@ -14,7 +14,9 @@ from tile_words import kind
 import hpmoe
 from hpmoe import Aval
 from hpmoe.costs.bound import rank_bounds
+from hpmoe.costs.start import pass_us
 from hpmoe.costs.work import Work, with_fans
+from hpmoe.ir import taskflow as tf
 from hpmoe.ir.layout import Layout
 from hpmoe.routing.workload import balanced_ids
 from hpmoe.timelines.run import RATES as SHARED
@@ -36,9 +38,28 @@ def core_us(flow, machine, ids):
                                for op, of_op in zip(flow.ops, work.by_routing, strict=True)])
         entries, rows = work.entries(flow.tasks), layout.task_rows(rank)
         granules = np.ceil(rows / entries["granule"]) * entries["granule"]
-        out.append(machine.task_us + np.where((rows > 0) | is_summed,
-                                              entries["core_fixed"] + granules * entries["core_row"], 0.0))
+        us = machine.task_us + np.where((rows > 0) | is_summed, entries["core_fixed"] + granules * entries["core_row"], 0.0)
+        passed = is_passed_by(flow, layout, rank) & (machine.host_cores == 0)
+        out.append(np.where(passed, pass_us(machine), us))
     return np.array(out)
+
+
+def is_passed_by(flow, layout, rank):
+    """Which tasks of a rank are of slots past the last with rows, wait for those rows and tell of rows alone, [tasks]."""
+    used = [[int(np.flatnonzero(slots.rows > 0).max(initial=-1)) + 1 for slots in of_route] for of_route in layout.slots]
+    past, route = np.full(flow.num_tasks, np.iinfo(np.int32).max), np.full(flow.num_tasks, -1)
+    for i, op in enumerate(flow.ops):
+        is_put = op.opcode in ("PUT", "PUT_BACK")
+        if kind(op) == "slots" and not op.is_relayed and (is_put or not op.num_peers) and not op.primitive.is_blocking:
+            mine, of = flow.tasks["op"] == i, used[op.domain.route]
+            past[mine], route[mine] = max(of) if op.opcode == "PUT" else of[rank], op.domain.route
+    passed, waits, signals = flow.tasks["row"] >= past, flow.waits, flow.signals
+    events = flow.events[waits["event"]]
+    own = (waits["kind"] == 0) & (events["extent"] == tf.SLOT) & (events["index"] == flow.tasks["row"][waits["task"]]) & (
+        events["route"] == route[waits["task"]])
+    passed[waits["task"][~own]] = False
+    passed[signals["task"][signals["amount"] == tf.COUNT]] = False
+    return passed
 
 
 def fans(layout, op, rank):

@@ -31,6 +31,11 @@ def shown_in(run, *mutants):
 SENT = "AscendC::SetAtomicNone();\n    signals_.set_free(i);"
 
 MUTANTS = (
+    # What is passed by.
+    mutant("a task passed by whose slot has rows", "spare_tasks.h", ("most(num_used(op) - op.first_row, 0) * of_slot",
+                                                                      "most(num_used(op) - op.first_row - 1, 0) * of_slot")),
+    mutant("puts passed by whose slots have rows on another rank", "spare_tasks.h",
+           ("!is_put(opcode_of(op)) || goes_back(op)", "true")),
     # Counters and signals.
     mutant("a dropped signal", "worker.h", ("num_targets(frame, signal)", "num_targets(frame, signal) - 1")),
     mutant("a signal to the wrong rank", "signals.h", (
@@ -177,6 +182,21 @@ MUTANTS = (
         mutant("ones in the left half only", "prologue.h",
                ("kUnitFloat32 + i / 8 * 128 + i * 8 + i % 8", "kUnitFloat32 + i * 8 + i % 8")),
     ),
+    # Rows and weights of int8.
+    *shown_in(
+        "int8",
+        mutant("the scale of another row", "quantized_bodies.h", ("packed.address + num_cols", "packed.address")),
+        without("a row rounded by what comes last in it", "quantized_bodies.h",
+                "AscendC::Max(largest(), largest(), magnitudes, piece.num_cols);"),
+        mutant("scales of columns for the first row alone", "quantized_bodies.h",
+               ("AscendC::Mul(x[r * piece.pitch], x[r * piece.pitch], unit.floats(2), piece.num_cols);",
+                "if (r == 0) AscendC::Mul(x, x, unit.floats(2), piece.num_cols);")),
+        mutant("the scale multiplied as an element", "matmul_bodies.h", ("product.k -= kInt8RowScaleBytes;", "")),
+        mutant("rows of L0A of half a fractal", "cube_2201.h", ("most(w.depth, ", "most(0, ")),
+        mutant("fractals of int8 half as wide", "fractals.h", ("32 / sizeof(T)", "sizeof(T) == 1 ? 16 : 32 / sizeof(T)")),
+        mutant("steps of int8 half as deep in L1 as they are read", "cube_unit.h",
+               ("Dtype::UINT8) {\n      load_step<int8_t>", "Dtype::UINT8) {\n      load_step<half>")),
+    ),
     # Routing and rows.
     mutant("a wrong gather index", "transfer_body.h", ("(number < 0 ? number + num_rows : number) / per_row",
                                                        "(number < 0 ? number + num_rows : number) % per_row")),
@@ -251,14 +271,16 @@ MUTANTS = (
         "functions",
         mutant("a choice before what is compared is known", "map_functions.h", (
             "AscendC::PipeBarrier<PIPE_V>();\n"
-            "    AscendC::Select<float, AscendC::SELMODE::VSEL_CMPMASK_SPR>(out[i], yes[i], no[i], 1, params);",
-            "AscendC::Select<float, AscendC::SELMODE::VSEL_CMPMASK_SPR>(out[i], yes[i], no[i], 1, params);")),
+            "    AscendC::Select(out[i], mask, yes[i], no[i], AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, part);",
+            "AscendC::Select(out[i], mask, yes[i], no[i], AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, part);")),
         mutant("a comparison before the choice by the last one", "map_functions.h", (
             "AscendC::PipeBarrier<PIPE_V>();\n"
-            "    AscendC::Compare(a[i], b[i], mode, static_cast<uint64_t>(kRepeat), params);",
-            "AscendC::Compare(a[i], b[i], mode, static_cast<uint64_t>(kRepeat), params);")),
-        mutant("the other choice", "map_functions.h", ("choose(AscendC::CMPMODE::NE, a, x, a, b, c, count);",
-                                                       "choose(AscendC::CMPMODE::NE, a, x, a, c, b, count);")),
+            "    AscendC::Compare(mask, a[i], b[i], mode, part);",
+            "AscendC::Compare(mask, a[i], b[i], mode, part);")),
+        mutant("a choice for the first elements of a piece alone", "map_functions.h", (
+            "round_up(least(kPieceFloats, count - i), kFloatsAtOnce)", "kFloatsAtOnce")),
+        mutant("the other choice", "map_functions.h", ("choose(mask, AscendC::CMPMODE::NE, a, x, a, b, c, count);",
+                                                       "choose(mask, AscendC::CMPMODE::NE, a, x, a, c, b, count);")),
         mutant("pi in two parts", "map_functions.h", ("i < 3", "i < 2")),
     ),
     *shown_in(

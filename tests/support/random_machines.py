@@ -15,7 +15,7 @@ from hpmoe.transforms.overlap_comm import SIGNALS
 RATES = ("matmul_flops_per_us", "vector_bytes_per_us", "copy_bytes_per_us", "l2_bytes_per_us", "worker_l2_bytes_per_us",
          "memory_bytes_per_us", "worker_memory_bytes_per_us", "link_bytes_per_us", "worker_link_bytes_per_us",
          "node_link_bytes_per_us")
-COSTS = ("matmul_fill_us", "task_us", "wait_us", "poll_us", "signal_us", "remote_us", "node_remote_us")
+COSTS = ("matmul_fill_us", "task_us", "wait_us", "poll_us", "signal_us", "remote_us", "node_remote_us", "scalar_us")
 NS = 0.002  # times are rounded to a nanosecond
 
 

@@ -12,7 +12,8 @@ from expansion import Expansion
 from judge import extent_of
 from tile_words import kind, moves_copies, params
 
-from hpmoe.costs.footprint import DENSE, FAN, STREAM, TOGETHER, UNIT, WEIGHT
+from hpmoe.costs.footprint import DENSE, FAN, STREAM, TOGETHER, UNIT, WEIGHT, is_transfer
+from hpmoe.costs.start import pass_us
 from hpmoe.costs.work import Work
 from hpmoe.ir import taskflow as tf
 
@@ -20,7 +21,7 @@ from hpmoe.ir import taskflow as tf
 class Task:
     """What a task of a rank asks for: rows of its own, rows for each other rank, and whether anybody is told of it."""
 
-    def __init__(self, x, rank, t, signals):
+    def __init__(self, x, rank, t, waits, signals):
         flow = x.flow
         task, op = flow.tasks[t], flow.ops[flow.tasks["op"][t]]
         self.op, self.row, self.tile = op, int(task["row"]), int(task["col"]) // op.tile_cols if op.tile_cols else 0
@@ -55,7 +56,19 @@ class Task:
             self.fans = self.rows * len(x.received[once][rank][0]) / max(1, len(x.received[op.domain.route][rank][0]))
         self.is_empty = self.rows == 0 and kind(op) != "experts" and op.opcode != "LAUNCH"
         self.does_nothing = not has_rows and not any(s["amount"] == tf.COUNT for s in signals)
+        self.is_spare = self._is_spare(x, rank, op, waits, signals)
         self.is_wide = op.opcode.startswith("ALL") or (moves_copies(op) and kind(op) == "once")
+
+    def _is_spare(self, x, rank, op, waits, signals):
+        """Whether it is of a slot past the last with rows and has nothing to do with anything else."""
+        relayed = any(a.rows.name.startswith("relay") for a in op.operands)
+        if kind(op) != "slots" or relayed or (is_transfer(op) and not op.opcode.startswith("PUT")):
+            return False
+        ranks = x.ranks if op.opcode.startswith("PUT") and not op.primitive.is_back else [rank]
+        slots, events = [x.received[op.domain.route][r][1] for r in ranks], x.flow.events[[w["event"] for w in waits]]
+        return (not any(rows for of_rank in slots for _, rows in of_rank[self.row:])
+                and all(s["amount"] != tf.COUNT for s in signals) and not any(w["kind"] for w in waits)
+                and all((e["extent"], e["index"], e["route"]) == (tf.SLOT, self.row, op.domain.route) for e in events))
 
 
 class Reference:
@@ -181,7 +194,7 @@ class Reference:
         rank, queue = self.workers[w]
         t = queue[self.at[w]]
         if (rank, t) not in self.tasks:
-            self.tasks[rank, t] = Task(self.x, rank, t, self.signals[t])
+            self.tasks[rank, t] = Task(self.x, rank, t, self.waits[t], self.signals[t])
         return self.tasks[rank, t]
 
     def walk(self, w):
@@ -190,6 +203,10 @@ class Reference:
             return
         t = queue[self.at[w]]
         times = self.times.setdefault((rank, t), [self.now])
+        if self.task_of(w).is_spare:
+            times.append(self.now)
+            self.later(self.now + pass_us(self.m), self.finish, w)
+            return
         if self.met[w] < len(self.waits[t]):
             key = rank, self.x.awaited(rank, t, self.waits[t][self.met[w]])
             if self.missing[key] > 0:
