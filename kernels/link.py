@@ -115,6 +115,7 @@ class Link:
         self._kept: list[object] = []  # what others may read or write until all have met again
         self._depth, self._has_told, self._lock = 0, False, new_lock()
         self._turn = new_lock()  # of the thread whose call it is
+        self._is_forked = False
         self._calls, self._has_met = 0, False  # calls in which all have met, or this rank has failed
         _open.append(self)
 
@@ -132,6 +133,7 @@ class Link:
         Raises:
             LaunchError: a rank died, ended, failed, is at another call or did not come in time; `status["rank"]` is the one.
         """
+        self._check_process()
         with self._lock:
             library, length = load(), ctypes.c_int64()
             status, handler = self._meet(what, payload, key, timeout)
@@ -149,6 +151,12 @@ class Link:
         load().hpmoe_link_meet(self._handle, words, _key(words, key), payload, len(payload), timeout or self.timeout,
                                callable(handler) and runs_for_main_thread(), status)
         return status, handler
+
+    def _check_process(self) -> None:
+        """A child would speak in its parent's name."""
+        if self._is_forked:
+            raise LaunchError(f"this process was forked from {self._names[self.rank]} and is no rank: calls are made by the "
+                              "process that the launcher started")
 
     def _count_call(self) -> None:
         if self._depth > 0 and not self._has_met:
@@ -216,6 +224,7 @@ class Link:
         programs that catch the error stay at the same call. Calls of several threads at once are refused: each rank might
         begin with another one.
         """
+        self._check_process()
         is_alone = self._turn.acquire(blocking=False) or not self._turn.acquire()
         if self._depth == 0:
             self._has_told = self._has_met = False
@@ -267,6 +276,7 @@ class Link:
                num_tokens: int, record: Sequence[np.ndarray | None], keep: object) -> None:
         """This rank's part of a launch. `counts`: int32, of all routes by ids; `record`: what is filled, a trace and the
         bytes moved; `keep`: the memory that others write to."""
+        self._check_process()
         with self._lock:
             counters, bases = self._counters_of(executable)
             buffers, rooms = (np.array(x, np.int64) for x in (addresses, room))
@@ -291,6 +301,7 @@ class Link:
             payload: what all ranks tell each other first.
             keep: the memory that others write to.
         """
+        self._check_process()
         with self._lock:
             self._count_call()
             status, handler, what = Status(), getsignal(SIGINT), self._numbered(executable.name)
@@ -381,5 +392,13 @@ def _leave() -> None:
         load().hpmoe_link_leave(link._handle, words.encode())
 
 
+def _forget_in_child() -> None:
+    """Whose end is not that of the rank."""
+    for link in _open:
+        link._is_forked = True
+    _open.clear()
+
+
 atexit.register(_leave)
+os.register_at_fork(after_in_child=_forget_in_child)
 register_link(Link)

@@ -128,8 +128,8 @@ def layers():
     choices = ProgramRun(trace(lambda x, ids, w: combine(*dispatch(x, ids, num_local_experts=130), w),
                                f32(2, 20), Aval((2, 130), "int32"), f32(2, 130)))
     choices.inputs[1][...] = np.arange(130)
-    many = ProgramRun(trace(through_experts, f32(3400, 8), Aval((3400, 2), "int32"), f32(3400, 2), f32(3, 8, 8)), rows=512)
-    many.inputs[1][:] = [(0, 1 + (i % 9 == 0)) for i in range(3400)]
+    many = ProgramRun(trace(through_experts, f32(5200, 8), Aval((5200, 2), "int32"), f32(5200, 2), f32(3, 8, 8)), rows=512)
+    many.inputs[1][:] = [(0, 1 + (i % 9 == 0)) for i in range(5200)]
     ahead = Ahead(Layer(ep=4, T=4, H=16, I=16, E=4, K=1), rows=4, blocks=2)
     aligned = ProgramRun(trace(filled_up, f32(21, 24), Aval((21, 2), "int32"), f32(21, 2), f32(3, 24, 24)), rows=4)
     aligned.inputs[1][...] = [[i % 2, 2] for i in range(21)]

@@ -270,14 +270,16 @@ MUTANTS = (
         "functions",
         mutant("a choice before what is compared is known", "map_functions.h", (
             "AscendC::PipeBarrier<PIPE_V>();\n"
-            "    AscendC::Select<float, AscendC::SELMODE::VSEL_CMPMASK_SPR>(out[i], yes[i], no[i], 1, params);",
-            "AscendC::Select<float, AscendC::SELMODE::VSEL_CMPMASK_SPR>(out[i], yes[i], no[i], 1, params);")),
+            "    AscendC::Select(out[i], mask, yes[i], no[i], AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, part);",
+            "AscendC::Select(out[i], mask, yes[i], no[i], AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, part);")),
         mutant("a comparison before the choice by the last one", "map_functions.h", (
             "AscendC::PipeBarrier<PIPE_V>();\n"
-            "    AscendC::Compare(a[i], b[i], mode, static_cast<uint64_t>(kRepeat), params);",
-            "AscendC::Compare(a[i], b[i], mode, static_cast<uint64_t>(kRepeat), params);")),
-        mutant("the other choice", "map_functions.h", ("choose(AscendC::CMPMODE::NE, a, x, a, b, c, count);",
-                                                       "choose(AscendC::CMPMODE::NE, a, x, a, c, b, count);")),
+            "    AscendC::Compare(mask, a[i], b[i], mode, part);",
+            "AscendC::Compare(mask, a[i], b[i], mode, part);")),
+        mutant("a choice for the first elements of a piece alone", "map_functions.h", (
+            "round_up(least(kPieceFloats, count - i), kFloatsAtOnce)", "kFloatsAtOnce")),
+        mutant("the other choice", "map_functions.h", ("choose(mask, AscendC::CMPMODE::NE, a, x, a, b, c, count);",
+                                                       "choose(mask, AscendC::CMPMODE::NE, a, x, a, c, b, count);")),
         mutant("pi in two parts", "map_functions.h", ("i < 3", "i < 2")),
     ),
     *shown_in(
