@@ -13,11 +13,14 @@ from hpmoe.kernels.native import Status, load
 from hpmoe.kernels.protocol import Code
 from hpmoe.kernels.target_bodies import check_bodies
 from hpmoe.routing.route_plan import RoutePlan
-from hpmoe.support.dtypes import storage_dtype
+from hpmoe.support.dtypes import BYTES, storage_dtype
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import row_modes
 from hpmoe.tile_ops.columns import ADD_COLS, CUMSUM, TAKE_COLS, TOP_K
 from hpmoe.tile_ops.guards import COUNT_AND_FILL, FILL_OUTSIDE, REDUCE_AND_FILL
+from hpmoe.tile_ops.quantized import QUANTIZE
+from hpmoe.tile_ops.quantized_matmuls import ROWS
+from hpmoe.tile_ops.row_formats import RowFormat
 
 
 class Limit(NamedTuple):
@@ -37,10 +40,11 @@ LIMITS = (
     Limit("top_k, of tokens sent once,", 256, lambda plan, _: plan.top_k if plan.once_of >= 0 else 0),
     Limit("num_experts, with copies,", 1024,
           lambda plan, ep_size: max(plan.num_experts, plan.num_local_experts * ep_size)),
-    Limit("tp_size, the shards of an expert,", 1, lambda plan, _: plan.tp_size),
     Limit("the copies of a rank's experts", 64, lambda plan, _: plan.placement.most_copies if plan.placement else 0),
 )
+REFUSED_TRANSFORM = "relay_rows"  # no put passes on what another rank has sent, nor finds the relay of a token
 MOST_COLUMNS = 65_535  # of a matmul's operand: a parameter of 16 bits
+MOST_QUANTISED = 8192  # columns of a row that is quantised: two buffers of UB hold it in float32
 MOST_ROW_BYTES = 8192  # of rows that are sorted, or picked from and added up by an index: a piece of UB
 MOST_GUARDED = 16_384  # columns of a row in which other values come in the place of some
 ON_WHOLE_ROWS = (TOP_K, TAKE_COLS, ADD_COLS, CUMSUM)
@@ -61,6 +65,8 @@ def check_flow(flow: tf.Taskflow, target: str) -> None:
     for op in flow.ops:
         if op.primitive.is_matmul:
             _check_matmul(flow, op, f"{who}: {op.label}")
+        if isinstance(op.params, RowFormat):
+            _check_format(flow, op, op.params, f"{who}: {op.label}")
         if op.primitive in FILLS_ROWS:
             cols = flow.buffers[op.operands[0].buffer].cols
             check_argument(cols <= MOST_GUARDED, f"{who}: {op.label}", "the columns that it guards", cols,
@@ -71,7 +77,7 @@ def check_flow(flow: tf.Taskflow, target: str) -> None:
         for limit in LIMITS:
             found = limit.of(plan, flow.ep_size)
             check_argument(found <= limit.most, who, limit.what, found, f"at most {limit.most}")
-        check_argument(plan.node_size == 0, who, "relay_rows, by nodes of so many ranks,", plan.node_size,
+        check_argument(plan.node_size == 0, who, f"{REFUSED_TRANSFORM}, by nodes of so many ranks,", plan.node_size,
                        "left out: its puts pass nothing on")
     opcode = flow.tasks["op"]
     for q, queue in enumerate(flow.queues):
@@ -105,12 +111,23 @@ def _check_rows(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
                    f"at most {MOST_ROW_BYTES}, of floats as float32")
 
 
+def _check_format(flow: tf.Taskflow, op: tf.TileOp, form: RowFormat, who: str) -> None:
+    part = f"{form.block} columns" if form.block else "row"
+    given = f"{form.element.name}, a {form.scale.name} for each {part}"
+    check_argument(form == ROWS, who, "what rows are quantised to", given, "INT8, a FLOAT32 for each row")
+    cols = flow.buffers[op.operands[1].buffer].cols if op.primitive is QUANTIZE else 0
+    check_argument(cols <= MOST_QUANTISED, who, "the columns of its widest row", cols, f"at most {MOST_QUANTISED}")
+
+
 def _check_matmul(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
     out, x, other = (flow.buffers[a.buffer] for a in op.operands[:3])
     dtypes = [storage_dtype(b.dtype) for b in (x, other)]
     check_argument(dtypes[0] == dtypes[1], who, "its operand dtypes", " and ".join(dtypes), "the same for both")
-    check_argument(storage_dtype(out.dtype) in (dtypes[0], "float32"), who, "its result", storage_dtype(out.dtype),
-                   f"{dtypes[0]} or float32")
+    results = ("int32",) if dtypes[0] == BYTES else (dtypes[0], "float32")
+    check_argument(dtypes[0] != BYTES or op.params.is_transposed, who, "its int8 weight", other.name,
+                   "turned, [num_local_experts, N, K] with its last two axes swapped")
+    check_argument(storage_dtype(out.dtype) in results, who, "its result", storage_dtype(out.dtype),
+                   " or ".join(results))
     for access in op.operands[3:]:
         added = storage_dtype(flow.buffers[access.buffer].dtype)
         wanted = "float32" if access.rows is row_modes.OWN else dtypes[0]

@@ -22,9 +22,19 @@ import numpy as np
 from hpmoe.kernels.cpu_target import runs_for_main_thread
 from hpmoe.kernels.link_errors import At, failed, failed_call
 from hpmoe.kernels.memory import Lease, Pool
-from hpmoe.kernels.native import ABI_VERSION, Failure, Hosts, Rank, Status, Traffic as NativeTraffic, load
+from hpmoe.kernels.native import (
+    ABI_VERSION,
+    Failure,
+    Hosts,
+    Rank,
+    Status,
+    Traffic as NativeTraffic,
+    find_ucx,
+    load,
+    ucx_fault,
+)
 from hpmoe.kernels.protocol import VERSION, Code
-from hpmoe.ranks.link import MESSAGE_BYTES, Traffic, register_link
+from hpmoe.ranks.link import ENGINES, MESSAGE_BYTES, Traffic, register_link
 from hpmoe.ranks.rendezvous import Group
 from hpmoe.support.dtypes import dtype_name, rounded, widen
 from hpmoe.support.errors import LaunchError
@@ -66,19 +76,24 @@ class Link:
         shares_memory: whether all ranks do: they are on one host.
     """
 
-    def __init__(self, group: Group, message_bytes: int = MESSAGE_BYTES, timeout: float = TIMEOUT_S,
-                 heap_bytes: int | None = None):
-        self.message_bytes = message_bytes
+    def __init__(self, group: Group, message_bytes: int = MESSAGE_BYTES, engine: str = ENGINES[0],
+                 timeout: float = TIMEOUT_S, heap_bytes: int | None = None):
+        self.message_bytes, self.engine = message_bytes, engine
         self.rank, self.size, self.timeout, self.exchanges = group.rank, group.size, timeout, 0
         self._names = [member.name for member in group.members]
         cores = sorted(os.sched_getaffinity(0))
-        said = [(ABI_VERSION, VERSION), cores]
+        fault = ucx_fault() if engine == "ucx" and any(group.sockets) else ""
+        said = [(ABI_VERSION, VERSION), cores, (engine, fault)]
         told = [_read_words(data) for data in group.all_gather("a heap", repr(said).encode())]
-        for rank, (version, _) in enumerate(told):
+        for rank, (version, _, (theirs, problem)) in enumerate(told):
             if version != said[0]:
                 raise failed(f"{self._names[rank]} has another version of hpmoe's kernels", rank)
+            if problem:
+                raise failed(f"{self._names[rank]} has no UCX to carry messages: {problem}", rank)
+            if theirs != engine:
+                raise failed(f"{self._names[rank]} has its messages carried by {theirs}, and this rank by {engine}", rank)
         is_here = [not group.sockets or group.sockets[rank] is None for rank in range(self.size)]
-        shared = [theirs for (_, theirs), is_near in zip(told, is_here, strict=True) if is_near]
+        shared = [theirs for (_, theirs, _), is_near in zip(told, is_here, strict=True) if is_near]
         self.shares_memory = all(is_here)
         share = sum(1 / sum(core in theirs for theirs in shared) for core in cores)
         self.num_threads = max(1, int(share))
@@ -100,6 +115,7 @@ class Link:
         self._kept: list[object] = []  # what others may read or write until all have met again
         self._depth, self._has_told, self._lock = 0, False, new_lock()
         self._turn = new_lock()  # of the thread whose call it is
+        self._is_forked = False
         self._calls, self._has_met = 0, False  # calls in which all have met, or this rank has failed
         _open.append(self)
 
@@ -108,7 +124,8 @@ class Link:
         if self.shares_memory:
             return None
         sockets = [-1 if each is None else each.detach() for each in group.sockets]
-        return Hosts((ctypes.c_int32 * self.size)(*sockets), group.secret, self.message_bytes)
+        ucx = str(find_ucx()).encode() if self.engine == "ucx" else None
+        return Hosts((ctypes.c_int32 * self.size)(*sockets), group.secret, self.message_bytes, ucx)
 
     def meet(self, what: str, payload: bytes, key: bytes = b"", timeout: float | None = None) -> list[bytes]:
         """What each rank gives. `what` says in words what that is; `key` is the same on all ranks.
@@ -116,6 +133,7 @@ class Link:
         Raises:
             LaunchError: a rank died, ended, failed, is at another call or did not come in time; `status["rank"]` is the one.
         """
+        self._check_process()
         with self._lock:
             library, length = load(), ctypes.c_int64()
             status, handler = self._meet(what, payload, key, timeout)
@@ -133,6 +151,12 @@ class Link:
         load().hpmoe_link_meet(self._handle, words, _key(words, key), payload, len(payload), timeout or self.timeout,
                                callable(handler) and runs_for_main_thread(), status)
         return status, handler
+
+    def _check_process(self) -> None:
+        """A child would speak in its parent's name."""
+        if self._is_forked:
+            raise LaunchError(f"this process was forked from {self._names[self.rank]} and is no rank: calls are made by the "
+                              "process that the launcher started")
 
     def _count_call(self) -> None:
         if self._depth > 0 and not self._has_met:
@@ -200,6 +224,7 @@ class Link:
         programs that catch the error stay at the same call. Calls of several threads at once are refused: each rank might
         begin with another one.
         """
+        self._check_process()
         is_alone = self._turn.acquire(blocking=False) or not self._turn.acquire()
         if self._depth == 0:
             self._has_told = self._has_met = False
@@ -251,6 +276,7 @@ class Link:
                num_tokens: int, record: Sequence[np.ndarray | None], keep: object) -> None:
         """This rank's part of a launch. `counts`: int32, of all routes by ids; `record`: what is filled, a trace and the
         bytes moved; `keep`: the memory that others write to."""
+        self._check_process()
         with self._lock:
             counters, bases = self._counters_of(executable)
             buffers, rooms = (np.array(x, np.int64) for x in (addresses, room))
@@ -275,6 +301,7 @@ class Link:
             payload: what all ranks tell each other first.
             keep: the memory that others write to.
         """
+        self._check_process()
         with self._lock:
             self._count_call()
             status, handler, what = Status(), getsignal(SIGINT), self._numbered(executable.name)
@@ -365,5 +392,13 @@ def _leave() -> None:
         load().hpmoe_link_leave(link._handle, words.encode())
 
 
+def _forget_in_child() -> None:
+    """Whose end is not that of the rank."""
+    for link in _open:
+        link._is_forked = True
+    _open.clear()
+
+
 atexit.register(_leave)
+os.register_at_fork(after_in_child=_forget_in_child)
 register_link(Link)

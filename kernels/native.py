@@ -15,7 +15,7 @@ from hpmoe.kernels.protocol import Dtype
 from hpmoe.support import loading
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 20
+ABI_VERSION = 21
 
 
 class Rank(ctypes.Structure):
@@ -48,7 +48,8 @@ class Failure(ctypes.Structure):
 class Hosts(ctypes.Structure):
     """HpmoeHosts of core/abi.h."""
 
-    _fields_ = [("sockets", ctypes.POINTER(ctypes.c_int32)), ("secret", ctypes.c_char_p), ("most_bytes", ctypes.c_int64)]
+    _fields_ = [("sockets", ctypes.POINTER(ctypes.c_int32)), ("secret", ctypes.c_char_p), ("most_bytes", ctypes.c_int64),
+                ("ucx", ctypes.c_char_p)]
 
 
 class Traffic(ctypes.Structure):
@@ -84,6 +85,23 @@ def find_blas() -> Path | None:
         return None
     found = sorted(Path(spec.submodule_search_locations[0], "lib").glob("libdnnl.so*"))
     return found[0] if found else None
+
+
+def find_ucx() -> Path | None:
+    """The folder of UCX's libraries in the package libucx, which the extra `hosts` brings; None without it."""
+    spec = find_spec("libucx")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    folder = Path(spec.submodule_search_locations[0], "lib")
+    return folder if (folder / "libucp.so.0").exists() else None
+
+
+def ucx_fault() -> str:
+    """Why UCX cannot carry messages between hosts; empty where it can."""
+    folder = find_ucx()
+    if folder is None:
+        return "the package libucx is not installed: pip install 'hpmoe[hosts]'"
+    return (load().hpmoe_ucx_fault(str(folder).encode()) or b"").decode()
 
 
 def use_blas(path: str | Path | None) -> None:
@@ -129,6 +147,7 @@ def _link_signatures() -> loading.Signatures:
     return {
         "hpmoe_heap_make": (ctypes.c_int32, [number]),
         "hpmoe_link_open": (handle, [ctypes.c_int32, ctypes.c_int32, words, words, words, ctypes.POINTER(Hosts)]),
+        "hpmoe_ucx_fault": (ctypes.c_char_p, [ctypes.c_char_p]),
         "hpmoe_link_set_crowded": (None, [handle, ctypes.c_int32]),
         "hpmoe_link_heap": (handle, [handle, ctypes.c_int32]),
         "hpmoe_link_take": (number, [handle, number]),
@@ -156,7 +175,7 @@ def load() -> ctypes.CDLL:
         *(ctypes.POINTER(Rank), ctypes.c_int32),
         *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64),  # machine, work, parts
         *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),  # times, released_by, missed, totals
-        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32),  # served, moved, bins
+        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32),  # served, moved, busy, bins
         ctypes.POINTER(Status),
     ]
     launch = [

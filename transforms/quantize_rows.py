@@ -6,6 +6,7 @@ from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equation
 from hpmoe.primitives.dispatch import combine_rows, dispatch_rows
 from hpmoe.primitives.quantized import combine_quantized, dequantize, quantize
 from hpmoe.primitives.quantized_matmul import grouped_quantized
+from hpmoe.primitives.relay import relay, relay_back
 from hpmoe.runtime.transform import transform
 from hpmoe.support.dtypes import BYTES
 from hpmoe.support.errors import TransformError, check_argument, is_int, is_name
@@ -90,23 +91,37 @@ def quantize_rows(program: Program, *, dtype: str = "int8", scale: str | int | N
     form = {"dtype": dtype, **({} if block == "token" else {"block": block})}
     exact = _gradients(program) if backward == "straight_through" else set()
     moves = (dispatch_rows, combine_rows) if combine else (dispatch_rows,)
+    weights = {a for e in program.equations if e.primitive is relay_back for a in e.inputs[3:]}  # of tokens, sent to relays
     sent: dict[Atom, Var] = {}
-    arrived: dict[Atom, Atom] = {}  # rows of int8, whose floats are what others know
+    arrived: dict[Atom, Atom] = {}  # rows of bytes, whose floats are what others know
 
     def rule(builder: Builder, eqn: Equation) -> list[Atom] | None:
-        rows = arrived.get(eqn.inputs[0]) if eqn.inputs else None
-        if rows is not None and eqn.primitive is grouped_quantized and eqn.params.get("rows"):
-            return [builder.keep(eqn.replace(inputs=(rows, *eqn.inputs[1:])))]
-        if rows is not None and eqn.primitive is quantize and dict(eqn.params) == form:
-            return [rows]
+        if eqn.inputs and eqn.inputs[0] in arrived and (out := _of_arrived(builder, eqn, form, arrived)):
+            return out
         is_quantised = eqn.primitive in moves and eqn.inputs[0] not in exact and eqn.inputs[0].aval.dtype != BYTES
-        if not is_quantised:
+        if not is_quantised or not weights.isdisjoint(eqn.outputs):
             return None
         out = _quantized(builder, eqn, form, sent)
-        if eqn.primitive is dispatch_rows and form == {"dtype": "int8"}:
+        if eqn.primitive is dispatch_rows:
             arrived[out[0]] = builder.equations[-1].inputs[0]
         return out
     return map_equations(program, rule)
+
+
+def _of_arrived(builder: Builder, eqn: Equation, form: dict[str, object], arrived: dict[Atom, Atom]) -> list[Atom] | None:
+    """What takes rows as they arrive: products of int8 and relays, which pass them on."""
+    rows, others = arrived[eqn.inputs[0]], eqn.inputs[1:]
+    is_int8 = form == {"dtype": "int8"}
+    if is_int8 and eqn.primitive is grouped_quantized and eqn.params.get("rows"):
+        return [builder.keep(eqn.replace(inputs=(rows, *others)))]
+    if is_int8 and eqn.primitive is quantize and dict(eqn.params) == form:
+        return [rows]
+    if eqn.primitive is relay:
+        passed = builder.add(relay, rows, *others, source=eqn.source, **eqn.params)
+        out = builder.add(dequantize, passed, **form, to=eqn.inputs[0].aval.dtype, source=eqn.source)
+        arrived[out] = passed
+        return [out]
+    return None
 
 
 def _quantized(builder: Builder, eqn: Equation, form: dict[str, object], sent: dict[Atom, Var]) -> list[Atom]:

@@ -6,7 +6,7 @@ import os
 import resource
 import shutil
 
-from hpmoe.kernels.native import load
+from hpmoe.kernels.native import load, ucx_fault
 from hpmoe.ranks.launchers import LAUNCHERS
 from hpmoe.ranks.starting import divided
 from hpmoe.support.kept_files import Fields
@@ -34,6 +34,7 @@ def limits() -> dict[str, str]:
         "/dev/shm": "not used: memory is shared by files without names",
         "pidfd": _pidfd(),
         "memfd": _memfd(),
+        "other hosts": _engines(),
     }
 
 
@@ -58,6 +59,15 @@ def _memfd() -> str:
         return f"MISSING: {os.strerror(-file)}; ranks cannot be processes"
     os.close(file)
     return "works"
+
+
+def _engines() -> str:
+    """What carries messages to other hosts."""
+    try:
+        fault = ucx_fault()
+    except (ImportError, OSError, AttributeError):
+        return "unknown without the native library"
+    return f"by TCP, not by UCX: {fault}" if fault else "by TCP; by UCX where hpmoe.world(engine=\"ucx\") asks for it"
 
 
 def lines(found: Fields) -> list[str]:

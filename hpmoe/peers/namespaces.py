@@ -42,8 +42,9 @@ class Hosts:
     def __init__(self) -> None:
         self._holders: list[subprocess.Popen[str]] = []
         try:
-            self._hold("unshare", "--user", "--map-root-user", "--net")
-            self._hold("nsenter", "--preserve-credentials", "--user", "-t", str(self._holders[0].pid), "unshare", "--net")
+            self._hold("unshare", "--user", "--map-root-user", "--net", "--mount")
+            self._hold("nsenter", "--preserve-credentials", "--user", "-t", str(self._holders[0].pid), "unshare", "--net",
+                       "--mount")
             self.call(0, "ip", "link", "add", DEVICES[0], "type", "veth", "peer", "name", DEVICES[1])
             self.call(0, "ip", "link", "set", DEVICES[1], "netns", str(self._holders[1].pid))
             for host, end in enumerate(DEVICES):
@@ -61,10 +62,12 @@ class Hosts:
         self.close()
 
     def _hold(self, *command: str) -> None:
-        """A process that keeps a namespace, as long as this end of its pipe is open."""
+        """A process that keeps a namespace, as long as this end of its pipe is open. /sys shows its network there, not this
+        computer's, to who looks for devices; where that cannot be mounted, who looks finds none of it."""
+        keep = "mount -t sysfs sysfs /sys 2>/dev/null; echo in; exec cat"
         try:
-            holder = subprocess.Popen([*command, "sh", "-c", "echo in; exec cat"], stdin=subprocess.PIPE,
-                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            holder = subprocess.Popen([*command, "sh", "-c", keep], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE, text=True)
         except OSError as error:
             raise NoHostsError(f"no network namespaces: {error}") from None
         self._holders.append(holder)
@@ -75,7 +78,7 @@ class Hosts:
     def inside(self, host: int, command: Sequence[str]) -> list[str]:
         """A command as it runs on a host."""
         pid = str(self._holders[host].pid)
-        return ["nsenter", "--preserve-credentials", "--user", "--net", "-t", pid, *command]
+        return ["nsenter", "--preserve-credentials", "--user", "--net", "--mount", "--wd=.", "-t", pid, *command]
 
     def call(self, host: int, *command: str) -> None:
         """Runs a command on a host."""

@@ -11,6 +11,7 @@ from mindspore import Tensor
 from hpmoe.machines.machine import Mesh
 from hpmoe.ranks.world import World
 from hpmoe.support.errors import check_argument, is_name
+from hpmoe.support.mindspore_private import wait_for_calls
 from hpmoe.support.trees import PyTree
 
 OVER = ("world", "data_parallel")
@@ -44,6 +45,8 @@ def all_reduce_gradients(grads: PyTree, mesh: Mesh, over: str = "world") -> PyTr
     check_argument(isinstance(mesh, Mesh), who, "mesh", repr(mesh), "an hpmoe.Mesh or hpmoe.world()")
     check_argument(is_name(over, OVER), who, "over", repr(over), "\"world\" or \"data_parallel\"")
     link = None if not isinstance(mesh, World) else mesh.everyone if over == "world" else mesh.same_experts
+    if link is not None:
+        wait_for_calls()  # a compiled graph runs on when its call returns: it comes first on every rank
     with contextlib.nullcontext() if link is None else link.calling(who):
         leaves, tree = optree.tree_flatten(grads)
         for i, leaf in enumerate(leaves):

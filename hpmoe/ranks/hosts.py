@@ -44,6 +44,12 @@ class HostsGroup(Group):
         super().__init__(rank, members, list(neighbours.values()), timeout)
         self.sockets, self.secret, self._gather, self._neighbours = sockets, secret, gather, neighbours
 
+    def close(self) -> None:
+        super().close()
+        for connection in self.sockets:
+            if connection is not None:  # and is no link's yet
+                connection.close()
+
     def all_gather(self, what: str, data: bytes) -> list[bytes]:
         return self._gather(what, data)
 

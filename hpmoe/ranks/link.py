@@ -10,6 +10,7 @@ import numpy as np
 
 from hpmoe.ranks.rendezvous import Group
 
+ENGINES = ("tcp", "ucx")  # what carries messages to other hosts
 MESSAGE_BYTES, LEAST_BYTES, MOST_BYTES = 1 << 20, 1 << 12, 1 << 28  # of a message to another host
 
 
@@ -71,16 +72,16 @@ class Link(Protocol):
         ...
 
 
-_makers: list[Callable[[Group, int], Link]] = []
+_makers: list[Callable[[Group, int, str], Link]] = []
 
 
-def register_link(make: Callable[[Group, int], Link]) -> None:
-    """Says what makes the Link of processes that have met, with the most bytes of a message."""
+def register_link(make: Callable[[Group, int, str], Link]) -> None:
+    """Says what makes the Link of processes that have met, with the most bytes of a message and what carries it."""
     _makers[:] = [make]
 
 
-def make_link(group: Group, message_bytes: int) -> Link:
+def make_link(group: Group, message_bytes: int, engine: str) -> Link:
     """The Link of a group, which needs its connections no longer; messages to other hosts have so many bytes at most."""
-    link = _makers[0](group, message_bytes)
+    link = _makers[0](group, message_bytes, engine)
     group.close()
     return link

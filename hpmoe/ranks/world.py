@@ -10,13 +10,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe.machines.machine import Mesh
+from hpmoe.ranks.gathered import is_mindspore_up, meet_in_mindspore
 from hpmoe.ranks.hosts import Place, find_hosts, meet_all
 from hpmoe.ranks.launchers import LEAST_SECRET, SECRET, Launched, find_launched, is_scheduler
-from hpmoe.ranks.link import LEAST_BYTES, MESSAGE_BYTES, MOST_BYTES, Link, Traffic, make_link
+from hpmoe.ranks.link import ENGINES, LEAST_BYTES, MESSAGE_BYTES, MOST_BYTES, Link, Traffic, make_link
 from hpmoe.ranks.points import HostPoint
 from hpmoe.ranks.rendezvous import Group, Member, meet
 from hpmoe.ranks.scheduler import serve_scheduler
-from hpmoe.support.errors import LaunchError, check_argument, is_int, is_number
+from hpmoe.support.errors import LaunchError, check_argument, is_int, is_name, is_number
 from hpmoe.support.locks import new_lock
 
 TIMEOUT_S = 300.0  # for the last rank to come
@@ -110,19 +111,20 @@ class _Process:
         self.pid, self.lock = os.getpid(), new_lock()
         self.everyone: tuple[Group, Link] | None = None
         self.place: Place | None = None  # where there are several hosts
-        self.message_bytes = MESSAGE_BYTES
+        self.messages = MESSAGE_BYTES, ENGINES[0]  # the most bytes of one to another host, and what carries it
         self.worlds: dict[Mesh, World] = {}
         self.failure: LaunchError | None = None
 
-    def find(self, launched: Launched, mesh: Mesh, timeout: float, message_bytes: int) -> World:
+    def find(self, launched: Launched, mesh: Mesh, timeout: float, messages: tuple[int, str]) -> World:
         if self.failure is not None:
             raise self.failure
         try:
             if self.everyone is None:
-                self.message_bytes = message_bytes
+                self.messages = messages
                 names = [f"rank {r}" for r in range(launched.size)]
-                self.place, group = meet_all(launched, names, timeout)
-                self.everyone = group, make_link(group, self.message_bytes)
+                by_mindspore = not launched.rendezvous and is_mindspore_up(launched)
+                self.place, group = (meet_in_mindspore if by_mindspore else meet_all)(launched, names, timeout)
+                self.everyone = group, make_link(group, *self.messages)
             if mesh not in self.worlds:
                 self.worlds[mesh] = self._make(launched, mesh, timeout)
         except LaunchError as error:
@@ -151,16 +153,16 @@ class _Process:
             def gather(what: str, data: bytes) -> list[bytes]:
                 told = link.meet(what, data)
                 return [told[r] for r in ranks]
-            return make_link(find_hosts(self.place, tag, gather, rank, names, timeout), self.message_bytes)
+            return make_link(find_hosts(self.place, tag, gather, rank, names, timeout), *self.messages)
         known: dict[str, Member] = {member.name: member for member in group.members}
-        return make_link(meet(HostPoint(launched.run, tag), rank, names, timeout, known), self.message_bytes)
+        return make_link(meet(HostPoint(launched.run, tag), rank, names, timeout, known), *self.messages)
 
 
 _process = _Process()
 
 
 def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None = None,
-          timeout: float = TIMEOUT_S, message_bytes: int = MESSAGE_BYTES) -> World:
+          timeout: float = TIMEOUT_S, message_bytes: int = MESSAGE_BYTES, engine: str = ENGINES[0]) -> World:
     """The ranks of the launcher as a Mesh: every process is one rank, and brings its own tensors, without a rank axis.
 
     Start the script with `hpmoe launch -n N`, `msrun --worker_num=N`, `mpirun -n N` or `srun -n N`. Not launched, it is one
@@ -175,10 +177,13 @@ def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None
         node_size: how many consecutive ranks are a node, see Mesh.
         timeout: seconds for the last rank to come.
         message_bytes: of a message to a rank of another host, at most; between 4096 and 2**28. The first call decides.
+        engine: what carries these messages: "tcp", or "ucx", which takes the fastest network that UCX finds, such as
+            InfiniBand, and needs the extra `hosts`; alike on all ranks. The first call decides.
 
     Raises:
         ArgumentError: ep_size * tp_size does not divide the number of processes, or node_size it.
-        LaunchError: a rank did not come, ended before it did, or is of another user, version or size.
+        LaunchError: a rank did not come, ended before it did, is of another user, version or size, or has no UCX though one
+            is asked for.
 
     Example:
         >>> import hpmoe
@@ -193,6 +198,7 @@ def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None
     is_size = is_int(message_bytes) and LEAST_BYTES <= message_bytes <= MOST_BYTES
     check_argument(is_size, "hpmoe.world", "message_bytes", repr(message_bytes),
                    f"an int from {LEAST_BYTES} to {MOST_BYTES}")
+    check_argument(is_name(engine, ENGINES), "hpmoe.world", "engine", repr(engine), f"one of {', '.join(ENGINES)}")
     if is_scheduler():
         serve_scheduler()
     launched = find_launched()
@@ -212,4 +218,5 @@ def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None
                    f"{LEAST_SECRET} characters or more, the same on all ranks, which are on several hosts",
                    f"As of openssl rand -hex 32; rank 0 listens at {launched.rendezvous}.")
     with _process.lock:
-        return dataclasses.replace(_process.find(launched, mesh, float(timeout), message_bytes), node_size=node_size)
+        found = _process.find(launched, mesh, float(timeout), (message_bytes, engine))
+        return dataclasses.replace(found, node_size=node_size)

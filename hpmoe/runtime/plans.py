@@ -52,7 +52,8 @@ class Plans:
         self._traced: collections.OrderedDict[tuple[object, ...], Traced] = collections.OrderedDict()
         self._plans: collections.OrderedDict[tuple[object, ...], tuple[Program, AnyIR]] = collections.OrderedDict()
         self._hits = self._misses = 0
-        self._lock = new_lock()  # calls may come from several threads
+        # Calls may come from several threads. Tracing waits for graphs that run on, whose kernels plan.
+        self._tracing, self._planning = new_lock(), new_lock()
 
     def cache_info(self) -> CacheInfo:
         return CacheInfo(self._hits, self._misses, CACHE_SIZE, len(self._plans))
@@ -66,7 +67,7 @@ class Plans:
         key = (given.tree, takes_gradient(), *[
             (Aval, *_shape_and_dtype(x, split)) if is_array else (type(x), x)
             for x, is_array, split in zip(given.leaves, given.is_array, given.is_split, strict=True)])
-        with self._lock:
+        with self._tracing:
             try:
                 traced = self._traced.get(key)
             except TypeError:
@@ -114,7 +115,7 @@ class Plans:
         """What the last step of the chain makes of a Program and the planned rows of its routes, lowered once."""
         rows = tuple(buckets[route.key] for route in routes_of(program))
         key = (id(program), rows)
-        with self._lock:
+        with self._planning:
             if key in self._plans:
                 self._hits += 1
                 self._plans.move_to_end(key)

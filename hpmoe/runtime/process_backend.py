@@ -30,6 +30,7 @@ from hpmoe.runtime.one_call import Call
 from hpmoe.runtime.plans import Plans
 from hpmoe.runtime.rank_arrays import Arrays
 from hpmoe.support.known import known
+from hpmoe.support.mindspore_private import wait_for_calls
 from hpmoe.support.trees import PyTree
 
 
@@ -43,8 +44,13 @@ class ProcessBackend(ArrayBackend):
         """This rank's own number, as a tuple of one."""
         return own_length(num_tokens)
 
+    def calling(self) -> contextlib.AbstractContextManager[None]:
+        """See Backend. A compiled graph runs on when its call returns: it comes first on every rank."""
+        wait_for_calls()
+        return super().calling()
+
     def backward(self, call: Call, saved: Saved, cotangents: Sequence[Tensor]) -> list[Tensor | None]:
-        with self.calling():
+        with self.runs.calling():
             return super().backward(call, saved, cotangents)
 
 

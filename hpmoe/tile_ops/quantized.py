@@ -8,6 +8,7 @@ from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Tiles
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
+from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.row_formats import RowFormat, dequantized, quantized
 from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
 from hpmoe.tile_ops.tokens import choices_fault, sum_choices
@@ -15,9 +16,9 @@ from hpmoe.tile_ops.tokens import choices_fault, sum_choices
 FLOATS = Operand(cols=(col_modes.ALL,))
 BYTES = Operand(cols=(col_modes.ALL,), is_bytes=True)
 
-QUANTIZE = TilePrimitive("QUANTIZE", 33, targets=("cpu",), params=RowFormat, measured_as="MAP copy", outputs=(BYTES,),
+QUANTIZE = TilePrimitive("QUANTIZE", 33, targets=TARGETS, params=RowFormat, measured_as="MAP copy", outputs=(BYTES,),
                          inputs=(FLOATS,))
-DEQUANTIZE = TilePrimitive("DEQUANTIZE", 34, targets=("cpu",), params=RowFormat, measured_as="MAP copy", rounds=True,
+DEQUANTIZE = TilePrimitive("DEQUANTIZE", 34, targets=TARGETS, params=RowFormat, measured_as="MAP copy", rounds=True,
                            outputs=(FLOATS,), inputs=(BYTES,))
 REDUCE_QUANTIZED = TilePrimitive(
     "REDUCE_QUANTIZED", 35, targets=("cpu",), params=RowFormat, verb="reduce", needs_route=True, sums_choices=True,

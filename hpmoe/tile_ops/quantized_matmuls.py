@@ -19,6 +19,7 @@ from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Slots, Tiles
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
+from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.params import Matmul, NoParams, Params
 from hpmoe.tile_ops.row_formats import BlockScale, Element, RowFormat, quantized, values_of
 from hpmoe.tile_ops.tile_primitive import Cost, Operand, TilePrimitive
@@ -60,10 +61,10 @@ SCALED = Operand(cols=(col_modes.ALL,), is_bytes=True, takes_few_bytes=True)
 SUMS = Operand(by_column=True, is_integer=True)
 
 GMM_INT8 = TilePrimitive(
-    "GMM_INT8", 39, targets=("cpu",), unit="aic", cost=Cost.MATMUL, params=Matmul, measured_as="GMM", domains=(Slots,),
+    "GMM_INT8", 39, targets=TARGETS, unit="aic", cost=Cost.MATMUL, params=Matmul, measured_as="GMM", domains=(Slots,),
     outputs=(SUMS,), inputs=(BYTES, WEIGHT))
 RESCALE = TilePrimitive(
-    "RESCALE", 40, targets=("cpu",), rounds=True, ends_product=True, measured_as="MAP mul", domains=(Slots,), required=3,
+    "RESCALE", 40, targets=TARGETS, rounds=True, ends_product=True, measured_as="MAP mul", domains=(Slots,), required=3,
     outputs=(Operand(by_column=True),), inputs=(SUMS, SCALED, SCALE))
 GMM_WIDENED = TilePrimitive(
     "GMM_WIDENED", 41, targets=("cpu",), unit="aic", cost=Cost.MATMUL, params=WidenedMatmul, rounds=True, measured_as="GMM",

@@ -83,7 +83,7 @@ __aicore__ inline Walk walk(const Part& part) {
 template <class T>
 __aicore__ inline void load_l0a(const Fractals<T>& to, const Fractals<T>& from, const Part& part) {
   const Walk w = walk<T>(part);
-  const int32_t row_size = fractals(part.k) * kFractal / kFractalCols<T>;
+  const int32_t row_size = most(w.depth, fractals(part.k) * kFractal / kFractalCols<T>);
   load_l0(to, from, {w.first, part.lines, w.line_step, w.depth, w.depth_step, row_size, part.k_is_down, true});
 }
 // L0B takes rows of fractals across k; a row of squares makes two of them.

@@ -110,6 +110,8 @@ class CubeUnit {
     in_l1_.wait_free(i);
     if (work.product.dtype == Dtype::FLOAT32) {
       load_step<float>(work.product, step, i);
+    } else if (work.product.dtype == Dtype::UINT8) {
+      load_step<int8_t>(work.product, step, i);
     } else {
       load_step<half>(work.product, step, i);
     }
@@ -160,6 +162,8 @@ class CubeUnit {
       if (step.is_first) sums_.wait_free(sums);
       if (p.dtype == Dtype::FLOAT32) {
         multiply_half<float>(p, step, from, h, sums);
+      } else if (p.dtype == Dtype::UINT8) {
+        multiply_half<int8_t>(p, step, from, h, sums);
       } else {
         multiply_half<half>(p, step, from, h, sums);
       }
@@ -207,6 +211,8 @@ class CubeUnit {
     params.kDirectionAlign = kAlignsDepth<T>;
     if constexpr (sizeof(T) == sizeof(float)) {
       AscendC::Mmad(out, a, b, params);
+    } else if constexpr (sizeof(T) == sizeof(int8_t)) {
+      AscendC::Mmad(out.template ReinterpretCast<int32_t>(), a, b, params);
     } else if (dtype == Dtype::BFLOAT16) {
       AscendC::Mmad(out, a.template ReinterpretCast<bfloat16_t>(), b.template ReinterpretCast<bfloat16_t>(), params);
     } else {
@@ -224,13 +230,15 @@ class CubeUnit {
     params.dstStride = static_cast<uint32_t>(p.ld_c);
     params.quantPre = rounding;
     const uint64_t place = static_cast<uint64_t>(step.m0) * p.ld_c + step.n0 + h * kHalfN;
-    AscendC::Fixpipe(global_at<C>(p.c)[place], l0c_.Get<float>()[sums * kBytesHalf / sizeof(float)], params);
+    using Sum = std::conditional_t<std::is_same_v<C, int32_t>, int32_t, float>;
+    AscendC::Fixpipe(global_at<C>(p.c)[place], l0c_.Get<Sum>()[sums * kBytesHalf / sizeof(Sum)], params);
   }
   __aicore__ inline void write_half(const Product& p, const Step& step, int32_t h, int32_t sums) {
     sums_.wait_full(sums);
     if (p.adds) AscendC::SetAtomicAdd<float>();
     switch (p.result) {
       case Dtype::BFLOAT16: copy_half<bfloat16_t>(p, step, h, sums, QuantMode_t::F322BF16); break;
+      case Dtype::INT32: copy_half<int32_t>(p, step, h, sums, QuantMode_t::NoQuant); break;
       case Dtype::FLOAT16: copy_half<half>(p, step, h, sums, QuantMode_t::F322F16); break;
       default: copy_half<float>(p, step, h, sums, QuantMode_t::NoQuant);
     }

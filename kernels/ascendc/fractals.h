@@ -1,5 +1,6 @@
-// Operands of products in fractals: 512 bytes of 16 rows and of the columns that 32 bytes hold, 16 in half precision and 8
-// in float32. How rows of global memory come to L1 in columns of fractals; how they go on is the chip's, in cube_*.h.
+// Operands of products in fractals: 512 bytes of 16 rows and of the columns that 32 bytes hold, 32 of int8, 16 in half
+// precision and 8 in float32. How rows of global memory come to L1 in columns of fractals; how they go on is the chip's, in
+// cube_*.h.
 #pragma once
 
 #include "device.h"
@@ -20,7 +21,8 @@ __aicore__ inline int32_t fractals(int32_t n) { return (n + kFractal - 1) / kFra
 
 template <class T>
 __aicore__ inline void clear_l1(const Fractals<T>& to, int32_t rows, int32_t cols) {
-  const int32_t bytes = fractals(rows) * fractals(cols) * kFractal * kFractal * static_cast<int32_t>(sizeof(T));
+  const int32_t row_bytes = round_up(fractals(cols) * kFractal * static_cast<int32_t>(sizeof(T)), 32);
+  const int32_t bytes = fractals(rows) * kFractal * row_bytes;
   AscendC::Fill(to.template ReinterpretCast<int32_t>(),
                 AscendC::InitConstValueParams<int32_t>(1, static_cast<uint16_t>(bytes / 32), 0, 0));
 }

@@ -6,6 +6,8 @@
 
 namespace hpmoe {
 
+constexpr int32_t kInt8RowScaleBytes = 4;
+
 // Whether the matrix core has a way for a product's dtypes: floats alike on both sides, into the same or float32, which is
 // what a main gradient is.
 __aicore__ inline bool can_multiply(const Frame& frame) {
@@ -40,6 +42,21 @@ __aicore__ inline Product gmm(const Frame& frame) {
           static_cast<Dtype>(x.dtype),
           static_cast<Dtype>(out.dtype),
           {}};
+}
+
+// Whether the matrix core has a way for a product of int8: by weights that are turned, whose k is to the right, as fractals
+// of int8 are not turned one by one.
+__aicore__ inline bool can_multiply_int8(const Frame& frame) {
+  const int32_t bytes = static_cast<int32_t>(Dtype::UINT8), sums = static_cast<int32_t>(Dtype::INT32);
+  return frame.buffer(1).dtype == bytes && frame.buffer(2).dtype == bytes && frame.buffer(0).dtype == sums &&
+         frame.op.param[0] == 1;
+}
+
+// sums[rows, cols] = q[rows, :] @ w[e][cols, :]^T, of the elements of quantised rows, without their scales
+__aicore__ inline Product gmm_int8(const Frame& frame) {
+  Product product = gmm(frame);
+  product.k -= kInt8RowScaleBytes;
+  return product;
 }
 
 // The first operand from the fourth on whose rows are of this mode, or -1.

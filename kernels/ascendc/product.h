@@ -1,5 +1,5 @@
 // What a matrix core is asked for, c[m, n] = a[m, k] @ b[k, n], and the steps that it takes: tiles of 128 x 256 float32
-// sums, each in steps 512 bytes deep, 256 numbers of half precision or 128 of float32.
+// sums, each in steps 512 bytes deep, 512 numbers of int8, 256 of half precision or 128 of float32.
 #pragma once
 
 #include "device.h"

@@ -8,6 +8,7 @@
 #include "fan_bodies.h"
 #include "guard_bodies.h"
 #include "matmul_bodies.h"
+#include "quantized_bodies.h"
 #include "reduce_bodies.h"
 #include "row_sort.h"
 #include "swiglu_bodies.h"
@@ -19,6 +20,10 @@ namespace hpmoe {
 // A task of an AIC: its first rows may come into L1 while the task before it ends. BAD_IMAGE where it has no body here.
 __aicore__ inline Code begin_task(CubeUnit& unit, const Frame& frame) {
   const auto opcode = opcode_of(frame.op);
+  if (opcode == Opcode::GMM_INT8 && can_multiply_int8(frame)) {
+    unit.begin(gmm_int8(frame));
+    return Code::OK;
+  }
   if ((opcode != Opcode::GMM && opcode != Opcode::WGRAD) || !can_multiply(frame)) return Code::BAD_IMAGE;
   unit.begin(opcode == Opcode::GMM ? gmm(frame) : wgrad(frame));
   return Code::OK;
@@ -67,6 +72,9 @@ __aicore__ inline Code run_task(VectorUnit& unit, const Frame& frame) {
     case Opcode::REDUCE_AND_FILL: reduce_and_fill(unit, frame); break;
     case Opcode::FILL_OUTSIDE: fill_outside(unit, frame); break;
     case Opcode::DRAW: draw(unit, frame); break;
+    case Opcode::QUANTIZE: quantize(unit, frame); break;
+    case Opcode::DEQUANTIZE: dequantize(unit, frame); break;
+    case Opcode::RESCALE: rescale(unit, frame); break;
     case Opcode::GATHER: code = gather(unit, frame); break;
     case Opcode::NOTIFY: break;  // only signals
     default: unit.refuse();

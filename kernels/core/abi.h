@@ -58,11 +58,13 @@ int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks,
 struct HpmoeLink;
 
 // How processes reach those of other machines. sockets: of every rank, connected to it, or -1 for one of this machine; they
-// are the link's from then on. secret: 16 bytes that are alike on all. most_bytes: of a message, 4096 to 256 MiB.
+// are the link's from then on. secret: 16 bytes that are alike on all. most_bytes: of a message, 4096 to 256 MiB. ucx: the
+// folder of UCX's libraries, which carry messages then, of all links with one; NULL: TCP does.
 struct HpmoeHosts {
   const int32_t* sockets;
   const void* secret;
   int64_t most_bytes;
+  const char* ucx;
 };
 
 // What a link has sent to other machines so far: messages, and their bytes; those of them that carry rows or signals, the
@@ -89,6 +91,8 @@ int32_t hpmoe_heap_make(int64_t bytes);
 HpmoeLink* hpmoe_link_open(int32_t rank, int32_t size, const int32_t* heap_fds, const int32_t* pids, const int32_t* pidfds,
                            const HpmoeHosts* hosts);
 void hpmoe_link_close(HpmoeLink* link);
+// Why UCX, whose libraries are in a folder, cannot carry messages of this process; NULL where it can.
+const char* hpmoe_ucx_fault(const char* folder);
 
 // Whether this process has no core to itself: who waits does not keep another one from computing then.
 void hpmoe_link_set_crowded(HpmoeLink* link, int32_t is_crowded);

@@ -47,13 +47,18 @@ HpmoeLink* hpmoe_link_open(int32_t rank, int32_t size, const int32_t* heap_fds, 
   try {
     std::vector<hpmoe::Member> members;
     for (int32_t i = 0; i < size; ++i) members.push_back({heap_fds[i], pids[i], pidfds[i], hosts ? hosts->sockets[i] : -1});
-    hpmoe::Messages messages = {{0, 0}, hosts ? hosts->most_bytes : hpmoe::kMostMessageBytes};
-    if (hosts) std::memcpy(messages.secret, hosts->secret, sizeof messages.secret);
+    hpmoe::Messages messages = {{0, 0}, hpmoe::kMostMessageBytes, nullptr};
+    if (hosts) {
+      messages = {{0, 0}, hosts->most_bytes, hosts->ucx};
+      std::memcpy(messages.secret, hosts->secret, sizeof messages.secret);
+    }
     return reinterpret_cast<HpmoeLink*>(Link::open(rank, members, messages).release());
   } catch (const std::exception&) {
     return nullptr;
   }
 }
+
+const char* hpmoe_ucx_fault(const char* folder) { return hpmoe::Proxy::ucx_fault(folder); }
 
 void hpmoe_link_close(HpmoeLink* link) { delete link_of(link); }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "link/outbox.h"
 
@@ -31,7 +32,7 @@ class Engine {
   virtual void send(int32_t channel, Bytes&& message, EngineEvents& events) = 0;
   virtual bool is_sending(int32_t channel) const = 0;
   // Whether the other host has all that was sent.
-  virtual bool has_arrived(int32_t channel) const = 0;
+  virtual bool has_arrived(int32_t channel) = 0;
   // Carries on until something happens, for so long at most.
   virtual void poll(int64_t longest_ns, EngineEvents& events) = 0;
   // Ends a poll early, from any thread.
@@ -40,5 +41,7 @@ class Engine {
 
 // Over TCP sockets. NULL where the system has no more files.
 std::unique_ptr<Engine> make_tcp_engine();
+// By UCX, whose libraries are in a folder. NULL where that cannot be, and `why` says in words why.
+std::unique_ptr<Engine> make_ucx_engine(const char* folder, std::string& why);
 
 }  // namespace hpmoe

@@ -41,7 +41,7 @@ bool Link::open_heap(int32_t rank) {
 
 bool Link::reach(int32_t rank, const Messages& messages) {
   distant_[rank] = std::make_unique<Distant>(rank, messages.secret, messages.most_bytes, mine(), landing_);
-  proxy_ = Proxy::get();
+  proxy_ = Proxy::get(messages.ucx);
   return proxy_ && proxy_->add(*distant_[rank], mine(), members_[rank].socket);
 }
 

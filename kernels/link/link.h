@@ -23,10 +23,12 @@ struct Member {
   int32_t heap_fd, pid, pidfd, socket;
 };
 
-// What messages between machines carry to be let in, and how long they are at most.
+// What messages between machines carry to be let in, how long they are at most, and the folder of what carries them: UCX, or
+// TCP where it is NULL.
 struct Messages {
   uint64_t secret[2];
   int64_t most_bytes;
+  const char* ucx;
 };
 
 // What all ranks do together: `key` is alike on all of them, `what` in words.

@@ -17,21 +17,39 @@ constexpr int64_t kSilence = 3'000'000'000;
 
 }  // namespace
 
-Proxy* Proxy::get() {
-  static Proxy* const proxy = []() -> Proxy* {
-    auto engine = make_tcp_engine();
-    if (!engine) return nullptr;
-    auto* const made = new Proxy(std::move(engine));  // its thread goes on until the process ends
-    const SignalsBlocked while_starting;
-    try {
-      std::thread([made] { made->run(); }).detach();
-    } catch (const std::exception&) {
-      delete made;
-      return nullptr;
-    }
-    return made;
+// Its thread goes on until the process ends.
+Proxy* Proxy::start(std::unique_ptr<Engine> engine) {
+  if (!engine) return nullptr;
+  auto* const made = new Proxy(std::move(engine));
+  const SignalsBlocked while_starting;
+  try {
+    std::thread([made] { made->run(); }).detach();
+  } catch (const std::exception&) {
+    delete made;
+    return nullptr;
+  }
+  return made;
+}
+
+Proxy* Proxy::get(const char* ucx) {
+  if (ucx) return by_ucx(ucx).proxy;
+  static Proxy* const by_tcp = start(make_tcp_engine());
+  return by_tcp;
+}
+
+const char* Proxy::ucx_fault(const char* folder) {
+  const ByUcx& found = by_ucx(folder);
+  return found.proxy ? nullptr : found.why.c_str();
+}
+
+const Proxy::ByUcx& Proxy::by_ucx(const char* folder) {
+  static const ByUcx found = [&] {
+    ByUcx one{nullptr, "its thread cannot be started"};
+    auto engine = make_ucx_engine(folder, one.why);
+    one.proxy = start(std::move(engine));
+    return one;
   }();
-  return proxy;
+  return found;
 }
 
 bool Proxy::add(Distant& distant, const Control& mine, int32_t socket) {
@@ -95,7 +113,7 @@ bool Proxy::send_waiting(int64_t now) {
       send(channel, served, std::move(message), now);
     } else if (now - served.sent_ns > kBeat) {
       send(channel, served, served.distant->outbox().beat(), now);
-    } else if (!served.distant->outbox().is_sent() && engine_->has_arrived(channel)) {
+    } else if (num_asking_ > 0 && !served.distant->outbox().is_sent() && engine_->has_arrived(channel)) {
       served.distant->outbox().note_sent();
     }
   }

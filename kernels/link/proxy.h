@@ -20,8 +20,11 @@ constexpr int64_t kBeat = 250'000'000;
 
 class Proxy : private EngineEvents {
  public:
-  // The one of this process, which ends with it; NULL where it cannot be had.
-  static Proxy* get();
+  // The one of this process that has TCP carry messages, or UCX of a folder; it ends with the process. NULL where it cannot
+  // be had.
+  static Proxy* get(const char* ucx);
+  // Why there is none that has UCX carry them; NULL where there is.
+  static const char* ucx_fault(const char* folder);
 
   // Serves a rank from now on, over a connected socket, which the proxy then owns. `mine`: of this process's rank. False
   // where the engine does not take it.
@@ -42,6 +45,12 @@ class Proxy : private EngineEvents {
     int64_t sent_ns;
   };
 
+  struct ByUcx {
+    Proxy* proxy;
+    std::string why;  // not
+  };
+  static const ByUcx& by_ucx(const char* folder);
+  static Proxy* start(std::unique_ptr<Engine> engine);
   explicit Proxy(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
 
   void run();

@@ -72,7 +72,7 @@ class TcpEngine final : public Engine {
     return found != channels_.end() && found->second.is_sending;
   }
 
-  bool has_arrived(int32_t number) const override {
+  bool has_arrived(int32_t number) override {
     const auto found = channels_.find(number);
     int waiting = 0;
     return found == channels_.end() ||

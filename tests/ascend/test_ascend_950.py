@@ -9,6 +9,7 @@ import mindspore as ms
 import pytest
 from ascend_helpers import LayerRun, ProgramRun, bf16, capped_run, f32
 from helpers import Layer
+from int8_products import int8_run
 from mindspore.graph.api import _pynative_executor as executor
 
 import hpmoe
@@ -53,6 +54,7 @@ RUNS = {
     "two halves": lambda: ProgramRun(hpmoe.trace(lambda x, w: x @ w, bf16(16, 640), bf16(640, 256)), rows=16, cols=256),
     "a chain": lambda: ProgramRun(hpmoe.trace(lambda x, v, w: x @ v @ w, bf16(40, 32), bf16(32, 48), bf16(48, 32))),
     "capacity": lambda: capped_run(Layer(ep=2, T=15, H=32, I=16, E=4, K=2), 0.5, "probs", rows=4, blocks=2),
+    "int8": int8_run,
     "once to a rank": lambda: LayerRun(Layer(ep=2, T=13, H=32, I=24, E=4, K=2), f=hpmoe.deduplicate_rows(hpmoe.moe_ffn)),
 }
 

@@ -3,48 +3,11 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from helpers import DIFFERENTIABLE, Layer, fused, jax_moe_ffn, jax_vjp, stages
+from helpers import fused, stages
+from rounded_rows import rounded_rows
+from sharded_layers import assert_close, on_ranks, oracle, run, whole
 
 import hpmoe
-from hpmoe.nn import shard_experts, unshard_experts
-
-TOLERANCE = 2e-5
-SPLITS = "gate_up", "rows"
-
-
-def whole(ep=2, tp=2, **sizes):
-    """Arguments of the whole layer: tokens of all ranks, and weights of all experts, [1, E, ...]."""
-    layer = Layer(**{"ep": ep * tp, "T": 5, "H": 6, "I": 4, "E": 4, "K": 2, **sizes})
-    x, ids, weights, up, down = layer.arguments()
-    return [x, ids, weights, *(w.reshape(1, layer.E, *w.shape[2:]) for w in (up, down))], layer.cotangent()
-
-
-def on_ranks(args, mesh):
-    return [*args[:3], *(shard_experts(w[0], mesh, split) for w, split in zip(args[3:], SPLITS, strict=True))]
-
-
-def run(f, mesh, args, cotangent, num_tokens=None):
-    """Outputs and gradients, those of weights put together again."""
-    layer = hpmoe.spmd(f, mesh)
-    more = {} if num_tokens is None else {"num_tokens": num_tokens}
-
-    def loss(*args):
-        out = layer(*args, **more)
-        return (out * ms.Tensor(cotangent)).sum(), out
-    (_, out), grads = ms.value_and_grad(loss, DIFFERENTIABLE, has_aux=True)(*map(ms.Tensor, on_ranks(args, mesh)))
-    x, weights, *experts = (g.asnumpy() for g in grads)
-    return [out.asnumpy(), x, weights, *(unshard_experts(g, mesh, split)[None]
-                                         for g, split in zip(experts, SPLITS, strict=True))]
-
-
-def assert_close(found, expected, tolerance=TOLERANCE):
-    for name, a, b in zip(("out", "x", "weights", "gate_up", "down"), found, expected, strict=True):
-        assert np.abs(a - b).max() <= tolerance * max(1.0, np.abs(b).max()), name
-
-
-def oracle(args, cotangent):
-    out, grads = jax_vjp(jax_moe_ffn, args, cotangent, DIFFERENTIABLE)
-    return [np.array(a) for a in (out, *grads)]
 
 
 @pytest.mark.parametrize("ep, tp", [(1, 2), (2, 2), (1, 4), (2, 1)])
@@ -174,3 +137,25 @@ def test_simulator_and_memory_report_know_shards():
     with pytest.raises(hpmoe.ArgumentError, match=r"Mesh\(ep_size=2, tp_size=2\)"):
         hpmoe.simulate(flow, mesh=hpmoe.Mesh(4))
     assert "MiB of 4 ranks" in str(hpmoe.spmd(chain(hpmoe.moe_ffn), mesh).memory(*avals))
+
+
+W8A8 = hpmoe.quantize_weights(row_dtype="int8")
+QUANTISED = {
+    "int8": (hpmoe.quantize_rows, True), "mxfp8, once": (hpmoe.chain(hpmoe.deduplicate_rows, hpmoe.quantize_rows(
+        dtype="mxfp8")), True),
+    "int8, relays": (hpmoe.chain(hpmoe.quantize_rows, hpmoe.relay_rows), True),
+    "both ways": (hpmoe.quantize_rows(combine=True, backward="quantized"), False),
+    "W8A8": (hpmoe.chain(hpmoe.quantize_rows, W8A8), False),
+}
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+def test_quantised_rows_and_weights_of_shards(name):
+    """A row is rounded as for a whole expert, and each shard's columns of down as they are there: as call by call."""
+    transform, is_whole = QUANTISED[name]
+    args, cotangent = whole()
+    mesh = hpmoe.Mesh(2, tp_size=2, node_size=2 if "relays" in name else None)
+    found = run(fused()(transform(hpmoe.moe_ffn)), mesh, args, cotangent)
+    if is_whole:
+        assert_close(found, oracle([rounded_rows(args[0], {"dtype": name.split(",")[0]}), *args[1:]], cotangent))
+    assert_close(found, run(transform(hpmoe.moe_ffn), mesh, args, cotangent))

@@ -12,7 +12,7 @@ from whole_lines import say
 import hpmoe
 
 what, victim = sys.argv[1], 1
-mesh = hpmoe.world()
+mesh = hpmoe.world(engine=sys.argv[2] if len(sys.argv) > 2 else "tcp")
 x = ms.Tensor(np.ones((4, 8), np.float32))
 ids = ms.Tensor(np.zeros((4, 1), np.int32))
 weights = ms.Tensor(np.ones((4, 1), np.float32))

@@ -10,21 +10,22 @@ import mindspore as ms
 import numpy as np
 import pytest
 from crossings import across_nodes, bytes_between
+from failing_calls import RANKS, assert_errors_of_all, failing_calls
 from noted_launches import counts_of, noted_launches
 from test_rendezvous import names_of, on_threads
 
 import hpmoe
 from hpmoe import LaunchError
 from hpmoe.kernels.link import Link
+from hpmoe.kernels.native import ucx_fault
 from hpmoe.ranks.hosts import meet_all
 from hpmoe.ranks.launchers import Launched
-from hpmoe.ranks.link import Traffic
+from hpmoe.ranks.link import ENGINES, Traffic
 from hpmoe.ranks.points import NetPoint
 from hpmoe.ranks.starting import free_address
 
 
-@pytest.fixture
-def run_hosts():
+def hosts_of(engine):
     """Runs f(link) on each of so many ranks, `node_size` of them on a host: what it returns or raises."""
     groups = []
 
@@ -38,11 +39,24 @@ def run_hosts():
             if between is not None:
                 group.sockets = [each and between(rank, other, each) for other, each in enumerate(group.sockets)]
             assert [each is None for each in group.sockets] == [r // node_size == rank // node_size for r in range(size)]
-            return f(Link(group, timeout=20.0, heap_bytes=1 << 24, **options))
+            return f(Link(group, engine=engine, timeout=20.0, heap_bytes=1 << 24, **options))
         return on_threads(size, rank_of)
 
     yield run
     [group.close() for group in groups]
+
+
+@pytest.fixture(params=ENGINES)
+def run_hosts(request):
+    if request.param == "ucx" and ucx_fault():
+        pytest.skip(ucx_fault())
+    yield from hosts_of(request.param)
+
+
+@pytest.fixture
+def run_sockets():
+    """By TCP, what is between two ranks is all that they hear of each other."""
+    yield from hosts_of("tcp")
 
 
 @pytest.mark.parametrize("node_size", [1, 2])
@@ -64,23 +78,7 @@ def test_sums_are_those_of_one_host(run_hosts):
 
 
 def test_an_error_of_one_rank_is_one_of_all_and_the_next_call_begins_anew(run_hosts):
-    def f(link):
-        told = []
-        for step in range(6):
-            try:
-                with link.calling("a layer"):
-                    link.meet("before", b"")
-                    if step % 3 == link.rank:
-                        raise ValueError(f"no {step}")
-                    link.meet("after", b"")
-            except (ValueError, LaunchError) as error:
-                told.append(str(error))
-        return told, link.meet("last", bytes([link.rank]))
-
-    for rank, (told, last) in enumerate(run_hosts(3, f, 2)):
-        assert last == [bytes([r]) for r in range(3)]
-        of_others = "rank {} failed: a layer: ValueError: no {}"
-        assert told == [f"no {s}" if s % 3 == rank else of_others.format(s % 3, s) for s in range(6)]
+    assert_errors_of_all(run_hosts(RANKS, failing_calls, 2))
 
 
 def launches_of(f, ids, hidden, node_size=None):
@@ -178,7 +176,7 @@ class Cable:
                 b.sendall(data)
 
 
-def test_a_cut_link_ends_the_call_on_every_rank(run_hosts):
+def test_a_cut_link_ends_the_call_on_every_rank(run_sockets):
     def f(link):
         link.meet("before", b"")
         if link.rank == 0:
@@ -192,12 +190,12 @@ def test_a_cut_link_ends_the_call_on_every_rank(run_hosts):
 
     with contextlib.ExitStack() as kept:
         cable = Cable(kept)
-        for rank, (blamed, text, seconds) in enumerate(run_hosts(2, f, between=cable.between)):
+        for rank, (blamed, text, seconds) in enumerate(run_sockets(2, f, between=cable.between)):
             assert blamed == 1 - rank and text.startswith(f"rank {blamed} was not heard of for 3."), text
             assert seconds < 5
 
 
-def test_a_rank_that_sends_nonsense_is_named(run_hosts):
+def test_a_rank_that_sends_nonsense_is_named(run_sockets):
     def spoiled(rank, other, end):
         if rank == 1:  # as many bytes as it says, of no kind that there is
             end.sendall((100).to_bytes(8, "little") + bytes(100))
@@ -208,7 +206,7 @@ def test_a_rank_that_sends_nonsense_is_named(run_hosts):
             link.meet("all", b"")
         return str(error.value)
 
-    texts = run_hosts(2, f, between=spoiled)
+    texts = run_sockets(2, f, between=spoiled)
     assert texts[0] == "rank 1 failed: what it sent is refused, as a message is not of this run"
     assert texts[1].startswith(("rank 0 died during all", "rank 0 failed")), texts[1]
 

@@ -1,15 +1,17 @@
 """What processes of a group do together: here each rank is a thread, with connections of its own."""
 
+import os
 import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from failing_calls import RANKS, assert_errors_of_all, failing_calls
 from test_rendezvous import names_of, on_threads
 
 from hpmoe import LaunchError
-from hpmoe.kernels.link import Link
+from hpmoe.kernels.link import Link, _leave
 from hpmoe.ranks.points import HostPoint
 from hpmoe.ranks.rendezvous import meet
 from hpmoe.support.dtypes import numpy_dtype
@@ -57,24 +59,7 @@ def test_sums_are_in_float32_in_the_order_of_ranks_and_rounded_once(run_ranks, d
 
 
 def test_an_error_of_one_rank_is_one_of_all_and_the_next_call_begins_anew(run_ranks):
-    def f(link):
-        told = []
-        for step in range(6):
-            try:
-                with link.calling("a layer"):
-                    link.meet("before", b"")
-                    if step % 3 == link.rank:
-                        raise ValueError(f"no {step}")
-                    link.meet("after", b"")
-            except (ValueError, LaunchError) as error:
-                told.append(f"{type(error).__name__} {error}")
-        return told, link.meet("last", bytes([link.rank]))
-
-    for rank, (told, last) in enumerate(run_ranks(3, f)):
-        assert last == [bytes([r]) for r in range(3)]
-        for step, words in enumerate(told):
-            mine, told_of = f"ValueError no {step}", f"LaunchError rank {step % 3} failed: a layer: ValueError: no {step}"
-            assert words == (mine if step % 3 == rank else told_of)
+    assert_errors_of_all(run_ranks(RANKS, failing_calls))
 
 
 def test_an_error_after_all_have_met_is_one_of_the_same_call_on_all(run_ranks):
@@ -125,6 +110,25 @@ def test_calls_of_two_threads_at_once_are_refused_on_all_ranks(run_ranks):
 
     words = "another began on one thread while another one's call was under way"
     assert run_ranks(2, f) == [(words, [b"x", b"x"]), ("rank 0 failed", [b"x", b"x"])]
+
+
+def test_a_forked_child_is_no_rank_and_its_end_is_none_of_one(run_ranks):
+    def f(link):
+        link.meet("before", b"")
+        child = os.fork()
+        if child == 0:
+            try:
+                with link.calling("a layer"):
+                    os._exit(1)
+            except LaunchError as error:
+                with pytest.raises(LaunchError, match="forked from rank"):
+                    link.meet("of a child", b"")
+                _leave()  # as where it ends by sys.exit
+                os._exit(0 if str(error).startswith(f"this process was forked from rank {link.rank} and is no") else 2)
+        assert os.waitpid(child, 0)[1] == 0
+        return link.meet("after", bytes([link.rank]))
+
+    assert run_ranks(2, f) == [[b"\0", b"\1"]] * 2
 
 
 def test_ranks_that_do_different_things_are_told_and_go_on(run_ranks):

@@ -9,10 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from hpmoe.kernels.native import ucx_fault
 from hpmoe.peers.namespaces import ADDRESSES, Hosts, NoHostsError
+from hpmoe.ranks.link import ENGINES
 
 FOLDER = Path(__file__).parent
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request):
+    if request.param == "ucx" and ucx_fault():
+        pytest.skip(ucx_fault())
+    return request.param
 
 
 @pytest.fixture
@@ -27,7 +36,8 @@ def hosts():
 
 def start(hosts, folder, ranks, script, *args):
     """The launchers of both hosts; what each prints goes to a file of its number."""
-    environment = {**os.environ, "HPMOE_SECRET": "secret of this test", "PYTHONPATH": str(FOLDER.parent / "support")}
+    paths = [str(FOLDER.parent / "support"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "HPMOE_SECRET": "secret of this test", "PYTHONPATH": os.pathsep.join(paths)}
     launch = [sys.executable, "-m", "hpmoe", "launch", "-n", str(ranks), "--hosts=2", f"--rendezvous={ADDRESSES[0]}:29500"]
     launchers = []
     for host in range(2):
@@ -41,14 +51,14 @@ def said(folder):
     return (folder / "0").read_text() + (folder / "1").read_text()
 
 
-def test_two_hosts_have_the_numbers_of_virtual_ranks(hosts, tmp_path):
-    launchers = start(hosts, tmp_path, 1, FOLDER.parent / "support" / "replayed_launches.py", "2", "failed")
+def test_two_hosts_have_the_numbers_of_virtual_ranks(hosts, engine, tmp_path):
+    launchers = start(hosts, tmp_path, 1, FOLDER.parent / "support" / "replayed_launches.py", "2", "failed", engine)
     assert [launcher.wait(150) for launcher in launchers] == [0, 0], said(tmp_path)
     assert said(tmp_path).count("16 kernels are equal") == 2 and said(tmp_path).count("goes on") == 2, said(tmp_path)
 
 
-def test_a_cable_that_is_cut_ends_the_step_on_every_rank(hosts, tmp_path):
-    launchers = start(hosts, tmp_path, 2, FOLDER / "fault_script.py", "cut")
+def test_a_cable_that_is_cut_ends_the_step_on_every_rank(hosts, engine, tmp_path):
+    launchers = start(hosts, tmp_path, 2, FOLDER / "fault_script.py", "cut", engine)
     until = time.monotonic() + 150
     while said(tmp_path).count("at step 4") < 4 and time.monotonic() < until:
         time.sleep(0.05)

@@ -2,6 +2,7 @@
 
 import mindspore as ms
 import numpy as np
+from ascend_helpers import twin
 from error_cases import cases
 from mindspore import ops
 
@@ -42,6 +43,10 @@ def nested():
     return ms.grad(lambda x: ms.grad(loss)(x).sum())(GIVEN[0])
 
 
+def on_twin(f, *avals):
+    return lambda: twin(f).lower(*avals)
+
+
 COPIES = {"loads": [9, 1, 1, 1]}
 INT8 = {"element": "int8", "transpose": False}
 cases("quantised weights", {
@@ -68,6 +73,11 @@ cases("quantised weights", {
     "called with more products": called(ops.ones((4, 2**18)), ops.ones((2, 2**18, 1), ms.int8), ops.ones((2, 1)),
                                         row_dtype="int8"),
     "a gradient of a gradient of int8": nested,
+    "int8 weights on an NPU that are not turned": on_twin(lambda *args: multiplied(*args, row_dtype="int8"), X, IDS, WEIGHT,
+                                                          SCALE),
+    "fp8 rows on an NPU": on_twin(hpmoe.quantize_rows(moe_ffn, dtype="float8_e4m3fn"), *LAYER),
+    "wide rows to int8 on an NPU": on_twin(hpmoe.quantize_rows(lambda x, ids: hpmoe.dispatch(
+        x, ids, num_local_experts=2)[0]), Aval((4, 8193), "float32"), IDS),
     "weights to another dtype": lambda: quantize_weights(moe_ffn, dtype="mxfp8"),
     "weights and other rows": lambda: quantize_weights(moe_ffn, row_dtype="float8_e4m3fn"),
     "fp8 weights and int8 rows": lambda: quantize_weights(moe_ffn, dtype="float8_e4m3fn", row_dtype="int8"),

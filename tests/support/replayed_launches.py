@@ -1,6 +1,6 @@
 """A script for `hpmoe launch`: the launches of virtual ranks, forward and backward, again by one process for each rank.
 
-Arguments: how many times each; how the last rank ends: "well", "killed" or "failed".
+Arguments: how many times each; how the last rank ends: "well", "killed" or "failed"; what carries messages to other hosts.
 """
 
 import os
@@ -23,6 +23,7 @@ LAYERS = {
     "plain": [],
     "once to a rank": [hpmoe.deduplicate_rows],
     "quantised": [hpmoe.quantize_rows(dtype="mxfp8", combine=True, backward="quantized")],
+    "int8 weights": [hpmoe.quantize_rows, hpmoe.quantize_weights(row_dtype="int8", backward="quantized")],
     "bounded": [],
 }
 
@@ -55,13 +56,13 @@ def run_layers(args, ep_size):
 
 
 def main():
-    times, end = int(sys.argv[1]), sys.argv[2]
+    times, end, engine = int(sys.argv[1]), sys.argv[2], (sys.argv[3:] or ["tcp"])[0]
     launched = find_launched()
     rank, size = launched.rank, launched.size
     for name in ("RANK", "WORLD_SIZE"):
         del os.environ[name]
     launches = recorded(size)
-    link = Link(meet_all(launched, [f"rank {r}" for r in range(size)], 60.0)[1])
+    link = Link(meet_all(launched, [f"rank {r}" for r in range(size)], 60.0)[1], engine=engine)
     for executable, inputs, lengths, outputs in launches:
         counts = counts_of(executable, inputs, lengths)
         for _ in range(times):

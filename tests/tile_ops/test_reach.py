@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from ascend_helpers import capped, npu, twin
 from helpers import Layer
+from int8_products import multiplied
 from mindspore import Tensor
 from native.image_builder import OWN, OWN_ALL
 from one_body import run_on_twin
@@ -44,6 +45,7 @@ ALONE = {
 INDICES = {("int32", name) for name in ("DRAW", "COUNT_AND_FILL", "FILL_OUTSIDE")}  # listed for a seed, and what is found
 MOVED = {"GATHER", "PICK", "PLACE"}  # move bytes whatever they are; rows of bytes are refused by the host
 LAYERS = {"rows": hpmoe.moe_ffn, "dropped": capped(0.5, "position"), "once": hpmoe.deduplicate_rows(hpmoe.moe_ffn),
+          "int8": hpmoe.quantize_rows(hpmoe.moe_ffn),
           "guarded": hpmoe.guard_values(hpmoe.moe_ffn, fill="zero"),
           "copies": hpmoe.replicate_experts(hpmoe.moe_ffn, loads=[9, 1, 1, 1], replicas=2)}
 COUNTS = (lambda x, ids: hpmoe.drop_counts(hpmoe.dispatch(x, ids, num_local_experts=4, capacity_factor=0.5,
@@ -72,10 +74,11 @@ def opcodes_of_layers():
         fused(x, ids, *rest)
         for direction in ("forward", "backward"):
             yield from (op.opcode for op in fused.lower(x, ids, *rest, direction=direction).flow.ops)
-    for f in COUNTS:
+    int8 = Tensor(np.ones((4, 6, 32), np.int8)), Tensor(np.ones((4, 6), np.float32))
+    for f, *more in (*((f,) for f in COUNTS), (multiplied, *int8)):
         fused = twin(f)
-        fused(x[0], ids[0])
-        yield from (op.opcode for op in fused.lower(x[0], ids[0]).flow.ops)
+        fused(x[0], ids[0], *more)
+        yield from (op.opcode for op in fused.lower(x[0], ids[0], *more).flow.ops)
 
 
 def test_all_that_is_listed_is_tried():
@@ -83,6 +86,14 @@ def test_all_that_is_listed_is_tried():
     assert {name for name in RUNS if name not in ALONE} - found == {"NOTIFY"}  # of signal="peer", in test_ascend_twin
     assert set(ALONE) <= set(RUNS) and not set(REFUSES) & (found | set(ALONE))
     assert sorted([*RUNS, *REFUSES]) == sorted(Opcode.__members__)
+
+
+def test_the_transform_that_is_refused_is_refused_by_name():
+    [name] = SAID["refuses"]["transforms"]
+    sent = getattr(hpmoe, name)(lambda x, ids: hpmoe.dispatch(x, ids, num_local_experts=1)[0].sum(0))
+    with pytest.raises(hpmoe.ArgumentError, match=f"{name}, by nodes of so many ranks, is 2"):
+        hpmoe.spmd(twin(sent), hpmoe.Mesh(4, node_size=2)).lower(hpmoe.Aval((4, 8, 16), "float32"),
+                                                                hpmoe.Aval((4, 8, 2), "int32"))
 
 
 @pytest.mark.parametrize("name", REFUSES)

@@ -7,7 +7,7 @@ import mindspore as ms
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import Layer, assert_close, fused, in_dtype, lowered, numpy_moe_ffn, run_half, run_spmd, stages, tensors
+from helpers import Layer, assert_close, fused, in_dtype, numpy_moe_ffn, run_half, run_spmd, stages, tensors
 from rounded_rows import rounded_rows, rounded_weight
 
 import hpmoe
@@ -208,10 +208,3 @@ def test_weights_are_held_and_read_as_bytes():
         first_product(W8A8(moe_ffn), matmul_int8_ratio=0.5))
     assert as_it_is == 2 * w8 == 2 * w8a8 == 2 * 4 * 4096 * 512
     assert fast < 0.6 * slow and as_slow > 1.5 * fast
-
-
-def test_no_body_on_an_npu_is_refused_by_name():
-    npu = hpmoe.ascend_a3.replace(num_aic=2, num_aiv=4)
-    on_twin = chain(stages(machine=npu)["queues"], hpmoe.fuse_persistent(target="ascend-twin"))
-    with pytest.raises(hpmoe.ArgumentError, match="its tile body is QUANTIZE_WEIGHT"):
-        lowered(on_twin(quantize_weights(moe_ffn)), Layer().arguments(), 2)

@@ -106,7 +106,7 @@ void Fill(const LocalTensor<T>& to, const InitConstValueParams<T>& p) {
 // Fractals from L1; those of half precision, which are square, turned where asked for.
 template <class T>
 void LoadData(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadData2DParams& p) {
-  static_assert(sizeof(T) == 2 || sizeof(T) == 4, "fractals the kernel uses");
+  static_assert(sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4, "fractals the kernel uses");
   twin::Core& core = twin::current();
   core.need(true, "LoadData");
   detail::check_path(to, from, "LoadData");
@@ -159,12 +159,13 @@ void LoadDataWithTranspose(const LocalTensor<T>& to, const LocalTensor<T>& from,
 // and the right half of a square, whose turned halves go to two columns.
 template <class T>
 void LoadData(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadData2DParamsV2& p) {
-  static_assert(sizeof(T) == 2 || sizeof(T) == 4, "fractals the kernel uses");
-  constexpr uint32_t across = sizeof(T) / 2, c0 = detail::kBlock / sizeof(T);
+  static_assert(sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4, "fractals the kernel uses");
+  constexpr uint32_t across = sizeof(T) > 1 ? sizeof(T) / 2 : 1, c0 = detail::kBlock / sizeof(T);
   twin::Core& core = twin::current();
   core.need(true, "LoadData");
   detail::check_path(to, from, "LoadData", true);
   twin::require(p.mStep <= 255 && p.kStep <= 255, "LoadData: ", p.mStep, " times ", p.kStep, " fractals are too many");
+  twin::require(!p.ifTranspose || sizeof(T) > 1, "LoadData: the kernel turns no int8");
   twin::require(!p.ifTranspose || p.kStep % across == 0, "LoadData: of float32, pairs of fractals are turned");
   core.work(PIPE_MTE1, "LoadData", [=, &core] {
     if (p.mStep == 0 || p.kStep == 0) return;
@@ -217,8 +218,13 @@ Depth depth_of(const MmadParams& p) {
 // c[m, n] (+)= a[m, k] @ b[k, n], in fractals: a as `depth` says, b rows of fractals of columns, c columns of
 // fractals of rows. One row is read as a plain vector. What is past m and n is undefined.
 void multiply(const float* a, const float* b, float* c, const MmadParams& p, const Depth& depth);
+void multiply(const int32_t* a, const int32_t* b, int32_t* c, const MmadParams& p, const Depth& depth);
 
 // Operands as they are multiplied.
+inline std::vector<int32_t> widen(const LocalTensor<int8_t>& from, uint64_t fractals, twin::Core& core, bool) {
+  const auto* const first = reinterpret_cast<const int8_t*>(from.bytes(core, fractals * kFractalBytes, "Mmad"));
+  return {first, first + fractals * kFractalBytes};
+}
 template <class T>
 std::vector<float> widen(const LocalTensor<T>& from, uint64_t fractals, twin::Core& core, bool rounds) {
   std::vector<float> wide(fractals * kFractalSize<T>);
@@ -232,7 +238,8 @@ std::vector<float> widen(const LocalTensor<T>& from, uint64_t fractals, twin::Co
 
 template <class C, class A, class B>
 void Mmad(const LocalTensor<C>& c, const LocalTensor<A>& a, const LocalTensor<B>& b, const MmadParams& p) {
-  static_assert(std::is_same_v<C, float> && std::is_same_v<A, B>, "products the kernel uses");
+  static_assert(std::is_same_v<A, B> && std::is_same_v<C, std::conditional_t<sizeof(A) == 1, int32_t, float>>,
+                "products the kernel uses");
   twin::Core& core = twin::current();
   core.need(true, "Mmad");
   twin::require(c.memory() == twin::Memory::L0C && a.memory() == twin::Memory::L0A && b.memory() == twin::Memory::L0B,
@@ -245,9 +252,9 @@ void Mmad(const LocalTensor<C>& c, const LocalTensor<A>& a, const LocalTensor<B>
       PIPE_M, "Mmad",
       [=, &core] {
         if (m * n * depth.num_k == 0) return;
-        const std::vector<float> wide_a = detail::widen(a, twin::kIs950 ? m * depth.num_k : m * depth.down, core, rounds);
-        const std::vector<float> wide_b = detail::widen(b, n * depth.num_k, core, rounds);
-        auto* out = reinterpret_cast<float*>(c.bytes(core, m * n * 1024, "Mmad", 1024));
+        const auto wide_a = detail::widen(a, twin::kIs950 ? m * depth.num_k : m * depth.down, core, rounds);
+        const auto wide_b = detail::widen(b, n * depth.num_k, core, rounds);
+        auto* out = reinterpret_cast<C*>(c.bytes(core, m * n * 1024, "Mmad", 1024));
         detail::multiply(wide_a.data(), wide_b.data(), out, p, depth);
         core.counts.cube_flops += static_cast<int64_t>(2 * m * 16 * n * 16 * depth.num_k * depth.c0);
       },
@@ -258,10 +265,14 @@ void Mmad(const LocalTensor<C>& c, const LocalTensor<A>& a, const LocalTensor<B>
 // fractals, as this does not, writes multiples of 16.
 template <class T, class U, const FixpipeConfig& config = CFG_ROW_MAJOR>
 void Fixpipe(const GlobalTensor<T>& to, const LocalTensor<U>& from, const FixpipeParamsV220& p) {
-  static_assert(std::is_same_v<U, float> && config.format == CO2Layout::ROW_MAJOR, "results the kernel writes");
+  constexpr bool is_int32 = std::is_same_v<U, int32_t> && std::is_same_v<T, int32_t>;
+  static_assert((std::is_same_v<U, float> || is_int32) && config.format == CO2Layout::ROW_MAJOR,
+                "results the kernel writes");
   twin::Core& core = twin::current();
   core.need(true, "Fixpipe");
-  constexpr QuantMode_t wanted = std::is_same_v<T, float> ? NoQuant : std::is_same_v<T, half> ? F322F16 : F322BF16;
+  constexpr QuantMode_t wanted = std::is_same_v<T, float> || is_int32 ? NoQuant
+                                 : std::is_same_v<T, half>            ? F322F16
+                                                                      : F322BF16;
   twin::require(p.quantPre == wanted, "Fixpipe: quantPre does not fit the dtype");
   twin::require(p.nSize >= 1 && p.nSize <= 4095 && p.mSize >= 1 && p.mSize <= 8192, "Fixpipe: rows are written ", p.mSize,
                 " times ", p.nSize, ", 1 to 8192 times 1 to 4095 they may be");
@@ -270,12 +281,17 @@ void Fixpipe(const GlobalTensor<T>& to, const LocalTensor<U>& from, const Fixpip
   const bool saturates = core.saturates;
   core.work(PIPE_FIX, "Fixpipe", [=, &core] {
     const uint64_t columns = (p.nSize + 15u) / 16, floats = (columns - 1) * p.srcStride * 16 + uint64_t{p.mSize} * 16;
-    const auto* in = reinterpret_cast<const float*>(from.bytes(core, floats * sizeof(float), "Fixpipe"));
+    const auto* in = reinterpret_cast<const U*>(from.bytes(core, floats * sizeof(U), "Fixpipe"));
     for (uint32_t i = 0; i < p.mSize; ++i) {
       for (uint64_t j = 0; j < columns; ++j) {
         const uint64_t width = std::min<uint64_t>(16, p.nSize - 16 * j) * sizeof(T);
         T row[16];
-        twin::narrow(in + j * p.srcStride * 16 + uint64_t{i} * 16, 16, row, saturates);
+        const U* const sums = in + j * p.srcStride * 16 + uint64_t{i} * 16;
+        if constexpr (is_int32) {
+          std::copy_n(sums, 16, row);
+        } else {
+          twin::narrow(sums, 16, row, saturates);
+        }
         T* out = to.GetPhyAddr() + uint64_t{i} * p.dstStride + j * 16;
         twin::store(core, atomic, reinterpret_cast<uint8_t*>(out), reinterpret_cast<uint8_t*>(row), width, "Fixpipe");
       }

@@ -4,6 +4,7 @@
 #include "copies.h"
 #include "cube.h"
 #include "gather.h"
+#include "int8.h"
 #include "integers.h"
 #include "queues.h"
 #include "sorting.h"

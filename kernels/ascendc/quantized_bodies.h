@@ -1,0 +1,193 @@
+// Rows as int8 with a scale each, back as floats, and sums of products of int8 as numbers; see tile_ops/row_formats.py.
+#pragma once
+
+#include "core/row_format.h"
+#include "vector_unit.h"
+
+namespace hpmoe {
+
+constexpr int32_t kRowScaleBytes = 4, kQuantizedPart = kPieceFloats / 2;  // of a row that is worked on at once
+constexpr float kLargestInt8 = 127.0f;
+
+// The formats that have bodies here: of int8, with one float32 scale a row.
+__aicore__ inline bool is_int8_row(const int32_t* param) {
+  const RowFormat format = row_format_of(param);
+  return format.element == Element::INT8 && format.scale == BlockScale::FLOAT32 && format.block == 0;
+}
+
+// Whether rows of bytes have such elements for so many numbers.
+__aicore__ inline bool is_packed(const Rows2d& packed, const Rows2d& plain) {
+  return packed.dtype == static_cast<int32_t>(Dtype::UINT8) && packed.cols == plain.cols + kRowScaleBytes;
+}
+
+// Parts of one row.
+class RowParts {
+ public:
+  __aicore__ inline RowParts(int32_t row, int32_t num_cols) : row_(row), num_cols_(num_cols) {}
+  __aicore__ inline bool is_done() const { return col_ >= num_cols_; }
+  __aicore__ inline Piece next() {
+    const int32_t cols = least(kQuantizedPart, num_cols_ - col_);
+    const Piece piece{row_, col_, 1, cols, round_up(cols, kBlockBytes)};
+    col_ += cols;
+    return piece;
+  }
+
+ private:
+  int32_t row_, num_cols_, col_ = 0;
+};
+
+// The scales of quantised rows of so many elements.
+__aicore__ inline Rows2d scales_of(const Rows2d& packed, int32_t num_cols) {
+  return {packed.address + num_cols, packed.row_bytes, static_cast<int32_t>(Dtype::FLOAT32), 1, true};
+}
+
+// A row stays in UB in float32, two buffers of it, while its largest magnitude is sought; a NaN or an infinity times 0 is
+// NaN, and so is the sum of these then.
+struct Quantize {
+  VectorUnit& unit;
+  Rows2d out, scales, in;
+
+  __aicore__ inline Floats part_of(int32_t col) { return unit.floats(0)[col]; }
+  __aicore__ inline Floats largest() { return unit.floats(4); }
+  __aicore__ inline Floats unsound() { return unit.floats(4)[kQuantizedPart]; }
+
+  __aicore__ inline void load(const Bytes& loaded, const Piece& piece) { unit.load(loaded, 0, in, piece); }
+  __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
+    unit.widen(part_of(piece.col), loaded, 0, in.dtype, piece.num_cols);
+    if (piece.col == 0) AscendC::Duplicate(largest(), 0.0f, 2 * kQuantizedPart);
+  }
+  __aicore__ inline void compute(const Piece& piece) {
+    const Floats magnitudes = unit.floats(2), zeros = unit.floats(2)[kQuantizedPart], x = part_of(piece.col);
+    AscendC::Abs(magnitudes, x, piece.num_cols);
+    AscendC::Muls(zeros, x, 0.0f, piece.num_cols);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Max(largest(), largest(), magnitudes, piece.num_cols);
+    AscendC::Add(unsound(), unsound(), zeros, piece.num_cols);
+    AscendC::PipeBarrier<PIPE_V>();
+    if (piece.col + piece.num_cols == in.cols) finish(piece.row);
+  }
+
+  __aicore__ inline void finish(int32_t row) {
+    const int32_t count = least(in.cols, kQuantizedPart);
+    const Floats scale = unit.floats(3), sound = unit.floats(3)[kLane], divisor = unit.floats(3)[2 * kLane];
+    AscendC::ReduceMax(scale, largest(), unit.floats(2), count, false);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::ReduceSum(sound, unsound(), unit.floats(2), count);
+    AscendC::Duplicate(divisor, kLargestInt8, kLane);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Div(scale, scale, divisor, 1);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Add(scale, scale, sound, 1);  // a zero of what is sound
+    AscendC::PipeBarrier<PIPE_V>();
+    unit.wait_for_results();
+    const float factor = scale.GetValue(0);
+    for (RowParts parts(row, in.cols); !parts.is_done();) write_part(parts.next(), factor);
+    AscendC::Duplicate(scale, factor, kLane);
+    AscendC::PipeBarrier<PIPE_V>();
+    unit.write(scales, {row, 0, 1, 1, kLane}, scale, kLane);
+  }
+  __aicore__ inline void write_part(const Piece& piece, float scale) {
+    const Floats x = part_of(piece.col), divisor = unit.floats(2);
+    if (scale > 0.0f) {
+      AscendC::Duplicate(divisor, scale, piece.num_cols);
+      AscendC::PipeBarrier<PIPE_V>();
+      AscendC::Div(x, x, divisor, piece.num_cols);
+    } else {
+      AscendC::Duplicate(x, 0.0f, piece.num_cols);
+    }
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Cast(x, x, AscendC::RoundMode::CAST_RINT, piece.num_cols);
+    AscendC::PipeBarrier<PIPE_V>();
+    const auto exact = divisor.ReinterpretCast<half>();  // whole numbers up to 127
+    AscendC::Cast(exact, x, AscendC::RoundMode::CAST_RINT, piece.num_cols);
+    AscendC::PipeBarrier<PIPE_V>();
+    Bytes result = unit.outputs.AllocTensor<uint8_t>();
+    AscendC::Cast(result.ReinterpretCast<int8_t>(), exact, AscendC::RoundMode::CAST_RINT, piece.num_cols);
+    unit.leave(out, piece, result);
+  }
+};
+
+__aicore__ inline void quantize(VectorUnit& unit, const Frame& frame) {
+  Quantize body{unit, frame.rows(0), {}, frame.rows(1)};
+  const bool fits = is_packed(body.out, body.in) && body.in.cols <= 2 * kPieceFloats;
+  if (!is_int8_row(frame.op.param) || !fits) return unit.refuse();
+  body.scales = scales_of(body.out, body.in.cols);
+  for (int32_t row = 0; row < frame.unit.rows; ++row) run_pieces(unit, RowParts(row, body.in.cols), body);
+}
+
+struct Dequantize {
+  VectorUnit& unit;
+  Rows2d out, in, scales;
+
+  __aicore__ inline void load(const Bytes& loaded, const Piece& piece) {
+    unit.load(loaded, 0, in, piece);
+    unit.load(loaded, 1, scales, piece);
+  }
+  __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
+    const auto exact = unit.floats(2).ReinterpretCast<half>();
+    AscendC::Cast(exact, loaded.ReinterpretCast<int8_t>(), AscendC::RoundMode::CAST_NONE, piece.num_cols);
+    unit.widen(unit.floats(1), loaded, 1, scales.dtype, 1);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Cast(unit.floats(0), exact, AscendC::RoundMode::CAST_NONE, piece.num_cols);
+  }
+  __aicore__ inline void compute(const Piece& piece) {
+    unit.wait_for_results();
+    AscendC::Muls(unit.floats(0), unit.floats(0), unit.floats(1).GetValue(0), piece.num_cols);
+    AscendC::PipeBarrier<PIPE_V>();
+    unit.write(out, piece, unit.floats(0), piece.num_cols);
+  }
+};
+
+__aicore__ inline void dequantize(VectorUnit& unit, const Frame& frame) {
+  Dequantize body{unit, frame.rows(0), frame.rows(1), {}};
+  if (!is_int8_row(frame.op.param) || !is_packed(body.in, body.out)) return unit.refuse();
+  body.scales = scales_of(body.in, body.out.cols);
+  for (int32_t row = 0; row < frame.unit.rows; ++row) run_pieces(unit, RowParts(row, body.out.cols), body);
+}
+
+// out[r, n] = float32(sums[r, n]) * scale of row r * scale of column n, which is of the slot's expert.
+struct Rescale {
+  VectorUnit& unit;
+  Rows2d out, sums, scales, of_columns;
+  bool has_columns;
+
+  __aicore__ inline void load(const Bytes& loaded, const Piece& piece) {
+    unit.load(loaded, 0, sums, piece);
+    unit.load(loaded, 1, scales, piece);
+    if (has_columns) unit.load(loaded, 2, of_columns, {0, piece.col, 1, piece.num_cols, piece.pitch});
+  }
+  __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
+    AscendC::Cast(unit.floats(0), loaded.ReinterpretCast<int32_t>(), AscendC::RoundMode::CAST_RINT, piece.count());
+    unit.widen(unit.floats(1), loaded, 1, scales.dtype, piece.num_rows * kLane);
+    if (has_columns) unit.widen(unit.floats(2), loaded, 2, of_columns.dtype, piece.pitch);
+  }
+  __aicore__ inline void compute(const Piece& piece) {
+    const Floats x = unit.floats(0);
+    unit.wait_for_results();
+    for (int32_t r = 0; r < piece.num_rows; ++r)
+      AscendC::Muls(x[r * piece.pitch], x[r * piece.pitch], unit.floats(1).GetValue(r * kLane), piece.num_cols);
+    AscendC::PipeBarrier<PIPE_V>();
+    if (has_columns) {
+      for (int32_t r = 0; r < piece.num_rows; ++r)
+        AscendC::Mul(x[r * piece.pitch], x[r * piece.pitch], unit.floats(2), piece.num_cols);
+      AscendC::PipeBarrier<PIPE_V>();
+    }
+    unit.write(out, piece, x, piece.count());
+  }
+};
+
+__aicore__ inline void rescale(VectorUnit& unit, const Frame& frame) {
+  const bool has_columns = frame.op.num_operands > 3;
+  const Rows2d packed = frame.rows(2);
+  Rescale body{unit,
+               frame.rows(0),
+               frame.rows(1),
+               scales_of(packed, packed.cols - kRowScaleBytes),
+               has_columns ? frame.rows(3) : Rows2d{},
+               has_columns};
+  const bool is_sums = body.sums.dtype == static_cast<int32_t>(Dtype::INT32);
+  if (!is_sums || packed.dtype != static_cast<int32_t>(Dtype::UINT8)) return unit.refuse();
+  run_pieces(unit, Pieces(frame.unit.rows, frame.task.cols, kQuantizedPart), body);
+}
+
+}  // namespace hpmoe

@@ -1,0 +1,81 @@
+"""Rows and weights of int8 on the Ascend kernel's twin: the bits of NumPy, in several orders; and what is refused there."""
+
+import numpy as np
+import pytest
+from ascend_helpers import from_seed, twin
+from helpers import Layer, assert_close, in_dtype, lowered, numpy_moe_ffn, run_spmd, tensors
+from int8_products import int8_run, multiplied
+from rounded_rows import rounded_rows
+
+import hpmoe
+from hpmoe import moe_ffn, quantize_rows, quantize_weights
+from hpmoe.support.dtypes import widen
+
+CASES = {  # tokens, depth, columns, and tiles of so many rows and columns
+    "one step and a part of a fractal": (9, 1100, 7, 4, 3),
+    "depths that are no fractals": (5, 48, 20, 8, 16),
+    "several halves": (40, 300, 300, 32, 256),
+    "a fractal of two terms": (3, 2, 3, 2, 1),
+    "rows in parts": (3, 5000, 9, 2, 4),
+    "a full tile": (130, 40, 5, 128, 16),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", CASES)
+def test_w8a8_has_the_bits_of_numpy_in_any_order(monkeypatch, name, dtype):
+    """Rows of zeros, of NaN and of infinities among them, and ids of no expert."""
+    tokens, depth, cols, tile_rows, tile_cols = CASES[name]
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, tokens, depth)).astype(np.float32)
+    x[0, 0], x[1, 1, 0], x[1, 2, -1] = 0, np.nan, -np.inf
+    ids = rng.integers(-1, 6, (2, tokens, 1)).astype(np.int32)
+    ids[:, :3] = 4
+    weight = rng.integers(-128, 128, (2, 3, cols, depth), np.int8)
+    args = tensors([*in_dtype([x], dtype), ids, weight, rng.random((2, 3, cols)).astype(np.float32)])
+    want = widen(hpmoe.spmd(multiplied, hpmoe.Mesh(2))(*args).asnumpy())
+    fused = hpmoe.spmd(twin(multiplied, rows=tile_rows, cols=tile_cols), hpmoe.Mesh(2))
+    for seed in (0, 1000):
+        from_seed(monkeypatch, seed)
+        np.testing.assert_array_equal(widen(fused(*args).asnumpy()), want)
+    assert np.isnan(want[1, 1:3]).all() and not want[0, 0].any()
+
+
+def test_rows_that_are_dispatched_as_int8():
+    """And floats again where they arrive: output and gradients of the layer of rounded rows."""
+    layer = Layer(ep=2, T=9, H=70, E=6, K=4)
+    args, cotangent = layer.arguments(), layer.cotangent()
+    (out,), grads = run_spmd(twin(quantize_rows(moe_ffn), rows=4), 2, args, [cotangent])
+    want, want_grads = numpy_moe_ffn([rounded_rows(args[0], {}), *args[1:]], cotangent)
+    assert_close([out, *grads], [want, *want_grads])
+
+
+def test_rows_that_arrive_as_int8_are_multiplied_so():
+    run = int8_run(quantize_rows)
+    assert [op.opcode for op in run.kernel.flow.ops].count("QUANTIZE") == 2  # tokens, and what SwiGLU makes
+    run.assert_close_to_float64()
+
+
+REFUSED = {
+    "fp8 rows": (quantize_rows(dtype="float8_e4m3fn"), Layer(), "quantised to is E4M3, a FLOAT32 for each row"),
+    "a scale for some columns": (quantize_rows(scale=2), Layer(), "quantised to is INT8, a FLOAT32 for each 2 columns"),
+    "long rows": (quantize_rows, Layer(H=8193), "the columns of its widest row is 8193; it must be at most 8192"),
+    "rows of int8 that come back": (quantize_rows(combine=True), Layer(), "its tile body is REDUCE_QUANTIZED"),
+    "weights rounded in the kernel": (quantize_weights, Layer(), "its tile body is (QUANTIZE_WEIGHT|GMM_WIDENED)"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_by_name(name):
+    transform, layer, what = REFUSED[name]
+    with pytest.raises(hpmoe.ArgumentError, match=what):
+        lowered(twin(transform(moe_ffn)), layer.arguments(), 2)
+
+
+def test_weights_that_are_not_turned_are_refused():
+    def f(x, ids, w, scale):
+        rows, route = hpmoe.dispatch(x, ids, num_local_experts=2)
+        return hpmoe.grouped_matmul(rows, w, route, scale=scale, row_dtype="int8")
+    shapes = ((4, 8), "float32"), ((4, 1), "int32"), ((2, 8, 6), "int8"), ((2, 6), "float32")
+    with pytest.raises(hpmoe.ArgumentError, match="its int8 weight is w; it must be turned"):
+        twin(f).lower(*(hpmoe.Aval(*shape) for shape in shapes))

@@ -1,0 +1,37 @@
+"""Functions of int8 weights, as inference is given them: turned, a row for each column."""
+
+import numpy as np
+from ascend_helpers import ProgramRun
+
+import hpmoe
+from hpmoe import Aval
+
+
+def multiplied(x, ids, weight, scale):
+    """Each row by the weight [E, N, K] of its expert, W8A8."""
+    rows, route = hpmoe.dispatch(x, ids, num_local_experts=weight.shape[0])
+    return hpmoe.combine(hpmoe.grouped_matmul(rows, weight.swapaxes(1, 2), route, scale=scale, row_dtype="int8"), route)
+
+
+def layer(x, ids, weights, gate_up, gate_up_scale, down, down_scale):
+    """A MoE-FFN, W8A8."""
+    rows, route = hpmoe.dispatch(x, ids, num_local_experts=gate_up.shape[0])
+    both = hpmoe.grouped_matmul(rows, gate_up.swapaxes(1, 2), route, scale=gate_up_scale, row_dtype="int8")
+    out = hpmoe.grouped_matmul(hpmoe.swiglu(both), down.swapaxes(1, 2), route, scale=down_scale, row_dtype="int8")
+    return hpmoe.combine(out, route, weights)
+
+
+def int8_run(transform=lambda f: f, tokens=21, hidden=80, inner=48, experts=3):
+    """The layer on the Ascend twin."""
+    shapes = {"x": ("bfloat16", tokens, hidden), "ids": ("int32", tokens, 2), "weights": ("float32", tokens, 2),
+              "gate_up": ("int8", experts, 2 * inner, hidden), "gate_up_scale": ("float32", experts, 2 * inner),
+              "down": ("int8", experts, hidden, inner), "down_scale": ("float32", experts, hidden)}
+    program = transform(layer).lower(*(Aval(tuple(s), dtype) for dtype, *s in shapes.values())) if hasattr(
+        transform, "apply_to") else hpmoe.trace(layer, *(Aval(tuple(s), dtype) for dtype, *s in shapes.values()))
+    run = ProgramRun(program, rows=8, cols=32)
+    rng = np.random.default_rng(0)
+    run.inputs[1][...] = [[0, 1 + i % 2] for i in range(tokens)]
+    for i in (3, 5):
+        run.inputs[i] = rng.integers(-127, 128, run.inputs[i].shape, np.int8)
+        run.inputs[i + 1] = np.abs(run.inputs[i + 1]) / 100
+    return run
