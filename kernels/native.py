@@ -175,7 +175,7 @@ def load() -> ctypes.CDLL:
         *(ctypes.POINTER(Rank), ctypes.c_int32),
         *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64),  # machine, work, parts
         *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),  # times, released_by, missed, totals
-        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32),  # served, moved, bins
+        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32),  # served, moved, busy, bins
         ctypes.POINTER(Status),
     ]
     launch = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import overload
+from typing import NamedTuple, overload
 
 import numpy as np
 
@@ -92,12 +92,43 @@ def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing
         return tuple(simulate(stage, machine, routing=routing, mesh=mesh, seed=seed, topk_weights=topk_weights,
                               num_tokens=num_tokens) for stage in flow)
     machine = _machine(flow, machine, mesh)
-    tasks = flow.ep_size * flow.num_tasks
-    check_argument(tasks <= MOST_TASKS, "hpmoe.simulate", "flow",
-                   f"of {tasks} tasks on {flow.ep_size} ranks, which take {tasks * BYTES_OF_TASK / 2**30:.1f} GiB",
-                   f"of at most {MOST_TASKS} on all ranks: by fewer tokens or ranks, larger tiles, or room for fewer rows")
+    _check_size(flow)
     arrays, lengths = inputs_of(flow, routing, seed, topk_weights), lengths_of(flow, num_tokens)
     return Timeline(flow, *rows_of(flow), *_run(flow, machine, _ranks(flow, arrays, lengths)))
+
+
+class Outline(NamedTuple):
+    """What a simulated run comes to, without its tasks.
+
+    Attributes:
+        span: microseconds from the first task to the end of the last.
+        utilisation: the share of it that each worker spent in task bodies, [ep, num_queues].
+        traffic: as Simulated has it, [ep, len(RATES), 2].
+    """
+
+    span: float
+    utilisation: np.ndarray
+    traffic: np.ndarray
+
+
+def outline(flow: Taskflow, machine: Machine | None = None, *, routing: PerRank | float | None = None) -> Outline:
+    """What simulate says of all tasks together, in the memory of the routing and the workers alone.
+
+    Raises:
+        ArgumentError, LaunchError: as simulate.
+
+    Example:
+        >>> import hpmoe
+        >>> staged = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu, rows=128, cols=256), machine=hpmoe.ascend_a3)
+        >>> flow = staged.lower(hpmoe.Aval((8192, 4096), "bfloat16"))
+        >>> outline(flow).span == hpmoe.simulate(flow).span
+        True
+    """
+    machine = _machine(flow, machine, None)
+    _check_size(flow)
+    arrays = inputs_of(flow, routing, 0, None)  # lives as long as the run, which has its addresses
+    busy, traffic, _ = _native_run(flow, machine, _ranks(flow, arrays, lengths_of(flow, None)), None)
+    return Outline(float(busy[0]), busy[1:].reshape(flow.ep_size, -1) / max(float(busy[0]), 1e-12), traffic)
 
 
 def _machine(flow: Taskflow, machine: Machine | None, mesh: Mesh | None) -> Machine:
@@ -122,31 +153,53 @@ def _workers(machine: Machine) -> str:
     return f"{machine.num_aic} AIC and {machine.num_aiv} AIV queues"
 
 
+def _check_size(flow: Taskflow) -> None:
+    tasks = flow.ep_size * flow.num_tasks
+    check_argument(tasks <= MOST_TASKS, "hpmoe.simulate", "flow",
+                   f"of {tasks} tasks on {flow.ep_size} ranks, which take {tasks * BYTES_OF_TASK / 2**30:.1f} GiB",
+                   f"of at most {MOST_TASKS} on all ranks: by fewer tokens or ranks, larger tiles, or room for fewer rows")
+
+
+class _OfTasks:
+    """Where a run writes what there is of each task, and of each moment."""
+
+    def __init__(self, flow: Taskflow):
+        tasks = flow.ep_size * flow.num_tasks
+        self.times, self.missed, self.released_by = np.zeros((tasks, 3)), np.zeros(tasks), np.full(tasks, -1, np.int32)
+        self.served = np.zeros(1 + flow.ep_size * len(RATES) * NUM_BINS)
+
+
 def _run(flow: Taskflow, machine: Machine, ranks: ctypes.Array
          ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, Simulated, np.ndarray]:
     """What a Run has of a simulation besides its rows: times, their origin, all else that is known, and bytes moved."""
+    of_tasks = _OfTasks(flow)
+    _, traffic, moved = _native_run(flow, machine, ranks, of_tasks)
+    wait_begin, begin, end = of_tasks.times.T
+    served = of_tasks.served[1:].reshape(flow.ep_size, len(RATES), NUM_BINS)
+    return wait_begin, begin, end, 0.0, Simulated(machine, traffic, of_tasks.released_by, of_tasks.missed,
+                                                  float(of_tasks.served[0]), served), moved
+
+
+def _native_run(flow: Taskflow, machine: Machine, ranks: ctypes.Array, of_tasks: _OfTasks | None
+                ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The end of the last task and how long each worker was busy, [1 + ep * num_queues]; traffic; bytes moved."""
     work, image = Work(flow, machine), pack(flow)
     table = np.ascontiguousarray(work.by_routing.reshape(-1), WORK)
-    times = np.zeros((flow.ep_size * flow.num_tasks, 3))
-    released_by = np.full(flow.ep_size * flow.num_tasks, -1, np.int32)
-    missed = np.zeros(flow.ep_size * flow.num_tasks)
-    traffic = np.zeros((flow.ep_size, len(RATES), 2))
-    moved = np.zeros((flow.ep_size, flow.ep_size))
-    served = np.zeros(1 + flow.ep_size * len(RATES) * NUM_BINS)
-    status = Status()
+    busy, traffic = np.zeros(1 + flow.ep_size * len(flow.queues)), np.zeros((flow.ep_size, len(RATES), 2))
+    moved, status = np.zeros((flow.ep_size, flow.ep_size)), Status()
+    kept = [a.ctypes.data for a in (of_tasks.times, of_tasks.released_by, of_tasks.missed)] if of_tasks else [None] * 3
+    served = of_tasks.served if of_tasks else np.zeros(1)
     load().hpmoe_simulate(image.ctypes.data, image.nbytes, ranks, flow.ep_size, ctypes.byref(_native(machine, flow.ep_size)),
-                          table.ctypes.data, work.footprints.num_parts,
-                          *(a.ctypes.data for a in (times, released_by, missed, traffic, served, moved)),
-                          NUM_BINS, ctypes.byref(status))
+                          table.ctypes.data, work.footprints.num_parts, *kept,
+                          *(a.ctypes.data for a in (traffic, served, moved, busy)),
+                          NUM_BINS if of_tasks else 0, ctypes.byref(status))
     check_argument(status.code != Code.TIMEOUT or status.rank >= 0, "hpmoe.simulate", "machine",
                    f"{machine.name} of such rates and costs that the run takes centuries",
                    "one on which it takes less than 9e15 us")
     if status.code:
         fault = load().hpmoe_image_fault(image.ctypes.data, image.nbytes) or b""
         raise _explained(flow, make_error(status, image, fault.decode()))
-    wait_begin, begin, end = times.T
-    return wait_begin, begin, end, 0.0, Simulated(machine, traffic, released_by, missed, float(served[0]),
-                                                  served[1:].reshape(flow.ep_size, len(RATES), NUM_BINS)), moved
+    return busy, traffic, moved
 
 
 def _native(machine: Machine, ep_size: int) -> _Machine:

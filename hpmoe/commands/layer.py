@@ -14,12 +14,12 @@ from hpmoe.costs.bound import rank_bounds
 from hpmoe.costs.start import start_us
 from hpmoe.ir.avals import RouteAval
 from hpmoe.ir.program import Program
+from hpmoe.kernels.simulate import Outline, outline
 from hpmoe.primitives.quantized_matmul import quantize_weight
 from hpmoe.routing.routing import rows_of_ranks
 from hpmoe.routing.workload import balanced_ids, drawn_ids, imbalanced_ids
 from hpmoe.runtime.planned_rows import PlannedRows, routes_of, rows_of_any, rows_of_received, with_planned_rows
 from hpmoe.support.dtypes import numpy_dtype
-from hpmoe.support.known import known
 from hpmoe.support.trees import Function
 from hpmoe.tile_ops.row_formats import FORMATS
 from hpmoe.timelines.run import RATES
@@ -137,6 +137,10 @@ class Layer:
     def run(self, flow: hpmoe.Taskflow) -> hpmoe.Timeline:
         return hpmoe.simulate(flow, routing=self.ids)
 
+    def outline(self, flow: hpmoe.Taskflow, machine: hpmoe.Machine | None = None) -> Outline:
+        """What a run comes to, in less memory and time than the run itself."""
+        return outline(flow, machine, routing=self.ids)
+
     def fused_flow(self, policy: str | Policy = "critical_path", machine: hpmoe.Machine | None = None,
                    **comm: str) -> hpmoe.Taskflow:
         """The persistent kernel; expert_barrier gets signals for each expert, as the policy it is modelled on."""
@@ -192,19 +196,19 @@ def _with_int8_weights(program: Program) -> Program:
                            equations=tuple(e for e in program.equations if e.primitive is not quantize_weight))
 
 
-def sent_bytes(line: hpmoe.Timeline) -> float:
+def sent_bytes(found: Outline) -> float:
     """Bytes that a rank sends to others, mean of all ranks."""
-    return float(known(line.traffic)[:, [RATES.index("egress"), RATES.index("node_egress")], 0].sum(axis=1).mean())
+    return float(found.traffic[:, [RATES.index("egress"), RATES.index("node_egress")], 0].sum(axis=1).mean())
 
 
-def utilisation(line: hpmoe.Timeline, machine: hpmoe.Machine) -> dict[str, float]:
+def utilisation(found: Outline, machine: hpmoe.Machine) -> dict[str, float]:
     """Shares of the span, mean of all ranks: workers in task bodies, links and memory at their full rates."""
-    busy = line.utilisation()
+    busy, ep_size = found.utilisation, len(found.traffic)
     out = {unit: float(busy[:, list(machine.queues_of(unit))].mean()) for unit in ("aic", "aiv")}
-    shared = line.flow.ep_size if machine.host_cores else 1  # ranks that have one memory, whose traffic is that of the first
+    shared = ep_size if machine.host_cores else 1  # ranks that have one memory, whose traffic is that of the first
     of_rate: dict[str, float] = dict(zip(
-        RATES, (known(line.traffic)[:, :, 0].mean(axis=0) / max(line.span, 1e-9)).tolist(), strict=True))
+        RATES, (found.traffic[:, :, 0].mean(axis=0) / max(found.span, 1e-9)).tolist(), strict=True))
     for name in ("egress", "ingress"):
-        out[name] = float(max(of_rate[name] / machine.link_rate(line.flow.ep_size),
+        out[name] = float(max(of_rate[name] / machine.link_rate(ep_size),
                               of_rate[f"node_{name}"] / machine.node_link_bytes_per_us))
     return {**out, "memory": float(of_rate["memory"] * shared / machine.memory_bytes_per_us)}

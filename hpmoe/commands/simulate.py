@@ -15,6 +15,7 @@ from hpmoe.commands.bands import Flows, bands, digits, sensitivity, sensitivity_
 from hpmoe.commands.layer import MOST_DECODED, QUANTISED, ROOM, Layer, sent_bytes, utilisation
 from hpmoe.commands.machine import define_machine, machine_of
 from hpmoe.commands.routing_flag import NOTES as NOTES, define_routing, routing_of
+from hpmoe.costs.start import start_us
 from hpmoe.ir.limits import MOST_RANKS
 from hpmoe.machines.kept_calibration import is_calibrated
 from hpmoe.support.kept_files import Fields
@@ -174,23 +175,23 @@ def simulated(o: flags.FlagValues, progress: Progress) -> Fields:
     progress(f"simulating {_tasks(flows):,} tasks of all ranks")
     with ThreadPoolExecutor(1) as beside:  # the simulator is native, and bounds are Python
         running = beside.submit(_looked_at, layer, flows[0])
-        baseline, bound = layer.run(flows[1]).span / 1e3, layer.least_us(flows[0]) / 1e3
+        baseline, bound = layer.outline(flows[1]).span / 1e3, layer.least_us(flows[0]) / 1e3
         ran = running.result()
     makespan = ran["makespan_ms"]
     without = {}
     if o.replicas:
         progress("without copies")
         plain = dataclasses.replace(layer, replicas=0)
-        without = {"replicas": o.replicas, "without_replicas_ms": layer.span_us(fused(o, plain)) / 1e3}
+        without = {"replicas": o.replicas, "without_replicas_ms": _fused(o, plain)["makespan_ms"]}
     if o.dedup:
         progress("without dedup")
         plain = dataclasses.replace(layer, dedup=False)
-        without |= {"dedup": True, "without_dedup_ms": layer.span_us(fused(o, plain)) / 1e3}
+        without |= {"dedup": True, "without_dedup_ms": _fused(o, plain)["makespan_ms"]}
     if o.quantize:
         progress("without quantize")
-        plain = fused(o, dataclasses.replace(layer, quantize=None))
-        without |= {"quantize": o.quantize, "without_quantize_ms": layer.span_us(plain) / 1e3,
-                    "without_quantize_sent_mb": sent_bytes(plain) / 1e6}
+        plain = _fused(o, dataclasses.replace(layer, quantize=None))
+        without |= {"quantize": o.quantize, "without_quantize_ms": plain["makespan_ms"],
+                    "without_quantize_sent_mb": plain["sent_mb"]}
     nominal = {"fused": makespan, "unfused": baseline, "speedup": baseline / makespan}
     sure: Fields = {"tasks": _tasks(flows), "bands": bands(layer, flows, nominal, num_bands(o, flows), progress)}
     if o.sensitivity:
@@ -202,10 +203,14 @@ def simulated(o: flags.FlagValues, progress: Progress) -> Fields:
 
 
 def _looked_at(layer: Layer, flow: hpmoe.Taskflow) -> Fields:
-    """What is said of the run of a fused taskflow, whose timeline itself is not kept."""
-    line = layer.run(flow)
-    return {"makespan_ms": layer.span_us(line) / 1e3, "sent_mb": sent_bytes(line) / 1e6,
-            "utilisation": utilisation(line, layer.machine)}
+    """What is said of the run of a fused taskflow."""
+    found = layer.outline(flow)
+    return {"makespan_ms": (start_us(flow, layer.machine) + found.span) / 1e3, "sent_mb": sent_bytes(found) / 1e6,
+            "utilisation": utilisation(found, layer.machine)}
+
+
+def _fused(o: flags.FlagValues, layer: Layer) -> Fields:
+    return _looked_at(layer, fused_flow(o, layer))
 
 
 def _tasks(flows: Flows) -> int:

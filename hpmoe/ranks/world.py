@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe.machines.machine import Mesh
+from hpmoe.ranks.gathered import is_mindspore_up, meet_in_mindspore
 from hpmoe.ranks.hosts import Place, find_hosts, meet_all
 from hpmoe.ranks.launchers import LEAST_SECRET, SECRET, Launched, find_launched, is_scheduler
 from hpmoe.ranks.link import ENGINES, LEAST_BYTES, MESSAGE_BYTES, MOST_BYTES, Link, Traffic, make_link
@@ -121,7 +122,8 @@ class _Process:
             if self.everyone is None:
                 self.messages = messages
                 names = [f"rank {r}" for r in range(launched.size)]
-                self.place, group = meet_all(launched, names, timeout)
+                by_mindspore = not launched.rendezvous and is_mindspore_up(launched)
+                self.place, group = (meet_in_mindspore if by_mindspore else meet_all)(launched, names, timeout)
                 self.everyone = group, make_link(group, *self.messages)
             if mesh not in self.worlds:
                 self.worlds[mesh] = self._make(launched, mesh, timeout)

@@ -1,6 +1,6 @@
-// Sorts a rank's entries by their experts, where no expert has copies and none drops entries: what names an expert is
-// gathered by vector instructions. The experts are shared out among the cores; each looks at all entries, and finds those of
-// its own in order.
+// Sorts a rank's entries by their experts, where no expert has copies or shards and none drops entries: what names an expert
+// is gathered by vector instructions. The experts are shared out among the cores; each looks at all entries, and finds those
+// of its own in order.
 //
 // What is gathered stays in UB until all cores have counted, where there is room for it; else it is gathered again.
 #pragma once
@@ -12,7 +12,8 @@ namespace hpmoe {
 // Whether a route is sorted so: nothing asks for an entry's place among those of its expert.
 __aicore__ inline bool is_gathered(const RouteWords& route, int32_t ep_size) {
   const auto policy = static_cast<DropPolicy>(route.drop_policy);
-  return route.once_of < 0 && !has_copies(route, ep_size) && (policy == DropPolicy::NONE || policy == DropPolicy::ERROR);
+  return route.once_of < 0 && route.tp_size == 1 && !has_copies(route, ep_size) &&
+         (policy == DropPolicy::NONE || policy == DropPolicy::ERROR);
 }
 
 // What UB has of a route's entries from counting to sorting.
@@ -50,9 +51,10 @@ class GatherSort {
   __aicore__ inline void count(bool is_alone) {
     AscendC::PipeBarrier<PIPE_ALL>();
     gathered_ = {0, 0, is_alone};
-    on_.clear(own_, last_ - first_);
+    for (int32_t e = first_; e < last_; ++e) set_own(e, 0);
     gather_all(false);
     if (first_ == last_) return;
+    for (int32_t e = first_; e < last_; ++e) own_.SetValue(e - first_, own(e));
     on_.publish();
     on_.write(on_.word(tables_.shares + first_), own_, last_ - first_);
   }
@@ -61,7 +63,7 @@ class GatherSort {
   __aicore__ inline Code sort() {
     const Code code = find_starts();
     if (code != Code::OK) return code;
-    for (int32_t e = first_; e < last_; ++e) own_.SetValue(e - first_, starts_.GetValue(e));
+    for (int32_t e = first_; e < last_; ++e) set_own(e, starts_.GetValue(e));
     if (gathered_.is_kept) {
       list_kept();
     } else {
@@ -105,7 +107,7 @@ class GatherSort {
   }
 
  private:
-  static constexpr int32_t kAtOnce = 2048, kMaxPieces = 512, kRepeat = 64, kAhead = VectorUnit::kNumMarks;
+  static constexpr int32_t kAtOnce = 2048, kMaxPieces = 512, kRepeat = 64, kFew = 8, kAhead = VectorUnit::kNumMarks;
   static_assert(kAtOnce % kRepeat == 0, "whole steps of a comparison");
 
   __aicore__ inline void read_ids(int32_t i, int32_t begin, int32_t count) {
@@ -139,7 +141,7 @@ class GatherSort {
       list(e, 0, count);
       AscendC::PipeBarrier<PIPE_ALL>();
     } else {
-      own_.SetValue(e - first_, own_.GetValue(e - first_) + count);
+      add_own(e, count);
       if (gathered_.is_kept) keep(e, count);
     }
   }
@@ -153,6 +155,17 @@ class GatherSort {
                         found);
     return static_cast<int32_t>(found);
   }
+
+  // A number of each of this core's experts: the first few need no word of UB.
+  __aicore__ inline int32_t own(int32_t e) const { return e - first_ < kFew ? few_[e - first_] : own_.GetValue(e - first_); }
+  __aicore__ inline void set_own(int32_t e, int32_t value) {
+    if (e - first_ < kFew) {
+      few_[e - first_] = value;
+    } else {
+      own_.SetValue(e - first_, value);
+    }
+  }
+  __aicore__ inline void add_own(int32_t e, int32_t count) { set_own(e, own(e) + count); }
 
   // What is gathered next follows; where it might not fit, nothing is kept.
   __aicore__ inline void keep(int32_t e, int32_t count) {
@@ -172,9 +185,8 @@ class GatherSort {
   }
   __aicore__ inline void list(int32_t e, int32_t from, int32_t count) {
     if (count == 0 || e == route_.num_experts) return;
-    const int32_t to = own_.GetValue(e - first_);
-    on_.write(on_.word(tables_.entries + to), staged_[from], count);
-    own_.SetValue(e - first_, to + count);
+    on_.write(on_.word(tables_.entries + own(e)), staged_[from], count);
+    add_own(e, count);
   }
 
   // Each entry's local expert is its id, as there are no copies.
@@ -217,6 +229,7 @@ class GatherSort {
   const int32_t num_entries_;
   const uint64_t ids_address_;
   Gathered& gathered_;
+  int32_t few_[kFew];
   int32_t first_, last_, room_;  // this core's lists: of experts, and of no expert behind the last
   Words ids_[kAhead], numbers_, mask_, own_, starts_, pieces_, staged_;
 };

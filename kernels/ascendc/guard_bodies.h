@@ -45,8 +45,8 @@ struct CountOutside {
   }
   __aicore__ inline void compute(const Piece& piece) {
     const Floats x = part(0), inside = part(1), sums = part(6), folded = part(7);
-    choose(AscendC::CMPMODE::GE, x, part(2), inside, part(4), part(5), piece.count());
-    choose(AscendC::CMPMODE::LE, x, part(3), inside, inside, part(5), piece.count());
+    choose(unit.mask(), AscendC::CMPMODE::GE, x, part(2), inside, part(4), part(5), piece.count());
+    choose(unit.mask(), AscendC::CMPMODE::LE, x, part(3), inside, inside, part(5), piece.count());
     for (int32_t r = 0; r < piece.num_rows; ++r)  // without what fills a row up
       AscendC::Add(sums[r * piece.pitch], sums[r * piece.pitch], inside[r * piece.pitch], piece.num_cols);
     AscendC::PipeBarrier<PIPE_V>();

@@ -23,8 +23,11 @@ class ImageReader {
   __aicore__ inline int32_t peer(int32_t rank, int32_t position, bool back) const {
     return word(header_.peer_order_offset, (back * header_.ep_size + rank) * header_.ep_size + position);
   }
-  __aicore__ inline RouteWords route(int32_t i) const {
-    return read_row<RouteWords>(image_ + header_.routes_offset + i * sizeof(Route));
+  // The one asked for last is at hand.
+  __aicore__ inline const RouteWords& route(int32_t i) const {
+    if (i != last_route_) route_ = read_row<RouteWords>(image_ + header_.routes_offset + i * sizeof(Route));
+    last_route_ = i;
+    return route_;
   }
   __aicore__ inline Share share(int32_t i) const { return read<Share>(header_.shares_offset, i); }
   __aicore__ inline TaskWord task_word(int32_t place) const {
@@ -52,6 +55,8 @@ class ImageReader {
 
   uint64_t image_ = 0;
   Header header_;
+  mutable RouteWords route_{};
+  mutable int32_t last_route_ = -1;
 };
 
 }  // namespace hpmoe

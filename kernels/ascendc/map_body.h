@@ -12,8 +12,8 @@ __aicore__ inline void map_one(VectorUnit& unit, MapCode code, const Floats& a, 
     case MapCode::ERF: return erf(a, x, y, count);
     case MapCode::SIN: return sine(a, 0.0f, x, y, z, count);
     case MapCode::COS: return sine(a, 0.5f, x, y, z, count);
-    case MapCode::SIGN: return sign(a, x, y, z, count);
-    case MapCode::SOFTPLUS: return softplus(a, x, y, z, w, count);
+    case MapCode::SIGN: return sign(unit.mask(), a, x, y, z, count);
+    case MapCode::SOFTPLUS: return softplus(unit.mask(), a, x, y, z, w, count);
     case MapCode::FLOOR: return floor(a, a, count);
     case MapCode::ROUND: return AscendC::Cast(a, a, AscendC::RoundMode::CAST_RINT, count);
     case MapCode::NEG: return AscendC::Muls(a, a, -1.0f, count);
@@ -65,13 +65,13 @@ __aicore__ inline void map_two(VectorUnit& unit, MapCode code, const Floats& a, 
     case MapCode::DIV: return AscendC::Div(a, a, b, count);
     case MapCode::MAXIMUM: return AscendC::Max(a, a, b, count);
     case MapCode::MINIMUM: return AscendC::Min(a, a, b, count);
-    case MapCode::POW: return power(a, b, x, y, z, count);
-    case MapCode::GREATER: return compare(AscendC::CMPMODE::GT, a, b, x, y, count);
-    case MapCode::GREATER_EQUAL: return compare(AscendC::CMPMODE::GE, a, b, x, y, count);
-    case MapCode::LESS: return compare(AscendC::CMPMODE::LT, a, b, x, y, count);
-    case MapCode::LESS_EQUAL: return compare(AscendC::CMPMODE::LE, a, b, x, y, count);
-    case MapCode::EQUAL: return compare(AscendC::CMPMODE::EQ, a, b, x, y, count);
-    case MapCode::NOT_EQUAL: return compare(AscendC::CMPMODE::NE, a, b, x, y, count);
+    case MapCode::POW: return power(unit.mask(), a, b, x, y, z, count);
+    case MapCode::GREATER: return compare(unit.mask(), AscendC::CMPMODE::GT, a, b, x, y, count);
+    case MapCode::GREATER_EQUAL: return compare(unit.mask(), AscendC::CMPMODE::GE, a, b, x, y, count);
+    case MapCode::LESS: return compare(unit.mask(), AscendC::CMPMODE::LT, a, b, x, y, count);
+    case MapCode::LESS_EQUAL: return compare(unit.mask(), AscendC::CMPMODE::LE, a, b, x, y, count);
+    case MapCode::EQUAL: return compare(unit.mask(), AscendC::CMPMODE::EQ, a, b, x, y, count);
+    case MapCode::NOT_EQUAL: return compare(unit.mask(), AscendC::CMPMODE::NE, a, b, x, y, count);
     default: return unit.refuse();
   }
 }
@@ -122,7 +122,7 @@ struct Map {
     switch (num_inputs) {
       case 1: map_one(unit, code, a, x, y, b, c, piece.count()); break;
       case 2: map_two(unit, code, a, b, x, y, c, piece.count()); break;
-      default: code == MapCode::SELECT ? select(a, b, c, x, piece.count()) : unit.refuse();
+      default: code == MapCode::SELECT ? select(unit.mask(), a, b, c, x, piece.count()) : unit.refuse();
     }
     AscendC::PipeBarrier<PIPE_V>();
     unit.write(out, piece, a, piece.count());

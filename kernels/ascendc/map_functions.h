@@ -6,41 +6,42 @@
 
 namespace hpmoe {
 
-// out = a mode b ? yes : no, 64 elements at a time: what a comparison finds is in a register of the vector unit, for a mask
-// in UB would need 8 KB of it.
-__aicore__ inline void choose(AscendC::CMPMODE mode, const Floats& a, const Floats& b, const Floats& out, const Floats& yes,
-                              const Floats& no, int32_t count) {
-  constexpr int32_t kRepeat = 64;
-  const AscendC::BinaryRepeatParams params(1, 1, 1, 8, 8, 8);
-  for (int32_t i = 0; i < count; i += kRepeat) {
+// out = a mode b ? yes : no, a piece at a time: `mask` gets a bit for each of its elements. Select takes the 8 KB of UB that
+// no kernel uses beside that.
+__aicore__ inline void choose(const Bytes& mask, AscendC::CMPMODE mode, const Floats& a, const Floats& b, const Floats& out,
+                              const Floats& yes, const Floats& no, int32_t count) {
+  for (int32_t i = 0; i < count; i += kPieceFloats) {
+    const auto part = static_cast<uint32_t>(round_up(least(kPieceFloats, count - i), kFloatsAtOnce));
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Compare(a[i], b[i], mode, static_cast<uint64_t>(kRepeat), params);
+    AscendC::Compare(mask, a[i], b[i], mode, part);
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Select<float, AscendC::SELMODE::VSEL_CMPMASK_SPR>(out[i], yes[i], no[i], 1, params);
+    AscendC::Select(out[i], mask, yes[i], no[i], AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, part);
   }
   AscendC::PipeBarrier<PIPE_V>();
 }
 
 // a = 1 where it compares so with b, else 0
-__aicore__ inline void compare(AscendC::CMPMODE mode, const Floats& a, const Floats& b, const Floats& x, const Floats& y,
-                               int32_t count) {
+__aicore__ inline void compare(const Bytes& mask, AscendC::CMPMODE mode, const Floats& a, const Floats& b, const Floats& x,
+                               const Floats& y, int32_t count) {
   AscendC::Duplicate(x, 1.0f, count);
   AscendC::Duplicate(y, 0.0f, count);
-  choose(mode, a, b, a, x, y, count);
+  choose(mask, mode, a, b, a, x, y, count);
 }
 
 // a = b where it is not 0, else c
-__aicore__ inline void select(const Floats& a, const Floats& b, const Floats& c, const Floats& x, int32_t count) {
+__aicore__ inline void select(const Bytes& mask, const Floats& a, const Floats& b, const Floats& c, const Floats& x,
+                              int32_t count) {
   AscendC::Duplicate(x, 0.0f, count);
-  choose(AscendC::CMPMODE::NE, a, x, a, b, c, count);
+  choose(mask, AscendC::CMPMODE::NE, a, x, a, b, c, count);
 }
 
-__aicore__ inline void sign(const Floats& a, const Floats& x, const Floats& y, const Floats& z, int32_t count) {
+__aicore__ inline void sign(const Bytes& mask, const Floats& a, const Floats& x, const Floats& y, const Floats& z,
+                            int32_t count) {
   AscendC::Duplicate(x, 0.0f, count);
   AscendC::Duplicate(y, 1.0f, count);
-  choose(AscendC::CMPMODE::GT, a, x, z, y, a, count);
+  choose(mask, AscendC::CMPMODE::GT, a, x, z, y, a, count);
   AscendC::Duplicate(y, -1.0f, count);
-  choose(AscendC::CMPMODE::LT, a, x, a, y, z, count);
+  choose(mask, AscendC::CMPMODE::LT, a, x, a, y, z, count);
 }
 
 __aicore__ inline void floor(const Floats& to, const Floats& a, int32_t count) {
@@ -63,8 +64,8 @@ __aicore__ inline void multiply(const Floats& to, const Floats& a, const Floats&
 
 // max(a, 0) + log(1 + e) with e = exp(-|a|). The logarithm of u = 1 + e is that of what u holds of e, so it is multiplied by
 // e / (u - 1); where u is 1, e is all there is.
-__aicore__ inline void softplus(const Floats& a, const Floats& x, const Floats& y, const Floats& z, const Floats& w,
-                                int32_t count) {
+__aicore__ inline void softplus(const Bytes& mask, const Floats& a, const Floats& x, const Floats& y, const Floats& z,
+                                const Floats& w, int32_t count) {
   AscendC::Abs(x, a, count);
   AscendC::Duplicate(w, 0.0f, count);
   AscendC::PipeBarrier<PIPE_V>();
@@ -77,7 +78,7 @@ __aicore__ inline void softplus(const Floats& a, const Floats& x, const Floats& 
   AscendC::PipeBarrier<PIPE_V>();
   multiply(y, y, x, count);
   AscendC::Div(y, y, z, count);
-  choose(AscendC::CMPMODE::EQ, z, w, y, x, y, count);
+  choose(mask, AscendC::CMPMODE::EQ, z, w, y, x, y, count);
   AscendC::Max(a, a, w, count);
   AscendC::PipeBarrier<PIPE_V>();
   AscendC::Add(a, a, y, count);
@@ -143,8 +144,8 @@ __aicore__ inline void sine(const Floats& a, float shift, const Floats& x, const
 
 // exp(b log|a|), 1 where b is 0 or a is 1. It has the sign of a, which may be that of a zero, where b is odd, and is no
 // number where a is negative and b not whole. b is free to use afterwards.
-__aicore__ inline void power(const Floats& a, const Floats& b, const Floats& x, const Floats& y, const Floats& z,
-                             int32_t count) {
+__aicore__ inline void power(const Bytes& mask, const Floats& a, const Floats& b, const Floats& x, const Floats& y,
+                             const Floats& z, int32_t count) {
   AscendC::Abs(x, a, count);
   AscendC::Duplicate(y, 1.0f, count);
   AscendC::Duplicate(z, 0.0f, count);
@@ -153,8 +154,8 @@ __aicore__ inline void power(const Floats& a, const Floats& b, const Floats& x, 
   AscendC::PipeBarrier<PIPE_V>();
   multiply(x, x, b, count);
   AscendC::Exp(x, x, count);
-  choose(AscendC::CMPMODE::EQ, b, z, x, y, x, count);
-  choose(AscendC::CMPMODE::EQ, a, y, x, y, x, count);
+  choose(mask, AscendC::CMPMODE::EQ, b, z, x, y, x, count);
+  choose(mask, AscendC::CMPMODE::EQ, a, y, x, y, x, count);
   scale(z, b, 0.5f, count);
   floor(z, z, count);
   AscendC::Muls(z, z, -2.0f, count);
@@ -186,7 +187,7 @@ __aicore__ inline void power(const Floats& a, const Floats& b, const Floats& x, 
   AscendC::Div(z, z, a, count);
   AscendC::PipeBarrier<PIPE_V>();
   AscendC::Min(z, z, a, count);
-  choose(AscendC::CMPMODE::LT, z, b, a, y, x, count);
+  choose(mask, AscendC::CMPMODE::LT, z, b, a, y, x, count);
 }
 
 }  // namespace hpmoe

@@ -27,12 +27,14 @@ class Prologue {
     if (code != Code::OK) return code;
     tell_others(num_routes);
     if (!waits_for_lists_) on_.signal(kSorted);
+    Targets targets(on_);
+    targets.read_first();
     if (core_ < rank_.ep_size()) code = on_.wait(kSorted, all);
     if (code == Code::OK) say_all_is_listed();
     if (code == Code::OK) code = wait_for_ranks(2 * epoch - 1);
     for (int32_t r = 0; r < num_routes && code == Code::OK; ++r) code = place_rows(r);
-    if (code == Code::OK) code = Targets(on_).set();
-    if (core_ == 0 && code == Code::OK) code = wait_for_ranks(2 * epoch);
+    if (code == Code::OK) code = targets.set();
+    if (core_ + 1 == rank_.num_aiv && code == Code::OK) code = wait_for_ranks(2 * epoch);
     if (code == Code::OK) code = on_.meet(kReady, all);
     on_.unit.load_after_poll();  // the lists of other cores
     return code;
@@ -147,9 +149,20 @@ class Prologue {
   }
   __aicore__ inline Code wait_for_ranks(int32_t target) {
     Code code = Code::OK;
-    for (int32_t source = 0; source < rank_.ep_size() && code == Code::OK; ++source)
+    for (int32_t source = 0; source < rank_.ep_size() && code == Code::OK; source = first_below(target))
       code = on_.wait(kExchanged + source, target);
     return code;
+  }
+  // The first rank whose counter is below a target: a copy looks at all of them at once.
+  __aicore__ inline int32_t first_below(int32_t target) {
+    const uint64_t counters = on_.counters.address(on_.counters.prologue(kExchanged));
+    const int32_t ep_size = rank_.ep_size(), far = on_.counters.address(1) - on_.counters.address(0);
+    int32_t source = 0;
+    AscendC::PipeBarrier<PIPE_ALL>();
+    on_.unit.copy_in(on_.words(0).ReinterpretCast<uint8_t>(), counters, ep_size, sizeof(int32_t), far, kBlockBytes);
+    on_.unit.wait_for_loads();
+    while (source < ep_size && on_.words(source * kBlockBytes / 4).GetValue(0) - target >= 0) ++source;
+    return source;
   }
   __aicore__ inline void tell_starts(int32_t r, int32_t rank) {
     const RouteTables tables = rank_.image.tables(r, rank_.num_aiv);

@@ -59,7 +59,7 @@ struct TopK {
     AscendC::PipeBarrier<PIPE_V>();
     for (int32_t r = 0; r < piece.num_rows; ++r) {
       const Floats row = unit.floats(0)[r * piece.pitch];
-      choose(AscendC::CMPMODE::EQ, row, row, half(1, 1), none, ones, piece.pitch);
+      choose(unit.mask(), AscendC::CMPMODE::EQ, row, row, half(1, 1), none, ones, piece.pitch);
       AscendC::Max(found, found, half(1, 1), piece.num_cols);
       AscendC::PipeBarrier<PIPE_V>();
     }
@@ -113,7 +113,7 @@ struct TopK {
       AscendC::Adds(found, of_number, 0.0f, x.cols);
     } else {
       AscendC::Duplicate(of_nan, digit == 0 ? __builtin_inff() : 1.0f, round_up(x.cols, 64));
-      choose(AscendC::CMPMODE::EQ, row, row, found, of_number, of_nan, x.cols);
+      choose(unit.mask(), AscendC::CMPMODE::EQ, row, row, found, of_number, of_nan, x.cols);
     }
     AscendC::PipeBarrier<PIPE_V>();
   }

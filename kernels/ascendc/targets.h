@@ -55,16 +55,24 @@ class Targets {
   __aicore__ inline explicit Targets(PrologueUnit& on) : on_(on), ub_(on), route_(on, ub_) {
     targets_ = ub_.take(kAtOnce);
     runs_ = ub_.take(kRunsAtOnce * kRunWords + kRunWords);
+    const int32_t num_events = on.rank.image.header().num_events;
+    const int32_t others = on.rank.num_aiv - on.rank.ep_size(), cores = others > 0 ? others : on.rank.num_aiv;
+    const int32_t core = others > 0 ? on.core - on.rank.ep_size() : on.core;
+    const int32_t part = in_lines((num_events + cores - 1) / cores);
+    first_ = most(core, 0) * part;
+    last_ = core < 0 ? 0 : least((core + 1) * part, num_events);
+  }
+
+  // What this core has at once is on its way while ranks tell each other.
+  __aicore__ inline void read_first() {
+    AscendC::PipeBarrier<PIPE_ALL>();
+    if (first_ < last_) read_targets(first_, least(first_ + kAtOnce, last_));
+    if (first_ < last_) read_runs(0);
   }
 
   // BAD_IMAGE where an event counts what this kernel does not know.
   __aicore__ inline Code set() {
-    const int32_t num_events = on_.rank.image.header().num_events;
-    const int32_t others = on_.rank.num_aiv - on_.rank.ep_size(), cores = others > 0 ? others : on_.rank.num_aiv;
-    const int32_t core = others > 0 ? on_.core - on_.rank.ep_size() : on_.core;
-    if (core < 0) return Code::OK;
-    const int32_t part = in_lines((num_events + cores - 1) / cores), last = least((core + 1) * part, num_events);
-    for (int32_t begin = core * part; begin < last; begin += kAtOnce) set_some(begin, least(begin + kAtOnce, last));
+    for (int32_t begin = first_; begin < last_; begin += kAtOnce) set_some(begin, least(begin + kAtOnce, last_));
     return on_.unit.has_refused() ? Code::BAD_IMAGE : Code::OK;
   }
 
@@ -72,24 +80,39 @@ class Targets {
   static constexpr int32_t kAtOnce = 2048, kRunsAtOnce = 256, kRunWords = sizeof(EventRun) / sizeof(int32_t);
 
   __aicore__ inline void set_some(int32_t begin, int32_t end) {
-    const uint64_t address = on_.rank.args.targets + static_cast<uint64_t>(begin) * 4;
-    AscendC::PipeBarrier<PIPE_ALL>();
-    on_.read(targets_, address, end - begin);
+    if (begin > first_) {
+      AscendC::PipeBarrier<PIPE_ALL>();
+      read_targets(begin, end);
+    }
     const int32_t num_runs = on_.rank.image.header().num_event_runs;
     bool is_done = false;
     for (int32_t first = 0; first < num_runs && !is_done; first += kRunsAtOnce)
       is_done = add_runs(first, least(kRunsAtOnce, num_runs - first), begin, end);
     on_.publish();
-    on_.write(address, targets_, end - begin);
+    on_.write(address_of(begin), targets_, end - begin);
+  }
+
+  __aicore__ inline uint64_t address_of(int32_t event) const {
+    return on_.rank.args.targets + static_cast<uint64_t>(event) * sizeof(int32_t);
+  }
+  __aicore__ inline void read_targets(int32_t begin, int32_t end) { on_.read(targets_, address_of(begin), end - begin); }
+  // As many as there is room for, and the one that the last of them ends at.
+  __aicore__ inline int32_t num_read(int32_t first) const {
+    return least(kRunsAtOnce + 1, on_.rank.image.header().num_event_runs - first);
+  }
+  __aicore__ inline void read_runs(int32_t first) {
+    const uint64_t from = on_.rank.args.image + on_.rank.image.header().event_runs_offset;
+    on_.read(runs_, from + static_cast<uint64_t>(first) * sizeof(EventRun), num_read(first) * kRunWords);
+    first_run_ = first;
   }
 
   // Of so many runs from `first` on those that have events from begin to end; whether they hold the last of these.
   __aicore__ inline bool add_runs(int32_t first, int32_t count, int32_t begin, int32_t end) {
-    const Header& header = on_.rank.image.header();
-    const int32_t read = least(count + 1, header.num_event_runs - first);
-    const uint64_t from = on_.rank.args.image + header.event_runs_offset + static_cast<uint64_t>(first) * sizeof(EventRun);
-    if (first > 0) AscendC::PipeBarrier<PIPE_ALL>();
-    on_.read(runs_, from, read * kRunWords);
+    const int32_t read = num_read(first);
+    if (first != first_run_) {
+      AscendC::PipeBarrier<PIPE_ALL>();
+      read_runs(first);
+    }
     on_.unit.wait_for_loads();
     int32_t from_run = 0;
     while (from_run + 1 < read && first_of(from_run + 1) <= begin) ++from_run;
@@ -159,7 +182,8 @@ class Targets {
   UbWords ub_;
   PlacedRoute route_;
   Words targets_, runs_;
-  int32_t last_route_ = -1;
+  int32_t first_ = 0, last_ = 0;  // this core's events
+  int32_t first_run_ = -1, last_route_ = -1;
 };
 
 }  // namespace hpmoe

@@ -15,6 +15,7 @@ namespace hpmoe {
 
 constexpr int32_t kPieceBytes = 8 * 1024, kPieceFloats = kPieceBytes / 2, kMaxInputs = 3, kNumOutputs = 3, kNumFloats = 5;
 constexpr int32_t kPassBytes = 14 * 1024, kMaxEntries = 256, kEntryWords = 640, kLane = 16, kBlockBytes = 32;
+constexpr int32_t kFloatsAtOnce = 64;  // of a step of the vector unit
 
 using Floats = AscendC::LocalTensor<float>;
 using Bytes = AscendC::LocalTensor<uint8_t>;
@@ -41,6 +42,7 @@ class VectorUnit {
     pipe->InitBuffer(passing, 2, kPassBytes);
     pipe->InitBuffer(entries_, kEntryWords * sizeof(int32_t));
     pipe->InitBuffer(signal_, kNumSignals * kBlockBytes);
+    pipe->InitBuffer(mask_, kPieceFloats / 8);
     signals_.init(pipe);
     polls_.init(pipe);
     loaded_ = pipe->AllocEventID<AscendC::HardEvent::MTE2_S>();
@@ -57,6 +59,8 @@ class VectorUnit {
   }
 
   __aicore__ inline Floats floats(int32_t i) { return floats_.Get<float>()[i * kPieceFloats]; }
+  // Bits of the elements of a piece.
+  __aicore__ inline Bytes mask() { return mask_.Get<uint8_t>(); }
   __aicore__ inline AscendC::LocalTensor<int32_t> words() { return floats_.Get<int32_t>(); }
 
   // Copies a piece of an operand into slot `i` of an input buffer; a column takes a lane of 16 for each of its elements.
@@ -187,7 +191,7 @@ class VectorUnit {
  private:
   static constexpr int32_t kNumSignals = 4;
   static_assert((2 * kMaxInputs + kNumOutputs) * kPieceBytes + kNumFloats * kPieceFloats * sizeof(float) + 2 * kPassBytes +
-                        kEntryWords * sizeof(int32_t) + kNumSignals * kBlockBytes <=
+                        kEntryWords * sizeof(int32_t) + kNumSignals * kBlockBytes + kPieceFloats / 8 <=
                     kBytesUb,
                 "all buffers fit UB");
 
@@ -199,7 +203,7 @@ class VectorUnit {
     return static_cast<uint32_t>(most(step / kBlockBytes - round_up(bytes, kBlockBytes) / kBlockBytes, 0));
   }
 
-  AscendC::TBuf<AscendC::TPosition::VECCALC> floats_, entries_, signal_;
+  AscendC::TBuf<AscendC::TPosition::VECCALC> floats_, entries_, signal_, mask_;
   AscendC::TEventID loaded_, computed_, arrived_[kNumMarks];
   Ring<AscendC::HardEvent::S_MTE3, AscendC::HardEvent::MTE3_S, kNumSignals> signals_;
   Gate<AscendC::HardEvent::S_MTE2, AscendC::HardEvent::MTE2_S> polls_;

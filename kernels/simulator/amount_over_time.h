@@ -16,7 +16,7 @@ class AmountOverTime {
 
   // `amount`, evenly over [from, to].
   void add(double from, double to, double amount) {
-    if (to <= from) return;
+    if (to <= from || bins_.empty()) return;
     cover(to);
     const double rate = amount / (to - from);
     for (auto i = static_cast<size_t>(from / width_); i < bins_.size() && from < to; ++i) {
@@ -28,7 +28,7 @@ class AmountOverTime {
 
   void cover(double end) {
     const size_t half = bins_.size() / 2;
-    while (end > static_cast<double>(bins_.size()) * width_) {
+    while (half > 0 && end > static_cast<double>(bins_.size()) * width_) {
       for (size_t i = 0; i < half; ++i) bins_[i] = bins_[2 * i] + bins_[2 * i + 1];
       std::fill(bins_.begin() + static_cast<int64_t>(half), bins_.end(), 0.0);
       width_ *= 2;
@@ -40,7 +40,7 @@ class AmountOverTime {
 
  private:
   double width_ = 1.0 / 16;
-  std::vector<double> bins_;  // an even number
+  std::vector<double> bins_;  // an even number, or none where nobody asks
 };
 
 }  // namespace hpmoe

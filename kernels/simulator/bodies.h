@@ -125,7 +125,10 @@ class Bodies {
 
   void foresee_end(int32_t index) {
     const SharedRate& rate = rates_[index];
-    if (!rate.is_idle()) happenings_.foresee_rate(rate.next_end(), index);
+    if (rate.is_idle())
+      happenings_.forget_rate(index);
+    else
+      happenings_.foresee_rate(rate.next_end(), index);
   }
 
   const HpmoeMachine& machine_;

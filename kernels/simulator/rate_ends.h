@@ -32,12 +32,14 @@ class RateEnds {
     sink(rise(place_[rate]));
   }
 
-  void take_first() {
-    const int32_t rate = heap_.front();
-    put(heap_.back(), 0);
+  // The rate has no end any more; it may have had none.
+  void remove(int32_t rate) {
+    const int32_t at = place_[rate];
+    if (at < 0) return;
+    put(heap_.back(), at);
     heap_.pop_back();
     place_[rate] = -1;
-    if (!heap_.empty()) sink(0);
+    if (static_cast<size_t>(at) < heap_.size()) sink(rise(at));
   }
 
  private:

@@ -23,6 +23,7 @@ class SharedRate {
     total_ += amount;
     num_wide_ += is_wide;
     ends_.push({served_ + amount, user, is_wide});
+    set_speed();
   }
 
   // Takes out a demand that has ended by `now`: its user, or -1.
@@ -30,32 +31,36 @@ class SharedRate {
     advance(now);
     if (ends_.empty()) return -1;
     // What is left is below what the clock can tell apart, else it would never end.
-    const double least = 1e-12 * (served_ + now * speed()) + 1e-9;
+    const double least = 1e-12 * (served_ + now * speed_) + 1e-9;
     if (ends_.top().at > served_ + least) return -1;
     const int32_t user = ends_.top().user;
     num_wide_ -= ends_.top().is_wide;
     ends_.pop();
+    set_speed();
     return user;
   }
 
   bool is_idle() const { return ends_.empty(); }
   // When the next demand ends if nobody comes or goes before.
-  double next_end() const { return last_ + std::max(0.0, ends_.top().at - served_) / speed(); }
+  double next_end() const { return last_ + std::max(0.0, ends_.top().at - served_) / speed_; }
   double total() const { return total_; }      // of all demands
   double busy_us() const { return busy_us_; }  // during which there was a demand
   AmountOverTime& over_time() { return over_time_; }  // what was served when
 
  private:
-  double speed() const {
+  // What each user gets, which changes only as users come and go.
+  void set_speed() {
+    if (ends_.empty()) return;
     const double share = rate_ / static_cast<double>(ends_.size());
-    return num_wide_ > 0 ? share : std::min(cap_, share);
+    speed_ = num_wide_ > 0 ? share : std::min(cap_, share);
   }
 
   void advance(double now) {
+    if (now == last_) return;
     if (!ends_.empty()) {
-      served_ += (now - last_) * speed();
+      served_ += (now - last_) * speed_;
       busy_us_ += now - last_;
-      over_time_.add(last_, now, (now - last_) * speed() * static_cast<double>(ends_.size()));
+      over_time_.add(last_, now, (now - last_) * speed_ * static_cast<double>(ends_.size()));
     }
     last_ = now;
   }
@@ -67,7 +72,7 @@ class SharedRate {
 
     bool operator>(const End& other) const { return at != other.at ? at > other.at : user > other.user; }
   };
-  double rate_, cap_, served_ = 0, last_ = 0, total_ = 0, busy_us_ = 0;
+  double rate_, cap_, speed_ = 0, served_ = 0, last_ = 0, total_ = 0, busy_us_ = 0;
   int32_t num_wide_ = 0;
   AmountOverTime over_time_;
   std::priority_queue<End, std::vector<End>, std::greater<End>> ends_;

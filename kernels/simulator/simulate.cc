@@ -82,7 +82,7 @@ class Simulation {
   }
 
   void happen(const Happening& h) {
-    switch (h.kind) {
+    switch (h.kind()) {
       case Happening::BODY: {
         const Task task = image_.task(workers_[h.who].place);
         return begin_body(h.who, frame_of(h.who / num_queues_, task), h.time);
@@ -178,15 +178,22 @@ class Simulation {
     return meet_waits(worker, frame_of(rank, task));
   }
 
-  void note_begin(const Worker& worker, int32_t rank, double now) {
-    times(rank, worker.place)[0] = to_ns(worker.came);
-    times(rank, worker.place)[1] = to_ns(now);
-    out_.released_by[row_of(rank, worker.place)] = worker.has_slept ? static_cast<int32_t>(worker.released_by) : -1;
+  void note_begin(Worker& worker, int32_t rank, double now) {
+    worker.began = to_ns(now);
+    if (out_.times) {
+      times(rank, worker.place)[0] = to_ns(worker.came);
+      times(rank, worker.place)[1] = worker.began;
+    }
+    if (out_.released_by)
+      out_.released_by[row_of(rank, worker.place)] = worker.has_slept ? static_cast<int32_t>(worker.released_by) : -1;
   }
 
   // The task at the worker's place ends, the next one is before it.
   void go_on(Worker& worker, int32_t rank, double now) {
-    times(rank, worker.place)[2] = to_ns(now);
+    const double end = to_ns(now);
+    if (out_.times) times(rank, worker.place)[2] = end;
+    out_.busy[0] = std::max(out_.busy[0], end);
+    out_.busy[1 + (&worker - workers_.data())] += end - worker.began;
     ++worker.place;
     worker.num_waits_met = 0;
     worker.awaited = -1;
@@ -195,9 +202,12 @@ class Simulation {
   }
 
   void begin_body(int32_t w, const Frame& frame, double now) {
-    const Worker& worker = workers_[w];
+    Worker& worker = workers_[w];
     note_begin(worker, frame.rank, now);
-    if (bodies_.begin(w, frame, now, out_.missed[row_of(frame.rank, worker.place)])) end_body(w, now);
+    double missed = 0;
+    const bool has_ended = bodies_.begin(w, frame, now, missed);
+    if (out_.missed) out_.missed[row_of(frame.rank, worker.place)] = missed;
+    if (has_ended) end_body(w, now);
   }
 
   void end_body(int32_t w, double now) {
@@ -296,13 +306,13 @@ class Simulation {
 extern "C" int hpmoe_simulate(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks,
                               const HpmoeMachine* machine, const HpmoeWork* work, int64_t num_parts, double* times,
                               int32_t* released_by, double* missed, double* totals, double* served, double* moved,
-                              int32_t num_bins, HpmoeStatus* status) {
+                              double* busy, int32_t num_bins, HpmoeStatus* status) {
   using hpmoe::Code;
   if (hpmoe::find_fault(image, image_bytes) || hpmoe::Image(image).header->ep_size != num_ranks) {
     *status = {static_cast<int32_t>(Code::BAD_IMAGE), -1, -1, -1, -1, -1, 0, 0};
   } else {
     try {
-      const hpmoe::Results out = {times, released_by, missed, totals, served, moved};
+      const hpmoe::Results out = {times, released_by, missed, totals, served, moved, busy};
       *status = hpmoe::Simulation(hpmoe::Image(image), ranks, *machine, work, num_parts, num_bins, out).run();
     } catch (const std::exception&) {
       *status = {static_cast<int32_t>(Code::OUT_OF_MEMORY), -1, -1, -1, -1, -1, 0, 0};

@@ -66,11 +66,13 @@ enum { HPMOE_L2, HPMOE_MEMORY, HPMOE_EGRESS, HPMOE_INGRESS, HPMOE_NODE_EGRESS, H
 // missed [num_ranks][num_tasks]: bytes of each task that L2 did not hold.
 // totals [num_ranks][HPMOE_NUM_RATES][2]: bytes of all demands, and microseconds with a demand. served [1 + num_ranks *
 // HPMOE_NUM_RATES * num_bins]: microseconds of a bin, then the bytes that went over each rate in each bin. moved
-// [num_ranks][num_ranks]: bytes that transfers of a rank copy to arrays of each. A schedule that
-// gets stuck is reported as a launch that timed out, on rank -1 where a run would take longer than a trace can say.
+// [num_ranks][num_ranks]: bytes that transfers of a rank copy to arrays of each. busy [1 + num_ranks * num_queues]: when the
+// last task ended, then microseconds that each worker was in bodies. times, released_by and missed may be null, and num_bins
+// 0: what there is of each task is not written then. A schedule that gets stuck is reported as a launch that timed out, on
+// rank -1 where a run would take longer than a trace can say.
 int hpmoe_simulate(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks,
                    const HpmoeMachine* machine, const HpmoeWork* work, int64_t num_parts, double* times,
-                   int32_t* released_by, double* missed, double* totals, double* served, double* moved, int32_t num_bins,
-                   HpmoeStatus* status);
+                   int32_t* released_by, double* missed, double* totals, double* served, double* moved, double* busy,
+                   int32_t num_bins, HpmoeStatus* status);
 
 }  // extern "C"

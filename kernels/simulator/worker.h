@@ -11,6 +11,7 @@ struct Worker {
   int32_t num_waits_met = 0;  // of the task at place
   double came = 0;            // to the task at place
   double looked = 0;          // until when it has looked at the waits met so far
+  double began = 0;           // the body of that task, to whole nanoseconds
   int64_t awaited = -1;       // the first event of the task at place that has not counted enough, as far as is known
   int32_t thread = -1;        // of a host, that runs a task of it
   bool has_slept = false;
@@ -34,7 +35,7 @@ struct Met {
 struct Results {
   double* times;
   int32_t* released_by;
-  double *missed, *totals, *served, *moved;
+  double *missed, *totals, *served, *moved, *busy;
 };
 
 }  // namespace hpmoe

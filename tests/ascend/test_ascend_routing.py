@@ -78,8 +78,8 @@ def test_more_entries_than_are_looked_at_at_once(num_routes, others):
 
     def f(x, *rest):
         return [through_experts(x * float(r + 1), *rest) for r in range(num_routes)]
-    run = ProgramRun(trace(f, f32(3400, 8), Aval((3400, 2), "int32"), f32(3400, 2), f32(3, 8, 8)), rows=512)
-    run.inputs[1][...] = [(0, others if i % 9 == 0 else 1) for i in range(3400)]
+    run = ProgramRun(trace(f, f32(5200, 8), Aval((5200, 2), "int32"), f32(5200, 2), f32(3, 8, 8)), rows=512)
+    run.inputs[1][...] = [(0, others if i % 9 == 0 else 1) for i in range(5200)]
     run.assert_close_to_float64()
 
 

@@ -40,7 +40,7 @@ from hpmoe import Mesh, save_for_backward, spmd
 from hpmoe.ir.stages import Stages
 
 
-def check(f, layer, staged):
+def assert_as_jax(f, layer, staged):
     outs, grads = run_spmd(staged, layer.ep, arguments(layer, num_layers(f)), [layer.cotangent()], layer.num_tokens,
                            positions(f))
     want, want_grads = expected(f, layer)
@@ -51,35 +51,35 @@ def check(f, layer, staged):
 @pytest.mark.parametrize("stage", stages())
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_stage(name, stage):
-    check(routed_ffn, LAYERS[name], stages()[stage](routed_ffn))
+    assert_as_jax(routed_ffn, LAYERS[name], stages()[stage](routed_ffn))
 
 
 @pytest.mark.parametrize("stage", ["plain", "tiles", "fused"])
 @pytest.mark.parametrize("name", ["one rank", "two ranks", "uneven"])
 @pytest.mark.parametrize("f", [two_layers, side_by_side])
 def test_two_layers(f, name, stage):
-    check(f, LAYERS[name], stages()[stage](f))
+    assert_as_jax(f, LAYERS[name], stages()[stage](f))
 
 
 @pytest.mark.parametrize("policy", ["recompute_swiglu", "dispatched_rows", nothing])
 @pytest.mark.parametrize("f", [routed_ffn, two_layers])
 def test_whatever_is_saved_gradients_are_the_same(f, policy):
     layer = LAYERS["two ranks"]
-    everything = check(f, layer, fused()(f))
-    assert bitwise_equal(check(f, layer, fused()(save_for_backward(f, policy=policy))), everything)
+    everything = assert_as_jax(f, layer, fused()(f))
+    assert bitwise_equal(assert_as_jax(f, layer, fused()(save_for_backward(f, policy=policy))), everything)
 
 
 @pytest.mark.parametrize("name", ["two ranks", "uneven"])
 @pytest.mark.parametrize("f", [routed_ffn, two_layers])
 def test_tokens_sent_once(f, name):
-    check(f, LAYERS[name], fused()(hpmoe.deduplicate_rows(f)))
+    assert_as_jax(f, LAYERS[name], fused()(hpmoe.deduplicate_rows(f)))
 
 
 @pytest.mark.parametrize("f", [routed_ffn, side_by_side])
 def test_copies_of_experts(f):
     layer = LAYERS["two ranks"]
-    plain = check(f, layer, fused()(f))
-    copied = check(f, layer, fused()(hpmoe.replicate_experts(f, loads=[9, 1, 1, 1])))
+    plain = assert_as_jax(f, layer, fused()(f))
+    copied = assert_as_jax(f, layer, fused()(hpmoe.replicate_experts(f, loads=[9, 1, 1, 1])))
     assert bitwise_equal(copied[:3], plain[:3])
 
 
@@ -182,7 +182,7 @@ def test_a_function_under_a_transform_of_ones_own():
 
     layer = LAYERS["two ranks"]
     staged = hpmoe.chain(hpmoe.tile_partition, noted, hpmoe.overlap_comm, hpmoe.assign_queues, hpmoe.fuse_persistent)
-    check(routed_ffn, layer, staged(routed_ffn))
+    assert_as_jax(routed_ffn, layer, staged(routed_ffn))
     assert set(seen) == {"routed_ffn_stage_0", "routed_ffn_stage_1", "routed_ffn_vjp"}
 
 

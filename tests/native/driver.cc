@@ -65,15 +65,24 @@ struct Host : Arrays {
   // what goes wrong.
   double simulate(const std::vector<int32_t>& image, HpmoeStatus* status) {
     const auto* h = reinterpret_cast<const Header*>(image.data());
-    const HpmoeMachine machine = {2, 1, 64, 2, 1, 2, 1, 1, 1, 1, 1, 1, 0, 1, 1, 2, 0, 1};
+    const HpmoeMachine machine = {2, 1, 64, 2, 1, 2, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 2, 0, 1};
     const std::vector<HpmoeWork> work(size_t(4) * h->num_ops, {0, 1, 0, 2, 1, 1, 3, 1, 1, {}, {{0, HPMOE_STREAM, 1, 1, 0}}});
     const size_t rows = size_t(R) * h->num_tasks, bins = 8;
     std::vector<double> times(3 * rows);
     std::vector<int32_t> released_by(rows);
     std::vector<double> missed(rows), totals(R * HPMOE_NUM_RATES * 2), served(1 + R * HPMOE_NUM_RATES * bins), moved(R * R);
-    hpmoe_simulate(image.data(), int64_t(image.size()) * 4, ranks, R, &machine, work.data(), 1, times.data(),
-                   released_by.data(), missed.data(), totals.data(), served.data(), moved.data(), bins, status);
-    return times.empty() ? 0 : *std::max_element(times.begin(), times.end());
+    std::vector<double> busy(1 + size_t(R) * h->num_queues), outline(busy.size());
+    const auto run = [&](bool all, double* into) {
+      hpmoe_simulate(image.data(), int64_t(image.size()) * 4, ranks, R, &machine, work.data(), 1,
+                     all ? times.data() : nullptr, all ? released_by.data() : nullptr, all ? missed.data() : nullptr,
+                     totals.data(), served.data(), moved.data(), into, all ? bins : 0, status);
+    };
+    run(false, outline.data());
+    run(true, busy.data());
+    check(busy == outline, "a run says the same of its workers where nothing is kept of tasks");
+    const double end = times.empty() ? 0 : *std::max_element(times.begin(), times.end());
+    check(end == busy[0], "the last task ends where its time says so");
+    return end;
   }
 };
 

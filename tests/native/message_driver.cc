@@ -144,12 +144,33 @@ void test_broken_messages(int64_t times) {
   std::printf("%ld broken messages, %ld refused\n", long(3 * times), long(num_refused));
 }
 
+// What waits is not sent: messages, rows and bytes are counted together, when a message is taken. Of rows that go as columns
+// of several messages each is one.
+void test_what_is_counted() {
+  Outbox outbox(kSecret, 4096);
+  const Bytes row(6000, 1);
+  outbox.begin_launch(kLaunch);
+  outbox.put(0, 0, int64_t(row.size()), {{0, row.data()}, {1, row.data()}});
+  outbox.add(0, 2);
+  check(outbox.traffic().rows == 0 && outbox.traffic().bytes == 0, "what waits is not counted");
+  Bytes message;
+  for (int64_t bytes = 0; outbox.take(message);) {
+    const Traffic sent = outbox.traffic();
+    bytes += int64_t(message.size());
+    check(sent.bytes == bytes && sent.row_bytes < sent.bytes, "rows are counted with their message");
+  }
+  const Traffic sent = outbox.traffic();
+  check(sent.rows == 2 && sent.row_bytes == 2 * int64_t(row.size()) && sent.messages == sent.row_messages,
+        "all are counted");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   test_sound_messages();
   test_the_longest_message();
   test_what_is_not_for_this_launch();
+  test_what_is_counted();
   test_broken_messages(1000 * (argc > 1 ? std::atol(argv[1]) : 20));
   std::printf("message driver: ok\n");
 }

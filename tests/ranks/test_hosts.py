@@ -10,6 +10,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from crossings import across_nodes, bytes_between
+from failing_calls import RANKS, assert_errors_of_all, failing_calls
 from noted_launches import counts_of, noted_launches
 from test_rendezvous import names_of, on_threads
 
@@ -77,23 +78,7 @@ def test_sums_are_those_of_one_host(run_hosts):
 
 
 def test_an_error_of_one_rank_is_one_of_all_and_the_next_call_begins_anew(run_hosts):
-    def f(link):
-        told = []
-        for step in range(6):
-            try:
-                with link.calling("a layer"):
-                    link.meet("before", b"")
-                    if step % 3 == link.rank:
-                        raise ValueError(f"no {step}")
-                    link.meet("after", b"")
-            except (ValueError, LaunchError) as error:
-                told.append(str(error))
-        return told, link.meet("last", bytes([link.rank]))
-
-    for rank, (told, last) in enumerate(run_hosts(3, f, 2)):
-        assert last == [bytes([r]) for r in range(3)]
-        of_others = "rank {} failed: a layer: ValueError: no {}"
-        assert told == [f"no {s}" if s % 3 == rank else of_others.format(s % 3, s) for s in range(6)]
+    assert_errors_of_all(run_hosts(RANKS, failing_calls, 2))
 
 
 def launches_of(f, ids, hidden, node_size=None):

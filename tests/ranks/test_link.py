@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from failing_calls import RANKS, assert_errors_of_all, failing_calls
 from test_rendezvous import names_of, on_threads
 
 from hpmoe import LaunchError
@@ -58,24 +59,7 @@ def test_sums_are_in_float32_in_the_order_of_ranks_and_rounded_once(run_ranks, d
 
 
 def test_an_error_of_one_rank_is_one_of_all_and_the_next_call_begins_anew(run_ranks):
-    def f(link):
-        told = []
-        for step in range(6):
-            try:
-                with link.calling("a layer"):
-                    link.meet("before", b"")
-                    if step % 3 == link.rank:
-                        raise ValueError(f"no {step}")
-                    link.meet("after", b"")
-            except (ValueError, LaunchError) as error:
-                told.append(f"{type(error).__name__} {error}")
-        return told, link.meet("last", bytes([link.rank]))
-
-    for rank, (told, last) in enumerate(run_ranks(3, f)):
-        assert last == [bytes([r]) for r in range(3)]
-        for step, words in enumerate(told):
-            mine, told_of = f"ValueError no {step}", f"LaunchError rank {step % 3} failed: a layer: ValueError: no {step}"
-            assert words == (mine if step % 3 == rank else told_of)
+    assert_errors_of_all(run_ranks(RANKS, failing_calls))
 
 
 def test_an_error_after_all_have_met_is_one_of_the_same_call_on_all(run_ranks):

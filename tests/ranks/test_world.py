@@ -82,13 +82,24 @@ def test_a_stopped_rank_is_waited_for(launch):
     assert launch(3, FAULTS, "stop")[:2] == (0, [f"rank {rank} ends" for rank in range(3)])
 
 
+def under_msrun(folder, port, *script):
+    """(exit status, the log of each of two ranks)."""
+    command = [sys.executable, "-c", "from mindspore.parallel.cluster.run import main; main()", "--worker_num=2",
+               "--local_worker_num=2", f"--master_port={port}", "--log_dir=log", "--join=True", *script]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+    return done.returncode, [(folder / "log" / f"worker_{rank}.log").read_text() for rank in range(2)]
+
+
 @pytest.mark.slow
 def test_msrun_starts_a_world_and_its_scheduler_ends(tmp_path):
-    command = [sys.executable, "-c", "from mindspore.parallel.cluster.run import main; main()", "--worker_num=2",
-               "--local_worker_num=2", "--master_port=8861", "--log_dir=log", "--join=True", SCRIPT, "2"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
-    logs = [(tmp_path / "log" / f"worker_{rank}.log").read_text() for rank in range(2)]
-    assert done.returncode == 0 and all(f"rank {rank} of 2 ok" in log for rank, log in enumerate(logs)), logs
+    status, logs = under_msrun(tmp_path, 8861, SCRIPT, "2")
+    assert status == 0 and all(f"rank {rank} of 2 ok" in log for rank, log in enumerate(logs)), logs
+
+
+@pytest.mark.slow
+def test_ranks_of_mindspores_world_find_each_other_in_it(tmp_path):
+    status, logs = under_msrun(tmp_path, 8862, str(FOLDER / "gathered_script.py"))
+    assert status == 0 and all(re.search(rf"rank {rank} has sent [1-9]\d* rows", log) for rank, log in enumerate(logs)), logs
 
 
 @pytest.mark.slow

@@ -3,6 +3,9 @@
 import os
 import pickle
 import re
+import subprocess
+import sys
+import textwrap
 import warnings
 
 import mindspore as ms
@@ -283,3 +286,29 @@ def test_an_imbalance_that_cannot_be_is_refused(imbalance):
     text = re.escape(f"warm_up: imbalance is {imbalance!r}; it must be a number from")
     with pytest.raises(hpmoe.ArgumentError, match=text):
         fused().warm_up(Aval((8, 4), "float32"), imbalance=imbalance)
+
+
+SCRIPT = """
+    import sys
+    sys.path[:] = {path!r}
+    from test_kept_plans import *
+
+    kept_plans.LEAST_SECONDS = 0.0
+    if sys.argv[1:] == ["kept"]:
+        kept_plans._made = lambda program, *unused: sys.exit(f"{{program.name}} is planned anew")
+    print(sum(float(a.sum()) for a in run(fused())))
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_write_at_once_and_one_that_reads_compute_the_same(tmp_path, folder):
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT).format(path=sys.path))
+
+    def started(*args):
+        return subprocess.Popen([sys.executable, "-W", "error::UserWarning:__main__", script, *args], text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    first = [process.communicate(timeout=120) for process in (started(), started())]
+    assert len(os.listdir(folder)) == 3, first
+    last = started("kept").communicate(timeout=120)
+    assert last[0] == first[0][0] == first[1][0] != "" and "anew" not in last[1]

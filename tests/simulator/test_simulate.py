@@ -10,6 +10,7 @@ from simulated_layers import NPU, plan
 import hpmoe
 from hpmoe import ArgumentError, Aval, LaunchError, Mesh
 from hpmoe.costs.work import Work
+from hpmoe.kernels.simulate import outline
 from hpmoe.routing.workload import balanced_ids, imbalanced_ids
 from hpmoe.timelines.run import RATES
 
@@ -182,6 +183,17 @@ def test_the_flow_of_a_call_simulates_too():
     assert line.span > 0 and len(line.text().splitlines()) > 10
 
 
+@pytest.mark.parametrize("machine", (NPU, hpmoe.cpu(3, ep_size=2)), ids=("npu", "host"))
+@pytest.mark.parametrize("direction", ("forward", "backward"))
+def test_an_outline_is_that_of_the_whole_run(machine, direction):
+    flow = plan(direction=direction, machine=machine)
+    for routing in (None, 1.5):
+        line, found = hpmoe.simulate(flow, routing=routing), outline(flow, routing=routing)
+        assert found.span == line.span
+        np.testing.assert_allclose(found.utilisation, line.utilisation(), rtol=1e-9)
+        np.testing.assert_array_equal(found.traffic, line.traffic)
+
+
 def test_more_tasks_than_memory_is_meant_for_are_refused(monkeypatch):
     flow = plan()
     monkeypatch.setattr(sys.modules["hpmoe.kernels.simulate"], "MOST_TASKS", 2 * flow.num_tasks)
@@ -190,3 +202,5 @@ def test_more_tasks_than_memory_is_meant_for_are_refused(monkeypatch):
     with pytest.raises(ArgumentError, match=rf"hpmoe.simulate: flow is of {2 * flow.num_tasks} tasks on 2 ranks, which take "
                                             rf"0.0 GiB; it must be of at most {2 * flow.num_tasks - 1} on all ranks"):
         hpmoe.simulate(flow)
+    with pytest.raises(ArgumentError, match="hpmoe.simulate: flow is of "):
+        outline(flow)

@@ -172,7 +172,7 @@ def gradient(case, cotangents):
     return ms.grad(loss if len(cotangents) == 1 else loss_of_both, tuple(range(1, 1 + len(case.arrays))))
 
 
-def check(name, dtype, stage):
+def assert_as_the_oracle(name, dtype, stage):
     case = CASES[name]
     stored = functools.partial(np.asarray, dtype=numpy_dtype(dtype))
     arrays = [stored(a) for a in case.arrays]
@@ -190,7 +190,7 @@ def check(name, dtype, stage):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients(name, dtype, stage):
-    check(name, dtype, stage)
+    assert_as_the_oracle(name, dtype, stage)
 
 
 EMPTY = [name for name, case in CASES.items() if 0 in (a.size for a in (*case.arrays, *case.values(*case.arrays)))]
@@ -199,13 +199,13 @@ EMPTY = [name for name, case in CASES.items() if 0 in (a.size for a in (*case.ar
 @pytest.mark.parametrize("dtype", ["float32", *(pytest.param(d, marks=pytest.mark.slow) for d in ("float16", "bfloat16"))])
 @pytest.mark.parametrize("name", sorted(CASES.keys() - set(EMPTY)))
 def test_values_and_gradients_in_graphs(name, dtype):
-    check(name, dtype, compiled)
+    assert_as_the_oracle(name, dtype, compiled)
 
 
 @pytest.mark.parametrize("name", EMPTY)
 def test_no_rows_in_a_graph_are_refused_by_name(name):
     with pytest.raises(hpmoe.ArgumentError, match=r"in a graph is of shape \(0, 5\); it must be of at least one element"):
-        check(name, "float32", compiled)
+        assert_as_the_oracle(name, "float32", compiled)
 
 
 @pytest.mark.parametrize("how", ["eager", "traced", "jit"])

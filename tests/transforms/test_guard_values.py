@@ -147,6 +147,11 @@ def test_it_computes_the_same_as_far_as_all_is_fine():
     assert_same(guard_values(fill="mean"), hpmoe.moe_ffn, avals, hpmoe.Mesh(2), orders=2)
 
 
+def num_calls(fill):
+    """MindSpore takes three seconds over each error in a graph."""
+    return 2 if fill == "raise" else 3
+
+
 @pytest.mark.parametrize("fill", ["zero", "mean", "raise"])
 def test_in_a_compiled_graph(fill):
     """Counts and errors are those of PyNative, call by call, and a graph that raised goes on."""
@@ -159,7 +164,7 @@ def test_in_a_compiled_graph(fill):
     eager = ms.value_and_grad(loss)
     with_grads = (ms.jit(eager), ms.value_and_grad(ms.jit(loss)), eager)
     for run in with_grads if fill != "raise" else (ms.jit(loss), loss):  # an error inside ms.grad leaves MindSpore in it
-        for given in (x, fine, x):
+        for given in (x, fine, x)[:num_calls(fill)]:
             counts.clear()
             try:
                 results = run(given)
@@ -167,7 +172,7 @@ def test_in_a_compiled_graph(fill):
             except LaunchError as error:
                 result = str(error)
             seen.append((result, dict(counts)))
-    assert seen[:3] * (len(seen) // 3) == seen
+    assert seen[:num_calls(fill)] * (len(seen) // num_calls(fill)) == seen
     assert isinstance(seen[0][0], str) == (fill == "raise") and seen[0][1]["x"] and seen[1][1] == {"x": 0, "output": 0}
 
 
@@ -249,8 +254,9 @@ def guarded_cell(fill, counts, batches):
 def test_in_a_cell_in_graph_mode(fill, request):
     """Values, steps, counts and errors are those of PyNative, call by call."""
     batches, counts = [np.array(bad_rows()[0]), np.zeros((5, 4), np.float32), np.array(bad_rows()[1])], {}
+    batches = batches[:num_calls(fill)]
     want = guarded_cell(fill, counts, batches)
     request.getfixturevalue("graph_mode")
     assert guarded_cell(fill, counts, batches) == want
-    assert [seen[2]["x"] > 0 for seen in want] == [True, False, True]
-    assert [" has " in str(seen[0]) for seen in want] == [fill == "raise", False, fill == "raise"]
+    assert [seen[2]["x"] > 0 for seen in want] == [True, False, True][:len(batches)]
+    assert [" has " in str(seen[0]) for seen in want] == [fill == "raise", False, fill == "raise"][:len(batches)]

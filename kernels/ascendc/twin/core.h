@@ -43,7 +43,6 @@ class Core {
   Clock clock;
   size_t loads_since = 0;        // stores of other cores that loads issued from now on come after, in any case
   int num_looks = 0;             // at memory, since anything else has happened anywhere
-  uint64_t compared = 0;         // what the last comparison of the vector unit found, a bit for each of 64 elements
   Atomic atomic = Atomic::NONE;  // as the instructions issued from now on see it
   bool rounds_float32 = true;    // before products; a kernel before this one may have left it so
   bool saturates = true;         // what is rounded to half precision; so does an NPU where nobody says otherwise
@@ -108,6 +107,11 @@ class Core {
     clock.wait_until(arrival->second + kPollCycles);
   }
   void note_copy(int64_t bytes) { clock.copy(bytes); }
+  // Counters that a copy looks at.
+  void note_look(const void* address) {
+    const auto arrival = global.arrivals.find(address);
+    if (arrival != global.arrivals.end()) clock.wait_until(arrival->second + kPollCycles);
+  }
   void note_signal(const void* counter, bool is_remote) {
     clock.wait_until(clock.now() + kSignalCycles);
     double& arrival = global.arrivals[counter];

@@ -123,12 +123,6 @@ inline void Cast(const LocalTensor<float>& out, const LocalTensor<float>& a, con
 enum class CMPMODE : uint8_t { LT = 0, GT, EQ, LE, GE, NE };
 enum class SELMODE : uint8_t { VSEL_CMPMASK_SPR = 0, VSEL_TENSOR_SCALAR_MODE, VSEL_TENSOR_TENSOR_MODE };
 
-struct BinaryRepeatParams {
-  BinaryRepeatParams(uint8_t dstBlk, uint8_t src0Blk, uint8_t src1Blk, uint8_t dstRep, uint8_t src0Rep, uint8_t src1Rep)
-      : is_dense(dstBlk == 1 && src0Blk == 1 && src1Blk == 1 && dstRep == 8 && src0Rep == 8 && src1Rep == 8) {}
-  bool is_dense;
-};
-
 namespace detail {
 
 constexpr int kRepeatFloats = 64;
@@ -147,34 +141,40 @@ inline bool compares(CMPMODE mode, float x, float y) {
 
 }  // namespace detail
 
-// One repeat of 64, into the register that Select reads.
-inline void Compare(const LocalTensor<float>& a, const LocalTensor<float>& b, CMPMODE mode, const uint64_t mask,
-                    const BinaryRepeatParams& p) {
-  twin::require(mask == detail::kRepeatFloats && p.is_dense, "Compare: the kernel compares whole repeats");
+// A bit for each number, from the lowest of a byte on, of whole steps of 256 bytes.
+template <class T, class U>
+void Compare(const LocalTensor<U>& out, const LocalTensor<T>& a, const LocalTensor<T>& b, CMPMODE mode, uint32_t count) {
+  static_assert(std::is_same_v<T, float> && std::is_same_v<U, uint8_t>, "comparisons the kernel makes");
+  twin::require(count % detail::kRepeatFloats == 0, "Compare: ", count, " numbers are no multiple of 256 bytes");
+  twin::require(out.memory() == twin::Memory::UB, "Compare works on UB");
   twin::Core& core = twin::current();
   detail::vector_work(
-      "Compare", detail::kRepeatFloats,
+      "Compare", count,
       [=, &core] {
-        const float* x = detail::operand(core, a, detail::kRepeatFloats, "Compare");
-        const float* y = detail::operand(core, b, detail::kRepeatFloats, "Compare");
-        core.compared = 0;
-        for (int i = 0; i < detail::kRepeatFloats; ++i) core.compared |= uint64_t{detail::compares(mode, x[i], y[i])} << i;
+        const T *x = detail::operand(core, a, count, "Compare"), *y = detail::operand(core, b, count, "Compare");
+        uint8_t* bits = detail::operand(core, out, count / 8, "Compare");
+        for (uint32_t i = 0; i < count; i += 8) {
+          bits[i / 8] = 0;
+          for (uint32_t j = 0; j < 8; ++j)
+            bits[i / 8] |= static_cast<uint8_t>(detail::compares(mode, x[i + j], y[i + j]) << j);
+        }
       },
       a, b);
 }
-template <class T, SELMODE mode>
-void Select(const LocalTensor<T>& out, const LocalTensor<T>& yes, const LocalTensor<T>& no, uint8_t repeats,
-            const BinaryRepeatParams& p) {
-  static_assert(std::is_same_v<T, float> && mode == SELMODE::VSEL_CMPMASK_SPR, "choices the kernel makes");
-  twin::require(repeats == 1 && p.is_dense, "Select: the kernel chooses in whole repeats");
+template <class T, class U>
+void Select(const LocalTensor<T>& out, const LocalTensor<U>& mask, const LocalTensor<T>& yes, const LocalTensor<T>& no,
+            SELMODE mode, uint32_t count) {
+  static_assert(std::is_same_v<T, float> && std::is_same_v<U, uint8_t>, "choices the kernel makes");
+  twin::require(mode == SELMODE::VSEL_TENSOR_TENSOR_MODE, "Select: a bit for each element");
+  twin::require(mask.memory() == twin::Memory::UB, "Select works on UB");
   twin::Core& core = twin::current();
   detail::vector_work(
-      "Select", detail::kRepeatFloats,
+      "Select", count,
       [=, &core] {
-        const T* x = detail::operand(core, yes, detail::kRepeatFloats, "Select");
-        const T* y = detail::operand(core, no, detail::kRepeatFloats, "Select");
-        T* z = detail::operand(core, out, detail::kRepeatFloats, "Select");
-        for (int i = 0; i < detail::kRepeatFloats; ++i) z[i] = (core.compared >> i & 1) != 0 ? x[i] : y[i];
+        const T *x = detail::operand(core, yes, count, "Select"), *y = detail::operand(core, no, count, "Select");
+        const uint8_t* bits = detail::operand(core, mask, (count + 7) / 8, "Select");
+        T* z = detail::operand(core, out, count, "Select");
+        for (uint32_t i = 0; i < count; ++i) z[i] = (bits[i / 8] >> i % 8 & 1) != 0 ? x[i] : y[i];
       },
       out, yes, no);
 }

@@ -1,0 +1,70 @@
+"""What the prologue of the Ascend kernel takes, by a clock of the twin that counts what an AIV does, beside the machine
+model."""
+
+import numpy as np
+import pytest
+from ascend_helpers import from_seed
+
+import hpmoe
+from hpmoe import Aval, Mesh, assign_queues, overlap_comm, tile_partition, trace
+from hpmoe.costs.start import prologue_us
+from hpmoe.ir.taskflow import make_tasks
+from hpmoe.kernels.twin_target import compile_twin
+from hpmoe.support.dtypes import numpy_dtype
+from hpmoe.support.errors import LaunchError
+
+TOKENS, TOP_K, CYCLES_PER_US = 4096, 8, 1815.0
+
+
+def layer(num_experts, ep_size):
+    """A layer for all of an ascend_a3's cores: narrow, for rows and events are as many as in a wide one."""
+    own = num_experts // ep_size
+    shapes = (TOKENS, 64), (TOKENS, TOP_K), (TOKENS, TOP_K), (own, 64, 64), (own, 32, 64)
+    avals = [Aval(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]
+    tiles = overlap_comm(tile_partition(hpmoe.moe_ffn, rows=128, cols=256))
+    flow = assign_queues(tiles, machine=hpmoe.ascend_a3)
+    return flow.lower(*avals, mesh=Mesh(ep_size)) if ep_size > 1 else flow.lower(*avals)
+
+
+def effort(flow):
+    """Of the AIV that takes longest, where no task follows."""
+    empty = {name: getattr(flow, name)[:0] for name in ("waits", "signals", "blocks")}
+    flow = flow.replace(ops=(), tasks=make_tasks(()), queues=tuple(np.zeros(0, np.int64) for _ in flow.queues), **empty)
+    kernel, rng, inputs = compile_twin(flow, 100.0), np.random.default_rng(0), []
+    for _ in range(flow.ep_size):
+        ids = None
+        if flow.routes:
+            ids = np.argsort(rng.random((TOKENS, flow.routes[0].num_experts)), 1)[:, :TOP_K].astype(np.int32)
+        inputs.append([np.zeros(flow.buffers[b].shape, numpy_dtype(flow.buffers[b].dtype))
+                       if flow.buffers[b].dtype != "int32" else ids for b in flow.inputs])
+    try:
+        kernel.run(inputs)
+    except LaunchError as error:  # no task signals the events, whose targets are set all the same
+        assert "No task signals it" in str(error)
+    return kernel.counts.busiest
+
+
+def show(name, busiest, capsys):
+    parts = {"words of the scalar unit": 9 * busiest.scalar_words, "lines of its cache": 360 * busiest.cached_lines,
+             "vector instructions": 20 * busiest.vector_instructions + busiest.vector_steps}
+    with capsys.disabled():
+        print(f"\n{name}: {busiest.cycles / CYCLES_PER_US:.1f} us, simulated;", ", ".join(
+            f"{part} {cycles / CYCLES_PER_US:.1f}" for part, cycles in parts.items()),
+              f"us; the rest is {busiest.waits_for_copies} waits for copies, and meetings")
+
+
+@pytest.mark.parametrize("num_experts, ep_size, most_us", [
+    (64, 1, 15), pytest.param(64, 8, 15, marks=pytest.mark.slow), pytest.param(256, 8, 22, marks=pytest.mark.slow)])
+def test_a_route_takes_less_than_its_goal(num_experts, ep_size, most_us, capsys, monkeypatch):
+    """Beyond what cores take without a route, which meet and read their arguments all the same; the model says about as
+    much."""
+    from_seed(monkeypatch, 0)  # whoever looks late in the order sees what has arrived since
+    flow = layer(num_experts, ep_size)
+    with_route = effort(flow)
+    program = trace(lambda x: [x * 2.0], Aval((TOKENS, 64), "bfloat16"))
+    tiles = overlap_comm.apply_to(tile_partition.apply_to(program, rows=128, cols=256))
+    without = effort(assign_queues.apply_to(tiles, machine=hpmoe.ascend_a3))
+    show(f"{num_experts} experts on {ep_size} ranks", with_route, capsys)
+    show("without a route", without, capsys)
+    assert 0 < (with_route.cycles - without.cycles) / CYCLES_PER_US < most_us
+    assert prologue_us(flow, hpmoe.ascend_a3) == pytest.approx(with_route.cycles / CYCLES_PER_US, rel=0.2)

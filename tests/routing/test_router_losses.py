@@ -1,0 +1,133 @@
+"""Forced routing, counts, the bias that balances, and losses, against a float64 oracle."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+import router_oracle as oracle
+from mindspore import Tensor
+from router_runs import BIAS, EVERYWHERE, RUNS, SCORES, E, T, logits, seeded
+
+import hpmoe
+from hpmoe import router
+
+
+def test_forced_ids():
+    ids = router.balanced_ids(T, E, 5).asnumpy()
+    counts = np.bincount(ids.ravel(), minlength=E)
+    assert counts.max() - counts.min() <= 1 and all(len(set(row)) == 5 for row in ids)
+    for run in RUNS.values():
+        even = run(lambda z, seed: (router.uniform_ids(4000, 6, 2, seed), z))(Tensor(logits()), seeded())[0].asnumpy()
+        assert even.dtype == np.int32 and (even[:, 0] != even[:, 1]).all()
+        np.testing.assert_allclose(np.bincount(even.ravel(), minlength=6) / 8000, 1 / 6, atol=0.02)
+
+
+@EVERYWHERE
+def test_counts_leave_out_what_is_no_expert(run):
+    ids = np.random.default_rng(0).integers(-1, E, (T, 4)).astype(np.int32)
+    got = run(lambda ids: router.tokens_per_expert(ids, num_experts=E))(Tensor(ids)).asnumpy()
+    assert got.dtype == np.int32 and got.tolist() == [(ids == e).sum() for e in range(E)]
+
+
+@EVERYWHERE
+def test_the_bias_moves_against_the_load(run):
+    n = np.random.default_rng(0).integers(0, 9, E).astype(np.int32)
+    n[0] = n[-1] = 3
+    got = run(lambda b, n: router.update_bias(b, n, rate=0.01))(Tensor(BIAS), Tensor(n)).asnumpy()
+    np.testing.assert_allclose(got, oracle.update_bias(BIAS, n, 0.01), rtol=1e-6)
+
+
+def test_the_bias_balances_a_router():
+    """Loss-free balancing: after some steps the most loaded expert has far less than it had."""
+    z = Tensor(logits(tokens=512) + np.linspace(2, -2, E).astype(np.float32))
+    bias, loads = Tensor(np.zeros(E, np.float32)), []
+    for _ in range(120):
+        ids, _ = hpmoe.route(z, 4, score="sigmoid", bias=bias)
+        counts = router.tokens_per_expert(ids, num_experts=E)
+        loads.append(counts.asnumpy().max() / counts.asnumpy().mean())
+        bias = router.update_bias(bias, counts, rate=0.01)
+    assert loads[0] > 2.5 and loads[-1] < 1.3
+
+
+LOSSES = {
+    "aux": (lambda z, k, score: router.aux_loss(z, k, score=score, coefficient=0.5),
+            lambda z, k, score: 0.5 * oracle.aux_loss(z, k, score)),
+    "sequence": (lambda z, k, score: router.sequence_loss(z, k, 3, score=score, coefficient=0.5),
+                 lambda z, k, score: 0.5 * oracle.sequence_loss(z, k, 3, score)),
+    "global": (lambda z, k, score: router.global_batch_loss(z, Tensor(STEPS.sum(0)), score=score, coefficient=0.5),
+               lambda z, k, score: 0.5 * oracle.global_batch_loss(z, STEPS, k, score)),
+    "z": (lambda z, k, score: router.z_loss(z, coefficient=0.5), lambda z, k, score: 0.5 * oracle.z_loss(z)),
+}
+STEPS = np.random.default_rng(2).integers(0, 50, (4, E)).astype(np.int32)  # all-reduced counts of four steps
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_and_their_gradients(name, score, run):
+    """Values against the oracle; gradients against its differences, along one direction, in float64."""
+    z, direction = logits(5, tokens=12), np.random.default_rng(6).standard_normal((12, E))
+    z += np.random.default_rng(7).standard_normal(z.shape).astype(np.float32)  # no equals, which a step would part
+    ours, theirs = LOSSES[name]
+    f = run(lambda z: ours(z, 3, score))
+    np.testing.assert_allclose(float(f(Tensor(z)).asnumpy()), theirs(z, 3, score), rtol=1e-5)
+    at = lambda h: theirs(z.astype(np.float64) + h * direction, 3, score)  # noqa: E731
+    slope = (at(1e-6) - at(-1e-6)) / 2e-6
+    np.testing.assert_allclose((ms.grad(f)(Tensor(z)).asnumpy() * direction).sum(), slope, rtol=2e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("run", [RUNS["program"], RUNS["kernel"]], ids=["program", "kernel"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_are_of_real_tokens(name, run):
+    """Beside num_tokens: those of a rank's own rows, 0 without any; padding has no gradient."""
+    ours, theirs = LOSSES[name]
+    z, lengths = logits(5, tokens=36).reshape(3, 12, E), (12, 0, 8)
+    f = hpmoe.spmd(run(lambda z: (ours(z, 3, "sigmoid"), z)), hpmoe.Mesh(3))
+    got = f(Tensor(z), num_tokens=lengths)[0].asnumpy()
+    of_some = (np.mean([0.5 * oracle.aux_loss(part, 3, "sigmoid") for part in (z[2, :4], z[2, 4:8])])
+               if name == "sequence" else theirs(z[2, :8], 3, "sigmoid"))  # two of three sequences have tokens
+    want = [theirs(z[0], 3, "sigmoid"), 0, of_some]
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    grad = ms.grad(lambda z: f(z, num_tokens=lengths)[0].sum())(Tensor(z)).asnumpy()
+    assert np.isfinite(grad).all() and grad[0].any() and not grad[1].any() and not grad[2, 8:].any()
+
+
+@pytest.mark.parametrize("name", ["aux", "sequence", "global"])
+def test_losses_rise_with_imbalance(name):
+    """From 1, where all experts get the same, with every push towards one of them."""
+    base = np.kron(np.ones((10, 1)), 6 * np.eye(4)).astype(np.float32)
+    def loss(push):
+        z = base + push * np.eye(4, dtype=np.float32)[0]
+        if name == "sequence":
+            return float(router.sequence_loss(Tensor(z), 1, 2))
+        counts = router.tokens_per_expert(hpmoe.route(Tensor(z), 1)[0], num_experts=4)
+        return float(router.aux_loss(Tensor(z), 1) if name == "aux" else router.global_batch_loss(Tensor(z), counts))
+    losses = [loss(push) for push in (0.0, 5.0, 6.5, 8.0, 12.0)]
+    assert losses[0] == pytest.approx(1.0, rel=1e-5) and np.diff(losses).min() > -1e-5 and losses[-1] > 3.5
+
+
+def test_the_z_loss_rises_with_the_logits():
+    losses = [float(router.z_loss(Tensor(logits() * np.float32(s)))) for s in (0.0, 1.0, 2.0, 4.0)]
+    assert losses == sorted(set(losses))
+
+
+def test_a_step_down_the_auxiliary_loss_balances():
+    z = Tensor(logits(tokens=64) + np.linspace(1, -1, E).astype(np.float32))
+    def loss(z):
+        return router.aux_loss(z, 4)
+    before = float(loss(z))
+    for _ in range(30):
+        z = z - ms.grad(loss)(z) * 20
+    assert float(loss(z)) < before - 0.1
+
+
+def test_llama_multiplies_the_experts_input():
+    """One function from hidden states to the weighted input of the one expert."""
+    x, w = np.random.default_rng(1).standard_normal((T, 6)).astype(np.float32), logits(2, tokens=6)
+    def f(x, w):
+        ids, weights = hpmoe.route(x @ w, 1, score="sigmoid", normalize=False)
+        return ids, x * weights
+    for run in RUNS.values():
+        ids, scaled = (v.asnumpy() for v in run(f)(Tensor(x), Tensor(w)))
+        z = x.astype(np.float64) @ w
+        np.testing.assert_array_equal(ids[:, 0], z.argmax(1))
+        np.testing.assert_allclose(scaled, x / (1 + np.exp(-z.max(1, keepdims=True))), rtol=1e-5)
