@@ -65,6 +65,8 @@ def _(op: Operation[Matmul], buffers: Buffers, plan: RoutePlan | None) -> str:
     for access, weight in weights:
         height = weight.rows_per_expert if access.rows.of_experts else weight.rows_per_expert or weight.num_rows
         shape = f"matrices of {height} rows of {weight.cols}" + (", turned" if turned else "")
+        if not access.rows.of_experts and weight.rows_per_expert not in (0, weight.num_rows):
+            return f"takes the experts' {shape} as one"
         if access.cols is not (col_modes.ALL if turned else col_modes.OWN):
             return f"takes columns {access.cols} of {shape}"
         if (weight.cols if turned else height) != inner:

@@ -40,13 +40,14 @@ __aicore__ inline void keep_entries(VectorUnit& unit, const Frame& frame) {
   }
 }
 
-// out[e] = entries of this rank that expert e had no capacity for.
+// out[e] = entries of this rank that expert e had no capacity for: those of its first shard.
 __aicore__ inline void drop_counts(VectorUnit& unit, const Frame& frame) {
   const RoutingTables& routing = frame.routing;
-  const RowPlaces from{frame.rank->args.tables + static_cast<uint64_t>(routing.tables().dropped) * sizeof(int32_t), 0, false,
-                       1, 0};
-  const RowPlaces to{frame.base(0), 0, false, 1, 0};
-  pass_rows(unit, {}, 1, routing.route().num_experts * static_cast<int32_t>(sizeof(int32_t)), from, to);
+  const int64_t width = static_cast<int64_t>(routing.num_own_experts()) * sizeof(int32_t);
+  const RowPlaces from{frame.rank->args.tables + static_cast<uint64_t>(routing.tables().dropped) * sizeof(int32_t),
+                       routing.route().tp_size * width, false, 1, 0};
+  const RowPlaces to{frame.base(0), width, false, 1, 0};
+  pass_rows(unit, {}, frame.rank->ep_size() / routing.route().tp_size, static_cast<int32_t>(width), from, to);
 }
 
 }  // namespace hpmoe

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "deciding_weights.h"
+#include "shards.h"
 
 namespace hpmoe {
 
@@ -19,6 +20,7 @@ class EntrySort {
         route_(on.rank.image.route(number)),
         tables_(on.rank.image.tables(number, on.rank.num_aiv)),
         weights_(deciding_weights(on, route_)),
+        shards_(shards_of(route_, on.rank.image.header().ep_size)),
         is_noted_(is_asked) {
     const int32_t ep_size = on.rank.image.header().ep_size;
     has_copies_ = has_copies(route_, ep_size);
@@ -74,13 +76,19 @@ class EntrySort {
 
   __aicore__ inline void read_chunk(int32_t begin, int32_t count) {
     AscendC::PipeBarrier<PIPE_ALL>();
-    on_.read(ids_, on_.buffer(route_.ids_buffer) + static_cast<uint64_t>(begin) * 4, count);
+    const auto first = static_cast<uint64_t>(shards_.choice_of(begin));
+    const int32_t choices = count / shards_.tp_size;
+    on_.read(has_shards() ? values_ : ids_, on_.buffer(route_.ids_buffer) + first * 4, choices);
     if (is_weighed()) {
-      const uint64_t from = weights_.address + static_cast<uint64_t>(begin) * weights_.size();
-      on_.unit.copy_in(loaded_.ReinterpretCast<uint8_t>(), from, 1, count * weights_.size(), 0, 0);
+      const uint64_t from = weights_.address + first * weights_.size();
+      on_.unit.copy_in(loaded_.ReinterpretCast<uint8_t>(), from, 1, choices * weights_.size(), 0, 0);
     }
     on_.unit.wait_for_loads();
+    for (int32_t i = 0; has_shards() && i < count; ++i)
+      ids_.SetValue(i, shards_.shard_of(values_.GetValue(shards_.choice_of(i)), i));
   }
+  __aicore__ inline bool has_shards() const { return shards_.tp_size > 1; }
+  __aicore__ inline uint32_t weight_bits(int32_t i) const { return weights_.bits(loaded_, shards_.choice_of(i)); }
   __aicore__ inline void read_lightest() {
     AscendC::PipeBarrier<PIPE_ALL>();
     on_.read(lightest_, on_.word(tables_.lightest), route_.num_experts);
@@ -88,7 +96,7 @@ class EntrySort {
     on_.unit.wait_for_loads();
   }
   __aicore__ inline bool is_heavy(int32_t begin, int32_t i, int32_t id) const {
-    const uint32_t key = weights_.key(weights_.bits(loaded_, i)), lightest = static_cast<uint32_t>(lightest_.GetValue(id));
+    const uint32_t key = weights_.key(weight_bits(i)), lightest = static_cast<uint32_t>(lightest_.GetValue(id));
     return key > lightest || (key == lightest && begin + i <= last_.GetValue(id));
   }
 
@@ -100,13 +108,13 @@ class EntrySort {
       const int32_t id = ids_.GetValue(i);
       if (id == kAbsent) continue;
       if (id < 0 || id >= route_.num_experts) {
-        on_.status.value = id;
-        on_.status.threshold = route_.num_experts;
+        on_.status.value = has_shards() ? values_.GetValue(shards_.choice_of(i)) : id;
+        on_.status.threshold = shards_.num_model_experts();
         return Code::INDEX_OUT_OF_RANGE;
       }
-      if (is_weighed() && is_first && code == Code::OK && weights_.is_nan(weights_.bits(loaded_, i))) {
+      if (is_weighed() && is_first && code == Code::OK && weights_.is_nan(weight_bits(i))) {
         on_.status.value = (begin + i) / route_.top_k;
-        on_.status.threshold = (begin + i) % route_.top_k;
+        on_.status.threshold = (begin + i) % route_.top_k % shards_.num_choices();
         code = Code::NOT_A_NUMBER;
       }
       if (is_full_ || is_heavy(begin, i, id)) all_.SetValue(id, all_.GetValue(id) + 1);
@@ -124,7 +132,7 @@ class EntrySort {
       work_.SetValue(e, most(rows - capacity, 0));
       if (rows <= most_rows) continue;
       most_rows = rows;
-      on_.status.wait = e;
+      on_.status.wait = shards_.expert_of(e);
     }
     if (policy() != DropPolicy::ERROR) {
       on_.status.wait = -1;
@@ -218,6 +226,7 @@ class EntrySort {
   const RouteWords route_;
   const RouteTables tables_;
   const DecidingWeights weights_;
+  const Shards shards_;
   bool is_noted_, has_copies_ = false, is_full_ = true;
   int32_t num_local_ = 0, num_lists_ = 0, chunk_ = 0;
   Words all_, before_, low_, high_, next_, work_, newest_, older_, lightest_, last_;  // by expert, or by local expert

@@ -1,6 +1,6 @@
-// Sorts a rank's entries by their experts, where no expert has copies and none drops entries: what names an expert is
-// gathered by vector instructions. The experts are shared out among the cores; each looks at all entries, and finds those of
-// its own in order.
+// Sorts a rank's entries by their experts, where no expert has copies or shards and none drops entries: what names an expert
+// is gathered by vector instructions. The experts are shared out among the cores; each looks at all entries, and finds those
+// of its own in order.
 //
 // What is gathered stays in UB until all cores have counted, where there is room for it; else it is gathered again.
 #pragma once
@@ -12,7 +12,8 @@ namespace hpmoe {
 // Whether a route is sorted so: nothing asks for an entry's place among those of its expert.
 __aicore__ inline bool is_gathered(const RouteWords& route, int32_t ep_size) {
   const auto policy = static_cast<DropPolicy>(route.drop_policy);
-  return route.once_of < 0 && !has_copies(route, ep_size) && (policy == DropPolicy::NONE || policy == DropPolicy::ERROR);
+  return route.once_of < 0 && route.tp_size == 1 && !has_copies(route, ep_size) &&
+         (policy == DropPolicy::NONE || policy == DropPolicy::ERROR);
 }
 
 // What UB has of a route's entries from counting to sorting.

@@ -13,6 +13,7 @@ class Heaviest {
         route_(on.rank.image.route(number)),
         tables_(on.rank.image.tables(number, on.rank.num_aiv)),
         weights_(deciding_weights(on, route_)),
+        shards_(shards_of(route_, on.rank.image.header().ep_size)),
         capacity_(on.capacity(number)) {
     UbWords ub(on);
     all_ = ub.take(tables_.width);
@@ -81,13 +82,14 @@ class Heaviest {
       on_.read(entries_, on_.word(tables_.entries + start + i), least(kAtOnce, count - i));
       on_.unit.wait_for_loads();
     }
-    return weights_.key(weights_.bits(entries_.GetValue(i % kAtOnce)));
+    return weights_.key(weights_.bits(shards_.choice_of(entries_.GetValue(i % kAtOnce))));
   }
 
   PrologueUnit& on_;
   const RouteWords route_;
   const RouteTables tables_;
   const DecidingWeights weights_;
+  const Shards shards_;
   const int32_t capacity_;
   Words all_, before_, tallies_, entries_, found_;
 };

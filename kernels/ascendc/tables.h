@@ -12,9 +12,9 @@ namespace hpmoe {
 // The words of protocol.h's Route that a device needs: it has no double precision.
 struct RouteWords {
   int32_t ids_buffer, num_experts, num_local_experts, top_k, num_slots, num_tokens, max_rows, drop_policy;
-  int32_t weights_buffer, first_share, once_of, return_tokens, alignment;
+  int32_t weights_buffer, first_share, once_of, return_tokens, alignment, node_size, tp_size;
 };
-static_assert(offsetof(RouteWords, alignment) == offsetof(Route, alignment), "the first words of a Route");
+static_assert(offsetof(RouteWords, tp_size) == offsetof(Route, tp_size), "the first words of a Route");
 
 // Before the tables of the first route: unit matrices of 16 x 16 in fractals, for an AIC to add rows by multiplying them; in
 // bfloat16, float16 and float32.

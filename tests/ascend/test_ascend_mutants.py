@@ -13,7 +13,7 @@ from pathlib import Path
 import mindspore as ms
 import numpy as np
 import pytest
-from ascend_helpers import LayerRun, ProgramRun, bf16, capped_run, f32, from_seed
+from ascend_helpers import LayerRun, ProgramRun, bf16, capped_run, f32, from_seed, twin
 from ascend_mutants import MUTANTS as MUTANTS_OF_BODIES, splice
 from ascend_mutants_of_cores import MUTANTS_OF_CORES
 from ascend_mutants_of_routers import MUTANTS_OF_ROUTERS
@@ -21,6 +21,7 @@ from helpers import Layer, assert_close, fused
 from int8_products import int8_run
 from mindspore import mint
 from mindspore.graph.api import _pynative_executor as executor
+from sharded_layers import on_ranks, whole
 
 import hpmoe
 from hpmoe import (
@@ -138,7 +139,7 @@ def layers():
             "in order": in_order, "drops": drops, "shared": shared, "many choices": choices, "float32": float32,
             "deep float32": deep_float32, "shared float32": shared_float32, "overflow": overflow, "ahead": ahead,
             "aligned": aligned, "adjacent": adjacent, "many": many, "router": routed(),
-            "guarded": Guarded(low=-0.05, high=0.2, fill="mean"), "int8": int8_run()}
+            "guarded": Guarded(low=-0.05, high=0.2, fill="mean"), "sharded": Sharded(), "int8": int8_run()}
 
 
 class Guarded(LayerRun):
@@ -153,6 +154,29 @@ class Guarded(LayerRun):
         self.fused = self.on_cpu
         assert_close(got, self())
         self.fused = on_twin
+        return got
+
+
+class Sharded:
+    """A layer of experts in shards that drops its lightest entries, and counts them."""
+
+    def __init__(self):
+        args, _ = whole(2, 2, T=9, K=3)
+        args[2] = np.round(args[2] * 2) / 2
+        self.given = [ms.Tensor(a) for a in on_ranks(args, hpmoe.Mesh(2, tp_size=2))]
+        self.fused, self.on_cpu = (hpmoe.spmd(f(self.capped), hpmoe.Mesh(2, tp_size=2)) for f in (
+            lambda f: twin(f, rows=4), fused(rows=4)))
+
+    @staticmethod
+    def capped(*args):
+        return moe_ffn(*args, capacity_factor=0.5, drop_policy="probs", return_drop_counts=True)
+
+    def __call__(self):
+        return [a.asnumpy() for a in self.fused(*self.given)]
+
+    def assert_close_to_float64(self):
+        got = self()
+        assert_close(got, [a.asnumpy() for a in self.on_cpu(*self.given)])
         return got
 
 

@@ -23,6 +23,7 @@ def accumulated(f):
 
 CHAINS = {"plain": [], "replicated": [replicated], "accumulated": [accumulated], "both": [replicated, accumulated],
           "deduplicated": [hpmoe.deduplicate_rows], "quantised": [hpmoe.quantize_rows],
+          "int8 weights": [hpmoe.quantize_rows, hpmoe.quantize_weights(row_dtype="int8")],
           "all": [replicated, accumulated, hpmoe.deduplicate_rows, hpmoe.quantize_rows(backward="quantized")]}
 MACHINES = (hpmoe.cpu(2), hpmoe.ascend_a2, hpmoe.ascend_a3)
 SIZES = [("auto", "auto"), (256, 512), (None, "auto")]

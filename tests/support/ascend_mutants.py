@@ -116,7 +116,7 @@ MUTANTS = (
         "written_.init(pipe);", "written_.init(pipe); pipe->AllocEventID<AscendC::HardEvent::S_MTE3>(); "
         "pipe->AllocEventID<AscendC::HardEvent::S_MTE3>();"))),
     *shown_in("many choices", mutant("a sum begun anew with each part of its entries", "reduce_bodies.h", (
-        "if (piece.first == 0) AscendC::Duplicate(unit.floats(0), 0.0f, piece.tokens.count());",
+        "if (piece.first == 0) AscendC::Duplicate(unit.floats(0), is_max ? -__builtin_inff() : 0.0f, piece.tokens.count());",
         "AscendC::Duplicate(unit.floats(0), 0.0f, piece.tokens.count());"))),
     # Fractals and flags of the matrix core.
     mutant("a wrong fractal", "cube_2201.h", ("is_across ? part.pitch : 1", "1")),
@@ -192,10 +192,10 @@ MUTANTS = (
                ("AscendC::Mul(x[r * piece.pitch], x[r * piece.pitch], unit.floats(2), piece.num_cols);",
                 "if (r == 0) AscendC::Mul(x, x, unit.floats(2), piece.num_cols);")),
         mutant("the scale multiplied as an element", "matmul_bodies.h", ("product.k -= kInt8RowScaleBytes;", "")),
-        mutant("rows of L0A of half a fractal", "cube_2201.h", ("most(w.depth, ", "most(0, ")),
-        mutant("fractals of int8 half as wide", "fractals.h", ("32 / sizeof(T)", "sizeof(T) == 1 ? 16 : 32 / sizeof(T)")),
-        mutant("steps of int8 half as deep in L1 as they are read", "cube_unit.h",
-               ("Dtype::UINT8) {\n      load_step<int8_t>", "Dtype::UINT8) {\n      load_step<half>")),
+        mutant("int8 brought to L1 as numbers of two bytes", "cube_unit.h",
+               ("load_step<int8_t>(work.product, step, i);", "load_step<half>(work.product, step, i);")),
+        mutant("magnitudes of the row before", "quantized_bodies.h",
+               ("if (piece.col == 0) AscendC::Duplicate(largest(), 0.0f, 2 * kQuantizedPart);", "")),
     ),
     # Routing and rows.
     mutant("a wrong gather index", "transfer_body.h", ("(number < 0 ? number + num_rows : number) / per_row",
@@ -251,9 +251,8 @@ MUTANTS = (
                 "if (piece.is_first) AscendC::Duplicate(unit.floats(0), 0.0f, piece.pitch);"),
         without("rows of a fan added before each other", "fan_bodies.h", "AscendC::PipeBarrier<PIPE_V>();"),
         mutant("fans tallied where numbers are still worked on", "fan_bodies.h", (
-            "AscendC::Duplicate(tallies, 0, least(kAtOnce, experts.route().num_slots - first));\n"
-            "    unit.wait_for_results();",
-            "AscendC::Duplicate(tallies, 0, least(kAtOnce, experts.route().num_slots - first));")),
+            "AscendC::Duplicate(unit.words(), 0, least(kAtOnce, num_slots - first));\n    unit.wait_for_results();",
+            "AscendC::Duplicate(unit.words(), 0, least(kAtOnce, num_slots - first));")),
         mutant("a copy's matrix in the wrong slot", "segments.h", (
             "copy.slot * height + k0", "(1 - copy.slot) * height + k0")),
         mutant("gradients returned to the wrong place", "segments.h", (

@@ -78,4 +78,16 @@ GUARDS = shown_in(
     mutant("sums of entries that are not looked at", "guard_bodies.h", ("count_and_fill(unit, frame, 0);", "")),
 )
 
-MUTANTS_OF_ROUTERS = (*ROUTERS, *GUARDS)
+SHARDS = shown_in(
+    "sharded",
+    mutant("shards that are all the first", "shards.h", ("entry % top_k / num_choices()", "0")),
+    mutant("groups of ranks that begin too early", "shards.h", ("expert / num_own * (tp_size - 1)", "0")),
+    mutant("the choices of another token", "shards.h", ("entry / top_k * num_choices()", "0")),
+    mutant("weights of entries in place of choices", "entry_sort.h", (
+        "weights_.bits(loaded_, shards_.choice_of(i))", "weights_.bits(loaded_, i)")),
+    mutant("the lightest of other choices", "heaviest.h", (
+        "shards_.choice_of(entries_.GetValue(i % kAtOnce))", "entries_.GetValue(i % kAtOnce)")),
+    mutant("drops counted of other shards", "drop_bodies.h", ("routing.route().tp_size * width", "width")),
+)
+
+MUTANTS_OF_ROUTERS = (*ROUTERS, *GUARDS, *SHARDS)

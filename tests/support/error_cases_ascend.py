@@ -115,10 +115,6 @@ def _in_a_graph(f, *args, **kwargs):
     return lambda: ms.jit(jitted)(*args)
 
 
-def _shards():
-    return compile_twin(_flow(trace(moe_ffn, *_layer(), mesh=Mesh(1, tp_size=2)), npu(), True), 1.0)
-
-
 def _later(make, *args, **kwargs):
     return lambda: make(*args, **kwargs)()
 
@@ -156,7 +152,6 @@ cases("ascend", {
     "queues of workers that do everything": _compiled(moe_ffn, _layer(), machine=hpmoe.cpu(3)),
     "collectives": _compiled(moe_ffn, _layer(), overlap=False),
     "long rows": _compiled(lambda x, w: ms.mint.matmul(x, w), [Aval((16, 32), "bfloat16"), Aval((32, 65552), "bfloat16")]),
-    "shards of experts": _shards,
     "many choices": _compiled(moe_ffn, _layer(top_k=513, num_experts=514)),
     "many choices of tokens sent once": lambda: compile_twin(_flow(hpmoe.deduplicate_rows.apply_to(
         trace(moe_ffn, *_layer(top_k=257, num_experts=258), mesh=Mesh(2))), npu(), True), 1.0),

@@ -43,6 +43,7 @@ SUBJECTS = (
     ("aligning", SINGLE, {"rows": 2, "cols": 2}),
     ("aligning_once", PAIRS, {"rows": 1, "cols": 2}),
     ("quantising", PAIRS, {"rows": 1, "cols": 2}),
+    ("quantising_weights", SINGLE, {"rows": 1, "cols": 2}),
     ("replicating", SINGLE, {"rows": 1, "cols": 2, "signal": "expert"}),
 )
 WIDE = Layer(ep=1, T=2, H=3, I=3, E=3, K=2)
@@ -102,6 +103,7 @@ def saving(policy):
 MADE = {"accumulating": accumulating, "replicating": replicating, "recomputing": saving("dispatched_rows"),
         "recomputing_swiglu": saving("recompute_swiglu"), "saving_nothing": saving(lambda eqn: False),
         "quantising": lambda layer: hpmoe.quantize_rows(hpmoe.moe_ffn, backward="quantized"),
+        "quantising_weights": lambda layer: hpmoe.quantize_weights(hpmoe.quantize_rows(hpmoe.moe_ffn), row_dtype="int8"),
         "deduplicating": lambda layer: hpmoe.deduplicate_rows(hpmoe.moe_ffn),
         "aligning": lambda layer: aligning, "aligning_once": lambda layer: hpmoe.deduplicate_rows(aligning),
         "replicating_and_accumulating": lambda layer: replicating(layer, accumulating(layer))}

@@ -23,6 +23,7 @@ LAYERS = {
     "plain": [],
     "once to a rank": [hpmoe.deduplicate_rows],
     "quantised": [hpmoe.quantize_rows(dtype="mxfp8", combine=True, backward="quantized")],
+    "int8 weights": [hpmoe.quantize_rows, hpmoe.quantize_weights(row_dtype="int8", backward="quantized")],
     "bounded": [],
 }
 

@@ -88,6 +88,14 @@ def test_all_that_is_listed_is_tried():
     assert sorted([*RUNS, *REFUSES]) == sorted(Opcode.__members__)
 
 
+def test_the_transform_that_is_refused_is_refused_by_name():
+    [name] = SAID["refuses"]["transforms"]
+    sent = getattr(hpmoe, name)(lambda x, ids: hpmoe.dispatch(x, ids, num_local_experts=1)[0].sum(0))
+    with pytest.raises(hpmoe.ArgumentError, match=f"{name}, by nodes of so many ranks, is 2"):
+        hpmoe.spmd(twin(sent), hpmoe.Mesh(4, node_size=2)).lower(hpmoe.Aval((4, 8, 16), "float32"),
+                                                                hpmoe.Aval((4, 8, 2), "int32"))
+
+
 @pytest.mark.parametrize("name", REFUSES)
 def test_what_is_refused_is_refused_by_name(name):
     """And by the kernel: tests/tile_ops/test_every_body.py."""
