@@ -10,7 +10,7 @@ namespace hpmoe {
 Code run_body(const Frame& frame);
 
 // Copies the rows of a segment, from source to dest or back; rows of a matrix always to dest. Returns the bytes copied.
-int64_t copy_segment(const Frame& frame, const Segment& segment);
+int64_t copy_segment(const Frame& frame, const Segment& segment, bool is_away);
 // The same for a rank of another machine: rows go to its outbox.
 int64_t send_segment(const Frame& frame, const Segment& segment, Outbox& outbox);
 

@@ -237,7 +237,8 @@ Code Launch::run_task(const Frame& frame) {
 void Launch::move(const Frame& frame, const Segment& segment) {
   const int32_t target = target_of(frame.op, segment);
   Distant* const distant = peers_.distant(target);
-  const int64_t bytes = distant ? send_segment(frame, segment, distant->outbox()) : copy_segment(frame, segment);
+  const bool is_away = peers_.link() && target != frame.rank;  // another process reads it, in caches of its own
+  const int64_t bytes = distant ? send_segment(frame, segment, distant->outbox()) : copy_segment(frame, segment, is_away);
   if (!record_.moved) return;
   int64_t* const moved = record_.moved + int64_t{frame.rank} * peers_.size() + target;
   __atomic_fetch_add(moved, bytes, __ATOMIC_RELAXED);  // other workers of the rank add to it, too

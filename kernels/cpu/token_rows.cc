@@ -7,10 +7,7 @@
 #include "lanes.h"
 #include "parallel.h"
 #include "row_parts.h"
-
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
+#include "row_writer.h"
 
 namespace hpmoe {
 namespace {
@@ -20,35 +17,8 @@ constexpr int64_t kGrain = int64_t{256} << 10;    // bytes that are worth anothe
 constexpr int64_t kPage = 4096;
 static_assert(kBlock % kLanes == 0, "the next block begins at lane 0");
 
-// Writes rows, past the caches where all of them are too many for these.
-class RowWriter {
- public:
-  explicit RowWriter(int64_t bytes) : is_streamed_(bytes >= kStreamed) {}
-  ~RowWriter() {
-#if defined(__SSE2__)
-    _mm_sfence();
-#endif
-  }
-
-  void write(char* to, const char* from, int64_t bytes) const {
-#if defined(__SSE2__)
-    if (is_streamed_) {
-      const int64_t head = std::min<int64_t>(bytes, -reinterpret_cast<intptr_t>(to) & 15);
-      std::memcpy(to, from, head);
-      int64_t i = head;
-      for (; i + 16 <= bytes; i += 16) {
-        _mm_stream_si128(reinterpret_cast<__m128i*>(to + i), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
-      }
-      std::memcpy(to + i, from + i, bytes - i);
-      return;
-    }
-#endif
-    std::memcpy(to, from, bytes);
-  }
-
- private:
-  const bool is_streamed_;
-};
+// Streams what is too much for the caches.
+RowWriter writer_of(int64_t bytes) { return RowWriter(bytes >= kStreamed); }
 
 // job(first, last) of consecutive ranges of n items, each with so many bytes to move.
 template <class Job>
@@ -201,7 +171,7 @@ int64_t find_repeated(const Places& places, uint8_t* is_taken) {
 
 void spread_rows(const Places& places, const uint8_t* is_taken, const char* x, int64_t row_bytes, char* out) {
   divided(places.num_tokens(), places.top_k * row_bytes, [&](int64_t first, int64_t last) {
-    const RowWriter writer(places.num_rows * row_bytes);
+    const RowWriter writer = writer_of(places.num_rows * row_bytes);
     for (int64_t entry = first * places.top_k; entry < last * places.top_k; ++entry) {
       const int64_t row = places.row(entry);
       if (row >= 0) writer.write(out + row * row_bytes, x + entry / places.top_k * row_bytes, row_bytes);
@@ -214,7 +184,7 @@ void collect_rows(const Places& places, const int64_t* first_of, int64_t num_tok
                   const char* rows, int64_t cols, char* out) {
   const int64_t size = element_size(dtype), row_bytes = cols * size;
   divided(num_tokens, (places.top_k + 1) * row_bytes, [&](int64_t first, int64_t last) {
-    const RowWriter writer(num_tokens * row_bytes);
+    const RowWriter writer = writer_of(num_tokens * row_bytes);
     alignas(64) float sum[kBlock], scratch[kTogether][kBlock];
     const void* read[kTogether];
     PartsOfTokens of_tokens(places, first_of, weights, rows, first, last, cols, size);
@@ -234,7 +204,7 @@ void collect_rows_grad(const Places& places, const uint8_t* is_taken, const floa
   const int64_t size = element_size(dtype), row_bytes = cols * size;
   const auto pass = dtype == Dtype::BFLOAT16 ? scale_and_dot_bfloat16 : scale_and_dot_float32;
   divided(places.num_tokens(), 2 * places.top_k * row_bytes, [&](int64_t first, int64_t last) {
-    const RowWriter writer(places.num_rows * row_bytes);
+    const RowWriter writer = writer_of(places.num_rows * row_bytes);
     alignas(64) float scaled[kBlock], grads[kBlock], scratch[kBlock];
     std::fill(d_weights + first * places.top_k, d_weights + last * places.top_k, 0.0f);
     for_each_block(first, last, cols, [&](int64_t token, int64_t col, int64_t n) {
@@ -253,8 +223,7 @@ void collect_rows_grad(const Places& places, const uint8_t* is_taken, const floa
 }
 
 void copy_streamed(const char* from, int64_t bytes, char* to) {
-  divided(bytes, 1,
-          [&](int64_t first, int64_t last) { RowWriter(kStreamed).write(to + first, from + first, last - first); });
+  divided(bytes, 1, [&](int64_t first, int64_t last) { RowWriter(true).write(to + first, from + first, last - first); });
 }
 
 }  // namespace hpmoe

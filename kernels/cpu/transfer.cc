@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "bodies.h"
+#include "row_writer.h"
 
 namespace hpmoe {
 namespace {
@@ -34,16 +35,17 @@ void for_each_entry(const Frame& frame, const Segment& segment, Visit visit) {
 
 }  // namespace
 
-int64_t copy_segment(const Frame& frame, const Segment& segment) {
+int64_t copy_segment(const Frame& frame, const Segment& segment, bool is_away) {
   const int64_t size = element_size(frame.dtype(0)), stride = frame.buffer(0).cols * size, bytes = frame.num_cols(0) * size;
   char* out = frame.base(0, target_of(frame.op, segment)) + frame.first_col(0) * size;
   const char* in = frame.base(1, frame.rank) + frame.first_col(1) * size;
+  const RowWriter writer(is_away);
   if (!segment.entries) {
-    std::memcpy(out + segment.first_row * stride, in + segment.first_source_row * stride, segment.rows * stride);
+    writer.write(out + segment.first_row * stride, in + segment.first_source_row * stride, segment.rows * stride);
     return segment.rows * stride;
   }
   for_each_entry(frame, segment,
-                 [&](int64_t there, int64_t here) { std::memcpy(out + there * stride, in + here * stride, bytes); });
+                 [&](int64_t there, int64_t here) { writer.write(out + there * stride, in + here * stride, bytes); });
   const bool back = goes_back(frame.op);
   for (int64_t i = 0; !back && i < segment.padding; ++i) std::memset(out + (segment.first_padding + i) * stride, 0, bytes);
   return segment.num_entries() * bytes;
