@@ -24,8 +24,8 @@ def cache(tmp_path, monkeypatch):
 
 
 def skewed_layer(machine=hpmoe.ascend_a3):
-    o = SimpleNamespace(ep=16, tokens=512, hidden=2048, intermediate=1024, experts=64, top_k=8, dtype="bfloat16")
-    return Layer(o, "forward", machine, skewed_ids("dirichlet", 16, 512, 8, 64, seed=1), tuned=True)
+    o = SimpleNamespace(ep=8, tokens=512, hidden=2048, intermediate=1024, experts=32, top_k=8, dtype="bfloat16")
+    return Layer(o, "forward", machine, skewed_ids("half", 8, 512, 8, 32, seed=1), tuned=True)
 
 
 def test_a_skewed_layer_is_finished_slot_by_slot_and_sooner(cache, monkeypatch):
@@ -54,7 +54,7 @@ def test_samples_have_room_and_are_not_the_routing_it_is_judged_on():
     samples = list(module.samples(flow))
     assert 2 <= len(samples) <= module.SAMPLES
     for ids in samples:
-        assert max(rows_of_ranks(ids, 64)) <= flow.routes[0].max_rows and not np.array_equal(ids, layer.ids)
+        assert max(rows_of_ranks(ids, 32)) <= flow.routes[0].max_rows and not np.array_equal(ids, layer.ids)
 
 
 def test_the_default_where_nothing_is_chosen(cache):
