@@ -386,11 +386,11 @@ def test_plan_times_every_step_and_counts_what_it_planned(capsys):
     assert status == 0 and planned["rows"] == 600 and planned["profile"]
     for direction in ("forward", "backward"):
         ms = planned[direction]["ms"]
-        assert set(ms) == {*plan.STEPS, "total", "processor"} and ms["pack"] > 0 and ms["verify"] > 0
+        assert set(ms) == {*plan.STEPS, "total", "processor", "read"} and ms["pack"] > 0 and ms["verify"] > 0
         shown = ["--ep=4", *sizes[1:-1], "--machine=ascend_a3", "--stage=queues", f"--direction={direction}", "--json"]
         (stage,) = json.loads(run(capsys, "show", *shown)[1])["stages"]
         assert planned[direction]["tasks"] < stage["tasks"]  # show plans for any routing, that is 1024 rows a rank
     status, out, _ = run(capsys, "plan", *sizes)
     lines = out.splitlines()
     assert status == 0 and "at most 1024 received rows; median of 2 runs" in lines[0]
-    assert [line.split()[0] for line in lines[2:-5]] == [*plan.STEPS, "total", "processor"]
+    assert [line.split()[0] for line in lines[2:-6]] == [*plan.STEPS, "total", "processor", "read"]

@@ -194,13 +194,3 @@ def test_integers(dtype):
     for stage in ("tiles", "overlap", "fused"):  # MindSpore has no one_hot on CPUs
         for got, by_numpy in zip(stages()[stage](f)(*tensors([ids, big])), want, strict=True):
             np.testing.assert_array_equal(got.asnumpy(), by_numpy)
-
-
-def test_a_target_without_a_body_refuses_by_name():
-    layer = with_change(lambda r: r[:, ::2])
-    args = [hpmoe.Aval((5, H), "float32"), hpmoe.Aval((5, 2), "int32"), hpmoe.Aval((5, 2), "float32"),
-            hpmoe.Aval((4, H, H), "float32")]
-    queued = hpmoe.assign_queues(hpmoe.overlap_comm(hpmoe.tile_partition(layer)), machine=hpmoe.ascend_a3)
-    with pytest.raises(hpmoe.ArgumentError, match="slice: its tile body is PICK"):
-        hpmoe.fuse_persistent(queued, target="ascend-twin").lower(*args)
-    assert hpmoe.simulate(queued.lower(*args)).span > 0

@@ -46,6 +46,8 @@ TESTED_ELSEWHERE = {
     "hpmoe simulate --machine=ascend_a2 --nodes=8 --out=nodes.png": "tests/commands/test_nodes.py",
     "hpmoe demo --processes=4": "tests/commands/test_demo_processes.py",
     "hpmoe bench --processes=2 --suite --dtype=float32 --repeats=3": "tests/commands/test_bench_processes.py",
+    "hpmoe bench --processes=2 --tokens=2048 --intermediate=512 --dtype=float32 --repeats=3":
+        "tests/commands/test_bench_processes.py",
     "hpmoe bench --hosts --tokens=256 --experts=32 --top_k=8 --dtype=float32 --repeats=3":
         "tests/commands/test_bench_hosts.py",
     "hpmoe calibrate": "tests/commands/test_calibrate.py",

@@ -312,7 +312,7 @@ def test_two_microbatches_in_one_launch_agree_and_end_sooner_than_two_launches(p
     assert 0 < numbers_after("differ from the plain function by at most", text)[0] < TOLERANCE
     apart, together = (numbers_after(what, text)[0] for what in ("one after the other", "both microbatches in one launch"))
     assert together < 0.95 * apart
-    assert numbers_after("all tokens in one call of the layer", text)[0] < together
+    assert 0.95 * together < numbers_after("all tokens in one call of the layer", text)[0] < 0.97 * apart
 
 
 def test_quantised_rows_err_by_their_formats_and_save_bytes(printed):

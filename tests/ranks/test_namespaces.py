@@ -54,7 +54,7 @@ def said(folder):
 def test_two_hosts_have_the_numbers_of_virtual_ranks(hosts, engine, tmp_path):
     launchers = start(hosts, tmp_path, 1, FOLDER.parent / "support" / "replayed_launches.py", "2", "failed", engine)
     assert [launcher.wait(150) for launcher in launchers] == [0, 0], said(tmp_path)
-    assert said(tmp_path).count("16 kernels are equal") == 2 and said(tmp_path).count("goes on") == 2, said(tmp_path)
+    assert said(tmp_path).count("20 kernels are equal") == 2 and said(tmp_path).count("goes on") == 2, said(tmp_path)
 
 
 def test_a_cable_that_is_cut_ends_the_step_on_every_rank(hosts, engine, tmp_path):
