@@ -21,7 +21,8 @@ import numpy as np
 
 from hpmoe.kernels.cpu_target import runs_for_main_thread
 from hpmoe.kernels.link_errors import At, failed, failed_call
-from hpmoe.kernels.memory import Lease, Pool
+from hpmoe.kernels.link_sums import sum_in_memory, sum_of_copies
+from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.native import (
     ABI_VERSION,
     Failure,
@@ -36,7 +37,6 @@ from hpmoe.kernels.native import (
 from hpmoe.kernels.protocol import VERSION, Code
 from hpmoe.ranks.link import ENGINES, MESSAGE_BYTES, Traffic, register_link
 from hpmoe.ranks.rendezvous import Group
-from hpmoe.support.dtypes import dtype_name, rounded, widen
 from hpmoe.support.errors import LaunchError
 from hpmoe.support.loading import address
 from hpmoe.support.locks import new_lock
@@ -173,48 +173,16 @@ class Link:
         return np.stack([np.frombuffer(data, np.int32).reshape(counts.shape) for data in told])
 
     def sum(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        """The sum over ranks of each array, in float32 in the order of ranks, rounded once: each rank sums a part."""
-        key = str([(dtype_name(a.dtype), a.shape) for a in arrays]).encode()
-        if not self.shares_memory:
-            return self._sum_of_copies(arrays, key)
-        mine = self.pool.lease([a.nbytes for a in arrays])
-        sums = self.pool.lease([a.nbytes for a in arrays])
-        for i, array in enumerate(arrays):
-            mine.array(i)[...] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        parts = self._told_arrays("a sum over ranks", mine, arrays, key)
-        for i, array in enumerate(arrays):
-            own, out = self._part(array.size, self.rank), sums.array(i).view(array.dtype)
-            total = sum(widen(of_rank[i][own]) for of_rank in parts)
-            out[own] = rounded(np.asarray(total), dtype_name(array.dtype))
-        found = self._told_arrays("the sums of all ranks", sums, arrays, key)
-        results = []
-        for i, array in enumerate(arrays):
-            pieces = [found[rank][i][self._part(array.size, rank)] for rank in range(self.size)]
-            results.append(np.concatenate(pieces).reshape(array.shape))
-        self._kept += [mine, sums]
-        return results
+        """The sum over ranks of each array, in float32 in the order of ranks, rounded once."""
+        return sum_in_memory(self, arrays) if self.shares_memory else sum_of_copies(self, arrays)
 
-    def _sum_of_copies(self, arrays: list[np.ndarray], key: bytes) -> list[np.ndarray]:
-        """The same where not all ranks share memory: each gets the arrays of all."""
-        told = self.meet("a sum over ranks", b"".join(np.ascontiguousarray(a).tobytes() for a in arrays), key)
-        ends = np.cumsum([0, *(a.nbytes for a in arrays)])
-        results = []
-        for array, start, end in zip(arrays, ends, ends[1:], strict=False):
-            parts = [np.frombuffer(data[start:end], array.dtype) for data in told]
-            total = np.asarray(sum(widen(part) for part in parts))
-            results.append(rounded(total, dtype_name(array.dtype)).reshape(array.shape))
-        return results
+    def keep_until_met(self, *memory: object) -> None:
+        """Others may read or write it until all have met again."""
+        self._kept += memory
 
-    def _told_arrays(self, what: str, lease: Lease, arrays: Sequence[np.ndarray], key: bytes) -> list[list[np.ndarray]]:
-        """Of each rank, the flat arrays that it has laid out as a lease of its own heap."""
-        offsets = np.array([lease.address(i) - self._heaps[self.rank] for i in range(len(arrays))], np.int64)
-        told = self.meet(what, offsets.tobytes(), key)
-        return [[_array_at(self._heaps[rank] + int(offset), array.size, array.dtype)
-                 for offset, array in zip(np.frombuffer(data, np.int64), arrays, strict=True)]
-                for rank, data in enumerate(told)]
-
-    def _part(self, size: int, rank: int) -> slice:
-        return slice(size * rank // self.size, size * (rank + 1) // self.size)
+    def heap(self, rank: int) -> int:
+        """Where this process has mapped the heap of a rank of its host."""
+        return self._heaps[rank]
 
     @contextlib.contextmanager
     def calling(self, what: str) -> Iterator[None]:
@@ -373,12 +341,6 @@ def _read_words(data: bytes) -> PyTree:
 
 def _key(*parts: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(b"\0".join(parts), digest_size=8).digest(), "little")
-
-
-def _array_at(start: int, size: int, dtype: np.dtype) -> np.ndarray:
-    if not size:
-        return np.zeros(0, dtype)
-    return np.ctypeslib.as_array((ctypes.c_uint8 * (size * dtype.itemsize)).from_address(start)).view(dtype)
 
 
 _open: list[Link] = []

@@ -191,6 +191,7 @@ def test_a_folder_that_cannot_be_written_is_a_warning(folder):
     folder.write_text("in the way")
     with pytest.warns(UserWarning, match="kept plan cannot be used|a plan cannot be kept"):
         run(fused())
+    assert folder.read_text() == "in the way"
 
 
 def test_the_plans_used_last_stay(folder, monkeypatch):

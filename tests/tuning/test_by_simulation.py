@@ -71,3 +71,4 @@ def test_a_folder_that_cannot_be_written_is_a_warning(cache):
     cache.parent.joinpath("hpmoe").write_text("a file")
     with pytest.warns(UserWarning, match="what was found cannot be kept"):
         skewed_layer().fused(hpmoe.by_simulation)
+    assert cache.read_text() == "a file"
