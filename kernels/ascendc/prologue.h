@@ -9,6 +9,7 @@
 #include "gather_sort.h"
 #include "heaviest.h"
 #include "rank_sort.h"
+#include "relay_sort.h"
 #include "targets.h"
 
 namespace hpmoe {
@@ -120,8 +121,13 @@ class Prologue {
   }
   __aicore__ inline bool is_alone() const { return rank_.image.header().num_routes == 1; }
   __aicore__ inline void take_by_rank(Step step, int32_t r) {
-    RankSort sort(on_, r);
-    step == Step::COUNT_BY_RANK ? sort.count() : sort.sort();
+    if (rank_.image.route(r).node_size > 0) {
+      RelaySort sort(on_, r);
+      step == Step::COUNT_BY_RANK ? sort.count() : sort.sort();
+    } else {
+      RankSort sort(on_, r);
+      step == Step::COUNT_BY_RANK ? sort.count() : sort.sort();
+    }
   }
   // Whether a route to ranks asks for the single entries of a route.
   __aicore__ inline bool is_asked(int32_t r) const {

@@ -8,6 +8,7 @@
 #include "core/signals.h"
 #include "counters.h"
 #include "spare_tasks.h"
+#include "task_segments.h"
 #include "unsettled.h"
 
 namespace hpmoe {
@@ -166,7 +167,7 @@ class Worker {
       if (!moves && static_cast<Index>(signal.kind) == Index::ENTRY_TILE) {
         signal_fans(unit_, frame, counters_, event_of(frame, signal));
       } else if (moves && !is_count) {
-        for (int32_t s = 0; s < num_segments(frame); ++s) signal_segment(signal, frame, segment_at(frame, s));
+        for (TaskSegments segments(frame); segments.next();) signal_segment(signal, frame, segments.segment());
       } else if (is_count || frame.unit.rows > 0) {
         signal_unit(signal, frame, is_count ? 1 : frame.unit.rows);
       }
