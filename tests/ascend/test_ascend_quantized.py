@@ -11,6 +11,7 @@ import hpmoe
 from hpmoe import moe_ffn, quantize_rows, quantize_weights
 from hpmoe.support.dtypes import widen
 
+
 def there_and_back(x, ids, weights):
     rows, route = hpmoe.dispatch(x, ids, num_local_experts=weights.shape[1])
     return hpmoe.combine(rows, route, weights)

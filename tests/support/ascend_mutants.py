@@ -203,8 +203,7 @@ MUTANTS = (
                ("of_rows.GetValue(r * kLane)", "of_rows.GetValue(0)")),
         mutant("bytes of rows that come back where floats would begin", "quantized_sums.h",
                ("round_up(p.pitch, kBlockBytes)", "p.pitch")),
-        mutant("rows that come back summed before they are scaled", "quantized_sums.h",
-               ("of_rows.GetValue(r * kLane), all.pitch);", "1.0f, all.pitch);")),
+        mutant("rows that come back widened as if side by side", "quantized_sums.h", ("bytes.pitch == all.pitch", "true")),
     ),
     # Routing and rows.
     mutant("a wrong gather index", "transfer_body.h", ("(number < 0 ? number + num_rows : number) / per_row",
