@@ -8,7 +8,7 @@
 #include "fan_bodies.h"
 #include "guard_bodies.h"
 #include "matmul_bodies.h"
-#include "quantized_bodies.h"
+#include "quantized_sums.h"
 #include "reduce_bodies.h"
 #include "relay_body.h"
 #include "row_sort.h"
@@ -76,6 +76,7 @@ __aicore__ inline Code run_task(VectorUnit& unit, const Frame& frame) {
     case Opcode::DRAW: draw(unit, frame); break;
     case Opcode::QUANTIZE: quantize(unit, frame); break;
     case Opcode::DEQUANTIZE: dequantize(unit, frame); break;
+    case Opcode::REDUCE_QUANTIZED: reduce_quantized(unit, frame); break;
     case Opcode::RESCALE: rescale(unit, frame); break;
     case Opcode::GATHER: code = gather(unit, frame); break;
     case Opcode::NOTIFY: break;  // only signals

@@ -45,7 +45,7 @@ ALONE = {
 INDICES = {("int32", name) for name in ("DRAW", "COUNT_AND_FILL", "FILL_OUTSIDE")}  # listed for a seed, and what is found
 MOVED = {"GATHER", "PICK", "PLACE"}  # move bytes whatever they are; rows of bytes are refused by the host
 LAYERS = {"rows": hpmoe.moe_ffn, "dropped": capped(0.5, "position"), "once": hpmoe.deduplicate_rows(hpmoe.moe_ffn),
-          "relays": hpmoe.relay_rows(hpmoe.moe_ffn), "int8": hpmoe.quantize_rows(hpmoe.moe_ffn),
+          "relays": hpmoe.relay_rows(hpmoe.moe_ffn), "int8": hpmoe.quantize_rows(hpmoe.moe_ffn, combine=True),
           "guarded": hpmoe.guard_values(hpmoe.moe_ffn, fill="zero"),
           "copies": hpmoe.replicate_experts(hpmoe.moe_ffn, loads=[9, 1, 1, 1], replicas=2)}
 COUNTS = (lambda x, ids: hpmoe.drop_counts(hpmoe.dispatch(x, ids, num_local_experts=4, capacity_factor=0.5,
