@@ -132,9 +132,9 @@ class RoutingTables {
   // One of source and dest is this rank.
   __aicore__ inline Segment segment(int32_t source, int32_t dest, int32_t expert) const {
     const int32_t global_expert = dest * route_.num_local_experts + expert;
-    return segment_behind(source, dest, expert,
-                          dest == rank_ ? at(tables_.before, source, tables_.narrow, expert)
-                                        : words_.GetValue(tables_.ahead + global_expert));
+    return segment_behind(
+        source, dest, expert,
+        dest == rank_ ? at(tables_.before, source, tables_.narrow, expert) : words_.GetValue(tables_.ahead + global_expert));
   }
   // Of any two ranks, given how many rows of the expert come from ranks before the source.
   __aicore__ inline Segment segment_behind(int32_t source, int32_t dest, int32_t expert, int32_t before) const {
