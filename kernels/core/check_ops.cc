@@ -246,6 +246,9 @@ class OpChecker {
     const Buffer& weight = buffer(op, 2);
     const bool by_expert = static_cast<Rows>(op.operands[2].rows) == Rows::SLOT_EXPERT && op.route >= 0;
     if (by_expert && weight.rows_per_expert == 0) return "a GMM over experts has a weight without experts";
+    const bool is_one = static_cast<Rows>(op.operands[2].rows) != Rows::SLOT_EXPERT;
+    if (is_one && weight.rows_per_expert > 0 && weight.rows_per_expert != weight.rows)
+      return "a GMM takes the matrices of experts as one";
     const int64_t num_k = buffer(op, 1).cols - op.operands[1].offset;
     const int64_t weight_rows = weight.rows_per_expert > 0 ? weight.rows_per_expert : weight.rows;
     const int64_t weight_k = op.param[0] == 1 ? weight.cols : weight_rows;
