@@ -85,6 +85,7 @@ class RouteAval(OfShards):
         once: whether it is a route to ranks, each of which counts as one expert and gets a token once at most.
         tp_size: shards of an expert, each on a rank of its own; see hpmoe.routing.shards.
         node_size: consecutive ranks that are a node. A route to ranks that has it goes to one rank of each node, its relay.
+        every_node: of a route to relays, whether a token goes to every node, experts there or not; an entry is of a node.
     """
 
     rows: Rows
@@ -98,6 +99,7 @@ class RouteAval(OfShards):
     alignment: int = 1
     node_size: int | None = None
     tp_size: int = 1
+    every_node: bool = False
 
     @property
     def shape(self) -> tuple[int | Rows, ...]:
