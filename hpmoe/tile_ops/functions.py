@@ -114,17 +114,18 @@ SUB = Function("sub", 33, 2, np.subtract, lambda f, g, z, x, y: [g, f(NEG, g)])
 MUL = Function("mul", 34, 2, np.multiply, lambda f, g, z, x, y: [f(MUL, g, y), f(MUL, g, x)], commutes=True)
 DIV = Function("div", 35, 2, np.divide, lambda f, g, z, x, y: [f(DIV, g, y), f(NEG, f(DIV, f(MUL, g, z), y))])
 POW = Function("pow", 36, 2, np.power, _pow_grad, passes=38)
-GREATER = Function("greater", 39, 2, np.greater, result="bool")
-GREATER_EQUAL = Function("greater_equal", 40, 2, np.greater_equal, result="bool")
-LESS = Function("less", 41, 2, np.less, result="bool")
-LESS_EQUAL = Function("less_equal", 42, 2, np.less_equal, result="bool")
-EQUAL = Function("equal", 43, 2, np.equal, result="bool", commutes=True)
-NOT_EQUAL = Function("not_equal", 44, 2, np.not_equal, result="bool", commutes=True)
+GREATER = Function("greater", 39, 2, np.greater, result="bool", passes=7)
+GREATER_EQUAL = Function("greater_equal", 40, 2, np.greater_equal, result="bool", passes=7)
+LESS = Function("less", 41, 2, np.less, result="bool", passes=7)
+LESS_EQUAL = Function("less_equal", 42, 2, np.less_equal, result="bool", passes=7)
+EQUAL = Function("equal", 43, 2, np.equal, result="bool", passes=7, commutes=True)
+NOT_EQUAL = Function("not_equal", 44, 2, np.not_equal, result="bool", passes=7, commutes=True)
 MAXIMUM = Function("maximum", 37, 2, np.maximum, _choice_grad(GREATER))
 MINIMUM = Function("minimum", 38, 2, np.minimum, _choice_grad(LESS))
 FLOOR_DIV = Function("floor_div", 45, 2, _floor_div, npu_passes=3200)  # of integers 0 where the divisor is
 REMAINDER = Function("remainder", 46, 2, _remainder, npu_passes=3200)  # of the divisor's sign
-SELECT = Function("select", 64, 3, np.where, lambda f, g, z, c, x, y: [None, f(SELECT, c, g, 0.0), f(SELECT, c, 0.0, g)])
+SELECT = Function("select", 64, 3, np.where, lambda f, g, z, c, x, y: [None, f(SELECT, c, g, 0.0), f(SELECT, c, 0.0, g)],
+                  passes=7)
 # Functions of integers, too, which wrap around where they overflow.
 OF_INTEGERS = frozenset({COPY, NEG, RELU, ABS, SQUARE, SIGN, ADD, SUB, MUL, MAXIMUM, MINIMUM, FLOOR_DIV, REMAINDER, SELECT,
                          GREATER, GREATER_EQUAL, LESS, LESS_EQUAL, EQUAL, NOT_EQUAL})

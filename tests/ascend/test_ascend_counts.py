@@ -251,6 +251,14 @@ def test_vector_bodies_move_what_the_model_charges_and_take_about_its_time(name,
     for body in bodies_of_program(f, *[Aval((40, 192), dtype)] * num_inputs):
         assert body.moved == body.charged
         assert body.flops == 0 and 0.15 < body.vector_share() < 1.3, body
+        if passes := body.op.params.passes:  # the one that narrows is half as long in half precision
+            assert passes - 0.5 <= body.vector_bytes / (4 * 40 * 192) <= passes, body
+
+
+def test_a_choice_between_numbers_costs_its_comparison():
+    """Of few bytes for what the vector unit does."""
+    for body in bodies_of_program(lambda x: mint.where(mint.greater(x, 0.25), 1.0, 0.5), bf16(40, 192)):
+        assert 0.15 < body.vector_share() < 1, body
 
 
 def test_gradient_of_swiglu():

@@ -217,8 +217,21 @@ def test_a_flag_that_is_none_is_refused(opcode, param, words):
     builder, _ = one_task(Opcode[opcode], operands, (param,))
     if opcode == "LAUNCH":
         builder.tables["ops"][0]["domain"] = Domain.ONCE
+    assert words in fault_of(builder)
+
+
+def fault_of(builder):
     image = builder.pack()
-    assert words in load().hpmoe_image_fault(image.ctypes.data, image.nbytes).decode()
+    return (load().hpmoe_image_fault(image.ctypes.data, image.nbytes) or b"").decode()
+
+
+def test_a_matrix_of_all_experts_is_no_weight():
+    """A dense weight may lie in one matrix or in rows, but not in the matrices of several experts."""
+    for rows_per_expert, fault in ((0, ""), (COLS, ""), (COLS // 2, "a GMM takes the matrices of experts as one")):
+        builder, _ = one_task(Opcode.GMM, [(COLS, ROWS, Dtype.FLOAT32, OWN), (COLS, ROWS, Dtype.FLOAT32, OWN_ALL),
+                                           (COLS, COLS, Dtype.FLOAT32, (Rows.ALL, Cols.OWN))], (0,))
+        builder.tables["buffers"][2]["rows_per_expert"] = rows_per_expert
+        assert fault_of(builder) == fault
 
 
 # --- what a taskflow asks for, by its name, whatever it is bound for ---
