@@ -247,6 +247,7 @@ void Mmad(const LocalTensor<C>& c, const LocalTensor<A>& a, const LocalTensor<B>
   twin::require(p.m <= 4095 && p.n <= 4095 && p.k <= 4095, "Mmad: a size is out of range");
   const uint64_t m = (p.m + 15u) / 16, n = (p.n + 15u) / 16;
   const detail::Depth depth = detail::depth_of<A>(p);
+  core.clock.cube(static_cast<double>(m * n * depth.num_k) * (sizeof(A) == 4 ? 2 : 1));
   const bool is_kept_in_order = (p.m / 16) * (p.n / 16) >= 10, rounds = core.rounds_float32;
   core.work(
       PIPE_M, "Mmad",
