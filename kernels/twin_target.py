@@ -31,7 +31,7 @@ from hpmoe.support.known import known
 from hpmoe.support.loading import address
 
 COMPILED = Path(__file__).parent / "_twin.so"
-ABI_VERSION = 7
+ABI_VERSION = 8
 FAULT_BYTES = 8192
 LINE_WORDS = 16
 SEEDS = itertools.count()
@@ -41,7 +41,7 @@ class Rank(ctypes.Structure):
     """HpmoeTwinRank of ascendc/twin/api.h."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in ("buffers", "sizes", "symmetric", "counters", "targets", "tables")] + [
-        ("num_tokens", ctypes.c_int64), ("begin", ctypes.c_void_p), ("of", ctypes.c_void_p)]
+        ("num_tokens", ctypes.c_int64), ("begin", ctypes.c_void_p), ("of", ctypes.c_void_p), ("statuses", ctypes.c_void_p)]
 
 
 class Effort(ctypes.Structure):
@@ -63,7 +63,7 @@ class Counts(ctypes.Structure):
     _fields_ = [*[(name, ctypes.c_int64) for name in (
         "gm_to_ub", "ub_to_gm", "gm_to_l1", "l1_to_gm", "l1_to_l0a", "l1_to_l0b", "l0c_to_gm", "cube_flops",
         "vector_bytes")], ("busiest", Effort),
-                ("aic", Decoding), ("aiv", Decoding)]
+                ("aic", Decoding), ("aiv", Decoding), ("l0_loads", ctypes.c_int64)]
 
 
 class Launch(ctypes.Structure):

@@ -15,7 +15,7 @@ def tokens_per_expert(topk_ids: Tensor, *, num_experts: int) -> Tensor:
     """How many of a rank's tokens chose each expert; an id of -1 is no expert and not counted.
 
     Args:
-        topk_ids: [T, K] int32.
+        topk_ids: [T, K] int32 or int64.
         num_experts: of all ranks together.
 
     Returns:

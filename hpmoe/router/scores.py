@@ -24,8 +24,8 @@ def check_logits(who: str, logits: Tensor, argument: str = "logits") -> Tensor:
 
 
 def check_ids(who: str, topk_ids: Tensor) -> None:
-    is_ids = isinstance(topk_ids, Tensor) and topk_ids.ndim == 2 and topk_ids.dtype == ms.int32
-    check_argument(is_ids, who, "topk_ids", described(topk_ids), "an int32 Tensor [T, K]")
+    is_ids = isinstance(topk_ids, Tensor) and topk_ids.ndim == 2 and topk_ids.dtype in (ms.int32, ms.int64)
+    check_argument(is_ids, who, "topk_ids", described(topk_ids), "a Tensor [T, K], int32 or int64")
 
 
 def check_score(who: str, score: str) -> None:

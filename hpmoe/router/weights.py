@@ -21,8 +21,8 @@ def weigh(logits: Tensor, topk_ids: Tensor, *, score: str = "softmax", normalize
 
     Args:
         logits: [T, E].
-        topk_ids: [T, K] int32, e.g. those that inference chose, to train on the same experts (router replay); -1 is no
-            expert, of weight 0.
+        topk_ids: [T, K] int32 or int64, e.g. those that inference chose, to train on the same experts (router replay);
+            -1 is no expert, of weight 0.
         score, normalize, scale, fusion: as in `hpmoe.route`.
 
     Returns:

@@ -21,7 +21,7 @@ QUANTIZE = TilePrimitive("QUANTIZE", 33, targets=TARGETS, params=RowFormat, meas
 DEQUANTIZE = TilePrimitive("DEQUANTIZE", 34, targets=TARGETS, params=RowFormat, measured_as="MAP copy", rounds=True,
                            outputs=(FLOATS,), inputs=(BYTES,))
 REDUCE_QUANTIZED = TilePrimitive(
-    "REDUCE_QUANTIZED", 35, targets=("cpu",), params=RowFormat, verb="reduce", needs_route=True, sums_choices=True,
+    "REDUCE_QUANTIZED", 35, targets=TARGETS, params=RowFormat, verb="reduce", needs_route=True, sums_choices=True,
     rounds=True, domains=(Tiles,), required=2, measured_as="REDUCE", outputs=(FLOATS,),
     inputs=(Operand((row_modes.ENTRIES,), (col_modes.ALL,), is_bytes=True), FLOATS))
 

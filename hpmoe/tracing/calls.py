@@ -21,6 +21,7 @@ _KEYWORDS = {"axis": "dim", "axes": "dim", "keep_dims": "keepdim", "keepdims": "
 _COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "Broadcast_", "Send", "Receive", "CommTensor",
                 "DistComm", "InnerComm")
 _SIZES = ("MaskedSelect", "NonZero", "Unique")
+_COUNTS = ("Bincount", "Histc")
 
 
 def call(*names: str) -> Callable[[F], F]:
@@ -65,6 +66,9 @@ def find_call(name: str) -> Rule:
     if name.startswith(_SIZES):
         raise not_traceable(f"the MindSpore operation {name}", "the shape of its result depends on values",
                             "mint.where(mask, x, 0), which keeps the shape; for tokens of experts, hpmoe.dispatch")
+    if name.startswith(_COUNTS):
+        raise not_traceable(f"the MindSpore operation {name}", "it has no primitive", "one_hot(ids, num_experts).sum(0), or "
+                            "hpmoe.router.tokens_per_expert(ids, num_experts=num_experts)")
     near = difflib.get_close_matches(name, CALLS, n=3, cutoff=0.7)
     known = f" (nearest known: {', '.join(near)})" if near else ""
     raise not_traceable(f"the MindSpore operation {name}", "it has no primitive", "elementwise mint functions, sums, "

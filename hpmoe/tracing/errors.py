@@ -14,6 +14,7 @@ import mindspore
 
 from hpmoe.support.errors import TraceError
 
+_NO_KERNEL = ("Select CPU operator", " unregistered")  # in MindSpore's errors
 _LIBRARIES = frozenset({"hpmoe", "mindspore", "numpy", "optree"}) | sys.stdlib_module_names
 
 
@@ -83,16 +84,14 @@ def explain(error: Exception) -> TraceError | None:
         instead = f"mint.{called}" if hasattr(mindspore.mint, called) else "mint functions and new values, not a write"
         return not_traceable(f"`{_shortened(linecache.getline(file, line).strip())}`",
                              "MindSpore reads or writes values there without reporting it", instead, source)
-    if "Select CPU operator" in text:
-        what = "a computation from plain tensors alone"
-        return not_traceable(what, f"MindSpore runs it at once and has no kernel: {_first_line(text)}",
-                             "the same in float32 and cast the result, or pass it as an argument", source)
+    missing = next((line for line in text.splitlines() if any(mark in line for mark in _NO_KERNEL)), None)
+    if missing is not None:
+        what = "a computation from plain tensors or numbers alone"
+        return not_traceable(what, f"MindSpore runs it at once and has no kernel: {missing.split('!')[0]}",
+                             "the same by NumPy, ms.Tensor(np.arange(8)), or in float32, or pass it as an argument", source)
+    if "only supports Ascend" in text:
+        return not_traceable("a call for Ascend alone", f"MindSpore refuses it: {text}", "products, sums and x @ w", source)
     return None
-
-
-def _first_line(text: str) -> str:
-    """The line of a MindSpore error that says what failed."""
-    return next(line for line in text.splitlines() if "Select CPU operator" in line).split("!")[0]
 
 
 def _shortened(line: str) -> str:

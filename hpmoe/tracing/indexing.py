@@ -6,7 +6,9 @@ import numpy as np
 from mindspore import Tensor
 
 from hpmoe.ir.avals import Rows
+from hpmoe.primitives.columns import take_columns
 from hpmoe.primitives.gather import gather_rows
+from hpmoe.primitives.reduction import broadcast_to
 from hpmoe.primitives.shape import reshape
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
@@ -22,6 +24,8 @@ from hpmoe.tracing.rules_shape import (
     swap_axes,
 )
 from hpmoe.tracing.tracer import RowCount, Tracer
+
+MOST_NUMBERS = 1024  # of a vector that is laid beside each row of indices
 
 
 @call("__getitem__")
@@ -93,6 +97,9 @@ def gather(r: Recorder, x: Tracer, index: Tracer, axis: int) -> Tracer:
         raise not_traceable("a gather from the received rows", "only hpmoe.combine reads them by token",
                             "hpmoe.combine(rows, route) first")
     index = r.materialize(index)
+    mine, its = x.hpmoe_aval.shape, index.hpmoe_aval.shape
+    if len(mine) == 1 and len(its) == 2 and mine[0] <= MOST_NUMBERS:  # each row chooses, as weights of experts by their ids
+        return r(take_columns, r(broadcast_to, x, shape=(its[0], *mine)), index)
     if axis == 0:
         return r(gather_rows, x, index)
     if len(index.hpmoe_aval.shape) != 1:

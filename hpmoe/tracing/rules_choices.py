@@ -16,8 +16,13 @@ from hpmoe.tracing.tracer import Operand, Tracer
 def select(r: Recorder, condition: Tracer, input: Tracer, other: Operand) -> Tracer:
     dtype = promote_dtypes([o.hpmoe_aval.dtype for o in (input, other) if isinstance(o, Tracer)],
                            [o for o in (input, other) if not isinstance(o, Tracer)])
-    values = [to_dtype(r, o, dtype) for o in (input, other)]
-    return emit(r, e.select, to_dtype(r, condition, "bool"), *values, dtype=dtype)
+    return choose(r, to_dtype(r, condition, "bool"), input, other, dtype)
+
+
+def choose(r: Recorder, condition: Tracer, input: Operand, other: Operand, dtype: str) -> Tracer:
+    """Of two operands, of which one may be a number, as `dtype`; a literal alone would make truth values numbers."""
+    values = [to_dtype(r, r.materialize(o) if dtype == "bool" else o, dtype) for o in (input, other)]
+    return emit(r, e.select, condition, *values, dtype=dtype)
 
 
 @call("Tensor.Select", "DeprecatedSelect", "DeprecatedWhere")
@@ -27,7 +32,7 @@ def select_method(r: Recorder, input: Tracer, condition: Tracer, y: Tracer) -> T
 
 @call("MaskedFill", "MaskedFillScalar")
 def masked_fill(r: Recorder, input: Tracer, mask: Tracer, value: Operand) -> Tracer:
-    return emit(r, e.select, mask, value, input, dtype=input.hpmoe_aval.dtype)
+    return choose(r, mask, value, input, input.hpmoe_aval.dtype)
 
 
 @call("FuncDropoutExt")

@@ -17,6 +17,7 @@ from hpmoe.tracing.calls import Rule, call
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import emit, to_dtype
 from hpmoe.tracing.recorder import Recorder
+from hpmoe.tracing.rules_choices import choose
 from hpmoe.tracing.rules_shape import axis_of, expand_dims, reshape, select_index, static_size, swap_axes
 from hpmoe.tracing.tracer import Operand, Tracer
 
@@ -132,15 +133,34 @@ def gather_elements(r: Recorder, input: Tracer, dim: int, index: Tracer) -> Trac
     return _along_last(r, x, axis, lambda v, i: r(columns.take_columns, v, i), r.materialize(index))
 
 
-@call("ScatterAddExt")
-def scatter_add(r: Recorder, input: Tracer, dim: int, index: Tracer, src: Tracer) -> Tracer:
-    x, axis = r.materialize(input), axis_of(input, dim)
+def _sums_by_index(r: Recorder, x: Tracer, dim: int, index: Tracer, src: Operand, dtype: str | None = None) -> Tracer:
+    """Zeros of x's shape, and to each place the elements of `src`, or the number, whose index along `dim` names it."""
+    axis = axis_of(x, dim)
+    num_cols = static_size(x, axis, "a scatter")
+    if not isinstance(src, Tracer):
+        return _along_last(r, index, axis, lambda i: r(columns.add_columns, src, i, num_cols=num_cols, dtype=dtype))
     if src.hpmoe_aval.shape != index.hpmoe_aval.shape:
         raise not_traceable(f"a scatter of {src.hpmoe_aval} by {index.hpmoe_aval}", "each element has an index",
                             "a source of the index's shape")
-    num_cols = static_size(x, axis, "a scatter")
-    added = _along_last(r, src, axis, lambda v, i: r(columns.add_columns, v, i, num_cols=num_cols), index)
-    return emit(r, e.add, x, added)
+    return _along_last(r, src, axis, lambda v, i: r(columns.add_columns, v, i, num_cols=num_cols), index)
+
+
+@call("ScatterAddExt")
+def scatter_add(r: Recorder, input: Tracer, dim: int, index: Tracer, src: Tracer) -> Tracer:
+    x = r.materialize(input)
+    return emit(r, e.add, x, _sums_by_index(r, x, dim, index, src))
+
+
+@call("Scatter", "ScatterValue")
+def scatter(r: Recorder, input: Tracer, dim: int, index: Tracer, src: Operand, reduce: object = 0) -> Tracer:
+    """Where a place is named twice, which MindSpore leaves undefined, the sum is written."""
+    x = r.materialize(input)
+    if reduce not in (0, "none"):
+        raise not_traceable(f"a scatter with reduce={reduce!r}", "it replaces what is there",
+                            "mint.scatter_add, or a product")
+    is_number = not isinstance(src, Tracer) or not src.hpmoe_aval.shape
+    is_hit = emit(r, e.greater, _sums_by_index(r, x, dim, index, 1, "int32"), 0)
+    return choose(r, is_hit, src if is_number else _sums_by_index(r, x, dim, index, src), x, x.hpmoe_aval.dtype)
 
 
 @call("OneHotExt", "OneHot")

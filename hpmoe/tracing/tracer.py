@@ -196,6 +196,9 @@ class Tracer(Tensor):
     __str__ = __repr__
 
     def __format__(self, spec: str) -> str:
+        if spec and spec[-1] in "bcdeEfFgGnoxX%":
+            self.hpmoe_refuse(f"formatting {{aval}} as a number, {spec!r}", _VALUE_WHY,
+                              "print(x), which has its shape, or print what the function returns")
         return format(repr(self), spec)
 
     __hash__ = Tensor.__hash__

@@ -70,7 +70,7 @@ __aicore__ inline void reduce_groups(VectorUnit& unit, const Frame& frame) {
   if (inner == 1) return fold(unit, out, in, rows, is_max);
   const EntryPieces pieces(rows, inner, size, piece_elements(widest_of(in, out)));
   if (is_integer(in.dtype)) {
-    ReduceIntegers body{unit, out, in, size, is_max};
+    ReduceIntegers body{{unit, out, in}, size, is_max};
     return run_pieces(unit, pieces, body);
   }
   ReduceEntries body{unit, out, in, {}, 0, size, false, is_max};

@@ -75,15 +75,9 @@ __aicore__ inline Code add_cols(VectorUnit& unit, const Frame& frame) {
 }
 
 // out[t, i] = the sum of x[t, j] over j <= i, or over j >= i
-struct CumSum {
-  VectorUnit& unit;
-  Rows2d out, in;
+struct CumSum : OfOneOperand {
   bool is_reverse;
 
-  __aicore__ inline void load(const Bytes& loaded, const Piece& piece) { unit.load(loaded, 0, in, piece); }
-  __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
-    unit.widen_floats(unit.floats(0), loaded, 0, in.dtype, piece.count());
-  }
   __aicore__ inline void compute(const Piece& piece) {
     const Scalars x{unit.floats(0), in.dtype}, sums{unit.floats(1), out.dtype};
     unit.wait_for_results();
@@ -106,7 +100,7 @@ struct CumSum {
 };
 
 __aicore__ inline void cumsum(VectorUnit& unit, const Frame& frame) {
-  CumSum body{unit, frame.rows(0), frame.rows(1), frame.op.param[0] != 0};
+  CumSum body{{unit, frame.rows(0), frame.rows(1)}, frame.op.param[0] != 0};
   const int32_t bytes = most(element_bytes(body.out.dtype), element_bytes(body.in.dtype));
   run_whole_rows(unit, frame.unit.rows, body.in.cols, bytes, body);
 }

@@ -104,17 +104,11 @@ __aicore__ inline void take(const Integers& sums, int32_t i, int64_t value, bool
 }
 
 // out[r] = the sum of a[r], or its greatest
-struct FoldIntegers {
-  VectorUnit& unit;
-  Rows2d out, a;
+struct FoldIntegers : OfOneOperand {
   bool is_max;
 
-  __aicore__ inline void load(const Bytes& in, const Piece& piece) { unit.load(in, 0, a, piece); }
-  __aicore__ inline void widen(const Bytes& in, const Piece& piece) {
-    unit.widen_floats(unit.floats(0), in, 0, a.dtype, piece.count());
-  }
   __aicore__ inline void compute(const Piece& piece) {
-    const Scalars x{unit.floats(0), a.dtype}, to{unit.floats(kMaxInputs + 1), out.dtype};
+    const Scalars x{unit.floats(0), in.dtype}, to{unit.floats(kMaxInputs + 1), out.dtype};
     const Integers sums = sums_of(unit);
     unit.wait_for_results();
     for (int32_t r = 0; r < piece.num_rows; ++r) {
@@ -122,20 +116,14 @@ struct FoldIntegers {
         take(sums, r, x.integer(r * piece.pitch + c), is_max, piece.col == 0 && c == 0);
       to.set_integer(r * kLane, sums.GetValue(r));
     }
-    if (piece.col + piece.num_cols == a.cols) write_scalars(unit, out, piece, to, piece.num_rows * kLane);
+    if (piece.col + piece.num_cols == in.cols) write_scalars(unit, out, piece, to, piece.num_rows * kLane);
   }
 };
 
 // out = the sum of rows, from the first on
-struct SumIntegers {
-  VectorUnit& unit;
-  Rows2d out, in;
+struct SumIntegers : OfOneOperand {
   int32_t num_rows;
 
-  __aicore__ inline void load(const Bytes& loaded, const Piece& piece) { unit.load(loaded, 0, in, piece); }
-  __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
-    unit.widen_floats(unit.floats(0), loaded, 0, in.dtype, piece.count());
-  }
   __aicore__ inline void compute(const Piece& piece) {
     const Scalars x{unit.floats(0), in.dtype}, to{unit.floats(kMaxInputs + 1), out.dtype};
     const Integers sums = sums_of(unit);
@@ -151,15 +139,13 @@ struct SumIntegers {
 };
 
 // out[t] = the sum of in[t * K + k] over k, or the greatest
-struct ReduceIntegers {
-  VectorUnit& unit;
-  Rows2d out, in;
+struct ReduceIntegers : OfOneOperand {
   int32_t top_k;
   bool is_max;
 
-  __aicore__ inline void load(const Bytes& loaded, const EntryPiece& piece) { unit.load(loaded, 0, in, piece.of(top_k)); }
+  __aicore__ inline void load(const Bytes& loaded, const EntryPiece& piece) { OfOneOperand::load(loaded, piece.of(top_k)); }
   __aicore__ inline void widen(const Bytes& loaded, const EntryPiece& piece) {
-    unit.widen_floats(unit.floats(0), loaded, 0, in.dtype, piece.of(top_k).count());
+    OfOneOperand::widen(loaded, piece.of(top_k));
   }
   __aicore__ inline void compute(const EntryPiece& piece) {
     const Scalars x{unit.floats(0), in.dtype}, to{unit.floats(kMaxInputs + 1), out.dtype};

@@ -25,8 +25,11 @@ struct ReduceEntries {
     if (is_weighted) unit.load(loaded, 1, weights, of_weights(piece));
   }
   __aicore__ inline void widen(const Bytes& loaded, const EntryPiece& piece) {
-    if (piece.first == 0) AscendC::Duplicate(unit.floats(0), is_max ? -__builtin_inff() : 0.0f, piece.tokens.count());
+    begin(loaded, piece);
     unit.widen(unit.floats(1), loaded, 0, in.dtype, piece.of(top_k).count());
+  }
+  __aicore__ inline void begin(const Bytes& loaded, const EntryPiece& piece) {
+    if (piece.first == 0) AscendC::Duplicate(unit.floats(0), is_max ? -__builtin_inff() : 0.0f, piece.tokens.count());
     if (is_weighted) unit.widen(unit.floats(2), loaded, 1, weights.dtype, of_weights(piece).count());
   }
   __aicore__ inline void compute(const EntryPiece& piece) {
@@ -53,7 +56,7 @@ struct ReduceEntries {
 };
 
 // Of operands of these numbers; of one more than there are, no weights.
-__aicore__ inline void reduce_entries(VectorUnit& unit, const Frame& frame, int32_t entries = 1, int32_t of_weights = 2) {
+__aicore__ inline ReduceEntries entry_sums(VectorUnit& unit, const Frame& frame, int32_t entries, int32_t of_weights) {
   const int32_t top_k = frame.routing.route().top_k;
   const bool is_weighted = frame.op.num_operands > of_weights;
   const Buffer from = frame.buffer(entries);
@@ -61,10 +64,15 @@ __aicore__ inline void reduce_entries(VectorUnit& unit, const Frame& frame, int3
   const int64_t first = static_cast<int64_t>(frame.unit.start) * top_k;
   const Rows2d in{frame.element(entries, from, first, frame.first_col(entries)),
                   static_cast<int64_t>(from.cols) * element_bytes(from.dtype), from.dtype, out.cols, false};
-  const int32_t widest = most(most(element_bytes(out.dtype), element_bytes(in.dtype)), element_bytes(weights.dtype));
   const uint64_t chosen = frame.routing.keeps_all() ? 0 : chosen_from(frame, frame.unit.start);
-  ReduceEntries body{unit, out, in, weights, chosen, top_k, is_weighted, false};
-  run_pieces(unit, EntryPieces(frame.unit.rows, out.cols, top_k, piece_elements(widest)), body);
+  return {unit, out, in, weights, chosen, top_k, is_weighted, false};
+}
+
+__aicore__ inline void reduce_entries(VectorUnit& unit, const Frame& frame, int32_t entries = 1, int32_t of_weights = 2) {
+  ReduceEntries body = entry_sums(unit, frame, entries, of_weights);
+  const int32_t bytes = most(element_bytes(body.out.dtype), element_bytes(body.in.dtype));
+  const int32_t elements = piece_elements(most(bytes, element_bytes(body.weights.dtype)));
+  run_pieces(unit, EntryPieces(frame.unit.rows, body.out.cols, body.top_k, elements), body);
 }
 
 // out[r] = <a[r], b[r]>, the sum of a[r], or its largest: the parts of a row are taken together, element by element, then
@@ -119,7 +127,7 @@ __aicore__ inline void fold(VectorUnit& unit, Rows2d out, const Rows2d& a, int32
   out.is_column = true;
   const Pieces pieces(num_rows, a.cols, piece_elements(widest_of(a, out)));
   if (is_integer(a.dtype) || is_integer(out.dtype)) {
-    FoldIntegers body{unit, out, a, is_max};
+    FoldIntegers body{{unit, out, a}, is_max};
     return run_pieces(unit, pieces, body);
   }
   FoldRows body{unit, out, a, a, false, is_max};
@@ -177,7 +185,7 @@ __aicore__ inline void sum_columns(VectorUnit& unit, const Frame& frame) {
     body.out.address += col * size_out;
     body.in.address += col * size_in;
     if (frame.unit.rows > 0 && (is_integer(out.dtype) || is_integer(in.dtype))) {
-      SumIntegers sum{unit, body.out, body.in, frame.unit.rows};
+      SumIntegers sum{{unit, body.out, body.in}, frame.unit.rows};
       run_pieces(unit, Pieces(frame.unit.rows, width, elements), sum);
     } else if (frame.unit.rows > 0) {
       run_pieces(unit, Pieces(frame.unit.rows, width, elements), body);

@@ -43,6 +43,17 @@ struct Scalars {
   __aicore__ inline void set_number(int32_t i, float value) const { at.SetValue(i, value); }
 };
 
+// What a body does that looks at the elements of one operand: they are in floats(0) as they are stored, halves as float32.
+struct OfOneOperand {
+  VectorUnit& unit;
+  Rows2d out, in;
+
+  __aicore__ inline void load(const Bytes& loaded, const Piece& piece) { unit.load(loaded, 0, in, piece); }
+  __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
+    unit.widen_floats(unit.floats(0), loaded, 0, in.dtype, piece.count());
+  }
+};
+
 // A piece that the scalar unit has made.
 __aicore__ inline void write_scalars(VectorUnit& unit, const Rows2d& to, const Piece& piece, const Scalars& from,
                                      int32_t count) {

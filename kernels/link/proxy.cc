@@ -94,9 +94,9 @@ void Proxy::run() {
     is_awake_.store(false, std::memory_order_seq_cst);
     const bool has_more = send_waiting(now_ns()) || num_asking_ > 0;
     engine_->poll(has_more ? 0 : kBeat / 2, *this);
-    const int64_t now = now_ns();
-    if (now - last > 4 * kBeat) {  // the process was stopped, not the others
-      for (auto& [channel, served] : served_) served.distant->note_heard(now);
+    const int64_t now = now_ns(), away = now - last - kBeat;
+    if (away > 0) {  // as this process was stopped, or all of the machine: nothing could be heard
+      for (auto& [channel, served] : served_) served.distant->note_heard(std::min(now, served.distant->heard_ns() + away));
     }
     last = now;
     find_silent(now);

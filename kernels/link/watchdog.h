@@ -43,16 +43,21 @@ class Watchdog {
       if (ready()) return Code::OK;
       std::this_thread::yield();
     }
-    int64_t waited = 0, progress = latest_progress(), last = now_ns();
+    int64_t waited = 0, asked = 0, progress = latest_progress(), last = now_ns();
     while (!ready()) {
       if (has_failed_.load(std::memory_order_relaxed)) return Code::ABORTED_PEER;
       if (watch_.is_interrupted()) return Code::INTERRUPTED;
       const int64_t now = now_ns(), latest = latest_progress();
       watch_.keep(now);
       waited = latest == progress ? waited + std::min(now - last, kLongestLook) : 0;
-      if (waited > timeout_ns_) {
-        if (!link_ || !link_->is_any_stopped()) return Code::TIMEOUT;
-        waited = 0;
+      asked = std::min(asked, waited);
+      if (waited > std::min(timeout_ns_, asked + kBetweenAsks)) {
+        if (link_ && link_->is_any_stopped()) {
+          waited = 0;
+        } else if (waited > timeout_ns_) {
+          return Code::TIMEOUT;
+        }
+        asked = waited;
       }
       last = now;
       progress = latest;
@@ -89,6 +94,8 @@ class Watchdog {
   static constexpr int kSpins = 200, kSpinsInCrowd = 2, kYields = 20;
   // Of the time between two looks no more than this is waiting: the process may have been stopped, or the machine asleep.
   static constexpr int64_t kLongestLook = 50'000'000;
+  // Whether a rank is stopped is asked so often, so that one that goes on has nearly all of the timeout before it.
+  static constexpr int64_t kBetweenAsks = 100'000'000;
   // Who does not ring, as it died before it could, is missed for no longer.
   static constexpr int64_t kLongestSleep = 2'000'000;
 

@@ -11,6 +11,12 @@ import hpmoe
 from hpmoe import moe_ffn, quantize_rows, quantize_weights
 from hpmoe.support.dtypes import widen
 
+
+def there_and_back(x, ids, weights):
+    rows, route = hpmoe.dispatch(x, ids, num_local_experts=weights.shape[1])
+    return hpmoe.combine(rows, route, weights)
+
+
 CASES = {  # tokens, depth, columns, and tiles of so many rows and columns
     "one step and a part of a fractal": (9, 1100, 7, 4, 3),
     "depths that are no fractals": (5, 48, 20, 8, 16),
@@ -56,11 +62,37 @@ def test_rows_that_arrive_as_int8_are_multiplied_so():
     run.assert_close_to_float64()
 
 
+@pytest.mark.parametrize("cols, top_k, dtype", [(7, 3, "float16"), (48, 2, "bfloat16"), (300, 9, "float32"),
+                                                (2100, 1, "bfloat16"), (17, 130, "float32")])
+def test_rows_that_come_back_as_int8_have_the_bits_of_numpy_in_any_order(monkeypatch, cols, top_k, dtype):
+    """Weights are powers of two, whose products are exact; some entries are of no expert, and rows are zeros or NaN."""
+    rng, experts, f = np.random.default_rng(0), 2 * top_k, quantize_rows(there_and_back, combine=True)
+    x = rng.standard_normal((2, 9, cols)).astype(np.float32)
+    x[0, 0], x[1, 1, 0] = 0, np.nan
+    ids = rng.permuted(np.tile(np.arange(experts, dtype=np.int32), (2, 9, 1)), axis=2)[..., :top_k].copy()
+    ids[rng.random(ids.shape) < 0.2] = -1
+    weights = 2.0 ** rng.integers(-2, 3, ids.shape).astype(np.float32)
+    args = tensors([*in_dtype([x], dtype), ids, weights])
+    want = widen(hpmoe.spmd(f, hpmoe.Mesh(2))(*args).asnumpy())
+    fused = hpmoe.spmd(twin(f, rows=4), hpmoe.Mesh(2))
+    for seed in (0, 1000):
+        from_seed(monkeypatch, seed)
+        np.testing.assert_array_equal(widen(fused(*args).asnumpy()), want)
+    assert np.isnan(want[1, 1]).all() and not want[0, 0].any()
+
+
+def test_rows_and_gradients_that_are_int8_both_ways():
+    layer = Layer(ep=2, T=9, H=70, E=6, K=4)
+    args, cotangent = layer.arguments(), layer.cotangent()
+    f = quantize_rows(moe_ffn, combine=True, backward="quantized")
+    (out, grads), (want, want_grads) = (run_spmd(g, 2, args, [cotangent]) for g in (twin(f, rows=4), f))
+    assert_close([*out, *grads], [*want, *want_grads])
+
+
 REFUSED = {
     "fp8 rows": (quantize_rows(dtype="float8_e4m3fn"), Layer(), "quantised to is E4M3, a FLOAT32 for each row"),
     "a scale for some columns": (quantize_rows(scale=2), Layer(), "quantised to is INT8, a FLOAT32 for each 2 columns"),
     "long rows": (quantize_rows, Layer(H=8193), "the columns of its widest row is 8193; it must be at most 8192"),
-    "rows of int8 that come back": (quantize_rows(combine=True), Layer(), "its tile body is REDUCE_QUANTIZED"),
     "weights rounded in the kernel": (quantize_weights, Layer(), "its tile body is (QUANTIZE_WEIGHT|GMM_WIDENED)"),
 }
 

@@ -25,6 +25,8 @@
 namespace hpmoe {
 
 constexpr int64_t kHeapBytes = 32 << 20, kSecond = 1'000'000'000;
+constexpr double kTimeout_s = 30;  // of what is to end by other means
+constexpr int64_t kSoon = 10 * kSecond;  // long before that
 constexpr int kCalls = 400;
 constexpr int kOdd = 1;  // the rank that something happens to
 const Variant kVariants[] = {kPlain,
@@ -32,11 +34,12 @@ const Variant kVariants[] = {kPlain,
                              {Dtype::FLOAT32, DropPolicy::NONE, 0, true},
                              {Dtype::FLOAT32, DropPolicy::NONE, 0, false, 3}};
 
-// What all processes of a test see.
+// What all processes of a test see. `ran_ns`: nanoseconds in which the machine has run: of a pause next to nothing counts.
 struct Board {
+  std::atomic<int64_t> ran_ns;
   std::atomic<int32_t> num_started, pids[R];
   std::atomic<int64_t> steps[R], told_ns[R];
-  std::atomic<int32_t> codes[R], blamed[R], ends[R], goes_on;
+  std::atomic<int32_t> codes[R], blamed[R], ends[R], goes_on, num_ended;
   std::atomic<int64_t> last_step;
   std::atomic<bool> outcomes[R][kCalls];
 };
@@ -73,6 +76,7 @@ inline void sleep_for(int64_t ns) { std::this_thread::sleep_for(std::chrono::nan
 class Rank {
  public:
   Rank(int rank, const std::vector<int>& heaps, const Sockets& sockets, const Board& board) : rank_(rank) {
+    for (const int heap : heaps) controls_.push_back(control_of(heap));
     std::vector<int32_t> pids, pidfds;
     for (const auto& pid : board.pids) {
       pids.push_back(pid);
@@ -101,7 +105,7 @@ class Rank {
   }
 
   // One launch of a layer; 0, or why not.
-  int launch(int which, HpmoeStatus* status, double timeout = 30, bool interruptible = false) {
+  int launch(int which, HpmoeStatus* status, double timeout = kTimeout_s, bool interruptible = false) {
     Layer& layer = layers_[which];
     const HpmoeRank mine = {layer.pointers.data(), nullptr, layer.arrays->num_tokens[rank_], layer.counters,
                             layer.bases.data()};
@@ -121,8 +125,8 @@ class Rank {
   }
 
   // A meeting in which each tells a number and its own.
-  int meet(int64_t number, HpmoeStatus* status, double timeout = 30, const char* what = "numbers", int64_t bytes = 16,
-           bool interruptible = false) {
+  int meet(int64_t number, HpmoeStatus* status, double timeout = kTimeout_s, const char* what = "numbers",
+           int64_t bytes = 16, bool interruptible = false) {
     std::vector<int64_t> words(bytes / 8, number);
     words.back() = rank_;
     const auto key = static_cast<uint64_t>(std::strlen(what));
@@ -150,6 +154,12 @@ class Rank {
 
   HpmoeLink* link() { return link_; }
 
+  // Whether so many ranks have come to more meetings than this one.
+  bool are_ahead(int num_ranks) const {
+    for (const Control* control : controls_) num_ranks -= control->told > controls_[rank_]->told;
+    return num_ranks <= 0;
+  }
+
  private:
   struct Layer {
     std::unique_ptr<Arrays> arrays;
@@ -159,6 +169,12 @@ class Rank {
     std::vector<int64_t> bases;
     std::vector<int32_t> counts{};
   };
+
+  static const Control* control_of(int heap) {
+    void* const first = mmap(nullptr, sizeof(Control), PROT_READ, MAP_SHARED, heap, 0);
+    check(first != MAP_FAILED, "a heap is mapped");
+    return static_cast<const Control*>(first);
+  }
 
   static size_t bytes(const Layer& layer, int array) { return layer.arrays->arrays[0][array].size(); }
 
@@ -183,6 +199,7 @@ class Rank {
 
   const int rank_;
   HpmoeLink* link_;
+  std::vector<const Control*> controls_;  // also of ranks of other machines
   std::vector<Layer> layers_;
 };
 
@@ -208,10 +225,13 @@ class Run {
       board_->pids[rank] = pid;
     }
     sockets_.close_but_of(-1);
+    clock_ = std::thread([this] { count(); });
     board_->goes_on = 1;
   }
 
   ~Run() {
+    has_ended_ = true;
+    clock_.join();
     for (const int heap : heaps_) close(heap);
     munmap(board_, sizeof(Board));
   }
@@ -221,11 +241,11 @@ class Run {
 
   // Waits for all ranks; they must end well, but for one of them.
   void wait(int but_for = -1, int64_t longest = 60 * kSecond) {
-    const int64_t until = now_ns() + longest;
+    const int64_t until = board_->ran_ns + longest;
     for (int rank = 0; rank < R; ++rank) {
       int status = 0;
       while (waitpid(board_->pids[rank], &status, WNOHANG) == 0) {
-        if (now_ns() > until) hang(rank);
+        if (board_->ran_ns > until) hang(rank);
         sleep_for(200'000);
       }
       const bool is_well = rank == but_for ? WIFSIGNALED(status) : WIFEXITED(status) && WEXITSTATUS(status) == 0;
@@ -234,6 +254,15 @@ class Run {
   }
 
  private:
+  void count() {
+    for (int64_t last = now_ns(); !has_ended_;) {
+      sleep_for(1'000'000);
+      const int64_t now = now_ns();
+      board_->ran_ns += std::min<int64_t>(now - last, 20'000'000);
+      last = now;
+    }
+  }
+
   void hang(int rank) {
     std::fprintf(stderr, "rank %d hangs at step %ld\n", rank, long(board_->steps[rank]));
     for (const auto& pid : board_->pids) kill(pid, SIGKILL);
@@ -243,6 +272,8 @@ class Run {
   Board* board_;
   std::vector<int> heaps_;
   const Sockets sockets_;
+  std::atomic<bool> has_ended_{false};
+  std::thread clock_;
 };
 
 }  // namespace hpmoe

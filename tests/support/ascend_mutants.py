@@ -197,6 +197,14 @@ MUTANTS = (
         mutant("magnitudes of the row before", "quantized_bodies.h",
                ("if (piece.col == 0) AscendC::Duplicate(largest(), 0.0f, 2 * kQuantizedPart);", "")),
     ),
+    *shown_in(
+        "int8 both ways",
+        mutant("the scale of another row that comes back", "quantized_sums.h",
+               ("of_rows.GetValue(r * kLane)", "of_rows.GetValue(0)")),
+        mutant("bytes of rows that come back where floats would begin", "quantized_sums.h",
+               ("round_up(p.pitch, kBlockBytes)", "p.pitch")),
+        mutant("rows that come back widened as if side by side", "quantized_sums.h", ("bytes.pitch == all.pitch", "true")),
+    ),
     # Routing and rows.
     mutant("a wrong gather index", "transfer_body.h", ("(number < 0 ? number + num_rows : number) / per_row",
                                                        "(number < 0 ? number + num_rows : number) % per_row")),
