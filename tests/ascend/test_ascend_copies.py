@@ -21,8 +21,8 @@ def share_of_copies(sizes, least):
 
 @pytest.mark.slow
 def test_large_copies_move_the_bytes(capsys):
-    """Of a layer with rows of 2048 bfloat16: operands come to L1 and sums leave in 16 KB and more. Rows that lie apart, those
-    of tokens, are copies of their own, and what vectors work on goes by pieces of 8 KB."""
+    """Of a layer with rows of 2048 bfloat16: operands come to L1 and sums leave in 16 KB and more. Rows that lie apart, of
+    tokens, are copies of their own, and what vectors work on goes by pieces of 8 KB."""
     ep, tokens, hidden, inner = 2, 64, 2048, 256
     shapes = (ep, tokens, hidden), (ep, tokens, 2), (ep, tokens, 2), (ep, 1, hidden, 2 * inner), (ep, 1, inner, hidden)
     avals = [Aval(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]
