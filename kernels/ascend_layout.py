@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hpmoe.ir.taskflow import Buffer, Taskflow, memory_of
 from hpmoe.support.dtypes import storage_dtype
 from hpmoe.support.known import known
-from hpmoe.tiling.shared_memory import memory_bytes
+from hpmoe.tiling.shared_memory import memory_bytes, remote_memories
 
 ALIGNMENT = 512  # bytes: what a fast copy begins at
 HEAP = -1  # in place of a tensor's index
@@ -43,12 +43,6 @@ class Layout:
     copies: tuple[tuple[int, int, int], ...]
     heap_bytes: int
     scratch_bytes: int
-
-
-def remote_memories(flow: Taskflow) -> set[int]:
-    """The memories that other ranks write to, by their first storage: they lie in the symmetric heap."""
-    return {memory_of(flow.buffers, op.operands[0].buffer) for op in flow.ops
-            if op.primitive.is_remote}
 
 
 def lay_out(flow: Taskflow) -> Layout:

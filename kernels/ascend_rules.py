@@ -42,7 +42,6 @@ LIMITS = (
           lambda plan, ep_size: max(plan.num_experts, plan.num_local_experts * ep_size)),
     Limit("the copies of a rank's experts", 64, lambda plan, _: plan.placement.most_copies if plan.placement else 0),
 )
-REFUSED_TRANSFORM = "relay_rows"  # no put passes on what another rank has sent, nor finds the relay of a token
 MOST_COLUMNS = 65_535  # of a matmul's operand: a parameter of 16 bits
 MOST_QUANTISED = 8192  # columns of a row that is quantised: two buffers of UB hold it in float32
 MOST_ROW_BYTES = 8192  # of rows that are sorted, or picked from and added up by an index: a piece of UB
@@ -77,8 +76,6 @@ def check_flow(flow: tf.Taskflow, target: str) -> None:
         for limit in LIMITS:
             found = limit.of(plan, flow.ep_size)
             check_argument(found <= limit.most, who, limit.what, found, f"at most {limit.most}")
-        check_argument(plan.node_size == 0, who, f"{REFUSED_TRANSFORM}, by nodes of so many ranks,", plan.node_size,
-                       "left out: its puts pass nothing on")
     opcode = flow.tasks["op"]
     for q, queue in enumerate(flow.queues):
         unit = "aic" if q < num_queues // 3 else "aiv"

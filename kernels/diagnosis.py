@@ -60,8 +60,8 @@ def _sentence(status: Fields, image: np.ndarray | None, fault: str) -> str:
             )
         case Code.SLOT_OVERFLOW:
             return (
-                f"rank {rank} would receive more than the plan holds: {value} row slots where {threshold} fit. "
-                "Plan for a larger capacity."
+                f"rank {rank} would receive {value} rows through route {status['wait']}, and has room for {threshold}. "
+                "Give limit_rows a larger rank_capacity_factor, or plan for these ids."
             )
         case Code.NO_ROOM:
             return (

@@ -164,7 +164,7 @@ class Executable:
         return max([r.num_tokens for r in self.flow.routes] or [op.domain.clipped_rows for op in self.flow.ops], default=0)
 
     def _explained(self, error: LaunchError) -> LaunchError:
-        """The same error with the task and the event as the taskflow's text names them."""
+        """The same error with the kernel, where it does not name it, and the task and event as the taskflow's text does."""
         status = getattr(error, "status", {})
         task, event = status.get("task", -1), status.get("event", -1)
         order = np.concatenate(self.flow.queues)
@@ -174,7 +174,8 @@ class Executable:
             names.append(f"task t{t} is {task_name(self.flow, t)}")
         if 0 <= event < len(self.flow.events):
             names.append(f"event {event} is {event_name(self.flow, event)}")
-        explained = LaunchError("\n  ".join([f"{self.name}: {error}", *names]))
+        said = str(error) if self.name in str(error) else f"{self.name}: {error}"
+        explained = LaunchError("\n  ".join([said, *names]))
         explained.status = status
         return explained
 

@@ -13,7 +13,7 @@ def with_body(family: type[TilePrimitive] | type[Function], target: str) -> set[
     """The names of the operations, or functions of elements, that a target's kernel has a body for.
 
     Example:
-        >>> "GATHER" in with_body(TilePrimitive, "ascend"), "RELAY_SUM" in with_body(TilePrimitive, "ascend")
+        >>> "GATHER" in with_body(TilePrimitive, "ascend"), "LAUNCH" in with_body(TilePrimitive, "ascend")
         (True, False)
     """
     return {member.name for member in family.members.values() if target in member.targets}

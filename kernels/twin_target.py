@@ -31,7 +31,7 @@ from hpmoe.support.known import known
 from hpmoe.support.loading import address
 
 COMPILED = Path(__file__).parent / "_twin.so"
-ABI_VERSION = 6
+ABI_VERSION = 7
 FAULT_BYTES = 8192
 LINE_WORDS = 16
 SEEDS = itertools.count()
@@ -41,7 +41,7 @@ class Rank(ctypes.Structure):
     """HpmoeTwinRank of ascendc/twin/api.h."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in ("buffers", "sizes", "symmetric", "counters", "targets", "tables")] + [
-        ("num_tokens", ctypes.c_int64), ("begin", ctypes.c_void_p), ("of", ctypes.c_void_p)]
+        ("num_tokens", ctypes.c_int64), ("begin", ctypes.c_void_p), ("of", ctypes.c_void_p), ("statuses", ctypes.c_void_p)]
 
 
 class Effort(ctypes.Structure):

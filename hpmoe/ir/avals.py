@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, cast
 
-from hpmoe.routing.capacity import MANY_MORE, Capacity, most_rows
+from hpmoe.routing.capacity import MANY_MORE, Capacity, check_rank_capacity, most_rows
 from hpmoe.routing.placement import Placement
 from hpmoe.routing.shards import OfShards
 from hpmoe.support.dtypes import name_of_dtype
@@ -85,6 +86,7 @@ class RouteAval(OfShards):
         once: whether it is a route to ranks, each of which counts as one expert and gets a token once at most.
         tp_size: shards of an expert, each on a rank of its own; see hpmoe.routing.shards.
         node_size: consecutive ranks that are a node. A route to ranks that has it goes to one rank of each node, its relay.
+        rank_capacity_factor: how many times the rows of balanced experts a rank has room for, or None for all.
     """
 
     rows: Rows
@@ -98,6 +100,7 @@ class RouteAval(OfShards):
     alignment: int = 1
     node_size: int | None = None
     tp_size: int = 1
+    rank_capacity_factor: float | None = None
 
     @property
     def shape(self) -> tuple[int | Rows, ...]:
@@ -124,10 +127,20 @@ class RouteAval(OfShards):
 
     @property
     def max_rows(self) -> int:
-        """The most rows a rank can receive, whatever the routing."""
+        """The most rows a rank can receive, whatever the routing; with a rank_capacity_factor, those it has room for."""
         senders = self.ep_size // known(self.node_size) if self.is_to_relays else self.ep_size
         return most_rows(self.num_tokens, self.num_choices, self.num_model_experts, self.num_local_experts, senders,
-                         self.capacity, self.alignment)
+                         self.capacity, self.alignment, self._room)
+
+    @property
+    def _room(self) -> int | None:
+        factor = self.rank_capacity_factor
+        return None if factor is None else math.ceil(min(self.num_tokens * self.top_k * factor, MOST_ELEMENTS))
+
+    def check_received(self, received: Sequence[int]) -> None:
+        """Raises ArgumentError where a rank receives more rows than it has room for; `received` are those of all ranks."""
+        if self.rank_capacity_factor is not None:
+            check_rank_capacity(received, self.max_rows, self.num_tokens * self.top_k, self.rank_capacity_factor)
 
     @property
     def is_to_relays(self) -> bool:
@@ -142,9 +155,10 @@ class RouteAval(OfShards):
     @property
     def likely_rows(self) -> int:
         """The rows that a rank is likely to receive where nothing is known of the routing: as many as it sends, where
-        experts have a capacity or many more could come; else as many as could."""
+        experts or ranks have a capacity or many more could come; else as many as could."""
         sent = self.num_tokens * self.top_k + self.likely_padding
-        return min(self.max_rows, sent) if self.capacity or self.max_rows > MANY_MORE * sent else self.max_rows
+        is_bounded = self.capacity is not None or self.rank_capacity_factor is not None
+        return min(self.max_rows, sent) if is_bounded or self.max_rows > MANY_MORE * sent else self.max_rows
 
     def __repr__(self) -> str:
         return "route"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from types import TracebackType
 
@@ -88,10 +87,9 @@ class Hosts:
             said = getattr(error, "stderr", None) or error
             raise NoHostsError(f"no cable between network namespaces: {' '.join(command)}: {str(said).strip()}") from None
 
-    def cut(self) -> float:
-        """Nothing goes over the cable any more; when that was, of time.monotonic()."""
+    def cut(self) -> None:
+        """Nothing goes over the cable any more."""
         self.call(0, "ip", "link", "set", DEVICES[0], "down")
-        return time.monotonic()
 
     def shape(self, rate: str) -> None:
         """Limits the cable in both directions, to a rate as tc writes it: 1gbit."""

@@ -59,10 +59,11 @@ def check_tensor(who: str, argument: str, x: object) -> None:
 
 
 @make_route.infer
-def _(ids: Aval, *weights: Aval, num_local_experts: int, ep_size: int, capacity_factor: float | None = None,
-      drop_policy: str = "error", max_rows: int | None = None, likely_rows: int | None = None,
-      placement: Placement | None = None, expert_alignment: int = 1, node_size: int | None = None,
-      tp_size: int = 1) -> RouteAval:
+def route_aval(ids: Aval, *weights: Aval, num_local_experts: int, ep_size: int, capacity_factor: float | None = None,
+               drop_policy: str = "error", max_rows: int | None = None, likely_rows: int | None = None,
+               placement: Placement | None = None, expert_alignment: int = 1, node_size: int | None = None,
+               tp_size: int = 1, rank_capacity_factor: float | None = None) -> RouteAval:
+    """What is known of a route by the ids of a rank's tokens."""
     check_argument(isinstance(ids, Aval) and len(ids.shape) == 2 and ids.dtype in ("int32", "int64"), "hpmoe.dispatch",
                    "topk_ids", ids, "[T, K] int32 or int64", "Cast with topk_ids.astype(mindspore.int32), before the call.")
     check_argument(all(isinstance(d, int) for d in ids.shape), "hpmoe.dispatch", "topk_ids", ids, "ids of tokens")
@@ -75,19 +76,24 @@ def _(ids: Aval, *weights: Aval, num_local_experts: int, ep_size: int, capacity_
         check_argument(isinstance(w, Aval) and w.shape == ids.shape and w.dtype in FLOATS, "hpmoe.dispatch", "topk_weights",
                        w, f"a float of shape {list(ids.shape)}, as topk_ids")
     return RouteAval(Rows(), num_tokens, top_k * tp_size, num_experts, ep_size, make_capacity(capacity_factor, drop_policy),
-                     placement, alignment=expert_alignment, node_size=node_size, tp_size=tp_size)
+                     placement, alignment=expert_alignment, node_size=node_size, tp_size=tp_size,
+                     rank_capacity_factor=rank_capacity_factor)
 
 
 @make_route.reference
 def _(ids: list[np.ndarray], *weights: list[np.ndarray], num_local_experts: int, ep_size: int, num_tokens: list[int],
       capacity_factor: float | None = None, drop_policy: str = "error", max_rows: int | None = None,
       likely_rows: int | None = None, placement: Placement | None = None, expert_alignment: int = 1,
-      node_size: int | None = None, tp_size: int = 1) -> list[Route]:
+      node_size: int | None = None, tp_size: int = 1, rank_capacity_factor: float | None = None) -> list[Route]:
     capacity = make_capacity(capacity_factor, drop_policy)
     for mine, count in zip(ids, num_tokens or [None] * ep_size, strict=True):
         check_topk_ids(mine[:count], num_local_experts * ep_size // tp_size)
     routing = make_routing(ids, num_local_experts * ep_size, num_tokens, capacity, *weights, placement=placement,
                            alignment=expert_alignment, tp_size=tp_size)
+    aval = route_aval(Aval(ids[0].shape, "int32"), num_local_experts=num_local_experts, ep_size=ep_size,
+                      capacity_factor=capacity_factor, drop_policy=drop_policy, placement=placement,
+                      expert_alignment=expert_alignment, tp_size=tp_size, rank_capacity_factor=rank_capacity_factor)
+    aval.check_received([routing.num_rows(rank) for rank in range(ep_size)])
     return [Route(routing, rank) for rank in range(ep_size)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -51,8 +51,10 @@ class Capacity:
 
 
 def most_rows(num_tokens: int, top_k: int, num_experts: int, num_local_experts: int, ep_size: int,
-              capacity: Capacity | None, alignment: int = 1) -> int:
+              capacity: Capacity | None, alignment: int = 1, room: int | None = None) -> int:
     """The most rows that a rank can receive, whatever the routing; with those that fill an expert's up to a multiple.
+
+    `room` is what a rank takes at most, without such filling; None where it takes everything.
 
     Example:
         >>> most_rows(100, top_k=4, num_experts=16, num_local_experts=2, ep_size=8, capacity=None)
@@ -63,9 +65,18 @@ def most_rows(num_tokens: int, top_k: int, num_experts: int, num_local_experts: 
     of_rank = num_tokens * min(top_k, num_local_experts)
     if capacity is not None:
         of_rank = min(of_rank, num_local_experts * capacity.limit(num_tokens, top_k, num_experts))
-    rows = ep_size * of_rank
+    rows = ep_size * of_rank if room is None else min(room, ep_size * of_rank)
     filled = rows + min(rows, num_local_experts) * (alignment - 1)
     return filled - filled % alignment
+
+
+def check_rank_capacity(received: Sequence[int], most: int, balanced: int, factor: float) -> None:
+    """Raises ArgumentError where a rank receives more rows than it has room for: `most`, `factor` times `balanced` ones."""
+    rows = max(received)
+    enough = math.ceil(rows / max(1, balanced) * 1000) / 1000
+    check_argument(rows <= most, "limit_rows", f"the number of rows that rank {list(received).index(rows)} receives", rows,
+                   f"at most {most}, as rank_capacity_factor={factor:g} has it",
+                   f"Give a rank_capacity_factor of at least {enough:g}: balanced, a rank receives {balanced}.")
 
 
 def make_capacity(capacity_factor: float | None, drop_policy: str) -> Capacity | None:

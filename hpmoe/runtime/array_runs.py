@@ -122,6 +122,7 @@ def received_rows(program: Program, inputs: Arrays, lengths: tuple[int, ...] | N
         real = [checked_ids(route, arrays, None if lengths is None else lengths[rank], rank, makers)
                 for rank, arrays in enumerate(inputs)]
         received = rows_of_ranks(real, aval.num_experts, aval.capacity, aval.placement, aval.alignment, aval.tp_size)
+        aval.check_received(received)
         buckets[key] = rows_of_received(max(received), aval)
     return buckets
 

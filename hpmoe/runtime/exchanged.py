@@ -50,6 +50,7 @@ class Exchanged:
                 rows[route.key] = rows_of_any(route.aval)
             else:
                 received = rows_by_counts(self.counts[route.key].sum(axis=0), route.aval.ep_size, route.aval.alignment)
+                route.aval.check_received(received)
                 rows[route.key] = rows_of_received(max(received), route.aval)
         return rows
 

@@ -14,7 +14,7 @@ from hpmoe.runtime.rank_arrays import Arrays
 from hpmoe.runtime.running import Runner
 from hpmoe.support.errors import check_argument
 from hpmoe.support.trees import PyTree
-from hpmoe.tiling.shared_memory import memory_bytes
+from hpmoe.tiling.shared_memory import memory_bytes, remote_memories
 
 MIB = 2 ** 20
 NO_KINDS: Mapping[Var | int, str] = {}
@@ -30,6 +30,8 @@ class MemoryUse:
         saved: values that the forward pass keeps for the backward one.
         temporaries: the rest, sharing memory by lifetime.
         apart: what the temporaries would take without sharing.
+        symmetric: of all these, what other ranks write to. On an NPU it lies in the symmetric heap, and what is saved or
+            returned of it is copied out.
     """
 
     inputs: int
@@ -37,6 +39,7 @@ class MemoryUse:
     saved: int
     temporaries: int
     apart: int
+    symmetric: int
 
     @property
     def peak(self) -> int:
@@ -131,18 +134,20 @@ def memory_use(program: Program, flows: Sequence[Taskflow], arrays: Arrays | Non
     total = sum(launches, collections.Counter())
     most = max(launch["temporary"] for launch in launches)
     return MemoryUse(total["input"], total["output"], total["saved"], most + total["shared"],
-                     total["apart"] + total["shared"])
+                     total["apart"] + total["shared"], total["symmetric"])
 
 
 def _bytes_by_kind(flow: Taskflow, arrays: Arrays | None, kinds: Mapping[int, str]) -> collections.Counter[str]:
-    """Bytes of buffers on all ranks by kind: temporary, apart (what these would take without sharing), or what `kinds` has
-    for their storage."""
+    """Bytes of buffers on all ranks by kind: temporary, apart (what these would take without sharing), symmetric (what
+    other ranks write to, whatever else it is), or what `kinds` has for their storage."""
     rows = received_rows(flow, arrays, None) if arrays is not None else \
         [[plan.max_rows for plan in flow.routes]] * flow.ep_size
     apart = flow.replace(buffers=tuple(dataclasses.replace(b, memory=-1) for b in flow.buffers))
     sums: collections.Counter[str] = collections.Counter()
+    remote = remote_memories(flow)
     for received in rows:
         for b, size in memory_bytes(flow, received).items():
             sums[kinds.get(b, "temporary")] += size
+            sums["symmetric"] += size if b in remote else 0
         sums["apart"] += sum(n for b, n in memory_bytes(apart, received).items() if b not in kinds)
     return sums

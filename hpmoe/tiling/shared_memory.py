@@ -73,6 +73,11 @@ def memory_fault(buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...], rou
     return ""
 
 
+def remote_memories(flow: tf.Taskflow) -> set[int]:
+    """The memories that other ranks write to, by their first storage: on an NPU they lie in the symmetric heap."""
+    return {tf.memory_of(flow.buffers, op.operands[0].buffer) for op in flow.ops if op.primitive.is_remote}
+
+
 def memory_bytes(flow: tf.Taskflow, received: Sequence[int]) -> dict[int, int]:
     """Bytes of each memory, by its first storage, on a rank that receives `received` rows through each route."""
     out: dict[int, int] = {}

@@ -47,7 +47,12 @@ class Fans {
     const int32_t at = 2 * (starts_.GetValue(token) - starts_.GetValue(0) + i);
     return {rows_.GetValue(at), rows_.GetValue(at + 1)};
   }
-  __aicore__ inline int32_t row(int32_t token, int32_t i) const { return experts_.row_of(source_, fan(token, i)); }
+  // Of a route to relays: row * K + choice of what came back.
+  __aicore__ inline int32_t row(int32_t token, int32_t i) const {
+    const RouteWords& route = frame_.routing.route();
+    if (route.node_size > 0) return (first_row() + token) * route.top_k + fan(token, i).place;
+    return experts_.row_of(source_, fan(token, i));
+  }
 
  private:
   static constexpr int32_t kMaxTokens = 64, kRowsFrom = 80, kMaxFans = 256;
@@ -188,10 +193,9 @@ struct FanIn {
   }
 };
 
-__aicore__ inline void fan_in(VectorUnit& unit, const Frame& frame) {
-  const bool is_weighted = frame.op.num_operands > 2;
+__aicore__ inline void sum_fans(VectorUnit& unit, const Frame& frame, const Rows2d& weights, bool is_weighted) {
   const Buffer to = frame.buffer(0);
-  const Rows2d out = frame.rows(0), in = frame.rows(1), weights = is_weighted ? frame.rows(2) : Rows2d{};
+  const Rows2d out = frame.rows(0), in = frame.rows(1);
   const int32_t widest = most(most(element_bytes(out.dtype), element_bytes(in.dtype)),
                               is_weighted ? element_bytes(weights.dtype) : 0);
   for (Fans fans(unit, frame); fans.next();) {
@@ -199,6 +203,11 @@ __aicore__ inline void fan_in(VectorUnit& unit, const Frame& frame) {
     body.out.address = frame.element(0, to, fans.first_row(), frame.first_col(0));
     run_pieces(unit, FanPieces(fans, out.cols, piece_elements(widest)), body);
   }
+}
+
+__aicore__ inline void fan_in(VectorUnit& unit, const Frame& frame) {
+  const bool is_weighted = frame.op.num_operands > 2;
+  sum_fans(unit, frame, is_weighted ? frame.rows(2) : Rows2d{}, is_weighted);
 }
 
 // How many rows of each slot of an expert a FAN_OUT has made, for as many slots as there is room to count. It sees every row

@@ -9,6 +9,7 @@
 #include "gather_sort.h"
 #include "heaviest.h"
 #include "rank_sort.h"
+#include "relay_sort.h"
 #include "targets.h"
 
 namespace hpmoe {
@@ -120,8 +121,13 @@ class Prologue {
   }
   __aicore__ inline bool is_alone() const { return rank_.image.header().num_routes == 1; }
   __aicore__ inline void take_by_rank(Step step, int32_t r) {
-    RankSort sort(on_, r);
-    step == Step::COUNT_BY_RANK ? sort.count() : sort.sort();
+    if (rank_.image.route(r).node_size > 0) {
+      RelaySort sort(on_, r);
+      step == Step::COUNT_BY_RANK ? sort.count() : sort.sort();
+    } else {
+      RankSort sort(on_, r);
+      step == Step::COUNT_BY_RANK ? sort.count() : sort.sort();
+    }
   }
   // Whether a route to ranks asks for the single entries of a route.
   __aicore__ inline bool is_asked(int32_t r) const {
@@ -183,24 +189,43 @@ class Prologue {
     on_.write(address_on(mine, rank), row, tables.width);
   }
 
-  // Where the rows of each rank's experts lie; the ranks are shared out among the cores.
+  // Where the rows of each rank's experts lie; the ranks are shared out among the cores. What has no room is found before
+  // any row moves, and by every rank, from the same numbers.
   __aicore__ inline Code place_rows(int32_t r) {
     UbWords ub(on_);
     Placement placement(on_, ub);
     for (int32_t dest = core_; dest < rank_.ep_size(); dest += rank_.num_aiv) {
       placement.find(r, dest, true);
       placement.write();
-      if (dest != rank_.me()) continue;
-      const RouteWords route = rank_.image.route(r);
-      const int32_t row = placement.received(), slot = placement.num_slots();
-      const int32_t holds = route.max_rows > 0 ? route.max_rows : route.num_slots * rank_.tile_rows();
-      const bool too_many_slots = slot > route.num_slots;
-      if (!too_many_slots && row <= holds) continue;
-      status_.value = too_many_slots ? slot : row;
-      status_.threshold = too_many_slots ? route.num_slots : holds;
-      return Code::SLOT_OVERFLOW;
+      if (check_room(r, dest, placement) != Code::OK) return find_overflow();
     }
     return Code::OK;
+  }
+
+  __aicore__ inline Code check_room(int32_t r, int32_t dest, const Placement& placement) {
+    const RouteWords route = rank_.image.route(r);
+    const int32_t rows = placement.received();
+    const int32_t holds = route.max_rows > 0 ? route.max_rows : route.num_slots * rank_.tile_rows();
+    if (rows <= holds) return placement.num_slots() <= route.num_slots ? Code::OK : Code::BAD_IMAGE;
+    status_.rank = dest;
+    status_.wait = r;
+    status_.value = rows;
+    status_.threshold = holds;
+    return Code::SLOT_OVERFLOW;
+  }
+
+  // The first rank of the first route that has no room, whichever core has come to one: all tell of the same.
+  __aicore__ inline Code find_overflow() {
+    UbWords ub(on_);
+    Placement placement(on_, ub);
+    Code code = Code::OK;
+    for (int32_t r = 0; r < rank_.image.header().num_routes && code == Code::OK; ++r) {
+      for (int32_t dest = 0; dest < rank_.ep_size() && code == Code::OK; ++dest) {
+        placement.find(r, dest, false);
+        code = check_room(r, dest, placement);
+      }
+    }
+    return code;
   }
 
   const RankView& rank_;

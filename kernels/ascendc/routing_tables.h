@@ -12,6 +12,7 @@ using Unit = UnitOf<int32_t>;
 // The last `padding` of them are zeros, from first_padding on. Or rows of a matrix, from first_entry on.
 struct Segment {
   int32_t source, dest, expert, rows, first_row, first_entry, padding = 0, first_padding = 0;
+  int32_t of_source = -1;  // where relays pass rows on, the rank of their tokens; `source` is the relay then
 
   __aicore__ inline int32_t num_entries() const { return rows - padding; }
 
@@ -40,6 +41,7 @@ class RoutingTables {
     tile_rows_ = image.header().tile_rows;
     rank_ = args.rank;
     num_tokens_ = args.num_tokens;
+    number_ = route;
     image_ = &image;
     num_own_ = route_.num_experts / image.header().ep_size;
   }
@@ -60,6 +62,21 @@ class RoutingTables {
   }
   __aicore__ inline int32_t sent_to_expert(int32_t source, int32_t dest, int32_t expert) const {
     return entries_for(source, dest, expert, expert + 1) + (source == dest ? padding_of(expert) : 0);
+  }
+  // Rows that a relay passes on: all of the ranks at its place in their nodes, for the ranks of its own.
+  __aicore__ inline int32_t relayed(int32_t relay) const {
+    const int32_t node = image_->route(image_->relays_of(number_)).node_size, experts = route_.num_local_experts;
+    int32_t rows = 0;
+    for (int32_t source = relay % node; source < image_->header().ep_size; source += node)
+      rows += entries_for(source, relay / node * node, 0, node * experts);
+    return rows;
+  }
+  // Of a route to relays: the row in which one receives the first of a rank's tokens.
+  __aicore__ inline int32_t first_row_from(int32_t source, int32_t relay) const {
+    int32_t row = 0;
+    for (int32_t other = source % route_.node_size; other < source; other += route_.node_size)
+      row += entries_for(other, relay, 0, 1);
+    return row;
   }
   // Without the rows of zeros that count as sent to itself.
   __aicore__ inline int32_t entries_for(int32_t source, int32_t dest, int32_t first, int32_t last) const {
@@ -115,20 +132,26 @@ class RoutingTables {
   // One of source and dest is this rank.
   __aicore__ inline Segment segment(int32_t source, int32_t dest, int32_t expert) const {
     const int32_t global_expert = dest * route_.num_local_experts + expert;
-    const int32_t before = dest == rank_ ? at(tables_.before, source, tables_.narrow, expert)
-                                         : words_.GetValue(tables_.ahead + global_expert);
+    return segment_behind(
+        source, dest, expert,
+        dest == rank_ ? at(tables_.before, source, tables_.narrow, expert) : words_.GetValue(tables_.ahead + global_expert));
+  }
+  // Of any two ranks, given how many rows of the expert come from ranks before the source.
+  __aicore__ inline Segment segment_behind(int32_t source, int32_t dest, int32_t expert, int32_t before) const {
     const int32_t zeros = source == dest ? padding_of(expert) : 0;
     return {source,
             dest,
             expert,
             entries_for(source, dest, expert, expert + 1) + zeros,
             expert_start(dest, expert) + before,
-            at(tables_.sent, source, tables_.width, global_expert),
+            at(tables_.sent, source, tables_.width, dest * route_.num_local_experts + expert),
             zeros,
             expert_start(dest, expert + 1) - zeros};
   }
   __aicore__ inline Segment segment_in_slot(int32_t source, int32_t dest, const Unit& slot) const {
-    Segment part = segment(source, dest, slot.expert);
+    return cut_to(slot, segment(source, dest, slot.expert));
+  }
+  __aicore__ inline static Segment cut_to(const Unit& slot, Segment part) {
     const int32_t end = slot.start + slot.rows, first = most(part.first_row, slot.start);
     const int32_t entries = most(least(part.first_row + part.num_entries(), end) - first, 0);
     const int32_t zeros_end = least(part.first_padding + part.padding, end);
@@ -203,7 +226,7 @@ class RoutingTables {
   RouteTables tables_;
   AscendC::GlobalTensor<int32_t> words_;
   const ImageReader* image_ = nullptr;
-  int32_t tile_rows_ = 0, rank_ = 0, num_tokens_ = 0, num_own_ = 0;
+  int32_t number_ = 0, tile_rows_ = 0, rank_ = 0, num_tokens_ = 0, num_own_ = 0;
 };
 
 }  // namespace hpmoe

@@ -39,7 +39,9 @@ struct RouteTables {
   int32_t last;  // [width] and the last entry of that key that is
   int32_t fan_shares;  // [V][width] of a route to ranks: what `shares` is, counted by the rows of experts
   int32_t fan_start;  // [T * K + 1] where in `fans` the experts of each of `entries` begin
-  int32_t fans;  // [T * K][2] local expert, and place among this rank's entries for it
+  int32_t fans;  // [T * K][2] local expert, and place among this rank's entries for it; to relays: 0, and the choice
+  int32_t rank_shares;  // [V][width] of one to relays: of each rank, what `shares` is of tokens that go there once
+  int32_t relayed;  // [T * K] beside `entries` of the route that relays pass on: row * K + choice, of this rank's rows there
   int32_t width, narrow, end;
 };
 
@@ -64,7 +66,9 @@ HPMOE_DEVICE inline RouteTables lay_out(const RouteWords& route, int32_t ep_size
   t.fan_shares = t.last + t.width;
   t.fan_start = t.fan_shares + (route.once_of < 0 ? 0 : num_aiv * t.width);
   t.fans = t.fan_start + (route.once_of < 0 ? 0 : in_lines(num_entries + 1));
-  t.end = t.fans + (route.once_of < 0 ? 0 : in_lines(2 * num_entries));
+  t.rank_shares = t.fans + (route.once_of < 0 ? 0 : in_lines(2 * num_entries));
+  t.relayed = t.rank_shares + (route.node_size == 0 ? 0 : num_aiv * t.width);
+  t.end = t.relayed + (route.node_size == 0 ? 0 : in_lines(num_entries));
   return t;
 }
 

@@ -39,6 +39,7 @@ class PlacedRoute {
   __aicore__ inline int32_t sent_to_expert(int32_t source, int32_t dest, int32_t expert) const {
     return routing_.entries_for(source, dest, expert, expert + 1) + (source == dest ? placement_.padding(expert) : 0);
   }
+  __aicore__ inline int32_t relayed(int32_t relay) const { return routing_.relayed(relay); }
   __aicore__ inline int32_t num_local_experts() const { return placement_.num_experts(); }
   __aicore__ inline int32_t return_tokens() const { return routing_.return_tokens(); }
   __aicore__ inline bool is_copy(int32_t rank, int32_t expert) const { return routing_.is_copy(rank, expert); }

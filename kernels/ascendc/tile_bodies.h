@@ -10,6 +10,7 @@
 #include "matmul_bodies.h"
 #include "quantized_sums.h"
 #include "reduce_bodies.h"
+#include "relay_body.h"
 #include "row_sort.h"
 #include "swiglu_bodies.h"
 #include "take_body.h"
@@ -43,7 +44,7 @@ __aicore__ inline Code run_task(VectorUnit& unit, const Frame& frame) {
   switch (opcode_of(frame.op)) {
     case Opcode::PUT:
     case Opcode::PUT_BACK:
-      for (int32_t i = 0; i < num_segments(frame); ++i) copy_segment(unit, frame, segment_at(frame, i));
+      for (TaskSegments segments(frame); segments.next();) copy_segment(unit, frame, segments.segment(), segments.list());
       break;
     case Opcode::REPLICATE:
     case Opcode::RETURN_GRADS:
@@ -51,6 +52,7 @@ __aicore__ inline Code run_task(VectorUnit& unit, const Frame& frame) {
       break;
     case Opcode::FAN_OUT: fan_out(unit, frame); break;
     case Opcode::FAN_IN: fan_in(unit, frame); break;
+    case Opcode::RELAY_SUM: relay_sum(unit, frame); break;
     case Opcode::SWIGLU: swiglu(unit, frame); break;
     case Opcode::SWIGLU_GRAD: swiglu_grad(unit, frame); break;
     case Opcode::MAP: map(unit, frame); break;

@@ -1,6 +1,7 @@
 // Rows on their way through UB: to another rank's buffer and back, and gathered by an index.
 #pragma once
 
+#include "task_segments.h"
 #include "vector_unit.h"
 
 namespace hpmoe {
@@ -64,24 +65,25 @@ __aicore__ inline void clear_rows(VectorUnit& unit, uint64_t to, int64_t row_byt
 
 // Copies the rows of a segment from this rank to another, and clears those that are of no entry. Its list holds entries,
 // token * K + k.
-__aicore__ inline void copy_segment(VectorUnit& unit, const Frame& frame, const Segment& segment) {
+__aicore__ inline void copy_segment(VectorUnit& unit, const Frame& frame, const Segment& segment, const EntryList& list) {
   const bool back = goes_back(frame.op);
   const Buffer buffer = frame.buffer(0);
   const int32_t size = element_bytes(buffer.dtype), width = frame.num_cols(0, buffer) * size;
   const int64_t row_bytes = static_cast<int64_t>(buffer.cols) * size;
-  const bool by_token = static_cast<Rows>(frame.op.operands[back ? 0 : 1].rows) == Rows::TOKENS;
-  const uint64_t list = address_on(frame.rank->args.tables, segment.source) +
-                        static_cast<uint64_t>(frame.routing.tables().entries + segment.first_entry) * sizeof(int32_t);
-  RowPlaces received{0, row_bytes, false, 1, 0}, tokens{0, row_bytes, true, by_token ? frame.routing.route().top_k : 1, 0};
+  const int32_t top_k = frame.routing.route().top_k;
+  const auto token_side = static_cast<Rows>(frame.op.operands[back ? 0 : 1].rows);
+  const bool by_token = token_side == Rows::TOKENS || token_side == Rows::RELAY_ROWS;
+  RowPlaces received{0, row_bytes, false, 1, 0}, tokens{0, row_bytes, true, by_token ? top_k : 1, 0};
   RowPlaces &to = back ? tokens : received, &from = back ? received : tokens;
   to.base = address_on(frame.base(0), target_of(frame.op, segment)) + frame.first_col(0) * size;
   if (!back && segment.padding > 0)
     clear_rows(unit, to.base + segment.first_padding * row_bytes, row_bytes, segment.padding, width);
   from.base = frame.base(1) + frame.first_col(1) * size;
   received.base += segment.first_row * row_bytes;
+  tokens.base += list.first_row * (by_token ? 1 : top_k) * row_bytes;
   for (int32_t first = 0; first < segment.num_entries(); first += kMaxEntries) {
     const int32_t rows = least(kMaxEntries, segment.num_entries() - first);
-    pass_rows(unit, unit.read_entries(list + first * sizeof(int32_t), rows), rows, width, from, to);
+    pass_rows(unit, unit.read_entries(list.address + first * sizeof(int32_t), rows), rows, width, from, to);
     received.base += rows * row_bytes;
   }
 }

@@ -8,6 +8,7 @@
 #include "core/signals.h"
 #include "counters.h"
 #include "spare_tasks.h"
+#include "task_segments.h"
 #include "unsettled.h"
 
 namespace hpmoe {
@@ -39,15 +40,18 @@ class Worker {
     }
   }
 
-  // Leaves where the core stands, and tells every rank that this launch is lost.
+  // Leaves where the core stands, and tells every rank that this launch is lost: of rows without room the others find out
+  // themselves, so that they can say why.
   __aicore__ inline void fail(Code code) {
+    const bool is_known = code == Code::SLOT_OVERFLOW;
     status_.code = static_cast<int32_t>(code);
-    status_.rank = rank_.args.rank;
+    if (!is_known) status_.rank = rank_.args.rank;
     status_.queue = queue_;
     leave_status();
     AscendC::PipeBarrier<PIPE_ALL>();
     if (code == Code::ABORTED_PEER) return;
-    for (int32_t rank = 0; rank < rank_.image.header().ep_size; ++rank)
+    const int32_t first = is_known ? rank_.me() : 0, last = is_known ? first + 1 : rank_.ep_size();
+    for (int32_t rank = first; rank < last; ++rank)
       unit_.add_to_counter(address_on(counters_.address(counters_.prologue(kFailed)), rank), 1);
   }
 
@@ -166,7 +170,7 @@ class Worker {
       if (!moves && static_cast<Index>(signal.kind) == Index::ENTRY_TILE) {
         signal_fans(unit_, frame, counters_, event_of(frame, signal));
       } else if (moves && !is_count) {
-        for (int32_t s = 0; s < num_segments(frame); ++s) signal_segment(signal, frame, segment_at(frame, s));
+        for (TaskSegments segments(frame); segments.next();) signal_segment(signal, frame, segments.segment());
       } else if (is_count || frame.unit.rows > 0) {
         signal_unit(signal, frame, is_count ? 1 : frame.unit.rows);
       }

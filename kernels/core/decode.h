@@ -13,10 +13,10 @@ HPMOE_DEVICE inline bool goes_back(const Op& op) {
 }
 
 // Whether relays pass on the rows that an op moves, or get them back.
-inline bool is_relayed(const Op& op) {
-  const auto of = [&](int i, Rows rows) { return static_cast<Rows>(op.operands[i].rows) == rows; };
+HPMOE_DEVICE inline bool is_relayed(const Op& op) {
   const Opcode opcode = opcode_of(op);
-  return (is_put(opcode) || is_exchange(opcode)) && (of(1, Rows::RELAY_ROWS) || of(0, Rows::RELAY_ENTRIES));
+  return (is_put(opcode) || is_exchange(opcode)) && (static_cast<Rows>(op.operands[1].rows) == Rows::RELAY_ROWS ||
+                                                     static_cast<Rows>(op.operands[0].rows) == Rows::RELAY_ENTRIES);
 }
 
 // One tile of one op: unit `row` of the op's domain, columns [col, col + cols), position `peer` in the rank's peer

@@ -257,10 +257,9 @@ Code Routing::place_rows(int32_t rank, Status& status) {
   mine.source_start.back() = static_cast<int32_t>(row);
   for (; used < route_.num_slots; ++used) mine.slots[used] = {route_.num_local_experts - 1, static_cast<int32_t>(row), 0};
   const int64_t most = max_rows_of(route_, tile_rows_);
-  const bool too_many_slots = needed > route_.num_slots;
-  if (!too_many_slots && row <= most) return Code::OK;
-  status.value = too_many_slots ? needed : row;
-  status.threshold = too_many_slots ? route_.num_slots : most;
+  if (row <= most) return needed <= route_.num_slots ? Code::OK : Code::BAD_IMAGE;
+  status.value = row;
+  status.threshold = most;
   return Code::SLOT_OVERFLOW;
 }
 

@@ -83,6 +83,7 @@ HPMOE_DEVICE inline int64_t find_extent(const Place& place, const EventRun& run,
     case Extent::SENT_TO_EXPERT: return routing->sent_to_expert(me, place.peer(index / experts, false), index % experts);
     case Extent::RETURNED_TO_FROM_EXPERT:
       return routing->sent_to_expert(place.peer(index / experts, true), me, index % experts);
+    case Extent::RELAYED: return routing->relayed(me);
     case Extent::REPLICA: return routing->is_copy(me, index) ? 1 : 0;
     case Extent::REPLICAS: return routing->num_copies(me, index);
     default: return kUnknownExtent;

@@ -147,9 +147,10 @@ bool Launch::prepare(int32_t thread, int32_t num_threads) {
     return sort_and_drop(image_, peers_.ranks()[rank], image_.routes[i], rank, routings_[i], status);
   };
   const auto place = [&](int32_t rank, size_t i, Status& status) {
+    const auto route = static_cast<int32_t>(i);
+    status.wait = route;
     const Code code = routings_[i].place_rows(rank, status);
-    if (code != Code::OK) return code;
-    return check_room(peers_.ranks()[rank], static_cast<int32_t>(i), routings_[i].received(rank), status);
+    return code == Code::OK ? check_room(peers_.ranks()[rank], route, routings_[i].received(rank), status) : code;
   };
   if (!routings_.empty() && !take_step(thread, num_threads, served, num_sorted_, sort)) return false;
   if (!meet(thread)) return false;

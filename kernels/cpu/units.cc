@@ -22,10 +22,7 @@ std::vector<int64_t> find_thresholds(const Image& image, const std::vector<Routi
     const bool routed = run.route >= 0 && run.route < image.header->num_routes;
     const Routing* routing = routed ? &routings[run.route] : nullptr;
     for (int32_t e = run.first; e < image.end_of_run(r); ++e) {
-      const bool is_relayed = static_cast<Extent>(run.extent) == Extent::RELAYED;
-      const int64_t extent = is_relayed ? routing->relayed(rank)
-                                        : find_extent<Unit>(place, run, run.index + e - run.first, routing);
-      thresholds[e] = run.mult * extent;
+      thresholds[e] = run.mult * find_extent<Unit>(place, run, run.index + e - run.first, routing);
     }
   }
   return thresholds;

@@ -12,6 +12,8 @@ from hpmoe.kernels import ascend_heap, ascend_layout, ascend_target
 from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.protocol import Code, Opcode
 from hpmoe.support.errors import ArgumentError, LaunchError
+from hpmoe.support.mindspore_private import wait_for_calls
+from hpmoe.tiling.shared_memory import remote_memories
 
 pytestmark = pytest.mark.slow  # compiling against MindSpore's headers takes half a minute
 SMALL = Layer(ep=1, T=7, H=32, I=16, E=2, K=2)
@@ -196,6 +198,31 @@ def test_a_failure_reaches_every_rank():
     run.assert_close_to_float64()
 
 
+def test_rows_without_room_are_the_same_error_on_every_rank_both_ways():
+    run = BoundRun(Layer(ep=3, T=8, H=32, I=16, E=6, K=2), f=hpmoe.limit_rows(hpmoe.moe_ffn, rank_capacity_factor=1.4))
+    ids, bad = run.ids, ms.Tensor(np.full(run.ids.shape, (2, 4)), ms.int32)  # 24 rows for ranks 1 and 2
+
+    def faults(launch):
+        for rank in range(3):
+            launch(rank)
+        wait_for_calls()
+        for executable, kernel in [pair for heap in run.heaps for pair in heap.kernels()]:
+            try:
+                executable.check(kernel, wait=True)
+            except LaunchError as error:
+                yield str(error)
+
+    reason = "rank 1 would receive 24 rows through route 0, and has room for 23. Give limit_rows a larger " \
+             "rank_capacity_factor, or plan for these ids."
+    for _ in range(2):
+        run.ids = bad
+        assert list(faults(run.forward)) == [f"moe_ffn: {reason}"] * 3
+        run.ids = ids
+        run.assert_close_to_float64()
+    run.ids = bad
+    assert sorted(faults(run.gradients)) == [f"moe_ffn: {reason}"] * 3 + [f"moe_ffn_vjp: {reason}"] * 3
+
+
 def test_a_lost_signal_names_task_and_event():
     run, _ = failing()
     (x, *rest), ids = run.local(0)
@@ -247,7 +274,7 @@ def test_places_do_not_overlap_and_heap_holds_what_ranks_write():
     ends = {}
     for b, (tensor, offset, size) in enumerate(layout.places):
         home = hpmoe.ir.taskflow.memory_of(flow.buffers, b)
-        assert (tensor == ascend_layout.HEAP) == (home in ascend_layout.remote_memories(flow))
+        assert (tensor == ascend_layout.HEAP) == (home in remote_memories(flow))
         assert ends.setdefault((tensor, offset), home) == home
         assert offset + size <= {ascend_layout.HEAP: layout.heap_bytes}.get(tensor, layout.scratch_bytes or size)
     starts = sorted((t, o, max(p[2] for p in layout.places if p[:2] == (t, o))) for t, o in ends)

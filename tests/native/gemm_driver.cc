@@ -1,8 +1,5 @@
 // A program for the sanitizers: products of every dtype and many odd sizes, each operand and the result ending where an
 // unmapped page begins, so that a read or a write past the end is a fault even from instructions no sanitizer sees.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "checks.h"
 #include "cpu/amx_sharing.h"
 #include "cpu/convert.h"
 #include "cpu/gemm.h"
@@ -17,26 +15,6 @@
 namespace {
 
 using namespace hpmoe;
-
-// Memory whose last byte is the last of its page.
-class Guarded {
- public:
-  explicit Guarded(int64_t bytes) {
-    const int64_t page = sysconf(_SC_PAGESIZE);
-    size_ = (bytes + page - 1) / page * page + page;
-    start_ = static_cast<char*>(mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    if (start_ == MAP_FAILED || mprotect(start_ + size_ - page, page, PROT_NONE) != 0) std::abort();
-    data = start_ + size_ - page - bytes;
-  }
-  ~Guarded() { munmap(start_, size_); }
-  Guarded(const Guarded&) = delete;
-
-  char* data;
-
- private:
-  char* start_;
-  int64_t size_;
-};
 
 struct Operand {
   int64_t rows, cols;

@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "checks.h"
 #include "cpu/convert.h"
 #include "image_writer.h"
 
@@ -39,12 +40,6 @@ struct Variant {
   Dtype dtype_of(int array) const { return array == IDS || array == DROPPED ? Dtype::INT32 : dtype; }
 };
 constexpr Variant kPlain = {Dtype::FLOAT32, DropPolicy::NONE, 0};
-
-inline void check(bool condition, const char* what) {
-  if (condition) return;
-  std::fprintf(stderr, "failed: %s\n", what);
-  std::exit(1);
-}
 
 inline Operand own(int buffer, Cols cols = Cols::OWN, int offset = 0) { return operand(buffer, Rows::OWN, cols, offset); }
 

@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "checks.h"
 #include "link/distant.h"
 
 namespace {
@@ -14,12 +15,6 @@ using namespace hpmoe;
 
 constexpr uint64_t kSecret[2] = {17, 23};
 constexpr int64_t kLaunch = 5, kRows = 6, kStride = 24, kEvents = 3, kStep = 8, kGuard = 256;
-
-void check(bool condition, const char* what) {
-  if (condition) return;
-  std::fprintf(stderr, "failed: %s\n", what);
-  std::exit(1);
-}
 
 // A buffer of rows and the counters of a launch, with bytes around them that nobody may write to.
 struct Memory {

@@ -5,15 +5,12 @@
 #include <random>
 #include <vector>
 
+#include "checks.h"
 #include "planner.h"
 
 namespace {
 
-void check(bool condition, const char* what) {
-  if (condition) return;
-  std::fprintf(stderr, "failed: %s\n", what);
-  std::exit(1);
-}
+using hpmoe::check;
 
 // Layers of tasks: each waits for up to two events of the layer before and signals its own; some blocks are dynamic.
 struct RandomFlow {

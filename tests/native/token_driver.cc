@@ -1,8 +1,5 @@
 // A program for the sanitizers: entries sorted in one part and in many, tokens' rows moved and summed on several threads at
 // once, compared with plain loops; arrays end where an unmapped page begins.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -12,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "checks.h"
 #include "core/radix_sort.h"
 #include "cpu/parallel.h"
 #include "cpu/token_rows.h"
@@ -19,32 +17,6 @@
 namespace {
 
 using namespace hpmoe;
-
-void check(bool condition, const char* what) {
-  if (condition) return;
-  std::fprintf(stderr, "failed: %s\n", what);
-  std::exit(1);
-}
-
-// Memory whose last byte is the last of its page.
-class Guarded {
- public:
-  explicit Guarded(int64_t bytes) {
-    const int64_t page = sysconf(_SC_PAGESIZE);
-    size_ = (bytes + page - 1) / page * page + page;
-    start_ = static_cast<char*>(mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    if (start_ == MAP_FAILED || mprotect(start_ + size_ - page, page, PROT_NONE) != 0) std::abort();
-    data = start_ + size_ - page - bytes;
-  }
-  ~Guarded() { munmap(start_, size_); }
-  Guarded(const Guarded&) = delete;
-
-  char* data;
-
- private:
-  char* start_;
-  int64_t size_;
-};
 
 void test_sort(int64_t n, int32_t least, int32_t most, int32_t parts, unsigned seed) {
   std::mt19937 random(seed);

@@ -7,6 +7,7 @@ import time
 
 import mindspore as ms
 import numpy as np
+from running_time import now
 from whole_lines import say
 
 import hpmoe
@@ -24,7 +25,7 @@ try:
             say(f"rank {mesh.rank} at step 4")
         if step == 4 and mesh.rank == victim:
             if what == "kill":
-                say(f"at {time.monotonic()}")
+                say(f"at {now()}")
                 os.kill(os.getpid(), signal.SIGKILL)
             if what == "raise":
                 raise ValueError("of the user")
@@ -42,7 +43,7 @@ try:
         layer(x, ids, weights, up, down)
     say(f"rank {mesh.rank} ends")
 except hpmoe.LaunchError as error:
-    say(f"rank {mesh.rank} told {error} {error.status['rank']} {time.monotonic()}")
+    say(f"rank {mesh.rank} told {error} {error.status['rank']} {now()}")
     if what != "shape":  # who is dead stays dead
         try:
             layer(x, ids, weights, up, down)

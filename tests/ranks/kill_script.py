@@ -12,6 +12,7 @@ import time
 
 import mindspore as ms
 import numpy as np
+from running_time import now
 from whole_lines import say
 
 import hpmoe
@@ -29,7 +30,7 @@ def tensor(*shape):
 
 def end():
     time.sleep(random.uniform(0, 1))
-    say(f"at {time.monotonic()}")
+    say(f"at {now()}")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -44,4 +45,4 @@ try:
         if step == 2 and mesh.rank == victim:
             threading.Thread(target=end).start()
 except hpmoe.LaunchError as error:
-    say(f"rank {mesh.rank} told {error} {error.status['rank']} {time.monotonic()}")
+    say(f"rank {mesh.rank} told {error} {error.status['rank']} {now()}")

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -91,13 +92,28 @@ def test_ranks_that_are_a_call_apart_never_mix(run_ranks):
     assert run_ranks(2, f) == [None, None]
 
 
+class Turn:
+    """A lock that tells of a thread that has found it taken."""
+
+    def __init__(self):
+        self.is_wanted, self._lock = threading.Event(), threading.Lock()
+        self.release = self._lock.release
+
+    def acquire(self, blocking=True):
+        is_mine = self._lock.acquire(blocking)
+        if not is_mine:
+            self.is_wanted.set()
+        return is_mine
+
+
 def test_calls_of_two_threads_at_once_are_refused_on_all_ranks(run_ranks):
     def f(link):
+        link._turn = Turn()
         with ThreadPoolExecutor(1) as other:
             with link.calling("a layer"):
                 if link.rank == 0:
                     second = other.submit(call, link)
-                    time.sleep(0.2)
+                    link._turn.is_wanted.wait(20)
                 link.meet("all", b"")
             if link.rank == 1:
                 second = other.submit(call, link)
@@ -146,7 +162,8 @@ def test_ranks_that_do_different_things_are_told_and_go_on(run_ranks):
 
 def test_waits_are_of_the_rank_that_came_last(run_ranks):
     def f(link):
-        time.sleep(0.2 * (link.rank == 1))
+        for _ in range(20 * (link.rank == 1)):
+            time.sleep(0.01)  # often, as a pause of the machine is one of them: the others look for it meanwhile
         link.meet("all", b"")
         return link.waits
 

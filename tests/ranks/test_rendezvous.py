@@ -49,6 +49,28 @@ def run():
     return secrets.token_bytes(32)
 
 
+class Patience:
+    """Instead of the clock of meetings: time passes at once, when all that is to happen before has."""
+
+    def __init__(self, monkeypatch):
+        self._is_over, self._began, self.sleep = threading.Event(), time.monotonic(), time.sleep
+        self.end = self._is_over.set
+        monkeypatch.setattr(rendezvous, "time", self)
+
+    def monotonic(self):
+        return self._began + 1000 * self._is_over.is_set()
+
+
+def after_letting_in(monkeypatch, then):
+    """Calls then(ranks that are there) whenever rank 0 has let one in."""
+    real = rendezvous.Hub._let_in
+
+    def let_in(hub, connection):
+        real(hub, connection)
+        then(sorted(hub.found))
+    monkeypatch.setattr(rendezvous.Hub, "_let_in", let_in)
+
+
 @pytest.mark.parametrize("size", [2, 5])
 def test_all_meet_and_give_each_other_bytes_and_files(run, size):
     def rank_of(rank):
@@ -80,7 +102,9 @@ def test_a_large_message_with_files_arrives_whole():
     assert all(os.get_inheritable(file) is False for file in files)
 
 
-def test_who_is_missing_is_named_on_all_that_came(run):
+def test_who_is_missing_is_named_on_all_that_came(run, monkeypatch):
+    patience = Patience(monkeypatch)
+    after_letting_in(monkeypatch, lambda ranks: patience.end())
     errors = on_threads(4, lambda rank: meet(HostPoint(run, ""), rank, names_of(4), 0.4), ranks=(0, 2))
     assert [str(e) for e in errors] == ["rank 1 and rank 3 did not come to hpmoe.world() within 0.4 s"] * 2
     assert errors[0].status == {"rank": 1}
@@ -102,7 +126,7 @@ def test_a_late_rank_is_waited_for(run):
 def test_another_version_or_number_of_ranks_is_refused_on_both_sides(run, monkeypatch):
     def rank_of(rank):
         time.sleep(0.2 * rank)
-        return meet(HostPoint(run, ""), rank, names_of(2 + rank), 1)
+        return meet(HostPoint(run, ""), rank, names_of(2 + rank), 10)
 
     errors = on_threads(2, rank_of)
     words = "a process came to hpmoe.world() as rank 1 of rank 0, rank 1, rank 2, where rank 0, rank 1 meet"
@@ -110,18 +134,26 @@ def test_another_version_or_number_of_ranks_is_refused_on_both_sides(run, monkey
     real = messages.send
     monkeypatch.setattr(rendezvous, "send", lambda c, words, *more, **files: real(
         c, {**words, "version": "9"} if "version" in words else words, *more, **files))
-    errors = on_threads(2, lambda rank: meet(HostPoint(run, "other"), rank, names_of(2), 1))
+    errors = on_threads(2, lambda rank: meet(HostPoint(run, "other"), rank, names_of(2), 10))
     assert [str(e) for e in errors] == [f"rank 1 has hpmoe 9, and rank 0 has {rendezvous.__version__}"] * 2
 
 
 def test_two_processes_of_one_rank_are_refused(run):
-    errors = on_threads(4, lambda i: meet(HostPoint(run, ""), (0, 1, 1)[i], names_of(3), 1), ranks=(0, 1, 2))
+    errors = on_threads(4, lambda i: meet(HostPoint(run, ""), (0, 1, 1)[i], names_of(3), 10), ranks=(0, 1, 2))
     assert all("as rank 1 of rank 0, rank 1, rank 2" in str(e) and str(e).endswith("there already") for e in errors)
 
 
 def test_a_process_of_another_user_is_refused(run, monkeypatch):
     monkeypatch.setattr(points, "user_of", lambda connection: os.getuid() + 1)
-    errors = on_threads(2, lambda rank: meet(HostPoint(run, ""), rank, names_of(2), 0.5))
+    patience = Patience(monkeypatch)
+
+    def rank_of(rank):
+        try:
+            meet(HostPoint(run, ""), rank, names_of(2), 0.5)
+        finally:
+            patience.end()
+
+    errors = on_threads(2, rank_of)
     assert str(errors[0]) == "rank 1 did not come to hpmoe.world() within 0.5 s"
     assert str(errors[1]) == f"a process of user {os.getuid() + 1} listens in place of rank 0, and is refused"
 
@@ -148,15 +180,15 @@ def fork(f):
     return pid
 
 
-def test_a_rank_that_is_killed_is_noticed_in_a_meeting_and_after_it(run):
+def test_a_rank_that_is_killed_is_noticed_in_a_meeting_and_after_it(run, monkeypatch):
     def killed():
         meet(HostPoint(run, ""), 1, names_of(3), 10)
         signal.pause()
 
     pid = fork(killed)
-    threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
-    with pytest.raises(LaunchError, match=r"rank 1 died in hpmoe\.world\(\)"):
-        meet(HostPoint(run, ""), 0, names_of(3), 1)
+    with monkeypatch.context() as patch, pytest.raises(LaunchError, match=r"rank 1 died in hpmoe\.world\(\)"):
+        after_letting_in(patch, lambda ranks: os.kill(pid, signal.SIGKILL))
+        meet(HostPoint(run, ""), 0, names_of(3), 10)
     os.waitpid(pid, 0)
     pid = fork(lambda: (meet(HostPoint(run, "two"), 1, names_of(2), 10), signal.pause()))
     group = meet(HostPoint(run, "two"), 0, names_of(2), 10)
@@ -174,7 +206,7 @@ def test_a_launcher_tells_of_a_rank_that_ended_before_it_came(run, dead):
     is_over, others = threading.Event(), [rank for rank in range(3) if rank != dead]
     teller = threading.Thread(target=tell_end, args=(HostPoint(run, ""), dead, "ended with status 1", is_over))
     teller.start()
-    errors = on_threads(3, lambda rank: meet(HostPoint(run, ""), rank, names_of(3), 1), ranks=others)
+    errors = on_threads(3, lambda rank: meet(HostPoint(run, ""), rank, names_of(3), 10), ranks=others)
     assert [str(e) for e in errors] == [f"rank {dead} ended with status 1 before it came to hpmoe.world()"] * 2
     is_over.set()
     teller.join()

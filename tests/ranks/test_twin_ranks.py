@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from running_time import running_clock
 
 from hpmoe.ranks.starting import start_ranks
 
@@ -21,7 +22,9 @@ def launch(tmp_path, monkeypatch, capfd):
         status = start_ranks([sys.executable, SCRIPT, what], size)
         lines = [line for line in capfd.readouterr().out.splitlines() if "WARNING" not in line]
         return status, [[line for line in lines if line.startswith(f"rank {rank} ")] for rank in range(size)], lines
-    return launched
+
+    with running_clock(monkeypatch):
+        yield launched
 
 
 def test_a_failure_is_one_of_all_ranks_and_the_next_launch_has_the_bits_of_one_process(launch):

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from running_time import running_clock
 
 import hpmoe
-from hpmoe.ranks.starting import Hosts, start_ranks
+from hpmoe.ranks.starting import Hosts, free_address, start_ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX, which no process that is started so calls
 FOLDER = Path(__file__).parent
@@ -24,7 +25,9 @@ def launch(tmp_path, monkeypatch, capfd):
         status = start_ranks([sys.executable, *command], size)
         out, err = capfd.readouterr()
         return status, sorted(line for line in out.splitlines() if "WARNING" not in line), err
-    return launched
+
+    with running_clock(monkeypatch):
+        yield launched
 
 
 def test_not_launched_it_is_one_rank():
@@ -65,6 +68,14 @@ def test_a_rank_that_is_killed_at_any_moment_is_named_by_all_in_time(launch):
 
 
 @pytest.mark.slow
+def test_rows_without_room_are_the_same_error_on_all_ranks_which_go_on(launch):
+    status, lines, err = launch(3, str(FOLDER / "room_script.py"))
+    text = "told limit_rows: the number of rows that rank 2 receives is 12; it must be at most 6, as " \
+           "rank_capacity_factor=1.5 has it. Give a rank_capacity_factor of at least 3: balanced, a rank receives 4."
+    assert (status, lines) == (0, [f"rank {rank} {text}" for rank in range(3) for _ in range(3)]), err
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("what, status, told", [
     ("kill", 137, "rank 1 was killed by SIGKILL during"), ("raise", 1, "rank 1 has ended its program"),
     ("leave", 0, "rank 1 has ended its program"), ("shape", 0, "rank 1 is at moe_ffn(hidden_states:f32[4,16]"),
@@ -82,8 +93,9 @@ def test_a_stopped_rank_is_waited_for(launch):
     assert launch(3, FAULTS, "stop")[:2] == (0, [f"rank {rank} ends" for rank in range(3)])
 
 
-def under_msrun(folder, port, *script):
+def under_msrun(folder, *script):
     """(exit status, the log of each of two ranks)."""
+    port = free_address().rpartition(":")[2]
     command = [sys.executable, "-c", "from mindspore.parallel.cluster.run import main; main()", "--worker_num=2",
                "--local_worker_num=2", f"--master_port={port}", "--log_dir=log", "--join=True", *script]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
@@ -92,13 +104,13 @@ def under_msrun(folder, port, *script):
 
 @pytest.mark.slow
 def test_msrun_starts_a_world_and_its_scheduler_ends(tmp_path):
-    status, logs = under_msrun(tmp_path, 8861, SCRIPT, "2")
+    status, logs = under_msrun(tmp_path, SCRIPT, "2")
     assert status == 0 and all(f"rank {rank} of 2 ok" in log for rank, log in enumerate(logs)), logs
 
 
 @pytest.mark.slow
 def test_ranks_of_mindspores_world_find_each_other_in_it(tmp_path):
-    status, logs = under_msrun(tmp_path, 8862, str(FOLDER / "gathered_script.py"))
+    status, logs = under_msrun(tmp_path, str(FOLDER / "gathered_script.py"))
     assert status == 0 and all(re.search(rf"rank {rank} has sent [1-9]\d* rows", log) for rank, log in enumerate(logs)), logs
 
 

@@ -9,6 +9,7 @@ import time
 
 import mindspore as ms
 import numpy as np
+from running_time import now
 from whole_lines import say
 
 import hpmoe
@@ -62,7 +63,7 @@ def is_killed():
     """Rank 1, at some moment of its launches."""
     def end():
         time.sleep(random.uniform(0, 0.5))
-        say(f"at {time.monotonic()}")
+        say(f"at {now()}")
         os.kill(os.getpid(), signal.SIGKILL)
     for step in range(1000):
         results(layer, own, T)
@@ -101,7 +102,7 @@ def told(f):
     try:
         f()
     except hpmoe.LaunchError as error:
-        say(f"rank {me} told {' '.join(str(error).split())} at {time.monotonic()}")
+        say(f"rank {me} told {' '.join(str(error).split())} at {now()}")
 
 
 if what == "equal":

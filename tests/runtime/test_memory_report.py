@@ -79,7 +79,7 @@ def test_a_program_has_no_plan_to_measure():
 def test_the_text_has_a_line_for_each_kernel():
     lines = str(report_of("dispatched_rows")).splitlines()
     assert lines[0].startswith("# moe_ffn | save_for_backward(policy=dispatched_rows) | tile_partition")
-    assert lines[1].split()[-6:] == ["inputs", "outputs", "saved", "temporaries", "apart", "peak"]
+    assert lines[1].split()[-7:] == ["inputs", "outputs", "saved", "temporaries", "apart", "symmetric", "peak"]
     assert [line.split()[0] for line in lines[2:]] == ["inference", "forward", "backward"]
 
 
@@ -147,8 +147,8 @@ def test_sizes_that_no_machine_has_end_in_one_line(capsys):
 
 def test_training_peak_is_that_of_the_larger_pass():
     report = report_of("everything")
-    use = MemoryUse(0, 1, 2, 30, 30)
-    small = MemoryUse(0, 3, 2, 4, 4)
+    use = MemoryUse(0, 1, 2, 30, 30, 0)
+    small = MemoryUse(0, 3, 2, 4, 4, 0)
     assert report.__class__("f", 1, use, use, small).training_peak == 1 + 2 + 30
     assert report.__class__("f", 1, use, small, use).training_peak == 3 + 2 + (1 + 30)
     assert np.isclose(report.training_peak, report.forward.outputs + report.saved + report.backward.outputs

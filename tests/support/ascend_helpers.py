@@ -52,7 +52,7 @@ class LayerRun:
         self.layer, self.dtype, self.ids, self.kept = layer, dtype, ids, kept
         self.given = [a.astype(dtype) for a in (x, *rest)]
         self.cotangent = ms.Tensor(layer.cotangent()).astype(dtype)
-        self.fused = hpmoe.spmd(twin(f, **options), hpmoe.Mesh(layer.ep))
+        self.fused = hpmoe.spmd(twin(f, **options), layer.mesh)
 
     def __call__(self):
         def loss(x, *rest):

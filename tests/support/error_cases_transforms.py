@@ -22,6 +22,7 @@ from hpmoe import (
     fuse_persistent,
     grouped_matmul,
     guard_values,
+    limit_rows,
     moe_ffn,
     overlap_comm,
     quantize_rows,
@@ -227,6 +228,11 @@ cases("transforms", {
     "loads of another number of experts": lambda: spmd(replicate_experts(moe_ffn, loads=[1, 2]), Mesh(2)).lower(
         *tensors(Layer().arguments())),
     "loads that do not divide": lambda: place_replicas([1, 2, 3], ep_size=2),
+    "room of no number": lambda: limit_rows(moe_ffn, rank_capacity_factor=0),
+    "room of words": lambda: limit_rows(rank_capacity_factor="1.5"),
+    "room without a dispatch": lambda: limit_rows(doubled, rank_capacity_factor=1.5).lower(X),
+    "rows without room": lambda: spmd(limit_rows(moe_ffn, rank_capacity_factor=1.25), Mesh(2))(
+        *tensors(Layer(routing="one rank").arguments())),
     "copies without a dispatch": lambda: replicate_experts(doubled, loads=[1, 2]).lower(X),
     "copies of biases": lambda: replicate_experts(_with_bias, loads=[9, 1, 1, 1]).lower(
         X, IDS, Aval((2, 3, 3), "float32"), Aval((2, 3), "float32"), mesh=Mesh(2)),

@@ -45,7 +45,7 @@ ALONE = {
 INDICES = {("int32", name) for name in ("DRAW", "COUNT_AND_FILL", "FILL_OUTSIDE")}  # listed for a seed, and what is found
 MOVED = {"GATHER", "PICK", "PLACE"}  # move bytes whatever they are; rows of bytes are refused by the host
 LAYERS = {"rows": hpmoe.moe_ffn, "dropped": capped(0.5, "position"), "once": hpmoe.deduplicate_rows(hpmoe.moe_ffn),
-          "int8": hpmoe.quantize_rows(hpmoe.moe_ffn, combine=True),
+          "relays": hpmoe.relay_rows(hpmoe.moe_ffn), "int8": hpmoe.quantize_rows(hpmoe.moe_ffn, combine=True),
           "guarded": hpmoe.guard_values(hpmoe.moe_ffn, fill="zero"),
           "copies": hpmoe.replicate_experts(hpmoe.moe_ffn, loads=[9, 1, 1, 1], replicas=2)}
 COUNTS = (lambda x, ids: hpmoe.drop_counts(hpmoe.dispatch(x, ids, num_local_experts=4, capacity_factor=0.5,
@@ -67,10 +67,11 @@ def test_what_is_listed_runs_in_each_dtype_listed_and_no_other(name):
 
 
 def opcodes_of_layers():
-    layer = Layer(ep=2, T=9, H=32, I=16, E=4, K=2)
-    x, ids, *rest = (Tensor(a) for a in layer.arguments())
-    for f in LAYERS.values():
-        fused = hpmoe.spmd(twin(f), hpmoe.Mesh(2))
+    for name, f in LAYERS.items():
+        layer = Layer(ep=4, T=9, H=32, I=16, E=4, K=2, node_size=2) if name == "relays" else Layer(
+            ep=2, T=9, H=32, I=16, E=4, K=2)
+        x, ids, *rest = (Tensor(a) for a in layer.arguments())
+        fused = hpmoe.spmd(twin(f), layer.mesh)
         fused(x, ids, *rest)
         for direction in ("forward", "backward"):
             yield from (op.opcode for op in fused.lower(x, ids, *rest, direction=direction).flow.ops)
@@ -86,14 +87,6 @@ def test_all_that_is_listed_is_tried():
     assert {name for name in RUNS if name not in ALONE} - found == {"NOTIFY"}  # of signal="peer", in test_ascend_twin
     assert set(ALONE) <= set(RUNS) and not set(REFUSES) & (found | set(ALONE))
     assert sorted([*RUNS, *REFUSES]) == sorted(Opcode.__members__)
-
-
-def test_the_transform_that_is_refused_is_refused_by_name():
-    [name] = SAID["refuses"]["transforms"]
-    sent = getattr(hpmoe, name)(lambda x, ids: hpmoe.dispatch(x, ids, num_local_experts=1)[0].sum(0))
-    with pytest.raises(hpmoe.ArgumentError, match=f"{name}, by nodes of so many ranks, is 2"):
-        hpmoe.spmd(twin(sent), hpmoe.Mesh(4, node_size=2)).lower(hpmoe.Aval((4, 8, 16), "float32"),
-                                                                hpmoe.Aval((4, 8, 2), "int32"))
 
 
 @pytest.mark.parametrize("name", REFUSES)

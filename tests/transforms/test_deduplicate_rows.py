@@ -3,7 +3,6 @@ force."""
 
 import numpy as np
 import pytest
-from brute_force import Unordered
 from helpers import (
     SMALL_NPU,
     Layer,
@@ -13,16 +12,19 @@ from helpers import (
     assert_every_access_ordered,
     assert_stays_moe_ffn,
     fused,
-    jax_vjp,
     lowered,
     numpy_moe_ffn,
-    run_half,
-    run_spmd,
     stages,
 )
 from mutants import assert_accepted_mutants_are_harmless
 from mutation_subjects import every_case
-from variants import VARIANTS, arguments
+from rewrites import (
+    assert_agrees_with_jax,
+    assert_drops_the_same,
+    assert_lost_waits_are_found,
+    assert_rounds_once_more,
+    waits_of,
+)
 
 import hpmoe
 from hpmoe import chain, deduplicate_rows, moe_ffn, replicate_experts
@@ -54,41 +56,19 @@ def test_every_schedule(policy, signal):
 
 @pytest.mark.parametrize("name", ["expert_biases", "two_layers", "without_weights"])
 def test_other_layers_against_jax(name):
-    f, in_jax = VARIANTS[name]
-    layer = Layer(ep=2, T=5, E=6, K=3)
-    args = arguments(f, layer)
-    positions = tuple(i for i, a in enumerate(args) if a.dtype == np.float32)
-    cotangent = np.random.default_rng(3).standard_normal(args[0].shape).astype(np.float32)
-    outs, grads = run_spmd(fused()(deduplicate_rows(f)), layer.ep, args, [cotangent], positions=positions)
-    want, want_grads = jax_vjp(in_jax, args, cotangent, positions)
-    assert_close([*outs, *grads], [want, *want_grads])
+    assert_agrees_with_jax(deduplicate_rows, Layer(ep=2, T=5, E=6, K=3), name)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision(dtype):
-    """A sum that goes back is rounded once; topk_weights may be float32 beside it. Runs repeat bit by bit."""
-    layer = Layer(ep=4, T=16, E=8, K=4, H=8, I=4)
-    once = chain(deduplicate_rows, fused())
-    for a, b, c in zip(*(run_half(stage(moe_ffn), layer, dtype) for stage in (fused(), once, once)), strict=True):
-        np.testing.assert_allclose(b, a, rtol=0, atol=2.0 ** -6 * np.abs(a).max())
-        assert (b == c).all()
+    assert_rounds_once_more(deduplicate_rows, Layer(ep=4, T=16, E=8, K=4, H=8, I=4), dtype)
 
 
 @pytest.mark.parametrize("policy", ["position", "probs"])
 @pytest.mark.parametrize("stage", ["plain", "overlap", "fused"])
 def test_dropped_entries_and_their_counts(stage, policy):
     """A token goes to a rank that kept one of its entries, and does not where all were dropped."""
-    layer = Layer(ep=2, T=8, E=6, K=3, num_tokens=(8, 5))
-    args, cotangent = layer.arguments(), layer.cotangent()
-
-    def f(*a):
-        return moe_ffn(*a, capacity_factor=0.5, drop_policy=policy, return_drop_counts=True)
-
-    counts = np.zeros((2, 6), np.float32)
-    plain, once = (run_spmd(stages()[stage](g), 2, args, [cotangent, counts], layer.num_tokens)
-                   for g in (f, deduplicate_rows(f)))
-    assert plain[0][1].sum() > 0 and (plain[0][1] == once[0][1]).all()
-    assert_close([once[0][0], *once[1]], [plain[0][0], *plain[1]])
+    assert_drops_the_same(deduplicate_rows, Layer(ep=2, T=8, E=6, K=3, num_tokens=(8, 5)), stages()[stage], policy)
 
 
 def test_with_copies_main_gradients_and_save_policies():
@@ -156,10 +136,4 @@ def test_a_lost_wait_is_found(opcode):
     layer = Layer(ep=2, T=6, E=4, K=2)
     args = layer.arguments()
     flow = lowered(stages()["overlap"](deduplicate_rows(moe_ffn)), args, 2)
-    of = np.array([op.opcode == opcode for op in flow.ops])[flow.tasks["op"][flow.waits["task"]]]
-    assert of.any()
-    broken = flow.replace(waits=flow.waits[~of])
-    with pytest.raises(hpmoe.VerifyError, match="neither it nor what runs before it waits for it"):
-        hpmoe.verify(broken)
-    with pytest.raises(Unordered):
-        assert_every_access_ordered(broken, args)
+    assert_lost_waits_are_found(flow, args, waits_of(flow, lambda op: op.opcode == opcode))

@@ -4,7 +4,6 @@ formula, every order by brute force."""
 import mindspore as ms
 import numpy as np
 import pytest
-from brute_force import Unordered
 from crossings import bytes_between, crossings
 from helpers import (
     SMALL_NPU,
@@ -15,16 +14,20 @@ from helpers import (
     assert_every_access_ordered,
     assert_stays_moe_ffn,
     fused,
-    jax_vjp,
     lowered,
-    run_half,
     run_spmd,
     stages,
     tensors,
 )
 from mutants import assert_accepted_mutants_are_harmless
 from mutation_subjects import every_case
-from variants import VARIANTS, arguments
+from rewrites import (
+    assert_agrees_with_jax,
+    assert_drops_the_same,
+    assert_lost_waits_are_found,
+    assert_rounds_once_more,
+    waits_of,
+)
 
 import hpmoe
 from hpmoe import chain, deduplicate_rows, moe_ffn, relay_rows, replicate_experts
@@ -63,24 +66,12 @@ def test_every_schedule(policy, signal, scheme):
 
 @pytest.mark.parametrize("name", ["expert_biases", "two_layers", "without_weights"])
 def test_other_layers_against_jax(name):
-    f, in_jax = VARIANTS[name]
-    layer = Layer(ep=4, T=5, E=8, K=3, node_size=2)
-    args = arguments(f, layer)
-    positions = tuple(i for i, a in enumerate(args) if a.dtype == np.float32)
-    cotangent = np.random.default_rng(3).standard_normal(args[0].shape).astype(np.float32)
-    outs, grads = run_spmd(fused()(relay_rows(f)), layer.mesh, args, [cotangent], positions=positions)
-    want, want_grads = jax_vjp(in_jax, args, cotangent, positions)
-    assert_close([*outs, *grads], [want, *want_grads])
+    assert_agrees_with_jax(relay_rows, Layer(ep=4, T=5, E=8, K=3, node_size=2), name)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision(dtype):
-    """A sum that crosses back is rounded once; topk_weights may be float32 beside it. Runs repeat bit by bit."""
-    layer = Layer(ep=4, T=16, E=8, K=4, H=8, I=4, node_size=2)
-    relayed = chain(relay_rows, fused())
-    for a, b, c in zip(*(run_half(stage(moe_ffn), layer, dtype) for stage in (fused(), relayed, relayed)), strict=True):
-        np.testing.assert_allclose(b, a, rtol=0, atol=2.0 ** -6 * np.abs(a).max())
-        assert (b == c).all()
+    assert_rounds_once_more(relay_rows, Layer(ep=4, T=16, E=8, K=4, H=8, I=4, node_size=2), dtype)
 
 
 @pytest.mark.parametrize("stage", ["plain", "overlap", "fused"])
@@ -95,17 +86,7 @@ def test_received_rows_and_weight_gradients_are_the_same_bit_for_bit(stage):
 @pytest.mark.parametrize("policy", ["position", "probs"])
 def test_dropped_entries_and_their_counts(policy):
     """A token crosses to a node that kept one of its entries, and does not where all were dropped."""
-    layer = Layer(ep=4, T=8, E=8, K=3, num_tokens=(8, 5, 0, 2), node_size=2)
-    args, cotangent = layer.arguments(), layer.cotangent()
-
-    def f(*a):
-        return moe_ffn(*a, capacity_factor=0.5, drop_policy=policy, return_drop_counts=True)
-
-    counts = np.zeros((4, 8), np.float32)
-    plain, relayed = (run_spmd(fused()(g), layer.mesh, args, [cotangent, counts], layer.num_tokens)
-                      for g in (f, relay_rows(f)))
-    assert plain[0][1].sum() > 0 and (plain[0][1] == relayed[0][1]).all()
-    assert_close([relayed[0][0], *relayed[1]], [plain[0][0], *plain[1]])
+    assert_drops_the_same(relay_rows, Layer(ep=4, T=8, E=8, K=3, num_tokens=(8, 5, 0, 2), node_size=2), fused(), policy)
 
 
 def test_with_copies_main_gradients_and_save_policies():
@@ -163,14 +144,8 @@ def test_a_lost_wait_is_found(opcode, mode):
     layer = Layer(ep=4, T=6, E=4, K=2, node_size=2)
     args = layer.arguments()
     flow = lowered(stages()["overlap"](relay_rows(moe_ffn)), args, layer.mesh)
-    of = np.array([op.opcode == opcode and any(a.rows.name == mode for a in op.operands)
-                   for op in flow.ops])[flow.tasks["op"][flow.waits["task"]]]
-    assert of.any()
-    broken = flow.replace(waits=flow.waits[~of])
-    with pytest.raises(hpmoe.VerifyError, match="neither it nor what runs before it waits for it"):
-        hpmoe.verify(broken)
-    with pytest.raises(Unordered):
-        assert_every_access_ordered(broken, args)
+    lost = waits_of(flow, lambda op: op.opcode == opcode and any(a.rows.name == mode for a in op.operands))
+    assert_lost_waits_are_found(flow, args, lost)
 
 
 @pytest.mark.parametrize("seed", range(4))

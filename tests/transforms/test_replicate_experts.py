@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from brute_force import Unordered
 from helpers import (
     SMALL_NPU,
     Layer,
@@ -19,6 +18,7 @@ from helpers import (
     stages,
     tensors,
 )
+from rewrites import assert_lost_waits_are_found
 
 import hpmoe
 from hpmoe import chain, moe_ffn, replicate_experts, save_for_backward
@@ -139,13 +139,7 @@ def test_a_lost_wait_for_copies_is_found(direction):
     f = save_for_backward(replicated(layer)(moe_ffn), policy="dispatched_rows")
     flow = lowered(stages()["queues"](f), args, 2, direction)
     extents = {hpmoe.ir.taskflow.REPLICA, hpmoe.ir.taskflow.REPLICAS}
-    for_copies = np.isin(flow.events["extent"][flow.waits["event"]], list(extents))
-    assert for_copies.any()
-    broken = flow.replace(waits=flow.waits[~for_copies])
-    with pytest.raises(hpmoe.VerifyError, match="neither it nor what runs before it waits for it"):
-        hpmoe.verify(broken)
-    with pytest.raises(Unordered):
-        assert_every_access_ordered(broken, args)
+    assert_lost_waits_are_found(flow, args, np.isin(flow.events["extent"][flow.waits["event"]], list(extents)))
 
 
 def test_a_hot_rank_simulated():

@@ -3,6 +3,7 @@
 // A launch therefore begins after the host has gone on, as on an NPU; the host that waits for one that other ranks have not
 // reached is told so, where on an NPU it would hang.
 #include <algorithm>
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <deque>
@@ -56,9 +57,10 @@ struct World {
   void run_together(int32_t num_ranks);
 };
 
-// Where a rank failed, its status; every other rank was told.
-void leave_status(const Launch& launch, const HpmoeStatus& status, int32_t rank) {
+// What the twin found after the cores of a rank had left, none of which knew of a failure.
+void leave_status(const Launch& launch, const HpmoeStatus& status, int32_t rank, int32_t num_queues) {
   auto* const left = reinterpret_cast<CoreStatus*>(launch.args->status);
+  if (std::any_of(left, left + num_queues, [](const CoreStatus& core) { return core.status.code != 0; })) return;
   const bool is_here = status.rank == rank || status.rank < 0;
   CoreStatus& mine = left[is_here ? std::max(status.queue, 0) : 0];
   mine.status = status;
@@ -96,7 +98,8 @@ void World::run_together(int32_t num_ranks) {
                    words(args.tables - args.epoch % 2 * table_bytes),
                    args.num_tokens,
                    write_unmet,
-                   members.at(rank)};
+                   members.at(rank),
+                   reinterpret_cast<void*>(args.status)};
   }
   HpmoeStatus status{};
   twin::Counts counts{};
@@ -106,7 +109,7 @@ void World::run_together(int32_t num_ranks) {
                                      static_cast<double>(first.timeout_cycles) / 50e6, next_seed++, &status, &counts, fault,
                                      sizeof(fault));
   for (int32_t rank = 0; rank < num_ranks && code == 1; ++rank)
-    leave_status(*members.at(rank)->steps.front().launch, status, rank);
+    leave_status(*members.at(rank)->steps.front().launch, status, rank, static_cast<const Header*>(image)->num_queues);
   for (auto& member : members) member.second->steps.pop_front();
   if (code == 2) throw std::runtime_error(std::string("the kernel breaks a rule of the hardware: ") + fault);
 }

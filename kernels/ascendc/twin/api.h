@@ -4,7 +4,7 @@
 #include "core/abi.h"
 #include "counts.h"
 
-constexpr int32_t kTwinAbiVersion = 6;  // changes with this file and with counts.h, and in kernels/twin_target.py
+constexpr int32_t kTwinAbiVersion = 7;  // changes with this file and with counts.h, and in kernels/twin_target.py
 
 extern "C" {
 
@@ -22,6 +22,8 @@ struct HpmoeTwinRank {
   // Called with `of` when the rank's kernel begins, which may be long after others have; or NULL.
   void (*begin)(void* of);
   void* of;
+  // Where the CoreStatus of each queue goes that a launch which fails has left; or NULL.
+  void* statuses = nullptr;
 };
 
 // The kernel that launches run from now on; NULL: the one in this library.

@@ -67,6 +67,8 @@ HpmoeStatus Launch::status() {
   bool is_aborted = false;
   for (size_t i = 0; i < statuses_.size(); ++i) {
     const auto* left = reinterpret_cast<const hpmoe::CoreStatus*>(statuses_[i].begin());
+    void* const told = ranks_[first_ + static_cast<int32_t>(i) % num_served()].statuses;
+    if (told) std::memcpy(told, left, sizeof(hpmoe::CoreStatus) * image_.header->num_queues);
     for (int32_t q = 0; q < image_.header->num_queues; ++q) {
       const hpmoe::Status& status = left[q].status;
       if (status.code == 0) continue;

@@ -1,0 +1,179 @@
+// Of a route to relays: sorts the entries for which a token crosses to a node, the first of its kept ones there, and lists
+// for each of them the choices that come back to the relay. Beside the entries of the route that relays pass on it lists
+// which of these rows each is of. It follows the sorting of the experts' route.
+#pragma once
+
+#include "prologue_unit.h"
+
+namespace hpmoe {
+
+class RelaySort {
+ public:
+  __aicore__ inline RelaySort(PrologueUnit& on, int32_t number)
+      : on_(on),
+        route_(on.rank.image.route(number)),
+        tables_(on.rank.image.tables(number, on.rank.num_aiv)),
+        experts_(on.rank.image.tables(route_.once_of, on.rank.num_aiv)),
+        num_local_(on.rank.image.route(route_.once_of).num_local_experts),
+        is_once_(on.rank.image.passed_on(number) != route_.once_of) {
+    num_lists_ = is_once_ ? num_ranks() : num_ranks() * num_local_;
+    UbWords ub(on);
+    Words* const by_rank[] = {&rows_, &fans_, &at_row_, &next_row_, &next_start_, &next_fan_, &newest_, &newest_of_rank_};
+    for (Words* table : by_rank) *table = ub.take(tables_.width);
+    Words* const by_list[] = {&starts_, &next_, &work_};
+    for (Words* table : by_list) *table = ub.take(is_once_ ? tables_.width : experts_.width);
+    const int32_t part = ub.room(kNumParts, PrologueUnit::slack(num_lists_));
+    Words* const of_chunk[] = {&chosen_, &places_, &firsts_, &entries_, &fan_starts_, &lists_, &values_};
+    for (Words* list : of_chunk) *list = ub.take(part);
+    records_ = ub.take(2 * part);
+    staged_ = ub.take(2 * part);
+    chunk_ = part / route_.top_k * route_.top_k;
+  }
+
+  // Counts what this core's tokens send to each relay, what comes back from there, and what goes once to each rank.
+  __aicore__ inline void count() {
+    AscendC::PipeBarrier<PIPE_ALL>();
+    for (const Words& table : {rows_, fans_, next_row_}) on_.clear(table, tables_.width);
+    int32_t first, last;
+    on_.share(route_, &first, &last);
+    for (int32_t begin = first; begin < last; begin += chunk_) {
+      const int32_t count = least(chunk_, last - begin);
+      read_chunk(begin, count);
+      for (int32_t i = 0; i < count; ++i) {
+        const Way way = look_at(begin, i);
+        if (way.crosses) add(rows_, way.relay, 1);
+        if (way.comes_back) add(fans_, way.relay, 1);
+        if (way.comes_back) add(next_row_, way.rank, 1);
+      }
+    }
+    on_.publish();
+    write_shares(tables_.shares, rows_);
+    write_shares(tables_.fan_shares, fans_);
+    write_shares(tables_.rank_shares, next_row_);
+  }
+
+  __aicore__ inline void sort() {
+    if (is_once_) {
+      on_.sum_shares(tables_.rank_shares, tables_.width, starts_, next_, work_);
+      add_starts(starts_, next_);
+    } else {
+      AscendC::PipeBarrier<PIPE_ALL>();
+      on_.read(starts_, on_.word(experts_.sent + on_.rank.args.rank * experts_.width), experts_.width);
+    }
+    on_.sum_shares(tables_.shares, tables_.width, rows_, next_row_, work_);
+    on_.sum_shares(tables_.fan_shares, tables_.width, fans_, next_fan_, work_);
+    find_starts();
+    int32_t first, last;
+    on_.share(route_, &first, &last);
+    for (int32_t begin = first; begin < last; begin += chunk_) sort_chunk(begin, least(chunk_, last - begin));
+  }
+
+ private:
+  static constexpr int32_t kNumParts = 11;  // lists of a chunk, two of them of two words an entry
+
+  // Of an entry: the rank that its expert is on, and the relay on the way there, or -1; whether its token's row crosses for
+  // it, and whether something of it comes back to the relay.
+  struct Way {
+    int32_t rank, relay;
+    bool crosses, comes_back;
+  };
+
+  __aicore__ inline int32_t num_ranks() const { return route_.num_experts; }
+  __aicore__ inline static void add(const Words& words, int32_t i, int32_t amount) {
+    words.SetValue(i, words.GetValue(i) + amount);
+  }
+  __aicore__ inline void write_shares(int32_t table, const Words& counts) {
+    on_.write(on_.word(table + on_.core * tables_.width), counts, tables_.width);
+  }
+
+  __aicore__ inline void read_chunk(int32_t begin, int32_t count) {
+    AscendC::PipeBarrier<PIPE_ALL>();
+    on_.read(chosen_, on_.word(experts_.chosen + begin), count);
+    on_.read(places_, on_.word(experts_.place + begin), count);
+    on_.unit.wait_for_loads();
+    for (int32_t rank = 0; rank < num_ranks(); ++rank) {
+      newest_.SetValue(rank, -1);
+      newest_of_rank_.SetValue(rank, -1);
+    }
+  }
+
+  __aicore__ inline Way look_at(int32_t begin, int32_t i) {
+    const int32_t expert = chosen_.GetValue(i), token = (begin + i) / route_.top_k;
+    if (expert < 0) return {-1, -1, false, false};
+    const int32_t rank = expert / num_local_, node = route_.node_size;
+    const int32_t relay = rank / node * node + on_.rank.args.rank % node;
+    const Way way{rank, relay, newest_.GetValue(relay) != token, !is_once_ || newest_of_rank_.GetValue(rank) != token};
+    newest_.SetValue(relay, token);
+    newest_of_rank_.SetValue(rank, token);
+    return way;
+  }
+
+  // From how many each rank has to where these begin; `next` gets where this core's do.
+  __aicore__ inline void add_starts(const Words& counts, const Words& next) {
+    int32_t start = 0;
+    for (int32_t rank = 0; rank < tables_.width; ++rank) {
+      const int32_t count = counts.GetValue(rank);
+      counts.SetValue(rank, start);
+      add(next, rank, start);
+      start += count;
+    }
+  }
+  // The first core says to everybody where each relay's rows begin, and where the last one's choices end.
+  __aicore__ inline void find_starts() {
+    add_starts(rows_, next_row_);
+    add_starts(fans_, next_fan_);
+    for (int32_t rank = 0; rank < tables_.width; ++rank) next_start_.SetValue(rank, next_row_.GetValue(rank));
+    if (on_.core != 0) return;
+    const int32_t end = tables_.width - 1;
+    work_.SetValue(0, fans_.GetValue(end));
+    on_.publish();
+    on_.write(on_.word(tables_.sent + on_.rank.args.rank * tables_.width), rows_, tables_.width);
+    on_.write(on_.word(tables_.fan_start + rows_.GetValue(end)), work_, 1);
+    AscendC::PipeBarrier<PIPE_ALL>();
+  }
+
+  __aicore__ inline void sort_chunk(int32_t begin, int32_t count) {
+    read_chunk(begin, count);
+    for (int32_t rank = 0; rank < num_ranks(); ++rank) {
+      fans_.SetValue(rank, next_fan_.GetValue(rank));
+      at_row_.SetValue(rank, next_row_.GetValue(rank));
+    }
+    for (int32_t i = 0; i < count; ++i) {
+      const Way way = look_at(begin, i);
+      const int32_t choice = (begin + i) % route_.top_k, expert = chosen_.GetValue(i);
+      entries_.SetValue(i, begin + i);
+      records_.SetValue(2 * i, 0);
+      records_.SetValue(2 * i + 1, choice);
+      firsts_.SetValue(i, way.crosses ? way.relay : -1);
+      lists_.SetValue(i, !way.comes_back ? -1 : is_once_ ? way.rank : expert);
+      chosen_.SetValue(i, way.comes_back ? way.relay : -1);
+      if (way.relay < 0) continue;
+      if (way.crosses) add(at_row_, way.relay, 1);
+      fan_starts_.SetValue(i, fans_.GetValue(way.relay));
+      if (way.comes_back) add(fans_, way.relay, 1);
+      const int32_t row = at_row_.GetValue(way.relay) - 1 - rows_.GetValue(way.relay);
+      values_.SetValue(i, row * route_.top_k + choice);
+    }
+    for (int32_t i = count - 1; i >= 0 && !is_once_; --i) {
+      const int32_t list = lists_.GetValue(i);
+      if (list >= 0) next_.SetValue(list, starts_.GetValue(list) + places_.GetValue(i));
+    }
+    on_.append(firsts_, entries_, 1, count, num_ranks(), next_row_, tables_.entries, work_, staged_);
+    on_.write(on_.word(tables_.chosen + begin), firsts_, count);
+    on_.append(firsts_, fan_starts_, 1, count, num_ranks(), next_start_, tables_.fan_start, work_, staged_);
+    on_.append(chosen_, records_, 2, count, num_ranks(), next_fan_, tables_.fans, work_, staged_);
+    on_.append(lists_, values_, 1, count, num_lists_, next_, tables_.relayed, work_, staged_);
+  }
+
+  PrologueUnit& on_;
+  const RouteWords route_;
+  const RouteTables tables_, experts_;
+  const int32_t num_local_;
+  const bool is_once_;  // relays pass a row on to a rank once, not to each of its experts
+  int32_t num_lists_ = 0, chunk_ = 0;
+  Words rows_, fans_, at_row_, next_row_, next_start_, next_fan_, newest_, newest_of_rank_;  // by rank
+  Words starts_, next_, work_;  // by rank or local expert
+  Words chosen_, places_, firsts_, entries_, fan_starts_, lists_, values_, records_, staged_;  // of a chunk
+};
+
+}  // namespace hpmoe

@@ -1,0 +1,77 @@
+// The segments of a transfer's task, those of relays too: where the rows of their tokens are listed, and which these are.
+#pragma once
+
+#include "frame.h"
+
+namespace hpmoe {
+
+// Numbers of rows on the side of the tokens, one for each row of a segment, counted from a row of that side on.
+struct EntryList {
+  uint64_t address;
+  int32_t first_row;
+};
+
+// One after the other; some may have no rows. A relay has for each rank of its node those of the ranks at its place in all
+// nodes, by route.relayed of tables.h.
+class TaskSegments {
+ public:
+  __aicore__ inline explicit TaskSegments(const Frame& frame) : frame_(frame), is_relayed_(is_relayed(frame.op)) {
+    if (!is_relayed_) return;
+    const RankView& rank = *frame.rank;
+    relays_.init(rank.image, rank.image.relays_of(frame.op.route), rank.num_aiv, rank.args);
+    source_ = rank.ep_size();
+  }
+
+  __aicore__ inline bool next() {
+    if (!is_relayed_) {
+      if (++number_ == num_segments(frame_)) return false;
+      segment_ = segment_at(frame_, number_);
+      return true;
+    }
+    source_ += relays_.route().node_size;
+    while (source_ >= frame_.rank->ep_size())
+      if (!next_rank()) return false;
+    find_segment();
+    return true;
+  }
+  __aicore__ inline const Segment& segment() const { return segment_; }
+  __aicore__ inline EntryList list() const {
+    const int32_t table = is_relayed_ ? relays_.tables().relayed : frame_.routing.tables().entries;
+    const uint64_t tables = address_on(frame_.rank->args.tables, is_relayed_ ? source_ : segment_.source);
+    return {tables + static_cast<uint64_t>(table + segment_.first_entry) * sizeof(int32_t),
+            is_relayed_ ? relays_.first_row_from(source_, relay_) : 0};
+  }
+
+ private:
+  // The next of the ranks that the task is for; the ranks of other nodes have nothing of it.
+  __aicore__ inline bool next_rank() {
+    if (++number_ == num_task_peers(frame_.op, frame_.task, frame_.rank->ep_size())) return false;
+    const int32_t me = frame_.rank->me(), node_size = relays_.route().node_size;
+    const bool back = goes_back(frame_.op);
+    const int32_t peer = frame_.rank->peer(position_of(frame_.op, frame_.task, number_), back);
+    if (peer / node_size != me / node_size) return true;
+    relay_ = back ? peer : me;
+    dest_ = back ? me : peer;
+    slot_ = frame_.routing.slot(dest_, frame_.task.row);
+    source_ = relay_ % node_size;
+    before_ = 0;
+    counted_ = 0;
+    return true;
+  }
+  __aicore__ inline void find_segment() {
+    for (; counted_ < source_; ++counted_)
+      before_ += frame_.routing.entries_for(counted_, dest_, slot_.expert, slot_.expert + 1);
+    segment_ = RoutingTables::cut_to(slot_, frame_.routing.segment_behind(source_, dest_, slot_.expert, before_));
+    segment_.source = relay_;
+    segment_.of_source = source_;
+  }
+
+  const Frame& frame_;
+  const bool is_relayed_;
+  RoutingTables relays_;
+  Segment segment_{0, 0, 0, 0, 0, 0};
+  Unit slot_{0, 0, 0};
+  int32_t number_ = -1, source_ = 0, relay_ = 0, dest_ = 0, before_ = 0, counted_ = 0;
+};
+
+}  // namespace hpmoe

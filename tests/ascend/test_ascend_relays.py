@@ -1,0 +1,116 @@
+"""Tokens that cross to a node once, on the Ascend kernel's twin: as on CPUs and in NumPy, and the same bits in any order."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from absent import without
+from ascend_helpers import LayerRun, capped_run, from_seed, twin
+from helpers import Layer, assert_close, fused, run_spmd, tensors
+from sharded_layers import assert_close as assert_close_to_whole, oracle, run, whole
+
+import hpmoe
+from hpmoe import chain, combine, deduplicate_rows, dispatch, moe_ffn, quantize_rows, relay_rows, replicate_experts
+
+SCHEMES = {"relays": relay_rows, "relays, once to a rank": chain(deduplicate_rows, relay_rows)}
+
+
+def slow(*args):
+    return pytest.param(*args, marks=pytest.mark.slow)
+
+
+def layer_run(scheme, layer, dtype=ms.float32, f=moe_ffn, **options):
+    return LayerRun(layer, dtype, SCHEMES[scheme](f), **{"rows": 4, "blocks": 2, **options})
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("layer, options", [
+    (Layer(ep=4, T=9, H=32, I=16, E=8, K=3, num_tokens=(9, 0, 4, 7), node_size=2), {"signal": "expert"}),
+    slow(Layer(ep=6, T=20, H=32, I=16, E=12, K=4, node_size=3), {"dtype": ms.bfloat16}),
+    slow(Layer(ep=4, T=5, H=32, I=16, E=12, K=3, routing="one rank", node_size=2), {"blocks": 1, "signal": "peer"}),
+    slow(Layer(ep=8, T=11, H=32, I=16, E=8, K=2, node_size=2), {"dtype": ms.float16, "put_cols": 16}),
+], ids=["uneven", "nodes of three", "all on one rank", "four nodes"])
+def test_layer_equals_numpy(scheme, layer, options):
+    layer_run(scheme, layer, **options).assert_close_to_float64()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_order_gives_the_same_bits_and_sends_those_of_a_cpu(monkeypatch, scheme):
+    """Sums over choices and nodes are made in the same order there."""
+    layer = Layer(ep=4, T=23, H=40, I=16, E=8, K=4, num_tokens=(23, 0, 8, 17), node_size=2)
+    x, ids, weights, *_ = layer.arguments()
+    ids[np.random.default_rng(3).random(ids.shape) < 0.2] = -1
+    weights = 2 ** np.round(weights)  # whose products are exact, added up in one rounding or in two
+
+    def moved(x, ids, weights):
+        rows, route = dispatch(x, ids, num_local_experts=2)
+        return combine(rows * rows, route, weights)
+
+    args, cotangent, seen = [x, ids, weights], layer.cotangent(), set()
+    f = twin(SCHEMES[scheme](moved), rows=4, blocks=2)
+    (want,), grads = run_spmd(fused(rows=4)(SCHEMES[scheme](moved)), layer.mesh, args, [cotangent], layer.num_tokens,
+                              positions=(0, 2))
+    for seed in range(4):
+        from_seed(monkeypatch, 1000 * seed)
+        (out,), found = run_spmd(f, layer.mesh, args, [cotangent], layer.num_tokens, positions=(0, 2))
+        seen.add(b"".join(a.tobytes() for a in (out, *found)))
+    assert len(seen) == 1
+    np.testing.assert_array_equal(out, want)
+    assert_close(found, grads, 1e-6)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.slow
+def test_ids_of_no_expert_go_to_no_node(scheme):
+    layer = Layer(ep=4, T=8, H=32, I=16, E=8, K=3, node_size=2)
+    made = layer_run(scheme, layer)
+    for pattern in ("none", "all of the first rank", "a part", "all"):
+        args, left = without(layer, pattern)
+        made.ids, made.given[1] = ms.Tensor(args[1]), ms.Tensor(args[2])
+        made.kept = left
+        made.assert_close_to_float64()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("policy", ["position", "probs"])
+@pytest.mark.slow
+def test_a_token_does_not_cross_for_entries_that_are_dropped(scheme, policy):
+    layer = Layer(ep=4, T=15, H=32, I=16, E=8, K=3, node_size=2)
+
+    def relayed(f):
+        return SCHEMES[scheme](replicate_experts(f, loads=[9, 9, 1, 1, 1, 1, 1, 1], replicas=1))
+
+    capped_run(layer, 0.5, policy, wrap=relayed, rows=4, blocks=2).assert_close_to_float64()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.slow
+def test_experts_in_shards(scheme):
+    args, cotangent = whole(2, 2)
+    mesh = hpmoe.Mesh(2, tp_size=2, node_size=2)
+    assert_close_to_whole(run(twin(SCHEMES[scheme](moe_ffn), rows=4), mesh, args, cotangent), oracle(args, cotangent))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.slow
+def test_rows_of_int8_are_relayed_as_bytes(scheme):
+    layer = Layer(ep=4, T=9, H=70, E=8, K=4, node_size=2)
+    args, cotangent = layer.arguments(), layer.cotangent()
+    (plain, grads), (relayed, their) = (
+        run_spmd(twin(chain(quantize_rows, s)(moe_ffn), rows=4), layer.mesh, args, [cotangent])
+        for s in (chain(), SCHEMES[scheme]))
+    assert_close([*relayed, *their], [*plain, *grads])
+
+
+def test_more_entries_than_a_core_sorts_at_once():
+    """And lists of several hundred in the tables of a rank."""
+    layer = Layer(ep=4, T=1200, H=8, I=4, E=32, K=4, node_size=2)
+    x, ids, weights, *_ = layer.arguments()
+    weights = 2 ** np.round(weights)
+
+    def moved(x, ids, weights):
+        rows, route = dispatch(x, ids, num_local_experts=8)
+        return combine(rows * 2.0, route, weights)
+
+    outs = [hpmoe.spmd(f, layer.mesh)(*tensors([x, ids, weights])).asnumpy() for f in (
+        twin(relay_rows(moved), rows=512), fused(rows=512)(relay_rows(moved)))]
+    np.testing.assert_array_equal(*outs)

@@ -1,0 +1,57 @@
+"""What holds for every rewrite of how rows travel: deduplicate_rows, relay_rows, replicate_experts."""
+
+import numpy as np
+import pytest
+from brute_force import Unordered
+from helpers import assert_close, assert_every_access_ordered, fused, jax_vjp, run_half, run_spmd
+from variants import VARIANTS, arguments
+
+import hpmoe
+from hpmoe import chain, moe_ffn
+
+
+def assert_agrees_with_jax(rewrite, layer, name):
+    """Another layer than moe_ffn has JAX's outputs and gradients."""
+    f, in_jax = VARIANTS[name]
+    args = arguments(f, layer)
+    positions = tuple(i for i, a in enumerate(args) if a.dtype == np.float32)
+    cotangent = np.random.default_rng(3).standard_normal(args[0].shape).astype(np.float32)
+    outs, grads = run_spmd(fused()(rewrite(f)), layer.mesh, args, [cotangent], positions=positions)
+    want, want_grads = jax_vjp(in_jax, args, cotangent, positions)
+    assert_close([*outs, *grads], [want, *want_grads])
+
+
+def assert_rounds_once_more(rewrite, layer, dtype):
+    """A sum that goes back is rounded once; topk_weights may be float32 beside it. Runs repeat bit by bit."""
+    rewritten = chain(rewrite, fused())
+    for a, b, c in zip(*(run_half(stage(moe_ffn), layer, dtype) for stage in (fused(), rewritten, rewritten)), strict=True):
+        np.testing.assert_allclose(b, a, rtol=0, atol=2.0 ** -6 * np.abs(a).max())
+        assert (b == c).all()
+
+
+def assert_drops_the_same(rewrite, layer, stage, policy):
+    """Entries over a capacity are dropped and counted as without it."""
+    args, cotangent = layer.arguments(), layer.cotangent()
+
+    def f(*a):
+        return moe_ffn(*a, capacity_factor=0.5, drop_policy=policy, return_drop_counts=True)
+
+    counts = np.zeros((layer.ep, layer.E), np.float32)
+    plain, rewritten = (run_spmd(stage(g), layer.mesh, args, [cotangent, counts], layer.num_tokens) for g in (f, rewrite(f)))
+    assert plain[0][1].sum() > 0 and (plain[0][1] == rewritten[0][1]).all()
+    assert_close([rewritten[0][0], *rewritten[1]], [plain[0][0], *plain[1]])
+
+
+def waits_of(flow, is_of):
+    """For each wait, whether it is one of an operation that `is_of` picks."""
+    return np.array([is_of(op) for op in flow.ops])[flow.tasks["op"][flow.waits["task"]]]
+
+
+def assert_lost_waits_are_found(flow, args, lost):
+    """Without the waits of the mask `lost`, verify refuses `flow`, and brute force finds an order that breaks it."""
+    assert lost.any()
+    broken = flow.replace(waits=flow.waits[~lost])
+    with pytest.raises(hpmoe.VerifyError, match="neither it nor what runs before it waits for it"):
+        hpmoe.verify(broken)
+    with pytest.raises(Unordered):
+        assert_every_access_ordered(broken, args)

@@ -1,0 +1,76 @@
+"""limit_rows: a rank has room for so many times the rows of balanced experts, and no longer for those of all ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from hpmoe.ir.avals import as_route
+from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations
+from hpmoe.primitives.route import make_route
+from hpmoe.runtime.transform import transform
+from hpmoe.support.errors import TransformError, check_argument, is_number
+
+
+def _check(rank_capacity_factor: float) -> None:
+    is_factor = is_number(rank_capacity_factor) and 0 < rank_capacity_factor < math.inf
+    check_argument(is_factor, "limit_rows", "rank_capacity_factor", repr(rank_capacity_factor), "a positive finite number")
+
+
+@transform(requires="program", once=True, check=_check, before_vjp=True)
+def limit_rows(program: Program, *, rank_capacity_factor: float) -> Program:
+    """Gives each rank room for ceil(rank_capacity_factor * T * K) received rows; T * K are those of balanced experts.
+
+    Where no host looks at the ids, as on an NPU, a plan has room for all rows that a rank could receive, ep * T * K of
+    them, in the symmetric heap and in all that is computed and saved of received rows. With this transform that memory is
+    ep / rank_capacity_factor times smaller, both ways. Nothing is dropped: more rows than there is room for are an error,
+    the same one on every rank, before any row moves; it names the rank, its rows and the limit. On an NPU the kernel finds
+    that out when it starts, and the error comes as those of launches do. To drop instead, give `dispatch` a capacity_factor
+    and a drop_policy: they bound a rank's rows as well, and `drop_counts` counts what is dropped. Rows that fill up an
+    expert_alignment have room of their own.
+
+    Rewrite:
+        a = route[...] topk_ids  ->  a = route[... rank_capacity_factor=1.5] topk_ids
+
+    Requires: a plain function with a dispatch; only other transforms of what gradients are taken of may come before it.
+    Ensures: bitwise the same function and gradients, where the rows of all ranks have room.
+
+    Args:
+        f: the function.
+        rank_capacity_factor: room of a rank, in rows that it receives where experts are balanced.
+
+    Raises:
+        ArgumentError: rank_capacity_factor is no positive finite number; from a call, where a rank receives too many rows.
+        LaunchError: from a later call or `hpmoe.synchronize`, the same on an NPU.
+        TransformError: applied out of order or twice; f has no dispatch.
+
+    Example:
+        >>> import hpmoe
+        >>> avals = [hpmoe.Aval(shape, "float32") for shape in [(4, 2), (4, 1), (4, 1), (2, 2, 6), (2, 3, 2)]]
+        >>> avals[1] = hpmoe.Aval((4, 1), "int32")
+        >>> f = hpmoe.limit_rows(hpmoe.moe_ffn, rank_capacity_factor=1.25)
+        >>> print(f.lower(*avals, mesh=hpmoe.Mesh(4)))  # 16 without it
+        # moe_ffn | limit_rows(rank_capacity_factor=1.25)
+        { lambda hidden_states:f32[4,2] topk_ids:i32[4,1] topk_weights:f32[4,1] gate_up_weight:f32[2,2,6]
+                 down_weight:f32[2,3,2]
+          let a:route[R] = route[num_local_experts=2 ep_size=4 rank_capacity_factor=1.25 max_rows=5 likely_rows=4] topk_ids
+              b:f32[R,2] = dispatch hidden_states a
+              c:f32[R,6] = grouped_matmul b gate_up_weight a
+              d:f32[R,3] = swiglu c
+              e:f32[R,2] = grouped_matmul d down_weight a
+              f:f32[4,2] = combine e a topk_weights
+          in (f,) : f32[4,2] }
+    """
+    if not any(eqn.primitive is make_route for eqn in program.equations):
+        raise TransformError(f"limit_rows: {program.name} has no dispatch, so no rank receives rows")
+    return map_equations(program, lambda builder, eqn: _limited(builder, eqn, rank_capacity_factor)).replace(
+        provenance=(*program.provenance, f"limit_rows(rank_capacity_factor={rank_capacity_factor:g})"))
+
+
+def _limited(builder: Builder, eqn: Equation, factor: float) -> list[Atom] | None:
+    """A route of the same received rows, for which there is less room."""
+    if eqn.primitive is not make_route:
+        return None
+    var = Var(dataclasses.replace(as_route(eqn.outputs[0].aval), rank_capacity_factor=float(factor)))
+    builder.keep(eqn.replace(params={**eqn.params, "rank_capacity_factor": float(factor)}, outputs=(var,)))
+    return [var]
