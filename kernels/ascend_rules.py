@@ -76,6 +76,8 @@ def check_flow(flow: tf.Taskflow, target: str) -> None:
         for limit in LIMITS:
             found = limit.of(plan, flow.ep_size)
             check_argument(found <= limit.most, who, limit.what, found, f"at most {limit.most}")
+        check_argument(not plan.every_node, who, "every_node of relay_rows", True,
+                       "False: only nodes with experts get a token")
     opcode = flow.tasks["op"]
     for q, queue in enumerate(flow.queues):
         unit = "aic" if q < num_queues // 3 else "aiv"
