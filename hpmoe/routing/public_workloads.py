@@ -67,7 +67,8 @@ def recorded_ids(path: str | os.PathLike[str], ep_size: int, num_tokens: int, to
         [ep, T, K] int32.
 
     Raises:
-        ArgumentError: the file cannot be read, has too few tokens, another K, ids that are no experts, or a token that repeats one.
+        ArgumentError: the file cannot be read, has too few tokens, another K, ids that are no experts, or that repeat one
+            for a token.
     """
     who, file = "recorded_ids", str(Path(path))
     try:
