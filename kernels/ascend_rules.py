@@ -36,8 +36,7 @@ class Limit(NamedTuple):
 
 
 LIMITS = (
-    Limit("top_k", 512, lambda plan, _: plan.top_k if plan.once_of < 0 else 0),
-    Limit("top_k, of tokens sent once,", 256, lambda plan, _: plan.top_k if plan.once_of >= 0 else 0),
+    Limit("top_k", 512, lambda plan, _: plan.top_k),
     Limit("num_experts, with copies,", 1024,
           lambda plan, ep_size: max(plan.num_experts, plan.num_local_experts * ep_size)),
     Limit("the copies of a rank's experts", 64, lambda plan, _: plan.placement.most_copies if plan.placement else 0),
