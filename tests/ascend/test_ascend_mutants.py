@@ -13,7 +13,7 @@ from pathlib import Path
 import mindspore as ms
 import numpy as np
 import pytest
-from ascend_helpers import LayerRun, ProgramRun, bf16, capped_run, f32, from_seed, twin
+from ascend_helpers import AsOnCpu, LayerRun, ProgramRun, bf16, capped_run, f32, from_seed, twin
 from ascend_mutants import MUTANTS as MUTANTS_OF_BODIES, splice
 from ascend_mutants_of_cores import MUTANTS_OF_CORES
 from ascend_mutants_of_routers import MUTANTS_OF_ROUTERS
@@ -142,21 +142,6 @@ def layers():
             "aligned": aligned, "adjacent": adjacent, "many": many, "router": routed(),
             "guarded": AsOnCpu(guard_values(moe_ffn, low=-0.05, high=0.2, fill="mean")), "sharded": Sharded(),
             "int8": int8_run(), "int8 both ways": AsOnCpu(quantize_rows(moe_ffn, combine=True))}
-
-
-class AsOnCpu(LayerRun):
-    """A layer that a CPU has right: one that guards what it makes, or rounds it."""
-
-    def __init__(self, f):
-        super().__init__(Layer(ep=2, T=9, H=40, I=16, E=4, K=2), ms.float32, f, rows=4)
-        self.on_cpu = hpmoe.spmd(fused(rows=4)(f), hpmoe.Mesh(2))
-
-    def assert_close_to_float64(self):
-        got, on_twin = self(), self.fused
-        self.fused = self.on_cpu
-        assert_close(got, self())
-        self.fused = on_twin
-        return got
 
 
 class Sharded:
