@@ -36,8 +36,7 @@ class Limit(NamedTuple):
 
 
 LIMITS = (
-    Limit("top_k", 512, lambda plan, _: plan.top_k if plan.once_of < 0 else 0),
-    Limit("top_k, of tokens sent once,", 256, lambda plan, _: plan.top_k if plan.once_of >= 0 else 0),
+    Limit("top_k", 512, lambda plan, _: plan.top_k),
     Limit("num_experts, with copies,", 1024,
           lambda plan, ep_size: max(plan.num_experts, plan.num_local_experts * ep_size)),
     Limit("the copies of a rank's experts", 64, lambda plan, _: plan.placement.most_copies if plan.placement else 0),
@@ -79,6 +78,8 @@ def check_flow(flow: tf.Taskflow, target: str, chip: int = A2_A3) -> None:
         for limit in LIMITS:
             found = limit.of(plan, flow.ep_size)
             check_argument(found <= limit.most, who, limit.what, found, f"at most {limit.most}")
+        check_argument(not plan.every_node, who, "every_node of relay_rows", True,
+                       "False: only nodes with experts get a token")
     opcode = flow.tasks["op"]
     for q, queue in enumerate(flow.queues):
         unit = "aic" if q < num_queues // 3 else "aiv"
