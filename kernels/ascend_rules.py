@@ -40,6 +40,7 @@ LIMITS = (
     Limit("num_experts, with copies,", 1024,
           lambda plan, ep_size: max(plan.num_experts, plan.num_local_experts * ep_size)),
     Limit("the copies of a rank's experts", 64, lambda plan, _: plan.placement.most_copies if plan.placement else 0),
+    Limit("the rows of a tile", 2**20 - 1, lambda plan, _: min(plan.tile_rows, plan.max_rows)),
 )
 MOST_COLUMNS = 65_535  # of a matmul's operand: a parameter of 16 bits
 A2_A3, ASCEND_950 = 2201, 3510  # chips by their numbers of chip.h

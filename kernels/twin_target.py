@@ -31,7 +31,7 @@ from hpmoe.support.known import known
 from hpmoe.support.loading import address
 
 COMPILED = Path(__file__).parent / "_twin.so"
-ABI_VERSION = 7
+ABI_VERSION = 8
 FAULT_BYTES = 8192
 LINE_WORDS = 16
 SEEDS = itertools.count()
@@ -51,12 +51,19 @@ class Effort(ctypes.Structure):
         "cycles", "scalar_words", "cached_lines", "vector_instructions", "vector_steps", "copies", "waits_for_copies")]
 
 
+class Decoding(ctypes.Structure):
+    """What decoding tasks took of the scalar units of all AIC, or of all AIV: twin::Decoding."""
+
+    _fields_ = [(name, ctypes.c_int64) for name in ("tasks", "words", "lines", "cycles")]
+
+
 class Counts(ctypes.Structure):
     """What the cores of a launch moved and computed, and the AIV that took longest: twin::Counts."""
 
     _fields_ = [*[(name, ctypes.c_int64) for name in (
         "gm_to_ub", "ub_to_gm", "gm_to_l1", "l1_to_gm", "l1_to_l0a", "l1_to_l0b", "l0c_to_gm", "cube_flops",
-        "vector_bytes")], ("busiest", Effort)]
+        "vector_bytes")], ("busiest", Effort),
+                ("aic", Decoding), ("aiv", Decoding), ("l0_loads", ctypes.c_int64)]
 
 
 class Launch(ctypes.Structure):
