@@ -89,6 +89,7 @@ def load() -> ctypes.CDLL:
         "hpmoe_twin_table_words": (ctypes.c_int64, [ctypes.c_void_p]),
         "hpmoe_twin_counters": (ctypes.c_int64, [ctypes.c_void_p]),
         "hpmoe_twin_counter_words": (ctypes.c_int32, []),
+        "hpmoe_twin_chip": (ctypes.c_int32, []),
         "hpmoe_twin_launch": (ctypes.c_int, launch),
         "hpmoe_twin_run_rank": (ctypes.c_int, []),
         "hpmoe_twin_use_kernel": (None, [ctypes.c_void_p]),
@@ -190,7 +191,7 @@ def _check_untimed(trace: np.ndarray | None) -> None:
 
 def compile_twin(flow: Taskflow, timeout: float) -> TwinExecutable:
     """Packs a Taskflow for the twin of an NPU."""
-    check_flow(flow, TwinExecutable.target)
+    check_flow(flow, TwinExecutable.target, load().hpmoe_twin_chip())
     image, pool = pack(flow, "ascend"), Pool()
     check_image(image)
     counters = load().hpmoe_twin_counters(image.ctypes.data) * load().hpmoe_twin_counter_words()
