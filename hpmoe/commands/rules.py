@@ -1,4 +1,4 @@
-"""hpmoe simulate --rules: what each rule of the default schedule is worth, on twelve layers of different shapes."""
+"""hpmoe simulate --rules: what each rule of the default schedule is worth, on thirteen layers of different shapes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpmoe.support.progress import Progress
 
 
 def layers() -> dict[str, Layer]:
-    """The twelve, by name."""
+    """The thirteen, by name."""
     return {
         "8x4096": _layer(8, 4096), "8x512": _layer(8, 512),
         "long": _layer(8, 4096, hidden=8192, intermediate=512, top_k=2, machine=ascend_a2),
@@ -28,16 +28,18 @@ def layers() -> dict[str, Layer]:
         "copies": _layer(4, 4096, imbalance=2.0, replicas=1),
         "once": _layer(16, 1024, intermediate=1024, routing="uniform", dedup=True,
                        machine=ascend_a3.replace(node_size=8)),
+        "relays": _layer(16, 2048, routing="uniform", machine=ascend_a2, relays=True),
     }
 
 
 def _layer(ep: int, tokens: int, *, hidden: int = 7168, intermediate: int = 2048, local: int = 8, top_k: int = 8,
            routing: str = "balanced", imbalance: float = 1.0, direction: str = "forward",
-           machine: hpmoe.Machine = ascend_a3, replicas: int = 0, dedup: bool = False, room: str = "received") -> Layer:
+           machine: hpmoe.Machine = ascend_a3, replicas: int = 0, dedup: bool = False, relays: bool = False,
+           room: str = "received") -> Layer:
     o = SimpleNamespace(ep=ep, tokens=tokens, hidden=hidden, intermediate=intermediate, experts=local * ep, top_k=top_k,
                         dtype="bfloat16")
     ids = ids_of(o, imbalance) if routing == "balanced" else skewed_ids(routing, ep, tokens, top_k, o.experts)
-    return Layer(o, direction, machine, ids, replicas, tuned=True, dedup=dedup, room=room)
+    return Layer(o, direction, machine, ids, replicas, tuned=True, dedup=dedup, relays=relays, room=room)
 
 
 def rows(progress: Progress, of: dict[str, Layer] | None = None) -> list[Fields]:
