@@ -206,6 +206,7 @@ cases("transforms", {
     "another scheme": lambda: send_rows(moe_ffn, scheme="hierarchical"),
     "send on no machine": lambda: send_rows(moe_ffn, machine="ascend_a2"),
     "padding to relay": lambda: relay_rows(_aligned).lower(X, Aval((4, 1), "int32")),
+    "every_node=1": lambda: relay_rows(moe_ffn, every_node=1),
     "nothing to relay": lambda: relay_rows(doubled).lower(X),
     "nothing to quantise": lambda: quantize_rows(doubled).lower(X),
     "quantise to another dtype": lambda: quantize_rows(moe_ffn, dtype="int4"),
@@ -278,7 +279,7 @@ cases("transforms", {
     "tune for a negative time": lambda: hpmoe.tune(doubled, X, budget_s=-1),
     "tune without trials": lambda: hpmoe.tune(doubled, X, max_trials=0),
     "tune something else": lambda: hpmoe.tune(doubled, X, space={"depth": (1, 2)}),
-    "tune dedup as a number": lambda: hpmoe.tune(doubled, X, space={"dedup": (0, 1)}),
+    "tune another scheme": lambda: hpmoe.tune(doubled, X, space={"scheme": ("direct", "hierarchical")}),
     "tune rows that are lists": lambda: hpmoe.tune(doubled, X, space={"rows": ([8], [4])}),
     "tune with a routing of one rank": lambda: hpmoe.tune(moe_ffn, *(Aval(a.shape[1:], str(a.dtype))
                                                                      for a in Layer().arguments()),
