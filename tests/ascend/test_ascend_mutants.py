@@ -13,7 +13,7 @@ from pathlib import Path
 import mindspore as ms
 import numpy as np
 import pytest
-from ascend_helpers import LayerRun, ProgramRun, bf16, capped_run, f32, from_seed, twin
+from ascend_helpers import AsOnCpu, LayerRun, ProgramRun, bf16, capped_run, f32, from_seed, twin
 from ascend_mutants import MUTANTS as MUTANTS_OF_BODIES, splice
 from ascend_mutants_of_cores import MUTANTS_OF_CORES
 from ascend_mutants_of_relays import MUTANTS_OF_RELAYS
@@ -151,21 +151,6 @@ def relayed(f):
     """A put is for both ranks of a node, and some tokens cross to one node alone."""
     return LayerRun(Layer(ep=4, T=9, H=32, I=16, E=8, K=2, num_tokens=(9, 0, 4, 7), node_size=2), ms.float32, f, rows=4,
                     blocks=2, order=lambda rank, ep_size: [0, 2, 1, 3])
-
-
-class AsOnCpu(LayerRun):
-    """A layer that a CPU has right: one that guards what it makes, or rounds it."""
-
-    def __init__(self, f):
-        super().__init__(Layer(ep=2, T=9, H=40, I=16, E=4, K=2), ms.float32, f, rows=4)
-        self.on_cpu = hpmoe.spmd(fused(rows=4)(f), hpmoe.Mesh(2))
-
-    def assert_close_to_float64(self):
-        got, on_twin = self(), self.fused
-        self.fused = self.on_cpu
-        assert_close(got, self())
-        self.fused = on_twin
-        return got
 
 
 class Sharded:

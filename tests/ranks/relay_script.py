@@ -42,9 +42,8 @@ for scheme in ("direct", "rank", "node", "rank and node", "every node"):
         for a, b in zip(next(own), whole, strict=True):
             assert a.asnumpy().tobytes() == b.asnumpy()[mesh.rank].tobytes(), scheme
         sent.append(mesh.link.traffic.row_bytes - before)
-    if scheme != "rank and node":
-        forward, backward = (across_nodes(b, NODE)[mesh.rank] for b in bytes_between(scheme, ids, LOCAL, NODE, 4 * H))
-        assert sent == [forward, forward + backward], (scheme, sent)
+    forward, backward = (across_nodes(b, NODE)[mesh.rank] for b in bytes_between(scheme, ids, LOCAL, NODE, 4 * H))
+    assert sent == [forward, forward + backward], (scheme, sent)
     say(f"rank {mesh.rank} {scheme}: {sent}")
 report = mesh.report().splitlines()
 assert len(report) == 2 * mesh.size + 4 and report[mesh.size + 2] == "sent to other hosts"

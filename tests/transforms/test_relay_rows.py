@@ -157,21 +157,23 @@ def test_a_lost_wait_is_found(opcode, mode):
     assert_lost_waits_are_found(flow, args, lost)
 
 
-@pytest.mark.parametrize("scheme, seed", [("node", 0), ("node", 1), ("node", 2), ("every node", 3), ("every node", 1)])
+@pytest.mark.parametrize("scheme, seed", [("node", 0), ("node", 1), ("node", 2), ("every node", 3),
+                                          ("every node", 1), ("rank and node", 0)])
 def test_bytes_of_each_link_are_those_of_the_formula(scheme, seed):
     """A row each way for each (token, node) and for each (token, expert) inside; routing weights go with the former, and in
     the backward pass from the tokens' ranks, whose gradients come back. Where tokens go to every node, N - 1 cross."""
-    rng, row, weights = np.random.default_rng(seed), 4 * 4, 3 * 4
+    rng, row = np.random.default_rng(seed), 4 * 4
     layer = Layer(ep=6, T=8, E=12, K=3, node_size=int(rng.choice([2, 3])), num_tokens=tuple(rng.integers(0, 9, 6)))
     args, cotangent = layer.arguments(seed), layer.cotangent()
     args[1][rng.random(args[1].shape) < 0.2] = -1
-    f = relay_rows(moe_ffn, every_node=scheme == "every node")
+    f = hpmoe.send_rows(moe_ffn, scheme=scheme)
     _, lines = hpmoe.measure(run_spmd, fused()(f), layer.mesh, args, [cotangent], layer.num_tokens)
     crossed, _ = crossings(args[1], 2, layer.node_size, layer.num_tokens, scheme == "every node")
     for line, wanted in zip(lines, bytes_between(scheme, args[1], 2, layer.node_size, row, layer.num_tokens), strict=True):
         np.testing.assert_array_equal(line.moved, wanted)
     across = sum(crossed[s, d] for s in range(6) for d in range(6) if s // layer.node_size != d // layer.node_size)
-    assert lines[0].link_bytes(layer.node_size).across_nodes == across * (2 * row + weights)
+    if scheme != "rank and node":  # whose weights go from rank to rank, one for each entry
+        assert lines[0].link_bytes(layer.node_size).across_nodes == across * (2 * row + 3 * 4)
     if scheme == "every node":
         assert across == sum(layer.num_tokens) * (6 // layer.node_size - 1)
 
