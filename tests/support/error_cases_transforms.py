@@ -135,6 +135,7 @@ cases("transforms", {
     "an unknown target": lambda: fuse_persistent(assign_queues(tile_partition(moe_ffn)), target="tpu"),
     "no function": lambda: tile_partition(3),
     "chain of a number": lambda: chain(3),
+    "chain called with what its function takes": lambda: chain(tile_partition)(np.zeros(2), np.zeros(2)),
     "spmd twice": lambda: spmd(spmd(moe_ffn, Mesh(2)), Mesh(2)),
     "spmd inside": lambda: tile_partition(spmd(moe_ffn, Mesh(2))),
     "unknown level": lambda: hpmoe.transform(doubled, requires="task"),
