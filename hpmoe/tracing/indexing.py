@@ -98,7 +98,9 @@ def gather(r: Recorder, x: Tracer, index: Tracer, axis: int) -> Tracer:
                             "hpmoe.combine(rows, route) first")
     index = r.materialize(index)
     mine, its = x.hpmoe_aval.shape, index.hpmoe_aval.shape
-    if len(mine) == 1 and len(its) == 2 and mine[0] <= MOST_NUMBERS:  # each row chooses, as weights of experts by their ids
+    count = mine[0]
+    if len(mine) == 1 and len(its) == 2 and isinstance(count, int) and count <= MOST_NUMBERS:
+        # Each row chooses, as weights of experts by their ids.
         return r(take_columns, r(broadcast_to, x, shape=(its[0], *mine)), index)
     if axis == 0:
         return r(gather_rows, x, index)
