@@ -154,11 +154,18 @@ class RouteAval(OfShards):
 
     @property
     def likely_rows(self) -> int:
-        """The rows that a rank is likely to receive where nothing is known of the routing: as many as it sends, where
-        experts or ranks have a capacity or many more could come; else as many as could."""
-        sent = self.num_tokens * self.top_k + self.likely_padding
+        """The rows that a rank is likely to receive where nothing is known of the routing: two deviations over those that it
+        sends, as where experts are chosen alike, where it or its experts have a capacity or many more could come; else as
+        many as could."""
         is_bounded = self.capacity is not None or self.rank_capacity_factor is not None
-        return min(self.max_rows, sent) if is_bounded or self.max_rows > MANY_MORE * sent else self.max_rows
+        sent = self.num_tokens * self.top_k + self.likely_padding
+        return min(self.max_rows, self.even_rows) if is_bounded or self.max_rows > MANY_MORE * sent else self.max_rows
+
+    @property
+    def even_rows(self) -> int:
+        """Two deviations over the rows that a rank receives in the mean where experts are chosen alike."""
+        sent = self.num_tokens * self.top_k + self.likely_padding
+        return sent + int(2 * sent ** 0.5)
 
     def __repr__(self) -> str:
         return "route"
