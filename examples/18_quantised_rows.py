@@ -29,6 +29,7 @@ QUANTISED = {
     "int8, gradients too": [hpmoe.quantize_rows(dtype="int8", combine=True, backward="quantized")],
     "bfloat16, int8 weights": [hpmoe.quantize_weights],
     "bfloat16, fp8 weights": [hpmoe.quantize_weights(dtype="float8_e4m3fn")],
+    "bfloat16, mxfp8 weights": [hpmoe.quantize_weights(dtype="mxfp8")],
     "int8, int8 weights (W8A8)": [hpmoe.quantize_rows, hpmoe.quantize_weights(row_dtype="int8")],
 }
 

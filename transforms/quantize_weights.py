@@ -8,10 +8,11 @@ from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equation
 from hpmoe.primitives.expert import expert_scale
 from hpmoe.primitives.grouped_matmul import grouped, grouped_weight_grad
 from hpmoe.primitives.quantized import dequantize, quantize
-from hpmoe.primitives.quantized_matmul import ELEMENTS, ROW_DTYPES, grouped_quantized, product_params, quantize_weight
+from hpmoe.primitives.quantized_matmul import ROW_DTYPES, grouped_quantized, product_params, quantize_weight
 from hpmoe.primitives.row_dot import row_dot
 from hpmoe.runtime.transform import transform
 from hpmoe.support.errors import TransformError, check_argument, is_name
+from hpmoe.tile_ops.row_formats import WEIGHT_FORMATS
 
 BACKWARDS = ("straight_through", "quantized")
 INT8_ROWS = {"dtype": "int8"}  # the params of quantize that makes rows to multiply
@@ -19,7 +20,7 @@ INT8_ROWS = {"dtype": "int8"}  # the params of quantize that makes rows to multi
 
 def _check(dtype: str = "int8", row_dtype: str | None = None, backward: str = "straight_through") -> None:
     who = "quantize_weights"
-    check_argument(is_name(dtype, ELEMENTS), who, "dtype", repr(dtype), f"one of {', '.join(ELEMENTS)}")
+    check_argument(is_name(dtype, WEIGHT_FORMATS), who, "dtype", repr(dtype), f"one of {', '.join(WEIGHT_FORMATS)}")
     check_argument(row_dtype is None or is_name(row_dtype, ROW_DTYPES), who, "row_dtype", repr(row_dtype),
                    "\"int8\", or None for rows as they are")
     check_argument(row_dtype is None or row_dtype == dtype, who, "row_dtype", repr(row_dtype),
@@ -53,7 +54,8 @@ def quantize_weights(program: Program, *, dtype: str = "int8", row_dtype: str | 
 
     Args:
         f: the function.
-        dtype: "int8" or "float8_e4m3fn", what elements of weights are.
+        dtype: "int8" or "float8_e4m3fn", what elements of weights are; or "mxfp8", float8_e4m3fn with an e8m0 scale for each
+            32 elements of a column (OCP MX) in place of one for all of it.
         row_dtype: "int8", rows are rounded too, one scale each, and sums are exact in int32; None, rows stay as they are.
         backward: "straight_through"; or "quantized", where gradients of results, times the scales of the weights, are
             rounded as rows are before they are multiplied by turned weights.
@@ -144,9 +146,12 @@ class _Rule:
         """Scales of a weight's columns are those of what is summed over."""
         (g, w, route), source = self._operands(eqn), eqn.source
         codes, scales = self._weight(b, w, not eqn.params["transpose"], source)
-        scaled, rows = b.add(expert_scale, g, scales, route, source=source), self.rows if self.rounds_gradients else ""
-        params = product_params(self.dtype, False, rows, g.aval.dtype)
-        out = b.add(grouped_quantized, scaled, codes, route, source=source, **params)
+        params = product_params(self.dtype, False, self.rows if self.rounds_gradients else "", g.aval.dtype)
+        if WEIGHT_FORMATS[self.dtype].block:
+            out = b.add(grouped_quantized, g, codes, route, scales, source=source, **params)
+        else:
+            scaled = b.add(expert_scale, g, scales, route, source=source)
+            out = b.add(grouped_quantized, scaled, codes, route, source=source, **params)
         self.turned.add(out)
         return out
 

@@ -40,17 +40,17 @@ from hpmoe.tile_ops.quantized_matmuls import (
     SCALE_BYTES,
     WeightFormat,
     WidenedMatmul,
+    block_scales,
     rescaled,
     sums_of,
 )
-from hpmoe.tile_ops.row_formats import Element, quantized, values_of as values_of_elements
+from hpmoe.tile_ops.row_formats import WEIGHT_FORMATS, quantized, scales_in, values_of as values_of_elements
 
 grouped_quantized = Primitive("grouped_matmul_quantized")
 quantize_weight = Primitive("quantize_weight")
 
-ELEMENTS = {"int8": Element.INT8, "float8_e4m3fn": Element.E4M3}
-ELEMENT_OF = {"int8": "int8", BYTES: "float8_e4m3fn"}  # what elements of a weight are, by its dtype
-STORED_AS = {element: dtype for dtype, element in ELEMENT_OF.items()}
+ELEMENT_OF = {"int8": "int8", BYTES: "float8_e4m3fn"}  # what elements of a given weight are, by its dtype
+STORED_AS = {"int8": "int8", "float8_e4m3fn": BYTES, "mxfp8": BYTES}
 ROW_DTYPES = ("int8",)
 WHO = "hpmoe.grouped_matmul"
 
@@ -104,10 +104,21 @@ def _(x: Aval, w: Aval, route: RouteAval, *scale: Aval, element: str, transpose:
                    f"{x} and {w}", "equal in their inner dimension", "Weights are [num_local_experts, K, N].")
     check_argument(not rows or inner <= MOST_TERMS, "grouped_matmul", "rows", x,
                    f"of at most {MOST_TERMS} columns, sums of whose products an int32 holds")
+    if WEIGHT_FORMATS[element].block:
+        of_blocks = _scales_aval(w, element)
+        check_argument(scale == (of_blocks,), "grouped_matmul", "scale", scale, f"{of_blocks}, of blocks of a weight's rows")
+        return Aval((x.shape[0], outer), to)
     for columns in scale:
         check_argument(columns.shape == (w.shape[0], outer) and columns.dtype in FLOATS, "grouped_matmul", "scale", columns,
                        f"floats of shape [{w.shape[0]}, {outer}], one for each column of an expert's weight")
     return Aval((x.shape[0], outer), to)
+
+
+def _scales_aval(codes: Aval, element: str) -> Aval:
+    """Of the scales of a weight that is stored turned."""
+    experts, outer, inner = fixed(codes.shape)
+    form = WEIGHT_FORMATS[element]
+    return Aval((experts, outer, form.blocks(inner)), BYTES) if form.block else Aval((experts, outer), "float32")
 
 
 @grouped_quantized.reference
@@ -115,13 +126,15 @@ def _(x: np.ndarray, w: np.ndarray, route: Route, *scale: np.ndarray, element: s
       to: str = "float32") -> np.ndarray:
     packed = x if x.dtype == np.uint8 or not rows else quantized(x, ROWS)
     out = np.zeros((len(x), w.shape[1] if transpose else w.shape[2]), np.float32 if rows else x.dtype)
-    stops = np.cumsum(route.tokens_per_expert)
+    stops, numbers = np.cumsum(route.tokens_per_expert), values_of_elements(WEIGHT_FORMATS[element].element, w)
+    if WEIGHT_FORMATS[element].block:
+        numbers, scale = numbers * block_scales(scale[0], WEIGHT_FORMATS[element].block, 0, w.shape[2]), ()
     for e, (count, stop) in enumerate(zip(route.tokens_per_expert, stops, strict=True)):
         mine, matrix = slice(int(stop - count), int(stop)), w[e].T if transpose else w[e]
         if rows:
             out[mine] = rescaled(sums_of(packed[mine, :-SCALE_BYTES], matrix), packed[mine])
         else:
-            out[mine] = x[mine] @ values_of_elements(ELEMENTS[element], matrix)
+            out[mine] = x[mine] @ (numbers[e].T if transpose else numbers[e])
     with np.errstate(all="ignore"):
         return out * scale[0][route.expert_of_row] if scale else out
 
@@ -131,14 +144,15 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     """Straight through the rounding of rows; of the scales exactly."""
     (x, w, route, *scale), params, g = eqn.inputs, eqn.params, cotangents[0]
     of_scale: list[Atom | None] = [None] * len(scale)
-    if scale and is_differentiable(scale[0]):
+    has_blocks = bool(WEIGHT_FORMATS[params["element"]].block)
+    if scale and not has_blocks and is_differentiable(scale[0]):
         product = b.add(grouped_quantized, x, w, route, **{**params, "to": "float32"})
         of_scale = [b.add(expert_sum, b.add(mul, product, in_dtype(b, g, "float32")), route)]
     dx = None
     if is_differentiable(x):
-        scaled = b.add(expert_scale, g, scale[0], route) if scale else g
+        scaled = b.add(expert_scale, g, scale[0], route) if scale and not has_blocks else g
         back = product_params(params["element"], not params["transpose"], "", params["to"])
-        dx = b.add(grouped_quantized, scaled, w, route, **back)
+        dx = b.add(grouped_quantized, scaled, w, route, *(scale if has_blocks else ()), **back)
     return [dx, None, None, *of_scale]
 
 
@@ -149,10 +163,12 @@ def _(tiler: Tiler, eqn: Equation) -> None:
     tiler.new(out)
     turned, domain = bool(params["transpose"]), tiler.rows_of(out)
     weight = tiler.at(w, row_modes.SLOT_EXPERT, col_modes.ALL if turned else col_modes.OWN, dtypes=tuple(ELEMENT_OF))
-    scales = [dataclasses.replace(tiler.at(s, row_modes.SLOT_EXPERT), buffer=tiler.regular(s)) for s in scale]
+    form = WEIGHT_FORMATS[params["element"]]
+    scales = [tiler.at(s, row_modes.SLOT_EXPERT, col_modes.ALL, dtypes=(BYTES,)) if form.block else dataclasses.replace(
+        tiler.at(s, row_modes.SLOT_EXPERT), buffer=tiler.regular(s)) for s in scale]
     if not params.get("rows"):
         tiler.emit(GMM_WIDENED, domain, tiler.at(out), tiler.at(x, cols=col_modes.ALL), weight, *scales,
-                   params=WidenedMatmul(turned, ELEMENTS[params["element"]]))
+                   params=WidenedMatmul(turned, form.element, form.scale, form.block))
         return
     packed = tiler.at(x, cols=col_modes.ALL, dtypes=(BYTES,)) if x.aval.dtype == BYTES else _packed(tiler, x)
     sums = Access(tiler.buffer_of[tiler.like(out, *fixed(out.aval.shape[1:]), dtype="int32")])
@@ -232,20 +248,24 @@ def _(x: Tensor, w: Tensor, route: Route, scale: Tensor, *, element: str, transp
 
 @quantize_weight.infer
 def _(w: Aval, *, dtype: str, turned: bool = False) -> tuple[Aval, Aval]:
-    """Of [E, K, N], or [E, N, K] where `turned`: quantised, turned [E, N, K], and the scale of each column [E, N]."""
-    check_argument(is_name(dtype, ELEMENTS), "quantize_weight", "dtype", repr(dtype), f"one of {', '.join(ELEMENTS)}")
+    """Of [E, K, N], or [E, N, K] where `turned`: quantised, turned [E, N, K], and the scale of each column [E, N], or of
+    blocks of it [E, N, blocks]."""
+    check_argument(is_name(dtype, WEIGHT_FORMATS), "quantize_weight", "dtype", repr(dtype),
+                   f"one of {', '.join(WEIGHT_FORMATS)}")
     check_argument(len(w.shape) == 3 and w.dtype in FLOATS, "quantize_weight", "weight", w, "[E, K, N] of floats")
     experts, rows, cols = fixed(w.shape)
     outer, inner = (rows, cols) if turned else (cols, rows)
-    return Aval((experts, outer, inner), STORED_AS[dtype]), Aval((experts, outer), "float32")
+    codes = Aval((experts, outer, inner), STORED_AS[dtype])
+    return codes, _scales_aval(codes, dtype)
 
 
 @quantize_weight.reference
 def _(w: np.ndarray, *, dtype: str, turned: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    w = w if turned else w.swapaxes(1, 2)
-    packed = quantized(w.reshape(-1, w.shape[2]), WeightFormat(ELEMENTS[dtype], 1).form)
-    codes = np.ascontiguousarray(packed[:, :-SCALE_BYTES]).view(STORED_AS[dtype])
-    return codes.reshape(w.shape), np.ascontiguousarray(packed[:, -SCALE_BYTES:]).view(np.float32).reshape(w.shape[:2])
+    w, form = w if turned else w.swapaxes(1, 2), WEIGHT_FORMATS[dtype]
+    depth = w.shape[2]
+    packed = quantized(w.reshape(-1, depth), form)
+    codes = np.ascontiguousarray(packed[:, :depth]).view(STORED_AS[dtype])
+    return codes.reshape(w.shape), scales_in(packed, depth, form).reshape(*w.shape[:2], *[-1] * bool(form.block))
 
 
 @quantize_weight.tile
@@ -253,11 +273,12 @@ def _(tiler: Tiler, eqn: Equation) -> None:
     """A task for each tile of rows of the turned weights, which are columns of the given ones."""
     (w,), (codes, scales) = eqn.inputs, eqn.outputs
     experts, outer, inner = fixed(codes.aval.shape)
-    tiler.new(scales, rows_and_cols=(experts * outer, 1))
+    form = WEIGHT_FORMATS[eqn.params["dtype"]]
+    tiler.new(scales, rows_and_cols=None if form.block else (experts * outer, 1))
     tiler.new(codes)
     cols = 1 if eqn.params.get("turned") else outer
     given = tiler.view(tiler.at(w).buffer, w, (experts * outer, inner), inner, experts * outer)
-    tiler.emit(QUANTIZE_WEIGHT, tiler.rows_of(codes), tiler.at(scales, cols=col_modes.ALL),
+    tiler.emit(QUANTIZE_WEIGHT, tiler.rows_of(codes), tiler.at(scales, cols=col_modes.ALL, dtypes=(*FLOATS, BYTES)),
                tiler.at(codes, cols=col_modes.ALL, dtypes=tuple(ELEMENT_OF)),
                Access(given, row_modes.ALL, col_modes.ALL), cols=0,
-               params=WeightFormat(ELEMENTS[eqn.params["dtype"]], cols))
+               params=WeightFormat(form.element, form.scale, form.block, cols))

@@ -19,6 +19,7 @@ from hpmoe.support.known import known
 
 QUEUE_US = 150.0  # of what the workers of a group send to one rank at a time, on its link
 UNEVEN = 1.03  # peers of a worker, the most over the mean, not reached
+OF_MANY, MANY_RANKS = 1.06, 16  # the same of groups of so many ranks, of which what goes to each is less by chance
 COMPUTING = 2  # workers for what is computed, over their share of the work
 WORTH_US = 160.0  # of moving, the least for which some workers only compute: with few rows each, whose turn it is is chance
 SENDING = 5.0  # times the workers that fill a link, of which more would only share it
@@ -82,8 +83,8 @@ def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySl
     wanted = _num_groups(flow, op, machine, slots, workers)
     node_size = machine.node_size if machine.node_size > 1 else flow.ep_size
     places = min(op.num_peers, node_size)  # ranks of one place in every node are in one group
-    groups = next(g for g in range(min(max(wanted, 1), places, workers), 0, -1)
-                  if -(-places // g) * workers < UNEVEN * (workers // g) * places)
+    groups = next(g for g in range(min(max(wanted, 1), places, workers), 0, -1) if -(-places // g) * workers
+                  < (OF_MANY if g * MANY_RANKS <= flow.ep_size else UNEVEN) * (workers // g) * places)
     starts = (np.arange(groups + 1) * workers // groups).astype(np.int32)
     group = (ahead[:op.num_peers] % node_size % groups)[:, None]
     out = put_turns(slots, sequence, ahead, groups, node_size)

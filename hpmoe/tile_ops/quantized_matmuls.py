@@ -4,8 +4,9 @@ of floats by weights of one byte; and QUANTIZE_WEIGHT, which makes such weights 
     GMM_INT8     sums[r, n] = sum_k q[r, k] * w[e, k, n], int32, of the int8 elements of quantised rows and weights
     RESCALE      out[r, n] = float32(sums[r, n]) * s[r] * c[e, n], in this order, in float32, rounded once
     GMM_WIDENED  out[r, n] = (sum_k x[r, k] * float32(w[e, k, n])) * c[e, n], in float32, rounded once
-e is the expert of row r, s[r] the scale of the quantised row, c the scale of a column of a weight, 1 where there is none.
-Where weights are turned, w[e, n, k] stands for w[e, k, n].
+                 out[r, n] = sum_k x[r, k] * (float32(w[e, k, n]) * c[e, n, k // 32]), of mxfp8
+e is the expert of row r, s[r] the scale of the quantised row, c the scale of a column of a weight, 1 where there is none, or
+of 32 elements that lie side by side. Where weights are turned, w[e, n, k] stands for w[e, k, n].
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from hpmoe.tile_ops.domains import Slots, Tiles
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
 from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.params import Matmul, NoParams, Params
-from hpmoe.tile_ops.row_formats import BlockScale, Element, RowFormat, quantized, values_of
+from hpmoe.tile_ops.row_formats import BlockScale, Element, RowFormat, e8m0_values, quantized, scales_in, values_of
 from hpmoe.tile_ops.tile_primitive import Cost, Operand, TilePrimitive
 
 ROWS = RowFormat(Element.INT8, BlockScale.FLOAT32, 0)  # of quantised rows that are multiplied
@@ -31,32 +32,25 @@ MOST_TERMS = 1 << 17  # of a sum, each of at most 127 * 128, that an int32 surel
 
 @dataclasses.dataclass(frozen=True)
 class WidenedMatmul(Matmul):
-    """Whether the matrix is multiplied turned, and what its elements are."""
+    """Whether the matrix is multiplied turned, and what its rows are."""
 
     element: Element = Element.INT8
+    scale: BlockScale = BlockScale.FLOAT32
+    block: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
-class WeightFormat(Params):
-    """What elements of a quantised weight are, and the columns of a matrix that it is made of."""
+class WeightFormat(RowFormat):
+    """Of a row of a quantised weight and its scales, and the columns of a matrix that it is made of."""
 
-    element: Element
-    cols: int
-
-    @property
-    def passes(self) -> int:
-        return self.form.passes
-
-    @property
-    def form(self) -> RowFormat:
-        """That of a row of the quantised weight, and of its scale."""
-        return RowFormat(self.element, BlockScale.FLOAT32, 0)
+    cols: int = 1
 
 
 BYTES = Operand(cols=(col_modes.ALL,), is_bytes=True)
 WEIGHT = Operand((row_modes.SLOT_EXPERT,), (col_modes.OWN, col_modes.ALL), is_weight=True, is_cut_by_body=True,
                  is_bytes=True)
 SCALE = Operand((row_modes.SLOT_EXPERT,), by_column=True)
+SCALES = Operand((row_modes.SLOT_EXPERT,), (col_modes.OWN, col_modes.ALL), by_column=True, may_be_bytes=True)
 SCALED = Operand(cols=(col_modes.ALL,), is_bytes=True, takes_few_bytes=True)
 SUMS = Operand(by_column=True, is_integer=True)
 
@@ -68,16 +62,23 @@ RESCALE = TilePrimitive(
     outputs=(Operand(by_column=True),), inputs=(SUMS, SCALED, SCALE))
 GMM_WIDENED = TilePrimitive(
     "GMM_WIDENED", 41, targets=("cpu",), unit="aic", cost=Cost.MATMUL, params=WidenedMatmul, rounds=True, measured_as="GMM",
-    domains=(Slots,), required=3, outputs=(Operand(by_column=True),), inputs=(Operand(cols=(col_modes.ALL,)), WEIGHT, SCALE))
+    domains=(Slots,), required=3, outputs=(Operand(by_column=True),),
+    inputs=(Operand(cols=(col_modes.ALL,)), WEIGHT, SCALES))
 QUANTIZE_WEIGHT = TilePrimitive(
     "QUANTIZE_WEIGHT", 42, targets=("cpu",), params=WeightFormat, measured_as="MAP copy", domains=(Tiles,),
-    outputs=(Operand(cols=(col_modes.ALL,)), BYTES), inputs=(Operand((row_modes.ALL,), (col_modes.ALL,)),))
+    outputs=(Operand(cols=(col_modes.ALL,), may_be_bytes=True), BYTES),
+    inputs=(Operand((row_modes.ALL,), (col_modes.ALL,)),))
 
 
 def sums_of(codes: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """codes [n, K] @ weight [K, N] of int8 elements, as bytes, in int32; exact, as float64 holds all such sums."""
     q, w = (values_of(Element.INT8, a).astype(np.float64) for a in (codes, weight))
     return (q @ w).astype(np.int32)
+
+
+def block_scales(codes: np.ndarray, block: int, first: int, cols: int) -> np.ndarray:
+    """The scale of each of `cols` columns from the first on, of rows of e8m0 scales for so many side by side."""
+    return np.repeat(e8m0_values(codes), block, axis=-1)[..., first:first + cols]
 
 
 def rescaled(sums: np.ndarray, packed: np.ndarray) -> np.ndarray:
@@ -104,8 +105,11 @@ def _(frame: Frame[NoParams]) -> int:
 @GMM_WIDENED.reference
 def _(frame: Frame[WidenedMatmul]) -> int:
     out, x, w, *scale = frame.operands()
-    w = values_of(frame.params.element, w)
-    product = x @ w[frame.own(2)].T if frame.params.is_transposed else x @ w
+    params, w = frame.params, values_of(frame.params.element, w)
+    if params.block:
+        first = 0 if params.is_transposed else frame.own(2).start
+        w = w * block_scales(scale.pop(), params.block, first, w.shape[1])
+    product = x @ w[frame.own(2)].T if params.is_transposed else x @ w
     out[...] = product * scale[0] if scale else product
     return len(out)
 
@@ -116,8 +120,8 @@ def _(frame: Frame[WeightFormat]) -> int:
     cols, depth = frame.params.cols, codes.shape[1]
     matrices = given.reshape(-1, depth, cols)
     rows = np.arange(frame.rows.start, frame.rows.stop)
-    packed = quantized(matrices[rows // cols, :, rows % cols], frame.params.form)
-    codes[...], scales[...] = packed[:, :depth], np.ascontiguousarray(packed[:, depth:]).view(np.float32)
+    packed = quantized(matrices[rows // cols, :, rows % cols], frame.params)
+    codes[...], scales[...] = packed[:, :depth], scales_in(packed, depth, frame.params)
     return len(codes)
 
 
@@ -127,7 +131,7 @@ def _(op: Operation[Matmul], buffers: Buffers, plan: RoutePlan | None) -> str:
     access, turned = op.operands[2], op.params.is_transposed
     weight, inner = buffers[access.buffer], op.width(1, buffers)
     if isinstance(op.params, WidenedMatmul):
-        bad = _scale_fault(op, 3, buffers)
+        bad = _block_scale_fault(op, op.params, buffers) if op.params.block else _scale_fault(op, 3, buffers)
     else:
         inner -= SCALE_BYTES
         bad = "" if 0 < inner <= MOST_TERMS else f"sums {inner} products, more than {MOST_TERMS} or none"
@@ -157,9 +161,21 @@ def _scale_fault(op: Operation[Params], i: int, buffers: Buffers) -> str:
     return f"takes one row of an expert of {buffer.name}, which has {buffer.rows_per_expert}"
 
 
+def _block_scale_fault(op: Operation[Params], params: WidenedMatmul, buffers: Buffers) -> str:
+    """What is wrong with the scales of elements side by side."""
+    weight, form = buffers[op.operands[2].buffer], RowFormat(params.element, params.scale, params.block)
+    if len(op.operands) < 4:
+        return f"multiplies elements of {weight.name} without the scales of blocks"
+    access, scales = op.operands[3], buffers[op.operands[3].buffer]
+    fits = scales.cols == form.blocks(weight.cols) and scales.rows_per_expert == weight.rows_per_expert
+    return "" if fits and access.cols is col_modes.ALL and not access.offset else (
+        f"takes {scales.name} for the scales of blocks of {weight.name}, which do not fit")
+
+
 @QUANTIZE_WEIGHT.fits
 def _(op: Operation[WeightFormat], buffers: Buffers, plan: RoutePlan | None) -> str:
     scales, codes, given = (buffers[a.buffer] for a in op.operands)
-    alike = codes.cols == given.cols and scales.cols == 1 and codes.num_rows == given.num_rows == scales.num_rows
+    alike = codes.num_rows == given.num_rows == scales.num_rows and codes.cols == given.cols and (
+        scales.cols == op.params.blocks(codes.cols))
     whole = op.params.cols > 0 and known(given.num_rows) % op.params.cols == 0 and not any(a.offset for a in op.operands)
     return "" if alike and whole else f"makes {codes.name} and {scales.name} of {given.name}, which do not fit"

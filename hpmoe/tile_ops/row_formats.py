@@ -81,6 +81,12 @@ FORMATS = {"int8": (Element.INT8, BlockScale.FLOAT32), "float8_e4m3fn": (Element
            "mxfp8": (Element.E4M3, BlockScale.E8M0)}
 
 
+MX_BLOCK = 32  # columns of a block of mxfp8, whose name says so
+WEIGHT_FORMATS = {"int8": RowFormat(Element.INT8, BlockScale.FLOAT32, 0),
+                  "float8_e4m3fn": RowFormat(Element.E4M3, BlockScale.FLOAT32, 0),
+                  "mxfp8": RowFormat(Element.E4M3, BlockScale.E8M0, MX_BLOCK)}
+
+
 def format_of(dtype: str, block: int = 0) -> RowFormat:
     """The format of a name, with a scale for each block of so many columns; for each row where 0."""
     check_argument(is_name(dtype, FORMATS), "quantize", "dtype", repr(dtype), f"one of {', '.join(FORMATS)}")
@@ -109,11 +115,17 @@ def quantized(rows: np.ndarray, form: RowFormat) -> np.ndarray:
 
 def dequantized(packed: np.ndarray, cols: int, form: RowFormat) -> np.ndarray:
     """Rows of bytes as rows of `cols` float32."""
-    scales = np.ascontiguousarray(packed[:, cols:])
-    scale = e8m0_values(scales) if form.scale is BlockScale.E8M0 else scales.view(np.float32)
+    scales = scales_in(packed, cols, form)
+    scale = e8m0_values(scales) if form.scale is BlockScale.E8M0 else scales
     block = form.block or cols
     with np.errstate(all="ignore"):
         return values_of(form.element, packed[:, :cols]) * np.repeat(scale, block, axis=1)[:, :cols]
+
+
+def scales_in(packed: np.ndarray, cols: int, form: RowFormat) -> np.ndarray:
+    """The scales of rows of bytes, [n, blocks]: float32, or the bytes of e8m0."""
+    scales = np.ascontiguousarray(packed[:, cols:])
+    return scales if form.scale is BlockScale.E8M0 else scales.view(np.float32)
 
 
 def values_of(element: Element, codes: np.ndarray) -> np.ndarray:

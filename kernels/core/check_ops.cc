@@ -265,13 +265,23 @@ class OpChecker {
   const char* check_quantized_gmm(const Op& op, Opcode opcode) const {
     if (!in_range(op.param[0], 2)) return "a GMM's weight is neither as it is nor turned";
     const bool is_int8 = opcode == Opcode::GMM_INT8;
-    if (!is_int8 && !in_range(op.param[1], kNumElement)) return "a GMM's weight has elements of an unknown kind";
+    if (!is_int8 && !is_row_format(op.param + 1)) return "a GMM's weight has elements of an unknown kind";
     const Buffer& weight = buffer(op, 2);
     if (op.route < 0 || weight.rows_per_expert == 0) return "a GMM over experts has a weight without experts";
     const int64_t num_k = width(op, 1) - (is_int8 ? packed_cols(kInt8Rows, 1) - 1 : 0);
     if (is_int8 && (num_k < 1 || num_k > kMostInt8Terms)) return "a GMM sums more products than an int32 holds";
     if ((op.param[0] == 1 ? weight.cols : weight.rows_per_expert) != num_k) return "a GMM's inner sizes differ";
+    if (!is_int8 && op.param[3] > 0) return check_block_scales(op, row_format_of(op.param + 1));
     return op.num_operands > 3 ? check_scales(op, 3) : nullptr;
+  }
+
+  // Of the elements of a weight, in rows like its own.
+  const char* check_block_scales(const Op& op, const RowFormat& format) const {
+    const Buffer &weight = buffer(op, 2), &scales = buffer(op, 3);
+    const bool fits = op.num_operands > 3 && scales.dtype == static_cast<int32_t>(Dtype::UINT8) &&
+                      format.scale == BlockScale::E8M0 && scales.cols == packed_cols(format, weight.cols) - weight.cols &&
+                      scales.rows_per_expert == weight.rows_per_expert && op.operands[3].offset == 0;
+    return fits ? nullptr : "a GMM's weight has other scales than its blocks";
   }
 
   const char* check_rescale(const Op& op) const {
@@ -280,14 +290,19 @@ class OpChecker {
   }
 
   const char* check_scales(const Op& op, int i) const {
-    return buffer(op, i).rows_per_expert == 0 ? nullptr : "an op takes one scale a column of an expert, not a matrix";
+    const bool is_column = buffer(op, i).rows_per_expert == 0 && buffer(op, i).dtype != static_cast<int32_t>(Dtype::UINT8);
+    return is_column ? nullptr : "an op takes one scale a column of an expert, not a matrix";
   }
 
   const char* check_quantized_weight(const Op& op) const {
     const Buffer &scales = buffer(op, 0), &codes = buffer(op, 1), &given = buffer(op, 2);
-    const bool fits = in_range(op.param[0], kNumElement) && op.param[1] > 0 && op.num_rows % op.param[1] == 0 &&
-                      scales.cols == 1 && codes.cols == given.cols && given.rows >= op.num_rows &&
-                      op.operands[0].offset == 0 && op.operands[1].offset == 0 && op.operands[2].offset == 0;
+    if (!is_row_format(op.param)) return "a QUANTIZE_WEIGHT makes elements of an unknown kind";
+    const RowFormat format = row_format_of(op.param);
+    const bool is_bytes = scales.dtype == static_cast<int32_t>(Dtype::UINT8);
+    const bool fits = op.param[3] > 0 && op.num_rows % op.param[3] == 0 && is_bytes == (format.scale == BlockScale::E8M0) &&
+                      scales.cols == (packed_cols(format, codes.cols) - codes.cols) / scale_bytes(format) &&
+                      codes.cols == given.cols && given.rows >= op.num_rows && op.operands[0].offset == 0 &&
+                      op.operands[1].offset == 0 && op.operands[2].offset == 0;
     return fits ? nullptr : "a QUANTIZE_WEIGHT's rows are not the columns of matrices";
   }
 

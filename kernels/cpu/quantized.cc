@@ -67,10 +67,6 @@ void from_e4m3(int64_t n, const uint8_t* in, float scale, float* out) {
   }
 }
 
-float e8m0_value(uint8_t code) {
-  return code == kNanCode ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, int{code} - 127);
-}
-
 // Writes the scale of a block whose largest magnitude has these bits, and returns it.
 float put_scale(const RowFormat& format, uint32_t top, uint8_t* to) {
   if (format.scale == BlockScale::E8M0) {
@@ -120,6 +116,10 @@ void write_block(const RowFormat& format, const float* x, int64_t n, uint8_t* to
 
 }  // namespace
 
+float e8m0_value(uint8_t code) {
+  return code == kNanCode ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, int{code} - 127);
+}
+
 void read_elements(Element element, const uint8_t* from, int64_t n, float scale, float* to) {
   (element == Element::INT8 ? from_int8 : from_e4m3)(n, from, scale, to);
 }
@@ -139,12 +139,25 @@ Code quantize(const Frame& frame) {
   return Code::OK;
 }
 
+// The scales of a row as they are stored: bytes as they are, a float32 in the dtype of its buffer.
+void write_scales(const Frame& frame, int64_t row, const uint8_t* scales) {
+  char* const to = frame.element(0, row, 0);
+  if (frame.dtype(0) == Dtype::UINT8) {
+    std::memcpy(to, scales, frame.buffer(0).cols);
+    return;
+  }
+  float scale;
+  std::memcpy(&scale, scales, sizeof(scale));
+  from_float32(frame.dtype(0), &scale, 1, to);
+}
+
 // Row r of what is made is column r % cols of matrix r / cols: some columns are read together, row after row.
 Code quantize_weight(const Frame& frame) {
   constexpr int64_t kTogether = 16;
-  const RowFormat format{static_cast<Element>(frame.op.param[0]), BlockScale::FLOAT32, 0};
-  const int64_t cols = frame.op.param[1], depth = frame.num_cols(1), end = frame.unit.start + frame.unit.rows;
+  const RowFormat format = row_format_of(frame.op.param);
+  const int64_t cols = frame.op.param[3], depth = frame.num_cols(1), end = frame.unit.start + frame.unit.rows;
   std::vector<float> read(kTogether), x(kTogether * depth);
+  std::vector<uint8_t> scales(packed_cols(format, depth) - depth);
   for (int64_t row = frame.unit.start, n; row < end; row += n) {
     n = std::min({kTogether, end - row, cols - row % cols});
     for (int64_t k = 0; k < depth; ++k) {
@@ -153,10 +166,11 @@ Code quantize_weight(const Frame& frame) {
       for (int64_t i = 0; i < n; ++i) x[i * depth + k] = read[i];
     }
     for (int64_t i = 0; i < n; ++i) {
-      float scale;
-      write_block(format, x.data() + i * depth, depth, reinterpret_cast<uint8_t*>(frame.element(1, row + i, 0)),
-                  reinterpret_cast<uint8_t*>(&scale));
-      from_float32(frame.dtype(0), &scale, 1, frame.element(0, row + i, 0));
+      auto* const to = reinterpret_cast<uint8_t*>(frame.element(1, row + i, 0));
+      for_each_block(format, depth, [&](int64_t k, int64_t length, int64_t place) {
+        write_block(format, x.data() + i * depth + k, length, to + k, scales.data() + place - depth);
+      });
+      write_scales(frame, row + i, scales.data());
     }
   }
   return Code::OK;

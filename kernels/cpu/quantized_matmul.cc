@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "bodies.h"
+#include "core/row_format.h"
 #include "elements.h"
 #include "gemm.h"
 #include "multiversion.h"
@@ -15,27 +16,53 @@ constexpr int64_t kScaleBytes = 4;      // of a quantised row, after its element
 constexpr int64_t kExactTerms = 1024;   // products of int8, of which float32 holds every sum: 1024 * 128 * 127 < 2^24
 constexpr int64_t kWidenedTerms = 512;  // about as many as keep a widened block in L2
 
-// A block of rows x cols elements that lie `ld` bytes from row to row, as a matrix of a float dtype in scratch.
-Matrix widened(Element element, const char* from, int64_t ld, int64_t rows, int64_t cols, Dtype dtype, bool transposed,
-               Scratch<char>& scratch) {
+// Elements of rows that lie `ld` bytes from row to row, and the scales of blocks of them, where there are such: of one from
+// column `col` of a row on.
+struct Elements {
+  Element element;
+  const char* at;
+  int64_t ld;
+  const uint8_t* scales = nullptr;
+  int64_t scales_ld = 0, block = 0, col = 0;
+
+  void read(int64_t row, int64_t first, int64_t n, float* to) const {
+    const auto* const from = reinterpret_cast<const uint8_t*>(at) + row * ld + first;
+    if (block == 0) return read_elements(element, from, n, 1.0f, to);
+    for (int64_t i = 0, next; i < n; i = next) {
+      const int64_t place = (col + first + i) / block;
+      next = std::min(n, (place + 1) * block - col - first);
+      read_elements(element, from + i, next - i, e8m0_value(scales[row * scales_ld + place]), to + i);
+    }
+  }
+};
+
+// A block of rows x cols of them as a matrix of a float dtype in scratch.
+Matrix widened(const Elements& from, int64_t rows, int64_t cols, Dtype dtype, bool transposed, Scratch<char>& scratch) {
   const int64_t size = element_size(dtype);
   char* const to = scratch.at_least(rows * cols * size);
   float chunk[kChunk];
   for_each_chunk(rows, cols, [&](int64_t row, int64_t col, int64_t n) {
     float* const out = dtype == Dtype::FLOAT32 ? reinterpret_cast<float*>(to) + row * cols + col : chunk;
-    read_elements(element, reinterpret_cast<const uint8_t*>(from) + row * ld + col, n, 1.0f, out);
+    from.read(row, col, n, out);
     if (dtype != Dtype::FLOAT32) from_float32(dtype, chunk, n, to + (row * cols + col) * size);
   });
   return {to, dtype, cols, transposed};
 }
 
 // The weight of the unit's expert: its terms [k0, k0 + kc) in the task's columns.
-Matrix widened_weight(const Frame& frame, Element element, int64_t k0, int64_t kc, Dtype dtype) {
+Matrix widened_weight(const Frame& frame, const RowFormat& format, int64_t k0, int64_t kc, Dtype dtype) {
   thread_local Scratch<char> scratch;
   const bool turned = frame.op.param[0] == 1;
-  const int64_t row = frame.first_row(2), col = frame.first_col(2), ld = frame.buffer(2).cols, n = frame.task.cols;
-  const char* const from = turned ? frame.element(2, row + col, k0) : frame.element(2, row + k0, col);
-  return widened(element, from, ld, turned ? n : kc, turned ? kc : n, dtype, turned, scratch);
+  const int64_t own = frame.first_col(2), n = frame.task.cols;
+  const int64_t row = frame.first_row(2) + (turned ? own : k0), col = turned ? k0 : own;
+  Elements from{format.element, frame.element(2, row, col), frame.buffer(2).cols};
+  if (format.block > 0) {
+    from.scales = reinterpret_cast<const uint8_t*>(frame.element(3, row, 0));
+    from.scales_ld = frame.buffer(3).cols;
+    from.block = format.block;
+    from.col = col;
+  }
+  return widened(from, turned ? n : kc, turned ? kc : n, dtype, turned, scratch);
 }
 
 HPMOE_MULTIVERSION
@@ -49,7 +76,9 @@ void rescale_row(int64_t n, const int32_t* sums, float row_scale, const float* s
 }
 
 // The scales of columns of the unit's expert; ones where an op has none.
-Reader scales_of(const Frame& frame) { return frame.op.num_operands > 3 ? Reader(frame.view(3)) : Reader(1.0f); }
+Reader scales_of(const Frame& frame, bool has_scales) {
+  return has_scales && frame.op.num_operands > 3 ? Reader(frame.view(3)) : Reader(1.0f);
+}
 
 }  // namespace
 
@@ -64,8 +93,8 @@ Code gmm_int8(const Frame& frame) {
   for (int64_t i = 0; i < rows; ++i) std::memset(out.at(i, 0), 0, cols * sizeof(int32_t));
   for (int64_t k0 = 0; k0 < terms; k0 += kExactTerms) {
     const int64_t kc = std::min(kExactTerms, terms - k0);
-    const Matrix q = widened(Element::INT8, x.at(0, k0), x.row_stride, rows, kc, dtype, false, of_rows);
-    gemm({rows, cols, kc}, q, widened_weight(frame, Element::INT8, k0, kc, dtype),
+    const Matrix q = widened({Element::INT8, x.at(0, k0), x.row_stride}, rows, kc, dtype, false, of_rows);
+    gemm({rows, cols, kc}, q, widened_weight(frame, kInt8Rows, k0, kc, dtype),
          {reinterpret_cast<char*>(sums), Dtype::FLOAT32, cols});
     for (int64_t i = 0; i < rows; ++i) add_integers(cols, sums + i * cols, reinterpret_cast<int32_t*>(out.at(i, 0)));
   }
@@ -77,7 +106,7 @@ Code rescale(const Frame& frame) {
   const View sums = frame.view(1);
   const int64_t place = frame.num_cols(2) - kScaleBytes;
   Writer out(frame.view(0));
-  Reader scales = scales_of(frame);
+  Reader scales = scales_of(frame, true);
   for_each_chunk(frame.unit.rows, frame.task.cols, [&](int64_t row, int64_t col, int64_t n) {
     float row_scale;
     std::memcpy(&row_scale, frame.view(2).at(row, place), sizeof(row_scale));
@@ -88,20 +117,22 @@ Code rescale(const Frame& frame) {
   return Code::OK;
 }
 
-// out[r, n] = (x[r, :] @ w[e][:, n], or @ w[e][n, :]^T) * scale of column n, the weight's elements as numbers
+// out[r, n] = (x[r, :] @ w[e][:, n], or @ w[e][n, :]^T) * scale of column n, the weight's elements as numbers, times the
+// scales of their blocks where it has such
 Code gmm_widened(const Frame& frame) {
   thread_local Scratch<float> product;
   const View x = frame.view(1);
-  const auto element = static_cast<Element>(frame.op.param[1]);
+  const RowFormat format = row_format_of(frame.op.param + 1);
+  const Dtype dtype = x.dtype == Dtype::FLOAT16 ? Dtype::FLOAT32 : x.dtype;  // float16 does not hold all scaled elements
   const int64_t rows = frame.unit.rows, cols = frame.task.cols, terms = frame.num_cols(1);
   float* const sums = product.at_least(rows * cols);
   for (int64_t k0 = 0; k0 < terms; k0 += kWidenedTerms) {
     const int64_t kc = std::min(kWidenedTerms, terms - k0);
-    gemm({rows, cols, kc}, {x.at(0, k0), x.dtype, x.row_stride}, widened_weight(frame, element, k0, kc, x.dtype),
+    gemm({rows, cols, kc}, {x.at(0, k0), x.dtype, x.row_stride}, widened_weight(frame, format, k0, kc, dtype),
          {reinterpret_cast<char*>(sums), Dtype::FLOAT32, cols}, k0 > 0);
   }
   Writer out(frame.view(0));
-  Reader scales = scales_of(frame);
+  Reader scales = scales_of(frame, format.block == 0);
   for_each_chunk(rows, cols, [&](int64_t row, int64_t col, int64_t n) {
     const float *const scale = scales.chunk(0, col, n), *const sum = sums + row * cols + col;
     float* const to = out.chunk(row, col);

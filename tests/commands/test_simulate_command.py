@@ -238,7 +238,9 @@ def test_grid_of_drawn_layers(capsys, monkeypatch):
             r["makespan_us"] / r["over_fastest_other"])
         assert {"round_robin", "stage_order", "expert_barrier", "128 x 256", "64 x 128"} <= set(r["others_us"])
     shown = grid.text(table, hpmoe.ascend_a3, 3).splitlines()
-    assert len(shown) == 2 + 3 + 2 and shown[-1].startswith("few rows, skewed: 1 layers")
+    assert len(shown) == 2 + 3 + 2 + 1 and shown[-2].startswith("few rows, skewed: 1 layers")
+    behind = max(table, key=lambda r: r["over_fastest_other"])
+    assert shown[-1].startswith(f"the most over the fastest other: {behind['over_fastest_other']:.3f} over ")
 
 
 @pytest.mark.parametrize("name", SKEWS)

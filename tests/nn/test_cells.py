@@ -55,8 +55,14 @@ def run(network, wrap=lambda f: f):
     return [x.asnumpy() for x in (value, *grads, network.layer.tokens_per_expert)]
 
 
-@pytest.mark.parametrize("mode, options", [(ms.GRAPH_MODE, {}), (ms.PYNATIVE_MODE, TWO_RANKS)],
-                         ids=["GRAPH_MODE", "jit on two ranks"])
+QUANTISED = {name: {"transforms": hpmoe.chain(*first, hpmoe.tile_partition, hpmoe.assign_queues, hpmoe.fuse_persistent)}
+             for name, first in {"int8": (hpmoe.quantize_rows, hpmoe.quantize_weights(row_dtype="int8")),
+                                 "mxfp8": (hpmoe.quantize_weights(dtype="mxfp8"),)}.items()}
+
+
+@pytest.mark.parametrize("mode, options", [
+    (ms.GRAPH_MODE, {}), (ms.PYNATIVE_MODE, TWO_RANKS), *((ms.GRAPH_MODE, options) for options in QUANTISED.values())],
+    ids=["GRAPH_MODE", "jit on two ranks", *(f"GRAPH_MODE, {name} weights" for name in QUANTISED)])
 def test_graphs_compute_what_pynative_does(mode, options):
     want = run(Network(make_layer(**options)))
     ms.set_context(mode=mode)

@@ -1,6 +1,9 @@
 """Ranks that are processes without Python, on one host and on two: kills at any moment, one that is stopped, other ends."""
 
+import functools
+import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -9,19 +12,39 @@ from hpmoe.kernels.build_native import find_compiler
 from hpmoe.kernels.native import find_ucx, ucx_fault
 
 ROOT = Path(__file__).parents[2]
+KERNELS, DRIVER = ROOT / "kernels", ROOT / "tests/native/link_driver.cc"
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    """`driver(num_ranks)` is the program of so many ranks. What is alike of all is compiled once, on all cores."""
+    folder = tmp_path_factory.mktemp("drivers")
+
+    def compiled(source, name, *flags):
+        command = [*find_compiler(), "-std=c++17", "-O1", "-pthread", f"-I{KERNELS}", *flags]
+        subprocess.run([*command, "-c", source, "-o", folder / name], check=True)
+        return folder / name
+
+    @functools.cache
+    def linked(num_ranks):
+        own = compiled(DRIVER, f"driver_{num_ranks}.o", f"-DLAYER_RANKS={num_ranks}")
+        program = folder / f"driver_{num_ranks}"
+        subprocess.run([*find_compiler(), "-pthread", own, *kernels, "-ldl", "-o", program], check=True)
+        return program
+
+    sources = [path for part in ("core", "cpu", "link") for path in (KERNELS / part).glob("*.cc")]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        kernels = list(pool.map(lambda path: compiled(path, f"{path.parent.name}_{path.stem}.o"), sources))
+    return linked
 
 
 @pytest.mark.parametrize("num_ranks, kills, stopped_s, node_size, engine", [
     (2, 150, 2, 2, "tcp"), (4, 150, 20, 4, "tcp"), (4, 100, 2, 2, "tcp"), (4, 40, 2, 2, "ucx")])
-def test_survivors_learn_who_died_and_nothing_is_left(tmp_path, num_ranks, kills, stopped_s, node_size, engine):
+def test_survivors_learn_who_died_and_nothing_is_left(driver, num_ranks, kills, stopped_s, node_size, engine):
     if engine == "ucx" and ucx_fault():
         pytest.skip(ucx_fault())
-    kernels, driver = ROOT / "kernels", tmp_path / "driver"
-    sources = [path for folder in ("core", "cpu", "link") for path in (kernels / folder).glob("*.cc")]
-    compiler = [*find_compiler(), "-std=c++17", "-O1", "-pthread", f"-DLAYER_RANKS={num_ranks}", f"-I{kernels}"]
-    subprocess.run([*compiler, ROOT / "tests/native/link_driver.cc", *sources, "-ldl", "-o", driver], check=True)
     by = [find_ucx()] if engine == "ucx" else []
-    done = subprocess.run([driver, str(kills), str(stopped_s), str(node_size), *by], capture_output=True, text=True,
-                          timeout=300)
+    done = subprocess.run([driver(num_ranks), str(kills), str(stopped_s), str(node_size), *by], capture_output=True,
+                          text=True, timeout=300)
     assert done.returncode == 0 and f"{kills} kills: told within" in done.stdout, done.stdout + done.stderr

@@ -78,7 +78,10 @@ cases("quantised weights", {
     "fp8 rows on an NPU": on_twin(hpmoe.quantize_rows(moe_ffn, dtype="float8_e4m3fn"), *LAYER),
     "wide rows to int8 on an NPU": on_twin(hpmoe.quantize_rows(lambda x, ids: hpmoe.dispatch(
         x, ids, num_local_experts=2)[0]), Aval((4, 8193), "float32"), IDS),
-    "weights to another dtype": lambda: quantize_weights(moe_ffn, dtype="mxfp8"),
+    "weights to another dtype": lambda: quantize_weights(moe_ffn, dtype="mxfp4"),
+    "mxfp8 weights and int8 rows": lambda: quantize_weights(moe_ffn, dtype="mxfp8", row_dtype="int8"),
+    "mxfp8 weights and scales of columns": bare(primitives.grouped_matmul_quantized, Aval((2, 5, 3), "uint8"), SCALE,
+                                                element="mxfp8", transpose=True),
     "weights and other rows": lambda: quantize_weights(moe_ffn, row_dtype="float8_e4m3fn"),
     "fp8 weights and int8 rows": lambda: quantize_weights(moe_ffn, dtype="float8_e4m3fn", row_dtype="int8"),
     "weights and another backward": lambda: quantize_weights(moe_ffn, backward="exact"),

@@ -22,7 +22,8 @@ TOKENS, HIDDEN, INNER, TOP_K = 37, 32, 24, 2
 LAYERS = {
     "plain": [],
     "once to a rank": [hpmoe.deduplicate_rows],
-    "quantised": [hpmoe.quantize_rows(dtype="mxfp8", combine=True, backward="quantized")],
+    "quantised": [hpmoe.quantize_rows(dtype="mxfp8", combine=True, backward="quantized"),
+                  hpmoe.quantize_weights(dtype="mxfp8")],
     "int8 weights": [hpmoe.quantize_rows, hpmoe.quantize_weights(row_dtype="int8", backward="quantized")],
     "bounded": [],
 }

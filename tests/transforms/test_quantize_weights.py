@@ -15,7 +15,8 @@ from hpmoe import chain, moe_ffn, quantize_rows, quantize_weights, save_for_back
 from hpmoe.support.dtypes import rounded, widen
 
 W8A8 = quantize_weights(row_dtype="int8")
-TRANSFORMS = {"W8": quantize_weights, "W8 of fp8": quantize_weights(dtype="float8_e4m3fn"), "W8A8": W8A8,
+TRANSFORMS = {"W8": quantize_weights, "W8 of fp8": quantize_weights(dtype="float8_e4m3fn"),
+              "W8 of mxfp8": quantize_weights(dtype="mxfp8"), "W8A8": W8A8,
               "int8 all the way": chain(quantize_rows, W8A8), "W8A8, then rows": chain(W8A8, quantize_rows)}
 
 
@@ -26,7 +27,8 @@ def int8_rows(x):
 def expected(name, args, cotangent, num_tokens=None):
     """Output and gradients of the layer of rounded weights, and rows, in float64."""
     x, ids, w, *weights = args
-    weights = [rounded_weight(a, "float8_e4m3fn" if "fp8" in name else "int8") for a in weights]
+    dtype = {"W8 of fp8": "float8_e4m3fn", "W8 of mxfp8": "mxfp8"}.get(name, "int8")
+    weights = [rounded_weight(a, dtype) for a in weights]
     if name.startswith("W8A8") or "int8" in name:
         return numpy_moe_ffn([int8_rows(x), ids, w, *weights], cotangent, num_tokens,
                              round_act=lambda act: int8_rows(act.astype(np.float32)[None])[0].astype(np.float64))
@@ -146,11 +148,12 @@ def test_products_computed_again_in_the_backward_pass_are_rounded_as_before(poli
     assert apart == [backward == "quantized"] * 3 + [False]  # the last weight's gradient multiplies what is given
 
 
-def test_half_precision():
-    """Sums of bfloat16 rows by int8 weights are rounded once, and repeat bit by bit."""
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision(dtype):
+    """Sums of half-precision rows by quantised weights are rounded once, and repeat bit by bit."""
     layer = Layer(ep=2, T=16, E=8, K=4, H=8, I=4)
-    for f in (quantize_weights, TRANSFORMS["int8 all the way"]):
-        for exact, a, b in zip(*(run_half(g(moe_ffn), layer, "bfloat16") for g in (
+    for f in (quantize_weights, TRANSFORMS["W8 of mxfp8"], TRANSFORMS["int8 all the way"]):
+        for exact, a, b in zip(*(run_half(g(moe_ffn), layer, dtype) for g in (
                 fused(), chain(f, fused()), chain(f, fused()))), strict=True):
             assert np.abs(a - exact).max() < 0.1 * np.abs(exact).max() and (a == b).all()
 
