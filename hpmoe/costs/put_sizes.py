@@ -29,23 +29,25 @@ def likely_puts(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> tuple[int
     us = rows * sent.row_bytes / link_rate(machine, flow.ep_size)
     made = [made.tile_cols for made in flow.ops if op.operands[1].buffer in (a.buffer for a in made.outputs)]
     least = max([LEAST_COLS, *made])
-    most = min(PARTS, max(FEW_PARTS, MOST_PUTS / max(1, plan.likely_slots * plan.ep_size)))
+    peers = _likely_groups(plan) if plan.is_mostly_empty else plan.ep_size
+    most = min(PARTS, max(FEW_PARTS, MOST_PUTS / max(1, plan.num_slots * peers)))
     parts = min(us / PUT_US, most, -(-sent.cols // least))
     if op.primitive.is_back:  # a signal for each event that rows of one expert are counted in
         returns = min(plan.num_returns, rows * plan.num_experts / (plan.top_k * plan.return_tokens))
         parts = min(parts, SIGNAL_SHARE * us / (max(1.0, returns) * max(machine.signal_us, 1e-9)))
     num_peers = _num_groups(plan, -(-sent.cols // _put_cols(sent.cols, parts, least)))
-    cols = _put_cols(sent.cols, min(parts, MOST_PUTS / max(1, plan.likely_slots * num_peers)), least)
+    cols = _put_cols(sent.cols, min(parts, MOST_PUTS / max(1, plan.num_slots * num_peers)), least)
     return num_peers, cols if cols < sent.cols else None
 
 
 def whole_row_groups(plan: tf.RoutePlan) -> int:
     """For how many peers, or groups of them, a slot has puts of whole rows: for all, but where that makes very many puts for
-    so many groups that what is sent to a hot rank holds up few others."""
+    so many groups that what is sent to a hot rank holds up few others, or as few as are likely to have rows to send."""
     ep_size = plan.ep_size
-    if ep_size * plan.likely_slots <= WHOLE_PUTS:
+    if ep_size * plan.num_slots <= WHOLE_PUTS:
         return ep_size
-    return -(-ep_size // max(1, round(ep_size / WHOLE_GROUPS)))
+    groups = -(-ep_size // max(1, round(ep_size / WHOLE_GROUPS)))
+    return min(groups, _likely_groups(plan)) if plan.is_mostly_empty else groups
 
 
 def _put_cols(cols: int, parts: float, least: int) -> int:
@@ -55,9 +57,10 @@ def _put_cols(cols: int, parts: float, least: int) -> int:
 
 def _num_groups(plan: tf.RoutePlan, parts: int) -> int:
     """For how many peers, or groups of them, a slot has puts of their own, where rows go in so many parts: GROUPS, half of
-    them, and so on, as MANY_PUTS allow, but no fewer than are likely to have rows to send."""
-    groups = GROUPS
-    while groups > 1 and plan.likely_slots * groups * parts > MANY_PUTS:
+    them, and so on, as MANY_PUTS allow, but no fewer than are likely to have rows to send; just those where most slots
+    are likely to be empty."""
+    groups = 1 if plan.is_mostly_empty else GROUPS
+    while groups > 1 and plan.num_slots * groups * parts > MANY_PUTS:
         groups //= 2
     return min(plan.ep_size, max(groups, _likely_groups(plan)))
 

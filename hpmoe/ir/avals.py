@@ -154,15 +154,16 @@ class RouteAval(OfShards):
 
     @property
     def likely_rows(self) -> int:
-        """The rows that a rank is likely to receive where nothing is known of the routing: two deviations over those that it
-        sends, as where experts are chosen alike, where it or its experts have a capacity or many more could come; else as
-        many as could."""
-        is_bounded = self.capacity is not None or self.rank_capacity_factor is not None
+        """The rows that a rank is likely to receive where nothing is known of the routing: as many as it sends, where experts
+        have a capacity or many more could come; those of drawn experts, where it has room for some more; else as many as
+        could."""
+        if self.rank_capacity_factor is not None:
+            return min(self.max_rows, self.drawn_rows)
         sent = self.num_tokens * self.top_k + self.likely_padding
-        return min(self.max_rows, self.even_rows) if is_bounded or self.max_rows > MANY_MORE * sent else self.max_rows
+        return min(self.max_rows, sent) if self.capacity or self.max_rows > MANY_MORE * sent else self.max_rows
 
     @property
-    def even_rows(self) -> int:
+    def drawn_rows(self) -> int:
         """Two deviations over the rows that a rank receives in the mean where experts are chosen alike."""
         sent = self.num_tokens * self.top_k + self.likely_padding
         return sent + int(2 * sent ** 0.5)

@@ -67,11 +67,6 @@ class RoutePlan(OfShards):
         return self.slots_of(self.num_local_experts)
 
     @property
-    def likely_slots(self) -> int:
-        """The most slots that the likely rows can need."""
-        return min(self.num_slots, max_slots(self.likely_rows, self.num_local_experts, self.tile_rows))
-
-    @property
     def num_returns(self) -> int:
         """Events for rows that come back, in the order of their tokens."""
         return -(-self.num_tokens // self.return_tokens)
