@@ -79,8 +79,8 @@ def show_simulated(rng):
                            routing=ids, space=dict.fromkeys(("rows", "cols", "put_cols"), ["auto"]), max_trials=2,
                            budget_s=60.0, cache=False)
         each, once = tuned.trials  # all sizes chosen for the machine
-        assert dict(once.settings) == {**dict(each.settings), "dedup": True}
-        chosen = "for each rank" if tuned.settings["dedup"] else "for each expert"
+        assert dict(once.settings) == {**dict(each.settings), "scheme": "rank"}
+        chosen = "for each rank" if tuned.settings["scheme"] == "rank" else "for each expert"
         print(f"  {ep_size // node_size:<7} {each.us / 1e3:21.2f} {once.us / 1e3:15.2f}   {chosen}")
 
 

@@ -20,7 +20,7 @@ from hpmoe.tile_ops.columns import ADD_COLS, CUMSUM, TAKE_COLS, TOP_K
 from hpmoe.tile_ops.guards import COUNT_AND_FILL, FILL_OUTSIDE, REDUCE_AND_FILL
 from hpmoe.tile_ops.quantized import QUANTIZE
 from hpmoe.tile_ops.quantized_matmuls import ROWS
-from hpmoe.tile_ops.row_formats import RowFormat
+from hpmoe.tile_ops.row_formats import BlockScale, Element, RowFormat
 
 
 class Limit(NamedTuple):
@@ -36,13 +36,16 @@ class Limit(NamedTuple):
 
 
 LIMITS = (
-    Limit("top_k", 512, lambda plan, _: plan.top_k if plan.once_of < 0 else 0),
-    Limit("top_k, of tokens sent once,", 256, lambda plan, _: plan.top_k if plan.once_of >= 0 else 0),
+    Limit("top_k", 512, lambda plan, _: plan.top_k),
     Limit("num_experts, with copies,", 1024,
           lambda plan, ep_size: max(plan.num_experts, plan.num_local_experts * ep_size)),
     Limit("the copies of a rank's experts", 64, lambda plan, _: plan.placement.most_copies if plan.placement else 0),
+    Limit("the rows of a tile", 2**20 - 1, lambda plan, _: min(plan.tile_rows, plan.max_rows)),
 )
 MOST_COLUMNS = 65_535  # of a matmul's operand: a parameter of 16 bits
+A2_A3, ASCEND_950 = 2201, 3510  # chips by their numbers of chip.h
+FP8_ROWS = RowFormat(Element.E4M3, BlockScale.FLOAT32, 0)
+ROW_FORMATS = {A2_A3: (ROWS,), ASCEND_950: (ROWS, FP8_ROWS)}  # of quantised rows, by chip
 MOST_QUANTISED = 8192  # columns of a row that is quantised: two buffers of UB hold it in float32
 MOST_ROW_BYTES = 8192  # of rows that are sorted, or picked from and added up by an index: a piece of UB
 MOST_GUARDED = 16_384  # columns of a row in which other values come in the place of some
@@ -50,8 +53,8 @@ ON_WHOLE_ROWS = (TOP_K, TAKE_COLS, ADD_COLS, CUMSUM)
 FILLS_ROWS = (FILL_OUTSIDE, COUNT_AND_FILL, REDUCE_AND_FILL)
 
 
-def check_flow(flow: tf.Taskflow, target: str) -> None:
-    """Raises ArgumentError, naming the operation, for what the kernel has no tile body for."""
+def check_flow(flow: tf.Taskflow, target: str, chip: int = A2_A3) -> None:
+    """Raises ArgumentError, naming the operation, for what the kernel has no tile body for on a chip of chip.h."""
     who = f'fuse_persistent(target="{target}")'
     num_queues = len(flow.queues)
     check_argument(num_queues % 3 == 0, who, "the number of queues", num_queues,
@@ -65,7 +68,7 @@ def check_flow(flow: tf.Taskflow, target: str) -> None:
         if op.primitive.is_matmul:
             _check_matmul(flow, op, f"{who}: {op.label}")
         if isinstance(op.params, RowFormat):
-            _check_format(flow, op, op.params, f"{who}: {op.label}")
+            _check_format(flow, op, op.params, chip, f"{who}: {op.label}")
         if op.primitive in FILLS_ROWS:
             cols = flow.buffers[op.operands[0].buffer].cols
             check_argument(cols <= MOST_GUARDED, f"{who}: {op.label}", "the columns that it guards", cols,
@@ -76,6 +79,8 @@ def check_flow(flow: tf.Taskflow, target: str) -> None:
         for limit in LIMITS:
             found = limit.of(plan, flow.ep_size)
             check_argument(found <= limit.most, who, limit.what, found, f"at most {limit.most}")
+        check_argument(not plan.every_node, who, "every_node of relay_rows", True,
+                       "False: only nodes with experts get a token")
     opcode = flow.tasks["op"]
     for q, queue in enumerate(flow.queues):
         unit = "aic" if q < num_queues // 3 else "aiv"
@@ -108,10 +113,11 @@ def _check_rows(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
                    f"at most {MOST_ROW_BYTES}, of floats as float32")
 
 
-def _check_format(flow: tf.Taskflow, op: tf.TileOp, form: RowFormat, who: str) -> None:
+def _check_format(flow: tf.Taskflow, op: tf.TileOp, form: RowFormat, chip: int, who: str) -> None:
     part = f"{form.block} columns" if form.block else "row"
-    given = f"{form.element.name}, a {form.scale.name} for each {part}"
-    check_argument(form == ROWS, who, "what rows are quantised to", given, "INT8, a FLOAT32 for each row")
+    given, formats = f"{form.element.name}, a {form.scale.name} for each {part}", ROW_FORMATS[chip]
+    known = " or ".join(f.element.name for f in formats)
+    check_argument(form in formats, who, "what rows are quantised to", given, f"{known}, a FLOAT32 for each row")
     cols = flow.buffers[op.operands[1].buffer].cols if op.primitive is QUANTIZE else 0
     check_argument(cols <= MOST_QUANTISED, who, "the columns of its widest row", cols, f"at most {MOST_QUANTISED}")
 

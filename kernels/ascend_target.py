@@ -133,8 +133,9 @@ def find_heap(num_ranks: int) -> SymmetricHeap:
 def compile_ascend(flow: Taskflow, timeout: float,
                    find_heap: Callable[[int], SymmetricHeap] = find_heap) -> AscendExecutable:
     """Packs a Taskflow for the NPU of this process."""
-    check_flow(flow, AscendExecutable.target)
-    image, library = pack(flow, "ascend"), twin_target.load()
+    library = twin_target.load()
+    check_flow(flow, AscendExecutable.target, library.hpmoe_twin_chip())
+    image = pack(flow, "ascend")
     check_image(image)
     sizes = library.hpmoe_twin_counters(image.ctypes.data), library.hpmoe_twin_table_words(image.ctypes.data)
     return AscendExecutable(flow, image, timeout, flow.provenance, NO_COUNTERS, NO_COUNTERS, layout=lay_out(flow),

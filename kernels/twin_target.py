@@ -31,7 +31,7 @@ from hpmoe.support.known import known
 from hpmoe.support.loading import address
 
 COMPILED = Path(__file__).parent / "_twin.so"
-ABI_VERSION = 7
+ABI_VERSION = 8
 FAULT_BYTES = 8192
 LINE_WORDS = 16
 SEEDS = itertools.count()
@@ -51,12 +51,19 @@ class Effort(ctypes.Structure):
         "cycles", "scalar_words", "cached_lines", "vector_instructions", "vector_steps", "copies", "waits_for_copies")]
 
 
+class Decoding(ctypes.Structure):
+    """What decoding tasks took of the scalar units of all AIC, or of all AIV: twin::Decoding."""
+
+    _fields_ = [(name, ctypes.c_int64) for name in ("tasks", "words", "lines", "cycles")]
+
+
 class Counts(ctypes.Structure):
     """What the cores of a launch moved and computed, and the AIV that took longest: twin::Counts."""
 
     _fields_ = [*[(name, ctypes.c_int64) for name in (
         "gm_to_ub", "ub_to_gm", "gm_to_l1", "l1_to_gm", "l1_to_l0a", "l1_to_l0b", "l0c_to_gm", "cube_flops",
-        "vector_bytes")], ("busiest", Effort)]
+        "vector_bytes")], ("busiest", Effort),
+                ("aic", Decoding), ("aiv", Decoding), ("l0_loads", ctypes.c_int64)]
 
 
 class Launch(ctypes.Structure):
@@ -81,6 +88,7 @@ def load() -> ctypes.CDLL:
         "hpmoe_twin_table_words": (ctypes.c_int64, [ctypes.c_void_p]),
         "hpmoe_twin_counters": (ctypes.c_int64, [ctypes.c_void_p]),
         "hpmoe_twin_counter_words": (ctypes.c_int32, []),
+        "hpmoe_twin_chip": (ctypes.c_int32, []),
         "hpmoe_twin_launch": (ctypes.c_int, launch),
         "hpmoe_twin_run_rank": (ctypes.c_int, []),
         "hpmoe_twin_use_kernel": (None, [ctypes.c_void_p]),
@@ -182,7 +190,7 @@ def _check_untimed(trace: np.ndarray | None) -> None:
 
 def compile_twin(flow: Taskflow, timeout: float) -> TwinExecutable:
     """Packs a Taskflow for the twin of an NPU."""
-    check_flow(flow, TwinExecutable.target)
+    check_flow(flow, TwinExecutable.target, load().hpmoe_twin_chip())
     image, pool = pack(flow, "ascend"), Pool()
     check_image(image)
     counters = load().hpmoe_twin_counters(image.ctypes.data) * load().hpmoe_twin_counter_words()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpmoe.ir.avals import as_route
+from hpmoe.ir.avals import RouteAval, as_route
 from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations
 from hpmoe.primitives.dispatch import MOVES, combine_rows, dispatch_rows, routes_moved
 from hpmoe.primitives.fan import route_to_ranks
@@ -11,8 +11,12 @@ from hpmoe.runtime.transform import transform
 from hpmoe.support.errors import check_argument
 
 
-@transform(requires="program", once=True)
-def relay_rows(program: Program) -> Program:
+def _check(every_node: bool = False) -> None:
+    check_argument(isinstance(every_node, bool), "relay_rows", "every_node", repr(every_node), "True or False")
+
+
+@transform(requires="program", once=True, check=_check)
+def relay_rows(program: Program, *, every_node: bool = False) -> Program:
     """Sends each token's row once to each node that has experts for it, and one sum of these experts' rows back.
 
     The mesh says what a node is: `Mesh(ep_size=16, node_size=8)`. A rank sends to the one rank of another node that has its
@@ -26,6 +30,10 @@ def relay_rows(program: Program) -> Program:
     Ids of -1, and entries over capacity, go to no node. It pays where the links between nodes are what a layer waits for.
     Comes after `deduplicate_rows`, if both are applied: then a relay passes a row on to each rank once.
 
+    With `every_node` a token crosses to every node, whether experts are there or not, and a sum comes back from each, of
+    zeros where none were: an all-gather across nodes, and a reduce-scatter back. What crosses then depends on no routing,
+    N - 1 rows of a token each way, and is never less than without.
+
     Rewrite:
         b = dispatch x a      ->  r = route_to_ranks[node_size] a   u = dispatch x r        b = relay u r a
         e = combine d a w     ->  v = dispatch w r                  s = relay_back d r a v  e = combine s r
@@ -35,17 +43,19 @@ def relay_rows(program: Program) -> Program:
 
     Args:
         f: the function.
+        every_node: whether tokens go to all nodes, not only to those that have experts for them.
 
     Raises:
         TransformError: applied out of order or twice; f has neither dispatch nor combine.
-        ArgumentError: a dispatch has an expert_alignment, and `deduplicate_rows` does not come before.
+        ArgumentError: every_node is no bool, or a dispatch has an expert_alignment and `deduplicate_rows` does not come
+            before.
 
     Example:
         >>> import hpmoe
         >>> avals = [hpmoe.Aval(shape, "float32") for shape in [(4, 2), (4, 2), (4, 2), (2, 2, 6), (2, 3, 2)]]
         >>> avals[1] = hpmoe.Aval((4, 2), "int32")
         >>> print(hpmoe.relay_rows(hpmoe.moe_ffn).lower(*avals, mesh=hpmoe.Mesh(4, node_size=2)))
-        # moe_ffn | relay_rows
+        # moe_ffn | relay_rows(every_node=False)
         { lambda hidden_states:f32[4,2] topk_ids:i32[4,2] topk_weights:f32[4,2] gate_up_weight:f32[2,2,6]
                  down_weight:f32[2,3,2]
           let a:route[R]  = route[num_local_experts=2 ep_size=4 node_size=2 max_rows=32 likely_rows=8] topk_ids
@@ -65,10 +75,21 @@ def relay_rows(program: Program) -> Program:
                        "1: a row of padding is of no token that could cross to a node")
     experts: dict[Atom, Atom] = {e.outputs[0]: e.inputs[0] for e in program.equations if e.primitive is route_to_ranks}
     relays: dict[Atom, Var] = {}
-    return map_equations(program, lambda builder, eqn: _relayed(builder, eqn, experts, relays))
+    return map_equations(program, lambda builder, eqn: _relayed(builder, eqn, experts, relays, every_node))
 
 
-def _relayed(builder: Builder, eqn: Equation, experts: dict[Atom, Atom], relays: dict[Atom, Var]) -> list[Atom] | None:
+def can_relay(program: Program) -> bool:
+    """Whether `relay_rows` would change the program, and can."""
+    routes = [as_route(e.inputs[1].aval) for e in program.equations if e.primitive in MOVES]
+    return any(map(_has_nodes, routes)) and not any(route.is_to_relays or route.alignment > 1 for route in routes)
+
+
+def _has_nodes(route: RouteAval) -> bool:
+    return route.node_size not in (None, 1, route.ep_size)
+
+
+def _relayed(builder: Builder, eqn: Equation, experts: dict[Atom, Atom], relays: dict[Atom, Var],
+             every_node: bool) -> list[Atom] | None:
     """The right side of the rewrite; `experts` has the routes that those to ranks are made of, `relays` the routes to relays
     that are made already."""
     if eqn.primitive not in MOVES:
@@ -76,10 +97,11 @@ def _relayed(builder: Builder, eqn: Equation, experts: dict[Atom, Atom], relays:
     rows, route, *weights = eqn.inputs
     of = experts.get(route, route)
     aval = as_route(of.aval)
-    if as_route(route.aval).is_to_relays or aval.node_size in (None, 1, aval.ep_size):
+    if as_route(route.aval).is_to_relays or not _has_nodes(aval):
         return None
     if of not in relays:
-        relays[of] = builder.add(route_to_ranks, of, source=eqn.source, node_size=aval.node_size)
+        to_all = {"every_node": True} if every_node else {}
+        relays[of] = builder.add(route_to_ranks, of, source=eqn.source, node_size=aval.node_size, **to_all)
     to = relays[of]
     if eqn.primitive is dispatch_rows:
         crossed = builder.add(dispatch_rows, rows, to, source=eqn.source)

@@ -10,14 +10,15 @@ from hpmoe.ir.program import Program
 from hpmoe.machines.machine import Machine
 from hpmoe.machines.presets import cpu
 from hpmoe.primitives.dispatch import routes_moved
-from hpmoe.runtime.transform import Transform, transform
+from hpmoe.runtime.transform import Curried, Transform, transform
 from hpmoe.support.errors import check_argument, is_name
 from hpmoe.tiling.tile_program import tile_operations
-from hpmoe.transforms.deduplicate_rows import deduplicate_rows
-from hpmoe.transforms.relay_rows import relay_rows
+from hpmoe.transforms.deduplicate_rows import can_deduplicate, deduplicate_rows
+from hpmoe.transforms.relay_rows import can_relay, relay_rows
 
-SCHEMES: Mapping[str, tuple[Transform, ...]] = {
-    "direct": (), "rank": (deduplicate_rows,), "node": (relay_rows,), "rank and node": (deduplicate_rows, relay_rows)}
+SCHEMES: Mapping[str, tuple[Transform | Curried, ...]] = {
+    "direct": (), "rank": (deduplicate_rows,), "node": (relay_rows,), "rank and node": (deduplicate_rows, relay_rows),
+    "every node": (relay_rows(every_node=True),)}
 
 
 def _check(scheme: str = "auto", machine: Machine | None = None) -> None:
@@ -33,13 +34,15 @@ def send_rows(program: Program, *, scheme: str = "auto", machine: Machine | None
 
     "auto" takes what the machine is expected to be fastest with, for rows that are spread evenly: a scheme costs what its
     bytes take on the slowest link, beside the matmuls or, where tokens go once, before and behind them. How that is
-    estimated hpmoe/costs/rank_estimate.py says; `hpmoe simulate --nodes=8` simulates each.
+    estimated hpmoe/costs/rank_estimate.py says; `hpmoe simulate --nodes=8` simulates each. It never takes "every node",
+    which sends no less than "node" does, wherever tokens go.
 
     Rewrite: by scheme
         "direct"         nothing                     each of a token's experts gets its row
         "rank"           deduplicate_rows            each rank with experts for it gets it
         "node"           relay_rows                  each node with experts for it gets it, and passes it on
         "rank and node"  both                        each node gets it, and passes it on to each rank once
+        "every node"     relay_rows(every_node=True) each node gets it, experts or not, and passes it on: an all-gather
 
     Requires: a plain function with a dispatch or combine; what rewrites the function gradients are taken of comes before it.
     Ensures: the same function; the provenance of its IR names the transforms that were taken.
@@ -60,15 +63,21 @@ def send_rows(program: Program, *, scheme: str = "auto", machine: Machine | None
         >>> avals = [hpmoe.Aval(s, d) for s, d in zip(shapes, ("bfloat16", "int32", "float32", "bfloat16", "bfloat16"))]
         >>> two_nodes, sent = hpmoe.Mesh(16, node_size=8), hpmoe.send_rows(hpmoe.moe_ffn, machine=hpmoe.ascend_a2)
         >>> [sent.lower(*avals, mesh=two_nodes, direction=d).provenance for d in ("forward", "backward")]
-        [('relay_rows',), ('send_rows(scheme=auto, machine=ascend_a2)',)]
+        [('relay_rows(every_node=False)',), ('send_rows(scheme=auto, machine=ascend_a2)',)]
     """
-    routes = routes_moved("send_rows", program)
+    routes_moved("send_rows", program)
     if scheme != "auto":
         return _sent_by(scheme, program)
-    names = ["direct", "rank"] if any(route.alignment > 1 for route in routes) else list(SCHEMES)
     machine = machine or cpu(ep_size=program.ep_size)
-    programs = [_sent_by(name, program) for name in names]
+    programs = [_sent_by(name, program) for name in schemes_of(program) if name != "every node"]
     return min(programs, key=functools.partial(_us, machine=machine))
+
+
+def schemes_of(program: Program) -> list[str]:
+    """The schemes that differ for a program's routes, ranks and nodes, and that it can have."""
+    once, nodes = can_deduplicate(program), can_relay(program)
+    differ = {"direct": True, "rank": once, "node": nodes, "rank and node": once and nodes, "every node": nodes}
+    return [name for name in SCHEMES if differ[name]]
 
 
 def _sent_by(scheme: str, program: Program) -> Program:

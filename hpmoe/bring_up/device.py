@@ -50,15 +50,20 @@ class Device:
     is_small: bool = True
 
     def bind(self, f: Function, ranks: int = 1, tile: tuple[int, int] = (16, 32),
-             before: Function | None = None, blocks: int = 1) -> Function:
+             before: Function | None = None, blocks: int = 1, node_size: int | None = None) -> Function:
         """A function as one kernel of so many blocks, after `before`: of a rank's tensors, or where all ranks are of this
-        process of theirs."""
+        process of theirs, in nodes of `node_size`."""
         machine = self.machine.replace(num_aic=blocks, num_aiv=2 * blocks)
         to_kernel = hpmoe.chain(before or hpmoe.chain(), hpmoe.tile_partition(rows=tile[0], cols=tile[1]),
                                 hpmoe.overlap_comm, hpmoe.assign_queues(machine=machine),
                                 hpmoe.fuse_persistent(target=self.target, timeout=self.timeout))
         kernel = to_kernel(f)
-        return hpmoe.spmd(kernel, Mesh(ranks)) if ranks > 1 else kernel
+        return hpmoe.spmd(kernel, Mesh(ranks, node_size=node_size)) if ranks > 1 else kernel
+
+    @property
+    def most_ranks(self) -> int:
+        """Ranks that a check can have: where several are of this process, more than there are."""
+        return max(self.num_ranks, 4) if self.rank is None and self.num_ranks > 1 else self.num_ranks
 
     def mine(self, ranks: int) -> list[int]:
         """The ranks of a mesh whose arrays are this process's."""
@@ -155,7 +160,7 @@ def _program(f: Function, inputs: Sequence[Arrays]) -> Program:
 
 
 def _tensor(array: np.ndarray) -> ms.Tensor:
-    if array.dtype == np.int32:
+    if array.dtype in (np.int32, np.int8):
         return ms.Tensor(array)
     return ms.Tensor(array.astype(np.float32)).astype(getattr(ms, str(array.dtype)))
 

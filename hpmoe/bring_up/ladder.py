@@ -6,11 +6,11 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator
 
-from hpmoe.bring_up import bodies, layers
+from hpmoe.bring_up import bodies, layers, router_bodies
 from hpmoe.bring_up.device import CheckFailed, Device
 from hpmoe.support.errors import ArgumentError, LaunchError
 
-LADDER: dict[str, Callable[[Device], str]] = {**bodies.CHECKS, **layers.ONE_RANK, **layers.ALL_RANKS}
+LADDER: dict[str, Callable[[Device], str]] = {**bodies.CHECKS, **router_bodies.CHECKS, **layers.ONE_RANK, **layers.ALL_RANKS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +28,9 @@ def climb(device: Device, goes_on: bool, progress: Callable[[str], None]) -> Ite
     for number, (name, check) in enumerate(LADDER.items(), 1):
         progress(f"{number} of {len(LADDER)}: {name}")
         begin = time.monotonic()
-        if name in layers.ALL_RANKS and device.num_ranks == 1:
-            yield Rung(name, None, "left out: it needs two ranks; start it under msrun --worker_num=2", 0.0)
+        needed = layers.ranks_lacking(name, device.most_ranks)
+        if needed:
+            yield Rung(name, None, f"left out: it needs {needed} ranks; start it under msrun --worker_num={needed}", 0.0)
             continue
         try:
             passed, says = True, check(device)

@@ -127,6 +127,15 @@ def transformed(device: Device) -> str:
     return f"two drop policies, deduplicate_rows, replicate_experts: error at most {worst:.1e}"
 
 
+def relays(device: Device) -> str:
+    """Rows that cross to a node once, and are passed on and added up there, alone and with tokens sent to a rank once."""
+    ranks, worst = device.most_ranks, 0.0
+    inputs = layer_inputs(ranks, tokens=24, experts=2 * ranks, top_k=3, hot=True)
+    for before in (hpmoe.relay_rows, hpmoe.chain(hpmoe.deduplicate_rows, hpmoe.relay_rows)):
+        worst = max(worst, device.compare(hpmoe.moe_ffn, inputs, grads=True, before=before, node_size=ranks // 2))
+    return f"two nodes of {ranks // 2} ranks, relay_rows alone and after deduplicate_rows: error at most {worst:.1e}"
+
+
 def all_ranks(device: Device) -> str:
     """A layer of several blocks on all ranks, forward and backward; on an NPU also of the size of a real one."""
     ranks = device.num_ranks
@@ -152,5 +161,12 @@ ONE_RANK: dict[str, Callable[[Device], str]] = {
     "a layer on one rank": one_rank, "ids of no expert": bad_ids, "a lost signal": lost_signal}
 ALL_RANKS: dict[str, Callable[[Device], str]] = {
     "rows between ranks": rows_of_ranks, "many launches": many_launches, "capacity, dedup, copies": transformed,
-    "a layer on all ranks": all_ranks, "the same bits": same_bits,
+    "relays": relays, "a layer on all ranks": all_ranks, "the same bits": same_bits,
 }
+
+
+def ranks_lacking(name: str, ranks: int) -> int:
+    """How many ranks a check needs that these are too few for; 0 where they do. Two nodes are of as many each."""
+    if name == "relays":
+        return 0 if ranks >= 4 and ranks % 2 == 0 else 4
+    return 2 if name in ALL_RANKS and ranks < 2 else 0

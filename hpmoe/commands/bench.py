@@ -15,6 +15,7 @@ from hpmoe.kernels.native import products_name
 from hpmoe.peers import SIDES
 from hpmoe.peers.contest import Contest, version
 from hpmoe.peers.layer_problem import LayerProblem
+from hpmoe.ranks.link import ENGINES
 from hpmoe.support import host
 from hpmoe.support.dtypes import FLOATS
 from hpmoe.support.kept_files import Fields
@@ -50,6 +51,7 @@ def define(values: flags.FlagValues) -> None:
     options.define_switch(values, "hosts", "instead: --processes ranks, or 2, on each of two hosts, which are network "
                           "namespaces, by each scheme of sending rows, beside PyTorch")
     flags.DEFINE_string("rates", "1,10", "Gb/s of the cable between --hosts, a case for each", flag_values=values)
+    options.define_choice(values, "engine", ENGINES[0], "what carries messages between --hosts", ENGINES)
     options.define_integer(values, "seed", 0, "seed of the random inputs", least=0)
     options.define_integer(values, "repeats", 7, "turns of each side")
     options.define_integer(values, "timeout", 600, "seconds that a side may take to start, compile or run once")
@@ -148,15 +150,16 @@ def of_hosts(o: flags.FlagValues) -> int:
     """What --hosts prints."""
     options.check_sizes(o)
     ranks, sides, rates = o.processes or bench_hosts.RANKS, bench_hosts.sides_of(o.peers), bench_hosts.rates_of(o.rates)
+    bench_hosts.check_engine(o.engine)
     sizes = options.sizes(o)
     todo = list(bench_processes.cases(bench_hosts.NUM_HOSTS * ranks, {name: sizes[name] for name in SIZES}, o.suite))
     options.check_picture(o.out)
-    report = {"machine": machine(), "seed": o.seed, "repeats": o.repeats, "cases": []}
+    report = {"machine": machine(), "seed": o.seed, "repeats": o.repeats, "engine": o.engine, "cases": []}
     with bench_hosts.two_hosts() as hosts:
         if not o.json:
             print("\n".join(bench_hosts.HEAD), flush=True)
         for what, dtype, rate in ((what, dtype, rate) for what in todo for dtype in DTYPES[o.dtype] for rate in rates):
-            case = bench_hosts.measured(hosts, rate, ranks, what, dtype, sides, o.seed, o.repeats)
+            case = bench_hosts.measured(hosts, rate, ranks, what, dtype, sides, o.seed, o.repeats, o.engine)
             report["cases"].append(case)
             if not o.json and case["status"] == 0:
                 print("\n".join(bench_hosts.rows(case)), flush=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpmoe.commands import bench_processes, options
+from hpmoe.kernels.native import ucx_fault
 from hpmoe.peers import hosts_contest
 from hpmoe.peers.layer_problem import PASSES, LayerProblem
 from hpmoe.peers.namespaces import ADDRESSES, DEVICES, Hosts, NoHostsError
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
 
 RANKS, NUM_HOSTS, PORT = 2, 2, 29500  # of a host, where --processes is not given
 TITLES = {"direct": "direct", "rank": "once to a rank", "node": "once to a node", "rank and node": "both",
-          "torch": "PyTorch, gloo"}
+          "every node": "to every node", "torch": "PyTorch, gloo"}
 NOTES = """\
 Ranks of two hosts, network namespaces of this computer that a cable of this rate joins (tc tbf); all share its cores. All
 sides are in each rank and take turns, see --processes. direct: a row for each expert; once to a rank: deduplicate_rows; once
-to a node: relay_rows; both: one after the other; PyTorch: all_to_all_single of gloo. Messages and MB are of one run, of all
+to a node: relay_rows; both: one after the other; to every node: relay_rows(every_node=True), as an all-gather across
+hosts; PyTorch: all_to_all_single of gloo. Messages and MB are of one run, of all
 ranks to the other host: of rows, weights among them, as counted where they are sent; on the cable, as the system counts."""
 
 
@@ -53,6 +55,12 @@ def sides_of(peers: str) -> list[str]:
     return [side for side in TITLES if side != "torch" or peers != "none"]
 
 
+def check_engine(engine: str) -> None:
+    """Raises UsageError where this computer lacks what is to carry messages."""
+    fault = ucx_fault() if engine == "ucx" else ""
+    options.check_flag(not fault, "engine", engine, f"tcp here: {fault}")
+
+
 @contextlib.contextmanager
 def two_hosts() -> Iterator[Hosts]:
     """Raises UsageError where there can be none, or their cable has no such rate."""
@@ -64,14 +72,15 @@ def two_hosts() -> Iterator[Hosts]:
 
 
 def measured(hosts: Hosts, rate: float, ranks: int, sizes: Fields, dtype: str, sides: Sequence[str], seed: int,
-             repeats: int) -> Fields:
+             repeats: int, engine: str) -> Fields:
     """One case: medians, turns and what crosses, of each side and pass; see bench_processes.measured."""
     case: Fields = {"rate": rate, "ranks": ranks, "sizes": sizes, "dtype": dtype}
     hosts.shape(f"{rate}gbit")
     case["gbits"] = hosts.gbits()
     with tempfile.TemporaryDirectory(prefix="hpmoe_bench_") as folder:
         bench_processes.write_problem(LayerProblem(Path(folder), dtype, NUM_HOSTS * ranks, **sizes), seed)
-        given = json.dumps({"sides": list(sides), "repeats": repeats, "folder": folder, "node_size": ranks})
+        given = json.dumps({"sides": list(sides), "repeats": repeats, "folder": folder, "node_size": ranks,
+                            "engine": engine})
         status = _status_of(hosts, ranks, given)
         if status != 0:
             return {**case, "status": status}
@@ -148,7 +157,7 @@ def draw(report: Fields, out: str) -> None:
 
 
 def _draw_pass(axes: Axes, done: Sequence[Fields], which: str) -> None:
-    colors = dict(zip(TITLES, ("#9fc5e8", "#5b9bd5", "#1b6ca8", "#0b3c5d", "#9aa5b1"), strict=True))
+    colors = dict(zip(TITLES, ("#9fc5e8", "#5b9bd5", "#1b6ca8", "#0b3c5d", "#e8a33d", "#9aa5b1"), strict=True))
     for i, case in enumerate(done):
         for k, (side, passes) in enumerate(case["sides"].items()):
             of, height = passes[which], 0.8 / len(case["sides"])

@@ -85,7 +85,7 @@ def _side(o: flags.FlagValues, settings: str) -> tuple[str, flags.FlagValues]:
 def _simulated(kind: str, o: flags.FlagValues, progress: Callable[[str], None]) -> Timeline:
     progress(f"simulating {o.policy if kind == 'fused' else kind}")
     layer = simulate.layer_of(o, o.room)
-    return simulate.fused(o, layer) if kind == "fused" else layer.baseline(o.dedup)
+    return simulate.fused(o, layer) if kind == "fused" else layer.baseline(simulate.scheme_of(o))
 
 
 def _measured(sides: list[tuple[str, flags.FlagValues]], repeats: int, progress: Callable[[str], None]) -> list[Timeline]:

@@ -24,6 +24,7 @@ from hpmoe.support.trees import Function
 from hpmoe.tile_ops.row_formats import FORMATS
 from hpmoe.timelines.run import RATES
 from hpmoe.transforms.assign_queues import Policy
+from hpmoe.transforms.send_rows import SCHEMES
 
 ROUTINGS = "balanced", "uniform", "zipf"
 ROOM = "received", "bucket", "all"
@@ -51,8 +52,7 @@ class Layer:
         replicas: room for copies of experts on each rank, filled by what `ids` ask of each expert; 0 for no copies.
         tuned: whether tiles and puts of the persistent kernel are of the sizes that the machine model chooses, where the
             flags give none; else the machine's default tile and puts of whole rows.
-        dedup: whether the persistent kernel sends a token to a rank once.
-        relays: whether it sends a token to a node of the machine once.
+        scheme: of send_rows, how the persistent kernel sends rows; nodes are those of the machine.
         quantize: one of QUANTISED, the format in which rows are dispatched, with "+combine" also returned; None as they are.
         int8_weights: whether experts' weights are int8, and rows are multiplied so.
         room: how many received rows a plan has room for: what the fullest rank "received", the "bucket" of that, or "all".
@@ -65,8 +65,7 @@ class Layer:
     ids: np.ndarray
     replicas: int = 0
     tuned: bool = False
-    dedup: bool = False
-    relays: bool = False
+    scheme: str = "direct"
     quantize: str | None = None
     int8_weights: bool = False
     room: str = "received"
@@ -105,14 +104,14 @@ class Layer:
 
     @functools.cached_property
     def tiles(self) -> hpmoe.Taskflow:
-        return self._tiles(self.replicas, self.tuned, self.dedup, self.room)
+        return self._tiles(self.replicas, self.tuned, self.scheme, self.room)
 
     @property
     def decodes(self) -> bool:
         """Whether a rank has so few tokens that an unfused program has the kernels of decoding."""
         return self.o.tokens <= MOST_DECODED
 
-    def _tiles(self, replicas: int, tuned: bool, dedup: bool, room: str) -> hpmoe.Taskflow:
+    def _tiles(self, replicas: int, tuned: bool, scheme: str, room: str) -> hpmoe.Taskflow:
         def rewritten(program: Program) -> Program:
             if replicas:
                 program = hpmoe.replicate_experts.apply_to(program, loads=self.loads, replicas=replicas,
@@ -120,11 +119,11 @@ class Layer:
             factor = self.rank_capacity_factor
             return hpmoe.limit_rows.apply_to(program, rank_capacity_factor=factor) if factor else program
 
-        node_size = self.machine.node_size if self.relays else None
+        node_size = self.machine.node_size if "node" in scheme else None
         program = show.program(self.o, self.direction, rewritten, node_size=node_size)
         program = with_planned_rows(program, [self._planned_rows(route.aval, room) for route in routes_of(program)])
-        program = hpmoe.deduplicate_rows.apply_to(program) if dedup else program
-        program = hpmoe.relay_rows.apply_to(program) if self.relays else program
+        for step in SCHEMES[scheme]:
+            program = step.apply_to(program)
         dtype, combine = quantised_rows(self.quantize)
         program = hpmoe.quantize_rows.apply_to(program, dtype=dtype, combine=combine) if dtype else program
         program = _with_int8_weights(program) if self.int8_weights else program
@@ -163,13 +162,13 @@ class Layer:
         flow = hpmoe.assign_queues.apply_to(self.tiles, machine=machine, policy=policy)
         return hpmoe.simulate(flow, machine, routing=self.ids)
 
-    def baseline(self, dedup: bool = False) -> hpmoe.Timeline:
+    def baseline(self, scheme: str = "direct") -> hpmoe.Timeline:
         """The unfused program, simulated; see baseline_flow."""
-        return self.run(self.baseline_flow(dedup))
+        return self.run(self.baseline_flow(scheme))
 
-    def baseline_flow(self, dedup: bool = False) -> hpmoe.Taskflow:
+    def baseline_flow(self, scheme: str = "direct") -> hpmoe.Taskflow:
         """One kernel after another, without copies, for the rows that there are; each deals its tiles out in turn."""
-        tiles = self._tiles(replicas=0, tuned=False, dedup=dedup, room="received")
+        tiles = self._tiles(replicas=0, tuned=False, scheme=scheme, room="received")
         flow = hpmoe.launch_kernels.apply_to(tiles, direct=self.decodes)
         return hpmoe.assign_queues.apply_to(flow, machine=self.machine, policy="round_robin")
 

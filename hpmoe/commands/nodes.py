@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 from absl import flags
-from mindspore import Tensor
 
 import hpmoe
 from hpmoe.commands.layer import Layer
-from hpmoe.commands.published_work import Sizes
-from hpmoe.routing.relays import relay_ids
-from hpmoe.routing.routing import rows_of_ranks
 from hpmoe.routing.workload import drawn_ids
-from hpmoe.runtime.planned_rows import PlannedRows, routes_of, with_planned_rows
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
 
 SCHEMES = {
     "direct": "each of a token's experts gets its row from the token's rank",
-    "rank once": "deduplicate_rows: a token goes to a rank once and comes back as one sum",
-    "node once": "relay_rows: a token goes to a relay in a node once, which passes it on, and one sum comes back",
-    "all-gather": "three launches: every token goes to a relay in every node, a layer inside the node, one sum comes back",
+    "rank": "deduplicate_rows: a token goes to a rank once and comes back as one sum",
+    "node": "relay_rows: a token goes to a relay in a node once, which passes it on, and one sum comes back",
+    "rank and node": "both: the relay passes it on to a rank once",
+    "every node": "relay_rows(every_node=True): a token goes to a relay in every node, as by an all-gather",
 }
 
 
@@ -34,60 +28,16 @@ def rows(o: flags.FlagValues, machine: hpmoe.Machine, progress: Progress) -> lis
     nodes = 1
     while nodes <= o.nodes:
         ep = nodes * machine.node_size
-        sizes = Sizes(ep, o.tokens, o.hidden, o.intermediate, o.experts // o.ep * ep, o.top_k, o.dtype)
+        sizes = SimpleNamespace(ep=ep, tokens=o.tokens, hidden=o.hidden, intermediate=o.intermediate,
+                                experts=o.experts // o.ep * ep, top_k=o.top_k, dtype=o.dtype)
         ids = drawn_ids(ep, o.tokens, o.top_k, sizes.experts, is_zipf=o.routing == "zipf", seed=o.seed)
-        for scheme in SCHEMES if nodes > 1 else ("direct", "rank once"):
+        for scheme in SCHEMES if nodes > 1 else ("direct", "rank"):
             progress(f"{nodes} nodes, {scheme}")
-            lines = launches(scheme, sizes, ids, machine, o.direction)
-            spans = [(machine.launch_us + line.span) / 1e3 for line in lines]
-            out.append({"nodes": nodes, "scheme": scheme, "ms": sum(spans), "launches_ms": spans,
-                        "across_nodes_mb": sum(line.link_bytes().across_nodes for line in lines) / ep / 1e6})
+            line = Layer(sizes, o.direction, machine, ids, tuned=True, scheme=scheme).fused()
+            out.append({"nodes": nodes, "scheme": scheme, "ms": (machine.launch_us + line.span) / 1e3,
+                        "across_nodes_mb": line.link_bytes().across_nodes / ep / 1e6})
         nodes *= 2
     return out
-
-
-def launches(scheme: str, sizes: Sizes, ids: np.ndarray, machine: hpmoe.Machine, direction: str) -> list[hpmoe.Timeline]:
-    """The kernels of one pass of a layer, one after another, simulated."""
-    if scheme != "all-gather":
-        return [Layer(_named(sizes), direction, machine, ids, tuned=True, dedup=scheme == "rank once",
-                      relays=scheme == "node once").fused()]
-    first, second = relay_ids(ids, sizes.experts // sizes.ep, machine.node_size)
-    inside = dataclasses.replace(sizes, tokens=second.shape[1])
-    spread = Layer(_named(inside), direction, machine, second, tuned=True)
-    return [to_relays(sizes, first, machine, direction), spread.fused(), from_relays(sizes, first, machine, direction)]
-
-
-def _named(sizes: Sizes) -> SimpleNamespace:
-    return SimpleNamespace(**dataclasses.asdict(sizes))
-
-
-def to_relays(sizes: Sizes, relays: np.ndarray, machine: hpmoe.Machine, direction: str) -> hpmoe.Timeline:
-    """Tokens, their ids and weights to relays; backward, the gradients of what the layer gave for them."""
-    numbers = 2 * sizes.top_k if direction == "forward" else 0
-    return _exchange(_program(sizes, relays, numbers), relays, machine)
-
-
-def from_relays(sizes: Sizes, relays: np.ndarray, machine: hpmoe.Machine, direction: str) -> hpmoe.Timeline:
-    """What relays have summed up back to the tokens; backward, the gradients of these and of their weights."""
-    numbers = sizes.top_k if direction == "backward" else 0
-    return _exchange(hpmoe.vjp(_program(sizes, relays, numbers)), relays, machine)
-
-
-def _program(sizes: Sizes, relays: np.ndarray, numbers: int) -> hpmoe.Program:
-    """Rows to the ranks of their relays, and so many float32 numbers with each."""
-    def send(x: Tensor, ids: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
-        return tuple(hpmoe.dispatch(values, ids, num_local_experts=1)[0] for values in (x, *more))
-    shapes = [(sizes.tokens, sizes.hidden, sizes.dtype), (*relays.shape[1:], "int32"), (sizes.tokens, numbers, "float32")]
-    avals = [hpmoe.Aval(tuple(shape), dtype) for *shape, dtype in shapes if 0 not in shape]
-    return hpmoe.trace(send, *avals, mesh=hpmoe.Mesh(sizes.ep))
-
-
-def _exchange(program: hpmoe.Program, relays: np.ndarray, machine: hpmoe.Machine) -> hpmoe.Timeline:
-    received = max(rows_of_ranks(relays, program.ep_size))
-    program = with_planned_rows(program, [PlannedRows(received, received)] * len(routes_of(program)))
-    flow = hpmoe.tile_partition.apply_to(program, rows="auto", cols="auto", machine=machine)
-    flow = hpmoe.overlap_comm.apply_to(flow, cols="auto", returns=2)
-    return hpmoe.simulate(hpmoe.assign_queues.apply_to(flow, machine=machine), routing=relays)
 
 
 def fastest(table: list[Fields]) -> dict[int, str]:

@@ -26,18 +26,18 @@ def layers() -> dict[str, Layer]:
         "nodes b": _layer(16, 1024, direction="backward", machine=ascend_a2),
         "wide": _layer(4, 2048, hidden=6144, intermediate=16384, top_k=2, local=1),
         "copies": _layer(4, 4096, imbalance=2.0, replicas=1),
-        "once": _layer(16, 1024, intermediate=1024, routing="uniform", dedup=True,
+        "once": _layer(16, 1024, intermediate=1024, routing="uniform", scheme="rank",
                        machine=ascend_a3.replace(node_size=8)),
     }
 
 
 def _layer(ep: int, tokens: int, *, hidden: int = 7168, intermediate: int = 2048, local: int = 8, top_k: int = 8,
            routing: str = "balanced", imbalance: float = 1.0, direction: str = "forward",
-           machine: hpmoe.Machine = ascend_a3, replicas: int = 0, dedup: bool = False, room: str = "received") -> Layer:
+           machine: hpmoe.Machine = ascend_a3, replicas: int = 0, scheme: str = "direct", room: str = "received") -> Layer:
     o = SimpleNamespace(ep=ep, tokens=tokens, hidden=hidden, intermediate=intermediate, experts=local * ep, top_k=top_k,
                         dtype="bfloat16")
     ids = ids_of(o, imbalance) if routing == "balanced" else skewed_ids(routing, ep, tokens, top_k, o.experts)
-    return Layer(o, direction, machine, ids, replicas, tuned=True, dedup=dedup, room=room)
+    return Layer(o, direction, machine, ids, replicas, tuned=True, scheme=scheme, room=room)
 
 
 def rows(progress: Progress, of: dict[str, Layer] | None = None) -> list[Fields]:

@@ -158,9 +158,14 @@ def check_draws(o: flags.FlagValues, ep: int) -> None:
                        f"at most {tokens} where they draw from {experts} experts on {ep} ranks")
 
 
+def scheme_of(o: flags.FlagValues) -> str:
+    """How the flags have rows sent, see send_rows."""
+    return "rank" if o.dedup else "direct"
+
+
 def layer_of(o: flags.FlagValues, room: str = "received") -> Layer:
     return Layer(o, o.direction, machine_of(o, is_calibrated()), routing_of(o, o, o.imbalance), o.replicas,
-                 tuned=o.policy in TUNED, dedup=o.dedup, quantize=o.quantize, room=room)
+                 tuned=o.policy in TUNED, scheme=scheme_of(o), quantize=o.quantize, room=room)
 
 
 def fused(o: flags.FlagValues, layer: Layer) -> hpmoe.Timeline:
@@ -192,7 +197,7 @@ def simulated(o: flags.FlagValues, progress: Progress) -> Fields:
         without = {"replicas": o.replicas, "without_replicas_ms": _fused(o, plain)["makespan_ms"]}
     if o.dedup:
         progress("without dedup")
-        plain = dataclasses.replace(layer, dedup=False)
+        plain = dataclasses.replace(layer, scheme="direct")
         without |= {"dedup": True, "without_dedup_ms": _fused(o, plain)["makespan_ms"]}
     if o.quantize:
         progress("without quantize")

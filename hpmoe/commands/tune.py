@@ -1,4 +1,4 @@
-"""hpmoe tune: the tiles, orders, signals and queues that a model of a machine finds fastest for a layer."""
+"""hpmoe tune: the tiles, orders, signals, queues and scheme of sending rows that a model of a machine finds fastest."""
 
 from __future__ import annotations
 
@@ -9,22 +9,30 @@ from absl import flags
 import hpmoe
 from hpmoe.commands import options, show, simulate
 from hpmoe.support.known import known
+from hpmoe.transforms.send_rows import SCHEMES
 
-SUMMARY = "searches the fastest tiles, orders, signals and queues on a model of a machine"
+SUMMARY = "searches the fastest tiles, orders, signals, queues and scheme of sending rows on a model of a machine"
 NOTES = """\
 Every time is simulated; nothing is computed. The first trial is the default, the second one takes sizes by the
 machine's cost rules, every other one changes one setting of the best so far. A setting that is given as a flag, such
-as --policy=round_robin or --nodedup, is kept. What was found is kept for the same layer, routing and machine in
+as --policy=round_robin or --scheme=node, is kept. Ranks of more than one node of the machine may relay rows; schemes
+are those of hpmoe.send_rows. What was found is kept for the same layer, routing and machine in
 $XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe, and taken from there unless --fresh is given."""
-SETTINGS = {"dedup": "dedup", "policy": "policy", "signal": "signal", "order": "order", "rows": "tile_rows",
+SETTINGS = {"scheme": "scheme", "policy": "policy", "signal": "signal", "order": "order", "rows": "tile_rows",
             "cols": "tile_cols"}
 
 
 def define(values: flags.FlagValues) -> None:
     simulate.define_schedule(values, directions=("both", "forward", "backward"))
+    options.define_choice(values, "scheme", None, "how rows are sent; --dedup is --scheme=rank", tuple(SCHEMES))
     options.define_number(values, "budget", 30.0, "seconds after which no other trial begins")
     options.define_integer(values, "max_trials", None, "most trials; as many as the budget allows where not given")
     options.define_switch(values, "fresh", "search anew, also where a result is kept")
+
+
+def _mesh(ep: int, machine: hpmoe.Machine) -> hpmoe.Mesh:
+    """Ranks in the nodes of a machine, where these are all full."""
+    return hpmoe.Mesh(ep, node_size=machine.node_size if ep % machine.node_size == 0 else None)
 
 
 def run(o: flags.FlagValues) -> int:
@@ -33,7 +41,9 @@ def run(o: flags.FlagValues) -> int:
     layer = simulate.layer_of(o)
     f = layer.with_quantised_rows(layer.with_copies(hpmoe.moe_ffn))
     space = {name: [o[flag].value] for name, flag in SETTINGS.items() if not o[flag].using_default_value}
-    tuned = hpmoe.tune(f, *show.avals(o), machine=layer.machine, mesh=hpmoe.Mesh(o.ep), direction=o.direction,
+    if not o["dedup"].using_default_value:
+        space.setdefault("scheme", [simulate.scheme_of(o)])
+    tuned = hpmoe.tune(f, *show.avals(o), machine=layer.machine, mesh=_mesh(o.ep, layer.machine), direction=o.direction,
                        routing=layer.ids, space=space, budget_s=o.budget, max_trials=o.max_trials, verbose=True,
                        cache=not o.fresh)
     if o.json:

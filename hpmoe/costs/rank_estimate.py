@@ -111,7 +111,7 @@ def _hop(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
     """Microseconds of a rank's link for the rows of tokens that go once to each rank, or node, with experts for them."""
     plan = flow.routes[op.domain.route]
     of, step = flow.routes[plan.once_of], plan.node_size or 1
-    there = of.top_k / rows_of_token(of, step) * plan.num_tokens / (flow.ep_size // step)  # rows for each rank, or node
+    there = of.top_k / rows_of_token(of, plan) * plan.num_tokens / (flow.ep_size // step)  # rows for each rank, or node
     ranks = range(0, flow.ep_size, step)
     near = sum(r < machine.node_size for r in ranks) - 1
     far = 0 if op.is_relayed else len(ranks) - near - 1

@@ -55,12 +55,12 @@ class Layout:
 
     def __init__(self, flow: tf.Taskflow, ids: Sequence[PerRank], num_tokens: Sequence[int] | None,
                  weights: Sequence[Sequence[np.ndarray] | None] | None = None):
-        """`ids` and `weights` are those of each route: a topk_ids for each rank, and topk_weights where they decide."""
+        """`ids` and `weights` are those of each route by ids: topk_ids for each rank, and topk_weights where they decide."""
         self.flow = flow
         self.routings: list[Routing] = []
         for i, plan in enumerate(flow.routes):
             if plan.once_of >= 0:
-                self.routings.append(routing_to_ranks(self.routings[plan.once_of], plan.node_size or None))
+                self.routings.append(routing_to_ranks(self.routings[plan.once_of], plan.node_size or None, plan.every_node))
                 continue
             self.routings.append(make_routing(ids[i], plan.num_experts, num_tokens, plan.capacity,
                                               weights[i] if weights else None, plan.placement, alignment=plan.alignment,

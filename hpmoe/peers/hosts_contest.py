@@ -1,6 +1,6 @@
 """A contest between ranks of two hosts that a cable joins: each rank runs this; see ranks_contest.
 
-What it is given has also `node_size`, the ranks of a host.
+What it is given has also `node_size`, the ranks of a host, and `engine`, what carries messages between hosts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def cable_bytes() -> int:
 
 def main() -> None:
     given = json.loads(sys.argv[1])
-    mesh = hpmoe.world(node_size=given["node_size"])
+    mesh = hpmoe.world(node_size=given["node_size"], engine=given["engine"])
     link = cast(Link, known(mesh.link))
     report, sides = contest(link, mesh, given)
     counts = {side: {which: carried(link, run) for which, run in passes.items()} for side, passes in sides.items()}

@@ -72,10 +72,10 @@ def _(rows: list[np.ndarray], relays: list[Route], routes: list[Route], *weights
 def _(tiler: Tiler, eqn: Equation) -> None:
     """Rows go back to their relays, where those of each token are summed in the order of its choices."""
     (rows, relays, route, *weights), out = eqn.inputs, eqn.outputs[0]
-    aval, cols = as_route(relays.aval), fixed(rows.aval.shape[1:])[0]
+    most, cols = as_route(relays.aval).max_rows, fixed(rows.aval.shape[1:])[0]
     source = tiler.at(rows, cols=col_modes.ALL)
     entries = dataclasses.replace(source, rows=row_modes.RELAY_ENTRIES, buffer=tiler.hidden(
-        f"{tiler.names(out)}.entries", aval.max_rows * aval.top_k, cols, tiler.buffer(rows).dtype))
+        f"{tiler.names(out)}.entries", most * as_route(route.aval).top_k, cols, tiler.buffer(rows).dtype))
     tiler.emit(ALL_TO_ALL_BACK, tiler.once(route), entries, source, cols=0)
     tiler.new(out)
     tiler.emit(RELAY_SUM, tiler.rows_of(out), tiler.at(out), dataclasses.replace(entries, cols=col_modes.OWN),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hpmoe.routing.routing import check_topk_ids
 from hpmoe.routing.workload import balanced_ids, drawn_ids
 from hpmoe.support.errors import ArgumentError, check_argument
 
@@ -66,7 +67,8 @@ def recorded_ids(path: str | os.PathLike[str], ep_size: int, num_tokens: int, to
         [ep, T, K] int32.
 
     Raises:
-        ArgumentError: the file cannot be read, has too few tokens, another K, or ids that are no experts.
+        ArgumentError: the file cannot be read, has too few tokens, another K, ids that are no experts, or that repeat one
+            for a token.
     """
     who, file = "recorded_ids", str(Path(path))
     try:
@@ -82,4 +84,5 @@ def recorded_ids(path: str | os.PathLike[str], ep_size: int, num_tokens: int, to
     used = tokens[:ep_size * num_tokens].astype(np.int64)
     check_argument(bool(((used >= -1) & (used < num_experts)).all()), who, "path",
                    f"{file!r} with ids from {used.min()} to {used.max()}", f"one with ids from -1 to {num_experts - 1}")
+    check_topk_ids(used, num_experts, f"{who}: {file!r}")
     return used.astype(np.int32).reshape(ep_size, num_tokens, top_k)

@@ -18,11 +18,13 @@ class RelayedRows:
         source_of_row: for each rank, the relay that each received row comes from.
         entry_of_row: for each rank, which of its entries each received row is.
         kept: for each relay, which of its entries have a row in its node.
+        top_k: entries of a token.
     """
 
     source_of_row: tuple[np.ndarray, ...]
     entry_of_row: tuple[np.ndarray, ...]
     kept: tuple[np.ndarray, ...]
+    top_k: int
 
     @staticmethod
     def of(routing: Routing, relays: Routing) -> RelayedRows:
@@ -50,7 +52,7 @@ class RelayedRows:
                 kept[at][entry[mine]] = True
             from_relays.append(relay)
             entries.append(entry)
-        return RelayedRows(tuple(from_relays), tuple(entries), tuple(kept))
+        return RelayedRows(tuple(from_relays), tuple(entries), tuple(kept), top_k)
 
 
 def _tokens(routing: Routing, rank: int) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from typing import NoReturn
 
 from hpmoe.ir.program import Program
@@ -36,6 +37,10 @@ class StagedFunction(Graphed):
         if is_traced((args, kwargs)):
             return self.staged.function(*args, **kwargs)
         return self._runner.call(args, kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> PyTree:
+        """As a function is: found in a class it is a method of its instances."""
+        return self if instance is None else types.MethodType(self, instance)
 
     def interpret(self, *args: PyTree, seed: int = 0, **kwargs: PyTree) -> PyTree:
         """What a call computes, by the reference interpreter, in the legal order of tasks that `seed` picks."""

@@ -121,7 +121,10 @@ class Chain(Generic[Out]):
 
     transforms: tuple[Callable[[Function], Out], ...]
 
-    def __call__(self, f: Function) -> Out:
+    def __call__(self, f: Function, *rest: object) -> Out:
+        if rest or not callable(f):
+            raise TransformError(f"chain: f is {', '.join(type(x).__name__ for x in (f, *rest))}; it must be one callable, "
+                                 "which is called with arguments afterwards: chain(...)(f)(*args)")
         out: PyTree = f
         for t in self.transforms:
             out = t(out)

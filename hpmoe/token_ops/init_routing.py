@@ -33,7 +33,8 @@ def init_routing(x: Tensor, expert_idx: Tensor, active_num: int = 0, expert_capa
 
     Returns:
         (expanded_x, expanded_row_idx, counts): [min(N * K, active_num), H], or [expert_num, expert_capacity, H] in mode 1;
-        int32 [N * K], the row of each entry, -1 for a dropped one; int32 [expert_num], or None.
+        int32 [N * K], the row of each entry: in mode 0 its place among all sorted ones, kept or not, in mode 1 -1 for a
+        dropped one; int32 [expert_num], or None.
 
     Raises:
         ArgumentError: shapes or dtypes do not fit, an id is out of range, or a limit is exceeded.

@@ -89,6 +89,9 @@ def explain(error: Exception) -> TraceError | None:
         what = "a computation from plain tensors or numbers alone"
         return not_traceable(what, f"MindSpore runs it at once and has no kernel: {missing.split('!')[0]}",
                              "the same by NumPy, ms.Tensor(np.arange(8)), or in float32, or pass it as an argument", source)
+    if "does not support ufuncs" in text:
+        return not_traceable("a function of NumPy on a tracer", "NumPy works on data", "the mint function of this meaning",
+                             source)
     if "only supports Ascend" in text:
         return not_traceable("a call for Ascend alone", f"MindSpore refuses it: {text}", "products, sums and x @ w", source)
     return None

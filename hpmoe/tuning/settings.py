@@ -15,17 +15,17 @@ from hpmoe.machines.machine import Machine
 from hpmoe.primitives.dispatch import dispatch_rows
 from hpmoe.runtime.transform import Curried, Transform
 from hpmoe.transforms.assign_queues import POLICIES, assign_queues
-from hpmoe.transforms.deduplicate_rows import can_deduplicate, deduplicate_rows
 from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS, overlap_comm
 from hpmoe.transforms.quantize_rows import quantize_rows
+from hpmoe.transforms.send_rows import SCHEMES, schemes_of
 from hpmoe.transforms.tile_partition import tile_partition
 from hpmoe.tuning.search import Settings, Space, Value
 
 Step = tuple[Transform, tuple[tuple[str, object], ...]]  # and its options
 
-# Of which transform's option each is: dedup says whether deduplicate_rows is applied, put_cols is overlap_comm's cols,
-# quantize_rows the dtype of that, which changes what is computed and is therefore tried only where it is given.
-NAMES = ("dedup", "quantize_rows", "policy", "signal", "order", "rows", "cols", "put_cols", "returns")
+# Of which transform's option each is: scheme is that of send_rows, put_cols overlap_comm's cols, quantize_rows the dtype of
+# that, which changes what is computed and is therefore tried only where it is given.
+NAMES = ("scheme", "quantize_rows", "policy", "signal", "order", "rows", "cols", "put_cols", "returns")
 
 
 def space_of(program: Program, machine: Machine, ep_size: int, given: Space) -> dict[str, list[Value]]:
@@ -40,9 +40,9 @@ def space_of(program: Program, machine: Machine, ep_size: int, given: Space) -> 
             values["order"] = list(ORDERS)
     if "quantize_rows" in given and any(e.primitive is dispatch_rows for e in program.equations):
         values["quantize_rows"] = [None]
-    if can_deduplicate(program):
-        values["dedup"] = [False, True]
-    return {name: list(dict.fromkeys(given.get(name, [v for v in values[name] if type(v) is bool or v != 0])))
+    if len(schemes := schemes_of(program)) > 1:
+        values["scheme"] = list(schemes)
+    return {name: list(dict.fromkeys(given.get(name, [v for v in values[name] if v != 0])))
             for name in NAMES if name in values}
 
 
@@ -55,13 +55,13 @@ def starts_of(space: Space) -> list[Settings]:
 
 def transforms_of(settings: Settings, machine: Machine) -> list[Curried]:
     """The transforms of a chain up to its queues."""
-    once = [deduplicate_rows()] if settings.get("dedup") else []
-    sent = [quantize_rows(dtype=settings["quantize_rows"])] if settings.get("quantize_rows") else []
+    sent: list[Curried] = [step() for step in SCHEMES[str(settings.get("scheme", "direct"))]]
+    sent += [quantize_rows(dtype=settings["quantize_rows"])] if settings.get("quantize_rows") else []
     tiles = tile_partition(rows=settings["rows"], cols=settings["cols"], machine=machine)
     comm = {option: settings[name] for name, option in (("order", "order"), ("signal", "signal"), ("put_cols", "cols"),
                                                         ("returns", "returns")) if name in settings}
     overlap = [overlap_comm(**comm)] if comm else []
-    return [*once, *sent, tiles, *overlap, assign_queues(machine=machine, policy=settings["policy"])]
+    return [*sent, tiles, *overlap, assign_queues(machine=machine, policy=settings["policy"])]
 
 
 class Simulations:

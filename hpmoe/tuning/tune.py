@@ -27,6 +27,7 @@ from hpmoe.runtime.staged_function import staged_of
 from hpmoe.support.errors import check_argument, is_int, is_name, is_number
 from hpmoe.support.progress import Progress
 from hpmoe.support.trees import Function, PyTree
+from hpmoe.transforms.send_rows import SCHEMES
 from hpmoe.tuning import kept
 from hpmoe.tuning.search import Space, Trial, search
 from hpmoe.tuning.settings import NAMES, Simulations, space_of, starts_of
@@ -39,13 +40,12 @@ def tune(f: Function, *args: PyTree, machine: Machine | None = None, mesh: Mesh 
          direction: str = "both", routing: PerRank | None = None,
          space: Space | None = None, budget_s: float = 10.0, max_trials: int | None = None,
          verbose: bool = False, cache: bool = True, **kwargs: PyTree) -> Tuned:
-    """Searches tiles, signals, peer order, policies and `deduplicate_rows` with the simulator; nothing is computed.
+    """Searches tiles, signals, peer order, policies and schemes of sending rows with the simulator; nothing is computed.
 
     The first trial is the default chain, so the choice is never slower than that on the model; the second one takes all
     sizes that the machine's cost rules choose. Every chain computes the same function, but for rows that the
-    space has rounded; where tiles have other sizes, or
-    tokens go to a rank once, float32 sums may round otherwise. A trial that fails, by a user's policy or else, is noted and
-    not chosen.
+    space has rounded; where tiles have other sizes, or tokens go to a rank or node once, float32 sums may round otherwise.
+    A trial that fails, by a user's policy or else, is noted and not chosen.
 
     Args:
         f: a plain function, or one under Program transforms, or spmd of it.
@@ -57,8 +57,9 @@ def tune(f: Function, *args: PyTree, machine: Machine | None = None, mesh: Mesh 
             ids are computed, else perfectly balanced. Weights that decide what is dropped are those in `args` or, where not
             all arrays are given or they are computed, all equal.
         space: other values to try of some settings, the first one as default: "rows", "cols" of tile_partition, "order",
-            "signal", "put_cols", "returns" of overlap_comm, "policy" of assign_queues, "dedup" with or without
-            deduplicate_rows. "quantize_rows", None or a dtype, changes what is computed and is tried only where it is given.
+            "signal", "put_cols", "returns" of overlap_comm, "policy" of assign_queues, "scheme" of send_rows, those that
+            differ on the ranks and nodes of the mesh. "quantize_rows", None or a dtype, changes what is computed and is
+            tried only where it is given.
         budget_s: seconds after which no other trial begins; the first is always made.
         max_trials: most trials; with it, and time enough, the choice does not depend on how fast this computer is.
         verbose: say on stderr what is tried, also where that is no terminal.
@@ -142,10 +143,10 @@ def _check(f: Function, machine: Machine | None, mesh: Mesh | None, direction: s
     check_argument(is_known, "hpmoe.tune", "space", repr(space),
                    f"a dict from some of {', '.join(NAMES)} to lists of values")
     for name, values in (space or {}).items():
-        is_value = (lambda v: type(v) is bool) if name == "dedup" else (lambda v: isinstance(v, Hashable))
+        is_value = (lambda v: is_name(v, SCHEMES)) if name == "scheme" else (lambda v: isinstance(v, Hashable))
         wrong = [v for v in values if not is_value(v)]
         check_argument(not wrong, "hpmoe.tune", f"space[{name!r}]", repr(values),
-                       "a list of True and False" if name == "dedup" else f"a list of values of {name}")
+                       f"a list of some of {', '.join(SCHEMES)}" if name == "scheme" else f"a list of values of {name}")
 
 
 def _ids(program: Program, routing: PerRank | None, inputs: Arrays | None, ep_size: int) -> np.ndarray | None:

@@ -123,6 +123,9 @@ class _Regions:
         has_relays = not (op.is_relayed or sums) or (
             0 <= of < len(self.routes) and relays_of(self.routes, of) not in (-1, of))
         self._require(has_relays, f"{op.label} is about relays, of which route {of} has none", i)
+        if sums and len(op.operands) > 2:
+            width, choices = op.width(2, self.buffers), self.routes[of].top_k
+            self._require(width == choices, f"{op.label} has {width} weights for each of a token's {choices} choices", i)
         fault = rule_fault(op) or shapes_fault(op, self.buffers, plan) or units_fault(op, self.buffers, plan, self.tile_rows)
         self._require(not fault, f"{op.label} {fault}", i)
         for k, access in enumerate(op.operands):

@@ -71,9 +71,9 @@ def rows_of(op: tf.TileOp, i: int, buffers: Sequence[tf.Buffer], routes: Sequenc
         return rows("received", routes[known(plan).once_of].max_rows, known(plan).once_of)
     if mode in RELAYED:
         relays = relays_of(routes, route)  # of a route to relays itself
-        most = routes[relays].max_rows
+        most, of = routes[relays].max_rows, op.params.route if isinstance(op.params, Relayed) else route
         return rows("received", most, relays) if mode is row_modes.RELAY_ROWS else \
-            rows("relayed", most * routes[relays].top_k, op.params.route if isinstance(op.params, Relayed) else route)
+            rows("relayed", most * routes[of].top_k, of)
     if mode in (row_modes.EXPERT, row_modes.PEER) or (mode is row_modes.OWN and op.domain.is_slots):
         return rows("received", known(plan).max_rows, route)
     if mode is row_modes.ENTRIES:

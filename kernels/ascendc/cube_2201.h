@@ -66,6 +66,26 @@ __aicore__ inline void load_l0(const Fractals<T>& to, const Fractals<T>& from, c
   }
 }
 
+// A part whose rows of fractals in L0 follow each other, by one instruction: what it makes of an image of one row and
+// filters of one pixel is a matrix, of `down` rows from `first_down` on and `across` fractals from the one after
+// first_across on. L0A may have it turned as a whole, and L0B always does.
+struct Sides {
+  int32_t first_down, down, first_across, across, pitch;
+};
+template <class T>
+__aicore__ inline void load_at_once(const Fractals<T>& to, const Fractals<T>& from, const Sides& sides, bool is_turned) {
+  AscendC::LoadData3DParamsV2<T> params;
+  params.l1H = 1;
+  params.l1W = static_cast<uint16_t>(sides.pitch * kFractal);
+  params.channelSize = static_cast<uint16_t>((sides.first_across + sides.across) * kFractalCols<T>);
+  params.kStartPt = static_cast<uint16_t>(sides.first_across * kFractalCols<T>);
+  params.kExtension = static_cast<uint16_t>(sides.across * kFractalCols<T>);
+  params.mStartPt = static_cast<uint16_t>(sides.first_down);
+  params.mExtension = static_cast<uint16_t>(sides.down);
+  params.enTranspose = is_turned;
+  AscendC::LoadData(to, from, params);
+}
+
 // The cells of a part: the first, from one to the next along either side, how many the depth has, and how deep each is.
 struct Walk {
   int32_t first, line_step, depth_step, depth, deep;
@@ -84,12 +104,20 @@ template <class T>
 __aicore__ inline void load_l0a(const Fractals<T>& to, const Fractals<T>& from, const Part& part) {
   const Walk w = walk<T>(part);
   const int32_t row_size = most(w.depth, fractals(part.k) * kFractal / kFractalCols<T>);
+  const int32_t first_deep = part.k1 / w.deep;
+  if (!part.k_is_down && row_size == w.depth)
+    return load_at_once(to, from, {part.first_line * kFractal, part.lines * kFractal, first_deep, w.depth, part.pitch},
+                        false);
+  if (part.k_is_down && !kIsSquared<T>)
+    return load_at_once(to, from, {part.k1, w.depth * kFractal, part.first_line, part.lines, part.pitch}, true);
   load_l0(to, from, {w.first, part.lines, w.line_step, w.depth, w.depth_step, row_size, part.k_is_down, true});
 }
 // L0B takes rows of fractals across k; a row of squares makes two of them.
 template <class T>
 __aicore__ inline void load_l0b(const Fractals<T>& to, const Fractals<T>& from, const Part& part) {
   const Walk w = walk<T>(part);
+  if (part.k_is_down && !kIsSquared<T>)
+    return load_at_once(to, from, {part.k1, w.depth * kFractal, part.first_line, part.lines, part.pitch}, true);
   const int32_t row_size = part.lines * (w.deep / kFractalCols<T>);
   load_l0(to, from, {w.first, w.depth, w.depth_step, part.lines, w.line_step, row_size, part.k_is_down, false});
 }

@@ -8,6 +8,10 @@
 #define HPMOE_DEVICE __aicore__
 #endif
 
+#ifndef HPMOE_DECODES  // the twin counts what decoding takes: up to the end of the block, of so many tasks
+#define HPMOE_DECODES(tasks)
+#endif
+
 #include "chip.h"
 #include "core/dtypes.h"
 #include "core/numbers.h"
@@ -15,6 +19,8 @@
 #include "tables.h"
 
 namespace hpmoe {
+
+constexpr uint64_t kLineBytes = 64;  // of the scalar unit's cache
 
 template <class T>
 __aicore__ inline AscendC::GlobalTensor<T> global_at(uint64_t address) {
@@ -28,17 +34,25 @@ __aicore__ inline uint64_t address_on(uint64_t address, int32_t rank) {
   return reinterpret_cast<uint64_t>(aclshmem_ptr(reinterpret_cast<__gm__ void*>(address), rank));
 }
 
-// A struct of words in global memory, read by the scalar unit.
+// A struct of words in global memory, read by the scalar unit, eight bytes at a time where it is so many of them: it begins
+// at a multiple of them then.
 template <class Row>
 __aicore__ inline Row read_row(uint64_t address) {
-  constexpr uint32_t num_words = sizeof(Row) / sizeof(int32_t);
+  using Word = std::conditional_t<sizeof(Row) % sizeof(uint64_t) == 0, uint64_t, int32_t>;
+  constexpr uint32_t num_words = sizeof(Row) / sizeof(Word);
   union {
-    int32_t words[num_words];
+    Word words[num_words];
     Row row;
   } both;
-  const AscendC::GlobalTensor<int32_t> from = global_at<int32_t>(address);
+  const AscendC::GlobalTensor<Word> from = global_at<Word>(address);
   for (uint32_t i = 0; i < num_words; ++i) both.words[i] = from.GetValue(i);
   return both.row;
+}
+
+// The line of an address, which nobody writes to in this launch, comes into the scalar unit's cache while that goes on. No
+// more than four may follow each other.
+__aicore__ inline void preload(uint64_t address) {
+  AscendC::DataCachePreload(global_at<uint64_t>(address / kLineBytes * kLineBytes), int64_t{0});
 }
 
 __aicore__ inline int32_t round_up(int32_t value, int32_t to) { return (value + to - 1) / to * to; }

@@ -17,7 +17,13 @@ __aicore__ inline RoutingTables experts_of(const Frame& frame) {
 // The tokens of a slot of a route to ranks, as many at a time as there is room to list their rows.
 class Fans {
  public:
-  __aicore__ inline Fans(VectorUnit& unit, const Frame& frame) : unit_(unit), frame_(frame) { experts_ = experts_of(frame); }
+  __aicore__ inline Fans(VectorUnit& unit, const Frame& frame)
+      : unit_(unit),
+        frame_(frame),
+        has_many_(frame.routing.route().top_k > kMaxFans),
+        most_fans_(has_many_ ? VectorUnit::kMostEntries / 2 : kMaxFans) {
+    experts_ = experts_of(frame);
+  }
 
   // Lists the next tokens; false where there are none.
   __aicore__ inline bool next() {
@@ -33,9 +39,10 @@ class Fans {
     const RouteTables& tables = frame_.routing.tables();
     const int32_t most_tokens = least(kMaxTokens, part_.rows);
     starts_ = unit_.read_entries(address_of(tables.fan_start + part_.first_entry), most_tokens + 1);
-    for (count_ = 1; count_ < most_tokens && starts_.GetValue(count_ + 1) - starts_.GetValue(0) <= kMaxFans;) ++count_;
-    rows_ = unit_.read_entries(address_of(tables.fans + 2 * starts_.GetValue(0)),
-                               2 * (starts_.GetValue(count_) - starts_.GetValue(0)), kRowsFrom);
+    for (count_ = 1; count_ < most_tokens && starts_.GetValue(count_ + 1) - starts_.GetValue(0) <= most_fans_;) ++count_;
+    const uint64_t list = address_of(tables.fans + 2 * starts_.GetValue(0));
+    const int32_t words = 2 * (starts_.GetValue(count_) - starts_.GetValue(0));
+    rows_ = has_many_ ? unit_.read_long_entries(list, words) : unit_.read_entries(list, words, kRowsFrom);
     return true;
   }
 
@@ -64,6 +71,8 @@ class Fans {
 
   VectorUnit& unit_;
   const Frame& frame_;
+  const bool has_many_;  // of one token more than there is room for beside where they begin
+  const int32_t most_fans_;
   RoutingTables experts_;
   AscendC::LocalTensor<int32_t> starts_, rows_;
   Segment part_{0, 0, 0, 0, 0, 0};
@@ -228,7 +237,7 @@ struct FanTallies {
 
 // Tells each slot of an expert how many of its rows a FAN_OUT has made.
 __aicore__ inline void signal_fans(VectorUnit& unit, const Frame& frame, const Counters& counters, int32_t event) {
-  constexpr int32_t kAtOnce = kNumFloats * kPieceFloats;
+  constexpr int32_t kAtOnce = (kNumFloats - 1) * kPieceFloats;  // the last piece may have the list
   const RoutingTables experts = experts_of(frame);
   const int32_t num_slots = experts.route().num_slots;
   for (int32_t first = 0; first < num_slots; first += kAtOnce) {

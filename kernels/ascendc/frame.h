@@ -4,6 +4,7 @@
 #include "core/operands.h"
 #include "core/segments.h"
 #include "routing_tables.h"
+#include "task_run.h"
 
 namespace hpmoe {
 
@@ -30,6 +31,7 @@ struct Rows2d {
 
 struct Frame {
   const RankView* rank;
+  const TaskRun* run;
   Op op;
   Task task;
   Unit unit;
@@ -38,10 +40,8 @@ struct Frame {
   __aicore__ inline const RankView& place() const { return *rank; }
   __aicore__ inline const RoutingTables& routed() const { return routing; }
 
-  __aicore__ inline Buffer buffer(int32_t i) const { return rank->image.buffer(op.operands[i].buffer); }
-  __aicore__ inline uint64_t base(int32_t i) const {
-    return global_at<uint64_t>(rank->args.buffers).GetValue(op.operands[i].buffer);
-  }
+  __aicore__ inline const Buffer& buffer(int32_t i) const { return run->buffers[i]; }
+  __aicore__ inline uint64_t base(int32_t i) const { return run->bases[i]; }
   __aicore__ inline uint64_t element(int32_t i, const Buffer& buffer, int64_t row, int64_t col) const {
     return base(i) + (row * buffer.cols + col) * element_bytes(buffer.dtype);
   }

@@ -16,6 +16,30 @@ class ImageReader {
   __aicore__ inline int32_t queue_start(int32_t queue) const { return word(header_.queues_offset, queue); }
   __aicore__ inline TaskTemplate task_template(int32_t i) const { return read<TaskTemplate>(header_.templates_offset, i); }
   __aicore__ inline Op op(int32_t i) const { return read<Op>(header_.ops_offset, i); }
+  // Before it is read: as much as may be asked for at once.
+  __aicore__ inline void preload_op(int32_t i) const {
+    for (uint64_t line = 0; line < 4; ++line) preload(image_ + header_.ops_offset + i * sizeof(Op) + line * kLineBytes);
+  }
+  __aicore__ inline void preload_buffer(int32_t i) const { preload(image_ + header_.buffers_offset + i * sizeof(Buffer)); }
+  // The words behind those in the line of a place.
+  __aicore__ inline void preload_tasks_after(int32_t place) const {
+    const uint64_t next = image_ + header_.tasks_offset + place * sizeof(TaskWord) + kLineBytes;
+    if (place % (kLineBytes / sizeof(TaskWord)) == 0 && next < image_ + header_.image_bytes) preload(next);
+  }
+  // Only the operands that it has.
+  __aicore__ inline void read_op(Op* op, int32_t i) const {
+    constexpr uint32_t num_words = offsetof(Op, operands) / sizeof(uint64_t),
+                       of_operand = sizeof(Operand) / sizeof(uint64_t);
+    union {
+      uint64_t words[sizeof(Op) / sizeof(uint64_t)];
+      Op op;
+    } both;
+    const AscendC::GlobalTensor<uint64_t> from = global_at<uint64_t>(image_ + header_.ops_offset + i * sizeof(Op));
+    for (uint32_t w = 0; w < num_words; ++w) both.words[w] = from.GetValue(w);
+    const uint32_t end = num_words + both.op.num_operands * of_operand;
+    for (uint32_t w = num_words; w < end; ++w) both.words[w] = from.GetValue(w);
+    *op = both.op;
+  }
   __aicore__ inline Buffer buffer(int32_t i) const { return read<Buffer>(header_.buffers_offset, i); }
   __aicore__ inline EventRun event_run(int32_t i) const { return read<EventRun>(header_.event_runs_offset, i); }
   __aicore__ inline Wait wait(int32_t i) const { return read<Wait>(header_.waits_offset, i); }

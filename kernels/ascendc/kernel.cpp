@@ -38,7 +38,8 @@ __aicore__ inline void run_aiv(const RankView& rank, const Counters& counters) {
   unit.init(&pipe);
   const auto core = static_cast<int32_t>(AscendC::GetBlockIdx());
   Worker<VectorUnit> worker(rank, counters, unit, rank.args.num_blocks + core);
-  const Code code = Prologue(rank, counters, unit, core, worker.status()).run();
+  Code code = Prologue(rank, counters, unit, core, worker.status()).run();
+  if (code == Code::OK) code = worker.wait_until_ready();
   if (code == Code::OK) {
     worker.run_queue();
   } else {

@@ -65,6 +65,15 @@ class Placement {
     return rows;
   }
 
+  // A slot's first row, and its number of rows; it is one of an expert's.
+  __aicore__ inline int32_t first_row_of(int32_t e, int32_t slot) const {
+    const int32_t first = first_slot(e), place = own_.GetValue(e) / on_.rank.tile_rows() + slot - first;
+    return start(e) + place % (first_slot(e + 1) - first) * on_.rank.tile_rows();
+  }
+  __aicore__ inline int32_t rows_from(int32_t e, int32_t row) const {
+    return least(on_.rank.tile_rows(), start(e + 1) - row);
+  }
+
   // The slot in which an expert's last rows lie, and how many these are; its other slots are full. It has one.
   __aicore__ inline int32_t last_slot(int32_t e) const {
     const int32_t first = first_slot(e), slots = first_slot(e + 1) - first, own = own_.GetValue(e) / on_.rank.tile_rows();

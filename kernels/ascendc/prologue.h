@@ -34,10 +34,10 @@ class Prologue {
     if (code == Code::OK) say_all_is_listed();
     if (code == Code::OK) code = wait_for_ranks(2 * epoch - 1);
     for (int32_t r = 0; r < num_routes && code == Code::OK; ++r) code = place_rows(r);
+    for (int32_t r = 0; r < num_routes && code == Code::OK; ++r) targets.write_slots(r);
     if (code == Code::OK) code = targets.set();
     if (core_ + 1 == rank_.num_aiv && code == Code::OK) code = wait_for_ranks(2 * epoch);
-    if (code == Code::OK) code = on_.meet(kReady, all);
-    on_.unit.load_after_poll();  // the lists of other cores
+    if (code == Code::OK) on_.signal(kReady);
     return code;
   }
 

@@ -1,18 +1,17 @@
-// Rows as int8 with a scale each, back as floats, and sums of products of int8 as numbers; see tile_ops/row_formats.py.
+// Rows as elements of one byte with a scale each, back as floats, and sums of products of int8 as numbers; see
+// tile_ops/row_formats.py.
 #pragma once
 
-#include "core/row_format.h"
-#include "vector_unit.h"
+#include "elements.h"
 
 namespace hpmoe {
 
 constexpr int32_t kRowScaleBytes = 4, kQuantizedPart = kPieceFloats / 2;  // of a row that is worked on at once
-constexpr float kLargestInt8 = 127.0f;
 
-// The formats that have bodies here: of int8, with one float32 scale a row.
-__aicore__ inline bool is_int8_row(const int32_t* param) {
+// The formats that have bodies here: one float32 scale a row.
+__aicore__ inline bool is_scaled_row(const int32_t* param) {
   const RowFormat format = row_format_of(param);
-  return format.element == Element::INT8 && format.scale == BlockScale::FLOAT32 && format.block == 0;
+  return has_cast(format.element) && format.scale == BlockScale::FLOAT32 && format.block == 0;
 }
 
 // Whether rows of bytes have such elements for so many numbers.
@@ -45,6 +44,7 @@ __aicore__ inline Rows2d scales_of(const Rows2d& packed, int32_t num_cols) {
 // NaN, and so is the sum of these then.
 struct Quantize {
   VectorUnit& unit;
+  Element element;
   Rows2d out, scales, in;
 
   __aicore__ inline Floats part_of(int32_t col) { return unit.floats(0)[col]; }
@@ -73,7 +73,7 @@ struct Quantize {
     AscendC::ReduceMax(scale, largest(), unit.floats(2), count, false);
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::ReduceSum(sound, unsound(), unit.floats(2), count);
-    AscendC::Duplicate(divisor, kLargestInt8, kLane);
+    AscendC::Duplicate(divisor, largest_of(element), kLane);
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::Div(scale, scale, divisor, 1);
     AscendC::PipeBarrier<PIPE_V>();
@@ -96,27 +96,23 @@ struct Quantize {
       AscendC::Duplicate(x, 0.0f, piece.num_cols);
     }
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Cast(x, x, AscendC::RoundMode::CAST_RINT, piece.num_cols);
-    AscendC::PipeBarrier<PIPE_V>();
-    const auto exact = divisor.ReinterpretCast<half>();  // whole numbers up to 127
-    AscendC::Cast(exact, x, AscendC::RoundMode::CAST_RINT, piece.num_cols);
-    AscendC::PipeBarrier<PIPE_V>();
     Bytes result = unit.outputs.AllocTensor<uint8_t>();
-    AscendC::Cast(result.ReinterpretCast<int8_t>(), exact, AscendC::RoundMode::CAST_RINT, piece.num_cols);
+    narrow_elements(element, result, x, divisor, piece.num_cols);
     unit.leave(out, piece, result);
   }
 };
 
 __aicore__ inline void quantize(VectorUnit& unit, const Frame& frame) {
-  Quantize body{unit, frame.rows(0), {}, frame.rows(1)};
+  Quantize body{unit, row_format_of(frame.op.param).element, frame.rows(0), {}, frame.rows(1)};
   const bool fits = is_packed(body.out, body.in) && body.in.cols <= 2 * kPieceFloats;
-  if (!is_int8_row(frame.op.param) || !fits) return unit.refuse();
+  if (!is_scaled_row(frame.op.param) || !fits) return unit.refuse();
   body.scales = scales_of(body.out, body.in.cols);
   for (int32_t row = 0; row < frame.unit.rows; ++row) run_pieces(unit, RowParts(row, body.in.cols), body);
 }
 
 struct Dequantize {
   VectorUnit& unit;
+  Element element;
   Rows2d out, in, scales;
 
   __aicore__ inline void load(const Bytes& loaded, const Piece& piece) {
@@ -124,11 +120,8 @@ struct Dequantize {
     unit.load(loaded, 1, scales, piece);
   }
   __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
-    const auto exact = unit.floats(2).ReinterpretCast<half>();
-    AscendC::Cast(exact, loaded.ReinterpretCast<int8_t>(), AscendC::RoundMode::CAST_NONE, piece.num_cols);
     unit.widen(unit.floats(1), loaded, 1, scales.dtype, 1);
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Cast(unit.floats(0), exact, AscendC::RoundMode::CAST_NONE, piece.num_cols);
+    widen_elements(element, unit.floats(0), loaded, unit.floats(2), piece.num_cols);
   }
   __aicore__ inline void compute(const Piece& piece) {
     unit.wait_for_results();
@@ -139,8 +132,8 @@ struct Dequantize {
 };
 
 __aicore__ inline void dequantize(VectorUnit& unit, const Frame& frame) {
-  Dequantize body{unit, frame.rows(0), frame.rows(1), {}};
-  if (!is_int8_row(frame.op.param) || !is_packed(body.in, body.out)) return unit.refuse();
+  Dequantize body{unit, row_format_of(frame.op.param).element, frame.rows(0), frame.rows(1), {}};
+  if (!is_scaled_row(frame.op.param) || !is_packed(body.in, body.out)) return unit.refuse();
   body.scales = scales_of(body.in, body.out.cols);
   for (int32_t row = 0; row < frame.unit.rows; ++row) run_pieces(unit, RowParts(row, body.out.cols), body);
 }

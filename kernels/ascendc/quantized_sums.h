@@ -9,6 +9,7 @@ namespace hpmoe {
 // out[t] = sum_k w[t, k] * float32(in[t * K + k]) * scale, k = 0, 1, ..., as ReduceEntries does with rows of floats.
 struct ReduceQuantized {
   ReduceEntries sums;
+  Element element;
   Rows2d scales;
 
   // Bytes of a row begin at whole blocks of UB.
@@ -25,15 +26,12 @@ struct ReduceQuantized {
   __aicore__ inline void widen(const Bytes& loaded, const EntryPiece& piece) {
     VectorUnit& unit = sums.unit;
     const Piece all = piece.of(sums.top_k), bytes = in_blocks(all);
-    const auto exact = unit.floats(4).ReinterpretCast<half>();
-    AscendC::Cast(exact, loaded.ReinterpretCast<int8_t>(), AscendC::RoundMode::CAST_NONE, bytes.count());
     unit.widen(unit.floats(3), loaded, 2, scales.dtype, all.num_rows * kLane);
     sums.begin(loaded, piece);
-    AscendC::PipeBarrier<PIPE_V>();
     const int32_t at_once = bytes.pitch == all.pitch ? all.num_rows : 1;
     for (int32_t r = 0; r < all.num_rows; r += at_once)
-      AscendC::Cast(unit.floats(1)[r * all.pitch], exact[r * bytes.pitch], AscendC::RoundMode::CAST_NONE,
-                    at_once * all.pitch);
+      widen_elements(element, unit.floats(1)[r * all.pitch], loaded[r * bytes.pitch], unit.floats(4)[r * all.pitch],
+                     at_once * all.pitch);
   }
   __aicore__ inline void compute(const EntryPiece& piece) {
     const Piece all = piece.of(sums.top_k);
@@ -48,9 +46,9 @@ struct ReduceQuantized {
 
 __aicore__ inline void reduce_quantized(VectorUnit& unit, const Frame& frame) {
   const ReduceEntries sums = entry_sums(unit, frame, 1, 2);
-  ReduceQuantized body{sums, {}};
+  ReduceQuantized body{sums, row_format_of(frame.op.param).element, {}};
   body.sums.in.cols = frame.buffer(1).cols;
-  if (!is_int8_row(frame.op.param) || !is_packed(body.sums.in, sums.out)) return unit.refuse();
+  if (!is_scaled_row(frame.op.param) || !is_packed(body.sums.in, sums.out)) return unit.refuse();
   body.scales = scales_of(sums.in, sums.out.cols);
   run_pieces(unit, EntryPieces(frame.unit.rows, sums.out.cols, sums.top_k, kQuantizedPart), body);
 }

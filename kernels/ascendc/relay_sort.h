@@ -53,11 +53,11 @@ class RelaySort {
   }
 
   __aicore__ inline void sort() {
-    AscendC::PipeBarrier<PIPE_ALL>();
     if (is_once_) {
       on_.sum_shares(tables_.rank_shares, tables_.width, starts_, next_, work_);
       add_starts(starts_, next_);
     } else {
+      AscendC::PipeBarrier<PIPE_ALL>();
       on_.read(starts_, on_.word(experts_.sent + on_.rank.args.rank * experts_.width), experts_.width);
     }
     on_.sum_shares(tables_.shares, tables_.width, rows_, next_row_, work_);

@@ -44,6 +44,8 @@ class RoutingTables {
     number_ = route;
     image_ = &image;
     num_own_ = route_.num_experts / image.header().ep_size;
+    slots_.rank = num_used_ = own_index_ = own_line_ = -1;
+    address_ = args.tables;
   }
 
   __aicore__ inline const RouteWords& route() const { return route_; }
@@ -118,15 +120,12 @@ class RoutingTables {
     return at(tables_.slot_start, rank, tables_.narrow, route_.num_local_experts);
   }
   __aicore__ inline Unit slot(int32_t rank, int32_t index) const {
-    const int32_t last = route_.num_local_experts;
-    int32_t e = 0;
-    while (e < last && at(tables_.slot_start, rank, tables_.narrow, e + 1) <= index) ++e;
-    if (e == last) return {received(rank), 0, last - 1};
-    const int32_t first = at(tables_.slot_start, rank, tables_.narrow, e);
-    const int32_t slots = at(tables_.slot_start, rank, tables_.narrow, e + 1) - first;
-    const int32_t own = at(tables_.own_start, rank, tables_.narrow, e) / tile_rows_;
-    const int32_t start = expert_start(rank, e) + (own + index - first) % slots * tile_rows_;
-    return {start, least(tile_rows_, expert_start(rank, e + 1) - start), e};
+    if (rank == rank_) return own_slot(index);
+    if (rank != slots_.rank || index < slots_.first || index >= slots_.end) find_slots(rank, index);
+    int32_t place = slots_.own + index - slots_.first;
+    if (place >= slots_.end - slots_.first) place -= slots_.end - slots_.first;
+    const int32_t start = slots_.start + place * slots_.tile_rows;
+    return {start, least(slots_.tile_rows, slots_.end_of_rows - start), slots_.expert};
   }
 
   // One of source and dest is this rank.
@@ -209,6 +208,53 @@ class RoutingTables {
   }
 
  private:
+  // An expert of a rank, whose slots are first .. end - 1 and begin with the one that is `own` slots behind its first rows;
+  // or what lies behind all of them, of no rows.
+  struct Slots {
+    int32_t rank, first, end, own, start, end_of_rows, tile_rows, expert;
+  };
+
+  // Of this rank: a table says it, whose next line is on its way to the cache when this one is read.
+  __aicore__ inline Unit own_slot(int32_t index) const {
+    if (index == own_index_) return own_slot_;
+    if (num_used_ < 0) num_used_ = num_used_slots(rank_);
+    own_index_ = index;
+    own_slot_ = index < num_used_ ? read_slot(index) : Unit{received(rank_), 0, route_.num_local_experts - 1};
+    return own_slot_;
+  }
+  __aicore__ inline Unit read_slot(int32_t index) const {
+    constexpr int32_t in_line = kLineBytes / sizeof(uint64_t);
+    const uint64_t table = address_ + static_cast<uint64_t>(tables_.slots) * sizeof(int32_t);
+    if (index / in_line != own_line_ && (index / in_line + 1) * in_line < num_used_)
+      preload(table + (index / in_line + 1) * kLineBytes);
+    own_line_ = index / in_line;
+    const uint64_t both = global_at<uint64_t>(table).GetValue(index);
+    const auto upper = static_cast<uint32_t>(both >> 32);
+    return {static_cast<int32_t>(both), static_cast<int32_t>(upper % (1u << kSlotBits)),
+            static_cast<int32_t>(upper >> kSlotBits)};
+  }
+
+  // Neighbours ask for slots of the same expert, so what was found last is kept.
+  __aicore__ inline void find_slots(int32_t rank, int32_t index) const {
+    const int32_t last = route_.num_local_experts;
+    int32_t e = 0, high = last;
+    while (e < high) {
+      const int32_t middle = (e + high) / 2;
+      if (at(tables_.slot_start, rank, tables_.narrow, middle + 1) <= index) {
+        e = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    const int32_t first = at(tables_.slot_start, rank, tables_.narrow, e), start = expert_start(rank, e);
+    if (e == last) {
+      slots_ = {rank, first, kMostSlots, 0, start, start, 0, last - 1};
+      return;
+    }
+    const int32_t end = at(tables_.slot_start, rank, tables_.narrow, e + 1);
+    const int32_t own = at(tables_.own_start, rank, tables_.narrow, e) / tile_rows_ % (end - first);
+    slots_ = {rank, first, end, own, start, expert_start(rank, e + 1), tile_rows_, e};
+  }
   __aicore__ inline Copy copy_from(int32_t rank, int32_t host, int32_t slot) const {
     for (; host < image_->header().ep_size; ++host, slot = 0) {
       for (; num_own_ + slot < route_.num_local_experts; ++slot) {
@@ -222,8 +268,14 @@ class RoutingTables {
     return words_.GetValue(table + row * width + i);
   }
 
+  static constexpr int32_t kMostSlots = 0x7FFFFFFF;
+
   RouteWords route_;
   RouteTables tables_;
+  mutable Slots slots_{-1, 0, 0, 0, 0, 0, 0, 0};
+  mutable Unit own_slot_{0, 0, 0};
+  mutable int32_t num_used_ = -1, own_index_ = -1, own_line_ = -1;
+  uint64_t address_ = 0;
   AscendC::GlobalTensor<int32_t> words_;
   const ImageReader* image_ = nullptr;
   int32_t number_ = 0, tile_rows_ = 0, rank_ = 0, num_tokens_ = 0, num_own_ = 0;

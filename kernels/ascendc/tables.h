@@ -1,8 +1,8 @@
 // Where the routing tables of a rank lie: computed alike by the host that allocates them and by the kernel that fills them.
 //
-// Letters: E experts, L local experts, R ranks, V AIV cores, T tokens, K experts per token. All words of 32 bits, every
-// part from a line of 64 bytes on. `width` holds E + 1 words, and L * R + 1: there are more local experts where ranks have
-// copies.
+// Letters: E experts, L local experts, R ranks, V AIV cores, T tokens, K experts per token, S slots of a rank. All words of
+// 32 bits, every part from a line of 64 bytes on. `width` holds E + 1 words, and L * R + 1: there are more local experts
+// where ranks have copies.
 #pragma once
 
 #include "core/decode.h"
@@ -19,6 +19,8 @@ static_assert(offsetof(RouteWords, tp_size) == offsetof(Route, tp_size), "the fi
 // Before the tables of the first route: unit matrices of 16 x 16 in fractals, for an AIC to add rows by multiplying them; in
 // bfloat16, float16 and float32.
 constexpr int32_t kUnitBfloat16 = 0, kUnitFloat16 = 128, kUnitFloat32 = 256, kUnitWords = 512;
+
+constexpr int32_t kSlotBits = 20;  // of a slot's number of rows; experts have the 12 others
 
 HPMOE_DEVICE inline int32_t in_lines(int32_t words) { return (words + 15) / 16 * 16; }
 
@@ -42,6 +44,7 @@ struct RouteTables {
   int32_t fans;  // [T * K][2] local expert, and place among this rank's entries for it; to relays: 0, and the choice
   int32_t rank_shares;  // [V][width] of one to relays: of each rank, what `shares` is of tokens that go there once
   int32_t relayed;  // [T * K] beside `entries` of the route that relays pass on: row * K + choice, of this rank's rows there
+  int32_t slots;  // [S][2] of this rank: its first row; its expert, kSlotBits higher than its number of rows
   int32_t width, narrow, end;
 };
 
@@ -68,7 +71,8 @@ HPMOE_DEVICE inline RouteTables lay_out(const RouteWords& route, int32_t ep_size
   t.fans = t.fan_start + (route.once_of < 0 ? 0 : in_lines(num_entries + 1));
   t.rank_shares = t.fans + (route.once_of < 0 ? 0 : in_lines(2 * num_entries));
   t.relayed = t.rank_shares + (route.node_size == 0 ? 0 : num_aiv * t.width);
-  t.end = t.relayed + (route.node_size == 0 ? 0 : in_lines(num_entries));
+  t.slots = t.relayed + (route.node_size == 0 ? 0 : in_lines(num_entries));
+  t.end = t.slots + in_lines(2 * route.num_slots);
   return t;
 }
 

@@ -55,6 +55,7 @@ class Targets {
  public:
   __aicore__ inline explicit Targets(PrologueUnit& on) : on_(on), ub_(on), route_(on, ub_) {
     targets_ = ub_.take(kAtOnce);
+    slots_ = ub_.take(2 * kSlotsAtOnce);
     runs_ = ub_.take(kRunsAtOnce * kRunWords + kRunWords);
     const int32_t num_events = on.rank.image.header().num_events;
     const int32_t others = on.rank.num_aiv - on.rank.ep_size(), cores = others > 0 ? others : on.rank.num_aiv;
@@ -62,6 +63,25 @@ class Targets {
     const int32_t part = in_lines((num_events + cores - 1) / cores);
     first_ = most(core, 0) * part;
     last_ = core < 0 ? 0 : least((core + 1) * part, num_events);
+    core_ = core;
+    num_cores_ = cores;
+  }
+
+  // Of a route, this core's part of the table of slots.
+  __aicore__ inline void write_slots(int32_t route) {
+    if (core_ < 0) return;
+    take_route(route);
+    const Placement& placed = route_.placement();
+    const RouteTables tables = on_.rank.image.tables(route, on_.rank.num_aiv);
+    const int32_t used = least(placed.num_slots(), on_.rank.image.route(route).num_slots);
+    const int32_t part = (used + num_cores_ - 1) / num_cores_, end = least((core_ + 1) * part, used);
+    for (int32_t first = core_ * part; first < end; first += kSlotsAtOnce) {
+      const int32_t count = least(kSlotsAtOnce, end - first);
+      AscendC::PipeBarrier<PIPE_ALL>();
+      fill_slots(first, count);
+      on_.publish();
+      on_.write(on_.word(tables.slots + 2 * first), slots_, 2 * count);
+    }
   }
 
   // What this core has at once is on its way while ranks tell each other.
@@ -78,7 +98,8 @@ class Targets {
   }
 
  private:
-  static constexpr int32_t kAtOnce = 2048, kRunsAtOnce = 256, kRunWords = sizeof(EventRun) / sizeof(int32_t);
+  static constexpr int32_t kAtOnce = 2048, kSlotsAtOnce = 64, kRunsAtOnce = 256,
+                           kRunWords = sizeof(EventRun) / sizeof(int32_t);
 
   __aicore__ inline void set_some(int32_t begin, int32_t end) {
     if (begin > first_) {
@@ -131,15 +152,27 @@ class Targets {
             runs_.GetValue(at + 4)};
   }
 
+  __aicore__ inline void take_route(int32_t route) {
+    if (route != last_route_) route_.init(route);
+    last_route_ = route;
+  }
+  __aicore__ inline void fill_slots(int32_t first, int32_t count) {
+    const Placement& placed = route_.placement();
+    int32_t e = placed.expert_of_slot(first);
+    for (int32_t i = 0; i < count; ++i) {
+      while (placed.first_slot(e + 1) <= first + i) ++e;
+      const int32_t row = placed.first_row_of(e, first + i);
+      slots_.SetValue(2 * i, row);
+      slots_.SetValue(2 * i + 1, placed.rows_from(e, row) | e << kSlotBits);
+    }
+  }
+
   // First what vector instructions add, and then what the scalar unit does.
   __aicore__ inline void add_run(int32_t i, int32_t num_runs, int32_t begin, int32_t end, bool by_vector) {
     const EventRun run = run_at(i);
     const int32_t first = most(run.first, begin);
     const int32_t last = i + 1 < num_runs ? least(first_of(i + 1), end) : end;
-    if (run.route >= 0 && run.route != last_route_) {
-      route_.init(run.route);
-      last_route_ = run.route;
-    }
+    if (run.route >= 0) take_route(run.route);
     const auto extent = static_cast<Extent>(run.extent);
     if (extent == Extent::ONE || extent == Extent::STATIC_TILE)
       return add_alike(first - begin, last - begin, run.mult, by_vector);
@@ -182,8 +215,9 @@ class Targets {
   PrologueUnit& on_;
   UbWords ub_;
   PlacedRoute route_;
-  Words targets_, runs_;
+  Words targets_, runs_, slots_;
   int32_t first_ = 0, last_ = 0;  // this core's events
+  int32_t core_ = 0, num_cores_ = 1;  // of those that share events and slots
   int32_t first_run_ = -1, last_route_ = -1;
 };
 

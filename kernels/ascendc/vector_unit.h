@@ -152,6 +152,15 @@ class VectorUnit {
     wait_for_loads();
     return entries;
   }
+  // The same of a longer list, to the last of the pieces in float32.
+  static constexpr int32_t kMostEntries = kPieceFloats;
+  __aicore__ inline AscendC::LocalTensor<int32_t> read_long_entries(uint64_t from, int32_t count) {
+    const AscendC::LocalTensor<int32_t> entries = words()[(kNumFloats - 1) * kPieceFloats];
+    wait_for_results();  // nothing works on these any more
+    copy_in(entries.ReinterpretCast<uint8_t>(), from, 1, count * sizeof(int32_t), 0, kBlockBytes);
+    wait_for_loads();
+    return entries;
+  }
   // Before the scalar unit reads UB: until what is under way has arrived, or is computed.
   __aicore__ inline void wait_for_loads() {
     AscendC::SetFlag<AscendC::HardEvent::MTE2_S>(loaded_);

@@ -18,13 +18,25 @@ template <class Unit>
 class Worker {
  public:
   __aicore__ inline Worker(const RankView& rank, const Counters& counters, Unit& unit, int32_t queue)
-      : rank_(rank), counters_(counters), unit_(unit), queue_(queue), spare_(rank) {}
+      : rank_(rank), counters_(counters), unit_(unit), queue_(queue), runs_(rank.image, rank.args.buffers), spare_(rank) {}
 
   // The numbers of what went wrong, before the queue begins.
   __aicore__ inline Status& status() { return status_; }
 
+  // What the queue begins with is read meanwhile.
   __aicore__ inline Code wait_until_ready() {
-    const WaitEnd end = counters_.wait(counters_.prologue(kReady), rank_.args.epoch * rank_.num_aiv);
+    const int32_t ready = counters_.prologue(kReady), target = rank_.args.epoch * rank_.num_aiv;
+    const int32_t last = rank_.image.queue_start(queue_ + 1);
+    int32_t number = -1;
+    for (int32_t place = rank_.image.queue_start(queue_); place < last && runs_.has_room(); ++place) {
+      const int32_t before = number;
+      number = template_of(rank_.image.task_word(place), rank_.image.header().index_bits);
+      if (number == before) continue;
+      if (counters_.has_reached(ready, target)) break;
+      (void)runs_.find(number, nullptr);
+    }
+    const WaitEnd end = counters_.wait(ready, target);
+    if (end == WaitEnd::MET) unit_.load_after_poll();  // lists that other cores have written
     return end == WaitEnd::MET ? Code::OK : end == WaitEnd::TIMEOUT ? Code::TIMEOUT : Code::ABORTED_PEER;
   }
 
@@ -57,9 +69,8 @@ class Worker {
 
  private:
   struct Turn {
-    int32_t place = -1;
-    TaskTemplate task_template;
-    Frame frame;
+    int32_t place = -1, route = -1;
+    Frame frame{};
     bool has_begun = false;
   };
 
@@ -70,7 +81,9 @@ class Worker {
 
   __aicore__ inline Code run_place(bool has_next) {
     Turn& turn = turns_[place_ % 2];
+    Turn& next = turns_[(place_ + 1) % 2];
     if (turn.place != place_) read_task(turn, place_);
+    if (has_next) read_ahead(next);
     if (!turn.has_begun) {
       const Code code = wait_for_task(turn);
       if (code != Code::OK) return code;
@@ -80,41 +93,56 @@ class Worker {
     }
     const Code code = run_task(unit_, turn.frame);
     if (code != Code::OK) return code;
-    if (Unit::kLooksAhead && has_next) look_ahead(turns_[(place_ + 1) % 2]);
+    if (Unit::kLooksAhead && has_next) begin_ahead(next);
     finish_task(unit_);
     signal(turn);
     return Code::OK;
   }
 
   __aicore__ inline void read_task(Turn& turn, int32_t place) {
-    const ImageReader& image = rank_.image;
-    const TaskWord word = image.task_word(place);
-    const int32_t index_bits = image.header().index_bits, number = template_of(word, index_bits);
-    const bool is_known = turn.place >= 0 && turn.frame.task.task_template == number;
-    if (!is_known) turn.task_template = image.task_template(number);
-    if (!is_known) turn.frame.op = image.op(turn.task_template.op);
+    HPMOE_DECODES(1);
+    const TaskWord word = rank_.image.task_word(place);
+    const int32_t index_bits = rank_.image.header().index_bits, number = template_of(word, index_bits);
     Frame& frame = turn.frame;
-    frame.rank = &rank_;
-    frame.task = task_at(frame.op, turn.task_template.op, number, place_of(word, index_bits));
-    if (frame.op.route >= 0 && frame.op.route != last_route_) {
-      routing_.init(image, frame.op.route, rank_.num_aiv, rank_.args);
-      last_route_ = frame.op.route;
-    }
-    frame.routing = routing_;
+    if (turn.place < 0 || frame.run->number != number) take_run(turn, turns_[(place + 1) % 2], number);
+    frame.task = task_at(frame.op, frame.run->task_template.op, number, place_of(word, index_bits), frame.run->column_tiles);
     frame.unit = find_unit<hpmoe::Unit>(frame);
     turn.place = place;
     turn.has_begun = false;
   }
+  // From here on a turn has tasks of another template.
+  __aicore__ inline void take_run(Turn& turn, const Turn& other, int32_t number) {
+    Frame& frame = turn.frame;
+    frame.rank = &rank_;
+    frame.run = runs_.find(number, other.frame.run);
+    frame.op = frame.run->op;
+    const int32_t route = frame.op.route;
+    if (route < 0 || route == turn.route) return;
+    if (route == other.route) {
+      frame.routing = other.frame.routing;
+    } else {
+      frame.routing.init(rank_.image, route, rank_.num_aiv, rank_.args);
+    }
+    turn.route = route;
+  }
+  // The next task is decoded before this one is waited for, and what it is waited for with is on its way to the cache by
+  // then.
+  __aicore__ inline void read_ahead(Turn& next) {
+    HPMOE_DECODES(0);
+    rank_.image.preload_tasks_after(place_ + 1);
+    read_task(next, place_ + 1);
+    for (int32_t i = 0; i < least(next.frame.run->task_template.num_waits, TaskRun::kMostKept); ++i)
+      preload(target_of(static_cast<int32_t>(event_of(next.frame, wait_at(next, i)))));
+  }
 
   // What cannot begin says why when its turn comes.
-  __aicore__ inline void look_ahead(Turn& next) {
-    read_task(next, place_ + 1);
+  __aicore__ inline void begin_ahead(Turn& next) {
     if (next.frame.unit.rows == 0) return;  // it may be one to pass by
     if (has_all_events(next) && !unsettled_.touches(next.frame) && unsettled_.has_room_for(next.frame)) (void)begin(next);
   }
 
   __aicore__ inline Code begin(Turn& turn) {
-    if (turn.task_template.num_waits > 0) unit_.load_after_poll();
+    if (turn.frame.run->task_template.num_waits > 0) unit_.load_after_poll();
     unsettled_.add(turn.frame);
     const Code code = begin_task(unit_, turn.frame);
     turn.has_begun = code == Code::OK;
@@ -126,13 +154,26 @@ class Worker {
     unsettled_.clear();
   }
 
+  __aicore__ inline Wait wait_at(const Turn& turn, int32_t i) const {
+    HPMOE_DECODES(0);
+    return runs_.wait(*turn.frame.run, i);
+  }
+  __aicore__ inline Signal signal_at(const Turn& turn, int32_t i) const {
+    HPMOE_DECODES(0);
+    return runs_.signal(*turn.frame.run, i);
+  }
+
+  __aicore__ inline uint64_t target_of(int32_t event) const {
+    return rank_.args.targets + static_cast<uint64_t>(event) * sizeof(int32_t);
+  }
   __aicore__ inline int32_t threshold_of(int32_t event) const {
-    return global_at<int32_t>(rank_.args.targets).GetValue(event);
+    HPMOE_DECODES(0);
+    return global_at<int32_t>(target_of(event)).GetValue(0);
   }
 
   __aicore__ inline bool has_all_events(const Turn& turn) const {
-    for (int32_t i = 0; i < turn.task_template.num_waits; ++i) {
-      const Wait wait = rank_.image.wait(turn.task_template.first_wait + i);
+    for (int32_t i = 0; i < turn.frame.run->task_template.num_waits; ++i) {
+      const Wait wait = wait_at(turn, i);
       const auto event = static_cast<int32_t>(event_of(turn.frame, wait));
       if (!counters_.has_reached(event, threshold_of(event))) return false;
     }
@@ -140,13 +181,13 @@ class Worker {
   }
 
   __aicore__ inline Code wait_for_task(const Turn& turn) {
-    for (int32_t i = 0; i < turn.task_template.num_waits; ++i) {
-      const Wait wait = rank_.image.wait(turn.task_template.first_wait + i);
+    for (int32_t i = 0; i < turn.frame.run->task_template.num_waits; ++i) {
+      const Wait wait = wait_at(turn, i);
       const auto event = static_cast<int32_t>(event_of(turn.frame, wait));
       const WaitEnd end = counters_.wait(event, threshold_of(event));
       if (end == WaitEnd::MET) continue;
       status_.event = event;
-      status_.wait = turn.task_template.first_wait + i;
+      status_.wait = turn.frame.run->task_template.first_wait + i;
       status_.value = counters_.look(event);
       status_.threshold = threshold_of(event);
       return end == WaitEnd::TIMEOUT ? Code::TIMEOUT : Code::ABORTED_PEER;
@@ -160,12 +201,11 @@ class Worker {
 
   // Whoever hears a signal may read what is written; another rank, once all pipes are empty.
   __aicore__ inline void signal(const Turn& turn) {
-    const TaskTemplate& task_template = turn.task_template;
     const Frame& frame = turn.frame;
     const bool moves = is_transfer(opcode_of(frame.op));
     moves ? settle() : unit_.settle_stores();
-    for (int32_t i = 0; i < task_template.num_signals; ++i) {
-      const Signal signal = rank_.image.signal(task_template.first_signal + i);
+    for (int32_t i = 0; i < frame.run->task_template.num_signals; ++i) {
+      const Signal signal = signal_at(turn, i);
       const bool is_count = static_cast<Amount>(signal.amount) == Amount::COUNT;
       if (!moves && static_cast<Index>(signal.kind) == Index::ENTRY_TILE) {
         signal_fans(unit_, frame, counters_, event_of(frame, signal));
@@ -208,8 +248,8 @@ class Worker {
   const Counters& counters_;
   Unit& unit_;
   const int32_t queue_;
-  int32_t place_ = -1, last_route_ = -1;
-  RoutingTables routing_;
+  int32_t place_ = -1;
+  TaskRuns runs_;
   Turn turns_[2];
   Unsettled unsettled_;
   SpareTasks spare_;

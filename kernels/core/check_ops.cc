@@ -62,6 +62,12 @@ class OpChecker {
     return relays ? max_rows_of(*relays, image_.header->tile_rows) : 0;
   }
 
+  // Of a token, the rows that may come back to its relay.
+  int64_t relayed_choices(const Op& op, const Route& route) const {
+    const bool sums = opcode_of(op) == Opcode::RELAY_SUM && route_of(op.param[0]);
+    return sums ? route_of(op.param[0])->top_k : route.top_k;
+  }
+
   int64_t needed_rows(const Op& op, const Operand& operand) const {
     const Route* route = route_of(op.route);
     const int64_t received = route ? max_rows_of(*route, image_.header->tile_rows) : 0;
@@ -76,7 +82,7 @@ class OpChecker {
       case Rows::ENTRIES: return route ? int64_t{route->num_tokens} * route->top_k : 0;
       case Rows::TOKENS: return route ? route->num_tokens : 0;
       case Rows::RELAY_ROWS: return relayed_rows(op);
-      case Rows::RELAY_ENTRIES: return route ? relayed_rows(op) * route->top_k : 0;
+      case Rows::RELAY_ENTRIES: return route ? relayed_rows(op) * relayed_choices(op, *route) : 0;
       case Rows::FAN:
         return route && route->once_of >= 0 ? max_rows_of(image_.routes[route->once_of], image_.header->tile_rows) : 0;
       default: return 0;
@@ -333,7 +339,7 @@ class OpChecker {
   const char* check_relay_sum(const Op& op) const {
     const bool fits = in_range(op.param[0], image_.header->num_routes) &&
                       image_.relays_of(op.param[0]) == &image_.routes[op.route] && same_columns(op, 0, 1) &&
-                      (op.num_operands < 3 || buffer(op, 2).cols >= image_.routes[op.route].top_k);
+                      (op.num_operands < 3 || buffer(op, 2).cols >= image_.routes[op.param[0]].top_k);
     return fits ? nullptr : "a RELAY_SUM's rows are not those of relays";
   }
 

@@ -55,9 +55,11 @@ bool is_once_ok(const Image& image, const Route& r) {
   if (r.once_of == -1) return true;
   if (!in_range(r.once_of, static_cast<int32_t>(&r - image.routes))) return false;
   const Route& of = image.routes[r.once_of];
+  const bool is_of_nodes = r.every_node && r.node_size > 0;
+  const int32_t top_k = is_of_nodes ? image.header->ep_size / r.node_size : of.top_k;
   return of.once_of == -1 && r.alignment == 1 && r.num_experts == image.header->ep_size && r.num_local_experts == 1 &&
-         r.top_k == of.top_k && r.tp_size == of.tp_size && r.num_tokens == of.num_tokens &&
-         r.drop_policy == int32_t(DropPolicy::NONE);
+         r.top_k == top_k && r.tp_size == (is_of_nodes ? 1 : of.tp_size) && r.num_tokens == of.num_tokens &&
+         r.ids_buffer == of.ids_buffer && r.drop_policy == int32_t(DropPolicy::NONE);
 }
 
 bool is_node_ok(const Image& image, const Route& r) {
@@ -72,7 +74,8 @@ bool is_route_ok(const Image& image, const Route& r) {
   const Buffer& ids = image.buffers[r.ids_buffer];
   const int64_t entries = int64_t{r.num_tokens} * r.top_k;
   if (r.tp_size < 1 || r.top_k % r.tp_size != 0 || h.ep_size % r.tp_size != 0) return false;
-  return are_experts_ok(image, r) && r.top_k >= 1 && ids.cols == r.top_k / r.tp_size && ids.dtype == int32_t(Dtype::INT32) &&
+  const bool is_of_ids = r.once_of >= 0 || ids.cols == r.top_k / r.tp_size;
+  return are_experts_ok(image, r) && r.top_k >= 1 && is_of_ids && ids.dtype == int32_t(Dtype::INT32) &&
          (ids.rows == 0 || ids.rows >= r.num_tokens) && r.max_rows >= 0 && is_capacity_ok(image, r) && r.alignment >= 1 &&
          r.return_tokens >= 1 && r.return_tokens % h.tile_rows == 0 && is_once_ok(image, r) && is_node_ok(image, r) &&
          entries * h.ep_size <= INT32_MAX && max_rows_of(r, h.tile_rows) <= INT32_MAX;

@@ -39,10 +39,12 @@ HPMOE_DEVICE inline int32_t place_of(TaskWord word, int32_t index_bits) {
   return static_cast<int32_t>(word & ((1u << index_bits) - 1));
 }
 
-// The task at a place of the grid of `op`, number `op_index`. Tasks are numbered by unit, then peer, then columns.
-HPMOE_DEVICE inline Task task_at(const Op& op, int32_t op_index, int32_t task_template, int32_t index) {
-  const int32_t column_tiles = num_column_tiles(op), place = index / column_tiles;
-  const int32_t col = index % column_tiles * op.tile_cols;
+// The task at a place of the grid of `op`, number `op_index`, with num_column_tiles(op). Tasks are numbered by unit, then
+// peer, then columns.
+HPMOE_DEVICE inline Task task_at(const Op& op, int32_t op_index, int32_t task_template, int32_t index,
+                                 int32_t column_tiles) {
+  const int32_t place = column_tiles > 1 ? index / column_tiles : index;
+  const int32_t col = (index - place * column_tiles) * op.tile_cols;
   Task task{op_index, -1, place, col, op.cols - col < op.tile_cols ? op.cols - col : op.tile_cols, task_template};
   if (op.num_peers > 0) {
     task.row = place / op.num_peers;

@@ -37,7 +37,7 @@ struct Image {
   Task task(int32_t place) const { return decode(tasks[place]); }
   Task decode(TaskWord word) const {
     const int32_t task_template = template_of(word, header->index_bits), op = templates[task_template].op;
-    return task_at(ops[op], op, task_template, place_of(word, header->index_bits));
+    return task_at(ops[op], op, task_template, place_of(word, header->index_bits), num_column_tiles(ops[op]));
   }
   Range<Wait> waits_of(const Task& task) const {
     const TaskTemplate& task_template = templates[task.task_template];

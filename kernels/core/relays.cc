@@ -16,9 +16,9 @@ int64_t Routing::relayed(int32_t relay) const {
 int64_t Routing::relay_row(int32_t source, int32_t relay, int32_t entry) const {
   const Segment received = segment(source, relay, 0);
   const auto comes_before = [&](int32_t one, int32_t token) { return one / route_.top_k < token; };
+  const int32_t token = entry / experts_->route_.top_k;
   return received.first_row +
-         (std::lower_bound(received.entries, received.entries + received.rows, entry / route_.top_k, comes_before) -
-          received.entries);
+         (std::lower_bound(received.entries, received.entries + received.rows, token, comes_before) - received.entries);
 }
 
 bool Routing::comes_back(int32_t source, int32_t relay, int32_t entry, bool once) const {
@@ -27,7 +27,7 @@ bool Routing::comes_back(int32_t source, int32_t relay, int32_t entry, bool once
   if (expert[entry] < 0) return false;
   const int32_t dest = expert[entry] / num_local;
   if (dest / route_.node_size != relay / route_.node_size) return false;
-  for (int32_t i = entry - entry % route_.top_k; once && i < entry; ++i)
+  for (int32_t i = entry - entry % experts_->route_.top_k; once && i < entry; ++i)
     if (expert[i] >= 0 && expert[i] / num_local == dest) return false;
   return true;
 }

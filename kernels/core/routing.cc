@@ -43,7 +43,7 @@ Routing::Routing(const Image& image, const Route& route, const Routing* experts)
     rank.slots.resize(route.num_slots);
     rank.first_slot.resize(route.num_local_experts);
     rank.padding.resize(route.num_local_experts);
-    rank.expert.resize(experts ? static_cast<size_t>(route.num_tokens) * route.top_k : 0);
+    rank.expert.resize(entries_of_experts());
     rank.place.resize(rank.expert.size());
   }
   const int32_t own = num_own_experts();
@@ -122,7 +122,7 @@ void Routing::count_kept(RankRoute& mine, int64_t num_tokens) const {
   }
 }
 
-// Of a token's entries for a rank, or for a node, the first one stands for the token.
+// Of a token's entries for a rank, or for a node, the first one stands for the token. To every node each stands for it.
 void Routing::sort_once(int32_t rank, int64_t num_tokens) {
   const RankRoute& all = experts_->ranks_[rank];
   RankRoute& mine = ranks_[rank];
@@ -135,8 +135,10 @@ void Routing::sort_once(int32_t rank, int64_t num_tokens) {
     }
   }
   const auto peer = [&](int64_t entry) {
+    const int32_t node = route_.node_size;
+    if (route_.every_node) return static_cast<int32_t>(entry % top_k) * node + rank % node;
     if (mine.expert[entry] < 0) return kAbsent;
-    const int32_t to = mine.expert[entry] / num_local, node = route_.node_size;
+    const int32_t to = mine.expert[entry] / num_local;
     return node > 0 ? to / node * node + rank % node : to;
   };
   std::vector<int32_t> peers(num_tokens * top_k, kAbsent);
@@ -187,22 +189,25 @@ void Routing::divide_entries(int32_t rank) {
   mine.sent_entries.swap(entries);
 }
 
-int64_t Routing::told_words() const { return experts_ ? num_destinations() + 3 * num_entries() : num_entries(); }
+int64_t Routing::told_words() const {
+  return num_entries() + (experts_ ? 2 * entries_of_experts() + num_destinations() : 0);
+}
 
 void Routing::tell(int32_t rank, int32_t* words) const {
   const RankRoute& mine = ranks_[rank];
   words = std::copy_n(mine.sent_entries.begin(), num_entries(), words);
   if (!experts_) return;
-  words = std::copy_n(mine.expert.begin(), num_entries(), words);
-  words = std::copy_n(mine.place.begin(), num_entries(), words);
+  words = std::copy_n(mine.expert.begin(), entries_of_experts(), words);
+  words = std::copy_n(mine.place.begin(), entries_of_experts(), words);
   std::adjacent_difference(mine.sent_start.begin() + 1, mine.sent_start.end(), words);
 }
 
 void Routing::hear(int32_t rank, const int32_t* words, const int32_t* counts) {
   RankRoute& theirs = ranks_[rank];
-  theirs.told = {words, words + num_entries(), words + 2 * num_entries()};
+  const int32_t* const experts = words + num_entries();
+  theirs.told = {words, experts, experts + entries_of_experts()};
   theirs.sent_start.assign(num_destinations() + 1, 0);
-  const int32_t* const first = counts ? counts : words + 3 * num_entries();
+  const int32_t* const first = counts ? counts : experts + 2 * entries_of_experts();
   std::partial_sum(first, first + num_destinations(), theirs.sent_start.begin() + 1);
 }
 
@@ -214,7 +219,7 @@ bool Routing::is_sound(int32_t rank) const {
     if (count(theirs.sent_start, e) < 0) return false;
   for (int64_t i = 0; i < num_entries(); ++i)
     if (theirs.told.entries[i] < 0 || theirs.told.entries[i] >= num_entries()) return false;
-  for (int64_t i = 0; experts_ && i < num_entries(); ++i) {
+  for (int64_t i = 0; i < entries_of_experts(); ++i) {
     const int32_t expert = theirs.told.expert[i], place = theirs.told.place[i];
     if (expert < -1 || expert >= experts_->num_destinations()) return false;
     if (expert >= 0 && (place < 0 || place >= count(experts_->ranks_[rank].sent_start, expert))) return false;

@@ -33,7 +33,7 @@ struct RankRoute {
   std::vector<int32_t> first_slot;  // [L]
   std::vector<int32_t> padding;  // [L] rows of zeros at the end of each local expert's
   // Of a route to ranks: each entry's expert, counted over all ranks, or -1, and its place among this rank's entries for it.
-  std::vector<int32_t> expert, place;  // [T * K]
+  std::vector<int32_t> expert, place;  // [T * K], K of the route to experts
   // Where the last three that peers read lie: above, or of a rank of another process in its memory. NULL until placed.
   struct {
     const int32_t *entries = nullptr, *expert = nullptr, *place = nullptr;
@@ -131,9 +131,9 @@ class Routing {
   }
   const Routing* relays() const { return relays_; }
   int64_t relayed(int32_t relay) const;
-  // Of a route to relays: the routing of the rows that these pass on; the received row of a relay that is of the token of an
-  // entry; whether something of an entry comes back to it, all of it or (`once`) with that of its token's first entry of the
-  // same rank.
+  // Of a route to relays: the routing of the rows that these pass on, whose entries the next two ask about; the received row
+  // of a relay that is of the token of an entry; whether something of an entry comes back to it, all of it or (`once`) with
+  // that of its token's first entry of the same rank.
   const Routing* passed_on() const { return passed_on_; }
   int64_t relay_row(int32_t source, int32_t relay, int32_t entry) const;
   bool comes_back(int32_t source, int32_t relay, int32_t entry, bool once) const;
@@ -183,6 +183,7 @@ class Routing {
  private:
   int32_t num_destinations() const { return ep_size_ * route_.num_local_experts; }
   int64_t num_entries() const { return int64_t{route_.num_tokens} * route_.top_k; }
+  int64_t entries_of_experts() const { return experts_ ? experts_->num_entries() : 0; }
   int64_t source_start(int32_t rank, int32_t expert, int32_t source) const {
     return ranks_[rank].source_start[static_cast<size_t>(expert) * ep_size_ + source];
   }

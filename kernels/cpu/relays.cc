@@ -9,8 +9,9 @@ namespace hpmoe {
 
 Code relay_sum(const Frame& frame) {
   const Routing& routing = *frame.routing;
-  const int64_t top_k = routing.top_k(), cols = frame.num_cols(0);
-  const bool once = frame.image.routes[frame.op.param[0]].once_of >= 0;
+  const Route& passed_on = frame.image.routes[frame.op.param[0]];
+  const int64_t top_k = passed_on.top_k, cols = frame.num_cols(0);
+  const bool once = passed_on.once_of >= 0;
   Writer out({frame.element(0, 0, frame.first_col(0)), frame.buffer(0).cols, 1, frame.dtype(0)});
   Reader in({frame.element(1, 0, frame.first_col(1)), frame.buffer(1).cols, 1, frame.dtype(1)});
   std::vector<float> weights(top_k, 1.0f);
@@ -19,7 +20,7 @@ Code relay_sum(const Frame& frame) {
     const Segment part = routing.segment_in_slot(source, frame.rank, routing.slot(frame.rank, frame.task.row));
     for (int64_t i = 0; i < part.rows; ++i) {
       const int64_t row = part.first_row + i;
-      const auto first = static_cast<int32_t>(part.entries[i] - part.entries[i] % top_k);
+      const auto first = static_cast<int32_t>(part.entries[i] / routing.top_k() * top_k);
       kept.clear();
       for (int32_t k = 0; k < top_k; ++k)
         if (routing.comes_back(source, frame.rank, first + k, once)) kept.push_back(k);

@@ -28,6 +28,9 @@ struct alignas(kLine) Control {
   std::atomic<int64_t> failed_at[2];             // by parity of the failure, the meeting
   std::atomic<int64_t> ended;                    // the last one whose launch it has ended
   std::atomic<int32_t> has_left;                 // its program has ended
+  std::atomic<int64_t> leaving;                  // a meeting, until it has failed in it or goes on from it
+  alignas(kLine) std::atomic<int64_t> goes_on;  // the last one from which it does, unless one leaves that saw nobody do so
+  std::atomic<int64_t> answered;  // of a rank of another machine: the last one of which it has said that
   alignas(kLine) std::atomic<int64_t> progress_ns;  // when a task of it last ended: CLOCK_MONOTONIC is one for the machine
   alignas(kLine) std::atomic<uint32_t> rung;  // times that its bell was
   std::atomic<uint32_t> sleepers;  // threads that wait for it
@@ -40,7 +43,7 @@ struct alignas(kLine) Control {
 
 static_assert(sizeof(Notice) == 2 * kLine, "a notice is two lines");
 static_assert(sizeof(Failure) == 4 * kLine, "a failure is four lines");
-static_assert(sizeof(Control) == 19 * kLine, "what a rank is asked about lies on lines of its own");
+static_assert(sizeof(Control) == 20 * kLine, "what a rank is asked about lies on lines of its own");
 static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free,
               "processes share them");
 

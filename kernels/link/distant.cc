@@ -24,6 +24,8 @@ const char* Distant::take(const char* message, int64_t bytes) {
     case MessageKind::PART: fault = take_part(header, body, length); break;
     case MessageKind::TOLD: fault = take_notice(header, body, length); break;
     case MessageKind::FAILED: fault = take_failure(header, body, length); break;
+    case MessageKind::LEAVING: fault = take_leaving(header, length); break;
+    case MessageKind::GOES_ON: fault = take_answer(header, length); break;
     case MessageKind::ROWS: fault = landing_.take(header.number, body, length); break;
     case MessageKind::LEFT:
       if (length != sizeof control_.last_words) return "last words are of another length";
@@ -90,6 +92,24 @@ const char* Distant::take_failure(const MessageHeader& header, const char* body,
   if (mine_.failures.load(std::memory_order_acquire) >= count - 2) control_.reasons[count % 2] = failure;
   control_.failed_at[count % 2].store(header.number, std::memory_order_release);
   control_.failures.store(count, std::memory_order_seq_cst);
+  return nullptr;
+}
+
+// Answered after it is known here: who goes on from the meeting later sees it, and who has before is seen.
+const char* Distant::take_leaving(const MessageHeader& header, int64_t bytes) {
+  if (bytes != 0 || header.number < 0 || header.number > control_.told.load(std::memory_order_relaxed))
+    return "a meeting is left out of turn";
+  control_.leaving.store(header.number, std::memory_order_seq_cst);
+  if (header.number > 0)
+    outbox_.post(MessageKind::GOES_ON, header.number, mine_.goes_on.load(std::memory_order_seq_cst), nullptr, 0);
+  return nullptr;
+}
+
+const char* Distant::take_answer(const MessageHeader& header, int64_t bytes) {
+  if (bytes != 0) return "an answer has a body";
+  if (header.number != mine_.leaving.load(std::memory_order_seq_cst)) return nullptr;  // it has failed otherwise meanwhile
+  control_.goes_on.store(header.offset, std::memory_order_seq_cst);
+  control_.answered.store(header.number, std::memory_order_seq_cst);
   return nullptr;
 }
 

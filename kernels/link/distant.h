@@ -38,6 +38,8 @@ class Distant {
   const char* take_part(const MessageHeader& header, const char* body, int64_t bytes);
   const char* take_notice(const MessageHeader& header, const char* body, int64_t bytes);
   const char* take_failure(const MessageHeader& header, const char* body, int64_t bytes);
+  const char* take_leaving(const MessageHeader& header, int64_t bytes);
+  const char* take_answer(const MessageHeader& header, int64_t bytes);
   bool can_be_at(int64_t number) const;
 
   const int32_t rank_;

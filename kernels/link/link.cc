@@ -10,7 +10,6 @@ namespace {
 
 constexpr int64_t kBetweenLooks = 1'000'000;
 constexpr int64_t kLastWords = 2'000'000'000;  // for what is on its way when the program ends
-constexpr double kGrace_s = 0.1;
 
 Status status_of(Code code, int32_t rank) { return {static_cast<int32_t>(code), rank, -1, -1, -1, -1, 0, 0}; }
 
@@ -108,15 +107,14 @@ Code Link::meet(const Call& call, const InterruptWatch& watch) {
 template <class Ready>
 Code Link::wait(const Call& call, const InterruptWatch& watch, Ready ready) {
   const std::atomic<bool> has_failed{false};
-  const Watchdog watchdog(call.timeout_s, watch, has_failed, this);
-  Code code = watchdog.wait_until(ready);
-  // Who has come may be all that others waited for: where they are about to go on, this rank does too.
-  if (code == Code::INTERRUPTED && phase_ == Phase::MEETING) {
+  Code code = Watchdog(call.timeout_s, watch, has_failed, this).wait_until(ready);
+  if (phase_ == Phase::MEETING) {
     const InterruptWatch unwatched(false);
-    const Code late = Watchdog(kGrace_s, unwatched, has_failed, this).wait_until(ready);
-    if (late != Code::TIMEOUT) code = late;
+    const Watchdog patient(call.timeout_s, unwatched, has_failed, this);
+    if (code == Code::INTERRUPTED || code == Code::TIMEOUT) code = leave_or_go_on(patient, code);
+    if (code == Code::OK) code = patient.wait_until(ready);
+    if (code == Code::OK) code = go_on(patient);
   }
-  if (code == Code::OK && phase_ == Phase::MEETING) code = compare_notices();
   if (code == Code::TIMEOUT) {
     int32_t late = 0;
     while (late + 1 < size() && !is_awaited(late)) ++late;
@@ -125,6 +123,38 @@ Code Link::wait(const Call& call, const InterruptWatch& watch, Ready ready) {
   if (code == Code::INTERRUPTED) note_failure({status_of(code, rank_), rank_, {}});
   if (code != Code::OK) fail(failure());
   return code;
+}
+
+// A rank that is interrupted in a meeting, or has waited for too long, says that it leaves, then looks whether any goes on;
+// one that goes on says so, then looks whether any leaves, and if so waits for what that does. All in one order: if it
+// leaves, nobody has gone on, or will.
+Code Link::leave_or_go_on(const Watchdog& patient, Code why) {
+  mine().leaving.store(number_, std::memory_order_seq_cst);
+  tell_others([&](Outbox& outbox) { outbox.post(MessageKind::LEAVING, number_, 0, nullptr, 0); });
+  const Code code = patient.wait_until([&] {
+    return std::all_of(distant_.begin(), distant_.end(), [&](const auto& each) {
+      return !each || each->is_gone() || each->control().answered.load(std::memory_order_seq_cst) == number_;
+    });
+  });
+  if (code != Code::OK) return code;
+  int32_t rank = 0;
+  while (rank < size() && control(rank).goes_on.load(std::memory_order_seq_cst) < number_) ++rank;
+  if (rank == size()) return why;
+  mine().leaving.store(0, std::memory_order_seq_cst);
+  wake_all();
+  tell_others([&](Outbox& outbox) { outbox.post(MessageKind::LEAVING, 0, 0, nullptr, 0); });
+  return Code::OK;
+}
+
+Code Link::go_on(const Watchdog& patient) {
+  mine().goes_on.store(number_, std::memory_order_seq_cst);
+  phase_ = Phase::GOING_ON;
+  const Code code = patient.wait_until([&] {
+    for (int32_t rank = 0; rank < size(); ++rank)
+      if (control(rank).leaving.load(std::memory_order_seq_cst) == number_) return false;
+    return true;
+  });
+  return code == Code::OK ? compare_notices() : code;
 }
 
 bool Link::have_all_failed(int64_t times) const {
@@ -137,6 +167,7 @@ bool Link::have_all_failed(int64_t times) const {
 bool Link::is_awaited(int32_t rank) const {
   const Control& peer = control(rank);
   if (rank == rank_) return false;
+  if (phase_ == Phase::GOING_ON) return peer.leaving.load(std::memory_order_acquire) == number_;
   if (phase_ == Phase::RECOVERING) return peer.failures.load(std::memory_order_acquire) < mine().failures.load();
   return (phase_ == Phase::LAUNCHING ? peer.ended : peer.told).load(std::memory_order_acquire) < number_;
 }

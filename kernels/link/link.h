@@ -17,6 +17,8 @@
 
 namespace hpmoe {
 
+class Watchdog;
+
 // A process of this machine: its heap's file, and a descriptor that becomes readable when it ends. One of another machine:
 // a connected socket, and no heap.
 struct Member {
@@ -116,6 +118,8 @@ class Link {
   bool have_all_failed(int64_t times) const;
   template <class Ready>
   Code wait(const Call& call, const InterruptWatch& watch, Ready ready);
+  Code leave_or_go_on(const Watchdog& patient, Code why);
+  Code go_on(const Watchdog& patient);
   Code compare_notices();
   bool has_died(int32_t rank) const;
   Code find_failure();
@@ -136,7 +140,7 @@ class Link {
   Landing landing_;
   std::unique_ptr<HeapSpace> space_;
 
-  enum class Phase { BETWEEN, RECOVERING, MEETING, LAUNCHING } phase_ = Phase::BETWEEN;
+  enum class Phase { BETWEEN, RECOVERING, MEETING, GOING_ON, LAUNCHING } phase_ = Phase::BETWEEN;
   bool is_crowded_ = false;
   int64_t number_ = 0;  // of the meeting that this rank has come to last, or failed in
   bool has_failed_ = false;  // since it last came to one

@@ -10,15 +10,16 @@ constexpr int64_t kMostMessageBytes = 256 << 20, kLeastMessageBytes = 4096;
 
 // BEAT: nothing but a sign of life. PART: of the payload of a meeting, all but the last one. TOLD: a Notice, and the last
 // part. FAILED: a Failure. LEFT: last words. ROWS: records.
-enum class MessageKind : int32_t { BEAT, PART, TOLD, FAILED, LEFT, ROWS };
+// LEAVING asks whether its number may be left, and 0 takes that back; GOES_ON answers.
+enum class MessageKind : int32_t { BEAT, PART, TOLD, FAILED, LEFT, ROWS, LEAVING, GOES_ON };
 
 struct MessageHeader {
   uint64_t secret[2];  // of the link
   MessageKind kind;
   int32_t reserved;
   int64_t number;   // of the meeting, or of that which began the launch
-  int64_t offset;   // of a part in its payload; of a failure, how many there were with it
-  int64_t ended;    // the last meeting whose launch the sender has ended
+  int64_t offset;  // of a part in its payload; of a failure, how many there were with it; of GOES_ON, the last meeting so
+  int64_t ended;  // the last meeting whose launch the sender has ended
   int64_t idle_ns;  // since it last ended a task
 };
 

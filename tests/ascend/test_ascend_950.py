@@ -6,14 +6,16 @@ import subprocess
 from pathlib import Path
 
 import mindspore as ms
+import numpy as np
 import pytest
-from ascend_helpers import LayerRun, ProgramRun, bf16, capped_run, f32
-from helpers import Layer
+from ascend_helpers import AsOnCpu, LayerRun, ProgramRun, bf16, capped_run, f32, twin
+from helpers import Layer, in_dtype, tensors
 from int8_products import int8_run
 from mindspore.graph.api import _pynative_executor as executor
 
 import hpmoe
 from hpmoe.kernels import build_native, twin_target
+from hpmoe.support.dtypes import widen
 from hpmoe.support.errors import LaunchError
 
 KERNELS = Path(twin_target.__file__).parent
@@ -23,8 +25,8 @@ DEEP = Layer(ep=1, T=21, H=304, I=144, E=2, K=1)
 pytestmark = pytest.mark.slow
 
 
-def use(patch, twin):
-    patch.setattr(twin_target, "COMPILED", twin)
+def use(patch, library):
+    patch.setattr(twin_target, "COMPILED", library)
     twin_target.load.cache_clear()
 
 
@@ -55,6 +57,9 @@ RUNS = {
     "a chain": lambda: ProgramRun(hpmoe.trace(lambda x, v, w: x @ v @ w, bf16(40, 32), bf16(32, 48), bf16(48, 32))),
     "capacity": lambda: capped_run(Layer(ep=2, T=15, H=32, I=16, E=4, K=2), 0.5, "probs", rows=4, blocks=2),
     "int8": int8_run,
+    "fp8 rows": lambda: AsOnCpu(hpmoe.quantize_rows(hpmoe.moe_ffn, dtype="float8_e4m3fn", combine=True,
+                                                    backward="quantized")),
+    "int8 rows": lambda: AsOnCpu(hpmoe.quantize_rows(hpmoe.moe_ffn, combine=True)),
     "once to a rank": lambda: LayerRun(Layer(ep=2, T=13, H=32, I=24, E=4, K=2), f=hpmoe.deduplicate_rows(hpmoe.moe_ffn)),
 }
 
@@ -64,11 +69,26 @@ def test_the_kernel_for_a_950_computes_what_numpy_does(twin_950, run):
     RUNS[run]().assert_close_to_float64()
 
 
-def compile_kernel(folder, chip, twin_chip, twin):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_fp8_rows_have_the_bits_of_numpy(twin_950, dtype):
+    """Elements of all sizes, subnormal ones too, of rows in parts; rows of zeros, of NaN and of infinities."""
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal((2, 9, 2100)) * 2.0 ** rng.integers(-20, 3, (2, 9, 2100))).astype(np.float32)
+    x[0, 0], x[1, 1, 0], x[1, 2, -1], x[0, 3] = 0, np.nan, -np.inf, -0.0
+    ids = rng.integers(0, 4, (2, 9, 1)).astype(np.int32)
+
+    def there_and_back(x, ids):
+        return hpmoe.combine(*hpmoe.dispatch(x, ids, num_local_experts=2))
+    f = hpmoe.quantize_rows(there_and_back, dtype="float8_e4m3fn", combine=True)
+    plain, on_twin = (hpmoe.spmd(g, hpmoe.Mesh(2))(*tensors([*in_dtype([x], dtype), ids])) for g in (f, twin(f, rows=4)))
+    np.testing.assert_array_equal(widen(on_twin.asnumpy()), widen(plain.asnumpy()))
+
+
+def compile_kernel(folder, chip, twin_chip, of_twin):
     library = folder / f"kernel_{chip}.so"
     subprocess.run([*build_native.find_compiler(), "-std=c++17", "-Og", "-w", "-fPIC", "-shared", "-fno-gnu-unique",
                     f"-DHPMOE_CHIP={chip}", f"-DHPMOE_TWIN_CHIP={twin_chip}", "-I", KERNELS, "-I", KERNELS / "ascendc/twin",
-                    KERNELS / "ascendc/kernel.cpp", twin, "-o", library], check=True)
+                    KERNELS / "ascendc/kernel.cpp", of_twin, "-o", library], check=True)
     return ctypes.CDLL(str(library))
 
 
@@ -78,13 +98,13 @@ def compile_kernel(folder, chip, twin_chip, twin):
 def test_a_kernel_of_another_chip_breaks_its_rules(twin_950, tmp_path, monkeypatch, chip, twin_chip, fault):
     original = KERNELS / "_twin.so"
     use(monkeypatch, twin_950 if twin_chip == 3510 else original)
-    twin = twin_target.load()
+    loaded = twin_target.load()
     other = compile_kernel(tmp_path, chip, twin_chip, twin_target.COMPILED)
-    twin.hpmoe_twin_use_kernel(ctypes.cast(other.hpmoe_persistent, ctypes.c_void_p))
+    loaded.hpmoe_twin_use_kernel(ctypes.cast(other.hpmoe_persistent, ctypes.c_void_p))
     try:
         with pytest.raises(LaunchError, match=fault):
             LayerRun(SMALL, rows=4)()
     finally:
-        twin.hpmoe_twin_use_kernel(None)
+        loaded.hpmoe_twin_use_kernel(None)
         executor.clear_res()  # an exception inside a gradient leaves MindSpore in it
         executor.set_grad_flag(False)

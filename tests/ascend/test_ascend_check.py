@@ -11,7 +11,7 @@ from binding_helpers import start_build, targets, wait_for_build
 from command_line import run
 
 import hpmoe
-from hpmoe.bring_up import bodies, layers
+from hpmoe.bring_up import bodies, layers, router_bodies
 from hpmoe.bring_up.device import CheckFailed, Device
 from hpmoe.bring_up.ladder import LADDER
 from hpmoe.commands import ascend_check
@@ -55,7 +55,8 @@ def off_by_one_number(outputs):
 
 
 CAREFUL = (bodies.launches, bodies.identity_products, bodies.float32_products, bodies.weight_gradients, bodies.functions,
-           bodies.gathers, layers.one_rank, layers.rows_of_ranks, layers.many_launches, layers.transformed, layers.all_ranks)
+           bodies.gathers, *router_bodies.CHECKS.values(), layers.one_rank, layers.rows_of_ranks, layers.many_launches,
+           layers.transformed, layers.relays, layers.all_ranks)
 
 
 @pytest.mark.parametrize("check", CAREFUL, ids=lambda check: check.__name__)

@@ -122,6 +122,14 @@ def test_products_bring_each_operand_to_l0_as_often_as_it_is_used(dtype, size):
     assert (backward.l1_to_l0a, backward.l1_to_l0b) == tuple(map(sum, both))
 
 
+def test_a_step_of_half_precision_is_loaded_to_l0_by_one_instruction_an_operand():
+    """Rows of 128 times columns of 128, 128 deep; but for B that is not turned, of which each 16 of its depth are one."""
+    steps = -(-200 // 128) * (512 // 128) * (256 // 128)
+    assert products("forward", "bfloat16", 256, 512).counts.l0_loads == 2 * steps
+    assert products("forward", "float32", 256, 512).counts.l0_loads == 160  # B by squares
+    assert products("backward", "bfloat16", 256, 512).counts.l0_loads == 176
+
+
 # --- every body by itself ---
 
 RATES = ("matmul_flops_per_us", "matmul_efficiency", "matmul_float32_ratio", "vector_bytes_per_us", "copy_bytes_per_us")

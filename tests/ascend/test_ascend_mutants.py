@@ -13,9 +13,10 @@ from pathlib import Path
 import mindspore as ms
 import numpy as np
 import pytest
-from ascend_helpers import LayerRun, ProgramRun, bf16, capped_run, f32, from_seed, twin
+from ascend_helpers import AsOnCpu, LayerRun, ProgramRun, bf16, capped_run, f32, from_seed, twin
 from ascend_mutants import MUTANTS as MUTANTS_OF_BODIES, splice
 from ascend_mutants_of_cores import MUTANTS_OF_CORES
+from ascend_mutants_of_relays import MUTANTS_OF_RELAYS
 from ascend_mutants_of_routers import MUTANTS_OF_ROUTERS
 from helpers import Layer, assert_close, fused
 from int8_products import int8_run
@@ -33,6 +34,7 @@ from hpmoe import (
     guard_values,
     moe_ffn,
     quantize_rows,
+    relay_rows,
     replicate_experts,
     trace,
 )
@@ -43,7 +45,7 @@ from hpmoe.primitives.primitive import REGISTRY
 from hpmoe.support.errors import LaunchError
 
 KERNELS = Path(twin_target.__file__).parent
-MUTANTS = (*MUTANTS_OF_BODIES, *MUTANTS_OF_CORES, *MUTANTS_OF_ROUTERS)
+MUTANTS = (*MUTANTS_OF_BODIES, *MUTANTS_OF_CORES, *MUTANTS_OF_ROUTERS, *MUTANTS_OF_RELAYS)
 SEEDS = 6  # orders that a mutant is tried in until it is caught
 
 
@@ -141,22 +143,14 @@ def layers():
             "deep float32": deep_float32, "shared float32": shared_float32, "overflow": overflow, "ahead": ahead,
             "aligned": aligned, "adjacent": adjacent, "many": many, "router": routed(),
             "guarded": AsOnCpu(guard_values(moe_ffn, low=-0.05, high=0.2, fill="mean")), "sharded": Sharded(),
+            "relays": relayed(relay_rows(moe_ffn)), "relays, once": relayed(relay_rows(deduplicate_rows(moe_ffn))),
             "int8": int8_run(), "int8 both ways": AsOnCpu(quantize_rows(moe_ffn, combine=True))}
 
 
-class AsOnCpu(LayerRun):
-    """A layer that a CPU has right: one that guards what it makes, or rounds it."""
-
-    def __init__(self, f):
-        super().__init__(Layer(ep=2, T=9, H=40, I=16, E=4, K=2), ms.float32, f, rows=4)
-        self.on_cpu = hpmoe.spmd(fused(rows=4)(f), hpmoe.Mesh(2))
-
-    def assert_close_to_float64(self):
-        got, on_twin = self(), self.fused
-        self.fused = self.on_cpu
-        assert_close(got, self())
-        self.fused = on_twin
-        return got
+def relayed(f):
+    """A put is for both ranks of a node, and some tokens cross to one node alone."""
+    return LayerRun(Layer(ep=4, T=9, H=32, I=16, E=8, K=2, num_tokens=(9, 0, 4, 7), node_size=2), ms.float32, f, rows=4,
+                    blocks=2, order=lambda rank, ep_size: [0, 2, 1, 3])
 
 
 class Sharded:
@@ -245,4 +239,4 @@ def test_every_planted_fault_is_caught(chosen, layers, monkeypatch, capsys):
         missed += [mutant.what] if found is None else []
     with capsys.disabled():
         print("", *lines, f"{len(MUTANTS) - len(missed)} of {len(MUTANTS)} planted faults are caught", sep="\n")
-    assert not missed and len(MUTANTS) >= 198
+    assert not missed and len(MUTANTS) >= 260

@@ -101,6 +101,20 @@ def test_rows_of_int8_are_relayed_as_bytes(scheme):
     assert_close([*relayed, *their], [*plain, *grads])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_as_many_experts_and_choices_as_the_kernel_takes(scheme):
+    layer = Layer(ep=4, T=3, H=16, I=16, E=1024, K=512, node_size=2)
+    x, ids, weights, *_ = layer.arguments()
+
+    def moved(x, ids, weights):
+        rows, route = dispatch(x, ids, num_local_experts=256)
+        return combine(rows * 2.0, route, weights)
+
+    out = hpmoe.spmd(twin(SCHEMES[scheme](moved)), layer.mesh)(*tensors([x, ids, weights])).asnumpy()
+    np.testing.assert_allclose(out, 2.0 * x * weights.sum(-1, keepdims=True, dtype=float), rtol=1e-5, atol=1e-4)
+
+
 def test_more_entries_than_a_core_sorts_at_once():
     """And lists of several hundred in the tables of a rank."""
     layer = Layer(ep=4, T=1200, H=8, I=4, E=32, K=4, node_size=2)

@@ -48,6 +48,12 @@ def test_without_pytorch_it_asks_for_none(capsys, monkeypatch):
     assert status == 2 and "flag --peers=all: it must be none where PyTorch is not installed" in text
 
 
+def test_it_says_what_ucx_lacks(capsys, monkeypatch):
+    monkeypatch.setattr(bench_hosts, "ucx_fault", lambda: "the package libucx is not installed")
+    status, _, text = run(capsys, "bench", "--hosts", "--peers=none", "--engine=ucx")
+    assert status == 2 and "flag --engine=ucx: it must be tcp here: the package libucx is not installed" in text
+
+
 @pytest.mark.slow
 def test_two_hosts_are_timed_and_drawn(capsys, tmp_path):
     pytest.importorskip("matplotlib")
@@ -61,6 +67,6 @@ def test_two_hosts_are_timed_and_drawn(capsys, tmp_path):
     assert status == 0 and report["ok"] and (tmp_path / "x.png").stat().st_size > 1000, report
     (found,) = report["cases"]
     sent = {side: of["forward"]["row_bytes"] for side, of in found["sides"].items()}
-    assert sent["node"] < sent["rank"] < sent["direct"] and 0 < found["gbits"] < 1
+    assert sent["node"] <= sent["every node"] < sent["rank"] < sent["direct"] and 0 < found["gbits"] < 1
     for of in (passes[which] for passes in found["sides"].values() for which in passes):
         assert of["ms"] > 0 and of["messages"] > 0 and of["cable_bytes"] > of["row_bytes"] > 0

@@ -86,6 +86,9 @@ def test_recorded_ids(capsys, tmp_path):
                           for r in (path, "balanced"))
     assert recorded == balanced
     assert run(capsys, *QUICK, f"--routing={path}", "--model=qwen3-235b")[0] == 2
+    np.save(path, np.zeros((9, 2), int))
+    with pytest.raises(ArgumentError, match=r"recorded_ids: .*ids.npy': topk_ids\[0\] is \[0, 0\]; it must be distinct"):
+        recorded_ids(path, 2, 2, 2, 8)
 
 
 @pytest.mark.parametrize("array, expected", [

@@ -20,6 +20,8 @@ def test_values_and_gradients_are_those_of_whole_experts(ep, tp):
 
 SCHEMES = {
     "direct": hpmoe.chain(), "once": hpmoe.deduplicate_rows, "relays": hpmoe.relay_rows,
+    "relays, once": hpmoe.chain(hpmoe.deduplicate_rows, hpmoe.relay_rows),
+    "relays in every node": hpmoe.relay_rows(every_node=True),
     "replicas": hpmoe.replicate_experts(loads=[9, 1, 1, 5]), "recomputed": hpmoe.save_for_backward(policy="dispatched_rows"),
     "copies, once": hpmoe.chain(hpmoe.replicate_experts(loads=[9, 1, 1, 5]), hpmoe.deduplicate_rows),
 }
@@ -29,7 +31,7 @@ SCHEMES = {
 @pytest.mark.parametrize("routing, num_tokens", [("random", (5, 0, 3, 1)), ("one expert", None), ("one rank", (0, 5, 0, 0))])
 def test_every_scheme_is_exact(name, routing, num_tokens):
     args, cotangent = whole(routing=routing)
-    mesh, f = hpmoe.Mesh(2, tp_size=2, node_size=2 if name == "relays" else None), SCHEMES[name](hpmoe.moe_ffn)
+    mesh, f = hpmoe.Mesh(2, tp_size=2, node_size=2 if "relays" in name else None), SCHEMES[name](hpmoe.moe_ffn)
     if num_tokens is not None:
         for rank, n in enumerate(num_tokens):
             args[2][rank, n:] = 0.0  # padding counts for nothing

@@ -38,7 +38,7 @@ const Variant kVariants[] = {kPlain,
 struct Board {
   std::atomic<int64_t> ran_ns;
   std::atomic<int32_t> num_started, pids[R];
-  std::atomic<int64_t> steps[R], told_ns[R];
+  std::atomic<int64_t> steps[R], turns[R], told_ns[R];
   std::atomic<int32_t> codes[R], blamed[R], ends[R], goes_on, num_ended;
   std::atomic<int64_t> last_step;
   std::atomic<bool> outcomes[R][kCalls];
@@ -71,6 +71,12 @@ struct Sockets {
 };
 
 inline void sleep_for(int64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); }
+
+inline const Control* control_of(int heap) {
+  void* const first = mmap(nullptr, sizeof(Control), PROT_READ, MAP_SHARED, heap, 0);
+  check(first != MAP_FAILED, "a heap is mapped");
+  return static_cast<const Control*>(first);
+}
 
 // A rank in its process: the arrays that others put into lie in its heap.
 class Rank {
@@ -170,12 +176,6 @@ class Rank {
     std::vector<int32_t> counts{};
   };
 
-  static const Control* control_of(int heap) {
-    void* const first = mmap(nullptr, sizeof(Control), PROT_READ, MAP_SHARED, heap, 0);
-    check(first != MAP_FAILED, "a heap is mapped");
-    return static_cast<const Control*>(first);
-  }
-
   static size_t bytes(const Layer& layer, int array) { return layer.arrays->arrays[0][array].size(); }
 
   void* take(int64_t bytes) {
@@ -211,7 +211,10 @@ class Run {
   explicit Run(const Program& program, int64_t odd_heap_bytes = kHeapBytes) {
     void* const shared = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     board_ = new (shared) Board{};
-    for (int r = 0; r < R; ++r) heaps_.push_back(hpmoe_heap_make(r == kOdd ? odd_heap_bytes : kHeapBytes));
+    for (int r = 0; r < R; ++r) {
+      heaps_.push_back(hpmoe_heap_make(r == kOdd ? odd_heap_bytes : kHeapBytes));
+      controls_.push_back(control_of(heaps_[r]));
+    }
     for (int rank = 0; rank < R; ++rank) {
       const pid_t pid = fork();
       if (pid == 0) {
@@ -233,10 +236,12 @@ class Run {
     has_ended_ = true;
     clock_.join();
     for (const int heap : heaps_) close(heap);
+    for (const Control* control : controls_) munmap(const_cast<Control*>(control), sizeof(Control));
     munmap(board_, sizeof(Board));
   }
 
   Board& board() { return *board_; }
+  const Control& control(int rank) const { return *controls_[rank]; }
   void send(int rank, int number) { kill(board_->pids[rank], number); }
 
   // Waits for all ranks; they must end well, but for one of them.
@@ -271,6 +276,7 @@ class Run {
 
   Board* board_;
   std::vector<int> heaps_;
+  std::vector<const Control*> controls_;
   const Sockets sockets_;
   std::atomic<bool> has_ended_{false};
   std::thread clock_;

@@ -51,6 +51,8 @@ std::vector<Bytes> sound_messages(int64_t most_bytes) {
   outbox.tell(1, &notice, sizeof notice, Bytes(6000, 3).data(), 6000);
   const Failure failure{};
   outbox.post(MessageKind::FAILED, 1, 1, &failure, sizeof failure);
+  outbox.post(MessageKind::LEAVING, 1, 0, nullptr, 0);
+  outbox.post(MessageKind::GOES_ON, 4, 3, nullptr, 0);
   outbox.post(MessageKind::LEFT, 1, 0, Bytes(sizeof Control::last_words, 1).data(), sizeof Control::last_words);
   std::vector<Bytes> messages;
   for (Bytes message; outbox.take(message);) messages.push_back(message);
@@ -60,6 +62,8 @@ std::vector<Bytes> sound_messages(int64_t most_bytes) {
 
 void test_sound_messages() {
   Control mine{};
+  mine.leaving = 4;
+  mine.goes_on = 2;
   Landing landing;
   Memory memory;
   memory.open(landing);
@@ -76,6 +80,13 @@ void test_sound_messages() {
   check(distant.control().told == 1 && distant.told(1)[5999] == 3, "a payload arrives in parts");
   check(distant.control().failures == 1 && distant.control().has_left == 1, "what is said of a rank is known");
   check(memory.is_sound(), "nothing else is written");
+  check(distant.control().leaving == 1 && distant.control().goes_on == 3 && distant.control().answered == 4,
+        "who leaves and who goes on is known");
+  Bytes answer;
+  MessageHeader header;
+  check(distant.outbox().take(answer), "who leaves is answered");
+  std::memcpy(&header, answer.data(), sizeof header);
+  check(header.kind == MessageKind::GOES_ON && header.number == 1 && header.offset == 2, "with how far this rank is");
 }
 
 // Rows as long as several messages are cut to fit.

@@ -33,7 +33,7 @@ def results(f, mesh, args):
     yield ms.grad(lambda *a: (layer(*a) ** 2).sum(), (0, 2, 3, 4))(*args)
 
 
-for scheme in ("direct", "rank", "node", "rank and node"):
+for scheme in ("direct", "rank", "node", "rank and node", "every node"):
     f = hpmoe.chain(hpmoe.send_rows(scheme=scheme), hpmoe.tile_partition(rows=8), hpmoe.overlap_comm, hpmoe.assign_queues,
                     hpmoe.fuse_persistent)(hpmoe.moe_ffn)
     own, sent = results(f, mesh, tuple(a[mesh.rank] for a in args)), []
@@ -42,9 +42,8 @@ for scheme in ("direct", "rank", "node", "rank and node"):
         for a, b in zip(next(own), whole, strict=True):
             assert a.asnumpy().tobytes() == b.asnumpy()[mesh.rank].tobytes(), scheme
         sent.append(mesh.link.traffic.row_bytes - before)
-    if scheme != "rank and node":
-        forward, backward = (across_nodes(b, NODE)[mesh.rank] for b in bytes_between(scheme, ids, LOCAL, NODE, 4 * H))
-        assert sent == [forward, forward + backward], (scheme, sent)
+    forward, backward = (across_nodes(b, NODE)[mesh.rank] for b in bytes_between(scheme, ids, LOCAL, NODE, 4 * H))
+    assert sent == [forward, forward + backward], (scheme, sent)
     say(f"rank {mesh.rank} {scheme}: {sent}")
 report = mesh.report().splitlines()
 assert len(report) == 2 * mesh.size + 4 and report[mesh.size + 2] == "sent to other hosts"

@@ -12,13 +12,14 @@ from hpmoe.kernels.build_native import find_compiler
 from hpmoe.kernels.native import find_ucx, ucx_fault
 
 ROOT = Path(__file__).parents[2]
-KERNELS, DRIVER = ROOT / "kernels", ROOT / "tests/native/link_driver.cc"
+KERNELS = ROOT / "kernels"
+NO_DEBUGGER = 77
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory):
-    """`driver(num_ranks)` is the program of so many ranks. What is alike of all is compiled once, on all cores."""
+    """`driver(name, num_ranks)` is a program of so many ranks. What is alike of all is compiled once, on all cores."""
     folder = tmp_path_factory.mktemp("drivers")
 
     def compiled(source, name, *flags):
@@ -27,9 +28,9 @@ def driver(tmp_path_factory):
         return folder / name
 
     @functools.cache
-    def linked(num_ranks):
-        own = compiled(DRIVER, f"driver_{num_ranks}.o", f"-DLAYER_RANKS={num_ranks}")
-        program = folder / f"driver_{num_ranks}"
+    def linked(name, num_ranks):
+        own = compiled(ROOT / f"tests/native/{name}.cc", f"{name}_{num_ranks}.o", f"-DLAYER_RANKS={num_ranks}")
+        program = folder / f"{name}_{num_ranks}"
         subprocess.run([*find_compiler(), "-pthread", own, *kernels, "-ldl", "-o", program], check=True)
         return program
 
@@ -45,6 +46,15 @@ def test_survivors_learn_who_died_and_nothing_is_left(driver, num_ranks, kills, 
     if engine == "ucx" and ucx_fault():
         pytest.skip(ucx_fault())
     by = [find_ucx()] if engine == "ucx" else []
-    done = subprocess.run([driver(num_ranks), str(kills), str(stopped_s), str(node_size), *by], capture_output=True,
-                          text=True, timeout=300)
+    command = [driver("link_driver", num_ranks), str(kills), str(stopped_s), str(node_size), *by]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and f"{kills} kills: told within" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("num_ranks, stride", [(2, 2), (4, 23)])
+def test_an_interrupted_meeting_fails_on_all_ranks_or_on_none(driver, num_ranks, stride):
+    command = [driver("interrupt_driver", num_ranks), str(num_ranks), str(stride)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    if done.returncode == NO_DEBUGGER:
+        pytest.skip("a process may not be stepped here")
+    assert done.returncode == 0 and "instructions from before a meeting to where one goes on" in done.stdout, done.stderr

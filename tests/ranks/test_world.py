@@ -167,5 +167,5 @@ def test_schemes_between_declared_hosts_send_the_bytes_of_the_formulas(capfd, mo
     monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent / "support"))
     status = start_ranks([sys.executable, str(FOLDER / "relay_script.py"), "2"], 4, Hosts(node_size=2))
     out, err = capfd.readouterr()
-    assert status == 0 and out.count(": [") == 16, err
+    assert status == 0 and out.count(": [") == 20, err
     assert len(set(re.findall(r"(\d+) bytes of the last rank's rows", out))) == 1

@@ -44,6 +44,25 @@ def test_tiles_of_any_size(layer, sizes):
     assert_close([*outs, *got], [want, *grads])
 
 
+def test_a_decorated_method_is_one_of_its_instance():
+    class Scale(ms.nn.Cell):
+        def __init__(self, weight):
+            super().__init__()
+            self.weight = ms.Parameter(Tensor(weight), name="weight")
+
+        @stages()["fused"]
+        def construct(self, x, power=1):
+            return x * self.weight ** power
+
+    x, cells = Tensor(VALUES), [Scale(normal(4)), Scale(normal(4))]
+    for cell in cells:
+        weight = cell.weight.asnumpy()
+        assert_close([cell(x).asnumpy(), cell(x, power=2).asnumpy()], [VALUES * weight, VALUES * weight**2])
+        (grad,) = ms.grad(lambda x, cell=cell: cell(x).sum(), None, cell.trainable_params())(x)
+        assert_close([grad.asnumpy()], [VALUES.sum(0)])
+    assert str(Scale.construct.lower(cells[0], Aval((6, 4), "float32"))) == str(Scale.construct.lower(cells[1], x))
+
+
 @pytest.mark.parametrize("stage", stages())
 def test_arguments_of_truth_values_and_those_nobody_reads(stage):
     def masked(x, mask, unused, words):

@@ -6,7 +6,7 @@ import itertools
 import mindspore as ms
 import numpy as np
 import pytest
-from helpers import assert_close, for_several, kept_by_hand, numpy_moe_ffn
+from helpers import Layer, assert_close, for_several, fused, kept_by_hand, numpy_moe_ffn
 
 import hpmoe
 from hpmoe import Aval, assign_queues, fuse_persistent, overlap_comm, tile_partition
@@ -71,6 +71,21 @@ class LayerRun:
     def assert_close_to_float64(self):
         got = self()
         assert_close(got, self.expected(), tolerance=TOLERANCE[self.dtype])
+        return got
+
+
+class AsOnCpu(LayerRun):
+    """A layer that a CPU has right: one that guards what it makes, or rounds it."""
+
+    def __init__(self, f):
+        super().__init__(Layer(ep=2, T=9, H=40, I=16, E=4, K=2), ms.float32, f, rows=4)
+        self.on_cpu = hpmoe.spmd(fused(rows=4)(f), hpmoe.Mesh(2))
+
+    def assert_close_to_float64(self):
+        got, on_twin = self(), self.fused
+        self.fused = self.on_cpu
+        assert_close(got, self())
+        self.fused = on_twin
         return got
 
 

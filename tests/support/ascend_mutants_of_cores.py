@@ -34,12 +34,12 @@ MEETINGS = (
     mutant("others told before all cores have sorted", "prologue.h", (
         "if (waits_for_lists_ && code == Code::OK) code = on_.meet(kSorted, all);",
         "if (waits_for_lists_ && code == Code::OK) on_.signal(kSorted);")),
-    mutant("AIV that begin before all targets are set", "prologue.h", (
-        "if (code == Code::OK) code = on_.meet(kReady, all);", "if (code == Code::OK) on_.signal(kReady);")),
+    mutant("AIV that begin before all targets are set", "kernel.cpp", (
+        "if (code == Code::OK) code = worker.wait_until_ready();", "")),
     mutant("AIC that begin before targets are set", "worker.h", (
         "rank_.args.epoch * rank_.num_aiv", "0")),
     mutant("AIV that do not say that they are ready", "prologue.h", (
-        "if (code == Code::OK) code = on_.meet(kReady, all);", "if (code == Code::OK) code = on_.wait(kReady, all);")),
+        "if (code == Code::OK) on_.signal(kReady);", "")),
 )
 
 GATHERED = (
@@ -112,10 +112,10 @@ POLLS = (
         "if (!counters_.has_reached(event, threshold_of(event))) return false;",
         "return counters_.has_reached(event, threshold_of(event));")),
     mutant("the target of another event", "worker.h", (
-        "global_at<int32_t>(rank_.args.targets).GetValue(event)", "global_at<int32_t>(rank_.args.targets).GetValue(0)")),
+        "rank_.args.targets + static_cast<uint64_t>(event) * sizeof(int32_t)", "rank_.args.targets")),
     mutant("no load held back by the only event of a task", "worker.h", (
-        "if (turn.task_template.num_waits > 0) unit_.load_after_poll();",
-        "if (turn.task_template.num_waits > 1) unit_.load_after_poll();")),
+        "if (turn.frame.run->task_template.num_waits > 0) unit_.load_after_poll();",
+        "if (turn.frame.run->task_template.num_waits > 1) unit_.load_after_poll();")),
     mutant("a counter that is over where it is not equal", "counters.h", (
         "look(index) - target >= 0", "look(index) != target")),
     mutant("a failure taken for an event", "counters.h", ("num_events_ + counter", "counter")),
@@ -125,21 +125,51 @@ STALE = (
     mutant("the task before in place of this one", "worker.h", (
         "if (turn.place != place_) read_task(turn, place_);", "if (turn.place < 0) read_task(turn, place_);")),
     mutant("the template of the task before", "worker.h", (
-        "turn.place >= 0 && turn.frame.task.task_template == number", "turn.place >= 0")),
+        "turn.place < 0 || frame.run->number != number", "turn.place < 0")),
     *shown_in("shared", mutant("the route of the task before", "worker.h", (
-        "frame.op.route >= 0 && frame.op.route != last_route_", "frame.op.route >= 0 && last_route_ < 0"))),
+        "route < 0 || route == turn.route", "route < 0 || turn.route >= 0"))),
     *shown_in("shared", mutant("the route of the events before", "targets.h", (
-        "run.route >= 0 && run.route != last_route_", "run.route >= 0 && last_route_ < 0"))),
+        "if (route != last_route_) route_.init(route);", "if (last_route_ < 0) route_.init(route);"))),
     *shown_in(
         "ahead",
         mutant("targets of this launch alone", "targets.h", ("targets_.GetValue(place) + amount", "amount")),
         mutant("ready since an earlier launch", "worker.h", ("rank_.args.epoch * rank_.num_aiv", "rank_.num_aiv")),
         mutant("told in an earlier launch", "prologue.h", (
-            "code = on_.wait(kExchanged + source, target);", "code = on_.wait(kExchanged + source, target - 2);")),
+            "code = on_.wait(kExchanged + source, target);", "code = on_.wait(kExchanged + source, target - 2);"), (
+            "GetValue(0) - target >= 0", "GetValue(0) - target >= -2")),
         mutant("counted in an earlier launch", "prologue.h", (
         "(rank_.args.epoch - 1) * (1 + (weighs ? 3 : 0) + (fans ? 1 : 0))",
                                                               "0")),
     ),
+)
+
+DECODED = (
+    mutant("the first rows of a part's image", "cube_2201.h", (
+        "params.mStartPt = static_cast<uint16_t>(sides.first_down);", "")),
+    mutant("the first columns of a part's image", "cube_2201.h", (
+        "params.kStartPt = static_cast<uint16_t>(sides.first_across * kFractalCols<T>);", "")),
+    mutant("an image as high as its part", "cube_2201.h", ("sides.pitch * kFractal", "sides.first_down + sides.down")),
+    mutant("an image that is not turned", "cube_2201.h", ("params.enTranspose = is_turned;", "")),
+    mutant("an operation without its last operand", "image_reader.h", (
+        "both.op.num_operands * of_operand", "(both.op.num_operands - 1) * of_operand")),
+    mutant("tasks of one tile of columns", "task_run.h", ("run.column_tiles = num_column_tiles(run.op);", "")),
+    mutant("the run of any template", "task_run.h", ("if (run.number == number) return &run;",
+                                                   "if (run.number >= 0) return &run;")),
+    mutant("the slot before in place of this one", "routing_tables.h", (
+        "if (index == own_index_) return own_slot_;", "if (own_index_ >= 0) return own_slot_;")),
+    mutant("slots of the rank before", "routing_tables.h", (
+        "rank != slots_.rank || index < slots_.first", "index < slots_.first")),
+    mutant("slots in the order of their rows", "placement.h", (
+        "own_.GetValue(e) / on_.rank.tile_rows() + slot - first", "slot - first")),
+    mutant("slots that are all full", "placement.h", ("return least(on_.rank.tile_rows(), start(e + 1) - row);",
+                                                      "return on_.rank.tile_rows();")),
+    mutant("a slot of each core's that nobody lists", "targets.h", (
+        "least((core_ + 1) * part, used)", "least((core_ + 1) * part - 1, used)")),
+    mutant("slots of the expert before", "targets.h", (
+        "while (placed.first_slot(e + 1) <= first + i) ++e;", "if (i == 0) while (placed.first_slot(e + 1) <= first) ++e;")),
+    mutant("targets that are looked at before they are set", "worker.h", (
+        "(void)runs_.find(number, nullptr);", "(void)runs_.find(number, nullptr), (void)threshold_of(0);")),
+    *shown_in("shared", mutant("the other turn's route", "worker.h", ("route == other.route", "other.route >= 0"))),
 )
 
 PADDING = shown_in(
@@ -154,4 +184,4 @@ PADDING = shown_in(
     mutant("zeros where other ranks' entries lie", "routing_tables.h", ("image_->header().ep_size - 1", "0")),
 )
 
-MUTANTS_OF_CORES = (*SIZES, *MEETINGS, *GATHERED, *PLACED, *CORES, *POLLS, *STALE, *PADDING)
+MUTANTS_OF_CORES = (*SIZES, *MEETINGS, *GATHERED, *PLACED, *CORES, *POLLS, *STALE, *DECODED, *PADDING)

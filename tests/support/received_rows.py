@@ -47,7 +47,10 @@ class ReceivedRows:
 
     def _first_of_each_rank(self, plan):
         """For each rank {entry: rank} of the entries that stand for a token on a rank, or for a relay in a node, that has
-        experts for it."""
+        experts for it; to every node an entry is of a node."""
+        if plan.every_node:
+            return [{t * plan.top_k + node: self.relay(source, node * plan.node_size, plan.node_size)
+                     for t in range(self.tokens[source]) for node in range(plan.top_k)} for source in self.ranks]
         out = [{} for _ in self.ranks]
         rows = [(entry, source, d) for d in self.ranks for _, source, entry in self.received[plan.once_of][d][0]
                 if entry != ZEROS]
@@ -65,13 +68,13 @@ class ReceivedRows:
 
     def relayed(self, route, owner, row):
         """(relay, entry there) of a received row of a route that relays pass on."""
-        of = self.flow.routes[route].once_of
+        of, top_k = self.flow.routes[route].once_of, self.flow.routes[route].top_k
         to, plan = next((i, p) for i, p in enumerate(self.flow.routes)
                         if p.node_size and p.once_of == (of if of >= 0 else route))
         _, source, entry = self.received[route][owner][0][row]
         at = self.relay(source, owner, plan.node_size)
-        token = [(s, e // plan.top_k) for _, s, e in self.received[to][at][0]].index((source, entry // plan.top_k))
-        return at, token * plan.top_k + entry % plan.top_k
+        token = [(s, e // plan.top_k) for _, s, e in self.received[to][at][0]].index((source, entry // top_k))
+        return at, token * top_k + entry % top_k
 
     def fan(self, rank, route, tokens):
         """The rows of a rank's experts that are of the tokens that some received rows of a route to ranks are."""
@@ -83,9 +86,8 @@ class ReceivedRows:
     def _receive(self, plan, ids, kept):
         """For each rank its received rows as (local expert, source rank, entry), those that fill an expert's up as sent by
         itself of ZEROS, and its slots as lists of rows."""
-        out, places = [], [self._places(plan, ids[source], kept[source], source) for source in self.ranks]
-        if plan.once_of >= 0:
-            places = [{e: (d, 0) for e, d in mine.items()} for mine in kept]
+        out, places = [], [{e: (d, 0) for e, d in mine.items()} for mine in kept] if plan.once_of >= 0 else [
+            self._places(plan, ids[source], kept[source], source) for source in self.ranks]
         for d in self.ranks:
             came = sorted((expert, source, entry) for source in self.ranks
                           for entry, (dest, expert) in places[source].items() if dest == d)

@@ -64,6 +64,7 @@ CATALOGUE = {
     "range": (lambda x: [x for _ in range(x.sum())], "into a number", "tensor operations"),
     "asarray": (lambda x: np.asarray(x), r"reading the values of f32\[3,4\]", "tensor operations"),
     "numpy": (lambda x: np.sum(x), r"numpy\.sum of", "the mint function"),
+    "ufunc": (lambda x: np.exp(x), "a function of NumPy on a tracer", "the mint function"),
     "setitem": (write, r"in-place write to f32\[3,4\]", "mint.where"),
     "iadd": (add_in_place, "in-place write", "a new value"),
     "add_": (lambda x: x.add_(1), "in-place write InplaceAdd", "a new value"),

@@ -162,6 +162,15 @@ def with_capacity(*args):
     return moe_ffn(*args, capacity_factor=0.5, drop_policy="position")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rows_rounded_before_they_are_sent_or_after_are_the_same_bits(dtype):
+    layer = Layer(ep=2, T=9, H=70, E=6, K=4)
+    before, after = (run_half(f(moe_ffn), layer, dtype) for f in (
+        chain(quantize_rows, W8A8, fused()), chain(W8A8, fused())))
+    np.testing.assert_array_equal(before[0], after[0])
+    assert_close(before, after)
+
+
 OTHERS = {
     "capacity": (Layer(ep=2, T=8, H=6, E=4, K=2), chain(), with_capacity),
     "ids of no expert": (Layer(ep=2, T=8, H=6, E=4, K=2), chain(), moe_ffn),

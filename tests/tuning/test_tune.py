@@ -19,7 +19,7 @@ from hpmoe.tuning.search import EXHAUSTED, search
 LAYER = Layer(ep=2, T=24, H=16, I=8, E=4, K=2)
 MACHINE = SMALL_NPU.replace(tile_rows=8, tile_cols=8)
 SPACE = {"rows": (8, 4), "cols": (8, 16), "order": ("ratr",), "policy": ("critical_path", "round_robin"),
-         "put_cols": (None,), "returns": (None,), "dedup": (False,)}
+         "put_cols": (None,), "returns": (None,), "scheme": ("direct",)}
 module = sys.modules["hpmoe.tuning.tune"]
 
 
@@ -47,7 +47,7 @@ def times(tuned):
 def test_the_choice_is_the_fastest_trial_and_its_time_that_of_its_taskflow(direction):
     tuned = tune(direction=direction)
     assert tuned.best.us == min(t.us for t in tuned.trials) <= tuned.trials[0].us and tuned.why_ended == EXHAUSTED
-    assert str(tuned.trials[0]) == ("dedup=False, policy=critical_path, signal=tile, order=ratr, rows=8, cols=8, "
+    assert str(tuned.trials[0]) == ("scheme=direct, policy=critical_path, signal=tile, order=ratr, rows=8, cols=8, "
                                      "put_cols=None, returns=None")
     assert len(set(t.settings for t in tuned.trials)) == len(tuned.trials) > 5
     if direction == "forward":
@@ -133,20 +133,38 @@ def test_between_nodes_a_token_is_sent_once():
     """Where links are slow, and not where they are not; the tuned function then computes the same with it."""
     layer = Layer(ep=2, T=64, H=32, I=4, E=8, K=4)
     slow = MACHINE.replace(node_size=1, node_link_bytes_per_us=20.0)
-    for machine, is_once in ((slow, True), (MACHINE.replace(link_bytes_per_us=1e9, worker_link_bytes_per_us=1e9), False)):
+    for machine, scheme in ((slow, "rank"),
+                            (MACHINE.replace(link_bytes_per_us=1e9, worker_link_bytes_per_us=1e9), "direct")):
         tuned = tune(args=avals(layer), machine=machine, space={"rows": (8,), "cols": (8,), "policy": ("critical_path",)})
-        assert tuned.settings["dedup"] is is_once, machine
+        assert tuned.settings["scheme"] == scheme, machine
     chosen, args, cotangent = tune(args=avals(layer), machine=slow, max_trials=3), layer.arguments(), layer.cotangent()
-    once = tune(args=avals(layer), machine=slow, space={**SPACE, "dedup": (True,)}, max_trials=1)
-    assert "deduplicate_rows" in repr(once(moe_ffn)) and "dedup" in chosen.settings
+    once = tune(args=avals(layer), machine=slow, space={**SPACE, "scheme": ("rank",)}, max_trials=1)
+    assert "deduplicate_rows" in repr(once(moe_ffn)) and "scheme" in chosen.settings
     want, want_grads = numpy_moe_ffn(args, cotangent)
     outs, grads = run_spmd(once(moe_ffn), 2, args, [cotangent])
     assert_close([*outs, *grads], [want, *want_grads])
     already = hpmoe.deduplicate_rows(moe_ffn)
     for f, args, ep in ((already, avals(layer), 2), (moe_ffn, avals(Layer(ep=1, T=4, E=4, K=2)), 1),
                         (moe_ffn, avals(Layer(ep=2, K=1)), 2)):
-        assert "dedup" not in tune(f, args, mesh=Mesh(ep), max_trials=1).settings
+        assert "scheme" not in tune(f, args, mesh=Mesh(ep), max_trials=1).settings
     assert tune(already, avals(layer), machine=slow, max_trials=1).trials[0].us == once.trials[0].us
+
+
+def test_every_scheme_is_tried_where_ranks_share_nodes():
+    """The fastest is chosen, no other is simulated faster, and it computes the same; on one node there are no relays."""
+    layer = Layer(ep=4, T=32, H=32, I=4, E=8, K=4, node_size=2)
+    slow = MACHINE.replace(node_size=2, node_link_bytes_per_us=20.0)
+    space = {name: values[:1] for name, values in SPACE.items() if name != "scheme"}
+    tuned = tune(args=avals(layer), machine=slow, mesh=layer.mesh, space=space)
+    us = {dict(t.settings)["scheme"]: t.us for t in tuned.trials}
+    assert list(us) == ["direct", "rank", "node", "rank and node", "every node"]
+    assert tuned.settings["scheme"] == min(us, key=us.get) == "node" and us["node"] < us["every node"]
+    args, cotangent = layer.arguments(), layer.cotangent()
+    want, want_grads = numpy_moe_ffn(args, cotangent)
+    outs, grads = run_spmd(tuned(moe_ffn), layer.mesh, args, [cotangent])
+    assert_close([*outs, *grads], [want, *want_grads])
+    alone = tune(args=avals(layer), machine=slow, mesh=Mesh(4), space=space)
+    assert {dict(t.settings)["scheme"] for t in alone.trials} == {"direct", "rank"}
 
 
 def test_the_second_trial_takes_sizes_by_the_machine():
@@ -231,6 +249,11 @@ def test_the_command(capsys):
     assert main(["tune", *sizes, "--max_trials=3", "--policy=round_robin", "--tile_rows=16"]) == 0
     text = capsys.readouterr().out
     assert "simulated, tried before" in text and "chosen: " + out["reason"] in text
+    assert main(["tune", *sizes, "--machine=ascend_a2", "--ep=16", "--experts=32", "--direction=forward",
+                 "--policy=round_robin", "--max_trials=5", "--json"]) == 0
+    assert len({t["scheme"] for t in json.loads(capsys.readouterr().out)["trials"]}) >= 4
+    assert main(["tune", *sizes, "--dedup", "--max_trials=1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["chosen"]["scheme"] == "rank"
     assert main(["tune", *sizes, "--max_trials=1", "--replicas=1", "--fresh", "--direction=forward"]) == 0
     assert "1 tried" in capsys.readouterr().out
 

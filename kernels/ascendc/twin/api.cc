@@ -64,6 +64,7 @@ void twin::run_kernel(uint8_t* args) { chosen_kernel(args); }
 extern "C" {
 
 int32_t hpmoe_twin_abi_version(void) { return kTwinAbiVersion; }
+int32_t hpmoe_twin_chip(void) { return HPMOE_TWIN_CHIP; }
 
 void hpmoe_twin_use_kernel(HpmoeKernel kernel) { chosen_kernel = kernel ? kernel : hpmoe_persistent; }
 

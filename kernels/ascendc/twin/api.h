@@ -4,7 +4,7 @@
 #include "core/abi.h"
 #include "counts.h"
 
-constexpr int32_t kTwinAbiVersion = 7;  // changes with this file and with counts.h, and in kernels/twin_target.py
+constexpr int32_t kTwinAbiVersion = 8;  // changes with this file and with counts.h, and in kernels/twin_target.py
 
 extern "C" {
 
@@ -33,6 +33,7 @@ void hpmoe_twin_use_kernel(HpmoeKernel kernel);
 int64_t hpmoe_twin_table_words(const void* image);
 int64_t hpmoe_twin_counters(const void* image);
 int32_t hpmoe_twin_counter_words(void);
+int32_t hpmoe_twin_chip(void);  // 2201 or 3510, whose rules it has
 
 // Runs the kernel in the order that `seed` picks, so many launches in the stream of each rank, which may be ahead of others.
 // epoch: 1 for the first launch of these counters, then one more each.

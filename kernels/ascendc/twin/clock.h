@@ -21,11 +21,30 @@ constexpr double kLineCycles = 360, kVectorCycles = 20, kCopyBytesPerCycle = 60;
 class Clock {
  public:
   Effort effort{};
+  Decoding* decoding = nullptr;  // while a task is decoded
 
   double now() const { return now_; }
 
-  void word() { pass(kWordCycles), ++effort.scalar_words; }
-  void line() { pass(kLineCycles), ++effort.cached_lines; }
+  void word() {
+    pass(kWordCycles);
+    ++effort.scalar_words;
+    if (decoding) ++decoding->words;
+  }
+  void line() {
+    pass(kLineCycles);
+    ++effort.cached_lines;
+    if (decoding) ++decoding->lines;
+  }
+  // A line that is fetched while the core goes on, and one that the core needs now.
+  void preload(uintptr_t line) { due_[line] = now_ + kLineCycles; }
+  void need(uintptr_t line) {
+    const auto found = due_.find(line);
+    if (found == due_.end()) return;
+    wait_until(found->second);
+    due_.erase(found);
+  }
+  // The scalar unit is but a few instructions ahead of the cube.
+  void cube(double cycles) { pass(cycles); }
   void vector(int64_t bytes) {
     const int64_t steps = (bytes + 255) / 256;
     pass(kVectorCycles + static_cast<double>(steps));
@@ -51,6 +70,7 @@ class Clock {
   void pass(double cycles) { wait_until(now_ + cycles); }
 
   double now_ = 0, copied_ = 0;
+  std::unordered_map<uintptr_t, double> due_;  // lines by their addresses
 };
 
 // When what was added to each counter last has arrived there.

@@ -100,11 +100,18 @@ class Core {
     const bool has_arrived = arrival != global.arrivals.end(),
                is_wait = is_looking_ && (!has_arrived || looked_at_ == address);
     is_looking_ = false;
+    num_preloads_ = 0;
+    if (!is_fetched) clock.need(ScalarCache::line_of(address));
     if (is_fetched && !is_wait) clock.line();
     if (!is_wait) clock.word();
     if (!has_arrived) return;
     looked_at_ = address;
     clock.wait_until(arrival->second + kPollCycles);
+  }
+  // A preload; no more than a few may follow each other, or the scalar unit stands still.
+  void note_preload(const void* address) {
+    require(++num_preloads_ <= kMostPreloads, "DataCachePreload: more than ", kMostPreloads, " follow each other");
+    clock.preload(ScalarCache::line_of(address));
   }
   void note_copy(int64_t bytes) { clock.copy(bytes); }
   // Counters that a copy looks at.
@@ -165,6 +172,8 @@ class Core {
   const char* waits_for_ = "";
   bool is_polling_ = false, is_looking_ = false;
   const void* looked_at_ = nullptr;
+  static constexpr int kMostPreloads = 4;
+  int num_preloads_ = 0;  // since the last load
 };
 
 // The core whose program is running.

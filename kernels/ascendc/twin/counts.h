@@ -10,11 +10,19 @@ struct Effort {
   int64_t cycles, scalar_words, cached_lines, vector_instructions, vector_steps, copies, waits_for_copies;
 };
 
-// Bytes by path, without looks at counters; cube_flops of whole fractals; vector_bytes, 256 of which are a cycle. busiest:
-// the AIV whose estimate is the longest.
+// Of all AIC, or of all AIV: tasks that were decoded, words that the scalar unit read for that, lines that its cache fetched
+// meanwhile, and cycles of the clock.
+struct Decoding {
+  int64_t tasks, words, lines, cycles;
+};
+
+// Bytes by path, without looks at counters; cube_flops of whole fractals; vector_bytes, 256 of which are a cycle; l0_loads:
+// instructions that load L0. busiest: the AIV whose estimate is the longest.
 struct Counts {
   int64_t gm_to_ub, ub_to_gm, gm_to_l1, l1_to_gm, l1_to_l0a, l1_to_l0b, l0c_to_gm, cube_flops, vector_bytes;
   Effort busiest;
+  Decoding aic, aiv;
+  int64_t l0_loads;
 };
 
 }  // namespace twin

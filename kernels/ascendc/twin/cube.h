@@ -112,6 +112,7 @@ void LoadData(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadDa
   detail::check_path(to, from, "LoadData");
   twin::require(!p.ifTranspose || sizeof(T) == 2, "LoadData turns numbers of 16 bits only");
   core.work(PIPE_MTE1, "LoadData", [=, &core] {
+    ++core.counts.l0_loads;
     if (p.repeatTimes == 0) return;
     const uint64_t last = p.startIndex + uint64_t{p.repeatTimes - 1u} * p.srcStride, step = uint64_t{1} + p.dstGap;
     const auto* in = reinterpret_cast<const T*>(from.bytes(core, (last + 1) * detail::kFractalBytes, "LoadData"));
@@ -122,6 +123,50 @@ void LoadData(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadDa
       for (uint32_t i = 0; i < detail::kFractalSize<T>; ++i) target[i] = source[p.ifTranspose ? i % 16 * 16 + i / 16 : i];
     }
     detail::count_fractals(core, to.memory(), p.repeatTimes);
+  });
+}
+
+// Of an image whose filters are single pixels: a matrix in L1, l1H * l1W rows of channelSize numbers in columns of fractals,
+// of which mExtension rows and kExtension numbers go to rows of fractals of L0A, as they are or turned as a whole, or to
+// L0B, each fractal turned.
+template <class T>
+struct LoadData3DParamsV2 {
+  uint8_t padList[4] = {0, 0, 0, 0};
+  uint16_t l1H = 0, l1W = 0, channelSize = 0, kExtension = 0, mExtension = 0, kStartPt = 0, mStartPt = 0;
+  uint8_t strideW = 1, strideH = 1, filterW = 1, filterH = 1, dilationFilterW = 1, dilationFilterH = 1;
+  bool enTranspose = false, enSmallK = false;
+  T padValue{};
+};
+template <class T>
+void LoadData(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadData3DParamsV2<T>& p) {
+  constexpr uint32_t c0 = detail::kBlock / sizeof(T);
+  twin::Core& core = twin::current();
+  core.need(true, "LoadData");
+  detail::check_path(to, from, "LoadData");
+  const bool is_b = to.memory() == twin::Memory::L0B, is_turned = is_b || p.enTranspose;
+  twin::require(!is_turned || sizeof(T) == 2, "LoadData: of images, the kernel turns numbers of 16 bits only");
+  twin::require(p.filterW == 1 && p.filterH == 1 && p.strideW == 1 && p.strideH == 1, "LoadData: filters of one pixel");
+  twin::require(p.channelSize % c0 == 0 && p.kExtension % c0 == 0 && p.kStartPt % c0 == 0 && p.mExtension % 16 == 0 &&
+                    p.mStartPt % 16 == 0 && p.mStartPt <= 32767 && p.l1W <= 32767,
+                "LoadData: sides of an image are no whole fractals");
+  const uint32_t height = uint32_t{p.l1H} * p.l1W, m = p.mExtension / 16u, k = p.kExtension / c0;
+  twin::require(p.mStartPt + p.mExtension <= height && p.kStartPt + p.kExtension <= p.channelSize,
+                "LoadData: a part reaches beyond its image");
+  core.work(PIPE_MTE1, "LoadData of an image", [=, &core] {
+    ++core.counts.l0_loads;
+    if (m * k == 0) return;
+    const uint64_t first_line = p.mStartPt / 16u, first_column = p.kStartPt / c0, lines = height / 16u;
+    const uint64_t last = (first_column + k - 1) * lines + first_line + m - 1;
+    const auto* in = reinterpret_cast<const T*>(from.bytes(core, (last + 1) * detail::kFractalBytes, "LoadData"));
+    auto* out = reinterpret_cast<T*>(to.bytes(core, uint64_t{m} * k * detail::kFractalBytes, "LoadData"));
+    for (uint64_t line = 0; line < m; ++line) {
+      for (uint64_t column = 0; column < k; ++column) {
+        const T* source = in + ((first_column + column) * lines + first_line + line) * detail::kFractalSize<T>;
+        T* target = out + (is_turned && !is_b ? column * m + line : line * k + column) * detail::kFractalSize<T>;
+        for (uint32_t i = 0; i < detail::kFractalSize<T>; ++i) target[i] = source[is_turned ? i % 16 * 16 + i / 16 : i];
+      }
+    }
+    detail::count_fractals(core, to.memory(), int64_t{m} * k);
   });
 }
 
@@ -138,6 +183,7 @@ void LoadDataWithTranspose(const LocalTensor<T>& to, const LocalTensor<T>& from,
   const uint64_t step = uint64_t{1} + p.dstGap, half = uint64_t{1} + p.dstFracGap;
   twin::require(half % step != 0 || half / step >= p.repeatTimes, "LoadDataWithTranspose: fractals overlap in L0");
   core.work(PIPE_MTE1, "LoadDataWithTranspose", [=, &core] {
+    ++core.counts.l0_loads;
     if (p.repeatTimes == 0) return;
     const uint64_t last_in = p.startIndex + uint64_t{p.repeatTimes - 1u} * p.srcStride;
     const uint64_t last_out = (p.repeatTimes - 1u) * step + half;
@@ -168,6 +214,7 @@ void LoadData(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadDa
   twin::require(!p.ifTranspose || sizeof(T) > 1, "LoadData: the kernel turns no int8");
   twin::require(!p.ifTranspose || p.kStep % across == 0, "LoadData: of float32, pairs of fractals are turned");
   core.work(PIPE_MTE1, "LoadData", [=, &core] {
+    ++core.counts.l0_loads;
     if (p.mStep == 0 || p.kStep == 0) return;
     const auto source = [&p](uint64_t m, uint64_t k) { return (p.kStartPosition + k) * p.srcStride + p.mStartPosition + m; };
     const uint64_t columns = p.ifTranspose ? p.mStep * across : p.kStep, lines = p.ifTranspose ? p.kStep / across : p.mStep;
@@ -247,6 +294,7 @@ void Mmad(const LocalTensor<C>& c, const LocalTensor<A>& a, const LocalTensor<B>
   twin::require(p.m <= 4095 && p.n <= 4095 && p.k <= 4095, "Mmad: a size is out of range");
   const uint64_t m = (p.m + 15u) / 16, n = (p.n + 15u) / 16;
   const detail::Depth depth = detail::depth_of<A>(p);
+  core.clock.cube(static_cast<double>(m * n * depth.num_k) * (sizeof(A) == 4 ? 2 : 1));
   const bool is_kept_in_order = (p.m / 16) * (p.n / 16) >= 10, rounds = core.rounds_float32;
   core.work(
       PIPE_M, "Mmad",

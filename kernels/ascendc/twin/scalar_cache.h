@@ -15,6 +15,8 @@ class ScalarCache {
  public:
   static constexpr uintptr_t kLine = 64, kWord = 4;
 
+  static uintptr_t line_of(const void* address) { return reinterpret_cast<uintptr_t>(address) / kLine * kLine; }
+
   template <class T>
   T load(const T* address, const Region& region) {
     T value;
@@ -60,8 +62,6 @@ class ScalarCache {
     uint64_t known = 0;  // a bit for each byte that has come in
     bool is_dirty = false;
   };
-
-  static uintptr_t line_of(const void* address) { return reinterpret_cast<uintptr_t>(address) / kLine * kLine; }
 
   uint8_t* at(const void* address, const Region& region) {
     const uintptr_t base = line_of(address), offset = reinterpret_cast<uintptr_t>(address) - base;

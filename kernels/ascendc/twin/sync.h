@@ -3,6 +3,34 @@
 
 #include "tensors.h"
 
+namespace twin {
+
+// What the scalar unit does while there is one, it does to decode tasks: so many from there on.
+class DecodingScope {
+ public:
+  explicit DecodingScope(int tasks) : clock_(current().clock), before_(clock_.decoding) {
+    Core& core = current();
+    begin_ = clock_.now();
+    clock_.decoding = core.is_aic ? &core.counts.aic : &core.counts.aiv;
+    clock_.decoding->tasks += tasks;
+  }
+  ~DecodingScope() {
+    if (!before_) clock_.decoding->cycles += static_cast<int64_t>(clock_.now() - begin_);
+    clock_.decoding = before_;
+  }
+  DecodingScope(const DecodingScope&) = delete;
+  DecodingScope& operator=(const DecodingScope&) = delete;
+
+ private:
+  Clock& clock_;
+  Decoding* const before_;
+  double begin_ = 0;
+};
+
+}  // namespace twin
+
+#define HPMOE_DECODES(tasks) const ::twin::DecodingScope decoding(tasks)
+
 namespace AscendC {
 
 using TEventID = int8_t;
@@ -114,6 +142,17 @@ void DataCacheCleanAndInvalid(const GlobalTensor<T>& tensor) {
     core.look_next();
   }
   core.poll();
+}
+
+// A line comes into the cache of the scalar unit while that goes on.
+template <class T>
+void DataCachePreload(const GlobalTensor<uint64_t>& tensor, const T offset) {
+  static_assert(std::is_same_v<T, int16_t> || std::is_same_v<T, int64_t>, "offsets in bytes");
+  twin::Core& core = twin::current();
+  const auto* const at = reinterpret_cast<const uint8_t*>(tensor.GetPhyAddr()) + offset;
+  const int64_t fetched = core.cache.num_fetched();
+  core.cache.load(at, core.global.region_of(at, 1, "DataCachePreload"));
+  if (core.cache.num_fetched() > fetched) core.note_preload(at);
 }
 
 // What DMA writes do to memory from here on: the number that is stored is added instead.

@@ -1,0 +1,77 @@
+"""More of ascend_mutants.py: faults in how relays find what they pass on, and what comes back to them."""
+
+from ascend_mutants import mutant, shown_in
+
+LISTS = shown_in(
+    "relays",
+    mutant("a relay at another place of its node", "relay_sort.h", (
+        "rank / node * node + on_.rank.args.rank % node", "rank / node * node")),
+    mutant("lists of experts read before they are there", "relay_sort.h", (
+        "AscendC::PipeBarrier<PIPE_ALL>();\n"
+        "      on_.read(starts_, on_.word(experts_.sent + on_.rank.args.rank * experts_.width), experts_.width);",
+        "on_.read(starts_, on_.word(experts_.sent + on_.rank.args.rank * experts_.width), experts_.width);")),
+    mutant("a token that crosses for each of its entries", "relay_sort.h", (
+        "newest_.GetValue(relay) != token", "true")),
+    mutant("rows of a relay counted from those of the ones before", "relay_sort.h", (
+        "at_row_.GetValue(way.relay) - 1 - rows_.GetValue(way.relay)", "at_row_.GetValue(way.relay) - 1")),
+    mutant("the row of the next token", "relay_sort.h", (
+        "at_row_.GetValue(way.relay) - 1 - rows_.GetValue(way.relay)",
+        "at_row_.GetValue(way.relay) - rows_.GetValue(way.relay)")),
+    mutant("lists of experts that begin at this core's last entry", "relay_sort.h", (
+        "if (list >= 0) next_.SetValue(list, starts_.GetValue(list) + places_.GetValue(i));",
+        "if (list >= 0 && i == count - 1) next_.SetValue(list, starts_.GetValue(list) + places_.GetValue(i));")),
+    mutant("the first choice of each token", "relay_sort.h", ("records_.SetValue(2 * i + 1, choice);",
+                                                            "records_.SetValue(2 * i + 1, 0);")),
+    mutant("choices of rows that begin where the last one's do", "relay_sort.h", (
+        "next_start_.SetValue(rank, next_row_.GetValue(rank));", "next_start_.SetValue(rank, rows_.GetValue(rank));")),
+)
+
+SEGMENTS = shown_in(
+    "relays",
+    mutant("rows of the ranks at the first place", "task_segments.h", ("source_ = relay_ % node_size;", "source_ = 0;")),
+    mutant("rows of all ranks", "task_segments.h", ("source_ += relays_.route().node_size;", "source_ += 1;")),
+    mutant("rows passed on to other nodes", "task_segments.h", ("peer / node_size != me / node_size", "false")),
+    mutant("rows where those of the first rank lie", "task_segments.h", (
+        "before_ += frame_.routing.entries_for(counted_, dest_, slot_.expert, slot_.expert + 1);", "")),
+    mutant("ranks' rows counted twice", "task_segments.h", ("before_ = 0;\n    counted_ = 0;", "before_ = 0;")),
+    mutant("entries in place of a relay's rows", "task_segments.h", (
+        "relays_.tables().relayed", "frame_.routing.tables().entries")),
+    mutant("a relay's lists in place of its tokens' rank's", "task_segments.h", (
+        "is_relayed_ ? source_ : segment_.source", "segment_.source")),
+    mutant("rows of the first rank that a relay hears", "task_segments.h", (
+        "is_relayed_ ? relays_.first_row_from(source_, relay_) : 0", "0")),
+    mutant("a signal for the rows of the first rank alone", "worker.h", (
+        "for (TaskSegments segments(frame); segments.next();) signal_segment(signal, frame, segments.segment());",
+        "TaskSegments segments(frame);\n        if (segments.next()) signal_segment(signal, frame, segments.segment());")),
+    mutant("rows of relays taken for those of entries", "transfer_body.h", (
+        "token_side == Rows::TOKENS || token_side == Rows::RELAY_ROWS", "token_side == Rows::TOKENS")),
+    mutant("entries of relays that begin at a row", "transfer_body.h", (
+        "list.first_row * (by_token ? 1 : top_k) * row_bytes", "list.first_row * row_bytes")),
+    mutant("a row that another slot's rows are cut of", "routing_tables.h", (
+        "part.first_entry += first - part.first_row;", "")),
+)
+
+SUMS = shown_in(
+    "relays",
+    mutant("sums that begin before all has come back", "routing_tables.h", (
+        "rows += entries_for(source, relay / node * node, 0, node * experts);",
+        "rows += entries_for(source, relay / node * node, 0, experts);")),
+    mutant("sums of the first rows", "fan_bodies.h", (
+        "(first_row() + token) * route.top_k + fan(token, i).place", "token * route.top_k + fan(token, i).place")),
+    mutant("the weight of another choice", "relay_body.h", (
+        "frame.base(2)", "frame.base(2) + element_bytes(of.dtype)")),
+    mutant("rows that relays hear of in another order", "routing_tables.h", (
+        "other < source", "other <= source")),
+)
+
+ONCE = shown_in(
+    "relays, once",
+    mutant("a row passed on to each expert", "image_reader.h", (
+        "ranks < 0 ? route(i).once_of : ranks", "route(i).once_of")),
+    mutant("a sum that comes back from each expert", "relay_sort.h", (
+        "!is_once_ || newest_of_rank_.GetValue(rank) != token", "true")),
+    mutant("ranks' lists that begin at the first core's", "relay_sort.h", (
+        "add_starts(starts_, next_);", "for (int32_t r = 0; r < tables_.width; ++r) next_.SetValue(r, 0);")),
+)
+
+MUTANTS_OF_RELAYS = (*LISTS, *SEGMENTS, *SUMS, *ONCE)
