@@ -31,7 +31,7 @@ from hpmoe.support.known import known
 from hpmoe.support.loading import address
 
 COMPILED = Path(__file__).parent / "_twin.so"
-ABI_VERSION = 8
+ABI_VERSION = 9
 FAULT_BYTES = 8192
 LINE_WORDS = 16
 SEEDS = itertools.count()
@@ -63,7 +63,8 @@ class Counts(ctypes.Structure):
     _fields_ = [*[(name, ctypes.c_int64) for name in (
         "gm_to_ub", "ub_to_gm", "gm_to_l1", "l1_to_gm", "l1_to_l0a", "l1_to_l0b", "l0c_to_gm", "cube_flops",
         "vector_bytes")], ("busiest", Effort),
-                ("aic", Decoding), ("aiv", Decoding), ("l0_loads", ctypes.c_int64)]
+                ("aic", Decoding), ("aiv", Decoding), ("l0_loads", ctypes.c_int64),
+                *[(name, ctypes.c_int64 * 24) for name in ("to_ub", "from_ub", "to_l1", "from_l0c")]]
 
 
 class Launch(ctypes.Structure):

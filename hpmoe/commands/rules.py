@@ -1,4 +1,4 @@
-"""hpmoe simulate --rules: what each rule of the default schedule is worth, on twelve layers of different shapes."""
+"""hpmoe simulate --rules: what each rule of the default schedule is worth, on thirteen layers of different shapes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpmoe.support.progress import Progress
 
 
 def layers() -> dict[str, Layer]:
-    """The twelve, by name."""
+    """The thirteen, by name."""
     return {
         "8x4096": _layer(8, 4096), "8x512": _layer(8, 512),
         "long": _layer(8, 4096, hidden=8192, intermediate=512, top_k=2, machine=ascend_a2),
@@ -28,6 +28,7 @@ def layers() -> dict[str, Layer]:
         "copies": _layer(4, 4096, imbalance=2.0, replicas=1),
         "once": _layer(16, 1024, intermediate=1024, routing="uniform", scheme="rank",
                        machine=ascend_a3.replace(node_size=8)),
+        "relays": _layer(16, 2048, routing="uniform", machine=ascend_a2, scheme="node"),
     }
 
 

@@ -37,6 +37,12 @@ def test_every_rank_gets_what_numpy_computes(layer, options):
     BoundRun(layer, **options).assert_close_to_float64()
 
 
+@pytest.mark.slow
+def test_relays_read_lists_of_other_ranks_in_the_heap():
+    layer = Layer(ep=4, T=9, H=32, I=16, E=8, K=3, node_size=2)
+    BoundRun(layer, f=hpmoe.relay_rows(hpmoe.moe_ffn), rows=4).assert_close_to_float64()
+
+
 def test_the_same_bits_in_every_launch():
     """Counters and routing tables go on from launch to launch; more launches than there are records of them."""
     run = BoundRun(SMALL)

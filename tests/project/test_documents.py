@@ -38,7 +38,10 @@ REDUCED = {
     "compare": [*SMALL, "--repeats=1"],
     "tune": [*SMALL, "--budget=1", "--max_trials=2", "--fresh"],
 }
-# What takes minutes all the same, and the test of it.
+# What takes ten seconds all the same.
+SLOW = ("hpmoe bench --suite --out=bench.png", "hpmoe bench --permute --tokens=4096 --hidden=1024",
+        "hpmoe ascend-check --target=ascend-twin --out=mine.toml")
+# What takes minutes, and the test of it.
 TESTED_ELSEWHERE = {
     "hpmoe simulate --paper": "tests/commands/test_simulate_command.py",
     "hpmoe simulate --ablation --rules": "tests/commands/test_simulate_command.py",
@@ -132,7 +135,9 @@ SHOWN_TO_FAIL = {command for document in DOCUMENTS for block in blocks_of(docume
                  for command, want in documents.outputs_in(block) if want.startswith("hpmoe ")}
 
 
-@pytest.mark.parametrize("command", sorted({*OURS} - {*TESTED_ELSEWHERE} - SHOWN_TO_FAIL - ON_THEIR_WAY))
+@pytest.mark.parametrize("command", [
+    pytest.param(command, marks=pytest.mark.slow) if command in SLOW else command
+    for command in sorted({*OURS} - {*TESTED_ELSEWHERE} - SHOWN_TO_FAIL - ON_THEIR_WAY)])
 def test_a_command_runs(command, capfd, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

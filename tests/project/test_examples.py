@@ -176,6 +176,7 @@ def test_a_router_inside_is_two_launches_and_one_back(printed):
 GPT_LOSSES = re.compile(r"^ +(\d+) +([\d.]+)(?: +([\d.]+))? +\d+ s left", re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_gpt_is_resumed_bit_for_bit_and_trains_as_in_plain_mindspore(printed, tmp_path):
     saved, picture = str(tmp_path / "gpt.ckpt"), tmp_path / "losses.png"
     flags = ["--steps", "4", "--batch", "1", "--save_every", "3"]
@@ -205,6 +206,7 @@ def test_a_gpt_is_not_drawn_without_matplotlib(monkeypatch, capsys, tmp_path):
     assert "matplotlib is not installed" in capsys.readouterr().out and list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_drifting_loads_are_balanced_and_training_goes_on_as_if_nothing_moved(printed):
     text = printed("16_balance_drifting_loads.py", "--steps", "4", "--tokens", "64", "--hidden", "32",
                    "--simulated_ranks", "4", "--simulated_tokens", "1024")

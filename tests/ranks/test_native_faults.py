@@ -51,7 +51,7 @@ def test_survivors_learn_who_died_and_nothing_is_left(driver, num_ranks, kills, 
     assert done.returncode == 0 and f"{kills} kills: told within" in done.stdout, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("num_ranks, stride", [(2, 2), (4, 23)])
+@pytest.mark.parametrize("num_ranks, stride", [(2, 5), (4, 23)])
 def test_an_interrupted_meeting_fails_on_all_ranks_or_on_none(driver, num_ranks, stride):
     command = [driver("interrupt_driver", num_ranks), str(num_ranks), str(stride)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

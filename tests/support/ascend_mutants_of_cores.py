@@ -136,7 +136,8 @@ STALE = (
         mutant("ready since an earlier launch", "worker.h", ("rank_.args.epoch * rank_.num_aiv", "rank_.num_aiv")),
         mutant("told in an earlier launch", "prologue.h", (
             "code = on_.wait(kExchanged + source, target);", "code = on_.wait(kExchanged + source, target - 2);"), (
-            "GetValue(0) - target >= 0", "GetValue(0) - target >= -2")),
+            "on_.words(source * kBlockBytes / 4).GetValue(0) - target >= 0",
+            "on_.words(source * kBlockBytes / 4).GetValue(0) - target >= -2")),
         mutant("counted in an earlier launch", "prologue.h", (
         "(rank_.args.epoch - 1) * (1 + (weighs ? 3 : 0) + (fans ? 1 : 0))",
                                                               "0")),

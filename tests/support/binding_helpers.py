@@ -72,7 +72,7 @@ class BoundRun(LayerRun):
     def __init__(self, layer, dtype=ms.bfloat16, heap_bytes=1 << 26, f=hpmoe.moe_ffn, **options):
         super().__init__(layer, dtype, **options)
         names, self.heaps = targets(layer.ep, heap_bytes)
-        self.ranks = [hpmoe.spmd(twin(f, target=name, **options), hpmoe.Mesh(layer.ep)) for name in names]
+        self.ranks = [hpmoe.spmd(twin(f, target=name, **options), layer.mesh) for name in names]
 
     def local(self, rank):
         """The arguments of a rank without its ids, and those."""

@@ -32,6 +32,16 @@ def test_a_better_machine_is_planned_no_worse(constant, factor, worst, node_size
     assert spans[1] <= worst * spans[0]
 
 
+def test_where_links_take_longest_the_tile_is_the_default_one():
+    sizes = {"ep": 8, "tokens": 2048, "hidden": 2048, "intermediate": 768, "experts": 32, "imbalance": 2.0}
+    links = [getattr(hpmoe.ascend_a3, name) for name in ("link_bytes_per_us", "far_link_bytes_per_us")]
+    tiles = [layer("forward", machine=hpmoe.ascend_a3.replace(link_bytes_per_us=times * links[0],
+                                                              far_link_bytes_per_us=times * links[1]), **sizes).tiles
+             for times in (1, 10)]
+    assert [flow.provenance[-1] for flow in tiles] == [
+        "tile_partition(rows=128, cols=256)", "tile_partition(rows=128, cols=512)"]
+
+
 def test_what_is_given_is_kept():
     program = hpmoe.trace(hpmoe.swiglu, hpmoe.Aval((300, 64), "float32"))
     assert choose_tile(program, hpmoe.ascend_a3, 24, None)[0] == 24 and choose_tile(program, NPU, None, 40)[1] == 40

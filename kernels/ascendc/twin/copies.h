@@ -112,7 +112,9 @@ void DataCopyPad(const LocalTensor<T>& to, const GlobalTensor<T>& from, const Da
       std::copy(block.begin(), block.end(), out + i * step);
       std::memset(out + i * step + p.blockLen, 0xFF, padded - p.blockLen);
     }
-    if (!looks) core.counts.gm_to_ub += int64_t{p.blockCount} * p.blockLen;
+    if (looks) return;
+    core.counts.gm_to_ub += int64_t{p.blockCount} * p.blockLen;
+    core.counts.to_ub.add(int64_t{p.blockCount} * p.blockLen);
   });
 }
 
@@ -134,6 +136,7 @@ void DataCopyPad(const GlobalTensor<T>& to, const LocalTensor<T>& from, const Da
     for (uint32_t i = 0; i < p.blockCount; ++i)
       twin::store(core, atomic, out + i * (uint64_t{p.blockLen} + p.dstStride), in + i * step, p.blockLen, "DataCopyPad");
     core.counts.ub_to_gm += int64_t{p.blockCount} * p.blockLen;
+    if (atomic != twin::Atomic::ADD_INT32) core.counts.from_ub.add(int64_t{p.blockCount} * p.blockLen);
   });
 }
 
@@ -170,6 +173,7 @@ void DataCopy(const LocalTensor<T>& to, const GlobalTensor<T>& from, const Nd2Nz
       }
     }
     core.counts.gm_to_l1 += int64_t{p.nValue} * p.dValue * static_cast<int64_t>(sizeof(T));
+    core.counts.to_l1.add(int64_t{p.nValue} * p.dValue * static_cast<int64_t>(sizeof(T)));
   });
 }
 

@@ -16,6 +16,18 @@ struct Decoding {
   int64_t tasks, words, lines, cycles;
 };
 
+// Bytes that copies moved, by how many one of them does: from 2^i to 2^(i+1) - 1.
+struct Sizes {
+  static constexpr int kCount = 24;
+  int64_t bytes[kCount];
+
+  void add(int64_t of_one) {
+    int size = 0;
+    while (size + 1 < kCount && of_one >> (size + 1) != 0) ++size;
+    bytes[size] += of_one;
+  }
+};
+
 // Bytes by path, without looks at counters; cube_flops of whole fractals; vector_bytes, 256 of which are a cycle; l0_loads:
 // instructions that load L0. busiest: the AIV whose estimate is the longest.
 struct Counts {
@@ -23,6 +35,7 @@ struct Counts {
   Effort busiest;
   Decoding aic, aiv;
   int64_t l0_loads;
+  Sizes to_ub, from_ub, to_l1, from_l0c;
 };
 
 }  // namespace twin

@@ -345,6 +345,7 @@ void Fixpipe(const GlobalTensor<T>& to, const LocalTensor<U>& from, const Fixpip
       }
     }
     core.counts.l0c_to_gm += int64_t{p.mSize} * p.nSize * static_cast<int64_t>(sizeof(T));
+    core.counts.from_l0c.add(int64_t{p.mSize} * p.nSize * static_cast<int64_t>(sizeof(T)));
   });
 }
 
