@@ -53,7 +53,7 @@ def limit_rows(program: Program, *, rank_capacity_factor: float) -> Program:
         # moe_ffn | limit_rows(rank_capacity_factor=1.25)
         { lambda hidden_states:f32[4,2] topk_ids:i32[4,1] topk_weights:f32[4,1] gate_up_weight:f32[2,2,6]
                  down_weight:f32[2,3,2]
-          let a:route[R] = route[num_local_experts=2 ep_size=4 rank_capacity_factor=1.25 max_rows=5 likely_rows=4] topk_ids
+          let a:route[R] = route[num_local_experts=2 ep_size=4 rank_capacity_factor=1.25 max_rows=5] topk_ids
               b:f32[R,2] = dispatch hidden_states a
               c:f32[R,6] = grouped_matmul b gate_up_weight a
               d:f32[R,3] = swiglu c

@@ -56,6 +56,7 @@ class Layer:
         quantize: one of QUANTISED, the format in which rows are dispatched, with "+combine" also returned; None as they are.
         int8_weights: whether experts' weights are int8, and rows are multiplied so.
         room: how many received rows a plan has room for: what the fullest rank "received", the "bucket" of that, or "all".
+        rank_capacity_factor: of hpmoe.limit_rows, by which there are fewer of "all"; None without it.
     """
 
     o: Options
@@ -68,6 +69,7 @@ class Layer:
     quantize: str | None = None
     int8_weights: bool = False
     room: str = "received"
+    rank_capacity_factor: float | None = None
 
     @property
     def imbalance(self) -> float:
@@ -110,9 +112,15 @@ class Layer:
         return self.o.tokens <= MOST_DECODED
 
     def _tiles(self, replicas: int, tuned: bool, scheme: str, room: str) -> hpmoe.Taskflow:
-        program = show.program(self.o, self.direction, lambda p: hpmoe.replicate_experts.apply_to(
-            p, loads=self.loads, replicas=replicas, min_load=self.min_load) if replicas else p,
-            node_size=self.machine.node_size if "node" in scheme else None)
+        def rewritten(program: Program) -> Program:
+            if replicas:
+                program = hpmoe.replicate_experts.apply_to(program, loads=self.loads, replicas=replicas,
+                                                           min_load=self.min_load)
+            factor = self.rank_capacity_factor
+            return hpmoe.limit_rows.apply_to(program, rank_capacity_factor=factor) if factor else program
+
+        node_size = self.machine.node_size if "node" in scheme else None
+        program = show.program(self.o, self.direction, rewritten, node_size=node_size)
         program = with_planned_rows(program, [self._planned_rows(route.aval, room) for route in routes_of(program)])
         for step in SCHEMES[scheme]:
             program = step.apply_to(program)

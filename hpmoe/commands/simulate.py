@@ -10,7 +10,7 @@ from pathlib import Path
 from absl import flags
 
 import hpmoe
-from hpmoe.commands import ablation, grid, micro, nodes, options, paper_table, rules, show, validation
+from hpmoe.commands import ablation, grid, micro, nodes, options, paper_table, rooms, rules, show, validation
 from hpmoe.commands.bands import Flows, bands, digits, sensitivity, sensitivity_text
 from hpmoe.commands.layer import MOST_DECODED, QUANTISED, ROOM, Layer, sent_bytes, utilisation
 from hpmoe.commands.machine import define_machine, machine_of
@@ -44,6 +44,7 @@ def define(values: flags.FlagValues) -> None:
     options.define_integer(values, "most_ranks", 64, "ranks up to which --ablation goes")
     options.define_integer(values, "nodes", None, "schemes of communication, on 1, 2, 4 .. so many nodes of the machine")
     options.define_integer(values, "grid", None, "so many layers, drawn with --seed, each beside every policy and tile size")
+    options.define_integer(values, "rooms", None, "so many layers, drawn with --seed, with room for any routing or less")
     flags.DEFINE_string("out", None, "a PNG or SVG file for the picture of --ablation or --nodes", flag_values=values)
 
 
@@ -77,7 +78,7 @@ def run(o: flags.FlagValues) -> int:
     options.check_picture(o.out)
     with Progress("hpmoe simulate") as progress:
         of = (_paper if o.paper else _validate if o.validate else _ablation if o.ablation else _nodes if o.nodes
-              else _grid if o.grid else _one)
+              else _grid if o.grid else _rooms if o.rooms else _one)
         result, shown = of(o, progress)
     print(json.dumps({"simulated": True, **result}) if o.json else shown)
     return 0
@@ -118,6 +119,12 @@ def _nodes(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
         nodes.draw(table, Path(o.out), f"{machine.name}, {o.direction}")
     result = {"machine": machine.name, "direction": o.direction, "rows": table, "fastest": nodes.fastest(table)}
     return result, nodes.text(table, o, machine)
+
+
+def _rooms(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
+    machine = machine_of(o, is_calibrated())
+    table = rooms.rows(o.rooms, o.seed, o.dtype, machine, progress)
+    return {"machine": machine.name, "seed": o.seed, "rows": table}, rooms.text(table, machine, o.seed)
 
 
 def _grid(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:

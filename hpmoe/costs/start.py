@@ -22,7 +22,7 @@ OF_ENTRY, OF_LIST = 20, 20
 # other: counts out and in, lists out, counters of ranks twice, their entries, targets out, and in six more each time that
 # its scalar unit's cache fetches lines.
 MEETINGS, COPIES = 3, 13
-OF_SPARE = 8  # words of a task of a slot past the last with rows: its own, its template's, its slot's, and where the last is
+OF_SPARE = 3  # words of a task of a slot past the last with rows: its own, and what is kept of its template
 
 
 def start_us(flow: tf.Taskflow, machine: Machine) -> float:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, cast
 
-from hpmoe.routing.capacity import MANY_MORE, Capacity, check_rank_capacity, most_rows
+from hpmoe.routing.capacity import Capacity, check_rank_capacity, most_rows
 from hpmoe.routing.placement import Placement
 from hpmoe.routing.shards import OfShards
 from hpmoe.support.dtypes import name_of_dtype
@@ -157,10 +157,18 @@ class RouteAval(OfShards):
     @property
     def likely_rows(self) -> int:
         """The rows that a rank is likely to receive where nothing is known of the routing: as many as it sends, where
-        experts or ranks have a capacity or many more could come; else as many as could."""
+        experts have a capacity or there are several other ranks; those of drawn experts, where it has a limit; else as
+        many as could."""
+        if self.rank_capacity_factor is not None:
+            return min(self.max_rows, self.drawn_rows)
         sent = self.num_tokens * self.top_k + self.likely_padding
-        is_bounded = self.capacity is not None or self.rank_capacity_factor is not None
-        return min(self.max_rows, sent) if is_bounded or self.max_rows > MANY_MORE * sent else self.max_rows
+        return min(self.max_rows, sent) if self.capacity or self.ep_size > 2 else self.max_rows
+
+    @property
+    def drawn_rows(self) -> int:
+        """Two deviations over the rows that a rank receives in the mean where experts are chosen alike."""
+        sent = self.num_tokens * self.top_k + self.likely_padding
+        return sent + int(2 * sent ** 0.5)
 
     def __repr__(self) -> str:
         return "route"

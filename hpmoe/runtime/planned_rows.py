@@ -44,10 +44,10 @@ def rows_of_any(aval: RouteAval) -> PlannedRows:
 
 
 def rows_of_received(received: int, aval: RouteAval) -> PlannedRows:
-    """For a routing by which the rank with the most rows receives so many, and those like it. Two deviations over the mean
-    are likely, as where experts are chosen alike, or as many as there is room for, whichever is nearer."""
-    most, sent = row_bucket(received, aval.max_rows), aval.num_tokens * aval.top_k + aval.likely_padding
-    even = min(most, max(LEAST, sent + int(2 * sent ** 0.5)))
+    """For a routing by which the rank with the most rows receives so many, and those like it. Those of drawn experts
+    are likely, or as many as there is room for, whichever is nearer."""
+    most = row_bucket(received, aval.max_rows)
+    even = min(most, max(LEAST, aval.drawn_rows))
     return PlannedRows(most, even if received - even < most - received else most)
 
 

@@ -5,34 +5,41 @@
 
 namespace hpmoe {
 
-// Of one template at a time, as neighbours in a queue are.
+// What is found of a template is kept until another one takes its place: in a queue a few of them take turns.
 class SpareTasks {
  public:
-  __aicore__ inline explicit SpareTasks(const RankView& rank) : rank_(rank) {}
+  __aicore__ inline explicit SpareTasks(const RankView& rank) : rank_(rank) {
+    for (int32_t i = 0; i < kKept; ++i) template_[i] = -1;
+  }
 
   // Whether the task at a place of the queues is of a slot past the last with rows, here or wherever it puts rows, waits for
   // nothing but these rows, and tells of nothing else: its events are due for no rows, so that it does nothing.
   __aicore__ inline bool has(int32_t place) {
     const int32_t index_bits = rank_.image.header().index_bits;
     const TaskWord word = rank_.image.task_word(place);
-    if (template_of(word, index_bits) != template_) look_at(template_of(word, index_bits));
-    return first_place_ >= 0 && place_of(word, index_bits) >= first_place_;
+    const int32_t number = template_of(word, index_bits), i = number % kKept;
+    if (template_[i] != number) {
+      template_[i] = number;
+      first_place_[i] = first_spare(number);
+    }
+    return place_of(word, index_bits) >= first_place_[i];
   }
 
  private:
-  __aicore__ inline void look_at(int32_t number) {
+  static constexpr int32_t kKept = 64, kNone = 0x7FFFFFFF;
+
+  // The place in its grid from which on tasks of a template are spare.
+  __aicore__ inline int32_t first_spare(int32_t number) const {
     const TaskTemplate task_template = rank_.image.task_template(number);
     const Op op = rank_.image.op(task_template.op);
-    template_ = number;
-    first_place_ = -1;
-    if (static_cast<Domain>(op.domain) != Domain::SLOTS) return;
-    if (is_transfer(opcode_of(op)) && !is_put(opcode_of(op))) return;
+    if (static_cast<Domain>(op.domain) != Domain::SLOTS) return kNone;
+    if (is_transfer(opcode_of(op)) && !is_put(opcode_of(op))) return kNone;
     for (int32_t i = 0; i < task_template.num_waits; ++i)
-      if (!waits_for_slots(op, rank_.image.wait(task_template.first_wait + i))) return;
+      if (!waits_for_slots(op, rank_.image.wait(task_template.first_wait + i))) return kNone;
     for (int32_t i = 0; i < task_template.num_signals; ++i)
-      if (static_cast<Amount>(rank_.image.signal(task_template.first_signal + i).amount) != Amount::ROWS) return;
+      if (static_cast<Amount>(rank_.image.signal(task_template.first_signal + i).amount) != Amount::ROWS) return kNone;
     const int32_t of_slot = num_column_tiles(op) * (op.num_peers > 0 ? op.num_peers : 1);
-    first_place_ = most(num_used(op) - op.first_row, 0) * of_slot;
+    return most(num_used(op) - op.first_row, 0) * of_slot;
   }
 
   // Whether the events that a wait stands for are those that count the rows of the slots, each of its own.
@@ -57,7 +64,7 @@ class SpareTasks {
   }
 
   const RankView& rank_;
-  int32_t template_ = -1, first_place_ = -1;
+  int32_t template_[kKept], first_place_[kKept];
 };
 
 }  // namespace hpmoe

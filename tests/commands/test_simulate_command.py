@@ -9,7 +9,7 @@ from simulated_layers import NPU, plan
 
 import hpmoe
 from hpmoe.cli import main
-from hpmoe.commands import ablation, grid, micro, paper_table, rules, simulate, validation
+from hpmoe.commands import ablation, grid, micro, paper_table, rooms, rules, simulate, validation
 from hpmoe.commands.ablation import distinct_ranks
 from hpmoe.commands.bands import digits
 from hpmoe.commands.layer import ROOM, Layer, ids_of
@@ -226,6 +226,18 @@ def test_worth_of_rules(capsys, monkeypatch):
 
 
 @pytest.mark.slow
+def test_rooms_of_drawn_layers(capsys, monkeypatch):
+    monkeypatch.setattr(grid, "RANKS", dict.fromkeys(grid.RANKS, (8,)))
+    monkeypatch.setattr(grid, "TOKENS", dict.fromkeys(grid.TOKENS, (64,)))
+    monkeypatch.setattr(rooms, "FACTORS", {"all": None, "2": 2.0, "0.5": 0.5})
+    assert main(["simulate", "--rooms=2", "--seed=3", "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)["rows"]
+    assert len(table) == 2 and all(set(r["over_received"]) == {"all", "2"} for r in table)  # half of the rows have no room
+    shown = rooms.text(table, hpmoe.ascend_a3, 3).splitlines()
+    assert len(shown) == 2 + 2 + 2 and all(line.split()[-1] == "-" for line in shown[2:])
+    assert float(shown[-1].split()[1]) == pytest.approx(max(r["over_received"]["all"] for r in table), abs=1e-3)
+
+
 def test_grid_of_drawn_layers(capsys, monkeypatch):
     monkeypatch.setattr(grid, "RANKS", dict.fromkeys(grid.RANKS, (8,)))
     monkeypatch.setattr(grid, "TOKENS", dict.fromkeys(grid.TOKENS, (64,)))
