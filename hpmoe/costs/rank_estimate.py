@@ -103,6 +103,7 @@ def _exchange(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> Demand:
     seen = machine.signal_us + machine.poll_us + (machine.remote_us if of_node == ep_size else machine.node_remote_us)
     busy = (us + machine.signal_us) * plan.likely_rows / rows * -(-sent.cols // cols) * remote
     if plan.once_of >= 0:
+        busy *= (machine.task_us + machine.signal_us) / (us + machine.signal_us)  # the hop has what rows take
         return Demand(busy, us, us + seen, hop=_hop(flow, op, machine))
     return Demand(busy, us, us + seen, link * plan.likely_rows / ep_size * sent.row_bytes)
 

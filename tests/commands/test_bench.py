@@ -188,6 +188,7 @@ def test_sides_that_end_hang_or_err_are_said_and_the_rest_goes_on(monkeypatch, t
     assert all(len(done["right"].turns[p]) == 2 for p in PASSES)
 
 
+@pytest.mark.slow
 def test_a_side_that_hangs_is_ended_in_time(monkeypatch, tmp_path, problem):
     begin = time.monotonic()
     (c,) = hold(monkeypatch, problem, {"hang": fake_side(tmp_path, "hang")}, timeout=3.0)

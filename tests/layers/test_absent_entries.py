@@ -48,7 +48,7 @@ def assert_equals_numpy(stage, layer, pattern, factor=None, policy="error", seed
 
 
 @pytest.mark.parametrize("stage", stages())
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "eight ranks" else n for n in LAYERS])
 def test_every_pattern_at_every_stage(name, stage):
     for pattern in ABSENT:
         assert_equals_numpy(stages()[stage], LAYERS[name], pattern)

@@ -95,6 +95,7 @@ def test_own_transforms_change_the_ir_and_not_the_numbers(printed):
     assert "fold_scale | tile_partition(rows=32, cols=64) | retile(opcode=GMM, cols=32)" in text
 
 
+@pytest.mark.slow
 def test_training_agrees_and_learns(printed, tmp_path):
     picture = tmp_path / "losses.png"
     text = printed("06_train_moe_language_model.py", "--steps", "24", "--batch", "3", "--plot", str(picture))
@@ -133,6 +134,7 @@ def test_lora_trains_adapters_alone(printed):
     assert 0 < numbers_after("a step with frozen experts takes", text)[0]
 
 
+@pytest.mark.slow
 def test_a_guarded_layer_counts_replaces_and_says_what_the_look_costs(printed):
     text = printed("14_guard_a_layer.py", "--tokens=16", "--repeats=1")
     assert "found {'hidden_states': 1, 'topk_weights': 0, 'output': 0}; finite everywhere: True; tokens that differ: [1]\n" \
@@ -309,6 +311,7 @@ def test_farthest_first_names_every_rank_once_and_itself_last(transforms, ep_siz
         assert (order[0] - rank) % ep_size in (ep_size // 2, (ep_size + 1) // 2)
 
 
+@pytest.mark.slow
 def test_two_microbatches_in_one_launch_agree_and_end_sooner_than_two_launches(printed):
     text = printed("17_two_microbatches.py")
     assert 0 < numbers_after("differ from the plain function by at most", text)[0] < TOLERANCE
@@ -317,6 +320,7 @@ def test_two_microbatches_in_one_launch_agree_and_end_sooner_than_two_launches(p
     assert 0.95 * together < numbers_after("all tokens in one call of the layer", text)[0] < 0.97 * apart
 
 
+@pytest.mark.slow
 def test_quantised_rows_err_by_their_formats_and_save_bytes(printed):
     """Errors of bfloat16 are of its rounding, those of eight bits larger; half the bytes take about half as long,
     or less where rows on their way back share the links."""

@@ -112,8 +112,8 @@ def test_tuned():
     run_spmd(tuned(routed_ffn), 2, arguments(LAYER), [LAYER.cotangent()],
              positions=(0,))
     once = hpmoe.tune(spmd(routed_ffn, Mesh(2)), *tensors(arguments(LAYER)), machine=hpmoe.cpu(2), max_trials=1,
-                      direction="forward", space={"dedup": [True]}, cache=False)
-    assert once.settings["dedup"]
+                      direction="forward", space={"scheme": ["rank"]}, cache=False)
+    assert once.settings["scheme"] == "rank"
 
 
 def test_memory_counts_what_stages_hand_on():

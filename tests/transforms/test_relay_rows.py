@@ -43,6 +43,7 @@ LAYERS = {
 TO_ALL = relay_rows(every_node=True)
 SCHEMES = {"relays": relay_rows, "relays, once to a rank": chain(deduplicate_rows, relay_rows), "to every node": TO_ALL,
            "to every node, once to a rank": chain(deduplicate_rows, TO_ALL)}
+EVERY_SCHEME = [pytest.param(name, marks=pytest.mark.slow) if name.startswith("to every node") else name for name in SCHEMES]
 
 
 def absent(rng, ep_size, num_tokens, top_k, num_experts):
@@ -64,7 +65,7 @@ def test_every_stage_to_more_nodes_than_a_token_has_experts(stage):
     assert_equals_numpy(stages()[stage](TO_ALL(moe_ffn)), dataclasses.replace(LAYERS["uneven"], K=1))
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", EVERY_SCHEME)
 @pytest.mark.parametrize("policy, signal", [("critical_path", "expert"), ("round_robin", "peer"), ("stage_order", "tile")])
 def test_every_schedule(policy, signal, scheme):
     machine, cols = {"critical_path": (hpmoe.cpu(3), None)}.get(policy, (SMALL_NPU, 2))
@@ -133,7 +134,7 @@ def test_on_one_node_or_nodes_of_one_rank_nothing_changes(layer):
     assert plain.ops == relayed.ops and plain.routes == relayed.routes and (plain.waits == relayed.waits).all()
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", EVERY_SCHEME)
 def test_every_access_is_ordered(scheme):
     """Brute force over small flows of both directions: rows are there before they are passed on, and sums before they go."""
     rng = np.random.default_rng(5)
