@@ -86,17 +86,15 @@ __aicore__ inline void load_at_once(const Fractals<T>& to, const Fractals<T>& fr
   AscendC::LoadData(to, from, params);
 }
 
-// The cells of a part: the first, from one to the next along either side, how many the depth has, and how deep each is.
+// The cells of a part that are loaded row by row: the first, how many the depth has, and how deep each is. Those of a line
+// lie beside each other, those of the next depth part.pitch later.
 struct Walk {
-  int32_t first, line_step, depth_step, depth, deep;
+  int32_t first, depth, deep;
 };
 template <class T>
 __aicore__ inline Walk walk(const Part& part) {
-  const bool is_across = part.k_is_down && !kIsSquared<T>;
-  const int32_t line_step = is_across ? part.pitch : 1, depth_step = is_across ? 1 : part.pitch;
   const int32_t deep = part.k_is_down ? kFractal : kFractalCols<T>;
-  return {part.first_line * line_step + part.k1 / deep * depth_step, line_step, depth_step, (part.k + deep - 1) / deep,
-          deep};
+  return {part.first_line + part.k1 / deep * part.pitch, (part.k + deep - 1) / deep, deep};
 }
 
 // L0A takes rows of fractals along k, in float32 an even number of them: Mmad is told so.
@@ -110,7 +108,7 @@ __aicore__ inline void load_l0a(const Fractals<T>& to, const Fractals<T>& from, 
                         false);
   if (part.k_is_down && !kIsSquared<T>)
     return load_at_once(to, from, {part.k1, w.depth * kFractal, part.first_line, part.lines, part.pitch}, true);
-  load_l0(to, from, {w.first, part.lines, w.line_step, w.depth, w.depth_step, row_size, part.k_is_down, true});
+  load_l0(to, from, {w.first, part.lines, 1, w.depth, part.pitch, row_size, part.k_is_down, true});
 }
 // L0B takes rows of fractals across k; a row of squares makes two of them.
 template <class T>
@@ -119,7 +117,7 @@ __aicore__ inline void load_l0b(const Fractals<T>& to, const Fractals<T>& from, 
   if (part.k_is_down && !kIsSquared<T>)
     return load_at_once(to, from, {part.k1, w.depth * kFractal, part.first_line, part.lines, part.pitch}, true);
   const int32_t row_size = part.lines * (w.deep / kFractalCols<T>);
-  load_l0(to, from, {w.first, w.depth, w.depth_step, part.lines, w.line_step, row_size, part.k_is_down, false});
+  load_l0(to, from, {w.first, w.depth, part.pitch, part.lines, 1, row_size, part.k_is_down, false});
 }
 
 // How counters are added to once all results before are written: a block of L1, all of whose words DMA adds to the words of

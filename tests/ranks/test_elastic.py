@@ -12,7 +12,7 @@ from elastic_script import train
 import hpmoe
 from hpmoe.ranks.starting import start_ranks
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")]
+pytestmark = pytest.mark.slow
 SCRIPT = str(Path(__file__).parent / "elastic_script.py")
 
 

@@ -15,8 +15,6 @@ from hpmoe.ranks import messages, points, rendezvous
 from hpmoe.ranks.points import HostPoint
 from hpmoe.ranks.rendezvous import has_ended, meet, tell_end
 
-pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX, which no forked process here calls
-
 
 def names_of(size):
     return [f"rank {rank}" for rank in range(size)]

@@ -12,7 +12,6 @@ from command_line import run
 
 from hpmoe.ranks.starting import Ranks, divided, start_ranks
 
-pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX, which no forked process here calls
 PRINT = """
 import json, os, sys
 names = ("RANK", "LOCAL_RANK", "RANK_ID", "WORLD_SIZE", "MARK")

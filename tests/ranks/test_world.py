@@ -11,7 +11,6 @@ from running_time import running_clock
 import hpmoe
 from hpmoe.ranks.starting import Hosts, free_address, start_ranks
 
-pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX, which no process that is started so calls
 FOLDER = Path(__file__).parent
 SCRIPT, FAULTS = (str(FOLDER / name) for name in ("ranks_script.py", "fault_script.py"))
 

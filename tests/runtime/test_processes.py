@@ -13,7 +13,6 @@ import hpmoe
 from hpmoe import Mesh, spmd
 from hpmoe.kernels.executable import compile_cpu
 
-pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX, which no forked process here calls
 LAYER = Layer(ep=2, T=500, H=64, I=32, E=4, K=2)
 ARGS = LAYER.arguments()
 INPUTS = [[a[rank] for a in ARGS] for rank in range(2)]

@@ -119,9 +119,7 @@ MUTANTS = (
         "if (piece.first == 0) AscendC::Duplicate(unit.floats(0), is_max ? -__builtin_inff() : 0.0f, piece.tokens.count());",
         "AscendC::Duplicate(unit.floats(0), 0.0f, piece.tokens.count());"))),
     # Fractals and flags of the matrix core.
-    mutant("a wrong fractal", "cube_2201.h", ("is_across ? part.pitch : 1", "1")),
-    mutant("fractals as far apart as where none is turned", "cube_2201.h", ("is_across ? 1 : part.pitch", "part.pitch")),
-    mutant("a step of L0 from where that of L1 begins", "cube_2201.h", ("part.k1 / deep * depth_step", "0")),
+    mutant("a step of L0 from where that of L1 begins", "cube_2201.h", ("part.k1 / deep * part.pitch", "0")),
     mutant("the first half of B twice", "cube_unit.h", ("h * kHalfN / kFractal", "0")),
     mutant("fractals turned where they must not be", "cube_2201.h", (
         "params.ifTranspose = cells.is_turned;", "params.ifTranspose = !cells.is_turned;")),
