@@ -150,6 +150,7 @@ def test_a_bound_is_what_limits():
     assert all(b.fill > 0 and b.drain > 0 for b in fast)
 
 
+@pytest.mark.slow
 def test_the_papers_table_within_its_goals(capsys, monkeypatch):
     rows, some = {}, [(4, "backward"), (8, "forward"), (16, "forward")]  # all six take four times as long
     monkeypatch.setattr(paper_table, "PAPER", {key: paper_table.PAPER[key] for key in some})

@@ -18,6 +18,7 @@ def ends_of(num_ranks, end, times=3):
     return done.returncode, text
 
 
+@pytest.mark.slow
 def test_as_virtual_ranks_and_after_an_error_of_one(num_ranks=2):
     code, text = ends_of(num_ranks, "failed")
     assert code == 0 and text.count(f"rank {num_ranks - 1} failed: a step: ValueError: no tokens") == num_ranks - 1, text

@@ -305,6 +305,7 @@ def resident_kib():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() // 1024
 
 
+@pytest.mark.slow
 def test_500_steps_of_changing_routing_take_constant_memory():
     layer = Layer(ep=2, T=64, H=32, I=16, E=8, K=2)
     f = spmd(fused(rows=16, cols=16)(hpmoe.moe_ffn), Mesh(2))

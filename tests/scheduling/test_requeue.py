@@ -60,6 +60,7 @@ schedules = st.fixed_dictionaries({
 
 
 @few
+@pytest.mark.slow
 @given(st.integers(1, 3).flatmap(layers_of), schedules, st.integers(0, 100))
 def test_any_legal_queues_verify_and_give_the_same_bits(layer, schedule, seed):
     """Forward and backward; apply_to verifies."""

@@ -29,6 +29,7 @@ SUBJECTS = (
     ("dropping", CHOICES, {"rows": 1, "cols": 2}), ("summed_over_tokens", SINGLE, {"rows": 1, "cols": 2}))
 
 
+@pytest.mark.slow
 def test_every_attribute_of_what_is_rebuilt(request, capsys):
     """A tenth as many mutants as --mutants says, of all of these taskflows."""
     number, seed = (request.config.getoption(name) for name in ("--mutants", "--mutants-seed"))
