@@ -283,9 +283,10 @@ class OpChecker {
 
   // Of the elements of a weight, in rows like its own.
   const char* check_block_scales(const Op& op, const RowFormat& format) const {
+    if (op.num_operands <= 3) return "a GMM's weight has other scales than its blocks";
     const Buffer &weight = buffer(op, 2), &scales = buffer(op, 3);
-    const bool fits = op.num_operands > 3 && scales.dtype == static_cast<int32_t>(Dtype::UINT8) &&
-                      format.scale == BlockScale::E8M0 && scales.cols == packed_cols(format, weight.cols) - weight.cols &&
+    const bool fits = scales.dtype == static_cast<int32_t>(Dtype::UINT8) && format.scale == BlockScale::E8M0 &&
+                      scales.cols == packed_cols(format, weight.cols) - weight.cols &&
                       scales.rows_per_expert == weight.rows_per_expert && op.operands[3].offset == 0;
     return fits ? nullptr : "a GMM's weight has other scales than its blocks";
   }
