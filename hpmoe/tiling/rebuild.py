@@ -45,7 +45,7 @@ def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: object) -> Taskf
         events, waits, signals, blocks = derive_dependencies(flow.buffers, ops, flow.routes, flow.tile_rows)
     except (TransformError, VerifyError):
         raise
-    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise TransformError(f"rebuild: operations, buffers and routes of {flow.name} do not fit together: "
                              f"{type(error).__name__}: {error}") from error
     return _with_note(flow.replace(events=events, waits=waits, signals=signals, blocks=blocks))

@@ -72,7 +72,7 @@ def verify(flow: tf.Taskflow | Stages) -> None:
         _prove(flow)
     except VerifyError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise VerifyError(f"verify: operations, buffers and routes do not fit together: {error}") from error
 
 
