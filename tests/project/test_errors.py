@@ -23,6 +23,7 @@ from hpmoe import (
     overlap_comm,
     spmd,
     tile_partition,
+    verify,
 )
 from hpmoe.costs.task_costs import task_costs
 from hpmoe.transforms.assign_queues import POLICIES
@@ -189,6 +190,17 @@ def test_a_policy_without_memory():
 
     with pytest.raises(MemoryError, match="^assign_queues: policy hungry raised MemoryError: no memory$"):
         assign_queues(tile_partition(mint.exp), policy=hungry).lower(Aval((4, 8), "float32"))
+
+
+@pytest.mark.parametrize("part", ["hpmoe.tiling.rebuild.derive_dependencies", "hpmoe.verification.verify.check_sizes"])
+def test_a_plan_without_memory(monkeypatch, part):
+    """That is no fault of the plan either."""
+    def hungry(*args):
+        raise MemoryError("no memory")
+
+    monkeypatch.setattr(part, hungry)
+    with pytest.raises(MemoryError, match="^no memory$"):
+        verify(tile_partition(mint.exp).lower(Aval((4, 8), "float32")))
 
 
 def test_what_a_handler_raises_is_not_the_policys(monkeypatch):

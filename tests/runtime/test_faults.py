@@ -29,9 +29,9 @@ def plan(direction="forward", **options):
     return spmd(stages(**options)["queues"](hpmoe.moe_ffn), Mesh(2)).lower(*tensors(args), direction=direction), args
 
 
-def launch(flow, args):
+def launch(flow, args, timeout=60.0):
     position = [0, 1, 2, 3, 4]
-    return compile_cpu(flow, SOON).run([[args[i][rank] for i in position] for rank in range(2)])
+    return compile_cpu(flow, timeout).run([[args[i][rank] for i in position] for rank in range(2)])
 
 
 def assert_still_works(flow, args):
@@ -70,7 +70,7 @@ def waits_for_each_other(flow):
 def test_a_stuck_launch_names_task_and_event(fault):
     flow, args = plan()
     with pytest.raises(LaunchError) as error:
-        launch(fault(flow), args)
+        launch(fault(flow), args, SOON)
     text = str(error.value)
     assert text.startswith("moe_ffn: rank ") and "waited too long: event " in text, text
     assert "\n  task t" in text and "\n  event " in text and " is !" in text, text
@@ -114,7 +114,7 @@ def test_an_exception_in_a_users_function_names_it(build, text):
 def test_what_is_checked_once_cannot_change_later():
     """A kernel's image is its own; a broken one, or one for other arrays, ends before anything runs."""
     flow, args = plan()
-    kernel, inputs = compile_cpu(flow, SOON), [[a[rank] for a in args[:5]] for rank in range(2)]
+    kernel, inputs = compile_cpu(flow, 60.0), [[a[rank] for a in args[:5]] for rank in range(2)]
     with pytest.raises(ValueError, match="read-only"):
         kernel.image[0] = 1
     for wrong in (inputs[1][0].astype(np.float64), inputs[1][0][:-1]):
@@ -131,7 +131,7 @@ def test_what_is_checked_once_cannot_change_later():
     larger = Layer(ep=2, T=9, H=6, I=4, E=4, K=2).arguments()
     other = spmd(stages()["queues"](hpmoe.moe_ffn), Mesh(2)).lower(*tensors(larger))
     with pytest.raises(hpmoe.ArgumentError, match=r"launch: (buffers\[0\]\[\d+\]|counters) is "):
-        kernel.replace(image=compile_cpu(other, SOON).image).run(inputs)
+        kernel.replace(image=compile_cpu(other, 60.0).image).run(inputs)
     with pytest.raises(hpmoe.ArgumentError, match=r"launch: counters is int64\[2, 1\]"):
         kernel.replace(counters=kernel.counters[:, :1].copy()).run(inputs)
 
@@ -150,29 +150,28 @@ MEMORY_RUNS_OUT = """
     x, w, v = (ms.Tensor(np.ones(s, np.float32)) for s in ((2, 200_000, 32), (2, 32, 32), (2, 16, 32)))
     small = [ms.Tensor(np.ones((2, 8, 32), np.float32)), w, v]
     want = layer(*small).asnumpy()
+    layer.warm_up(x, w, v)  # MindSpore and NumPy may end the process where a few bytes are missing while a plan is made
     limit = resource.getrlimit(resource.RLIMIT_AS)
     in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    failures = 0
-    for spare in (1 << 20, 8 << 20):
-        resource.setrlimit(resource.RLIMIT_AS, (in_use + spare, limit[1]))
-        try:
-            layer(x, w, v)
-        except (MemoryError, hpmoe.LaunchError, RuntimeError) as error:
-            assert isinstance(error, MemoryError) or "memory" in str(error), error
-            failures += 1
-        finally:
-            resource.setrlimit(resource.RLIMIT_AS, limit)
-        assert (layer(*small).asnumpy() == want).all()
-    assert failures
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + (16 << 20), limit[1]))
+    try:
+        layer(x, w, v)
+    except MemoryError as error:
+        print(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limit)
+    assert (layer(*small).asnumpy() == want).all()
+    assert layer(x, w, v).shape == (2, 200_000, 32)
 """
 
 
 def test_memory_that_runs_out_is_an_error_and_the_next_call_works():
-    """The address space is capped a little above what is in use: arrays of the launch, its threads or its tables fail. In a
+    """The address space is capped below what the arrays of the launch take, each of which the system is asked for anew. In a
     process of its own, as one that has launched more holds the memory already."""
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(MEMORY_RUNS_OUT)], capture_output=True, text=True,
                           timeout=120)
     assert done.returncode == 0, done.stderr
+    assert "Unable to allocate 48.8 MiB" in done.stdout, done.stdout
 
 
 @pytest.fixture
