@@ -14,7 +14,7 @@ from hpmoe.support.errors import LaunchError
 FAULT_BYTES = 8192
 
 
-def launch_on_twin(image, *buffers, num_tokens=0, timeout=1.0, seed=7, num_launches=1):
+def launch_on_twin(image, *buffers, num_tokens=0, timeout=20.0, seed=7, num_launches=1):
     """Runs an image with the arrays of each of its ranks, so many launches in a row. Raises twin_target's LaunchError.
 
     Returns the counters of each rank, those of the prologue after those of the events.
