@@ -7,6 +7,7 @@ call the result like the function it came from, differentiate it with MindSpore'
 compare.
 """
 
+import argparse
 import time
 
 import mindspore as ms
@@ -81,4 +82,5 @@ def main():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     main()

@@ -8,6 +8,8 @@ their events allow: the events alone must make the result right, so each order h
 bit.
 """
 
+import argparse
+
 import numpy as np
 
 import hpmoe
@@ -82,4 +84,5 @@ def main():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     main()

@@ -8,6 +8,8 @@ A plan depends on shapes and on how many rows the fullest rank may receive, not 
 that new routings find their plan ready.
 """
 
+import argparse
+
 import mindspore as ms
 import numpy as np
 
@@ -87,4 +89,5 @@ def main():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     main()

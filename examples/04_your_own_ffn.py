@@ -8,6 +8,8 @@ the function does. Something it cannot trace is refused with the line it is writ
 refusal.
 """
 
+import argparse
+
 import mindspore as ms
 import numpy as np
 from mindspore import mint, ops
@@ -99,4 +101,5 @@ def main():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     main()

@@ -8,6 +8,7 @@ built-in transform takes. The example puts all four into one chain on four ranks
 the numbers did not.
 """
 
+import argparse
 import collections
 
 import mindspore as ms
@@ -126,4 +127,5 @@ def main():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     main()

@@ -8,6 +8,8 @@ rank, so that memory is bounded whatever the router does. `drop_policy` says wha
 matmuls are what the matrix units compute while the first rows are still under way.
 """
 
+import argparse
+
 import mindspore as ms
 import numpy as np
 
@@ -98,4 +100,5 @@ def main():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     main()

@@ -8,6 +8,8 @@ rank's last expert of a token is done. A model of the machine tells which, and `
 a small layer on this CPU and compares numbers; the second one only simulates.
 """
 
+import argparse
+
 import mindspore as ms
 import numpy as np
 
@@ -92,4 +94,5 @@ def main():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     main()

@@ -7,6 +7,8 @@ to ids; everything else, a shared expert too, is in the second one, where it ove
 one call, and the backward pass one launch, as the ids are saved for it: the router's weight has a gradient like any other.
 """
 
+import argparse
+
 import mindspore as ms
 import numpy as np
 from mindspore import ops
@@ -69,4 +71,5 @@ def main():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     main()

@@ -9,6 +9,8 @@ gradient of an expert is whole where it lives; that of the router, which all hav
 and srun start it, too.
 """
 
+import argparse
+
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, nn
@@ -68,4 +70,5 @@ def main():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     main()

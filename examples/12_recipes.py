@@ -6,6 +6,8 @@ For each the largest difference of the output and of all gradients is printed, r
 Mixed precision is compared in float32, so that it differs by what bfloat16 rounds.
 """
 
+import argparse
+
 import mindspore as ms
 import numpy as np
 from mindspore import mint
@@ -119,4 +121,5 @@ def main():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     main()

@@ -7,6 +7,7 @@ matmuls. Frozen are the parameters with `requires_grad=False`; MindSpore tells a
 out their gradients, most of its work. What that saves is measured here, beside the same layer with all weights trained.
 """
 
+import argparse
 import statistics
 import time
 
@@ -85,4 +86,5 @@ def main():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     main()

@@ -7,6 +7,7 @@ learns here is another layer with weights of its own. Its tokens are of a few ki
 would be chosen far more often than others; after each step a bias is moved against that, without a loss.
 """
 
+import argparse
 import tempfile
 from pathlib import Path
 
@@ -98,4 +99,5 @@ def main():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     main()

@@ -8,6 +8,8 @@ anyway: tiles of a single call overlap already, and one of all tokens reads each
 layer on this CPU, forward and backward, and compares it with the plain function. The second one only simulates.
 """
 
+import argparse
+
 import mindspore as ms
 import numpy as np
 from mindspore import mint
@@ -89,4 +91,5 @@ def main():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     main()

@@ -9,6 +9,7 @@ simulates: the time of a forward pass where each rank is a node, and how long on
 a layer that is given int8 weights, as inference has them, on ranks of one node.
 """
 
+import argparse
 import functools
 
 import mindspore as ms
@@ -168,4 +169,5 @@ def main():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     main()

@@ -11,7 +11,7 @@ last line rank 3 and its files are gone: its experts come from the copies that t
 too, are left out, and tokens choose among the others.
 """
 
-import sys
+import argparse
 import tempfile
 
 import mindspore as ms
@@ -68,20 +68,26 @@ def shown(losses):
     return " ".join(f"{loss:.6f}" for loss in losses)
 
 
-def main(what="both", folder=""):
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", nargs="?", choices=("save", "resume", "both"), default="both")
+    parser.add_argument("folder", nargs="?", help="of the files; a new one for both where not given")
+    args = parser.parse_args()
+    if args.what != "both" and args.folder is None:
+        parser.error(f"{args.what} takes the folder of the files")
+    folder = args.folder or tempfile.mkdtemp()
     ms.runtime.launch_blocking()
     mesh = hpmoe.world()
-    if what in ("save", "both"):
-        folder = folder or tempfile.mkdtemp()
+    if args.what in ("save", "both"):
         run = Run(mesh)
         run.say(f"{mesh.size} ranks, steps 0 to {HALF - 1}: {shown(run(range(HALF)))}")
         run.save(folder)
         run.say(f"as it goes on, steps {HALF} to {NUM_STEPS - 1}: {shown(run(range(HALF, NUM_STEPS)))}")
-    if what in ("resume", "both"):
+    if args.what in ("resume", "both"):
         run = Run(mesh)
         run.resume(folder)
         run.say(f"{mesh.size} ranks from the files, the same steps: {shown(run(range(HALF, NUM_STEPS)))}")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -110,8 +110,9 @@ def _in_unit(value: float, factor: float) -> str:
     """The shortest text that is that number again once multiplied by the factor."""
     if isinstance(value, int):
         return str(value)
-    texts = (format(value / factor, f".{digits}g") for digits in range(1, 18))
-    return next((text for text in texts if float(text) * factor == value), repr(value / factor))
+    rounded = (float(format(value / factor, f".{digits}g")) for digits in range(1, 18))
+    number = next((x for x in rounded if x * factor == value), value / factor)
+    return repr(number).removesuffix(".0")
 
 
 def _machine(found: Mapping[str, object]) -> Machine:

@@ -46,6 +46,21 @@ def test_examples_are_numbered_and_say_how_to_run_them():
         assert f"python examples/{name}" in load(name)["__doc__"]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_help_says_what_an_example_is_and_runs_nothing(printed, capsys, name):
+    with pytest.raises(SystemExit) as end:
+        printed(name, "--help")
+    usage, said = capsys.readouterr().out.split("\n\n")[:2]
+    assert end.value.code == 0 and usage.startswith(f"usage: {name} [-h]")
+    assert " ".join(said.split()) == load(name)["__doc__"].splitlines()[0]
+
+
+def test_an_example_that_goes_on_from_files_asks_for_their_folder(printed, capsys):
+    with pytest.raises(SystemExit):
+        printed("19_restart_at_another_size.py", "resume")
+    assert "resume takes the folder of the files" in capsys.readouterr().err
+
+
 def test_quickstart_agrees_with_the_plain_function(printed):
     text = printed("01_quickstart.py")
     assert "assign_queues(cpu, critical_path) | fuse_persistent(cpu)" in text

@@ -110,28 +110,29 @@ class Copy:
                             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
     def follow(self, block):
-        """Does what a block says. Raises AssertionError where it does not work."""
+        """Does what a block says, and returns what did not work, an empty text where all did."""
         if block.language == "diff":
-            self._change(block.text)
-        elif block.file:
+            return self._change(block.text)
+        if block.file:
             path = self.folder / block.file
-            assert not path.exists(), f"{block.file} is there already"
+            if path.exists():
+                return f"{block.file} is there already"
             path.write_text(block.text.partition("\n")[2], encoding="utf-8")
         elif block.is_session:
             session = self.folder / "session.txt"
             session.write_text(block.text, encoding="utf-8")
-            self.run(f"{sys.executable} -m doctest -o ELLIPSIS {session}")
+            return self.run(f"{sys.executable} -m doctest -o ELLIPSIS {session}")
         elif block.language == "sh":
-            for command in commands_in(block):
-                self.run(command)
+            return "".join(map(self.run, commands_in(block)))
+        return ""
 
     def run(self, command):
         done = subprocess.run(command, shell=True, cwd=self.folder, env=self.environment, capture_output=True, text=True,
                               timeout=300, check=False)
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        return f"{command}\n{done.stdout}{done.stderr}" if done.returncode else ""
 
     def _change(self, diff):
-        """Makes the changes of a diff, found by their lines alone."""
+        """Makes the changes of a diff, found by their lines alone; returns what was not found once."""
         for part in re.split(r"^--- ", diff, flags=re.MULTILINE)[1:]:
             name, *hunks = re.split(r"\n@@.*\n", part)
             path = self.folder / name
@@ -139,6 +140,8 @@ class Copy:
             for hunk in hunks:
                 lines = [(line[:1], line[1:]) for line in hunk.rstrip("\n").split("\n")]
                 before, after = ("".join(f"{line}\n" for sign, line in lines if sign != left_out) for left_out in "+-")
-                assert text.count(before) == 1, f"{name} has {text.count(before)} times\n{before}"
+                if text.count(before) != 1:
+                    return f"{name} has {text.count(before)} times\n{before}"
                 text = text.replace(before, after)
             path.write_text(text, encoding="utf-8")
+        return ""
