@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "core/check_quantized.h"
 #include "core/check_routes.h"
 #include "core/dtypes.h"
-#include "core/row_format.h"
 
 namespace hpmoe {
 namespace {
@@ -141,9 +141,11 @@ class OpChecker {
     switch (opcode) {
       case Opcode::GMM: return check_gmm(op);
       case Opcode::GMM_INT8:
-      case Opcode::GMM_WIDENED: return check_quantized_gmm(op, opcode);
-      case Opcode::RESCALE: return check_rescale(op);
-      case Opcode::QUANTIZE_WEIGHT: return check_quantized_weight(op);
+      case Opcode::GMM_WIDENED:
+      case Opcode::RESCALE:
+      case Opcode::QUANTIZE_WEIGHT:
+      case Opcode::QUANTIZE:
+      case Opcode::DEQUANTIZE: return check_quantized(image_, op);
       case Opcode::WGRAD:
       case Opcode::COL_SUM: return check_expert_op(op, opcode);
       case Opcode::PUT:
@@ -153,7 +155,7 @@ class OpChecker {
       case Opcode::REPLICATE:
       case Opcode::RETURN_GRADS: return check_copies(image_, op);
       case Opcode::REDUCE_QUANTIZED:
-        if (const char* fault = check_quantized(op, 1, 0)) return fault;
+        if (const char* fault = check_quantized(image_, op)) return fault;
         return check_reduce(op);
       case Opcode::REDUCE: return same_columns(op, 0, 1) ? check_reduce(op) : "an op's operands differ in columns";
       case Opcode::KEEP: {
@@ -172,8 +174,6 @@ class OpChecker {
         return opcode == Opcode::FAN_IN || buffer(op, 0).dtype == buffer(op, 1).dtype ? nullptr
                                                                                       : "a transfer's two rows differ";
       case Opcode::RELAY_SUM: return check_relay_sum(op);
-      case Opcode::QUANTIZE: return check_quantized(op, 0, 1);
-      case Opcode::DEQUANTIZE: return check_quantized(op, 1, 0);
       case Opcode::NOTIFY: return in_range(op.param[0], kNumWay) ? nullptr : "a NOTIFY tells of no way that rows go";
       case Opcode::LAUNCH: return in_range(op.param[0], kNumLaidOut) ? nullptr : "a LAUNCH lays out rows of an unknown kind";
       case Opcode::ROW_DOT: return same_columns(op, 1, 2) ? nullptr : "an op's operands differ in columns";
@@ -268,63 +268,11 @@ class OpChecker {
     return weight_k == 0 || weight_k == num_k ? nullptr : "a GMM's inner sizes differ";
   }
 
-  const char* check_quantized_gmm(const Op& op, Opcode opcode) const {
-    if (!in_range(op.param[0], 2)) return "a GMM's weight is neither as it is nor turned";
-    const bool is_int8 = opcode == Opcode::GMM_INT8;
-    if (!is_int8 && !is_row_format(op.param + 1)) return "a GMM's weight has elements of an unknown kind";
-    const Buffer& weight = buffer(op, 2);
-    if (op.route < 0 || weight.rows_per_expert == 0) return "a GMM over experts has a weight without experts";
-    const int64_t num_k = width(op, 1) - (is_int8 ? packed_cols(kInt8Rows, 1) - 1 : 0);
-    if (is_int8 && (num_k < 1 || num_k > kMostInt8Terms)) return "a GMM sums more products than an int32 holds";
-    if ((op.param[0] == 1 ? weight.cols : weight.rows_per_expert) != num_k) return "a GMM's inner sizes differ";
-    if (!is_int8 && op.param[3] > 0) return check_block_scales(op, row_format_of(op.param + 1));
-    return op.num_operands > 3 ? check_scales(op, 3) : nullptr;
-  }
-
-  // Of the elements of a weight, in rows like its own.
-  const char* check_block_scales(const Op& op, const RowFormat& format) const {
-    if (op.num_operands <= 3) return "a GMM's weight has other scales than its blocks";
-    const Buffer &weight = buffer(op, 2), &scales = buffer(op, 3);
-    const bool fits = scales.dtype == static_cast<int32_t>(Dtype::UINT8) && format.scale == BlockScale::E8M0 &&
-                      scales.cols == packed_cols(format, weight.cols) - weight.cols &&
-                      scales.rows_per_expert == weight.rows_per_expert && op.operands[3].offset == 0;
-    return fits ? nullptr : "a GMM's weight has other scales than its blocks";
-  }
-
-  const char* check_rescale(const Op& op) const {
-    if (width(op, 2) < packed_cols(kInt8Rows, 1)) return "a RESCALE's rows have no scale";
-    return op.num_operands > 3 ? check_scales(op, 3) : nullptr;
-  }
-
-  const char* check_scales(const Op& op, int i) const {
-    const bool is_column = buffer(op, i).rows_per_expert == 0 && buffer(op, i).dtype != static_cast<int32_t>(Dtype::UINT8);
-    return is_column ? nullptr : "an op takes one scale a column of an expert, not a matrix";
-  }
-
-  const char* check_quantized_weight(const Op& op) const {
-    const Buffer &scales = buffer(op, 0), &codes = buffer(op, 1), &given = buffer(op, 2);
-    if (!is_row_format(op.param)) return "a QUANTIZE_WEIGHT makes elements of an unknown kind";
-    const RowFormat format = row_format_of(op.param);
-    const bool is_bytes = scales.dtype == static_cast<int32_t>(Dtype::UINT8);
-    const bool fits = op.param[3] > 0 && op.num_rows % op.param[3] == 0 && is_bytes == (format.scale == BlockScale::E8M0) &&
-                      scales.cols == (packed_cols(format, codes.cols) - codes.cols) / scale_bytes(format) &&
-                      codes.cols == given.cols && given.rows >= op.num_rows && op.operands[0].offset == 0 &&
-                      op.operands[1].offset == 0 && op.operands[2].offset == 0;
-    return fits ? nullptr : "a QUANTIZE_WEIGHT's rows are not the columns of matrices";
-  }
-
   const char* check_reduce(const Op& op) const {
     const Route& route = image_.routes[op.route];
     if (op.num_rows > route.num_tokens) return "a REDUCE has more rows than its route has tokens";
     if (op.num_operands > 2 && buffer(op, 2).cols < route.top_k) return "a REDUCE has fewer weights than entries";
     return nullptr;
-  }
-
-  const char* check_quantized(const Op& op, int packed, int plain) const {
-    if (!is_row_format(op.param)) return "an op has quantised rows of an unknown format";
-    return buffer(op, packed).cols == packed_cols(row_format_of(op.param), buffer(op, plain).cols)
-               ? nullptr
-               : "an op has quantised rows of other bytes than their format";
   }
 
   const char* check_transfer(const Op& op) const {

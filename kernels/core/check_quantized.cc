@@ -1,0 +1,93 @@
+#include "core/check_quantized.h"
+
+#include "core/check_routes.h"
+#include "core/decode.h"
+#include "core/row_format.h"
+
+namespace hpmoe {
+namespace {
+
+class QuantizedChecker {
+ public:
+  QuantizedChecker(const Image& image, const Op& op) : image_(image), op_(op) {}
+
+  const char* check() const {
+    switch (opcode_of(op_)) {
+      case Opcode::GMM_INT8:
+      case Opcode::GMM_WIDENED: return check_gmm();
+      case Opcode::RESCALE: return check_rescale();
+      case Opcode::QUANTIZE_WEIGHT: return check_weight();
+      case Opcode::QUANTIZE: return check_rows(0, 1);
+      default: return check_rows(1, 0);
+    }
+  }
+
+ private:
+  const Buffer& buffer(int i) const { return image_.buffers[op_.operands[i].buffer]; }
+
+  int64_t width(int i) const { return buffer(i).cols - op_.operands[i].offset; }
+
+  bool is_bytes(int i) const { return buffer(i).dtype == static_cast<int32_t>(Dtype::UINT8); }
+
+  const char* check_gmm() const {
+    if (!in_range(op_.param[0], 2)) return "a GMM's weight is neither as it is nor turned";
+    const bool is_int8 = opcode_of(op_) == Opcode::GMM_INT8;
+    if (!is_int8 && !is_row_format(op_.param + 1)) return "a GMM's weight has elements of an unknown kind";
+    const Buffer& weight = buffer(2);
+    if (op_.route < 0 || weight.rows_per_expert == 0) return "a GMM over experts has a weight without experts";
+    const int64_t num_k = width(1) - (is_int8 ? packed_cols(kInt8Rows, 1) - 1 : 0);
+    if (is_int8 && (num_k < 1 || num_k > kMostInt8Terms)) return "a GMM sums more products than an int32 holds";
+    if ((op_.param[0] == 1 ? weight.cols : weight.rows_per_expert) != num_k) return "a GMM's inner sizes differ";
+    if (!is_int8 && op_.param[3] > 0) return check_block_scales();
+    return op_.num_operands > 3 ? check_scales() : nullptr;
+  }
+
+  // Of the elements of a weight, in rows like its own.
+  const char* check_block_scales() const {
+    if (op_.num_operands <= 3) return "a GMM's weight has other scales than its blocks";
+    const Buffer &weight = buffer(2), &scales = buffer(3);
+    const RowFormat format = row_format_of(op_.param + 1);
+    const bool fits = is_bytes(3) && format.scale == BlockScale::E8M0 &&
+                      scales.cols == packed_cols(format, weight.cols) - weight.cols &&
+                      scales.rows_per_expert == weight.rows_per_expert && op_.operands[3].offset == 0;
+    return fits ? nullptr : "a GMM's weight has other scales than its blocks";
+  }
+
+  const char* check_rescale() const {
+    if (width(2) < packed_cols(kInt8Rows, 1)) return "a RESCALE's rows have no scale";
+    return op_.num_operands > 3 ? check_scales() : nullptr;
+  }
+
+  const char* check_scales() const {
+    const bool is_column = buffer(3).rows_per_expert == 0 && !is_bytes(3);
+    return is_column ? nullptr : "an op takes one scale a column of an expert, not a matrix";
+  }
+
+  const char* check_weight() const {
+    const Buffer &scales = buffer(0), &codes = buffer(1), &given = buffer(2);
+    if (!is_row_format(op_.param)) return "a QUANTIZE_WEIGHT makes elements of an unknown kind";
+    const RowFormat format = row_format_of(op_.param);
+    const bool fits = op_.param[3] > 0 && op_.num_rows % op_.param[3] == 0 &&
+                      is_bytes(0) == (format.scale == BlockScale::E8M0) &&
+                      scales.cols == (packed_cols(format, codes.cols) - codes.cols) / scale_bytes(format) &&
+                      codes.cols == given.cols && given.rows >= op_.num_rows && op_.operands[0].offset == 0 &&
+                      op_.operands[1].offset == 0 && op_.operands[2].offset == 0;
+    return fits ? nullptr : "a QUANTIZE_WEIGHT's rows are not the columns of matrices";
+  }
+
+  const char* check_rows(int packed, int plain) const {
+    if (!is_row_format(op_.param)) return "an op has quantised rows of an unknown format";
+    return buffer(packed).cols == packed_cols(row_format_of(op_.param), buffer(plain).cols)
+               ? nullptr
+               : "an op has quantised rows of other bytes than their format";
+  }
+
+  const Image& image_;
+  const Op& op_;
+};
+
+}  // namespace
+
+const char* check_quantized(const Image& image, const Op& op) { return QuantizedChecker(image, op).check(); }
+
+}  // namespace hpmoe
