@@ -42,23 +42,23 @@ void go_on(Rank& mine, Board& board, int rank) {
 }
 
 struct Slowest {
-  int64_t ns = 0;
+  int64_t ns = 0, linking_ns = 0;
   int64_t most_steps = 0;
 };
 
-// A rank is killed somewhere between its start and its thousandth step.
+// A rank is killed while all link, which the first run times, or soon after, up to its thousandth step.
 void kill_one(std::mt19937& random, Slowest& slowest) {
   Run run(go_on);
   Board& board = run.board();
   const int victim = int(random() % R);
-  if (ucx) {  // whose TCP aborts where a peer ends while it connects: uct_tcp_ep_pending_purge of version 1.22
-    for (const auto& steps : board.steps)
-      while (steps < 1) sleep_for(20'000);
-  } else if (random() % 8) {
+  if (random() % 2 && slowest.linking_ns) {
+    sleep_for(std::uniform_int_distribution<int64_t>(0, slowest.linking_ns * 3 / 2)(random));
+  } else {
     while (board.num_started < R) sleep_for(20'000);
+    if (!slowest.linking_ns) slowest.linking_ns = board.ran_ns;
+    std::exponential_distribution<double> soon(1 / 4e6);
+    sleep_for(int64_t(soon(random)));
   }
-  std::exponential_distribution<double> soon(1 / 4e6);
-  sleep_for(int64_t(soon(random)));
   const int64_t at = board.ran_ns;
   run.send(victim, SIGKILL);
   run.wait(victim);
