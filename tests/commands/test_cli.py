@@ -1,13 +1,12 @@
 """The command line: what it prints, where, and with which exit status."""
 
 import json
+import os
 import re
-import signal
 import subprocess
 import sys
 import time
 import warnings
-from pathlib import Path
 
 import pytest
 from command_line import run
@@ -52,7 +51,7 @@ def test_version(capsys):
 
 
 def test_the_package_runs_as_the_command():
-    done = subprocess.run([sys.executable, "-m", "hpmoe", "demp"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-m", "hpmoe", "demp"], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout, done.stderr.splitlines()[0][:29]) == (2, "", "hpmoe: unknown command 'demp'")
 
 
@@ -165,13 +164,13 @@ def test_a_warning_is_one_line(capsys, monkeypatch):
 
 def test_a_reader_that_leaves_early_is_no_error():
     command = f"{sys.executable} -m hpmoe show --stage=program | head -1"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.startswith("== forward, program") and done.stderr == ""
 
 
 def test_planning_needs_no_memory_for_operators():
     command = f"ulimit -d 800000; {sys.executable} -m hpmoe show --stage=program"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout[:18]) == (0, "== forward, progra"), done.stderr
 
 
@@ -214,7 +213,7 @@ def run(_):
 doctor.run = run
 sys.exit(cli.main(["doctor"]))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (130, "hpmoe doctor: interrupted\n")
 
 
@@ -232,15 +231,14 @@ ms.grad(lambda x: x + 1)(ms.Tensor([1.0])).asnumpy()
     return subprocess.Popen([sys.executable, script], stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("start", [lambda folder: command(folder, ""), lambda _: subprocess.Popen(
-    [sys.executable, "-m", "hpmoe", "doctor"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)])
-def test_ctrl_c_in_the_imports_of_the_command_is_one_line(tmp_path, start):
-    with start(tmp_path) as process:
-        status, sigint = Path(f"/proc/{process.pid}/status"), 1 << signal.SIGINT - 1
-        while not int(re.search(r"SigBlk:\s*(\w+)", status.read_text())[1], 16) & sigint:
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        assert (process.communicate(timeout=60)[1], process.returncode) == ("hpmoe: interrupted\n", 130)
+@pytest.mark.parametrize("program", [["hpmoe"], ["-m", "hpmoe", "doctor"]])
+def test_ctrl_c_in_the_imports_of_the_command_is_one_line(tmp_path, monkeypatch, program):
+    """Of which MindSpore's, here a module that presses it, takes longest."""
+    (tmp_path / "hpmoe").write_text("import hpmoe")
+    (tmp_path / "mindspore.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    done = subprocess.run([sys.executable, *program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "hpmoe: interrupted\n")
 
 
 @pytest.mark.parametrize("code, text", [
@@ -250,7 +248,7 @@ def test_ctrl_c_in_the_imports_of_the_command_is_one_line(tmp_path, start):
 ])
 def test_ctrl_c_is_never_mindspores_in_the_command(tmp_path, code, text):
     with command(tmp_path, code) as process:
-        assert (process.communicate(timeout=60)[1], process.returncode) == (text, 130)
+        assert (process.communicate(timeout=120)[1], process.returncode) == (text, 130)
 
 
 # Demo.

@@ -122,11 +122,7 @@ def test_a_late_rank_is_waited_for(run):
 
 
 def test_another_version_or_number_of_ranks_is_refused_on_both_sides(run, monkeypatch):
-    def rank_of(rank):
-        time.sleep(0.2 * rank)
-        return meet(HostPoint(run, ""), rank, names_of(2 + rank), 10)
-
-    errors = on_threads(2, rank_of)
+    errors = on_threads(2, lambda rank: meet(HostPoint(run, ""), rank, names_of(2 + rank), 10))
     words = "a process came to hpmoe.world() as rank 1 of rank 0, rank 1, rank 2, where rank 0, rank 1 meet"
     assert [str(e) for e in errors] == [words] * 2
     real = messages.send

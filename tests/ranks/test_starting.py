@@ -30,7 +30,7 @@ WAIT = """
 import os, signal, sys, time
 BEGIN
 open(f"{sys.argv[1]}/{os.environ['RANK']}", "w").write(str(os.getpid()))
-time.sleep(60)
+time.sleep(300)
 """
 
 
@@ -79,7 +79,7 @@ def test_others_go_on_where_a_rank_fails(script, tmp_path, capfd, fail, how, sta
 
 def pids(folder, size):
     """The numbers of the processes, once all run."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         found = [p.read_text() for p in folder.glob("[0-9]")]
         if len(found) == size and all(found):
@@ -107,6 +107,8 @@ def test_a_signal_reaches_all_ranks(script, tmp_path, capfd, numbers, begin, sta
 
     def send():
         pids(tmp_path, 2)
+        while signal.getsignal(numbers[0]) != ranks._pass_on:
+            time.sleep(0.01)
         for i, number in enumerate(numbers):
             while ranks._interrupts < i:  # several at once are one
                 time.sleep(0.01)
@@ -130,7 +132,7 @@ def test_no_rank_outlives_a_launcher_that_is_killed(script, tmp_path):
     started = pids(tmp_path, 2)
     os.kill(launcher, signal.SIGKILL)
     os.waitpid(launcher, 0)
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while any(map(is_there, started)) and time.monotonic() < until:
         time.sleep(0.01)
     assert not any(map(is_there, started))

@@ -229,15 +229,24 @@ def test_other_functions():
 
 
 def test_progress_is_shown_where_it_is_asked_for(capsys, monkeypatch):
+    said = []
+
     def slow(*args):
-        time.sleep(0.3)
+        for _ in range(6000 if is_asked_for else 30):
+            time.sleep(0.01)
+            said.append(capsys.readouterr().err)
+            if said[-1]:
+                break
         return search(*args)
+
     monkeypatch.setattr(module, "search", slow)
     monkeypatch.setattr("hpmoe.support.progress.FIRST", 0.01)
+    is_asked_for = False
     tune(max_trials=1, cache=False)
-    assert capsys.readouterr().err == ""
-    tune(max_trials=1, cache=False, verbose=True)
-    assert re.search(r"hpmoe\.tune: +\d+ s  ", capsys.readouterr().err)
+    assert not any(said)
+    is_asked_for = True
+    tune(max_trials=1, cache=False, verbose=is_asked_for)
+    assert re.match(r"hpmoe\.tune: +\d+ s  ", said[-1])
 
 
 def test_the_command(capsys):
