@@ -19,7 +19,7 @@ from hpmoe.tile_ops import row_modes
 from hpmoe.tile_ops.columns import ADD_COLS, CUMSUM, TAKE_COLS, TOP_K
 from hpmoe.tile_ops.guards import COUNT_AND_FILL, FILL_OUTSIDE, REDUCE_AND_FILL
 from hpmoe.tile_ops.quantized import QUANTIZE
-from hpmoe.tile_ops.quantized_matmuls import ROWS
+from hpmoe.tile_ops.quantized_matmuls import GMM_WIDENED, ROWS, WeightFormat
 from hpmoe.tile_ops.row_formats import BlockScale, Element, RowFormat
 
 
@@ -64,6 +64,10 @@ def check_flow(flow: tf.Taskflow, target: str, chip: int = A2_A3) -> None:
         is_collective = op.primitive.is_blocking or op.primitive.moves_copies and not op.domain.is_copies
         check_argument(not is_collective, f"{who}: {op.label}", "its tile body", op.opcode,
                        "no collective; these are rewritten by overlap_comm")
+    for op in flow.ops:
+        check_argument(op.primitive is not GMM_WIDENED, f"{who}: {op.label}", "its tile body", GMM_WIDENED.name,
+                       "WIDEN_WEIGHT and GMM, which tile_partition(machine=hpmoe.ascend_a3) makes of it",
+                       "A matrix unit does not widen weights; nor does float16 hold those of mxfp8.")
     check_bodies(flow, "ascend", who)
     for op in flow.ops:
         if op.primitive.is_matmul:
@@ -118,8 +122,10 @@ def _check_format(flow: tf.Taskflow, op: tf.TileOp, form: RowFormat, chip: int, 
     part = f"{form.block} columns" if form.block else "row"
     given, formats = f"{form.element.name}, a {form.scale.name} for each {part}", ROW_FORMATS[chip]
     known = " or ".join(f.element.name for f in formats)
-    check_argument(form in formats, who, "what rows are quantised to", given, f"{known}, a FLOAT32 for each row")
-    cols = flow.buffers[op.operands[1].buffer].cols if op.primitive is QUANTIZE else 0
+    is_known = RowFormat(form.element, form.scale, form.block) in formats
+    check_argument(is_known, who, "what rows are quantised to", given, f"{known}, a FLOAT32 for each row")
+    takes_whole_rows = op.primitive is QUANTIZE or isinstance(form, WeightFormat) and form.cols == 1
+    cols = flow.buffers[op.operands[1].buffer].cols if takes_whole_rows else 0
     check_argument(cols <= MOST_QUANTISED, who, "the columns of its widest row", cols, f"at most {MOST_QUANTISED}")
 
 

@@ -87,4 +87,4 @@ def _sent_by(scheme: str, program: Program) -> Program:
 
 
 def _us(program: Program, machine: Machine) -> float:
-    return estimated_us(tile_operations(program, machine.tile_rows, machine.tile_cols), machine)[0]
+    return estimated_us(tile_operations(program, machine.tile_rows, machine.tile_cols, machine.unified), machine)[0]

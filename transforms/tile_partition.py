@@ -65,6 +65,6 @@ def tile_partition(program: Program, *, rows: Size = None, cols: Size = None,
                             for size, default in ((rows, on.tile_rows), (cols, on.tile_cols)))
     if tile_rows is None or tile_cols is None:
         tile_rows, tile_cols = choose_tile(program, on, tile_rows, tile_cols)
-    flow = tile_program(program, tile_rows, tile_cols)
+    flow = tile_program(program, tile_rows, tile_cols, on.unified)
     return flow.replace(machine=machine,
                         provenance=(*program.provenance, f"tile_partition(rows={tile_rows}, cols={tile_cols})"))

@@ -30,7 +30,7 @@ def choose_tile(program: Program, machine: Machine, rows: int | None, cols: int 
     all_rows = [rows] if rows else [max(1, int(machine.tile_rows * step)) for step in ROW_STEPS]
     all_cols = [cols] if cols else [max(1, int(machine.tile_cols * step)) for step in COL_STEPS]
     shapes = [(r, c) for r in all_rows for c in all_cols]
-    times = [estimated_us(tile_operations(program, *shape), machine) for shape in shapes]
+    times = [estimated_us(tile_operations(program, *shape, machine.unified), machine) for shape in shapes]
     near = [i for i, (us, _) in enumerate(times) if us <= NEAR * min(times)[0]]
     chosen = min(near, key=lambda i: times[i][1])
     us, of_matrix = times[chosen]

@@ -13,7 +13,7 @@ import numpy as np
 from mindspore import Tensor
 
 from hpmoe.ir.avals import Aval, RouteAval, fixed
-from hpmoe.ir.program import Atom, Builder, Equation
+from hpmoe.ir.program import Atom, Builder, Equation, Var
 from hpmoe.ir.tile_op import Access
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.elementwise import mul
@@ -28,7 +28,10 @@ from hpmoe.support.dtypes import BYTES, FLOATS, dtype_name, name_of_dtype, round
 from hpmoe.support.errors import ProgramError, check_argument, is_name
 from hpmoe.support.mindspore_private import Differentiable, gradient_depth, takes_gradient
 from hpmoe.tile_ops import col_modes, row_modes
-from hpmoe.tile_ops.params import Matmul
+from hpmoe.tile_ops.elementwise import MAP
+from hpmoe.tile_ops.functions import MUL
+from hpmoe.tile_ops.matmuls import GMM
+from hpmoe.tile_ops.params import Elementwise, Matmul
 from hpmoe.tile_ops.quantized import QUANTIZE
 from hpmoe.tile_ops.quantized_matmuls import (
     GMM_INT8,
@@ -38,13 +41,14 @@ from hpmoe.tile_ops.quantized_matmuls import (
     RESCALE,
     ROWS,
     SCALE_BYTES,
+    WIDEN_WEIGHT,
     WeightFormat,
     WidenedMatmul,
     block_scales,
     rescaled,
     sums_of,
 )
-from hpmoe.tile_ops.row_formats import WEIGHT_FORMATS, quantized, scales_in, values_of as values_of_elements
+from hpmoe.tile_ops.row_formats import WEIGHT_FORMATS, RowFormat, quantized, scales_in, values_of as values_of_elements
 
 grouped_quantized = Primitive("grouped_matmul_quantized")
 quantize_weight = Primitive("quantize_weight")
@@ -166,6 +170,14 @@ def _(tiler: Tiler, eqn: Equation) -> None:
     form = WEIGHT_FORMATS[params["element"]]
     scales = [tiler.at(s, row_modes.SLOT_EXPERT, col_modes.ALL, dtypes=(BYTES,)) if form.block else dataclasses.replace(
         tiler.at(s, row_modes.SLOT_EXPERT), buffer=tiler.regular(s)) for s in scale]
+    if not params.get("rows") and _is_widened_apart(tiler, x, form):
+        weight = dataclasses.replace(weight, buffer=_widened(tiler, x, w, form, scales))
+        sums = tiler.at(out) if form.block or not scales else Access(
+            tiler.buffer_of[tiler.like(out, *fixed(out.aval.shape[1:]), dtype="float32")])
+        tiler.emit(GMM, domain, sums, tiler.at(x, cols=col_modes.ALL), weight, params=Matmul(turned))
+        if sums.buffer != tiler.buffer_of[out]:
+            tiler.emit(MAP, domain, tiler.at(out), sums, *scales, params=Elementwise(MUL), label="rescale")
+        return
     if not params.get("rows"):
         tiler.emit(GMM_WIDENED, domain, tiler.at(out), tiler.at(x, cols=col_modes.ALL), weight, *scales,
                    params=WidenedMatmul(turned, form.element, form.scale, form.block))
@@ -174,6 +186,25 @@ def _(tiler: Tiler, eqn: Equation) -> None:
     sums = Access(tiler.buffer_of[tiler.like(out, *fixed(out.aval.shape[1:]), dtype="int32")])
     tiler.emit(GMM_INT8, domain, sums, packed, weight, params=Matmul(turned))
     tiler.emit(RESCALE, domain, tiler.at(out), sums, packed, *scales, label="rescale")
+
+
+def _is_widened_apart(tiler: Tiler, x: Atom, form: RowFormat) -> bool:
+    """Whether a weight becomes floats of the rows' dtype before it is multiplied: where a matrix unit has no vector unit to
+    widen it with, and the dtype holds every element."""
+    return not tiler.unified and not (form.block and tiler.buffer(x).dtype == "float16")
+
+
+def _widened(tiler: Tiler, x: Atom, w: Atom, form: RowFormat, scales: list[Access]) -> int:
+    """The buffer of a weight as floats of the dtype of its rows, made once."""
+    dtype, codes = tiler.buffer(x).dtype, tiler.buffer_of[w]
+    for op in tiler.ops:
+        made = op.operands[0].buffer
+        if op.primitive is WIDEN_WEIGHT and op.operands[1].buffer == codes and tiler.buffers[made].dtype == dtype:
+            return made
+    made = tiler.new(Var(Aval(w.aval.shape, dtype)))
+    given = (Access(b, cols=col_modes.ALL) for b in (made, codes, *(s.buffer for s in scales if form.block)))
+    tiler.emit(WIDEN_WEIGHT, tiler.domain_of(codes), *given, cols=0, params=form, label="widen")
+    return made
 
 
 def _packed(tiler: Tiler, x: Atom) -> Access:

@@ -26,11 +26,13 @@ class Tiler(Protocol):
     index: int
     names: Names
     tile_cols: int
+    unified: bool
     tokens: set[Var]
     vectors: dict[Var, int]
     groups: dict[Var, int]
     buffers: list[tf.Buffer]
     buffer_of: dict[Atom, int]
+    ops: list[tf.TileOp]
     routes: list[tf.RoutePlan]
 
     def refuse(self, why: str) -> NoReturn: ...

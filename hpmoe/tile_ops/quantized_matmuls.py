@@ -1,10 +1,11 @@
 """Products with quantised weights: GMM_INT8, exact sums of int8 by int8; RESCALE, these as numbers again; GMM_WIDENED, rows
-of floats by weights of one byte; and QUANTIZE_WEIGHT, which makes such weights of floats.
+of floats by weights of one byte; WIDEN_WEIGHT, such weights as floats; and QUANTIZE_WEIGHT, which makes them of floats.
 
     GMM_INT8     sums[r, n] = sum_k q[r, k] * w[e, k, n], int32, of the int8 elements of quantised rows and weights
     RESCALE      out[r, n] = float32(sums[r, n]) * s[r] * c[e, n], in this order, in float32, rounded once
     GMM_WIDENED  out[r, n] = (sum_k x[r, k] * float32(w[e, k, n])) * c[e, n], in float32, rounded once
                  out[r, n] = sum_k x[r, k] * (float32(w[e, k, n]) * c[e, n, k // 32]), of mxfp8
+    WIDEN_WEIGHT out[e, k, n] = float32(w[e, k, n]), of mxfp8 times c[e, n, k // 32], rounded once
 e is the expert of row r, s[r] the scale of the quantised row, c the scale of a column of a weight, 1 where there is none, or
 of 32 elements that lie side by side. Where weights are turned, w[e, n, k] stands for w[e, k, n].
 """
@@ -45,6 +46,12 @@ class WeightFormat(RowFormat):
 
     cols: int = 1
 
+    @property
+    def npu_passes(self) -> int:
+        """Of a matrix that is read twice, and turned: conversion, magnitude, maximum, zeros, sum of these; conversion,
+        quotient, choice, turning, rounding, two conversions."""
+        return 12 if self.cols > 1 else 0
+
 
 BYTES = Operand(cols=(col_modes.ALL,), is_bytes=True)
 WEIGHT = Operand((row_modes.SLOT_EXPERT,), (col_modes.OWN, col_modes.ALL), is_weight=True, is_cut_by_body=True,
@@ -65,9 +72,12 @@ GMM_WIDENED = TilePrimitive(
     domains=(Slots,), required=3, outputs=(Operand(by_column=True),),
     inputs=(Operand(cols=(col_modes.ALL,)), WEIGHT, SCALES))
 QUANTIZE_WEIGHT = TilePrimitive(
-    "QUANTIZE_WEIGHT", 42, targets=("cpu",), params=WeightFormat, measured_as="MAP copy", domains=(Tiles,),
+    "QUANTIZE_WEIGHT", 42, targets=TARGETS, params=WeightFormat, measured_as="MAP copy", domains=(Tiles,),
     outputs=(Operand(cols=(col_modes.ALL,), may_be_bytes=True), BYTES),
     inputs=(Operand((row_modes.ALL,), (col_modes.ALL,)),))
+WIDEN_WEIGHT = TilePrimitive(
+    "WIDEN_WEIGHT", 43, targets=TARGETS, params=RowFormat, measured_as="MAP copy", rounds=True, domains=(Tiles,), required=2,
+    outputs=(Operand(cols=(col_modes.ALL,)),), inputs=(BYTES, BYTES))
 
 
 def sums_of(codes: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -125,6 +135,14 @@ def _(frame: Frame[WeightFormat]) -> int:
     return len(codes)
 
 
+@WIDEN_WEIGHT.reference
+def _(frame: Frame[RowFormat]) -> int:
+    out, codes, *scales = frame.operands()
+    numbers, block = values_of(frame.params.element, codes), frame.params.block
+    out[...] = numbers * block_scales(scales[0], block, 0, out.shape[1]) if block else numbers
+    return len(out)
+
+
 @GMM_INT8.fits
 @GMM_WIDENED.fits
 def _(op: Operation[Matmul], buffers: Buffers, plan: RoutePlan | None) -> str:
@@ -179,3 +197,11 @@ def _(op: Operation[WeightFormat], buffers: Buffers, plan: RoutePlan | None) -> 
         scales.cols == op.params.blocks(codes.cols))
     whole = op.params.cols > 0 and known(given.num_rows) % op.params.cols == 0 and not any(a.offset for a in op.operands)
     return "" if alike and whole else f"makes {codes.name} and {scales.name} of {given.name}, which do not fit"
+
+
+@WIDEN_WEIGHT.fits
+def _(op: Operation[RowFormat], buffers: Buffers, plan: RoutePlan | None) -> str:
+    out, codes, *scales = (buffers[a.buffer] for a in op.operands)
+    alike = out.cols == codes.cols and out.num_rows == codes.num_rows and not any(a.offset for a in op.operands)
+    fits = [(s.cols, s.num_rows) for s in scales] == [(op.params.blocks(codes.cols), codes.num_rows)] * bool(op.params.block)
+    return "" if alike and fits else f"makes {out.name} of {codes.name}, whose sizes or scales do not fit"

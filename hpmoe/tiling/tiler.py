@@ -42,9 +42,10 @@ class Tiler(Buffers):
     HELD = (*COMPUTED, *INTEGERS)  # what buffers hold that elementwise operations, sums and choices may be about
     MOVED = (*COMPUTED, BYTES)  # what rows on their way between ranks may be of
 
-    def __init__(self, program: Program, tile_rows: int, tile_cols: int):
+    def __init__(self, program: Program, tile_rows: int, tile_cols: int, unified: bool = True):
         super().__init__(program)
         self.tile_rows, self.tile_cols, self.views = tile_rows, tile_cols, views_of_inputs(program)
+        self.unified = unified
         self.ops: list[tf.TileOp] = []
         self.routes: list[tf.RoutePlan] = []
         self.uses = collections.Counter([*(a for e in program.equations for a in e.inputs), *program.outputs])

@@ -15,6 +15,7 @@
 #include "swiglu_bodies.h"
 #include "take_body.h"
 #include "transfer_body.h"
+#include "weight_bodies.h"
 
 namespace hpmoe {
 
@@ -78,6 +79,8 @@ __aicore__ inline Code run_task(VectorUnit& unit, const Frame& frame) {
     case Opcode::DEQUANTIZE: dequantize(unit, frame); break;
     case Opcode::REDUCE_QUANTIZED: reduce_quantized(unit, frame); break;
     case Opcode::RESCALE: rescale(unit, frame); break;
+    case Opcode::QUANTIZE_WEIGHT: quantize_weight(unit, frame); break;
+    case Opcode::WIDEN_WEIGHT: widen_weight(unit, frame); break;
     case Opcode::GATHER: code = gather(unit, frame); break;
     case Opcode::NOTIFY: break;  // only signals
     default: unit.refuse();

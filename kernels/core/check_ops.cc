@@ -144,6 +144,7 @@ class OpChecker {
       case Opcode::GMM_WIDENED:
       case Opcode::RESCALE:
       case Opcode::QUANTIZE_WEIGHT:
+      case Opcode::WIDEN_WEIGHT:
       case Opcode::QUANTIZE:
       case Opcode::DEQUANTIZE: return check_quantized(image_, op);
       case Opcode::WGRAD:

@@ -17,6 +17,7 @@ class QuantizedChecker {
       case Opcode::GMM_WIDENED: return check_gmm();
       case Opcode::RESCALE: return check_rescale();
       case Opcode::QUANTIZE_WEIGHT: return check_weight();
+      case Opcode::WIDEN_WEIGHT: return check_widened();
       case Opcode::QUANTIZE: return check_rows(0, 1);
       default: return check_rows(1, 0);
     }
@@ -73,6 +74,19 @@ class QuantizedChecker {
                       codes.cols == given.cols && given.rows >= op_.num_rows && op_.operands[0].offset == 0 &&
                       op_.operands[1].offset == 0 && op_.operands[2].offset == 0;
     return fits ? nullptr : "a QUANTIZE_WEIGHT's rows are not the columns of matrices";
+  }
+
+  const char* check_widened() const {
+    const Buffer &out = buffer(0), &codes = buffer(1);
+    if (!is_row_format(op_.param)) return "a WIDEN_WEIGHT takes elements of an unknown kind";
+    const RowFormat format = row_format_of(op_.param);
+    const bool has_blocks = format.block > 0;
+    bool fits = op_.num_operands == 2 + has_blocks && out.cols == codes.cols && codes.rows >= op_.num_rows;
+    for (int i = 0; i < op_.num_operands; ++i) fits = fits && op_.operands[i].offset == 0;
+    if (fits && has_blocks)
+      fits = format.scale == BlockScale::E8M0 && buffer(2).rows >= op_.num_rows &&
+             buffer(2).cols == packed_cols(format, codes.cols) - codes.cols;
+    return fits ? nullptr : "a WIDEN_WEIGHT's weight has other sizes, or other scales than its blocks";
   }
 
   const char* check_rows(int packed, int plain) const {

@@ -25,6 +25,7 @@ Code reduce_quantized(const Frame& frame);
 Code quantize_weight(const Frame& frame);
 Code gmm_int8(const Frame& frame);
 Code gmm_widened(const Frame& frame);
+Code widen_weight(const Frame& frame);
 Code rescale(const Frame& frame);
 Code reduce_entries(const Frame& frame);
 Code row_reduce(const Frame& frame);

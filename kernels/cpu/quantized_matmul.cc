@@ -142,4 +142,21 @@ Code gmm_widened(const Frame& frame) {
   return Code::OK;
 }
 
+// out[r, k] = the element as a number, times the scale of its block where it has such
+Code widen_weight(const Frame& frame) {
+  const RowFormat format = row_format_of(frame.op.param);
+  Elements from{format.element, frame.view(1).at(0, 0), frame.buffer(1).cols};
+  if (format.block > 0) {
+    from.scales = reinterpret_cast<const uint8_t*>(frame.view(2).at(0, 0));
+    from.scales_ld = frame.buffer(2).cols;
+    from.block = format.block;
+  }
+  Writer out(frame.view(0));
+  for_each_chunk(frame.unit.rows, frame.num_cols(0), [&](int64_t row, int64_t col, int64_t n) {
+    from.read(row, col, n, out.chunk(row, col));
+    out.store(row, col, n);
+  });
+  return Code::OK;
+}
+
 }  // namespace hpmoe

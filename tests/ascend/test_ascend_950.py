@@ -8,7 +8,7 @@ from pathlib import Path
 import mindspore as ms
 import numpy as np
 import pytest
-from ascend_helpers import AsOnCpu, LayerRun, ProgramRun, bf16, capped_run, f32, twin
+from ascend_helpers import AsOnCpu, LayerRun, ProgramRun, bf16, capped_run, f32, npu, twin
 from helpers import Layer, in_dtype, tensors
 from int8_products import int8_run
 from mindspore.graph.api import _pynative_executor as executor
@@ -59,6 +59,8 @@ RUNS = {
     "int8": int8_run,
     "fp8 rows": lambda: AsOnCpu(hpmoe.quantize_rows(hpmoe.moe_ffn, dtype="float8_e4m3fn", combine=True,
                                                     backward="quantized")),
+    "int8 weights": lambda: AsOnCpu(hpmoe.quantize_weights(hpmoe.moe_ffn), tiled_for=npu()),
+    "fp8 weights": lambda: AsOnCpu(hpmoe.quantize_weights(hpmoe.moe_ffn, dtype="float8_e4m3fn"), tiled_for=npu()),
     "int8 rows": lambda: AsOnCpu(hpmoe.quantize_rows(hpmoe.moe_ffn, combine=True)),
     "once to a rank": lambda: LayerRun(Layer(ep=2, T=13, H=32, I=24, E=4, K=2), f=hpmoe.deduplicate_rows(hpmoe.moe_ffn)),
 }

@@ -13,11 +13,12 @@ from pathlib import Path
 import mindspore as ms
 import numpy as np
 import pytest
-from ascend_helpers import AsOnCpu, LayerRun, ProgramRun, bf16, capped_run, f32, from_seed, twin
+from ascend_helpers import AsOnCpu, LayerRun, ProgramRun, bf16, capped_run, f32, from_seed, npu, twin
 from ascend_mutants import MUTANTS as MUTANTS_OF_BODIES, splice
 from ascend_mutants_of_cores import MUTANTS_OF_CORES
 from ascend_mutants_of_relays import MUTANTS_OF_RELAYS
 from ascend_mutants_of_routers import MUTANTS_OF_ROUTERS
+from ascend_mutants_of_weights import MUTANTS_OF_WEIGHTS
 from helpers import Layer, assert_close, fused
 from int8_products import int8_run
 from mindspore import mint
@@ -34,6 +35,7 @@ from hpmoe import (
     guard_values,
     moe_ffn,
     quantize_rows,
+    quantize_weights,
     relay_rows,
     replicate_experts,
     trace,
@@ -45,7 +47,7 @@ from hpmoe.primitives.primitive import REGISTRY
 from hpmoe.support.errors import LaunchError
 
 KERNELS = Path(twin_target.__file__).parent
-MUTANTS = (*MUTANTS_OF_BODIES, *MUTANTS_OF_CORES, *MUTANTS_OF_ROUTERS, *MUTANTS_OF_RELAYS)
+MUTANTS = (*MUTANTS_OF_BODIES, *MUTANTS_OF_CORES, *MUTANTS_OF_ROUTERS, *MUTANTS_OF_RELAYS, *MUTANTS_OF_WEIGHTS)
 SEEDS = 6  # orders that a mutant is tried in until it is caught
 
 
@@ -144,7 +146,8 @@ def layers():
             "aligned": aligned, "adjacent": adjacent, "many": many, "router": routed(),
             "guarded": AsOnCpu(guard_values(moe_ffn, low=-0.05, high=0.2, fill="mean")), "sharded": Sharded(),
             "relays": relayed(relay_rows(moe_ffn)), "relays, once": relayed(relay_rows(deduplicate_rows(moe_ffn))),
-            "int8": int8_run(), "int8 both ways": AsOnCpu(quantize_rows(moe_ffn, combine=True))}
+            "int8": int8_run(), "int8 both ways": AsOnCpu(quantize_rows(moe_ffn, combine=True)),
+            "weights": AsOnCpu(quantize_weights(moe_ffn), Layer(ep=2, T=9, H=300, I=71, E=4, K=2), tiled_for=npu(), cols=96)}
 
 
 def relayed(f):

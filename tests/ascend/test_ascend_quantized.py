@@ -8,7 +8,7 @@ from int8_products import int8_run, multiplied
 from rounded_rows import rounded_rows
 
 import hpmoe
-from hpmoe import moe_ffn, quantize_rows, quantize_weights
+from hpmoe import moe_ffn, quantize_rows
 from hpmoe.support.dtypes import widen
 
 
@@ -93,7 +93,6 @@ REFUSED = {
     "fp8 rows": (quantize_rows(dtype="float8_e4m3fn"), Layer(), "quantised to is E4M3, a FLOAT32 for each row"),
     "a scale for some columns": (quantize_rows(scale=2), Layer(), "quantised to is INT8, a FLOAT32 for each 2 columns"),
     "long rows": (quantize_rows, Layer(H=8193), "the columns of its widest row is 8193; it must be at most 8192"),
-    "weights rounded in the kernel": (quantize_weights, Layer(), "its tile body is (QUANTIZE_WEIGHT|GMM_WIDENED)"),
 }
 
 

@@ -22,8 +22,8 @@ def npu(blocks=1):
     return hpmoe.ascend_a3.replace(num_aic=blocks, num_aiv=2 * blocks)
 
 
-def twin(f, rows=16, cols=32, blocks=1, target="ascend-twin", put_cols=None, num_peers=None, **comm):
-    puts = overlap_comm(tile_partition(f, rows=rows, cols=cols), cols=put_cols, **comm)
+def twin(f, rows=16, cols=32, blocks=1, target="ascend-twin", put_cols=None, num_peers=None, tiled_for=None, **comm):
+    puts = overlap_comm(tile_partition(f, rows=rows, cols=cols, machine=tiled_for), cols=put_cols, **comm)
     queues = assign_queues(for_several(puts, num_peers=num_peers) if num_peers else puts, machine=npu(blocks))
     return fuse_persistent(queues, target=target, timeout=100.0)
 
@@ -77,8 +77,8 @@ class LayerRun:
 class AsOnCpu(LayerRun):
     """A layer that a CPU has right: one that guards what it makes, or rounds it."""
 
-    def __init__(self, f):
-        super().__init__(Layer(ep=2, T=9, H=40, I=16, E=4, K=2), ms.float32, f, rows=4)
+    def __init__(self, f, layer=None, **options):
+        super().__init__(layer or Layer(ep=2, T=9, H=40, I=16, E=4, K=2), ms.float32, f, rows=4, **options)
         self.on_cpu = hpmoe.spmd(fused(rows=4)(f), hpmoe.Mesh(2))
 
     def assert_close_to_float64(self):

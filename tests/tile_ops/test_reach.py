@@ -46,7 +46,7 @@ INDICES = {("int32", name) for name in ("DRAW", "COUNT_AND_FILL", "FILL_OUTSIDE"
 MOVED = {"GATHER", "PICK", "PLACE"}  # move bytes whatever they are; rows of bytes are refused by the host
 LAYERS = {"rows": hpmoe.moe_ffn, "dropped": capped(0.5, "position"), "once": hpmoe.deduplicate_rows(hpmoe.moe_ffn),
           "relays": hpmoe.relay_rows(hpmoe.moe_ffn), "int8": hpmoe.quantize_rows(hpmoe.moe_ffn, combine=True),
-          "guarded": hpmoe.guard_values(hpmoe.moe_ffn, fill="zero"),
+          "weights": hpmoe.quantize_weights(hpmoe.moe_ffn), "guarded": hpmoe.guard_values(hpmoe.moe_ffn, fill="zero"),
           "copies": hpmoe.replicate_experts(hpmoe.moe_ffn, loads=[9, 1, 1, 1], replicas=2)}
 COUNTS = (lambda x, ids: hpmoe.drop_counts(hpmoe.dispatch(x, ids, num_local_experts=4, capacity_factor=0.5,
                                                           drop_policy="position")[1]), lambda x, ids: x.sum(0))
@@ -71,7 +71,7 @@ def opcodes_of_layers():
         layer = Layer(ep=4, T=9, H=32, I=16, E=4, K=2, node_size=2) if name == "relays" else Layer(
             ep=2, T=9, H=32, I=16, E=4, K=2)
         x, ids, *rest = (Tensor(a) for a in layer.arguments())
-        fused = hpmoe.spmd(twin(f), layer.mesh)
+        fused = hpmoe.spmd(twin(f, tiled_for=npu() if name == "weights" else None), layer.mesh)
         fused(x, ids, *rest)
         for direction in ("forward", "backward"):
             yield from (op.opcode for op in fused.lower(x, ids, *rest, direction=direction).flow.ops)

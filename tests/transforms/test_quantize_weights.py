@@ -7,7 +7,7 @@ import mindspore as ms
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import Layer, assert_close, fused, in_dtype, numpy_moe_ffn, run_half, run_spmd, stages, tensors
+from helpers import Layer, assert_close, fused, in_dtype, lowered, numpy_moe_ffn, run_half, run_spmd, stages, tensors
 from rounded_rows import rounded_rows, rounded_weight
 
 import hpmoe
@@ -133,6 +133,23 @@ def test_every_stage_is_the_layer_of_rounded_weights(layer, name, stage):
     assert_close([*out, *grads], [want, *want_grads])
 
 
+@pytest.mark.parametrize("stage", ["tiles", "fused"])
+@pytest.mark.parametrize("name", ["W8", "W8 of fp8", "W8 of mxfp8"])
+def test_where_vector_units_widen_weights_before_they_are_multiplied(name, stage):
+    """As on an NPU, whose matrix units multiply floats by floats: once, whatever multiplies them."""
+    layer = LAYERS["uneven"]
+    args, cotangent = layer.arguments(), layer.cotangent()
+    tiles = hpmoe.tile_partition(rows=2, cols=3, machine=hpmoe.ascend_a3)
+    to_kernel = hpmoe.overlap_comm, hpmoe.assign_queues(machine=hpmoe.cpu(2)), hpmoe.fuse_persistent
+    f = chain(TRANSFORMS[name], tiles, *to_kernel * (stage == "fused"))(moe_ffn)
+    out, grads = run_spmd(f, layer.ep, args, [cotangent], layer.num_tokens)
+    want, want_grads = expected(name, args, cotangent, layer.num_tokens)
+    assert_close([*out, *grads], [want, *want_grads])
+    for direction in ("forward", "backward"):
+        made = [op.opcode for op in lowered(chain(TRANSFORMS[name], tiles)(moe_ffn), args, layer.ep, direction).ops]
+        assert made.count("WIDEN_WEIGHT") == 2 and "GMM_WIDENED" not in made
+
+
 @pytest.mark.parametrize("backward", ["straight_through", "quantized"])
 @pytest.mark.parametrize("policy", ["everything", lambda equation: False], ids=["everything", "nothing"])
 def test_products_computed_again_in_the_backward_pass_are_rounded_as_before(policy, backward):
@@ -202,21 +219,22 @@ def test_in_a_compiled_graph():
 
 
 def test_weights_are_held_and_read_as_bytes():
-    """A product reads a byte of each weight, and takes half the time where it also reads int8 rows."""
+    """Of each weight a byte is read, by a vector unit where rows stay as they are; a product takes half the time where it
+    reads int8 rows, too."""
     machine, sizes = hpmoe.ascend_a3, ((512, 4096), (512, 1), (512, 1), (4, 4096, 512), (4, 256, 4096))
     avals = [hpmoe.Aval(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(sizes)]
     to_queues = chain(hpmoe.tile_partition(machine=machine), hpmoe.overlap_comm, hpmoe.assign_queues(machine=machine))
     ids = np.arange(512).reshape(1, 512, 1) % 4
 
-    def first_product(f, **changes):
+    def first(opcode, operand, f, **changes):
         flow = to_queues(f).lower(*avals)
         line = hpmoe.simulate(flow, machine.replace(**changes), routing=ids)
-        i, op = next((i, op) for i, op in enumerate(flow.ops) if op.unit == "aic")
-        weight = flow.buffers[op.operands[2].buffer]
+        i, op = next((i, op) for i, op in enumerate(flow.ops) if op.opcode == opcode)
+        weight = flow.buffers[op.operands[operand].buffer]
         took = (line.end - line.begin)[flow.tasks["op"][line.task] == i].sum()
         return weight.num_rows * weight.row_bytes, took
-    (as_it_is, slow), (w8, _), (w8a8, fast), (_, as_slow) = (
-        first_product(moe_ffn), first_product(quantize_weights(moe_ffn)), first_product(W8A8(moe_ffn)),
-        first_product(W8A8(moe_ffn), matmul_int8_ratio=0.5))
-    assert as_it_is == 2 * w8 == 2 * w8a8 == 2 * 4 * 4096 * 512
+    (as_it_is, slow), (w8, widening), (w8a8, fast), (_, as_slow) = (
+        first("GMM", 2, moe_ffn), first("WIDEN_WEIGHT", 1, quantize_weights(moe_ffn)), first("GMM_INT8", 2, W8A8(moe_ffn)),
+        first("GMM_INT8", 2, W8A8(moe_ffn), matmul_int8_ratio=0.5))
+    assert as_it_is == 2 * w8 == 2 * w8a8 == 2 * 4 * 4096 * 512 and widening > 0
     assert fast < 0.6 * slow and as_slow > 1.5 * fast

@@ -1,0 +1,204 @@
+// Experts' weights as elements of one byte, and as floats for a matrix core to multiply; see tile_ops/quantized_matmuls.py.
+#pragma once
+
+#include "map_functions.h"
+#include "quantized_bodies.h"
+
+namespace hpmoe {
+
+// Some columns of one matrix, and the rows that are made of them: from matrices of `depth` rows. A tile of UB is `deep` rows
+// of them, `pitch` numbers apart.
+struct WeightColumns {
+  static constexpr int32_t kMost = 64;
+
+  Rows2d in, codes, scales;
+  int32_t depth, num_cols, pitch, deep;
+};
+
+// The depth of such columns, a tile at a time.
+class Depths {
+ public:
+  __aicore__ inline explicit Depths(const WeightColumns& of) : of_(of) {}
+  __aicore__ inline bool is_done() const { return row_ >= of_.depth; }
+  __aicore__ inline Piece next() {
+    const Piece piece{row_, 0, least(of_.deep, of_.depth - row_), of_.num_cols, of_.pitch};
+    row_ += of_.deep;
+    return piece;
+  }
+
+ private:
+  const WeightColumns& of_;
+  int32_t row_ = 0;
+};
+
+// The scale of each column: the largest magnitudes, and zeros or NaN, of as many columns as a tile has numbers, and then of
+// the first row of it.
+struct ColumnScales {
+  VectorUnit& unit;
+  Element element;
+  const WeightColumns& of;
+
+  __aicore__ inline Floats largest() { return unit.floats(2); }
+  __aicore__ inline Floats unsound() { return unit.floats(3); }
+  __aicore__ inline int32_t tile() const { return of.deep * of.pitch; }
+
+  __aicore__ inline void begin() {
+    AscendC::Duplicate(largest(), 0.0f, tile());
+    AscendC::Duplicate(unsound(), 0.0f, tile());
+  }
+  __aicore__ inline void load(const Bytes& loaded, const Piece& piece) { unit.load(loaded, 0, of.in, piece); }
+  __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
+    unit.widen(unit.floats(0), loaded, 0, of.in.dtype, piece.count());
+  }
+  __aicore__ inline void compute(const Piece& piece) {
+    const Floats x = unit.floats(0), magnitudes = unit.floats(1);
+    AscendC::Abs(magnitudes, x, piece.count());
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Muls(x, x, 0.0f, piece.count());
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Max(largest(), largest(), magnitudes, piece.count());
+    AscendC::Add(unsound(), unsound(), x, piece.count());
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+  // Leaves them in each row of the tile, and in `scales`.
+  __aicore__ inline void end() {
+    for (int32_t rows = of.deep; rows > 1; rows = (rows + 1) / 2) {
+      const int32_t half = (rows + 1) / 2 * of.pitch, count = rows / 2 * of.pitch;
+      AscendC::Max(largest(), largest(), largest()[half], count);
+      AscendC::Add(unsound(), unsound(), unsound()[half], count);
+      AscendC::PipeBarrier<PIPE_V>();
+    }
+    AscendC::Duplicate(unit.floats(0), largest_of(element), of.pitch);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Div(largest(), largest(), unit.floats(0), of.pitch);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Add(largest(), largest(), unsound(), of.pitch);
+    AscendC::PipeBarrier<PIPE_V>();
+    unit.write(of.scales, {0, 0, 1, of.num_cols, of.pitch}, largest(), of.pitch);
+    for (int32_t rows = 1; rows < of.deep; rows *= 2) {
+      AscendC::Muls(largest()[rows * of.pitch], largest(), 1.0f, least(rows, of.deep - rows) * of.pitch);
+      AscendC::PipeBarrier<PIPE_V>();
+    }
+  }
+};
+
+// The elements: numbers by their scales, zeros where that is none, and turned, so that each column leaves as a row.
+struct ColumnElements {
+  VectorUnit& unit;
+  Element element;
+  const WeightColumns& of;
+  int32_t laid_out;  // how deep the rows are whose places are known
+
+  __aicore__ inline Floats scales() { return unit.floats(2); }
+  __aicore__ inline AscendC::LocalTensor<int32_t> places() { return unit.floats(4).ReinterpretCast<int32_t>(); }
+
+  __aicore__ inline void begin() {
+    const Floats zeros = unit.floats(1);
+    const int32_t tile = of.deep * of.pitch;
+    AscendC::Duplicate(zeros, 0.0f, tile);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Compare(unit.mask(), scales(), zeros, AscendC::CMPMODE::GT, tile);
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+  __aicore__ inline void load(const Bytes& loaded, const Piece& piece) { unit.load(loaded, 0, of.in, piece); }
+  __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
+    unit.widen(unit.floats(0), loaded, 0, of.in.dtype, piece.count());
+  }
+  __aicore__ inline void compute(const Piece& piece) {
+    const Floats x = unit.floats(0), turned = unit.floats(1);
+    const int32_t deep = round_up(piece.num_rows, kBlockBytes), count = deep * piece.pitch;
+    find_places(deep);
+    AscendC::Div(x, x, scales(), count);
+    AscendC::Duplicate(turned, 0.0f, count);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Select(x, unit.mask(), x, turned, AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, count);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Gather(turned, x, places().ReinterpretCast<uint32_t>(), 0, of.num_cols * deep);
+    AscendC::PipeBarrier<PIPE_V>();
+    Bytes result = unit.outputs.AllocTensor<uint8_t>();
+    narrow_elements(element, result, turned, x, of.num_cols * deep);
+    unit.leave(of.codes, {0, piece.row, of.num_cols, piece.num_rows, deep}, result);
+  }
+
+ private:
+  // In which byte of a tile each element of its columns lies.
+  __aicore__ inline void find_places(int32_t deep) {
+    if (deep == laid_out) return;
+    laid_out = deep;
+    constexpr auto kBytes = static_cast<int32_t>(sizeof(float));
+    AscendC::CreateVecIndex(places(), 0, deep);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Muls(places(), places(), of.pitch * kBytes, deep);
+    AscendC::PipeBarrier<PIPE_V>();
+    for (int32_t col = 1; col < of.num_cols; ++col) AscendC::Adds(places()[col * deep], places(), col * kBytes, deep);
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+};
+
+// Rows of codes and their scales, of which each is a column of a matrix.
+__aicore__ inline void quantize_columns(VectorUnit& unit, const Frame& frame, Element element, int32_t cols) {
+  const Rows2d scales = frame.rows(0), codes = frame.rows(1);
+  const Buffer given = frame.buffer(2);
+  const int32_t size = element_bytes(given.dtype), elements = piece_elements(size);
+  for (int32_t done = 0, count; done < frame.unit.rows; done += count) {
+    const int32_t row = frame.unit.start + done, col = row % cols;
+    count = least(least(WeightColumns::kMost, frame.unit.rows - done), cols - col);
+    const int32_t pitch = round_up(count, kLane), deep = elements / pitch / kBlockBytes * kBlockBytes;
+    const uint64_t first = static_cast<uint64_t>(row / cols) * codes.cols * cols + col;
+    const WeightColumns columns{{frame.base(2) + first * size, static_cast<int64_t>(cols) * size, given.dtype, count, false},
+                                {codes.address + done * codes.row_bytes, codes.row_bytes, codes.dtype, codes.cols, false},
+                                {scales.address + done * scales.row_bytes, 0, scales.dtype, count, false},
+                                codes.cols,
+                                count,
+                                pitch,
+                                deep};
+    ColumnScales of_columns{unit, element, columns};
+    of_columns.begin();
+    run_pieces(unit, Depths(columns), of_columns);
+    of_columns.end();
+    ColumnElements elements_of{unit, element, columns, 0};
+    elements_of.begin();
+    run_pieces(unit, Depths(columns), elements_of);
+  }
+}
+
+// The same; or each a row of what is given, where matrices have one column.
+__aicore__ inline void quantize_weight(VectorUnit& unit, const Frame& frame) {
+  const Element element = row_format_of(frame.op.param).element;
+  Rows2d scales = frame.rows(0);
+  const Rows2d codes = frame.rows(1);
+  const Buffer given = frame.buffer(2);
+  const int32_t cols = frame.op.param[3], size = element_bytes(given.dtype);
+  const bool fits = is_float(scales.dtype) && scales.cols == 1 && is_float(given.dtype) &&
+                    codes.dtype == static_cast<int32_t>(Dtype::UINT8);
+  if (!is_scaled_row(frame.op.param) || !fits) return unit.refuse();
+  if (cols > 1) return quantize_columns(unit, frame, element, cols);
+  if (codes.cols > 2 * kPieceFloats) return unit.refuse();
+  scales.is_column = true;
+  const Rows2d rows{frame.element(2, given, frame.unit.start, 0), static_cast<int64_t>(codes.cols) * size, given.dtype,
+                    codes.cols, false};
+  Quantize body{unit, element, codes, scales, rows};
+  for (int32_t row = 0; row < frame.unit.rows; ++row) run_pieces(unit, RowParts(row, codes.cols), body);
+}
+
+// Elements as numbers that a matrix core multiplies.
+struct WidenWeight {
+  VectorUnit& unit;
+  Element element;
+  Rows2d out, in;
+
+  __aicore__ inline void load(const Bytes& loaded, const Piece& piece) { unit.load(loaded, 0, in, piece); }
+  __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
+    widen_elements(element, unit.floats(0), loaded, unit.floats(1), piece.count());
+  }
+  __aicore__ inline void compute(const Piece& piece) { unit.write(out, piece, unit.floats(0), piece.count()); }
+};
+
+__aicore__ inline void widen_weight(VectorUnit& unit, const Frame& frame) {
+  WidenWeight body{unit, row_format_of(frame.op.param).element, frame.rows(0), frame.rows(1)};
+  const bool fits = is_float(body.out.dtype) && body.in.dtype == static_cast<int32_t>(Dtype::UINT8);
+  if (!is_scaled_row(frame.op.param) || !fits) return unit.refuse();
+  for (int32_t row = 0; row < frame.unit.rows; ++row) run_pieces(unit, RowParts(row, body.out.cols), body);
+}
+
+}  // namespace hpmoe

@@ -1,0 +1,101 @@
+"""Weights of int8 by rows of floats (W8) on the Ascend kernel's twin, where vector units widen them, and round those that
+are given as floats: against NumPy, in several orders; and what is refused there."""
+
+import numpy as np
+import pytest
+from ascend_helpers import from_seed, npu, twin
+from helpers import Layer, assert_close, in_dtype, lowered, numpy_moe_ffn, run_spmd, tensors
+from native.image_builder import OWN_ALL
+from one_body import run_on_twin
+from rounded_rows import rounded_weight
+
+import hpmoe
+from hpmoe import moe_ffn, quantize_weights
+from hpmoe.kernels.protocol import Cols, Rows
+from hpmoe.support.dtypes import rounded, widen
+from hpmoe.tile_ops.row_formats import WEIGHT_FORMATS, quantized, scales_in
+
+INT8 = WEIGHT_FORMATS["int8"]
+MATRICES = {  # of so many experts, depth and columns, and tiles of so many rows
+    "one column": (2, 100, 1, 16), "a block of UB and more": (1, 33, 17, 32), "several tiles deep": (2, 300, 20, 16),
+    "columns in groups": (2, 70, 150, 64), "a tile of one matrix and the next": (3, 40, 24, 32), "one row": (2, 1, 5, 8)}
+
+
+def on_npu(f, **options):
+    return twin(f, tiled_for=npu(), **options)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", MATRICES)
+def test_weights_are_rounded_to_the_bits_of_numpy(monkeypatch, name, dtype):
+    """Columns of zeros, of numbers whose scale is one, with NaN and with an infinity among them."""
+    experts, depth, cols, tile_rows = MATRICES[name]
+    w = np.random.default_rng(0).standard_normal((experts, depth, cols)).astype(np.float32)
+    w[0, :, 0] = 0
+    if cols > 4:
+        w[0, 0, 1], w[0, -1, 2], w[-1, :, 3] = np.nan, -np.inf, -1e-45
+    given = rounded(w, dtype)
+    packed = quantized(np.ascontiguousarray(widen(given).swapaxes(1, 2)).reshape(-1, depth), INT8)
+    for seed in (0, 1000):
+        from_seed(monkeypatch, seed)
+        scales, codes = np.zeros((experts * cols, 1), np.float32), np.zeros((experts * cols, depth), np.uint8)
+        operands = (scales, *OWN_ALL), (codes, *OWN_ALL), (given.reshape(-1, depth), Rows.ALL, Cols.ALL)
+        run_on_twin("QUANTIZE_WEIGHT", experts * cols, *operands, param=(*INT8.words(), cols), tile_rows=tile_rows)
+        np.testing.assert_array_equal(codes, packed[:, :depth])
+        np.testing.assert_array_equal(scales, scales_in(packed, depth, INT8))
+
+
+LAYERS = {"two ranks": (Layer(ep=2, T=9, H=70, E=6, K=4), {"rows": 4}),
+          "uneven": (Layer(ep=3, T=5, H=5, E=9, K=3, num_tokens=(5, 0, 3)), {"rows": 8, "cols": 3})}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_whose_weights_are_rounded_by_every_launch(name):
+    """Output and gradients of the layer of rounded weights, in float64."""
+    layer, options = LAYERS[name]
+    (x, ids, w, *weights), cotangent = layer.arguments(), layer.cotangent()
+    (out,), grads = run_spmd(on_npu(quantize_weights(moe_ffn), **options), layer.ep, [x, ids, w, *weights], [cotangent],
+                             layer.num_tokens)
+    weights = [rounded_weight(a, "int8") for a in weights]
+    want, want_grads = numpy_moe_ffn([x, ids, w, *weights], cotangent, layer.num_tokens)
+    assert_close([out, *grads], [want, *want_grads])
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["as they are", "turned"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_weights_that_come_as_int8(monkeypatch, dtype, turned):
+    """Rows longer than a piece; the same bits in any order."""
+    rng = np.random.default_rng(0)
+    x, ids = rng.standard_normal((2, 9, 2100)).astype(np.float32), rng.integers(-1, 6, (2, 9, 1)).astype(np.int32)
+    weight = rng.integers(-128, 128, (2, 3, 2100, 20), np.int8)
+    scale = rng.uniform(1e-3, 1e-2, (2, 3, 20)).astype(np.float32)
+    (x,) = in_dtype([x], dtype)
+    want = np.zeros((2, 9, 20))
+    for r, t in np.ndindex(2, 9):
+        owner, e = divmod(int(ids[r, t, 0]), 3)
+        if ids[r, t, 0] >= 0:
+            want[r, t] = widen(x[r, t]).astype(np.float64) @ weight[owner, e] * scale[owner, e]
+
+    def f(x, ids, w, scale):
+        rows, route = hpmoe.dispatch(x, ids, num_local_experts=3)
+        return hpmoe.combine(hpmoe.grouped_matmul(rows, w.swapaxes(1, 2) if turned else w, route, scale=scale), route)
+    given, got = tensors([x, ids, weight.swapaxes(-1, -2).copy() if turned else weight, scale]), []
+    for seed in (0, 1000):
+        from_seed(monkeypatch, seed)
+        got.append(widen(hpmoe.spmd(on_npu(f, rows=4, cols=8), hpmoe.Mesh(2))(*given).asnumpy()))
+    np.testing.assert_array_equal(*got)
+    assert np.abs(got[0] - want).max() < {"float32": 3e-6, "bfloat16": 2e-2, "float16": 3e-3}[dtype] * np.abs(want).max()
+
+
+REFUSED = {
+    "a plan that is not for an NPU": (twin, quantize_weights, "its tile body is GMM_WIDENED; it must be WIDEN_WEIGHT"),
+    "fp8": (on_npu, quantize_weights(dtype="float8_e4m3fn"), "quantised to is E4M3, a FLOAT32 for each row"),
+    "mxfp8": (on_npu, quantize_weights(dtype="mxfp8"), "quantised to is E4M3, a E8M0 for each 32 columns"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_by_name(name):
+    on_twin, transform, what = REFUSED[name]
+    with pytest.raises(hpmoe.ArgumentError, match=what):
+        lowered(on_twin(transform(moe_ffn)), Layer().arguments(), 2)
