@@ -11,9 +11,9 @@ from hpmoe.primitives.grouped_matmul import grouped_matmul
 from hpmoe.primitives.in_float32 import weight_beside
 from hpmoe.primitives.matmul import matmul
 from hpmoe.primitives.outside_graphs import outside_graphs
-from hpmoe.primitives.route import drop_counts
+from hpmoe.primitives.route import check_tensor, drop_counts
 from hpmoe.primitives.swiglu import swiglu
-from hpmoe.support.errors import check_argument
+from hpmoe.support.errors import check_argument, check_flags
 
 
 def moe_ffn(hidden_states: Tensor, topk_ids: Tensor, topk_weights: Tensor, gate_up_weight: Tensor, down_weight: Tensor,
@@ -59,6 +59,7 @@ def moe_ffn(hidden_states: Tensor, topk_ids: Tensor, topk_weights: Tensor, gate_
         [1, 1]
     """
     outside_graphs("hpmoe.moe_ffn")
+    check_flags("hpmoe.moe_ffn", return_drop_counts=return_drop_counts)
     has_shared = shared_gate_up_weight is not None
     check_argument(has_shared == (shared_down_weight is not None), "hpmoe.moe_ffn",
                    f"shared_{'down' if has_shared else 'gate_up'}_weight", "None", "given, as the other of the two is")
@@ -68,10 +69,22 @@ def moe_ffn(hidden_states: Tensor, topk_ids: Tensor, topk_weights: Tensor, gate_
                            capacity_factor=capacity_factor, drop_policy=drop_policy, topk_weights=topk_weights)
     shared = None
     if shared_gate_up_weight is not None and shared_down_weight is not None:
-        act = swiglu(matmul(hidden_states, weight_beside(hidden_states, shared_gate_up_weight), transpose=False))
-        shared = matmul(act, weight_beside(hidden_states, shared_down_weight), transpose=False)
+        shared = _shared_expert(hidden_states, shared_gate_up_weight, shared_down_weight)
     gate_up = grouped_matmul(rows, gate_up_weight, route)
     expert_out = grouped_matmul(swiglu(gate_up), down_weight, route)
     out = combine(expert_out, route, topk_weights)
     out = out + shared if has_shared else out
     return (out, drop_counts(route)) if return_drop_counts else out
+
+
+def _shared_expert(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    check_tensor("hpmoe.moe_ffn", "shared_gate_up_weight", gate_up)
+    check_tensor("hpmoe.moe_ffn", "shared_down_weight", down)
+    gate_up, down, hidden = weight_beside(x, gate_up), weight_beside(x, down), x.shape[1]
+    fits = len(gate_up.shape) == 2 and gate_up.shape[0] == hidden and gate_up.shape[1] % 2 == 0 and gate_up.dtype == x.dtype
+    check_argument(fits, "hpmoe.moe_ffn", "shared_gate_up_weight", f"{gate_up.dtype} of shape {tuple(gate_up.shape)}",
+                   f"{x.dtype} of shape [{hidden}, 2S], by hidden_states")
+    inner = gate_up.shape[1] // 2
+    check_argument(tuple(down.shape) == (inner, hidden) and down.dtype == x.dtype, "hpmoe.moe_ffn", "shared_down_weight",
+                   f"{down.dtype} of shape {tuple(down.shape)}", f"{x.dtype} of shape [{inner}, {hidden}]")
+    return matmul(swiglu(matmul(x, gate_up, transpose=False)), down, transpose=False)

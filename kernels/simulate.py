@@ -134,7 +134,8 @@ def outline(flow: Taskflow, machine: Machine | None = None, *, routing: PerRank 
 def _machine(flow: Taskflow, machine: Machine | None, mesh: Mesh | None) -> Machine:
     """What to run a flow on, after checking that all fit each other."""
     check_argument(isinstance(flow, Taskflow) and bool(flow.queues), "hpmoe.simulate", "flow",
-                   "without queues" if isinstance(flow, Taskflow) else f"a {type(flow).__name__}", "what assign_queues made")
+                   "without queues" if isinstance(flow, Taskflow) else f"a {type(flow).__name__}", "what assign_queues made",
+                   "That of a kernel is its .flow." if hasattr(flow, "flow") else "")
     on = known(flow.machine) if machine is None else machine
     check_argument(isinstance(on, Machine) and _workers(on) == _workers(known(flow.machine)), "hpmoe.simulate", "machine",
                    f"{on.name} of {_workers(on)}" if isinstance(on, Machine) else repr(machine),

@@ -7,7 +7,7 @@ from typing import Any
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.runtime.targets import check_usable, find_target
 from hpmoe.runtime.transform import transform
-from hpmoe.support.errors import check_argument, is_number
+from hpmoe.support.errors import check_argument, check_flags, is_number
 
 TIMEOUT = 60.0
 
@@ -16,7 +16,7 @@ def _check(target: str = "cpu", timeout: float = TIMEOUT, keep_plans: bool = Fal
     check_usable(target)
     check_argument(is_number(timeout) and timeout > 0, "fuse_persistent", "timeout", repr(timeout),
                    "a positive number of seconds")
-    check_argument(isinstance(keep_plans, bool), "fuse_persistent", "keep_plans", repr(keep_plans), "True or False")
+    check_flags("fuse_persistent", keep_plans=keep_plans)
 
 
 @transform(requires="queues", makes="kernel", once=True, check=_check)

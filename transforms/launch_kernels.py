@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hpmoe.ir.taskflow import Taskflow, TileOp
 from hpmoe.runtime.transform import transform
-from hpmoe.support.errors import TransformError, check_argument
+from hpmoe.support.errors import TransformError, check_flags
 from hpmoe.tile_ops.domains import Once
 from hpmoe.tile_ops.params import LaidOut, Launched
 from hpmoe.tile_ops.transfers import LAUNCH
@@ -51,7 +51,7 @@ def launch_kernels(flow: Taskflow, *, direct: bool = False) -> Taskflow:
         >>> [op.opcode for op in staged.lower(hpmoe.Aval((8, 6), "float32")).ops]
         ['LAUNCH', 'SWIGLU']
     """
-    check_argument(isinstance(direct, bool), "launch_kernels", "direct", repr(direct), "True or False")
+    check_flags("launch_kernels", direct=direct)
     if any(op.num_peers for op in flow.ops):
         raise TransformError("launch_kernels: f is under overlap_comm, whose puts need a kernel that lasts; an unfused "
                              "program has blocking collectives")

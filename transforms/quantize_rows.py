@@ -9,7 +9,7 @@ from hpmoe.primitives.quantized_matmul import grouped_quantized
 from hpmoe.primitives.relay import relay, relay_back
 from hpmoe.runtime.transform import transform
 from hpmoe.support.dtypes import BYTES
-from hpmoe.support.errors import TransformError, check_argument, is_int, is_name
+from hpmoe.support.errors import TransformError, check_argument, check_flags, is_int, is_name
 from hpmoe.tile_ops.row_formats import FORMATS
 
 BACKWARDS = ("straight_through", "quantized")
@@ -25,7 +25,7 @@ def _check(dtype: str = "int8", scale: str | int | None = None, combine: bool = 
     else:
         check_argument(scale is None or is_name(scale, ("token",)) or is_int(scale), "quantize_rows", "scale", repr(scale),
                        "\"token\", the columns of a block, an int in 1..2**30, or None")
-    check_argument(isinstance(combine, bool), "quantize_rows", "combine", repr(combine), "True or False")
+    check_flags("quantize_rows", combine=combine)
     check_argument(is_name(backward, BACKWARDS), "quantize_rows", "backward", repr(backward),
                    f"one of {', '.join(BACKWARDS)}")
 

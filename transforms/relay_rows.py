@@ -8,11 +8,11 @@ from hpmoe.primitives.dispatch import MOVES, combine_rows, dispatch_rows, routes
 from hpmoe.primitives.fan import route_to_ranks
 from hpmoe.primitives.relay import relay, relay_back
 from hpmoe.runtime.transform import transform
-from hpmoe.support.errors import check_argument
+from hpmoe.support.errors import check_argument, check_flags
 
 
 def _check(every_node: bool = False) -> None:
-    check_argument(isinstance(every_node, bool), "relay_rows", "every_node", repr(every_node), "True or False")
+    check_flags("relay_rows", every_node=every_node)
 
 
 @transform(requires="program", once=True, check=_check)

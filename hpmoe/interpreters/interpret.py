@@ -50,6 +50,8 @@ def interpret(flow: tf.Taskflow | Stages, inputs: Sequence[Sequence[np.ndarray]]
                    "a Taskflow, as f.lower(*args) makes it after tile_partition")
     check_argument(seed is None or is_int(seed, least=0, most=2**64), "hpmoe.interpret", "seed",
                    repr(seed), "an int of at least 0, or None")
+    check_argument(keep is None or isinstance(keep, list), "hpmoe.interpret", "keep", f"a {type(keep).__name__}",
+                   "a list, or None")
     expected = [flow.buffers[b] for b in flow.inputs]
     check_inputs("hpmoe.interpret", inputs, flow.ep_size, [(b.name, b.shape) for b in expected])
     num_tokens = None if num_tokens is None else rank_lengths("hpmoe.interpret", num_tokens, flow.ep_size)

@@ -7,7 +7,7 @@ import os
 from hpmoe.machines.kept_calibration import load_calibration
 from hpmoe.machines.machine import MOST_QUEUES, Machine
 from hpmoe.machines.machine_files import load_machine
-from hpmoe.support.errors import check_argument, is_int
+from hpmoe.support.errors import check_argument, check_flags, is_int
 
 WORKERS_PER_CORE = 4
 
@@ -46,6 +46,7 @@ def cpu(num_workers: int | None = None, ep_size: int = 1, calibrated: bool = Fal
         worker_link_bytes_per_us=1e9, node_link_bytes_per_us=1e9, task_us=0.5, wait_us=0.05, poll_us=0.5, signal_us=0.05,
         remote_us=0.1, node_remote_us=0.1, launch_us=50.0, host_sync_us=0.0, collective_us=5.0,
         host_cores=0.0 if num_workers else cores)
+    check_flags("hpmoe.cpu", calibrated=calibrated)
     if not calibrated:
         return machine
     return machine.replace(**load_calibration())

@@ -12,14 +12,14 @@ from hpmoe.balance.moving import physical_ids
 from hpmoe.machines.machine import Mesh
 from hpmoe.nn.expert_shards import by_rank, own_experts
 from hpmoe.nn.on_ranks import num_ranks, reshaped, rows_shape, transformed
-from hpmoe.nn.parameters import Frozen, check_drawn, check_flags, check_sizes, normal, zeros
+from hpmoe.nn.parameters import Frozen, check_drawn, check_sizes, normal, zeros
 from hpmoe.primitives.dispatch import combine, dispatch
 from hpmoe.primitives.entry_weights import dispatch_weights, of_entries
 from hpmoe.primitives.grouped_matmul import grouped_matmul
 from hpmoe.primitives.swiglu import swiglu
 from hpmoe.ranks.world import World
 from hpmoe.routing.capacity import DROP_POLICIES
-from hpmoe.support.errors import check_argument, is_name, is_number
+from hpmoe.support.errors import check_argument, check_flags, is_name, is_number
 from hpmoe.support.mindspore_private import keep_whole
 from hpmoe.support.trees import Function
 

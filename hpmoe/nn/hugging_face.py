@@ -14,7 +14,7 @@ from hpmoe.nn.formats import FORMATS, SHARED, UNSTORED, Entry, pairs, stored_sha
 from hpmoe.nn.matching import Place, check_match, closest_match, homeless_of, places_of
 from hpmoe.nn.safetensors import Stored
 from hpmoe.support.dtypes import FLOATS, dtype_name, name_of_dtype, numpy_dtype, rounded
-from hpmoe.support.errors import check_argument, is_name
+from hpmoe.support.errors import check_argument, check_flags, is_name
 
 LOAD, SAVE = "hpmoe.nn.load_hugging_face", "hpmoe.nn.save_hugging_face"
 
@@ -53,7 +53,7 @@ def load_hugging_face(layer: nn.Cell, folder_or_state: str | os.PathLike[str] | 
     held = range(total) if experts is None else experts
     is_share = isinstance(held, range) and held.step == 1 and 0 <= held.start and held.stop <= total and len(held) == own
     check_argument(is_share, LOAD, "experts", repr(experts), f"a range of {own} of the {total} experts, as the layer holds")
-    check_argument(isinstance(allow_rounding, bool), LOAD, "allow_rounding", repr(allow_rounding), "True or False")
+    check_flags(LOAD, allow_rounding=allow_rounding)
     match = closest_match(parameters, arrays, held, total)
     kinds = {name: (str(name_of_dtype(p.dtype)), tuple(p.shape)) for name, p in parameters.items()}
     check_match(LOAD, match, arrays, kinds, total, allow_rounding)
@@ -110,7 +110,7 @@ def save_hugging_face(layer: nn.Cell, folder: str | os.PathLike, prefix: str = "
     check_argument(isinstance(folder, (str, os.PathLike)), SAVE, "folder", f"a {type(folder).__name__}", "a path")
     prefix = _dotted(SAVE, prefix)
     check_argument(is_name(model_type, FORMATS), SAVE, "model_type", repr(model_type), f"one of {', '.join(FORMATS)}")
-    check_argument(isinstance(fused, bool), SAVE, "fused", repr(fused), "True or False")
+    check_flags(SAVE, fused=fused)
     check_argument(dtype is None or name_of_dtype(dtype) in FLOATS, SAVE, "dtype", repr(dtype),
                    f"mindspore.{', '.join(FLOATS)} or None")
     own, total = parameters["experts.weight1"].shape[0], parameters["router.weight"].shape[0]

@@ -14,7 +14,7 @@ from hpmoe.balance.moving import states_of
 from hpmoe.machines.machine import Mesh
 from hpmoe.nn.grouped_mlp import Activation, Experts, GroupedMLP
 from hpmoe.nn.on_ranks import constexpr, num_ranks, reshaped, rows_shape, transformed
-from hpmoe.nn.parameters import Frozen, check_flags, check_sizes, zeros
+from hpmoe.nn.parameters import Frozen, check_sizes, zeros
 from hpmoe.nn.router_losses import Losses, make_losses
 from hpmoe.nn.shared_experts import SharedExperts, run_shared
 from hpmoe.nn.top_k_router import Choice, TopKRouter
@@ -23,7 +23,7 @@ from hpmoe.ranks.gradients import all_reduce_gradients
 from hpmoe.ranks.world import World
 from hpmoe.router.counts import tokens_per_expert
 from hpmoe.runtime.transform import chain
-from hpmoe.support.errors import check_argument, is_int, is_number
+from hpmoe.support.errors import check_argument, check_flags, is_int, is_number
 from hpmoe.support.mindspore_private import keep_whole
 from hpmoe.support.trees import Function, PyTree
 

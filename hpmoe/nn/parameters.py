@@ -43,12 +43,6 @@ def check_sizes(who: str, **sizes: object) -> None:
         check_argument(is_int(size), who, name, repr(size), "a positive int")
 
 
-def check_flags(who: str, **flags: object) -> None:
-    """ArgumentError unless all are bools."""
-    for name, flag in flags.items():
-        check_argument(isinstance(flag, bool), who, name, repr(flag), "True or False")
-
-
 def check_drawn(who: str, init_method_std: object, dtype: object) -> None:
     """ArgumentError unless weights can be drawn with this deviation in this dtype."""
     check_argument(is_number(init_method_std) and init_method_std >= 0, who, "init_method_std", repr(init_method_std),

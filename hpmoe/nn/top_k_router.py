@@ -9,10 +9,10 @@ import mindspore as ms
 from mindspore import Tensor, nn
 
 from hpmoe.nn.on_ranks import reshaped, rows_shape, transformed
-from hpmoe.nn.parameters import Frozen, check_drawn, check_flags, check_sizes, normal, zeros
+from hpmoe.nn.parameters import Frozen, check_drawn, check_sizes, normal, zeros
 from hpmoe.primitives.matmul import matmul
 from hpmoe.router.route import route
-from hpmoe.support.errors import check_argument, is_int, is_name, is_number
+from hpmoe.support.errors import check_argument, check_flags, is_int, is_name, is_number
 from hpmoe.support.mindspore_private import keep_whole
 from hpmoe.support.trees import Function
 

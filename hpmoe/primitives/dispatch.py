@@ -103,6 +103,8 @@ def dispatch(hidden_states: Tensor, topk_ids: Tensor, *, num_local_experts: int,
                    "a positive int, weight.shape[0]")
     check_argument(is_int(expert_alignment, 1, MOST_ALIGNMENT), "hpmoe.dispatch", "expert_alignment", repr(expert_alignment),
                    f"an int in 1..{MOST_ALIGNMENT}")
+    check_argument(topk_weights is None or isinstance(topk_weights, Tensor), "hpmoe.dispatch", "topk_weights",
+                   f"a {type(topk_weights).__name__}", "a mindspore.Tensor [T, K], or None")
     capacity, weights = make_capacity(capacity_factor, drop_policy), ()
     options: dict[str, object] = {"num_local_experts": int(num_local_experts)}
     if expert_alignment > 1:

@@ -41,9 +41,9 @@ def grouped_matmul(rows: Tensor, weight: Tensor, route: Route, *, bias: Tensor |
     Args:
         rows: [R, K], from `hpmoe.dispatch` or computed row by row from it.
         weight: [num_local_experts, K, N], of the same dtype; or float32 beside rows in half precision: it is rounded to
-            their dtype, as `auto_mixed_precision` does it for a Dense, and its gradient is float32.
+            their dtype, as `auto_mixed_precision` does it for a Dense, and its gradient is float32. Quantised: int8, or
+            uint8 that holds float8_e4m3fn.
         route: the second result of `hpmoe.dispatch`.
-            Quantised: int8, or uint8 that holds float8_e4m3fn.
         bias: optional [num_local_experts, N], in the same way.
         scale: [num_local_experts, N] floats, beside a quantised weight alone.
         row_dtype: "int8" for W8A8, beside int8 weights; None for rows as they are.
@@ -67,7 +67,7 @@ def grouped_matmul(rows: Tensor, weight: Tensor, route: Route, *, bias: Tensor |
     """
     outside_graphs("hpmoe.grouped_matmul")
     if element := check_quantised(weight, scale, row_dtype):
-        to = name_of_dtype(rows.dtype) or ""
+        to = name_of_dtype(getattr(rows, "dtype", None)) or ""
         out = grouped_quantized(rows, weight, route, scale, **product_params(element, False, row_dtype or "", to))
     else:
         out = grouped(rows, weight_beside(rows, weight), route, transpose=False)

@@ -67,4 +67,4 @@ def update_bias(bias: Tensor | None, counts: Tensor, *, rate: float = 1e-3) -> T
     check_argument(is_one_each, "hpmoe.router.update_bias", "counts", described(counts),
                    f"a Tensor like bias, {described(bias)}")
     n = counts.astype(ms.float32)
-    return bias + mint.sign(mint.mean(n, 0, True) - n) * rate
+    return bias + mint.sign(mint.mean(n, 0, True) - n) * float(rate)

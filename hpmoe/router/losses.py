@@ -58,7 +58,7 @@ def aux_loss(logits: Tensor, top_k: int, *, score: str = "softmax", coefficient:
     outside_graphs("hpmoe.router.aux_loss")
     z = _checked("hpmoe.router.aux_loss", logits, score, coefficient, top_k)
     share, mean = balance_terms(z, top_k, score)
-    return mint.sum(share * mean) * (coefficient * z.shape[1] / top_k)
+    return mint.sum(share * mean) * (float(coefficient) * z.shape[1] / top_k)
 
 
 def balance_terms(z: Tensor, top_k: int, score: str) -> tuple[Tensor, Tensor]:
@@ -110,7 +110,8 @@ def sequence_loss(logits: Tensor, top_k: int, num_sequences: int, *, score: str 
     n, p = weight_grad(member, _choices(z, top_k)), weight_grad(member, probabilities(z, score))
     tokens = mint.sum(n, -1, True) / top_k
     losses = mint.sum(n * p, -1, True) / (tokens * tokens + LEAST_SUM)
-    return mint.sum(losses) / (mint.sum((tokens > 0).astype(ms.float32)) + LEAST_SUM) * (coefficient * num_experts / top_k)
+    mean = mint.sum(losses) / (mint.sum((tokens > 0).astype(ms.float32)) + LEAST_SUM)
+    return mean * (float(coefficient) * num_experts / top_k)
 
 
 def global_batch_loss(logits: Tensor, counts: Tensor, *, score: str = "softmax", coefficient: float = 1.0) -> Tensor:
@@ -144,7 +145,7 @@ def global_batch_loss(logits: Tensor, counts: Tensor, *, score: str = "softmax",
     check_argument(is_counts, who, "counts", described(counts), f"a Tensor [{z.shape[1]}], one number for each expert")
     n = ops.stop_gradient(counts.astype(ms.float32))
     share = n / (mint.sum(n, 0, True) + LEAST_SUM)
-    return mint.sum(share * _mean(probabilities(z, score))) * (coefficient * z.shape[1])
+    return mint.sum(share * _mean(probabilities(z, score))) * (float(coefficient) * z.shape[1])
 
 
 def z_loss(logits: Tensor, *, coefficient: float = 1.0) -> Tensor:
@@ -169,4 +170,4 @@ def z_loss(logits: Tensor, *, coefficient: float = 1.0) -> Tensor:
     """
     outside_graphs("hpmoe.router.z_loss")
     z = _checked("hpmoe.router.z_loss", logits, "softmax", coefficient)
-    return mint.sum(_mean(mint.square(ops.logsumexp(z, 1, True)))) * coefficient
+    return mint.sum(_mean(mint.square(ops.logsumexp(z, 1, True)))) * float(coefficient)

@@ -12,7 +12,8 @@ from mindspore import Tensor, mint, ops
 
 from hpmoe.primitives.draw import draw
 from hpmoe.primitives.outside_graphs import outside_graphs
-from hpmoe.router.scores import check_logits
+from hpmoe.primitives.route import check_tensor
+from hpmoe.router.scores import check_logits, described
 from hpmoe.support.errors import check_argument, is_int, is_number
 
 JITTER, GUMBEL, DROPOUT, CHOICE = range(4)  # streams
@@ -99,6 +100,9 @@ def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
     Formula: Bengio et al., Estimating or propagating gradients through stochastic neurons (arXiv 1308.3432); with weights
     relaxed by Gumbel noise, Jang et al. (arXiv 1611.01144).
 
+    Raises:
+        ArgumentError: they are not.
+
     Example:
         >>> import mindspore as ms, hpmoe
         >>> ids, soft = hpmoe.route(ms.Tensor([[1.0, 2.0, 0.0]]), 1, normalize=False, temperature=0.5, seed=1)
@@ -106,6 +110,9 @@ def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
         [[1.0]]
     """
     outside_graphs("hpmoe.router.straight_through")
+    check_tensor("hpmoe.router.straight_through", "soft", soft)
+    fits = isinstance(hard, Tensor) and hard.shape == soft.shape
+    check_argument(fits, "hpmoe.router.straight_through", "hard", described(hard), f"a Tensor of shape {tuple(soft.shape)}")
     return hard + (soft - ops.stop_gradient(soft))
 
 

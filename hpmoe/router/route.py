@@ -12,7 +12,7 @@ from hpmoe.router.choice import check_sizes, choose, in_best_groups
 from hpmoe.router.noise import check_share, gumbel, jitter as jittered, kept_experts, seed_tensor
 from hpmoe.router.scores import check_logits, check_score, described, scores_of
 from hpmoe.router.weights import Fusion, check_scale, finished
-from hpmoe.support.errors import check_argument, is_number
+from hpmoe.support.errors import check_argument, check_flags, is_number
 
 WHO = "hpmoe.route"
 
@@ -74,6 +74,7 @@ def route(logits: Tensor, top_k: int, *, score: str = "softmax", bias: Tensor | 
     z = check_logits(WHO, logits)
     check_score(WHO, score)
     check_sizes(WHO, z.shape[1], top_k, num_groups, topk_groups)
+    check_flags(WHO, normalize=normalize)
     check_scale(WHO, scale)
     _check_bias(bias, z.shape[1])
     check_share(WHO, "expert_dropout", expert_dropout)
@@ -106,7 +107,7 @@ def _noisy(z: Tensor, temperature: float | None, jitter: float, seed: Tensor | N
     z = jittered(z, jitter, seed) if jitter and seed is not None else z
     if temperature is None:
         return z
-    return (z if seed is None else gumbel(z, seed)) / temperature
+    return (z if seed is None else gumbel(z, seed)) / float(temperature)
 
 
 def _check_bias(bias: Tensor | None, num_experts: int) -> None:

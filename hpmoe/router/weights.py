@@ -8,8 +8,8 @@ from mindspore import Tensor, mint
 
 from hpmoe.primitives.columns import take_columns
 from hpmoe.primitives.outside_graphs import outside_graphs
-from hpmoe.router.scores import check_ids, check_logits, check_score, divided_by_sum, scores_of, softmax
-from hpmoe.support.errors import check_argument, is_number
+from hpmoe.router.scores import check_ids, check_logits, check_score, described, divided_by_sum, scores_of, softmax
+from hpmoe.support.errors import check_argument, check_flags, is_number
 
 Fusion = Callable[[Tensor], Tensor]
 NO_LOGIT = -1e30  # whose softmax is 0 beside others, and a number where there are none
@@ -40,9 +40,13 @@ def weigh(logits: Tensor, topk_ids: Tensor, *, score: str = "softmax", normalize
     """
     outside_graphs("hpmoe.router.weigh")
     check_score("hpmoe.router.weigh", score)
+    check_flags("hpmoe.router.weigh", normalize=normalize)
     check_scale("hpmoe.router.weigh", scale)
     check_ids("hpmoe.router.weigh", topk_ids)
-    scores, is_expert = scores_of(check_logits("hpmoe.router.weigh", logits), score), topk_ids >= 0
+    z = check_logits("hpmoe.router.weigh", logits)
+    check_argument(topk_ids.shape[0] == z.shape[0], "hpmoe.router.weigh", "topk_ids", described(topk_ids),
+                   f"[{z.shape[0]}, K], as many rows as logits")
+    scores, is_expert = scores_of(z, score), topk_ids >= 0
     chosen = mint.where(is_expert, take_columns(scores, topk_ids), NO_LOGIT if score == "softmax_of_chosen" else 0.0)
     return mint.where(is_expert, finished(chosen, score, normalize, scale, fusion), 0.0)
 
@@ -55,6 +59,7 @@ def finished(chosen: Tensor, score: str, normalize: bool, scale: float, fusion: 
     """Weights from the scores of the chosen, [T, K]."""
     chosen = softmax(chosen) if score == "softmax_of_chosen" else chosen
     if fusion is not None:
+        check_argument(callable(fusion), "hpmoe.route", "fusion", described(fusion), "a function of weights [T, K], or None")
         return fusion(chosen)
     weights = divided_by_sum(chosen) if normalize else chosen
-    return weights if scale == 1 else mint.mul(weights, scale)
+    return weights if scale == 1 else mint.mul(weights, float(scale))

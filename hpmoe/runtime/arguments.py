@@ -38,6 +38,14 @@ class Arguments(NamedTuple):
         """Of each array whether it has a rank axis."""
         return [split for split, is_array in zip(self.is_split, self.is_array, strict=True) if is_array]
 
+    def array_names(self, function: Function) -> list[str]:
+        """Of each array the parameter of a function that it is for."""
+        return [name for name, is_array in zip(_names(function, self.tree), self.is_array, strict=True) if is_array]
+
+
+def _names(function: Function, tree: optree.PyTreeSpec) -> list[str]:
+    return tracing.argument_names(function, optree.treespec_paths(tree))
+
 
 class Parameters:
     """Those of a plain function.
@@ -61,9 +69,10 @@ class Parameters:
         leaves, tree = flatten((args, kwargs), none_is_leaf=True)
         for i, x in enumerate(leaves):
             if isinstance(x, np.ndarray):
-                check_argument(is_tensor_like(x), tracing.function_name(self.function), f"array argument {i}",
-                               f"of type {type(x).__name__} and dtype {x.dtype}",
-                               "an array without a mask, of a dtype of MindSpore")
+                if not is_tensor_like(x):
+                    check_argument(False, tracing.function_name(self.function), _names(self.function, tree)[i],
+                                   f"of type {type(x).__name__} and dtype {x.dtype}",
+                                   "an array without a mask, of a dtype of MindSpore")
                 leaves[i] = Tensor(x)
         is_array = [_is_array(type(x)) for x in leaves]
         return Arguments(leaves, tree, is_array, self.axes.split(tree, is_array))
@@ -79,10 +88,9 @@ class Parameters:
 
     def check_hashable(self, given: Arguments) -> None:
         """Refuses an argument that is neither an array nor a key of the cache of traces."""
-        paths, leaves, _ = optree.tree_flatten_with_path(optree.tree_unflatten(given.tree, given.leaves), none_is_leaf=True)
-        for path, x in zip(paths, leaves, strict=True):
-            check_argument(type(x).__hash__ is not None, tracing.function_name(self.function),
-                           tracing.argument_names(self.function, [path])[0], f"of type {type(x).__name__}",
+        for name, x in zip(_names(self.function, given.tree), given.leaves, strict=True):
+            check_argument(type(x).__hash__ is not None, tracing.function_name(self.function), name,
+                           f"of type {type(x).__name__}",
                            "an array, a tuple, list or dict of arguments, or a hashable value")
 
 

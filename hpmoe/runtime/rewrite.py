@@ -10,7 +10,7 @@ from typing import cast
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import AnyIR, Stages
 from hpmoe.ir.taskflow import Taskflow
-from hpmoe.support.errors import TransformError, is_name
+from hpmoe.support.errors import TransformError, check_argument, check_flags, is_name
 from hpmoe.support.trees import Function
 from hpmoe.verification.verify import verify
 
@@ -32,9 +32,12 @@ class Rewrite:
 
     def __init__(self, rewrite: Function, requires: str | None, makes: str | None, once: bool,
                  check: Callable[..., None] | None, before_vjp: bool):
-        for level in (requires, makes):
+        for name, level in (("requires", requires), ("makes", makes)):
             if level is not None and not is_name(level, LEVELS):
-                raise TransformError(f"transform: level is {level!r}; it must be one of {', '.join(LEVELS)}")
+                raise TransformError(f"transform: {name} is {level!r}; it must be one of {', '.join(LEVELS)}, or None")
+        check_flags("hpmoe.transform", once=once, before_vjp=before_vjp)
+        check_argument(check is None or callable(check), "hpmoe.transform", "check", f"a {type(check).__name__}",
+                       "a function of the options, or None")
         if not callable(rewrite):
             raise TransformError(f"transform: rewrite is {type(rewrite).__name__}; it must be a function of an IR")
         self.rewrite, self.requires, self.makes, self.once, self.check = rewrite, requires, makes, once, check

@@ -15,6 +15,7 @@ from hpmoe.ir.stages import AnyIR
 from hpmoe.machines.machine import Mesh
 from hpmoe.ranks.world import World
 from hpmoe.runtime import autograd
+from hpmoe.runtime.arguments import Arguments
 from hpmoe.runtime.array_backend import ArrayBackend
 from hpmoe.runtime.backend import Backend
 from hpmoe.runtime.device_backend import DeviceBackend
@@ -62,9 +63,10 @@ class Runner:
               seed: int | None) -> PyTree:
         call, tensors = self.prepare(args, kwargs, num_tokens, seed)
         traced = call.traced
-        for x in [x for x in tensors if isinstance(x, Aval)]:  # the text of a tensor would be of its values
-            check_argument(False, traced.program.name, "an array argument", f"{x!r}, an hpmoe.Aval",
-                           "a tensor: a call computes with its values", "lower() takes Avals.")
+        for name, x in zip(traced.program.input_names, tensors, strict=False):
+            if isinstance(x, Aval):  # the text of a tensor would be of its values
+                check_argument(False, traced.program.name, name, f"{x!r}, an hpmoe.Aval",
+                               "a tensor: a call computes with its values", "lower() takes Avals.")
         outputs = autograd.run(self.backend, call, [*tensors, *traced.program.captures])
         results = traced.program.num_results
         traced.report(to_arrays(outputs[results:]), self.plans.batched)
@@ -75,7 +77,7 @@ class Runner:
         """The call of these arguments, checked and traced, and the arrays (tensors or Avals) among them."""
         given = self.plans.flatten(args, kwargs)
         tensors = given.arrays
-        self._check_rank_axis(tensors, given.split_arrays)
+        self._check_rank_axis(given)
         lengths = None if num_tokens is None else self.backend.lengths_of(num_tokens)
         traced = self.plans.trace(given)
         if lengths is not None:
@@ -84,12 +86,12 @@ class Runner:
         self.backend.check(call)
         return call, tensors
 
-    def _check_rank_axis(self, tensors: Sequence[Tensor | Aval], is_split: Sequence[bool]) -> None:
+    def _check_rank_axis(self, given: Arguments) -> None:
         ep_size = self.plans.mesh.num_ranks
-        for i, shape in enumerate(x.shape for x in tensors):
-            if is_split[i] and (not shape or shape[0] != ep_size):
-                check_argument(False, "spmd", f"array argument {i}", f"of shape {tuple(shape)}",
-                               f"[{ep_size}, ...], one part for each rank of the mesh")
+        for i, (x, is_split) in enumerate(zip(given.arrays, given.split_arrays, strict=True)):
+            if is_split and (not x.shape or x.shape[0] != ep_size):
+                check_argument(False, "spmd", given.array_names(self.plans.staged.function)[i],
+                               f"of shape {tuple(x.shape)}", f"[{ep_size}, ...], one part for each rank of the mesh")
 
     def lower(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree], direction: str) -> AnyIR:
         """What the last step of the chain makes, for the routing where `args` has all ids, and for any routing otherwise."""

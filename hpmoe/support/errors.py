@@ -118,8 +118,21 @@ def check_argument(condition: bool, who: str, argument: str, got: object, expect
     if not condition:
         is_plural = " and " in argument or argument.endswith(("operands", "dtypes"))
         are, they = ("are", "they") if is_plural else ("is", "it")
-        got = re.sub("^a (?=[aeiou])", "an ", str(got))
+        got = re.sub("^a (?=[aeiouAEIO])", "an ", "None" if got == "a NoneType" else str(got))
         raise ArgumentError(f"{who}: {argument} {are} {got}; {they} must be {expected}.{' ' + hint if hint else ''}")
+
+
+def check_flags(who: str, **flags: object) -> None:
+    """Raises ArgumentError unless all are True or False.
+
+    Example:
+        >>> check_flags("hpmoe.cpu", calibrated="no")
+        Traceback (most recent call last):
+        ...
+        hpmoe.ArgumentError: hpmoe.cpu: calibrated is 'no'; it must be True or False.
+    """
+    for name, flag in flags.items():
+        check_argument(isinstance(flag, bool), who, name, repr(flag), "True or False")
 
 
 def is_int(value: object, least: int = 1, most: int = 2**30) -> TypeGuard[int]:
@@ -133,13 +146,14 @@ def is_int(value: object, least: int = 1, most: int = 2**30) -> TypeGuard[int]:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether an argument is a real number, Python's or NumPy's, and no NaN; True and False are none.
+    """Whether an argument is a real number, Python's or NumPy's, that a float holds, and no NaN; True and False are none.
 
     Example:
-        >>> [is_number(value) for value in (3, np.float32(0.5), float("nan"), True, "3")]
-        [True, True, False, False, False]
+        >>> [is_number(value) for value in (3, np.float32(0.5), float("nan"), 10**400, True, "3")]
+        [True, True, False, False, False, False]
     """
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) and value == value
+    is_real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) and value == value
+    return is_real and (not isinstance(value, int) or abs(value) < 2**1023)
 
 
 def is_name(value: object, names: Iterable[str]) -> TypeGuard[str]:

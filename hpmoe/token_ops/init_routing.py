@@ -63,7 +63,8 @@ def init_routing(x: Tensor, expert_idx: Tensor, active_num: int = 0, expert_capa
         counted = expert_counts(expert_idx, num_experts=expert_num, cumulative=counts == "cumsum")
     if drop_pad_mode == 1:
         return *_with_places(who, x, expert_idx, expert_capacity, expert_num), counted
-    check_argument(is_int(active_num, 0), who, "active_num", active_num, "an int of at least 0")
+    for name, unless in (("active_num", active_num), ("expert_capacity", expert_capacity)):
+        check_argument(is_int(unless, 0), who, name, unless, "an int of at least 0")
     entries, places = x.shape[0] * top_k, sort_indices(expert_idx)
     return permute_rows(x, places, top_k=top_k, num_rows=min(active_num or entries, entries)), places, counted
 

@@ -10,7 +10,7 @@ from hpmoe.primitives.gather import gather_rows, scatter_rows
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.permute import permute_rows, sort_indices, unpermute_rows
 from hpmoe.primitives.route import check_tensor
-from hpmoe.support.errors import check_argument, is_int
+from hpmoe.support.errors import check_argument, check_flags, is_int
 from hpmoe.support.known import known
 from hpmoe.token_ops import checks
 from hpmoe.token_ops.operator import operator
@@ -48,7 +48,7 @@ def permute(tokens: Tensor, indices: Tensor, num_out_tokens: int = 0, padded_mod
     """
     who = "hpmoe.permute"
     checks.check_rows(who, "tokens", tokens)
-    check_argument(isinstance(padded_mode, bool), who, "padded_mode", padded_mode, "a bool")
+    check_flags(who, padded_mode=padded_mode)
     if padded_mode:
         return _pick_tokens(who, tokens, indices, num_out_tokens)
     top_k = checks.check_choices(who, "indices", indices, tokens)
@@ -88,7 +88,7 @@ def unpermute(permuted: Tensor, sorted_indices: Tensor, probs: Tensor | None = N
     """
     who = "hpmoe.unpermute"
     checks.check_rows(who, "permuted", permuted)
-    check_argument(isinstance(padded_mode, bool), who, "padded_mode", padded_mode, "a bool")
+    check_flags(who, padded_mode=padded_mode)
     check_argument(padded_mode or restore_shape is None, who, "restore_shape", restore_shape,
                    "None without padded_mode=True")
     if padded_mode:

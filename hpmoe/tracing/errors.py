@@ -79,7 +79,7 @@ def explain(error: Exception) -> TraceError | None:
     if "RouteTracer" in text:
         return not_traceable("a MindSpore call on a route", "a route is no tensor", "the rows of hpmoe.dispatch",
                              source)
-    if any(mark in text for mark in ("src:meta", "dst:meta", "<meta>")):
+    if any(mark in text for mark in ("src:meta", "dst:meta", "<meta>", "pointer[stub_]")):
         called = names[index + 1] if index + 1 < len(names) else ""
         instead = f"mint.{called}" if hasattr(mindspore.mint, called) else "mint functions and new values, not a write"
         return not_traceable(f"`{_shortened(linecache.getline(file, line).strip())}`",

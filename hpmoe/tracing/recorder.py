@@ -152,17 +152,19 @@ class Recorder:
         return self._wrap(source) if isinstance(source, Var) and source.aval.dtype == "int32" else ids
 
     def __call__(self, primitive: Primitive, *operands: object, **params: object) -> Any:
-        out = self.builder.add(primitive, *(self.atom(a) for a in operands), source=user_source(), **params)
+        atoms = [self.atom(a, f"operand {i} of {primitive.name}") for i, a in enumerate(operands)]
+        out = self.builder.add(primitive, *atoms, source=user_source(), **params)
         return tuple(map(self._wrap, out)) if isinstance(out, tuple) else self._wrap(out)
 
-    def atom(self, value: object) -> Atom:
+    def atom(self, value: object, what: str = "an operand") -> Atom:
         if isinstance(value, (Tracer, RouteTracer)):
             return value.hpmoe_atom
         if isinstance(value, (bool, int, float, np.generic)):
             return Literal(widen(np.asarray(value)).item() if isinstance(value, np.generic) else value)
         if isinstance(value, RowCount):
             value.hpmoe_refuse("computing with the number of received rows")
-        raise not_traceable(f"an operand of type {type(value).__name__}", "equations take tensors, routes and numbers",
+        kind = "None" if value is None else f"a value of type {type(value).__name__}"
+        raise not_traceable(f"{kind} as {what}", "equations take tensors, routes and numbers",
                             "a mindspore.Tensor")
 
     def materialize(self, value: Operand) -> Tracer:

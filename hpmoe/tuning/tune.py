@@ -24,7 +24,7 @@ from hpmoe.runtime.rank_arrays import Arrays
 from hpmoe.runtime.running import Runner
 from hpmoe.runtime.spmd import Spmd
 from hpmoe.runtime.staged_function import staged_of
-from hpmoe.support.errors import check_argument, is_int, is_name, is_number
+from hpmoe.support.errors import check_argument, check_flags, is_int, is_name, is_number
 from hpmoe.support.progress import Progress
 from hpmoe.support.trees import Function, PyTree
 from hpmoe.transforms.send_rows import SCHEMES
@@ -81,6 +81,7 @@ def tune(f: Function, *args: PyTree, machine: Machine | None = None, mesh: Mesh 
         (4, True, ['cols', 'policy', 'rows'])
     """
     _check(f, machine, mesh, direction, space, budget_s, max_trials)
+    check_flags("hpmoe.tune", verbose=verbose, cache=cache)
     is_spmd = isinstance(f, Spmd)
     staged, mesh = (staged_of(f.function), f.mesh) if is_spmd else (staged_of(f), mesh or Mesh())
     machine = machine or cpu(ep_size=mesh.num_ranks, calibrated=is_calibrated())

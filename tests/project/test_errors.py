@@ -95,7 +95,7 @@ def test_num_tokens_that_do_not_fit(name):
 def test_leading_axis_is_the_ranks():
     args = tensors(Layer(ep=2, T=4).arguments())
     text = error_of(lambda: spmd(moe_ffn, Mesh(3))(*args), ArgumentError)
-    assert text == "spmd: array argument 0 is of shape (2, 4, 4); it must be [3, ...], one part for each rank of the mesh."
+    assert text == "spmd: hidden_states is of shape (2, 4, 4); it must be [3, ...], one part for each rank of the mesh."
 
 
 # Options of transforms, and their order.

@@ -115,6 +115,12 @@ def test_a_users_weight_fusion_takes_the_place_of_normalize_and_scale(run):
     assert_routes((ids, w), (want_ids, s**2 / (s**2).sum(1, keepdims=True)))
 
 
+@pytest.mark.parametrize("name", ["scale", "temperature"])
+def test_factors_may_be_ints_of_more_than_64_bits(name):
+    whole, real = (hpmoe.route(Tensor(logits()), 3, **{name: f})[1].asnumpy() for f in (2**70, 2.0**70))
+    np.testing.assert_array_equal(whole, real)
+
+
 @EVERYWHERE
 def test_replayed_and_hashed_ids_are_weighed_by_this_steps_logits(run):
     z, rng = logits(), np.random.default_rng(1)

@@ -110,12 +110,38 @@ cases("a wrong type", {
     "tokens below none": lambda: hpmoe.evaluate(PROGRAM, ROWS, num_tokens=[-1]),
     "a dtype": lambda: hpmoe.evaluate(PROGRAM, ROWS, dtype="many"),
     "a level": lambda: hpmoe.transform(lambda ir: ir, requires=["program"]),
+    "once": lambda: hpmoe.transform(lambda ir: ir, once=[]),
+    "check": lambda: hpmoe.transform(lambda ir: ir, check="rows"),
+    "buffers to keep": lambda: hpmoe.interpret(FLOW, ROWS, keep="all"),
+    "calibrated": lambda: hpmoe.cpu(calibrated="no"),
+    "weights that are not read": lambda: dispatch(array(4, 3), TOKEN_IDS, num_local_experts=4, topk_weights="alike"),
+    "rows by quantised weights": lambda: hpmoe.grouped_matmul(
+        None, ms.Tensor(np.ones((4, 3, 2), np.int8)), dispatch(array(4, 3), TOKEN_IDS, num_local_experts=4)[1],
+        scale=array(4, 2)),
+    "rows of a trace": lambda: trace(lambda x, ids: combine(None, dispatch(x, ids, num_local_experts=4)[1]), X, IDS),
+    "a copy of a tracer": lambda: trace(lambda x: ms.Tensor(x) * 2.0, X),
+    "a Parameter made of a tracer": lambda: trace(lambda x: ms.Parameter(x) * 2.0, X),
+    "places that are not asked for": lambda: hpmoe.init_routing(array(4, 3), TOKEN_IDS, expert_capacity="many"),
     "what is measured": lambda: hpmoe.measure(None),
     "a share": lambda: Body("GMM", "float32", float("nan")),
     "a kind": lambda: Body(3, "float32", 1.0),
     "unified": lambda: hpmoe.ascend_a3.replace(unified=np.ones(3)),
 })
 
+
+
+def _shared(gate_up, down, **options):
+    return lambda: moe_ffn(array(4, 3), TOKEN_IDS, array(4, 2), array(4, 3, 4), array(4, 2, 3), gate_up, down, **options)
+
+
+cases("a shared expert", {
+    "of no tensor": _shared("up", array(2, 3)),
+    "for other tokens": _shared(array(5, 4), array(2, 3)),
+    "of an odd size": _shared(array(3, 5), array(2, 3)),
+    "of another dtype": _shared(array(3, 4).astype(ms.float16), array(2, 3)),
+    "of two sizes": _shared(array(3, 4), array(3, 3)),
+    "whose drops are counted, maybe": _shared(array(3, 4), array(2, 3), return_drop_counts="maybe"),
+})
 cases("ranks that are processes", {
     "as many as there are not": lambda: hpmoe.world(ep_size=2),
     "a number of them": lambda: hpmoe.world(ep_size=0),

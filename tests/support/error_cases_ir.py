@@ -225,6 +225,7 @@ cases("IR", {
     "a rule that returns a number": lambda: map_equations(trace(doubled, X), lambda builder, eqn: [2.0]),
     "vjp of no program": lambda: hpmoe.vjp(3),
     "simulate without queues": lambda: simulate(_flow()),
+    "simulate a kernel": lambda: simulate(hpmoe.fuse_persistent(assign_queues(tile_partition(doubled))).lower(X)),
     "interpret more rows than planned": _layer(hpmoe.interpret),
     "launch more rows than planned": _layer(lambda flow, args: compile_cpu(flow, timeout=20.0).run(args)),
     "timeline of tiles": lambda: hpmoe.Timeline.from_trace(_flow(), np.zeros((1, 1, 2))),

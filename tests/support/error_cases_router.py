@@ -33,12 +33,15 @@ cases("route", {
     "no temperature": _route(temperature=0.0),
     "all of the jitter": _route(jitter=1.0),
     "all experts dropped": _route(expert_dropout=1.0),
+    "a fusion of words": _route(fusion="first"),
+    "weights that may add up to 1": _route(normalize="maybe"),
     "a seed of floats": _route(seed=0.5),
     "a seed of 64 bits": _route(seed=2**40),
     "a seed for each token": _route(seed=Tensor(np.zeros(6, np.int32))),
 })
 cases("router", {
     "ids of floats": lambda: router.weigh(Z, Z),
+    "ids of other tokens": lambda: router.weigh(Z, IDS[:3]),
     "counts of floats": lambda: router.tokens_per_expert(Z, num_experts=4),
     "counts of no experts": lambda: router.tokens_per_expert(IDS, num_experts=0),
     "a rate of words": lambda: router.update_bias(Z[0], Z[0], rate="fast"),
@@ -49,6 +52,7 @@ cases("router", {
     "balance over no experts": lambda: router.balanced_ids(3, 0, 1),
     "more choices than experts": lambda: router.uniform_ids(3, 4, 5, seed=1),
     "a jitter that turns signs": lambda: router.jitter(Z, 1.5, seed=1),
+    "values for other gradients": lambda: router.straight_through(Z, Z[:3]),
     "a loss by words": lambda: router.z_loss(Z, coefficient="0.001"),
     "a loss of too many choices": lambda: router.aux_loss(Z, 5),
     "a loss of another score": lambda: router.aux_loss(Z, 2, score="max"),

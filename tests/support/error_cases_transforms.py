@@ -278,6 +278,7 @@ cases("transforms", {
     "tune on a mesh twice": lambda: hpmoe.tune(spmd(doubled, Mesh(2)), array(2, 4, 3), mesh=Mesh(2)),
     "tune another direction": lambda: hpmoe.tune(doubled, X, direction="up"),
     "tune for a negative time": lambda: hpmoe.tune(doubled, X, budget_s=-1),
+    "tune in any number of words": lambda: hpmoe.tune(doubled, X, verbose="much"),
     "tune without trials": lambda: hpmoe.tune(doubled, X, max_trials=0),
     "tune something else": lambda: hpmoe.tune(doubled, X, space={"depth": (1, 2)}),
     "tune another scheme": lambda: hpmoe.tune(doubled, X, space={"scheme": ("direct", "hierarchical")}),

@@ -8,6 +8,7 @@ from mindspore import Parameter, Tensor, mint, ops
 
 from hpmoe.ir.avals import Aval
 from hpmoe.primitives.dispatch import dispatch
+from hpmoe.primitives.elementwise import add
 from hpmoe.tracing import trace
 
 F = mint.nn.functional
@@ -129,12 +130,12 @@ CATALOGUE = {
     "norm_of_others": (lambda x: F.layer_norm(x, (5,)), r"layer_norm of f32\[3,4\] over \(5,\)", r"normalized_shape=\(4,\)"),
     "number": (lambda x: (x, 3), "returning a value of type int", "mint.full_like"),
     "array": (lambda x: np.ones(3), "returning a value of type ndarray", "a tensor"),
-    "operand": (lambda x: trace_of_object(x), "operand of type object", "mindspore.Tensor"),
+    "operand": (lambda x: trace_of_object(x), "a value of type object as operand 1 of add", "mindspore.Tensor"),
 }
 
 
 def trace_of_object(x):
-    return x.hpmoe_recorder(None, object())
+    return x.hpmoe_recorder(add, x, object())
 
 
 def routed(f):
