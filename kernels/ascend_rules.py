@@ -42,7 +42,6 @@ LIMITS = (
     Limit("the copies of a rank's experts", 64, lambda plan, _: plan.placement.most_copies if plan.placement else 0),
     Limit("the rows of a tile", 2**20 - 1, lambda plan, _: min(plan.tile_rows, plan.max_rows)),
 )
-REFUSED_OPTION = "every_node of relay_rows"  # the prologue sorts entries of experts, and its entries are nodes
 MOST_COLUMNS = 65_535  # of a matmul's operand: a parameter of 16 bits
 A2_A3, ASCEND_950 = 2201, 3510  # chips by their numbers of chip.h
 FP8_ROWS = RowFormat(Element.E4M3, BlockScale.FLOAT32, 0)
@@ -84,8 +83,6 @@ def check_flow(flow: tf.Taskflow, target: str, chip: int = A2_A3) -> None:
         for limit in LIMITS:
             found = limit.of(plan, flow.ep_size)
             check_argument(found <= limit.most, who, limit.what, found, f"at most {limit.most}")
-        check_argument(not plan.every_node, who, REFUSED_OPTION, True,
-                       "False: only nodes with experts get a token")
     opcode = flow.tasks["op"]
     for q, queue in enumerate(flow.queues):
         unit = "aic" if q < num_queues // 3 else "aiv"

@@ -128,12 +128,15 @@ def transformed(device: Device) -> str:
 
 
 def relays(device: Device) -> str:
-    """Rows that cross to a node once, and are passed on and added up there, alone and with tokens sent to a rank once."""
+    """Rows that cross to a node once, and are passed on and added up there, alone and with tokens sent to a rank once; and
+    rows that cross to every node."""
     ranks, worst = device.most_ranks, 0.0
     inputs = layer_inputs(ranks, tokens=24, experts=2 * ranks, top_k=3, hot=True)
-    for before in (hpmoe.relay_rows, hpmoe.chain(hpmoe.deduplicate_rows, hpmoe.relay_rows)):
+    to_all = hpmoe.relay_rows(every_node=True)
+    for before in (hpmoe.relay_rows, hpmoe.chain(hpmoe.deduplicate_rows, hpmoe.relay_rows), to_all):
         worst = max(worst, device.compare(hpmoe.moe_ffn, inputs, grads=True, before=before, node_size=ranks // 2))
-    return f"two nodes of {ranks // 2} ranks, relay_rows alone and after deduplicate_rows: error at most {worst:.1e}"
+    return (f"two nodes of {ranks // 2} ranks, relay_rows alone, after deduplicate_rows and to every node: "
+            f"error at most {worst:.1e}")
 
 
 def all_ranks(device: Device) -> str:

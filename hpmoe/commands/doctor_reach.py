@@ -31,8 +31,6 @@ def reach(target: str) -> Fields:
             ascend_rules.MOST_QUANTISED)
         limits["columns of a guarded row"] = ascend_rules.MOST_GUARDED
         limits[f"bytes of a row of {', '.join(p.name for p in ascend_rules.ON_WHOLE_ROWS)}"] = ascend_rules.MOST_ROW_BYTES
-    if kernel == "ascend":
-        refuses["options"] = [ascend_rules.REFUSED_OPTION]
     return {"target": target, "runs": {**runs, "dtypes": dtypes(kernel), "at_most": limits}, "refuses": refuses}
 
 

@@ -61,7 +61,8 @@ def prologue_us(flow: tf.Taskflow, machine: Machine) -> float:
             gathering += _gather_us(plan, workers, machine)
             words += OF_EXPERT * plan.num_experts
             continue
-        entries = math.ceil(plan.num_tokens / workers) * plan.top_k
+        choices = flow.routes[plan.once_of].top_k if plan.every_node else plan.top_k
+        entries = math.ceil(plan.num_tokens / workers) * (plan.top_k + choices) / 2  # an entry of a node is one half
         words += OF_ENTRY * entries + OF_LIST * lists
         copies += workers + 6
         meetings += 1

@@ -20,10 +20,9 @@ class Fans {
   __aicore__ inline Fans(VectorUnit& unit, const Frame& frame)
       : unit_(unit),
         frame_(frame),
-        has_many_(frame.routing.route().top_k > kMaxFans),
-        most_fans_(has_many_ ? VectorUnit::kMostEntries / 2 : kMaxFans) {
-    experts_ = experts_of(frame);
-  }
+        experts_(experts_of(frame)),
+        has_many_(experts_.route().top_k > kMaxFans),
+        most_fans_(has_many_ ? VectorUnit::kMostEntries / 2 : kMaxFans) {}
 
   // Lists the next tokens; false where there are none.
   __aicore__ inline bool next() {
@@ -42,7 +41,7 @@ class Fans {
     for (count_ = 1; count_ < most_tokens && starts_.GetValue(count_ + 1) - starts_.GetValue(0) <= most_fans_;) ++count_;
     const uint64_t list = address_of(tables.fans + 2 * starts_.GetValue(0));
     const int32_t words = 2 * (starts_.GetValue(count_) - starts_.GetValue(0));
-    rows_ = has_many_ ? unit_.read_long_entries(list, words) : unit_.read_entries(list, words, kRowsFrom);
+    if (words > 0) rows_ = has_many_ ? unit_.read_long_entries(list, words) : unit_.read_entries(list, words, kRowsFrom);
     return true;
   }
 
@@ -54,10 +53,9 @@ class Fans {
     const int32_t at = 2 * (starts_.GetValue(token) - starts_.GetValue(0) + i);
     return {rows_.GetValue(at), rows_.GetValue(at + 1)};
   }
-  // Of a route to relays: row * K + choice of what came back.
+  // Of a route to relays: row * K + choice of what came back, K choices of experts.
   __aicore__ inline int32_t row(int32_t token, int32_t i) const {
-    const RouteWords& route = frame_.routing.route();
-    if (route.node_size > 0) return (first_row() + token) * route.top_k + fan(token, i).place;
+    if (frame_.routing.route().node_size > 0) return (first_row() + token) * experts_.route().top_k + fan(token, i).place;
     return experts_.row_of(source_, fan(token, i));
   }
 
@@ -71,9 +69,9 @@ class Fans {
 
   VectorUnit& unit_;
   const Frame& frame_;
+  const RoutingTables experts_;
   const bool has_many_;  // of one token more than there is room for beside where they begin
   const int32_t most_fans_;
-  RoutingTables experts_;
   AscendC::LocalTensor<int32_t> starts_, rows_;
   Segment part_{0, 0, 0, 0, 0, 0};
   int32_t source_ = -1, count_ = 0;
@@ -188,6 +186,7 @@ struct FanIn {
   }
   __aicore__ inline void widen(const Bytes& loaded, const FanPiece& piece) {
     if (piece.is_first) AscendC::Duplicate(unit.floats(0), 0.0f, piece.pitch);
+    if (piece.num_rows == 0) return;
     unit.widen(unit.floats(1), loaded, 0, in.dtype, piece.num_rows * piece.pitch);
     if (is_weighted) unit.widen(unit.floats(2), loaded, 1, weights.dtype, piece.num_rows * kLane);
   }

@@ -21,6 +21,7 @@ from hpmoe.support.errors import LaunchError
 KERNELS = Path(twin_target.__file__).parent
 TWIN = "hpmoe/kernels/_twin.so"
 SMALL = Layer(ep=2, T=9, H=32, I=16, E=4, K=2)
+NODES = Layer(ep=4, T=9, H=32, I=16, E=8, K=3, node_size=2)
 DEEP = Layer(ep=1, T=21, H=304, I=144, E=2, K=1)
 pytestmark = pytest.mark.slow
 
@@ -63,6 +64,8 @@ RUNS = {
     "fp8 weights": lambda: AsOnCpu(hpmoe.quantize_weights(hpmoe.moe_ffn, dtype="float8_e4m3fn"), tiled_for=npu()),
     "int8 rows": lambda: AsOnCpu(hpmoe.quantize_rows(hpmoe.moe_ffn, combine=True)),
     "once to a rank": lambda: LayerRun(Layer(ep=2, T=13, H=32, I=24, E=4, K=2), f=hpmoe.deduplicate_rows(hpmoe.moe_ffn)),
+    "relays": lambda: LayerRun(NODES, f=hpmoe.relay_rows(hpmoe.moe_ffn)),
+    "relays in every node": lambda: LayerRun(NODES, f=hpmoe.relay_rows(hpmoe.moe_ffn, every_node=True)),
 }
 
 

@@ -89,13 +89,6 @@ def test_all_that_is_listed_is_tried():
     assert sorted([*RUNS, *REFUSES]) == sorted(Opcode.__members__)
 
 
-def test_the_option_that_is_refused_is_refused_by_name():
-    assert SAID["refuses"]["options"] == ["every_node of relay_rows"]
-    f = twin(hpmoe.relay_rows(lambda x, ids: hpmoe.dispatch(x, ids, num_local_experts=1)[0].sum(0), every_node=True))
-    with pytest.raises(hpmoe.ArgumentError, match="every_node of relay_rows is True"):
-        hpmoe.spmd(f, hpmoe.Mesh(4, node_size=2)).lower(hpmoe.Aval((4, 8, 16), "float32"), hpmoe.Aval((4, 8, 2), "int32"))
-
-
 @pytest.mark.parametrize("name", REFUSES)
 def test_what_is_refused_is_refused_by_name(name):
     """And by the kernel: tests/tile_ops/test_every_body.py."""
