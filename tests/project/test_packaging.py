@@ -134,7 +134,7 @@ def test_failed_compilation_keeps_the_library_of_before(monkeypatch, tmp_path, c
 
 @pytest.mark.parametrize("name", build_native.LIBRARIES)
 def test_the_compiler_is_asked_for_warnings(monkeypatch, tmp_path, fake_compiler, capsys, name):
-    """That there are none is a stage of .ci/run, where they are errors."""
+    """In .ci/run they are errors."""
     monkeypatch.setenv("CXX", str(fake_compiler))
     build_native.compile_library(name, tmp_path / "library.so")
     assert {"-Wall", "-Wextra"} <= set(capsys.readouterr().out.split())

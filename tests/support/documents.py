@@ -4,10 +4,13 @@ import dataclasses
 import doctest
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from hpmoe.kernels.build_native import find_compiler
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
@@ -104,9 +107,9 @@ class Copy:
         for name in ("transforms", "kernels"):
             (folder / "hpmoe" / name).symlink_to(folder / name)
         compiler = folder / "compiler"  # quick to compile is enough here
-        compiler.write_text('#!/bin/bash\nexec g++ "${@/-O3/-O0}"\n')
+        compiler.write_text(f'#!/bin/bash\nexec {shlex.join(find_compiler())} "${{@/-O3/-O0}}"\n')
         compiler.chmod(0o755)
-        self.environment = {**os.environ, "PYTHONPATH": str(folder), "CXX": os.environ.get("CXX", str(compiler)),
+        self.environment = {**os.environ, "PYTHONPATH": str(folder), "CXX": str(compiler),
                             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
     def follow(self, block):
