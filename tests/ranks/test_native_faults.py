@@ -1,9 +1,7 @@
 """Ranks that are processes without Python, on one host and on two: kills at any moment, one that is stopped, other ends."""
 
 import functools
-import os
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,31 +11,25 @@ from hpmoe.kernels.native import find_ucx, ucx_fault
 
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "kernels"
+LIBRARY = KERNELS / "_native.so"
 NO_DEBUGGER = 77
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory):
-    """`driver(name, num_ranks)` is a program of so many ranks. What is alike of all is compiled once, on all cores."""
+    """`driver(name, num_ranks)` is a program of so many ranks, over the installed library."""
     folder = tmp_path_factory.mktemp("drivers")
 
-    def compiled(source, name, *flags):
-        command = [*find_compiler(), "-std=c++17", "-O1", "-pthread", f"-I{KERNELS}", *flags]
-        subprocess.run([*command, "-c", source, "-o", folder / name], check=True)
-        return folder / name
-
     @functools.cache
-    def linked(name, num_ranks):
-        own = compiled(ROOT / f"tests/native/{name}.cc", f"{name}_{num_ranks}.o", f"-DLAYER_RANKS={num_ranks}")
+    def compiled(name, num_ranks):
         program = folder / f"{name}_{num_ranks}"
-        subprocess.run([*find_compiler(), "-pthread", own, *kernels, "-ldl", "-o", program], check=True)
+        source, flags = ROOT / f"tests/native/{name}.cc", ("-std=c++17", "-O1", "-pthread", f"-I{KERNELS}")
+        subprocess.run([*find_compiler(), *flags, f"-DLAYER_RANKS={num_ranks}", source, LIBRARY,
+                        f"-Wl,-rpath,{LIBRARY.parent}", "-o", program], check=True)
         return program
 
-    sources = [path for part in ("core", "cpu", "link") for path in (KERNELS / part).glob("*.cc")]
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        kernels = list(pool.map(lambda path: compiled(path, f"{path.parent.name}_{path.stem}.o"), sources))
-    return linked
+    return compiled
 
 
 @pytest.mark.parametrize("num_ranks, kills, stopped_s, node_size, engine", [
