@@ -71,13 +71,15 @@ def shown(losses):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", nargs="?", choices=("save", "resume", "both"), default="both")
-    parser.add_argument("folder", nargs="?", help="of the files; a new one for both where not given")
+    parser.add_argument("folder", nargs="?", help="of the files; a new one for both on one rank where not given")
     args = parser.parse_args()
     if args.what != "both" and args.folder is None:
         parser.error(f"{args.what} takes the folder of the files")
-    folder = args.folder or tempfile.mkdtemp()
     ms.runtime.launch_blocking()
     mesh = hpmoe.world()
+    if args.folder is None and mesh.size > 1:
+        parser.error("on several ranks both takes the folder too, which all of them see")
+    folder = args.folder or tempfile.mkdtemp()
     if args.what in ("save", "both"):
         run = Run(mesh)
         run.say(f"{mesh.size} ranks, steps 0 to {HALF - 1}: {shown(run(range(HALF)))}")

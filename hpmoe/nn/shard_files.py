@@ -66,7 +66,7 @@ def write_file(folder: Path, place: Place, save: str, rank: int, arrays: Mapping
     unfinished = folder / f".{path.stem}.{save}.unfinished.ckpt"
     header = (save, place.mesh.ep_size, place.mesh.tp_size, rank, is_copy)
     ms.save_checkpoint([{"name": name, "data": Tensor(array)} for name, array in arrays.items()], str(unfinished),
-                       append_dict=dict(zip(HEADER, header, strict=True)))
+                       append_dict=dict(zip(HEADER, header, strict=True)), crc_check=True)
     unfinished.replace(path)
 
 
@@ -91,7 +91,7 @@ def find_files(who: str, folder: Path) -> dict[int, ShardFile]:
 
 def _header(who: str, path: Path) -> ShardFile:
     try:
-        found = ms.load_checkpoint(str(path), choice_func=lambda name: name in HEADER)
+        found = ms.load_checkpoint(str(path), choice_func=lambda name: name in HEADER, crc_check=True)
     except ValueError:  # it is broken, or has none of these
         found = {}
     check_argument(set(HEADER) <= set(found), who, "folder",

@@ -123,6 +123,10 @@ def test_doubled_foreign_and_broken_files_are_refused(whole, tmp_path):
     refused("with accum.experts.weight1 of 2 experts in each of 4 groups", optimizer=ms.nn.SGD(
         whole[0].trainable_params(), 0.1, 0.9))
     refused("of 6 experts; it must be of a multiple of 4", hpmoe.nn.MoELayer(**{**SIZES, "num_moe_experts": 6}), None)
+    content = one.read_bytes()
+    middle = len(content) // 2
+    one.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1:])
+    refused("rank_00001_of_00004.ckpt is no whole file of save_shards")
     write_file(tmp_path, Place(hpmoe.Mesh(4), 1), "two", 1, {})
     refused("is of another save than")
     ms.save_checkpoint([{"name": "w", "data": ms.Tensor([1.0])}], str(one))
