@@ -24,6 +24,7 @@ from hpmoe.support.progress import Progress
 
 SUMMARY = "checks the Ascend kernel step by step on an NPU or its twin, and measures a machine file"
 NOTES = f"""\
+  hpmoe ascend-check --target=ascend-twin
 {len(LADDER)} checks, from one launch to layers on all ranks, each of which the next ones stand on; it stops at the first
 that fails and exits with 1. Every number is compared with NumPy in float64. On an NPU it takes what hpmoe build
 compiled, one rank for each process that msrun starts; what needs two ranks is left out without. On

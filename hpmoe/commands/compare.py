@@ -10,7 +10,7 @@ from absl import flags
 
 import hpmoe
 from hpmoe.calibration.measured_call import measured_call
-from hpmoe.commands import options, show, simulate
+from hpmoe.commands import options, routing_flag, show, simulate
 from hpmoe.support.progress import Progress
 from hpmoe.support.trees import PyTree
 from hpmoe.timelines.html import format_number, html, numbers
@@ -23,7 +23,7 @@ hpmoe compare A B: each is "fused", "unfused", or settings separated by commas, 
   hpmoe compare policy=critical_path policy=stage_order,signal=peer --ep=4 --tokens=1024 --out=page.html
 Flags hold for both. Simulated unless --measured is given, which runs both in turn on this CPU, as virtual ranks that
 share its cores; there choose sizes that it can hold. Times of workers are of the mean worker; the ratio is B / A.
-""" + simulate.NOTES
+""" + routing_flag.NOTES
 POSITIONAL = ("a", "b")
 
 

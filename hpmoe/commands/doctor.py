@@ -31,7 +31,9 @@ from hpmoe.support.known import known
 from hpmoe.support.versions import numbers, untested_mindspore, version
 
 SUMMARY = "says what is installed, and which targets are usable and why others are not"
-NOTES = "Exits with 1 where something hpmoe needs does not fit, MindSpore included, or the cpu target is not usable."
+NOTES = """\
+  hpmoe doctor --target=ascend
+Exits with 1 where something hpmoe needs does not fit, MindSpore included, or the cpu target is not usable."""
 
 OTHERS = ("chex", "jax", "torch", "hypothesis", "matplotlib")
 

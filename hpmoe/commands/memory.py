@@ -28,6 +28,7 @@ from hpmoe.transforms.save_for_backward import POLICIES
 
 SUMMARY = "prints the memory of each save policy, planned and measured, beside MindSpore op by op"
 NOTES = """\
+  hpmoe memory --tokens=512 --policy=dispatched_rows
 Every row is a process of its own. All numbers are MiB of all ranks, without the inputs: saved between the passes, the
 temporaries of each pass, and the peak of a forward pass alone and of a forward and backward pass. The plan's peak is
 computed from its buffers and the rows received; the pool's is counted by the allocator of the kernels' buffers; the

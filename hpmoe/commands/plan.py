@@ -35,6 +35,8 @@ from hpmoe.verification.verify import verify
 
 SUMMARY = "measures planning: from tracing to the packed image of one rank, both directions"
 NOTES = """\
+Prints milliseconds of each step, medians of the runs.
+  hpmoe plan --ep=1 --tokens=2048 --hidden=1024 --intermediate=512 --experts=16 --top_k=4 --machine=cpu
 Nothing is computed and no tensor is allocated; the plan is one image for all ranks. --rows is the number of received
 rows planned for, as many as a rank sends where not given. Each run starts with empty caches and verifies every stage.
 "processor" is the total in processor time, which other programs on a shared machine do not lengthen. "read" is not in

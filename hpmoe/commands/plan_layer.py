@@ -24,7 +24,10 @@ from hpmoe.support.progress import Progress
 from hpmoe.tiling.shared_memory import memory_bytes
 
 SUMMARY = "predicts a known model's MoE layer on a cluster, by how its experts are spread over ranks"
-NOTES = f"All times are simulated, of routed experts alone.\n{routing_flag.EXPLAINED}"
+NOTES = f"""\
+All times are simulated, in milliseconds, of routed experts alone.
+  hpmoe plan-layer --model=qwen3-235b --ranks=16 --routing=zipf
+{routing_flag.EXPLAINED}"""
 PASSES = "forward", "backward"
 GIB = 2**30
 
@@ -52,7 +55,8 @@ def define(values: flags.FlagValues) -> None:
     options.define_choice(values, "dtype", "bfloat16", "of rows and expert weights", options.FLOATS)
     define_machine(values, "ascend_a3", "the model of a rank")
     define_routing(values)
-    options.define_integer(values, "bands", 4, "machines, within the ranges of its constants, that bands are of", least=0)
+    options.define_integer(values, "bands", 4, "how many machines, drawn from the ranges of its constants, make a band",
+                           least=0)
 
 
 def run(o: flags.FlagValues) -> int:

@@ -9,9 +9,9 @@ from hpmoe.commands import options
 from hpmoe.commands.layer import ROUTINGS, ids_of
 from hpmoe.routing.public_workloads import WORKLOADS, recorded_ids, workload_ids
 
-ONE_OF = f"--routing is {', '.join(ROUTINGS)}, a .npy file of recorded topk_ids [tokens, K], or a public workload"
-NOTES = f"{ONE_OF},\n{min(WORKLOADS)} to {max(WORKLOADS)}; hpmoe plan-layer --help says what these are.\n"
-EXPLAINED = "\n".join([f"{ONE_OF}:", *(f"  {name}: {what}" for name, what in WORKLOADS.items())]) + "\n"
+FIRST = f"--routing is {', '.join(ROUTINGS)}, a .npy file of topk_ids [tokens, K]"
+NOTES = f"{FIRST}, or {min(WORKLOADS)} to {max(WORKLOADS)}: see hpmoe plan-layer --help"
+EXPLAINED = "\n".join([f"{FIRST}, or a public workload:", *(f"  {name}: {what}" for name, what in WORKLOADS.items())])
 
 
 class RoutingName(flags.ArgumentParser):

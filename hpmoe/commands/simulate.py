@@ -14,7 +14,7 @@ from hpmoe.commands import ablation, grid, micro, nodes, options, paper_table, r
 from hpmoe.commands.bands import Flows, bands, digits, sensitivity, sensitivity_text
 from hpmoe.commands.layer import MOST_DECODED, QUANTISED, ROOM, Layer, sent_bytes, utilisation
 from hpmoe.commands.machine import define_machine, machine_of
-from hpmoe.commands.routing_flag import NOTES as NOTES, define_routing, routing_of
+from hpmoe.commands.routing_flag import NOTES as OF_ROUTING, define_routing, routing_of
 from hpmoe.costs.start import start_us
 from hpmoe.ir.limits import MOST_RANKS
 from hpmoe.machines.kept_calibration import is_calibrated
@@ -24,6 +24,10 @@ from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.overlap_comm import SIGNALS
 
 SUMMARY = "predicts (simulates) a layer's time on a model of a machine, fused and unfused"
+NOTES = f"""\
+Prints milliseconds, all simulated, and the band ("x to y") that the ranges of the machine's constants leave.
+  hpmoe simulate --ep=8 --tokens=1024 --experts=64 --imbalance=2
+{OF_ROUTING}"""
 
 TUNED = "critical_path", "slot_major", "expert_phases", "by_simulation"  # policies for tiles and puts of chosen sizes
 MOST_IDS = 2**28  # of all ranks, a GiB
@@ -34,8 +38,8 @@ MOST_DRAWS = 2**30  # one for each expert of each token, half a minute
 def define(values: flags.FlagValues) -> None:
     define_schedule(values)
     define_room(values)
-    options.define_integer(values, "bands", None, "machines, within the ranges of its constants, that bands are of; "
-                           f"{BANDS}, but none for more than {MOST_BANDED} tasks on all ranks", least=0)
+    options.define_integer(values, "bands", None, "how many machines, drawn from the ranges of its constants, make a band; "
+                           f"{BANDS}, or 0 for more than {MOST_BANDED} tasks on all ranks", least=0)
     options.define_switch(values, "sensitivity", "which constants of the machine the figures hinge on")
     options.define_switch(values, "paper", "HyperParallel-MoE's table: paper, simulated, error")
     options.define_switch(values, "validate", "everything published, by the paper and others, beside the model")
@@ -54,7 +58,7 @@ def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("fo
     options.define_choice(values, "dtype", "bfloat16", "of rows and expert weights", options.FLOATS)
     options.define_choice(values, "direction", directions[0], "which pass", directions)
     define_machine(values, "ascend_a3", "the model")
-    options.define_number(values, "imbalance", 1.0, "most over mean received rows of a rank, balanced otherwise")
+    options.define_number(values, "imbalance", 1.0, "rows that the fullest rank receives, over the mean; 1 is balanced")
     define_routing(values)
     options.define_integer(values, "replicas", 0, "copies of hot experts that each rank has room for", least=0)
     options.define_number(values, "min_load", None, "rows that a copy must take; by default what hides its weights")

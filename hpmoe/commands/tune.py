@@ -13,6 +13,7 @@ from hpmoe.transforms.send_rows import SCHEMES
 
 SUMMARY = "searches the fastest tiles, orders, signals, queues and scheme of sending rows on a model of a machine"
 NOTES = """\
+  hpmoe tune --ep=8 --tokens=1024 --budget=30
 Every time is simulated; nothing is computed. The first trial is the default, the second one takes sizes by the
 machine's cost rules, every other one changes one setting of the best so far. A setting that is given as a flag, such
 as --policy=round_robin or --scheme=node, is kept. Ranks of more than one node of the machine may relay rows; schemes

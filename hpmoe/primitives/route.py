@@ -65,7 +65,7 @@ def route_aval(ids: Aval, *weights: Aval, num_local_experts: int, ep_size: int, 
                tp_size: int = 1, rank_capacity_factor: float | None = None) -> RouteAval:
     """What is known of a route by the ids of a rank's tokens."""
     check_argument(isinstance(ids, Aval) and len(ids.shape) == 2 and ids.dtype in ("int32", "int64"), "hpmoe.dispatch",
-                   "topk_ids", ids, "[T, K] int32 or int64", "Cast with topk_ids.astype(mindspore.int32), before the call.")
+                   "topk_ids", ids, "[T, K] int32 or int64", _hint(ids))
     check_argument(all(isinstance(d, int) for d in ids.shape), "hpmoe.dispatch", "topk_ids", ids, "ids of tokens")
     num_tokens, top_k = fixed(ids.shape)
     num_experts, groups = num_local_experts * ep_size, ep_size // tp_size
@@ -102,7 +102,7 @@ def route_of_tensors(sort: Sort, topk_ids: Tensor, *weights: Tensor, num_local_e
     """The route on tensors, of one rank; `sort` as for make_routing. Its eager rule is in hpmoe.kernels.token_rows."""
     is_ids = isinstance(topk_ids, Tensor) and topk_ids.ndim == 2 and topk_ids.dtype in (ms_dtype.int32, ms_dtype.int64)
     check_argument(is_ids, "hpmoe.dispatch", "topk_ids", _describe(topk_ids), "a [T, K] int32 or int64 Tensor",
-                   "Cast with topk_ids.astype(mindspore.int32).")
+                   _hint(topk_ids))
     ids = values_of("hpmoe.dispatch", topk_ids)
     check_argument(1 <= ids.shape[1] <= num_local_experts, "hpmoe.dispatch", "top_k", ids.shape[1],
                    f"in 1..{num_local_experts}")
@@ -114,6 +114,12 @@ def route_of_tensors(sort: Sort, topk_ids: Tensor, *weights: Tensor, num_local_e
     values = [[values_of("hpmoe.dispatch", w)] for w in weights]
     return Route(make_routing([ids], num_local_experts, None, make_capacity(capacity_factor, drop_policy),
                               values[0] if values else None, sort=sort, alignment=expert_alignment))
+
+
+def _hint(ids: object) -> str:
+    if len(getattr(ids, "shape", ())) > 2:
+        return "Reshape [B, S, K] to [B * S, K]; a rank axis is for a function under hpmoe.spmd."
+    return "Cast with topk_ids.astype(mindspore.int32), before the call."
 
 
 def _describe(x: object) -> str:

@@ -39,6 +39,14 @@ def test_help_of_a_command_names_every_flag(capsys, name, flag):
     assert len(out.splitlines()) <= 45 and max(map(len, out.splitlines())) <= 120
 
 
+@pytest.mark.parametrize("name", [name for name in cli.COMMANDS if name != "build"])  # which takes nothing but its target
+def test_help_of_a_command_has_an_example_of_it(capsys, name):
+    example = re.search(rf"^[ ]*hpmoe {name} (\S.*?),?$", run(capsys, name, "--help")[1].partition("\n")[2], re.MULTILINE)
+    assert example is not None
+    words = example[1].partition(" > ")[0].split()
+    options.parse(cli.define(name), [word for word in words if word.startswith("--")])
+
+
 @pytest.mark.parametrize("command", demo.NEXT)
 def test_what_demo_ends_with_is_a_command(command):
     program, name, *args = command.split()

@@ -50,6 +50,8 @@ def dropping(x, ids, w):
 cases("ids", {
     "computed and too large": _derived(lambda ids: ids + 3),
     "computed and repeated": _derived(lambda ids: mint.where(ids > 0, 0, ids)),
+    "with a rank axis": lambda: dispatch(array(2, 4, 3), array(2, 4, 2).astype(ms.int32), num_local_experts=4),
+    "with a rank axis, traced": lambda: trace(routed, Aval((2, 4, 3), "float32"), Aval((2, 4, 2), "int32")),
     "of received rows": lambda: trace(lambda x, ids: routed(x, dispatch(x, ids, num_local_experts=4)[0] > 0), X, IDS),
     "that are received": lambda: trace(lambda x, ids: routed(x, dispatch(ids, ids, num_local_experts=4)[0]), X, IDS),
     "that a later transform computes": lambda: tile_partition(with_other_ids(routed)).lower(X, IDS),
