@@ -20,7 +20,7 @@ from hpmoe.tile_ops.columns import ADD_COLS, CUMSUM, TAKE_COLS, TOP_K
 from hpmoe.tile_ops.guards import COUNT_AND_FILL, FILL_OUTSIDE, REDUCE_AND_FILL
 from hpmoe.tile_ops.quantized import QUANTIZE
 from hpmoe.tile_ops.quantized_matmuls import GMM_WIDENED, ROWS, WeightFormat
-from hpmoe.tile_ops.row_formats import BlockScale, Element, RowFormat
+from hpmoe.tile_ops.row_formats import MX_BLOCK, BlockScale, Element, RowFormat
 
 
 class Limit(NamedTuple):
@@ -45,7 +45,8 @@ LIMITS = (
 MOST_COLUMNS = 65_535  # of a matmul's operand: a parameter of 16 bits
 A2_A3, ASCEND_950 = 2201, 3510  # chips by their numbers of chip.h
 FP8_ROWS = RowFormat(Element.E4M3, BlockScale.FLOAT32, 0)
-ROW_FORMATS = {A2_A3: (ROWS,), ASCEND_950: (ROWS, FP8_ROWS)}  # of quantised rows, by chip
+MXFP8_ROWS = RowFormat(Element.E4M3, BlockScale.E8M0, MX_BLOCK)
+ROW_FORMATS = {A2_A3: (ROWS,), ASCEND_950: (ROWS, FP8_ROWS, MXFP8_ROWS)}  # of quantised rows and weights, by chip
 MOST_QUANTISED = 8192  # columns of a row that is quantised: two buffers of UB hold it in float32
 MOST_ROW_BYTES = 8192  # of rows that are sorted, or picked from and added up by an index: a piece of UB
 MOST_GUARDED = 16_384  # columns of a row in which other values come in the place of some
@@ -116,14 +117,18 @@ def _check_rows(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
 
 
 def _check_format(flow: tf.Taskflow, op: tf.TileOp, form: RowFormat, chip: int, who: str) -> None:
-    part = f"{form.block} columns" if form.block else "row"
-    given, formats = f"{form.element.name}, a {form.scale.name} for each {part}", ROW_FORMATS[chip]
-    known = " or ".join(f.element.name for f in formats)
-    is_known = RowFormat(form.element, form.scale, form.block) in formats
-    check_argument(is_known, who, "what rows are quantised to", given, f"{known}, a FLOAT32 for each row")
-    takes_whole_rows = op.primitive is QUANTIZE or isinstance(form, WeightFormat) and form.cols == 1
-    cols = flow.buffers[op.operands[1].buffer].cols if takes_whole_rows else 0
+    rounds_weights = isinstance(form, WeightFormat)
+    formats = tuple(f for f in ROW_FORMATS[chip] if not (rounds_weights and f.block))
+    known, given = " or ".join(map(_format_name, formats)), RowFormat(form.element, form.scale, form.block)
+    check_argument(given in formats, who, "what rows are quantised to", _format_name(given), known)
+    holds_rows = op.primitive is QUANTIZE and not form.block or isinstance(form, WeightFormat) and form.cols == 1
+    cols = flow.buffers[op.operands[1].buffer].cols if holds_rows else 0
     check_argument(cols <= MOST_QUANTISED, who, "the columns of its widest row", cols, f"at most {MOST_QUANTISED}")
+
+
+def _format_name(form: RowFormat) -> str:
+    """In words."""
+    return f"{form.element.name}, {form.scale.name} for each {f'{form.block} columns' if form.block else 'row'}"
 
 
 def _check_matmul(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:

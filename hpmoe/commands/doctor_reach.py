@@ -27,7 +27,7 @@ def reach(target: str) -> Fields:
     limits = {limit.what.strip(","): limit.most for limit in ascend_rules.LIMITS} if kernel == "ascend" else {}
     if limits:
         limits["columns of a product's operand"] = ascend_rules.MOST_COLUMNS
-        limits["columns of a row that is quantised, as int8, on a 950 also fp8, with a scale a row"] = (
+        limits["columns of a row that is quantised, as int8, on a 950 also fp8, with a scale a row, or as mxfp8, of any"] = (
             ascend_rules.MOST_QUANTISED)
         limits["columns of a guarded row"] = ascend_rules.MOST_GUARDED
         limits[f"bytes of a row of {', '.join(p.name for p in ascend_rules.ON_WHOLE_ROWS)}"] = ascend_rules.MOST_ROW_BYTES

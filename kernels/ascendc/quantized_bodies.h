@@ -2,21 +2,21 @@
 // tile_ops/row_formats.py.
 #pragma once
 
-#include "elements.h"
+#include "block_scales.h"
 
 namespace hpmoe {
 
 constexpr int32_t kRowScaleBytes = 4, kQuantizedPart = kPieceFloats / 2;  // of a row that is worked on at once
 
-// The formats that have bodies here: one float32 scale a row.
-__aicore__ inline bool is_scaled_row(const int32_t* param) {
-  const RowFormat format = row_format_of(param);
+// The formats that have bodies here: one float32 scale a row, or mxfp8.
+__aicore__ inline bool is_scaled_row(const RowFormat& format) {
   return has_cast(format.element) && format.scale == BlockScale::FLOAT32 && format.block == 0;
 }
 
-// Whether rows of bytes have such elements for so many numbers.
-__aicore__ inline bool is_packed(const Rows2d& packed, const Rows2d& plain) {
-  return packed.dtype == static_cast<int32_t>(Dtype::UINT8) && packed.cols == plain.cols + kRowScaleBytes;
+// Whether rows of bytes are of such a format for so many numbers.
+__aicore__ inline bool is_packed(const RowFormat& format, const Rows2d& packed, const Rows2d& plain) {
+  return (is_scaled_row(format) || is_mxfp8(format)) && packed.dtype == static_cast<int32_t>(Dtype::UINT8) &&
+         packed.cols == packed_cols(format, plain.cols);
 }
 
 // Parts of one row.
@@ -103,11 +103,17 @@ struct Quantize {
 };
 
 __aicore__ inline void quantize(VectorUnit& unit, const Frame& frame) {
-  Quantize body{unit, row_format_of(frame.op.param).element, frame.rows(0), {}, frame.rows(1)};
-  const bool fits = is_packed(body.out, body.in) && body.in.cols <= 2 * kPieceFloats;
-  if (!is_scaled_row(frame.op.param) || !fits) return unit.refuse();
-  body.scales = scales_of(body.out, body.in.cols);
-  for (int32_t row = 0; row < frame.unit.rows; ++row) run_pieces(unit, RowParts(row, body.in.cols), body);
+  const RowFormat format = row_format_of(frame.op.param);
+  const Rows2d out = frame.rows(0), in = frame.rows(1);
+  if (!is_packed(format, out, in)) return unit.refuse();
+  if (is_mxfp8(format)) {
+    QuantizeBlocks body{unit, out, block_scales_in(out, in.cols, in.cols), in};
+    for (int32_t row = 0; row < frame.unit.rows; ++row) run_pieces(unit, RowParts(row, in.cols), body);
+    return;
+  }
+  if (in.cols > 2 * kPieceFloats) return unit.refuse();
+  Quantize body{unit, format.element, out, scales_of(out, in.cols), in};
+  for (int32_t row = 0; row < frame.unit.rows; ++row) run_pieces(unit, RowParts(row, in.cols), body);
 }
 
 struct Dequantize {
@@ -131,11 +137,39 @@ struct Dequantize {
   }
 };
 
+// The same of mxfp8; or elements as they are, of a row without scales.
+struct DequantizeBlocks {
+  VectorUnit& unit;
+  Element element;
+  Rows2d out, in, scales;
+  bool has_scales;
+
+  __aicore__ inline void load(const Bytes& loaded, const Piece& piece) {
+    unit.load(loaded, 0, in, piece);
+    if (has_scales) unit.load(loaded, 1, scales, scales_of_piece(piece));
+  }
+  __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
+    widen_elements(element, unit.floats(0), loaded, unit.floats(1), piece.count());
+    if (has_scales) spread_scales(unit, loaded, 1, piece);
+  }
+  __aicore__ inline void compute(const Piece& piece) {
+    if (has_scales) AscendC::Mul(unit.floats(0), unit.floats(0), unit.floats(4)[kMostScaled], piece.count());
+    AscendC::PipeBarrier<PIPE_V>();
+    unit.write(out, piece, unit.floats(0), piece.count());
+  }
+};
+
 __aicore__ inline void dequantize(VectorUnit& unit, const Frame& frame) {
-  Dequantize body{unit, row_format_of(frame.op.param).element, frame.rows(0), frame.rows(1), {}};
-  if (!is_scaled_row(frame.op.param) || !is_packed(body.in, body.out)) return unit.refuse();
-  body.scales = scales_of(body.in, body.out.cols);
-  for (int32_t row = 0; row < frame.unit.rows; ++row) run_pieces(unit, RowParts(row, body.out.cols), body);
+  const RowFormat format = row_format_of(frame.op.param);
+  const Rows2d out = frame.rows(0), in = frame.rows(1);
+  if (!is_packed(format, in, out)) return unit.refuse();
+  if (is_mxfp8(format)) {
+    DequantizeBlocks body{unit, format.element, out, in, block_scales_in(in, out.cols, out.cols), true};
+    for (int32_t row = 0; row < frame.unit.rows; ++row) run_pieces(unit, RowParts(row, out.cols), body);
+    return;
+  }
+  Dequantize body{unit, format.element, out, in, scales_of(in, out.cols)};
+  for (int32_t row = 0; row < frame.unit.rows; ++row) run_pieces(unit, RowParts(row, out.cols), body);
 }
 
 // out[r, n] = float32(sums[r, n]) * scale of row r * scale of column n, which is of the slot's expert.

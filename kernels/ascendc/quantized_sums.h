@@ -9,7 +9,7 @@ namespace hpmoe {
 // out[t] = sum_k w[t, k] * float32(in[t * K + k]) * scale, k = 0, 1, ..., as ReduceEntries does with rows of floats.
 struct ReduceQuantized {
   ReduceEntries sums;
-  Element element;
+  RowFormat format;
   Rows2d scales;
 
   // Bytes of a row begin at whole blocks of UB.
@@ -21,24 +21,30 @@ struct ReduceQuantized {
     const Piece all = piece.of(sums.top_k);
     sums.unit.load(loaded, 0, sums.in, in_blocks(all));
     if (sums.is_weighted) sums.unit.load(loaded, 1, sums.weights, sums.of_weights(piece));
-    sums.unit.load(loaded, 2, scales, all);
+    sums.unit.load(loaded, 2, scales, has_blocks() ? scales_of_piece(all) : all);
   }
+  __aicore__ inline bool has_blocks() const { return format.block > 0; }
   __aicore__ inline void widen(const Bytes& loaded, const EntryPiece& piece) {
     VectorUnit& unit = sums.unit;
     const Piece all = piece.of(sums.top_k), bytes = in_blocks(all);
-    unit.widen(unit.floats(3), loaded, 2, scales.dtype, all.num_rows * kLane);
+    if (!has_blocks()) unit.widen(unit.floats(3), loaded, 2, scales.dtype, all.num_rows * kLane);
     sums.begin(loaded, piece);
     const int32_t at_once = bytes.pitch == all.pitch ? all.num_rows : 1;
     for (int32_t r = 0; r < all.num_rows; r += at_once)
-      widen_elements(element, unit.floats(1)[r * all.pitch], loaded[r * bytes.pitch], unit.floats(4)[r * all.pitch],
+      widen_elements(format.element, unit.floats(1)[r * all.pitch], loaded[r * bytes.pitch], unit.floats(4)[r * all.pitch],
                      at_once * all.pitch);
+    if (has_blocks()) spread_scales(unit, loaded, 2, all);
   }
   __aicore__ inline void compute(const EntryPiece& piece) {
     const Piece all = piece.of(sums.top_k);
     const Floats x = sums.unit.floats(1), of_rows = sums.unit.floats(3);
-    sums.unit.wait_for_results();
-    for (int32_t r = 0; r < all.num_rows; ++r)
-      AscendC::Muls(x[r * all.pitch], x[r * all.pitch], of_rows.GetValue(r * kLane), all.pitch);
+    if (has_blocks()) {
+      AscendC::Mul(x, x, sums.unit.floats(4)[kMostScaled], all.count());
+    } else {
+      sums.unit.wait_for_results();
+      for (int32_t r = 0; r < all.num_rows; ++r)
+        AscendC::Muls(x[r * all.pitch], x[r * all.pitch], of_rows.GetValue(r * kLane), all.pitch);
+    }
     AscendC::PipeBarrier<PIPE_V>();
     sums.compute(piece);
   }
@@ -46,10 +52,11 @@ struct ReduceQuantized {
 
 __aicore__ inline void reduce_quantized(VectorUnit& unit, const Frame& frame) {
   const ReduceEntries sums = entry_sums(unit, frame, 1, 2);
-  ReduceQuantized body{sums, row_format_of(frame.op.param).element, {}};
+  ReduceQuantized body{sums, row_format_of(frame.op.param), {}};
   body.sums.in.cols = frame.buffer(1).cols;
-  if (!is_scaled_row(frame.op.param) || !is_packed(body.sums.in, sums.out)) return unit.refuse();
-  body.scales = scales_of(sums.in, sums.out.cols);
+  if (!is_packed(body.format, body.sums.in, sums.out)) return unit.refuse();
+  body.scales = body.has_blocks() ? block_scales_in(sums.in, sums.out.cols, sums.out.cols)
+                                  : scales_of(sums.in, sums.out.cols);
   run_pieces(unit, EntryPieces(frame.unit.rows, sums.out.cols, sums.top_k, kQuantizedPart), body);
 }
 

@@ -171,7 +171,7 @@ __aicore__ inline void quantize_weight(VectorUnit& unit, const Frame& frame) {
   const int32_t cols = frame.op.param[3], size = element_bytes(given.dtype);
   const bool fits = is_float(scales.dtype) && scales.cols == 1 && is_float(given.dtype) &&
                     codes.dtype == static_cast<int32_t>(Dtype::UINT8);
-  if (!is_scaled_row(frame.op.param) || !fits) return unit.refuse();
+  if (!is_scaled_row(row_format_of(frame.op.param)) || !fits) return unit.refuse();
   if (cols > 1) return quantize_columns(unit, frame, element, cols);
   if (codes.cols > 2 * kPieceFloats) return unit.refuse();
   scales.is_column = true;
@@ -181,23 +181,14 @@ __aicore__ inline void quantize_weight(VectorUnit& unit, const Frame& frame) {
   for (int32_t row = 0; row < frame.unit.rows; ++row) run_pieces(unit, RowParts(row, codes.cols), body);
 }
 
-// Elements as numbers that a matrix core multiplies.
-struct WidenWeight {
-  VectorUnit& unit;
-  Element element;
-  Rows2d out, in;
-
-  __aicore__ inline void load(const Bytes& loaded, const Piece& piece) { unit.load(loaded, 0, in, piece); }
-  __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
-    widen_elements(element, unit.floats(0), loaded, unit.floats(1), piece.count());
-  }
-  __aicore__ inline void compute(const Piece& piece) { unit.write(out, piece, unit.floats(0), piece.count()); }
-};
-
+// Elements as numbers that a matrix core multiplies, of mxfp8 times their scales.
 __aicore__ inline void widen_weight(VectorUnit& unit, const Frame& frame) {
-  WidenWeight body{unit, row_format_of(frame.op.param).element, frame.rows(0), frame.rows(1)};
+  const RowFormat format = row_format_of(frame.op.param);
+  const bool has_scales = is_mxfp8(format);
+  DequantizeBlocks body{unit, format.element, frame.rows(0), frame.rows(1), {}, has_scales};
+  if (has_scales) body.scales = block_scales_in(frame.rows(2), 0, body.out.cols);
   const bool fits = is_float(body.out.dtype) && body.in.dtype == static_cast<int32_t>(Dtype::UINT8);
-  if (!is_scaled_row(frame.op.param) || !fits) return unit.refuse();
+  if (!fits || (!has_scales && !is_scaled_row(format))) return unit.refuse();
   for (int32_t row = 0; row < frame.unit.rows; ++row) run_pieces(unit, RowParts(row, body.out.cols), body);
 }
 

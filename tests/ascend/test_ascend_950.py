@@ -9,9 +9,11 @@ import mindspore as ms
 import numpy as np
 import pytest
 from ascend_helpers import AsOnCpu, LayerRun, ProgramRun, bf16, capped_run, f32, npu, twin
+from ascend_mutants_of_fp8 import MUTANTS_OF_FP8
 from helpers import Layer, in_dtype, tensors
 from int8_products import int8_run
 from mindspore.graph.api import _pynative_executor as executor
+from mutated_kernel import catch_all, choose_among
 
 import hpmoe
 from hpmoe.kernels import build_native, twin_target
@@ -60,8 +62,9 @@ RUNS = {
     "int8": int8_run,
     "fp8 rows": lambda: AsOnCpu(hpmoe.quantize_rows(hpmoe.moe_ffn, dtype="float8_e4m3fn", combine=True,
                                                     backward="quantized")),
+    "mxfp8 rows": lambda: AsOnCpu(hpmoe.quantize_rows(hpmoe.moe_ffn, dtype="mxfp8", combine=True, backward="quantized")),
     "int8 weights": lambda: AsOnCpu(hpmoe.quantize_weights(hpmoe.moe_ffn), tiled_for=npu()),
-    "fp8 weights": lambda: AsOnCpu(hpmoe.quantize_weights(hpmoe.moe_ffn, dtype="float8_e4m3fn"), tiled_for=npu()),
+    "fp8 weights": lambda: fp8_weights(),
     "int8 rows": lambda: AsOnCpu(hpmoe.quantize_rows(hpmoe.moe_ffn, combine=True)),
     "once to a rank": lambda: LayerRun(Layer(ep=2, T=13, H=32, I=24, E=4, K=2), f=hpmoe.deduplicate_rows(hpmoe.moe_ffn)),
     "relays": lambda: LayerRun(NODES, f=hpmoe.relay_rows(hpmoe.moe_ffn)),
@@ -74,19 +77,56 @@ def test_the_kernel_for_a_950_computes_what_numpy_does(twin_950, run):
     RUNS[run]().assert_close_to_float64()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_fp8_rows_have_the_bits_of_numpy(twin_950, dtype):
-    """Elements of all sizes, subnormal ones too, of rows in parts; rows of zeros, of NaN and of infinities."""
-    rng = np.random.default_rng(0)
-    x = (rng.standard_normal((2, 9, 2100)) * 2.0 ** rng.integers(-20, 3, (2, 9, 2100))).astype(np.float32)
-    x[0, 0], x[1, 1, 0], x[1, 2, -1], x[0, 3] = 0, np.nan, -np.inf, -0.0
-    ids = rng.integers(0, 4, (2, 9, 1)).astype(np.int32)
+def there_and_back(x, ids, weights):
+    rows, route = hpmoe.dispatch(x, ids, num_local_experts=weights.shape[1])
+    return hpmoe.combine(rows, route, weights)
 
-    def there_and_back(x, ids):
-        return hpmoe.combine(*hpmoe.dispatch(x, ids, num_local_experts=2))
-    f = hpmoe.quantize_rows(there_and_back, dtype="float8_e4m3fn", combine=True)
-    plain, on_twin = (hpmoe.spmd(g, hpmoe.Mesh(2))(*tensors([*in_dtype([x], dtype), ids])) for g in (f, twin(f, rows=4)))
-    np.testing.assert_array_equal(widen(on_twin.asnumpy()), widen(plain.asnumpy()))
+
+class Rows:
+    """Rows that go out and come back as fp8 or mxfp8, of elements of all sizes: in parts, and parts of blocks; of zeros, NaN
+    and infinities, of large and of the least numbers. Weights of choices are powers of two, whose products are exact."""
+
+    def __init__(self, element, cols, top_k, dtype="float32"):
+        rng = np.random.default_rng(0)
+        x = (rng.standard_normal((2, 9, cols)) * 2.0 ** rng.integers(-20, 3, (2, 9, cols))).astype(np.float32)
+        x[0, 0], x[1, 1, 0], x[1, 2, -1], x[0, 3], x[0, 4] = 0, np.nan, -np.inf, -0.0, -1e-39
+        x[0, 5], x[1, 5, ::2] = 3e35, 1e-42
+        ids = rng.permuted(np.tile(np.arange(2 * top_k, dtype=np.int32), (2, 9, 1)), axis=2)[..., :top_k].copy()
+        ids[rng.random(ids.shape) < 0.2] = -1
+        self.args = tensors([*in_dtype([x], dtype), ids, 2.0 ** rng.integers(-2, 3, ids.shape).astype(np.float32)])
+        self.plain = hpmoe.quantize_rows(there_and_back, dtype=element, combine=True)
+        self.on_twin = hpmoe.spmd(twin(self.plain, rows=4), hpmoe.Mesh(2))
+
+    def __call__(self):
+        return [np.nan_to_num(widen(self.on_twin(*self.args).asnumpy()), nan=np.float32(1e38))]
+
+    def assert_close_to_float64(self):
+        (got,), want = self(), hpmoe.spmd(self.plain, hpmoe.Mesh(2))(*self.args)
+        np.testing.assert_array_equal(got, np.nan_to_num(widen(want.asnumpy()), nan=np.float32(1e38)))
+        return [got]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("element", ["float8_e4m3fn", "mxfp8"])
+@pytest.mark.parametrize("cols, top_k", [(2100, 1), (300, 6), (70, 3), (33, 130), (5, 2)])
+def test_fp8_rows_have_the_bits_of_numpy(twin_950, element, dtype, cols, top_k):
+    Rows(element, cols, top_k, dtype).assert_close_to_float64()
+
+
+def fp8_weights():
+    """With a column of zeros."""
+    run = AsOnCpu(hpmoe.quantize_weights(hpmoe.moe_ffn, dtype="float8_e4m3fn"), tiled_for=npu())
+    run.given[2][..., 3] = 0.0
+    return run
+
+
+def test_every_planted_fault_of_fp8_is_caught(twin_950, tmp_path, monkeypatch, capsys):
+    runs = {"fp8 rows": Rows("float8_e4m3fn", 300, 6), "mxfp8 rows": Rows("mxfp8", 360, 6), "fp8 weights": fp8_weights()}
+    try:
+        chosen = choose_among(MUTANTS_OF_FP8, tmp_path, "-DHPMOE_CHIP=3510", "-DHPMOE_TWIN_CHIP=3510", "-fno-gnu-unique")
+        assert not catch_all(MUTANTS_OF_FP8, chosen, runs, monkeypatch, capsys)
+    finally:
+        twin_target.load().hpmoe_twin_use_kernel(None)
 
 
 def compile_kernel(folder, chip, twin_chip, of_twin):

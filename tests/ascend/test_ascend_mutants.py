@@ -4,17 +4,13 @@ numbers.
 One compilation holds all of them; a variable says which one the kernel has.
 """
 
-import ctypes
 import functools
-import re
-import subprocess
-from pathlib import Path
 
 import mindspore as ms
 import numpy as np
 import pytest
-from ascend_helpers import AsOnCpu, LayerRun, ProgramRun, bf16, capped_run, f32, from_seed, npu, twin
-from ascend_mutants import MUTANTS as MUTANTS_OF_BODIES, splice
+from ascend_helpers import AsOnCpu, LayerRun, ProgramRun, bf16, capped_run, f32, npu, twin
+from ascend_mutants import MUTANTS as MUTANTS_OF_BODIES
 from ascend_mutants_of_cores import MUTANTS_OF_CORES
 from ascend_mutants_of_relays import MUTANTS_OF_RELAYS
 from ascend_mutants_of_routers import MUTANTS_OF_ROUTERS
@@ -22,7 +18,7 @@ from ascend_mutants_of_weights import MUTANTS_OF_WEIGHTS
 from helpers import Layer, assert_close, fused
 from int8_products import int8_run
 from mindspore import mint
-from mindspore.graph.api import _pynative_executor as executor
+from mutated_kernel import catch_all, choose_among
 from sharded_layers import on_ranks, whole
 
 import hpmoe
@@ -40,38 +36,19 @@ from hpmoe import (
     replicate_experts,
     trace,
 )
-from hpmoe.kernels import build_native, twin_target
+from hpmoe.kernels import twin_target
 from hpmoe.primitives.columns import add_columns, cumsum
 from hpmoe.primitives.draw import draw
 from hpmoe.primitives.primitive import REGISTRY
-from hpmoe.support.errors import LaunchError
 
-KERNELS = Path(twin_target.__file__).parent
 MUTANTS = (*MUTANTS_OF_BODIES, *MUTANTS_OF_CORES, *MUTANTS_OF_ROUTERS, *MUTANTS_OF_RELAYS, *MUTANTS_OF_WEIGHTS)
-SEEDS = 6  # orders that a mutant is tried in until it is caught
 
 
 @pytest.fixture(scope="module")
 def chosen(tmp_path_factory):
     """A function that makes the twin run a mutant by number; 0 is the kernel as it is."""
-    folder = tmp_path_factory.mktemp("mutants")
-    (folder / "core").mkdir()
-    for path in (*KERNELS.glob("core/*.h"), *KERNELS.glob("ascendc/*.h"), KERNELS / "ascendc/kernel.cpp"):
-        edits = [(number, *edit) for number, m in enumerate(MUTANTS, 1) if m.file == path.name for edit in m.edits]
-        copy = folder / ("core" if path.parent.name == "core" else "") / path.name
-        copy.write_text("extern int hpmoe_mutant;\n" + splice(path.read_text(), edits))
-    main = folder / "main.cpp"
-    main.write_text('#include "kernel.cpp"\nint hpmoe_mutant = 0;\n')
-    library, twin = folder / "mutants.so", twin_target.load()
-    command = [*build_native.find_compiler(), "-std=c++17", "-Og", "-w", "-fPIC", "-shared", "-I", folder, "-I", KERNELS,
-               "-I", KERNELS / "ascendc/twin", main, twin_target.COMPILED, "-o", library]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    mutants = ctypes.CDLL(str(library))
-    number = ctypes.c_int.in_dll(mutants, "hpmoe_mutant")
-    twin.hpmoe_twin_use_kernel(ctypes.cast(mutants.hpmoe_persistent, ctypes.c_void_p))
-    yield lambda n: setattr(number, "value", n)
-    twin.hpmoe_twin_use_kernel(None)
+    yield choose_among(MUTANTS, tmp_path_factory.mktemp("mutants"))
+    twin_target.load().hpmoe_twin_use_kernel(None)
 
 
 class Ahead(LayerRun):
@@ -222,33 +199,6 @@ def filled_up(x, ids, weights, w):
     return combine(grouped_matmul(rows, w, route), route, weights), mint.exp(rows).sum(0)
 
 
-def how_caught(layers, right, monkeypatch, shows_in=""):
-    """What gives the kernel away: an error, or results that are not those of the right kernel; None if nothing does."""
-    for seed in range(SEEDS):
-        for name in sorted(layers, key=lambda name: name != shows_in):
-            from_seed(monkeypatch, 100 * seed)
-            try:
-                got = layers[name]()
-            except LaunchError as error:
-                executor.clear_res()  # an exception inside a gradient leaves MindSpore in it
-                executor.set_grad_flag(False)
-                return re.sub(r"\s+", " ", str(error))
-            if not all(np.array_equal(a, b) for a, b in zip(got, right[name], strict=True)):
-                return "wrong numbers"
-    return None
-
-
 @pytest.mark.slow
 def test_every_planted_fault_is_caught(chosen, layers, monkeypatch, capsys):
-    chosen(0)
-    right = {name: run.assert_close_to_float64() for name, run in layers.items()}
-    assert how_caught(layers, right, monkeypatch) is None
-    lines, missed = [], []
-    for number, mutant in enumerate(MUTANTS, 1):
-        chosen(number)
-        found = how_caught(layers, right, monkeypatch, mutant.shows_in)
-        lines.append(f"{mutant.what}: {found or 'NOT CAUGHT'}"[:160])
-        missed += [mutant.what] if found is None else []
-    with capsys.disabled():
-        print("", *lines, f"{len(MUTANTS) - len(missed)} of {len(MUTANTS)} planted faults are caught", sep="\n")
-    assert not missed and len(MUTANTS) >= 260
+    assert not catch_all(MUTANTS, chosen, layers, monkeypatch, capsys) and len(MUTANTS) >= 260

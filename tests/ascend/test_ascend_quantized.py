@@ -90,8 +90,8 @@ def test_rows_and_gradients_that_are_int8_both_ways():
 
 
 REFUSED = {
-    "fp8 rows": (quantize_rows(dtype="float8_e4m3fn"), Layer(), "quantised to is E4M3, a FLOAT32 for each row"),
-    "a scale for some columns": (quantize_rows(scale=2), Layer(), "quantised to is INT8, a FLOAT32 for each 2 columns"),
+    "fp8 rows": (quantize_rows(dtype="float8_e4m3fn"), Layer(), "quantised to is E4M3, FLOAT32 for each row"),
+    "a scale for some columns": (quantize_rows(scale=2), Layer(), "quantised to is INT8, FLOAT32 for each 2 columns"),
     "long rows": (quantize_rows, Layer(H=8193), "the columns of its widest row is 8193; it must be at most 8192"),
 }
 

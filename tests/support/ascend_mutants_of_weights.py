@@ -20,7 +20,7 @@ MUTANTS_OF_WEIGHTS = shown_in(
            ("if (deep == laid_out) return;", "if (laid_out > 0) return;")),
     mutant("scales of the first columns of a task", "weight_bodies.h",
            ("scales.address + done * scales.row_bytes", "scales.address")),
-    mutant("half of a row widened", "weight_bodies.h",
+    mutant("half of a row widened", "quantized_bodies.h",
            ("widen_elements(element, unit.floats(0), loaded, unit.floats(1), piece.count());",
             "widen_elements(element, unit.floats(0), loaded, unit.floats(1), piece.count() / 2);")),
 )

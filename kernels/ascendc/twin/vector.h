@@ -240,4 +240,46 @@ void ReduceMax(const LocalTensor<T>& out, const LocalTensor<T>& a, const LocalTe
   detail::reduce("ReduceMax", out, a, work, count, 2, [](float x, float y) { return x > y ? x : y; });
 }
 
+enum class ReduceOrder { ORDER_VALUE_INDEX = 0, ORDER_INDEX_VALUE, ORDER_ONLY_VALUE, ORDER_ONLY_INDEX };
+
+namespace detail {
+
+// Of each of `repeats` runs of `mask` numbers, which begin `step` blocks of 32 bytes apart, one result.
+template <class T, class Function>
+void reduce_repeats(const char* what, const LocalTensor<T>& out, const LocalTensor<T>& a, int32_t mask, int32_t repeats,
+                    int32_t step, Function f) {
+  static_assert(std::is_same_v<T, float>, "float32");
+  twin::require(mask > 0 && mask <= kRepeatFloats && repeats > 0 && repeats <= 255, what, ": ", repeats, " runs of ", mask);
+  twin::Core& core = twin::current();
+  vector_work(
+      what, int64_t{repeats} * mask,
+      [=, &core] {
+        const int64_t pitch = int64_t{step} * 8;
+        const float* x = operand(core, a, (repeats - 1) * pitch + mask, what);
+        float* z = operand(core, out, repeats, what);
+        for (int32_t r = 0; r < repeats; ++r) {
+          float result = x[r * pitch];
+          for (int32_t i = 1; i < mask; ++i) result = f(result, x[r * pitch + i]);
+          z[r] = result;
+        }
+      },
+      out, a);
+}
+
+}  // namespace detail
+
+template <class T>
+void WholeReduceMax(const LocalTensor<T>& out, const LocalTensor<T>& a, const int32_t mask, const int32_t repeats,
+                    const int32_t out_step, const int32_t block_step, const int32_t step, ReduceOrder order) {
+  twin::require(order == ReduceOrder::ORDER_ONLY_VALUE && out_step == 1 && block_step == 1,
+                "WholeReduceMax: the kernel asks for results side by side");
+  detail::reduce_repeats("WholeReduceMax", out, a, mask, repeats, step, [](float x, float y) { return x > y ? x : y; });
+}
+template <class T>
+void WholeReduceSum(const LocalTensor<T>& out, const LocalTensor<T>& a, const int32_t mask, const int32_t repeats,
+                    const int32_t out_step, const int32_t block_step, const int32_t step) {
+  twin::require(out_step == 1 && block_step == 1, "WholeReduceSum: the kernel asks for results side by side");
+  detail::reduce_repeats("WholeReduceSum", out, a, mask, repeats, step, [](float x, float y) { return x + y; });
+}
+
 }  // namespace AscendC

@@ -1,0 +1,146 @@
+// Rows of mxfp8: elements of float8_e4m3fn and a power of two for each 32 of them, e8m0, after the elements; see
+// tile_ops/row_formats.py.
+#pragma once
+
+#include "elements.h"
+
+namespace hpmoe {
+
+constexpr int32_t kScaledBlock = 32, kNanScale = 255, kElementExponent = 8;
+constexpr int32_t kExponentBits = 23;  // where the exponent of a float32 begins
+constexpr int32_t kMostScaled = kPieceFloats / 2;
+
+__aicore__ inline bool is_mxfp8(const RowFormat& format) {
+  return kHasFp8 && format.element == Element::E4M3 && format.scale == BlockScale::E8M0 && format.block == kScaledBlock;
+}
+
+// The scales of rows of so many elements, which begin `place` bytes into theirs.
+__aicore__ inline Rows2d block_scales_in(const Rows2d& rows, int32_t place, int32_t num_cols) {
+  return {rows.address + place, rows.row_bytes, static_cast<int32_t>(Dtype::UINT8),
+          (num_cols + kScaledBlock - 1) / kScaledBlock, false};
+}
+
+// Those that a piece of the elements has.
+__aicore__ inline Piece scales_of_piece(const Piece& piece) {
+  const int32_t first = piece.col / kScaledBlock, last = (piece.col + piece.num_cols - 1) / kScaledBlock;
+  return {piece.row, first, piece.num_rows, last - first + 1, round_up(last - first + 1, kBlockBytes)};
+}
+
+// For each element of a piece the place of its scale, in bytes, among rows of scales that begin `pitch` numbers apart.
+__aicore__ inline void find_scales(const AscendC::LocalTensor<int32_t>& places, const Piece& piece, int32_t pitch) {
+  constexpr auto kBytes = static_cast<int32_t>(sizeof(float));
+  for (int32_t r = 0; r < piece.num_rows; ++r)
+    AscendC::CreateVecIndex(places[r * piece.pitch], piece.col % kScaledBlock, piece.pitch);
+  AscendC::PipeBarrier<PIPE_V>();
+  AscendC::ShiftRight(places, places, 5, piece.count());
+  AscendC::PipeBarrier<PIPE_V>();
+  AscendC::Muls(places, places, kBytes, piece.count());
+  AscendC::PipeBarrier<PIPE_V>();
+  for (int32_t r = 1; r < piece.num_rows; ++r)
+    AscendC::Adds(places[r * piece.pitch], places[r * piece.pitch], r * pitch * kBytes, piece.pitch);
+  AscendC::PipeBarrier<PIPE_V>();
+}
+
+// A number for each element of a piece, its scale, of scales that are in slot `i` of an input buffer: in the second half of
+// floats(4); floats(3) and the first half are free to use. The scale of what is not finite becomes infinite, and NaN times
+// the zeros that such a block has.
+__aicore__ inline void spread_scales(VectorUnit& unit, const Bytes& loaded, int32_t i, const Piece& piece) {
+  const Piece of = scales_of_piece(piece);
+  const Floats scales = unit.floats(3), spread = unit.floats(4)[kMostScaled];
+  const auto halves = spread.ReinterpretCast<half>();
+  const auto bits = scales.ReinterpretCast<int32_t>(), places = unit.floats(4).ReinterpretCast<int32_t>();
+  AscendC::Cast(halves, loaded[i * kPieceBytes], AscendC::RoundMode::CAST_NONE, of.count());
+  AscendC::PipeBarrier<PIPE_V>();
+  AscendC::Cast(scales, halves, AscendC::RoundMode::CAST_NONE, of.count());
+  AscendC::PipeBarrier<PIPE_V>();
+  AscendC::Cast(bits, scales, AscendC::RoundMode::CAST_RINT, of.count());
+  AscendC::PipeBarrier<PIPE_V>();
+  AscendC::Muls(bits, bits, 1 << kExponentBits, of.count());
+  AscendC::PipeBarrier<PIPE_V>();
+  AscendC::Maxs(bits, bits, 1 << (kExponentBits - 1), of.count());  // the least scale is no normal number
+  AscendC::PipeBarrier<PIPE_V>();
+  find_scales(places, piece, of.pitch);
+  AscendC::Gather(spread, scales, places.ReinterpretCast<uint32_t>(), 0, piece.count());
+  AscendC::PipeBarrier<PIPE_V>();
+}
+
+// A part of a row is enough to find the scales of its blocks; it begins at one.
+struct QuantizeBlocks {
+  VectorUnit& unit;
+  Rows2d out, scales, in;
+
+  __aicore__ inline void load(const Bytes& loaded, const Piece& piece) { unit.load(loaded, 0, in, piece); }
+  __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
+    AscendC::Duplicate(unit.floats(0), 0.0f, kMostScaled);  // what fills the last block up
+    AscendC::PipeBarrier<PIPE_V>();
+    unit.widen(unit.floats(0), loaded, 0, in.dtype, piece.num_cols);
+  }
+  __aicore__ inline void compute(const Piece& piece) {
+    const Piece of = scales_of_piece(piece);
+    const int32_t count = of.num_cols * kScaledBlock;
+    const Floats x = unit.floats(0), factors = unit.floats(1), zeros = unit.floats(1)[kMostScaled];
+    find_factors(x, factors, of);
+    const auto places = unit.floats(4).ReinterpretCast<int32_t>();
+    const Floats spread = unit.floats(4)[kMostScaled];
+    find_scales(places, {0, 0, 1, count, count}, 0);
+    AscendC::Gather(spread, factors, places.ReinterpretCast<uint32_t>(), 0, count);
+    AscendC::Duplicate(zeros, 0.0f, kMostScaled);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Mul(x, x, spread, count);
+    const auto whole = static_cast<uint32_t>(round_up(count, kFloatsAtOnce));
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Compare(unit.mask(), x, x, AscendC::CMPMODE::EQ, whole);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Select(x, unit.mask(), x, zeros, AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, whole);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Mins(x, x, largest_of(Element::E4M3), count);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Maxs(x, x, -largest_of(Element::E4M3), count);
+    AscendC::PipeBarrier<PIPE_V>();
+    Bytes result = unit.outputs.AllocTensor<uint8_t>();
+    narrow_fp8(result, x, count);
+    unit.leave(out, piece, result);
+  }
+
+ private:
+  // One by the scale of each block, NaN where a number of it is not finite; the scales leave.
+  __aicore__ inline void find_factors(const Floats& x, const Floats& factors, const Piece& of) {
+    const int32_t blocks = of.num_cols, count = blocks * kScaledBlock, room = kMostScaled / kScaledBlock;
+    const Floats magnitudes = unit.floats(2), nothing = unit.floats(2)[kMostScaled];
+    const Floats largest = unit.floats(3), unsound = unit.floats(3)[room], codes = unit.floats(3)[2 * room],
+                 zeros = unit.floats(3)[3 * room], none = unit.floats(3)[4 * room];
+    const auto bits = largest.ReinterpretCast<int32_t>(), inverse = factors.ReinterpretCast<int32_t>();
+    AscendC::Abs(magnitudes, x, count);
+    AscendC::Muls(nothing, x, 0.0f, count);
+    AscendC::Duplicate(zeros, 0.0f, room);
+    AscendC::Duplicate(none, static_cast<float>(kNanScale), room);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::WholeReduceMax(largest, magnitudes, kScaledBlock, blocks, 1, 1, kScaledBlock / 8,
+                            AscendC::ReduceOrder::ORDER_ONLY_VALUE);
+    AscendC::WholeReduceSum(unsound, nothing, kScaledBlock, blocks, 1, 1, kScaledBlock / 8);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::ShiftRight(bits, bits, kExponentBits, blocks);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Maxs(bits, bits, kElementExponent, blocks);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Adds(bits, bits, -kElementExponent, blocks);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Cast(codes, bits, AscendC::RoundMode::CAST_RINT, blocks);
+    AscendC::Muls(inverse, bits, -(1 << kExponentBits), blocks);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Adds(inverse, inverse, 254 << kExponentBits, blocks);
+    AscendC::Compare(unit.mask(), unsound, zeros, AscendC::CMPMODE::EQ, room);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Add(factors, factors, unsound, blocks);
+    AscendC::Select(codes, unit.mask(), codes, none, AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, room);
+    AscendC::PipeBarrier<PIPE_V>();
+    const auto halves = magnitudes.ReinterpretCast<half>();
+    AscendC::Cast(halves, codes, AscendC::RoundMode::CAST_RINT, blocks);
+    AscendC::PipeBarrier<PIPE_V>();
+    Bytes result = unit.outputs.AllocTensor<uint8_t>();
+    AscendC::Cast(result, halves, AscendC::RoundMode::CAST_RINT, blocks);
+    unit.leave(scales, of, result);
+  }
+};
+
+}  // namespace hpmoe

@@ -1,0 +1,69 @@
+"""The Ascend kernel with planted faults, one of which is chosen at run time, and how a run gives a faulty one away."""
+
+import ctypes
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+from ascend_helpers import from_seed
+from ascend_mutants import splice
+from mindspore.graph.api import _pynative_executor as executor
+
+from hpmoe.kernels import build_native, twin_target
+from hpmoe.support.errors import LaunchError
+
+KERNELS = Path(twin_target.__file__).parent
+SEEDS = 6  # orders that a mutant is tried in until it is caught
+
+
+def choose_among(mutants, folder, *flags):
+    """Compiles the kernel with all of them and has the twin run that; a function that chooses one by number, 0 for none."""
+    (folder / "core").mkdir()
+    for path in (*KERNELS.glob("core/*.h"), *KERNELS.glob("ascendc/*.h"), KERNELS / "ascendc/kernel.cpp"):
+        edits = [(number, *edit) for number, m in enumerate(mutants, 1) if m.file == path.name for edit in m.edits]
+        copy = folder / ("core" if path.parent.name == "core" else "") / path.name
+        copy.write_text("extern int hpmoe_mutant;\n" + splice(path.read_text(), edits))
+    main = folder / "main.cpp"
+    main.write_text('#include "kernel.cpp"\nint hpmoe_mutant = 0;\n')
+    library, twin = folder / "mutants.so", twin_target.load()
+    command = [*build_native.find_compiler(), "-std=c++17", "-Og", "-w", "-fPIC", "-shared", *flags, "-I", folder, "-I",
+               KERNELS, "-I", KERNELS / "ascendc/twin", main, twin_target.COMPILED, "-o", library]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    compiled = ctypes.CDLL(str(library))
+    number = ctypes.c_int.in_dll(compiled, "hpmoe_mutant")
+    twin.hpmoe_twin_use_kernel(ctypes.cast(compiled.hpmoe_persistent, ctypes.c_void_p))
+    return lambda n: setattr(number, "value", n)
+
+
+def how_caught(runs, right, monkeypatch, shows_in=""):
+    """What gives the kernel away: an error, or results that are not those of the right kernel; None if nothing does."""
+    for seed in range(SEEDS):
+        for name in sorted(runs, key=lambda name: name != shows_in):
+            from_seed(monkeypatch, 100 * seed)
+            try:
+                got = runs[name]()
+            except LaunchError as error:
+                executor.clear_res()  # an exception inside a gradient leaves MindSpore in it
+                executor.set_grad_flag(False)
+                return re.sub(r"\s+", " ", str(error))
+            if not all(np.array_equal(a, b) for a, b in zip(got, right[name], strict=True)):
+                return "wrong numbers"
+    return None
+
+
+def catch_all(mutants, chosen, runs, monkeypatch, capsys):
+    """Tries each of them and prints how it is caught; those that are not."""
+    chosen(0)
+    right = {name: run.assert_close_to_float64() for name, run in runs.items()}
+    assert how_caught(runs, right, monkeypatch) is None
+    lines, missed = [], []
+    for number, mutant in enumerate(mutants, 1):
+        chosen(number)
+        found = how_caught(runs, right, monkeypatch, mutant.shows_in)
+        lines.append(f"{mutant.what}: {found or 'NOT CAUGHT'}"[:160])
+        missed += [mutant.what] if found is None else []
+    with capsys.disabled():
+        print("", *lines, f"{len(mutants) - len(missed)} of {len(mutants)} planted faults are caught", sep="\n")
+    return missed
