@@ -117,11 +117,10 @@ def _check_rows(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
 
 
 def _check_format(flow: tf.Taskflow, op: tf.TileOp, form: RowFormat, chip: int, who: str) -> None:
-    rounds_weights = isinstance(form, WeightFormat)
-    formats = tuple(f for f in ROW_FORMATS[chip] if not (rounds_weights and f.block))
-    known, given = " or ".join(map(_format_name, formats)), RowFormat(form.element, form.scale, form.block)
-    check_argument(given in formats, who, "what rows are quantised to", _format_name(given), known)
-    holds_rows = op.primitive is QUANTIZE and not form.block or isinstance(form, WeightFormat) and form.cols == 1
+    known, given = ROW_FORMATS[chip], RowFormat(form.element, form.scale, form.block)
+    check_argument(given in known, who, "what rows are quantised to", _format_name(given),
+                   " or ".join(map(_format_name, known)))
+    holds_rows = not form.block and (op.primitive is QUANTIZE or isinstance(form, WeightFormat) and form.cols == 1)
     cols = flow.buffers[op.operands[1].buffer].cols if holds_rows else 0
     check_argument(cols <= MOST_QUANTISED, who, "the columns of its widest row", cols, f"at most {MOST_QUANTISED}")
 

@@ -64,24 +64,17 @@ __aicore__ inline void spread_scales(VectorUnit& unit, const Bytes& loaded, int3
   AscendC::PipeBarrier<PIPE_V>();
 }
 
-// A part of a row is enough to find the scales of its blocks; it begins at one.
-struct QuantizeBlocks {
-  VectorUnit& unit;
-  Rows2d out, scales, in;
+// Makes elements of blocks of numbers, which are in floats(0): these by their scales, largest ones at most; and what stands
+// for the scales, as numbers, which is returned. No other floats are left as they were.
+class BlockScaler {
+ public:
+  __aicore__ inline explicit BlockScaler(VectorUnit& unit) : unit_(unit) {}
 
-  __aicore__ inline void load(const Bytes& loaded, const Piece& piece) { unit.load(loaded, 0, in, piece); }
-  __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
-    AscendC::Duplicate(unit.floats(0), 0.0f, kMostScaled);  // what fills the last block up
-    AscendC::PipeBarrier<PIPE_V>();
-    unit.widen(unit.floats(0), loaded, 0, in.dtype, piece.num_cols);
-  }
-  __aicore__ inline void compute(const Piece& piece) {
-    const Piece of = scales_of_piece(piece);
-    const int32_t count = of.num_cols * kScaledBlock;
-    const Floats x = unit.floats(0), factors = unit.floats(1), zeros = unit.floats(1)[kMostScaled];
-    find_factors(x, factors, of);
-    const auto places = unit.floats(4).ReinterpretCast<int32_t>();
-    const Floats spread = unit.floats(4)[kMostScaled];
+  __aicore__ inline Floats scale(int32_t blocks) {
+    const int32_t count = blocks * kScaledBlock;
+    const Floats x = unit_.floats(0), factors = unit_.floats(1), zeros = unit_.floats(1)[kMostScaled];
+    const Floats codes = find_factors(x, factors, blocks), spread = unit_.floats(4)[kMostScaled];
+    const auto places = unit_.floats(4).ReinterpretCast<int32_t>();
     find_scales(places, {0, 0, 1, count, count}, 0);
     AscendC::Gather(spread, factors, places.ReinterpretCast<uint32_t>(), 0, count);
     AscendC::Duplicate(zeros, 0.0f, kMostScaled);
@@ -89,26 +82,37 @@ struct QuantizeBlocks {
     AscendC::Mul(x, x, spread, count);
     const auto whole = static_cast<uint32_t>(round_up(count, kFloatsAtOnce));
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Compare(unit.mask(), x, x, AscendC::CMPMODE::EQ, whole);
+    AscendC::Compare(unit_.mask(), x, x, AscendC::CMPMODE::EQ, whole);
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Select(x, unit.mask(), x, zeros, AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, whole);
+    AscendC::Select(x, unit_.mask(), x, zeros, AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, whole);
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::Mins(x, x, largest_of(Element::E4M3), count);
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::Maxs(x, x, -largest_of(Element::E4M3), count);
     AscendC::PipeBarrier<PIPE_V>();
-    Bytes result = unit.outputs.AllocTensor<uint8_t>();
-    narrow_fp8(result, x, count);
-    unit.leave(out, piece, result);
+    return codes;
+  }
+  __aicore__ inline void write_elements(const Rows2d& to, const Piece& piece, int32_t count) {
+    Bytes result = unit_.outputs.AllocTensor<uint8_t>();
+    narrow_fp8(result, unit_.floats(0), count);
+    unit_.leave(to, piece, result);
+  }
+  __aicore__ inline void write_scales(const Rows2d& to, const Piece& piece, const Floats& codes, int32_t count) {
+    const auto halves = unit_.floats(2).ReinterpretCast<half>();
+    AscendC::Cast(halves, codes, AscendC::RoundMode::CAST_RINT, count);
+    AscendC::PipeBarrier<PIPE_V>();
+    Bytes result = unit_.outputs.AllocTensor<uint8_t>();
+    AscendC::Cast(result, halves, AscendC::RoundMode::CAST_RINT, count);
+    unit_.leave(to, piece, result);
   }
 
  private:
-  // One by the scale of each block, NaN where a number of it is not finite; the scales leave.
-  __aicore__ inline void find_factors(const Floats& x, const Floats& factors, const Piece& of) {
-    const int32_t blocks = of.num_cols, count = blocks * kScaledBlock, room = kMostScaled / kScaledBlock;
-    const Floats magnitudes = unit.floats(2), nothing = unit.floats(2)[kMostScaled];
-    const Floats largest = unit.floats(3), unsound = unit.floats(3)[room], codes = unit.floats(3)[2 * room],
-                 zeros = unit.floats(3)[3 * room], none = unit.floats(3)[4 * room];
+  // One by the scale of each block, NaN where a number of it is not finite.
+  __aicore__ inline Floats find_factors(const Floats& x, const Floats& factors, int32_t blocks) {
+    const int32_t count = blocks * kScaledBlock, room = kMostScaled / kScaledBlock;
+    const Floats magnitudes = unit_.floats(2), nothing = unit_.floats(2)[kMostScaled];
+    const Floats largest = unit_.floats(3), unsound = unit_.floats(3)[room], codes = unit_.floats(3)[2 * room],
+                 zeros = unit_.floats(3)[3 * room], none = unit_.floats(3)[4 * room];
     const auto bits = largest.ReinterpretCast<int32_t>(), inverse = factors.ReinterpretCast<int32_t>();
     AscendC::Abs(magnitudes, x, count);
     AscendC::Muls(nothing, x, 0.0f, count);
@@ -129,17 +133,34 @@ struct QuantizeBlocks {
     AscendC::Muls(inverse, bits, -(1 << kExponentBits), blocks);
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::Adds(inverse, inverse, 254 << kExponentBits, blocks);
-    AscendC::Compare(unit.mask(), unsound, zeros, AscendC::CMPMODE::EQ, room);
+    AscendC::Compare(unit_.mask(), unsound, zeros, AscendC::CMPMODE::EQ, room);
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::Add(factors, factors, unsound, blocks);
-    AscendC::Select(codes, unit.mask(), codes, none, AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, room);
+    AscendC::Select(codes, unit_.mask(), codes, none, AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, room);
     AscendC::PipeBarrier<PIPE_V>();
-    const auto halves = magnitudes.ReinterpretCast<half>();
-    AscendC::Cast(halves, codes, AscendC::RoundMode::CAST_RINT, blocks);
+    return codes;
+  }
+
+  VectorUnit& unit_;
+};
+
+// A part of a row is enough to find the scales of its blocks; it begins at one.
+struct QuantizeBlocks {
+  VectorUnit& unit;
+  Rows2d out, scales, in;
+
+  __aicore__ inline void load(const Bytes& loaded, const Piece& piece) { unit.load(loaded, 0, in, piece); }
+  __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
+    AscendC::Duplicate(unit.floats(0), 0.0f, kMostScaled);  // what fills the last block up
     AscendC::PipeBarrier<PIPE_V>();
-    Bytes result = unit.outputs.AllocTensor<uint8_t>();
-    AscendC::Cast(result, halves, AscendC::RoundMode::CAST_RINT, blocks);
-    unit.leave(scales, of, result);
+    unit.widen(unit.floats(0), loaded, 0, in.dtype, piece.num_cols);
+  }
+  __aicore__ inline void compute(const Piece& piece) {
+    const Piece of = scales_of_piece(piece);
+    BlockScaler scaler(unit);
+    const Floats codes = scaler.scale(of.num_cols);
+    scaler.write_scales(scales, of, codes, of.num_cols);
+    scaler.write_elements(out, piece, of.num_cols * kScaledBlock);
   }
 };
 

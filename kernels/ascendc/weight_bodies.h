@@ -82,6 +82,18 @@ struct ColumnScales {
   }
 };
 
+// In which byte of a tile each element of its columns lies, column after column, each as `deep` numbers.
+__aicore__ inline void find_turned_places(const AscendC::LocalTensor<int32_t>& places, const WeightColumns& of,
+                                          int32_t deep) {
+  constexpr auto kBytes = static_cast<int32_t>(sizeof(float));
+  AscendC::CreateVecIndex(places, 0, deep);
+  AscendC::PipeBarrier<PIPE_V>();
+  AscendC::Muls(places, places, of.pitch * kBytes, deep);
+  AscendC::PipeBarrier<PIPE_V>();
+  for (int32_t col = 1; col < of.num_cols; ++col) AscendC::Adds(places[col * deep], places, col * kBytes, deep);
+  AscendC::PipeBarrier<PIPE_V>();
+}
+
 // The elements: numbers by their scales, zeros where that is none, and turned, so that each column leaves as a row.
 struct ColumnElements {
   VectorUnit& unit;
@@ -107,7 +119,8 @@ struct ColumnElements {
   __aicore__ inline void compute(const Piece& piece) {
     const Floats x = unit.floats(0), turned = unit.floats(1);
     const int32_t deep = round_up(piece.num_rows, kBlockBytes), count = deep * piece.pitch;
-    find_places(deep);
+    if (deep != laid_out) find_turned_places(places(), of, deep);
+    laid_out = deep;
     AscendC::Div(x, x, scales(), count);
     AscendC::Duplicate(turned, 0.0f, count);
     AscendC::PipeBarrier<PIPE_V>();
@@ -119,27 +132,45 @@ struct ColumnElements {
     narrow_elements(element, result, turned, x, of.num_cols * deep);
     unit.leave(of.codes, {0, piece.row, of.num_cols, piece.num_rows, deep}, result);
   }
+};
 
- private:
-  // In which byte of a tile each element of its columns lies.
-  __aicore__ inline void find_places(int32_t deep) {
-    if (deep == laid_out) return;
-    laid_out = deep;
-    constexpr auto kBytes = static_cast<int32_t>(sizeof(float));
-    AscendC::CreateVecIndex(places(), 0, deep);
+// The same of mxfp8: numbers are turned first, so that blocks of a column lie side by side; their scales leave with them.
+struct ColumnBlocks {
+  VectorUnit& unit;
+  const WeightColumns& of;
+
+  __aicore__ inline void load(const Bytes& loaded, const Piece& piece) { unit.load(loaded, 0, of.in, piece); }
+  __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
+    AscendC::Duplicate(unit.floats(1), 0.0f, kMostScaled);  // what fills the last blocks up
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Muls(places(), places(), of.pitch * kBytes, deep);
+    unit.widen(unit.floats(1), loaded, 0, of.in.dtype, piece.count());
+  }
+  __aicore__ inline void compute(const Piece& piece) {
+    const int32_t deep = round_up(piece.num_rows, kScaledBlock), per_column = deep / kScaledBlock;
+    const auto places = unit.floats(4).ReinterpretCast<int32_t>();
+    find_turned_places(places, of, deep);
+    AscendC::Gather(unit.floats(0), unit.floats(1), places.ReinterpretCast<uint32_t>(), 0, of.num_cols * deep);
     AscendC::PipeBarrier<PIPE_V>();
-    for (int32_t col = 1; col < of.num_cols; ++col) AscendC::Adds(places()[col * deep], places(), col * kBytes, deep);
+    BlockScaler scaler(unit);
+    const Floats codes = scaler.scale(of.num_cols * per_column);
+    scaler.write_elements(of.codes, {0, piece.row, of.num_cols, piece.num_rows, deep}, of.num_cols * deep);
+    for (int32_t col = 0; col < of.num_cols; ++col)
+      AscendC::CreateVecIndex(places[col * kBlockBytes], col * per_column, kBlockBytes);
     AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Muls(places, places, static_cast<int32_t>(sizeof(float)), of.num_cols * kBlockBytes);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Gather(unit.floats(1), codes, places.ReinterpretCast<uint32_t>(), 0, of.num_cols * kBlockBytes);
+    AscendC::PipeBarrier<PIPE_V>();
+    scaler.write_scales(of.scales, {0, piece.row / kScaledBlock, of.num_cols, per_column, kBlockBytes}, unit.floats(1),
+                        of.num_cols * kBlockBytes);
   }
 };
 
 // Rows of codes and their scales, of which each is a column of a matrix.
-__aicore__ inline void quantize_columns(VectorUnit& unit, const Frame& frame, Element element, int32_t cols) {
+__aicore__ inline void quantize_columns(VectorUnit& unit, const Frame& frame, const RowFormat& format, int32_t cols) {
   const Rows2d scales = frame.rows(0), codes = frame.rows(1);
   const Buffer given = frame.buffer(2);
-  const int32_t size = element_bytes(given.dtype), elements = piece_elements(size);
+  const int32_t size = element_bytes(given.dtype), elements = is_mxfp8(format) ? kMostScaled : piece_elements(size);
   for (int32_t done = 0, count; done < frame.unit.rows; done += count) {
     const int32_t row = frame.unit.start + done, col = row % cols;
     count = least(least(WeightColumns::kMost, frame.unit.rows - done), cols - col);
@@ -147,16 +178,21 @@ __aicore__ inline void quantize_columns(VectorUnit& unit, const Frame& frame, El
     const uint64_t first = static_cast<uint64_t>(row / cols) * codes.cols * cols + col;
     const WeightColumns columns{{frame.base(2) + first * size, static_cast<int64_t>(cols) * size, given.dtype, count, false},
                                 {codes.address + done * codes.row_bytes, codes.row_bytes, codes.dtype, codes.cols, false},
-                                {scales.address + done * scales.row_bytes, 0, scales.dtype, count, false},
+                                {scales.address + done * scales.row_bytes, scales.row_bytes, scales.dtype, count, false},
                                 codes.cols,
                                 count,
                                 pitch,
                                 deep};
-    ColumnScales of_columns{unit, element, columns};
+    if (is_mxfp8(format)) {
+      ColumnBlocks blocks{unit, columns};
+      run_pieces(unit, Depths(columns), blocks);
+      continue;
+    }
+    ColumnScales of_columns{unit, format.element, columns};
     of_columns.begin();
     run_pieces(unit, Depths(columns), of_columns);
     of_columns.end();
-    ColumnElements elements_of{unit, element, columns, 0};
+    ColumnElements elements_of{unit, format.element, columns, 0};
     elements_of.begin();
     run_pieces(unit, Depths(columns), elements_of);
   }
@@ -164,20 +200,25 @@ __aicore__ inline void quantize_columns(VectorUnit& unit, const Frame& frame, El
 
 // The same; or each a row of what is given, where matrices have one column.
 __aicore__ inline void quantize_weight(VectorUnit& unit, const Frame& frame) {
-  const Element element = row_format_of(frame.op.param).element;
+  const RowFormat format = row_format_of(frame.op.param);
   Rows2d scales = frame.rows(0);
   const Rows2d codes = frame.rows(1);
   const Buffer given = frame.buffer(2);
-  const int32_t cols = frame.op.param[3], size = element_bytes(given.dtype);
-  const bool fits = is_float(scales.dtype) && scales.cols == 1 && is_float(given.dtype) &&
-                    codes.dtype == static_cast<int32_t>(Dtype::UINT8);
-  if (!is_scaled_row(row_format_of(frame.op.param)) || !fits) return unit.refuse();
-  if (cols > 1) return quantize_columns(unit, frame, element, cols);
-  if (codes.cols > 2 * kPieceFloats) return unit.refuse();
-  scales.is_column = true;
+  const int32_t cols = frame.op.param[3], size = element_bytes(given.dtype), bytes = static_cast<int32_t>(Dtype::UINT8);
+  const bool fits = is_mxfp8(format) ? scales.dtype == bytes
+                                     : is_scaled_row(format) && is_float(scales.dtype) && scales.cols == 1;
+  if (!fits || !is_float(given.dtype) || codes.dtype != bytes) return unit.refuse();
+  if (cols > 1) return quantize_columns(unit, frame, format, cols);
   const Rows2d rows{frame.element(2, given, frame.unit.start, 0), static_cast<int64_t>(codes.cols) * size, given.dtype,
                     codes.cols, false};
-  Quantize body{unit, element, codes, scales, rows};
+  if (is_mxfp8(format)) {
+    QuantizeBlocks body{unit, codes, scales, rows};
+    for (int32_t row = 0; row < frame.unit.rows; ++row) run_pieces(unit, RowParts(row, codes.cols), body);
+    return;
+  }
+  if (codes.cols > 2 * kPieceFloats) return unit.refuse();
+  scales.is_column = true;
+  Quantize body{unit, format.element, codes, scales, rows};
   for (int32_t row = 0; row < frame.unit.rows; ++row) run_pieces(unit, RowParts(row, codes.cols), body);
 }
 

@@ -14,6 +14,7 @@ from helpers import Layer, in_dtype, tensors
 from int8_products import int8_run
 from mindspore.graph.api import _pynative_executor as executor
 from mutated_kernel import catch_all, choose_among
+from weight_bits import MATRICES, assert_bits_of_numpy
 
 import hpmoe
 from hpmoe.kernels import build_native, twin_target
@@ -65,6 +66,7 @@ RUNS = {
     "mxfp8 rows": lambda: AsOnCpu(hpmoe.quantize_rows(hpmoe.moe_ffn, dtype="mxfp8", combine=True, backward="quantized")),
     "int8 weights": lambda: AsOnCpu(hpmoe.quantize_weights(hpmoe.moe_ffn), tiled_for=npu()),
     "fp8 weights": lambda: fp8_weights(),
+    "mxfp8 weights": lambda: mxfp8_weights(),
     "int8 rows": lambda: AsOnCpu(hpmoe.quantize_rows(hpmoe.moe_ffn, combine=True)),
     "once to a rank": lambda: LayerRun(Layer(ep=2, T=13, H=32, I=24, E=4, K=2), f=hpmoe.deduplicate_rows(hpmoe.moe_ffn)),
     "relays": lambda: LayerRun(NODES, f=hpmoe.relay_rows(hpmoe.moe_ffn)),
@@ -113,6 +115,13 @@ def test_fp8_rows_have_the_bits_of_numpy(twin_950, element, dtype, cols, top_k):
     Rows(element, cols, top_k, dtype).assert_close_to_float64()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("element", ["float8_e4m3fn", "mxfp8"])
+@pytest.mark.parametrize("name", MATRICES)
+def test_fp8_weights_have_the_bits_of_numpy(twin_950, name, element, dtype):
+    assert_bits_of_numpy(name, element, dtype)
+
+
 def fp8_weights():
     """With a column of zeros."""
     run = AsOnCpu(hpmoe.quantize_weights(hpmoe.moe_ffn, dtype="float8_e4m3fn"), tiled_for=npu())
@@ -120,8 +129,14 @@ def fp8_weights():
     return run
 
 
+def mxfp8_weights():
+    layer = Layer(ep=2, T=5, H=300, I=71, E=4, K=2)
+    return AsOnCpu(hpmoe.quantize_weights(hpmoe.moe_ffn, dtype="mxfp8"), layer, tiled_for=npu(), cols=96)
+
+
 def test_every_planted_fault_of_fp8_is_caught(twin_950, tmp_path, monkeypatch, capsys):
-    runs = {"fp8 rows": Rows("float8_e4m3fn", 300, 6), "mxfp8 rows": Rows("mxfp8", 360, 6), "fp8 weights": fp8_weights()}
+    runs = {"fp8 rows": Rows("float8_e4m3fn", 300, 6), "mxfp8 rows": Rows("mxfp8", 360, 6), "fp8 weights": fp8_weights(),
+            "mxfp8 weights": mxfp8_weights()}
     try:
         chosen = choose_among(MUTANTS_OF_FP8, tmp_path, "-DHPMOE_CHIP=3510", "-DHPMOE_TWIN_CHIP=3510", "-fno-gnu-unique")
         assert not catch_all(MUTANTS_OF_FP8, chosen, runs, monkeypatch, capsys)

@@ -5,20 +5,12 @@ import numpy as np
 import pytest
 from ascend_helpers import from_seed, npu, twin
 from helpers import Layer, assert_close, in_dtype, lowered, numpy_moe_ffn, run_spmd, tensors
-from native.image_builder import OWN_ALL
-from one_body import run_on_twin
 from rounded_rows import rounded_weight
+from weight_bits import MATRICES, assert_bits_of_numpy
 
 import hpmoe
 from hpmoe import moe_ffn, quantize_weights
-from hpmoe.kernels.protocol import Cols, Rows
-from hpmoe.support.dtypes import rounded, widen
-from hpmoe.tile_ops.row_formats import WEIGHT_FORMATS, quantized, scales_in
-
-INT8 = WEIGHT_FORMATS["int8"]
-MATRICES = {  # of so many experts, depth and columns, and tiles of so many rows
-    "one column": (2, 100, 1, 16), "a block of UB and more": (1, 33, 17, 32), "several tiles deep": (2, 300, 20, 16),
-    "columns in groups": (2, 70, 150, 64), "a tile of one matrix and the next": (3, 40, 24, 32), "one row": (2, 1, 5, 8)}
+from hpmoe.support.dtypes import widen
 
 
 def on_npu(f, **options):
@@ -28,21 +20,9 @@ def on_npu(f, **options):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", MATRICES)
 def test_weights_are_rounded_to_the_bits_of_numpy(monkeypatch, name, dtype):
-    """Columns of zeros, of numbers whose scale is one, with NaN and with an infinity among them."""
-    experts, depth, cols, tile_rows = MATRICES[name]
-    w = np.random.default_rng(0).standard_normal((experts, depth, cols)).astype(np.float32)
-    w[0, :, 0] = 0
-    if cols > 4:
-        w[0, 0, 1], w[0, -1, 2], w[-1, :, 3] = np.nan, -np.inf, -1e-45
-    given = rounded(w, dtype)
-    packed = quantized(np.ascontiguousarray(widen(given).swapaxes(1, 2)).reshape(-1, depth), INT8)
     for seed in (0, 1000):
         from_seed(monkeypatch, seed)
-        scales, codes = np.zeros((experts * cols, 1), np.float32), np.zeros((experts * cols, depth), np.uint8)
-        operands = (scales, *OWN_ALL), (codes, *OWN_ALL), (given.reshape(-1, depth), Rows.ALL, Cols.ALL)
-        run_on_twin("QUANTIZE_WEIGHT", experts * cols, *operands, param=(*INT8.words(), cols), tile_rows=tile_rows)
-        np.testing.assert_array_equal(codes, packed[:, :depth])
-        np.testing.assert_array_equal(scales, scales_in(packed, depth, INT8))
+        assert_bits_of_numpy(name, "int8", dtype)
 
 
 LAYERS = {"two ranks": (Layer(ep=2, T=9, H=70, E=6, K=4), {"rows": 4}),

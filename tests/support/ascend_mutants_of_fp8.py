@@ -40,8 +40,21 @@ BLOCKS = shown_in(
             "AscendC::Add(factors, factors, unsound, blocks);"),
 )
 
-WEIGHTS = shown_in("fp8 weights", without(
-    "no zeros in columns of zeros", "weight_bodies.h",
-    "AscendC::Select(x, unit.mask(), x, turned, AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, count);"))
+WEIGHTS = (
+    *shown_in("fp8 weights", without(
+        "no zeros in columns of zeros", "weight_bodies.h",
+        "AscendC::Select(x, unit.mask(), x, turned, AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, count);")),
+    *shown_in(
+        "mxfp8 weights",
+        without("blocks of columns filled up with what was there", "weight_bodies.h",
+                "AscendC::Duplicate(unit.floats(1), 0.0f, kMostScaled);"),
+        mutant("the scales of a tile's first blocks", "weight_bodies.h", ("piece.row / kScaledBlock", "0")),
+        mutant("the scales of a tile's first column", "weight_bodies.h", (
+            "AscendC::CreateVecIndex(places[col * kBlockBytes], col * per_column, kBlockBytes);",
+            "AscendC::CreateVecIndex(places[col * kBlockBytes], 0, kBlockBytes);")),
+        without("a weight widened without the scales of its blocks", "quantized_bodies.h",
+                "if (has_scales) AscendC::Mul(unit.floats(0), unit.floats(0), unit.floats(4)[kMostScaled], piece.count());"),
+    ),
+)
 
 MUTANTS_OF_FP8 = (*ROWS, *BLOCKS, *WEIGHTS)

@@ -17,7 +17,7 @@ MUTANTS_OF_WEIGHTS = shown_in(
     mutant("a row of a matrix as if of the next column", "weight_bodies.h",
            ("static_cast<int64_t>(cols) * size", "static_cast<int64_t>(cols + 1) * size")),
     mutant("places of a whole tile for what is left of the depth", "weight_bodies.h",
-           ("if (deep == laid_out) return;", "if (laid_out > 0) return;")),
+           ("deep != laid_out", "laid_out == 0")),
     mutant("scales of the first columns of a task", "weight_bodies.h",
            ("scales.address + done * scales.row_bytes", "scales.address")),
     mutant("half of a row widened", "quantized_bodies.h",
