@@ -9,12 +9,14 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
 from hpmoe.routing.route_plan import RoutePlan
 
-# What the scalar unit of an AIV reads or writes near it: at the start and for the events that it sets targets of, for each
-# expert of all ranks, for each expert of a rank.
-OF_START, OF_EXPERT, OF_PLACE = 200, 2, 3
-# Entries whose experts a vector unit looks at together, loads that are under way at once, and an instruction on so many: 32
-# steps of 256 bytes and, assumed, 20 cycles more.
-AT_ONCE, AHEAD, LOOK_US = 2048, 4, 52 / 1815
+# What the scalar unit of an AIV reads or writes near it: at the start and for the events that it sets targets of, and for
+# each expert whose entries it lists.
+OF_START, OF_LISTED = 200, 4
+# Ids that a vector unit looks at together, loads that are under way at once, and instructions: of a look, of what is listed
+# for an expert, of running sums. Each takes a step for 64 words and, assumed, 20 more, at so many in a microsecond.
+AT_ONCE, AHEAD, OF_LOOK, OF_PICK, OF_SUMS, STEP_WORDS, STEPS_MORE, STEPS_PER_US = 2048, 4, 5, 2, 24, 64, 20, 1815
+# Experts of a block whose entries a core looks for, and groups of entries that there are at least with the smaller one.
+BLOCKS, GROUPS = (16, 32), 4
 # Where entries are dropped, experts have copies, or tokens go to a rank once, words for each entry that a core counts and
 # sorts, and for each expert's list of that.
 OF_ENTRY, OF_LIST = 20, 20
@@ -22,6 +24,9 @@ OF_ENTRY, OF_LIST = 20, 20
 # other: counts out and in, lists out, counters of ranks twice, their entries, targets out, and in six more each time that
 # its scalar unit's cache fetches lines.
 MEETINGS, COPIES = 3, 13
+# Where entries are dropped, copies more, besides those of entries that are looked at to count what comes back: a core has
+# the targets of a line of 16 events, each of some tokens.
+OF_DROPS, COUNTED_AT_ONCE, EVENTS = 4, 1024, 16
 OF_SPARE = 3  # words of a task of a slot past the last with rows: its own, and what is kept of its template
 
 
@@ -35,7 +40,7 @@ def start_us(flow: tf.Taskflow, machine: Machine) -> float:
         >>> avals = [hpmoe.Aval(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]
         >>> flow = hpmoe.overlap_comm(moe).lower(*avals)
         >>> round(start_us(flow, hpmoe.ascend_a3)), round(start_us(flow, hpmoe.ascend_a3.replace(scalar_us=0.0, dma_us=0.0)))
-        (39, 20)
+        (36, 20)
     """
     return machine.launch_us + prologue_us(flow, machine)
 
@@ -56,10 +61,11 @@ def prologue_us(flow: tf.Taskflow, machine: Machine) -> float:
     asked = {plan.once_of for plan in flow.routes}
     for number, plan in enumerate(flow.routes):
         lists = plan.num_local_experts * plan.ep_size
-        words += OF_PLACE * plan.num_local_experts * math.ceil(plan.ep_size / workers)
+        if plan.capacity is not None and plan.capacity.drops:
+            meetings += 1
+            copies += OF_DROPS + _counted(plan) / AHEAD
         if _is_gathered(plan) and number not in asked:
             gathering += _gather_us(plan, workers, machine)
-            words += OF_EXPERT * plan.num_experts
             continue
         choices = flow.routes[plan.once_of].top_k if plan.every_node else plan.top_k
         entries = math.ceil(plan.num_tokens / workers) * (plan.top_k + choices) / 2  # an entry of a node is one half
@@ -72,12 +78,34 @@ def prologue_us(flow: tf.Taskflow, machine: Machine) -> float:
 
 def _is_gathered(plan: RoutePlan) -> bool:
     """Whether entries are sorted by masks of the vector unit: is_gathered of kernels/ascendc/gather_sort.h."""
-    return plan.once_of < 0 and plan.placement is None and (plan.capacity is None or plan.capacity.policy == "error")
+    return plan.once_of < 0 and plan.placement is None and (plan.capacity is None or plan.capacity.policy != "probs")
+
+
+def _counted(plan: RoutePlan) -> int:
+    """How often a worker looks at entries to count those that are kept of each event's tokens."""
+    return min(plan.num_returns, EVENTS) * math.ceil(plan.return_tokens * plan.top_k / COUNTED_AT_ONCE)
 
 
 def _gather_us(plan: RoutePlan, workers: int, machine: Machine) -> float:
-    """A worker looks at all entries for each of its experts, one comparison and one gathering at a time, while others come
-    in."""
-    experts, chunks = math.ceil((plan.num_experts + 1) / workers), math.ceil(plan.num_tokens * plan.top_k / AT_ONCE)
-    work = (2 * experts + 1) * LOOK_US + experts * machine.scalar_us
-    return machine.dma_us + chunks * max(work, machine.dma_us / AHEAD)
+    """A worker looks at a group of entries for those of a block of experts, while more come in, and at these for those of
+    each expert; and where the entries of each begin is added up, as in kernels/ascendc/gather_sort.h."""
+    experts, groups = _block(plan, workers)
+    blocks = math.ceil(plan.num_experts / experts) + 1
+    entries, turns = plan.num_tokens * plan.top_k / groups, math.ceil(blocks * groups / workers)
+    chunks = math.ceil(entries / AT_ONCE)
+    looks = machine.dma_us + max(OF_LOOK * chunks * _vector_us(AT_ONCE), (chunks - 1) // AHEAD * machine.dma_us)
+    picks = experts * (OF_PICK * _vector_us(entries / (blocks - 1)) + OF_LISTED * machine.scalar_us)
+    return turns * (looks + picks) + (groups + OF_SUMS) * _vector_us(plan.num_experts)
+
+
+def _block(plan: RoutePlan, workers: int) -> tuple[int, int]:
+    """Experts of a block, and groups of entries."""
+    drops = plan.capacity is not None and plan.capacity.policy == "position"
+    sizes, wanted = ((1, 2, 4, 8, 16, 32), 1) if drops else (BLOCKS, GROUPS)
+    groups = {size: workers // (math.ceil(plan.num_experts / size) + 1) for size in sizes}
+    size = next((size for size in sizes if groups[size] >= wanted), sizes[-1])
+    return min(size, plan.num_experts), 1 if drops else max(groups[size], 1)
+
+
+def _vector_us(words: float) -> float:
+    return (math.ceil(words / STEP_WORDS) + STEPS_MORE) / STEPS_PER_US

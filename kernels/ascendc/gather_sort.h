@@ -1,237 +1,343 @@
-// Sorts a rank's entries by their experts, where no expert has copies or shards and none drops entries: what names an expert
-// is gathered by vector instructions. The experts are shared out among the cores; each looks at all entries, and finds those
-// of its own in order.
+// Sorts a rank's entries by their experts, where no expert has copies or shards, by vector instructions; and drops those
+// over capacity, the last ones first.
 //
-// What is gathered stays in UB until all cores have counted, where there is room for it; else it is gathered again.
+// The entries are cut into groups that follow each other, the experts into blocks; each core has a block's entries of a
+// group. It finds them in all of the group, and then those of each expert among them. Where entries are dropped there is one
+// group: the core that has an expert knows which of its entries is the last one that is kept, and the others look an entry
+// up by that.
+//
+// What is found stays in UB until all cores have counted, where it is found at once; else it is looked for again.
 #pragma once
 
-#include "prologue_unit.h"
+#include "running_sums.h"
 
 namespace hpmoe {
 
 // Whether a route is sorted so: nothing asks for an entry's place among those of its expert.
 __aicore__ inline bool is_gathered(const RouteWords& route, int32_t ep_size) {
-  const auto policy = static_cast<DropPolicy>(route.drop_policy);
-  return route.once_of < 0 && route.tp_size == 1 && !has_copies(route, ep_size) &&
-         (policy == DropPolicy::NONE || policy == DropPolicy::ERROR);
+  return route.once_of < 0 && route.tp_size == 1 && !has_copies(route, ep_size) && !keeps_heaviest(route);
 }
-
-// What UB has of a route's entries from counting to sorting.
-struct Gathered {
-  int32_t num_pieces, num_words;
-  bool is_kept;
-};
 
 class GatherSort {
  public:
-  // Nothing else uses UB between counting and sorting where a route is alone.
-  __aicore__ inline GatherSort(PrologueUnit& on, int32_t number, Gathered& gathered)
+  // is_kept: whether UB has a route's entries from counting to sorting.
+  __aicore__ inline GatherSort(PrologueUnit& on, int32_t number, bool& is_kept)
       : on_(on),
         number_(number),
         route_(on.rank.image.route(number)),
         tables_(on.rank.image.tables(number, on.rank.num_aiv)),
+        num_experts_(route_.num_experts),
         num_entries_(on.rank.args.num_tokens * route_.top_k),
+        capacity_(policy() == DropPolicy::NONE ? num_entries_ : on.capacity(number)),
         ids_address_(on.buffer(route_.ids_buffer)),
-        gathered_(gathered) {
-    const int32_t num_lists = route_.num_experts + 1, part = (num_lists + on.rank.num_aiv - 1) / on.rank.num_aiv;
-    first_ = least(on.core * part, num_lists);
-    last_ = least(first_ + part, num_lists);
+        is_kept_(is_kept) {
     UbWords ub(on);
-    for (Words& ids : ids_) ids = ub.take(kAtOnce);
     numbers_ = ub.take(kAtOnce);
+    blocks_ = ub.take(kAtOnce);
     mask_ = ub.take(kAtOnce / 32);
-    own_ = ub.take(tables_.width);
-    starts_ = ub.take(tables_.width);
-    pieces_ = ub.take(kMaxPieces);
-    room_ = ub.room(1, 0);
-    staged_ = ub.take(room_);
+    Words* const by_expert[] = {&totals_, &starts_, &next_};
+    for (Words* table : by_expert) *table = ub.take(RunningSums::kMostSums);
+    Words* const of_block[] = {&own_, &lasts_, &dropped_};
+    for (Words* table : of_block) *table = ub.take(kMostLists);
+    found_ids_ = ub.take(kMostFound);
+    found_ = ub.take(kMostFound);
+    staged_ = ub.take(kMostFound + kMostLists * kBlockBytes / 4);
+    share_out();
   }
 
   // Entries of each of this core's experts, for all cores; those of no expert are counted behind the last.
   __aicore__ inline void count(bool is_alone) {
-    AscendC::PipeBarrier<PIPE_ALL>();
-    gathered_ = {0, 0, is_alone};
-    for (int32_t e = first_; e < last_; ++e) set_own(e, 0);
-    gather_all(false);
-    if (first_ == last_) return;
-    for (int32_t e = first_; e < last_; ++e) own_.SetValue(e - first_, own(e));
-    on_.publish();
-    on_.write(on_.word(tables_.shares + first_), own_, last_ - first_);
+    is_kept_ = is_alone && num_parts() <= on_.rank.num_aiv;
+    for (int32_t part = on_.core; part < num_parts(); part += on_.rank.num_aiv) {
+      AscendC::PipeBarrier<PIPE_ALL>();
+      take_part(part);
+      AscendC::Duplicate(own_, 0, kMostLists);
+      AscendC::Duplicate(lasts_, capacity_ > 0 ? num_entries_ : -1, kMostLists);
+      gather(false);
+      leave_counts();
+    }
   }
 
   // Lists this core's entries, once all have counted.
   __aicore__ inline Code sort() {
-    const Code code = find_starts();
-    if (code != Code::OK) return code;
-    for (int32_t e = first_; e < last_; ++e) set_own(e, starts_.GetValue(e));
-    if (gathered_.is_kept) {
-      list_kept();
-    } else {
-      gather_all(true);
+    Code code = find_starts();
+    for (int32_t part = on_.core; part < num_parts() && code == Code::OK; part += on_.rank.num_aiv) {
+      take_part(part);
+      code = check_capacity();
+      if (code == Code::OK) is_kept_ ? list_found() : gather(true);
     }
-    if (!keeps_all()) note_chosen();
-    return Code::OK;
+    if (code == Code::OK && !keeps_all()) note_chosen();
+    return code;
   }
 
   // Where the entries of each expert begin, and whether all entries have one; once they have been found.
   __aicore__ inline const Words& starts() const { return starts_; }
-  __aicore__ inline bool keeps_all() const { return starts_.GetValue(route_.num_experts) == num_entries_; }
+  __aicore__ inline bool keeps_all() const { return starts_.GetValue(num_experts_) == num_entries_; }
 
-  // INDEX_OUT_OF_RANGE where this core's share of the tokens has an id of no expert; OVER_CAPACITY, which the first core
-  // says.
+  // INDEX_OUT_OF_RANGE where this core's share of the tokens has an id of no expert.
   __aicore__ inline Code find_starts() {
+    const Words counts = found_ids_[RunningSums::kWords];
+    RunningSums sums(found_ids_, num_experts_);
     AscendC::PipeBarrier<PIPE_ALL>();
-    on_.read(starts_, on_.word(tables_.shares), route_.num_experts + 1);
+    on_.read(counts, on_.word(tables_.shares), num_groups_ * tables_.width);
+    sums.init();
+    AscendC::Duplicate(totals_, 0, tables_.width);
     on_.unit.wait_for_loads();
-    const bool is_limited = static_cast<DropPolicy>(route_.drop_policy) == DropPolicy::ERROR;
-    const int32_t capacity = is_limited ? on_.capacity(number_) : num_entries_;
-    int32_t start = 0, fullest = -1, most_rows = capacity;
-    for (int32_t e = 0; e < route_.num_experts; ++e) {
-      const int32_t rows = starts_.GetValue(e);
-      if (rows > most_rows) {
-        most_rows = rows;
-        fullest = e;
-      }
-      starts_.SetValue(e, start);
-      start += rows;
+    for (int32_t group = 0; group < num_groups_; ++group) {
+      AscendC::PipeBarrier<PIPE_V>();
+      if (group == on_.core % num_groups_) AscendC::Adds(next_, totals_, 0, tables_.width);
+      AscendC::PipeBarrier<PIPE_V>();
+      AscendC::Add(totals_, totals_, counts[group * tables_.width], tables_.width);
     }
-    const int32_t num_absent = starts_.GetValue(route_.num_experts);
-    starts_.SetValue(route_.num_experts, start);
-    on_.publish();
-    if (start + num_absent != num_entries_) return find_wrong_id();
-    if (fullest < 0 || on_.core != 0) return Code::OK;
-    on_.status.wait = fullest;
-    on_.status.value = most_rows;
-    on_.status.threshold = capacity;
-    return Code::OVER_CAPACITY;
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Adds(sums.list(), totals_, 0, tables_.width);
+    Words starts = sums.find();
+    on_.unit.wait_for_results();
+    if (starts.GetValue(num_experts_) + totals_.GetValue(num_experts_) != num_entries_) return find_wrong_id();
+    if (drops()) {
+      AscendC::Mins(sums.list(), totals_, capacity_, tables_.width);
+      starts = sums.find();
+    }
+    AscendC::Adds(starts_, starts, 0, tables_.width);
+    AscendC::Add(next_, next_, starts, tables_.width);
+    on_.unit.wait_for_results();
+    return Code::OK;
   }
 
  private:
-  static constexpr int32_t kAtOnce = 2048, kMaxPieces = 512, kRepeat = 64, kFew = 8, kAhead = VectorUnit::kNumMarks;
-  static_assert(kAtOnce % kRepeat == 0, "whole steps of a comparison");
+  static constexpr int32_t kAtOnce = 2048, kRepeat = 64, kAhead = VectorUnit::kNumMarks, kMostShift = 5, kWantedGroups = 4,
+                           kMostLists = 1 << kMostShift, kMostFound = 4224;
+  static_assert(kAtOnce % kRepeat == 0 && kMostFound % kRepeat == 0, "whole steps of a comparison");
+  static_assert(2 * kAtOnce + kAtOnce / 32 + 3 * RunningSums::kMostSums + 3 * kMostFound +
+                        kMostLists * (3 + kBlockBytes / 4) <=
+                    PrologueUnit::kWords,
+                "all lists fit UB");
+  static_assert(kAhead * kAtOnce * sizeof(int32_t) <= 2 * kMaxInputs * kPieceBytes, "ids fit the buffers of inputs");
+  static constexpr int32_t kMostCounts = 2 * kMostFound - RunningSums::kWords;
 
-  __aicore__ inline void read_ids(int32_t i, int32_t begin, int32_t count) {
-    on_.read(ids_[i], ids_address_ + static_cast<uint64_t>(begin) * 4, count);
+  __aicore__ inline DropPolicy policy() const { return static_cast<DropPolicy>(route_.drop_policy); }
+  __aicore__ inline bool drops() const { return policy() == DropPolicy::POSITION; }
+
+  // Blocks of as few experts as leave each core one, and none for entries without an expert. Where nothing is dropped,
+  // larger ones, so that groups are small.
+  __aicore__ inline void share_out() {
+    shift_ = drops() ? 0 : kMostShift - 1;
+    const int32_t wanted = drops() ? 1 : kWantedGroups;
+    while (shift_ < kMostShift && on_.rank.num_aiv / num_blocks() < wanted) ++shift_;
+    const int32_t most_groups = least(on_.rank.num_aiv / num_blocks(), kMostCounts / tables_.width);
+    num_groups_ = drops() ? 1 : most(most_groups, 1);
   }
-  // Of all entries those from a chunk's first on, while there are any.
-  __aicore__ inline void read_ahead(int32_t chunk) {
-    if (chunk * kAtOnce >= num_entries_) return;
-    read_ids(chunk % kAhead, chunk * kAtOnce, least(kAtOnce, num_entries_ - chunk * kAtOnce));
-    on_.unit.mark_load(chunk % kAhead);
+  __aicore__ inline int32_t num_blocks() const { return ((num_experts_ - 1) >> shift_) + 2; }
+  __aicore__ inline int32_t num_parts() const { return num_groups_ * num_blocks(); }
+  __aicore__ inline void take_part(int32_t part) {
+    const int32_t of_group = round_up((num_entries_ + num_groups_ - 1) / num_groups_, kRepeat);
+    group_ = part % num_groups_;
+    begin_ = least(group_ * of_group, num_entries_);
+    end_ = least(begin_ + of_group, num_entries_);
+    const bool is_last = part / num_groups_ + 1 == num_blocks();
+    block_ = is_last ? kAbsent : part / num_groups_;
+    first_ = is_last ? num_experts_ : block_ << shift_;
+    num_lists_ = is_last ? 1 : least(1 << shift_, num_experts_ - first_);
   }
 
-  // The entries of each of this core's experts, as many at a time as there is room to look at: they are counted, or listed.
-  __aicore__ inline void gather_all(bool lists) {
-    if (first_ == last_ || num_entries_ == 0) return;
+  // The entries of this part, as many at a time as there is room for: they are counted, or listed.
+  __aicore__ inline void gather(bool lists) {
+    Bytes held[] = {on_.unit.inputs.AllocTensor<uint8_t>(), on_.unit.inputs.AllocTensor<uint8_t>()};
+    for (int32_t i = 0; i < kAhead; ++i) ids_[i] = held[i % 2].ReinterpretCast<int32_t>()[i / 2 * kAtOnce];
     for (int32_t chunk = 0; chunk < kAhead; ++chunk) read_ahead(chunk);
-    AscendC::CreateVecIndex(numbers_, 0, kAtOnce);
-    for (int32_t chunk = 0; chunk * kAtOnce < num_entries_; ++chunk) {
-      const int32_t num_ids = least(kAtOnce, num_entries_ - chunk * kAtOnce);
+    AscendC::CreateVecIndex(numbers_, begin_, kAtOnce);
+    num_found_ = num_splits_ = 0;
+    for (int32_t chunk = 0; begin_ + chunk * kAtOnce < end_; ++chunk) {
+      const int32_t count = least(kAtOnce, end_ - begin_ - chunk * kAtOnce);
+      if (num_found_ + count > kMostFound) split(lists);
       on_.unit.wait_for_load(chunk % kAhead);
-      for (int32_t e = first_; e < last_; ++e) take(e, ids_[chunk % kAhead], num_ids, lists);
+      find(ids_[chunk % kAhead], count);
       AscendC::Adds(numbers_, numbers_, kAtOnce, kAtOnce);
       on_.unit.wait_for_results();  // nothing looks at these ids any more
       read_ahead(chunk + kAhead);
     }
-  }
-  __aicore__ inline void take(int32_t e, const Words& ids, int32_t num_ids, bool lists) {
-    const int32_t place = gathered_.is_kept ? gathered_.num_words : 0, count = gather(staged_[place], e, ids, num_ids);
-    if (lists) {
-      on_.unit.wait_for_results();
-      list(e, 0, count);
-      AscendC::PipeBarrier<PIPE_ALL>();
-    } else {
-      add_own(e, count);
-      if (gathered_.is_kept) keep(e, count);
+    if (num_found_ > 0) split(lists);
+    for (Bytes& buffer : held) {
+      on_.unit.inputs.EnQue(buffer);
+      buffer = on_.unit.inputs.DeQue<uint8_t>();
+      on_.unit.inputs.FreeTensor(buffer);
     }
   }
-  __aicore__ inline int32_t gather(const Words& to, int32_t e, const Words& ids, int32_t num_ids) {
+  __aicore__ inline void read_ahead(int32_t chunk) {
+    const int32_t begin = begin_ + chunk * kAtOnce;
+    if (begin >= end_) return;
+    read_ids(ids_[chunk % kAhead], begin, least(kAtOnce, end_ - begin));
+    on_.unit.mark_load(chunk % kAhead);
+  }
+  __aicore__ inline void read_ids(const Words& to, int32_t begin, int32_t count) {
+    on_.read(to, ids_address_ + static_cast<uint64_t>(begin) * sizeof(int32_t), count);
+  }
+
+  // Those of this block among some entries. What fills up their last block of UB is of no expert.
+  __aicore__ inline void find(const Words& ids, int32_t count) {
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::ShiftRight(blocks_, ids, block_ == kAbsent ? 0 : shift_, round_up(count, kRepeat));
+    AscendC::PipeBarrier<PIPE_V>();
+    make_mask(blocks_, block_, count);
+    const int32_t found = pick(found_ids_[num_found_], ids, count);
+    (void)pick(found_[num_found_], numbers_, count);
+    num_found_ += found;
+    for (; num_found_ % (kBlockBytes / 4) != 0; ++num_found_) found_ids_.SetValue(num_found_, kNothing);
+    on_.unit.release_to_vectors();
+  }
+  __aicore__ inline void make_mask(const Words& words, int32_t value, int32_t count) {
+    AscendC::Compares(mask_.ReinterpretCast<uint8_t>(), words, value, AscendC::CMPMODE::EQ,
+                      static_cast<uint32_t>(round_up(count, kRepeat)));
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+  __aicore__ inline int32_t pick(const Words& to, const Words& from, int32_t count) {
     uint64_t found = 0;
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Compares(mask_.ReinterpretCast<uint8_t>(), ids, e < route_.num_experts ? e : kAbsent, AscendC::CMPMODE::EQ,
-                      static_cast<uint32_t>(round_up(num_ids, kRepeat)));
-    AscendC::PipeBarrier<PIPE_V>();
-    AscendC::GatherMask(to, numbers_, mask_.ReinterpretCast<uint32_t>(), true, static_cast<uint32_t>(num_ids), {1, 1, 8, 0},
+    AscendC::GatherMask(to, from, mask_.ReinterpretCast<uint32_t>(), true, static_cast<uint32_t>(count), {1, 1, 8, 0},
                         found);
     return static_cast<int32_t>(found);
   }
 
-  // A number of each of this core's experts: the first few need no word of UB.
-  __aicore__ inline int32_t own(int32_t e) const { return e - first_ < kFew ? few_[e - first_] : own_.GetValue(e - first_); }
-  __aicore__ inline void set_own(int32_t e, int32_t value) {
-    if (e - first_ < kFew) {
-      few_[e - first_] = value;
-    } else {
-      own_.SetValue(e - first_, value);
+  // What has been found, by expert: each one's entries begin at a block of UB.
+  __aicore__ inline void split(bool lists) {
+    is_kept_ = is_kept_ && ++num_splits_ == 1;
+    if (lists) AscendC::PipeBarrier<PIPE_ALL>();
+    for (int32_t i = 0, place = 0; i < num_lists_; ++i) {
+      AscendC::PipeBarrier<PIPE_V>();
+      make_mask(found_ids_, block_ == kAbsent ? kAbsent : first_ + i, num_found_);
+      const int32_t count = pick(staged_[place], found_, num_found_);
+      on_.unit.wait_for_results();
+      lists ? list(i, place, count) : add(i, place, count);
+      place += round_up(count, kBlockBytes / 4);
     }
-  }
-  __aicore__ inline void add_own(int32_t e, int32_t count) { set_own(e, own(e) + count); }
-
-  // What is gathered next follows; where it might not fit, nothing is kept.
-  __aicore__ inline void keep(int32_t e, int32_t count) {
-    pieces_.SetValue(gathered_.num_pieces++, count);
-    gathered_.num_words += words_of(e, count);
-    gathered_.is_kept = gathered_.num_pieces < kMaxPieces && gathered_.num_words + kAtOnce <= room_;
-  }
-  __aicore__ inline int32_t words_of(int32_t e, int32_t count) const {
-    return e < route_.num_experts ? round_up(count, kBlockBytes / 4) : 0;
-  }
-  __aicore__ inline void list_kept() {
-    for (int32_t i = 0, e = first_, from = 0; i < gathered_.num_pieces; ++i, e = e + 1 < last_ ? e + 1 : first_) {
-      const int32_t count = pieces_.GetValue(i);
-      list(e, from, count);
-      from += words_of(e, count);
-    }
-  }
-  __aicore__ inline void list(int32_t e, int32_t from, int32_t count) {
-    if (count == 0 || e == route_.num_experts) return;
-    on_.write(on_.word(tables_.entries + own(e)), staged_[from], count);
-    add_own(e, count);
+    num_found_ = 0;
   }
 
-  // Each entry's local expert is its id, as there are no copies.
+  __aicore__ inline void add(int32_t i, int32_t place, int32_t count) {
+    if (count == 0) return;
+    const int32_t before = own_.GetValue(i);
+    own_.SetValue(i, before + count);
+    if (drops() && before < capacity_ && before + count >= capacity_)
+      lasts_.SetValue(i, staged_.GetValue(place + capacity_ - before - 1));
+  }
+  __aicore__ inline void leave_counts() {
+    on_.unit.release_to_vectors();
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Adds(dropped_, own_, -capacity_, kMostLists);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Maxs(dropped_, dropped_, 0, kMostLists);
+    on_.publish();
+    on_.write(on_.word(tables_.shares + group_ * tables_.width + first_), own_, num_lists_);
+    if (!drops() || block_ == kAbsent) return;
+    on_.write(on_.word(tables_.last + first_), lasts_, num_lists_);
+    on_.write(on_.word(tables_.dropped + first_), dropped_, num_lists_);
+  }
+
+  __aicore__ inline void list_found() {
+    for (int32_t i = 0, place = 0; i < num_lists_; ++i) {
+      const int32_t count = own_.GetValue(i);
+      list(i, place, count);
+      place += round_up(count, kBlockBytes / 4);
+    }
+  }
+  __aicore__ inline void list(int32_t i, int32_t place, int32_t count) {
+    if (block_ == kAbsent) return;
+    const int32_t next = next_.GetValue(first_ + i);
+    const int32_t kept = drops() ? least(count, starts_.GetValue(first_ + i + 1) - next) : count;
+    if (kept <= 0) return;
+    on_.write(on_.word(tables_.entries + next), staged_[place], kept);
+    if (!is_kept_) next_.SetValue(first_ + i, next + kept);
+  }
+
+  // OVER_CAPACITY where an expert of this core's is; the fullest of all is named.
+  __aicore__ inline Code check_capacity() {
+    if (policy() != DropPolicy::ERROR || block_ == kAbsent) return Code::OK;
+    int32_t most_rows = capacity_;
+    for (int32_t i = 0; i < num_lists_; ++i) most_rows = most(most_rows, totals_.GetValue(first_ + i));
+    if (most_rows == capacity_) return Code::OK;
+    for (int32_t e = 0; e < num_experts_; ++e) {
+      const int32_t rows = totals_.GetValue(e);
+      if (rows < most_rows || (rows == most_rows && on_.status.wait >= 0)) continue;
+      most_rows = rows;
+      on_.status.wait = e;
+    }
+    on_.status.value = most_rows;
+    on_.status.threshold = capacity_;
+    return Code::OVER_CAPACITY;
+  }
+
+  // Each entry's local expert is its id, as there are no copies; where it is dropped, none.
   __aicore__ inline void note_chosen() {
+    const Words lasts = found_ids_;
+    if (drops()) {
+      AscendC::PipeBarrier<PIPE_ALL>();
+      on_.read(lasts, on_.word(tables_.last), num_experts_);
+    }
     int32_t first, last;
     on_.share(route_, &first, &last);
     for (int32_t begin = first; begin < last; begin += kAtOnce) {
       const int32_t count = read_own_ids(begin, last);
+      if (drops()) drop(lasts, begin, count);
       AscendC::PipeBarrier<PIPE_ALL>();
-      on_.write(on_.word(tables_.chosen + begin), ids_[0], count);
+      on_.write(on_.word(tables_.chosen + begin), blocks_, count);
     }
   }
+  // Sets all bits of the ids behind the last entry that their expert keeps.
+  __aicore__ inline void drop(const Words& lasts, int32_t begin, int32_t count) {
+    const Words behind = found_;
+    AscendC::CreateVecIndex(numbers_, begin, count);
+    AscendC::Maxs(behind, blocks_, 0, count);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Muls(behind, behind, static_cast<int32_t>(sizeof(int32_t)), count);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Gather(staged_, lasts, behind.ReinterpretCast<uint32_t>(), 0, count);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Sub(behind, staged_, numbers_, count);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::ShiftRight(behind, behind, 31, count);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Or(blocks_.ReinterpretCast<uint16_t>(), blocks_.ReinterpretCast<uint16_t>(), behind.ReinterpretCast<uint16_t>(),
+                2 * count);
+  }
+
   __aicore__ inline Code find_wrong_id() {
     int32_t first, last;
     on_.share(route_, &first, &last);
     for (int32_t begin = first; begin < last; begin += kAtOnce) {
       const int32_t count = read_own_ids(begin, last);
       for (int32_t i = 0; i < count; ++i) {
-        const int32_t id = ids_[0].GetValue(i);
-        if (id == kAbsent || (id >= 0 && id < route_.num_experts)) continue;
+        const int32_t id = blocks_.GetValue(i);
+        if (id == kAbsent || (id >= 0 && id < num_experts_)) continue;
         on_.status.value = id;
-        on_.status.threshold = route_.num_experts;
+        on_.status.threshold = num_experts_;
         return Code::INDEX_OUT_OF_RANGE;
       }
     }
     return Code::OK;
   }
+  // Those of this core's share of the tokens.
   __aicore__ inline int32_t read_own_ids(int32_t begin, int32_t last) {
     const int32_t count = least(kAtOnce, last - begin);
     AscendC::PipeBarrier<PIPE_ALL>();
-    read_ids(0, begin, count);
+    read_ids(blocks_, begin, count);
     on_.unit.wait_for_loads();
     return count;
   }
+
+  static constexpr int32_t kNothing = -2;  // neither an expert nor an absent one
 
   PrologueUnit& on_;
   const int32_t number_;
   const RouteWords route_;
   const RouteTables tables_;
-  const int32_t num_entries_;
+  const int32_t num_experts_, num_entries_, capacity_;
   const uint64_t ids_address_;
-  Gathered& gathered_;
-  int32_t few_[kFew];
-  int32_t first_, last_, room_;  // this core's lists: of experts, and of no expert behind the last
-  Words ids_[kAhead], numbers_, mask_, own_, starts_, pieces_, staged_;
+  bool& is_kept_;
+  int32_t shift_ = 0, num_groups_ = 1;  // of this route
+  int32_t group_ = 0, begin_ = 0, end_ = 0, block_ = 0, first_ = 0, num_lists_ = 0;  // of a part
+  int32_t num_found_ = 0, num_splits_ = 0;
+  Words totals_, starts_, next_;  // by expert: entries of all groups; where they begin, and those of this group
+  Words own_, lasts_, dropped_;  // by expert of this part
+  Words ids_[kAhead], numbers_, blocks_, mask_, found_ids_, found_, staged_;
 };
 
 }  // namespace hpmoe

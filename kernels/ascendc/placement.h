@@ -1,16 +1,16 @@
 // Where the rows of a rank's experts lie, once all ranks have told how many entries they send: each core finds it for the
-// ranks that are its share, and for its own rank. Ranks are added up by vector instructions, experts by the scalar unit.
+// ranks that are its share, and for its own rank. Ranks and experts are added up by vector instructions.
 #pragma once
 
-#include "prologue_unit.h"
 #include "routing_tables.h"
+#include "running_sums.h"
 
 namespace hpmoe {
 
 class Placement {
  public:
-  // Words of UB that it uses, from `first` on.
-  static constexpr int32_t kAtOnce = 2048;
+  static constexpr int32_t kAtOnce = RunningSums::kWords / 2, kMostExperts = RunningSums::kMostSums,
+                           kWords = 3 * kAtOnce + 5 * kMostExperts;  // of UB
 
   __aicore__ inline Placement(PrologueUnit& on, UbWords& ub) : on_(on) {
     low_ = ub.take(kAtOnce);
@@ -37,8 +37,8 @@ class Placement {
       if (first + ranks == ep_size) last_ = sums_[ranks * pitch_];
       if (first + ranks < ep_size) copy(sums_, sums_[ranks * pitch_]);
     }
-    on_.unit.wait_for_results();
     find_rows();
+    on_.unit.wait_for_results();
   }
 
   // What all ranks ask of rank `dest`, and what of its rows this rank's come behind.
@@ -97,8 +97,6 @@ class Placement {
   }
 
  private:
-  static constexpr int32_t kMostExperts = 1040;
-
   // sums[s] = rows of each expert from ranks before first + s
   __aicore__ inline void add_up(int32_t first, int32_t ranks) {
     const int32_t experts = route_.num_local_experts;
@@ -130,18 +128,42 @@ class Placement {
     AscendC::PipeBarrier<PIPE_ALL>();
   }
 
+  // Rows and slots of each expert, and those of the experts before it. Low and high are free by then.
   __aicore__ inline void find_rows() {
-    const int32_t tile_rows = on_.rank.tile_rows();
-    int32_t row = 0, slot = 0;
-    for (int32_t e = 0; e < route_.num_local_experts; ++e) {
-      starts_.SetValue(e, row);
-      slots_.SetValue(e, slot);
-      const int32_t rows = round_up(last_.GetValue(e), route_.alignment);
-      row += rows;
-      slot += (rows + tile_rows - 1) / tile_rows;
+    const int32_t experts = route_.num_local_experts;
+    RunningSums sums(low_, experts);
+    AscendC::PipeBarrier<PIPE_V>();
+    sums.init();
+    AscendC::Adds(sums.list(), last_, 0, pitch_);
+    if (route_.alignment > 1) {
+      divide(sums.list(), route_.alignment);
+      AscendC::Muls(sums.list(), sums.list(), route_.alignment, pitch_);
     }
-    starts_.SetValue(route_.num_local_experts, row);
-    slots_.SetValue(route_.num_local_experts, slot);
+    AscendC::PipeBarrier<PIPE_V>();
+    copy(slots_, sums.list());
+    copy_sums(starts_, sums.find());
+    AscendC::Adds(sums.list(), slots_, 0, pitch_);
+    divide(sums.list(), on_.rank.tile_rows());
+    copy_sums(slots_, sums.find());
+  }
+  __aicore__ inline void copy_sums(const Words& to, const Words& sums) {
+    AscendC::Adds(to, sums, 0, route_.num_local_experts + 1);
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+  // Rounded up, by rounding what is half a step below: exact up to kMostRows, which is one step of whatever is more.
+  static constexpr int32_t kMostRows = 1 << 22;
+  __aicore__ inline void divide(const Words& rows, int32_t step) {
+    const int32_t by = least(step, kMostRows);
+    const Floats quotients = rows.ReinterpretCast<float>();
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Cast(quotients, rows, AscendC::RoundMode::CAST_RINT, pitch_);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Adds(quotients, quotients, 0.5f * static_cast<float>(by - 1), pitch_);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Muls(quotients, quotients, 1.0f / static_cast<float>(by), pitch_);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Cast(rows, quotients, AscendC::RoundMode::CAST_RINT, pitch_);
+    AscendC::PipeBarrier<PIPE_V>();
   }
 
   PrologueUnit& on_;

@@ -107,7 +107,7 @@ class Prologue {
     return step == Step::COUNT || step == Step::COUNT_HEAVIEST ? sort.count(all) : sort.sort(all);
   }
   __aicore__ inline Code gather(Step step, int32_t r) {
-    GatherSort sort(on_, r, gathered_);
+    GatherSort sort(on_, r, is_kept_);
     if (step == Step::COUNT) {
       sort.count(is_alone());
       return Code::OK;
@@ -172,7 +172,7 @@ class Prologue {
   }
   __aicore__ inline void tell_starts(int32_t r, int32_t rank) {
     const RouteTables tables = rank_.image.tables(r, rank_.num_aiv);
-    GatherSort sort(on_, r, gathered_);
+    GatherSort sort(on_, r, is_kept_);
     if (!is_alone()) (void)sort.find_starts();
     const uint64_t mine = on_.word(tables.sent + rank_.args.rank * tables.width);
     on_.write(address_on(mine, rank), sort.starts(), rank_.image.route(r).num_experts + 1);
@@ -233,7 +233,7 @@ class Prologue {
   Status& status_;
   PrologueUnit on_;
   int32_t num_met_ = 0;
-  Gathered gathered_{0, 0, false};
+  bool is_kept_ = false;  // what is gathered, in UB
   bool waits_for_lists_ = false;  // before other ranks are told
 };
 

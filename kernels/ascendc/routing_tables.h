@@ -88,16 +88,9 @@ class RoutingTables {
 
   // Whether every entry of this rank's tokens is sent.
   __aicore__ inline bool keeps_all() const { return all_kept_entries(rank_, num_tokens_) == num_tokens_ * route_.top_k; }
-  // Entries of this rank that are sent: all, or those of some tokens.
+  // Entries of this rank that are sent.
   __aicore__ inline int32_t all_kept_entries(int32_t, int32_t) const {
     return at(tables_.sent, rank_, tables_.width, route_.num_local_experts * image_->header().ep_size);
-  }
-  __aicore__ inline int32_t kept_entries(int32_t, int32_t first_token, int32_t num_tokens) const {
-    const int32_t first = first_token * route_.top_k, count = num_tokens * route_.top_k;
-    if (keeps_all()) return count;
-    int32_t kept = 0;
-    for (int32_t i = 0; i < count; ++i) kept += words_.GetValue(tables_.chosen + first + i) >= 0 ? 1 : 0;
-    return kept;
   }
 
   // Rows of zeros that fill up those of this rank's experts: they count as sent to itself.

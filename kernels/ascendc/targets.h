@@ -4,6 +4,7 @@
 // Thresholds that are alike all over a run, or but for the last slot of each expert, are added by vector instructions.
 #pragma once
 
+#include "kept_entries.h"
 #include "placement.h"
 
 namespace hpmoe {
@@ -30,9 +31,11 @@ class PlacedRoute {
   __aicore__ inline int32_t all_kept_entries(int32_t rank, int32_t num_tokens) const {
     return routing_.all_kept_entries(rank, num_tokens);
   }
-  __aicore__ inline int32_t kept_entries(int32_t rank, int32_t first_token, int32_t num_tokens) const {
-    return routing_.kept_entries(rank, first_token, num_tokens);
+  // Of tokens of which all are kept; others, KeptEntries counts.
+  __aicore__ inline int32_t kept_entries(int32_t, int32_t, int32_t num_tokens) const {
+    return num_tokens * routing_.route().top_k;
   }
+  __aicore__ inline bool keeps_all() const { return routing_.keeps_all(); }
   __aicore__ inline int32_t sent_to(int32_t source, int32_t dest) const {
     return routing_.entries_for(source, dest, 0, placement_.num_experts()) + (source == dest ? placement_.padding() : 0);
   }
@@ -53,7 +56,7 @@ class PlacedRoute {
 
 class Targets {
  public:
-  __aicore__ inline explicit Targets(PrologueUnit& on) : on_(on), ub_(on), route_(on, ub_) {
+  __aicore__ inline explicit Targets(PrologueUnit& on) : on_(on), ub_(on), route_(on, ub_), kept_(on, ub_) {
     targets_ = ub_.take(kAtOnce);
     slots_ = ub_.take(2 * kSlotsAtOnce);
     runs_ = ub_.take(kRunsAtOnce * kRunWords + kRunWords);
@@ -100,6 +103,9 @@ class Targets {
  private:
   static constexpr int32_t kAtOnce = 2048, kSlotsAtOnce = 64, kRunsAtOnce = 256,
                            kRunWords = sizeof(EventRun) / sizeof(int32_t);
+  static_assert(Placement::kWords + KeptEntries::kWords + kAtOnce + 2 * kSlotsAtOnce + (kRunsAtOnce + 1) * kRunWords <=
+                    PrologueUnit::kWords,
+                "a route, targets, slots and runs fit UB");
 
   __aicore__ inline void set_some(int32_t begin, int32_t end) {
     if (begin > first_) {
@@ -177,7 +183,9 @@ class Targets {
     if (extent == Extent::ONE || extent == Extent::STATIC_TILE)
       return add_alike(first - begin, last - begin, run.mult, by_vector);
     if (extent == Extent::SLOT && run.route >= 0) return add_slots(run, first, last, begin, by_vector);
-    for (int32_t event = first; event < last && !by_vector; ++event) add_one(run, event, begin);
+    if (by_vector) return;
+    if (extent == Extent::TILE_ENTRIES && run.route >= 0 && !route_.keeps_all()) return add_kept(run, first, last, begin);
+    for (int32_t event = first; event < last; ++event) add_one(run, event, begin);
   }
   __aicore__ inline void add(int32_t place, int32_t amount) { targets_.SetValue(place, targets_.GetValue(place) + amount); }
 
@@ -204,6 +212,14 @@ class Targets {
     }
   }
 
+  // The first tile's entries have the rows of zeros with them.
+  __aicore__ inline void add_kept(const EventRun& run, int32_t first, int32_t last, int32_t begin) {
+    const int32_t tile = run.index + first - run.first, padding = tile == 0 ? route_.padding(0) : 0;
+    kept_.init(run.route, tile, tile + last - first);
+    add(first - begin, run.mult * padding);
+    for (int32_t event = first; event < last; ++event) add(event - begin, run.mult * kept_.next());
+  }
+
   __aicore__ inline void add_one(const EventRun& run, int32_t event, int32_t begin) {
     const PlacedRoute* const route = run.route >= 0 ? &route_ : nullptr;
     const auto extent = static_cast<int32_t>(find_extent<Unit>(on_.rank, run, run.index + event - run.first, route));
@@ -215,6 +231,7 @@ class Targets {
   PrologueUnit& on_;
   UbWords ub_;
   PlacedRoute route_;
+  KeptEntries kept_;
   Words targets_, runs_, slots_;
   int32_t first_ = 0, last_ = 0;  // this core's events
   int32_t core_ = 0, num_cores_ = 1;  // of those that share events and slots

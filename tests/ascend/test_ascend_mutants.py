@@ -113,6 +113,7 @@ def layers():
     choices.inputs[1][...] = np.arange(130)
     many = ProgramRun(trace(through_experts, f32(5200, 8), Aval((5200, 2), "int32"), f32(5200, 2), f32(3, 8, 8)), rows=512)
     many.inputs[1][:] = [(0, 1 + (i % 9 == 0)) for i in range(5200)]
+    grouped = LayerRun(Layer(ep=1, T=90, H=16, I=16, E=20, K=2), rows=16, blocks=3)
     ahead = Ahead(Layer(ep=4, T=4, H=16, I=16, E=4, K=1), rows=4, blocks=2)
     aligned = ProgramRun(trace(filled_up, f32(21, 24), Aval((21, 2), "int32"), f32(21, 2), f32(3, 24, 24)), rows=4)
     aligned.inputs[1][...] = [[i % 2, 2] for i in range(21)]
@@ -120,7 +121,7 @@ def layers():
     return {"chain": chain, "wide": wide, "sums": sums, "small": small, "deep": deep, "functions": functions,
             "in order": in_order, "drops": drops, "shared": shared, "many choices": choices, "float32": float32,
             "deep float32": deep_float32, "shared float32": shared_float32, "overflow": overflow, "ahead": ahead,
-            "aligned": aligned, "adjacent": adjacent, "many": many, "router": routed(),
+            "aligned": aligned, "adjacent": adjacent, "many": many, "grouped": grouped, "router": routed(),
             "guarded": AsOnCpu(guard_values(moe_ffn, low=-0.05, high=0.2, fill="mean")), "sharded": Sharded(),
             "relays": relayed(relay_rows(moe_ffn)), "relays, once": relayed(relay_rows(deduplicate_rows(moe_ffn))),
             "relays, every node": relayed_everywhere(),

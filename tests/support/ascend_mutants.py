@@ -237,8 +237,8 @@ MUTANTS = (
         mutant("entries counted before the lightest are chosen", "prologue.h", (
             "if (weighs && code == Code::OK) code = take_and_meet(Step::CHOOSE);",
             "if (weighs && code == Code::OK) code = take(Step::CHOOSE);")),
-        mutant("targets that count dropped entries", "routing_tables.h", (
-            "words_.GetValue(tables_.chosen + first + i) >= 0 ? 1 : 0", "1")),
+        mutant("targets that count dropped entries", "kept_entries.h", (
+            "find_dropped(chosen_[part_ % kAhead], count)", "0")),
     ),
     # Tokens sent once, and copies of experts.
     *shown_in(

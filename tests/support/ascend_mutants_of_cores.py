@@ -43,26 +43,52 @@ MEETINGS = (
 )
 
 GATHERED = (
-    mutant("entries of an expert that no core gathers", "gather_sort.h", (
-        "(num_lists + on.rank.num_aiv - 1) / on.rank.num_aiv", "num_lists / (on.rank.num_aiv + 1)")),
+    mutant("entries of experts that no core gathers", "gather_sort.h", (
+        "((num_experts_ - 1) >> shift_) + 2", "((num_experts_ - 1) >> shift_) + 1")),
     mutant("numbers gathered before the mask is made", "gather_sort.h", (
-        "AscendC::PipeBarrier<PIPE_V>();\n"
-        "    AscendC::GatherMask(to, numbers_, mask_.ReinterpretCast<uint32_t>(), true, static_cast<uint32_t>(num_ids), "
-        "{1, 1, 8, 0},\n                        found);",
-        "AscendC::GatherMask(to, numbers_, mask_.ReinterpretCast<uint32_t>(), true, static_cast<uint32_t>(num_ids), "
-        "{1, 1, 8, 0}, found);")),
+        "AscendC::Compares(mask_.ReinterpretCast<uint8_t>(), words, value, AscendC::CMPMODE::EQ,\n"
+        "                      static_cast<uint32_t>(round_up(count, kRepeat)));\n    AscendC::PipeBarrier<PIPE_V>();",
+        "AscendC::Compares(mask_.ReinterpretCast<uint8_t>(), words, value, AscendC::CMPMODE::EQ, "
+        "static_cast<uint32_t>(round_up(count, kRepeat)));")),
     mutant("what follows a chunk of ids gathered too", "gather_sort.h", (
-        "gather(staged_[place], e, ids, num_ids)", "gather(staged_[place], e, ids, round_up(num_ids, kRepeat))")),
+        "find(ids_[chunk % kAhead], count);", "find(ids_[chunk % kAhead], round_up(count, kRepeat));")),
+    mutant("what fills up a block of UB taken for entries", "gather_sort.h", (
+        "found_ids_.SetValue(num_found_, kNothing)", "found_ids_.SetValue(num_found_, first_)")),
     mutant("one expert's entries over another's", "gather_sort.h", (
-        "gathered_.num_words += words_of(e, count);", "gathered_.num_words = 0;")),
-    mutant("experts that begin where they end", "gather_sort.h", (
-        "starts_.SetValue(e, start);\n      start += rows;", "start += rows;\n      starts_.SetValue(e, start);")),
+        "list(i, place, count);\n      place += round_up(count, kBlockBytes / 4);", "list(i, place, count);")),
+    mutant("experts that begin where they end", "running_sums.h", ("bring(1, 0, 1);", "bring(1, 0, 0);")),
+    mutant("sums of half the experts", "running_sums.h", ("terms < num_terms_", "2 * terms < num_terms_")),
+    mutant("no zeros before the first expert", "running_sums.h", ("AscendC::Duplicate(sums, 0, kPad);", "")),
+    mutant("sums of sums that are not there yet", "running_sums.h", (
+        "AscendC::Add(sums(1 - at), sums(at), before, num_sums_);\n      AscendC::PipeBarrier<PIPE_V>();",
+        "AscendC::Add(sums(1 - at), sums(at), before, num_sums_);")),
+    *shown_in(
+        "grouped",
+        mutant("entries of the first group in the places of another", "gather_sort.h", (
+            "group == on_.core % num_groups_", "group == 0")),
+        mutant("a group's entries from where all begin", "gather_sort.h", (
+            "begin_ = least(group_ * of_group, num_entries_);", "begin_ = 0;")),
+        mutant("experts eight and more before left out", "running_sums.h", (
+            "terms < kBlockBytes / 4 ? sums(1 - at) : sums_[at][kPad - terms]", "sums(1 - at)")),
+    ),
+    *shown_in(
+        "in order",
+        mutant("room for one entry more than an expert takes", "gather_sort.h", (
+            "AscendC::Mins(sums.list(), totals_, capacity_, tables_.width);",
+            "AscendC::Mins(sums.list(), totals_, capacity_ + 1, tables_.width);")),
+        mutant("entries over capacity in the next expert's list", "gather_sort.h", (
+            "drops() ? least(count, starts_.GetValue(first_ + i + 1) - next) : count", "count")),
+        mutant("the last entry that an expert keeps dropped", "gather_sort.h", (
+            "place + capacity_ - before - 1", "place + most(capacity_ - before - 2, 0)")),
+        mutant("dropped entries that nobody notes", "gather_sort.h", ("if (drops()) drop(lasts, begin, count);", "")),
+    ),
     *shown_in(
         "many",
         mutant("the ids of the first tokens again", "gather_sort.h", (
-            "ids_address_ + static_cast<uint64_t>(begin) * 4", "ids_address_")),
-        mutant("more entries kept than there is room for", "gather_sort.h", (
-            "gathered_.num_words + kAtOnce <= room_", "gathered_.num_words <= room_")),
+            "ids_address_ + static_cast<uint64_t>(begin) * sizeof(int32_t)", "ids_address_")),
+        mutant("more entries found than there is room for", "gather_sort.h", (
+            "num_found_ + count > kMostFound", "num_found_ > kMostFound")),
+        mutant("entries kept that others lie over", "gather_sort.h", ("++num_splits_ == 1", "++num_splits_ >= 1")),
     ),
 )
 
@@ -78,6 +104,7 @@ PLACED = (
         "first + s == dest_", "first + s == on_.rank.me()")),
     mutant("rows from ranks before each, of the first launch that asks", "placement.h", (
         "if (writes && dest == on_.rank.me()) write_before(first, ranks);", "")),
+    mutant("a slot of some rows that is none", "placement.h", ("0.5f * static_cast<float>(by - 1)", "0.0f")),
     mutant("slots that are all full", "targets.h", ("placed.rows_of_last_slot(e) - tile_rows", "0")),
     mutant("the last rows in an expert's last slot", "placement.h", (
         "first + (2 * slots - 1 - own % slots) % slots", "first + slots - 1")),
@@ -178,7 +205,8 @@ PADDING = shown_in(
     mutant("rows of zeros that are left as they were", "transfer_body.h", ("!back && segment.padding > 0", "false")),
     mutant("rows of zeros that nobody hears of", "tile_bodies.h", ("segment.padding", "0")),
     mutant("experts' rows that are not filled up", "placement.h", (
-        "round_up(last_.GetValue(e), route_.alignment)", "last_.GetValue(e)")),
+        "divide(sums.list(), route_.alignment);", ""), (
+        "AscendC::Muls(sums.list(), sums.list(), route_.alignment, pitch_);", "")),
     mutant("rows of zeros of a slot before", "routing_tables.h", (
         "part.first_padding = most(part.first_padding, slot.start);", "")),
     mutant("entries in rows of zeros", "transfer_body.h", ("first < segment.num_entries()", "first < segment.rows")),

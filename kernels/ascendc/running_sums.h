@@ -1,0 +1,61 @@
+// Running sums along a list in UB, by vector instructions: out[i] = list[0] + ... + list[i - 1].
+//
+// Each step adds to every sum the one that is as many words before it as it has terms. Vector operands begin at blocks of 32
+// bytes, so sums less than a block apart come beside each other by Gather. Zeros stand before the list.
+#pragma once
+
+#include "prologue_unit.h"
+
+namespace hpmoe {
+
+class RunningSums {
+ public:
+  static constexpr int32_t kMostTerms = 1024, kPad = kMostTerms / 2, kMostSums = kMostTerms + kLane,
+                           kWords = 2 * (kPad + kMostSums) + kMostSums;
+
+  __aicore__ inline RunningSums(const Words& room, int32_t num_terms)
+      : num_terms_(num_terms), num_sums_(round_up(num_terms + 1, kBlockBytes / 4)) {
+    sums_[0] = room;
+    sums_[1] = room[kPad + kMostSums];
+    offsets_ = room[2 * (kPad + kMostSums)];
+  }
+
+  // Once, before the first list.
+  __aicore__ inline void init() {
+    for (const Words& sums : sums_) AscendC::Duplicate(sums, 0, kPad);
+    AscendC::CreateVecIndex(offsets_, 0, num_sums_);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Muls(offsets_, offsets_, static_cast<int32_t>(sizeof(int32_t)), num_sums_);
+  }
+
+  // The list goes here; so does what lies behind it, up to the next block.
+  __aicore__ inline Words list() const { return sums_[0][kPad]; }
+
+  // As many sums as the list has terms, and that of all.
+  __aicore__ inline Words find() const {
+    AscendC::PipeBarrier<PIPE_V>();
+    bring(1, 0, 1);
+    int32_t at = 1;
+    for (int32_t terms = 1; terms < num_terms_; terms *= 2, at = 1 - at) {
+      if (terms < kBlockBytes / 4) bring(1 - at, at, terms);
+      const Words before = terms < kBlockBytes / 4 ? sums(1 - at) : sums_[at][kPad - terms];
+      AscendC::Add(sums(1 - at), sums(at), before, num_sums_);
+      AscendC::PipeBarrier<PIPE_V>();
+    }
+    return sums(at);
+  }
+
+ private:
+  __aicore__ inline Words sums(int32_t i) const { return sums_[i][kPad]; }
+  // Each sum that is so many words before.
+  __aicore__ inline void bring(int32_t to, int32_t from, int32_t distance) const {
+    AscendC::Gather(sums(to), sums_[from], offsets_.ReinterpretCast<uint32_t>(),
+                    static_cast<uint32_t>((kPad - distance) * sizeof(int32_t)), static_cast<uint32_t>(num_sums_));
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+
+  const int32_t num_terms_, num_sums_;
+  Words sums_[2], offsets_;  // sums behind zeros
+};
+
+}  // namespace hpmoe
