@@ -116,8 +116,7 @@ class Layer:
             if replicas:
                 program = hpmoe.replicate_experts.apply_to(program, loads=self.loads, replicas=replicas,
                                                            min_load=self.min_load)
-            factor = self.rank_capacity_factor
-            return hpmoe.limit_rows.apply_to(program, rank_capacity_factor=factor) if factor else program
+            return show.limited(program, self.rank_capacity_factor)
 
         node_size = self.machine.node_size if "node" in scheme else None
         program = show.program(self.o, self.direction, rewritten, node_size=node_size)

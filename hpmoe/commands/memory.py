@@ -32,7 +32,8 @@ NOTES = """\
 Every row is a process of its own. All numbers are MiB of all ranks, without the inputs: saved between the passes, the
 temporaries of each pass, and the peak of a forward pass alone and of a forward and backward pass. The plan's peak is
 computed from its buffers and the rows received; the pool's is counted by the allocator of the kernels' buffers; the
-process's is the growth of its resident memory (VmHWM), with what MindSpore and the matmuls take."""
+process's is the growth of its resident memory (VmHWM), with what MindSpore and the matmuls take. With
+--rank_capacity_factor the plan has all rows that a rank has room for, as on an NPU, and not those received."""
 
 OP_BY_OP = "op by op"
 COLUMNS = {"saved": ("saved",), "temporaries": ("forward", "backward"), "plan": demo.PASSES, "pool": demo.PASSES,
@@ -43,13 +44,15 @@ def define(values: flags.FlagValues) -> None:
     options.define_sizes(values, ep=1, tokens=2048, hidden=1024, intermediate=512, experts=16, top_k=4)
     options.define_choice(values, "policy", "all", "which policy", (*POLICIES, "all"))
     options.define_dtype(values)
+    options.define_limit(values)
     options.define_integer(values, "seed", 0, "seed of the random inputs", least=0)
 
 
 def run(o: flags.FlagValues) -> int:
     options.check_sizes(o)
+    options.check_limit(o)
     sides = [*(POLICIES if o.policy == "all" else [o.policy]), OP_BY_OP]
-    asked = {**options.sizes(o), "dtype": o.dtype, "seed": o.seed}
+    asked = {**options.sizes(o), "dtype": o.dtype, "seed": o.seed, "rank_capacity_factor": o.rank_capacity_factor}
     with Progress("hpmoe memory") as progress:
         rows = {}
         for side in sides:
@@ -80,12 +83,14 @@ def answer(asked: str) -> None:
 def measured(o: Options) -> Fields:
     """MiB of one side, by column and part; what op by op has no plan for is left out."""
     ms.runtime.launch_blocking()
-    f = side_of(o)
-    small = {"ep": o.ep, "tokens": 2, "hidden": 8, "intermediate": 4, "experts": o.ep, "top_k": 1}
-    for call in calls(f, SimpleNamespace(**{**vars(o), **small}))[1].values():
+    few = {"ep": o.ep, "tokens": 2, "hidden": 8, "intermediate": 4, "experts": o.ep, "top_k": 1}
+    small = SimpleNamespace(**{**vars(o), **few, "rank_capacity_factor": None})
+    for call in calls(side_of(small), small)[1].values():
         call()  # libraries are loaded, threads are started
+    f = side_of(o)
     args, passes = calls(f, o)
-    out: Fields = {} if o.side == OP_BY_OP else planned(f.memory(*args))
+    known = args if o.rank_capacity_factor is None else map(hpmoe.Aval, args)
+    out: Fields = {} if o.side == OP_BY_OP else planned(f.memory(*known))
     gc.collect()
     base, out["pool"], out["process"] = status_kib("VmRSS"), {}, {}
     for name, call in passes.items():
@@ -102,6 +107,8 @@ def side_of(o: Options) -> Function:
     if o.side == OP_BY_OP:
         return moe_ffn_op_by_op
     kept = hpmoe.save_for_backward(hpmoe.moe_ffn, policy=o.side)
+    if o.rank_capacity_factor is not None:
+        kept = hpmoe.limit_rows(kept, rank_capacity_factor=o.rank_capacity_factor)
     staged = hpmoe.chain(hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues, hpmoe.fuse_persistent)(kept)
     return hpmoe.spmd(staged, hpmoe.Mesh(o.ep))
 

@@ -104,6 +104,15 @@ def define_sizes(values: flags.FlagValues, **default: int) -> None:
         define_integer(values, name, default[name], text)
 
 
+def define_limit(values: flags.FlagValues) -> None:
+    define_number(values, "rank_capacity_factor", None, "room of a rank, by limit_rows, over the rows of balanced experts")
+
+
+def check_limit(o: flags.FlagValues) -> None:
+    factor = o.rank_capacity_factor
+    check_flag(factor is None or factor > 0, "rank_capacity_factor", factor, "a positive number")
+
+
 def define_dtype(values: flags.FlagValues) -> None:
     define_choice(values, "dtype", "float32", "of rows and expert weights; routing weights are float32", FLOATS)
 

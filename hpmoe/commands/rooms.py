@@ -10,11 +10,12 @@ import numpy as np
 
 import hpmoe
 from hpmoe.commands.grid import Case, cases
+from hpmoe.routing.skewed import SKEWS
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
 
 FACTORS: dict[str, float | None] = {"all": None, "2": 2.0, "1.5": 1.5}  # rank_capacity_factor of each room
-DRAWN = 64  # layers of the grid for each that is taken
+DRAWN = 16  # layers of the grid for each that is taken
 MOST_RANKS, LEAST_TOKENS, MOST_ENTRIES = 32, 32, 2**18  # of all ranks: plans for any routing are simulated in seconds
 
 
@@ -35,21 +36,24 @@ def rows(count: int, seed: int, dtype: str, machine: hpmoe.Machine, progress: Pr
 
 
 def _taken(count: int, seed: int, dtype: str) -> Iterator[tuple[int, Case]]:
-    """The layers of the grid that are drawn uniformly and are of such sizes, numbered."""
-    sizes = (case for case in cases(DRAWN * count, seed, dtype) if case.routing == "uniform")
-    return enumerate(case for case in sizes if case.sizes.ep <= MOST_RANKS and case.sizes.tokens >= LEAST_TOKENS
+    """The layers of the grid that are of such sizes, numbered."""
+    return enumerate(case for case in cases(DRAWN * count, seed, dtype)
+                     if case.sizes.ep <= MOST_RANKS and case.sizes.tokens >= LEAST_TOKENS
                      and case.sizes.ep * case.sizes.tokens * case.sizes.top_k <= MOST_ENTRIES)
 
 
 def text(table: list[Fields], machine: hpmoe.Machine, seed: int) -> str:
-    """A line for each layer, and the mean and worst of each room; "-" where the rows have none."""
+    """A line for each layer, and the mean and worst of each room by routing; "-" where the rows have none."""
     lines = [f"{machine.name}, {len(table)} layers drawn with seed {seed}: simulated",
              f"{'':62}{'ms':>8}  times as long with room for" + "".join(f"{name:>8}" for name in FACTORS)]
     for r in table:
         times = r["over_received"]
         cells = "".join(f"{times[name]:8.3f}" if name in times else f"{'-':>8}" for name in FACTORS)
         lines.append(f"{r['layer']:62}{r['received_us'] / 1e3:8.2f}{'':29}{cells}")
-    for what, of in (("mean", np.mean), ("worst", np.max)):
-        found = ([r["over_received"][name] for r in table if name in r["over_received"]] for name in FACTORS)
-        lines.append(f"{what:99}" + "".join(f"{of(times):8.3f}" if times else f"{'-':>8}" for times in found))
+    for routing in SKEWS:
+        mine = [r["over_received"] for r in table if r["routing"] == routing]
+        for what, of in (("mean", np.mean), ("worst", np.max)) if mine else ():
+            found = ([times[name] for times in mine if name in times] for name in FACTORS)
+            lines.append(f"{f'{routing}, {len(mine)} layers: {what}':99}"
+                         + "".join(f"{of(times):8.3f}" if times else f"{'-':>8}" for times in found))
     return "\n".join(lines)

@@ -44,6 +44,7 @@ def define(values: flags.FlagValues) -> None:
     define_orders(values)
     options.define_choice(values, "signal", "tile", "what one remote signal stands for", SIGNALS)
     options.define_choice(values, "policy", "critical_path", "how tasks get into queues", tuple(POLICIES))
+    options.define_limit(values)
 
 
 def define_orders(values: flags.FlagValues) -> None:
@@ -54,6 +55,7 @@ def define_orders(values: flags.FlagValues) -> None:
 
 def run(o: flags.FlagValues) -> int:
     options.check_sizes(o)
+    options.check_limit(o)
     options.check_flag(o.stage != "kernel" or o.machine == "cpu", "machine", o.machine,
                        "cpu for --stage=kernel; what is packed for an NPU is not shown")
     with Progress("hpmoe show") as progress:
@@ -69,7 +71,7 @@ def stages(o: flags.FlagValues, progress: Progress) -> Iterator[Fields]:
     """Each wanted stage of each wanted direction, made from the one before."""
     wanted = tuple(STAGES) if o.stage == "all" else (o.stage,)
     for direction in ("forward", "backward") if o.direction == "both" else (o.direction,):
-        ir = program(o, direction)
+        ir = program(o, direction, lambda traced: limited(traced, o.rank_capacity_factor))
         for stage in STAGES:
             if stage == "kernel" and o.machine != "cpu":
                 if stage in wanted:
@@ -90,6 +92,13 @@ def program(o: Options, direction: str,
     mesh = hpmoe.Mesh(o.ep, tp_size=shards_of(o), node_size=node_size)
     traced = rewrite(hpmoe.trace(hpmoe.moe_ffn, *avals(o), mesh=mesh))
     return traced if direction == "forward" else hpmoe.vjp(traced)
+
+
+def limited(program: hpmoe.Program, rank_capacity_factor: float | None) -> hpmoe.Program:
+    """With room for so many rows of a rank, or for all."""
+    if rank_capacity_factor is None:
+        return program
+    return hpmoe.limit_rows.apply_to(program, rank_capacity_factor=rank_capacity_factor)
 
 
 def avals(o: Options) -> list[hpmoe.Aval]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from hpmoe.costs.work import link_rate
@@ -12,6 +13,7 @@ PUT_US, LEAST_COLS = 6.0, 256
 SIGNAL_SHARE = 0.2  # of the time of a put, the most for its signals
 MOST_PUTS, MANY_PUTS = 32768, 20480  # of an exchange: the most of rows that are cut; for which there are fewer groups
 PARTS, FEW_PARTS, GROUPS = 32, 16, 16  # the most of a row; where that is many puts; groups of peers, where these are few
+LIKELY_ROOM, ROOMS = 1.5, 4  # times the likely rows, the most that puts are sized for; no smaller share of a plan's room
 WHOLE_PUTS, WHOLE_GROUPS = 12288, 20  # of whole rows: for which there are fewer groups; about how many then
 
 
@@ -24,13 +26,12 @@ def likely_puts(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> tuple[int
     Args:
         op: the exchange, which blocks.
     """
-    plan, sent = flow.routes[op.domain.route], flow.buffers[op.operands[0].buffer]
+    plan, sent = _likely_room(flow.routes[op.domain.route]), flow.buffers[op.operands[0].buffer]
     rows = min(flow.tile_rows, plan.likely_rows / (plan.num_local_experts * flow.ep_size))
     us = rows * sent.row_bytes / link_rate(machine, flow.ep_size)
     made = [made.tile_cols for made in flow.ops if op.operands[1].buffer in (a.buffer for a in made.outputs)]
     least = max([LEAST_COLS, *made])
-    peers = _likely_groups(plan) if plan.is_mostly_empty else plan.ep_size
-    most = min(PARTS, max(FEW_PARTS, MOST_PUTS / max(1, plan.num_slots * peers)))
+    most = min(PARTS, max(FEW_PARTS, MOST_PUTS / max(1, plan.num_slots * plan.ep_size)))
     parts = min(us / PUT_US, most, -(-sent.cols // least))
     if op.primitive.is_back:  # a signal for each event that rows of one expert are counted in
         returns = min(plan.num_returns, rows * plan.num_experts / (plan.top_k * plan.return_tokens))
@@ -44,10 +45,16 @@ def whole_row_groups(plan: tf.RoutePlan) -> int:
     """For how many peers, or groups of them, a slot has puts of whole rows: for all, but where that makes very many puts for
     so many groups that what is sent to a hot rank holds up few others, or as few as are likely to have rows to send."""
     ep_size = plan.ep_size
-    if ep_size * plan.num_slots <= WHOLE_PUTS:
+    if ep_size * _likely_room(plan).num_slots <= WHOLE_PUTS:
         return ep_size
-    groups = -(-ep_size // max(1, round(ep_size / WHOLE_GROUPS)))
-    return min(groups, _likely_groups(plan)) if plan.is_mostly_empty else groups
+    return -(-ep_size // max(1, round(ep_size / WHOLE_GROUPS)))
+
+
+def _likely_room(plan: tf.RoutePlan) -> tf.RoutePlan:
+    """With room for no more than LIKELY_ROOM times the likely rows, or 1 / ROOMS of its own: what is past them is empty as
+    a rule, and its puts are passed by."""
+    return dataclasses.replace(plan, max_rows=min(plan.max_rows, math.ceil(
+        max(LIKELY_ROOM * plan.likely_rows, plan.max_rows / ROOMS))))
 
 
 def _put_cols(cols: int, parts: float, least: int) -> int:
@@ -59,7 +66,7 @@ def _num_groups(plan: tf.RoutePlan, parts: int) -> int:
     """For how many peers, or groups of them, a slot has puts of their own, where rows go in so many parts: GROUPS, half of
     them, and so on, as MANY_PUTS allow, but no fewer than are likely to have rows to send; just those where most slots
     are likely to be empty."""
-    groups = 1 if plan.is_mostly_empty else GROUPS
+    groups = GROUPS
     while groups > 1 and plan.num_slots * groups * parts > MANY_PUTS:
         groups //= 2
     return min(plan.ep_size, max(groups, _likely_groups(plan)))

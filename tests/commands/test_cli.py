@@ -97,6 +97,8 @@ def test_the_package_runs_as_the_command():
                           "all; did you mean tiles?"),
     ("show --stage=kernel --machine=ascend_a2",
      "hpmoe show: flag --machine=ascend_a2: it must be cpu for --stage=kernel; what is packed for an NPU is not shown"),
+    ("show --rank_capacity_factor=0", "hpmoe show: flag --rank_capacity_factor=0.0: it must be a positive number"),
+    ("memory --rank_capacity_factor=-1", "hpmoe memory: flag --rank_capacity_factor=-1.0: it must be a positive number"),
     ("show --order=random", "hpmoe show: flag --order=random: it must be one of ratr, sequential"),
     ("doctor --tokens=3", "hpmoe doctor: unknown flag --tokens"),
     ("plan --runs=99999999999999999999", "hpmoe plan: flag --runs=99999999999999999999: it must be an integer of at most"),
@@ -338,6 +340,11 @@ def test_show_in_half_precision(capsys):
     status, out, _ = run(capsys, "show", "--dtype=bfloat16", "--stage=program")
     assert status == 0
     assert "{ lambda hidden_states:bf16[8,16] topk_ids:i32[8,2] topk_weights:f32[8,2] gate_up_weight:bf16" in out
+
+
+def test_show_with_a_limit(capsys):
+    status, out, _ = run(capsys, "show", "--rank_capacity_factor=1.5", "--stage=tiles", "--direction=forward")
+    assert status == 0 and "# moe_ffn | limit_rows(rank_capacity_factor=1.5) | tile_partition" in out
 
 
 def test_show_prints_every_stage_of_both_directions(capsys):

@@ -236,7 +236,8 @@ def test_rooms_of_drawn_layers(capsys, monkeypatch):
     assert len(table) == 2 and all(set(r["over_received"]) == {"all", "2"} for r in table)  # half of the rows have no room
     shown = rooms.text(table, hpmoe.ascend_a3, 3).splitlines()
     assert len(shown) == 2 + 2 + 2 and all(line.split()[-1] == "-" for line in shown[2:])
-    assert float(shown[-1].split()[1]) == pytest.approx(max(r["over_received"]["all"] for r in table), abs=1e-3)
+    assert shown[-1].startswith("uniform, 2 layers: worst") and {r["routing"] for r in table} == {"uniform"}
+    assert float(shown[-1].split()[4]) == pytest.approx(max(r["over_received"]["all"] for r in table), abs=1e-3)
 
 
 def test_grid_of_drawn_layers(capsys, monkeypatch):

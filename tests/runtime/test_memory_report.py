@@ -18,7 +18,8 @@ from hpmoe.commands import memory
 from hpmoe.runtime.memory import MIB, MemoryUse
 
 LAYER = Layer(ep=2, T=6, H=4, I=3, E=4, K=2)
-SIZES = {"ep": 1, "tokens": 256, "hidden": 64, "intermediate": 32, "experts": 4, "top_k": 2, "dtype": "float32", "seed": 0}
+SIZES = {"ep": 1, "tokens": 256, "hidden": 64, "intermediate": 32, "experts": 4, "top_k": 2, "dtype": "float32", "seed": 0,
+         "rank_capacity_factor": None}
 
 
 def report_of(policy, stage="queues", layer=LAYER):
@@ -90,6 +91,15 @@ def test_plan_and_pool_agree_in_a_process_of_its_own():
     assert out["pool"]["forward"] == pytest.approx(out["plan"]["forward"], rel=0.01)
     assert out["pool"]["forward + backward"] == pytest.approx(out["plan"]["forward + backward"], rel=0.25)
     assert all(v >= 0 for v in out["process"].values())
+
+
+@pytest.mark.slow
+def test_a_limit_is_the_room_of_the_plan_and_an_error_where_rows_have_none():
+    asked = {**SIZES, "ep": 4, "tokens": 64, "side": "dispatched_rows"}
+    saved = memory.in_process({**asked, "rank_capacity_factor": 1.5})["saved"]["saved"]
+    assert saved == pytest.approx(4 * 64 * 2 * 1.5 * 64 * 4 / MIB)  # ranks, rows, room, columns, bytes
+    with pytest.raises(OSError, match=r"limit_rows: the number of rows that rank \d receives is \d+; it must be at most 64"):
+        memory.in_process({**asked, "rank_capacity_factor": 0.5})
 
 
 def test_the_command_prints_a_line_for_each_policy(capsys, monkeypatch):
