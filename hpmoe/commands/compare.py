@@ -78,6 +78,8 @@ def _side(o: flags.FlagValues, settings: str) -> tuple[str, flags.FlagValues]:
     machine = ["--machine=cpu", "--dtype=float32"] if o.measured else []
     options.parse(values, [*machine, *common, *(f"--{w}" for w in words if w not in ("fused", "unfused"))])
     options.check_flag(not o.measured or values.machine == "cpu", "machine", values.machine, "cpu where runs are measured")
+    options.check_flag(not o.measured or values.policy != "chosen", "policy", "chosen",
+                       "another where runs are measured")
     simulate.check_schedule(values)
     return kind, values
 

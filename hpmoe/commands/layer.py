@@ -111,7 +111,7 @@ class Layer:
         """Whether a rank has so few tokens that an unfused program has the kernels of decoding."""
         return self.o.tokens <= MOST_DECODED
 
-    def _tiles(self, replicas: int, tuned: bool, scheme: str, room: str) -> hpmoe.Taskflow:
+    def _program(self, replicas: int, scheme: str, room: str) -> Program:
         def rewritten(program: Program) -> Program:
             if replicas:
                 program = hpmoe.replicate_experts.apply_to(program, loads=self.loads, replicas=replicas,
@@ -125,9 +125,12 @@ class Layer:
             program = step.apply_to(program)
         dtype, combine = quantised_rows(self.quantize)
         program = hpmoe.quantize_rows.apply_to(program, dtype=dtype, combine=combine) if dtype else program
-        program = _with_int8_weights(program) if self.int8_weights else program
+        return _with_int8_weights(program) if self.int8_weights else program
+
+    def _tiles(self, replicas: int, tuned: bool, scheme: str, room: str) -> hpmoe.Taskflow:
         rows, cols = (getattr(self.o, n, None) or ("auto" if tuned else None) for n in ("tile_rows", "tile_cols"))
-        return hpmoe.tile_partition.apply_to(program, rows=rows, cols=cols, machine=self.machine)
+        return hpmoe.tile_partition.apply_to(self._program(replicas, scheme, room), rows=rows, cols=cols,
+                                             machine=self.machine)
 
     def _planned_rows(self, aval: RouteAval, room: str) -> PlannedRows:
         if room == "all":
@@ -155,6 +158,11 @@ class Layer:
         tuned = {"cols": "auto", "returns": 2} if self.tuned else {}
         flow = hpmoe.overlap_comm.apply_to(self.tiles, **tuned | comm)
         return hpmoe.assign_queues.apply_to(flow, machine=machine, policy=policy)
+
+    def chosen_flow(self) -> hpmoe.Taskflow:
+        """The persistent kernel with the tile and the policy that choose_schedule takes, however many tasks there are."""
+        program = self._program(self.replicas, self.scheme, self.room)
+        return hpmoe.choose_schedule.apply_to(program, machine=self.machine, most_tasks=None)
 
     def blocking(self, policy: str | Policy, machine: hpmoe.Machine) -> hpmoe.Timeline:
         """The persistent kernel with collectives instead of puts."""

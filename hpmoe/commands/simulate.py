@@ -29,7 +29,8 @@ Prints milliseconds, all simulated, and the band ("x to y") that the ranges of t
   hpmoe simulate --ep=8 --tokens=1024 --experts=64 --imbalance=2
 {OF_ROUTING}"""
 
-TUNED = "critical_path", "slot_major", "expert_phases", "by_simulation"  # policies for tiles and puts of chosen sizes
+TUNED = "critical_path", "slot_major", "expert_phases", "chosen"  # policies for tiles and puts of chosen sizes
+CHOSEN = "tile_rows", "tile_cols", "signal", "order", "combine_order"  # flags of what choose_schedule decides
 MOST_IDS = 2**28  # of all ranks, a GiB
 BANDS, MOST_BANDED = 8, 2**22  # machines; tasks of all ranks that are simulated on each of them unasked
 MOST_DRAWS = 2**30  # one for each expert of each token, half a minute
@@ -66,7 +67,7 @@ def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("fo
     options.define_integer(values, "tile_cols", None, "columns of a tile, the same")
     show.define_orders(values)
     options.define_choice(values, "signal", "tile", "what one remote signal stands for", SIGNALS)
-    options.define_choice(values, "policy", "critical_path", "how tasks get into queues", (*POLICIES, "by_simulation"))
+    options.define_choice(values, "policy", "critical_path", "how tasks get into queues", (*POLICIES, "chosen"))
     options.define_switch(values, "dedup", "a token goes to a rank once, whatever number of its experts are there")
     options.define_choice(values, "quantize", None, "how rows go", QUANTISED)
 
@@ -149,6 +150,8 @@ def check_schedule(o: flags.FlagValues) -> None:
     options.check_flag(1 <= o.imbalance <= most, "imbalance", f"{o.imbalance:g}", f"from 1 to {most:g} for these sizes")
     tokens = MOST_IDS // (o.ep * o.top_k)
     options.check_flag(o.tokens <= tokens, "tokens", o.tokens, f"at most {tokens} with --ep={o.ep} and --top_k={o.top_k}")
+    for name in CHOSEN if o.policy == "chosen" else ():
+        options.check_flag(o[name].using_default_value, name, o[name].value, "left out with --policy=chosen")
     if o.routing != "balanced":
         options.check_flag(o.imbalance == 1, "imbalance", f"{o.imbalance:g}", f"1 with --routing={o.routing}")
         check_draws(o, o.ep)
@@ -177,10 +180,12 @@ def fused(o: flags.FlagValues, layer: Layer) -> hpmoe.Timeline:
 
 
 def fused_flow(o: flags.FlagValues, layer: Layer) -> hpmoe.Taskflow:
+    if o.policy == "chosen":
+        return layer.chosen_flow()
     comm = {"order": o.order, "signal": o.signal, "combine_order": o.combine_order}
     if o.policy == "expert_barrier" and o["signal"].using_default_value:
         del comm["signal"]
-    return layer.fused_flow(hpmoe.by_simulation if o.policy == "by_simulation" else o.policy, **comm)
+    return layer.fused_flow(o.policy, **comm)
 
 
 def simulated(o: flags.FlagValues, progress: Progress) -> Fields:

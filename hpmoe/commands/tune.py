@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 from absl import flags
@@ -15,10 +16,11 @@ SUMMARY = "searches the fastest tiles, orders, signals, queues and scheme of sen
 NOTES = """\
   hpmoe tune --ep=8 --tokens=1024 --budget=30
 Every time is simulated; nothing is computed. The first trial is the default, the second one takes sizes by the
-machine's cost rules, every other one changes one setting of the best so far. A setting that is given as a flag, such
-as --policy=round_robin or --scheme=node, is kept. Ranks of more than one node of the machine may relay rows; schemes
-are those of hpmoe.send_rows. What was found is kept for the same layer, routing and machine in
-$XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe, and taken from there unless --fresh is given."""
+machine's cost rules, the next ones what hpmoe.choose_schedule takes of each pass, every other one changes one setting
+of the best so far. A setting that is given as a flag, such as --policy=round_robin or --scheme=node, is kept. Ranks of
+more than one node of the machine may relay rows; schemes are those of hpmoe.send_rows. What was found is kept for the
+same layer, routing and machine in $XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe, and taken from there unless --fresh is
+given."""
 SETTINGS = {"scheme": "scheme", "policy": "policy", "signal": "signal", "order": "order", "rows": "tile_rows",
             "cols": "tile_cols"}
 
@@ -38,6 +40,7 @@ def _mesh(ep: int, machine: hpmoe.Machine) -> hpmoe.Mesh:
 
 def run(o: flags.FlagValues) -> int:
     simulate.check_schedule(o)
+    options.check_flag(o.policy != "chosen", "policy", o.policy, "one that is kept, or left out")
     options.check_flag(o.budget >= 0, "budget", f"{o.budget:g}", "seconds, not below 0")
     layer = simulate.layer_of(o)
     f = layer.with_quantised_rows(layer.with_copies(hpmoe.moe_ffn))
@@ -52,7 +55,8 @@ def run(o: flags.FlagValues) -> int:
         print(json.dumps({"simulated": True, **options.sizes(o), "dtype": o.dtype, "machine": layer.machine.name,
                           "direction": o.direction, "imbalance": o.imbalance, "trials": trials, "chosen": tuned.settings,
                           "makespan_ms": known(tuned.best.us) / 1e3, "default_ms": known(tuned.trials[0].us) / 1e3,
-                          "reason": tuned.reason, "cached": tuned.is_cached}))
+                          "reason": tuned.reason, "cached": tuned.is_cached,
+                          "choose_schedule": {launch: dataclasses.asdict(s) for launch, s in tuned.taken.items()}}))
     else:
         print(tuned)
     return 0

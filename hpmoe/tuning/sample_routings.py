@@ -19,6 +19,12 @@ MOST_SKEW = 8.0  # times the logarithms of a kind's popularities
 SAMPLES = *SKEWS, SEED, FULL, MOST_SKEW  # what says which they are
 
 
+def has_samples(flow: tf.Taskflow) -> bool:
+    """Whether ids alone say where rows go, and the same ids can be those of every route."""
+    return len({(p.num_experts, p.top_k, p.num_tokens) for p in flow.routes}) == 1 and not any(
+        p.weights >= 0 or p.once_of >= 0 or p.node_size or p.tp_size > 1 for p in flow.routes)
+
+
 def sample_routings(flow: tf.Taskflow) -> Iterator[tuple[str, np.ndarray]]:
     """(kind, topk_ids of all ranks [ep, T, K]) of each of SKEWS, uneven enough to fill the plan of a taskflow.
 
@@ -39,12 +45,18 @@ def sample_routings(flow: tf.Taskflow) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _power(plan: tf.RoutePlan, odds: np.ndarray) -> float:
-    """Of the popularities, with which the fullest rank is likely to get FULL of the rows that there is room for."""
+    """Of the popularities, with which the fullest rank is likely to get FULL of the rows that there is room for; MOST_SKEW
+    where it has room for what comes then, so that ranks of no popularity are empty."""
+    def rows(power: float) -> float:
+        shares = _likely_shares(power * odds, plan.top_k).reshape(plan.ep_size, -1).sum(axis=1)
+        return float(shares.max()) * plan.ep_size * plan.num_tokens
+
+    if FULL * rows(MOST_SKEW) <= plan.max_rows:
+        return MOST_SKEW
     low, high = 0.0, MOST_SKEW
     for _ in range(STEPS):
         power = (low + high) / 2
-        rows = _likely_shares(power * odds, plan.top_k).reshape(plan.ep_size, -1).sum(axis=1).max() * plan.ep_size
-        low, high = (power, high) if rows * plan.num_tokens < FULL * plan.max_rows else (low, power)
+        low, high = (power, high) if rows(power) < FULL * plan.max_rows else (low, power)
     return low
 
 

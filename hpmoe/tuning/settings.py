@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from hpmoe.costs.start import start_us
 from hpmoe.ir.avals import RouteAval
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import AnyIR
+from hpmoe.ir.taskflow import Taskflow
 from hpmoe.kernels.simulate import simulate
 from hpmoe.machines.machine import Machine
 from hpmoe.primitives.dispatch import dispatch_rows
@@ -46,11 +48,13 @@ def space_of(program: Program, machine: Machine, ep_size: int, given: Space) -> 
             for name in NAMES if name in values}
 
 
-def starts_of(space: Space) -> list[Settings]:
-    """From where to search: the default of all settings, and all sizes chosen by the machine together."""
+def starts_of(space: Space, others: Iterable[Settings]) -> list[Settings]:
+    """From where to search: the default of all settings, all sizes chosen by the machine together, and this with each of the
+    other settings that are in the space."""
     default = {name: values[0] for name, values in space.items()}
     by_machine = {name: "auto" if "auto" in values else values[0] for name, values in space.items()}
-    return [default] if by_machine == default else [default, by_machine]
+    known = [settings for settings in others if all(value in space[name] for name, value in settings.items())]
+    return [default, by_machine, *({**by_machine, **settings} for settings in known)]
 
 
 def transforms_of(settings: Settings, machine: Machine) -> list[Curried]:
@@ -64,27 +68,37 @@ def transforms_of(settings: Settings, machine: Machine) -> list[Curried]:
     return [*sent, tiles, *overlap, assign_queues(machine=machine, policy=settings["policy"])]
 
 
-class Simulations:
-    """Simulated microseconds of settings, launches included; stages that trials have in common are made once."""
+class Planned:
+    """Taskflows of a program by settings; stages that they have in common are made once."""
 
-    def __init__(self, programs: dict[str, Program], machine: Machine, ids: np.ndarray | None, weights: np.ndarray | None):
-        self._programs, self._machine, self._ids, self._weights = programs, machine, ids, weights
+    def __init__(self, program: Program, machine: Machine):
+        self._program, self._machine = program, machine
         self._apply = functools.lru_cache(maxsize=32)(self._applied)
 
-    def __call__(self, settings: Settings) -> float:
+    def __call__(self, settings: Settings) -> Taskflow:
         *shared, queues = transforms_of(settings, self._machine)
-        steps = tuple((s.transform, tuple(s.options.items())) for s in shared)
+        return queues.apply_to(self._apply(tuple((s.transform, tuple(s.options.items())) for s in shared)))
+
+    def _applied(self, steps: tuple[Step, ...]) -> AnyIR:
+        if not steps:
+            return self._program
+        transform, options = steps[-1]
+        return transform.apply_to(self._apply(steps[:-1]), **dict(options))
+
+
+class Simulations:
+    """Simulated microseconds of settings, launches included."""
+
+    def __init__(self, programs: dict[str, Program], machine: Machine, ids: np.ndarray | None, weights: np.ndarray | None):
+        self._planned = [Planned(program, machine) for program in programs.values()]
+        self._machine, self._ids, self._weights = machine, ids, weights
+
+    def __call__(self, settings: Settings) -> float:
         total = 0.0
-        for direction in self._programs:
-            flow = queues.apply_to(self._apply(direction, steps))
+        for planned in self._planned:
+            flow = planned(settings)
             weights = self._weights if flow.routes else None
             timeline = simulate(flow, routing=self._ids if flow.routes else None,
                                 topk_weights=None if weights is None else list(weights))
             total += start_us(flow, self._machine) + timeline.span
         return total
-
-    def _applied(self, direction: str, steps: tuple[Step, ...]) -> AnyIR:
-        if not steps:
-            return self._programs[direction]
-        transform, options = steps[-1]
-        return transform.apply_to(self._apply(direction, steps[:-1]), **dict(options))

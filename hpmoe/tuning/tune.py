@@ -29,7 +29,8 @@ from hpmoe.support.progress import Progress
 from hpmoe.support.trees import Function, PyTree
 from hpmoe.transforms.send_rows import SCHEMES
 from hpmoe.tuning import kept
-from hpmoe.tuning.search import Space, Trial, search
+from hpmoe.tuning.choose_schedule import chosen
+from hpmoe.tuning.search import Settings, Space, Trial, search
 from hpmoe.tuning.settings import NAMES, Simulations, space_of, starts_of
 from hpmoe.tuning.tuned import Tuned
 
@@ -43,9 +44,9 @@ def tune(f: Function, *args: PyTree, machine: Machine | None = None, mesh: Mesh 
     """Searches tiles, signals, peer order, policies and schemes of sending rows with the simulator; nothing is computed.
 
     The first trial is the default chain, so the choice is never slower than that on the model; the second one takes all
-    sizes that the machine's cost rules choose. Every chain computes the same function, but for rows that the
-    space has rounded; where tiles have other sizes, or tokens go to a rank or node once, float32 sums may round otherwise.
-    A trial that fails, by a user's policy or else, is noted and not chosen.
+    sizes that the machine's cost rules choose, and the next ones what `choose_schedule` takes of each pass. Every chain
+    computes the same function, but for rows that the space has rounded; where tiles have other sizes, or tokens go to a rank
+    or node once, float32 sums may round otherwise. A trial that fails, by a user's policy or else, is noted and not chosen.
 
     Args:
         f: a plain function, or one under Program transforms, or spmd of it.
@@ -89,20 +90,22 @@ def tune(f: Function, *args: PyTree, machine: Machine | None = None, mesh: Mesh 
     ids, weights = _ids(traced.program, routing, inputs, mesh.num_ranks), _weights(traced.program, inputs, mesh.num_ranks)
     programs = {d: staged.apply(_sized(p, ids)) for d, p in _launches(_programs(traced, direction)).items()}
     values = space_of(staged.apply(traced.program), machine, mesh.num_ranks, space or {})
+    taken = {d: chosen(p, machine, cache=cache)[0] for d, p in programs.items()}
     key = kept.key_of(programs, machine, values, [ids, weights], max_trials) if cache else None
     found = kept.load(key, budget_s, values, least_us=len(programs) * machine.launch_us)
     is_cached = found is not None
     if found is None:
-        found = _searched(values, Simulations(programs, machine, ids, weights), budget_s, max_trials, verbose)
+        starts = starts_of(values, [taken[d].settings(p, machine) for d, p in programs.items()])
+        found = _searched(values, Simulations(programs, machine, ids, weights), budget_s, max_trials, verbose, starts)
         kept.store(key, budget_s, *found)
-    return Tuned(traced.program.name, machine, mesh.num_ranks, direction, tuple(found[0]), found[1], is_cached)
+    return Tuned(traced.program.name, machine, mesh.num_ranks, direction, tuple(found[0]), found[1], is_cached, taken)
 
 
-def _searched(space: Space, run: Simulations, budget_s: float, max_trials: int | None, verbose: bool
-              ) -> tuple[list[Trial], str]:
+def _searched(space: Space, run: Simulations, budget_s: float, max_trials: int | None, verbose: bool,
+              starts: list[Settings]) -> tuple[list[Trial], str]:
     shown = Progress("hpmoe.tune") if verbose or sys.stderr.isatty() else contextlib.nullcontext(lambda what: None)
     with shown as report:
-        return search(space, run, budget_s, max_trials, report, starts_of(space))
+        return search(space, run, budget_s, max_trials, report, starts)
 
 
 def _programs(traced: Traced, direction: str) -> dict[str, Program]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from hpmoe.machines.machine import Machine
 from hpmoe.runtime.staged_function import StagedFunction
@@ -11,6 +12,7 @@ from hpmoe.support.known import known
 from hpmoe.support.trees import Function
 from hpmoe.timelines.run import format_us
 from hpmoe.transforms.fuse_persistent import fuse_persistent
+from hpmoe.tuning.choose_schedule import Schedule
 from hpmoe.tuning.search import Trial, Value, best_of
 from hpmoe.tuning.settings import transforms_of
 
@@ -27,6 +29,7 @@ class Tuned:
         trials: in the order in which they were made; the first one is the default.
         why_ended: why there are no more.
         is_cached: whether they were made before, by this process or another.
+        taken: of each launch what `choose_schedule` takes, without knowing the routing.
     """
 
     name: str
@@ -36,6 +39,7 @@ class Tuned:
     trials: tuple[Trial, ...]
     why_ended: str
     is_cached: bool = False
+    taken: Mapping[str, Schedule] = dataclasses.field(default_factory=dict)
 
     @property
     def best(self) -> Trial:
@@ -71,8 +75,9 @@ class Tuned:
         ranks = f"{self.ep_size} ranks" if self.ep_size > 1 else "1 rank"
         passes = "forward + backward" if self.direction == "both" else self.direction
         cached = ", tried before" if self.is_cached else ""
+        taken = "; ".join(f"{launch} {schedule}" for launch, schedule in self.taken.items())
         return "\n".join([f"{self.name} on {self.machine.name}, {ranks}, {passes}: simulated{cached}", *lines,
-                          f"chosen: {self.reason}"])
+                          f"choose_schedule takes: {taken}", f"chosen: {self.reason}"])
 
     __repr__ = __str__
 

@@ -21,7 +21,7 @@ from hpmoe.routing.public_workloads import workload_ids
 from hpmoe.routing.skewed import SKEWS, skewed_ids
 from hpmoe.routing.workload import balanced_ids, imbalanced_ids
 from hpmoe.scheduling.rules import RULES
-from hpmoe.transforms.assign_queues import round_robin
+from hpmoe.transforms.assign_queues import POLICIES, round_robin
 
 SIZES = ["--ep=4", "--tokens=256", "--hidden=512", "--intermediate=256", "--experts=8", "--top_k=2"]
 
@@ -251,8 +251,12 @@ def test_grid_of_drawn_layers(capsys, monkeypatch):
         assert r["makespan_over_bound"] >= 1 and min(r["others_us"].values()) == pytest.approx(
             r["makespan_us"] / r["over_fastest_other"])
         assert {"round_robin", "stage_order", "expert_barrier", "128 x 256", "64 x 128"} <= set(r["others_us"])
+        assert r["chosen_over_fastest_other"] == r["chosen_us"] / min([r["makespan_us"], *r["others_us"].values()])
+        assert r["chosen"][-1].removeprefix("assign_queues(ascend_a3, ").rstrip(")") in POLICIES
     shown = grid.text(table, hpmoe.ascend_a3, 3).splitlines()
-    assert len(shown) == 2 + 3 + 2 + 1 and shown[-2].startswith("few rows, skewed: 1 layers")
+    assert len(shown) == 2 + 3 + 2 + 3 and shown[-4].startswith("few rows, skewed: 1 layers")
+    least = max(r["chosen_over_fastest_other"] for r in table) - 1
+    assert shown[-2].startswith("what choose_schedule takes is behind") and shown[-2].endswith(f"at most {least:.1%}")
     behind = max(table, key=lambda r: r["over_fastest_other"])
     assert shown[-1].startswith(f"the most over the fastest other: {behind['over_fastest_other']:.3f} over ")
 

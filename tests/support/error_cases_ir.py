@@ -300,8 +300,9 @@ cases("graph mode", {
 # The command line.
 
 cases("command", {line: lambda line=line: cli._run(line.split()) for line in (
-    "calibrate --budget=-1", "tune --budget=-1", "tune --max_trials=0",
+    "calibrate --budget=-1", "tune --budget=-1", "tune --policy=chosen", "tune --max_trials=0",
     "simulate --imbalance=x", "compare policy=round_robin", "compare unfused unfused --measured",
+    "compare policy=chosen unfused --measured", "simulate --policy=chosen --tile_rows=64",
     "compare policy=round_robin machine=ascend_a3 --measured",
     "compare policy=round_robin unfused --out=no/such/folder/x.html",
     "simulate --imbalance=99", "simulate --imbalance=2 --routing=zipf",

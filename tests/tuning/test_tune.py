@@ -15,6 +15,7 @@ from hpmoe import Aval, Mesh, TransformError, moe_ffn, tune as tune_function
 from hpmoe.cli import main
 from hpmoe.routing.workload import imbalanced_ids
 from hpmoe.tuning import kept
+from hpmoe.tuning.choose_schedule import Schedule
 from hpmoe.tuning.search import EXHAUSTED, search
 
 LAYER = Layer(ep=2, T=24, H=16, I=8, E=4, K=2)
@@ -56,7 +57,7 @@ def test_the_choice_is_the_fastest_trial_and_its_time_that_of_its_taskflow(direc
         rows = flow.routes[0].max_rows
         assert flow.provenance[-1] == f"assign_queues({MACHINE.name}, {tuned.settings['policy']})" and rows >= 48
     text = str(tuned).splitlines()
-    assert len(text) == len(tuned.trials) + 3 and text[-1] == f"chosen: {tuned.reason}"
+    assert len(text) == len(tuned.trials) + 4 and text[-1] == f"chosen: {tuned.reason}"
     assert sum(row.startswith("*") for row in text) == 1
 
 
@@ -95,7 +96,7 @@ def test_routing_decides(cache):
     sizes = LAYER.ep, LAYER.T, LAYER.K, LAYER.E
     hot = imbalanced_ids(*sizes, imbalance=1.9)
     even, uneven = tune(max_trials=2), tune(max_trials=2, routing=hot)
-    assert uneven.trials[0].us > even.trials[0].us and len(list(cache.iterdir())) == 2
+    assert uneven.trials[0].us > even.trials[0].us and len(list(cache.glob("tune-*"))) == 2
     args = LAYER.arguments()
     args[1] = hot
     given = tune(hpmoe.spmd(moe_ffn, Mesh(2)), tensors(args), mesh=None, max_trials=2)
@@ -180,7 +181,7 @@ def test_the_second_trial_takes_sizes_by_the_machine():
 
 def test_what_was_found_is_kept(cache, monkeypatch):
     found = tune(max_trials=3)
-    (path,) = cache.iterdir()
+    (path,) = cache.glob("tune-*")
     monkeypatch.setattr(module, "search", None)  # nobody searches from here on
     assert tune(max_trials=3).is_cached and not found.is_cached
     monkeypatch.setattr(kept, "_kept", {})
@@ -212,8 +213,19 @@ def test_a_search_cut_short_is_taken_for_no_larger_budget():
 def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.warns(UserWarning, match="hpmoe.tune: what was found cannot be kept: .*"):
+    with (pytest.warns(UserWarning, match="choose_schedule: what was found cannot be kept: .*"),
+          pytest.warns(UserWarning, match="hpmoe.tune: what was found cannot be kept: .*")):
         assert tune(max_trials=1).trials
+
+
+def test_what_choose_schedule_takes_is_tried_and_told(monkeypatch):
+    """Of each pass, where it is in the space."""
+    taken = iter([Schedule(8, 16, "slot_major"), Schedule(8, 2048, "round_robin")])
+    monkeypatch.setattr(module, "chosen", lambda *args, **options: (next(taken), None))
+    tuned = tune(space={"cols": ["auto", 16]}, max_trials=3)
+    by_machine, third = (dict(t.settings) for t in tuned.trials[1:3])
+    assert third == {**by_machine, "rows": 8, "cols": 16, "policy": "slot_major"}
+    assert str(tuned).splitlines()[-2] == "choose_schedule takes: forward slot_major 8 x 16; backward round_robin 8 x 2048"
 
 
 def test_other_functions():

@@ -1,0 +1,164 @@
+"""choose_schedule: what it takes is sooner done on other routings, is kept, and is the default where there is no choice."""
+
+import dataclasses
+import functools
+import importlib
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from helpers import SMALL_NPU
+
+import hpmoe
+from hpmoe.commands.layer import Layer
+from hpmoe.routing.routing import rows_of_ranks
+from hpmoe.routing.skewed import SKEWS, skewed_ids
+from hpmoe.testing import assert_same
+from hpmoe.tuning.sample_routings import sample_routings
+
+module = importlib.import_module("hpmoe.tuning.choose_schedule")
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "hpmoe"
+
+
+@pytest.fixture
+def refused(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("simulated")
+    return lambda: monkeypatch.setattr(module.simulate, "outline", refuse)
+
+
+def skewed_layer(routing="half", direction="forward", **sizes):
+    o = SimpleNamespace(**{**dict(ep=8, tokens=512, hidden=2048, intermediate=1024, experts=32, top_k=8), **sizes},
+                        dtype="bfloat16")
+    return Layer(o, direction, hpmoe.ascend_a3, skewed_ids(routing, o.ep, o.tokens, o.top_k, o.experts, seed=1), tuned=True)
+
+
+def us(layer, flow):
+    return layer.outline(flow).span
+
+
+def avals(tokens, hidden, intermediate, local, top_k, dtype="bfloat16"):
+    return [hpmoe.Aval(*a) for a in (((tokens, hidden), dtype), ((tokens, top_k), "int32"), ((tokens, top_k), "float32"),
+                                     ((local, hidden, 2 * intermediate), dtype), ((local, intermediate, hidden), dtype))]
+
+
+def test_a_skewed_layer_is_finished_slot_by_slot_and_sooner(cache, refused):
+    layer = skewed_layer()
+    default, chosen = layer.fused_flow(), layer.chosen_flow()
+    (file,) = cache.iterdir()
+    kept = json.loads(file.read_text())
+    assert kept["policy"] == "slot_major" and us(layer, chosen) < 0.97 * us(layer, default)
+    assert chosen.provenance[-1] == "assign_queues(ascend_a3, slot_major)"
+    refused()
+    assert us(layer, layer.chosen_flow()) == us(layer, chosen)
+    for junk in ({"key": "of something else"}, {"policy": "stage_order"}, {"rows": 7}, {"cols": "256"}):
+        file.write_text(json.dumps({**kept, **junk}))
+        with pytest.raises(AssertionError, match="simulated"):
+            layer.chosen_flow()
+
+
+def test_another_that_is_slower_for_one_hot_expert_is_not_taken(cache):
+    layer = skewed_layer("hot", ep=16, tokens=1024, experts=16, top_k=4)
+    assert us(layer, layer.fused_flow("slot_major")) > 1.1 * us(layer, layer.fused_flow())
+    assert us(layer, layer.chosen_flow()) == us(layer, layer.fused_flow())
+
+
+def test_each_pass_has_its_own_and_computes_the_same(cache):
+    machine = SMALL_NPU.replace(tile_rows=8, tile_cols=16)
+    f = hpmoe.choose_schedule(hpmoe.moe_ffn, machine=machine)
+    taken = {f.lower(*avals(128, 32, 16, 2, 2, "float32"), mesh=hpmoe.Mesh(4), direction=d).provenance
+             for d in ("forward", "backward")}
+    assert len(taken) == 2 and len(list(cache.iterdir())) == 2
+    assert_same(hpmoe.choose_schedule(machine=machine), hpmoe.moe_ffn, avals(9, 8, 4, 2, 2, "float32"), hpmoe.Mesh(2),
+                orders=2)
+
+
+def test_a_tile_is_taken_by_its_time(cache, monkeypatch):
+    """The cost rules' choice goes where another is sooner done, and is what is taken where none is."""
+    machine = hpmoe.ascend_a3
+    for cols, taken in ((512, (128, 256)), (256, (128, 256))):
+        monkeypatch.setattr(module, "choose_tile", lambda *args, cols=cols: (128, cols))
+        f = hpmoe.choose_schedule(hpmoe.moe_ffn, machine=machine)
+        flow = f.lower(*avals(64, 2048, 1024, 4, 8), mesh=hpmoe.Mesh(8), direction="forward")
+        assert f"tile_partition(rows={taken[0]}, cols={taken[1]})" == flow.provenance[0], cols
+        (file,) = cache.iterdir()
+        file.unlink()
+
+
+@pytest.mark.parametrize("routing", ["uniform", "hot", "half"])
+def test_samples_fill_the_plan_and_are_not_the_routing_it_is_judged_on(routing):
+    layer = skewed_layer(routing)
+    flow = hpmoe.overlap_comm.apply_to(layer.tiles)
+    (plan,), found = flow.routes, dict(sample_routings(flow))
+    assert set(found) == set(SKEWS)
+    for kind, ids in found.items():
+        rows = rows_of_ranks(ids, 32)
+        assert max(rows) <= plan.max_rows and not np.array_equal(ids, layer.ids)
+        if kind in ("dirichlet", routing):
+            assert max(rows) >= 0.9 * plan.max_rows
+    assert all(min(rows_of_ranks(ids, 32)) > 0.5 * plan.max_rows for ids in found.values()) == (routing == "uniform")
+    assert routing != "half" or rows_of_ranks(found["half"], 32).count(0) == 4  # nothing trickles into empty ranks
+
+
+def test_samples_of_a_plan_for_any_routing_are_as_skewed_as_their_kind():
+    layer = skewed_layer("uniform")
+    flow = hpmoe.overlap_comm.apply_to(dataclasses.replace(layer, room="all").tiles)
+    rows = {kind: rows_of_ranks(ids, 32) for kind, ids in sample_routings(flow)}
+    assert rows["half"].count(0) == 4 and max(rows["hot"]) > 8 * 512 and min(rows["uniform"]) > 0.9 * 8 * 512
+
+
+def test_samples_keep_to_a_capacity_or_are_left_out():
+    x, ids, weights, up, down = (hpmoe.Aval(shape, dtype) for shape, dtype in (
+        ((4, 64, 16), "float32"), ((4, 64, 2), "int32"), ((4, 64, 2), "float32"), ((4, 2, 16, 32), "float32"),
+        ((4, 2, 16, 16), "float32")))
+    kinds = {}
+    for policy in ("error", "position"):
+        f = functools.partial(hpmoe.moe_ffn, capacity_factor=1.5, drop_policy=policy)
+        flow = hpmoe.spmd(hpmoe.overlap_comm(hpmoe.tile_partition(f, rows=32)), hpmoe.Mesh(ep_size=4)).lower(
+            x, ids, weights, up, down)
+        kinds[policy] = {kind for kind, _ in sample_routings(flow)}
+    assert kinds["position"] == set(SKEWS) and "hot" not in kinds["error"]
+
+
+def test_the_default_where_nothing_is_chosen(cache, refused):
+    """A CPU, no route, weights that decide, relays, many tasks."""
+    refused()
+    on_a3 = hpmoe.choose_schedule(machine=hpmoe.ascend_a3)
+    sizes = avals(64, 64, 32, 4, 2)
+    dropping = functools.partial(hpmoe.moe_ffn, capacity_factor=1.5, drop_policy="probs")
+    for f, args, mesh in ((hpmoe.choose_schedule(hpmoe.moe_ffn), sizes, hpmoe.Mesh(2)),
+                          (on_a3(hpmoe.swiglu), [hpmoe.Aval((512, 64), "float32")], None),
+                          (on_a3(dropping), sizes, hpmoe.Mesh(2)),
+                          (on_a3(hpmoe.relay_rows(hpmoe.moe_ffn)), sizes, hpmoe.Mesh(4, node_size=2)),
+                          (on_a3(hpmoe.moe_ffn, most_tasks=0), sizes, hpmoe.Mesh(2))):
+        assert "critical_path" in f.lower(*args, mesh=mesh).provenance[-1]
+    assert not cache.exists()
+    with pytest.raises(AssertionError, match="simulated"):
+        on_a3(hpmoe.moe_ffn).lower(*sizes, mesh=hpmoe.Mesh(2))
+
+
+def test_what_is_not_hpmoe_s_own_is_not_kept(cache, monkeypatch):
+    def foreign(*args):
+        raise TypeError("a primitive of a user's")
+    monkeypatch.setattr(module, "plan_key", foreign)
+    assert skewed_layer(tokens=64).chosen_flow().queues and not cache.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_a_warning(cache):
+    cache.parent.joinpath("hpmoe").write_text("a file")
+    with pytest.warns(UserWarning, match="choose_schedule: what was found cannot be kept"):
+        skewed_layer(tokens=64).chosen_flow()
+    assert cache.read_text() == "a file"
+
+
+@pytest.mark.parametrize("options", [{"machine": "ascend_a3"}, {"most_tasks": -1}, {"most_tasks": 2.5}])
+def test_wrong_options_are_refused_by_name(options):
+    (name,) = options
+    with pytest.raises(hpmoe.ArgumentError, match=f"choose_schedule: {name} is"):
+        hpmoe.choose_schedule(hpmoe.moe_ffn, **options)
