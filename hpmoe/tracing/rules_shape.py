@@ -62,6 +62,11 @@ def reshape(r: Recorder, input: Tracer, *shape: Sizes) -> Tracer:
     return input if target == input.hpmoe_aval.shape else r(s.reshape, input, shape=target)
 
 
+@call("ViewAs")
+def view_as(r: Recorder, input: Tracer, other: Tracer) -> Tracer:
+    return reshape(r, input, other.hpmoe_aval.shape)
+
+
 @call("FlattenExt")
 def flatten(r: Recorder, input: Tracer, start_dim: int = 0, end_dim: int = -1) -> Tracer:
     dims = input.hpmoe_aval.shape
@@ -269,7 +274,7 @@ def pad(r: Recorder, input: Tracer, padding: Sequence[int], value: Operand = 0) 
 
 # Conversions.
 
-@call("Cast", "ToDtype", "ToDevice", "ToOther")
+@call("Cast", "ToDtype", "ToDevice", "ToOther", "TypeAs")
 def convert(r: Recorder, input: Tracer, dtype: object = None, *rest: object, **options: object) -> Tracer:
     if isinstance(dtype, Tracer):
         return to_dtype(r, input, dtype.hpmoe_aval.dtype)

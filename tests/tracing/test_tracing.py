@@ -174,7 +174,8 @@ def test_operations_that_mindspore_has_on_ascend_only(name):
 
 
 SHAPES = {
-    "reshape": lambda x: (x.reshape(2, 12), x.view(-1, 3), mint.reshape(x, (4, 6)), ops.reshape(x, (-1,)), x.ravel()),
+    "reshape": lambda x: (x.reshape(2, 12), x.view(-1, 3), mint.reshape(x, (4, 6)), ops.reshape(x, (-1,)), x.ravel(),
+                          x.reshape(2, 12).view_as(x)),
     "flatten": lambda x: (x.flatten(), mint.flatten(x, 1), ops.flatten(x)),
     "squeeze": lambda x: (x[:1].squeeze(0), x.unsqueeze(1).squeeze(), ops.expand_dims(x, -1), mint.unsqueeze(x, 0)),
     "transpose": lambda x: (x.transpose(0, 1), x.permute(2, 0, 1), ops.transpose(x, (1, 0, 2)), x.swapaxes(0, 2),
@@ -221,7 +222,8 @@ def test_matmul(name):
 
 
 INTEGERS = {
-    "promotion": lambda x, i: (x * i, i + 1, i / 2, i * 2.5, 3 - i, i - x.astype(ms.float16), i * i.astype(ms.int64)),
+    "promotion": lambda x, i: (x * i, i + 1, i / 2, i * 2.5, 3 - i, i - x.astype(ms.float16), i * i.astype(ms.int64),
+                                i.type_as(x) / 3),
     "comparison": lambda x, i: (i > 2, i == 3, (i > 2) & (i < 5), mint.logical_or(i > 4, x > 0), ~(i > 2)),
     "reduction": lambda x, i: ((i > 2).sum(), i.sum(), (x > 0).sum(-1), (i > 0).all(), (i > 5).any(), i.sum() * 2,
                                ops.reduce_sum(i, -1), ops.reduce_sum(i > 2, 0)),
