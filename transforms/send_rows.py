@@ -63,7 +63,7 @@ def send_rows(program: Program, *, scheme: str = "auto", machine: Machine | None
         >>> avals = [hpmoe.Aval(s, d) for s, d in zip(shapes, ("bfloat16", "int32", "float32", "bfloat16", "bfloat16"))]
         >>> two_nodes, sent = hpmoe.Mesh(16, node_size=8), hpmoe.send_rows(hpmoe.moe_ffn, machine=hpmoe.ascend_a2)
         >>> [sent.lower(*avals, mesh=two_nodes, direction=d).provenance for d in ("forward", "backward")]
-        [('relay_rows(every_node=False)',), ('send_rows(scheme=auto, machine=ascend_a2)',)]
+        [('relay_rows',), ('send_rows(scheme=auto, machine=ascend_a2)',)]
     """
     routes_moved("send_rows", program)
     if scheme != "auto":

@@ -75,10 +75,10 @@ class Rewrite:
                              "  the order is fuse_persistent(assign_queues(overlap_comm(tile_partition(f))))")
 
     def label(self, options: Mapping[str, object]) -> str:
-        """The rewrite as printed: its name and the options it runs with, those that are None left out."""
+        """The rewrite as printed: its name and the options it runs with, those that are None or False left out."""
         bound = inspect.signature(self.rewrite).bind(None, **options)
         bound.apply_defaults()
-        given = shown_options(dict(list(bound.arguments.items())[1:]))
+        given = shown_options({name: value for name, value in list(bound.arguments.items())[1:] if value is not False})
         return f"{self.__name__}({given})" if given else self.__name__
 
     def __reduce__(self) -> str:
