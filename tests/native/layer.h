@@ -1,5 +1,5 @@
 // A MoE layer packed by hand, in every dtype, with every way to drop what is over a capacity, and with tokens sent to each
-// of their experts or once to each rank; its arrays, and plain loops that say what it gives.
+// of their experts, once to each rank or by relays; its arrays, and plain loops that say what it gives.
 #pragma once
 
 #include <algorithm>
@@ -23,11 +23,32 @@ constexpr int R = LAYER_RANKS, E = 4, L = E / R, K = 2, T = 10, H = 6, I = 5, B 
               Z = (R * T + B - 1) / B + 1;
 constexpr int kTiles = (T + B - 1) / B;
 // ENTRIES is WEIGHTS, a row for each entry. ONCE, THERE and SUMS are tokens that came once, weights and what goes back of
-// them.
-enum Array { IDS, X, WEIGHTS, W1, W2, A, HALVES, C, D, BACK, OUT, KEPT, ENTRIES, DROPPED, ONCE, THERE, SUMS, kNumArrays };
-constexpr int kCols[kNumArrays] = {K, H, K, 2 * I, H, H, 2 * I, I, H, H, H, K, 1, E, H, 1, H};
-constexpr int kRows[kNumArrays] = {T,     T, T, L * H, L * I, S * B, S * B, S * B, S * B,
-                                   T * K, T, T, T * K, 1,     Z * B, S * B, Z * B};
+// them. RELAYED is what comes back to a relay, which has the weights of its tokens in CROSSED.
+enum Array {
+  IDS,
+  X,
+  WEIGHTS,
+  W1,
+  W2,
+  A,
+  HALVES,
+  C,
+  D,
+  BACK,
+  OUT,
+  KEPT,
+  ENTRIES,
+  DROPPED,
+  ONCE,
+  THERE,
+  SUMS,
+  RELAYED,
+  CROSSED,
+  kNumArrays
+};
+constexpr int kCols[kNumArrays] = {K, H, K, 2 * I, H, H, 2 * I, I, H, H, H, K, 1, E, H, 1, H, H, K};
+constexpr int kRows[kNumArrays] = {T, T, T,     L * H, L * I, S * B, S * B, S * B,     S * B, T * (K > R ? K : R),
+                                   T, T, T * K, 1,     Z * B, S * B, Z * B, Z * B * K, Z * B};
 
 struct Variant {
   Dtype dtype;
@@ -35,7 +56,11 @@ struct Variant {
   double factor;  // of the capacity
   bool is_once = false;
   int32_t alignment = 1;  // at most B
+  int32_t node_size = 0;  // of relays, where it is not 0
+  bool every_node = false;
 
+  bool crosses() const { return node_size > 0; }
+  int way() const { return is_once || crosses() ? 1 : 0; }  // the route of what goes over links
   bool drops() const { return policy == DropPolicy::POSITION || policy == DropPolicy::PROBS; }
   Dtype dtype_of(int array) const { return array == IDS || array == DROPPED ? Dtype::INT32 : dtype; }
 };
@@ -44,8 +69,7 @@ constexpr Variant kPlain = {Dtype::FLOAT32, DropPolicy::NONE, 0};
 inline Operand own(int buffer, Cols cols = Cols::OWN, int offset = 0) { return operand(buffer, Rows::OWN, cols, offset); }
 
 // Events: per slot arrived, up (two halves), act, down; per return_tokens tokens home; per slot of tokens sent once
-// arrived, summed;
-// all weights there; all slots down.
+// arrived, summed; all weights there; all slots down. Of relays: all tokens and weights there; all rows back.
 enum Events {
   ARRIVED = 0,
   UP = S,
@@ -79,6 +103,30 @@ inline void fan_tokens_in(ImageWriter& w) {
   for (int s = 0; s < Z; ++s) w.task(in, s, 0, H, -1, {DONE, WEIGHED}, {{SUMMED + s, 0, 0, 0}});
 }
 
+// A relay passes tokens on when all are there, and sums what comes back when all is.
+inline void pass_on(ImageWriter& w) {
+  const int weigh = w.op(Opcode::PUT, Domain::SLOTS,
+                         {operand(CROSSED, Rows::PEER, Cols::ALL), operand(WEIGHTS, Rows::TOKENS, Cols::ALL)});
+  const int put = w.op(Opcode::PUT, Domain::SLOTS,
+                       {operand(A, Rows::PEER, Cols::ALL), operand(ONCE, Rows::RELAY_ROWS, Cols::ALL)});
+  w.ops[weigh].route = 1;
+  for (int j = 0; j < R; ++j)
+    for (int s = 0; s < Z; ++s) w.task(weigh, s, 0, 0, j, {}, {{WEIGHED, 0, 0, int32_t(Remote::PEER)}});
+  for (int j = 0; j < R; ++j)
+    for (int s = 0; s < S; ++s) w.task(put, s, 0, 0, j, {WEIGHED}, {{ARRIVED + s, 0, 0, int32_t(Remote::PEER)}});
+}
+
+inline void sum_relayed(ImageWriter& w) {
+  const int back = w.op(Opcode::PUT_BACK, Domain::SLOTS,
+                        {operand(RELAYED, Rows::RELAY_ENTRIES, Cols::ALL), own(D, Cols::ALL)});
+  const int sum = w.op(Opcode::RELAY_SUM, Domain::SLOTS,
+                       {own(SUMS), operand(RELAYED, Rows::RELAY_ENTRIES, Cols::OWN), own(CROSSED, Cols::ALL)});
+  w.ops[sum].route = 1;  // and of the route 0 are the rows that are summed
+  for (int j = 0; j < R; ++j)
+    for (int s = 0; s < S; ++s) w.task(back, s, 0, 0, j, {DOWN + s}, {{DONE, 0, 0, int32_t(Remote::PEER)}});
+  for (int s = 0; s < Z; ++s) w.task(sum, s, 0, H, -1, {CAME + s, DONE}, {{SUMMED + s, 0, 0, 0}});
+}
+
 inline void add_arrays(ImageWriter& w, const Variant& variant) {
   for (int i = 0; i < kNumArrays; ++i) {
     const int per_expert = i == W1 ? H : i == W2 ? I : 0;
@@ -87,35 +135,39 @@ inline void add_arrays(ImageWriter& w, const Variant& variant) {
   const int weights = variant.policy == DropPolicy::PROBS ? WEIGHTS : -1;
   w.routes.push_back({IDS, E, L, K, S, T, 0, int32_t(variant.policy), weights, 0, -1, w.tile_rows, variant.alignment, 0, 1,
                       0, variant.factor});
-  if (variant.is_once)
-    w.routes.push_back({IDS, R, 1, K, Z, T, 0, int32_t(DropPolicy::NONE), -1, 0, 0, w.tile_rows, 1, 0, 1, 0, 0});
+  const int top_k = variant.every_node ? R / variant.node_size : K;
+  if (variant.way() > 0)
+    w.routes.push_back({IDS, R, 1, top_k, Z, T, 0, int32_t(DropPolicy::NONE), -1, 0, 0, w.tile_rows, 1, variant.node_size, 1,
+                        variant.every_node, 0});
 }
 
-// `way`: the route of what goes over links.
-inline void add_events(ImageWriter& w, const Variant& variant, int way) {
+inline void add_events(ImageWriter& w, const Variant& variant) {
   for (int kind = 0; kind < 4; ++kind) {
     const int mult = kind == 1 || (kind == 0 && variant.is_once) ? 2 : 1;  // halves are computed, and copied
     for (int s = 0; s < S; ++s) w.event_runs.push_back({kind * S + s, int32_t(Extent::SLOT), s, mult, 0});
   }
-  for (int i = 0; i < kTiles; ++i) w.event_runs.push_back({HOME + i, int32_t(Extent::TILE_ENTRIES), i, 1, way});
-  if (!variant.is_once) return;
-  for (int i = 0; i < 2 * Z; ++i) w.event_runs.push_back({CAME + i, int32_t(Extent::SLOT), i % Z, 1, way});
-  for (int i = 0; i < 2; ++i) w.event_runs.push_back({WEIGHED + i, int32_t(Extent::RECEIVED), 0, 1, 0});
+  for (int i = 0; i < kTiles; ++i) w.event_runs.push_back({HOME + i, int32_t(Extent::TILE_ENTRIES), i, 1, variant.way()});
+  if (variant.way() == 0) return;
+  for (int i = 0; i < 2 * Z; ++i) w.event_runs.push_back({CAME + i, int32_t(Extent::SLOT), i % Z, 1, 1});
+  const bool crosses = variant.crosses();
+  w.event_runs.push_back({WEIGHED, int32_t(Extent::RECEIVED), 0, crosses ? 2 : 1, crosses ? 1 : 0});
+  w.event_runs.push_back({DONE, int32_t(crosses ? Extent::RELAYED : Extent::RECEIVED), 0, 1, 0});
 }
 
 struct Ops {
   int put, up, act, down, back, sum, keep, count;
 };
 
-inline Ops add_ops(ImageWriter& w, const Variant& variant, int way) {
+inline Ops add_ops(ImageWriter& w, const Variant& variant) {
+  const int way = variant.way();
   Ops ops;
   ops.put = w.op(Opcode::PUT, Domain::SLOTS,
-                 {operand(variant.is_once ? ONCE : A, Rows::PEER, Cols::ALL), operand(X, Rows::TOKENS, Cols::ALL)});
+                 {operand(way > 0 ? ONCE : A, Rows::PEER, Cols::ALL), operand(X, Rows::TOKENS, Cols::ALL)});
   ops.up = w.op(Opcode::GMM, Domain::SLOTS, {own(HALVES), own(A, Cols::ALL), operand(W1, Rows::SLOT_EXPERT, Cols::OWN)});
   ops.act = w.op(Opcode::SWIGLU, Domain::SLOTS, {own(C), own(HALVES), own(HALVES, Cols::OWN, I)});
   ops.down = w.op(Opcode::GMM, Domain::SLOTS, {own(D), own(C, Cols::ALL), operand(W2, Rows::SLOT_EXPERT, Cols::OWN)});
   ops.back = w.op(Opcode::PUT_BACK, Domain::SLOTS,
-                  {operand(BACK, Rows::ENTRIES, Cols::ALL), own(variant.is_once ? SUMS : D, Cols::ALL)});
+                  {operand(BACK, Rows::ENTRIES, Cols::ALL), own(way > 0 ? SUMS : D, Cols::ALL)});
   ops.sum = w.op(Opcode::REDUCE, Domain::TILES,
                  {own(OUT), operand(BACK, Rows::ENTRIES, Cols::OWN), own(WEIGHTS, Cols::ALL)});
   ops.keep = w.op(Opcode::KEEP, Domain::TILES, {own(KEPT, Cols::ALL), operand(ENTRIES, Rows::ENTRIES, Cols::ALL)});
@@ -125,16 +177,24 @@ inline Ops add_ops(ImageWriter& w, const Variant& variant, int way) {
     w.ops[op].num_rows = T;
     w.ops[op].clipped = 1;
   }
-  if (variant.is_once) w.ops[ops.sum].num_operands = 2;  // what comes back is weighted
+  if (way > 0) w.ops[ops.sum].num_operands = 2;  // what comes back is weighted
   return ops;
 }
 
 inline void add_tasks(ImageWriter& w, const Variant& variant, const Ops& ops) {
   const auto peer = int32_t(Remote::PEER);
-  const int sent = variant.is_once ? Z : S;
-  for (int j = 0; j < R; ++j)
-    for (int s = 0; s < sent; ++s) w.task(ops.put, s, 0, 0, j, {}, {{(variant.is_once ? CAME : ARRIVED) + s, 0, 0, peer}});
+  const int sent = variant.way() > 0 ? Z : S;
+  for (int j = 0; j < R; ++j) {
+    for (int s = 0; s < sent; ++s) {
+      if (variant.crosses()) {
+        w.task(ops.put, s, 0, 0, j, {}, {{CAME + s, 0, 0, peer}, {WEIGHED, 0, 0, peer}});
+      } else {
+        w.task(ops.put, s, 0, 0, j, {}, {{(variant.is_once ? CAME : ARRIVED) + s, 0, 0, peer}});
+      }
+    }
+  }
   if (variant.is_once) fan_tokens_out(w);
+  if (variant.crosses()) pass_on(w);
   for (int s = 0; s < S; ++s) {
     w.task(ops.up, s, 0, I, -1, {ARRIVED + s}, {{UP + s, 0, 0, 0}});
     w.task(ops.up, s, I, I, -1, {ARRIVED + s}, {{UP + s, 0, 0, 0}});
@@ -146,10 +206,11 @@ inline void add_tasks(ImageWriter& w, const Variant& variant, const Ops& ops) {
     }
   }
   if (variant.is_once) fan_tokens_in(w);
+  if (variant.crosses()) sum_relayed(w);
   const auto by_tile = int16_t(Index::ENTRY_TILE);
   for (int j = 0; j < R; ++j)
     for (int s = 0; s < sent; ++s)
-      w.task(ops.back, s, 0, 0, j, {(variant.is_once ? SUMMED : DOWN) + s}, {{HOME, by_tile, 0, peer}});
+      w.task(ops.back, s, 0, 0, j, {(variant.way() > 0 ? SUMMED : DOWN) + s}, {{HOME, by_tile, 0, peer}});
   for (int i = 0; i < kTiles; ++i) w.task(ops.sum, i, 0, H, -1, {HOME + i}, {});
   for (int i = 0; i < kTiles; ++i) w.task(ops.keep, i, 0, 0, -1, {}, {});
   w.task(ops.count, 0, 0, 0, -1, {}, {});
@@ -158,10 +219,9 @@ inline void add_tasks(ImageWriter& w, const Variant& variant, const Ops& ops) {
 // num_aic: how many of the queues, the first ones, take all matmuls and nothing else; 0 where all take everything.
 inline std::vector<int32_t> make_image(int num_queues, const Variant& variant = kPlain, int num_aic = 0) {
   ImageWriter w(R, B, num_queues, num_aic);
-  const int way = variant.is_once ? 1 : 0;
   add_arrays(w, variant);
-  add_events(w, variant, way);
-  add_tasks(w, variant, add_ops(w, variant, way));
+  add_events(w, variant);
+  add_tasks(w, variant, add_ops(w, variant));
   return w.pack();
 }
 

@@ -32,7 +32,9 @@ constexpr int kOdd = 1;  // the rank that something happens to
 const Variant kVariants[] = {kPlain,
                              {Dtype::BFLOAT16, DropPolicy::POSITION, 0.5},
                              {Dtype::FLOAT32, DropPolicy::NONE, 0, true},
-                             {Dtype::FLOAT32, DropPolicy::NONE, 0, false, 3}};
+                             {Dtype::FLOAT32, DropPolicy::NONE, 0, false, 3},
+                             {Dtype::FLOAT32, DropPolicy::NONE, 0, false, 1, R / 2},
+                             {Dtype::BFLOAT16, DropPolicy::PROBS, 0.5, false, 1, R / 2, true}};
 
 // What all processes of a test see. `ran_ns`: nanoseconds in which the machine has run: of a pause next to nothing counts.
 struct Board {

@@ -35,7 +35,8 @@ struct Twin : Arrays {
   int epoch = 0;
 
   Twin(const std::vector<int32_t>& image, const Variant& variant) : Arrays(7, variant), image(image) {
-    for (int i = 0; i < kNumArrays; ++i) is_symmetric.push_back(i == A || i == BACK || i == ONCE || i == THERE);
+    for (int i = 0; i < kNumArrays; ++i)
+      is_symmetric.push_back(i == A || i == BACK || i == ONCE || i == THERE || i == RELAYED || i == CROSSED);
     for (int r = 0; r < R; ++r) {
       for (int64_t count : {hpmoe_twin_counters(image.data()) * hpmoe_twin_counter_words(), int64_t{kNumEvents},
                             2 * hpmoe_twin_table_words(image.data())})
@@ -99,7 +100,11 @@ int main(int argc, char** argv) {
                               {Dtype::BFLOAT16, DropPolicy::NONE, 0, true},
                               {Dtype::FLOAT32, DropPolicy::NONE, 0},
                               {Dtype::BFLOAT16, DropPolicy::NONE, 0, false, 3},
-                              {Dtype::FLOAT32, DropPolicy::POSITION, 0.5, false, 4}};
+                              {Dtype::FLOAT32, DropPolicy::POSITION, 0.5, false, 4},
+                              {Dtype::FLOAT32, DropPolicy::NONE, 0, false, 1, R / 2},
+                              {Dtype::BFLOAT16, DropPolicy::PROBS, 0.5, false, 1, R / 2},
+                              {Dtype::FLOAT32, DropPolicy::POSITION, 0.5, false, 1, R / 2, true},
+                              {Dtype::FLOAT16, DropPolicy::NONE, 0, false, 1, 1, true}};
   for (const Variant& variant : variants)
     for (int num_blocks : {1, 2}) test_layer(variant, num_blocks, 10 * scale);
   test_failures(variants[0]);
