@@ -3,8 +3,6 @@
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -16,36 +14,26 @@
 #include <map>
 
 #include "link/engine.h"
+#include "link/poller.h"
 
 namespace hpmoe {
 namespace {
 
-constexpr uint64_t kWake = ~uint64_t{0};
 constexpr size_t kReadBytes = 1 << 20;  // at most at once, so that a length that lies takes no memory
 
 class TcpEngine final : public Engine {
  public:
-  TcpEngine() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    epoll_event event{EPOLLIN, {}};
-    event.data.u64 = kWake;
-    epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event);
-  }
-
   ~TcpEngine() override {
     for (const auto& [number, channel] : channels_) ::close(channel.socket);
-    if (epoll_ >= 0) ::close(epoll_);
-    if (wake_ >= 0) ::close(wake_);
   }
 
-  bool is_ready() const { return epoll_ >= 0 && wake_ >= 0; }
+  bool open() const { return poller_.open(); }
 
   int32_t connect(int32_t socket) override {
     const int one = 1;
     setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_NONBLOCK);
-    epoll_event event{EPOLLIN, {}};
-    event.data.u64 = next_;
-    if (epoll_ctl(epoll_, EPOLL_CTL_ADD, socket, &event) != 0) return -errno;
+    if (!poller_.watch(socket, uint64_t(next_))) return -errno;
     channels_[next_].socket = socket;
     return next_++;
   }
@@ -80,26 +68,14 @@ class TcpEngine final : public Engine {
   }
 
   void poll(int64_t longest_ns, EngineEvents& events) override {
-    epoll_event ready[32];
-    const int longest_ms = static_cast<int>((longest_ns + 999'999) / 1'000'000);
-    const int count = epoll_wait(epoll_, ready, static_cast<int>(std::size(ready)), longest_ms);
-    for (int i = 0; i < count; ++i) {
-      if (ready[i].data.u64 == kWake) {
-        uint64_t times = 0;
-        while (read(wake_, &times, sizeof times) > 0) {
-        }
-        continue;
-      }
-      const auto number = static_cast<int32_t>(ready[i].data.u64);
-      if (ready[i].events & EPOLLOUT) push(number, events);
-      if (ready[i].events & ~uint32_t{EPOLLOUT}) pull(number, events);
+    for (const epoll_event& ready : poller_.wait(longest_ns)) {
+      const auto number = static_cast<int32_t>(ready.data.u64);
+      if (ready.events & EPOLLOUT) push(number, events);
+      if (ready.events & ~uint32_t{EPOLLOUT}) pull(number, events);
     }
   }
 
-  void wake() override {
-    const uint64_t once = 1;
-    [[maybe_unused]] const auto written = write(wake_, &once, sizeof once);
-  }
+  void wake() override { poller_.wake(); }
 
  private:
   struct Channel {
@@ -112,9 +88,7 @@ class TcpEngine final : public Engine {
 
   void watch(int32_t number, Channel& channel) {
     channel.is_watched = channel.is_sending;
-    epoll_event event{EPOLLIN | (channel.is_sending ? uint32_t{EPOLLOUT} : 0), {}};
-    event.data.u64 = number;
-    epoll_ctl(epoll_, EPOLL_CTL_MOD, channel.socket, &event);
+    poller_.watch_also_for_room(channel.socket, uint64_t(number), channel.is_sending);
   }
 
   void end(int32_t number, const char* fault, EngineEvents& events) {
@@ -182,7 +156,7 @@ class TcpEngine final : public Engine {
     return read(channel.socket, channel.in.data() + done, some);
   }
 
-  const int epoll_, wake_;
+  Poller poller_;
   std::map<int32_t, Channel> channels_;
   int32_t next_ = 0;
 };
@@ -191,7 +165,7 @@ class TcpEngine final : public Engine {
 
 std::unique_ptr<Engine> make_tcp_engine() {
   auto engine = std::make_unique<TcpEngine>();
-  return engine->is_ready() ? std::move(engine) : nullptr;
+  return engine->open() ? std::move(engine) : nullptr;
 }
 
 }  // namespace hpmoe

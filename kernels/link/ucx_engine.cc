@@ -1,7 +1,5 @@
 // An engine of UCX: each message is an active message, which UCX carries by the fastest network that both hosts have. The
 // socket of a channel tells the addresses, who is gone, and what has arrived.
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,13 +12,14 @@
 #include <memory>
 
 #include "link/engine.h"
+#include "link/poller.h"
 #include "link/ucx_api.h"
 #include "link/watchdog.h"
 
 namespace hpmoe {
 namespace {
 
-constexpr uint64_t kWake = ~uint64_t{0}, kWorker = kWake - 1;
+constexpr uint64_t kWorker = uint64_t{1} << 63;  // among the names of watched files, which channels else are
 constexpr unsigned kMessage = 0;         // the only kind of active message
 constexpr uint32_t kMostAddress = 4096;  // bytes of a worker's
 constexpr char kAsk = 'a', kArrived = 'n';
@@ -49,21 +48,18 @@ struct Receiving {
 
 class UcxEngine final : public Engine {
  public:
-  explicit UcxEngine(const ucx::Api& api)
-      : api_(api), epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+  explicit UcxEngine(const ucx::Api& api) : api_(api) {}
 
   ~UcxEngine() override {
     while (!channels_.empty()) close(channels_.begin()->first);
     if (worker_) api_.ucp_worker_destroy(worker_);
     if (context_) api_.ucp_cleanup(context_);
-    if (epoll_ >= 0) ::close(epoll_);
-    if (wake_ >= 0) ::close(wake_);
   }
 
   bool open() {
     int events = -1;
-    return epoll_ >= 0 && wake_ >= 0 && make_worker() && api_.ucp_worker_get_efd(worker_, &events) == ucx::kOk &&
-           watch(wake_, kWake) && watch(events, kWorker);
+    return poller_.open() && make_worker() && api_.ucp_worker_get_efd(worker_, &events) == ucx::kOk &&
+           poller_.watch(events, kWorker);
   }
 
   int32_t connect(int32_t socket) override {
@@ -76,7 +72,7 @@ class UcxEngine final : public Engine {
     std::memcpy(words.data() + sizeof hello, address, bytes);
     api_.ucp_worker_release_address(worker_, address);
     tell(socket, words.data(), words.size());  // where nobody is there any more, the socket says so
-    if (!watch(socket, uint64_t(next_))) return -errno;
+    if (!poller_.watch(socket, uint64_t(next_))) return -errno;
     channels_[next_].socket = socket;
     return next_++;
   }
@@ -121,26 +117,14 @@ class UcxEngine final : public Engine {
   void poll(int64_t longest_ns, EngineEvents& events) override {
     if (advance(events)) longest_ns = 0;
     if (longest_ns > 0 && api_.ucp_worker_arm(worker_) == ucx::kBusy) longest_ns = 0;
-    epoll_event ready[32];
-    const int longest_ms = static_cast<int>((longest_ns + 999'999) / 1'000'000);
-    const int count = epoll_wait(epoll_, ready, static_cast<int>(std::size(ready)), longest_ms);
+    const std::vector<epoll_event>& ready = poller_.wait(longest_ns);
     advance(events);  // what has come before an end is read first
     find_unreachable(events);
-    for (int i = 0; i < count; ++i) {
-      if (ready[i].data.u64 == kWake) {
-        uint64_t times = 0;
-        while (read(wake_, &times, sizeof times) > 0) {
-        }
-      } else if (ready[i].data.u64 != kWorker) {
-        listen(int32_t(ready[i].data.u64), events);
-      }
-    }
+    for (const epoll_event& one : ready)
+      if (one.data.u64 != kWorker) listen(int32_t(one.data.u64), events);
   }
 
-  void wake() override {
-    const uint64_t once = 1;
-    [[maybe_unused]] const auto written = write(wake_, &once, sizeof once);
-  }
+  void wake() override { poller_.wake(); }
 
  private:
   struct Channel {
@@ -187,12 +171,6 @@ class UcxEngine final : public Engine {
     handler.cb = note_message;
     handler.arg = this;
     return api_.ucp_worker_set_am_recv_handler(worker_, &handler) == ucx::kOk;
-  }
-
-  bool watch(int file, uint64_t name) const {
-    epoll_event event{EPOLLIN, {}};
-    event.data.u64 = name;
-    return epoll_ctl(epoll_, EPOLL_CTL_ADD, file, &event) == 0;
   }
 
   // A few bytes, for which a socket has room.
@@ -382,7 +360,7 @@ class UcxEngine final : public Engine {
   }
 
   const ucx::Api& api_;
-  const int epoll_, wake_;
+  Poller poller_;
   ucx::Context context_ = nullptr;
   ucx::Worker worker_ = nullptr;
   std::map<int32_t, Channel> channels_;
