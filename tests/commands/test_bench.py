@@ -68,7 +68,7 @@ def hold(monkeypatch, problem, sides, timeout=60.0):
 PEERS = ("mindspore", "mindspore_jit", "torch", "jax", "numpy")
 
 
-@pytest.fixture(scope="module", params=["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[pytest.param(dtype, marks=pytest.mark.slow) for dtype in ("float32", "bfloat16")])
 def report(tmp_path_factory, request):
     path = tmp_path_factory.mktemp("bench") / "bench.png"
     with pytest.MonkeyPatch.context() as patch:
