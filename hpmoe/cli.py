@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         return _fail(2, f"{who}: {error} ({who} --help lists what there is)")
     except (ArgumentError, TransformError) as error:  # sizes that are right one by one and not together
-        return _fail(2, f"{who}: {error}")
+        return _fail(2, str(error) if str(error).startswith(who) else f"{who}: {error}")
     except (ImportError, LaunchError, MemoryError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             # Whoever read stdout has left; what is still buffered has nowhere to go.

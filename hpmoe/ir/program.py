@@ -212,6 +212,10 @@ class Builder:
 
     def add(self, primitive: Operator, *inputs: Atom | float | int, source: str = "", **params: Any) -> Any:
         """Appends an equation; returns its output variable, or a tuple of them."""
+        for i, a in enumerate(inputs):
+            if not isinstance(a, (Var, Literal, bool, int, float, np.generic)):
+                raise ProgramError(f"{primitive.name}: operand {i} is of type {type(a).__name__}; it must be a Var, a "
+                                   "Literal or a number")
         atoms = tuple(a if isinstance(a, (Var, Literal)) else Literal(a) for a in inputs)
         avals = primitive.infer_avals(tuple(a.aval for a in atoms), params, source)
         outputs = tuple(Var(aval) for aval in avals)

@@ -177,7 +177,8 @@ def test_flags_that_do_not_fit_each_other(tmp_path, capsys, monkeypatch):
                            ([f"--profile={path}", "--out=a.csv"], "flag --out=a.csv: it must be a file whose name ends in"),
                            ([f"--profile={path}", "--ep=2000000"], "flag --ep=2000000: it must be at most"),
                            ([f"--profile={tmp_path / 'no.csv'}"], "no.csv cannot be read as CSV: ")):
-        assert main(["calibrate", *flags]) == 2 and message in capsys.readouterr().err
+        assert main(["calibrate", *flags]) == 2 and message in (text := capsys.readouterr().err)
+        assert text.count("hpmoe calibrate: ") == 1
     with pytest.raises(ArgumentError, match="machine is cpu; it must be one of an NPU"):
         calibrate_by_profile(path, hpmoe.cpu(2), None, SAY_NOTHING)
     monkeypatch.setattr("hpmoe.calibration.profile_table.MOST_KERNELS", 0)

@@ -221,6 +221,8 @@ cases("IR", {
     "verify no taskflow": lambda: hpmoe.verify(3),
     "a program of no direction": lambda: trace(doubled, X).replace(direction="sideways"),
     "a primitive by no name": lambda: hpmoe.rewriting.primitives.combin,
+    "a rule that adds an equation of an equation": lambda: map_equations(
+        trace(doubled, X), lambda builder, eqn: [builder.add(eqn.primitive, eqn, 2.0)]),
     "a rule that returns too few": lambda: map_equations(trace(doubled, X), lambda builder, eqn: []),
     "a rule that returns a number": lambda: map_equations(trace(doubled, X), lambda builder, eqn: [2.0]),
     "vjp of no program": lambda: hpmoe.vjp(3),
@@ -312,7 +314,7 @@ cases("command", {line: lambda line=line: cli._run(line.split()) for line in (
     "demp", "--foo", "demo --toks=3", "demo --ep=abc", "demo --ep 0", "demo --tokens", "demo --experts=30",
     "demo --top_k=33", "demo --processes=2 --ep=4",
     "demo --out=no/such/folder/x.json", "demo --json=3", "demo 3", "show --stage=kernels",
-    "show --stage=kernel --machine=ascend_a3",
+    "show --stage=kernel --machine=ascend_a3", "show --rank_capacity_factor=0",
     "show --ep=8192 --experts=8192", "show --experts=4194306", "show --hidden=1073741824", "simulate --tokens=8388608",
     "bench --suite --ep=4", "bench --suite --routing=zipf", "bench --suite --experts=30", "bench --peers=jaxx",
     "bench --out=no/such/folder/x.png", "bench --out=picture", "bench --permute --out=x.png",
