@@ -52,9 +52,10 @@ def test_quantised_rows_are_sent_in_fewer_bytes(capsys):
 
 
 @pytest.mark.parametrize("flags", (["--policy=expert_barrier"], ["--machine=ascend_a2"], ["--machine=cpu"],
-                                   ["--signal=peer"],
+                                   ["--signal=peer"], ["--policy=chosen"],
                                    ["--policy=round_robin", "--order=sequential"], ["--tile_rows=64", "--tile_cols=128"]))
-def test_every_option(capsys, flags):
+def test_every_option(capsys, flags, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     out = simulated(capsys, *flags)
     assert 0 < out["bound_ms"] <= out["makespan_ms"]
     assert main(["simulate", *SIZES, *flags]) == 0
@@ -240,7 +241,8 @@ def test_rooms_of_drawn_layers(capsys, monkeypatch):
     assert float(shown[-1].split()[4]) == pytest.approx(max(r["over_received"]["all"] for r in table), abs=1e-3)
 
 
-def test_grid_of_drawn_layers(capsys, monkeypatch):
+def test_grid_of_drawn_layers(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(grid, "RANKS", dict.fromkeys(grid.RANKS, (8,)))
     monkeypatch.setattr(grid, "TOKENS", dict.fromkeys(grid.TOKENS, (64,)))
     assert [str(c) for c in grid.cases(5, 3, "bfloat16")] == [str(c) for c in grid.cases(5, 3, "bfloat16")]
