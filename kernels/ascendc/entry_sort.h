@@ -57,7 +57,7 @@ class EntrySort {
   // Sorts this core's entries: those that are kept by local expert, or all by expert.
   __aicore__ inline Code sort(bool all) {
     is_full_ = all;
-    on_.sum_shares(tables_.shares, tables_.width, all_, before_, work_);
+    on_.sum_shares(tables_.shares, tables_.width, all_, before_, staged_, chunk_ + PrologueUnit::slack(num_local_));
     const Code code = on_.core == 0 ? look_at_capacity() : Code::OK;
     if (code != Code::OK) return code;
     find_places();

@@ -24,7 +24,7 @@ class Heaviest {
   }
 
   __aicore__ inline void run() {
-    on_.sum_shares(tables_.shares, tables_.width, all_, before_, entries_);
+    on_.sum_shares(tables_.shares, tables_.width, all_, before_, entries_, kAtOnce);
     for (int32_t e = 0, start = 0; e < route_.num_experts; ++e) {
       const int32_t count = all_.GetValue(e);
       if (e % on_.rank.num_aiv == on_.core) leave(e, count > capacity_ ? find(start, count) : Limit{0, -1});

@@ -61,16 +61,23 @@ class PrologueUnit {
     *last = least((core + 1) * part, all) * route.top_k;
   }
 
-  // all: the sums of a table [V][width] over all cores; before: over those before this one.
-  __aicore__ inline void sum_shares(int32_t table, int32_t width, const Words& all, const Words& before, const Words& work) {
+  // all: the sums of a table [V][width] over all cores; before: over those before this one. As many rows come at once as
+  // `room` words of `work` hold.
+  __aicore__ inline void sum_shares(int32_t table, int32_t width, const Words& all, const Words& before, const Words& work,
+                                    int32_t room) {
+    const int32_t at_once = most(room / width, 1);
     AscendC::PipeBarrier<PIPE_ALL>();
     AscendC::Duplicate(all, 0, width);
     AscendC::Duplicate(before, 0, width);
-    for (int32_t u = 0; u < rank.num_aiv; ++u) {
-      read(work, word(table + u * width), width);
+    for (int32_t first = 0; first < rank.num_aiv; first += at_once) {
+      const int32_t rows = least(at_once, rank.num_aiv - first);
+      read(work, word(table + first * width), rows * width);
       AscendC::PipeBarrier<PIPE_ALL>();
-      AscendC::Add(all, all, work, width);
-      if (u < core) AscendC::Add(before, before, work, width);
+      for (int32_t u = 0; u < rows; ++u) {
+        AscendC::Add(all, all, work[u * width], width);
+        if (first + u < core) AscendC::Add(before, before, work[u * width], width);
+        AscendC::PipeBarrier<PIPE_V>();
+      }
       AscendC::PipeBarrier<PIPE_ALL>();
     }
   }

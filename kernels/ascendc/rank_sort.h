@@ -47,8 +47,8 @@ class RankSort {
   }
 
   __aicore__ inline void sort() {
-    on_.sum_shares(tables_.shares, tables_.width, rows_, next_row_, work_);
-    on_.sum_shares(tables_.fan_shares, tables_.width, fans_, next_fan_, work_);
+    on_.sum_shares(tables_.shares, tables_.width, rows_, next_row_, staged_, 2 * chunk_);
+    on_.sum_shares(tables_.fan_shares, tables_.width, fans_, next_fan_, staged_, 2 * chunk_);
     find_starts();
     int32_t first, last;
     on_.share(route_, &first, &last);

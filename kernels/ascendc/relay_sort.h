@@ -56,14 +56,14 @@ class RelaySort {
 
   __aicore__ inline void sort() {
     if (is_once_) {
-      on_.sum_shares(tables_.rank_shares, tables_.width, starts_, next_, work_);
+      on_.sum_shares(tables_.rank_shares, tables_.width, starts_, next_, staged_, 2 * chunk_);
       add_starts(starts_, next_);
     } else {
       AscendC::PipeBarrier<PIPE_ALL>();
       on_.read(starts_, on_.word(experts_.sent + on_.rank.args.rank * experts_.width), experts_.width);
     }
-    on_.sum_shares(tables_.shares, tables_.width, rows_, next_row_, work_);
-    on_.sum_shares(tables_.fan_shares, tables_.width, fans_, next_fan_, work_);
+    on_.sum_shares(tables_.shares, tables_.width, rows_, next_row_, staged_, 2 * chunk_);
+    on_.sum_shares(tables_.fan_shares, tables_.width, fans_, next_fan_, staged_, 2 * chunk_);
     find_starts();
     int32_t first, last;
     share(&first, &last);

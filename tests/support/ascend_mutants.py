@@ -209,7 +209,7 @@ MUTANTS = (
     mutant("rows put on the wrong rank", "transfer_body.h",
            ("target_of(frame.op, segment)", "(back ? segment.dest : segment.source)")),
     without("entries of the slot before", "routing_tables.h", "part.first_entry += first - part.first_row;"),
-    mutant("a core that sorts over another's entries", "prologue_unit.h", ("u < core", "u + 1 < core")),
+    mutant("a core that sorts over another's entries", "prologue_unit.h", ("first + u < core", "first + u + 1 < core")),
     mutant("rows placed before all ranks have told where theirs begin", "prologue.h", (
         "code = wait_for_ranks(2 * epoch - 1);", "code = Code::OK;")),
     *shown_in(

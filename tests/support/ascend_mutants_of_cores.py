@@ -121,9 +121,8 @@ CORES = (
         "(all + rank.num_aiv - 1) / rank.num_aiv", "all / rank.num_aiv")),
     mutant("tokens that two cores sort", "prologue_unit.h", (
         "least((core + 1) * part, all)", "least((core + 2) * part, all)")),
-    mutant("counts of the first core in place of the last", "prologue_unit.h", (
-        "read(work, word(table + u * width), width);",
-        "read(work, word(table + (u + 1 < rank.num_aiv ? u : 0) * width), width);")),
+    mutant("counts of the first core in place of the others", "prologue_unit.h", (
+        "AscendC::Add(all, all, work[u * width], width);", "AscendC::Add(all, all, work, width);")),
     mutant("ranks told by every core", "prologue.h", ("rank += rank_.num_aiv", "rank += 1")),
     mutant("events whose target no core sets", "targets.h", ("least((core + 1) * part, num_events)",
                                                              "least((core + 1) * part, num_events - 1)")),
