@@ -72,9 +72,9 @@ def test_another_that_is_slower_for_one_hot_expert_is_not_taken(cache):
 def test_each_pass_has_its_own_and_computes_the_same(cache):
     machine = SMALL_NPU.replace(tile_rows=8, tile_cols=16)
     f = hpmoe.choose_schedule(hpmoe.moe_ffn, machine=machine)
-    taken = {f.lower(*avals(128, 32, 16, 2, 2, "float32"), mesh=hpmoe.Mesh(4), direction=d).provenance
-             for d in ("forward", "backward")}
-    assert len(taken) == 2 and len(list(cache.iterdir())) == 2
+    for direction in ("forward", "backward"):
+        f.lower(*avals(128, 32, 16, 2, 2, "float32"), mesh=hpmoe.Mesh(4), direction=direction)
+    assert len(list(cache.iterdir())) == 2
     assert_same(hpmoe.choose_schedule(machine=machine), hpmoe.moe_ffn, avals(9, 8, 4, 2, 2, "float32"), hpmoe.Mesh(2),
                 orders=2)
 
