@@ -113,7 +113,7 @@ def test_what_is_no_function(value):
 
 
 @pytest.mark.parametrize("value, words", [
-    (np.zeros(5), r"float64 of shape \(5,\)"), (np.zeros((6, 1)), r"float64 of shape \(6, 1\)"), (None, "a NoneType"),
+    (np.zeros(5), r"float64 of shape \(5,\)"), (np.zeros((6, 1)), r"float64 of shape \(6, 1\)"), (None, "None"),
     (3.0, r"float64 of shape \(\)"), (["a"] * 6, r"<U1 of shape \(6,\)"), ([1, [2, 3]], "a list"),
     (np.zeros(6, complex), "complex128"), ([1.0, 2.0, np.nan, 4.0, 5.0, 6.0], "nan for task t2")], ids=str)
 def test_what_is_no_number_for_each_task(value, words):
