@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from hpmoe.costs.rank_estimate import estimated_us
+from hpmoe.costs.rank_estimate import WAITS, estimated_us
 from hpmoe.ir.program import Program
 from hpmoe.machines.machine import Machine
 from hpmoe.machines.presets import cpu
@@ -87,4 +87,5 @@ def _sent_by(scheme: str, program: Program) -> Program:
 
 
 def _us(program: Program, machine: Machine) -> float:
-    return estimated_us(tile_operations(program, machine.tile_rows, machine.tile_cols, machine.unified), machine)[0]
+    flow = tile_operations(program, machine.tile_rows, machine.tile_cols, machine.unified)
+    return estimated_us(flow, machine, WAITS)[0]

@@ -43,7 +43,7 @@ class Demand(NamedTuple):
     hop: float = 0.0
 
 
-def estimated_us(flow: tf.Taskflow, machine: Machine) -> tuple[float, float]:
+def estimated_us(flow: tf.Taskflow, machine: Machine, waits: float = 1.0) -> tuple[float, float]:
     """Microseconds of a rank where experts share the rows evenly, by what takes longest; and by its matrix workers alone.
 
     These take what their tasks do, or what passes L2 and memory, and more than the longest task, as the last ones do not end
@@ -52,9 +52,10 @@ def estimated_us(flow: tf.Taskflow, machine: Machine) -> tuple[float, float]:
 
     Args:
         flow: of `tile_operations`.
+        waits: times as long as its bytes a link between nodes takes; `WAITS` where experts are drawn.
     """
     work = Work(flow, machine)
-    demands = [_demand(flow, i, work, machine) for i in range(len(flow.ops))]
+    demands = [_demand(flow, i, work, machine, waits) for i in range(len(flow.ops))]
     is_matrix = [machine.unified or op.unit == "aic" for op in flow.ops]
     matrix = list(itertools.compress(demands, is_matrix))
     vector = [demand for demand, other in zip(demands, is_matrix, strict=True) if not other]
@@ -80,14 +81,14 @@ def _longest_path(flow: tf.Taskflow, demands: list[Demand]) -> float:
     return max(us, default=0.0)
 
 
-def _demand(flow: tf.Taskflow, index: int, work: Work, machine: Machine) -> Demand:
+def _demand(flow: tf.Taskflow, index: int, work: Work, machine: Machine, waits: float) -> Demand:
     op = flow.ops[index]
     if op.primitive.moves_copies:
         return Demand()
-    return _exchange(flow, op, machine) if op.primitive.is_blocking else _tasks(flow, index, work, machine)
+    return _exchange(flow, op, machine, waits) if op.primitive.is_blocking else _tasks(flow, index, work, machine)
 
 
-def _exchange(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> Demand:
+def _exchange(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, waits: float) -> Demand:
     """As puts of the size that suits the machine, each of what a slot is likely to have of one rank."""
     plan, sent, ep_size = flow.routes[op.domain.route], flow.buffers[op.operands[0].buffer], flow.ep_size
     rows = min(flow.tile_rows, plan.likely_rows / (plan.num_local_experts * ep_size))
@@ -97,7 +98,7 @@ def _exchange(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> Demand:
     if op.is_relayed:  # rows go to the ranks of the node alone
         ep_size = flow.routes[relays_of(flow.routes, op.domain.route)].node_size
     of_node = min(ep_size, machine.node_size)
-    far = WAITS * (ep_size - of_node) / machine.node_link_bytes_per_us
+    far = waits * (ep_size - of_node) / machine.node_link_bytes_per_us
     link = max((of_node - 1) / machine.link_rate(ep_size), far)
     rate = link_rate(machine, ep_size) if ep_size > 1 else machine.copy_bytes_per_us / 2  # read and written
     us = machine.task_us + rows * sent.row_bytes * cols / sent.cols / rate
