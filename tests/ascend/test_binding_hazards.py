@@ -49,11 +49,13 @@ def bind_and_launch(library, num_ranks=2, num_blocks=1, num_cores=24, unreached=
     return Code(code) if code >= 0 else said.value.decode()
 
 
+@pytest.mark.slow
 def test_signals_that_come_before_the_heap_is_cleared_are_lost_where_ranks_do_not_meet(bindings):
     assert {bind_and_launch(bindings["whole"]) for _ in range(SEEDS)} == {Code.OK}
     assert Code.TIMEOUT in {bind_and_launch(bindings["unmet"]) for _ in range(SEEDS)}
 
 
+@pytest.mark.slow
 def test_more_blocks_than_cores_are_refused_by_name(bindings):
     assert bind_and_launch(bindings["whole"], num_ranks=1, num_blocks=20, num_cores=20) == Code.OK
     assert bind_and_launch(bindings["whole"], num_ranks=1, num_blocks=24, num_cores=20) == (
@@ -61,6 +63,7 @@ def test_more_blocks_than_cores_are_refused_by_name(bindings):
         "assign_queues(machine=hpmoe.ascend_a3.replace(num_aic=20, num_aiv=40))")
 
 
+@pytest.mark.slow
 def test_a_rank_out_of_reach_is_refused_by_name(bindings):
     assert bind_and_launch(bindings["whole"], num_ranks=3, unreached=2) == (
         "copies of rank 0 do not reach rank 2: ranks of a kernel lie in one node of an A2, or in one supernode of an A3")

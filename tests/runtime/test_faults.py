@@ -293,6 +293,7 @@ TIMER = """
 """
 
 
+@pytest.mark.slow
 def test_signals_during_launches_do_no_harm():
     """Products of oneDNN use memory of the heap as their stack: a handler's frame there would damage what lies below."""
     code = textwrap.dedent(TIMER).format(path=sys.path)

@@ -225,7 +225,8 @@ def test_ranks_of_uneven_length():
     assert_bitwise(ms.jit(f)(*args), f(*args))
 
 
-@pytest.mark.parametrize("direction, compiled", [("_vjp", "all"), pytest.param("_vjp", "forward", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("direction, compiled", [("_vjp", "all"), ("_vjp", "forward")])
 def test_a_failed_launch_reaches_the_caller_and_the_next_call_works(direction, compiled, monkeypatch):
     layer, broken, run_ir = fused()(scaled), [], array_runs.run_ir
 
@@ -246,6 +247,7 @@ def test_a_failed_launch_reaches_the_caller_and_the_next_call_works(direction, c
     assert_bitwise(f(x), eager(x))
 
 
+@pytest.mark.slow
 def test_bad_ids_change_no_parameter(graph_mode):
     batch = tensors(Layer().arguments()[:3])
     bad = [batch[0], batch[1] + 70, batch[2]]
