@@ -58,7 +58,7 @@ def relay_rows(program: Program, *, every_node: bool = False) -> Program:
         # moe_ffn | relay_rows
         { lambda hidden_states:f32[4,2] topk_ids:i32[4,2] topk_weights:f32[4,2] gate_up_weight:f32[2,2,6]
                  down_weight:f32[2,3,2]
-          let a:route[R]  = route[num_local_experts=2 ep_size=4 node_size=2 max_rows=32 likely_rows=13] topk_ids
+          let a:route[R]  = route[num_local_experts=2 ep_size=4 node_size=2 max_rows=32 likely_rows=8] topk_ids
               b:route[R1] = route_to_ranks[node_size=2] a
               c:f32[R1,2] = dispatch hidden_states b
               d:f32[R,2]  = relay c b a

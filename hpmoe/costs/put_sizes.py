@@ -13,7 +13,7 @@ PUT_US, LEAST_COLS = 6.0, 256
 SIGNAL_SHARE = 0.2  # of the time of a put, the most for its signals
 MOST_PUTS, MANY_PUTS = 32768, 20480  # of an exchange: the most of rows that are cut; for which there are fewer groups
 PARTS, FEW_PARTS, GROUPS = 32, 16, 16  # the most of a row; where that is many puts; groups of peers, where these are few
-LIKELY_ROOM, ROOMS = 1.5, 4  # times the likely rows, the most that puts are sized for; no smaller share of a plan's room
+LIKELY_ROOM, ROOMS = 3, 4  # times the likely rows, the most that puts are sized for; no smaller share of a plan's room
 WHOLE_PUTS, WHOLE_GROUPS = 12288, 20  # of whole rows: for which there are fewer groups; about how many then
 
 

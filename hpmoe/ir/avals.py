@@ -156,10 +156,13 @@ class RouteAval(OfShards):
 
     @property
     def likely_rows(self) -> int:
-        """The rows that a rank is likely to receive where nothing is known of the routing: those of drawn experts, where
-        experts have a capacity, it has a limit, or there are several other ranks; else as many as could."""
-        is_any = self.capacity is None and self.rank_capacity_factor is None and self.ep_size <= 2
-        return self.max_rows if is_any else min(self.max_rows, self.drawn_rows)
+        """The rows that a rank is likely to receive where nothing is known of the routing: as many as it sends, where
+        experts have a capacity or there are several other ranks; those of drawn experts, where it has a limit; else as
+        many as could."""
+        if self.rank_capacity_factor is not None:
+            return min(self.max_rows, self.drawn_rows)
+        sent = self.num_tokens * self.top_k + self.likely_padding
+        return min(self.max_rows, sent) if self.capacity or self.ep_size > 2 else self.max_rows
 
     @property
     def drawn_rows(self) -> int:

@@ -91,7 +91,7 @@ def choose_schedule(program: Program, *, machine: Machine | None = None, most_ta
 
     Example:
         >>> import hpmoe
-        >>> shapes = [(64, 1024), (64, 8), (64, 8), (4, 1024, 1024), (4, 512, 1024)]
+        >>> shapes = [(64, 2048), (64, 8), (64, 8), (4, 2048, 2048), (4, 1024, 2048)]
         >>> avals = [hpmoe.Aval(s, d) for s, d in zip(shapes, ("bfloat16", "int32", "float32", "bfloat16", "bfloat16"))]
         >>> staged = hpmoe.choose_schedule(hpmoe.moe_ffn, machine=hpmoe.ascend_a3)
         >>> [staged.lower(*avals, mesh=hpmoe.Mesh(4), direction=d).provenance[-1] for d in ("forward", "backward")]

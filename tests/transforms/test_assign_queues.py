@@ -161,8 +161,8 @@ def test_layers_that_links_or_memory_hold_up(makespan_over_bound, what):
 
 
 @pytest.mark.parametrize("most, machine, what", [
-    (1.11, "ascend_a2", {"ep": 16, "tokens": 1024}),  # balanced experts fill their slots, drawn ones do not
-    (1.105, "ascend_a3", {"ep": 8, "tokens": 512}),
+    (1.03, "ascend_a2", {"ep": 16, "tokens": 1024}),
+    (1.06, "ascend_a3", {"ep": 8, "tokens": 512}),
     (1.155, "ascend_a3", {"ep": 16, "tokens": 2048, "hidden": 5120, "intermediate": 1536, "experts": 160, "top_k": 6}),
     (1.04, "ascend_a3", {"ep": 8, "tokens": 512, "imbalance": 4.0, "direction": "backward"}),
     (1.10, "ascend_a3", {"ep": 16, "tokens": 1024, "imbalance": 4.0}),
@@ -178,8 +178,8 @@ def test_a_plan_with_room_for_all_rows_of_all_ranks(most, machine, what):
 
 
 @pytest.mark.parametrize("most, what", [
-    (1.05, {"ep": 8, "tokens": 512}), (1.02, {"ep": 8, "tokens": 512, "direction": "backward"}),
-    (1.05, {"ep": 32, "tokens": 512, "hidden": 4096, "intermediate": 1536, "experts": 128, "top_k": 6})], ids=str)
+    (1.05, {"ep": 8, "tokens": 512}), (1.01, {"ep": 8, "tokens": 512, "direction": "backward"}),
+    (1.06, {"ep": 32, "tokens": 512, "hidden": 4096, "intermediate": 1536, "experts": 128, "top_k": 6})], ids=str)
 def test_room_for_all_rows_costs_little_where_rows_are_drawn(most, what):
     """Against a plan for as many as the fullest rank has; tasks of slots past the last with rows are passed by."""
     known = layer(**what)
@@ -192,7 +192,7 @@ def test_room_for_all_rows_costs_little_where_rows_are_drawn(most, what):
 
 def test_likely_rows_are_those_planned_for_where_they_are_known():
     known, every = (plan(ep=4, T=300, E=16, K=2, max_rows=rows, make=lambda f: f).routes[0] for rows in (700, None))
-    assert (known.likely_rows, every.likely_rows) == (700, 648)
+    assert (known.likely_rows, every.likely_rows) == (700, 600)
     assert every.num_slots > 3 * every.likely_rows / every.tile_rows
 
 
@@ -201,7 +201,7 @@ def test_likely_rows_where_an_expert_has_a_capacity_are_not_those_that_it_has_ro
             hpmoe.Aval((4, 64, 256), "float32"), hpmoe.Aval((4, 128, 64), "float32")]
     capped = hpmoe.tile_partition(lambda *args: hpmoe.moe_ffn(*args, capacity_factor=1.5, drop_policy="position"))
     route = hpmoe.spmd(capped, hpmoe.Mesh(ep_size=2)).lower(*(hpmoe.Aval((2, *a.shape), a.dtype) for a in args)).routes[0]
-    assert (route.max_rows, route.likely_rows) == (1800, 1269) and not route.is_mostly_empty
+    assert (route.max_rows, route.likely_rows) == (1800, 1200) and not route.is_mostly_empty
 
 
 @pytest.mark.parametrize("received, rows", [(1000, (1024, 1024)), (1100, (1536, 1088)), (1300, (1536, 1088)),

@@ -64,8 +64,8 @@ def test_extremes(options):
 def test_few_where_there_would_be_very_many(monkeypatch):
     """Other signals count what goes to each rank alone."""
     layer = Layer(ep=8, T=4, E=16, K=2)
-    (plan,) = lowered(layer, "overlap").routes  # puts are counted of slots for half as many rows again as are likely
-    slots = dataclasses.replace(plan, max_rows=math.ceil(1.5 * plan.likely_rows)).num_slots
+    (plan,) = lowered(layer, "overlap").routes  # puts are counted of slots for three times the likely rows
+    slots = dataclasses.replace(plan, max_rows=math.ceil(3 * plan.likely_rows)).num_slots
     assert slots < plan.num_slots
     for most, about, num_peers in ((8 * slots, 2, 8), (8 * slots - 1, 2, 2), (1, 3, 3), (1, 4, 4), (1, 1, 1), (1, 20, 8)):
         monkeypatch.setattr(put_sizes, "WHOLE_PUTS", most)

@@ -1,5 +1,5 @@
 """Schemes of communication: each is the transforms that it stands for, and the machine model chooses one that no other is
-simulated to be much faster than."""
+simulated to be a tenth faster than."""
 
 import numpy as np
 import pytest
@@ -57,9 +57,8 @@ def test_no_relay_passes_padding_on():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("direction, most", [("forward", 1.03), ("backward", 1.15)])
-def test_no_scheme_is_simulated_to_be_much_faster_than_the_choice(direction, most):
-    """Backward with few tokens it is told that links are waited for less than they are."""
+@pytest.mark.parametrize("direction, most", [("forward", 1.03), ("backward", 1.1)])
+def test_no_scheme_is_simulated_to_be_a_tenth_faster_than_the_choice(direction, most):
     machine, mesh, tokens = hpmoe.ascend_a2, hpmoe.Mesh(16, node_size=8), 512
     ids = drawn_ids(mesh.ep_size, tokens, 8, 8 * mesh.ep_size, is_zipf=False, seed=0).astype(np.int32)
     avals = [hpmoe.Aval((tokens, *shape[1:]) if len(shape) == 2 else shape, dtype) for shape, dtype in LARGE]
