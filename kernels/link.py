@@ -81,33 +81,14 @@ class Link:
         self.message_bytes, self.engine = message_bytes, engine
         self.rank, self.size, self.timeout, self.exchanges = group.rank, group.size, timeout, 0
         self._names = [member.name for member in group.members]
-        cores = sorted(os.sched_getaffinity(0))
-        fault = ucx_fault() if engine == "ucx" and any(group.sockets) else ""
-        said = [(ABI_VERSION, VERSION), cores, (engine, fault)]
-        told = [_read_words(data) for data in group.all_gather("a heap", repr(said).encode())]
-        for rank, (version, _, (theirs, problem)) in enumerate(told):
-            if version != said[0]:
-                raise failed(f"{self._names[rank]} has another version of hpmoe's kernels", rank)
-            if problem:
-                raise failed(f"{self._names[rank]} has no UCX to carry messages: {problem}", rank)
-            if theirs != engine:
-                raise failed(f"{self._names[rank]} has its messages carried by {theirs}, and this rank by {engine}", rank)
         is_here = [not group.sockets or group.sockets[rank] is None for rank in range(self.size)]
-        shared = [theirs for (_, theirs, _), is_near in zip(told, is_here, strict=True) if is_near]
         self.shares_memory = all(is_here)
-        share = sum(1 / sum(core in theirs for theirs in shared) for core in cores)
+        cores = self._cores(group)
+        shared = [theirs for theirs, is_near in zip(cores, is_here, strict=True) if is_near]
+        share = sum(1 / sum(core in theirs for theirs in shared) for core in cores[self.rank])
         self.num_threads = max(1, int(share))
         self._heap_bytes = heap_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        file = load().hpmoe_heap_make(self._heap_bytes)
-        if file < 0:
-            raise LaunchError(f"hpmoe.world: no memory for processes to share: {os.strerror(-file)}")
-        files = group.share(file)
-        words = [(ctypes.c_int32 * self.size)(*each) for each in (
-            files, [m.pid for m in group.members], [m.pidfd for m in group.members])]
-        self._handle = load().hpmoe_link_open(self.rank, self.size, *words, self._hosts(group))
-        for rank, is_open in enumerate(group.all_gather("a map of the heaps", b"1" if self._handle else b"")):
-            if not is_open:
-                raise failed(f"{self._names[rank]} has no address space for the memory that processes share", rank)
+        self._handle = self._open_heaps(group)
         load().hpmoe_link_set_crowded(self._handle, share < 0.99)
         self._heaps = [load().hpmoe_link_heap(self._handle, r) for r in range(self.size)]
         self.pool = Pool(self._take)
@@ -118,6 +99,35 @@ class Link:
         self._is_forked = False
         self._calls, self._has_met = 0, False  # calls in which all have met, or this rank has failed
         _open.append(self)
+
+    def _cores(self, group: Group) -> list[list[int]]:
+        """Those of each rank, all of which have these kernels and this engine."""
+        fault = ucx_fault() if self.engine == "ucx" and any(group.sockets) else ""
+        said = [(ABI_VERSION, VERSION), sorted(os.sched_getaffinity(0)), (self.engine, fault)]
+        told = [_read_words(data) for data in group.all_gather("a heap", repr(said).encode())]
+        for rank, (version, _, (engine, problem)) in enumerate(told):
+            who = self._names[rank]
+            if version != said[0]:
+                raise failed(f"{who} has another version of hpmoe's kernels", rank)
+            if problem:
+                raise failed(f"{who} has no UCX to carry messages: {problem}", rank)
+            if engine != self.engine:
+                raise failed(f"{who} has its messages carried by {engine}, and this rank by {self.engine}", rank)
+        return [cores for _, cores, _ in told]
+
+    def _open_heaps(self, group: Group) -> int:
+        """Makes this rank's heap and maps those of its host; a handle of the native link."""
+        file = load().hpmoe_heap_make(self._heap_bytes)
+        if file < 0:
+            raise LaunchError(f"hpmoe.world: no memory for processes to share: {os.strerror(-file)}")
+        files = group.share(file)
+        words = [(ctypes.c_int32 * self.size)(*each) for each in (
+            files, [m.pid for m in group.members], [m.pidfd for m in group.members])]
+        handle = load().hpmoe_link_open(self.rank, self.size, *words, self._hosts(group))
+        for rank, is_open in enumerate(group.all_gather("a map of the heaps", b"1" if handle else b"")):
+            if not is_open:
+                raise failed(f"{self._names[rank]} has no address space for the memory that processes share", rank)
+        return handle
 
     def _hosts(self, group: Group) -> Hosts | None:
         """What reaches ranks of other hosts, with the sockets, which are no longer the group's."""

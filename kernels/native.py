@@ -170,6 +170,14 @@ def _link_signatures() -> loading.Signatures:
 @lru_cache(maxsize=1)
 def load() -> ctypes.CDLL:
     """The loaded library with its signatures declared, using MindSpore's oneDNN where it can be loaded."""
+    runtime = loading.load_library(find_library(), "hpmoe_abi_version", ABI_VERSION, _signatures())
+    blas = find_blas()
+    if blas is not None:
+        runtime.hpmoe_use_blas(str(blas).encode())  # the library's own loop stays where this one does not load
+    return runtime
+
+
+def _signatures() -> loading.Signatures:
     simulate = [
         *(ctypes.c_void_p, ctypes.c_int64),  # image
         *(ctypes.POINTER(Rank), ctypes.c_int32),
@@ -186,7 +194,7 @@ def load() -> ctypes.CDLL:
         ctypes.POINTER(Status),
     ]
     rows = ctypes.POINTER(Rows)
-    signatures = {
+    return {
         "hpmoe_launch": (ctypes.c_int, launch),
         "hpmoe_simulate": (ctypes.c_int, simulate),
         "hpmoe_image_fault": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_int64]),
@@ -207,8 +215,3 @@ def load() -> ctypes.CDLL:
         "hpmoe_layout": (ctypes.c_char_p, []),
         **_link_signatures(),
     }
-    runtime = loading.load_library(find_library(), "hpmoe_abi_version", ABI_VERSION, signatures)
-    blas = find_blas()
-    if blas is not None:
-        runtime.hpmoe_use_blas(str(blas).encode())  # the library's own loop stays where this one does not load
-    return runtime

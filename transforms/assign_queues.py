@@ -206,19 +206,26 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None, policy: 
     order = None if priority is None else _order_of(flow.replace(machine=machine), priority)
     named = (policy if isinstance(policy, str) else name_of(policy),
              *([f"priority={name_of(priority)}"] if priority is not None else ()))
+    provenance = *flow.provenance, f"assign_queues({', '.join((machine.name, *named))})"
     queues = _queues(flow, machine, policy, order)
     try:
-        assigned = flow.replace(queues=as_queues(queues), machine=machine, provenance=(
-            *flow.provenance, f"assign_queues({', '.join((machine.name, *named))})"))
-        if callable(policy):
-            check_queues(assigned)
-        if order is not None and policy != "critical_path":
-            assigned = _ordered(assigned, order)
-        if callable(policy):
-            verify(assigned)
+        assigned = _assigned(flow.replace(machine=machine, provenance=provenance), queues, policy, order)
     except (VerifyError, TypeError, ValueError) as error:
         raise TransformError(f"assign_queues: policy {named[0]} made no legal schedule: {error}") from error
     return transitive_reduction(assigned)
+
+
+def _assigned(flow: tf.Taskflow, queues: Sequence[np.ndarray], policy: str | Policy,
+              order: np.ndarray | None) -> tf.Taskflow:
+    """The tasks in queues, in an order; those of a user's policy are checked."""
+    assigned = flow.replace(queues=as_queues(queues))
+    if callable(policy):
+        check_queues(assigned)
+    if order is not None and policy != "critical_path":
+        assigned = _ordered(assigned, order)
+    if callable(policy):
+        verify(assigned)
+    return assigned
 
 
 def _queues(flow: tf.Taskflow, machine: Machine, policy: str | Policy, order: np.ndarray | None) -> Sequence[np.ndarray]:

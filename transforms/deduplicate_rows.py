@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpmoe.ir.avals import RouteAval, as_route
 from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations
-from hpmoe.primitives.dispatch import MOVES, combine_rows, dispatch_rows, routes_moved
+from hpmoe.primitives.dispatch import MOVES, check_moves, combine_rows, dispatch_rows, routes_moved
 from hpmoe.primitives.entry_weights import dispatch_weights
 from hpmoe.primitives.fan import fan_in, fan_out, route_to_ranks
 from hpmoe.runtime.transform import transform
@@ -57,7 +57,7 @@ def deduplicate_rows(program: Program) -> Program:
               j:f32[4,2]  = combine i b
           in (j,) : f32[4,2] }
     """
-    routes_moved("deduplicate_rows", program)
+    check_moves("deduplicate_rows", program)
     ranks: dict[Atom, Var] = {}
     return map_equations(program, lambda builder, eqn: _sent_once(builder, eqn, ranks))
 
@@ -79,8 +79,7 @@ def _sent_once(builder: Builder, eqn: Equation, ranks: dict[Atom, Var]) -> list[
 
 def can_deduplicate(program: Program) -> bool:
     """Whether `deduplicate_rows` would change the program."""
-    routes = [as_route(e.inputs[1].aval) for e in program.equations if e.primitive in MOVES]
-    return any(map(_can_repeat, routes)) and not any(e.primitive is route_to_ranks for e in program.equations)
+    return any(map(_can_repeat, routes_moved(program))) and not any(e.primitive is route_to_ranks for e in program.equations)
 
 
 def _can_repeat(route: RouteAval) -> bool:

@@ -106,31 +106,42 @@ def guard_values(program: Program, *, of: Sequence[str] | None = None, low: floa
         ...
         hpmoe.LaunchError: guard_values: x of <lambda> has 1 value that is NaN, infinite or out of range, the first in row 1
     """
-    limits = [Literal(float(limit)) for limit in (-LARGEST if low is None else low, LARGEST if high is None else high)]
-    builder, reports, found = Builder(), [], []
-
-    def guarded(name: str, value: Atom) -> Atom:
-        must_raise = fill == "raise"
-        made, count = ((value, builder.add(count_outside, value, *limits)) if must_raise else
-                       builder.add(count_and_fill, value, *limits, fill=fill))
-        found.append(count)
-        reports.append(_Report(program.name, name, must_raise, counts))
-        return made
-    names = _chosen(program, of)
-    instead = {v: guarded(n, v) for n, v in zip(program.input_names, program.inputs, strict=True) if n in names}
-    computed = _of_layers(program)
+    guards = _Guards(program.name, -LARGEST if low is None else low, LARGEST if high is None else high, fill, counts)
+    names, computed = _chosen(program, of), _of_layers(program)
+    instead = {v: guards.add(n, v) for n, v in zip(program.input_names, program.inputs, strict=True) if n in names}
     for eqn in program.equations:
         is_route = isinstance(eqn.outputs[0].aval, RouteAval)  # which reads what is given
-        builder.equations.append(eqn if is_route else substitute([eqn], instead)[0])
+        guards.builder.equations.append(eqn if is_route else substitute([eqn], instead)[0])
         for v in eqn.outputs:
             name, place = computed.get(v, ("", ""))
             if name in names:
-                instead[v] = guarded(name + place, v)
+                instead[v] = guards.add(name + place, v)
     outputs = [instead.get(v, v) if isinstance(v, Var) else v for v in program.outputs]
     if "output" in names:
-        of_outputs = _numbered(outputs)
-        outputs = [guarded(f"output{place}", v) if _has_rows(v) else v for v, place in zip(outputs, of_outputs, strict=True)]
-    return program.replace(equations=tuple(builder.equations), outputs=(*outputs, *found), reports=tuple(reports))
+        places = _numbered(outputs)
+        outputs = [guards.add(f"output{place}", v) if _has_rows(v) else v for v, place in zip(outputs, places, strict=True)]
+    return program.replace(equations=tuple(guards.builder.equations), outputs=(*outputs, *guards.found),
+                           reports=tuple(guards.reports))
+
+
+class _Guards:
+    """The equations of a guarded program, what its guards find, and the report of each."""
+
+    def __init__(self, function: str, low: float, high: float, fill: str, counts: MutableMapping[str, int] | None):
+        self.function, self.fill, self.counts = function, fill, counts
+        self.limits = Literal(float(low)), Literal(float(high))
+        self.builder = Builder()
+        self.found: list[Var] = []
+        self.reports: list[_Report] = []
+
+    def add(self, name: str, value: Atom) -> Atom:
+        """Guards a value; what stands in its place."""
+        must_raise = self.fill == "raise"
+        made, count = ((value, self.builder.add(count_outside, value, *self.limits)) if must_raise else
+                       self.builder.add(count_and_fill, value, *self.limits, fill=self.fill))
+        self.found.append(count)
+        self.reports.append(_Report(self.function, name, must_raise, self.counts))
+        return made
 
 
 def _has_rows(value: Atom) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpmoe.ir.avals import RouteAval, as_route
 from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations
-from hpmoe.primitives.dispatch import MOVES, combine_rows, dispatch_rows, routes_moved
+from hpmoe.primitives.dispatch import MOVES, check_moves, combine_rows, dispatch_rows, routes_moved
 from hpmoe.primitives.fan import route_to_ranks
 from hpmoe.primitives.relay import relay, relay_back
 from hpmoe.runtime.transform import transform
@@ -70,7 +70,8 @@ def relay_rows(program: Program, *, every_node: bool = False) -> Program:
               j:f32[4,2]  = combine i b
           in (j,) : f32[4,2] }
     """
-    for aval in routes_moved("relay_rows", program):
+    check_moves("relay_rows", program)
+    for aval in routes_moved(program):
         check_argument(aval.alignment == 1, "relay_rows", "expert_alignment of dispatch", aval.alignment,
                        "1: a row of padding is of no token that could cross to a node")
     experts: dict[Atom, Atom] = {e.outputs[0]: e.inputs[0] for e in program.equations if e.primitive is route_to_ranks}
@@ -80,7 +81,7 @@ def relay_rows(program: Program, *, every_node: bool = False) -> Program:
 
 def can_relay(program: Program) -> bool:
     """Whether `relay_rows` would change the program, and can."""
-    routes = [as_route(e.inputs[1].aval) for e in program.equations if e.primitive in MOVES]
+    routes = routes_moved(program)
     return any(map(_has_nodes, routes)) and not any(route.is_to_relays or route.alignment > 1 for route in routes)
 
 

@@ -9,7 +9,7 @@ from hpmoe.costs.rank_estimate import WAITS, estimated_us
 from hpmoe.ir.program import Program
 from hpmoe.machines.machine import Machine
 from hpmoe.machines.presets import cpu
-from hpmoe.primitives.dispatch import routes_moved
+from hpmoe.primitives.dispatch import check_moves
 from hpmoe.runtime.transform import Curried, Transform, transform
 from hpmoe.support.errors import check_argument, is_name
 from hpmoe.tiling.tile_program import tile_operations
@@ -65,7 +65,7 @@ def send_rows(program: Program, *, scheme: str = "auto", machine: Machine | None
         >>> [sent.lower(*avals, mesh=two_nodes, direction=d).provenance for d in ("forward", "backward")]
         [('relay_rows',), ('send_rows(scheme=auto, machine=ascend_a2)',)]
     """
-    routes_moved("send_rows", program)
+    check_moves("send_rows", program)
     if scheme != "auto":
         return _sent_by(scheme, program)
     machine = machine or cpu(ep_size=program.ep_size)

@@ -115,6 +115,14 @@ def _ascend_950(begin_end_us: float) -> Iterator[Published]:
 
 def _nvidia() -> Iterator[Published]:
     gb200, h100 = load_machine("gb200_nvl72"), load_machine("h100_nvl8")
+    yield from _mixture_of_kittens(gb200)
+    yield from _hybrid_ep(gb200)
+    # NVLink of 200 GB/s each way
+    yield from _deepep(h100.replace(name="h800", link_bytes_per_us=h100.link_bytes_per_us * 200 / 450))
+    yield from _deepgemm(of_bytes(h100.replace(name="h200", memory_bytes_per_us=h100.memory_bytes_per_us * 4.8 / 3.35)))
+
+
+def _mixture_of_kittens(gb200: hpmoe.Machine) -> Iterator[Published]:
     mok, sizes = "Mixture-of-Kittens, GB200", Sizes(4, 2048, 7168, 3072, 384, 6)
     shared = 2048, 7168, 3072  # an expert for all tokens, of the size of the others
     yield Published(mok, "forward, 2048 tokens, EP 4, bf16", 3.71, "ms",
@@ -128,12 +136,17 @@ def _nvidia() -> Iterator[Published]:
         yield Published(mok, f"step over HybridEP, EP {ep}", ratio, "x",
                         lambda of=of: step_us(gb200, of, False) / step_us(gb200, of, True),
                         missing="all of a step but its routed experts; the source is read second-hand")
+
+
+def _hybrid_ep(gb200: hpmoe.Machine) -> Iterator[Published]:
     for ep, dispatch, combine in ((8, 764, 737), (16, 707, 666), (32, 642, 605)):
         of = Sizes(ep, 4096, 7168, 2048, 8 * ep, 8)
         for way, gbs in (("dispatch", dispatch), ("combine", combine)):
             yield Published("DeepEP hybrid-ep branch, GB200", f"{way}, 4096 tokens, EP {ep}", gbs, "GB/s",
                             lambda way=way, of=of: sent_bytes(of, True) / exchange_us(gb200, way, of, True) / 1e3)
-    h800 = h100.replace(name="h800", link_bytes_per_us=h100.link_bytes_per_us * 200 / 450)  # NVLink of 200 GB/s each way
+
+
+def _deepep(h800: hpmoe.Machine) -> Iterator[Published]:
     for ep, *latency in zip((8, 16, 32, 64, 128, 256), (77, 118, 155, 173, 192, 194), (114, 195, 273, 314, 369, 360),
                             strict=True):
         of = Sizes(ep, 128, 7168, 2048, 256, 8)
@@ -155,7 +168,9 @@ def _nvidia() -> Iterator[Published]:
                             lambda way=way, on=on_nodes, of=spread:
                             sent_bytes(on, True) / two_level_us(h800, way, of, 8) / 1e3,
                             missing="" if ep < 64 else "a token goes to four nodes at most")
-    h200 = of_bytes(h100.replace(name="h200", memory_bytes_per_us=h100.memory_bytes_per_us * 4.8 / 3.35))
+
+
+def _deepgemm(h200: hpmoe.Machine) -> Iterator[Published]:
     for tokens, fused, unfused in ((512, 1005, 1179), (2048, 2406, 2679), (8192, 7939, 9208)):
         of = Sizes(8, tokens, 7168, 3072, 384, 6)
         for is_fused, us in ((True, fused), (False, unfused)):

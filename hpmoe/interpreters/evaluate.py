@@ -45,15 +45,8 @@ def evaluate(program: Program | Stages, inputs: Sequence[Sequence[np.ndarray]], 
     """
     if isinstance(program, Stages):
         return program.run(inputs, lambda stage, mine: evaluate(stage, mine, num_tokens, dtype))
-    check_argument(isinstance(program, Program), "hpmoe.evaluate", "program", f"a {type(program).__name__}",
-                   "a Program, as hpmoe.trace makes it")
-    check_inputs("hpmoe.evaluate", inputs, program.ep_size,
-                 [(name, v.aval.shape) for name, v in zip(program.input_names, program.inputs, strict=True)])
-    check_argument(dtype is None or is_name(dtype, ("float64",)), "hpmoe.evaluate", "dtype", repr(dtype),
-                   "\"float64\" or None")
-    num_tokens = None if num_tokens is None else rank_lengths("hpmoe.evaluate", num_tokens, program.ep_size)
-    if num_tokens is not None and program.token_rows is None:
-        check_num_tokens("hpmoe.evaluate", program, num_tokens, padding_fault(program))
+    _check(program, inputs, dtype)
+    num_tokens = None if num_tokens is None else _lengths(program, num_tokens)
     ranks = range(program.ep_size)
     env: dict[Var, list[Value]] = {}
     tokens = token_vars(program) if num_tokens is not None else {}
@@ -80,6 +73,23 @@ def evaluate(program: Program | Stages, inputs: Sequence[Sequence[np.ndarray]], 
         for var, values in zip(eqn.outputs, outs, strict=True):
             define(var, [v if isinstance(v, Route) else _stored(v, var.aval.dtype, dtype) for v in values])
     return [[np.asarray(read(a)[r]) for a in program.outputs] for r in ranks]
+
+
+def _check(program: Program, inputs: Sequence[Sequence[np.ndarray]], dtype: str | None) -> None:
+    check_argument(isinstance(program, Program), "hpmoe.evaluate", "program", f"a {type(program).__name__}",
+                   "a Program, as hpmoe.trace makes it")
+    check_inputs("hpmoe.evaluate", inputs, program.ep_size,
+                 [(name, v.aval.shape) for name, v in zip(program.input_names, program.inputs, strict=True)])
+    check_argument(dtype is None or is_name(dtype, ("float64",)), "hpmoe.evaluate", "dtype", repr(dtype),
+                   "\"float64\" or None")
+
+
+def _lengths(program: Program, num_tokens: Sequence[int]) -> Sequence[int]:
+    """The tokens of each rank, of which the program can tell its padding."""
+    lengths = rank_lengths("hpmoe.evaluate", num_tokens, program.ep_size)
+    if program.token_rows is None:
+        check_num_tokens("hpmoe.evaluate", program, lengths, padding_fault(program))
+    return lengths
 
 
 def _without_padding(array: np.ndarray, num_rows: int) -> np.ndarray:

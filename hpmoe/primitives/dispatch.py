@@ -33,12 +33,15 @@ combine_rows = Primitive("combine", collective=True)
 MOVES = (dispatch_rows, combine_rows)
 
 
-def routes_moved(who: str, program: Program) -> list[RouteAval]:
-    """The route of each dispatch and combine; TransformError where there is none, but in a stage before the exchanges."""
-    routes = [as_route(e.inputs[1].aval) for e in program.equations if e.primitive in MOVES]
-    if program.token_rows is None and not routes:
+def routes_moved(program: Program) -> list[RouteAval]:
+    """The route of each dispatch and combine."""
+    return [as_route(e.inputs[1].aval) for e in program.equations if e.primitive in MOVES]
+
+
+def check_moves(who: str, program: Program) -> None:
+    """TransformError where there is neither dispatch nor combine, but in a stage before the exchanges."""
+    if program.token_rows is None and not routes_moved(program):
         raise TransformError(f"{who}: {program.name} has neither dispatch nor combine, so no rows leave a rank")
-    return routes
 
 
 def dispatch(hidden_states: Tensor, topk_ids: Tensor, *, num_local_experts: int, capacity_factor: float | None = None,
@@ -47,19 +50,17 @@ def dispatch(hidden_states: Tensor, topk_ids: Tensor, *, num_local_experts: int,
     """Sends each token's row to the ranks of its experts, compacted there by expert.
 
     With a capacity_factor an expert takes at most ceil(num_tokens * top_k / num_experts * capacity_factor) entries of each
-    rank, the rule of Megatron-LM's and MindFormers' `get_capacity`. num_tokens are the rank's own real tokens, without
-    padding. An entry is a (token, choice); a dropped one has no row, adds nothing to `combine`, whose weights are not
-    renormalised, and no gradient flows through it.
+    rank, the rule of Megatron-LM's and MindFormers' `get_capacity`; num_tokens are the rank's own, without padding. An entry
+    is a (token, choice); a dropped one has no row, adds nothing to `combine`, whose weights are not renormalised, and no
+    gradient flows through it.
 
-    An id of -1 is no expert: what top-p routing, padding, null experts or masks leave out. Its entry goes nowhere. It has no
-    row, takes no capacity and is not counted, neither as a token of an expert nor as dropped. Its weight is never read,
-    whatever it is, and gets a gradient of zero; a token without any expert gets zeros. capacity_factor still counts all
-    num_tokens * top_k entries.
+    An id of -1 is no expert: what top-p routing, padding, null experts or masks leave out. Its entry has no row, takes no
+    capacity and is not counted, neither as a token of an expert nor as dropped. Its weight is never read and gets a gradient
+    of zero; a token without any expert gets zeros. capacity_factor still counts all num_tokens * top_k entries.
 
-    With an expert_alignment the rows of each expert that has any are filled up to a multiple of it with rows of zeros, which
-    come after its others, for kernels that take groups of such sizes. The receiving rank makes them where it places its own
-    rows; they cross no link. They count in `route.tokens_per_expert`, are computed like any other rows, and go nowhere in
-    `combine`; no gradient comes to them.
+    With an expert_alignment the rows of each expert that has any are filled up to a multiple of it with rows of zeros, made
+    by the receiving rank, for kernels that take groups of such sizes. They count in `route.tokens_per_expert`, are computed
+    like any other rows, and go nowhere in `combine`; no gradient comes to them.
 
     Args:
         hidden_states: [T, H].
@@ -99,12 +100,7 @@ def dispatch(hidden_states: Tensor, topk_ids: Tensor, *, num_local_experts: int,
         ([[2.0], [3.0], [1.0], [0.0]], [2, 2, 0])
     """
     outside_graphs("hpmoe.dispatch")
-    check_argument(is_int(num_local_experts), "hpmoe.dispatch", "num_local_experts", repr(num_local_experts),
-                   "a positive int, weight.shape[0]")
-    check_argument(is_int(expert_alignment, 1, MOST_ALIGNMENT), "hpmoe.dispatch", "expert_alignment", repr(expert_alignment),
-                   f"an int in 1..{MOST_ALIGNMENT}")
-    check_argument(topk_weights is None or isinstance(topk_weights, Tensor), "hpmoe.dispatch", "topk_weights",
-                   f"a {type(topk_weights).__name__}", "a mindspore.Tensor [T, K], or None")
+    _check(num_local_experts, expert_alignment, topk_weights)
     capacity, weights = make_capacity(capacity_factor, drop_policy), ()
     options: dict[str, object] = {"num_local_experts": int(num_local_experts)}
     if expert_alignment > 1:
@@ -117,6 +113,15 @@ def dispatch(hidden_states: Tensor, topk_ids: Tensor, *, num_local_experts: int,
         weights = (topk_weights,)
     route = make_route(topk_ids, *weights, **options)
     return dispatch_rows(hidden_states, route), route
+
+
+def _check(num_local_experts: int, expert_alignment: int, topk_weights: Tensor | None) -> None:
+    check_argument(is_int(num_local_experts), "hpmoe.dispatch", "num_local_experts", repr(num_local_experts),
+                   "a positive int, weight.shape[0]")
+    check_argument(is_int(expert_alignment, 1, MOST_ALIGNMENT), "hpmoe.dispatch", "expert_alignment", repr(expert_alignment),
+                   f"an int in 1..{MOST_ALIGNMENT}")
+    check_argument(topk_weights is None or isinstance(topk_weights, Tensor), "hpmoe.dispatch", "topk_weights",
+                   f"a {type(topk_weights).__name__}", "a mindspore.Tensor [T, K], or None")
 
 
 def combine(rows: Tensor, route: Route, topk_weights: Tensor | None = None) -> Tensor:

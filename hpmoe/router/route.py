@@ -72,12 +72,8 @@ def route(logits: Tensor, top_k: int, *, score: str = "softmax", bias: Tensor | 
     """
     outside_graphs(WHO)
     z = check_logits(WHO, logits)
-    check_score(WHO, score)
     check_sizes(WHO, z.shape[1], top_k, num_groups, topk_groups)
-    check_flags(WHO, normalize=normalize)
-    check_scale(WHO, scale)
-    _check_bias(bias, z.shape[1])
-    check_share(WHO, "expert_dropout", expert_dropout)
+    _check(z.shape[1], score, bias, normalize, scale, expert_dropout)
     seed = None if seed is None else seed_tensor(WHO, seed)
     z = _noisy(z, temperature, jitter, seed)
     scores = scores_of(z, score)
@@ -96,6 +92,15 @@ def route(logits: Tensor, top_k: int, *, score: str = "softmax", bias: Tensor | 
     return ids, finished(chosen, score, normalize, scale, fusion)
 
 
+def _check(num_experts: int, score: str, bias: Tensor | None, normalize: bool, scale: float, expert_dropout: float) -> None:
+    check_score(WHO, score)
+    check_flags(WHO, normalize=normalize)
+    check_scale(WHO, scale)
+    is_bias = bias is None or (isinstance(bias, Tensor) and tuple(bias.shape) == (num_experts,))
+    check_argument(is_bias, WHO, "bias", described(bias), f"a Tensor [{num_experts}], one number for each expert")
+    check_share(WHO, "expert_dropout", expert_dropout)
+
+
 def _biased(scores: Tensor, bias: Tensor | None) -> Tensor:
     return scores if bias is None else scores + bias
 
@@ -108,8 +113,3 @@ def _noisy(z: Tensor, temperature: float | None, jitter: float, seed: Tensor | N
     if temperature is None:
         return z
     return (z if seed is None else gumbel(z, seed)) / float(temperature)
-
-
-def _check_bias(bias: Tensor | None, num_experts: int) -> None:
-    is_bias = bias is None or (isinstance(bias, Tensor) and tuple(bias.shape) == (num_experts,))
-    check_argument(is_bias, WHO, "bias", described(bias), f"a Tensor [{num_experts}], one number for each expert")

@@ -24,7 +24,8 @@ class _Missing(type):
     """The class of what stands for a name that MindSpore lacks: any use of it raises."""
 
     def _refuse(cls) -> NoReturn:
-        raise NotImplementedError(f"MindSpore {ms.__version__} has no {cls.__name__}; hpmoe doctor prints what needs it")
+        raise ImportError(f"MindSpore {ms.__version__} has no {cls.__name__}, which hpmoe uses; "
+                          "hpmoe doctor prints what does not work without it")
 
     def __call__(cls, *unused: object, **unused_too: object) -> NoReturn:
         cls._refuse()

@@ -7,7 +7,7 @@ from hpmoe.support.dtypes import widen
 from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import AllRows, Experts
-from hpmoe.tile_ops.frame import Buffers, Frame, Operation
+from hpmoe.tile_ops.frame import Buffers, Frame, Operation, Stored, Touched
 from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.params import Matmul, WeightBlock
 from hpmoe.tile_ops.reductions import sum_fault
@@ -58,21 +58,29 @@ def _(frame: Frame[WeightBlock]) -> int:
     return 1
 
 
+def weight_fault(op: Operation[Matmul], access: Touched, weight: Stored, inner: int) -> str:
+    """What is wrong with a weight that rows of `inner` elements are multiplied by."""
+    turned = op.params.is_transposed
+    height = weight.rows_per_expert if access.rows.of_experts else weight.rows_per_expert or weight.num_rows
+    shape = f"matrices of {height} rows of {weight.cols}" + (", turned" if turned else "")
+    if not access.rows.of_experts and weight.rows_per_expert not in (0, weight.num_rows):
+        return f"takes the experts' {shape} as one"
+    if access.cols is not (col_modes.ALL if turned else col_modes.OWN):
+        return f"takes columns {access.cols} of {shape}"
+    if (weight.cols if turned else height) != inner:
+        return f"multiplies rows of {inner} elements by {shape}"
+    if turned and not 0 <= access.offset <= known(height) - op.cols:
+        return f"takes rows {access.offset}:{access.offset + op.cols} of {shape}"
+    return ""
+
+
 @GMM.fits
 def _(op: Operation[Matmul], buffers: Buffers, plan: RoutePlan | None) -> str:
-    turned, inner = op.params.is_transposed, op.width(1, buffers)
+    inner = op.width(1, buffers)
     weights = [(a, buffers[a.buffer]) for a in op.operands[2:]]
     for access, weight in weights:
-        height = weight.rows_per_expert if access.rows.of_experts else weight.rows_per_expert or weight.num_rows
-        shape = f"matrices of {height} rows of {weight.cols}" + (", turned" if turned else "")
-        if not access.rows.of_experts and weight.rows_per_expert not in (0, weight.num_rows):
-            return f"takes the experts' {shape} as one"
-        if access.cols is not (col_modes.ALL if turned else col_modes.OWN):
-            return f"takes columns {access.cols} of {shape}"
-        if (weight.cols if turned else height) != inner:
-            return f"multiplies rows of {inner} columns by {shape}"
-        if turned and not 0 <= access.offset <= known(height) - op.cols:
-            return f"takes rows {access.offset}:{access.offset + op.cols} of {shape}"
+        if bad := weight_fault(op, access, weight, inner):
+            return bad
     alike = {(a.offset, b.cols, b.rows_per_expert, b.dtype) for a, b in weights}
     if len(weights) == 2 and (op.operands[2].rows is not row_modes.SLOT_EXPERT or len(alike) > 1):
         return "takes copies that are not like its weights"

@@ -22,6 +22,7 @@ from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Slots, Tiles
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
 from hpmoe.tile_ops.functions import TARGETS
+from hpmoe.tile_ops.matmuls import weight_fault
 from hpmoe.tile_ops.params import Matmul, NoParams, Params
 from hpmoe.tile_ops.row_formats import BlockScale, Element, RowFormat, e8m0_values, quantized, scales_in, values_of
 from hpmoe.tile_ops.tile_primitive import Cost, Operand, TilePrimitive
@@ -146,22 +147,13 @@ def _(frame: Frame[RowFormat]) -> int:
 @GMM_INT8.fits
 @GMM_WIDENED.fits
 def _(op: Operation[Matmul], buffers: Buffers, plan: RoutePlan | None) -> str:
-    access, turned = op.operands[2], op.params.is_transposed
-    weight, inner = buffers[access.buffer], op.width(1, buffers)
+    access, inner = op.operands[2], op.width(1, buffers)
     if isinstance(op.params, WidenedMatmul):
         bad = _block_scale_fault(op, op.params, buffers) if op.params.block else _scale_fault(op, 3, buffers)
     else:
         inner -= SCALE_BYTES
         bad = "" if 0 < inner <= MOST_TERMS else f"sums {inner} products, more than {MOST_TERMS} or none"
-    height = weight.rows_per_expert
-    shape = f"matrices of {height} rows of {weight.cols}" + (", turned" if turned else "")
-    if access.cols is not (col_modes.ALL if turned else col_modes.OWN):
-        return f"takes columns {access.cols} of {shape}"
-    if (weight.cols if turned else height) != inner:
-        return f"multiplies rows of {inner} elements by {shape}"
-    if turned and not 0 <= access.offset <= known(height) - op.cols:
-        return f"takes rows {access.offset}:{access.offset + op.cols} of {shape}"
-    return bad
+    return weight_fault(op, access, buffers[access.buffer], inner) or bad
 
 
 @RESCALE.fits

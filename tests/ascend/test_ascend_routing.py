@@ -4,6 +4,7 @@ experts among copies."""
 import mindspore as ms
 import numpy as np
 import pytest
+from aligned_rows import aligned
 from ascend_helpers import LayerRun, ProgramRun, bf16, capped, capped_run, f32, from_seed
 from helpers import Layer, kept_by_hand
 from mindspore import mint
@@ -93,16 +94,6 @@ def test_an_id_of_no_expert_is_named_by_the_kernel():
 
 
 # --- rows of zeros ---
-
-
-def aligned(alignment, **limits):
-    def moe_ffn(x, topk_ids, topk_weights, gate_up, down):
-        weights = {"topk_weights": topk_weights} if limits.get("drop_policy") == "probs" else {}
-        rows, route = hpmoe.dispatch(x, topk_ids, num_local_experts=gate_up.shape[0], expert_alignment=alignment, **limits,
-                                     **weights)
-        act = hpmoe.swiglu(hpmoe.grouped_matmul(rows, gate_up, route))
-        return hpmoe.combine(hpmoe.grouped_matmul(act, down, route), route, topk_weights)
-    return moe_ffn
 
 
 @pytest.mark.parametrize("alignment, layer, options", [

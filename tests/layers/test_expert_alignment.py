@@ -4,6 +4,7 @@ change nothing else."""
 import mindspore as ms
 import numpy as np
 import pytest
+from aligned_rows import aligned
 from helpers import Layer, stages, tensors
 from mindspore import mint
 
@@ -16,16 +17,6 @@ from hpmoe.tiling.tile_program import tile_program
 
 LAYERS = {"balanced": Layer(), "one rank": Layer(ep=1, T=7, E=5), "four ranks": Layer(ep=4, E=8, K=3),
           "one expert": Layer(routing="one expert"), "fewer tokens": Layer(num_tokens=(5, 0))}
-
-
-def aligned(alignment, **options):
-    def moe_ffn(x, topk_ids, topk_weights, gate_up, down):
-        weights = {"topk_weights": topk_weights} if options.get("drop_policy") == "probs" else {}
-        rows, route = hpmoe.dispatch(x, topk_ids, num_local_experts=gate_up.shape[0], expert_alignment=alignment, **options,
-                                     **weights)
-        act = hpmoe.swiglu(hpmoe.grouped_matmul(rows, gate_up, route))
-        return hpmoe.combine(hpmoe.grouped_matmul(act, down, route), route, topk_weights)
-    return moe_ffn
 
 
 def run(f, layer, stage="fused", options=None, mesh=None, **calling):
@@ -86,15 +77,20 @@ def ids_of(rng, ep, tokens, experts, top_k):
     return ids
 
 
+def program_of(ids, local, alignment):
+    """A function that dispatches rows of 4 and returns what arrives."""
+    def sent(x, ids):
+        return hpmoe.dispatch(x, ids, num_local_experts=local, expert_alignment=alignment)[0]
+    ranks, tokens, top_k = ids.shape
+    return hpmoe.trace(sent, Aval((tokens, 4), "float32"), Aval((tokens, top_k), "int32"), mesh=Mesh(ranks))
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_rows_lie_in_groups_of_a_multiple(seed):
     rng = np.random.default_rng(seed)
     ep, local, alignment, tile = int(rng.integers(1, 4)), 3, int(rng.integers(2, 7)), int(rng.integers(1, 5))
     ids, x = ids_of(rng, ep, 6, ep * local, 2), rng.standard_normal((ep, 6, 4)).astype(np.float32)
-
-    def sent(x, ids):
-        return hpmoe.dispatch(x, ids, num_local_experts=local, expert_alignment=alignment)[0]
-    program = hpmoe.trace(sent, Aval((6, 4), "float32"), Aval((6, 2), "int32"), mesh=Mesh(ep))
+    program = program_of(ids, local, alignment)
     given = [[x[r], ids[r]] for r in range(ep)]
     overlapped = hpmoe.overlap_comm.apply_to(tile_program(program, tile, 3))
     results = [evaluate(program, given), interpret(overlapped, given, seed=seed)]
@@ -159,10 +155,7 @@ def test_rows_of_tokens_sent_once_lie_in_the_same_groups(seed):
     rng = np.random.default_rng(seed)
     ep, local, alignment, tile = int(rng.integers(2, 4)), 3, int(rng.integers(2, 7)), int(rng.integers(1, 5))
     ids, x = ids_of(rng, ep, 6, ep * local, 3), rng.standard_normal((ep, 6, 4)).astype(np.float32)
-
-    def sent(x, ids):
-        return hpmoe.dispatch(x, ids, num_local_experts=local, expert_alignment=alignment)[0]
-    program = hpmoe.trace(sent, Aval((6, 4), "float32"), Aval((6, 3), "int32"), mesh=Mesh(ep))
+    program = program_of(ids, local, alignment)
     once = hpmoe.deduplicate_rows.apply_to(program)
     given = [[x[r], ids[r]] for r in range(ep)]
     want, overlapped = evaluate(program, given), hpmoe.overlap_comm.apply_to(tile_program(once, tile, 3))
