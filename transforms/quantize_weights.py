@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations, program_window
+from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations
 from hpmoe.primitives.expert import expert_scale
-from hpmoe.primitives.grouped_matmul import grouped, grouped_weight_grad
+from hpmoe.primitives.grouped_matmul import grouped
+from hpmoe.primitives.grouped_weight_grad import grouped_weight_grad
 from hpmoe.primitives.quantized import dequantize, quantize
 from hpmoe.primitives.quantized_matmul import ROW_DTYPES, grouped_quantized, product_params, quantize_weight
+from hpmoe.primitives.replicate import replicate_weights
 from hpmoe.primitives.row_dot import row_dot
 from hpmoe.runtime.transform import transform
 from hpmoe.support.errors import TransformError, check_argument, is_name
@@ -37,7 +39,10 @@ def quantize_weights(program: Program, *, dtype: str = "int8", row_dtype: str | 
 
     Each launch rounds the weights that it is given, with a scale for each column of an expert's matrix, in tile tasks of the
     same kernel. Weights that are quantised already are arguments of `hpmoe.grouped_matmul` instead, which has the formulas.
-    How columns, and rows, are rounded is written in `hpmoe.tile_ops.row_formats`.
+    How columns, and rows, are rounded is written in `hpmoe.tile_ops.row_formats`. Copies of experts (`replicate_experts`)
+    are sent as what their owners have rounded, a byte an element, with the scales; copies that the forward pass saves for
+    the backward one travel as floats, and are rounded where they arrive: `save_for_backward(policy="dispatched_rows")`,
+    between the two, leaves them out.
 
     Gradients are straight-through: those of the function of the rounded rows and weights, passed on as if nothing had been
     rounded. With `quantize_rows(dtype="int8")`, before or after, rows are multiplied as they arrive.
@@ -49,7 +54,6 @@ def quantize_weights(program: Program, *, dtype: str = "int8", row_dtype: str | 
         of int8 rows, x^T @ g         y = dequantize[dtype=int8] p            grouped_weight_grad y g r
 
     Requires: a plain function with grouped matmuls; what rewrites the function gradients are taken of comes before it.
-        `replicate_experts`, whose copies are of floats, does not fit.
     Ensures: the same function of rounded weights, and rows; dense matmuls, as those of routers, stay as they are.
 
     Args:
@@ -62,7 +66,7 @@ def quantize_weights(program: Program, *, dtype: str = "int8", row_dtype: str | 
 
     Raises:
         ArgumentError: an option is none of these.
-        TransformError: applied out of order or twice; f has no grouped matmul, or copies of experts.
+        TransformError: applied out of order or twice; f has no grouped matmul.
 
     Example:
         >>> import hpmoe
@@ -100,6 +104,8 @@ class _Rule:
         packed: rows as they are multiplied.
         rounded: these as floats.
         weights: quantised, and their scales.
+        sent: copies that are sent here, and that products alone read.
+        copies: of quantised weights, and of their scales.
     """
 
     program: Program
@@ -111,9 +117,13 @@ class _Rule:
     packed: dict[Atom, Atom] = dataclasses.field(default_factory=dict)
     rounded: dict[Atom, Atom] = dataclasses.field(default_factory=dict)
     weights: dict[tuple[Atom, bool], tuple[Var, Var]] = dataclasses.field(default_factory=dict)
+    sent: set[Atom] = dataclasses.field(default_factory=set)
+    copies: dict[tuple[Atom, Atom], list[Var]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.exact.update(self.program.cotangents)
+        made = {v for e in self.program.equations if e.primitive is replicate_weights for v in e.outputs}
+        self.sent.update(made.difference(self.program.outputs))
 
     def __call__(self, b: Builder, eqn: Equation) -> list[Atom] | None:
         is_exact = not self.exact.isdisjoint(eqn.inputs)
@@ -136,31 +146,37 @@ class _Rule:
         return [b.add(eqn.primitive, *rounded, *others, source=eqn.source, **eqn.params)]
 
     def _product(self, b: Builder, eqn: Equation) -> Var:
-        (x, w, route), source = self._operands(eqn), eqn.source
-        codes, scales = self._weight(b, w, eqn.params["transpose"], source)
+        (x, _, route), source = eqn.inputs[:3], eqn.source
+        codes, scales, *copies = self._weights(b, eqn, eqn.params["transpose"])
         rows = self._packed(b, x, source) if self.rows else x
         params = product_params(self.dtype, True, self.rows, x.aval.dtype)
-        return b.add(grouped_quantized, rows, codes, route, scales, source=source, **params)
+        return b.add(grouped_quantized, rows, codes, route, scales, *copies, source=source, **params)
 
     def _gradient(self, b: Builder, eqn: Equation) -> Var:
         """Scales of a weight's columns are those of what is summed over."""
-        (g, w, route), source = self._operands(eqn), eqn.source
-        codes, scales = self._weight(b, w, not eqn.params["transpose"], source)
+        (g, _, route), source = eqn.inputs[:3], eqn.source
+        codes, scales, *copies = self._weights(b, eqn, not eqn.params["transpose"])
         params = product_params(self.dtype, False, self.rows if self.rounds_gradients else "", g.aval.dtype)
         if WEIGHT_FORMATS[self.dtype].block:
-            out = b.add(grouped_quantized, g, codes, route, scales, source=source, **params)
+            out = b.add(grouped_quantized, g, codes, route, scales, *copies, source=source, **params)
         else:
-            scaled = b.add(expert_scale, g, scales, route, source=source)
-            out = b.add(grouped_quantized, scaled, codes, route, source=source, **params)
+            scaled = b.add(expert_scale, g, scales, route, *copies[1:], source=source)
+            out = b.add(grouped_quantized, scaled, codes, route, *copies[:1], source=source, **params)
         self.turned.add(out)
         return out
 
-    def _operands(self, eqn: Equation) -> list[Atom]:
-        if len(eqn.inputs) > 3:
-            index = next(i for i, e in enumerate(self.program.equations) if e.outputs == eqn.outputs)
-            raise TransformError("quantize_weights: copies of experts are of floats; leave replicate_experts out\n"
-                                 + program_window(self.program, index))
-        return list(eqn.inputs)
+    def _weights(self, b: Builder, eqn: Equation, turned: bool) -> list[Var]:
+        """The weight of a product and its scales; then those of copies, which are sent as their owners have rounded them
+        where nothing else reads the copies as floats, and else rounded where they are."""
+        (w, route, *copies), source = eqn.inputs[1:], eqn.source
+        out = self._weight(b, w, turned, source)
+        if not copies:
+            return [*out]
+        if copies[0] not in self.sent:
+            return [*out, *self._weight(b, copies[0], turned, source)]
+        if (out[0], route) not in self.copies:
+            self.copies[out[0], route] = [b.add(replicate_weights, a, route, source=source) for a in out]
+        return [*out, *self.copies[out[0], route]]
 
     def _weight(self, b: Builder, w: Atom, turned: bool, source: str) -> tuple[Var, Var]:
         if (w, turned) not in self.weights:

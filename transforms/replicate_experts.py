@@ -40,7 +40,7 @@ def replicate_experts(program: Program, *, loads: Sequence[float] | np.ndarray, 
     Results are bitwise those without copies, since each row is the same product. So are gradients, but those of copied
     experts' weights, which are the same products summed in another order (in half precision, what a copy gives back is
     rounded once). Copies pay where their rows cost more than moving their weights, and lose where batches are small:
-    `min_load` keeps these away, and `hpmoe simulate --replicas` shows both.
+    `min_load` keeps these away, and `hpmoe simulate --replicas` shows both. Quantised weights are copied with their scales.
 
     Rewrite:
         a = route[...] topk_ids                    c = grouped_matmul b w a
@@ -61,8 +61,7 @@ def replicate_experts(program: Program, *, loads: Sequence[float] | np.ndarray, 
     Raises:
         ArgumentError: loads are not numbers for the experts of the function, replicas is not a positive int, or min_load is
             not a number.
-        TransformError: applied out of order or twice; f has no dispatch, adds a bias for each expert, or has quantised
-            weights.
+        TransformError: applied out of order or twice; f has no dispatch, or adds a bias for each expert.
 
     Example:
         >>> import hpmoe
@@ -107,16 +106,16 @@ class _Rule:
             index = next(i for i, e in enumerate(self.program.equations) if e.outputs == eqn.outputs)
             raise TransformError("replicate_experts: biases of experts are not copied; make them a row of the weights, and "
                                  f"add a column of ones to the tokens\n{program_window(self.program, index)}")
-        if route is not None and eqn.primitive is grouped_quantized:
-            index = next(i for i, e in enumerate(self.program.equations) if e.outputs == eqn.outputs)
-            raise TransformError("replicate_experts: quantised weights of experts are not copied; leave them as they are\n"
-                                 + program_window(self.program, index))
-        if route is None or eqn.primitive is not grouped:
+        if route is None or eqn.primitive not in (grouped, grouped_quantized):
             return None
-        weight = eqn.inputs[1]
-        if (weight, route) not in self.copies:
-            self.copies[weight, route] = builder.add(replicate_weights, weight, route, source=eqn.source)
-        return [builder.add(grouped, *eqn.inputs, self.copies[weight, route], source=eqn.source, **eqn.params)]
+        copies = [self._copied(builder, a, route, eqn.source) for a in (eqn.inputs[1], *eqn.inputs[3:])]
+        return [builder.add(eqn.primitive, *eqn.inputs, *copies, source=eqn.source, **eqn.params)]
+
+    def _copied(self, builder: Builder, array: Atom, route: Atom, source: str) -> Atom:
+        """The copies of a weight, or of its scale."""
+        if (array, route) not in self.copies:
+            self.copies[array, route] = builder.add(replicate_weights, array, route, source=source)
+        return self.copies[array, route]
 
 
 def _placed(builder: Builder, eqn: Equation, routes: dict[Var, Placement], loads: Sequence[float] | np.ndarray,

@@ -12,7 +12,8 @@ from hpmoe.ir.token_rows import token_vars
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.draw import draw
 from hpmoe.primitives.elementwise import add, mul
-from hpmoe.primitives.grouped_matmul import grouped, grouped_weight_grad
+from hpmoe.primitives.grouped_matmul import grouped
+from hpmoe.primitives.grouped_weight_grad import grouped_weight_grad
 from hpmoe.primitives.matmul import weight_grad
 from hpmoe.primitives.reduction import broadcast_to
 from hpmoe.primitives.row_dot import row_dot

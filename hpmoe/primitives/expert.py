@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 from mindspore import Tensor, mint, ops
 
-from hpmoe.ir.avals import Aval, RouteAval
-from hpmoe.ir.program import Atom, Builder, Equation
+from hpmoe.ir.avals import Aval, RouteAval, fixed
+from hpmoe.ir.program import Atom, Builder, Equation, Var
+from hpmoe.ir.tile_op import Access
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.replicate import check_placed
@@ -17,7 +19,9 @@ from hpmoe.primitives.tiler import Tiler
 from hpmoe.routing.routing import Route
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import row_modes
-from hpmoe.tile_ops.functions import ADD, MUL
+from hpmoe.tile_ops.elementwise import MAP
+from hpmoe.tile_ops.functions import ADD, COPY, MUL
+from hpmoe.tile_ops.params import Elementwise
 from hpmoe.tile_ops.reductions import COL_SUM
 
 expert_bias = Primitive("expert_bias")
@@ -77,23 +81,36 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 
 
 @expert_scale.infer
-def _(x: Aval, scale: Aval, route: RouteAval) -> Aval:
-    check_experts("expert_scale", scale, route, 2)
+def _(x: Aval, scale: Aval, route: RouteAval, *replicas: Aval) -> Aval:
+    check_experts("expert_scale", scale, route, 2, replicas)
     check_argument(x.shape == (route.rows, scale.shape[1]), "expert_scale", "rows and scale", f"{x} and {scale}",
                    "[R, N] and [num_local_experts, N]")
     return x
 
 
 @expert_scale.reference
-def _(x: np.ndarray, scale: np.ndarray, route: Route) -> np.ndarray:
-    return x * scale[route.expert_of_row]
+def _(x: np.ndarray, scale: np.ndarray, route: Route, *replicas: np.ndarray) -> np.ndarray:
+    return x * np.concatenate([scale, *replicas])[route.expert_of_row]
 
 
 @expert_scale.tile
 def _(tiler: Tiler, eqn: Equation) -> None:
-    (x, scale), out = eqn.inputs[:2], eqn.outputs[0]
-    scales = dataclasses.replace(tiler.at(scale, row_modes.SLOT_EXPERT), buffer=tiler.regular(scale))
-    tiler.map(MUL, out, tiler.at(x), scales)
+    (x, scale, _, *replicas), out = eqn.inputs, eqn.outputs[0]
+    tiler.map(MUL, out, tiler.at(x), rows_of_experts(tiler, scale, replicas))
+
+
+def rows_of_experts(tiler: Tiler, rows: Atom, replicas: Sequence[Atom] = ()) -> Access:
+    """How a task reads the row of its slot's expert, of [E, N] arrays: those of copies are moved behind the own ones."""
+    access = dataclasses.replace(tiler.at(rows, row_modes.SLOT_EXPERT), buffer=tiler.regular(rows))
+    for copies in replicas:
+        (experts, cols), (more, _) = fixed(rows.aval.shape), fixed(copies.aval.shape)
+        joined, dtype, size = Var(Aval((experts + more, cols), rows.aval.dtype)), tiler.buffer(rows).dtype, experts * cols
+        row = tiler.new_as_one_row(joined, dtype)
+        for given, first in ((rows, 0), (copies, size)):
+            tiler.emit(MAP, tiler.domain_of(row), Access(row, offset=first), Access(tiler.as_one_row(given)),
+                       cols=tiler.buffers[tiler.as_one_row(given)].cols, params=Elementwise(COPY))
+        access = dataclasses.replace(access, buffer=tiler.buffer_of[joined])
+    return access
 
 
 @expert_sum.infer

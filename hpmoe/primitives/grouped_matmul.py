@@ -1,4 +1,4 @@
-"""Grouped matmul: each received row by the weights of its expert, and the gradient of those weights."""
+"""Grouped matmul: each received row by the weights of its expert."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from hpmoe.ir.avals import Aval, RouteAval
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.expert import check_experts, expert_bias
+from hpmoe.primitives.grouped_weight_grad import grouped_weight_grad, groups_of
 from hpmoe.primitives.in_float32 import in_float32, weight_beside
-from hpmoe.primitives.matmul import accumulated, tile_matmul, tile_weight_grad
+from hpmoe.primitives.matmul import tile_matmul
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.quantized_matmul import check_quantised, grouped_quantized, product_params
@@ -20,11 +21,9 @@ from hpmoe.primitives.tiler import Tiler
 from hpmoe.routing.routing import Route
 from hpmoe.support.dtypes import name_of_dtype
 from hpmoe.support.errors import ProgramError, check_argument
-from hpmoe.support.known import known
 from hpmoe.tile_ops import row_modes
 
 grouped = Primitive("grouped_matmul")
-grouped_weight_grad = Primitive("grouped_weight_grad")
 
 
 def grouped_matmul(rows: Tensor, weight: Tensor, route: Route, *, bias: Tensor | None = None, scale: Tensor | None = None,
@@ -86,15 +85,10 @@ def _(x: Aval, w: Aval, route: RouteAval, *replicas: Aval, transpose: bool) -> A
     return Aval((x.shape[0], outer), x.dtype)
 
 
-def _groups(counts: np.ndarray) -> list[tuple[int, slice]]:
-    stops = np.cumsum(counts)
-    return [(e, slice(int(stop - n), int(stop))) for e, (n, stop) in enumerate(zip(counts, stops, strict=True)) if n]
-
-
 @grouped.reference
 def _(x: np.ndarray, w: np.ndarray, route: Route, *replicas: np.ndarray, transpose: bool) -> np.ndarray:
     out = np.zeros((len(x), w.shape[1] if transpose else w.shape[2]), x.dtype)
-    for e, rows in _groups(route.tokens_per_expert):
+    for e, rows in groups_of(route.tokens_per_expert):
         weight = w[e] if e < len(w) else replicas[0][e - len(w)]
         out[rows] = x[rows] @ (weight.T if transpose else weight)
     return out
@@ -143,38 +137,6 @@ def _(tiler: Tiler, eqn: Equation) -> None:
     tile_matmul(tiler, eqn, row_modes.SLOT_EXPERT, eqn.params["transpose"])
 
 
-@grouped_weight_grad.infer
-def _(x: Aval, g: Aval, route: RouteAval, *more: Aval, of: str | None = None) -> Aval:
-    """Of all local experts; of the copies alone ("replicas"); or of the rank's own, to which what the ranks with copies have
-    returned is added ("owners")."""
-    experts = {"owners": route.num_own_experts, "replicas": route.num_replicas}.get(of or "", route.num_local_experts)
-    out = Aval((experts, x.shape[1], g.shape[1]), x.dtype)
-    if of == "owners":
-        returned, more = more[0], more[1:]
-        expected = Aval((known(route.placement).most_copies, *out.shape[1:]), x.dtype)
-        check_argument(returned == expected, "grouped_weight_grad", "returned gradients", returned, f"{expected}")
-    return accumulated("grouped_weight_grad", out, more)
-
-
-@grouped_weight_grad.reference
-def _(x: np.ndarray, g: np.ndarray, route: Route, *more: np.ndarray, of: str | None = None) -> np.ndarray:
-    counts, placement, returned, copies = route.tokens_per_expert, route.routing.placement, (), ()
-    if of == "owners":
-        returned, more, counts = more[0], more[1:], counts[:known(placement).num_own]
-        copies = known(placement).copies[route.rank]
-    groups = _groups(counts)
-    if of == "replicas":
-        own = known(placement).num_own
-        groups = [(e - own, rows) for e, rows in groups if e >= own]
-    out = more[0].copy() if more else np.zeros(
-        (known(placement).num_replicas if of == "replicas" else len(counts), x.shape[1], g.shape[1]), x.dtype)
-    for copy, grad in zip(copies, returned, strict=False):
-        out[copy.expert] += grad
-    for e, rows in groups:
-        out[e] += x[rows].T @ g[rows]
-    return out
-
-
 @grouped_weight_grad.vjp
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     if eqn.params.get("of"):
@@ -182,11 +144,3 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     (x, g, route), ct = eqn.inputs[:3], cotangents[0]
     return [b.add(grouped, g, ct, route, transpose=True), b.add(grouped, x, ct, route, transpose=False), None,
             *[ct] * len(eqn.inputs[3:])]
-
-
-@grouped_weight_grad.tile
-def _(tiler: Tiler, eqn: Equation) -> None:
-    of, more = eqn.params.get("of"), eqn.inputs[3:]
-    tiler.new(eqn.outputs[0])
-    returned = [tiler.at(more[0], row_modes.RETURNED)] if of == "owners" else []
-    tile_weight_grad(tiler, eqn, tiler.at(eqn.outputs[0]), more[len(returned):], of, returned)

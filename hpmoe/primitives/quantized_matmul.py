@@ -7,22 +7,26 @@ What is computed is written in `hpmoe.tile_ops.quantized_matmuls`, how rows and 
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol, TypedDict, cast
+from typing import Protocol, TypedDict, TypeVar, cast
 
 import numpy as np
 from mindspore import Tensor
 
-from hpmoe.ir.avals import Aval, RouteAval, fixed
-from hpmoe.ir.program import Atom, Builder, Equation, Var
+from hpmoe.ir.avals import Aval, RouteAval, as_route, fixed
+from hpmoe.ir.program import Atom, Builder, Equation, Literal, Var
 from hpmoe.ir.tile_op import Access
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.elementwise import mul
-from hpmoe.primitives.expert import check_experts, expert_scale, expert_sum
+from hpmoe.primitives.expert import check_experts, expert_scale, expert_sum, rows_of_experts
+from hpmoe.primitives.grouped_weight_grad import grouped_weight_grad
 from hpmoe.primitives.outside_graphs import values_of
 from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.reduction import broadcast_to
+from hpmoe.primitives.replicate import return_weight_grads
 from hpmoe.primitives.route import check_route, check_tensor
-from hpmoe.primitives.shape import in_dtype
+from hpmoe.primitives.shape import in_dtype, reshape
 from hpmoe.primitives.tiler import Tiler
+from hpmoe.routing.placement import Placement
 from hpmoe.routing.routing import Route
 from hpmoe.support.dtypes import BYTES, FLOATS, dtype_name, name_of_dtype, rounded, widen
 from hpmoe.support.errors import ProgramError, check_argument, is_name
@@ -56,6 +60,7 @@ quantize_weight = Primitive("quantize_weight")
 ELEMENT_OF = {"int8": "int8", BYTES: "float8_e4m3fn"}  # what elements of a given weight are, by its dtype
 STORED_AS = {"int8": "int8", "float8_e4m3fn": BYTES, "mxfp8": BYTES}
 ROW_DTYPES = ("int8",)
+WHOSE = row_modes.SLOT_EXPERT, row_modes.REPLICA  # matrices are the rank's own, and copies
 WHO = "hpmoe.grouped_matmul"
 
 
@@ -94,10 +99,17 @@ def product_params(element: str, transpose: bool, rows: str, to: str) -> Product
 
 
 @grouped_quantized.infer
-def _(x: Aval, w: Aval, route: RouteAval, *scale: Aval, element: str, transpose: bool, rows: str = "",
+def _(x: Aval, w: Aval, route: RouteAval, *more: Aval, element: str, transpose: bool, rows: str = "",
       to: str = "float32") -> Aval:
-    """Of rows as they are, or as `rows` says: floats are made so, bytes are so. The result is of `to`."""
-    check_experts("grouped_matmul", w, route, 3)
+    """Of rows as they are, or as `rows` says: floats are made so, bytes are so. The result is of `to`.
+
+    `more` is the scale, where there is one, then, of a route with copies, those of the weight and of the scale.
+    """
+    scale, copies, of_scales = split_copies(getattr(route, "placement", None), more)
+    check_experts("grouped_matmul", w, route, 3, copies)
+    for one, copied in zip(scale, of_scales, strict=False):
+        check_argument(copied == Aval((route.num_replicas, *one.shape[1:]), one.dtype), "grouped_matmul",
+                       "replicas of the scale", copied, f"those of {route.num_replicas} experts, like {one}")
     check_argument(w.dtype == STORED_AS[element], "grouped_matmul", "weight", w, f"of {STORED_AS[element]}")
     check_argument(len(x.shape) == 2 and x.shape[0] is route.rows, "grouped_matmul", "rows", x,
                    "received rows [R, K] of this route")
@@ -125,9 +137,22 @@ def _scales_aval(codes: Aval, element: str) -> Aval:
     return Aval((experts, outer, form.blocks(inner)), BYTES) if form.block else Aval((experts, outer), "float32")
 
 
+T = TypeVar("T", Aval, Atom, np.ndarray)
+Some = tuple[T, ...]
+
+
+def split_copies(placement: Placement | None, more: Some[T]) -> tuple[Some[T], Some[T], Some[T]]:
+    """What follows the route among the inputs of a product: the scale, copies of the weight, and copies of the scale."""
+    num = len(more) if placement is None else len(more) // 2
+    return more[:num], more[num:num + 1], more[num + 1:]
+
+
 @grouped_quantized.reference
-def _(x: np.ndarray, w: np.ndarray, route: Route, *scale: np.ndarray, element: str, transpose: bool, rows: str = "",
+def _(x: np.ndarray, w: np.ndarray, route: Route, *more: np.ndarray, element: str, transpose: bool, rows: str = "",
       to: str = "float32") -> np.ndarray:
+    scale, copies, of_scales = split_copies(route.routing.placement, more)
+    if copies:
+        w, scale = np.concatenate([w, *copies]), tuple(np.concatenate(s) for s in zip(scale, of_scales, strict=True))
     packed = x if x.dtype == np.uint8 or not rows else quantized(x, ROWS)
     out = np.zeros((len(x), w.shape[1] if transpose else w.shape[2]), np.float32 if rows else x.dtype)
     stops, numbers = np.cumsum(route.tokens_per_expert), values_of_elements(WEIGHT_FORMATS[element].element, w)
@@ -146,45 +171,62 @@ def _(x: np.ndarray, w: np.ndarray, route: Route, *scale: np.ndarray, element: s
 @grouped_quantized.vjp
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     """Straight through the rounding of rows; of the scales exactly."""
-    (x, w, route, *scale), params, g = eqn.inputs, eqn.params, cotangents[0]
-    of_scale: list[Atom | None] = [None] * len(scale)
+    (x, w, route, *more), params, g = eqn.inputs, eqn.params, cotangents[0]
+    scale, copies, of_scales = split_copies(as_route(route.aval).placement, tuple(more))
+    of_scale: list[Atom | None] = [None] * len(more)
     has_blocks = bool(WEIGHT_FORMATS[params["element"]].block)
     if scale and not has_blocks and is_differentiable(scale[0]):
-        product = b.add(grouped_quantized, x, w, route, **{**params, "to": "float32"})
-        of_scale = [b.add(expert_sum, b.add(mul, product, in_dtype(b, g, "float32")), route)]
+        product = b.add(grouped_quantized, x, w, route, *copies, **{**params, "to": "float32"})
+        of_scale[0] = _summed(b, b.add(mul, product, in_dtype(b, g, "float32")), route)
     dx = None
     if is_differentiable(x):
-        scaled = b.add(expert_scale, g, scale[0], route) if scale and not has_blocks else g
+        scaled = b.add(expert_scale, g, scale[0], route, *of_scales) if scale and not has_blocks else g
         back = product_params(params["element"], not params["transpose"], "", params["to"])
-        dx = b.add(grouped_quantized, scaled, w, route, *(scale if has_blocks else ()), **back)
+        dx = b.add(grouped_quantized, scaled, w, route, *(more if has_blocks else copies), **back)
     return [dx, None, None, *of_scale]
+
+
+def _summed(b: Builder, x: Atom, route: Atom) -> Atom:
+    """The sums of the rows of each expert that the rank owns, with those that ranks with copies have of it."""
+    aval = as_route(route.aval)
+    if aval.placement is None:
+        return b.add(expert_sum, x, route)
+    ones = b.add(broadcast_to, Literal(1.0), shape=(x.aval.shape[0], 1))
+    returned = b.add(return_weight_grads, b.add(grouped_weight_grad, ones, x, route, of="replicas"), route)
+    sums = b.add(grouped_weight_grad, ones, x, route, returned, of="owners")
+    return b.add(reshape, sums, shape=(aval.num_own_experts, x.aval.shape[1]))
 
 
 @grouped_quantized.tile
 def _(tiler: Tiler, eqn: Equation) -> None:
     """Quantised rows are multiplied exactly by a matrix unit, and made numbers by a vector unit."""
-    (x, w, _, *scale), out, params = eqn.inputs, eqn.outputs[0], eqn.params
+    (x, w, route, *more), out, params = eqn.inputs, eqn.outputs[0], eqn.params
     tiler.new(out)
-    turned, domain = bool(params["transpose"]), tiler.rows_of(out)
-    weight = tiler.at(w, row_modes.SLOT_EXPERT, col_modes.ALL if turned else col_modes.OWN, dtypes=tuple(ELEMENT_OF))
-    form = WEIGHT_FORMATS[params["element"]]
-    scales = [tiler.at(s, row_modes.SLOT_EXPERT, col_modes.ALL, dtypes=(BYTES,)) if form.block else dataclasses.replace(
-        tiler.at(s, row_modes.SLOT_EXPERT), buffer=tiler.regular(s)) for s in scale]
+    turned, domain, form = bool(params["transpose"]), tiler.rows_of(out), WEIGHT_FORMATS[params["element"]]
+    scale, copies, of_scales = split_copies(as_route(route.aval).placement, tuple(more))
+    weights = [tiler.at(a, mode, col_modes.ALL if turned else col_modes.OWN, dtypes=tuple(ELEMENT_OF))
+               for a, mode in zip((w, *copies), WHOSE, strict=False)]
+    of_blocks = [tiler.at(a, mode, col_modes.ALL, dtypes=(BYTES,)) for a, mode in zip(
+        (*scale, *of_scales), WHOSE, strict=False)] if form.block else []
+    scales = [] if form.block else [rows_of_experts(tiler, s, of_scales) for s in scale]
     if not params.get("rows") and _is_widened_apart(tiler, x, form):
-        weight = dataclasses.replace(weight, buffer=_widened(tiler, x, w, form, scales))
-        sums = tiler.at(out) if form.block or not scales else Access(
+        weights = [dataclasses.replace(a, buffer=_widened(tiler, x, v, form, of_blocks[i:i + 1]))
+                   for i, (a, v) in enumerate(zip(weights, (w, *copies), strict=True))]
+        sums = tiler.at(out) if not scales else Access(
             tiler.buffer_of[tiler.like(out, *fixed(out.aval.shape[1:]), dtype="float32")])
-        tiler.emit(GMM, domain, sums, tiler.at(x, cols=col_modes.ALL), weight, params=Matmul(turned))
+        tiler.emit(GMM, domain, sums, tiler.at(x, cols=col_modes.ALL), *weights, params=Matmul(turned))
         if sums.buffer != tiler.buffer_of[out]:
             tiler.emit(MAP, domain, tiler.at(out), sums, *scales, params=Elementwise(MUL), label="rescale")
         return
     if not params.get("rows"):
-        tiler.emit(GMM_WIDENED, domain, tiler.at(out), tiler.at(x, cols=col_modes.ALL), weight, *scales,
+        first, *others = weights
+        more = (*scales, *of_blocks[:1], *others, *of_blocks[1:])
+        tiler.emit(GMM_WIDENED, domain, tiler.at(out), tiler.at(x, cols=col_modes.ALL), first, *more,
                    params=WidenedMatmul(turned, form.element, form.scale, form.block))
         return
     packed = tiler.at(x, cols=col_modes.ALL, dtypes=(BYTES,)) if x.aval.dtype == BYTES else _packed(tiler, x)
     sums = Access(tiler.buffer_of[tiler.like(out, *fixed(out.aval.shape[1:]), dtype="int32")])
-    tiler.emit(GMM_INT8, domain, sums, packed, weight, params=Matmul(turned))
+    tiler.emit(GMM_INT8, domain, sums, packed, *weights, params=Matmul(turned))
     tiler.emit(RESCALE, domain, tiler.at(out), sums, packed, *scales, label="rescale")
 
 

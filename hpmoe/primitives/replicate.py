@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from hpmoe.ir.avals import Aval, RouteAval, fixed
-from hpmoe.ir.program import Equation
+from hpmoe.ir.program import Atom, Equation
+from hpmoe.ir.tile_op import Access
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.tiler import Tiler
 from hpmoe.routing.routing import Route
@@ -28,8 +29,9 @@ def check_placed(who: str, route: RouteAval) -> None:
 @replicate_weights.infer
 def _(w: Aval, route: RouteAval) -> Aval:
     check_placed("replicate_weights", route)
-    check_argument(len(w.shape) == 3 and w.shape[0] == route.num_own_experts, "replicate_weights", "weight", w,
-                   f"[{route.num_own_experts}, K, N], a matrix for each expert of the rank")
+    check_argument(len(w.shape) in (2, 3) and w.shape[0] == route.num_own_experts, "replicate_weights", "weight", w,
+                   f"[{route.num_own_experts}, K, N] or [{route.num_own_experts}, N], a matrix or a row for each expert of "
+                   "the rank")
     return Aval((route.num_replicas, *w.shape[1:]), w.dtype)
 
 
@@ -78,7 +80,15 @@ def tile_copies(tiler: Tiler, eqn: Equation, back: bool) -> None:
     """
     (source, route), out = eqn.inputs, eqn.outputs[0]
     tiler.new(out, dtype=tiler.buffer(source).dtype)
-    primitive, height = RETURN_GRADS if back else REPLICATE, fixed(out.aval.shape)[1]
+    primitive, height = RETURN_GRADS if back else REPLICATE, fixed(out.aval.shape)[-2] if len(out.aval.shape) > 2 else 1
     to, of = (row_modes.RETURNED, row_modes.REPLICA) if back else (row_modes.REPLICA, row_modes.ALL)
-    tiler.emit(primitive, tiler.once(route), tiler.at(out, to, col_modes.ALL), tiler.at(source, of, col_modes.ALL), cols=0,
-               params=MatrixBlock(height, height))
+    moved = Access(_of_matrices(tiler, out), to, col_modes.ALL), Access(_of_matrices(tiler, source), of, col_modes.ALL)
+    tiler.emit(primitive, tiler.once(route), *moved, cols=0, params=MatrixBlock(height, height))
+
+
+def _of_matrices(tiler: Tiler, x: Atom) -> int:
+    """The buffer of a matrix for each expert; a row for each one is a matrix of one."""
+    if len(x.aval.shape) > 2:
+        return tiler.at(x, dtypes=(*tiler.MOVED, "int8")).buffer
+    experts, *cols = fixed(x.aval.shape)
+    return tiler.view(tiler.at(x, dtypes=tiler.MOVED).buffer, x, (experts, 1, *cols), cols[0], experts)

@@ -20,7 +20,7 @@ from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Slots, Tiles
-from hpmoe.tile_ops.frame import Buffers, Frame, Operation
+from hpmoe.tile_ops.frame import Buffers, Frame, Operation, Touched
 from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.matmuls import weight_fault
 from hpmoe.tile_ops.params import Matmul, NoParams, Params
@@ -58,20 +58,23 @@ BYTES = Operand(cols=(col_modes.ALL,), is_bytes=True)
 WEIGHT = Operand((row_modes.SLOT_EXPERT,), (col_modes.OWN, col_modes.ALL), is_weight=True, is_cut_by_body=True,
                  is_bytes=True)
 SCALE = Operand((row_modes.SLOT_EXPERT,), by_column=True)
-SCALES = Operand((row_modes.SLOT_EXPERT,), (col_modes.OWN, col_modes.ALL), by_column=True, may_be_bytes=True)
+SCALES = Operand((row_modes.SLOT_EXPERT, row_modes.REPLICA), (col_modes.OWN, col_modes.ALL), by_column=True,
+                 may_be_bytes=True)
+COPIES = Operand((row_modes.REPLICA,), (col_modes.OWN, col_modes.ALL), is_cut_by_body=True, is_bytes=True)
+COPIED_SCALES = Operand((row_modes.REPLICA,), (col_modes.ALL,), is_bytes=True)
 SCALED = Operand(cols=(col_modes.ALL,), is_bytes=True, takes_few_bytes=True)
 SUMS = Operand(by_column=True, is_integer=True)
 
 GMM_INT8 = TilePrimitive(
     "GMM_INT8", 39, targets=TARGETS, unit="aic", cost=Cost.MATMUL, params=Matmul, measured_as="GMM", domains=(Slots,),
-    outputs=(SUMS,), inputs=(BYTES, WEIGHT))
+    required=3, outputs=(SUMS,), inputs=(BYTES, WEIGHT, COPIES))
 RESCALE = TilePrimitive(
     "RESCALE", 40, targets=TARGETS, rounds=True, ends_product=True, measured_as="MAP mul", domains=(Slots,), required=3,
     outputs=(Operand(by_column=True),), inputs=(SUMS, SCALED, SCALE))
 GMM_WIDENED = TilePrimitive(
     "GMM_WIDENED", 41, targets=("cpu",), unit="aic", cost=Cost.MATMUL, params=WidenedMatmul, rounds=True, measured_as="GMM",
     domains=(Slots,), required=3, outputs=(Operand(by_column=True),),
-    inputs=(Operand(cols=(col_modes.ALL,)), WEIGHT, SCALES))
+    inputs=(Operand(cols=(col_modes.ALL,)), WEIGHT, SCALES, COPIES, COPIED_SCALES))
 QUANTIZE_WEIGHT = TilePrimitive(
     "QUANTIZE_WEIGHT", 42, targets=TARGETS, params=WeightFormat, measured_as="MAP copy", domains=(Tiles,),
     outputs=(Operand(cols=(col_modes.ALL,), may_be_bytes=True), BYTES),
@@ -100,7 +103,8 @@ def rescaled(sums: np.ndarray, packed: np.ndarray) -> np.ndarray:
 
 @GMM_INT8.reference
 def _(frame: Frame[Matmul]) -> int:
-    out, packed, w = frame.operands()
+    out, packed, *weights = frame.operands()
+    w = next(w for w in weights if len(w))
     out[...] = sums_of(packed[:, :-SCALE_BYTES], w[frame.own(2)].T if frame.params.is_transposed else w)
     return len(out)
 
@@ -115,11 +119,16 @@ def _(frame: Frame[NoParams]) -> int:
 
 @GMM_WIDENED.reference
 def _(frame: Frame[WidenedMatmul]) -> int:
-    out, x, w, *scale = frame.operands()
-    params, w = frame.params, values_of(frame.params.element, w)
+    """A copy's matrices are in operands of their own; those of the rank's own have no rows then."""
+    (out, x, *given), params = frame.operands(), frame.params
+    modes = [a.rows for a in frame.op.operands[2:]]
+    own, copies = ([a for a, m in zip(given, modes, strict=True) if m is mode]
+                   for mode in (row_modes.SLOT_EXPERT, row_modes.REPLICA))
+    codes, *of_blocks = copies if copies and len(copies[0]) else own
+    w, scale = values_of(params.element, codes), [] if params.block else own[1:]
     if params.block:
         first = 0 if params.is_transposed else frame.own(2).start
-        w = w * block_scales(scale.pop(), params.block, first, w.shape[1])
+        w = w * block_scales(of_blocks[0], params.block, first, w.shape[1])
     product = x @ w[frame.own(2)].T if params.is_transposed else x @ w
     out[...] = product * scale[0] if scale else product
     return len(out)
@@ -148,6 +157,8 @@ def _(frame: Frame[RowFormat]) -> int:
 @GMM_WIDENED.fits
 def _(op: Operation[Matmul], buffers: Buffers, plan: RoutePlan | None) -> str:
     access, inner = op.operands[2], op.width(1, buffers)
+    if bad := _copies_fault(op, buffers):
+        return bad
     if isinstance(op.params, WidenedMatmul):
         bad = _block_scale_fault(op, op.params, buffers) if op.params.block else _scale_fault(op, 3, buffers)
     else:
@@ -163,11 +174,26 @@ def _(op: Operation[NoParams], buffers: Buffers, plan: RoutePlan | None) -> str:
     return _scale_fault(op, 3, buffers)
 
 
+def _copies_fault(op: Operation[Matmul], buffers: Buffers) -> str:
+    """What is wrong with the operands of copies, where there are any: the last ones, like those of own experts."""
+    num = sum(a.rows is row_modes.REPLICA for a in op.operands)
+    own, copies = op.operands[2:len(op.operands) - num], op.operands[len(op.operands) - num:]
+
+    def form(a: Touched) -> tuple[object, ...]:
+        b = buffers[a.buffer]
+        return a.offset, a.cols, b.cols, b.rows_per_expert, b.dtype
+    has_blocks = isinstance(op.params, WidenedMatmul) and op.params.block > 0
+    fits = num in (0, 1 + has_blocks) and len(own) <= 2 and all(a.rows is row_modes.REPLICA for a in copies) and (
+        [form(a) for a in own[:num]] == [form(a) for a in copies])
+    return "" if fits else "takes copies that are not like its weights"
+
+
 def _scale_fault(op: Operation[Params], i: int, buffers: Buffers) -> str:
     """What is wrong with the scales of columns, where there are any."""
-    if len(op.operands) <= i or not buffers[op.operands[i].buffer].rows_per_expert:
+    scales = [buffers[a.buffer] for a in op.operands[i:i + 1] if a.rows is row_modes.SLOT_EXPERT]
+    if not scales or not scales[0].rows_per_expert:
         return ""
-    buffer = buffers[op.operands[i].buffer]
+    buffer = scales[0]
     return f"takes one row of an expert of {buffer.name}, which has {buffer.rows_per_expert}"
 
 

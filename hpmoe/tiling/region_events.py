@@ -116,7 +116,7 @@ class RegionEvents:
         if region.unit == "count":
             return sum(self.tables.count(tasks) for _, tasks in chosen)
         if region.unit == "copies":
-            return self.buffers[region.storage].rows_per_expert
+            return self.buffers[region.storage].rows_per_expert or 1
         if extent == tf.STATIC_TILE:
             rows = self.ops[chosen[0][0]].domain.num_rows
             return times * np.minimum(self.tile_rows, rows - index * self.tile_rows)

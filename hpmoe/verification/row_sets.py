@@ -41,6 +41,8 @@ class RowSet:
                 return False
             is_laid_out_anew = self.cols != read.cols  # no call leaves out tokens of a program that mixes their rows
             return room and (not self.clipped or read.clipped or read.kind == "entries" or is_laid_out_anew)
+        if (self.kind, read.kind) == ("replica", "first"):  # of all copies; what an empty one holds is of no row
+            return room
         return (self.kind, self.route) == (read.kind, read.route) and room
 
     def __str__(self) -> str:
@@ -88,7 +90,7 @@ def rows_of(op: tf.TileOp, i: int, buffers: Sequence[tf.Buffer], routes: Sequenc
 
 def _first_rows(op: tf.TileOp, access: tf.Access, buffer: tf.Buffer, plan: tf.RoutePlan | None) -> int:
     if access.rows is row_modes.SLOT_EXPERT:
-        has_copies = any(a.rows is row_modes.REPLICA for a in op.operands)
+        has_copies = buffer.rows_per_expert > 0 and any(a.rows is row_modes.REPLICA for a in op.operands)
         experts = known(plan).num_own_experts if has_copies else known(plan).num_local_experts
         return experts * (buffer.rows_per_expert or 1)
     if access.rows is row_modes.OWN:

@@ -48,9 +48,11 @@ class OpChecker {
     }
   }
 
-  // Experts whose weights an operand has: all local ones, but for a GMM that has those of copies in another operand.
+  // Experts whose matrices an operand has: all local ones, but for a product that has those of copies in another operand.
   int64_t num_weights(const Op& op, const Route& route) const {
-    const bool has_replicas = op.num_operands > 3 && static_cast<Rows>(op.operands[3].rows) == Rows::REPLICA;
+    bool has_replicas = false;
+    for (int i = 3; i < op.num_operands; ++i)
+      has_replicas = has_replicas || static_cast<Rows>(op.operands[i].rows) == Rows::REPLICA;
     return has_replicas ? num_own(image_, route) : route.num_local_experts;
   }
 
@@ -75,7 +77,9 @@ class OpChecker {
     switch (static_cast<Rows>(operand.rows)) {
       case Rows::OWN: return domain_rows(op);
       case Rows::ONE: return 1;
-      case Rows::SLOT_EXPERT: return (route ? num_weights(op, *route) : 1) * (matrix > 0 ? matrix : 1);
+      case Rows::SLOT_EXPERT:
+        if (!route) return matrix > 0 ? matrix : 1;
+        return matrix > 0 ? num_weights(op, *route) * matrix : route->num_local_experts;
       case Rows::REPLICA: return route ? (route->num_local_experts - num_own(image_, *route)) * matrix : 0;
       case Rows::EXPERT:
       case Rows::PEER: return received;

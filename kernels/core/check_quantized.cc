@@ -39,8 +39,32 @@ class QuantizedChecker {
     const int64_t num_k = width(1) - (is_int8 ? packed_cols(kInt8Rows, 1) - 1 : 0);
     if (is_int8 && (num_k < 1 || num_k > kMostInt8Terms)) return "a GMM sums more products than an int32 holds";
     if ((op_.param[0] == 1 ? weight.cols : weight.rows_per_expert) != num_k) return "a GMM's inner sizes differ";
+    const int32_t copies = first_copy();
+    if (copies < op_.num_operands && !has_copies_like(is_int8 || op_.param[3] == 0 ? 1 : 2))
+      return "a GMM's copies are not like its weights";
     if (!is_int8 && op_.param[3] > 0) return check_block_scales();
-    return op_.num_operands > 3 ? check_scales() : nullptr;
+    return copies > 3 ? check_scales() : nullptr;
+  }
+
+  // The first operand of copies, or as many as there are operands.
+  int32_t first_copy() const {
+    for (int i = 3; i < op_.num_operands; ++i)
+      if (static_cast<Rows>(op_.operands[i].rows) == Rows::REPLICA) return i;
+    return op_.num_operands;
+  }
+
+  // Whether the last `num` operands, and they alone, are of copies, each like an operand from the third on.
+  bool has_copies_like(int32_t num) const {
+    const int32_t first = first_copy();
+    if (op_.num_operands - first != num || first - 2 < num || first > 4) return false;
+    for (int i = 0; i < num; ++i) {
+      const Buffer &own = buffer(2 + i), &copies = buffer(first + i);
+      if (static_cast<Rows>(op_.operands[first + i].rows) != Rows::REPLICA || copies.cols != own.cols ||
+          copies.rows_per_expert != own.rows_per_expert || copies.dtype != own.dtype ||
+          op_.operands[first + i].offset != op_.operands[2 + i].offset)
+        return false;
+    }
+    return true;
   }
 
   // Of the elements of a weight, in rows like its own.

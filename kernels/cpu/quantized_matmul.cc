@@ -49,16 +49,25 @@ Matrix widened(const Elements& from, int64_t rows, int64_t cols, Dtype dtype, bo
   return {to, dtype, cols, transposed};
 }
 
+// The operand that has the matrix of the unit's expert, which may be a copy, whose operands are the last ones.
+int matrix_of(const Frame& frame) {
+  if (!frame.routing || frame.unit.expert < frame.routed().num_own_experts()) return 2;
+  for (int i = 3; i < frame.op.num_operands; ++i)
+    if (static_cast<Rows>(frame.op.operands[i].rows) == Rows::REPLICA) return i;
+  return 2;
+}
+
 // The weight of the unit's expert: its terms [k0, k0 + kc) in the task's columns.
 Matrix widened_weight(const Frame& frame, const RowFormat& format, int64_t k0, int64_t kc, Dtype dtype) {
   thread_local Scratch<char> scratch;
   const bool turned = frame.op.param[0] == 1;
+  const int of = matrix_of(frame);
   const int64_t own = frame.first_col(2), n = frame.task.cols;
-  const int64_t row = frame.first_row(2) + (turned ? own : k0), col = turned ? k0 : own;
-  Elements from{format.element, frame.element(2, row, col), frame.buffer(2).cols};
+  const int64_t row = frame.first_row(of) + (turned ? own : k0), col = turned ? k0 : own;
+  Elements from{format.element, frame.element(of, row, col), frame.buffer(of).cols};
   if (format.block > 0) {
-    from.scales = reinterpret_cast<const uint8_t*>(frame.element(3, row, 0));
-    from.scales_ld = frame.buffer(3).cols;
+    from.scales = reinterpret_cast<const uint8_t*>(frame.element(of + 1, row, 0));
+    from.scales_ld = frame.buffer(of + 1).cols;
     from.block = format.block;
     from.col = col;
   }
@@ -77,7 +86,9 @@ void rescale_row(int64_t n, const int32_t* sums, float row_scale, const float* s
 
 // The scales of columns of the unit's expert; ones where an op has none.
 Reader scales_of(const Frame& frame, bool has_scales) {
-  return has_scales && frame.op.num_operands > 3 ? Reader(frame.view(3)) : Reader(1.0f);
+  const bool is_there = has_scales && frame.op.num_operands > 3;
+  return is_there && static_cast<Rows>(frame.op.operands[3].rows) == Rows::SLOT_EXPERT ? Reader(frame.view(3))
+                                                                                       : Reader(1.0f);
 }
 
 }  // namespace

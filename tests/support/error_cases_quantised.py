@@ -7,7 +7,7 @@ from error_cases import cases
 from mindspore import ops
 
 import hpmoe
-from hpmoe import Aval, moe_ffn, quantize_weights, replicate_experts, trace
+from hpmoe import Aval, moe_ffn, quantize_weights, trace
 from hpmoe.rewriting import primitives
 
 X, IDS, WEIGHT, SCALE = Aval((4, 3), "float32"), Aval((4, 1), "int32"), Aval((2, 3, 5), "int8"), Aval((2, 5), "float32")
@@ -47,7 +47,6 @@ def on_twin(f, *avals):
     return lambda: twin(f).lower(*avals)
 
 
-COPIES = {"loads": [9, 1, 1, 1]}
 INT8 = {"element": "int8", "transpose": False}
 cases("quantised weights", {
     "a scale beside floats": traced(weight=Aval((2, 3, 5), "float32")),
@@ -88,9 +87,6 @@ cases("quantised weights", {
     "weights and another backward": lambda: quantize_weights(moe_ffn, backward="exact"),
     "quantised gradients of rows as they are": lambda: quantize_weights(moe_ffn, backward="quantized"),
     "no weights to quantise": lambda: quantize_weights(lambda x: x + 1.0).lower(X),
-    "quantised copies": lambda: quantize_weights(replicate_experts(moe_ffn, **COPIES)).lower(*LAYER, mesh=hpmoe.Mesh(2)),
-    "copies of quantised weights": lambda: replicate_experts(multiplied, **COPIES).lower(
-        X, IDS, WEIGHT, SCALE, mesh=hpmoe.Mesh(2)),
     "a weight to another dtype": lambda: trace(lambda w: primitives.quantize_weight(w, dtype="int4"),
                                                Aval((2, 3, 5), "float32")),
     "a weight of two dimensions": lambda: trace(lambda w: primitives.quantize_weight(w, dtype="int8"), X),

@@ -1,0 +1,101 @@
+"""Copies of experts whose weights are quantised: every stage against NumPy in float64, and what is sent."""
+
+import numpy as np
+import pytest
+from helpers import Layer, assert_close, lowered, numpy_moe_ffn, run_spmd, stages
+from rounded_rows import rounded_rows, rounded_weight
+
+import hpmoe
+from hpmoe import chain, moe_ffn, quantize_rows, quantize_weights, replicate_experts, save_for_backward
+
+W8A8 = chain(quantize_rows, quantize_weights(row_dtype="int8"))
+TRANSFORMS = {"int8": quantize_weights, "float8_e4m3fn": quantize_weights(dtype="float8_e4m3fn"),
+              "mxfp8": quantize_weights(dtype="mxfp8"), "W8A8": W8A8}
+LAYERS = {"uneven": Layer(ep=3, T=5, H=33, E=6, K=3, num_tokens=(5, 0, 3)),
+          "one rank takes all": Layer(ep=4, T=7, H=70, E=8, K=2, routing="one rank"),
+          "no tokens": Layer(ep=2, T=0)}
+SENT_AGAIN = save_for_backward(policy="dispatched_rows")
+
+
+def replicated(layer, replicas=2):
+    return replicate_experts(loads=np.arange(layer.E) ** 3, replicas=replicas)
+
+
+def int8_rows(x):
+    return rounded_rows(x, {}) if x.size else x
+
+
+CASES = [pytest.param(name, saved, is_npu, marks=[] if (saved, is_npu) == (False, name == "mxfp8") else pytest.mark.slow)
+         for name in TRANSFORMS for saved in (False, True) for is_npu in (False, True)]
+
+
+@pytest.mark.parametrize(("name", "saved", "is_npu"), CASES)
+def test_every_stage(name, saved, is_npu):
+    """With copies that the forward pass saves as floats, or sends again; with weights widened before, as on an NPU."""
+    for layer, stage in zip(LAYERS.values(), ("fused", "tiles", "plain"), strict=True):
+        args, cotangent = layer.arguments(), layer.cotangent()
+        rounded = [*args[:3], *(rounded_weight(a, "int8" if name == "W8A8" else name) for a in args[3:])]
+        round_act = {}
+        if name == "W8A8":
+            rounded[0] = int8_rows(args[0])
+            round_act["round_act"] = lambda a: int8_rows(a.astype(np.float32)[None])[0].astype(np.float64)
+        want, want_grads = numpy_moe_ffn(rounded, cotangent, layer.num_tokens, **round_act)
+        f = chain(replicated(layer), *[SENT_AGAIN] * (not saved), TRANSFORMS[name])(moe_ffn)
+        if is_npu and stage == "fused":
+            f = chain(hpmoe.tile_partition(rows=2, cols=3, machine=hpmoe.ascend_a3), hpmoe.overlap_comm,
+                      hpmoe.assign_queues(machine=hpmoe.cpu(2)), hpmoe.fuse_persistent)(f)
+        else:
+            f = stages()[stage](f)
+        outs, grads = run_spmd(f, layer.ep, args, [cotangent], layer.num_tokens)
+        assert_close([*outs, *grads], [want, *want_grads])
+
+
+def sent(f, args, ep, direction):
+    """Bytes of the matrices that a rank puts to copies, for each dtype."""
+    flow, found = lowered(chain(hpmoe.tile_partition, hpmoe.overlap_comm)(f), args, ep, direction), {}
+    for op in flow.ops:
+        if op.opcode == "REPLICATE":
+            buffer = flow.buffers[op.operands[0].buffer]
+            found[buffer.dtype] = found.get(buffer.dtype, 0) + buffer.num_rows * buffer.row_bytes
+    return found
+
+
+def test_copies_are_sent_as_what_their_owners_rounded():
+    layer = Layer(ep=2, T=6, H=64, I=32, E=4, K=2)
+    args, copied = layer.arguments(), replicated(layer, 1)
+    elements, columns = 3 * 64 * 32, 2 * 32 + 64
+    assert sent(copied(moe_ffn), args, 2, "forward") == {"float32": 4 * elements}
+    for saved in ([], [SENT_AGAIN]):
+        f = chain(copied, *saved, quantize_weights)(moe_ffn)
+        assert sent(f, args, 2, "forward") == {"int8": elements, "float32": 4 * columns}
+    assert sent(f, args, 2, "backward") == {"int8": elements, "float32": 4 * columns}
+    assert sent(chain(copied, quantize_weights)(moe_ffn), args, 2, "backward") == {}
+    f = chain(copied, quantize_weights(dtype="mxfp8"))(moe_ffn)
+    assert sent(f, args, 2, "forward") == {"uint8": elements + elements // 32}
+
+
+@pytest.mark.parametrize("row_dtype", [None, "int8"])
+def test_weights_that_come_quantised(row_dtype):
+    """Results, and the gradients of rows and scales, which copies give back to the owners."""
+    rng, (ep, experts, inner, cols, tokens) = np.random.default_rng(0), (3, 2, 33, 7, 9)
+    x = rng.standard_normal((ep, tokens, inner)).astype(np.float32)
+    ids = rng.choice(experts * ep, (ep, tokens, 1), p=(0.05, 0.05, 0.05, 0.05, 0.3, 0.5)).astype(np.int32)
+    w = rng.integers(-128, 128, (ep, experts, inner, cols), np.int8)
+    scale = rng.uniform(1e-3, 1e-2, (ep, experts, cols)).astype(np.float32)
+    cotangent = rng.standard_normal((ep, tokens, cols)).astype(np.float32)
+    rows = (int8_rows(x) if row_dtype else x).astype(np.float64)
+    out, dx, d_scale = np.zeros(cotangent.shape), np.zeros(x.shape), np.zeros(scale.shape)
+    for r, t in np.ndindex(x.shape[:2]):
+        owner, e = divmod(int(ids[r, t, 0]), experts)
+        product = rows[r, t] @ w[owner, e].astype(np.float64)
+        out[r, t] = product * scale[owner, e]
+        dx[r, t] = w[owner, e].astype(np.float64) @ (cotangent[r, t] * scale[owner, e])
+        d_scale[owner, e] += cotangent[r, t] * product
+
+    def multiplied(x, ids, w, scale):
+        rows, route = hpmoe.dispatch(x, ids, num_local_experts=experts)
+        return hpmoe.combine(hpmoe.grouped_matmul(rows, w, route, scale=scale, row_dtype=row_dtype), route)
+    f = replicate_experts(multiplied, loads=[1, 1, 1, 1, 6, 10], replicas=2)
+    for name in ("plain", "overlap", "fused"):
+        (got,), grads = run_spmd(stages()[name](f), ep, [x, ids, w, scale], [cotangent], positions=(0, 3))
+        assert_close([got, *grads], [out, dx, d_scale])
