@@ -1,10 +1,12 @@
 """What every test runs under; the warnings policy stands beside it, in pyproject.toml."""
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import hypothesis
 import mindspore
+import needs
 import pytest
 
 from hpmoe.kernels import use_amx, use_blas
@@ -48,6 +50,13 @@ def pytest_xdist_auto_num_workers(config):
     """A whole run takes two processes, as kernels have threads of their own; for a few files another start does not pay."""
     is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and "not slow" in config.option.markexpr
     return min(2, len(os.sched_getaffinity(0))) if is_whole else 0
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Why tests were skipped, each reason once."""
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", []))
+    for reason, count in reasons.items():
+        terminalreporter.write_line(f"{count} skipped: {reason}")
 
 
 @pytest.fixture
@@ -117,11 +126,11 @@ def pretended_mindspore(monkeypatch, tmp_path):
 def blas(request):
     """Every product comes from our own loops, then from the bundled library, then from the core's matrix units, in both
     ways."""
-    if request.param == "dnnl_sgemm" and find_blas() is None:
-        pytest.skip("MindSpore bundles no oneDNN here")
-    amx = request.param.startswith("amx")
-    if use_amx(amx, request.param == "amx, core shared") != amx:
-        pytest.skip("this machine has no AMX")
+    if request.param == "dnnl_sgemm":
+        needs.has_onednn()
+    found = use_amx(request.param.startswith("amx"), request.param == "amx, core shared")
+    if request.param.startswith("amx"):
+        needs.has_amx(found)
     use_blas(None if request.param == "own" else find_blas())
     yield request.param
     use_blas(find_blas())

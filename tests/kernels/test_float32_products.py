@@ -1,6 +1,7 @@
 """float32 products on matrix units of bfloat16 are as exact as float32 ones, whatever the numbers: beside NumPy's
 float64."""
 
+import needs
 import numpy as np
 import pytest
 from bodies_in_tiles import run, tiles
@@ -17,8 +18,7 @@ PATHS = {"vectors": False, "matrix units": True}
 
 @pytest.fixture(autouse=True)
 def has_amx():
-    if not use_amx(True):
-        pytest.skip("this machine has no AMX")
+    needs.has_amx(use_amx(True))
     yield
     use_amx(True)
 

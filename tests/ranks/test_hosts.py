@@ -7,6 +7,7 @@ import threading
 import time
 
 import mindspore as ms
+import needs
 import numpy as np
 import pytest
 from crossings import across_nodes, bytes_between
@@ -18,7 +19,6 @@ from test_rendezvous import names_of, on_threads
 import hpmoe
 from hpmoe import LaunchError
 from hpmoe.kernels.link import Link
-from hpmoe.kernels.native import ucx_fault
 from hpmoe.ranks.hosts import meet_all
 from hpmoe.ranks.launchers import Launched
 from hpmoe.ranks.link import ENGINES, Traffic
@@ -49,8 +49,8 @@ def hosts_of(engine):
 
 @pytest.fixture(params=ENGINES)
 def run_hosts(request):
-    if request.param == "ucx" and ucx_fault():
-        pytest.skip(ucx_fault())
+    if request.param == "ucx":
+        needs.has_ucx()
     yield from hosts_of(request.param)
 
 
