@@ -274,7 +274,7 @@ void test_interrupts_of_many_threads(int num_threads, int rounds) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int scale = argc > 1 ? std::atoi(argv[1]) : 1;
+  const double scale = argc > 1 ? std::atof(argv[1]) : 1;  // of how many rounds
   const Variant dropping[] = {{Dtype::FLOAT32, DropPolicy::POSITION, 0.5},
                               {Dtype::FLOAT16, DropPolicy::PROBS, 0.5},
                               {Dtype::BFLOAT16, DropPolicy::PROBS, 1.0},
@@ -289,8 +289,8 @@ int main(int argc, char** argv) {
                               {Dtype::FLOAT16, DropPolicy::NONE, 0, false, 1, 1, true}};
   for (int num_queues : {1, 2, 3}) {
     for (int num_threads : {1, 3, kManyThreads}) {
-      test_layer(kPlain, num_queues, num_threads, 5 * scale);
-      for (const Variant& variant : dropping) test_layer(variant, num_queues, num_threads, 2 * scale);
+      test_layer(kPlain, num_queues, num_threads, int(5 * scale));
+      for (const Variant& variant : dropping) test_layer(variant, num_queues, num_threads, int(2 * scale));
     }
   }
   test_capacity();
@@ -300,12 +300,12 @@ int main(int argc, char** argv) {
   }
   test_room();
   test_failures();
-  test_no_interrupt_is_lost(40000 * scale);
-  test_interrupts_of_many_threads(3, 60000 * scale);
+  test_no_interrupt_is_lost(int(40000 * scale));
+  test_interrupts_of_many_threads(3, int(60000 * scale));
 #if !defined(__SANITIZE_THREAD__)  // ids that change and an image with a wrong threshold race by definition
-  test_ids_that_change(2000 * scale);
+  test_ids_that_change(int(2000 * scale));
   for (const Variant& variant : {kPlain, dropping[1], dropping[5], dropping[7], dropping[9], dropping[10]})
-    test_random_images(variant, 250 * scale);
+    test_random_images(variant, int(250 * scale));
 #endif
   std::puts("native driver: ok");
 }

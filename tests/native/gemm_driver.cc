@@ -82,7 +82,7 @@ struct Choice {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int scale = argc > 1 ? std::atoi(argv[1]) : 1;
+  const double scale = argc > 1 ? std::atof(argv[1]) : 1;  // of how many rounds
   for (const Choice& choice : {Choice{true, Sharing::NO}, Choice{true, Sharing::YES}, Choice{false, Sharing::NO}}) {
     use_amx(choice.amx);
     assume_sharing(choice.sharing);
@@ -93,8 +93,8 @@ int main(int argc, char** argv) {
         check_product({50, 600, 1700}, transpose, transpose, true, dtypes, random);
       }
     }
-    std::thread other(check_products, 1, 200 * scale);
-    check_products(2, 200 * scale);
+    std::thread other(check_products, 1, int(200 * scale));
+    check_products(2, int(200 * scale));
     other.join();
   }
   std::puts("product driver: ok");

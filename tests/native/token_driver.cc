@@ -120,7 +120,7 @@ void test_streamed() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int scale = argc > 1 ? std::atoi(argv[1]) : 1;
+  const double scale = argc > 1 ? std::atof(argv[1]) : 1;  // of how many rounds
   for (int64_t n : {0, 1, 255, 4097, 100000}) {
     for (int32_t parts : {1, 3, 16}) {
       for (int32_t most : {0, 7, 255, 256, 1023, 1 << 20}) test_sort(n, most == 7 ? -1 : 0, most, parts, unsigned(n + most));
@@ -130,7 +130,7 @@ int main(int argc, char** argv) {
   std::vector<std::thread> others;
   for (int i = 0; i < 3; ++i) {
     others.emplace_back([=] {
-      for (int round = 0; round < 20 * scale; ++round) test_rows(unsigned(1000 * i + round));
+      for (int round = 0; round < int(20 * scale); ++round) test_rows(unsigned(1000 * i + round));
     });
   }
   for (std::thread& other : others) other.join();

@@ -91,7 +91,7 @@ void test_failures(const Variant& variant) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int scale = argc > 1 ? std::atoi(argv[1]) : 1;
+  const double scale = argc > 1 ? std::atof(argv[1]) : 1;  // of how many rounds
   const Variant variants[] = {{Dtype::BFLOAT16, DropPolicy::NONE, 0},
                               {Dtype::FLOAT16, DropPolicy::NONE, 0},
                               {Dtype::BFLOAT16, DropPolicy::ERROR, 4.0},
@@ -106,7 +106,7 @@ int main(int argc, char** argv) {
                               {Dtype::FLOAT32, DropPolicy::POSITION, 0.5, false, 1, R / 2, true},
                               {Dtype::FLOAT16, DropPolicy::NONE, 0, false, 1, 1, true}};
   for (const Variant& variant : variants)
-    for (int num_blocks : {1, 2}) test_layer(variant, num_blocks, 10 * scale);
+    for (int num_blocks : {1, 2}) test_layer(variant, num_blocks, int(10 * scale));
   test_failures(variants[0]);
   std::puts("twin driver: ok");
 }
