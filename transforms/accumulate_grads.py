@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 from mindspore import Tensor
@@ -41,8 +42,8 @@ def accumulate_grads(program: Program, *, into: Mapping[str, Tensor]) -> Program
 
     Args:
         f: the function.
-        into: for each argument, by its name as the printed program has it, a contiguous float32 tensor of its shape; under
-            spmd with the rank axis first, like the argument.
+        into: for each argument, by its name as the printed program has it, a contiguous float32 tensor of its shape, or
+            such a view of a buffer; under spmd with the rank axis first, like the argument.
 
     Raises:
         ArgumentError: a name is not one of the function's floating-point weights, or a tensor does not fit.
@@ -71,4 +72,13 @@ def accumulate_grads(program: Program, *, into: Mapping[str, Tensor]) -> Program
         check_argument(main.is_contiguous(), "accumulate_grads", f"into[{name!r}]", "not contiguous",
                        "contiguous, it is written in place")
         mains[var] = main
+    _check_apart(into)
     return program.replace(main_grads=mains)
+
+
+def _check_apart(into: Mapping[str, Tensor]) -> None:
+    """Tile tasks add to main gradients side by side, so each is memory of its own."""
+    placed = sorted((main.data_ptr(), main.nbytes, name) for name, main in into.items())
+    for (start, size, other), (first, _, name) in itertools.pairwise(placed):
+        check_argument(start + size <= first, "accumulate_grads", f"into[{name!r}]", f"in the memory of into[{other!r}]",
+                       "memory of its own", "Give a weight that is used twice as one argument.")

@@ -31,6 +31,9 @@ Prints milliseconds, all simulated, and the band ("x to y") that the ranges of t
 
 TUNED = "critical_path", "slot_major", "expert_phases", "chosen"  # policies for tiles and puts of chosen sizes
 CHOSEN = "tile_rows", "tile_cols", "signal", "order", "combine_order"  # flags of what choose_schedule decides
+_LAYER = "ep", "tokens", "hidden", "intermediate", "experts", "top_k", "dtype", "direction", "machine", "seed"
+TABLES = {"paper": (), "validate": (), "rules": ("ablation",), "ablation": (*_LAYER, "most_ranks", "out"),
+          "nodes": (*_LAYER, "routing", "out"), "grid": ("dtype", "machine", "seed"), "rooms": ("dtype", "machine", "seed")}
 MOST_IDS = 2**28  # of all ranks, a GiB
 BANDS, MOST_BANDED = 8, 2**22  # machines; tasks of all ranks that are simulated on each of them unasked
 MOST_DRAWS = 2**30  # one for each expert of each token, half a minute
@@ -80,6 +83,7 @@ def run(o: flags.FlagValues) -> int:
     options.check_sizes(o)
     options.check_flag(o.out is None or o.ablation or o.nodes, "out", o.out, "given with --ablation or --nodes")
     options.check_flag(not o.rules or o.ablation, "rules", o.rules, "given with --ablation")
+    check_table(o)
     options.check_picture(o.out)
     with Progress("hpmoe simulate") as progress:
         of = (_paper if o.paper else _validate if o.validate else _ablation if o.ablation else _nodes if o.nodes
@@ -142,6 +146,14 @@ def _one(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
     check_schedule(o)
     result = simulated(o, progress)
     return result, text(o, result)
+
+
+def check_table(o: flags.FlagValues) -> None:
+    """Raises UsageError for a flag that says nothing of the table that is asked for."""
+    table = next((name for name in TABLES if o[name].value), "")
+    for name in o if table else ():
+        options.check_flag(name in (*TABLES[table], table, "json") or not o[name].present, name, o[name].value,
+                           f"left out with --{table}")
 
 
 def check_schedule(o: flags.FlagValues) -> None:

@@ -41,6 +41,8 @@ def _mesh(ep: int, machine: hpmoe.Machine) -> hpmoe.Mesh:
 def run(o: flags.FlagValues) -> int:
     simulate.check_schedule(o)
     options.check_flag(o.policy != "chosen", "policy", o.policy, "one that is kept, or left out")
+    options.check_flag(o.combine_order is None, "combine_order", o.combine_order, "left out; rows go back as --order has it")
+    options.check_flag(not o.dedup or o.scheme in (None, "rank"), "scheme", o.scheme, "rank, or left out, with --dedup")
     options.check_flag(o.budget >= 0, "budget", f"{o.budget:g}", "seconds, not below 0")
     layer = simulate.layer_of(o)
     f = layer.with_quantised_rows(layer.with_copies(hpmoe.moe_ffn))

@@ -18,7 +18,7 @@ from hpmoe.routing.routing import check_topk_ids, rows_of_ranks
 from hpmoe.runtime.one_call import Call, Traced
 from hpmoe.runtime.planned_rows import PlannedRoute, PlannedRows, RouteKey, routes_of, rows_of_any, rows_of_received
 from hpmoe.runtime.plans import Plans
-from hpmoe.runtime.rank_arrays import Arrays, stacked, summed
+from hpmoe.runtime.rank_arrays import Arrays, stacked, summed, to_array
 from hpmoe.support.dtypes import rounded
 from hpmoe.support.known import known
 
@@ -89,7 +89,7 @@ class ArrayRuns:
         program, mains = traced.program, {}
         for j, i in enumerate(traced.linearized.differentiable):
             if program.inputs[i] in program.main_grads:
-                array = program.main_grads[program.inputs[i]].asnumpy()
+                array = to_array(program.main_grads[program.inputs[i]])  # asnumpy copies where it is a view
                 others = (np.zeros_like(array) for _ in range(self.num_here - 1))
                 mains[j] = [array, *others] if i in traced.replicated else list(array)
         return mains

@@ -29,13 +29,13 @@ class _Owned:
 def to_array(tensor: Tensor) -> np.ndarray:
     """The tensor's values, sharing its memory: as `asnumpy` gives them, in a third of the time where nothing is copied."""
     typestr = _TYPESTRS.get(tensor.dtype)
-    if typestr is None or tensor.has_init or tensor.storage_offset() or not tensor.is_contiguous():
+    if typestr is None or tensor.has_init or not tensor.is_contiguous():
         return tensor.asnumpy()
     owned = _Owned()
     owned.storage = storage = tensor.untyped_storage()  # waits for what computes it
     if storage.device != "CPU":
         return tensor.asnumpy()
-    where = storage.data_ptr(), False  # not read-only
+    where = storage.data_ptr() + tensor.storage_offset() * tensor.itemsize, False  # not read-only
     owned.__array_interface__ = {"shape": tensor.shape, "typestr": typestr, "data": where, "version": 3}
     return np.asarray(owned)
 

@@ -193,11 +193,11 @@ def _finish_in_runs(flow: tf.Taskflow, matrix: Sequence[int], later: Sequence[in
     """Has the matrix operations of a run's slots come before those of the next run's, and `later` ones after all."""
     grids, total = list(grids_of(flow)), int(order.max(initial=0)) + 1
     for i in (*matrix, *later):
-        op, tasks, (units, _, _) = grids[i]
-        run = np.full(units, units + flow.num_slots if i in later else 0)
+        op, tasks, shape = grids[i]
+        run = np.full(shape[0], shape[0] + flow.num_slots if i in later else 0)
         if op.domain.is_slots:
             run = finish(LikelySlots(flow, op.domain.route))
-        order[tasks].reshape(units, -1)[:] += run[:, None] * total
+        order[tasks].reshape(shape)[:] += run[:, None, None] * total
 
 
 def _weight_bytes(flow: tf.Taskflow, op: tf.TileOp) -> int:

@@ -178,8 +178,8 @@ def _kept(key: str | None, default: Schedule, machine: Machine) -> Schedule | No
         return None
     try:
         kept = read_object(_path(key))
-        found = Schedule(kept["rows"], kept["cols"], kept["policy"])
-        return found if kept["key"] == key and found in _candidates(default, machine) else None
+        known, found = _candidates(default, machine), Schedule(kept["rows"], kept["cols"], kept["policy"])
+        return known[known.index(found)] if kept["key"] == key else None  # 128.0 is 128, and no number of rows
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

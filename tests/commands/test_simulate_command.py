@@ -120,6 +120,10 @@ def test_what_is_refused(capsys):
     assert "it must be a number" in capsys.readouterr().err
     assert main(["simulate", *SIZES, "--imbalance=2", "--routing=zipf"]) == 2
     assert "flag --imbalance=2: it must be 1 with --routing=zipf" in capsys.readouterr().err
+    for flags, told in ((["--grid=1", "--rooms=1"], "--rooms=1: it must be left out with --grid"),
+                        (["--paper", "--ep=8"], "--ep=8: it must be left out with --paper"),
+                        (["--ablation", "--rules", "--machine=cpu"], "--machine=cpu: it must be left out with --rules")):
+        assert main(["simulate", *flags]) == 2 and f"flag {told}" in capsys.readouterr().err
     assert main(["simulate", "--experts=65536", "--tokens=9999", "--routing=zipf"]) == 2
     words = "flag --tokens=9999: it must be at most 2048 where they draw from 65536 experts on 8 ranks"
     assert words in capsys.readouterr().err

@@ -71,6 +71,21 @@ def test_dense_weights_sums_of_gradients_and_other_uses():
                      [before["w"] + want[1], before["b"] + want[2] - 2 * b.asnumpy()])
 
 
+def test_main_gradients_that_are_views_of_one_buffer():
+    rng = np.random.default_rng(7)
+    x, a, b = (ms.Tensor(rng.standard_normal(s).astype(np.float32)) for s in ((7, 4), (4, 3), (4, 3)))
+    flat = start((30,))
+    before, want = flat.asnumpy().copy(), np.zeros(30)
+    want[2:14] = want[14:26] = np.repeat(x.asnumpy().sum(0), 3)
+    mains = {"a": flat[2:14].view(4, 3), "b": flat[14:26].view(4, 3)}
+    f = stages()["fused"](accumulate_grads(lambda x, a, b: x @ a + x @ b, into=mains))
+    ms.grad(lambda x, a, b: f(x, a, b).sum(), (0, 1, 2))(x, a, b)
+    assert_close([flat.asnumpy()], [before + want])
+    mains["b"] = flat[13:25].view(4, 3)
+    with pytest.raises(ArgumentError, match=r"into\['b'\] is in the memory of into\['a'\]; it must be memory of its own"):
+        accumulate_grads(lambda x, a, b: x @ a + x @ b, into=mains)(x, a, b)
+
+
 def test_parameters_of_a_cell_and_other_transforms_of_the_function():
     weight = ms.Parameter(ms.Tensor(np.ones((4, 3), np.float32)), name="weight")
     main = ms.ops.zeros((4, 3))

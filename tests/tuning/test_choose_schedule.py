@@ -57,6 +57,8 @@ def test_a_skewed_layer_is_finished_slot_by_slot_and_sooner(cache, refused):
     assert chosen.provenance[-1] == "assign_queues(ascend_a3, slot_major)"
     refused()
     assert us(layer, layer.chosen_flow()) == us(layer, chosen)
+    file.write_text(json.dumps({**kept, "rows": float(kept["rows"])}))  # no number of rows, and equal to one
+    assert us(layer, layer.chosen_flow()) == us(layer, chosen)
     for junk in ({"key": "of something else"}, {"policy": "stage_order"}, {"rows": 7}, {"cols": "256"}):
         file.write_text(json.dumps({**kept, **junk}))
         with pytest.raises(AssertionError, match="simulated"):
@@ -75,8 +77,9 @@ def test_each_pass_has_its_own_and_computes_the_same(cache):
     for direction in ("forward", "backward"):
         f.lower(*avals(128, 32, 16, 2, 2, "float32"), mesh=hpmoe.Mesh(4), direction=direction)
     assert len(list(cache.iterdir())) == 2
-    assert_same(hpmoe.choose_schedule(machine=machine), hpmoe.moe_ffn, avals(9, 8, 4, 2, 2, "float32"), hpmoe.Mesh(2),
-                orders=2)
+    for tokens in (9, 0):
+        sizes = avals(tokens, 8, 4, 2, 2, "float32")
+        assert_same(hpmoe.choose_schedule(machine=machine), hpmoe.moe_ffn, sizes, hpmoe.Mesh(2), orders=2)
 
 
 def test_a_tile_is_taken_by_its_time(cache, monkeypatch):

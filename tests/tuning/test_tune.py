@@ -276,6 +276,9 @@ def test_the_command(capsys):
     assert len({t["scheme"] for t in json.loads(capsys.readouterr().out)["trials"]}) >= 4
     assert main(["tune", *sizes, "--dedup", "--max_trials=1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["chosen"]["scheme"] == "rank"
+    for flags, told in ((["--dedup", "--scheme=node"], "--scheme=node: it must be rank, or left out, with --dedup"),
+                        (["--combine_order=sequential"], "--combine_order=sequential: it must be left out")):
+        assert main(["tune", *sizes, *flags]) == 2 and f"flag {told}" in capsys.readouterr().err
     assert main(["tune", *sizes, "--max_trials=1", "--replicas=1", "--fresh", "--direction=forward"]) == 0
     assert "1 tried" in capsys.readouterr().out
 
