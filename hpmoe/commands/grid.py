@@ -14,7 +14,7 @@ import numpy as np
 import hpmoe
 from hpmoe.commands.layer import Layer
 from hpmoe.costs.start import start_us
-from hpmoe.costs.tile_choice import COL_STEPS, ROW_STEPS
+from hpmoe.costs.tile_choice import tiles_of
 from hpmoe.routing.skewed import SKEWS, skewed_ids
 from hpmoe.support.host import num_cores
 from hpmoe.support.kept_files import Fields
@@ -70,11 +70,9 @@ def others(layer: Layer) -> Iterator[tuple[str, Layer, str]]:
     for policy in POLICIES:
         if policy != "critical_path":
             yield policy, layer, policy
-    machine = layer.machine
-    for rows, cols in itertools.product(ROW_STEPS, COL_STEPS):
-        tile = {"tile_rows": int(machine.tile_rows * rows), "tile_cols": int(machine.tile_cols * cols)}
-        sizes = SimpleNamespace(**{**vars(layer.o), **tile})
-        yield f"{tile['tile_rows']} x {tile['tile_cols']}", dataclasses.replace(layer, o=sizes), "critical_path"
+    for rows, cols in tiles_of(layer.machine):
+        sizes = SimpleNamespace(**{**vars(layer.o), "tile_rows": rows, "tile_cols": cols})
+        yield f"{rows} x {cols}", dataclasses.replace(layer, o=sizes), "critical_path"
 
 
 def rows(count: int, seed: int, dtype: str, machine: hpmoe.Machine, progress: Progress) -> list[Fields]:

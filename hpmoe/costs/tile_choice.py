@@ -14,7 +14,17 @@ NEAR = 1.03  # times that say nothing; then those of the matrix tasks count
 SLACK = 0.9  # of the time, less than which matrix tasks take where links or vector workers are what takes long
 
 
-@functools.lru_cache(maxsize=64)
+def tiles_of(machine: Machine) -> list[tuple[int, int]]:
+    """Rows and columns of the tiles that there are to choose from, the machine's default first.
+
+    Example:
+        >>> import hpmoe
+        >>> tiles_of(hpmoe.ascend_a3)[:5]
+        [(128, 256), (128, 128), (128, 512), (128, 1024), (64, 256)]
+    """
+    return [(max(1, int(machine.tile_rows * r)), max(1, int(machine.tile_cols * c))) for r in ROW_STEPS for c in COL_STEPS]
+
+
 def choose_tile(program: Program, machine: Machine, rows: int | None, cols: int | None) -> tuple[int, int]:
     """Rows and columns of a tile, those that are given kept; the same for the same program, machine and sizes.
 
@@ -27,11 +37,23 @@ def choose_tile(program: Program, machine: Machine, rows: int | None, cols: int 
         >>> choose_tile(hpmoe.trace(lambda x, w: x @ w, *avals), hpmoe.ascend_a3, None, None)
         (128, 256)
     """
-    all_rows = [rows] if rows else [max(1, int(machine.tile_rows * step)) for step in ROW_STEPS]
-    all_cols = [cols] if cols else [max(1, int(machine.tile_cols * step)) for step in COL_STEPS]
-    shapes = [(r, c) for r in all_rows for c in all_cols]
-    times = [estimated_us(tile_operations(program, *shape, machine.unified), machine) for shape in shapes]
-    near = [i for i, (us, _) in enumerate(times) if us <= NEAR * min(times)[0]]
-    chosen = min(near, key=lambda i: times[i][1])
+    times = _estimates(program, machine, rows, cols)
+    shapes, least = list(times), min(us for us, _ in times.values())
+    near = [shape for shape in shapes if times[shape][0] <= NEAR * least]
+    chosen = min(near, key=lambda shape: times[shape][1])
     us, of_matrix = times[chosen]
-    return shapes[0 if 0 in near and of_matrix < SLACK * us else chosen]
+    return shapes[0] if shapes[0] in near and of_matrix < SLACK * us else chosen
+
+
+def likely_tiles(program: Program, machine: Machine, count: int) -> list[tuple[int, int]]:
+    """So many of the tiles that there are to choose from, those with which a rank ends first, the first one first."""
+    times = _estimates(program, machine, None, None)
+    return sorted(times, key=times.__getitem__)[:count]
+
+
+@functools.lru_cache(maxsize=64)
+def _estimates(program: Program, machine: Machine, rows: int | None, cols: int | None
+               ) -> dict[tuple[int, int], tuple[float, float]]:
+    """Of each tile the microseconds of a rank, and of its matrix tasks; the machine's default first."""
+    shapes = dict.fromkeys((rows or r, cols or c) for r, c in tiles_of(machine))
+    return {shape: estimated_us(tile_operations(program, *shape, machine.unified), machine) for shape in shapes}

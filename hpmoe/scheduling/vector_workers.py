@@ -103,8 +103,9 @@ def _senders(flow: tf.Taskflow, machine: Machine, movers: int) -> int:
 @rule("put_groups", otherwise=lambda flow, op, machine, slots, workers: 1)
 def _num_groups(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySlots, workers: int) -> int:
     """Has so few workers put rows to a rank that what they send to it at a time, where those of every rank do, is on its
-    link for QUEUE_US to twice that. Else the first rows of a hot rank would come with its last. How many groups of peers
-    that makes."""
+    link for QUEUE_US. Else the first rows of a hot rank would come with its last. How many groups of peers that makes; not
+    one more of few ranks, of which what goes to each is chance."""
     buffer = flow.buffers[op.operands[1].buffer]
     sent = slots.rows * (op.tile_cols or buffer.cols) * buffer.stored_dtype.itemsize
-    return int(workers * flow.ep_size * sent / (machine.link_rate(flow.ep_size) * QUEUE_US))
+    groups = workers * flow.ep_size * sent / (machine.link_rate(flow.ep_size) * QUEUE_US)
+    return int(groups) if flow.ep_size < MANY_RANKS else round(groups)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 
 from hpmoe.costs.start import start_us
-from hpmoe.costs.tile_choice import choose_tile
+from hpmoe.costs.tile_choice import choose_tile, likely_tiles, tiles_of
 from hpmoe.ir.program import Program
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.kernels import simulate
@@ -28,10 +28,9 @@ from hpmoe.tuning.search import Settings
 from hpmoe.tuning.settings import Planned
 
 MOST_TASKS = 2**15  # of all ranks
-POLICIES = "critical_path", "slot_major", "round_robin"  # the default first
-WIDTHS = 1, 2  # of a tile, times that of the machine's default tile
-WORTH = 1.02  # how much faster another schedule must be, in the mean of all samples, to be taken
-LOST = 1.01  # how much slower it may be on one of them
+POLICIES = "critical_path", "slot_major", "expert_phases", "round_robin"  # the default first
+TILES = 7  # that are tried, those with which a rank ends first by the machine's cost rules
+PLAY = 4, 3, 2  # how many schedules are simulated on each routing after the first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,11 +61,11 @@ def _check(machine: Machine | None = None, most_tasks: int | None = MOST_TASKS) 
 def choose_schedule(program: Program, *, machine: Machine | None = None, most_tasks: int | None = MOST_TASKS) -> Taskflow:
     """Tiles, puts and queues in one step, by the policy and the tile with which a program of few tasks simulates as fastest.
 
-    Beside the default, "critical_path" with the tile that the machine's cost rules choose, it tries "slot_major" and
-    "round_robin", and then the machine's default tile and one twice as wide. They are judged on routings drawn for this:
-    experts alike, by Dirichlet(0.3), one hot expert and half of the ranks empty, each so uneven that the fullest rank gets
-    the rows that the plan has room for. Another is taken where it is 2 % faster in their mean, and on none more than 1 %
-    slower.
+    Beside the default, "critical_path" with the tile that the machine's cost rules choose, it tries "slot_major",
+    "expert_phases" and "round_robin", and the tiles with which a rank ends first by these rules. They are judged on four
+    routings drawn for this, of experts alike, by Dirichlet(0.3), with one hot expert or with half of the ranks empty: those
+    whose fullest rank gets most nearly the rows that the plan has room for. All play on the first of these, and the fastest
+    till then on the others.
 
     Rewrite:
         a program
@@ -94,8 +93,8 @@ def choose_schedule(program: Program, *, machine: Machine | None = None, most_ta
         >>> shapes = [(64, 2048), (64, 8), (64, 8), (4, 2048, 2048), (4, 1024, 2048)]
         >>> avals = [hpmoe.Aval(s, d) for s, d in zip(shapes, ("bfloat16", "int32", "float32", "bfloat16", "bfloat16"))]
         >>> staged = hpmoe.choose_schedule(hpmoe.moe_ffn, machine=hpmoe.ascend_a3)
-        >>> [staged.lower(*avals, mesh=hpmoe.Mesh(4), direction=d).provenance[-1] for d in ("forward", "backward")]
-        ['assign_queues(ascend_a3, round_robin)', 'assign_queues(ascend_a3, slot_major)']
+        >>> staged.lower(*avals, mesh=hpmoe.Mesh(4)).provenance[-1]
+        'assign_queues(ascend_a3, round_robin)'
     """
     machine = machine or cpu(ep_size=program.ep_size)
     return chosen(program, machine, most_tasks)[1]
@@ -111,7 +110,7 @@ def chosen(program: Program, machine: Machine, most_tasks: int | None = MOST_TAS
     if found is None:
         flow, found = planned(default), default
         if not machine.unified and has_samples(flow) and _size(flow) <= most:
-            found = _fastest(planned, default, machine, most)
+            found = _fastest(program, planned, default, machine, most)
             _keep(key, found)
     return found, planned(found)
 
@@ -126,38 +125,33 @@ def _size(flow: Taskflow) -> int:
     return flow.ep_size * flow.num_tasks
 
 
-def _fastest(planned: Callable[[Schedule], Taskflow], default: Schedule, machine: Machine, most: int) -> Schedule:
-    """The one that is worth taking, the policy first and then the tile."""
-    routings = [ids for _, ids in sample_routings(planned(default))]
+def _fastest(program: Program, planned: Callable[[Schedule], Taskflow], default: Schedule, machine: Machine, most: int
+             ) -> Schedule:
+    """The one that takes the least time in the mean of drawn routings, of equals the default.
+
+    On the first routing plays the default tile by every policy, and every likely tile by the default policy, then the
+    fastest of these tiles by the fastest policy. The fastest ones till then play on the others.
+    """
+    routings = [ids for _, ids in sample_routings(planned(default), 1 + len(PLAY))]
+    by_policy = [dataclasses.replace(default, policy=policy) for policy in POLICIES]
+    by_tile = [default, *(Schedule(*tile, default.policy) for tile in likely_tiles(program, machine, TILES))]
 
     @functools.cache
-    def us(schedule: Schedule, sample: int) -> float:
+    def log_us(schedule: Schedule, sample: int) -> float:
         flow = planned(schedule)
-        return start_us(flow, machine) + simulate.outline(flow, routing=routings[sample]).span
+        return float(np.log(start_us(flow, machine) + simulate.outline(flow, routing=routings[sample]).span))
 
-    found = default
-    for others in (_of_policies, _of_tiles):
-        smaller = [other for other in others(found, machine) if _size(planned(other)) <= most]
-        found = _better(found, smaller, us, len(routings))
-    return found
+    def ranked(schedules: Iterable[Schedule], samples: int) -> list[Schedule]:
+        able = [schedule for schedule in dict.fromkeys(schedules) if _size(planned(schedule)) <= most]
+        return sorted(able, key=lambda schedule: sum(log_us(schedule, i) for i in range(samples)))
 
-
-def _of_policies(schedule: Schedule, machine: Machine) -> list[Schedule]:
-    return [dataclasses.replace(schedule, policy=policy) for policy in POLICIES if policy != schedule.policy]
-
-
-def _of_tiles(schedule: Schedule, machine: Machine) -> list[Schedule]:
-    sizes = [(machine.tile_rows, machine.tile_cols * width) for width in WIDTHS]
-    return [Schedule(*size, schedule.policy) for size in sizes if size != (schedule.rows, schedule.cols)]
-
-
-def _better(found: Schedule, others: Sequence[Schedule], us: Callable[[Schedule, int], float], samples: int) -> Schedule:
-    """The one of the others with the least time in the mean of all samples, if it is worth taking instead of one found."""
-    for sample in range(samples):  # few are left after the first
-        others = [other for other in others if us(other, sample) <= LOST * us(found, sample)]
-    over = {other: np.mean([np.log(us(other, i) / us(found, i)) for i in range(samples)]) for other in others if samples}
-    best = min(over, key=over.__getitem__, default=found)
-    return best if best in over and over[best] <= -np.log(WORTH) else found
+    if not routings:
+        return default
+    both = dataclasses.replace(ranked(by_tile, 1)[0], policy=ranked(by_policy, 1)[0].policy)
+    left = ranked([*by_policy, *by_tile, both], 1)
+    for samples in range(2, len(routings) + 1):
+        left = ranked(left[:PLAY[samples - 2]], samples)
+    return left[0]
 
 
 def _key(program: Program, machine: Machine, most: int) -> str | None:
@@ -178,15 +172,11 @@ def _kept(key: str | None, default: Schedule, machine: Machine) -> Schedule | No
         return None
     try:
         kept = read_object(_path(key))
-        known, found = _candidates(default, machine), Schedule(kept["rows"], kept["cols"], kept["policy"])
+        found, tiles = Schedule(kept["rows"], kept["cols"], kept["policy"]), tiles_of(machine)
+        known = [Schedule(*tile, policy) for tile in [(default.rows, default.cols), *tiles] for policy in POLICIES]
         return known[known.index(found)] if kept["key"] == key else None  # 128.0 is 128, and no number of rows
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _candidates(default: Schedule, machine: Machine) -> list[Schedule]:
-    by_policy = [default, *_of_policies(default, machine)]
-    return [*by_policy, *(tile for schedule in by_policy for tile in _of_tiles(schedule, machine))]
 
 
 def _keep(key: str | None, found: Schedule) -> None:

@@ -13,10 +13,8 @@ from hpmoe.routing.skewed import SKEWS, ids_by_odds, log_odds
 from hpmoe.support.errors import ArgumentError
 
 SEED = 7001
-FULL = 0.98  # of a plan's rows, what its fullest rank is to get
-STEPS = 40  # of a bisection
-MOST_SKEW = 8.0  # times the logarithms of a kind's popularities
-SAMPLES = *SKEWS, SEED, FULL, MOST_SKEW  # what says which they are
+DRAWN = 48  # popularities of each kind
+STEPS = 25  # of a bisection
 
 
 def has_samples(flow: tf.Taskflow) -> bool:
@@ -25,50 +23,38 @@ def has_samples(flow: tf.Taskflow) -> bool:
         p.weights >= 0 or p.once_of >= 0 or p.node_size or p.tp_size > 1 for p in flow.routes)
 
 
-def sample_routings(flow: tf.Taskflow) -> Iterator[tuple[str, np.ndarray]]:
-    """(kind, topk_ids of all ranks [ep, T, K]) of each of SKEWS, uneven enough to fill the plan of a taskflow.
+def sample_routings(flow: tf.Taskflow, count: int = len(SKEWS)) -> Iterator[tuple[str, np.ndarray]]:
+    """(kind, topk_ids of all ranks [ep, T, K]) of `count` routings of SKEWS, those that a plan is most likely made for.
 
-    A plan is for so many rows because a rank gets as many. So the popularities of each kind are raised to the power at which
-    its fullest rank gets them; entries over that are of no expert. A plan with room for any routing gets each kind as it is.
-    A kind for which there is no room even so, or too few experts, is left out.
+    A plan is for so many rows because a rank gets as many, so of DRAWN popularities of each kind those are taken with which
+    the fullest rank is likely to get most nearly these. Where there is room for more than is likely, that says nothing, and
+    those are taken that have room, of all kinds in turn. Entries over the room are of no expert. A routing for which there
+    is no room even so is left out.
     """
-    plan = flow.routes[0]
-    for turn, kind in enumerate(SKEWS):
-        rng = np.random.default_rng(SEED + turn)
-        odds = log_odds(kind, plan.ep_size, plan.num_experts, rng)
-        power = 1.0 if plan.is_mostly_empty else _power(plan, odds)
-        ids = ids_by_odds(power * odds, plan.ep_size, plan.num_tokens, plan.top_k, rng)
+    plan, rng = flow.routes[0], np.random.default_rng(SEED)
+    drawn = [(kind, log_odds(kind, plan.ep_size, plan.num_experts, rng)) for _ in range(DRAWN) for kind in SKEWS]
+    shares = _likely_shares(np.array([odds for _, odds in drawn]), plan.top_k)
+    rows = rng.binomial(plan.ep_size * plan.num_tokens, shares).reshape(len(drawn), plan.ep_size, -1).sum(axis=2).max(axis=1)
+    off = np.log(np.maximum(rows, 1) / max(1, plan.max_rows))
+    off = np.maximum(off, 0.0) if plan.likely_rows < plan.max_rows else np.abs(off)
+    for kind, odds in (drawn[i] for i in np.argsort(off, kind="stable")[:count]):
+        ids = ids_by_odds(odds, plan.ep_size, plan.num_tokens, plan.top_k, rng)
         for route in flow.routes:
             _leave_out(ids, route)
         if all(_has_room(ids, route) for route in flow.routes):
             yield kind, ids
 
 
-def _power(plan: tf.RoutePlan, odds: np.ndarray) -> float:
-    """Of the popularities, with which the fullest rank is likely to get FULL of the rows that there is room for; MOST_SKEW
-    where it has room for what comes then, so that ranks of no popularity are empty."""
-    def rows(power: float) -> float:
-        shares = _likely_shares(power * odds, plan.top_k).reshape(plan.ep_size, -1).sum(axis=1)
-        return float(shares.max()) * plan.ep_size * plan.num_tokens
-
-    if FULL * rows(MOST_SKEW) <= plan.max_rows:
-        return MOST_SKEW
-    low, high = 0.0, MOST_SKEW
-    for _ in range(STEPS):
-        power = (low + high) / 2
-        low, high = (power, high) if rows(power) < FULL * plan.max_rows else (low, power)
-    return low
-
-
 def _likely_shares(odds: np.ndarray, top_k: int) -> np.ndarray:
-    """How likely a token is to take each expert, [num_experts], by independent clocks that ring at the rate of an expert's
-    popularity: those that have rung when top_k are likely to have are taken."""
-    low, high = -float(odds.max()) - STEPS, -float(odds.min()) + STEPS
+    """How likely a token is to take each expert, [draws, num_experts] as `odds`, by independent clocks that ring at the rate
+    of an expert's popularity: those that have rung when top_k are likely to have are taken."""
+    low, high = -odds.max(axis=1, keepdims=True) - STEPS, -odds.min(axis=1, keepdims=True) + STEPS
     for _ in range(STEPS):
         time = (low + high) / 2
         rung = -np.expm1(-np.exp(np.minimum(time + odds, STEPS)))
-        low, high = (time, high) if rung.sum() < top_k else (low, time)
-    return rung
+        few = rung.sum(axis=1, keepdims=True) < top_k
+        low, high = np.where(few, time, low), np.where(few, high, time)
+    return np.clip(rung, 0.0, 1.0)
 
 
 def _leave_out(ids: np.ndarray, plan: tf.RoutePlan) -> None:

@@ -35,7 +35,7 @@ def space_of(program: Program, machine: Machine, ep_size: int, given: Space) -> 
     rows, cols = machine.tile_rows, machine.tile_cols
     values: dict[str, list[Value]] = {
         "policy": list(POLICIES), "rows": [rows, "auto", rows // 2, rows // 4, rows // 8, 2 * rows],
-        "cols": [cols, "auto", cols // 2, cols // 4, 2 * cols]}
+        "cols": [cols, "auto", cols // 2, cols // 4, 2 * cols, 4 * cols]}
     if any(isinstance(e.outputs[0].aval, RouteAval) for e in program.equations):
         values["signal"], values["put_cols"], values["returns"] = list(SIGNALS), [None, "auto"], [None, 2]
         if ep_size > 1:

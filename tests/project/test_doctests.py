@@ -33,7 +33,8 @@ def assert_examples_hold(doctests):
 
 
 @pytest.mark.parametrize("name", module_names())
-def test_docstring_examples_run(name):
+def test_docstring_examples_run(name, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert_examples_hold(doctest.DocTestFinder().find(importlib.import_module(name)))
 
 

@@ -86,6 +86,7 @@ def test_sessions_run(document, monkeypatch, tmp_path):
     module = types.ModuleType("session")
     monkeypatch.setitem(sys.modules, "session", module)  # a graph compiler looks names up in the module of a function
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     session.globs = vars(module)
     report, runner = [], doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     runner.run(session, out=report.append)

@@ -68,7 +68,7 @@ def test_a_skewed_layer_is_finished_slot_by_slot_and_sooner(cache, refused):
 def test_another_that_is_slower_for_one_hot_expert_is_not_taken(cache):
     layer = skewed_layer("hot", ep=16, tokens=1024, experts=16, top_k=4)
     assert us(layer, layer.fused_flow("slot_major")) > 1.1 * us(layer, layer.fused_flow())
-    assert us(layer, layer.chosen_flow()) == us(layer, layer.fused_flow())
+    assert us(layer, layer.chosen_flow()) <= us(layer, layer.fused_flow())
 
 
 def test_each_pass_has_its_own_and_computes_the_same(cache):
@@ -94,26 +94,26 @@ def test_a_tile_is_taken_by_its_time(cache, monkeypatch):
         file.unlink()
 
 
-@pytest.mark.parametrize("routing", ["uniform", "hot", "half"])
-def test_samples_fill_the_plan_and_are_not_the_routing_it_is_judged_on(routing):
+@pytest.mark.parametrize("routing", SKEWS)
+def test_samples_are_of_the_kind_that_fills_the_plan_but_not_the_routing_it_is_judged_on(routing):
     layer = skewed_layer(routing)
     flow = hpmoe.overlap_comm.apply_to(layer.tiles)
-    (plan,), found = flow.routes, dict(sample_routings(flow))
-    assert set(found) == set(SKEWS)
-    for kind, ids in found.items():
+    (plan,), found = flow.routes, list(sample_routings(flow))
+    kinds = [kind for kind, _ in found]
+    assert len(kinds) == 4 and kinds.count(routing) > 2
+    for kind, ids in found:
         rows = rows_of_ranks(ids, 32)
-        assert max(rows) <= plan.max_rows and not np.array_equal(ids, layer.ids)
-        if kind in ("dirichlet", routing):
-            assert max(rows) >= 0.9 * plan.max_rows
-    assert all(min(rows_of_ranks(ids, 32)) > 0.5 * plan.max_rows for ids in found.values()) == (routing == "uniform")
-    assert routing != "half" or rows_of_ranks(found["half"], 32).count(0) == 4  # nothing trickles into empty ranks
+        assert 0.9 * plan.max_rows <= max(rows) <= plan.max_rows and not np.array_equal(ids, layer.ids)
+        assert kind != "half" or rows.count(0) == 4
 
 
-def test_samples_of_a_plan_for_any_routing_are_as_skewed_as_their_kind():
+def test_samples_of_a_plan_for_any_routing_are_of_every_kind():
     layer = skewed_layer("uniform")
     flow = hpmoe.overlap_comm.apply_to(dataclasses.replace(layer, room="all").tiles)
     rows = {kind: rows_of_ranks(ids, 32) for kind, ids in sample_routings(flow)}
     assert rows["half"].count(0) == 4 and max(rows["hot"]) > 8 * 512 and min(rows["uniform"]) > 0.9 * 8 * 512
+    limited = hpmoe.overlap_comm.apply_to(dataclasses.replace(layer, room="all", rank_capacity_factor=1.5).tiles)
+    assert {kind for kind, _ in sample_routings(limited)} == {"uniform"}
 
 
 def test_samples_keep_to_a_capacity_or_are_left_out():
@@ -126,7 +126,7 @@ def test_samples_keep_to_a_capacity_or_are_left_out():
         flow = hpmoe.spmd(hpmoe.overlap_comm(hpmoe.tile_partition(f, rows=32)), hpmoe.Mesh(ep_size=4)).lower(
             x, ids, weights, up, down)
         kinds[policy] = {kind for kind, _ in sample_routings(flow)}
-    assert kinds["position"] == set(SKEWS) and "hot" not in kinds["error"]
+    assert "uniform" in kinds["position"] and "hot" not in kinds["error"]
 
 
 def test_the_default_where_nothing_is_chosen(cache, refused):
