@@ -20,6 +20,7 @@ from hpmoe.kernels.twin_target import TwinExecutable, compile_twin
 from hpmoe.runtime.targets import register_target
 
 
+@pytest.mark.slow
 def test_the_twin_climbs_to_the_top_and_writes_a_machine(capsys, tmp_path):
     path = tmp_path / "mine.toml"
     status, out, err = run(capsys, "ascend-check", "--target=ascend-twin", f"--out={path}", "--json")
