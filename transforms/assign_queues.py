@@ -18,7 +18,7 @@ from hpmoe.scheduling.early_gradients import early_gradients
 from hpmoe.scheduling.late_sums import late_sums
 from hpmoe.scheduling.likely_slots import first_round, likely_costs
 from hpmoe.scheduling.queue_order import Finish, by_quarters, queue_order, slot_by_slot
-from hpmoe.scheduling.vector_workers import dealt, is_computed, num_computing
+from hpmoe.scheduling.vector_workers import dealt, vector_workers
 from hpmoe.support.errors import TransformError, VerifyError, call_user, check_argument, is_name
 from hpmoe.support.known import known
 from hpmoe.tiling.rebuild import rebuild
@@ -73,16 +73,16 @@ def critical_path(flow: tf.Taskflow, machine: Machine, order: np.ndarray | None 
         return schedule(flow, task_costs(flow, machine), np.zeros(flow.num_tasks), (machine.num_queues,), order)[0]
     costs = likely_costs(flow, machine)
     likely = first_round(flow, costs)
-    computing = num_computing(flow, machine, likely)
+    vector = vector_workers(flow, machine, likely)
     order = queue_order(flow, machine, likely, finish) if order is None else order
-    movers = machine.num_aiv - computing
-    early, gradients = early_gradients(flow, machine, likely, movers)
-    of_op = np.array([0 if op.unit == "aic" else 2 if computing and is_computed(op) else 3 for op in flow.ops])
-    kind, workers = of_op[flow.tasks["op"]], (machine.num_aic - early, early, computing, movers)
+    early, gradients = early_gradients(flow, machine, likely, vector.moving)
+    of_op = np.array([0 if op.unit == "aic" else 2 + vector.kind(op) for op in flow.ops])
+    kind, workers = of_op[flow.tasks["op"]], (machine.num_aic - early, early, *vector)
     kind[gradients] = 1
+    costs *= vector.shares(flow.ops)[flow.tasks["op"]]
     seen_us = machine.signal_us + machine.poll_us + machine.wait_us  # else what waits would be put in front of what is ready
     queues, sequence = schedule(late_sums(flow), costs, kind, workers, order, seen_us)
-    return dealt(flow, machine, queues, sequence, computing, early)
+    return dealt(flow, machine, queues, sequence, vector, early)
 
 
 def slot_major(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:

@@ -12,13 +12,31 @@ from hpmoe.scheduling.rules import rule
 DRIFT = 3  # slots by which the rows of a rank are likely to be off, where experts fill more or fewer slots than planned
 
 
-def _as_they_begin(slots: LikelySlots, sequence: np.ndarray, ahead: np.ndarray, groups: int,
-                   node_size: int) -> np.ndarray:
+def _as_they_begin(sequence: np.ndarray) -> np.ndarray:
     """The turns of puts in the order in which they begin, whatever rows they are likely to have."""
     return np.argsort(np.argsort(sequence, axis=None)).reshape(sequence.shape).astype(np.int32)
 
 
-@rule("put_turns", otherwise=_as_they_begin)
+@rule("spread_turns", otherwise=lambda sequence, workers: _as_they_begin(sequence))
+def spread_turns(sequence: np.ndarray, workers: np.ndarray) -> np.ndarray:
+    """Has puts of spread slots be dealt out evenly whichever run of slots is one source's, and from its first on.
+
+    Of a run, slots that are a power of two apart are put one after the other. Their puts begin at a worker as many times a
+    third of all on, which is never near the same one again. The turns, [num_slots, peers, columns] as `sequence`.
+
+    Args:
+        workers: among how many the puts for each peer are dealt out, [peers, 1].
+    """
+    steps = np.vectorize(_third)(workers)
+    return (np.arange(len(sequence))[:, None, None] * steps + np.arange(sequence.shape[2])).astype(np.int32)
+
+
+def _third(workers: int) -> int:
+    """About a third of some workers, with which every one of them has its turn."""
+    return min((step for step in range(1, workers + 1) if math.gcd(step, workers) == 1), key=lambda s: abs(s - workers / 3))
+
+
+@rule("put_turns", otherwise=lambda slots, sequence, ahead, groups, node_size: _as_they_begin(sequence))
 def put_turns(slots: LikelySlots, sequence: np.ndarray, ahead: np.ndarray, groups: int, node_size: int) -> np.ndarray:
     """Has puts that are likely to have rows be dealt out evenly among the workers of a group of peers.
 

@@ -11,7 +11,7 @@ from hpmoe.scheduling.rules import rule
 from hpmoe.support.known import known
 
 UNEVEN = 1.25  # rows of the fullest rank over those that a rank sends
-RUNS = 2  # slots of them for each rank that sends some
+RUNS, FEWEST = 2, 16  # slots of them for each rank that sends some; ranks of which there are runs enough
 
 
 @rule("spread_slots", otherwise=lambda flow, machine: False)
@@ -25,7 +25,7 @@ def is_spread(flow: tf.Taskflow, machine: Machine) -> bool:
     goes_elsewhere = any(plan.once_of >= 0 or plan.node_size or plan.placement for plan in flow.routes)
     if goes_elsewhere or any(op.primitive.makes_blocks for op in flow.ops):
         return False
-    has_runs = all(plan.likely_rows >= RUNS * plan.ep_size * plan.tile_rows for plan in flow.routes)
+    has_runs = all(plan.likely_rows >= RUNS * max(plan.ep_size, FEWEST) * plan.tile_rows for plan in flow.routes)
     return has_runs and any(map(_is_uneven, flow.routes)) and _weight_bytes(flow) <= machine.l2_bytes
 
 
@@ -34,7 +34,12 @@ def _is_uneven(plan: tf.RoutePlan) -> bool:
     and takes all rows that it has room for as likely because there could not be many more."""
     sent, every = plan.num_tokens * plan.top_k, plan.ep_size * plan.num_tokens * min(plan.top_k, plan.num_local_experts)
     is_for_any = plan.max_rows >= every and every <= MANY_MORE * sent
-    return plan.likely_rows > UNEVEN * sent and not is_for_any
+    return rows_over_sent(plan) > UNEVEN and not is_for_any
+
+
+def rows_over_sent(plan: tf.RoutePlan) -> float:
+    """The rows that the fullest rank is likely to get, over those that one sends."""
+    return plan.likely_rows / max(1, plan.num_tokens * plan.top_k)
 
 
 def _weight_bytes(flow: tf.Taskflow) -> int:
