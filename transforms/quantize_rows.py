@@ -5,7 +5,7 @@ from __future__ import annotations
 from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations
 from hpmoe.primitives.dispatch import combine_rows, dispatch_rows
 from hpmoe.primitives.quantized import combine_quantized, dequantize, quantize
-from hpmoe.primitives.quantized_matmul import grouped_quantized
+from hpmoe.primitives.quantized_matmul import MULTIPLIED, grouped_quantized
 from hpmoe.primitives.relay import relay, relay_back
 from hpmoe.runtime.transform import transform
 from hpmoe.support.dtypes import BYTES
@@ -48,8 +48,8 @@ def quantize_rows(program: Program, *, dtype: str = "int8", scale: str | int | N
         e = combine d a w ->  q = quantize[dtype=int8] d    e = combine_quantized[dtype=int8 to=float32] q a w      (combine)
 
     Requires: a plain function with a dispatch; what rewrites the function gradients are taken of comes before it.
-    Ensures: the same function of rows that are rounded on their way; nothing else is. What multiplies int8 rows, see
-        `quantize_weights`, takes them as they arrive.
+    Ensures: the same function of rows that are rounded on their way; nothing else is. What multiplies rows of this format,
+        see `quantize_weights`, takes them as they arrive.
 
     Args:
         f: the function.
@@ -109,12 +109,11 @@ def quantize_rows(program: Program, *, dtype: str = "int8", scale: str | int | N
 
 
 def _of_arrived(builder: Builder, eqn: Equation, form: dict[str, object], arrived: dict[Atom, Atom]) -> list[Atom] | None:
-    """What takes rows as they arrive: products of int8 and relays, which pass them on."""
+    """What takes rows as they arrive: products of such rows and relays, which pass them on."""
     rows, others = arrived[eqn.inputs[0]], eqn.inputs[1:]
-    is_int8 = form == {"dtype": "int8"}
-    if is_int8 and eqn.primitive is grouped_quantized and eqn.params.get("rows"):
+    if eqn.primitive is grouped_quantized and form == MULTIPLIED.get(str(eqn.params.get("rows", ""))):
         return [builder.keep(eqn.replace(inputs=(rows, *others)))]
-    if is_int8 and eqn.primitive is quantize and dict(eqn.params) == form:
+    if eqn.primitive is quantize and dict(eqn.params) == form:
         return [rows]
     if eqn.primitive is relay:
         passed = builder.add(relay, rows, *others, source=eqn.source, **eqn.params)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations
+from hpmoe.primitives.elementwise import mul
 from hpmoe.primitives.expert import expert_scale
 from hpmoe.primitives.grouped_matmul import grouped
 from hpmoe.primitives.grouped_weight_grad import grouped_weight_grad
 from hpmoe.primitives.quantized import dequantize, quantize
-from hpmoe.primitives.quantized_matmul import ROW_DTYPES, grouped_quantized, product_params, quantize_weight
+from hpmoe.primitives.quantized_matmul import MULTIPLIED, ROW_DTYPES, grouped_quantized, product_params, quantize_weight
 from hpmoe.primitives.replicate import replicate_weights
 from hpmoe.primitives.row_dot import row_dot
 from hpmoe.runtime.transform import transform
@@ -17,16 +19,13 @@ from hpmoe.support.errors import TransformError, check_argument, is_name
 from hpmoe.tile_ops.row_formats import WEIGHT_FORMATS
 
 BACKWARDS = ("straight_through", "quantized")
-INT8_ROWS = {"dtype": "int8"}  # the params of quantize that makes rows to multiply
 
 
 def _check(dtype: str = "int8", row_dtype: str | None = None, backward: str = "straight_through") -> None:
     who = "quantize_weights"
     check_argument(is_name(dtype, WEIGHT_FORMATS), who, "dtype", repr(dtype), f"one of {', '.join(WEIGHT_FORMATS)}")
-    check_argument(row_dtype is None or is_name(row_dtype, ROW_DTYPES), who, "row_dtype", repr(row_dtype),
-                   "\"int8\", or None for rows as they are")
-    check_argument(row_dtype is None or row_dtype == dtype, who, "row_dtype", repr(row_dtype),
-                   f"None beside weights of {dtype}")
+    check_argument(row_dtype is None or (is_name(row_dtype, ROW_DTYPES) and row_dtype == dtype), who, "row_dtype",
+                   repr(row_dtype), f"\"{dtype}\" beside weights of {dtype}, or None for rows as they are")
     check_argument(is_name(backward, BACKWARDS), who, "backward", repr(backward), f"one of {', '.join(BACKWARDS)}")
     check_argument(backward != "quantized" or row_dtype is not None, who, "backward", repr(backward),
                    "\"straight_through\" where rows stay as they are")
@@ -35,7 +34,7 @@ def _check(dtype: str = "int8", row_dtype: str | None = None, backward: str = "s
 @transform(requires="program", once=True, check=_check)
 def quantize_weights(program: Program, *, dtype: str = "int8", row_dtype: str | None = None,
                      backward: str = "straight_through") -> Program:
-    """Multiplies received rows by experts' weights of one byte an element: W8, or W8A8 with `row_dtype="int8"`.
+    """Multiplies received rows by experts' weights of one byte an element: W8, or W8A8 with a `row_dtype`.
 
     Each launch rounds the weights that it is given, with a scale for each column of an expert's matrix, in tile tasks of the
     same kernel. Weights that are quantised already are arguments of `hpmoe.grouped_matmul` instead, which has the formulas.
@@ -45,7 +44,7 @@ def quantize_weights(program: Program, *, dtype: str = "int8", row_dtype: str | 
     between the two, leaves them out.
 
     Gradients are straight-through: those of the function of the rounded rows and weights, passed on as if nothing had been
-    rounded. With `quantize_rows(dtype="int8")`, before or after, rows are multiplied as they arrive.
+    rounded. With `quantize_rows` to the same dtype, before or after, rows are multiplied as they arrive.
 
     Rewrite:
         b = grouped_matmul x w r  ->  q, s = quantize_weight[dtype=int8] w    b = grouped_matmul_quantized x q r s
@@ -60,7 +59,8 @@ def quantize_weights(program: Program, *, dtype: str = "int8", row_dtype: str | 
         f: the function.
         dtype: "int8" or "float8_e4m3fn", what elements of weights are; or "mxfp8", float8_e4m3fn with an e8m0 scale for each
             32 elements of a column (OCP MX) in place of one for all of it.
-        row_dtype: "int8", rows are rounded too, one scale each, and sums are exact in int32; None, rows stay as they are.
+        row_dtype: the same as `dtype`, rows are rounded too, with a scale each, or for 32 columns of mxfp8; sums of int8 are
+            exact in int32, others in float32. None, rows stay as they are.
         backward: "straight_through"; or "quantized", where gradients of results, times the scales of the weights, are
             rounded as rows are before they are multiplied by turned weights.
 
@@ -104,6 +104,7 @@ class _Rule:
         packed: rows as they are multiplied.
         rounded: these as floats.
         weights: quantised, and their scales.
+        weighted: rows that are others, each times a number, with these two.
         sent: copies that are sent here, and that products alone read.
         copies: of quantised weights, and of their scales.
     """
@@ -117,6 +118,7 @@ class _Rule:
     packed: dict[Atom, Atom] = dataclasses.field(default_factory=dict)
     rounded: dict[Atom, Atom] = dataclasses.field(default_factory=dict)
     weights: dict[tuple[Atom, bool], tuple[Var, Var]] = dataclasses.field(default_factory=dict)
+    weighted: dict[Atom, Sequence[Atom]] = dataclasses.field(default_factory=dict)
     sent: set[Atom] = dataclasses.field(default_factory=set)
     copies: dict[tuple[Atom, Atom], list[Var]] = dataclasses.field(default_factory=dict)
 
@@ -125,12 +127,19 @@ class _Rule:
         made = {v for e in self.program.equations if e.primitive is replicate_weights for v in e.outputs}
         self.sent.update(made.difference(self.program.outputs))
 
+    @property
+    def form(self) -> Mapping[str, object]:
+        """The params of quantize that makes rows to multiply; none where they stay as they are."""
+        return MULTIPLIED.get(self.rows, {})
+
     def __call__(self, b: Builder, eqn: Equation) -> list[Atom] | None:
         is_exact = not self.exact.isdisjoint(eqn.inputs)
         out = self._rewritten(b, eqn, is_exact)
         if is_exact:
             self.exact.update(eqn.outputs if out is None else out)
-        if eqn.primitive is dequantize and dict(eqn.params) == {**INT8_ROWS, "to": eqn.params["to"]}:
+        if eqn.primitive is mul and eqn.inputs[-1].aval.shape == (*eqn.outputs[0].aval.shape[:1], 1):
+            self.weighted[eqn.outputs[0]] = eqn.inputs
+        if eqn.primitive is dequantize and dict(eqn.params) == {**self.form, "to": eqn.params["to"]}:
             self.packed[eqn.outputs[0]], self.rounded[eqn.outputs[0]] = eqn.inputs[0], eqn.outputs[0]
         return out
 
@@ -186,10 +195,14 @@ class _Rule:
 
     def _packed(self, b: Builder, x: Atom, source: str) -> Atom:
         if x not in self.packed:
-            self.packed[x] = b.add(quantize, x, source=source, **INT8_ROWS)
+            self.packed[x] = b.add(quantize, x, source=source, **self.form)
         return self.packed[x]
 
     def _rounded(self, b: Builder, x: Atom, source: str) -> Atom:
+        """Of rows that are weighted, those before: blocks of mxfp8, whose scales are powers of two, round others so."""
+        if x not in self.rounded and x in self.weighted:
+            rows, weights = self.weighted[x]
+            self.rounded[x] = b.add(mul, self._rounded(b, rows, source), weights, source=source)
         if x not in self.rounded:
-            self.rounded[x] = b.add(dequantize, self._packed(b, x, source), **INT8_ROWS, to=x.aval.dtype, source=source)
+            self.rounded[x] = b.add(dequantize, self._packed(b, x, source), **self.form, to=x.aval.dtype, source=source)
         return self.rounded[x]

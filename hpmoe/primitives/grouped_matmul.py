@@ -34,18 +34,21 @@ def grouped_matmul(rows: Tensor, weight: Tensor, route: Route, *, bias: Tensor |
     stay as they are (W8), or are rounded to `row_dtype` first, with a scale of their own (W8A8):
         W8    out[r, n] = (sum_k x[r, k] * weight[e, k, n]) * scale[e, n], summed in float32
         W8A8  out[r, n] = float32(sum_k q[r, k] * weight[e, k, n]) * s[r] * scale[e, n], the sum exact in int32, where
-              s[r] = amax_k |x[r, k]| / 127 and q[r, k] is x[r, k] / s[r], rounded to nearest even
-    Gradients go straight through the rounding of rows; int8 weights have none, scales do.
+              s[r] = amax_k |x[r, k]| / 127 and q[r, k] is x[r, k] / s[r], rounded to nearest even; of float8_e4m3fn
+              / 448, and products, which are exact, are summed in float32
+    Weights of mxfp8 (OCP MX) have a scale for each 32 elements of a column, 2^(scale[e, n, k // 32] - 127), and W8A8 rounds
+    rows to mxfp8, too. Gradients go straight through the rounding of rows; weights of bytes have none, float scales do.
 
     Args:
         rows: [R, K], from `hpmoe.dispatch` or computed row by row from it.
         weight: [num_local_experts, K, N], of the same dtype; or float32 beside rows in half precision: it is rounded to
             their dtype, as `auto_mixed_precision` does it for a Dense, and its gradient is float32. Quantised: int8, or
-            uint8 that holds float8_e4m3fn.
+            uint8 that holds float8_e4m3fn; of mxfp8 turned, [num_local_experts, N, K], so that blocks lie side by side.
         route: the second result of `hpmoe.dispatch`.
         bias: optional [num_local_experts, N], in the same way.
-        scale: [num_local_experts, N] floats, beside a quantised weight alone.
-        row_dtype: "int8" for W8A8, beside int8 weights; None for rows as they are.
+        scale: [num_local_experts, N] floats, beside a quantised weight alone; of mxfp8 [num_local_experts, N,
+            ceil(K / 32)] uint8 that hold e8m0.
+        row_dtype: for W8A8 what elements of the weight are, "int8", "float8_e4m3fn" or "mxfp8"; None for rows as they are.
 
     Returns:
         [R, N].
@@ -67,7 +70,8 @@ def grouped_matmul(rows: Tensor, weight: Tensor, route: Route, *, bias: Tensor |
     outside_graphs("hpmoe.grouped_matmul")
     if element := check_quantised(weight, scale, row_dtype):
         to = name_of_dtype(getattr(rows, "dtype", None)) or ""
-        out = grouped_quantized(rows, weight, route, scale, **product_params(element, False, row_dtype or "", to))
+        params = product_params(element, element == "mxfp8", row_dtype or "", to)
+        out = grouped_quantized(rows, weight, route, scale, **params)
     else:
         out = grouped(rows, weight_beside(rows, weight), route, transpose=False)
     return out if bias is None else expert_bias(out, weight_beside(rows, bias), route)

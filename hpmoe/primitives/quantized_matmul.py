@@ -33,6 +33,7 @@ from hpmoe.support.errors import ProgramError, check_argument, is_name
 from hpmoe.support.mindspore_private import Differentiable, gradient_depth, takes_gradient
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.elementwise import MAP
+from hpmoe.tile_ops.fp8_matmuls import GMM_FP8
 from hpmoe.tile_ops.functions import MUL
 from hpmoe.tile_ops.matmuls import GMM
 from hpmoe.tile_ops.params import Elementwise, Matmul
@@ -43,7 +44,6 @@ from hpmoe.tile_ops.quantized_matmuls import (
     MOST_TERMS,
     QUANTIZE_WEIGHT,
     RESCALE,
-    ROWS,
     SCALE_BYTES,
     WIDEN_WEIGHT,
     WeightFormat,
@@ -52,14 +52,24 @@ from hpmoe.tile_ops.quantized_matmuls import (
     rescaled,
     sums_of,
 )
-from hpmoe.tile_ops.row_formats import WEIGHT_FORMATS, RowFormat, quantized, scales_in, values_of as values_of_elements
+from hpmoe.tile_ops.row_formats import (
+    WEIGHT_FORMATS,
+    Element,
+    RowFormat,
+    dequantized,
+    quantized,
+    scales_in,
+    values_of as values_of_elements,
+)
 
 grouped_quantized = Primitive("grouped_matmul_quantized")
 quantize_weight = Primitive("quantize_weight")
 
 ELEMENT_OF = {"int8": "int8", BYTES: "float8_e4m3fn"}  # what elements of a given weight are, by its dtype
 STORED_AS = {"int8": "int8", "float8_e4m3fn": BYTES, "mxfp8": BYTES}
-ROW_DTYPES = ("int8",)
+ROW_DTYPES = tuple(WEIGHT_FORMATS)
+MULTIPLIED = {name: {"dtype": name, **({"block": form.block} if form.block else {})}
+              for name, form in WEIGHT_FORMATS.items()}  # the params of quantize that makes rows to multiply
 WHOSE = row_modes.SLOT_EXPERT, row_modes.REPLICA  # matrices are the rank's own, and copies
 WHO = "hpmoe.grouped_matmul"
 
@@ -67,16 +77,17 @@ WHO = "hpmoe.grouped_matmul"
 def check_quantised(weight: object, scale: object, row_dtype: object) -> str:
     """What elements of a weight are, "" where it is not quantised; ArgumentError where the others do not fit to it."""
     element = ELEMENT_OF.get(name_of_dtype(getattr(weight, "dtype", None)) or "", "")
+    if element == "float8_e4m3fn" and name_of_dtype(getattr(scale, "dtype", None)) == BYTES:
+        element = "mxfp8"
     if not element:
         check_argument(scale is None, WHO, "scale", scale, f"None beside a weight of {getattr(weight, 'dtype', None)}",
                        "Quantised weights are int8, or uint8 that hold float8_e4m3fn.")
         check_argument(row_dtype is None, WHO, "row_dtype", repr(row_dtype), "None beside a weight that is not quantised")
         return element
-    check_argument(scale is not None, WHO, "scale", "None", f"[num_local_experts, N] beside a weight of {element}")
-    check_argument(row_dtype is None or is_name(row_dtype, ROW_DTYPES), WHO, "row_dtype", repr(row_dtype),
-                   "\"int8\", or None for rows as they are")
-    check_argument(row_dtype is None or row_dtype == element, WHO, "row_dtype", repr(row_dtype),
-                   f"None beside a weight of {element}")
+    check_argument(scale is not None, WHO, "scale", "None", f"[num_local_experts, N] beside a weight of {element}",
+                   "That of mxfp8, [num_local_experts, N, ceil(K / 32)], is of uint8, that hold e8m0.")
+    check_argument(row_dtype is None or (is_name(row_dtype, ROW_DTYPES) and row_dtype == element), WHO, "row_dtype",
+                   repr(row_dtype), f"\"{element}\" beside a weight of {element}, or None for rows as they are")
     return element
 
 
@@ -113,12 +124,13 @@ def _(x: Aval, w: Aval, route: RouteAval, *more: Aval, element: str, transpose: 
     check_argument(w.dtype == STORED_AS[element], "grouped_matmul", "weight", w, f"of {STORED_AS[element]}")
     check_argument(len(x.shape) == 2 and x.shape[0] is route.rows, "grouped_matmul", "rows", x,
                    "received rows [R, K] of this route")
-    check_argument(x.dtype in FLOATS or (x.dtype == BYTES and rows == "int8"), "grouped_matmul", "rows", x,
+    check_argument(x.dtype in FLOATS or (x.dtype == BYTES and rows == element), "grouped_matmul", "rows", x,
                    f"of {', '.join(FLOATS)}")
     outer, inner = fixed(w.shape[1:]) if transpose else fixed(w.shape[:0:-1])
-    check_argument(fixed(x.shape[1:])[0] == inner + SCALE_BYTES * (x.dtype == BYTES), "grouped_matmul", "rows and weight",
-                   f"{x} and {w}", "equal in their inner dimension", "Weights are [num_local_experts, K, N].")
-    check_argument(not rows or inner <= MOST_TERMS, "grouped_matmul", "rows", x,
+    width = WEIGHT_FORMATS[element].packed_cols(inner) if x.dtype == BYTES else inner
+    check_argument(fixed(x.shape[1:])[0] == width, "grouped_matmul", "rows and weight", f"{x} and {w}",
+                   "equal in their inner dimension", "Weights are [num_local_experts, K, N].")
+    check_argument(rows != "int8" or inner <= MOST_TERMS, "grouped_matmul", "rows", x,
                    f"of at most {MOST_TERMS} columns, sums of whose products an int32 holds")
     if WEIGHT_FORMATS[element].block:
         of_blocks = _scales_aval(w, element)
@@ -153,15 +165,20 @@ def _(x: np.ndarray, w: np.ndarray, route: Route, *more: np.ndarray, element: st
     scale, copies, of_scales = split_copies(route.routing.placement, more)
     if copies:
         w, scale = np.concatenate([w, *copies]), tuple(np.concatenate(s) for s in zip(scale, of_scales, strict=True))
-    packed = x if x.dtype == np.uint8 or not rows else quantized(x, ROWS)
+    form = WEIGHT_FORMATS[element]
+    packed = x if x.dtype == np.uint8 or not rows else quantized(x, form)
     out = np.zeros((len(x), w.shape[1] if transpose else w.shape[2]), np.float32 if rows else x.dtype)
-    stops, numbers = np.cumsum(route.tokens_per_expert), values_of_elements(WEIGHT_FORMATS[element].element, w)
-    if WEIGHT_FORMATS[element].block:
-        numbers, scale = numbers * block_scales(scale[0], WEIGHT_FORMATS[element].block, 0, w.shape[2]), ()
+    stops, numbers = np.cumsum(route.tokens_per_expert), values_of_elements(form.element, w)
+    if form.block:
+        numbers, scale = numbers * block_scales(scale[0], form.block, 0, w.shape[2]), ()
+        x = dequantized(packed, w.shape[2] if transpose else w.shape[1], form) if rows else x
     for e, (count, stop) in enumerate(zip(route.tokens_per_expert, stops, strict=True)):
         mine, matrix = slice(int(stop - count), int(stop)), w[e].T if transpose else w[e]
-        if rows:
-            out[mine] = rescaled(sums_of(packed[mine, :-SCALE_BYTES], matrix), packed[mine])
+        if rows and not form.block:
+            elements = packed[mine, :-SCALE_BYTES]
+            exact = sums_of(elements, matrix) if rows == "int8" else values_of_elements(form.element, elements) @ (
+                numbers[e].T if transpose else numbers[e])
+            out[mine] = rescaled(exact, packed[mine])
         else:
             out[mine] = x[mine] @ (numbers[e].T if transpose else numbers[e])
     with np.errstate(all="ignore"):
@@ -224,9 +241,15 @@ def _(tiler: Tiler, eqn: Equation) -> None:
         tiler.emit(GMM_WIDENED, domain, tiler.at(out), tiler.at(x, cols=col_modes.ALL), first, *more,
                    params=WidenedMatmul(turned, form.element, form.scale, form.block))
         return
-    packed = tiler.at(x, cols=col_modes.ALL, dtypes=(BYTES,)) if x.aval.dtype == BYTES else _packed(tiler, x)
-    sums = Access(tiler.buffer_of[tiler.like(out, *fixed(out.aval.shape[1:]), dtype="int32")])
-    tiler.emit(GMM_INT8, domain, sums, packed, *weights, params=Matmul(turned))
+    packed = tiler.at(x, cols=col_modes.ALL, dtypes=(BYTES,)) if x.aval.dtype == BYTES else _packed(tiler, x, form)
+    given = WidenedMatmul(turned, form.element, form.scale, form.block)
+    if form.block:
+        first, *others = weights
+        tiler.emit(GMM_FP8, domain, tiler.at(out), packed, first, *of_blocks[:1], *others, *of_blocks[1:], params=given)
+        return
+    is_int8 = form.element is Element.INT8
+    sums = Access(tiler.buffer_of[tiler.like(out, *fixed(out.aval.shape[1:]), dtype="int32" if is_int8 else "float32")])
+    tiler.emit(GMM_INT8 if is_int8 else GMM_FP8, domain, sums, packed, *weights, params=Matmul(turned) if is_int8 else given)
     tiler.emit(RESCALE, domain, tiler.at(out), sums, packed, *scales, label="rescale")
 
 
@@ -249,11 +272,11 @@ def _widened(tiler: Tiler, x: Atom, w: Atom, form: RowFormat, scales: list[Acces
     return made
 
 
-def _packed(tiler: Tiler, x: Atom) -> Access:
+def _packed(tiler: Tiler, x: Atom, form: RowFormat) -> Access:
     """Rows quantised where they are."""
-    made = tiler.like(x, ROWS.packed_cols(fixed(x.aval.shape[1:])[0]), dtype=BYTES)
+    made = tiler.like(x, form.packed_cols(fixed(x.aval.shape[1:])[0]), dtype=BYTES)
     packed = Access(tiler.buffer_of[made], cols=col_modes.ALL)
-    tiler.emit(QUANTIZE, tiler.rows_of(x), packed, tiler.at(x, cols=col_modes.ALL), cols=0, params=ROWS, label="quantize")
+    tiler.emit(QUANTIZE, tiler.rows_of(x), packed, tiler.at(x, cols=col_modes.ALL), cols=0, params=form, label="quantize")
     return packed
 
 
@@ -285,6 +308,8 @@ class _OnTensors(Differentiable):
         x, w, scale = ctx.arrays
         g, params = widen(values_of(WHO, grad)), ctx.params
         back = product_params(params["element"], not params["transpose"], "", params["to"])
+        if WEIGHT_FORMATS[params["element"]].block:
+            return None, None, Tensor.from_numpy(_computed(ctx.route, back, rounded(g, params["to"]), w, scale)), None, None
         dx = _computed(ctx.route, back, rounded(g * widen(scale)[ctx.route.expert_of_row], params["to"]), w)
         products = g * _computed(ctx.route, {**params, "to": "float32"}, x, w)
         d_scale = rounded(expert_sum.rule("reference", WHO)(products, ctx.route), dtype_name(scale.dtype))
@@ -304,13 +329,16 @@ def _(x: Tensor, w: Tensor, route: Route, scale: Tensor, *, element: str, transp
     for argument, given in (("rows", x), ("weight", w), ("scale", scale)):
         check_tensor(WHO, argument, given)
     experts, (inner, outer) = len(route.tokens_per_expert), w.shape[1:] if w.ndim == 3 else (0, 0)
+    inner, outer, sizes = (outer, inner, "N, K") if transpose else (inner, outer, "K, N")
     check_argument(w.ndim == 3 and w.shape[0] == experts, WHO, "weight", f"of shape {w.shape}",
-                   f"[{experts}, K, N], the experts of the route")
+                   f"[{experts}, {sizes}], the experts of the route")
     check_argument(tuple(x.shape) == (route.num_rows, inner) and name_of_dtype(x.dtype) in FLOATS, WHO, "rows",
                    f"{x.dtype} of shape {x.shape}", f"floats of shape [{route.num_rows}, {inner}]")
-    check_argument(tuple(scale.shape) == (experts, outer) and name_of_dtype(scale.dtype) in FLOATS, WHO, "scale",
-                   f"{scale.dtype} of shape {scale.shape}", f"floats of shape [{experts}, {outer}]")
-    check_argument(not rows or inner <= MOST_TERMS, WHO, "rows", f"of {inner} columns",
+    of_blocks = _scales_aval(Aval(w), element) if element == "mxfp8" else None
+    fits = tuple(scale.shape) == (experts, outer) and name_of_dtype(scale.dtype) in FLOATS
+    check_argument(Aval(scale) == of_blocks if of_blocks else fits, WHO, "scale", f"{scale.dtype} of shape {scale.shape}",
+                   f"uint8 of shape {list(of_blocks.shape)}" if of_blocks else f"floats of shape [{experts}, {outer}]")
+    check_argument(rows != "int8" or inner <= MOST_TERMS, WHO, "rows", f"of {inner} columns",
                    f"of at most {MOST_TERMS} columns, sums of whose products an int32 holds")
     if takes_gradient():
         return cast("Tensor", _OnTensors.apply(route, params, x, w, scale))

@@ -2,7 +2,8 @@
 of floats by weights of one byte; WIDEN_WEIGHT, such weights as floats; and QUANTIZE_WEIGHT, which makes them of floats.
 
     GMM_INT8     sums[r, n] = sum_k q[r, k] * w[e, k, n], int32, of the int8 elements of quantised rows and weights
-    RESCALE      out[r, n] = float32(sums[r, n]) * s[r] * c[e, n], in this order, in float32, rounded once
+    RESCALE      out[r, n] = float32(sums[r, n]) * s[r] * c[e, n], in this order, in float32, rounded once; also of the
+                 float32 sums of GMM_FP8
     GMM_WIDENED  out[r, n] = (sum_k x[r, k] * float32(w[e, k, n])) * c[e, n], in float32, rounded once
                  out[r, n] = sum_k x[r, k] * (float32(w[e, k, n]) * c[e, n, k // 32]), of mxfp8
     WIDEN_WEIGHT out[e, k, n] = float32(w[e, k, n]), of mxfp8 times c[e, n, k // 32], rounded once
@@ -64,13 +65,14 @@ COPIES = Operand((row_modes.REPLICA,), (col_modes.OWN, col_modes.ALL), is_cut_by
 COPIED_SCALES = Operand((row_modes.REPLICA,), (col_modes.ALL,), is_bytes=True)
 SCALED = Operand(cols=(col_modes.ALL,), is_bytes=True, takes_few_bytes=True)
 SUMS = Operand(by_column=True, is_integer=True)
+ANY_SUMS = Operand(by_column=True, may_be_integer=True)
 
 GMM_INT8 = TilePrimitive(
     "GMM_INT8", 39, targets=TARGETS, unit="aic", cost=Cost.MATMUL, params=Matmul, measured_as="GMM", domains=(Slots,),
     required=3, outputs=(SUMS,), inputs=(BYTES, WEIGHT, COPIES))
 RESCALE = TilePrimitive(
     "RESCALE", 40, targets=TARGETS, rounds=True, ends_product=True, measured_as="MAP mul", domains=(Slots,), required=3,
-    outputs=(Operand(by_column=True),), inputs=(SUMS, SCALED, SCALE))
+    outputs=(Operand(by_column=True),), inputs=(ANY_SUMS, SCALED, SCALE))
 GMM_WIDENED = TilePrimitive(
     "GMM_WIDENED", 41, targets=("cpu",), unit="aic", cost=Cost.MATMUL, params=WidenedMatmul, rounds=True, measured_as="GMM",
     domains=(Slots,), required=3, outputs=(Operand(by_column=True),),
@@ -119,19 +121,27 @@ def _(frame: Frame[NoParams]) -> int:
 
 @GMM_WIDENED.reference
 def _(frame: Frame[WidenedMatmul]) -> int:
-    """A copy's matrices are in operands of their own; those of the rank's own have no rows then."""
-    (out, x, *given), params = frame.operands(), frame.params
-    modes = [a.rows for a in frame.op.operands[2:]]
-    own, copies = ([a for a, m in zip(given, modes, strict=True) if m is mode]
-                   for mode in (row_modes.SLOT_EXPERT, row_modes.REPLICA))
-    codes, *of_blocks = copies if copies and len(copies[0]) else own
-    w, scale = values_of(params.element, codes), [] if params.block else own[1:]
-    if params.block:
-        first = 0 if params.is_transposed else frame.own(2).start
-        w = w * block_scales(of_blocks[0], params.block, first, w.shape[1])
+    (out, x, *given), params, w = frame.operands(), frame.params, numbers_of_weight(frame)
+    scale = [] if params.block else [a for a, access in zip(given, frame.op.operands[2:], strict=True)
+                                     if access.rows is row_modes.SLOT_EXPERT][1:]
     product = x @ w[frame.own(2)].T if params.is_transposed else x @ w
     out[...] = product * scale[0] if scale else product
     return len(out)
+
+
+def numbers_of_weight(frame: Frame[WidenedMatmul]) -> np.ndarray:
+    """The elements of the weight of a slot's expert as numbers, times the scales of their blocks where they have such.
+
+    A copy's matrices are in operands of their own; those of the rank's own have no rows then.
+    """
+    given, params, modes = frame.operands()[2:], frame.params, [a.rows for a in frame.op.operands[2:]]
+    own, copies = ([a for a, m in zip(given, modes, strict=True) if m is mode]
+                   for mode in (row_modes.SLOT_EXPERT, row_modes.REPLICA))
+    codes, *of_blocks = copies if copies and len(copies[0]) else own
+    w = values_of(params.element, codes)
+    if not params.block:
+        return w
+    return w * block_scales(of_blocks[0], params.block, 0 if params.is_transposed else frame.own(2).start, w.shape[1])
 
 
 @QUANTIZE_WEIGHT.reference
@@ -157,10 +167,10 @@ def _(frame: Frame[RowFormat]) -> int:
 @GMM_WIDENED.fits
 def _(op: Operation[Matmul], buffers: Buffers, plan: RoutePlan | None) -> str:
     access, inner = op.operands[2], op.width(1, buffers)
-    if bad := _copies_fault(op, buffers):
+    if bad := copies_fault(op, buffers):
         return bad
     if isinstance(op.params, WidenedMatmul):
-        bad = _block_scale_fault(op, op.params, buffers) if op.params.block else _scale_fault(op, 3, buffers)
+        bad = block_scale_fault(op, op.params, buffers) if op.params.block else _scale_fault(op, 3, buffers)
     else:
         inner -= SCALE_BYTES
         bad = "" if 0 < inner <= MOST_TERMS else f"sums {inner} products, more than {MOST_TERMS} or none"
@@ -174,7 +184,7 @@ def _(op: Operation[NoParams], buffers: Buffers, plan: RoutePlan | None) -> str:
     return _scale_fault(op, 3, buffers)
 
 
-def _copies_fault(op: Operation[Matmul], buffers: Buffers) -> str:
+def copies_fault(op: Operation[Matmul], buffers: Buffers) -> str:
     """What is wrong with the operands of copies, where there are any: the last ones, like those of own experts."""
     num = sum(a.rows is row_modes.REPLICA for a in op.operands)
     own, copies = op.operands[2:len(op.operands) - num], op.operands[len(op.operands) - num:]
@@ -197,7 +207,7 @@ def _scale_fault(op: Operation[Params], i: int, buffers: Buffers) -> str:
     return f"takes one row of an expert of {buffer.name}, which has {buffer.rows_per_expert}"
 
 
-def _block_scale_fault(op: Operation[Params], params: WidenedMatmul, buffers: Buffers) -> str:
+def block_scale_fault(op: Operation[Params], params: WidenedMatmul, buffers: Buffers) -> str:
     """What is wrong with the scales of elements side by side."""
     weight, form = buffers[op.operands[2].buffer], RowFormat(params.element, params.scale, params.block)
     if len(op.operands) < 4:

@@ -145,6 +145,7 @@ class OpChecker {
     switch (opcode) {
       case Opcode::GMM: return check_gmm(op);
       case Opcode::GMM_INT8:
+      case Opcode::GMM_FP8:
       case Opcode::GMM_WIDENED:
       case Opcode::RESCALE:
       case Opcode::QUANTIZE_WEIGHT:

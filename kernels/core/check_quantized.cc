@@ -14,6 +14,7 @@ class QuantizedChecker {
   const char* check() const {
     switch (opcode_of(op_)) {
       case Opcode::GMM_INT8:
+      case Opcode::GMM_FP8:
       case Opcode::GMM_WIDENED: return check_gmm();
       case Opcode::RESCALE: return check_rescale();
       case Opcode::QUANTIZE_WEIGHT: return check_weight();
@@ -36,13 +37,19 @@ class QuantizedChecker {
     if (!is_int8 && !is_row_format(op_.param + 1)) return "a GMM's weight has elements of an unknown kind";
     const Buffer& weight = buffer(2);
     if (op_.route < 0 || weight.rows_per_expert == 0) return "a GMM over experts has a weight without experts";
-    const int64_t num_k = width(1) - (is_int8 ? packed_cols(kInt8Rows, 1) - 1 : 0);
+    const bool is_fp8 = opcode_of(op_) == Opcode::GMM_FP8;
+    if (is_fp8 && !is_fp8_format(row_format_of(op_.param + 1))) return "a GMM's weight has elements of an unknown kind";
+    const int64_t num_k = is_int8  ? width(1) - (packed_cols(kInt8Rows, 1) - 1)
+                          : is_fp8 ? unpacked_cols(row_format_of(op_.param + 1), width(1))
+                                   : width(1);
+    if (is_fp8 && num_k < 1) return "a GMM has quantised rows of other bytes than their format";
     if (is_int8 && (num_k < 1 || num_k > kMostInt8Terms)) return "a GMM sums more products than an int32 holds";
     if ((op_.param[0] == 1 ? weight.cols : weight.rows_per_expert) != num_k) return "a GMM's inner sizes differ";
     const int32_t copies = first_copy();
     if (copies < op_.num_operands && !has_copies_like(is_int8 || op_.param[3] == 0 ? 1 : 2))
       return "a GMM's copies are not like its weights";
     if (!is_int8 && op_.param[3] > 0) return check_block_scales();
+    if (is_fp8 && copies > 3) return "a GMM of fp8 takes scales of columns";
     return copies > 3 ? check_scales() : nullptr;
   }
 
@@ -80,6 +87,8 @@ class QuantizedChecker {
 
   const char* check_rescale() const {
     if (width(2) < packed_cols(kInt8Rows, 1)) return "a RESCALE's rows have no scale";
+    const auto sums = static_cast<Dtype>(buffer(1).dtype);
+    if (sums != Dtype::INT32 && sums != Dtype::FLOAT32) return "a RESCALE's sums are neither int32 nor float32";
     return op_.num_operands > 3 ? check_scales() : nullptr;
   }
 

@@ -19,6 +19,7 @@ struct RowFormat {
 // holds.
 constexpr RowFormat kInt8Rows{Element::INT8, BlockScale::FLOAT32, 0};
 constexpr int64_t kMostInt8Terms = int64_t{1} << 17;
+constexpr int32_t kMxBlock = 32;
 
 HPMOE_DEVICE inline RowFormat row_format_of(const int32_t* param) {
   return {static_cast<Element>(param[0]), static_cast<BlockScale>(param[1]), param[2]};
@@ -36,6 +37,19 @@ HPMOE_DEVICE inline int64_t scale_bytes(const RowFormat& format) { return format
 HPMOE_DEVICE inline int64_t packed_cols(const RowFormat& format, int64_t cols) {
   const int64_t block = format.block > 0 ? format.block : cols;
   return cols + (cols + block - 1) / block * scale_bytes(format);
+}
+
+// Columns of a row of so many bytes; -1 where no row has as many.
+HPMOE_DEVICE inline int64_t unpacked_cols(const RowFormat& format, int64_t bytes) {
+  const int64_t scale = scale_bytes(format), block = format.block;
+  const int64_t cols = block > 0 ? bytes - (bytes + block + scale - 1) / (block + scale) * scale : bytes - scale;
+  return cols > 0 && packed_cols(format, cols) == bytes ? cols : -1;
+}
+
+// Whether it is one of those that are multiplied as elements of fp8: a scale for each row, or mxfp8.
+HPMOE_DEVICE inline bool is_fp8_format(const RowFormat& format) {
+  return format.element == Element::E4M3 &&
+         (format.scale == BlockScale::FLOAT32 ? format.block == 0 : format.block == kMxBlock);
 }
 
 }  // namespace hpmoe

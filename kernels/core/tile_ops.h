@@ -25,7 +25,7 @@ constexpr int32_t kNumBlockScale = 2;
   X(FAN_IN, 22) X(TOP_K, 23) X(TAKE_COLS, 24) X(ADD_COLS, 25) X(CUMSUM, 26) X(DRAW, 27) X(PICK, 28) X(PLACE, 29) \
   X(GROUP_REDUCE, 30) X(FILL_OUTSIDE, 31) X(COUNT_OUTSIDE, 32) X(QUANTIZE, 33) X(DEQUANTIZE, 34) \
   X(REDUCE_QUANTIZED, 35) X(COUNT_AND_FILL, 36) X(REDUCE_AND_FILL, 37) X(RELAY_SUM, 38) X(GMM_INT8, 39) \
-  X(RESCALE, 40) X(GMM_WIDENED, 41) X(QUANTIZE_WEIGHT, 42) X(WIDEN_WEIGHT, 43)
+  X(RESCALE, 40) X(GMM_WIDENED, 41) X(QUANTIZE_WEIGHT, 42) X(WIDEN_WEIGHT, 43) X(GMM_FP8, 44)
 #define HPMOE_MAP_CODE(X) \
   X(COPY, 0) X(NEG, 1) X(EXP, 2) X(LOG, 3) X(SQRT, 4) X(RSQRT, 5) X(SIGMOID, 6) X(TANH, 7) X(SILU, 8) X(RELU, 9) \
   X(ERF, 10) X(ABS, 11) X(RECIPROCAL, 12) X(SQUARE, 13) X(SIN, 14) X(COS, 15) X(SIGN, 16) X(SOFTPLUS, 17) \
@@ -165,7 +165,7 @@ constexpr OpRule kRules[] = {
      {{0x1, 0x1, kIsInteger}, {0x1, 0x2, kIsBytes}, {0x8, 0x1, kIsCutByBody | kIsBytes},
       {0x100, 0x1, kIsCutByBody | kIsBytes}}},
     {"RESCALE", Opcode::RESCALE, 1, 3, false, 0x4,
-     {{0x1, 0x1, 0}, {0x1, 0x1, kIsInteger}, {0x1, 0x2, kIsBytes}, {0x8, 0x1, 0}}},
+     {{0x1, 0x1, 0}, {0x1, 0x1, kMayBeInteger}, {0x1, 0x2, kIsBytes}, {0x8, 0x1, 0}}},
     {"GMM_WIDENED", Opcode::GMM_WIDENED, 1, 3, false, 0x4,
      {{0x1, 0x1, 0}, {0x1, 0x2, 0}, {0x8, 0x1, kIsCutByBody | kIsBytes}, {0x108, 0x3, kMayBeBytes},
       {0x100, 0x1, kIsCutByBody | kIsBytes}, {0x100, 0x2, kIsBytes}}},
@@ -173,6 +173,9 @@ constexpr OpRule kRules[] = {
      {{0x1, 0x2, kMayBeBytes}, {0x1, 0x2, kIsBytes}, {0x2, 0x2, 0}}},
     {"WIDEN_WEIGHT", Opcode::WIDEN_WEIGHT, 1, 2, false, 0x2,
      {{0x1, 0x2, 0}, {0x1, 0x2, kIsBytes}, {0x1, 0x2, kIsBytes}}},
+    {"GMM_FP8", Opcode::GMM_FP8, 1, 3, false, 0x4,
+     {{0x1, 0x1, 0}, {0x1, 0x2, kIsBytes}, {0x8, 0x1, kIsCutByBody | kIsBytes}, {0x108, 0x3, kMayBeBytes},
+      {0x100, 0x1, kIsCutByBody | kIsBytes}, {0x100, 0x2, kIsBytes}}},
 };
 
 inline const OpRule* find_rule(int32_t opcode) {

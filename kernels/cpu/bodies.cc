@@ -37,6 +37,7 @@ Code run_body(const Frame& frame) {
     case Opcode::REDUCE_QUANTIZED: return reduce_quantized(frame);
     case Opcode::QUANTIZE_WEIGHT: return quantize_weight(frame);
     case Opcode::GMM_INT8: return gmm_int8(frame);
+    case Opcode::GMM_FP8: return gmm_fp8(frame);
     case Opcode::GMM_WIDENED: return gmm_widened(frame);
     case Opcode::WIDEN_WEIGHT: return widen_weight(frame);
     case Opcode::RESCALE: return rescale(frame);

@@ -24,6 +24,7 @@ Code dequantize(const Frame& frame);
 Code reduce_quantized(const Frame& frame);
 Code quantize_weight(const Frame& frame);
 Code gmm_int8(const Frame& frame);
+Code gmm_fp8(const Frame& frame);
 Code gmm_widened(const Frame& frame);
 Code widen_weight(const Frame& frame);
 Code rescale(const Frame& frame);

@@ -83,6 +83,10 @@ HPMOE_MULTIVERSION
 void rescale_row(int64_t n, const int32_t* sums, float row_scale, const float* scales, float* out) {
   for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(sums[i]) * row_scale * scales[i];
 }
+HPMOE_MULTIVERSION
+void rescale_row(int64_t n, const float* sums, float row_scale, const float* scales, float* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = sums[i] * row_scale * scales[i];
+}
 
 // The scales of columns of the unit's expert; ones where an op has none.
 Reader scales_of(const Frame& frame, bool has_scales) {
@@ -112,17 +116,54 @@ Code gmm_int8(const Frame& frame) {
   return Code::OK;
 }
 
+// out[rows, cols] = q[rows, :] @ w[e][:, cols], or @ w[e][cols, :]^T, of fp8: float32 sums of elements, and of elements
+// times the scales of their blocks where they have such
+Code gmm_fp8(const Frame& frame) {
+  thread_local Scratch<char> of_rows;
+  thread_local Scratch<float> product;
+  const View x = frame.view(1);
+  const RowFormat format = row_format_of(frame.op.param + 1);
+  const bool has_blocks = format.block > 0;
+  const Dtype dtype = uses_amx() && !has_blocks ? Dtype::BFLOAT16 : Dtype::FLOAT32;  // both hold every element
+  const int64_t rows = frame.unit.rows, cols = frame.task.cols, terms = unpacked_cols(format, frame.num_cols(1));
+  float* const sums = product.at_least(rows * cols);
+  for (int64_t k0 = 0; k0 < terms; k0 += kWidenedTerms) {
+    const int64_t kc = std::min(kWidenedTerms, terms - k0);
+    Elements from{format.element, x.at(0, k0), x.row_stride};
+    if (has_blocks) {
+      from.scales = reinterpret_cast<const uint8_t*>(x.at(0, terms));
+      from.scales_ld = x.row_stride;
+      from.block = format.block;
+      from.col = k0;
+    }
+    gemm({rows, cols, kc}, widened(from, rows, kc, dtype, false, of_rows), widened_weight(frame, format, k0, kc, dtype),
+         {reinterpret_cast<char*>(sums), Dtype::FLOAT32, cols}, k0 > 0);
+  }
+  Writer out(frame.view(0));
+  for_each_chunk(rows, cols, [&](int64_t row, int64_t col, int64_t n) {
+    std::memcpy(out.chunk(row, col), sums + row * cols + col, n * sizeof(float));
+    out.store(row, col, n);
+  });
+  return Code::OK;
+}
+
 // out[r, n] = sums[r, n] * scale of row r * scale of column n
 Code rescale(const Frame& frame) {
   const View sums = frame.view(1);
+  const bool are_integers = sums.dtype == Dtype::INT32;
   const int64_t place = frame.num_cols(2) - kScaleBytes;
   Writer out(frame.view(0));
   Reader scales = scales_of(frame, true);
   for_each_chunk(frame.unit.rows, frame.task.cols, [&](int64_t row, int64_t col, int64_t n) {
     float row_scale;
     std::memcpy(&row_scale, frame.view(2).at(row, place), sizeof(row_scale));
-    rescale_row(n, reinterpret_cast<const int32_t*>(sums.at(row, col)), row_scale, scales.chunk(0, col, n),
-                out.chunk(row, col));
+    const char* const given = sums.at(row, col);
+    const float* const of_columns = scales.chunk(0, col, n);
+    if (are_integers) {
+      rescale_row(n, reinterpret_cast<const int32_t*>(given), row_scale, of_columns, out.chunk(row, col));
+    } else {
+      rescale_row(n, reinterpret_cast<const float*>(given), row_scale, of_columns, out.chunk(row, col));
+    }
     out.store(row, col, n);
   });
   return Code::OK;
