@@ -13,10 +13,11 @@ from hpmoe.kernels.native import Status, load
 from hpmoe.kernels.protocol import Code
 from hpmoe.kernels.target_bodies import check_bodies
 from hpmoe.routing.route_plan import RoutePlan
-from hpmoe.support.dtypes import BYTES, storage_dtype
+from hpmoe.support.dtypes import BYTES, FLOATS, storage_dtype
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import row_modes
 from hpmoe.tile_ops.columns import ADD_COLS, CUMSUM, TAKE_COLS, TOP_K
+from hpmoe.tile_ops.fp8_matmuls import GMM_FP8
 from hpmoe.tile_ops.guards import COUNT_AND_FILL, FILL_OUTSIDE, REDUCE_AND_FILL
 from hpmoe.tile_ops.quantized import QUANTIZE
 from hpmoe.tile_ops.quantized_matmuls import GMM_WIDENED, ROWS, WeightFormat
@@ -48,6 +49,7 @@ A2_A3, ASCEND_950 = 2201, 3510  # chips by their numbers of chip.h
 FP8_ROWS = RowFormat(Element.E4M3, BlockScale.FLOAT32, 0)
 MXFP8_ROWS = RowFormat(Element.E4M3, BlockScale.E8M0, MX_BLOCK)
 ROW_FORMATS = {A2_A3: (ROWS,), ASCEND_950: (ROWS, FP8_ROWS, MXFP8_ROWS)}  # of quantised rows and weights, by chip
+MX_PAIR = 2 * MX_BLOCK
 MOST_QUANTISED = 8192  # columns of a row that is quantised: two buffers of UB hold it in float32
 MOST_ROW_BYTES = 8192  # of rows that are sorted, or picked from and added up by an index: a piece of UB
 MOST_GUARDED = 16_384  # columns of a row in which other values come in the place of some
@@ -131,12 +133,23 @@ def _format_name(form: RowFormat) -> str:
     return f"{form.element.name}, {form.scale.name} for each {f'{form.block} columns' if form.block else 'row'}"
 
 
+def _check_fp8(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
+    """Of a 950: no other chip has what makes such rows."""
+    cols = op.params.form.cols_of(op.width(1, flow.buffers))
+    check_argument(not op.params.block or cols % MX_PAIR == 0, who, "the columns of its rows of mxfp8", cols,
+                   f"a multiple of {MX_PAIR}, as deep a matrix core multiplies these")
+
+
 def _check_matmul(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
     out, x, other = (flow.buffers[a.buffer] for a in op.operands[:3])
     dtypes = [storage_dtype(b.dtype) for b in (x, other)]
     check_argument(dtypes[0] == dtypes[1], who, "its operand dtypes", " and ".join(dtypes), "the same for both")
-    results = ("int32",) if dtypes[0] == BYTES else (dtypes[0], "float32")
-    check_argument(dtypes[0] != BYTES or op.params.is_transposed, who, "its int8 weight", other.name,
+    is_fp8 = op.primitive is GMM_FP8
+    results = FLOATS if is_fp8 else ("int32",) if dtypes[0] == BYTES else (dtypes[0], "float32")
+    if is_fp8:
+        _check_fp8(flow, op, who)
+    check_argument(dtypes[0] != BYTES or op.params.is_transposed, who,
+                   f"its {'fp8' if is_fp8 else 'int8'} weight", other.name,
                    "turned, [num_local_experts, N, K] with its last two axes swapped")
     check_argument(storage_dtype(out.dtype) in results, who, "its result", storage_dtype(out.dtype),
                    " or ".join(results))

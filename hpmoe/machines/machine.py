@@ -113,7 +113,7 @@ class Machine:
         matmul_flops_per_us: of one AIC on half-precision tiles that fill it.
         matmul_efficiency: the share of that which a long product of a full tile reaches where data is at hand.
         matmul_float32_ratio: the rate in float32, as a share of that in half precision.
-        matmul_int8_ratio: the rate of products of int8, as a share of that in half precision.
+        matmul_int8_ratio: the rate of products of int8, or fp8, as a share of that in half precision.
         matmul_granule: rows of a matmul tile are worked on in multiples of this, and so are the products of its sums, of
             which half as many are in float32.
         accumulator_bytes: float32 sums of one matmul. A larger tile is cut into parts twice as wide as high; each reads

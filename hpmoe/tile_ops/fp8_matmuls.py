@@ -25,7 +25,7 @@ from hpmoe.tile_ops.quantized_matmuls import (
     copies_fault,
     numbers_of_weight,
 )
-from hpmoe.tile_ops.row_formats import Element, RowFormat, dequantized, values_of
+from hpmoe.tile_ops.row_formats import Element, dequantized, values_of
 from hpmoe.tile_ops.tile_primitive import Cost, Operand, TilePrimitive
 
 GMM_FP8 = TilePrimitive(
@@ -36,9 +36,8 @@ GMM_FP8 = TilePrimitive(
 @GMM_FP8.reference
 def _(frame: Frame[WidenedMatmul]) -> int:
     (out, packed, *_), params = frame.operands(), frame.params
-    w, form = numbers_of_weight(frame), RowFormat(params.element, params.scale, params.block)
-    cols = form.cols_of(packed.shape[1])
-    x = dequantized(packed, cols, form) if params.block else values_of(params.element, packed[:, :cols])
+    w, cols = numbers_of_weight(frame), params.form.cols_of(packed.shape[1])
+    x = dequantized(packed, cols, params.form) if params.block else values_of(params.element, packed[:, :cols])
     out[...] = x @ w[frame.own(2)].T if params.is_transposed else x @ w
     return len(out)
 
@@ -46,8 +45,7 @@ def _(frame: Frame[WidenedMatmul]) -> int:
 @GMM_FP8.fits
 def _(op: Operation[WidenedMatmul], buffers: Buffers, plan: RoutePlan | None) -> str:
     access, params = op.operands[2], op.params
-    form = RowFormat(params.element, params.scale, params.block)
-    inner = form.cols_of(op.width(1, buffers))
+    inner = params.form.cols_of(op.width(1, buffers))
     if params.element is not Element.E4M3 or inner < 1:
         return f"multiplies rows of {op.width(1, buffers)} bytes of {params.element.name}"
     if not params.block and any(a.cols is col_modes.OWN and a.rows is access.rows for a in op.operands[3:]):

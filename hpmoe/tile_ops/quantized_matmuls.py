@@ -41,6 +41,11 @@ class WidenedMatmul(Matmul):
     scale: BlockScale = BlockScale.FLOAT32
     block: int = 0
 
+    @property
+    def form(self) -> RowFormat:
+        """What the rows of the matrix are."""
+        return RowFormat(self.element, self.scale, self.block)
+
 
 @dataclasses.dataclass(frozen=True)
 class WeightFormat(RowFormat):
@@ -209,7 +214,7 @@ def _scale_fault(op: Operation[Params], i: int, buffers: Buffers) -> str:
 
 def block_scale_fault(op: Operation[Params], params: WidenedMatmul, buffers: Buffers) -> str:
     """What is wrong with the scales of elements side by side."""
-    weight, form = buffers[op.operands[2].buffer], RowFormat(params.element, params.scale, params.block)
+    weight, form = buffers[op.operands[2].buffer], params.form
     if len(op.operands) < 4:
         return f"multiplies elements of {weight.name} without the scales of blocks"
     access, scales = op.operands[3], buffers[op.operands[3].buffer]

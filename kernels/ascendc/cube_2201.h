@@ -10,6 +10,9 @@
 
 namespace hpmoe {
 
+constexpr bool kHasFp8Products = false;
+constexpr int32_t kBytesOfScales = 0;  // of L1
+
 template <class T>
 constexpr bool kIsSquared = sizeof(T) == sizeof(float);
 // Whether Mmad is told that L0A has an even number of fractals in a row.
@@ -119,6 +122,13 @@ __aicore__ inline void load_l0b(const Fractals<T>& to, const Fractals<T>& from, 
   const int32_t row_size = part.lines * (w.deep / kFractalCols<T>);
   load_l0(to, from, {w.first, w.depth, part.pitch, part.lines, 1, row_size, part.k_is_down, false});
 }
+
+// There are no products of fp8 here, nor scales.
+__aicore__ inline void load_scales(const Fractals<int8_t>&, uint64_t, int32_t, int32_t, int32_t) {}
+__aicore__ inline void load_l0_and_scales(const Fractals<int8_t>&, const Fractals<int8_t>&, const Fractals<int8_t>&,
+                                          const Part&, int32_t) {}
+__aicore__ inline void multiply_fp8(const AscendC::LocalTensor<float>&, const Fractals<int8_t>&, const Fractals<int8_t>&,
+                                    const AscendC::MmadParams&, bool) {}
 
 // How counters are added to once all results before are written: a block of L1, all of whose words DMA adds to the words of
 // the counter's line.

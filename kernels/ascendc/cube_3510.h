@@ -5,9 +5,14 @@
 #pragma once
 
 #include "fractals.h"
+#include "product.h"
 #include "ring.h"
 
 namespace hpmoe {
+
+constexpr bool kHasFp8Products = true;
+constexpr int32_t kBytesScalesA = kTileM * kDeepBytesL1 / kMxBlock, kBytesScalesB = kTileN * kDeepBytesL1 / kMxBlock;
+constexpr int32_t kBytesOfScales = 2 * (kBytesScalesA + kBytesScalesB);  // of L1
 
 // Whether Mmad is told that L0A has an even number of fractals in a row.
 template <class T>
@@ -25,8 +30,21 @@ __aicore__ inline void load_l1(const Fractals<T>& to, uint64_t from, int32_t row
   copy_rows(to, from, rows, cols, ld, fractals(rows));
 }
 
+// Scales of rows of mxfp8 into L1, of k numbers each: two beside each other of 16 rows are a block of 32 bytes, and those of
+// the same rows lie one after the other.
+__aicore__ inline void load_scales(const Fractals<int8_t>& to, uint64_t from, int32_t rows, int32_t k, int32_t ld) {
+  AscendC::Dn2NzParams params;
+  params.dnNum = 1;
+  params.nValue = static_cast<uint16_t>(k / kMxPair);
+  params.dValue = static_cast<uint32_t>(rows);
+  params.srcDValue = static_cast<uint64_t>(ld / 2);
+  params.dstNzC0Stride = static_cast<uint16_t>(k / kMxPair);
+  params.dstNzNStride = 1;
+  AscendC::DataCopy(to.ReinterpretCast<half>(), global_at<half>(from), params);
+}
+
 template <class T>
-__aicore__ inline void load_l0(const Fractals<T>& to, const Fractals<T>& from, const Part& part) {
+__aicore__ inline AscendC::LoadData2DParamsV2 l0_params(const Part& part) {
   constexpr int32_t kAcross = kFractal / kFractalCols<T>;  // fractals in a row of 16 numbers
   const int32_t deep = (part.k + kFractalCols<T> - 1) / kFractalCols<T>;
   AscendC::LoadData2DParamsV2 params;  // m is down in L1 and k to the right, whatever they are of the product
@@ -37,7 +55,34 @@ __aicore__ inline void load_l0(const Fractals<T>& to, const Fractals<T>& from, c
   params.srcStride = part.pitch;
   params.dstStride = static_cast<uint16_t>(part.lines);
   params.ifTranspose = part.k_is_down;
-  AscendC::LoadData(to, from, params);
+  return params;
+}
+template <class T>
+__aicore__ inline void load_l0(const Fractals<T>& to, const Fractals<T>& from, const Part& part) {
+  AscendC::LoadData(to, from, l0_params<T>(part));
+}
+// With the scales of rows that are `deep` in L1.
+__aicore__ inline void load_l0_and_scales(const Fractals<int8_t>& to, const Fractals<int8_t>& from,
+                                          const Fractals<int8_t>& scales, const Part& part, int32_t deep) {
+  AscendC::LoadData2DMxParams params;
+  params.xStartPosition = static_cast<uint16_t>(part.first_line);
+  params.yStartPosition = static_cast<uint16_t>(part.k1 / kMxPair);
+  params.xStep = static_cast<uint8_t>(part.lines);
+  params.yStep = static_cast<uint8_t>(part.k / kMxPair);
+  params.srcStride = static_cast<uint16_t>(deep / kMxPair);
+  params.dstStride = static_cast<uint16_t>(part.k / kMxPair);
+  AscendC::LoadData(to.ReinterpretCast<fp8_e4m3fn_t>(), from.ReinterpretCast<fp8_e4m3fn_t>(),
+                    scales.ReinterpretCast<fp8_e8m0_t>(), l0_params<int8_t>(part), params);
+}
+
+__aicore__ inline void multiply_fp8(const AscendC::LocalTensor<float>& out, const Fractals<int8_t>& a,
+                                    const Fractals<int8_t>& b, const AscendC::MmadParams& params, bool has_scales) {
+  const auto left = a.ReinterpretCast<fp8_e4m3fn_t>(), right = b.ReinterpretCast<fp8_e4m3fn_t>();
+  if (has_scales) {
+    AscendC::MmadMx(out, left, right, params);
+  } else {
+    AscendC::Mmad(out, left, right, params);
+  }
 }
 template <class T>
 __aicore__ inline void load_l0a(const Fractals<T>& to, const Fractals<T>& from, const Part& part) {

@@ -23,14 +23,14 @@ class CubeUnit {
 
   __aicore__ inline void init(AscendC::TPipe* pipe) {
     AscendC::SetHF32Mode(AscendC::HF32Mode::DISABLE);  // a kernel before this one may have left it on
-    pipe->InitBuffer(l1_, 2 * (kBytesL1A + kBytesL1B) + CounterAdder::kBytesOfL1);
+    pipe->InitBuffer(l1_, kBytesOperands + CounterAdder::kBytesOfL1 + kBytesOfScales);
     pipe->InitBuffer(l0a_, 2 * kBytesL0);
     pipe->InitBuffer(l0b_, 2 * kBytesL0);
     pipe->InitBuffer(l0c_, 2 * kBytesHalf);
     in_l1_.init(pipe);
     in_l0_.init(pipe);
     sums_.init(pipe);
-    counters_.init(pipe, l1_.Get<int32_t>()[2 * (kBytesL1A + kBytesL1B) / sizeof(int32_t)]);
+    counters_.init(pipe, l1_.Get<int32_t>()[kBytesOperands / sizeof(int32_t)]);
     polls_.init(pipe);
   }
   __aicore__ inline void end() {
@@ -83,7 +83,8 @@ class CubeUnit {
 
   static constexpr int32_t kBytesL1A = kTileM * kDeepBytesL1, kBytesL1B = kTileN * kDeepBytesL1;
   static constexpr int32_t kBytesL0 = 32 * 1024, kBytesHalf = kTileM * kHalfN * sizeof(float);
-  static_assert(2 * (kBytesL1A + kBytesL1B) + CounterAdder::kBytesOfL1 <= kBytesL1, "two steps of both operands fit L1");
+  static constexpr int32_t kBytesOperands = 2 * (kBytesL1A + kBytesL1B);
+  static_assert(kBytesOperands + CounterAdder::kBytesOfL1 + kBytesOfScales <= kBytesL1, "two steps of both operands fit L1");
   static_assert(kTileM * sizeof(float) <= kDeepBytesL1, "a unit matrix is one step");
   static_assert(kTileM * kDeepBytesL0 <= kBytesL0 && 2 * kBytesL0 <= 64 * 1024, "two steps of A fit L0A");
   static_assert(kHalfN * kDeepBytesL0 <= kBytesL0, "two steps of B fit L0B");
@@ -97,6 +98,12 @@ class CubeUnit {
   __aicore__ inline Fractals<T> l1_b(int32_t i) {
     return l1_.Get<T>()[(2 * kBytesL1A + i * kBytesL1B) / sizeof(T)];
   }
+
+  // Of mxfp8, behind the operands and counters.
+  __aicore__ inline Fractals<int8_t> scales_a(int32_t i) {
+    return l1_.Get<int8_t>()[kBytesOperands + CounterAdder::kBytesOfL1 + i * kBytesOfScales / 2];
+  }
+  __aicore__ inline Fractals<int8_t> scales_b(int32_t i) { return scales_a(i)[kTileM * kDeepBytesL1 / kMxBlock]; }
 
   template <class T>
   __aicore__ inline static uint64_t element(uint64_t base, int32_t row, int32_t col, int32_t ld) {
@@ -112,6 +119,7 @@ class CubeUnit {
       load_step<float>(work.product, step, i);
     } else if (work.product.dtype == Dtype::UINT8) {
       load_step<int8_t>(work.product, step, i);
+      load_scales_of_step(work.product, step, i);
     } else {
       load_step<half>(work.product, step, i);
     }
@@ -150,6 +158,13 @@ class CubeUnit {
     } else {
       load_l1(b, element<T>(p.b, step.k0, step.n0, p.ld_b), step.k, step.n, p.ld_b, true);
     }
+  }
+
+  __aicore__ inline void load_scales_of_step(const Product& p, const Step& step, int32_t i) {
+    if (p.scales.a == 0 || step.k == 0) return;
+    const int32_t block = step.k0 / kMxBlock;
+    load_scales(scales_a(i), element<int8_t>(p.scales.a, step.m0, block, p.scales.ld_a), step.m, step.k, p.scales.ld_a);
+    load_scales(scales_b(i), element<int8_t>(p.scales.b, step.n0, block, p.scales.ld_b), step.n, step.k, p.scales.ld_b);
   }
 
   // A step that is in L1, half by half of its columns: the first half is written out while the second is summed.
@@ -193,27 +208,43 @@ class CubeUnit {
       of_a.k1 = of_b.k1 = k1;
       of_a.k = of_b.k = k;
       in_l0_.wait_free(l0);
-      load_l0a(a, l1_a<T>(from), of_a);
-      load_l0b(b, l1_b<T>(from), of_b);
+      load_l0(p, step, from, a, b, of_a, of_b);
       in_l0_.set_full(l0);
       in_l0_.wait_full(l0);
-      multiply_l0(out, a, b, p.dtype, m, n, k, step.is_first && k1 == 0);
+      multiply_l0(p, out, a, b, m, n, k, step.is_first && k1 == 0);
       in_l0_.set_free(l0);
     }
   }
 
   template <class T>
-  __aicore__ inline static void multiply_l0(const AscendC::LocalTensor<float>& out, const Fractals<T>& a,
-                                            const Fractals<T>& b, Dtype dtype, int32_t m, int32_t n, int32_t k,
-                                            bool is_first) {
+  __aicore__ inline void load_l0(const Product& p, const Step& step, int32_t from, const Fractals<T>& a,
+                                 const Fractals<T>& b, const Part& of_a, const Part& of_b) {
+    if constexpr (sizeof(T) == sizeof(int8_t)) {
+      if (p.scales.a != 0) {
+        load_l0_and_scales(a, l1_a<T>(from), scales_a(from), of_a, step.k);
+        load_l0_and_scales(b, l1_b<T>(from), scales_b(from), of_b, step.k);
+        return;
+      }
+    }
+    load_l0a(a, l1_a<T>(from), of_a);
+    load_l0b(b, l1_b<T>(from), of_b);
+  }
+
+  template <class T>
+  __aicore__ inline static void multiply_l0(const Product& p, const AscendC::LocalTensor<float>& out, const Fractals<T>& a,
+                                            const Fractals<T>& b, int32_t m, int32_t n, int32_t k, bool is_first) {
     AscendC::MmadParams params(static_cast<uint16_t>(m), static_cast<uint16_t>(n), static_cast<uint16_t>(k), 0, false,
                                is_first);
     params.kDirectionAlign = kAlignsDepth<T>;
     if constexpr (sizeof(T) == sizeof(float)) {
       AscendC::Mmad(out, a, b, params);
     } else if constexpr (sizeof(T) == sizeof(int8_t)) {
-      AscendC::Mmad(out.template ReinterpretCast<int32_t>(), a, b, params);
-    } else if (dtype == Dtype::BFLOAT16) {
+      if (p.element == Element::E4M3) {
+        multiply_fp8(out, a, b, params, p.scales.a != 0);
+      } else {
+        AscendC::Mmad(out.template ReinterpretCast<int32_t>(), a, b, params);
+      }
+    } else if (p.dtype == Dtype::BFLOAT16) {
       AscendC::Mmad(out, a.template ReinterpretCast<bfloat16_t>(), b.template ReinterpretCast<bfloat16_t>(), params);
     } else {
       AscendC::Mmad(out, a, b, params);

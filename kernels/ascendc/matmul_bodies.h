@@ -20,10 +20,23 @@ __aicore__ inline bool can_multiply(const Frame& frame) {
   return can;
 }
 
+// The first operand from the fourth on whose rows are of this mode, or -1.
+__aicore__ inline int32_t find_operand(const Op& op, Rows rows) {
+  for (int32_t i = 3; i < op.num_operands; ++i)
+    if (static_cast<Rows>(op.operands[i].rows) == rows) return i;
+  return -1;
+}
+
+// The operand that has the matrix of the unit's expert.
+__aicore__ inline int32_t matrix_of(const Frame& frame) {
+  const int32_t copies = find_operand(frame.op, Rows::REPLICA);
+  return copies > 0 && frame.unit.expert >= frame.routing.num_own_experts() ? copies : 2;
+}
+
 // out[rows, cols] = x[rows, :] @ w[e][:, cols], or @ w[e][cols, :]^T; a copy's w is in an operand of its own
 __aicore__ inline Product gmm(const Frame& frame) {
   const bool is_turned = frame.op.param[0] == 1;
-  const int32_t of = frame.op.num_operands > 3 && frame.unit.expert >= frame.routing.num_own_experts() ? 3 : 2;
+  const int32_t of = matrix_of(frame);
   const Buffer out = frame.buffer(0), x = frame.buffer(1), w = frame.buffer(of);
   const int64_t row = frame.first_row(of, w), col = frame.first_col(of);
   const uint64_t weight = is_turned ? frame.element(of, w, row + col, 0) : frame.element(of, w, row, col);
@@ -59,11 +72,27 @@ __aicore__ inline Product gmm_int8(const Frame& frame) {
   return product;
 }
 
-// The first operand from the fourth on whose rows are of this mode, or -1.
-__aicore__ inline int32_t find_operand(const Op& op, Rows rows) {
-  for (int32_t i = 3; i < op.num_operands; ++i)
-    if (static_cast<Rows>(op.operands[i].rows) == rows) return i;
-  return -1;
+// Whether the matrix core has a way for a product of fp8: of turned weights, and of mxfp8 with pairs of whole blocks.
+__aicore__ inline bool can_multiply_fp8(const Frame& frame) {
+  const RowFormat format = row_format_of(frame.op.param + 1);
+  const int32_t bytes = static_cast<int32_t>(Dtype::UINT8), to = frame.buffer(0).dtype;
+  const int64_t k = unpacked_cols(format, frame.num_cols(1, frame.buffer(1)));
+  return kHasFp8Products && is_fp8_format(format) && frame.buffer(1).dtype == bytes && frame.buffer(2).dtype == bytes &&
+         frame.op.param[0] == 1 && is_float(to) && k > 0 && (format.block == 0 || k % kMxPair == 0);
+}
+
+// The same of fp8: sums of elements, or of mxfp8 of elements times the scales of their blocks.
+__aicore__ inline Product gmm_fp8(const Frame& frame) {
+  const RowFormat format = row_format_of(frame.op.param + 1);
+  Product product = gmm(frame);
+  product.k = static_cast<int32_t>(unpacked_cols(format, product.k));
+  product.element = format.element;
+  if (format.block == 0) return product;
+  const int32_t matrix = matrix_of(frame), of = matrix + 1;
+  const Buffer scales = frame.buffer(of);
+  const int64_t row = frame.first_row(matrix, frame.buffer(matrix)) + frame.first_col(matrix);
+  product.scales = {product.a + product.k, frame.element(of, scales, row, 0), product.ld_a, scales.cols};
+  return product;
 }
 
 // Rows k0 .. of what the copies of a task's expert have given back.

@@ -2,17 +2,26 @@
 // sums, each in steps 512 bytes deep, 512 numbers of int8, 256 of half precision or 128 of float32.
 #pragma once
 
+#include "core/row_format.h"
 #include "device.h"
 
 namespace hpmoe {
 
 constexpr int32_t kTileM = 128, kTileN = 256, kDeepBytesL1 = 512;
+constexpr int32_t kMxPair = 2 * kMxBlock;  // as deep a matrix core multiplies mxfp8 at least
 
 // Matrices of c's shape that are added to it, by multiplying them from the left with a unit matrix: those whose bit is set
 // of several that begin `step` bytes apart, with rows ld elements apart. `unit`: where the unit matrices of tables.h are.
 struct Added {
   uint64_t address, step, which, unit;
   int32_t ld;
+};
+
+// The scales of mxfp8 operands whose k is to the right, e8m0: rows of one for each 32 numbers, ld bytes apart; a is 0 where
+// there are none.
+struct BlockScales {
+  uint64_t a = 0, b = 0;
+  int32_t ld_a = 0, ld_b = 0;
 };
 
 // Rows are ld elements apart. A turned operand is stored as columns: A as [k, m], B as [n, k]. c is written, or a float32 c
@@ -23,6 +32,8 @@ struct Product {
   bool a_is_turned, b_is_turned, adds;
   Dtype dtype, result;
   Added added;
+  Element element = Element::INT8;  // of bytes
+  BlockScales scales = {};
 };
 
 // What L1 holds at once: a part of the depth of one tile, or of one of the matrices that are added; `added` is its number,

@@ -176,7 +176,7 @@ __aicore__ inline void dequantize(VectorUnit& unit, const Frame& frame) {
 struct Rescale {
   VectorUnit& unit;
   Rows2d out, sums, scales, of_columns;
-  bool has_columns;
+  bool has_columns, are_integers;
 
   __aicore__ inline void load(const Bytes& loaded, const Piece& piece) {
     unit.load(loaded, 0, sums, piece);
@@ -184,7 +184,11 @@ struct Rescale {
     if (has_columns) unit.load(loaded, 2, of_columns, {0, piece.col, 1, piece.num_cols, piece.pitch});
   }
   __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
-    AscendC::Cast(unit.floats(0), loaded.ReinterpretCast<int32_t>(), AscendC::RoundMode::CAST_RINT, piece.count());
+    if (are_integers) {
+      AscendC::Cast(unit.floats(0), loaded.ReinterpretCast<int32_t>(), AscendC::RoundMode::CAST_RINT, piece.count());
+    } else {
+      unit.widen(unit.floats(0), loaded, 0, sums.dtype, piece.count());
+    }
     unit.widen(unit.floats(1), loaded, 1, scales.dtype, piece.num_rows * kLane);
     if (has_columns) unit.widen(unit.floats(2), loaded, 2, of_columns.dtype, piece.pitch);
   }
@@ -211,8 +215,9 @@ __aicore__ inline void rescale(VectorUnit& unit, const Frame& frame) {
                frame.rows(1),
                scales_of(packed, packed.cols - kRowScaleBytes),
                has_columns ? frame.rows(3) : Rows2d{},
-               has_columns};
-  const bool is_sums = body.sums.dtype == static_cast<int32_t>(Dtype::INT32);
+               has_columns,
+               frame.rows(1).dtype == static_cast<int32_t>(Dtype::INT32)};
+  const bool is_sums = body.are_integers || body.sums.dtype == static_cast<int32_t>(Dtype::FLOAT32);
   if (!is_sums || packed.dtype != static_cast<int32_t>(Dtype::UINT8)) return unit.refuse();
   run_pieces(unit, Pieces(frame.unit.rows, frame.task.cols, kQuantizedPart), body);
 }

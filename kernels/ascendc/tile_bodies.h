@@ -26,6 +26,10 @@ __aicore__ inline Code begin_task(CubeUnit& unit, const Frame& frame) {
     unit.begin(gmm_int8(frame));
     return Code::OK;
   }
+  if (opcode == Opcode::GMM_FP8 && can_multiply_fp8(frame)) {
+    unit.begin(gmm_fp8(frame));
+    return Code::OK;
+  }
   if ((opcode != Opcode::GMM && opcode != Opcode::WGRAD) || !can_multiply(frame)) return Code::BAD_IMAGE;
   unit.begin(opcode == Opcode::GMM ? gmm(frame) : wgrad(frame));
   return Code::OK;

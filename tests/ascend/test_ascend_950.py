@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from ascend_helpers import AsOnCpu, LayerRun, ProgramRun, bf16, capped_run, f32, npu, twin
 from ascend_mutants_of_fp8 import MUTANTS_OF_FP8
+from fp8_products import fp8_run
 from helpers import Layer, in_dtype, tensors
 from int8_products import int8_run
 from mindspore.graph.api import _pynative_executor as executor
@@ -67,6 +68,12 @@ RUNS = {
     "int8 weights": lambda: AsOnCpu(hpmoe.quantize_weights(hpmoe.moe_ffn), tiled_for=npu()),
     "fp8 weights": lambda: fp8_weights(),
     "mxfp8 weights": lambda: mxfp8_weights(),
+    "fp8 by fp8": lambda: fp8_run("float8_e4m3fn"),
+    "mxfp8 by mxfp8": lambda: fp8_run("mxfp8"),
+    "a layer of fp8 by fp8": lambda: bytes_by_bytes("float8_e4m3fn", Layer(ep=2, T=9, H=70, I=35, E=4, K=2)),
+    "a layer of mxfp8 by mxfp8": lambda: bytes_by_bytes("mxfp8", Layer(ep=2, T=9, H=64, I=64, E=4, K=2)),
+    "copies of mxfp8": lambda: bytes_by_bytes("mxfp8", Layer(ep=2, T=9, H=64, I=64, E=4, K=2, routing="one expert"),
+                                              hpmoe.replicate_experts(loads=[1, 1, 1, 9], replicas=2)),
     "int8 rows": lambda: AsOnCpu(hpmoe.quantize_rows(hpmoe.moe_ffn, combine=True)),
     "once to a rank": lambda: LayerRun(Layer(ep=2, T=13, H=32, I=24, E=4, K=2), f=hpmoe.deduplicate_rows(hpmoe.moe_ffn)),
     "relays": lambda: LayerRun(NODES, f=hpmoe.relay_rows(hpmoe.moe_ffn)),
@@ -122,6 +129,18 @@ def test_fp8_weights_have_the_bits_of_numpy(twin_950, name, element, dtype):
     assert_bits_of_numpy(name, element, dtype)
 
 
+def bytes_by_bytes(dtype, layer, *before, **options):
+    """Rows are sent as bytes, and multiplied as they are."""
+    f = hpmoe.chain(*before, hpmoe.quantize_rows(dtype=dtype), hpmoe.quantize_weights(dtype=dtype, row_dtype=dtype))
+    return AsOnCpu(f(hpmoe.moe_ffn), layer, tiled_for=npu(), **options)
+
+
+def test_mxfp8_of_odd_blocks_is_refused_by_name(twin_950):
+    run = bytes_by_bytes("mxfp8", Layer(ep=2, T=9, H=64, I=40, E=4, K=2))
+    with pytest.raises(hpmoe.ArgumentError, match=r"the columns of its rows of mxfp8 is 40; it must be a multiple of 64"):
+        run()
+
+
 def fp8_weights():
     """With a column of zeros."""
     run = AsOnCpu(hpmoe.quantize_weights(hpmoe.moe_ffn, dtype="float8_e4m3fn"), tiled_for=npu())
@@ -136,7 +155,8 @@ def mxfp8_weights():
 
 def test_every_planted_fault_of_fp8_is_caught(twin_950, tmp_path, monkeypatch, capsys):
     runs = {"fp8 rows": Rows("float8_e4m3fn", 300, 6), "mxfp8 rows": Rows("mxfp8", 360, 6), "fp8 weights": fp8_weights(),
-            "mxfp8 weights": mxfp8_weights()}
+            "mxfp8 weights": mxfp8_weights(),
+            **{name: RUNS[name]() for name in ("fp8 by fp8", "mxfp8 by mxfp8", "copies of mxfp8")}}
     try:
         chosen = choose_among(MUTANTS_OF_FP8, tmp_path, "-DHPMOE_CHIP=3510", "-DHPMOE_TWIN_CHIP=3510", "-fno-gnu-unique")
         assert not catch_all(MUTANTS_OF_FP8, chosen, runs, monkeypatch, capsys)

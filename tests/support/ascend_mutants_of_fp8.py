@@ -57,4 +57,44 @@ WEIGHTS = (
     ),
 )
 
-MUTANTS_OF_FP8 = (*ROWS, *BLOCKS, *WEIGHTS)
+PRODUCTS = (
+    *shown_in(
+        "fp8 by fp8",
+        mutant("fp8 multiplied as int8", "cube_unit.h", ("p.element == Element::E4M3", "p.k < 0")),
+        without("the scale of a row multiplied, too", "matmul_bodies.h",
+                "product.k = static_cast<int32_t>(unpacked_cols(format, product.k));"),
+        mutant("sums of fp8 read as integers", "quantized_bodies.h", (
+            "frame.rows(1).dtype == static_cast<int32_t>(Dtype::INT32)", "true"))),
+    *shown_in(
+        "mxfp8 by mxfp8",
+        mutant("a product without scales", "cube_unit.h", (
+            "multiply_fp8(out, a, b, params, p.scales.a != 0);", "multiply_fp8(out, a, b, params, false);")),
+        mutant("scales of the first step", "cube_unit.h", ("step.k0 / kMxBlock", "0")),
+        mutant("scales of the first rows", "cube_unit.h", (
+            "element<int8_t>(p.scales.a, step.m0, block, p.scales.ld_a)",
+            "element<int8_t>(p.scales.a, 0, block, p.scales.ld_a)")),
+        mutant("scales of the first columns", "cube_unit.h", (
+            "element<int8_t>(p.scales.b, step.n0, block, p.scales.ld_b)",
+            "element<int8_t>(p.scales.b, 0, block, p.scales.ld_b)")),
+        mutant("scales of the first part of a step", "cube_3510.h", ("part.k1 / kMxPair", "0")),
+        mutant("scales of the first half of columns", "cube_3510.h", (
+            "params.xStartPosition = static_cast<uint16_t>(part.first_line);", "params.xStartPosition = 0;")),
+        mutant("scales as deep as a part", "cube_3510.h", (
+            "params.srcStride = static_cast<uint16_t>(deep / kMxPair);",
+            "params.srcStride = static_cast<uint16_t>(part.k / kMxPair);")),
+        mutant("scales apart in L0A_MX", "cube_3510.h", (
+            "params.dstStride = static_cast<uint16_t>(part.k / kMxPair);",
+            "params.dstStride = static_cast<uint16_t>(deep / kMxPair);")),
+        mutant("half the scales of a part", "cube_3510.h", (
+            "params.yStep = static_cast<uint8_t>(part.k / kMxPair);",
+            "params.yStep = static_cast<uint8_t>((part.k / kMxPair + 1) / 2);")),
+        mutant("the scales of a row's elements", "matmul_bodies.h", ("product.a + product.k", "product.a")),
+        mutant("the scales of both steps in one place", "cube_unit.h", ("i * kBytesOfScales / 2", "0 * i")),
+        mutant("the scales of a weight's first columns", "matmul_bodies.h", (
+            "frame.first_row(matrix, frame.buffer(matrix)) + frame.first_col(matrix)",
+            "frame.first_row(matrix, frame.buffer(matrix))"))),
+    *shown_in("copies of mxfp8", mutant("a copy with the scales of an expert of its own", "matmul_bodies.h", (
+        "matrix + 1", "3"))),
+)
+
+MUTANTS_OF_FP8 = PRODUCTS

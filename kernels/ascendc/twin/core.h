@@ -48,6 +48,8 @@ class Core {
   bool saturates = true;         // what is rounded to half precision; so does an NPU where nobody says otherwise
 
   LocalMemory& local(Memory memory) { return local_[static_cast<int>(memory)]; }
+  // L0A_MX or L0B_MX of a 950: scales of what L0A or L0B holds at 16 times their address.
+  std::vector<uint8_t>& scales(Memory memory) { return scales_[memory == Memory::L0B]; }
   Pipe& pipe(pipe_t p) { return pipes_[p]; }
 
   std::string name() const {
@@ -163,6 +165,7 @@ class Core {
 
  private:
   LocalMemory local_[kNumMemories];
+  std::vector<uint8_t> scales_[2] = {std::vector<uint8_t>(4096, 0xFF), std::vector<uint8_t>(4096, 0xFF)};
   Pipe pipes_[kNumPipes];
   std::map<std::pair<int, int>, Flag> flags_;
   std::map<int, int> taken_flags_;

@@ -272,6 +272,12 @@ inline std::vector<int32_t> widen(const LocalTensor<int8_t>& from, uint64_t frac
   const auto* const first = reinterpret_cast<const int8_t*>(from.bytes(core, fractals * kFractalBytes, "Mmad"));
   return {first, first + fractals * kFractalBytes};
 }
+inline std::vector<float> widen(const LocalTensor<fp8_e4m3fn_t>& from, uint64_t fractals, twin::Core& core, bool) {
+  std::vector<float> wide(fractals * kFractalBytes);
+  const auto* const first = reinterpret_cast<const fp8_e4m3fn_t*>(from.bytes(core, wide.size(), "Mmad"));
+  std::transform(first, first + wide.size(), wide.begin(), twin::value_of);
+  return wide;
+}
 template <class T>
 std::vector<float> widen(const LocalTensor<T>& from, uint64_t fractals, twin::Core& core, bool rounds) {
   std::vector<float> wide(fractals * kFractalSize<T>);
@@ -285,8 +291,9 @@ std::vector<float> widen(const LocalTensor<T>& from, uint64_t fractals, twin::Co
 
 template <class C, class A, class B>
 void Mmad(const LocalTensor<C>& c, const LocalTensor<A>& a, const LocalTensor<B>& b, const MmadParams& p) {
-  static_assert(std::is_same_v<A, B> && std::is_same_v<C, std::conditional_t<sizeof(A) == 1, int32_t, float>>,
+  static_assert(std::is_same_v<A, B> && std::is_same_v<C, std::conditional_t<std::is_same_v<A, int8_t>, int32_t, float>>,
                 "products the kernel uses");
+  twin::require(twin::kIs950 || !std::is_same_v<A, fp8_e4m3fn_t>, "Mmad: fp8 is of the 950");
   twin::Core& core = twin::current();
   core.need(true, "Mmad");
   twin::require(c.memory() == twin::Memory::L0C && a.memory() == twin::Memory::L0A && b.memory() == twin::Memory::L0B,

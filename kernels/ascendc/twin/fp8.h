@@ -5,10 +5,6 @@
 
 #include "vector.h"
 
-struct fp8_e4m3fn_t {
-  uint8_t bits;
-};
-
 namespace AscendC {
 
 inline void Cast(const LocalTensor<float>& out, const LocalTensor<fp8_e4m3fn_t>& a, const RoundMode& mode,
@@ -21,11 +17,7 @@ inline void Cast(const LocalTensor<float>& out, const LocalTensor<fp8_e4m3fn_t>&
       [=, &core] {
         const fp8_e4m3fn_t* x = detail::operand(core, a, count, "Cast");
         float* z = detail::operand(core, out, count, "Cast");
-        for (uint32_t i = 0; i < count; ++i) {
-          const int exponent = x[i].bits >> 3 & 15, fraction = x[i].bits & 7;
-          const float size = exponent > 0 ? std::ldexp(8.0f + fraction, exponent - 10) : std::ldexp(1.0f * fraction, -9);
-          z[i] = (x[i].bits & 127) == 127 ? std::nanf("") : std::copysign(size, x[i].bits & 128 ? -1.0f : 1.0f);
-        }
+        for (uint32_t i = 0; i < count; ++i) z[i] = twin::value_of(x[i]);
       },
       out, a);
 }

@@ -3,6 +3,7 @@
 
 #include "copies.h"
 #include "cube.h"
+#include "cube_mx.h"
 #include "fp8.h"
 #include "gather.h"
 #include "int8.h"

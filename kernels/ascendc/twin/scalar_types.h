@@ -1,6 +1,7 @@
 // bfloat16_t, half and the enums that the device compiler knows without a header.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -14,6 +15,12 @@ struct bfloat16_t {
 };
 struct half {
   uint16_t bits;
+};
+struct fp8_e4m3fn_t {
+  uint8_t bits;
+};
+struct fp8_e8m0_t {
+  uint8_t bits;
 };
 
 namespace twin {
@@ -36,6 +43,12 @@ struct DtypeOf<half> {
 template <class T>
 void widen(const T* from, int64_t n, float* to) {
   hpmoe::to_float32(DtypeOf<T>::value, from, n, to);
+}
+
+inline float value_of(fp8_e4m3fn_t x) {
+  const int exponent = x.bits >> 3 & 15, fraction = x.bits & 7;
+  const float size = exponent > 0 ? std::ldexp(8.0f + fraction, exponent - 10) : std::ldexp(1.0f * fraction, -9);
+  return (x.bits & 127) == 127 ? std::nanf("") : std::copysign(size, x.bits & 128 ? -1.0f : 1.0f);
 }
 
 // The 11 bits of mantissa of HF32, rounded to nearest.

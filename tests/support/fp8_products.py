@@ -1,0 +1,34 @@
+"""Functions of fp8 and mxfp8 weights, as inference is given them: W8A8 on one rank of the Ascend twin."""
+
+import numpy as np
+from ascend_helpers import ProgramRun
+
+import hpmoe
+from hpmoe import Aval
+
+
+def multiplied(dtype):
+    def f(x, ids, weight, scale):
+        rows, route = hpmoe.dispatch(x, ids, num_local_experts=weight.shape[0])
+        turned = weight if dtype == "mxfp8" else weight.swapaxes(1, 2)
+        return hpmoe.combine(hpmoe.grouped_matmul(rows, turned, route, scale=scale, row_dtype=dtype), route)
+    return f
+
+
+def fp8_run(dtype, tokens=262, depth=576, columns=264, experts=2):
+    """Two tiles each way, in two steps, the first one of two parts of L0 and two halves of columns; scales of all sizes."""
+    of_scale = (columns, depth // 32) if dtype == "mxfp8" else (columns,)
+    given = (Aval((tokens, depth), "float32"), Aval((tokens, 1), "int32"), Aval((experts, columns, depth), "uint8"),
+             Aval((experts, *of_scale), "uint8" if dtype == "mxfp8" else "float32"))
+    run = ProgramRun(hpmoe.trace(multiplied(dtype), *given), rows=132, cols=272)
+    rng = np.random.default_rng(0)
+    run.inputs[1][...] = np.arange(tokens)[:, None] % experts
+    codes = rng.integers(0, 256, run.inputs[2].shape).astype(np.uint8)
+    run.inputs[2] = np.where((codes & 127) == 127, 0, codes).astype(np.uint8)  # none of them NaN
+    if dtype == "mxfp8":
+        sizes = 2.0 ** np.repeat(rng.integers(-6, 7, (tokens, depth // 32)), 32, 1)
+        run.inputs[0] = (run.inputs[0] * sizes).astype(np.float32)
+        run.inputs[3] = rng.integers(118, 130, run.inputs[3].shape).astype(np.uint8)
+    else:
+        run.inputs[3] = np.abs(run.inputs[3]) / 100
+    return run
