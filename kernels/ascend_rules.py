@@ -20,7 +20,7 @@ from hpmoe.tile_ops.columns import ADD_COLS, CUMSUM, TAKE_COLS, TOP_K
 from hpmoe.tile_ops.fp8_matmuls import GMM_FP8
 from hpmoe.tile_ops.guards import COUNT_AND_FILL, FILL_OUTSIDE, REDUCE_AND_FILL
 from hpmoe.tile_ops.quantized import QUANTIZE
-from hpmoe.tile_ops.quantized_matmuls import GMM_WIDENED, ROWS, WeightFormat
+from hpmoe.tile_ops.quantized_matmuls import GMM_WIDENED, ROWS, WeightFormat, WidenedMatmul
 from hpmoe.tile_ops.row_formats import MX_BLOCK, BlockScale, Element, RowFormat
 
 
@@ -133,10 +133,10 @@ def _format_name(form: RowFormat) -> str:
     return f"{form.element.name}, {form.scale.name} for each {f'{form.block} columns' if form.block else 'row'}"
 
 
-def _check_fp8(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
+def _check_fp8(params: WidenedMatmul, width: int, who: str) -> None:
     """Of a 950: no other chip has what makes such rows."""
-    cols = op.params.form.cols_of(op.width(1, flow.buffers))
-    check_argument(not op.params.block or cols % MX_PAIR == 0, who, "the columns of its rows of mxfp8", cols,
+    cols = params.form.cols_of(width)
+    check_argument(not params.block or cols % MX_PAIR == 0, who, "the columns of its rows of mxfp8", cols,
                    f"a multiple of {MX_PAIR}, as deep a matrix core multiplies these")
 
 
@@ -146,8 +146,8 @@ def _check_matmul(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
     check_argument(dtypes[0] == dtypes[1], who, "its operand dtypes", " and ".join(dtypes), "the same for both")
     is_fp8 = op.primitive is GMM_FP8
     results = FLOATS if is_fp8 else ("int32",) if dtypes[0] == BYTES else (dtypes[0], "float32")
-    if is_fp8:
-        _check_fp8(flow, op, who)
+    if is_fp8 and isinstance(op.params, WidenedMatmul):
+        _check_fp8(op.params, op.width(1, flow.buffers), who)
     check_argument(dtypes[0] != BYTES or op.params.is_transposed, who,
                    f"its {'fp8' if is_fp8 else 'int8'} weight", other.name,
                    "turned, [num_local_experts, N, K] with its last two axes swapped")

@@ -199,7 +199,8 @@ class _Rule:
         return self.packed[x]
 
     def _rounded(self, b: Builder, x: Atom, source: str) -> Atom:
-        """Of rows that are weighted, those before: blocks of mxfp8, whose scales are powers of two, round others so."""
+        """Of rows that are weighted, what is weighted, as it was rounded before: scales of mxfp8 are powers of two, so that
+        weighted rows would be rounded to others."""
         if x not in self.rounded and x in self.weighted:
             rows, weights = self.weighted[x]
             self.rounded[x] = b.add(mul, self._rounded(b, rows, source), weights, source=source)
