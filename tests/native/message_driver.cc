@@ -177,6 +177,6 @@ int main(int argc, char** argv) {
   test_the_longest_message();
   test_what_is_not_for_this_launch();
   test_what_is_counted();
-  test_broken_messages(1000 * (argc > 1 ? std::atol(argv[1]) : 20));
+  test_broken_messages(int64_t(1000 * (argc > 1 ? std::atof(argv[1]) : 20)));
   std::printf("message driver: ok\n");
 }

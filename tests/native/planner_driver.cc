@@ -174,7 +174,7 @@ void test_bad_tables(std::mt19937& random) {
 
 int main(int argc, char** argv) {
   std::mt19937 random(5);
-  for (int i = 0; i < 200 * (argc > 1 ? std::atoi(argv[1]) : 1); ++i) {
+  for (int i = 0; i < int(200 * (argc > 1 ? std::atof(argv[1]) : 1)); ++i) {
     test_random_flow(random);
     test_rules(random);
     test_bad_tables(random);
