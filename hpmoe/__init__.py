@@ -6,7 +6,8 @@ What there is, by what it is for:
     to write a layer: dispatch, grouped_matmul, swiglu, combine, drop_counts; moe_ffn, a whole one
     to write one as Megatron and MindFormers do: permute, exchange, exchange_back, unpermute; of CANN's operators also
         permute_with_ep, unpermute_with_ep, init_routing
-    to make a kernel of it: tile_partition, overlap_comm, assign_queues, fuse_persistent; spmd, for all ranks of a Mesh
+    to make a kernel of it: tile_partition, overlap_comm, prefetch_weights, assign_queues, fuse_persistent; spmd, for all
+        ranks of a Mesh
     to change it before: save_for_backward, select_grads, accumulate_grads, guard_values, limit_rows, send_rows,
         deduplicate_rows, relay_rows, quantize_rows, quantize_weights, replicate_experts
     to put transforms together: chain, transform, choose_schedule, tune; to write one: hpmoe.rewriting; to test one:
@@ -81,6 +82,7 @@ from hpmoe.transforms.guard_values import guard_values as guard_values
 from hpmoe.transforms.launch_kernels import launch_kernels as launch_kernels
 from hpmoe.transforms.limit_rows import limit_rows as limit_rows
 from hpmoe.transforms.overlap_comm import overlap_comm as overlap_comm
+from hpmoe.transforms.prefetch_weights import prefetch_weights as prefetch_weights
 from hpmoe.transforms.quantize_rows import quantize_rows as quantize_rows
 from hpmoe.transforms.quantize_weights import quantize_weights as quantize_weights
 from hpmoe.transforms.relay_rows import relay_rows as relay_rows
@@ -104,7 +106,7 @@ __all__ = [
     "assign_queues", "chain", "choose_schedule", "combine", "cpu", "deduplicate_rows", "dispatch", "drop_counts",
     "evaluate", "exchange", "exchange_back", "fuse_persistent", "grouped_matmul", "guard_values", "init_routing",
     "interpret", "launch_kernels", "limit_rows", "load_machine", "measure", "moe_ffn", "overlap_comm", "permute",
-    "permute_with_ep",
+    "permute_with_ep", "prefetch_weights",
     "quantize_rows", "quantize_weights", "relay_rows", "replicate_experts", "route", "save_for_backward", "select_grads",
     "send_rows", "simulate", "spmd", "swiglu", "synchronize", "tile_partition", "trace", "transform", "tune", "unpermute",
     "unpermute_with_ep", "verify", "vjp", "world",

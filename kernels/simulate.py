@@ -37,7 +37,7 @@ class _Machine(ctypes.Structure):
         "link_bytes_per_us", "worker_link_bytes_per_us", "node_link_bytes_per_us", "worker_node_link_bytes_per_us",
         "task_us", "wait_us", "pass_us", "poll_us", "repoll_us", "signal_us", "remote_us", "node_remote_us",
         "host_cores")] + [
-            ("node_size", ctypes.c_int64)]
+            ("node_size", ctypes.c_int64), ("num_early", ctypes.c_int64)]
 
 
 @overload
@@ -206,7 +206,9 @@ def _native_run(flow: Taskflow, machine: Machine, ranks: ctypes.Array, of_tasks:
 def _native(machine: Machine, ep_size: int) -> _Machine:
     values = {name: getattr(machine, name) for name, *_ in _Machine._fields_ if hasattr(machine, name)}
     values["link_bytes_per_us"] = machine.link_rate(ep_size)
-    return _Machine(**values, pass_us=pass_us(machine), worker_node_link_bytes_per_us=machine.worker_link_bytes_per_us)
+    early = 0 if machine.unified else (machine.num_aic + 1) // 2  # of num_early in core/operands.h
+    return _Machine(**values, num_early=early, pass_us=pass_us(machine),
+                    worker_node_link_bytes_per_us=machine.worker_link_bytes_per_us)
 
 
 def _ranks(flow: Taskflow, arrays: list[dict[int, np.ndarray]], lengths: list[int]) -> ctypes.Array:

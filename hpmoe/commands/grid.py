@@ -44,10 +44,10 @@ class Case:
         return (f"EP {o.ep:<3} T {o.tokens:<4} H {o.hidden} I {o.intermediate:<4} E/rank {o.experts // o.ep} K {o.top_k} "
                 f"{self.direction:8} {self.routing}")
 
-    def layer(self, machine: hpmoe.Machine, seed: int) -> Layer:
+    def layer(self, machine: hpmoe.Machine, seed: int, prefetch: bool = False) -> Layer:
         o = self.sizes
         return Layer(o, self.direction, machine, skewed_ids(self.routing, o.ep, o.tokens, o.top_k, o.experts, seed),
-                     tuned=True)
+                     tuned=True, prefetch=prefetch)
 
 
 def cases(count: int, seed: int, dtype: str) -> Iterator[Case]:
@@ -75,7 +75,7 @@ def others(layer: Layer) -> Iterator[tuple[str, Layer, str]]:
         yield f"{rows} x {cols}", dataclasses.replace(layer, o=sizes), "critical_path"
 
 
-def rows(count: int, seed: int, dtype: str, machine: hpmoe.Machine, progress: Progress) -> list[Fields]:
+def rows(count: int, seed: int, dtype: str, machine: hpmoe.Machine, progress: Progress, prefetch: bool) -> list[Fields]:
     """Of each layer the default's time, its bound, the fastest of the others, and what choose_schedule takes, however many
     tasks there are; as many at a time as there are cores."""
     out: list[Fields] = []
@@ -83,7 +83,7 @@ def rows(count: int, seed: int, dtype: str, machine: hpmoe.Machine, progress: Pr
         for i, case in enumerate(cases(count, seed, dtype)):
             behind = max((r["over_fastest_other"] for r in out), default=1.0)
             progress(f"{i + 1} of {count}: {case}; at most {behind:.3f} of the fastest other until now")
-            layer = case.layer(machine, seed + i)
+            layer = case.layer(machine, seed + i, prefetch)
             flow = layer.fused_flow()
             found = list(others(layer))
             bound, span, chosen, *times = threads.map(lambda what: what(), [

@@ -56,6 +56,7 @@ class Layer:
         quantize: one of QUANTISED, the format in which rows are dispatched, with "+combine" also returned; None as they are.
         int8_weights: whether experts' weights are int8, and rows are multiplied so.
         room: how many received rows a plan has room for: what the fullest rank "received", the "bucket" of that, or "all".
+        prefetch: whether matrix workers of the persistent kernel read weights while they wait for rows.
         rank_capacity_factor: of hpmoe.limit_rows, by which there are fewer of "all"; None without it.
     """
 
@@ -69,6 +70,7 @@ class Layer:
     quantize: str | None = None
     int8_weights: bool = False
     room: str = "received"
+    prefetch: bool = False
     rank_capacity_factor: float | None = None
 
     @property
@@ -157,6 +159,7 @@ class Layer:
         comm = {"signal": "expert", **comm} if policy == "expert_barrier" else comm
         tuned = {"cols": "auto", "returns": 2} if self.tuned else {}
         flow = hpmoe.overlap_comm.apply_to(self.tiles, **tuned | comm)
+        flow = hpmoe.prefetch_weights.apply_to(flow) if self.prefetch else flow
         return hpmoe.assign_queues.apply_to(flow, machine=machine, policy=policy)
 
     def chosen_flow(self) -> hpmoe.Taskflow:

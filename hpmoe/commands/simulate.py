@@ -73,6 +73,7 @@ def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("fo
     options.define_choice(values, "policy", "critical_path", "how tasks get into queues", (*POLICIES, "chosen"))
     options.define_switch(values, "dedup", "a token goes to a rank once, whatever number of its experts are there")
     options.define_choice(values, "quantize", None, "how rows go", QUANTISED)
+    options.define_switch(values, "prefetch", "matrix workers read weights while they wait for rows")
 
 
 def define_room(values: flags.FlagValues) -> None:
@@ -138,7 +139,7 @@ def _rooms(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
 
 def _grid(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
     machine = machine_of(o, is_calibrated())
-    table = grid.rows(o.grid, o.seed, o.dtype, machine, progress)
+    table = grid.rows(o.grid, o.seed, o.dtype, machine, progress, o.prefetch)
     return {"machine": machine.name, "seed": o.seed, "rows": table}, grid.text(table, machine, o.seed)
 
 
@@ -184,7 +185,8 @@ def scheme_of(o: flags.FlagValues) -> str:
 
 def layer_of(o: flags.FlagValues, room: str = "received") -> Layer:
     return Layer(o, o.direction, machine_of(o, is_calibrated()), routing_of(o, o, o.imbalance), o.replicas,
-                 tuned=o.policy in TUNED, scheme=scheme_of(o), quantize=o.quantize, room=room)
+                 tuned=o.policy in TUNED, scheme=scheme_of(o), quantize=o.quantize, room=room,
+                 prefetch=o.prefetch)
 
 
 def fused(o: flags.FlagValues, layer: Layer) -> hpmoe.Timeline:

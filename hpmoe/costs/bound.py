@@ -29,6 +29,7 @@ class Bound:
         aiv: the same of its vector tasks, or of all tasks where they take the same workers.
         egress, ingress: of its link, at full rate.
         weights: of its memory, at full rate, for what matrix tasks alone touch; see LeastTraffic.
+        late: the same without weights that are read early, before rows have come.
         memory: the same for all tasks, with rows that come.
         l2: of its L2, at full rate, for all that any task touches.
         fill: before any of its matrix tasks can begin: all rows of one slot have come, see LeastPaths.
@@ -41,6 +42,7 @@ class Bound:
     egress: float
     ingress: float
     weights: float
+    late: float
     memory: float
     l2: float
     fill: float
@@ -49,7 +51,7 @@ class Bound:
 
     @property
     def total(self) -> float:
-        matrix = max(self.aic, self.weights) + self.fill + self.drain
+        matrix = max(self.fill + max(self.aic, self.late), self.weights) + self.drain
         link = max(self.egress, self.ingress)
         return max(matrix, self.memory, self.l2, self.aiv, link + self.landing if link else 0.0)
 
@@ -77,7 +79,7 @@ def rank_bounds(flow: tf.Taskflow, machine: Machine, ids: np.ndarray) -> list[Bo
 
 def _on_one_computer(bounds: list[Bound], machine: Machine) -> list[Bound]:
     """Those of ranks that share cores, memory and L2, from what each would need alone: every one has to do all."""
-    totals: dict[str, float] = {n: sum(getattr(b, n) for b in bounds) for n in ("weights", "memory", "l2")}
+    totals: dict[str, float] = {n: sum(getattr(b, n) for b in bounds) for n in ("weights", "late", "memory", "l2")}
     matrix, vector = (sum(getattr(b, unit) for b in bounds) * len(machine.queues_of(unit)) / machine.host_cores
                       for unit in ("aic", "aiv"))
     totals["aic"] = max(matrix, *(b.aic for b in bounds))
@@ -119,13 +121,14 @@ class _RankBounds:
         egress, ingress = (sum((n.links for n in needs), np.zeros(4)).reshape(2, 2) / rates).max(axis=0)
         return egress, ingress
 
-    def _memory_us(self, rank: int) -> tuple[float, float]:
-        """weights, memory."""
+    def _memory_us(self, rank: int) -> tuple[float, float, float]:
+        """weights, late, memory."""
         machine = self.machine
         of_workers = self._workers_at_once(("aic",)) * machine.worker_memory_bytes_per_us
-        rates = min(machine.memory_bytes_per_us, of_workers), machine.memory_bytes_per_us  # rows come by others' workers too
-        weights, memory = self.traffic.bytes_of(rank) / rates
-        return weights, memory
+        of_matrix = min(machine.memory_bytes_per_us, of_workers)
+        rates = of_matrix, of_matrix, machine.memory_bytes_per_us  # rows come by others' workers too
+        weights, late, memory = self.traffic.bytes_of(rank) / rates
+        return weights, late, memory
 
     def _l2_us(self, needs: Sequence[Needs]) -> float:
         workers = self._workers_at_once(("aic", "aiv"))

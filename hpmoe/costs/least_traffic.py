@@ -22,7 +22,7 @@ class _Touches:
     """
 
     def __init__(self, num_parts: int) -> None:
-        self.by_vector = np.zeros(num_parts, bool)
+        self.by_vector, self.early = np.zeros(num_parts, bool), np.zeros(num_parts, bool)
         self.found: list[np.ndarray] = [np.zeros((3, 0))]
 
     def add(self, places: np.ndarray, touched: np.ndarray, whole: np.ndarray, is_vector: bool) -> None:
@@ -80,18 +80,21 @@ class LeastTraffic:
         self.flow, self.machine, self.work, self.rows = flow, machine, work, rows
 
     def bytes_of(self, rank: int) -> np.ndarray:
-        """Bytes of all parts of arrays that matrix tasks alone touch, and of all that any task does, [2]."""
+        """Bytes of all parts of arrays that matrix tasks alone touch, of those of them that are not read early, and of all
+        that any task touches, [3]."""
         touches, gathers = _Touches(self.work.footprints.num_parts), _Gathers(self.machine.l2_bytes)
-        streamed = np.zeros(2)
+        streamed = np.zeros(3)
         for index, op in enumerate(self.flow.ops):
             if is_transfer(op):
                 self._add_transfer(index, op, rank, touches, gathers)
             else:
                 of_op = self._add_local(index, op, rank, touches, gathers)
-                streamed += [of_op * (op.unit == "aic"), of_op]
+                streamed += [of_op * (op.unit == "aic"), of_op * (op.unit == "aic"), of_op]
         of_parts, of_arrays = touches.least(), gathers.least()
         alone = sum(least for place, least in of_arrays.items() if place not in gathers.by_vector)
-        return streamed + [of_parts[~touches.by_vector].sum() + alone, of_parts.sum() + sum(of_arrays.values())]
+        is_alone = ~touches.by_vector
+        of_matrix = [of_parts[which].sum() + alone for which in (is_alone, is_alone & ~touches.early)]
+        return streamed + [*of_matrix, of_parts.sum() + sum(of_arrays.values())]
 
     def _add_local(self, index: int, op: tf.TileOp, rank: int, touches: _Touches, gathers: _Gathers) -> float:
         """Of the rank's own rows; bytes that it streams."""
@@ -114,6 +117,7 @@ class LeastTraffic:
                     places = first + (of_expert + tiles[:, None]).reshape(-1)
                     touched = np.tile(touched, len(tiles))
                     touches.add(places, touched, np.full(len(places), whole), is_vector)
+                    touches.early[places] |= op.params.is_early
                 elif part == OF_EXPERT:
                     times = np.bincount(experts[units] + op.domain.first_expert)
                     self._add_slots(op, rank, first, row * len(tiles), whole, touches, is_vector, times)

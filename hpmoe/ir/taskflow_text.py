@@ -34,7 +34,8 @@ def _op_lines(flow: tf.Taskflow) -> list[str]:
     writer, lines = _Lines(flow), []
     for i, op in enumerate(flow.ops):
         tasks = np.flatnonzero(flow.tasks["op"] == i)
-        lines.append(f"  {op.opcode.lower()} ({op.label}, {op.unit})  {_count(len(tasks), 'task')}")
+        early = ", early" if op.params.is_early else ""
+        lines.append(f"  {op.opcode.lower()} ({op.label}, {op.unit}){early}  {_count(len(tasks), 'task')}")
         lines += writer.tasks(tasks)
     return lines
 

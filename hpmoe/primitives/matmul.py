@@ -20,7 +20,7 @@ from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import AllRows
 from hpmoe.tile_ops.matmuls import GMM, WGRAD
-from hpmoe.tile_ops.params import Matmul, WeightBlock
+from hpmoe.tile_ops.params import EarlyMatmul, WeightBlock
 from hpmoe.tile_ops.reductions import COL_SUM
 from hpmoe.tile_ops.row_modes import RowMode
 
@@ -73,7 +73,7 @@ def tile_matmul(tiler: Tiler, eqn: Equation, weight_rows: RowMode, transposed: b
     cols = col_modes.ALL if transposed else col_modes.OWN
     weights = [tiler.at(w, weight_rows, cols), *(tiler.at(r, row_modes.REPLICA, cols) for r in replicas)]
     tiler.emit(GMM, tiler.rows_of(out), tiler.at(out), tiler.at(x, cols=col_modes.ALL), *weights,
-               params=Matmul(bool(transposed)))
+               params=EarlyMatmul(bool(transposed)))
 
 
 @weight_grad.infer

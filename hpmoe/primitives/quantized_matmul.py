@@ -36,7 +36,7 @@ from hpmoe.tile_ops.elementwise import MAP
 from hpmoe.tile_ops.fp8_matmuls import GMM_FP8
 from hpmoe.tile_ops.functions import MUL
 from hpmoe.tile_ops.matmuls import GMM
-from hpmoe.tile_ops.params import Elementwise, Matmul
+from hpmoe.tile_ops.params import EarlyMatmul, Elementwise
 from hpmoe.tile_ops.quantized import QUANTIZE
 from hpmoe.tile_ops.quantized_matmuls import (
     GMM_INT8,
@@ -231,7 +231,7 @@ def _(tiler: Tiler, eqn: Equation) -> None:
                    for i, (a, v) in enumerate(zip(weights, (w, *copies), strict=True))]
         sums = tiler.at(out) if not scales else Access(
             tiler.buffer_of[tiler.like(out, *fixed(out.aval.shape[1:]), dtype="float32")])
-        tiler.emit(GMM, domain, sums, tiler.at(x, cols=col_modes.ALL), *weights, params=Matmul(turned))
+        tiler.emit(GMM, domain, sums, tiler.at(x, cols=col_modes.ALL), *weights, params=EarlyMatmul(turned))
         if sums.buffer != tiler.buffer_of[out]:
             tiler.emit(MAP, domain, tiler.at(out), sums, *scales, params=Elementwise(MUL), label="rescale")
         return
@@ -249,7 +249,8 @@ def _(tiler: Tiler, eqn: Equation) -> None:
         return
     is_int8 = form.element is Element.INT8
     sums = Access(tiler.buffer_of[tiler.like(out, *fixed(out.aval.shape[1:]), dtype="int32" if is_int8 else "float32")])
-    tiler.emit(GMM_INT8 if is_int8 else GMM_FP8, domain, sums, packed, *weights, params=Matmul(turned) if is_int8 else given)
+    tiler.emit(GMM_INT8 if is_int8 else GMM_FP8, domain, sums, packed, *weights,
+               params=EarlyMatmul(turned) if is_int8 else given)
     tiler.emit(RESCALE, domain, tiler.at(out), sums, packed, *scales, label="rescale")
 
 

@@ -9,7 +9,7 @@ from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import AllRows, Experts
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation, Stored, Touched
 from hpmoe.tile_ops.functions import TARGETS
-from hpmoe.tile_ops.params import Matmul, WeightBlock
+from hpmoe.tile_ops.params import EarlyMatmul, Matmul, WeightBlock
 from hpmoe.tile_ops.reductions import sum_fault
 from hpmoe.tile_ops.tile_primitive import Cost, Operand, TilePrimitive
 
@@ -20,7 +20,7 @@ SUMMED = (row_modes.EXPERT, row_modes.ALL)
 ADDED = Operand((row_modes.OWN, row_modes.RETURNED))  # gradients that copies return, and the main gradient
 
 GMM = TilePrimitive(
-    "GMM", 4, targets=TARGETS, unit="aic", cost=Cost.MATMUL, params=Matmul, rounds=True, required=3,
+    "GMM", 4, targets=TARGETS, unit="aic", cost=Cost.MATMUL, params=EarlyMatmul, rounds=True, required=3,
     outputs=(Operand(by_column=True),),
     inputs=(Operand(cols=(col_modes.ALL,)), WEIGHT, REPLICAS))
 WGRAD = TilePrimitive(

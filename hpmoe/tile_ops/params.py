@@ -50,6 +50,7 @@ class Params:
     """What a body is told beside its operands; the attributes of a class, and as `words` in a kernel's image."""
 
     is_transposed: ClassVar[bool] = False
+    is_early: ClassVar[bool] = False
     function: ClassVar[Function | None] = None
     way: ClassVar[Way | None] = None
     buffer: ClassVar[int] = -1
@@ -203,6 +204,13 @@ class Matmul(Params):
     @property
     def kind(self) -> str:
         return "T" if self.is_transposed else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class EarlyMatmul(Matmul):
+    """Whether the matrix is multiplied turned, and whether workers that wait for its rows read it meanwhile."""
+
+    is_early: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,7 @@ from hpmoe.tile_ops.domains import Slots, Tiles
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation, Touched
 from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.matmuls import weight_fault
-from hpmoe.tile_ops.params import Matmul, NoParams, Params
+from hpmoe.tile_ops.params import EarlyMatmul, Matmul, NoParams, Params
 from hpmoe.tile_ops.row_formats import BlockScale, Element, RowFormat, e8m0_values, quantized, scales_in, values_of
 from hpmoe.tile_ops.tile_primitive import Cost, Operand, TilePrimitive
 
@@ -73,7 +73,7 @@ SUMS = Operand(by_column=True, is_integer=True)
 ANY_SUMS = Operand(by_column=True, may_be_integer=True)
 
 GMM_INT8 = TilePrimitive(
-    "GMM_INT8", 39, targets=TARGETS, unit="aic", cost=Cost.MATMUL, params=Matmul, measured_as="GMM", domains=(Slots,),
+    "GMM_INT8", 39, targets=TARGETS, unit="aic", cost=Cost.MATMUL, params=EarlyMatmul, measured_as="GMM", domains=(Slots,),
     required=3, outputs=(SUMS,), inputs=(BYTES, WEIGHT, COPIES))
 RESCALE = TilePrimitive(
     "RESCALE", 40, targets=TARGETS, rounds=True, ends_product=True, measured_as="MAP mul", domains=(Slots,), required=3,

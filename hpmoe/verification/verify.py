@@ -36,8 +36,8 @@ def verify(flow: tf.Taskflow | Stages) -> None:
 
     Proved of the tables: the tasks are exactly those of the operations; each task is in one queue of its unit, once; what
     the signals of an event add up to is its threshold; whoever reads a region starts after all who write it; and no cycle
-    runs through queue order and events, across ranks too. A wait may be missing where what else the task waits for, or what
-    runs before it, implies it; a wait that nothing asks for is no fault.
+    runs through queue order and events, across ranks too. Nobody writes what is read early. A wait may be missing where what
+    else the task waits for, or what runs before it, implies it; a wait that nothing asks for is no fault.
 
     What the operations compute is not judged: another operand of the same form is another function.
 
@@ -80,6 +80,7 @@ def _prove(flow: tf.Taskflow) -> None:
     _check_regions(flow)
     check_tasks(flow)
     _check_tokens(flow)
+    _check_early(flow)
     _check_peer_order(flow)
     _check_memory(flow)
     if flow.queues:
@@ -118,6 +119,15 @@ def _check_tokens(flow: tf.Taskflow) -> None:
         if clipped not in (0, num_tokens):
             fail(flow, f"{op.label} leaves out padding, but its rows are {clipped} and a rank has {num_tokens} tokens",
                  int(np.flatnonzero(flow.tasks["op"] == i)[0]))
+
+
+def _check_early(flow: tf.Taskflow) -> None:
+    """What is read before a task's events have come is there when the launch begins."""
+    made = {flow.buffers[access.buffer].storage for op in flow.ops for access in op.outputs}
+    for i, op in enumerate(flow.ops):
+        if op.params.is_early and (weight := flow.buffers[op.operands[2].buffer]).storage in made:
+            fail(flow, f"{op.label} reads {weight.name} early, which other tasks write",
+                 next(map(int, np.flatnonzero(flow.tasks["op"] == i)), None))
 
 
 def _check_peer_order(flow: tf.Taskflow) -> None:

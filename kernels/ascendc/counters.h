@@ -10,6 +10,10 @@ namespace hpmoe {
 
 enum class WaitEnd { MET, TIMEOUT, ABORTED };
 
+struct Nothing {
+  __aicore__ inline void operator()() const {}
+};
+
 class Counters {
  public:
   __aicore__ inline void init(const LaunchArgs& args, int32_t num_events) {
@@ -32,16 +36,20 @@ class Counters {
 
   __aicore__ inline bool has_reached(int32_t index, int32_t target) const { return look(index) - target >= 0; }
 
-  // Until the counter has reached `target`, a core of this rank has failed, or time is up.
-  __aicore__ inline WaitEnd wait(int32_t index, int32_t target) const {
+  // Until the counter has reached `target`, a core of this rank has failed, or time is up; after each look before that
+  // `meanwhile` does a little.
+  template <class Meanwhile>
+  __aicore__ inline WaitEnd wait(int32_t index, int32_t target, Meanwhile meanwhile) const {
     const int64_t begin = AscendC::GetSystemCycle();
     for (int32_t looks = 1; !has_reached(index, target); ++looks) {
+      meanwhile();
       if (looks % kLooksBetween != 0) continue;
       if (look(prologue(kFailed)) != 0) return WaitEnd::ABORTED;
       if (AscendC::GetSystemCycle() - begin > timeout_) return WaitEnd::TIMEOUT;
     }
     return WaitEnd::MET;
   }
+  __aicore__ inline WaitEnd wait(int32_t index, int32_t target) const { return wait(index, target, Nothing()); }
 
  private:
   // All cores that wait look at one counter of failures, so each does at every so many looks at its own.

@@ -50,6 +50,22 @@ class CubeUnit {
     work.is_empty = work.steps.is_done();
     if (!work.is_empty) load_next(work);
   }
+  // B of a product that is to begin, and that nothing of this launch writes: it is thrown away in L1, and L2 keeps it.
+  __aicore__ inline void begin_early(const Product& product) {
+    early_ = product;
+    early_k0_ = early_n0_ = 0;
+  }
+  // Another 64 KB of it. At most two of them are on their way when the scalar unit goes on, so it waits for no more.
+  __aicore__ inline void read_early() {
+    if (early_.k == 0 || early_n0_ >= early_.n) return;
+    if (early_.dtype == Dtype::FLOAT32) {
+      read_early_step<float>();
+    } else if (early_.dtype == Dtype::UINT8) {
+      read_early_step<int8_t>();
+    } else {
+      read_early_step<half>();
+    }
+  }
   // All steps of the product under way but the last.
   __aicore__ inline void run() {
     Work& work = work_[this_work_];
@@ -85,6 +101,7 @@ class CubeUnit {
   static constexpr int32_t kBytesL0 = 32 * 1024, kBytesHalf = kTileM * kHalfN * sizeof(float);
   static constexpr int32_t kBytesOperands = 2 * (kBytesL1A + kBytesL1B);
   static_assert(kBytesOperands + CounterAdder::kBytesOfL1 + kBytesOfScales <= kBytesL1, "two steps of both operands fit L1");
+  static_assert(2 * kTileN * kDeepBytesL0 <= kEarlyBytes, "two pieces of a weight that is read early");
   static_assert(kTileM * sizeof(float) <= kDeepBytesL1, "a unit matrix is one step");
   static_assert(kTileM * kDeepBytesL0 <= kBytesL0 && 2 * kBytesL0 <= 64 * 1024, "two steps of A fit L0A");
   static_assert(kHalfN * kDeepBytesL0 <= kBytesL0, "two steps of B fit L0B");
@@ -128,6 +145,35 @@ class CubeUnit {
   }
 
   template <class T>
+  __aicore__ inline void read_early_step() {
+    constexpr int32_t kDeep = kDeepBytesL0 / sizeof(T);
+    const int32_t i = next_load_, k0 = early_k0_, n0 = early_n0_;
+    const int32_t k = least(kDeep, early_.k - k0), n = least(kTileN, early_.n - n0);
+    next_load_ = next_step_ = 1 - i;
+    early_k0_ += kDeep;
+    if (early_k0_ >= early_.k) {
+      early_k0_ = 0;
+      early_n0_ += kTileN;
+    }
+    in_l1_.wait_free(i);
+    load_b<T>(l1_b<T>(i), early_, k0, n0, k, n);
+    in_l1_.set_full(i);
+    in_l1_.wait_full(i);
+    in_l1_.set_free(i);
+    polls_.pass();
+  }
+
+  template <class T>
+  __aicore__ inline static void load_b(const Fractals<T>& b, const Product& p, int32_t k0, int32_t n0, int32_t k,
+                                       int32_t n) {
+    if (p.b_is_turned) {
+      load_l1(b, element<T>(p.b, n0, k0, p.ld_b), n, k, p.ld_b, false);
+    } else {
+      load_l1(b, element<T>(p.b, k0, n0, p.ld_b), k, n, p.ld_b, true);
+    }
+  }
+
+  template <class T>
   __aicore__ inline void load_step(const Product& p, const Step& step, int32_t i) {
     const Fractals<T> a = l1_a<T>(i), b = l1_b<T>(i);
     if (step.added >= 0) {
@@ -153,11 +199,7 @@ class CubeUnit {
     } else {
       load_l1(a, element<T>(p.a, step.m0, step.k0, p.ld_a), step.m, step.k, p.ld_a, false);
     }
-    if (p.b_is_turned) {
-      load_l1(b, element<T>(p.b, step.n0, step.k0, p.ld_b), step.n, step.k, p.ld_b, false);
-    } else {
-      load_l1(b, element<T>(p.b, step.k0, step.n0, p.ld_b), step.k, step.n, p.ld_b, true);
-    }
+    load_b<T>(b, p, step.k0, step.n0, step.k, step.n);
   }
 
   __aicore__ inline void load_scales_of_step(const Product& p, const Step& step, int32_t i) {
@@ -287,6 +329,8 @@ class CubeUnit {
   Gate<AscendC::HardEvent::S_MTE2, AscendC::HardEvent::MTE2_S> polls_;
   CounterAdder counters_;
   Work work_[2];
+  Product early_;
+  int32_t early_k0_ = 0, early_n0_ = 0;                           // of it, what is read next
   int32_t next_work_ = 0, this_work_ = 0;                         // of work_
   int32_t next_load_ = 0, next_step_ = 0, next_l0_ = 0;           // of the buffers of L1 and L0
   int32_t first_half_ = 0;

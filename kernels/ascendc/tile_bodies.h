@@ -34,6 +34,11 @@ __aicore__ inline Code begin_task(CubeUnit& unit, const Frame& frame) {
   unit.begin(opcode == Opcode::GMM ? gmm(frame) : wgrad(frame));
   return Code::OK;
 }
+// What a task's product will multiply by comes to L2 before it begins.
+__aicore__ inline void begin_early(CubeUnit& unit, const Frame& frame) {
+  unit.begin_early(opcode_of(frame.op) == Opcode::GMM_INT8 ? gmm_int8(frame) : gmm(frame));
+}
+__aicore__ inline void read_early(CubeUnit& unit) { unit.read_early(); }
 __aicore__ inline Code run_task(CubeUnit& unit, const Frame&) {
   unit.run();
   return Code::OK;
@@ -92,6 +97,8 @@ __aicore__ inline Code run_task(VectorUnit& unit, const Frame& frame) {
   return unit.has_refused() ? Code::BAD_IMAGE : code;
 }
 __aicore__ inline void finish_task(VectorUnit&) {}
+__aicore__ inline void begin_early(VectorUnit&, const Frame&) {}
+__aicore__ inline void read_early(VectorUnit&) {}
 
 // An AIC moves no rows, so it has none to count by their tokens.
 __aicore__ inline void signal_tiles(CubeUnit&, const Frame&, const Segment&, const Counters&, int32_t, int32_t) {}

@@ -68,6 +68,13 @@ class Worker {
   }
 
  private:
+  struct EarlyReads {
+    Unit& unit;
+    bool is_early;
+    __aicore__ inline void operator()() const {
+      if (is_early) read_early(unit);
+    }
+  };
   struct Turn {
     int32_t place = -1, route = -1;
     Frame frame{};
@@ -180,11 +187,14 @@ class Worker {
     return true;
   }
 
+  // Some AIC read the task's weight meanwhile.
   __aicore__ inline Code wait_for_task(const Turn& turn) {
+    const bool is_early = Unit::kLooksAhead && queue_ < num_early(rank_.args.num_blocks) && reads_early(turn.frame);
+    if (is_early) begin_early(unit_, turn.frame);
     for (int32_t i = 0; i < turn.frame.run->task_template.num_waits; ++i) {
       const Wait wait = wait_at(turn, i);
       const auto event = static_cast<int32_t>(event_of(turn.frame, wait));
-      const WaitEnd end = counters_.wait(event, threshold_of(event));
+      const WaitEnd end = counters_.wait(event, threshold_of(event), EarlyReads{unit_, is_early});
       if (end == WaitEnd::MET) continue;
       status_.event = event;
       status_.wait = turn.frame.run->task_template.first_wait + i;

@@ -141,7 +141,17 @@ class OpChecker {
             buffer(op, i).cols - op.operands[i].offset == buffer(op, j).cols - op.operands[j].offset);
   }
 
+  // What is read before a task's events have come is what none of them stands for.
+  bool is_made(int32_t buffer) const {
+    for (int32_t i = 0; i < image_.header->num_ops; ++i)
+      for (int k = 0; k < image_.ops[i].num_outputs && k < kMaxOperands; ++k)
+        if (image_.ops[i].operands[k].buffer == buffer) return true;
+    return false;
+  }
+
   const char* check_shapes(const Op& op, Opcode opcode) const {
+    if (may_be_early(opcode) && (!in_range(op.param[1], 2) || (op.param[1] == 1 && is_made(op.operands[2].buffer))))
+      return "a weight that is read early is none that is given";
     switch (opcode) {
       case Opcode::GMM: return check_gmm(op);
       case Opcode::GMM_INT8:

@@ -36,4 +36,18 @@ HPMOE_DEVICE inline bool is_one_row(const Operand& operand, const Buffer& buffer
   return rows == Rows::ONE || (rows == Rows::SLOT_EXPERT && buffer.rows_per_expert == 0);
 }
 
+// Whether a worker that waits for a task reads its weight meanwhile: that of one of the rank's own experts, for rows that
+// there will be.
+template <class Frame>
+HPMOE_DEVICE inline bool reads_early(const Frame& frame) {
+  if (!may_be_early(opcode_of(frame.op)) || frame.op.param[1] == 0 || frame.unit.rows == 0) return false;
+  return frame.op.num_operands < 4 || frame.unit.expert < frame.routed().num_own_experts();
+}
+
+// Of so many matrix workers those that do; the others leave them the memory.
+HPMOE_DEVICE inline int32_t num_early(int32_t num_workers) { return (num_workers + 1) / 2; }
+
+// Bytes that are read of a weight between two looks at what is waited for, at most.
+constexpr int32_t kEarlyBytes = 128 * 1024;
+
 }  // namespace hpmoe

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/image.h"
+#include "core/operands.h"
 #include "happenings.h"
 #include "l2.h"
 #include "rates.h"
@@ -35,14 +36,29 @@ class Bodies {
 
   // The body of a worker's task begins; `missed` becomes the bytes that L2 did not hold. True where it has ended at once.
   bool begin(int32_t worker, const Frame& frame, double now, double& missed) {
-    const bool is_lower = frame.task.row % frame.op.blocks == frame.op.blocks - 1;
-    const HpmoeWork& work = work_[4 * frame.task.op + 2 * is_lower + (frame.task.cols < frame.op.tile_cols)];
+    const HpmoeWork& work = work_of(frame);
     pending_[worker] = 1;
     const Moved moved = move_rows(worker, frame, work, now);
     const bool has_work = !is_empty(frame, moved.rows);
     const double fans = moved.rows * rows_of_token(frame) * work.core_fan;
     if (has_work) missed = touch(worker, frame, work, moved, now);
     return work_alone(worker, frame, machine_.task_us + (has_work ? core_us(work, moved.rows) + fans : 0), now);
+  }
+
+  // A worker that waits for a task, and has read so many bytes of its weight, reads on: how many now; 0 where nothing is
+  // left.
+  double read_early(int32_t worker, const Frame& frame, double read, double now) {
+    const HpmoeWork& work = work_of(frame);
+    const HpmoeFootprint* const end = work.footprints + work.num_footprints;
+    const HpmoeFootprint* const weight = std::find_if(
+        work.footprints, end, [](const HpmoeFootprint& t) { return t.part == HPMOE_WEIGHT || t.part == HPMOE_DENSE; });
+    const double bytes = weight == end ? 0 : std::min<double>(kEarlyBytes, weight->fixed - read);
+    if (bytes <= 0) return 0;
+    pending_[worker] = 0;
+    const Passed passed = caches_[frame.rank].read(frame, *weight, read, read + bytes, 0);
+    demand(worker, frame, rates_.of(frame.rank, HPMOE_L2), passed.bytes, now);
+    demand(worker, frame, rates_.of(frame.rank, HPMOE_MEMORY), passed.missed, now);
+    return bytes;
   }
 
   // A part of a worker's body has ended: true where that was the last.
@@ -62,6 +78,11 @@ class Bodies {
   void report(double end, double* totals, double* served) { rates_.report(end, totals, served); }
 
  private:
+  const HpmoeWork& work_of(const Frame& frame) const {
+    const bool is_lower = frame.task.row % frame.op.blocks == frame.op.blocks - 1;
+    return work_[4 * frame.task.op + 2 * is_lower + (frame.task.cols < frame.op.tile_cols)];
+  }
+
   // Rows that a task works on, and bytes that a transfer writes to its own rank.
   struct Moved {
     double rows, written;

@@ -49,6 +49,15 @@ class L2 {
     return out;
   }
 
+  // Bytes from .. to of the weight that a task multiplies by, which a worker reads from its beginning on.
+  Passed read(const Frame& frame, const HpmoeFootprint& weight, double from, double to, int64_t first_part) {
+    const int64_t of_expert = weight.part == HPMOE_WEIGHT ? frame.unit.expert * num_column_tiles(frame.op) : 0;
+    Part& part = look_at(first_part + weight.first + of_expert + tile_of(frame));
+    Passed out{to - from, 0};
+    take(part, std::clamp(to - part.held, 0.0, out.bytes), out);
+    return out;
+  }
+
   // Rows of a segment that come in on rank `to`, the parts of whose arrays begin at `first_part`: the bytes of them that
   // memory gets.
   double land(const Frame& frame, const Segment& segment, int32_t to, const HpmoeFootprint& landing, int64_t first_part) {

@@ -90,8 +90,8 @@ class Simulation {
       case Happening::CORE:
         if (bodies_.end_part(h.who)) end_body(h.who, h.time);
         return;
-      case Happening::RATE: return bodies_.serve(h.who, h.time, [&](int32_t w) { end_body(w, h.time); });
-      case Happening::WAKE: return has_host_ ? serve(h.who, h.time) : walk(h.who, h.time);
+      case Happening::RATE: return bodies_.serve(h.who, h.time, [&](int32_t w) { end_demands(w, h.time); });
+      case Happening::WAKE: return has_host_ ? serve(h.who, h.time) : wake(h.who, h.time);
       case Happening::SIGNAL: return count(h);
     }
   }
@@ -122,7 +122,8 @@ class Simulation {
         if (now > clock) return happenings_.foresee(now, Happening::WAKE, w);
         worker.has_slept = true;
         worker.asleep_since = worker.looked;
-        return fall_asleep(w, asleep_[rank][worker.awaited]);
+        fall_asleep(w, asleep_[rank][worker.awaited]);
+        return read_early(w, frame, clock);
       }
       if (!does_nothing(frame, full_)) {
         if (worker.looked > clock) return happenings_.foresee(worker.looked, Happening::BODY, w);
@@ -132,6 +133,28 @@ class Simulation {
       now = worker.looked + machine_.task_us;
       go_on(worker, rank, now);
     }
+  }
+
+  // What a worker that is asleep does where it may: a piece of its task's weight after the other, until it is woken.
+  void read_early(int32_t w, const Frame& frame, double now) {
+    Worker& worker = workers_[w];
+    if (worker.is_reading || w % num_queues_ >= machine_.num_early || !reads_early(frame)) return;
+    const double bytes = bodies_.read_early(w, frame, worker.early, now);
+    worker.early += bytes;
+    worker.is_reading = bytes > 0;
+  }
+
+  // It ends a piece that it has begun.
+  void wake(int32_t w, double now) {
+    if (!workers_[w].is_reading) return walk(w, now);
+    workers_[w].was_woken = true;
+  }
+
+  void end_demands(int32_t w, double now) {
+    Worker& worker = workers_[w];
+    if (!std::exchange(worker.is_reading, false)) return end_body(w, now);
+    if (std::exchange(worker.was_woken, false)) return walk(w, now);
+    read_early(w, frame_of(w / num_queues_, image_.task(worker.place)), now);
   }
 
   // On to the worker's next task, as far as its waits are met; false where one is not, that for the `awaited` event.
@@ -198,6 +221,7 @@ class Simulation {
     worker.num_waits_met = 0;
     worker.awaited = -1;
     worker.has_slept = false;
+    worker.early = 0;
     worker.came = worker.looked = now;
   }
 

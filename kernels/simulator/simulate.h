@@ -19,6 +19,7 @@ struct HpmoeMachine {
   double signal_us, remote_us, node_remote_us;  // of the worker for a signal; until it arrives on another rank
   double host_cores;                            // above 0: all workers of all ranks share so many cores, L2 and memory
   int64_t node_size;                            // ranks of a node
+  int64_t num_early;                            // workers that read weights while they wait, see core/operands.h
 };
 
 // Which part of an array a task touches: what it shares with other footprints in the same part may still be in L2.
@@ -53,7 +54,7 @@ struct HpmoeWork {
   HpmoeFootprint landing, footprints[kMaxFootprints];
 };
 
-static_assert(sizeof(HpmoeMachine) == 19 * 8, "nineteen words of eight bytes");
+static_assert(sizeof(HpmoeMachine) == 20 * 8, "twenty words of eight bytes");
 static_assert(sizeof(HpmoeWork) == 9 * 8 + (1 + kMaxFootprints) * 5 * 8, "words of eight bytes");
 
 enum { HPMOE_L2, HPMOE_MEMORY, HPMOE_EGRESS, HPMOE_INGRESS, HPMOE_NODE_EGRESS, HPMOE_NODE_INGRESS, HPMOE_NUM_RATES };

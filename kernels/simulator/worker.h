@@ -14,6 +14,9 @@ struct Worker {
   double began = 0;           // the body of that task, to whole nanoseconds
   int64_t awaited = -1;       // the first event of the task at place that has not counted enough, as far as is known
   int32_t thread = -1;        // of a host, that runs a task of it
+  double early = 0;           // bytes of that task's weight that it has read meanwhile
+  bool is_reading = false;    // more of them
+  bool was_woken = false;     // since it began to
   bool has_slept = false;
   double asleep_since = 0;
   int32_t next_asleep = -1;  // worker that waits for the same event

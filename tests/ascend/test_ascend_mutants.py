@@ -92,6 +92,7 @@ def layers():
     deep = LayerRun(Layer(ep=1, T=21, H=304, I=144, E=2, K=1), rows=32, cols=96)
     deep.ids[0, :, 0] = 0
     deep.ids[0, 20, 0] = 1
+    early = LayerRun(Layer(ep=2, T=9, H=80, I=72, E=2, K=1), rows=4, cols=144, prefetch=True)
     chain = ProgramRun(trace(lambda x, v, w: x @ v @ w, bf16(40, 32), bf16(32, 48), bf16(48, 32)))
     adjacent = ProgramRun(trace(lambda x, v, w: x @ v @ w, bf16(16, 32), bf16(32, 32), bf16(32, 32)))
     wide = ProgramRun(trace(lambda x, w: x @ w, bf16(16, 640), bf16(640, 256)), rows=16, cols=256)
@@ -121,7 +122,7 @@ def layers():
     return {"chain": chain, "wide": wide, "sums": sums, "small": small, "deep": deep, "functions": functions,
             "in order": in_order, "drops": drops, "shared": shared, "many choices": choices, "float32": float32,
             "deep float32": deep_float32, "shared float32": shared_float32, "overflow": overflow, "ahead": ahead,
-            "aligned": aligned, "adjacent": adjacent, "many": many, "grouped": grouped, "router": routed(),
+            "aligned": aligned, "adjacent": adjacent, "many": many, "grouped": grouped, "early": early, "router": routed(),
             "guarded": AsOnCpu(guard_values(moe_ffn, low=-0.05, high=0.2, fill="mean")), "sharded": Sharded(),
             "relays": relayed(relay_rows(moe_ffn)), "relays, once": relayed(relay_rows(deduplicate_rows(moe_ffn))),
             "relays, every node": relayed_everywhere(),

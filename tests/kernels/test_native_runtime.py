@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from native.image_builder import MoeLayer
 
+import hpmoe
 from hpmoe.costs.footprint import FOOTPRINT
 from hpmoe.costs.work import WORK
 from hpmoe.kernels import launch, load, protocol, use_blas
 from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.native import find_blas
+from hpmoe.kernels.packing import pack
 from hpmoe.kernels.protocol import Code, Dtype, Opcode
 from hpmoe.support.errors import ArgumentError, LaunchError
 
@@ -240,6 +242,16 @@ def test_broken_operand_mode(mode):
     _, sections = unpack_image(image)
     sections["ops"]["operands"][mode][:] = 2
     assert_broken(image, "mode its op cannot take")
+
+
+@pytest.mark.parametrize("f, which", [(lambda x, w: x @ w, 2), (lambda x, w: x @ (w * 2.0), 1)])
+def test_a_weight_that_the_image_makes_is_not_read_early(f, which):
+    """Nor is it another number than 1 that says so."""
+    staged = hpmoe.assign_queues(hpmoe.tile_partition(f), machine=hpmoe.cpu(1))
+    image = pack(staged.lower(*[hpmoe.Aval((8, 8), "float32")] * 2))
+    _, sections = unpack_image(image)
+    sections["ops"]["param"][sections["ops"]["opcode"] == Opcode.GMM, 1] = which
+    assert_broken(image, "read early")
 
 
 def assert_broken(image, words):

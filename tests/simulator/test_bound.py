@@ -25,22 +25,53 @@ def multiplied(x, ids, w):
     return hpmoe.combine(hpmoe.grouped_matmul(rows, w, route), route)
 
 
-def chain(machine, policy="critical_path"):
+def chain(machine, policy="critical_path", prefetch=False):
     """One slot on each of two ranks, of rows of both, multiplied in one task."""
     staged = hpmoe.overlap_comm(hpmoe.tile_partition(multiplied, rows=ROWS, cols=OUT))
+    staged = hpmoe.prefetch_weights(staged) if prefetch else staged
     staged = hpmoe.assign_queues(staged, machine=machine, policy=policy)
     avals = Aval((ROWS // 2, HIDDEN), "bfloat16"), Aval((ROWS // 2, 2), "int32"), Aval((1, HIDDEN, OUT), "bfloat16")
     return staged.lower(*avals, mesh=Mesh(2)), np.tile(np.int32([0, 1]), (2, ROWS // 2, 1))
 
 
 @pytest.mark.parametrize("node_size", [1, 2])
+@pytest.mark.parametrize("prefetch", [False, True])
 @pytest.mark.parametrize("changes", [{}, {"signal_us": 0.0}, {"task_us": 50.0}], ids=str)
-def test_one_chain_takes_no_longer_than_its_bound(node_size, changes):
+def test_one_chain_takes_no_longer_than_its_bound(node_size, prefetch, changes):
     """Nothing can be done at once, so that the bound is what the run takes."""
     machine = MACHINE.replace(node_size=node_size, **changes)
-    flow, ids = chain(machine)
+    flow, ids = chain(machine, prefetch=prefetch)
     span, bounds = hpmoe.simulate(flow, routing=ids).span, rank_bounds(flow, machine, ids)
     assert span == pytest.approx(bounds[0].total, abs=3 * NS) == pytest.approx(bounds[1].total, abs=3 * NS)
+
+
+def test_a_weight_that_is_read_early_takes_no_time_after_the_rows_have_come():
+    """Its bytes come while the only product waits, at the rate of one worker; in all memory brings as many."""
+    machine = MACHINE.replace(worker_memory_bytes_per_us=1e3)
+    (plain, ids), (early, _) = (chain(machine, prefetch=p) for p in (False, True))
+    lines, weight = [hpmoe.simulate(flow, routing=ids) for flow in (plain, early)], HIDDEN * OUT * 2
+    assert lines[0].span - lines[1].span == pytest.approx(weight / 1e3, abs=3 * NS)
+    assert np.array_equal(*(line.traffic[:, RATES.index("memory"), 0] for line in lines))
+    bounds = [rank_bounds(flow, machine, ids)[0] for flow in (plain, early)]
+    assert [b.weights - b.late for b in bounds] == pytest.approx([0.0, weight / 1e3])
+    assert all(b.total <= line.span + NS for b, line in zip(bounds, lines, strict=True))
+
+
+def test_a_wait_ends_a_piece_after_its_rows_have_come_at_most():
+    """Of a weight that takes as long as everything else, in pieces of 128 KiB of which one takes 131 us."""
+    machine, hidden = MACHINE.replace(worker_memory_bytes_per_us=1e3), 16 * 1024
+    avals = Aval((ROWS // 2, hidden), "bfloat16"), Aval((ROWS // 2, 2), "int32"), Aval((1, hidden, OUT), "bfloat16")
+    ids, spans = np.tile(np.int32([0, 1]), (2, ROWS // 2, 1)), []
+    for prefetch in (False, True):
+        tiles = hpmoe.overlap_comm(hpmoe.tile_partition(multiplied, rows=ROWS, cols=OUT))
+        staged = hpmoe.assign_queues(hpmoe.prefetch_weights(tiles) if prefetch else tiles, machine=machine)
+        line = hpmoe.simulate(staged.lower(*avals, mesh=Mesh(2)), routing=ids)
+        began = line.begin[line.flow.units()[line.task]].max()
+        spans.append((began, line.span))
+    (came, plain), (began, early) = spans
+    piece = 128 * 1024 / 1e3
+    assert 0 <= began - came <= piece + NS and plain - early == pytest.approx(came // piece * piece, abs=piece)
+    assert early < plain
 
 
 def test_fill_and_drain_by_hand():

@@ -69,6 +69,7 @@ def case(seed):
         flow = hpmoe.launch_kernels.apply_to(tiled)
     else:
         flow = hpmoe.overlap_comm.apply_to(tiled, signal=str(rng.choice(list(SIGNALS))), order=str(rng.choice(list(ORDERS))))
+        flow = hpmoe.prefetch_weights.apply_to(flow) if seed % 2 else flow
     lengths = rng.integers(0, tokens + 1, ep) if rng.random() < 0.3 else np.full(ep, tokens)
     return hpmoe.assign_queues.apply_to(flow, machine=machine, policy=policy), ids, [int(n) for n in lengths]
 

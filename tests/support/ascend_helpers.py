@@ -9,7 +9,7 @@ import pytest
 from helpers import Layer, assert_close, for_several, fused, kept_by_hand, numpy_moe_ffn
 
 import hpmoe
-from hpmoe import Aval, assign_queues, fuse_persistent, overlap_comm, tile_partition
+from hpmoe import Aval, assign_queues, fuse_persistent, overlap_comm, prefetch_weights, tile_partition
 from hpmoe.interpreters.evaluate import evaluate
 from hpmoe.kernels import twin_target
 from hpmoe.support.dtypes import numpy_dtype
@@ -22,8 +22,10 @@ def npu(blocks=1):
     return hpmoe.ascend_a3.replace(num_aic=blocks, num_aiv=2 * blocks)
 
 
-def twin(f, rows=16, cols=32, blocks=1, target="ascend-twin", put_cols=None, num_peers=None, tiled_for=None, **comm):
+def twin(f, rows=16, cols=32, blocks=1, target="ascend-twin", put_cols=None, num_peers=None, tiled_for=None, prefetch=False,
+         **comm):
     puts = overlap_comm(tile_partition(f, rows=rows, cols=cols, machine=tiled_for), cols=put_cols, **comm)
+    puts = prefetch_weights(puts) if prefetch else puts
     queues = assign_queues(for_several(puts, num_peers=num_peers) if num_peers else puts, machine=npu(blocks))
     return fuse_persistent(queues, target=target, timeout=100.0)
 
@@ -114,9 +116,10 @@ def f32(*shape):
 class ProgramRun:
     """A program of one rank on the twin: its outputs. Integers are indices of at most 8 rows."""
 
-    def __init__(self, program, rows=16, cols=32):
+    def __init__(self, program, rows=16, cols=32, prefetch=False):
         self.program = program
         flow = overlap_comm.apply_to(tile_partition.apply_to(program, rows=rows, cols=cols))
+        flow = prefetch_weights.apply_to(flow) if prefetch else flow
         self.kernel = twin_target.compile_twin(assign_queues.apply_to(flow, machine=npu()), 100.0)
         rng = np.random.default_rng(0)
         self.inputs = [rng.integers(-8, 8, v.aval.shape).astype(np.int32) if v.aval.dtype == "int32" else

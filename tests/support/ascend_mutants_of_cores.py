@@ -212,4 +212,19 @@ PADDING = shown_in(
     mutant("zeros where other ranks' entries lie", "routing_tables.h", ("image_->header().ep_size - 1", "0")),
 )
 
-MUTANTS_OF_CORES = (*SIZES, *MEETINGS, *GATHERED, *PLACED, *CORES, *POLLS, *STALE, *DECODED, *PADDING)
+EARLY = shown_in(
+    "early",
+    mutant("a weight that is read early past its last row", "cube_unit.h", (
+        "least(kDeep, early_.k - k0)", "kDeep")),
+    mutant("a weight that is read early past its last column", "cube_unit.h", (
+        "least(kTileN, early_.n - n0)", "kTileN")),
+    mutant("a weight that is read early without end", "cube_unit.h", (
+        "if (early_.k == 0 || early_n0_ >= early_.n) return;", "")),
+    mutant("a buffer of L1 that the next product does not know of", "cube_unit.h", (
+        "next_load_ = next_step_ = 1 - i;", "next_load_ = 1 - i;")),
+    mutant("a piece of a weight over one that is multiplied", "cube_unit.h", (
+        "in_l1_.wait_free(i);\n    load_b<T>(l1_b<T>(i), early_, k0, n0, k, n);",
+        "load_b<T>(l1_b<T>(i), early_, k0, n0, k, n);")),
+)
+
+MUTANTS_OF_CORES = (*SIZES, *MEETINGS, *GATHERED, *PLACED, *CORES, *POLLS, *STALE, *DECODED, *PADDING, *EARLY)

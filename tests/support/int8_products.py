@@ -21,14 +21,14 @@ def layer(x, ids, weights, gate_up, gate_up_scale, down, down_scale):
     return hpmoe.combine(out, route, weights)
 
 
-def int8_run(transform=lambda f: f, tokens=21, hidden=80, inner=48, experts=3):
+def int8_run(transform=lambda f: f, tokens=21, hidden=80, inner=48, experts=3, prefetch=False):
     """The layer on the Ascend twin."""
     shapes = {"x": ("bfloat16", tokens, hidden), "ids": ("int32", tokens, 2), "weights": ("float32", tokens, 2),
               "gate_up": ("int8", experts, 2 * inner, hidden), "gate_up_scale": ("float32", experts, 2 * inner),
               "down": ("int8", experts, hidden, inner), "down_scale": ("float32", experts, hidden)}
     program = transform(layer).lower(*(Aval(tuple(s), dtype) for dtype, *s in shapes.values())) if hasattr(
         transform, "apply_to") else hpmoe.trace(layer, *(Aval(tuple(s), dtype) for dtype, *s in shapes.values()))
-    run = ProgramRun(program, rows=8, cols=32)
+    run = ProgramRun(program, rows=8, cols=32, prefetch=prefetch)
     rng = np.random.default_rng(0)
     run.inputs[1][...] = [[0, 1 + i % 2] for i in range(tokens)]
     for i in (3, 5):

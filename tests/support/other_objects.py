@@ -10,10 +10,10 @@ from hpmoe.tile_ops.functions import Function
 from hpmoe.tile_ops.params import (
     NO_PARAMS,
     ByColumns,
+    EarlyMatmul,
     Elementwise,
     LaidOut,
     Launched,
-    Matmul,
     MatrixBlock,
     Notice,
     Reduction,
@@ -25,8 +25,8 @@ from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
 PRIMITIVES, ROWS, COLS = (tuple(family.members.values()) for family in (TilePrimitive, RowMode, ColMode))
 DOMAINS = (Once, Notices, Tiles, Slots, Experts, AllRows, Copies)
-PARAMS = (NO_PARAMS, Elementwise(functions.COPY), ByColumns(Reduction.SUM), Matmul(True), WeightBlock(2), MatrixBlock(2, 4),
-          Notice(Way.OUT, 0), Launched(LaidOut.SENT_ROWS, 8, False, False))
+PARAMS = (NO_PARAMS, Elementwise(functions.COPY), ByColumns(Reduction.SUM), EarlyMatmul(True), WeightBlock(2),
+          MatrixBlock(2, 4), Notice(Way.OUT, 0), Launched(LaidOut.SENT_ROWS, 8, False, False))
 FUNCTIONS = (functions.ADD, functions.MUL, functions.COPY, functions.NEG, functions.SELECT, functions.MAXIMUM,
              functions.SILU, "where")
 

@@ -35,10 +35,12 @@ def layers(draw):
     ep, tokens = draw(st.sampled_from((1, 2, 4))), draw(st.integers(1, 300))
     experts = ep * draw(st.sampled_from((1, 2, 4)))
     top_k = draw(st.integers(1, min(experts, 4)))
+    early = draw(st.booleans())
     policy, signal = draw(st.sampled_from(("critical_path", "round_robin", "stage_order"))), draw(st.sampled_from(SIGNALS))
 
     def make(tiled):
-        return hpmoe.assign_queues(hpmoe.overlap_comm(tiled, signal=signal), machine=machine, policy=policy)
+        puts = hpmoe.overlap_comm(tiled, signal=signal)
+        return hpmoe.assign_queues(hpmoe.prefetch_weights(puts) if early else puts, machine=machine, policy=policy)
     flow = plan(ep, tokens, 256, 128, experts, top_k, draw(st.sampled_from(("forward", "backward"))), machine, make=make)
     even = draw(st.booleans())
     ids = balanced_ids(ep, tokens, top_k, experts) if even else rng.random((ep, tokens, experts)).argsort(-1)[..., :top_k]

@@ -97,6 +97,7 @@ class Reference:
         self.workers = [(r, [int(t) for t in q]) for r in x.ranks for q in flow.queues]
         self.at, self.met, self.looked, self.since = ([0] * len(self.workers) for _ in range(4))
         self.asleep, self.parts, self.tasks, self.held = {}, {}, {}, {}
+        self.early, self.reading, self.woken = [0] * len(self.workers), set(), set()
         num_threads = min(math.ceil(machine.host_cores), len(self.workers))
         self.threads = [self.thread(i, num_threads) for i in range(num_threads)]
         self.idle = set()
@@ -212,6 +213,7 @@ class Reference:
             if self.missing[key] > 0:
                 self.since[w] = self.now
                 self.asleep.setdefault(key, []).append(w)
+                self.read_early(w)
                 return
             self.met[w] += 1
             self.later(self.now + self.m.wait_us, self.walk, w)
@@ -221,6 +223,32 @@ class Reference:
             self.later(self.now + self.m.task_us, self.finish, w)
         else:
             self.begin(w)
+
+    def read_early(self, w):
+        """The next 128 KiB of the weight of a task that an AIC waits for, where it is one of the first half of them."""
+        (rank, queue), task, queues = self.workers[w], self.task_of(w), len(self.flow.queues)
+        is_early = getattr(task.op.params, "is_early", False) and task.rows > 0 and not self.m.unified
+        if not is_early or w in self.reading or w % queues >= -(-self.m.num_aic // 2):
+            return
+        if len(task.op.operands) > 3 and task.expert >= self.flow.routes[task.op.domain.route].num_own_experts:
+            return
+        work = self.work[queue[self.at[w]]]
+        first, part, whole, *_ = next(f for f in work["footprints"].tolist() if f[1] in (WEIGHT, DENSE))
+        size = min(128 * 1024, whole - self.early[w])
+        if size > 0:
+            place = first + (task.expert * len(task.op.col_ranges()) if part == WEIGHT else 0) + task.tile
+            self.early[w] += size
+            self.reading.add(w)
+            self.parts[w] = 0
+            self.demand(w, (rank, "l2"), size)
+            missed = min(size, max(0.0, self.early[w] - self.held_of(rank, place)))
+            self.demand(w, (rank, "memory"), self.bring(rank, place, missed))
+
+    def wake(self, w):
+        if w in self.reading:
+            self.woken.add(w)
+        else:
+            self.walk(w)
 
     def begin(self, w):
         (rank, queue), task = self.workers[w], self.task_of(w)
@@ -320,8 +348,15 @@ class Reference:
 
     def end_part(self, w):
         self.parts[w] -= 1
-        if self.parts[w] == 0:
-            self.finish(w)
+        if self.parts[w] > 0:
+            return
+        if w not in self.reading:
+            return self.finish(w)
+        self.reading.remove(w)
+        if w in self.woken:
+            self.woken.remove(w)
+            return self.walk(w)
+        return self.read_early(w)
 
     def finish(self, w):
         rank, queue = self.workers[w]
@@ -332,7 +367,7 @@ class Reference:
             way = 0.0 if target == rank else self.m.remote_us if near else self.m.node_remote_us
             self.later(end + way + self.m.poll_us, self.count, (target, event), amount)
         self.times[rank, t].append(end)
-        self.at[w], self.met[w], self.since[w] = self.at[w] + 1, 0, end
+        self.at[w], self.met[w], self.since[w], self.early[w] = self.at[w] + 1, 0, end, 0
         if self.threads:
             self.looked[w] = end
             self.later(end, self.leave, w)
@@ -367,7 +402,7 @@ class Reference:
             for w in self.asleep.pop(key, ()):
                 step = self.m.repoll_us
                 at = self.since[w] + math.ceil((self.now - self.since[w]) / step) * step if step > 0 else self.now
-                self.later(at, self.walk, w)
+                self.later(at, self.wake, w)
 
 
 def differences(line, reference):
