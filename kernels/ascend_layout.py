@@ -7,12 +7,14 @@ import math
 from collections.abc import Sequence
 
 from hpmoe.ir.taskflow import Buffer, Taskflow, memory_of
+from hpmoe.kernels.plan_images import in_words
 from hpmoe.support.dtypes import storage_dtype
 from hpmoe.support.known import known
 from hpmoe.tiling.shared_memory import memory_bytes, remote_memories
 
 ALIGNMENT = 512  # bytes: what a fast copy begins at
 HEAP = -1  # in place of a tensor's index
+NOWHERE = HEAP, 0, 0  # a place for what is no buffer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +32,8 @@ class Layout:
     The tensors of a launch are the inputs, those of `made`, and scratch of `scratch_bytes` where that is not 0.
 
     Attributes:
-        places: for each buffer the index of its tensor, or HEAP, where in it, and how many bytes.
+        places: for each buffer the index of its tensor, or HEAP, where in it, and how many bytes; of several plans those of
+            each in turn, as in_words has them.
         made: shape and dtype of the tensors that outputs are written to.
         outputs: what each output is.
         copies: (offset in the heap, tensor, bytes) of what goes from the heap to a tensor after the launch.
@@ -57,7 +60,8 @@ def lay_out(flow: Taskflow) -> Layout:
             made.setdefault(memory, len(flow.inputs) + len(made))
     scratch = len(flow.inputs) + len(made)
     ends, home = {HEAP: 0, scratch: 0}, {}
-    for memory, size in sizes.items():
+    for memory in [*made, *(m for m in sizes if m not in made)]:  # what is returned lies alike in all plans of a program
+        size = sizes[memory]
         area = HEAP if memory in remote else given.get(memory, made.get(memory, scratch))
         home[memory] = (area, ends.get(area, 0))
         if area in ends:
@@ -71,6 +75,18 @@ def lay_out(flow: Taskflow) -> Layout:
                       for b in flow.outputs),
         copies=tuple((home[memory][1], tensor, sizes[memory]) for memory, tensor in made.items() if memory in remote),
         heap_bytes=ends[HEAP], scratch_bytes=ends[scratch])
+
+
+def lay_out_plans(flows: Sequence[Taskflow]) -> Layout | None:
+    """The memory of a launch that takes one of several plans: that of the largest. None where what a program is given and
+    returns does not lie alike."""
+    first, *others = layouts = [lay_out(flow) for flow in flows]
+    if any((other.made, other.outputs, other.copies) != (first.made, first.outputs, first.copies) for other in others):
+        return None
+    places = in_words(flows, [layout.places for layout in layouts], NOWHERE)
+    return dataclasses.replace(
+        first, places=tuple(places), heap_bytes=max(layout.heap_bytes for layout in layouts),
+        scratch_bytes=max(layout.scratch_bytes for layout in layouts))
 
 
 def _rows(buffer: Buffer, most: Sequence[int]) -> int:

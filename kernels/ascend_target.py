@@ -20,18 +20,22 @@ from hpmoe.ir.taskflow import Taskflow
 from hpmoe.kernels import twin_target
 from hpmoe.kernels.ascend_build import DEVICES, ascend_operator, run_needs
 from hpmoe.kernels.ascend_heap import SymmetricHeap, world_ranks
-from hpmoe.kernels.ascend_layout import Layout, lay_out
+from hpmoe.kernels.ascend_layout import Layout, lay_out_plans
 from hpmoe.kernels.ascend_rules import check_flow, check_image
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.executable import Executable
 from hpmoe.kernels.native import Status
 from hpmoe.kernels.packing import pack
+from hpmoe.kernels.plan_images import pack_plans
 from hpmoe.runtime.device_backend import in_dtype
+from hpmoe.runtime.planned_rows import choice_at_start
 from hpmoe.runtime.targets import register_target
 from hpmoe.support.dtypes import storage_dtype
 from hpmoe.support.errors import ArgumentError, LaunchError
+from hpmoe.support.known import known
 from hpmoe.support.mindspore_private import wait_for_calls
 
+COUNTER_BYTES = 512  # a line of L2: kCounterWords of ascendc/launch_args.h
 NO_COUNTERS = np.zeros((0, 0), np.int64)  # of the host: they lie in the heap
 HEAPS: dict[int, SymmetricHeap] = {}  # by number of ranks, opened by the first launch
 
@@ -93,10 +97,10 @@ class AscendExecutable(Executable):
             return
         for forget in self.on_failure:
             forget()
-        *words, fault = found
+        *words, plan, fault = found
         if fault:
             raise LaunchError(f"{self.name}: {fault}")
-        raise self._explained(make_error(Status(*words), self.image))
+        raise self._explained(make_error(Status(*words), self.image, plan=plan))
 
     @property
     def made(self) -> tuple[tuple[tuple[int, ...], str], ...]:
@@ -107,7 +111,7 @@ class AscendExecutable(Executable):
     def symmetric_bytes(self) -> int:
         """What the kernel takes of the symmetric heap: buffers, counters, two routing tables, each from a line on."""
         counters, words = self.sizes
-        return self.layout.heap_bytes + 64 * counters + 2 * (4 * words + 64) + 1024
+        return self.layout.heap_bytes + counters * COUNTER_BYTES + 2 * (4 * words + 64) + 1024
 
     def bind(self, device: Any, rank: int) -> Any:
         """The kernel on a device; find_heap has the operator that the device is of."""
@@ -133,13 +137,27 @@ def find_heap(num_ranks: int) -> SymmetricHeap:
 def compile_ascend(flow: Taskflow, timeout: float,
                    find_heap: Callable[[int], SymmetricHeap] = find_heap) -> AscendExecutable:
     """Packs a Taskflow for the NPU of this process."""
-    library = twin_target.load()
-    check_flow(flow, AscendExecutable.target, library.hpmoe_twin_chip())
+    check_flow(flow, AscendExecutable.target, twin_target.load().hpmoe_twin_chip())
     image = pack(flow, "ascend")
     check_image(image)
-    sizes = library.hpmoe_twin_counters(image.ctypes.data), library.hpmoe_twin_table_words(image.ctypes.data)
-    return AscendExecutable(flow, image, timeout, flow.provenance, NO_COUNTERS, NO_COUNTERS, layout=lay_out(flow),
-                            sizes=sizes, find_heap=find_heap)
+    return AscendExecutable(flow, image, timeout, flow.provenance, NO_COUNTERS, NO_COUNTERS,
+                            layout=known(lay_out_plans([flow])), sizes=_sizes(image), find_heap=find_heap)
+
+
+def ascend_of_plans(kernels: Sequence[AscendExecutable]) -> AscendExecutable:
+    """One kernel of several that differ in their plans alone; see choice_at_start. The first, where it has to do."""
+    first, *others = kernels
+    flows = [kernel.flow for kernel in kernels]
+    chosen, layout = choice_at_start(flows), lay_out_plans(flows)
+    if chosen is None or layout is None:
+        return first
+    image = pack_plans([kernel.image for kernel in kernels], chosen)
+    return dataclasses.replace(first, image=image, layout=layout, sizes=_sizes(image), others=tuple(flows[1:]))
+
+
+def _sizes(image: np.ndarray) -> tuple[int, int]:
+    library = twin_target.load()
+    return library.hpmoe_twin_counters(image.ctypes.data), library.hpmoe_twin_table_words(image.ctypes.data)
 
 
 def synchronize() -> None:
@@ -164,4 +182,5 @@ def synchronize() -> None:
 
 
 atexit.register(HEAPS.clear)  # before MindSpore gives the device back
-register_target(AscendExecutable.target, compile_ascend, on_device=True, missing=lambda: run_needs(os.environ, DEVICES))
+register_target(AscendExecutable.target, compile_ascend, on_device=True, of_plans=ascend_of_plans,
+                missing=lambda: run_needs(os.environ, DEVICES))

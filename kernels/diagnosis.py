@@ -9,6 +9,7 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.kernels.image import unpack_image
+from hpmoe.kernels.plan_images import image_of
 from hpmoe.kernels.protocol import PRIMITIVES, Code, Dtype, MapCode, Opcode, Reduction
 from hpmoe.kernels.unpacking import read_table, read_tasks
 from hpmoe.support.errors import LaunchError
@@ -19,14 +20,15 @@ from hpmoe.tile_ops.params import ByColumns, Elementwise
 MAX_NAMED = 8
 
 
-def make_error(status: ctypes.Structure, image: np.ndarray | None = None, fault: str = "") -> LaunchError:
+def make_error(status: ctypes.Structure, image: np.ndarray | None = None, fault: str = "", plan: int = 0) -> LaunchError:
     """The LaunchError of a failed native Status, which stands in its `status` attribute as a dict.
 
-    The image names its tasks; `fault` says what is wrong with a broken one.
+    The image names its tasks, those of the `plan` that a launch took where it holds several; `fault` says what is wrong
+    with a broken one.
     """
     fields: Fields = {field[0]: getattr(status, field[0]) for field in status._fields_}
-    fields["code"] = Code(fields["code"])
-    error = LaunchError(_sentence(fields, image, fault))
+    fields["code"], fields["plan"] = Code(fields["code"]), plan
+    error = LaunchError(_sentence(fields, image if image is None else image_of(image, plan), fault))
     error.status = fields
     return error
 

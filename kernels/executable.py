@@ -19,6 +19,7 @@ from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.packing import pack
 from hpmoe.runtime.targets import find_target, register_target
 from hpmoe.support.errors import LaunchError, check_argument
+from hpmoe.support.known import known
 from hpmoe.support.locks import Lock, new_lock
 from hpmoe.timelines.measure import new_record
 
@@ -34,6 +35,7 @@ class Executable:
         image: uint8, read by every rank; nobody can write to it, so that what was once checked holds.
         timeout: seconds without any task ending, on any rank, after which a wait ends the launch with an error.
         provenance: transforms applied, as printed.
+        others: the taskflows of the other plans in the image, where a launch takes one of several.
     """
 
     flow: Taskflow
@@ -43,6 +45,7 @@ class Executable:
     counters: np.ndarray
     bases: np.ndarray
     lock: Lock = dataclasses.field(default_factory=new_lock)
+    others: tuple[Taskflow, ...] = ()
 
     level = "kernel"
     target = "cpu"
@@ -53,6 +56,11 @@ class Executable:
     @property
     def name(self) -> str:
         return self.flow.name
+
+    @property
+    def flows(self) -> tuple[Taskflow, ...]:
+        """Of all plans in the image."""
+        return self.flow, *self.others
 
     def reaches(self, link: Link) -> bool:
         """Whether a launch of this process's rank gets to the others through a link, that of all ranks being none then."""
@@ -166,14 +174,17 @@ class Executable:
     def _explained(self, error: LaunchError) -> LaunchError:
         """The same error with the kernel, where it does not name it, and the task and event as the taskflow's text does."""
         status = getattr(error, "status", {})
-        task, event = status.get("task", -1), status.get("event", -1)
-        order = np.concatenate(self.flow.queues)
+        task, event, plan = (status.get(what, absent) for what, absent in (("task", -1), ("event", -1), ("plan", 0)))
+        flow = self.flows[plan]
+        order = np.concatenate(flow.queues)
         names = []
+        if self.others and max(task, event) >= 0:
+            names.append(f"the launch took plan {plan} of {len(self.flows)}, likely rows {flow.routes[0].likely_rows}")
         if 0 <= task < len(order):
             t = int(order[task])
-            names.append(f"task t{t} is {task_name(self.flow, t)}")
-        if 0 <= event < len(self.flow.events):
-            names.append(f"event {event} is {event_name(self.flow, event)}")
+            names.append(f"task t{t} is {task_name(flow, t)}")
+        if 0 <= event < len(flow.events):
+            names.append(f"event {event} is {event_name(flow, event)}")
         said = str(error) if self.name in str(error) else f"{self.name}: {error}"
         explained = LaunchError("\n  ".join([said, *names]))
         explained.status = status
@@ -181,13 +192,16 @@ class Executable:
 
     def __reduce__(self) -> tuple[object, ...]:
         """A copy is compiled anew, with counters of its own."""
-        return _compiled, (self.flow, self.target, self.timeout, self.provenance)
+        return _compiled, (self.flows, self.target, self.timeout, self.provenance)
 
     def __str__(self) -> str:
         flow = str(self.flow).splitlines()
         head = " | ".join([f"# {self.name}", *self.provenance])
         size = (f"kernel {self.target}  image={len(self.image)} bytes  queues={len(self.flow.queues)} for each of "
                 f"{self.flow.ep_size} ranks")
+        if self.others:
+            likely = ", ".join(str(of_plan.routes[0].likely_rows) for of_plan in self.flows)
+            size += f"\nplans for likely rows {likely}, of which a launch takes one; the first:"
         return "\n".join([head, size, *flow[1:]])
 
     __repr__ = __str__
@@ -199,8 +213,10 @@ def compile_cpu(flow: Taskflow, timeout: float) -> Executable:
     return Executable(flow, pack(flow), timeout, flow.provenance, np.zeros(shape, np.int64), np.zeros(shape, np.int64))
 
 
-def _compiled(flow: Taskflow, target: str, timeout: float, provenance: tuple[str, ...]) -> Executable:
-    return find_target(target).compiler(flow, timeout=timeout).replace(provenance=provenance)
+def _compiled(flows: Sequence[Taskflow], target: str, timeout: float, provenance: tuple[str, ...]) -> Executable:
+    found = find_target(target)
+    kernels = [found.compiler(flow, timeout=timeout).replace(provenance=provenance) for flow in flows]
+    return kernels[0] if len(kernels) == 1 else known(found.of_plans)(kernels)
 
 
 register_target("cpu", compile_cpu)

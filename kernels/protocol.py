@@ -20,7 +20,7 @@ from hpmoe.tile_ops.row_modes import RowMode
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
 MAGIC = 0x484D4F45
-VERSION = 8
+VERSION = 9
 SECTION_ALIGNMENT = 64
 
 
@@ -143,7 +143,7 @@ HEADER = np.dtype(
         "magic version image_bytes num_tasks num_queues num_templates num_ops num_buffers num_events num_event_runs "
         "num_waits num_signals num_routes num_shares ep_size tile_rows index_bits "
         "tasks_offset queues_offset templates_offset ops_offset buffers_offset event_runs_offset waits_offset "
-        "signals_offset routes_offset shares_offset peer_order_offset"
+        "signals_offset routes_offset shares_offset peer_order_offset num_behind most_received"
     )
 )
 TASK = np.dtype("<u4")

@@ -16,14 +16,16 @@ import numpy as np
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.kernels.ascend_layout import HEAP, lay_out
 from hpmoe.kernels.ascend_rules import check_flow, check_image, check_main_gradients
-from hpmoe.kernels.buffers import Placed
+from hpmoe.kernels.buffers import Placed, Places
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.executable import Executable
 from hpmoe.kernels.link import Link
 from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.native import Status
 from hpmoe.kernels.packing import pack
+from hpmoe.kernels.plan_images import in_words, pack_plans
 from hpmoe.kernels.protocol import Code
+from hpmoe.runtime.planned_rows import choice_at_start
 from hpmoe.runtime.targets import register_target
 from hpmoe.support import loading
 from hpmoe.support.errors import ArgumentError, LaunchError
@@ -31,7 +33,7 @@ from hpmoe.support.known import known
 from hpmoe.support.loading import address
 
 COMPILED = Path(__file__).parent / "_twin.so"
-ABI_VERSION = 9
+ABI_VERSION = 10
 FAULT_BYTES = 8192
 LINE_WORDS = 16
 SEEDS = itertools.count()
@@ -58,13 +60,14 @@ class Decoding(ctypes.Structure):
 
 
 class Counts(ctypes.Structure):
-    """What the cores of a launch moved and computed, and the AIV that took longest: twin::Counts."""
+    """What the cores of a launch moved and computed, the AIV that took longest, and the plan that it took: twin::Counts."""
 
     _fields_ = [*[(name, ctypes.c_int64) for name in (
         "gm_to_ub", "ub_to_gm", "gm_to_l1", "l1_to_gm", "l1_to_l0a", "l1_to_l0b", "l0c_to_gm", "cube_flops",
         "vector_bytes")], ("busiest", Effort),
                 ("aic", Decoding), ("aiv", Decoding), ("l0_loads", ctypes.c_int64),
-                *[(name, ctypes.c_int64 * 24) for name in ("to_ub", "from_ub", "to_l1", "from_l0c")]]
+                *[(name, ctypes.c_int64 * 24) for name in ("to_ub", "from_ub", "to_l1", "from_l0c")],
+                ("plan", ctypes.c_int64)]
 
 
 class Launch(ctypes.Structure):
@@ -88,6 +91,7 @@ def load() -> ctypes.CDLL:
     return loading.load_library(path, "hpmoe_twin_abi_version", ABI_VERSION, {
         "hpmoe_twin_table_words": (ctypes.c_int64, [ctypes.c_void_p]),
         "hpmoe_twin_counters": (ctypes.c_int64, [ctypes.c_void_p]),
+        "hpmoe_twin_targets": (ctypes.c_int64, [ctypes.c_void_p]),
         "hpmoe_twin_counter_words": (ctypes.c_int32, []),
         "hpmoe_twin_chip": (ctypes.c_int32, []),
         "hpmoe_twin_launch": (ctypes.c_int, launch),
@@ -112,26 +116,30 @@ class TwinExecutable(Executable):
         tables: routing tables of even and odd launches, for each rank.
         state: how many launches these counters have seen.
         counts: what the last launch moved and computed.
+        pool: memory of counters and tables.
     """
 
     tables: np.ndarray = dataclasses.field(kw_only=True)
     state: list[int] = dataclasses.field(kw_only=True)
     counts: Counts = dataclasses.field(kw_only=True)
+    pool: Pool = dataclasses.field(kw_only=True)
 
     target = "ascend-twin"
 
     def reaches(self, link: Link) -> bool:
-        return link.shares_memory and super().reaches(link)
+        return link.shares_memory and not self.others and super().reaches(link)
 
     def _launch(self, placed, num_tokens, trace, moved):
         _check_untimed(trace)
-        buffers = placed.read_ranks()
-        ranks, alive = (Rank * len(buffers))(), []
-        for rank, arrays in enumerate(buffers):
-            check_main_gradients(self.flow, arrays, self.target)
+        plans = [placed, *(self._placed_as(flow, placed) for flow in self.others)]
+        buffers = [of_plan.read_ranks() for of_plan in plans]
+        ranks, alive = (Rank * len(buffers[0]))(), []
+        for rank, arrays in enumerate(zip(*buffers, strict=True)):
+            check_main_gradients(self.flow, arrays[0], self.target)
             kept = Kept(self.counters[rank], self.bases[rank], self.tables[rank])
-            alive += self._fill(ranks[rank], [a.ctypes.data for a in arrays], [a.nbytes for a in arrays], kept,
-                                num_tokens[rank])
+            addresses = in_words(self.flows, [[a.ctypes.data for a in of_plan] for of_plan in arrays], 0)
+            sizes = in_words(self.flows, [[a.nbytes for a in of_plan] for of_plan in arrays], 0)
+            alive += self._fill(ranks[rank], addresses, sizes, kept, num_tokens[rank])
         self.state[0] += 1
         seed, status, fault = next(SEEDS), Status(), ctypes.create_string_buffer(FAULT_BYTES)
         code = load().hpmoe_twin_launch(
@@ -142,7 +150,16 @@ class TwinExecutable(Executable):
         if code == 2:
             raise LaunchError(f"the kernel breaks a rule of the hardware (seed {seed}): {fault.value.decode()}")
         if code:
-            raise make_error(status, self.image)
+            raise make_error(status, self.image, plan=self.counts.plan)
+        _copy_outputs(plans[self.counts.plan], self.flows[self.counts.plan], placed, self.flow)
+
+    def _placed_as(self, flow: Taskflow, placed: Placed) -> Placed:
+        """The buffers of another plan, its inputs and all outputs of known size where they are placed already."""
+        mine, places = self.flow, Places(flow)
+        inputs = [[placed.array(rank, b) for b in mine.inputs] for rank in range(mine.ep_size)]
+        results = {theirs: [placed.array(rank, b) for rank in range(mine.ep_size)]
+                   for theirs, b in zip(flow.outputs, mine.outputs, strict=True) if theirs in places.arrays}
+        return Placed(places, self.pool, inputs, placed.received, False, results)
 
     def _launch_rank(self, link: Link, placed: Placed, counts: np.ndarray, num_tokens: int,
                      record: Sequence[np.ndarray | None]) -> None:
@@ -177,7 +194,8 @@ class TwinExecutable(Executable):
     @functools.cached_property
     def symmetric(self) -> np.ndarray:
         """uint8, whether each buffer lies in the symmetric heap: other ranks write to it."""
-        return np.array([place[0] == HEAP for place in lay_out(self.flow).places], np.uint8)
+        symmetric = [[place[0] == HEAP for place in lay_out(flow).places] for flow in self.flows]
+        return np.array(in_words(self.flows, symmetric, False), np.uint8)
 
     def _forget(self):
         """After a failure nothing is known of the counters: every rank begins anew."""
@@ -189,19 +207,38 @@ def _check_untimed(trace: np.ndarray | None) -> None:
         raise ArgumentError("hpmoe.measure: the twin of an NPU has no times; measure the cpu target, or hpmoe.simulate")
 
 
+def _copy_outputs(placed: Placed, flow: Taskflow, to: Placed, of: Taskflow) -> None:
+    """From where the flow of one plan has them to where that of another one does."""
+    for rank in range(flow.ep_size if placed is not to else 0):
+        for theirs, mine in zip(flow.outputs, of.outputs, strict=True):
+            np.copyto(to.array(rank, mine), placed.array(rank, theirs))
+
+
 def compile_twin(flow: Taskflow, timeout: float) -> TwinExecutable:
     """Packs a Taskflow for the twin of an NPU."""
     check_flow(flow, TwinExecutable.target, load().hpmoe_twin_chip())
-    image, pool = pack(flow, "ascend"), Pool()
+    image = pack(flow, "ascend")
     check_image(image)
+    return _make(image, (flow,), timeout, flow.provenance)
+
+
+def twin_of_plans(kernels: Sequence[TwinExecutable]) -> TwinExecutable:
+    """One kernel of several that differ in their plans alone; see choice_at_start."""
+    chosen = choice_at_start([kernel.flow for kernel in kernels])
+    if chosen is None:
+        return kernels[0]
+    return _make(pack_plans([kernel.image for kernel in kernels], chosen), [kernel.flow for kernel in kernels],
+                 kernels[0].timeout, kernels[0].provenance)
+
+
+def _make(image: np.ndarray, flows: Sequence[Taskflow], timeout: float, provenance: tuple[str, ...]) -> TwinExecutable:
+    pool, ep_size = Pool(), flows[0].ep_size
     counters = load().hpmoe_twin_counters(image.ctypes.data) * load().hpmoe_twin_counter_words()
-    words = load().hpmoe_twin_table_words(image.ctypes.data)
-    lines = -(-max(len(flow.events), 1) // LINE_WORDS) * LINE_WORDS
-    ep_size = flow.ep_size
+    words, targets = (size(image.ctypes.data) for size in (load().hpmoe_twin_table_words, load().hpmoe_twin_targets))
     return TwinExecutable(
-        flow, image, timeout, flow.provenance, pool.zeros((ep_size, counters), np.int32),
-        pool.zeros((ep_size, lines), np.int32), tables=pool.zeros((ep_size, 2 * words), np.int32), state=[0],
-        counts=Counts())
+        flows[0], image, timeout, provenance, pool.zeros((ep_size, counters), np.int32),
+        pool.zeros((ep_size, -(-max(targets, 1) // LINE_WORDS) * LINE_WORDS), np.int32), others=tuple(flows[1:]),
+        tables=pool.zeros((ep_size, 2 * words), np.int32), state=[0], counts=Counts(), pool=pool)
 
 
-register_target(TwinExecutable.target, compile_twin)
+register_target(TwinExecutable.target, compile_twin, of_plans=twin_of_plans)

@@ -18,7 +18,14 @@ from hpmoe.kernels.simulate import Outline, outline
 from hpmoe.primitives.quantized_matmul import quantize_weight
 from hpmoe.routing.routing import rows_of_ranks
 from hpmoe.routing.workload import balanced_ids, drawn_ids, imbalanced_ids
-from hpmoe.runtime.planned_rows import PlannedRows, routes_of, rows_of_any, rows_of_received, with_planned_rows
+from hpmoe.runtime.planned_rows import (
+    PlannedRows,
+    routes_of,
+    rows_at_start,
+    rows_of_any,
+    rows_of_received,
+    with_planned_rows,
+)
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.trees import Function
 from hpmoe.tile_ops.row_formats import FORMATS
@@ -57,6 +64,7 @@ class Layer:
         int8_weights: whether experts' weights are int8, and rows are multiplied so.
         room: how many received rows a plan has room for: what the fullest rank "received", the "bucket" of that, or "all".
         prefetch: whether matrix workers of the persistent kernel read weights while they wait for rows.
+        plan: which of those that a kernel chooses from when it starts, where there is room for all rows.
         rank_capacity_factor: of hpmoe.limit_rows, by which there are fewer of "all"; None without it.
     """
 
@@ -71,6 +79,7 @@ class Layer:
     int8_weights: bool = False
     room: str = "received"
     prefetch: bool = False
+    plan: int = 0
     rank_capacity_factor: float | None = None
 
     @property
@@ -136,7 +145,7 @@ class Layer:
 
     def _planned_rows(self, aval: RouteAval, room: str) -> PlannedRows:
         if room == "all":
-            return rows_of_any(aval)
+            return rows_at_start(rows_of_any(aval))[self.plan]
         rows = max(rows_of_ranks(self.ids, aval.num_experts, placement=aval.placement, tp_size=aval.tp_size))
         return rows_of_received(rows, aval) if room == "bucket" else PlannedRows(rows, rows)
 

@@ -1,4 +1,5 @@
-"""hpmoe simulate --rooms: drawn layers by plans for any routing, and with limits, beside plans for the rows there are."""
+"""hpmoe simulate --rooms: drawn layers by plans for any routing, chosen when a kernel starts, and with limits, beside plans
+for the rows there are."""
 
 from __future__ import annotations
 
@@ -10,12 +11,16 @@ import numpy as np
 
 import hpmoe
 from hpmoe.commands.grid import Case, cases
+from hpmoe.commands.layer import Layer
+from hpmoe.costs.start import choice_us
 from hpmoe.routing.skewed import SKEWS
+from hpmoe.runtime.planned_rows import PlannedRows, nearest, rows_at_start
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
 
 FACTORS: dict[str, float | None] = {"all": None, "2": 2.0, "1.5": 1.5}  # rank_capacity_factor of each room
 DRAWN = 16  # layers of the grid for each that is taken
+CHOSEN = "chosen"  # the column of plans chosen at the start
 MOST_RANKS, LEAST_TOKENS, MOST_ENTRIES = 32, 32, 2**18  # of all ranks: plans for any routing are simulated in seconds
 
 
@@ -29,10 +34,25 @@ def rows(count: int, seed: int, dtype: str, machine: hpmoe.Machine, progress: Pr
         times = {}
         for name, factor in FACTORS.items():
             layer = dataclasses.replace(known, room="all", rank_capacity_factor=factor)
-            if max(known.loads.reshape(case.sizes.ep, -1).sum(axis=1)) <= layer.tiles.routes[0].max_rows:
+            if _fullest(known) <= layer.tiles.routes[0].max_rows:
                 times[name] = layer.span_us(layer.fused()) / us
+        layer = _chosen(known)
+        times[CHOSEN] = (layer.span_us(layer.fused()) + choice_us(machine)) / us
         out.append({"layer": str(case), "routing": case.routing, "received_us": us, "over_received": times})
     return out
+
+
+def _fullest(layer: Layer) -> int:
+    """Rows of the fullest rank."""
+    return int(layer.loads.reshape(layer.o.ep, -1).sum(axis=1).max())
+
+
+def _chosen(known: Layer) -> Layer:
+    """With the plan for any routing that a kernel takes when it starts."""
+    layer = dataclasses.replace(known, room="all")
+    route = layer.tiles.routes[0]
+    likely = [rows.likely for rows in rows_at_start(PlannedRows(route.max_rows, route.likely_rows))]
+    return dataclasses.replace(layer, plan=sum(_fullest(known) > rows for rows in nearest(likely)))
 
 
 def _taken(count: int, seed: int, dtype: str) -> Iterator[tuple[int, Case]]:
@@ -44,16 +64,17 @@ def _taken(count: int, seed: int, dtype: str) -> Iterator[tuple[int, Case]]:
 
 def text(table: list[Fields], machine: hpmoe.Machine, seed: int) -> str:
     """A line for each layer, and the mean and worst of each room by routing; "-" where the rows have none."""
+    columns = *FACTORS, CHOSEN
     lines = [f"{machine.name}, {len(table)} layers drawn with seed {seed}: simulated",
-             f"{'':62}{'ms':>8}  times as long with room for" + "".join(f"{name:>8}" for name in FACTORS)]
+             f"{'':62}{'ms':>8}  times as long with room for" + "".join(f"{name:>8}" for name in columns)]
     for r in table:
         times = r["over_received"]
-        cells = "".join(f"{times[name]:8.3f}" if name in times else f"{'-':>8}" for name in FACTORS)
+        cells = "".join(f"{times[name]:8.3f}" if name in times else f"{'-':>8}" for name in columns)
         lines.append(f"{r['layer']:62}{r['received_us'] / 1e3:8.2f}{'':29}{cells}")
     for routing in SKEWS:
         mine = [r["over_received"] for r in table if r["routing"] == routing]
         for what, of in (("mean", np.mean), ("worst", np.max)) if mine else ():
-            found = ([times[name] for times in mine if name in times] for name in FACTORS)
+            found = ([times[name] for times in mine if name in times] for name in columns)
             lines.append(f"{f'{routing}, {len(mine)} layers: {what}':99}"
                          + "".join(f"{of(times):8.3f}" if times else f"{'-':>8}" for times in found))
     return "\n".join(lines)

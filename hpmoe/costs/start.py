@@ -27,6 +27,7 @@ MEETINGS, COPIES = 3, 13
 # Where entries are dropped, copies more, besides those of entries that are looked at to count what comes back: a core has
 # the targets of a line of 16 events, each of some tokens.
 OF_DROPS, COUNTED_AT_ONCE, EVENTS = 4, 1024, 16
+OF_CHOICE = 3  # copies more where a plan is chosen: counts of all ranks, and targets and runs of events, not read ahead
 OF_SPARE = 3  # words of a task of a slot past the last with rows: its own, and what is kept of its template
 
 
@@ -43,6 +44,11 @@ def start_us(flow: tf.Taskflow, machine: Machine) -> float:
         (36, 20)
     """
     return machine.launch_us + prologue_us(flow, machine)
+
+
+def choice_us(machine: Machine) -> float:
+    """Microseconds that a launch takes longer to begin where it takes one of several plans, by plan_choice.h."""
+    return OF_CHOICE * machine.dma_us
 
 
 def pass_us(machine: Machine) -> float:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from hpmoe.ir.avals import RouteAval, as_route
 from hpmoe.ir.program import Equation, Program, Var
 from hpmoe.ir.stages import views_of_inputs
+from hpmoe.ir.taskflow import Taskflow
 from hpmoe.support.trees import PyTree
 
 LEAST = 64  # rows of a bucket
+TIMES_LIKELY = 1.0, 2.5, 4.0, 6.0  # the rows of balanced experts that plans are for of which a kernel takes one
 PLANNED = "max_rows", "likely_rows"  # options of a route that say what it is planned for
 
 
@@ -41,6 +45,36 @@ class PlannedRows(NamedTuple):
 def rows_of_any(aval: RouteAval) -> PlannedRows:
     """For any routing, of which nothing is known."""
     return PlannedRows(aval.max_rows, aval.likely_rows)
+
+
+def rows_at_start(any_rows: PlannedRows) -> tuple[PlannedRows, ...]:
+    """For any routing, of the plans of which a kernel takes one when it starts, the first of which is for `any_rows`.
+
+    Example:
+        >>> [rows.likely for rows in rows_at_start(PlannedRows(most=1000, likely=200))]
+        [200, 500, 800, 1000]
+    """
+    most, likely = any_rows
+    return tuple(PlannedRows(most, rows) for rows in sorted({min(most, math.ceil(likely * f)) for f in TIMES_LIKELY}))
+
+
+def choice_at_start(flows: Sequence[Taskflow]) -> list[int] | None:
+    """Of plans of one program, by their likely rows, up to how many rows of the fullest rank each but the last is taken.
+    None where one plan has to do: with several routes, or with other room."""
+    routes = [route for flow in flows for route in flow.routes]
+    if len(flows) < 2 or len(routes) != len(flows) or len({route.max_rows for route in routes}) > 1:
+        return None
+    return nearest([route.likely_rows for route in routes])
+
+
+def nearest(likely: Sequence[int]) -> list[int]:
+    """Of rising numbers, up to which one each but the last is the nearest.
+
+    Example:
+        >>> nearest([10, 25, 40])
+        [17, 32]
+    """
+    return [(rows + more) // 2 for rows, more in itertools.pairwise(likely)]
 
 
 def rows_of_received(received: int, aval: RouteAval) -> PlannedRows:

@@ -17,7 +17,7 @@ from hpmoe.machines.machine import Mesh
 from hpmoe.runtime.arguments import Arguments, Parameters
 from hpmoe.runtime.kept_plans import lowered
 from hpmoe.runtime.one_call import Traced
-from hpmoe.runtime.planned_rows import PlannedRows, RouteKey, routes_of, with_planned_rows
+from hpmoe.runtime.planned_rows import PlannedRows, RouteKey, routes_of, rows_at_start, with_planned_rows
 from hpmoe.runtime.rank_axes import RankAxes
 from hpmoe.runtime.staged import Staged
 from hpmoe.support.errors import check_argument
@@ -121,11 +121,23 @@ class Plans:
                 self._plans.move_to_end(key)
                 return self._plans[key][1]
             self._misses += 1
-            ir = lowered(self.staged, with_planned_rows(program, rows))
+            ir = self._lowered(program, rows)
             self._plans[key] = (program, ir)  # the program is kept so that its id stays its own
             if len(self._plans) > CACHE_SIZE:
                 self._plans.popitem(last=False)
             return ir
+
+
+    def _lowered(self, program: Program, rows: Sequence[PlannedRows]) -> AnyIR:
+        """Planned for these rows; for a device, where nobody sees the ids before a kernel runs, for several likely numbers,
+        of which the kernel takes one when it starts."""
+        first = lowered(self.staged, with_planned_rows(program, rows))
+        target = self.staged.target
+        if target is None or not target.on_device or target.of_plans is None or len(first.flow.routes) != 1:
+            return first
+        others = rows_at_start(rows[0])[1:]
+        kernels = [first, *(lowered(self.staged, with_planned_rows(program, [of_plan])) for of_plan in others)]
+        return target.of_plans(kernels) if others else first
 
 
 def _shape_and_dtype(x: Tensor | Aval, is_split: bool) -> tuple[tuple[int, ...], str]:

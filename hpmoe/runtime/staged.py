@@ -10,7 +10,7 @@ from hpmoe.ir.program import Program
 from hpmoe.ir.stages import AnyIR
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.runtime.rewrite import Rewrite, name_of
-from hpmoe.runtime.targets import find_target
+from hpmoe.runtime.targets import Target, find_target
 from hpmoe.support.errors import TransformError
 from hpmoe.support.trees import Function, PyTree
 
@@ -55,10 +55,15 @@ class Staged:
         return all(s.rewrite.before_vjp for s in self.steps)
 
     @property
+    def target(self) -> Target | None:
+        """What its kernels are bound for, where it ends in such and says so."""
+        name = self.steps[-1].options.get("target") if self.level == "kernel" else None
+        return None if name is None else find_target(name)
+
+    @property
     def is_on_device(self) -> bool:
         """Whether it ends in a kernel for a device of its own."""
-        target = self.steps[-1].options.get("target") if self.level == "kernel" else None
-        return target is not None and find_target(target).on_device
+        return self.target is not None and self.target.on_device
 
     @property
     def keeps_plans(self) -> bool:

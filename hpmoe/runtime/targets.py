@@ -16,11 +16,14 @@ class Target:
     Attributes:
         compiler: function (taskflow, timeout=seconds) -> executable.
         on_device: whether every rank is a process whose tensors stay on its device, rather than all ranks in this process.
+        of_plans: function of executables of one program, by their likely rows, that makes one which takes a plan when it
+            starts; None where every launch is planned for its rows.
         missing: what this machine lacks of what the target needs, one sentence each.
     """
 
     compiler: Function
     on_device: bool = False
+    of_plans: Function | None = None
     missing: Callable[[], list[str]] = list
 
 

@@ -14,17 +14,21 @@ struct Nothing {
   __aicore__ inline void operator()() const {}
 };
 
+__aicore__ inline Code code_of(WaitEnd end) {
+  return end == WaitEnd::MET ? Code::OK : end == WaitEnd::TIMEOUT ? Code::TIMEOUT : Code::ABORTED_PEER;
+}
+
 class Counters {
  public:
-  __aicore__ inline void init(const LaunchArgs& args, int32_t num_events) {
+  __aicore__ inline void init(const LaunchArgs& args, int32_t ep_size) {
     base_ = args.counters;
     timeout_ = args.timeout_cycles;
-    num_events_ = num_events;
+    first_event_ = num_prologue_counters(ep_size);
   }
-
-  __aicore__ inline int32_t prologue(int32_t counter) const { return num_events_ + counter; }
+  // Events count from 0 on, and what stands before them below it.
+  __aicore__ inline int32_t prologue(int32_t counter) const { return counter - first_event_; }
   __aicore__ inline uint64_t address(int32_t index) const {
-    return base_ + static_cast<uint64_t>(index) * kCounterWords * sizeof(int32_t);
+    return base_ + static_cast<uint64_t>(first_event_ + index) * kCounterWords * sizeof(int32_t);
   }
 
   __aicore__ inline int32_t look(int32_t index) const {
@@ -57,7 +61,7 @@ class Counters {
 
   uint64_t base_ = 0;
   int64_t timeout_ = 0;
-  int32_t num_events_ = 0;
+  int32_t first_event_ = 0;
 };
 
 }  // namespace hpmoe

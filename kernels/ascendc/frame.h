@@ -11,7 +11,7 @@ namespace hpmoe {
 struct RankView {
   ImageReader image;
   LaunchArgs args;
-  int32_t num_aiv;
+  int32_t num_aiv, plan = 0;
 
   // Where a task runs: see core/units.h.
   __aicore__ inline int32_t me() const { return args.rank; }

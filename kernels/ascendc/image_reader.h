@@ -10,6 +10,7 @@ class ImageReader {
   __aicore__ inline void init(uint64_t image) {
     image_ = image;
     header_ = read_row<Header>(image);
+    last_route_ = -1;
   }
 
   __aicore__ inline const Header& header() const { return header_; }
@@ -73,7 +74,7 @@ class ImageReader {
     for (int32_t r = 0; r <= i; ++r) {
       const RouteWords of = route(r);
       const int32_t num_choices = of.every_node != 0 ? route(of.once_of).top_k : of.top_k;
-      t = lay_out(of, num_choices, header_.ep_size, num_aiv, r > 0 ? t.end : kUnitWords);
+      t = lay_out(of, num_choices, header_.ep_size, num_aiv, r > 0 ? t.end : kFirstTables);
     }
     return t;
   }

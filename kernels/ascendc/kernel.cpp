@@ -18,12 +18,15 @@ __aicore__ inline void forget_cached_lines(uint64_t anywhere) {
 // number and 0 of them, and a kernel before this one may have left that.
 __aicore__ inline void keep_inf_and_nan() { AscendC::SetSaturationFlag<AscendC::SaturationMode::FLOAT>(false); }
 
-__aicore__ inline void run_aic(const RankView& rank, const Counters& counters) {
+__aicore__ inline Status nothing_wrong() { return {0, -1, -1, -1, -1, -1, 0, 0}; }
+
+__aicore__ inline void run_aic(RankView& rank, const Counters& counters) {
   AscendC::TPipe pipe;
   CubeUnit unit;
   unit.init(&pipe);
-  Worker<CubeUnit> worker(rank, counters, unit, static_cast<int32_t>(AscendC::GetBlockIdx()));
-  const Code code = worker.wait_until_ready();
+  Code code = take_chosen_plan(rank, counters);
+  Worker<CubeUnit> worker(rank, counters, unit, static_cast<int32_t>(AscendC::GetBlockIdx()), nothing_wrong());
+  if (code == Code::OK) code = worker.wait_until_ready();
   if (code == Code::OK) {
     worker.run_queue();
   } else {
@@ -32,13 +35,14 @@ __aicore__ inline void run_aic(const RankView& rank, const Counters& counters) {
   unit.end();
 }
 
-__aicore__ inline void run_aiv(const RankView& rank, const Counters& counters) {
+__aicore__ inline void run_aiv(RankView& rank, const Counters& counters) {
   AscendC::TPipe pipe;
   VectorUnit unit;
   unit.init(&pipe);
   const auto core = static_cast<int32_t>(AscendC::GetBlockIdx());
-  Worker<VectorUnit> worker(rank, counters, unit, rank.args.num_blocks + core);
-  Code code = Prologue(rank, counters, unit, core, worker.status()).run();
+  Status status = nothing_wrong();
+  Code code = Prologue(rank, counters, unit, core, status).run();
+  Worker<VectorUnit> worker(rank, counters, unit, rank.args.num_blocks + core, status);
   if (code == Code::OK) code = worker.wait_until_ready();
   if (code == Code::OK) {
     worker.run_queue();
@@ -60,7 +64,7 @@ extern "C" HPMOE_KERNEL_ATTRIBUTES __global__ __aicore__ void hpmoe_persistent(G
   rank.num_aiv = 2 * rank.args.num_blocks;
   rank.image.init(rank.args.image);
   hpmoe::Counters counters;
-  counters.init(rank.args, rank.image.header().num_events);
+  counters.init(rank.args, rank.image.header().ep_size);
   if ASCEND_IS_AIC {
     hpmoe::run_aic(rank, counters);
   } else {

@@ -8,6 +8,7 @@
 
 #include "gather_sort.h"
 #include "heaviest.h"
+#include "plan_choice.h"
 #include "rank_sort.h"
 #include "relay_sort.h"
 #include "targets.h"
@@ -16,7 +17,7 @@ namespace hpmoe {
 
 class Prologue {
  public:
-  __aicore__ inline Prologue(const RankView& rank, const Counters& counters, VectorUnit& unit, int32_t core, Status& status)
+  __aicore__ inline Prologue(RankView& rank, const Counters& counters, VectorUnit& unit, int32_t core, Status& status)
       : rank_(rank), core_(core), status_(status), on_(rank, counters, unit, core, status) {}
 
   // OK, or why not: status has the numbers.
@@ -29,10 +30,15 @@ class Prologue {
     tell_others(num_routes);
     if (!waits_for_lists_) on_.signal(kSorted);
     Targets targets(on_);
-    targets.read_first();
+    const bool chooses = has_plans_behind(rank_);
+    if (!chooses) targets.read_first();
     if (core_ < rank_.ep_size()) code = on_.wait(kSorted, all);
     if (code == Code::OK) say_all_is_listed();
     if (code == Code::OK) code = wait_for_ranks(2 * epoch - 1);
+    if (chooses && code == Code::OK) {
+      PlanChoice(on_, rank_).take();
+      targets.read_first();
+    }
     for (int32_t r = 0; r < num_routes && code == Code::OK; ++r) code = place_rows(r);
     for (int32_t r = 0; r < num_routes && code == Code::OK; ++r) targets.write_slots(r);
     if (code == Code::OK) code = targets.set();
@@ -228,7 +234,7 @@ class Prologue {
     return code;
   }
 
-  const RankView& rank_;
+  RankView& rank_;
   const int32_t core_;
   Status& status_;
   PrologueUnit on_;

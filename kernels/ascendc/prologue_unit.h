@@ -121,11 +121,7 @@ class PrologueUnit {
     unit.add_to_counter(counters.address(counters.prologue(counter)), 1);
   }
   __aicore__ inline Code wait(int32_t counter, int32_t target) {
-    switch (counters.wait(counters.prologue(counter), target)) {
-      case WaitEnd::MET: return Code::OK;
-      case WaitEnd::TIMEOUT: return Code::TIMEOUT;
-      default: return Code::ABORTED_PEER;
-    }
+    return code_of(counters.wait(counters.prologue(counter), target));
   }
   __aicore__ inline Code meet(int32_t counter, int32_t target) {
     signal(counter);

@@ -20,6 +20,9 @@ static_assert(offsetof(RouteWords, every_node) == offsetof(Route, every_node), "
 // bfloat16, float16 and float32.
 constexpr int32_t kUnitBfloat16 = 0, kUnitFloat16 = 128, kUnitFloat32 = 256, kUnitWords = 512;
 
+// Behind them, a line whose first word is the number of the plan that the launch takes.
+constexpr int32_t kChosenPlan = kUnitWords, kFirstTables = kChosenPlan + 16;
+
 constexpr int32_t kSlotBits = 20;  // of a slot's number of rows; experts have the 12 others
 
 HPMOE_DEVICE inline int32_t in_lines(int32_t words) { return (words + 15) / 16 * 16; }

@@ -60,14 +60,9 @@ class Targets {
     targets_ = ub_.take(kAtOnce);
     slots_ = ub_.take(2 * kSlotsAtOnce);
     runs_ = ub_.take(kRunsAtOnce * kRunWords + kRunWords);
-    const int32_t num_events = on.rank.image.header().num_events;
-    const int32_t others = on.rank.num_aiv - on.rank.ep_size(), cores = others > 0 ? others : on.rank.num_aiv;
-    const int32_t core = others > 0 ? on.core - on.rank.ep_size() : on.core;
-    const int32_t part = in_lines((num_events + cores - 1) / cores);
-    first_ = most(core, 0) * part;
-    last_ = core < 0 ? 0 : least((core + 1) * part, num_events);
-    core_ = core;
-    num_cores_ = cores;
+    const int32_t others = on.rank.num_aiv - on.rank.ep_size();
+    core_ = others > 0 ? on.core - on.rank.ep_size() : on.core;
+    num_cores_ = others > 0 ? others : on.rank.num_aiv;
   }
 
   // Of a route, this core's part of the table of slots.
@@ -87,8 +82,12 @@ class Targets {
     }
   }
 
-  // What this core has at once is on its way while ranks tell each other.
+  // What this core has at once is on its way while ranks tell each other, unless they have yet to choose a plan.
   __aicore__ inline void read_first() {
+    const int32_t num_events = on_.rank.image.header().num_events;
+    const int32_t part = in_lines((num_events + num_cores_ - 1) / num_cores_);
+    first_ = most(core_, 0) * part;
+    last_ = core_ < 0 ? 0 : least((core_ + 1) * part, num_events);
     AscendC::PipeBarrier<PIPE_ALL>();
     if (first_ < last_) read_targets(first_, least(first_ + kAtOnce, last_));
     if (first_ < last_) read_runs(0);

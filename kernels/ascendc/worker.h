@@ -17,11 +17,15 @@ namespace hpmoe {
 template <class Unit>
 class Worker {
  public:
-  __aicore__ inline Worker(const RankView& rank, const Counters& counters, Unit& unit, int32_t queue)
-      : rank_(rank), counters_(counters), unit_(unit), queue_(queue), runs_(rank.image, rank.args.buffers), spare_(rank) {}
-
-  // The numbers of what went wrong, before the queue begins.
-  __aicore__ inline Status& status() { return status_; }
+  // status: the numbers of what went wrong before the queue begins.
+  __aicore__ inline Worker(const RankView& rank, const Counters& counters, Unit& unit, int32_t queue, const Status& status)
+      : rank_(rank),
+        counters_(counters),
+        unit_(unit),
+        queue_(queue),
+        runs_(rank.image, rank.args.buffers),
+        spare_(rank),
+        status_(status) {}
 
   // What the queue begins with is read meanwhile.
   __aicore__ inline Code wait_until_ready() {
@@ -37,7 +41,7 @@ class Worker {
     }
     const WaitEnd end = counters_.wait(ready, target);
     if (end == WaitEnd::MET) unit_.load_after_poll();  // lists that other cores have written
-    return end == WaitEnd::MET ? Code::OK : end == WaitEnd::TIMEOUT ? Code::TIMEOUT : Code::ABORTED_PEER;
+    return code_of(end);
   }
 
   __aicore__ inline void run_queue() {
@@ -200,7 +204,7 @@ class Worker {
       status_.wait = turn.frame.run->task_template.first_wait + i;
       status_.value = counters_.look(event);
       status_.threshold = threshold_of(event);
-      return end == WaitEnd::TIMEOUT ? Code::TIMEOUT : Code::ABORTED_PEER;
+      return code_of(end);
     }
     return Code::OK;
   }
@@ -248,6 +252,7 @@ class Worker {
     } left{};
     left.status.status = status_;
     left.status.next_task = place_;
+    left.status.plan = rank_.plan;
     AscendC::GlobalTensor<int32_t> line = global_at<int32_t>(rank_.args.status +
                                                              static_cast<uint64_t>(queue_) * sizeof(CoreStatus));
     for (int32_t i = 0; i < kStatusWords; ++i) line.SetValue(i, left.words[i]);
@@ -263,7 +268,7 @@ class Worker {
   Turn turns_[2];
   Unsettled unsettled_;
   SpareTasks spare_;
-  Status status_{0, -1, -1, -1, -1, -1, 0, 0};
+  Status status_;
 };
 
 }  // namespace hpmoe

@@ -13,7 +13,7 @@
 namespace hpmoe {
 
 constexpr int32_t kMagic = 0x484D4F45;
-constexpr int32_t kVersion = 8;
+constexpr int32_t kVersion = 9;
 constexpr int32_t kSectionAlignment = 64;
 constexpr int32_t kMaxOperands = 6;
 constexpr int32_t kWhole = 1 << 16;  // the share of an expert that has no copies
@@ -46,12 +46,15 @@ enum class DropPolicy : int32_t { HPMOE_DROP_POLICY(HPMOE_MEMBER) };
 enum class Code : int32_t { HPMOE_CODE(HPMOE_MEMBER) };
 #undef HPMOE_MEMBER
 
+// Images of other plans of the same program may follow, num_behind of them, of which a launch takes one: the first that is
+// for as many rows as the fullest rank receives, most_received or fewer, or else the last.
 struct Header {
   int32_t magic, version, image_bytes;
   int32_t num_tasks, num_queues, num_templates, num_ops, num_buffers, num_events, num_event_runs, num_waits, num_signals;
   int32_t num_routes, num_shares, ep_size, tile_rows, index_bits;
   int32_t tasks_offset, queues_offset, templates_offset, ops_offset, buffers_offset, event_runs_offset, waits_offset;
   int32_t signals_offset, routes_offset, shares_offset, peer_order_offset;
+  int32_t num_behind, most_received;
 };
 
 // A task is one word of its queue: the low index_bits are its place in the grid of its op's tasks, the rest its template.
@@ -132,7 +135,7 @@ struct Status {
   int64_t value, threshold;
 };
 
-static_assert(sizeof(Header) == 112, "a header is 28 words");
+static_assert(sizeof(Header) == 120, "a header is 30 words");
 static_assert(sizeof(TaskWord) == 4, "a task is one word: sixteen in a cache line");
 static_assert(sizeof(TaskTemplate) == 20, "a template is five words");
 static_assert(sizeof(Wait) == 8, "a wait is two words");

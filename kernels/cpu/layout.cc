@@ -26,6 +26,7 @@ void add_tables(std::string& text) {
     FIELD(Header, index_bits) FIELD(Header, tasks_offset) FIELD(Header, queues_offset) FIELD(Header, templates_offset)
     FIELD(Header, ops_offset) FIELD(Header, buffers_offset) FIELD(Header, event_runs_offset) FIELD(Header, waits_offset)
     FIELD(Header, signals_offset) FIELD(Header, routes_offset) FIELD(Header, shares_offset) FIELD(Header, peer_order_offset)
+    FIELD(Header, num_behind) FIELD(Header, most_received)
   TYPE(TaskTemplate) FIELD(TaskTemplate, op) FIELD(TaskTemplate, first_wait) FIELD(TaskTemplate, num_waits)
     FIELD(TaskTemplate, first_signal)
     FIELD(TaskTemplate, num_signals)

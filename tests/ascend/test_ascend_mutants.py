@@ -12,9 +12,11 @@ import pytest
 from ascend_helpers import AsOnCpu, LayerRun, ProgramRun, bf16, capped_run, f32, npu, twin
 from ascend_mutants import MUTANTS as MUTANTS_OF_BODIES
 from ascend_mutants_of_cores import MUTANTS_OF_CORES
+from ascend_mutants_of_plans import MUTANTS_OF_PLANS
 from ascend_mutants_of_relays import MUTANTS_OF_RELAYS
 from ascend_mutants_of_routers import MUTANTS_OF_ROUTERS
 from ascend_mutants_of_weights import MUTANTS_OF_WEIGHTS
+from chosen_plans import ChosenRun
 from helpers import Layer, assert_close, fused
 from int8_products import int8_run
 from mindspore import mint
@@ -41,7 +43,8 @@ from hpmoe.primitives.columns import add_columns, cumsum
 from hpmoe.primitives.draw import draw
 from hpmoe.primitives.primitive import REGISTRY
 
-MUTANTS = (*MUTANTS_OF_BODIES, *MUTANTS_OF_CORES, *MUTANTS_OF_ROUTERS, *MUTANTS_OF_RELAYS, *MUTANTS_OF_WEIGHTS)
+MUTANTS = (*MUTANTS_OF_BODIES, *MUTANTS_OF_CORES, *MUTANTS_OF_ROUTERS, *MUTANTS_OF_RELAYS, *MUTANTS_OF_WEIGHTS,
+           *MUTANTS_OF_PLANS)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +128,7 @@ def layers():
             "aligned": aligned, "adjacent": adjacent, "many": many, "grouped": grouped, "early": early, "router": routed(),
             "guarded": AsOnCpu(guard_values(moe_ffn, low=-0.05, high=0.2, fill="mean")), "sharded": Sharded(),
             "relays": relayed(relay_rows(moe_ffn)), "relays, once": relayed(relay_rows(deduplicate_rows(moe_ffn))),
-            "relays, every node": relayed_everywhere(),
+            "relays, every node": relayed_everywhere(), "plans": ChosenRun(tile_rows=(16, 4, 8)),
             "int8": int8_run(), "int8 both ways": AsOnCpu(quantize_rows(moe_ffn, combine=True)),
             "weights": AsOnCpu(quantize_weights(moe_ffn), Layer(ep=2, T=9, H=300, I=71, E=4, K=2), tiled_for=npu(), cols=96)}
 

@@ -1,6 +1,8 @@
 """What the prologue of the Ascend kernel takes, by a clock of the twin that counts what an AIV does, beside the machine
 model."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from ascend_helpers import from_seed
@@ -9,7 +11,7 @@ import hpmoe
 from hpmoe import Aval, Mesh, assign_queues, overlap_comm, tile_partition, trace
 from hpmoe.costs.start import prologue_us
 from hpmoe.ir.taskflow import make_tasks
-from hpmoe.kernels.twin_target import compile_twin
+from hpmoe.kernels.twin_target import compile_twin, twin_of_plans
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.errors import LaunchError
 
@@ -31,11 +33,16 @@ def layer(num_experts, ep_size, f):
     return flow.lower(*avals, mesh=Mesh(ep_size)) if ep_size > 1 else flow.lower(*avals)
 
 
-def effort(flow):
-    """Of the AIV that takes longest, where no task follows."""
+def without_tasks(flow):
     empty = {name: getattr(flow, name)[:0] for name in ("waits", "signals", "blocks")}
-    flow = flow.replace(ops=(), tasks=make_tasks(()), queues=tuple(np.zeros(0, np.int64) for _ in flow.queues), **empty)
-    kernel, rng, inputs = compile_twin(flow, 100.0), np.random.default_rng(0), []
+    return flow.replace(ops=(), tasks=make_tasks(()), queues=tuple(np.zeros(0, np.int64) for _ in flow.queues), **empty)
+
+
+def effort(*flows):
+    """Of the AIV that takes longest, where no task follows; of several plans one is chosen."""
+    flow = flows[0]
+    kernel = twin_of_plans([compile_twin(without_tasks(plan), 100.0) for plan in flows])
+    rng, inputs = np.random.default_rng(0), []
     for _ in range(flow.ep_size):
         ids = None
         if flow.routes:
@@ -76,3 +83,17 @@ def test_a_route_takes_less_than_its_goal(num_experts, ep_size, f, most_us, caps
     show("without a route", without, capsys)
     assert 0 < (with_route.cycles - without.cycles) / CYCLES_PER_US < most_us
     assert prologue_us(flow, hpmoe.ascend_a3) == pytest.approx(with_route.cycles / CYCLES_PER_US, rel=0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_experts, ep_size", [(64, 8), (256, 8)])
+def test_a_choice_among_plans_takes_a_few_microseconds(num_experts, ep_size, capsys, monkeypatch):
+    """Of the middle one of three, whose rows are those of the fullest rank."""
+    from_seed(monkeypatch, 0)
+    flow = layer(num_experts, ep_size, hpmoe.moe_ffn)
+    received = TOKENS * TOP_K
+    plans = [flow.replace(routes=(dataclasses.replace(flow.routes[0], likely_rows=rows),))
+             for rows in (received // 2, received, 2 * received)]
+    alone, chosen = effort(flow), effort(*plans)
+    show(f"{num_experts} experts on {ep_size} ranks, one of three plans", chosen, capsys)
+    assert 0 < (chosen.cycles - alone.cycles) / CYCLES_PER_US < 5

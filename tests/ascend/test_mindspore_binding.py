@@ -276,13 +276,16 @@ def test_places_do_not_overlap_and_heap_holds_what_ranks_write():
     layer = Layer(ep=2, T=8, H=32, I=16, E=4, K=2)
     kernel = BoundRun(layer).ranks[0].lower(*(hpmoe.Aval(tuple(a.shape[1:]), "bfloat16" if a.dtype != np.int32 else "int32")
                                             for a in layer.arguments()), direction="backward")
-    flow, layout = kernel.flow, kernel.layout
-    ends = {}
-    for b, (tensor, offset, size) in enumerate(layout.places):
-        home = hpmoe.ir.taskflow.memory_of(flow.buffers, b)
-        assert (tensor == ascend_layout.HEAP) == (home in remote_memories(flow))
-        assert ends.setdefault((tensor, offset), home) == home
-        assert offset + size <= {ascend_layout.HEAP: layout.heap_bytes}.get(tensor, layout.scratch_bytes or size)
-    starts = sorted((t, o, max(p[2] for p in layout.places if p[:2] == (t, o))) for t, o in ends)
-    for (tensor, offset, size), (after, start, _) in zip(starts, starts[1:], strict=False):
-        assert tensor != after or offset + size <= start
+    layout, left = kernel.layout, iter(kernel.layout.places)
+    assert len(kernel.flows) == 2
+    for flow in kernel.flows:
+        places, ends = [next(left) for _ in flow.buffers], {}
+        assert [next(left) for _ in flow.routes] == [ascend_layout.NOWHERE]
+        for b, (tensor, offset, size) in enumerate(places):
+            home = hpmoe.ir.taskflow.memory_of(flow.buffers, b)
+            assert (tensor == ascend_layout.HEAP) == (home in remote_memories(flow))
+            assert ends.setdefault((tensor, offset), home) == home
+            assert offset + size <= {ascend_layout.HEAP: layout.heap_bytes}.get(tensor, layout.scratch_bytes or size)
+        starts = sorted((t, o, max(p[2] for p in places if p[:2] == (t, o))) for t, o in ends)
+        for (tensor, offset, size), (after, start, _) in zip(starts, starts[1:], strict=False):
+            assert tensor != after or offset + size <= start

@@ -238,9 +238,10 @@ def test_rooms_of_drawn_layers(capsys, monkeypatch):
     monkeypatch.setattr(rooms, "FACTORS", {"all": None, "2": 2.0, "0.5": 0.5})
     assert main(["simulate", "--rooms=2", "--seed=3", "--json"]) == 0
     table = json.loads(capsys.readouterr().out)["rows"]
-    assert len(table) == 2 and all(set(r["over_received"]) == {"all", "2"} for r in table)  # half of the rows have no room
+    assert len(table) == 2  # half of the rows have no room
+    assert all(set(r["over_received"]) == {"all", "2", "chosen"} for r in table)
     shown = rooms.text(table, hpmoe.ascend_a3, 3).splitlines()
-    assert len(shown) == 2 + 2 + 2 and all(line.split()[-1] == "-" for line in shown[2:])
+    assert len(shown) == 2 + 2 + 2 and all(line.split()[-2] == "-" for line in shown[2:])
     assert shown[-1].startswith("uniform, 2 layers: worst") and {r["routing"] for r in table} == {"uniform"}
     assert float(shown[-1].split()[4]) == pytest.approx(max(r["over_received"]["all"] for r in table), abs=1e-3)
 

@@ -24,8 +24,10 @@ struct Lines {
   }
 };
 
+Header& header_of(std::vector<int32_t>& image) { return *reinterpret_cast<Header*>(image.data()); }
+
 struct Twin : Arrays {
-  const std::vector<int32_t>& image;
+  std::vector<int32_t> image;
   std::vector<Lines> lines;
   std::vector<int64_t> sizes[R];
   std::vector<uint8_t> is_symmetric;
@@ -33,12 +35,13 @@ struct Twin : Arrays {
   HpmoeStatus status{};
   char fault[kFaultBytes] = "";
   int epoch = 0;
+  twin::Counts counts;
 
   Twin(const std::vector<int32_t>& image, const Variant& variant) : Arrays(7, variant), image(image) {
     for (int i = 0; i < kNumArrays; ++i)
       is_symmetric.push_back(i == A || i == BACK || i == ONCE || i == THERE || i == RELAYED || i == CROSSED);
     for (int r = 0; r < R; ++r) {
-      for (int64_t count : {hpmoe_twin_counters(image.data()) * hpmoe_twin_counter_words(), int64_t{kNumEvents},
+      for (int64_t count : {hpmoe_twin_counters(image.data()) * hpmoe_twin_counter_words(), hpmoe_twin_targets(image.data()),
                             2 * hpmoe_twin_table_words(image.data())})
         lines.emplace_back(count);
       for (int i = 0; i < kNumArrays; ++i) sizes[r].push_back(int64_t(arrays[r][i == ENTRIES ? WEIGHTS : i].size()));
@@ -56,11 +59,37 @@ struct Twin : Arrays {
   }
 
   int run(uint64_t seed) {
-    twin::Counts counts;
     return hpmoe_twin_launch(image.data(), int64_t(image.size()) * 4, ranks, R, ++epoch, 1, 30.0, seed, &status, &counts,
                              fault, kFaultBytes);
   }
 };
+
+// The image twice, of which launches take the second in turn: its buffers lie behind those of the first.
+void test_plans(const Variant& variant) {
+  const auto one = make_image(3, variant, 1);
+  Twin twin(one, variant);
+  twin.image.insert(twin.image.end(), one.begin(), one.end());
+  header_of(twin.image).num_behind = 1;
+  const auto twice = [routes = header_of(twin.image).num_routes](auto& of_buffers) {
+    const auto first = of_buffers;
+    of_buffers.resize(first.size() + routes);
+    of_buffers.insert(of_buffers.end(), first.begin(), first.end());
+  };
+  twice(twin.is_symmetric);
+  for (int r = 0; r < R; ++r) {
+    twice(twin.sizes[r]);
+    twice(twin.pointers[r]);
+    twin.ranks[r].buffers = twin.pointers[r].data();
+    twin.ranks[r].sizes = twin.sizes[r].data();
+    twin.ranks[r].symmetric = twin.is_symmetric.data();
+  }
+  for (int i = 0; i < 10; ++i) {
+    header_of(twin.image).most_received = i % 3 == 0 ? 0 : 1 << 20;
+    twin.clear_results();
+    check(twin.run(i) == 0 && twin.counts.plan == (i % 3 == 0 ? 1 : 0), "a launch takes the plan for the rows there are");
+    twin.check_results();
+  }
+}
 
 void test_layer(const Variant& variant, int num_blocks, int launches) {
   const auto image = make_image(3 * num_blocks, variant, num_blocks);
@@ -108,5 +137,6 @@ int main(int argc, char** argv) {
   for (const Variant& variant : variants)
     for (int num_blocks : {1, 2}) test_layer(variant, num_blocks, int(10 * scale));
   test_failures(variants[0]);
+  test_plans(variants[0]);
   std::puts("twin driver: ok");
 }

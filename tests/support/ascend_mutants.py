@@ -42,7 +42,7 @@ MUTANTS = (
         "is_local ? frame.place().me() : target_of(frame.op, segment)", "frame.place().me()")),
     mutant("a signal of the wrong amount", "worker.h", ("is_count ? 1 : frame.unit.rows", "1")),
     mutant("counters that share lines", "counters.h",
-           ("static_cast<uint64_t>(index) * kCounterWords", "static_cast<uint64_t>(index)")),
+           ("static_cast<uint64_t>(first_event_ + index) * kCounterWords", "static_cast<uint64_t>(first_event_ + index)")),
     mutant("the counter of another event", "signals.h",
            ("row.event + event_offset(row.kind, frame.op, frame.task)", "row.event")),
     mutant("no barrier between payload and signal", "worker.h", (

@@ -60,7 +60,7 @@ def targets(num_ranks, heap_bytes=1 << 26):
         heap = SymmetricHeap(OPERATOR.load(), VirtualRanks(rank, num_ranks, made), heap_bytes)
         name = f"rank {rank} of {num_ranks} at {time.monotonic_ns()}"
         register_target(name, functools.partial(ascend_target.compile_ascend, find_heap=lambda _, heap=heap: heap),
-                        on_device=True)
+                        on_device=True, of_plans=ascend_target.ascend_of_plans)
         names.append(name)
         heaps.append(heap)
     return names, heaps

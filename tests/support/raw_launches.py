@@ -17,7 +17,7 @@ FAULT_BYTES = 8192
 def launch_on_twin(image, *buffers, num_tokens=0, timeout=20.0, seed=7, num_launches=1):
     """Runs an image with the arrays of each of its ranks, so many launches in a row. Raises twin_target's LaunchError.
 
-    Returns the counters of each rank, those of the prologue after those of the events.
+    Returns the counters of each rank's events.
     """
     library, pool, num_ranks = twin_target.load(), Pool(), int(unpack_image(image)[0]["ep_size"])
     num_counters = library.hpmoe_twin_counters(image.ctypes.data)
@@ -40,4 +40,4 @@ def launch_on_twin(image, *buffers, num_tokens=0, timeout=20.0, seed=7, num_laun
         raise LaunchError(fault.value.decode())
     if code:
         raise make_error(status, image)
-    return counters[:, :, 0]
+    return counters[:, num_counters - library.hpmoe_twin_targets(image.ctypes.data):, 0]

@@ -23,19 +23,21 @@ std::vector<uint64_t> in_words(const std::string& bytes) {
 }
 
 // What the cores of one rank say of a launch: the wait that lost its signal, else what failed first, else that a peer did.
-Status summary_of(const Image& image, const CoreStatus* left, int32_t rank) {
+Failure summary_of(const std::vector<PlanImage>& plans, const CoreStatus* left, int32_t rank) {
   std::vector<Stand> stands;
-  Status first{}, aborted{};
-  for (int32_t q = 0; q < image.header->num_queues; ++q) {
+  CoreStatus first{}, aborted{};
+  for (int32_t q = 0; q < plans.front().image.header->num_queues; ++q) {
     const Status& status = left[q].status;
     if (status.code == 0) continue;
     const bool is_cause = status.code != static_cast<int32_t>(Code::ABORTED_PEER);
-    Status& kept = is_cause ? first : aborted;
-    if (kept.code == 0) kept = status;
-    stands.push_back({rank, q, std::max(left[q].next_task, image.queues[q]), status});
+    CoreStatus& kept = is_cause ? first : aborted;
+    if (kept.status.code == 0) kept = left[q];
+    stands.push_back({rank, q, std::max(left[q].next_task, plans[left[q].plan].image.queues[q]), status});
   }
-  if (first.code == static_cast<int32_t>(Code::TIMEOUT)) return find_lost_signal(image, stands, first);
-  return first.code != 0 ? first : aborted;
+  if (first.status.code == static_cast<int32_t>(Code::TIMEOUT))
+    return {find_lost_signal(plans[first.plan].image, stands, first.status), first.plan, ""};
+  const CoreStatus& told = first.status.code != 0 ? first : aborted;
+  return {told.status, told.plan, ""};
 }
 
 }  // namespace
@@ -44,10 +46,13 @@ BoundKernel::BoundKernel(std::shared_ptr<Device> device, const std::string& imag
                          Layout layout)
     : device_(std::move(device)),
       words_(in_words(image)),
+      plans_(plans_of(words_.data())),
+      num_words_(end_of(plans_).first_word),
+      num_events_(most_events(plans_)),
       rank_(rank),
       timeout_cycles_(static_cast<int64_t>(std::min(timeout_s, kLongestTimeout) * kCyclesPerSecond)),
       layout_(std::move(layout)) {
-  const Header& header = *Image(words_.data()).header;
+  const Header& header = *plans_.front().image.header;
   check_cores(static_cast<uint32_t>(header.num_queues / 3));
   for (const Place& place : layout_.places) spans_.push_back({static_cast<uint64_t>(place.bytes), place.tensor < 0});
   counters_offset_ = in_whole_lines(layout_.heap_bytes);
@@ -56,10 +61,9 @@ BoundKernel::BoundKernel(std::shared_ptr<Device> device, const std::string& imag
   symmetric_ = static_cast<uint8_t*>(device_->allocate_symmetric(tables_offset_ + 2 * table_bytes));
   check_peers(header.ep_size);
   image_ = static_cast<uint8_t*>(device_->allocate(image.size()));
-  targets_ = static_cast<uint8_t*>(device_->allocate(in_whole_lines(header.num_events * 4 + 4)));
+  targets_ = static_cast<uint8_t*>(device_->allocate(in_whole_lines(num_events_ * 4 + 4)));
   device_->fill(image_, words_.data(), image.size());
-  const size_t num_words = layout_.places.size() + static_cast<size_t>(header.num_routes);
-  status_offset_ = in_whole_lines(sizeof(LaunchArgs)) + in_whole_lines(sizeof(uint64_t) * num_words);
+  status_offset_ = in_whole_lines(sizeof(LaunchArgs)) + in_whole_lines(sizeof(uint64_t) * num_words_);
   record_bytes_ = status_offset_ + sizeof(CoreStatus) * header.num_queues;
   for (Record& record : ring_) {
     record.host = static_cast<uint8_t*>(device_->allocate_host(record_bytes_));
@@ -108,7 +112,7 @@ void BoundKernel::launch(const std::vector<void*>& tensors, int32_t num_tokens, 
   try {
     enqueue(tensors, num_tokens, stream, std::move(owner));
   } catch (const std::exception& error) {
-    note({}, error.what());
+    note({{}, 0, error.what()});
   }
 }
 
@@ -123,8 +127,7 @@ void BoundKernel::enqueue(const std::vector<void*>& tensors, int32_t num_tokens,
   ++epoch_;
   prepare(record, tensors, num_tokens);
   device_->copy_in(record.device, record.host, record_bytes_, stream);
-  const Header& header = *Image(words_.data()).header;
-  device_->launch(static_cast<uint32_t>(header.num_queues / 3), stream, record.device, spans_);
+  device_->launch(static_cast<uint32_t>(plans_.front().image.header->num_queues / 3), stream, record.device, spans_);
   for (const CopyOut& copy : layout_.copies) {
     device_->copy(tensors.at(copy.tensor), symmetric_ + copy.offset, static_cast<size_t>(copy.bytes), stream);
   }
@@ -140,14 +143,17 @@ void BoundKernel::prepare(const Record& record, const std::vector<void*>& tensor
   std::memset(record.host, 0, record_bytes_);
   const uint64_t table = in_whole_lines(sizeof(LaunchArgs));
   auto* const buffers = reinterpret_cast<uint64_t*>(record.host + table);
-  for (size_t b = 0; b < layout_.places.size(); ++b) {
-    const Place& place = layout_.places[b];
-    void* const base = place.tensor < 0 ? symmetric_ : tensors.at(place.tensor);
-    buffers[b] = address(base) + static_cast<uint64_t>(place.offset);
+  for (const PlanImage& plan : plans_) {
+    const Header& header = *plan.image.header;
+    for (int32_t b = 0; b < header.num_buffers; ++b) {
+      const Place& place = layout_.places.at(plan.place.first_word + b);
+      void* const base = place.tensor < 0 ? symmetric_ : tensors.at(place.tensor);
+      buffers[plan.place.first_word + b] = address(base) + static_cast<uint64_t>(place.offset);
+    }
+    for (int32_t r = 0; r < header.num_routes; ++r)
+      buffers[plan.place.first_word + header.num_buffers + r] = static_cast<uint64_t>(
+          capacity_of_expert(plan.image.routes[r], num_tokens));
   }
-  const Image image(words_.data());
-  for (int32_t r = 0; r < image.header->num_routes; ++r)
-    buffers[layout_.places.size() + r] = static_cast<uint64_t>(capacity_of_expert(image.routes[r], num_tokens));
   const uint64_t tables = tables_offset_ + epoch_ % 2 * in_whole_lines(layout_.table_words * 4);
   const LaunchArgs args{address(image_),
                         address(record.device + table),
@@ -159,21 +165,20 @@ void BoundKernel::prepare(const Record& record, const std::vector<void*>& tensor
                         rank_,
                         num_tokens,
                         epoch_,
-                        image.header->num_queues / 3};
+                        plans_.front().image.header->num_queues / 3};
   std::memcpy(record.host, &args, sizeof(args));
 }
 
 void BoundKernel::collect(Record* record) {
   record->is_under_way = false;
-  const Status status = summary_of(Image(words_.data()), reinterpret_cast<const CoreStatus*>(record->host + status_offset_),
-                                   rank_);
-  if (status.code != 0) note(status, "");
+  const Failure found = summary_of(plans_, reinterpret_cast<const CoreStatus*>(record->host + status_offset_), rank_);
+  if (found.status.code != 0) note(found);
 }
 
-void BoundKernel::note(const Status& status, const std::string& fault) {
+void BoundKernel::note(const Failure& failure) {
   if (has_failed_) return;
   has_failed_ = true;
-  failure_ = {status, fault};
+  failure_ = failure;
 }
 
 void BoundKernel::collect_all(bool wait) {
@@ -185,7 +190,7 @@ void BoundKernel::collect_all(bool wait) {
       if (device_->has_passed(record.mark)) collect(&record);
     }
   } catch (const std::exception& error) {
-    note({}, error.what());
+    note({{}, 0, error.what()});
   }
 }
 
@@ -205,13 +210,12 @@ bool BoundKernel::has_failure() {
 }
 
 void BoundKernel::reset() {
-  const Header& header = *Image(words_.data()).header;
   device_->synchronize();
   for (Record& record : ring_) record.is_under_way = false;
   device_->meet();  // nobody adds to these counters any more
-  const std::vector<uint8_t> zeros(std::max<uint64_t>(layout_.num_counters * kCounterBytes, header.num_events * 4 + 4));
+  const std::vector<uint8_t> zeros(std::max<uint64_t>(layout_.num_counters * kCounterBytes, num_events_ * 4 + 4));
   device_->fill(symmetric_ + counters_offset_, zeros.data(), layout_.num_counters * kCounterBytes);
-  device_->fill(targets_, zeros.data(), header.num_events * 4);
+  device_->fill(targets_, zeros.data(), num_events_ * 4);
   device_->meet();  // nobody adds to them yet
   epoch_ = 0;
   has_failed_ = is_told_ = false;

@@ -11,6 +11,7 @@
 
 #include "device.h"
 #include "launch_args.h"
+#include "plan_images.h"
 
 namespace hpmoe {
 
@@ -26,15 +27,16 @@ struct CopyOut {
 };
 
 struct Layout {
-  std::vector<Place> places;
+  std::vector<Place> places;  // of the buffers of each plan, as in plans.h: nothing where a route has its capacity
   std::vector<CopyOut> copies;
-  uint64_t heap_bytes;                // of the buffers in the symmetric heap
-  int64_t num_counters, table_words;  // of 64 bytes, of 4
+  uint64_t heap_bytes;  // of the buffers in the symmetric heap
+  int64_t num_counters, table_words;  // of 512 bytes, of 4
 };
 
-// What a launch left: the status, the code as in protocol.h, or why the host could not launch.
+// What a launch left: the status, the code as in protocol.h, and of which plan it tells, or why the host could not launch.
 struct Failure {
   Status status;
+  int32_t plan;
   std::string fault;
 };
 
@@ -72,9 +74,11 @@ class BoundKernel {
   void collect(Record* record);
   void collect_all(bool wait);
   void reset();
-  void note(const Status& status, const std::string& fault);
+  void note(const Failure& failure);
   const std::shared_ptr<Device> device_;
   const std::vector<uint64_t> words_;  // the image, where its header may be read in place
+  const std::vector<PlanImage> plans_;
+  const uint64_t num_words_, num_events_;  // of the table of buffers, and of the plan that has the most
   const int32_t rank_;
   const int64_t timeout_cycles_;
   const Layout layout_;

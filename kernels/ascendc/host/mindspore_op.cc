@@ -56,7 +56,8 @@ std::shared_ptr<BoundKernel> bind_kernel(const std::shared_ptr<Device>& device, 
   return std::make_shared<BoundKernel>(device, image, rank, timeout_s, std::move(layout));
 }
 
-// None, or what went wrong: the words of hpmoe::Status in their order, and the fault of the host.
+// None, or what went wrong: the words of hpmoe::Status in their order, the plan that they tell of, and the fault of the
+// host.
 pybind11::object find_failure(BoundKernel& kernel, bool wait) {
   hpmoe::Failure failure;
   bool has_failed;
@@ -67,7 +68,8 @@ pybind11::object find_failure(BoundKernel& kernel, bool wait) {
   }
   if (!has_failed) return pybind11::none();
   const hpmoe::Status& s = failure.status;
-  return pybind11::make_tuple(s.code, s.rank, s.queue, s.task, s.event, s.wait, s.value, s.threshold, failure.fault);
+  return pybind11::make_tuple(s.code, s.rank, s.queue, s.task, s.event, s.wait, s.value, s.threshold, failure.plan,
+                              failure.fault);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 // A launch therefore begins after the host has gone on, as on an NPU; the host that waits for one that other ranks have not
 // reached is told so, where on an NPU it would hang.
 #include <algorithm>
-#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <deque>
@@ -14,6 +13,7 @@
 
 #include "device.h"
 #include "launch_args.h"
+#include "plan_images.h"
 #include "twin/api.h"
 
 namespace hpmoe {
@@ -58,7 +58,7 @@ struct World {
 };
 
 // What the twin found after the cores of a rank had left, none of which knew of a failure.
-void leave_status(const Launch& launch, const HpmoeStatus& status, int32_t rank, int32_t num_queues) {
+void leave_status(const Launch& launch, const HpmoeStatus& status, int64_t plan, int32_t rank, int32_t num_queues) {
   auto* const left = reinterpret_cast<CoreStatus*>(launch.args->status);
   if (std::any_of(left, left + num_queues, [](const CoreStatus& core) { return core.status.code != 0; })) return;
   const bool is_here = status.rank == rank || status.rank < 0;
@@ -66,6 +66,7 @@ void leave_status(const Launch& launch, const HpmoeStatus& status, int32_t rank,
   mine.status = status;
   if (!is_here) mine.status = {static_cast<int32_t>(Code::ABORTED_PEER), rank, 0, -1, -1, -1, 0, 0};
   mine.next_task = mine.status.task;
+  mine.plan = static_cast<int32_t>(plan);
 }
 
 void write_unmet(void* of) {
@@ -104,12 +105,13 @@ void World::run_together(int32_t num_ranks) {
   HpmoeStatus status{};
   twin::Counts counts{};
   char fault[8192] = "";
-  const int64_t image_bytes = static_cast<const Header*>(image)->image_bytes;
+  const int64_t image_bytes = end_of(plans_of(image)).first_byte;
   const int code = hpmoe_twin_launch(image, image_bytes, ranks.data(), num_ranks, first.epoch, 1,
                                      static_cast<double>(first.timeout_cycles) / 50e6, next_seed++, &status, &counts, fault,
                                      sizeof(fault));
   for (int32_t rank = 0; rank < num_ranks && code == 1; ++rank)
-    leave_status(*members.at(rank)->steps.front().launch, status, rank, static_cast<const Header*>(image)->num_queues);
+    leave_status(*members.at(rank)->steps.front().launch, status, counts.plan, rank,
+                 static_cast<const Header*>(image)->num_queues);
   for (auto& member : members) member.second->steps.pop_front();
   if (code == 2) throw std::runtime_error(std::string("the kernel breaks a rule of the hardware: ") + fault);
 }

@@ -68,9 +68,10 @@ int32_t hpmoe_twin_chip(void) { return HPMOE_TWIN_CHIP; }
 
 void hpmoe_twin_use_kernel(HpmoeKernel kernel) { chosen_kernel = kernel ? kernel : hpmoe_persistent; }
 
-int64_t hpmoe_twin_table_words(const void* image) { return twin::table_words(hpmoe::Image(image)); }
+int64_t hpmoe_twin_table_words(const void* image) { return twin::table_words(hpmoe::plans_of(image)); }
 int32_t hpmoe_twin_counter_words() { return hpmoe::kCounterWords; }
-int64_t hpmoe_twin_counters(const void* image) { return twin::num_counters(hpmoe::Image(image)); }
+int64_t hpmoe_twin_counters(const void* image) { return twin::num_counters(hpmoe::plans_of(image)); }
+int64_t hpmoe_twin_targets(const void* image) { return hpmoe::most_events(hpmoe::plans_of(image)); }
 
 int hpmoe_twin_launch(const void* image, int64_t image_bytes, const HpmoeTwinRank* ranks, int32_t num_ranks, int32_t epoch,
                       int32_t num_launches, double timeout_s, uint64_t seed, HpmoeStatus* status, twin::Counts* counts,

@@ -4,15 +4,16 @@
 #include "core/abi.h"
 #include "counts.h"
 
-constexpr int32_t kTwinAbiVersion = 9;  // changes with this file and with counts.h, and in kernels/twin_target.py
+constexpr int32_t kTwinAbiVersion = 10;  // changes with this file and with counts.h, and in kernels/twin_target.py
 
 extern "C" {
 
 int32_t hpmoe_twin_abi_version(void);
 
-// What one rank brings. sizes: bytes of each buffer; symmetric: whether it lies in the symmetric heap. counters
-// [hpmoe_twin_counters][hpmoe_twin_counter_words()] and targets [num_events] live from launch to launch, zeros at first;
-// tables [2][hpmoe_twin_table_words] are scratch of even and odd launches. These three begin at lines of 64 bytes.
+// What one rank brings. sizes: bytes of each buffer; symmetric: whether it lies in the symmetric heap; of an image of
+// several plans these are of each plan in turn, a place for each route behind its buffers, as in ../plans.h. counters
+// [hpmoe_twin_counters][hpmoe_twin_counter_words()] and targets [hpmoe_twin_targets] live from launch to launch, zeros at
+// first; tables [2][hpmoe_twin_table_words] are scratch of even and odd launches. These three begin at lines of 64 bytes.
 struct HpmoeTwinRank {
   void** buffers;
   const int64_t* sizes;
@@ -32,6 +33,7 @@ void hpmoe_twin_use_kernel(HpmoeKernel kernel);
 
 int64_t hpmoe_twin_table_words(const void* image);
 int64_t hpmoe_twin_counters(const void* image);
+int64_t hpmoe_twin_targets(const void* image);
 int32_t hpmoe_twin_counter_words(void);
 int32_t hpmoe_twin_chip(void);  // 2201 or 3510, whose rules it has
 

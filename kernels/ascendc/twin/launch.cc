@@ -14,6 +14,8 @@ namespace {
 
 using hpmoe::Code;
 
+using hpmoe::PlanImage;
+
 hpmoe::RouteTables last_tables(const hpmoe::Image& image) {
   hpmoe::RouteTables tables{};
   for (int32_t r = 0; r < image.header->num_routes; ++r) {
@@ -24,25 +26,31 @@ hpmoe::RouteTables last_tables(const hpmoe::Image& image) {
                                   route.alignment,      route.node_size,   route.tp_size,           route.every_node};
     const int32_t num_choices = image.routes[route.every_node != 0 ? route.once_of : r].top_k;
     tables = hpmoe::lay_out(words, num_choices, image.header->ep_size, image.header->num_queues / 3 * 2,
-                            r > 0 ? tables.end : hpmoe::kUnitWords);
+                            r > 0 ? tables.end : hpmoe::kFirstTables);
   }
   return tables;
 }
 
 }  // namespace
 
-int64_t table_words(const hpmoe::Image& image) { return std::max(last_tables(image).end, 16); }
+int64_t table_words(const Plans& plans) {
+  int32_t words = 16;
+  for (const PlanImage& plan : plans) words = std::max(words, last_tables(plan.image).end);
+  return words;
+}
 
-int64_t num_counters(const hpmoe::Image& image) {
-  return image.header->num_events + hpmoe::num_prologue_counters(image.header->ep_size);
+int64_t num_counters(const Plans& plans) {
+  return hpmoe::most_events(plans) + hpmoe::num_prologue_counters(plans.front().image.header->ep_size);
 }
 
 Launch::Launch(const void* image, int64_t image_bytes, const HpmoeTwinRank* ranks, const Run& run, Counts& counts,
                const HpmoePeers* peers)
-    : image_(image),
+    : plans_(hpmoe::plans_of(image)),
+      image_(plans_.front().image),
       ranks_(ranks),
       run_(run),
       peers_(peers),
+      counts_(counts),
       first_(peers ? peers->rank : 0),
       last_(peers ? peers->rank + 1 : image_.header->ep_size),
       num_blocks_(image_.header->num_queues / 3),
@@ -66,6 +74,7 @@ HpmoeStatus Launch::status() {
   std::vector<hpmoe::Stand> stands;
   HpmoeStatus first{};
   bool is_aborted = false;
+  counts_.plan = plan_taken();
   for (size_t i = 0; i < statuses_.size(); ++i) {
     const auto* left = reinterpret_cast<const hpmoe::CoreStatus*>(statuses_[i].begin());
     void* const told = ranks_[first_ + static_cast<int32_t>(i) % num_served()].statuses;
@@ -74,13 +83,17 @@ HpmoeStatus Launch::status() {
       const hpmoe::Status& status = left[q].status;
       if (status.code == 0) continue;
       const bool is_cause = status.code != static_cast<int32_t>(Code::ABORTED_PEER);
-      if (first.code == 0 && is_cause) first = status;
+      if (first.code == 0 && is_cause) {
+        first = status;
+        counts_.plan = left[q].plan;
+      }
       is_aborted = true;
       const int32_t rank = first_ + static_cast<int32_t>(i) % num_served();
-      stands.push_back({rank, q, std::max(left[q].next_task, image_.queues[q]), status});
+      stands.push_back({rank, q, std::max(left[q].next_task, plans_[left[q].plan].image.queues[q]), status});
     }
   }
-  if (first.code == static_cast<int32_t>(Code::TIMEOUT)) first = hpmoe::find_lost_signal(image_, stands, first);
+  const hpmoe::Image& taken = plans_[counts_.plan].image;
+  if (first.code == static_cast<int32_t>(Code::TIMEOUT)) first = hpmoe::find_lost_signal(taken, stands, first);
   if (first.code == 0 && is_aborted && peers_) return stands.front().wait;  // another process knows why
   if (first.code != 0 && first.event >= 0) to_this_launch(first);
   if (first.code != 0) return first;
@@ -88,18 +101,21 @@ HpmoeStatus Launch::status() {
   return find_wrong_count();
 }
 
-uint64_t Launch::counter_words() const { return static_cast<uint64_t>(num_counters(image_)) * hpmoe::kCounterWords; }
+uint64_t Launch::counter_words() const { return static_cast<uint64_t>(num_counters(plans_)) * hpmoe::kCounterWords; }
 
 // What the other ranks reach of a rank's memory.
 void Launch::add_symmetric(int32_t rank) {
   const HpmoeTwinRank& theirs = ranks_[rank];
-  for (int32_t b = 0; b < image_.header->num_buffers; ++b) {
-    if (!theirs.symmetric[b]) continue;
-    memory_.add({"buffer " + std::to_string(b), rank, 3 + b, static_cast<uint8_t*>(theirs.buffers[b]),
-                 static_cast<uint64_t>(theirs.sizes[b])});
+  for (const PlanImage& plan : plans_) {
+    for (int32_t b = 0; b < plan.image.header->num_buffers; ++b) {
+      const int32_t at = plan.place.first_word + b;
+      if (!theirs.symmetric[at]) continue;
+      memory_.add({"buffer " + std::to_string(b), rank, 3 + at, static_cast<uint8_t*>(theirs.buffers[at]),
+                   static_cast<uint64_t>(theirs.sizes[at])});
+    }
   }
   memory_.add({"the counters", rank, 0, reinterpret_cast<uint8_t*>(theirs.counters), counter_words() * sizeof(int32_t)});
-  const auto words = static_cast<uint64_t>(table_words(image_));
+  const auto words = static_cast<uint64_t>(table_words(plans_));
   for (int32_t launch = 0; launch < std::min(run_.num_launches, 2); ++launch) {
     const int32_t half = (run_.epoch + launch) % 2;
     int32_t* const tables = theirs.tables + half * words;
@@ -110,21 +126,26 @@ void Launch::add_symmetric(int32_t rank) {
 
 void Launch::add_rank(int32_t rank) {
   const HpmoeTwinRank& mine = ranks_[rank];
-  const hpmoe::Header& h = *image_.header;
-  before_.emplace_back(mine.targets, mine.targets + h.num_events);
-  pointers_.emplace_back(sizeof(uint64_t) * (h.num_buffers + h.num_routes));
+  const hpmoe::PlanPlace end = hpmoe::end_of(plans_);
+  before_.emplace_back(mine.targets, mine.targets + hpmoe::most_events(plans_));
+  pointers_.emplace_back(sizeof(uint64_t) * end.first_word);
   auto* pointers = reinterpret_cast<uint64_t*>(pointers_.back().begin());
-  for (int32_t b = 0; b < h.num_buffers; ++b) {
-    pointers[b] = reinterpret_cast<uint64_t>(mine.buffers[b]);
-    if (mine.symmetric[b]) continue;
-    memory_.add({"buffer " + std::to_string(b), rank, -1, static_cast<uint8_t*>(mine.buffers[b]),
-                 static_cast<uint64_t>(mine.sizes[b])});
+  for (const PlanImage& plan : plans_) {
+    const hpmoe::Header& h = *plan.image.header;
+    for (int32_t b = 0; b < h.num_buffers; ++b) {
+      const int32_t at = plan.place.first_word + b;
+      pointers[at] = reinterpret_cast<uint64_t>(mine.buffers[at]);
+      if (mine.symmetric[at]) continue;
+      memory_.add({"buffer " + std::to_string(b), rank, -1, static_cast<uint8_t*>(mine.buffers[at]),
+                   static_cast<uint64_t>(mine.sizes[at])});
+    }
+    for (int32_t r = 0; r < h.num_routes; ++r)
+      pointers[plan.place.first_word + h.num_buffers + r] = static_cast<uint64_t>(
+          hpmoe::capacity_of_expert(plan.image.routes[r], mine.num_tokens));
   }
-  for (int32_t r = 0; r < h.num_routes; ++r)
-    pointers[h.num_buffers + r] = static_cast<uint64_t>(hpmoe::capacity_of_expert(image_.routes[r], mine.num_tokens));
+  memory_.add({"the table of buffers", rank, -1, pointers_.back().begin(), sizeof(uint64_t) * end.first_word});
   memory_.add(
-      {"the table of buffers", rank, -1, pointers_.back().begin(), sizeof(uint64_t) * (h.num_buffers + h.num_routes)});
-  memory_.add({"the targets", rank, -1, reinterpret_cast<uint8_t*>(mine.targets), sizeof(int32_t) * h.num_events});
+      {"the targets", rank, -1, reinterpret_cast<uint8_t*>(mine.targets), sizeof(int32_t) * hpmoe::most_events(plans_)});
 }
 
 // Launches of a rank follow each other in its stream, whatever the other ranks do.
@@ -142,7 +163,7 @@ void Launch::add_launch(int32_t rank, int32_t launch) {
                                address(pointers_[rank - first_].begin()),
                                address(mine.counters),
                                address(mine.targets),
-                               address(mine.tables + epoch % 2 * table_words(image_)),
+                               address(mine.tables + epoch % 2 * table_words(plans_)),
                                address(statuses_.back().begin()),
                                static_cast<int64_t>(cycles),
                                rank,
@@ -194,7 +215,7 @@ void Launch::begin(int32_t rank) {
 void Launch::leave_stale_lines(Core& core, int32_t rank, const uint8_t* args, uint64_t seed) {
   const HpmoeTwinRank& mine = ranks_[rank];
   for (uint64_t i = seed % 2; i < counter_words(); i += 32) core.cache.leave_stale(mine.counters + i);
-  for (int32_t i = 0; i < image_.header->num_events; i += 16) core.cache.leave_stale(mine.targets + i);
+  for (int32_t i = 0; i < hpmoe::most_events(plans_); i += 16) core.cache.leave_stale(mine.targets + i);
   for (uint64_t i = 0; i < sizeof(hpmoe::Header); i += 64) core.cache.leave_stale(image_copy_.begin() + i);
   core.cache.leave_stale(args);
 }
@@ -215,9 +236,10 @@ void Launch::await_signals() const {
 }
 
 HpmoeStatus Launch::find_wrong_count() const {
+  const int64_t before = hpmoe::num_prologue_counters(image_.header->ep_size);
   for (int32_t rank = first_; rank < last_; ++rank) {
-    for (int32_t e = 0; e < image_.header->num_events; ++e) {
-      const int32_t* const counter = &ranks_[rank].counters[e * hpmoe::kCounterWords];
+    for (int32_t e = 0; e < hpmoe::most_events(plans_); ++e) {
+      const int32_t* const counter = &ranks_[rank].counters[(before + e) * hpmoe::kCounterWords];
       const int32_t value = __atomic_load_n(counter, __ATOMIC_ACQUIRE), target = ranks_[rank].targets[e];
       if (value == target) continue;
       HpmoeStatus status{static_cast<int32_t>(Code::WRONG_COUNT), rank, -1, -1, e, -1, value, target};
@@ -226,6 +248,13 @@ HpmoeStatus Launch::find_wrong_count() const {
     }
   }
   return {};
+}
+
+// Of the last launch.
+int32_t Launch::plan_taken() const {
+  if (plans_.size() == 1) return 0;
+  const int32_t half = (run_.epoch + run_.num_launches - 1) % 2;
+  return std::max(ranks_[first_].tables[half * table_words(plans_) + hpmoe::kChosenPlan], 0);
 }
 
 }  // namespace twin

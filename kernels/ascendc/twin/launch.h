@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "api.h"
-#include "core/image.h"
+#include "../plan_images.h"
 #include "scheduler.h"
 
 namespace twin {
@@ -23,9 +23,11 @@ class Lines {
   uint8_t* begin_;
 };
 
+using Plans = std::vector<hpmoe::PlanImage>;
+
 // Words of a rank's routing tables, and how many counters a launch has.
-int64_t table_words(const hpmoe::Image& image);
-int64_t num_counters(const hpmoe::Image& image);
+int64_t table_words(const Plans& plans);
+int64_t num_counters(const Plans& plans);
 
 // So many launches in the stream of each rank, the first with this epoch, in the order that `seed` picks.
 struct Run {
@@ -58,16 +60,19 @@ class Launch {
   void to_this_launch(HpmoeStatus& status) const;
   void await_signals() const;
   HpmoeStatus find_wrong_count() const;
+  int32_t plan_taken() const;
 
   struct Beginning {
     int64_t cycle;
     bool is_over;
   };
 
-  const hpmoe::Image image_;
+  const Plans plans_;
+  const hpmoe::Image& image_;  // of the first plan
   const HpmoeTwinRank* const ranks_;
   const Run run_;
   const HpmoePeers* const peers_;
+  Counts& counts_;
   const int32_t first_, last_;  // of the ranks that are served here
   const int32_t num_blocks_;
   GlobalMemory memory_;

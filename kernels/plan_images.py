@@ -1,0 +1,40 @@
+"""Several plans of one program in one image, of which a launch takes one by the rows that the fullest rank receives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpmoe.ir.taskflow import Taskflow
+from hpmoe.kernels import protocol
+
+SIZE = protocol.HEADER.itemsize
+
+
+def pack_plans(images: Sequence[np.ndarray], most_received: Sequence[int]) -> np.ndarray:
+    """Images one behind the other; `most_received`: of all but the last, the rows of the fullest rank up to which it is
+    taken."""
+    out = np.concatenate(images)
+    for plan, most in enumerate((*most_received, 0)):
+        header = image_of(out, plan)[:SIZE].view(protocol.HEADER)
+        header["num_behind"], header["most_received"] = len(most_received) - plan, most
+    return out
+
+
+def image_of(images: np.ndarray, plan: int) -> np.ndarray:
+    """That of a plan by itself, a view."""
+    start = 0
+    for _ in range(plan):
+        start += _bytes_at(images, start)
+    return images[start:start + _bytes_at(images, start)]
+
+
+def _bytes_at(images: np.ndarray, start: int) -> int:
+    return int(images[start:start + SIZE].view(protocol.HEADER)["image_bytes"][0])
+
+
+def in_words(flows: Sequence[Taskflow], of_buffers: Sequence[Sequence], nothing: object) -> list:
+    """What there is of the buffers of each plan, as their table on a device has it: `nothing` where capacities of routes
+    lie."""
+    return [word for flow, words in zip(flows, of_buffers, strict=True) for word in (*words, *[nothing] * len(flow.routes))]
