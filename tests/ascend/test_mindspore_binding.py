@@ -273,11 +273,11 @@ def test_without_cann_everything_missing_is_listed(monkeypatch):
 
 
 def test_places_do_not_overlap_and_heap_holds_what_ranks_write():
-    layer = Layer(ep=2, T=8, H=32, I=16, E=4, K=2)
+    layer = Layer(ep=4, T=12, H=32, I=16, E=4, K=1)
     kernel = BoundRun(layer).ranks[0].lower(*(hpmoe.Aval(tuple(a.shape[1:]), "bfloat16" if a.dtype != np.int32 else "int32")
                                             for a in layer.arguments()), direction="backward")
     layout, left = kernel.layout, iter(kernel.layout.places)
-    assert len(kernel.flows) == 2
+    assert len(kernel.flows) == 3
     for flow in kernel.flows:
         places, ends = [next(left) for _ in flow.buffers], {}
         assert [next(left) for _ in flow.routes] == [ascend_layout.NOWHERE]
@@ -289,3 +289,12 @@ def test_places_do_not_overlap_and_heap_holds_what_ranks_write():
         starts = sorted((t, o, max(p[2] for p in places if p[:2] == (t, o))) for t, o in ends)
         for (tensor, offset, size), (after, start, _) in zip(starts, starts[1:], strict=False):
             assert tensor != after or offset + size <= start
+
+
+@pytest.mark.parametrize("routing", ["random", "one rank"])
+def test_a_launch_takes_one_of_several_plans(routing):
+    """Forward and backward, each with memory for all plans, and one launch after another."""
+    run = BoundRun(Layer(ep=4, T=12, H=32, I=16, E=4, K=1, routing=routing))
+    assert len({run.assert_close_to_float64() for _ in range(2)}) == 1
+    kernels = [executable for heap in run.heaps for executable, _ in heap.kernels()]
+    assert kernels and all(len(kernel.flows) == 3 for kernel in kernels)
