@@ -24,9 +24,9 @@ __aicore__ inline void run_aic(RankView& rank, const Counters& counters) {
   AscendC::TPipe pipe;
   CubeUnit unit;
   unit.init(&pipe);
-  Code code = take_chosen_plan(rank, counters);
+  const Code chosen = take_chosen_plan(rank, counters);
   Worker<CubeUnit> worker(rank, counters, unit, static_cast<int32_t>(AscendC::GetBlockIdx()), nothing_wrong());
-  if (code == Code::OK) code = worker.wait_until_ready();
+  const Code code = chosen == Code::OK ? worker.wait_until_ready() : chosen;
   if (code == Code::OK) {
     worker.run_queue();
   } else {

@@ -124,8 +124,8 @@ CORES = (
     mutant("counts of the first core in place of the others", "prologue_unit.h", (
         "AscendC::Add(all, all, work[u * width], width);", "AscendC::Add(all, all, work, width);")),
     mutant("ranks told by every core", "prologue.h", ("rank += rank_.num_aiv", "rank += 1")),
-    mutant("events whose target no core sets", "targets.h", ("least((core + 1) * part, num_events)",
-                                                             "least((core + 1) * part, num_events - 1)")),
+    mutant("events whose target no core sets", "targets.h", ("least((core_ + 1) * part, num_events)",
+                                                             "least((core_ + 1) * part, num_events - 1)")),
     mutant("rows of a rank that no core places", "prologue.h", ("placement.write();", "if (core_ == 0) placement.write();")),
     *shown_in("drops", mutant("experts whose heaviest entries no core finds", "heaviest.h", (
         "e % on_.rank.num_aiv == on_.core", "e % (on_.rank.num_aiv + 1) == on_.core"))),
@@ -144,7 +144,7 @@ POLLS = (
         "if (turn.frame.run->task_template.num_waits > 1) unit_.load_after_poll();")),
     mutant("a counter that is over where it is not equal", "counters.h", (
         "look(index) - target >= 0", "look(index) != target")),
-    mutant("a failure taken for an event", "counters.h", ("num_events_ + counter", "counter")),
+    mutant("a failure taken for an event", "counters.h", ("counter - first_event_", "counter")),
 )
 
 STALE = (
