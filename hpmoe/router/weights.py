@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import mindspore as ms
 from mindspore import Tensor, mint
 
 from hpmoe.primitives.columns import take_columns
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.router.scores import check_ids, check_logits, check_score, described, divided_by_sum, scores_of, softmax
+from hpmoe.routing.routing import check_experts
 from hpmoe.support.errors import check_argument, check_flags, is_number
+from hpmoe.support.mindspore_private import records_calls
+from hpmoe.support.trees import is_traced
 
 Fusion = Callable[[Tensor], Tensor]
 NO_LOGIT = -1e30  # whose softmax is 0 beside others, and a number where there are none
@@ -29,7 +33,7 @@ def weigh(logits: Tensor, topk_ids: Tensor, *, score: str = "softmax", normalize
         [T, K] float32, differentiable by logits.
 
     Raises:
-        ArgumentError: an argument does not fit.
+        ArgumentError: an argument does not fit; on a CPU, an id is of no expert, and in a program the call that runs it.
 
     Source: hash layers of DeepSeek-V4 and router replay weigh what they did not choose: w = s[ids].
 
@@ -46,6 +50,8 @@ def weigh(logits: Tensor, topk_ids: Tensor, *, score: str = "softmax", normalize
     z = check_logits("hpmoe.router.weigh", logits)
     check_argument(topk_ids.shape[0] == z.shape[0], "hpmoe.router.weigh", "topk_ids", described(topk_ids),
                    f"[{z.shape[0]}, K], as many rows as logits")
+    if ms.get_context("device_target") == "CPU" and not is_traced(topk_ids) and not records_calls():  # no wait for a device
+        check_experts(topk_ids.asnumpy(), z.shape[1], "hpmoe.router.weigh")
     scores, is_expert = scores_of(z, score), topk_ids >= 0
     chosen = mint.where(is_expert, take_columns(scores, topk_ids), NO_LOGIT if score == "softmax_of_chosen" else 0.0)
     return mint.where(is_expert, finished(chosen, score, normalize, scale, fusion), 0.0)

@@ -140,11 +140,8 @@ class Route:
         return self.routing.dropped[self.rank]
 
 
-def check_topk_ids(topk_ids: np.ndarray, num_experts: int, who: str = "hpmoe.dispatch", maker: str = "") -> None:
-    """Raises ArgumentError unless each token names distinct experts in 0..num_experts-1, or ABSENT any number of times.
-
-    `maker` is a sentence about what computed the ids, nothing of given ones.
-    """
+def check_experts(topk_ids: np.ndarray, num_experts: int, who: str, maker: str = "") -> bool:
+    """Whether some ids are ABSENT; ArgumentError unless all others are experts in 0..num_experts-1."""
     unsigned = topk_ids.view(f"u{topk_ids.itemsize}")  # where negative ids are large ones
     has_absent = bool(topk_ids.size) and unsigned.max() >= num_experts
     if has_absent and (bad := np.argwhere((topk_ids < ABSENT) | (topk_ids >= num_experts))).size:
@@ -152,6 +149,15 @@ def check_topk_ids(topk_ids: np.ndarray, num_experts: int, who: str = "hpmoe.dis
         check_argument(False, who, f"topk_ids{list(where)}", int(topk_ids[where]),
                        f"an expert id in 0..{num_experts - 1}, or {ABSENT} for none",
                        f"{len(bad)} ids are out of range.{maker}")
+    return has_absent
+
+
+def check_topk_ids(topk_ids: np.ndarray, num_experts: int, who: str = "hpmoe.dispatch", maker: str = "") -> None:
+    """Raises ArgumentError unless each token names distinct experts in 0..num_experts-1, or ABSENT any number of times.
+
+    `maker` is a sentence about what computed the ids, nothing of given ones.
+    """
+    has_absent = check_experts(topk_ids, num_experts, who, maker)
     if topk_ids.shape[-1] == 1:
         return
     ordered = np.sort(topk_ids, axis=-1)

@@ -17,7 +17,7 @@ def late_sums(flow: tf.Taskflow) -> tf.Taskflow:
     What other ranks put is later than a plan knows. A worker that waits for it has its own puts behind it, for which others
     wait in turn, so that the hop across nodes would follow on the one inside, part by part.
     """
-    blocks = [b for b in flow.blocks if b.columns and flow.events["extent"][b.first] == tf.RELAYED]
+    blocks = [b for b in flow.blocks if b.columns and b.size and flow.events["extent"][b.first] == tf.RELAYED]
     later = np.arange(len(flow.events))
     for name in dict.fromkeys(b.name for b in blocks):
         parts = [b.first for b in blocks if b.name == name]

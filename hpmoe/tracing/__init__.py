@@ -6,6 +6,7 @@ from hpmoe.tracing import (
     rules_activations as rules_activations,
     rules_arithmetic as rules_arithmetic,
     rules_choices as rules_choices,
+    rules_losses as rules_losses,
     rules_matmul as rules_matmul,
     rules_moe as rules_moe,
     rules_norms as rules_norms,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from mindspore import Tensor
 
@@ -127,6 +129,14 @@ def _runs(index: list[int]) -> list[tuple[int, int, int]]:
         else:
             runs.append([i])
     return [(run[0], run[-1] + 1, run[1] - run[0] if len(run) > 1 else 1) for run in runs]
+
+
+@call("ReverseV2")
+def flip(r: Recorder, input: Tracer, axis: int | Sequence[int]) -> Tracer:
+    for each in [axis] if isinstance(axis, int) else axis:
+        size = static_size(input, axis_of(input, each), "a flip")
+        input = gather(r, input, np.arange(size, dtype=np.int32)[::-1], axis_of(input, each)) if size > 1 else input
+    return input
 
 
 @call("Gather")

@@ -11,8 +11,8 @@ from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import emit, in_float32, refuse_integers
 from hpmoe.tracing.recorder import Recorder
 from hpmoe.tracing.rules_arithmetic import expm1, scaled
-from hpmoe.tracing.rules_choices import clamp, hardtanh, select
-from hpmoe.tracing.rules_shape import axis_of, cut, static_size
+from hpmoe.tracing.rules_choices import choose, clamp, hardtanh, select
+from hpmoe.tracing.rules_shape import axis_of, cut, reshape, static_size
 from hpmoe.tracing.tracer import Tracer
 
 
@@ -24,6 +24,36 @@ def relu6(r: Recorder, input: Tracer) -> Tracer:
 @call("LeakyReLUExt", "LeakyReLU")
 def leaky_relu(r: Recorder, input: Tracer, negative_slope: float = 0.01) -> Tracer:
     return emit(r, e.select, emit(r, e.greater, input, 0.0), input, emit(r, e.mul, input, negative_slope))
+
+
+@call("PReLU")
+def prelu(r: Recorder, input: Tracer, weight: Tracer) -> Tracer:
+    """A slope for all channels, the second dimension, or for each."""
+    dims = input.hpmoe_aval.shape
+    slope = reshape(r, weight, (-1, *(1,) * (len(dims) - 2)))
+    return emit(r, e.select, emit(r, e.greater, input, 0.0), input, emit(r, e.mul, input, slope))
+
+
+@call("Threshold")
+def threshold(r: Recorder, input: Tracer, threshold: float, value: float) -> Tracer:
+    return choose(r, emit(r, e.greater, input, threshold), input, value, input.hpmoe_aval.dtype)
+
+
+@call("HShrink")
+def hard_shrink(r: Recorder, input: Tracer, lambd: float = 0.5) -> Tracer:
+    return choose(r, emit(r, e.less_equal, emit(r, e.absolute, input), lambd), 0.0, input, input.hpmoe_aval.dtype)
+
+
+@call("SoftShrink")
+@in_float32
+def soft_shrink(r: Recorder, input: Tracer, lambd: float = 0.5) -> Tracer:
+    return emit(r, e.sub, input, clamp(r, input, -lambd, lambd))
+
+
+@call("Softsign")
+@in_float32
+def softsign(r: Recorder, input: Tracer) -> Tracer:
+    return emit(r, e.div, input, emit(r, e.add, emit(r, e.absolute, input), 1.0))
 
 
 @call("EluExt", "Elu")

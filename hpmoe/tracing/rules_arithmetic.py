@@ -132,6 +132,21 @@ def lerp(r: Recorder, input: Tracer, end: Tracer, weight: Operand) -> Tracer:
     return emit(r, e.add, input, emit(r, e.mul, emit(r, e.sub, end, input), weight))
 
 
+@call("LogAddExp")
+@in_float32
+def logaddexp(r: Recorder, input: Tracer, other: Tracer) -> Tracer:
+    high, low = emit(r, e.maximum, input, other), emit(r, e.minimum, input, other)
+    is_same = emit(r, e.equal, low, high)  # or both infinite, whose difference is no number
+    apart = emit(r, e.select, is_same, 0.0, emit(r, e.sub, low, high))
+    return emit(r, e.add, high, emit(r, e.softplus, apart))
+
+
+@call("LogAddExp2")
+@in_float32
+def logaddexp2(r: Recorder, input: Tracer, other: Tracer) -> Tracer:
+    return emit(r, e.mul, logaddexp(r, *(emit(r, e.mul, x, math.log(2)) for x in (input, other))), 1 / math.log(2))
+
+
 def _refined(r: Recorder, rough: Tracer, x: Tracer, near_zero: Tracer) -> Tracer:
     """`near_zero` where |x| < 1/2 and `rough`, which cancels there, elsewhere; the gradient is that of `rough`."""
     correction = emit(r, e.select, emit(r, e.less, emit(r, e.absolute, x), 0.5), emit(r, e.sub, near_zero, rough), 0.0)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 from hpmoe.primitives import elementwise as e
 from hpmoe.primitives.reduction import broadcast_to
+from hpmoe.support.dtypes import FLOATS
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.draws import refuse_draw
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import emit, full, promote_dtypes, to_dtype
 from hpmoe.tracing.recorder import Recorder
 from hpmoe.tracing.tracer import Operand, Tracer
+
+LARGEST = {"float32": (2 - 2.0**-23) * 2.0**127, "bfloat16": (2 - 2.0**-7) * 2.0**127, "float16": 65504.0}
 
 
 @call("Select", "Where")
@@ -33,6 +38,20 @@ def select_method(r: Recorder, input: Tracer, condition: Tracer, y: Tracer) -> T
 @call("MaskedFill", "MaskedFillScalar")
 def masked_fill(r: Recorder, input: Tracer, mask: Tracer, value: Operand) -> Tracer:
     return choose(r, mask, value, input, input.hpmoe_aval.dtype)
+
+
+@call("NanToNum")
+def nan_to_num(r: Recorder, input: Tracer, nan: float | None = None, posinf: float | None = None,
+               neginf: float | None = None) -> Tracer:
+    dtype, out = input.hpmoe_aval.dtype, input
+    if dtype not in FLOATS:
+        return input
+    largest = LARGEST[dtype]
+    for is_it, value in ((emit(r, e.not_equal, input, input), 0.0 if nan is None else nan),
+                         (emit(r, e.equal, input, math.inf), largest if posinf is None else posinf),
+                         (emit(r, e.equal, input, -math.inf), -largest if neginf is None else neginf)):
+        out = choose(r, is_it, value, out, dtype)
+    return out
 
 
 @call("FuncDropoutExt")

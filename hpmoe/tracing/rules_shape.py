@@ -257,6 +257,34 @@ def tile(r: Recorder, input: Tracer, *dims: Sizes) -> Tracer:
     return out
 
 
+@call("RepeatInterleaveInt", "RepeatInterleaveTensor", "DeprecatedRepeatInterleave")
+def repeat_interleave(r: Recorder, input: Tracer, repeats: Operand, dim: int | None = None,
+                      output_size: int | None = None) -> Tracer:
+    """Each element so many times, one after another."""
+    if not isinstance(repeats, int) or repeats < 1:
+        raise not_traceable(f"repeat_interleave by {repeats if isinstance(repeats, int) else 'a tensor'}",
+                            "the shape of its result is known beforehand", "a positive int, or x[:, [0, 0, 1]] with a list")
+    if dim is None:
+        input, dim = reshape(r, input, (-1,)), 0
+    axis, shape = axis_of(input, dim), input.hpmoe_aval.shape
+    size = static_size(input, axis, "repeating")
+    each = r(s.reshape, input, shape=(*shape[:axis + 1], 1, *shape[axis + 1:]))
+    copies = r(reduction.broadcast_to, each, shape=(*shape[:axis + 1], repeats, *shape[axis + 1:]))
+    return r(s.reshape, copies, shape=(*shape[:axis], size * repeats, *shape[axis + 1:]))
+
+
+@call("Roll")
+def roll(r: Recorder, input: Tracer, shifts: int | Sequence[int], dim: int | Sequence[int] | None = None) -> Tracer:
+    if dim is None:
+        return reshape(r, roll(r, reshape(r, input, (-1,)), shifts, 0), input.hpmoe_aval.shape)
+    for shift, axis in zip(*([x] if isinstance(x, int) else x for x in (shifts, dim)), strict=True):
+        axis = axis_of(input, axis)
+        size = static_size(input, axis, "a roll")
+        first = -shift % max(1, size)
+        input = concat(r, [cut(r, input, axis, first, size), cut(r, input, axis, 0, first)], axis) if first else input
+    return input
+
+
 @call("ConstantPadND")
 def pad(r: Recorder, input: Tracer, padding: Sequence[int], value: Operand = 0) -> Tracer:
     if value != 0:

@@ -303,6 +303,7 @@ cases("graph mode", {
 
 cases("command", {line: lambda line=line: cli._run(line.split()) for line in (
     "calibrate --budget=-1", "tune --budget=-1", "tune --policy=chosen", "tune --max_trials=0",
+    "tune --combine_order=ratr", "tune --dedup --scheme=node", "simulate --grid=1 --ep=8",
     "simulate --imbalance=x", "compare policy=round_robin", "compare unfused unfused --measured",
     "compare policy=chosen unfused --measured", "simulate --policy=chosen --tile_rows=64",
     "compare policy=round_robin machine=ascend_a3 --measured",

@@ -41,6 +41,7 @@ cases("route", {
 })
 cases("router", {
     "ids of floats": lambda: router.weigh(Z, Z),
+    "ids of no experts": lambda: router.weigh(Z, IDS + Z.shape[1]),
     "ids of other tokens": lambda: router.weigh(Z, IDS[:3]),
     "counts of floats": lambda: router.tokens_per_expert(Z, num_experts=4),
     "counts of no experts": lambda: router.tokens_per_expert(IDS, num_experts=0),

@@ -199,6 +199,8 @@ cases("transforms", {
     "accumulate into a number": lambda: accumulate_grads(moe_ffn, into={"w": 3}),
     "accumulate for no argument": lambda: accumulate_grads(lambda x, w: x @ w, into={"v": array(3, 3)}).lower(
         X, Aval((3, 3), "float32"), direction="backward"),
+    "accumulate into one tensor twice": lambda: (lambda main: accumulate_grads(lambda x, a, b: x @ a + x @ b, into={
+        "a": main, "b": main}).lower(*[Aval((3, 3), "float32")] * 3))(array(3, 3)),
     "accumulate into a transposed tensor": lambda: accumulate_grads(
         lambda x, w: x @ w, into={"w": mint.zeros((2, 3)).T}).lower(X, Aval((3, 2), "float32"), direction="backward"),
     "accumulate into another shape": lambda: accumulate_grads(lambda x, w: x @ w, into={"w": array(2, 3)})(

@@ -159,3 +159,12 @@ def test_puts_are_cut_where_a_worker_would_be_long_at_them():
     fast = layer(tokens=512).tiles.replace(machine=hpmoe.ascend_a3.replace(worker_link_bytes_per_us=1e9))
     assert 0 < max(wide) < max(many) < 7168
     assert {o.tile_cols for o in hpmoe.overlap_comm.apply_to(fast, cols="auto").ops if o.num_peers} == {0}
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_parts_of_columns_of_no_tokens_are_put_in_queues(direction):
+    avals = avals_of(Layer(ep=2, T=0, H=16, E=4, K=1).arguments())
+    put = hpmoe.overlap_comm(hpmoe.tile_partition(hpmoe.moe_ffn, rows=8, cols=8), cols=4)
+    before, queued = (f.lower(*avals, mesh=hpmoe.Mesh(2), direction=direction) for f in (
+        put, hpmoe.assign_queues(put, machine=SMALL_NPU)))
+    assert any(b.columns and not b.size for b in before.blocks) and queued.num_tasks == before.num_tasks
