@@ -41,6 +41,10 @@ def failed_call(status: Status, failure: Failure, at: At) -> LaunchError:
             said = f"{name} {_how_it_ended(status.value)} during {what}, or before it."
         case Code.PEER_LEFT:
             said = f"{name} has ended its program{text and ' with ' + text}, and this rank is at {what}."
+        case Code.PEER_LOST if status.rank == at.rank:
+            return failed(f"{at.names[failure.origin]} has not heard of this rank, {name}, for {status.value / 1e3:.1f} s "
+                          f"during {what}, or before it: this process was stopped, or what connects them is cut.",
+                          failure.origin)
         case Code.PEER_LOST:
             said = (f"{name} was not heard of for {status.value / 1e3:.1f} s during {what}, or before it: its host is "
                     "gone, or what connects it.")

@@ -9,15 +9,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import select
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from hpmoe.ranks.launchers import Launched
 from hpmoe.ranks.messages import GoneError, receive, send
 from hpmoe.ranks.points import HostPoint, NetPoint, Point, at_port, secret_of
-from hpmoe.ranks.rendezvous import HELLO_S, Group, Member, failed, meet
+from hpmoe.ranks.rendezvous import HELLO_S, WORLD, Group, Member, check_answer, failed, meet
+from hpmoe.support.errors import LaunchError
 
+TOLD_S = 1.0  # until others have told why a rank that cannot be reached has given up
 Gather = Callable[[str, bytes], list[bytes]]  # what each of the ranks gives, once all have
 
 
@@ -67,7 +70,8 @@ class HostsGroup(Group):
         return files
 
 
-def find_hosts(place: Place, tag: str, gather: Gather, rank: int, names: Sequence[str], timeout: float) -> HostsGroup:
+def find_hosts(place: Place, tag: str, gather: Gather, rank: int, names: Sequence[str], timeout: float,
+               hub: Mapping[int, socket.socket] | None = None) -> HostsGroup:
     """Connects a rank to all others; all of them call this.
 
     Args:
@@ -76,13 +80,14 @@ def find_hosts(place: Place, tag: str, gather: Gather, rank: int, names: Sequenc
         gather: among these ranks.
         rank, names: of this process, and of all.
         timeout: seconds for all to come.
+        hub: connections to some of them that there are already, whose end is noticed.
 
     Raises:
         LaunchError: a rank is gone, or cannot be reached.
     """
-    finder = _Finder(place, tag, rank, names, time.monotonic() + timeout)
+    finder = _Finder(place, tag, rank, names, time.monotonic() + timeout, hub or {})
     listeners = NetPoint(place.run, at_port(place.host, 0)).listen(), finder.near(rank).listen()
-    with contextlib.closing(listeners[0]) as away, contextlib.closing(listeners[1]) as near:
+    with contextlib.closing(listeners[0]) as away, contextlib.closing(listeners[1]) as near, finder.telling():
         told = gather("an address", at_port(place.host, away.getsockname()[1]).encode())
         for other in range(rank):
             finder.reach(other, told[other].decode())
@@ -105,7 +110,9 @@ def meet_all(launched: Launched, names: Sequence[str], timeout: float) -> tuple[
     hub = meet(point, launched.rank, names, timeout)
     host = point.host if launched.rank == 0 else hub.connections[0].getsockname()[0]
     place = Place(launched.run, host, launched.node)
-    group = find_hosts(place, "", hub.all_gather, launched.rank, names, timeout)
+    others = range(1, launched.size) if launched.rank == 0 else (0,)
+    known = dict(zip(others, hub.connections, strict=True))
+    group = find_hosts(place, "", hub.all_gather, launched.rank, names, timeout, known)
     group.connections = [*group.connections, *hub.connections]
     return place, group
 
@@ -113,11 +120,38 @@ def meet_all(launched: Launched, names: Sequence[str], timeout: float) -> tuple[
 class _Finder:
     """Connections of a rank so far: to those of this host, with what is known of them, and to others."""
 
-    def __init__(self, place: Place, tag: str, rank: int, names: Sequence[str], deadline: float):
+    def __init__(self, place: Place, tag: str, rank: int, names: Sequence[str], deadline: float,
+                 hub: Mapping[int, socket.socket]):
         self._place, self._tag, self._rank, self._names, self._deadline = place, tag, rank, names, deadline
+        self._hub = hub
         self.members: dict[int, Member] = {}
         self.neighbours: dict[int, socket.socket] = {}
         self.away: dict[int, socket.socket] = {}
+
+    @contextlib.contextmanager
+    def telling(self) -> Iterator[None]:
+        """Around what may fail: whoever is connected is told who is to blame, and waits for nobody any more."""
+        try:
+            yield
+        except LaunchError as error:
+            for _, connection in self._connected():
+                with contextlib.closing(connection), contextlib.suppress(GoneError):
+                    send(connection, {"fault": str(error), "rank": (error.status or {}).get("rank", self._rank)})
+            raise
+
+    def _connected(self) -> list[tuple[int, socket.socket]]:
+        return [*self._hub.items(), *self.neighbours.items(), *self.away.items()]
+
+    def _check_connected(self, wait_s: float = 0.0) -> None:
+        """Raises where one that is connected has ended, or tells that another one has: nobody closes before all are here."""
+        poll, ends = select.poll(), {connection.fileno(): (rank, connection) for rank, connection in self._connected()}
+        for file in ends:
+            poll.register(file, select.POLLRDHUP)
+        for file, _ in poll.poll(wait_s * 1e3):
+            rank, connection = ends[file]
+            with contextlib.suppress(GoneError):  # it had no time to tell
+                check_answer(receive(connection, time.monotonic())[0])
+            raise failed(f"{self._names[rank]} died in {WORLD}", rank)
 
     def near(self, rank: int) -> HostPoint:
         return HostPoint(self._place.run, f"{self._tag} at rank {rank}", self._place.node)
@@ -133,17 +167,20 @@ class _Finder:
                 continue
             if stranger := point.stranger(connection, listens=False):
                 problem = f"is not who listens at {address}, {stranger} is"
+                connection.close()
                 continue
             try:
                 return self._greet(connection, point)
             except GoneError as error:
                 problem = f"is gone: {error}"
+        self._check_connected(TOLD_S)
         raise failed(f"{self._names[rank]} {problem}", rank)
 
     def admit(self, near: socket.socket, away: socket.socket) -> None:
         """Those that come to this rank."""
         points = {near: self.near(self._rank), away: NetPoint(self._place.run, "")}
         while len(self.neighbours) + len(self.away) < len(self._names) - 1:
+            self._check_connected()
             for listener, point in points.items():
                 listener.settimeout(0.02)
                 with contextlib.suppress(TimeoutError):

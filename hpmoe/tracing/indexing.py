@@ -133,9 +133,10 @@ def _runs(index: list[int]) -> list[tuple[int, int, int]]:
 
 @call("ReverseV2")
 def flip(r: Recorder, input: Tracer, axis: int | Sequence[int]) -> Tracer:
-    for each in [axis] if isinstance(axis, int) else axis:
-        size = static_size(input, axis_of(input, each), "a flip")
-        input = gather(r, input, np.arange(size, dtype=np.int32)[::-1], axis_of(input, each)) if size > 1 else input
+    for dim in (axis_of(input, a) for a in ([axis] if isinstance(axis, int) else axis)):
+        back = np.arange(static_size(input, dim, "a flip"), dtype=np.int32)[::-1]
+        if len(back) > 1:
+            input = _picked(r, input, dim, back) if dim else gather(r, input, r.lift(Tensor(back.copy())), dim)
     return input
 
 

@@ -19,10 +19,14 @@ from test_rendezvous import names_of, on_threads
 import hpmoe
 from hpmoe import LaunchError
 from hpmoe.kernels.link import Link
+from hpmoe.kernels.link_errors import At, failed_call
+from hpmoe.kernels.native import Failure, Status
+from hpmoe.kernels.protocol import Code
 from hpmoe.ranks.hosts import meet_all
 from hpmoe.ranks.launchers import Launched
 from hpmoe.ranks.link import ENGINES, Traffic
 from hpmoe.ranks.points import NetPoint
+from hpmoe.ranks.rendezvous import Group
 from hpmoe.ranks.starting import free_address
 
 
@@ -153,6 +157,32 @@ def test_who_has_not_the_secret_is_refused_and_harms_nobody():
     assert on_threads(2, rank_of) == [[True, True]] * 2
 
 
+@pytest.mark.parametrize("node_size", [1, 2])
+@pytest.mark.parametrize("dead", [1, 3])
+def test_a_rank_that_ends_while_all_connect_is_named_at_once_on_all(dead, node_size, monkeypatch):
+    """Once it has told its address, and before it comes to anybody."""
+    run_of, address, real = secrets.token_bytes(32), free_address(), Group.all_gather
+
+    def gather(group, what, data):
+        told = real(group, what, data)
+        if group.rank == dead:
+            [connection.close() for connection in group.connections]
+            raise InterruptedError
+        return told
+
+    monkeypatch.setattr(Group, "all_gather", gather)
+
+    def rank_of(rank):
+        with contextlib.suppress(InterruptedError):
+            meet_all(Launched("threads", rank, 4, run_of, address, str(rank // node_size)), names_of(4), 60)
+
+    began = time.monotonic()
+    found = on_threads(4, rank_of)
+    assert time.monotonic() - began < 20
+    for rank, error in enumerate(found):
+        assert rank == dead or error.status == {"rank": dead} and str(error).startswith(f"rank {dead} "), (rank, error)
+
+
 def test_where_there_is_nobody_rank_0_is_named():
     launched = Launched("threads", 1, 2, b"x" * 32, free_address())
     with pytest.raises(LaunchError, match=r"rank 0 did not come to hpmoe\.world\(\) within 0\.3 s"):
@@ -194,6 +224,14 @@ def test_a_cut_link_ends_the_call_on_every_rank(run_sockets, monkeypatch):
         for rank, (blamed, text, seconds) in enumerate(run_sockets(2, f, between=cable.between)):
             assert blamed == 1 - rank and text.startswith(f"rank {blamed} was not heard of for 3."), text
             assert seconds < 5
+
+
+def test_who_is_told_that_it_is_lost_does_not_say_so_of_itself():
+    """One way a cable is cut: what rank 2 has not heard of rank 1, rank 0 has told it."""
+    lost = Status(code=Code.PEER_LOST, rank=1, value=3100)
+    said = [failed_call(lost, Failure(status=lost, origin=2), At("a step", 4, rank, names_of(3), None)) for rank in (0, 1)]
+    assert str(said[0]).startswith("rank 1 was not heard of for 3.1 s during a step") and said[0].status == {"rank": 1}
+    assert str(said[1]).startswith("rank 2 has not heard of this rank, rank 1, for 3.1 s") and said[1].status == {"rank": 2}
 
 
 def test_a_rank_that_sends_nonsense_is_named(run_sockets):
