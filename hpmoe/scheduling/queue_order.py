@@ -10,7 +10,7 @@ import numpy as np
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
 from hpmoe.scheduling.likely_slots import LikelySlots, grids_of, workers_sending
-from hpmoe.scheduling.op_order import op_order
+from hpmoe.scheduling.op_order import gradients_in_turn, op_order
 from hpmoe.scheduling.rules import rule
 from hpmoe.scheduling.spread_slots import is_spread, spread_out
 from hpmoe.scheduling.vector_workers import num_computing
@@ -59,6 +59,7 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, finish: 
             turn = LikelySlots(flow, op.domain.route).round_the_nodes(machine.node_size)
             order[tasks].reshape(units, peers * cols)[:] = turn[:, None] * peers * cols + np.arange(peers * cols)
     first, ranked = 0, op_order(flow, [costs[tasks].max(initial=0.0) for tasks in grids])
+    ranked = gradients_in_turn(flow, machine, [costs[tasks].sum() for tasks in grids], ranked)
     for i in ranked:
         mine = order[grids[i]]  # a view
         if len(mine):
