@@ -154,6 +154,7 @@ def test_a_reader_that_leaves_early_is_no_error():
     assert done.stdout.startswith("== forward, program") and done.stderr == ""
 
 
+@pytest.mark.slow
 def test_planning_needs_no_memory_for_operators():
     command = f"ulimit -d 800000; {sys.executable} -m hpmoe show --stage=program"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120, check=False)

@@ -50,6 +50,7 @@ def test_ctrl_c_in_the_imports_of_the_command_is_one_line(tmp_path, monkeypatch,
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "hpmoe: interrupted\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code, text", [
     ("os.kill(os.getpid(), signal.SIGINT); time.sleep(30)", "hpmoe: interrupted\n"),
     ("doctor.run = lambda _: (os.kill(os.getpid(), signal.SIGINT), time.sleep(30)); sys.exit(cli.main(['doctor']))",

@@ -61,7 +61,8 @@ QUANTISED = {name: {"transforms": hpmoe.chain(*first, hpmoe.tile_partition, hpmo
 
 
 @pytest.mark.parametrize("mode, options", [
-    (ms.GRAPH_MODE, {}), (ms.PYNATIVE_MODE, TWO_RANKS), *((ms.GRAPH_MODE, options) for options in QUANTISED.values())],
+    (ms.GRAPH_MODE, {}), (ms.PYNATIVE_MODE, TWO_RANKS),
+    *(pytest.param(ms.GRAPH_MODE, options, marks=pytest.mark.slow) for options in QUANTISED.values())],
     ids=["GRAPH_MODE", "jit on two ranks", *(f"GRAPH_MODE, {name} weights" for name in QUANTISED)])
 def test_graphs_compute_what_pynative_does(mode, options):
     want = run(Network(make_layer(**options)))
@@ -70,7 +71,7 @@ def test_graphs_compute_what_pynative_does(mode, options):
     assert bitwise_equal(run(Network(make_layer(**options)), wrap), want)
 
 
-@pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE])
+@pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, pytest.param(ms.GRAPH_MODE, marks=pytest.mark.slow)])
 def test_recomputed_gradients_and_counts_are_the_same(mode):
     want = run(Network(make_layer()))
     ms.set_context(mode=mode)

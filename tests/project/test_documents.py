@@ -3,10 +3,8 @@
 import doctest
 import functools
 import importlib.util
-import os
 import re
 import shlex
-import subprocess
 import sys
 import types
 
@@ -37,8 +35,9 @@ REDUCED = {
     "compare": [*SMALL, "--repeats=1"],
     "tune": [*SMALL, "--budget=1", "--max_trials=2", "--fresh"],
 }
-# What takes ten seconds all the same.
-SLOW = ("hpmoe bench --suite --out=bench.png", "hpmoe bench --repeats=5",
+# What takes seconds all the same.
+SLOW_SESSIONS = ("transforms/README.md", "hpmoe/runtime/README.md", "hpmoe/timelines/README.md", "hpmoe/tuning/README.md")
+SLOW = ("hpmoe memory", "hpmoe bench --suite --out=bench.png", "hpmoe bench --repeats=5",
         "hpmoe bench --permute --tokens=4096 --hidden=1024")
 # What takes long, and the test of it.
 TESTED_ELSEWHERE = {
@@ -77,7 +76,9 @@ def test_every_block_says_what_it_is(document):
     assert not re.search(r"^ {4,}(hpmoe|pip|pytest|python3?|>>>) ", documents.prose_of(document), re.MULTILINE)
 
 
-@pytest.mark.parametrize("document", [d for d in DOCUMENTS if d not in FOLLOWED and any(b.is_session for b in blocks_of(d))])
+@pytest.mark.parametrize("document", [
+    pytest.param(d, marks=pytest.mark.slow) if d in SLOW_SESSIONS else d
+    for d in DOCUMENTS if d not in FOLLOWED and any(b.is_session for b in blocks_of(d))])
 def test_sessions_run(document, monkeypatch, tmp_path):
     """The sessions of a document are one; files that it writes go to a folder that is thrown away."""
     text = "\n".join(block.text for block in blocks_of(document) if block.is_session)
@@ -92,10 +93,8 @@ def test_sessions_run(document, monkeypatch, tmp_path):
     assert session.examples and not runner.failures, "".join(report)
 
 
-# A page that adds C++ compiles the native libraries again; one that starts ranks is of several processes.
-@pytest.mark.parametrize("document", [
-    pytest.param(d, marks=pytest.mark.slow) if re.search("build_native|^hpmoe launch", documents.text_of(d), re.MULTILINE)
-    else d for d in FOLLOWED])
+@pytest.mark.slow
+@pytest.mark.parametrize("document", FOLLOWED)
 def test_a_page_followed_step_by_step_works(document, tmp_path):
     copy = documents.Copy(tmp_path)
     for block in blocks_of(document):
@@ -104,20 +103,14 @@ def test_a_page_followed_step_by_step_works(document, tmp_path):
 
 @pytest.mark.parametrize("document, block", [
     (document, block) for document in DOCUMENTS for block in blocks_of(document) if block.language == "console"])
-def test_commands_print_what_is_shown(document, block, tmp_path):
+def test_commands_print_what_is_shown(document, block, capfd):
     for command, want in documents.outputs_in(block):
-        done = shell(command, tmp_path, stderr=subprocess.STDOUT)
-        assert is_like(want, done.stdout), f"{document}:{block.line}: {command}\n{done.stdout}"
+        cli.main(shlex.split(HPMOE.sub("", command, count=1)))
+        printed = "".join(capfd.readouterr())
+        assert is_like(want, printed), f"{document}:{block.line}: {command}\n{printed}"
 
 
 # Commands.
-
-
-def shell(command, folder, **options):
-    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
-    return subprocess.run(command, shell=True, cwd=folder, text=True, timeout=120, check=False,
-                          env={**os.environ, "PATH": path, "XDG_CACHE_HOME": str(folder)},
-                          **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options})
 
 
 def parsed(command):

@@ -157,6 +157,7 @@ def test_a_guarded_layer_counts_replaces_and_says_what_the_look_costs(printed):
     assert len(numbers_after("guards", text)) == 12 and all(abs(share) < 100 for share in numbers_after("guards", text))
 
 
+@pytest.mark.slow
 def test_a_layer_of_cells_is_trained_balanced_saved_and_frozen(printed):
     text = printed("15_moe_layer_cell.py")
     losses, imbalances = numbers_after("loss", text), numbers_after("busiest expert", text)
@@ -165,6 +166,7 @@ def test_a_layer_of_cells_is_trained_balanced_saved_and_frozen(printed):
     assert numbers_after("backward kernel:", text)[0] > numbers_after("with frozen experts:", text)[0]
 
 
+@pytest.mark.slow
 def test_a_token_sent_once_gives_the_same_and_pays_between_nodes(printed):
     text = printed("08_send_a_token_once.py")
     differences = re.findall(r"\n  (?:output|d \w+) +(\S+) +(\S+)", text)
@@ -210,6 +212,7 @@ def test_a_gpt_is_resumed_bit_for_bit_and_trains_as_in_plain_mindspore(printed, 
     assert picture.stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_a_gpt_learns_in_bfloat16(printed):
     text = printed("10_train_gpt_moe.py", "--steps", "2", "--batch", "1", "--dtype", "bfloat16", "--alone")
     first, last = (float(row[1]) for row in GPT_LOSSES.findall(text))

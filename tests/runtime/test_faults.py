@@ -278,7 +278,8 @@ INTERRUPTED = """
 """
 
 
-@pytest.mark.parametrize("modes", [("pynative", "graph mode"), pytest.param(("jit",), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("modes", [("pynative", "graph mode"), ("jit",)])
 def test_ctrl_c_ends_a_stuck_call_and_the_next_one_works(tmp_path, modes):
     """In a compiled graph the kernel runs on a thread of MindSpore's, whose own handler of Ctrl-C would end the process by
     SIGTERM, as it does between launches."""

@@ -116,11 +116,13 @@ def test_the_command_prints_a_line_for_each_policy(capsys, monkeypatch):
     assert list(out["mib"]) == ["dispatched_rows", memory.OP_BY_OP] and out["mib"]["dispatched_rows"] == row
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_says_why(capsys):
     with pytest.raises(OSError, match="^the process of nonsense ended with 1: save_for_backward: policy is 'nonsense'"):
         memory.in_process({**SIZES, "side": "nonsense"})
 
 
+@pytest.mark.slow
 def test_the_process_of_a_policy_ends_with_the_command():
     parent = subprocess.Popen([sys.executable, "-m", "hpmoe", "memory", "--policy=everything"],
                               stdout=subprocess.DEVNULL)

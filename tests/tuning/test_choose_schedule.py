@@ -11,6 +11,7 @@ import pytest
 from helpers import SMALL_NPU
 
 import hpmoe
+from hpmoe.commands.grid import others
 from hpmoe.commands.layer import Layer
 from hpmoe.routing.routing import rows_of_ranks
 from hpmoe.routing.skewed import SKEWS, skewed_ids
@@ -69,6 +70,19 @@ def test_another_that_is_slower_for_one_hot_expert_is_not_taken(cache):
     layer = skewed_layer("hot", ep=16, tokens=1024, experts=16, top_k=4)
     assert us(layer, layer.fused_flow("slot_major")) > 1.1 * us(layer, layer.fused_flow())
     assert us(layer, layer.chosen_flow()) <= us(layer, layer.fused_flow())
+
+
+def test_few_simulations_find_what_all_of_them_would(cache, monkeypatch):
+    """The least mean of all policies and tiles on all samples, within what the grid calls behind."""
+    layer = skewed_layer("hot", ep=16, tokens=16, intermediate=768, experts=64)
+    calls, outline = [], module.simulate.outline
+    monkeypatch.setattr(module.simulate, "outline", lambda *args, **options: calls.append(1) or outline(*args, **options))
+    chosen, default = layer.chosen_flow(), layer.fused_flow()
+    assert 10 < len(calls) <= 24
+    routings = [ids for _, ids in sample_routings(default)]
+    means = [np.mean([np.log(outline(flow, routing=ids).span) for ids in routings]) for flow in (
+        chosen, *(other.fused_flow(policy) for _, other, policy in others(layer)))]
+    assert means[0] < min(means[1:]) + np.log(1.03)
 
 
 def test_each_pass_has_its_own_and_computes_the_same(cache):
