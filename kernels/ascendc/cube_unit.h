@@ -160,7 +160,7 @@ class CubeUnit {
     in_l1_.set_full(i);
     in_l1_.wait_full(i);
     in_l1_.set_free(i);
-    polls_.pass();
+    load_after_poll();
   }
 
   template <class T>

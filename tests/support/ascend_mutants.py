@@ -131,11 +131,13 @@ MUTANTS = (
     mutant("a single row taken for a vector", "cube_unit.h", ("most(step.m, 2)", "step.m")),
     mutant("zeros over the single row", "cube_unit.h", (
         "clear_l1(a, kFractal, step.k);\n      AscendC::PipeBarrier<PIPE_MTE2>();", "clear_l1(a, kFractal, step.k);")),
-    without("L1 filled before it is free", "cube_unit.h", "in_l1_.wait_free(i);",
-            "if (h + 1 == num_halves) in_l1_.set_free(from);"),
+    mutant("L1 filled before it is free", "cube_unit.h", (
+        "next_load_ = 1 - next_load_;\n    in_l1_.wait_free(i);", "next_load_ = 1 - next_load_;"), (
+        "if (h + 1 == num_halves) in_l1_.set_free(from);", "")),
     mutant("L1 given back with its second half unread", "cube_unit.h", (
         "if (h + 1 == num_halves) in_l1_.set_free(from);", "if (h == 0) in_l1_.set_free(from);")),
-    without("L1 read before it is filled", "cube_unit.h", "in_l1_.set_full(i);", "in_l1_.wait_full(from);"),
+    mutant("L1 read before it is filled", "cube_unit.h", (
+        "in_l1_.set_full(i);\n    work.loaded = step;", "work.loaded = step;"), ("in_l1_.wait_full(from);", "")),
     without("products before L0 is filled", "cube_unit.h", "in_l0_.set_full(l0);", "in_l0_.wait_full(l0);"),
     without("L0 filled before it is free", "cube_unit.h", "in_l0_.wait_free(l0);", "in_l0_.set_free(l0);"),
     without("sums written before they are done", "cube_unit.h", "sums_.set_full(sums);", "sums_.wait_full(sums);"),
@@ -264,7 +266,7 @@ MUTANTS = (
         mutant("gradients returned to the wrong place", "segments.h", (
             "routing.place_of_copy(me, number) * height", "(1 - routing.place_of_copy(me, number)) * height")),
         mutant("an owner's weights for its copy", "matmul_bodies.h", (
-            "frame.op.num_operands > 3 && frame.unit.expert >= frame.routing.num_own_experts() ? 3 : 2", "2")),
+            "copies > 0 && frame.unit.expert >= frame.routing.num_own_experts() ? copies : 2", "2")),
         mutant("what comes back added to every expert", "matmul_bodies.h", ("copy.expert == frame.unit.expert", "true")),
         mutant("a unit matrix over zeros that are still written", "fractals.h", (
             "clear_l1(to, m, m);\n  AscendC::PipeBarrier<PIPE_MTE2>();", "clear_l1(to, m, m);")),

@@ -16,8 +16,8 @@ SIZES = (
     mutant("one block for four signals", "vector_unit.h", (
         "pipe->InitBuffer(signal_, kNumSignals * kBlockBytes);", "pipe->InitBuffer(signal_, kBlockBytes);")),
     mutant("no room in L1 for an AIC's signals", "cube_unit.h", (
-        "pipe->InitBuffer(l1_, 2 * (kBytesL1A + kBytesL1B) + CounterAdder::kBytesOfL1);",
-        "pipe->InitBuffer(l1_, 2 * (kBytesL1A + kBytesL1B));")),
+        "pipe->InitBuffer(l1_, kBytesOperands + CounterAdder::kBytesOfL1 + kBytesOfScales);",
+        "pipe->InitBuffer(l1_, kBytesOperands + kBytesOfScales);")),
     mutant("one buffer of L0A", "cube_unit.h", (
         "pipe->InitBuffer(l0a_, 2 * kBytesL0);", "pipe->InitBuffer(l0a_, kBytesL0);")),
     mutant("one buffer of L0B", "cube_unit.h", (
