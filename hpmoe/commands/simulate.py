@@ -42,8 +42,8 @@ MOST_DRAWS = 2**30  # one for each expert of each token, half a minute
 def define(values: flags.FlagValues) -> None:
     define_schedule(values)
     define_room(values)
-    options.define_integer(values, "bands", None, "how many machines, drawn from the ranges of its constants, make a band; "
-                           f"{BANDS}, or 0 for more than {MOST_BANDED} tasks on all ranks", least=0)
+    options.define_integer(values, "bands", None, "machines of a band, drawn from the ranges of its constants; "
+                           f"{BANDS}, or 0 for over {MOST_BANDED} tasks", least=0)
     options.define_switch(values, "sensitivity", "which constants of the machine the figures hinge on")
     options.define_switch(values, "paper", "HyperParallel-MoE's table: paper, simulated, error")
     options.define_switch(values, "validate", "everything published, by the paper and others, beside the model")

@@ -36,8 +36,8 @@ def gradients_in_turn(flow: tf.Taskflow, machine: Machine, us: Sequence[float], 
         us: microseconds of all tasks of each operation, [num_ops].
         ranked: operations in the order of `op_order`.
     """
-    gradients = [i for i in ranked if flow.ops[i].primitive.makes_blocks
-                 and flow.routes[flow.ops[i].domain.route].num_local_experts == 1]
+    received = [i for i in ranked if flow.ops[i].primitive.makes_blocks and flow.ops[i].domain.route >= 0]
+    gradients = [i for i in received if flow.routes[flow.ops[i].domain.route].num_local_experts == 1]
     read = sum(flow.routes[op.domain.route].likely_rows * flow.buffers[access.buffer].row_bytes
                for op in (flow.ops[i] for i in gradients) for access in op.inputs[:2])
     if read <= machine.l2_bytes:
