@@ -1,4 +1,4 @@
-"""hpmoe simulate --rules: what each rule of the default schedule is worth, on thirteen layers of different shapes."""
+"""hpmoe simulate --rules: what each rule of the default schedule is worth, on fourteen layers of different shapes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from hpmoe.support.progress import Progress
 
 
 def layers() -> dict[str, Layer]:
-    """The thirteen, by name."""
+    """The fourteen, by name."""
     return {
         "8x4096": _layer(8, 4096), "8x512": _layer(8, 512),
         "long": _layer(8, 4096, hidden=8192, intermediate=512, top_k=2, machine=ascend_a2),
         "thin": _layer(16, 2048, hidden=2048, intermediate=1024, routing="uniform"),
         "64x64": _layer(64, 64, local=4, routing="uniform"),
         "skew b": _layer(16, 1024, routing="dirichlet", direction="backward"),
+        "one b": _layer(8, 4096, hidden=2048, intermediate=768, local=1, top_k=6, routing="dirichlet", direction="backward"),
         "hot": _layer(32, 256, hidden=5120, intermediate=1536, local=1, routing="hot"),
         "room all": _layer(8, 512, room="all"),
         "nodes b": _layer(16, 1024, direction="backward", machine=ascend_a2),
