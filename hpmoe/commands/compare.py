@@ -45,6 +45,8 @@ def run(o: flags.FlagValues) -> int:
     if _is_picture(o.out):
         options.check_picture(o.out)
     sides = [_side(o, name) for name in names]
+    for _, values in sides:
+        simulate.check_copies(values.min_load, max(side.replicas for _, side in sides))
     with Progress("hpmoe compare") as progress:
         lines = _measured(sides, o.repeats, progress) if o.measured else [_simulated(*side, progress) for side in sides]
         columns = [numbers(line) for line in lines]

@@ -56,7 +56,8 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("out", None, "a PNG or SVG file for the picture of --ablation or --nodes", flag_values=values)
 
 
-def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("forward", "backward")) -> None:
+def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("forward", "backward"),
+                    policies: tuple[str, ...] = (*POLICIES, "chosen")) -> None:
     """A layer, its routing, a machine, and how its taskflow is ordered."""
     options.define_sizes(values, ep=8, tokens=4096, hidden=7168, intermediate=2048, experts=64, top_k=8)
     options.define_choice(values, "dtype", "bfloat16", "of rows and expert weights", options.FLOATS)
@@ -70,7 +71,7 @@ def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("fo
     options.define_integer(values, "tile_cols", None, "columns of a tile, the same")
     show.define_orders(values)
     options.define_choice(values, "signal", "tile", "what one remote signal stands for", SIGNALS)
-    options.define_choice(values, "policy", "critical_path", "how tasks get into queues", (*POLICIES, "chosen"))
+    options.define_choice(values, "policy", "critical_path", "how tasks get into queues", policies)
     options.define_switch(values, "dedup", "a token goes to a rank once, whatever number of its experts are there")
     options.define_choice(values, "quantize", None, "how rows go", QUANTISED)
     options.define_switch(values, "prefetch", "matrix workers read weights while they wait for rows")
@@ -145,6 +146,7 @@ def _grid(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
 
 def _one(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
     check_schedule(o)
+    check_copies(o.min_load, o.replicas)
     result = simulated(o, progress)
     return result, text(o, result)
 
@@ -168,6 +170,12 @@ def check_schedule(o: flags.FlagValues) -> None:
     if o.routing != "balanced":
         options.check_flag(o.imbalance == 1, "imbalance", f"{o.imbalance:g}", f"1 with --routing={o.routing}")
         check_draws(o, o.ep)
+
+
+def check_copies(min_load: float | None, replicas: int) -> None:
+    """Raises UsageError where it is said which copies are worth making, and none are made."""
+    options.check_flag(min_load is None or replicas > 0, "min_load", f"{min_load:g}" if min_load is not None else "",
+                       "left out without --replicas")
 
 
 def check_draws(o: flags.FlagValues, ep: int) -> None:

@@ -10,6 +10,7 @@ from absl import flags
 import hpmoe
 from hpmoe.commands import options, show, simulate
 from hpmoe.support.known import known
+from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.send_rows import SCHEMES
 
 SUMMARY = "searches the fastest tiles, orders, signals, queues and scheme of sending rows on a model of a machine"
@@ -26,7 +27,7 @@ SETTINGS = {"scheme": "scheme", "policy": "policy", "signal": "signal", "order":
 
 
 def define(values: flags.FlagValues) -> None:
-    simulate.define_schedule(values, directions=("both", "forward", "backward"))
+    simulate.define_schedule(values, directions=("both", "forward", "backward"), policies=tuple(POLICIES))
     options.define_choice(values, "scheme", None, "how rows are sent; --dedup is --scheme=rank", tuple(SCHEMES))
     options.define_number(values, "budget", 30.0, "seconds after which no other trial begins")
     options.define_integer(values, "max_trials", None, "most trials; as many as the budget allows where not given")
@@ -40,7 +41,7 @@ def _mesh(ep: int, machine: hpmoe.Machine) -> hpmoe.Mesh:
 
 def run(o: flags.FlagValues) -> int:
     simulate.check_schedule(o)
-    options.check_flag(o.policy != "chosen", "policy", o.policy, "one that is kept, or left out")
+    simulate.check_copies(o.min_load, o.replicas)
     options.check_flag(o.combine_order is None, "combine_order", o.combine_order, "left out; rows go back as --order has it")
     options.check_flag(not o.dedup or o.scheme in (None, "rank"), "scheme", o.scheme, "rank, or left out, with --dedup")
     options.check_flag(o.budget >= 0, "budget", f"{o.budget:g}", "seconds, not below 0")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor
+from mindspore import Parameter, Tensor
 
 from hpmoe.machines.machine import Mesh
 from hpmoe.ranks.world import World
@@ -32,9 +32,12 @@ class ShardFile:
     def num_ranks(self) -> int:
         return self.ep_size * self.tp_size
 
-    def arrays(self, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
-        """Those whose names are wanted."""
-        found = ms.load_checkpoint(str(self.path), choice_func=lambda name: name in HEADER or wanted(name))
+    def arrays(self, who: str, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
+        """Those whose names are wanted; ArgumentError where another save has taken the file's place since it was found."""
+        found = _loaded(self.path, lambda name: name in HEADER or wanted(name), crc_check=False)
+        check_argument(str(found.get(HEADER[0])) == self.save, who, "folder",
+                       f"{self.path.parent}, where {self.path.name} was replaced or removed while it was read",
+                       "a folder that nobody saves to meanwhile")
         return {name: parameter.asnumpy() for name, parameter in found.items() if name not in HEADER}
 
 
@@ -57,17 +60,21 @@ class Place:
         return range(group * num_local, (group + 1) * num_local)
 
 
-def write_file(folder: Path, place: Place, save: str, rank: int, arrays: Mapping[str, np.ndarray]) -> None:
-    """Under another name first, so that no file is ever half of one."""
+def write_file(who: str, folder: Path, place: Place, save: str, rank: int, arrays: Mapping[str, np.ndarray]) -> None:
+    """Under another name first, so that no file is ever half of one; ArgumentError where the folder does not take it."""
     is_copy = rank != place.rank
-    folder.mkdir(parents=True, exist_ok=True)
     on = f".copy_on_{place.rank:05}" if is_copy else ""
     path = folder / f"rank_{rank:05}_of_{place.mesh.num_ranks:05}{on}.ckpt"
     unfinished = folder / f".{path.stem}.{save}.unfinished.ckpt"
     header = (save, place.mesh.ep_size, place.mesh.tp_size, rank, is_copy)
-    ms.save_checkpoint([{"name": name, "data": Tensor(array)} for name, array in arrays.items()], str(unfinished),
-                       append_dict=dict(zip(HEADER, header, strict=True)), crc_check=True)
-    unfinished.replace(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        ms.save_checkpoint([{"name": name, "data": Tensor(array)} for name, array in arrays.items()], str(unfinished),
+                           append_dict=dict(zip(HEADER, header, strict=True)), crc_check=True)
+        unfinished.replace(path)
+    except OSError as error:
+        check_argument(False, who, "folder", f"{folder}, where {path.name} cannot be written ({error.strerror or error})",
+                       "a folder that can be written to, with room for it")
 
 
 def find_files(who: str, folder: Path) -> dict[int, ShardFile]:
@@ -90,12 +97,17 @@ def find_files(who: str, folder: Path) -> dict[int, ShardFile]:
 
 
 def _header(who: str, path: Path) -> ShardFile:
-    try:
-        found = ms.load_checkpoint(str(path), choice_func=lambda name: name in HEADER, crc_check=True)
-    except ValueError:  # it is broken, or has none of these
-        found = {}
+    found = _loaded(path, lambda name: name in HEADER, crc_check=True)
     check_argument(set(HEADER) <= set(found), who, "folder",
                    f"{path.parent}, where {path.name} is no whole file of save_shards", "a folder of such files alone")
     save, *numbers = (found[name] for name in HEADER)
     ep_size, tp_size, rank, is_copy = (int(n.asnumpy()) if isinstance(n, Tensor) else int(n) for n in numbers)
     return ShardFile(path, str(save), ep_size, tp_size, rank, bool(is_copy))
+
+
+def _loaded(path: Path, wanted: Callable[[str], bool], crc_check: bool) -> dict[str, Parameter]:
+    """What a file has of these names; nothing of one that is broken, or gone."""
+    try:
+        return ms.load_checkpoint(str(path), choice_func=wanted, crc_check=crc_check)
+    except ValueError:
+        return {}

@@ -17,6 +17,7 @@ from hpmoe.nn.expert_shards import shard_experts, unshard_experts
 from hpmoe.nn.grouped_mlp import GroupedMLP
 from hpmoe.nn.shard_files import Place, ShardFile, find_files, write_file
 from hpmoe.ranks.world import World
+from hpmoe.support.dtypes import name_of_dtype
 from hpmoe.support.errors import check_argument, is_int
 
 
@@ -63,7 +64,7 @@ def save_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, opt
         copies: of how many ranks after this one the experts are written here too, so that they outlive these ranks' files.
 
     Raises:
-        ArgumentError: an argument does not fit.
+        ArgumentError: an argument does not fit, or the folder cannot be written to.
         LaunchError: another rank has failed or ended.
 
     Example:
@@ -81,13 +82,13 @@ def save_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, opt
     check_argument(is_int(copies, 0, others), who, "copies", repr(copies), f"an int in 0..{others}, of the other ranks")
     folder = Path(folder)
     if not isinstance(mesh, World) or mesh.everyone is None or mesh.link is None:
-        write_file(folder, place, uuid.uuid4().hex, place.rank, {n: p.asnumpy() for n, p in states.parameters.items()})
+        write_file(who, folder, place, uuid.uuid4().hex, place.rank, {n: p.asnumpy() for n, p in states.parameters.items()})
         return
     writes = mesh.rank < mesh.num_ranks
     with mesh.everyone.calling(who):
         save = mesh.everyone.meet("the name of the save", uuid.uuid4().hex.encode())[0].decode()
         if writes:
-            write_file(folder, place, save, place.rank, {n: p.asnumpy() for n, p in states.parameters.items()})
+            write_file(who, folder, place, save, place.rank, {n: p.asnumpy() for n, p in states.parameters.items()})
         mesh.everyone.meet("files are written", b"")
     if copies:
         _write_copies(who, folder, mesh, place, save, states, copies)
@@ -107,7 +108,7 @@ def _write_copies(who: str, folder: Path, mesh: World, place: Place, save: str, 
                 of_ranks[rank][name] = np.frombuffer(told[rank], mine.dtype).reshape(mine.shape)
     with mesh.everyone.calling(who):
         for rank, arrays in of_ranks.items() if mesh.rank < mesh.num_ranks else ():
-            write_file(folder, place, save, rank, arrays)
+            write_file(who, folder, place, save, rank, arrays)
         mesh.everyone.meet("copies are written", b"")
 
 
@@ -121,7 +122,7 @@ def load_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, opt
 
     Args:
         folder: of one save.
-        cell, mesh, optimizer: as for `save_shards`, with names and sizes as they were.
+        cell, mesh, optimizer: as for `save_shards`, with names, sizes and dtypes as they were.
         missing: what to do where a rank's file is not there, nor a copy of it: "error", or "zeros", which leaves its experts
             at zero and says which these are: `MoELayer.mask_experts` then has no token choose them.
 
@@ -130,7 +131,7 @@ def load_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, opt
 
     Raises:
         ArgumentError: files are missing, there twice, broken, of another save, or not what save_shards wrote; or they have
-            other names, shapes or numbers of experts than the cell.
+            other names, shapes, dtypes or numbers of experts than the cell; or another save replaces them meanwhile.
     """
     who = "hpmoe.nn.load_shards"
     check_argument(mesh is None or isinstance(mesh, Mesh), who, "mesh", repr(mesh), "an hpmoe.Mesh, hpmoe.world(), or None")
@@ -143,7 +144,7 @@ def load_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, opt
     check_argument(alike is not None, who, "folder", f"{folder}, of copies alone", "with one rank's own file at least")
     assert alike is not None
     is_whole = optimizer is not None  # else the optimizer's state may be in the files, and is left there
-    arrays = alike.arrays(lambda name: name not in states.splits and (is_whole or name in states.parameters))
+    arrays = alike.arrays(who, lambda name: name not in states.splits and (is_whole or name in states.parameters))
     reader = _Experts(who, states, files, place)
     arrays.update(reader.arrays())
     _check_arrays(who, alike.path, arrays, states)
@@ -158,6 +159,7 @@ class _Experts:
     def __init__(self, who: str, states: States, files: Mapping[int, ShardFile], place: Place):
         self.who, self.states, self.files, self.place = who, states, files, place
         self.saved = next(iter(files.values()))
+        self.seen: dict[str, tuple[str, str]] = {}  # of each array the first file's name, and what it is there
         weight = next(iter(states.splits))
         self.num_local = states.parameters[weight].shape[0]
         num_experts = self.num_local * place.mesh.ep_size
@@ -185,16 +187,24 @@ class _Experts:
         if None in files:
             return {name: np.zeros_like(unshard_experts(np.stack([self._like(name)] * whole.tp_size), whole, split))
                     for name, split in self.states.splits.items()}
-        shards = [file.arrays(lambda name: name in self.states.splits) for file in files if file is not None]
-        out = {}
-        for name, split in self.states.splits.items():
-            known = [s.get(name) for s in shards]
-            check_argument(all(a is not None and a.shape[:1] == (self.per_group,) for a in known), self.who, "cell",
+        shards = [self._of_file(file) for file in files if file is not None]
+        return {name: unshard_experts(np.stack([s[name] for s in shards]), Mesh(1, tp_size=tp_size), split)
+                for name, split in self.states.splits.items()}
+
+    def _of_file(self, file: ShardFile) -> dict[str, np.ndarray]:
+        """The experts' arrays of a file, each like those of the files before."""
+        arrays = file.arrays(self.who, lambda name: name in self.states.splits)
+        for name in self.states.splits:
+            array = arrays.get(name)
+            found = "missing" if array is None else _described(array)
+            check_argument(array is not None and array.shape[:1] == (self.per_group,), self.who, "cell",
                            f"with {name} of {self.per_group} experts in each of {self.saved.ep_size} groups",
-                           f"what {getattr(files[0], 'path', '')} was saved of, "
-                           f"{[None if a is None else tuple(a.shape) for a in known]}")
-            out[name] = unshard_experts(np.stack([a for a in known if a is not None]), Mesh(1, tp_size=tp_size), split)
-        return out
+                           f"what {file.path} was saved of, where it is {found}")
+            first, like = self.seen.setdefault(name, (file.path.name, found))
+            check_argument(found == like, self.who, "folder",
+                           f"{file.path.parent}, where {name} is {found} in {file.path.name} and {like} in {first}",
+                           "with files of one layer")
+        return arrays
 
     def _like(self, name: str) -> np.ndarray:
         """Zeros of as many experts as a group saved, in the shape that they have here."""
@@ -207,13 +217,17 @@ class _Experts:
 
 
 def _check_arrays(who: str, path: Path, arrays: Mapping[str, np.ndarray], states: States) -> None:
-    """ArgumentError unless the arrays are those of the parameters, by name and shape."""
-    wanted = {name: tuple(p.shape) for name, p in states.parameters.items()}
-    found = {name: tuple(a.shape) for name, a in arrays.items()}
+    """ArgumentError unless the arrays are those of the parameters, by name, shape and dtype."""
+    wanted = {name: _described(p) for name, p in states.parameters.items()}
+    found = {name: _described(a) for name, a in arrays.items()}
     wrong = [f"{name} is {found.get(name, 'missing')} there and {wanted.get(name, 'missing')} here"
              for name in sorted({*wanted, *found}) if wanted.get(name) != found.get(name)]
     check_argument(not wrong, who, "cell", f"other than {path.name} was saved of: {'; '.join(wrong[:8])}",
-                   "with the names and shapes that were saved")
+                   "with the names, shapes and dtypes that were saved")
+
+
+def _described(array: np.ndarray | Parameter) -> str:
+    return f"{tuple(array.shape)} of {name_of_dtype(array.dtype)}"
 
 
 def _listed(ranks: Sequence[int]) -> str:

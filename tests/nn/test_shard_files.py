@@ -39,7 +39,7 @@ def written(folder, layer, optimizer, mesh, copies=0):
             of %= mesh.num_ranks
             arrays = {n: p.asnumpy() if n not in states.splits else np.ascontiguousarray(
                 shard_experts(p.asnumpy(), mesh, states.splits[n])[of]) for n, p in states.parameters.items()}
-            write_file(folder, Place(mesh, rank), "one", of, {
+            write_file("", folder, Place(mesh, rank), "one", of, {
                 n: a for n, a in arrays.items() if of == rank or n in states.splits})
 
 
@@ -119,7 +119,7 @@ def test_doubled_foreign_and_broken_files_are_refused(whole, tmp_path):
     refused("rank_00007_of_00004.ckpt and rank_00001_of_00004.ckpt are both of rank 1")
     (tmp_path / "rank_00007_of_00004.ckpt").unlink()
     other = hpmoe.nn.MoELayer(**{**SIZES, "hidden_size": 4})
-    refused(r"saved of: experts.bias2 is \(8, 8\) there and \(8, 4\) here; experts.weight1 is", other, None)
+    refused(r"saved of: experts.bias2 is \(8, 8\) of float32 there and \(8, 4\) of float32 here", other, None)
     refused("with accum.experts.weight1 of 2 experts in each of 4 groups", optimizer=ms.nn.SGD(
         whole[0].trainable_params(), 0.1, 0.9))
     refused("of 6 experts; it must be of a multiple of 4", hpmoe.nn.MoELayer(**{**SIZES, "num_moe_experts": 6}), None)
@@ -127,12 +127,53 @@ def test_doubled_foreign_and_broken_files_are_refused(whole, tmp_path):
     middle = len(content) // 2
     one.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1:])
     refused("rank_00001_of_00004.ckpt is no whole file of save_shards")
-    write_file(tmp_path, Place(hpmoe.Mesh(4), 1), "two", 1, {})
+    write_file("", tmp_path, Place(hpmoe.Mesh(4), 1), "two", 1, {})
     refused("is of another save than")
     ms.save_checkpoint([{"name": "w", "data": ms.Tensor([1.0])}], str(one))
     refused("rank_00001_of_00004.ckpt is no whole file of save_shards")
     one.write_bytes(one.read_bytes()[:9])
     refused("rank_00001_of_00004.ckpt is no whole file")
+
+
+def test_weights_of_another_dtype_are_refused(whole, tmp_path):
+    written(tmp_path, *whole, hpmoe.Mesh(2))
+    half = hpmoe.nn.MoELayer(**SIZES, dtype=ms.bfloat16)
+    with pytest.raises(hpmoe.ArgumentError, match=r"\(8, 8, 16\) of float32 there and \(8, 8, 16\) of bfloat16 here"):
+        load_shards(tmp_path, half)
+    save_shards(tmp_path / "half", half)
+    assert load_shards(tmp_path / "half", half) == []
+
+
+@pytest.mark.parametrize("odd", [np.float64, None], ids=["dtype", "shape"])
+def test_a_file_unlike_the_others_is_named(whole, odd, tmp_path):
+    """Of which NumPy would make one array in the wider dtype, or none."""
+    written(tmp_path, *whole, hpmoe.Mesh(1, tp_size=4))
+    arrays = {n: p.asnumpy() if n not in (s := States("", *whole)).splits else shard_experts(
+        p.asnumpy(), hpmoe.Mesh(1, tp_size=4), s.splits[n])[2] for n, p in States("", *whole).parameters.items()}
+    weight = arrays["experts.weight2"]
+    arrays["experts.weight2"] = weight.astype(odd) if odd else np.ascontiguousarray(weight[:, :1])
+    write_file("", tmp_path, Place(hpmoe.Mesh(1, tp_size=4), 2), "one", 2, arrays)
+    with pytest.raises(hpmoe.ArgumentError, match=r"experts.weight2 is .* in rank_00002_of_00004.ckpt and .* in rank_00000"):
+        load_shards(tmp_path, whole[0], None, whole[1])
+
+
+@pytest.mark.parametrize("meanwhile", ["replaced", "removed"])
+def test_a_file_that_changes_while_it_is_read_is_refused(whole, meanwhile, tmp_path):
+    written(tmp_path, *whole, hpmoe.Mesh(2))
+    file = find_files("", tmp_path)[1]
+    if meanwhile == "replaced":
+        write_file("", tmp_path, Place(hpmoe.Mesh(2), 1), "two", 1, values(*whole))
+    else:
+        file.path.unlink()
+    with pytest.raises(hpmoe.ArgumentError, match="rank_00001_of_00002.ckpt was replaced or removed while it was read"):
+        file.arrays("", lambda name: True)
+
+
+@pytest.mark.parametrize("folder", ["a file", "a file/in it"])
+def test_a_folder_that_cannot_be_written_to_is_named(whole, folder, tmp_path):
+    (tmp_path / "a file").touch()
+    with pytest.raises(hpmoe.ArgumentError, match=rf"{folder}, where rank_00000_of_00001.ckpt cannot be written"):
+        save_shards(tmp_path / folder, whole[0])
 
 
 def test_virtual_ranks_are_one_holder(whole, tmp_path):

@@ -8,7 +8,7 @@ from error_cases import cases
 from mindspore import nn as ms_nn, ops
 
 from hpmoe import Mesh, nn
-from hpmoe.nn.shard_files import Place, write_file
+from hpmoe.nn.shard_files import Place, find_files, write_file
 
 SIZES = {"hidden_size": 4, "moe_ffn_hidden_size": 2, "num_moe_experts": 2}
 WEIGHT, SHARDS = ops.ones((2, 8, 6)), Mesh(2, tp_size=2)
@@ -25,7 +25,7 @@ def _arrays(cell):
 def _two_ranks(folder, ranks=(0, 1), save="one"):
     """Files of two ranks with an expert each."""
     for rank in ranks:
-        write_file(folder, Place(Mesh(2), rank), save, rank, _arrays(_experts()))
+        write_file("", folder, Place(Mesh(2), rank), save, rank, _arrays(_experts()))
 
 
 def _with(made, load=lambda folder: nn.load_shards(folder, _experts())):
@@ -41,7 +41,7 @@ def _with(made, load=lambda folder: nn.load_shards(folder, _experts())):
 
 
 def _a_copy_alone(folder):
-    write_file(folder, Place(Mesh(2), 0), "one", 1, _arrays(_experts()))
+    write_file("", folder, Place(Mesh(2), 0), "one", 1, _arrays(_experts()))
 
 
 def _another_save(folder):
@@ -53,6 +53,20 @@ def _doubled(folder):
     _two_ranks(folder)
     (folder / "rank_00000_of_00002.ckpt").rename(folder / "a.ckpt")
     _two_ranks(folder, ranks=(0,))
+
+
+def _of_another_layer(folder):
+    _two_ranks(folder, ranks=(0,))
+    write_file("", folder, Place(Mesh(2), 1), "one", 1, _arrays(_experts(hidden_size=6)))
+
+
+def _replaced(folder):
+    """After it was found."""
+    _two_ranks(folder)
+    file = find_files("", folder)[0]
+    _another_save(folder)
+    write_file("", folder, Place(Mesh(2), 0), "two", 0, {})
+    file.arrays("hpmoe.nn.load_shards", lambda name: True)
 
 
 def _foreign(folder):
@@ -75,6 +89,8 @@ cases("files of ranks", {
     "of no experts": lambda: nn.save_shards("folder", ms_nn.Dense(2, 2)),
     "of no optimizer": lambda: nn.save_shards("folder", _experts(), None, 1.0),
     "copies on no other ranks": lambda: nn.save_shards("folder", _experts(), copies=1),
+    "in a folder that takes none": _with(lambda folder: (folder / "a file").touch(),
+                                         lambda folder: nn.save_shards(folder / "a file/x", _experts())),
     "read on no mesh": _with(_two_ranks, lambda folder: nn.load_shards(folder, _experts(), 2)),
     "of which some may be missing": _with(_two_ranks, lambda folder: nn.load_shards(folder, _experts(), missing="mask")),
     "none": _with(lambda folder: None),
@@ -86,6 +102,10 @@ cases("files of ranks", {
     "groups that do not divide experts": _with(_two_ranks, lambda folder: nn.load_shards(
         folder, _experts(num_moe_experts=3))),
     "fewer experts": _with(_two_ranks, lambda folder: nn.load_shards(folder, _experts(num_moe_experts=4))),
+    "another layer's": _with(_of_another_layer),
+    "replaced meanwhile": _with(lambda folder: None, _replaced),
+    "another dtype": _with(lambda folder: nn.save_shards(folder, _experts()),
+                           lambda folder: nn.load_shards(folder, _experts(dtype=ms.bfloat16))),
     "other sizes": _with(_two_ranks, lambda folder: nn.load_shards(folder, _experts(hidden_size=6))),
 })
 cases("masked experts", {
