@@ -46,6 +46,16 @@ def train(mesh, folder, start, stop, save_at=None, missing="error", copies=0):
     return losses, lost
 
 
+def move(sizes, source, target):
+    """What was saved in one folder, by way of ranks of these sizes, to another."""
+    ep_size, _, tp_size = sizes.partition("x")
+    mesh = hpmoe.world(int(ep_size), int(tp_size or 1))
+    layer = hpmoe.nn.MoELayer(**LAYER, mesh=mesh)
+    optimizer = nn.AdamWeightDecay(list(layer.trainable_params()), 0.02)
+    hpmoe.nn.load_shards(source, layer, mesh, optimizer)
+    hpmoe.nn.save_shards(target, layer, mesh, optimizer)
+
+
 def main(sizes, folder, start, stop, *more):
     ep_size, _, tp_size = sizes.partition("x")
     mesh = hpmoe.world(int(ep_size), int(tp_size or 1))
@@ -63,4 +73,4 @@ def main(sizes, folder, start, stop, *more):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    move(*sys.argv[2:]) if sys.argv[1] == "move" else main(*sys.argv[1:])

@@ -5,6 +5,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import mindspore as ms
 import numpy as np
 import pytest
 from elastic_script import train
@@ -52,6 +53,19 @@ def test_a_run_goes_on_at_another_size(capfd, folder, size, ranks):
         assert losses == expected  # bit for bit
     np.testing.assert_allclose(losses, expected, rtol=2e-6)
     assert expected[0] != expected[1]
+
+
+def test_what_is_saved_again_at_other_sizes_is_the_same(capfd, folder, tmp_path):
+    of_four_ranks(capfd, folder)
+    source = folder / "step_3"
+    for size, ranks in (2, "1x2"), (6, "6"), (2, "2"), (4, "4"):
+        assert start_ranks([sys.executable, SCRIPT, "move", ranks, str(source), str(tmp_path / ranks)], size) == 0
+        source = tmp_path / ranks
+    for rank in range(4):
+        before, after = (ms.load_checkpoint(str(at / f"rank_{rank:05}_of_00004.ckpt")) for at in (folder / "step_3", source))
+        assert before.keys() == after.keys() and before["adam_m.experts.weight1"].asnumpy().any()
+        for name in before.keys() - {"hpmoe_save", "tokens_per_expert"}:  # a rank counts its own tokens
+            assert np.array_equal(*(np.asarray(ckpt[name]) for ckpt in (before, after))), (rank, name)
 
 
 def test_a_run_goes_on_on_one_rank(capfd, folder):
