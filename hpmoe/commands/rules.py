@@ -1,4 +1,4 @@
-"""hpmoe simulate --rules: what each rule of the default schedule is worth, on fourteen layers of different shapes."""
+"""hpmoe simulate --rules: what each rule of the default schedule is worth, on fifteen layers of different shapes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpmoe.support.progress import Progress
 
 
 def layers() -> dict[str, Layer]:
-    """The fourteen, by name."""
+    """The fifteen, by name."""
     return {
         "8x4096": _layer(8, 4096), "8x512": _layer(8, 512),
         "long": _layer(8, 4096, hidden=8192, intermediate=512, top_k=2, machine=ascend_a2),
@@ -25,6 +25,8 @@ def layers() -> dict[str, Layer]:
         "hot": _layer(32, 256, hidden=5120, intermediate=1536, local=1, routing="hot"),
         "room all": _layer(8, 512, room="all"),
         "nodes b": _layer(16, 1024, direction="backward", machine=ascend_a2),
+        "fast b": _layer(3, 256, hidden=5120, intermediate=1536, local=1, top_k=3, direction="backward",
+                         machine=ascend_a3.replace(node_size=1, num_aiv=4 * ascend_a3.num_aiv)),
         "wide": _layer(4, 2048, hidden=6144, intermediate=16384, top_k=2, local=1),
         "copies": _layer(4, 4096, imbalance=2.0, replicas=1),
         "once": _layer(16, 1024, intermediate=1024, routing="uniform", scheme="rank",
