@@ -170,8 +170,9 @@ class TwinExecutable(Executable):
         kept = Kept(*(link.pool.zeros(a.shape[1:], a.dtype) for a in (self.counters, self.bases, self.tables)))
         kept.tables[...] = -1
         sizes = [max(1, len(a)) * a.shape[1] * a.itemsize for a in arrays]  # at least a row, which nobody reads
-        offsets = [link.offset_of(place) if shared else -1 for place, shared in zip(addresses, self.symmetric, strict=True)]
-        for b in np.flatnonzero(self.symmetric):
+        symmetric = self.symmetric[:len(arrays)]  # of the one plan's buffers
+        offsets = [link.offset_of(place) if shared else -1 for place, shared in zip(addresses, symmetric, strict=True)]
+        for b in np.flatnonzero(symmetric):
             if offsets[b] < 0:
                 raise make_error(Status(code=Code.NOT_SHARED, rank=link.rank, value=b), self.image)
         told = np.array([*(link.offset_of(address(a)) for a in (kept.counters, kept.tables)), *offsets, *sizes], np.int64)
