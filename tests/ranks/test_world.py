@@ -101,7 +101,7 @@ def under_msrun(folder, *script):
 
 @pytest.mark.slow
 def test_msrun_starts_a_world_and_its_scheduler_ends(tmp_path):
-    status, logs = under_msrun(tmp_path, SCRIPT, "2")
+    status, logs = under_msrun(tmp_path, SCRIPT, "2", "shape")
     assert status == 0 and all(f"rank {rank} of 2 ok" in log for rank, log in enumerate(logs)), logs
 
 
