@@ -10,9 +10,10 @@ import math
 import numpy as np
 from expansion import Expansion
 from judge import extent_of
+from simulator_caches import Caches
 from tile_words import kind, moves_copies, params
 
-from hpmoe.costs.footprint import DENSE, FAN, STREAM, TOGETHER, UNIT, WEIGHT, is_transfer
+from hpmoe.costs.footprint import DENSE, WEIGHT, is_transfer
 from hpmoe.costs.start import pass_us
 from hpmoe.costs.work import Work
 from hpmoe.ir import taskflow as tf
@@ -103,7 +104,7 @@ class Reference:
         self.idle = set()
         self.heap, self.order = [], itertools.count()
         self.users = {}  # {(rank, rate): {(worker, a number): bytes left}}
-        self.cache, self.passed = {}, dict.fromkeys(x.ranks, 0.0)
+        self.caches = Caches(x, machine.l2_bytes, self.home)
         self.times, self.traffic, self.missed = {}, {}, {}
         self.run()
 
@@ -241,8 +242,8 @@ class Reference:
             self.reading.add(w)
             self.parts[w] = 0
             self.demand(w, (rank, "l2"), size)
-            missed = min(size, max(0.0, self.early[w] - self.held_of(rank, place)))
-            self.demand(w, (rank, "memory"), self.bring(rank, place, missed))
+            missed = min(size, max(0.0, self.early[w] - self.caches.held_of(rank, place)))
+            self.demand(w, (rank, "memory"), self.caches.bring(rank, place, missed))
 
     def wake(self, w):
         if w in self.reading:
@@ -256,7 +257,7 @@ class Reference:
         work = self.work[t]
         granules = math.ceil(task.rows / int(work["granule"])) * int(work["granule"])
         self.parts[w] = 1
-        for to, landed in self.landings(rank, t, work):
+        for to, landed in self.caches.landings(rank, t, work):
             self.demand(w, (self.home(to), "memory"), landed)
         for peer, rows in task.to.items():
             if peer != rank:
@@ -268,7 +269,7 @@ class Reference:
             is_few = 0 < work["skinny_rows"] >= task.rows
             few = work["few_fixed"] + granules * work["few_row"] if task.rows else 0.0
             core = float(few if is_few else work["core_fixed"] + granules * work["core_row"])
-            total, missed = self.touch(rank, task, work, self.flow.tasks[t])
+            total, missed = self.caches.touch(rank, task, work, self.flow.tasks[t])
             core += task.fans * float(work["core_fan"])
             total += task.to.get(rank, 0) * float(work["link_row"])
             self.missed[rank, t] = missed
@@ -285,66 +286,6 @@ class Reference:
             self.traffic[key] = self.traffic.get(key, 0.0) + float(amount)
             self.users.setdefault(key, {})[w, next(self.order)] = float(amount)
             self.parts[w] += 1
-
-    # What caches hold. Of a part it is known how much of it came in since it was last thrown out.
-
-    def touch(self, rank, task, work, entry):
-        """(bytes that a task touches, those of them that memory brings)."""
-        total = missed = 0.0
-        for first, part, fixed, row, whole in work["footprints"][:int(work["num_footprints"])].tolist():
-            size = fixed + (task.fans if part == FAN else task.rows) * row
-            total += size
-            if part in (STREAM, FAN):
-                missed += size
-            elif part == TOGETHER:  # rows from anywhere in it
-                held = min(self.held_of(rank, first), self.m.l2_bytes, whole)
-                missed += self.bring(rank, first, size * (1 - held / whole) if whole else size)
-            elif part in (WEIGHT, DENSE):
-                expert = task.expert if part == WEIGHT else 0
-                missed += self.fill(rank, first + expert * len(task.op.col_ranges()) + task.tile, size, whole)
-            elif part == UNIT and not task.op.opcode.startswith("ALL"):
-                unit = len(self.x.unit(rank, task.op, entry)) if kind(task.op) in ("slots", "tiles") else 1
-                missed += self.fill(rank, first + task.row, size, unit * whole)
-            else:
-                slots = self.x.received[task.op.domain.route][rank][1]
-                missed += sum(self.fill(rank, first + i, len(rows) * row, len(rows) * whole)
-                              for i, (e, rows) in enumerate(slots) if rows and (part == UNIT or e == task.expert))
-        return total, missed
-
-    def landings(self, rank, t, work):
-        """(rank, bytes that its memory gets) for each piece that a task moves."""
-        op = self.flow.ops[self.flow.tasks["op"][t]]
-        first, part, _, row, whole = work["landing"].tolist()
-        if not row or not (op.num_peers or op.opcode.startswith("ALL")):
-            return
-        for piece in self.x.segments(rank, t):
-            to, size = piece[0][0], len(piece) * row
-            if part == TOGETHER:
-                held = self.held_of(to, first)
-                landed = self.bring(to, first, size)
-                self.cache[to, first][1] = min(whole, held + size)
-            else:
-                slots = self.x.received[op.domain.route][to][1]
-                expert = self.x.received[op.domain.route][to][0][piece[0][1]][0]
-                into = [(i, len(rows)) for i, (e, rows) in enumerate(slots)
-                        if rows and (i == self.flow.tasks["row"][t] if op.num_peers else e == expert)]
-                of_all = sum(n for _, n in into)
-                landed = sum(self.fill(to, first + i, size * n / of_all, n * whole) for i, n in into)
-            yield to, landed
-
-    def held_of(self, rank, place):
-        touched, held = self.cache.setdefault((rank, place), [-1.0, 0.0])
-        return held if self.passed[self.home(rank)] - touched <= self.m.l2_bytes else 0.0
-
-    def bring(self, rank, place, size):
-        held, home = self.held_of(rank, place), self.home(rank)
-        self.passed[home] += size
-        self.cache[rank, place] = [self.passed[home], held + size]
-        return size
-
-    def fill(self, rank, place, size, whole):
-        """What of a part is not there yet, tasks touching all of it in turn."""
-        return self.bring(rank, place, min(size, max(0.0, (whole or size) - self.held_of(rank, place))))
 
     def end_part(self, w):
         self.parts[w] -= 1
