@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations
 from hpmoe.primitives.dispatch import combine_rows, dispatch_rows
+from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.quantized import combine_quantized, dequantize, quantize
 from hpmoe.primitives.quantized_matmul import MULTIPLIED, grouped_quantized
 from hpmoe.primitives.relay import relay, relay_back
@@ -91,48 +94,64 @@ def quantize_rows(program: Program, *, dtype: str = "int8", scale: str | int | N
     form = {"dtype": dtype, **({} if block == "token" else {"block": block})}
     exact = _gradients(program) if backward == "straight_through" else set()
     moves = (dispatch_rows, combine_rows) if combine else (dispatch_rows,)
-    weights = {a for e in program.equations if e.primitive is relay_back for a in e.inputs[3:]}  # of tokens, sent to relays
-    sent: dict[Atom, Var] = {}
-    arrived: dict[Atom, Atom] = {}  # rows of bytes, whose floats are what others know
+    weights = {a for e in program.equations if e.primitive is relay_back for a in e.inputs[3:]}
+    return map_equations(program, _Rule(form, moves, exact, weights))
 
-    def rule(builder: Builder, eqn: Equation) -> list[Atom] | None:
-        if eqn.inputs and eqn.inputs[0] in arrived and (out := _of_arrived(builder, eqn, form, arrived)):
+
+@dataclasses.dataclass
+class _Rule:
+    """The right side of the rewrite of one equation.
+
+    Attributes:
+        form: the params of quantize.
+        moves: what sends rows that are quantised.
+        exact: what travels as it is.
+        weights: those of tokens, sent to relays.
+        sent: rows that are quantised already, as bytes.
+        arrived: rows of floats, which others know, as the bytes that came.
+    """
+
+    form: dict[str, object]
+    moves: tuple[Primitive, ...]
+    exact: set[Atom]
+    weights: set[Atom]
+    sent: dict[Atom, Var] = dataclasses.field(default_factory=dict)
+    arrived: dict[Atom, Atom] = dataclasses.field(default_factory=dict)
+
+    def __call__(self, builder: Builder, eqn: Equation) -> list[Atom] | None:
+        if eqn.inputs and eqn.inputs[0] in self.arrived and (out := self._of_arrived(builder, eqn)):
             return out
-        is_quantised = eqn.primitive in moves and eqn.inputs[0] not in exact and eqn.inputs[0].aval.dtype != BYTES
-        if not is_quantised or not weights.isdisjoint(eqn.outputs):
+        is_float = eqn.primitive in self.moves and eqn.inputs[0].aval.dtype != BYTES
+        if not is_float or eqn.inputs[0] in self.exact or not self.weights.isdisjoint(eqn.outputs):
             return None
-        out = _quantized(builder, eqn, form, sent)
-        if eqn.primitive is dispatch_rows:
-            arrived[out[0]] = builder.equations[-1].inputs[0]
+        return self._quantized(builder, eqn)
+
+    def _of_arrived(self, builder: Builder, eqn: Equation) -> list[Atom] | None:
+        """What takes rows as they arrive: products of such rows and relays, which pass them on."""
+        rows, others = self.arrived[eqn.inputs[0]], eqn.inputs[1:]
+        if eqn.primitive is grouped_quantized and self.form == MULTIPLIED.get(str(eqn.params.get("rows", ""))):
+            return [builder.keep(eqn.replace(inputs=(rows, *others)))]
+        if eqn.primitive is quantize and dict(eqn.params) == self.form:
+            return [rows]
+        if eqn.primitive is relay:
+            passed = builder.add(relay, rows, *others, source=eqn.source, **eqn.params)
+            return [self._floats(builder, eqn, passed)]
+        return None
+
+    def _quantized(self, builder: Builder, eqn: Equation) -> list[Atom]:
+        rows, route, *weights = eqn.inputs
+        if rows not in self.sent:
+            self.sent[rows] = builder.add(quantize, rows, source=eqn.source, **self.form)
+        if eqn.primitive is combine_rows:
+            return [builder.add(combine_quantized, self.sent[rows], route, *weights, **self.form, to=rows.aval.dtype,
+                                source=eqn.source)]
+        return [self._floats(builder, eqn, builder.add(dispatch_rows, self.sent[rows], route, source=eqn.source))]
+
+    def _floats(self, builder: Builder, eqn: Equation, arrived: Var) -> Var:
+        """Of rows that arrive, as those that were sent."""
+        out = builder.add(dequantize, arrived, **self.form, to=eqn.inputs[0].aval.dtype, source=eqn.source)
+        self.arrived[out] = arrived
         return out
-    return map_equations(program, rule)
-
-
-def _of_arrived(builder: Builder, eqn: Equation, form: dict[str, object], arrived: dict[Atom, Atom]) -> list[Atom] | None:
-    """What takes rows as they arrive: products of such rows and relays, which pass them on."""
-    rows, others = arrived[eqn.inputs[0]], eqn.inputs[1:]
-    if eqn.primitive is grouped_quantized and form == MULTIPLIED.get(str(eqn.params.get("rows", ""))):
-        return [builder.keep(eqn.replace(inputs=(rows, *others)))]
-    if eqn.primitive is quantize and dict(eqn.params) == form:
-        return [rows]
-    if eqn.primitive is relay:
-        passed = builder.add(relay, rows, *others, source=eqn.source, **eqn.params)
-        out = builder.add(dequantize, passed, **form, to=eqn.inputs[0].aval.dtype, source=eqn.source)
-        arrived[out] = passed
-        return [out]
-    return None
-
-
-def _quantized(builder: Builder, eqn: Equation, form: dict[str, object], sent: dict[Atom, Var]) -> list[Atom]:
-    """The right side of the rewrite; `sent` has what is quantised already."""
-    rows, route, *weights = eqn.inputs
-    to, source = rows.aval.dtype, eqn.source
-    if rows not in sent:
-        sent[rows] = builder.add(quantize, rows, source=source, **form)
-    if eqn.primitive is combine_rows:
-        return [builder.add(combine_quantized, sent[rows], route, *weights, **form, to=to, source=source)]
-    return [builder.add(dequantize, builder.add(dispatch_rows, sent[rows], route, source=source), **form, to=to,
-                        source=source)]
 
 
 def _gradients(program: Program) -> set[Atom]:

@@ -31,8 +31,7 @@ def relay_rows(program: Program, *, every_node: bool = False) -> Program:
     Comes after `deduplicate_rows`, if both are applied: then a relay passes a row on to each rank once.
 
     With `every_node` a token crosses to every node, whether experts are there or not, and a sum comes back from each, of
-    zeros where none were: an all-gather across nodes, and a reduce-scatter back. What crosses then depends on no routing,
-    N - 1 rows of a token each way, and is never less than without.
+    zeros where none were: an all-gather across nodes, and a reduce-scatter back, of N - 1 rows of a token for any routing.
 
     Rewrite:
         b = dispatch x a      ->  r = route_to_ranks[node_size] a   u = dispatch x r        b = relay u r a

@@ -19,9 +19,10 @@ from hpmoe.primitives.route import check_route, check_tensor, make_route
 from hpmoe.primitives.row_dot import dots_for
 from hpmoe.primitives.sending import gather_or_zero, send, send_back, tile_return
 from hpmoe.primitives.tiler import Tiler
-from hpmoe.routing.capacity import make_capacity
+from hpmoe.routing.capacity import Capacity, make_capacity
 from hpmoe.routing.routing import Route
 from hpmoe.support.errors import TransformError, check_argument, is_int
+from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.tokens import REDUCE
 from hpmoe.tile_ops.transfers import ALL_TO_ALL
@@ -59,8 +60,7 @@ def dispatch(hidden_states: Tensor, topk_ids: Tensor, *, num_local_experts: int,
     of zero; a token without any expert gets zeros. capacity_factor still counts all num_tokens * top_k entries.
 
     With an expert_alignment the rows of each expert that has any are filled up to a multiple of it with rows of zeros, made
-    by the receiving rank, for kernels that take groups of such sizes. They count in `route.tokens_per_expert`, are computed
-    like any other rows, and go nowhere in `combine`; no gradient comes to them.
+    by the receiving rank. They count in `route.tokens_per_expert`, are computed like any other rows, and go nowhere.
 
     Args:
         hidden_states: [T, H].
@@ -101,17 +101,13 @@ def dispatch(hidden_states: Tensor, topk_ids: Tensor, *, num_local_experts: int,
     """
     outside_graphs("hpmoe.dispatch")
     _check(num_local_experts, expert_alignment, topk_weights)
-    capacity, weights = make_capacity(capacity_factor, drop_policy), ()
+    capacity = make_capacity(capacity_factor, drop_policy)
     options: dict[str, object] = {"num_local_experts": int(num_local_experts)}
     if expert_alignment > 1:
         options["expert_alignment"] = int(expert_alignment)
     if capacity is not None:
         options.update(capacity_factor=capacity.factor, drop_policy=drop_policy)
-    if capacity is not None and drop_policy == "probs":
-        check_argument(topk_weights is not None, "hpmoe.dispatch", "topk_weights", "None",
-                       "given: drop_policy=\"probs\" keeps the entries with the largest")
-        weights = (topk_weights,)
-    route = make_route(topk_ids, *weights, **options)
+    route = make_route(topk_ids, *_deciding(capacity, topk_weights), **options)
     return dispatch_rows(hidden_states, route), route
 
 
@@ -122,6 +118,15 @@ def _check(num_local_experts: int, expert_alignment: int, topk_weights: Tensor |
                    f"an int in 1..{MOST_ALIGNMENT}")
     check_argument(topk_weights is None or isinstance(topk_weights, Tensor), "hpmoe.dispatch", "topk_weights",
                    f"a {type(topk_weights).__name__}", "a mindspore.Tensor [T, K], or None")
+
+
+def _deciding(capacity: Capacity | None, topk_weights: Tensor | None) -> list[Tensor]:
+    """The weights, where they say what is dropped."""
+    if capacity is None or capacity.policy != "probs":
+        return []
+    check_argument(topk_weights is not None, "hpmoe.dispatch", "topk_weights", "None",
+                   "given: drop_policy=\"probs\" keeps the entries with the largest")
+    return [known(topk_weights)]
 
 
 def combine(rows: Tensor, route: Route, topk_weights: Tensor | None = None) -> Tensor:

@@ -127,7 +127,6 @@ class Plans:
                 self._plans.popitem(last=False)
             return ir
 
-
     def _lowered(self, program: Program, rows: Sequence[PlannedRows]) -> AnyIR:
         """Planned for these rows; for a device, where nobody sees the ids before a kernel runs, for several likely numbers,
         of which the kernel takes one when it starts."""

@@ -46,7 +46,7 @@ def tune(f: Function, *args: PyTree, machine: Machine | None = None, mesh: Mesh 
     The first trial is the default chain, so the choice is never slower than that on the model; the second one takes all
     sizes that the machine's cost rules choose, and the next ones what `choose_schedule` takes of each pass. Every chain
     computes the same function, but for rows that the space has rounded; where tiles have other sizes, or tokens go to a rank
-    or node once, float32 sums may round otherwise. A trial that fails, by a user's policy or else, is noted and not chosen.
+    or node once, float32 sums may round otherwise. A trial that fails is noted and not chosen.
 
     Args:
         f: a plain function, or one under Program transforms, or spmd of it.
@@ -81,8 +81,7 @@ def tune(f: Function, *args: PyTree, machine: Machine | None = None, mesh: Mesh 
         >>> len(tuned.trials), tuned.best.us <= tuned.trials[0].us, sorted(tuned.settings)
         (4, True, ['cols', 'policy', 'rows'])
     """
-    _check(f, machine, mesh, direction, space, budget_s, max_trials)
-    check_flags("hpmoe.tune", verbose=verbose, cache=cache)
+    _check(f, machine, mesh, direction, space, budget_s, max_trials, verbose=verbose, cache=cache)
     is_spmd = isinstance(f, Spmd)
     staged, mesh = (staged_of(f.function), f.mesh) if is_spmd else (staged_of(f), mesh or Mesh())
     machine = machine or cpu(ep_size=mesh.num_ranks, calibrated=is_calibrated())
@@ -127,7 +126,8 @@ def _launches(programs: dict[str, Program]) -> dict[str, Program]:
 
 
 def _check(f: Function, machine: Machine | None, mesh: Mesh | None, direction: str, space: Space | None, budget_s: float,
-           max_trials: int | None) -> None:
+           max_trials: int | None, **switches: bool) -> None:
+    check_flags("hpmoe.tune", **switches)
     inner = f.function if isinstance(f, Spmd) else f
     is_plain = callable(inner) and staged_of(inner).level == "program"
     check_argument(is_plain, "hpmoe.tune", "f", str(staged_of(inner)) if callable(inner) else repr(f),
