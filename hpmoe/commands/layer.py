@@ -171,10 +171,12 @@ class Layer:
         flow = hpmoe.prefetch_weights.apply_to(flow) if self.prefetch else flow
         return hpmoe.assign_queues.apply_to(flow, machine=machine, policy=policy)
 
-    def chosen_flow(self) -> hpmoe.Taskflow:
-        """The persistent kernel with the tile and the policy that choose_schedule takes, however many tasks there are."""
+    def chosen_flow(self, is_known: bool = False) -> hpmoe.Taskflow:
+        """The persistent kernel as choose_schedule makes it, however many tasks there are, where the routing is known before
+        or is not."""
         program = self._program(self.replicas, self.scheme, self.room)
-        return hpmoe.choose_schedule.apply_to(program, machine=self.machine, most_tasks=None)
+        routing = self.ids if is_known else None
+        return hpmoe.choose_schedule.apply_to(program, machine=self.machine, most_tasks=None, routing=routing)
 
     def blocking(self, policy: str | Policy, machine: hpmoe.Machine) -> hpmoe.Timeline:
         """The persistent kernel with collectives instead of puts."""

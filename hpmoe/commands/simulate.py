@@ -30,7 +30,7 @@ Prints milliseconds, all simulated, and the band ("x to y") that the ranges of t
 {OF_ROUTING}"""
 
 TUNED = "critical_path", "slot_major", "expert_phases", "chosen"  # policies for tiles and puts of chosen sizes
-CHOSEN = "tile_rows", "tile_cols", "signal", "order", "combine_order"  # flags of what choose_schedule decides
+CHOSEN = "tile_rows", "tile_cols", "signal", "order", "combine_order", "prefetch"  # flags of what choose_schedule decides
 _LAYER = "ep", "tokens", "hidden", "intermediate", "experts", "top_k", "dtype", "direction", "machine", "seed"
 TABLES = {"paper": (), "validate": (), "rules": ("ablation",), "ablation": (*_LAYER, "most_ranks", "out"),
           "nodes": (*_LAYER, "routing", "out"), "grid": ("dtype", "machine", "seed"), "rooms": ("dtype", "machine", "seed")}

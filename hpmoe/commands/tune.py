@@ -23,7 +23,7 @@ more than one node of the machine may relay rows; schemes are those of hpmoe.sen
 same layer, routing and machine in $XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe, and taken from there unless --fresh is
 given."""
 SETTINGS = {"scheme": "scheme", "policy": "policy", "signal": "signal", "order": "order", "rows": "tile_rows",
-            "cols": "tile_cols"}
+            "cols": "tile_cols", "prefetch": "prefetch"}
 
 
 def define(values: flags.FlagValues) -> None:

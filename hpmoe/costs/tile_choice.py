@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 from hpmoe.costs.rank_estimate import estimated_us
 from hpmoe.ir.program import Program
@@ -11,6 +12,7 @@ from hpmoe.tiling.tile_program import tile_operations
 
 ROW_STEPS, COL_STEPS = (1.0, 0.5, 2.0), (1.0, 0.5, 2.0, 4.0)  # of a machine's default tile, itself first
 NEAR = 1.03  # times that say nothing; then those of the matrix tasks count
+SMALLER = 1.08  # times that the default tile takes by these rules, less than which no smaller one is taken
 SLACK = 0.9  # of the time, less than which matrix tasks take where links or vector workers are what takes long
 
 
@@ -29,7 +31,7 @@ def choose_tile(program: Program, machine: Machine, rows: int | None, cols: int 
     """Rows and columns of a tile, those that are given kept; the same for the same program, machine and sizes.
 
     Where matrix tasks have time to spare, the machine's default tile, if it ends about as soon: with wider ones rows go back
-    later, and in larger parts.
+    later, and in larger parts. Instead of a smaller one, too: with smaller ones an expert's slots wait for one weight.
 
     Example:
         >>> import hpmoe
@@ -41,12 +43,15 @@ def choose_tile(program: Program, machine: Machine, rows: int | None, cols: int 
     shapes, least = list(times), min(us for us, _ in times.values())
     near = [shape for shape in shapes if times[shape][0] <= NEAR * least]
     chosen = min(near, key=lambda shape: times[shape][1])
-    us, of_matrix = times[chosen]
-    return shapes[0] if shapes[0] in near and of_matrix < SLACK * us else chosen
+    default, (us, of_matrix) = shapes[0], times[chosen]
+    if default in near and of_matrix < SLACK * us:
+        return default
+    is_smaller = math.prod(chosen) < math.prod(default)
+    return default if is_smaller and times[default][0] <= SMALLER * us else chosen
 
 
-def likely_tiles(program: Program, machine: Machine, count: int) -> list[tuple[int, int]]:
-    """So many of the tiles that there are to choose from, those with which a rank ends first, the first one first."""
+def likely_tiles(program: Program, machine: Machine, count: int | None) -> list[tuple[int, int]]:
+    """So many of the tiles that there are to choose from, or all, that with which a rank ends first by the rules first."""
     times = _estimates(program, machine, None, None)
     return sorted(times, key=times.__getitem__)[:count]
 

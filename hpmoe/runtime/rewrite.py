@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import cast
 
@@ -20,6 +21,8 @@ LEVELS = {
     "queues": "the queues that assign_queues makes",
     "kernel": "the persistent kernel that fuse_persistent binds",
 }
+
+SHOWN = 80  # characters of an option
 
 
 class Rewrite:
@@ -105,7 +108,8 @@ def shown_options(options: Mapping[str, object]) -> str:
 
 
 def _shown(option: object) -> str:
-    """An option as printed: named things by their name, a dict by its keys."""
+    """An option as printed: named things by their name, a dict by its keys, the beginning of what is long, such as ids."""
     if isinstance(option, Mapping):
         return ", ".join(map(str, option))
-    return getattr(option, "__name__", None) or getattr(option, "name", None) or str(option)
+    return getattr(option, "__name__", None) or getattr(option, "name", None) or textwrap.shorten(
+        str(option), SHOWN, placeholder=" ...")

@@ -38,11 +38,16 @@ def sample_routings(flow: tf.Taskflow, count: int = len(SKEWS)) -> Iterator[tupl
     off = np.log(np.maximum(rows, 1) / max(1, plan.max_rows))
     off = np.maximum(off, 0.0) if plan.likely_rows < plan.max_rows else np.abs(off)
     for kind, odds in (drawn[i] for i in np.argsort(off, kind="stable")[:count]):
-        ids = ids_by_odds(odds, plan.ep_size, plan.num_tokens, plan.top_k, rng)
-        for route in flow.routes:
-            _leave_out(ids, route)
-        if all(_has_room(ids, route) for route in flow.routes):
+        for ids in with_room(ids_by_odds(odds, plan.ep_size, plan.num_tokens, plan.top_k, rng), flow):
             yield kind, ids
+
+
+def with_room(ids: np.ndarray, flow: tf.Taskflow) -> list[np.ndarray]:
+    """The ids with entries over the room of a plan of no expert; none where there is no room for them even so."""
+    ids = ids.copy()
+    for route in flow.routes:
+        _leave_out(ids, route)
+    return [ids] if all(_has_room(ids, route) for route in flow.routes) else []
 
 
 def _likely_shares(odds: np.ndarray, top_k: int) -> np.ndarray:

@@ -18,6 +18,7 @@ from hpmoe.primitives.dispatch import dispatch_rows
 from hpmoe.runtime.transform import Curried, Transform
 from hpmoe.transforms.assign_queues import POLICIES, assign_queues
 from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS, overlap_comm
+from hpmoe.transforms.prefetch_weights import prefetch_weights
 from hpmoe.transforms.quantize_rows import quantize_rows
 from hpmoe.transforms.send_rows import SCHEMES, schemes_of
 from hpmoe.transforms.tile_partition import tile_partition
@@ -25,9 +26,10 @@ from hpmoe.tuning.search import Settings, Space, Value
 
 Step = tuple[Transform, tuple[tuple[str, object], ...]]  # and its options
 
-# Of which transform's option each is: scheme is that of send_rows, put_cols overlap_comm's cols, quantize_rows the dtype of
-# that, which changes what is computed and is therefore tried only where it is given.
-NAMES = ("scheme", "quantize_rows", "policy", "signal", "order", "rows", "cols", "put_cols", "returns")
+# Of which transform's option each is: scheme is that of send_rows, put_cols overlap_comm's cols, prefetch whether there is
+# prefetch_weights, quantize_rows the dtype of that, which changes what is computed and is therefore tried only where it is
+# given.
+NAMES = ("scheme", "quantize_rows", "policy", "signal", "order", "rows", "cols", "put_cols", "returns", "prefetch")
 
 
 def space_of(program: Program, machine: Machine, ep_size: int, given: Space) -> dict[str, list[Value]]:
@@ -40,6 +42,8 @@ def space_of(program: Program, machine: Machine, ep_size: int, given: Space) -> 
         values["signal"], values["put_cols"], values["returns"] = list(SIGNALS), [None, "auto"], [None, 2]
         if ep_size > 1:
             values["order"] = list(ORDERS)
+        if not machine.unified:
+            values["prefetch"] = [None, True]
     if "quantize_rows" in given and any(e.primitive is dispatch_rows for e in program.equations):
         values["quantize_rows"] = [None]
     if len(schemes := schemes_of(program)) > 1:
@@ -65,7 +69,8 @@ def transforms_of(settings: Settings, machine: Machine) -> list[Curried]:
     comm = {option: settings[name] for name, option in (("order", "order"), ("signal", "signal"), ("put_cols", "cols"),
                                                         ("returns", "returns")) if name in settings}
     overlap = [overlap_comm(**comm)] if comm else []
-    return [*sent, tiles, *overlap, assign_queues(machine=machine, policy=settings["policy"])]
+    early = [prefetch_weights()] if settings.get("prefetch") else []
+    return [*sent, tiles, *overlap, *early, assign_queues(machine=machine, policy=settings["policy"])]
 
 
 class Planned:

@@ -50,7 +50,7 @@ def test_the_choice_is_the_fastest_trial_and_its_time_that_of_its_taskflow(direc
     tuned = tune(direction=direction)
     assert tuned.best.us == min(t.us for t in tuned.trials) <= tuned.trials[0].us and tuned.why_ended == EXHAUSTED
     assert str(tuned.trials[0]) == ("scheme=direct, policy=critical_path, signal=tile, order=ratr, rows=8, cols=8, "
-                                     "put_cols=None, returns=None")
+                                     "put_cols=None, returns=None, prefetch=None")
     assert len(set(t.settings for t in tuned.trials)) == len(tuned.trials) > 5
     if direction == "forward":
         flow = tuned(moe_ffn).function.lower(*avals(), mesh=Mesh(2))
