@@ -59,8 +59,8 @@ def tune(f: Function, *args: PyTree, machine: Machine | None = None, mesh: Mesh 
             all arrays are given or they are computed, all equal.
         space: other values to try of some settings, the first one as default: "rows", "cols" of tile_partition, "order",
             "signal", "put_cols", "returns" of overlap_comm, "policy" of assign_queues, "scheme" of send_rows, those that
-            differ on the ranks and nodes of the mesh. "quantize_rows", None or a dtype, changes what is computed and is
-            tried only where it is given.
+            differ on the ranks and nodes of the mesh; "prefetch", whether there is prefetch_weights, None or True.
+            "quantize_rows", None or a dtype, changes what is computed and is tried only where it is given.
         budget_s: seconds after which no other trial begins; the first is always made.
         max_trials: most trials; with it, and time enough, the choice does not depend on how fast this computer is.
         verbose: say on stderr what is tried, also where that is no terminal.

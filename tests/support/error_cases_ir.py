@@ -307,6 +307,7 @@ cases("command", {line: lambda line=line: cli._run(line.split()) for line in (
     "simulate --imbalance=x", "compare policy=round_robin", "compare unfused unfused --measured",
     "compare policy=chosen unfused --measured", "compare policy=stage_order unfused --min_load=4",
     "simulate --min_load=4", "tune --min_load=4", "simulate --policy=chosen --tile_rows=64",
+    "simulate --policy=chosen --prefetch",
     "compare policy=round_robin machine=ascend_a3 --measured",
     "compare policy=round_robin unfused --out=no/such/folder/x.html",
     "simulate --imbalance=99", "simulate --imbalance=2 --routing=zipf",

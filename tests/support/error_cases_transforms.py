@@ -210,6 +210,7 @@ cases("transforms", {
     "another scheme": lambda: send_rows(moe_ffn, scheme="hierarchical"),
     "choose for no machine": lambda: choose_schedule(moe_ffn, machine="ascend_a2"),
     "no number of tasks": lambda: choose_schedule(moe_ffn, most_tasks=-1),
+    "a routing of no ids": lambda: choose_schedule(moe_ffn, routing=2.0),
     "send on no machine": lambda: send_rows(moe_ffn, machine="ascend_a2"),
     "padding to relay": lambda: relay_rows(_aligned).lower(X, Aval((4, 1), "int32")),
     "every_node=1": lambda: relay_rows(moe_ffn, every_node=1),
