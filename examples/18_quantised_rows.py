@@ -32,6 +32,11 @@ QUANTISED = {
     "bfloat16, fp8 weights": [hpmoe.quantize_weights(dtype="float8_e4m3fn")],
     "bfloat16, mxfp8 weights": [hpmoe.quantize_weights(dtype="mxfp8")],
     "int8, int8 weights (W8A8)": [hpmoe.quantize_rows, hpmoe.quantize_weights(row_dtype="int8")],
+    "fp8, fp8 weights": [hpmoe.quantize_rows(dtype="float8_e4m3fn"),
+                         hpmoe.quantize_weights(dtype="float8_e4m3fn", row_dtype="float8_e4m3fn")],
+    "mxfp8, mxfp8 weights": [hpmoe.quantize_rows(dtype="mxfp8"), hpmoe.quantize_weights(dtype="mxfp8", row_dtype="mxfp8")],
+    "the same, gradients too": [hpmoe.quantize_rows(dtype="mxfp8", backward="quantized"),
+                                hpmoe.quantize_weights(dtype="mxfp8", row_dtype="mxfp8", backward="quantized")],
 }
 
 to_kernel = (hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues, hpmoe.fuse_persistent)

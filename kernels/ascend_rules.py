@@ -17,10 +17,10 @@ from hpmoe.support.dtypes import BYTES, FLOATS, storage_dtype
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import row_modes
 from hpmoe.tile_ops.columns import ADD_COLS, CUMSUM, TAKE_COLS, TOP_K
-from hpmoe.tile_ops.fp8_matmuls import GMM_FP8
+from hpmoe.tile_ops.fp8_matmuls import Fp8Matmul
 from hpmoe.tile_ops.guards import COUNT_AND_FILL, FILL_OUTSIDE, REDUCE_AND_FILL
 from hpmoe.tile_ops.quantized import QUANTIZE
-from hpmoe.tile_ops.quantized_matmuls import GMM_WIDENED, ROWS, WeightFormat, WidenedMatmul
+from hpmoe.tile_ops.quantized_matmuls import GMM_WIDENED, ROWS, WeightFormat
 from hpmoe.tile_ops.row_formats import MX_BLOCK, BlockScale, Element, RowFormat
 
 
@@ -133,7 +133,7 @@ def _format_name(form: RowFormat) -> str:
     return f"{form.element.name}, {form.scale.name} for each {f'{form.block} columns' if form.block else 'row'}"
 
 
-def _check_fp8(params: WidenedMatmul, width: int, who: str) -> None:
+def _check_fp8(params: Fp8Matmul, width: int, who: str) -> None:
     """Of a 950: no other chip has what makes such rows."""
     cols = params.form.cols_of(width)
     check_argument(not params.block or cols % MX_PAIR == 0, who, "the columns of its rows of mxfp8", cols,
@@ -144,9 +144,9 @@ def _check_matmul(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
     out, x, other = (flow.buffers[a.buffer] for a in op.operands[:3])
     dtypes = [storage_dtype(b.dtype) for b in (x, other)]
     check_argument(dtypes[0] == dtypes[1], who, "its operand dtypes", " and ".join(dtypes), "the same for both")
-    is_fp8 = op.primitive is GMM_FP8
+    is_fp8 = isinstance(op.params, Fp8Matmul)
     results = FLOATS if is_fp8 else ("int32",) if dtypes[0] == BYTES else (dtypes[0], "float32")
-    if is_fp8 and isinstance(op.params, WidenedMatmul):
+    if isinstance(op.params, Fp8Matmul):
         _check_fp8(op.params, op.width(1, flow.buffers), who)
     check_argument(dtypes[0] != BYTES or op.params.is_transposed, who,
                    f"its {'fp8' if is_fp8 else 'int8'} weight", other.name,

@@ -26,7 +26,7 @@ FACTS: Mapping[str, tuple[str, Callable[[TilePrimitive], bool]]] = {
     "makes_blocks": ("Its tasks compute blocks of rows of a weight's gradient.", lambda p: p.makes_blocks),
     "fans_out": ("It takes rows of tokens to those of their experts.", lambda p: any(FAN in o.rows for o in p.outputs)),
     "is_launch": ("It is the start of a kernel.", lambda p: p.is_launch),
-    "may_be_early": ("Its param[1] says whether its weight is read early.", lambda p: p.params is EarlyMatmul),
+    "may_be_early": ("Its param[1] says whether its weight is read early.", lambda p: issubclass(p.params, EarlyMatmul)),
     "applies_function": ("Its param[0] is the code of an elementwise function.", lambda p: p.params is Elementwise),
 }
 TRAITS = {"kIsInteger": lambda o: o.is_integer, "kIsCutByBody": lambda o: o.is_cut_by_body,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.runtime.transform import transform
 from hpmoe.tile_ops.params import EarlyMatmul
@@ -42,6 +44,6 @@ def prefetch_weights(flow: Taskflow) -> Taskflow:
     """
     made = {flow.buffers[access.buffer].storage for op in flow.ops for access in op.outputs}
     return rebuild(flow, tuple(
-        op.replace(params=EarlyMatmul(op.params.is_transposed, is_early=True))
+        op.replace(params=dataclasses.replace(op.params, is_early=True))
         if isinstance(op.params, EarlyMatmul) and flow.buffers[op.operands[2].buffer].storage not in made else op
         for op in flow.ops))

@@ -33,7 +33,7 @@ from hpmoe.support.errors import ProgramError, check_argument, is_name
 from hpmoe.support.mindspore_private import Differentiable, gradient_depth, takes_gradient
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.elementwise import MAP
-from hpmoe.tile_ops.fp8_matmuls import GMM_FP8
+from hpmoe.tile_ops.fp8_matmuls import GMM_FP8, Fp8Matmul
 from hpmoe.tile_ops.functions import MUL
 from hpmoe.tile_ops.matmuls import GMM
 from hpmoe.tile_ops.params import EarlyMatmul, Elementwise
@@ -242,15 +242,15 @@ def _(tiler: Tiler, eqn: Equation) -> None:
                    params=WidenedMatmul(turned, form.element, form.scale, form.block))
         return
     packed = tiler.at(x, cols=col_modes.ALL, dtypes=(BYTES,)) if x.aval.dtype == BYTES else _packed(tiler, x, form)
-    given = WidenedMatmul(turned, form.element, form.scale, form.block)
     if form.block:
         first, *others = weights
-        tiler.emit(GMM_FP8, domain, tiler.at(out), packed, first, *of_blocks[:1], *others, *of_blocks[1:], params=given)
+        tiler.emit(GMM_FP8, domain, tiler.at(out), packed, first, *of_blocks[:1], *others, *of_blocks[1:],
+                   params=Fp8Matmul(turned, block=form.block))
         return
     is_int8 = form.element is Element.INT8
     sums = Access(tiler.buffer_of[tiler.like(out, *fixed(out.aval.shape[1:]), dtype="int32" if is_int8 else "float32")])
     tiler.emit(GMM_INT8 if is_int8 else GMM_FP8, domain, sums, packed, *weights,
-               params=EarlyMatmul(turned) if is_int8 else given)
+               params=EarlyMatmul(turned) if is_int8 else Fp8Matmul(turned))
     tiler.emit(RESCALE, domain, tiler.at(out), sums, packed, *scales, label="rescale")
 
 

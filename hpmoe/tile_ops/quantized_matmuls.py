@@ -126,7 +126,8 @@ def _(frame: Frame[NoParams]) -> int:
 
 @GMM_WIDENED.reference
 def _(frame: Frame[WidenedMatmul]) -> int:
-    (out, x, *given), params, w = frame.operands(), frame.params, numbers_of_weight(frame)
+    (out, x, *given), params = frame.operands(), frame.params
+    w = numbers_of_weight(frame, params.form)
     scale = [] if params.block else [a for a, access in zip(given, frame.op.operands[2:], strict=True)
                                      if access.rows is row_modes.SLOT_EXPERT][1:]
     product = x @ w[frame.own(2)].T if params.is_transposed else x @ w
@@ -134,19 +135,19 @@ def _(frame: Frame[WidenedMatmul]) -> int:
     return len(out)
 
 
-def numbers_of_weight(frame: Frame[WidenedMatmul]) -> np.ndarray:
+def numbers_of_weight(frame: Frame[Matmul], form: RowFormat) -> np.ndarray:
     """The elements of the weight of a slot's expert as numbers, times the scales of their blocks where they have such.
 
     A copy's matrices are in operands of their own; those of the rank's own have no rows then.
     """
-    given, params, modes = frame.operands()[2:], frame.params, [a.rows for a in frame.op.operands[2:]]
+    given, modes = frame.operands()[2:], [a.rows for a in frame.op.operands[2:]]
     own, copies = ([a for a, m in zip(given, modes, strict=True) if m is mode]
                    for mode in (row_modes.SLOT_EXPERT, row_modes.REPLICA))
     codes, *of_blocks = copies if copies and len(copies[0]) else own
-    w = values_of(params.element, codes)
-    if not params.block:
+    w = values_of(form.element, codes)
+    if not form.block:
         return w
-    return w * block_scales(of_blocks[0], params.block, 0 if params.is_transposed else frame.own(2).start, w.shape[1])
+    return w * block_scales(of_blocks[0], form.block, 0 if frame.params.is_transposed else frame.own(2).start, w.shape[1])
 
 
 @QUANTIZE_WEIGHT.reference
@@ -175,7 +176,7 @@ def _(op: Operation[Matmul], buffers: Buffers, plan: RoutePlan | None) -> str:
     if bad := copies_fault(op, buffers):
         return bad
     if isinstance(op.params, WidenedMatmul):
-        bad = block_scale_fault(op, op.params, buffers) if op.params.block else _scale_fault(op, 3, buffers)
+        bad = block_scale_fault(op, op.params.form, buffers) if op.params.block else _scale_fault(op, 3, buffers)
     else:
         inner -= SCALE_BYTES
         bad = "" if 0 < inner <= MOST_TERMS else f"sums {inner} products, more than {MOST_TERMS} or none"
@@ -197,8 +198,7 @@ def copies_fault(op: Operation[Matmul], buffers: Buffers) -> str:
     def form(a: Touched) -> tuple[object, ...]:
         b = buffers[a.buffer]
         return a.offset, a.cols, b.cols, b.rows_per_expert, b.dtype
-    has_blocks = isinstance(op.params, WidenedMatmul) and op.params.block > 0
-    fits = num in (0, 1 + has_blocks) and len(own) <= 2 and all(a.rows is row_modes.REPLICA for a in copies) and (
+    fits = num in (0, 1 + (op.params.block > 0)) and len(own) <= 2 and all(a.rows is row_modes.REPLICA for a in copies) and (
         [form(a) for a in own[:num]] == [form(a) for a in copies])
     return "" if fits else "takes copies that are not like its weights"
 
@@ -212,9 +212,9 @@ def _scale_fault(op: Operation[Params], i: int, buffers: Buffers) -> str:
     return f"takes one row of an expert of {buffer.name}, which has {buffer.rows_per_expert}"
 
 
-def block_scale_fault(op: Operation[Params], params: WidenedMatmul, buffers: Buffers) -> str:
+def block_scale_fault(op: Operation[Params], form: RowFormat, buffers: Buffers) -> str:
     """What is wrong with the scales of elements side by side."""
-    weight, form = buffers[op.operands[2].buffer], params.form
+    weight = buffers[op.operands[2].buffer]
     if len(op.operands) < 4:
         return f"multiplies elements of {weight.name} without the scales of blocks"
     access, scales = op.operands[3], buffers[op.operands[3].buffer]

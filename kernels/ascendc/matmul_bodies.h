@@ -74,16 +74,16 @@ __aicore__ inline Product gmm_int8(const Frame& frame) {
 
 // Whether the matrix core has a way for a product of fp8: of turned weights, and of mxfp8 with pairs of whole blocks.
 __aicore__ inline bool can_multiply_fp8(const Frame& frame) {
-  const RowFormat format = row_format_of(frame.op.param + 1);
+  const RowFormat format = fp8_format_of(frame.op.param);
   const int32_t bytes = static_cast<int32_t>(Dtype::UINT8), to = frame.buffer(0).dtype;
   const int64_t k = unpacked_cols(format, frame.num_cols(1, frame.buffer(1)));
-  return kHasFp8Products && is_fp8_format(format) && frame.buffer(1).dtype == bytes && frame.buffer(2).dtype == bytes &&
-         frame.op.param[0] == 1 && is_float(to) && k > 0 && (format.block == 0 || k % kMxPair == 0);
+  return kHasFp8Products && frame.buffer(1).dtype == bytes && frame.buffer(2).dtype == bytes && frame.op.param[0] == 1 &&
+         is_float(to) && k > 0 && (format.block == 0 || (format.block == kMxBlock && k % kMxPair == 0));
 }
 
 // The same of fp8: sums of elements, or of mxfp8 of elements times the scales of their blocks.
 __aicore__ inline Product gmm_fp8(const Frame& frame) {
-  const RowFormat format = row_format_of(frame.op.param + 1);
+  const RowFormat format = fp8_format_of(frame.op.param);
   Product product = gmm(frame);
   product.k = static_cast<int32_t>(unpacked_cols(format, product.k));
   product.element = format.element;

@@ -36,7 +36,11 @@ __aicore__ inline Code begin_task(CubeUnit& unit, const Frame& frame) {
 }
 // What a task's product will multiply by comes to L2 before it begins.
 __aicore__ inline void begin_early(CubeUnit& unit, const Frame& frame) {
-  unit.begin_early(opcode_of(frame.op) == Opcode::GMM_INT8 ? gmm_int8(frame) : gmm(frame));
+  switch (opcode_of(frame.op)) {
+    case Opcode::GMM_INT8: return unit.begin_early(gmm_int8(frame));
+    case Opcode::GMM_FP8: return unit.begin_early(gmm_fp8(frame));
+    default: unit.begin_early(gmm(frame));
+  }
 }
 __aicore__ inline void read_early(CubeUnit& unit) { unit.read_early(); }
 __aicore__ inline Code run_task(CubeUnit& unit, const Frame&) {

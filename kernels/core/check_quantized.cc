@@ -31,24 +31,31 @@ class QuantizedChecker {
 
   bool is_bytes(int i) const { return buffer(i).dtype == static_cast<int32_t>(Dtype::UINT8); }
 
+  // Of a product, where it is known.
+  RowFormat weight_format() const {
+    switch (opcode_of(op_)) {
+      case Opcode::GMM_INT8: return kInt8Rows;
+      case Opcode::GMM_FP8: return fp8_format_of(op_.param);
+      default: return row_format_of(op_.param + 1);
+    }
+  }
+
   const char* check_gmm() const {
     if (!in_range(op_.param[0], 2)) return "a GMM's weight is neither as it is nor turned";
-    const bool is_int8 = opcode_of(op_) == Opcode::GMM_INT8;
-    if (!is_int8 && !is_row_format(op_.param + 1)) return "a GMM's weight has elements of an unknown kind";
+    const bool is_int8 = opcode_of(op_) == Opcode::GMM_INT8, is_fp8 = opcode_of(op_) == Opcode::GMM_FP8;
+    const bool is_known = is_int8 || (is_fp8 ? op_.param[2] >= 0 : is_row_format(op_.param + 1));
+    if (!is_known) return "a GMM's weight has elements of an unknown kind";
     const Buffer& weight = buffer(2);
     if (op_.route < 0 || weight.rows_per_expert == 0) return "a GMM over experts has a weight without experts";
-    const bool is_fp8 = opcode_of(op_) == Opcode::GMM_FP8;
-    if (is_fp8 && !is_fp8_format(row_format_of(op_.param + 1))) return "a GMM's weight has elements of an unknown kind";
-    const int64_t num_k = is_int8  ? width(1) - (packed_cols(kInt8Rows, 1) - 1)
-                          : is_fp8 ? unpacked_cols(row_format_of(op_.param + 1), width(1))
-                                   : width(1);
+    const RowFormat format = weight_format();
+    const int64_t num_k = is_int8 || is_fp8 ? unpacked_cols(format, width(1)) : width(1);
     if (is_fp8 && num_k < 1) return "a GMM has quantised rows of other bytes than their format";
     if (is_int8 && (num_k < 1 || num_k > kMostInt8Terms)) return "a GMM sums more products than an int32 holds";
     if ((op_.param[0] == 1 ? weight.cols : weight.rows_per_expert) != num_k) return "a GMM's inner sizes differ";
     const int32_t copies = first_copy();
-    if (copies < op_.num_operands && !has_copies_like(is_int8 || op_.param[3] == 0 ? 1 : 2))
+    if (copies < op_.num_operands && !has_copies_like(format.block == 0 ? 1 : 2))
       return "a GMM's copies are not like its weights";
-    if (!is_int8 && op_.param[3] > 0) return check_block_scales();
+    if (format.block > 0) return check_block_scales();
     if (is_fp8 && copies > 3) return "a GMM of fp8 takes scales of columns";
     return copies > 3 ? check_scales() : nullptr;
   }
@@ -78,7 +85,7 @@ class QuantizedChecker {
   const char* check_block_scales() const {
     if (op_.num_operands <= 3) return "a GMM's weight has other scales than its blocks";
     const Buffer &weight = buffer(2), &scales = buffer(3);
-    const RowFormat format = row_format_of(op_.param + 1);
+    const RowFormat format = weight_format();
     const bool fits = is_bytes(3) && format.scale == BlockScale::E8M0 &&
                       scales.cols == packed_cols(format, weight.cols) - weight.cols &&
                       scales.rows_per_expert == weight.rows_per_expert && op_.operands[3].offset == 0;

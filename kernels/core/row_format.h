@@ -25,6 +25,11 @@ HPMOE_DEVICE inline RowFormat row_format_of(const int32_t* param) {
   return {static_cast<Element>(param[0]), static_cast<BlockScale>(param[1]), param[2]};
 }
 
+// Of the rows and matrices that a GMM_FP8 multiplies.
+HPMOE_DEVICE inline RowFormat fp8_format_of(const int32_t* param) {
+  return {Element::E4M3, param[2] > 0 ? BlockScale::E8M0 : BlockScale::FLOAT32, param[2]};
+}
+
 // Whether an op's params are those of a format that there is: int8 has float32 scales alone.
 HPMOE_DEVICE inline bool is_row_format(const int32_t* param) {
   const bool is_known = param[0] >= 0 && param[0] < kNumElement && param[1] >= 0 && param[1] < kNumBlockScale;
@@ -44,12 +49,6 @@ HPMOE_DEVICE inline int64_t unpacked_cols(const RowFormat& format, int64_t bytes
   const int64_t scale = scale_bytes(format), block = format.block;
   const int64_t cols = block > 0 ? bytes - (bytes + block + scale - 1) / (block + scale) * scale : bytes - scale;
   return cols > 0 && packed_cols(format, cols) == bytes ? cols : -1;
-}
-
-// Whether it is one of those that are multiplied as elements of fp8: a scale for each row, or mxfp8.
-HPMOE_DEVICE inline bool is_fp8_format(const RowFormat& format) {
-  return format.element == Element::E4M3 &&
-         (format.scale == BlockScale::FLOAT32 ? format.block == 0 : format.block == kMxBlock);
 }
 
 }  // namespace hpmoe

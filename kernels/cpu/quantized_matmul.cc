@@ -122,7 +122,7 @@ Code gmm_fp8(const Frame& frame) {
   thread_local Scratch<char> of_rows;
   thread_local Scratch<float> product;
   const View x = frame.view(1);
-  const RowFormat format = row_format_of(frame.op.param + 1);
+  const RowFormat format = fp8_format_of(frame.op.param);
   const bool has_blocks = format.block > 0;
   const Dtype dtype = uses_amx() && !has_blocks ? Dtype::BFLOAT16 : Dtype::FLOAT32;  // both hold every element
   const int64_t rows = frame.unit.rows, cols = frame.task.cols, terms = unpacked_cols(format, frame.num_cols(1));

@@ -70,6 +70,8 @@ RUNS = {
     "mxfp8 weights": lambda: mxfp8_weights(),
     "fp8 by fp8": lambda: fp8_run("float8_e4m3fn"),
     "mxfp8 by mxfp8": lambda: fp8_run("mxfp8"),
+    "fp8 by fp8, read early": lambda: fp8_run("float8_e4m3fn", prefetch=True),
+    "mxfp8 by mxfp8, read early": lambda: fp8_run("mxfp8", prefetch=True),
     "a layer of fp8 by fp8": lambda: bytes_by_bytes("float8_e4m3fn", Layer(ep=2, T=9, H=70, I=35, E=4, K=2)),
     "a layer of mxfp8 by mxfp8": lambda: bytes_by_bytes("mxfp8", Layer(ep=2, T=9, H=64, I=64, E=4, K=2)),
     "copies of mxfp8": lambda: bytes_by_bytes("mxfp8", Layer(ep=2, T=9, H=64, I=64, E=4, K=2, routing="one expert"),

@@ -15,12 +15,12 @@ def multiplied(dtype):
     return f
 
 
-def fp8_run(dtype, tokens=262, depth=576, columns=264, experts=2):
+def fp8_run(dtype, tokens=262, depth=576, columns=264, experts=2, prefetch=False):
     """Two tiles each way, in two steps, the first one of two parts of L0 and two halves of columns; scales of all sizes."""
     of_scale = (columns, depth // 32) if dtype == "mxfp8" else (columns,)
     given = (Aval((tokens, depth), "float32"), Aval((tokens, 1), "int32"), Aval((experts, columns, depth), "uint8"),
              Aval((experts, *of_scale), "uint8" if dtype == "mxfp8" else "float32"))
-    run = ProgramRun(hpmoe.trace(multiplied(dtype), *given), rows=132, cols=272)
+    run = ProgramRun(hpmoe.trace(multiplied(dtype), *given), rows=132, cols=272, prefetch=prefetch)
     rng = np.random.default_rng(0)
     run.inputs[1][...] = np.arange(tokens)[:, None] % experts
     codes = rng.integers(0, 256, run.inputs[2].shape).astype(np.uint8)
