@@ -75,27 +75,33 @@ def others(layer: Layer) -> Iterator[tuple[str, Layer, str]]:
         yield f"{rows} x {cols}", dataclasses.replace(layer, o=sizes), "critical_path"
 
 
-def rows(count: int, seed: int, dtype: str, machine: hpmoe.Machine, progress: Progress, prefetch: bool) -> list[Fields]:
-    """Of each layer the default's time, its bound, the fastest of the others, and what choose_schedule takes, however many
-    tasks there are; as many at a time as there are cores."""
-    out: list[Fields] = []
+def rows(count: int, seed: int, dtype: str, machine: hpmoe.Machine, progress: Progress, prefetch: bool) -> Iterator[Fields]:
+    """Of each layer the default's time, its bound, the fastest of the others, and what choose_schedule takes without its ids
+    and by them, however many tasks there are; as many at a time as there are cores."""
     with ThreadPoolExecutor(num_cores()) as threads:
         for i, case in enumerate(cases(count, seed, dtype)):
-            behind = max((r["over_fastest_other"] for r in out), default=1.0)
-            progress(f"{i + 1} of {count}: {case}; at most {behind:.3f} of the fastest other until now")
+            progress(f"{i + 1} of {count}: {case}")
             layer = case.layer(machine, seed + i, prefetch)
             flow = layer.fused_flow()
             found = list(others(layer))
-            bound, span, chosen, *times = threads.map(lambda what: what(), [
-                functools.partial(layer.least_us, flow), functools.partial(_us, layer, flow), layer.chosen_flow,
+            bound, span, (chosen, chosen_us), (by_ids, by_ids_us), *times = threads.map(lambda what: what(), [
+                functools.partial(layer.least_us, flow), functools.partial(_us, layer, flow),
+                *(functools.partial(_chosen, layer, is_known) for is_known in (False, True)),
                 *(functools.partial(_planned_us, other, policy) for _, other, policy in found)])
             named = {name: us for (name, *_), us in zip(found, times, strict=True)}
-            best, chosen_us = min(named, key=named.__getitem__), _us(layer, chosen)
-            out.append({"layer": str(case), "rows": case.rows, "routing": case.routing, "makespan_us": span,
-                        "bound_us": bound, "makespan_over_bound": span / bound, "fastest_other": best,
-                        "over_fastest_other": span / named[best], "others_us": named, "chosen": chosen.provenance,
-                        "chosen_us": chosen_us, "chosen_over_fastest_other": chosen_us / min(named[best], span)})
-    return out
+            best = min(named, key=named.__getitem__)
+            least = min(named[best], span)
+            yield {"layer": str(case), "rows": case.rows, "routing": case.routing, "makespan_us": span,
+                   "bound_us": bound, "makespan_over_bound": span / bound, "fastest_other": best,
+                   "over_fastest_other": span / named[best], "others_us": named, "chosen": chosen,
+                   "chosen_us": chosen_us, "chosen_over_fastest_other": chosen_us / least, "by_ids": by_ids,
+                   "by_ids_us": by_ids_us, "by_ids_over_fastest_other": by_ids_us / least}
+
+
+def _chosen(layer: Layer, is_known: bool) -> tuple[tuple[str, ...], float]:
+    """What choose_schedule takes, and its time."""
+    flow = layer.chosen_flow(is_known)
+    return flow.provenance, _us(layer, flow)
 
 
 def _planned_us(layer: Layer, policy: str) -> float:
@@ -107,12 +113,21 @@ def _us(layer: Layer, flow: hpmoe.Taskflow) -> float:
     return start_us(flow, layer.machine) + layer.outline(flow).span
 
 
-def text(table: list[Fields], machine: hpmoe.Machine, seed: int) -> str:
-    """A line for each layer, and the median and worst of each kind."""
-    lines = [f"{machine.name}, {len(table)} layers drawn with seed {seed}: simulated",
-             f"{'':62}{'ms':>8}{'over bound':>12}{'over best other':>17}{'chosen over best':>18}"]
-    lines += [f"{r['layer']:62}{r['makespan_us'] / 1e3:8.2f}{r['makespan_over_bound']:12.3f}{r['over_fastest_other']:10.3f}"
-              f"  {r['fastest_other']:13}{r['chosen_over_fastest_other']:10.3f}" for r in table]
+def head(count: int, machine: hpmoe.Machine, seed: int) -> str:
+    return (f"{machine.name}, {count} layers drawn with seed {seed}: simulated\n"
+            f"{'':62}{'ms':>8}{'over bound':>12}{'over best other':>17}{'chosen over best':>18}{'by ids':>9}")
+
+
+def line(row: Fields) -> str:
+    """Of one layer."""
+    return (f"{row['layer']:62}{row['makespan_us'] / 1e3:8.2f}{row['makespan_over_bound']:12.3f}"
+            f"{row['over_fastest_other']:10.3f}  {row['fastest_other']:13}{row['chosen_over_fastest_other']:10.3f}"
+            f"{row['by_ids_over_fastest_other']:9.3f}")
+
+
+def closing(table: list[Fields]) -> str:
+    """The median and worst of each kind."""
+    lines = []
     for kind in (FEW, MANY):
         for name, is_one in (("uniform", ("uniform",)), ("skewed", [s for s in SKEWS if s != "uniform"])):
             mine = [r for r in table if r["rows"] == kind and r["routing"] in is_one]
@@ -120,7 +135,8 @@ def text(table: list[Fields], machine: hpmoe.Machine, seed: int) -> str:
                 over, other = (np.array([r[n] for r in mine]) for n in ("makespan_over_bound", "over_fastest_other"))
                 lines.append(f"{kind}, {name}: {len(mine)} layers, over the bound median {np.median(over):.3f}, worst "
                              f"{over.max():.3f}; over the fastest other at most {other.max():.3f}")
-    for name, key in (("the default", "over_fastest_other"), ("what choose_schedule takes", "chosen_over_fastest_other")):
+    for name, key in (("the default", "over_fastest_other"), ("what choose_schedule takes", "chosen_over_fastest_other"),
+                      ("what it takes by the ids", "by_ids_over_fastest_other")):
         over = np.maximum(1.0, [r[key] for r in table])
         lines.append(f"{name} is behind the fastest of all by {np.median(over) - 1:.1%} in the median, by over 3 % on "
                      f"{(over > BEHIND).sum()}, at most {over.max() - 1:.1%}")

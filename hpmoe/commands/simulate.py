@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -140,8 +141,13 @@ def _rooms(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
 
 def _grid(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
     machine = machine_of(o, is_calibrated())
-    table = grid.rows(o.grid, o.seed, o.dtype, machine, progress, o.prefetch)
-    return {"machine": machine.name, "seed": o.seed, "rows": table}, grid.text(table, machine, o.seed)
+    show_line = (lambda line: None) if o.json else functools.partial(print, flush=True)
+    table = []
+    show_line(grid.head(o.grid, machine, o.seed))
+    for row in grid.rows(o.grid, o.seed, o.dtype, machine, progress, o.prefetch):
+        show_line(grid.line(row))
+        table.append(row)
+    return {"machine": machine.name, "seed": o.seed, "rows": table}, grid.closing(table)
 
 
 def _one(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 
 from hpmoe.costs.rank_estimate import estimated_us
 from hpmoe.ir.program import Program
@@ -12,7 +11,7 @@ from hpmoe.tiling.tile_program import tile_operations
 
 ROW_STEPS, COL_STEPS = (1.0, 0.5, 2.0), (1.0, 0.5, 2.0, 4.0)  # of a machine's default tile, itself first
 NEAR = 1.03  # times that say nothing; then those of the matrix tasks count
-SMALLER = 1.08  # times that the default tile takes by these rules, less than which no smaller one is taken
+SPLIT = 1.08  # times that the default tile takes by these rules, less than which none is taken that splits an expert's rows
 SLACK = 0.9  # of the time, less than which matrix tasks take where links or vector workers are what takes long
 
 
@@ -31,7 +30,8 @@ def choose_tile(program: Program, machine: Machine, rows: int | None, cols: int 
     """Rows and columns of a tile, those that are given kept; the same for the same program, machine and sizes.
 
     Where matrix tasks have time to spare, the machine's default tile, if it ends about as soon: with wider ones rows go back
-    later, and in larger parts. Instead of a smaller one, too: with smaller ones an expert's slots wait for one weight.
+    later, and in larger parts. Instead of one of fewer rows than an expert is likely to get, too: of its slots all but the
+    first would wait for a weight that is on its way.
 
     Example:
         >>> import hpmoe
@@ -46,8 +46,14 @@ def choose_tile(program: Program, machine: Machine, rows: int | None, cols: int 
     default, (us, of_matrix) = shapes[0], times[chosen]
     if default in near and of_matrix < SLACK * us:
         return default
-    is_smaller = math.prod(chosen) < math.prod(default)
-    return default if is_smaller and times[default][0] <= SMALLER * us else chosen
+    splits = chosen[0] < default[0] and chosen[0] < _rows_of_expert(program, machine)
+    return default if splits and times[default][0] <= SPLIT * us else chosen
+
+
+def _rows_of_expert(program: Program, machine: Machine) -> float:
+    """That an expert is likely to get, by the route with the most; 0 without a route."""
+    flow = tile_operations(program, machine.tile_rows, machine.tile_cols, machine.unified)
+    return max((plan.likely_rows / plan.num_local_experts for plan in flow.routes), default=0.0)
 
 
 def likely_tiles(program: Program, machine: Machine, count: int | None) -> list[tuple[int, int]]:

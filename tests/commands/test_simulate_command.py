@@ -251,19 +251,28 @@ def test_grid_of_drawn_layers(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(grid, "RANKS", dict.fromkeys(grid.RANKS, (8,)))
     monkeypatch.setattr(grid, "TOKENS", dict.fromkeys(grid.TOKENS, (64,)))
     assert [str(c) for c in grid.cases(5, 3, "bfloat16")] == [str(c) for c in grid.cases(5, 3, "bfloat16")]
-    assert main(["simulate", "--grid=3", "--seed=3", "--json"]) == 0
-    table = json.loads(capsys.readouterr().out)["rows"]
+    tables, printed = [], []
+    monkeypatch.setattr(grid, "line", lambda row, line=grid.line: printed.append(capsys.readouterr().out) or line(row))
+    monkeypatch.setattr(grid, "closing", lambda rows, closing=grid.closing: tables.append(rows) or closing(rows))
+    assert main(["simulate", "--grid=3", "--seed=3"]) == 0
+    (table,), lines = tables, [*printed, capsys.readouterr().out]
+    assert main(["simulate", "--grid=1", "--seed=3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == json.loads(json.dumps(table[:1]))
     assert [r["routing"] for r in table] == ["uniform", "uniform", "dirichlet"]
     for r in table:
         assert r["makespan_over_bound"] >= 1 and min(r["others_us"].values()) == pytest.approx(
             r["makespan_us"] / r["over_fastest_other"])
         assert {"round_robin", "stage_order", "expert_barrier", "128 x 256", "64 x 128"} <= set(r["others_us"])
         assert r["chosen_over_fastest_other"] == r["chosen_us"] / min([r["makespan_us"], *r["others_us"].values()])
+        assert r["by_ids_over_fastest_other"] < 1.005
         assert r["chosen"][-1].removeprefix("assign_queues(ascend_a3, ").rstrip(")") in POLICIES
-    shown = grid.text(table, hpmoe.ascend_a3, 3).splitlines()
-    assert len(shown) == 2 + 3 + 2 + 3 and shown[-4].startswith("few rows, skewed: 1 layers")
+    assert lines[0].startswith("ascend_a3, 3 layers drawn with seed 3")
+    assert all(row["layer"] in line for row, line in zip(table, lines[1:], strict=True))  # printed before the next is begun
+    shown = "".join(lines).splitlines()
+    assert len(shown) == 2 + 3 + 2 + 4 and shown[-5].startswith("few rows, skewed: 1 layers")
     least = max(r["chosen_over_fastest_other"] for r in table) - 1
-    assert shown[-2].startswith("what choose_schedule takes is behind") and shown[-2].endswith(f"at most {least:.1%}")
+    assert shown[-3].startswith("what choose_schedule takes is behind") and f"at most {max(0, least):.1%}" in shown[-3]
+    assert shown[-2].startswith("what it takes by the ids is behind")
     behind = max(table, key=lambda r: r["over_fastest_other"])
     assert shown[-1].startswith(f"the most over the fastest other: {behind['over_fastest_other']:.3f} over ")
 

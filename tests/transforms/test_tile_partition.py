@@ -6,6 +6,7 @@ from modelled_layers import layer
 from simulated_layers import NPU
 
 import hpmoe
+from hpmoe.costs import tile_choice
 from hpmoe.costs.tile_choice import choose_tile
 
 ODD_SIZES = {"tokens": 513, "hidden": 777, "intermediate": 333, "top_k": 3, "experts": 9, "imbalance": 1.5}
@@ -40,6 +41,16 @@ def test_where_links_take_longest_the_tile_is_the_default_one():
              for times in (1, 10)]
     assert [flow.provenance[-1] for flow in tiles] == [
         "tile_partition(rows=128, cols=256)", "tile_partition(rows=128, cols=512)"]
+
+
+def test_rows_of_an_expert_are_not_split_for_little(monkeypatch):
+    """With 96 rows each, of which half a tile of 64 rows would wait for the weight that the others have asked for."""
+    sizes = {"ep": 16, "tokens": 64, "hidden": 5120, "intermediate": 1536, "experts": 64, "top_k": 6}
+    whole, split = layer(**sizes), layer(**sizes, tile_rows=64, tile_cols=128)
+    assert whole.tiles.provenance[-1] == "tile_partition(rows=128, cols=256)"
+    assert whole.fused().span < 0.95 * split.fused().span
+    monkeypatch.setattr(tile_choice, "SPLIT", 1.0)
+    assert layer(**sizes).tiles.provenance[-1] == split.tiles.provenance[-1]
 
 
 def test_what_is_given_is_kept():
