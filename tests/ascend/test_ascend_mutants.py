@@ -141,7 +141,14 @@ def layers():
             "relays": relayed(relay_rows(moe_ffn)), "relays, once": relayed(relay_rows(deduplicate_rows(moe_ffn))),
             "relays, every node": relayed_everywhere(), "plans": ChosenRun(tile_rows=(16, 4, 8)),
             "int8": int8_run(), "int8 both ways": AsOnCpu(quantize_rows(moe_ffn, combine=True)),
+            "int8 gradients": int8_gradients(),
             "weights": AsOnCpu(quantize_weights(moe_ffn), Layer(ep=2, T=9, H=300, I=71, E=4, K=2), tiled_for=npu(), cols=96)}
+
+
+def int8_gradients():
+    """Multiplied by weights with k down: several parts of L0, two halves of columns, and sides that are no whole squares."""
+    f = quantize_weights(moe_ffn, row_dtype="int8", backward="quantized")
+    return AsOnCpu(f, Layer(ep=2, T=9, H=140, I=135, E=4, K=2), cols=160)
 
 
 def relayed(f):
