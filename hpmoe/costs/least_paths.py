@@ -107,7 +107,8 @@ class LeastPaths:
         """Until all rows of a slot of a rank have gone between it and where they are from, and were seen there: on the rank
         itself after `crossing`.
 
-        Rows from each source are put by a task of their own, at least, and all must have come.
+        Rows from each source are put by a task of their own, at least, and all must have come; together they have no more
+        than the links of the rank.
         """
         machine, op = self.machine, self.flow.ops[index]
         rows = self._rows_by_source(op, rank)
@@ -116,8 +117,9 @@ class LeastPaths:
         way = np.where(leaves_node, machine.node_remote_us, machine.remote_us)
         seen = np.where(is_other, machine.signal_us + way + self.look, crossing) if is_seen else 0.0
         link = np.where(leaves_node, machine.node_link_bytes_per_us, machine.link_rate(self.flow.ep_size))
-        link = np.where(is_other, np.minimum(link, machine.worker_link_bytes_per_us), np.inf)
-        us = [np.maximum(machine.task_us + core_us(w, rows), rows * w["link_row"] / link) + seen for w in self.work[index]]
+        alone = np.where(is_other, np.minimum(link, machine.worker_link_bytes_per_us), np.inf)
+        us = [np.maximum(machine.task_us + core_us(w, rows), np.maximum(
+            rows / alone, _shared(rows, is_other, leaves_node) / link) * w["link_row"]) + seen for w in self.work[index]]
         of_slots = np.where(rows > 0, np.minimum.reduce(us), 0.0).max(axis=1, initial=0.0)
         return float(of_slots[rows.any(axis=1)].min(initial=np.inf)) if rows.any() else 0.0
 
@@ -130,6 +132,12 @@ class LeastPaths:
         row = np.concatenate([np.arange(slots.start[s], slots.start[s] + slots.rows[s]) for s in some] or [np.zeros(0, int)])
         np.add.at(out, (slot, sources[row]), 1.0)
         return out
+
+
+def _shared(rows: np.ndarray, is_other: np.ndarray, leaves_node: np.ndarray) -> np.ndarray:
+    """Rows of each slot that take the link which those of each source take, [num_slots, ep_size]; 0 of the rank itself."""
+    of_links = [is_other & (leaves_node == leaves) for leaves in (False, True)]
+    return sum((np.outer(rows[:, link].sum(axis=1), link) for link in of_links), np.zeros_like(rows))
 
 
 def _links(flow: tf.Taskflow) -> Iterator[tuple[int, int, int, bool, bool]]:

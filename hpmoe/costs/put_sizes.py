@@ -10,6 +10,8 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
 
 PUT_US, LEAST_COLS = 6.0, 256
+FEW_PUTS, LEAST_US = 4, 1.0  # of a worker, fewer of which would end apart; of a put that is cut for that
+FILLING = 3  # times the workers that fill a link, more of which need no puts of their own
 SIGNAL_SHARE = 0.2  # of the time of a put, the most for its signals
 MOST_PUTS, MANY_PUTS = 32768, 20480  # of an exchange: the most of rows that are cut; for which there are fewer groups
 PARTS, FEW_PARTS, GROUPS = 32, 16, 16  # the most of a row; where that is many puts; groups of peers, where these are few
@@ -20,8 +22,9 @@ WHOLE_PUTS, WHOLE_GROUPS = 12288, 20  # of whole rows: for which there are fewer
 def likely_puts(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> tuple[int, int | None]:
     """For how many peers, or groups of them, a slot has puts of their own, and columns of a put; None for whole rows.
 
-    What a slot is likely to have of one rank takes a worker about PUT_US. Where that makes many puts, there are fewer
-    groups first, of which most have nothing to send, and then fewer parts.
+    What a slot is likely to have of one rank takes a worker about PUT_US, or less where workers would have fewer than
+    FEW_PUTS each. Where that makes many puts, there are fewer groups first, of which most have nothing to send, and then
+    fewer parts.
 
     Args:
         op: the exchange, which blocks.
@@ -32,13 +35,20 @@ def likely_puts(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> tuple[int
     made = [made.tile_cols for made in flow.ops if op.operands[1].buffer in (a.buffer for a in made.outputs)]
     least = max([LEAST_COLS, *made])
     most = min(PARTS, max(FEW_PARTS, MOST_PUTS / max(1, plan.num_slots * plan.ep_size)))
-    parts = min(us / PUT_US, most, -(-sent.cols // least))
+    parts = min(max(us / PUT_US, min(us / LEAST_US, _parts_for_all(plan, machine))), most, -(-sent.cols // least))
     if op.primitive.is_back:  # a signal for each event that rows of one expert are counted in
         returns = min(plan.num_returns, rows * plan.num_experts / (plan.top_k * plan.return_tokens))
         parts = min(parts, SIGNAL_SHARE * us / (max(1.0, returns) * max(machine.signal_us, 1e-9)))
     num_peers = _num_groups(plan, -(-sent.cols // _put_cols(sent.cols, parts, least)))
     cols = _put_cols(sent.cols, min(parts, MOST_PUTS / max(1, plan.num_slots * num_peers)), least)
     return num_peers, cols if cols < sent.cols else None
+
+
+def _parts_for_all(plan: tf.RoutePlan, machine: Machine) -> float:
+    """Of what a rank sends to each expert, with which every worker that sends has FEW_PUTS: some have one more than others,
+    whatever the routing, and rows of a slot have come when the last of their puts has."""
+    filling = FILLING * machine.link_rate(plan.ep_size) / link_rate(machine, plan.ep_size)
+    return FEW_PUTS * min(machine.num_aiv, filling) / (plan.num_local_experts * plan.ep_size)
 
 
 def whole_row_groups(plan: tf.RoutePlan) -> int:

@@ -45,6 +45,22 @@ def test_one_chain_takes_no_longer_than_its_bound(node_size, prefetch, changes):
     assert span == pytest.approx(bounds[0].total, abs=3 * NS) == pytest.approx(bounds[1].total, abs=3 * NS)
 
 
+@pytest.mark.parametrize("node_size", [1, 2, 4])
+def test_rows_of_a_slot_have_no_more_than_the_links_of_its_rank(node_size):
+    """Rank 0 has all rows of four ranks, each of which could fill its link, as the run shows."""
+    link = 20.0  # for all rows, where one of its vector workers alone could put 50 times as many
+    machine = MACHINE.replace(node_size=node_size, link_bytes_per_us=2 * link, far_link_bytes_per_us=2 * link,
+                              node_link_bytes_per_us=link)
+    staged = hpmoe.overlap_comm(hpmoe.tile_partition(multiplied, rows=ROWS, cols=OUT))
+    avals = Aval((ROWS // 4, HIDDEN), "bfloat16"), Aval((ROWS // 4, 1), "int32"), Aval((1, HIDDEN, OUT), "bfloat16")
+    flow = hpmoe.assign_queues(staged, machine=machine).lower(*avals, mesh=Mesh(4))
+    ids = np.zeros((4, ROWS // 4, 1), np.int32)
+    bound, span = rank_bounds(flow, machine, ids)[0], hpmoe.simulate(flow, routing=ids).span
+    us = max((node_size - 1) / (2 * link), (4 - node_size) / link) * ROWS // 4 * 2
+    assert bound.fill >= HIDDEN * us and bound.drain >= OUT * us
+    assert span == pytest.approx(bound.total, abs=3 * NS)
+
+
 def test_a_weight_that_is_read_early_takes_no_time_after_the_rows_have_come():
     """Its bytes come while the only product waits, at the rate of one worker; in all memory brings as many."""
     machine = MACHINE.replace(worker_memory_bytes_per_us=1e3)

@@ -28,7 +28,7 @@ from hpmoe.commands import layer as commands
 from hpmoe.costs import put_sizes
 from hpmoe.interpreters.interpret import interpret
 from hpmoe.ir import taskflow as tf
-from hpmoe.routing.workload import balanced_ids
+from hpmoe.routing.workload import balanced_ids, drawn_ids
 from hpmoe.tiling.rebuild import rebuild
 
 FIVE = Layer(ep=5, T=4, E=10, K=2, num_tokens=(4, 0, 3, 4, 1))
@@ -159,6 +159,18 @@ def test_puts_are_cut_where_a_worker_would_be_long_at_them():
     fast = layer(tokens=512).tiles.replace(machine=hpmoe.ascend_a3.replace(worker_link_bytes_per_us=1e9))
     assert 0 < max(wide) < max(many) < 7168
     assert {o.tile_cols for o in hpmoe.overlap_comm.apply_to(fast, cols="auto").ops if o.num_peers} == {0}
+
+
+def test_workers_with_few_puts_have_finer_ones(monkeypatch):
+    """Of drawn experts some workers have rows of several; a slot waits for all of these."""
+    sizes = SimpleNamespace(ep=16, tokens=64, experts=32, top_k=8, hidden=2048, intermediate=1024, dtype="bfloat16")
+    ids, found = drawn_ids(16, 64, 8, 32), []
+    for few in (put_sizes.FEW_PUTS, 0):
+        monkeypatch.setattr(put_sizes, "FEW_PUTS", few)
+        flow = commands.Layer(sizes, "forward", hpmoe.ascend_a3, ids, tuned=True).fused_flow()
+        found.append((hpmoe.simulate(flow, routing=ids).span, *{op.tile_cols for op in flow.ops if op.num_peers}))
+    (few_us, few_cols), (us, cols) = found
+    assert few_cols < cols and few_us < 0.9 * us
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])

@@ -132,7 +132,7 @@ def test_a_tile_is_taken_by_its_time(cache, monkeypatch):
     for cols, taken in ((512, (128, 256)), (256, (128, 256))):
         monkeypatch.setattr(module, "choose_tile", lambda *args, cols=cols: (128, cols))
         f = hpmoe.choose_schedule(hpmoe.moe_ffn, machine=machine)
-        flow = f.lower(*avals(64, 2048, 1024, 4, 8), mesh=hpmoe.Mesh(8), direction="forward")
+        flow = f.lower(*avals(64, 2048, 1024, 4, 4), mesh=hpmoe.Mesh(8), direction="forward")
         assert f"tile_partition(rows={taken[0]}, cols={taken[1]})" == flow.provenance[0], cols
         (file,) = cache.iterdir()
         file.unlink()
