@@ -33,6 +33,7 @@ from hpmoe.tuning.settings import Planned
 MOST_TASKS = 2**15  # of all ranks
 POLICIES = "critical_path", "slot_major", "expert_phases", "round_robin"  # the default first
 TILES = 7  # that are tried where the routing isn't known, those with which a rank ends first by the machine's cost rules
+EARLY = 4  # that play with prefetch_weights, too, on a routing that is known
 PLAY = 4, 3, 2, 2, 2, 2, 2  # how many schedules are simulated on each routing after the first
 
 
@@ -153,8 +154,8 @@ def _fastest(program: Program, planned: Callable[[Schedule], Taskflow], default:
     """The one that takes the least time on the routing that is given, or in the mean of drawn ones, of equals the default.
 
     On the first routing plays the default tile by every policy, and every tile by the default policy, then the fastest of
-    these tiles by the fastest policy, then the fastest of all with prefetch_weights, too. The fastest ones till then play on
-    the others.
+    these tiles by the fastest policy. The fastest ones till then play on the others, and the fastest of all with
+    prefetch_weights, too.
     """
     if given is None:
         routings, tiles = [ids for _, ids in sample_routings(planned(default), 1 + len(PLAY))], TILES
@@ -169,17 +170,21 @@ def _fastest(program: Program, planned: Callable[[Schedule], Taskflow], default:
         return float(np.log(start_us(flow, machine) + simulate.outline(flow, routing=routings[sample]).span))
 
     def ranked(schedules: Iterable[Schedule], samples: int) -> list[Schedule]:
-        able = [schedule for schedule in dict.fromkeys(schedules) if _size(planned(schedule)) <= most]
-        return sorted(able, key=lambda schedule: sum(log_us(schedule, i) for i in range(samples)))
+        """The fastest first, of those that take the same time only the first."""
+        by_us: dict[float, Schedule] = {}
+        for schedule in schedules:
+            if _size(planned(schedule)) <= most:
+                by_us.setdefault(sum(log_us(schedule, i) for i in range(samples)), schedule)
+        return [by_us[us] for us in sorted(by_us)]
 
     if not routings:
         return default
     both = dataclasses.replace(ranked(by_tile, 1)[0], policy=ranked(by_policy, 1)[0].policy)
     left = ranked([*by_policy, *by_tile, both], 1)
-    left = ranked([*left, *(dataclasses.replace(schedule, prefetch=True) for schedule in left[:PLAY[0]])], 1)
     for samples in range(2, len(routings) + 1):
         left = ranked(left[:PLAY[samples - 2]], samples)
-    return left[0]
+    early = [dataclasses.replace(schedule, prefetch=True) for schedule in left[:EARLY if given is not None else 1]]
+    return ranked([*left, *early], len(routings))[0]
 
 
 def _key(program: Program, machine: Machine, most: int, given: np.ndarray | None) -> str | None:
