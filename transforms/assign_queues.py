@@ -15,6 +15,7 @@ from hpmoe.runtime.requeue import as_queues, transitive_reduction
 from hpmoe.runtime.rewrite import name_of
 from hpmoe.runtime.transform import transform
 from hpmoe.scheduling.early_gradients import early_gradients
+from hpmoe.scheduling.gradients_in_turn import gradients_in_turn
 from hpmoe.scheduling.late_sums import late_sums
 from hpmoe.scheduling.likely_slots import first_round, likely_costs
 from hpmoe.scheduling.queue_order import Finish, by_quarters, queue_order, slot_by_slot
@@ -82,6 +83,7 @@ def critical_path(flow: tf.Taskflow, machine: Machine, order: np.ndarray | None 
     costs *= vector.shares(flow.ops)[flow.tasks["op"]]
     seen_us = machine.signal_us + machine.poll_us + machine.wait_us  # else what waits would be put in front of what is ready
     queues, sequence = schedule(late_sums(flow), costs, kind, workers, order, seen_us)
+    queues, sequence = gradients_in_turn(flow, machine, queues, sequence)
     return dealt(flow, machine, queues, sequence, vector, early)
 
 

@@ -8,6 +8,7 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
 from hpmoe.scheduling.likely_slots import grids_of
 from hpmoe.scheduling.rules import rule
+from hpmoe.scheduling.spread_slots import is_spread
 
 LEAST_TASKS = 8  # of such a worker: with few, when the last one ends is chance
 
@@ -28,7 +29,7 @@ def early_gradients(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, move
     grids, num_aic = list(grids_of(flow)), machine.num_aic
     gradients = [(costs[tasks].sum(), tasks, op) for op, tasks, _ in grids if op.primitive.makes_blocks]
     arriving = sum(costs[tasks].sum() for op, tasks, _ in grids if op.primitive.sends_rows) / movers
-    if gradients and arriving:
+    if gradients and arriving and not is_spread(flow, machine):
         multiplied = sum(costs[t].sum() for op, t, _ in grids if op.unit == "aic" and op.domain.is_slots) / num_aic
         us, tasks, op = max(gradients, key=lambda of_op: of_op[0])
         first = arriving / flow.routes[op.domain.route].num_local_experts  # when all rows of an expert have come

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpmoe.ir import taskflow as tf
-from hpmoe.machines.machine import Machine
 from hpmoe.scheduling.rules import rule
 from hpmoe.tiling.next_ops import next_ops
 
@@ -26,21 +25,9 @@ def op_order(flow: tf.Taskflow, costs: Sequence[float]) -> list[int]:
     return sorted(range(num_ops), key=lambda i: -us[i])
 
 
-@rule("gradients_in_turn", otherwise=lambda flow, machine, us, ranked: list(ranked))
-def gradients_in_turn(flow: tf.Taskflow, machine: Machine, us: Sequence[float], ranked: Sequence[int]) -> list[int]:
-    """Has gradients of weights that wait for all rows of a rank, as it has one expert, come one operation after the other,
-    where L2 does not hold these rows. Tasks of one between those of another would make both read them from memory again. The
-    longest comes first, which is ready first where they are alike. The operations in their order.
-
-    Args:
-        us: microseconds of all tasks of each operation, [num_ops].
-        ranked: operations in the order of `op_order`.
-    """
-    received = [i for i in ranked if flow.ops[i].primitive.makes_blocks and flow.ops[i].domain.route >= 0]
-    gradients = [i for i in received if flow.routes[flow.ops[i].domain.route].num_local_experts == 1]
-    read = sum(flow.routes[op.domain.route].likely_rows * flow.buffers[access.buffer].row_bytes
-               for op in (flow.ops[i] for i in gradients) for access in op.inputs[:2])
-    if read <= machine.l2_bytes:
-        return list(ranked)
-    in_turn = iter(sorted(gradients, key=lambda i: -us[i]))
-    return [next(in_turn) if i in gradients else i for i in ranked]
+@rule("gradients_last", otherwise=lambda flow, ranked: list(ranked))
+def gradients_last(flow: tf.Taskflow, ranked: Sequence[int]) -> list[int]:
+    """Has gradients of weights that nothing follows come after all other operations. A task of one sums over all rows of an
+    expert, so by the longest chain it would come before rows that others wait for. The operations in their order."""
+    after = next_ops(flow)
+    return sorted(ranked, key=lambda i: flow.ops[i].primitive.makes_blocks and not after[i])

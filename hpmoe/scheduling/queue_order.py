@@ -10,7 +10,7 @@ import numpy as np
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
 from hpmoe.scheduling.likely_slots import LikelySlots, grids_of, workers_sending
-from hpmoe.scheduling.op_order import gradients_in_turn, op_order
+from hpmoe.scheduling.op_order import gradients_last, op_order
 from hpmoe.scheduling.rules import rule
 from hpmoe.scheduling.spread_slots import is_spread, spread_out
 from hpmoe.scheduling.vector_workers import num_computing
@@ -59,13 +59,13 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, finish: 
             turn = LikelySlots(flow, op.domain.route).round_the_nodes(machine.node_size)
             order[tasks].reshape(units, peers * cols)[:] = turn[:, None] * peers * cols + np.arange(peers * cols)
     first, ranked = 0, op_order(flow, [costs[tasks].max(initial=0.0) for tasks in grids])
-    ranked = gradients_in_turn(flow, machine, [costs[tasks].sum() for tasks in grids], ranked)
+    ranked = gradients_last(flow, ranked)
     for i in ranked:
         mine = order[grids[i]]  # a view
         if len(mine):
             mine += first - mine.min()
             first = int(mine.max()) + 1
-    _puts_together(flow, machine.node_size, grids, order)
+    _puts_together(flow, machine.node_size, grids, order, spread)
     if not machine.unified:
         _order_way_back(flow, machine, costs, ranked, order, _spread_slots if spread else finish)
     _parts_to_relays(flow, order)
@@ -107,15 +107,15 @@ def _groups_of_few(slots: LikelySlots, place: np.ndarray, few: int) -> np.ndarra
     return place * math.ceil(per_expert / few) // per_expert
 
 
-@rule("puts_together", otherwise=lambda flow, node_size, grids, order: None)
-def _puts_together(flow: tf.Taskflow, node_size: int, grids: Sequence[slice], order: np.ndarray) -> None:
+@rule("puts_together", otherwise=lambda flow, node_size, grids, order, spread: None)
+def _puts_together(flow: tf.Taskflow, node_size: int, grids: Sequence[slice], order: np.ndarray, spread: bool) -> None:
     """Has all that is sent with the rows of a slot go out together; else weights of rows would come after the last rows."""
     for route, plan in enumerate(flow.routes):
         puts = [tasks for op, tasks in zip(flow.ops, grids, strict=True)
                 if op.primitive.sends_rows and op.domain.route == route and op.domain.size]
         first = min([int(order[tasks].min()) for tasks in puts], default=0)
         for tasks in puts if len(puts) > 1 and plan.once_of < 0 else ():
-            turn = LikelySlots(flow, route).round_the_nodes(node_size)
+            turn = spread_out(plan.num_slots) if spread else LikelySlots(flow, route).round_the_nodes(node_size)
             order[tasks].reshape(plan.num_slots, -1)[:] = first + turn[:, None]
 
 

@@ -42,7 +42,7 @@ def without(*names: str) -> Iterator[None]:
         2
     """
     for name in names:
-        check_argument(name in RULES, "without", "names", repr(name), f"one of {', '.join(sorted(RULES))}")
+        check_argument(name in RULES, "without", "names", repr(name), "a rule that hpmoe simulate --ablation --rules prints")
     token = _left_out.set(_left_out.get() | set(names))
     try:
         yield

@@ -6,7 +6,6 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
-from hpmoe.routing.capacity import MANY_MORE
 from hpmoe.scheduling.rules import rule
 from hpmoe.support.known import known
 
@@ -19,22 +18,18 @@ def is_spread(flow: tf.Taskflow, machine: Machine) -> bool:
     """Has slots be sent and multiplied in an order of which every beginning is spread over all of them. A rank that gets
     many rows gets those of all sources at a time, and each source fills a run of slots: if one run were multiplied after the
     other, all but the first would be waited for until the last rows come. So it is where the fullest rank gets many more
-    rows than one sends and L2 holds the weights of all experts; not before gradients of weights, which wait for whole
-    experts.
+    rows than one sends and L2 holds the weights of all experts.
     """
-    goes_elsewhere = any(plan.once_of >= 0 or plan.node_size or plan.placement for plan in flow.routes)
-    if goes_elsewhere or any(op.primitive.makes_blocks for op in flow.ops):
+    if any(plan.once_of >= 0 or plan.node_size or plan.placement for plan in flow.routes):
         return False
     has_runs = all(plan.likely_rows >= RUNS * max(plan.ep_size, FEWEST) * plan.tile_rows for plan in flow.routes)
     return has_runs and any(map(_is_uneven, flow.routes)) and _weight_bytes(flow) <= machine.l2_bytes
 
 
 def _is_uneven(plan: tf.RoutePlan) -> bool:
-    """Whether a plan is for a routing in which a rank gets many more rows than one sends; not where it is for any routing,
-    and takes all rows that it has room for as likely because there could not be many more."""
-    sent, every = plan.num_tokens * plan.top_k, plan.ep_size * plan.num_tokens * min(plan.top_k, plan.num_local_experts)
-    is_for_any = plan.max_rows >= every and every <= MANY_MORE * sent
-    return rows_over_sent(plan) > UNEVEN and not is_for_any
+    """Whether a plan is for a routing in which a rank gets many more rows than one sends; not of two ranks, of which one may
+    get all, and a plan for any routing is for that."""
+    return plan.ep_size > 2 and rows_over_sent(plan) > UNEVEN
 
 
 def rows_over_sent(plan: tf.RoutePlan) -> float:
