@@ -12,6 +12,7 @@ from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.native import Status, load
 from hpmoe.kernels.protocol import Code
 from hpmoe.kernels.target_bodies import check_bodies
+from hpmoe.primitives.quantized_products import MX_PAIR
 from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.support.dtypes import BYTES, FLOATS, storage_dtype
 from hpmoe.support.errors import check_argument
@@ -49,7 +50,6 @@ A2_A3, ASCEND_950 = 2201, 3510  # chips by their numbers of chip.h
 FP8_ROWS = RowFormat(Element.E4M3, BlockScale.FLOAT32, 0)
 MXFP8_ROWS = RowFormat(Element.E4M3, BlockScale.E8M0, MX_BLOCK)
 ROW_FORMATS = {A2_A3: (ROWS,), ASCEND_950: (ROWS, FP8_ROWS, MXFP8_ROWS)}  # of quantised rows and weights, by chip
-MX_PAIR = 2 * MX_BLOCK
 MOST_QUANTISED = 8192  # columns of a row that is quantised: two buffers of UB hold it in float32
 MOST_ROW_BYTES = 8192  # of rows that are sorted, or picked from and added up by an index: a piece of UB
 MOST_GUARDED = 16_384  # columns of a row in which other values come in the place of some
@@ -70,7 +70,7 @@ def check_flow(flow: tf.Taskflow, target: str, chip: int = A2_A3) -> None:
     for op in flow.ops:
         check_argument(op.primitive is not GMM_WIDENED, f"{who}: {op.label}", "its tile body", GMM_WIDENED.name,
                        "WIDEN_WEIGHT and GMM, which tile_partition(machine=hpmoe.ascend_a3) makes of it",
-                       "A matrix unit does not widen weights; nor does float16 hold those of mxfp8.")
+                       "A matrix unit does not widen weights.")
     check_bodies(flow, "ascend", who)
     for op in flow.ops:
         if op.primitive.is_matmul:
@@ -135,9 +135,11 @@ def _format_name(form: RowFormat) -> str:
 
 def _check_fp8(params: Fp8Matmul, width: int, who: str) -> None:
     """Of a 950: no other chip has what makes such rows."""
-    cols = params.form.cols_of(width)
+    cols, advice = params.form.cols_of(width), "tile_partition(machine=hpmoe.ascend_a3) has others widened before."
     check_argument(not params.block or cols % MX_PAIR == 0, who, "the columns of its rows of mxfp8", cols,
-                   f"a multiple of {MX_PAIR}, as deep a matrix core multiplies these")
+                   f"a multiple of {MX_PAIR}, as deep a matrix core multiplies these", advice)
+    check_argument(not params.block or params.is_transposed, who, "its weight of mxfp8", "one whose blocks lie across",
+                   "turned, with blocks along the depth", advice)
 
 
 def _check_matmul(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
@@ -148,9 +150,6 @@ def _check_matmul(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
     results = FLOATS if is_fp8 else ("int32",) if dtypes[0] == BYTES else (dtypes[0], "float32")
     if isinstance(op.params, Fp8Matmul):
         _check_fp8(op.params, op.width(1, flow.buffers), who)
-    check_argument(dtypes[0] != BYTES or op.params.is_transposed, who,
-                   f"its {'fp8' if is_fp8 else 'int8'} weight", other.name,
-                   "turned, [num_local_experts, N, K] with its last two axes swapped")
     check_argument(storage_dtype(out.dtype) in results, who, "its result", storage_dtype(out.dtype),
                    " or ".join(results))
     for access in op.operands[3:]:

@@ -10,8 +10,9 @@ from hpmoe.primitives.elementwise import mul
 from hpmoe.primitives.expert import expert_scale
 from hpmoe.primitives.grouped_matmul import grouped
 from hpmoe.primitives.grouped_weight_grad import grouped_weight_grad
+from hpmoe.primitives.quantize_weight import quantize_weight
 from hpmoe.primitives.quantized import dequantize, quantize
-from hpmoe.primitives.quantized_matmul import MULTIPLIED, ROW_DTYPES, grouped_quantized, product_params, quantize_weight
+from hpmoe.primitives.quantized_matmul import MULTIPLIED, ROW_DTYPES, grouped_quantized, product_params
 from hpmoe.primitives.replicate import replicate_weights
 from hpmoe.primitives.row_dot import row_dot
 from hpmoe.runtime.transform import transform

@@ -15,7 +15,7 @@ from hpmoe.costs.start import start_us
 from hpmoe.ir.avals import RouteAval
 from hpmoe.ir.program import Program
 from hpmoe.kernels.simulate import Outline, outline
-from hpmoe.primitives.quantized_matmul import quantize_weight
+from hpmoe.primitives.quantize_weight import quantize_weight
 from hpmoe.routing.routing import rows_of_ranks
 from hpmoe.routing.workload import balanced_ids, drawn_ids, imbalanced_ids
 from hpmoe.runtime.planned_rows import (

@@ -1,26 +1,25 @@
-"""Grouped matmul with quantised weights, of rows of floats or of quantised ones, and such weights made of floats.
+"""Grouped matmul with quantised weights, of rows of floats or of quantised ones.
 
-What is computed is written in `hpmoe.tile_ops.quantized_matmuls`, how rows and weights are rounded in
-`hpmoe.tile_ops.row_formats`: a column of an expert's weight is rounded as a row is, with a scale of its own.
+What is computed is written in `hpmoe.tile_ops.quantized_matmuls`, how rows are rounded in `hpmoe.tile_ops.row_formats`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Protocol, TypedDict, TypeVar, cast
 
 import numpy as np
 from mindspore import Tensor
 
 from hpmoe.ir.avals import Aval, RouteAval, as_route, fixed
-from hpmoe.ir.program import Atom, Builder, Equation, Literal, Var
-from hpmoe.ir.tile_op import Access
+from hpmoe.ir.program import Atom, Builder, Equation, Literal
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.elementwise import mul
-from hpmoe.primitives.expert import check_experts, expert_scale, expert_sum, rows_of_experts
+from hpmoe.primitives.expert import check_experts, expert_scale, expert_sum
 from hpmoe.primitives.grouped_weight_grad import grouped_weight_grad
 from hpmoe.primitives.outside_graphs import values_of
 from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.quantize_weight import ELEMENT_OF, STORED_AS, scales_aval
+from hpmoe.primitives.quantized_products import QuantizedProduct
 from hpmoe.primitives.reduction import broadcast_to
 from hpmoe.primitives.replicate import return_weight_grads
 from hpmoe.primitives.route import check_route, check_tensor
@@ -31,46 +30,25 @@ from hpmoe.routing.routing import Route
 from hpmoe.support.dtypes import BYTES, FLOATS, dtype_name, name_of_dtype, rounded, widen
 from hpmoe.support.errors import ProgramError, check_argument, is_name
 from hpmoe.support.mindspore_private import Differentiable, gradient_depth, takes_gradient
-from hpmoe.tile_ops import col_modes, row_modes
-from hpmoe.tile_ops.elementwise import MAP
-from hpmoe.tile_ops.fp8_matmuls import GMM_FP8, Fp8Matmul
-from hpmoe.tile_ops.functions import MUL
-from hpmoe.tile_ops.matmuls import GMM
-from hpmoe.tile_ops.params import EarlyMatmul, Elementwise
-from hpmoe.tile_ops.quantized import QUANTIZE
 from hpmoe.tile_ops.quantized_matmuls import (
-    GMM_INT8,
-    GMM_WIDENED,
     MOST_TERMS,
-    QUANTIZE_WEIGHT,
-    RESCALE,
     SCALE_BYTES,
-    WIDEN_WEIGHT,
-    WeightFormat,
-    WidenedMatmul,
     block_scales,
     rescaled,
     sums_of,
 )
 from hpmoe.tile_ops.row_formats import (
     WEIGHT_FORMATS,
-    Element,
-    RowFormat,
     dequantized,
     quantized,
-    scales_in,
     values_of as values_of_elements,
 )
 
 grouped_quantized = Primitive("grouped_matmul_quantized")
-quantize_weight = Primitive("quantize_weight")
 
-ELEMENT_OF = {"int8": "int8", BYTES: "float8_e4m3fn"}  # what elements of a given weight are, by its dtype
-STORED_AS = {"int8": "int8", "float8_e4m3fn": BYTES, "mxfp8": BYTES}
 ROW_DTYPES = tuple(WEIGHT_FORMATS)
 MULTIPLIED = {name: {"dtype": name, **({"block": form.block} if form.block else {})}
               for name, form in WEIGHT_FORMATS.items()}  # the params of quantize that makes rows to multiply
-WHOSE = row_modes.SLOT_EXPERT, row_modes.REPLICA  # matrices are the rank's own, and copies
 WHO = "hpmoe.grouped_matmul"
 
 
@@ -133,20 +111,13 @@ def _(x: Aval, w: Aval, route: RouteAval, *more: Aval, element: str, transpose: 
     check_argument(rows != "int8" or inner <= MOST_TERMS, "grouped_matmul", "rows", x,
                    f"of at most {MOST_TERMS} columns, sums of whose products an int32 holds")
     if WEIGHT_FORMATS[element].block:
-        of_blocks = _scales_aval(w, element)
+        of_blocks = scales_aval(w, element)
         check_argument(scale == (of_blocks,), "grouped_matmul", "scale", scale, f"{of_blocks}, of blocks of a weight's rows")
         return Aval((x.shape[0], outer), to)
     for columns in scale:
         check_argument(columns.shape == (w.shape[0], outer) and columns.dtype in FLOATS, "grouped_matmul", "scale", columns,
                        f"floats of shape [{w.shape[0]}, {outer}], one for each column of an expert's weight")
     return Aval((x.shape[0], outer), to)
-
-
-def _scales_aval(codes: Aval, element: str) -> Aval:
-    """Of the scales of a weight that is stored turned."""
-    experts, outer, inner = fixed(codes.shape)
-    form = WEIGHT_FORMATS[element]
-    return Aval((experts, outer, form.blocks(inner)), BYTES) if form.block else Aval((experts, outer), "float32")
 
 
 T = TypeVar("T", Aval, Atom, np.ndarray)
@@ -216,69 +187,15 @@ def _summed(b: Builder, x: Atom, route: Atom) -> Atom:
 
 @grouped_quantized.tile
 def _(tiler: Tiler, eqn: Equation) -> None:
-    """Quantised rows are multiplied exactly by a matrix unit, and made numbers by a vector unit."""
     (x, w, route, *more), out, params = eqn.inputs, eqn.outputs[0], eqn.params
     tiler.new(out)
-    turned, domain, form = bool(params["transpose"]), tiler.rows_of(out), WEIGHT_FORMATS[params["element"]]
+    product = QuantizedProduct(tiler, out, x, WEIGHT_FORMATS[params["element"]], bool(params["transpose"]))
     scale, copies, of_scales = split_copies(as_route(route.aval).placement, tuple(more))
-    weights = [tiler.at(a, mode, col_modes.ALL if turned else col_modes.OWN, dtypes=tuple(ELEMENT_OF))
-               for a, mode in zip((w, *copies), WHOSE, strict=False)]
-    of_blocks = [tiler.at(a, mode, col_modes.ALL, dtypes=(BYTES,)) for a, mode in zip(
-        (*scale, *of_scales), WHOSE, strict=False)] if form.block else []
-    scales = [] if form.block else [rows_of_experts(tiler, s, of_scales) for s in scale]
-    if not params.get("rows") and _is_widened_apart(tiler, x, form):
-        weights = [dataclasses.replace(a, buffer=_widened(tiler, x, v, form, of_blocks[i:i + 1]))
-                   for i, (a, v) in enumerate(zip(weights, (w, *copies), strict=True))]
-        sums = tiler.at(out) if not scales else Access(
-            tiler.buffer_of[tiler.like(out, *fixed(out.aval.shape[1:]), dtype="float32")])
-        tiler.emit(GMM, domain, sums, tiler.at(x, cols=col_modes.ALL), *weights, params=EarlyMatmul(turned))
-        if sums.buffer != tiler.buffer_of[out]:
-            tiler.emit(MAP, domain, tiler.at(out), sums, *scales, params=Elementwise(MUL), label="rescale")
-        return
-    if not params.get("rows"):
-        first, *others = weights
-        more = (*scales, *of_blocks[:1], *others, *of_blocks[1:])
-        tiler.emit(GMM_WIDENED, domain, tiler.at(out), tiler.at(x, cols=col_modes.ALL), first, *more,
-                   params=WidenedMatmul(turned, form.element, form.scale, form.block))
-        return
-    packed = tiler.at(x, cols=col_modes.ALL, dtypes=(BYTES,)) if x.aval.dtype == BYTES else _packed(tiler, x, form)
-    if form.block:
-        first, *others = weights
-        tiler.emit(GMM_FP8, domain, tiler.at(out), packed, first, *of_blocks[:1], *others, *of_blocks[1:],
-                   params=Fp8Matmul(turned, block=form.block))
-        return
-    is_int8 = form.element is Element.INT8
-    sums = Access(tiler.buffer_of[tiler.like(out, *fixed(out.aval.shape[1:]), dtype="int32" if is_int8 else "float32")])
-    tiler.emit(GMM_INT8 if is_int8 else GMM_FP8, domain, sums, packed, *weights,
-               params=EarlyMatmul(turned) if is_int8 else Fp8Matmul(turned))
-    tiler.emit(RESCALE, domain, tiler.at(out), sums, packed, *scales, label="rescale")
-
-
-def _is_widened_apart(tiler: Tiler, x: Atom, form: RowFormat) -> bool:
-    """Whether a weight becomes floats of the rows' dtype before it is multiplied: where a matrix unit has no vector unit to
-    widen it with, and the dtype holds every element."""
-    return not tiler.unified and not (form.block and tiler.buffer(x).dtype == "float16")
-
-
-def _widened(tiler: Tiler, x: Atom, w: Atom, form: RowFormat, scales: list[Access]) -> int:
-    """The buffer of a weight as floats of the dtype of its rows, made once."""
-    dtype, codes = tiler.buffer(x).dtype, tiler.buffer_of[w]
-    for op in tiler.ops:
-        made = op.operands[0].buffer
-        if op.primitive is WIDEN_WEIGHT and op.operands[1].buffer == codes and tiler.buffers[made].dtype == dtype:
-            return made
-    made = tiler.new(Var(Aval(w.aval.shape, dtype)))
-    given = (Access(b, cols=col_modes.ALL) for b in (made, codes, *(s.buffer for s in scales if form.block)))
-    tiler.emit(WIDEN_WEIGHT, tiler.domain_of(codes), *given, cols=0, params=form, label="widen")
-    return made
-
-
-def _packed(tiler: Tiler, x: Atom, form: RowFormat) -> Access:
-    """Rows quantised where they are."""
-    made = tiler.like(x, form.packed_cols(fixed(x.aval.shape[1:])[0]), dtype=BYTES)
-    packed = Access(tiler.buffer_of[made], cols=col_modes.ALL)
-    tiler.emit(QUANTIZE, tiler.rows_of(x), packed, tiler.at(x, cols=col_modes.ALL), cols=0, params=form, label="quantize")
-    return packed
+    product.take_weights((w, *copies), (*scale, *of_scales))
+    if params.get("rows"):
+        product.of_quantised_rows()
+    else:
+        product.of_floats()
 
 
 # On tensors.
@@ -335,7 +252,7 @@ def _(x: Tensor, w: Tensor, route: Route, scale: Tensor, *, element: str, transp
                    f"[{experts}, {sizes}], the experts of the route")
     check_argument(tuple(x.shape) == (route.num_rows, inner) and name_of_dtype(x.dtype) in FLOATS, WHO, "rows",
                    f"{x.dtype} of shape {x.shape}", f"floats of shape [{route.num_rows}, {inner}]")
-    of_blocks = _scales_aval(Aval(w), element) if element == "mxfp8" else None
+    of_blocks = scales_aval(Aval(w), element) if element == "mxfp8" else None
     fits = tuple(scale.shape) == (experts, outer) and name_of_dtype(scale.dtype) in FLOATS
     check_argument(Aval(scale) == of_blocks if of_blocks else fits, WHO, "scale", f"{scale.dtype} of shape {scale.shape}",
                    f"uint8 of shape {list(of_blocks.shape)}" if of_blocks else f"floats of shape [{experts}, {outer}]")
@@ -344,43 +261,3 @@ def _(x: Tensor, w: Tensor, route: Route, scale: Tensor, *, element: str, transp
     if takes_gradient():
         return cast("Tensor", _OnTensors.apply(route, params, x, w, scale))
     return Tensor.from_numpy(_computed(route, params, *(values_of(WHO, t) for t in (x, w, scale))))
-
-
-# Weights.
-
-@quantize_weight.infer
-def _(w: Aval, *, dtype: str, turned: bool = False) -> tuple[Aval, Aval]:
-    """Of [E, K, N], or [E, N, K] where `turned`: quantised, turned [E, N, K], and the scale of each column [E, N], or of
-    blocks of it [E, N, blocks]."""
-    check_argument(is_name(dtype, WEIGHT_FORMATS), "quantize_weight", "dtype", repr(dtype),
-                   f"one of {', '.join(WEIGHT_FORMATS)}")
-    check_argument(len(w.shape) == 3 and w.dtype in FLOATS, "quantize_weight", "weight", w, "[E, K, N] of floats")
-    experts, rows, cols = fixed(w.shape)
-    outer, inner = (rows, cols) if turned else (cols, rows)
-    codes = Aval((experts, outer, inner), STORED_AS[dtype])
-    return codes, _scales_aval(codes, dtype)
-
-
-@quantize_weight.reference
-def _(w: np.ndarray, *, dtype: str, turned: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    w, form = w if turned else w.swapaxes(1, 2), WEIGHT_FORMATS[dtype]
-    depth = w.shape[2]
-    packed = quantized(w.reshape(-1, depth), form)
-    codes = np.ascontiguousarray(packed[:, :depth]).view(STORED_AS[dtype])
-    return codes.reshape(w.shape), scales_in(packed, depth, form).reshape(*w.shape[:2], *[-1] * bool(form.block))
-
-
-@quantize_weight.tile
-def _(tiler: Tiler, eqn: Equation) -> None:
-    """A task for each tile of rows of the turned weights, which are columns of the given ones."""
-    (w,), (codes, scales) = eqn.inputs, eqn.outputs
-    experts, outer, inner = fixed(codes.aval.shape)
-    form = WEIGHT_FORMATS[eqn.params["dtype"]]
-    tiler.new(scales, rows_and_cols=None if form.block else (experts * outer, 1))
-    tiler.new(codes)
-    cols = 1 if eqn.params.get("turned") else outer
-    given = tiler.view(tiler.at(w).buffer, w, (experts * outer, inner), inner, experts * outer)
-    tiler.emit(QUANTIZE_WEIGHT, tiler.rows_of(codes), tiler.at(scales, cols=col_modes.ALL, dtypes=(*FLOATS, BYTES)),
-               tiler.at(codes, cols=col_modes.ALL, dtypes=tuple(ELEMENT_OF)),
-               Access(given, row_modes.ALL, col_modes.ALL), cols=0,
-               params=WeightFormat(form.element, form.scale, form.block, cols))

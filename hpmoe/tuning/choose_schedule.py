@@ -119,7 +119,7 @@ def chosen(program: Program, machine: Machine, most_tasks: int | None = MOST_TAS
     """The schedule that choose_schedule takes, and what that makes of the program."""
     most = min(simulate.MOST_TASKS, simulate.MOST_TASKS if most_tasks is None or routing is not None else most_tasks)
     default, planned = Schedule(*choose_tile(program, machine, None, None), POLICIES[0]), _planned(program, machine)
-    given = _given(planned(default), routing)
+    given = None if routing is None else _given(planned(default), routing)
     key = _key(program, machine, most, given) if cache else None
     found = _kept(key, default, machine)
     if found is None:
@@ -130,9 +130,9 @@ def chosen(program: Program, machine: Machine, most_tasks: int | None = MOST_TAS
     return found, planned(found)
 
 
-def _given(flow: Taskflow, routing: PerRank | None) -> np.ndarray | None:
-    """topk_ids of all ranks that were told, [ep, T, K], checked."""
-    if routing is None or not flow.routes:
+def _given(flow: Taskflow, routing: PerRank) -> np.ndarray | None:
+    """topk_ids of all ranks that were told, [ep, T, K], checked; None where there is nothing to choose by."""
+    if not has_samples(flow):
         return None
     plan = flow.routes[0]
     return np.stack(given_ids("choose_schedule", routing, plan.ep_size, plan.num_tokens, plan.num_choices,

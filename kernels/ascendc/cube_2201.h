@@ -2,7 +2,8 @@
 //
 // L0A and L0B want what is multiplied beside each other. An operand whose rows are stored along the depth of the product, k
 // to the right, has it so; one with k down is turned on its way from L1 to L0: in half precision fractal by fractal, in
-// float32 in squares of 16 x 16, two fractals beside each other. L1 holds columns of fractals, and squares in rows.
+// float32 in squares of 16 x 16, two fractals beside each other, and of int8 in squares of 32 x 32, one below the other. L1
+// holds columns of fractals, and of float32 squares in rows.
 #pragma once
 
 #include "fractals.h"
@@ -29,7 +30,7 @@ __aicore__ inline int32_t l1_pitch(int32_t lines, int32_t depth, bool k_is_down)
 template <class T>
 __aicore__ inline void load_l1(const Fractals<T>& to, uint64_t from, int32_t rows, int32_t cols, int32_t ld,
                                bool k_is_down) {
-  if (!kIsSquared<T> || !k_is_down) return copy_rows(to, from, rows, cols, ld, fractals(rows));
+  if (!kIsSquared<T> || !k_is_down) return copy_rows(to, from, rows, cols, ld, fractals_down<T>(rows, k_is_down));
   for (int32_t row = 0; row < rows; row += kFractal) {
     const uint64_t start = from + static_cast<uint64_t>(row) * ld * sizeof(T);
     copy_rows(to[row * fractals(cols) * kFractal], start, least(kFractal, rows - row), cols, ld, 1);
@@ -113,9 +114,26 @@ __aicore__ inline void load_l0a(const Fractals<T>& to, const Fractals<T>& from, 
     return load_at_once(to, from, {part.k1, w.depth * kFractal, part.first_line, part.lines, part.pitch}, true);
   load_l0(to, from, {w.first, part.lines, 1, w.depth, part.pitch, row_size, part.k_is_down, true});
 }
+// Squares of int8 with k down, each turned into two fractals of L0B that follow each other; a column of L1 holds a square
+// for each 32 of the depth.
+__aicore__ inline void load_turned_bytes(const Fractals<int8_t>& to, const Fractals<int8_t>& from, const Part& part) {
+  constexpr int32_t kSquare = kTurned<int8_t>, kLines = kSquare / kFractal;
+  AscendC::LoadData2dTransposeParams params;
+  params.repeatTimes = static_cast<uint8_t>(part.lines / kLines);
+  params.srcStride = static_cast<uint16_t>(part.pitch / kLines);
+  params.dstGap = 1;
+  for (int32_t k = 0; k < part.k; k += kSquare) {
+    params.startIndex = static_cast<uint16_t>(part.first_line / kLines * (part.pitch / kLines) + (part.k1 + k) / kSquare);
+    AscendC::LoadDataWithTranspose(to[k / kSquare * part.lines * kFractalSize<int8_t>], from, params);
+  }
+}
+
 // L0B takes rows of fractals across k; a row of squares makes two of them.
 template <class T>
 __aicore__ inline void load_l0b(const Fractals<T>& to, const Fractals<T>& from, const Part& part) {
+  if constexpr (sizeof(T) == sizeof(int8_t)) {
+    if (part.k_is_down) return load_turned_bytes(to, from, part);
+  }
   const Walk w = walk<T>(part);
   if (part.k_is_down && !kIsSquared<T>)
     return load_at_once(to, from, {part.k1, w.depth * kFractal, part.first_line, part.lines, part.pitch}, true);

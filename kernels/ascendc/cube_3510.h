@@ -1,7 +1,7 @@
 // What a matrix core of the 950 does its own way: how L1 holds operands and L0A and L0B get them, and how it signals.
 //
 // L1, L0A and L0B all hold columns of fractals, and one instruction loads a part of an operand, turned where its k is down:
-// in half precision fractal by fractal, in float32 two beside each other at once.
+// in half precision fractal by fractal, in float32 two beside each other at once, of int8 two one below the other.
 #pragma once
 
 #include "fractals.h"
@@ -26,8 +26,9 @@ __aicore__ inline int32_t l1_pitch(int32_t lines, int32_t depth, bool k_is_down)
 
 // Rows into L1 as load_l0a and load_l0b take them from there.
 template <class T>
-__aicore__ inline void load_l1(const Fractals<T>& to, uint64_t from, int32_t rows, int32_t cols, int32_t ld, bool) {
-  copy_rows(to, from, rows, cols, ld, fractals(rows));
+__aicore__ inline void load_l1(const Fractals<T>& to, uint64_t from, int32_t rows, int32_t cols, int32_t ld,
+                               bool k_is_down) {
+  copy_rows(to, from, rows, cols, ld, fractals_down<T>(rows, k_is_down));
 }
 
 // Scales of rows of mxfp8 into L1, of k numbers each: two beside each other of 16 rows are a block of 32 bytes, and those of
@@ -45,13 +46,12 @@ __aicore__ inline void load_scales(const Fractals<int8_t>& to, uint64_t from, in
 
 template <class T>
 __aicore__ inline AscendC::LoadData2DParamsV2 l0_params(const Part& part) {
-  constexpr int32_t kAcross = kFractal / kFractalCols<T>;  // fractals in a row of 16 numbers
   const int32_t deep = (part.k + kFractalCols<T> - 1) / kFractalCols<T>;
   AscendC::LoadData2DParamsV2 params;  // m is down in L1 and k to the right, whatever they are of the product
   params.mStartPosition = part.k_is_down ? part.k1 / kFractal : part.first_line;
-  params.mStep = static_cast<uint16_t>(part.k_is_down ? fractals(part.k) : part.lines);
-  params.kStartPosition = part.k_is_down ? part.first_line * kAcross : part.k1 / kFractalCols<T>;
-  params.kStep = static_cast<uint16_t>(part.k_is_down ? part.lines * kAcross : deep);
+  params.mStep = static_cast<uint16_t>(part.k_is_down ? fractals_down<T>(part.k, true) : part.lines);
+  params.kStartPosition = (part.k_is_down ? part.first_line * kFractal : part.k1) / kFractalCols<T>;
+  params.kStep = static_cast<uint16_t>(part.k_is_down ? part.lines * kFractal / kFractalCols<T> : deep);
   params.srcStride = part.pitch;
   params.dstStride = static_cast<uint16_t>(part.lines);
   params.ifTranspose = part.k_is_down;

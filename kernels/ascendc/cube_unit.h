@@ -232,15 +232,22 @@ class CubeUnit {
     if (step.is_last) first_half_ = (first_half_ + num_halves) % 2;
   }
 
+  // Columns that Mmad is told of: whole squares where bytes are turned.
+  template <class T>
+  __aicore__ inline static int32_t multiplied_cols(int32_t n, bool b_is_down) {
+    return sizeof(T) == sizeof(int8_t) && b_is_down ? round_up(n, kTurned<T>) : n;
+  }
+
   __aicore__ inline static int32_t half_cols(const Step& step, int32_t h) { return least(kHalfN, step.n - h * kHalfN); }
 
   template <class T>
   __aicore__ inline void multiply_half(const Product& p, const Step& step, int32_t from, int32_t h, int32_t sums) {
     constexpr int32_t kDeep = kDeepBytesL0 / sizeof(T);
-    const int32_t depth = step.k > 0 ? step.k : kFractal, m = most(step.m, 2), n = half_cols(step, h);
+    const int32_t depth = step.k > 0 ? step.k : kFractal, m = most(step.m, 2);
     const bool a_is_down = p.a_is_turned && step.added < 0, b_is_down = !p.b_is_turned || step.added >= 0;
+    const int32_t n = multiplied_cols<T>(half_cols(step, h), b_is_down);
     Part of_a{0, 0, 0, fractals(m), l1_pitch<T>(fractals(m), fractals(depth), a_is_down), a_is_down};
-    const int32_t pitch_of_b = l1_pitch<T>(fractals(step.n), fractals(depth), b_is_down);
+    const int32_t pitch_of_b = l1_pitch<T>(fractals(step.n), fractals_down<T>(depth, b_is_down), b_is_down);
     Part of_b{0, 0, h * kHalfN / kFractal, fractals(n), pitch_of_b, b_is_down};
     const AscendC::LocalTensor<float> out = l0c_.Get<float>()[sums * kBytesHalf / sizeof(float)];
     for (int32_t k1 = 0; k1 < depth; k1 += kDeep) {

@@ -13,11 +13,20 @@ constexpr int32_t kFractalCols = 32 / sizeof(T);
 template <class T>
 constexpr int32_t kFractalSize = kFractalBytes / sizeof(T);
 
+// An operand with k down is turned in squares as wide as a fractal: of int8 there are two of them one below the other.
+template <class T>
+constexpr int32_t kTurned = kFractalCols<T> > kFractal ? kFractalCols<T> : kFractal;
+
 // Both half-precision types are moved alike, as half.
 template <class T>
 using Fractals = AscendC::LocalTensor<T>;
 
 __aicore__ inline int32_t fractals(int32_t n) { return (n + kFractal - 1) / kFractal; }
+// Those that `n` rows take in a column of L1, in whole squares where these are turned.
+template <class T>
+__aicore__ inline int32_t fractals_down(int32_t n, bool is_turned) {
+  return fractals(is_turned ? round_up(n, kTurned<T>) : n);
+}
 
 template <class T>
 __aicore__ inline void clear_l1(const Fractals<T>& to, int32_t rows, int32_t cols) {

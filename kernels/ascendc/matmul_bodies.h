@@ -57,28 +57,28 @@ __aicore__ inline Product gmm(const Frame& frame) {
           {}};
 }
 
-// Whether the matrix core has a way for a product of int8: by weights that are turned, whose k is to the right, as fractals
-// of int8 are not turned one by one.
+// Whether the matrix core has a way for a product of int8.
 __aicore__ inline bool can_multiply_int8(const Frame& frame) {
   const int32_t bytes = static_cast<int32_t>(Dtype::UINT8), sums = static_cast<int32_t>(Dtype::INT32);
-  return frame.buffer(1).dtype == bytes && frame.buffer(2).dtype == bytes && frame.buffer(0).dtype == sums &&
-         frame.op.param[0] == 1;
+  return frame.buffer(1).dtype == bytes && frame.buffer(2).dtype == bytes && frame.buffer(0).dtype == sums;
 }
 
-// sums[rows, cols] = q[rows, :] @ w[e][cols, :]^T, of the elements of quantised rows, without their scales
+// sums[rows, cols] = q[rows, :] @ w[e][:, cols], or @ w[e][cols, :]^T, of the elements of quantised rows, without their
+// scales
 __aicore__ inline Product gmm_int8(const Frame& frame) {
   Product product = gmm(frame);
   product.k -= kInt8RowScaleBytes;
   return product;
 }
 
-// Whether the matrix core has a way for a product of fp8: of turned weights, and of mxfp8 with pairs of whole blocks.
+// Whether the matrix core has a way for a product of fp8: of mxfp8 by turned weights, with pairs of whole blocks.
 __aicore__ inline bool can_multiply_fp8(const Frame& frame) {
   const RowFormat format = fp8_format_of(frame.op.param);
   const int32_t bytes = static_cast<int32_t>(Dtype::UINT8), to = frame.buffer(0).dtype;
   const int64_t k = unpacked_cols(format, frame.num_cols(1, frame.buffer(1)));
-  return kHasFp8Products && frame.buffer(1).dtype == bytes && frame.buffer(2).dtype == bytes && frame.op.param[0] == 1 &&
-         is_float(to) && k > 0 && (format.block == 0 || (format.block == kMxBlock && k % kMxPair == 0));
+  const bool has_blocks = format.block == kMxBlock && frame.op.param[0] == 1 && k % kMxPair == 0;
+  return kHasFp8Products && frame.buffer(1).dtype == bytes && frame.buffer(2).dtype == bytes && is_float(to) && k > 0 &&
+         (format.block == 0 || has_blocks);
 }
 
 // The same of fp8: sums of elements, or of mxfp8 of elements times the scales of their blocks.

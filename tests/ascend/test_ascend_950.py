@@ -74,6 +74,12 @@ RUNS = {
     "mxfp8 by mxfp8, read early": lambda: fp8_run("mxfp8", prefetch=True),
     "a layer of fp8 by fp8": lambda: bytes_by_bytes("float8_e4m3fn", Layer(ep=2, T=9, H=70, I=35, E=4, K=2)),
     "a layer of mxfp8 by mxfp8": lambda: bytes_by_bytes("mxfp8", Layer(ep=2, T=9, H=64, I=64, E=4, K=2)),
+    "mxfp8 of odd blocks": lambda: bytes_by_bytes("mxfp8", Layer(ep=2, T=9, H=40, I=97, E=4, K=2)),
+    "mxfp8 by rows of float16": lambda: AsOnCpu(hpmoe.quantize_weights(hpmoe.moe_ffn, dtype="mxfp8"),
+                                                tiled_for=npu(), dtype=ms.float16),
+    "gradients of int8": lambda: rounded_gradients("int8"),
+    "gradients of fp8": lambda: rounded_gradients("float8_e4m3fn"),
+    "gradients of mxfp8": lambda: rounded_gradients("mxfp8"),
     "copies of mxfp8": lambda: bytes_by_bytes("mxfp8", Layer(ep=2, T=9, H=64, I=64, E=4, K=2, routing="one expert"),
                                               hpmoe.replicate_experts(loads=[1, 1, 1, 9], replicas=2)),
     "int8 rows": lambda: AsOnCpu(hpmoe.quantize_rows(hpmoe.moe_ffn, combine=True)),
@@ -137,10 +143,21 @@ def bytes_by_bytes(dtype, layer, *before, **options):
     return AsOnCpu(f(hpmoe.moe_ffn), layer, tiled_for=npu(), **options)
 
 
+def rounded_gradients(dtype):
+    """Which are multiplied by weights with k down, in several steps and halves, and not in whole fractals."""
+    w8a8 = hpmoe.quantize_weights(dtype=dtype, row_dtype=dtype, backward="quantized")
+    f = hpmoe.chain(hpmoe.quantize_rows(dtype=dtype, backward="quantized"), w8a8)(hpmoe.moe_ffn)
+    return AsOnCpu(f, Layer(ep=2, T=9, H=140, I=265, E=4, K=2), tiled_for=npu(), cols=272)
+
+
 def test_mxfp8_of_odd_blocks_is_refused_by_name(twin_950):
-    run = bytes_by_bytes("mxfp8", Layer(ep=2, T=9, H=64, I=40, E=4, K=2))
+    """Where tiles were not made for an NPU."""
+    f = hpmoe.quantize_weights(hpmoe.moe_ffn, dtype="mxfp8", row_dtype="mxfp8")
     with pytest.raises(hpmoe.ArgumentError, match=r"the columns of its rows of mxfp8 is 40; it must be a multiple of 64"):
-        run()
+        AsOnCpu(f, Layer(ep=2, T=9, H=64, I=40, E=4, K=2))()
+    f = hpmoe.quantize_weights(hpmoe.moe_ffn, dtype="mxfp8", row_dtype="mxfp8", backward="quantized")
+    with pytest.raises(hpmoe.ArgumentError, match="its weight of mxfp8 is one whose blocks lie across; it must be turned"):
+        AsOnCpu(f, Layer(ep=2, T=9, H=64, I=64, E=4, K=2))()
 
 
 def fp8_weights():
@@ -158,7 +175,7 @@ def mxfp8_weights():
 def test_every_planted_fault_of_fp8_is_caught(twin_950, tmp_path, monkeypatch, capsys):
     runs = {"fp8 rows": Rows("float8_e4m3fn", 300, 6), "mxfp8 rows": Rows("mxfp8", 360, 6), "fp8 weights": fp8_weights(),
             "mxfp8 weights": mxfp8_weights(),
-            **{name: RUNS[name]() for name in ("fp8 by fp8", "mxfp8 by mxfp8", "copies of mxfp8")}}
+            **{name: RUNS[name]() for name in ("fp8 by fp8", "mxfp8 by mxfp8", "copies of mxfp8", "gradients of fp8")}}
     try:
         chosen = choose_among(MUTANTS_OF_FP8, tmp_path, "-DHPMOE_CHIP=3510", "-DHPMOE_TWIN_CHIP=3510", "-fno-gnu-unique")
         assert not catch_all(MUTANTS_OF_FP8, chosen, runs, monkeypatch, capsys)

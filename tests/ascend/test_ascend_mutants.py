@@ -9,6 +9,7 @@ import functools
 import mindspore as ms
 import numpy as np
 import pytest
+from aligned_rows import aligned
 from ascend_helpers import AsOnCpu, LayerRun, ProgramRun, bf16, capped_run, f32, npu, twin
 from ascend_mutants import MUTANTS as MUTANTS_OF_BODIES
 from ascend_mutants_of_cores import MUTANTS_OF_CORES
@@ -77,6 +78,15 @@ class Launches:
                                            self.count * num_launches, *rest)
 
 
+class AfterOtherIds(ProgramRun):
+    """Each of its launches comes after one in whose memory other rows are zeros."""
+
+    def __call__(self):
+        x, ids, *rest = self.inputs
+        self.kernel.run([[x, (ids + 1) % 3, *rest]])
+        return super().__call__()
+
+
 class Overflow(ProgramRun):
     """Some of its results are infinite."""
 
@@ -119,18 +129,26 @@ def layers():
     many.inputs[1][:] = [(0, 1 + (i % 9 == 0)) for i in range(5200)]
     grouped = LayerRun(Layer(ep=1, T=90, H=16, I=16, E=20, K=2), rows=16, blocks=3)
     ahead = Ahead(Layer(ep=4, T=4, H=16, I=16, E=4, K=1), rows=4, blocks=2)
-    aligned = ProgramRun(trace(filled_up, f32(21, 24), Aval((21, 2), "int32"), f32(21, 2), f32(3, 24, 24)), rows=4)
-    aligned.inputs[1][...] = [[i % 2, 2] for i in range(21)]
+    filled = AfterOtherIds(trace(filled_up, f32(21, 24), Aval((21, 2), "int32"), f32(21, 2), f32(3, 24, 24)), rows=4)
+    filled.inputs[1][...] = [[i % 2, 2] for i in range(21)]
     overflow = Overflow(trace(lambda x, w, b: (x * 4.0 + b, x @ w), bf16(9, 32), bf16(32, 24), bf16(32)))
     return {"chain": chain, "wide": wide, "sums": sums, "small": small, "deep": deep, "functions": functions,
             "in order": in_order, "drops": drops, "shared": shared, "many choices": choices, "float32": float32,
             "deep float32": deep_float32, "shared float32": shared_float32, "overflow": overflow, "ahead": ahead,
-            "aligned": aligned, "adjacent": adjacent, "many": many, "grouped": grouped, "early": early, "router": routed(),
+            "aligned": filled, "aligned, two ranks": LayerRun(Layer(ep=2, T=9, H=32, I=16, E=4, K=2), f=aligned(6), rows=4),
+            "adjacent": adjacent, "many": many, "grouped": grouped, "early": early, "router": routed(),
             "guarded": AsOnCpu(guard_values(moe_ffn, low=-0.05, high=0.2, fill="mean")), "sharded": Sharded(),
             "relays": relayed(relay_rows(moe_ffn)), "relays, once": relayed(relay_rows(deduplicate_rows(moe_ffn))),
             "relays, every node": relayed_everywhere(), "plans": ChosenRun(tile_rows=(16, 4, 8)),
             "int8": int8_run(), "int8 both ways": AsOnCpu(quantize_rows(moe_ffn, combine=True)),
+            "int8 gradients": int8_gradients(),
             "weights": AsOnCpu(quantize_weights(moe_ffn), Layer(ep=2, T=9, H=300, I=71, E=4, K=2), tiled_for=npu(), cols=96)}
+
+
+def int8_gradients():
+    """Multiplied by weights with k down: several parts of L0, two halves of columns, and sides that are no whole squares."""
+    f = quantize_weights(moe_ffn, row_dtype="int8", backward="quantized")
+    return AsOnCpu(f, Layer(ep=2, T=9, H=140, I=135, E=4, K=2), cols=160)
 
 
 def relayed(f):

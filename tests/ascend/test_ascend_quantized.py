@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 from ascend_helpers import from_seed, twin
-from helpers import Layer, assert_close, in_dtype, lowered, numpy_moe_ffn, run_spmd, tensors
-from int8_products import int8_run, multiplied
+from helpers import Layer, assert_close, fused, in_dtype, lowered, numpy_moe_ffn, run_spmd, tensors
+from int8_products import int8_run, multiplied, multiplied_as_given
 from rounded_rows import rounded_rows
 
 import hpmoe
-from hpmoe import moe_ffn, quantize_rows
+from hpmoe import chain, moe_ffn, quantize_rows, quantize_weights, replicate_experts
 from hpmoe.support.dtypes import widen
 
 
@@ -30,20 +30,22 @@ CASES = {  # tokens, depth, columns, and tiles of so many rows and columns
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", CASES)
 def test_w8a8_has_the_bits_of_numpy_in_any_order(monkeypatch, name, dtype):
-    """Rows of zeros, of NaN and of infinities among them, and ids of no expert."""
+    """Rows of zeros, of NaN and of infinities among them, and ids of no expert; by weights turned, or as they are."""
     tokens, depth, cols, tile_rows, tile_cols = CASES[name]
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2, tokens, depth)).astype(np.float32)
     x[0, 0], x[1, 1, 0], x[1, 2, -1] = 0, np.nan, -np.inf
     ids = rng.integers(-1, 6, (2, tokens, 1)).astype(np.int32)
     ids[:, :3] = 4
-    weight = rng.integers(-128, 128, (2, 3, cols, depth), np.int8)
-    args = tensors([*in_dtype([x], dtype), ids, weight, rng.random((2, 3, cols)).astype(np.float32)])
+    weight, scale = rng.integers(-128, 128, (2, 3, cols, depth), np.int8), rng.random((2, 3, cols)).astype(np.float32)
+    args = tensors([*in_dtype([x], dtype), ids, weight, scale])
     want = widen(hpmoe.spmd(multiplied, hpmoe.Mesh(2))(*args).asnumpy())
-    fused = hpmoe.spmd(twin(multiplied, rows=tile_rows, cols=tile_cols), hpmoe.Mesh(2))
-    for seed in (0, 1000):
-        from_seed(monkeypatch, seed)
-        np.testing.assert_array_equal(widen(fused(*args).asnumpy()), want)
+    as_given = [*args[:2], *tensors([np.ascontiguousarray(weight.swapaxes(2, 3))]), args[3]]
+    for f, given in ((multiplied, args), (multiplied_as_given, as_given)):
+        on_twin = hpmoe.spmd(twin(f, rows=tile_rows, cols=tile_cols), hpmoe.Mesh(2))
+        for seed in (0, 1000):
+            from_seed(monkeypatch, seed)
+            np.testing.assert_array_equal(widen(on_twin(*given).asnumpy()), want)
     assert np.isnan(want[1, 1:3]).all() and not want[0, 0].any()
 
 
@@ -74,10 +76,10 @@ def test_rows_that_come_back_as_int8_have_the_bits_of_numpy_in_any_order(monkeyp
     weights = 2.0 ** rng.integers(-2, 3, ids.shape).astype(np.float32)
     args = tensors([*in_dtype([x], dtype), ids, weights])
     want = widen(hpmoe.spmd(f, hpmoe.Mesh(2))(*args).asnumpy())
-    fused = hpmoe.spmd(twin(f, rows=4), hpmoe.Mesh(2))
+    on_twin = hpmoe.spmd(twin(f, rows=4), hpmoe.Mesh(2))
     for seed in (0, 1000):
         from_seed(monkeypatch, seed)
-        np.testing.assert_array_equal(widen(fused(*args).asnumpy()), want)
+        np.testing.assert_array_equal(widen(on_twin(*args).asnumpy()), want)
     assert np.isnan(want[1, 1]).all() and not want[0, 0].any()
 
 
@@ -87,6 +89,25 @@ def test_rows_and_gradients_that_are_int8_both_ways():
     f = quantize_rows(moe_ffn, combine=True, backward="quantized")
     (out, grads), (want, want_grads) = (run_spmd(g, 2, args, [cotangent]) for g in (twin(f, rows=4), f))
     assert_close([*out, *grads], [*want, *want_grads])
+
+
+@pytest.mark.parametrize("copies", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_gradients_that_are_int8_rows_have_the_bits_of_the_cpu(copies):
+    """Multiplied by weights as they were rounded for the rows, with k down here: two products, each summed exactly."""
+    def multiplied_twice(x, ids, first, second):
+        rows, route = hpmoe.dispatch(x, ids, num_local_experts=first.shape[0])
+        return hpmoe.combine(hpmoe.grouped_matmul(hpmoe.grouped_matmul(rows, first, route), second, route), route)
+    rng, f = np.random.default_rng(0), chain(
+        *[replicate_experts(loads=[1, 1, 1, 1, 1, 9])] * copies, quantize_rows(backward="quantized"),
+        quantize_weights(row_dtype="int8", backward="quantized"))(multiplied_twice)
+    args = [rng.standard_normal(s).astype(np.float32) for s in ((2, 9, 70), (2, 9, 1), (2, 3, 70, 300), (2, 3, 300, 37))]
+    args[1] = rng.integers(-1, 6, args[1].shape).astype(np.int32)
+    cotangent = rng.standard_normal((2, 9, 37)).astype(np.float32)
+    got, want = (run_spmd(g, 2, args, [cotangent], positions=(0, 2, 3)) for g in (
+        twin(f, rows=4, cols=288), fused(rows=4)(f)))
+    np.testing.assert_array_equal(got[0][0], want[0][0])
+    np.testing.assert_array_equal(got[1][0], want[1][0])
+    assert_close(got[1], want[1])
 
 
 REFUSED = {
@@ -102,11 +123,3 @@ def test_refused_by_name(name):
     with pytest.raises(hpmoe.ArgumentError, match=what):
         lowered(twin(transform(moe_ffn)), layer.arguments(), 2)
 
-
-def test_weights_that_are_not_turned_are_refused():
-    def f(x, ids, w, scale):
-        rows, route = hpmoe.dispatch(x, ids, num_local_experts=2)
-        return hpmoe.grouped_matmul(rows, w, route, scale=scale, row_dtype="int8")
-    shapes = ((4, 8), "float32"), ((4, 1), "int32"), ((2, 8, 6), "int8"), ((2, 6), "float32")
-    with pytest.raises(hpmoe.ArgumentError, match="its int8 weight is w; it must be turned"):
-        twin(f).lower(*(hpmoe.Aval(*shape) for shape in shapes))

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -220,6 +221,7 @@ class Run {
     for (int rank = 0; rank < R; ++rank) {
       const pid_t pid = fork();
       if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);  // a run that is ended leaves nobody who waits for it
         while (!board_->goes_on) sleep_for(10'000);
         sockets_.close_but_of(rank);
         Rank mine(rank, heaps_, sockets_, *board_);

@@ -79,14 +79,14 @@ class LayerRun:
 class AsOnCpu(LayerRun):
     """A layer that a CPU has right: one that guards what it makes, or rounds it."""
 
-    def __init__(self, f, layer=None, **options):
-        super().__init__(layer or Layer(ep=2, T=9, H=40, I=16, E=4, K=2), ms.float32, f, rows=4, **options)
+    def __init__(self, f, layer=None, dtype=ms.float32, **options):
+        super().__init__(layer or Layer(ep=2, T=9, H=40, I=16, E=4, K=2), dtype, f, rows=4, **options)
         self.on_cpu = hpmoe.spmd(fused(rows=4)(f), hpmoe.Mesh(2))
 
     def assert_close_to_float64(self):
         got, on_twin = self(), self.fused
         self.fused = self.on_cpu
-        assert_close(got, self())
+        assert_close(got, self(), tolerance=TOLERANCE[self.dtype])
         self.fused = on_twin
         return got
 

@@ -64,8 +64,8 @@ MUTANTS = (
     without("lines of an earlier kernel in the cache", "kernel.cpp", "hpmoe::forget_cached_lines(address);"),
     mutant("an atomic mode left on", "vector_unit.h", (SENT, "signals_.set_free(i);")),
     without("a signal that overwrites its counter", "vector_unit.h", "AscendC::SetAtomicAdd<int32_t>();"),
-    mutant("a signal's block written again before it was sent", "vector_unit.h", ("signals_.wait_free(i);", ""),
-           (SENT, "AscendC::SetAtomicNone();")),
+    *shown_in("many", mutant("a signal's block written again before it was sent", "vector_unit.h", (
+        "signals_.wait_free(i);", ""), (SENT, "AscendC::SetAtomicNone();"))),
     without("a signal sent before its block is written", "vector_unit.h", "signals_.set_full(i);", "signals_.wait_full(i);"),
     mutant("a wait that is over too early", "counters.h", ("look(index) - target >= 0", "look(index) - target >= -1")),
     # Loads behind polls.
@@ -74,13 +74,13 @@ MUTANTS = (
     # What has no body.
     mutant("a function that is none", "map_body.h", ("static_cast<MapCode>(frame.op.param[0])", "static_cast<MapCode>(99)")),
     # The order of a queue's own tasks.
-    mutant("a task that reads what the one before still writes", "worker.h", (
-        "unsettled_.touches(turn.frame) || !unsettled_.has_room_for(turn.frame)", "!unsettled_.has_room_for(turn.frame)")),
+    *shown_in("drops", mutant("a task that reads what the one before still writes", "worker.h", (
+        "unsettled_.touches(turn.frame) || !unsettled_.has_room_for(turn.frame)", "!unsettled_.has_room_for(turn.frame)"))),
     mutant("a task that begins before its events have come", "worker.h", (
         "has_all_events(next) && !unsettled_.touches(next.frame)", "!unsettled_.touches(next.frame)")),
     *shown_in("adjacent", mutant("a task that begins on what the one before has yet to write", "worker.h", (
         "has_all_events(next) && !unsettled_.touches(next.frame)", "has_all_events(next)"))),
-    without("written memory that is forgotten", "unsettled.h", "written_[count_++] = {base, op};"),
+    *shown_in("drops", without("written memory that is forgotten", "unsettled.h", "written_[count_++] = {base, op};")),
     without("a task begun twice", "worker.h", "turn.has_begun = code == Code::OK;"),
     # Queues and flags of the vector core.
     mutant("a buffer that is never taken from its queue", "vector_unit.h", (
@@ -134,8 +134,8 @@ MUTANTS = (
     mutant("L1 filled before it is free", "cube_unit.h", (
         "next_load_ = 1 - next_load_;\n    in_l1_.wait_free(i);", "next_load_ = 1 - next_load_;"), (
         "if (h + 1 == num_halves) in_l1_.set_free(from);", "")),
-    mutant("L1 given back with its second half unread", "cube_unit.h", (
-        "if (h + 1 == num_halves) in_l1_.set_free(from);", "if (h == 0) in_l1_.set_free(from);")),
+    *shown_in("deep float32", mutant("L1 given back with its second half unread", "cube_unit.h", (
+        "if (h + 1 == num_halves) in_l1_.set_free(from);", "if (h == 0) in_l1_.set_free(from);"))),
     mutant("L1 read before it is filled", "cube_unit.h", (
         "in_l1_.set_full(i);\n    work.loaded = step;", "work.loaded = step;"), ("in_l1_.wait_full(from);", "")),
     without("products before L0 is filled", "cube_unit.h", "in_l0_.set_full(l0);", "in_l0_.wait_full(l0);"),
@@ -143,8 +143,9 @@ MUTANTS = (
     without("sums written before they are done", "cube_unit.h", "sums_.set_full(sums);", "sums_.wait_full(sums);"),
     without("sums begun before the last ones are written", "cube_unit.h", "if (step.is_first) sums_.wait_free(sums);",
             "sums_.set_free(sums);"),
-    without("small products that overtake each other", "cube_unit.h",
-            "if ((m / kFractal) * (n / kFractal) < 10) AscendC::PipeBarrier<PIPE_M>();"),
+    *shown_in("deep float32", without(
+        "small products that overtake each other", "cube_unit.h",
+        "if ((m / kFractal) * (n / kFractal) < 10) AscendC::PipeBarrier<PIPE_M>();")),
     mutant("both buffers of L0A in one place", "cube_unit.h", ("l0a_.Get<T>()[l0 * kBytesL0 / sizeof(T)]",
                                                                "l0a_.Get<T>()[0]")),
     mutant("both buffers of L1 in one place", "cube_unit.h", ("i * kBytesL1A / sizeof(T)", "0")),
@@ -290,14 +291,14 @@ MUTANTS = (
                                                        "choose(mask, AscendC::CMPMODE::NE, a, x, a, c, b, count);")),
         mutant("pi in two parts", "map_functions.h", ("i < 3", "i < 2")),
     ),
+    *shown_in("weights", mutant("a row spread before it is widened", "map_body.h", (
+        "AscendC::PipeBarrier<PIPE_V>();\n      for (int32_t r = 0; r < piece.num_rows; ++r) "
+        "AscendC::Muls(to[r * piece.pitch], narrow, 1.0f, piece.pitch);",
+        "for (int32_t r = 0; r < piece.num_rows; ++r) AscendC::Muls(to[r * piece.pitch], narrow, 1.0f, piece.pitch);"))),
     *shown_in(
         "overflow",
         mutant("the largest number for what overflows", "kernel.cpp", (
             "AscendC::SetSaturationFlag<AscendC::SaturationMode::FLOAT>(false);", "")),
-        mutant("a row spread before it is widened", "map_body.h", (
-            "AscendC::PipeBarrier<PIPE_V>();\n      for (int32_t r = 0; r < piece.num_rows; ++r) "
-            "AscendC::Muls(to[r * piece.pitch], narrow, 1.0f, piece.pitch);",
-            "for (int32_t r = 0; r < piece.num_rows; ++r) AscendC::Muls(to[r * piece.pitch], narrow, 1.0f, piece.pitch);")),
         mutant("a row for all as many as there are", "map_body.h", ("is_row(i) ? first_row_of(piece) : piece", "piece")),
     ),
     mutant("a wrong sign in SwiGLU's gradient", "swiglu_bodies.h",

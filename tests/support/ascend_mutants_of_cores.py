@@ -24,16 +24,17 @@ SIZES = (
         "pipe->InitBuffer(l0b_, 2 * kBytesL0);", "pipe->InitBuffer(l0b_, kBytesL0);")),
     mutant("one half of L0C", "cube_unit.h", (
         "pipe->InitBuffer(l0c_, 2 * kBytesHalf);", "pipe->InitBuffer(l0c_, kBytesHalf);")),
-    mutant("pieces larger than their buffers", "vector_unit.h", ("return kPieceBytes / widest;", "return kPieceBytes;")),
+    *shown_in("many choices", mutant("pieces larger than their buffers", "vector_unit.h", (
+        "return kPieceBytes / widest;", "return kPieceBytes;"))),
 )
 
 MEETINGS = (
     mutant("entries sorted before all cores have counted", "prologue.h", (
         "return code == Code::OK ? on_.meet(kCounted, ++num_met_ * rank_.num_aiv) : code;",
         "if (code == Code::OK) on_.signal(kCounted); return code;")),
-    mutant("others told before all cores have sorted", "prologue.h", (
+    *shown_in("sharded", mutant("others told before all cores have sorted", "prologue.h", (
         "if (waits_for_lists_ && code == Code::OK) code = on_.meet(kSorted, all);",
-        "if (waits_for_lists_ && code == Code::OK) on_.signal(kSorted);")),
+        "if (waits_for_lists_ && code == Code::OK) on_.signal(kSorted);"))),
     mutant("AIV that begin before all targets are set", "kernel.cpp", (
         "if (code == Code::OK) code = worker.wait_until_ready();", "")),
     mutant("AIC that begin before targets are set", "worker.h", (
@@ -117,13 +118,16 @@ CORES = (
     mutant("half of the AIV", "kernel.cpp", (
         "rank.num_aiv = 2 * rank.args.num_blocks;", "rank.num_aiv = rank.args.num_blocks;")),
     mutant("AIV that take the queues of AIC", "kernel.cpp", ("rank.args.num_blocks + core", "core")),
-    mutant("tokens that no core sorts", "prologue_unit.h", (
-        "(all + rank.num_aiv - 1) / rank.num_aiv", "all / rank.num_aiv")),
-    mutant("tokens that two cores sort", "prologue_unit.h", (
-        "least((core + 1) * part, all)", "least((core + 2) * part, all)")),
-    mutant("counts of the first core in place of the others", "prologue_unit.h", (
-        "AscendC::Add(all, all, work[u * width], width);", "AscendC::Add(all, all, work, width);")),
-    mutant("ranks told by every core", "prologue.h", ("rank += rank_.num_aiv", "rank += 1")),
+    *shown_in(
+        "drops",
+        mutant("tokens that no core sorts", "prologue_unit.h", (
+            "(all + rank.num_aiv - 1) / rank.num_aiv", "all / rank.num_aiv")),
+        mutant("tokens that two cores sort", "prologue_unit.h", (
+            "least((core + 1) * part, all)", "least((core + 2) * part, all)")),
+        mutant("counts of the first core in place of the others", "prologue_unit.h", (
+            "AscendC::Add(all, all, work[u * width], width);", "AscendC::Add(all, all, work, width);")),
+    ),
+    *shown_in("ahead", mutant("ranks told by every core", "prologue.h", ("rank += rank_.num_aiv", "rank += 1"))),
     mutant("events whose target no core sets", "targets.h", ("least((core_ + 1) * part, num_events)",
                                                              "least((core_ + 1) * part, num_events - 1)")),
     mutant("rows of a rank that no core places", "prologue.h", ("placement.write();", "if (core_ == 0) placement.write();")),
@@ -134,9 +138,9 @@ CORES = (
 POLLS = (
     mutant("a task that waits for its first event alone", "worker.h", (
         "if (end == WaitEnd::MET) continue;", "if (end == WaitEnd::MET) break;")),
-    mutant("a look ahead at the first event alone", "worker.h", (
+    *shown_in("drops", mutant("a look ahead at the first event alone", "worker.h", (
         "if (!counters_.has_reached(event, threshold_of(event))) return false;",
-        "return counters_.has_reached(event, threshold_of(event));")),
+        "return counters_.has_reached(event, threshold_of(event));"))),
     mutant("the target of another event", "worker.h", (
         "rank_.args.targets + static_cast<uint64_t>(event) * sizeof(int32_t)", "rank_.args.targets")),
     mutant("no load held back by the only event of a task", "worker.h", (
@@ -184,8 +188,8 @@ DECODED = (
                                                    "if (run.number >= 0) return &run;")),
     mutant("the slot before in place of this one", "routing_tables.h", (
         "if (index == own_index_) return own_slot_;", "if (own_index_ >= 0) return own_slot_;")),
-    mutant("slots of the rank before", "routing_tables.h", (
-        "rank != slots_.rank || index < slots_.first", "index < slots_.first")),
+    *shown_in("shared", mutant("slots of the rank before", "routing_tables.h", (
+        "rank != slots_.rank || index < slots_.first", "index < slots_.first"))),
     mutant("slots in the order of their rows", "placement.h", (
         "own_.GetValue(e) / on_.rank.tile_rows() + slot - first", "slot - first")),
     mutant("slots that are all full", "placement.h", ("return least(on_.rank.tile_rows(), start(e + 1) - row);",
@@ -208,9 +212,11 @@ PADDING = shown_in(
         "AscendC::Muls(sums.list(), sums.list(), route_.alignment, pitch_);", "")),
     mutant("rows of zeros of a slot before", "routing_tables.h", (
         "part.first_padding = most(part.first_padding, slot.start);", "")),
-    mutant("entries in rows of zeros", "transfer_body.h", ("first < segment.num_entries()", "first < segment.rows")),
-    mutant("zeros where other ranks' entries lie", "routing_tables.h", ("image_->header().ep_size - 1", "0")),
+    mutant("entries in rows of zeros", "transfer_body.h", ("first < segment.num_entries()", "first < segment.rows"),
+           ("segment.num_entries() - first", "segment.rows - first")),
 )
+ZEROS = shown_in("aligned, two ranks", mutant("zeros where other ranks' entries lie", "routing_tables.h", (
+    "image_->header().ep_size - 1", "0")))
 
 EARLY = shown_in(
     "early",
@@ -227,4 +233,4 @@ EARLY = shown_in(
         "load_b<T>(l1_b<T>(i), early_, k0, n0, k, n);")),
 )
 
-MUTANTS_OF_CORES = (*SIZES, *MEETINGS, *GATHERED, *PLACED, *CORES, *POLLS, *STALE, *DECODED, *PADDING, *EARLY)
+MUTANTS_OF_CORES = (*SIZES, *MEETINGS, *GATHERED, *PLACED, *CORES, *POLLS, *STALE, *DECODED, *PADDING, *ZEROS, *EARLY)

@@ -93,8 +93,14 @@ PRODUCTS = (
         mutant("the scales of a weight's first columns", "matmul_bodies.h", (
             "frame.first_row(matrix, frame.buffer(matrix)) + frame.first_col(matrix)",
             "frame.first_row(matrix, frame.buffer(matrix))"))),
+    *shown_in(
+        "gradients of fp8",
+        mutant("half a square of bytes turned", "cube_3510.h", ("fractals_down<T>(part.k, true)", "fractals(part.k)")),
+        mutant("turned bytes of the first columns", "cube_3510.h", ("part.first_line * kFractal : part.k1", "0 : part.k1")),
+        mutant("turned bytes of half the columns", "cube_3510.h", (
+            "part.lines * kFractal / kFractalCols<T>", "part.lines * kFractal / kFractalCols<T> / 2"))),
     *shown_in("copies of mxfp8", mutant("a copy with the scales of an expert of its own", "matmul_bodies.h", (
         "matrix + 1", "3"))),
 )
 
-MUTANTS_OF_FP8 = PRODUCTS
+MUTANTS_OF_FP8 = (*ROWS, *BLOCKS, *WEIGHTS, *PRODUCTS)

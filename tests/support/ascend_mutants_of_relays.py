@@ -6,10 +6,6 @@ LISTS = shown_in(
     "relays",
     mutant("a relay at another place of its node", "relay_sort.h", (
         "node * route_.node_size + on_.rank.args.rank % route_.node_size", "node * route_.node_size")),
-    mutant("lists of experts read before they are there", "relay_sort.h", (
-        "AscendC::PipeBarrier<PIPE_ALL>();\n"
-        "      on_.read(starts_, on_.word(experts_.sent + on_.rank.args.rank * experts_.width), experts_.width);",
-        "on_.read(starts_, on_.word(experts_.sent + on_.rank.args.rank * experts_.width), experts_.width);")),
     mutant("a token that crosses for each of its entries", "relay_sort.h", (
         "newest_.GetValue(relay) != token", "true")),
     mutant("rows of a relay counted from those of the ones before", "relay_sort.h", (
@@ -76,6 +72,10 @@ ONCE = shown_in(
 
 EVERY_NODE = shown_in(
     "relays, every node",
+    mutant("lists of experts read before they are there", "relay_sort.h", (
+        "AscendC::PipeBarrier<PIPE_ALL>();\n"
+        "      on_.read(starts_, on_.word(experts_.sent + on_.rank.args.rank * experts_.width), experts_.width);",
+        "on_.read(starts_, on_.word(experts_.sent + on_.rank.args.rank * experts_.width), experts_.width);")),
     mutant("as many nodes as choices", "relay_sort.h", (
         "route_.every_node != 0 ? route_.top_k : 0", "route_.every_node != 0 ? num_choices_ : 0")),
     mutant("as many tokens as there are choices for each node", "relay_sort.h", (

@@ -2,7 +2,7 @@
 
 from ascend_mutants import mutant, shown_in, without
 
-MUTANTS_OF_WEIGHTS = shown_in(
+ROUNDED = shown_in(
     "weights",
     without("columns rounded by what comes last in them", "weight_bodies.h",
             "AscendC::Max(largest(), largest(), magnitudes, piece.count());"),
@@ -24,3 +24,15 @@ MUTANTS_OF_WEIGHTS = shown_in(
            ("widen_elements(element, unit.floats(0), loaded, unit.floats(1), piece.count());",
             "widen_elements(element, unit.floats(0), loaded, unit.floats(1), piece.count() / 2);")),
 )
+
+TURNED = shown_in(
+    "int8 gradients",
+    mutant("turned bytes of the first columns", "cube_2201.h",
+           ("part.first_line / kLines * (part.pitch / kLines)", "0 * part.pitch")),
+    mutant("turned bytes of the first depth", "cube_2201.h", ("(part.k1 + k) / kSquare", "k / kSquare")),
+    mutant("squares of bytes that overlap", "cube_2201.h", ("params.dstGap = 1;", "params.dstGap = 0;")),
+    mutant("half a square of bytes below a column", "fractals.h", ("is_turned ? round_up(n, kTurned<T>) : n", "n")),
+    mutant("half a square of bytes beside columns", "cube_unit.h", ("sizeof(T) == sizeof(int8_t) && b_is_down", "false")),
+)
+
+MUTANTS_OF_WEIGHTS = (*ROUNDED, *TURNED)

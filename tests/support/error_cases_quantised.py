@@ -72,8 +72,6 @@ cases("quantised weights", {
     "called with more products": called(ops.ones((4, 2**18)), ops.ones((2, 2**18, 1), ms.int8), ops.ones((2, 1)),
                                         row_dtype="int8"),
     "a gradient of a gradient of int8": nested,
-    "int8 weights on an NPU that are not turned": on_twin(lambda *args: multiplied(*args, row_dtype="int8"), X, IDS, WEIGHT,
-                                                          SCALE),
     "int8 weights on an NPU in a plan for a CPU": on_twin(multiplied, X, IDS, WEIGHT, SCALE),
     "fp8 rows on an NPU": on_twin(hpmoe.quantize_rows(moe_ffn, dtype="float8_e4m3fn"), *LAYER),
     "wide rows to int8 on an NPU": on_twin(hpmoe.quantize_rows(lambda x, ids: hpmoe.dispatch(

@@ -13,6 +13,12 @@ def multiplied(x, ids, weight, scale):
     return hpmoe.combine(hpmoe.grouped_matmul(rows, weight.swapaxes(1, 2), route, scale=scale, row_dtype="int8"), route)
 
 
+def multiplied_as_given(x, ids, weight, scale):
+    """The same of weights [E, K, N]."""
+    rows, route = hpmoe.dispatch(x, ids, num_local_experts=weight.shape[0])
+    return hpmoe.combine(hpmoe.grouped_matmul(rows, weight, route, scale=scale, row_dtype="int8"), route)
+
+
 def layer(x, ids, weights, gate_up, gate_up_scale, down, down_scale):
     """A MoE-FFN, W8A8."""
     rows, route = hpmoe.dispatch(x, ids, num_local_experts=gate_up.shape[0])

@@ -183,6 +183,8 @@ def test_the_default_where_nothing_is_chosen(cache, refused):
                           (on_a3(hpmoe.swiglu), [hpmoe.Aval((512, 64), "float32")], None),
                           (on_a3(dropping), sizes, hpmoe.Mesh(2)),
                           (on_a3(hpmoe.relay_rows(hpmoe.moe_ffn)), sizes, hpmoe.Mesh(4, node_size=2)),
+                          (on_a3(hpmoe.relay_rows(hpmoe.moe_ffn), routing=np.zeros((4, 64, 2), int)), sizes,
+                           hpmoe.Mesh(4, node_size=2)),
                           (on_a3(hpmoe.moe_ffn, most_tasks=0), sizes, hpmoe.Mesh(2))):
         assert "critical_path" in f.lower(*args, mesh=mesh).provenance[-1]
     assert not cache.exists()

@@ -170,12 +170,14 @@ void LoadData(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadDa
   });
 }
 
-// Squares of 16 x 16 numbers of 32 bits: two fractals of L1 in a row are the left and the right half of one. It is turned,
-// and its halves go dstFracGap fractals apart; the first half of the next square comes dstGap fractals after that of this
-// one.
+// Squares of 16 x 16 numbers of 32 bits, or 32 x 32 of 8: two fractals of L1 in a row are the left and the right half of
+// one, or the upper and the lower one. It is turned, and its halves go dstFracGap fractals apart; the first half of the next
+// square comes dstGap fractals after that of this one.
 template <class T>
 void LoadDataWithTranspose(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadData2dTransposeParams& p) {
-  static_assert(sizeof(T) == 4, "squares the kernel uses");
+  static_assert(sizeof(T) == 4 || sizeof(T) == 1, "squares the kernel uses");
+  constexpr uint32_t side = sizeof(T) == 4 ? 16 : 32;
+  const uint32_t size = detail::kFractalSize<T>;
   twin::Core& core = twin::current();
   core.need(true, "LoadDataWithTranspose");
   detail::check_path(to, from, "LoadDataWithTranspose");
@@ -191,10 +193,12 @@ void LoadDataWithTranspose(const LocalTensor<T>& to, const LocalTensor<T>& from,
         from.bytes(core, (last_in + 1) * 2 * detail::kFractalBytes, "LoadDataWithTranspose"));
     auto* out = reinterpret_cast<T*>(to.bytes(core, (last_out + 1) * detail::kFractalBytes, "LoadDataWithTranspose"));
     for (uint64_t r = 0; r < p.repeatTimes; ++r) {
-      const T* source = in + (p.startIndex + r * p.srcStride) * 256;
-      for (uint32_t i = 0; i < 16; ++i)
-        for (uint32_t j = 0; j < 16; ++j)
-          out[(r * step + j / 8 * half) * 128 + i * 8 + j % 8] = source[i / 8 * 128 + j * 8 + i % 8];
+      const T* source = in + (p.startIndex + r * p.srcStride) * 2 * size;
+      const auto place = [size](uint32_t row, uint32_t col, uint64_t apart) {  // in two fractals
+        return sizeof(T) == 4 ? col / 8 * apart * size + row * 8 + col % 8 : row / 16 * apart * size + row % 16 * 32 + col;
+      };
+      for (uint32_t i = 0; i < side; ++i)
+        for (uint32_t j = 0; j < side; ++j) out[r * step * size + place(i, j, half)] = source[place(j, i, 1)];
     }
     detail::count_fractals(core, to.memory(), 2 * p.repeatTimes);
   });
@@ -202,22 +206,25 @@ void LoadDataWithTranspose(const LocalTensor<T>& to, const LocalTensor<T>& from,
 
 // Fractals of a matrix of m x k in L1, whose columns are srcStride fractals apart: mStep x kStep of them, to columns
 // dstStride fractals apart. Turned, rows of fractals become columns; of float32, two beside each other in L1 are the left
-// and the right half of a square, whose turned halves go to two columns.
+// and the right half of a square, whose turned halves go to two columns, and of numbers of 8 bits two one below the other
+// are the halves of one, whose turned halves go to two lines.
 template <class T>
 void LoadData(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadData2DParamsV2& p) {
   static_assert(sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4, "fractals the kernel uses");
-  constexpr uint32_t across = sizeof(T) > 1 ? sizeof(T) / 2 : 1, c0 = detail::kBlock / sizeof(T);
+  constexpr uint32_t across = sizeof(T) > 1 ? sizeof(T) / 2 : 1, lines_turned = sizeof(T) > 1 ? 1 : 2;
+  constexpr uint32_t c0 = detail::kBlock / sizeof(T);
   twin::Core& core = twin::current();
   core.need(true, "LoadData");
   detail::check_path(to, from, "LoadData", true);
   twin::require(p.mStep <= 255 && p.kStep <= 255, "LoadData: ", p.mStep, " times ", p.kStep, " fractals are too many");
-  twin::require(!p.ifTranspose || sizeof(T) > 1, "LoadData: the kernel turns no int8");
+  twin::require(!p.ifTranspose || p.mStep % lines_turned == 0, "LoadData: of 8 bits, pairs of fractals are turned");
   twin::require(!p.ifTranspose || p.kStep % across == 0, "LoadData: of float32, pairs of fractals are turned");
   core.work(PIPE_MTE1, "LoadData", [=, &core] {
     ++core.counts.l0_loads;
     if (p.mStep == 0 || p.kStep == 0) return;
     const auto source = [&p](uint64_t m, uint64_t k) { return (p.kStartPosition + k) * p.srcStride + p.mStartPosition + m; };
-    const uint64_t columns = p.ifTranspose ? p.mStep * across : p.kStep, lines = p.ifTranspose ? p.kStep / across : p.mStep;
+    const uint64_t columns = p.ifTranspose ? p.mStep * across / lines_turned : p.kStep;
+    const uint64_t lines = p.ifTranspose ? p.kStep * lines_turned / across : p.mStep;
     const auto* in = reinterpret_cast<const T*>(
         from.bytes(core, (source(p.mStep - 1u, p.kStep - 1u) + 1) * detail::kFractalBytes, "LoadData"));
     auto* out = reinterpret_cast<T*>(
@@ -226,10 +233,9 @@ void LoadData(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadDa
       for (uint64_t line = 0; line < lines; ++line) {
         T* target = out + (column * p.dstStride + line) * detail::kFractalSize<T>;
         for (uint32_t i = 0; i < detail::kFractalSize<T>; ++i) {
-          const uint32_t row = i / c0, col = i % c0;  // of the fractal that is made
-          const uint32_t from_row = p.ifTranspose ? column % across * c0 + col : row, from_col = p.ifTranspose ? row : col;
-          const uint64_t at = p.ifTranspose ? source(column / across, line * across + from_col / c0) : source(line, column);
-          target[i] = in[at * detail::kFractalSize<T> + from_row * c0 + from_col % c0];
+          const uint64_t row = line * 16 + i / c0, col = column * c0 + i % c0;  // of the operand that is made
+          const uint64_t down = p.ifTranspose ? col : row, right = p.ifTranspose ? row : col;
+          target[i] = in[source(down / 16, right / c0) * detail::kFractalSize<T> + down % 16 * c0 + right % c0];
         }
       }
     }

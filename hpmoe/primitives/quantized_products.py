@@ -1,0 +1,155 @@
+"""The tile tasks of a product with quantised weights: which there are, by what a machine's matrix units multiply.
+
+    rows of bytes    GMM_INT8, or GMM_FP8, then RESCALE; of mxfp8 GMM_FP8 alone
+    rows of floats   GMM_WIDENED where a worker is both units; else WIDEN_WEIGHT, GMM and a product with the scales
+Matrix units alone multiply mxfp8 by weights whose blocks lie along the depth, whole pairs of these: weights, and rows, of
+other products are widened before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from hpmoe.ir.avals import Aval, fixed
+from hpmoe.ir.program import Atom, Var
+from hpmoe.ir.tile_op import Access
+from hpmoe.primitives.expert import rows_of_experts
+from hpmoe.primitives.quantize_weight import ELEMENT_OF
+from hpmoe.primitives.tiler import Tiler
+from hpmoe.support.dtypes import BYTES
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.elementwise import MAP
+from hpmoe.tile_ops.fp8_matmuls import GMM_FP8, Fp8Matmul
+from hpmoe.tile_ops.functions import COPY, MUL
+from hpmoe.tile_ops.matmuls import GMM
+from hpmoe.tile_ops.params import EarlyMatmul, Elementwise
+from hpmoe.tile_ops.quantized import DEQUANTIZE, QUANTIZE
+from hpmoe.tile_ops.quantized_matmuls import GMM_INT8, GMM_WIDENED, RESCALE, WIDEN_WEIGHT, WidenedMatmul
+from hpmoe.tile_ops.row_formats import MX_BLOCK, Element, RowFormat
+from hpmoe.tile_ops.tile_primitive import TilePrimitive
+
+WHOSE = row_modes.SLOT_EXPERT, row_modes.REPLICA  # matrices are the rank's own, and copies
+MX_PAIR = 2 * MX_BLOCK  # as deep a matrix unit of a 950 multiplies mxfp8
+
+
+class QuantizedProduct:
+    """A product that is tiled.
+
+    Attributes:
+        rows: those of x that are multiplied, as they are stored.
+        given: the weights, the rank's own and those of copies; `weights`, how they are read.
+        scales: of columns, where there are any.
+        of_blocks: of elements side by side, where there are any.
+    """
+
+    def __init__(self, tiler: Tiler, out: Var, x: Atom, form: RowFormat, turned: bool) -> None:
+        self.tiler, self.out, self.x, self.form, self.turned = tiler, out, x, form, turned
+        self.domain = tiler.rows_of(out)
+        self.given: Sequence[Atom] = ()
+        self.weights: list[Access] = []
+        self.scales: list[Access] = []
+        self.of_blocks: list[Access] = []
+
+    def take_weights(self, given: Sequence[Atom], scales: Sequence[Atom]) -> None:
+        """Weights, and their scales where these have any, the rank's own and then those of copies."""
+        tiler, cols = self.tiler, col_modes.ALL if self.turned else col_modes.OWN
+        self.given = given
+        self.weights = [tiler.at(a, mode, cols, dtypes=tuple(ELEMENT_OF)) for a, mode in zip(given, WHOSE, strict=False)]
+        if self.form.block:
+            self.of_blocks = [tiler.at(a, mode, col_modes.ALL, dtypes=(BYTES,)) for a, mode in zip(
+                scales, WHOSE, strict=False)]
+        else:
+            self.scales = [rows_of_experts(tiler, s, scales[1:]) for s in scales[:1]]
+
+    def of_floats(self) -> None:
+        """Rows are multiplied as they are, by widened weights."""
+        rows = self.tiler.at(self.x, cols=col_modes.ALL)
+        if not self.tiler.unified:
+            self._widened_before(rows)
+        else:
+            params = WidenedMatmul(self.turned, self.form.element, self.form.scale, self.form.block)
+            self._emit(GMM_WIDENED, self.tiler.at(self.out), rows, params, *self.scales)
+
+    def of_quantised_rows(self) -> None:
+        """Rows are multiplied as bytes: exactly by a matrix unit, and made numbers by a vector unit."""
+        packed = self._packed()
+        depth = self.form.cols_of(self.tiler.buffers[packed.buffer].cols)
+        if not self.form.block:
+            self._rescaled(packed)
+        elif not self.tiler.unified and (not self.turned or depth % MX_PAIR):
+            self._widened_before(self._dequantized(packed, depth))
+        else:
+            self._emit(GMM_FP8, self.tiler.at(self.out), packed, Fp8Matmul(self.turned, block=self.form.block))
+
+    def _emit(self, primitive: TilePrimitive, to: Access, rows: Access, params: WidenedMatmul | Fp8Matmul,
+              *scales: Access) -> None:
+        """A product: its first weight, scales of columns or blocks, then what is of copies."""
+        first, *others = self.weights
+        self.tiler.emit(primitive, self.domain, to, rows, first, *scales, *self.of_blocks[:1], *others,
+                        *self.of_blocks[1:], params=params)
+
+    def _rescaled(self, packed: Access) -> None:
+        is_int8, params = self.form.element is Element.INT8, EarlyMatmul(self.turned)
+        sums = self._sums("int32" if is_int8 else "float32")
+        if is_int8:
+            self.tiler.emit(GMM_INT8, self.domain, sums, packed, *self.weights, params=params)
+        else:
+            self.tiler.emit(GMM_FP8, self.domain, sums, packed, *self.weights, params=Fp8Matmul(self.turned))
+        self.tiler.emit(RESCALE, self.domain, self.tiler.at(self.out), sums, packed, *self.scales, label="rescale")
+
+    def _widened_before(self, rows: Access) -> None:
+        """By floats of the rows' dtype, which vector units make of the weights; float16 does not hold those of mxfp8."""
+        dtype, wanted = self.tiler.buffers[rows.buffer].dtype, self.out.aval.dtype
+        if dtype == "float16" and self.form.block:
+            dtype, rows = "float32", self._in_float32()
+        weights = [dataclasses.replace(a, buffer=self._widened(w, dtype, self.of_blocks[i:i + 1]))
+                   for i, (a, w) in enumerate(zip(self.weights, self.given, strict=True))]
+        is_last = not self.scales and wanted in (dtype, "float32")
+        sums = self.tiler.at(self.out) if is_last else self._sums("float32")
+        self.tiler.emit(GMM, self.domain, sums, rows, *weights, params=EarlyMatmul(self.turned))
+        if not is_last:
+            self.tiler.emit(MAP, self.domain, self.tiler.at(self.out), sums, *self.scales,
+                            params=Elementwise(MUL if self.scales else COPY), label="rescale")
+
+    def _widened(self, w: Atom, dtype: str, scales: Sequence[Access]) -> int:
+        """The buffer of a weight as floats, made once."""
+        tiler, codes = self.tiler, self.tiler.buffer_of[w]
+        for op in tiler.ops:
+            made = op.operands[0].buffer
+            if op.primitive is WIDEN_WEIGHT and op.operands[1].buffer == codes and tiler.buffers[made].dtype == dtype:
+                return made
+        made = tiler.new(Var(Aval(w.aval.shape, dtype)))
+        given = (Access(b, cols=col_modes.ALL) for b in (made, codes, *(s.buffer for s in scales)))
+        tiler.emit(WIDEN_WEIGHT, tiler.domain_of(codes), *given, cols=0, params=self.form, label="widen")
+        return made
+
+    def _packed(self) -> Access:
+        """The rows as bytes, which they are or become where they are."""
+        tiler, x = self.tiler, self.x
+        if x.aval.dtype == BYTES:
+            return tiler.at(x, cols=col_modes.ALL, dtypes=(BYTES,))
+        made = self._rows(self.form.packed_cols(fixed(x.aval.shape[1:])[0]), BYTES)
+        tiler.emit(QUANTIZE, tiler.rows_of(x), made, tiler.at(x, cols=col_modes.ALL), cols=0, params=self.form,
+                   label="quantize")
+        return made
+
+    def _dequantized(self, packed: Access, depth: int) -> Access:
+        """Rows of mxfp8 as bfloat16, which has all their elements times scales, but for numbers below 2^-133."""
+        made = self._rows(depth, "bfloat16")
+        self.tiler.emit(DEQUANTIZE, self.tiler.rows_of(self.x), made, packed, cols=0, params=self.form, label="dequantize")
+        return made
+
+    def _in_float32(self) -> Access:
+        made = self._rows(fixed(self.x.aval.shape[1:])[0], "float32")
+        self.tiler.emit(MAP, self.tiler.rows_of(self.x), dataclasses.replace(made, cols=col_modes.OWN),
+                        self.tiler.at(self.x), params=Elementwise(COPY), label="widen rows")
+        return made
+
+    def _rows(self, cols: int, dtype: str) -> Access:
+        """Of another dtype than x, as many."""
+        return Access(self.tiler.buffer_of[self.tiler.like(self.x, cols, dtype=dtype)], cols=col_modes.ALL)
+
+    def _sums(self, dtype: str) -> Access:
+        made = self.tiler.like(self.out, *fixed(self.out.aval.shape[1:]), dtype=dtype)
+        return Access(self.tiler.buffer_of[made])
