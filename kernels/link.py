@@ -88,17 +88,15 @@ class Link:
         share = sum(1 / sum(core in theirs for theirs in shared) for core in cores[self.rank])
         self.num_threads = max(1, int(share))
         self._heap_bytes = heap_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        self._handle = self._open_heaps(group)
-        load().hpmoe_link_set_crowded(self._handle, share < 0.99)
-        self._heaps = [load().hpmoe_link_heap(self._handle, r) for r in range(self.size)]
-        self.pool = Pool(self._take)
+        self._native = self._open_heaps(group)
+        load().hpmoe_link_set_crowded(self._native.handle, share < 0.99)
+        self._heaps = [load().hpmoe_link_heap(self._native.handle, r) for r in range(self.size)]
+        self.pool = Pool(functools.partial(_HeapBlock, self._native, self._heaps[self.rank]))
         self._counters: weakref.WeakKeyDictionary[Launched, tuple[np.ndarray, np.ndarray]] = weakref.WeakKeyDictionary()
         self._kept: list[object] = []  # what others may read or write until all have met again
         self._depth, self._has_told, self._lock = 0, False, new_lock()
         self._turn = new_lock()  # of the thread whose call it is
-        self._is_forked = False
         self._calls, self._has_met = 0, False  # calls in which all have met, or this rank has failed
-        _open.append(self)
 
     def _cores(self, group: Group) -> list[list[int]]:
         """Those of each rank, all of which have these kernels and this engine."""
@@ -115,19 +113,25 @@ class Link:
                 raise failed(f"{who} has its messages carried by {engine}, and this rank by {self.engine}", rank)
         return [cores for _, cores, _ in told]
 
-    def _open_heaps(self, group: Group) -> int:
-        """Makes this rank's heap and maps those of its host; a handle of the native link."""
+    def _open_heaps(self, group: Group) -> _Native:
+        """Makes this rank's heap and maps those of its host."""
         file = load().hpmoe_heap_make(self._heap_bytes)
         if file < 0:
             raise LaunchError(f"hpmoe.world: no memory for processes to share: {os.strerror(-file)}")
         files = group.share(file)
+        os.close(file)
         words = [(ctypes.c_int32 * self.size)(*each) for each in (
             files, [m.pid for m in group.members], [m.pidfd for m in group.members])]
         handle = load().hpmoe_link_open(self.rank, self.size, *words, self._hosts(group))
+        native = _Native(handle, [file for file in (files.pop(self.rank), *(m.pidfd for m in group.members)) if file >= 0])
+        for each in files:  # which are mapped, or of other hosts
+            if each >= 0:
+                os.close(each)
         for rank, is_open in enumerate(group.all_gather("a map of the heaps", b"1" if handle else b"")):
             if not is_open:
+                native.close()
                 raise failed(f"{self._names[rank]} has no address space for the memory that processes share", rank)
-        return handle
+        return native
 
     def _hosts(self, group: Group) -> Hosts | None:
         """What reaches ranks of other hosts, with the sockets, which are no longer the group's."""
@@ -151,20 +155,20 @@ class Link:
             self._kept.clear()
             told = []
             for rank in range(self.size):
-                at = library.hpmoe_link_told(self._handle, rank, length)
+                at = library.hpmoe_link_told(self._native.handle, rank, length)
                 told.append(ctypes.string_at(at, length.value))
             return told
 
     def _meet(self, what: str, payload: bytes, key: bytes, timeout: float | None) -> tuple[Status, Handler]:
         self._count_call()
         status, handler, words = Status(), getsignal(SIGINT), self._numbered(what)
-        load().hpmoe_link_meet(self._handle, words, _key(words, key), payload, len(payload), timeout or self.timeout,
+        load().hpmoe_link_meet(self._native.handle, words, _key(words, key), payload, len(payload), timeout or self.timeout,
                                callable(handler) and runs_for_main_thread(), status)
         return status, handler
 
     def _check_process(self) -> None:
         """A child would speak in its parent's name."""
-        if self._is_forked:
+        if self._native.is_forked:
             raise LaunchError(f"this process was forked from {self._names[self.rank]} and is no rank: calls are made by the "
                               "process that the launcher started")
 
@@ -185,6 +189,10 @@ class Link:
     def sum(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
         """The sum over ranks of each array, in float32 in the order of ranks, rounded once."""
         return sum_in_memory(self, arrays) if self.shares_memory else sum_of_copies(self, arrays)
+
+    def close(self) -> None:
+        """Leaves the group. Nothing that lies in its heaps may be used any more, by no rank of it."""
+        self._native.close()
 
     def keep_until_met(self, *memory: object) -> None:
         """Others may read or write it until all have met again."""
@@ -217,7 +225,7 @@ class Link:
         except BaseException as error:
             if self._depth == 1 and not self._has_told:
                 self._count_call()
-                load().hpmoe_link_fail(self._handle, f"{what}: {type(error).__name__}: {error}".encode())
+                load().hpmoe_link_fail(self._native.handle, f"{what}: {type(error).__name__}: {error}".encode())
             raise
         finally:
             self._depth -= 1
@@ -233,13 +241,13 @@ class Link:
     @property
     def waits(self) -> np.ndarray:
         """float64 [size], the seconds that this rank has waited for each one to come to what all call."""
-        return np.array([load().hpmoe_link_waited_ns(self._handle, r) for r in range(self.size)], np.float64) * 1e-9
+        return np.array([load().hpmoe_link_waited_ns(self._native.handle, r) for r in range(self.size)], np.float64) * 1e-9
 
     @property
     def traffic(self) -> Traffic:
         """What has been sent to other hosts so far."""
         found = NativeTraffic()
-        load().hpmoe_link_traffic(self._handle, found)
+        load().hpmoe_link_traffic(self._native.handle, found)
         return Traffic(*(getattr(found, name) for name in Traffic._fields))
 
     def time_exchange(self, times: int, is_bare: bool) -> float:
@@ -248,7 +256,7 @@ class Link:
         All ranks call it.
         """
         with self._lock:
-            return load().hpmoe_link_time(self._handle, times, is_bare)
+            return load().hpmoe_link_time(self._native.handle, times, is_bare)
 
     def launch(self, executable: Launched, addresses: Sequence[int], room: Sequence[int], counts: np.ndarray,
                num_tokens: int, record: Sequence[np.ndarray | None], keep: object) -> None:
@@ -262,8 +270,8 @@ class Link:
             self._count_call()
             status, handler, what = Status(), getsignal(SIGINT), self._numbered(executable.name)
             load().hpmoe_link_launch(
-                self._handle, what, executable.image_key ^ _key(what), address(executable.image), executable.image.nbytes,
-                mine, address(counts), self.num_threads, executable.timeout,
+                self._native.handle, what, executable.image_key ^ _key(what), address(executable.image),
+                executable.image.nbytes, mine, address(counts), self.num_threads, executable.timeout,
                 *(None if array is None else address(array) for array in record),
                 callable(handler) and runs_for_main_thread(), status)
             if status.code:
@@ -284,8 +292,8 @@ class Link:
             self._count_call()
             status, handler, what = Status(), getsignal(SIGINT), self._numbered(executable.name)
             load().hpmoe_link_launch_by(
-                self._handle, run_rank, of, what, executable.image_key ^ _key(what), payload.tobytes(), payload.nbytes,
-                executable.timeout, callable(handler) and runs_for_main_thread(), status)
+                self._native.handle, run_rank, of, what, executable.image_key ^ _key(what), payload.tobytes(),
+                payload.nbytes, executable.timeout, callable(handler) and runs_for_main_thread(), status)
             self._end_launch(status, executable, handler, keep)
 
     def _end_launch(self, status: Status, executable: Launched, handler: Handler, keep: object) -> None:
@@ -320,28 +328,42 @@ class Link:
             if status.rank < 0:
                 return
         failure = Failure()
-        load().hpmoe_link_failure(self._handle, failure)
+        load().hpmoe_link_failure(self._native.handle, failure)
         raise failed_call(status, failure, At(what, self._calls, self.rank, self._names, image))
-
-    def _take(self, size: int) -> _HeapBlock:
-        return _HeapBlock(self._handle, self._heaps[self.rank], size)
 
 
 class _HeapBlock:
     """Whole pages of this rank's heap."""
 
-    __slots__ = ("_handle", "_offset", "nbytes", "start")
+    __slots__ = ("_native", "_offset", "nbytes", "start")
 
-    def __init__(self, handle: int, heap: int, size: int):
-        self._handle, self.nbytes = handle, size
-        self._offset = load().hpmoe_link_take(handle, size)
+    def __init__(self, native: _Native, heap: int, size: int):
+        self._native, self.nbytes = native, size
+        self._offset = load().hpmoe_link_take(native.handle, size)
         if self._offset < 0:
             raise MemoryError(f"hpmoe: the memory that processes share has no room for {size} bytes more")
         self.start = heap + self._offset
 
     def __del__(self) -> None:
-        if getattr(self, "_offset", -1) >= 0:
-            load().hpmoe_link_give(self._handle, self._offset)
+        if getattr(self, "_offset", -1) >= 0 and self._native.handle is not None:
+            load().hpmoe_link_give(self._native.handle, self._offset)
+
+
+class _Native:
+    """A native link, and the files that it needs: this rank's heap, and what tells of the end of each rank of its host."""
+
+    def __init__(self, handle: int | None, files: Sequence[int]):
+        self.handle, self._files, self.is_forked = handle, files, False
+        _open.add(self)
+
+    def close(self) -> None:
+        if self.handle is not None:
+            load().hpmoe_link_leave(self.handle, b"")
+            load().hpmoe_link_close(self.handle)
+        for file in self._files:
+            os.close(file)
+        self.handle, self._files = None, ()
+        _open.discard(self)
 
 
 def _read_words(data: bytes) -> PyTree:
@@ -353,21 +375,21 @@ def _key(*parts: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(b"\0".join(parts), digest_size=8).digest(), "little")
 
 
-_open: list[Link] = []
+_open: set[_Native] = set()
 
 
 def _leave() -> None:
     """What Python has printed of an error that ended the program is told to the other ranks."""
     error = getattr(sys, "last_value", None)
     words = "" if error is None else f"{type(error).__name__}: {error}".removesuffix(": ")
-    for link in _open:
-        load().hpmoe_link_leave(link._handle, words.encode())
+    for native in _open:
+        load().hpmoe_link_leave(native.handle, words.encode())
 
 
 def _forget_in_child() -> None:
     """Whose end is not that of the rank."""
-    for link in _open:
-        link._is_forked = True
+    for native in _open:
+        native.is_forked = True
     _open.clear()
 
 

@@ -148,6 +148,7 @@ def _link_signatures() -> loading.Signatures:
         "hpmoe_heap_make": (ctypes.c_int32, [number]),
         "hpmoe_link_open": (handle, [ctypes.c_int32, ctypes.c_int32, words, words, words, ctypes.POINTER(Hosts)]),
         "hpmoe_ucx_fault": (ctypes.c_char_p, [ctypes.c_char_p]),
+        "hpmoe_link_close": (None, [handle]),
         "hpmoe_link_set_crowded": (None, [handle, ctypes.c_int32]),
         "hpmoe_link_heap": (handle, [handle, ctypes.c_int32]),
         "hpmoe_link_take": (number, [handle, number]),

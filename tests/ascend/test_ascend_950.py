@@ -42,6 +42,7 @@ def twin_950(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         flags = ["-DHPMOE_CHIP=3510", "-DHPMOE_TWIN_CHIP=3510", "-fno-gnu-unique"]
         patch.setenv("CXX", shlex.join([*build_native.find_compiler(), *flags]))
+        patch.setattr(build_native, "FLAGS", ("-std=c++17", "-O1", "-w", "-fPIC", "-pthread"))
         build_native.compile_library(TWIN, library)
         use(patch, library)
         yield library

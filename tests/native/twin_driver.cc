@@ -135,7 +135,7 @@ int main(int argc, char** argv) {
                               {Dtype::FLOAT32, DropPolicy::POSITION, 0.5, false, 1, R / 2, true},
                               {Dtype::FLOAT16, DropPolicy::NONE, 0, false, 1, 1, true}};
   for (const Variant& variant : variants)
-    for (int num_blocks : {1, 2}) test_layer(variant, num_blocks, int(4 * scale));
+    for (int num_blocks : {1, 2}) test_layer(variant, num_blocks, 1 + int(2 * scale));
   test_failures(variants[0]);
   test_plans(variants[0]);
   std::puts("twin driver: ok");

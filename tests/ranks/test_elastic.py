@@ -58,7 +58,7 @@ def test_a_run_goes_on_at_another_size(capfd, folder, size, ranks):
 def test_what_is_saved_again_at_other_sizes_is_the_same(capfd, folder, tmp_path):
     of_four_ranks(capfd, folder)
     source = folder / "step_3"
-    for size, ranks in (2, "1x2"), (6, "6"), (2, "2"), (4, "4"):
+    for size, ranks in (2, "1x2"), (3, "3"), (4, "4"):  # to shards of experts, and to experts of two ranks each time
         assert start_ranks([sys.executable, SCRIPT, "move", ranks, str(source), str(tmp_path / ranks)], size) == 0
         source = tmp_path / ranks
     for rank in range(4):

@@ -5,6 +5,7 @@ import secrets
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,19 +22,25 @@ from hpmoe.support.dtypes import numpy_dtype
 @pytest.fixture
 def run_ranks():
     """Runs f(link) on each of so many ranks: what it returns or raises."""
-    groups = []
+    opened = []
 
     def run(size, f, timeout=20.0):
         run_of = secrets.token_bytes(32)
 
         def rank_of(rank):
             group = meet(HostPoint(run_of, ""), rank, names_of(size), 10)
-            groups.append(group)
-            return f(Link(group, timeout=timeout, heap_bytes=1 << 24))
+            opened.append(group)
+            opened.append(link := Link(group, timeout=timeout, heap_bytes=1 << 24))
+            return f(link)
         return on_threads(size, rank_of)
 
+    def close():
+        [each.close() for each in opened]
+        opened.clear()
+
+    run.close = close
     yield run
-    [group.close() for group in groups]
+    close()
 
 
 def test_ranks_give_each_other_bytes_many_times(run_ranks):
@@ -42,6 +49,18 @@ def test_ranks_give_each_other_bytes_many_times(run_ranks):
 
     for found in run_ranks(3, f):
         assert found == [[bytes([r, step]) for r in range(3)] for step in range(50)]
+
+
+def test_a_link_that_is_closed_has_nothing_open(run_ranks):
+    def num_open():
+        return len(os.listdir("/proc/self/fd")), Path("/proc/self/maps").read_text().count("memfd:hpmoe")
+
+    before = num_open()
+    run_ranks(4, lambda link: link.meet("a name", link.pool.zeros((3,), np.int64).tobytes()))
+    files, maps = (now - then for now, then in zip(num_open(), before, strict=True))
+    assert files == 6 + 4 * 5 and maps >= 4 * 4  # connections, and of each rank its heap and who ends
+    run_ranks.close()
+    assert num_open() == before
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -152,8 +152,8 @@ def losses(lines):
 
 @pytest.mark.slow
 def test_the_example_prints_the_same_on_any_number_of_ranks(launch):
-    (_, alone, _), (_, two, _), (status, four, err) = (launch(size, EXAMPLE) for size in (1, 2, 4))
-    assert status == 0 and len(losses(alone)) == 4 and losses(alone) == losses(two) == losses(four), err
+    (_, alone, _), (status, four, err) = (launch(size, EXAMPLE) for size in (1, 4))
+    assert status == 0 and len(losses(alone)) == 4 and losses(alone) == losses(four), err
     assert float(losses(alone)[-1].split()[-1]) < 0.6 * float(losses(alone)[0].split()[-1])
     assert sum(re.match(r"rank \d( +\d+\.\d){4}$", line) is not None for line in four) == 4
 
