@@ -43,7 +43,7 @@ def share_memory(buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...],
         if sizes[new] * SMALL < max(sizes.values()):
             continue
         options = [(max(life.cost(new, old) for old in olds), abs(sizes[new] - max(sizes[old] for old in olds)), i)
-                   for i, olds in enumerate(memories) if all(life.fault(new, old) == "" for old in olds)]
+                   for i, olds in enumerate(memories) if olds[0] < new and all(life.fault(new, old) == "" for old in olds)]
         cost, _, chosen = min(options, default=(UNWANTED, 0, 0))
         if cost <= (ALL if life.is_sent(new) else UNIT):
             memories[chosen].append(new)

@@ -96,7 +96,7 @@ PRODUCTS = (
     *shown_in(
         "gradients of fp8",
         mutant("half a square of bytes turned", "cube_3510.h", ("fractals_down<T>(part.k, true)", "fractals(part.k)")),
-        mutant("turned bytes of the first columns", "cube_3510.h", ("part.first_line * kFractal : part.k1", "0 : part.k1")),
+        mutant("turned bytes of the first columns", "cube_3510.h", ("part.first_line * kFractal", "0 * kFractal")),
         mutant("turned bytes of half the columns", "cube_3510.h", (
             "part.lines * kFractal / kFractalCols<T>", "part.lines * kFractal / kFractalCols<T> / 2"))),
     *shown_in("copies of mxfp8", mutant("a copy with the scales of an expert of its own", "matmul_bodies.h", (

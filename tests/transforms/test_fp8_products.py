@@ -7,7 +7,7 @@ import mindspore as ms
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import Layer, assert_close, fused, lowered, numpy_moe_ffn, run_spmd, stages, tensors
+from helpers import Layer, assert_close, fused, lowered, numpy_moe_ffn, run_half, run_spmd, stages, tensors
 from rounded_rows import rounded_rows, rounded_weight
 
 import hpmoe
@@ -49,6 +49,17 @@ def test_rounded_gradients_and_copies(dtype):
     assert_close([*of_copies[0], *of_copies[1]], [*exact[0], *exact[1]])
     assert_close(rounded[1], exact[1], tolerance=0.2)
     assert np.abs(rounded[1][0] - exact[1][0]).max() > 1e-3 * np.abs(exact[1][0]).max()
+
+
+def test_mxfp8_in_tiles_for_an_npu():
+    """What its matrix units do not multiply is widened before: of odd blocks, and gradients; float16 as float32."""
+    layer = Layer(ep=3, T=2, H=33, I=33, E=3, K=3)
+    w8a8 = quantize_weights(dtype="mxfp8", row_dtype="mxfp8", backward="quantized")
+    for f in (chain(quantize_rows(dtype="mxfp8", combine=True), w8a8)(moe_ffn), quantize_weights(moe_ffn, dtype="mxfp8")):
+        tiled = chain(hpmoe.tile_partition(rows=4, cols=16, machine=hpmoe.ascend_a3), hpmoe.overlap_comm,
+                      hpmoe.assign_queues(machine=hpmoe.cpu(2)), hpmoe.fuse_persistent)(f)
+        got, want = (run_half(g, layer, "float16") for g in (tiled, f))
+        assert_close(got, want, tolerance=2e-3)
 
 
 def products(dtype):
