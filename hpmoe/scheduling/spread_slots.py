@@ -23,10 +23,10 @@ def is_spread(flow: tf.Taskflow, machine: Machine) -> bool:
     if any(plan.once_of >= 0 or plan.node_size or plan.placement for plan in flow.routes):
         return False
     has_runs = all(plan.likely_rows >= RUNS * max(plan.ep_size, FEWEST) * plan.tile_rows for plan in flow.routes)
-    return has_runs and any(map(_is_uneven, flow.routes)) and _weight_bytes(flow) <= machine.l2_bytes
+    return has_runs and any(map(is_uneven, flow.routes)) and _weight_bytes(flow) <= machine.l2_bytes
 
 
-def _is_uneven(plan: tf.RoutePlan) -> bool:
+def is_uneven(plan: tf.RoutePlan) -> bool:
     """Whether a plan is for a routing in which a rank gets many more rows than one sends; not of two ranks, of which one may
     get all, and a plan for any routing is for that."""
     return plan.ep_size > 2 and rows_over_sent(plan) > UNEVEN

@@ -18,13 +18,15 @@ from hpmoe.planner.planner import DEALT, deal
 from hpmoe.scheduling.likely_slots import LikelySlots, grids_of, link_stretch, sources_ahead
 from hpmoe.scheduling.put_turns import put_turns, spread_turns
 from hpmoe.scheduling.rules import rule
-from hpmoe.scheduling.spread_slots import is_spread, rows_over_sent
+from hpmoe.scheduling.spread_slots import is_spread, is_uneven, rows_over_sent
 from hpmoe.support.known import known
 
 QUEUE_US = 150.0  # of what the workers of a group send to one rank at a time, on its link
 UNEVEN = 1.03  # peers of a worker, the most over the mean, not reached
 OF_MANY, MANY_RANKS = 1.06, 16  # the same of groups of so many ranks, of which what goes to each is less by chance
 COMPUTING = 2  # workers for what is computed, over their share of the work
+LEFT_OVER = 0.25  # of the workers, the most that compute as links have no use for them
+LONG = 0.36  # of the time of matmuls, the least of moving for which they do
 WORTH_US = 160.0  # of moving, the least for which some workers only compute: with few rows each, whose turn it is is chance
 SENDING = 5.0  # times the workers that fill a link, of which more would only share it
 OUT, LEAST_OUT = 1.5, 4  # times the workers that fill the share of the fullest rank's link that one rank has; the least
@@ -78,10 +80,23 @@ def num_computing(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> int
     if not computed or moved < WORTH_US * machine.num_aiv:
         return 0
     wanted = math.ceil(COMPUTING * machine.num_aiv * computed / (computed + moved))
+    if moved / machine.num_aiv > LONG * matrix / machine.num_aic:
+        wanted = max(wanted, _left_by_links(flow, machine))
     moved /= link_stretch(flow, machine)
     us = STRAINED * max(matrix / machine.num_aic, (computed + moved) / machine.num_aiv)
     computing = min(wanted, machine.num_aiv // 2, machine.num_aiv - math.ceil(moved / us))
     return computing if computing > 0 and computed / computing <= us else 0
+
+
+@rule("left_by_links", otherwise=lambda flow, machine: 0)
+def _left_by_links(flow: tf.Taskflow, machine: Machine) -> int:
+    """Has vector workers that links have no use for compute, in one node, where there are gradients of weights and no rank
+    gets many more rows than others. There rows pass several of their operations between two matmuls, each of which would
+    wait for a put to end. How many."""
+    has_gradients = any(op.primitive.makes_blocks for op in flow.ops)
+    if not has_gradients or flow.ep_size > machine.node_size or any(map(is_uneven, flow.routes)):
+        return 0
+    return int(min(LEFT_OVER, 1 - 1 / link_stretch(flow, machine)) * machine.num_aiv)
 
 
 def vector_workers(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> VectorWorkers:
