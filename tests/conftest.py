@@ -1,6 +1,7 @@
 """What every test runs under; the warnings policy stands beside it, in pyproject.toml."""
 
 import os
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -21,6 +22,10 @@ hypothesis.settings.load_profile("hpmoe")
 # JAX runs each oracle once: what it compiles need not be fast. Kernels that are emitted one by one compile in half the time.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
                       "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
+
+# A shell starts what runs in the background with Ctrl-C ignored, and so would be all that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Asynchronous dispatch costs milliseconds an operator on few cores, and reports an error far from its cause.
 mindspore.runtime.launch_blocking()
