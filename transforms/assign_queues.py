@@ -19,6 +19,7 @@ from hpmoe.scheduling.gradients_in_turn import gradients_in_turn
 from hpmoe.scheduling.late_sums import late_sums
 from hpmoe.scheduling.likely_slots import first_round, likely_costs
 from hpmoe.scheduling.queue_order import Finish, by_quarters, queue_order, slot_by_slot
+from hpmoe.scheduling.slack import slack_us
 from hpmoe.scheduling.vector_workers import dealt, vector_workers
 from hpmoe.support.errors import TransformError, VerifyError, call_user, check_argument, is_name
 from hpmoe.support.known import known
@@ -82,6 +83,7 @@ def critical_path(flow: tf.Taskflow, machine: Machine, order: np.ndarray | None 
     kind[gradients] = 1
     costs *= vector.shares(flow.ops)[flow.tasks["op"]]
     seen_us = machine.signal_us + machine.poll_us + machine.wait_us  # else what waits would be put in front of what is ready
+    seen_us += slack_us(flow, machine, likely)
     queues, sequence = schedule(late_sums(flow), costs, kind, workers, order, seen_us)
     queues, sequence = gradients_in_turn(flow, machine, queues, sequence)
     return dealt(flow, machine, queues, sequence, vector, early)

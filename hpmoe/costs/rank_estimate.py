@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from hpmoe.costs.footprint import DENSE, STREAM, WEIGHT
 from hpmoe.costs.put_sizes import likely_puts
+from hpmoe.costs.start import pass_us
 from hpmoe.costs.task_costs import rows_of_expert
 from hpmoe.costs.work import Work, core_us, link_rate, rows_of_token
 from hpmoe.ir import taskflow as tf
@@ -129,7 +130,7 @@ def _tasks(flow: tf.Taskflow, index: int, work: Work, machine: Machine) -> Deman
     num_units = sum(count for _, count in units)
     longest = l2 = memory = returned = 0.0
     num_empty = flow.routes[op.domain.route].num_slots - num_units if op.domain.is_slots else 0
-    busy = num_empty * op.grid[2] * machine.task_us
+    busy = num_empty * op.grid[2] * pass_us(machine)
     blocks, tiles = ((0, 1 - 1 / op.domain.blocks), (2, 1 / op.domain.blocks)), ((0, op.grid[2] - 1), (1, 1))
     for (block, share), (tile, times) in itertools.product(blocks, tiles):
         row, times = work.table[index, block + tile], share * times

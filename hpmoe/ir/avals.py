@@ -166,12 +166,17 @@ class RouteAval(OfShards):
 
     @property
     def drawn_rows(self) -> int:
-        """Two deviations over the rows that a rank receives in the mean where experts are chosen alike."""
+        """The rows that a rank is likely to receive at most where experts are chosen alike."""
         sent = self.num_tokens * self.top_k + self.likely_padding
-        return sent + int(2 * sent ** 0.5)
+        return drawn(sent)
 
     def __repr__(self) -> str:
         return "route"
+
+
+def drawn(rows: int) -> int:
+    """Two deviations over the rows that a rank receives in the mean, where experts are chosen alike."""
+    return rows + int(2 * rows ** 0.5)
 
 
 def as_route(aval: Aval | RouteAval) -> RouteAval:

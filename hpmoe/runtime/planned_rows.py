@@ -8,14 +8,14 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hpmoe.ir.avals import RouteAval, as_route
+from hpmoe.ir.avals import RouteAval, as_route, drawn
 from hpmoe.ir.program import Equation, Program, Var
 from hpmoe.ir.stages import views_of_inputs
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.support.trees import PyTree
 
 LEAST = 64  # rows of a bucket
-TIMES_LIKELY = 1.0, 2.5, 4.0, 6.0  # the rows of balanced experts that plans are for of which a kernel takes one
+TIMES_LIKELY = 1.5, 2.0, 2.7, 3.6, 5.0, 7.0  # the rows of balanced experts that plans are for, besides these and drawn ones
 PLANNED = "max_rows", "likely_rows"  # options of a route that say what it is planned for
 
 
@@ -52,10 +52,11 @@ def rows_at_start(any_rows: PlannedRows) -> tuple[PlannedRows, ...]:
 
     Example:
         >>> [rows.likely for rows in rows_at_start(PlannedRows(most=1000, likely=200))]
-        [200, 500, 800, 1000]
+        [200, 228, 300, 400, 540, 720, 1000]
     """
     most, likely = any_rows
-    return tuple(PlannedRows(most, rows) for rows in sorted({min(most, math.ceil(likely * f)) for f in TIMES_LIKELY}))
+    rows = likely, drawn(likely), *(math.ceil(likely * f) for f in TIMES_LIKELY)
+    return tuple(PlannedRows(most, n) for n in sorted({min(most, n) for n in rows}))
 
 
 def choice_at_start(flows: Sequence[Taskflow]) -> list[int] | None:

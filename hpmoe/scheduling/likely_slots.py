@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hpmoe.costs.start import pass_us
 from hpmoe.costs.task_costs import task_costs
 from hpmoe.costs.work import put_rate
 from hpmoe.ir import taskflow as tf
@@ -160,7 +161,7 @@ def likely_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
     costs, shares, stretch = task_costs(flow, machine), {}, link_stretch(flow, machine)
     for op, tasks, shape in grids_of(flow):
         if op.domain.is_slots and op.unit == "aic":
-            costs[tasks].reshape(shape)[LikelySlots(flow, op.domain.route).is_spare] = machine.task_us
+            costs[tasks].reshape(shape)[LikelySlots(flow, op.domain.route).is_spare] = pass_us(machine)
         if op.primitive.is_put:
             key = op.domain.route, op.primitive, op.num_peers
             if key not in shares:

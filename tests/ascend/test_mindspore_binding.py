@@ -204,9 +204,12 @@ def test_a_failure_reaches_every_rank():
     run.assert_close_to_float64()
 
 
-def test_rows_without_room_are_the_same_error_on_every_rank_both_ways():
-    run = BoundRun(Layer(ep=3, T=8, H=32, I=16, E=6, K=2), f=hpmoe.limit_rows(hpmoe.moe_ffn, rank_capacity_factor=1.4))
-    ids, bad = run.ids, ms.Tensor(np.full(run.ids.shape, (2, 4)), ms.int32)  # 24 rows for ranks 1 and 2
+@pytest.mark.parametrize("factor, experts, plans, fault", [
+    (1.4, (2, 4), 1, "rank 1 would receive 24 rows through route 0, and has room for 23"),
+    (2.5, (4, 5), 4, "rank 2 would receive 48 rows through route 0, and has room for 40")])
+def test_rows_without_room_are_the_same_error_on_every_rank_both_ways(factor, experts, plans, fault):
+    run = BoundRun(Layer(ep=3, T=8, H=32, I=16, E=6, K=2), f=hpmoe.limit_rows(hpmoe.moe_ffn, rank_capacity_factor=factor))
+    ids, bad = run.ids, ms.Tensor(np.full(run.ids.shape, experts), ms.int32)
 
     def faults(launch):
         for rank in range(3):
@@ -218,8 +221,7 @@ def test_rows_without_room_are_the_same_error_on_every_rank_both_ways():
             except LaunchError as error:
                 yield str(error)
 
-    reason = "rank 1 would receive 24 rows through route 0, and has room for 23. Give limit_rows a larger " \
-             "rank_capacity_factor, or plan for these ids."
+    reason = f"{fault}. Give limit_rows a larger rank_capacity_factor, or plan for these ids."
     for _ in range(2):
         run.ids = bad
         assert list(faults(run.forward)) == [f"moe_ffn: {reason}"] * 3
@@ -227,6 +229,7 @@ def test_rows_without_room_are_the_same_error_on_every_rank_both_ways():
         run.assert_close_to_float64()
     run.ids = bad
     assert sorted(faults(run.gradients)) == [f"moe_ffn: {reason}"] * 3 + [f"moe_ffn_vjp: {reason}"] * 3
+    assert {len(executable.flows) for heap in run.heaps for executable, _ in heap.kernels()} == {plans}
 
 
 def test_a_lost_signal_names_task_and_event():
