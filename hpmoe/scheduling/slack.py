@@ -12,7 +12,8 @@ SHARE = 0.02  # of the time of all matrix tasks
 
 
 def slack_us(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> float:
-    """How much later than it could begin what waits for a task is planned, in microseconds, where slots are spread; else 0.
+    """How much later than it could begin what waits for a task is planned, in microseconds, where slots are spread; else
+    0, and before gradients of weights, which fill what is waited.
 
     There each slot is finished as soon as it can be. If fewer of them had rows than planned, a worker would come too early
     to what waits for others, again and again.
@@ -20,4 +21,6 @@ def slack_us(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> float:
     Args:
         costs: microseconds of each task, [num_tasks].
     """
-    return float(SHARE * costs[flow.units()].sum() / machine.num_aic) if is_spread(flow, machine) else 0.0
+    if any(op.primitive.makes_blocks for op in flow.ops) or not is_spread(flow, machine):
+        return 0.0
+    return float(SHARE * costs[flow.units()].sum() / machine.num_aic)
