@@ -20,7 +20,7 @@ from hpmoe.tile_ops.params import Way
 L2_SHARE = 0.5  # of what a rank's L2 holds, for rows that are read once for each part of columns
 NEARLY_EMPTY = 0.1  # of a slot, with which most experts do not reach it where loads are not quite even
 SIGNALLED = 1.1  # time to put rows back with their signals, over that without
-MOST_RUNS = 4  # in which slots are finished
+PHASES = 4  # in which experts are finished
 
 Finish = Callable[[LikelySlots], np.ndarray]
 
@@ -128,7 +128,7 @@ def _order_way_back(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, rank
     if not made:
         return
     if finish is None and _is_way_back_long(flow, machine, costs, matrix[made[-1]:]):
-        _halve(flow, matrix[:made[-1] + 1], matrix[made[-1] + 1:], order)
+        _halve(flow, machine.num_aic, matrix[:made[-1] + 1], matrix[made[-1] + 1:], order)
     elif finish is not None:
         _finish_in_runs(flow, matrix[:made[-1] + 1], matrix[made[-1] + 1:], order, finish)
 
@@ -159,19 +159,22 @@ def _parts_to_relays(flow: tf.Taskflow, order: np.ndarray) -> None:
             grid += np.arange(cols) * (grid.max() + 1 - grid.min())
 
 
-@rule("halves", otherwise=lambda flow, matrix, later, order: None)
-def _halve(flow: tf.Taskflow, matrix: Sequence[int], later: Sequence[int], order: np.ndarray) -> None:
+@rule("halves", otherwise=lambda flow, num_aic, matrix, later, order: None)
+def _halve(flow: tf.Taskflow, num_aic: int, matrix: Sequence[int], later: Sequence[int], order: np.ndarray) -> None:
     """Has matrix workers finish half of the slots, then half of the rest, and so on, where the way back takes longer than
     what is multiplied meanwhile. Links are idle before it, so rows go back while others are made, and few are left when the
-    last are."""
-    _finish_in_runs(flow, matrix, later, order, half_by_half)
+    last are. The last run has a task of each operation for every matrix worker: none waits for what is computed between."""
+    grids = list(grids_of(flow))
+    least = math.ceil(num_aic / min(grids[i][2][2] for i in matrix))
+    _finish_in_runs(flow, matrix, later, order, lambda slots: half_by_half(slots, least))
 
 
-def half_by_half(slots: LikelySlots) -> np.ndarray:
-    """Half of the likely slots are of the first run, half of the rest of the second, and so on."""
+def half_by_half(slots: LikelySlots, least: int) -> np.ndarray:
+    """Half of the likely slots are of the first run, half of the rest of the second, and so on while `least` are left."""
     likely = max(1, int((~slots.is_spare & (slots.round == 0)).sum()))
+    runs = 1 + int(math.log2(max(1.0, likely / least)))
     left = 1 - np.minimum(np.arange(len(slots.place)), likely - 1) / likely
-    return np.minimum(-np.log2(left), MOST_RUNS - 1).astype(np.int64)
+    return np.minimum(-np.log2(left), runs - 1).astype(np.int64)
 
 
 def slot_by_slot(slots: LikelySlots) -> np.ndarray:
@@ -186,7 +189,7 @@ def _spread_slots(slots: LikelySlots) -> np.ndarray:
 
 def by_quarters(slots: LikelySlots) -> np.ndarray:
     """A quarter of the experts is a run."""
-    return np.minimum(slots.expert, slots.num_experts - 1) * MOST_RUNS // slots.num_experts
+    return np.minimum(slots.expert, slots.num_experts - 1) * PHASES // slots.num_experts
 
 
 def _finish_in_runs(flow: tf.Taskflow, matrix: Sequence[int], later: Sequence[int], order: np.ndarray,
