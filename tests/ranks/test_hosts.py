@@ -32,7 +32,7 @@ from hpmoe.ranks.starting import free_address
 
 def hosts_of(engine):
     """Runs f(link) on each of so many ranks, `node_size` of them on a host: what it returns or raises."""
-    groups = []
+    opened = []
 
     def run(size, f, node_size=1, between=None, **options):
         run_of, address = secrets.token_bytes(32), free_address()
@@ -40,15 +40,16 @@ def hosts_of(engine):
         def rank_of(rank):
             launched = Launched("threads", rank, size, run_of, address, str(rank // node_size))
             _, group = meet_all(launched, names_of(size), 10)
-            groups.append(group)
+            opened.append(group)
             if between is not None:
                 group.sockets = [each and between(rank, other, each) for other, each in enumerate(group.sockets)]
             assert [each is None for each in group.sockets] == [r // node_size == rank // node_size for r in range(size)]
-            return f(Link(group, engine=engine, timeout=20.0, heap_bytes=1 << 24, **options))
+            opened.append(link := Link(group, engine=engine, timeout=20.0, heap_bytes=1 << 24, **options))
+            return f(link)
         return on_threads(size, rank_of)
 
     yield run
-    [group.close() for group in groups]
+    [each.close() for each in opened]
 
 
 @pytest.fixture(params=ENGINES)
