@@ -12,7 +12,7 @@ from hpmoe.machines.machine import Machine
 from hpmoe.scheduling.likely_slots import LikelySlots, grids_of, workers_sending
 from hpmoe.scheduling.op_order import gradients_last, op_order
 from hpmoe.scheduling.rules import rule
-from hpmoe.scheduling.spread_slots import is_spread, spread_out
+from hpmoe.scheduling.spread_slots import spread_out, spread_parts
 from hpmoe.scheduling.vector_workers import num_computing
 from hpmoe.support.known import known
 from hpmoe.tile_ops.params import Way
@@ -35,12 +35,12 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, finish: 
         finish: for each slot in which run it is finished, where that is not for the rules to say.
     """
     order = np.arange(flow.num_tasks, dtype=np.int64)
-    grids, spread = [], finish is None and is_spread(flow, machine)
+    grids, parts = [], spread_parts(flow, machine) if finish is None else 0
     for op, tasks, (units, peers, cols) in grids_of(flow):
         grids.append(tasks)
-        if spread and op.domain.is_slots and (op.unit == "aic" or op.primitive.is_put):
+        if parts and op.domain.is_slots and (op.unit == "aic" or op.primitive.is_put):
             of_unit = peers * cols
-            order[tasks].reshape(units, of_unit)[:] = spread_out(units)[:, None] * of_unit + np.arange(of_unit)
+            order[tasks].reshape(units, of_unit)[:] = spread_out(units, parts)[:, None] * of_unit + np.arange(of_unit)
         elif op.domain.is_slots and op.unit == "aic":
             slots, width = LikelySlots(flow, op.domain.route), _returned_cols(flow, op)
             expert = slots.expert.astype(np.int64)[:, None]
@@ -65,9 +65,9 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, finish: 
         if len(mine):
             mine += first - mine.min()
             first = int(mine.max()) + 1
-    _puts_together(flow, machine.node_size, grids, order, spread)
+    _puts_together(flow, machine.node_size, grids, order, parts)
     if not machine.unified:
-        _order_way_back(flow, machine, costs, ranked, order, _spread_slots if spread else finish)
+        _order_way_back(flow, machine, costs, ranked, order, _spread(parts) if parts else finish)
     _parts_to_relays(flow, order)
     _copies_in_turn(flow, grids, order)
     round_after_round(flow, order)
@@ -107,15 +107,15 @@ def _groups_of_few(slots: LikelySlots, place: np.ndarray, few: int) -> np.ndarra
     return place * math.ceil(per_expert / few) // per_expert
 
 
-@rule("puts_together", otherwise=lambda flow, node_size, grids, order, spread: None)
-def _puts_together(flow: tf.Taskflow, node_size: int, grids: Sequence[slice], order: np.ndarray, spread: bool) -> None:
+@rule("puts_together", otherwise=lambda flow, node_size, grids, order, parts: None)
+def _puts_together(flow: tf.Taskflow, node_size: int, grids: Sequence[slice], order: np.ndarray, parts: int) -> None:
     """Has all that is sent with the rows of a slot go out together; else weights of rows would come after the last rows."""
     for route, plan in enumerate(flow.routes):
         puts = [tasks for op, tasks in zip(flow.ops, grids, strict=True)
                 if op.primitive.sends_rows and op.domain.route == route and op.domain.size]
         first = min([int(order[tasks].min()) for tasks in puts], default=0)
         for tasks in puts if len(puts) > 1 and plan.once_of < 0 else ():
-            turn = spread_out(plan.num_slots) if spread else LikelySlots(flow, route).round_the_nodes(node_size)
+            turn = spread_out(plan.num_slots, parts) if parts else LikelySlots(flow, route).round_the_nodes(node_size)
             order[tasks].reshape(plan.num_slots, -1)[:] = first + turn[:, None]
 
 
@@ -182,9 +182,9 @@ def slot_by_slot(slots: LikelySlots) -> np.ndarray:
     return np.arange(len(slots.place))
 
 
-def _spread_slots(slots: LikelySlots) -> np.ndarray:
+def _spread(parts: int) -> Finish:
     """Each slot is a run, in the order of `spread_out`."""
-    return spread_out(len(slots.place))
+    return lambda slots: spread_out(len(slots.place), parts)
 
 
 def by_quarters(slots: LikelySlots) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from hpmoe.ir import taskflow as tf
@@ -10,20 +12,28 @@ from hpmoe.scheduling.rules import rule
 from hpmoe.support.known import known
 
 UNEVEN = 1.25  # rows of the fullest rank over those that a rank sends
-RUNS, FEWEST = 2, 16  # slots of them for each rank that sends some; ranks of which there are runs enough
+RUN, FEWEST = 1.25, 32  # slots that each rank which sends some fills, the least; all slots, the least
+MOST_PARTS = 2  # of the slots, each spread by itself
 
 
-@rule("spread_slots", otherwise=lambda flow, machine: False)
-def is_spread(flow: tf.Taskflow, machine: Machine) -> bool:
+@rule("spread_slots", otherwise=lambda flow, machine: 0)
+def spread_parts(flow: tf.Taskflow, machine: Machine) -> int:
     """Has slots be sent and multiplied in an order of which every beginning is spread over all of them. A rank that gets
     many rows gets those of all sources at a time, and each source fills a run of slots: if one run were multiplied after the
     other, all but the first would be waited for until the last rows come. So it is where the fullest rank gets many more
-    rows than one sends and L2 holds the weights of all experts.
+    rows than one sends. Where L2 does not hold the weights of all experts, one half of the slots comes after the other.
+    How many such parts there are, 0 where slots are not spread.
     """
     if any(plan.once_of >= 0 or plan.node_size or plan.placement for plan in flow.routes):
-        return False
-    has_runs = all(plan.likely_rows >= RUNS * max(plan.ep_size, FEWEST) * plan.tile_rows for plan in flow.routes)
-    return has_runs and any(map(is_uneven, flow.routes)) and _weight_bytes(flow) <= machine.l2_bytes
+        return 0
+    parts = max(1, math.ceil(_weight_bytes(flow) / max(1.0, machine.l2_bytes)))
+    has_runs = all(plan.likely_rows >= max(RUN * plan.ep_size, FEWEST) * plan.tile_rows for plan in flow.routes)
+    return parts if has_runs and any(map(is_uneven, flow.routes)) and parts <= MOST_PARTS else 0
+
+
+def is_spread(flow: tf.Taskflow, machine: Machine) -> bool:
+    """Whether slots are spread, see `spread_parts`."""
+    return spread_parts(flow, machine) > 0
 
 
 def is_uneven(plan: tf.RoutePlan) -> bool:
@@ -44,15 +54,19 @@ def _weight_bytes(flow: tf.Taskflow) -> int:
     return sum(known(flow.buffers[b].num_rows) * flow.buffers[b].row_bytes for b in read)
 
 
-def spread_out(num_slots: int) -> np.ndarray:
-    """The turn of each slot, [num_slots]: by its number with the bits in reverse (van der Corput's sequence), so that those
-    of any beginning are about as many in each part of the slots.
+def spread_out(num_slots: int, parts: int = 1) -> np.ndarray:
+    """The turn of each slot, [num_slots]: part after part of them, and in each by its number with the bits in reverse (van
+    der Corput's sequence), so that those of any beginning are about as many in each stretch of it.
 
     Example:
         >>> spread_out(8).tolist()
         [0, 4, 2, 6, 1, 5, 3, 7]
+        >>> spread_out(8, parts=2).tolist()
+        [0, 2, 1, 3, 4, 6, 5, 7]
     """
-    slot, backwards, bits = np.arange(num_slots), np.zeros(num_slots, np.int64), max(1, (num_slots - 1).bit_length())
+    slot, bits = np.arange(num_slots), max(1, (num_slots - 1).bit_length())
+    part = slot * parts // max(1, num_slots)
+    place, backwards = slot - np.searchsorted(part, part), np.zeros(num_slots, np.int64)
     for bit in range(bits):
-        backwards |= (slot >> bit & 1) << (bits - 1 - bit)
-    return np.argsort(np.argsort(backwards))
+        backwards |= (place >> bit & 1) << (bits - 1 - bit)
+    return np.argsort(np.lexsort((backwards, part)))

@@ -8,7 +8,7 @@ import hpmoe
 from hpmoe.commands.layer import Layer
 from hpmoe.routing.skewed import skewed_ids
 from hpmoe.scheduling.rules import without
-from hpmoe.scheduling.spread_slots import spread_out
+from hpmoe.scheduling.spread_slots import spread_out, spread_parts
 
 
 def layer(routing, **sizes):
@@ -47,3 +47,17 @@ def test_gradients_of_weights_come_after_rows_that_others_wait_for():
         return sum(int((np.diff(np.isin(flow.tasks["op"][q], gradients).astype(int)) < 0).sum()) for q in flow.queues[:24])
     assert products_after_gradients(flow) == 0 < products_after_gradients(first)
     assert even.outline(flow).span < even.outline(first).span
+
+
+def test_where_l2_holds_half_of_the_weights_one_half_of_the_slots_comes_after_the_other():
+    hot = layer("hot", hidden=7168, intermediate=2048, experts=64, tokens=1024)
+    flow = hot.fused_flow()
+    assert spread_parts(flow, flow.machine) == 2
+    put = next(i for i, op in enumerate(flow.ops) if op.primitive.sends_rows)
+    turn = spread_out(flow.num_slots, parts=2)
+    half = flow.num_slots // 2
+    assert turn[:half].max() < turn[half + 1:].min()
+    for queue in range(flow.machine.num_aic, flow.machine.num_queues):
+        assert (np.diff(turn[slots_in_order(flow, put, queue)]) > 0).all()
+    with without("spread_slots"):
+        assert hot.outline(flow).span < 0.95 * hot.outline(hot.fused_flow()).span
