@@ -12,8 +12,8 @@ SHARE = 0.02  # of the time of all matrix tasks
 
 
 def slack_us(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> float:
-    """How much later than it could begin what waits for a task is planned, in microseconds, where slots are spread; else
-    0, and before gradients of weights, which fill what is waited.
+    """How much later than it could begin what waits for a task is planned, in microseconds, where slots are spread; 0
+    where a plan has room for no more rows than are likely, and before gradients of weights, which fill what is waited.
 
     There each slot is finished as soon as it can be. If fewer of them had rows than planned, a worker would come too early
     to what waits for others, again and again.
@@ -21,6 +21,7 @@ def slack_us(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> float:
     Args:
         costs: microseconds of each task, [num_tasks].
     """
-    if any(op.primitive.makes_blocks for op in flow.ops) or not is_spread(flow, machine):
+    is_known = all(plan.max_rows == plan.likely_rows for plan in flow.routes)
+    if is_known or any(op.primitive.makes_blocks for op in flow.ops) or not is_spread(flow, machine):
         return 0.0
     return float(SHARE * costs[flow.units()].sum() / machine.num_aic)
