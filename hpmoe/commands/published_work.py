@@ -96,9 +96,12 @@ def two_level_us(machine: hpmoe.Machine, way: str, sizes: Sizes, node_size: int)
 def layer_us(machine: hpmoe.Machine, sizes: Sizes, is_fused: bool, direction: str = "forward",
              quantize: str | None = None, int8_weights: bool = False) -> float:
     """A MoE-FFN from dispatch to combine, in one kernel or in one after another; rows are dispatched in the format that
-    `quantize` names, and with `int8_weights` multiplied as int8 (W8A8)."""
+    `quantize` names, and with `int8_weights` multiplied as int8 (W8A8).
+
+    A single kernel starts before its ranks have told each other their counts, so forward it has room for any routing."""
     o = SimpleNamespace(**dataclasses.asdict(sizes))
-    layer = Layer(o, direction, machine, sizes.ids, tuned=True, quantize=quantize, int8_weights=int8_weights)
+    layer = Layer(o, direction, machine, sizes.ids, tuned=True, quantize=quantize, int8_weights=int8_weights,
+                  room="all" if is_fused and direction == "forward" else "received")
     return layer.span_us(layer.fused()) if is_fused else layer.baseline().span
 
 
