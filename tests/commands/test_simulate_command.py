@@ -290,7 +290,7 @@ def test_skewed_routings(name):
 def test_a_w8a8_layer_is_near_what_is_published():
     """Its int8 products read int8 rows and weights; see hpmoe/machines/README.md for what is missing."""
     unfused, fused, speed_up = (row.simulate() / row.figure for row in published() if "PR 400" in row.source)
-    assert unfused == pytest.approx(1.13, abs=0.02) and fused == pytest.approx(0.96, abs=0.02)
+    assert unfused == pytest.approx(1.13, abs=0.02) and fused == pytest.approx(0.99, abs=0.02)
     assert speed_up == pytest.approx(unfused / fused)
 
 
