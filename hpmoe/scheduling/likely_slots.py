@@ -61,6 +61,11 @@ class LikelySlots:
         return (self.expert == self.num_experts) & (self.round == 0)
 
     @property
+    def num_likely(self) -> int:
+        """How many slots even loads fill, the first ones."""
+        return int((~self.is_spare & (self.round == 0)).sum())
+
+    @property
     def rows_of_slots(self) -> np.ndarray:
         """Of each slot, from all ranks, [num_slots] float64: all but the last of an expert are full."""
         is_likely = ~self.is_spare & (self.round == 0)

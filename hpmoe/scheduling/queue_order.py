@@ -12,7 +12,7 @@ from hpmoe.machines.machine import Machine
 from hpmoe.scheduling.likely_slots import LikelySlots, grids_of, workers_sending
 from hpmoe.scheduling.op_order import gradients_last, op_order
 from hpmoe.scheduling.rules import rule
-from hpmoe.scheduling.spread_slots import spread_out, spread_parts
+from hpmoe.scheduling.spread_slots import spread_parts, turns_of
 from hpmoe.scheduling.vector_workers import num_computing
 from hpmoe.support.known import known
 from hpmoe.tile_ops.params import Way
@@ -40,7 +40,8 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, finish: 
         grids.append(tasks)
         if parts and op.domain.is_slots and (op.unit == "aic" or op.primitive.is_put):
             of_unit = peers * cols
-            order[tasks].reshape(units, of_unit)[:] = spread_out(units, parts)[:, None] * of_unit + np.arange(of_unit)
+            turn = turns_of(LikelySlots(flow, op.domain.route), parts)
+            order[tasks].reshape(units, of_unit)[:] = turn[:, None] * of_unit + np.arange(of_unit)
         elif op.domain.is_slots and op.unit == "aic":
             slots, width = LikelySlots(flow, op.domain.route), _returned_cols(flow, op)
             expert = slots.expert.astype(np.int64)[:, None]
@@ -115,7 +116,8 @@ def _puts_together(flow: tf.Taskflow, node_size: int, grids: Sequence[slice], or
                 if op.primitive.sends_rows and op.domain.route == route and op.domain.size]
         first = min([int(order[tasks].min()) for tasks in puts], default=0)
         for tasks in puts if len(puts) > 1 and plan.once_of < 0 else ():
-            turn = spread_out(plan.num_slots, parts) if parts else LikelySlots(flow, route).round_the_nodes(node_size)
+            slots = LikelySlots(flow, route)
+            turn = turns_of(slots, parts) if parts else slots.round_the_nodes(node_size)
             order[tasks].reshape(plan.num_slots, -1)[:] = first + turn[:, None]
 
 
@@ -171,7 +173,7 @@ def _halve(flow: tf.Taskflow, num_aic: int, matrix: Sequence[int], later: Sequen
 
 def half_by_half(slots: LikelySlots, least: int) -> np.ndarray:
     """Half of the likely slots are of the first run, half of the rest of the second, and so on while `least` are left."""
-    likely = max(1, int((~slots.is_spare & (slots.round == 0)).sum()))
+    likely = max(1, slots.num_likely)
     runs = 1 + int(math.log2(max(1.0, likely / least)))
     left = 1 - np.minimum(np.arange(len(slots.place)), likely - 1) / likely
     return np.minimum(-np.log2(left), runs - 1).astype(np.int64)
@@ -183,8 +185,8 @@ def slot_by_slot(slots: LikelySlots) -> np.ndarray:
 
 
 def _spread(parts: int) -> Finish:
-    """Each slot is a run, in the order of `spread_out`."""
-    return lambda slots: spread_out(len(slots.place), parts)
+    """Each slot is a run, in the order of `turns_of`."""
+    return lambda slots: turns_of(slots, parts)
 
 
 def by_quarters(slots: LikelySlots) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
+from hpmoe.scheduling.likely_slots import LikelySlots
 from hpmoe.scheduling.rules import rule
 from hpmoe.support.known import known
 
@@ -70,3 +71,11 @@ def spread_out(num_slots: int, parts: int = 1) -> np.ndarray:
     for bit in range(bits):
         backwards |= (place >> bit & 1) << (bits - 1 - bit)
     return np.argsort(np.lexsort((backwards, part)))
+
+
+def turns_of(slots: LikelySlots, parts: int) -> np.ndarray:
+    """The turn of each slot of a route, [num_slots], so many parts being of those that are likely to have rows; of the
+    others there are more, as large."""
+    num_slots = len(slots.place)
+    more = round(num_slots * parts / max(1, slots.num_likely)) if parts > 1 else 1
+    return spread_out(num_slots, max(parts, more))

@@ -11,7 +11,7 @@ from hpmoe.scheduling.queue_order import half_by_half
 @pytest.mark.parametrize("likely, spare, least", [(512, 3, 8), (96, 8, 4), (33, 3, 2), (40, 0, 24), (5, 1, 8), (1, 0, 1)])
 def test_each_run_is_half_of_what_is_left_and_the_last_no_less_than_the_least(likely, spare, least):
     slot = np.arange(likely + spare)
-    slots = SimpleNamespace(place=slot, is_spare=slot >= likely, round=np.zeros_like(slot))
+    slots = SimpleNamespace(place=slot, num_likely=likely)
     run = half_by_half(slots, least)
     sizes, left = np.bincount(run[:likely]), likely
     assert (np.diff(run) >= 0).all() and (run[likely:] == run[likely - 1]).all()

@@ -9,7 +9,7 @@ import hpmoe
 from hpmoe.commands.layer import Layer
 from hpmoe.routing.skewed import skewed_ids
 from hpmoe.runtime.planned_rows import PlannedRows
-from hpmoe.scheduling.spread_slots import is_spread
+from hpmoe.scheduling.spread_slots import is_spread, spread_parts
 
 
 class Planned(Layer):
@@ -42,3 +42,11 @@ def test_more_or_fewer_rows_than_planned_take_no_longer(likely):
 def test_a_plan_for_all_rows_that_can_come_is_spread():
     flow = layer("hot", likely=8.0, local=1).fused_flow()
     assert flow.routes[0].likely_rows == flow.routes[0].max_rows and is_spread(flow, hpmoe.ascend_a3)
+
+
+def test_halves_are_of_the_slots_that_are_likely():
+    """Where L2 holds but half of the weights; one half of all slots would be all that have rows, and spread these."""
+    known, every = (layer("half", likely, intermediate=1024, local=24) for likely in (None, 1.0))
+    assert [spread_parts(one.fused_flow(), hpmoe.ascend_a3) for one in (known, every)] == [2, 2]
+    assert every.tiles.num_slots > 1.5 * known.tiles.num_slots
+    assert every.fused().span < 1.05 * known.fused().span
