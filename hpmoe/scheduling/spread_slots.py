@@ -14,6 +14,7 @@ from hpmoe.support.known import known
 
 UNEVEN = 1.25  # rows of the fullest rank over those that a rank sends
 RUN, FEWEST = 1.25, 32  # slots that each rank which sends some fills, the least; all slots, the least
+HOT, HOT_RUN, HOT_FEWEST = 2.5, 0.5, 16  # the same where the fullest rank gets so many times the rows that a rank sends
 MOST_PARTS = 2  # of the slots, each spread by itself
 
 
@@ -22,19 +23,24 @@ def spread_parts(flow: tf.Taskflow, machine: Machine) -> int:
     """Has slots be sent and multiplied in an order of which every beginning is spread over all of them. A rank that gets
     many rows gets those of all sources at a time, and each source fills a run of slots: if one run were multiplied after the
     other, all but the first would be waited for until the last rows come. So it is where the fullest rank gets many more
-    rows than one sends. Where L2 does not hold the weights of all experts, one half of the slots comes after the other.
-    How many such parts there are, 0 where slots are not spread.
+    rows than one sends, and each source fills slots of its own if it is not very many more. Where L2 does not hold the
+    weights of all experts, one half of the slots comes after the other. How many such parts there are, 0 where slots are
+    not spread.
     """
     if any(plan.once_of >= 0 or plan.node_size or plan.placement for plan in flow.routes):
         return 0
     parts = max(1, math.ceil(_weight_bytes(flow) / max(1.0, machine.l2_bytes)))
-    has_runs = all(plan.likely_rows >= max(RUN * plan.ep_size, FEWEST) * plan.tile_rows for plan in flow.routes)
-    return parts if has_runs and any(map(is_uneven, flow.routes)) and parts <= MOST_PARTS else 0
+    return parts if all(map(_has_runs, flow.routes)) and any(map(is_uneven, flow.routes)) and parts <= MOST_PARTS else 0
 
 
 def is_spread(flow: tf.Taskflow, machine: Machine) -> bool:
     """Whether slots are spread, see `spread_parts`."""
     return spread_parts(flow, machine) > 0
+
+
+def _has_runs(plan: tf.RoutePlan) -> bool:
+    run, fewest = (RUN, FEWEST) if rows_over_sent(plan) < HOT else (HOT_RUN, HOT_FEWEST)
+    return plan.likely_rows >= max(run * plan.ep_size, fewest) * plan.tile_rows
 
 
 def is_uneven(plan: tf.RoutePlan) -> bool:

@@ -1,5 +1,6 @@
 """Where a rank gets many more rows than others: slots are sent, multiplied and finished in one order, backward, too."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,14 +8,15 @@ import numpy as np
 import hpmoe
 from hpmoe.commands.layer import Layer
 from hpmoe.routing.skewed import skewed_ids
+from hpmoe.scheduling import spread_slots
 from hpmoe.scheduling.rules import without
-from hpmoe.scheduling.spread_slots import spread_out, spread_parts
+from hpmoe.scheduling.spread_slots import is_spread, spread_out, spread_parts
 
 
-def layer(routing, **sizes):
+def layer(routing, direction="backward", **sizes):
     o = SimpleNamespace(**{"ep": 16, "tokens": 2048, "hidden": 2048, "intermediate": 1024, "experts": 32, "top_k": 4,
                            "dtype": "bfloat16", **sizes})
-    return Layer(o, "backward", hpmoe.ascend_a3, skewed_ids(routing, o.ep, o.tokens, o.top_k, o.experts), tuned=True)
+    return Layer(o, direction, hpmoe.ascend_a3, skewed_ids(routing, o.ep, o.tokens, o.top_k, o.experts), tuned=True)
 
 
 def slots_in_order(flow, op, queue):
@@ -61,3 +63,13 @@ def test_where_l2_holds_half_of_the_weights_one_half_of_the_slots_comes_after_th
         assert (np.diff(turn[slots_in_order(flow, put, queue)]) > 0).all()
     with without("spread_slots"):
         assert hot.outline(flow).span < 0.95 * hot.outline(hot.fused_flow()).span
+
+
+def test_slots_of_a_very_full_rank_are_spread_though_several_sources_share_one(monkeypatch):
+    """With fewer slots than ranks that send, as a rank gets several times what one sends."""
+    sizes = {"ep": 32, "tokens": 128, "intermediate": 768}
+    full = layer("dirichlet", direction="forward", **sizes)
+    flow = full.fused_flow()
+    assert flow.routes[0].likely_rows < flow.ep_size * flow.tile_rows and is_spread(flow, hpmoe.ascend_a3)
+    monkeypatch.setattr(spread_slots, "HOT", math.inf)
+    assert full.outline(flow).span < 0.9 * full.outline(full.fused_flow()).span
