@@ -280,7 +280,7 @@ def test_places_do_not_overlap_and_heap_holds_what_ranks_write():
     kernel = BoundRun(layer).ranks[0].lower(*(hpmoe.Aval(tuple(a.shape[1:]), "bfloat16" if a.dtype != np.int32 else "int32")
                                             for a in layer.arguments()), direction="backward")
     layout, left = kernel.layout, iter(kernel.layout.places)
-    assert len(kernel.flows) == 3
+    assert len(kernel.flows) == 6
     for flow in kernel.flows:
         places, ends = [next(left) for _ in flow.buffers], {}
         assert [next(left) for _ in flow.routes] == [ascend_layout.NOWHERE]
@@ -300,4 +300,4 @@ def test_a_launch_takes_one_of_several_plans(routing):
     run = BoundRun(Layer(ep=4, T=12, H=32, I=16, E=4, K=1, routing=routing))
     assert len({run.assert_close_to_float64() for _ in range(2)}) == 1
     kernels = [executable for heap in run.heaps for executable, _ in heap.kernels()]
-    assert kernels and all(len(kernel.flows) == 3 for kernel in kernels)
+    assert kernels and all(len(kernel.flows) == 6 for kernel in kernels)
