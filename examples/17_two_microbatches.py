@@ -75,7 +75,7 @@ def simulated_us(f, num_microbatches, tokens, ep_size=16, experts=128, top_k=8, 
 
 
 def show_simulated():
-    tokens = 256
+    tokens = 384
     one, both = simulated_us(layer, 1, tokens), simulated_us(two_microbatches, 2, tokens)
     undivided = simulated_us(layer, 1, 2 * tokens)
     print(f"simulated, 16 ranks, {tokens} tokens in a microbatch, forward")
