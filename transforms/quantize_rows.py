@@ -87,15 +87,19 @@ def quantize_rows(program: Program, *, dtype: str = "int8", scale: str | int | N
               h:f32[4,64] = combine g a topk_weights
           in (h,) : f32[4,64] }
     """
-    is_whole = program.token_rows is None  # a stage before the exchanges has none of them
-    if is_whole and not any(e.primitive is dispatch_rows for e in program.equations):
-        raise TransformError(f"quantize_rows: {program.name} has no dispatch, so it sends no rows to experts")
+    _check_dispatches(program)
     block = SCALES[dtype] if scale is None else scale
     form = {"dtype": dtype, **({} if block == "token" else {"block": block})}
     exact = _gradients(program) if backward == "straight_through" else set()
     moves = (dispatch_rows, combine_rows) if combine else (dispatch_rows,)
     weights = {a for e in program.equations if e.primitive is relay_back for a in e.inputs[3:]}
     return map_equations(program, _Rule(form, moves, exact, weights))
+
+
+def _check_dispatches(program: Program) -> None:
+    is_whole = program.token_rows is None  # a stage before the exchanges has none of them
+    if is_whole and not any(e.primitive is dispatch_rows for e in program.equations):
+        raise TransformError(f"quantize_rows: {program.name} has no dispatch, so it sends no rows to experts")
 
 
 @dataclasses.dataclass

@@ -98,7 +98,8 @@ def layer_us(machine: hpmoe.Machine, sizes: Sizes, is_fused: bool, direction: st
     """A MoE-FFN from dispatch to combine, in one kernel or in one after another; rows are dispatched in the format that
     `quantize` names, and with `int8_weights` multiplied as int8 (W8A8).
 
-    A single kernel starts before its ranks have told each other their counts, so forward it has room for any routing."""
+    A single kernel starts before its ranks have told each other their counts, so forward it has room for any routing.
+    """
     o = SimpleNamespace(**dataclasses.asdict(sizes))
     layer = Layer(o, direction, machine, sizes.ids, tuned=True, quantize=quantize, int8_weights=int8_weights,
                   room="all" if is_fused and direction == "forward" else "received")

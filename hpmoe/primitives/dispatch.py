@@ -102,12 +102,10 @@ def dispatch(hidden_states: Tensor, topk_ids: Tensor, *, num_local_experts: int,
     outside_graphs("hpmoe.dispatch")
     _check(num_local_experts, expert_alignment, topk_weights)
     capacity = make_capacity(capacity_factor, drop_policy)
-    options: dict[str, object] = {"num_local_experts": int(num_local_experts)}
-    if expert_alignment > 1:
-        options["expert_alignment"] = int(expert_alignment)
-    if capacity is not None:
-        options.update(capacity_factor=capacity.factor, drop_policy=drop_policy)
-    route = make_route(topk_ids, *_deciding(capacity, topk_weights), **options)
+    aligned = {"expert_alignment": int(expert_alignment)} if expert_alignment > 1 else {}
+    capped = {} if capacity is None else {"capacity_factor": capacity.factor, "drop_policy": drop_policy}
+    route = make_route(topk_ids, *_deciding(capacity, topk_weights), num_local_experts=int(num_local_experts), **aligned,
+                       **capped)
     return dispatch_rows(hidden_states, route), route
 
 

@@ -39,9 +39,7 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, finish: 
     for op, tasks, (units, peers, cols) in grids_of(flow):
         grids.append(tasks)
         if parts and op.domain.is_slots and (op.unit == "aic" or op.primitive.is_put):
-            of_unit = peers * cols
-            turn = turns_of(LikelySlots(flow, op.domain.route), parts)
-            order[tasks].reshape(units, of_unit)[:] = turn[:, None] * of_unit + np.arange(of_unit)
+            _take_turns(order[tasks], turns_of(LikelySlots(flow, op.domain.route), parts))
         elif op.domain.is_slots and op.unit == "aic":
             slots, width = LikelySlots(flow, op.domain.route), _returned_cols(flow, op)
             expert = slots.expert.astype(np.int64)[:, None]
@@ -54,13 +52,10 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, finish: 
                 run = expert * units + (_first_few if holds else _groups_of_few)(slots, place, round(machine.num_aic ** 0.5))
             order[tasks].reshape(units, peers, cols)[:] = ((run * cols + np.arange(cols)) * units + place)[:, None, :]
         elif op.domain.is_slots and flow.routes[op.domain.route].once_of >= 0:
-            turn = _round_the_ranks(units, flow.ep_size)
-            order[tasks].reshape(units, peers * cols)[:] = turn[:, None] * peers * cols + np.arange(peers * cols)
+            _take_turns(order[tasks], _round_the_ranks(units, flow.ep_size))
         elif op.primitive.is_put:
-            turn = LikelySlots(flow, op.domain.route).round_the_nodes(machine.node_size)
-            order[tasks].reshape(units, peers * cols)[:] = turn[:, None] * peers * cols + np.arange(peers * cols)
-    first, ranked = 0, op_order(flow, [costs[tasks].max(initial=0.0) for tasks in grids])
-    ranked = gradients_last(flow, ranked)
+            _take_turns(order[tasks], LikelySlots(flow, op.domain.route).round_the_nodes(machine.node_size))
+    first, ranked = 0, gradients_last(flow, op_order(flow, [costs[tasks].max(initial=0.0) for tasks in grids]))
     for i in ranked:
         mine = order[grids[i]]  # a view
         if len(mine):
@@ -73,6 +68,12 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, finish: 
     _copies_in_turn(flow, grids, order)
     round_after_round(flow, order)
     return order
+
+
+def _take_turns(tasks: np.ndarray, turn: np.ndarray) -> None:
+    """Numbers an operation's tasks by the turn of their slot, [num_slots], and in a slot one after the other."""
+    of_slot = len(tasks) // max(1, len(turn))
+    tasks.reshape(len(turn), of_slot)[:] = turn[:, None] * of_slot + np.arange(of_slot)
 
 
 @rule("round_after_round", otherwise=lambda flow, order: None)

@@ -39,6 +39,7 @@ def is_spread(flow: tf.Taskflow, machine: Machine) -> bool:
 
 
 def _has_runs(plan: tf.RoutePlan) -> bool:
+    """Whether the sources of a rank's rows fill slots enough to be told apart by them."""
     run, fewest = (RUN, FEWEST) if rows_over_sent(plan) < HOT else (HOT_RUN, HOT_FEWEST)
     return plan.likely_rows >= max(run * plan.ep_size, fewest) * plan.tile_rows
 

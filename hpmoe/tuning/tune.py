@@ -38,9 +38,8 @@ DIRECTIONS = {"forward": ("forward",), "backward": ("backward",), "both": ("forw
 
 
 def tune(f: Function, *args: PyTree, machine: Machine | None = None, mesh: Mesh | None = None,
-         direction: str = "both", routing: PerRank | None = None,
-         space: Space | None = None, budget_s: float = 10.0, max_trials: int | None = None,
-         verbose: bool = False, cache: bool = True, **kwargs: PyTree) -> Tuned:
+         direction: str = "both", routing: PerRank | None = None, space: Space | None = None, budget_s: float = 10.0,
+         max_trials: int | None = None, verbose: bool = False, cache: bool = True, **kwargs: PyTree) -> Tuned:
     """Searches tiles, signals, peer order, policies and schemes of sending rows with the simulator; nothing is computed.
 
     The first trial is the default chain, so the choice is never slower than that on the model; the second one takes all
