@@ -87,6 +87,15 @@ class AfterOtherIds(ProgramRun):
         return super().__call__()
 
 
+class AfterOtherWeights(ProgramRun):
+    """Each of its launches comes after one with another second weight."""
+
+    def __call__(self):
+        x, first, second = self.inputs
+        self.kernel.run([[x, first, second + 1]])
+        return super().__call__()
+
+
 class Overflow(ProgramRun):
     """Some of its results are infinite."""
 
@@ -112,6 +121,7 @@ def layers():
     sums = ProgramRun(trace(lambda x: (mint.sum(x * 2.0 + 1.0, -1, True), mint.sum(x, 0)), bf16(37, 72)))
     functions = ProgramRun(trace(lambda x, y: mint.where(mint.greater(x, y), mint.sin(x * 8e3), y),
                                  *[Aval((9, 200), "float32")] * 2))
+    late = AfterOtherWeights(trace(through_a_late_weight, f32(9, 24), f32(24, 24), f32(24, 24)))
     in_order = capped_run(Layer(ep=1, T=9, H=32, I=16, E=4, K=2), 0.5, "position", rows=4)
     drops = capped_run(Layer(ep=2, T=15, H=32, I=16, E=4, K=2), 0.5, "probs", rows=4, blocks=2)
     shared = capped_run(Layer(ep=2, T=13, H=32, I=24, E=4, K=2), 0.8, "position", rows=4, wrap=lambda f: deduplicate_rows(
@@ -133,9 +143,10 @@ def layers():
     filled.inputs[1][...] = [[i % 2, 2] for i in range(21)]
     overflow = Overflow(trace(lambda x, w, b: (x * 4.0 + b, x @ w), bf16(9, 32), bf16(32, 24), bf16(32)))
     return {"chain": chain, "wide": wide, "sums": sums, "small": small, "deep": deep, "functions": functions,
-            "in order": in_order, "drops": drops, "shared": shared, "many choices": choices, "float32": float32,
-            "deep float32": deep_float32, "shared float32": shared_float32, "overflow": overflow, "ahead": ahead,
-            "aligned": filled, "aligned, two ranks": LayerRun(Layer(ep=2, T=9, H=32, I=16, E=4, K=2), f=aligned(6), rows=4),
+            "late": late, "in order": in_order, "drops": drops, "shared": shared, "many choices": choices,
+            "float32": float32, "deep float32": deep_float32, "shared float32": shared_float32, "overflow": overflow,
+            "ahead": ahead, "aligned": filled,
+            "aligned, two ranks": LayerRun(Layer(ep=2, T=9, H=32, I=16, E=4, K=2), f=aligned(6), rows=4),
             "adjacent": adjacent, "many": many, "grouped": grouped, "early": early, "router": routed(),
             "guarded": AsOnCpu(guard_values(moe_ffn, low=-0.05, high=0.2, fill="mean")), "sharded": Sharded(),
             "relays": relayed(relay_rows(moe_ffn)), "relays, once": relayed(relay_rows(deduplicate_rows(moe_ffn))),
@@ -214,6 +225,13 @@ def of_a_router(x, with_nan, ids, large, seed):
             mint.nn.functional.pad(groups, (1, 2)), mint.cat((groups, groups * 2.0), 1),
             draw(seed, shape=(9, 90), stream=1) * 16.0, large // 3 + ids[:, :1], ids // 3, mint.sum(large, 1),
             mint.amax(large, 1), remainder(x, 0.375), floor_div(x, -0.375))
+
+
+def through_a_late_weight(x, first, second):
+    """When the first product ends, the rows of the second are there, and its weight is not."""
+    for _ in range(4):
+        second = mint.cumsum(second * 0.1, 1)
+    return (x * 2.0) @ first, (x + 1.0) @ second
 
 
 def filled_up(x, ids, weights, w):

@@ -138,7 +138,7 @@ CORES = (
 POLLS = (
     mutant("a task that waits for its first event alone", "worker.h", (
         "if (end == WaitEnd::MET) continue;", "if (end == WaitEnd::MET) break;")),
-    *shown_in("drops", mutant("a look ahead at the first event alone", "worker.h", (
+    *shown_in("late", mutant("a look ahead at the first event alone", "worker.h", (
         "if (!counters_.has_reached(event, threshold_of(event))) return false;",
         "return counters_.has_reached(event, threshold_of(event));"))),
     mutant("the target of another event", "worker.h", (
