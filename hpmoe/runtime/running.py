@@ -10,7 +10,7 @@ from mindspore import Tensor
 from hpmoe import tracing
 from hpmoe.ir.avals import Aval
 from hpmoe.ir.padding import check_num_tokens
-from hpmoe.ir.program import DIRECTIONS
+from hpmoe.ir.program import DIRECTIONS, Program
 from hpmoe.ir.stages import AnyIR
 from hpmoe.machines.machine import Mesh
 from hpmoe.ranks.world import World
@@ -67,7 +67,9 @@ class Runner:
             if isinstance(x, Aval):  # the text of a tensor would be of its values
                 check_argument(False, traced.program.name, name, f"{x!r}, an hpmoe.Aval",
                                "a tensor: a call computes with its values", "lower() takes Avals.")
-        outputs = autograd.run(self.backend, call, [*tensors, *traced.program.captures])
+        tensors = [*tensors, *traced.program.captures]
+        _check_main_grads_apart(traced.program, tensors)
+        outputs = autograd.run(self.backend, call, tensors)
         results = traced.program.num_results
         traced.report(to_arrays(outputs[results:]), self.plans.batched)
         return optree.tree_unflatten(traced.out_tree, outputs[:results])
@@ -106,3 +108,13 @@ class Runner:
         given = self.plans.flatten(args, kwargs)
         traced = self.plans.trace(given)
         return traced, *self.backend.planned(traced, given.arrays)
+
+
+def _check_main_grads_apart(program: Program, tensors: Sequence[Tensor]) -> None:
+    """A backward writes main gradients, and must change nothing that the function reads."""
+    for var, main in program.main_grads.items():
+        into = f"into[{program.input_names[program.inputs.index(var)]!r}]"
+        for name, x in zip(program.input_names, tensors, strict=True):
+            is_apart = x.data_ptr() + x.nbytes <= main.data_ptr() or main.data_ptr() + main.nbytes <= x.data_ptr()
+            check_argument(is_apart, "accumulate_grads", into, f"in the memory of the argument {name!r}",
+                           "memory of its own")

@@ -203,6 +203,8 @@ cases("transforms", {
         "a": main, "b": main}).lower(*[Aval((3, 3), "float32")] * 3))(array(3, 3)),
     "accumulate into a transposed tensor": lambda: accumulate_grads(
         lambda x, w: x @ w, into={"w": mint.zeros((2, 3)).T}).lower(X, Aval((3, 2), "float32"), direction="backward"),
+    "accumulate into the weight": lambda: (lambda w: accumulate_grads(lambda x, w: x @ w, into={"w": w})(
+        array(4, 3), w))(array(3, 3)),
     "accumulate into another shape": lambda: accumulate_grads(lambda x, w: x @ w, into={"w": array(2, 3)})(
         array(4, 3), array(3, 3)),
     "nothing to send once": lambda: deduplicate_rows(doubled).lower(X),
