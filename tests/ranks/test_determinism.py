@@ -7,6 +7,7 @@ from pathlib import Path
 import mindspore as ms
 import numpy as np
 import pytest
+from forked import start_forked
 
 import hpmoe
 
@@ -40,16 +41,28 @@ def test_results_are_the_same_from_run_to_run_and_on_any_number_of_ranks(ep_size
     assert results(ep_size) == results(ep_size) == results(1)
 
 
+SCRIPT = str(FOLDER / "training_script.py")
+
+
 def launched(size, *args):
-    """What the ranks of a script print, by rank."""
-    command = [sys.executable, "-m", "hpmoe", "launch", "-n", str(size), str(FOLDER / "training_script.py"), *args]
+    """What hpmoe launch has its ranks do."""
+    command = [sys.executable, "-m", "hpmoe", "launch", "-n", str(size), SCRIPT, *args]
     done = subprocess.run(command, cwd=args[1], capture_output=True, text=True, timeout=200, check=False)
-    lines = sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
-    assert done.returncode == 0 and len(lines) == size, done.stdout + done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+def told(start, size, *args):
+    """What the ranks of the script print, by rank."""
+    status, out, err = start(size, *args)
+    lines = sorted(line for line in out.splitlines() if line.startswith("rank"))
+    assert status == 0 and len(lines) == size, out + err
     return lines
 
 
 @pytest.mark.slow
 def test_processes_train_the_same_from_run_to_run_and_after_a_restart_in_the_midst(tmp_path, size=2):
-    whole = launched(size, "10", str(tmp_path), "whole")
-    assert launched(size, "10", str(tmp_path), "resumed") == whole == launched(size, "10", str(tmp_path), "whole")
+    def forked(size, *args):
+        return start_forked([SCRIPT, *args], size)
+
+    whole = told(launched, size, "10", str(tmp_path), "whole")
+    assert told(forked, size, "10", str(tmp_path), "resumed") == whole == told(forked, size, "10", str(tmp_path), "whole")

@@ -1,21 +1,19 @@
 """Ranks as processes launch kernels together: bitwise as virtual ranks, and each learns how another one ended."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked import start_forked
 
 SCRIPT = Path(__file__).parents[1] / "support" / "replayed_launches.py"
 
 
 def ends_of(num_ranks, end, times=3):
     """What the ranks print."""
-    command = [sys.executable, "-m", "hpmoe", "launch", "-n", str(num_ranks), str(SCRIPT), str(times), end]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    text = done.stdout + done.stderr
+    status, *streams = start_forked([SCRIPT, times, end], num_ranks)
+    text = "".join(streams)
     assert text.count("20 kernels are equal") == num_ranks, text
-    return done.returncode, text
+    return status, text
 
 
 @pytest.mark.slow

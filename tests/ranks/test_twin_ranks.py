@@ -1,26 +1,24 @@
 """The Ascend kernel on its twin, each rank in a process of its own: the bits of one process, and what survivors hear."""
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
+from forked import start_forked
 from running_time import running_clock
-
-from hpmoe.ranks.starting import start_ranks
 
 pytestmark = pytest.mark.slow  # ten seconds each; test_world.py has two such processes among its other cases
 SCRIPT = str(Path(__file__).parent / "twin_script.py")
 
 
 @pytest.fixture
-def launch(tmp_path, monkeypatch, capfd):
+def launch(tmp_path, monkeypatch):
     """The exit status and what each rank has told, line by line."""
     monkeypatch.chdir(tmp_path)
 
     def launched(size, what):
-        status = start_ranks([sys.executable, SCRIPT, what], size)
-        lines = [line for line in capfd.readouterr().out.splitlines() if "WARNING" not in line]
+        status, out, _ = start_forked([SCRIPT, what], size)
+        lines = [line for line in out.splitlines() if "WARNING" not in line]
         return status, [[line for line in lines if line.startswith(f"rank {rank} ")] for rank in range(size)], lines
 
     with running_clock(monkeypatch):

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked import start_forked
 from running_time import running_clock
 
 import hpmoe
@@ -17,12 +18,15 @@ SCRIPT, FAULTS = (str(FOLDER / name) for name in ("ranks_script.py", "fault_scri
 
 @pytest.fixture
 def launch(tmp_path, monkeypatch, capfd):
-    """The exit status, the lines on stdout, and stderr of a script on so many ranks."""
+    """The exit status, the lines on stdout, and stderr of a script on so many ranks, forked or started in earnest."""
     monkeypatch.chdir(tmp_path)  # MindSpore writes there what it knows of graphs
 
-    def launched(size, *command):
-        status = start_ranks([sys.executable, *command], size)
-        out, err = capfd.readouterr()
+    def launched(size, *command, forked=True):
+        if forked:
+            status, out, err = start_forked(command, size)
+        else:
+            status = start_ranks([sys.executable, *command], size)
+            out, err = capfd.readouterr()
         return status, sorted(line for line in out.splitlines() if "WARNING" not in line), err
 
     with running_clock(monkeypatch):
@@ -78,7 +82,7 @@ def test_rows_without_room_are_the_same_error_on_all_ranks_which_go_on(launch):
     ("leave", 0, "rank 1 has ended its program"), ("shape", 0, "rank 1 is at moe_ffn(hidden_states:f32[4,16]"),
 ])
 def test_survivors_are_told_of_the_rank_and_go_on_to_their_end(launch, what, status, told):
-    found, lines, err = launch(3, FAULTS, what)
+    found, lines, err = launch(3, FAULTS, what, forked=False)
     named = [line for line in lines if " told " in line and not line.startswith("rank 1")]
     assert found == status and len(named) == 2, (lines, err)
     for line in named:
@@ -87,7 +91,7 @@ def test_survivors_are_told_of_the_rank_and_go_on_to_their_end(launch, what, sta
 
 @pytest.mark.slow
 def test_a_stopped_rank_is_waited_for(launch):
-    assert launch(3, FAULTS, "stop")[:2] == (0, [f"rank {rank} ends" for rank in range(3)])
+    assert launch(3, FAULTS, "stop", forked=False)[:2] == (0, [f"rank {rank} ends" for rank in range(3)])
 
 
 def under_msrun(folder, *script):
@@ -159,9 +163,8 @@ def test_the_example_prints_the_same_on_any_number_of_ranks(launch):
 
 
 @pytest.mark.slow
-def test_schemes_between_declared_hosts_send_the_bytes_of_the_formulas(capfd, monkeypatch):
+def test_schemes_between_declared_hosts_send_the_bytes_of_the_formulas(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent / "support"))
-    status = start_ranks([sys.executable, str(FOLDER / "relay_script.py"), "2"], 4, Hosts(node_size=2))
-    out, err = capfd.readouterr()
+    status, out, err = start_forked([FOLDER / "relay_script.py", "2"], 4, Hosts(node_size=2))
     assert status == 0 and out.count(": [") == 20, err
     assert len(set(re.findall(r"(\d+) bytes of the last rank's rows", out))) == 1
