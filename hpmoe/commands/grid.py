@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import hpmoe
 from hpmoe.commands.layer import Layer
 from hpmoe.costs.start import start_us
 from hpmoe.costs.tile_choice import tiles_of
+from hpmoe.kernels import simulate
 from hpmoe.routing.skewed import SKEWS, skewed_ids
 from hpmoe.support.host import num_cores
 from hpmoe.support.kept_files import Fields
@@ -88,7 +90,7 @@ def rows(count: int, seed: int, dtype: str, machine: hpmoe.Machine, progress: Pr
                 functools.partial(layer.least_us, flow), functools.partial(_us, layer, flow),
                 *(functools.partial(_chosen, layer, is_known) for is_known in (False, True)),
                 *(functools.partial(_planned_us, other, policy) for _, other, policy in found)])
-            named = {name: us for (name, *_), us in zip(found, times, strict=True)}
+            named = {name: us for (name, *_), us in zip(found, times, strict=True) if us < math.inf}
             best = min(named, key=named.__getitem__)
             least = min(named[best], span)
             yield {"layer": str(case), "rows": case.rows, "routing": case.routing, "makespan_us": span,
@@ -105,7 +107,9 @@ def _chosen(layer: Layer, is_known: bool) -> tuple[tuple[str, ...], float]:
 
 
 def _planned_us(layer: Layer, policy: str) -> float:
-    return _us(layer, layer.fused_flow(policy))
+    """Infinite where there are more tasks than the simulator takes."""
+    flow = layer.fused_flow(policy)
+    return _us(layer, flow) if flow.ep_size * flow.num_tasks <= simulate.MOST_TASKS else math.inf
 
 
 def _us(layer: Layer, flow: hpmoe.Taskflow) -> float:

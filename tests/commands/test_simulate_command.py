@@ -277,6 +277,18 @@ def test_grid_of_drawn_layers(capsys, monkeypatch, tmp_path):
     assert shown[-1].startswith(f"the most over the fastest other: {behind['over_fastest_other']:.3f} over ")
 
 
+def test_a_grid_leaves_out_what_is_too_large_to_simulate(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(grid, "RANKS", dict.fromkeys(grid.RANKS, (8,)))
+    monkeypatch.setattr(grid, "TOKENS", dict.fromkeys(grid.TOKENS, (64,)))
+    (case,) = grid.cases(1, 3, "bfloat16")
+    num_tasks = 8 * case.layer(hpmoe.ascend_a3, 3).fused_flow("expert_barrier").num_tasks
+    for most, is_there in ((num_tasks, True), (num_tasks - 1, False)):
+        monkeypatch.setattr(grid, "simulate", SimpleNamespace(MOST_TASKS=most))
+        (row,) = grid.rows(1, 3, "bfloat16", hpmoe.ascend_a3, lambda text: None, False)
+        assert ("expert_barrier" in row["others_us"]) == is_there and "round_robin" in row["others_us"]
+
+
 @pytest.mark.parametrize("name", SKEWS)
 def test_skewed_routings(name):
     ids = skewed_ids(name, 4, 300, 3, 12, seed=5)
