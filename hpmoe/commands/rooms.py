@@ -14,7 +14,7 @@ from hpmoe.commands.grid import Case, cases
 from hpmoe.commands.layer import Layer
 from hpmoe.costs.start import choice_us
 from hpmoe.routing.skewed import SKEWS
-from hpmoe.runtime.planned_rows import PlannedRows, nearest, rows_at_start
+from hpmoe.runtime.planned_rows import PlannedRows, rows_at_start, taken_up_to
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
 
@@ -52,7 +52,7 @@ def _chosen(known: Layer) -> Layer:
     layer = dataclasses.replace(known, room="all")
     route = layer.tiles.routes[0]
     likely = [rows.likely for rows in rows_at_start(PlannedRows(route.max_rows, route.likely_rows))]
-    return dataclasses.replace(layer, plan=sum(_fullest(known) > rows for rows in nearest(likely)))
+    return dataclasses.replace(layer, plan=sum(_fullest(known) > rows for rows in taken_up_to(likely)))
 
 
 def _taken(count: int, seed: int, dtype: str) -> Iterator[tuple[int, Case]]:

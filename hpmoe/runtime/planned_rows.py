@@ -15,7 +15,7 @@ from hpmoe.ir.taskflow import Taskflow
 from hpmoe.support.trees import PyTree
 
 LEAST = 64  # rows of a bucket
-TIMES_LIKELY = 1.5, 2.0, 2.7, 3.6, 5.0, 7.0  # the rows of balanced experts that plans are for, besides these and drawn ones
+TIMES = 1.0, 1.5, 2.0, 2.75, 4.0, 5.6, 8.0  # the likely rows, drawn, that plans are for, besides these
 PLANNED = "max_rows", "likely_rows"  # options of a route that say what it is planned for
 
 
@@ -48,14 +48,15 @@ def rows_of_any(aval: RouteAval) -> PlannedRows:
 
 
 def rows_at_start(any_rows: PlannedRows) -> tuple[PlannedRows, ...]:
-    """For any routing, of the plans of which a kernel takes one when it starts, the first of which is for `any_rows`.
+    """For any routing, of the plans of which a kernel takes one when it starts, the first of which is for `any_rows`. The
+    others are for drawn experts on all ranks, or on fewer.
 
     Example:
         >>> [rows.likely for rows in rows_at_start(PlannedRows(most=1000, likely=200))]
-        [200, 228, 300, 400, 540, 720, 1000]
+        [200, 228, 334, 440, 596, 856, 1000]
     """
     most, likely = any_rows
-    rows = likely, drawn(likely), *(math.ceil(likely * f) for f in TIMES_LIKELY)
+    rows = likely, *(drawn(math.ceil(likely * times)) for times in TIMES)
     return tuple(PlannedRows(most, n) for n in sorted({min(most, n) for n in rows}))
 
 
@@ -65,17 +66,18 @@ def choice_at_start(flows: Sequence[Taskflow]) -> list[int] | None:
     routes = [route for flow in flows for route in flow.routes]
     if len(flows) < 2 or len(routes) != len(flows) or len({route.max_rows for route in routes}) > 1:
         return None
-    return nearest([route.likely_rows for route in routes])
+    return taken_up_to([route.likely_rows for route in routes])
 
 
-def nearest(likely: Sequence[int]) -> list[int]:
-    """Of rising numbers, up to which one each but the last is the nearest.
+def taken_up_to(likely: Sequence[int]) -> list[int]:
+    """Of plans for rising numbers of rows, up to how many each but the last is taken: a quarter of the way to the next
+    one, as a plan for fewer rows than come takes longer than one for as many more.
 
     Example:
-        >>> nearest([10, 25, 40])
-        [17, 32]
+        >>> taken_up_to([10, 25, 40])
+        [13, 28]
     """
-    return [(rows + more) // 2 for rows, more in itertools.pairwise(likely)]
+    return [(3 * rows + more) // 4 for rows, more in itertools.pairwise(likely)]
 
 
 def rows_of_received(received: int, aval: RouteAval) -> PlannedRows:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from chosen_plans import LAYER, LIKELY, ChosenRun, ids_of, nearest
+from chosen_plans import LAYER, LIKELY, ChosenRun, ids_of, plan_for
 from helpers import Layer
 
 import hpmoe
@@ -29,7 +29,7 @@ def assert_as_alone(likely=LIKELY, **options):
 def test_consecutive_launches_take_plans_of_their_own():
     """Forward and backward choose by themselves; what lives from one to the other lies the same in all plans."""
     run = assert_as_alone()
-    assert run.taken == [(nearest(fullest(LAYER, ids_of(LAYER, routing))),) * 2 for routing in run.routings]
+    assert run.taken == [(plan_for(fullest(LAYER, ids_of(LAYER, routing))),) * 2 for routing in run.routings]
     assert {plan for plan, _ in run.taken} == {0, 1, 2}
     run.assert_close_to_float64()
 
@@ -44,7 +44,7 @@ def test_plans_may_have_other_tiles(tile_rows):
 def test_a_rank_may_be_empty():
     layer = Layer(ep=4, T=12, H=32, I=16, E=8, K=2, num_tokens=(12, 0, 7, 12))
     run = assert_as_alone(layer=layer)
-    assert run.taken == [(nearest(fullest(layer, ids_of(layer, routing))),) * 2 for routing in run.routings]
+    assert run.taken == [(plan_for(fullest(layer, ids_of(layer, routing))),) * 2 for routing in run.routings]
 
 
 def filled_up(x, ids, weights, up, down):

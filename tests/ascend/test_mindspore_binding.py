@@ -206,7 +206,7 @@ def test_a_failure_reaches_every_rank():
 
 @pytest.mark.parametrize("factor, experts, plans, fault", [
     (1.4, (2, 4), 1, "rank 1 would receive 24 rows through route 0, and has room for 23"),
-    (2.5, (4, 5), 4, "rank 2 would receive 48 rows through route 0, and has room for 40")])
+    (2.5, (4, 5), 3, "rank 2 would receive 48 rows through route 0, and has room for 40")])
 def test_rows_without_room_are_the_same_error_on_every_rank_both_ways(factor, experts, plans, fault):
     run = BoundRun(Layer(ep=3, T=8, H=32, I=16, E=6, K=2), f=hpmoe.limit_rows(hpmoe.moe_ffn, rank_capacity_factor=factor))
     ids, bad = run.ids, ms.Tensor(np.full(run.ids.shape, experts), ms.int32)

@@ -34,9 +34,9 @@ def ids_of(layer, routing):
     return ids.astype(np.int32)
 
 
-def nearest(fullest, likely=LIKELY):
-    """The plan whose likely rows are nearest to those of the fullest rank."""
-    return int(np.argmin([abs(n - fullest) for n in likely]))
+def plan_for(fullest, likely=LIKELY):
+    """The plan whose likely rows are nearest to the fullest rank's, where one for fewer is three times as far."""
+    return int(np.argmin([n - fullest if n >= fullest else 3 * (fullest - n) for n in likely]))
 
 
 class ChosenRun:
