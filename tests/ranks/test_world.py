@@ -91,7 +91,7 @@ def test_survivors_are_told_of_the_rank_and_go_on_to_their_end(launch, what, sta
 
 @pytest.mark.slow
 def test_a_stopped_rank_is_waited_for(launch):
-    assert launch(3, FAULTS, "stop", forked=False)[:2] == (0, [f"rank {rank} ends" for rank in range(3)])
+    assert launch(3, FAULTS, "stop")[:2] == (0, [f"rank {rank} ends" for rank in range(3)])
 
 
 def under_msrun(folder, *script):
