@@ -216,16 +216,19 @@ def test_ctrl_c_ends_a_stuck_launch_over_which_another_thread_has_put_a_handler(
     assert_still_works(flow, args)
 
 
+class Found(ctypes.Structure):
+    """What dladdr says of an address."""
+
+    _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("name", ctypes.c_char_p), ("place", ctypes.c_void_p)]
+
+
 def handler_of_ctrl_c():
     """The file of the library that Ctrl-C comes to now."""
     get = ctypes.pythonapi.PyOS_getsig
     get.argtypes, get.restype = [ctypes.c_int], ctypes.c_void_p
-    place = get(signal.SIGINT)
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        low, high = (int(end, 16) for end in line.split()[0].split("-"))
-        if low <= place < high:
-            return line.split()[-1]
-    return ""
+    found = Found()
+    is_of_library = ctypes.CDLL(None).dladdr(ctypes.c_void_p(get(signal.SIGINT)), ctypes.byref(found))
+    return found.file.decode() if is_of_library else ""
 
 
 INTERRUPTED = """
