@@ -9,7 +9,7 @@ from pathlib import Path
 from hpmoe.kernels import protocol
 from hpmoe.kernels.protocol import PRIMITIVES
 from hpmoe.tile_ops.functions import Function
-from hpmoe.tile_ops.params import EarlyMatmul, Elementwise, LaidOut, Way
+from hpmoe.tile_ops.params import EarlyMatmul, Elementwise, LaidOut, Paced, Way
 from hpmoe.tile_ops.row_formats import BlockScale, Element
 from hpmoe.tile_ops.row_modes import FAN
 from hpmoe.tile_ops.tile_primitive import Operand, Payload, TilePrimitive
@@ -27,6 +27,7 @@ FACTS: Mapping[str, tuple[str, Callable[[TilePrimitive], bool]]] = {
     "fans_out": ("It takes rows of tokens to those of their experts.", lambda p: any(FAN in o.rows for o in p.outputs)),
     "is_launch": ("It is the start of a kernel.", lambda p: p.is_launch),
     "may_be_early": ("Its param[1] says whether its weight is read early.", lambda p: issubclass(p.params, EarlyMatmul)),
+    "may_be_paced": ("Its param[0] is the pace at which a link takes its rows.", lambda p: p.params is Paced),
     "applies_function": ("Its param[0] is the code of an elementwise function.", lambda p: p.params is Elementwise),
 }
 TRAITS = {"kIsInteger": lambda o: o.is_integer, "kIsCutByBody": lambda o: o.is_cut_by_body,

@@ -18,6 +18,7 @@ from hpmoe.scheduling.early_gradients import early_gradients
 from hpmoe.scheduling.gradients_in_turn import gradients_in_turn
 from hpmoe.scheduling.late_sums import late_sums
 from hpmoe.scheduling.likely_slots import first_round, likely_costs
+from hpmoe.scheduling.paced_puts import paced_puts
 from hpmoe.scheduling.queue_order import Finish, by_quarters, queue_order, slot_by_slot
 from hpmoe.scheduling.slack import slack_us
 from hpmoe.scheduling.vector_workers import dealt, vector_workers
@@ -148,6 +149,9 @@ POLICIES: dict[str, Policy] = {"critical_path": critical_path, "round_robin": ro
                                "expert_barrier": expert_barrier, "slot_major": slot_major, "expert_phases": expert_phases}
 
 
+BY_SLOT = "critical_path", "slot_major", "expert_phases"  # where slots are multiplied in turn
+
+
 def _check(machine: Machine | None = None, policy: str | Policy = "critical_path", priority: Priority | None = None) -> None:
     check_argument(machine is None or isinstance(machine, Machine), "assign_queues", "machine", repr(machine),
                    "an hpmoe.Machine or None")
@@ -168,7 +172,8 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None, policy: 
         queue aic.0: t4 t8 ...    queue aiv.0: t0 t1 ...    fewer waits, fewer events
 
     Requires: tile_partition.
-    Ensures: each task in one queue of its unit, once; no cycle through queue order and events, on any number of ranks.
+    Ensures: each task in one queue of its unit, once; no cycle through queue order and events, on any number of ranks. Under
+        list scheduling for an NPU, puts that say how long each waits for its turn on a link, by the rows that there are.
 
     Args:
         f: the staged function.
@@ -207,6 +212,8 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None, policy: 
     machine = known(machine or flow.machine or cpu(ep_size=flow.ep_size))
     if policy == "expert_barrier":
         flow, machine = as_reference(flow, machine)
+    elif policy in BY_SLOT:
+        flow = paced_puts(flow, machine)
     order = None if priority is None else _order_of(flow.replace(machine=machine), priority)
     named = (policy if isinstance(policy, str) else name_of(policy),
              *([f"priority={name_of(priority)}"] if priority is not None else ()))

@@ -229,6 +229,14 @@ class MatrixBlock(Params):
 
 
 @dataclasses.dataclass(frozen=True)
+class Paced(Params):
+    """Picoseconds that a link takes for a row with all that is put with it: no row is put before those of the slots before
+    its own could be there; 0 for at once."""
+
+    row_ps: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
 class Notice(Params):
     """Which way the rows go that a notice is of, and the buffer that their put writes, by which it is found."""
 

@@ -10,7 +10,7 @@ from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Copies, Notices, Once, Slots
 from hpmoe.tile_ops.frame import Buffers, Frame, Move, Operation
 from hpmoe.tile_ops.functions import TARGETS
-from hpmoe.tile_ops.params import Launched, MatrixBlock, Notice, Params, Way
+from hpmoe.tile_ops.params import Launched, MatrixBlock, Notice, Paced, Params, Way
 from hpmoe.tile_ops.tile_primitive import Cost, Operand, Payload, TilePrimitive
 
 PARTS, WHOLE = (col_modes.OWN, col_modes.ALL), (col_modes.ALL,)
@@ -19,6 +19,7 @@ RETURN_SIDE = (row_modes.ENTRIES, row_modes.RELAY_ENTRIES)
 
 PUT = TilePrimitive(
     "PUT", 1, targets=TARGETS, verb="put", payload=Payload.ROWS, needs_route=True, only_moves=True, domains=(Slots,),
+    params=Paced,
     outputs=(Operand((row_modes.PEER,), PARTS),),
     inputs=(Operand(TOKEN_SIDE, PARTS),))
 PUT_BACK = TilePrimitive(

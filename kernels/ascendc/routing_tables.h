@@ -121,6 +121,12 @@ class RoutingTables {
     return {start, least(slots_.tile_rows, slots_.end_of_rows - start), slots_.expert};
   }
 
+  // Rows in the slots of another rank before one that has some, if all of its expert are full.
+  __aicore__ inline int32_t rows_before(int32_t rank, int32_t index) const {
+    (void)slot(rank, index);
+    return slots_.start + (index - slots_.first) * slots_.tile_rows;
+  }
+
   // One of source and dest is this rank.
   __aicore__ inline Segment segment(int32_t source, int32_t dest, int32_t expert) const {
     const int32_t global_expert = dest * route_.num_local_experts + expert;

@@ -46,6 +46,7 @@ class Worker {
 
   __aicore__ inline void run_queue() {
     const int32_t last = rank_.image.queue_start(queue_ + 1);
+    began_ = AscendC::GetSystemCycle();
     for (place_ = rank_.image.queue_start(queue_); place_ < last; ++place_) {
       const Code code = run_place(place_ + 1 < last);
       if (code != Code::OK) {
@@ -96,7 +97,8 @@ class Worker {
     if (turn.place != place_) read_task(turn, place_);
     if (has_next) read_ahead(next);
     if (!turn.has_begun) {
-      const Code code = wait_for_task(turn);
+      Code code = wait_for_task(turn);
+      if (code == Code::OK) code = wait_until_due(turn);
       if (code != Code::OK) return code;
       if (unsettled_.touches(turn.frame) || !unsettled_.has_room_for(turn.frame)) settle();
       const Code begun = begin(turn);
@@ -209,6 +211,12 @@ class Worker {
     return Code::OK;
   }
 
+  // Where all put to a rank at once, the rows of its first slot would come with those of its last.
+  __aicore__ inline Code wait_until_due(const Turn& turn) const {
+    const int64_t due = due_ps(turn.frame);
+    return due == 0 ? Code::OK : code_of(counters_.wait_until(began_ + due / kCyclePs));
+  }
+
   __aicore__ inline void add(int32_t rank, int32_t event, int32_t amount) {
     unit_.add_to_counter(address_on(counters_.address(event), rank), amount);
   }
@@ -259,10 +267,13 @@ class Worker {
     AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::SINGLE_CACHE_LINE, AscendC::DcciDst::CACHELINE_OUT>(line);
   }
 
+  static constexpr int64_t kCyclePs = 20000;  // of the clock of GetSystemCycle
+
   const RankView& rank_;
   const Counters& counters_;
   Unit& unit_;
   const int32_t queue_;
+  int64_t began_ = 0;
   int32_t place_ = -1;
   TaskRuns runs_;
   Turn turns_[2];

@@ -292,6 +292,7 @@ class OpChecker {
   }
 
   const char* check_transfer(const Op& op) const {
+    if (may_be_paced(opcode_of(op)) && op.param[0] < 0) return "rows are put at a pace below zero";
     const Buffer &out = buffer(op, 0), &in = buffer(op, 1);
     if (out.cols != in.cols || out.dtype != in.dtype || !same_columns(op, 0, 1)) return "a transfer's two rows differ";
     if (is_relayed(op) && !image_.relays_of(op.route)) return "an op is about relays of a route that has none";

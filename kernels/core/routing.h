@@ -95,6 +95,11 @@ class Routing {
   bool has_counts(int32_t rank, const int32_t* counts) const;
 
   const Slot& slot(int32_t rank, int32_t index) const { return ranks_[rank].slots[index]; }
+  // Rows in the slots of a rank before one that has some, if all of its expert are full.
+  int64_t rows_before(int32_t rank, int32_t index) const {
+    const int32_t expert = slot(rank, index).expert;
+    return expert_start(rank, expert) + int64_t{tile_rows_} * (index - ranks_[rank].first_slot[expert]);
+  }
   // The slot of a received row of an expert.
   int32_t slot_of(int32_t rank, const ExpertRow& row) const;
   int64_t expert_start(int32_t rank, int32_t expert) const { return source_start(rank, expert, 0); }

@@ -219,11 +219,25 @@ class Reference:
             self.met[w] += 1
             self.later(self.now + self.m.wait_us, self.walk, w)
             return
+        if self.now < self.due(w) and not self.task_of(w).does_nothing:
+            self.later(self.due(w), self.walk, w)
+            return
         times.append(self.now)
         if self.task_of(w).does_nothing:
             self.later(self.now + self.m.task_us, self.finish, w)
         else:
             self.begin(w)
+
+    def due(self, w):
+        """When the first rank that a paced put has rows for could have those of its slots before, in microseconds."""
+        (rank, _), task = self.workers[w], self.task_of(w)
+        pace = getattr(task.op.params, "row_ps", 0)
+        if not pace or not task.to or next(iter(task.to)) == rank:
+            return 0.0
+        rows, slots = self.x.received[task.op.domain.route][next(iter(task.to))]
+        before = sum(row[0] < slots[task.row][0] for row in rows)  # and the slots before of the expert, as if full
+        place = sum(expert == slots[task.row][0] and len(own) > 0 for expert, own in slots[:task.row])
+        return pace * 1e-6 * (before + place * self.flow.tile_rows)
 
     def read_early(self, w):
         """The next 128 KiB of the weight of a task that an AIC waits for, where it is one of the first half of them."""

@@ -1,5 +1,7 @@
 #include "scheduler.h"
 
+#include <algorithm>
+
 #include "sync.h"
 
 namespace twin {
@@ -7,7 +9,8 @@ namespace {
 
 int64_t clock_cycles = 0;
 
-constexpr int64_t kIdleJump = 1'000'000'000;  // 20 s of the 50 MHz counter
+constexpr int64_t kIdleJump = 1'000'000'000;            // 20 s of the 50 MHz counter
+constexpr int64_t kFirstJump = 64, kMostQuiet = 1 << 20;  // 21 ms of it
 constexpr int kStepsBetweenLooks = 256;  // at what peers do
 constexpr int kLooksOfAWait = 4;  // after which a core has looked at its counter, wherever in its loop it was
 
@@ -64,8 +67,14 @@ void Scheduler::run() {
   }
 }
 
-// Nothing more will happen here but in time, or by other processes.
+// Nothing more will happen here but in time, or by other processes. A put that is held back goes on after some.
 void Scheduler::idle() {
+  if (quiet_cycles_ < kMostQuiet) {
+    quiet_cycles_ = std::max(2 * quiet_cycles_, kFirstJump);
+    clock_cycles += quiet_cycles_;
+    for (const auto& core : cores_) core->num_looks = 0;
+    return;
+  }
   is_late_ = is_late_ || is_in_vain(true);
   if (is_late_) clock_cycles += kIdleJump;
   forget_looks();
@@ -126,6 +135,7 @@ void Scheduler::run_entity(Core& core, int entity) {
 }
 
 void Scheduler::forget_looks() {
+  quiet_cycles_ = 0;
   for (const auto& core : cores_) core->num_looks = 0;
 }
 

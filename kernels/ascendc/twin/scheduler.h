@@ -49,6 +49,7 @@ class Scheduler {
   std::vector<uint32_t> weights_;
   std::vector<bool> is_laggard_;  // cores that hardly get on, for as long as a launch may take
   std::vector<Choice> choices_;
+  int64_t quiet_cycles_ = 0;  // that the clock was put forward last, since something else than looks has happened
   bool is_late_ = false;     // no rank has got on for too long, which the kernel is to find out
   bool has_looked_ = false;  // this step was a core's look at memory, not its first since anything happened
 };
