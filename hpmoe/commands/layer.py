@@ -64,7 +64,8 @@ class Layer:
         int8_weights: whether experts' weights are int8, and rows are multiplied so.
         room: how many received rows a plan has room for: what the fullest rank "received", the "bucket" of that, or "all".
         prefetch: whether matrix workers of the persistent kernel read weights while they wait for rows.
-        plan: which of those that a kernel chooses from when it starts, where there is room for all rows.
+        plan: which of those that a kernel chooses from when it starts, where there is room for all rows; None for the one of
+            a kernel that has no choice.
         rank_capacity_factor: of hpmoe.limit_rows, by which there are fewer of "all"; None without it.
     """
 
@@ -79,7 +80,7 @@ class Layer:
     int8_weights: bool = False
     room: str = "received"
     prefetch: bool = False
-    plan: int = 0
+    plan: int | None = None
     rank_capacity_factor: float | None = None
 
     @property
@@ -145,7 +146,8 @@ class Layer:
 
     def _planned_rows(self, aval: RouteAval, room: str) -> PlannedRows:
         if room == "all":
-            return rows_at_start(rows_of_any(aval))[self.plan]
+            every = rows_of_any(aval)
+            return every if self.plan is None else rows_at_start(every, aval.even_rows)[self.plan]
         rows = max(rows_of_ranks(self.ids, aval.num_experts, placement=aval.placement, tp_size=aval.tp_size))
         return rows_of_received(rows, aval) if room == "bucket" else PlannedRows(rows, rows)
 

@@ -51,7 +51,8 @@ def _chosen(known: Layer) -> Layer:
     """With the plan for any routing that a kernel takes when it starts."""
     layer = dataclasses.replace(known, room="all")
     route = layer.tiles.routes[0]
-    likely = [rows.likely for rows in rows_at_start(PlannedRows(route.max_rows, route.likely_rows))]
+    plans = rows_at_start(PlannedRows(route.max_rows, route.likely_rows), route.num_tokens * route.top_k)
+    likely = [rows.likely for rows in plans]
     return dataclasses.replace(layer, plan=sum(_fullest(known) > rows for rows in taken_up_to(likely)))
 
 

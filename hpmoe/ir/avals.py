@@ -161,14 +161,17 @@ class RouteAval(OfShards):
         many as could."""
         if self.rank_capacity_factor is not None:
             return min(self.max_rows, self.drawn_rows)
-        sent = self.num_tokens * self.top_k + self.likely_padding
-        return min(self.max_rows, sent) if self.capacity or self.ep_size > 2 else self.max_rows
+        return min(self.max_rows, self.even_rows) if self.capacity or self.ep_size > 2 else self.max_rows
+
+    @property
+    def even_rows(self) -> int:
+        """The rows that a rank receives where every rank receives as many."""
+        return self.num_tokens * self.top_k + self.likely_padding
 
     @property
     def drawn_rows(self) -> int:
         """The rows that a rank is likely to receive at most where experts are chosen alike."""
-        sent = self.num_tokens * self.top_k + self.likely_padding
-        return drawn(sent)
+        return drawn(self.even_rows)
 
     def __repr__(self) -> str:
         return "route"

@@ -15,7 +15,7 @@ from hpmoe.ir.taskflow import Taskflow
 from hpmoe.support.trees import PyTree
 
 LEAST = 64  # rows of a bucket
-TIMES = 1.0, 1.5, 2.0, 2.75, 4.0, 5.6, 8.0  # the likely rows, drawn, that plans are for, besides these
+TIMES = 1.0, 1.5, 2.0, 2.75, 4.0, 5.6, 8.0  # even rows, which drawn ones are a few more than, that plans are for
 PLANNED = "max_rows", "likely_rows"  # options of a route that say what it is planned for
 
 
@@ -47,16 +47,18 @@ def rows_of_any(aval: RouteAval) -> PlannedRows:
     return PlannedRows(aval.max_rows, aval.likely_rows)
 
 
-def rows_at_start(any_rows: PlannedRows) -> tuple[PlannedRows, ...]:
-    """For any routing, of the plans of which a kernel takes one when it starts, the first of which is for `any_rows`. The
-    others are for drawn experts on all ranks, or on fewer.
+def rows_at_start(any_rows: PlannedRows, even: int) -> tuple[PlannedRows, ...]:
+    """For any routing, of the plans of which a kernel takes one when it starts: that for `any_rows`, and for drawn experts
+    on all ranks, which would receive `even` rows each, or on fewer.
 
     Example:
-        >>> [rows.likely for rows in rows_at_start(PlannedRows(most=1000, likely=200))]
+        >>> [rows.likely for rows in rows_at_start(PlannedRows(most=1000, likely=200), even=200)]
         [200, 228, 334, 440, 596, 856, 1000]
+        >>> [rows.likely for rows in rows_at_start(PlannedRows(most=400, likely=400), even=200)]
+        [228, 334, 400]
     """
     most, likely = any_rows
-    rows = likely, *(drawn(math.ceil(likely * times)) for times in TIMES)
+    rows = likely, *(drawn(math.ceil(even * times)) for times in TIMES)
     return tuple(PlannedRows(most, n) for n in sorted({min(most, n) for n in rows}))
 
 

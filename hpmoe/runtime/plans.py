@@ -134,9 +134,11 @@ class Plans:
         target = self.staged.target
         if target is None or not target.on_device or target.of_plans is None or len(first.flow.routes) != 1:
             return first
-        others = rows_at_start(rows[0])[1:]
-        kernels = [first, *(lowered(self.staged, with_planned_rows(program, [of_plan])) for of_plan in others)]
-        return target.of_plans(kernels) if others else first
+        if program.ep_size == 1:  # which gets all rows that it sends
+            return first
+        plans = rows_at_start(rows[0], routes_of(program)[0].aval.even_rows)
+        kernels = [first if plan == rows[0] else lowered(self.staged, with_planned_rows(program, [plan])) for plan in plans]
+        return target.of_plans(kernels) if len(plans) > 1 else first
 
 
 def _shape_and_dtype(x: Tensor | Aval, is_split: bool) -> tuple[tuple[int, ...], str]:

@@ -294,10 +294,22 @@ def test_places_do_not_overlap_and_heap_holds_what_ranks_write():
             assert tensor != after or offset + size <= start
 
 
-@pytest.mark.parametrize("routing", ["random", "one rank"])
-def test_a_launch_takes_one_of_several_plans(routing):
+def test_one_rank_has_one_plan():
+    """It gets the rows that it sends, however many zeros fill up those of its experts."""
+    def filled_up(x, ids, weights, up, down):
+        rows, route = hpmoe.dispatch(x, ids, num_local_experts=4, expert_alignment=64)
+        rows = hpmoe.grouped_matmul(hpmoe.swiglu(hpmoe.grouped_matmul(rows, up, route)), down, route)
+        return hpmoe.combine(rows, route, weights)
+
+    layer = Layer(ep=1, T=12, H=32, I=16, E=4, K=1)
+    avals = [hpmoe.Aval(a.shape[1:], "int32" if a.dtype == np.int32 else "float32") for a in layer.arguments()]
+    assert len(BoundRun(layer, f=filled_up).ranks[0].lower(*avals).flows) == 1
+
+
+@pytest.mark.parametrize("ep, routing, plans", [(4, "random", 6), (4, "one rank", 6), (2, "random", 2), (2, "one rank", 2)])
+def test_a_launch_takes_one_of_several_plans(ep, routing, plans):
     """Forward and backward, each with memory for all plans, and one launch after another."""
-    run = BoundRun(Layer(ep=4, T=12, H=32, I=16, E=4, K=1, routing=routing))
+    run = BoundRun(Layer(ep=ep, T=12, H=32, I=16, E=4, K=1, routing=routing))
     assert len({run.assert_close_to_float64() for _ in range(2)}) == 1
     kernels = [executable for heap in run.heaps for executable, _ in heap.kernels()]
-    assert kernels and all(len(kernel.flows) == 6 for kernel in kernels)
+    assert kernels and all(len(kernel.flows) == plans for kernel in kernels)
