@@ -35,6 +35,7 @@ class Bound:
         fill: before any of its matrix tasks can begin: all rows of one slot have come, see LeastPaths.
         drain: after the last one has ended, until the rows that it made are summed where they are wanted.
         landing: after the last row of a link has come, in the same way.
+        last: until the last full slot has come, was multiplied and is summed where it is wanted, see LeastPaths.last_full.
     """
 
     aic: float
@@ -48,12 +49,13 @@ class Bound:
     fill: float
     drain: float
     landing: float
+    last: float
 
     @property
     def total(self) -> float:
         matrix = max(self.fill + max(self.aic, self.late), self.weights) + self.drain
         link = max(self.egress, self.ingress)
-        return max(matrix, self.memory, self.l2, self.aiv, link + self.landing if link else 0.0)
+        return max(matrix, self.memory, self.l2, self.aiv, self.last, link + self.landing if link else 0.0)
 
 
 def rank_bounds(flow: tf.Taskflow, machine: Machine, ids: np.ndarray) -> list[Bound]:
@@ -103,7 +105,7 @@ class _RankBounds:
     def rank(self, rank: int) -> Bound:
         needs = self.work.of_ops(rank)
         return Bound(*self._shares_us(needs), *self._links_us(needs), *self._memory_us(rank), self._l2_us(needs),
-                     *self._ends_us(rank), self._landing_us(needs))
+                     *self._ends_us(rank), self._landing_us(needs), self.paths.last_full(rank))
 
     def _shares_us(self, needs: Sequence[Needs]) -> tuple[float, float]:
         """aic, aiv."""

@@ -39,6 +39,7 @@ class LeastPaths:
         self.links = list(_links(flow))
         self.least = [self._least_us(i) for i in range(len(flow.ops))]
         self.after, self._put_us = functools.cache(self._after), functools.cache(self._put_alone_us)
+        self._least_of_full = functools.cache(self._of_full)
 
     def before(self, rank: int) -> np.ndarray:
         """Microseconds before the first task of each operation on a rank can begin, [num_ops]."""
@@ -53,15 +54,45 @@ class LeastPaths:
             out[reader] = max((min(us) for us in writers.values()), default=0.0)
         return out
 
-    def _after(self, rank: int) -> np.ndarray:
+    def _after(self, rank: int, full: int = -1) -> np.ndarray:
         """Microseconds after the last task of each operation on a rank has ended, [num_ops]; of one that puts rows, after
-        these were seen where somebody reads them."""
-        out = np.zeros(len(self.flow.ops))
+        these were seen where somebody reads them. Of a route `full`, after tasks of slots that are full."""
+        out, least = np.zeros(len(self.flow.ops)), self.least if full < 0 else self._least_of_full(full)
         for writer in reversed(range(len(self.flow.ops))):
             for _, reader, _, _, is_read in (link for link in self.links if link[0] == writer):
                 if is_read:
-                    out[writer] = max(out[writer], self._after_writer(writer, reader, rank) + out[reader])
+                    out[writer] = max(out[writer], self._after_writer(writer, reader, rank, least) + out[reader])
         return out
+
+    def last_full(self, rank: int) -> float:
+        """Microseconds until all full slots of a rank have come, and what follows the last of them is done; 0 for none.
+
+        A link that brings rows of full slots has brought the last of them no sooner than it can move all, in whatever order.
+        Then that row's slot is whole, and not before: what reads it are tasks of as many rows as a slot holds, and what
+        follows these is of that slot, too. Slots that are not full are left out, as the last one to come may be one of few
+        rows, after which little follows.
+        """
+        return max((self._last_full_us(i, op, rank) for i, op in enumerate(self.flow.ops)
+                    if op.num_peers and op.primitive.sends_rows and op.domain.is_slots and self.is_read(i)), default=0.0)
+
+    def _last_full_us(self, index: int, op: tf.TileOp, rank: int) -> float:
+        machine, ranks, row = self.machine, np.arange(self.flow.ep_size), self.work["link_row"][index]
+        is_full = self.layout.slots[op.domain.route][rank].rows == self.flow.tile_rows
+        rows = self._rows_by_source(op, rank)[is_full].sum(axis=0) * ((op.grid[2] - 1) * row[0] + row[1])
+        leaves_node, out = ranks // machine.node_size != rank // machine.node_size, 0.0
+        for which, rate, way in ((~leaves_node & (ranks != rank), machine.link_rate(self.flow.ep_size), machine.remote_us),
+                                 (leaves_node, machine.node_link_bytes_per_us, machine.node_remote_us)):
+            if (come := rows[which].sum()) > 0:
+                after = float(self._after(rank, op.domain.route)[index])
+                out = max(out, come / rate + machine.signal_us + way + self.look + after)
+        return out
+
+    def _of_full(self, route: int) -> list[float]:
+        """The least time of a task of each operation: of the local ones on slots of a route, of those that are full."""
+        full = np.array([self.flow.tile_rows])
+        return [self.machine.task_us + float(min(core_us(w, full).min() for w in self.work[i]))
+                if us and op.domain.is_slots and op.domain.route == route else us
+                for i, (op, us) in enumerate(zip(self.flow.ops, self.least, strict=True))]
 
     def landing(self, op: int, stays_in_node: bool) -> float:
         """Microseconds after the arrival of the last row that an operation moves to any other rank, of a node or not."""
@@ -80,13 +111,13 @@ class LeastPaths:
             return self._put_us(writer, rank, crossing, True)
         return self.least[writer] + crossing
 
-    def _after_writer(self, writer: int, reader: int, rank: int) -> float:
+    def _after_writer(self, writer: int, reader: int, rank: int, least: Sequence[float]) -> float:
         """From the end of a task to that of one which reads what it wrote."""
         is_put = self.flow.ops[writer].num_peers > 0
         crossing = 0.0 if is_put else self._crossing(writer, reader) - self.machine.signal_us * self.sent[writer]
         if self.flow.ops[reader].num_peers:
             return crossing + self._put_us(reader, rank, 0.0, self.is_read(reader))
-        return crossing + self.least[reader]
+        return crossing + least[reader]
 
     def _crossing(self, writer: int, reader: int) -> float:
         """Microseconds until another unit of the rank sees what one has done."""

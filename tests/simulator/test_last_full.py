@@ -1,0 +1,50 @@
+"""The bound by the last full slot that a link brings: no order is below it, and it is what a count by hand says."""
+
+import numpy as np
+import pytest
+
+import hpmoe
+from hpmoe import Aval, assign_queues, overlap_comm, tile_partition
+from hpmoe.costs.bound import rank_bounds
+from hpmoe.routing.skewed import skewed_ids
+from hpmoe.scheduling.rules import without
+
+EP, T, K, HIDDEN, INTER = 4, 31, 2, 512, 256
+MACHINE = hpmoe.ascend_a3.replace(num_aic=4, num_aiv=8, link_bytes_per_us=1e3)
+SHAPES = (T, HIDDEN), (T, K), (T, K), (1, HIDDEN, 2 * INTER), (1, INTER, HIDDEN)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("routing", ["uniform", "hot"])
+def test_no_order_is_below_it(routing, direction):
+    ids = skewed_ids(routing, EP, T, K, EP)
+    tiles = overlap_comm(tile_partition(hpmoe.moe_ffn, rows=16, cols=128), cols=256)
+    avals = [Aval(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(SHAPES)]
+    spans, rng = [], np.random.default_rng(0)
+
+    def anyhow(flow):
+        return rng.random(flow.num_tasks)
+
+    for i in range(12):
+        queues = assign_queues(tiles, machine=MACHINE, priority=anyhow if i else None)
+        with without("paced_puts"):
+            flow = queues.lower(*avals, mesh=hpmoe.Mesh(EP), direction=direction)
+        spans.append(hpmoe.simulate(flow, routing=ids).span)
+    least = max(b.last for b in rank_bounds(flow, MACHINE, ids))
+    assert min(spans) >= least - 0.002
+    assert least > 50  # of a link that takes 100 us and more, half of it for what goes back
+
+
+def test_it_counts_the_rows_of_full_slots_alone():
+    """By hand: the link's time of the rows that come to full slots, and at least the two products of one of these."""
+    ids = skewed_ids("hot", EP, T, K, EP, seed=1)
+    flow = assign_queues(overlap_comm(tile_partition(hpmoe.moe_ffn, rows=16, cols=128)), machine=MACHINE).lower(
+        *[Aval(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(SHAPES)], mesh=hpmoe.Mesh(EP))
+    hot = int(np.bincount(ids.reshape(-1)).argmax())
+    sources = np.repeat(np.arange(EP), [(of == hot).sum() for of in ids])  # of its rows, as they lie
+    assert len(sources) % 16 > 8 and sources[-1] != hot
+    come = (sources[:len(sources) // 16 * 16] != hot).sum() * 2 * HIDDEN / MACHINE.link_rate(EP)
+    products = 2.0 * 16 * 128 * (HIDDEN + INTER) / MACHINE.matmul_rate("bfloat16")
+    bounds = rank_bounds(flow, MACHINE, ids)
+    assert come + products < bounds[hot].last < come + products + 9
+    assert bounds[hot].last == max(b.last for b in bounds)
