@@ -19,10 +19,12 @@ def paced_puts(flow: tf.Taskflow, machine: Machine) -> tf.Taskflow:
     """Has a put wait until the link of the rank that gets its rows could have moved those of the slots before. Ranks that
     have rows for late slots alone would else share the link with those whose rows are multiplied first, and the first slot
     would come with the last. Which slots there are the counts tell that every rank has when it starts. Not where slots are
-    spread, which are multiplied in another order, nor where one or two others fill a slot, nor over nodes.
+    spread, which are multiplied in another order, nor where one or two others fill a slot, nor over nodes, nor
+    where nothing is multiplied.
     """
     puts = [op for op in flow.ops if isinstance(op.params, Paced)]
-    if len({op.domain.route for op in puts}) != 1 or machine.unified or flow.ep_size > machine.node_size:
+    multiplies = any(op.unit == "aic" for op in flow.ops)
+    if len({op.domain.route for op in puts}) != 1 or not multiplies or machine.unified or flow.ep_size > machine.node_size:
         return flow
     plan = flow.routes[puts[0].domain.route]
     slots = max(1.0, plan.likely_rows / (plan.num_local_experts * plan.tile_rows))  # of an expert

@@ -59,6 +59,15 @@ def test_puts_are_not_paced(of):
     assert paces(of().fused_flow()) == {0}
 
 
+def test_rows_that_nobody_multiplies_are_not_paced():
+    def dispatched(x, ids):
+        return hpmoe.dispatch(x, ids, num_local_experts=1)[0]
+    puts = hpmoe.overlap_comm(hpmoe.tile_partition(dispatched, rows=4))
+    flow = hpmoe.assign_queues(puts, machine=hpmoe.ascend_a3).lower(
+        hpmoe.Aval((6, 16), "float32"), hpmoe.Aval((6, 2), "int32"), mesh=hpmoe.Mesh(16))
+    assert paces(flow) == {0}
+
+
 def test_a_pace_is_no_policy():
     puts = hpmoe.overlap_comm(hpmoe.tile_partition(hpmoe.moe_ffn, rows=4))
     avals = [hpmoe.Aval(s, d) for s, d in (((6, 16), "float32"), ((6, 2), "int32"), ((6, 2), "float32"),
