@@ -1,4 +1,4 @@
-"""hpmoe simulate --rules: what each rule of the default schedule is worth, on fifteen layers of different shapes."""
+"""hpmoe simulate --rules: what each rule of the default schedule is worth, on seventeen layers of different shapes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpmoe.support.progress import Progress
 
 
 def layers() -> dict[str, Layer]:
-    """The fifteen, by name."""
+    """The seventeen, by name."""
     return {
         "8x4096": _layer(8, 4096), "8x512": _layer(8, 512),
         "long": _layer(8, 4096, hidden=8192, intermediate=512, top_k=2, machine=ascend_a2),
@@ -22,6 +22,8 @@ def layers() -> dict[str, Layer]:
         "64x64": _layer(64, 64, local=4, routing="uniform"),
         "skew b": _layer(16, 1024, routing="dirichlet", direction="backward"),
         "one b": _layer(8, 4096, hidden=2048, intermediate=768, local=1, top_k=6, routing="dirichlet", direction="backward"),
+        "even b": _layer(8, 1024, hidden=4096, intermediate=1536, local=4, routing="uniform", direction="backward"),
+        "hot b": _layer(16, 2048, hidden=2048, intermediate=1024, local=1, top_k=4, routing="hot", direction="backward"),
         "hot": _layer(32, 256, hidden=5120, intermediate=1536, local=1, routing="hot"),
         "room all": _layer(8, 512, room="all"),
         "nodes b": _layer(16, 1024, direction="backward", machine=ascend_a2),
