@@ -209,21 +209,24 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None, policy: 
             t1 mul[rows 2:4, cols 0:3] x -> a wait -  signal -
             t0 mul[rows 0:2, cols 0:3] x -> a wait -  signal -
     """
-    machine = known(machine or flow.machine or cpu(ep_size=flow.ep_size))
-    if policy == "expert_barrier":
-        flow, machine = as_reference(flow, machine)
-    elif policy in BY_SLOT:
-        flow = paced_puts(flow, machine)
+    flow, machine = _for_policy(flow, known(machine or flow.machine or cpu(ep_size=flow.ep_size)), policy)
     order = None if priority is None else _order_of(flow.replace(machine=machine), priority)
-    named = (policy if isinstance(policy, str) else name_of(policy),
-             *([f"priority={name_of(priority)}"] if priority is not None else ()))
-    provenance = *flow.provenance, f"assign_queues({', '.join((machine.name, *named))})"
+    name = policy if isinstance(policy, str) else name_of(policy)
+    ordered = "" if priority is None else f", priority={name_of(priority)}"
+    provenance = *flow.provenance, f"assign_queues({machine.name}, {name}{ordered})"
     queues = _queues(flow, machine, policy, order)
     try:
         assigned = _assigned(flow.replace(machine=machine, provenance=provenance), queues, policy, order)
     except (VerifyError, TypeError, ValueError) as error:
-        raise TransformError(f"assign_queues: policy {named[0]} made no legal schedule: {error}") from error
+        raise TransformError(f"assign_queues: policy {name} made no legal schedule: {error}") from error
     return transitive_reduction(assigned)
+
+
+def _for_policy(flow: tf.Taskflow, machine: Machine, policy: str | Policy) -> tuple[tf.Taskflow, Machine]:
+    """The taskflow and machine that a policy orders: those of the reference, or puts that wait for their turn."""
+    if policy == "expert_barrier":
+        return as_reference(flow, machine)
+    return (paced_puts(flow, machine) if policy in BY_SLOT else flow), machine
 
 
 def _assigned(flow: tf.Taskflow, queues: Sequence[np.ndarray], policy: str | Policy,

@@ -102,10 +102,8 @@ def dispatch(hidden_states: Tensor, topk_ids: Tensor, *, num_local_experts: int,
     outside_graphs("hpmoe.dispatch")
     _check(num_local_experts, expert_alignment, topk_weights)
     capacity = make_capacity(capacity_factor, drop_policy)
-    aligned = {"expert_alignment": int(expert_alignment)} if expert_alignment > 1 else {}
-    capped = {} if capacity is None else {"capacity_factor": capacity.factor, "drop_policy": drop_policy}
-    route = make_route(topk_ids, *_deciding(capacity, topk_weights), num_local_experts=int(num_local_experts), **aligned,
-                       **capped)
+    route = make_route(topk_ids, *_deciding(capacity, topk_weights), num_local_experts=int(num_local_experts),
+                       **_told(capacity, expert_alignment))
     return dispatch_rows(hidden_states, route), route
 
 
@@ -116,6 +114,12 @@ def _check(num_local_experts: int, expert_alignment: int, topk_weights: Tensor |
                    f"an int in 1..{MOST_ALIGNMENT}")
     check_argument(topk_weights is None or isinstance(topk_weights, Tensor), "hpmoe.dispatch", "topk_weights",
                    f"a {type(topk_weights).__name__}", "a mindspore.Tensor [T, K], or None")
+
+
+def _told(capacity: Capacity | None, expert_alignment: int) -> dict[str, int | float | str]:
+    """The options of a route that are not as they are without being given."""
+    aligned: dict[str, int | float | str] = {"expert_alignment": int(expert_alignment)} if expert_alignment > 1 else {}
+    return aligned if capacity is None else {**aligned, "capacity_factor": capacity.factor, "drop_policy": capacity.policy}
 
 
 def _deciding(capacity: Capacity | None, topk_weights: Tensor | None) -> list[Tensor]:
