@@ -10,7 +10,8 @@ import numpy as np
 from mindspore import Parameter, Tensor, mint, ops
 
 from hpmoe.machines.machine import Mesh
-from hpmoe.nn.on_ranks import constexpr, in_graph, reshaped
+from hpmoe.nn.on_ranks import in_graph, reshaped
+from hpmoe.primitives.outside_graphs import constexpr
 from hpmoe.ranks.world import World
 from hpmoe.support.errors import check_argument, is_name
 

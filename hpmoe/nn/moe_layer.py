@@ -13,11 +13,12 @@ from hpmoe.balance.balancer import Balancer, Move
 from hpmoe.balance.moving import states_of
 from hpmoe.machines.machine import Mesh
 from hpmoe.nn.grouped_mlp import Activation, Experts, GroupedMLP
-from hpmoe.nn.on_ranks import constexpr, num_ranks, reshaped, rows_shape, transformed
+from hpmoe.nn.on_ranks import num_ranks, reshaped, rows_shape, transformed
 from hpmoe.nn.parameters import Frozen, check_sizes, zeros
 from hpmoe.nn.router_losses import Losses, make_losses
 from hpmoe.nn.shared_experts import SharedExperts, run_shared
 from hpmoe.nn.top_k_router import Choice, TopKRouter
+from hpmoe.primitives.outside_graphs import constexpr
 from hpmoe.primitives.swiglu import swiglu
 from hpmoe.ranks.gradients import all_reduce_gradients
 from hpmoe.ranks.world import World

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeVar, cast
 
 import mindspore as ms
-from mindspore import Tensor, mint, ops
+from mindspore import Tensor, mint
 
 from hpmoe.machines.machine import Mesh
+from hpmoe.primitives.outside_graphs import constexpr
 from hpmoe.ranks.world import World
 from hpmoe.runtime.spmd import spmd
 from hpmoe.runtime.transform import chain
@@ -25,13 +25,6 @@ from hpmoe.transforms.assign_queues import assign_queues
 from hpmoe.transforms.fuse_persistent import fuse_persistent
 from hpmoe.transforms.overlap_comm import overlap_comm
 from hpmoe.transforms.tile_partition import tile_partition
-
-F = TypeVar("F", bound=Function)
-
-
-def constexpr(f: F) -> F:
-    """What a graph knows the result of when it is compiled, and does not look into."""
-    return cast(F, ops.constexpr(f))
 
 
 def transformed(who: str, f: Function, transforms: Function | None, mesh: Mesh | None, in_axes: Sequence[PyTree],

@@ -5,13 +5,16 @@ What such a graph can contain is the call of a staged function, see hpmoe.runtim
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import NoReturn, TypeVar, cast
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, ops
 
 from hpmoe.support.errors import ProgramError
 from hpmoe.support.mindspore_private import AskedByCompiler, records_calls
+from hpmoe.support.trees import Function
+
+F = TypeVar("F", bound=Function)
 
 
 def _refuse(who: str) -> NoReturn:
@@ -42,3 +45,8 @@ def values_of(who: str, tensor: Tensor) -> np.ndarray:
     if records_calls():
         _refuse(who)
     return tensor.asnumpy()
+
+
+def constexpr(f: F) -> F:
+    """A function whose result a graph knows when it is compiled, without looking into it."""
+    return cast(F, ops.constexpr(f))

@@ -6,9 +6,11 @@ import mindspore as ms
 from mindspore import Tensor, mint
 
 from hpmoe.primitives.columns import add_columns
-from hpmoe.primitives.outside_graphs import outside_graphs
-from hpmoe.router.scores import check_ids, described
+from hpmoe.primitives.outside_graphs import constexpr, outside_graphs
+from hpmoe.router.scores import check_ids
 from hpmoe.support.errors import check_argument, is_int, is_number
+
+Shape = tuple[int, ...] | None
 
 
 def tokens_per_expert(topk_ids: Tensor, *, num_experts: int) -> Tensor:
@@ -38,21 +40,24 @@ def tokens_per_expert(topk_ids: Tensor, *, num_experts: int) -> Tensor:
     return mint.sum(rows, 0).astype(ms.int32)
 
 
-def update_bias(bias: Tensor | None, counts: Tensor, *, rate: float = 1e-3) -> Tensor:
-    """The bias of the next step: raised where an expert got fewer tokens than the mean, lowered where it got more.
+def update_bias(bias: Tensor, counts: Tensor, *, rate: float = 1e-3, where: Tensor | None = None) -> Tensor:
+    """Raises the bias of experts that got fewer tokens than the mean and lowers that of experts that got more.
 
-    b + rate * sign(mean n - n), once a step, outside of the gradient.
+    b + rate * sign(mean n - n), once a step, outside of the gradient. Counts are compared as integers, n * E with their sum,
+    so that the sign is exact up to a sum of 2**63 / E.
 
     Args:
         bias: [E] float32.
-        counts: [E], the tokens of each expert over all ranks and the steps since the last update.
+        counts: [E] int32 or int64, the tokens of each expert over all ranks and the steps since the last update.
         rate: how far it moves.
+        where: None for all experts, or [E] bool, false for experts that no token may choose. Those are left out of the mean,
+            and their bias stays.
 
     Returns:
         [E] float32.
 
     Raises:
-        ArgumentError: rate is not a number, or the two have other shapes.
+        ArgumentError: rate is not a number, counts are not integers, or shapes differ.
 
     Formula: Wang et al., Auxiliary-loss-free load balancing (arXiv 2408.15664).
 
@@ -61,10 +66,30 @@ def update_bias(bias: Tensor | None, counts: Tensor, *, rate: float = 1e-3) -> T
         >>> update_bias(ms.Tensor([0.0, 0.0, 0.5]), ms.Tensor([3, 1, 2], ms.int32), rate=0.25).asnumpy().tolist()
         [-0.25, 0.25, 0.5]
     """
-    outside_graphs("hpmoe.router.update_bias")
-    check_argument(is_number(rate), "hpmoe.router.update_bias", "rate", repr(rate), "a number")
-    is_one_each = isinstance(bias, Tensor) and isinstance(counts, Tensor) and tuple(bias.shape) == tuple(counts.shape)
-    check_argument(is_one_each, "hpmoe.router.update_bias", "counts", described(counts),
-                   f"a Tensor like bias, {described(bias)}")
-    n = counts.astype(ms.float32)
-    return bias + mint.sign(mint.mean(n, 0, True) - n) * float(rate)
+    has_where = where is not None
+    _check_update(rate, getattr(bias, "shape", None), getattr(counts, "shape", None), getattr(counts, "dtype", None),
+                  getattr(where, "shape", None), getattr(where, "dtype", None), has_where)
+    n = counts.astype(ms.int64)
+    if where is None:
+        above = n * n.shape[0] - mint.sum(n, 0, True)
+    else:
+        taken = where.astype(ms.int64)
+        above = taken * (n * mint.sum(taken, 0, True) - mint.sum(n * taken, 0, True))
+    return bias - mint.sign(above).astype(ms.float32) * float(rate)
+
+
+@constexpr
+def _check_update(rate: float, bias: Shape, counts: Shape, counts_dtype: object, where: Shape, where_dtype: object,
+                  has_where: bool) -> None:
+    """Raises ArgumentError unless shapes and dtypes are those that `update_bias` takes."""
+    who = "hpmoe.router.update_bias"
+    check_argument(is_number(rate), who, "rate", repr(rate), "a number")
+    check_argument(bias is not None and len(bias) == 1, who, "bias", _described(bias), "a Tensor [E]")
+    fits = counts == bias and counts_dtype in (ms.int32, ms.int64)
+    check_argument(fits, who, "counts", _described(counts, counts_dtype), f"int32 or int64 of shape {bias}, like bias")
+    fits = not has_where or (where == bias and where_dtype == ms.bool_)
+    check_argument(fits, who, "where", _described(where, where_dtype), f"bool of shape {bias}, like bias, or None")
+
+
+def _described(shape: Shape, dtype: object = "") -> str:
+    return "no tensor" if shape is None else f"{dtype} of shape {tuple(shape)}".strip()

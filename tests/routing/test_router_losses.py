@@ -1,5 +1,7 @@
 """Forced routing, counts, the bias that balances, and losses, against a float64 oracle."""
 
+from fractions import Fraction
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -34,6 +36,37 @@ def test_the_bias_moves_against_the_load(run):
     n[0] = n[-1] = 3
     got = run(lambda b, n: router.update_bias(b, n, rate=0.01))(Tensor(BIAS), Tensor(n)).asnumpy()
     np.testing.assert_allclose(got, oracle.update_bias(BIAS, n, 0.01), rtol=1e-6)
+
+
+def moved(bias, counts):
+    return router.update_bias(bias, counts, rate=1)
+
+
+def moved_where(bias, counts, where):
+    return router.update_bias(bias, counts, rate=1, where=where)
+
+
+IN_GRAPHS = {**RUNS, "graph of MindSpore": ms.jit}
+
+
+@pytest.mark.parametrize("run", IN_GRAPHS.values(), ids=IN_GRAPHS)
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("counts", [[16777218, 16777217, 16777216], [2000003] * 5, [2**31 - 1, 2**31 - 2, 2**31 - 3],
+                                    [2**31 - 1, 0, 2**31 - 1, 2**31 - 1], [0, 0], [7]])
+def test_the_bias_compares_counts_exactly(counts, dtype, run):
+    mean = Fraction(sum(counts), len(counts))
+    got = run(moved)(Tensor(np.zeros(len(counts), np.float32)), Tensor(np.array(counts, dtype)))
+    assert got.asnumpy().tolist() == [(mean > n) - (mean < n) for n in counts]
+
+
+@pytest.mark.parametrize("run", IN_GRAPHS.values(), ids=IN_GRAPHS)
+@pytest.mark.parametrize(("counts", "where", "steps"), [
+    ([400, 350, 330, 0], [1, 1, 1, 0], [-1, 1, 1, 0]), ([16777218, 9, 16777217, 16777216], [1, 0, 1, 1], [-1, 0, 0, 1]),
+    ([5, 7], [0, 0], [0, 0]), ([5, 7], [0, 1], [0, 0])])
+def test_the_bias_of_left_out_experts_stays(counts, where, steps, run):
+    start = np.array([0.5] * len(counts), np.float32)
+    got = run(moved_where)(Tensor(start), Tensor(np.array(counts, np.int32)), Tensor(np.array(where, bool)))
+    assert got.asnumpy().tolist() == [0.5 + s for s in steps]
 
 
 def test_the_bias_balances_a_router():
