@@ -154,7 +154,7 @@ EVENT_RUN = np.dtype(_words("first extent index mult route"))
 BUFFER = np.dtype(_words("cols rows_per_expert dtype rows"))
 ROUTE = np.dtype(
     _words("ids_buffer num_experts num_local_experts top_k num_slots num_tokens max_rows drop_policy")
-    + _words("weights_buffer first_share once_of return_tokens alignment node_size tp_size every_node")
+    + _words("weights_buffer first_share once_of return_tokens alignment node_size tp_size reserved")
     + [("capacity_factor", "<f8")]
 )
 SHARE = np.dtype(_words("expert low high"))

@@ -8,15 +8,11 @@ from hpmoe.primitives.dispatch import MOVES, check_moves, combine_rows, dispatch
 from hpmoe.primitives.fan import route_to_ranks
 from hpmoe.primitives.relay import relay, relay_back
 from hpmoe.runtime.transform import transform
-from hpmoe.support.errors import check_argument, check_flags
+from hpmoe.support.errors import check_argument
 
 
-def _check(every_node: bool = False) -> None:
-    check_flags("relay_rows", every_node=every_node)
-
-
-@transform(requires="program", once=True, check=_check)
-def relay_rows(program: Program, *, every_node: bool = False) -> Program:
+@transform(requires="program", once=True)
+def relay_rows(program: Program) -> Program:
     """Sends each token's row once to each node that has experts for it, and one sum of these experts' rows back.
 
     The mesh says what a node is: `Mesh(ep_size=16, node_size=8)`. A rank sends to the one rank of another node that has its
@@ -30,9 +26,6 @@ def relay_rows(program: Program, *, every_node: bool = False) -> Program:
     Ids of -1, and entries over capacity, go to no node. It pays where the links between nodes are what a layer waits for.
     Comes after `deduplicate_rows`, if both are applied: then a relay passes a row on to each rank once.
 
-    With `every_node` a token crosses to every node, whether experts are there or not, and a sum comes back from each, of
-    zeros where none were: an all-gather across nodes, and a reduce-scatter back, of N - 1 rows of a token for any routing.
-
     Rewrite:
         b = dispatch x a      ->  r = route_to_ranks[node_size] a   u = dispatch x r        b = relay u r a
         e = combine d a w     ->  v = dispatch w r                  s = relay_back d r a v  e = combine s r
@@ -42,12 +35,10 @@ def relay_rows(program: Program, *, every_node: bool = False) -> Program:
 
     Args:
         f: the function.
-        every_node: whether tokens go to all nodes, not only to those that have experts for them.
 
     Raises:
         TransformError: applied out of order or twice; f has neither dispatch nor combine.
-        ArgumentError: every_node is no bool, or a dispatch has an expert_alignment and `deduplicate_rows` does not come
-            before.
+        ArgumentError: a dispatch has an expert_alignment and `deduplicate_rows` does not come before.
 
     Example:
         >>> import hpmoe
@@ -75,7 +66,7 @@ def relay_rows(program: Program, *, every_node: bool = False) -> Program:
                        "1: a row of padding is of no token that could cross to a node")
     experts: dict[Atom, Atom] = {e.outputs[0]: e.inputs[0] for e in program.equations if e.primitive is route_to_ranks}
     relays: dict[Atom, Var] = {}
-    return map_equations(program, lambda builder, eqn: _relayed(builder, eqn, experts, relays, every_node))
+    return map_equations(program, lambda builder, eqn: _relayed(builder, eqn, experts, relays))
 
 
 def can_relay(program: Program) -> bool:
@@ -88,8 +79,7 @@ def _has_nodes(route: RouteAval) -> bool:
     return route.node_size not in (None, 1, route.ep_size)
 
 
-def _relayed(builder: Builder, eqn: Equation, experts: dict[Atom, Atom], relays: dict[Atom, Var],
-             every_node: bool) -> list[Atom] | None:
+def _relayed(builder: Builder, eqn: Equation, experts: dict[Atom, Atom], relays: dict[Atom, Var]) -> list[Atom] | None:
     """The right side of the rewrite; `experts` has the routes that those to ranks are made of, `relays` the routes to relays
     that are made already."""
     if eqn.primitive not in MOVES:
@@ -100,8 +90,7 @@ def _relayed(builder: Builder, eqn: Equation, experts: dict[Atom, Atom], relays:
     if as_route(route.aval).is_to_relays or not _has_nodes(aval):
         return None
     if of not in relays:
-        to_all = {"every_node": True} if every_node else {}
-        relays[of] = builder.add(route_to_ranks, of, source=eqn.source, node_size=aval.node_size, **to_all)
+        relays[of] = builder.add(route_to_ranks, of, source=eqn.source, node_size=aval.node_size)
     to = relays[of]
     if eqn.primitive is dispatch_rows:
         crossed = builder.add(dispatch_rows, rows, to, source=eqn.source)

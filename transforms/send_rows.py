@@ -17,8 +17,7 @@ from hpmoe.transforms.deduplicate_rows import can_deduplicate, deduplicate_rows
 from hpmoe.transforms.relay_rows import can_relay, relay_rows
 
 SCHEMES: Mapping[str, tuple[Transform | Curried, ...]] = {
-    "direct": (), "rank": (deduplicate_rows,), "node": (relay_rows,), "rank and node": (deduplicate_rows, relay_rows),
-    "every node": (relay_rows(every_node=True),)}
+    "direct": (), "rank": (deduplicate_rows,), "node": (relay_rows,), "rank and node": (deduplicate_rows, relay_rows)}
 
 
 def _check(scheme: str = "auto", machine: Machine | None = None) -> None:
@@ -34,15 +33,13 @@ def send_rows(program: Program, *, scheme: str = "auto", machine: Machine | None
 
     "auto" takes what the machine is expected to be fastest with, for rows that are spread evenly: a scheme costs what its
     bytes take on the slowest link, beside the matmuls or, where tokens go once, before and behind them. How that is
-    estimated hpmoe/costs/rank_estimate.py says; `hpmoe simulate --nodes=8` simulates each. It never takes "every node",
-    which sends no less than "node" does, wherever tokens go.
+    estimated hpmoe/costs/rank_estimate.py says; `hpmoe simulate --nodes=8` simulates each.
 
     Rewrite: by scheme
         "direct"         nothing                     each of a token's experts gets its row
         "rank"           deduplicate_rows            each rank with experts for it gets it
         "node"           relay_rows                  each node with experts for it gets it, and passes it on
         "rank and node"  both                        each node gets it, and passes it on to each rank once
-        "every node"     relay_rows(every_node=True) each node gets it, experts or not, and passes it on: an all-gather
 
     Requires: a plain function with a dispatch or combine; what rewrites the function gradients are taken of comes before it.
     Ensures: the same function; the provenance of its IR names the transforms that were taken.
@@ -69,14 +66,14 @@ def send_rows(program: Program, *, scheme: str = "auto", machine: Machine | None
     if scheme != "auto":
         return _sent_by(scheme, program)
     machine = machine or cpu(ep_size=program.ep_size)
-    programs = [_sent_by(name, program) for name in schemes_of(program) if name != "every node"]
+    programs = [_sent_by(name, program) for name in schemes_of(program)]
     return min(programs, key=functools.partial(_us, machine=machine))
 
 
 def schemes_of(program: Program) -> list[str]:
     """The schemes that differ for a program's routes, ranks and nodes, and that it can have."""
     once, nodes = can_deduplicate(program), can_relay(program)
-    differ = {"direct": True, "rank": once, "node": nodes, "rank and node": once and nodes, "every node": nodes}
+    differ = {"direct": True, "rank": once, "node": nodes, "rank and node": once and nodes}
     return [name for name in SCHEMES if differ[name]]
 
 

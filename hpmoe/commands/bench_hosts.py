@@ -27,12 +27,11 @@ if TYPE_CHECKING:
 
 RANKS, NUM_HOSTS, PORT = 2, 2, 29500  # of a host, where --processes is not given
 TITLES = {"direct": "direct", "rank": "once to a rank", "node": "once to a node", "rank and node": "both",
-          "every node": "to every node", "torch": "PyTorch, gloo"}
+          "torch": "PyTorch, gloo"}
 NOTES = """\
 Ranks of two hosts, network namespaces of this computer that a cable of this rate joins (tc tbf); all share its cores. All
 sides are in each rank and take turns, see --processes. direct: a row for each expert; once to a rank: deduplicate_rows; once
-to a node: relay_rows; both: one after the other; to every node: relay_rows(every_node=True), as an all-gather across
-hosts; PyTorch: all_to_all_single of gloo. Messages and MB are of one run, of all
+to a node: relay_rows; both: one after the other; PyTorch: all_to_all_single of gloo. Messages and MB are of one run, of all
 ranks to the other host: of rows, weights among them, as counted where they are sent; on the cable, as the system counts."""
 
 

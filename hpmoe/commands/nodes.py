@@ -18,7 +18,6 @@ SCHEMES = {
     "rank": "deduplicate_rows: a token goes to a rank once and comes back as one sum",
     "node": "relay_rows: a token goes to a relay in a node once, which passes it on, and one sum comes back",
     "rank and node": "both: the relay passes it on to a rank once",
-    "every node": "relay_rows(every_node=True): a token goes to a relay in every node, as by an all-gather",
 }
 
 

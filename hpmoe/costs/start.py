@@ -73,8 +73,7 @@ def prologue_us(flow: tf.Taskflow, machine: Machine) -> float:
         if _is_gathered(plan) and number not in asked:
             gathering += _gather_us(plan, workers, machine)
             continue
-        choices = flow.routes[plan.once_of].top_k if plan.every_node else plan.top_k
-        entries = math.ceil(plan.num_tokens / workers) * (plan.top_k + choices) / 2  # an entry of a node is one half
+        entries = math.ceil(plan.num_tokens / workers) * plan.top_k
         words += OF_ENTRY * entries + OF_LIST * lists
         copies += workers + 6
         meetings += 1

@@ -176,8 +176,7 @@ def rows_of_token(plan: tf.RoutePlan, once: tf.RoutePlan) -> float:
     shards = min(ranks, plan.tp_size)
     experts, choices, groups = plan.num_model_experts, plan.num_choices, plan.ep_size // plan.tp_size
     there = max(1, ranks // plan.tp_size)
-    others = 0.0 if once.every_node else \
-        math.comb(experts - plan.num_own_experts * there, choices) / math.comb(experts, choices)
+    others = math.comb(experts - plan.num_own_experts * there, choices) / math.comb(experts, choices)
     return shards * choices / (groups / there * (1.0 - others))
 
 

@@ -87,7 +87,6 @@ class RouteAval(OfShards):
         tp_size: shards of an expert, each on a rank of its own; see hpmoe.routing.shards.
         node_size: consecutive ranks that are a node. A route to ranks that has it goes to one rank of each node, its relay.
         rank_capacity_factor: how many times the rows of balanced experts a rank has room for, or None for all.
-        every_node: of a route to relays, whether a token goes to every node, experts there or not; an entry is of a node.
     """
 
     rows: Rows
@@ -102,7 +101,6 @@ class RouteAval(OfShards):
     node_size: int | None = None
     tp_size: int = 1
     rank_capacity_factor: float | None = None
-    every_node: bool = False
 
     @property
     def shape(self) -> tuple[int | Rows, ...]:

@@ -60,7 +60,7 @@ class Layout:
         self.routings: list[Routing] = []
         for i, plan in enumerate(flow.routes):
             if plan.once_of >= 0:
-                self.routings.append(routing_to_ranks(self.routings[plan.once_of], plan.node_size or None, plan.every_node))
+                self.routings.append(routing_to_ranks(self.routings[plan.once_of], plan.node_size or None))
                 continue
             self.routings.append(make_routing(ids[i], plan.num_experts, num_tokens, plan.capacity,
                                               weights[i] if weights else None, plan.placement, alignment=plan.alignment,

@@ -11,7 +11,6 @@ from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.row_dot import dots_for
 from hpmoe.primitives.tiler import Tiler
 from hpmoe.routing.routing import PADDING, Route, add_choices, routing_to_ranks
-from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.tokens import FAN_IN, FAN_OUT
 
@@ -21,15 +20,14 @@ fan_in = Primitive("fan_in")
 
 
 @route_to_ranks.infer
-def _(route: RouteAval, node_size: int | None = None, every_node: bool = False) -> RouteAval:
-    top_k, tp_size = (route.ep_size // known(node_size), 1) if every_node else (route.top_k, route.tp_size)
-    return RouteAval(Rows(), route.num_tokens, top_k, route.ep_size, route.ep_size, once=True, node_size=node_size,
-                     tp_size=tp_size, every_node=every_node)
+def _(route: RouteAval, node_size: int | None = None) -> RouteAval:
+    return RouteAval(Rows(), route.num_tokens, route.top_k, route.ep_size, route.ep_size, once=True, node_size=node_size,
+                     tp_size=route.tp_size)
 
 
 @route_to_ranks.reference
-def _(routes: list[Route], node_size: int | None = None, every_node: bool = False) -> list[Route]:
-    routing = routing_to_ranks(routes[0].routing, node_size, every_node)
+def _(routes: list[Route], node_size: int | None = None) -> list[Route]:
+    routing = routing_to_ranks(routes[0].routing, node_size)
     return [Route(routing, rank) for rank in range(routing.ep_size)]
 
 

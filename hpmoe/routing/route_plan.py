@@ -20,8 +20,7 @@ class RoutePlan(OfShards):
     the buffer of the topk_weights that decide what is dropped, or -1. `once_of` is -1, or of a route to ranks, which takes a
     token to a rank once, the index of the route whose experts' ranks these are. One event is for the rows of `return_tokens`
     tokens that come back, whole tiles of them. An expert's rows are filled up to a multiple of `alignment`. `node_size` is
-    that of a route to relays, which is one to one rank of each node; else 0. Such a route may be to `every_node`: then an
-    entry is of a node, not of an expert. Where an expert lies in `tp_size` shards on as
+    that of a route to relays, which is one to one rank of each node; else 0. Where an expert lies in `tp_size` shards on as
     many ranks, each shard counts as an expert, and as an entry of the tokens that choose it.
     """
 
@@ -42,7 +41,6 @@ class RoutePlan(OfShards):
     alignment: int = 1
     node_size: int = 0
     tp_size: int = 1
-    every_node: bool = False
 
     @property
     def num_own_experts(self) -> int:

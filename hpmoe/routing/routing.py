@@ -251,12 +251,11 @@ def relay_of(source: np.ndarray | int, rank: np.ndarray | int, node_size: int) -
     return np.asarray(rank) // node_size * node_size + np.asarray(source) % node_size
 
 
-def routing_to_ranks(experts: Routing, node_size: int | None = None, every_node: bool = False) -> Routing:
+def routing_to_ranks(experts: Routing, node_size: int | None = None) -> Routing:
     """Where tokens go that are sent once to each rank that has experts for them, whatever the number of these; or, where
-    ranks are in nodes of a size, once to a relay in each node that has, or in every node.
+    ranks are in nodes of a size, once to a relay in each node that has.
 
     A rank counts as one expert. Of a token's entries for a rank the first one stands for the token; the others have no row.
-    To every node, a token's entries are its nodes.
 
     Example:
         >>> experts = make_routing([np.array([[1, 0], [2, 1]]), np.array([[2, 3], [0, 3]])], num_experts=4)
@@ -265,18 +264,17 @@ def routing_to_ranks(experts: Routing, node_size: int | None = None, every_node:
         ([[2, 1], [1, 2]], [2, 0, 3], [0, 1, 1, 2])
     """
     ep_size, kept, order, counts = experts.ep_size, [], [], []
-    top_k = ep_size // known(node_size) if every_node else experts.top_k
     for rank in range(ep_size):
         to = np.arange(ep_size) if node_size is None else relay_of(rank, np.arange(ep_size), node_size)
-        peers = np.tile(to[::node_size], experts.num_tokens[rank]) if every_node else _peers(experts, rank, to)
-        of_token = peers.reshape(-1, top_k)
-        again = [(of_token[:, :k] == of_token[:, k:k + 1]).any(axis=1) for k in range(top_k)]
+        peers = _peers(experts, rank, to)
+        of_token = peers.reshape(-1, experts.top_k)
+        again = [(of_token[:, :k] == of_token[:, k:k + 1]).any(axis=1) for k in range(experts.top_k)]
         kept.append((peers >= 0) & ~np.stack(again, axis=1).reshape(-1))
         in_order = stable_order(peers)
         order.append(in_order[kept[rank][in_order]])
         counts.append(np.bincount(peers[kept[rank]], minlength=ep_size))
     entries, sources = _received(order, np.stack(counts), 1)
-    return Routing(ep_size, 1, top_k, experts.num_tokens, experts.max_tokens, np.stack(counts),
+    return Routing(ep_size, 1, experts.top_k, experts.num_tokens, experts.max_tokens, np.stack(counts),
                    np.zeros((ep_size, ep_size), np.int32), tuple(kept), tuple(order), entries, sources, experts=experts,
                    node_size=node_size)
 

@@ -100,8 +100,7 @@ class Tiler(Buffers):
             likely_rows=min(self.routes[of].likely_rows, ranks.max_rows), once_of=of))
         if ranks.is_to_relays:  # which pass on rows that no expert here has
             self.routes[-1] = dataclasses.replace(
-                self.routes[-1], node_size=known(ranks.node_size), max_rows=ranks.max_rows, likely_rows=ranks.max_rows,
-                top_k=ranks.top_k, tp_size=ranks.tp_size, every_node=ranks.every_node)
+                self.routes[-1], node_size=known(ranks.node_size), max_rows=ranks.max_rows, likely_rows=ranks.max_rows)
 
     def stored_as(self, x: Atom, dtype: str) -> bool:
         """Whether a float32 variable that only the current cast reads can be rounded where it is computed; done if so."""

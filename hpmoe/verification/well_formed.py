@@ -95,9 +95,8 @@ def _takes_once(plan: tf.RoutePlan, of: tf.RoutePlan) -> bool:
     if plan.node_size < 0 or (plan.node_size and plan.ep_size % plan.node_size):
         return False
     most = plan.num_senders * plan.num_tokens
-    entries = (plan.num_senders, 1) if plan.every_node and plan.node_size else (of.top_k, of.tp_size)
     return (plan.num_experts, plan.num_local_experts, plan.top_k, plan.tp_size, plan.ids, plan.capacity,
-            plan.alignment) == (plan.ep_size, 1, *entries, of.ids, None, 1) and of.once_of < 0 \
+            plan.alignment) == (plan.ep_size, 1, of.top_k, of.tp_size, of.ids, None, 1) and of.once_of < 0 \
         and plan.max_rows >= (most if plan.node_size else min(of.max_rows, most))
 
 

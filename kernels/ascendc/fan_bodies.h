@@ -41,7 +41,7 @@ class Fans {
     for (count_ = 1; count_ < most_tokens && starts_.GetValue(count_ + 1) - starts_.GetValue(0) <= most_fans_;) ++count_;
     const uint64_t list = address_of(tables.fans + 2 * starts_.GetValue(0));
     const int32_t words = 2 * (starts_.GetValue(count_) - starts_.GetValue(0));
-    if (words > 0) rows_ = has_many_ ? unit_.read_long_entries(list, words) : unit_.read_entries(list, words, kRowsFrom);
+    rows_ = has_many_ ? unit_.read_long_entries(list, words) : unit_.read_entries(list, words, kRowsFrom);
     return true;
   }
 
@@ -186,7 +186,6 @@ struct FanIn {
   }
   __aicore__ inline void widen(const Bytes& loaded, const FanPiece& piece) {
     if (piece.is_first) AscendC::Duplicate(unit.floats(0), 0.0f, piece.pitch);
-    if (piece.num_rows == 0) return;
     unit.widen(unit.floats(1), loaded, 0, in.dtype, piece.num_rows * piece.pitch);
     if (is_weighted) unit.widen(unit.floats(2), loaded, 1, weights.dtype, piece.num_rows * kLane);
   }

@@ -72,9 +72,7 @@ class ImageReader {
   __aicore__ inline RouteTables tables(int32_t i, int32_t num_aiv) const {
     RouteTables t{};
     for (int32_t r = 0; r <= i; ++r) {
-      const RouteWords of = route(r);
-      const int32_t num_choices = of.every_node != 0 ? route(of.once_of).top_k : of.top_k;
-      t = lay_out(of, num_choices, header_.ep_size, num_aiv, r > 0 ? t.end : kFirstTables);
+      t = lay_out(route(r), header_.ep_size, num_aiv, r > 0 ? t.end : kFirstTables);
     }
     return t;
   }

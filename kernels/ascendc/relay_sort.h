@@ -1,5 +1,5 @@
-// Of a route to relays: sorts the entries for which a token crosses to a node, the first of its kept ones there or one for
-// every node, and lists for each of them the choices that come back to the relay. Beside the entries of the route that
+// Of a route to relays: sorts the entries for which a token crosses to a node, the first of its kept ones there, and lists
+// for each of them the choices that come back to the relay. Beside the entries of the route that
 // relays pass on it lists which of these rows each is of. It follows the sorting of the experts' route.
 #pragma once
 
@@ -15,7 +15,6 @@ class RelaySort {
         tables_(on.rank.image.tables(number, on.rank.num_aiv)),
         experts_(on.rank.image.tables(route_.once_of, on.rank.num_aiv)),
         num_local_(on.rank.image.route(route_.once_of).num_local_experts),
-        num_choices_(on.rank.image.route(route_.once_of).top_k),
         is_once_(on.rank.image.passed_on(number) != route_.once_of) {
     num_lists_ = is_once_ ? num_ranks() : num_ranks() * num_local_;
     UbWords ub(on);
@@ -28,7 +27,7 @@ class RelaySort {
     for (Words* list : of_chunk) *list = ub.take(part);
     records_ = ub.take(2 * part);
     staged_ = ub.take(2 * part);
-    chunk_ = part / most(route_.top_k, num_choices_) * num_choices_;
+    chunk_ = part / route_.top_k * route_.top_k;
   }
 
   // Counts what this core's tokens send to each relay, what comes back from there, and what goes once to each rank.
@@ -36,8 +35,7 @@ class RelaySort {
     AscendC::PipeBarrier<PIPE_ALL>();
     for (const Words& table : {rows_, fans_, next_row_}) on_.clear(table, tables_.width);
     int32_t first, last;
-    share(&first, &last);
-    for (int32_t node = 0; node < num_nodes(); ++node) rows_.SetValue(relay_of(node), (last - first) / num_choices_);
+    on_.share(route_, &first, &last);
     for (int32_t begin = first; begin < last; begin += chunk_) {
       const int32_t count = least(chunk_, last - begin);
       read_chunk(begin, count);
@@ -66,7 +64,7 @@ class RelaySort {
     on_.sum_shares(tables_.fan_shares, tables_.width, fans_, next_fan_, staged_, 2 * chunk_);
     find_starts();
     int32_t first, last;
-    share(&first, &last);
+    on_.share(route_, &first, &last);
     for (int32_t begin = first; begin < last; begin += chunk_) sort_chunk(begin, least(chunk_, last - begin));
   }
 
@@ -74,21 +72,16 @@ class RelaySort {
   static constexpr int32_t kNumParts = 11;  // lists of a chunk, two of them of two words an entry
 
   // Of a choice: the rank that its expert is on, and the relay on the way there, or -1; whether its token's row crosses for
-  // it, as to every node one does in any case, and whether something of it comes back to the relay.
+  // it, and whether something of it comes back to the relay.
   struct Way {
     int32_t rank, relay;
     bool crosses, comes_back;
   };
 
   __aicore__ inline int32_t num_ranks() const { return route_.num_experts; }
-  // Nodes that a token goes to whatever its choices are, and this rank's relay in one.
-  __aicore__ inline int32_t num_nodes() const { return route_.every_node != 0 ? route_.top_k : 0; }
+  // This rank's relay in a node.
   __aicore__ inline int32_t relay_of(int32_t node) const {
     return node * route_.node_size + on_.rank.args.rank % route_.node_size;
-  }
-  // This core's part of the choices.
-  __aicore__ inline void share(int32_t* first, int32_t* last) const {
-    on_.share(on_.rank.image.route(route_.once_of), first, last);
   }
   __aicore__ inline static void add(const Words& words, int32_t i, int32_t amount) {
     words.SetValue(i, words.GetValue(i) + amount);
@@ -109,11 +102,10 @@ class RelaySort {
   }
 
   __aicore__ inline Way look_at(int32_t begin, int32_t i) {
-    const int32_t expert = chosen_.GetValue(i), token = (begin + i) / num_choices_;
+    const int32_t expert = chosen_.GetValue(i), token = (begin + i) / route_.top_k;
     if (expert < 0) return {-1, -1, false, false};
     const int32_t rank = expert / num_local_, relay = relay_of(rank / route_.node_size);
-    const Way way{rank, relay, num_nodes() == 0 && newest_.GetValue(relay) != token,
-                  !is_once_ || newest_of_rank_.GetValue(rank) != token};
+    const Way way{rank, relay, newest_.GetValue(relay) != token, !is_once_ || newest_of_rank_.GetValue(rank) != token};
     newest_.SetValue(relay, token);
     newest_of_rank_.SetValue(rank, token);
     return way;
@@ -149,13 +141,10 @@ class RelaySort {
       fans_.SetValue(rank, next_fan_.GetValue(rank));
       at_row_.SetValue(rank, next_row_.GetValue(rank));
     }
-    const int32_t num_crossings = count / num_choices_ * route_.top_k, first_crossing = begin / num_choices_ * route_.top_k;
     for (int32_t i = 0; i < count; ++i) {
-      const int32_t choice = (begin + i) % num_choices_, expert = chosen_.GetValue(i);
-      for (int32_t node = 0; node < num_nodes() && choice == 0; ++node)
-        cross(i / num_choices_ * route_.top_k + node, first_crossing, relay_of(node));
+      const int32_t choice = (begin + i) % route_.top_k, expert = chosen_.GetValue(i);
       const Way way = look_at(begin, i);
-      if (num_nodes() == 0) cross(i, first_crossing, way.crosses ? way.relay : -1);
+      cross(i, begin, way.crosses ? way.relay : -1);
       records_.SetValue(2 * i, 0);
       records_.SetValue(2 * i + 1, choice);
       lists_.SetValue(i, !way.comes_back ? -1 : is_once_ ? way.rank : expert);
@@ -163,15 +152,15 @@ class RelaySort {
       if (way.relay < 0) continue;
       if (way.comes_back) add(fans_, way.relay, 1);
       const int32_t row = at_row_.GetValue(way.relay) - 1 - rows_.GetValue(way.relay);
-      values_.SetValue(i, row * num_choices_ + choice);
+      values_.SetValue(i, row * route_.top_k + choice);
     }
     for (int32_t i = count - 1; i >= 0 && !is_once_; --i) {
       const int32_t list = lists_.GetValue(i);
       if (list >= 0) next_.SetValue(list, starts_.GetValue(list) + places_.GetValue(i));
     }
-    on_.append(firsts_, entries_, 1, num_crossings, num_ranks(), next_row_, tables_.entries, work_, staged_);
-    on_.write(on_.word(tables_.chosen + first_crossing), firsts_, num_crossings);
-    on_.append(firsts_, fan_starts_, 1, num_crossings, num_ranks(), next_start_, tables_.fan_start, work_, staged_);
+    on_.append(firsts_, entries_, 1, count, num_ranks(), next_row_, tables_.entries, work_, staged_);
+    on_.write(on_.word(tables_.chosen + begin), firsts_, count);
+    on_.append(firsts_, fan_starts_, 1, count, num_ranks(), next_start_, tables_.fan_start, work_, staged_);
     on_.append(chosen_, records_, 2, count, num_ranks(), next_fan_, tables_.fans, work_, staged_);
     on_.append(lists_, values_, 1, count, num_lists_, next_, tables_.relayed, work_, staged_);
   }
@@ -188,7 +177,7 @@ class RelaySort {
   PrologueUnit& on_;
   const RouteWords route_;
   const RouteTables tables_, experts_;
-  const int32_t num_local_, num_choices_;
+  const int32_t num_local_;
   const bool is_once_;  // relays pass a row on to a rank once, not to each of its experts
   int32_t num_lists_ = 0, chunk_ = 0;
   Words rows_, fans_, at_row_, next_row_, next_start_, next_fan_, newest_, newest_of_rank_;  // by rank

@@ -1,7 +1,7 @@
 // Where the routing tables of a rank lie: computed alike by the host that allocates them and by the kernel that fills them.
 //
-// Letters: E experts, L local experts, R ranks, V AIV cores, T tokens, K entries per token, C experts that it chooses, as
-// many but where an entry is of a node, S slots of a rank. All words of 32 bits, every part from a line of 64 bytes on.
+// Letters: E experts, L local experts, R ranks, V AIV cores, T tokens, K entries per token, S slots of a rank. All words
+// of 32 bits, every part from a line of 64 bytes on.
 // `width` holds E + 1 words, and L * R + 1: there are more local experts where ranks have copies.
 #pragma once
 
@@ -12,9 +12,9 @@ namespace hpmoe {
 // The words of protocol.h's Route that a device needs: it has no double precision.
 struct RouteWords {
   int32_t ids_buffer, num_experts, num_local_experts, top_k, num_slots, num_tokens, max_rows, drop_policy;
-  int32_t weights_buffer, first_share, once_of, return_tokens, alignment, node_size, tp_size, every_node;
+  int32_t weights_buffer, first_share, once_of, return_tokens, alignment, node_size, tp_size;
 };
-static_assert(offsetof(RouteWords, every_node) == offsetof(Route, every_node), "the first words of a Route");
+static_assert(offsetof(RouteWords, tp_size) == offsetof(Route, tp_size), "the first words of a Route");
 
 // Before the tables of the first route: unit matrices of 16 x 16 in fractals, for an AIC to add rows by multiplying them; in
 // bfloat16, float16 and float32.
@@ -44,17 +44,16 @@ struct RouteTables {
   int32_t last;  // [width] and the last entry of that key that is
   int32_t fan_shares;  // [V][width] of a route to ranks: what `shares` is, counted by the rows of experts
   int32_t fan_start;  // [T * K + 1] where in `fans` the experts of each of `entries` begin
-  int32_t fans;  // [T * C][2] local expert, and place among this rank's entries for it; to relays: 0, and the choice
+  int32_t fans;  // [T * K][2] local expert, and place among this rank's entries for it; to relays: 0, and the choice
   int32_t rank_shares;  // [V][width] of one to relays: of each rank, what `shares` is of tokens that go there once
-  int32_t relayed;  // [T * C] beside `entries` of the route that relays pass on: row * C + choice, of this rank's rows there
+  int32_t relayed;  // [T * K] beside `entries` of the route that relays pass on: row * K + choice, of this rank's rows there
   int32_t slots;  // [S][2] of this rank: its first row; its expert, kSlotBits higher than its number of rows
   int32_t width, narrow, end;
 };
 
-HPMOE_DEVICE inline RouteTables lay_out(const RouteWords& route, int32_t num_choices, int32_t ep_size, int32_t num_aiv,
-                                        int32_t start) {
+HPMOE_DEVICE inline RouteTables lay_out(const RouteWords& route, int32_t ep_size, int32_t num_aiv, int32_t start) {
   RouteTables t{};
-  const int32_t num_entries = route.num_tokens * route.top_k, num_chosen = route.num_tokens * num_choices;
+  const int32_t num_entries = route.num_tokens * route.top_k;
   const int32_t num_local = route.num_local_experts * ep_size;
   t.width = in_lines((route.num_experts > num_local ? route.num_experts : num_local) + 1);
   t.narrow = in_lines(route.num_local_experts + 1);
@@ -74,9 +73,9 @@ HPMOE_DEVICE inline RouteTables lay_out(const RouteWords& route, int32_t num_cho
   t.fan_shares = t.last + t.width;
   t.fan_start = t.fan_shares + (route.once_of < 0 ? 0 : num_aiv * t.width);
   t.fans = t.fan_start + (route.once_of < 0 ? 0 : in_lines(num_entries + 1));
-  t.rank_shares = t.fans + (route.once_of < 0 ? 0 : in_lines(2 * num_chosen));
+  t.rank_shares = t.fans + (route.once_of < 0 ? 0 : in_lines(2 * num_entries));
   t.relayed = t.rank_shares + (route.node_size == 0 ? 0 : num_aiv * t.width);
-  t.slots = t.relayed + (route.node_size == 0 ? 0 : in_lines(num_chosen));
+  t.slots = t.relayed + (route.node_size == 0 ? 0 : in_lines(num_entries));
   t.end = t.slots + in_lines(2 * route.num_slots);
   return t;
 }

@@ -55,11 +55,9 @@ bool is_once_ok(const Image& image, const Route& r) {
   if (r.once_of == -1) return true;
   if (!in_range(r.once_of, static_cast<int32_t>(&r - image.routes))) return false;
   const Route& of = image.routes[r.once_of];
-  const bool is_of_nodes = r.every_node && r.node_size > 0;
-  const int32_t top_k = is_of_nodes ? image.header->ep_size / r.node_size : of.top_k;
   return of.once_of == -1 && r.alignment == 1 && r.num_experts == image.header->ep_size && r.num_local_experts == 1 &&
-         r.top_k == top_k && r.tp_size == (is_of_nodes ? 1 : of.tp_size) && r.num_tokens == of.num_tokens &&
-         r.ids_buffer == of.ids_buffer && r.drop_policy == int32_t(DropPolicy::NONE);
+         r.top_k == of.top_k && r.tp_size == of.tp_size && r.num_tokens == of.num_tokens && r.ids_buffer == of.ids_buffer &&
+         r.drop_policy == int32_t(DropPolicy::NONE);
 }
 
 bool is_node_ok(const Image& image, const Route& r) {

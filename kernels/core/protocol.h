@@ -92,14 +92,13 @@ struct Buffer {
 // ep_size, the rest are room for copies, and the shares of all ranks' local experts begin at first_share.
 // once_of is -1, or of a route to ranks, where each counts as one expert and gets a token once at most, an earlier route:
 // that to their experts. With a node_size it is one to relays: of each node of so many ranks the one that is at the place of
-// the token's rank in its own. Where it is to every_node, a token goes to each, experts there or not, and its entries are
-// its nodes. An event for rows that come back is for those of return_tokens tokens.
+// the token's rank in its own. An event for rows that come back is for those of return_tokens tokens.
 // Where a local expert has rows, zeros fill them up to a multiple of `alignment`.
 // An expert of the model lies in tp_size shards, on ranks g * tp_size to (g + 1) * tp_size - 1. Each is one of num_experts,
 // and of the top_k entries of a token that chooses it; ids and weights are of the top_k / tp_size choices.
 struct Route {
   int32_t ids_buffer, num_experts, num_local_experts, top_k, num_slots, num_tokens, max_rows, drop_policy;
-  int32_t weights_buffer, first_share, once_of, return_tokens, alignment, node_size, tp_size, every_node;
+  int32_t weights_buffer, first_share, once_of, return_tokens, alignment, node_size, tp_size, reserved;
   double capacity_factor;
 };
 

@@ -122,7 +122,7 @@ void Routing::count_kept(RankRoute& mine, int64_t num_tokens) const {
   }
 }
 
-// Of a token's entries for a rank, or for a node, the first one stands for the token. To every node each stands for it.
+// Of a token's entries for a rank, or for a node, the first one stands for the token.
 void Routing::sort_once(int32_t rank, int64_t num_tokens) {
   const RankRoute& all = experts_->ranks_[rank];
   RankRoute& mine = ranks_[rank];
@@ -136,7 +136,6 @@ void Routing::sort_once(int32_t rank, int64_t num_tokens) {
   }
   const auto peer = [&](int64_t entry) {
     const int32_t node = route_.node_size;
-    if (route_.every_node) return static_cast<int32_t>(entry % top_k) * node + rank % node;
     if (mine.expert[entry] < 0) return kAbsent;
     const int32_t to = mine.expert[entry] / num_local;
     return node > 0 ? to / node * node + rank % node : to;

@@ -41,7 +41,7 @@ void add_op_tables(std::string& text) {
   TYPE(Route) FIELD(Route, ids_buffer) FIELD(Route, num_experts) FIELD(Route, num_local_experts) FIELD(Route, top_k)
     FIELD(Route, num_slots) FIELD(Route, num_tokens) FIELD(Route, max_rows) FIELD(Route, drop_policy)
     FIELD(Route, weights_buffer) FIELD(Route, first_share) FIELD(Route, once_of) FIELD(Route, return_tokens)
-    FIELD(Route, alignment) FIELD(Route, node_size) FIELD(Route, tp_size) FIELD(Route, every_node)
+    FIELD(Route, alignment) FIELD(Route, node_size) FIELD(Route, tp_size) FIELD(Route, reserved)
     FIELD(Route, capacity_factor)
   TYPE(Share) FIELD(Share, expert) FIELD(Share, low) FIELD(Share, high)
   TYPE(Operand) FIELD(Operand, buffer) FIELD(Operand, rows) FIELD(Operand, cols) FIELD(Operand, offset)

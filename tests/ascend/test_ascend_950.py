@@ -86,7 +86,6 @@ RUNS = {
     "int8 rows": lambda: AsOnCpu(hpmoe.quantize_rows(hpmoe.moe_ffn, combine=True)),
     "once to a rank": lambda: LayerRun(Layer(ep=2, T=13, H=32, I=24, E=4, K=2), f=hpmoe.deduplicate_rows(hpmoe.moe_ffn)),
     "relays": lambda: LayerRun(NODES, f=hpmoe.relay_rows(hpmoe.moe_ffn)),
-    "relays in every node": lambda: LayerRun(NODES, f=hpmoe.relay_rows(hpmoe.moe_ffn, every_node=True)),
 }
 
 

@@ -150,7 +150,7 @@ def layers():
             "adjacent": adjacent, "many": many, "grouped": grouped, "early": early, "router": routed(),
             "guarded": AsOnCpu(guard_values(moe_ffn, low=-0.05, high=0.2, fill="mean")), "sharded": Sharded(),
             "relays": relayed(relay_rows(moe_ffn)), "relays, once": relayed(relay_rows(deduplicate_rows(moe_ffn))),
-            "relays, every node": relayed_everywhere(), "plans": ChosenRun(tile_rows=(16, 4, 8)),
+            "plans": ChosenRun(tile_rows=(16, 4, 8)),
             "int8": int8_run(), "int8 both ways": AsOnCpu(quantize_rows(moe_ffn, combine=True)),
             "int8 gradients": int8_gradients(),
             "weights": AsOnCpu(quantize_weights(moe_ffn), Layer(ep=2, T=9, H=300, I=71, E=4, K=2), tiled_for=npu(), cols=96)}
@@ -166,14 +166,6 @@ def relayed(f):
     """A put is for both ranks of a node, and some tokens cross to one node alone."""
     return LayerRun(Layer(ep=4, T=9, H=32, I=16, E=8, K=2, num_tokens=(9, 0, 4, 7), node_size=2), ms.float32, f, rows=4,
                     blocks=2, order=lambda rank, ep_size: [0, 2, 1, 3])
-
-
-def relayed_everywhere():
-    """Tokens of more choices than nodes; all choices of one rank are on one node."""
-    layer = Layer(ep=4, T=9, H=32, I=16, E=8, K=4, num_tokens=(9, 0, 4, 7), node_size=2)
-    run = LayerRun(layer, ms.float32, relay_rows(moe_ffn, every_node=True), rows=4, blocks=2)
-    run.ids[2] = ms.Tensor([[4, 5, 6, 7]] * 9, ms.int32)
-    return run
 
 
 class Sharded:

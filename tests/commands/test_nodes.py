@@ -39,8 +39,7 @@ def crossings(ids, scheme):
             owners = [int(e) // LOCAL for e in token if e >= 0]
             far = [o for o in owners if o // NODE != source // NODE]
             to_nodes = len({o // NODE for o in far})
-            rows += {"direct": len(far), "rank": len(set(far)), "node": to_nodes, "rank and node": to_nodes,
-                     "every node": EP // NODE - 1}[scheme]
+            rows += {"direct": len(far), "rank": len(set(far)), "node": to_nodes, "rank and node": to_nodes}[scheme]
             entries += len(far)
     return rows, entries
 
@@ -52,7 +51,7 @@ def test_the_bytes_between_nodes_are_those_of_the_scheme(name, scheme, direction
     ids = ROUTINGS[name]()
     rows, entries = crossings(ids, scheme)
     line = Layer(SIZES, direction, MACHINE, ids, tuned=True, scheme=scheme).fused()
-    if scheme in ("node", "every node") and direction == "forward":
+    if scheme == "node" and direction == "forward":
         numbers = 4 * rows * TOP_K
     else:
         numbers = 4 * entries * (2 if direction == "backward" else "rank" in scheme)

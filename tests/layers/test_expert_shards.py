@@ -21,7 +21,6 @@ def test_values_and_gradients_are_those_of_whole_experts(ep, tp):
 SCHEMES = {
     "direct": hpmoe.chain(), "once": hpmoe.deduplicate_rows, "relays": hpmoe.relay_rows,
     "relays, once": hpmoe.chain(hpmoe.deduplicate_rows, hpmoe.relay_rows),
-    "relays in every node": hpmoe.relay_rows(every_node=True),
     "replicas": hpmoe.replicate_experts(loads=[9, 1, 1, 5]), "recomputed": hpmoe.save_for_backward(policy="dispatched_rows"),
     "copies, once": hpmoe.chain(hpmoe.replicate_experts(loads=[9, 1, 1, 5]), hpmoe.deduplicate_rows),
 }

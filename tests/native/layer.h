@@ -57,7 +57,6 @@ struct Variant {
   bool is_once = false;
   int32_t alignment = 1;  // at most B
   int32_t node_size = 0;  // of relays, where it is not 0
-  bool every_node = false;
 
   bool crosses() const { return node_size > 0; }
   int way() const { return is_once || crosses() ? 1 : 0; }  // the route of what goes over links
@@ -135,10 +134,9 @@ inline void add_arrays(ImageWriter& w, const Variant& variant) {
   const int weights = variant.policy == DropPolicy::PROBS ? WEIGHTS : -1;
   w.routes.push_back({IDS, E, L, K, S, T, 0, int32_t(variant.policy), weights, 0, -1, w.tile_rows, variant.alignment, 0, 1,
                       0, variant.factor});
-  const int top_k = variant.every_node ? R / variant.node_size : K;
   if (variant.way() > 0)
-    w.routes.push_back({IDS, R, 1, top_k, Z, T, 0, int32_t(DropPolicy::NONE), -1, 0, 0, w.tile_rows, 1, variant.node_size, 1,
-                        variant.every_node, 0});
+    w.routes.push_back(
+        {IDS, R, 1, K, Z, T, 0, int32_t(DropPolicy::NONE), -1, 0, 0, w.tile_rows, 1, variant.node_size, 1, 0, 0});
 }
 
 inline void add_events(ImageWriter& w, const Variant& variant) {

@@ -1,6 +1,6 @@
 """More of ascend_mutants.py: faults in how relays find what they pass on, and what comes back to them."""
 
-from ascend_mutants import mutant, shown_in, without
+from ascend_mutants import mutant, shown_in
 
 LISTS = shown_in(
     "relays",
@@ -20,6 +20,12 @@ LISTS = shown_in(
                                                             "records_.SetValue(2 * i + 1, 0);")),
     mutant("choices of rows that begin where the last one's do", "relay_sort.h", (
         "next_start_.SetValue(rank, next_row_.GetValue(rank));", "next_start_.SetValue(rank, rows_.GetValue(rank));")),
+    mutant("lists of experts read before they are there", "relay_sort.h", (
+        "AscendC::PipeBarrier<PIPE_ALL>();\n"
+        "      on_.read(starts_, on_.word(experts_.sent + on_.rank.args.rank * experts_.width), experts_.width);",
+        "on_.read(starts_, on_.word(experts_.sent + on_.rank.args.rank * experts_.width), experts_.width);")),
+    mutant("choices of all rows that begin where the first one's do", "relay_sort.h", (
+        "fans_.GetValue(relay)", "next_fan_.GetValue(relay)")),
 )
 
 SEGMENTS = shown_in(
@@ -70,42 +76,4 @@ ONCE = shown_in(
         "add_starts(starts_, next_);", "for (int32_t r = 0; r < tables_.width; ++r) next_.SetValue(r, 0);")),
 )
 
-EVERY_NODE = shown_in(
-    "relays, every node",
-    mutant("lists of experts read before they are there", "relay_sort.h", (
-        "AscendC::PipeBarrier<PIPE_ALL>();\n"
-        "      on_.read(starts_, on_.word(experts_.sent + on_.rank.args.rank * experts_.width), experts_.width);",
-        "on_.read(starts_, on_.word(experts_.sent + on_.rank.args.rank * experts_.width), experts_.width);")),
-    mutant("as many nodes as choices", "relay_sort.h", (
-        "route_.every_node != 0 ? route_.top_k : 0", "route_.every_node != 0 ? num_choices_ : 0")),
-    mutant("as many tokens as there are choices for each node", "relay_sort.h", (
-        "(last - first) / num_choices_", "(last - first) / route_.top_k")),
-    mutant("a core's share of entries in place of choices", "relay_sort.h", (
-        "on_.share(on_.rank.image.route(route_.once_of), first, last);", "on_.share(route_, first, last);")),
-    mutant("rows that cross after their first choices", "relay_sort.h", (
-        "node < num_nodes() && choice == 0", "node < num_nodes() && choice + 1 == num_choices_")),
-    mutant("choices of all rows that begin where the first one's do", "relay_sort.h", (
-        "fans_.GetValue(relay)", "next_fan_.GetValue(relay)")),
-    mutant("entries of nodes that begin as choices do", "relay_sort.h", (
-        "begin / num_choices_ * route_.top_k", "begin")),
-    mutant("a choice by the number of nodes", "relay_sort.h", (
-        "(begin + i) % num_choices_", "(begin + i) % route_.top_k")),
-    mutant("a relay's rows of as many choices as nodes", "relay_sort.h", (
-        "row * num_choices_ + choice", "row * route_.top_k + choice")),
-    mutant("what comes back, of as many choices as nodes", "fan_bodies.h", (
-        "(first_row() + token) * experts_.route().top_k", "(first_row() + token) * frame_.routing.route().top_k")),
-    mutant("tables of as many choices as nodes", "image_reader.h", (
-        "of.every_node != 0 ? route(of.once_of).top_k : of.top_k", "of.top_k")),
-    mutant("the last node skipped", "relay_sort.h", (
-        "node < num_nodes() && choice == 0", "node + 1 < num_nodes() && choice == 0")),
-    mutant("entries of choices over those of nodes", "relay_sort.h", (
-        "if (num_nodes() == 0) cross(i, first_crossing, way.crosses ? way.relay : -1);",
-        "cross(i, first_crossing, way.crosses ? way.relay : -1);")),
-    mutant("a row of which nothing comes back, not cleared", "fan_bodies.h", (
-        "if (piece.is_first) AscendC::Duplicate(unit.floats(0), 0.0f, piece.pitch);",
-        "if (piece.is_first && piece.num_rows > 0) AscendC::Duplicate(unit.floats(0), 0.0f, piece.pitch);")),
-    without("a row of which nothing comes back, widened", "fan_bodies.h", "if (piece.num_rows == 0) return;"),
-    mutant("an empty list read", "fan_bodies.h", ("words > 0", "true")),
-)
-
-MUTANTS_OF_RELAYS = (*LISTS, *SEGMENTS, *SUMS, *ONCE, *EVERY_NODE)
+MUTANTS_OF_RELAYS = (*LISTS, *SEGMENTS, *SUMS, *ONCE)

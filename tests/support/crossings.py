@@ -19,12 +19,11 @@ def rows_for_experts(ids, num_local, num_tokens=None, once=False):
     return rows
 
 
-def crossings(ids, num_local, node_size, num_tokens=None, every_node=False, once=False):
-    """To the relays, of nodes that have experts or of every node, and from these to the ranks of experts, for each of them
-    or `once`."""
+def crossings(ids, num_local, node_size, num_tokens=None, once=False):
+    """To the relays of nodes that have experts, and from these to the ranks of experts, for each of them or `once`."""
     crossed, passed = np.zeros((2, len(ids), len(ids)), int)
     for source, owners in tokens_of(ids, num_local, num_tokens):
-        for node in range(len(ids) // node_size) if every_node else {owner // node_size for owner in owners}:
+        for node in {owner // node_size for owner in owners}:
             crossed[source, node * node_size + source % node_size] += 1
         for owner in set(owners) if once else owners:
             passed[owner // node_size * node_size + source % node_size, owner] += 1
@@ -35,11 +34,11 @@ def bytes_between(scheme, ids, num_local, node_size, row, num_tokens=None):
     """Of the forward and the backward pass of a layer whose rows have so many bytes and whose weights are float32: rows out
     and back, and with them the weights where sums are made elsewhere; backward, weights and their gradients, by entry."""
     entries = rows_for_experts(ids, num_local, num_tokens)
-    crossed, passed = crossings(ids, num_local, node_size, num_tokens, every_node=scheme == "every node")
+    crossed, passed = crossings(ids, num_local, node_size, num_tokens)
     _, passed_once = crossings(ids, num_local, node_size, num_tokens, once=True)
     rows, weights = {"direct": (entries, 0), "rank": (rows_for_experts(ids, num_local, num_tokens, once=True), entries),
                      "rank and node": (crossed + passed_once, entries),
-                     **dict.fromkeys(["node", "every node"], (crossed + passed, crossed * ids.shape[-1]))}[scheme]
+                     "node": (crossed + passed, crossed * ids.shape[-1])}[scheme]
     both_ways = (rows + rows.T) * row
     return both_ways + weights * 4, both_ways + (entries + entries.T) * 4
 

@@ -215,7 +215,6 @@ cases("transforms", {
     "a routing of no ids": lambda: choose_schedule(moe_ffn, routing=2.0),
     "send on no machine": lambda: send_rows(moe_ffn, machine="ascend_a2"),
     "padding to relay": lambda: relay_rows(_aligned).lower(X, Aval((4, 1), "int32")),
-    "every_node=1": lambda: relay_rows(moe_ffn, every_node=1),
     "nothing to relay": lambda: relay_rows(doubled).lower(X),
     "nothing to quantise": lambda: quantize_rows(doubled).lower(X),
     "quantise to another dtype": lambda: quantize_rows(moe_ffn, dtype="int4"),

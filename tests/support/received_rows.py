@@ -47,10 +47,7 @@ class ReceivedRows:
 
     def _first_of_each_rank(self, plan):
         """For each rank {entry: rank} of the entries that stand for a token on a rank, or for a relay in a node, that has
-        experts for it; to every node an entry is of a node."""
-        if plan.every_node:
-            return [{t * plan.top_k + node: self.relay(source, node * plan.node_size, plan.node_size)
-                     for t in range(self.tokens[source]) for node in range(plan.top_k)} for source in self.ranks]
+        experts for it."""
         out = [{} for _ in self.ranks]
         rows = [(entry, source, d) for d in self.ranks for _, source, entry in self.received[plan.once_of][d][0]
                 if entry != ZEROS]

@@ -40,10 +40,7 @@ LAYERS = {
     "nodes of three": Layer(ep=6, T=4, E=6, K=4, node_size=3),
     "no tokens": Layer(ep=4, T=0, E=4, K=2, node_size=2),
 }
-TO_ALL = relay_rows(every_node=True)
-SCHEMES = {"relays": relay_rows, "relays, once to a rank": chain(deduplicate_rows, relay_rows), "to every node": TO_ALL,
-           "to every node, once to a rank": chain(deduplicate_rows, TO_ALL)}
-EVERY_SCHEME = [pytest.param(name, marks=pytest.mark.slow) if name.startswith("to every node") else name for name in SCHEMES]
+SCHEMES = {"relays": relay_rows, "relays, once to a rank": chain(deduplicate_rows, relay_rows)}
 
 
 def absent(rng, ep_size, num_tokens, top_k, num_experts):
@@ -61,11 +58,11 @@ def test_every_stage(name, stage):
 
 
 @pytest.mark.parametrize("stage", stages())
-def test_every_stage_to_more_nodes_than_a_token_has_experts(stage):
-    assert_equals_numpy(stages()[stage](TO_ALL(moe_ffn)), dataclasses.replace(LAYERS["uneven"], K=1))
+def test_every_stage_with_more_nodes_than_choices(stage):
+    assert_equals_numpy(stages()[stage](relay_rows(moe_ffn)), dataclasses.replace(LAYERS["uneven"], K=1))
 
 
-@pytest.mark.parametrize("scheme", EVERY_SCHEME)
+@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("policy, signal", [("critical_path", "expert"), ("round_robin", "peer"), ("stage_order", "tile")])
 def test_every_schedule(policy, signal, scheme):
     machine, cols = {"critical_path": (hpmoe.cpu(3), None)}.get(policy, (SMALL_NPU, 2))
@@ -134,7 +131,7 @@ def test_on_one_node_or_nodes_of_one_rank_nothing_changes(layer):
     assert plain.ops == relayed.ops and plain.routes == relayed.routes and (plain.waits == relayed.waits).all()
 
 
-@pytest.mark.parametrize("scheme", EVERY_SCHEME)
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_access_is_ordered(scheme):
     """Brute force over small flows of both directions: rows are there before they are passed on, and sums before they go."""
     rng = np.random.default_rng(5)
@@ -158,35 +155,30 @@ def test_a_lost_wait_is_found(opcode, mode):
     assert_lost_waits_are_found(flow, args, lost)
 
 
-@pytest.mark.parametrize("scheme, seed", [("node", 0), ("node", 1), ("node", 2), ("every node", 3),
-                                          ("every node", 1), ("rank and node", 0)])
+@pytest.mark.parametrize("scheme, seed", [("node", 0), ("node", 1), ("node", 2), ("rank and node", 0)])
 def test_bytes_of_each_link_are_those_of_the_formula(scheme, seed):
     """A row each way for each (token, node) and for each (token, expert) inside; routing weights go with the former, and in
-    the backward pass from the tokens' ranks, whose gradients come back. Where tokens go to every node, N - 1 cross."""
+    the backward pass from the tokens' ranks, whose gradients come back."""
     rng, row = np.random.default_rng(seed), 4 * 4
     layer = Layer(ep=6, T=8, E=12, K=3, node_size=int(rng.choice([2, 3])), num_tokens=tuple(rng.integers(0, 9, 6)))
     args, cotangent = layer.arguments(seed), layer.cotangent()
     args[1][rng.random(args[1].shape) < 0.2] = -1
     f = hpmoe.send_rows(moe_ffn, scheme=scheme)
     _, lines = hpmoe.measure(run_spmd, fused()(f), layer.mesh, args, [cotangent], layer.num_tokens)
-    crossed, _ = crossings(args[1], 2, layer.node_size, layer.num_tokens, scheme == "every node")
+    crossed, _ = crossings(args[1], 2, layer.node_size, layer.num_tokens)
     for line, wanted in zip(lines, bytes_between(scheme, args[1], 2, layer.node_size, row, layer.num_tokens), strict=True):
         np.testing.assert_array_equal(line.moved, wanted)
     across = sum(crossed[s, d] for s in range(6) for d in range(6) if s // layer.node_size != d // layer.node_size)
     if scheme != "rank and node":  # whose weights go from rank to rank, one for each entry
         assert lines[0].link_bytes(layer.node_size).across_nodes == across * (2 * row + 3 * 4)
-    if scheme == "every node":
-        assert across == sum(layer.num_tokens) * (6 // layer.node_size - 1)
 
 
-@pytest.mark.parametrize("scheme", ["node", "every node"])
-def test_the_simulator_counts_the_same_bytes(scheme):
+def test_the_simulator_counts_the_same_bytes():
     layer = Layer(ep=4, T=24, H=8, E=12, K=4, node_size=2)
     args, machine = layer.arguments(), hpmoe.ascend_a3.replace(node_size=2)
-    f = relay_rows(moe_ffn, every_node=scheme == "every node")
-    staged = stages(rows=8, cols=8, machine=machine)["queues"](f)
+    staged = stages(rows=8, cols=8, machine=machine)["queues"](relay_rows(moe_ffn))
     line = hpmoe.simulate(lowered(staged, args, layer.mesh), routing=args[1])
-    np.testing.assert_array_equal(line.moved, bytes_between(scheme, args[1], 3, 2, 32)[0])
+    np.testing.assert_array_equal(line.moved, bytes_between("node", args[1], 3, 2, 32)[0])
 
 
 def test_tokens_cross_as_often_as_the_formula_expects():

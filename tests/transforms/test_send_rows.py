@@ -10,7 +10,7 @@ from hpmoe import chain, deduplicate_rows, moe_ffn, relay_rows, send_rows
 from hpmoe.routing.workload import drawn_ids
 
 BY_HAND = {"direct": chain(), "rank": deduplicate_rows, "node": relay_rows,
-           "rank and node": chain(deduplicate_rows, relay_rows), "every node": relay_rows(every_node=True)}
+           "rank and node": chain(deduplicate_rows, relay_rows)}
 LAYER = Layer(ep=4, T=6, E=8, K=4, node_size=2)
 LARGE = [((4096, 7168), "bfloat16"), ((4096, 8), "int32"), ((4096, 8), "float32"), ((8, 7168, 4096), "bfloat16"),
          ((8, 2048, 7168), "bfloat16")]

@@ -20,12 +20,11 @@ hpmoe::RouteTables last_tables(const hpmoe::Image& image) {
   hpmoe::RouteTables tables{};
   for (int32_t r = 0; r < image.header->num_routes; ++r) {
     const hpmoe::Route& route = image.routes[r];
-    const hpmoe::RouteWords words{route.ids_buffer,     route.num_experts, route.num_local_experts, route.top_k,
-                                  route.num_slots,      route.num_tokens,  route.max_rows,          route.drop_policy,
-                                  route.weights_buffer, route.first_share, route.once_of,           route.return_tokens,
-                                  route.alignment,      route.node_size,   route.tp_size,           route.every_node};
-    const int32_t num_choices = image.routes[route.every_node != 0 ? route.once_of : r].top_k;
-    tables = hpmoe::lay_out(words, num_choices, image.header->ep_size, image.header->num_queues / 3 * 2,
+    const hpmoe::RouteWords words{
+        route.ids_buffer, route.num_experts,   route.num_local_experts, route.top_k,          route.num_slots,
+        route.num_tokens, route.max_rows,      route.drop_policy,       route.weights_buffer, route.first_share,
+        route.once_of,    route.return_tokens, route.alignment,         route.node_size,      route.tp_size};
+    tables = hpmoe::lay_out(words, image.header->ep_size, image.header->num_queues / 3 * 2,
                             r > 0 ? tables.end : hpmoe::kFirstTables);
   }
   return tables;
