@@ -15,6 +15,7 @@ from hpmoe.machines.machine import Mesh
 from hpmoe.nn.grouped_mlp import Activation, Experts, GroupedMLP
 from hpmoe.nn.on_ranks import num_ranks, reshaped, rows_shape, transformed
 from hpmoe.nn.parameters import Frozen, check_sizes, zeros
+from hpmoe.nn.records import rows_of_record
 from hpmoe.nn.router_losses import Losses, make_losses
 from hpmoe.nn.shared_experts import SharedExperts, run_shared
 from hpmoe.nn.top_k_router import Choice, TopKRouter
@@ -28,7 +29,8 @@ from hpmoe.support.errors import check_argument, check_flags, is_int, is_number
 from hpmoe.support.mindspore_private import keep_whole
 from hpmoe.support.trees import Function, PyTree
 
-IN_AXES = (0, None, None, 0, None, None)  # of tokens, router, expert_bias, experts, shared expert, number of sequences
+# of tokens, router, expert_bias, experts, shared expert, number of sequences, recorded ids, unset
+IN_AXES = (0, None, None, 0, None, None, 0, None)
 
 
 @keep_whole
@@ -66,6 +68,10 @@ class MoELayer(nn.Cell):
         with_losses: whether losses are returned too.
         num_tokens: how many of each rank's tokens are real, an int for each, where there is a mesh, or one int of this
             process; the others are padding, which no expert gets and whose output is zero. None is all.
+        topk_ids: recorded expert ids [..., S, K], or [..., S, layers, K] with `layer`, int32 or int64, that replace the
+            router's choice; weights and losses are the router's. None lets the router choose.
+        unset: "route" or "mask", for entries of -1 in topk_ids; see `hpmoe.router.replay`.
+        layer: the index of this layer in topk_ids [..., S, layers, K].
 
     Outputs:
         [..., S, H]; with losses (that, their sum, a float32 scalar, in the mean over ranks; of a process its part of that).
@@ -146,7 +152,8 @@ class MoELayer(nn.Cell):
         self.balancer: Balancer | None = None
 
     def construct(self, hidden_states: Tensor, with_losses: bool = False,
-                  num_tokens: Sequence[int] | int | None = None) -> PyTree:
+                  num_tokens: Sequence[int] | int | None = None, topk_ids: Tensor | None = None, unset: str | None = None,
+                  layer: int | None = None) -> PyTree:
         given = getattr(hidden_states, "shape", None)
         rows = reshaped(hidden_states, rows_shape(self.who, given, self.router.hidden_size, self.ep_size))
         shape = hidden_states.shape
@@ -154,7 +161,9 @@ class MoELayer(nn.Cell):
         shared_experts = self.shared_experts.tensors() if self.has_shared else None
         num_sequences = sequences_of_rank(self.who, shape, self.ep_size, self.losses.kind) if with_losses else 0
         check_ranks(self.who, num_tokens, self.has_mesh)
-        args = rows, self.router.tensors(), expert_bias, self.experts.tensors(), shared_experts, num_sequences
+        record = rows_of_record(self.who, topk_ids, unset, layer, shape, self.router.choice.top_k, self.ep_size)
+        args = (rows, self.router.tensors(), expert_bias, self.experts.tensors(), shared_experts, num_sequences, record,
+                unset)
         if num_tokens is None:
             out, counts, losses = self.compute(*args)
         else:
@@ -265,8 +274,8 @@ def per_rank_function(choice: Choice, run_experts: Experts, losses: Losses, gate
 
     def moe_layer(hidden_states: Tensor, router: Mapping[str, Tensor], expert_bias: Tensor | None,
                   experts: Mapping[str, Tensor], shared_experts: Mapping[str, Tensor] | None,
-                  num_sequences: int) -> tuple[PyTree, ...]:
-        logits, ids, weights = choice(hidden_states, router, expert_bias)
+                  num_sequences: int, record: Tensor | None, unset: str | None) -> tuple[PyTree, ...]:
+        logits, ids, weights = choice(hidden_states, router, expert_bias, record, unset)
         out = run_experts(hidden_states, ids, weights, experts)
         if shared_experts is not None:
             out = out + run_shared(hidden_states, shared_experts, run_experts.activation, gated)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import cast
 
 import mindspore as ms
 from mindspore import Tensor, nn
@@ -11,7 +12,9 @@ from mindspore import Tensor, nn
 from hpmoe.nn.on_ranks import reshaped, rows_shape, transformed
 from hpmoe.nn.parameters import Frozen, check_drawn, check_sizes, normal, zeros
 from hpmoe.primitives.matmul import matmul
+from hpmoe.router.replay import replay
 from hpmoe.router.route import route
+from hpmoe.router.weights import weigh
 from hpmoe.support.errors import check_argument, check_flags, is_int, is_name, is_number
 from hpmoe.support.mindspore_private import keep_whole
 from hpmoe.support.trees import Function
@@ -30,9 +33,12 @@ class Choice:
     normalize: bool
     scale: float
 
-    def __call__(self, hidden_states: Tensor, router: Mapping[str, Tensor], expert_bias: Tensor | None
-                 ) -> tuple[Tensor, Tensor, Tensor]:
-        """(logits [T, E], topk_ids, topk_weights) of hidden states [T, H], in float32, by a router's tensors."""
+    def __call__(self, hidden_states: Tensor, router: Mapping[str, Tensor], expert_bias: Tensor | None,
+                 record: Tensor | None = None, unset: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """(logits [T, E], topk_ids, topk_weights) of hidden states [T, H], in float32, by a router's tensors.
+
+        With a record [T, K] the ids are those of `router.replay`.
+        """
         logits = matmul(_wide(hidden_states), _wide(router["weight"]), transpose=True)
         if "bias" in router:
             logits = logits + _wide(router["bias"])
@@ -42,6 +48,9 @@ class Choice:
         ids, weights = route(logits, self.top_k, score=self.score, bias=expert_bias,
                              num_groups=self.num_groups, topk_groups=self.topk_groups, normalize=self.normalize,
                              scale=self.scale)
+        if record is not None:
+            ids = replay(ids, record, unset=cast(str, unset))
+            weights = weigh(logits, ids, score=self.score, normalize=self.normalize, scale=self.scale)
         return logits, ids, weights
 
 

@@ -53,7 +53,8 @@ def _(x: np.ndarray, index: np.ndarray) -> np.ndarray:
 @take_columns.eager
 def _(x: Tensor, index: Tensor) -> Tensor:
     index = mint.broadcast_to(index, (*x.shape[:-1], index.shape[0])) if index.ndim == 1 else index
-    return ops.gather_elements(x, x.ndim - 1, index)
+    # On a CPU gather_elements replaces negative numbers in the index tensor itself.
+    return ops.gather_elements(x, x.ndim - 1, mint.where(index < 0, index + x.shape[-1], index))
 
 
 @take_columns.vjp

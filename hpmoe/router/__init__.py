@@ -1,6 +1,7 @@
 """What routers are made of, beside `hpmoe.route`: pure functions on tensors, traced and eager alike.
 
-    weights for ids from elsewhere: weigh (replayed routing), hash_ids (hash layers), balanced_ids and uniform_ids (forced)
+    weights for ids from elsewhere: weigh, hash_ids (hash layers), balanced_ids and uniform_ids (forced)
+    recorded ids, with unset entries routed or masked: replay
     noise that a seed decides: jitter, gumbel, straight_through
     losses and counts: aux_loss, sequence_loss, global_batch_loss, z_loss, tokens_per_expert, update_bias
 
@@ -24,7 +25,8 @@ from hpmoe.router.losses import (
     z_loss as z_loss,
 )
 from hpmoe.router.noise import gumbel as gumbel, jitter as jitter, straight_through as straight_through
+from hpmoe.router.replay import replay as replay
 from hpmoe.router.weights import weigh as weigh
 
-__all__ = ["aux_loss", "balanced_ids", "global_batch_loss", "gumbel", "hash_ids", "jitter", "sequence_loss",
-           "straight_through", "tokens_per_expert", "uniform_ids", "update_bias", "weigh", "z_loss"]
+__all__ = ["aux_loss", "balanced_ids", "global_batch_loss", "gumbel", "hash_ids", "jitter", "replay",
+           "sequence_loss", "straight_through", "tokens_per_expert", "uniform_ids", "update_bias", "weigh", "z_loss"]

@@ -36,14 +36,18 @@ def shared_expert(x, p, activation, gated):
     return out
 
 
-def layer(x, p, activation=swiglu, gated=True, on_input=False, kept=None, **routing):
-    """(output [T, H], logits [T, E], ids [T, K]) of tokens [T, H] and parameters by name."""
+def layer(x, p, activation=swiglu, gated=True, on_input=False, kept=None, replay=None, **routing):
+    """(output [T, H], logits [T, E], ids [T, K]) of tokens [T, H] and parameters by name; `replay` is (record, unset)."""
     logits = x @ p["router.weight"].T + p.get("router.bias", 0)
     ids, weights = router_oracle.route(logits, bias=p.get("expert_bias"), **routing)
+    if replay is not None:
+        ids = router_oracle.replay(ids, *replay)
+        of_weights = {name: v for name, v in routing.items() if name in ("score", "normalize", "scale")}
+        weights = router_oracle.weigh(logits, ids, **of_weights)
     out = np.zeros_like(x)
     for t, k in np.ndindex(ids.shape):
         e, w = ids[t, k], weights[t, k]
-        if kept is not None and not kept[t, k]:
+        if e < 0 or (kept is not None and not kept[t, k]):
             continue
         hidden = activation((w if on_input else 1) * x[t] @ p["experts.weight1"][e]
                             + (p["experts.bias1"][e] if "experts.bias1" in p else 0))

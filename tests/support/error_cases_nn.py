@@ -7,6 +7,7 @@ from mindspore import Tensor, ops
 from hpmoe import Aval, Mesh, nn, spmd, tile_partition
 
 X = ops.ones((2, 6, 8))
+IDS, RECORD = ops.zeros((2, 6, 2), ms.int32), ops.zeros((2, 6, 3, 2), ms.int32)
 TWO_RANKS = {"mesh": Mesh(2)}
 
 
@@ -60,6 +61,12 @@ cases("MoELayer", {
     "ranks that do not divide tokens": _called(ops.ones((3, 8)), **TWO_RANKS),
     "ranks that do not divide sequences": _called(ops.ones((3, 2, 8)), moe_router_load_balancing_type="seq_aux_loss",
                                                   **TWO_RANKS),
+    "a record without a choice": lambda: _layer()(X, topk_ids=IDS),
+    "a choice without a record": lambda: _layer()(X, unset="route"),
+    "a layer without a record": lambda: _layer()(X, layer=0),
+    "a record of other tokens": lambda: _layer()(X, topk_ids=IDS[:, :1], unset="mask"),
+    "a record of layers without a layer": lambda: _layer()(X, topk_ids=RECORD, unset="mask"),
+    "a layer that was not recorded": lambda: _layer()(X, topk_ids=RECORD, unset="mask", layer=3),
     "an update of no bias": lambda: _layer().update_expert_bias(),
     "counts of another number": lambda: _layer(moe_router_enable_expert_bias=True).update_expert_bias(Tensor([1, 2])),
     "a list of counts": lambda: _layer(moe_router_enable_expert_bias=True).update_expert_bias([1, 2, 3, 4]),

@@ -10,6 +10,7 @@ from hpmoe import router
 
 Z = Tensor(np.zeros((6, 4), np.float32))
 IDS = Tensor(np.zeros((6, 2), np.int32))
+RECORD = Tensor(np.zeros((6, 3, 2), np.int32))
 
 
 def _route(logits=Z, top_k=2, **options):
@@ -43,6 +44,13 @@ cases("router", {
     "ids of floats": lambda: router.weigh(Z, Z),
     "ids of no experts": lambda: router.weigh(Z, IDS + Z.shape[1]),
     "ids of other tokens": lambda: router.weigh(Z, IDS[:3]),
+    "a replay without a choice": lambda: router.replay(IDS, IDS, unset="drop"),
+    "routed ids of floats": lambda: router.replay(Z, IDS, unset="mask"),
+    "a record of floats": lambda: router.replay(IDS, Z[:, :2], unset="route"),
+    "a record of other tokens": lambda: router.replay(IDS, IDS[:3], unset="route"),
+    "a record of layers without a layer": lambda: router.replay(IDS, RECORD, unset="route"),
+    "a layer of a record of one": lambda: router.replay(IDS, IDS, unset="route", layer=0),
+    "a layer that was not recorded": lambda: router.replay(IDS, RECORD, unset="route", layer=3),
     "counts of floats": lambda: router.tokens_per_expert(Z, num_experts=4),
     "counts of no experts": lambda: router.tokens_per_expert(IDS, num_experts=0),
     "a rate of words": lambda: router.update_bias(Z[0], IDS[0], rate="fast"),

@@ -43,6 +43,27 @@ def route(z, k, dropped=None, **options):
     return np.array([ids for ids, _ in rows]), np.array([w for _, w in rows])
 
 
+def weigh(z, ids, score="softmax", normalize=True, scale=1.0):
+    """Weights of given ids; those of -1 are 0."""
+    out = np.zeros(ids.shape)
+    for t, row in enumerate(z.astype(np.float64)):
+        chosen = ids[t] >= 0
+        s = (row if score == "softmax_of_chosen" else scores(row, score))[ids[t, chosen]]
+        s = scores(s, "softmax") if score == "softmax_of_chosen" and len(s) else s
+        out[t, chosen] = s / (s.sum() + 1e-20) if normalize else s
+    return out * scale
+
+
+def replay(routed, record, unset):
+    """Unset entries take the best routed experts that the row does not record, from left to right."""
+    out = record.copy()
+    for t, row in enumerate(record if unset == "route" else ()):
+        left = [e for e in routed[t] if e not in row]
+        for k in np.flatnonzero(row == -1):
+            out[t, k] = left.pop(0)
+    return out
+
+
 def probabilities(z, score):
     p = np.array([scores(row.astype(np.float64), score) for row in z])
     return p / p.sum(1, keepdims=True)

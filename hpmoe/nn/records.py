@@ -1,0 +1,37 @@
+"""Recorded expert ids, in the rows that the per-rank function of a layer takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mindspore import Tensor
+
+from hpmoe.nn.on_ranks import constexpr, reshaped
+from hpmoe.support.errors import check_argument, is_int, is_name
+
+
+def rows_of_record(who: str, topk_ids: Tensor | None, unset: str | None, layer: int | None, tokens: Sequence[int],
+                   top_k: int, ep_size: int) -> Tensor | None:
+    """Returns ids [..., S, K], or those of a layer of [..., S, layers, K], as rows of all ranks; `tokens` is [..., S, H]."""
+    check_record(who, getattr(topk_ids, "shape", None), unset, layer, tokens, top_k)
+    if topk_ids is None:
+        return None
+    mine = topk_ids if layer is None else topk_ids[..., layer, :]
+    return reshaped(mine, (ep_size, -1, top_k) if ep_size else (-1, top_k))
+
+
+@constexpr
+def check_record(who: str, shape: Sequence[int] | None, unset: str | None, layer: int | None, tokens: Sequence[int],
+                 top_k: int) -> None:
+    """Raises ArgumentError unless a record fits the tokens, and only a record has `unset` and `layer`."""
+    if shape is None:
+        check_argument(unset is None, who, "unset", repr(unset), "None without topk_ids")
+        check_argument(layer is None, who, "layer", repr(layer), "None without topk_ids")
+        return
+    check_argument(is_name(unset, ("route", "mask")), who, "unset", repr(unset), "\"route\" or \"mask\" with topk_ids")
+    expected = [*tokens[:-1], *([] if layer is None else ["layers"]), top_k]
+    fits = len(shape) == len(expected) and (*shape[:len(tokens) - 1], shape[-1]) == (*tokens[:-1], top_k)
+    hint = "Write layer= to choose one of [..., S, layers, K]." if layer is None and len(shape) > len(expected) else ""
+    check_argument(fits, who, "topk_ids", f"of shape {tuple(shape)}", f"of shape [{', '.join(map(str, expected))}]", hint)
+    check_argument(layer is None or is_int(layer, 0, shape[-2] - 1), who, "layer", repr(layer),
+                   f"an int in 0..{shape[-2] - 1}")
