@@ -50,7 +50,7 @@ GRADIENTS = {"hidden_states": 0, "topk_weights": 2, "gate_up_weight": 3, "down_w
 DIRECTIONS = ("forward", "backward")
 NEXT = {"hpmoe show": "the same layer as every transform leaves it",
         "hpmoe compare unfused fused --out=a.html": "its time on an NPU, simulated, one kernel after another and fused",
-        "hpmoe bench": "this CPU, beside JAX and PyTorch where they are installed",
+        "python examples/benchmarks/layer.py": "this CPU, beside JAX and PyTorch, in a checkout",
         "hpmoe demo --processes=2": "ranks as processes, and what each of them does",
         "hpmoe launch -n 2 your_script.py": "ranks as processes: mesh=hpmoe.world() in the script"}
 PASSES = ("forward", "forward + backward")

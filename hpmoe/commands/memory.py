@@ -18,10 +18,11 @@ from hpmoe.commands import demo, options
 from hpmoe.commands.op_by_op import moe_ffn_op_by_op
 from hpmoe.commands.options import Options
 from hpmoe.kernels.executable import POOL
-from hpmoe.peers.worker import PR_SET_PDEATHSIG, forget_peak, status_kib
+from hpmoe.ranks.starting import PR_SET_PDEATHSIG
 from hpmoe.routing.workload import layer_inputs
 from hpmoe.runtime.memory import MIB, MemoryReport
 from hpmoe.support.kept_files import Fields
+from hpmoe.support.process_memory import forget_peak, status_kib
 from hpmoe.support.progress import Progress
 from hpmoe.support.trees import Function, PyTree
 from hpmoe.transforms.save_for_backward import POLICIES

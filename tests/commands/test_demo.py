@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from command_line import run
@@ -86,6 +87,9 @@ def test_nan_is_an_error_too(capsys, monkeypatch, tmp_path):
 @pytest.mark.parametrize("command", demo.NEXT)
 def test_what_demo_ends_with_is_a_command(command):
     program, name, *args = command.split()
+    if program == "python":
+        assert (Path(__file__).parents[2] / name).is_file() and not args
+        return
     assert program == "hpmoe" and cli.COMMANDS[name]
     options.parse(cli.define(name), [a for a in args if a.startswith("--")])
 

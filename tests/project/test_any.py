@@ -11,7 +11,6 @@ MOST = {
     "hpmoe": 1,  # what a call returns: an output, or one with counts
     "hpmoe/ir": 8,  # params of primitives, IR of whatever level, shapes as a user gives them
     "hpmoe/nn": 1,  # arrays of NumPy, MindSpore or PyTorch
-    "hpmoe/peers": 2,  # modules and results of other frameworks
     "hpmoe/primitives": 2,  # rules, of what their question says
     "hpmoe/runtime": 4,  # MindSpore's autograd contexts
     "hpmoe/support": 28,  # what MindSpore keeps private, JSON, and the trees of users

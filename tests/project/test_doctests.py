@@ -4,6 +4,7 @@ import doctest
 import importlib
 import pkgutil
 import types
+from pathlib import Path
 
 import pytest
 
@@ -11,8 +12,9 @@ PACKAGES = ("hpmoe", "hpmoe.transforms", "hpmoe.kernels")
 NOT_MODULES = {
     "hpmoe.kernels._native", "hpmoe.kernels._twin",
     "hpmoe.planner._planner",  # shared libraries for ctypes, suffixed like modules
-    "hpmoe.peers.pytorch_loop", "hpmoe.peers.pytorch_ranks",  # import PyTorch, which only the extra `bench` brings
 }
+BENCHMARKS = Path(__file__).parents[2] / "examples" / "benchmarks"
+NEED_PYTORCH = {"pytorch_loop", "pytorch_ranks"}  # which only the extra `bench` brings
 
 
 def module_names():
@@ -21,7 +23,8 @@ def module_names():
     for package in PACKAGES:
         path = importlib.import_module(package).__path__
         names.update(module.name for module in pkgutil.walk_packages(path, f"{package}."))
-    return sorted(name for name in names - NOT_MODULES if not name.endswith(".__main__"))
+    benchmarks = {path.stem for path in BENCHMARKS.glob("*.py")} - NEED_PYTORCH
+    return sorted(name for name in (names - NOT_MODULES) | benchmarks if not name.endswith(".__main__"))
 
 
 def assert_examples_hold(doctests):

@@ -7,13 +7,14 @@ import re
 import shlex
 import sys
 import types
+from pathlib import Path
 
 import documents
 import pytest
 from documents import ROOT, blocks_of, is_like
 
 from hpmoe import cli
-from hpmoe.commands import options
+from hpmoe.commands import options, running
 
 DOCUMENTS = documents.documents()
 MOST_BYTES = 14_000
@@ -25,7 +26,6 @@ SMALL = ["--ep=2", "--tokens=64", "--hidden=32", "--intermediate=16", "--experts
 BALANCED = "--imbalance=1"  # the most for these
 REDUCED = {
     "demo": [*SMALL, "--repeats=1"],
-    "bench": [*SMALL, "--repeats=1", "--peers=none", "--nosuite"],
     "memory": [*SMALL, "--policy=dispatched_rows"],
     "plan-layer": ["--model=gpt-oss", "--ranks=4", "--tokens=32", "--layouts=1", "--bands=1"],
     "plan": [*SMALL, "--runs=1"],
@@ -38,8 +38,7 @@ REDUCED = {
 }
 # What takes seconds all the same.
 SLOW_SESSIONS = ("transforms/README.md", "hpmoe/runtime/README.md", "hpmoe/timelines/README.md", "hpmoe/tuning/README.md")
-SLOW = ("hpmoe memory", "hpmoe bench --suite --out=bench.png", "hpmoe bench --repeats=5",
-        "hpmoe bench --permute --tokens=4096 --hidden=1024")
+SLOW = ("hpmoe memory",)
 # What takes long, and the test of it.
 TESTED_ELSEWHERE = {
     "hpmoe simulate --paper": "tests/commands/test_simulate_command.py",
@@ -47,11 +46,6 @@ TESTED_ELSEWHERE = {
     "hpmoe simulate --validate": "tests/commands/test_simulate_command.py",
     "hpmoe simulate --machine=ascend_a2 --nodes=8 --out=nodes.png": "tests/commands/test_nodes.py",
     "hpmoe demo --processes=4": "tests/commands/test_demo_processes.py",
-    "hpmoe bench --processes=2 --suite --dtype=float32 --repeats=3": "tests/commands/test_bench_processes.py",
-    "hpmoe bench --processes=2 --tokens=2048 --intermediate=512 --dtype=float32 --repeats=3":
-        "tests/commands/test_bench_processes.py",
-    "hpmoe bench --hosts --tokens=256 --experts=32 --top_k=8 --dtype=float32 --repeats=3":
-        "tests/commands/test_bench_hosts.py",
     "hpmoe ascend-check --target=ascend-twin --out=mine.toml": "tests/ascend/test_ascend_check.py",
     "hpmoe calibrate": "tests/commands/test_calibrate.py",
     "hpmoe calibrate --check": "tests/commands/test_calibrate.py",
@@ -165,6 +159,8 @@ def test_other_commands_name_what_there_is(document, command):
             assert target == ".[bench]" and "\nbench = [" in (ROOT / "pyproject.toml").read_text()
         case ["python", "-m", module]:
             assert importlib.util.find_spec(module)
+        case ["python", path, *flags] if path.startswith("examples/benchmarks/"):
+            assert (ROOT / path).is_file() and options.parse(running.define(importlib.import_module(Path(path).stem)), flags)
         case ["python", path, *flags]:
             source = (ROOT / path).read_text()
             assert path.startswith("examples/") and all(flag in source for flag in flags if flag.startswith("--"))

@@ -32,7 +32,7 @@ LAYERS = (
     "nn",
     "mindformers",
     "__init__",
-    "peers calibration bring_up",
+    "calibration bring_up",
     "commands",
     "cli",
     "__main__",

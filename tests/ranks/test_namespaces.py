@@ -9,9 +9,9 @@ from pathlib import Path
 
 import needs
 import pytest
+from namespaces import ADDRESSES, DEVICES, Hosts, NoHostsError
 from running_time import now, running_clock
 
-from hpmoe.peers.namespaces import ADDRESSES, DEVICES, Hosts, NoHostsError
 from hpmoe.ranks.link import ENGINES
 
 FOLDER = Path(__file__).parent

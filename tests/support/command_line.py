@@ -1,4 +1,6 @@
-"""The `hpmoe` command, run in this process."""
+"""The `hpmoe` command and the scripts of benchmarks, run in this process."""
+
+import script
 
 from hpmoe import cli
 
@@ -6,4 +8,10 @@ from hpmoe import cli
 def run(capsys, *args):
     """(exit status, stdout, stderr) of a command line."""
     status = cli.main(args)
+    return status, *capsys.readouterr()
+
+
+def run_script(capsys, module, *args):
+    """The same of a script of examples/benchmarks."""
+    status = script.main(module, args)
     return status, *capsys.readouterr()

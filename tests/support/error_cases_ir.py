@@ -316,10 +316,6 @@ cases("command", {line: lambda line=line: cli._run(line.split()) for line in (
     "simulate --ablation --out=no/such/folder/x.png",
     "demp", "--foo", "demo --toks=3", "demo --ep=abc", "demo --ep 0", "demo --tokens", "demo --experts=30",
     "demo --top_k=33", "demo --processes=2 --ep=4",
-    "demo --out=no/such/folder/x.json", "demo --json=3", "demo 3", "show --stage=kernels",
+    "demo --out=no/such/folder/x.json", "demo --out=picture", "demo --json=3", "demo 3", "show --stage=kernels",
     "show --stage=kernel --machine=ascend_a3", "show --rank_capacity_factor=0",
-    "show --ep=8192 --experts=8192", "show --experts=4194306", "show --hidden=1073741824", "simulate --tokens=8388608",
-    "bench --suite --ep=4", "bench --suite --routing=zipf", "bench --suite --experts=30", "bench --peers=jaxx",
-    "bench --out=no/such/folder/x.png", "bench --out=picture", "bench --permute --out=x.png",
-    "bench --processes=2 --peers=numpy", "bench --processes=3 --peers=none", "bench --hosts --peers=none --processes=3",
-    "bench --hosts --peers=numpy", "bench --hosts --peers=none --rates=1,none", "bench --hosts --peers=none --rates=0")})
+    "show --ep=8192 --experts=8192", "show --experts=4194306", "show --hidden=1073741824", "simulate --tokens=8388608")})

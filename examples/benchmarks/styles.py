@@ -1,7 +1,8 @@
-"""hpmoe bench --styles: one layer written in Megatron's style and with dispatch and combine, through the same transforms."""
+"""permute.py --styles: one layer written in Megatron's style and with dispatch and combine, through the same transforms."""
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections.abc import Callable
@@ -10,16 +11,19 @@ from typing import cast
 
 import mindspore as ms
 import numpy as np
+import script
+from absl import flags
 from mindspore import Tensor
 
 import hpmoe
+from hpmoe.commands import options
 from hpmoe.routing.workload import layer_inputs
 from hpmoe.support.errors import LaunchError
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.known import known
 from hpmoe.support.trees import Function, PyTree
 
-RANKS = 4  # where --ep is not given
+SIZES = {"tokens": 2048, "hidden": 1024}  # where they are not given
 PASSES = ("forward", "forward + backward")
 NOTES = """\
 Both sides run in this process and take turns, each the first in every other one: medians. Bytes are those that their
@@ -37,6 +41,26 @@ def megatron(hidden_states: Tensor, topk_ids: Tensor, topk_weights: Tensor, gate
 
 
 SIDES: dict[str, Function] = {"permute, exchange": megatron, "dispatch, combine": hpmoe.moe_ffn}
+
+
+def define(values: flags.FlagValues) -> None:
+    """The flags beside those of permute.py."""
+    for name, default, text in (("ep", 4, "ranks"), ("intermediate", 512, "intermediate size of an expert"),
+                                ("experts", 16, "experts of all ranks"), ("top_k", 4, "experts of each token")):
+        options.define_integer(values, name, default, f"with --styles, {text}")
+    options.define_integer(values, "seed", 0, "with --styles, seed of the random inputs", least=0)
+
+
+def run(o: flags.FlagValues) -> int:
+    sizes = {name: size or SIZES[name] for name, size in options.sizes(o).items()}
+    options.check_sizes(SimpleNamespace(**sizes))
+    report = {"machine": script.machine(), "seed": o.seed, "repeats": o.repeats, "cases": []}
+    for dtype in script.DTYPES[o.dtype]:
+        report["cases"].append(measured(sizes, dtype, o.seed, o.repeats))
+        if not o.json:
+            print("\n".join(lines(report["cases"][-1])), flush=True)
+    print(json.dumps(report) if o.json else NOTES)
+    return 0
 
 
 class Side:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from layer_problem import LayerProblem
 
-from hpmoe.peers.layer_problem import LayerProblem
 from hpmoe.routing.workload import drawn_ids
 from hpmoe.support.dtypes import numpy_dtype
 

@@ -14,7 +14,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpmoe.peers import Side
+from sides import Side
+
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.known import known
 

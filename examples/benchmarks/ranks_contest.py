@@ -18,11 +18,11 @@ from typing import cast
 
 import mindspore as ms
 import numpy as np
+from hpmoe_fused import passes_of
+from layer_problem import PASSES, RESULTS, LayerProblem
 
 import hpmoe
 from hpmoe.kernels.link import Link
-from hpmoe.peers.hpmoe_fused import passes_of
-from hpmoe.peers.layer_problem import PASSES, RESULTS, LayerProblem
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.known import known
 from hpmoe.support.trees import Function
@@ -85,7 +85,7 @@ def own_shares(link: Link, run: Callable[[], object]) -> tuple[float, float]:
 
 def torch_shares(link: Link, run: Callable[[], object]) -> tuple[float, float]:
     """The same of PyTorch, where a rank computes when it is in no exchange."""
-    module = importlib.import_module("hpmoe.peers.pytorch_ranks")
+    module = importlib.import_module("pytorch_ranks")
     link.meet("a turn", b"")
     module.Exchange.seconds, began = 0.0, time.perf_counter()
     run()
@@ -122,11 +122,11 @@ def sides_of(problem: Fields, mesh: hpmoe.Mesh, link: Link, folder: Path,
         name: passes_of(mesh, ms.Tensor(problem["ids"]), (x, weights, gate_up, down), cotangent, OWN[name])
         for name in names if name in OWN}
     if "torch" in names:
-        module = importlib.import_module("hpmoe.peers.pytorch_ranks")
+        module = importlib.import_module("pytorch_ranks")
         sides["torch"] = module.layer(problem, link.rank, link.size, str(folder / "meeting"))
     if "mindspore" in names:
         os.environ["MS_NODE_ID"] = str(link.rank)
-        sides["mindspore"] = importlib.import_module("hpmoe.peers.mindspore_ranks").layer(problem, link.rank, link.size)
+        sides["mindspore"] = importlib.import_module("mindspore_ranks").layer(problem, link.rank, link.size)
     return sides
 
 

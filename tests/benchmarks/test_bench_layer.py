@@ -1,4 +1,4 @@
-"""hpmoe bench: its sides really run in processes of their own, are checked, and what becomes of each is said."""
+"""layer.py: its sides really run in processes of their own, are checked, and what becomes of each is said."""
 
 import dataclasses
 import importlib.util
@@ -6,15 +6,19 @@ import json
 import re
 import time
 
+import contest
+import layer
+import layer_report
 import numpy as np
+import numpy_loop
 import pytest
+import script
 from helpers import assert_close, numpy_moe_ffn
+from layer_problem import PASSES, RESULTS, LayerProblem
+from process import Process, WorkerError
+from sides import SIDES, Side
 
-from hpmoe import cli
-from hpmoe.commands import bench, bench_report, options
-from hpmoe.peers import SIDES, Side, contest, numpy_loop
-from hpmoe.peers.layer_problem import PASSES, RESULTS, LayerProblem
-from hpmoe.peers.process import Process, WorkerError
+from hpmoe.commands import options, running
 
 TINY = ["--tokens=6", "--hidden=8", "--intermediate=4", "--experts=4", "--top_k=2", "--repeats=2"]
 SIZES = {"ep": 2, "tokens": 6, "hidden": 8, "intermediate": 4, "experts": 8, "top_k": 2}
@@ -38,7 +42,7 @@ def problem(tmp_path):
 
 def make_problem(folder, routing="uniform", seed=0, **sizes):
     made = LayerProblem(folder, dtype="float32", **{**SIZES, **sizes})
-    made.write(bench.make_arrays(made, routing, seed))
+    made.write(layer.make_arrays(made, routing, seed))
     return made
 
 
@@ -63,7 +67,7 @@ def hold(monkeypatch, problem, sides, timeout=60.0):
     return contest.Contest(repeats=2, threads=1, timeout=timeout, progress=lambda what: None).hold(problem, list(sides))
 
 
-# The whole command, once, with the sides that this environment has.
+# The whole script, once, with the sides that this environment has.
 
 PEERS = ("mindspore", "mindspore_jit", "torch", "jax", "numpy")
 
@@ -76,7 +80,7 @@ def report(tmp_path_factory, request):
         patch.setattr("builtins.print", lambda text="", **kwargs: out.append(text) if "file" not in kwargs else None)
         for name in PEERS:
             patch.setitem(SIDES, name, dataclasses.replace(SIDES[name], variants={"default": {}}))
-        status = cli.main(["bench", *TINY, f"--dtype={request.param}", f"--peers={','.join(PEERS)}", "--json",
+        status = script.main(layer, [*TINY, f"--dtype={request.param}", f"--peers={','.join(PEERS)}", "--json",
                            f"--out={path}"])
     assert status == 0
     return {**json.loads(out[-1]), "picture": path}
@@ -113,17 +117,17 @@ def test_the_report_names_the_machine_and_the_fastest_peer(report):
             fastest = case["fastest_peer"][which]
             assert fastest["ms"] == min(p[which]["ms"] for p in rows.values())
             assert fastest["times_hpmoe"] == fastest["ms"] / own[which]["ms"]
-        assert bench_report.goals(case) == []
+        assert layer_report.goals(case) == []
 
 
 def test_the_text_has_every_number_in_columns(report):
     for case in report["cases"]:
-        lines = bench_report.case_lines(case)
+        lines = layer_report.case_lines(case)
         table = [line for line in lines if re.match(r"  \S.* \[.* \.\. .*\]", line)]
         assert len(table) == 2 * sum(bool(r["passes"]) for r in case["sides"])
         assert len({len(line) for line in table}) == 1 and len(table[0]) <= 120
         assert "MindSpore's CPU backend has no bfloat16 matmul" in "\n".join(lines) or case["dtype"] == "float32"
-    *table, empty, machine, versions = bench_report.closing_lines({**report, "cases": 2 * report["cases"]})
+    *table, empty, machine, versions = layer_report.closing_lines({**report, "cases": 2 * report["cases"]})
     assert len(table) == 2 + 2 * 2 and len({line.count("|") for line in table}) == 1 and empty == ""
     assert "medians of 2 turns" in machine and "mindspore 2." in versions
 
@@ -262,25 +266,25 @@ def summarized(dtype="float32", **times):
     found = [contestant(name, *pair) for name, pair in times.items()]
     found.append(contest.Contestant("matmul_numpy", SIDES["matmul_numpy"], turns={"matmul": [10.0]}))
     flops = dict(zip(PASSES, (10 ** 9, 3 * 10 ** 9), strict=True))
-    return {"name": "x", "sizes": bench_report.GOAL_SIZES, "dtype": dtype, "routing": "uniform", "max_over_mean_load": 1.0,
-            **bench_report.summary(flops, found)}
+    return {"name": "x", "sizes": layer_report.GOAL_SIZES, "dtype": dtype, "routing": "uniform", "max_over_mean_load": 1.0,
+            **layer_report.summary(flops, found)}
 
 
 def test_goals_are_met_or_not_as_the_numbers_say():
     case = summarized(hpmoe=(1.0, 3.0, (10.0, 21.0)), mindspore=(4.0, 12.0), torch=(1.7, 4.5))
-    share = 1000 / (2 * bench_report.SIZE ** 3 / 1e7)
-    met = {what: (figure, met) for what, figure, met in bench_report.goals(case)}
+    share = 1000 / (2 * layer_report.SIZE ** 3 / 1e7)
+    met = {what: (figure, met) for what, figure, met in layer_report.goals(case)}
     assert list(met.values()) == [
         (1.7, True), (pytest.approx(share), share >= 0.8), (1.0, True),
         (1.5, False), (pytest.approx(share), share >= 0.8), (1.05, False)]
-    text = "\n".join(bench_report.case_lines(case))
+    text = "\n".join(layer_report.case_lines(case))
     assert "forward: the fastest peer takes at least 1.6 times as long: 1.70, met" in text
     assert "forward + backward: the fastest peer takes at least 1.6 times as long: 1.50, NOT MET" in text
     assert "forward: the fastest peer, PyTorch eager, takes 1.70 times as long as hpmoe" in text
 
 
 def test_bfloat16_is_held_against_pytorch_alone():
-    met = bench_report.goals(summarized("bfloat16", hpmoe=(1.0, 1.0), jax=(1.1, 1.1), torch=(1.4, 1.2),
+    met = layer_report.goals(summarized("bfloat16", hpmoe=(1.0, 1.0), jax=(1.1, 1.1), torch=(1.4, 1.2),
                                         torch_compile=(1.5, 1.5)))
     assert [(figure, met) for _, figure, met in met] == [(1.4, True), (1.2, False)]
 
@@ -288,8 +292,8 @@ def test_bfloat16_is_held_against_pytorch_alone():
 def test_what_was_not_measured_is_not_met():
     case = summarized(hpmoe=(1.0, 1.0))
     assert case["fastest_peer"] == dict.fromkeys(PASSES)
-    assert [met for _, figure, met in bench_report.goals(case) if figure is None] == [False] * 4
-    text = "\n".join(bench_report.case_lines(case))
+    assert [met for _, figure, met in layer_report.goals(case) if figure is None] == [False] * 4
+    text = "\n".join(layer_report.case_lines(case))
     assert "peak memory at most 1.00 of MindSpore op by op: not measured, NOT MET" in text
 
 
@@ -307,22 +311,21 @@ def test_what_was_not_measured_is_not_met():
     ("--out=no/such/folder/x.png", "flag --out=no/such/folder/x.png: it must be a file that can be written"),
     ("--out=x.foo", "flag --out=x.foo: it must be a file whose name ends in .png or .svg"),
     ("--out=picture", "flag --out=picture: it must be a file whose name ends in .png or .svg"),
-    ("--permute --out=x.png", "flag --out=x.png: it must be left out with --permute, whose result is a text"),
     ("--repeats=0", "flag --repeats=0: it must be an integer of at least 1"),
 ])
 def test_wrong_usage(capsys, args, text):
-    assert cli.main(["bench", *args.split()]) == 2
+    assert script.main(layer, [*args.split()]) == 2
     out, err = capsys.readouterr()
-    assert out == "" and err.startswith(f"hpmoe bench: {text}") and err.count("\n") == 1
+    assert out == "" and err.startswith(f"layer.py: {text}") and err.count("\n") == 1
 
 
 def test_a_picture_needs_matplotlib(capsys, monkeypatch):
     monkeypatch.setattr(options.importlib.util, "find_spec", lambda name: None)
-    assert cli.main(["bench", "--out=x.png"]) == 2
+    assert script.main(layer, ["--out=x.png"]) == 2
     assert "it must be left out where matplotlib is not installed; pip install '.[plot]'" in capsys.readouterr().err
 
 
 def test_the_suite_has_four_cases():
-    suite = cli.parse(cli.define("bench"), ["--suite"])
-    assert [case["name"] for case in bench.cases(suite)] == [
+    suite = options.parse(running.define(layer), ["--suite"])
+    assert [case["name"] for case in layer.cases(suite)] == [
         "2048 tokens", "64 tokens", "2048 tokens, Zipf", "4 ranks x 512 tokens"]

@@ -1,17 +1,23 @@
-"""hpmoe bench --permute: rows permuted and brought back, beside a copy past the caches and the same in other frameworks."""
+"""permute.py: rows permuted and brought back, beside a copy past the caches and the same in other frameworks."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 
 import mindspore as ms
 import numpy as np
+import script
+import styles
+from absl import flags
 from mindspore import Tensor, ops
 
 import hpmoe
+from hpmoe.commands import options
 from hpmoe.kernels import token_rows
 from hpmoe.kernels.native import load
 from hpmoe.routing.workload import drawn_ids
@@ -22,17 +28,45 @@ from hpmoe.support.kept_files import Fields
 from hpmoe.support.loading import address
 from hpmoe.support.trees import PyTree
 
+SUMMARY = "times permute and its gradient beside a copy past the caches and other frameworks"
 TOKENS, HIDDEN = (4096, 65_536), (1024, 2048, 4096, 7168)
 TOP_K, EXPERTS, RANKS = 8, 256, 8
 MOST_BYTES = 2**32
 Call = Callable[[], PyTree]  # an array or a tensor, of whatever framework
 SORTED, SORTS = (2**16, 2**18, 2**20, 2**22, 2**24), 9
 NOTES = """\
+  python examples/benchmarks/permute.py --tokens=4096 --hidden=1024
 Medians of turns, in which each side runs once. Forward: expert ids to permuted rows; the sort alone is a part of it.
 Backward: from the gradients of rows to those of tokens, a sum for each. Of the copy: the bytes of the rows per second, of
 those that a copy of them with non-temporal stores moves on all cores. MindSpore: sort, slice, floor-divide, gather, op by
 op in blocking mode; of bfloat16 it gathers the bits. Requests: runs of rows that are consecutive where they come from and
-where they go, on 8 ranks: as tokens come; sorted by rank; by rank, then expert."""
+where they go, on 8 ranks: as tokens come; sorted by rank; by rank, then expert.
+--styles compares whole layers instead: one of permute and exchange, one of dispatch and combine."""
+
+
+def define(values: flags.FlagValues) -> None:
+    options.define_integer(values, "tokens", None, f"one of {TOKENS} where not given each; with --styles of a rank")
+    options.define_integer(values, "hidden", None, f"one of {HIDDEN} where not given each")
+    script.define_dtypes(values)
+    options.define_integer(values, "repeats", 7, "turns of each side")
+    options.define_switch(values, "styles", "instead: a layer of permute and exchange beside one of dispatch and combine")
+    styles.define(values)
+
+
+def run(o: flags.FlagValues) -> int:
+    if o.styles:
+        return styles.run(o)
+    tokens, hidden = ((getattr(o, name),) if o[name].present else every for name, every in
+                      (("tokens", TOKENS), ("hidden", HIDDEN)))
+    report = {"machine": script.machine(), "repeats": o.repeats, "cases": []}
+    for case in reports(tokens, hidden, script.DTYPES[o.dtype], o.repeats):
+        report["cases"].append(case)
+        if not o.json:
+            print("\n".join(lines(case)), flush=True)
+    report["sort"] = sort_times()
+    print(json.dumps(report) if o.json else f"{sort_line(report['sort'])}\n{NOTES}")
+    return 0
+
 
 
 class Case:
@@ -185,3 +219,7 @@ def lines(report: Fields) -> list[str]:
     return [head, *table, f"  of the copy: forward {report['forward_share']:.0%}, backward {report['backward_share']:.0%}; "
             f"MindSpore : hpmoe {report['mindspore_ratio']:.1f}x",
             "  requests: {}, by rank {}, by rank and expert {}".format(*report["requests"])]
+
+
+if __name__ == "__main__":
+    sys.exit(script.main(sys.modules[__name__]))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import importlib.util
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import matmul_alone
 import numpy as np
+import numpy_loop
+from layer_problem import PASSES, RESULTS, LayerProblem
+from process import Process, WorkerError
+from sides import SIDES, Side
 
-from hpmoe.peers import SIDES, Side, matmul_alone, numpy_loop
-from hpmoe.peers.layer_problem import PASSES, RESULTS, LayerProblem
-from hpmoe.peers.process import Process, WorkerError
 from hpmoe.support.known import known
 
 # max|a - b| / max|b| against float64, for each result; half precision rounds what it stores between the steps.
@@ -171,11 +172,3 @@ def errors(folder: Path, want: Mapping[str, np.ndarray]) -> dict[str, float]:
         largest = np.abs(b).max(initial=0) or 1.0
         out[name] = float(np.abs(a.reshape(b.shape) - b).max(initial=0) / largest) if a.size == b.size else float("inf")
     return out
-
-
-def version(package: str) -> str:
-    """Of an installed package, as a table shows it; of a module that pip did not install, nothing."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""

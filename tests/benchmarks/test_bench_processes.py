@@ -1,14 +1,13 @@
-"""hpmoe bench --processes: a real run, what follows from its figures, and flags that it refuses."""
+"""processes.py: a real run, what follows from its figures, and flags that it refuses."""
 
 import importlib.util
 import json
 
 import numpy as np
+import processes
 import pytest
-from command_line import run
-
-from hpmoe.commands import bench_processes
-from hpmoe.peers import ranks_contest
+import ranks_contest
+from command_line import run_script
 
 TINY = ["--tokens=24", "--hidden=16", "--intermediate=8", "--experts=4", "--top_k=2", "--repeats=1"]
 SIZES = {"tokens": 256, "hidden": 1024, "intermediate": 512, "experts": 16, "top_k": 4}
@@ -25,21 +24,21 @@ def case(own=100.0, other=140.0, share=0.04, meeting=1.5, **sizes):
 
 
 def test_rows_say_how_many_times_longer_each_peer_takes():
-    assert bench_processes.rows(case()) == [
+    assert processes.rows(case()) == [
         "| 2 | 256 | 512 | float32 | forward | 100.0 | 140.0 | 1.40x | 280.0 | 2.80x | 4 %, 10 % | 25 %, 10 % |",
         "| 2 | 256 | 512 | float32 | forward + backward | 300.0 | 420.0 | 1.40x | - | - | 4 %, 10 % | 25 %, 10 % |"]
     alone = case()
     del alone["sides"]["torch"], alone["sides"]["mindspore"]
-    assert bench_processes.rows(alone)[0] == "| 2 | 256 | 512 | float32 | forward | 100.0 | - | - | - | - | 4 %, 10 % | - |"
-    assert all(row.count("|") == bench_processes.HEAD[1].count("|") for row in bench_processes.rows(alone))
+    assert processes.rows(alone)[0] == "| 2 | 256 | 512 | float32 | forward | 100.0 | - | - | - | - | 4 %, 10 % | - |"
+    assert all(row.count("|") == processes.HEAD[1].count("|") for row in processes.rows(alone))
 
 
 def test_goals_are_higher_where_there_is_more_to_win():
-    assert [met for *_, met in bench_processes.goals(case())] == [True] * 5
-    assert [met for *_, met in bench_processes.goals(case(tokens=2048))] == [False, True, True, True, True]
-    assert [met for *_, met in bench_processes.goals(case(intermediate=128))] == [False, True, True, True, True]
-    assert [met for *_, met in bench_processes.goals(case(other=110.0, share=0.06, meeting=2.5))] == [False] * 5
-    lines = bench_processes.closing_lines({"cases": [
+    assert [met for *_, met in processes.goals(case())] == [True] * 5
+    assert [met for *_, met in processes.goals(case(tokens=2048))] == [False, True, True, True, True]
+    assert [met for *_, met in processes.goals(case(intermediate=128))] == [False, True, True, True, True]
+    assert [met for *_, met in processes.goals(case(other=110.0, share=0.06, meeting=2.5))] == [False] * 5
+    lines = processes.closing_lines({"cases": [
         case(), case(share=0.2), {**case(), "wrong": ["torch"]}, {**case(), "status": 3}]})
     assert "goal, forward: communication takes at most 5 %: met in 2 of 3, 0.04 .. 0.20" in lines
     assert lines[-2].startswith("WRONG: torch, error 1.0e-06: ") and lines[-1].startswith("status 3: ")
@@ -57,23 +56,23 @@ def test_a_result_that_is_no_number_is_wrong():
 
 
 def test_mindspore_takes_part_in_float32_alone():
-    assert bench_processes.sides_of("mindspore", "float32") == ["hpmoe", "mindspore"]
-    assert bench_processes.sides_of("mindspore", "bfloat16") == ["hpmoe"]
+    assert processes.sides_of("mindspore", "float32") == ["hpmoe", "mindspore"]
+    assert processes.sides_of("mindspore", "bfloat16") == ["hpmoe"]
 
 
 def test_flags_that_it_refuses_are_named(capsys, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for flags, words in ((["--experts=9", "--peers=none"], "flag --experts=9: it must be a multiple of 2"),
-                         (["--peers=numpy"], "flag --peers=numpy: it must be all, none, or of torch,mindspore with --proc"),
+                         (["--peers=numpy"], "flag --peers=numpy: it must be all, none, or of torch,mindspore"),
                          (["--peers=torch"], "flag --peers=torch: it must be without torch where PyTorch is not")):
-        status, _, text = run(capsys, "bench", "--processes=2", *flags)
+        status, _, text = run_script(capsys, processes, *flags)
         assert status == 2 and words in text, text
 
 
 @pytest.mark.slow
 def test_results_that_are_wrong_are_no_measurement(capsys, monkeypatch):
-    monkeypatch.setattr(bench_processes, "TOLERANCE", {"float32": 0.0})
-    status, out, _ = run(capsys, "bench", "--processes=2", "--peers=none", "--dtype=float32", *TINY)
+    monkeypatch.setattr(processes, "TOLERANCE", {"float32": 0.0})
+    status, out, _ = run_script(capsys, processes, "--peers=none", "--dtype=float32", *TINY)
     assert status == 1 and "WRONG: hpmoe, error " in out
 
 
@@ -81,7 +80,7 @@ def test_results_that_are_wrong_are_no_measurement(capsys, monkeypatch):
 def test_two_processes_are_timed_and_drawn(capsys, tmp_path):
     pytest.importorskip("matplotlib")
     flags = [*TINY, "--peers=mindspore", f"--out={tmp_path / 'x.png'}"]
-    status, out, _ = run(capsys, "bench", "--processes=2", "--json", *flags)
+    status, out, _ = run_script(capsys, processes, "--json", *flags)
     report = json.loads(out)
     assert status == 0 and report["ok"], report
     assert (tmp_path / "x.png").stat().st_size > 1000

@@ -5,9 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from hpmoe.peers.contest import Contestant
-from hpmoe.peers.layer_problem import PASSES
-from hpmoe.peers.matmul_alone import SIZE
+from contest import Contestant
+from layer_problem import PASSES
+from matmul_alone import SIZE
+
 from hpmoe.support.kept_files import Fields
 
 # What the fused layer is meant to reach on one rank, by dtype: times faster than which peers.

@@ -18,20 +18,24 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.support.kept_files import Fields
-
 FOLDER = str(Path(__file__).resolve().parent)
 PR_SET_PDEATHSIG = 1
 MIN_SECONDS, MAX_RUNS = 0.05, 20  # of the timed runs of one turn
 
 
-def load(name: str) -> Any:
-    """A file of this folder as a module, without the folder on sys.path."""
-    spec = importlib.util.spec_from_file_location(name, Path(FOLDER, f"{name}.py"))
+def load(name: str, folder: str = FOLDER) -> Any:
+    """A file of a folder as a module, without the folder on sys.path."""
+    spec = importlib.util.spec_from_file_location(name, Path(folder, f"{name}.py"))
     assert spec is not None and spec.loader is not None
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def memory() -> Any:
+    """hpmoe.support.process_memory, without the package hpmoe, which imports MindSpore."""
+    (folder,) = importlib.util.find_spec("hpmoe").submodule_search_locations
+    return load("process_memory", str(Path(folder, "support")))
 
 
 class Worker:
@@ -40,16 +44,17 @@ class Worker:
     def __init__(self, folder: str, module: str, entry: str):
         self.problem = load("layer_problem").LayerProblem.read(folder)
         self.entry = getattr(load(module), entry)
-        self.passes: Fields = {}
+        self.passes: dict[str, Any] = {}
+        self.memory = memory()
 
-    def build(self) -> Fields:
+    def build(self) -> dict[str, Any]:
         """Makes the side; memory is counted from here on."""
-        forget_peak()
-        self.base = status_kib("VmRSS")
+        self.memory.forget_peak()
+        self.base = self.memory.status_kib("VmRSS")
         self.passes, self.to_numpy = self.entry(self.problem)
         return {"passes": list(self.passes)}
 
-    def check(self, which: str, save: str) -> Fields:
+    def check(self, which: str, save: str) -> dict[str, Any]:
         """Runs a pass once and saves its results as `save`/0.npy, 1.npy, ...; tells the seconds that took."""
         begin = time.perf_counter()
         results = self.passes[which]()
@@ -68,7 +73,7 @@ class Worker:
                 out = np.lib.format.open_memmap(path, "w+", np.float32, shape)
             out[i if parts is result else ...] = array
 
-    def turn(self, which: str) -> Fields:
+    def turn(self, which: str) -> dict[str, Any]:
         """Milliseconds of each timed run of a pass; one untimed run before them finds the caches as it leaves them."""
         f, times = self.passes[which], []
         f()
@@ -78,22 +83,9 @@ class Worker:
             times.append(time.perf_counter() - begin)
         return {"ms": [t * 1e3 for t in times]}
 
-    def peak(self) -> Fields:
+    def peak(self) -> dict[str, Any]:
         """The largest memory since `build`, beyond what the imports had taken."""
-        return {"mib": (status_kib("VmHWM") - self.base) / 1024}
-
-
-def forget_peak() -> None:
-    """Sets VmHWM to VmRSS where the system lets us; elsewhere imports that took more than they kept count too."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        pass
-
-
-def status_kib(field: str) -> int:
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(field + ":"))
+        return {"mib": (self.memory.status_kib("VmHWM") - self.base) / 1024}
 
 
 def main() -> None:

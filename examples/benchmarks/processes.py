@@ -1,4 +1,4 @@
-"""hpmoe bench --processes: the MoE-FFN with a process for each rank, beside PyTorch and MindSpore."""
+"""processes.py: the MoE-FFN with a process for each rank, beside PyTorch and MindSpore."""
 
 from __future__ import annotations
 
@@ -13,38 +13,91 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy_loop
+import ranks_contest
+import script
+from absl import flags
+from arrays import make_arrays
+from contest import TOLERANCE
+from layer_problem import PASSES, RESULTS, LayerProblem
+from sides import MALLOC
 
 from hpmoe.commands import options
-from hpmoe.commands.bench_arrays import make_arrays
-from hpmoe.peers import MALLOC, numpy_loop
-from hpmoe.peers.contest import TOLERANCE
-from hpmoe.peers.layer_problem import PASSES, RESULTS, LayerProblem
 from hpmoe.ranks.starting import start_ranks
 from hpmoe.support.kept_files import Fields
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+SUMMARY = "times a MoE-FFN with a process for each rank, beside PyTorch with gloo and MindSpore"
+SIZES = ("tokens", "hidden", "intermediate", "experts", "top_k")
 SUITE = {"tokens": (256, 512, 1024, 2048), "intermediate": (512, 128)}
 PEERS = ("torch", "mindspore")
 KEEPING = [f"{name}={value}" for name, value in MALLOC["malloc that keeps its memory"].items()]
 TITLES = {"hpmoe": "hpmoe", "torch": "PyTorch, gloo", "mindspore": "MindSpore, AllGather"}
 SCHEDULER = "from mindspore import communication; communication.init('mccl'); import signal; signal.pause()"
 NOTES = """\
+  python examples/benchmarks/processes.py --processes=2 --suite --dtype=float32 --repeats=3
 Each process has its share of the cores, and all sides in it, which take turns of 0.1 s after one untimed run: medians of
 the turns. Results are checked against float64 before. T is of each rank. Communication is the share of a run beyond the
 work of the rank that computes most: of hpmoe the tasks that compute, in its launches, of PyTorch all but all_to_all_single;
 skew is what the others, on average, wait for that rank. MindSpore's CPU has no gradient of AllGather."""
 
 
-def cases(num_processes: int, sizes: Fields, is_suite: bool) -> Iterator[Fields]:
+def define(values: flags.FlagValues) -> None:
+    options.define_integer(values, "processes", 2, "ranks, each a process")
+    define_layer(values)
+    flags.DEFINE_string("peers", "all", "sides beside hpmoe, of torch,mindspore; all; none", flag_values=values)
+
+
+def define_layer(values: flags.FlagValues) -> None:
+    """The flags of processes.py and of hosts.py."""
+    for name, default, text in (("tokens", 2048, "tokens of each rank"), ("hidden", 1024, "hidden size"),
+                                ("intermediate", 512, "intermediate size of an expert"),
+                                ("experts", 16, "experts of all ranks"), ("top_k", 4, "experts of each token")):
+        options.define_integer(values, name, default, text)
+    script.define_dtypes(values)
+    options.define_switch(values, "suite", "tokens from 256 to 2048, and intermediate sizes of 512 and 128")
+    options.define_integer(values, "seed", 0, "seed of the random inputs", least=0)
+    options.define_integer(values, "repeats", 7, "turns of each side")
+    script.define_picture(values)
+
+
+def run(o: flags.FlagValues) -> int:
+    sides = {dtype: sides_of(o.peers, dtype) for dtype in script.DTYPES[o.dtype]}
+    todo = list(cases(o, o.processes))
+    options.check_picture(o.out)
+    report = {"machine": script.machine(), "seed": o.seed, "repeats": o.repeats, "cases": []}
+    if not o.json:
+        print("\n".join(HEAD), flush=True)
+    for what in todo:
+        for dtype in script.DTYPES[o.dtype]:
+            case = measured(o.processes, what, dtype, sides[dtype], o.seed, o.repeats)
+            report["cases"].append(case)
+            if not o.json and case["status"] == 0:
+                print("\n".join(rows(case)), flush=True)
+    return finished(o, report, sys.modules[__name__])
+
+
+def finished(o: flags.FlagValues, report: Fields, of: ModuleType) -> int:
+    """Draws and prints a report as the module of its script does; the exit status."""
+    report["ok"] = all(case["status"] == 0 and not case["wrong"] for case in report["cases"])
+    if o.out and report["ok"]:
+        of.draw(report, o.out)
+    print(json.dumps(report) if o.json else "\n".join(["", *of.closing_lines(report), of.NOTES]))
+    return 0 if report["ok"] else 1
+
+
+def cases(o: flags.FlagValues, num_ranks: int) -> Iterator[Fields]:
     """Sizes of each case. `tokens` is of a rank."""
-    options.check_flag(sizes["experts"] % num_processes == 0, "experts", sizes["experts"],
-                       f"a multiple of {num_processes}, the number of ranks")
-    if not is_suite:
+    sizes = {name: getattr(o, name) for name in SIZES}
+    options.check_flag(o.experts % num_ranks == 0, "experts", o.experts, f"a multiple of {num_ranks}, the number of ranks")
+    options.check_sizes(SimpleNamespace(**sizes, ep=num_ranks))
+    if not o.suite:
         yield sizes
         return
     for intermediate in SUITE["intermediate"]:
@@ -55,7 +108,7 @@ def cases(num_processes: int, sizes: Fields, is_suite: bool) -> Iterator[Fields]
 def sides_of(peers: str, dtype: str) -> list[str]:
     """The sides: what --peers says. MindSpore's CPU multiplies float32 alone."""
     names = {"none": [], "all": [*PEERS]}.get(peers, peers.split(","))
-    options.check_flag(set(names) <= set(PEERS), "peers", peers, "all, none, or of torch,mindspore with --processes")
+    options.check_flag(set(names) <= set(PEERS), "peers", peers, "all, none, or of torch,mindspore")
     options.check_flag("torch" not in names or importlib.util.find_spec("torch") is not None, "peers", peers,
                        "without torch where PyTorch is not installed; pip install '.[bench]'")
     return ["hpmoe", *(name for name in PEERS if name in names and (name, dtype) != ("mindspore", "bfloat16"))]
@@ -69,7 +122,7 @@ def measured(num_processes: int, sizes: Fields, dtype: str, sides: Sequence[str]
         write_problem(LayerProblem(Path(folder), dtype, num_processes, **sizes), seed)
         given = json.dumps({"sides": list(sides), "repeats": repeats, "folder": folder})
         with _scheduler(num_processes) if "mindspore" in sides else contextlib.nullcontext([]) as environment:
-            status = start_ranks(["env", *KEEPING, *environment, sys.executable, "-m", "hpmoe.peers.ranks_contest", given],
+            status = start_ranks(["env", *KEEPING, *environment, sys.executable, ranks_contest.__file__, given],
                                  num_processes)
         if status != 0:
             return {**case, "status": status}
@@ -209,3 +262,7 @@ def _draw_pass(axes: Axes, done: Sequence[Fields], which: str) -> None:
     axes.margins(x=0.12)
     axes.legend(fontsize=7)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+if __name__ == "__main__":
+    sys.exit(script.main(sys.modules[__name__]))

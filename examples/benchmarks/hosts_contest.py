@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
+from ranks_contest import contest, leave_report
+
 import hpmoe
 from hpmoe.kernels.link import Link
-from hpmoe.peers.ranks_contest import contest, leave_report
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.known import known
 

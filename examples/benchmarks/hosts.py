@@ -1,9 +1,10 @@
-"""hpmoe bench --hosts: the MoE-FFN on ranks of two hosts, by each scheme of sending rows, beside PyTorch."""
+"""hosts.py: the MoE-FFN on ranks of two hosts, by each scheme of sending rows, beside PyTorch."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import json
 import secrets
 import statistics
@@ -14,25 +15,58 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpmoe.commands import bench_processes, options
+import hosts_contest
+import processes
+import script
+from absl import flags
+from layer_problem import PASSES, LayerProblem
+from namespaces import ADDRESSES, DEVICES, Hosts, NoHostsError
+
+from hpmoe.commands import options
 from hpmoe.kernels.native import ucx_fault
-from hpmoe.peers import hosts_contest
-from hpmoe.peers.layer_problem import PASSES, LayerProblem
-from hpmoe.peers.namespaces import ADDRESSES, DEVICES, Hosts, NoHostsError
 from hpmoe.ranks.launchers import SECRET
+from hpmoe.ranks.link import ENGINES
 from hpmoe.support.kept_files import Fields
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-RANKS, NUM_HOSTS, PORT = 2, 2, 29500  # of a host, where --processes is not given
+SUMMARY = "times a MoE-FFN on ranks of two hosts, network namespaces, by each scheme of sending rows, beside PyTorch"
+NUM_HOSTS, PORT = 2, 29500
 TITLES = {"direct": "direct", "rank": "once to a rank", "node": "once to a node", "rank and node": "both",
           "torch": "PyTorch, gloo"}
 NOTES = """\
-Ranks of two hosts, network namespaces of this computer that a cable of this rate joins (tc tbf); all share its cores. All
-sides are in each rank and take turns, see --processes. direct: a row for each expert; once to a rank: deduplicate_rows; once
-to a node: relay_rows; both: one after the other; PyTorch: all_to_all_single of gloo. Messages and MB are of one run, of all
-ranks to the other host: of rows, weights among them, as counted where they are sent; on the cable, as the system counts."""
+  python examples/benchmarks/hosts.py --tokens=256 --experts=32 --top_k=8 --dtype=float32 --repeats=3
+Ranks of two hosts, network namespaces of this computer that a cable of this rate joins (tc tbf); all share its cores.
+All sides are in each rank and take turns, see processes.py. direct: a row for each expert; once to a rank:
+deduplicate_rows; once to a node: relay_rows; both: one after the other; PyTorch: all_to_all_single of gloo. Messages and
+MB are of one run, of all ranks to the other host: of rows, weights among them, as counted where they are sent; on the
+cable, as the system counts."""
+
+
+def define(values: flags.FlagValues) -> None:
+    options.define_integer(values, "processes", 2, "ranks of each host, each a process")
+    processes.define_layer(values)
+    flags.DEFINE_string("rates", "1,10", "Gb/s of the cable, a case for each", flag_values=values)
+    options.define_choice(values, "engine", ENGINES[0], "what carries messages between hosts", ENGINES)
+    flags.DEFINE_string("peers", "all", "torch, all or none, beside hpmoe", flag_values=values)
+
+
+def run(o: flags.FlagValues) -> int:
+    sides, rates = sides_of(o.peers), rates_of(o.rates)
+    check_engine(o.engine)
+    todo = list(processes.cases(o, NUM_HOSTS * o.processes))
+    options.check_picture(o.out)
+    report = {"machine": script.machine(), "seed": o.seed, "repeats": o.repeats, "engine": o.engine, "cases": []}
+    with two_hosts() as hosts:
+        if not o.json:
+            print("\n".join(HEAD), flush=True)
+        for what, dtype, rate in itertools.product(todo, script.DTYPES[o.dtype], rates):
+            case = measured(hosts, rate, o.processes, what, dtype, sides, o.seed, o.repeats, o.engine)
+            report["cases"].append(case)
+            if not o.json and case["status"] == 0:
+                print("\n".join(rows(case)), flush=True)
+    return processes.finished(o, report, sys.modules[__name__])
 
 
 def rates_of(text: str) -> list[float]:
@@ -48,7 +82,7 @@ def rates_of(text: str) -> list[float]:
 
 def sides_of(peers: str) -> list[str]:
     """The sides: each scheme, and what --peers says."""
-    options.check_flag(peers in ("all", "none", "torch"), "peers", peers, "all, none or torch with --hosts")
+    options.check_flag(peers in ("all", "none", "torch"), "peers", peers, "all, none or torch")
     options.check_flag(peers == "none" or importlib.util.find_spec("torch") is not None, "peers", peers,
                        "none where PyTorch is not installed; pip install '.[bench]'")
     return [side for side in TITLES if side != "torch" or peers != "none"]
@@ -67,17 +101,17 @@ def two_hosts() -> Iterator[Hosts]:
         with Hosts() as hosts:
             yield hosts
     except NoHostsError as error:
-        raise options.UsageError(f"flag --hosts: {error}") from None
+        raise options.UsageError(f"two hosts: {error}") from None
 
 
 def measured(hosts: Hosts, rate: float, ranks: int, sizes: Fields, dtype: str, sides: Sequence[str], seed: int,
              repeats: int, engine: str) -> Fields:
-    """One case: medians, turns and what crosses, of each side and pass; see bench_processes.measured."""
+    """One case: medians, turns and what crosses, of each side and pass; see processes.measured."""
     case: Fields = {"rate": rate, "ranks": ranks, "sizes": sizes, "dtype": dtype}
     hosts.shape(f"{rate}gbit")
     case["gbits"] = hosts.gbits()
     with tempfile.TemporaryDirectory(prefix="hpmoe_bench_") as folder:
-        bench_processes.write_problem(LayerProblem(Path(folder), dtype, NUM_HOSTS * ranks, **sizes), seed)
+        processes.write_problem(LayerProblem(Path(folder), dtype, NUM_HOSTS * ranks, **sizes), seed)
         given = json.dumps({"sides": list(sides), "repeats": repeats, "folder": folder, "node_size": ranks,
                             "engine": engine})
         status = _status_of(hosts, ranks, given)
@@ -86,13 +120,13 @@ def measured(hosts: Hosts, rate: float, ranks: int, sizes: Fields, dtype: str, s
         reports = json.loads((Path(folder) / "report.json").read_text())
     found = {side: {which: {"ms": statistics.median(turns), "turns_ms": turns, **_crossing(reports, ranks, side, which)}
                     for which, turns in of_side.items()} for side, of_side in reports[0]["turns_ms"].items()}
-    return {**case, "status": 0, "sides": found, **bench_processes.checked(reports, dtype)}
+    return {**case, "status": 0, "sides": found, **processes.checked(reports, dtype)}
 
 
 def _status_of(hosts: Hosts, ranks: int, given: str) -> int:
     """Of the launchers of both hosts."""
     launch = ["-m", "hpmoe", "launch", "-n", str(ranks), f"--hosts={NUM_HOSTS}", f"--rendezvous={ADDRESSES[0]}:{PORT}"]
-    environment = ["env", *bench_processes.KEEPING, f"{SECRET}={secrets.token_hex(32)}"]
+    environment = ["env", *processes.KEEPING, f"{SECRET}={secrets.token_hex(32)}"]
     launchers = []
     for host, device in enumerate(DEVICES):
         command = [*environment, f"GLOO_SOCKET_IFNAME={device}", sys.executable, *launch, f"--host_rank={host}",
@@ -168,3 +202,7 @@ def _draw_pass(axes: Axes, done: Sequence[Fields], which: str) -> None:
     axes.margins(x=0.2)
     axes.legend(fontsize=7)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+if __name__ == "__main__":
+    sys.exit(script.main(sys.modules[__name__]))
