@@ -14,8 +14,10 @@ from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.route import check_tensor, drop_counts
 from hpmoe.primitives.swiglu import swiglu
 from hpmoe.support.errors import check_argument, check_flags
+from hpmoe.support.keywords import suggests_keywords
 
 
+@suggests_keywords
 def moe_ffn(hidden_states: Tensor, topk_ids: Tensor, topk_weights: Tensor, gate_up_weight: Tensor, down_weight: Tensor,
             shared_gate_up_weight: Tensor | None = None, shared_down_weight: Tensor | None = None, *,
             capacity_factor: float | None = None, drop_policy: str = "error", return_drop_counts: bool = False) -> Any:

@@ -20,6 +20,7 @@ from hpmoe.kernels.simulated_inputs import inputs_of, lengths_of
 from hpmoe.machines.machine import Machine, Mesh
 from hpmoe.routing.routing import PerRank
 from hpmoe.support.errors import LaunchError, check_argument
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.known import known
 from hpmoe.timelines.run import RATES, Simulated, rows_of
 from hpmoe.timelines.timeline import Timeline
@@ -52,6 +53,7 @@ def simulate(flow: Stages, machine: Machine | None = None, *, routing: PerRank |
              num_tokens: Sequence[int] | None = None) -> tuple[Timeline, ...]: ...
 
 
+@suggests_keywords
 def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing: PerRank | float | None = None,
              mesh: Mesh | None = None, seed: int = 0, topk_weights: Sequence[np.ndarray] | None = None,
              num_tokens: Sequence[int] | None = None) -> Timeline | tuple[Timeline, ...]:

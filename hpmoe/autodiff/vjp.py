@@ -19,6 +19,7 @@ from hpmoe.primitives.reduction import broadcast_to
 from hpmoe.primitives.row_dot import row_dot
 from hpmoe.primitives.shape import cast_back, dtype_param, in_dtype, is_widening
 from hpmoe.support.errors import check_argument
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.known import known
 
 
@@ -42,6 +43,7 @@ class Linearized:
     cotangents: tuple[int, ...]
 
 
+@suggests_keywords
 def vjp(program: Program) -> Program:
     """The backward Program of `program`, built from the vjp rule of each primitive.
 

@@ -16,6 +16,7 @@ from hpmoe.balance.relocation import relocated
 from hpmoe.routing.balance import place_replicas
 from hpmoe.routing.placement import WHOLE, Placement
 from hpmoe.support.errors import check_argument, is_int, is_number
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.trees import Function
 from hpmoe.transforms.replicate_experts import replicate_experts
 
@@ -62,6 +63,7 @@ def _unchanged(f: Function) -> Function:
     return f
 
 
+@suggests_keywords
 class Balancer:
     """Where the experts of a layer lie, decided anew every `every` steps from what tokens chose since.
 

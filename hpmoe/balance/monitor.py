@@ -9,6 +9,7 @@ import numpy as np
 
 from hpmoe.balance.counts import Counts, summed_counts
 from hpmoe.support.errors import check_argument, is_int
+from hpmoe.support.keywords import suggests_keywords
 
 WHO = "hpmoe.balance.LoadMonitor"
 
@@ -37,6 +38,7 @@ class LoadRow(NamedTuple):
     unused: int
 
 
+@suggests_keywords
 class LoadMonitor:
     """Tokens of each expert, by layer and step; printed, it is a table with a row for each layer.
 

@@ -11,8 +11,10 @@ from mindspore import Parameter, Tensor, mint, nn
 from hpmoe.primitives.columns import take_columns
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.support.errors import check_argument
+from hpmoe.support.keywords import suggests_keywords
 
 
+@suggests_keywords
 def physical_ids(topk_ids: Tensor, places: Tensor) -> Tensor:
     """The places of the experts that tokens chose, places[topk_ids]; -1, no expert, stays -1. Eager or traced.
 
@@ -43,6 +45,7 @@ def physical_ids(topk_ids: Tensor, places: Tensor) -> Tensor:
     return mint.where(topk_ids < 0, topk_ids, take_columns(table, mint.where(topk_ids < 0, 0, topk_ids).astype(ms.int32)))
 
 
+@suggests_keywords
 def move_experts(tensors: Iterable[Tensor], before: Sequence[int] | np.ndarray, after: Sequence[int] | np.ndarray) -> None:
     """Reorders experts in place, bit for bit: weights, moments of an optimizer, float32 main weights and gradients.
 
@@ -79,6 +82,7 @@ def move_experts(tensors: Iterable[Tensor], before: Sequence[int] | np.ndarray, 
         tensor.copy_(Tensor(values.reshape(len(old), -1)[source].reshape(values.shape)))
 
 
+@suggests_keywords
 def states_of(optimizer: nn.Cell, parameters: Iterable[Parameter]) -> list[Parameter]:
     """What an optimizer of MindSpore keeps of some parameters: moments, accumulators, whatever has their names and shapes.
 

@@ -8,9 +8,11 @@ import numpy as np
 
 from hpmoe.ir.layout import Layout
 from hpmoe.support.errors import check_argument
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.timelines.run import Run, is_transfer
 
 
+@suggests_keywords
 def workers_per_expert(line: Run, topk_ids: np.ndarray | Sequence[np.ndarray]) -> np.ndarray:
     """How many workers of all ranks, on average over a run, compute on rows of each expert, and on those of its copies.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import math
 import os
@@ -15,6 +14,7 @@ from absl import flags
 
 from hpmoe.ir.limits import MOST_EXPERTS, MOST_RANKS, MOST_ROWS
 from hpmoe.support.dtypes import FLOATS
+from hpmoe.support.keywords import nearest
 
 MOST = 2**30
 MOST_COLUMNS = 118  # of a help text
@@ -168,14 +168,14 @@ def check_picture(out: str | None) -> None:
 
 
 def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
-    """`; did you mean x?` for the nearest of `known`, or nothing.
+    """Returns `; did you mean x?` for the nearest of `known`, or nothing.
 
     Example:
         >>> did_you_mean("tokes", ["tokens", "top_k"], "--")
         '; did you mean --tokens?'
     """
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {prefix}{near[0]}?" if near else ""
+    near = nearest(word, known)
+    return f"; did you mean {prefix}{near}?" if near else ""
 
 
 def with_underscores(values: flags.FlagValues, args: Sequence[str]) -> list[str]:

@@ -14,11 +14,13 @@ from hpmoe.ir.token_rows import token_vars
 from hpmoe.routing.routing import Route
 from hpmoe.support.dtypes import FLOATS, rounded, widen
 from hpmoe.support.errors import check_argument, check_inputs, is_name
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.known import known
 
 Value = np.ndarray | Route | float  # of one rank
 
 
+@suggests_keywords
 def evaluate(program: Program | Stages, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
              dtype: str | None = None) -> list[list[np.ndarray]]:
     """Computes the outputs of every rank; the output of each equation is rounded to its dtype.

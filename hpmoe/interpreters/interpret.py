@@ -16,9 +16,11 @@ from hpmoe.ir.stages import Stages
 from hpmoe.ir.taskflow_text import event_name, task_name
 from hpmoe.support.dtypes import stored
 from hpmoe.support.errors import LaunchError, check_argument, check_inputs, is_int
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.known import known
 
 
+@suggests_keywords
 def interpret(flow: tf.Taskflow | Stages, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
               seed: int | None = None, keep: list[list[np.ndarray]] | None = None) -> list[list[np.ndarray]]:
     """Runs the tasks of all ranks one at a time, each as soon as its waits are met.

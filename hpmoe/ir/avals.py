@@ -12,6 +12,7 @@ from hpmoe.routing.placement import Placement
 from hpmoe.routing.shards import OfShards
 from hpmoe.support.dtypes import name_of_dtype
 from hpmoe.support.errors import check_argument, is_int
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.known import known
 
 MOST_DIMENSIONS = 32  # of an array of NumPy
@@ -28,6 +29,7 @@ class Rows:
         return "R"
 
 
+@suggests_keywords
 @dataclasses.dataclass(frozen=True)
 class Aval:
     """Shape and dtype of an array; a dimension is an int or a `Rows`.

@@ -11,6 +11,7 @@ from mindspore import Tensor
 
 from hpmoe.ir.avals import Aval, RouteAval
 from hpmoe.support.errors import ProgramError, is_name
+from hpmoe.support.keywords import suggests_keywords
 
 DIRECTIONS = ("forward", "backward")
 AROUND = 2  # equations on either side of the one that an error is about
@@ -58,6 +59,7 @@ class Operator(Protocol):
     def rule(self, question: str, asker: str) -> Callable[..., Any]: ...
 
 
+@suggests_keywords
 @dataclasses.dataclass(frozen=True, eq=False)
 class Equation:
     """`outputs = primitive[params] inputs`, with the user's line it came from."""
@@ -72,6 +74,7 @@ class Equation:
         return dataclasses.replace(self, **changes)
 
 
+@suggests_keywords
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
     """A pure function of arrays: `outputs` computed from `inputs` by `equations`.
@@ -253,6 +256,7 @@ def _stand_ins(program: Program, eqn: Equation, atoms: Sequence[Atom]) -> dict[V
     return dict(zip(eqn.outputs, atoms, strict=True))
 
 
+@suggests_keywords
 def map_equations(program: Program, rule: Callable[[Builder, Equation], Sequence[Atom] | None]) -> Program:
     """Rebuilds a program, letting `rule(builder, equation)` replace any equation by other atoms.
 

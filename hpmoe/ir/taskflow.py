@@ -17,6 +17,7 @@ import numpy as np
 from hpmoe.ir.tile_op import Access as Access, Buffer as Buffer, TileOp as TileOp, memory_of as memory_of
 from hpmoe.machines.machine import Machine
 from hpmoe.routing.route_plan import RoutePlan as RoutePlan
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.tile_ops.domains import Domain as Domain
 from hpmoe.tile_ops.params import Way
 
@@ -86,6 +87,7 @@ class Made:
     outputs: tuple[int, ...]
 
 
+@suggests_keywords
 @dataclasses.dataclass(frozen=True, eq=False)
 class Taskflow:
     """Tile tasks of one program, the same on every rank, and what orders them.

@@ -9,6 +9,7 @@ import numpy as np
 
 from hpmoe.ir.avals import Rows
 from hpmoe.support.dtypes import numpy_dtype, storage_dtype
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.col_modes import ColMode
 from hpmoe.tile_ops.domains import Domain
@@ -88,6 +89,7 @@ RELAYED = (row_modes.RELAY_ROWS, row_modes.RELAY_ENTRIES)
 FANS = (row_modes.FAN, row_modes.RELAY_ENTRIES)
 
 
+@suggests_keywords
 @dataclasses.dataclass(frozen=True)
 class TileOp:
     """One tile operation; its tasks differ only in their coordinates.

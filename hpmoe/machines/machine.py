@@ -8,11 +8,13 @@ from hpmoe.machines.constant import Constant
 from hpmoe.machines.npu_bins import BINS, FLOPS_PER_CYCLE, bin_name
 from hpmoe.support.dtypes import BYTES
 from hpmoe.support.errors import check_argument, is_int, is_number
+from hpmoe.support.keywords import suggests_keywords
 
 MOST_QUEUES = 1 << 16
 MOST_RATE = 1e30  # and cost; what is as far from 1 either way overflows once work is multiplied or divided by it
 
 
+@suggests_keywords
 @dataclasses.dataclass(frozen=True)
 class Mesh:
     """The ranks that run one per-rank function together: ep_size groups, each of tp_size ranks.
@@ -97,6 +99,7 @@ class Body:
                            "a str" if field.type == "str" else f"a number from {least:g} to {MOST_RATE:g}")
 
 
+@suggests_keywords
 @dataclasses.dataclass(frozen=True)
 class Machine:
     """One rank's workers, its memory, its links and what they cost; every transform and the simulator ask it.

@@ -14,6 +14,7 @@ from hpmoe.machines.constant import Constant
 from hpmoe.machines.machine import Body, Machine
 from hpmoe.machines.units import units_of
 from hpmoe.support.errors import ArgumentError, check_argument, is_number
+from hpmoe.support.keywords import suggests_keywords
 
 FOLDER = Path(__file__).parent / "files"
 NUMBERS = {f.name: f.type for f in dataclasses.fields(Machine) if f.type in ("int", "float")}
@@ -33,6 +34,7 @@ def preset_names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
+@suggests_keywords
 def load_machine(which: str | Path) -> Machine:
     """A machine that comes with hpmoe, or that a TOML file describes.
 

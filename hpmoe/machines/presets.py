@@ -8,10 +8,12 @@ from hpmoe.machines.kept_calibration import load_calibration
 from hpmoe.machines.machine import MOST_QUEUES, Machine
 from hpmoe.machines.machine_files import load_machine
 from hpmoe.support.errors import check_argument, check_flags, is_int
+from hpmoe.support.keywords import suggests_keywords
 
 WORKERS_PER_CORE = 4
 
 
+@suggests_keywords
 def cpu(num_workers: int | None = None, ep_size: int = 1, calibrated: bool = False) -> Machine:
     """The CPU this process runs on: workers that take both kinds of tasks, shared evenly by `ep_size` virtual ranks.
 

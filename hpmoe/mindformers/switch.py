@@ -9,12 +9,14 @@ from hpmoe.machines.machine import Mesh
 from hpmoe.mindformers.expert_parallel import make_style
 from hpmoe.mindformers.grouped_mlp import make_grouped_mlp
 from hpmoe.support.errors import check_argument
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.trees import Function
 
 WHO = "hpmoe.mindformers.enable"
 REPLACED: list[tuple[ModuleType, str, object]] = []  # module, name, what it was
 
 
+@suggests_keywords
 def enable(*, transforms: Function | None = None, mesh: Mesh | None = None) -> None:
     """From now on MindFormers builds its PyNative mixture-of-experts layers with hpmoe's kernels in them.
 

@@ -8,8 +8,10 @@ from mindspore import Tensor, mint
 from mindspore.mint.nn import functional
 
 from hpmoe.support.errors import check_argument, is_number
+from hpmoe.support.keywords import suggests_keywords
 
 
+@suggests_keywords
 def clamped_swiglu(limit: float) -> Callable[[Tensor], Tensor]:
     """SwiGLU of clamped columns, as DeepSeek-V4 has it: silu(min(g, limit)) * clamp(u, -limit, limit).
 
@@ -35,6 +37,7 @@ def clamped_swiglu(limit: float) -> Callable[[Tensor], Tensor]:
     return clamped
 
 
+@suggests_keywords
 def gpt_oss_swiglu(limit: float = 7.0, alpha: float = 1.702) -> Callable[[Tensor], Tensor]:
     """The activation of gpt-oss: (u + 1) * g * sigmoid(alpha * g), of g clamped to at most limit and u to -limit..limit.
 

@@ -14,11 +14,13 @@ from hpmoe.nn.on_ranks import in_graph, reshaped
 from hpmoe.primitives.outside_graphs import constexpr
 from hpmoe.ranks.world import World
 from hpmoe.support.errors import check_argument, is_name
+from hpmoe.support.keywords import suggests_keywords
 
 Array = TypeVar("Array", np.ndarray, Tensor)
 SPLITS = ("gate_up", "columns", "rows", "first")
 
 
+@suggests_keywords
 def shard_experts(weight: Array, mesh: Mesh, split: str) -> Array:
     """A weight of all experts as each rank of a mesh has it, differentiable.
 
@@ -51,6 +53,7 @@ def shard_experts(weight: Array, mesh: Mesh, split: str) -> Array:
     return weight.reshape(cut).transpose(order).reshape(of_ranks)
 
 
+@suggests_keywords
 def unshard_experts(weights: Array, mesh: Mesh, split: str) -> Array:
     """The weight of all experts, of what each rank of a mesh has: undoes `shard_experts`.
 

@@ -20,6 +20,7 @@ from hpmoe.primitives.swiglu import swiglu
 from hpmoe.ranks.world import World
 from hpmoe.routing.capacity import DROP_POLICIES
 from hpmoe.support.errors import check_argument, check_flags, is_name, is_number
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.mindspore_private import keep_whole
 from hpmoe.support.trees import Function
 
@@ -48,6 +49,7 @@ class Experts:
         return combine(out, route, None if self.on_input else topk_weights)
 
 
+@suggests_keywords
 @keep_whole
 class GroupedMLP(nn.Cell):
     """The experts of a layer: two grouped matmuls and an activation between them, of rows sent to whom the router chose.

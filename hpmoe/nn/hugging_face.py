@@ -15,10 +15,12 @@ from hpmoe.nn.matching import Place, check_match, closest_match, homeless_of, pl
 from hpmoe.nn.safetensors import Stored
 from hpmoe.support.dtypes import FLOATS, dtype_name, name_of_dtype, numpy_dtype, rounded
 from hpmoe.support.errors import check_argument, check_flags, is_name
+from hpmoe.support.keywords import suggests_keywords
 
 LOAD, SAVE = "hpmoe.nn.load_hugging_face", "hpmoe.nn.save_hugging_face"
 
 
+@suggests_keywords
 def load_hugging_face(layer: nn.Cell, folder_or_state: str | os.PathLike[str] | Mapping[str, Array], prefix: str = "", *,
                       experts: range | None = None, allow_rounding: bool = False) -> None:
     """Sets a layer's Parameters to a mixture-of-experts block of a Hugging Face model.
@@ -79,6 +81,7 @@ def _copy(entry: Entry, array: np.ndarray, stored: np.ndarray) -> None:
         mine[...] = rounded(theirs, dtype_name(mine.dtype))
 
 
+@suggests_keywords
 def save_hugging_face(layer: nn.Cell, folder: str | os.PathLike, prefix: str = "", *, model_type: str, fused: bool = False,
                       dtype: object = None) -> None:
     """Writes a layer's Parameters as a type of Hugging Face models has them.

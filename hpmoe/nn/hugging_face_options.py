@@ -10,6 +10,7 @@ from pathlib import Path
 from hpmoe.nn.activations import gpt_oss_swiglu
 from hpmoe.support.errors import check_argument, is_name
 from hpmoe.support.kept_files import Fields
+from hpmoe.support.keywords import suggests_keywords
 
 WHO = "hpmoe.nn.hugging_face_options"
 
@@ -34,6 +35,7 @@ MODELS: dict[str, tuple[Names, Fields]] = {
 _FIXED = {"hidden_act": "silu", "scoring_func": "sigmoid", "router_jitter_noise": 0.0}
 
 
+@suggests_keywords
 def hugging_face_options(config: Config) -> Fields:
     """The options with which `MoELayer` computes what a Hugging Face model's mixture-of-experts blocks do.
 

@@ -26,6 +26,7 @@ from hpmoe.ranks.world import World
 from hpmoe.router.counts import tokens_per_expert
 from hpmoe.runtime.transform import chain
 from hpmoe.support.errors import check_argument, check_flags, is_int, is_number
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.mindspore_private import keep_whole
 from hpmoe.support.trees import Function, PyTree
 
@@ -33,6 +34,7 @@ from hpmoe.support.trees import Function, PyTree
 IN_AXES = (0, None, None, 0, None, None, 0, None)
 
 
+@suggests_keywords
 @keep_whole
 class MoELayer(nn.Cell):
     """A mixture-of-experts layer: router, experts and a shared expert as one function, by default one kernel each way.

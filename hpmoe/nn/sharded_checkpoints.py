@@ -19,6 +19,7 @@ from hpmoe.nn.shard_files import Place, ShardFile, find_files, write_file
 from hpmoe.ranks.world import World
 from hpmoe.support.dtypes import name_of_dtype
 from hpmoe.support.errors import check_argument, is_int
+from hpmoe.support.keywords import suggests_keywords
 
 
 class States:
@@ -49,6 +50,7 @@ class States:
         self.parameters: Mapping[str, Parameter] = {**of_cell, **of_optimizer}
 
 
+@suggests_keywords
 def save_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, optimizer: nn.Cell | None = None, *,
                 copies: int = 0) -> None:
     """Writes what this rank holds of a Cell with experts, and of its optimizer, to a file of its own.
@@ -112,6 +114,7 @@ def _write_copies(who: str, folder: Path, mesh: World, place: Place, save: str, 
         mesh.everyone.meet("copies are written", b"")
 
 
+@suggests_keywords
 def load_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, optimizer: nn.Cell | None = None, *,
                 missing: str = "error") -> list[int]:
     """Reads what this rank holds, from the files that `save_shards` wrote on any number of ranks.

@@ -16,6 +16,7 @@ from hpmoe.router.replay import replay
 from hpmoe.router.route import route
 from hpmoe.router.weights import weigh
 from hpmoe.support.errors import check_argument, check_flags, is_int, is_name, is_number
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.mindspore_private import keep_whole
 from hpmoe.support.trees import Function
 
@@ -58,6 +59,7 @@ def _wide(x: Tensor) -> Tensor:
     return x if x.dtype == ms.float32 else x.astype(ms.float32)
 
 
+@suggests_keywords
 @keep_whole
 class TopKRouter(nn.Cell):
     """Chooses experts for each token and weighs them, by the logits x @ weight.T, as `hpmoe.route` does it.

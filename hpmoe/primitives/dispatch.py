@@ -22,6 +22,7 @@ from hpmoe.primitives.tiler import Tiler
 from hpmoe.routing.capacity import Capacity, make_capacity
 from hpmoe.routing.routing import Route
 from hpmoe.support.errors import TransformError, check_argument, is_int
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.tokens import REDUCE
@@ -45,6 +46,7 @@ def check_moves(who: str, program: Program) -> None:
         raise TransformError(f"{who}: {program.name} has neither dispatch nor combine, so no rows leave a rank")
 
 
+@suggests_keywords
 def dispatch(hidden_states: Tensor, topk_ids: Tensor, *, num_local_experts: int, capacity_factor: float | None = None,
              drop_policy: str = "error", topk_weights: Tensor | None = None,
              expert_alignment: int = 1) -> tuple[Tensor, Route]:
@@ -131,6 +133,7 @@ def _deciding(capacity: Capacity | None, topk_weights: Tensor | None) -> list[Te
     return [known(topk_weights)]
 
 
+@suggests_keywords
 def combine(rows: Tensor, route: Route, topk_weights: Tensor | None = None) -> Tensor:
     """Sends each row back to its token and sums a token's rows, weighted where weights are given.
 

@@ -21,11 +21,13 @@ from hpmoe.primitives.tiler import Tiler
 from hpmoe.routing.routing import Route
 from hpmoe.support.dtypes import name_of_dtype
 from hpmoe.support.errors import ProgramError, check_argument
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.tile_ops import row_modes
 
 grouped = Primitive("grouped_matmul")
 
 
+@suggests_keywords
 def grouped_matmul(rows: Tensor, weight: Tensor, route: Route, *, bias: Tensor | None = None, scale: Tensor | None = None,
                    row_dtype: str | None = None) -> Tensor:
     """Multiplies each received row by the weight matrix of its expert, and adds the expert's bias where one is given.

@@ -15,6 +15,7 @@ from hpmoe.routing.placement import Placement
 from hpmoe.routing.routing import Route, check_topk_ids, make_routing
 from hpmoe.support.dtypes import FLOATS
 from hpmoe.support.errors import check_argument
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.tokens import DROP_COUNTS
 
@@ -22,6 +23,7 @@ make_route = Primitive("route", collective=True)
 count_drops = Primitive("drop_counts", collective=True)
 
 
+@suggests_keywords
 def drop_counts(route: Route) -> Tensor:
     """How many entries of this rank's tokens each expert had no capacity for. An id of -1 is no expert and not counted.
 

@@ -16,12 +16,14 @@ from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.route import check_tensor
 from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.errors import check_argument
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.tile_ops.elementwise import SWIGLU, SWIGLU_GRAD, swiglu_grad as tile_swiglu_grad
 
 gated = Primitive("swiglu")
 swiglu_grad = Primitive("swiglu_grad")
 
 
+@suggests_keywords
 def swiglu(x: Tensor) -> Tensor:
     """SwiGLU over the last dimension: silu of its first half times its second half.
 

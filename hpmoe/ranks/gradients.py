@@ -11,12 +11,14 @@ from mindspore import Tensor
 from hpmoe.machines.machine import Mesh
 from hpmoe.ranks.world import World
 from hpmoe.support.errors import check_argument, is_name
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.mindspore_private import wait_for_calls
 from hpmoe.support.trees import PyTree
 
 OVER = ("world", "data_parallel")
 
 
+@suggests_keywords
 def all_reduce_gradients(grads: PyTree, mesh: Mesh, over: str = "world") -> PyTree:
     """Sums gradients over the processes of a world: in float32, in the order of ranks, rounded once, the same on all.
 

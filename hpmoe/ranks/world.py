@@ -18,6 +18,7 @@ from hpmoe.ranks.points import HostPoint
 from hpmoe.ranks.rendezvous import Group, Member, meet
 from hpmoe.ranks.scheduler import serve_scheduler
 from hpmoe.support.errors import LaunchError, check_argument, is_int, is_name, is_number
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.locks import new_lock
 
 TIMEOUT_S = 300.0  # for the last rank to come
@@ -161,6 +162,7 @@ class _Process:
 _process = _Process()
 
 
+@suggests_keywords
 def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None = None,
           timeout: float = TIMEOUT_S, message_bytes: int = MESSAGE_BYTES, engine: str = ENGINES[0]) -> World:
     """The ranks of the launcher as a Mesh: every process is one rank, and brings its own tensors, without a rank axis.

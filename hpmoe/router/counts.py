@@ -9,10 +9,12 @@ from hpmoe.primitives.columns import add_columns
 from hpmoe.primitives.outside_graphs import constexpr, outside_graphs
 from hpmoe.router.scores import check_ids
 from hpmoe.support.errors import check_argument, is_int, is_number
+from hpmoe.support.keywords import suggests_keywords
 
 Shape = tuple[int, ...] | None
 
 
+@suggests_keywords
 def tokens_per_expert(topk_ids: Tensor, *, num_experts: int) -> Tensor:
     """How many of a rank's tokens chose each expert; an id of -1 is no expert and not counted.
 
@@ -40,6 +42,7 @@ def tokens_per_expert(topk_ids: Tensor, *, num_experts: int) -> Tensor:
     return mint.sum(rows, 0).astype(ms.int32)
 
 
+@suggests_keywords
 def update_bias(bias: Tensor, counts: Tensor, *, rate: float = 1e-3, where: Tensor | None = None) -> Tensor:
     """Raises the bias of experts that got fewer tokens than the mean and lowers that of experts that got more.
 

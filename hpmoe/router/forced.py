@@ -12,8 +12,10 @@ from hpmoe.primitives.top_k import top_k as best_of
 from hpmoe.router.noise import CHOICE, seed_tensor
 from hpmoe.router.scores import described
 from hpmoe.support.errors import check_argument, is_int
+from hpmoe.support.keywords import suggests_keywords
 
 
+@suggests_keywords
 def hash_ids(token_ids: Tensor, table: Tensor) -> Tensor:
     """The experts of each token by its id in the vocabulary: table[token_ids]. Their weights are `router.weigh`'s.
 
@@ -47,6 +49,7 @@ def _check_sizes(who: str, num_tokens: int, num_experts: int, top_k: int) -> Non
     check_argument(is_int(top_k, 1, num_experts), who, "top_k", repr(top_k), f"an int in 1..{num_experts}")
 
 
+@suggests_keywords
 def balanced_ids(num_tokens: int, num_experts: int, top_k: int) -> Tensor:
     """Ids by which every expert gets equally many tokens, to within one: expert (t * K + k) mod E.
 
@@ -67,6 +70,7 @@ def balanced_ids(num_tokens: int, num_experts: int, top_k: int) -> Tensor:
     return Tensor((np.arange(num_tokens * top_k) % num_experts).astype(np.int32).reshape(num_tokens, top_k))
 
 
+@suggests_keywords
 def uniform_ids(num_tokens: int, num_experts: int, top_k: int, seed: int | Tensor | None) -> Tensor:
     """Ids drawn evenly from all choices of top_k experts.
 

@@ -17,6 +17,7 @@ from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.top_k import top_k as best_of
 from hpmoe.router.scores import LEAST_SUM, check_logits, check_score, described, probabilities
 from hpmoe.support.errors import check_argument, is_int, is_number
+from hpmoe.support.keywords import suggests_keywords
 
 
 def _checked(who: str, logits: Tensor, score: str, coefficient: float, top_k: int = 1) -> Tensor:
@@ -33,6 +34,7 @@ def _choices(z: Tensor, top_k: int) -> Tensor:
     return add_columns(1.0, ids, num_cols=z.shape[1])
 
 
+@suggests_keywords
 def aux_loss(logits: Tensor, top_k: int, *, score: str = "softmax", coefficient: float = 1.0) -> Tensor:
     """The auxiliary loss of Switch and Megatron: coefficient * E / (K T^2) * sum_i n_i sum_t p_ti; 1 where balanced.
 
@@ -74,6 +76,7 @@ def _mean(rows: Tensor) -> Tensor:
     return mint.sum(rows, 0) / (mint.sum(ones, 0) + LEAST_SUM)
 
 
+@suggests_keywords
 def sequence_loss(logits: Tensor, top_k: int, num_sequences: int, *, score: str = "softmax",
                   coefficient: float = 1.0) -> Tensor:
     """The auxiliary loss of each sequence by itself, in the mean over sequences.
@@ -114,6 +117,7 @@ def sequence_loss(logits: Tensor, top_k: int, num_sequences: int, *, score: str 
     return mean * (float(coefficient) * num_experts / top_k)
 
 
+@suggests_keywords
 def global_batch_loss(logits: Tensor, counts: Tensor, *, score: str = "softmax", coefficient: float = 1.0) -> Tensor:
     """The auxiliary loss by counts of the global batch: coefficient * E * sum_i (n_i / sum n) * mean_t p_ti.
 
@@ -148,6 +152,7 @@ def global_batch_loss(logits: Tensor, counts: Tensor, *, score: str = "softmax",
     return mint.sum(share * _mean(probabilities(z, score))) * (float(coefficient) * z.shape[1])
 
 
+@suggests_keywords
 def z_loss(logits: Tensor, *, coefficient: float = 1.0) -> Tensor:
     """The loss that keeps logits small: coefficient * mean over tokens of logsumexp(z)^2.
 

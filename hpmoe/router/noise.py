@@ -15,6 +15,7 @@ from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.route import check_tensor
 from hpmoe.router.scores import check_logits, described
 from hpmoe.support.errors import check_argument, is_int, is_number
+from hpmoe.support.keywords import suggests_keywords
 
 JITTER, GUMBEL, DROPOUT, CHOICE = range(4)  # streams
 
@@ -38,6 +39,7 @@ def check_share(who: str, argument: str, share: float) -> None:
     check_argument(is_number(share) and 0 <= share < 1, who, argument, repr(share), "a number from 0 to below 1")
 
 
+@suggests_keywords
 def jitter(x: Tensor, epsilon: float, seed: int | Tensor | None) -> Tensor:
     """x times numbers drawn evenly from 1 - epsilon to 1 + epsilon: the input jitter of a router.
 
@@ -65,6 +67,7 @@ def jitter(x: Tensor, epsilon: float, seed: int | Tensor | None) -> Tensor:
     return (wide * (uniform("hpmoe.router.jitter", x, seed, JITTER) * (2 * epsilon) + (1 - epsilon))).astype(x.dtype)
 
 
+@suggests_keywords
 def gumbel(logits: Tensor, seed: int | Tensor | None) -> Tensor:
     """Logits with Gumbel noise, z - log(-log U): their k largest are a sample of k experts without replacement.
 
@@ -94,6 +97,7 @@ def gumbel(logits: Tensor, seed: int | Tensor | None) -> Tensor:
     return z - mint.log(-mint.log(uniform("hpmoe.router.gumbel", z, seed, GUMBEL)))
 
 
+@suggests_keywords
 def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
     """The values of `hard` with the gradient of `soft`, two tensors of one shape.
 

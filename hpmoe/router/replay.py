@@ -8,11 +8,13 @@ from mindspore import Tensor, mint, ops
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.router.scores import check_ids, described
 from hpmoe.support.errors import check_argument, is_int, is_name
+from hpmoe.support.keywords import suggests_keywords
 
 UNSET = -1
 WHO = "hpmoe.router.replay"
 
 
+@suggests_keywords
 def replay(topk_ids: Tensor, record: Tensor, *, unset: str, layer: int | None = None) -> Tensor:
     """Returns the recorded expert ids, with the unset entries (-1) routed or masked.
 

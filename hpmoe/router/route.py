@@ -13,10 +13,12 @@ from hpmoe.router.noise import check_share, gumbel, jitter as jittered, kept_exp
 from hpmoe.router.scores import check_logits, check_score, described, scores_of
 from hpmoe.router.weights import Fusion, check_scale, finished
 from hpmoe.support.errors import check_argument, check_flags, is_number
+from hpmoe.support.keywords import suggests_keywords
 
 WHO = "hpmoe.route"
 
 
+@suggests_keywords
 def route(logits: Tensor, top_k: int, *, score: str = "softmax", bias: Tensor | None = None, num_groups: int = 1,
           topk_groups: int = 1, normalize: bool = True, scale: float = 1.0, temperature: float | None = None,
           jitter: float = 0.0, expert_dropout: float = 0.0, seed: int | Tensor | None = None,

@@ -12,6 +12,7 @@ from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.router.scores import check_ids, check_logits, check_score, described, divided_by_sum, scores_of, softmax
 from hpmoe.routing.routing import check_experts
 from hpmoe.support.errors import check_argument, check_flags, is_number
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.mindspore_private import records_calls
 from hpmoe.support.trees import is_traced
 
@@ -19,6 +20,7 @@ Fusion = Callable[[Tensor], Tensor]
 NO_LOGIT = -1e30  # whose softmax is 0 beside others, and a number where there are none
 
 
+@suggests_keywords
 def weigh(logits: Tensor, topk_ids: Tensor, *, score: str = "softmax", normalize: bool = True, scale: float = 1.0,
           fusion: Fusion | None = None) -> Tensor:
     """The weights of experts that were chosen elsewhere: replayed from another run, hashed, or forced.

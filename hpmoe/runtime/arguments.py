@@ -17,6 +17,7 @@ from hpmoe.runtime.rank_arrays import is_tensor_like
 from hpmoe.runtime.rank_axes import RankAxes
 from hpmoe.runtime.staged import signature_of
 from hpmoe.support.errors import check_argument
+from hpmoe.support.keywords import check_keywords
 from hpmoe.support.trees import Function, PyTree, flatten
 
 
@@ -82,6 +83,7 @@ class Parameters:
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
+            check_keywords(tracing.function_name(self.function), kwargs, self._signature.parameters)
             raise TypeError(f"{tracing.function_name(self.function)}: {error}") from None
         bound.apply_defaults()
         return bound.args, bound.kwargs

@@ -11,11 +11,13 @@ from hpmoe.machines.machine import Machine
 from hpmoe.machines.presets import cpu
 from hpmoe.planner.planner import prune_waits, renumbered
 from hpmoe.support.errors import check_argument
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.tiling.rebuild import rebuild
 from hpmoe.verification.tasks import check_queues
 from hpmoe.verification.verify import verify
 
 
+@suggests_keywords
 def requeue(flow: Taskflow, queues: Sequence[Sequence[int]], *, machine: Machine | None = None) -> Taskflow:
     """The taskflow in other queues: what its tasks wait for is derived anew, and proved.
 

@@ -17,6 +17,7 @@ from hpmoe.runtime.staged import attribute_error
 from hpmoe.runtime.staged_function import staged_of
 from hpmoe.runtime.warm_up import IMBALANCE, warm_up
 from hpmoe.support.errors import ArgumentError, check_argument
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.trees import Function, PyTree, is_traced
 from hpmoe.tracing.errors import not_traceable
 
@@ -67,6 +68,7 @@ class Spmd(Graphed):
         return f"spmd of {staged_of(self.function)} on {self.mesh}"
 
 
+@suggests_keywords
 def spmd(f: Function, mesh: Mesh, in_axes: PyTree = 0) -> Spmd:
     """Runs a per-rank function, at any stage of the chain, on all virtual ranks of a mesh in this process.
 

@@ -14,6 +14,7 @@ from hpmoe.runtime.spmd import Spmd
 from hpmoe.runtime.staged import Staged, signature_of
 from hpmoe.runtime.staged_function import StagedFunction, staged_of
 from hpmoe.support.errors import TransformError
+from hpmoe.support.keywords import check_keywords, suggests_keywords
 from hpmoe.support.trees import Function, PyTree
 
 
@@ -38,7 +39,8 @@ class Transform(Rewrite):
             return Curried(self, options)
         (f,), options = self._bind(*args, **options)
         if not callable(f):
-            raise TransformError(f"{name}: f is {type(f).__name__}; it must be a callable, plain or staged")
+            raise TransformError(f"{name}: f is {type(f).__name__}; it must be a callable, plain or staged; options are "
+                                 "given by name")
         if isinstance(f, Spmd):
             raise TransformError(f"{name}: f is under spmd, {f!r}; spmd is the outermost, spmd({name}(f), mesh)")
         if missing := self._missing(options):
@@ -53,7 +55,10 @@ class Transform(Rewrite):
         try:
             bound = self.__signature__.bind_partial(*args, **options)
         except TypeError as error:
-            raise TypeError(f"{self.__name__}: {error}") from None
+            names = [name for name in self.__signature__.parameters if name != "f"]
+            check_keywords(self.__name__, options, names)
+            expected = ", ".join(["f", *(f"{name}=" for name in names)])
+            raise TypeError(f"{self.__name__}: {error}; expected {self.__name__}({expected})") from None
         return bound.args, bound.kwargs
 
     def _check_options(self, options: Mapping[str, object]) -> None:
@@ -153,6 +158,7 @@ def transform(rewrite: Function, *, requires: str | None = None, makes: str | No
 @overload
 def transform(rewrite: None = None, *, requires: str | None = None, makes: str | None = None, once: bool = False,
               check: Callable[..., None] | None = None, before_vjp: bool = False) -> Callable[[Function], Transform]: ...
+@suggests_keywords
 def transform(rewrite: Function | None = None, *, requires: str | None = None, makes: str | None = None,
               once: bool = False, check: Callable[..., None] | None = None, before_vjp: bool = False) -> PyTree:
     """Makes a transform of callables from a rewrite of IR; a decorator.
@@ -195,6 +201,7 @@ def transform(rewrite: Function | None = None, *, requires: str | None = None, m
     return Transform(rewrite, requires, makes, once, check, before_vjp)
 
 
+@suggests_keywords
 def chain(*transforms: Callable[[Function], Out]) -> Chain[Out]:
     """Composes transforms, the first one innermost; `chain()` is the identity.
 

@@ -18,6 +18,7 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
 from hpmoe.scheduling.rules import rule
 from hpmoe.support.errors import check_argument
+from hpmoe.support.keywords import suggests_keywords
 
 
 class LikelySlots:
@@ -94,6 +95,7 @@ class LikelySlots:
         return np.minimum(self.place / self.per_expert * self.ep_size, self.ep_size - 1).astype(np.int64)
 
 
+@suggests_keywords
 def likely_rows(flow: tf.Taskflow) -> tuple[np.ndarray, ...]:
     """How many rows each slot is likely to hold, as the scheduler plans: an array of each route, float64 [num_slots].
 
@@ -126,6 +128,7 @@ def likely_rows(flow: tf.Taskflow) -> tuple[np.ndarray, ...]:
     return tuple(LikelySlots(flow, route).rows_of_slots for route in range(len(flow.routes)))
 
 
+@suggests_keywords
 def likely_shares(flow: tf.Taskflow) -> tuple[np.ndarray, ...]:
     """Whose rows each slot is likely to hold, as the scheduler plans: an array of each route, float64 [num_slots, ep_size].
 

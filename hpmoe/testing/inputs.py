@@ -16,6 +16,7 @@ from hpmoe.routing.workload import drawn_ids
 from hpmoe.runtime.planned_rows import routes_of
 from hpmoe.support.dtypes import FLOATS, rounded
 from hpmoe.support.errors import call_user, check_argument, is_int, is_name
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.trees import Function, PyTree, flatten, unflatten
 from hpmoe.tracing.entry import argument_aval, trace_with_tree
 
@@ -52,6 +53,7 @@ class Inputs(tuple):
     num_tokens: tuple[int, ...] | None = None
 
 
+@suggests_keywords
 def random_inputs(f: Function, avals: Sequence[PyTree], mesh: Mesh | None = None, routing: str | Draw = "uniform",
                   seed: int = 0) -> Inputs:
     """Random arguments of a function: floats are normal, weights scaled by their rows, and ids route tokens as told.

@@ -12,6 +12,7 @@ from hpmoe.machines.machine import Mesh, as_mesh
 from hpmoe.runtime.staged_function import StagedFunction
 from hpmoe.runtime.transform import Chain, Curried, Transform, shown_transform
 from hpmoe.support.errors import check_argument
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.trees import Function, PyTree
 from hpmoe.testing.kernels import applied, small_tiles
 from hpmoe.testing.program_parser import parse_program
@@ -20,6 +21,7 @@ from hpmoe.tracing.entry import trace_with_tree
 IR = Program | Taskflow
 
 
+@suggests_keywords
 def assert_rewrite(transform: Function, before: str | IR | tuple[Function, Sequence[PyTree]], after: str,
                    mesh: Mesh | None = None, direction: str = "forward") -> None:
     """Asserts the text that a transform makes of a program, forward or backward, which no numbers are needed for.

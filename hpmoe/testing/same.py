@@ -16,6 +16,7 @@ from hpmoe.runtime.staged_function import StagedFunction
 from hpmoe.runtime.transform import shown_transform
 from hpmoe.support.dtypes import rounded
 from hpmoe.support.errors import ArgumentError, check_argument, is_int, is_number
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.trees import Function, PyTree, flatten, unflatten
 from hpmoe.testing.compare import assert_close
 from hpmoe.testing.inputs import ROUTINGS, Draw, Inputs, local_leaves, random_inputs
@@ -23,6 +24,7 @@ from hpmoe.testing.kernels import Runs, applied, completed, small_tiles
 from hpmoe.testing.reference import Reference, Values
 
 
+@suggests_keywords
 def assert_same(transform: Function, f: Function, avals: Sequence[PyTree], mesh: Mesh | None = None,
                 grads: bool = True, orders: int = 20, *, routings: Sequence[str | Draw] = tuple(ROUTINGS), seed: int = 0,
                 tolerance: float | None = None) -> None:

@@ -8,12 +8,14 @@ import numpy as np
 
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.support.errors import check_argument
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.timelines import chrome, html, picture, text
 from hpmoe.timelines.critical_path import CriticalPath, critical_path
 from hpmoe.timelines.releases import waiting_for
 from hpmoe.timelines.run import Run, Simulated, rows_of
 
 
+@suggests_keywords
 class Timeline(Run):
     """One run of a Taskflow's queues on all ranks, measured or simulated, and the ways to look at it.
 

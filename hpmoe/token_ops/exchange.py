@@ -9,8 +9,10 @@ from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.route import check_tensor, make_route
 from hpmoe.routing.routing import Route
 from hpmoe.support.errors import check_argument, is_int
+from hpmoe.support.keywords import suggests_keywords
 
 
+@suggests_keywords
 def exchange(rows: Tensor, topk_ids: Tensor, *, num_local_experts: int) -> tuple[Tensor, Route]:
     """Sends rows that `hpmoe.permute` sorted by `topk_ids` to the ranks of their experts, grouped there by expert.
 
@@ -48,6 +50,7 @@ def exchange(rows: Tensor, topk_ids: Tensor, *, num_local_experts: int) -> tuple
     return exchange_rows(rows, route), route
 
 
+@suggests_keywords
 def exchange_back(rows: Tensor, route: Route) -> Tensor:
     """Sends received rows back to the ranks of their tokens, in the order that `hpmoe.exchange` took them from.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hpmoe.runtime.staged import Staged
 from hpmoe.runtime.staged_function import StagedFunction
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.trees import Function, PyTree
 
 
@@ -16,4 +17,4 @@ class Operator(StagedFunction):
 
 def operator(f: Function) -> Operator:
     """The function as an operator; a decorator."""
-    return Operator(f, Staged(f))
+    return Operator(suggests_keywords(f), Staged(f))

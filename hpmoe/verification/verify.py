@@ -9,6 +9,7 @@ from hpmoe.ir.stages import Stages
 from hpmoe.ir.taskflow_text import event_name, task_name
 from hpmoe.planner.planner import find_runnable, kept_waits, prune_waits
 from hpmoe.support.errors import VerifyError, check_argument
+from hpmoe.support.keywords import suggests_keywords
 from hpmoe.tiling.dependencies import derive_dependencies
 from hpmoe.tiling.shared_memory import memory_fault
 from hpmoe.verification.cycles import find_stuck
@@ -23,6 +24,7 @@ from hpmoe.verification.transitive_reduction import TransitiveReduction
 from hpmoe.verification.well_formed import check_sizes, check_well_formed
 
 
+@suggests_keywords
 def verify(flow: tf.Taskflow | Stages) -> None:
     """Raises VerifyError unless the taskflow is a correct schedule whatever the routing; of Stages, unless each of them is.
 

@@ -238,5 +238,5 @@ def test_cumulative_product_is_not_traceable():
 
 def test_only_callables_are_transformed():
     text = error_of(lambda: tile_partition(3), TransformError)
-    assert text == "tile_partition: f is int; it must be a callable, plain or staged"
+    assert text == "tile_partition: f is int; it must be a callable, plain or staged; options are given by name"
     assert chain()(moe_ffn) is moe_ffn

@@ -132,6 +132,7 @@ def _two_ranks():
 cases("transforms", {
     "an unknown option": lambda: tile_partition(moe_ffn, row=3),
     "an unknown option alone": lambda: tile_partition(row=3),
+    "an option without its name": lambda: tile_partition(moe_ffn, 64),
     "an option that is missing": lambda: accumulate_grads()(moe_ffn),
     "an unknown target": lambda: fuse_persistent(assign_queues(tile_partition(moe_ffn)), target="tpu"),
     "no function": lambda: tile_partition(3),
