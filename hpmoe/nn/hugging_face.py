@@ -64,7 +64,7 @@ def load_hugging_face(layer: nn.Cell, folder_or_state: str | os.PathLike[str] | 
         for stored, place in match.places.items():
             if place.entry.parameter == name:
                 _read(array, arrays[stored], place, held)
-        parameters[name].set_data(Tensor.from_numpy(array))
+        parameters[name].copy_(Tensor.from_numpy(array))  # in place: compiled graphs follow
 
 
 def _read(array: np.ndarray, stored: Stored, place: Place, held: range) -> None:
@@ -111,6 +111,10 @@ def save_hugging_face(layer: nn.Cell, folder: str | os.PathLike, prefix: str = "
     """
     parameters = _parameters(SAVE, layer)
     check_argument(isinstance(folder, (str, os.PathLike)), SAVE, "folder", f"a {type(folder).__name__}", "a path")
+    masked = dict(layer.parameters_and_names()).get("router.masked")
+    masked = [] if masked is None else masked.asnumpy().nonzero()[0].tolist()
+    check_argument(not masked, SAVE, "layer", f"one whose experts {masked} are masked, which its models cannot say",
+                   "a layer without masked experts", "Call layer.mask_experts([]) first, and mask them again afterwards.")
     prefix = _dotted(SAVE, prefix)
     check_argument(is_name(model_type, FORMATS), SAVE, "model_type", repr(model_type), f"one of {', '.join(FORMATS)}")
     check_flags(SAVE, fused=fused)

@@ -82,7 +82,8 @@ class MoELayer(nn.Cell):
         router.weight [E, H]; experts.weight1 [E, H, 2I], the gate's columns first; experts.weight2 [E, I, H];
         shared_experts.linear_fc1.weight [2S, H], rows of gate and up alternating; shared_experts.linear_fc2.weight [H, S];
         shared_experts.shared_experts_gate.weight [1, H]; router.bias [E], experts.bias1 [E, 2I], experts.bias2 [E, H];
-        and, not trained, expert_bias [E] and tokens_per_expert [E], what experts got in the last call, both float32.
+        and, not trained, expert_bias [E] and tokens_per_expert [E], what experts got in the last call, both float32, and
+        router.masked [E] int32, 1 for an expert that no token may choose.
 
     Raises:
         ArgumentError: an argument does not fit.
@@ -96,7 +97,7 @@ class MoELayer(nn.Cell):
         ((2, 3, 16), (), 12)
         >>> layer.update_expert_bias()
         >>> sorted(p.name for p in layer.get_parameters())
-        ['expert_bias', 'experts.weight1', 'experts.weight2', 'router.weight', 'tokens_per_expert']
+        ['expert_bias', 'experts.weight1', 'experts.weight2', 'router.masked', 'router.weight', 'tokens_per_expert']
     """
 
     def __init__(self, *, hidden_size: int, moe_ffn_hidden_size: int, num_moe_experts: int, moe_router_topk: int = 2,
@@ -213,7 +214,7 @@ class MoELayer(nn.Cell):
         Args:
             experts: ids; none of them, and all may be chosen again.
 
-        A graph knows of it where it is compiled after this.
+        The mask is a Parameter, router.masked: checkpoints have it, and compiled graphs follow it.
 
         Raises:
             ArgumentError: an id is out of range, or fewer experts than a token chooses are left.
@@ -231,8 +232,7 @@ class MoELayer(nn.Cell):
         left = num_experts - len(set(experts))
         check_argument(left >= self.router.choice.top_k, who, "experts", f"{len(set(experts))} of {num_experts}",
                        f"at most {num_experts - self.router.choice.top_k}: a token chooses {self.router.choice.top_k}")
-        masked = [float("-inf") if e in set(experts) else 0.0 for e in range(num_experts)]
-        self.router.masked = Tensor(masked, ms.float32) if len(experts) else None
+        ops.assign(self.router.masked, Tensor([int(e in set(experts)) for e in range(num_experts)], ms.int32))
 
     def balance(self, *, every: int, **options: PyTree) -> None:
         """Has experts moved between the ranks of the mesh, and hot ones copied, by `rebalance`.

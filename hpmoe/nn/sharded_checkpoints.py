@@ -16,6 +16,7 @@ from hpmoe.machines.machine import Mesh
 from hpmoe.nn.expert_shards import shard_experts, unshard_experts
 from hpmoe.nn.grouped_mlp import GroupedMLP
 from hpmoe.nn.shard_files import Place, ShardFile, find_files, write_file
+from hpmoe.nn.top_k_router import TopKRouter
 from hpmoe.ranks.world import World
 from hpmoe.support.dtypes import name_of_dtype
 from hpmoe.support.errors import check_argument, is_int
@@ -28,6 +29,7 @@ class States:
     Attributes:
         parameters: by name.
         splits: of those of experts, what shards of an expert divide; see `shard_experts`.
+        masks: masks of routers, which files of earlier versions lack: in these no expert was masked.
     """
 
     def __init__(self, who: str, cell: nn.Cell, optimizer: nn.Cell | None):
@@ -37,6 +39,8 @@ class States:
                        f"a {type(optimizer).__name__}", "an optimizer of MindSpore, or None")
         of_cell = {p.name: p for p in cell.get_parameters()}
         self.splits: dict[str, str] = {}
+        routers = [part for _, part in cell.cells_and_names() if isinstance(part, TopKRouter)]
+        self.masks = {router.masked.name: router.masked.shape for router in routers}
         for _, part in cell.cells_and_names():
             if isinstance(part, GroupedMLP):
                 given = ((getattr(part, name, None), split) for name, split in part.splits.items())
@@ -150,9 +154,10 @@ def load_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, opt
     arrays = alike.arrays(who, lambda name: name not in states.splits and (is_whole or name in states.parameters))
     reader = _Experts(who, states, files, place)
     arrays.update(reader.arrays())
+    arrays.update({name: np.zeros(shape, np.int32) for name, shape in states.masks.items() if name not in arrays})
     _check_arrays(who, alike.path, arrays, states)
     for name, array in arrays.items():
-        states.parameters[name].set_data(Tensor(array, states.parameters[name].dtype))
+        states.parameters[name].copy_(Tensor(array, states.parameters[name].dtype))  # in place: compiled graphs follow
     return reader.lost(lost)
 
 

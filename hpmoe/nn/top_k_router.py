@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import cast
 
 import mindspore as ms
-from mindspore import Tensor, nn
+from mindspore import Tensor, mint, nn
 
 from hpmoe.nn.on_ranks import reshaped, rows_shape, transformed
 from hpmoe.nn.parameters import Frozen, check_drawn, check_sizes, normal, zeros
@@ -43,9 +43,9 @@ class Choice:
         logits = matmul(_wide(hidden_states), _wide(router["weight"]), transpose=True)
         if "bias" in router:
             logits = logits + _wide(router["bias"])
-        if "masked" in router:  # -inf for experts that no token may choose
-            logits = logits + router["masked"]
-            expert_bias = None if expert_bias is None else expert_bias + router["masked"]
+        if "masked" in router:  # 1 for an expert that no token may choose
+            logits = mint.where(router["masked"] > 0, float("-inf"), logits)
+            expert_bias = None if expert_bias is None else mint.where(router["masked"] > 0, float("-inf"), expert_bias)
         ids, weights = route(logits, self.top_k, score=self.score, bias=expert_bias,
                              num_groups=self.num_groups, topk_groups=self.topk_groups, normalize=self.normalize,
                              scale=self.scale)
@@ -85,7 +85,8 @@ class TopKRouter(nn.Cell):
         (topk_ids int32 [..., K], topk_weights float32 [..., K]), best first.
 
     Parameters:
-        weight [E, H]; bias [E] where add_bias_linear.
+        weight [E, H]; bias [E] where add_bias_linear; and, not trained, masked [E] int32, 1 for an expert that no token
+        may choose, see `MoELayer.mask_experts`.
 
     Raises:
         ArgumentError: an argument does not fit.
@@ -115,7 +116,7 @@ class TopKRouter(nn.Cell):
         self.has_bias = add_bias_linear
         if add_bias_linear:
             self.bias = zeros("bias", (num_moe_experts,), dtype)
-        self.masked: Tensor | None = None  # [E], -inf for experts that no token may choose; see MoELayer.mask_experts
+        self.masked = zeros("masked", (num_moe_experts,), ms.int32, requires_grad=False)
         choice = self.choice
 
         def top_k_router(hidden_states: Tensor, router: Mapping[str, Tensor], expert_bias: Tensor | None
@@ -125,11 +126,9 @@ class TopKRouter(nn.Cell):
 
     def tensors(self) -> Mapping[str, Tensor]:
         """What the choice reads, by name."""
-        found = {"weight": self.weight}
+        found = {"weight": self.weight, "masked": self.masked}
         if self.has_bias:
             found["bias"] = self.bias
-        if self.masked is not None:
-            found["masked"] = self.masked
         return found
 
     def construct(self, hidden_states: Tensor, expert_bias: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -14,8 +14,8 @@ from hpmoe.nn import GroupedMLP, MoELayer, TopKRouter
 
 OPTIONS = {"moe_router_enable_expert_bias": True, "moe_aux_loss_coeff": 0.1, "moe_shared_expert_intermediate_size": 6,
            "init_method_std": 0.4}
-NAMES = ["expert_bias", "experts.weight1", "experts.weight2", "router.weight", "shared_experts.linear_fc1.weight",
-         "shared_experts.linear_fc2.weight", "tokens_per_expert"]
+NAMES = ["expert_bias", "experts.weight1", "experts.weight2", "router.masked", "router.weight",
+         "shared_experts.linear_fc1.weight", "shared_experts.linear_fc2.weight", "tokens_per_expert"]
 TWO_RANKS = {"mesh": hpmoe.Mesh(2)}
 
 
@@ -255,8 +255,9 @@ def test_a_copy_is_a_layer_of_its_own():
     other.experts.weight1.set_data(2 * other.experts.weight1)
     other.experts.weight2.requires_grad = False
     assert bitwise_equal([layer(x).asnumpy()], [out]) and (other(x).asnumpy() != out).any()
-    assert other.compute.frozen_arguments() == {"expert_bias", "tokens_per_expert", "experts_weight2"}
-    assert layer.compute.frozen_arguments() == {"expert_bias", "tokens_per_expert"}
+    frozen = {"expert_bias", "tokens_per_expert", "router_masked"}
+    assert other.compute.frozen_arguments() == {*frozen, "experts_weight2"}
+    assert layer.compute.frozen_arguments() == frozen
 
 
 @pytest.mark.parametrize("options", [{}, TWO_RANKS], ids=["one rank", "two ranks"])
@@ -301,6 +302,7 @@ def test_the_program_says_names_of_parameters():
     layer = make_layer()
     x = batch()[0].reshape(-1, 8)
     stages = layer.compute.lower(x, layer.router.tensors(), layer.expert_bias, layer.experts.tensors(),
-                                 layer.shared_experts.tensors(), 1)
+                                 layer.shared_experts.tensors(), 1, None, None)
     names = stages.program.input_names
-    assert names[:5] == ("hidden_states", "router_weight", "expert_bias", "experts_weight1", "experts_weight2")
+    assert names[:3] == ("hidden_states", "router_masked", "router_weight")
+    assert names[3:6] == ("expert_bias", "experts_weight1", "experts_weight2")

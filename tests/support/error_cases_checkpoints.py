@@ -89,6 +89,14 @@ cases("load_hugging_face", {
         {INDEX: b'{"weight_map": {"gate.weight": "1.safetensors"}}', "1.safetensors": _file({"a": ENTRY}, b"12345678")},
         lambda folder: _load(folder)()),
 })
+
+
+def _masked():
+    layer = MoELayer(**OPTIONS)
+    layer.mask_experts([0])
+    return layer
+
+
 cases("save_hugging_face", {
     "no folder": _save(3),
     "another model": _save(model_type="llama"),
@@ -96,6 +104,7 @@ cases("save_hugging_face", {
     "in integers": _save(dtype=ms.int32),
     "a Parameter that the model has not": _save(layer=MoELayer(**OPTIONS, add_bias_linear=True)),
     "some of the experts": _save(layer=_share()),
+    "masked experts": _save(layer=_masked()),
     "beside another model": _in_folder({}, _model_beside),
 })
 cases("hugging_face_options", {
