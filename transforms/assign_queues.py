@@ -19,7 +19,7 @@ from hpmoe.scheduling.gradients_in_turn import gradients_in_turn
 from hpmoe.scheduling.late_sums import late_sums
 from hpmoe.scheduling.likely_slots import first_round, likely_costs
 from hpmoe.scheduling.paced_puts import paced_puts
-from hpmoe.scheduling.queue_order import Finish, by_quarters, queue_order, slot_by_slot
+from hpmoe.scheduling.queue_order import queue_order
 from hpmoe.scheduling.slack import slack_us
 from hpmoe.scheduling.vector_workers import dealt, vector_workers
 from hpmoe.support.errors import TransformError, VerifyError, call_user, check_argument, is_name
@@ -60,8 +60,7 @@ def stage_order(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
     return [np.concatenate(p) if p else np.zeros(0, np.int64) for p in parts]
 
 
-def critical_path(flow: tf.Taskflow, machine: Machine, order: np.ndarray | None = None,
-                  finish: Finish | None = None) -> list[np.ndarray]:
+def critical_path(flow: tf.Taskflow, machine: Machine, order: np.ndarray | None = None) -> list[np.ndarray]:
     """List scheduling: whenever a worker is free it takes the ready task with the longest path of costs to the end.
 
     Where the units are two, it takes the first ready one in `queue_order`; some vector workers compute while the others move
@@ -70,14 +69,13 @@ def critical_path(flow: tf.Taskflow, machine: Machine, order: np.ndarray | None 
 
     Args:
         order: of each task a number, the least of what is wanted most, [num_tasks] int64, in place of either.
-        finish: for each slot in which run it is finished, see `queue_order`.
     """
     if machine.unified:
         return schedule(flow, task_costs(flow, machine), np.zeros(flow.num_tasks), (machine.num_queues,), order)[0]
     costs = likely_costs(flow, machine)
     likely = first_round(flow, costs)
     vector = vector_workers(flow, machine, likely)
-    order = queue_order(flow, machine, likely, finish) if order is None else order
+    order = queue_order(flow, machine, likely) if order is None else order
     early, gradients = early_gradients(flow, machine, likely, vector.moving)
     of_op = np.array([0 if op.unit == "aic" else 2 + vector.kind(op) for op in flow.ops])
     kind, workers = of_op[flow.tasks["op"]], (machine.num_aic - early, early, *vector)
@@ -88,16 +86,6 @@ def critical_path(flow: tf.Taskflow, machine: Machine, order: np.ndarray | None 
     queues, sequence = schedule(late_sums(flow), costs, kind, workers, order, seen_us)
     queues, sequence = gradients_in_turn(flow, machine, queues, sequence)
     return dealt(flow, machine, queues, sequence, vector, early)
-
-
-def slot_major(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
-    """List scheduling in which each slot's matmuls are done before the next slot's: rows go back from the beginning on."""
-    return critical_path(flow, machine, finish=slot_by_slot)
-
-
-def expert_phases(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
-    """List scheduling in which a quarter of the experts is finished before the next."""
-    return critical_path(flow, machine, finish=by_quarters)
 
 
 def expert_barrier(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
@@ -146,10 +134,7 @@ def _by_expert(flow: tf.Taskflow, op: tf.TileOp, tasks: np.ndarray) -> list[np.n
 
 
 POLICIES: dict[str, Policy] = {"critical_path": critical_path, "round_robin": round_robin, "stage_order": stage_order,
-                               "expert_barrier": expert_barrier, "slot_major": slot_major, "expert_phases": expert_phases}
-
-
-BY_SLOT = "critical_path", "slot_major", "expert_phases"  # where slots are multiplied in turn
+                               "expert_barrier": expert_barrier}
 
 
 def _check(machine: Machine | None = None, policy: str | Policy = "critical_path", priority: Priority | None = None) -> None:
@@ -180,9 +165,8 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None, policy: 
         machine: what the queues are for; where None what tile_partition was told, or the CPU of this process, shared by the
             ranks.
         policy: "critical_path" (list scheduling on task costs), "round_robin", "stage_order" (operator after operator),
-            "expert_barrier" (as the paper's public implementation), "slot_major" and "expert_phases" (list scheduling that
-            finishes slot by slot, or a quarter of the experts after another), or a function (taskflow, machine) -> one array
-            of task indices for each queue, in order. `hpmoe.choose_schedule` tries several.
+            "expert_barrier" (as the paper's public implementation), or a function (taskflow, machine) -> one array of task
+            indices for each queue, in order. `hpmoe.choose_schedule` tries several.
         priority: which task list scheduling takes where several are ready, instead of its own choice: a function taskflow ->
             a number for each task, [num_tasks], of which the largest is taken first, and of equal ones the first task. The
             taskflow's `machine` is what the queues are for; `hpmoe.rewriting.likely_rows` tells how full slots are likely to
@@ -226,7 +210,7 @@ def _for_policy(flow: tf.Taskflow, machine: Machine, policy: str | Policy) -> tu
     """The taskflow and machine that a policy orders: those of the reference, or puts that wait for their turn."""
     if policy == "expert_barrier":
         return as_reference(flow, machine)
-    return (paced_puts(flow, machine) if policy in BY_SLOT else flow), machine
+    return (paced_puts(flow, machine) if policy == "critical_path" else flow), machine
 
 
 def _assigned(flow: tf.Taskflow, queues: Sequence[np.ndarray], policy: str | Policy,

@@ -30,7 +30,7 @@ Prints milliseconds, all simulated, and the band ("x to y") that the ranges of t
   hpmoe simulate --ep=8 --tokens=1024 --experts=64 --imbalance=2
 {OF_ROUTING}"""
 
-TUNED = "critical_path", "slot_major", "expert_phases", "chosen"  # policies for tiles and puts of chosen sizes
+TUNED = "critical_path", "chosen"  # policies for tiles and puts of chosen sizes
 CHOSEN = "tile_rows", "tile_cols", "signal", "order", "combine_order", "prefetch"  # flags of what choose_schedule decides
 _LAYER = "ep", "tokens", "hidden", "intermediate", "experts", "top_k", "dtype", "direction", "machine", "seed"
 TABLES = {"paper": (), "validate": (), "rules": ("ablation",), "ablation": (*_LAYER, "most_ranks", "out"),

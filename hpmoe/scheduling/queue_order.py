@@ -20,22 +20,20 @@ from hpmoe.tile_ops.params import Way
 L2_SHARE = 0.5  # of what a rank's L2 holds, for rows that are read once for each part of columns
 NEARLY_EMPTY = 0.1  # of a slot, with which most experts do not reach it where loads are not quite even
 SIGNALLED = 1.1  # time to put rows back with their signals, over that without
-PHASES = 4  # in which experts are finished
 
 Finish = Callable[[LikelySlots], np.ndarray]
 
 
-def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, finish: Finish | None = None) -> np.ndarray:
+def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.ndarray:
     """For each task a number, the least of what is to be done first, [num_tasks] int64.
 
     Operation after operation as in `op_order`, and in each slot after slot; then what the rules of this file say.
 
     Args:
         costs: microseconds of each task, [num_tasks].
-        finish: for each slot in which run it is finished, where that is not for the rules to say.
     """
     order = np.arange(flow.num_tasks, dtype=np.int64)
-    grids, parts = [], spread_parts(flow, machine) if finish is None else 0
+    grids, parts = [], spread_parts(flow, machine)
     for op, tasks, (units, peers, cols) in grids_of(flow):
         grids.append(tasks)
         if parts and op.domain.is_slots and (op.unit == "aic" or op.primitive.is_put):
@@ -63,7 +61,7 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, finish: 
             first = int(mine.max()) + 1
     _puts_together(flow, machine.node_size, grids, order, parts)
     if not machine.unified:
-        _order_way_back(flow, machine, costs, ranked, order, _spread(parts) if parts else finish)
+        _order_way_back(flow, machine, costs, ranked, order, parts)
     _parts_to_relays(flow, order)
     _copies_in_turn(flow, grids, order)
     round_after_round(flow, order)
@@ -123,17 +121,18 @@ def _puts_together(flow: tf.Taskflow, node_size: int, grids: Sequence[slice], or
 
 
 def _order_way_back(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, ranked: Sequence[int], order: np.ndarray,
-                    finish: Finish | None) -> None:
-    """Has matrix workers finish slots in turn: as `finish` says, or half by half where rows take long to go back."""
+                    parts: int) -> None:
+    """Has matrix workers finish slots in turn: in the order of `turns_of` in `parts` if there are any, else half by half if
+    rows take long to go back."""
     sent_back = {flow.buffers[op.operands[1].buffer].storage for op in flow.ops if op.primitive.puts_back}
     matrix = [i for i in ranked if flow.ops[i].unit == "aic"]
     made = [n for n, i in enumerate(matrix) if flow.buffers[flow.ops[i].operands[0].buffer].storage in sent_back]
     if not made:
         return
-    if finish is None and _is_way_back_long(flow, machine, costs, matrix[made[-1]:]):
+    if parts:
+        _finish_in_runs(flow, matrix[:made[-1] + 1], matrix[made[-1] + 1:], order, lambda slots: turns_of(slots, parts))
+    elif _is_way_back_long(flow, machine, costs, matrix[made[-1]:]):
         _halve(flow, machine.num_aic, matrix[:made[-1] + 1], matrix[made[-1] + 1:], order)
-    elif finish is not None:
-        _finish_in_runs(flow, matrix[:made[-1] + 1], matrix[made[-1] + 1:], order, finish)
 
 
 def _is_way_back_long(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, meanwhile: Sequence[int]) -> bool:
@@ -178,21 +177,6 @@ def half_by_half(slots: LikelySlots, least: int) -> np.ndarray:
     runs = 1 + int(math.log2(max(1.0, likely / least)))
     left = 1 - np.minimum(np.arange(len(slots.place)), likely - 1) / likely
     return np.minimum(-np.log2(left), runs - 1).astype(np.int64)
-
-
-def slot_by_slot(slots: LikelySlots) -> np.ndarray:
-    """Each slot is a run."""
-    return np.arange(len(slots.place))
-
-
-def _spread(parts: int) -> Finish:
-    """Each slot is a run, in the order of `turns_of`."""
-    return lambda slots: turns_of(slots, parts)
-
-
-def by_quarters(slots: LikelySlots) -> np.ndarray:
-    """A quarter of the experts is a run."""
-    return np.minimum(slots.expert, slots.num_experts - 1) * PHASES // slots.num_experts
 
 
 def _finish_in_runs(flow: tf.Taskflow, matrix: Sequence[int], later: Sequence[int], order: np.ndarray,

@@ -31,7 +31,7 @@ from hpmoe.tuning.search import Settings
 from hpmoe.tuning.settings import Planned
 
 MOST_TASKS = 2**15  # of all ranks
-POLICIES = "critical_path", "slot_major", "expert_phases", "round_robin"  # the default first
+POLICIES = "critical_path", "round_robin"  # the default first
 TILES = 7  # that are tried where the routing isn't known, those with which a rank ends first by the machine's cost rules
 EARLY = 4  # that play with prefetch_weights, too, on a routing that is known
 PLAY = 4, 3, 2, 2, 2, 2, 2  # how many schedules are simulated on each routing after the first
@@ -71,8 +71,8 @@ def choose_schedule(program: Program, *, machine: Machine | None = None, most_ta
                     routing: PerRank | None = None) -> Taskflow:
     """Tiles, puts and queues in one step, by the policy and the tile with which a program simulates as fastest.
 
-    Beside the default, "critical_path" with the tile that the machine's cost rules choose, it tries "slot_major",
-    "expert_phases" and "round_robin", other tiles, and, of the fastest of all these, prefetch_weights.
+    Beside the default, "critical_path" with the tile that the machine's cost rules choose, it tries
+    "round_robin", other tiles, and, of the fastest of all these, prefetch_weights.
 
     With the routing known all tiles play on that, and what is taken is the fastest of all that was tried. Without, those
     tiles play with which a rank ends first by the cost rules. They are judged on eight routings drawn for this, of experts

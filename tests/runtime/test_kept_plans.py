@@ -19,7 +19,7 @@ from hpmoe.ir.taskflow_bytes import read_taskflow, taskflow_bytes
 from hpmoe.rewriting import map_equations, primitives
 from hpmoe.runtime import kept_plans, plan_key
 from hpmoe.support.kept_files import keep_latest
-from hpmoe.transforms.assign_queues import slot_major
+from hpmoe.transforms.assign_queues import stage_order
 
 LAYER = Layer(ep=2, T=6)
 
@@ -104,7 +104,7 @@ KEYS = {
     "a machine": lambda: key_of(scaled(2.0), machine=hpmoe.cpu(3)),
     "a constant of a machine": lambda: key_of(scaled(2.0), machine=hpmoe.cpu(2).replace(task_us=0.75)),
     "a policy": lambda: key_of(scaled(2.0), policy="round_robin"),
-    "a policy of hpmoe's": lambda: key_of(scaled(2.0), policy=slot_major),
+    "a policy of hpmoe's": lambda: key_of(scaled(2.0), policy=stage_order),
     "a transform of a user's": lambda: key_of(double_products(scaled(2.0))),
     "what gradients are taken of": lambda: key_of(hpmoe.guard_values(scaled(2.0))),
     "an operation": lambda: key_of(lambda x: hpmoe.swiglu(x) + 2.0), "a name": lambda: key_of(hpmoe.swiglu),

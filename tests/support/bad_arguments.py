@@ -76,7 +76,7 @@ BAD_OPTIONS = {
                 "None."),
     "policy": (lambda: assign_queues(TILES, policy="best"),
                "assign_queues: policy is 'best'; it must be one of critical_path, round_robin, stage_order, "
-               "expert_barrier, slot_major, expert_phases, or a function (taskflow, machine) -> queues."),
+               "expert_barrier, or a function (taskflow, machine) -> queues."),
     "timeout": (lambda: fuse_persistent(assign_queues(TILES), timeout=0),
                 "fuse_persistent: timeout is 0; it must be a positive "
                 "number of seconds."),

@@ -220,12 +220,12 @@ def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch):
 
 def test_what_choose_schedule_takes_is_tried_and_told(monkeypatch):
     """Of each pass, where it is in the space."""
-    taken = iter([Schedule(8, 16, "slot_major"), Schedule(8, 2048, "round_robin")])
+    taken = iter([Schedule(8, 16, "stage_order"), Schedule(8, 2048, "round_robin")])
     monkeypatch.setattr(module, "chosen", lambda *args, **options: (next(taken), None))
     tuned = tune(space={"cols": ["auto", 16]}, max_trials=3)
     by_machine, third = (dict(t.settings) for t in tuned.trials[1:3])
-    assert third == {**by_machine, "rows": 8, "cols": 16, "policy": "slot_major"}
-    assert str(tuned).splitlines()[-2] == "choose_schedule takes: forward slot_major 8 x 16; backward round_robin 8 x 2048"
+    assert third == {**by_machine, "rows": 8, "cols": 16, "policy": "stage_order"}
+    assert str(tuned).splitlines()[-2] == "choose_schedule takes: forward stage_order 8 x 16; backward round_robin 8 x 2048"
 
 
 def test_other_functions():
