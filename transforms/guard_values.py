@@ -116,12 +116,12 @@ def guard_values(program: Program, *, of: Sequence[str] | None = None, low: floa
             name, place = computed.get(v, ("", ""))
             if name in names:
                 instead[v] = guards.add(name + place, v)
-    outputs = [instead.get(v, v) if isinstance(v, Var) else v for v in program.outputs]
+    outputs = [instead.get(v, v) if isinstance(v, Var) else v for v in program.outputs[:program.num_results]]
     if "output" in names:
         places = _numbered(outputs)
         outputs = [guards.add(f"output{place}", v) if _has_rows(v) else v for v, place in zip(outputs, places, strict=True)]
-    return program.replace(equations=tuple(guards.builder.equations), outputs=(*outputs, *guards.found),
-                           reports=tuple(guards.reports))
+    return program.replace(equations=tuple(guards.builder.equations), reports=(*program.reports, *guards.reports),
+                           outputs=(*outputs, *program.outputs[program.num_results:], *guards.found))
 
 
 class _Guards:

@@ -10,6 +10,7 @@ from mindspore import Parameter, Tensor, mint, nn
 
 from hpmoe.primitives.columns import take_columns
 from hpmoe.primitives.outside_graphs import outside_graphs
+from hpmoe.router.ids import checked_ids
 from hpmoe.support.errors import check_argument
 from hpmoe.support.keywords import suggests_keywords
 
@@ -26,7 +27,7 @@ def physical_ids(topk_ids: Tensor, places: Tensor) -> Tensor:
         [..., K] int32, what `hpmoe.dispatch` and `hpmoe.moe_ffn` take.
 
     Raises:
-        ArgumentError: an argument is no int32 Tensor of that rank.
+        ArgumentError: an argument is no int32 Tensor of that rank, an id is out of range, or a token repeats an expert.
 
     Example:
         >>> import mindspore as ms
@@ -40,9 +41,10 @@ def physical_ids(topk_ids: Tensor, places: Tensor) -> Tensor:
         is_one = isinstance(x, Tensor) and x.dtype == ms.int32 and fits(x.ndim)
         got = f"{str(x.dtype).lower()}{list(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
         check_argument(is_one, who, name, got, f"an int32 Tensor {wanted}")
+    is_expert = checked_ids(who, topk_ids.reshape(-1, topk_ids.shape[-1]), places.shape[0]).reshape(topk_ids.shape)
     # A table of one row serves all rows where it stands in each of them: tiles are of whole rows.
     table = places.reshape(*[1] * (topk_ids.ndim - 1), -1) + topk_ids[..., :1] * 0
-    return mint.where(topk_ids < 0, topk_ids, take_columns(table, mint.where(topk_ids < 0, 0, topk_ids).astype(ms.int32)))
+    return mint.where(is_expert, take_columns(table, mint.where(is_expert, topk_ids, 0).astype(ms.int32)), topk_ids)
 
 
 @suggests_keywords

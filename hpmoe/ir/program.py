@@ -44,6 +44,7 @@ class Literal:
 
 
 Atom = Var | Literal
+Report = Callable[[np.ndarray, bool], Exception | None]
 Params = Mapping[str, Any]  # by name, what the rules of a primitive, which may be a user's, are told beside atoms
 
 
@@ -123,7 +124,7 @@ class Program:
     direction: str = "forward"
     cotangents: frozenset[Var] = frozenset()
     frozen: frozenset[Var] = frozenset()
-    reports: tuple[Callable[[np.ndarray, bool], Exception | None], ...] = ()
+    reports: tuple[Report, ...] = ()
 
     level = "program"
 

@@ -7,6 +7,7 @@ from mindspore import Tensor, mint
 
 from hpmoe.primitives.columns import add_columns
 from hpmoe.primitives.outside_graphs import constexpr, outside_graphs
+from hpmoe.router.ids import checked_ids
 from hpmoe.router.scores import check_ids
 from hpmoe.support.errors import check_argument, is_int, is_number
 from hpmoe.support.keywords import suggests_keywords
@@ -16,28 +17,29 @@ Shape = tuple[int, ...] | None
 
 @suggests_keywords
 def tokens_per_expert(topk_ids: Tensor, *, num_experts: int) -> Tensor:
-    """How many of a rank's tokens chose each expert; an id of -1 is no expert and not counted.
+    """Counts the tokens of a rank that chose each expert; an id of -1 is no expert and not counted.
 
     Args:
-        topk_ids: [T, K] int32 or int64.
+        topk_ids: [T, K] int32 or int64, distinct experts of each token, or -1 any number of times.
         num_experts: of all ranks together.
 
     Returns:
         [num_experts] int32, of this rank alone: sum them over ranks for a bias or a loss of the global batch.
 
     Raises:
-        ArgumentError: an argument does not fit.
+        ArgumentError: an argument does not fit, an id is out of range, or a token repeats an expert. A program raises it at
+            the end of the call.
 
     Example:
         >>> import mindspore as ms
         >>> tokens_per_expert(ms.Tensor([[0, 2], [2, -1]], ms.int32), num_experts=4).asnumpy().tolist()
         [1, 0, 2, 0]
     """
-    outside_graphs("hpmoe.router.tokens_per_expert")
-    check_ids("hpmoe.router.tokens_per_expert", topk_ids)
-    check_argument(is_int(num_experts, 1, 2**31 - 2), "hpmoe.router.tokens_per_expert", "num_experts", repr(num_experts),
-                   "a positive int")
-    places = mint.where(topk_ids < 0, num_experts, topk_ids).astype(ms.int32)
+    who = "hpmoe.router.tokens_per_expert"
+    outside_graphs(who)
+    check_argument(is_int(num_experts, 1, 2**31 - 2), who, "num_experts", repr(num_experts), "a positive int")
+    check_ids(who, topk_ids)
+    places = mint.where(checked_ids(who, topk_ids, num_experts), topk_ids, num_experts).astype(ms.int32)
     rows = add_columns(1, places, num_cols=num_experts + 1, dtype="int32")[:, :num_experts]
     return mint.sum(rows, 0).astype(ms.int32)
 

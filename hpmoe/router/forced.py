@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, mint
 
 from hpmoe.primitives.draw import draw
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.top_k import top_k as best_of
+from hpmoe.router.ids import check_values
 from hpmoe.router.noise import CHOICE, seed_tensor
 from hpmoe.router.scores import described
 from hpmoe.support.errors import check_argument, is_int
@@ -20,14 +21,14 @@ def hash_ids(token_ids: Tensor, table: Tensor) -> Tensor:
     """The experts of each token by its id in the vocabulary: table[token_ids]. Their weights are `router.weigh`'s.
 
     Args:
-        token_ids: [T] int32.
-        table: [V, K] int32, the experts of each word.
+        token_ids: [T] int32, in 0..V - 1.
+        table: [V, K] int32, distinct experts of each word, or -1: `router.weigh` and `hpmoe.dispatch` check the result.
 
     Returns:
         [T, K] int32.
 
     Raises:
-        ArgumentError: an argument does not fit.
+        ArgumentError: an argument does not fit, or a word is not in the table. A program raises it at the end of the call.
 
     Source: Roller et al., Hash layers (arXiv 2106.04426); DeepSeek-V4's `tid2eid`.
 
@@ -36,11 +37,22 @@ def hash_ids(token_ids: Tensor, table: Tensor) -> Tensor:
         >>> hash_ids(ms.Tensor([2, 0], ms.int32), ms.Tensor([[0, 1], [1, 2], [3, 0]], ms.int32)).asnumpy().tolist()
         [[3, 0], [0, 1]]
     """
-    outside_graphs("hpmoe.router.hash_ids")
+    who = "hpmoe.router.hash_ids"
+    outside_graphs(who)
     for name, x, rank in (("token_ids", token_ids, 1), ("table", table, 2)):
         is_one = isinstance(x, Tensor) and x.ndim == rank and x.dtype == ms.int32
-        check_argument(is_one, "hpmoe.router.hash_ids", name, described(x), f"an int32 Tensor {['[T]', '[V, K]'][rank - 1]}")
-    return table[token_ids]
+        check_argument(is_one, who, name, described(x), f"an int32 Tensor {['[T]', '[V, K]'][rank - 1]}")
+    num_words = table.shape[0]
+    check_values(who, token_ids, lambda words, by: _check_words(words, num_words, by))
+    return table[mint.clamp(token_ids, 0, num_words - 1)]
+
+
+def _check_words(words: np.ndarray, num_words: int, who: str) -> None:
+    """Raises ArgumentError unless each word has a row in the table."""
+    outside = np.flatnonzero((words < 0) | (words >= num_words))
+    if len(outside):
+        check_argument(False, who, f"token_ids[{outside[0]}]", int(words[outside[0]]),
+                       f"an int in 0..{num_words - 1}, a row of the table")
 
 
 def _check_sizes(who: str, num_tokens: int, num_experts: int, top_k: int) -> None:

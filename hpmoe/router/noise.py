@@ -6,6 +6,8 @@ trace. Each layer and each rank takes its own, as the same seed draws the same n
 
 from __future__ import annotations
 
+import math
+
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, mint, ops
@@ -117,7 +119,8 @@ def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
     check_tensor("hpmoe.router.straight_through", "soft", soft)
     fits = isinstance(hard, Tensor) and hard.shape == soft.shape
     check_argument(fits, "hpmoe.router.straight_through", "hard", described(hard), f"a Tensor of shape {tuple(soft.shape)}")
-    return hard + (soft - ops.stop_gradient(soft))
+    slope = mint.where(mint.abs(soft) < math.inf, soft, 0.0)  # which is 0 where NaN - NaN would be NaN
+    return ops.stop_gradient(hard) + (slope - ops.stop_gradient(slope))
 
 
 def kept_experts(who: str, logits: Tensor, rate: float, top_k: int, seed: int | Tensor | None,

@@ -83,9 +83,8 @@ def route(logits: Tensor, top_k: int, *, score: str = "softmax", bias: Tensor | 
     if expert_dropout and seed is not None:
         kept = kept_experts(WHO, z, expert_dropout, top_k, seed, allowed)
         allowed = kept if allowed is None else mint.logical_and(kept, allowed)
-        if score.startswith("softmax"):
-            z = mint.where(kept, z, -math.inf)
-            scores = scores_of(z, score)
+        z = mint.where(kept, z, -math.inf)
+        scores = scores_of(z, score)
     # Scores rise with their logits, which float32 keeps apart where it rounds scores to the same.
     ids, is_chosen = choose(z if bias is None else _biased(scores, bias), top_k, allowed)
     chosen = take_columns(scores, ids)

@@ -10,6 +10,7 @@ from hpmoe.support.errors import check_argument, is_name
 SCORES = ("softmax", "sigmoid", "sqrt_softplus", "softmax_of_chosen")
 LEAST_SUM = 1e-20  # added to what weights are divided by
 SMALL = -4.0  # where softplus(z) is e^z to a few percent
+LARGE = 30.0  # where softplus(z) is z in float32
 
 
 def described(x: object) -> str:
@@ -50,14 +51,17 @@ def softmax(z: Tensor) -> Tensor:
 
 
 def _sqrt_softplus(z: Tensor) -> Tensor:
-    """With a series where log(1 + e^z) would lose its digits, so that low scores keep their order and their slope, and
-    without a function that has a kink, as logits are often exactly 0."""
-    is_low = z < SMALL
-    low, high = mint.where(is_low, z, SMALL), mint.where(is_low, SMALL, z)
+    """With a series where log(1 + e^z) would lose its digits, so that low scores keep their order and their slope.
+
+    Each branch computes with numbers of its own range: an infinity has a slope of 0, not 0 times NaN.
+    """
+    is_low, is_high = z < SMALL, z > LARGE
+    low, high = mint.where(is_low, z, SMALL), mint.where(is_high, z, LARGE)
+    middle = mint.where(mint.logical_or(is_low, is_high), 0.0, z)
     e = mint.exp(low)
     tail = mint.exp(low * 0.5) * mint.sqrt(1.0 - e * (1 / 2 - e * (1 / 3 - e * (1 / 4))))
-    largest = ops.stop_gradient(mint.clamp(high, min=0.0))
-    return mint.where(is_low, tail, mint.sqrt(mint.log(mint.exp(high - largest) + mint.exp(mint.neg(largest))) + largest))
+    others = mint.where(is_high, mint.sqrt(high), mint.sqrt(mint.log(1.0 + mint.exp(middle))))
+    return mint.where(is_low, tail, others)
 
 
 def probabilities(logits: Tensor, score: str) -> Tensor:

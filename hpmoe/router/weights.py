@@ -9,12 +9,10 @@ from mindspore import Tensor, mint
 
 from hpmoe.primitives.columns import take_columns
 from hpmoe.primitives.outside_graphs import outside_graphs
+from hpmoe.router.ids import checked_ids
 from hpmoe.router.scores import check_ids, check_logits, check_score, described, divided_by_sum, scores_of, softmax
-from hpmoe.routing.routing import check_experts
 from hpmoe.support.errors import check_argument, check_flags, is_number
 from hpmoe.support.keywords import suggests_keywords
-from hpmoe.support.mindspore_private import records_calls
-from hpmoe.support.trees import is_traced
 
 Fusion = Callable[[Tensor], Tensor]
 NO_LOGIT = -1e30  # whose softmax is 0 beside others, and a number where there are none
@@ -27,15 +25,16 @@ def weigh(logits: Tensor, topk_ids: Tensor, *, score: str = "softmax", normalize
 
     Args:
         logits: [T, E].
-        topk_ids: [T, K] int32 or int64, e.g. those that inference chose, to train on the same experts (router replay);
-            -1 is no expert, of weight 0.
+        topk_ids: [T, K] int32 or int64, distinct experts of each token, e.g. those that inference chose, to train on the
+            same experts (router replay); -1 is no expert, of weight 0.
         score, normalize, scale, fusion: as in `hpmoe.route`.
 
     Returns:
         [T, K] float32, differentiable by logits.
 
     Raises:
-        ArgumentError: an argument does not fit; on a CPU, an id is of no expert, and in a program the call that runs it.
+        ArgumentError: an argument does not fit, an id is out of range, or a token repeats an expert. A program raises it at
+            the end of the call.
 
     Source: hash layers of DeepSeek-V4 and router replay weigh what they did not choose: w = s[ids].
 
@@ -52,11 +51,22 @@ def weigh(logits: Tensor, topk_ids: Tensor, *, score: str = "softmax", normalize
     z = check_logits("hpmoe.router.weigh", logits)
     check_argument(topk_ids.shape[0] == z.shape[0], "hpmoe.router.weigh", "topk_ids", described(topk_ids),
                    f"[{z.shape[0]}, K], as many rows as logits")
-    if ms.get_context("device_target") == "CPU" and not is_traced(topk_ids) and not records_calls():  # no wait for a device
-        check_experts(topk_ids.asnumpy(), z.shape[1], "hpmoe.router.weigh")
-    scores, is_expert = scores_of(z, score), topk_ids >= 0
-    chosen = mint.where(is_expert, take_columns(scores, topk_ids), NO_LOGIT if score == "softmax_of_chosen" else 0.0)
+    is_expert = checked_ids("hpmoe.router.weigh", topk_ids, z.shape[1])
+    chosen = _chosen_scores(z, mint.where(is_expert, topk_ids, 0).astype(ms.int32), is_expert, score)
     return mint.where(is_expert, finished(chosen, score, normalize, scale, fusion), 0.0)
+
+
+def _chosen_scores(z: Tensor, ids: Tensor, is_expert: Tensor, score: str) -> Tensor:
+    """Scores of the chosen experts [T, K]; of other entries 0, or NO_LOGIT for a softmax of the chosen.
+
+    Logits that no entry reads become numbers before they are computed with: the gradient of NaN is NaN, also times 0.
+    """
+    if score == "softmax":
+        has_expert = mint.sum(is_expert.astype(ms.float32), -1, True) > 0
+        return mint.where(is_expert, take_columns(softmax(mint.where(has_expert, z, 0.0)), ids), 0.0)
+    if score == "softmax_of_chosen":
+        return mint.where(is_expert, take_columns(z, ids), NO_LOGIT)
+    return mint.where(is_expert, scores_of(mint.where(is_expert, take_columns(z, ids), 0.0), score), 0.0)
 
 
 def check_scale(who: str, scale: float) -> None:

@@ -81,11 +81,12 @@ def _trace_once(f: Function, names: Sequence[str], given: Sequence[object], tree
             given_args, given_kwargs = unflatten(tree, args)
             result = _run(f, given_args, given_kwargs, recorder)
         results, out_tree = optree.tree_flatten(result)
-        outputs = tuple(_output_atom(f, r, recorder) for r in results)
+        outputs = *(_output_atom(f, r, recorder) for r in results), *(atom for atom, _ in recorder.reports)
     program = recognize(Program(
         name=function_name(f), inputs=(*recorder.inputs, *recorder.captures),
         input_names=(*named, *("" for _ in recorder.captures)),
-        equations=live_equations(recorder.builder.equations, outputs), outputs=outputs, ep_size=mesh.num_ranks))
+        equations=live_equations(recorder.builder.equations, outputs), outputs=outputs, ep_size=mesh.num_ranks,
+        reports=tuple(report for _, report in recorder.reports)))
     return _with_captures(program, recorder.captures), out_tree
 
 

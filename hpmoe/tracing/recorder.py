@@ -9,7 +9,7 @@ import numpy as np
 from mindspore import Parameter, Tensor
 
 from hpmoe.ir.avals import Aval, RouteAval
-from hpmoe.ir.program import Atom, Builder, Literal, Var
+from hpmoe.ir.program import Atom, Builder, Equation, Literal, Report, Var
 from hpmoe.machines.machine import Mesh
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.reduction import broadcast_to
@@ -43,6 +43,7 @@ class Recorder:
         pending: the first error raised inside a MindSpore call, which may reach the user in another form.
         inputs: variables of the arguments, in order.
         captures: variables of the tensors met that are no arguments.
+        reports: values that are looked at after each call, and the functions that do; see `Program.reports`.
     """
 
     def __init__(self, mesh: Mesh):
@@ -51,6 +52,7 @@ class Recorder:
         self.pending: Exception | None = None
         self.inputs: list[Var] = []
         self.captures: dict[Var, Tensor] = {}
+        self.reports: list[tuple[Atom, Report]] = []
         self._captured: dict[int, Var] = {}
         self._routes: dict[tuple[object, ...], RouteTracer] = {}
 
@@ -146,10 +148,14 @@ class Recorder:
 
     def _not_widened(self, ids: Tracer) -> Tracer:
         """int64 ids as the int32 ones that they were before a cast, if they were."""
-        made_by = next((e for e in self.builder.equations if getattr(ids, "hpmoe_atom", None) in e.outputs), None)
+        made_by = self.maker(getattr(ids, "hpmoe_atom", None))
         is_widened = made_by is not None and made_by.primitive.name == "cast" and ids.hpmoe_aval.dtype == "int64"
         source = made_by.inputs[0] if made_by is not None and is_widened else None
         return self._wrap(source) if isinstance(source, Var) and source.aval.dtype == "int32" else ids
+
+    def maker(self, atom: Atom | None) -> Equation | None:
+        """The equation that an atom is an output of, if one is."""
+        return next((e for e in self.builder.equations if atom in e.outputs), None)
 
     def __call__(self, primitive: Primitive, *operands: object, **params: object) -> Any:
         atoms = [self.atom(a, f"operand {i} of {primitive.name}") for i, a in enumerate(operands)]

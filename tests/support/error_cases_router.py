@@ -4,12 +4,13 @@ import mindspore as ms
 import numpy as np
 from error_cases import cases
 from mindspore import Tensor
+from router_runs import traced
 
 import hpmoe
 from hpmoe import router
 
 Z = Tensor(np.zeros((6, 4), np.float32))
-IDS = Tensor(np.zeros((6, 2), np.int32))
+IDS = Tensor(np.zeros((6, 2), np.int32))  # of a token an expert twice
 RECORD = Tensor(np.zeros((6, 3, 2), np.int32))
 
 
@@ -59,6 +60,9 @@ cases("router", {
     "a bias by counts of floats": lambda: router.update_bias(Z[0], Z[0]),
     "a bias of some experts by their ids": lambda: router.update_bias(Z[0], IDS[:4, 0], where=IDS[:4, 1]),
     "a table of one dimension": lambda: router.hash_ids(IDS[:, 0], IDS[0]),
+    "words without a row in the table": lambda: router.hash_ids(IDS[:, 0] + 6, IDS),
+    "an expert twice": lambda: router.tokens_per_expert(IDS, num_experts=4),
+    "ids of no experts in a program": lambda: traced(router.weigh)(Z, IDS - 2),
     "words of floats": lambda: router.hash_ids(Z[:, 0], IDS),
     "fewer than no tokens": lambda: router.balanced_ids(-1, 4, 2),
     "balance over no experts": lambda: router.balanced_ids(3, 0, 1),
