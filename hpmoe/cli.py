@@ -17,7 +17,6 @@ from hpmoe.commands import (
     launch,
     machine,
     memory,
-    plan,
     plan_layer,
     running,
     show,
@@ -28,7 +27,7 @@ from hpmoe.commands.options import UsageError, did_you_mean, parse, split_flags
 from hpmoe.support.interrupts import end_watch
 from hpmoe.support.versions import __version__
 
-COMMANDS = {"demo": demo, "launch": launch, "show": show, "plan": plan, "simulate": simulate,
+COMMANDS = {"demo": demo, "launch": launch, "show": show, "simulate": simulate,
             "plan-layer": plan_layer, "compare": compare, "machine": machine, "calibrate": calibrate, "tune": tune,
             "memory": memory, "build": build, "ascend-check": ascend_check, "doctor": doctor}
 

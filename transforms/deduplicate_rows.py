@@ -22,7 +22,7 @@ def deduplicate_rows(program: Program) -> Program:
     Results are those without it up to the order of float32 sums; in half precision, what a rank sends back is rounded once
     more. Ids of -1, which are no expert, go to no rank. It pays where links are what a layer waits for and several of a
     token's experts share a rank. The sums begin when the rank's last expert is done, so that little of the way back
-    overlaps the matmuls: where these take longer than the links it costs time. `hpmoe simulate --ablation` shows both.
+    overlaps the matmuls: where these take longer than the links it costs time. `hpmoe compare dedup dedup=0` shows both.
 
     Rewrite:
         b = dispatch x a                  ->  r = route_to_ranks a      u = dispatch x r            b = fan_out u r a

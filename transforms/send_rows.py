@@ -33,7 +33,7 @@ def send_rows(program: Program, *, scheme: str = "auto", machine: Machine | None
 
     "auto" takes what the machine is expected to be fastest with, for rows that are spread evenly: a scheme costs what its
     bytes take on the slowest link, beside the matmuls or, where tokens go once, before and behind them. How that is
-    estimated hpmoe/costs/rank_estimate.py says; `hpmoe simulate --nodes=8` simulates each.
+    estimated hpmoe/costs/rank_estimate.py says; `examples/benchmarks/ablation.py --nodes=8` simulates each.
 
     Rewrite: by scheme
         "direct"         nothing                     each of a token's experts gets its row

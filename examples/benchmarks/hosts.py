@@ -39,9 +39,9 @@ NOTES = """\
   python examples/benchmarks/hosts.py --tokens=256 --experts=32 --top_k=8 --dtype=float32 --repeats=3
 Ranks of two hosts, network namespaces of this computer that a cable of this rate joins (tc tbf); all share its cores.
 All sides are in each rank and take turns, see processes.py. direct: a row for each expert; once to a rank:
-deduplicate_rows; once to a node: relay_rows; both: one after the other; PyTorch: all_to_all_single of gloo. Messages and
-MB are of one run, of all ranks to the other host: of rows, weights among them, as counted where they are sent; on the
-cable, as the system counts."""
+deduplicate_rows; once to a node: relay_rows; both: one after the other; PyTorch: all_to_all_single of gloo. Messages
+and MB are of one run, of all ranks to the other host: of rows, weights among them, as counted where they are sent; on
+the cable, as the system counts."""
 
 
 def define(values: flags.FlagValues) -> None:

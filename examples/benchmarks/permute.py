@@ -37,10 +37,10 @@ SORTED, SORTS = (2**16, 2**18, 2**20, 2**22, 2**24), 9
 NOTES = """\
   python examples/benchmarks/permute.py --tokens=4096 --hidden=1024
 Medians of turns, in which each side runs once. Forward: expert ids to permuted rows; the sort alone is a part of it.
-Backward: from the gradients of rows to those of tokens, a sum for each. Of the copy: the bytes of the rows per second, of
-those that a copy of them with non-temporal stores moves on all cores. MindSpore: sort, slice, floor-divide, gather, op by
-op in blocking mode; of bfloat16 it gathers the bits. Requests: runs of rows that are consecutive where they come from and
-where they go, on 8 ranks: as tokens come; sorted by rank; by rank, then expert.
+Backward: from the gradients of rows to those of tokens, a sum for each. Of the copy: the bytes of the rows per
+second, of those that a copy of them with non-temporal stores moves on all cores. MindSpore: sort, slice,
+floor-divide, gather, op by op in blocking mode; of bfloat16 it gathers the bits. Requests: runs of rows that are
+consecutive where they come from and where they go, on 8 ranks: as tokens come; sorted by rank; by rank, then expert.
 --styles compares whole layers instead: one of permute and exchange, one of dispatch and combine."""
 
 

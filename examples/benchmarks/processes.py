@@ -42,10 +42,11 @@ TITLES = {"hpmoe": "hpmoe", "torch": "PyTorch, gloo", "mindspore": "MindSpore, A
 SCHEDULER = "from mindspore import communication; communication.init('mccl'); import signal; signal.pause()"
 NOTES = """\
   python examples/benchmarks/processes.py --processes=2 --suite --dtype=float32 --repeats=3
-Each process has its share of the cores, and all sides in it, which take turns of 0.1 s after one untimed run: medians of
-the turns. Results are checked against float64 before. T is of each rank. Communication is the share of a run beyond the
-work of the rank that computes most: of hpmoe the tasks that compute, in its launches, of PyTorch all but all_to_all_single;
-skew is what the others, on average, wait for that rank. MindSpore's CPU has no gradient of AllGather."""
+Each process has its share of the cores, and all sides in it, which take turns of 0.1 s after one untimed run: medians
+of the turns. Results are checked against float64 before. T is of each rank. Communication is the share of a run
+beyond the work of the rank that computes most: of hpmoe the tasks that compute, in its launches, of PyTorch all but
+all_to_all_single; skew is what the others, on average, wait for that rank. MindSpore's CPU has no gradient of
+AllGather."""
 
 
 def define(values: flags.FlagValues) -> None:

@@ -1,23 +1,20 @@
-"""hpmoe simulate: a MoE-FFN layer on a model of a machine, fused and unfused, beside its bound; and the paper's table."""
+"""hpmoe simulate: a MoE-FFN layer on a model of a machine, fused and unfused, beside its bound."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from absl import flags
 
 import hpmoe
-from hpmoe.commands import ablation, grid, micro, nodes, options, paper_table, rooms, rules, show, validation
+from hpmoe.commands import options, show
 from hpmoe.commands.bands import Flows, bands, digits, sensitivity, sensitivity_text
 from hpmoe.commands.layer import MOST_DECODED, QUANTISED, ROOM, Layer, sent_bytes, utilisation
 from hpmoe.commands.machine import define_machine, machine_of
 from hpmoe.commands.routing_flag import NOTES as OF_ROUTING, define_routing, routing_of
 from hpmoe.costs.start import start_us
-from hpmoe.ir.limits import MOST_RANKS
 from hpmoe.machines.kept_calibration import is_calibrated
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
@@ -32,9 +29,6 @@ Prints milliseconds, all simulated, and the band ("x to y") that the ranges of t
 
 TUNED = "critical_path", "chosen"  # policies for tiles and puts of chosen sizes
 CHOSEN = "tile_rows", "tile_cols", "signal", "order", "combine_order", "prefetch"  # flags of what choose_schedule decides
-_LAYER = "ep", "tokens", "hidden", "intermediate", "experts", "top_k", "dtype", "direction", "machine", "seed"
-TABLES = {"paper": (), "validate": (), "rules": ("ablation",), "ablation": (*_LAYER, "most_ranks", "out"),
-          "nodes": (*_LAYER, "routing", "out"), "grid": ("dtype", "machine", "seed"), "rooms": ("dtype", "machine", "seed")}
 MOST_IDS = 2**28  # of all ranks, a GiB
 BANDS, MOST_BANDED = 8, 2**22  # machines; tasks of all ranks that are simulated on each of them unasked
 MOST_DRAWS = 2**30  # one for each expert of each token, half a minute
@@ -46,15 +40,6 @@ def define(values: flags.FlagValues) -> None:
     options.define_integer(values, "bands", None, "machines of a band, drawn from the ranges of its constants; "
                            f"{BANDS}, or 0 for over {MOST_BANDED} tasks", least=0)
     options.define_switch(values, "sensitivity", "which constants of the machine the figures hinge on")
-    options.define_switch(values, "paper", "HyperParallel-MoE's table: paper, simulated, error")
-    options.define_switch(values, "validate", "everything published, by the paper and others, beside the model")
-    options.define_switch(values, "ablation", "what each technique is worth, balanced and not")
-    options.define_switch(values, "rules", "with --ablation: what each rule of the default schedule is worth instead")
-    options.define_integer(values, "most_ranks", 64, "ranks up to which --ablation goes")
-    options.define_integer(values, "nodes", None, "schemes of communication, on 1, 2, 4 .. so many nodes of the machine")
-    options.define_integer(values, "grid", None, "so many layers, drawn with --seed, each beside every policy and tile size")
-    options.define_integer(values, "rooms", None, "so many layers, drawn with --seed, with room for any routing or less")
-    flags.DEFINE_string("out", None, "a PNG or SVG file for the picture of --ablation or --nodes", flag_values=values)
 
 
 def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("forward", "backward"),
@@ -83,86 +68,12 @@ def define_room(values: flags.FlagValues) -> None:
 
 
 def run(o: flags.FlagValues) -> int:
-    options.check_sizes(o)
-    options.check_flag(o.out is None or o.ablation or o.nodes, "out", o.out, "given with --ablation or --nodes")
-    options.check_flag(not o.rules or o.ablation, "rules", o.rules, "given with --ablation")
-    check_table(o)
-    options.check_picture(o.out)
-    with Progress("hpmoe simulate") as progress:
-        of = (_paper if o.paper else _validate if o.validate else _ablation if o.ablation else _nodes if o.nodes
-              else _grid if o.grid else _rooms if o.rooms else _one)
-        result, shown = of(o, progress)
-    print(json.dumps({"simulated": True, **result}) if o.json else shown)
-    return 0
-
-
-def _paper(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
-    table, other = (paper_table.rows(tokens, progress) for tokens in (4096, 2048))
-    progress("micro-benchmarks")
-    small = micro.rows()
-    result = {"assumed": paper_table.ASSUMED, "rows": table, "rows_of_16384_received": other, "micro": small}
-    return result, f"{paper_table.text(table, other)}\n\n{micro.text(small)}"
-
-
-def _validate(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
-    table = validation.rows(progress)
-    found, left = validation.summary(table), validation.left_out(table, progress)
-    return {"rows": table, **found, "left_out": left}, validation.text(table, found, left)
-
-
-def _ablation(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
-    if o.rules:
-        worth = rules.rows(progress)
-        return {"rows": worth}, rules.text(worth)
-    machine = machine_of(o, is_calibrated())
-    table = ablation.rows(o, machine, o.most_ranks, progress)
-    if o.out:
-        ablation.draw(table, Path(o.out), o.direction)
-    return {"machine": machine.name, "direction": o.direction, "rows": table}, ablation.text(table, o, machine)
-
-
-def _nodes(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
-    machine = machine_of(o, is_calibrated())
-    most = MOST_RANKS // machine.node_size
-    options.check_flag(o.nodes <= most, "nodes", o.nodes, f"at most {most}, of {machine.node_size} ranks on {machine.name}")
-    check_draws(o, o.nodes * machine.node_size)
-    table = nodes.rows(o, machine, progress)
-    if o.out:
-        nodes.draw(table, Path(o.out), f"{machine.name}, {o.direction}")
-    result = {"machine": machine.name, "direction": o.direction, "rows": table, "fastest": nodes.fastest(table)}
-    return result, nodes.text(table, o, machine)
-
-
-def _rooms(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
-    machine = machine_of(o, is_calibrated())
-    table = rooms.rows(o.rooms, o.seed, o.dtype, machine, progress)
-    return {"machine": machine.name, "seed": o.seed, "rows": table}, rooms.text(table, machine, o.seed)
-
-
-def _grid(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
-    machine = machine_of(o, is_calibrated())
-    show_line = (lambda line: None) if o.json else functools.partial(print, flush=True)
-    table = []
-    show_line(grid.head(o.grid, machine, o.seed))
-    for row in grid.rows(o.grid, o.seed, o.dtype, machine, progress, o.prefetch):
-        show_line(grid.line(row))
-        table.append(row)
-    return {"machine": machine.name, "seed": o.seed, "rows": table}, grid.closing(table)
-
-
-def _one(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
     check_schedule(o)
     check_copies(o.min_load, o.replicas)
-    result = simulated(o, progress)
-    return result, text(o, result)
-
-
-def check_table(o: flags.FlagValues) -> None:
-    """Raises UsageError for a flag that says nothing of the table that is asked for."""
-    table = next((name for name in TABLES if o[name].value), "")
-    for name in o if table else ():
-        options.check_flag(name in (*TABLES[table], table, "json") or not o[name].present, name, o[name].value,
-                           f"left out with --{table}")
+    with Progress("hpmoe simulate") as progress:
+        result = simulated(o, progress)
+    print(json.dumps({"simulated": True, **result}) if o.json else text(o, result))
+    return 0
 
 
 def check_schedule(o: flags.FlagValues) -> None:

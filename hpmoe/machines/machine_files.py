@@ -29,7 +29,7 @@ def preset_names() -> list[str]:
 
     Example:
         >>> preset_names()
-        ['ascend_950pr', 'ascend_a2', 'ascend_a3', 'gb200_nvl72', 'h100_nvl8']
+        ['ascend_950pr', 'ascend_a2', 'ascend_a3']
     """
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
@@ -63,8 +63,8 @@ def load_machine(which: str | Path) -> Machine:
         ...     mine = hpmoe.load_machine(file.name)
         >>> mine.name, mine.link_bytes_per_us, mine.num_aic
         ('mine', 98000.0, 24)
-        >>> hpmoe.load_machine("gb200_nvl72").node_size
-        72
+        >>> hpmoe.load_machine("ascend_950pr").name
+        'ascend_950pr'
     """
     name, _, sold_as = str(which).partition(".")
     if name in preset_names() and sold_as != "toml":

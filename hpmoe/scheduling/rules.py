@@ -42,7 +42,7 @@ def without(*names: str) -> Iterator[None]:
         2
     """
     for name in names:
-        check_argument(name in RULES, "without", "names", repr(name), "a rule that hpmoe simulate --ablation --rules prints")
+        check_argument(name in RULES, "without", "names", repr(name), "a name in hpmoe.scheduling.rules.RULES")
     token = _left_out.set(_left_out.get() | set(names))
     try:
         yield

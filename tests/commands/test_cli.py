@@ -74,8 +74,8 @@ def test_the_package_runs_as_the_command():
     ("show --experts=4194306", "hpmoe show: flag --experts=4194306: it must be at most 4194304"),
     ("show --hidden=1073741824", "hpmoe show: flag --hidden=1073741824: it must be at most 1073741823 with these experts"),
     ("plan-layer --tp=3", "hpmoe plan-layer: flag --tp=3: it must be a power of two that divides --ranks and the model's"),
-    ("plan --intermediate=1073741824", "hpmoe plan: flag --intermediate=1073741824: it must be at most 67108863 with these"),
-    ("plan --tokens=1073741824", "hpmoe plan: flag --tokens=1073741824: it must be at most 268435455 with these experts"),
+    ("show --intermediate=1073741824", "hpmoe show: flag --intermediate=1073741824: it must be at most"),
+    ("show --tokens=1073741824", "hpmoe show: flag --tokens=1073741824: it must be at most 1073741823 with these experts"),
     ("simulate --tokens=8388608",
      "hpmoe simulate: flag --tokens=8388608: it must be at most 4194304 with --ep=8 and --top_k=8"),
     ("show --stage=tile", "hpmoe show: flag --stage=tile: it must be one of program, tiles, overlap, queues, kernel, "
@@ -86,7 +86,8 @@ def test_the_package_runs_as_the_command():
     ("memory --rank_capacity_factor=-1", "hpmoe memory: flag --rank_capacity_factor=-1.0: it must be a positive number"),
     ("show --order=random", "hpmoe show: flag --order=random: it must be one of ratr, sequential"),
     ("doctor --tokens=3", "hpmoe doctor: unknown flag --tokens"),
-    ("plan --runs=99999999999999999999", "hpmoe plan: flag --runs=99999999999999999999: it must be an integer of at most"),
+    ("demo --repeats=99999999999999999999",
+     "hpmoe demo: flag --repeats=99999999999999999999: it must be an integer of at most"),
 ])
 def test_wrong_usage_is_one_line_and_status_2(capsys, args, text):
     status, out, err = run(capsys, *args.split())

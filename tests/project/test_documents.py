@@ -28,11 +28,10 @@ REDUCED = {
     "demo": [*SMALL, "--repeats=1"],
     "memory": [*SMALL, "--policy=dispatched_rows"],
     "plan-layer": ["--model=gpt-oss", "--ranks=4", "--tokens=32", "--layouts=1", "--bands=1"],
-    "plan": [*SMALL, "--runs=1"],
     "show": [],
     "machine": [],
     "doctor": [],
-    "simulate": [*SMALL, "--most_ranks=2"],
+    "simulate": SMALL,
     "compare": [*SMALL, "--repeats=1"],
     "tune": [*SMALL, "--budget=1", "--max_trials=2", "--fresh"],
 }
@@ -41,10 +40,6 @@ SLOW_SESSIONS = ("transforms/README.md", "hpmoe/runtime/README.md", "hpmoe/timel
 SLOW = ("hpmoe memory",)
 # What takes long, and the test of it.
 TESTED_ELSEWHERE = {
-    "hpmoe simulate --paper": "tests/commands/test_simulate_command.py",
-    "hpmoe simulate --ablation --rules": "tests/commands/test_simulate_command.py",
-    "hpmoe simulate --validate": "tests/commands/test_simulate_command.py",
-    "hpmoe simulate --machine=ascend_a2 --nodes=8 --out=nodes.png": "tests/commands/test_nodes.py",
     "hpmoe demo --processes=4": "tests/commands/test_demo_processes.py",
     "hpmoe ascend-check --target=ascend-twin --out=mine.toml": "tests/ascend/test_ascend_check.py",
     "hpmoe calibrate": "tests/commands/test_calibrate.py",

@@ -303,7 +303,7 @@ cases("graph mode", {
 
 cases("command", {line: lambda line=line: cli._run(line.split()) for line in (
     "calibrate --budget=-1", "tune --budget=-1", "tune --policy=chosen", "tune --max_trials=0",
-    "tune --combine_order=ratr", "tune --dedup --scheme=node", "simulate --grid=1 --ep=8",
+    "tune --combine_order=ratr", "tune --dedup --scheme=node",
     "simulate --imbalance=x", "compare policy=round_robin", "compare unfused unfused --measured",
     "compare policy=chosen unfused --measured", "compare policy=stage_order unfused --min_load=4",
     "simulate --min_load=4", "tune --min_load=4", "simulate --policy=chosen --tile_rows=64",
@@ -311,9 +311,7 @@ cases("command", {line: lambda line=line: cli._run(line.split()) for line in (
     "compare policy=round_robin machine=ascend_a3 --measured",
     "compare policy=round_robin unfused --out=no/such/folder/x.html",
     "simulate --imbalance=99", "simulate --imbalance=2 --routing=zipf",
-    "simulate --experts=65536 --tokens=9999 --routing=uniform", "simulate --out=x.png", "simulate --rules",
-    "simulate --nodes=1 --machine=cpu", "simulate --nodes=64 --machine=ascend_a2",
-    "simulate --ablation --out=no/such/folder/x.png",
+    "simulate --experts=65536 --tokens=9999 --routing=uniform",
     "demp", "--foo", "demo --toks=3", "demo --ep=abc", "demo --ep 0", "demo --tokens", "demo --experts=30",
     "demo --top_k=33", "demo --processes=2 --ep=4",
     "demo --out=no/such/folder/x.json", "demo --out=picture", "demo --json=3", "demo 3", "show --stage=kernels",

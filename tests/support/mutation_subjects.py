@@ -7,11 +7,11 @@ from helpers import SMALL_NPU, Layer, stages
 from judge import Judge, every_arrival
 from mindspore import Tensor
 from nonsense import nonsense
+from orders import interleaved
 from variants import VARIANTS, arguments
 
 import hpmoe
 from hpmoe import Aval
-from hpmoe.commands.orders import interleaved
 from hpmoe.interpreters.interpret import interpret
 from hpmoe.kernels.executable import compile_cpu
 from hpmoe.support.dtypes import dtype_name, numpy_dtype

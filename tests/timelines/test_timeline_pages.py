@@ -4,13 +4,13 @@ import json
 import re
 from html.parser import HTMLParser
 
+import ablation
 import pytest
 from matplotlib.figure import Figure
 from simulated_layers import NPU, plan
 from small_timelines import handmade, two_task_flow
 
 import hpmoe
-from hpmoe.commands import ablation
 from hpmoe.timelines.chrome import BINS, chrome_json
 from hpmoe.timelines.html import html
 from hpmoe.timelines.picture import colors_of

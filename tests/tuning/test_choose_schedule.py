@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from helpers import SMALL_NPU
+from schedule_grid import others
 
 import hpmoe
-from hpmoe.commands.grid import others
 from hpmoe.commands.layer import Layer
 from hpmoe.routing.routing import rows_of_ranks
 from hpmoe.routing.skewed import SKEWS, skewed_ids

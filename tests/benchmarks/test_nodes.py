@@ -3,12 +3,13 @@
 import json
 from types import SimpleNamespace
 
+import ablation
+import nodes
 import numpy as np
 import pytest
+import script
 
 import hpmoe
-from hpmoe.cli import main
-from hpmoe.commands import nodes
 from hpmoe.commands.layer import Layer
 
 EP, NODE, TOKENS, HIDDEN, LOCAL, TOP_K = 6, 2, 20, 4, 2, 3
@@ -60,9 +61,9 @@ def test_the_bytes_between_nodes_are_those_of_the_scheme(name, scheme, direction
 
 def test_the_command_prints_and_draws_each_number_of_nodes(capsys, tmp_path):
     out = tmp_path / "nodes.svg"
-    command = ["simulate", "--machine=ascend_a2", "--nodes=2", "--tokens=16", "--hidden=64", "--intermediate=32",
+    command = ["--machine=ascend_a2", "--nodes=2", "--tokens=16", "--hidden=64", "--intermediate=32",
                "--top_k=4"]
-    assert main([*command, "--json", f"--out={out}"]) == 0
+    assert script.main(ablation, [*command, "--json", f"--out={out}"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(r["nodes"], r["scheme"]) for r in found["rows"]] == [
         (1, "direct"), (1, "rank"), *((2, scheme) for scheme in nodes.SCHEMES)]
@@ -83,5 +84,5 @@ def test_the_command_prints_and_draws_each_number_of_nodes(capsys, tmp_path):
      "--tokens=4096: it must be at most 512 where they draw from 4096 experts on 512 ranks"),
 ])
 def test_what_cannot_be_simulated_is_said(capsys, flags, told):
-    assert main(["simulate", *flags]) == 2
+    assert script.main(ablation, flags) == 2
     assert told in capsys.readouterr().err

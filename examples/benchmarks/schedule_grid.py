@@ -1,70 +1,76 @@
-"""hpmoe simulate --grid: layers of many shapes and routings, drawn, each beside its bound and other schedules."""
+"""schedule_grid.py: layers of many shapes and routings, drawn, each beside its bound and other schedules."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
+import json
 import math
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
+import rooms
+import script
+from absl import flags
+from drawn_layers import FEW, MANY, cases
 
 import hpmoe
+from hpmoe.commands import options
 from hpmoe.commands.layer import Layer
+from hpmoe.commands.machine import define_machine, machine_of
 from hpmoe.costs.start import start_us
 from hpmoe.costs.tile_choice import tiles_of
 from hpmoe.kernels import simulate
-from hpmoe.routing.skewed import SKEWS, skewed_ids
+from hpmoe.machines.kept_calibration import is_calibrated
+from hpmoe.routing.skewed import SKEWS
 from hpmoe.support.host import num_cores
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
 from hpmoe.transforms.assign_queues import POLICIES
 
-FEW, MANY = "few rows", "many rows"
-TOKENS = {FEW: tuple(2**i for i in range(10)), MANY: (1024, 2048, 4096, 8192)}
-RANKS = {FEW: (16, 32, 64, 128, 256), MANY: (8, 16, 32, 64)}
-WIDTHS = (7168, 2048), (5120, 1536), (4096, 1536), (2048, 1024), (2048, 768)  # hidden and intermediate size
-TOP_K, LOCAL_EXPERTS = (4, 6, 8), (1, 2, 4, 8)
+SUMMARY = "draws layers of many shapes and routings and sets each beside its bound and other schedules"
+NOTES = """\
+All times are simulated; each layer is printed as soon as it is done.
+  python examples/benchmarks/schedule_grid.py --layers=60 --seed=7
+--rooms prints instead how long plans with room for any routing, or less, take beside plans for the rows there are."""
+CPU_RANKS = 8  # that share this CPU with --machine=cpu
 BEHIND = 1.03  # of the fastest, the most that is wanted
-MOST_ENTRIES = 2**19  # of all ranks; a larger layer is drawn anew
 
 
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """A layer of the grid."""
-
-    rows: str
-    routing: str
-    direction: str
-    sizes: SimpleNamespace
-
-    def __str__(self) -> str:
-        o = self.sizes
-        return (f"EP {o.ep:<3} T {o.tokens:<4} H {o.hidden} I {o.intermediate:<4} E/rank {o.experts // o.ep} K {o.top_k} "
-                f"{self.direction:8} {self.routing}")
-
-    def layer(self, machine: hpmoe.Machine, seed: int, prefetch: bool = False) -> Layer:
-        o = self.sizes
-        return Layer(o, self.direction, machine, skewed_ids(self.routing, o.ep, o.tokens, o.top_k, o.experts, seed),
-                     tuned=True, prefetch=prefetch)
+def define(values: flags.FlagValues) -> None:
+    options.define_integer(values, "layers", 60, "how many layers are drawn")
+    options.define_integer(values, "seed", 0, "of the draws", least=0)
+    options.define_choice(values, "dtype", "bfloat16", "of rows and expert weights", options.FLOATS)
+    define_machine(values, "ascend_a3", "the model")
+    options.define_switch(values, "prefetch", "matrix workers read weights while they wait for rows")
+    options.define_switch(values, "rooms", "instead: plans with room for any routing or less")
 
 
-def cases(count: int, seed: int, dtype: str) -> Iterator[Case]:
-    """So many layers, half of them of few rows: routings and directions in turn, sizes drawn."""
-    rng = np.random.default_rng(seed)
-    kinds = itertools.cycle(itertools.product((FEW, MANY), SKEWS, ("forward", "backward")))
-    for rows, routing, direction in itertools.islice(kinds, count):
-        while True:
-            ep, tokens, top_k, local = (int(rng.choice(sizes)) for sizes in (
-                RANKS[rows], TOKENS[rows], TOP_K, LOCAL_EXPERTS))
-            hidden, intermediate = WIDTHS[rng.integers(len(WIDTHS))]
-            if ep * tokens * top_k <= MOST_ENTRIES and ep // 2 * local >= top_k:
-                break
-        yield Case(rows, routing, direction, SimpleNamespace(
-            ep=ep, tokens=tokens, top_k=top_k, experts=local * ep, hidden=hidden, intermediate=intermediate, dtype=dtype))
+def run(o: flags.FlagValues) -> int:
+    machine = machine_of(SimpleNamespace(machine=o.machine, ep=CPU_RANKS), is_calibrated())
+    with Progress("schedule_grid.py") as progress:
+        table, shown = _rooms(o, machine, progress) if o.rooms else _grid(o, machine, progress)
+    print(json.dumps({"simulated": True, "machine": machine.name, "seed": o.seed, "rows": table}) if o.json else shown)
+    return 0
+
+
+def _rooms(o: flags.FlagValues, machine: hpmoe.Machine, progress: Progress) -> tuple[list[Fields], str]:
+    options.check_flag(not o.prefetch, "prefetch", o.prefetch, "left out with --rooms")
+    table = rooms.rows(o.layers, o.seed, o.dtype, machine, progress)
+    return table, rooms.text(table, machine, o.seed)
+
+
+def _grid(o: flags.FlagValues, machine: hpmoe.Machine, progress: Progress) -> tuple[list[Fields], str]:
+    show_line = (lambda line: None) if o.json else functools.partial(print, flush=True)
+    table = []
+    show_line(head(o.layers, machine, o.seed))
+    for row in rows(o.layers, o.seed, o.dtype, machine, progress, o.prefetch):
+        show_line(line(row))
+        table.append(row)
+    return table, closing(table)
 
 
 def others(layer: Layer) -> Iterator[tuple[str, Layer, str]]:
@@ -148,3 +154,7 @@ def closing(table: list[Fields]) -> str:
     lines.append(f"the most over the fastest other: {behind['over_fastest_other']:.3f} over {behind['fastest_other']}, "
                  f"{' '.join(behind['layer'].split())}")
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(script.main(sys.modules[__name__]))

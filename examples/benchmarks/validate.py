@@ -1,17 +1,40 @@
-"""hpmoe simulate --validate: every published measurement beside what the model says of the same work."""
+"""validate.py: every published measurement beside what the model says of the same work."""
 
 from __future__ import annotations
 
+import json
 import statistics
+import sys
 from collections.abc import Iterable, Sequence
 
+import paper_table
+import script
+from absl import flags
+from published import PR_809, published
+from published_work import BEGIN_END_US
+from refit import PAPER, without
+
 import hpmoe
-from hpmoe.commands import paper_table
-from hpmoe.commands.published import PR_809, published
-from hpmoe.commands.published_work import BEGIN_END_US
-from hpmoe.commands.refit import PAPER, without
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
+
+SUMMARY = "prints every published measurement of such work beside what the model says of the same"
+NOTES = """\
+All figures but the published ones are simulated; a row says if a constant of the model was fitted to it.
+  python examples/benchmarks/validate.py --json"""
+
+
+def define(values: flags.FlagValues) -> None:
+    """No flags but --json and --help."""
+
+
+def run(o: flags.FlagValues) -> int:
+    with Progress("validate.py") as progress:
+        table = rows(progress)
+        found, left = summary(table), left_out(table, progress)
+    result = {"simulated": True, "rows": table, **found, "left_out": left}
+    print(json.dumps(result) if o.json else text(table, found, left))
+    return 0
 
 
 def rows(progress: Progress) -> list[Fields]:
@@ -99,3 +122,7 @@ def _errors(table: Iterable[Fields]) -> dict[str, float]:
 
 def _said(errors: dict[str, float]) -> str:
     return f"{errors['rows']} rows, median error {errors['median']:.0%}, worst {errors['worst']:.0%}"
+
+
+if __name__ == "__main__":
+    sys.exit(script.main(sys.modules[__name__]))

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from types import SimpleNamespace
+
+import micro
+import script
+from absl import flags
 
 import hpmoe
 from hpmoe.commands.layer import Layer, ids_of
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
+
+SUMMARY = "prints HyperParallel-MoE's published times beside the model of an Ascend A3"
+NOTES = """\
+All figures but the published ones are simulated.
+  python examples/benchmarks/paper_table.py --json"""
 
 # arXiv 2605.23764: dispatch to combine, balanced routing, milliseconds: unfused, fused.
 PAPER = {(4, "forward"): (16.3, 10.2), (8, "forward"): (17.3, 10.3), (16, "forward"): (18.4, 11.2),
@@ -17,6 +28,20 @@ ASSUMED = ("4096 tokens of top-8 on each rank, 32,768 rows received by each: the
            "the peak of the machine imply it;\n8 experts on each rank; three constants of ascend_a3 were fitted to EP 8 "
            "(see hpmoe machine ascend_a3), with EP 4 and 16 in view: these are no blind predictions")
 OTHER = "with 16,384 rows received by each rank (2048 tokens) the same model gives"
+
+
+def define(values: flags.FlagValues) -> None:
+    """No flags but --json and --help."""
+
+
+def run(o: flags.FlagValues) -> int:
+    with Progress("paper_table.py") as progress:
+        table, other = (rows(tokens, progress) for tokens in (4096, 2048))
+        progress("micro-benchmarks")
+        small = micro.rows()
+    result = {"simulated": True, "assumed": ASSUMED, "rows": table, "rows_of_16384_received": other, "micro": small}
+    print(json.dumps(result) if o.json else f"{text(table, other)}\n\n{micro.text(small)}")
+    return 0
 
 
 def rows(tokens: int, progress: Progress, machine: hpmoe.Machine = hpmoe.ascend_a3) -> list[Fields]:
@@ -54,3 +79,7 @@ def _line(row: Fields) -> str:
         return f"{paper:8.1f}{simulated:11.2f}{simulated / paper - 1:+7.1%}  "
     return (f"{row['ep']:>3} {row['direction']:9}{cells('baseline')}{cells('fused')}{row['paper_speedup']:8.2f}"
             f"{row['speedup']:10.2f}{row['expert_barrier_ms']:16.2f}").replace("%", " %")
+
+
+if __name__ == "__main__":
+    sys.exit(script.main(sys.modules[__name__]))

@@ -1,4 +1,4 @@
-"""hpmoe simulate --rules: what each rule of the default schedule is worth, on seventeen layers of different shapes."""
+"""ablation.py --rules: what each rule of the default schedule is worth, on seventeen layers of different shapes."""
 
 from __future__ import annotations
 

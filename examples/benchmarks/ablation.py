@@ -1,21 +1,37 @@
-"""The worth of each technique: alone off, and alone on, over imbalances and numbers of ranks."""
+"""ablation.py: the worth of each technique: alone off, and alone on, over imbalances and numbers of ranks."""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import nodes
 import numpy as np
+import rules
+import script
 from absl import flags
+from orders import by_destination, interleaved
 
 import hpmoe
+from hpmoe.commands import options
 from hpmoe.commands.layer import Layer, ids_of
-from hpmoe.commands.orders import by_destination, interleaved
+from hpmoe.commands.machine import define_machine, machine_of
+from hpmoe.commands.simulate import check_draws
+from hpmoe.ir.limits import MOST_RANKS
+from hpmoe.machines.kept_calibration import is_calibrated
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
 from hpmoe.transforms.assign_queues import POLICIES
 
+SUMMARY = "simulates what each technique of the schedule is worth, alone off and alone on"
+NOTES = """\
+All times are simulated, of the queues that would be launched.
+  python examples/benchmarks/ablation.py --most_ranks=64 --out=ablation.png
+--rules prints instead what each rule of the default schedule is worth, on seventeen layers of its own; --nodes=8 how
+long a layer takes with each scheme of sending rows, on 1, 2, 4 and 8 nodes."""
 TECHNIQUES = {
     "puts": "one-sided puts instead of blocking collectives in the kernel",
     "tile_events": "a signal for each tile instead of for each expert of a peer",
@@ -28,6 +44,56 @@ TECHNIQUES = {
 NEEDS_PUTS = ("tile_events", "spread", "ratr")
 DEDUP = "a token to a rank once, whatever number of its experts are there; no part of all on, but added to it"
 IMBALANCES = (1.0, 2.0, 4.0, 7.0)
+
+
+def define(values: flags.FlagValues) -> None:
+    options.define_sizes(values, ep=8, tokens=4096, hidden=7168, intermediate=2048, experts=64, top_k=8)
+    options.define_choice(values, "dtype", "bfloat16", "of rows and expert weights", options.FLOATS)
+    options.define_choice(values, "direction", "forward", "which pass", ("forward", "backward"))
+    define_machine(values, "ascend_a3", "the model")
+    options.define_integer(values, "seed", 0, "of a routing that is drawn", least=0)
+    options.define_integer(values, "most_ranks", 64, "ranks up to which techniques are compared")
+    options.define_switch(values, "rules", "instead: what each rule of the default schedule is worth")
+    options.define_integer(values, "nodes", None, "instead: schemes of sending rows, on 1, 2, 4 .. so many nodes")
+    options.define_choice(values, "routing", "uniform", "with --nodes, how experts are drawn", ("uniform", "zipf"))
+    script.define_picture(values)
+
+
+def run(o: flags.FlagValues) -> int:
+    for name in o if o.rules else ():
+        options.check_flag(name in ("rules", "json") or not o[name].present, name, o[name].value, "left out with --rules")
+    options.check_flag(o.nodes is not None or not o["routing"].present, "routing", o.routing, "given with --nodes")
+    options.check_sizes(o)
+    options.check_picture(o.out)
+    with Progress("ablation.py") as progress:
+        result, shown = (_rules if o.rules else _nodes if o.nodes else _techniques)(o, progress)
+    print(json.dumps({"simulated": True, **result}) if o.json else shown)
+    return 0
+
+
+def _rules(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
+    worth = rules.rows(progress)
+    return {"rows": worth}, rules.text(worth)
+
+
+def _nodes(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
+    machine = machine_of(o, is_calibrated())
+    most = MOST_RANKS // machine.node_size
+    options.check_flag(o.nodes <= most, "nodes", o.nodes, f"at most {most}, of {machine.node_size} ranks on {machine.name}")
+    check_draws(o, o.nodes * machine.node_size)
+    table = nodes.rows(o, machine, progress)
+    if o.out:
+        nodes.draw(table, Path(o.out), f"{machine.name}, {o.direction}")
+    result = {"machine": machine.name, "direction": o.direction, "rows": table, "fastest": nodes.fastest(table)}
+    return result, nodes.text(table, o, machine)
+
+
+def _techniques(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
+    machine = machine_of(o, is_calibrated())
+    table = rows(o, machine, o.most_ranks, progress)
+    if o.out:
+        draw(table, Path(o.out), o.direction)
+    return {"machine": machine.name, "direction": o.direction, "rows": table}, text(table, o, machine)
 
 
 def variants(direction: str) -> Iterator[tuple[str, frozenset[str], str | None]]:
@@ -130,3 +196,7 @@ def draw(table: list[Fields], path: Path, direction: str) -> None:
     figure.suptitle(f"ablation, {direction}, simulated", fontsize=10)
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+if __name__ == "__main__":
+    sys.exit(script.main(sys.modules[__name__]))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from published import SGL
+from published_work import Sizes, layer_us
+
 import hpmoe
-from hpmoe.commands.published import SGL
-from hpmoe.commands.published_work import Sizes, layer_us
 from hpmoe.machines.machine import Machine
 
 PAPER = "HyperParallel-MoE (arXiv 2605.23764)"

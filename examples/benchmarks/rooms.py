@@ -1,5 +1,4 @@
-"""hpmoe simulate --rooms: drawn layers by plans for any routing, chosen when a kernel starts, and with limits, beside plans
-for the rows there are."""
+"""schedule_grid.py --rooms: how long drawn layers take by plans for any routing, and by plans with limits."""
 
 from __future__ import annotations
 
@@ -8,9 +7,9 @@ import itertools
 from collections.abc import Iterator
 
 import numpy as np
+from drawn_layers import Case, cases
 
 import hpmoe
-from hpmoe.commands.grid import Case, cases
 from hpmoe.commands.layer import Layer
 from hpmoe.costs.start import choice_us
 from hpmoe.routing.skewed import SKEWS

@@ -1,4 +1,4 @@
-"""hpmoe plan: times planning, step by step, and prints the size of the plan."""
+"""planning.py: times planning, step by step, and prints the size of the plan."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import cProfile
 import json
 import pstats
 import statistics
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import script
 from absl import flags
 
 import hpmoe
@@ -36,7 +38,7 @@ from hpmoe.verification.verify import verify
 SUMMARY = "measures planning: from tracing to the packed image of one rank, both directions"
 NOTES = """\
 Prints milliseconds of each step, medians of the runs.
-  hpmoe plan --ep=1 --tokens=2048 --hidden=1024 --intermediate=512 --experts=16 --top_k=4 --machine=cpu
+  python examples/benchmarks/planning.py --ep=1 --tokens=2048 --hidden=1024 --intermediate=512 --machine=cpu
 Nothing is computed and no tensor is allocated; the plan is one image for all ranks. --rows is the number of received
 rows planned for, as many as a rank sends where not given. Each run starts with empty caches and verifies every stage.
 "processor" is the total in processor time, which other programs on a shared machine do not lengthen. "read" is not in
@@ -61,7 +63,7 @@ def run(o: flags.FlagValues) -> int:
     if o.growth:
         return over_experts(o)
     options.check_sizes(o)
-    with Progress("hpmoe plan") as progress:
+    with Progress("planning.py") as progress:
         progress("warming up")
         plan(o)
         runs = []
@@ -82,7 +84,7 @@ def over_experts(o: flags.FlagValues) -> int:
     """What --growth prints: a slope of 1 is time that grows as the number of experts does."""
     many = [SimpleNamespace(**{**o.flag_values_dict(), "experts": experts}) for experts in EXPERTS]
     times: dict[str, list[float]] = {"forward": [], "backward": []}
-    with Progress("hpmoe plan") as progress:
+    with Progress("planning.py") as progress:
         for each in many:
             options.check_sizes(each)
             progress(f"{each.experts} experts")
@@ -173,3 +175,7 @@ def text(o: flags.FlagValues, directions: dict[str, Fields], profile: list[Field
         lines += ["", "own time in one profiled run of both, ms (profiling slows Python down)"]
         lines += [f"{p['ms']:10.2f} {p['calls']:8} calls  {p['function']}" for p in profile]
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(script.main(sys.modules[__name__]))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
-import hpmoe
-from hpmoe.commands.published_work import (
+from published_work import (
     BEGIN_END_US,
     Sizes,
     dense_us,
@@ -20,12 +20,15 @@ from hpmoe.commands.published_work import (
     step_us,
     two_level_us,
 )
+
+import hpmoe
 from hpmoe.machines.machine_files import load_machine
 
 SGL = "sgl-kernel-npu README, A3"
 PR_809 = "sgl-kernel-npu PR 809, 950"
 CLOUDMATRIX = "CloudMatrix384 (second-hand)"
 DEEPEP = "DeepEP V1 legacy document, H800"
+MACHINES = Path(__file__).parent / "machines"
 EXCHANGES = "dispatch", "combine"
 AS_FLOATS = "products that read quantised rows: here a task, or a kernel, makes floats of them before"
 
@@ -114,7 +117,7 @@ def _ascend_950(begin_end_us: float) -> Iterator[Published]:
 
 
 def _nvidia() -> Iterator[Published]:
-    gb200, h100 = load_machine("gb200_nvl72"), load_machine("h100_nvl8")
+    gb200, h100 = (load_machine(MACHINES / f"{name}.toml") for name in ("gb200_nvl72", "h100_nvl8"))
     yield from _mixture_of_kittens(gb200)
     yield from _hybrid_ep(gb200)
     # NVLink of 200 GB/s each way
