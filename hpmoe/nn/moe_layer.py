@@ -18,12 +18,12 @@ from hpmoe.nn.parameters import Frozen, check_sizes, zeros
 from hpmoe.nn.records import rows_of_record
 from hpmoe.nn.router_losses import Losses, make_losses
 from hpmoe.nn.shared_experts import SharedExperts, run_shared
+from hpmoe.nn.sum_of_processes import SumOfProcesses
 from hpmoe.nn.top_k_router import Choice, TopKRouter
 from hpmoe.primitives.outside_graphs import constexpr
 from hpmoe.primitives.swiglu import swiglu
-from hpmoe.ranks.gradients import all_reduce_gradients
 from hpmoe.ranks.world import World
-from hpmoe.router.counts import tokens_per_expert
+from hpmoe.router.counts import tokens_per_expert, update_bias
 from hpmoe.runtime.transform import chain
 from hpmoe.support.errors import check_argument, check_flags, is_int, is_number
 from hpmoe.support.keywords import suggests_keywords
@@ -51,8 +51,9 @@ class MoELayer(nn.Cell):
         moe_router_enable_expert_bias: whether the choice counts in a bias that `update_expert_bias` moves.
         moe_router_bias_update_rate: how far.
         moe_aux_loss_coeff, moe_z_loss_coeff: factors of the losses that a call `with_losses` returns; see `hpmoe.router`.
-        moe_router_load_balancing_type: the auxiliary loss: "aux_loss" of each rank's tokens, "seq_aux_loss" of each
-            sequence, "global_aux_loss" of the tokens of all ranks.
+        moe_router_load_balancing_type: the auxiliary loss: "aux_loss" or "global_aux_loss",
+            E / (K T^2) * sum_i n_i sum_t p_ti of all T tokens; "seq_aux_loss", the mean of that over the sequences. Both
+            are of the tokens of all ranks together, however many each rank has; see `hpmoe.router.losses`.
         moe_shared_expert_intermediate_size: of the shared expert, or of all of them together; None is none.
         use_shared_expert_gating: whether sigmoid(x @ gate.T) multiplies the shared expert's output.
         activation, gated_linear_unit, moe_apply_probs_on_input, moe_expert_capacity_factor, moe_token_drop_policy: see
@@ -76,7 +77,8 @@ class MoELayer(nn.Cell):
         layer: the index of this layer in topk_ids [..., S, layers, K].
 
     Outputs:
-        [..., S, H]; with losses (that, their sum, a float32 scalar, in the mean over ranks; of a process its part of that).
+        [..., S, H]; with losses (that, the sum of both losses of the tokens of all ranks, a float32 scalar). Where ranks are
+        processes, a process returns its part: the parts of all processes, and their gradients, add up to the whole.
 
     Parameters:
         router.weight [E, H]; experts.weight1 [E, H, 2I], the gate's columns first; experts.weight2 [E, I, H];
@@ -142,10 +144,8 @@ class MoELayer(nn.Cell):
         self.ep_size, self.mesh = num_ranks(who, mesh, num_moe_experts), mesh
         self.has_mesh = mesh is not None
         self.num_processes = mesh.size if isinstance(mesh, World) else 1
-        check_argument(self.num_processes == 1 or moe_router_load_balancing_type != "global_aux_loss", who,
-                       "moe_router_load_balancing_type", "\"global_aux_loss\"", "another one where ranks are processes")
-        self.losses = make_losses(who, moe_router_load_balancing_type, moe_aux_loss_coeff, moe_z_loss_coeff)
-        self.factor = self.losses.aux * num_moe_experts / moe_router_topk
+        self.losses = make_losses(who, moe_router_load_balancing_type, moe_aux_loss_coeff, moe_z_loss_coeff, moe_router_topk)
+        self.sum_of_processes = SumOfProcesses(mesh) if isinstance(mesh, World) else None
         f = per_rank_function(self.router.choice, self.experts.run, self.losses, gated_linear_unit)
 
         def make(copies: Function) -> Function:
@@ -162,7 +162,7 @@ class MoELayer(nn.Cell):
         shape = hidden_states.shape
         expert_bias = self.expert_bias if self.has_expert_bias else None
         shared_experts = self.shared_experts.tensors() if self.has_shared else None
-        num_sequences = sequences_of_rank(self.who, shape, self.ep_size, self.losses.kind) if with_losses else 0
+        num_sequences = sequences_of_rank(self.who, shape, self.ep_size, self.losses.by_sequence) if with_losses else 0
         check_ranks(self.who, num_tokens, self.has_mesh)
         record = rows_of_record(self.who, topk_ids, unset, layer, shape, self.router.choice.top_k, self.ep_size)
         args = (rows, self.router.tensors(), expert_bias, self.experts.tensors(), shared_experts, num_sequences, record,
@@ -176,18 +176,21 @@ class MoELayer(nn.Cell):
         out = reshaped(out, shape)
         return (out, self.sum_of(losses)) if with_losses else out
 
-    def sum_of(self, losses: Sequence[Tensor]) -> Tensor:
-        """One scalar of the losses of all ranks."""
-        total = mint.mean(losses[0])
-        if self.losses.kind == "global_aux_loss":
-            share, probability = losses[1], losses[2]
-            if self.ep_size:
-                share, probability = mint.mean(share, 0), mint.mean(probability, 0)
-            total = total + mint.sum(share * probability) * self.factor
-        return total / self.num_processes if self.num_processes > 1 else total
+    def sum_of(self, sums: Sequence[Tensor]) -> Tensor:
+        """The loss of the tokens of all ranks, by the sums of each; of a process its part of that."""
+        counts, more_counts, balance, z = sums
+        if self.ep_size:
+            counts, more_counts, balance, z = mint.sum(counts, 0), mint.sum(more_counts), mint.sum(balance, 0), mint.sum(z)
+        if self.num_processes > 1:
+            both = mint.cat((mint.reshape(counts, (-1,)), mint.reshape(more_counts, (1,))))
+            both = self.sum_of_processes(both)
+            counts, more_counts = mint.reshape(both[:-1], counts.shape), both[-1]
+        return self.losses.total(counts, more_counts, balance, z)
 
     def update_expert_bias(self, counts: Tensor | None = None) -> None:
         """Raises the bias of experts that got fewer tokens than the mean, lowers that of those that got more, by the rate.
+
+        Masked experts are left out of the mean, and their bias stays.
 
         Args:
             counts: [E], the tokens of each expert over the steps since the last update; None are those of the last call.
@@ -201,15 +204,16 @@ class MoELayer(nn.Cell):
         """
         counts = self.tokens_per_expert if counts is None else counts
         check_counts(self.who, self.has_expert_bias, getattr(counts, "shape", None), self.tokens_per_expert.shape)
-        n = counts.astype(ms.float32)
+        n = counts.astype(ms.int64)
         if self.num_processes > 1:
-            n = all_reduce_gradients(n, cast(World, self.mesh))
-        ops.assign(self.expert_bias, self.expert_bias + mint.sign(mint.mean(n) - n) * self.rate)
+            n = self.sum_of_processes(n)
+        ops.assign(self.expert_bias, update_bias(self.expert_bias, n, rate=self.rate, where=self.router.masked == 0))
 
     def mask_experts(self, experts: Sequence[int]) -> None:
         """Has no token choose some experts from now on, such as those whose weights are lost: their logits are -inf.
 
-        Others take the tokens that would have; weights of a token, losses and counts are as if there were no others.
+        The other experts take those tokens. Outputs, losses, counts and the bias are those of a layer of the other experts.
+        A group of experts has the score of its others; a token whose best groups have fewer than K others chooses from all.
 
         Args:
             experts: ids; none of them, and all may be chosen again.
@@ -282,14 +286,14 @@ def per_rank_function(choice: Choice, run_experts: Experts, losses: Losses, gate
         if shared_experts is not None:
             out = out + run_shared(hidden_states, shared_experts, run_experts.activation, gated)
         counts = tokens_per_expert(ids, num_experts=logits.shape[1])
-        return out, counts, losses(logits, choice, num_sequences) if num_sequences else ()
+        return out, counts, losses.sums(logits, choice.score, num_sequences) if num_sequences else ()
     return moe_layer
 
 
 @constexpr
-def sequences_of_rank(who: str, shape: Sequence[int], ep_size: int, kind: str) -> int:
+def sequences_of_rank(who: str, shape: Sequence[int], ep_size: int, by_sequence: bool) -> int:
     """How many sequences of [..., S, H] a rank has; 1 where no loss asks."""
-    sequences = math.prod(shape[:-2]) if kind == "seq_aux_loss" else ep_size or 1
+    sequences = math.prod(shape[:-2]) if by_sequence else ep_size or 1
     check_argument(sequences % (ep_size or 1) == 0, who, "hidden_states", f"of shape {tuple(shape)}, {sequences} sequences",
                    f"of a number of sequences that {ep_size} ranks divide")
     return sequences // (ep_size or 1)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from mindspore import Tensor
+from mindspore import Tensor, mint
 
-from hpmoe.nn.top_k_router import Choice
-from hpmoe.router.losses import aux_loss, balance_terms, sequence_loss, z_loss
+from hpmoe.router.losses import balance_loss, balance_sums, num_tokens_of, sequence_sums, z_sum
+from hpmoe.router.scores import LEAST_SUM
 from hpmoe.support.errors import check_argument, is_name, is_number
 
 KINDS = ("aux_loss", "seq_aux_loss", "global_aux_loss")
@@ -15,26 +15,39 @@ KINDS = ("aux_loss", "seq_aux_loss", "global_aux_loss")
 
 @dataclasses.dataclass(frozen=True)
 class Losses:
-    """Coefficients of both losses, and over what the auxiliary one is."""
+    """Coefficients of both losses, and whether the auxiliary loss is of each sequence; see `hpmoe.router.losses`."""
 
-    kind: str
+    by_sequence: bool
     aux: float
     z: float
+    top_k: int
 
-    def __call__(self, logits: Tensor, choice: Choice, num_sequences: int) -> tuple[Tensor, ...]:
-        """Of one rank's logits: its loss, a scalar; of the global kind without the auxiliary one, whose terms [E] follow."""
-        z = z_loss(logits, coefficient=self.z)
-        if self.kind == "global_aux_loss":
-            return z, *balance_terms(logits, choice.top_k, choice.score)
-        if self.kind == "aux_loss":
-            return (z + aux_loss(logits, choice.top_k, score=choice.score, coefficient=self.aux),)
-        return (z + sequence_loss(logits, choice.top_k, num_sequences, score=choice.score, coefficient=self.aux),)
+    def sums(self, logits: Tensor, score: str, num_sequences: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Float32 sums over the tokens of one rank, which ranks add up; the first two have no gradient.
+
+        Returns:
+            n [E], the number of (token, expert) that may be chosen, sum_t p_ti [E] and sum_t logsumexp(z_t)^2; by sequence,
+            the numbers of tokens and of sequences, the sum of the losses of sequences, and sum_t logsumexp(z_t)^2.
+        """
+        if self.by_sequence:
+            loss, num_sequences_here = sequence_sums(logits, self.top_k, num_sequences, score)
+            return num_tokens_of(logits), num_sequences_here, loss, z_sum(logits)
+        n, p, may_choose = balance_sums(logits, self.top_k, score)
+        return n, may_choose, p, z_sum(logits)
+
+    def total(self, counts: Tensor, more_counts: Tensor, balance: Tensor, z: Tensor) -> Tensor:
+        """The loss of all tokens, a scalar, by the sums of all ranks; by `balance` and `z` of some ranks, their part."""
+        if self.by_sequence:
+            tokens, loss = counts, balance / (more_counts + LEAST_SUM)
+        else:
+            tokens, loss = mint.sum(counts) / self.top_k, balance_loss(counts, balance, more_counts, self.top_k)
+        return loss * self.aux + z / (tokens + LEAST_SUM) * self.z
 
 
-def make_losses(who: str, kind: str, aux: float, z: float | None) -> Losses:
-    """Losses by the arguments of a layer."""
+def make_losses(who: str, kind: str, aux: float, z: float | None, top_k: int) -> Losses:
+    """Losses by the arguments of a layer. "aux_loss" and "global_aux_loss" are one: the loss of the tokens of all ranks."""
     check_argument(is_name(kind, KINDS), who, "moe_router_load_balancing_type", repr(kind), f"one of {', '.join(KINDS)}")
     z = 0.0 if z is None else z
     check_argument(is_number(aux), who, "moe_aux_loss_coeff", repr(aux), "a number")
     check_argument(is_number(z), who, "moe_z_loss_coeff", repr(z), "a number, or None")
-    return Losses(kind, float(aux), float(z))
+    return Losses(kind == "seq_aux_loss", float(aux), float(z), top_k)

@@ -45,7 +45,6 @@ class Choice:
             logits = logits + _wide(router["bias"])
         if "masked" in router:  # 1 for an expert that no token may choose
             logits = mint.where(router["masked"] > 0, float("-inf"), logits)
-            expert_bias = None if expert_bias is None else mint.where(router["masked"] > 0, float("-inf"), expert_bias)
         ids, weights = route(logits, self.top_k, score=self.score, bias=expert_bias,
                              num_groups=self.num_groups, topk_groups=self.topk_groups, normalize=self.normalize,
                              scale=self.scale)

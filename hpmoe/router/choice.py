@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import mindspore as ms
 import numpy as np
 from mindspore import Tensor, mint
 
@@ -23,22 +24,27 @@ def check_sizes(who: str, num_experts: int, top_k: int, num_groups: int, topk_gr
 
 
 def in_best_groups(scores: Tensor, num_groups: int, topk_groups: int) -> Tensor:
-    """Which experts are of the best groups of their token, bool [T, E]; a group's score is the sum of its two best."""
+    """Which experts are of the best groups of their token, bool [T, E]; a group's score is the sum of its two best.
+
+    Experts of score -inf do not count: a group with one other expert has the score of that, a group of none is the last.
+    """
     num_experts = scores.shape[1]
     size = num_experts // num_groups
     parts = (scores[:, first:first + size] for first in range(0, num_experts, size))
-    of_groups = mint.cat(tuple(mint.sum(best_of(p, k=min(2, size), largest=True)[0], -1, True) for p in parts), dim=-1)
+    best = (best_of(p, k=min(2, size), largest=True)[0] for p in parts)
+    of_groups = mint.cat(tuple(v if size == 1 else v[:, :1] + mint.where(v[:, 1:] == -math.inf, 0.0, v[:, 1:])
+                               for v in best), dim=-1)
     _, groups = best_of(of_groups, k=topk_groups, largest=True)
     group = Tensor(np.repeat(np.arange(num_groups, dtype=np.int32), size))
     return take_columns(add_columns(1.0, groups, num_cols=num_groups), group) > 0
 
 
-def choose(order: Tensor, top_k: int, allowed: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Ids int32 [T, K], best first, equals by id; and whether each is one that the token may choose, None for all.
+def or_all_left(allowed: Tensor, is_left: Tensor, top_k: int) -> Tensor:
+    """The experts that are allowed and left, bool [T, E]; all that are left where these are fewer than top_k."""
+    both = mint.logical_and(allowed, is_left)
+    return mint.logical_and(is_left, mint.logical_or(both, mint.sum(both.astype(ms.float32), -1, True) < top_k))
 
-    An expert that is not `allowed` is chosen only for want of others.
-    """
-    if allowed is not None:
-        order = mint.where(allowed, order, -math.inf)
-    values, ids = best_of(order, k=top_k, largest=True)
-    return ids, values > -math.inf if allowed is not None else None
+
+def choose(order: Tensor, top_k: int, allowed: Tensor | None) -> Tensor:
+    """Ids int32 [T, K], best first, equals by id; an expert that is not `allowed` is chosen only for want of others."""
+    return best_of(order if allowed is None else mint.where(allowed, order, -math.inf), k=top_k, largest=True)[1]

@@ -1,11 +1,24 @@
-"""Losses that keep routers balanced and their logits small: scalars, differentiable by the logits, of one rank's tokens.
+"""Losses that keep routers balanced and their logits small: float32 scalars of all tokens, differentiable by the logits.
 
-p are probabilities [T, E]: softmax(z), or scores by their sum for each token. n_i counts the tokens that have expert i among
-the top_k of their raw scores, without bias and groups; it has no gradient. T are a rank's real tokens beside `num_tokens`;
-of none every loss is 0.
+T is the number of tokens, z the logits [T, E], p the probabilities [T, E]: softmax(z), or scores divided by their sum. n_i
+counts the tokens that have expert i among the top_k of their raw scores, without bias and groups; n has no gradient. E is
+the number of experts that a token may choose: an expert whose logit is -inf does not count. Padding beside `num_tokens`
+does not count. A loss of no tokens is 0.
+
+    aux_loss             E / (K T^2) * sum_i n_i sum_t p_ti
+    sequence_loss        the mean over sequences of the aux_loss of each sequence; sequences of padding do not count
+    global_batch_loss    E / (T sum_i n_i) * sum_i n_i sum_t p_ti, with n of all ranks and steps
+    z_loss               1 / T * sum_t logsumexp(z_t)^2
+
+A loss over ranks is the loss of all their tokens together. Each loss is a quotient of sums over tokens, so ranks add up
+their sums, and divide once. `hpmoe.nn.MoELayer` does that. A per-rank function has the loss of its own T_r tokens: z_loss
+and global_batch_loss of all tokens are sum_r T_r loss_r / sum_r T_r, sequence_loss the mean weighted by sequences, and
+aux_loss of all tokens is global_batch_loss with the counts of all ranks.
 """
 
 from __future__ import annotations
+
+import math
 
 import mindspore as ms
 import numpy as np
@@ -59,21 +72,29 @@ def aux_loss(logits: Tensor, top_k: int, *, score: str = "softmax", coefficient:
     """
     outside_graphs("hpmoe.router.aux_loss")
     z = _checked("hpmoe.router.aux_loss", logits, score, coefficient, top_k)
-    share, mean = balance_terms(z, top_k, score)
-    return mint.sum(share * mean) * (float(coefficient) * z.shape[1] / top_k)
+    return balance_loss(*balance_sums(z, top_k, score), top_k) * float(coefficient)
 
 
-def balance_terms(z: Tensor, top_k: int, score: str) -> tuple[Tensor, Tensor]:
-    """n / T and mean p, [E] each, of float32 logits: the loss is of their product, and ranks of as many tokens have the mean
-    of theirs."""
-    return _mean(_choices(z, top_k)), _mean(probabilities(z, score))
+def balance_sums(z: Tensor, top_k: int, score: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums over the tokens of float32 logits: n [E], sum_t p_ti [E], and how many (token, expert) may be chosen."""
+    return mint.sum(_choices(z, top_k), 0), mint.sum(probabilities(z, score), 0), mint.sum(_may_choose(z))
 
 
-def _mean(rows: Tensor) -> Tensor:
-    """Of [T, N] over tokens, of which it counts those that are real: the sum over all of a number that each has."""
-    first = rows[:, :1]
-    ones = mint.logical_or(first == first, first != first).astype(ms.float32)
-    return mint.sum(rows, 0) / (mint.sum(ones, 0) + LEAST_SUM)
+def balance_loss(n: Tensor, p: Tensor, may_choose: Tensor, top_k: int) -> Tensor:
+    """The auxiliary loss from `balance_sums`, or from these added up over ranks: E / (K T^2) * sum_i n_i sum_t p_ti."""
+    tokens = mint.sum(n) / top_k + LEAST_SUM
+    return mint.sum(n / tokens * (p / tokens)) * (may_choose / tokens / top_k)
+
+
+def _may_choose(z: Tensor) -> Tensor:
+    """1 for each expert that a token may choose, 0 where the logit is -inf; float32 [T, E]."""
+    return (z != -math.inf).astype(ms.float32)
+
+
+def num_tokens_of(z: Tensor) -> Tensor:
+    """T as a float32 scalar: the sum over the real tokens of a number that each of them has."""
+    first = z[:, :1]
+    return mint.sum(mint.logical_or(first == first, first != first).astype(ms.float32))
 
 
 @suggests_keywords
@@ -108,13 +129,18 @@ def sequence_loss(logits: Tensor, top_k: int, num_sequences: int, *, score: str 
     num_tokens, num_experts = z.shape
     check_argument(is_int(num_sequences, 1, num_tokens) and num_tokens % num_sequences == 0, who, "num_sequences",
                    repr(num_sequences), f"an int that divides {num_tokens} tokens")
-    length = num_tokens // num_sequences
-    member = Tensor(np.kron(np.eye(num_sequences), np.ones((length, 1))).astype(np.float32))
-    n, p = weight_grad(member, _choices(z, top_k)), weight_grad(member, probabilities(z, score))
+    loss, count = sequence_sums(z, top_k, num_sequences, score)
+    return loss / (count + LEAST_SUM) * float(coefficient)
+
+
+def sequence_sums(z: Tensor, top_k: int, num_sequences: int, score: str) -> tuple[Tensor, Tensor]:
+    """The sum of the auxiliary losses of sequences, of float32 logits, and the number of sequences that have tokens."""
+    member = Tensor(np.kron(np.eye(num_sequences), np.ones((z.shape[0] // num_sequences, 1))).astype(np.float32))
+    n, p, may = (weight_grad(member, x) for x in (_choices(z, top_k), probabilities(z, score), _may_choose(z)))
     tokens = mint.sum(n, -1, True) / top_k
-    losses = mint.sum(n * p, -1, True) / (tokens * tokens + LEAST_SUM)
-    mean = mint.sum(losses) / (mint.sum((tokens > 0).astype(ms.float32)) + LEAST_SUM)
-    return mean * (float(coefficient) * num_experts / top_k)
+    few = tokens + LEAST_SUM
+    losses = mint.sum(n / few * (p / few), -1, True) * (mint.sum(may, -1, True) / few / top_k)
+    return mint.sum(losses), mint.sum((tokens > 0).astype(ms.float32))
 
 
 @suggests_keywords
@@ -147,9 +173,10 @@ def global_batch_loss(logits: Tensor, counts: Tensor, *, score: str = "softmax",
     z = _checked(who, logits, score, coefficient)
     is_counts = isinstance(counts, Tensor) and tuple(counts.shape) == (z.shape[1],)
     check_argument(is_counts, who, "counts", described(counts), f"a Tensor [{z.shape[1]}], one number for each expert")
-    n = ops.stop_gradient(counts.astype(ms.float32))
+    n, tokens = ops.stop_gradient(counts.astype(ms.float32)), num_tokens_of(z) + LEAST_SUM
     share = n / (mint.sum(n, 0, True) + LEAST_SUM)
-    return mint.sum(share * _mean(probabilities(z, score))) * (float(coefficient) * z.shape[1])
+    mean, num_experts = mint.sum(probabilities(z, score), 0) / tokens, mint.sum(_may_choose(z)) / tokens
+    return mint.sum(share * mean) * num_experts * float(coefficient)
 
 
 @suggests_keywords
@@ -175,4 +202,9 @@ def z_loss(logits: Tensor, *, coefficient: float = 1.0) -> Tensor:
     """
     outside_graphs("hpmoe.router.z_loss")
     z = _checked("hpmoe.router.z_loss", logits, "softmax", coefficient)
-    return mint.sum(_mean(mint.square(ops.logsumexp(z, 1, True)))) * float(coefficient)
+    return z_sum(z) / (num_tokens_of(z) + LEAST_SUM) * float(coefficient)
+
+
+def z_sum(z: Tensor) -> Tensor:
+    """The sum over tokens of logsumexp(z)^2, of float32 logits."""
+    return mint.sum(mint.square(ops.logsumexp(z, 1, True)))

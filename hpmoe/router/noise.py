@@ -123,10 +123,8 @@ def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
     return ops.stop_gradient(hard) + (slope - ops.stop_gradient(slope))
 
 
-def kept_experts(who: str, logits: Tensor, rate: float, top_k: int, seed: int | Tensor | None,
-                 among: Tensor | None) -> Tensor:
-    """Which experts are not dropped, bool [T, E]: all of them for a token that fewer than top_k of those `among` which it
-    chooses would be left to; None are all."""
+def kept_experts(who: str, logits: Tensor, rate: float, top_k: int, seed: int | Tensor, allowed: Tensor) -> Tensor:
+    """Which experts are not dropped, bool [T, E]: all of them for a token that has fewer than top_k of `allowed` left."""
     is_kept = uniform(who, logits, seed, DROPOUT) >= rate
-    left = is_kept if among is None else mint.logical_and(is_kept, among)
+    left = mint.logical_and(is_kept, allowed)
     return mint.logical_or(is_kept, mint.sum(left.astype(ms.float32), -1, True) < top_k)

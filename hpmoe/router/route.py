@@ -8,7 +8,7 @@ from mindspore import Tensor, mint
 
 from hpmoe.primitives.columns import take_columns
 from hpmoe.primitives.outside_graphs import outside_graphs
-from hpmoe.router.choice import check_sizes, choose, in_best_groups
+from hpmoe.router.choice import check_sizes, choose, in_best_groups, or_all_left
 from hpmoe.router.noise import check_share, gumbel, jitter as jittered, kept_experts, seed_tensor
 from hpmoe.router.scores import check_logits, check_score, described, scores_of
 from hpmoe.router.weights import Fusion, check_scale, finished
@@ -35,7 +35,13 @@ def route(logits: Tensor, top_k: int, *, score: str = "softmax", bias: Tensor | 
     With logits z, scores s = softmax(z), sigmoid(z), sqrt(softplus(z)) or z; c = s + bias; a group's score is the sum of its
     two best c, and all but the topk_groups best groups are left out; ids = top-k of c; w = s[ids], or softmax(z[ids]) for
     "softmax_of_chosen"; w / (sum w + 1e-20) where normalize; w * scale. Of equal c the smaller id comes first; NaN is the
-    largest. All is in float32. Ids have no gradient, and so neither has the bias.
+    largest. All is in float32. Ids have no gradient, and so neither has the bias. A bias of zeros chooses as no bias does.
+
+    An expert whose logit is -inf is masked: c is -inf, a group's score is that of its other experts, and the expert is not
+    chosen while top_k others are left. Where the best groups have fewer than top_k others, all groups are chosen from.
+
+    With top_k=1, normalize=True makes every weight `scale` whatever the logits, so that they have no gradient: write
+    normalize=False where a router is to learn from the weight of its one expert.
 
     Args:
         logits: [T, E] float32, bfloat16 or float16: x @ w.T of a router's weight.
@@ -78,19 +84,19 @@ def route(logits: Tensor, top_k: int, *, score: str = "softmax", bias: Tensor | 
     _check(z.shape[1], score, bias, normalize, scale, expert_dropout)
     seed = None if seed is None else seed_tensor(WHO, seed)
     z = _noisy(z, temperature, jitter, seed)
-    scores = scores_of(z, score)
-    allowed = in_best_groups(_biased(scores, bias), num_groups, topk_groups) if topk_groups < num_groups else None
-    if expert_dropout and seed is not None:
+    scores, allowed = scores_of(z, score), None
+    is_limited, drops = topk_groups < num_groups, bool(expert_dropout) and seed is not None
+    if is_limited or drops:
+        allowed = z != -math.inf
+    if is_limited:
+        allowed = or_all_left(in_best_groups(_compared(z, scores, bias), num_groups, topk_groups), allowed, top_k)
+    if drops:
         kept = kept_experts(WHO, z, expert_dropout, top_k, seed, allowed)
-        allowed = kept if allowed is None else mint.logical_and(kept, allowed)
+        allowed = mint.logical_and(kept, allowed)
         z = mint.where(kept, z, -math.inf)
         scores = scores_of(z, score)
-    # Scores rise with their logits, which float32 keeps apart where it rounds scores to the same.
-    ids, is_chosen = choose(z if bias is None else _biased(scores, bias), top_k, allowed)
-    chosen = take_columns(scores, ids)
-    if is_chosen is not None:
-        chosen = mint.where(is_chosen, chosen, -math.inf if score == "softmax_of_chosen" else 0.0)
-    return ids, finished(chosen, score, normalize, scale, fusion)
+    ids = choose(_order(z, scores, bias), top_k, allowed)
+    return ids, finished(take_columns(scores, ids), score, normalize, scale, fusion)
 
 
 def _check(num_experts: int, score: str, bias: Tensor | None, normalize: bool, scale: float, expert_dropout: float) -> None:
@@ -102,8 +108,17 @@ def _check(num_experts: int, score: str, bias: Tensor | None, normalize: bool, s
     check_share(WHO, "expert_dropout", expert_dropout)
 
 
-def _biased(scores: Tensor, bias: Tensor | None) -> Tensor:
-    return scores if bias is None else scores + bias
+def _compared(z: Tensor, scores: Tensor, bias: Tensor | None) -> Tensor:
+    """c [T, E]: scores + bias, -inf for an expert whose logit is."""
+    return mint.where(z == -math.inf, -math.inf, scores if bias is None else scores + bias)
+
+
+def _order(z: Tensor, scores: Tensor, bias: Tensor | None) -> Tensor:
+    """What experts are chosen by: c, or the logits without a bias or with zeros.
+
+    Scores rise with their logits, which float32 keeps apart where it rounds scores to the same.
+    """
+    return z if bias is None else mint.where(mint.sum(mint.abs(bias), 0, True) == 0, z, _compared(z, scores, bias))
 
 
 def _noisy(z: Tensor, temperature: float | None, jitter: float, seed: Tensor | None) -> Tensor:

@@ -141,6 +141,15 @@ def test_a_cell_trains_as_on_virtual_ranks(launch, mode, size=2):
         0, [f"rank {rank} is as virtual ranks after 3 steps" for rank in range(size)]), err
 
 
+@pytest.mark.parametrize("mode, size", [("eager", 2), *(pytest.param(mode, size, marks=pytest.mark.slow)
+                                                        for mode, size in (("graph", 2), ("eager", 4)))])
+def test_losses_of_processes_are_those_of_all_tokens(launch, mode, size, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent / "support"))
+    status, lines, err = launch(size, str(FOLDER / "losses_script.py"), mode)
+    assert (status, [line for line in lines if line.startswith("rank")]) == (
+        0, [f"rank {rank} has its part of the loss of all tokens" for rank in range(size)]), err
+
+
 @pytest.mark.slow
 def test_graphs_that_run_on_and_calls_beside_them_come_in_the_same_order_on_all_ranks(launch):
     status, lines, err = launch(2, str(FOLDER / "graphs_script.py"))

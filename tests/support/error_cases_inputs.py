@@ -156,9 +156,6 @@ cases("ranks that are processes", {
     "gradients over nothing": lambda: hpmoe.all_reduce_gradients(array(2), Mesh(2), over="all"),
     "gradients that are none": lambda: hpmoe.all_reduce_gradients([1.0], Mesh(2)),
     "a number of tokens": lambda: spmd(doubled, hpmoe.world())(array(4, 3), num_tokens=[1]),
-    "a Cell with a loss of all tokens": lambda: hpmoe.nn.MoELayer(
-        hidden_size=4, moe_ffn_hidden_size=2, num_moe_experts=2, moe_router_load_balancing_type="global_aux_loss",
-        mesh=World(1, 0, 2)),
     "experts of a Cell that move": lambda: hpmoe.nn.MoELayer(
         hidden_size=4, moe_ffn_hidden_size=2, num_moe_experts=2, mesh=World(1, 0, 2)).balance(every=1),
 })
