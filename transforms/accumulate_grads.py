@@ -23,7 +23,7 @@ def _check(into: Mapping[str, Tensor]) -> None:
                        "a float32 tensor of the shape of that argument")
 
 
-@transform(requires="program", once=True, check=_check, before_vjp=True)
+@transform(requires="program", once=True, check=_check)
 def accumulate_grads(program: Program, *, into: Mapping[str, Tensor]) -> Program:
     """Adds the gradients of some arguments to float32 main gradients, in place, instead of returning them.
 
@@ -37,7 +37,7 @@ def accumulate_grads(program: Program, *, into: Mapping[str, Tensor]) -> Program
         ->
         d = grouped_weight_grad x dy route main_weight      in the memory of main_weight
 
-    Requires: a plain function; only other transforms of what gradients are taken of may come before it.
+    Requires: a plain function, or one under transforms of the traced Program.
     Ensures: the same function; after a backward pass each main gradient has grown by the gradient of its argument.
 
     Args:

@@ -10,7 +10,7 @@ from hpmoe.primitives.fan import fan_in, fan_out, route_to_ranks
 from hpmoe.runtime.transform import transform
 
 
-@transform(requires="program", once=True)
+@transform(requires="program", once=True, passes="both")
 def deduplicate_rows(program: Program) -> Program:
     """Sends each token's row once to each rank that has experts for it, and one sum of its experts' rows back.
 
@@ -28,7 +28,7 @@ def deduplicate_rows(program: Program) -> Program:
         b = dispatch x a                  ->  r = route_to_ranks a      u = dispatch x r            b = fan_out u r a
         e = combine d a w                 ->  v = dispatch_weights w a  s = fan_in d r a v          e = combine s r
 
-    Requires: a plain function with a dispatch or combine; what rewrites the function gradients are taken of comes before it.
+    Requires: a plain function with a dispatch or combine; transforms of the traced Program come before it.
     Ensures: the same function; unchanged where no rank can have two experts of a token, and on one rank.
 
     Args:

@@ -61,7 +61,7 @@ def _check(of: Sequence[str] | None = None, low: float | None = None, high: floa
                    "a dict, which counts are added to, or None")
 
 
-@transform(requires="program", once=True, check=_check, before_vjp=True)
+@transform(requires="program", once=True, check=_check)
 def guard_values(program: Program, *, of: Sequence[str] | None = None, low: float | None = None, high: float | None = None,
                  fill: str = "raise", counts: MutableMapping[str, int] | None = None) -> Program:
     """Detects values that are NaN, infinite or out of a range in what a layer takes and returns, counts and replaces them.
@@ -77,7 +77,7 @@ def guard_values(program: Program, *, of: Sequence[str] | None = None, low: floa
         and c, how many of each row and a bit for each value, leaves the program too and is saved for the gradient; with
         "raise" nothing is filled: c = count_outside x low high
 
-    Requires: a plain function; the innermost of a chain, but for others of its kind.
+    Requires: a plain function, or one under transforms of the traced Program.
     Ensures: the same function of values that are in range.
 
     Args:

@@ -17,7 +17,7 @@ def _check(rank_capacity_factor: float) -> None:
     check_argument(is_factor, "limit_rows", "rank_capacity_factor", repr(rank_capacity_factor), "a positive finite number")
 
 
-@transform(requires="program", once=True, check=_check, before_vjp=True)
+@transform(requires="program", once=True, check=_check)
 def limit_rows(program: Program, *, rank_capacity_factor: float) -> Program:
     """Gives each rank room for ceil(rank_capacity_factor * T * K) received rows; T * K are those of balanced experts.
 
@@ -32,7 +32,7 @@ def limit_rows(program: Program, *, rank_capacity_factor: float) -> Program:
     Rewrite:
         a = route[...] topk_ids  ->  a = route[... rank_capacity_factor=1.5] topk_ids
 
-    Requires: a plain function with a dispatch; only other transforms of what gradients are taken of may come before it.
+    Requires: a plain function with a dispatch, or one under transforms of the traced Program.
     Ensures: bitwise the same function and gradients, where the rows of all ranks have room.
 
     Args:

@@ -33,7 +33,7 @@ def _check(dtype: str = "int8", scale: str | int | None = None, combine: bool = 
                    f"one of {', '.join(BACKWARDS)}")
 
 
-@transform(requires="program", once=True, check=_check)
+@transform(requires="program", once=True, check=_check, passes="both")
 def quantize_rows(program: Program, *, dtype: str = "int8", scale: str | int | None = None,
                   combine: bool = False, backward: str = "straight_through") -> Program:
     """Dispatches rows as elements of one byte and scales: about half the bytes of bfloat16 rows, a quarter of float32.
@@ -50,7 +50,7 @@ def quantize_rows(program: Program, *, dtype: str = "int8", scale: str | int | N
         b = dispatch x a  ->  q = quantize[dtype=int8] x    p = dispatch q a    b = dequantize[dtype=int8 to=float32] p
         e = combine d a w ->  q = quantize[dtype=int8] d    e = combine_quantized[dtype=int8 to=float32] q a w      (combine)
 
-    Requires: a plain function with a dispatch; what rewrites the function gradients are taken of comes before it.
+    Requires: a plain function with a dispatch; transforms of the traced Program come before it.
     Ensures: the same function of rows that are rounded on their way; nothing else is. What multiplies rows of this format,
         see `quantize_weights`, takes them as they arrive.
 

@@ -32,7 +32,7 @@ def _check(dtype: str = "int8", row_dtype: str | None = None, backward: str = "s
                    "\"straight_through\" where rows stay as they are")
 
 
-@transform(requires="program", once=True, check=_check)
+@transform(requires="program", once=True, check=_check, passes="both")
 def quantize_weights(program: Program, *, dtype: str = "int8", row_dtype: str | None = None,
                      backward: str = "straight_through") -> Program:
     """Multiplies received rows by experts' weights of one byte an element: W8, or W8A8 with a `row_dtype`.
@@ -53,7 +53,7 @@ def quantize_weights(program: Program, *, dtype: str = "int8", row_dtype: str | 
         gradient, g @ w^T             h = expert_scale g s r                  d = grouped_matmul_quantized[transpose] h q r
         of int8 rows, x^T @ g         y = dequantize[dtype=int8] p            grouped_weight_grad y g r
 
-    Requires: a plain function with grouped matmuls; what rewrites the function gradients are taken of comes before it.
+    Requires: a plain function with grouped matmuls; transforms of the traced Program come before it.
     Ensures: the same function of rounded weights, and rows; dense matmuls, as those of routers, stay as they are.
 
     Args:

@@ -11,7 +11,7 @@ from hpmoe.runtime.transform import transform
 from hpmoe.support.errors import check_argument
 
 
-@transform(requires="program", once=True)
+@transform(requires="program", once=True, passes="both")
 def relay_rows(program: Program) -> Program:
     """Sends each token's row once to each node that has experts for it, and one sum of these experts' rows back.
 
@@ -30,7 +30,7 @@ def relay_rows(program: Program) -> Program:
         b = dispatch x a      ->  r = route_to_ranks[node_size] a   u = dispatch x r        b = relay u r a
         e = combine d a w     ->  v = dispatch w r                  s = relay_back d r a v  e = combine s r
 
-    Requires: a plain function with a dispatch or combine; what rewrites the function gradients are taken of comes before it.
+    Requires: a plain function with a dispatch or combine; transforms of the traced Program come before it.
     Ensures: the same function; unchanged on a mesh of one node, or of nodes of one rank.
 
     Args:

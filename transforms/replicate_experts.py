@@ -26,7 +26,7 @@ def _check(loads: Sequence[float], replicas: int = 1, min_load: float = 0.0) -> 
     check_loads(loads, replicas, min_load)
 
 
-@transform(requires="program", once=True, check=_check, before_vjp=True)
+@transform(requires="program", once=True, check=_check)
 def replicate_experts(program: Program, *, loads: Sequence[float] | np.ndarray, replicas: int = 1,
                       min_load: float = 0.0) -> Program:
     """Gives hot experts copies on ranks with less to do, which take a share of their rows (load balancing as in EPLB).
@@ -47,7 +47,7 @@ def replicate_experts(program: Program, *, loads: Sequence[float] | np.ndarray, 
         ->
         a = route[... placement=0@1] topk_ids      d = replicate_weights w a      c = grouped_matmul b w a d
 
-    Requires: a plain function with a dispatch; only other transforms of what gradients are taken of may come before it. What
+    Requires: a plain function with a dispatch, or one under transforms of the traced Program. What
         received rows meet beside the experts' weights, such as a scale for each column, is the same on all ranks.
     Ensures: the same function; unchanged where no rank is above the mean.
 

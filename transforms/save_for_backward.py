@@ -42,7 +42,7 @@ def _check(policy: str | Policy = "everything") -> None:
                    f"one of {', '.join(POLICIES)}, or a function (equation) -> bool")
 
 
-@transform(requires="program", once=True, check=_check, before_vjp=True)
+@transform(requires="program", once=True, check=_check)
 def save_for_backward(program: Program, *, policy: str | Policy = "everything") -> Program:
     """Chooses what the forward pass saves for the backward one, which recomputes the rest: `jax.checkpoint` with a policy.
 
@@ -56,7 +56,8 @@ def save_for_backward(program: Program, *, policy: str | Policy = "everything") 
         ->
         # moe_ffn_vjp | save_for_backward(...)  b = grouped_matmul saved_0 gate_up_weight a   c = swiglu b
 
-    Requires: a plain function; the innermost of a chain.
+    Requires: a plain function, or one under transforms of the traced Program. Values that a transform after this one makes
+        in the place of saved values are saved.
     Ensures: the same function and bitwise the same gradients; the backward program begins with what it recomputes.
 
     Args:
@@ -83,7 +84,7 @@ def save_for_backward(program: Program, *, policy: str | Policy = "everything") 
           in (d, c) : f32[8,4], f32[2,3] }
     """
     chosen = POLICIES[policy] if isinstance(policy, str) else policy
-    saves = []
+    saves, is_all = [], True
     for eqn in program.equations:
         if isinstance(eqn.outputs[0].aval, RouteAval):
             continue
@@ -91,4 +92,5 @@ def save_for_backward(program: Program, *, policy: str | Policy = "everything") 
         check_argument(isinstance(answer, bool), "save_for_backward", f"policy({eqn.primitive.name})", repr(answer),
                        "True or False", f"Asked of the equation written at {eqn.source}." if eqn.source else "")
         saves += eqn.outputs if answer else ()
-    return program.replace(saves=frozenset(saves))
+        is_all = is_all and answer
+    return program.replace(saves=None if is_all else frozenset(saves))

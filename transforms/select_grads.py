@@ -15,7 +15,7 @@ def _check(of: Sequence[str]) -> None:
                    "select_grads", "of", repr(of), "a tuple of names of arguments, at least one")
 
 
-@transform(requires="program", once=True, check=_check, before_vjp=True)
+@transform(requires="program", once=True, check=_check)
 def select_grads(program: Program, *, of: Sequence[str]) -> Program:
     """Takes gradients of some arguments alone: the backward pass computes nothing for the others, which get zeros.
 
@@ -28,7 +28,7 @@ def select_grads(program: Program, *, of: Sequence[str]) -> Program:
         ->
         nothing, where no gradient is taken of that weight; and without one of tokens no rows are sent back
 
-    Requires: a plain function; only other transforms of what gradients are taken of may come before it.
+    Requires: a plain function, or one under transforms of the traced Program.
     Ensures: the same function and bitwise the same gradients of the named arguments; the forward saves what these need.
 
     Args:

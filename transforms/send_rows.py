@@ -27,7 +27,7 @@ def _check(scheme: str = "auto", machine: Machine | None = None) -> None:
                    "an hpmoe.Machine or None")
 
 
-@transform(requires="program", once=True, check=_check)
+@transform(requires="program", once=True, check=_check, passes="both")
 def send_rows(program: Program, *, scheme: str = "auto", machine: Machine | None = None) -> Program:
     """Sends rows by a scheme, the forward and the backward pass each by its own where the machine model chooses.
 
@@ -41,7 +41,7 @@ def send_rows(program: Program, *, scheme: str = "auto", machine: Machine | None
         "node"           relay_rows                  each node with experts for it gets it, and passes it on
         "rank and node"  both                        each node gets it, and passes it on to each rank once
 
-    Requires: a plain function with a dispatch or combine; what rewrites the function gradients are taken of comes before it.
+    Requires: a plain function with a dispatch or combine; transforms of the traced Program come before it.
     Ensures: the same function; the provenance of its IR names the transforms that were taken.
 
     Args:

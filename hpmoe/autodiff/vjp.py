@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from hpmoe.ir.avals import Aval, RouteAval, fixed
-from hpmoe.ir.program import Atom, Builder, Equation, Literal, Program, Var, live_equations, substitute
+from hpmoe.ir.program import Atom, Builder, Equation, Literal, Program, Var, live_equations, program_window, substitute
 from hpmoe.ir.stages import deciding_vars, views_of_inputs
 from hpmoe.ir.token_rows import token_vars
 from hpmoe.primitives.differentiable import is_differentiable
@@ -18,7 +18,7 @@ from hpmoe.primitives.matmul import weight_grad
 from hpmoe.primitives.reduction import broadcast_to
 from hpmoe.primitives.row_dot import row_dot
 from hpmoe.primitives.shape import cast_back, dtype_param, in_dtype, is_widening
-from hpmoe.support.errors import check_argument
+from hpmoe.support.errors import ProgramError, check_argument
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.known import known
 
@@ -107,8 +107,17 @@ def _transpose(program: Program, builder: Builder, seeds: list[tuple[Atom, Var]]
         cotangents = [c if c is not None else _zeros(builder, v) for c, v in zip(cotangents, eqn.outputs, strict=True)]
         rule = eqn.primitive.rule("vjp", "vjp")
         for atom, grad in zip(eqn.inputs, rule(builder, eqn, cotangents), strict=True):
+            _check_shape(program, eqn, atom, grad)
             accumulate(atom, grad)
     return grads
+
+
+def _check_shape(program: Program, eqn: Equation, atom: Atom, grad: Atom | None) -> None:
+    """ProgramError unless the cotangent that a rule returned is of the shape of its input."""
+    if grad is not None and is_differentiable(atom) and grad.aval.shape != atom.aval.shape:
+        index = program.equations.index(eqn)
+        raise ProgramError(f"vjp: the vjp rule of {eqn.primitive.name} returned {grad.aval} as the cotangent of {atom.aval} "
+                           f"in {program.name}; it must be of the same shape\n{program_window(program, index)}")
 
 
 def _sources(program: Program) -> set[Var]:

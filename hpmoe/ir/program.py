@@ -10,7 +10,7 @@ import numpy as np
 from mindspore import Tensor
 
 from hpmoe.ir.avals import Aval, RouteAval
-from hpmoe.support.errors import ProgramError, is_name
+from hpmoe.support.errors import ArgumentError, ProgramError, is_name
 from hpmoe.support.keywords import suggests_keywords
 
 DIRECTIONS = ("forward", "backward")
@@ -209,13 +209,31 @@ def _same_avals(expected: Sequence[Aval | RouteAval], got: Sequence[Aval | Route
 
 
 class Builder:
-    """Collects equations into a Program; the one place shape rules are applied."""
+    """Collects equations into a Program; the one place shape rules are applied.
+
+    Attributes:
+        equations: what was added, in order.
+        replaces: the program and the index of the equation that a rule of map_equations replaces.
+    """
 
     def __init__(self) -> None:
         self.equations: list[Equation] = []
+        self.replaces: tuple[Program, int] | None = None
 
     def add(self, primitive: Operator, *inputs: Atom | float | int, source: str = "", **params: Any) -> Any:
         """Appends an equation; returns its output variable, or a tuple of them."""
+        try:
+            outputs = self._add(primitive, inputs, source, params)
+            return outputs[0] if len(outputs) == 1 else outputs
+        except (ArgumentError, ProgramError) as error:
+            if self.replaces is None:
+                raise
+            program, index = self.replaces
+            raise type(error)(f"{error}\n  in the rule for {_place(program, index)} of {program.name}\n"
+                              + program_window(program, index)) from error.__cause__
+
+    def _add(self, primitive: Operator, inputs: Sequence[Atom | float | int], source: str,
+             params: Params) -> tuple[Var, ...]:
         for i, a in enumerate(inputs):
             if not isinstance(a, (Var, Literal, bool, int, float, np.generic)):
                 raise ProgramError(f"{primitive.name}: operand {i} is of type {type(a).__name__}; it must be a Var, a "
@@ -224,7 +242,7 @@ class Builder:
         avals = primitive.infer_avals(tuple(a.aval for a in atoms), params, source)
         outputs = tuple(Var(aval) for aval in avals)
         self.equations.append(Equation(primitive, atoms, dict(params), outputs, source))
-        return outputs[0] if len(outputs) == 1 else outputs
+        return outputs
 
     def keep(self, eqn: Equation) -> Any:
         """Appends an equation as it is; returns its output variable, or a tuple of them."""
@@ -249,12 +267,24 @@ def live_equations(equations: Sequence[Equation], outputs: Iterable[Atom]) -> tu
     return tuple(reversed(kept))
 
 
-def _stand_ins(program: Program, eqn: Equation, atoms: Sequence[Atom]) -> dict[Var, Atom]:
+def _stand_ins(program: Program, index: int, eqn: Equation, atoms: Sequence[Atom]) -> dict[Var, Atom]:
     count = len(eqn.outputs)
     if not isinstance(atoms, (list, tuple)) or len(atoms) != count or not all(isinstance(a, (Var, Literal)) for a in atoms):
         raise ProgramError(f"map_equations: the rule returned {atoms!r} for {eqn.primitive.name} of {program.name}; it must "
                            f"return None or a list of {count}, a Var or Literal for each output")
+    for var, atom in zip(eqn.outputs, atoms, strict=True):
+        if not _is_alike(var.aval, atom):
+            raise ProgramError(f"map_equations: the rule returned {atom.aval} for {_place(program, index)} of "
+                               f"{program.name}; it must return {var.aval}, the shape and dtype of that output\n"
+                               + program_window(program, index))
     return dict(zip(eqn.outputs, atoms, strict=True))
+
+
+def _is_alike(aval: Aval | RouteAval, atom: Atom) -> bool:
+    """Whether an atom may stand for a value: of equal shape and dtype; a number for a scalar; a route of the same rows."""
+    if isinstance(aval, RouteAval) or isinstance(atom.aval, RouteAval):
+        return isinstance(aval, RouteAval) and isinstance(atom.aval, RouteAval) and aval.rows is atom.aval.rows
+    return aval.shape == atom.aval.shape and (isinstance(atom, Literal) or aval.dtype == atom.aval.dtype)
 
 
 @suggests_keywords
@@ -262,16 +292,23 @@ def map_equations(program: Program, rule: Callable[[Builder, Equation], Sequence
     """Rebuilds a program, letting `rule(builder, equation)` replace any equation by other atoms.
 
     `rule` returns the atoms that stand for the equation's outputs, or None to keep it; what it builds on an equation that
-    stays begins with `builder.keep(equation)`. Equations whose results nobody reads afterwards are dropped. This is all a
-    Program -> Program transform needs. Raises ProgramError where a rule returns something else.
+    stays begins with `builder.keep(equation)`. Equations whose results nobody reads afterwards are dropped; an atom that
+    stands for a value that `program.saves` names is saved too. This is all a Program -> Program transform needs.
+
+    Raises ProgramError if a rule returns something else, or a value of another shape or dtype than the output that it
+    stands for.
     """
     builder, mapping = Builder(), {}
-    for eqn in program.equations:
+    for index, eqn in enumerate(program.equations):
         (eqn,) = substitute([eqn], mapping)
+        builder.replaces = program, index
         replaced = rule(builder, eqn)
         if replaced is None:
             builder.keep(eqn)
         else:
-            mapping.update(_stand_ins(program, eqn, replaced))
+            mapping.update(_stand_ins(program, index, eqn, replaced))
     outputs = tuple(mapping.get(a, a) if isinstance(a, Var) else a for a in program.outputs)
-    return program.replace(equations=live_equations(builder.equations, outputs), outputs=outputs)
+    saves = program.saves
+    if saves is not None:
+        saves = saves.union(a for v, a in mapping.items() if v in saves and isinstance(a, Var))
+    return program.replace(equations=live_equations(builder.equations, outputs), outputs=outputs, saves=saves)

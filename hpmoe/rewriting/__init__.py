@@ -1,5 +1,10 @@
 """All that a transform of your own needs: the two levels of IR, how they are edited, and all primitives by name.
 
+A rewrite of Programs gets the traced Program, and gradients are taken of the Program that it returns, as under a transform
+of JAX. With `passes="forward"`, `"backward"` or `"both"` a rewrite gets the Programs of these passes instead, one at a time,
+after gradients are taken. A rewrite of Taskflows gets the taskflow of the forward pass and of the backward pass, one at a
+time.
+
 What lies in other modules below hpmoe may move; these names stay:
     Program, its Equations, Vars and Literals: operators; `program.direction` is "forward" or "backward"
     map_equations, Builder: a program with some equations replaced; `builder.add` appends one, `builder.keep` one as it is
@@ -12,12 +17,12 @@ What lies in other modules below hpmoe may move; these names stay:
 A transform is a function from IR to IR under `hpmoe.transform`; what it returns is checked. `hpmoe.testing` tests it.
 
 Example:
-    An equation is wrapped: it stays, and something computed of its output stands in its place. Made before gradients are
-    taken (`before_vjp=True`), a rewrite needs no gradient of its own, that of each primitive does:
+    A rewrite wraps an equation: the rule keeps the equation and returns what replaces its output. The rewrite defines no
+    gradient; each primitive that it uses has one:
 
     >>> import hpmoe
     >>> from hpmoe.rewriting import Builder, map_equations, primitives
-    >>> @hpmoe.transform(requires="program", before_vjp=True)
+    >>> @hpmoe.transform(requires="program")
     ... def bound(program):
     ...     def rule(builder, eqn):
     ...         if eqn.primitive is primitives.matmul:
@@ -36,12 +41,10 @@ Example:
     { lambda x:f32[4,3] w:f32[3,2] saved_0:f32[4,2] d_out:f32[4,2]
     ...
 
-    Without `before_vjp` a rewrite gets the forward program and the backward one, each by itself, and tells them apart:
+    A rewrite of the backward pass changes gradients and leaves the forward pass as it is:
 
-    >>> @hpmoe.transform(requires="program")
+    >>> @hpmoe.transform(requires="program", passes="backward")
     ... def scale_gradients(program, *, by):
-    ...     if program.direction == "forward":
-    ...         return program
     ...     builder = Builder()
     ...     for eqn in program.equations:
     ...         builder.keep(eqn)

@@ -85,7 +85,7 @@ class Plans:
                  for x, is_array, split in zip(given.leaves, given.is_array, given.is_split, strict=True)]
         args, kwargs = unflatten(given.tree, avals)
         program, out_tree = tracing.trace_with_tree(self.staged.function, args, self.mesh, kwargs)
-        program = self.staged.apply_before_vjp(program)
+        program = self.staged.apply_before_gradient(program)
         self._check_outputs(program)
         split = given.split_arrays
         replicated = frozenset(i for i in range(len(program.inputs)) if i >= len(split) or not split[i])

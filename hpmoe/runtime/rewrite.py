@@ -8,10 +8,11 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from hpmoe.ir.program import Program
+from hpmoe.ir.avals import Aval
+from hpmoe.ir.program import DIRECTIONS, Program, program_window
 from hpmoe.ir.stages import AnyIR, Stages
 from hpmoe.ir.taskflow import Taskflow
-from hpmoe.support.errors import TransformError, check_argument, check_flags, is_name
+from hpmoe.support.errors import ArgumentError, ProgramError, TransformError, check_argument, check_flags, is_name
 from hpmoe.support.trees import Function
 from hpmoe.verification.verify import verify
 
@@ -22,6 +23,7 @@ LEVELS = {
     "kernel": "the persistent kernel that fuse_persistent binds",
 }
 
+PASSES = (*DIRECTIONS, "both")
 SHOWN = 80  # characters of an option
 
 
@@ -30,41 +32,76 @@ class Rewrite:
 
     Attributes:
         rewrite: function (ir, **options) -> ir.
-        requires, makes, once, check, before_vjp: see `hpmoe.transform`.
+        requires, makes, once, check, passes: see `hpmoe.transform`.
     """
 
     def __init__(self, rewrite: Function, requires: str | None, makes: str | None, once: bool,
-                 check: Callable[..., None] | None, before_vjp: bool):
+                 check: Callable[..., None] | None, passes: str | None):
         for name, level in (("requires", requires), ("makes", makes)):
             if level is not None and not is_name(level, LEVELS):
                 raise TransformError(f"transform: {name} is {level!r}; it must be one of {', '.join(LEVELS)}, or None")
-        check_flags("hpmoe.transform", once=once, before_vjp=before_vjp)
+        check_flags("hpmoe.transform", once=once)
         check_argument(check is None or callable(check), "hpmoe.transform", "check", f"a {type(check).__name__}",
                        "a function of the options, or None")
         if not callable(rewrite):
             raise TransformError(f"transform: rewrite is {type(rewrite).__name__}; it must be a function of an IR")
         self.rewrite, self.requires, self.makes, self.once, self.check = rewrite, requires, makes, once, check
-        self.before_vjp = before_vjp
+        check_argument(passes is None or is_name(passes, PASSES), "hpmoe.transform", "passes", repr(passes),
+                       f"one of {', '.join(PASSES)}, or None")
+        is_of_both = makes in (None, requires) or passes in (None, "both")
+        check_argument(is_of_both, "hpmoe.transform", "passes", repr(passes), f"None: both passes must become {makes}")
+        self.passes = passes
         self.__name__ = name_of(rewrite)  # that a functools.partial has none of
         functools.update_wrapper(cast("Function", self), rewrite)
 
+    @property
+    def is_differentiated(self) -> bool:
+        """Whether it rewrites the traced Program, if it gets one, so that gradients are those of what it returns."""
+        return self.passes is None and self.requires in (None, "program") and self.makes in (None, "program")
+
     def apply_to(self, ir: AnyIR, **options: object) -> AnyIR:
-        """The checked rewrite: IR of the required level in, verified IR with this transform in its provenance out; of Stages
-        that of each."""
+        """Returns the checked rewrite of IR, with this transform in its provenance; of Stages that of each, and IR of a pass
+        that it leaves alone as it is."""
         if isinstance(ir, Stages):
             return Stages(ir.program, tuple(self.apply_to(stage, **options) for stage in ir))
         self.check_level(ir.level, ir.name)
-        out = self.rewrite(ir, **options)
+        if self.passes in DIRECTIONS and ir.direction != self.passes:
+            return ir
+        if self.is_differentiated and isinstance(ir, Program) and ir.direction == "backward":
+            raise TransformError(f"{self.__name__}: {ir.name} is a backward Program; it must be a traced Program, whose "
+                                 "gradient is taken afterwards. A rewrite of passes says hpmoe.transform(passes=\"both\")")
+        out = self._rewritten(ir, options)
         if getattr(out, "level", None) is None:
             raise TransformError(f"{self.__name__}: the rewrite returned {type(out).__name__}; it must return IR")
         if isinstance(out, (Program, Taskflow)) and _num_outputs(out, ir) != _num_outputs(ir, out):
             raise TransformError(f"{self.__name__}: the rewrite returned {len(out.outputs)} outputs; it must return as many "
                                  f"as {ir.name} has, {len(ir.outputs)}")
+        if isinstance(out, (Program, Taskflow)):
+            self._check_avals(out, ir)
         if out.provenance == ir.provenance:
             out = out.replace(provenance=(*ir.provenance, self.label(options)))
         if isinstance(out, Taskflow):
             verify(out)
         return out
+
+    def _rewritten(self, ir: AnyIR, options: Mapping[str, object]) -> AnyIR:
+        """What the rewrite returns; its errors begin with its name."""
+        try:
+            return self.rewrite(ir, **options)
+        except (ArgumentError, ProgramError) as error:
+            if str(error).startswith(self.__name__):
+                raise
+            raise type(error)(f"{self.__name__}: {error}") from error.__cause__
+
+    def _check_avals(self, out: Program | Taskflow, ir: Program | Taskflow) -> None:
+        """TransformError unless all outputs are of the shapes and dtypes that they were of."""
+        for i, (made, was) in enumerate(zip(_avals(out), _avals(ir), strict=False)):
+            if made != was and i < _num_outputs(ir, out):
+                index = next((k for k, e in enumerate(out.equations) if out.outputs[i] in e.outputs), None) \
+                    if isinstance(out, Program) else None
+                raise TransformError(f"{self.__name__}: the rewrite returned {made} as output {i}; it must return {was}, as "
+                                     f"output {i} of {ir.name}"
+                                     + ("" if index is None else f"\n{program_window(cast('Program', out), index)}"))
 
     def check_level(self, level: str, what: object) -> None:
         """TransformError unless `what`, which is of a level, is of the one that the rewrite requires."""
@@ -97,6 +134,13 @@ def _num_outputs(ir: Program | Taskflow, beside: AnyIR) -> int:
     return ir.num_results if isinstance(ir, Program) and isinstance(beside, Program) else len(ir.outputs)
 
 
+def _avals(ir: Program | Taskflow) -> list[Aval]:
+    """The shape and dtype of each output."""
+    if isinstance(ir, Program):
+        return [Aval(a.aval.shape, a.aval.dtype) for a in ir.outputs]
+    return [Aval(ir.buffers[b].shape, ir.buffers[b].dtype) for b in ir.outputs]
+
+
 def name_of(f: Function) -> str:
     """A plain function as messages show it: by its name and without an address."""
     return getattr(f, "__name__", type(f).__name__)
@@ -104,10 +148,10 @@ def name_of(f: Function) -> str:
 
 def shown_options(options: Mapping[str, object]) -> str:
     """Options as printed, those that are None left out."""
-    return ", ".join(f"{name}={_shown(value)}" for name, value in options.items() if value is not None)
+    return ", ".join(f"{name}={shown(value)}" for name, value in options.items() if value is not None)
 
 
-def _shown(option: object) -> str:
+def shown(option: object) -> str:
     """An option as printed: named things by their name, a dict by its keys, the beginning of what is long, such as ids."""
     if isinstance(option, Mapping):
         return ", ".join(map(str, option))

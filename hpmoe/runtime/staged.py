@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 from collections.abc import Mapping
 
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import AnyIR
 from hpmoe.ir.taskflow import Taskflow
-from hpmoe.runtime.rewrite import Rewrite, name_of
+from hpmoe.runtime.rewrite import Rewrite, name_of, shown
 from hpmoe.runtime.targets import Target, find_target
 from hpmoe.support.errors import TransformError
 from hpmoe.support.trees import Function, PyTree
@@ -27,6 +28,13 @@ class Step:
 
     def __str__(self) -> str:
         return self.rewrite.label(self.options)
+
+    @property
+    def written(self) -> str:
+        """The step as a chain takes it."""
+        given = ", ".join(f"{name}={repr(x) if isinstance(x, (str, tuple)) else shown(x)}"
+                          for name, x in self.options.items() if x is not None)
+        return f"{self.rewrite.__name__}({given})" if given else self.rewrite.__name__
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,9 +58,19 @@ class Staged:
         return next((s.rewrite.makes for s in reversed(self.steps) if s.rewrite.makes), "program")
 
     @property
-    def is_before_vjp(self) -> bool:
-        """Whether all steps rewrite the traced Program, so that a gradient is taken of their result."""
-        return all(s.rewrite.before_vjp for s in self.steps)
+    def differentiated(self) -> tuple[Step, ...]:
+        """The first steps, which rewrite the traced Program; gradients are taken of their result."""
+        return tuple(itertools.takewhile(lambda s: s.rewrite.is_differentiated, self.steps))
+
+    @property
+    def of_passes(self) -> tuple[Step, ...]:
+        """The other steps, which rewrite the forward pass and the backward pass separately."""
+        return self.steps[len(self.differentiated):]
+
+    @property
+    def of_programs(self) -> tuple[Step, ...]:
+        """The first steps of passes, which leave each pass a Program."""
+        return tuple(itertools.takewhile(lambda s: s.rewrite.makes in (None, "program"), self.of_passes))
 
     @property
     def target(self) -> Target | None:
@@ -75,22 +93,21 @@ class Staged:
         """The parameters of the function; TransformError where Python knows none, as of np.add."""
         return signature_of(self.function)
 
-    def apply_before_vjp(self, program: Program) -> Program:
-        """Applies to the traced Program the rewrites that its two directions are made from."""
-        for step in self.steps:
-            program = step.apply_to(program) if step.rewrite.before_vjp else program
+    def apply_before_gradient(self, program: Program) -> Program:
+        """Applies the differentiated steps to the traced Program."""
+        for step in self.differentiated:
+            program = step.apply_to(program)
         return program
 
     def apply_to_program(self, program: Program) -> tuple[Program, tuple[Step, ...]]:
-        """Applies those of the other rewrites that leave it a Program, of one direction; what is left to apply."""
-        steps = tuple(s for s in self.steps if not s.rewrite.before_vjp)
-        first = next((i for i, s in enumerate(steps) if s.rewrite.makes), len(steps))
-        for step in steps[:first]:
+        """Applies to the Program of one pass the steps of passes that leave it a Program; returns the steps that are left,
+        too."""
+        for step in self.of_programs:
             program = step.apply_to(program)
-        return program, steps[first:]
+        return program, self.of_passes[len(self.of_programs):]
 
     def apply(self, program: Program) -> AnyIR:
-        """Applies all rewrites but those before the gradient to a Program of one direction."""
+        """Applies all steps of passes to the Program of one pass."""
         ir: AnyIR
         ir, steps = self.apply_to_program(program)
         for step in steps:

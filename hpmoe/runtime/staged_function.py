@@ -98,7 +98,7 @@ class StagedFunction(Graphed):
         return self._runner if ranks.ep_size == 1 else Runner(self.staged, ranks, batched=False)
 
     def apply(self, program: Program) -> AnyIR:
-        """Applies the rewrites of all stages, innermost first, to a Program of one direction."""
+        """Applies to the Program of one pass, innermost first, the rewrites that come after gradients are taken."""
         return self.staged.apply(program)
 
     def cache_info(self) -> CacheInfo:

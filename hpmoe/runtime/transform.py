@@ -11,7 +11,7 @@ from typing import Generic, TypeVar, overload
 from hpmoe.ir.stages import AnyIR
 from hpmoe.runtime.rewrite import Rewrite, name_of, shown_options
 from hpmoe.runtime.spmd import Spmd
-from hpmoe.runtime.staged import Staged, signature_of
+from hpmoe.runtime.staged import Staged, Step, signature_of
 from hpmoe.runtime.staged_function import StagedFunction, staged_of
 from hpmoe.support.errors import TransformError
 from hpmoe.support.keywords import check_keywords, suggests_keywords
@@ -22,8 +22,8 @@ class Transform(Rewrite):
     """A transform of callables, made by `transform`: called with a function it stages it; see Rewrite."""
 
     def __init__(self, rewrite: Function, requires: str | None, makes: str | None, once: bool,
-                 check: Callable[..., None] | None, before_vjp: bool):
-        super().__init__(rewrite, requires, makes, once, check, before_vjp)
+                 check: Callable[..., None] | None, passes: str | None):
+        super().__init__(rewrite, requires, makes, once, check, passes)
         self.__signature__ = _of_callables(signature_of(rewrite))
 
     @overload
@@ -46,7 +46,7 @@ class Transform(Rewrite):
         if missing := self._missing(options):
             raise TypeError(f"{name}: missing a required argument: {missing[0]!r}")
         staged = staged_of(f)
-        self._check_place(staged)
+        self._check_place(staged, options)
         self._check_options(options)
         return StagedFunction(f, staged.then(self, options))
 
@@ -71,15 +71,17 @@ class Transform(Rewrite):
         parameters = list(self.__signature__.parameters.values())[1:]
         return [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD and p.name not in options]
 
-    def _check_place(self, staged: Staged) -> None:
+    def _check_place(self, staged: Staged, options: Mapping[str, object]) -> None:
         """TransformError unless it may be the next transform of a function."""
         name = self.__name__
         if self.once and name in [s.rewrite.__name__ for s in staged.steps]:
             raise TransformError(f"{name}: it is applied twice; {staged} is already made by it")
         self.check_level(staged.level, str(staged))
-        if self.before_vjp and not staged.is_before_vjp:
-            raise TransformError(f"{name}: it is about the function that gradients are taken of, and {staged} is staged; it "
-                                 f"comes first, chain({name}, ...)")
+        if self.is_differentiated and staged.level == "program" and staged.of_passes:
+            steps = *staged.differentiated, Step(self, options), *staged.of_passes
+            raise TransformError(f"{name}: gradients are taken of its result, and {staged.of_passes[0].rewrite.__name__} "
+                                 "rewrites each pass after gradients are taken; write "
+                                 f"chain({', '.join(step.written for step in steps)})")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -154,25 +156,26 @@ def _of_callables(rewrite: inspect.Signature) -> inspect.Signature:
 
 @overload
 def transform(rewrite: Function, *, requires: str | None = None, makes: str | None = None, once: bool = False,
-              check: Callable[..., None] | None = None, before_vjp: bool = False) -> Transform: ...
+              check: Callable[..., None] | None = None, passes: str | None = None) -> Transform: ...
 @overload
 def transform(rewrite: None = None, *, requires: str | None = None, makes: str | None = None, once: bool = False,
-              check: Callable[..., None] | None = None, before_vjp: bool = False) -> Callable[[Function], Transform]: ...
+              check: Callable[..., None] | None = None, passes: str | None = None) -> Callable[[Function], Transform]: ...
 @suggests_keywords
 def transform(rewrite: Function | None = None, *, requires: str | None = None, makes: str | None = None,
-              once: bool = False, check: Callable[..., None] | None = None, before_vjp: bool = False) -> PyTree:
+              once: bool = False, check: Callable[..., None] | None = None, passes: str | None = None) -> PyTree:
     """Makes a transform of callables from a rewrite of IR; a decorator.
 
     Args:
-        rewrite: function (ir, **options) -> ir; it gets and returns a Program or a Taskflow. A rewrite of Programs is given
-            the forward program and, for gradients, the backward program of the function it wraps; it returns as many
-            outputs as it got.
+        rewrite: function (ir, **options) -> ir; it gets and returns a Program or a Taskflow, with outputs of the same shapes
+            and dtypes. A rewrite of Programs gets the traced Program; gradients are taken of the Program that it returns, as
+            under a transform of JAX. A rewrite of Taskflows gets the forward pass and the backward pass, one at a time.
         requires: the level it applies to: "program", "tiles" or "queues"; any where None.
         makes: the level of its result; that of its input where None.
         once: refuse to be applied twice.
         check: called with the options when the transform is applied, to refuse bad ones early.
-        before_vjp: the rewrite gets the traced Program, before its gradient is taken, instead of each direction; such a
-            transform is the innermost.
+        passes: "forward", "backward" or "both" for a rewrite of the passes, one at a time, after gradients are taken: the
+            Program of a pass has its `direction`. A pass that `passes` does not name stays as it is. Such a rewrite must
+            compute the same values: a backward pass does not follow a forward pass that it changes.
 
     Returns:
         A function (f, **options) -> staged callable; `.apply_to(ir, **options)` is the checked rewrite. Called with options
@@ -180,7 +183,8 @@ def transform(rewrite: Function | None = None, *, requires: str | None = None, m
         `rename(f, name="f")`.
 
     Raises:
-        TransformError: when the transform is applied to what is not of the level it requires.
+        TransformError: when the transform is applied to what is not of the level it requires, or a rewrite of the traced
+            Program after one of passes.
         TypeError: when it is called with an option that its rewrite does not have, or without one that it needs.
 
     Example:
@@ -197,8 +201,8 @@ def transform(rewrite: Function | None = None, *, requires: str | None = None, m
         rename(name=increment)
     """
     if rewrite is None:
-        return functools.partial(transform, requires=requires, makes=makes, once=once, check=check, before_vjp=before_vjp)
-    return Transform(rewrite, requires, makes, once, check, before_vjp)
+        return functools.partial(transform, requires=requires, makes=makes, once=once, check=check, passes=passes)
+    return Transform(rewrite, requires, makes, once, check, passes)
 
 
 @suggests_keywords

@@ -4,7 +4,8 @@
 
 What there is:
     random_inputs(f, avals, mesh, routing=): arguments of a function, by routings that kernels find hard
-    assert_same(transform, f, avals, mesh): a function computes the same under a transform, forward and in every gradient
+    assert_same(transform, f, avals, mesh): a function computes the same under a transform, forward and in every gradient;
+        with reference=g, the same as g
     assert_rewrite(transform, before, after): the text that a transform makes of a program, forward or backward
     strategies.layers(), .meshes(), .routings(), .chains(): for laws over random layers and schedules
 

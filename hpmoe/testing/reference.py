@@ -1,7 +1,8 @@
-"""What a plain function computes in double precision, forward and backward, and how far from it others may be."""
+"""Reference: the two passes of a function in double precision; and how far from them others may be."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,68 +10,106 @@ import optree
 
 from hpmoe.autodiff.vjp import Linearized, linearize
 from hpmoe.interpreters.evaluate import evaluate
+from hpmoe.ir.avals import fixed
 from hpmoe.ir.program import Program, Var
+from hpmoe.ir.stages import Stages, cut_at_routes
 from hpmoe.machines.machine import Mesh
-from hpmoe.support.trees import Function, PyTree
+from hpmoe.runtime.rank_arrays import to_array
+from hpmoe.runtime.staged import Staged, Step
+from hpmoe.support.trees import PyTree
 from hpmoe.tracing.entry import trace_with_tree
 
 # Of results, relative to the largest: one rounding of half precision; in float32 also sums in another order.
 UNITS = {"bfloat16": 2.0 ** -8, "float16": 2.0 ** -11, "float32": 2.0 ** -19}
 Values = dict[str, list[np.ndarray]]  # by what it is, of each rank
+Arrays = Sequence[Sequence[np.ndarray]]  # of each rank
 
 
 class Reference:
-    """A plain function, traced and differentiated before any transform, which NumPy computes in float64.
+    """The two passes of a function, plain or under Program transforms, which NumPy computes in float64.
 
     Attributes:
-        program: of one rank.
-        linearized: its two directions; only asked for where gradients are.
+        program: of one rank, whose gradient is taken.
+        steps: rewrites of each pass after that.
+        linearized: the two passes before these steps; made only for gradients.
     """
 
-    def __init__(self, f: Function, avals: Sequence[PyTree], mesh: Mesh):
-        self.program, self._out_tree = trace_with_tree(f, tuple(avals), mesh)
-        self._linearized: Linearized | None = None
+    def __init__(self, program: Program, out_tree: optree.PyTreeSpec, steps: Sequence[Step] = ()):
+        self.program, self.out_tree, self.steps = program, out_tree, tuple(steps)
 
-    @property
+    @classmethod
+    def of(cls, staged: Staged, avals: Sequence[PyTree], mesh: Mesh) -> Reference:
+        """The reference of a function under its Program transforms; other transforms are left out."""
+        program, out_tree = trace_with_tree(staged.function, tuple(avals), mesh)
+        return cls(staged.apply_before_gradient(program), out_tree, staged.of_programs)
+
+    def under(self, steps: Sequence[Step]) -> Reference:
+        """The reference with other rewrites of each pass."""
+        return Reference(self.program, self.out_tree, steps)
+
+    @functools.cached_property
     def linearized(self) -> Linearized:
-        if self._linearized is None:
-            self._linearized = linearize(self.program)
-        return self._linearized
+        return linearize(self.program)
+
+    def _rewritten(self, program: Program) -> Program | Stages:
+        parts = [part.program for part in cut_at_routes(program)]
+        for step in self.steps:
+            parts = [step.apply_to(part) for part in parts]
+        return parts[0] if len(parts) == 1 else Stages(program, tuple(parts))
+
+    @functools.cached_property
+    def _passes(self) -> tuple[Program | Stages, Program | Stages]:
+        return self._rewritten(self.linearized.forward), self._rewritten(self.linearized.backward)
 
     @property
     def outputs(self) -> list[str]:
         """How results are called: `output`, or `output[0]['scores']` where there are several."""
-        return [accessor.codify("output") for accessor in optree.treespec_accessors(self._out_tree)]
+        return [accessor.codify("output") for accessor in optree.treespec_accessors(self.out_tree)]
 
     @property
     def gradients(self) -> list[str]:
         """How gradients are called, `gradient of x`, in order."""
         return [gradient_name(self.program, i) for i in self.linearized.differentiable]
 
-    def forward(self, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None) -> Values:
-        """The results of each rank, of the program's inputs on each."""
-        return _by_name(self.outputs, evaluate(self.program, inputs, num_tokens, dtype="float64"))
+    def forward(self, args: Arrays, num_tokens: Sequence[int] | None) -> Values:
+        """The results of each rank, of the arguments on each."""
+        program = self._rewritten(self.program)
+        return _by_name(self.outputs, evaluate(program, self.inputs(args), num_tokens, dtype="float64"))
 
-    def backward(self, inputs: Sequence[Sequence[np.ndarray]], cotangents: Sequence[Sequence[np.ndarray]],
-                 num_tokens: Sequence[int] | None) -> Values:
+    def backward(self, args: Arrays, cotangents: Arrays, num_tokens: Sequence[int] | None) -> Values:
         """The gradients on each rank; what the function closes over belongs to all ranks, which add theirs up."""
-        lin, count = self.linearized, len(self.program.outputs)
-        outs = evaluate(lin.forward, inputs, num_tokens, dtype="float64")
-        given = [[*(mine[i] for i in lin.kept_inputs), *outs[rank][count:], *cotangents[rank]]
-                 for rank, mine in enumerate(inputs)]
-        values = _by_name(self.gradients, evaluate(lin.backward, given, num_tokens, dtype="float64"))
+        values = self.gradients_of(self.inputs(args), cotangents, num_tokens)
         num_args = len(self.program.inputs) - len(self.program.captures)
-        for name, i in zip(values, lin.differentiable, strict=True):
+        for name, i in zip(values, self.linearized.differentiable, strict=True):
             if i >= num_args:
-                values[name] = [np.asarray(sum(values[name]))] * len(inputs)
+                values[name] = [np.asarray(sum(values[name]))] * len(args)
         return values
 
-    def tolerance(self, grads: bool) -> float:
-        """How far a value may be off, relative to the largest of its array: a rounding for each step on the way to it."""
+    def inputs(self, args: Arrays) -> list[list[np.ndarray]]:
+        """The inputs of the program on each rank: arguments, and what the function closes over."""
+        return [[*mine, *map(to_array, self.program.captures)] for mine in args]
+
+    def results_of(self, inputs: Arrays, num_tokens: Sequence[int] | None) -> list[list[np.ndarray]]:
+        """What the forward pass returns on each rank: results, then what it saves."""
+        return evaluate(self._passes[0], inputs, num_tokens, dtype="float64")
+
+    def gradients_of(self, inputs: Arrays, cotangents: Arrays, num_tokens: Sequence[int] | None) -> Values:
+        """What the backward pass returns on each rank, beginning with main gradients of 0."""
+        lin, count = self.linearized, len(self.program.outputs)
+        mains = [np.zeros(fixed(self.program.inputs[i].aval.shape)) for i in lin.differentiable
+                 if self.program.inputs[i] in self.program.main_grads]
+        outs = self.results_of(inputs, num_tokens)
+        given = [[*(mine[i] for i in lin.kept_inputs), *outs[rank][count:], *cotangents[rank], *mains]
+                 for rank, mine in enumerate(inputs)]
+        return _by_name(self.gradients, evaluate(self._passes[1], given, num_tokens, dtype="float64"))
+
+    def tolerance(self, grads: bool, coarsest: str | None = None) -> float:
+        """How far a value may be off, relative to the largest of its array: a rounding for each step on the way to it, in
+        the coarsest dtype of the program by default."""
         programs = [self.linearized.forward, self.linearized.backward] if grads else [self.program]
         values = [v for p in programs for v in (*p.inputs, *(v for e in p.equations for v in e.outputs))]
         unit = max((UNITS.get(getattr(v.aval, "dtype", ""), 0.0) for v in values), default=0.0)
-        return unit * (2 + num_roundings(programs))
+        return (unit if coarsest is None else UNITS[coarsest]) * (2 + num_roundings(programs))
 
 
 def gradient_name(program: Program, i: int) -> str:

@@ -43,7 +43,7 @@ def assert_rewrite(transform: Function, before: str | IR | tuple[Function, Seque
         >>> import hpmoe
         >>> from hpmoe.rewriting import map_equations, primitives
         >>> from hpmoe.testing import assert_rewrite
-        >>> @hpmoe.transform(requires="program")
+        >>> @hpmoe.transform(requires="program", passes="both")
         ... def twice(program):
         ...     def rule(builder, eqn):
         ...         if eqn.primitive is primitives.add and eqn.inputs[0] is eqn.inputs[1]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from mindspore import Tensor
@@ -19,22 +20,26 @@ from hpmoe.support.errors import ArgumentError, check_argument, is_int, is_numbe
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.trees import Function, PyTree, flatten, unflatten
 from hpmoe.testing.compare import assert_close
+from hpmoe.testing.differences import unfollowed_step
 from hpmoe.testing.inputs import ROUTINGS, Draw, Inputs, local_leaves, random_inputs
 from hpmoe.testing.kernels import Runs, applied, completed, small_tiles
-from hpmoe.testing.reference import Reference, Values
+from hpmoe.testing.reference import Arrays, Reference, Values
 
 
 @suggests_keywords
 def assert_same(transform: Function, f: Function, avals: Sequence[PyTree], mesh: Mesh | None = None,
-                grads: bool = True, orders: int = 20, *, routings: Sequence[str | Draw] = tuple(ROUTINGS), seed: int = 0,
-                tolerance: float | None = None) -> None:
+                grads: bool = True, orders: int = 20, *, reference: Function | None = None,
+                routings: Sequence[str | Draw] = tuple(ROUTINGS), seed: int = 0, tolerance: float | None = None) -> None:
     """Asserts that a function computes the same under a transform as alone, forward and in every gradient.
 
     The plain function is traced and differentiated before the transform sees it, and NumPy computes both in float64. With
     that must agree, on each routing: the plain function in its own dtypes; the kernel of the transform, run natively, with
-    and without saving for gradients; and its tasks by the reference interpreter, in several legal orders. `hpmoe.verify`
-    proves each schedule besides. Gradients are those of a random cotangent of each result; where `accumulate_grads` adds
-    one to a main gradient, it is what that grows by.
+    and without saving for gradients; its tasks by the reference interpreter, in several legal orders; and, if it transforms
+    Programs, these in float64. `hpmoe.verify` proves each schedule besides. Gradients are those of a random cotangent of
+    each result; where `accumulate_grads` adds one to a main gradient, it is what that grows by.
+
+    If a value differs, differences of the forward pass show whether the backward pass is its gradient. The error names the
+    rewrite of passes (`passes=` of `hpmoe.transform`) that changed one and not the other.
 
     Args:
         transform: of any level, or a chain of some. What it lacks is put around it: before it what makes its level
@@ -46,6 +51,8 @@ def assert_same(transform: Function, f: Function, avals: Sequence[PyTree], mesh:
         mesh: the ranks; without one, a single rank whose arrays have no rank axis.
         grads: compare gradients of all floating-point arguments too.
         orders: how many orders of tasks the interpreter tries on each routing.
+        reference: for a transform that changes values, a plain function of the same arguments that computes what f must
+            compute under it; values and gradients are compared with those of this function. f by default.
         routings: as `random_inputs` takes one. One that the plain function refuses is left out, such as "uneven" for a mean
             over tokens, and of a function that dispatches nothing those of its ids are.
         seed: of inputs, cotangents and orders.
@@ -65,7 +72,7 @@ def assert_same(transform: Function, f: Function, avals: Sequence[PyTree], mesh:
         ...                                   ((2, 4, 6), "float32"), ((2, 3, 4), "float32")]]
         >>> assert_same(hpmoe.overlap_comm(signal="peer"), hpmoe.moe_ffn, avals, hpmoe.Mesh(2), orders=2)
         >>> from hpmoe.rewriting import map_equations, primitives
-        >>> @hpmoe.transform(requires="program", before_vjp=True)
+        >>> @hpmoe.transform(requires="program")
         ... def double_rows(program):
         ...     def rule(builder, eqn):
         ...         if eqn.primitive is primitives.dispatch:
@@ -75,36 +82,46 @@ def assert_same(transform: Function, f: Function, avals: Sequence[PyTree], mesh:
         Traceback (most recent call last):
         ...
         AssertionError: double_rows: output of rank 0 differs first at [0, 0]: ... by the kernel; it must be ...
+        >>> def of_doubled_rows(x, ids, weights, gate_up_weight, down_weight):
+        ...     return hpmoe.moe_ffn(x * 2.0, ids, weights, gate_up_weight, down_weight)
+        >>> assert_same(double_rows, hpmoe.moe_ffn, avals, hpmoe.Mesh(2), orders=2, reference=of_doubled_rows)
     """
-    _check_arguments(f, orders, routings, tolerance)
+    _check_arguments(f, orders, routings, tolerance, reference)
     leaves, tree = flatten(tuple(avals))
-    local = unflatten(tree, local_leaves(leaves, mesh))
-    reference = Reference(f, local, as_mesh("assert_same", mesh))
-    tiles = small_tiles(reference.program)
+    local, ranks = unflatten(tree, local_leaves(leaves, mesh)), as_mesh("assert_same", mesh)
+    plain = Reference.of(Staged(f), local, ranks)
+    tiles = small_tiles(plain.program)
     kernel = completed(applied(transform, f, tiles), tiles)
-    tolerance = reference.tolerance(grads) if tolerance is None else tolerance
-    check = _Check(reference, Runs(Staged(f), mesh), Runs(kernel.staged, mesh), grads, tolerance)
-    tried, refusals = _distinct(routings, bool(routes_of(reference.program)), mesh), []
+    programs = Reference.of(kernel.staged, local, ranks)
+    wanted = plain if reference is None else _alike(Reference.of(Staged(reference), local, ranks), plain)
+    allowed = [max(r.tolerance(grads, dtype) for r in (plain, wanted)) if tolerance is None else tolerance
+               for dtype in (None, "float32")]
+    check = _Check(wanted, programs, Runs(Staged(reference or f), mesh), Runs(kernel.staged, mesh), grads, *allowed)
+    tried, refusals = _distinct(routings, bool(routes_of(plain.program)), mesh), []
     for routing in tried:
         inputs = random_inputs(f, avals, mesh, routing, seed)
         try:
-            wanted = check.wanted(inputs, seed)
+            case = check.case(inputs, seed)
         except ArgumentError as error:
             refusals.append(error)
             continue
         name = name_of(routing) if callable(routing) else repr(routing)
         try:
-            check.all_agree(inputs, wanted, range(seed, seed + orders))
+            check.all_agree(case, range(seed, seed + orders))
         except AssertionError as error:
+            note = unfollowed_step(programs, case.args, case.cotangents, inputs.num_tokens, seed) if check.grads else ""
             of = f"random_inputs({name_of(f)}, {list(avals)}, mesh={mesh}, routing={name}, seed={seed})"
-            raise AssertionError(f"{shown_transform(transform)}: {error}\n  of {of}") from error.__cause__
+            raise AssertionError(f"{shown_transform(transform)}: {error}{note}\n  of {of}") from error.__cause__
     if len(refusals) == len(tried):
         raise refusals[0]
 
 
-def _check_arguments(f: Function, orders: int, routings: Sequence[str | Draw], tolerance: float | None) -> None:
-    is_plain = callable(f) and not isinstance(f, (StagedFunction, Spmd))
-    check_argument(is_plain, "assert_same", "f", repr(f), "a plain function, which the transform is applied to")
+def _check_arguments(f: Function, orders: int, routings: Sequence[str | Draw], tolerance: float | None,
+                     reference: Function | None) -> None:
+    for name, g, expected in (("f", f, "a plain function, which the transform is applied to"),
+                              ("reference", reference or f, "a plain function, or None")):
+        is_plain = callable(g) and not isinstance(g, (StagedFunction, Spmd))
+        check_argument(is_plain, "assert_same", name, repr(g), expected)
     check_argument(is_int(orders, 0), "assert_same", "orders", repr(orders), "an int that is not negative")
     is_listed = isinstance(routings, (list, tuple)) and len(routings) > 0
     check_argument(is_listed, "assert_same", "routings", repr(routings),
@@ -113,55 +130,94 @@ def _check_arguments(f: Function, orders: int, routings: Sequence[str | Draw], t
                    "a number that is not negative, or None")
 
 
+def _alike(wanted: Reference, plain: Reference) -> Reference:
+    """The reference with the names of the plain function's arguments; ArgumentError unless both return the same shapes and
+    close over the same tensors."""
+    found, expected = ([a.aval for a in r.program.outputs] for r in (wanted, plain))
+    check_argument(found == expected and wanted.out_tree == plain.out_tree, "assert_same", "what reference returns", found,
+                   f"as what f returns: {expected}")
+    captured, own = ([id(t) for t in r.program.captures] for r in (wanted, plain))
+    check_argument(captured == own, "assert_same", "reference", f"a function that closes over {len(captured)} tensors",
+                   f"a function that closes over the {len(own)} tensors of f in their order", "Pass others as arguments.")
+    return Reference(wanted.program.replace(input_names=plain.program.input_names), wanted.out_tree)
+
+
 def _distinct(routings: Sequence[str | Draw], has_routes: bool, mesh: Mesh | None) -> list[str | Draw]:
     """The routings that make a difference: those of ids where there are some, and of tokens where ranks may hold fewer."""
     chosen = list(routings) if has_routes else ["uniform", *(r for r in routings if r == "uneven")]
     return [r for r in chosen if r != "uneven" or mesh is not None] or ["uniform"]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Case:
+    """Arguments, and what must be computed of them.
+
+    Attributes:
+        inputs: as a call takes them.
+        args: the arrays among them, of each rank.
+        values: results and gradients.
+        cotangents: of each rank, what gradients are taken of; empty if they are not compared.
+    """
+
+    inputs: Inputs
+    args: Arrays
+    values: Values
+    cotangents: Arrays
+
+
 class _Check:
     """Compares what runs compute with what a reference wants.
 
     Attributes:
-        reference: the plain function in float64.
-        plain, kernel: runs of the plain function, and of it under the whole chain.
+        reference: the function in float64 that the transformed function must agree with.
+        programs: the transformed function in float64, up to the last transform of Programs.
+        plain, kernel: runs of the reference's function, and of the transformed one under the whole chain.
         grads: whether gradients are compared.
         tolerance: relative to the largest value of an array.
+        exact: the tolerance of the transformed function in float64.
     """
 
-    def __init__(self, reference: Reference, plain: Runs, kernel: Runs, grads: bool, tolerance: float):
-        self.reference, self.plain, self.kernel, self.tolerance = reference, plain, kernel, tolerance
+    def __init__(self, reference: Reference, programs: Reference, plain: Runs, kernel: Runs, grads: bool,
+                 tolerance: float, exact: float):
+        self.tolerance, self.exact = tolerance, exact
+        self.reference, self.programs, self.plain, self.kernel = reference, programs, plain, kernel
         self.grads = grads and bool(reference.linearized.differentiable and reference.linearized.cotangents)
 
-    def wanted(self, inputs: Inputs, seed: int) -> tuple[Values, list[Tensor]]:
-        """What must come out of inputs, and the cotangents that gradients are of."""
-        program = self.reference.program
+    def case(self, inputs: Inputs, seed: int) -> _Case:
+        """What must come out of inputs; ArgumentError if the reference refuses them."""
+        program, num_tokens = self.reference.program, inputs.num_tokens
         arrays = [to_array(x) for x in flatten(tuple(inputs))[0] if isinstance(x, Tensor)]
-        shared = [to_array(x) for x in program.captures]
         parts = [list(a) if self.plain.is_batched else [a] for a in arrays]
-        of_ranks = [[*(p[rank] for p in parts), *shared] for rank in range(program.ep_size)]
-        values = self.reference.forward(of_ranks, inputs.num_tokens)
+        args = [[p[rank] for p in parts] for rank in range(program.ep_size)]
+        values = self.reference.forward(args, num_tokens)
         if not self.grads:
-            return values, []
+            return _Case(inputs, args, values, [])
         rng, drawn = np.random.default_rng([seed, 1]), []
         for i in self.reference.linearized.cotangents:
             wanted, dtype = values[self.reference.outputs[i]], program.outputs[i].aval.dtype
             drawn.append([rounded(rng.standard_normal(w.shape), dtype) for w in wanted])
-        values |= self.reference.backward(of_ranks, list(zip(*drawn, strict=True)), inputs.num_tokens)
-        return values, [Tensor(np.stack(d) if self.plain.is_batched else d[0]) for d in drawn]
+        cotangents = list(zip(*drawn, strict=True))
+        return _Case(inputs, args, values | self.reference.backward(args, cotangents, num_tokens), cotangents)
 
-    def all_agree(self, inputs: Inputs, wanted: tuple[Values, list[Tensor]], orders: Sequence[int]) -> None:
+    def all_agree(self, case: _Case, orders: Sequence[int]) -> None:
         """Raises AssertionError for the first value that a run computes otherwise."""
-        values, cotangents = wanted
+        inputs, num_tokens = case.inputs, case.inputs.num_tokens
+        cotangents = [Tensor(np.stack(d) if self.plain.is_batched else d[0]) for d in zip(*case.cotangents, strict=True)]
         runs = [(self.plain, None, "by the plain function itself"), (self.kernel, None, "by the kernel"),
                 *((self.kernel, order, f"by the interpreter, order {order}") for order in orders)]
         for run, order, by in runs:
             if order is None or not self.grads:
-                self._compare(self.reference.outputs, run.forward(inputs, inputs.num_tokens, order), values, by)
+                got = run.forward(inputs, num_tokens, order)
+                self._compare(zip(self.reference.outputs, got, strict=True), case, self.tolerance, by)
             if self.grads:
-                names, got = run.both(inputs, cotangents, inputs.num_tokens, order)
-                self._compare([*self.reference.outputs, *names], got, values, by)
+                names, got = run.both(inputs, cotangents, num_tokens, order)
+                names = self.reference.gradients if run is self.plain else names  # whose arguments may be named otherwise
+                self._compare(zip([*self.reference.outputs, *names], got, strict=True), case, self.tolerance, by)
+        values = self.programs.forward(case.args, num_tokens)
+        if self.grads:
+            values |= self.programs.backward(case.args, case.cotangents, num_tokens)
+        self._compare(values.items(), case, self.exact, "by its Programs in float64")
 
-    def _compare(self, names: Sequence[str], got: Sequence[Sequence[np.ndarray]], want: Values, by: str) -> None:
-        for name, arrays in zip(names, got, strict=True):
-            assert_close(name, arrays, want[name], self.tolerance, by)
+    def _compare(self, values: Iterable[tuple[str, Sequence[np.ndarray]]], case: _Case, tolerance: float, by: str) -> None:
+        for name, arrays in values:
+            assert_close(name, arrays, case.values[name], tolerance, by)

@@ -66,6 +66,18 @@ class Buffers:
                                                   route, _per_expert(shape, num_rows), len(self.buffers)))
         return self.buffer_of[var]
 
+    def check_made(self, var: Var) -> None:
+        """TransformError if the tile rule of the current equation gave a variable a buffer of other rows or columns."""
+        shape = var.aval.shape if var in self.buffer_of else ()
+        if var not in self.buffer_of or is_received(shape[1:]):  # of which a rule that reads them says more
+            return
+        b = self.buffer(var)
+        is_whole = b.route >= 0 and b.cols == math.prod(fixed(shape[1:])) if is_received(shape) else \
+            b.route < 0 and (b.num_rows or 0) * b.cols == math.prod(fixed(shape))
+        if not is_whole:
+            rows = "received rows" if b.route >= 0 else f"{b.num_rows} rows"
+            self.refuse(f"has a tile rule that makes {rows} of {b.cols} columns; it must make {var.aval}")
+
     def laid_out(self, var: Var) -> tuple[int, int]:
         """Rows and columns that a static variable is stored in: one row for each token, or all dimensions but the last,
         and the last one."""

@@ -37,6 +37,8 @@ def tile_operations(program: Program, tile_rows: int, tile_cols: int, unified: b
         if "tile" not in eqn.primitive.rules:
             tiler.refuse(NO_RULE.get(eqn.primitive.name, NO_TILES))
         eqn.primitive.rules["tile"](tiler, eqn)
+        for var in eqn.outputs:
+            tiler.check_made(var)
     outputs = tuple(tiler.output(a) for a in program.outputs)
     order = np.broadcast_to(np.arange(program.ep_size, dtype="i4"), (program.ep_size, program.ep_size))
     tasks, events, waits, signals = (np.zeros(0, dtype) for dtype in (tf.TASK, tf.EVENT, tf.WAIT, tf.SIGNAL))

@@ -26,8 +26,8 @@ from hpmoe.tile_ops.tile_primitive import TilePrimitive
 from hpmoe.tiling.buffers import Buffers, is_received
 
 COMPUTED = (*FLOATS, "bool")
-ONLY_BEFORE = ("a kernel reads them when it starts. A function is cut there after its rewrites with before_vjp=True, not "
-               "after others")
+ONLY_BEFORE = ("a kernel reads them when it starts. Let a transform without passes= compute them, after which the function "
+               "is cut there")
 MOST_NUMBER = 1 << 24  # integers up to it are float32 numbers
 WHAT_TILES_COMPUTE = "tile tasks compute float32, bfloat16 and float16"
 

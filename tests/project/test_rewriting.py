@@ -56,17 +56,19 @@ def test_direction_is_data_of_the_ir_whatever_its_name_and_the_rewrites():
         assert [f.lower(X, W, direction=d).direction for d in ("forward", "backward")] == ["forward", "backward"]
 
 
-def test_a_rewrite_gets_each_direction_and_one_before_gradients_the_forward_alone():
+def test_passes_says_which_programs_a_rewrite_gets():
     seen = []
 
     def note(program):
         seen.append(program.direction)
         return program
-    for before_vjp in (False, True):
-        f = hpmoe.transform(requires="program", before_vjp=before_vjp)(note)(lambda x, w: x @ w)
-        f.lower(X, W)
-        f.lower(X, W, direction="backward")
-    assert seen == ["forward", "backward", "forward"]
+    for passes, directions in {None: ["forward"], "forward": ["forward"], "backward": ["backward"],
+                               "both": ["forward", "backward"]}.items():
+        f = hpmoe.transform(requires="program", passes=passes)(note)(lambda x, w: x @ w)
+        texts = [str(f.lower(X, W, direction=d)) for d in ("forward", "backward")]
+        assert seen == directions
+        assert ["| note" in text for text in texts] == [passes != "backward", passes != "forward"]
+        seen.clear()
 
 
 def code_of(path):

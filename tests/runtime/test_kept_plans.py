@@ -94,7 +94,7 @@ def key_of(f, aval=("float32", 8, 4), mesh=None, **queues):
     staged = fused(f, **queues)
     dtype, *shape = aval
     program = hpmoe.trace(staged.staged.function, Aval(tuple(shape), dtype), mesh=mesh)
-    left, steps = staged.staged.apply_to_program(staged.staged.apply_before_vjp(program))
+    left, steps = staged.staged.apply_to_program(staged.staged.apply_before_gradient(program))
     return plan_key.plan_key(left, steps[:-1])
 
 

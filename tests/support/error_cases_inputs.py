@@ -26,7 +26,7 @@ def routed(x, ids):
     return combine(*dispatch(x, ids, num_local_experts=4))
 
 
-@hpmoe.transform(requires="program")
+@hpmoe.transform(requires="program", passes="both")
 def with_other_ids(program, *, which=0):
     """Adds 1 to the ids of a route, or to its weights, which is too late."""
     def rule(builder, eqn):
@@ -114,6 +114,9 @@ cases("a wrong type", {
     "a level": lambda: hpmoe.transform(lambda ir: ir, requires=["program"]),
     "once": lambda: hpmoe.transform(lambda ir: ir, once=[]),
     "check": lambda: hpmoe.transform(lambda ir: ir, check="rows"),
+    "passes": lambda: hpmoe.transform(lambda ir: ir, passes="all"),
+    "passes of what makes tiles": lambda: hpmoe.transform(lambda ir: ir, requires="program", makes="tiles",
+                                                          passes="forward"),
     "buffers to keep": lambda: hpmoe.interpret(FLOW, ROWS, keep="all"),
     "calibrated": lambda: hpmoe.cpu(calibrated="no"),
     "weights that are not read": lambda: dispatch(array(4, 3), TOKEN_IDS, num_local_experts=4, topk_weights="alike"),

@@ -5,6 +5,7 @@ import dataclasses
 import mindspore as ms
 import mutations_by_hand as by_hand
 import numpy as np
+import pytest
 from error_cases import CASES as CASES, PARAMETER, X, array, cases, doubled
 from helpers import Layer, stages, tensors
 from mindspore import Tensor, mint
@@ -173,6 +174,15 @@ def multiplies_a_vector(program):
     return program.replace(equations=tuple(builder.equations), outputs=(out,))
 
 
+def _ruled(primitive, question, rule, call):
+    """A case that runs with another rule of a primitive."""
+    def run():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(REGISTRY[primitive].rules, question, rule)
+            call()
+    return run
+
+
 F32, BF16, I32 = "float32", "bfloat16", "int32"
 cases("built", {
     "a sum of two dtypes": _built("add", (F32, 4, 3), (BF16, 4, 3)),
@@ -202,8 +212,14 @@ cases("built", {
     "a dot of other rows": _built("row_dot", (F32, 4, 3), (F32, 5, 3)),
     "a slice past the end": _built("slice", (F32, 4, 3), axis=1, start=1, stop=4),
     "a transpose by one axis twice": _built("transpose", (F32, 4, 3), axes=(1, 1)),
-    "a vector times a matrix": lambda: tile_partition(multiplies_a_vector(lambda x, w: x.sum() + w.sum())).lower(
+    "a vector times a matrix": lambda: tile_partition(multiplies_a_vector(lambda x, w: x.sum() + w.sum(0))).lower(
         Aval((3,), F32), Aval((3, 2), F32)),
+    "a vjp rule of another shape": _ruled(
+        "square", "vjp", lambda b, eqn, cotangents: [b.add(REGISTRY["slice"], cotangents[0], axis=1, start=0, stop=2)],
+        lambda: hpmoe.vjp(trace(lambda x: x.square(), X))),
+    "a tile rule of another shape": _ruled(
+        "square", "tile", lambda tiler, eqn: tiler.new(eqn.outputs[0], rows_and_cols=(4, 2)),
+        lambda: tile_partition(lambda x: x.square()).lower(X)),
     "a primitive of a name that is taken": lambda: Primitive("add"),
     "a routing of experts that do not divide": lambda: make_routing([np.zeros((2, 1), np.int32)] * 2, 3),
 })

@@ -2,7 +2,8 @@
 
 import numpy as np
 from ascend_helpers import own_targets
-from error_cases import X, cases, doubled
+from error_cases import X, array, cases, doubled
+from mindspore import mint
 
 import hpmoe
 from hpmoe import Aval, Mesh, assign_queues, chain, moe_ffn, overlap_comm, tile_partition
@@ -24,6 +25,10 @@ def triples(program):
     def rule(builder, eqn):
         return [builder.add(primitives.mul, eqn.inputs[0], 3.0)] if eqn.primitive is primitives.mul else None
     return map_equations(program, rule)
+
+
+OTHER = array(4, 3)
+triples_forward = hpmoe.transform(triples.rewrite, requires="program", passes="forward")
 
 
 def _drawn(**options):
@@ -52,6 +57,11 @@ cases("testing", {
     "a seed in words": _drawn(seed="one"),
     "a transform that is wrong": _same(triples),
     "another shape": lambda: assert_close("output", [np.zeros((2, 3))], [np.zeros((3, 2))], 0.0, "by the kernel"),
+    "a forward pass that its backward pass does not follow": _same(
+        triples_forward, lambda x: mint.tanh(x * 2.0), reference=lambda x: mint.tanh(x * 3.0)),
+    "a reference that is staged": _same(reference=tile_partition(doubled)),
+    "a reference that returns another shape": _same(reference=lambda x: x[:2]),
+    "a reference that closes over a tensor": _same(reference=lambda x: x * OTHER),
     "a transform that returns a number": _same(lambda f: 3),
     "a transform that applies nowhere": _same(chain(overlap_comm, tile_partition)),
     "a transform for a device": _on_a_device,

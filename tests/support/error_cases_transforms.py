@@ -100,6 +100,28 @@ def returns_another(program):
     return program.replace(outputs=(hpmoe.ir.program.Var(X),))
 
 
+def _mapped(rule):
+    @hpmoe.transform(requires="program")
+    def mine(program):
+        return hpmoe.rewriting.map_equations(program, rule)
+    return mine(doubled).lower(X)
+
+
+@hpmoe.transform(requires="program")
+def transposes_its_output(program):
+    builder = hpmoe.rewriting.Builder()
+    for eqn in program.equations:
+        builder.keep(eqn)
+    out = builder.add(primitives.transpose, program.outputs[0], axes=(1, 0))
+    return program.replace(equations=tuple(builder.equations), outputs=(out,))
+
+
+@hpmoe.transform(requires="tiles")
+def widens_its_output(flow):
+    *others, last = flow.buffers
+    return flow.replace(buffers=(*others, dataclasses.replace(last, dtype="float64")))
+
+
 def _three_dimensions(x, ids):
     rows, route = dispatch(x, ids, num_local_experts=4)
     return combine(mint.exp(rows.reshape(1, -1, 3)).reshape(-1, 3), route)
@@ -270,7 +292,16 @@ cases("transforms", {
                                              X, IDS),
     "swiglu of a vector": _lowered(swiglu, Aval((4,), "float32")),
     "received rows of three dimensions": _lowered(_three_dimensions, X, IDS),
-    "save after a transform": lambda: save_for_backward(hpmoe.transform(lambda ir: ir)(doubled)),
+    "save after a transform of passes": lambda: chain(
+        limit_rows(rank_capacity_factor=2.0), deduplicate_rows, save_for_backward(policy="dispatched_rows"))(moe_ffn),
+    "a backward program": lambda: limit_rows.apply_to(hpmoe.vjp(trace(doubled, X)), rank_capacity_factor=2.0),
+    "another shape by a rule": lambda: _mapped(
+        lambda b, eqn: [b.add(primitives.slice, eqn.inputs[0], axis=1, start=0, stop=2)]),
+    "another dtype by a rule": lambda: _mapped(lambda b, eqn: [b.add(primitives.cast, b.keep(eqn), dtype="float16")]),
+    "operands that do not fit in a rule": lambda: _mapped(
+        lambda b, eqn: [b.add(primitives.matmul, *eqn.inputs[:1] * 2)]),
+    "another shape of what is returned": lambda: transposes_its_output(doubled).lower(X),
+    "another shape of what tiles return": lambda: widens_its_output(tile_partition(doubled)).lower(X),
     "another shape of output": lambda: reshapes_an_output(doubled).lower(X),
     "an output from nowhere": lambda: returns_another(doubled).lower(X),
     "second derivative": lambda: ms.grad(ms.grad(lambda x: (tile_partition(doubled)(x) ** 2).sum()))(array(4, 3)),

@@ -7,6 +7,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import mint
+from value_changes import changing
 
 import hpmoe
 from hpmoe import Aval, Mesh, VerifyError, chain, moe_ffn, overlap_comm, tile_partition
@@ -33,18 +34,27 @@ def failure(transform, f=moe_ffn, avals=AVALS, mesh=MESH, **options):
     return str(caught.value)
 
 
-def after(primitive, change, direction=None, **options):
+def after(primitive, change, passes=None):
     """A transform that puts `change(builder, output)` in the place of what equations of a primitive compute."""
     def planted(program):
         def rule(builder, eqn):
-            if eqn.primitive is primitive and direction in (None, program.direction):
+            if eqn.primitive is primitive:
                 return [change(builder, builder.keep(eqn), eqn)]
         return map_equations(program, rule)
-    return hpmoe.transform(requires="program", **options)(planted)
+    return hpmoe.transform(requires="program", passes=passes)(planted)
 
 
 def doubled(builder, x, eqn=None):
     return builder.add(primitives.mul, x, 2.0)
+
+
+@hpmoe.transform(requires="program", passes="both")
+def double(program):
+    """Computes the same bits: twice what is combined, halved."""
+    def rule(builder, eqn):
+        if eqn.primitive is primitives.combine:
+            return [builder.add(primitives.mul, doubled(builder, builder.keep(eqn)), 0.5)]
+    return map_equations(program, rule)
 
 
 def negative(builder, x, eqn=None):
@@ -102,8 +112,8 @@ def test_a_function_without_gradient_is_compared_forward():
 # What is planted.
 
 def test_rows_that_are_doubled_are_found_wherever_gradients_are_taken():
-    for before_vjp in (False, True):
-        text = failure(after(primitives.dispatch, doubled, before_vjp=before_vjp))
+    for passes in (None, "both"):
+        text = failure(after(primitives.dispatch, doubled, passes))
         assert re.match(r"planted: output of rank 0 differs first at \[0, 0\]: \S+ by the kernel; it must be \S+\n", text)
         assert "routing='uniform', seed=0" in text and "20 of 20 elements differ" in text
 
@@ -113,16 +123,48 @@ def test_a_gradient_alone_is_named():
         after(primitives.combine, negative, "backward"))
     assert_same(after(primitives.combine, negative, "backward"), moe_ffn, AVALS, MESH, grads=False, orders=1)
 
-    @hpmoe.transform(requires="program")
+    @hpmoe.transform(requires="program", passes="backward")
     def loses_the_last(program):
-        if program.direction == "forward":
-            return program
         builder = Builder()
         for eqn in program.equations:
             builder.keep(eqn)
         return program.replace(outputs=(*program.outputs[:-1], doubled(builder, program.outputs[-1])),
                                equations=tuple(builder.equations))
     assert "loses_the_last: gradient of down_weight of rank 0" in failure(loses_the_last)
+
+
+def test_a_backward_pass_that_does_not_follow_is_named():
+    for passes in ("forward", "both"):
+        text = failure(chain(hpmoe.deduplicate_rows, changing("relu_squared", passes), double), reference=of_relu_squared)
+        assert text.startswith("chain(deduplicate_rows, relu_squared, double): gradient of hidden_states of rank 0 differs")
+        assert re.search(r"\n  relu_squared: its backward pass is not the gradient of its forward pass: along a random "
+                         r"direction gradient of hidden_states gives \S+, and differences of the forward pass \S+\n", text)
+    assert "its backward pass" not in failure(after(primitives.combine, negative))
+
+
+def test_half_precision_hides_no_small_mismatch():
+    """It is less than a rounding of bfloat16 for each equation, and is found by Programs in float64."""
+    half = [Aval(a.shape, "bfloat16") if a.dtype == "float32" else a for a in AVALS]
+    slightly = after(primitives.combine, lambda b, x, e: b.add(primitives.mul, x, 1.002), "backward")
+    text = failure(slightly, avals=half)
+    assert "gradient of hidden_states of rank 0 differs" in text and "by its Programs in float64" in text
+    assert "planted: its backward pass is not the gradient of its forward pass" in text
+
+
+def of_relu_squared(x, ids, weights, up, down):
+    rows, route = hpmoe.dispatch(x, ids, num_local_experts=up.shape[0])
+    gate, value = mint.chunk(hpmoe.grouped_matmul(rows, up, route), 2, -1)
+    act = mint.square(mint.nn.functional.relu(gate)) * value
+    return hpmoe.combine(hpmoe.grouped_matmul(act, down, route), route, weights)
+
+
+def test_a_reference_of_ones_own():
+    half = [Aval(a.shape, "bfloat16") if a.dtype == "float32" else a for a in AVALS]
+    for avals in (AVALS, half):
+        assert_same(changing("relu_squared"), moe_ffn, avals, MESH, orders=1, reference=of_relu_squared)
+    assert "output of rank 0 differs" in failure(changing("scale_rows"), reference=of_relu_squared)
+    assert "gradient of" in failure(chain(changing("relu_squared"), after(primitives.combine, negative, "backward")),
+                                    reference=of_relu_squared)
 
 
 def test_one_of_several_results_is_named():
@@ -147,22 +189,19 @@ def test_another_operation_of_a_task_is_found():
     assert "halves_swapped: output of rank 0 differs" in failure(halves_swapped)
 
 
-@hpmoe.transform(requires="program")
+@hpmoe.transform(requires="program", passes="forward")
 def wrong_on_empty_ranks(program):
     """Adds 1 to the result of a rank that receives nothing."""
     return _where_received(program, 0.0)
 
 
-@hpmoe.transform(requires="program")
+@hpmoe.transform(requires="program", passes="forward")
 def wrong_where_one_takes_all(program):
     """Adds 1 to the result of a rank whose expert receives every token of both ranks."""
     return _where_received(program, 10.0)
 
 
 def _where_received(program, number):
-    if program.direction == "backward":
-        return program
-
     def rule(builder, eqn):
         if eqn.primitive is not primitives.combine:
             return None

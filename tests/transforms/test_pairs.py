@@ -1,0 +1,85 @@
+"""Two transforms of Programs in either order: the chain computes what each of them does, or its error prints the order that
+does."""
+
+import itertools
+
+import mindspore as ms
+import numpy as np
+import pytest
+from value_changes import SCALE, changing
+
+import hpmoe
+from hpmoe import Aval, Mesh, TransformError, chain, moe_ffn
+from hpmoe.rewriting import map_equations, primitives
+from hpmoe.testing import assert_same
+
+MESH = Mesh(4, node_size=2)
+AVALS = [Aval(*a) for a in (((3, 4), "float32"), ((3, 3), "int32"), ((3, 3), "float32"), ((2, 4, 6), "float32"),
+                            ((2, 3, 4), "float32"))]
+ROUNDING = 0.05  # of int8 elements, relative to the largest value
+
+
+def accumulate_grads():
+    return hpmoe.accumulate_grads(into={"gate_up_weight": ms.Tensor(np.ones((4, 2, 4, 6), np.float32))})
+
+
+SHIPPED = {
+    "save_for_backward": lambda: hpmoe.save_for_backward(policy="dispatched_rows"),
+    "select_grads": lambda: hpmoe.select_grads(of=("topk_weights", "gate_up_weight")),
+    "accumulate_grads": accumulate_grads,
+    "guard_values": lambda: hpmoe.guard_values(fill="zero"),
+    "limit_rows": lambda: hpmoe.limit_rows(rank_capacity_factor=4.0),
+    "replicate_experts": lambda: hpmoe.replicate_experts(loads=[9, 1, 1, 1, 1, 1, 1, 1]),
+    "deduplicate_rows": lambda: hpmoe.deduplicate_rows,
+    "relay_rows": lambda: hpmoe.relay_rows,
+    "send_rows": lambda: hpmoe.send_rows(scheme="node"),
+    "quantize_rows": lambda: hpmoe.quantize_rows,
+    "quantize_weights": lambda: hpmoe.quantize_weights,
+}
+OF_PASSES = {"deduplicate_rows", "relay_rows", "send_rows", "quantize_rows", "quantize_weights", "double_and_halve"}
+
+
+@hpmoe.transform(requires="program", passes="both")
+def double_and_halve(program):
+    """A transform of a user's own of each pass, which computes the same bits."""
+    def rule(builder, eqn):
+        if eqn.primitive is primitives.combine:
+            return [builder.add(primitives.mul, builder.add(primitives.mul, builder.keep(eqn), 2.0), 0.5)]
+    return map_equations(program, rule)
+
+
+def of_scaled_rows(x, ids, weights, up, down):
+    return moe_ffn(x * SCALE, ids, weights, up, down)
+
+
+OWN = {"scale_rows": (lambda: changing("scale_rows"), of_scaled_rows), "double_and_halve": (lambda: double_and_halve, None)}
+
+
+def holds(first, second, names, reference=None):
+    """Whether a chain of two computes what it must; False if its error prints the other order."""
+    try:
+        chain(first, second)(moe_ffn)
+    except TransformError as error:
+        other, one = (f"{name}" for name in names[::-1])
+        assert f"write chain({other}" in str(error) and str(error).endswith(")") and one in str(error)
+        assert names[0] in OF_PASSES and names[1] not in OF_PASSES
+        return False
+    tolerance = ROUNDING if any(name.startswith("quantize") for name in names) else None
+    assert_same(chain(first, second), moe_ffn, AVALS, MESH, orders=0, routings=["uniform"], tolerance=tolerance,
+                reference=reference)
+    return True
+
+
+@pytest.mark.parametrize("names", [*itertools.combinations(SHIPPED, 2)], ids=" ".join)
+def test_two_shipped_transforms(names):
+    orders = (names, names[::-1])
+    assert any([holds(SHIPPED[a](), SHIPPED[b](), (a, b)) for a, b in orders])
+
+
+@pytest.mark.parametrize("own", OWN)
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_transform_beside_an_own_one(name, own):
+    make, reference = OWN[own]
+    orders = (name, own), (own, name)
+    makers = {**SHIPPED, own: make}
+    assert any([holds(makers[a](), makers[b](), (a, b), reference) for a, b in orders])
