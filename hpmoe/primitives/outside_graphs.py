@@ -11,7 +11,7 @@ import numpy as np
 from mindspore import Tensor, ops
 
 from hpmoe.support.errors import ProgramError
-from hpmoe.support.mindspore_private import AskedByCompiler, records_calls
+from hpmoe.support.mindspore_private import AskedByCompiler, end_recording, records_calls
 from hpmoe.support.trees import Function
 
 F = TypeVar("F", bound=Function)
@@ -43,6 +43,7 @@ outside_graphs = _OutsideGraphs()
 def values_of(who: str, tensor: Tensor) -> np.ndarray:
     """A tensor's values; ProgramError while ms.jit(capture_mode="trace") records, which would keep them as constants."""
     if records_calls():
+        end_recording()
         _refuse(who)
     return tensor.asnumpy()
 

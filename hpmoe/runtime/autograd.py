@@ -10,7 +10,9 @@ from mindspore import Tensor
 
 from hpmoe.runtime.backend import Backend
 from hpmoe.runtime.one_call import Call
-from hpmoe.support.mindspore_private import Differentiable, gradient_depth, takes_gradient
+from hpmoe.support.mindspore_private import Differentiable, end_gradients_at_exceptions, gradient_depth, takes_gradient
+
+end_gradients_at_exceptions()
 
 
 def run(backend: Backend, call: Call, tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -26,7 +26,7 @@ from hpmoe.runtime.process_backend import ProcessBackend
 from hpmoe.runtime.rank_arrays import Arrays, to_arrays
 from hpmoe.runtime.staged import Staged
 from hpmoe.support.errors import ProgramError, check_argument, is_name
-from hpmoe.support.mindspore_private import records_calls
+from hpmoe.support.mindspore_private import end_recording, records_calls
 from hpmoe.support.trees import PyTree
 
 
@@ -54,6 +54,7 @@ class Runner:
              seed: int | None = None) -> PyTree:
         """What the function computes: by the kernel or interpreter of its stage, or under `seed` by the interpreter."""
         if records_calls():
+            end_recording()
             raise ProgramError(f"{tracing.function_name(self.plans.staged.function)}: ms.jit(capture_mode=\"trace\") does "
                                "not see what a kernel computes, and would keep it as a constant; use capture_mode=\"ast\"")
         with self.backend.calling():

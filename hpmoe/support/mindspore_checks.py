@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable
@@ -80,6 +81,18 @@ def _frames_count_gradients() -> bool:
     inner = ms.grad(lambda x: depths.append(private.gradient_depth()) or x * x)
     ms.grad(lambda x: depths.append(private.gradient_depth()) or inner(x))(Tensor(3.0))
     return depths[:3] == [0, 1, 2]
+
+
+@_relied_on("composite.base: _pynative_forward_run", "gradients after an error in another gradient")
+def _exceptions_end_gradients() -> bool:
+    private.end_gradients_at_exceptions()
+
+    def fails(x: Tensor) -> Tensor:
+        raise ArithmeticError
+
+    with contextlib.suppress(ArithmeticError):
+        ms.grad(fails)(Tensor(3.0))
+    return not private.takes_gradient()
 
 
 @_relied_on("Tensor: _requires_grad, _is_leaf", "functions that close over what a gradient goes through")
@@ -217,6 +230,26 @@ def _recording_is_seen() -> bool:
     thread.start()
     thread.join()
     return seen[:2] == [False, True]
+
+
+@_relied_on("jit_trace: _jit_trace_end, _trace_jit_context, _trace_compile_cache", "MindSpore after that refusal")
+def _recording_is_ended() -> bool:
+    seen: list[bool] = []
+
+    def refused(x: Tensor) -> Tensor:
+        private.end_recording()
+        seen.append(private.records_calls())
+        raise ArithmeticError
+
+    def record() -> None:
+        for _ in range(2):  # a second call records again
+            with contextlib.suppress(Exception):
+                ms.jit(refused, capture_mode="trace")(Tensor([1.0]))
+
+    thread = threading.Thread(target=record)
+    thread.start()
+    thread.join()
+    return seen == [False, False]
 
 
 @_relied_on("constexpr_prim; inputs_num; get_bprop; requires_grad; compile_cache, ms_compile_cache", "compiled graphs")

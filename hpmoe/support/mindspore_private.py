@@ -47,6 +47,7 @@ def _private(path: str) -> Any:
 
 _executor = _private("graph.api._pynative_executor")
 _jit_context = _private("graph.jit_context.jit_context")
+_jit_trace = _private("graph.jit_trace")
 _type_id_to_type = _private("_c_expression.typing.type_id_to_type")
 _method_call = _private("_c_expression.TensorOverloadCall")
 Differentiable = _private("common._grad_function._Function")  # `forward` and `backward` of a subclass are its gradient
@@ -83,6 +84,28 @@ def taking_gradient() -> Iterator[None]:
 def forget_gradient() -> None:
     """Ends a gradient that an exception left; MindSpore would misread every later index."""
     _executor.clear_res()
+
+
+def end_gradients_at_exceptions() -> None:
+    """Makes MindSpore end a gradient at an exception in the function that is differentiated, as it ends a compilation.
+
+    Without this call MindSpore stays inside that gradient, and the next gradient of a slice of an empty tensor divides by
+    zero in C++, which kills the process.
+    """
+    module = sys.modules.get("mindspore.ops.composite.base")
+    run = getattr(module, "_pynative_forward_run", None)
+    if module is None or run is None or hasattr(run, "__wrapped__"):
+        return
+
+    @functools.wraps(run)
+    def ended_at_exceptions(*args: object, **kwargs: object) -> object:
+        try:
+            return run(*args, **kwargs)
+        except BaseException:
+            if gradient_depth() == 0:
+                forget_gradient()
+            raise
+    setattr(module, run.__name__, ended_at_exceptions)
 
 
 def graph_takes_gradient() -> bool:
@@ -176,6 +199,15 @@ def has_hidden_state(primitive: ops.Primitive) -> bool:
 def records_calls() -> bool:
     """Whether `ms.jit(capture_mode="trace")` records what is called now."""
     return _jit_context() is not None
+
+
+def end_recording() -> None:
+    """Ends what `ms.jit(capture_mode="trace")` records; an exception inside a recording leaves MindSpore unusable."""
+    recording = _jit_trace._trace_jit_context
+    if not recording.is_nested():  # a compilation that the recording is part of ends with the exception
+        phase = recording.phase
+        _jit_trace._jit_trace_end(Tensor(0.0))
+        _jit_trace._trace_compile_cache.discard(phase)  # the next call records again
 
 
 def forgetting_graph() -> Callable[[], None]:

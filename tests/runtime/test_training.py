@@ -9,6 +9,7 @@ from helpers import Layer, assert_close, fused, jax_moe_ffn, jax_vjp, stages, te
 from mindspore import Parameter, Tensor, mint, nn, ops
 
 import hpmoe
+from hpmoe.support.mindspore_private import takes_gradient
 
 ONE = Layer(ep=1, T=6, E=3, K=2)
 
@@ -167,6 +168,25 @@ def test_a_failure_inside_a_gradient_leaves_the_next_one_alone():
         ms.grad(lambda v: fail(hpmoe.tile_partition(hpmoe.swiglu))(v).sum())(x)
     good = ms.grad(lambda v: hpmoe.tile_partition(hpmoe.swiglu)(v).sum())(x)
     assert_close([good.asnumpy()], [ms.grad(lambda v: hpmoe.swiglu(v).sum())(x).asnumpy()])
+
+
+@pytest.mark.parametrize("kind", ["ids", "own error", "plain", "cell"])
+def test_an_error_inside_a_gradient_leaves_empty_slices(kind):
+    """MindSpore, left inside the first gradient, would divide by zero in C++ in the second one."""
+    layer, cell = Layer(ep=1, T=4), hpmoe.nn.MoELayer(hidden_size=4, moe_ffn_hidden_size=2, num_moe_experts=2)
+    x, ids, *rest = tensors(a[0] for a in layer.arguments())
+
+    def fails(x):
+        if kind == "own error":
+            raise ArithmeticError
+        return {"ids": fused()(hpmoe.moe_ffn), "plain": hpmoe.moe_ffn}[kind](x, ids + 100, *rest).sum()
+
+    with pytest.raises((hpmoe.ArgumentError, ArithmeticError)):
+        ms.grad(cell if kind == "cell" else fails)(x[:, :3])
+    assert not takes_gradient()
+    empty = Tensor(np.zeros((0, 4), np.float32))
+    assert ms.grad(lambda e: e[:, :2].sum())(empty).shape == (0, 4)
+    np.testing.assert_array_equal(ms.grad(lambda v: (v[:, :2] ** 2).sum())(x).asnumpy()[:, :2], 2 * x.asnumpy()[:, :2])
 
 
 def test_second_derivatives_are_refused():
