@@ -42,7 +42,7 @@ def load_hugging_face(layer: nn.Cell, folder_or_state: str | os.PathLike[str] | 
 
     Example:
         >>> import numpy as np, hpmoe
-        >>> layer = hpmoe.nn.MoELayer(hidden_size=4, moe_ffn_hidden_size=3, num_moe_experts=2, moe_router_topk=1)
+        >>> layer = hpmoe.nn.MoELayer(hidden_size=4, moe_ffn_hidden_size=3, num_moe_experts=2)
         >>> shapes = {"gate.weight": (2, 4), "experts.gate_up_proj": (2, 6, 4), "experts.down_proj": (2, 4, 3)}
         >>> state = {name: np.random.default_rng(0).random(shape, np.float32) for name, shape in shapes.items()}
         >>> hpmoe.nn.load_hugging_face(layer, state)
@@ -103,7 +103,7 @@ def save_hugging_face(layer: nn.Cell, folder: str | os.PathLike, prefix: str = "
 
     Example:
         >>> import hpmoe, pathlib, tempfile
-        >>> layer = hpmoe.nn.MoELayer(hidden_size=4, moe_ffn_hidden_size=3, num_moe_experts=2, moe_router_topk=1)
+        >>> layer = hpmoe.nn.MoELayer(hidden_size=4, moe_ffn_hidden_size=3, num_moe_experts=2)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     hpmoe.nn.save_hugging_face(layer, folder, "model.layers.0.mlp", model_type="qwen3_moe")
         ...     sorted(path.name for path in pathlib.Path(folder).iterdir())

@@ -15,7 +15,7 @@ from hpmoe.primitives.matmul import matmul
 from hpmoe.router.replay import replay
 from hpmoe.router.route import route
 from hpmoe.router.weights import weigh
-from hpmoe.support.errors import check_argument, check_flags, is_int, is_name, is_number
+from hpmoe.support.errors import check_argument, check_flags, is_int, is_name, is_number, warn
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.mindspore_private import keep_whole
 from hpmoe.support.trees import Function
@@ -68,7 +68,8 @@ class TopKRouter(nn.Cell):
         num_moe_experts: E.
         moe_router_topk: K, experts of each token.
         moe_router_score_function: "softmax", "sigmoid" or "sqrtsoftplus" of the logits.
-        norm_topk_prob: whether the weights of a token add up to the scaling factor.
+        norm_topk_prob: whether the weights of a token add up to the scaling factor; with moe_router_topk=1 they then are the
+            factor, which gives the router no gradient, and the layer warns when it is made.
         moe_router_topk_scaling_factor: what weights are multiplied by; None is 1.
         moe_router_num_groups, moe_router_group_topk: groups of experts, and of how many a token's experts are; None is 1.
         add_bias_linear: whether a bias is added to the logits.
@@ -110,6 +111,9 @@ class TopKRouter(nn.Cell):
         check_drawn(self.who, init_method_std, dtype)
         self.choice = make_choice(self.who, num_moe_experts, moe_router_topk, moe_router_score_function, norm_topk_prob,
                                   moe_router_topk_scaling_factor, moe_router_num_groups, moe_router_group_topk)
+        if moe_router_topk == 1 and norm_topk_prob:
+            warn(f"{self.who}: moe_router_topk=1 with norm_topk_prob=True makes every weight the scaling factor, whatever "
+                 "the logits, so the output gives the router no gradient. Write norm_topk_prob=False.")
         self.hidden_size = hidden_size
         self.weight = normal("weight", (num_moe_experts, hidden_size), init_method_std, dtype)
         self.has_bias = add_bias_linear

@@ -1,6 +1,8 @@
 """The exceptions that hpmoe raises, and the one wording of argument errors."""
 
 import re
+import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import TypeGuard
 
@@ -120,6 +122,14 @@ def check_argument(condition: bool, who: str, argument: str, got: object, expect
         are, they = ("are", "they") if is_plural else ("is", "it")
         got = re.sub("^a (?=[aeiouAEIO])", "an ", "None" if got == "a NoneType" else str(got))
         raise ArgumentError(f"{who}: {argument} {are} {got}; {they} must be {expected}.{' ' + hint if hint else ''}")
+
+
+def warn(message: str) -> None:
+    """Warns of an argument, at the line outside of hpmoe that the call comes from."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "hpmoe":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)
 
 
 def check_flags(who: str, **flags: object) -> None:

@@ -12,7 +12,7 @@ from mindspore import nn
 from hpmoe.nn import MoELayer, gpt_oss_swiglu, hugging_face_options, load_hugging_face, save_hugging_face
 from hpmoe.nn.safetensors import Stored, write_file
 
-OPTIONS = {"hidden_size": 4, "moe_ffn_hidden_size": 3, "num_moe_experts": 2, "moe_router_topk": 1}
+OPTIONS = {"hidden_size": 4, "moe_ffn_hidden_size": 3, "num_moe_experts": 2, "moe_router_topk": 1, "norm_topk_prob": False}
 STATE = {"gate.weight": np.ones((2, 4), np.float32), "experts.gate_up_proj": np.ones((2, 6, 4), np.float32),
          "experts.down_proj": np.ones((2, 4, 3), np.float32)}
 MIXTRAL = {"model_type": "mixtral", "hidden_size": 8, "intermediate_size": 6, "num_local_experts": 4,
