@@ -71,7 +71,8 @@ def fit_machine(machine: hpmoe.Machine, kernels: Sequence[Timed], names: Sequenc
     """The constants of a machine, of those named, at which it takes as long for kernels as they took.
 
     Least squares of the logarithms of times, by Gauss and Newton; before, each constant may be anything within a factor of
-    about four. What the kernels leave more than a tenth unsure stays as it was, and the others are fitted again. Constants
+    about four. What the kernels leave more than a tenth unsure stays as it was, and the others are fitted again; so does a
+    constant that only bounds a time, which a worse value would change and a better one would not. Constants
     of THEN are fitted one by one, where the kernels are met clearly better with them.
     """
     problem = _Problem(machine, kernels)
@@ -133,23 +134,26 @@ class _Problem:
 
     def solved(self, names: Sequence[str], point: _Point) -> tuple[_Point, np.ndarray]:
         """The best point from one on, and by how much each kernel's residual moves there with each constant's logarithm,
-        and with what a begin and an end take."""
+        either way, and with what a begin and an end take."""
         simulated = self.simulated(names, point)
         for _ in range(ROUNDS):
             slopes = self._slopes(names, point, simulated)
-            step = np.linalg.solve(self._curvature(slopes), -(slopes.T @ self.residuals(simulated) + self._pull(point)))
+            step = step_within(self._curvature(slopes), slopes.T @ self.residuals(simulated) + self._pull(point),
+                               *self._bounds(names, point))
             for halving in range(HALVINGS):
-                nearer = self._moved(names, point, step / 2**halving)
+                nearer = _Point(point.logs + step[:-1] / 2**halving, point.begin_end_us + float(step[-1]) / 2**halving)
                 then = self.simulated(names, nearer)
                 if self._cost(nearer, then) < self._cost(point, simulated):
                     break
             else:
-                return point, slopes
+                break
             gain = self._cost(point, simulated) - self._cost(nearer, then)
             point, simulated = nearer, then
             if gain < 0.01 * max(1.0, self._cost(point, simulated)):
                 break
-        return point, self._slopes(names, point, simulated)
+        worse, better = (self._slopes(names, point, simulated, way) for way in (-1, 1))
+        has_no_room = self._bounds(names, point)[1] < STEP
+        return point, np.where((np.abs(worse) < np.abs(better)) | has_no_room, worse, better)
 
     def deviations(self, slopes: np.ndarray) -> np.ndarray:
         """Standard deviations of the logarithms, and of a begin and an end."""
@@ -173,16 +177,17 @@ class _Problem:
         related[which] = 0.0
         return int(np.argmax(related))
 
-    def _moved(self, names: Sequence[str], point: _Point, step: np.ndarray) -> _Point:
-        logs = point.logs + np.clip(step[:-1], -1.0, 1.0)
-        most = [-math.log(getattr(self.start, name)) if name in MOST_SHARE else math.inf for name in names]
-        return _Point(np.minimum(logs, most), max(0.0, point.begin_end_us + float(step[-1])))
+    def _bounds(self, names: Sequence[str], point: _Point) -> tuple[np.ndarray, np.ndarray]:
+        """The least and the most that a step may change each logarithm, and what a begin and an end take."""
+        most = np.array([-math.log(getattr(self.start, name)) if name in MOST_SHARE else math.inf for name in names])
+        ones = np.ones(len(names))
+        return np.append(-ones, -point.begin_end_us), np.append(np.minimum(ones, most - point.logs), math.inf)
 
-    def _slopes(self, names: Sequence[str], point: _Point, simulated: Sequence[float]) -> np.ndarray:
-        """Towards worse values, by which what nearly holds a kernel up is felt too."""
+    def _slopes(self, names: Sequence[str], point: _Point, simulated: Sequence[float], way: int = -1) -> np.ndarray:
+        """Towards worse values, by which what nearly holds a kernel up is felt too; or towards better ones, by 1."""
         columns, now = [], np.array(simulated)
         for i, name in enumerate(names):
-            step = STEP if name.endswith("_us") and not name.endswith("_per_us") else -STEP
+            step = -way * STEP if name.endswith("_us") and not name.endswith("_per_us") else way * STEP
             logs = point.logs.copy()
             logs[i] += step
             which = np.array([name not in NOT_FELT[kernel.family] for kernel in self.kernels])
@@ -204,3 +209,32 @@ class _Problem:
     def _cost(self, point: _Point, simulated: Sequence[float]) -> float:
         off = (point.begin_end_us - BEGIN_END_US[0]) / BEGIN_END_US[1]
         return float(np.sum(self.residuals(simulated) ** 2) + np.sum(point.logs**2) / SPREAD**2 + off**2)
+
+
+def step_within(curvature: np.ndarray, gradient: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Returns the s in low..high that minimizes s @ curvature @ s / 2 + gradient @ s, where low <= 0 <= high.
+
+    An active set: a column is dropped while its entry is at a bound, so the other entries do not offset it, and is added
+    again if the gradient there points inside.
+
+    Example:
+        >>> step_within(np.array([[2.0, 1.0], [1.0, 2.0]]), np.array([-4.0, -1.0]), np.zeros(2), np.ones(2))
+        array([1., 0.])
+    """
+    step, free = np.zeros(len(gradient)), np.ones(len(gradient), bool)
+    while True:
+        held = gradient + curvature[:, ~free] @ step[~free]
+        move = np.zeros(len(step))
+        move[free] = np.linalg.solve(curvature[np.ix_(free, free)], -held[free]) - step[free]
+        bound = np.where(move > 0, high, low)
+        room = np.divide(bound - step, move, out=np.full(len(step), math.inf), where=move != 0)
+        first = int(np.argmin(room))
+        if room[first] < 1:
+            step, free[first] = step + room[first] * move, False
+            step[first] = bound[first]
+            continue
+        step += move
+        inward = (curvature @ step + gradient) * np.where(step >= high, 1, -1) * (~free & (low < high))
+        if inward.max(initial=0.0) <= 1e-9 * np.abs(gradient).max(initial=0.0):
+            return step
+        free[int(np.argmax(inward))] = True
