@@ -7,7 +7,6 @@ A stage holds just what leads to the ids of later ones, and the last one everyth
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
@@ -16,6 +15,7 @@ from hpmoe.ir.program import Atom, Equation, Program, Var
 from hpmoe.ir.token_rows import token_vars
 from hpmoe.support.dtypes import HALVES
 from hpmoe.support.known import known
+from hpmoe.support.remembered import remembered
 
 
 class IR(Protocol):
@@ -118,7 +118,7 @@ def deciding_vars(eqn: Equation) -> tuple[Atom, ...]:
     return tuple(a for a in eqn.inputs if isinstance(a.aval, Aval)) if is_route else ()
 
 
-@functools.lru_cache(maxsize=256)
+@remembered
 def cut_at_routes(program: Program) -> tuple[Part, ...]:
     """The parts of a program, of which each runs after those before it; one where all ids are given.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from hpmoe.ir.avals import RouteAval, as_route, drawn
 from hpmoe.ir.program import Equation, Program, Var
 from hpmoe.ir.stages import views_of_inputs
 from hpmoe.ir.taskflow import Taskflow
+from hpmoe.support.remembered import remembered
 from hpmoe.support.trees import PyTree
 
 LEAST = 64  # rows of a bucket
@@ -108,7 +108,7 @@ class PlannedRoute(NamedTuple):
     weights: int | None
 
 
-@functools.lru_cache(maxsize=256)
+@remembered
 def routes_of(program: Program) -> tuple[PlannedRoute, ...]:
     """The routes of a program, in order."""
     position: dict[Var | None, int] = {v: i for i, v in enumerate(program.inputs)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -19,22 +18,28 @@ from hpmoe.runtime.kept_plans import lowered
 from hpmoe.runtime.one_call import Traced
 from hpmoe.runtime.planned_rows import PlannedRows, RouteKey, routes_of, rows_at_start, with_planned_rows
 from hpmoe.runtime.rank_axes import RankAxes
+from hpmoe.runtime.sized_cache import SizedCache
 from hpmoe.runtime.staged import Staged
 from hpmoe.support.errors import check_argument
 from hpmoe.support.locks import new_lock
 from hpmoe.support.mindspore_private import is_computed, takes_gradient
 from hpmoe.support.trees import PyTree, unflatten
 
-CACHE_SIZE = 64
-
 
 class CacheInfo(NamedTuple):
-    """Plan cache statistics, with the fields of functools.lru_cache."""
+    """Statistics of the cache of a function's plans.
+
+    Attributes:
+        hits, misses: plans that were found, and that were made.
+        currsize: plans that are kept.
+        num_bytes, max_bytes: their size, and at most how much is kept.
+    """
 
     hits: int
     misses: int
-    maxsize: int
     currsize: int
+    num_bytes: int
+    max_bytes: int
 
 
 class Plans:
@@ -49,14 +54,15 @@ class Plans:
     def __init__(self, staged: Staged, mesh: Mesh, batched: bool, in_axes: PyTree = 0):
         self.staged, self.mesh, self.batched = staged, mesh, batched
         self._parameters = Parameters(staged.function, RankAxes(in_axes, is_alone=not batched))
-        self._traced: collections.OrderedDict[tuple[object, ...], Traced] = collections.OrderedDict()
-        self._plans: collections.OrderedDict[tuple[object, ...], tuple[Program, AnyIR]] = collections.OrderedDict()
+        name = tracing.function_name(staged.function)
+        self._traced: SizedCache[Traced] = SizedCache(f"{name}: traces of the shapes of its calls")
+        self._plans: SizedCache[tuple[Program, AnyIR]] = SizedCache(f"{name}: plans of its calls")
         self._hits = self._misses = 0
         # Calls may come from several threads. Tracing waits for graphs that run on, whose kernels plan.
         self._tracing, self._planning = new_lock(), new_lock()
 
     def cache_info(self) -> CacheInfo:
-        return CacheInfo(self._hits, self._misses, CACHE_SIZE, len(self._plans))
+        return CacheInfo(self._hits, self._misses, len(self._plans), self._plans.num_bytes, self._plans.most_bytes)
 
     def flatten(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree]) -> Arguments:
         return self._parameters.flatten(args, kwargs)
@@ -74,10 +80,8 @@ class Plans:
                 self._parameters.check_hashable(given)
                 raise
             if traced is None or any(map(is_computed, traced.program.captures)):
-                traced = self._traced[key] = self._trace_anew(given)
-                if len(self._traced) > CACHE_SIZE:
-                    self._traced.popitem(last=False)
-            self._traced.move_to_end(key)
+                traced = self._trace_anew(given)
+                self._traced.put(key, traced)
             return traced
 
     def _trace_anew(self, given: Arguments) -> Traced:
@@ -116,15 +120,12 @@ class Plans:
         rows = tuple(buckets[route.key] for route in routes_of(program))
         key = (id(program), rows)
         with self._planning:
-            if key in self._plans:
+            if (kept := self._plans.get(key)) is not None:
                 self._hits += 1
-                self._plans.move_to_end(key)
-                return self._plans[key][1]
+                return kept[1]
             self._misses += 1
             ir = self._lowered(program, rows)
-            self._plans[key] = (program, ir)  # the program is kept so that its id stays its own
-            if len(self._plans) > CACHE_SIZE:
-                self._plans.popitem(last=False)
+            self._plans.put(key, (program, ir))  # the program is kept so that its id stays its own
             return ir
 
     def _lowered(self, program: Program, rows: Sequence[PlannedRows]) -> AnyIR:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import pickle
 from collections.abc import Mapping, Sequence
 
@@ -31,6 +30,7 @@ from hpmoe.runtime.plans import Plans
 from hpmoe.runtime.rank_arrays import Arrays
 from hpmoe.support.known import known
 from hpmoe.support.mindspore_private import wait_for_calls
+from hpmoe.support.remembered import remembered
 from hpmoe.support.trees import PyTree
 
 
@@ -122,7 +122,7 @@ class ProcessRuns(ArrayRuns):
         return [pickle.loads(data) for data in link.meet(what, pickle.dumps(inputs[0], protocol=5), key)]
 
 
-@functools.lru_cache(maxsize=256)
+@remembered
 def _described(program: Program) -> tuple[str, bytes]:
     """A program in words, and as bytes that are those of no other."""
     shapes = ", ".join(f"{name}:{v.aval}" for name, v in zip(program.input_names, program.inputs, strict=True))

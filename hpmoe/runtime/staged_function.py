@@ -102,7 +102,7 @@ class StagedFunction(Graphed):
         return self.staged.apply(program)
 
     def cache_info(self) -> CacheInfo:
-        """Hits, misses, size and bound of the plan cache, as functools.lru_cache gives them."""
+        """Hits, misses, number, bytes and most bytes of the plans that are kept."""
         return self._runner.plans.cache_info()
 
     def __getattr__(self, name: str) -> NoReturn:

@@ -28,15 +28,33 @@ def test_forward_and_backward_are_a_plan_each():
     assert f.cache_info().misses == 2
 
 
-def test_new_shapes_are_planned_and_the_number_of_plans_is_bounded():
-    f = hpmoe.tile_partition(hpmoe.swiglu)
-    bound = f.cache_info().maxsize
-    for rows in range(1, bound + 6):
+def run_shapes(f, shapes):
+    for rows in shapes:
         f(*tensors([np.ones((rows, 4), np.float32)]))
+
+
+def test_each_of_a_hundred_shapes_is_planned_once():
+    f = hpmoe.tile_partition(hpmoe.swiglu)
+    for _ in range(3):
+        run_shapes(f, range(1, 101))
     info = f.cache_info()
-    assert info.misses == bound + 5 and info.currsize == bound
-    f(*tensors([np.ones((bound + 5, 4), np.float32)]))
-    assert f.cache_info().hits == 1
+    assert (info.misses, info.hits, info.currsize) == (100, 200, 100)
+    assert 100 * 1000 < info.num_bytes < info.max_bytes == 256 << 20
+
+
+def test_plans_are_bounded_by_bytes_and_thrashing_warns_once():
+    f = hpmoe.tile_partition(hpmoe.swiglu)
+    run_shapes(f, [1])
+    plans = f._runner.plans._plans
+    plans.most_bytes = int(5.5 * plans.num_bytes)
+    run_shapes(f, range(1, 9))
+    info = f.cache_info()
+    assert (info.misses, info.hits, info.currsize) == (8, 1, 5) and info.num_bytes <= info.max_bytes
+    run_shapes(f, [8])
+    assert f.cache_info().hits == 2
+    with pytest.warns(UserWarning, match=r"swiglu: plans of its calls take more than 0 MiB, so they are made again\. Pad"):
+        run_shapes(f, [1])
+    run_shapes(f, range(1, 9))  # warnings are errors
 
 
 def test_a_crowded_rank_gets_a_larger_plan():
