@@ -17,7 +17,6 @@ from hpmoe.commands import (
     launch,
     machine,
     memory,
-    plan_layer,
     running,
     show,
     simulate,
@@ -27,9 +26,9 @@ from hpmoe.commands.options import UsageError, did_you_mean, parse, split_flags
 from hpmoe.support.interrupts import end_watch
 from hpmoe.support.versions import __version__
 
-COMMANDS = {"demo": demo, "launch": launch, "show": show, "simulate": simulate,
-            "plan-layer": plan_layer, "compare": compare, "machine": machine, "calibrate": calibrate, "tune": tune,
-            "memory": memory, "build": build, "ascend-check": ascend_check, "doctor": doctor}
+COMMANDS = {"demo": demo, "launch": launch, "show": show, "simulate": simulate, "compare": compare, "tune": tune,
+            "memory": memory, "machine": machine, "calibrate": calibrate, "build": build, "ascend-check": ascend_check,
+            "doctor": doctor}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,8 +18,8 @@ from orders import by_destination, interleaved
 import hpmoe
 from hpmoe.commands import options
 from hpmoe.commands.layer import Layer, ids_of
+from hpmoe.commands.layer_flags import check_draws
 from hpmoe.commands.machine import define_machine, machine_of
-from hpmoe.commands.simulate import check_draws
 from hpmoe.ir.limits import MOST_RANKS
 from hpmoe.machines.kept_calibration import is_calibrated
 from hpmoe.support.kept_files import Fields
@@ -48,7 +48,7 @@ IMBALANCES = (1.0, 2.0, 4.0, 7.0)
 
 def define(values: flags.FlagValues) -> None:
     options.define_sizes(values, ep=8, tokens=4096, hidden=7168, intermediate=2048, experts=64, top_k=8)
-    options.define_choice(values, "dtype", "bfloat16", "of rows and expert weights", options.FLOATS)
+    options.define_dtype(values, "bfloat16")
     options.define_choice(values, "direction", "forward", "which pass", ("forward", "backward"))
     define_machine(values, "ascend_a3", "the model")
     options.define_integer(values, "seed", 0, "of a routing that is drawn", least=0)

@@ -17,8 +17,9 @@ from absl import flags
 
 import hpmoe
 from hpmoe.autodiff.vjp import linearize
-from hpmoe.commands import options, show
+from hpmoe.commands import options
 from hpmoe.commands.machine import define_machine, machine_of
+from hpmoe.commands.program import program
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import AnyIR
 from hpmoe.ir.taskflow import make_tasks
@@ -127,8 +128,8 @@ def plan(o: options.Options) -> dict[str, Fields]:
         cached.cache_clear()
     planner.forget()
     forward, backward = Clock(), Clock()
-    program = forward("trace", show.program, o, "forward")
-    linearized = backward("vjp", linearize, program)
+    traced = forward("trace", program, o, "forward")
+    linearized = backward("vjp", linearize, traced)
     return {"forward": _lower(o, linearized.forward, forward), "backward": _lower(o, linearized.backward, backward)}
 
 

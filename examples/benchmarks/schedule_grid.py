@@ -43,7 +43,7 @@ BEHIND = 1.03  # of the fastest, the most that is wanted
 def define(values: flags.FlagValues) -> None:
     options.define_integer(values, "layers", 60, "how many layers are drawn")
     options.define_integer(values, "seed", 0, "of the draws", least=0)
-    options.define_choice(values, "dtype", "bfloat16", "of rows and expert weights", options.FLOATS)
+    options.define_dtype(values, "bfloat16")
     define_machine(values, "ascend_a3", "the model")
     options.define_switch(values, "prefetch", "matrix workers read weights while they wait for rows")
     options.define_switch(values, "rooms", "instead: plans with room for any routing or less")

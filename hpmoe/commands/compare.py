@@ -10,7 +10,8 @@ from absl import flags
 
 import hpmoe
 from hpmoe.calibration.measured_call import measured_call
-from hpmoe.commands import options, routing_flag, show, simulate
+from hpmoe.commands import layer_flags, options, simulate
+from hpmoe.commands.program import program
 from hpmoe.support.progress import Progress
 from hpmoe.support.trees import PyTree
 from hpmoe.timelines.html import format_number, html, numbers
@@ -22,19 +23,17 @@ NOTES = """\
 hpmoe compare A B: each is "fused", "unfused", or settings separated by commas, of any flag above, as in
   hpmoe compare policy=critical_path policy=stage_order,signal=peer --ep=4 --tokens=1024 --out=page.html
 Flags hold for both. Simulated unless --measured is given, which runs both in turn on this CPU, as virtual ranks that
-share its cores; there choose sizes that it can hold. Times of workers are of the mean worker; the ratio is B / A.
-""" + routing_flag.NOTES
+share its cores; there choose sizes that it can hold. Times of workers are of the mean worker; the ratio is B / A."""
 POSITIONAL = ("a", "b")
 
 
 def define(values: flags.FlagValues) -> None:
     for name in POSITIONAL:
         flags.DEFINE_string(name, None, "settings of a schedule", flag_values=values)
-    simulate.define_schedule(values)
-    simulate.define_room(values)
     options.define_switch(values, "measured", "run both on this CPU; --machine is cpu")
     options.define_integer(values, "repeats", 5, "measured runs of each, of which the median counts")
     flags.DEFINE_string("out", None, "also draw both timelines, a .png or .svg picture or .html page", flag_values=values)
+    layer_flags.define_simulated(values)
 
 
 def run(o: flags.FlagValues) -> int:
@@ -46,14 +45,14 @@ def run(o: flags.FlagValues) -> int:
         options.check_picture(o.out)
     sides = [_side(o, name) for name in names]
     for _, values in sides:
-        simulate.check_copies(values.min_load, max(side.replicas for _, side in sides))
+        layer_flags.check_copies(values.min_load, max(side.replicas for _, side in sides))
     with Progress("hpmoe compare") as progress:
         lines = _measured(sides, o.repeats, progress) if o.measured else [_simulated(*side, progress) for side in sides]
         columns = [numbers(line) for line in lines]
         if o.out is not None:
             progress(f"writing {o.out}")
             if _is_picture(o.out):
-                draw_side_by_side(lines, names, str(show.program(o, o.direction)), o.out)
+                draw_side_by_side(lines, names, str(program(o, o.direction)), o.out)
             else:
                 Path(o.out).write_text(html(lines, names), encoding="utf-8")
     if o.json:
@@ -74,22 +73,22 @@ def _side(o: flags.FlagValues, settings: str) -> tuple[str, flags.FlagValues]:
     kind = "unfused" if "unfused" in words else "fused"
     options.check_flag(kind == "fused" or not o.measured, "measured", "true", "false where a schedule is unfused")
     values = flags.FlagValues()
-    simulate.define_schedule(values)
-    simulate.define_room(values)
+    layer_flags.define_simulated(values)
     common = [f"--{name}={o[name].value}" for name in values if not o[name].using_default_value]
     machine = ["--machine=cpu", "--dtype=float32"] if o.measured else []
     options.parse(values, [*machine, *common, *(f"--{w}" for w in words if w not in ("fused", "unfused"))])
     options.check_flag(not o.measured or values.machine == "cpu", "machine", values.machine, "cpu where runs are measured")
     options.check_flag(not o.measured or values.policy != "chosen", "policy", "chosen",
                        "another where runs are measured")
-    simulate.check_schedule(values)
+    layer_flags.check_schedule(values)
+    layer_flags.check_one_pass(values)
     return kind, values
 
 
 def _simulated(kind: str, o: flags.FlagValues, progress: Callable[[str], None]) -> Timeline:
     progress(f"simulating {o.policy if kind == 'fused' else kind}")
-    layer = simulate.layer_of(o, o.room)
-    return simulate.fused(o, layer) if kind == "fused" else layer.baseline(simulate.scheme_of(o))
+    layer = layer_flags.layer_of(o)
+    return simulate.fused(o, layer) if kind == "fused" else layer.baseline(layer_flags.scheme_of(o))
 
 
 def _measured(sides: list[tuple[str, flags.FlagValues]], repeats: int, progress: Callable[[str], None]) -> list[Timeline]:
@@ -106,7 +105,7 @@ def _measured(sides: list[tuple[str, flags.FlagValues]], repeats: int, progress:
 
 
 def _call(o: flags.FlagValues) -> Callable[[], PyTree]:
-    layer = simulate.layer_of(o)
+    layer = layer_flags.layer_of(o)
     f = layer.with_copies(hpmoe.moe_ffn)
     f = hpmoe.deduplicate_rows(f) if o.dedup else f
     f = layer.with_quantised_rows(f)

@@ -14,7 +14,7 @@ import numpy as np
 from absl import flags
 
 import hpmoe
-from hpmoe.commands import demo_processes, options
+from hpmoe.commands import demo_processes, layer_flags, options
 from hpmoe.commands.op_by_op import moe_ffn_op_by_op
 from hpmoe.kernels.native import products_name
 from hpmoe.routing.workload import layer_inputs
@@ -57,12 +57,10 @@ PASSES = ("forward", "forward + backward")
 
 
 def define(values: flags.FlagValues) -> None:
-    options.define_sizes(values, ep=4, tokens=1024, hidden=1024, intermediate=512, experts=32, top_k=4)
-    options.define_dtype(values)
     options.define_integer(values, "processes", None, "so many ranks, each a process, in place of virtual ones", least=2)
-    options.define_integer(values, "seed", 0, "seed of the random inputs", least=0)
     options.define_integer(values, "repeats", 5, "timed runs of each side")
     flags.DEFINE_string("out", None, "where to write the timeline of a measured run, such as run.json", flag_values=values)
+    layer_flags.define_layer(values, ep=4, tokens=1024, hidden=1024, intermediate=512, experts=32, top_k=4)
 
 
 def run(o: flags.FlagValues) -> int:

@@ -8,7 +8,7 @@ import functools
 import numpy as np
 
 import hpmoe
-from hpmoe.commands import show
+from hpmoe.commands import program as programs
 from hpmoe.commands.options import Options
 from hpmoe.costs.bound import rank_bounds
 from hpmoe.costs.start import start_us
@@ -114,6 +114,10 @@ class Layer:
         dtype, combine = quantised_rows(self.quantize)
         return hpmoe.quantize_rows(f, dtype=dtype, combine=combine) if dtype else f
 
+    def traced(self, is_planned: bool = True) -> Program:
+        """The layer's program, with room for the rows that the layer has, or not planned for any number of rows."""
+        return self._program(self.replicas, self.scheme, self.room if is_planned else None)
+
     @functools.cached_property
     def tiles(self) -> hpmoe.Taskflow:
         return self._tiles(self.replicas, self.tuned, self.scheme, self.room)
@@ -123,16 +127,17 @@ class Layer:
         """Whether a rank has so few tokens that an unfused program has the kernels of decoding."""
         return self.o.tokens <= MOST_DECODED
 
-    def _program(self, replicas: int, scheme: str, room: str) -> Program:
+    def _program(self, replicas: int, scheme: str, room: str | None) -> Program:
         def rewritten(program: Program) -> Program:
             if replicas:
                 program = hpmoe.replicate_experts.apply_to(program, loads=self.loads, replicas=replicas,
                                                            min_load=self.min_load)
-            return show.limited(program, self.rank_capacity_factor)
+            return programs.limited(program, self.rank_capacity_factor)
 
         node_size = self.machine.node_size if "node" in scheme else None
-        program = show.program(self.o, self.direction, rewritten, node_size=node_size)
-        program = with_planned_rows(program, [self._planned_rows(route.aval, room) for route in routes_of(program)])
+        program = programs.program(self.o, self.direction, rewritten, node_size=node_size)
+        if room is not None:
+            program = with_planned_rows(program, [self._planned_rows(route.aval, room) for route in routes_of(program)])
         for step in SCHEMES[scheme]:
             program = step.apply_to(program)
         dtype, combine = quantised_rows(self.quantize)
@@ -176,7 +181,7 @@ class Layer:
     def chosen_flow(self, is_known: bool = False) -> hpmoe.Taskflow:
         """The persistent kernel as choose_schedule makes it, however many tasks there are, where the routing is known before
         or is not."""
-        program = self._program(self.replicas, self.scheme, self.room)
+        program = self.traced()
         routing = self.ids if is_known else None
         return hpmoe.choose_schedule.apply_to(program, machine=self.machine, most_tasks=None, routing=routing)
 

@@ -14,7 +14,7 @@ import mindspore as ms
 from absl import flags
 
 import hpmoe
-from hpmoe.commands import demo, options
+from hpmoe.commands import demo, layer_flags, options
 from hpmoe.commands.op_by_op import moe_ffn_op_by_op
 from hpmoe.commands.options import Options
 from hpmoe.kernels.executable import POOL
@@ -42,11 +42,9 @@ COLUMNS = {"saved": ("saved",), "temporaries": ("forward", "backward"), "plan": 
 
 
 def define(values: flags.FlagValues) -> None:
-    options.define_sizes(values, ep=1, tokens=2048, hidden=1024, intermediate=512, experts=16, top_k=4)
     options.define_choice(values, "policy", "all", "which policy", (*POLICIES, "all"))
-    options.define_dtype(values)
     options.define_limit(values)
-    options.define_integer(values, "seed", 0, "seed of the random inputs", least=0)
+    layer_flags.define_layer(values, ep=1, tokens=2048, hidden=1024, intermediate=512, experts=16, top_k=4)
 
 
 def run(o: flags.FlagValues) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
 import os
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from hpmoe.support.dtypes import FLOATS
 from hpmoe.support.keywords import nearest
 
 MOST = 2**30
+GROUP = "layer and schedule"  # flags that all commands of a layer have in common
 MOST_COLUMNS = 118  # of a help text
 Options = flags.FlagValues | SimpleNamespace  # what flags say, by name
 
@@ -113,8 +115,8 @@ def check_limit(o: flags.FlagValues) -> None:
     check_flag(factor is None or factor > 0, "rank_capacity_factor", factor, "a positive number")
 
 
-def define_dtype(values: flags.FlagValues) -> None:
-    define_choice(values, "dtype", "float32", "of rows and expert weights; routing weights are float32", FLOATS)
+def define_dtype(values: flags.FlagValues, default: str = "float32") -> None:
+    define_choice(values, "dtype", default, "of rows and expert weights; routing weights are float32", FLOATS)
 
 
 def check_sizes(o: Options) -> None:
@@ -239,11 +241,27 @@ def parse(values: flags.FlagValues, args: Sequence[str], positional: Sequence[st
     return values
 
 
+@contextlib.contextmanager
+def grouped(values: flags.FlagValues) -> Iterator[None]:
+    """Puts the flags that are defined inside the block into GROUP."""
+    before = set(values)
+    yield
+    for name in set(values) - before:
+        values.register_flag_by_module(GROUP, values[name])
+
+
+def names_of_group(values: flags.FlagValues) -> set[str]:
+    """Names of the flags in GROUP."""
+    return {f.name for f in values.flags_by_module_dict().get(GROUP, [])}
+
+
 def flags_text(values: flags.FlagValues) -> str:
-    """A line for each flag: its default, then what it means."""
-    known = [values[name] for name in values if len(name) > 1]
-    left = [f"--{f.name}" if f.boolean or f.default is None else f"--{f.name}={f.default}" for f in known]
-    indent = max(map(len, left)) + 4
-    lines = [textwrap.fill(f.help, MOST_COLUMNS, initial_indent=f"  {flag}".ljust(indent), subsequent_indent=" " * indent)
-             for flag, f in zip(left, known, strict=True)]
-    return "\n".join(lines)
+    """A line for each flag, its default and what it means; first a command's own flags, then those of GROUP."""
+    known, common = [values[name] for name in values if len(name) > 1], names_of_group(values)
+    left = {f.name: f"--{f.name}" if f.boolean or f.default is None else f"--{f.name}={f.default}" for f in known}
+    indent = max(map(len, left.values())) + 4
+    lines = {f.name: textwrap.fill(f.help, MOST_COLUMNS, initial_indent=f"  {left[f.name]}".ljust(indent),
+                                   subsequent_indent=" " * indent) for f in known}
+    own = [line for name, line in lines.items() if name not in common]
+    shared = [line for name, line in lines.items() if name in common]
+    return "\n".join([*own, *(["", GROUP, *shared] if shared else [])])

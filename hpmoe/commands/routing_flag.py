@@ -9,9 +9,10 @@ from hpmoe.commands import options
 from hpmoe.commands.layer import ROUTINGS, ids_of
 from hpmoe.routing.public_workloads import WORKLOADS, recorded_ids, workload_ids
 
-FIRST = f"--routing is {', '.join(ROUTINGS)}, a .npy file of topk_ids [tokens, K]"
-NOTES = f"{FIRST}, or {min(WORKLOADS)} to {max(WORKLOADS)}: see hpmoe plan-layer --help"
-EXPLAINED = "\n".join([f"{FIRST}, or a public workload:", *(f"  {name}: {what}" for name, what in WORKLOADS.items())])
+KINDS = f"{', '.join(ROUTINGS)}, {min(WORKLOADS)} to {max(WORKLOADS)}, a .npy file of topk_ids"
+NOTES = "\n".join(["--routing takes topk_ids [tokens, K] of a .npy file, and public workloads:",
+                   *(f"  {'; '.join(f'{name}: {WORKLOADS[name]}' for name in pair)}"
+                     for pair in zip(sorted(WORKLOADS)[::2], sorted(WORKLOADS)[1::2], strict=True))])
 
 
 class RoutingName(flags.ArgumentParser):
@@ -25,8 +26,7 @@ class RoutingName(flags.ArgumentParser):
 
 
 def define_routing(values: flags.FlagValues) -> None:
-    flags.DEFINE(RoutingName(), "routing", "balanced", "how tokens choose experts; see below", flag_values=values)
-    options.define_integer(values, "seed", 0, "of a routing that is drawn", least=0)
+    flags.DEFINE(RoutingName(), "routing", "balanced", f"{KINDS}: how tokens choose experts", flag_values=values)
     options.define_integer(values, "step", 0, "of a public workload that changes from step to step", least=0)
 
 

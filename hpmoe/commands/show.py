@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+import numpy as np
 from absl import flags
 
 import hpmoe
-from hpmoe.commands import options
-from hpmoe.commands.machine import define_machine, machine_of
-from hpmoe.commands.options import Options
+from hpmoe.commands import layer_flags, options
+from hpmoe.commands.layer import Layer
+from hpmoe.commands.machine import machine_of
+from hpmoe.commands.routing_flag import routing_of
 from hpmoe.ir.stages import AnyIR
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.known import known
 from hpmoe.support.progress import Progress
-from hpmoe.transforms.assign_queues import POLICIES
-from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS
 
 SUMMARY = "prints the IR of a MoE-FFN at each stage of the transform chain"
 NOTES = """\
@@ -35,27 +35,16 @@ STAGES = {
 
 def define(values: flags.FlagValues) -> None:
     options.define_choice(values, "stage", "all", "which stage", (*STAGES, "all"))
-    options.define_choice(values, "direction", "both", "which pass", ("forward", "backward", "both"))
-    options.define_sizes(values, ep=2, tokens=8, hidden=16, intermediate=8, experts=4, top_k=2)
-    options.define_dtype(values)
-    options.define_integer(values, "tile_rows", None, "rows of a tile and of a slot; the machine's where not given")
-    options.define_integer(values, "tile_cols", None, "columns of a tile; the machine's where not given")
-    define_machine(values, "cpu", "what the queues are for")
-    define_orders(values)
-    options.define_choice(values, "signal", "tile", "what one remote signal stands for", SIGNALS)
-    options.define_choice(values, "policy", "critical_path", "how tasks get into queues", tuple(POLICIES))
     options.define_limit(values)
-
-
-def define_orders(values: flags.FlagValues) -> None:
-    options.define_choice(values, "order", "ratr", "in which order a rank sends to the others", tuple(ORDERS))
-    options.define_choice(values, "combine_order", None, "in which it sends rows back; as --order where not given",
-                          tuple(ORDERS))
+    layer_flags.define_layer(values, ep=2, tokens=8, hidden=16, intermediate=8, experts=4, top_k=2)
+    layer_flags.define_schedule(values, direction="both", machine="cpu", room="all")
 
 
 def run(o: flags.FlagValues) -> int:
     options.check_sizes(o)
     options.check_limit(o)
+    layer_flags.check_policy(o)
+    _check_routing(o)
     options.check_flag(o.stage != "kernel" or o.machine == "cpu", "machine", o.machine,
                        "cpu for --stage=kernel; what is packed for an NPU is not shown")
     with Progress("hpmoe show") as progress:
@@ -71,7 +60,7 @@ def stages(o: flags.FlagValues, progress: Progress) -> Iterator[Fields]:
     """Each wanted stage of each wanted direction, made from the one before."""
     wanted = tuple(STAGES) if o.stage == "all" else (o.stage,)
     for direction in ("forward", "backward") if o.direction == "both" else (o.direction,):
-        ir = program(o, direction, lambda traced: limited(traced, o.rank_capacity_factor))
+        ir: AnyIR = _program(o, direction)
         for stage in STAGES:
             if stage == "kernel" and o.machine != "cpu":
                 if stage in wanted:
@@ -86,32 +75,25 @@ def stages(o: flags.FlagValues, progress: Progress) -> Iterator[Fields]:
                 break
 
 
-def program(o: Options, direction: str,
-            rewrite: Callable[[hpmoe.Program], hpmoe.Program] = lambda p: p, node_size: int | None = None) -> hpmoe.Program:
-    """The traced MoE-FFN of these sizes, from shapes alone; `rewrite` is applied before its gradient is taken."""
-    mesh = hpmoe.Mesh(o.ep, tp_size=shards_of(o), node_size=node_size)
-    traced = rewrite(hpmoe.trace(hpmoe.moe_ffn, *avals(o), mesh=mesh))
-    return traced if direction == "forward" else hpmoe.vjp(traced)
+def _needs_routing(o: flags.FlagValues) -> bool:
+    """Whether what is shown depends on the ids of tokens."""
+    return o.replicas > 0 or o.room != "all"
 
 
-def limited(program: hpmoe.Program, rank_capacity_factor: float | None) -> hpmoe.Program:
-    """With room for so many rows of a rank, or for all."""
-    if rank_capacity_factor is None:
-        return program
-    return hpmoe.limit_rows.apply_to(program, rank_capacity_factor=rank_capacity_factor)
+def _check_routing(o: flags.FlagValues) -> None:
+    layer_flags.check_copies(o.min_load, o.replicas)
+    if _needs_routing(o):
+        layer_flags.check_schedule(o)
+        return
+    for name in ("imbalance", "routing", "step"):
+        options.check_flag(not o[name].present, name, o[name].value, "left out without --replicas or --room")
 
 
-def avals(o: Options) -> list[hpmoe.Aval]:
-    """The arguments of moe_ffn on one rank."""
-    local, inner = o.experts // o.ep, o.intermediate // shards_of(o)
-    shapes = [(o.dtype, o.tokens, o.hidden), ("int32", o.tokens, o.top_k), ("float32", o.tokens, o.top_k),
-              (o.dtype, local, o.hidden, 2 * inner), (o.dtype, local, inner, o.hidden)]
-    return [hpmoe.Aval(tuple(s), dtype) for dtype, *s in shapes]
-
-
-def shards_of(o: Options) -> int:
-    """Ranks that share an expert; 1 where the sizes say nothing of it."""
-    return getattr(o, "tp", 1)
+def _program(o: flags.FlagValues, direction: str) -> hpmoe.Program:
+    ids = routing_of(o, o, o.imbalance) if _needs_routing(o) else np.zeros((o.ep, 0, o.top_k), np.int32)
+    layer = Layer(o, direction, machine_of(o), ids, o.replicas, scheme=layer_flags.scheme_of(o), quantize=o.quantize,
+                  room=o.room, rank_capacity_factor=o.rank_capacity_factor)
+    return layer.traced(is_planned=o.room != "all")
 
 
 def rewritten(ir: AnyIR, stage: str, o: flags.FlagValues) -> AnyIR:
@@ -121,7 +103,8 @@ def rewritten(ir: AnyIR, stage: str, o: flags.FlagValues) -> AnyIR:
             rows, cols = o.tile_rows or machine.tile_rows, o.tile_cols or machine.tile_cols
             return hpmoe.tile_partition.apply_to(ir, rows=rows, cols=cols)
         case "overlap":
-            return hpmoe.overlap_comm.apply_to(ir, order=o.order, signal=o.signal, combine_order=o.combine_order)
+            ir = hpmoe.overlap_comm.apply_to(ir, order=o.order, signal=o.signal, combine_order=o.combine_order)
+            return hpmoe.prefetch_weights.apply_to(ir) if o.prefetch else ir
         case "queues":
             return hpmoe.assign_queues.apply_to(ir, machine=machine, policy=o.policy)
         case "kernel":

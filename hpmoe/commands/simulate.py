@@ -9,109 +9,45 @@ from concurrent.futures import ThreadPoolExecutor
 from absl import flags
 
 import hpmoe
-from hpmoe.commands import options, show
+from hpmoe.commands import layer_flags, model_layouts, options, routing_flag
 from hpmoe.commands.bands import Flows, bands, digits, sensitivity, sensitivity_text
-from hpmoe.commands.layer import MOST_DECODED, QUANTISED, ROOM, Layer, sent_bytes, utilisation
-from hpmoe.commands.machine import define_machine, machine_of
-from hpmoe.commands.routing_flag import NOTES as OF_ROUTING, define_routing, routing_of
+from hpmoe.commands.layer import MOST_DECODED, Layer, sent_bytes, utilisation
+from hpmoe.commands.layer_flags import layer_of
 from hpmoe.costs.start import start_us
 from hpmoe.machines.kept_calibration import is_calibrated
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
-from hpmoe.transforms.assign_queues import POLICIES
-from hpmoe.transforms.overlap_comm import SIGNALS
 
 SUMMARY = "predicts (simulates) a layer's time on a model of a machine, fused and unfused"
 NOTES = f"""\
 Prints milliseconds, all simulated, and the band ("x to y") that the ranges of the machine's constants leave.
   hpmoe simulate --ep=8 --tokens=1024 --experts=64 --imbalance=2
-{OF_ROUTING}"""
+With --model it prints both passes of a known model's MoE layer, by how --ranks hold its experts.
+  hpmoe simulate --model=qwen3-235b --ranks=16 --routing=zipf
+{routing_flag.NOTES}"""
 
-TUNED = "critical_path", "chosen"  # policies for tiles and puts of chosen sizes
-CHOSEN = "tile_rows", "tile_cols", "signal", "order", "combine_order", "prefetch"  # flags of what choose_schedule decides
-MOST_IDS = 2**28  # of all ranks, a GiB
 BANDS, MOST_BANDED = 8, 2**22  # machines; tasks of all ranks that are simulated on each of them unasked
-MOST_DRAWS = 2**30  # one for each expert of each token, half a minute
 
 
 def define(values: flags.FlagValues) -> None:
-    define_schedule(values)
-    define_room(values)
-    options.define_integer(values, "bands", None, "machines of a band, drawn from the ranges of its constants; "
-                           f"{BANDS}, or 0 for over {MOST_BANDED} tasks", least=0)
+    model_layouts.define(values)
+    options.define_integer(values, "bands", None, f"machines of a band; by default {BANDS}, 0 for over "
+                           f"{MOST_BANDED} tasks, {model_layouts.BANDS} with --model", least=0)
     options.define_switch(values, "sensitivity", "which constants of the machine the figures hinge on")
-
-
-def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("forward", "backward"),
-                    policies: tuple[str, ...] = (*POLICIES, "chosen")) -> None:
-    """A layer, its routing, a machine, and how its taskflow is ordered."""
-    options.define_sizes(values, ep=8, tokens=4096, hidden=7168, intermediate=2048, experts=64, top_k=8)
-    options.define_choice(values, "dtype", "bfloat16", "of rows and expert weights", options.FLOATS)
-    options.define_choice(values, "direction", directions[0], "which pass", directions)
-    define_machine(values, "ascend_a3", "the model")
-    options.define_number(values, "imbalance", 1.0, "rows that the fullest rank receives, over the mean; 1 is balanced")
-    define_routing(values)
-    options.define_integer(values, "replicas", 0, "copies of hot experts that each rank has room for", least=0)
-    options.define_number(values, "min_load", None, "rows that a copy must take; by default what hides its weights")
-    options.define_integer(values, "tile_rows", None, "rows of a tile and of a slot; chosen for the machine where not given")
-    options.define_integer(values, "tile_cols", None, "columns of a tile, the same")
-    show.define_orders(values)
-    options.define_choice(values, "signal", "tile", "what one remote signal stands for", SIGNALS)
-    options.define_choice(values, "policy", "critical_path", "how tasks get into queues", policies)
-    options.define_switch(values, "dedup", "a token goes to a rank once, whatever number of its experts are there")
-    options.define_choice(values, "quantize", None, "how rows go", QUANTISED)
-    options.define_switch(values, "prefetch", "matrix workers read weights while they wait for rows")
-
-
-def define_room(values: flags.FlagValues) -> None:
-    options.define_choice(values, "room", "received", "received rows that the plan has room for", ROOM)
+    layer_flags.define_simulated(values)
 
 
 def run(o: flags.FlagValues) -> int:
-    check_schedule(o)
-    check_copies(o.min_load, o.replicas)
+    model_layouts.check(o)
+    if o.model is not None:
+        return model_layouts.run(o)
+    layer_flags.check_schedule(o)
+    layer_flags.check_one_pass(o)
+    layer_flags.check_copies(o.min_load, o.replicas)
     with Progress("hpmoe simulate") as progress:
         result = simulated(o, progress)
     print(json.dumps({"simulated": True, **result}) if o.json else text(o, result))
     return 0
-
-
-def check_schedule(o: flags.FlagValues) -> None:
-    options.check_sizes(o)
-    most = min(o.ep, o.experts / o.top_k)
-    options.check_flag(1 <= o.imbalance <= most, "imbalance", f"{o.imbalance:g}", f"from 1 to {most:g} for these sizes")
-    tokens = MOST_IDS // (o.ep * o.top_k)
-    options.check_flag(o.tokens <= tokens, "tokens", o.tokens, f"at most {tokens} with --ep={o.ep} and --top_k={o.top_k}")
-    for name in CHOSEN if o.policy == "chosen" else ():
-        options.check_flag(o[name].using_default_value, name, o[name].value, "left out with --policy=chosen")
-    if o.routing != "balanced":
-        options.check_flag(o.imbalance == 1, "imbalance", f"{o.imbalance:g}", f"1 with --routing={o.routing}")
-        check_draws(o, o.ep)
-
-
-def check_copies(min_load: float | None, replicas: int) -> None:
-    """Raises UsageError where it is said which copies are worth making, and none are made."""
-    options.check_flag(min_load is None or replicas > 0, "min_load", f"{min_load:g}" if min_load is not None else "",
-                       "left out without --replicas")
-
-
-def check_draws(o: flags.FlagValues, ep: int) -> None:
-    """Raises UsageError where the routing of so many ranks takes too long to draw."""
-    experts = o.experts // o.ep * ep
-    tokens = MOST_DRAWS // (ep * experts)
-    options.check_flag(o.tokens <= tokens, "tokens", o.tokens,
-                       f"at most {tokens} where they draw from {experts} experts on {ep} ranks")
-
-
-def scheme_of(o: flags.FlagValues) -> str:
-    """How the flags have rows sent, see send_rows."""
-    return "rank" if o.dedup else "direct"
-
-
-def layer_of(o: flags.FlagValues, room: str = "received") -> Layer:
-    return Layer(o, o.direction, machine_of(o, is_calibrated()), routing_of(o, o, o.imbalance), o.replicas,
-                 tuned=o.policy in TUNED, scheme=scheme_of(o), quantize=o.quantize, room=room,
-                 prefetch=o.prefetch)
 
 
 def fused(o: flags.FlagValues, layer: Layer) -> hpmoe.Timeline:
@@ -130,7 +66,7 @@ def fused_flow(o: flags.FlagValues, layer: Layer) -> hpmoe.Taskflow:
 def simulated(o: flags.FlagValues, progress: Progress) -> Fields:
     """Makespan, baseline and bound of the configuration in milliseconds, and shares in use."""
     progress("planning")
-    layer = layer_of(o, o.room)
+    layer = layer_of(o)
     flows = fused_flow(o, layer), layer.baseline_flow()
     progress(f"simulating {_tasks(flows):,} tasks of all ranks")
     with ThreadPoolExecutor(1) as beside:  # the simulator is native, and bounds are Python

@@ -8,9 +8,9 @@ import json
 from absl import flags
 
 import hpmoe
-from hpmoe.commands import options, show, simulate
+from hpmoe.commands import layer_flags, options
+from hpmoe.commands.program import avals
 from hpmoe.support.known import known
-from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.send_rows import SCHEMES
 
 SUMMARY = "searches the fastest tiles, orders, signals, queues and scheme of sending rows on a model of a machine"
@@ -27,11 +27,11 @@ SETTINGS = {"scheme": "scheme", "policy": "policy", "signal": "signal", "order":
 
 
 def define(values: flags.FlagValues) -> None:
-    simulate.define_schedule(values, directions=("both", "forward", "backward"), policies=tuple(POLICIES))
     options.define_choice(values, "scheme", None, "how rows are sent; --dedup is --scheme=rank", tuple(SCHEMES))
     options.define_number(values, "budget", 30.0, "seconds after which no other trial begins")
     options.define_integer(values, "max_trials", None, "most trials; as many as the budget allows where not given")
     options.define_switch(values, "fresh", "search anew, also where a result is kept")
+    layer_flags.define_simulated(values, direction="both")
 
 
 def _mesh(ep: int, machine: hpmoe.Machine) -> hpmoe.Mesh:
@@ -40,17 +40,19 @@ def _mesh(ep: int, machine: hpmoe.Machine) -> hpmoe.Mesh:
 
 
 def run(o: flags.FlagValues) -> int:
-    simulate.check_schedule(o)
-    simulate.check_copies(o.min_load, o.replicas)
+    layer_flags.check_schedule(o)
+    layer_flags.check_copies(o.min_load, o.replicas)
+    layer_flags.check_policy(o)
+    options.check_flag(o.room == "received", "room", o.room, "left out; plans have room for the rows of --routing")
     options.check_flag(o.combine_order is None, "combine_order", o.combine_order, "left out; rows go back as --order has it")
     options.check_flag(not o.dedup or o.scheme in (None, "rank"), "scheme", o.scheme, "rank, or left out, with --dedup")
     options.check_flag(o.budget >= 0, "budget", f"{o.budget:g}", "seconds, not below 0")
-    layer = simulate.layer_of(o)
+    layer = layer_flags.layer_of(o)
     f = layer.with_quantised_rows(layer.with_copies(hpmoe.moe_ffn))
     space = {name: [o[flag].value] for name, flag in SETTINGS.items() if not o[flag].using_default_value}
     if not o["dedup"].using_default_value:
-        space.setdefault("scheme", [simulate.scheme_of(o)])
-    tuned = hpmoe.tune(f, *show.avals(o), machine=layer.machine, mesh=_mesh(o.ep, layer.machine), direction=o.direction,
+        space.setdefault("scheme", [layer_flags.scheme_of(o)])
+    tuned = hpmoe.tune(f, *avals(o), machine=layer.machine, mesh=_mesh(o.ep, layer.machine), direction=o.direction,
                        routing=layer.ids, space=space, budget_s=o.budget, max_trials=o.max_trials, verbose=True,
                        cache=not o.fresh)
     if o.json:

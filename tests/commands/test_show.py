@@ -51,3 +51,19 @@ def test_show_of_real_sizes_needs_no_memory(capsys):
     status, out, _ = run(capsys, "show", "--ep=32", "--tokens=4096", "--hidden=7168", "--intermediate=2048",
                          "--experts=256", "--top_k=8", "--stage=program")
     assert status == 0 and "gate_up_weight:f32[8,7168,4096]" in out
+
+
+def test_show_takes_what_changes_the_rows_that_are_sent(capsys):
+    options = ["--dedup", "--quantize=int8", "--prefetch", "--replicas=1", "--room=received", "--imbalance=2"]
+    status, out, _ = run(capsys, "show", *options, "--machine=ascend_a3", "--stage=overlap", "--direction=forward")
+    steps = out.splitlines()[1]
+    assert status == 0
+    for step in ("replicate_experts(", "deduplicate_rows", "quantize_rows(dtype=int8", "prefetch_weights"):
+        assert step in steps
+
+
+def test_show_has_room_for_the_rows_that_a_routing_brings(capsys):
+    """Of 8 tokens a rank with 2 experts each, all 32 entries at most, and 16 if they are balanced."""
+    for room, rows in (("all", 32), ("received", 16)):
+        status, out, _ = run(capsys, "show", f"--room={room}", "--stage=tiles", "--direction=forward")
+        assert status == 0 and f"at most {rows} received rows" in out

@@ -27,7 +27,6 @@ BALANCED = "--imbalance=1"  # the most for these
 REDUCED = {
     "demo": [*SMALL, "--repeats=1"],
     "memory": [*SMALL, "--policy=dispatched_rows"],
-    "plan-layer": ["--model=gpt-oss", "--ranks=4", "--tokens=32", "--layouts=1", "--bands=1"],
     "show": [],
     "machine": [],
     "doctor": [],
@@ -35,6 +34,7 @@ REDUCED = {
     "compare": [*SMALL, "--repeats=1"],
     "tune": [*SMALL, "--budget=1", "--max_trials=2", "--fresh"],
 }
+SMALL_MODEL = ["--model=gpt-oss", "--ranks=4", "--tokens=32", "--layouts=1", "--bands=1"]
 # What takes seconds all the same.
 SLOW_SESSIONS = ("transforms/README.md", "hpmoe/runtime/README.md", "hpmoe/timelines/README.md", "hpmoe/tuning/README.md")
 SLOW = ("hpmoe memory",)
@@ -127,7 +127,8 @@ def test_a_command_runs(command, capfd, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     name, args = parsed(command)
     balanced = [BALANCED for arg in args if arg.startswith("--imbalance=")]
-    assert cli.main([name, *args, *REDUCED[name], *balanced]) == 0, capfd.readouterr().err
+    small = SMALL_MODEL if any(arg.startswith("--model=") for arg in args) else REDUCED[name]
+    assert cli.main([name, *args, *small, *balanced]) == 0, capfd.readouterr().err
     assert capfd.readouterr().out
 
 

@@ -9,7 +9,7 @@ from simulated_layers import NPU, plan
 from tile_words import kind
 
 import hpmoe
-from hpmoe.commands import show
+from hpmoe.commands.program import program as traced_program
 from hpmoe.costs.task_costs import task_costs
 from hpmoe.ir.layout import Layout
 from hpmoe.routing.skewed import skewed_ids
@@ -171,7 +171,7 @@ def test_a_plan_with_room_for_all_rows_of_all_ranks(most, machine, what):
     """Most of its slots are empty: the others come first, in the order in which they would if they were all; on a hot rank
     the rest are dealt out evenly."""
     ours = layer(machine=getattr(hpmoe, machine), **what)
-    program = show.program(ours.o, ours.direction, lambda program: program)
+    program = traced_program(ours.o, ours.direction, lambda program: program)
     flow = hpmoe.tile_partition.apply_to(program, rows="auto", cols="auto", machine=ours.machine)
     line = hpmoe.simulate(hpmoe.assign_queues.apply_to(hpmoe.overlap_comm.apply_to(flow, cols="auto")), routing=ours.ids)
     assert ours.span_us(line) <= most * ours.bound_us(ours.fused())

@@ -1,4 +1,4 @@
-"""hpmoe plan-layer: a known model on a cluster, by the ranks that hold its experts; public and recorded routings."""
+"""hpmoe simulate --model: a known model on a cluster, by the ranks that hold its experts; public and recorded routings."""
 
 import json
 
@@ -8,13 +8,13 @@ from command_line import run
 
 import hpmoe
 from hpmoe.commands.layer import Layer
-from hpmoe.commands.plan_layer import MODELS, sizes_of, spreads_of
+from hpmoe.commands.model_layouts import MODELS, sizes_of, spreads_of
 from hpmoe.costs.start import start_us
 from hpmoe.routing.public_workloads import WORKLOADS, recorded_ids, workload_ids
 from hpmoe.routing.workload import balanced_ids
 from hpmoe.support.errors import ArgumentError
 
-QUICK = ["plan-layer", "--model=gpt-oss", "--ranks=8", "--tokens=64", "--layouts=2", "--bands=2"]
+QUICK = ["simulate", "--model=gpt-oss", "--ranks=8", "--tokens=64", "--layouts=2", "--bands=2"]
 
 
 def test_a_table_of_layouts(capsys):

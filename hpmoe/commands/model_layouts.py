@@ -1,4 +1,4 @@
-"""hpmoe plan-layer: what the MoE part of a known model takes on a cluster, by how its experts are spread: EP and TP."""
+"""hpmoe simulate --model: what the MoE part of a known model takes on a cluster, by EP and TP."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 from absl import flags
 
 import hpmoe
-from hpmoe.commands import options, routing_flag
+from hpmoe.commands import options
 from hpmoe.commands.layer import Layer
-from hpmoe.commands.machine import define_machine, machine_of
-from hpmoe.commands.routing_flag import define_routing, routing_of
+from hpmoe.commands.machine import machine_of
+from hpmoe.commands.routing_flag import routing_of
 from hpmoe.costs.start import start_us
 from hpmoe.machines.kept_calibration import is_calibrated
 from hpmoe.machines.perturbed import drawn
@@ -23,13 +23,10 @@ from hpmoe.support.known import known
 from hpmoe.support.progress import Progress
 from hpmoe.tiling.shared_memory import memory_bytes
 
-SUMMARY = "predicts a known model's MoE layer on a cluster, by how its experts are spread over ranks"
-NOTES = f"""\
-All times are simulated, in milliseconds, of routed experts alone.
-  hpmoe plan-layer --model=qwen3-235b --ranks=16 --routing=zipf
-{routing_flag.EXPLAINED}"""
 PASSES = "forward", "backward"
 GIB = 2**30
+BANDS, RANKS, LAYOUTS, TP = 4, 32, 4, 1  # where they are not given
+TAKEN = "model", "ranks", "layouts", "tp", "bands", "tokens", "dtype", "machine", "routing", "seed", "step", "json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,30 +44,39 @@ MODELS = {"deepseek-v3": Model(7168, 2048, 256, 8), "qwen3-235b": Model(4096, 15
 
 
 def define(values: flags.FlagValues) -> None:
-    options.define_choice(values, "model", "deepseek-v3", "whose routed experts", tuple(MODELS))
-    options.define_integer(values, "ranks", 32, "ranks of the cluster")
-    options.define_integer(values, "tokens", 4096, "tokens of each rank")
-    options.define_integer(values, "layouts", 4, "at most so many numbers of groups for each TP, the largest first")
-    options.define_integer(values, "tp", 1, "most ranks that share an expert: a row for each power of two up to it")
-    options.define_choice(values, "dtype", "bfloat16", "of rows and expert weights", options.FLOATS)
-    define_machine(values, "ascend_a3", "the model of a rank")
-    define_routing(values)
-    options.define_integer(values, "bands", 4, "how many machines, drawn from the ranges of its constants, make a band",
-                           least=0)
+    options.define_choice(values, "model", None, "whose routed experts, on --ranks, instead", tuple(MODELS))
+    options.define_integer(values, "ranks", None, f"with --model, ranks of the cluster; by default {RANKS}")
+    options.define_integer(values, "layouts", None, f"with --model, numbers of groups for each TP; by default {LAYOUTS}")
+    options.define_integer(values, "tp", None, f"with --model, most ranks that share an expert; by default {TP}")
+
+
+def check(o: flags.FlagValues) -> None:
+    """Raises UsageError for a flag that says nothing with --model, or nothing without it."""
+    for name in o if o.model is not None else ():
+        options.check_flag(name in TAKEN or not o[name].present, name, o[name].value, "left out with --model")
+    for name in ("ranks", "layouts", "tp") if o.model is None else ():
+        options.check_flag(o[name].value is None, name, o[name].value, "left out without --model")
 
 
 def run(o: flags.FlagValues) -> int:
-    model = MODELS[o.model]
-    tps = [1 << i for i in range(o.tp.bit_length()) if o.ranks % (1 << i) == 0 and model.intermediate % (1 << i) == 0]
-    options.check_flag(o.tp == tps[-1], "tp", o.tp, "a power of two that divides --ranks and the model's intermediate size")
-    layouts = [(ep, tp) for tp in tps for ep in spreads_of(o.ranks // tp, model.experts)[:o.layouts]]
+    asked = SimpleNamespace(**{name: getattr(o, name) for name in TAKEN})
+    for name, default in (("ranks", RANKS), ("layouts", LAYOUTS), ("tp", TP), ("bands", BANDS)):
+        value = getattr(o, name)
+        setattr(asked, name, default if value is None else value)
+    model = MODELS[asked.model]
+    tps = [1 << i for i in range(asked.tp.bit_length())
+           if asked.ranks % (1 << i) == 0 and model.intermediate % (1 << i) == 0]
+    options.check_flag(asked.tp == tps[-1], "tp", asked.tp,
+                       "a power of two that divides --ranks and the model's intermediate size")
+    layouts = [(ep, tp) for tp in tps for ep in spreads_of(asked.ranks // tp, model.experts)[:asked.layouts]]
     for ep, tp in layouts:
-        options.check_sizes(sizes_of(o, ep, tp))
-    with Progress("hpmoe plan-layer") as progress:
-        table = [row(o, ep, tp, progress) for ep, tp in layouts]
-    result: Fields = {"simulated": True, "model": o.model, **dataclasses.asdict(MODELS[o.model]), "ranks": o.ranks,
-                      "tokens": o.tokens, "dtype": o.dtype, "machine": o.machine, "routing": o.routing, "rows": table}
-    print(json.dumps(result) if o.json else text(o, table))
+        options.check_sizes(sizes_of(asked, ep, tp))
+    with Progress("hpmoe simulate") as progress:
+        table = [row(asked, ep, tp, progress) for ep, tp in layouts]
+    result: Fields = {"simulated": True, "model": asked.model, **dataclasses.asdict(model), "ranks": asked.ranks,
+                      "tokens": asked.tokens, "dtype": asked.dtype, "machine": asked.machine, "routing": asked.routing,
+                      "rows": table}
+    print(json.dumps(result) if asked.json else text(asked, table))
     return 0
 
 
