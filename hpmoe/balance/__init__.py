@@ -10,5 +10,6 @@ What is here:
 
 from hpmoe.balance.balancer import Balancer as Balancer, Move as Move
 from hpmoe.balance.monitor import LoadMonitor as LoadMonitor, LoadRow as LoadRow
-from hpmoe.balance.moving import move_experts as move_experts, physical_ids as physical_ids, states_of as states_of
+from hpmoe.balance.moving import move_experts as move_experts, physical_ids as physical_ids
+from hpmoe.balance.optimizer_states import states_of as states_of
 from hpmoe.balance.workers import workers_per_expert as workers_per_expert

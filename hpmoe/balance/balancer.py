@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Parameter, Tensor
 
 from hpmoe.balance.counts import Counts, summed_counts
 from hpmoe.balance.moving import move_experts
+from hpmoe.balance.places import experts_at, places_in_order
 from hpmoe.balance.relocation import relocated
 from hpmoe.routing.balance import place_replicas
 from hpmoe.routing.placement import WHOLE, Placement
@@ -84,10 +85,13 @@ class Balancer:
         replicas: copies that each rank has room for; with 0 experts are relocated alone.
         min_load: rows of a step that a copy must take to be made; see `hpmoe.replicate_experts`.
         min_gain: what a change must take from the load of the most loaded rank, in means of ranks.
+        places: the Parameter that says where each expert lies; None makes one of experts in order.
 
     Attributes:
         layer: what `make` made for the present arrangement.
-        places: [E] int32 Tensor, where each expert lies, for `hpmoe.balance.physical_ids`.
+        places: [E] int32 Parameter, where each expert lies, for `hpmoe.balance.physical_ids`. Weights mean nothing without
+            their places: give `places` to the Cell that has the weights, so that a checkpoint has both. The Balancer goes on
+            from the places that a checkpoint sets.
         experts: [E], the expert at each place.
         moves: of all steps, each a Move.
 
@@ -106,7 +110,8 @@ class Balancer:
     """
 
     def __init__(self, make: Callable[[Function], Function], *, num_experts: int, ep_size: int,
-                 every: int, replicas: int = 0, min_load: float = 0.0, min_gain: float = 0.1) -> None:
+                 every: int, replicas: int = 0, min_load: float = 0.0, min_gain: float = 0.1,
+                 places: Parameter | None = None) -> None:
         check_argument(callable(make), WHO, "make", repr(make), "a function from a transform to a layer")
         check_argument(is_int(ep_size), WHO, "ep_size", repr(ep_size), "a positive int")
         check_argument(is_int(num_experts) and num_experts % ep_size == 0, WHO, "num_experts", repr(num_experts),
@@ -115,21 +120,29 @@ class Balancer:
         check_argument(is_int(replicas, 0), WHO, "replicas", repr(replicas), "an int that is not negative")
         for name, value in (("min_load", min_load), ("min_gain", min_gain)):
             check_argument(is_number(value) and value >= 0, WHO, name, repr(value), "a number that is not negative")
+        is_places = places is None or isinstance(places, Parameter) and places.shape == (num_experts,)
+        check_argument(is_places, WHO, "places", repr(places), f"a Parameter of {num_experts} places, or None")
         self._make, self._ep_size, self._every = make, ep_size, every
         self._replicas, self._min_load, self._min_gain = replicas, min_load, min_gain
         self._counted, self._steps = np.zeros(num_experts), 0
         self._layers: dict[Placement | None, Function] = {}
         self._seen: collections.OrderedDict[Arrangement, None] = collections.OrderedDict()
         self.moves: list[Move] = []
-        self._take(Arrangement(tuple(range(num_experts))))
+        self.places = places_in_order(num_experts) if places is None else places
+        self._take(Arrangement(tuple(map(int, self.experts))))
 
     @property
     def experts(self) -> np.ndarray:
-        return np.array(self._now.experts)
+        return experts_at(WHO, self.places)
 
     @property
     def layer(self) -> Function:
-        return self._layers[self._now.placement]
+        return self._layers[self._placement]
+
+    @property
+    def _now(self) -> Arrangement:
+        """The present arrangement: experts where the Parameter says, which a checkpoint may have set, and the copies."""
+        return Arrangement(tuple(map(int, self.experts)), self._placement)
 
     def step(self, counts: Counts, tensors: Iterable[Tensor] = ()) -> Move | None:
         """Ends a training step; every so many of them experts may move, and then `tensors` are reordered in place.
@@ -175,7 +188,7 @@ class Balancer:
 
     def _take(self, arrangement: Arrangement) -> None:
         """Makes it the present one; layers of arrangements that were not there for long are forgotten."""
-        self._now = arrangement
+        self._placement = arrangement.placement
         self._seen[arrangement] = None
         self._seen.move_to_end(arrangement)
         if len(self._seen) > MOST_SEEN:
@@ -184,7 +197,7 @@ class Balancer:
         self._layers = {placement: layer for placement, layer in self._layers.items() if placement in kept}
         if arrangement.placement not in self._layers:
             self._layers[arrangement.placement] = self._make(self._copies(arrangement.placement))
-        self.places = Tensor(np.argsort(arrangement.experts).astype(np.int32))
+        self.places.copy_(Tensor(np.argsort(arrangement.experts).astype(np.int32)))  # in place: compiled graphs follow
 
     def _copies(self, placement: Placement | None) -> Function:
         if placement is None:
@@ -192,4 +205,4 @@ class Balancer:
         return replicate_experts(loads=placement.loads, replicas=self._replicas, min_load=self._min_load)
 
     def __repr__(self) -> str:
-        return f"Balancer(ep_size={self._ep_size}, experts={list(self._now.experts)}, moves={len(self.moves)})"
+        return f"Balancer(ep_size={self._ep_size}, experts={self.experts.tolist()}, moves={len(self.moves)})"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter, Tensor, mint, nn
+from mindspore import Tensor, mint
 
 from hpmoe.primitives.columns import take_columns
 from hpmoe.primitives.outside_graphs import outside_graphs
@@ -82,37 +82,3 @@ def move_experts(tensors: Iterable[Tensor], before: Sequence[int] | np.ndarray, 
     for tensor in tensors:
         values = tensor.asnumpy()
         tensor.copy_(Tensor(values.reshape(len(old), -1)[source].reshape(values.shape)))
-
-
-@suggests_keywords
-def states_of(optimizer: nn.Cell, parameters: Iterable[Parameter]) -> list[Parameter]:
-    """What an optimizer of MindSpore keeps of some parameters: moments, accumulators, whatever has their names and shapes.
-
-    Args:
-        optimizer: of `mindspore.nn`, `mindspore.mint.optim` or `mindspore.experimental.optim`, which name the state of
-            parameter "w" as in "moment1.w".
-        parameters: such as the weights of experts.
-
-    Returns:
-        The states, in the order of the optimizer; not the parameters themselves.
-
-    Raises:
-        ArgumentError: the optimizer is no Cell, or does not have a parameter.
-
-    Example:
-        >>> import mindspore as ms
-        >>> from mindspore.mint import optim
-        >>> weight = ms.Parameter(ms.Tensor([[0.0], [1.0]]), name="experts.weight1")
-        >>> [state.name for state in states_of(optim.AdamW([weight]), [weight])]
-        ['exp_avg.experts.weight1', 'exp_avg_sq.experts.weight1']
-    """
-    who = "hpmoe.balance.states_of"
-    check_argument(isinstance(optimizer, nn.Cell), who, "optimizer", f"a {type(optimizer).__name__}",
-                   "an optimizer of MindSpore, which is a Cell")
-    of_optimizer = list(optimizer.get_parameters())
-    states = []
-    for parameter in parameters:
-        check_argument(any(p is parameter for p in of_optimizer), who, "parameters", getattr(parameter, "name", parameter),
-                       "parameters that the optimizer updates")
-        states += [p for p in of_optimizer if p.name.endswith(f".{parameter.name}") and p.shape == parameter.shape]
-    return states

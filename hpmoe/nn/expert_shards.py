@@ -25,7 +25,7 @@ def shard_experts(weight: Array, mesh: Mesh, split: str) -> Array:
     """A weight of all experts as each rank of a mesh has it, differentiable.
 
     Args:
-        weight: [E, ...], a Tensor or an array of NumPy.
+        weight: [E, ...], a Tensor or an array of NumPy, with experts in the order of their places, see `GroupedMLP`.
         mesh: the ranks; ep_size divides E.
         split: what tp_size divides. "gate_up": the last dimension, whose halves are cut alike, so that a shard has the
             columns of gate and up that belong together; "columns": the last dimension; "rows": the second one, those of

@@ -9,6 +9,7 @@ import mindspore as ms
 from mindspore import Tensor, mint, nn
 
 from hpmoe.balance.moving import physical_ids
+from hpmoe.balance.places import keep_together, places_in_order
 from hpmoe.machines.machine import Mesh
 from hpmoe.nn.expert_shards import by_rank, own_experts
 from hpmoe.nn.on_ranks import num_ranks, reshaped, rows_shape, transformed
@@ -16,6 +17,7 @@ from hpmoe.nn.parameters import Frozen, check_drawn, check_sizes, normal, zeros
 from hpmoe.primitives.dispatch import combine, dispatch
 from hpmoe.primitives.entry_weights import dispatch_weights, of_entries
 from hpmoe.primitives.grouped_matmul import grouped_matmul
+from hpmoe.primitives.outside_graphs import constexpr
 from hpmoe.primitives.swiglu import swiglu
 from hpmoe.ranks.world import World
 from hpmoe.routing.capacity import DROP_POLICIES
@@ -81,7 +83,8 @@ class GroupedMLP(nn.Cell):
         [..., H].
 
     Parameters:
-        weight1 [E, H, 2I], weight2 [E, I, H]; bias1 [E, 2I], bias2 [E, H] where add_bias_linear.
+        weight1 [E, H, 2I], weight2 [E, I, H]; bias1 [E, 2I], bias2 [E, H] where add_bias_linear; and, not trained,
+        places [E] int32, where in these each expert lies: in order, unless a Balancer has moved them.
 
     Raises:
         ArgumentError: an argument does not fit.
@@ -124,7 +127,9 @@ class GroupedMLP(nn.Cell):
         if add_bias_linear:
             self.bias1 = own_experts(zeros("bias1", (num_moe_experts, wide), dtype), mesh, columns)
             self.bias2 = own_experts(zeros("bias2", (num_moe_experts, hidden_size), dtype), mesh, "first")
-        self.places: Tensor | None = None  # where each expert lies, [E] int32, when a Balancer has moved them
+        self.places = places_in_order(num_moe_experts)
+        self.replaced: str | None = None  # the weight that was set while experts were moved, without places
+        self._keep_together()
         self.run = run = Experts(activation, moe_apply_probs_on_input, moe_expert_capacity_factor,
                                  moe_token_drop_policy if moe_expert_capacity_factor is not None else "error")
 
@@ -133,14 +138,23 @@ class GroupedMLP(nn.Cell):
             return run(hidden_states, topk_ids, topk_weights, experts)
         self.compute = transformed(who, grouped_mlp, transforms, mesh, (0, 0, 0, 0), Frozen(self, "experts_"))
 
+    def _keep_together(self) -> None:
+        def replaced(weight: str | None) -> None:
+            self.replaced = weight
+        keep_together(self.who, [p for p in self.get_parameters() if p is not self.places], self.places, replaced)
+
+    def __setstate__(self, state: object) -> None:
+        super().__setstate__(state)
+        self._keep_together()
+
     def tensors(self) -> Mapping[str, Tensor]:
         """What experts read, by name; with a rank axis where there is a mesh."""
+        check_places(self.who, self.replaced)
         found = {"weight1": self._by_rank(self.weight1, "weight1"), "weight2": self._by_rank(self.weight2, "weight2")}
         if self.has_bias:
             found["bias1"] = self._by_rank(self.bias1, "bias1")
             found["bias2"] = self._by_rank(self.bias2 if self.has_first_shard else self.bias2 * 0.0, "bias2")
-        if self.places is not None:
-            found["places"] = mint.broadcast_to(self.places, (self.ep_size, *self.places.shape))
+        found["places"] = mint.broadcast_to(self.places, (self.ep_size, *self.places.shape)) if self.ep_size else self.places
         return found
 
     def _by_rank(self, weight: Tensor, name: str) -> Tensor:
@@ -154,3 +168,10 @@ class GroupedMLP(nn.Cell):
 
     def _rows(self, x: Tensor, size: int | None, argument: str) -> Tensor:
         return reshaped(x, rows_shape(self.who, getattr(x, "shape", None), size, self.ep_size, argument))
+
+
+@constexpr
+def check_places(who: str, replaced: str | None) -> None:
+    check_argument(replaced is None, who, "places", f"unknown, since {replaced} was set while experts were moved",
+                   "set after the weights", "A checkpoint without places has experts in order: call "
+                   "layer.places.set_data(mindspore.Tensor(list(range(num_moe_experts)), mindspore.int32)).")

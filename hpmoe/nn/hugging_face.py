@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
+from hpmoe.balance.places import experts_at
 from hpmoe.nn.checkpoint_folder import Array, add_file, open_arrays
 from hpmoe.nn.formats import FORMATS, SHARED, UNSTORED, Entry, pairs, stored_shape
 from hpmoe.nn.matching import Place, check_match, closest_match, homeless_of, places_of
@@ -24,6 +25,8 @@ LOAD, SAVE = "hpmoe.nn.load_hugging_face", "hpmoe.nn.save_hugging_face"
 def load_hugging_face(layer: nn.Cell, folder_or_state: str | os.PathLike[str] | Mapping[str, Array], prefix: str = "", *,
                       experts: range | None = None, allow_rounding: bool = False) -> None:
     """Sets a layer's Parameters to a mixture-of-experts block of a Hugging Face model.
+
+    Experts that a Balancer has moved keep their places. Compiled graphs follow.
 
     The names tell the format: that of Qwen3-MoE, DeepSeek-V3, GLM-4.5 and Kimi K2, of Mixtral or of gpt-oss, with an array
     for each expert or one of all. All names, shapes and dtypes are compared before the first Parameter is set; then one
@@ -58,12 +61,14 @@ def load_hugging_face(layer: nn.Cell, folder_or_state: str | os.PathLike[str] | 
     check_flags(LOAD, allow_rounding=allow_rounding)
     match = closest_match(parameters, arrays, held, total)
     kinds = {name: (str(name_of_dtype(p.dtype)), tuple(p.shape)) for name, p in parameters.items()}
+    at = _experts_at(LOAD, layer)
     check_match(LOAD, match, arrays, kinds, total, allow_rounding)
     for name, (dtype, shape) in kinds.items():
         array = np.empty(shape, numpy_dtype(dtype))
         for stored, place in match.places.items():
             if place.entry.parameter == name:
                 _read(array, arrays[stored], place, held)
+        array = array if at is None or not name.startswith("experts.") else array[at]
         parameters[name].copy_(Tensor.from_numpy(array))  # in place: compiled graphs follow
 
 
@@ -84,7 +89,7 @@ def _copy(entry: Entry, array: np.ndarray, stored: np.ndarray) -> None:
 @suggests_keywords
 def save_hugging_face(layer: nn.Cell, folder: str | os.PathLike, prefix: str = "", *, model_type: str, fused: bool = False,
                       dtype: object = None) -> None:
-    """Writes a layer's Parameters as a type of Hugging Face models has them.
+    """Writes a layer's Parameters as a type of Hugging Face models has them, with experts in order.
 
     Without a prefix the folder gets model.safetensors. With one it gets a file named after it, and its arrays are added to
     the folder's index: layers of a model are saved one by one.
@@ -99,7 +104,7 @@ def save_hugging_face(layer: nn.Cell, folder: str | os.PathLike, prefix: str = "
 
     Raises:
         ArgumentError: an argument does not fit, the layer has Parameters that models of this type have not or not all
-            experts, or the folder has another model's files.
+            experts or masked ones, or the folder has another model's files.
 
     Example:
         >>> import hpmoe, pathlib, tempfile
@@ -126,6 +131,9 @@ def save_hugging_face(layer: nn.Cell, folder: str | os.PathLike, prefix: str = "
     homeless = ", ".join(homeless_of(entries, parameters))
     check_argument(not homeless, SAVE, "layer", f"one with {homeless}", f"one whose Parameters a {model_type} has too")
     arrays = _no_shared_expert(entries, parameters) | {name: p.asnumpy() for name, p in parameters.items()}
+    at = _experts_at(SAVE, layer)
+    if at is not None:
+        arrays |= {name: array[np.argsort(at)] for name, array in arrays.items() if name.startswith("experts.")}
     add_file(SAVE, Path(folder), prefix, {
         prefix + name: _stored(place, arrays[place.entry.parameter], total, name_of_dtype(dtype))
         for name, place in places_of(entries, arrays, total).items()})
@@ -169,6 +177,13 @@ def _parameters(who: str, layer: nn.Cell) -> dict[str, Parameter]:
                    f"a {type(layer).__name__} with Parameters {', '.join(found) or 'none'}",
                    "one that has router.weight and experts.weight1, as MoELayer")
     return found
+
+
+def _experts_at(who: str, layer: nn.Cell) -> np.ndarray | None:
+    """The expert at each place of the layer's weights; None if all are in order, as in a checkpoint."""
+    places = dict(layer.parameters_and_names()).get("experts.places")
+    at = None if places is None else experts_at(who, places)
+    return None if at is None or (at == np.arange(len(at))).all() else at
 
 
 def _dotted(who: str, prefix: str) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 import mindspore as ms
 from mindspore import Tensor, mint, nn, ops
 
 from hpmoe.balance.balancer import Balancer, Move
-from hpmoe.balance.moving import states_of
+from hpmoe.balance.optimizer_states import states_of
 from hpmoe.machines.machine import Mesh
 from hpmoe.nn.grouped_mlp import Activation, Experts, GroupedMLP
 from hpmoe.nn.on_ranks import num_ranks, reshaped, rows_shape, transformed
@@ -85,7 +85,8 @@ class MoELayer(nn.Cell):
         shared_experts.linear_fc1.weight [2S, H], rows of gate and up alternating; shared_experts.linear_fc2.weight [H, S];
         shared_experts.shared_experts_gate.weight [1, H]; router.bias [E], experts.bias1 [E, 2I], experts.bias2 [E, H];
         and, not trained, expert_bias [E] and tokens_per_expert [E], what experts got in the last call, both float32, and
-        router.masked [E] int32, 1 for an expert that no token may choose.
+        router.masked [E] int32, 1 for an expert that no token may choose, and experts.places [E] int32, where each expert
+        lies, see `GroupedMLP`.
 
     Raises:
         ArgumentError: an argument does not fit.
@@ -98,8 +99,8 @@ class MoELayer(nn.Cell):
         >>> out.shape, loss.shape, int(layer.tokens_per_expert.sum())
         ((2, 3, 16), (), 12)
         >>> layer.update_expert_bias()
-        >>> sorted(p.name for p in layer.get_parameters())
-        ['expert_bias', 'experts.weight1', 'experts.weight2', 'router.masked', 'router.weight', 'tokens_per_expert']
+        >>> sorted(p.name for p in layer.get_parameters() if not p.requires_grad)
+        ['expert_bias', 'experts.places', 'router.masked', 'tokens_per_expert']
     """
 
     def __init__(self, *, hidden_size: int, moe_ffn_hidden_size: int, num_moe_experts: int, moe_router_topk: int = 2,
@@ -251,13 +252,14 @@ class MoELayer(nn.Cell):
         check_argument(self.ep_size > 0, f"{self.who}.balance", "mesh", repr(self.mesh),
                        "an hpmoe.Mesh: experts move between virtual ranks")
         self.balancer = Balancer(self.make, num_experts=self.tokens_per_expert.shape[0], ep_size=self.experts.num_groups,
-                                 every=every, **options)
+                                 every=every, places=self.experts.places, **options)
 
-    def rebalance(self, optimizer: nn.Optimizer) -> Move | None:
+    def rebalance(self, optimizer: nn.Optimizer, tensors: Iterable[Tensor] = ()) -> Move | None:
         """Ends a training step: every so many of them experts may move, by the tokens that chose them since.
 
         Args:
             optimizer: what updates the experts' weights; its state is moved along.
+            tensors: others that are kept for each expert, [E, ...], such as main gradients or averages of weights.
 
         Returns:
             An `hpmoe.balance.Move`, or None where nothing moved.
@@ -267,11 +269,11 @@ class MoELayer(nn.Cell):
         """
         check_argument(self.balancer is not None, f"{self.who}.rebalance", "self", "not balanced",
                        "balanced first: layer.balance(every=100)")
-        weights = list(self.experts.get_parameters())
+        weights = [p for p in self.experts.get_parameters() if p is not self.experts.places]
         trained = [weight for weight in weights if weight.requires_grad]
         balancer = cast(Balancer, self.balancer)
-        move = balancer.step(self.tokens_per_expert, [*weights, *states_of(optimizer, trained)])
-        self.compute, self.experts.places = balancer.layer, balancer.places
+        move = balancer.step(self.tokens_per_expert, [*weights, *states_of(optimizer, trained), *tensors])
+        self.compute = balancer.layer
         return move
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
+from hpmoe.balance.optimizer_states import states_of
+from hpmoe.balance.places import experts_at
 from hpmoe.machines.machine import Mesh
 from hpmoe.nn.expert_shards import shard_experts, unshard_experts
 from hpmoe.nn.grouped_mlp import GroupedMLP
@@ -30,28 +32,49 @@ class States:
         parameters: by name.
         splits: of those of experts, what shards of an expert divide; see `shard_experts`.
         masks: masks of routers, which files of earlier versions lack: in these no expert was masked.
+        at: of those of experts, the expert at each place; files have experts in order, and no places.
     """
 
-    def __init__(self, who: str, cell: nn.Cell, optimizer: nn.Cell | None):
+    def __init__(self, who: str, cell: nn.Cell, optimizer: nn.Cell | None, mesh: Mesh | None = None):
         wanted = "a Cell with experts of hpmoe.nn"
         check_argument(isinstance(cell, nn.Cell), who, "cell", f"a {type(cell).__name__}", wanted)
         check_argument(optimizer is None or isinstance(optimizer, nn.Cell), who, "optimizer",
                        f"a {type(optimizer).__name__}", "an optimizer of MindSpore, or None")
         of_cell = {p.name: p for p in cell.get_parameters()}
         self.splits: dict[str, str] = {}
+        self.at: dict[str, np.ndarray] = {}
         routers = [part for _, part in cell.cells_and_names() if isinstance(part, TopKRouter)]
         self.masks = {router.masked.name: router.masked.shape for router in routers}
         for _, part in cell.cells_and_names():
             if isinstance(part, GroupedMLP):
                 given = ((getattr(part, name, None), split) for name, split in part.splits.items())
-                self.splits.update({p.name: split for p, split in given if isinstance(p, Parameter)})
+                splits = {p.name: split for p, split in given if isinstance(p, Parameter)}
+                self.splits.update(splits)
+                self.at.update(dict.fromkeys(splits, experts_at(who, of_cell.pop(part.places.name))))
         check_argument(bool(self.splits), who, "cell", f"a {type(cell).__name__} without them", wanted)
         of_optimizer = {} if optimizer is None else {p.name: p for p in optimizer.get_parameters() if p.name not in of_cell}
-        for name, p in of_optimizer.items():
-            weight = next((w for w in self.splits if name.endswith(f".{w}") and p.shape == of_cell[w].shape), None)
-            if weight is not None:
-                self.splits[name] = self.splits[weight]
+        trained = set() if optimizer is None else {p.name for p in optimizer.get_parameters()}
+        for weight in [of_cell[name] for name in self.splits if name in trained]:
+            for state in states_of(optimizer, [weight]):
+                self.at[state.name] = self.at[weight.name]
+                is_whole = state.shape == weight.shape
+                check_argument(is_whole or not isinstance(mesh, World) or mesh.num_ranks == 1, who, "optimizer",
+                               f"one whose {state.name} is {state.shape} for {weight.name} {weight.shape}",
+                               "one whose states have the shape of their weight, if ranks are processes")
+                if is_whole:
+                    self.splits[state.name] = self.splits[weight.name]
         self.parameters: Mapping[str, Parameter] = {**of_cell, **of_optimizer}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What is saved, with experts in order."""
+        return {name: p.asnumpy() if name not in self.at else p.asnumpy()[np.argsort(self.at[name])]
+                for name, p in self.parameters.items()}
+
+    def put(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Sets what was saved, each expert at its place, in place, so that compiled graphs follow."""
+        for name, array in arrays.items():
+            array = array if name not in self.at else array[self.at[name]]
+            self.parameters[name].copy_(Tensor(array, self.parameters[name].dtype))
 
 
 @suggests_keywords
@@ -83,18 +106,18 @@ def save_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, opt
     """
     who = "hpmoe.nn.save_shards"
     check_argument(mesh is None or isinstance(mesh, Mesh), who, "mesh", repr(mesh), "an hpmoe.Mesh, hpmoe.world(), or None")
-    place, states = Place.of(mesh), States(who, cell, optimizer)
+    place, states = Place.of(mesh), States(who, cell, optimizer, mesh)
     others = place.mesh.num_ranks - 1
     check_argument(is_int(copies, 0, others), who, "copies", repr(copies), f"an int in 0..{others}, of the other ranks")
     folder = Path(folder)
     if not isinstance(mesh, World) or mesh.everyone is None or mesh.link is None:
-        write_file(who, folder, place, uuid.uuid4().hex, place.rank, {n: p.asnumpy() for n, p in states.parameters.items()})
+        write_file(who, folder, place, uuid.uuid4().hex, place.rank, states.arrays())
         return
     writes = mesh.rank < mesh.num_ranks
     with mesh.everyone.calling(who):
         save = mesh.everyone.meet("the name of the save", uuid.uuid4().hex.encode())[0].decode()
         if writes:
-            write_file(who, folder, place, save, place.rank, {n: p.asnumpy() for n, p in states.parameters.items()})
+            write_file(who, folder, place, save, place.rank, states.arrays())
         mesh.everyone.meet("files are written", b"")
     if copies:
         _write_copies(who, folder, mesh, place, save, states, copies)
@@ -143,7 +166,7 @@ def load_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, opt
     who = "hpmoe.nn.load_shards"
     check_argument(mesh is None or isinstance(mesh, Mesh), who, "mesh", repr(mesh), "an hpmoe.Mesh, hpmoe.world(), or None")
     check_argument(missing in ("error", "zeros"), who, "missing", repr(missing), "\"error\" or \"zeros\"")
-    place, states, files = Place.of(mesh), States(who, cell, optimizer), find_files(who, Path(folder))
+    place, states, files = Place.of(mesh), States(who, cell, optimizer, mesh), find_files(who, Path(folder))
     lost = [rank for rank in range(next(iter(files.values())).num_ranks) if rank not in files]
     check_argument(not lost or missing == "zeros", who, "folder", f"{folder}, without files of ranks {_listed(lost)}",
                    "with a file, or a copy, of each", "missing=\"zeros\" loads the others, and says which experts are lost.")
@@ -156,8 +179,7 @@ def load_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, opt
     arrays.update(reader.arrays())
     arrays.update({name: np.zeros(shape, np.int32) for name, shape in states.masks.items() if name not in arrays})
     _check_arrays(who, alike.path, arrays, states)
-    for name, array in arrays.items():
-        states.parameters[name].copy_(Tensor(array, states.parameters[name].dtype))  # in place: compiled graphs follow
+    states.put(arrays)
     return reader.lost(lost)
 
 

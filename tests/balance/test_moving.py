@@ -3,12 +3,9 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import nn
-from mindspore.experimental import optim
-from mindspore.mint import optim as mint_optim
 
 import hpmoe
-from hpmoe.balance import move_experts, physical_ids, states_of
+from hpmoe.balance import move_experts, physical_ids
 
 
 def test_ids_are_mapped_eagerly_and_in_a_kernel():
@@ -37,16 +34,3 @@ def test_experts_are_moved_in_place_bit_for_bit(shape, dtype):
     for place, expert in enumerate(after):
         assert np.array_equal(moved[place], values[list(before).index(expert)])
     assert tensor.data_ptr() == memory and tensor.shape == shape and tensor.dtype == dtype
-
-
-@pytest.mark.parametrize("make, names", [
-    (lambda ps: mint_optim.AdamW(ps), ["exp_avg", "exp_avg_sq"]),
-    (lambda ps: optim.AdamW(ps, lr=0.1), ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"]),
-    (lambda ps: optim.SGD(ps, lr=0.1, momentum=0.9), ["accum", "stat"]),
-    (lambda ps: nn.AdamWeightDecay(ps), ["adam_m", "adam_v"]),
-    (lambda ps: nn.Momentum(ps, 0.1, 0.9), ["moments"]),
-], ids=["mint AdamW", "AdamW", "SGD", "AdamWeightDecay", "Momentum"])
-def test_states_are_found_by_name(make, names):
-    weight, other = (ms.Parameter(ms.Tensor(np.ones((4, 2), np.float32)), name=name) for name in ("weight", "x.my_weight"))
-    states = states_of(make([weight, other]), [weight])
-    assert [state.name for state in states] == [f"{name}.weight" for name in names]

@@ -14,7 +14,7 @@ from hpmoe.nn import GroupedMLP, MoELayer, TopKRouter
 
 OPTIONS = {"moe_router_enable_expert_bias": True, "moe_aux_loss_coeff": 0.1, "moe_shared_expert_intermediate_size": 6,
            "init_method_std": 0.4}
-NAMES = ["expert_bias", "experts.weight1", "experts.weight2", "router.masked", "router.weight",
+NAMES = ["expert_bias", "experts.places", "experts.weight1", "experts.weight2", "router.masked", "router.weight",
          "shared_experts.linear_fc1.weight", "shared_experts.linear_fc2.weight", "tokens_per_expert"]
 TWO_RANKS = {"mesh": hpmoe.Mesh(2)}
 
@@ -255,7 +255,7 @@ def test_a_copy_is_a_layer_of_its_own():
     other.experts.weight1.set_data(2 * other.experts.weight1)
     other.experts.weight2.requires_grad = False
     assert bitwise_equal([layer(x).asnumpy()], [out]) and (other(x).asnumpy() != out).any()
-    frozen = {"expert_bias", "tokens_per_expert", "router_masked"}
+    frozen = {"expert_bias", "tokens_per_expert", "router_masked", "experts_places"}
     assert other.compute.frozen_arguments() == {*frozen, "experts_weight2"}
     assert layer.compute.frozen_arguments() == frozen
 
@@ -305,4 +305,4 @@ def test_the_program_says_names_of_parameters():
                                  layer.shared_experts.tensors(), 1, None, None)
     names = stages.program.input_names
     assert names[:3] == ("hidden_states", "router_masked", "router_weight")
-    assert names[3:6] == ("expert_bias", "experts_weight1", "experts_weight2")
+    assert names[3:7] == ("expert_bias", "experts_places", "experts_weight1", "experts_weight2")

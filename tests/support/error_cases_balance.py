@@ -22,6 +22,32 @@ def recorded(*counts):
     return monitor
 
 
+def moved():
+    """A layer of two ranks whose experts have moved, and its optimizer."""
+    layer = hpmoe.nn.MoELayer(hidden_size=4, moe_ffn_hidden_size=4, num_moe_experts=4, mesh=hpmoe.Mesh(2))
+    optimizer = ms.nn.SGD(layer.trainable_params(), 0.1)
+    layer.balance(every=1)
+    layer.tokens_per_expert.set_data(ms.Tensor([3.0, 3, 1, 1]))
+    layer.rebalance(optimizer)
+    return layer
+
+
+def call_with_another_weight():
+    layer = moved()
+    layer.experts.weight1.set_data(2 * layer.experts.weight1)
+    layer(ms.ops.ones((2, 1, 4)))
+
+
+class Apart(ms.nn.Optimizer):
+    """Keeps a state in no tuple."""
+
+    def __init__(self):
+        super().__init__(0.1, [WEIGHT])
+        self.average = ms.Parameter(ms.Tensor(np.ones((4, 2), np.float32)), name="average")
+
+
+SQUARE = ms.Parameter(ms.Tensor(np.ones((4, 4), np.float32)), name="square")
+
 cases("balance", {
     "steps kept": lambda: balance.LoadMonitor(keep=0),
     "counts of other experts": lambda: recorded([1, 2], [1, 2, 3]),
@@ -37,6 +63,12 @@ cases("balance", {
     "no optimizer": lambda: balance.states_of([WEIGHT], [WEIGHT]),
     "a parameter of another optimizer": lambda: balance.states_of(
         optim.SGD([ms.Parameter(ms.Tensor([1.0]), name="other")], lr=0.1), [WEIGHT]),
+    "a state of no parameter": lambda: balance.states_of(Apart(), [WEIGHT]),
+    "a state of rows or columns": lambda: balance.states_of(
+        ms.nn.AdaFactor([SQUARE], learning_rate=0.1, scale_parameter=False, relative_step=False), [SQUARE]),
+    "places of other experts": lambda: balancer(places=WEIGHT),
+    "two experts at a place": lambda: moved().experts.places.set_data(numbers(0, 1, 1, 3)),
+    "a weight without places": call_with_another_weight,
     "no layer made": lambda: balancer(make=None),
     "no ranks": lambda: balancer(ep_size=0),
     "experts that do not divide": lambda: balancer(num_experts=5),

@@ -9,6 +9,7 @@ from mindspore import nn as ms_nn, ops
 
 from hpmoe import Mesh, nn
 from hpmoe.nn.shard_files import Place, find_files, write_file
+from hpmoe.ranks.world import World
 
 SIZES = {"hidden_size": 4, "moe_ffn_hidden_size": 2, "num_moe_experts": 2}
 WEIGHT, SHARDS = ops.ones((2, 8, 6)), Mesh(2, tp_size=2)
@@ -83,7 +84,14 @@ cases("shards of experts", {
     "of other ranks put together": lambda: nn.unshard_experts(ops.ones((2, 1, 8, 3)), SHARDS, "columns"),
     "of halves that are none": lambda: nn.unshard_experts(ops.ones((4, 1, 8, 3)), SHARDS, "gate_up"),
 })
+def _of_processes():
+    experts = _experts(mesh=World(2, rank=0, size=2))
+    optimizer = ms_nn.AdaFactor(experts.trainable_params(), learning_rate=0.1, scale_parameter=False, relative_step=False)
+    nn.save_shards("folder", experts, World(2, rank=0, size=2), optimizer)
+
+
 cases("files of ranks", {
+    "factors of moments": _of_processes,
     "of no mesh": lambda: nn.save_shards("folder", _experts(), 2),
     "of no Cell": lambda: nn.save_shards("folder", None),
     "of no experts": lambda: nn.save_shards("folder", ms_nn.Dense(2, 2)),
