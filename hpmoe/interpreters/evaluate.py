@@ -8,12 +8,12 @@ import numpy as np
 
 from hpmoe.ir.avals import RouteAval, Rows
 from hpmoe.ir.padding import check_num_tokens, padding_fault, rank_lengths
-from hpmoe.ir.program import Atom, Equation, Literal, Program, Var
+from hpmoe.ir.program import Atom, Equation, Literal, Program, Var, program_window
 from hpmoe.ir.stages import Stages
 from hpmoe.ir.token_rows import token_vars
 from hpmoe.routing.routing import Route
 from hpmoe.support.dtypes import FLOATS, rounded, widen
-from hpmoe.support.errors import check_argument, check_inputs, is_name
+from hpmoe.support.errors import ProgramError, check_argument, check_inputs, is_name
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.known import known
 
@@ -68,11 +68,12 @@ def evaluate(program: Program | Stages, inputs: Sequence[Sequence[np.ndarray]], 
     def operand(atom: Atom) -> list[Value]:
         return [widen(v) if isinstance(v, np.ndarray) else v for v in read(atom)]
 
-    for eqn in program.equations:
-        operands = [operand(a) for a in eqn.inputs]
+    for index, eqn in enumerate(program.equations):
+        operands, routes = [operand(a) for a in eqn.inputs], _routes(env)
         with np.errstate(all="ignore" if tokens else None):  # padding rows are computed before they are dropped
-            outs = _run_equation(eqn, operands, _routes(env), num_tokens)
+            outs = _run_equation(eqn, operands, routes, num_tokens)
         for var, values in zip(eqn.outputs, outs, strict=True):
+            _check_made(program, index, var, values, routes)
             define(var, [v if isinstance(v, Route) else _stored(v, var.aval.dtype, dtype) for v in values])
     return [[np.asarray(read(a)[r]) for a in program.outputs] for r in ranks]
 
@@ -84,6 +85,18 @@ def _check(program: Program, inputs: Sequence[Sequence[np.ndarray]], dtype: str 
                  [(name, v.aval.shape) for name, v in zip(program.input_names, program.inputs, strict=True)])
     check_argument(dtype is None or is_name(dtype, ("float64",)), "hpmoe.evaluate", "dtype", repr(dtype),
                    "\"float64\" or None")
+
+
+def _check_made(program: Program, index: int, var: Var, values: Sequence[Value], routes: dict[Rows, list[Route]]) -> None:
+    """ProgramError if a reference rule computed an array of another shape than the shape rule says."""
+    if isinstance(var.aval, RouteAval) or any(isinstance(d, Rows) and d not in routes for d in var.aval.shape):
+        return
+    for rank, value in enumerate(values):
+        shape = tuple(routes[d][rank].num_rows if isinstance(d, Rows) else d for d in var.aval.shape)
+        if np.shape(value) != shape:
+            name = program.equations[index].primitive.name
+            raise ProgramError(f"evaluate: the reference rule of {name} returned an array of shape {np.shape(value)}; it "
+                               f"must be of {shape}, as {var.aval}\n{program_window(program, index)}")
 
 
 def _lengths(program: Program, num_tokens: Sequence[int]) -> Sequence[int]:

@@ -94,7 +94,10 @@ class Rewrite:
             raise type(error)(f"{self.__name__}: {error}") from error.__cause__
 
     def _check_avals(self, out: Program | Taskflow, ir: Program | Taskflow) -> None:
-        """TransformError unless all outputs are of the shapes and dtypes that they were of."""
+        """TransformError unless all outputs are of the shapes and dtypes that they were of, and a Program has its inputs."""
+        if isinstance(out, Program) and isinstance(ir, Program) and out.inputs != ir.inputs:
+            raise TransformError(f"{self.__name__}: the rewrite returned other inputs; it must return a Program of the "
+                                 f"inputs of {ir.name}: {', '.join(ir.input_names)}")
         for i, (made, was) in enumerate(zip(_avals(out), _avals(ir), strict=False)):
             if made != was and i < _num_outputs(ir, out):
                 index = next((k for k, e in enumerate(out.equations) if out.outputs[i] in e.outputs), None) \

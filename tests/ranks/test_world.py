@@ -141,6 +141,13 @@ def test_a_cell_trains_as_on_virtual_ranks(launch, mode, size=2):
         0, [f"rank {rank} is as virtual ranks after 3 steps" for rank in range(size)]), err
 
 
+@pytest.mark.slow
+def test_gradients_of_changed_values_on_processes(launch, size=2):
+    status, lines, err = launch(size, str(FOLDER / "transform_script.py"))
+    found = [line for line in lines if line.endswith("has the gradients of relu_squared, normalize_rows, scale_rows")]
+    assert (status, len(found)) == (0, size), (lines, err)
+
+
 @pytest.mark.parametrize("mode, size", [("eager", 2), *(pytest.param(mode, size, marks=pytest.mark.slow)
                                                         for mode, size in (("graph", 2), ("eager", 4)))])
 def test_losses_of_processes_are_those_of_all_tokens(launch, mode, size, monkeypatch):

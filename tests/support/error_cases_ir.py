@@ -217,6 +217,8 @@ cases("built", {
     "a vjp rule of another shape": _ruled(
         "square", "vjp", lambda b, eqn, cotangents: [b.add(REGISTRY["slice"], cotangents[0], axis=1, start=0, stop=2)],
         lambda: hpmoe.vjp(trace(lambda x: x.square(), X))),
+    "a reference rule of another shape": _ruled(
+        "square", "reference", lambda x: x[:, :2], lambda: hpmoe.evaluate(trace(lambda x: x.square(), X), [[ROWS]])),
     "a tile rule of another shape": _ruled(
         "square", "tile", lambda tiler, eqn: tiler.new(eqn.outputs[0], rows_and_cols=(4, 2)),
         lambda: tile_partition(lambda x: x.square()).lower(X)),

@@ -107,6 +107,14 @@ def _mapped(rule):
     return mine(doubled).lower(X)
 
 
+def _mapped_inputs(change):
+    @hpmoe.transform(requires="program")
+    def mine(program):
+        inputs = change(program.inputs)
+        return program.replace(inputs=inputs, input_names=tuple(f"x{i}" for i in range(len(inputs))))
+    return mine(doubled).lower(X)
+
+
 @hpmoe.transform(requires="program")
 def transposes_its_output(program):
     builder = hpmoe.rewriting.Builder()
@@ -300,6 +308,7 @@ cases("transforms", {
     "another dtype by a rule": lambda: _mapped(lambda b, eqn: [b.add(primitives.cast, b.keep(eqn), dtype="float16")]),
     "operands that do not fit in a rule": lambda: _mapped(
         lambda b, eqn: [b.add(primitives.matmul, *eqn.inputs[:1] * 2)]),
+    "other inputs": lambda: _mapped_inputs(lambda inputs: (*inputs, hpmoe.rewriting.Var(X))),
     "another shape of what is returned": lambda: transposes_its_output(doubled).lower(X),
     "another shape of what tiles return": lambda: widens_its_output(tile_partition(doubled)).lower(X),
     "another shape of output": lambda: reshapes_an_output(doubled).lower(X),
