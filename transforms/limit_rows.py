@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 from hpmoe.ir.avals import as_route
 from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations
 from hpmoe.primitives.route import make_route
+from hpmoe.routing.capacity import FACTOR, is_factor
 from hpmoe.runtime.transform import transform
-from hpmoe.support.errors import TransformError, check_argument, is_number
+from hpmoe.support.errors import TransformError, check_argument
 
 
 def _check(rank_capacity_factor: float) -> None:
-    is_factor = is_number(rank_capacity_factor) and 0 < rank_capacity_factor < math.inf
-    check_argument(is_factor, "limit_rows", "rank_capacity_factor", repr(rank_capacity_factor), "a positive finite number")
+    check_argument(is_factor(rank_capacity_factor), "limit_rows", "rank_capacity_factor", repr(rank_capacity_factor), FACTOR)
 
 
 @transform(requires="program", once=True, check=_check)
@@ -40,7 +39,8 @@ def limit_rows(program: Program, *, rank_capacity_factor: float) -> Program:
         rank_capacity_factor: room of a rank, in rows that it receives where experts are balanced.
 
     Raises:
-        ArgumentError: rank_capacity_factor is no positive finite number; from a call, where a rank receives too many rows.
+        ArgumentError: rank_capacity_factor is not a number from 2**-30 to 2**30; from a call, if a rank receives too many
+            rows.
         LaunchError: from a later call or `hpmoe.synchronize`, the same on an NPU.
         TransformError: applied out of order or twice; f has no dispatch.
 

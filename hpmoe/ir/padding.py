@@ -9,7 +9,7 @@ import numpy as np
 from hpmoe.ir.avals import RouteAval, fixed
 from hpmoe.ir.program import Equation, Program, Var, program_window
 from hpmoe.ir.token_rows import count_tokens, linked_vars, num_rows, routed, token_of_element, token_sources, token_vars
-from hpmoe.support.errors import ArgumentError, check_argument, is_int
+from hpmoe.support.errors import ArgumentError, check_argument, has_bools, is_int
 from hpmoe.support.known import known
 from hpmoe.support.trees import PyTree
 
@@ -22,7 +22,8 @@ def rank_lengths(who: str, num_tokens: Sequence[int], ep_size: int) -> tuple[int
         given = np.asarray(num_tokens)
     except (TypeError, ValueError):  # of different lengths inside
         given = np.zeros(0)
-    check_argument(given.dtype.kind in "iu" and given.shape == (ep_size,), who, "num_tokens", repr(num_tokens),
+    are_ints = given.dtype.kind in "iu" and not has_bools(num_tokens)
+    check_argument(are_ints and given.shape == (ep_size,), who, "num_tokens", repr(num_tokens),
                    f"{ep_size} ints, one for each rank")
     lengths = tuple(given.tolist())
     check_argument(min(lengths) >= 0, who, "num_tokens", list(lengths), "not negative")

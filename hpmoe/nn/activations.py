@@ -29,7 +29,8 @@ def clamped_swiglu(limit: float) -> Callable[[Tensor], Tensor]:
         >>> clamped_swiglu(10.0)(ms.Tensor([[30.0, -12.0]])).asnumpy().round(2).tolist()
         [[-100.0]]
     """
-    check_argument(is_number(limit) and limit > 0, "hpmoe.nn.clamped_swiglu", "limit", repr(limit), "a positive number")
+    check_argument(is_number(limit) and limit > 0, "hpmoe.nn.clamped_swiglu", "limit", repr(limit),
+                   "a positive float32 number")
 
     def clamped(x: Tensor) -> Tensor:
         gate, up = mint.split(x, x.shape[-1] // 2, dim=-1)
@@ -57,8 +58,8 @@ def gpt_oss_swiglu(limit: float = 7.0, alpha: float = 1.702) -> Callable[[Tensor
         [[14.0]]
     """
     who = "hpmoe.nn.gpt_oss_swiglu"
-    check_argument(is_number(limit) and limit > 0, who, "limit", repr(limit), "a positive number")
-    check_argument(is_number(alpha), who, "alpha", repr(alpha), "a number")
+    check_argument(is_number(limit) and limit > 0, who, "limit", repr(limit), "a positive float32 number")
+    check_argument(is_number(alpha), who, "alpha", repr(alpha), "a finite float32 number")
 
     def clamped(x: Tensor) -> Tensor:
         gate, up = mint.split(x, x.shape[-1] // 2, dim=-1)

@@ -20,8 +20,8 @@ from hpmoe.primitives.grouped_matmul import grouped_matmul
 from hpmoe.primitives.outside_graphs import constexpr
 from hpmoe.primitives.swiglu import swiglu
 from hpmoe.ranks.world import World
-from hpmoe.routing.capacity import DROP_POLICIES
-from hpmoe.support.errors import check_argument, check_flags, is_name, is_number
+from hpmoe.routing.capacity import DROP_POLICIES, FACTOR, is_factor
+from hpmoe.support.errors import check_argument, check_flags, is_name
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.mindspore_private import keep_whole
 from hpmoe.support.trees import Function
@@ -108,9 +108,8 @@ class GroupedMLP(nn.Cell):
                     moe_apply_probs_on_input=moe_apply_probs_on_input)
         check_drawn(who, init_method_std, dtype)
         check_argument(callable(activation), who, "activation", repr(activation), "a function of rows")
-        check_argument(moe_expert_capacity_factor is None or (is_number(moe_expert_capacity_factor)
-                                                              and moe_expert_capacity_factor > 0),
-                       who, "moe_expert_capacity_factor", repr(moe_expert_capacity_factor), "a positive number, or None")
+        check_argument(moe_expert_capacity_factor is None or is_factor(moe_expert_capacity_factor), who,
+                       "moe_expert_capacity_factor", repr(moe_expert_capacity_factor), f"{FACTOR}, or None")
         check_argument(is_name(moe_token_drop_policy, DROP_POLICIES), who, "moe_token_drop_policy",
                        repr(moe_token_drop_policy), f"one of {', '.join(DROP_POLICIES)}")
         self.hidden_size, self.has_bias, self.ep_size = hidden_size, add_bias_linear, num_ranks(who, mesh, num_moe_experts)

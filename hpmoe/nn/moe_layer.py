@@ -139,7 +139,7 @@ class MoELayer(nn.Cell):
         if self.has_expert_bias:
             self.expert_bias = zeros("expert_bias", (num_moe_experts,), ms.float32, requires_grad=False)
         check_argument(is_number(moe_router_bias_update_rate), who, "moe_router_bias_update_rate",
-                       repr(moe_router_bias_update_rate), "a number")
+                       repr(moe_router_bias_update_rate), "a finite float32 number")
         self.rate = float(moe_router_bias_update_rate)
         self.tokens_per_expert = zeros("tokens_per_expert", (num_moe_experts,), ms.float32, requires_grad=False)
         self.ep_size, self.mesh = num_ranks(who, mesh, num_moe_experts), mesh

@@ -15,11 +15,11 @@ FLOATS = (ms.float32, ms.bfloat16, ms.float16)
 
 def normal(name: str, shape: Sequence[int], std: float, dtype: object) -> Parameter:
     """A weight drawn from a normal distribution, by `ms.set_seed`."""
-    return Parameter(initializer(Normal(std), list(shape), dtype), name=name)
+    return Parameter(initializer(Normal(std), [int(size) for size in shape], dtype), name=name)
 
 
 def zeros(name: str, shape: Sequence[int], dtype: object, requires_grad: bool = True) -> Parameter:
-    return Parameter(initializer("zeros", list(shape), dtype), name=name, requires_grad=requires_grad)
+    return Parameter(initializer("zeros", [int(size) for size in shape], dtype), name=name, requires_grad=requires_grad)
 
 
 class Frozen:
@@ -46,6 +46,6 @@ def check_sizes(who: str, **sizes: object) -> None:
 def check_drawn(who: str, init_method_std: object, dtype: object) -> None:
     """ArgumentError unless weights can be drawn with this deviation in this dtype."""
     check_argument(is_number(init_method_std) and init_method_std >= 0, who, "init_method_std", repr(init_method_std),
-                   "a number of at least 0")
+                   "a finite float32 number of at least 0")
     check_argument(any(dtype is known for known in FLOATS), who, "dtype", repr(dtype),
                    "mindspore.float32, bfloat16 or float16")

@@ -48,6 +48,6 @@ def make_losses(who: str, kind: str, aux: float, z: float | None, top_k: int) ->
     """Losses by the arguments of a layer. "aux_loss" and "global_aux_loss" are one: the loss of the tokens of all ranks."""
     check_argument(is_name(kind, KINDS), who, "moe_router_load_balancing_type", repr(kind), f"one of {', '.join(KINDS)}")
     z = 0.0 if z is None else z
-    check_argument(is_number(aux), who, "moe_aux_loss_coeff", repr(aux), "a number")
-    check_argument(is_number(z), who, "moe_z_loss_coeff", repr(z), "a number, or None")
+    check_argument(is_number(aux), who, "moe_aux_loss_coeff", repr(aux), "a finite float32 number")
+    check_argument(is_number(z), who, "moe_z_loss_coeff", repr(z), "a finite float32 number, or None")
     return Losses(kind == "seq_aux_loss", float(aux), float(z), top_k)

@@ -148,7 +148,7 @@ def make_choice(who: str, num_moe_experts: int, moe_router_topk: int, moe_router
     check_argument(is_name(moe_router_score_function, tuple(SCORES)), who, "moe_router_score_function",
                    repr(moe_router_score_function), f"one of {', '.join(SCORES)}")
     scale = 1.0 if moe_router_topk_scaling_factor is None else moe_router_topk_scaling_factor
-    check_argument(is_number(scale), who, "moe_router_topk_scaling_factor", repr(scale), "a number, or None")
+    check_argument(is_number(scale), who, "moe_router_topk_scaling_factor", repr(scale), "a finite float32 number, or None")
     groups = 1 if moe_router_num_groups is None else moe_router_num_groups
     best = 1 if moe_router_group_topk is None else moe_router_group_topk
     check_argument(is_int(groups, 1, num_moe_experts) and num_moe_experts % groups == 0, who, "moe_router_num_groups",

@@ -29,7 +29,7 @@ def in_best_groups(scores: Tensor, num_groups: int, topk_groups: int) -> Tensor:
     Experts of score -inf do not count: a group with one other expert has the score of that, a group of none is the last.
     """
     num_experts = scores.shape[1]
-    size = num_experts // num_groups
+    size = int(num_experts // num_groups)  # MindSpore takes no integers of NumPy
     parts = (scores[:, first:first + size] for first in range(0, num_experts, size))
     best = (best_of(p, k=min(2, size), largest=True)[0] for p in parts)
     of_groups = mint.cat(tuple(v if size == 1 else v[:, :1] + mint.where(v[:, 1:] == -math.inf, 0.0, v[:, 1:])

@@ -39,6 +39,7 @@ def tokens_per_expert(topk_ids: Tensor, *, num_experts: int) -> Tensor:
     outside_graphs(who)
     check_argument(is_int(num_experts, 1, 2**31 - 2), who, "num_experts", repr(num_experts), "a positive int")
     check_ids(who, topk_ids)
+    num_experts = int(num_experts)  # MindSpore takes no integers of NumPy
     places = mint.where(checked_ids(who, topk_ids, num_experts), topk_ids, num_experts).astype(ms.int32)
     rows = add_columns(1, places, num_cols=num_experts + 1, dtype="int32")[:, :num_experts]
     return mint.sum(rows, 0).astype(ms.int32)
@@ -88,7 +89,7 @@ def _check_update(rate: float, bias: Shape, counts: Shape, counts_dtype: object,
                   has_where: bool) -> None:
     """Raises ArgumentError unless shapes and dtypes are those that `update_bias` takes."""
     who = "hpmoe.router.update_bias"
-    check_argument(is_number(rate), who, "rate", repr(rate), "a number")
+    check_argument(is_number(rate), who, "rate", repr(rate), "a finite float32 number")
     check_argument(bias is not None and len(bias) == 1, who, "bias", _described(bias), "a Tensor [E]")
     fits = counts == bias and counts_dtype in (ms.int32, ms.int64)
     check_argument(fits, who, "counts", _described(counts, counts_dtype), f"int32 or int64 of shape {bias}, like bias")

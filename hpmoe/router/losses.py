@@ -35,7 +35,7 @@ from hpmoe.support.keywords import suggests_keywords
 
 def _checked(who: str, logits: Tensor, score: str, coefficient: float, top_k: int = 1) -> Tensor:
     check_score(who, score)
-    check_argument(is_number(coefficient), who, "coefficient", repr(coefficient), "a number")
+    check_argument(is_number(coefficient), who, "coefficient", repr(coefficient), "a finite float32 number")
     z = check_logits(who, logits)
     check_argument(is_int(top_k, 1, z.shape[1]), who, "top_k", repr(top_k), f"an int in 1..{z.shape[1]}")
     return z

@@ -124,7 +124,7 @@ def _order(z: Tensor, scores: Tensor, bias: Tensor | None) -> Tensor:
 def _noisy(z: Tensor, temperature: float | None, jitter: float, seed: Tensor | None) -> Tensor:
     check_share(WHO, "jitter", jitter)
     check_argument(temperature is None or (is_number(temperature) and temperature > 0), WHO, "temperature",
-                   repr(temperature), "a number above 0, or None")
+                   repr(temperature), "a float32 number above 0, or None")
     z = jittered(z, jitter, seed) if jitter and seed is not None else z
     if temperature is None:
         return z

@@ -70,7 +70,7 @@ def _chosen_scores(z: Tensor, ids: Tensor, is_expert: Tensor, score: str) -> Ten
 
 
 def check_scale(who: str, scale: float) -> None:
-    check_argument(is_number(scale), who, "scale", repr(scale), "a number")
+    check_argument(is_number(scale), who, "scale", repr(scale), "a finite float32 number")
 
 
 def finished(chosen: Tensor, score: str, normalize: bool, scale: float, fusion: Fusion | None) -> Tensor:

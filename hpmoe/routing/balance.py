@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpmoe.routing.placement import WHOLE, Placement
-from hpmoe.support.errors import check_argument, is_int, is_number
+from hpmoe.support.errors import MOST, check_argument, has_bools, is_int, is_number
 
 SMALLEST = 1 / 64  # of a rank's mean load: what a copy must take at least to be worth its weights
 
@@ -58,13 +58,15 @@ def check_loads(loads: Sequence[float] | np.ndarray, replicas: int, min_load: fl
     check_argument(is_number(min_load) and min_load >= 0, who, "min_load", repr(min_load),
                    "a number that is not negative")
     try:
-        array = np.asarray(loads, np.float64)
+        array = np.asarray(loads)
+        are_numbers = array.dtype.kind in "iuf" and not has_bools(loads)
+        array = array.astype(np.float64) if are_numbers else np.zeros(0)
     except (TypeError, ValueError):
         array = np.zeros(0)
     check_argument(array.ndim == 1 and array.size > 0, who, "loads",
                    f"of shape {array.shape}" if array.size else repr(loads), "a number for each expert, [num_experts]",
                    "Count ids of a step with numpy.bincount(topk_ids[topk_ids >= 0], minlength=num_experts).")
-    bad = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
+    bad = np.flatnonzero(~((array >= 0) & (array <= MOST)))
     check_argument(not len(bad), who, f"loads[{bad[0] if len(bad) else ''}]", array[bad[0]] if len(bad) else "",
                    "a finite number that is not negative")
     return array

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeGuard
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from hpmoe.support.known import known
 
 ABSENT = -1  # the id of no expert: its entry goes nowhere
 DROP_POLICIES = ("error", "position", "probs")
+MOST_FACTOR, FACTOR = 2.0**30, "a number from 2**-30 to 2**30"  # of a balanced number of rows
 Sort = Callable[[np.ndarray], np.ndarray]  # which entry comes where in a stable sort of ids
 MANY_MORE = 2.5  # times the likely rows, of a plan most slots of which are likely to be empty
 
@@ -79,14 +81,19 @@ def check_rank_capacity(received: Sequence[int], most: int, balanced: int, facto
                    f"Give a rank_capacity_factor of at least {enough:g}: balanced, a rank receives {balanced}.")
 
 
+def is_factor(value: object) -> TypeGuard[float]:
+    """Whether an argument is such a factor."""
+    return is_number(value) and 1 / MOST_FACTOR <= value <= MOST_FACTOR
+
+
 def make_capacity(capacity_factor: float | None, drop_policy: str) -> Capacity | None:
     """The Capacity of these options, checked; None where nothing bounds an expert."""
     check_argument(is_name(drop_policy, DROP_POLICIES), "hpmoe.dispatch", "drop_policy", repr(drop_policy),
                    f"one of {', '.join(DROP_POLICIES)}")
     if capacity_factor is None:
         return None
-    is_factor = is_number(capacity_factor) and 0 < capacity_factor < math.inf
-    check_argument(is_factor, "hpmoe.dispatch", "capacity_factor", repr(capacity_factor), "a positive finite number or None")
+    check_argument(is_factor(capacity_factor), "hpmoe.dispatch", "capacity_factor", repr(capacity_factor),
+                   f"{FACTOR}, or None")
     return Capacity(float(capacity_factor), drop_policy)
 
 

@@ -11,6 +11,8 @@ from numpy.typing import ArrayLike
 
 from hpmoe.support.trees import Function, PyTree
 
+LEAST, MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # of what is computed with in float32
+
 
 class ArgumentError(ValueError):
     """An argument is not what a public function needs; the text names it, what it was and what it must be.
@@ -156,14 +158,25 @@ def is_int(value: object, least: int = 1, most: int = 2**30) -> TypeGuard[int]:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether an argument is a real number, Python's or NumPy's, that a float holds, and no NaN; True and False are none.
+    """Whether an argument is a real number, Python's or NumPy's, that float32 holds: no NaN, infinity, bool, nor a number
+    that float32 rounds to infinity or, if it is not 0, to 0.
 
     Example:
-        >>> [is_number(value) for value in (3, np.float32(0.5), float("nan"), 10**400, True, "3")]
-        [True, True, False, False, False, False]
+        >>> [is_number(value) for value in (3, np.float32(0.5), float("nan"), 1e39, 1e-300, True, "3")]
+        [True, True, False, False, False, False, False]
     """
-    is_real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) and value == value
-    return is_real and (not isinstance(value, int) or abs(value) < 2**1023)
+    is_real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    return is_real and bool(value == 0 or LEAST <= value <= MOST or -MOST <= value <= -LEAST)
+
+
+def has_bools(values: object) -> bool:
+    """Whether a list or tuple holds a bool, which NumPy would convert to a number among numbers.
+
+    Example:
+        >>> [has_bools(values) for values in ([True, 2], [1, 2], 3)]
+        [True, False, False]
+    """
+    return isinstance(values, (list, tuple)) and any(isinstance(value, (bool, np.bool_)) for value in values)
 
 
 def is_name(value: object, names: Iterable[str]) -> TypeGuard[str]:

@@ -52,6 +52,7 @@ BAD_LENGTHS = {
     "too many": ([1, 2, 3], "num_tokens is [1, 2, 3]; it must be 2 ints, one for each rank."),
     "negative": ([-1, 2], "num_tokens is [-1, 2]; it must be not negative."),
     "a number": (3, "num_tokens is 3; it must be 2 ints, one for each rank."),
+    "a bool": ([True, 2], "num_tokens is [True, 2]; it must be 2 ints, one for each rank."),
     "fractions": ([1.5, 1], "num_tokens is [1.5, 1]; it must be 2 ints, one for each rank."),
     "too large": ([5, 1], "num_tokens is [5, 1]; it must be at most 4, the rows of topk_ids."),
 }

@@ -58,7 +58,7 @@ def test_too_many_rows_are_an_error_at_every_stage(stage):
     call(f, LAYER)  # and the call after works
 
 
-@pytest.mark.parametrize("factor", [0.1, 1.0, 1.25, 3.0, 4.0, 9.0, 1e300])
+@pytest.mark.parametrize("factor", [0.1, 1.0, 1.25, 3.0, 4.0, 9.0, 2.0**30])
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_room_without_ids(factor, direction):
     rows = min(math.ceil(min(12 * factor, 1e9)), 48)
