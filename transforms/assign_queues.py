@@ -11,7 +11,7 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
 from hpmoe.machines.presets import cpu
 from hpmoe.planner.planner import schedule
-from hpmoe.runtime.requeue import as_queues, transitive_reduction
+from hpmoe.runtime.requeue import as_queues
 from hpmoe.runtime.rewrite import name_of
 from hpmoe.runtime.transform import transform
 from hpmoe.scheduling.early_gradients import early_gradients
@@ -25,8 +25,9 @@ from hpmoe.scheduling.vector_workers import dealt, vector_workers
 from hpmoe.support.errors import TransformError, VerifyError, call_user, check_argument, is_name
 from hpmoe.support.known import known
 from hpmoe.tiling.rebuild import rebuild
+from hpmoe.tiling.transitive_reduction import transitive_reduction
 from hpmoe.verification.tasks import check_queues
-from hpmoe.verification.verify import verify
+from hpmoe.verification.verify import check_acyclic
 
 Policy = Callable[[tf.Taskflow, Machine], Sequence[np.ndarray]]
 Priority = Callable[[tf.Taskflow], Sequence[float]]
@@ -222,7 +223,7 @@ def _assigned(flow: tf.Taskflow, queues: Sequence[np.ndarray], policy: str | Pol
     if order is not None and policy != "critical_path":
         assigned = _ordered(assigned, order)
     if callable(policy):
-        verify(assigned)
+        check_acyclic(assigned)
     return assigned
 
 

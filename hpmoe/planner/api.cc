@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <exception>
 
-#include "compare.h"
 #include "expand.h"
 #include "graph.h"
 #include "planner.h"
@@ -71,11 +70,6 @@ int hpmoe_prune_waits(const HpmoeFlow* flow, const HpmoeGraph* graph, const uint
   return guarded([&] { hpmoe::prune_waits(*flow, graph->graph, is_unit, needed); });
 }
 
-int hpmoe_is_reduced(const HpmoeFlow* flow, const HpmoeFlow* derived, const int32_t* number, const int32_t* spans,
-                     uint8_t* has, uint8_t* is_reduced) {
-  return guarded([&] { *is_reduced = hpmoe::is_reduced(*flow, *derived, number, spans, has); });
-}
-
 int hpmoe_expand_waits(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* rules, int64_t num_rules, HpmoeWait* rows,
                        int64_t room, int64_t* num_rows) {
   return guarded([&] { *num_rows = hpmoe::expand_waits(grids, num_ops, rules, num_rules, rows, room); });
@@ -96,6 +90,6 @@ int hpmoe_renumber_signals(const HpmoeSignal* rows, int64_t num_rows, const int3
   return guarded([&] { *num_left = hpmoe::renumber_signals(rows, num_rows, number, num_events, out); });
 }
 
-int32_t hpmoe_planner_abi_version(void) { return 8; }
+int32_t hpmoe_planner_abi_version(void) { return 9; }
 
 }  // extern "C"

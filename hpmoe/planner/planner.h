@@ -77,14 +77,6 @@ int hpmoe_are_queues(const HpmoeFlow* flow, const uint8_t* unit_of_op, int64_t n
 // of one slot or tile.
 int hpmoe_prune_waits(const HpmoeFlow* flow, const HpmoeGraph* graph, const uint8_t* is_unit, uint8_t* needed);
 
-// Whether a flow is `derived` with fewer waits and without some events: all its waits and signals, in order, are those of
-// `derived` about the events `number` [flow.num_events], which grow, and no range of events that a wait or signal may be
-// about is cut. spans [ops * HPMOE_NUM_KINDS]: how long these ranges are. has [derived.num_waits]: the waits that are left.
-// The tables of `derived` are taken to be right.
-enum { HPMOE_NUM_KINDS = 3 };
-int hpmoe_is_reduced(const HpmoeFlow* flow, const HpmoeFlow* derived, const int32_t* number, const int32_t* spans,
-                     uint8_t* has, uint8_t* is_reduced);
-
 // The tasks of one op are a grid, by unit, peer (one where there are none) and column tile; `blocks` units are an expert's.
 struct HpmoeGrid {
   int32_t first_unit, num_units, num_peers, num_cols, blocks;

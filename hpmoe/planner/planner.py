@@ -14,7 +14,7 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.support.loading import find_library, load_library
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 8
+ABI_VERSION = 9
 OUT_OF_MEMORY = 1
 # Rows of HpmoeDealt, HpmoeGrid and HpmoeRule of planner.h.
 DEALT = np.dtype([("first_queue", "i4"), ("num_queues", "i4")])
@@ -44,7 +44,6 @@ def load() -> ctypes.CDLL:
         "hpmoe_deal": (ctypes.c_int, [flow, pointer, pointer, size, pointer, word, pointer, pointer]),
         "hpmoe_are_queues": (ctypes.c_int, [flow, pointer, size, pointer, pointer]),
         "hpmoe_prune_waits": (ctypes.c_int, [flow, pointer, pointer, pointer]),
-        "hpmoe_is_reduced": (ctypes.c_int, [flow, flow, pointer, pointer, pointer, pointer]),
         "hpmoe_renumber_waits": (ctypes.c_int, [pointer, size, pointer, pointer, size, pointer, pointer]),
         "hpmoe_renumber_signals": (ctypes.c_int, [pointer, size, pointer, size, pointer, pointer]),
         "hpmoe_expand_waits": (ctypes.c_int, [pointer, size, pointer, size, pointer, size, pointer]),
@@ -180,22 +179,6 @@ def forget() -> None:
     _prune.cache_clear()
     _graph.cache_clear()
     _joined_queues.cache_clear()
-
-
-def kept_waits(flow: tf.Taskflow, derived: tf.Taskflow, number: np.ndarray, spans: np.ndarray) -> np.ndarray | None:
-    """Which waits of `derived` a flow has, [derived waits] bool, where it is that with fewer waits and events; else None.
-
-    Args:
-        number: the derived event that each event is, ascending.
-        spans: [num_ops, kinds], how many events a wait or signal of a kind may be about.
-    """
-    has, is_reduced = np.zeros(len(derived.waits), bool), np.zeros(1, bool)
-    (tables, native), (more, other) = _native(flow), _native(derived)
-    number, spans = (np.ascontiguousarray(x, np.int32) for x in (number, spans))
-    result = load().hpmoe_is_reduced(native, other, *(x.ctypes.data for x in (number, spans, has, is_reduced)))
-    del tables, more  # alive until here
-    _check(result, "kept_waits: an event has a number that does not exist")
-    return has if is_reduced[0] else None
 
 
 def renumbered(table: np.ndarray, number: np.ndarray, kept: np.ndarray | None = None) -> np.ndarray:

@@ -9,12 +9,12 @@ import numpy as np
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.machines.machine import Machine
 from hpmoe.machines.presets import cpu
-from hpmoe.planner.planner import prune_waits, renumbered
 from hpmoe.support.errors import check_argument
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.tiling.rebuild import rebuild
+from hpmoe.tiling.transitive_reduction import transitive_reduction
 from hpmoe.verification.tasks import check_queues
-from hpmoe.verification.verify import verify
+from hpmoe.verification.verify import check_acyclic, verify
 
 
 @suggests_keywords
@@ -66,8 +66,10 @@ def requeue(flow: Taskflow, queues: Sequence[Sequence[int]], *, machine: Machine
     flow = rebuild(flow, flow.ops)
     assigned = flow.replace(queues=arrays, machine=machine or flow.machine or cpu(ep_size=flow.ep_size))
     check_queues(assigned)
-    verify(assigned)
-    return transitive_reduction(assigned)
+    check_acyclic(assigned)
+    reduced = transitive_reduction(assigned)
+    verify(reduced)
+    return reduced
 
 
 def as_queues(queues: Iterable[Sequence[int] | np.ndarray]) -> tuple[np.ndarray, ...]:
@@ -81,21 +83,3 @@ def _as_queue(queue: Sequence[int] | np.ndarray) -> np.ndarray:
         tasks = tasks.astype(np.int64)
     tasks.setflags(write=False)
     return tasks
-
-
-def transitive_reduction(flow: Taskflow) -> Taskflow:
-    """The same schedule without the waits its order implies, and without the blocks of events nobody waits for any more."""
-    needed = prune_waits(flow)
-    waited_events = np.zeros(len(flow.events), bool)
-    waited_events[flow.waits["event"][needed]] = True
-    waited = np.zeros(len(flow.blocks), bool)
-    waited[flow.events["block"][waited_events]] = True
-    if waited.all():
-        return flow.replace(waits=flow.waits[needed])
-    kept = waited[flow.events["block"]]
-    number, number_of_block = np.where(kept, np.cumsum(kept) - 1, -1), np.cumsum(waited) - 1
-    events = flow.events[kept]
-    events["block"] = number_of_block[events["block"]]
-    blocks = tuple(flow.blocks[b].replace(first=int(number[flow.blocks[b].first])) for b in np.flatnonzero(waited))
-    waits, signals = renumbered(flow.waits, number, needed), renumbered(flow.signals, number)
-    return flow.replace(waits=waits, signals=signals, events=events, blocks=blocks)

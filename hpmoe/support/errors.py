@@ -82,9 +82,9 @@ class VerifyError(ValueError):
         >>> hpmoe.verify(flow.replace(waits=flow.waits[:0]))
         Traceback (most recent call last):
         ...
-        hpmoe.VerifyError: verify: task t1 mul[rows 0:4, cols 0:3] reads what !a.0 stands for, which t0 ...
+        hpmoe.VerifyError: verify: waits[0] is missing; the operations and queues need task=1, event=0, kind=0. ...
              t0 matmul[rows 0:4, cols 0:3] x w -> a wait -  signal !a.0 += rows
-        >    t1 mul[rows 0:4, cols 0:3]    a -> b   wait -  signal -
+        >    t1 mul[rows 0:4, cols 0:3]    a -> b   wait !a.0 >= rows  signal -
     """
 
     __module__ = "hpmoe"

@@ -5,9 +5,7 @@ well_formed, fingerprint, canonicalize  tables and operations are what they were
 op_rules, shapes, units                 operations are what their definitions allow, on operands that fit, for all units
 regions, row_sets                       what tasks touch is there, written once, and nothing unwritten is read
 tasks                                   each tile is a task, in one queue
-events, counting                        signals add up to thresholds
-transitive_reduction, happens_before,   waits that are missing follow from others
-    before, facts
+derived                                 events, waits and signals are those that operations and queues need
 cycles, shortest_cycle                  no task waits for itself, across ranks too; else which one does
-order, slot_experts, rows, facts, before, may_alias, fault   what these share
+order, rows, fault                      what these share
 """

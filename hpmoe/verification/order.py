@@ -12,8 +12,12 @@ from hpmoe.ir.layout import moves_of
 from hpmoe.support.known import known
 from hpmoe.tile_ops.frame import Move
 from hpmoe.tile_ops.params import Way
-from hpmoe.verification.counting import own_positions
 from hpmoe.verification.rows import Signal, Task, Wait, op_spans
+
+
+def own_positions(flow: tf.Taskflow, way: Way | None) -> list[int]:
+    """Positions in the order of peers at which every rank has itself."""
+    return np.flatnonzero((flow.order_of(way) == np.arange(flow.ep_size)[:, None]).all(axis=0)).tolist()
 
 
 class Order:
@@ -37,13 +41,7 @@ class Order:
         self._firsts = sorted(self._spread)  # first events of signals that may be about several
         self._widest = max((self.span(s) for first in self._firsts for s in self._spread[first]), default=0)
         self._about: dict[int, list[Signal]] = {}
-        self._waits_about: dict[int, list[Wait]] | None = None
         self._events: dict[Wait | Signal, list[tuple[int, int | None]]] = {}
-
-    def is_to_itself(self, signal: Signal) -> bool:
-        """Whether a signal counts rows that every rank moves to itself: it may be given as local or as of a peer."""
-        is_row = self.op_of(signal.task).way is not None and signal.amount == tf.ROWS
-        return is_row and self.is_for_itself(signal.task)
 
     def is_for_itself(self, task: int) -> bool:
         """Whether a task is for no other rank than its own."""
@@ -58,28 +56,8 @@ class Order:
         """Whether a signal is for the rank that makes it alone."""
         return signal.remote == tf.LOCAL or self.is_for_itself(signal.task)
 
-    def returns(self, peer: int) -> int | None:
-        """The position at which those to whom a rank sends rows, at position `peer`, send them back, if it is one for all
-        ranks."""
-        out, back = (self.flow.order_of(way) for way in Way)
-        places = np.unique(np.nonzero(back[out[:, peer]] == np.arange(len(out))[:, None])[1])
-        return int(places[0]) if len(places) == 1 else None
-
-    def first_tile(self, route: int, returned: int) -> int:
-        """The first tile of tokens whose rows an event for returned rows counts."""
-        return returned * self.flow.routes[route].return_tokens // self.flow.tile_rows
-
     def waits_of(self, task: int) -> list[Wait]:
         return self._waits.get(task, [])
-
-    def waits_about(self, event: int) -> list[Wait]:
-        """Waits that may be about an event."""
-        if self._waits_about is None:
-            self._waits_about = collections.defaultdict(list)
-            for wait in (w for waits in self._waits.values() for w in waits):
-                for e in range(wait.event, wait.event + self.span(wait)):
-                    self._waits_about[e].append(wait)
-        return self._waits_about.get(event, [])
 
     def signals_about(self, event: int) -> list[Signal]:
         """Signals that may be about an event."""

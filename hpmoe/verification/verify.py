@@ -6,21 +6,20 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.ir.stages import Stages
-from hpmoe.ir.taskflow_text import event_name, task_name
-from hpmoe.planner.planner import find_runnable, kept_waits, prune_waits
+from hpmoe.ir.taskflow_text import task_name
+from hpmoe.planner.planner import find_runnable
 from hpmoe.support.errors import VerifyError, check_argument
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.tiling.dependencies import derive_dependencies
 from hpmoe.tiling.shared_memory import memory_fault
+from hpmoe.tiling.transitive_reduction import transitive_reduction
 from hpmoe.verification.cycles import find_stuck
-from hpmoe.verification.events import check_counts, check_tables, derived_events, with_blocks
+from hpmoe.verification.derived import DERIVED, check_tables
 from hpmoe.verification.fault import fail
 from hpmoe.verification.fingerprint import as_fingerprinted
 from hpmoe.verification.regions import region_fault
-from hpmoe.verification.rows import op_spans, spans
 from hpmoe.verification.shortest_cycle import cycle_text, find_cycle
 from hpmoe.verification.tasks import check_queues, check_tasks
-from hpmoe.verification.transitive_reduction import TransitiveReduction
 from hpmoe.verification.well_formed import check_sizes, check_well_formed
 
 
@@ -36,10 +35,10 @@ def verify(flow: tf.Taskflow | Stages) -> None:
     write other columns; its columns may be in tiles of any width, its matrices in blocks of any height. Its rows cannot be
     divided among several, as units begin with the first.
 
-    Proved of the tables: the tasks are exactly those of the operations; each task is in one queue of its unit, once; what
-    the signals of an event add up to is its threshold; whoever reads a region starts after all who write it; and no cycle
-    runs through queue order and events, across ranks too. Nobody writes what is read early. A wait may be missing where what
-    else the task waits for, or what runs before it, implies it; a wait that nothing asks for is no fault.
+    Proved of the tables: the tasks are exactly those of the operations; each task is in one queue of its unit, once; no
+    cycle runs through queue order and events, across ranks too; nobody writes what is read early. The events, waits and
+    signals are those that `hpmoe.rewriting.rebuild` derives from the operations, and with queues those that
+    `hpmoe.rewriting.requeue` leaves. Tables edited by hand are refused.
 
     What the operations compute is not judged: another operand of the same form is another function.
 
@@ -87,23 +86,12 @@ def _prove(flow: tf.Taskflow) -> None:
     _check_memory(flow)
     if flow.queues:
         check_queues(flow)
-    tables = dict(zip(("events", "waits", "signals", "blocks"),
-                      derive_dependencies(flow.buffers, flow.ops, flow.routes, flow.tile_rows), strict=True))
-    if all(getattr(flow, name) is table for name, table in tables.items()):
-        _check_acyclic(flow)
-        return
-    derived = flow.replace(**tables)
-    reduced = _as_reduction(flow, derived)
-    if reduced is not None:
-        flow, missing = reduced
-        if not find_runnable(derived).all():  # with waits that it has not, and would not need to have
-            _check_acyclic(flow)
-        _check_missing(flow, derived, missing)
-        return
-    check_tables(flow)
-    flow = with_blocks(flow)
-    _check_acyclic(flow)
-    _check_order(flow, derived, check_counts(flow, derived))
+    tables = derive_dependencies(flow.buffers, flow.ops, flow.routes, flow.tile_rows)
+    derived = flow.replace(**dict(zip(DERIVED, tables, strict=True)))
+    expected = transitive_reduction(derived) if flow.queues else derived
+    if not find_runnable(derived).all():  # with waits that a reduction does not need
+        check_acyclic(expected)
+    check_tables(flow, expected)
 
 
 def _check_regions(flow: tf.Taskflow) -> None:
@@ -155,56 +143,8 @@ def _check_memory(flow: tf.Taskflow) -> None:
         raise VerifyError(f"verify: {fault}")
 
 
-def _as_reduction(flow: tf.Taskflow, derived: tf.Taskflow) -> tuple[tf.Taskflow, np.ndarray] | None:
-    """A flow that is `derived` with fewer waits and events, in its blocks, and which derived waits it has not; else None.
-
-    Its tables need no further proof but that of these waits.
-    """
-    of = flow.events["block"]
-    if len(of) and not 0 <= of.min() <= of.max() < len(flow.blocks):
-        return None
-    number = derived_events(flow, derived)
-    if (number < 0).any() or (np.diff(number) <= 0).any():
-        return None
-    has = kept_waits(flow, derived, number, op_spans(derived))
-    return None if has is None else (flow.replace(events=derived.events[number], blocks=derived.blocks), ~has)
-
-
-def _check_order(flow: tf.Taskflow, derived: tf.Taskflow, number: np.ndarray) -> None:
-    """Whoever reads a region starts after all who write it: it waits for their event, or that is implied."""
-    first, last = flow.waits["event"], flow.waits["event"] + spans(flow, flow.waits) - 1
-    breaks = np.cumsum(np.diff(number, prepend=number[:1]) != 1)  # no more where every next event is the next derived one
-    known = flow.waits[(number[first] >= 0) & (breaks[first] == breaks[last])].copy()
-    known["event"] = number[known["event"]]
-    _check_missing(flow, derived, ~np.isin(tf.row_keys(derived.waits), tf.row_keys(known)))
-
-
-def _check_missing(flow: tf.Taskflow, derived: tf.Taskflow, absent: np.ndarray) -> None:
-    """The derived waits that a flow has not are implied by those it has."""
-    missing = _needed(derived, ~absent)
-    unordered = TransitiveReduction(flow, derived).unordered(missing) if missing.any() else None
-    if unordered is not None:
-        t, event, p = unordered
-        fail(flow, f"task t{t} {task_name(flow, t)} reads what {event_name(derived, event)} stands for, which t{p} "
-             f"{task_name(flow, p)} writes, and neither it nor what runs before it waits for it", t)
-
-
-def _needed(derived: tf.Taskflow, present: np.ndarray) -> np.ndarray:
-    """Which derived waits are neither present nor implied by queue order and by waits that are, [derived waits] bool."""
-    missing = np.zeros(len(present), bool)
-    while derived.queues and not present.all():
-        kept = ~missing
-        needed = missing.copy()
-        asked = derived if kept.all() else derived.replace(waits=derived.waits[kept])
-        needed[kept] = prune_waits(asked) & ~present[kept]
-        if (needed == missing).all():
-            return missing
-        missing = needed
-    return ~present
-
-
-def _check_acyclic(flow: tf.Taskflow) -> None:
-    """No cycle through events and queue order, across ranks too."""
+def check_acyclic(flow: tf.Taskflow) -> None:
+    """Raises VerifyError if tasks wait for each other in a cycle of events and queue order, on one rank or across ranks."""
     stuck = find_stuck(flow)
     if stuck is not None:
         cycle = find_cycle(*stuck)

@@ -160,6 +160,7 @@ CONTENT = {
     "a pickle": lambda data, other: pickle.dumps({"a": 1}), "much": lambda data, other: b" " * (16 << 20) + b" ",
     "tasks in another order": lambda data, other: changed(data, swapped),
     "no waits": lambda data, other: changed(data, lambda flow: flow.replace(waits=flow.waits[:0])),
+    "signals in another order": lambda data, other: changed(data, lambda flow: flow.replace(signals=flow.signals[::-1])),
 }
 
 

@@ -21,6 +21,7 @@ from hpmoe import Aval, Mesh, chain, cpu, spmd, tile_partition
 from hpmoe.autodiff.vjp import linearize
 from hpmoe.interpreters.evaluate import evaluate
 from hpmoe.interpreters.interpret import interpret
+from hpmoe.rewriting import requeue
 
 few = hypothesis.settings(max_examples=25, derandomize=True)
 
@@ -99,7 +100,7 @@ def random_policy(seed):
             i, old = int(rng.integers(len(queues[q]) - 1)), queues[q]
             queues[q] = np.concatenate([old[:i], old[[i + 1, i]], old[i + 2:]])
             try:
-                hpmoe.verify(flow.replace(queues=tuple(queues), machine=machine))
+                requeue(flow, queues, machine=machine)
             except hpmoe.VerifyError:
                 queues[q] = old
         return queues

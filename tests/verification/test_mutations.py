@@ -1,6 +1,8 @@
-"""The verifier against random mutants of real taskflows: all that can change a result or hang are rejected, all others are
-accepted. What a mutant can do is decided by judge.py, for every routing of layers small enough to list them all; one that
-only so few tokens keep from harm, but not other rows that its slots have room for, counts as harmful."""
+"""The verifier against random mutants of real taskflows: it rejects all that can change a result or hang.
+
+What a mutant can do is decided by judge.py, for every routing of layers small enough to list them all. Queues in another
+order are given to requeue, which refuses only those that can hang.
+"""
 
 import collections
 
@@ -9,15 +11,14 @@ import pytest
 from helpers import SMALL_NPU
 from mutants import MUTATIONS, changes, mutant
 from mutation_subjects import CHOICES, IN_STAGES, OTHERS, SCHEDULES, SINGLE, SUBJECTS, Subject, lowered
+from schedule_oracle import fault_of
 
 import hpmoe
 from hpmoe import VerifyError
+from hpmoe.rewriting import rebuild, requeue
 from hpmoe.verification import cycles
 from hpmoe.verification.verify import verify
 
-# Kinds of mutants of a subject that are refused though the judge finds no harm in them: the proof follows events and queues,
-# not how long tasks take that have begun. One of the 2,000 that are drawn by default.
-REFUSED_ALL_THE_SAME = {("waits for what its producers wait for", "moe_ffn backward ep=1 queues round_robin 3")}
 MANY = 3000  # mutants, from which on there are some of a few of these, too
 
 
@@ -45,12 +46,34 @@ def subjects(request):
     return [Subject(*one) for one in (*chosen, *IN_STAGES, *some_others(number, seed))]
 
 
-def test_verifier_is_right_about_every_mutant(subjects, request, capsys):
+def in_other_queues(subject, flow):
+    """The subject's operations in the queues of a mutant that differs in queues only, with all derived waits; else None."""
+    same = ("tasks", "waits", "signals", "events", "ops", "buffers", "routes", "blocks")
+    if not flow.queues or flow.queues is subject.flow.queues or any(
+            getattr(flow, name) is not getattr(subject.flow, name) for name in same):
+        return None
+    return rebuild(flow, flow.ops).replace(queues=flow.queues)
+
+
+def wrong_about_queues(subject, flow):
+    """Whether requeue refuses queues that cannot hang, or takes others."""
+    whole = in_other_queues(subject, flow)
+    if whole is None:
+        return None
+    harm = subject.judge.harm(whole)
+    try:
+        made = requeue(subject.flow, flow.queues)
+    except VerifyError as error:
+        return None if harm or subject.why_rejected(whole, False) == "other rows" else f"requeue refuses: {error}"
+    return f"requeue takes queues that are wrong: {harm}" if harm or subject.judge.harm(made) else None
+
+
+def test_no_harmful_mutant_is_accepted(subjects, request, capsys):
     """At least 2,000 mutants, or --mutants=N. Counts are printed by kind of mutation."""
     rng = np.random.default_rng(request.config.getoption("--mutants-seed"))
     counts, wrong = collections.Counter(), []
     for subject in subjects:
-        assert accepted(subject.flow) and subject.judge.harm(subject.flow) is None, subject.name
+        assert accepted(subject.flow) and fault_of(subject.judge, subject.flow) is None, subject.name
     number = request.config.getoption("--mutants")
     for i in range(number):
         subject = subjects[i * len(subjects) // number]
@@ -58,12 +81,10 @@ def test_verifier_is_right_about_every_mutant(subjects, request, capsys):
         anew = kind in MUTATIONS and MUTATIONS[kind][2]
         verdict = accepted(flow)
         harm = subject.harm(flow, anew, rng, verdict)
-        what = "harmful" if harm else "benign" if verdict else subject.why_rejected(flow, anew)
-        counts[kind, what, "accepted" if verdict else "rejected"] += 1
-        if verdict == bool(harm) and what != "other rows" and (
-                verdict or (kind, subject.name) not in REFUSED_ALL_THE_SAME):
-            wrong.append(f"mutant {i} ({kind}) of {subject.name} is {'accepted' if verdict else 'rejected'}: {harm}, "
-                         f"{changes(subject.flow, flow)}")
+        counts[kind, "harmful" if harm else "benign", "accepted" if verdict else "rejected"] += 1
+        fault = f"accepted: {harm}" if verdict and harm else wrong_about_queues(subject, flow)
+        if fault:
+            wrong.append(f"mutant {i} ({kind}) of {subject.name} is {fault}, {changes(subject.flow, flow)}")
         if verdict and not harm and i % 20 == 0:
             case = int(rng.integers(len(subject.cases)))
             found = subject.differs(flow, case, int(rng.integers(100)), native=bool(flow.queues))
@@ -82,29 +103,26 @@ HARD = (  # backward schedules with waits that only a closer look at the rows fi
 
 
 @pytest.mark.parametrize("name, layer, options, schedule", HARD, ids=[f"{h[0]} {h[3][2]}" for h in HARD])
-def test_every_wait_left_out_and_every_queue_in_order(name, layer, options, schedule):
+def test_waits_left_out_are_refused_and_queues_judged(name, layer, options, schedule):
     subject = Subject(name, layer, options, "backward", schedule)
     flow, queues = subject.flow, [np.sort(q) for q in subject.flow.queues]
-    others = [flow.replace(waits=np.delete(flow.waits, i)) for i in range(len(flow.waits))]
-    others += [flow.replace(queues=(*flow.queues[:q], queue, *flow.queues[q + 1:])) for q, queue in enumerate(queues)]
-    for other in others:
-        harm = subject.judge.harm(other)
-        assert accepted(other) != bool(harm) or subject.why_rejected(other, False) == "other rows", (
-            harm, changes(flow, other))
+    assert not any(accepted(flow.replace(waits=np.delete(flow.waits, i))) for i in range(len(flow.waits)))
+    for q, queue in enumerate(queues):
+        other = flow.replace(queues=(*flow.queues[:q], queue, *flow.queues[q + 1:]))
+        assert wrong_about_queues(subject, other) is None
 
 
 def test_a_cycle_of_too_many_cases_is_refused(monkeypatch):
     flow = lowered(*HARD[0][:3], "backward", HARD[0][3])
-    in_order = flow.replace(queues=(np.sort(flow.queues[0]), *flow.queues[1:]))
-    verify(in_order)
+    in_order = np.sort(flow.queues[0]), *flow.queues[1:]
+    requeue(flow, in_order)
     monkeypatch.setattr(cycles, "MAX_WORK", 0)
     with pytest.raises(VerifyError, match=r"t\d+ .* can never run: a cycle leads through what it waits for"):
-        verify(in_order)
+        requeue(flow, in_order)
 
 
 def table(counts):
-    columns = [("harmful", "rejected"), ("harmful", "accepted"), ("benign", "accepted"), ("other rows", "rejected"),
-               ("benign", "rejected")]
+    columns = [("harmful", "rejected"), ("harmful", "accepted"), ("benign", "accepted"), ("benign", "rejected")]
     lines = [f"\n{'mutation':<30}" + "".join(f"{' '.join(c):>21}" for c in columns)]
     for kind in [*MUTATIONS, "two at once"]:
         lines.append(f"{kind:<30}" + "".join(f"{counts[(kind, *c)]:>21}" for c in columns))

@@ -21,8 +21,8 @@ from mutations_by_hand import (
 
 import hpmoe
 from hpmoe import LaunchError, VerifyError
-from hpmoe.ir import taskflow as tf
 from hpmoe.kernels.executable import compile_cpu
+from hpmoe.rewriting import requeue
 from hpmoe.routing.capacity import Capacity
 from hpmoe.tile_ops import row_modes
 from hpmoe.tiling.rebuild import rebuild
@@ -48,29 +48,47 @@ def test_every_signal_counts(direction, signal):
             hpmoe.verify(flow.replace(signals=np.delete(flow.signals, i)))
 
 
-def test_no_event_among_those_of_a_block_may_be_empty():
-    """Who waits for the event of its slot's expert waits for nothing where that of one expert in the middle has no
-    signals."""
-    flow = lowered(stages(signal="expert")["queues"](hpmoe.moe_ffn), Layer(ep=2, T=4, E=6, K=2).arguments(), 2)
-    for first in np.unique(flow.waits["event"][flow.waits["kind"] == tf.SLOT_EXPERT]):
-        empty = changed(flow.events, first + 1, mult=0)
-        with pytest.raises(VerifyError, match="neither it nor what runs before it waits for it"):
-            hpmoe.verify(flow.replace(events=empty, signals=flow.signals[flow.signals["event"] != first + 1]))
+def unpruned(flow):
+    """The tables as they were before the waits that the queues imply were left out."""
+    whole = rebuild(flow, flow.ops)
+    return {name: getattr(whole, name) for name in ("events", "waits", "signals", "blocks")}
 
 
-@pytest.mark.parametrize("change", ["a block's note", "an event that nobody waits for"])
-def test_what_changes_nothing_takes_no_longer_to_prove(change, monkeypatch):
-    """Events are found among the derived ones by what they count and who signals them, not proved again."""
-    flow = queued("backward")
-    if change == "a block's note":
-        other = flow.replace(events=changed(flow.events, len(flow.events) // 2, block=0))
-    else:
-        nothing = changed(flow.events[:1], 0, extent=tf.ONE, index=0, route=-1, mult=0, block=len(flow.blocks))
-        other = flow.replace(events=np.concatenate([flow.events, nothing]))
-    proofs = []
-    monkeypatch.setattr("hpmoe.verification.verify.TransitiveReduction", lambda *args: proofs.append(args))
-    hpmoe.verify(other)
-    assert not proofs
+EDITS = {
+    "unpruned": unpruned,
+    "waits in another order": lambda flow: {"waits": flow.waits[::-1].copy()},
+    "signals in another order": lambda flow: {"signals": flow.signals[::-1].copy()},
+    "a wait twice": lambda flow: {"waits": np.repeat(flow.waits, 2)},
+    "a wait less": lambda flow: {"waits": flow.waits[1:]},
+    "no waits": lambda flow: {"waits": flow.waits[:0]},
+    "a signal less": lambda flow: {"signals": flow.signals[:-1]},
+    "another threshold": lambda flow: {"events": changed(flow.events, 0, mult=flow.events["mult"][0] + 1)},
+    "another block": lambda flow: {"events": changed(flow.events, len(flow.events) - 1, block=0)},
+    "an event that nobody waits for": lambda flow: {"events": np.concatenate([flow.events, flow.events[-1:]])},
+    "a wait for an event past the last": lambda flow: {"waits": changed(flow.waits, 0, event=len(flow.events))},
+    "blocks of other names": lambda flow: {"blocks": tuple(b.replace(name="x") for b in flow.blocks)},
+    "tables of another policy": lambda flow: {
+        name: getattr(queued("backward", machine=hpmoe.cpu(2), policy="stage_order"), name)
+        for name in ("events", "waits", "signals", "blocks")},
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_tables_edited_by_hand_are_refused_by_name(edit):
+    flow = queued("backward", machine=hpmoe.cpu(2))
+    hpmoe.verify(flow)
+    found = r"(?s)^verify: (events|waits|signals|blocks)\[\d+\] is .*; the operations and queues need .*"
+    with pytest.raises(VerifyError, match=found + "Do not edit tables: use hpmoe.rewriting.rebuild or .*requeue"):
+        hpmoe.verify(flow.replace(**EDITS[edit](flow)))
+
+
+def test_queues_edited_by_hand_are_refused_by_name():
+    """Other queues imply other waits; requeue finds these."""
+    flow = queued("backward", machine=hpmoe.cpu(2))
+    others = np.arange(flow.num_tasks), flow.queues[1][:0]
+    with pytest.raises(VerifyError, match="Do not edit tables: use hpmoe.rewriting.rebuild or hpmoe.rewriting.requeue"):
+        hpmoe.verify(flow.replace(queues=others))
+    hpmoe.verify(requeue(flow, others))
 
 
 @pytest.mark.parametrize("changes, text", [
@@ -85,15 +103,6 @@ def test_what_is_no_schedule_at_all_is_named(changes, text):
     flow = queued()
     with pytest.raises(VerifyError, match=text):
         hpmoe.verify(flow.replace(**changes(flow)))
-
-
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_all_waits_may_stay(direction):
-    """The taskflow as it was before assign_queues dropped what its order implies, in the same queues."""
-    flow = queued(direction, machine=hpmoe.cpu(2))
-    whole = rebuild(flow, flow.ops)
-    hpmoe.verify(whole.replace(queues=flow.queues, machine=flow.machine))
-    assert len(whole.waits) > len(flow.waits)
 
 
 def test_other_operations_need_other_tables():
@@ -191,7 +200,7 @@ def test_error_shows_the_task_and_its_neighbours():
     with pytest.raises(VerifyError) as raised:
         hpmoe.verify(drop_wait(flow))
     lines = str(raised.value).splitlines()
-    assert f"task t{task} " in lines[0] and "neither it nor what runs before it waits for it" in lines[0]
+    assert f"need task={task}, " in lines[0] and "Do not edit tables" in lines[0]
     assert [line[0] for line in lines[1:]].count(">") == 1 and 2 <= len(lines) <= 6
     assert next(line for line in lines if line.startswith(">")).split()[1] == f"t{task}"
 

@@ -24,17 +24,13 @@ from hpmoe.ir.layout import moves_of, num_copies
 from hpmoe.routing.route_plan import relays_of
 from hpmoe.support.known import known
 from hpmoe.tile_ops.params import Way
+from hpmoe.verification.order import own_positions
 from hpmoe.verification.rows import Signal, Task, op_spans
 
 WAY_OF = {"from": Way.OUT, "to": Way.OUT, "of": Way.BACK}  # the order that positions of an unknown are of
 Sum = collections.Counter  # unknown -> how often
 ONE: tuple = ("one",)
 OWN = -1  # the position of a rank that every rank has itself at
-
-
-def own_positions(flow: tf.Taskflow, way: Way | None) -> list[int]:
-    """Positions in the order of peers at which every rank has itself."""
-    return np.flatnonzero((flow.order_of(way) == np.arange(flow.ep_size)[:, None]).all(axis=0)).tolist()
 
 
 class Counting:
