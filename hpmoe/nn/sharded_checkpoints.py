@@ -32,7 +32,7 @@ class States:
         parameters: by name.
         splits: of those of experts, what shards of an expert divide; see `shard_experts`.
         masks: masks of routers, which files of earlier versions lack: in these no expert was masked.
-        at: of those of experts, the expert at each place; files have experts in order, and no places.
+        at: of those of experts that have moved, the expert at each place; files have experts in order, and no places.
     """
 
     def __init__(self, who: str, cell: nn.Cell, optimizer: nn.Cell | None, mesh: Mesh | None = None):
@@ -50,13 +50,14 @@ class States:
                 given = ((getattr(part, name, None), split) for name, split in part.splits.items())
                 splits = {p.name: split for p, split in given if isinstance(p, Parameter)}
                 self.splits.update(splits)
-                self.at.update(dict.fromkeys(splits, experts_at(who, of_cell.pop(part.places.name))))
+                at = experts_at(who, of_cell.pop(part.places.name))
+                self.at.update(dict.fromkeys(splits, at) if (at != np.arange(len(at))).any() else {})
         check_argument(bool(self.splits), who, "cell", f"a {type(cell).__name__} without them", wanted)
         of_optimizer = {} if optimizer is None else {p.name: p for p in optimizer.get_parameters() if p.name not in of_cell}
         trained = set() if optimizer is None else {p.name for p in optimizer.get_parameters()}
         for weight in [of_cell[name] for name in self.splits if name in trained]:
             for state in states_of(optimizer, [weight]):
-                self.at[state.name] = self.at[weight.name]
+                self.at.update({state.name: self.at[weight.name]} if weight.name in self.at else {})
                 is_whole = state.shape == weight.shape
                 check_argument(is_whole or not isinstance(mesh, World) or mesh.num_ranks == 1, who, "optimizer",
                                f"one whose {state.name} is {state.shape} for {weight.name} {weight.shape}",
