@@ -294,7 +294,9 @@ def per_rank_function(choice: Choice, run_experts: Experts, losses: Losses, gate
 
 @constexpr
 def sequences_of_rank(who: str, shape: Sequence[int], ep_size: int, by_sequence: bool) -> int:
-    """How many sequences of [..., S, H] a rank has; 1 where no loss asks."""
+    """Returns how many sequences of [..., S, H] a rank has; 1 if no loss asks, or if there are no tokens."""
+    if 0 in shape[:-1]:
+        return 1
     sequences = math.prod(shape[:-2]) if by_sequence else ep_size or 1
     check_argument(sequences % (ep_size or 1) == 0, who, "hidden_states", f"of shape {tuple(shape)}, {sequences} sequences",
                    f"of a number of sequences that {ep_size} ranks divide")

@@ -105,7 +105,7 @@ def sequence_loss(logits: Tensor, top_k: int, num_sequences: int, *, score: str 
     Args:
         logits: [T, E], the tokens of equally long sequences one after another.
         top_k: experts that a token chooses.
-        num_sequences: divides T.
+        num_sequences: divides T; any number, also 0, of no tokens.
         score: as in `hpmoe.route`.
         coefficient: factor of the loss.
 
@@ -126,21 +126,28 @@ def sequence_loss(logits: Tensor, top_k: int, num_sequences: int, *, score: str 
     who = "hpmoe.router.sequence_loss"
     outside_graphs(who)
     z = _checked(who, logits, score, coefficient, top_k)
-    num_tokens, num_experts = z.shape
-    check_argument(is_int(num_sequences, 1, num_tokens) and num_tokens % num_sequences == 0, who, "num_sequences",
-                   repr(num_sequences), f"an int that divides {num_tokens} tokens")
-    loss, count = sequence_sums(z, top_k, num_sequences, score)
+    num_tokens = z.shape[0]
+    fits = is_int(num_sequences, 1 if num_tokens else 0) and num_tokens % max(1, num_sequences) == 0
+    check_argument(fits, who, "num_sequences", repr(num_sequences), f"an int that divides {num_tokens} tokens")
+    loss, count = sequence_sums(z, top_k, num_sequences if num_tokens else 1, score)
     return loss / (count + LEAST_SUM) * float(coefficient)
 
 
 def sequence_sums(z: Tensor, top_k: int, num_sequences: int, score: str) -> tuple[Tensor, Tensor]:
     """The sum of the auxiliary losses of sequences, of float32 logits, and the number of sequences that have tokens."""
-    member = Tensor(np.kron(np.eye(num_sequences), np.ones((z.shape[0] // num_sequences, 1))).astype(np.float32))
-    n, p, may = (weight_grad(member, x) for x in (_choices(z, top_k), probabilities(z, score), _may_choose(z)))
+    n, p, may = (_of_sequences(x, num_sequences) for x in (_choices(z, top_k), probabilities(z, score), _may_choose(z)))
     tokens = mint.sum(n, -1, True) / top_k
     few = tokens + LEAST_SUM
     losses = mint.sum(n / few * (p / few), -1, True) * (mint.sum(may, -1, True) / few / top_k)
     return mint.sum(losses), mint.sum((tokens > 0).astype(ms.float32))
+
+
+def _of_sequences(x: Tensor, num_sequences: int) -> Tensor:
+    """Sums over the tokens of each sequence, [num_sequences, E]."""
+    if num_sequences == 1:  # also of no tokens, of which MindSpore has no gradient of a product
+        return mint.sum(x, 0, True)
+    member = np.kron(np.eye(num_sequences), np.ones((x.shape[0] // num_sequences, 1)))
+    return weight_grad(Tensor(member.astype(np.float32)), x)
 
 
 @suggests_keywords

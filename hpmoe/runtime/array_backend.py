@@ -37,6 +37,9 @@ class ArrayBackend:
     def check(self, call: Call) -> None:
         """It runs every call."""
 
+    def agreed(self, call: Call) -> Call:
+        return self.runs.agreed(call)
+
     def planned(self, traced: Traced, tensors: Sequence[Tensor | Aval]) -> tuple[Arrays | None, dict[RouteKey, PlannedRows]]:
         program, runs = traced.program, self.runs
         if (runs.batched or runs.ep_size == 1) and all(isinstance(x, Tensor) for x in tensors):

@@ -51,6 +51,7 @@ class ArrayGraphCall(GraphCall):
 
     def forward(self, *given: np.ndarray) -> list[np.ndarray]:
         arrays = [self._as_array(x, i) for i, x in enumerate(given)]
+        self.runs.agreed(self.call)  # of at least one row, as a graph has no empty arrays
         outputs = self.runs.run(self.call, self.forward_program(), [*arrays, *self.captures])
         count, results = len(self.program.outputs), self.runs.results(self.call.traced, outputs)
         self.call.traced.report(results[self.program.num_results:], self.runs.batched)

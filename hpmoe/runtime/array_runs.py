@@ -43,6 +43,10 @@ class ArrayRuns:
         """See Backend."""
         return contextlib.nullcontext()
 
+    def agreed(self, call: Call) -> Call:
+        """See Backend."""
+        return call
+
     def told_avals(self, program: Program) -> list[Aval]:
         """What `run` returns of a program's step beyond its outputs, for the backward."""
         return []

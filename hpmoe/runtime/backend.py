@@ -32,6 +32,10 @@ class Backend(Protocol[S]):
     def check(self, call: Call) -> None:
         """Raises ArgumentError for a call that it cannot run."""
 
+    def agreed(self, call: Call) -> Call:
+        """The call that this rank takes part in, where ranks are processes; they agree on shapes first."""
+        ...
+
     def planned(self, traced: Traced, tensors: Sequence[Tensor | Aval]) -> tuple[Arrays | None, dict[RouteKey, PlannedRows]]:
         """The rows of each route that a call of these tensors would be planned for; the arrays of each rank, if it looks."""
         ...

@@ -55,6 +55,9 @@ class DeviceBackend:
             check_argument(all(isinstance(d, int) for d in atom.aval.shape), program.name, f"output {i}", atom.aval,
                            "of a shape that is known before the launch", "Return received rows through hpmoe.combine.")
 
+    def agreed(self, call: Call) -> Call:
+        return call
+
     def planned(self, traced: Traced, tensors: Sequence[Tensor | Aval]) -> tuple[None, dict[RouteKey, PlannedRows]]:
         return None, any_rows(traced.program)
 

@@ -14,6 +14,7 @@ from hpmoe.autodiff.vjp import Linearized, linearize
 from hpmoe.ir.padding import padding_fault
 from hpmoe.ir.program import Program, Var
 from hpmoe.primitives.differentiable import is_differentiable
+from hpmoe.runtime.arguments import Arguments
 from hpmoe.runtime.exchanged import Exchanged
 from hpmoe.runtime.planned_rows import routes_of
 from hpmoe.runtime.rank_arrays import to_arrays
@@ -83,12 +84,16 @@ class Call:
         lengths: real tokens of each rank; on a device of this rank alone; all where None.
         seed: of the order of tasks in the reference interpreter, which computes where it is not None.
         exchanged: where ranks are processes, what they have told each other in this step.
+        given: the arguments, by which ranks that are processes agree on shapes.
+        own: what is traced for the shapes of this rank, where it has no tokens and `traced` is for those of other ranks.
     """
 
     traced: Traced
     lengths: tuple[int, ...] | None = None
     seed: int | None = None
     exchanged: Exchanged | None = None
+    given: Arguments | None = None
+    own: Traced | None = None
 
     def second_derivative(self) -> ProgramError:
         """The error of a gradient of the gradient."""

@@ -15,19 +15,21 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from mindspore import Tensor
 
-from hpmoe.ir.avals import Aval
-from hpmoe.ir.padding import own_length
-from hpmoe.ir.program import Program
+from hpmoe.ir.avals import Aval, RouteAval, fixed
+from hpmoe.ir.padding import check_num_tokens, own_length
+from hpmoe.ir.program import Atom, Program
 from hpmoe.ir.stages import Part
 from hpmoe.ranks.link import Link
 from hpmoe.ranks.world import World
 from hpmoe.routing.routing import counts_of_rank
+from hpmoe.runtime.agreed_shapes import agreed, as_told
 from hpmoe.runtime.array_backend import ArrayBackend, Saved
 from hpmoe.runtime.array_runs import ArrayRuns, checked_ids, put_into, run_ir, with_int32_ids
 from hpmoe.runtime.exchanged import ALL_TOKENS, Exchanged, exchanged_avals, routes_by_ids
 from hpmoe.runtime.one_call import Call
 from hpmoe.runtime.plans import Plans
 from hpmoe.runtime.rank_arrays import Arrays
+from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.known import known
 from hpmoe.support.mindspore_private import wait_for_calls
 from hpmoe.support.remembered import remembered
@@ -38,7 +40,7 @@ class ProcessBackend(ArrayBackend):
     """See Backend: one rank of a World."""
 
     def __init__(self, plans: Plans, world: World):
-        self.runs = ProcessRuns(plans, world.link)
+        self.runs = ProcessRuns(plans, world)
 
     def lengths_of(self, num_tokens: PyTree) -> tuple[int, ...]:
         """This rank's own number, as a tuple of one."""
@@ -49,9 +51,41 @@ class ProcessBackend(ArrayBackend):
         wait_for_calls()
         return super().calling()
 
+    def compute(self, call: Call, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return _of_own(call, super().compute(call, _of_all(call.traced.program.inputs, tensors)))
+
+    def forward(self, call: Call, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Saved]:
+        outputs, saved = super().forward(call, _of_all(call.traced.program.inputs, tensors))
+        return _of_own(call, outputs), saved
+
     def backward(self, call: Call, saved: Saved, cotangents: Sequence[Tensor]) -> list[Tensor | None]:
+        lin, outputs = call.traced.linearized, call.traced.program.outputs
         with self.runs.calling():
-            return super().backward(call, saved, cotangents)
+            grads = super().backward(call, saved, _of_all([outputs[i] for i in lin.cotangents], cotangents))
+        if call.own is None:
+            return grads
+        own = call.own.program.inputs[:call.own.num_args]
+        return [grad if i >= len(own) else _like(own[i].aval, grad)
+                for i, grad in zip(lin.differentiable, grads, strict=True)]
+
+
+def _of_all(atoms: Sequence[Atom], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors of the shapes that all ranks compute with: padding in place of no rows."""
+    return [known(_like(atom.aval, x)) for atom, x in zip(atoms, tensors, strict=True)]
+
+
+def _of_own(call: Call, outputs: list[Tensor]) -> list[Tensor]:
+    """Outputs of the shapes of this rank: no rows where it has no tokens."""
+    if call.own is None:
+        return outputs
+    return [known(_like(atom.aval, x)) for atom, x in zip(call.own.program.outputs, outputs, strict=True)]
+
+
+def _like(aval: Aval | RouteAval, x: Tensor | None) -> Tensor | None:
+    """A tensor, or zeros where a rank without tokens has another shape of it."""
+    if x is None or tuple(x.shape) == aval.shape or not all(isinstance(d, int) for d in aval.shape):
+        return x
+    return Tensor.from_numpy(np.zeros(fixed(aval.shape), numpy_dtype(aval.dtype)))
 
 
 class ProcessRuns(ArrayRuns):
@@ -59,14 +93,31 @@ class ProcessRuns(ArrayRuns):
 
     Attributes:
         link: to the ranks that share experts, or None where there are no others.
+        first: the number of the first of these ranks.
     """
 
-    def __init__(self, plans: Plans, link: Link | None):
+    def __init__(self, plans: Plans, world: World):
         super().__init__(plans)
-        self.link, self.name = link, getattr(plans.staged.function, "__name__", "a function")
+        self.link, self.first = world.link, world.rank - (world.link.rank if world.link else 0)
+        self.name = getattr(plans.staged.function, "__name__", "a function")
 
     def calling(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self.link is None else self.link.calling(f"a call of {self.name}")
+
+    def agreed(self, call: Call) -> Call:
+        """The call; for a rank without tokens the call of the other ranks' shapes, as with num_tokens=0."""
+        if self.link is None or call.given is None:
+            return call
+        own = as_told(call.given)
+        told = self.link.meet(f"a call of {self.name}", own)
+        if all(data == own for data in told):
+            return call
+        given = agreed(self.plans.staged.function, call.given, told, self.link.rank, self.first)
+        if given is call.given:
+            return call
+        traced = self.plans.trace(given)
+        check_num_tokens("spmd", traced.program, (0,), traced.padding_fault)
+        return dataclasses.replace(call, traced=traced, lengths=(0,), own=call.traced)
 
     def told_avals(self, program: Program) -> list[Aval]:
         return [] if self.link is None else exchanged_avals(routes_by_ids(program))

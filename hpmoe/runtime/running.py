@@ -63,6 +63,7 @@ class Runner:
     def _call(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree], num_tokens: Sequence[int] | None,
               seed: int | None) -> PyTree:
         call, tensors = self.prepare(args, kwargs, num_tokens, seed)
+        call = self.backend.agreed(call)
         traced = call.traced
         for name, x in zip(traced.program.input_names, tensors, strict=False):
             if isinstance(x, Aval):  # the text of a tensor would be of its values
@@ -85,7 +86,7 @@ class Runner:
         traced = self.plans.trace(given)
         if lengths is not None:
             check_num_tokens("spmd", traced.program, lengths, traced.padding_fault)
-        call = Call(traced, lengths, seed)
+        call = Call(traced, lengths, seed, given=given)
         self.backend.check(call)
         return call, tensors
 

@@ -306,3 +306,18 @@ def test_the_program_says_names_of_parameters():
     names = stages.program.input_names
     assert names[:3] == ("hidden_states", "router_masked", "router_weight")
     assert names[3:7] == ("expert_bias", "experts_places", "experts_weight1", "experts_weight2")
+
+
+@pytest.mark.parametrize("options", [{}, TWO_RANKS], ids=["one rank", "two ranks"])
+@pytest.mark.parametrize("kind", ["aux_loss", "seq_aux_loss", "global_aux_loss"])
+@pytest.mark.parametrize("shape", [(0, 5), (2, 0), (0, 0), (2, 3, 0), (0,)])
+def test_losses_of_no_tokens_are_zero(shape, kind, options):
+    layer = make_layer(moe_router_load_balancing_type=kind, moe_aux_loss_coeff=0.1, moe_z_loss_coeff=0.1, **options)
+    x = ms.mint.zeros((*shape, layer.router.hidden_size))
+
+    def objective(x):
+        out, loss = layer(x, with_losses=True)
+        return loss, out
+    (loss, out), (dx, grads) = ms.value_and_grad(objective, 0, layer.trainable_params(), has_aux=True)(x)
+    assert float(loss) == 0 and out.shape == dx.shape == x.shape
+    assert not any(g.asnumpy().any() for g in grads)

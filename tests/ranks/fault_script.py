@@ -48,8 +48,8 @@ try:
                 os.kill(os.getpid(), signal.SIGSTOP)
         layer(x, ids, weights, up, down)
     say(f"rank {mesh.rank} ends")
-except hpmoe.LaunchError as error:
-    say(f"rank {mesh.rank} told {error} {error.status['rank']} {now()}")
+except (hpmoe.LaunchError, hpmoe.ArgumentError) as error:
+    say(f"rank {mesh.rank} told {error} {getattr(error, 'status', {'rank': victim})['rank']} {now()}")
     if what != "shape":  # who is dead stays dead
         try:
             layer(x, ids, weights, up, down)

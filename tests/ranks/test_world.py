@@ -79,7 +79,9 @@ def test_rows_without_room_are_the_same_error_on_all_ranks_which_go_on(launch):
 @pytest.mark.slow
 @pytest.mark.parametrize("what, status, told", [
     ("kill", 137, "rank 1 was killed by SIGKILL during"), ("raise", 1, "rank 1 has ended its program"),
-    ("leave", 0, "rank 1 has ended its program"), ("shape", 0, "rank 1 is at moe_ffn(hidden_states:f32[4,16]"),
+    ("leave", 0, "rank 1 has ended its program"),
+    ("shape", 0, "moe_ffn: hidden_states is of shape (4, 8) on rank 0 and (4, 16) on rank 1; it must be of one shape on all "
+     "ranks."),
 ])
 def test_survivors_are_told_of_the_rank_and_go_on_to_their_end(launch, what, status, told):
     found, lines, err = launch(3, FAULTS, what, forked=False)
@@ -87,6 +89,14 @@ def test_survivors_are_told_of_the_rank_and_go_on_to_their_end(launch, what, sta
     assert found == status and len(named) == 2, (lines, err)
     for line in named:
         assert re.match(rf"rank \d told {re.escape(told)}.* 1 \S+$", line)
+
+
+@pytest.mark.slow
+def test_a_rank_without_tokens_takes_part_in_the_others_calls(launch):
+    status, lines, err = launch(2, str(FOLDER / "empty_script.py"))
+    told = "ArgumentError moe_ffn: hidden_states is of shape (6, 8) on rank 0 and (5, 8) on rank 1; it must be of one " \
+           "shape on all ranks. Pad the rank that has fewer rows, and pass num_tokens=, the number of its real rows."
+    assert (status, lines) == (0, [f"rank {rank} {said}" for rank in range(2) for said in (told, told, "ends")]), err
 
 
 @pytest.mark.slow

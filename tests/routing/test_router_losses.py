@@ -125,6 +125,16 @@ def test_losses_are_of_real_tokens(name, run):
     assert np.isfinite(grad).all() and grad[0].any() and not grad[1].any() and not grad[2, 8:].any()
 
 
+@EVERYWHERE
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("name", [*LOSSES, "no sequences"])
+def test_losses_of_no_tokens_are_zero(name, score, run):
+    loss = {**{n: ours for n, (ours, _) in LOSSES.items()},
+            "no sequences": lambda z, k, score: router.sequence_loss(z, k, 0, score=score)}[name]
+    value, slope = ms.value_and_grad(run(lambda z: loss(z, 3, score)))(ms.mint.zeros((0, E)))
+    assert float(value) == 0 and slope.shape == (0, E)
+
+
 @pytest.mark.parametrize("name", ["aux", "sequence", "global"])
 def test_losses_rise_with_imbalance(name):
     """From 1, where all experts get the same, with every push towards one of them."""
