@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from mindspore import Tensor
+from mindspore import Tensor, mint
 
 from hpmoe.nn.on_ranks import constexpr, reshaped
+from hpmoe.primitives.columns import take_columns
+from hpmoe.router.replay import UNSET
 from hpmoe.support.errors import check_argument, is_int, is_name
 
 
@@ -35,3 +38,10 @@ def check_record(who: str, shape: Sequence[int] | None, unset: str | None, layer
     check_argument(fits, who, "topk_ids", f"of shape {tuple(shape)}", f"of shape [{', '.join(map(str, expected))}]", hint)
     check_argument(layer is None or is_int(layer, 0, shape[-2] - 1), who, "layer", repr(layer),
                    f"an int in 0..{shape[-2] - 1}")
+
+
+def without_masked(record: Tensor, logits: Tensor) -> Tensor:
+    """Returns ids [T, K] with -1 for each expert whose logit is -inf: a masked expert is not replayed."""
+    is_expert = mint.logical_and(record >= 0, record < logits.shape[1])  # others are errors of what follows
+    is_masked = take_columns(logits, mint.where(is_expert, record, 0)) == -math.inf
+    return mint.where(mint.logical_and(is_expert, is_masked), UNSET, record)

@@ -11,6 +11,7 @@ from mindspore import Tensor, mint, nn
 
 from hpmoe.nn.on_ranks import reshaped, rows_shape, transformed
 from hpmoe.nn.parameters import Frozen, check_drawn, check_sizes, normal, zeros
+from hpmoe.nn.records import without_masked
 from hpmoe.primitives.matmul import matmul
 from hpmoe.router.replay import replay
 from hpmoe.router.route import route
@@ -49,6 +50,7 @@ class Choice:
                              num_groups=self.num_groups, topk_groups=self.topk_groups, normalize=self.normalize,
                              scale=self.scale)
         if record is not None:
+            record = without_masked(record, logits) if "masked" in router else record
             ids = replay(ids, record, unset=cast(str, unset))
             weights = weigh(logits, ids, score=self.score, normalize=self.normalize, scale=self.scale)
         return logits, ids, weights

@@ -155,3 +155,20 @@ def test_a_record_may_be_of_one_layer():
     layer = make_layer()
     want = layer(x, topk_ids=record, unset="route", layer=2)
     assert bitwise_equal([layer(x, topk_ids=record[:, :, 2], unset="route").asnumpy()], [want.asnumpy()])
+
+
+@pytest.mark.parametrize("unset", ["route", "mask"])
+@pytest.mark.parametrize("side", SIDES)
+def test_a_masked_expert_is_not_replayed(side, unset):
+    x, _, record = inputs()
+    layer, record = make_layer(**SIDES[side]), record[:, :, 1]
+    params = {p.name: p.asnumpy().astype(np.float64) for p in layer.get_parameters()}
+    assert (record == 3).any()
+    layer.mask_experts([3])
+    for weight in (layer.experts.weight1, layer.experts.weight2):  # an expert whose weights are lost
+        weight.set_data(Tensor(np.where(np.arange(EXPERTS)[:, None, None] == 3, np.nan, weight.asnumpy()), ms.float32))
+    out = layer(Tensor(x, ms.float32), topk_ids=Tensor(record), unset=unset).asnumpy()
+    left = np.where(record == 3, -1, record).reshape(TOKENS, TOP_K)
+    params["router.bias"] = np.where(np.arange(EXPERTS) == 3, -np.inf, 0.0)
+    want, _, _ = layer_oracle.layer(x.reshape(TOKENS, HIDDEN), params, k=TOP_K, replay=(left, unset))
+    assert_close([out.reshape(TOKENS, HIDDEN)], [want])
