@@ -1,4 +1,8 @@
-"""Runs a command: parses its flags, prints its help, and turns an error into one line and an exit status."""
+"""Runs a command: parses its flags, prints its help, and turns an error into one line and an exit status.
+
+A command is a module: SUMMARY and NOTES are texts of its help, `define(values)` adds its flags, and `run(o)` returns an
+exit status.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from types import ModuleType
 
 import mindspore as ms
 from absl import flags
@@ -19,18 +23,7 @@ from hpmoe.support.errors import ArgumentError, LaunchError, TransformError
 from hpmoe.support.interrupts import end_watch
 
 
-class Command(Protocol):
-    """A module that is a command: its flags, what it does, and two texts for its help."""
-
-    SUMMARY: str
-    NOTES: str
-
-    def define(self, values: flags.FlagValues) -> None: ...
-
-    def run(self, o: flags.FlagValues) -> int: ...
-
-
-def define(command: Command) -> flags.FlagValues:
+def define(command: ModuleType) -> flags.FlagValues:
     """Returns the flags of a command, not parsed yet."""
     values = flags.FlagValues()
     command.define(values)
@@ -39,12 +32,12 @@ def define(command: Command) -> flags.FlagValues:
     return values
 
 
-def help_text(who: str, command: Command, values: flags.FlagValues) -> str:
+def help_text(who: str, command: ModuleType, values: flags.FlagValues) -> str:
     """Returns what --help prints: the summary, a line for each flag, and the notes."""
     return "\n\n".join(filter(None, [f"{who}: {command.SUMMARY}", flags_text(values), command.NOTES]))
 
 
-def run_command(who: str, command: Command, args: Sequence[str]) -> int:
+def run_command(who: str, command: ModuleType, args: Sequence[str]) -> int:
     """Parses the arguments of a command and runs it, or prints its help. `who` is its name in messages.
 
     Returns:
