@@ -190,7 +190,7 @@ def draw(report: Fields, out: str) -> None:
 
 
 def _draw_pass(axes: Axes, done: Sequence[Fields], which: str) -> None:
-    colors = dict(zip(TITLES, ("#9fc5e8", "#5b9bd5", "#1b6ca8", "#0b3c5d", "#e8a33d", "#9aa5b1"), strict=True))
+    colors = dict(zip(TITLES, ("#9fc5e8", "#5b9bd5", "#1b6ca8", "#0b3c5d", "#9aa5b1"), strict=True))
     for i, case in enumerate(done):
         for k, (side, passes) in enumerate(case["sides"].items()):
             of, height = passes[which], 0.8 / len(case["sides"])
