@@ -140,7 +140,7 @@ POLICIES: dict[str, Policy] = {"critical_path": critical_path, "round_robin": ro
 
 def _check(machine: Machine | None = None, policy: str | Policy = "critical_path", priority: Priority | None = None) -> None:
     check_argument(machine is None or isinstance(machine, Machine), "assign_queues", "machine", repr(machine),
-                   "an hpmoe.Machine or None")
+                   "an hpmoe.Machine, such as hpmoe.ascend_a3 or hpmoe.load_machine(name), or None")
     check_argument(callable(policy) or is_name(policy, POLICIES), "assign_queues", "policy", repr(policy),
                    f"one of {', '.join(POLICIES)}, or a function (taskflow, machine) -> queues")
     check_argument(priority is None or callable(priority), "assign_queues", "priority", repr(priority),

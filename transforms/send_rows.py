@@ -24,7 +24,7 @@ def _check(scheme: str = "auto", machine: Machine | None = None) -> None:
     check_argument(is_name(scheme, (*SCHEMES, "auto")), "send_rows", "scheme", repr(scheme),
                    f"\"auto\" or one of {', '.join(SCHEMES)}")
     check_argument(machine is None or isinstance(machine, Machine), "send_rows", "machine", repr(machine),
-                   "an hpmoe.Machine or None")
+                   "an hpmoe.Machine, such as hpmoe.ascend_a3 or hpmoe.load_machine(name), or None")
 
 
 @transform(requires="program", once=True, check=_check, passes="both")

@@ -21,7 +21,7 @@ def _check(rows: Size = None, cols: Size = None, machine: Machine | None = None)
         check_argument(value is None or is_name(value, ("auto",)) or is_int(value), "tile_partition", name, repr(value),
                        "an int in 1..2**30, \"auto\" or None")
     check_argument(machine is None or isinstance(machine, Machine), "tile_partition", "machine", repr(machine),
-                   "an hpmoe.Machine or None")
+                   "an hpmoe.Machine, such as hpmoe.ascend_a3 or hpmoe.load_machine(name), or None")
 
 
 @transform(requires="program", makes="tiles", once=True, check=_check)

@@ -36,9 +36,11 @@ def define(values: flags.FlagValues) -> None:
 
 def run(o: flags.FlagValues, script: Sequence[str]) -> int:
     """`script` is what stands after the flags: a file and its arguments."""
-    options.check_flag(o.ranks is not None, "ranks", None, "given, as in -n 4")
+    options.check_flag(o.ranks is not None, "ranks", None, "a number of ranks, as in hpmoe launch -n 4 "
+                       + (script[0] if script else "script.py"))
     if not script or not os.path.isfile(script[0]):
-        raise options.UsageError(f"script {' '.join(script[:1])!r}: it must be a file, after the flags")
+        found = f"script {script[0]!r}: it is not a file" if script else "the script is not given"
+        raise options.UsageError(f"{found}; expected a file after the flags, as in hpmoe launch -n {o.ranks} script.py")
     status = start_ranks([sys.executable, *script], o.ranks, _hosts(o))
     if o.json:
         print(json.dumps({"status": status}))

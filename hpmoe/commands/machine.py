@@ -31,7 +31,11 @@ class MachineName(flags.ArgumentParser):
             try:
                 load_machine(argument)
             except ArgumentError as error:
-                raise ValueError(str(error)) from None
+                if argument.endswith(".toml") or argument.partition(".")[0] in preset_names():
+                    raise ValueError(str(error)) from None
+                names = ["cpu", *preset_names()]
+                raise ValueError(f"it must be one of {', '.join(names)}, or the path of a .toml file"
+                                 f"{options.did_you_mean(argument, names)}") from None
         return argument
 
 

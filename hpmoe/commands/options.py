@@ -136,7 +136,7 @@ def sizes(o: Options) -> dict[str, int]:
 
 def check_flag(condition: bool, name: str, got: object, expected: str) -> None:
     if not condition:
-        raise UsageError(f"flag --{name}={got}: it must be {expected}")
+        raise UsageError(f"flag --{name}{' is not given' if got is None else f'={got}'}: it must be {expected}")
 
 
 def is_writable(path: Path) -> bool:
@@ -228,14 +228,14 @@ def parse(values: flags.FlagValues, args: Sequence[str], positional: Sequence[st
     values.set_gnu_getopt(True)
     try:
         rest = values(["hpmoe", *with_underscores(values, args)])[1:]
+        for name in positional[:len(rest)]:
+            values[name].parse(rest.pop(0))
     except flags.UnrecognizedFlagError as error:
         near = did_you_mean(error.flagname.replace("-", "_"), list(values), "--")
         raise UsageError(f"unknown flag --{error.flagname}{near}") from None
     except flags.Error as error:
         text = str(error).splitlines()[0]
         raise UsageError(text[:1].lower() + text[1:]) from None
-    for name in positional[:len(rest)]:
-        values[name].value = rest.pop(0)
     if rest:
         raise UsageError(f"unexpected argument {rest[0]!r}; options are flags, such as --{next(iter(values))}")
     return values

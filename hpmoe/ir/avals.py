@@ -10,8 +10,8 @@ from typing import Any, cast
 from hpmoe.routing.capacity import Capacity, check_rank_capacity, most_rows
 from hpmoe.routing.placement import Placement
 from hpmoe.routing.shards import OfShards
-from hpmoe.support.dtypes import name_of_dtype
-from hpmoe.support.errors import check_argument, is_int
+from hpmoe.support.dtypes import TENSORS, name_of_dtype
+from hpmoe.support.errors import check_argument, is_int, is_name
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.known import known
 
@@ -64,7 +64,7 @@ class Aval:
                        f"of at most {MOST_DIMENSIONS}")
         most = math.prod(max(1, int(d)) for d in self.shape if not isinstance(d, Rows))  # sizes of an empty one count, too
         check_argument(most <= MOST_ELEMENTS, "hpmoe.Aval", "shape", repr(self.shape), "of at most 2**59 elements")
-        check_argument(isinstance(self.dtype, str) and self.dtype != "", "hpmoe.Aval", "dtype", repr(self.dtype),
+        check_argument(is_name(self.dtype, TENSORS), "hpmoe.Aval", "dtype", repr(self.dtype),
                        "a name such as \"float32\", or a dtype of MindSpore or NumPy")
         object.__setattr__(self, "shape", tuple(d if isinstance(d, Rows) else int(d) for d in self.shape))
 

@@ -13,8 +13,8 @@ import tomllib
 from hpmoe.machines.constant import Constant
 from hpmoe.machines.machine import Body, Machine
 from hpmoe.machines.units import units_of
-from hpmoe.support.errors import ArgumentError, check_argument, is_number
-from hpmoe.support.keywords import suggests_keywords
+from hpmoe.support.errors import ArgumentError, check_argument, is_number, kind_of
+from hpmoe.support.keywords import nearest, suggests_keywords
 
 FOLDER = Path(__file__).parent / "files"
 NUMBERS = {f.name: f.type for f in dataclasses.fields(Machine) if f.type in ("int", "float")}
@@ -66,12 +66,18 @@ def load_machine(which: str | Path) -> Machine:
         >>> hpmoe.load_machine("ascend_950pr").name
         'ascend_950pr'
     """
+    check_argument(isinstance(which, (str, Path)), WHO, "which", kind_of(which), "a name or the path of a .toml file")
     name, _, sold_as = str(which).partition(".")
     if name in preset_names() and sold_as != "toml":
         machine = _read(FOLDER / f"{name}.toml")
         return machine.of_bin(sold_as) if sold_as else machine
-    check_argument(str(which).endswith(".toml"), WHO, "which", repr(which),
-                   f"one of {', '.join(preset_names())}, or a file whose name ends in .toml")
+    near = nearest(name, preset_names())
+    check_argument(str(which).endswith(".toml"), WHO, "which", repr(str(which)),
+                   f"one of {', '.join(preset_names())}, or a file whose name ends in .toml",
+                   f"Did you mean {near!r}?" if near else "The command `hpmoe machine ascend_a3` prints a file to change.")
+    check_argument(Path(which).is_file(), WHO, "which", f"{str(which)!r}, and there is no such file",
+                   f"a file that exists, or one of {', '.join(preset_names())}",
+                   "The command `hpmoe machine ascend_a3` prints a file to change.")
     return _read(Path(which))
 
 

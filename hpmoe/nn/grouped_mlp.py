@@ -12,7 +12,7 @@ from hpmoe.balance.moving import physical_ids
 from hpmoe.balance.places import keep_together, places_in_order
 from hpmoe.machines.machine import Mesh
 from hpmoe.nn.expert_shards import by_rank, own_experts
-from hpmoe.nn.on_ranks import num_ranks, reshaped, rows_shape, transformed
+from hpmoe.nn.on_ranks import num_ranks, reshaped, rows_shape, shape_of, transformed
 from hpmoe.nn.parameters import Frozen, check_drawn, check_sizes, normal, zeros
 from hpmoe.primitives.dispatch import combine, dispatch
 from hpmoe.primitives.entry_weights import dispatch_weights, of_entries
@@ -166,7 +166,7 @@ class GroupedMLP(nn.Cell):
         return reshaped(self.compute(rows, weights, ids, self.tensors()), hidden_states.shape)
 
     def _rows(self, x: Tensor, size: int | None, argument: str) -> Tensor:
-        return reshaped(x, rows_shape(self.who, getattr(x, "shape", None), size, self.ep_size, argument))
+        return reshaped(x, rows_shape(self.who, shape_of(x), size, self.ep_size, argument))
 
 
 @constexpr

@@ -13,7 +13,7 @@ from hpmoe.balance.balancer import Balancer, Move
 from hpmoe.balance.optimizer_states import states_of
 from hpmoe.machines.machine import Mesh
 from hpmoe.nn.grouped_mlp import Activation, Experts, GroupedMLP
-from hpmoe.nn.on_ranks import num_ranks, reshaped, rows_shape, transformed
+from hpmoe.nn.on_ranks import num_ranks, reshaped, rows_shape, shape_of, transformed
 from hpmoe.nn.parameters import Frozen, check_sizes, zeros
 from hpmoe.nn.records import rows_of_record
 from hpmoe.nn.router_losses import Losses, make_losses
@@ -158,7 +158,7 @@ class MoELayer(nn.Cell):
     def construct(self, hidden_states: Tensor, with_losses: bool = False,
                   num_tokens: Sequence[int] | int | None = None, topk_ids: Tensor | None = None, unset: str | None = None,
                   layer: int | None = None) -> PyTree:
-        given = getattr(hidden_states, "shape", None)
+        given = shape_of(hidden_states)
         rows = reshaped(hidden_states, rows_shape(self.who, given, self.router.hidden_size, self.ep_size))
         shape = hidden_states.shape
         expert_bias = self.expert_bias if self.has_expert_bias else None

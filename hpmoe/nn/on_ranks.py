@@ -81,6 +81,11 @@ class _InGraph(AskedByCompiler):
 in_graph = _InGraph()
 
 
+def shape_of(x: object) -> tuple[int, ...] | None:
+    """Returns the shape of a Tensor, and None of any other value, such as an array of another library."""
+    return x.shape if isinstance(x, Tensor) else None
+
+
 def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
     """A tensor of another shape. Graphs for CPUs have no Reshape of bfloat16; float32, which holds it exactly, has one."""
     if in_graph() and x.dtype == ms.bfloat16:

@@ -180,9 +180,9 @@ def _(xs: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
 @in_float32
 def _(x: Tensor, route: Route) -> Tensor:
     check_route("hpmoe.dispatch", route)
-    check_argument(isinstance(x, Tensor) and x.ndim == 2 and x.shape[0] == route.routing.num_tokens[0], "hpmoe.dispatch",
-                   "hidden_states", f"of shape {getattr(x, 'shape', None)}",
-                   f"[{route.routing.num_tokens[0]}, H], as many rows as topk_ids")
+    check_tensor("hpmoe.dispatch", "hidden_states", x)
+    check_argument(x.ndim == 2 and x.shape[0] == route.routing.num_tokens[0], "hpmoe.dispatch", "hidden_states",
+                   f"of shape {x.shape}", f"[{route.routing.num_tokens[0]}, H], as many rows as topk_ids")
     if route.num_rows == 0:
         return mint.zeros((0, x.shape[1]), dtype=x.dtype)
     return gather_or_zero(x, route.routing.entry_of_row[0] // route.routing.top_k)

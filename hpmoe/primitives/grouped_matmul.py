@@ -10,7 +10,7 @@ from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.expert import check_experts, expert_bias
 from hpmoe.primitives.grouped_weight_grad import grouped_weight_grad, groups_of
-from hpmoe.primitives.in_float32 import in_float32, weight_beside
+from hpmoe.primitives.in_float32 import check_dtypes, in_float32, weight_beside
 from hpmoe.primitives.matmul import tile_matmul
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.primitive import Primitive
@@ -87,7 +87,7 @@ def _(x: Aval, w: Aval, route: RouteAval, *replicas: Aval, transpose: bool) -> A
     inner, outer = (w.shape[2], w.shape[1]) if transpose else w.shape[1:]
     check_argument(x.shape[1] == inner, "grouped_matmul", "rows and weight", f"{x} and {w}",
                    "equal in their inner dimension", "Weights are [num_local_experts, K, N].")
-    check_argument(x.dtype == w.dtype, "grouped_matmul", "rows and weight dtypes", f"{x.dtype} and {w.dtype}", "equal")
+    check_dtypes("grouped_matmul", "rows", x.dtype, "weight", w.dtype)
     return Aval((x.shape[0], outer), x.dtype)
 
 
@@ -111,7 +111,7 @@ def _(x: Tensor, w: Tensor, route: Route, *, transpose: bool) -> Tensor:
     inner = w.shape[2 if transpose else 1]
     check_argument(x.ndim == 2 and x.shape == (sum(counts), inner), "hpmoe.grouped_matmul", "rows", f"of shape {x.shape}",
                    f"[{sum(counts)}, {inner}], the route's rows by a weight of shape {w.shape}")
-    check_argument(x.dtype == w.dtype, "hpmoe.grouped_matmul", "rows and weight dtypes", f"{x.dtype} and {w.dtype}", "equal")
+    check_dtypes("hpmoe.grouped_matmul", "rows", x.dtype, "weight", w.dtype)
     if sum(counts) == 0 or inner == 0:  # MindSpore's product over nothing is what lay in memory
         return mint.zeros((sum(counts), w.shape[1] if transpose else w.shape[2]), dtype=x.dtype)
     return _matmul_by_expert(x, w, counts, transpose)

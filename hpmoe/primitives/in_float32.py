@@ -11,6 +11,9 @@ from typing import TypeGuard
 
 from mindspore import Tensor, dtype as ms_dtype
 
+from hpmoe.support.dtypes import FLOATS
+from hpmoe.support.errors import check_argument
+
 HALVES = (ms_dtype.bfloat16, ms_dtype.float16)
 
 
@@ -35,6 +38,25 @@ def in_float32(rule: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def is_half(x: object) -> TypeGuard[Tensor]:
     return isinstance(x, Tensor) and x.dtype in HALVES
+
+
+def check_dtypes(who: str, rows: str, rows_dtype: object, weight: str, weight_dtype: object) -> None:
+    """Raises ArgumentError unless rows and their weight have one dtype; the text says which of both to cast.
+
+    Example:
+        >>> check_dtypes("matmul", "rows", "float64", "weight", "float32")
+        Traceback (most recent call last):
+        ...
+        hpmoe.ArgumentError: matmul: rows is of dtype float64; it must be float32, as weight is. Cast rows with ...
+    """
+    given, other = str(rows_dtype).lower(), str(weight_dtype).lower()
+    if given == other:
+        return
+    is_weight_wrong = given in FLOATS
+    also = f", or {rows} with .astype(mindspore.{other})" if is_weight_wrong and other in FLOATS else ""
+    wrong, found, right, expected = (weight, other, rows, given) if is_weight_wrong else (rows, given, weight, other)
+    check_argument(False, who, wrong, f"of dtype {found}", f"{expected}, as {right} is",
+                   f"Cast {wrong} with .astype(mindspore.{expected}){also}.")
 
 
 def weight_beside(rows: Tensor, weight: Tensor) -> Tensor:

@@ -28,8 +28,9 @@ def is_last_of_rows(tiler: Tiler, x: Atom, axis: int) -> bool:
 def mixes_rows(tiler: Tiler, x: Atom, axis: int) -> None:
     """Refuses what works along an axis whose elements are in different rows."""
     name = tiler.program.equations[tiler.index].primitive.name
+    softmax = "write x.exp() / x.exp().sum(0) for a softmax over rows, or " if name == "reduce_max" else ""
     tiler.refuse(f"works along axis {axis} of {x.aval} and mixes rows: {name} of tiles is inside a row, and the first axis, "
-                 "of tokens or received rows, stays whole")
+                 f"of tokens or received rows, stays whole; {softmax}compute it before the call and pass the result")
 
 
 def move_along(tiler: Tiler, eqn: Equation, primitive: TilePrimitive, axis: int, start: int, step: int) -> None:

@@ -12,7 +12,7 @@ from hpmoe.ir.avals import Aval, fixed
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.ir.tile_op import Access
 from hpmoe.primitives.differentiable import is_differentiable
-from hpmoe.primitives.in_float32 import in_float32
+from hpmoe.primitives.in_float32 import check_dtypes, in_float32
 from hpmoe.primitives.in_rows import has_groups, in_each_row, sum_by_group
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.tiler import Tiler
@@ -35,7 +35,7 @@ def _(x: Aval, w: Aval, *, transpose: bool = False) -> Aval:
     inner, outer = (w.shape[1], w.shape[0]) if transpose else w.shape
     check_argument(x.shape[-1:] == (inner,), "matmul", "operands", f"{x} and {w}" + (" transposed" if transpose else ""),
                    "equal in their inner dimension")
-    check_argument(x.dtype == w.dtype, "matmul", "operand dtypes", f"{x.dtype} and {w.dtype}", "equal")
+    check_dtypes("matmul", "the left operand", x.dtype, "the right operand", w.dtype)
     return Aval((*x.shape[:-1], outer), x.dtype)
 
 

@@ -14,7 +14,7 @@ from hpmoe.routing.capacity import Sort, make_capacity
 from hpmoe.routing.placement import Placement
 from hpmoe.routing.routing import Route, check_topk_ids, make_routing
 from hpmoe.support.dtypes import FLOATS
-from hpmoe.support.errors import check_argument
+from hpmoe.support.errors import check_argument, kind_of, tensor_advice
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.tokens import DROP_COUNTS
@@ -51,13 +51,13 @@ def drop_counts(route: Route) -> Tensor:
 def check_route(who: str, route: object) -> None:
     """Raises ArgumentError unless `route` is one: of tensors, of a trace, or abstract."""
     is_traced = isinstance(getattr(route, "aval", None), RouteAval)
-    check_argument(is_traced or isinstance(route, (RouteAval, Route)), who, "route", route,
+    check_argument(is_traced or isinstance(route, (RouteAval, Route)), who, "route", kind_of(route),
                    "the second result of hpmoe.dispatch")
 
 
 def check_tensor(who: str, argument: str, x: object) -> None:
     """Raises ArgumentError unless `x` is a MindSpore tensor: what an eager rule asks before it looks at a shape."""
-    check_argument(isinstance(x, Tensor), who, argument, f"a {type(x).__name__}", "a mindspore.Tensor")
+    check_argument(isinstance(x, Tensor), who, argument, kind_of(x), "a mindspore.Tensor", tensor_advice(argument, x))
 
 
 @make_route.infer
@@ -119,13 +119,17 @@ def route_of_tensors(sort: Sort, topk_ids: Tensor, *weights: Tensor, num_local_e
 
 
 def _hint(ids: object) -> str:
-    if len(getattr(ids, "shape", ())) > 2:
+    if not isinstance(ids, (Tensor, Aval)):
+        return tensor_advice("topk_ids", ids)
+    if len(ids.shape) > 2:
         return "Reshape [B, S, K] to [B * S, K]; a rank axis is for a function under hpmoe.spmd."
+    if len(ids.shape) < 2:
+        return "For one expert of each token write topk_ids.reshape(-1, 1)."
     return "Cast with topk_ids.astype(mindspore.int32), before the call."
 
 
 def _describe(x: object) -> str:
-    return f"{x.dtype} of shape {x.shape}" if isinstance(x, Tensor) else type(x).__name__
+    return f"{x.dtype} of shape {x.shape}" if isinstance(x, Tensor) else kind_of(x)
 
 
 @make_route.vjp

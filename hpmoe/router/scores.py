@@ -5,7 +5,7 @@ from __future__ import annotations
 import mindspore as ms
 from mindspore import Tensor, mint, ops
 
-from hpmoe.support.errors import check_argument, is_name
+from hpmoe.support.errors import check_argument, is_name, kind_of, tensor_advice
 
 SCORES = ("softmax", "sigmoid", "sqrt_softplus", "softmax_of_chosen")
 LEAST_SUM = 1e-20  # added to what weights are divided by
@@ -14,19 +14,21 @@ LARGE = 30.0  # where softplus(z) is z in float32
 
 
 def described(x: object) -> str:
-    return f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+    return f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else kind_of(x)
 
 
 def check_logits(who: str, logits: Tensor, argument: str = "logits") -> Tensor:
     """The logits in float32; ArgumentError unless they are a float tensor [T, E]."""
     is_float = isinstance(logits, Tensor) and logits.dtype in (ms.float32, ms.bfloat16, ms.float16)
-    check_argument(is_float and logits.ndim == 2, who, argument, described(logits), "a float Tensor [T, E]")
+    check_argument(is_float and logits.ndim == 2, who, argument, described(logits), "a float Tensor [T, E]",
+                   tensor_advice(argument, logits))
     return logits if logits.dtype == ms.float32 else logits.astype(ms.float32)
 
 
 def check_ids(who: str, topk_ids: Tensor) -> None:
     is_ids = isinstance(topk_ids, Tensor) and topk_ids.ndim == 2 and topk_ids.dtype in (ms.int32, ms.int64)
-    check_argument(is_ids, who, "topk_ids", described(topk_ids), "a Tensor [T, K], int32 or int64")
+    check_argument(is_ids, who, "topk_ids", described(topk_ids), "a Tensor [T, K], int32 or int64",
+                   tensor_advice("topk_ids", topk_ids))
 
 
 def check_score(who: str, score: str) -> None:

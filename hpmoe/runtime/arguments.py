@@ -16,8 +16,8 @@ from hpmoe.ir.avals import Aval
 from hpmoe.runtime.rank_arrays import is_tensor_like
 from hpmoe.runtime.rank_axes import RankAxes
 from hpmoe.runtime.staged import signature_of
-from hpmoe.support.errors import check_argument
-from hpmoe.support.keywords import check_keywords
+from hpmoe.support.errors import check_argument, kind_of, tensor_advice
+from hpmoe.support.keywords import check_keywords, nearest
 from hpmoe.support.trees import Function, PyTree, flatten
 
 
@@ -75,6 +75,10 @@ class Parameters:
                                    f"of type {type(x).__name__} and dtype {x.dtype}",
                                    "an array without a mask, of a dtype of MindSpore")
                 leaves[i] = Tensor(x)
+            elif _is_foreign(type(x)):
+                name = _names(self.function, tree)[i]
+                check_argument(False, tracing.function_name(self.function), name, kind_of(x), "a mindspore.Tensor",
+                               tensor_advice(name, x))
         is_array = [_is_array(type(x)) for x in leaves]
         return Arguments(leaves, tree, is_array, self.axes.split(tree, is_array))
 
@@ -83,7 +87,12 @@ class Parameters:
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            check_keywords(tracing.function_name(self.function), kwargs, self._signature.parameters)
+            if "num_tokens" in kwargs and "num_tokens" not in self._signature.parameters:
+                raise TypeError(f"{tracing.function_name(self.function)}: got num_tokens; expected it in a call of a "
+                                "function under hpmoe.spmd, hpmoe.spmd(f, mesh)(*args, num_tokens=...)") from None
+            known = self._signature.parameters
+            if "unexpected keyword" in str(error) or any(k not in known and nearest(k, known) for k in kwargs):
+                check_keywords(tracing.function_name(self.function), kwargs, known)
             raise TypeError(f"{tracing.function_name(self.function)}: {error}") from None
         bound.apply_defaults()
         return bound.args, bound.kwargs
@@ -100,6 +109,12 @@ class Parameters:
 def _is_array(kind: type) -> bool:
     """Kept, as the type of tensors asks Python code about every type that is none."""
     return issubclass(kind, (Tensor, Aval))
+
+
+@functools.lru_cache
+def _is_foreign(kind: type) -> bool:
+    """Whether values of a type are arrays of another library."""
+    return hasattr(kind, "__array__") and not issubclass(kind, (Tensor, np.ndarray, np.generic))
 
 
 def _defaults(signature: inspect.Signature) -> tuple[dict[int, tuple[PyTree, ...]], dict[str, PyTree]]:

@@ -136,7 +136,7 @@ def checked_ids(route: PlannedRoute, inputs: Sequence[np.ndarray], num_tokens: i
     """The ids of a rank's tokens, once they and the weights that decide are checked."""
     aval, who = route.aval, "hpmoe.dispatch" + (f" on rank {rank}" if route.aval.ep_size > 1 else "")
     ids = inputs[known(route.ids)].reshape(-1, aval.num_choices)[:num_tokens]
-    check_topk_ids(ids, aval.num_model_experts, who, _origin(makers.get(route.key[0])))
+    check_topk_ids(ids, aval.num_model_experts, who, _origin(makers.get(route.key[0]), route.source))
     if route.weights is not None:
         check_topk_weights(ids, inputs[route.weights].reshape(-1, aval.num_choices)[:num_tokens], rank, aval.ep_size)
     return ids
@@ -148,10 +148,10 @@ def with_int32_ids(program: Program, inputs: Arrays) -> Arrays:
     return [[a.astype(np.int32) if i in wide else a for i, a in enumerate(mine)] for mine in inputs] if wide else inputs
 
 
-def _origin(maker: Equation | None) -> str:
-    """What computed the ids, for an error; nothing of given ones."""
+def _origin(maker: Equation | None, source: str) -> str:
+    """What computed the ids, for an error, or the line that dispatches given ones."""
     if maker is None:
-        return ""
+        return f" The dispatch is written at {source}." if source else ""
     return f" They are computed by {maker.primitive.name}" + (f", written at {maker.source}." if maker.source else ".")
 
 

@@ -100,12 +100,14 @@ class PlannedRoute(NamedTuple):
         aval: of the route.
         ids: which input of the program its ids are, also in another shape; None where they are computed.
         weights: which one its weights are, where it reads any.
+        source: the user's line that makes it.
     """
 
     key: RouteKey
     aval: RouteAval
     ids: int | None
     weights: int | None
+    source: str
 
 
 @remembered
@@ -118,7 +120,8 @@ def routes_of(program: Program) -> tuple[PlannedRoute, ...]:
         if isinstance(eqn.outputs[0].aval, RouteAval):
             key = (*eqn.inputs, *(option for option in eqn.params.items() if option[0] not in PLANNED))
             ids, *weights = (position.get(views.get(a)) for a in eqn.inputs)
-            routes.append(PlannedRoute(key, as_route(eqn.outputs[0].aval), ids, weights[0] if weights else None))
+            routes.append(PlannedRoute(key, as_route(eqn.outputs[0].aval), ids, weights[0] if weights else None,
+                                       eqn.source))
     return tuple(routes)
 
 

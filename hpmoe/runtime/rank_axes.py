@@ -36,16 +36,18 @@ class RankAxes:
         if self.in_axes is None or type(self.in_axes) is int:
             return [self.in_axes == 0 and not self.is_alone] * len(is_array)
         found = self._of_tree(tree)
-        is_said = all(axis >= 0 for axis, is_one in zip(found, is_array, strict=True) if is_one)
-        check_argument(is_said, "spmd", "in_axes", repr(self.in_axes),
-                       "long enough for all positional arguments with arrays")
+        if any(axis < 0 for axis, is_one in zip(found, is_array, strict=True) if is_one):
+            number = max(i for i, arg in enumerate(unflatten(tree, is_array)[0]) if any(_leaves(arg))) + 1
+            check_argument(False, "spmd", "in_axes", f"{self.in_axes!r}, of {len(self.in_axes)} entries",
+                           f"of {number}, one for each positional argument with an array")
         return [axis == 1 and not self.is_alone for axis in found]
 
     def _found(self, tree: optree.PyTreeSpec) -> tuple[int, ...]:
         """1 for each leaf with a rank axis, 0 without; -1 of positional arguments that in_axes does not reach."""
         args, kwargs = unflatten(tree, range(tree.num_leaves))
-        check_argument(len(self.in_axes) <= len(args), "spmd", "in_axes", repr(self.in_axes),
-                       f"of at most {len(args)} entries, one for each positional argument")
+        check_argument(len(self.in_axes) <= len(args), "spmd", "in_axes",
+                       f"{self.in_axes!r}, of {len(self.in_axes)} entries",
+                       f"of at most {len(args)}, one for each positional argument")
         axes = []
         for i, arg in enumerate(args):
             axes += self._of_argument(i, arg) if i < len(self.in_axes) else [-1] * len(_leaves(arg))

@@ -57,7 +57,7 @@ def requeue(flow: Taskflow, queues: Sequence[Sequence[int]], *, machine: Machine
     who = "hpmoe.rewriting.requeue"
     check_argument(isinstance(flow, Taskflow), who, "flow", f"a {type(flow).__name__}", "a Taskflow")
     check_argument(machine is None or isinstance(machine, Machine), who, "machine", repr(machine),
-                   "an hpmoe.Machine or None")
+                   "an hpmoe.Machine, such as hpmoe.ascend_a3 or hpmoe.load_machine(name), or None")
     try:
         arrays = as_queues(queues)
     except (TypeError, ValueError) as error:

@@ -95,7 +95,8 @@ class Runner:
         for i, (x, is_split) in enumerate(zip(given.arrays, given.split_arrays, strict=True)):
             if is_split and (not x.shape or x.shape[0] != ep_size):
                 check_argument(False, "spmd", given.array_names(self.plans.staged.function)[i],
-                               f"of shape {tuple(x.shape)}", f"[{ep_size}, ...], one part for each rank of the mesh")
+                               f"of shape {tuple(x.shape)}", f"[{ep_size}, ...], one part for each rank of the mesh",
+                               "An argument that all ranks share has None in in_axes.")
 
     def lower(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree], direction: str) -> AnyIR:
         """What the last step of the chain makes, for the routing where `args` has all ids, and for any routing otherwise."""
@@ -108,6 +109,7 @@ class Runner:
                 kwargs: Mapping[str, PyTree]) -> tuple[Traced, Arrays | None, dict[RouteKey, PlannedRows]]:
         """What is traced for `args`, the arrays of each rank where all are given, and the planned rows of each route."""
         given = self.plans.flatten(args, kwargs)
+        self._check_rank_axis(given)
         traced = self.plans.trace(given)
         return traced, *self.backend.planned(traced, given.arrays)
 

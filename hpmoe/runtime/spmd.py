@@ -110,6 +110,7 @@ def spmd(f: Function, mesh: Mesh, in_axes: PyTree = 0) -> Spmd:
     """
     if not callable(f) or isinstance(f, Spmd):
         raise ArgumentError(f"spmd: f is {f!r}; it must be a per-rank function, plain or staged, and not under spmd yet")
-    check_argument(isinstance(mesh, Mesh), "spmd", "mesh", repr(mesh), "an hpmoe.Mesh")
+    check_argument(isinstance(mesh, Mesh), "spmd", "mesh", repr(mesh), "an hpmoe.Mesh",
+                   f"Write hpmoe.Mesh({mesh})." if isinstance(mesh, int) else "")
     check_in_axes(in_axes)
     return Spmd(f, mesh, in_axes)

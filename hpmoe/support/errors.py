@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from hpmoe.support.trees import Function, PyTree
 
 LEAST, MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # of what is computed with in float32
+MOST_SHOWN = 240  # characters of what was given
 
 
 class ArgumentError(ValueError):
@@ -122,7 +123,7 @@ def check_argument(condition: bool, who: str, argument: str, got: object, expect
     if not condition:
         is_plural = " and " in argument or argument.endswith(("operands", "dtypes"))
         are, they = ("are", "they") if is_plural else ("is", "it")
-        got = re.sub("^a (?=[aeiouAEIO])", "an ", "None" if got == "a NoneType" else str(got))
+        got = re.sub("^a (?=[aeiouAEIO])", "an ", "None" if got == "a NoneType" else _shortened(str(got)))
         raise ArgumentError(f"{who}: {argument} {are} {got}; {they} must be {expected}.{' ' + hint if hint else ''}")
 
 
@@ -132,6 +133,34 @@ def warn(message: str) -> None:
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "hpmoe":
         level, frame = level + 1, frame.f_back
     warnings.warn(message, stacklevel=level)
+
+
+def _shortened(text: str) -> str:
+    """Returns the beginning of a text that is long or has several lines, such as the values of a tensor."""
+    first = text.partition("\n")[0][:MOST_SHOWN]
+    return text if first == text else f"{first.rstrip(' ,')} ..."
+
+
+def kind_of(x: object) -> str:
+    """Returns the type of a value with an article and the package of another library.
+
+    Example:
+        >>> kind_of(np.ones(2)), kind_of([1.0])
+        ('a numpy.ndarray', 'a list')
+    """
+    package = type(x).__module__.partition(".")[0]
+    return f"a {type(x).__name__}" if package in ("builtins", "hpmoe") else f"a {package}.{type(x).__name__}"
+
+
+def tensor_advice(name: str, x: object) -> str:
+    """Returns how to make a Tensor of an array of another library; nothing for other values.
+
+    Example:
+        >>> tensor_advice("x", np.ones(2))
+        'Write mindspore.Tensor(numpy.asarray(x)).'
+    """
+    is_foreign = hasattr(x, "__array__") and type(x).__module__.partition(".")[0] not in ("mindspore", "hpmoe")
+    return f"Write mindspore.Tensor(numpy.asarray({name}))." if is_foreign else ""
 
 
 def check_flags(who: str, **flags: object) -> None:

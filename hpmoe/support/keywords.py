@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import re
 import sys
 import textwrap
 from collections.abc import Collection, Iterable
@@ -23,8 +24,8 @@ def nearest(word: str, known: Collection[str]) -> str | None:
         >>> nearest("tokes", ["tokens", "top_k"]), nearest("ep", ["ep_size", "node_size"]), nearest("color", ["ep_size"])
         ('tokens', 'ep_size', None)
     """
-    containing = [name for name in known if len(word) > 1 and word in name]
-    return next(iter(difflib.get_close_matches(word, known, n=1) or (containing if len(containing) == 1 else [])), None)
+    containing = [name for name in known if word in re.split("[_-]", name)]
+    return next(iter(containing if len(containing) == 1 else difflib.get_close_matches(word, known, n=1)), None)
 
 
 def check_keywords(who: str, given: Iterable[str], known: Collection[str]) -> None:
@@ -77,11 +78,19 @@ def _checked(function: F, public: Function) -> F:
         return function
     known = {p.name: None for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name != "self"}
     names = known.keys()
+    is_method = "self" in inspect.signature(function).parameters
+    is_open = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    most = sys.maxsize if is_open else sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
 
     @functools.wraps(function)
     def checked(*args: object, **kwargs: object) -> object:
         if kwargs and not kwargs.keys() <= names:
             check_keywords(_public_name(public), kwargs, names)
+        if len(args) > most:
+            by_name = list(names)[most - is_method:]
+            advice = f"; write {by_name[0]}=... by name" if by_name else ""
+            raise TypeError(f"{_public_name(public)}: got {len(args) - is_method} positional arguments; expected at most "
+                            f"{most - is_method}{advice}")
         return function(*args, **kwargs)
     return checked  # type: ignore[return-value]
 

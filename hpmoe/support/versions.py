@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import warnings
 from importlib import metadata
+from pathlib import Path
 
 from hpmoe.support.known import known
 
@@ -40,6 +42,18 @@ def untested_mindspore() -> str:
     return f"MindSpore {found} is installed; hpmoe is tested with {'.'.join(map(str, MINDSPORE))}"
 
 
+def check_installed(package: Path) -> None:
+    """Raises ImportError if the package is the source folder of a clone, which has transforms and kernels beside it.
+
+    `pip install .` copies hpmoe elsewhere; Python started in the clone imports the folder hpmoe that it finds there.
+    """
+    clone = package.parent
+    if importlib.util.find_spec("hpmoe.kernels") is None and (clone / "pyproject.toml").is_file():
+        raise ImportError(f"import hpmoe: found the source folder {package}, which has no hpmoe.kernels; expected the "
+                          f"installed package. Start Python outside of {clone}, or install with pip install -e {clone}")
+
+
+check_installed(Path(__file__).parents[1])
 __version__ = version("hpmoe") or "unknown"
 
 if _untested := untested_mindspore():

@@ -29,7 +29,7 @@ COMPUTED = (*FLOATS, "bool")
 ONLY_BEFORE = ("a kernel reads them when it starts. Let a transform without passes= compute them, after which the function "
                "is cut there")
 MOST_NUMBER = 1 << 24  # integers up to it are float32 numbers
-WHAT_TILES_COMPUTE = "tile tasks compute float32, bfloat16 and float16"
+WHAT_TILES_COMPUTE = "tile tasks compute float32, bfloat16 and float16; write .astype(mindspore.float32) before the call"
 
 
 class Tiler(Buffers):

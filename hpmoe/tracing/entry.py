@@ -15,7 +15,7 @@ from hpmoe.ir.avals import Aval
 from hpmoe.ir.program import Atom, Program, Var, live_equations
 from hpmoe.machines.machine import Mesh, as_mesh
 from hpmoe.support.dtypes import TENSORS
-from hpmoe.support.errors import ArgumentError, TraceError, check_argument, is_int
+from hpmoe.support.errors import ArgumentError, TraceError, check_argument, is_int, kind_of, tensor_advice
 from hpmoe.support.trees import Function, PyTree, unflatten
 from hpmoe.tracing.draws import refusing_draws, states
 from hpmoe.tracing.errors import explain, not_traceable, short_path
@@ -62,10 +62,13 @@ def trace_with_tree(f: Function, args: Sequence[object], mesh: Mesh | None = Non
     arguments: PyTree = (tuple(args), dict(kwargs or {}))
     paths, leaves, tree = optree.tree_flatten_with_path(arguments)
     names = argument_names(f, paths)
+    for name, leaf in zip(names, leaves, strict=True):
+        if isinstance(leaf, np.ndarray):
+            check_argument(str(leaf.dtype) in TENSORS, "hpmoe.trace", name, f"of dtype {leaf.dtype}",
+                           f"of a dtype of MindSpore: {', '.join(TENSORS)}")
+        elif advice := tensor_advice(name, leaf):
+            check_argument(isinstance(leaf, np.generic), "hpmoe.trace", name, kind_of(leaf), "a mindspore.Tensor", advice)
     given = [leaf if (aval := argument_aval(leaf)) is None else aval for leaf in leaves]
-    for name, leaf in zip(names, given, strict=True):
-        check_argument(not isinstance(leaf, Aval) or leaf.dtype in TENSORS, "hpmoe.trace", name,
-                       f"of dtype {getattr(leaf, 'dtype', None)}", f"of a dtype of MindSpore: {', '.join(TENSORS)}")
     mesh, before = as_mesh("hpmoe.trace", mesh), states()
     traced = _trace_once(f, names, given, tree, mesh, lambda recorder: contextlib.nullcontext())
     return traced if states() == before else _trace_once(f, names, given, tree, mesh, refusing_draws)

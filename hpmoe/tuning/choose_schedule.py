@@ -59,7 +59,7 @@ class Schedule:
 
 def _check(machine: Machine | None = None, most_tasks: int | None = MOST_TASKS, routing: PerRank | None = None) -> None:
     check_argument(machine is None or isinstance(machine, Machine), "choose_schedule", "machine", repr(machine),
-                   "an hpmoe.Machine or None")
+                   "an hpmoe.Machine, such as hpmoe.ascend_a3 or hpmoe.load_machine(name), or None")
     check_argument(most_tasks is None or is_int(most_tasks, least=0), "choose_schedule", "most_tasks", repr(most_tasks),
                    "an int in 0..2**30, or None")
     check_argument(routing is None or isinstance(routing, (Sequence, np.ndarray)), "choose_schedule", "routing",

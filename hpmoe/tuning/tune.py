@@ -132,7 +132,7 @@ def _check(f: Function, machine: Machine | None, mesh: Mesh | None, direction: s
     check_argument(is_plain, "hpmoe.tune", "f", str(staged_of(inner)) if callable(inner) else repr(f),
                    "a function before tile_partition, which is what is tuned")
     check_argument(machine is None or isinstance(machine, Machine), "hpmoe.tune", "machine", repr(machine),
-                   "an hpmoe.Machine or None")
+                   "an hpmoe.Machine, such as hpmoe.ascend_a3 or hpmoe.load_machine(name), or None")
     check_argument(mesh is None or (isinstance(mesh, Mesh) and not isinstance(f, Spmd)), "hpmoe.tune", "mesh", repr(mesh),
                    "None where f is under spmd, else an hpmoe.Mesh")
     check_argument(is_name(direction, DIRECTIONS), "hpmoe.tune", "direction", repr(direction),

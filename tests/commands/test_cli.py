@@ -82,6 +82,17 @@ def test_the_package_runs_as_the_command():
 @pytest.mark.parametrize("args, text", [
     ("demp", "hpmoe: unknown command 'demp'; did you mean demo?"),
     ("--foo", "hpmoe: unknown flag '--foo'"),
+    ("launch train.py",
+     "hpmoe launch: flag --ranks is not given: it must be a number of ranks, as in hpmoe launch -n 4 train"),
+    ("launch -n 2",
+     "hpmoe launch: the script is not given; expected a file after the flags, as in hpmoe launch -n 2 script.py"),
+    ("launch -n 2 no.py", "hpmoe launch: script 'no.py': it is not a file; expected a file after the flags, as in hpmoe "),
+    ("simulate --machine=h200", "hpmoe simulate: flag --machine=h200: it must be one of cpu, ascend_950pr, ascend_a2, "),
+    ("simulate --machine=no.toml",
+     "hpmoe simulate: flag --machine=no.toml: hpmoe.load_machine: which is 'no.toml', and there "),
+    ("machine ascend_a4",
+     "hpmoe machine: flag --which=ascend_a4: it must be one of cpu, ascend_950pr, ascend_a2, ascend_a3, "
+                          "or the path of a .toml file; did you mean ascend_a3?"),
     ("demo --toks=3", "hpmoe demo: unknown flag --toks; did you mean --tokens?"),
     ("demo --top-kk=3", "hpmoe demo: unknown flag --top-kk; did you mean --top_k?"),
     ("demo --top-k=33", "hpmoe demo: flag --top_k=33: it must be at most --experts, which is 32"),

@@ -357,9 +357,9 @@ def bad(dtype="bfloat16", **changes):
 REFUSED = {
     "double weights": (bad(topk_weights="float64"), "topk_weights is f64[4,2]; it must be bf16[4,2] or f32[4,2]"),
     "experts of the other half": (bad(gate_up_weight="float16"),
-                                  "rows and weight dtypes are bfloat16 and float16; they must be equal"),
+                                  "weight is of dtype float16; it must be bfloat16, as rows is"),
     "half experts beside float32 rows": (bad("float32", gate_up_weight="float16"),
-                                         "rows and weight dtypes are float32 and float16; they must be equal"),
+                                         "weight is of dtype float16; it must be float32, as rows is"),
     "double": (bad("float64"), "tile tasks compute float32, bfloat16 and float16"),
 }
 

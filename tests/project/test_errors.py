@@ -78,7 +78,8 @@ def test_tiles_compute_three_floats(dtype):
     avals = [floats[0], Aval((4, 2), "int32"), *floats[1:]]
     text = error_of(lambda: tile_partition(moe_ffn).lower(*avals), TransformError)
     assert text.startswith("tile_partition: equation ")
-    assert text.splitlines()[0].endswith("tile tasks compute float32, bfloat16 and float16")
+    assert text.splitlines()[0].endswith("tile tasks compute float32, bfloat16 and float16; write "
+                                         ".astype(mindspore.float32) before the call")
     assert "\n  > " in text and re.search(f"written at .*{HERE}", text)
 
 
@@ -95,7 +96,8 @@ def test_num_tokens_that_do_not_fit(name):
 def test_leading_axis_is_the_ranks():
     args = tensors(Layer(ep=2, T=4).arguments())
     text = error_of(lambda: spmd(moe_ffn, Mesh(3))(*args), ArgumentError)
-    assert text == "spmd: hidden_states is of shape (2, 4, 4); it must be [3, ...], one part for each rank of the mesh."
+    assert text == ("spmd: hidden_states is of shape (2, 4, 4); it must be [3, ...], one part for each rank of the mesh. "
+                    "An argument that all ranks share has None in in_axes.")
 
 
 # Options of transforms, and their order.

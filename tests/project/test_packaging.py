@@ -103,6 +103,16 @@ def test_sdist_holds_every_source_and_nothing_built(sdist):
     assert not [name for name in names if name.endswith(".so")]
 
 
+def test_python_started_in_a_clone_says_what_to_do(tmp_path):
+    """As after `pip install .`: -S leaves out the packages that would serve hpmoe.kernels here."""
+    shutil.copytree(ROOT / "hpmoe", tmp_path / "hpmoe", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    python = subprocess.run([sys.executable, "-S", "-c", "import hpmoe"], cwd=tmp_path, capture_output=True, text=True)
+    assert python.returncode == 1 and python.stderr.splitlines()[-1] == (
+        f"ImportError: import hpmoe: found the source folder {tmp_path}/hpmoe, which has no hpmoe.kernels; expected the "
+        f"installed package. Start Python outside of {tmp_path}, or install with pip install -e {tmp_path}")
+
+
 def test_build_without_compiler_says_what_to_install(tmp_path):
     done = run_build("build_wheel", "no-such-compiler", tmp_path)
     assert done.returncode != 0

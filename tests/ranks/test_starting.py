@@ -143,8 +143,8 @@ def test_the_command_takes_flags_before_the_script_and_leaves_the_rest(script, t
     assert run(capfd, "launch", "-n", "1", path, str(tmp_path), "--json", "-n")[0] == 0
     assert json.loads((tmp_path / "0").read_text())[1] == ["--json", "-n"]
     assert run(capfd, "launch", "--ranks=1", "no/such.py")[::2] == (
-        2, "hpmoe launch: script 'no/such.py': it must be a file, after the flags (hpmoe launch --help lists what there "
-           "is)\n")
+        2, "hpmoe launch: script 'no/such.py': it is not a file; expected a file after the flags, as in hpmoe launch -n 1 "
+           "script.py (hpmoe launch --help lists what there is)\n")
 
 
 def test_one_process_is_a_run_too(script, tmp_path):

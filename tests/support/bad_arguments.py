@@ -21,8 +21,8 @@ BAD_ARGUMENTS = {
     "hidden states of another rank": (0, lambda a: a[None], "hidden_states is f32[1,4,4]; it must be [4, H]"),
     "too few hidden states": (0, lambda a: a[:3], "hidden_states is f32[3,4]; it must be [4, H]"),
     "narrow hidden states": (0, lambda a: a[:, :3], "rows and weight are f32[R,3] and f32[3,4,6]; they must be equal"),
-    "double hidden states": (0, lambda a: a.astype(np.float64), "rows and weight dtypes are float64 and float32; they must"),
-    "half experts": (3, lambda a: a.astype(np.float16), "rows and weight dtypes are float32 and float16; they must"),
+    "double hidden states": (0, lambda a: a.astype(np.float64), "rows is of dtype float64; it must be float32, as weight "),
+    "half experts": (3, lambda a: a.astype(np.float16), "weight is of dtype float16; it must be float32, as rows is"),
     "weights of fewer choices": (2, lambda a: a[:, :1], "topk_weights is f32[4,1]; it must be f32[4,2]"),
     "double weights": (2, lambda a: a.astype(np.float64), "topk_weights is f64[4,2]; it must be f32[4,2]"),
     "a matrix of experts": (3, lambda a: a[0], "weight is f32[4,6]; it must be 3-dimensional with 4 local experts first"),
@@ -63,8 +63,8 @@ BAD_OPTIONS = {
     "cols": (lambda: tile_partition(moe_ffn, cols=1.5),
              "tile_partition: cols is 1.5; it must be an int in 1..2**30, \"auto\" or None."),
     "tiles for": (lambda: tile_partition(moe_ffn, machine="a3"),
-                  "tile_partition: machine is 'a3'; it must be an hpmoe.Machine "
-                  "or None."),
+                  "tile_partition: machine is 'a3'; it must be an hpmoe.Machine, such as "
+                  "hpmoe.ascend_a3 or hpmoe.load_machine(name), or None."),
     "put cols": (lambda: overlap_comm(TILES, cols=-1),
                  "overlap_comm: cols is -1; it must be an int in 1..2**30, \"auto\" or None."),
     "order": (lambda: overlap_comm(TILES, order="up"),
@@ -73,15 +73,15 @@ BAD_OPTIONS = {
     "signal": (lambda: overlap_comm(TILES, signal="row"),
                "overlap_comm: signal is 'row'; it must be one of tile, expert, peer."),
     "machine": (lambda: assign_queues(TILES, machine="cpu"),
-                "assign_queues: machine is 'cpu'; it must be an hpmoe.Machine or "
-                "None."),
+                "assign_queues: machine is 'cpu'; it must be an hpmoe.Machine, such as "
+                "hpmoe.ascend_a3 or hpmoe.load_machine(name), or None."),
     "policy": (lambda: assign_queues(TILES, policy="best"),
                "assign_queues: policy is 'best'; it must be one of critical_path, round_robin, stage_order, "
                "expert_barrier, or a function (taskflow, machine) -> queues."),
     "timeout": (lambda: fuse_persistent(assign_queues(TILES), timeout=0),
                 "fuse_persistent: timeout is 0; it must be a positive "
                 "number of seconds."),
-    "mesh": (lambda: spmd(moe_ffn, 2), "spmd: mesh is 2; it must be an hpmoe.Mesh."),
+    "mesh": (lambda: spmd(moe_ffn, 2), "spmd: mesh is 2; it must be an hpmoe.Mesh. Write hpmoe.Mesh(2)."),
     "ep_size": (lambda: Mesh(0), "hpmoe.Mesh: ep_size is 0; it must be a positive int."),
     "workers": (lambda: cpu(0), "hpmoe.cpu: num_workers is 0; it must be an int in 1..65536 or None."),
 }
