@@ -141,6 +141,17 @@ def test_imports_go_one_way(name):
     assert_layering(name, *SOURCES[name])
 
 
+BENCHMARKS = {path.stem for path in (ROOT / "examples" / "benchmarks").glob("*.py")}
+
+
+def test_the_package_imports_no_benchmark():
+    for name, (_, source) in SOURCES.items():
+        for node in ast.walk(ast.parse(source)):
+            found = [alias.name for alias in node.names] if isinstance(node, ast.Import) else (
+                [node.module] if isinstance(node, ast.ImportFrom) and not node.level else [])
+            assert not BENCHMARKS & {*map(str, found)}, f"{name} line {node.lineno} imports {found} of examples/benchmarks"
+
+
 @pytest.mark.parametrize(
     "name, source",
     [
