@@ -93,9 +93,10 @@ def _check_made(program: Program, index: int, var: Var, values: Sequence[Value],
         return
     for rank, value in enumerate(values):
         shape = tuple(routes[d][rank].num_rows if isinstance(d, Rows) else d for d in var.aval.shape)
-        if np.shape(value) != shape:
+        found = () if isinstance(value, Route) else np.shape(value)
+        if found != shape:
             name = program.equations[index].primitive.name
-            raise ProgramError(f"evaluate: the reference rule of {name} returned an array of shape {np.shape(value)}; it "
+            raise ProgramError(f"evaluate: the reference rule of {name} returned an array of shape {found}; it "
                                f"must be of {shape}, as {var.aval}\n{program_window(program, index)}")
 
 

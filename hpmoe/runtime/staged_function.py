@@ -12,9 +12,11 @@ from hpmoe.machines.machine import Mesh, as_mesh
 from hpmoe.runtime.graph_mode import Graphed
 from hpmoe.runtime.memory import MemoryReport, memory_report
 from hpmoe.runtime.plans import CacheInfo
+from hpmoe.runtime.rewrite import name_of
 from hpmoe.runtime.running import Runner
 from hpmoe.runtime.staged import Staged, attribute_error
 from hpmoe.runtime.warm_up import IMBALANCE, warm_up
+from hpmoe.support.errors import TransformError
 from hpmoe.support.trees import Function, PyTree, is_traced
 
 
@@ -35,8 +37,18 @@ class StagedFunction(Graphed):
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         if is_traced((args, kwargs)):
+            self._check_calls_alone()
             return self.staged.function(*args, **kwargs)
         return self._runner.call(args, kwargs)
+
+    def _check_calls_alone(self) -> None:
+        """TransformError if tracing the plain function, in a function that calls this one, would leave transforms out on
+        which values depend."""
+        if self.staged.differentiated:
+            name = self.staged.differentiated[0].rewrite.__name__
+            raise TransformError(f"{name}: a function that is traced calls {self!r}, of which only "
+                                 f"{name_of(self.staged.function)} would be traced; apply {name} to the function that is "
+                                 "traced")
 
     def __get__(self, instance: object, owner: type | None = None) -> PyTree:
         """As a function is: found in a class it is a method of its instances."""

@@ -308,6 +308,8 @@ cases("transforms", {
     "another dtype by a rule": lambda: _mapped(lambda b, eqn: [b.add(primitives.cast, b.keep(eqn), dtype="float16")]),
     "operands that do not fit in a rule": lambda: _mapped(
         lambda b, eqn: [b.add(primitives.matmul, *eqn.inputs[:1] * 2)]),
+    "a transformed function in a traced one": lambda: tile_partition(
+        lambda x: hpmoe.guard_values(doubled)(x) + 1.0).lower(X),
     "other inputs": lambda: _mapped_inputs(lambda inputs: (*inputs, hpmoe.rewriting.Var(X))),
     "another shape of what is returned": lambda: transposes_its_output(doubled).lower(X),
     "another shape of what tiles return": lambda: widens_its_output(tile_partition(doubled)).lower(X),
