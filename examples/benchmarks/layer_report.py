@@ -1,4 +1,4 @@
-"""The report of a benchmark: rows, the ratio to the fastest peer, goals, and all of it as text."""
+"""The report of a benchmark: rows, the ratio to the fastest peer, and all of it as text."""
 
 from __future__ import annotations
 
@@ -10,11 +10,6 @@ from layer_problem import PASSES
 from matmul_alone import SIZE
 
 from hpmoe.support.kept_files import Fields
-
-# What the fused layer is meant to reach on one rank, by dtype: times faster than which peers.
-GOALS = {"float32": (1.6, "the fastest peer", ()), "bfloat16": (1.3, "PyTorch", ("torch", "torch_compile"))}
-GOAL_OF_CEILING = 0.8
-GOAL_SIZES = {"ep": 1, "tokens": 2048, "hidden": 1024, "intermediate": 512, "experts": 16, "top_k": 4}
 
 
 def summary(flops: dict[str, int], contestants: Sequence[Contestant]) -> Fields:
@@ -72,29 +67,6 @@ def fastest(layers: Sequence[Contestant], which: str, own: float | None) -> Fiel
     return {"side": name, "title": title, "ms": ms, "times_hpmoe": ms / own if own else None}
 
 
-def goals(case: Fields) -> list[tuple[str, float | None, bool]]:
-    """(what, the figure, whether it is met) for the case that the goals are about, nothing for others."""
-    if case["sizes"] != GOAL_SIZES or case["routing"] != "uniform":
-        return []
-    rows = {r["side"]: r["passes"] for r in case["sides"]}
-    factor, peer, among = GOALS[case["dtype"]]
-    out = []
-    for which in PASSES:
-        ratios = [p[which]["times_hpmoe"] for name, p in rows.items()
-                  if name != "hpmoe" and (not among or name in among) and which in p and p[which]["times_hpmoe"]]
-        ratio = min(ratios, default=None)
-        out.append((f"{which}: {peer} takes at least {factor} times as long", ratio, ratio is not None and ratio >= factor))
-        if case["dtype"] != "float32":
-            continue
-        own, other = rows["hpmoe"].get(which), rows.get("mindspore", {}).get(which)
-        share = own["of_ceiling"] if own else None
-        out.append((f"{which}: at least {GOAL_OF_CEILING:.2f} of the matmul ceiling", share,
-                    share is not None and share >= GOAL_OF_CEILING))
-        peak = own["peak_mib"] / other["peak_mib"] if own and other else None
-        out.append((f"{which}: peak memory at most 1.00 of MindSpore op by op", peak, peak is not None and peak <= 1))
-    return out
-
-
 def case_lines(case: Fields) -> list[str]:
     """A case for a terminal."""
     s = case["sizes"]
@@ -111,8 +83,6 @@ def case_lines(case: Fields) -> list[str]:
     lines += [f"  {r['title']} chose {r['variant']}" for r in case["sides"] if r["variant"] and r["passes"]]
     lines += [f"  {which}: the fastest peer, {f['title']}, takes {f['times_hpmoe']:.2f} times as long as hpmoe"
               for which, f in case["fastest_peer"].items() if f and f["times_hpmoe"]]
-    lines += [f"  goal, {what}: {'not measured' if figure is None else f'{figure:.2f}'}, {'met' if met else 'NOT MET'}"
-              for what, figure, met in goals(case)]
     return [*lines, ""]
 
 

@@ -174,24 +174,6 @@ def ratio(case: Fields, which: str, side: str = "torch") -> float | None:
     return sides[side][which]["ms"] / sides["hpmoe"][which]["ms"] if which in sides.get(side, {}) else None
 
 
-def goals(case: Fields) -> list[tuple[str, float, bool]]:
-    """(what, the figure, whether it is met)."""
-    sizes, found = case["sizes"], []
-    if case["dtype"] == "float32":
-        forward = 1.58 if sizes["tokens"] >= 2048 or sizes["intermediate"] == 128 else 1.35
-        for which, side, wanted in (("forward", "torch", forward), (PASSES[1], "torch", 1.2), ("forward", "mindspore", 2.5)):
-            times = ratio(case, which, side)
-            if times is not None:
-                what = f"{which}: {TITLES[side].split(',')[0]} takes at least {wanted} times as long"
-                found.append((what, times, times >= wanted))
-    if case["processes"] == 2:
-        share = case["sides"]["hpmoe"]["forward"]["communication"]
-        found.append(("forward: communication takes at most 5 %", share, share <= 0.05))
-    times = case["exchange_us"]["meeting"] / case["exchange_us"]["bare"]
-    found.append(("64 bytes to every peer: at most 2 times the bare exchange", times, times <= 2))
-    return found
-
-
 HEAD = ["| processes | T | I | dtype | pass | hpmoe ms | PyTorch ms | ratio | MindSpore ms | ratio | communication, skew of "
         "hpmoe | of PyTorch |", "|---|---|---|---|---|---|---|---|---|---|---|---|"]
 
@@ -214,16 +196,10 @@ def rows(case: Fields) -> list[str]:
 
 
 def closing_lines(report: Fields) -> list[str]:
-    """The exchanges, and which goals are met how often."""
+    """The exchanges, and which cases are no measurement."""
     done = [case for case in report["cases"] if case["status"] == 0]
     lines = [f"{case['processes']} processes, 64 bytes to every peer: {case['exchange_us']['meeting']:.2f} us, bare "
              f"{case['exchange_us']['bare']:.2f} us" for case in done[:1]]
-    found: dict[str, list[tuple[float, bool]]] = {}
-    for case in done:
-        for what, figure, met in goals(case):
-            found.setdefault(what, []).append((figure, met))
-    lines += [f"goal, {what}: met in {sum(met for _, met in each)} of {len(each)}, {min(x for x, _ in each):.2f} .. "
-              f"{max(x for x, _ in each):.2f}" for what, each in found.items()]
     lines += [f"WRONG: {side}, error {case['errors'][side]:.1e}: {case['sizes']}, {case['dtype']}" for case in done
               for side in case["wrong"]]
     return [*lines, *(f"status {case['status']}: {case['sizes']}, {case['dtype']}" for case in report["cases"]
