@@ -84,7 +84,8 @@ class GroupedMLP(nn.Cell):
 
     Parameters:
         weight1 [E, H, 2I], weight2 [E, I, H]; bias1 [E, 2I], bias2 [E, H] where add_bias_linear; and, not trained,
-        places [E] int32, where in these each expert lies: in order, unless a Balancer has moved them.
+        places [E] int32, the index of each expert in the others: in order, unless a Balancer has moved experts. Setting
+        another Parameter of moved experts by `set_data` makes calls raise until places is set, too.
 
     Raises:
         ArgumentError: an argument does not fit.

@@ -29,6 +29,28 @@ def make_batch(seed, hot):
     return rng.standard_normal((2, EP, TOKENS, HIDDEN)).astype(np.float32), ids, weights
 
 
+def test_a_balancer_goes_on_from_places_that_are_loaded():
+    first, second = (Balancer(to_layer, num_experts=4, ep_size=2, every=1, replicas=1) for _ in range(2))
+    assert first.step([9, 8, 2, 1]).moved
+    second.step([1, 1, 9, 9])
+    ms.load_param_into_net(Holder(second), {"places": ms.Parameter(first.places.asnumpy(), name="places")})
+    assert second.experts.tolist() == first.experts.tolist() != [0, 1, 2, 3]
+    weight = ms.Tensor(np.array(first.experts, np.float32))
+    second.step([2, 9, 8, 1], [weight])
+    assert weight.asnumpy().tolist() == second.experts.tolist() != first.experts.tolist()
+    second.places.set_data(ms.Tensor([0, 1, 1, 3], ms.int32))
+    with pytest.raises(hpmoe.ArgumentError, match="places is .0, 1, 1, 3.; it must be each of 0..3 once"):
+        second.step([1, 1, 1, 1])
+
+
+class Holder(ms.nn.Cell):
+    """What a user saves: the weights, and their places."""
+
+    def __init__(self, balancer):
+        super().__init__()
+        self.places = balancer.places
+
+
 class Trainer:
     def __init__(self, balancer=None):
         rng = np.random.default_rng(0)

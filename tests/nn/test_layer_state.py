@@ -43,7 +43,7 @@ def tokens(seed=0):
 
 def float64(layer):
     """The Parameters in float64, experts in order."""
-    p = {name: v.asnumpy().astype(np.float64) for name, v in layer.parameters_and_names()}
+    p = {name: v.astype(ms.float32).asnumpy().astype(np.float64) for name, v in layer.parameters_and_names()}
     at = layer.experts.places.asnumpy()
     return {name: v[at] if name.startswith("experts.weight") else v for name, v in p.items()}
 
@@ -220,6 +220,37 @@ def test_a_graph_compiled_before_refuses_unknown_places():
             moved(ms.Tensor(tokens()))
     finally:
         ms.set_context(mode=ms.PYNATIVE_MODE)
+
+
+OPTIONS = {
+    "groups and bias": {"moe_router_score_function": "sigmoid", "moe_router_num_groups": 2, "moe_router_group_topk": 1,
+                        "moe_router_enable_expert_bias": True, "moe_shared_expert_intermediate_size": 4},
+    "biases": {"add_bias_linear": True}, "bfloat16": {"dtype": ms.bfloat16},
+    "capacity": {"moe_expert_capacity_factor": 1.0},
+    "shards": {"mesh": hpmoe.Mesh(2, tp_size=2), "moe_ffn_hidden_size": 6},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_moves_along(name, tmp_path):
+    options = {"mesh": MESH, **OPTIONS[name]}
+    layer, x = make_layer(0, **options), ms.Tensor(tokens()).astype(options.get("dtype", ms.float32))
+    for p in layer.get_parameters():
+        if "bias" in p.name:
+            p.set_data(ms.Tensor(np.random.default_rng(1).standard_normal(p.shape), p.dtype))
+
+    def call(x):
+        return layer(x)
+
+    def bits(f):
+        return f(x).astype(ms.float32).asnumpy().tobytes()
+    graph, right = ms.jit(call), bits(layer)
+    assert bits(graph) == right
+    move(layer, ms.nn.SGD(layer.trainable_params(), 0.1))
+    assert bits(graph) == bits(layer) == right
+    other = make_layer(1, **options)
+    through_checkpoint(layer, other, tmp_path)
+    assert bits(other) == right
 
 
 def test_masked_experts_have_no_hugging_face_format(tmp_path):
