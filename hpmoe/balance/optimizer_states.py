@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 from mindspore import Parameter, nn
-from mindspore.nn.learning_rate_schedule import LearningRateSchedule
 
 from hpmoe.support.errors import check_argument
 from hpmoe.support.keywords import suggests_keywords
@@ -47,9 +46,8 @@ def states_of(optimizer: nn.Cell, parameters: Iterable[Parameter]) -> list[Param
         check_argument(any(p is parameter for p in trained), WHO, "parameters", getattr(parameter, "name", parameter),
                        "parameters that the optimizer updates")
     owners = {id(state): (state, weight) for state, weight in _pairs(optimizer, trained)}
-    of_schedules = {id(p) for _, cell in optimizer.cells_and_names() if isinstance(cell, LearningRateSchedule)
-                    for p in cell.get_parameters()}
-    ignored = {id(p) for p in trained} | of_schedules
+    rates = getattr(optimizer, "learning_rate", None)  # a Cell if there is a rate for each step
+    ignored = {id(p) for p in (*trained, *(rates.get_parameters() if isinstance(rates, nn.Cell) else ()))}
     states = []
     for state in {id(p): p for p in [*optimizer.get_parameters(), *(state for state, _ in owners.values())]}.values():
         if id(state) in ignored or state.size <= 1:
