@@ -54,7 +54,7 @@ def replay(topk_ids: Tensor, record: Tensor, *, unset: str, layer: int | None = 
     ids = _of_layer(record, layer, tuple(topk_ids.shape))
     if unset == "mask":
         return ids
-    chosen, is_unset = topk_ids.astype(ms.int32), ids == UNSET
+    chosen, is_unset = topk_ids.astype(ms.int32), mint.eq(ids, UNSET)
     num_equal = mint.sum(mint.unsqueeze(chosen, 2) == mint.unsqueeze(ids, 1), 2)  # recorded ids that equal a routed one
     is_free = mint.logical_and(chosen >= 0, num_equal == 0).astype(ms.int32)
     nth_free, nth_unset = ops.cumsum(is_free, -1) * is_free, ops.cumsum(is_unset.astype(ms.int32), -1)

@@ -6,7 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import TypeVar
 
-X, Y = TypeVar("X"), TypeVar("Y")
+X = TypeVar("X")
+Y = TypeVar("Y")
 
 
 def remembered(f: Callable[[X], Y]) -> Callable[[X], Y]:
