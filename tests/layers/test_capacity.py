@@ -268,7 +268,7 @@ WRONG = {
     "over capacity": (lambda: call(capacity_factor=1.0), "hpmoe.dispatch: the number of tokens that chose expert 0 is 2; it "
                       "must be at most 1, its capacity: ceil(2 tokens * 1 / 2 experts * 1). Give a capacity_factor of at "
                       "least 2, or drop what is over: drop_policy=\"position\" or \"probs\"."),
-    "no route": (lambda: hpmoe.drop_counts(3), "hpmoe.drop_counts: route is 3; it must be the second result of "
+    "no route": (lambda: hpmoe.drop_counts(3), "hpmoe.drop_counts: route is an int; it must be the second result of "
                  "hpmoe.dispatch."),
 }
 

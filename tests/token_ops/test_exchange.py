@@ -107,5 +107,5 @@ def test_what_does_not_fit_is_named():
     _, route = hpmoe.exchange(x, ids, num_local_experts=2)
     with pytest.raises(ArgumentError, match=r"rows is of shape \(2, 3\); it must be \[4, H\], one for each received row"):
         hpmoe.exchange_back(x[:2], route)
-    with pytest.raises(ArgumentError, match="route is 3"):
+    with pytest.raises(ArgumentError, match="route is an int"):
         hpmoe.exchange_back(mint.ones((4, 3)), 3)
