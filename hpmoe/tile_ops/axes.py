@@ -16,7 +16,7 @@ from hpmoe.tile_ops.tile_primitive import SCALAR_PASSES, Operand, TilePrimitive
 from hpmoe.tile_ops.tokens import same_dtype_fault
 
 WHOLE_ROWS = Operand(cols=(col_modes.ALL,), may_be_integer=True)
-ANY_COLUMNS = Operand(by_column=True, may_be_integer=True)
+ANY_COLUMNS = Operand(may_be_integer=True)
 
 PICK = TilePrimitive("PICK", 28, targets=TARGETS, outputs=(ANY_COLUMNS,), inputs=(WHOLE_ROWS,),
                      params=AlongAxis, only_moves=True, measured_as="MAP copy")

@@ -12,11 +12,11 @@ from hpmoe.tile_ops.functions import COPY, OF_INTEGERS, SILU, TARGETS
 from hpmoe.tile_ops.params import Elementwise, Params
 from hpmoe.tile_ops.tile_primitive import SCALAR_PASSES, Operand, TilePrimitive
 
-OUT = Operand(by_column=True)
-SPREAD = Operand((row_modes.OWN, row_modes.ONE, row_modes.SLOT_EXPERT), (col_modes.OWN, col_modes.ONE), by_column=True,
+OUT = Operand()
+SPREAD = Operand((row_modes.OWN, row_modes.ONE, row_modes.SLOT_EXPERT), (col_modes.OWN, col_modes.ONE),
                  may_be_number=True, may_be_integer=True)
 
-MAP = TilePrimitive("MAP", 6, targets=TARGETS, outputs=(Operand(by_column=True, may_be_integer=True),),
+MAP = TilePrimitive("MAP", 6, targets=TARGETS, outputs=(Operand(may_be_integer=True),),
                     inputs=(SPREAD,) * 3, required=2, params=Elementwise, rounds=True, integer_passes=SCALAR_PASSES,
                     npu_operand=0)
 SWIGLU = TilePrimitive("SWIGLU", 7, targets=TARGETS, outputs=(OUT,), inputs=(OUT,) * 2, rounds=True)

@@ -45,7 +45,7 @@ class Fp8Matmul(EarlyMatmul):
 
 GMM_FP8 = TilePrimitive(
     "GMM_FP8", 44, targets=TARGETS, unit="aic", cost=Cost.MATMUL, params=Fp8Matmul, rounds=True, measured_as="GMM",
-    domains=(Slots,), required=3, outputs=(Operand(by_column=True),), inputs=(BYTES, WEIGHT, SCALES, COPIES, COPIED_SCALES))
+    domains=(Slots,), required=3, outputs=(Operand(),), inputs=(BYTES, WEIGHT, SCALES, COPIES, COPIED_SCALES))
 
 
 @GMM_FP8.reference

@@ -32,16 +32,15 @@ class Function(Named):
         result: dtype of what it gives, where that is not that of its inputs.
         passes: how often instructions of an NPU pass over float32 elements; 0 where the bytes moved say enough.
         npu_passes: the same where an NPU's scalar unit works on element by element.
-        commutes: whether the order of its inputs is of no effect.
         targets: those whose kernels have it.
     """
 
     def __init__(self, name: str, number: int, inputs: int, numpy: Callable[..., np.ndarray],
                  grad: Gradient | None = None, *, result: str | None = None, passes: int = 0,
-                 npu_passes: int = 0, commutes: bool = False, targets: tuple[str, ...] = TARGETS):
+                 npu_passes: int = 0, targets: tuple[str, ...] = TARGETS):
         super().__init__(name, number)
         self.inputs, self.numpy, self.grad, self.result = inputs, numpy, grad, result
-        self.passes, self.npu_passes, self.commutes, self.targets = passes, npu_passes, commutes, targets
+        self.passes, self.npu_passes, self.targets = passes, npu_passes, targets
 
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
@@ -109,17 +108,17 @@ SIGN = Function("sign", 16, 1, np.sign, passes=9)
 SOFTPLUS = Function("softplus", 17, 1, _softplus, lambda f, g, y, x: [f(MUL, g, f(SIGMOID, x))], passes=15)
 FLOOR = Function("floor", 18, 1, np.floor)
 ROUND = Function("round", 19, 1, np.rint)  # halves to even
-ADD = Function("add", 32, 2, np.add, lambda f, g, z, x, y: [g, g], commutes=True)
+ADD = Function("add", 32, 2, np.add, lambda f, g, z, x, y: [g, g])
 SUB = Function("sub", 33, 2, np.subtract, lambda f, g, z, x, y: [g, f(NEG, g)])
-MUL = Function("mul", 34, 2, np.multiply, lambda f, g, z, x, y: [f(MUL, g, y), f(MUL, g, x)], commutes=True)
+MUL = Function("mul", 34, 2, np.multiply, lambda f, g, z, x, y: [f(MUL, g, y), f(MUL, g, x)])
 DIV = Function("div", 35, 2, np.divide, lambda f, g, z, x, y: [f(DIV, g, y), f(NEG, f(DIV, f(MUL, g, z), y))])
 POW = Function("pow", 36, 2, np.power, _pow_grad, passes=38)
 GREATER = Function("greater", 39, 2, np.greater, result="bool", passes=7)
 GREATER_EQUAL = Function("greater_equal", 40, 2, np.greater_equal, result="bool", passes=7)
 LESS = Function("less", 41, 2, np.less, result="bool", passes=7)
 LESS_EQUAL = Function("less_equal", 42, 2, np.less_equal, result="bool", passes=7)
-EQUAL = Function("equal", 43, 2, np.equal, result="bool", passes=7, commutes=True)
-NOT_EQUAL = Function("not_equal", 44, 2, np.not_equal, result="bool", passes=7, commutes=True)
+EQUAL = Function("equal", 43, 2, np.equal, result="bool", passes=7)
+NOT_EQUAL = Function("not_equal", 44, 2, np.not_equal, result="bool", passes=7)
 MAXIMUM = Function("maximum", 37, 2, np.maximum, _choice_grad(GREATER))
 MINIMUM = Function("minimum", 38, 2, np.minimum, _choice_grad(LESS))
 FLOOR_DIV = Function("floor_div", 45, 2, _floor_div, npu_passes=3200)  # of integers 0 where the divisor is

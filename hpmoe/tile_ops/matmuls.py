@@ -21,13 +21,13 @@ ADDED = Operand((row_modes.OWN, row_modes.RETURNED))  # gradients that copies re
 
 GMM = TilePrimitive(
     "GMM", 4, targets=TARGETS, unit="aic", cost=Cost.MATMUL, params=EarlyMatmul, rounds=True, required=3,
-    outputs=(Operand(by_column=True),),
+    outputs=(Operand(),),
     inputs=(Operand(cols=(col_modes.ALL,)), WEIGHT, REPLICAS))
 WGRAD = TilePrimitive(
     "WGRAD", 5, targets=TARGETS,
     unit="aic", cost=Cost.MATMUL, params=WeightBlock, sums_rows=True, domains=(Experts, AllRows), required=3,
     outputs=(Operand(),),
-    inputs=(Operand(SUMMED, (col_modes.BLOCK,), is_summed=True), Operand(SUMMED, by_column=True, is_summed=True),
+    inputs=(Operand(SUMMED, (col_modes.BLOCK,), is_summed=True), Operand(SUMMED, is_summed=True),
             ADDED, ADDED))
 
 

@@ -85,11 +85,6 @@ class Params:
         """The same where an NPU's scalar unit works element by element."""
         return 0
 
-    @property
-    def commutes(self) -> bool:
-        """Whether the order of the inputs is of no effect."""
-        return False
-
     def words(self) -> tuple[int, ...]:
         return tuple(int(getattr(self, field.name)) for field in dataclasses.fields(self))  # type: ignore[arg-type]
 
@@ -123,10 +118,6 @@ class Elementwise(Params):
     @property
     def npu_passes(self) -> int:
         return self.function.npu_passes
-
-    @property
-    def commutes(self) -> bool:
-        return self.function.commutes
 
     def words(self) -> tuple[int, ...]:
         return (self.function.number,)

@@ -63,24 +63,24 @@ class WeightFormat(RowFormat):
 BYTES = Operand(cols=(col_modes.ALL,), is_bytes=True)
 WEIGHT = Operand((row_modes.SLOT_EXPERT,), (col_modes.OWN, col_modes.ALL), is_weight=True, is_cut_by_body=True,
                  is_bytes=True)
-SCALE = Operand((row_modes.SLOT_EXPERT,), by_column=True)
-SCALES = Operand((row_modes.SLOT_EXPERT, row_modes.REPLICA), (col_modes.OWN, col_modes.ALL), by_column=True,
+SCALE = Operand((row_modes.SLOT_EXPERT,))
+SCALES = Operand((row_modes.SLOT_EXPERT, row_modes.REPLICA), (col_modes.OWN, col_modes.ALL),
                  may_be_bytes=True)
 COPIES = Operand((row_modes.REPLICA,), (col_modes.OWN, col_modes.ALL), is_cut_by_body=True, is_bytes=True)
 COPIED_SCALES = Operand((row_modes.REPLICA,), (col_modes.ALL,), is_bytes=True)
 SCALED = Operand(cols=(col_modes.ALL,), is_bytes=True, takes_few_bytes=True)
-SUMS = Operand(by_column=True, is_integer=True)
-ANY_SUMS = Operand(by_column=True, may_be_integer=True)
+SUMS = Operand(is_integer=True)
+ANY_SUMS = Operand(may_be_integer=True)
 
 GMM_INT8 = TilePrimitive(
     "GMM_INT8", 39, targets=TARGETS, unit="aic", cost=Cost.MATMUL, params=EarlyMatmul, measured_as="GMM", domains=(Slots,),
     required=3, outputs=(SUMS,), inputs=(BYTES, WEIGHT, COPIES))
 RESCALE = TilePrimitive(
     "RESCALE", 40, targets=TARGETS, rounds=True, ends_product=True, measured_as="MAP mul", domains=(Slots,), required=3,
-    outputs=(Operand(by_column=True),), inputs=(ANY_SUMS, SCALED, SCALE))
+    outputs=(Operand(),), inputs=(ANY_SUMS, SCALED, SCALE))
 GMM_WIDENED = TilePrimitive(
     "GMM_WIDENED", 41, targets=("cpu",), unit="aic", cost=Cost.MATMUL, params=WidenedMatmul, rounds=True, measured_as="GMM",
-    domains=(Slots,), required=3, outputs=(Operand(by_column=True),),
+    domains=(Slots,), required=3, outputs=(Operand(),),
     inputs=(Operand(cols=(col_modes.ALL,)), WEIGHT, SCALES, COPIES, COPIED_SCALES))
 QUANTIZE_WEIGHT = TilePrimitive(
     "QUANTIZE_WEIGHT", 42, targets=TARGETS, params=WeightFormat, measured_as="MAP copy", domains=(Tiles,),

@@ -15,7 +15,7 @@ from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.params import ByColumns, Params, Reduction
 from hpmoe.tile_ops.tile_primitive import SCALAR_PASSES, Operand, TilePrimitive
 
-ONE_COLUMN = Operand(cols=(col_modes.ALL, col_modes.ONE), takes_one_column=True)
+ONE_COLUMN = Operand(cols=(col_modes.ALL, col_modes.ONE))
 WHOLE_ROWS = Operand(cols=(col_modes.ALL,))
 ANY_ROWS = Operand(cols=(col_modes.ALL,), may_be_integer=True)
 SUMMED = (row_modes.EXPERT, row_modes.ALL)
@@ -25,13 +25,13 @@ ROW_REDUCE = TilePrimitive(
     outputs=(dataclasses.replace(ONE_COLUMN, may_be_integer=True),),
     inputs=(ANY_ROWS,))
 ROW_DOT = TilePrimitive(
-    "ROW_DOT", 10, targets=TARGETS, rounds=True, commutes=True,
+    "ROW_DOT", 10, targets=TARGETS, rounds=True,
     outputs=(ONE_COLUMN,),
     inputs=(WHOLE_ROWS,) * 2)
 COL_SUM = TilePrimitive(
     "COL_SUM", 11, targets=TARGETS, sums_rows=True, rounds=True, integer_passes=SCALAR_PASSES, domains=(Experts, AllRows),
     outputs=(Operand(may_be_integer=True),),
-    inputs=(Operand(SUMMED, by_column=True, is_summed=True, may_be_integer=True),))
+    inputs=(Operand(SUMMED, is_summed=True, may_be_integer=True),))
 
 
 

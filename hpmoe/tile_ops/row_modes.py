@@ -23,27 +23,25 @@ class RowMode(Named):
         needs_route: whether a route says which rows these are.
         of_experts: whether they are rows of experts' matrices.
         of_slots_expert: whether those of the matrix of the expert that a slot is of.
-        each_alone: whether row i of what is computed needs row i of the operand alone.
         ready: what the rows are counted by where they are written.
         index: how a row is called that finds its event by itself, in texts.
     """
 
     def __init__(self, name: str, number: int, *, needs_route: bool = True, of_experts: bool = False,
-                 of_slots_expert: bool = False, each_alone: bool = False, ready: Ready = Ready.UNIT, index: str = "token"):
+                 of_slots_expert: bool = False, ready: Ready = Ready.UNIT, index: str = "token"):
         super().__init__(name, number)
         self.needs_route, self.of_experts, self.of_slots_expert = needs_route, of_experts, of_slots_expert
-        self.each_alone = each_alone
         self.ready, self.index = ready, index
 
 
-OWN = RowMode("own", 0, needs_route=False, each_alone=True)  # of the task's unit
+OWN = RowMode("own", 0, needs_route=False)  # of the task's unit
 ALL = RowMode("all", 1, needs_route=False)
 ONE = RowMode("one", 2, needs_route=False)  # a single row, broadcast
 SLOT_EXPERT = RowMode("slot_expert", 3, of_experts=True, of_slots_expert=True)  # of the expert of the slot
 EXPERT = RowMode("expert", 4)  # received, of the task's expert
 PEER = RowMode("peer", 5)  # of a slot on another rank
-ENTRIES = RowMode("entries", 6, each_alone=True, ready=Ready.ENTRIES)  # by token * top_k + k
-TOKENS = RowMode("tokens", 7, each_alone=True)  # by token
+ENTRIES = RowMode("entries", 6, ready=Ready.ENTRIES)  # by token * top_k + k
+TOKENS = RowMode("tokens", 7)  # by token
 # Of the copy that the slot's expert is.
 REPLICA = RowMode("replica", 8, of_experts=True, of_slots_expert=True, ready=Ready.COPIES)
 RETURNED = RowMode("returned", 9, of_experts=True, ready=Ready.COPIES)  # of all copies of the expert, as they came back

@@ -46,12 +46,9 @@ class Operand:
 
     Attributes:
         rows, cols: the modes that it may have; a kernel is told no others.
-        by_column: whether column c of what is computed needs column c of it alone.
         is_weight: whether it is the matrix of a product.
         is_cut_by_body: whether its body knows which rows or columns of it a task takes; kernels are told of its own columns.
         is_summed: whether its rows are summed.
-        takes_whole_rows: whether a body takes whole rows of it, from whatever column on.
-        takes_one_column: whether a body takes a single column of it.
         takes_few_bytes: whether a body takes no more than a few bytes of each of its rows, whatever columns it is told of.
         may_be_number: whether a number may stand in its place.
         is_integer: whether its elements are int32.
@@ -61,12 +58,9 @@ class Operand:
 
     rows: tuple[RowMode, ...] = (row_modes.OWN,)
     cols: tuple[ColMode, ...] = (col_modes.OWN,)
-    by_column: bool = False
     is_weight: bool = False
     is_cut_by_body: bool = False
     is_summed: bool = False
-    takes_whole_rows: bool = False
-    takes_one_column: bool = False
     takes_few_bytes: bool = False
     may_be_number: bool = False
     is_integer: bool = False
@@ -102,7 +96,6 @@ class TilePrimitive(Named):
         sums_rows: whether it sums over rows.
         sums_choices: whether it sums what the experts of a token sent back.
         rounds: whether its results may be rounded where they are stored.
-        commutes: whether the order of its inputs is of no effect.
         cost: what its tasks take time for.
         measured_as: the operation whose measured tasks stand for its own.
         only_moves: whether its results are elements of its first input, in their dtype.
@@ -121,7 +114,7 @@ class TilePrimitive(Named):
                  required: int | None = None, domains: tuple[type[Domain], ...] = ROW_DOMAINS, unit: str = "aiv",
                  params: type[Params] = NoParams, payload: Payload = Payload.NOTHING, way: Way = Way.OUT,
                  is_blocking: bool = False, needs_route: bool = False, sums_rows: bool = False, sums_choices: bool = False,
-                 rounds: bool = False, commutes: bool = False, only_moves: bool = False, cost: Cost = Cost.MOVED,
+                 rounds: bool = False, only_moves: bool = False, cost: Cost = Cost.MOVED,
                  measured_as: str = "", passes: int = 0, npu_passes: int = 0, npu_operand: int = 1,
                  integer_passes: int = 0, ends_product: bool = False, verb: str = "", targets: tuple[str, ...] = ()):
         super().__init__(name, number)
@@ -130,7 +123,7 @@ class TilePrimitive(Named):
         self.domains, self.unit, self.params, self.payload, self.way = domains, unit, params, payload, way
         self.is_blocking, self.needs_route, self.sums_rows = is_blocking, needs_route, sums_rows
         self.sums_choices = sums_choices
-        self.rounds, self.commutes, self.cost, self.only_moves = rounds, commutes, cost, only_moves
+        self.rounds, self.cost, self.only_moves = rounds, cost, only_moves
         self.measured_as, self.passes, self.verb, self.targets = measured_as or name, passes, verb, targets
         self.npu_passes, self.npu_operand, self.integer_passes = npu_passes, npu_operand, integer_passes
         self.ends_product = ends_product

@@ -16,25 +16,25 @@ from hpmoe.tile_ops.params import Params
 from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
 
 WHOLE = (col_modes.ALL,)
-WHOLE_ROWS = Operand(cols=WHOLE, takes_whole_rows=True)
+WHOLE_ROWS = Operand(cols=WHOLE)
 
 REDUCE = TilePrimitive(
     "REDUCE", 3, targets=TARGETS,
     verb="reduce", needs_route=True, sums_choices=True, rounds=True, domains=(Tiles,), required=2,
-    outputs=(Operand(by_column=True),),
-    inputs=(Operand((row_modes.ENTRIES,), by_column=True), WHOLE_ROWS))
+    outputs=(Operand(),),
+    inputs=(Operand((row_modes.ENTRIES,)), WHOLE_ROWS))
 GATHER = TilePrimitive(
     "GATHER", 15, targets=TARGETS, domains=(Once, Tiles),
     outputs=(Operand(cols=WHOLE, may_be_integer=True),),
     inputs=(Operand((row_modes.ALL,), WHOLE, may_be_integer=True),
-            Operand(cols=(col_modes.ALL, col_modes.ONE), takes_one_column=True, is_integer=True)))
+            Operand(cols=(col_modes.ALL, col_modes.ONE), is_integer=True)))
 KEEP = TilePrimitive(
     "KEEP", 16, targets=TARGETS, needs_route=True, only_moves=True, domains=(Tiles,),
     outputs=(WHOLE_ROWS,),
-    inputs=(Operand((row_modes.ENTRIES,), WHOLE, takes_whole_rows=True),))
+    inputs=(Operand((row_modes.ENTRIES,), WHOLE),))
 DROP_COUNTS = TilePrimitive(
     "DROP_COUNTS", 17, targets=TARGETS, needs_route=True, domains=(Once,),
-    outputs=(Operand(cols=WHOLE, takes_whole_rows=True, is_integer=True),))
+    outputs=(Operand(cols=WHOLE, is_integer=True),))
 FAN_OUT = TilePrimitive(
     "FAN_OUT", 21, targets=TARGETS, needs_route=True, only_moves=True, domains=(Slots,), measured_as="MAP copy",
     outputs=(Operand((row_modes.FAN,), may_be_bytes=True),),

@@ -1,7 +1,7 @@
 """Proves that a Taskflow is a correct schedule, whatever the routing.
 
 verify                                  what is proved, one thing after the other
-well_formed, fingerprint, canonicalize  tables and operations are what they were made as
+well_formed, fingerprint                tables and operations are what they were made as
 op_rules, shapes, units                 operations are what their definitions allow, on operands that fit, for all units
 regions, row_sets                       what tasks touch is there, written once, and nothing unwritten is read
 tasks                                   each tile is a task, in one queue

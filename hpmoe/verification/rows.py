@@ -46,8 +46,3 @@ def op_spans(flow: tf.Taskflow) -> np.ndarray:
             places = flow.routes[plan.once_of].num_slots if op.fans_out else plan.num_returns
             sizes[i] = 1, plan.num_local_experts, max(1, places)
     return sizes
-
-
-def spans(flow: tf.Taskflow, table: np.ndarray) -> np.ndarray:
-    """`op_spans` of each wait or signal of a table."""
-    return op_spans(flow)[flow.tasks["op"][table["task"]], table["kind"]]

@@ -16,7 +16,7 @@ from hpmoe.tiling.transitive_reduction import transitive_reduction
 from hpmoe.verification.cycles import find_stuck
 from hpmoe.verification.derived import DERIVED, check_tables
 from hpmoe.verification.fault import fail
-from hpmoe.verification.fingerprint import as_fingerprinted
+from hpmoe.verification.fingerprint import check_fingerprint
 from hpmoe.verification.regions import region_fault
 from hpmoe.verification.shortest_cycle import cycle_text, find_cycle
 from hpmoe.verification.tasks import check_queues, check_tasks
@@ -68,7 +68,7 @@ def verify(flow: tf.Taskflow | Stages) -> None:
     if len(flow.queues) and flow.machine is None:
         raise VerifyError(f"verify: there are {len(flow.queues)} queues and no machine that has them")
     try:
-        flow = as_fingerprinted(flow)
+        check_fingerprint(flow)
         check_sizes(flow)
         _prove(flow)
     except VerifyError:

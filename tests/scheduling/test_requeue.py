@@ -10,9 +10,14 @@ import hpmoe
 from hpmoe import ArgumentError, VerifyError
 from hpmoe.ir import taskflow as tf
 from hpmoe.rewriting import rebuild, requeue
-from hpmoe.verification.rows import spans
+from hpmoe.verification.rows import op_spans
 
 few = hypothesis.settings(max_examples=25, derandomize=True)
+
+
+def spans(flow, table):
+    """How many consecutive events each wait or signal of a table may be about."""
+    return op_spans(flow)[flow.tasks["op"][table["task"]], table["kind"]]
 
 
 def in_random_order(flow, rng):
