@@ -55,5 +55,6 @@ class _Checked:
             try:
                 self.check(values - self.offset, f"{self.who} on rank {rank}" if has_ranks else self.who)
             except ArgumentError as error:
-                return ArgumentError(f"{error}" + (f"\n  written at {self.source}" if self.source else ""))
+                error.args = (f"{error}" + (f"\n  written at {self.source}" if self.source else ""),)
+                return error
         return None

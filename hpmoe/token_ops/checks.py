@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mindspore import Tensor
+import numpy as np
+from mindspore import Tensor, mint
 
 from hpmoe.primitives.route import check_tensor
+from hpmoe.router.ids import check_values
 from hpmoe.support.dtypes import FLOATS
 from hpmoe.support.errors import check_argument, is_int
+from hpmoe.support.trees import is_traced
 
 MOST_CHOICES = 512
 MOST_ENTRIES = 16_777_214
@@ -43,6 +46,19 @@ def check_entries(who: str, argument: str, indices: Tensor) -> None:
     """Raises ArgumentError where there are more entries than CANN's operators take."""
     entries = math.prod(indices.shape)
     check_argument(entries <= MOST_ENTRIES, who, argument, f"{entries} entries", f"at most {MOST_ENTRIES}")
+
+
+def checked_rows(who: str, argument: str, index: Tensor, num_rows: int) -> Tensor:
+    """An index of rows; a traced one as numbers of rows, and the call raises ArgumentError for others when it ends."""
+    if not is_traced(index):
+        return index  # which the operator checks itself
+    check_values(who, index, lambda rows, by: _check_in(by, argument, rows, num_rows))
+    return mint.clamp(index, 0, num_rows - 1)
+
+
+def _check_in(who: str, argument: str, rows: np.ndarray, num_rows: int) -> None:
+    outside = rows[(rows < 0) | (rows >= num_rows)]
+    check_argument(not len(outside), who, argument, f"with {outside[:1].tolist()}", f"in 0..{num_rows - 1}")
 
 
 def check_places(who: str, sorted_indices: Tensor, top_k: int) -> None:

@@ -108,7 +108,7 @@ def _pick_tokens(who: str, tokens: Tensor, indices: Tensor, num_out_tokens: int)
     check_argument(is_int(num_out_tokens, 0, 0), who, "num_out_tokens", num_out_tokens, "0 with padded_mode=True")
     checks.check_entries(who, "indices", indices)
     picked = indices.reshape(-1)
-    return gather_rows(tokens, picked), picked
+    return gather_rows(tokens, checks.checked_rows(who, "indices", picked, tokens.shape[0])), picked
 
 
 def _sum_picked(who: str, permuted: Tensor, picked: Tensor, probs: Tensor | None, shape: Sequence[int] | None) -> Tensor:
@@ -117,6 +117,7 @@ def _sum_picked(who: str, permuted: Tensor, picked: Tensor, probs: Tensor | None
     is_shape = isinstance(shape, (tuple, list)) and len(shape) == 2 and is_int(shape[0]) and shape[1] == cols
     check_argument(is_shape, who, "restore_shape", shape, f"(N, {cols}) with padded_mode=True")
     check_argument(picked.shape[0] == rows, who, "sorted_indices", f"of shape {tuple(picked.shape)}", f"[{rows}]")
+    picked = checks.checked_rows(who, "sorted_indices", picked, known(shape)[0])
     if probs is None:
         return scatter_rows(permuted, picked, num_rows=known(shape)[0])
     check_tensor(who, "probs", probs)

@@ -4,6 +4,7 @@ import mindspore as ms
 import numpy as np
 from error_cases import cases
 from mindspore import Tensor
+from router_runs import traced
 
 import hpmoe
 
@@ -41,6 +42,7 @@ cases("tokens", {
     "padded by a number": _permute(X, IDS, padded_mode=1),
     "padded by one dimension": _permute(X, PLACES, padded_mode=True),
     "padded by no token": _permute(X, IDS + 4, padded_mode=True),
+    "padded by no token in a program": lambda: traced(lambda x, i: hpmoe.permute(x, i, padded_mode=True)[0])(X, IDS + 4),
     "padded and cut": _permute(X, IDS, 1, True),
     "unpadded by a number": _unpermute(X, PLACES, padded_mode=1),
     "a shape without padding": _unpermute(X, PLACES, restore_shape=(4, 3)),

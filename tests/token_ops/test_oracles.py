@@ -148,9 +148,10 @@ def compiled(case, arrays, cotangents):
 
 def traced(case, arrays, cotangents):
     given = [case.index, *arrays]
-    parts = linearize(hpmoe.trace(case.call, *given))
+    program = hpmoe.trace(case.call, *given)
+    parts = linearize(program)
     outs, count = evaluate(parts.forward, [given])[0], len(cotangents)
-    grads = evaluate(parts.backward, [[*(given[i] for i in parts.kept_inputs), *outs[count:],
+    grads = evaluate(parts.backward, [[*(given[i] for i in parts.kept_inputs), *outs[len(program.outputs):],
                                        *(cotangents[i] for i in parts.cotangents)]])[0]
     return outs[:count], grads
 
