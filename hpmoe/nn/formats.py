@@ -32,7 +32,8 @@ class Entry(NamedTuple):
 GATED = {"experts.weight1": (-1, "stacked"), "experts.bias1": (-1, "stacked"),
          "shared_experts.linear_fc1.weight": (0, "alternating")}
 SHARED = ("shared_experts.linear_fc1.weight", "shared_experts.linear_fc2.weight")
-UNSTORED = ("tokens_per_expert", "router.masked", "experts.places")  # Parameters that no checkpoint has
+# Parameters that no checkpoint has.
+UNSTORED = ("tokens_per_expert", "counted_tokens", "router.masked", "experts.places")
 
 
 def _experts_apart(gate: str, up: str, down: str) -> tuple[Entry, ...]:

@@ -12,6 +12,7 @@ from mindspore import Tensor, mint, nn, ops
 from hpmoe.balance.balancer import Balancer, Move
 from hpmoe.balance.optimizer_states import states_of
 from hpmoe.machines.machine import Mesh
+from hpmoe.nn.counting import check_counted, clear, count, is_recomputed
 from hpmoe.nn.grouped_mlp import Activation, Experts, GroupedMLP
 from hpmoe.nn.on_ranks import num_ranks, reshaped, rows_shape, shape_of, transformed
 from hpmoe.nn.parameters import Frozen, check_sizes, zeros
@@ -84,9 +85,10 @@ class MoELayer(nn.Cell):
         router.weight [E, H]; experts.weight1 [E, H, 2I], the gate's columns first; experts.weight2 [E, I, H];
         shared_experts.linear_fc1.weight [2S, H], rows of gate and up alternating; shared_experts.linear_fc2.weight [H, S];
         shared_experts.shared_experts_gate.weight [1, H]; router.bias [E], experts.bias1 [E, 2I], experts.bias2 [E, H];
-        and, not trained, expert_bias [E] and tokens_per_expert [E], what experts got in the last call, both float32, and
-        router.masked [E] int32, 1 for an expert that no token may choose, and experts.places [E] int32, where each expert
-        lies, see `GroupedMLP`.
+        and, not trained, expert_bias [E] and tokens_per_expert [E], what experts got in the last call, both float32,
+        counted_tokens [2, E] int64, what experts got in the calls that count since the last update of the bias and since the
+        last `rebalance`, router.masked [E] int32, 1 for an expert that no token may choose, and experts.places [E] int32,
+        where each expert lies, see `GroupedMLP`.
 
     Raises:
         ArgumentError: an argument does not fit.
@@ -95,12 +97,12 @@ class MoELayer(nn.Cell):
         >>> import mindspore as ms, hpmoe
         >>> layer = hpmoe.nn.MoELayer(hidden_size=16, moe_ffn_hidden_size=8, num_moe_experts=4, moe_router_topk=2,
         ...                           moe_router_enable_expert_bias=True, moe_aux_loss_coeff=0.01)
-        >>> out, loss = layer(ms.ops.ones((2, 3, 16)), with_losses=True)
+        >>> out, loss = layer.set_train()(ms.ops.ones((2, 3, 16)), with_losses=True)
         >>> out.shape, loss.shape, int(layer.tokens_per_expert.sum())
         ((2, 3, 16), (), 12)
         >>> layer.update_expert_bias()
         >>> sorted(p.name for p in layer.get_parameters() if not p.requires_grad)
-        ['expert_bias', 'experts.places', 'router.masked', 'tokens_per_expert']
+        ['counted_tokens', 'expert_bias', 'experts.places', 'router.masked', 'tokens_per_expert']
     """
 
     def __init__(self, *, hidden_size: int, moe_ffn_hidden_size: int, num_moe_experts: int, moe_router_topk: int = 2,
@@ -142,6 +144,7 @@ class MoELayer(nn.Cell):
                        repr(moe_router_bias_update_rate), "a finite float32 number")
         self.rate = float(moe_router_bias_update_rate)
         self.tokens_per_expert = zeros("tokens_per_expert", (num_moe_experts,), ms.float32, requires_grad=False)
+        self.counted_tokens = zeros("counted_tokens", (2, num_moe_experts), ms.int64, requires_grad=False)
         self.ep_size, self.mesh = num_ranks(who, mesh, num_moe_experts), mesh
         self.has_mesh = mesh is not None
         self.num_processes = mesh.size if isinstance(mesh, World) else 1
@@ -172,10 +175,13 @@ class MoELayer(nn.Cell):
             out, counts, losses = self.compute(*args)
         else:
             out, counts, losses = self.compute(*args, num_tokens=num_tokens)
-        counts = counts.astype(ms.float32)
-        ops.assign(self.tokens_per_expert, mint.sum(counts, 0) if self.ep_size else counts)
-        out = reshaped(out, shape)
-        return (out, self.sum_of(losses)) if with_losses else out
+        tokens = counts.astype(ms.int64)
+        tokens = mint.sum(tokens, 0) if self.ep_size else tokens
+        if not is_recomputed():
+            ops.assign(self.tokens_per_expert, tokens.astype(ms.float32))
+        loss = self.sum_of(losses) if with_losses else mint.zeros((), dtype=ms.float32)
+        out, loss = count(self.training, reshaped(out, shape), loss, tokens, self.counted_tokens)
+        return (out, loss) if with_losses else out
 
     def sum_of(self, sums: Sequence[Tensor]) -> Tensor:
         """The loss of the tokens of all ranks, by the sums of each; of a process its part of that."""
@@ -191,23 +197,29 @@ class MoELayer(nn.Cell):
     def update_expert_bias(self, counts: Tensor | None = None) -> None:
         """Raises the bias of experts that got fewer tokens than the mean, lowers that of those that got more, by the rate.
 
-        Masked experts are left out of the mean, and their bias stays.
+        Masked experts are left out of the mean, and their bias stays. Without `counts` the tokens are those of all calls
+        since the last update that count: in training mode (`layer.set_train()`), or with a gradient taken through the call.
 
         Args:
-            counts: [E], the tokens of each expert over the steps since the last update; None are those of the last call.
+            counts: [E], the tokens of each expert since the last update, in place of those that the layer has counted.
 
         Where ranks are processes all call it together, each with the counts of its own tokens.
 
         Raises:
-            ArgumentError: counts are no Tensor [E], or the layer has no such bias.
+            ArgumentError: counts are no Tensor [E], the layer has no such bias, or no call has counted since the last
+                update. A compiled graph leaves the bias as it is in the last case.
 
         Formula: Wang et al., Auxiliary-loss-free load balancing (arXiv 2408.15664); `hpmoe.router.update_bias`.
         """
-        counts = self.tokens_per_expert if counts is None else counts
+        is_given = counts is not None
+        counts = counts if is_given else self.counted_tokens[0]
         check_counts(self.who, self.has_expert_bias, getattr(counts, "shape", None), self.tokens_per_expert.shape)
         n = counts.astype(ms.int64)
         if self.num_processes > 1:
             n = self.sum_of_processes(n)
+        if not is_given:
+            check_counted(f"{self.who}.update_expert_bias", n)
+        clear(self.counted_tokens, 0)
         ops.assign(self.expert_bias, update_bias(self.expert_bias, n, rate=self.rate, where=self.router.masked == 0))
 
     def mask_experts(self, experts: Sequence[int]) -> None:
@@ -251,6 +263,7 @@ class MoELayer(nn.Cell):
         """
         check_argument(self.ep_size > 0, f"{self.who}.balance", "mesh", repr(self.mesh),
                        "an hpmoe.Mesh: experts move between virtual ranks")
+        clear(self.counted_tokens, 1)
         self.balancer = Balancer(self.make, num_experts=self.tokens_per_expert.shape[0], ep_size=self.experts.num_groups,
                                  every=every, places=self.experts.places, **options)
 
@@ -265,14 +278,18 @@ class MoELayer(nn.Cell):
             An `hpmoe.balance.Move`, or None where nothing moved.
 
         Raises:
-            ArgumentError: the layer is not balanced, or the optimizer does not have its weights.
+            ArgumentError: the layer is not balanced, no call has counted since the last `rebalance` (see
+                `update_expert_bias`), or the optimizer does not have the layer's weights.
         """
         check_argument(self.balancer is not None, f"{self.who}.rebalance", "self", "not balanced",
                        "balanced first: layer.balance(every=100)")
         weights = [p for p in self.experts.get_parameters() if p is not self.experts.places]
         trained = [weight for weight in weights if weight.requires_grad]
         balancer = cast(Balancer, self.balancer)
-        move = balancer.step(self.tokens_per_expert, [*weights, *states_of(optimizer, trained), *tensors])
+        tokens = self.counted_tokens[1]
+        check_counted(f"{self.who}.rebalance", tokens)
+        move = balancer.step(tokens, [*weights, *states_of(optimizer, trained), *tensors])
+        clear(self.counted_tokens, 1)
         self.compute = balancer.layer
         return move
 

@@ -17,6 +17,7 @@ from hpmoe.balance.places import experts_at
 from hpmoe.machines.machine import Mesh
 from hpmoe.nn.expert_shards import shard_experts, unshard_experts
 from hpmoe.nn.grouped_mlp import GroupedMLP
+from hpmoe.nn.moe_layer import MoELayer
 from hpmoe.nn.shard_files import Place, ShardFile, find_files, write_file
 from hpmoe.nn.top_k_router import TopKRouter
 from hpmoe.ranks.world import World
@@ -31,7 +32,7 @@ class States:
     Attributes:
         parameters: by name.
         splits: of those of experts, what shards of an expert divide; see `shard_experts`.
-        masks: masks of routers, which files of earlier versions lack: in these no expert was masked.
+        zeros: arrays that files of earlier versions lack, as they are there: no expert is masked, no call has counted.
         at: of those of experts that have moved, the expert at each place; files have experts in order, and no places.
     """
 
@@ -43,9 +44,11 @@ class States:
         of_cell = {p.name: p for p in cell.get_parameters()}
         self.splits: dict[str, str] = {}
         self.at: dict[str, np.ndarray] = {}
-        routers = [part for _, part in cell.cells_and_names() if isinstance(part, TopKRouter)]
-        self.masks = {router.masked.name: router.masked.shape for router in routers}
-        for _, part in cell.cells_and_names():
+        parts = [part for _, part in cell.cells_and_names()]
+        added = [part.masked for part in parts if isinstance(part, TopKRouter)]
+        added += [part.counted_tokens for part in parts if isinstance(part, MoELayer)]
+        self.zeros = {p.name: np.zeros_like(p.asnumpy()) for p in added}
+        for part in parts:
             if isinstance(part, GroupedMLP):
                 given = ((getattr(part, name, None), split) for name, split in part.splits.items())
                 splits = {p.name: split for p, split in given if isinstance(p, Parameter)}
@@ -178,7 +181,7 @@ def load_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, opt
     arrays = alike.arrays(who, lambda name: name not in states.splits and (is_whole or name in states.parameters))
     reader = _Experts(who, states, files, place)
     arrays.update(reader.arrays())
-    arrays.update({name: np.zeros(shape, np.int32) for name, shape in states.masks.items() if name not in arrays})
+    arrays = {**states.zeros, **arrays}
     _check_arrays(who, alike.path, arrays, states)
     states.put(arrays)
     return reader.lost(lost)

@@ -95,6 +95,22 @@ def _exceptions_end_gradients() -> bool:
     return not private.takes_gradient()
 
 
+@_relied_on("common.recompute: bprop, recompute_function", "the counts of tokens under recompute(), which would be doubled")
+def _second_forward_passes_are_known() -> bool:
+    seen: list[bool] = []
+
+    class Square(nn.Cell):
+        def construct(self, x: Tensor) -> Tensor:
+            seen.append(private.recomputes())
+            return x * x
+
+    for reentrant in (True, False):
+        cell = Square()
+        cell.recompute(use_reentrant=reentrant)
+        ms.grad(cell)(Tensor(3.0))
+    return seen == [False, True] * 2
+
+
 @_relied_on("Tensor: _requires_grad, _is_leaf", "functions that close over what a gradient goes through")
 def _tensors_know_their_history() -> bool:
     seen: list[tuple[bool, bool]] = []

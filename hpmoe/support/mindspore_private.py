@@ -81,6 +81,17 @@ def taking_gradient() -> Iterator[None]:
         set_takes_gradient(before)
 
 
+def recomputes() -> bool:
+    """Whether a recomputed forward pass runs, the second one of its call."""
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None:
+        is_again = frame.f_code.co_name in ("bprop", "recompute_function")
+        if is_again and frame.f_globals.get("__name__") == "mindspore.common.recompute":
+            return True
+        frame = frame.f_back
+    return False
+
+
 def forget_gradient() -> None:
     """Ends a gradient that an exception left; MindSpore would misread every later index."""
     _executor.clear_res()

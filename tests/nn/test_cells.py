@@ -14,8 +14,8 @@ from hpmoe.nn import GroupedMLP, MoELayer, TopKRouter
 
 OPTIONS = {"moe_router_enable_expert_bias": True, "moe_aux_loss_coeff": 0.1, "moe_shared_expert_intermediate_size": 6,
            "init_method_std": 0.4}
-NAMES = ["expert_bias", "experts.places", "experts.weight1", "experts.weight2", "router.masked", "router.weight",
-         "shared_experts.linear_fc1.weight", "shared_experts.linear_fc2.weight", "tokens_per_expert"]
+NAMES = ["counted_tokens", "expert_bias", "experts.places", "experts.weight1", "experts.weight2", "router.masked",
+         "router.weight", "shared_experts.linear_fc1.weight", "shared_experts.linear_fc2.weight", "tokens_per_expert"]
 TWO_RANKS = {"mesh": hpmoe.Mesh(2)}
 
 
@@ -107,7 +107,7 @@ def test_frozen_parameters_cost_no_work(wrap, options):
 
 
 def test_a_checkpoint_has_the_names_of_mindformers_and_comes_back(tmp_path):
-    layer = make_layer()
+    layer = make_layer().set_train()
     layer(batch()[0])
     layer.update_expert_bias()
     ms.save_checkpoint(layer, str(tmp_path / "layer.ckpt"))
@@ -157,7 +157,7 @@ def test_model_train_is_the_same_in_both_modes_and_a_loop_by_hand():
 
 
 def test_the_bias_moves_by_the_counts_and_only_the_choice_sees_it():
-    layer, (x, _) = make_layer(moe_router_bias_update_rate=0.5), batch()
+    layer, (x, _) = make_layer(moe_router_bias_update_rate=0.5).set_train(), batch()
     layer(x)
     want = router.update_bias(layer.expert_bias, layer.tokens_per_expert.astype(ms.int32), rate=0.5).asnumpy()
     layer.update_expert_bias()
@@ -170,7 +170,7 @@ def test_the_bias_moves_by_the_counts_and_only_the_choice_sees_it():
 
 
 def test_the_bias_moves_in_a_compiled_step():
-    layer, (x, _) = make_layer(), batch()
+    layer, (x, _) = make_layer().set_train(), batch()
 
     @ms.jit
     def step(x):
@@ -178,7 +178,7 @@ def test_the_bias_moves_in_a_compiled_step():
         layer.update_expert_bias()
         return out
     step(x)
-    want = make_layer()
+    want = make_layer().set_train()
     want(x)
     want.update_expert_bias()
     assert bitwise_equal([layer.expert_bias.asnumpy()], [want.expert_bias.asnumpy()])
@@ -255,7 +255,7 @@ def test_a_copy_is_a_layer_of_its_own():
     other.experts.weight1.set_data(2 * other.experts.weight1)
     other.experts.weight2.requires_grad = False
     assert bitwise_equal([layer(x).asnumpy()], [out]) and (other(x).asnumpy() != out).any()
-    frozen = {"expert_bias", "tokens_per_expert", "router_masked", "experts_places"}
+    frozen = {"expert_bias", "tokens_per_expert", "counted_tokens", "router_masked", "experts_places"}
     assert other.compute.frozen_arguments() == {*frozen, "experts_weight2"}
     assert layer.compute.frozen_arguments() == frozen
 

@@ -83,7 +83,7 @@ def test_experts_in_shards_move_between_groups():
     optimizer = ms.nn.SGD(weights, 0.0)
     x = ms.Tensor(np.random.default_rng(1).standard_normal((4, 6, 8)), ms.float32)
     before = layer(x).asnumpy()
-    layer.tokens_per_expert.set_data(ms.Tensor([90, 80, 70, 5, 1, 1, 1, 1], ms.float32))
+    layer.counted_tokens.set_data(ms.Tensor([[90, 80, 70, 5, 1, 1, 1, 1]] * 2, ms.int64))
     move = layer.rebalance(optimizer)
     assert move.moved and move.after < move.before
     np.testing.assert_allclose(layer(x).asnumpy(), before, rtol=1e-5, atol=1e-6)
