@@ -88,6 +88,8 @@ def save_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, opt
 
     All ranks call it, and the files of all are there when it returns. Of ranks that hold the same experts those of the first
     group write. `load_shards` reads them on any number of ranks. A folder has the files of one save: give each its own.
+    Where ranks are processes, tokens that a MoELayer has counted are those of the rank whose file is read: save after
+    `update_expert_bias`, not between the calls of a step.
 
     Args:
         folder: made where there is none.
