@@ -149,7 +149,7 @@ class MoELayer(nn.Cell):
         self.has_mesh = mesh is not None
         self.num_processes = mesh.size if isinstance(mesh, World) else 1
         self.losses = make_losses(who, moe_router_load_balancing_type, moe_aux_loss_coeff, moe_z_loss_coeff, moe_router_topk)
-        self.sum_of_processes = SumOfProcesses(mesh) if isinstance(mesh, World) else None
+        self.sum_of_processes = cast(SumOfProcesses, SumOfProcesses(mesh) if isinstance(mesh, World) else None)
         f = per_rank_function(self.router.choice, self.experts.run, self.losses, gated_linear_unit)
 
         def make(copies: Function) -> Function:

@@ -19,6 +19,7 @@ aux_loss of all tokens is global_batch_loss with the counts of all ranks.
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import mindspore as ms
 import numpy as np
@@ -88,7 +89,7 @@ def balance_loss(n: Tensor, p: Tensor, may_choose: Tensor, top_k: int) -> Tensor
 
 def _may_choose(z: Tensor) -> Tensor:
     """1 for each expert that a token may choose, 0 where the logit is -inf; float32 [T, E]."""
-    return (z != -math.inf).astype(ms.float32)
+    return cast(Tensor, z != -math.inf).astype(ms.float32)
 
 
 def num_tokens_of(z: Tensor) -> Tensor:

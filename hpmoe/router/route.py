@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 from mindspore import Tensor, mint
 
@@ -87,7 +88,7 @@ def route(logits: Tensor, top_k: int, *, score: str = "softmax", bias: Tensor | 
     scores, allowed = scores_of(z, score), None
     is_limited, drops = topk_groups < num_groups, bool(expert_dropout) and seed is not None
     if is_limited or drops:
-        allowed = z != -math.inf
+        allowed = cast(Tensor, z != -math.inf)
     if is_limited:
         allowed = or_all_left(in_best_groups(_compared(z, scores, bias), num_groups, topk_groups), allowed, top_k)
     if drops:

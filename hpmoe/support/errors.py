@@ -194,8 +194,9 @@ def is_number(value: object) -> TypeGuard[float]:
         >>> [is_number(value) for value in (3, np.float32(0.5), float("nan"), 1e39, 1e-300, True, "3")]
         [True, True, False, False, False, False, False]
     """
-    is_real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    return is_real and bool(value == 0 or LEAST <= value <= MOST or -MOST <= value <= -LEAST)
+    if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
+        return False
+    return bool(value == 0 or LEAST <= value <= MOST or -MOST <= value <= -LEAST)
 
 
 def has_bools(values: object) -> bool:

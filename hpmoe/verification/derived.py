@@ -46,5 +46,6 @@ def _shown(table: np.ndarray | tuple[tf.EventBlock, ...], row: int) -> str:
 
 def _task_of(table: np.ndarray | tuple[tf.EventBlock, ...], row: int) -> int | None:
     """The task that a row of a WAIT or SIGNAL array is about; None for other tables."""
-    has_tasks = isinstance(table, np.ndarray) and "task" in (table.dtype.names or ())
-    return int(table["task"][row]) if has_tasks and row < len(table) else None
+    if isinstance(table, np.ndarray) and "task" in (table.dtype.names or ()) and row < len(table):
+        return int(table["task"][row])
+    return None
