@@ -56,7 +56,8 @@ def rows_shape(who: str, shape: Sequence[int] | None, size: int | None, ep_size:
                argument: str = "hidden_states") -> tuple[int, ...]:
     """Of [..., size], or of any size, as the per-rank function takes it, on all ranks."""
     expected = f"a Tensor [..., {'K' if size is None else size}]"
-    check_argument(shape is not None, who, argument, "no tensor", expected)
+    check_argument(shape is not None, who, argument, "no tensor", expected,
+                   f"Write mindspore.Tensor(numpy.asarray({argument})) for an array.")
     shape = list(shape or ())
     check_argument(len(shape) > 1 and size in (None, shape[-1]), who, argument, f"of shape {tuple(shape)}", expected)
     rows = math.prod(shape[:-1])

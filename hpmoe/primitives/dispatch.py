@@ -21,7 +21,7 @@ from hpmoe.primitives.sending import gather_or_zero, send, send_back, tile_retur
 from hpmoe.primitives.tiler import Tiler
 from hpmoe.routing.capacity import Capacity, make_capacity
 from hpmoe.routing.routing import Route
-from hpmoe.support.errors import TransformError, check_argument, is_int
+from hpmoe.support.errors import TransformError, check_argument, is_int, kind_of, tensor_advice
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
@@ -115,7 +115,7 @@ def _check(num_local_experts: int, expert_alignment: int, topk_weights: Tensor |
     check_argument(is_int(expert_alignment, 1, MOST_ALIGNMENT), "hpmoe.dispatch", "expert_alignment", repr(expert_alignment),
                    f"an int in 1..{MOST_ALIGNMENT}")
     check_argument(topk_weights is None or isinstance(topk_weights, Tensor), "hpmoe.dispatch", "topk_weights",
-                   f"a {type(topk_weights).__name__}", "a mindspore.Tensor [T, K], or None")
+                   kind_of(topk_weights), "a mindspore.Tensor [T, K], or None", tensor_advice("topk_weights", topk_weights))
 
 
 def _told(capacity: Capacity | None, expert_alignment: int) -> dict[str, int | float | str]:

@@ -207,7 +207,8 @@ def _(tiler: Tiler, eqn: Equation) -> None:
         turn_in_rows(tiler, x, out, axes)
         return
     tiler.refuse(f"transposes {x.aval} and mixes rows; tiles keep the order of axes, but for those inside the rows of "
-                 "tokens, and for a weight that a product reads turned, x @ w.T")
+                 "tokens, and for a weight that a product reads turned, x @ w.T; compute it before the call and pass the "
+                 "result")
 
 
 @cast.infer

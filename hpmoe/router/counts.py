@@ -49,8 +49,8 @@ def tokens_per_expert(topk_ids: Tensor, *, num_experts: int) -> Tensor:
 def update_bias(bias: Tensor, counts: Tensor, *, rate: float = 1e-3, where: Tensor | None = None) -> Tensor:
     """Raises the bias of experts that got fewer tokens than the mean and lowers that of experts that got more.
 
-    b + rate * sign(mean n - n), once a step, outside of the gradient. Counts are compared as integers, n * E with their sum,
-    so that the sign is exact up to a sum of 2**63 / E.
+    b + rate * sign(mean n - n), once a step, outside of the gradient. Counts are compared as integers, n * E with their sum.
+    The sign is exact up to a sum of 2**53, as MindSpore adds int64 in float64 on CPUs.
 
     Args:
         bias: [E] float32.

@@ -120,6 +120,7 @@ cases("a wrong type", {
     "buffers to keep": lambda: hpmoe.interpret(FLOW, ROWS, keep="all"),
     "calibrated": lambda: hpmoe.cpu(calibrated="no"),
     "weights that are not read": lambda: dispatch(array(4, 3), TOKEN_IDS, num_local_experts=4, topk_weights="alike"),
+    "weights of NumPy": lambda: dispatch(array(4, 3), TOKEN_IDS, num_local_experts=4, topk_weights=np.ones((4, 2))),
     "rows by quantised weights": lambda: hpmoe.grouped_matmul(
         None, ms.Tensor(np.ones((4, 3, 2), np.int8)), dispatch(array(4, 3), TOKEN_IDS, num_local_experts=4)[1],
         scale=array(4, 2)),
