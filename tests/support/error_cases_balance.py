@@ -27,7 +27,7 @@ def moved():
     layer = hpmoe.nn.MoELayer(hidden_size=4, moe_ffn_hidden_size=4, num_moe_experts=4, mesh=hpmoe.Mesh(2))
     optimizer = ms.nn.SGD(layer.trainable_params(), 0.1)
     layer.balance(every=1)
-    layer.tokens_per_expert.set_data(ms.Tensor([3.0, 3, 1, 1]))
+    layer.counted_tokens.set_data(ms.Tensor([[3, 3, 1, 1]] * 2, ms.int64))
     layer.rebalance(optimizer)
     return layer
 
