@@ -20,14 +20,14 @@ def physical_ids(topk_ids: Tensor, places: Tensor) -> Tensor:
     """The places of the experts that tokens chose, places[topk_ids]; -1, no expert, stays -1. Eager or traced.
 
     Args:
-        topk_ids: [..., K] int32, logical ids.
+        topk_ids: [..., K] int32 or int64, logical ids.
         places: [E] int32, where each expert lies: place p is the p-th expert of all ranks' weights, rank by rank.
 
     Returns:
-        [..., K] int32, what `hpmoe.dispatch` and `hpmoe.moe_ffn` take.
+        [..., K] of the dtype of topk_ids, what `hpmoe.dispatch` and `hpmoe.moe_ffn` take.
 
     Raises:
-        ArgumentError: an argument is no int32 Tensor of that rank, an id is out of range, or a token repeats an expert.
+        ArgumentError: an argument is no Tensor of that dtype and rank, an id is out of range, or a token repeats an expert.
 
     Example:
         >>> import mindspore as ms
@@ -36,15 +36,17 @@ def physical_ids(topk_ids: Tensor, places: Tensor) -> Tensor:
     """
     who = "hpmoe.balance.physical_ids"
     outside_graphs(who)
-    for name, x, fits, wanted in (("topk_ids", topk_ids, lambda n: n >= 2, "[..., K]"),
-                                  ("places", places, lambda n: n == 1, "[E]")):
-        is_one = isinstance(x, Tensor) and x.dtype == ms.int32 and fits(x.ndim)
+    for name, x, dtypes, fits, wanted in (
+            ("topk_ids", topk_ids, (ms.int32, ms.int64), lambda n: n >= 2, "an int32 or int64 Tensor [..., K]"),
+            ("places", places, (ms.int32,), lambda n: n == 1, "an int32 Tensor [E]")):
+        is_one = isinstance(x, Tensor) and x.dtype in dtypes and fits(x.ndim)
         got = f"{str(x.dtype).lower()}{list(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
-        check_argument(is_one, who, name, got, f"an int32 Tensor {wanted}")
+        check_argument(is_one, who, name, got, wanted)
     is_expert = checked_ids(who, topk_ids.reshape(-1, topk_ids.shape[-1]), places.shape[0]).reshape(topk_ids.shape)
     # A table of one row serves all rows where it stands in each of them: tiles are of whole rows.
-    table = places.reshape(*[1] * (topk_ids.ndim - 1), -1) + topk_ids[..., :1] * 0
-    return mint.where(is_expert, take_columns(table, mint.where(is_expert, topk_ids, 0).astype(ms.int32)), topk_ids)
+    table = places.reshape(*[1] * (topk_ids.ndim - 1), -1) + (topk_ids[..., :1] * 0).astype(ms.int32)
+    found = take_columns(table, mint.where(is_expert, topk_ids, 0).astype(ms.int32)).astype(topk_ids.dtype)
+    return mint.where(is_expert, found, topk_ids)
 
 
 @suggests_keywords

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import mindspore as ms
 from mindspore import Tensor, mint
 
 from hpmoe.nn.on_ranks import constexpr, reshaped
@@ -16,7 +17,8 @@ from hpmoe.support.errors import check_argument, is_int, is_name
 def rows_of_record(who: str, topk_ids: Tensor | None, unset: str | None, layer: int | None, tokens: Sequence[int],
                    top_k: int, ep_size: int) -> Tensor | None:
     """Returns ids [..., S, K], or those of a layer of [..., S, layers, K], as rows of all ranks; `tokens` is [..., S, H]."""
-    check_record(who, getattr(topk_ids, "shape", None), unset, layer, tokens, top_k)
+    shape, dtype = getattr(topk_ids, "shape", None), getattr(topk_ids, "dtype", None)
+    check_record(who, shape, dtype, unset, layer, tokens, top_k)
     if topk_ids is None:
         return None
     mine = topk_ids if layer is None else topk_ids[..., layer, :]
@@ -24,14 +26,17 @@ def rows_of_record(who: str, topk_ids: Tensor | None, unset: str | None, layer: 
 
 
 @constexpr
-def check_record(who: str, shape: Sequence[int] | None, unset: str | None, layer: int | None, tokens: Sequence[int],
-                 top_k: int) -> None:
+def check_record(who: str, shape: Sequence[int] | None, dtype: object, unset: str | None, layer: int | None,
+                 tokens: Sequence[int], top_k: int) -> None:
     """Raises ArgumentError unless a record fits the tokens, and only a record has `unset` and `layer`."""
     if shape is None:
         check_argument(unset is None, who, "unset", repr(unset), "None without topk_ids")
         check_argument(layer is None, who, "layer", repr(layer), "None without topk_ids")
         return
     check_argument(is_name(unset, ("route", "mask")), who, "unset", repr(unset), "\"route\" or \"mask\" with topk_ids")
+    check_argument(dtype in (ms.int32, ms.int64), who, "topk_ids", f"of dtype {str(dtype).lower()}",
+                   "an int32 or int64 mindspore.Tensor",
+                   "Write topk_ids=mindspore.Tensor(record, mindspore.int32), with -1 for unset entries.")
     expected = [*tokens[:-1], *([] if layer is None else ["layers"]), top_k]
     fits = len(shape) == len(expected) and (*shape[:len(tokens) - 1], shape[-1]) == (*tokens[:-1], top_k)
     hint = "Write layer= to choose one of [..., S, layers, K]." if layer is None and len(shape) > len(expected) else ""

@@ -41,10 +41,13 @@ class Choice:
 
         With a record [T, K] the ids are those of `router.replay`.
         """
-        logits = matmul(_wide(hidden_states), _wide(router["weight"]), transpose=True)
+        weight = _wide(router["weight"])
+        if "masked" in router:  # 1 for an expert that no token may choose; a NaN in its row would reach the gradient of x
+            weight = mint.where(router["masked"].reshape(-1, 1) > 0, 0.0, weight)
+        logits = matmul(_wide(hidden_states), weight, transpose=True)
         if "bias" in router:
             logits = logits + _wide(router["bias"])
-        if "masked" in router:  # 1 for an expert that no token may choose
+        if "masked" in router:
             logits = mint.where(router["masked"] > 0, float("-inf"), logits)
         ids, weights = route(logits, self.top_k, score=self.score, bias=expert_bias,
                              num_groups=self.num_groups, topk_groups=self.topk_groups, normalize=self.normalize,

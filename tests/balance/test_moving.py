@@ -8,16 +8,18 @@ import hpmoe
 from hpmoe.balance import move_experts, physical_ids
 
 
-def test_ids_are_mapped_eagerly_and_in_a_kernel():
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_ids_are_mapped_eagerly_and_in_a_kernel(dtype):
     rng = np.random.default_rng(0)
     places = rng.permutation(6).astype(np.int32)
-    ids = np.stack([rng.permutation(7)[:3] - 1 for _ in range(10)]).astype(np.int32)  # -1 is among them
+    ids = np.stack([rng.permutation(7)[:3] - 1 for _ in range(10)]).astype(dtype)  # -1 is among them
     expected = np.where(ids < 0, -1, places[ids])
     args = ms.Tensor(ids), ms.Tensor(places)
     kernel = hpmoe.fuse_persistent(hpmoe.assign_queues(hpmoe.tile_partition(physical_ids, rows=4)))
     assert (ids < 0).any()
     for f in (physical_ids, kernel):
-        assert np.array_equal(f(*args).asnumpy(), expected)
+        found = f(*args).asnumpy()
+        assert np.array_equal(found, expected) and found.dtype == dtype
     assert np.array_equal(physical_ids(ms.Tensor(np.stack([ids, ids])), args[1]).asnumpy()[1], expected)
 
 

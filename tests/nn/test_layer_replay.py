@@ -159,6 +159,17 @@ def test_a_record_may_be_of_one_layer():
 
 @pytest.mark.parametrize("unset", ["route", "mask"])
 @pytest.mark.parametrize("side", SIDES)
+def test_a_record_may_be_int64(side, unset):
+    x, _, record = inputs()
+    x, record, layer = Tensor(x, ms.float32), record[:, :, 1], make_layer(**SIDES[side])
+    narrow, wide = (layer(x, topk_ids=Tensor(record.astype(dtype)), unset=unset) for dtype in (np.int32, np.int64))
+    assert bitwise_equal([wide.asnumpy()], [narrow.asnumpy()])
+    with pytest.raises(hpmoe.ArgumentError, match=r"topk_ids\[0, 0, .* is 4294967296|topk_ids\[0, 0\] is 4294967296"):
+        layer(x, topk_ids=Tensor(np.where(np.arange(TOP_K) == 0, 2**32, record)), unset=unset)
+
+
+@pytest.mark.parametrize("unset", ["route", "mask"])
+@pytest.mark.parametrize("side", SIDES)
 def test_a_masked_expert_is_not_replayed(side, unset):
     x, _, record = inputs()
     layer, record = make_layer(**SIDES[side]), record[:, :, 1]

@@ -65,10 +65,10 @@ OPTIONS = {
 @pytest.mark.parametrize("masked", [[1], [0, 5], [5, 2, 3]], ids=str)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_layer_with_masks_is_the_layer_of_the_others(name, masked):
-    """Masked experts hold NaN; their gradients are 0."""
+    """Masked experts and their rows of the router hold NaN; their gradients are 0."""
     layer = make_layer(**OPTIONS[name])
     smaller = without(layer, masked, **OPTIONS[name])
-    for p in (layer.experts.weight1, layer.experts.weight2):
+    for p in (layer.router.weight, layer.experts.weight1, layer.experts.weight2):
         holed = p.asnumpy().copy()
         holed[masked] = np.nan
         p.set_data(ms.Tensor(holed))

@@ -64,6 +64,7 @@ cases("MoELayer", {
     "a record without a choice": lambda: _layer()(X, topk_ids=IDS),
     "a choice without a record": lambda: _layer()(X, unset="route"),
     "a layer without a record": lambda: _layer()(X, layer=0),
+    "a record of bytes": lambda: _layer()(X, topk_ids=IDS.astype(ms.uint8), unset="mask"),
     "a record of other tokens": lambda: _layer()(X, topk_ids=IDS[:, :1], unset="mask"),
     "a record of layers without a layer": lambda: _layer()(X, topk_ids=RECORD, unset="mask"),
     "a layer that was not recorded": lambda: _layer()(X, topk_ids=RECORD, unset="mask", layer=3),
