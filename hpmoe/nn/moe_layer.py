@@ -14,7 +14,7 @@ from hpmoe.balance.optimizer_states import states_of
 from hpmoe.machines.machine import Mesh
 from hpmoe.nn.counting import check_counted, clear, count, is_recomputed
 from hpmoe.nn.grouped_mlp import Activation, Experts, GroupedMLP
-from hpmoe.nn.on_ranks import num_ranks, reshaped, rows_shape, shape_of, transformed
+from hpmoe.nn.on_ranks import known_shape, num_ranks, reshaped, rows_shape, shape_of, transformed
 from hpmoe.nn.parameters import Frozen, check_sizes, zeros
 from hpmoe.nn.records import rows_of_record
 from hpmoe.nn.router_losses import Losses, make_losses
@@ -213,7 +213,7 @@ class MoELayer(nn.Cell):
         """
         is_given = counts is not None
         counts = counts if is_given else self.counted_tokens[0]
-        check_counts(self.who, self.has_expert_bias, getattr(counts, "shape", None), self.tokens_per_expert.shape)
+        check_counts(self.who, self.has_expert_bias, shape_of(counts), self.tokens_per_expert.shape)
         n = counts.astype(ms.int64)
         if self.num_processes > 1:
             n = self.sum_of_processes(n)
@@ -328,5 +328,6 @@ def check_ranks(who: str, num_tokens: Sequence[int] | int | None, has_mesh: bool
 @constexpr
 def check_counts(who: str, has_expert_bias: bool, shape: Sequence[int] | None, expected: Sequence[int]) -> None:
     check_argument(has_expert_bias, who, "moe_router_enable_expert_bias", "False", "True where the bias is updated")
-    check_argument(shape is not None and tuple(shape) == tuple(expected), f"{who}.update_expert_bias", "counts",
-                   "no tensor" if shape is None else f"of shape {tuple(shape)}", f"a Tensor of shape {tuple(expected)}")
+    who, wanted = f"{who}.update_expert_bias", f"a Tensor of shape {tuple(expected)}"
+    shape = known_shape(who, "counts", shape, wanted)
+    check_argument(tuple(shape) == tuple(expected), who, "counts", f"of shape {tuple(shape)}", wanted)

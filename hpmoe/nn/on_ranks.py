@@ -19,6 +19,7 @@ from hpmoe.ranks.world import World
 from hpmoe.runtime.spmd import spmd
 from hpmoe.runtime.transform import chain
 from hpmoe.support.errors import check_argument
+from hpmoe.support.known import known
 from hpmoe.support.mindspore_private import AskedByCompiler
 from hpmoe.support.trees import Function, PyTree
 from hpmoe.transforms.assign_queues import assign_queues
@@ -51,14 +52,19 @@ def num_ranks(who: str, mesh: Mesh | None, num_moe_experts: int) -> int:
     return 0 if isinstance(mesh, World) else mesh.num_ranks
 
 
+def known_shape(who: str, argument: str, shape: Sequence[int] | None, expected: str) -> Sequence[int]:
+    """Returns a shape. Raises ArgumentError if it is None, which is that of no Tensor."""
+    check_argument(shape is not None, who, argument, "no tensor", expected,
+                   f"Write mindspore.Tensor(numpy.asarray({argument})) for an array.")
+    return known(shape)
+
+
 @constexpr
 def rows_shape(who: str, shape: Sequence[int] | None, size: int | None, ep_size: int,
                argument: str = "hidden_states") -> tuple[int, ...]:
     """Of [..., size], or of any size, as the per-rank function takes it, on all ranks."""
     expected = f"a Tensor [..., {'K' if size is None else size}]"
-    check_argument(shape is not None, who, argument, "no tensor", expected,
-                   f"Write mindspore.Tensor(numpy.asarray({argument})) for an array.")
-    shape = list(shape or ())
+    shape = known_shape(who, argument, shape, expected)
     check_argument(len(shape) > 1 and size in (None, shape[-1]), who, argument, f"of shape {tuple(shape)}", expected)
     rows = math.prod(shape[:-1])
     check_argument(not ep_size or rows % ep_size == 0, who, argument, f"of shape {tuple(shape)}, {rows} tokens",

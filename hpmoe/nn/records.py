@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import mindspore as ms
 from mindspore import Tensor, mint
 
-from hpmoe.nn.on_ranks import constexpr, reshaped
+from hpmoe.nn.on_ranks import constexpr, known_shape, reshaped, shape_of
 from hpmoe.primitives.columns import take_columns
 from hpmoe.router.replay import UNSET
 from hpmoe.support.errors import check_argument, is_int, is_name
@@ -17,22 +17,26 @@ from hpmoe.support.errors import check_argument, is_int, is_name
 def rows_of_record(who: str, topk_ids: Tensor | None, unset: str | None, layer: int | None, tokens: Sequence[int],
                    top_k: int, ep_size: int) -> Tensor | None:
     """Returns ids [..., S, K], or those of a layer of [..., S, layers, K], as rows of all ranks; `tokens` is [..., S, H]."""
-    shape, dtype = getattr(topk_ids, "shape", None), getattr(topk_ids, "dtype", None)
-    check_record(who, shape, dtype, unset, layer, tokens, top_k)
     if topk_ids is None:
+        check_no_record(who, unset, layer)
         return None
-    mine = topk_ids if layer is None else topk_ids[..., layer, :]
+    check_record(who, shape_of(topk_ids), getattr(topk_ids, "dtype", None), unset, layer, tokens, top_k)
+    mine = topk_ids if layer is None else topk_ids[..., int(layer), :]  # MindSpore takes no integers of NumPy
     return reshaped(mine, (ep_size, -1, top_k) if ep_size else (-1, top_k))
+
+
+@constexpr
+def check_no_record(who: str, unset: str | None, layer: int | None) -> None:
+    """Raises ArgumentError if `unset` or `layer` is given without a record."""
+    check_argument(unset is None, who, "unset", repr(unset), "None without topk_ids")
+    check_argument(layer is None, who, "layer", repr(layer), "None without topk_ids")
 
 
 @constexpr
 def check_record(who: str, shape: Sequence[int] | None, dtype: object, unset: str | None, layer: int | None,
                  tokens: Sequence[int], top_k: int) -> None:
-    """Raises ArgumentError unless a record fits the tokens, and only a record has `unset` and `layer`."""
-    if shape is None:
-        check_argument(unset is None, who, "unset", repr(unset), "None without topk_ids")
-        check_argument(layer is None, who, "layer", repr(layer), "None without topk_ids")
-        return
+    """Raises ArgumentError unless a record is integers that fit the tokens, `unset` is named and the layer is there."""
+    shape = known_shape(who, "topk_ids", shape, "an int32 or int64 mindspore.Tensor")
     check_argument(is_name(unset, ("route", "mask")), who, "unset", repr(unset), "\"route\" or \"mask\" with topk_ids")
     check_argument(dtype in (ms.int32, ms.int64), who, "topk_ids", f"of dtype {str(dtype).lower()}",
                    "an int32 or int64 mindspore.Tensor",

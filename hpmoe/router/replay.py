@@ -7,7 +7,7 @@ from mindspore import Tensor, mint, ops
 
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.router.scores import check_ids, described
-from hpmoe.support.errors import check_argument, is_int, is_name
+from hpmoe.support.errors import check_argument, is_int, is_name, tensor_advice
 from hpmoe.support.keywords import suggests_keywords
 
 UNSET = -1
@@ -65,7 +65,7 @@ def replay(topk_ids: Tensor, record: Tensor, *, unset: str, layer: int | None = 
 
 def _of_layer(record: Tensor, layer: int | None, shape: tuple[int, ...]) -> Tensor:
     is_ids = isinstance(record, Tensor) and record.dtype in (ms.int32, ms.int64)
-    check_argument(is_ids, WHO, "record", described(record), "an int32 or int64 Tensor")
+    check_argument(is_ids, WHO, "record", described(record), "an int32 or int64 Tensor", tensor_advice("record", record))
     expected = [shape[0], shape[1]] if layer is None else [shape[0], "layers", shape[1]]
     fits = record.ndim == len(expected) and (record.shape[0], record.shape[-1]) == shape
     check_argument(fits, WHO, "record", described(record), f"[{', '.join(map(str, expected))}]",

@@ -47,6 +47,8 @@ INTS = {
     "tokens_per_expert": lambda n: router.tokens_per_expert(IDS, num_experts=n),
     "balanced_ids": lambda n: router.balanced_ids(n, 4, 2), "aux_loss": lambda n: router.aux_loss(Z, n),
     "sequence_loss": lambda n: router.sequence_loss(Z, 2, n),
+    "MoELayer, layer": lambda n: layer()(Tensor(np.ones((4, 8), np.float32)), topk_ids=Tensor(
+        np.full((4, 3, 2), -1, np.int32)), unset="route", layer=n),
     "replay": lambda n: router.replay(IDS, Tensor(np.zeros((6, 3, 2), np.int32)), unset="mask", layer=n),
     **each(layer, *SIZES, "moe_router_topk", "moe_router_num_groups", "moe_shared_expert_intermediate_size"),
     "every": lambda n: layer(mesh=hpmoe.Mesh(2)).balance(every=n), "mask_experts": lambda n: layer().mask_experts([n]),

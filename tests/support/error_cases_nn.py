@@ -67,6 +67,7 @@ cases("MoELayer", {
     "a record of bytes": lambda: _layer()(X, topk_ids=IDS.astype(ms.uint8), unset="mask"),
     "a record of other tokens": lambda: _layer()(X, topk_ids=IDS[:, :1], unset="mask"),
     "a record of layers without a layer": lambda: _layer()(X, topk_ids=RECORD, unset="mask"),
+    "a record of NumPy": lambda: _layer()(X, topk_ids=IDS.asnumpy(), unset="mask"),
     "a layer that was not recorded": lambda: _layer()(X, topk_ids=RECORD, unset="mask", layer=3),
     "an update of no bias": lambda: _layer().update_expert_bias(),
     "counts of another number": lambda: _layer(moe_router_enable_expert_bias=True).update_expert_bias(Tensor([1, 2])),
