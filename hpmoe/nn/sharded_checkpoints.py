@@ -258,8 +258,8 @@ def _check_arrays(who: str, path: Path, arrays: Mapping[str, np.ndarray], states
     found = {name: _described(a) for name, a in arrays.items()}
     wrong = [f"{name} is {found.get(name, 'missing')} there and {wanted.get(name, 'missing')} here"
              for name in sorted({*wanted, *found}) if wanted.get(name) != found.get(name)]
-    check_argument(not wrong, who, "cell", f"other than {path.name} was saved of: {'; '.join(wrong[:8])}",
-                   "with the names, shapes and dtypes that were saved")
+    check_argument(not wrong, who, "cell", f"other than {path.name} was saved of",
+                   "with the names, shapes and dtypes that were saved", f"What differs: {'; '.join(wrong[:8])}.")
 
 
 def _described(array: np.ndarray | Parameter) -> str:

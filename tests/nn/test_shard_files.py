@@ -120,7 +120,7 @@ def test_doubled_foreign_and_broken_files_are_refused(whole, tmp_path):
     refused("rank_00007_of_00004.ckpt and rank_00001_of_00004.ckpt are both of rank 1")
     (tmp_path / "rank_00007_of_00004.ckpt").unlink()
     other = hpmoe.nn.MoELayer(**{**SIZES, "hidden_size": 4})
-    refused(r"saved of: experts.bias2 is \(8, 8\) of float32 there and \(8, 4\) of float32 here", other, None)
+    refused(r"What differs: experts.bias2 is \(8, 8\) of float32 there and \(8, 4\) of float32 here", other, None)
     refused("with accum.experts.weight1 of 2 experts in each of 4 groups", optimizer=ms.nn.SGD(
         whole[0].trainable_params(), 0.1, 0.9))
     refused("of 6 experts; it must be of a multiple of 4", hpmoe.nn.MoELayer(**{**SIZES, "num_moe_experts": 6}), None)
