@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import mindspore as ms
+import numpy as np
 from mindspore import Parameter, Tensor, mint, nn, ops
 
 from hpmoe.support.errors import check_argument
@@ -88,4 +89,21 @@ class _CheckCounted(AskedByCompiler):
         return True
 
 
-_by_backward, is_recomputed, check_counted = _ByBackward(), _IsRecomputed(), _CheckCounted()
+class _CheckWhole(AskedByCompiler):
+    """Raises ArgumentError unless counts that a user gives are numbers of tokens; a graph does not."""
+
+    def __init__(self):
+        super().__init__("hpmoe_check_whole")
+
+    def __infer__(self, *args):
+        return {"shape": (), "dtype": ms.bool_, "value": True}
+
+    def __call__(self, who: str, counts: Tensor) -> bool:
+        found = counts.astype(ms.float32).asnumpy()
+        is_whole = np.isfinite(found) & (found >= 0) & (found == np.floor(found))
+        check_argument(bool(is_whole.all()), who, "counts", found.tolist(), "whole numbers that are not negative",
+                       "Write the sum over steps and ranks in place of a mean.")
+        return True
+
+
+_by_backward, is_recomputed, check_counted, check_whole = _ByBackward(), _IsRecomputed(), _CheckCounted(), _CheckWhole()

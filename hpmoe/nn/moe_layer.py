@@ -12,7 +12,7 @@ from mindspore import Tensor, mint, nn, ops
 from hpmoe.balance.balancer import Balancer, Move
 from hpmoe.balance.optimizer_states import states_of
 from hpmoe.machines.machine import Mesh
-from hpmoe.nn.counting import check_counted, clear, count, is_recomputed
+from hpmoe.nn.counting import check_counted, check_whole, clear, count, is_recomputed
 from hpmoe.nn.grouped_mlp import Activation, Experts, GroupedMLP
 from hpmoe.nn.on_ranks import known_shape, num_ranks, reshaped, rows_shape, shape_of, transformed
 from hpmoe.nn.parameters import Frozen, check_sizes, zeros
@@ -206,14 +206,16 @@ class MoELayer(nn.Cell):
         Where ranks are processes all call it together, each with the counts of its own tokens.
 
         Raises:
-            ArgumentError: counts are no Tensor [E], the layer has no such bias, or no call has counted since the last
-                update. A compiled graph leaves the bias as it is in the last case.
+            ArgumentError: counts are no Tensor [E] of whole numbers, the layer has no such bias, or no call has counted
+                since the last update. A compiled graph leaves the bias as it is in the last case, and reads no counts.
 
         Formula: Wang et al., Auxiliary-loss-free load balancing (arXiv 2408.15664); `hpmoe.router.update_bias`.
         """
         is_given = counts is not None
         counts = counts if is_given else self.counted_tokens[0]
         check_counts(self.who, self.has_expert_bias, shape_of(counts), self.tokens_per_expert.shape)
+        if is_given:
+            check_whole(f"{self.who}.update_expert_bias", counts)
         n = counts.astype(ms.int64)
         if self.num_processes > 1:
             n = self.sum_of_processes(n)

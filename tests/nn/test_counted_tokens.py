@@ -171,6 +171,16 @@ def test_a_train_step_cell_counts_once(mode, recompute):
         network.layer.expert_bias.copy_(ops.zeros_like(network.layer.expert_bias))
 
 
+@pytest.mark.parametrize("counts", [[4.5, 4.25, 4, 3, 3], [np.nan, 3, 3, 3, 3], [np.inf, 3, 3, 3, 3], [-1.0, 3, 3, 3, 3]], ids=str)
+def test_counts_that_are_no_whole_numbers_are_refused(counts):
+    layer = make_layer()
+    with pytest.raises(hpmoe.ArgumentError, match="update_expert_bias: counts is .* it must be whole numbers"):
+        layer.update_expert_bias(ms.Tensor(counts, ms.float32))
+    assert not layer.expert_bias.asnumpy().any()
+    layer.update_expert_bias(ms.Tensor([9, 4, 4, 4, 4], ms.float32))
+    assert layer.expert_bias.asnumpy().tolist() == [-1, 1, 1, 1, 1]
+
+
 def test_the_bias_and_the_experts_have_counts_of_their_own():
     x, layer = ms.Tensor(values(4, HIDDEN, seed=1)), make_layer(mesh=hpmoe.Mesh(1)).set_train()
     layer(x)

@@ -71,6 +71,7 @@ cases("MoELayer", {
     "a layer that was not recorded": lambda: _layer()(X, topk_ids=RECORD, unset="mask", layer=3),
     "an update of no bias": lambda: _layer().update_expert_bias(),
     "counts of another number": lambda: _layer(moe_router_enable_expert_bias=True).update_expert_bias(Tensor([1, 2])),
+    "counts that are a mean": lambda: _layer(moe_router_enable_expert_bias=True).update_expert_bias(Tensor([4.5, 4, 4, 0])),
     "an update by no call": lambda: _layer(moe_router_enable_expert_bias=True).update_expert_bias(),
     "a list of counts": lambda: _layer(moe_router_enable_expert_bias=True).update_expert_bias([1, 2, 3, 4]),
 })
