@@ -171,9 +171,9 @@ def test_a_train_step_cell_counts_once(mode, recompute):
         network.layer.expert_bias.copy_(ops.zeros_like(network.layer.expert_bias))
 
 
-@pytest.mark.parametrize("counts", [[4.5, 4.25, 4, 3, 3], [np.nan, 3, 3, 3, 3], [np.inf, 3, 3, 3, 3], [-1.0, 3, 3, 3, 3]], ids=str)
-def test_counts_that_are_no_whole_numbers_are_refused(counts):
-    layer = make_layer()
+@pytest.mark.parametrize("first", [4.5, np.nan, np.inf, -1.0])
+def test_counts_that_are_no_whole_numbers_are_refused(first):
+    layer, counts = make_layer(), [first, 3, 3, 3, 3]
     with pytest.raises(hpmoe.ArgumentError, match="update_expert_bias: counts is .* it must be whole numbers"):
         layer.update_expert_bias(ms.Tensor(counts, ms.float32))
     assert not layer.expert_bias.asnumpy().any()
