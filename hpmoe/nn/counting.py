@@ -7,8 +7,6 @@ which runs once, also under recomputation. An evaluation adds nothing.
 
 from __future__ import annotations
 
-from typing import Any
-
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, mint, nn, ops
@@ -49,13 +47,16 @@ class _ByBackward(nn.Cell):
 
 
 class _Counted(Differentiable):
+    tokens: Tensor  # both of the context, which MindSpore passes
+    counted: Parameter
+
     @staticmethod
-    def forward(ctx: Any, tokens: Tensor, counted: Parameter, out: Tensor, loss: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: _Counted, tokens: Tensor, counted: Parameter, out: Tensor, loss: Tensor) -> tuple[Tensor, Tensor]:
         ctx.tokens, ctx.counted = tokens, counted
         return out, loss
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
+    def backward(ctx: _Counted, *grads: Tensor) -> tuple[Tensor | None, ...]:
         ops.assign_add(ctx.counted, ctx.tokens)
         return (None, None, *grads)
 
