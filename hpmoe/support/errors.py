@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from hpmoe.support.trees import Function, PyTree
 
-LEAST, MOST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # of what is computed with in float32
+LEAST, MOST = float(np.finfo(np.float32).smallest_subnormal), float(np.finfo(np.float32).max)  # that float32 holds
 MOST_SHOWN = 240  # characters of what was given
 
 

@@ -6,7 +6,9 @@ import math
 from types import SimpleNamespace
 
 import numpy as np
+import planning
 import pytest
+from command_line import run_script
 from helpers import (
     SMALL_NPU,
     Layer,
@@ -23,7 +25,6 @@ from modelled_layers import layer
 
 import hpmoe
 from hpmoe import VerifyError
-from hpmoe.cli import main
 from hpmoe.commands import layer as commands
 from hpmoe.costs import put_sizes
 from hpmoe.interpreters.interpret import interpret
@@ -91,9 +92,9 @@ def test_groups_of_peers_give_way_before_parts_of_rows(ep, tokens, many, num_pee
 
 @pytest.mark.parametrize("ep, tokens", [(64, 16384), (128, 8192)])
 def test_images_do_not_grow_with_slots_times_ranks(ep, tokens, capsys):
-    sizes = [f"--{name}={n}" for name, n in (("ep", ep), ("tokens", tokens), ("experts", 256), ("top_k", 8), ("runs", 1))]
-    assert main(["plan", "--dtype=bfloat16", "--hidden=7168", "--intermediate=2048", "--json", *sizes]) == 0
-    assert json.loads(capsys.readouterr().out)["backward"]["image_bytes"] < 1_000_000
+    sizes = {"ep": ep, "tokens": tokens, "experts": 256, "top_k": 8, "hidden": 7168, "intermediate": 2048, "runs": 1}
+    status, out, _ = run_script(capsys, planning, "--dtype=bfloat16", "--json", *(f"--{k}={n}" for k, n in sizes.items()))
+    assert status == 0 and json.loads(out)["backward"]["image_bytes"] < 1_000_000
 
 
 def test_verifier_knows_for_whom_a_put_is():
