@@ -35,7 +35,7 @@ const Variant kVariants[] = {kPlain,
                              {Dtype::FLOAT32, DropPolicy::NONE, 0, true},
                              {Dtype::FLOAT32, DropPolicy::NONE, 0, false, 3},
                              {Dtype::FLOAT32, DropPolicy::NONE, 0, false, 1, R / 2},
-                             {Dtype::BFLOAT16, DropPolicy::PROBS, 0.5, false, 1, R / 2, true}};
+                             {Dtype::BFLOAT16, DropPolicy::PROBS, 0.5, false, 1, R / 2}};
 
 // What all processes of a test see. `ran_ns`: nanoseconds in which the machine has run: of a pause next to nothing counts.
 struct Board {
