@@ -47,6 +47,7 @@ class PlainMoELayer(hpmoe.nn.MoELayer):
         flat = ids.asnumpy().reshape(-1)
         counts, order = np.bincount(flat, minlength=NUM_EXPERTS), flat.argsort(kind="stable").astype(np.int32)
         ops.assign(self.tokens_per_expert, ms.Tensor(counts.astype(np.float32)))
+        ops.assign_add(self.counted_tokens, ms.Tensor(np.tile(counts, (2, 1)), ms.int64))
         rows = ms.Tensor(order // TOP_K)
         used = np.flatnonzero(counts)
         received = mint.split(ops.gather(x, rows, 0), tuple(map(int, counts[used])))
