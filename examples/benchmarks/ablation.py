@@ -1,4 +1,4 @@
-"""ablation.py: the worth of each technique: alone off, and alone on, over imbalances and numbers of ranks."""
+"""ablation.py: the worth of each technique, switched off or on by itself, over imbalances and numbers of ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
 from hpmoe.transforms.assign_queues import POLICIES
 
-SUMMARY = "simulates what each technique of the schedule is worth, alone off and alone on"
+SUMMARY = "simulates the worth of each technique of the schedule, switched off or on by itself"
 NOTES = """\
 All times are simulated, of the queues that would be launched.
   python examples/benchmarks/ablation.py --most_ranks=64 --out=ablation.png
@@ -54,7 +54,7 @@ def define(values: flags.FlagValues) -> None:
     options.define_integer(values, "seed", 0, "of a routing that is drawn", least=0)
     options.define_integer(values, "most_ranks", 64, "ranks up to which techniques are compared")
     options.define_switch(values, "rules", "instead: what each rule of the default schedule is worth")
-    options.define_integer(values, "nodes", None, "instead: schemes of sending rows, on 1, 2, 4 .. so many nodes")
+    options.define_integer(values, "nodes", None, "compare schemes of sending rows on 1, 2, 4 .. nodes, up to this number")
     options.define_choice(values, "routing", "uniform", "with --nodes, how experts are drawn", ("uniform", "zipf"))
     script.define_picture(values)
 

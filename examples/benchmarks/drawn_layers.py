@@ -18,7 +18,7 @@ TOKENS = {FEW: tuple(2**i for i in range(10)), MANY: (1024, 2048, 4096, 8192)}
 RANKS = {FEW: (16, 32, 64, 128, 256), MANY: (8, 16, 32, 64)}
 WIDTHS = (7168, 2048), (5120, 1536), (4096, 1536), (2048, 1024), (2048, 768)  # hidden and intermediate size
 TOP_K, LOCAL_EXPERTS = (4, 6, 8), (1, 2, 4, 8)
-MOST_ENTRIES = 2**19  # of all ranks; a larger layer is drawn anew
+MOST_ENTRIES = 2**19  # of all ranks; a larger layer is drawn again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Case:
 
 
 def cases(count: int, seed: int, dtype: str) -> Iterator[Case]:
-    """So many layers, half of them of few rows: routings and directions in turn, sizes drawn."""
+    """Returns a number of sampled layers, half of them with few rows; routings and directions alternate."""
     rng = np.random.default_rng(seed)
     kinds = itertools.cycle(itertools.product((FEW, MANY), SKEWS, ("forward", "backward")))
     for rows, routing, direction in itertools.islice(kinds, count):

@@ -1,4 +1,4 @@
-"""layer.py: the MoE-FFN beside the same one in other frameworks, and beside the rate of a matmul alone."""
+"""layer.py: the MoE-FFN beside the same one in other frameworks, and beside the rate of a single matmul."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def peers(wanted: str) -> list[str]:
 
 
 def cases(o: flags.FlagValues) -> list[Fields]:
-    """What is measured: a name, sizes, and the routing."""
+    """A benchmark case: its name, sizes and routing."""
     options.check_sizes(o)
     base = case(o, ep=o.ep, tokens=o.tokens, routing=o.routing)
     if not o.suite:

@@ -1,4 +1,4 @@
-"""What the scripts of this folder have in common: each is a command, as those of `hpmoe` are."""
+"""Shared code of the scripts in this folder; each script is a command like those of `hpmoe`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def define_picture(values: flags.FlagValues) -> None:
 
 
 def machine() -> Fields:
-    """What a report says of the computer that it was measured on."""
+    """Returns the description of the computer that a report was measured on."""
     packages = sorted({side.package for side in SIDES.values()})
     return {"cpu": host.cpu_name(), "cores": host.num_cores(), "hpmoe_gemm": products_name(),
             "versions": {name: version(name) for name in packages if version(name)}}

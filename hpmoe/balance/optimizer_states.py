@@ -73,7 +73,7 @@ def _pairs(optimizer: nn.Cell, trained: Sequence[Parameter]) -> Iterator[tuple[P
 
 
 def _has_experts(state: Parameter, weight: Parameter) -> bool:
-    """Whether the first axis of a weight's state is of experts."""
+    """Returns True if the first axis of a weight's state indexes experts."""
     found = _axes(state, weight)
     check_argument(len(found) == 1, WHO, "optimizer", f"one whose {state.name} is {state.shape} for {weight.name} "
                    f"{weight.shape}", "one whose states have all dimensions of their weight, or clearly some of them")
@@ -81,7 +81,7 @@ def _has_experts(state: Parameter, weight: Parameter) -> bool:
 
 
 def _axes(state: Parameter, weight: Parameter) -> set[bool]:
-    """Whether a state's shape, as some of a weight's dimensions, has the first one: the answers that fit."""
+    """Returns each possible answer to: does a state, shaped like some dimensions of a weight, keep the first one?"""
     dims, found = weight.shape, set()
     for kept in itertools.product((True, False), repeat=len(dims)):
         left = tuple(n for n, is_kept in zip(dims, kept, strict=True) if is_kept)

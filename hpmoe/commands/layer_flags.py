@@ -39,7 +39,7 @@ def define_schedule(values: flags.FlagValues, direction: str = "forward", machin
         options.define_choice(values, "room", room, "received rows that the plan has room for", ROOM)
         options.define_integer(values, "replicas", 0, "copies of hot experts that each rank has room for", least=0)
         options.define_number(values, "min_load", None, "rows that a copy must take; by default what hides its weights")
-        options.define_switch(values, "dedup", "a token goes to a rank once, whatever number of its experts are there")
+        options.define_switch(values, "dedup", "send a token to a rank once, for all of its experts there")
         options.define_choice(values, "quantize", None, "how rows go", QUANTISED)
         options.define_integer(values, "tile_rows", None, "rows of a tile and of a slot; by default for the machine")
         options.define_integer(values, "tile_cols", None, "columns of a tile; by default for the machine")
@@ -88,7 +88,7 @@ def check_copies(min_load: float | None, replicas: int) -> None:
 
 
 def check_draws(o: flags.FlagValues, ep: int) -> None:
-    """Raises UsageError if the routing of so many ranks takes too long to draw."""
+    """Raises UsageError if a routing for this number of ranks takes too long to draw."""
     experts = o.experts // o.ep * ep
     tokens = MOST_DRAWS // (ep * experts)
     check_flag(o.tokens <= tokens, "tokens", o.tokens,
@@ -96,7 +96,7 @@ def check_draws(o: flags.FlagValues, ep: int) -> None:
 
 
 def scheme_of(o: flags.FlagValues) -> str:
-    """How the flags have rows sent, see send_rows."""
+    """Returns the scheme by which the flags send rows; see send_rows."""
     return "rank" if o.dedup else "direct"
 
 

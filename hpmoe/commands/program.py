@@ -17,7 +17,7 @@ def program(o: Options, direction: str,
 
 
 def limited(program: hpmoe.Program, rank_capacity_factor: float | None) -> hpmoe.Program:
-    """With room for so many rows of a rank, or for all."""
+    """Limits the row capacity of a rank, or leaves it at all rows."""
     if rank_capacity_factor is None:
         return program
     return hpmoe.limit_rows.apply_to(program, rank_capacity_factor=rank_capacity_factor)

@@ -76,7 +76,7 @@ def stages(o: flags.FlagValues, progress: Progress) -> Iterator[Fields]:
 
 
 def _needs_routing(o: flags.FlagValues) -> bool:
-    """Whether what is shown depends on the ids of tokens."""
+    """Returns True if the printed text depends on the ids of tokens."""
     return o.replicas > 0 or o.room != "all"
 
 

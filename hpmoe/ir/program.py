@@ -281,7 +281,7 @@ def _stand_ins(program: Program, index: int, eqn: Equation, atoms: Sequence[Atom
 
 
 def _is_alike(aval: Aval | RouteAval, atom: Atom) -> bool:
-    """Whether an atom may stand for a value: of equal shape and dtype; a number for a scalar; a route of the same rows."""
+    """True if an atom can replace a value: equal shape and dtype, number for a scalar, a route of the same rows."""
     if isinstance(aval, RouteAval) or isinstance(atom.aval, RouteAval):
         return isinstance(aval, RouteAval) and isinstance(atom.aval, RouteAval) and aval.rows is atom.aval.rows
     return aval.shape == atom.aval.shape and (isinstance(atom, Literal) or aval.dtype == atom.aval.dtype)

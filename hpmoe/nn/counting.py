@@ -12,7 +12,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, mint, nn, ops
 
 from hpmoe.support.errors import check_argument
-from hpmoe.support.mindspore_private import AskedByCompiler, Differentiable, recomputes, takes_gradient
+from hpmoe.support.mindspore_private import Differentiable, Eager, recomputes, takes_gradient
 
 
 def count(is_training: bool, out: Tensor, loss: Tensor, tokens: Tensor, counted: Parameter) -> tuple[Tensor, Tensor]:
@@ -61,50 +61,25 @@ class _Counted(Differentiable):
         return (None, None, *grads)
 
 
-class _IsRecomputed(AskedByCompiler):
-    """Whether this is the second forward pass of a recomputed call. In a graph it is not: assignments are not recomputed."""
-
-    def __init__(self):
-        super().__init__("hpmoe_recomputes")
-
-    def __infer__(self):
-        return {"shape": (), "dtype": ms.bool_, "value": False}
-
-    def __call__(self):
-        return recomputes()
+def _check_counted(who: str, tokens: Tensor) -> bool:
+    """Raises ArgumentError if no call has counted."""
+    check_argument(bool(tokens.asnumpy().any()), who, "counted_tokens", "0 for every expert",
+                   "those of a call since the last one, in training mode or with a gradient",
+                   "Write layer.set_train() before the forward pass.")
+    return True
 
 
-class _CheckCounted(AskedByCompiler):
-    """Raises ArgumentError if no call has counted; a graph, which knows no values when it is compiled, does not."""
-
-    def __init__(self):
-        super().__init__("hpmoe_check_counted")
-
-    def __infer__(self, *args):
-        return {"shape": (), "dtype": ms.bool_, "value": True}
-
-    def __call__(self, who: str, tokens: Tensor) -> bool:
-        check_argument(bool(tokens.asnumpy().any()), who, "counted_tokens", "0 for every expert",
-                       "those of a call since the last one, in training mode or with a gradient",
-                       "Write layer.set_train() before the forward pass.")
-        return True
+def _check_whole(who: str, counts: Tensor) -> bool:
+    """Raises ArgumentError unless counts that a user gives are numbers of tokens."""
+    found = counts.astype(ms.float32).asnumpy()
+    is_whole = np.isfinite(found) & (found >= 0) & (found == np.floor(found))
+    check_argument(bool(is_whole.all()), who, "counts", found.tolist(), "whole numbers that are not negative",
+                   "Write the sum over steps and ranks, not a mean.")
+    return True
 
 
-class _CheckWhole(AskedByCompiler):
-    """Raises ArgumentError unless counts that a user gives are numbers of tokens; a graph does not."""
-
-    def __init__(self):
-        super().__init__("hpmoe_check_whole")
-
-    def __infer__(self, *args):
-        return {"shape": (), "dtype": ms.bool_, "value": True}
-
-    def __call__(self, who: str, counts: Tensor) -> bool:
-        found = counts.astype(ms.float32).asnumpy()
-        is_whole = np.isfinite(found) & (found >= 0) & (found == np.floor(found))
-        check_argument(bool(is_whole.all()), who, "counts", found.tolist(), "whole numbers that are not negative",
-                       "Write the sum over steps and ranks in place of a mean.")
-        return True
-
-
-_by_backward, is_recomputed, check_counted, check_whole = _ByBackward(), _IsRecomputed(), _CheckCounted(), _CheckWhole()
+_by_backward = _ByBackward()
+# A graph knows no values when it is compiled, so it checks nothing; it does not recompute assignments.
+is_recomputed = Eager("hpmoe_recomputes", recomputes, in_graph=False)
+check_counted = Eager("hpmoe_check_counted", _check_counted, in_graph=True)
+check_whole = Eager("hpmoe_check_whole", _check_whole, in_graph=True)

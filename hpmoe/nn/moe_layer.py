@@ -201,7 +201,7 @@ class MoELayer(nn.Cell):
         since the last update that count: in training mode (`layer.set_train()`), or with a gradient taken through the call.
 
         Args:
-            counts: [E], the tokens of each expert since the last update, in place of those that the layer has counted.
+            counts: [E], the tokens of each expert since the last update; they replace those that the layer has counted.
 
         Where ranks are processes all call it together, each with the counts of its own tokens.
 

@@ -20,7 +20,7 @@ from hpmoe.runtime.spmd import spmd
 from hpmoe.runtime.transform import chain
 from hpmoe.support.errors import check_argument
 from hpmoe.support.known import known
-from hpmoe.support.mindspore_private import AskedByCompiler
+from hpmoe.support.mindspore_private import Eager
 from hpmoe.support.trees import Function, PyTree
 from hpmoe.transforms.assign_queues import assign_queues
 from hpmoe.transforms.fuse_persistent import fuse_persistent
@@ -72,20 +72,7 @@ def rows_shape(who: str, shape: Sequence[int] | None, size: int | None, ep_size:
     return (ep_size, rows // ep_size, shape[-1]) if ep_size else (rows, shape[-1])
 
 
-class _InGraph(AskedByCompiler):
-    """False when Python calls it, True when the graph compiler asks."""
-
-    def __init__(self):
-        super().__init__("hpmoe_in_graph")
-
-    def __infer__(self):
-        return {"shape": (), "dtype": ms.bool_, "value": True}
-
-    def __call__(self):
-        return False
-
-
-in_graph = _InGraph()
+in_graph = Eager("hpmoe_in_graph", lambda: False, in_graph=True)
 
 
 def shape_of(x: object) -> tuple[int, ...] | None:

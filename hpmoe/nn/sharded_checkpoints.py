@@ -70,7 +70,7 @@ class States:
         self.parameters: Mapping[str, Parameter] = {**of_cell, **of_optimizer}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What is saved, with experts in order."""
+        """Returns the arrays to save, with experts in logical order."""
         return {name: p.asnumpy() if name not in self.at else p.asnumpy()[np.argsort(self.at[name])]
                 for name, p in self.parameters.items()}
 

@@ -20,7 +20,9 @@ Check = Callable[[np.ndarray, str], None]  # of values, and of who was given the
 
 
 def checked_ids(who: str, topk_ids: Tensor, num_experts: int) -> Tensor:
-    """Whether each id is an expert, bool [T, K]. Raises ArgumentError unless ids are distinct experts of each token, or -1.
+    """Returns True for each id that is an expert, bool [T, K].
+
+    Raises ArgumentError unless the ids of each token are distinct experts, or -1.
 
     `topk_ids` are integers of two dimensions: see `check_ids`.
 

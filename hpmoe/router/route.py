@@ -115,7 +115,7 @@ def _compared(z: Tensor, scores: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _order(z: Tensor, scores: Tensor, bias: Tensor | None) -> Tensor:
-    """What experts are chosen by: c, or the logits without a bias or with zeros.
+    """Returns the values that experts are chosen by: c, or the logits if there is no bias or a bias of zeros.
 
     Scores rise with their logits, which float32 keeps apart where it rounds scores to the same.
     """

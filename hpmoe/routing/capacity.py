@@ -82,7 +82,7 @@ def check_rank_capacity(received: Sequence[int], most: int, balanced: int, facto
 
 
 def is_factor(value: object) -> TypeGuard[float]:
-    """Whether an argument is such a factor."""
+    """Returns True if an argument is a capacity factor, see FACTOR."""
     return is_number(value) and 1 / MOST_FACTOR <= value <= MOST_FACTOR
 
 

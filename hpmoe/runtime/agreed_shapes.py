@@ -1,4 +1,4 @@
-"""Shapes of a call on ranks that are processes: equal on all ranks, except that a rank without tokens has rows of none."""
+"""Shapes of a call on ranks that are processes: equal on all ranks, but a rank without tokens may have no rows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _elements(sizes: Sizes) -> int:
 
 
 def _differ(shape: Size, whole: Size) -> bool:
-    """Whether two shapes of one array differ."""
+    """Returns True if two ranks have arrays of different shapes."""
     return isinstance(shape, tuple) and isinstance(whole, tuple) and shape != whole
 
 
@@ -68,7 +68,7 @@ def _differ_in_rows(shape: Size, whole: Size) -> bool:
 
 
 def _is_empty(shape: Size, whole: Size) -> bool:
-    """Whether the first array has no rows and is otherwise like the second."""
+    """Returns True if the first array has no rows and equals the second in its other dimensions."""
     return _differ_in_rows(shape, whole) and isinstance(shape, tuple) and shape[0] == 0
 
 

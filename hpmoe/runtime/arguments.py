@@ -113,7 +113,7 @@ def _is_array(kind: type) -> bool:
 
 @functools.lru_cache
 def _is_foreign(kind: type) -> bool:
-    """Whether values of a type are arrays of another library."""
+    """Returns True if values of a type are arrays of another library."""
     return hasattr(kind, "__array__") and not issubclass(kind, (Tensor, np.ndarray, np.generic))
 
 

@@ -149,7 +149,7 @@ def with_int32_ids(program: Program, inputs: Arrays) -> Arrays:
 
 
 def _origin(maker: Equation | None, source: str) -> str:
-    """What computed the ids, for an error, or the line that dispatches given ones."""
+    """Returns a sentence for errors: the equation that computed the ids, or the line that dispatches given ids."""
     if maker is None:
         return f" The dispatch is written at {source}." if source else ""
     return f" They are computed by {maker.primitive.name}" + (f", written at {maker.source}." if maker.source else ".")

@@ -70,7 +70,7 @@ class ProcessBackend(ArrayBackend):
 
 
 def _of_all(atoms: Sequence[Atom], tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Tensors of the shapes that all ranks compute with: padding in place of no rows."""
+    """Returns tensors of the shapes that all ranks compute with: zeros replace missing rows."""
     return [known(_like(atom.aval, x)) for atom, x in zip(atoms, tensors, strict=True)]
 
 

@@ -56,12 +56,14 @@ class Rewrite:
 
     @property
     def is_differentiated(self) -> bool:
-        """Whether it rewrites the traced Program, if it gets one, so that gradients are those of what it returns."""
+        """True if the rewrite gets the traced Program, so that gradients are those of the Program it returns."""
         return self.passes is None and self.requires in (None, "program") and self.makes in (None, "program")
 
     def apply_to(self, ir: AnyIR, **options: object) -> AnyIR:
-        """Returns the checked rewrite of IR, with this transform in its provenance; of Stages that of each, and IR of a pass
-        that it leaves alone as it is."""
+        """Returns the checked rewrite of IR, with this transform in its provenance.
+
+        Each of several Stages is rewritten. IR of a pass that `passes` does not name is returned unchanged.
+        """
         if isinstance(ir, Stages):
             return Stages(ir.program, tuple(self.apply_to(stage, **options) for stage in ir))
         self.check_level(ir.level, ir.name)
@@ -85,7 +87,7 @@ class Rewrite:
         return out
 
     def _rewritten(self, ir: AnyIR, options: Mapping[str, object]) -> AnyIR:
-        """What the rewrite returns; its errors begin with its name."""
+        """Returns the result of the rewrite; its errors begin with its name."""
         try:
             return self.rewrite(ir, **options)
         except (ArgumentError, ProgramError) as error:

@@ -187,8 +187,8 @@ def is_int(value: object, least: int = 1, most: int = 2**30) -> TypeGuard[int]:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether an argument is a real number, Python's or NumPy's, that float32 holds: no NaN, infinity, bool, nor a number
-    that float32 rounds to infinity or, if it is not 0, to 0.
+    """Returns True for a real number, Python's or NumPy's, that float32 holds: no bool, NaN or infinity, and no number that
+    float32 rounds to infinity or, if it is not 0, to 0.
 
     Example:
         >>> [is_number(value) for value in (3, np.float32(0.5), float("nan"), 1e39, 1e-300, True, "3")]
@@ -200,7 +200,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def has_bools(values: object) -> bool:
-    """Whether a list or tuple holds a bool, which NumPy would convert to a number among numbers.
+    """Returns True if a list or tuple holds a bool, which NumPy would convert to a number.
 
     Example:
         >>> [has_bools(values) for values in ([True, 2], [1, 2], 3)]

@@ -82,7 +82,7 @@ def taking_gradient() -> Iterator[None]:
 
 
 def recomputes() -> bool:
-    """Whether a recomputed forward pass runs, the second one of its call."""
+    """Returns True while a recomputed forward pass runs, the second one of its call."""
     frame: types.FrameType | None = sys._getframe()
     while frame is not None:
         is_again = frame.f_code.co_name in ("bprop", "recompute_function")
@@ -281,6 +281,20 @@ class AskedByCompiler(ops.PrimitiveWithInfer):
         super().__init__(name)
         self.set_const_prim(True)
         self.add_prim_attr("constexpr_prim", True)
+
+
+class Eager(AskedByCompiler):
+    """Calls a function in PyNative; a compiled graph has a constant bool in its place."""
+
+    def __init__(self, name: str, function: Callable[..., bool], in_graph: bool):
+        super().__init__(name)
+        self.function, self.in_graph = function, in_graph
+
+    def __infer__(self, *args: object) -> dict[str, object]:
+        return {"shape": (), "dtype": ms.bool_, "value": self.in_graph}
+
+    def __call__(self, *args: object) -> bool:
+        return self.function(*args)
 
 
 class WithGradient:

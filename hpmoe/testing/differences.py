@@ -1,4 +1,4 @@
-"""Whether a backward pass is the gradient of its forward pass, by central differences in double precision."""
+"""Compares a backward pass with the gradient of its forward pass, by central differences in double precision."""
 
 from __future__ import annotations
 

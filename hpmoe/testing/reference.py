@@ -90,11 +90,11 @@ class Reference:
         return [[*mine, *map(to_array, self.program.captures)] for mine in args]
 
     def results_of(self, inputs: Arrays, num_tokens: Sequence[int] | None) -> list[list[np.ndarray]]:
-        """What the forward pass returns on each rank: results, then what it saves."""
+        """Returns the outputs of the forward pass on each rank: results, then saved values."""
         return evaluate(self._passes[0], inputs, num_tokens, dtype="float64")
 
     def gradients_of(self, inputs: Arrays, cotangents: Arrays, num_tokens: Sequence[int] | None) -> Values:
-        """What the backward pass returns on each rank, beginning with main gradients of 0."""
+        """Returns the outputs of the backward pass on each rank, with main gradients that begin at 0."""
         lin, count = self.linearized, len(self.program.outputs)
         mains = [np.zeros(fixed(self.program.inputs[i].aval.shape)) for i in lin.differentiable
                  if self.program.inputs[i] in self.program.main_grads]
@@ -104,8 +104,8 @@ class Reference:
         return _by_name(self.gradients, evaluate(self._passes[1], given, num_tokens, dtype="float64"))
 
     def tolerance(self, grads: bool, coarsest: str | None = None) -> float:
-        """How far a value may be off, relative to the largest of its array: a rounding for each step on the way to it, in
-        the coarsest dtype of the program by default."""
+        """Returns the tolerance of a value, relative to the largest of its array: a rounding for each step that leads to it,
+        in the coarsest dtype of the program by default."""
         programs = [self.linearized.forward, self.linearized.backward] if grads else [self.program]
         values = [v for p in programs for v in (*p.inputs, *(v for e in p.equations for v in e.outputs))]
         unit = max((UNITS.get(getattr(v.aval, "dtype", ""), 0.0) for v in values), default=0.0)

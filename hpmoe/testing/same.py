@@ -184,7 +184,7 @@ class _Check:
         self.grads = grads and bool(reference.linearized.differentiable and reference.linearized.cotangents)
 
     def case(self, inputs: Inputs, seed: int) -> _Case:
-        """What must come out of inputs; ArgumentError if the reference refuses them."""
+        """Returns inputs with the values they must give; ArgumentError if the reference refuses the inputs."""
         program, num_tokens = self.reference.program, inputs.num_tokens
         arrays = [to_array(x) for x in flatten(tuple(inputs))[0] if isinstance(x, Tensor)]
         parts = [list(a) if self.plain.is_batched else [a] for a in arrays]

@@ -9,7 +9,7 @@ from hpmoe.planner.planner import prune_waits, renumbered
 
 
 def transitive_reduction(flow: Taskflow) -> Taskflow:
-    """The same schedule without the waits its order implies, and without the blocks of events nobody waits for any more."""
+    """Returns the schedule without the waits that its order implies, and without event blocks that no task waits for."""
     needed = prune_waits(flow)
     waited_events = np.zeros(len(flow.events), bool)
     waited_events[flow.waits["event"][needed]] = True

@@ -20,7 +20,7 @@ def report_values(x: Tensor, report: Report, offset: int = 0) -> None:
 
 
 def is_made_by(x: Tensor, name: str) -> bool:
-    """Whether a tensor is an output of the primitive of a name in a trace, or a cast of one."""
+    """Returns True if a tensor is, in a trace, an output of the primitive of this name, or a cast of such an output."""
     if not isinstance(x, Tracer):
         return False
     recorder = cast(Recorder, x.hpmoe_recorder)

@@ -25,7 +25,7 @@ def check_fingerprint(flow: tf.Taskflow) -> None:
 
 
 def _is_alike(x: object, y: object) -> bool:
-    """Whether two values are the same but for what is only printed."""
+    """Returns True if two values differ at most in fields that are only printed."""
     if _is_same(x, y):
         return True
     if isinstance(x, tuple) and isinstance(y, tuple):
@@ -35,7 +35,7 @@ def _is_alike(x: object, y: object) -> bool:
 
 
 def _is_same(x: object, y: object) -> bool:
-    """Whether two values are equal and print the same, so that 2.0 is not 2, and True not 1."""
+    """Returns True if two values are equal and print equally, so that 2.0 is not 2, and True is not 1."""
     return x is y or (x == y and repr(x) == repr(y))
 
 

@@ -1,4 +1,4 @@
-"""What decides a layer's output is in its Parameters: graphs compiled before, checkpoints and restarts follow it.
+"""A layer's Parameters hold all state that decides its output: compiled graphs, checkpoints and restarts follow them.
 
 Expected is the layer in float64 of its weights with experts in order, wherever they lie.
 """

@@ -50,7 +50,7 @@ class Case:
                 yield sequence[:real]
 
     def logits(self, tokens, weight):
-        """Of the experts that may be chosen; the masked ones are as if they were not there."""
+        """Covers the experts that may be chosen, as if the masked experts did not exist."""
         return tokens @ np.delete(weight, self.masked, axis=0).T
 
     def loss(self, kind, x, weight, aux, z):

@@ -1,4 +1,4 @@
-"""What a schedule can do wrong, proved without the functions that derive tables and prune waits.
+"""Finds faults of a schedule without the functions that derive tables and prune waits.
 
 A Judge lists every routing of a small layer: on each rank tasks must run after what they need, and counters must reach their
 thresholds. Counting proves the sums of signals once more, in unknowns, for layers of any size.
@@ -16,6 +16,6 @@ def inexact_events(flow):
 
 
 def fault_of(judge, flow):
-    """What a schedule of the judge's operations does wrong, or None."""
+    """Returns the fault of a schedule of the judge's operations, or None."""
     harm = judge.harm(flow)
     return harm or [f"signals of event {e} do not add up" for e in inexact_events(flow)] or None

@@ -56,7 +56,7 @@ OWN = {"scale_rows": (lambda: changing("scale_rows"), of_scaled_rows), "double_a
 
 
 def holds(first, second, names, reference=None):
-    """Whether a chain of two computes what it must; False if its error prints the other order."""
+    """Returns True if a chain of two computes the right values, and False if its error prints the other order."""
     try:
         chain(first, second)(moe_ffn)
     except TransformError as error:

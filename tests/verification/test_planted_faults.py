@@ -29,7 +29,7 @@ def judges():
 
 
 def is_found(judges):
-    """Whether the oracle finds a fault in one of the subjects, as they are lowered now; some cannot be lowered at all."""
+    """Returns True if the oracle finds a fault in any subject, lowered now; subjects that verify refuses are left out."""
     for key, judge in zip(KEYS, judges, strict=True):
         with contextlib.suppress(VerifyError):
             if fault_of(judge, lowered(*key)):
