@@ -53,7 +53,7 @@ def define(values: flags.FlagValues) -> None:
     define_machine(values, "ascend_a3", "the model")
     options.define_integer(values, "seed", 0, "of a routing that is drawn", least=0)
     options.define_integer(values, "most_ranks", 64, "ranks up to which techniques are compared")
-    options.define_switch(values, "rules", "instead: what each rule of the default schedule is worth")
+    options.define_switch(values, "rules", "print the worth of each rule of the default schedule")
     options.define_integer(values, "nodes", None, "compare schemes of sending rows on 1, 2, 4 .. nodes, up to this number")
     options.define_choice(values, "routing", "uniform", "with --nodes, how experts are drawn", ("uniform", "zipf"))
     script.define_picture(values)
