@@ -30,16 +30,16 @@ import hpmoe.support.interrupts  # noqa: F401  first: the others take seconds
 from hpmoe.support.versions import __version__ as __version__  # warns of another MindSpore before that is imported
 
 # isort: split
+import hpmoe.kernels.ascendc.twin.target  # noqa: F401  registers ascend-twin
 import hpmoe.kernels.executable  # noqa: F401  registers the cpu target
 import hpmoe.kernels.token_rows  # noqa: F401  how token operators run on tensors
-import hpmoe.kernels.twin_target  # noqa: F401  registers ascend-twin
 from hpmoe.autodiff.vjp import vjp as vjp
 from hpmoe.interpreters.evaluate import evaluate as evaluate
 from hpmoe.interpreters.interpret import interpret as interpret
 from hpmoe.ir.avals import Aval as Aval
 from hpmoe.ir.program import Program as Program
 from hpmoe.ir.taskflow import Taskflow as Taskflow
-from hpmoe.kernels.ascend_target import synchronize as synchronize
+from hpmoe.kernels.ascendc.target import synchronize as synchronize
 from hpmoe.kernels.simulate import simulate as simulate
 from hpmoe.machines.machine import Machine as Machine, Mesh as Mesh
 from hpmoe.machines.machine_files import load_machine as load_machine

@@ -13,7 +13,7 @@ from hpmoe.ir.layout import received_by_counts, received_rows
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.ir.taskflow_text import event_name, task_name
 from hpmoe.kernels.buffers import Placed, Places
-from hpmoe.kernels.cpu_target import Demands, Launches, launch, sealed
+from hpmoe.kernels.cpu.launch import Demands, Launches, launch, sealed
 from hpmoe.kernels.link import Link
 from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.packing import pack

@@ -19,7 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
-from hpmoe.kernels.cpu_target import runs_for_main_thread
+from hpmoe.kernels.cpu.launch import runs_for_main_thread
 from hpmoe.kernels.link_errors import At, failed, failed_call
 from hpmoe.kernels.link_sums import sum_in_memory, sum_of_copies
 from hpmoe.kernels.memory import Pool

@@ -15,8 +15,8 @@ from hpmoe.bring_up.ladder import LADDER, Rung, climb
 from hpmoe.bring_up.rates import Rate, measured_machine
 from hpmoe.commands import options
 from hpmoe.commands.machine import load_machine
-from hpmoe.kernels.ascend_build import DEVICES, run_needs
-from hpmoe.kernels.ascend_device import Npu, find_npu
+from hpmoe.kernels.ascendc.build import DEVICES, run_needs
+from hpmoe.kernels.ascendc.device import Npu, find_npu
 from hpmoe.machines.machine import Machine
 from hpmoe.machines.machine_files import machine_text
 from hpmoe.ranks.launchers import find_launched

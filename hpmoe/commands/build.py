@@ -7,7 +7,7 @@ import json
 from absl import flags
 
 from hpmoe.commands import options
-from hpmoe.kernels import ascend_build
+from hpmoe.kernels.ascendc import build as ascend_build
 
 SUMMARY = "compiles the Ascend kernel for MindSpore on a machine with CANN; elsewhere, says what is missing"
 NOTES = """\

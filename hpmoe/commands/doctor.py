@@ -19,10 +19,10 @@ from absl import flags
 
 import hpmoe
 from hpmoe.commands import doctor_ranks, doctor_reach, options
-from hpmoe.kernels.ascend_build import DEVICES, NPUS, run_needs
-from hpmoe.kernels.ascend_device import Npu, find_npu
+from hpmoe.kernels.ascendc.build import DEVICES, NPUS, run_needs
+from hpmoe.kernels.ascendc.device import Npu, find_npu
+from hpmoe.kernels.ascendc.twin.target import load as load_twin
 from hpmoe.kernels.native import find_blas, find_library, gemm_name, products_name
-from hpmoe.kernels.twin_target import load as load_twin
 from hpmoe.machines.npu_bins import BINS, bin_name
 from hpmoe.planner import planner
 from hpmoe.support import host, mindspore_checks

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import textwrap
 
-from hpmoe.kernels import ascend_rules
+from hpmoe.kernels.ascendc import rules as ascend_rules
 from hpmoe.kernels.target_bodies import takes, with_body
 from hpmoe.support.dtypes import BYTES, FLOATS, INTEGERS
 from hpmoe.support.kept_files import Fields

@@ -24,7 +24,7 @@ NAME = "Custom_HpmoeLaunch"
 
 
 class DeviceKernel(Protocol):
-    """The kernel of a target whose ranks are processes; see `hpmoe.kernels.ascend_target.AscendExecutable`."""
+    """The kernel of a target whose ranks are processes; see `hpmoe.kernels.ascendc.target.AscendExecutable`."""
 
     on_failure: list[Callable[[], None]]
 

@@ -3,7 +3,6 @@
 import ctypes
 import shlex
 import subprocess
-from pathlib import Path
 
 import mindspore as ms
 import numpy as np
@@ -18,11 +17,12 @@ from mutated_kernel import catch_all, choose_among
 from weight_bits import MATRICES, assert_bits_of_numpy
 
 import hpmoe
-from hpmoe.kernels import build_native, twin_target
+from hpmoe.kernels import build_native
+from hpmoe.kernels.ascendc.twin import target as twin_target
 from hpmoe.support.dtypes import widen
 from hpmoe.support.errors import LaunchError
 
-KERNELS = Path(twin_target.__file__).parent
+KERNELS = build_native.KERNELS
 TWIN = "hpmoe/kernels/_twin.so"
 SMALL = Layer(ep=2, T=9, H=32, I=16, E=4, K=2)
 NODES = Layer(ep=4, T=9, H=32, I=16, E=8, K=3, node_size=2)

@@ -15,8 +15,8 @@ from hpmoe.bring_up import bodies, layers, router_bodies
 from hpmoe.bring_up.device import CheckFailed, Device
 from hpmoe.bring_up.ladder import LADDER
 from hpmoe.commands import ascend_check
-from hpmoe.kernels.ascend_device import Npu
-from hpmoe.kernels.twin_target import TwinExecutable, compile_twin
+from hpmoe.kernels.ascendc.device import Npu
+from hpmoe.kernels.ascendc.twin.target import TwinExecutable, compile_twin
 from hpmoe.runtime.targets import register_target
 
 

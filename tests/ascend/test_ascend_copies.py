@@ -6,7 +6,7 @@ from ascend_helpers import npu
 
 import hpmoe
 from hpmoe import Aval, Mesh, assign_queues, overlap_comm, tile_partition
-from hpmoe.kernels.twin_target import compile_twin
+from hpmoe.kernels.ascendc.twin.target import compile_twin
 from hpmoe.support.dtypes import numpy_dtype
 
 LARGE, PIECE = 16 * 1024, 8 * 1024  # the second: what a vector body works on at once

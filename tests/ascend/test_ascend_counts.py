@@ -19,7 +19,7 @@ from hpmoe.costs.footprint import block_heights
 from hpmoe.costs.work import Work
 from hpmoe.ir.layout import received_rows
 from hpmoe.ir.taskflow import make_tasks
-from hpmoe.kernels.twin_target import compile_twin
+from hpmoe.kernels.ascendc.twin.target import compile_twin
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.timelines.run import RATES as RATES_OF_RUN
 

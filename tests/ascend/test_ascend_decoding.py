@@ -6,7 +6,7 @@ from ascend_helpers import from_seed, npu
 
 import hpmoe
 from hpmoe import Aval, assign_queues, overlap_comm, tile_partition
-from hpmoe.kernels.twin_target import compile_twin
+from hpmoe.kernels.ascendc.twin.target import compile_twin
 from hpmoe.support.dtypes import numpy_dtype
 
 MOST_CYCLES, CYCLES_PER_US = 60, 1815.0

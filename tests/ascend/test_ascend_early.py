@@ -9,7 +9,7 @@ from int8_products import int8_run
 
 import hpmoe
 from hpmoe import Aval, assign_queues, overlap_comm, prefetch_weights, tile_partition, trace
-from hpmoe.kernels.twin_target import compile_twin
+from hpmoe.kernels.ascendc.twin.target import compile_twin
 from hpmoe.support.dtypes import numpy_dtype
 
 T, K, E, H, INNER, COLS = 24, 2, 3, 304, 144, 320

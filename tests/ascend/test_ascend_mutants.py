@@ -39,7 +39,7 @@ from hpmoe import (
     replicate_experts,
     trace,
 )
-from hpmoe.kernels import twin_target
+from hpmoe.kernels.ascendc.twin import target as twin_target
 from hpmoe.primitives.columns import add_columns, cumsum
 from hpmoe.primitives.draw import draw
 from hpmoe.primitives.primitive import REGISTRY

@@ -11,7 +11,7 @@ import hpmoe
 from hpmoe import Aval, Mesh, assign_queues, overlap_comm, tile_partition, trace
 from hpmoe.costs.start import prologue_us
 from hpmoe.ir.taskflow import make_tasks
-from hpmoe.kernels.twin_target import compile_twin, twin_of_plans
+from hpmoe.kernels.ascendc.twin.target import compile_twin, twin_of_plans
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.errors import LaunchError
 

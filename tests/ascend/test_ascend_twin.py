@@ -12,8 +12,8 @@ from native.image_builder import OWN, ImageBuilder
 from raw_launches import launch_on_twin
 
 import hpmoe
-from hpmoe.kernels import twin_target
-from hpmoe.kernels.ascend_rules import check_image
+from hpmoe.kernels.ascendc.rules import check_image
+from hpmoe.kernels.ascendc.twin import target as twin_target
 from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.native import Status

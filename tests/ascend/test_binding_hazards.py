@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from native.image_builder import ImageBuilder
 
-from hpmoe.kernels import ascend_heap, build_native, twin_target
-from hpmoe.kernels.ascend_build import HOST, KERNELS
+from hpmoe.kernels import build_native
+from hpmoe.kernels.ascendc import heap as ascend_heap
+from hpmoe.kernels.ascendc.build import HOST, KERNELS
+from hpmoe.kernels.ascendc.twin import target as twin_target
 from hpmoe.kernels.protocol import Code
 from hpmoe.support.errors import LaunchError
 

@@ -8,7 +8,7 @@ from binding_helpers import BoundRun, targets, wait_for_build
 from helpers import Layer
 
 import hpmoe
-from hpmoe.kernels import ascend_heap, ascend_layout, ascend_target
+from hpmoe.kernels.ascendc import heap as ascend_heap, layout as ascend_layout, target as ascend_target
 from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.protocol import Code, Opcode
 from hpmoe.support.errors import ArgumentError, LaunchError

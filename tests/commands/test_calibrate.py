@@ -18,7 +18,7 @@ from hpmoe.calibration.runs import Run, Runs
 from hpmoe.cli import main
 from hpmoe.costs.work import Work, core_us
 from hpmoe.ir.layout import Layout
-from hpmoe.kernels import ascend_build
+from hpmoe.kernels.ascendc import build as ascend_build
 from hpmoe.machines import kept_calibration
 from hpmoe.machines.machine import Body
 from hpmoe.routing.workload import balanced_ids

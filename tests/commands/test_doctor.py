@@ -13,7 +13,7 @@ from command_line import run
 from hpmoe import Aval, tile_partition, trace
 from hpmoe.commands import doctor, doctor_ranks
 from hpmoe.ir.program import Builder, Var
-from hpmoe.kernels import ascend_build
+from hpmoe.kernels.ascendc import build as ascend_build
 from hpmoe.kernels.build_native import find_compiler
 from hpmoe.kernels.target_bodies import check_bodies
 from hpmoe.primitives.primitive import REGISTRY

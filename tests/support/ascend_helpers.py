@@ -11,7 +11,7 @@ from helpers import Layer, assert_close, for_several, fused, kept_by_hand, numpy
 import hpmoe
 from hpmoe import Aval, assign_queues, fuse_persistent, overlap_comm, prefetch_weights, tile_partition
 from hpmoe.interpreters.evaluate import evaluate
-from hpmoe.kernels import twin_target
+from hpmoe.kernels.ascendc.twin import target as twin_target
 from hpmoe.support.dtypes import numpy_dtype
 
 # Half precision is rounded at every stored array; sums of float32 at every addition.

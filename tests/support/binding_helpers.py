@@ -13,9 +13,9 @@ from ascend_helpers import TOLERANCE, LayerRun, twin
 from helpers import assert_close
 
 import hpmoe
-from hpmoe.kernels import ascend_target
-from hpmoe.kernels.ascend_build import HOST, KERNELS, Operator
-from hpmoe.kernels.ascend_heap import SymmetricHeap
+from hpmoe.kernels.ascendc import target as ascend_target
+from hpmoe.kernels.ascendc.build import HOST, KERNELS, Operator
+from hpmoe.kernels.ascendc.heap import SymmetricHeap
 from hpmoe.runtime.targets import register_target
 
 OPERATOR = Operator("hpmoe_on_twin", HOST / "twin_device.cc", "CPU", (KERNELS / "ascendc" / "twin",),

@@ -6,7 +6,7 @@ from helpers import Layer, assert_close, numpy_moe_ffn
 
 import hpmoe
 from hpmoe.autodiff.vjp import linearize
-from hpmoe.kernels.twin_target import compile_twin, twin_of_plans
+from hpmoe.kernels.ascendc.twin.target import compile_twin, twin_of_plans
 from hpmoe.runtime.planned_rows import PlannedRows, routes_of, with_planned_rows
 
 LAYER = Layer(ep=4, T=12, H=32, I=16, E=8, K=2)

@@ -9,9 +9,9 @@ from error_cases_ir import CASES as CASES, cases
 
 import hpmoe
 from hpmoe import Aval, Mesh, assign_queues, moe_ffn, overlap_comm, relay_rows, spmd, tile_partition, trace
-from hpmoe.kernels.ascend_heap import SymmetricHeap, WorldRanks, world_ranks
-from hpmoe.kernels.ascend_target import compile_ascend
-from hpmoe.kernels.twin_target import compile_twin
+from hpmoe.kernels.ascendc.heap import SymmetricHeap, WorldRanks, world_ranks
+from hpmoe.kernels.ascendc.target import compile_ascend
+from hpmoe.kernels.ascendc.twin.target import compile_twin
 from hpmoe.primitives.guard import count_and_fill
 from hpmoe.runtime.targets import register_target
 from hpmoe.support.dtypes import numpy_dtype

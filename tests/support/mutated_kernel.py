@@ -5,17 +5,17 @@ import functools
 import re
 import subprocess
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 from ascend_helpers import from_seed
 from ascend_mutants import splice
 from mindspore.graph.api import _pynative_executor as executor
 
-from hpmoe.kernels import build_native, twin_target
+from hpmoe.kernels import build_native
+from hpmoe.kernels.ascendc.twin import target as twin_target
 from hpmoe.support.errors import LaunchError
 
-KERNELS = Path(twin_target.__file__).parent
+KERNELS = build_native.KERNELS
 SEEDS = 6  # orders that a mutant is tried in until it is caught
 
 

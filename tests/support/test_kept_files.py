@@ -9,7 +9,7 @@ import pytest
 
 from hpmoe import ArgumentError, ascend_a3, cpu
 from hpmoe.commands.options import is_writable
-from hpmoe.kernels import ascend_build
+from hpmoe.kernels.ascendc import build as ascend_build
 from hpmoe.machines import kept_calibration
 from hpmoe.machines.machine import Body
 from hpmoe.support.kept_files import MOST_BYTES, read_object, write_object

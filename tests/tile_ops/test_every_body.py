@@ -11,7 +11,7 @@ from native.image_builder import OWN, OWN_ALL, ImageBuilder
 from raw_launches import launch_on_twin
 
 import hpmoe
-from hpmoe.kernels.ascend_rules import check_image
+from hpmoe.kernels.ascendc.rules import check_image
 from hpmoe.kernels.native import load
 from hpmoe.kernels.packing import pack
 from hpmoe.kernels.protocol import Cols, Domain, Dtype, Extent, MapCode, Opcode, Reduction, Rows

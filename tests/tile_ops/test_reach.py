@@ -11,7 +11,7 @@ from one_body import run_on_twin
 
 import hpmoe
 from hpmoe.commands.doctor_reach import reach
-from hpmoe.kernels.ascend_rules import check_flow
+from hpmoe.kernels.ascendc.rules import check_flow
 from hpmoe.kernels.protocol import Cols, MapCode, Opcode, Rows
 from hpmoe.support.dtypes import BYTES, FLOATS, INTEGERS, numpy_dtype
 from hpmoe.support.errors import LaunchError

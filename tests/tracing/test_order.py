@@ -12,7 +12,7 @@ from mindspore import Tensor, mint, ops
 
 import hpmoe
 from hpmoe import Aval
-from hpmoe.kernels.ascend_rules import check_flow
+from hpmoe.kernels.ascendc.rules import check_flow
 from hpmoe.primitives.columns import take_columns
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.errors import ArgumentError, LaunchError

@@ -4,7 +4,7 @@
 #include "core/abi.h"
 #include "counts.h"
 
-constexpr int32_t kTwinAbiVersion = 10;  // changes with this file and with counts.h, and in kernels/twin_target.py
+constexpr int32_t kTwinAbiVersion = 10;  // changes with this file and with counts.h, and in target.py here
 
 extern "C" {
 

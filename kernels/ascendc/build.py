@@ -21,7 +21,7 @@ from types import ModuleType
 from hpmoe.support.host import cache_folder
 from hpmoe.support.known import known
 
-KERNELS = Path(__file__).resolve().parent
+KERNELS = Path(__file__).resolve().parents[1]
 HOST = KERNELS / "ascendc" / "host"
 COMMON = (HOST / "mindspore_op.cc", HOST / "graph_op.cc", HOST / "bound_kernel.cc", KERNELS / "core" / "image.cc",
           KERNELS / "core" / "stuck.cc")

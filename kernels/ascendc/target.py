@@ -17,11 +17,11 @@ import numpy as np
 from mindspore import Tensor, mint
 
 from hpmoe.ir.taskflow import Taskflow
-from hpmoe.kernels import twin_target
-from hpmoe.kernels.ascend_build import DEVICES, ascend_operator, run_needs
-from hpmoe.kernels.ascend_heap import SymmetricHeap, world_ranks
-from hpmoe.kernels.ascend_layout import Layout, lay_out_plans
-from hpmoe.kernels.ascend_rules import check_flow, check_image
+from hpmoe.kernels.ascendc.build import DEVICES, ascend_operator, run_needs
+from hpmoe.kernels.ascendc.heap import SymmetricHeap, world_ranks
+from hpmoe.kernels.ascendc.layout import Layout, lay_out_plans
+from hpmoe.kernels.ascendc.rules import check_flow, check_image
+from hpmoe.kernels.ascendc.twin import target as twin_target
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.executable import Executable
 from hpmoe.kernels.native import Status

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hpmoe.ir.taskflow import Taskflow
-from hpmoe.kernels.ascend_layout import HEAP, lay_out
-from hpmoe.kernels.ascend_rules import check_flow, check_image, check_main_gradients
+from hpmoe.kernels.ascendc.layout import HEAP, lay_out
+from hpmoe.kernels.ascendc.rules import check_flow, check_image, check_main_gradients
 from hpmoe.kernels.buffers import Placed, Places
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.executable import Executable
@@ -32,7 +32,7 @@ from hpmoe.support.errors import ArgumentError, LaunchError
 from hpmoe.support.known import known
 from hpmoe.support.loading import address
 
-COMPILED = Path(__file__).parent / "_twin.so"
+COMPILED = Path(__file__).parents[2] / "_twin.so"
 ABI_VERSION = 10
 FAULT_BYTES = 8192
 LINE_WORDS = 16

@@ -1,0 +1,1 @@
+"""The target "ascend": the Ascend kernel on the NPU of this process."""

@@ -1,0 +1,1 @@
+"""The target "ascend-twin": the Ascend kernel executed on an emulated NPU."""
