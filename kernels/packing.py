@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpmoe.ir.taskflow import SIGNAL, WAIT, Buffer, RoutePlan, Taskflow, TileOp, make_tasks
+from hpmoe.ir.taskflow import SIGNAL, WAIT, Buffer, RoutePlan, Taskflow, TileOp
 from hpmoe.kernels import protocol
 from hpmoe.kernels.image import pack_image
 from hpmoe.kernels.native import Tables, load
@@ -46,9 +46,6 @@ def pack(flow: Taskflow, target: str = "cpu") -> np.ndarray:
 
 def _pack_templates(flow: Taskflow, ops: np.ndarray) -> tuple[np.ndarray, int, dict[str, np.ndarray]]:
     """The word of each task, how many of its bits are its place, and the sections that the rest of them points into."""
-    expected = make_tasks(flow.ops)
-    if flow.tasks is not expected and not np.array_equal(flow.tasks, expected):
-        raise ValueError(f"pack: the tasks of {flow.name} are not those of its operations, in order")
     blocks = np.ascontiguousarray(flow.events["block"], np.int32)
     waits, signals = np.ascontiguousarray(flow.waits, WAIT), np.ascontiguousarray(flow.signals, SIGNAL)
     tables = Tables(*(a.ctypes.data for a in (ops, blocks, waits, signals)),

@@ -26,7 +26,7 @@ from hpmoe.support.errors import TransformError, VerifyError, call_user, check_a
 from hpmoe.support.known import known
 from hpmoe.tiling.rebuild import rebuild
 from hpmoe.tiling.transitive_reduction import transitive_reduction
-from hpmoe.verification.tasks import check_queues
+from hpmoe.verification.queues import check_queues
 from hpmoe.verification.verify import check_acyclic
 
 Policy = Callable[[tf.Taskflow, Machine], Sequence[np.ndarray]]

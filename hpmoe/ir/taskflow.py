@@ -97,7 +97,6 @@ class Taskflow:
         tile_rows: rows of a slot or row tile.
         buffers, ops, routes: small tables of the objects above.
         inputs, outputs: buffer of each program input and output.
-        tasks: TASK array.
         events, waits, signals: EVENT, WAIT and SIGNAL arrays.
         blocks: what the events are about, for text and queries.
         peer_order: [ep, ep]; a task of peer j on rank r talks to rank peer_order[r, j].
@@ -122,7 +121,6 @@ class Taskflow:
     routes: tuple[RoutePlan, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    tasks: np.ndarray
     events: np.ndarray
     waits: np.ndarray
     signals: np.ndarray
@@ -137,6 +135,11 @@ class Taskflow:
     @property
     def level(self) -> str:
         return "queues" if self.queues else "tiles"
+
+    @functools.cached_property
+    def tasks(self) -> np.ndarray:
+        """All tasks, a read-only TASK array: operation by operation, then by unit, peer and columns."""
+        return make_tasks(self.ops)
 
     @property
     def num_tasks(self) -> int:
@@ -155,10 +158,7 @@ class Taskflow:
 
     def units(self) -> np.ndarray:
         """True for each task of the matrix unit, [num_tasks] bool."""
-        is_aic = np.array([op.unit == "aic" for op in self.ops], bool)
-        if self.tasks is not make_tasks(self.ops):
-            return is_aic[self.tasks["op"]]
-        return np.repeat(is_aic, [math.prod(op.grid) for op in self.ops])
+        return np.repeat([op.unit == "aic" for op in self.ops], [math.prod(op.grid) for op in self.ops]).astype(bool)
 
     def __str__(self) -> str:
         from hpmoe.ir.taskflow_text import taskflow_text

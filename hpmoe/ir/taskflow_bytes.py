@@ -16,7 +16,7 @@ from hpmoe.support.trees import PyTree
 INDEX = np.dtype("<i8")
 ORDER = np.dtype("<i4")
 # Each array and what its elements are; those of `queues` stand one queue after another.
-ARRAYS = {"tasks": tf.TASK, "events": tf.EVENT, "waits": tf.WAIT, "signals": tf.SIGNAL, "peer_order": ORDER,
+ARRAYS = {"events": tf.EVENT, "waits": tf.WAIT, "signals": tf.SIGNAL, "peer_order": ORDER,
           "combine_order": ORDER, "queues": INDEX}
 MADE = tuple(f.name for f in dataclasses.fields(tf.Made))
 SMALL = tuple(f.name for f in dataclasses.fields(tf.Taskflow) if f.name not in (*ARRAYS, "made"))
@@ -39,9 +39,8 @@ def taskflow_bytes(flow: tf.Taskflow) -> bytes:
 
 
 def _arrays(flow: tf.Taskflow) -> dict[str, np.ndarray | None]:
-    """What is kept of the arrays: no tasks where they are just those of the operations."""
-    return {"tasks": None if flow.tasks is tf.make_tasks(flow.ops) else flow.tasks, "events": flow.events,
-            "waits": flow.waits, "signals": flow.signals, "peer_order": flow.peer_order,
+    """What is kept of the arrays."""
+    return {"events": flow.events, "waits": flow.waits, "signals": flow.signals, "peer_order": flow.peer_order,
             "combine_order": flow.combine_order,
             "queues": np.concatenate(flow.queues) if flow.queues else np.zeros(0, INDEX)}
 
@@ -57,9 +56,7 @@ def read_taskflow(data: bytes) -> tf.Taskflow:
     arrays = _read_arrays(head["shapes"], rest)
     small = {name: read(_hints(tf.Taskflow)[name], head["small"][name]) for name in SMALL}
     queues = _cut(arrays.pop("queues"), head["queues"])
-    tasks = arrays.pop("tasks", None)
-    fields: dict[str, PyTree] = {**small, **arrays, "queues": queues,
-                              "tasks": tf.make_tasks(small["ops"]) if tasks is None else tasks}
+    fields: dict[str, PyTree] = {**small, **arrays, "queues": queues}
     flow = tf.Taskflow(**fields)
     if head["made"] is None:
         return flow

@@ -13,7 +13,7 @@ from hpmoe.support.errors import check_argument
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.tiling.rebuild import rebuild
 from hpmoe.tiling.transitive_reduction import transitive_reduction
-from hpmoe.verification.tasks import check_queues
+from hpmoe.verification.queues import check_queues
 from hpmoe.verification.verify import check_acyclic, verify
 
 

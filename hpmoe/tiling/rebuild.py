@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from numbers import Integral, Real
 
 from hpmoe.ir.limits import check_limits
-from hpmoe.ir.taskflow import Made, Taskflow, make_tasks
+from hpmoe.ir.taskflow import Made, Taskflow
 from hpmoe.ir.tile_op import Access, TileOp
 from hpmoe.support.errors import TransformError, VerifyError
 from hpmoe.tile_ops.col_modes import ColMode
@@ -41,7 +41,7 @@ def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: object) -> Taskf
     flow = flow.replace(ops=ops, queues=(), **changes)
     try:
         check_limits(flow.name, flow.ep_size, flow.buffers, ops, flow.routes)
-        flow = flow.replace(tasks=make_tasks(ops), buffers=share_memory(flow.buffers, ops, flow.routes))
+        flow = flow.replace(buffers=share_memory(flow.buffers, ops, flow.routes))
         events, waits, signals, blocks = derive_dependencies(flow.buffers, ops, flow.routes, flow.tile_rows)
     except (TransformError, VerifyError):
         raise

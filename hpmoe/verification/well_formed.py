@@ -13,7 +13,7 @@ from hpmoe.routing.capacity import DROP_POLICIES
 from hpmoe.support.dtypes import FLOATS
 from hpmoe.support.errors import TransformError, VerifyError
 
-TABLES = (("tasks", tf.TASK), ("events", tf.EVENT), ("waits", tf.WAIT), ("signals", tf.SIGNAL))
+TABLES = (("events", tf.EVENT), ("waits", tf.WAIT), ("signals", tf.SIGNAL))
 CLASSES = (("buffers", tf.Buffer), ("ops", tf.TileOp), ("routes", tf.RoutePlan), ("blocks", tf.EventBlock))
 
 

@@ -3,6 +3,7 @@ tasks."""
 
 import dataclasses
 import functools
+import math
 import re
 
 import numpy as np
@@ -18,7 +19,6 @@ from hpmoe.autodiff.vjp import linearize
 from hpmoe.costs.footprint import block_heights
 from hpmoe.costs.work import Work
 from hpmoe.ir.layout import received_rows
-from hpmoe.ir.taskflow import make_tasks
 from hpmoe.kernels.ascendc.twin.target import compile_twin
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.timelines.run import RATES as RATES_OF_RUN
@@ -165,11 +165,11 @@ class Body:
 
 def alone(flow, *ops):
     """A taskflow of these operations only, which wait for nothing; with none of them the routing is still found."""
-    tasks, queues = make_tasks(ops), [np.zeros(0, np.int64)] * len(flow.queues)
+    queues = [np.zeros(0, np.int64)] * len(flow.queues)
     if ops:
-        queues[0 if ops[0].unit == "aic" else 1] = np.arange(len(tasks))
+        queues[0 if ops[0].unit == "aic" else 1] = np.arange(sum(math.prod(op.grid) for op in ops))
     empty = {name: getattr(flow, name)[:0] for name in ("events", "waits", "signals", "blocks")}
-    return flow.replace(ops=ops, tasks=tasks, queues=tuple(queues), **empty)
+    return flow.replace(ops=ops, queues=tuple(queues), **empty)
 
 
 def counted(flow, inputs):

@@ -10,7 +10,6 @@ from ascend_helpers import from_seed
 import hpmoe
 from hpmoe import Aval, Mesh, assign_queues, overlap_comm, tile_partition, trace
 from hpmoe.costs.start import prologue_us
-from hpmoe.ir.taskflow import make_tasks
 from hpmoe.kernels.ascendc.twin.target import compile_twin, twin_of_plans
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.errors import LaunchError
@@ -35,7 +34,7 @@ def layer(num_experts, ep_size, f):
 
 def without_tasks(flow):
     empty = {name: getattr(flow, name)[:0] for name in ("waits", "signals", "blocks")}
-    return flow.replace(ops=(), tasks=make_tasks(()), queues=tuple(np.zeros(0, np.int64) for _ in flow.queues), **empty)
+    return flow.replace(ops=(), queues=tuple(np.zeros(0, np.int64) for _ in flow.queues), **empty)
 
 
 def effort(*flows):

@@ -105,8 +105,8 @@ def test_rows_about_events_that_are_left_out(flow):
 
 
 def test_empty_flow():
-    empty = make_flow(1, "forward").replace(tasks=np.zeros(0, tf.TASK), events=np.zeros(0, tf.EVENT),
-                                            waits=np.zeros(0, tf.WAIT), signals=np.zeros(0, tf.SIGNAL))
+    empty = make_flow(1, "forward").replace(ops=(), events=np.zeros(0, tf.EVENT), waits=np.zeros(0, tf.WAIT),
+                                            signals=np.zeros(0, tf.SIGNAL))
     assert [q.tolist() for q in planner.schedule(empty, *np.zeros((2, 0)), (2,))[0]] == [[], []]
     assert planner.find_runnable(empty).tolist() == planner.prune_waits(empty).tolist() == []
 

@@ -36,7 +36,7 @@ def _names_what_exists(flow):
 def changes(flow, other):
     """What of a mutant is not as in its flow, for the reader of a failed test."""
     out = []
-    for name in ("tasks", "waits", "signals", "events"):
+    for name in ("waits", "signals", "events"):
         before, after = (collections.Counter(getattr(f, name).tolist()) for f in (flow, other))
         out += [f"{name} - {row}" for row in (before - after).elements()]
         out += [f"{name} + {row}" for row in (after - before).elements()]

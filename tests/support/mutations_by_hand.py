@@ -126,28 +126,10 @@ def missing_peer(flow):
     return flow.replace(peer_order=flow.peer_order[:1])
 
 
-def other_columns(flow):
-    t = int(np.flatnonzero(flow.tasks["cols"] > 1)[0])
-    return flow.replace(tasks=changed(flow.tasks, t, cols=flow.tasks["cols"][t] - 1))
-
-
-def other_row(flow):
-    return flow.replace(tasks=changed(flow.tasks, 0, row=flow.tasks["row"][0] + 1))
-
-
-def task_missing(flow):
-    return flow.replace(tasks=flow.tasks[:-1], queues=tuple(q[q < flow.num_tasks - 1] for q in flow.queues))
-
-
-def unknown_operation(flow):
-    return flow.replace(tasks=changed(flow.tasks, 0, op=len(flow.ops)))
-
-
 MUTATIONS = (drop_wait, drop_signal, double_signal, raise_threshold, lower_threshold, other_extent, other_unit,
              put_signals_itself, local_signals_peer, signal_counts_tasks, signal_another_event, wait_for_another_event,
              wait_for_unknown_event, signal_of_unknown_task, duplicate_task, lose_task, unknown_task, wrong_unit,
-             one_queue_less, reversed_queue, same_peer_twice, missing_peer, other_columns, other_row, task_missing,
-             unknown_operation)
+             one_queue_less, reversed_queue, same_peer_twice, missing_peer)
 
 
 def replaced(objects, i, **changes):

@@ -48,40 +48,6 @@ def buffer_in_the_memory_of_another(rng, flow):
     return flow.replace(buffers=(*flow.buffers[:b], moved, *flow.buffers[b + 1:]))
 
 
-# Tasks.
-
-@mutation(0.5, anew=True)
-def task_twice(rng, flow):
-    """A copy of a task behind it in all tables, with its waits and signals, and next to it in its queue."""
-    t = int(rng.integers(flow.num_tasks))
-
-    def with_copy(table):
-        later = table.copy()
-        later["task"] += later["task"] > t
-        mine = later[later["task"] == t].copy()
-        mine["task"] = t + 1
-        return np.concatenate([later, mine])
-    queues = []
-    for queue in flow.queues:
-        moved = [n + (n > t) for n in np.asarray(queue).tolist()]
-        if t in moved:
-            moved.insert(moved.index(t) + 1, t + 1)
-        queues.append(np.array(moved, np.int64))
-    return flow.replace(tasks=np.insert(flow.tasks, t, flow.tasks[t]), waits=with_copy(flow.waits),
-                        signals=with_copy(flow.signals), queues=tuple(queues))
-
-
-@mutation(anew=True)
-def puts_to_exchanged_peers(rng, flow):
-    """Two tasks of one operation exchange peer or unit, as if each did what the other does."""
-    column = str(rng.choice(["peer", "row", "col"]))
-    op = flow.tasks["op"][rng.integers(flow.num_tasks)]
-    a, b = rng.choice(np.flatnonzero(flow.tasks["op"] == op), size=2)
-    table = flow.tasks.copy()
-    table[column][[a, b]] = table[column][[b, a]]
-    return flow.replace(tasks=table)
-
-
 # Events.
 
 def alike(flow, i):

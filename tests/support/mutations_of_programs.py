@@ -2,40 +2,10 @@
 
 import dataclasses
 
-import numpy as np
-from mutation import in_table, mutation, other
+from mutation import mutation, other
 from other_objects import COLS, ROWS, names_of, other_domains
 
 from hpmoe.tile_ops.params import Way
-
-# Tasks.
-
-@mutation(anew=True)
-def task_of_another_place(rng, flow):
-    column = str(rng.choice(["op", "peer", "row", "col", "cols"]))
-    return in_table(rng, flow, "tasks", column, lambda t: range(t[column] - 2, t[column] + 3))
-
-
-@mutation(0.5, anew=True)
-def tasks_exchange_places(rng, flow):
-    a, b = rng.integers(flow.num_tasks, size=2)
-    table = flow.tasks.copy()
-    table[[a, b]] = table[[b, a]]
-    return flow.replace(tasks=table)
-
-
-@mutation(0.5, anew=True)
-def task_missing(rng, flow):
-    """A task is gone from all tables, as if it had never been."""
-    t = int(rng.integers(flow.num_tasks))
-
-    def without(table):
-        table = table[table["task"] != t].copy()
-        table["task"] -= table["task"] > t
-        return table
-    return flow.replace(tasks=np.delete(flow.tasks, t), waits=without(flow.waits), signals=without(flow.signals),
-                        queues=tuple(q[q != t] - (q[q != t] > t) for q in map(np.asarray, flow.queues)))
-
 
 # Ranks.
 

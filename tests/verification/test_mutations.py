@@ -48,7 +48,7 @@ def subjects(request):
 
 def in_other_queues(subject, flow):
     """The subject's operations in the queues of a mutant that differs in queues only, with all derived waits; else None."""
-    same = ("tasks", "waits", "signals", "events", "ops", "buffers", "routes", "blocks")
+    same = ("waits", "signals", "events", "ops", "buffers", "routes", "blocks")
     if not flow.queues or flow.queues is subject.flow.queues or any(
             getattr(flow, name) is not getattr(subject.flow, name) for name in same):
         return None

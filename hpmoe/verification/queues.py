@@ -1,4 +1,4 @@
-"""Each tile of each operation is a task, once, and each task is in one queue of its unit, once."""
+"""Checks that each task is in one queue of its unit, once."""
 
 from __future__ import annotations
 
@@ -12,22 +12,6 @@ from hpmoe.support.known import known
 from hpmoe.verification.fault import fail
 
 UNITS = {"aic": 1, "aiv": 2}
-
-
-def check_tasks(flow: tf.Taskflow) -> None:
-    """Each tile of each operation is a task, once."""
-    expected = tf.make_tasks(flow.ops)
-    if flow.tasks is expected:
-        return
-    bad = np.flatnonzero((flow.tasks["op"] < 0) | (flow.tasks["op"] >= len(flow.ops)))
-    if len(bad):
-        raise VerifyError(f"verify: task t{bad[0]} is of operation {flow.tasks['op'][bad[0]]}, there are {len(flow.ops)}")
-    got, want = (np.bincount(t["op"], minlength=len(flow.ops)) for t in (flow.tasks, expected))
-    for i in np.flatnonzero(got != want)[:1]:
-        fail(flow, f"{flow.name} has {got[i]} tasks of {flow.ops[i].label}, its {want[i]} tiles need {want[i]}", 0)
-    for t in np.flatnonzero(flow.tasks != expected)[:1]:
-        fail(flow, f"task t{t} is {task_name(flow, int(t))}; its place is that of another tile of "
-             f"{flow.ops[flow.tasks[t]['op']].label}", int(t))
 
 
 def check_queues(flow: tf.Taskflow) -> None:
