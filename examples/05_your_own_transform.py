@@ -105,7 +105,7 @@ def show_functions(args):
     print("\norder of destinations, one row for each rank")
     for order in ("ratr", farthest_first):
         flow = on_ranks(hpmoe.overlap_comm(hpmoe.tile_partition(scaled_moe), order=order)).lower(*args)
-        print(f"  {getattr(order, '__name__', order):<20} {flow.peer_order.tolist()}")
+        print(f"  {getattr(order, '__name__', order):<20} {flow.peer_orders[0].tolist()}")
 
     print("\nqueue policies: waits that their order leaves to make")
     overlapped = hpmoe.overlap_comm(hpmoe.tile_partition(scaled_moe, rows=32, cols=32))

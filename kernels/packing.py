@@ -16,7 +16,6 @@ from hpmoe.support.dtypes import storage_dtype
 from hpmoe.support.errors import TransformError
 from hpmoe.support.known import known
 from hpmoe.tile_ops import row_modes
-from hpmoe.tile_ops.params import Way
 
 
 def pack(flow: Taskflow, target: str = "cpu") -> np.ndarray:
@@ -38,7 +37,7 @@ def pack(flow: Taskflow, target: str = "cpu") -> np.ndarray:
         "queues": np.cumsum([0, *(len(q) for q in flow.queues)]).astype("<i4"),
         "buffers": np.array([_buffer(b) for b in flow.buffers], protocol.BUFFER),
         **_routes(flow.routes),
-        "peer_order": np.concatenate([flow.order_of(way).reshape(-1) for way in Way]).astype("<i4"),
+        "peer_order": flow.peer_orders.reshape(-1).astype("<i4"),
     }
     return pack_image(sections, ep_size=flow.ep_size, tile_rows=flow.tile_rows, num_events=len(flow.events),
                       index_bits=index_bits)

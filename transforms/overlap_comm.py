@@ -89,8 +89,8 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", combine_order: 
         >>> hpmoe.overlap_comm(hpmoe.tile_partition(hpmoe.moe_ffn), signal="peer").level
         'tiles'
     """
-    peer_order = _peer_order("order", order, flow.ep_size)
-    back_order = None if combine_order is None else _peer_order("combine_order", combine_order, flow.ep_size)
+    out = _peer_order("order", order, flow.ep_size)
+    back = out if combine_order is None else _peer_order("combine_order", combine_order, flow.ep_size)
     ops: list[TileOp] = []
     flow = flow.replace(routes=tuple(_with_returns(flow, plan, returns) for plan in flow.routes))
     for op in flow.ops:
@@ -98,7 +98,7 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", combine_order: 
             ops.append(_copies(flow, op))
         else:
             ops += _puts(flow, op, signal, cols) if op.primitive.is_blocking else [op]
-    return rebuild(flow, tuple(ops), peer_order=peer_order, combine_order=back_order)
+    return rebuild(flow, tuple(ops), peer_orders=np.stack([out, back]))
 
 
 def _peer_order(option: str, order: str | Order, ep_size: int) -> np.ndarray:

@@ -99,8 +99,7 @@ class Taskflow:
         inputs, outputs: buffer of each program input and output.
         events, waits, signals: EVENT, WAIT and SIGNAL arrays.
         blocks: what the events are about, for text and queries.
-        peer_order: [ep, ep]; a task of peer j on rank r talks to rank peer_order[r, j].
-        combine_order: the same of tasks that send rows back to their tokens; where None, that is in `peer_order` too.
+        peer_orders: [2, ep, ep], by Way; a task of peer j on rank r sends to rank peer_orders[way, r, j].
         machine: what it was tiled for, where tile_partition was told; after assign_queues, what it was assigned for.
         queues: after assign_queues, the task indices of each queue, in order.
         made: what its tables were made for; `verify` refuses operations or buffers changed since.
@@ -125,11 +124,10 @@ class Taskflow:
     waits: np.ndarray
     signals: np.ndarray
     blocks: tuple[EventBlock, ...]
-    peer_order: np.ndarray
+    peer_orders: np.ndarray
     machine: Machine | None = None
     queues: tuple[np.ndarray, ...] = ()
     made: Made | None = None
-    combine_order: np.ndarray | None = None
     direction: str = "forward"
 
     @property
@@ -150,8 +148,8 @@ class Taskflow:
         return sum(r.num_slots for r in self.routes)
 
     def order_of(self, way: Way | None) -> np.ndarray:
-        """The order of peers of tasks that send rows out, or that send them back, [ep, ep]."""
-        return self.combine_order if way is Way.BACK and self.combine_order is not None else self.peer_order
+        """The order of peers of tasks that send rows one way, or of tasks that send none, [ep, ep]."""
+        return self.peer_orders[way or Way.OUT]
 
     def replace(self, **changes: object) -> Taskflow:
         return dataclasses.replace(self, **changes)

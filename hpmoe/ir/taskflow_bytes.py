@@ -16,8 +16,8 @@ from hpmoe.support.trees import PyTree
 INDEX = np.dtype("<i8")
 ORDER = np.dtype("<i4")
 # Each array and what its elements are; those of `queues` stand one queue after another.
-ARRAYS = {"events": tf.EVENT, "waits": tf.WAIT, "signals": tf.SIGNAL, "peer_order": ORDER,
-          "combine_order": ORDER, "queues": INDEX}
+ARRAYS = {"events": tf.EVENT, "waits": tf.WAIT, "signals": tf.SIGNAL, "peer_orders": ORDER,
+          "queues": INDEX}
 MADE = tuple(f.name for f in dataclasses.fields(tf.Made))
 SMALL = tuple(f.name for f in dataclasses.fields(tf.Taskflow) if f.name not in (*ARRAYS, "made"))
 
@@ -40,9 +40,8 @@ def taskflow_bytes(flow: tf.Taskflow) -> bytes:
 
 def _arrays(flow: tf.Taskflow) -> dict[str, np.ndarray | None]:
     """What is kept of the arrays."""
-    return {"events": flow.events, "waits": flow.waits, "signals": flow.signals, "peer_order": flow.peer_order,
-            "combine_order": flow.combine_order,
-            "queues": np.concatenate(flow.queues) if flow.queues else np.zeros(0, INDEX)}
+    return {"events": flow.events, "waits": flow.waits, "signals": flow.signals,
+            "peer_orders": flow.peer_orders, "queues": np.concatenate(flow.queues) if flow.queues else np.zeros(0, INDEX)}
 
 
 def read_taskflow(data: bytes) -> tf.Taskflow:

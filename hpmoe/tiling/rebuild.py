@@ -29,7 +29,7 @@ def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: object) -> Taskf
     Args:
         flow: what it is of.
         ops: TileOps, in an order in which they can run.
-        **changes: to other attributes of the taskflow, such as `buffers` or `peer_order`.
+        **changes: to other attributes of the taskflow, such as `buffers` or `peer_orders`.
 
     Raises:
         VerifyError: a put without signals of its own has no notice, or a notice no put.

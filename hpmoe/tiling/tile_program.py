@@ -6,6 +6,7 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.ir.program import Program
+from hpmoe.tile_ops.params import Way
 from hpmoe.tiling.rebuild import rebuild
 from hpmoe.tiling.tiler import Tiler
 
@@ -40,8 +41,8 @@ def tile_operations(program: Program, tile_rows: int, tile_cols: int, unified: b
         for var in eqn.outputs:
             tiler.check_made(var)
     outputs = tuple(tiler.output(a) for a in program.outputs)
-    order = np.broadcast_to(np.arange(program.ep_size, dtype="i4"), (program.ep_size, program.ep_size))
+    order = np.broadcast_to(np.arange(program.ep_size, dtype="i4"), (len(Way), program.ep_size, program.ep_size))
     events, waits, signals = (np.zeros(0, dtype) for dtype in (tf.EVENT, tf.WAIT, tf.SIGNAL))
     return tf.Taskflow(program.name, program.ep_size, program.provenance, tile_rows, tiler.with_roles(outputs),
                        tuple(tiler.ops), tuple(tiler.routes), tuple(tiler.buffer_of[v] for v in program.inputs), outputs,
-                       events, waits, signals, (), peer_order=order, direction=program.direction)
+                       events, waits, signals, (), peer_orders=order, direction=program.direction)

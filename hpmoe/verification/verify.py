@@ -10,6 +10,7 @@ from hpmoe.ir.taskflow_text import task_name
 from hpmoe.planner.planner import find_runnable
 from hpmoe.support.errors import VerifyError, check_argument
 from hpmoe.support.keywords import suggests_keywords
+from hpmoe.tile_ops.params import Way
 from hpmoe.tiling.dependencies import derive_dependencies
 from hpmoe.tiling.shared_memory import memory_fault
 from hpmoe.tiling.transitive_reduction import transitive_reduction
@@ -80,7 +81,7 @@ def _prove(flow: tf.Taskflow) -> None:
     _check_regions(flow)
     _check_tokens(flow)
     _check_early(flow)
-    _check_peer_order(flow)
+    _check_peer_orders(flow)
     _check_memory(flow)
     if flow.queues:
         check_queues(flow)
@@ -118,21 +119,12 @@ def _check_early(flow: tf.Taskflow) -> None:
                  next(map(int, np.flatnonzero(flow.tasks["op"] == i)), None))
 
 
-def _check_peer_order(flow: tf.Taskflow) -> None:
-    for name in ("peer_order", *(["combine_order"] if flow.combine_order is not None else ())):
-        order, shape = getattr(flow, name), (flow.ep_size, flow.ep_size)
-        is_table = isinstance(order, np.ndarray) and order.dtype.kind in "iu" and order.shape == shape
-        if not is_table or not _are_permutations(order):
-            raise VerifyError(f"verify: {name} is {np.asarray(order).tolist()}; each row must name each of {flow.ep_size} "
-                              "ranks once")
-
-
-def _are_permutations(rows: np.ndarray) -> bool:
-    if rows.size and not 0 <= rows.min() <= rows.max() < len(rows):
-        return False
-    is_named = np.zeros(rows.shape, bool)
-    is_named[np.arange(len(rows))[:, None], rows] = True
-    return bool(is_named.all())
+def _check_peer_orders(flow: tf.Taskflow) -> None:
+    orders, shape = flow.peer_orders, (len(Way), flow.ep_size, flow.ep_size)
+    is_table = isinstance(orders, np.ndarray) and orders.dtype.kind in "iu" and orders.shape == shape
+    if not is_table or (np.sort(orders, axis=-1) != np.arange(flow.ep_size)).any():
+        raise VerifyError(f"verify: peer_orders is {np.asarray(orders).tolist()}; each row must name each of {flow.ep_size} "
+                          "ranks once")
 
 
 def _check_memory(flow: tf.Taskflow) -> None:

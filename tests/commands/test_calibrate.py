@@ -231,7 +231,7 @@ def test_rows_of_tasks_are_those_of_the_simulator():
         line = hpmoe.simulate(flow, routing=ids)
         for rank in range(2):
             rows = layout.task_rows(rank)
-            other = flow.peer_order[rank, flow.tasks["peer"]] != rank
+            other = flow.peer_orders[0, rank, flow.tasks["peer"]] != rank
             moved = rows * table[flow.tasks["op"], 0]["link_row"] * (flow.tasks["peer"] >= 0)
             assert line.traffic[rank, 2, 0] == pytest.approx((moved * other).sum())
             fixed, row = (sum(table["footprints"][f][flow.tasks["op"], 0, i] for i in range(6)) for f in ("fixed", "row"))

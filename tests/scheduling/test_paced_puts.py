@@ -37,7 +37,7 @@ def test_no_put_begins_before_its_turn():
     (put,) = (i for i, op in enumerate(flow.ops) if isinstance(op.params, Paced))
     assert pace == round(1e6 * 2 * hot.o.hidden / hpmoe.ascend_a3.link_rate(hot.o.ep))
     tasks, rank = flow.tasks[line.task], line.rank
-    to = flow.peer_order[rank, tasks["peer"]]  # of other tasks than puts somebody
+    to = flow.peer_orders[0, rank, tasks["peer"]]  # of other tasks than puts somebody
     has_rows = (tasks["row"] * flow.tile_rows < hot.loads[to]) & (line.end - line.begin > hpmoe.ascend_a3.task_us + 0.1)
     mine = (tasks["op"] == put) & has_rows & (rank != to)
     assert flow.ops[put].num_peers == hot.o.ep

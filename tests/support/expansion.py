@@ -84,8 +84,7 @@ class Expansion(ReceivedRows):
 
     def order(self, rank, back):
         """The ranks in the order in which one sends rows out, or back."""
-        orders = self.flow.combine_order if back and self.flow.combine_order is not None else self.flow.peer_order
-        return orders[rank].tolist()
+        return self.flow.peer_orders[int(back), rank].tolist()
 
     def moved(self, rank, op, task):
         """For data sent: (destination rank, row of the receiver, entry of the token's rank) of each row."""

@@ -40,9 +40,8 @@ def changes(flow, other):
         before, after = (collections.Counter(getattr(f, name).tolist()) for f in (flow, other))
         out += [f"{name} - {row}" for row in (before - after).elements()]
         out += [f"{name} + {row}" for row in (after - before).elements()]
-    for name in ("queues", "ops", "buffers", "routes", "blocks", "peer_order", "combine_order", "inputs", "outputs"):
-        given = (f.peer_order if getattr(f, name) is None else getattr(f, name) for f in (flow, other))
-        pairs = zip(*given, strict=False)
+    for name in ("queues", "ops", "buffers", "routes", "blocks", "peer_orders", "inputs", "outputs"):
+        pairs = zip(getattr(flow, name), getattr(other, name), strict=False)
         out += [f"{name}[{i}]: {a} -> {b}" for i, (a, b) in enumerate(pairs) if not np.array_equal(a, b)]
     return "; ".join(out)
 

@@ -119,11 +119,11 @@ def reversed_queue(flow):
 
 
 def same_peer_twice(flow):
-    return flow.replace(peer_order=np.zeros_like(flow.peer_order))
+    return flow.replace(peer_orders=np.zeros_like(flow.peer_orders))
 
 
 def missing_peer(flow):
-    return flow.replace(peer_order=flow.peer_order[:1])
+    return flow.replace(peer_orders=flow.peer_orders[:, :1])
 
 
 MUTATIONS = (drop_wait, drop_signal, double_signal, raise_threshold, lower_threshold, other_extent, other_unit,

@@ -162,7 +162,7 @@ def one_queue_more(rng, flow):
 def another_number_of_ranks(rng, flow):
     size = max(1, flow.ep_size + int(rng.choice([-1, 1])))
     order = (np.arange(size)[:, None] + np.arange(size)) % size
-    return flow.replace(ep_size=size, peer_order=order if rng.random() < 0.5 else flow.peer_order)
+    return flow.replace(ep_size=size, peer_orders=np.stack([order, order]) if rng.random() < 0.5 else flow.peer_orders)
 
 
 # Operations, buffers and routes.

@@ -5,29 +5,20 @@ import dataclasses
 from mutation import mutation, other
 from other_objects import COLS, ROWS, names_of, other_domains
 
-from hpmoe.tile_ops.params import Way
-
 # Ranks.
 
 @mutation(anew=True)
 def another_order_of_peers(rng, flow):
-    order = flow.peer_order.copy()
-    order[rng.integers(flow.ep_size)] = rng.permutation(flow.ep_size)
-    return flow.replace(peer_order=order)
-
-
-@mutation(anew=True)
-def another_order_of_those_who_get_rows_back(rng, flow):
-    order = flow.order_of(Way.BACK).copy()
-    order[rng.integers(flow.ep_size)] = rng.permutation(flow.ep_size)
-    return flow.replace(combine_order=order)
+    orders = flow.peer_orders.copy()
+    orders[rng.integers(2), rng.integers(flow.ep_size)] = rng.permutation(flow.ep_size)
+    return flow.replace(peer_orders=orders)
 
 
 @mutation(0.5, anew=True)
 def a_peer_twice(rng, flow):
-    order = flow.peer_order.copy()
-    order[rng.integers(flow.ep_size), rng.integers(flow.ep_size)] = rng.integers(flow.ep_size)
-    return flow.replace(peer_order=order)
+    orders = flow.peer_orders.copy()
+    orders[rng.integers(2), rng.integers(flow.ep_size), rng.integers(flow.ep_size)] = rng.integers(flow.ep_size)
+    return flow.replace(peer_orders=orders)
 
 
 # Regions.

@@ -69,8 +69,7 @@ def _odd_tiles(flow):
         return "products of padding, too, or not, in which the sums of other rows may be rounded otherwise"
     if any(plan.return_tokens < 1 or plan.return_tokens % flow.tile_rows for plan in flow.routes):
         return "an event for returned rows of a part of a tile"
-    orders = [order for order in (flow.peer_order, flow.combine_order) if order is not None]
-    if not all(np.array_equal(np.sort(order, axis=1), [range(flow.ep_size)] * flow.ep_size) for order in orders):
+    if not np.array_equal(np.sort(flow.peer_orders, axis=2), [[range(flow.ep_size)] * flow.ep_size] * 2):
         return "a rank that is a peer twice, or never"
     return None
 

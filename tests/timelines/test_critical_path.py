@@ -36,7 +36,7 @@ def feeds(line, source, row):
             exact = wait["kind"] == tf.STATIC and not block.dynamic
             same = (signal["event"] == wait["event"] if exact
                     else block.first <= signal["event"] < block.first + block.size)
-            peer = flow.peer_order[here, flow.tasks["peer"][line.task[source]]]
+            peer = flow.peer_orders[0, here, flow.tasks["peer"][line.task[source]]]
             arrives = {tf.LOCAL: here, tf.PEER: peer, tf.EVERY_RANK: there}[int(signal["remote"])]
             if same and arrives == there:
                 return True
@@ -134,7 +134,7 @@ def test_exposed_communication_by_stepping_through_time(runs):
                 if (on & flow.units()[line.task] & (line.rank == rank)).any():
                     continue
                 for row in np.flatnonzero(on & moves):
-                    ends = {line.rank[row], flow.peer_order[line.rank[row], peer[row]]}
+                    ends = {line.rank[row], flow.peer_orders[0, line.rank[row], peer[row]]}
                     if len(ends) == 2 and rank in ends:
                         total += b - a
                         break

@@ -69,11 +69,10 @@ def lowered(direction="forward", **options):
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_the_simulator_sends_to_whom_the_order_of_the_way_names(direction):
     flow = lowered(direction, order="sequential", combine_order=backwards)
-    assert flow.peer_order.tolist() == [[0, 1, 2, 3]] * 4
-    assert flow.combine_order.tolist() == [backwards(rank, 4) for rank in range(4)]
+    assert flow.peer_orders.tolist() == [[[0, 1, 2, 3]] * 4, [backwards(rank, 4) for rank in range(4)]]
     line = hpmoe.simulate(flow)
     sent, ways = other_ranks(line), np.array([-1 if op.way is None else op.way for op in flow.ops])[flow.tasks["op"]]
-    for way, order in ((Way.OUT, flow.peer_order), (Way.BACK, flow.combine_order)):
+    for way, order in zip(Way, flow.peer_orders, strict=True):
         mine = (ways[line.task] == way) & (flow.tasks["peer"][line.task] >= 0)
         assert mine.any()
         np.testing.assert_array_equal(sent[mine], order[line.rank[mine], flow.tasks["peer"][line.task[mine]]])
@@ -83,7 +82,7 @@ def test_the_simulator_sends_to_whom_the_order_of_the_way_names(direction):
 
 def test_as_before_where_it_is_not_given():
     plain, same = lowered(order="sequential"), lowered(order="sequential", combine_order="sequential")
-    assert plain.combine_order is None and np.array_equal(same.combine_order, plain.peer_order)
+    assert np.array_equal(same.peer_orders, plain.peer_orders)
     assert "overlap_comm(order=sequential, signal=tile)" in plain.provenance
     assert "overlap_comm(order=sequential, combine_order=sequential, signal=tile)" in same.provenance
     assert "overlap_comm(order=ratr, combine_order=<lambda>, signal=tile)" in lowered(
@@ -94,8 +93,8 @@ def test_as_before_where_it_is_not_given():
     lambda order: order + 0.5, lambda order: order[:1], lambda order: np.zeros_like(order), lambda order: order.tolist()])
 def test_what_is_no_order_is_refused(change):
     flow = lowered(combine_order="sequential")
-    with pytest.raises(VerifyError, match="combine_order is .*; each row must name each of 4 ranks once"):
-        hpmoe.verify(flow.replace(combine_order=change(flow.combine_order)))
+    with pytest.raises(VerifyError, match="peer_orders is .*; each row must name each of 4 ranks once"):
+        hpmoe.verify(flow.replace(peer_orders=change(flow.peer_orders)))
 
 
 @pytest.mark.parametrize("value", ["fastest", 3, ["ratr", "ratr"]], ids=str)

@@ -94,9 +94,10 @@ def test_queues_edited_by_hand_are_refused_by_name():
     (lambda flow: {"machine": None}, "there are 5 queues and no machine that has them"),
     (lambda flow: {"queues": (flow.queues[0] + 0.5, *flow.queues[1:])},
      "queue 0 is of float64; it must be of the numbers of tasks"),
-    (lambda flow: {"peer_order": flow.peer_order + 0.5}, r"peer_order is \[\[1.5, 0.5\], .*must name each of 2 ranks once"),
-    (lambda flow: {"peer_order": [[0, 1], [1, 1]]},
-     r"peer_order is \[\[0, 1\], \[1, 1\]\]; each row must name each of 2 ranks once"),
+    (lambda flow: {"peer_orders": flow.peer_orders + 0.5},
+     r"peer_orders is \[\[\[1.5, 0.5\], .*must name each of 2 ranks once"),
+    (lambda flow: {"peer_orders": [[0, 1], [1, 1]]},
+     r"peer_orders is \[\[0, 1\], \[1, 1\]\]; each row must name each of 2 ranks once"),
 ])
 def test_what_is_no_schedule_at_all_is_named(changes, text):
     flow = queued()
