@@ -130,18 +130,18 @@ class Work:
 
     def _computed(self, op: tf.TileOp, cols: int) -> float:
         """Bytes of float32 that vector instructions work through for each row, of a body that needs many of them."""
-        passes = op.primitive.passes + op.params.passes
+        passes = op.primitive.work.passes + op.params.passes
         if not self.machine.unified and (of_npu := self._npu_passes(op)):
-            return 4.0 * of_npu * (cols or self._buffer(op, op.primitive.npu_operand).cols)
+            return 4.0 * of_npu * (cols or self._buffer(op, op.primitive.work.npu_operand).cols)
         return 4.0 * passes * (cols or self._buffer(op, 1).cols) if passes else 0.0
 
     def _npu_passes(self, op: tf.TileOp) -> int:
         """Of a body that an NPU has in place of the one that is measured elsewhere, or 0."""
         dtypes = [self.flow.buffers[a.buffer].dtype for a in op.operands if a.buffer >= 0]
         if not any(dtype in INTEGERS for dtype in dtypes[op.num_outputs:]):
-            return op.primitive.npu_passes or op.params.npu_passes
+            return op.primitive.work.npu_passes or op.params.npu_passes
         only_moves = op.params.function is COPY and dtypes[0] == dtypes[1]
-        return 0 if only_moves else op.primitive.integer_passes or op.primitive.npu_passes
+        return 0 if only_moves else op.primitive.work.integer_passes or op.primitive.work.npu_passes
 
     def _granule(self, op: tf.TileOp) -> int:
         """Rows that a matmul works on at once; a weight's gradient sums over them, in float32 half as many at once."""

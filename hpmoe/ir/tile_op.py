@@ -174,7 +174,7 @@ class TileOp:
             >>> [op.kind for op in flow.ops]
             ['GMM T', 'WGRAD']
         """
-        return f"{self.primitive.measured_as} {self.params.kind}".rstrip()
+        return f"{self.primitive.work.like or self.primitive.name} {self.params.kind}".rstrip()
 
     @property
     def words(self) -> tuple[int, int, int, int]:

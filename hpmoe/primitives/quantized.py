@@ -54,7 +54,7 @@ def _(packed: Aval, *, dtype: str, to: str, block: int = 0) -> Aval:
 @dequantize.reference
 def _(packed: np.ndarray, *, dtype: str, to: str, block: int = 0) -> np.ndarray:
     form = format_of(dtype, block)
-    return rounded(dequantized(packed, form.cols_of(packed.shape[1]), form), to)
+    return rounded(dequantized(packed, form), to)
 
 
 @dequantize.tile
@@ -76,7 +76,7 @@ def _(packed: Aval, route: RouteAval, *weights: Aval, dtype: str, to: str, block
 def _(packed: list[np.ndarray], routes: list[Route], *weights: list[np.ndarray], dtype: str, to: str,
       block: int = 0) -> list[np.ndarray]:
     form = format_of(dtype, block)
-    rows = [dequantized(mine, form.cols_of(mine.shape[1]), form) for mine in packed]
+    rows = [dequantized(mine, form) for mine in packed]
     return combine_rows.rule("reference", "combine_quantized")(rows, routes, *weights)
 
 

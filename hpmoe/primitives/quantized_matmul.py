@@ -142,7 +142,7 @@ def _(x: np.ndarray, w: np.ndarray, route: Route, *more: np.ndarray, element: st
     stops, numbers = np.cumsum(route.tokens_per_expert), values_of_elements(form.element, w)
     if form.block:
         numbers, scale = numbers * block_scales(scale[0], form.block, 0, w.shape[2]), ()
-        x = dequantized(packed, w.shape[2] if transpose else w.shape[1], form) if rows else x
+        x = dequantized(packed, form) if rows else x
     for e, (count, stop) in enumerate(zip(route.tokens_per_expert, stops, strict=True)):
         mine, matrix = slice(int(stop - count), int(stop)), w[e].T if transpose else w[e]
         if rows and not form.block:

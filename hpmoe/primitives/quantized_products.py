@@ -20,12 +20,19 @@ from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.dtypes import BYTES
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.elementwise import MAP
-from hpmoe.tile_ops.fp8_matmuls import GMM_FP8, Fp8Matmul
 from hpmoe.tile_ops.functions import COPY, MUL
 from hpmoe.tile_ops.matmuls import GMM
 from hpmoe.tile_ops.params import EarlyMatmul, Elementwise
 from hpmoe.tile_ops.quantized import DEQUANTIZE, QUANTIZE
-from hpmoe.tile_ops.quantized_matmuls import GMM_INT8, GMM_WIDENED, RESCALE, WIDEN_WEIGHT, WidenedMatmul
+from hpmoe.tile_ops.quantized_matmuls import (
+    GMM_FP8,
+    GMM_INT8,
+    GMM_WIDENED,
+    RESCALE,
+    WIDEN_WEIGHT,
+    Fp8Matmul,
+    WidenedMatmul,
+)
 from hpmoe.tile_ops.row_formats import MX_BLOCK, Element, RowFormat
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
 

@@ -11,19 +11,25 @@ from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
 from hpmoe.tile_ops.functions import TARGETS
-from hpmoe.tile_ops.params import AlongAxis, ByGroups, Params, Reduction
-from hpmoe.tile_ops.tile_primitive import SCALAR_PASSES, Operand, TilePrimitive
+from hpmoe.tile_ops.params import AlongAxis, ByGroups, Params
+from hpmoe.tile_ops.tile_primitive import SCALAR_PASSES, Operand, Result, TilePrimitive, Work
 from hpmoe.tile_ops.tokens import same_dtype_fault
 
 WHOLE_ROWS = Operand(cols=(col_modes.ALL,), may_be_integer=True)
 ANY_COLUMNS = Operand(may_be_integer=True)
 
+def _reduced(p: ByGroups, x: np.ndarray) -> np.ndarray:
+    return p.reduction.numpy(x.reshape(len(x), -1, p.size, p.inner), axis=2).reshape(len(x), -1)
+
+
 PICK = TilePrimitive("PICK", 28, targets=TARGETS, outputs=(ANY_COLUMNS,), inputs=(WHOLE_ROWS,),
-                     params=AlongAxis, only_moves=True, measured_as="MAP copy")
+                     params=AlongAxis, result=Result.MOVED, work=Work("MAP copy"))
 PLACE = TilePrimitive("PLACE", 29, targets=TARGETS, outputs=(ANY_COLUMNS,), inputs=(WHOLE_ROWS,),
-                      params=AlongAxis, only_moves=True, measured_as="MAP copy")
+                      params=AlongAxis, result=Result.MOVED, work=Work("MAP copy"))
 GROUP_REDUCE = TilePrimitive("GROUP_REDUCE", 30, targets=TARGETS, outputs=(WHOLE_ROWS,), inputs=(WHOLE_ROWS,),
-                             params=ByGroups, rounds=True, passes=4, integer_passes=SCALAR_PASSES, measured_as="ROW_REDUCE")
+                             params=ByGroups, result=Result.ROUNDED,
+                             work=Work("ROW_REDUCE", passes=4, integer_passes=SCALAR_PASSES),
+                             numpy=_reduced)
 
 
 def _axes(frame: Frame[AlongAxis]) -> tuple[np.ndarray, np.ndarray, slice, int]:
@@ -49,15 +55,6 @@ def _(frame: Frame[AlongAxis]) -> int:
     whole = np.zeros((len(x), outer, p.size, p.inner), x.dtype)
     whole[:, :, p.start + p.step * np.arange(x.shape[2])] = x
     out[...] = whole.reshape(len(x), -1)[:, own]
-    return len(out)
-
-
-@GROUP_REDUCE.reference
-def _(frame: Frame[ByGroups]) -> int:
-    out, x = frame.operands()
-    p = frame.params
-    groups = x.reshape(len(x), -1, p.size, p.inner)
-    out[...] = (np.max if p.reduction is Reduction.MAX else np.sum)(groups, axis=2).reshape(out.shape)
     return len(out)
 
 

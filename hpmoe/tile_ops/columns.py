@@ -10,7 +10,7 @@ from hpmoe.support.dtypes import INTEGERS
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
 from hpmoe.tile_ops.params import Choice, Params, Running
-from hpmoe.tile_ops.tile_primitive import INTEGER_TARGETS, SCALAR_PASSES, Operand, TilePrimitive
+from hpmoe.tile_ops.tile_primitive import INTEGER_TARGETS, SCALAR_PASSES, Operand, Result, TilePrimitive, Work
 from hpmoe.tile_ops.tokens import same_dtype_fault
 
 WHOLE = (col_modes.ALL,)
@@ -18,18 +18,23 @@ ANY = Operand(cols=WHOLE, may_be_integer=True)
 IDS = Operand(cols=WHOLE, is_integer=True)
 
 # On an NPU: Sort32 and two of MrgSort at a pair a cycle, 14 instructions of whole vectors; integers by 16 bits at a time.
-TOP_K = TilePrimitive("TOP_K", 23, targets=INTEGER_TARGETS, params=Choice, measured_as="ROW_REDUCE max", passes=16,
-                      npu_passes=206, integer_passes=420, npu_operand=2, outputs=(ANY, IDS), inputs=(ANY,))
+TOP_K = TilePrimitive(
+    "TOP_K", 23, targets=INTEGER_TARGETS, params=Choice, outputs=(ANY, IDS), inputs=(ANY,),
+    work=Work("ROW_REDUCE max", passes=16, npu_passes=206, integer_passes=420, npu_operand=2))
 # Gather of an element a cycle, and 14 instructions of whole vectors, most of which make offsets.
-TAKE_COLS = TilePrimitive("TAKE_COLS", 24, targets=INTEGER_TARGETS, measured_as="MAP copy", npu_passes=78,
-                          integer_passes=78, npu_operand=0, outputs=(ANY,),
-                          inputs=(ANY, Operand((row_modes.OWN, row_modes.ONE), WHOLE, may_be_integer=True)))
-ADD_COLS = TilePrimitive("ADD_COLS", 25, targets=INTEGER_TARGETS, measured_as="MAP copy", rounds=True,
-                         npu_passes=SCALAR_PASSES, integer_passes=SCALAR_PASSES, npu_operand=2, outputs=(ANY,),
-                         inputs=(Operand(cols=WHOLE, may_be_number=True, may_be_integer=True), ANY))
-CUMSUM = TilePrimitive("CUMSUM", 26, targets=INTEGER_TARGETS, params=Running, measured_as="ROW_REDUCE sum", rounds=True,
-                       npu_passes=SCALAR_PASSES, integer_passes=SCALAR_PASSES,
-                       outputs=(ANY,), inputs=(ANY,))
+TAKE_COLS = TilePrimitive(
+    "TAKE_COLS", 24, targets=INTEGER_TARGETS, outputs=(ANY,),
+    inputs=(ANY, Operand((row_modes.OWN, row_modes.ONE), WHOLE, may_be_integer=True)),
+    work=Work("MAP copy", npu_passes=78, integer_passes=78, npu_operand=0),
+    numpy=lambda x, index: np.take_along_axis(x, np.broadcast_to(index, (len(x), index.shape[1])), axis=1))
+ADD_COLS = TilePrimitive(
+    "ADD_COLS", 25, targets=INTEGER_TARGETS, result=Result.ROUNDED, outputs=(ANY,),
+    inputs=(Operand(cols=WHOLE, may_be_number=True, may_be_integer=True), ANY),
+    work=Work("MAP copy", npu_passes=SCALAR_PASSES, integer_passes=SCALAR_PASSES, npu_operand=2))
+CUMSUM = TilePrimitive(
+    "CUMSUM", 26, targets=INTEGER_TARGETS, params=Running, result=Result.ROUNDED, outputs=(ANY,), inputs=(ANY,),
+    work=Work("ROW_REDUCE sum", npu_passes=SCALAR_PASSES, integer_passes=SCALAR_PASSES),
+    numpy=lambda p, x: cumsum(x, p.reverse))
 
 
 def top_k(x: np.ndarray, k: int, largest: bool) -> np.ndarray:
@@ -62,24 +67,10 @@ def _(frame: Frame[Choice]) -> int:
     return len(ids)
 
 
-@TAKE_COLS.reference
-def _(frame: Frame[Params]) -> int:
-    out, x, index = frame.operands()
-    out[...] = np.take_along_axis(x, np.broadcast_to(index, out.shape), axis=1)
-    return len(out)
-
-
 @ADD_COLS.reference
 def _(frame: Frame[Params]) -> int:
     out, rows, index = frame.operands()
     out[...] = add_columns(rows, index, out.shape[1], np.int64 if out.dtype.kind == "i" else np.float32)
-    return len(out)
-
-
-@CUMSUM.reference
-def _(frame: Frame[Running]) -> int:
-    out, x = frame.operands()
-    out[...] = cumsum(x, frame.params.reverse)
     return len(out)
 
 

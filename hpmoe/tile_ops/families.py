@@ -5,7 +5,6 @@ from hpmoe.tile_ops import (
     columns as columns,
     draws as draws,
     elementwise as elementwise,
-    fp8_matmuls as fp8_matmuls,
     guards as guards,
     matmuls as matmuls,
     quantized as quantized,

@@ -16,24 +16,14 @@ from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Tiles
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
 from hpmoe.tile_ops.functions import TARGETS
-from hpmoe.tile_ops.params import Fill, Filled, Params
-from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
+from hpmoe.tile_ops.params import Fill, Filled
+from hpmoe.tile_ops.tile_primitive import Operand, Result, TilePrimitive, Work
 from hpmoe.tile_ops.tokens import WHOLE_ROWS, choices_fault, sum_choices
 
 WORD = 32  # bits
 ROW = Operand(cols=(col_modes.ALL,))
 FOUND = Operand(cols=(col_modes.ALL,), is_integer=True)
 LIMIT = Operand(cols=(col_modes.ALL,), may_be_number=True)
-FILL_OUTSIDE = TilePrimitive("FILL_OUTSIDE", 31, targets=TARGETS, params=Filled, measured_as="MAP copy", rounds=True,
-                             outputs=(ROW,), inputs=(ROW, FOUND))
-COUNT_OUTSIDE = TilePrimitive("COUNT_OUTSIDE", 32, targets=TARGETS, measured_as="ROW_REDUCE sum", npu_passes=12,
-                              outputs=(ROW,), inputs=(ROW, LIMIT, LIMIT))
-COUNT_AND_FILL = TilePrimitive("COUNT_AND_FILL", 36, targets=TARGETS, params=Filled, measured_as="MAP copy",
-                               npu_passes=13, npu_operand=2, outputs=(ROW, FOUND), inputs=(ROW, LIMIT, LIMIT))
-REDUCE_AND_FILL = TilePrimitive(
-    "REDUCE_AND_FILL", 37, targets=TARGETS, params=Filled, measured_as="REDUCE", npu_passes=13, npu_operand=0,
-    needs_route=True, sums_choices=True, domains=(Tiles,), required=5, outputs=(ROW, FOUND),
-    inputs=(Operand((row_modes.ENTRIES,), (col_modes.ALL,)), LIMIT, LIMIT, WHOLE_ROWS))
 
 
 def is_inside(tested: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -74,25 +64,25 @@ def filled(values: np.ndarray, is_outside: np.ndarray, fill: Fill) -> np.ndarray
     return np.where(fine, values, mean if fill is Fill.MEAN else values.dtype.type(0))
 
 
-@COUNT_OUTSIDE.reference
-def _(frame: Frame[Params]) -> int:
-    counts, tested, low, high = frame.operands()
-    counts[...] = np.sum(~is_inside(tested, low, high), axis=-1, keepdims=True)
-    return len(counts)
+def _count_and_fill(params: Filled, tested: np.ndarray, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
+    is_outside = ~is_inside(tested, low, high)
+    return filled(tested, is_outside, params.fill), as_found(is_outside)
 
 
-@FILL_OUTSIDE.reference
-def _(frame: Frame[Filled]) -> int:
-    out, values, found = frame.operands()
-    out[...] = filled(values, where_found(found, out.shape[1]), frame.params.fill)
-    return len(out)
-
-
-@COUNT_AND_FILL.reference
-def _(frame: Frame[Filled]) -> int:
-    out, found, tested, low, high = frame.operands()
-    _count_and_fill(out, found, tested, low, high, frame.params.fill)
-    return len(out)
+FILL_OUTSIDE = TilePrimitive(
+    "FILL_OUTSIDE", 31, targets=TARGETS, params=Filled, result=Result.ROUNDED, work=Work("MAP copy"), outputs=(ROW,),
+    inputs=(ROW, FOUND), numpy=lambda p, values, found: filled(values, where_found(found, values.shape[1]), p.fill))
+COUNT_OUTSIDE = TilePrimitive(
+    "COUNT_OUTSIDE", 32, targets=TARGETS, work=Work("ROW_REDUCE sum", npu_passes=12), outputs=(ROW,),
+    inputs=(ROW, LIMIT, LIMIT),
+    numpy=lambda tested, low, high: np.sum(~is_inside(tested, low, high), axis=-1, keepdims=True))
+COUNT_AND_FILL = TilePrimitive(
+    "COUNT_AND_FILL", 36, targets=TARGETS, params=Filled, work=Work("MAP copy", npu_passes=13, npu_operand=2),
+    outputs=(ROW, FOUND), inputs=(ROW, LIMIT, LIMIT), numpy=_count_and_fill)
+REDUCE_AND_FILL = TilePrimitive(
+    "REDUCE_AND_FILL", 37, targets=TARGETS, params=Filled, work=Work("REDUCE", npu_passes=13, npu_operand=0),
+    needs_route=True, domains=(Tiles,), outputs=(ROW, FOUND),
+    inputs=(Operand((row_modes.ENTRIES,), (col_modes.ALL,)), LIMIT, LIMIT), optional=(WHOLE_ROWS,))
 
 
 @REDUCE_AND_FILL.reference
@@ -100,14 +90,8 @@ def _(frame: Frame[Filled]) -> int:
     out, found, _, low, high, *_ = frame.operands()
     tile, top_k = frame.rows, frame.routing.top_k
     made = sum_choices(frame, widen(frame.array(2)[tile.start * top_k:tile.stop * top_k, frame.columns(2)]), weights=5)
-    _count_and_fill(out, found, widen(out), low, high, frame.params.fill)
+    out[...], found[...] = _count_and_fill(frame.params, widen(out), low, high)
     return made
-
-
-def _count_and_fill(out: np.ndarray, found: np.ndarray, tested: np.ndarray, low: float, high: float, fill: Fill) -> None:
-    is_outside = ~is_inside(tested, low, high)
-    found[...] = as_found(is_outside)
-    out[...] = filled(tested, is_outside, fill)
 
 
 @COUNT_OUTSIDE.fits

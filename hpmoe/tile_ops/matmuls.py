@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.support.dtypes import widen
 from hpmoe.support.known import known
@@ -11,7 +15,7 @@ from hpmoe.tile_ops.frame import Buffers, Frame, Operation, Stored, Touched
 from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.params import EarlyMatmul, Matmul, WeightBlock
 from hpmoe.tile_ops.reductions import sum_fault
-from hpmoe.tile_ops.tile_primitive import Cost, Operand, TilePrimitive
+from hpmoe.tile_ops.tile_primitive import Operand, Product, Result
 
 WEIGHT = Operand((row_modes.SLOT_EXPERT, row_modes.ONE, row_modes.ALL), (col_modes.OWN, col_modes.ALL), is_weight=True,
                  is_cut_by_body=True)
@@ -19,27 +23,23 @@ REPLICAS = Operand((row_modes.REPLICA,), (col_modes.OWN, col_modes.ALL), is_cut_
 SUMMED = (row_modes.EXPERT, row_modes.ALL)
 ADDED = Operand((row_modes.OWN, row_modes.RETURNED))  # gradients that copies return, and the main gradient
 
-GMM = TilePrimitive(
-    "GMM", 4, targets=TARGETS, unit="aic", cost=Cost.MATMUL, params=EarlyMatmul, rounds=True, required=3,
-    outputs=(Operand(),),
-    inputs=(Operand(cols=(col_modes.ALL,)), WEIGHT, REPLICAS))
-WGRAD = TilePrimitive(
-    "WGRAD", 5, targets=TARGETS,
-    unit="aic", cost=Cost.MATMUL, params=WeightBlock, sums_rows=True, domains=(Experts, AllRows), required=3,
-    outputs=(Operand(),),
-    inputs=(Operand(SUMMED, (col_modes.BLOCK,), is_summed=True), Operand(SUMMED, is_summed=True),
-            ADDED, ADDED))
 
-
-
-@GMM.reference
-def _(frame: Frame[Matmul]) -> int:
-    """One of the weights has rows: the rank's own experts', or the copies'."""
-    out, x, *weights = frame.operands()
+def weight_of(weights: Sequence[np.ndarray], params: Matmul) -> np.ndarray:
+    """The matrix [K, N] that a task reads: one of the weights has rows, the rank's own experts' or the copies'."""
     w = next(w for w in weights if len(w))
-    out[...] = x @ w[frame.own(2)].T if frame.params.is_transposed else x @ w
-    return len(out)
+    return w.T if params.is_transposed else w
 
+
+def _product(params: Matmul, x: np.ndarray, *weights: np.ndarray) -> np.ndarray:
+    return x @ weight_of(weights, params)
+
+
+GMM = Product(
+    "GMM", 4, targets=TARGETS, params=EarlyMatmul, result=Result.ROUNDED, numpy=_product, outputs=(Operand(),),
+    inputs=(Operand(cols=(col_modes.ALL,)), WEIGHT), optional=(REPLICAS,))
+WGRAD = Product(
+    "WGRAD", 5, targets=TARGETS, params=WeightBlock, domains=(Experts, AllRows), outputs=(Operand(),),
+    inputs=(Operand(SUMMED, (col_modes.BLOCK,), is_summed=True), Operand(SUMMED, is_summed=True)), optional=(ADDED, ADDED))
 
 @WGRAD.reference
 def _(frame: Frame[WeightBlock]) -> int:

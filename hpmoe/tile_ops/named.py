@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 class Named:
-    """A member of the family that its class is: printed and pickled by its name, so that a copy is the same object.
+    """A member of the family that its class is, or inherits from.
+
+    It is printed and pickled by its name, so that a copy is the same object.
 
     Attributes:
         name: unique in the family.
@@ -23,7 +25,8 @@ class Named:
     members: ClassVar[dict[str, Self]]
 
     def __init_subclass__(cls) -> None:
-        cls.members = {}
+        if Named in cls.__bases__:
+            cls.members = {}
 
     def __init__(self, name: str, number: int):
         if name in self.members:

@@ -7,6 +7,8 @@ import functools
 from enum import IntEnum
 from typing import ClassVar, get_type_hints
 
+import numpy as np
+
 from hpmoe.tile_ops.functions import Function
 
 
@@ -22,6 +24,9 @@ class Reduction(IntEnum):
 
     SUM = 0
     MAX = 1
+
+    def numpy(self, x: np.ndarray, axis: int, keepdims: bool = False) -> np.ndarray:
+        return (np.max if self is Reduction.MAX else np.sum)(x, axis=axis, keepdims=keepdims)
 
 
 class Fill(IntEnum):

@@ -10,41 +10,26 @@ from hpmoe.tile_ops.domains import Tiles
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
 from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.row_formats import RowFormat, dequantized, quantized
-from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
+from hpmoe.tile_ops.tile_primitive import Operand, Result, TilePrimitive, Work
 from hpmoe.tile_ops.tokens import choices_fault, sum_choices
 
 FLOATS = Operand(cols=(col_modes.ALL,))
 BYTES = Operand(cols=(col_modes.ALL,), is_bytes=True)
 
-QUANTIZE = TilePrimitive("QUANTIZE", 33, targets=TARGETS, params=RowFormat, measured_as="MAP copy", outputs=(BYTES,),
-                         inputs=(FLOATS,))
-DEQUANTIZE = TilePrimitive("DEQUANTIZE", 34, targets=TARGETS, params=RowFormat, measured_as="MAP copy", rounds=True,
-                           outputs=(FLOATS,), inputs=(BYTES,))
+QUANTIZE = TilePrimitive("QUANTIZE", 33, targets=TARGETS, params=RowFormat, work=Work("MAP copy"), outputs=(BYTES,),
+                         inputs=(FLOATS,), numpy=lambda form, rows: quantized(rows, form))
+DEQUANTIZE = TilePrimitive("DEQUANTIZE", 34, targets=TARGETS, params=RowFormat, result=Result.ROUNDED, work=Work("MAP copy"),
+                           outputs=(FLOATS,), inputs=(BYTES,), numpy=lambda form, packed: dequantized(packed, form))
 REDUCE_QUANTIZED = TilePrimitive(
-    "REDUCE_QUANTIZED", 35, targets=TARGETS, params=RowFormat, verb="reduce", needs_route=True, sums_choices=True,
-    rounds=True, domains=(Tiles,), required=2, measured_as="REDUCE", outputs=(FLOATS,),
-    inputs=(Operand((row_modes.ENTRIES,), (col_modes.ALL,), is_bytes=True), FLOATS))
-
-
-@QUANTIZE.reference
-def _(frame: Frame[RowFormat]) -> int:
-    out, rows = frame.operands()
-    out[...] = quantized(rows, frame.params)
-    return len(out)
-
-
-@DEQUANTIZE.reference
-def _(frame: Frame[RowFormat]) -> int:
-    out, packed = frame.operands()
-    out[...] = dequantized(packed, out.shape[1], frame.params)
-    return len(out)
+    "REDUCE_QUANTIZED", 35, targets=TARGETS, params=RowFormat, verb="reduce", needs_route=True, result=Result.ROUNDED,
+    domains=(Tiles,), work=Work("REDUCE"), outputs=(FLOATS,),
+    inputs=(Operand((row_modes.ENTRIES,), (col_modes.ALL,), is_bytes=True),), optional=(FLOATS,))
 
 
 @REDUCE_QUANTIZED.reference
 def _(frame: Frame[RowFormat]) -> int:
-    top_k, cols = frame.routing.top_k, frame.array(0).shape[1]
-    entries = frame.array(1)[frame.rows.start * top_k:frame.rows.stop * top_k]
-    return sum_choices(frame, dequantized(entries, cols, frame.params))
+    top_k = frame.routing.top_k
+    return sum_choices(frame, dequantized(frame.array(1)[frame.rows.start * top_k:frame.rows.stop * top_k], frame.params))
 
 
 @REDUCE_QUANTIZED.fits

@@ -1,14 +1,16 @@
-"""Products with quantised weights: GMM_INT8, exact sums of int8 by int8; RESCALE, these as numbers again; GMM_WIDENED, rows
-of floats by weights of one byte; WIDEN_WEIGHT, such weights as floats; and QUANTIZE_WEIGHT, which makes them of floats.
+"""Tile operations of products with quantised weights.
 
     GMM_INT8     sums[r, n] = sum_k q[r, k] * w[e, k, n], int32, of the int8 elements of quantised rows and weights
+    GMM_FP8      sums[r, n] = sum_k q[r, k] * w[e, k, n], float32, of the elements of rows and weights
+                 out[r, n] = sum_k (q[r, k] * s[r, k // 32]) * (w[e, k, n] * c[e, n, k // 32]), of mxfp8, rounded once
     RESCALE      out[r, n] = float32(sums[r, n]) * s[r] * c[e, n], in this order, in float32, rounded once; also of the
                  float32 sums of GMM_FP8
     GMM_WIDENED  out[r, n] = (sum_k x[r, k] * float32(w[e, k, n])) * c[e, n], in float32, rounded once
                  out[r, n] = sum_k x[r, k] * (float32(w[e, k, n]) * c[e, n, k // 32]), of mxfp8
     WIDEN_WEIGHT out[e, k, n] = float32(w[e, k, n]), of mxfp8 times c[e, n, k // 32], rounded once
 e is the expert of row r, s[r] the scale of the quantised row, c the scale of a column of a weight, 1 where there is none, or
-of 32 elements that lie side by side. Where weights are turned, w[e, n, k] stands for w[e, k, n].
+of 32 elements that lie side by side. Where weights are turned, w[e, n, k] stands for w[e, k, n]. Products of elements of
+GMM_FP8 are exact in float32. A kernel sums K of them in any order, within K * 2^-24 of the sum of their magnitudes.
 """
 
 from __future__ import annotations
@@ -23,10 +25,19 @@ from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Slots, Tiles
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation, Touched
 from hpmoe.tile_ops.functions import TARGETS
-from hpmoe.tile_ops.matmuls import weight_fault
+from hpmoe.tile_ops.matmuls import weight_fault, weight_of
 from hpmoe.tile_ops.params import EarlyMatmul, Matmul, NoParams, Params
-from hpmoe.tile_ops.row_formats import BlockScale, Element, RowFormat, e8m0_values, quantized, scales_in, values_of
-from hpmoe.tile_ops.tile_primitive import Cost, Operand, TilePrimitive
+from hpmoe.tile_ops.row_formats import (
+    BlockScale,
+    Element,
+    RowFormat,
+    dequantized,
+    e8m0_values,
+    quantized,
+    scales_in,
+    values_of,
+)
+from hpmoe.tile_ops.tile_primitive import EndOfProduct, Operand, Product, Result, TilePrimitive, Work
 
 ROWS = RowFormat(Element.INT8, BlockScale.FLOAT32, 0)  # of quantised rows that are multiplied
 SCALE_BYTES = 4
@@ -48,6 +59,18 @@ class WidenedMatmul(Matmul):
 
 
 @dataclasses.dataclass(frozen=True)
+class Fp8Matmul(EarlyMatmul):
+    """And the columns of a block that has an e8m0 scale; 0 where there is a float32 one for each row."""
+
+    block: int = 0
+
+    @property
+    def form(self) -> RowFormat:
+        """What rows, and those of the matrix, are."""
+        return RowFormat(Element.E4M3, BlockScale.E8M0 if self.block else BlockScale.FLOAT32, self.block)
+
+
+@dataclasses.dataclass(frozen=True)
 class WeightFormat(RowFormat):
     """Of a row of a quantised weight and its scales, and the columns of a matrix that it is made of."""
 
@@ -63,32 +86,11 @@ class WeightFormat(RowFormat):
 BYTES = Operand(cols=(col_modes.ALL,), is_bytes=True)
 WEIGHT = Operand((row_modes.SLOT_EXPERT,), (col_modes.OWN, col_modes.ALL), is_weight=True, is_cut_by_body=True,
                  is_bytes=True)
-SCALE = Operand((row_modes.SLOT_EXPERT,))
 SCALES = Operand((row_modes.SLOT_EXPERT, row_modes.REPLICA), (col_modes.OWN, col_modes.ALL),
                  may_be_bytes=True)
 COPIES = Operand((row_modes.REPLICA,), (col_modes.OWN, col_modes.ALL), is_cut_by_body=True, is_bytes=True)
 COPIED_SCALES = Operand((row_modes.REPLICA,), (col_modes.ALL,), is_bytes=True)
 SCALED = Operand(cols=(col_modes.ALL,), is_bytes=True, takes_few_bytes=True)
-SUMS = Operand(is_integer=True)
-ANY_SUMS = Operand(may_be_integer=True)
-
-GMM_INT8 = TilePrimitive(
-    "GMM_INT8", 39, targets=TARGETS, unit="aic", cost=Cost.MATMUL, params=EarlyMatmul, measured_as="GMM", domains=(Slots,),
-    required=3, outputs=(SUMS,), inputs=(BYTES, WEIGHT, COPIES))
-RESCALE = TilePrimitive(
-    "RESCALE", 40, targets=TARGETS, rounds=True, ends_product=True, measured_as="MAP mul", domains=(Slots,), required=3,
-    outputs=(Operand(),), inputs=(ANY_SUMS, SCALED, SCALE))
-GMM_WIDENED = TilePrimitive(
-    "GMM_WIDENED", 41, targets=("cpu",), unit="aic", cost=Cost.MATMUL, params=WidenedMatmul, rounds=True, measured_as="GMM",
-    domains=(Slots,), required=3, outputs=(Operand(),),
-    inputs=(Operand(cols=(col_modes.ALL,)), WEIGHT, SCALES, COPIES, COPIED_SCALES))
-QUANTIZE_WEIGHT = TilePrimitive(
-    "QUANTIZE_WEIGHT", 42, targets=TARGETS, params=WeightFormat, measured_as="MAP copy", domains=(Tiles,),
-    outputs=(Operand(cols=(col_modes.ALL,), may_be_bytes=True), BYTES),
-    inputs=(Operand((row_modes.ALL,), (col_modes.ALL,)),))
-WIDEN_WEIGHT = TilePrimitive(
-    "WIDEN_WEIGHT", 43, targets=TARGETS, params=RowFormat, measured_as="MAP copy", rounds=True, domains=(Tiles,), required=2,
-    outputs=(Operand(cols=(col_modes.ALL,)),), inputs=(BYTES, BYTES))
 
 
 def sums_of(codes: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -108,46 +110,75 @@ def rescaled(sums: np.ndarray, packed: np.ndarray) -> np.ndarray:
         return sums.astype(np.float32) * np.ascontiguousarray(packed[:, -SCALE_BYTES:]).view(np.float32)
 
 
-@GMM_INT8.reference
-def _(frame: Frame[Matmul]) -> int:
-    out, packed, *weights = frame.operands()
-    w = next(w for w in weights if len(w))
-    out[...] = sums_of(packed[:, :-SCALE_BYTES], w[frame.own(2)].T if frame.params.is_transposed else w)
-    return len(out)
+def _exact_sums(params: Matmul, packed: np.ndarray, *weights: np.ndarray) -> np.ndarray:
+    return sums_of(packed[:, :-SCALE_BYTES], weight_of(weights, params))
 
 
-@RESCALE.reference
-def _(frame: Frame[NoParams]) -> int:
-    out, sums, packed, *scale = frame.operands()
+def _rescaled_columns(sums: np.ndarray, packed: np.ndarray, *scale: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
-        out[...] = rescaled(sums, packed) * scale[0] if scale else rescaled(sums, packed)
+        return rescaled(sums, packed) * scale[0] if scale else rescaled(sums, packed)
+
+
+def _widened(form: RowFormat, codes: np.ndarray, *scales: np.ndarray) -> np.ndarray:
+    numbers = values_of(form.element, codes)
+    return numbers * block_scales(scales[0], form.block, 0, codes.shape[1]) if form.block else numbers
+
+
+GMM_INT8 = Product(
+    "GMM_INT8", 39, targets=TARGETS, params=EarlyMatmul, work=Work("GMM"), domains=(Slots,), numpy=_exact_sums,
+    outputs=(Operand(is_integer=True),), inputs=(BYTES, WEIGHT), optional=(COPIES,))
+GMM_FP8 = Product(
+    "GMM_FP8", 44, targets=TARGETS, params=Fp8Matmul, result=Result.ROUNDED, work=Work("GMM"), domains=(Slots,),
+    outputs=(Operand(),), inputs=(BYTES, WEIGHT), optional=(SCALES, COPIES, COPIED_SCALES))
+RESCALE = EndOfProduct(
+    "RESCALE", 40, targets=TARGETS, result=Result.ROUNDED, work=Work("MAP mul"), domains=(Slots,), numpy=_rescaled_columns,
+    outputs=(Operand(),), inputs=(Operand(may_be_integer=True), SCALED), optional=(Operand((row_modes.SLOT_EXPERT,)),))
+GMM_WIDENED = Product(
+    "GMM_WIDENED", 41, targets=("cpu",), params=WidenedMatmul, result=Result.ROUNDED, work=Work("GMM"), domains=(Slots,),
+    outputs=(Operand(),), inputs=(Operand(cols=(col_modes.ALL,)), WEIGHT), optional=(SCALES, COPIES, COPIED_SCALES))
+QUANTIZE_WEIGHT = TilePrimitive(
+    "QUANTIZE_WEIGHT", 42, targets=TARGETS, params=WeightFormat, work=Work("MAP copy"), domains=(Tiles,),
+    outputs=(Operand(cols=(col_modes.ALL,), may_be_bytes=True), BYTES),
+    inputs=(Operand((row_modes.ALL,), (col_modes.ALL,)),))
+WIDEN_WEIGHT = TilePrimitive(
+    "WIDEN_WEIGHT", 43, targets=TARGETS, params=RowFormat, result=Result.ROUNDED, work=Work("MAP copy"), domains=(Tiles,),
+    outputs=(Operand(cols=(col_modes.ALL,)),), inputs=(BYTES,), optional=(BYTES,), numpy=_widened)
+
+
+@GMM_FP8.reference
+def _(frame: Frame[Fp8Matmul]) -> int:
+    (out, packed, *_), form = frame.operands(), frame.params.form
+    x = dequantized(packed, form) if form.block else values_of(form.element, packed[:, :form.cols_of(packed.shape[1])])
+    out[...] = x @ _numbers_of_weight(frame, form)
     return len(out)
 
 
 @GMM_WIDENED.reference
 def _(frame: Frame[WidenedMatmul]) -> int:
-    (out, x, *given), params = frame.operands(), frame.params
-    w = numbers_of_weight(frame, params.form)
-    scale = [] if params.block else [a for a, access in zip(given, frame.op.operands[2:], strict=True)
-                                     if access.rows is row_modes.SLOT_EXPERT][1:]
-    product = x @ w[frame.own(2)].T if params.is_transposed else x @ w
-    out[...] = product * scale[0] if scale else product
+    out, x, *given = frame.operands()
+    product, scales = x @ _numbers_of_weight(frame, frame.params.form), []
+    if not frame.params.block:  # of columns, beside the rank's own weight
+        modes = (a.rows for a in frame.op.operands[3:])
+        scales = [a for a, rows in zip(given[1:], modes, strict=True) if rows is row_modes.SLOT_EXPERT]
+    out[...] = product * scales[0] if scales else product
     return len(out)
 
 
-def numbers_of_weight(frame: Frame[Matmul], form: RowFormat) -> np.ndarray:
-    """The elements of the weight of a slot's expert as numbers, times the scales of their blocks where they have such.
+def _numbers_of_weight(frame: Frame[Matmul], form: RowFormat) -> np.ndarray:
+    """The elements [K, N] that a task reads of the weight of a slot's expert as numbers, times the scales of their blocks
+    where they have such.
 
     A copy's matrices are in operands of their own; those of the rank's own have no rows then.
     """
-    given, modes = frame.operands()[2:], [a.rows for a in frame.op.operands[2:]]
+    given, modes, is_turned = frame.operands()[2:], [a.rows for a in frame.op.operands[2:]], frame.params.is_transposed
     own, copies = ([a for a, m in zip(given, modes, strict=True) if m is mode]
                    for mode in (row_modes.SLOT_EXPERT, row_modes.REPLICA))
     codes, *of_blocks = copies if copies and len(copies[0]) else own
     w = values_of(form.element, codes)
-    if not form.block:
-        return w
-    return w * block_scales(of_blocks[0], form.block, 0 if frame.params.is_transposed else frame.own(2).start, w.shape[1])
+    if form.block:
+        scales = of_blocks[0][frame.own(2)] if is_turned else of_blocks[0]
+        w = w * block_scales(scales, form.block, 0 if is_turned else frame.own(2).start, w.shape[1])
+    return w.T if is_turned else w
 
 
 @QUANTIZE_WEIGHT.reference
@@ -161,26 +192,30 @@ def _(frame: Frame[WeightFormat]) -> int:
     return len(codes)
 
 
-@WIDEN_WEIGHT.reference
-def _(frame: Frame[RowFormat]) -> int:
-    out, codes, *scales = frame.operands()
-    numbers, block = values_of(frame.params.element, codes), frame.params.block
-    out[...] = numbers * block_scales(scales[0], block, 0, out.shape[1]) if block else numbers
-    return len(out)
-
-
 @GMM_INT8.fits
 @GMM_WIDENED.fits
 def _(op: Operation[Matmul], buffers: Buffers, plan: RoutePlan | None) -> str:
     access, inner = op.operands[2], op.width(1, buffers)
-    if bad := copies_fault(op, buffers):
+    if bad := _copies_fault(op, buffers):
         return bad
     if isinstance(op.params, WidenedMatmul):
-        bad = block_scale_fault(op, op.params.form, buffers) if op.params.block else _scale_fault(op, 3, buffers)
+        bad = _block_scale_fault(op, op.params.form, buffers) if op.params.block else _scale_fault(op, 3, buffers)
     else:
         inner -= SCALE_BYTES
         bad = "" if 0 < inner <= MOST_TERMS else f"sums {inner} products, more than {MOST_TERMS} or none"
     return weight_fault(op, access, buffers[access.buffer], inner) or bad
+
+
+@GMM_FP8.fits
+def _(op: Operation[Fp8Matmul], buffers: Buffers, plan: RoutePlan | None) -> str:
+    access, params = op.operands[2], op.params
+    inner = params.form.cols_of(op.width(1, buffers))
+    if inner < 1:
+        return f"multiplies rows of {op.width(1, buffers)} bytes"
+    if not params.block and any(a.cols is col_modes.OWN and a.rows is access.rows for a in op.operands[3:]):
+        return "takes scales of columns, which RESCALE multiplies with sums"
+    bad = _copies_fault(op, buffers) or (_block_scale_fault(op, params.form, buffers) if params.block else "")
+    return bad or weight_fault(op, access, buffers[access.buffer], inner)
 
 
 @RESCALE.fits
@@ -190,7 +225,7 @@ def _(op: Operation[NoParams], buffers: Buffers, plan: RoutePlan | None) -> str:
     return _scale_fault(op, 3, buffers)
 
 
-def copies_fault(op: Operation[Matmul], buffers: Buffers) -> str:
+def _copies_fault(op: Operation[Matmul], buffers: Buffers) -> str:
     """What is wrong with the operands of copies, where there are any: the last ones, like those of own experts."""
     num = sum(a.rows is row_modes.REPLICA for a in op.operands)
     own, copies = op.operands[2:len(op.operands) - num], op.operands[len(op.operands) - num:]
@@ -212,7 +247,7 @@ def _scale_fault(op: Operation[Params], i: int, buffers: Buffers) -> str:
     return f"takes one row of an expert of {buffer.name}, which has {buffer.rows_per_expert}"
 
 
-def block_scale_fault(op: Operation[Params], form: RowFormat, buffers: Buffers) -> str:
+def _block_scale_fault(op: Operation[Params], form: RowFormat, buffers: Buffers) -> str:
     """What is wrong with the scales of elements side by side."""
     weight = buffers[op.operands[2].buffer]
     if len(op.operands) < 4:

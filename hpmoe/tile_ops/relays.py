@@ -12,12 +12,12 @@ from hpmoe.tile_ops.domains import Slots
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
 from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.params import Relayed
-from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
+from hpmoe.tile_ops.tile_primitive import Operand, Result, TilePrimitive, Work
 from hpmoe.tile_ops.tokens import WHOLE
 
 RELAY_SUM = TilePrimitive(
-    "RELAY_SUM", 38, targets=TARGETS, needs_route=True, rounds=True, domains=(Slots,), measured_as="REDUCE", required=2,
-    params=Relayed, outputs=(Operand(),), inputs=(Operand((row_modes.RELAY_ENTRIES,)), Operand(cols=WHOLE)))
+    "RELAY_SUM", 38, targets=TARGETS, needs_route=True, result=Result.ROUNDED, domains=(Slots,), work=Work("REDUCE"),
+    params=Relayed, outputs=(Operand(),), inputs=(Operand((row_modes.RELAY_ENTRIES,)),), optional=(Operand(cols=WHOLE),))
 
 
 @RELAY_SUM.reference

@@ -113,8 +113,9 @@ def quantized(rows: np.ndarray, form: RowFormat) -> np.ndarray:
     return np.concatenate([elements, scales.reshape(len(rows), form.packed_cols(cols) - cols)], axis=1)
 
 
-def dequantized(packed: np.ndarray, cols: int, form: RowFormat) -> np.ndarray:
-    """Rows of bytes as rows of `cols` float32."""
+def dequantized(packed: np.ndarray, form: RowFormat) -> np.ndarray:
+    """Rows of bytes as rows of float32."""
+    cols = form.cols_of(packed.shape[1])
     scales = scales_in(packed, cols, form)
     scale = e8m0_values(scales) if form.scale is BlockScale.E8M0 else scales
     block = form.block or cols

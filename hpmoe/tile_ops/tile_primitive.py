@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
 
 from hpmoe.support.dtypes import BYTES, INTEGERS
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.col_modes import ColMode
 from hpmoe.tile_ops.domains import Domain, Once, Slots, Tiles
-from hpmoe.tile_ops.frame import Body, Fault
+from hpmoe.tile_ops.frame import Body, Fault, Frame
 from hpmoe.tile_ops.named import Named
-from hpmoe.tile_ops.params import NoParams, Params, Way
+from hpmoe.tile_ops.params import Launched, NoParams, Params, Way
 from hpmoe.tile_ops.row_modes import RowMode
 
 B = TypeVar("B", bound=Body[Any])  # of whatever params the operation has
 F = TypeVar("F", bound=Fault[Any])
+RowBody = Callable[..., np.ndarray | float | tuple[np.ndarray, ...]]
 
 ROW_DOMAINS = (Once, Tiles, Slots)
 SCALAR_PASSES = 640  # about ten cycles, in each of which a vector instruction works through 64 elements
@@ -32,12 +36,31 @@ class Payload(Enum):
     NOTICE = "word that rows have been sent"
 
 
-class Cost(Enum):
-    """What an operation's tasks take time for."""
+class Result(Enum):
+    """How the elements of an operation's outputs are stored."""
 
-    MOVED = "the bytes that it moves, or the instructions that work through them"
-    MATMUL = "a matrix product"
-    LAUNCH = "the start of a kernel"
+    EXACT = "as they are computed"
+    ROUNDED = "rounded to the dtype of their buffer"
+    MOVED = "elements of the first input, in their dtype"
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What an operation's tasks take time for; by default the bytes that its operands are of.
+
+    Attributes:
+        like: the operation, and the kind of it, whose measured tasks stand for those of this operation; "" for its own.
+        passes: passes of an NPU's vector instructions over float32 elements; 0 if the bytes moved say enough.
+        npu_passes: passes over the elements of operand `npu_operand`, for a body that is another one on an NPU than `like`
+            says. The scalar unit of an NPU takes SCALAR_PASSES for an element.
+        integer_passes: npu_passes for integers.
+    """
+
+    like: str = ""
+    passes: int = 0
+    npu_passes: int = 0
+    npu_operand: int = 1
+    integer_passes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,53 +104,53 @@ class Operand:
         return col_modes.OWN.number if self.is_cut_by_body else mode.number
 
 
+DEFAULT_WORK = Work()
+
+
 class TilePrimitive(Named):
-    """A tile operation; the body in NumPy is registered beside it: `@SWIGLU.reference def _(frame): ...`.
+    """A tile operation. A longer body in NumPy is registered beside it: `@DRAW.reference def _(frame): ...`.
 
     Attributes:
         outputs, inputs: how it may touch its operands, in order; the last inputs may be missing.
         required: fewest operands.
         domains: what its tasks' row coordinate may count.
         unit: "aic" or "aiv", which an NPU runs it on.
-        params: the class of what its body is told beside its operands.
-        payload, way: what it moves between ranks, and which way.
-        is_blocking: whether it exchanges the rows of all ranks at once, and blocks meanwhile.
-        needs_route: whether it is about rows that a route brings.
-        sums_rows: whether it sums over rows.
-        sums_choices: whether it sums what the experts of a token sent back.
-        rounds: whether its results may be rounded where they are stored.
-        cost: what its tasks take time for.
-        measured_as: the operation whose measured tasks stand for its own.
-        only_moves: whether its results are elements of its first input, in their dtype.
-        passes: how often instructions of an NPU pass over float32 elements; 0 where the bytes moved say enough.
-        npu_passes: the same of a body that is another one on an NPU than `measured_as` says, over the elements of operand
-            `npu_operand`; an NPU's scalar unit takes SCALAR_PASSES for an element.
-        integer_passes: the same of integers.
-        ends_product: whether unfused programs run it in the kernel of the product before it, on the vector units.
+        params: the class of the parameters of its body.
+        result: how its outputs are stored.
+        work: what its tasks take time for.
+        needs_route: whether a route brings the rows that it is about.
         verb: printed instead of the label that its program gave it.
         targets: those whose kernels have a body for it; none where nothing is said.
         fault: what does not fit together of an operation, see `fits`.
         body: the reference, of a TaskFrame; it returns the rows made ready, or what was moved.
+        payload, way: what it moves between ranks, and in which direction.
+        is_blocking: whether it exchanges the rows of all ranks at once, and blocks meanwhile.
+        ends_product: whether unfused programs run it in the kernel of the product before it, on the vector units.
     """
 
+    unit: ClassVar[str] = "aiv"
+    payload: Payload = Payload.NOTHING
+    way: Way = Way.OUT
+    is_blocking: bool = False
+    ends_product: ClassVar[bool] = False
+
     def __init__(self, name: str, number: int, *, outputs: tuple[Operand, ...] = (), inputs: tuple[Operand, ...] = (),
-                 required: int | None = None, domains: tuple[type[Domain], ...] = ROW_DOMAINS, unit: str = "aiv",
-                 params: type[Params] = NoParams, payload: Payload = Payload.NOTHING, way: Way = Way.OUT,
-                 is_blocking: bool = False, needs_route: bool = False, sums_rows: bool = False, sums_choices: bool = False,
-                 rounds: bool = False, only_moves: bool = False, cost: Cost = Cost.MOVED,
-                 measured_as: str = "", passes: int = 0, npu_passes: int = 0, npu_operand: int = 1,
-                 integer_passes: int = 0, ends_product: bool = False, verb: str = "", targets: tuple[str, ...] = ()):
+                 optional: tuple[Operand, ...] = (), domains: tuple[type[Domain], ...] = ROW_DOMAINS,
+                 params: type[Params] = NoParams, result: Result = Result.EXACT, work: Work = DEFAULT_WORK,
+                 numpy: RowBody | None = None, needs_route: bool = False, verb: str = "",
+                 targets: tuple[str, ...] = ()):
+        """Defines it.
+
+        Args:
+            inputs, optional: the inputs that it always has, and those after them that may be missing.
+            numpy: its body, of the params, where it has any, and the inputs in float32, or as numbers; it returns an array
+                for each output. None where the body needs more than these, see `reference`.
+        """
         super().__init__(name, number)
-        self.outputs, self.inputs = outputs, inputs
-        self.required = len(outputs) + len(inputs) if required is None else required
-        self.domains, self.unit, self.params, self.payload, self.way = domains, unit, params, payload, way
-        self.is_blocking, self.needs_route, self.sums_rows = is_blocking, needs_route, sums_rows
-        self.sums_choices = sums_choices
-        self.rounds, self.cost, self.only_moves = rounds, cost, only_moves
-        self.measured_as, self.passes, self.verb, self.targets = measured_as or name, passes, verb, targets
-        self.npu_passes, self.npu_operand, self.integer_passes = npu_passes, npu_operand, integer_passes
-        self.ends_product = ends_product
-        self.body: Body[Any] | None = None
+        self.outputs, self.inputs, self.required = outputs, inputs + optional, len(outputs + inputs)
+        self.domains, self.params, self.result, self.work = domains, params, result, work
+        self.needs_route, self.verb, self.targets = needs_route, verb, targets
+        self.body: Body[Any] | None = None if numpy is None else _by_rows(numpy)
         self.fault: Fault[Any] = lambda op, buffers, plan: ""
 
     def reference(self, body: B) -> B:
@@ -144,6 +167,17 @@ class TilePrimitive(Named):
         """How operand i may be touched; of one more than there are, anyhow."""
         known = self.outputs + self.inputs
         return known[i] if i < len(known) else Operand()
+
+    @property
+    def sums_rows(self) -> bool:
+        """Whether it sums over rows."""
+        return all(domain.sums_rows for domain in self.domains)
+
+    @property
+    def sums_choices(self) -> bool:
+        """Whether it sums what the experts of a token sent back."""
+        return self.domains == (Tiles,) and self.result is not Result.MOVED and any(
+            row_modes.ENTRIES in operand.rows for operand in self.inputs)
 
     @property
     def moves_rows(self) -> bool:
@@ -192,7 +226,7 @@ class TilePrimitive(Named):
 
     @property
     def is_matmul(self) -> bool:
-        return self.cost is Cost.MATMUL
+        return isinstance(self, Product)
 
     @property
     def makes_blocks(self) -> bool:
@@ -201,4 +235,40 @@ class TilePrimitive(Named):
 
     @property
     def is_launch(self) -> bool:
-        return self.cost is Cost.LAUNCH
+        """Whether it is the start of a kernel."""
+        return self.params is Launched
+
+
+class Product(TilePrimitive):
+    """A matrix product, whose time is that of its multiplications."""
+
+    unit = "aic"
+
+
+class EndOfProduct(TilePrimitive):
+    """What turns the sums of a product into its result."""
+
+    ends_product = True
+
+
+class Transfer(TilePrimitive):
+    """An operation that moves what a route says between ranks, or tells of it."""
+
+    def __init__(self, name: str, number: int, payload: Payload, way: Way = Way.OUT, *, is_blocking: bool = False,
+                 outputs: tuple[Operand, ...] = (), inputs: tuple[Operand, ...] = (), domains: tuple[type[Domain], ...],
+                 params: type[Params] = NoParams, work: Work = DEFAULT_WORK, verb: str = "", targets: tuple[str, ...] = ()):
+        super().__init__(name, number, outputs=outputs, inputs=inputs, domains=domains, params=params, work=work,
+                         result=Result.MOVED if outputs else Result.EXACT, needs_route=True, verb=verb, targets=targets)
+        self.payload, self.way, self.is_blocking = payload, way, is_blocking
+
+
+def _by_rows(numpy: RowBody) -> Body[Params]:
+    """The body of an operation that computes the rows of its outputs from its inputs and params alone."""
+    def body(frame: Frame[Params]) -> int:
+        operands, n = frame.operands(), frame.op.num_outputs
+        params = () if isinstance(frame.params, NoParams) else (frame.params,)
+        made = numpy(*params, *operands[n:])
+        for output, values in zip(operands[:n], made if isinstance(made, tuple) else (made,), strict=True):
+            output[...] = values
+        return len(operands[0])
+    return body

@@ -11,50 +11,32 @@ from hpmoe.tile_ops.domains import Copies, Notices, Once, Slots
 from hpmoe.tile_ops.frame import Buffers, Frame, Move, Operation
 from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.params import Launched, MatrixBlock, Notice, Paced, Params, Way
-from hpmoe.tile_ops.tile_primitive import Cost, Operand, Payload, TilePrimitive
+from hpmoe.tile_ops.tile_primitive import Operand, Payload, TilePrimitive, Transfer, Work
 
 PARTS, WHOLE = (col_modes.OWN, col_modes.ALL), (col_modes.ALL,)
 TOKEN_SIDE = (row_modes.ENTRIES, row_modes.TOKENS, row_modes.RELAY_ROWS)
 RETURN_SIDE = (row_modes.ENTRIES, row_modes.RELAY_ENTRIES)
 
-PUT = TilePrimitive(
-    "PUT", 1, targets=TARGETS, verb="put", payload=Payload.ROWS, needs_route=True, only_moves=True, domains=(Slots,),
-    params=Paced,
-    outputs=(Operand((row_modes.PEER,), PARTS),),
-    inputs=(Operand(TOKEN_SIDE, PARTS),))
-PUT_BACK = TilePrimitive(
-    "PUT_BACK", 2, targets=TARGETS,
-    verb="put", payload=Payload.ROWS, way=Way.BACK, needs_route=True, only_moves=True, domains=(Slots,),
-    outputs=(Operand(RETURN_SIDE, PARTS),),
-    inputs=(Operand(cols=PARTS),))
-ALL_TO_ALL = TilePrimitive(
-    "ALL_TO_ALL", 12, verb="all_to_all", payload=Payload.ROWS, is_blocking=True, needs_route=True, only_moves=True,
-    domains=(Once,), measured_as="PUT", targets=("cpu",),
-    outputs=(Operand((row_modes.PEER,), WHOLE),),
-    inputs=(Operand(TOKEN_SIDE, WHOLE),))
-ALL_TO_ALL_BACK = TilePrimitive(
-    "ALL_TO_ALL_BACK", 13, verb="all_to_all", payload=Payload.ROWS, way=Way.BACK, is_blocking=True, needs_route=True,
-    only_moves=True, domains=(Once,), measured_as="PUT_BACK", targets=("cpu",),
-    outputs=(Operand(RETURN_SIDE, WHOLE),),
-    inputs=(Operand(cols=WHOLE),))
-NOTIFY = TilePrimitive(
-    "NOTIFY", 14, targets=TARGETS,
-    verb="notify", payload=Payload.NOTICE, needs_route=True, domains=(Notices,), params=Notice)
-REPLICATE = TilePrimitive(
-    "REPLICATE", 19, targets=TARGETS,
-    payload=Payload.MATRICES, needs_route=True, only_moves=True, domains=(Once, Copies), params=MatrixBlock,
-    measured_as="PUT",
-    outputs=(Operand((row_modes.REPLICA,), WHOLE),),
-    inputs=(Operand((row_modes.ALL,), WHOLE),))
-RETURN_GRADS = TilePrimitive(
-    "RETURN_GRADS", 20, targets=TARGETS,
-    payload=Payload.MATRICES, way=Way.BACK, needs_route=True, only_moves=True, domains=(Once, Copies),
-    params=MatrixBlock, measured_as="PUT",
-    outputs=(Operand((row_modes.RETURNED,), WHOLE),),
-    inputs=(Operand((row_modes.REPLICA,), WHOLE),))
-LAUNCH = TilePrimitive(
-    "LAUNCH", 18, verb="launch", cost=Cost.LAUNCH, domains=(Once,), params=Launched, targets=("cpu",))
-
+PUT = Transfer(
+    "PUT", 1, Payload.ROWS, targets=TARGETS, verb="put", domains=(Slots,), params=Paced,
+    outputs=(Operand((row_modes.PEER,), PARTS),), inputs=(Operand(TOKEN_SIDE, PARTS),))
+PUT_BACK = Transfer(
+    "PUT_BACK", 2, Payload.ROWS, Way.BACK, targets=TARGETS, verb="put", domains=(Slots,),
+    outputs=(Operand(RETURN_SIDE, PARTS),), inputs=(Operand(cols=PARTS),))
+ALL_TO_ALL = Transfer(
+    "ALL_TO_ALL", 12, Payload.ROWS, is_blocking=True, targets=("cpu",), verb="all_to_all", domains=(Once,), work=Work("PUT"),
+    outputs=(Operand((row_modes.PEER,), WHOLE),), inputs=(Operand(TOKEN_SIDE, WHOLE),))
+ALL_TO_ALL_BACK = Transfer(
+    "ALL_TO_ALL_BACK", 13, Payload.ROWS, Way.BACK, is_blocking=True, targets=("cpu",), verb="all_to_all", domains=(Once,),
+    work=Work("PUT_BACK"), outputs=(Operand(RETURN_SIDE, WHOLE),), inputs=(Operand(cols=WHOLE),))
+NOTIFY = Transfer("NOTIFY", 14, Payload.NOTICE, targets=TARGETS, verb="notify", domains=(Notices,), params=Notice)
+REPLICATE = Transfer(
+    "REPLICATE", 19, Payload.MATRICES, targets=TARGETS, domains=(Once, Copies), params=MatrixBlock, work=Work("PUT"),
+    outputs=(Operand((row_modes.REPLICA,), WHOLE),), inputs=(Operand((row_modes.ALL,), WHOLE),))
+RETURN_GRADS = Transfer(
+    "RETURN_GRADS", 20, Payload.MATRICES, Way.BACK, targets=TARGETS, domains=(Once, Copies), params=MatrixBlock,
+    work=Work("PUT"), outputs=(Operand((row_modes.RETURNED,), WHOLE),), inputs=(Operand((row_modes.REPLICA,), WHOLE),))
+LAUNCH = TilePrimitive("LAUNCH", 18, targets=("cpu",), verb="launch", domains=(Once,), params=Launched)
 
 
 @PUT.reference

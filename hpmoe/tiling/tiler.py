@@ -22,7 +22,7 @@ from hpmoe.tile_ops.elementwise import MAP
 from hpmoe.tile_ops.functions import COPY, Function
 from hpmoe.tile_ops.params import NO_PARAMS, AlongAxis, Elementwise, Params
 from hpmoe.tile_ops.row_modes import RowMode
-from hpmoe.tile_ops.tile_primitive import TilePrimitive
+from hpmoe.tile_ops.tile_primitive import Result, TilePrimitive
 from hpmoe.tiling.buffers import Buffers, is_received
 
 COMPUTED = (*FLOATS, "bool")
@@ -109,7 +109,7 @@ class Tiler(Buffers):
             return False
         touched = [op for op in self.ops if any(a.buffer == b for a in op.operands)]
         is_viewed = any(other.storage == b for i, other in enumerate(self.buffers) if i != b) or self.buffers[b].storage != b
-        if is_viewed or not all(op.primitive.rounds for op in touched):
+        if is_viewed or not all(op.primitive.result is Result.ROUNDED for op in touched):
             return False
         self.buffers[b] = dataclasses.replace(self.buffers[b], dtype=dtype)
         return True

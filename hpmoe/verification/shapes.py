@@ -8,6 +8,7 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.support.dtypes import storage_dtype
 from hpmoe.tile_ops import row_modes
 from hpmoe.tile_ops.row_modes import Ready
+from hpmoe.tile_ops.tile_primitive import Result
 
 
 def shapes_fault(op: tf.TileOp, buffers: Sequence[tf.Buffer], plan: tf.RoutePlan | None) -> str:
@@ -31,7 +32,7 @@ def _route_fault(op: tf.TileOp, plan: tf.RoutePlan | None) -> str:
 
 def _dtype_fault(op: tf.TileOp, buffers: Sequence[tf.Buffer]) -> str:
     dtypes = [storage_dtype(buffers[a.buffer].dtype) if a.buffer >= 0 else "float32" for a in op.operands]
-    if op.primitive.only_moves:
+    if op.primitive.result is Result.MOVED:
         return "" if dtypes[0] == dtypes[1] else f"moves {dtypes[1]} to {dtypes[0]}"
     for i, (access, dtype) in enumerate(zip(op.operands, dtypes, strict=True)):
         if not op.primitive.operand(i).takes(dtype):

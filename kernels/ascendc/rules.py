@@ -18,10 +18,9 @@ from hpmoe.support.dtypes import BYTES, FLOATS, storage_dtype
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import row_modes
 from hpmoe.tile_ops.columns import ADD_COLS, CUMSUM, TAKE_COLS, TOP_K
-from hpmoe.tile_ops.fp8_matmuls import Fp8Matmul
 from hpmoe.tile_ops.guards import COUNT_AND_FILL, FILL_OUTSIDE, REDUCE_AND_FILL
 from hpmoe.tile_ops.quantized import QUANTIZE
-from hpmoe.tile_ops.quantized_matmuls import GMM_WIDENED, ROWS, WeightFormat
+from hpmoe.tile_ops.quantized_matmuls import GMM_WIDENED, ROWS, Fp8Matmul, WeightFormat
 from hpmoe.tile_ops.row_formats import MX_BLOCK, BlockScale, Element, RowFormat
 
 

@@ -28,7 +28,8 @@ def test_every_operation_has_a_code_of_its_own_and_a_body_in_numpy():
 
 def test_every_family_is_known():
     """A file of the folder that defines an operation is one of the families."""
-    defining = {path.stem for path in DEFINITIONS.glob("*.py") if "= TilePrimitive(" in path.read_text(encoding="utf-8")}
+    defining = {path.stem for path in DEFINITIONS.glob("*.py") if re.search(
+        r"= (TilePrimitive|Product|Transfer)\(", path.read_text(encoding="utf-8"))}
     assert defining == {name for name in vars(families) if not name.startswith("_")}
 
 
