@@ -1,65 +1,296 @@
-"""Tiler: what the `tile` rules of primitives ask of what turns a Program into tile operations."""
+"""Tiler: what the `tile` rules of primitives turn the equations of a Program into tile operations with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NoReturn, Protocol
+import collections
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import cast
 
 from hpmoe.ir import taskflow as tf
-from hpmoe.ir.program import Atom, Equation, Program, Var
-from hpmoe.ir.program_text import Names
+from hpmoe.ir.avals import RouteAval, as_route, fixed
+from hpmoe.ir.program import Atom, Equation, Literal, Program, Var
+from hpmoe.ir.stages import deciding_vars, views_of_inputs
+from hpmoe.primitives.buffers import Buffers, is_received
+from hpmoe.support.dtypes import BYTES, FLOATS, INTEGERS
+from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.axes import PICK
 from hpmoe.tile_ops.col_modes import ColMode
-from hpmoe.tile_ops.domains import Domain, Once
-from hpmoe.tile_ops.functions import Function
-from hpmoe.tile_ops.params import NO_PARAMS, Params
+from hpmoe.tile_ops.domains import AllRows, Domain, Experts, Once, Slots, Tiles
+from hpmoe.tile_ops.elementwise import MAP
+from hpmoe.tile_ops.functions import COPY, Function
+from hpmoe.tile_ops.params import NO_PARAMS, AlongAxis, Elementwise, Params
 from hpmoe.tile_ops.row_modes import RowMode
-from hpmoe.tile_ops.tile_primitive import TilePrimitive
+from hpmoe.tile_ops.tile_primitive import Result, TilePrimitive
+
+COMPUTED = (*FLOATS, "bool")
+ONLY_BEFORE = ("a kernel reads them when it starts. Let a transform without passes= compute them, after which the function "
+               "is cut there")
+MOST_NUMBER = 1 << 24  # integers up to it are float32 numbers
+WHAT_TILES_COMPUTE = "tile tasks compute float32, bfloat16 and float16; write .astype(mindspore.float32) before the call"
 
 
-class Tiler(Protocol):
-    """See `hpmoe.tiling.tiler.Tiler`, which says what each does."""
+class Tiler(Buffers):
+    """Turns the equations of one Program into tile operations over buffers; the `tile` rules of primitives call it.
 
-    HELD: tuple[str, ...]
-    MOVED: tuple[str, ...]
-    program: Program
-    index: int
-    names: Names
-    tile_cols: int
-    unified: bool
-    tokens: set[Var]
-    vectors: dict[Var, int]
-    groups: dict[Var, int]
-    buffers: list[tf.Buffer]
-    buffer_of: dict[Atom, int]
-    ops: list[tf.TileOp]
-    routes: list[tf.RoutePlan]
+    A rule gives each output of its equation a buffer (`new`, `view`), says how each operand is touched (`at`, `read`), over
+    which units its tasks run (`rows_of`, `experts_of`, `once`), and emits the operation. What cannot be tiled it refuses.
+    """
 
-    def refuse(self, why: str) -> NoReturn: ...
-    def buffer(self, var: Atom) -> tf.Buffer: ...
-    def new(self, var: Var, *, rows_and_cols: tuple[int | None, int] | None = None, role: str = "temporary",
-            dtype: str | None = None) -> int: ...
-    def laid_out(self, var: Var) -> tuple[int, int]: ...
-    def view(self, source: int, var: Atom, shape: tuple, cols: int, num_rows: int | None) -> int: ...
-    def regular(self, var: Atom) -> int: ...
-    def hidden(self, name: str, num_rows: int, cols: int, dtype: str = "float32") -> int: ...
-    def as_one_row(self, var: Atom) -> int: ...
-    def new_as_one_row(self, var: Var, dtype: str) -> int: ...
-    def like(self, var: Atom, *inner: int, dtype: str | None = None) -> Var: ...
-    def axis_in_row(self, var: Atom, axis: int) -> tuple[int, int] | None: ...
-    def stored_as(self, x: Atom, dtype: str) -> bool: ...
-    def take_back(self, x: Atom, primitive: TilePrimitive) -> tf.TileOp | None: ...
-    def domain_of(self, buffer: int, clipped: bool = False) -> Domain: ...
-    def rows_of(self, var: Atom) -> Domain: ...
-    def experts_of(self, var: Atom, blocks: int = 1, of: str | None = None) -> tuple[Domain, RowMode]: ...
-    def once(self, route: Atom) -> Once: ...
+    HELD = (*COMPUTED, *INTEGERS)  # what buffers hold that elementwise operations, sums and choices may be about
+    MOVED = (*COMPUTED, BYTES)  # what rows on their way between ranks may be of
+
+    def __init__(self, program: Program, tile_rows: int, tile_cols: int, unified: bool = True):
+        super().__init__(program)
+        self.tile_rows, self.tile_cols, self.views = tile_rows, tile_cols, views_of_inputs(program)
+        self.unified = unified
+        self.ops: list[tf.TileOp] = []
+        self.routes: list[tf.RoutePlan] = []
+        self.uses = collections.Counter([*(a for e in program.equations for a in e.inputs), *program.outputs])
+        self._outputs: list[int] = []
+        self._add_inputs()
+        for self.index, eqn in enumerate(program.equations):
+            if isinstance(eqn.outputs[0].aval, RouteAval):
+                self._plan_route(eqn)
+        for var in program.inputs:
+            if var not in self.buffer_of:
+                self.new(var, role="input")
+
+    def _add_inputs(self) -> None:
+        """Buffers of the inputs but received rows. What decides a route has a row for each token, and ids are int32."""
+        choices = {self.views.get(a): a.aval for e in self.program.equations for a in deciding_vars(e)}
+        for var in self.program.inputs:
+            decided = choices.get(var)
+            dtype = "int32" if decided and decided.dtype == "int64" else None
+            if not is_received(var.aval.shape):
+                self.new(var, rows_and_cols=decided and cast("tuple[int, int]", decided.shape), role="input", dtype=dtype)
+
+    def _plan_route(self, eqn: Equation) -> None:
+        """Routes are computed at kernel start, so the ids, and weights that decide what is dropped, must be inputs."""
+        (ids, *weights), out = eqn.inputs, eqn.outputs[0]
+        aval = as_route(out.aval)
+        if aval.once:
+            self._plan_route_to_ranks(as_route(ids.aval), aval)
+            return
+        if ids not in self.views:
+            self.refuse(f"routes by ids that the program computes; {ONLY_BEFORE}")
+        if any(w not in self.views for w in weights):
+            self.refuse(f"drops by weights that the program computes; {ONLY_BEFORE}")
+        ids, *weights = (self.buffer_of[self.views[a]] for a in (ids, *weights))
+        if self.routes and aval.num_tokens != self.routes[0].num_tokens:
+            self.refuse(f"routes {aval.num_tokens} tokens after a route of {self.routes[0].num_tokens}; a rank has one "
+                        "number of tokens, so give each to a function of its own")
+        self.route_of[aval.rows] = len(self.routes)
+        most = eqn.params.get("max_rows")
+        likely = eqn.params.get("likely_rows") or most or aval.likely_rows
+        self.routes.append(tf.RoutePlan(ids, aval.num_experts, aval.num_local_experts, aval.top_k, aval.num_tokens,
+                                        most or aval.max_rows, likely, self.tile_rows, aval.ep_size, self.tile_rows,
+                                        aval.capacity, *weights, placement=aval.placement, alignment=aval.alignment,
+                                        tp_size=aval.tp_size))
+
+    def _plan_route_to_ranks(self, experts: RouteAval, ranks: RouteAval) -> None:
+        """No more rows than the experts' ranks receive, and no token twice."""
+        of = self.route_of[experts.rows]
+        self.route_of[ranks.rows] = len(self.routes)
+        self.routes.append(dataclasses.replace(
+            self.routes[of], num_experts=ranks.num_experts, num_local_experts=1, capacity=None, weights=-1, placement=None,
+            alignment=1, max_rows=min(self.routes[of].max_rows, ranks.max_rows),
+            likely_rows=min(self.routes[of].likely_rows, ranks.max_rows), once_of=of))
+        if ranks.is_to_relays:  # which pass on rows that no expert here has
+            self.routes[-1] = dataclasses.replace(
+                self.routes[-1], node_size=known(ranks.node_size), max_rows=ranks.max_rows, likely_rows=ranks.max_rows)
+
+    def stored_as(self, x: Atom, dtype: str) -> bool:
+        """Whether a float32 variable that only the current cast reads can be rounded where it is computed; done if so."""
+        b = self.buffer_of.get(x)
+        if self.uses[x] != 1 or b is None or self.buffers[b].dtype != "float32" or self.buffers[b].role == "input":
+            return False
+        touched = [op for op in self.ops if any(a.buffer == b for a in op.operands)]
+        is_viewed = any(other.storage == b for i, other in enumerate(self.buffers) if i != b) or self.buffers[b].storage != b
+        if is_viewed or not all(op.primitive.result is Result.ROUNDED for op in touched):
+            return False
+        self.buffers[b] = dataclasses.replace(self.buffers[b], dtype=dtype)
+        return True
+
+    def take_back(self, x: Atom, primitive: TilePrimitive) -> tf.TileOp | None:
+        """The last operation, if it is of this primitive and makes what only the current equation reads; it is removed."""
+        last = self.ops[-1] if self.ops and self.uses[x] == 1 else None
+        makes_it = last and last.primitive is primitive and last.operands[0].buffer == self.buffer_of.get(x)
+        return self.ops.pop() if makes_it else None
+
+    def output(self, atom: Atom) -> int:
+        """The buffer that holds a program output: its own memory, never that of an input or another output."""
+        self.index = max(0, len(self.program.equations) - 1)
+        buffer = self.buffer_of.get(atom) if isinstance(atom, Var) else None
+        taken = {self.buffers[b].storage for b in self._outputs}
+        is_own = buffer is not None and self.buffers[self.buffers[buffer].storage].role != "input" \
+            and self.buffers[buffer].storage not in taken and self.buffers[buffer].dtype == atom.aval.dtype
+        if buffer is None or not is_own:
+            copied = Var(atom.aval)
+            source = self.read(atom, copied)
+            laid_out = self.buffers[source.buffer] if source.buffer >= 0 and not is_received(atom.aval.shape) else None
+            buffer = self.new(copied, rows_and_cols=(known(laid_out.num_rows), laid_out.cols) if laid_out else None)
+            domain = self.domain_of(buffer, isinstance(atom, Var) and atom in self.tokens)
+            self.emit(MAP, domain, tf.Access(buffer), source, params=Elementwise(COPY), label="copy")
+        self._outputs.append(buffer)
+        return buffer
+
+    def with_roles(self, outputs: Sequence[int]) -> tuple[tf.Buffer, ...]:
+        """Buffers with the storage of outputs marked as such."""
+        roots = {self.buffers[b].storage for b in outputs}
+        return tuple(dataclasses.replace(b, role="output") if b.storage in roots else b for b in self.buffers)
+
+    # Domains: which units an operation has a task for.
+
+    def domain_of(self, buffer: int, clipped: bool = False) -> Domain:
+        """The row slots or row tiles of a buffer; `clipped` where its rows are those of tokens."""
+        b = self.buffers[buffer]
+        if b.route >= 0:
+            return Slots(self.routes[b.route].num_slots, b.route)
+        rows = known(b.num_rows)
+        return Tiles(-(-rows // self.tile_rows), num_rows=rows, clipped=clipped and rows == self.num_tokens)
+
+    def rows_of(self, var: Atom) -> Domain:
+        """The row slots or row tiles of a variable."""
+        return self.domain_of(self.buffer_of[var], var in self.tokens)
+
+    def experts_of(self, var: Atom, blocks: int = 1, of: str | None = None) -> tuple[Domain, RowMode]:
+        """For a sum over the rows of `var`: domain and row mode.
+
+        Received rows are summed by expert, in `blocks` units each: by all local ones, the rank's own ("owners") or the
+        copies ("replicas"). Other rows are summed all together.
+        """
+        b, domain = self.buffer(var), self.rows_of(var)
+        if b.route >= 0:
+            plan = self.routes[b.route]
+            experts = {"owners": plan.num_own_experts, "replicas": plan.num_replicas}.get(of or "", plan.num_local_experts)
+            first = plan.num_own_experts if of == "replicas" else 0
+            return Experts(experts * blocks, b.route, blocks=blocks, count=experts, first_expert=first), row_modes.EXPERT
+        return AllRows(blocks, blocks=blocks, height=known(b.num_rows), of_tokens=domain.clipped), row_modes.ALL
+
+    def once(self, route: Atom) -> Once:
+        """One task for all of a route."""
+        return Once(1, self.route_of[as_route(route.aval).rows])
+
+    # Operands.
+
     def at(self, var: Atom, rows: RowMode = row_modes.OWN, cols: ColMode = col_modes.OWN, offset: int = 0,
-           dtypes: tuple[str, ...] = ...) -> tf.Access: ...
-    def read(self, atom: Atom, out: Var) -> tf.Access: ...
+           dtypes: tuple[str, ...] = COMPUTED) -> tf.Access:
+        """How a float variable is touched, or one of other `dtypes`; see Access."""
+        if var.aval.dtype not in dtypes:
+            self.refuse(f"uses {var.aval}; {WHAT_TILES_COMPUTE}")
+        self._check_received("uses", var.aval)
+        return tf.Access(self.buffer_of[var], rows, cols, offset)
+
+    def read(self, atom: Atom, out: Var) -> tf.Access:
+        """How an operand is read by an elementwise operation that makes `out`, by NumPy's broadcasting."""
+        if isinstance(atom, Literal):
+            return tf.Access(-1, value=float(atom.value))
+        shape, made = atom.aval.shape, out.aval.shape
+        if shape == made:
+            return self.at(atom, dtypes=self.HELD)
+        is_one_row = not is_received(shape) and math.prod(fixed(shape[:-1])) == 1
+        if is_one_row and (not shape or shape[-1] == 1):
+            return self.at(atom, row_modes.ONE, col_modes.ONE, dtypes=self.HELD)
+        if self._has_rows_inside(out):
+            return self._spread(atom, out)
+        if len(shape) == len(made) and shape[:-1] == made[:-1] and shape[-1] == 1:
+            return self.at(atom, cols=col_modes.ONE, dtypes=self.HELD)
+        if is_one_row and shape[-1] == made[-1]:
+            return dataclasses.replace(self.at(atom, row_modes.ONE, dtypes=self.HELD), buffer=self.regular(atom))
+        if out in self.tokens or atom in self.tokens or is_received(made):
+            self.refuse(f"broadcasts {atom.aval} to {out.aval} and mixes rows; tiles take whole rows, one row, one column "
+                        "or one element")
+        return self._spread(atom, out)
+
+    def _has_rows_inside(self, out: Var) -> bool:
+        """Whether a row of memory holds several rows of the last axis."""
+        return out in self.groups or (is_received(out.aval.shape) and len(out.aval.shape) > 2)
+
+    def _spread(self, atom: Var, out: Var) -> tf.Access:
+        """An operand repeated along the axes of a row that it lacks: of the rows of `out`, or one row for all; where `out`
+        has no rows of tokens, along all axes."""
+        has_rows = self._has_rows_inside(out)
+        given, made = self._shapes(atom, out)
+        is_own = has_rows and given[0] == made[0] and (made[0] != 1 or atom in self.tokens)
+        access = self.at(atom, row_modes.OWN if is_own else row_modes.ONE, dtypes=self.HELD)
+        access = access if is_own else dataclasses.replace(access, buffer=self.as_one_row(atom))
+        for axis in range(int(has_rows), len(made)):
+            if given[axis] == made[axis]:
+                continue
+            given = (*given[:axis], made[axis], *given[axis + 1:])
+            along = AlongAxis(made[axis], math.prod(given[axis + 1:]), 0, 0)
+            wide = self.buffer_of[self.like(atom, *given[1:])] if is_own else self.hidden(
+                f"{self.names(out)}.row", 1, math.prod(given), self.buffers[access.buffer].dtype)
+            self.emit(PICK, self.domain_of(wide, is_own and out in self.tokens), tf.Access(wide),
+                      tf.Access(access.buffer, cols=col_modes.ALL), params=along, label="broadcast_to")
+            access = dataclasses.replace(access, buffer=wide)
+        if has_rows:
+            return access
+        rows, cols = self.laid_out(out)
+        return tf.Access(self.view(access.buffer, out, made, cols, rows))
+
+    def _shapes(self, atom: Var, out: Var) -> tuple[tuple, tuple]:
+        """The shapes of an operand and of `out`, equally long; rows that axes cut across tokens as [token, row, column]."""
+        made = out.aval.shape
+        given = (1,) * (len(made) - len(atom.aval.shape)) + atom.aval.shape
+        if out not in self.groups or made[0] == self.num_tokens:
+            return given, made
+        whole = self.num_tokens, self.groups[out]
+        rows = {1: (1, 1), math.prod(whole): whole}.get(math.prod(fixed(given[:-1])))
+        if rows is None:
+            self.refuse(f"broadcasts {atom.aval} to {out.aval} and mixes rows")
+        return (*rows, given[-1]), (*whole, made[-1])
+
+    # Operations.
+
     def emit(self, primitive: TilePrimitive, domain: Domain, *operands: tf.Access, cols: int | None = None,
-             params: Params = NO_PARAMS, label: str = "") -> None: ...
-    def map(self, function: Function, out: Var, *reads: tf.Access) -> None: ...
-    def copy_columns(self, out: Var, source: tf.Access, offset: int, cols: int) -> None: ...
+             params: Params = NO_PARAMS, label: str = "") -> None:
+        """Adds a tile operation of the current equation.
+
+        Args:
+            primitive, domain, operands, params: as in TileOp; outputs come first.
+            cols: columns that its tasks divide among them; those of the first output where None, 0 for whole rows.
+            label: printed instead of the primitive's name.
+        """
+        cols = self.buffers[operands[0].buffer].cols if cols is None else cols
+        label = label or self.program.equations[self.index].primitive.name
+        self.ops.append(tf.TileOp(primitive, label, self.index, primitive.unit, domain, operands, len(primitive.outputs),
+                                  cols, self.tile_cols if cols else 0, params))
+
+    def map(self, function: Function, out: Var, *reads: tf.Access) -> None:
+        """An elementwise operation; a vector is stored as the operands are."""
+        shape = out.aval.shape
+        stored = {(self.buffers[a.buffer].num_rows, self.buffers[a.buffer].cols) for a in reads
+                  if a.rows is row_modes.OWN and a.buffer >= 0}
+        if len(shape) == 1 and len(stored) > 1:
+            self.refuse("combines a column of per-row values with a plain vector; reshape one of them to [T, 1]")
+        self._check_numbers(out, reads)
+        self.new(out, rows_and_cols=stored.pop() if len(shape) == 1 and stored and out not in self.vectors else None)
+        reads = tuple(self._stored_like(a, out) if a.rows is row_modes.OWN and a.buffer >= 0 else a for a in reads)
+        self.emit(MAP, self.rows_of(out), self.at(out, dtypes=self.HELD), *reads, params=Elementwise(function))
+
+    def _check_numbers(self, out: Var, reads: Sequence[tf.Access]) -> None:
+        """A number is kept as float32, which among integers it must be exactly."""
+        dtypes = {out.aval.dtype, *(self.buffers[a.buffer].dtype for a in reads if a.buffer >= 0)}
+        most = max((abs(a.value) for a in reads if a.buffer < 0), default=0)
+        if most > MOST_NUMBER and not dtypes.isdisjoint(INTEGERS):
+            self.refuse(f"takes {most:.0f} among integers; a kernel keeps numbers to {MOST_NUMBER}, so pass it as a tensor")
+
+    def _stored_like(self, access: tf.Access, out: Var) -> tf.Access:
+        """The same elements in the rows of `out`: of a vector of tokens one may have been made as a single row."""
+        read, made = self.buffers[access.buffer], self.buffer(out)
+        if len(out.aval.shape) != 1 or (read.num_rows, read.cols) == (made.num_rows, made.cols):
+            return access
+        return dataclasses.replace(access, buffer=self.view(access.buffer, out, out.aval.shape, made.cols, made.num_rows))
+
+    def copy_columns(self, out: Var, source: tf.Access, offset: int, cols: int) -> None:
+        """Writes columns [offset, offset + cols) of `out` from `source`."""
+        if cols:
+            target = self.at(out, offset=offset, dtypes=self.HELD)
+            self.emit(MAP, self.rows_of(out), target, source, cols=cols, params=Elementwise(COPY))
 
 
 TileRule = Callable[[Tiler, Equation], None]

@@ -6,9 +6,9 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.ir.program import Program
+from hpmoe.primitives.tiler import Tiler
 from hpmoe.tile_ops.params import Way
 from hpmoe.tiling.rebuild import rebuild
-from hpmoe.tiling.tiler import Tiler
 
 NO_TILES = "has no tile rule: no tile task computes it"
 # Why some have none, and what computes the same.
