@@ -1,41 +1,42 @@
-"""The lower bound of every schedule of a Taskflow's tasks on a machine, for one routing."""
+"""The lower bound of every schedule of a Taskflow's tasks on a machine, for one routing: what its resources need."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from hpmoe.costs.least_paths import LeastPaths
-from hpmoe.costs.least_traffic import LeastTraffic
-from hpmoe.costs.least_work import LeastWork, Needs
-from hpmoe.costs.rank_rows import RankRows
-from hpmoe.costs.work import Work
+from hpmoe.costs.bound_paths import LeastPaths, rows_of_tasks
+from hpmoe.costs.footprint import DENSE, OF_EXPERT, STREAM, TOGETHER, UNIT, WEIGHT, is_transfer
+from hpmoe.costs.work import Work, core_us, with_fans
 from hpmoe.ir import taskflow as tf
 from hpmoe.ir.layout import Layout
 from hpmoe.machines.machine import Machine
 from hpmoe.support.dtypes import numpy_dtype
+from hpmoe.support.known import known
+from hpmoe.tile_ops.params import Relayed
 
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-    """Microseconds that a rank needs at least; where ranks are threads of one computer, all of them together.
+    """Least microseconds of a rank; if the ranks are threads of one computer, of all ranks together.
 
     Attributes:
-        aic: work of its matrix tasks, each alone on the machine, shared evenly among the workers that take them; of a
-            taskflow with queues with the signals that these tasks send.
-        aiv: the same of its vector tasks, or of all tasks where they take the same workers.
-        egress, ingress: of its link, at full rate.
-        weights: of its memory, at full rate, for what matrix tasks alone touch; see LeastTraffic.
-        late: the same without weights that are read early, before rows have come.
-        memory: the same for all tasks, with rows that come.
-        l2: of its L2, at full rate, for all that any task touches.
-        fill: before any of its matrix tasks can begin: all rows of one slot have come, see LeastPaths.
-        drain: after the last one has ended, until the rows that it made are summed where they are wanted.
-        landing: after the last row of a link has come, in the same way.
-        last: until the last full slot has come, was multiplied and is summed where it is wanted, see LeastPaths.last_full.
+        aic: matrix tasks, each at the speed of a worker that has the machine to itself, divided evenly among their workers.
+            The signals that a taskflow with queues sends are included.
+        aiv: vector tasks; all tasks if the machine is unified.
+        egress, ingress: the rank's link at full rate.
+        weights: memory at full rate, for the bytes that only matrix tasks touch.
+        late: weights without those that are read before rows arrive.
+        memory: memory at full rate, for the bytes of all tasks and of arriving rows.
+        l2: L2 at full rate.
+        fill: time before the first matrix task can begin, see LeastPaths.
+        drain: time after the last matrix task until its rows are summed at their destination.
+        landing: time after the last row of a link arrives.
+        last: time until the last full slot arrived, was multiplied and was summed, see LeastPaths.last_full.
     """
 
     aic: float
@@ -59,11 +60,11 @@ class Bound:
 
 
 def rank_bounds(flow: tf.Taskflow, machine: Machine, ids: np.ndarray) -> list[Bound]:
-    """The Bound of each rank of a taskflow under overlap_comm; that of a launch is the largest of all ranks.
+    """Returns the Bound of each rank; the bound of a launch is the largest of them.
 
     Args:
-        flow: with or without queues.
-        machine: what it runs on.
+        flow: a taskflow under overlap_comm, with or without queues.
+        machine: the machine that runs it.
         ids: topk_ids of all ranks, [ep, T, K], the same for every route.
 
     Example:
@@ -80,7 +81,7 @@ def rank_bounds(flow: tf.Taskflow, machine: Machine, ids: np.ndarray) -> list[Bo
 
 
 def _on_one_computer(bounds: list[Bound], machine: Machine) -> list[Bound]:
-    """Those of ranks that share cores, memory and L2, from what each would need alone: every one has to do all."""
+    """Bounds of ranks that share cores, memory and L2: each needs the sum of all ranks' work."""
     totals: dict[str, float] = {n: sum(getattr(b, n) for b in bounds) for n in ("weights", "late", "memory", "l2")}
     matrix, vector = (sum(getattr(b, unit) for b in bounds) * len(machine.queues_of(unit)) / machine.host_cores
                       for unit in ("aic", "aiv"))
@@ -91,24 +92,78 @@ def _on_one_computer(bounds: list[Bound], machine: Machine) -> list[Bound]:
     return [dataclasses.replace(b, **totals) for b in bounds]
 
 
+class Needs(NamedTuple):
+    """What the tasks of one operation on a rank need.
+
+    Attributes:
+        us: microseconds of the workers of its unit, each task with the machine to itself.
+        l2: bytes through L2.
+        links: bytes that leave and reach the rank, inside its node and between nodes, [4].
+    """
+
+    us: float
+    l2: float
+    links: np.ndarray
+
+
 class _RankBounds:
-    """What each rank would need alone, from the least work of its tasks and the least paths before and after them."""
+    """Computes the Bound of each rank."""
 
     def __init__(self, flow: tf.Taskflow, machine: Machine, layout: Layout):
-        self.flow, self.machine, self.rows = flow, machine, RankRows(flow, layout)
-        work = Work(flow, machine)
-        self.work = LeastWork(flow, machine, work, self.rows)
-        self.traffic = LeastTraffic(flow, machine, work, self.rows)
-        self.paths = LeastPaths(flow, machine, work.by_routing, layout, self.rows.of_tasks,
-                                [of_op.max(initial=0.0) for of_op in self.work.signals])
+        self.flow, self.machine, self.layout, self.work = flow, machine, layout, Work(flow, machine)
+        self.signals = _signals(flow, machine)
+        self.paths = LeastPaths(flow, machine, self.work.by_routing, layout,
+                                [of_op.max(initial=0.0) for of_op in self.signals])
 
     def rank(self, rank: int) -> Bound:
-        needs = self.work.of_ops(rank)
+        needs = [self._needs_of_moved(i, op, rank) if op.num_peers or op.primitive.moves_copies
+                 else self._needs_of_tiles(i, op, rank) for i, op in enumerate(self.flow.ops)]
         return Bound(*self._shares_us(needs), *self._links_us(needs), *self._memory_us(rank), self._l2_us(needs),
                      *self._ends_us(rank), self._landing_us(needs), self.paths.last_full(rank))
 
+    def _needs_of_moved(self, index: int, op: tf.TileOp, rank: int) -> Needs:
+        """Returns the Needs of an operation that moves rows or weights between ranks."""
+        machine, work = self.machine, self.work.by_routing[index]
+        moved, own = _moved(self.layout, op, rank, machine.node_size)
+        rows, links = moved[::2].sum() + own, moved * _of_row(op, work["link_row"])
+        peers = -(-self.flow.ep_size // (op.num_peers or 1))  # of a task; each gets as much as one worker may send
+        takes_core = machine.host_cores == math.ceil(machine.host_cores)  # else more threads than cores, some on links
+        on_link = links[::2].sum() / peers / machine.worker_link_bytes_per_us if takes_core else 0.0
+        l2 = rows * _of_row(op, work["footprints"]["row"].sum(axis=1)) + own * _of_row(op, work["link_row"])
+        return Needs(max(on_link, rows * _of_row(op, work["core_row"])), l2, links)
+
+    def _needs_of_tiles(self, index: int, op: tf.TileOp, rank: int) -> Needs:
+        """Returns the Needs of an operation on the rank's own rows."""
+        rows, works = rows_of_tasks(self.layout, op, rank), self._works_with_fans(index, op, rank)
+        of_blocks, us, l2 = rows.reshape(-1, op.domain.blocks), 0.0, 0.0
+        for k, some in ((0, of_blocks[:, :-1].reshape(-1)), (2, of_blocks[:, -1])):
+            for num_cols, work in zip((op.grid[2] - 1, 1), works[k:k + 2], strict=True):
+                us += num_cols * self._tasks_us(work, some)
+                l2 += num_cols * _touched(work, some).sum()
+        has_rows = op.domain.rows_of_units(self.layout, rank)[0] > 0
+        return Needs(us + self.machine.signal_us * self.signals[index][has_rows].sum(), l2, np.zeros(4))
+
+    def _works_with_fans(self, index: int, op: tf.TileOp, rank: int) -> np.ndarray:
+        """Returns the operation's `Work.by_routing` for the rows that the rank's experts have of a token sent once."""
+        fans = 0.0
+        if op.has_fan:
+            routing = self.layout.routings[op.domain.route]
+            rows = self.layout.relayed[op.params.route].kept[rank].sum() if isinstance(op.params, Relayed) else \
+                known(routing.experts).num_rows(rank)
+            fans = float(rows) / max(1, routing.num_rows(rank))
+        return with_fans(self.work.by_routing[index], fans)
+
+    def _tasks_us(self, work: np.void, rows: np.ndarray) -> float:
+        """Microseconds of tasks with these numbers of rows, each with the machine to itself."""
+        machine = self.machine
+        core = machine.task_us + core_us(work, rows)
+        if machine.host_cores:  # a task that waits for L2 takes no core
+            return float(core.sum())
+        l2_bytes_per_us = min(machine.worker_l2_bytes_per_us, machine.l2_bytes_per_us)
+        return float(np.maximum(core, _touched(work, rows) / l2_bytes_per_us).sum())
+
     def _shares_us(self, needs: Sequence[Needs]) -> tuple[float, float]:
-        """aic, aiv."""
+        """Returns aic and aiv."""
         busy = {"aic": 0.0, "aiv": 0.0}
         for op, of_op in zip(self.flow.ops, needs, strict=True):
             busy[op.unit] += of_op.us
@@ -118,18 +173,24 @@ class _RankBounds:
         return aic, aiv
 
     def _links_us(self, needs: Sequence[Needs]) -> tuple[float, float]:
-        """egress, ingress: each the slower of links in the node and between nodes."""
+        """Returns egress and ingress: each the slower of the links inside the node and between nodes."""
         rates = [[self.machine.link_rate(self.flow.ep_size)], [self.machine.node_link_bytes_per_us]]
         egress, ingress = (sum((n.links for n in needs), np.zeros(4)).reshape(2, 2) / rates).max(axis=0)
         return egress, ingress
 
     def _memory_us(self, rank: int) -> tuple[float, float, float]:
-        """weights, late, memory."""
+        """Returns weights, late and memory."""
         machine = self.machine
         of_workers = self._workers_at_once(("aic",)) * machine.worker_memory_bytes_per_us
         of_matrix = min(machine.memory_bytes_per_us, of_workers)
-        rates = of_matrix, of_matrix, machine.memory_bytes_per_us  # rows come by others' workers too
-        weights, late, memory = self.traffic.bytes_of(rank) / rates
+        rates = of_matrix, of_matrix, machine.memory_bytes_per_us  # workers of other ranks bring rows, too
+        traffic = _Traffic(self.flow, machine, self.work, self.layout, rank)
+        for index, op in enumerate(self.flow.ops):
+            if is_transfer(op):
+                traffic.add_transfer(index, op)
+            else:
+                traffic.add_local(op, self._works_with_fans(index, op, rank))
+        weights, late, memory = traffic.least_bytes() / rates
         return weights, late, memory
 
     def _l2_us(self, needs: Sequence[Needs]) -> float:
@@ -137,8 +198,8 @@ class _RankBounds:
         return sum(n.l2 for n in needs) / min(self.machine.l2_bytes_per_us, workers * self.machine.worker_l2_bytes_per_us)
 
     def _ends_us(self, rank: int) -> tuple[float, float]:
-        """fill, drain: the least of all matrix operations that have tasks."""
-        matrix = [i for i, op in enumerate(self.flow.ops) if op.unit == "aic" and len(self.rows.of_tasks(op, rank))]
+        """Returns fill and drain: the least of all matrix operations that have tasks."""
+        matrix = [i for i, op in enumerate(self.flow.ops) if op.unit == "aic" and len(rows_of_tasks(self.layout, op, rank))]
         fill, drain = (max(0.0, min((times[i] for i in matrix), default=0.0))
                        for times in (self.paths.before(rank), self.paths.after(rank)))
         return fill, drain
@@ -150,6 +211,172 @@ class _RankBounds:
                    default=0.0)
 
     def _workers_at_once(self, units: Sequence[str]) -> int:
-        """Workers of some units that can be in tasks at a time."""
+        """Returns how many workers of some units can be in tasks at a time."""
         workers = len({queue for unit in units for queue in self.machine.queues_of(unit)})
         return math.ceil(self.machine.host_cores) or workers
+
+
+class _Traffic:
+    """Least bytes that memory moves for a rank, whichever worker runs its tasks in whichever order.
+
+    Tasks that together touch at least `whole` bytes of a part move `whole` bytes, as the part stays in L2; others move all
+    that they touch. Rows gathered from an array that is one part, and rows that land in it, follow L2::gather and L2::land.
+    """
+
+    def __init__(self, flow: tf.Taskflow, machine: Machine, work: Work, layout: Layout, rank: int):
+        self.flow, self.machine, self.work, self.layout, self.rank = flow, machine, work, layout, rank
+        self.by_vector, self.early = np.zeros((2, work.footprints.num_parts), bool)
+        self.touched: list[np.ndarray] = [np.zeros((3, 0))]  # (part, bytes touched, bytes of the part)
+        self.gathered: dict[tuple[int, float], list[float]] = {}  # (part, its bytes): bytes gathered, bytes landed
+        self.streamed = np.zeros(2)  # by matrix tasks, by all
+
+    def least_bytes(self) -> np.ndarray:
+        """Returns [3] bytes: of arrays only matrix tasks touch, of those without weights read early, and of all tasks."""
+        of_parts, of_arrays, is_alone = self._least_touched(), self._least_gathered(), ~self.by_vector
+        alone = sum(least for part, least in of_arrays.items() if is_alone[part])
+        weights, late = (of_parts[which].sum() + alone for which in (is_alone, is_alone & ~self.early))
+        of_matrix, of_all = self.streamed
+        return np.array([of_matrix + weights, of_matrix + late, of_all + of_parts.sum() + sum(of_arrays.values())])
+
+    def _least_touched(self) -> np.ndarray:
+        """Returns bytes of each part, [num_parts]."""
+        places, touched, whole = np.concatenate(self.touched, axis=1)
+        order = np.lexsort((-whole, places))
+        places, touched, whole = places[order].astype(int), touched[order], whole[order]
+        sums = np.cumsum(touched)  # of each part from its largest whole on
+        begins = np.searchsorted(places, places)
+        out = np.zeros(len(self.by_vector))
+        np.maximum.at(out, places, np.minimum(whole, sums - (sums - touched)[begins]))
+        return out
+
+    def _least_gathered(self) -> dict[int, float]:
+        """Returns bytes of each array of one part: all that landed, and of the gathered rows the share that L2 cannot hold,
+        which is least if all rows landed before."""
+        out: dict[int, float] = {}
+        for (part, whole), (gathered, landed) in self.gathered.items():
+            new = gathered
+            if whole:
+                held, l2_bytes = min(landed, whole), min(self.machine.l2_bytes, whole)
+                new = max(-(whole - held) * math.expm1(-gathered / whole), gathered * (1 - l2_bytes / whole))
+            out[part] = max(out.get(part, 0.0), landed + new)
+        return out
+
+    def add_local(self, op: tf.TileOp, works: np.ndarray) -> None:
+        """Adds the arrays of an operation on the rank's own rows."""
+        rows, experts = op.domain.rows_of_units(self.layout, self.rank)
+        is_vector = op.unit != "aic"
+        for is_last, tiles, work in _tiles(op, works):
+            units = np.arange(len(rows))
+            units = units[(units % op.domain.blocks == op.domain.blocks - 1) == is_last]
+            units = units if op.domain.sums_rows and op.domain.route >= 0 else units[rows[units] > 0]
+            of_units = rows[units]
+            for first, part, fixed, row, whole in work["footprints"][:work["num_footprints"]].tolist():
+                touched = fixed + row * of_units
+                if part == STREAM:
+                    self.streamed += len(tiles) * touched.sum() * np.array([not is_vector, True])
+                elif part == TOGETHER:
+                    self._gather(first, whole, is_vector, gathered=len(tiles) * touched.sum())
+                elif part in (WEIGHT, DENSE):
+                    of_expert = experts[units] * op.grid[2] * (part == WEIGHT)
+                    places = first + (of_expert + tiles[:, None]).reshape(-1)
+                    self._touch(places, np.tile(touched, len(tiles)), np.full(len(places), whole), is_vector)
+                    self.early[places] |= op.params.is_early
+                elif part == OF_EXPERT:
+                    times = np.bincount(experts[units] + op.domain.first_expert)
+                    self._touch_slots(op, first, row * len(tiles), whole, is_vector, times)
+                else:
+                    self._touch(first + units, touched * len(tiles), whole * of_units if whole else touched, is_vector)
+
+    def add_transfer(self, index: int, op: tf.TileOp) -> None:
+        """Adds the rows or weights that leave the rank, and those that arrive."""
+        moved, own = _moved(self.layout, op, self.rank, self.machine.node_size)
+        sent, came = moved[::2].sum() + own, moved[1::2].sum() + own
+        for is_last, tiles, work in _tiles(op, self.work.by_routing[index]):
+            if not is_last:
+                continue
+            for first, part, _, row, whole in work["footprints"][:work["num_footprints"]].tolist():
+                if op.primitive.moves_copies:
+                    self._touch(np.array([first]), np.array([sent * row]), np.array([sent * row]), True)
+                elif part == TOGETHER:
+                    self._gather(first, whole, True, gathered=len(tiles) * sent * row)
+                elif part == UNIT:
+                    self._touch_slots(op, first, row * len(tiles), whole, True)
+            first, part, _, row, whole = work["landing"].tolist()
+            if part == TOGETHER:
+                self._gather(first, whole, True, landed=len(tiles) * came * row)
+            elif row:
+                self._touch_slots(op, first, row * len(tiles), whole, True)
+
+    def _touch(self, parts: np.ndarray, touched: np.ndarray, whole: np.ndarray, is_vector: bool) -> None:
+        some = touched > 0
+        self.by_vector[parts[some]] |= is_vector
+        self.touched.append(np.stack([parts, touched, whole])[:, some])
+
+    def _gather(self, part: int, whole: float, is_vector: bool, gathered: float = 0.0, landed: float = 0.0) -> None:
+        amounts = self.gathered.setdefault((part, whole), [0.0, 0.0])
+        amounts[0] += gathered
+        amounts[1] += landed
+        self.by_vector[part] |= is_vector
+
+    def _touch_slots(self, op: tf.TileOp, first: int, row: float, whole: float, is_vector: bool,
+                     times: np.ndarray | None = None) -> None:
+        """Adds all rows of the rank's slots; with `times`, [num_experts], the rows of each expert that many times."""
+        slots = self.layout.slots[op.domain.route][self.rank]
+        rows = slots.rows.astype(float)
+        often = np.append(times, 0)[np.minimum(slots.expert, len(times))] if times is not None else 1
+        self._touch(first + np.arange(len(rows)), rows * row * often, rows * (whole or row), is_vector)
+
+
+def _tiles(op: tf.TileOp, works: np.ndarray) -> Iterator[tuple[bool, np.ndarray, np.void]]:
+    """Yields (whether it is of the last block of rows, column tiles, their WORK) for each row of `Work.by_routing`."""
+    tiles = np.arange(op.grid[2])
+    for k, work in enumerate(works):
+        of_work = tiles[-1:] if k % 2 else tiles[:-1]
+        if len(of_work):
+            yield k >= 2, of_work, work
+
+
+def _moved(layout: Layout, op: tf.TileOp, rank: int, node_size: int) -> tuple[np.ndarray, float]:
+    """Returns rows of a put that leave and reach the rank, inside its node and between nodes, [4]; and rows that stay."""
+    out, ep_size = np.zeros(4), layout.flow.ep_size
+    if op.primitive.is_notice:
+        return out, 0.0
+    routing = layout.routings[op.domain.route]
+    to_rank = routing.counts.reshape(ep_size, ep_size, -1).sum(axis=2)
+    if op.is_relayed:
+        to_rank = np.stack([np.bincount(of, minlength=ep_size) for of in layout.sent_by(op).source_of_row], axis=1)
+    if op.primitive.moves_copies:
+        to_rank = np.zeros_like(to_rank)
+        for owner, copies in enumerate(known(routing.placement).copies):
+            np.add.at(to_rank[owner], [copy.host for copy in copies], op.params.height)
+    sent = to_rank.T if op.primitive.is_back else to_rank
+    ranks = np.arange(ep_size)
+    in_node = ranks // node_size == rank // node_size
+    for first, which in ((0, in_node & (ranks != rank)), (2, ~in_node)):
+        out[first:first + 2] = sent[rank, which].sum(), sent[which, rank].sum()
+    return out, float(sent[rank, rank])
+
+
+def _signals(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
+    """Returns how many signals each task of each operation surely sends, if it has rows, [units, column ranges].
+
+    A taskflow without queues has none, as the order decides which are needed. Threads of a host send signals while others
+    use its cores.
+    """
+    if not flow.queues or machine.host_cores:
+        return [np.zeros((op.domain.size, 1)) for op in flow.ops]
+    counts = np.bincount(flow.signals["task"][flow.signals["kind"] != tf.ENTRY_TILE], minlength=flow.num_tasks)
+    firsts = np.cumsum([0] + [math.prod(op.grid) for op in flow.ops])
+    return [counts[first:last].reshape(op.grid[0], op.grid[1] * op.grid[2]) * (not op.num_peers)
+            for op, first, last in zip(flow.ops, firsts, firsts[1:], strict=False)]
+
+
+def _of_row(op: tf.TileOp, of_tiles: np.ndarray) -> float:
+    """Sums over the parts of a transferred row: full tiles of columns, and the last one."""
+    return float((op.grid[2] - 1) * of_tiles[0] + of_tiles[1])
+
+
+def _touched(work: np.void, rows: np.ndarray) -> np.ndarray:
+    """Returns the bytes that each task of these numbers of rows touches."""
+    used = work["footprints"][:work["num_footprints"]]
+    return used["fixed"].sum() + rows * used["row"].sum()

@@ -1,9 +1,9 @@
-"""The least time that comes before and after the tasks of each operation, whoever runs them in whatever order."""
+"""Least time before and after the tasks of each operation, whichever workers run them in whichever order."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -15,26 +15,22 @@ from hpmoe.support.intervals import covers, joined
 from hpmoe.tile_ops import row_modes
 
 KNOWN = (row_modes.OWN, row_modes.PEER, row_modes.ENTRIES)
-RowsOf = Callable[[tf.TileOp, int], np.ndarray]
 
 
 class LeastPaths:
-    """For each operation of a taskflow what comes before any of its tasks can begin, and after any of them has ended.
+    """Computes for each operation the time before its first task can begin and the time after its last task has ended.
 
-    A task begins when what it reads is there as a whole, so the tasks that write it have run one after the other with those
-    before them. On another worker, which every rank and unit has of its own, they are seen only when a signal has been sent,
-    has arrived and was looked at. Of several tasks of an operation the least counts, and only of those that have rows. An
-    operation comes before or after another where each task with rows of the one reads rows of the other; where that is not
-    known for sure it does not.
+    A task begins when all that it reads is written, so its writers and the tasks before them have run one after the other. A
+    worker of another rank or unit sees the writes when a signal was sent, arrived and was looked at. The least task of an
+    operation counts, of those that have rows. An operation comes before or after another only if it is certain that each
+    task with rows of one reads rows of the other.
 
     Args:
-        rows_of: (operation, rank) -> rows of the tasks of one column range of a local operation that are not empty.
         sent: most signals of a task of each operation that are part of its work already, [num_ops].
     """
 
-    def __init__(self, flow: tf.Taskflow, machine: Machine, work: np.ndarray, layout: Layout, rows_of: RowsOf,
-                 sent: Sequence[float]):
-        self.flow, self.machine, self.work, self.layout, self.rows_of, self.sent = flow, machine, work, layout, rows_of, sent
+    def __init__(self, flow: tf.Taskflow, machine: Machine, work: np.ndarray, layout: Layout, sent: Sequence[float]):
+        self.flow, self.machine, self.work, self.layout, self.sent = flow, machine, work, layout, sent
         self.look = machine.poll_us + machine.wait_us
         self.links = list(_links(flow))
         self.least = [self._least_us(i) for i in range(len(flow.ops))]
@@ -45,8 +41,8 @@ class LeastPaths:
         """Microseconds before the first task of each operation on a rank can begin, [num_ops]."""
         out = np.zeros(len(self.flow.ops))
         for reader, op in enumerate(self.flow.ops):
-            if op.num_peers or (op.domain.sums_rows and not self.rows_of(op, rank).all()):
-                continue  # what is sent is of any rank; a sum over no rows waits for none
+            if op.num_peers or (op.domain.sums_rows and not rows_of_tasks(self.layout, op, rank).all()):
+                continue  # sent rows may be of any rank; a sum over no rows waits for no task
             writers: dict[int, list[float]] = {}
             for writer, _, storage, is_needed, _ in (link for link in self.links if link[1] == reader):
                 us = out[writer] + self._to_reader(writer, reader, rank) if is_needed else 0.0
@@ -55,8 +51,11 @@ class LeastPaths:
         return out
 
     def _after(self, rank: int, full: int = -1) -> np.ndarray:
-        """Microseconds after the last task of each operation on a rank has ended, [num_ops]; of one that puts rows, after
-        these were seen where somebody reads them. Of a route `full`, after tasks of slots that are full."""
+        """Microseconds after the last task of each operation on a rank has ended, [num_ops].
+
+        Rows that an operation puts were seen by their reader before. With a route `full`, the last task is of a full slot of
+        that route.
+        """
         out, least = np.zeros(len(self.flow.ops)), self.least if full < 0 else self._least_of_full(full)
         for writer in reversed(range(len(self.flow.ops))):
             for _, reader, _, _, is_read in (link for link in self.links if link[0] == writer):
@@ -65,12 +64,11 @@ class LeastPaths:
         return out
 
     def last_full(self, rank: int) -> float:
-        """Microseconds until all full slots of a rank have come, and what follows the last of them is done; 0 for none.
+        """Microseconds until all full slots of a rank arrived and the tasks after the last of them ended; 0 for no slot.
 
-        A link that brings rows of full slots has brought the last of them no sooner than it can move all, in whatever order.
-        Then that row's slot is whole, and not before: what reads it are tasks of as many rows as a slot holds, and what
-        follows these is of that slot, too. Slots that are not full are left out, as the last one to come may be one of few
-        rows, after which little follows.
+        A link cannot bring the last row of full slots before it has moved all of them. Only then is that row's slot whole,
+        and the tasks that read the slot have as many rows as a slot holds. Slots that are not full do not count: the last
+        slot to arrive may have few rows, after which little follows.
         """
         return max((self._last_full_us(i, op, rank) for i, op in enumerate(self.flow.ops)
                     if op.num_peers and op.primitive.sends_rows and op.domain.is_slots and self.is_read(i)), default=0.0)
@@ -88,31 +86,31 @@ class LeastPaths:
         return out
 
     def _of_full(self, route: int) -> list[float]:
-        """The least time of a task of each operation: of the local ones on slots of a route, of those that are full."""
+        """Least time of a task of each operation, [num_ops]; of operations on slots of a route, of tasks of full slots."""
         full = np.array([self.flow.tile_rows])
         return [self.machine.task_us + float(min(core_us(w, full).min() for w in self.work[i]))
                 if us and op.domain.is_slots and op.domain.route == route else us
                 for i, (op, us) in enumerate(zip(self.flow.ops, self.least, strict=True))]
 
     def landing(self, op: int, stays_in_node: bool) -> float:
-        """Microseconds after the arrival of the last row that an operation moves to any other rank, of a node or not."""
+        """Microseconds after the last row arrived that an operation moves to a rank of the same or another node."""
         way = self.machine.remote_us if stays_in_node else self.machine.node_remote_us
         seen = self.machine.signal_us + way + self.look if self.is_read(op) else 0.0
         return seen + min(float(self.after(rank)[op]) for rank in range(self.flow.ep_size))
 
     def is_read(self, op: int) -> bool:
-        """Whether all that an operation writes is known to be read."""
+        """Returns whether all that an operation writes is certain to be read."""
         return any(writer == op and is_read for writer, *_, is_read in self.links)
 
     def _to_reader(self, writer: int, reader: int, rank: int) -> float:
-        """From the beginning of a task to that of one which reads what it wrote."""
+        """Microseconds from the beginning of a task to the beginning of a task that reads its output."""
         crossing = self._crossing(writer, reader)
         if self.flow.ops[writer].num_peers:
             return self._put_us(writer, rank, crossing, True)
         return self.least[writer] + crossing
 
     def _after_writer(self, writer: int, reader: int, rank: int, least: Sequence[float]) -> float:
-        """From the end of a task to that of one which reads what it wrote."""
+        """Microseconds from the end of a task to the end of a task that reads its output."""
         is_put = self.flow.ops[writer].num_peers > 0
         crossing = 0.0 if is_put else self._crossing(writer, reader) - self.machine.signal_us * self.sent[writer]
         if self.flow.ops[reader].num_peers:
@@ -120,26 +118,25 @@ class LeastPaths:
         return crossing + least[reader]
 
     def _crossing(self, writer: int, reader: int) -> float:
-        """Microseconds until another unit of the rank sees what one has done."""
+        """Microseconds until another unit of the rank sees what an operation has written."""
         is_apart = not self.machine.unified and self.flow.ops[writer].unit != self.flow.ops[reader].unit
         return self.machine.signal_us + self.look if is_apart else 0.0
 
     def _least_us(self, index: int) -> float:
-        """Of a local operation's tasks with rows, on any rank."""
+        """Least time of a task with rows of a local operation, on any rank."""
         op = self.flow.ops[index]
         if op.num_peers or op.primitive.moves_copies:
             return 0.0
-        rows = np.unique(np.concatenate([self.rows_of(op, rank) for rank in range(self.flow.ep_size)]))
+        rows = np.unique(np.concatenate([rows_of_tasks(self.layout, op, rank) for rank in range(self.flow.ep_size)]))
         rows = rows[rows > 0]
         return self.machine.task_us + float(min((core_us(w, rows).min() for w in self.work[index]), default=0.0)) \
             if len(rows) else 0.0
 
     def _put_alone_us(self, index: int, rank: int, crossing: float, is_seen: bool) -> float:
-        """Until all rows of a slot of a rank have gone between it and where they are from, and were seen there: on the rank
-        itself after `crossing`.
+        """Microseconds until all rows of a slot were moved between a rank and their sources, and were seen there.
 
-        Rows from each source are put by a task of their own, at least, and all must have come; together they have no more
-        than the links of the rank.
+        On the rank itself rows are seen after `crossing`.
+        A task puts rows from one source only, so each source needs one; all sources share the links of the rank.
         """
         machine, op = self.machine, self.flow.ops[index]
         rows = self._rows_by_source(op, rank)
@@ -155,7 +152,7 @@ class LeastPaths:
         return float(of_slots[rows.any(axis=1)].min(initial=np.inf)) if rows.any() else 0.0
 
     def _rows_by_source(self, op: tf.TileOp, rank: int) -> np.ndarray:
-        """Rows of each slot of a rank that each rank sends, [num_slots, ep_size]."""
+        """Returns rows of each slot of a rank that each rank sends, [num_slots, ep_size]."""
         slots, sources = self.layout.slots[op.domain.route][rank], self.layout.sent_by(op).source_of_row[rank]
         out = np.zeros((len(slots.rows), self.flow.ep_size))
         some = np.flatnonzero(slots.rows)
@@ -165,15 +162,21 @@ class LeastPaths:
         return out
 
 
+def rows_of_tasks(layout: Layout, op: tf.TileOp, rank: int) -> np.ndarray:
+    """Returns rows of each task with rows in one column range of a local operation; a sum over rows may have none."""
+    rows, _ = op.domain.rows_of_units(layout, rank)
+    return rows if op.domain.sums_rows else rows[rows > 0]
+
+
 def _shared(rows: np.ndarray, is_other: np.ndarray, leaves_node: np.ndarray) -> np.ndarray:
-    """Rows of each slot that take the link which those of each source take, [num_slots, ep_size]; 0 of the rank itself."""
+    """Returns rows of each slot that take the same link as those of each source, [num_slots, ep_size]; 0 for the rank."""
     of_links = [is_other & (leaves_node == leaves) for leaves in (False, True)]
     return sum((np.outer(rows[:, link].sum(axis=1), link) for link in of_links), np.zeros_like(rows))
 
 
 def _links(flow: tf.Taskflow) -> Iterator[tuple[int, int, int, bool, bool]]:
-    """(writer, reader, storage, whether each reader's task with rows waits for one of the writer's that has, whether each
-    of the writer's has a reader)."""
+    """Yields (writer, reader, storage, whether each reader's task with rows waits for a writer's task that has rows, whether
+    each of the writer's tasks has a reader)."""
     storage = [b.storage for b in flow.buffers]
     writers: dict[int, dict[int, tf.Access]] = {}
     for reader, op in enumerate(flow.ops):
@@ -187,7 +190,7 @@ def _links(flow: tf.Taskflow) -> Iterator[tuple[int, int, int, bool, bool]]:
 
 def _needs(flow: tf.Taskflow, writer: tf.TileOp, written: tf.Access, reader: tf.TileOp,
            accesses: Sequence[tf.Access]) -> tuple[bool, bool]:
-    """Whether a task that reads needs one that writes, and whether what is written is all read."""
+    """Returns whether a reading task needs a writing task, and whether all that is written is read."""
     cols = flow.buffers[written.buffer].cols
     is_odd = writer.primitive.moves_copies or reader.primitive.moves_copies or written.rows not in KNOWN
     if is_odd or any(flow.buffers[access.buffer].cols != cols for access in accesses):
