@@ -3,13 +3,12 @@
 import dataclasses
 
 import mindspore as ms
-import mutations_by_hand as by_hand
 import numpy as np
 import pytest
 from error_cases import CASES as CASES, PARAMETER, X, array, cases, doubled
-from helpers import Layer, stages, tensors
+from helpers import Layer, queued, stages, tensors
 from mindspore import Tensor, mint
-from mutation import changed
+from mutants import changed, replaced
 from other_objects import as_domain
 from small_timelines import handmade, two_task_flow
 from tile_words import kind
@@ -28,7 +27,7 @@ from hpmoe.tiling.rebuild import rebuild
 
 
 def _mutated(mutate):
-    return lambda: hpmoe.verify(mutate(by_hand.queued(signal="tile")))
+    return lambda: hpmoe.verify(mutate(queued(signal="tile")))
 
 
 def _broken(**changes):
@@ -106,7 +105,7 @@ cases("verify", {
 def _rebuilt(**changes):
     """The first operation of a layer, or its first operand, with another part."""
     def call():
-        flow = by_hand.queued(signal="tile")
+        flow = queued(signal="tile")
         op, of_op = flow.ops[0], {name: part for name, part in changes.items() if hasattr(flow.ops[0], name)}
         of_access = {name: part for name, part in changes.items() if name not in of_op}
         first = dataclasses.replace(op.operands[0], **of_access)
@@ -121,9 +120,22 @@ cases("rebuild", {
     "a number of columns in words": _rebuilt(tile_cols="all"),
     "no tuple of operands": _rebuilt(operands=None),
 })
-cases("verify", {f.__name__.replace("_", " "): _mutated(f) for f in by_hand.MUTATIONS})
+MADE_BY_HAND = {  # taskflows that nobody made for these tables
+    "a route of no choices": lambda flow: {"routes": replaced(flow.routes, 0, top_k=0)},
+    "more rows likely than there is room for": lambda flow: {"routes": replaced(flow.routes, 0, likely_rows=10**6)},
+    "a route once of itself": lambda flow: {"routes": replaced(flow.routes, 0, once_of=0)},
+    "sums of parts of tiles": lambda flow: {"routes": replaced(flow.routes, 0, return_tokens=3)},
+    "rows of two kinds": lambda flow: {"buffers": replaced(flow.buffers, 0, num_rows=None)},
+    "ids that nobody gives": lambda flow: {"inputs": tuple(b for b in flow.inputs if b != flow.routes[0].ids)},
+    "tiles of no rows": lambda flow: {"tile_rows": 0},
+    "too many tasks": lambda flow: {"ops": replaced(flow.ops, 0, cols=2**40, tile_cols=1)},
+    "a shape of other rows": lambda flow: {"buffers": replaced(flow.buffers, 0, shape=(9, 9))},
+    "an operation without operands": lambda flow: {"ops": replaced(flow.ops, 0, operands=None)},
+    "a machine that is none": lambda flow: {"machine": 3},
+    "queues that are none": lambda flow: {"queues": 3},
+}
 cases("verify", {name: _mutated(lambda flow, changes=changes: flow.replace(made=None, **changes(flow)))
-                 for name, (changes, _) in by_hand.BY_HAND.items()})
+                 for name, changes in MADE_BY_HAND.items()})
 
 
 # Functions on IR.

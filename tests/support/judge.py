@@ -10,10 +10,10 @@ import itertools
 
 import numpy as np
 from expansion import Expansion
-from nonsense import nonsense
 from tile_words import kind as kind_of
 
 from hpmoe.ir import taskflow as tf
+from hpmoe.ir.layout import Layout
 
 
 class Judge:
@@ -74,9 +74,15 @@ class Judge:
 
     def harm(self, flow):
         """What a schedule of the same operations can do wrong, as (what, routing or None), or None."""
-        fault = nonsense(flow)
-        if fault:
-            return fault, None
+        if not _are_queues(flow):
+            return "a task is not in one queue of its unit, once", None
+        try:
+            return self._miscounted(flow) or self._disorder(self._direct(flow, self._producers(flow)[0]))
+        except (AssertionError, IndexError, KeyError, OverflowError, StopIteration) as error:
+            return f"the tables name what does not exist: {type(error).__name__} {error}", None
+
+    def _producers(self, flow):
+        """For each (rank, event) the tasks that signal it, each with the routings where it does; and how much in all."""
         producers, totals = {}, {}
         for t, event, *how in flow.signals.tolist():
             for rank in self.ranks:
@@ -84,12 +90,17 @@ class Judge:
                     key = target, event + offset
                     totals[key] = totals[key] + amount if key in totals else amount
                     producers.setdefault(key, []).append((rank * self.n + t, where))
+        return producers, totals
+
+    def _miscounted(self, flow):
+        _, totals = self._producers(flow)
+        assert all(0 <= e < len(flow.events) for _, e in totals)
         for e, (*event, _block) in enumerate(flow.events.tolist()):
             for rank in self.ranks:
                 wrong = totals.get((rank, e), 0) != self.threshold(rank, *event)
                 if wrong.any():
                     return f"event {e} of rank {rank} misses its threshold", int(np.flatnonzero(wrong)[0])
-        return self._disorder(self._direct(flow, producers))
+        return None
 
     def _direct(self, flow, producers):
         """For each (rank, task) the tasks right before it, each with the routings where it is."""
@@ -138,6 +149,27 @@ class Judge:
         return None
 
 
+def _are_queues(flow):
+    """Whether each task is in one queue, once, and in one of its unit; True without queues."""
+    if not flow.queues:
+        return True
+    listed, units = np.sort(np.concatenate([np.asarray(q) for q in flow.queues])), flow.tasks["op"].tolist()
+    return np.array_equal(listed, np.arange(flow.num_tasks)) and len(flow.queues) == flow.machine.num_queues and all(
+        q in flow.machine.queues_of(flow.ops[units[t]].unit) for q, queue in enumerate(flow.queues)
+        for t in np.asarray(queue).tolist())
+
+
+def assert_ordered(flow, case):
+    """AssertionError unless all conflicting accesses of one routing are ordered, and what is signalled adds up to the
+    thresholds that the library's Layout computes."""
+    judge, (ids, num_tokens, weights) = Judge(flow, [case]), case
+    assert judge.harm(flow) is None
+    layout = Layout(flow, [list(i) for i in ids], num_tokens, weights if weights is None else [list(weights)] * len(ids))
+    for rank in judge.ranks:
+        told = [int(judge.threshold(rank, *event)[0]) for *event, _block in flow.events.tolist()]
+        assert told == np.asarray(layout.thresholds(rank)).tolist()
+
+
 def conflicts(x):
     """{(writer, reader)} of all reads of what a task writes; AssertionError where an element is written twice, an output not
     at all, or something is read that nobody writes."""
@@ -156,6 +188,10 @@ def conflicts(x):
     for rank in x.ranks:
         for b in x.flow.inputs:
             given[x.cells(rank, b, range(x._num_rows(rank, b)))] = True
+        if not (x.has_padding or isinstance(x, Arrivals)):
+            for b in x.flow.outputs:
+                rows = x.cells(rank, b, range(x._num_rows(rank, b)))
+                assert ((writer[rows] >= 0) | given[rows]).all(), "a row of an output is not written"
     asked = reads[~given[reads[:, 0]]]
     writers = writer[asked[:, 0]]
     assert (writers >= 0).all() or isinstance(x, Arrivals), "something is read that nobody writes"

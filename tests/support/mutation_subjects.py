@@ -6,7 +6,6 @@ import numpy as np
 from helpers import SMALL_NPU, Layer, stages
 from judge import Judge, every_arrival
 from mindspore import Tensor
-from nonsense import nonsense
 from orders import interleaved
 from variants import VARIANTS, arguments
 
@@ -224,30 +223,6 @@ class Subject:
                 made[i] = Judge(self.flow, some, some)
             yield made[i]
 
-    def why_rejected(self, flow, anew):
-        """Of a mutant that no routing of this layer harms: "other rows" where some that its slots have room for do."""
-        return "other rows" if not anew and any(judge.harm(flow) for judge in self.judges_of_arrivals()) else "benign"
-
-    def harm(self, flow, anew, rng, is_accepted):
-        """What a mutant can do wrong for some routing, or None."""
-        if not anew:
-            return self.judge.harm(flow)
-        cases = {len(self.cases) - 1, *rng.integers(len(self.cases), size=1).tolist()}
-        found = self.runs_wrong(flow, sorted(cases), rng, 10.0 if is_accepted else 0.5)
-        if found or is_accepted:
-            return found
-        return self.runs_wrong(flow, range(len(self.cases)), rng, 0.5)
-
-    def runs_wrong(self, flow, cases, rng, timeout):
-        """What another run of the same program, in the interpreter and in the kernel, shows in some cases."""
-        try:
-            fault = nonsense(flow)
-            if fault:
-                return fault, None
-            for case in cases:
-                found = self.differs(flow, case, int(rng.integers(100)), timeout=timeout)
-                if found:
-                    return found, case
-            return Judge(flow, [self.cases[case] for case in cases]).harm(flow)
-        except Exception as error:  # noqa: BLE001, the expansion of what does not fit together
-            return f"{type(error).__name__}: {error}", None
+    def may_hang(self, flow):
+        """Whether rows that the slots have room for harm a schedule, if not those of a routing of this layer."""
+        return any(judge.harm(flow) for judge in self.judges_of_arrivals())

@@ -6,7 +6,6 @@ import random
 import mindspore as ms
 import numpy as np
 import pytest
-from brute_force import Unordered
 from helpers import Layer, assert_equals_numpy, assert_every_access_ordered, bitwise_equal, lowered, nothing, stages, tensors
 from random_layers import SIGNALS, random_layer, random_options
 from variants import VARIANTS, arguments
@@ -133,32 +132,8 @@ def test_memory_is_free_once_all_parts_of_a_put_have_left_it(signal):
         assert_every_access_ordered(flow, EVEN.arguments())
 
 
-def flows_with_releases():
-    for layer in (EVEN, Layer(ep=2, T=5, H=4, I=2, E=4, K=2)):
-        for direction in ("forward", "backward"):
-            for policy in ("everything", "dispatched_rows"):
-                f = save_for_backward(hpmoe.moe_ffn, policy=policy)
-                yield queued(layer, direction, f, machine=hpmoe.cpu(3)), layer
-
-
 def is_release(flow, wait):
     return flow.blocks[flow.events["block"][wait["event"]]].name.endswith(".free")
-
-
-def test_a_dropped_wait_of_reuse_is_refused():
-    """Many of these waits already leave an access unordered in a single routing."""
-    refused = unordered = 0
-    for flow, layer in flows_with_releases():
-        for i in [i for i, w in enumerate(flow.waits) if is_release(flow, w)]:
-            mutant = flow.replace(waits=np.delete(flow.waits, i))
-            with pytest.raises(VerifyError):
-                verify(mutant)
-            refused += 1
-            try:
-                assert_every_access_ordered(mutant, layer.arguments())
-            except Unordered:
-                unordered += 1
-    assert refused > 20 and unordered > refused // 3
 
 
 def test_a_missing_wait_shows_as_a_wrong_result_under_some_seed():

@@ -18,10 +18,9 @@ from helpers import (
     stages,
     tensors,
 )
-from rewrites import assert_lost_waits_are_found
 
 import hpmoe
-from hpmoe import chain, moe_ffn, replicate_experts, save_for_backward
+from hpmoe import chain, moe_ffn, replicate_experts
 from hpmoe.kernels import use_blas
 from hpmoe.kernels.native import find_blas
 
@@ -129,17 +128,6 @@ def test_every_access_is_ordered():
         stage = stages(**options)[str(rng.choice(["tiles", "overlap", "queues"]))]
         for direction in ("forward", "backward"):
             assert_every_access_ordered(lowered(stage(transform(moe_ffn)), args, ep, direction), args)
-
-
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_a_lost_wait_for_copies_is_found(direction):
-    """By verify and, where rows go to copies, by brute force too."""
-    layer = Layer(ep=2, T=6, E=4, K=1, routing="one expert")
-    args = layer.arguments()
-    f = save_for_backward(replicated(layer)(moe_ffn), policy="dispatched_rows")
-    flow = lowered(stages()["queues"](f), args, 2, direction)
-    extents = {hpmoe.ir.taskflow.REPLICA, hpmoe.ir.taskflow.REPLICAS}
-    assert_lost_waits_are_found(flow, args, np.isin(flow.events["extent"][flow.waits["event"]], list(extents)))
 
 
 def test_a_hot_rank_simulated():

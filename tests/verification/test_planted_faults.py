@@ -6,7 +6,6 @@ import contextlib
 import pytest
 from mutation_subjects import IN_STAGES, SCHEDULES, SUBJECTS, Subject, lowered
 from planted_faults import FAULTS, PRUNED, compile_planner, forget, plant
-from schedule_oracle import fault_of
 
 from hpmoe import VerifyError
 from hpmoe.planner import planner
@@ -24,7 +23,7 @@ KEYS += IN_STAGES[:1]
 def judges():
     """For each subject a judge of its schedules, which finds nothing wrong with the right one."""
     subjects = [Subject(*key) for key in KEYS]
-    assert all(fault_of(subject.judge, subject.flow) is None for subject in subjects)
+    assert all(subject.judge.harm(subject.flow) is None for subject in subjects)
     return [subject.judge for subject in subjects]
 
 
@@ -32,7 +31,7 @@ def is_found(judges):
     """Returns True if the oracle finds a fault in any subject, lowered now; subjects that verify refuses are left out."""
     for key, judge in zip(KEYS, judges, strict=True):
         with contextlib.suppress(VerifyError):
-            if fault_of(judge, lowered(*key)):
+            if judge.harm(lowered(*key)):
                 return True
     return False
 

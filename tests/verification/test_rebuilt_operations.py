@@ -6,10 +6,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from helpers import Layer, lowered, stages
+from changed_operations import mutations
+from helpers import TWO_RANKS, Layer, lowered, stages
 from mutation_subjects import CHOICES, DENSE, ONE, PAIRS, SINGLE, THREE, TWO
-from mutations_by_hand import LAYER
-from mutations_of_operations import mutations
 from rebuilt import Rebuilt, harm, judged
 
 import hpmoe
@@ -62,7 +61,7 @@ def with_size(step):
 
 
 def made(direction="forward", stage="overlap", f=hpmoe.moe_ffn, **options):
-    return lowered(stages(**options)[stage](f), LAYER.arguments(), LAYER.ep, direction)
+    return lowered(stages(**options)[stage](f), TWO_RANKS.arguments(), TWO_RANKS.ep, direction)
 
 
 @pytest.mark.parametrize("step", [-1, 1])
