@@ -6,11 +6,10 @@ Here calls with tensors and what is traced; transforms, options, the IR and the 
 import random
 import sys
 
-import bad_arguments
 import mindspore as ms
 import numpy as np
 import untraceable
-from helpers import Layer, tensors
+from helpers import Layer, fused, tensors
 from mindspore import Parameter, Tensor, mint, ops
 
 import hpmoe
@@ -19,10 +18,12 @@ from hpmoe import (
     Mesh,
     assign_queues,
     combine,
+    cpu,
     dispatch,
     fuse_persistent,
     grouped_matmul,
     moe_ffn,
+    overlap_comm,
     permute,
     spmd,
     swiglu,
@@ -72,24 +73,91 @@ def two_lengths(x, ids, y, more):
     return a, b
 
 
-# What other tests provoke one by one as well.
+# Calls and options that do not fit.
+
+def repeated(ids):
+    out = ids.copy()
+    out[..., 1, 1] = out[..., 1, 0]
+    return out
+
+
+BAD_ARGUMENTS = {
+    "float ids": (1, lambda a: a.astype(np.float32)),
+    "int16 ids": (1, lambda a: a.astype(np.int16)),
+    "ids without choices": (1, lambda a: a[:, 0]),
+    "too many choices": (1, lambda a: np.zeros((4, 5), np.int32)),
+    "hidden states of another rank": (0, lambda a: a[None]),
+    "too few hidden states": (0, lambda a: a[:3]),
+    "narrow hidden states": (0, lambda a: a[:, :3]),
+    "double hidden states": (0, lambda a: a.astype(np.float64)),
+    "half experts": (3, lambda a: a.astype(np.float16)),
+    "weights of fewer choices": (2, lambda a: a[:, :1]),
+    "double weights": (2, lambda a: a.astype(np.float64)),
+    "a matrix of experts": (3, lambda a: a[0]),
+    "an odd gate_up_weight": (3, lambda a: a[:, :, :5]),
+    "fewer down experts": (4, lambda a: a[:2]),
+    "short down weights": (4, lambda a: a[:, :2]),
+}
+BAD_IDS = {"repeated": repeated, "too large": lambda a: a + 2, "negative": lambda a: a - 2}
+ONE = Layer(ep=1, T=4, E=3, K=2)
+
+
+def changed_arguments(position, change):
+    args = [a[0] for a in ONE.arguments()]
+    args[position] = change(args[position])
+    return tensors(args)
+
+
+BAD_LENGTHS = {"too few": [1], "too many": [1, 2, 3], "negative": [-1, 2], "a number": 3, "a bool": [True, 2],
+               "fractions": [1.5, 1], "too large": [5, 1]}
+TILES = tile_partition(moe_ffn)
+BAD_OPTIONS = {
+    "rows": lambda: tile_partition(moe_ffn, rows=0),
+    "cols": lambda: tile_partition(moe_ffn, cols=1.5),
+    "tiles for": lambda: tile_partition(moe_ffn, machine="a3"),
+    "put cols": lambda: overlap_comm(TILES, cols=-1),
+    "order": lambda: overlap_comm(TILES, order="up"),
+    "signal": lambda: overlap_comm(TILES, signal="row"),
+    "machine": lambda: assign_queues(TILES, machine="cpu"),
+    "policy": lambda: assign_queues(TILES, policy="best"),
+    "timeout": lambda: fuse_persistent(assign_queues(TILES), timeout=0),
+    "mesh": lambda: spmd(moe_ffn, 2),
+    "ep_size": lambda: Mesh(0),
+    "workers": lambda: cpu(0),
+}
+BAD_ORDERS = {
+    "overlap a plain function": lambda: overlap_comm(moe_ffn),
+    "assign a plain function": lambda: assign_queues(moe_ffn),
+    "fuse tiles": lambda: fuse_persistent(TILES),
+    "overlap queues": lambda: overlap_comm(assign_queues(TILES)),
+    "assign a kernel": lambda: assign_queues(fused()(moe_ffn)),
+    "tile twice": lambda: tile_partition(TILES),
+    "overlap twice": lambda: overlap_comm(overlap_comm(TILES)),
+}
+MIXED = {
+    "softmax over rows": lambda x: mint.softmax(x, 0),
+    "transpose": lambda x: x.T * 2.0,
+    "maximum over rows": lambda x: mint.amax(x, dim=0),
+    "some rows": lambda x: x[:2] * 2.0,
+    "joined rows": lambda x: mint.cat([x, x]),
+}
+
 
 def _argument(change, position, f):
-    return lambda: f(*bad_arguments.arguments(position, change))
+    return lambda: f(*changed_arguments(position, change))
 
 
 def _ids(change):
-    args = [a[0] for a in bad_arguments.ONE.arguments()]
+    args = [a[0] for a in ONE.arguments()]
     ids = np.int32([[0, 1], [2, 0], [1, 2], [0, 2], [1, 0]])[:len(args[1])]
     return lambda: fuse_persistent(assign_queues(tile_partition(moe_ffn)))(*tensors([args[0], change(ids), *args[2:]]))
 
 
-cases("moe_ffn called", {n: _argument(c, p, moe_ffn) for n, (p, c, _) in bad_arguments.BAD_ARGUMENTS.items()})
-cases("moe_ffn traced",
-      {n: _argument(c, p, tile_partition(moe_ffn)) for n, (p, c, _) in bad_arguments.BAD_ARGUMENTS.items()})
-cases("ids", {name: _ids(change) for name, (change, _) in bad_arguments.BAD_IDS.items()})
+cases("moe_ffn called", {name: _argument(change, i, moe_ffn) for name, (i, change) in BAD_ARGUMENTS.items()})
+cases("moe_ffn traced", {name: _argument(change, i, TILES) for name, (i, change) in BAD_ARGUMENTS.items()})
+cases("ids", {name: _ids(change) for name, change in BAD_IDS.items()})
 cases("num_tokens", {name: lambda n=n: spmd(moe_ffn, Mesh(2))(*tensors(Layer(ep=2, T=4).arguments()), num_tokens=n)
-                     for name, (n, _) in bad_arguments.BAD_LENGTHS.items()})
+                     for name, n in BAD_LENGTHS.items()})
 cases("padding", {name: lambda f=f: spmd(f, Mesh(2))(array(2, 4, 3), array(2, 3, 3), num_tokens=[2, 3]) for name, f in {
     "mixed": lambda x, w: x @ mint.transpose(x, 0, 1),
     "reshaped": lambda x, w: x.reshape(1, -1),
@@ -105,10 +173,9 @@ cases("padding", {
         trace(two_lengths, X, IDS, Aval((6, 3), "float32"), Aval((6, 2), "int32")),
         [[array(4, 3), np.ones((4, 2), np.int32), array(6, 3), np.ones((6, 2), np.int32)]], [2]),
 })
-cases("options", {name: call for name, (call, _) in bad_arguments.BAD_OPTIONS.items()})
-cases("order", {name: call for name, (call, _) in bad_arguments.BAD_ORDERS.items()})
-cases("rows", {name: lambda f=f: tile_partition(f).lower(Aval((4, 3), "float32"))
-               for name, (f, _) in bad_arguments.MIXED.items()})
+cases("options", BAD_OPTIONS)
+cases("order", BAD_ORDERS)
+cases("rows", {name: lambda f=f: tile_partition(f).lower(Aval((4, 3), "float32")) for name, f in MIXED.items()})
 cases("trace", {name: lambda f=f: trace(f, untraceable.X) for name, (f, _, _) in untraceable.CATALOGUE.items()})
 CASES["trace: a draw nobody sees"] = lambda: under_a_profiler(lambda: trace(lambda x: x * random.random(), untraceable.X))
 cases("received", {name: lambda f=f: untraceable.routed(f) for name, f in untraceable.ROWS.items()})

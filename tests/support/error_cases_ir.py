@@ -84,6 +84,7 @@ cases("verify", {
     "rows that are no tokens": _row_taken_for_tokens,
     "a slot less": _with_domain(lambda domain: dataclasses.replace(domain, size=1)),
     "tiles of what has slots": _with_domain(lambda domain: as_domain(domain, Tiles)),
+    "same peer twice": _mutated(lambda flow: flow.replace(peer_orders=np.zeros_like(flow.peer_orders))),
     "a wait of unknown kind": _broken(waits={"kind": 7}),
     "queues without a machine": _mutated(lambda flow: flow.replace(machine=None)),
     "a queue of no numbers": _mutated(lambda flow: flow.replace(queues=(flow.queues[0] + 0.5, *flow.queues[1:]))),
