@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hpmoe.ir.layout import received_by_counts, received_rows
+from hpmoe.ir.layout import received_rows
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.ir.taskflow_text import event_name, task_name
 from hpmoe.kernels.buffers import Placed, Places
@@ -17,6 +17,7 @@ from hpmoe.kernels.cpu.launch import Demands, Launches, launch, sealed
 from hpmoe.kernels.link import Link
 from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.packing import pack
+from hpmoe.routing.routing import rows_by_counts
 from hpmoe.runtime.targets import find_target, register_target
 from hpmoe.support.errors import LaunchError, check_argument
 from hpmoe.support.known import known
@@ -71,7 +72,8 @@ class Executable:
 
     def run(self, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
             trace: np.ndarray | None = None, keep: list[list[np.ndarray]] | None = None,
-            into: Mapping[int, Sequence[np.ndarray]] | None = None) -> list[list[np.ndarray]]:
+            into: Mapping[int, Sequence[np.ndarray]] | None = None, received: Sequence[Sequence[int]] | None = None,
+            seed: int | None = None) -> list[list[np.ndarray]]:
         """Launches all workers of all ranks once and returns when the last has left.
 
         Args:
@@ -81,6 +83,8 @@ class Executable:
                 began its body and had signalled; where None, `hpmoe.measure` may ask for one.
             keep: where given, receives every buffer of every rank.
             into: for some outputs, by position, the array of each rank to write them to.
+            received: for each route by ids, the rows that each rank receives; counted from the ids if None.
+            seed: of the order in which the reference interpreter runs the tasks; the kernel runs them if None.
 
         Returns:
             For each rank, the list of outputs.
@@ -89,9 +93,12 @@ class Executable:
             LaunchError: a wait ran out of time, or the launch was interrupted; the text names task and event.
         """
         flow = self.flow
+        if seed is not None:
+            return flow.run(inputs, num_tokens, seed=seed)
         results = {flow.outputs[j]: arrays for j, arrays in (into or {}).items()}
         given = None if num_tokens is None else [int(n) for n in num_tokens]
-        placed = Placed(self._places, POOL, inputs, received_rows(flow, inputs, given), given is not None, results)
+        rows = received_rows(flow, inputs, given, received)
+        placed = Placed(self._places, POOL, inputs, rows, given is not None, results)
         lengths = [self._num_tokens] * flow.ep_size if given is None else given
         trace, moved = new_record(flow) if trace is None else (trace, None)
         with self.lock:
@@ -124,8 +131,11 @@ class Executable:
         flow, me = self.flow, link.rank
         check_argument(link.size == flow.ep_size, "launch", "link.size", link.size, f"{flow.ep_size}, as the kernel")
         results = {flow.outputs[j]: [array] for j, array in (into or {}).items()}
-        received = received_by_counts(flow, counts, num_tokens)[me]
-        placed = Placed(self._places, link.pool, [inputs], [received], num_tokens is not None, results)
+        routes = (plan for plan in flow.routes if plan.once_of < 0)
+        received = [rows_by_counts(np.sum(c, axis=0), flow.ep_size, plan.alignment)
+                    for c, plan in zip(counts, routes, strict=True)]
+        rows = received_rows(flow, [inputs], num_tokens, received)[me]
+        placed = Placed(self._places, link.pool, [inputs], [rows], num_tokens is not None, results)
         length = self._num_tokens if num_tokens is None else int(num_tokens[me])
         told = np.concatenate([np.zeros(0, np.int32), *(np.asarray(c, np.int32).reshape(-1) for c in counts)])
         trace, moved = new_record(flow, link) if trace is None else (trace, None)

@@ -11,7 +11,7 @@ from absl import flags
 
 import hpmoe
 from hpmoe.routing.workload import layer_inputs
-from hpmoe.runtime.array_runs import ArrayRuns
+from hpmoe.runtime.array_backend import ArrayBackend
 from hpmoe.runtime.rank_arrays import to_arrays
 from hpmoe.runtime.running import Runner
 from hpmoe.support.trees import Function, PyTree
@@ -29,14 +29,14 @@ def measured_call(o: SimpleNamespace | flags.FlagValues, machine: hpmoe.Machine,
     args, cotangent = layer_inputs(o)
     args = (args[0], ms.Tensor(ids), *args[2:])
     runner = Runner(staged.staged, hpmoe.Mesh(o.ep), batched=True)
-    (call, tensors), runs = runner.prepare(args, {}), ArrayRuns(runner.plans)
+    (call, tensors), backend = runner.prepare(args, {}), ArrayBackend(runner.plans)
     arrays, d_out = to_arrays(tensors), to_arrays([cotangent])
     if o.direction == "forward":
-        return lambda: runs.run(call, call.traced.program, arrays)
+        return lambda: backend.run(call, call.traced.program, arrays)
     lin = call.traced.linearized
     kept = [arrays[i] for i in lin.kept_inputs]
 
     def both() -> PyTree:
-        outputs = runs.run(call, lin.forward, arrays)
-        return runs.gradients(call, kept, [rank[len(call.traced.program.outputs):] for rank in outputs], d_out)
+        outputs = backend.run(call, lin.forward, arrays)
+        return backend.gradients(call, kept, [rank[len(call.traced.program.outputs):] for rank in outputs], d_out)
     return both

@@ -45,8 +45,11 @@ def evaluate(program: Program | Stages, inputs: Sequence[Sequence[np.ndarray]], 
         >>> hpmoe.evaluate(program, [[np.arange(3.0)]])[0][0].tolist()
         [1.0, 2.0, 5.0]
     """
+    for stage in program if isinstance(program, Stages) else [program]:
+        check_argument(isinstance(stage, Program), "hpmoe.evaluate", "program", f"a {type(stage).__name__}",
+                       "a Program, as hpmoe.trace makes it")
     if isinstance(program, Stages):
-        return program.run(inputs, lambda stage, mine: evaluate(stage, mine, num_tokens, dtype))
+        return program.run(inputs, num_tokens, dtype=dtype)
     _check(program, inputs, dtype)
     num_tokens = None if num_tokens is None else _lengths(program, num_tokens)
     ranks = range(program.ep_size)
@@ -79,8 +82,6 @@ def evaluate(program: Program | Stages, inputs: Sequence[Sequence[np.ndarray]], 
 
 
 def _check(program: Program, inputs: Sequence[Sequence[np.ndarray]], dtype: str | None) -> None:
-    check_argument(isinstance(program, Program), "hpmoe.evaluate", "program", f"a {type(program).__name__}",
-                   "a Program, as hpmoe.trace makes it")
     check_inputs("hpmoe.evaluate", inputs, program.ep_size,
                  [(name, v.aval.shape) for name, v in zip(program.input_names, program.inputs, strict=True)])
     check_argument(dtype is None or is_name(dtype, ("float64",)), "hpmoe.evaluate", "dtype", repr(dtype),
@@ -139,3 +140,11 @@ def _run_equation(eqn: Equation, operands: list[list[Value]], routes: dict[Rows,
         out = reference(*arrays, **params)
         per_rank.append(out if isinstance(out, tuple) else (out,))
     return [list(column) for column in zip(*per_rank, strict=True)]
+
+
+def _run(program: Program, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
+         dtype: str | None = None, **_: object) -> list[list[np.ndarray]]:
+    return evaluate(program, inputs, num_tokens, dtype)
+
+
+Program.run = _run

@@ -46,10 +46,11 @@ def interpret(flow: tf.Taskflow | Stages, inputs: Sequence[Sequence[np.ndarray]]
         >>> flow.num_tasks, hpmoe.interpret(flow, [[np.arange(3.0).reshape(3, 1)]], seed=7)[0][0].tolist()
         (6, [[1.0], [2.0], [5.0]])
     """
+    for stage in flow if isinstance(flow, Stages) else [flow]:
+        check_argument(isinstance(stage, tf.Taskflow), "hpmoe.interpret", "flow", f"a {type(stage).__name__}",
+                       "a Taskflow, as f.lower(*args) makes it after tile_partition")
     if isinstance(flow, Stages):
-        return flow.run(inputs, lambda stage, mine: interpret(stage, mine, num_tokens, seed, keep))
-    check_argument(isinstance(flow, tf.Taskflow), "hpmoe.interpret", "flow", f"a {type(flow).__name__}",
-                   "a Taskflow, as f.lower(*args) makes it after tile_partition")
+        return flow.run(inputs, num_tokens, seed=seed, keep=keep)
     check_argument(seed is None or is_int(seed, least=0, most=2**64), "hpmoe.interpret", "seed",
                    repr(seed), "an int of at least 0, or None")
     check_argument(keep is None or isinstance(keep, list), "hpmoe.interpret", "keep", f"a {type(keep).__name__}",
@@ -187,3 +188,11 @@ class _Run:
             return self.bodies.fanned_slots(rank, task)
         plan = self.flow.routes[op.domain.route]
         return np.maximum(entries, 0) // (plan.top_k * plan.return_tokens)
+
+
+def _run(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
+         seed: int | None = None, keep: list[list[np.ndarray]] | None = None, **_: object) -> list[list[np.ndarray]]:
+    return interpret(flow, inputs, num_tokens, seed, keep)
+
+
+tf.Taskflow.run = _run

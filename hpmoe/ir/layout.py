@@ -10,7 +10,7 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.routing.placement import Placement
 from hpmoe.routing.relayed_rows import RelayedRows
 from hpmoe.routing.route_plan import relays_of
-from hpmoe.routing.routing import PerRank, Routing, make_routing, routing_to_ranks, rows_by_counts, rows_of_ranks
+from hpmoe.routing.routing import PerRank, Routing, make_routing, routing_to_ranks, rows_of_ranks
 from hpmoe.routing.slots import Slots, make_slots
 from hpmoe.support.errors import ArgumentError
 from hpmoe.support.known import known
@@ -198,43 +198,41 @@ def _check_planned(plan: tf.RoutePlan, received: Sequence[int]) -> None:
                             "lower it with these ids, or without any")
 
 
-def received_rows(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]],
-                  num_tokens: Sequence[int] | None) -> list[list[int]]:
-    """For each rank, the rows it receives through each route; through one to ranks, the most that these can be."""
-    out: list[list[int]] = [[] for _ in range(flow.ep_size)]
+def received_rows(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None,
+                  received: Sequence[Sequence[int]] | None = None) -> list[list[int]]:
+    """For each rank, the rows that it receives through each route; through a route to ranks, the most that it can receive.
+
+    Args:
+        flow: whose routes.
+        inputs: for each rank, one array for each program input.
+        num_tokens: tokens of each rank; all if None.
+        received: for each route by ids, the rows of each rank, if they are known; they are counted from the ids if there are
+            other routes, which a rewrite of passes may add.
+    """
+    by_ids = [plan for plan in flow.routes if plan.once_of < 0]
+    if received is None or len(received) != len(by_ids):
+        received = [_counted(flow, plan, inputs, num_tokens) for plan in by_ids]
+    left, out = iter(received), []
     for plan in flow.routes:
-        if plan.once_of >= 0:
-            _append_once(out, plan, num_tokens)
-            continue
-        position = flow.inputs.index(plan.ids)
-        ends = [None] * len(inputs) if num_tokens is None else num_tokens
-        ids = [np.reshape(arrays[position], (plan.num_tokens, plan.num_choices))[:end]
-               for arrays, end in zip(inputs, ends, strict=True)]
-        received = rows_of_ranks(ids, plan.num_experts, plan.capacity, plan.placement, plan.alignment, plan.tp_size)
-        _check_planned(plan, received)
-        for mine, rows in zip(out, received, strict=True):
-            mine.append(rows)
-    return out
+        rows = _sent_once(out[plan.once_of], plan, num_tokens) if plan.once_of >= 0 else next(left)
+        if plan.once_of < 0:
+            _check_planned(plan, rows)
+        out.append(rows)
+    return [list(mine) for mine in zip(*out, strict=True)] or [[] for _ in range(flow.ep_size)]
 
 
-def received_by_counts(flow: tf.Taskflow, counts: Sequence[np.ndarray], num_tokens: Sequence[int] | None) -> list[list[int]]:
-    """The same by the rows of each rank for each expert, [ep, ep * num_local_experts] of each route by ids."""
-    out: list[list[int]] = [[] for _ in range(flow.ep_size)]
-    left = iter(counts)
-    for plan in flow.routes:
-        if plan.once_of >= 0:
-            _append_once(out, plan, num_tokens)
-            continue
-        of_ranks = rows_by_counts(np.asarray(next(left)).sum(axis=0), flow.ep_size, plan.alignment)
-        for mine, rows in zip(out, of_ranks, strict=True):
-            mine.append(rows)
-        _check_planned(plan, of_ranks)
-    return out
+def _counted(flow: tf.Taskflow, plan: tf.RoutePlan, inputs: Sequence[Sequence[np.ndarray]],
+             num_tokens: Sequence[int] | None) -> list[int]:
+    """The rows that each rank receives through a route, by the ids among the inputs."""
+    position, ends = flow.inputs.index(plan.ids), [None] * len(inputs) if num_tokens is None else num_tokens
+    ids = [np.reshape(arrays[position], (plan.num_tokens, plan.num_choices))[:end]
+           for arrays, end in zip(inputs, ends, strict=True)]
+    return rows_of_ranks(ids, plan.num_experts, plan.capacity, plan.placement, plan.alignment, plan.tp_size)
 
 
-def _append_once(received: list[list[int]], plan: tf.RoutePlan, num_tokens: Sequence[int] | None) -> None:
-    """To the rows that each rank receives those through a route to ranks."""
+def _sent_once(received: Sequence[int], plan: tf.RoutePlan, num_tokens: Sequence[int] | None) -> list[int]:
+    """The most rows that each rank receives through a route to ranks, where `received` are the rows to its experts."""
     tokens = [plan.num_tokens] * len(received) if num_tokens is None else list(num_tokens)
-    for rank, mine in enumerate(received):
-        relayed = sum(tokens[rank % plan.node_size::plan.node_size]) if plan.node_size else None
-        mine.append(min(mine[plan.once_of], sum(tokens)) if relayed is None else relayed)
+    if plan.node_size:
+        return [sum(tokens[rank % plan.node_size::plan.node_size]) for rank in range(len(received))]
+    return [min(rows, sum(tokens)) for rows in received]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
 from mindspore import Tensor
@@ -127,6 +127,7 @@ class Program:
     reports: tuple[Report, ...] = ()
 
     level = "program"
+    run: ClassVar[Callable[..., list[list[np.ndarray]]]]  # see IR; hpmoe.interpreters.evaluate, of a later layer, sets it
 
     def __post_init__(self) -> None:
         check_program(self)

@@ -7,8 +7,10 @@ A stage holds just what leads to the ids of later ones, and the last one everyth
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
+
+import numpy as np
 
 from hpmoe.ir.avals import Aval, RouteAval
 from hpmoe.ir.program import Atom, Equation, Program, Var
@@ -25,6 +27,18 @@ class IR(Protocol):
     def level(self) -> str: ...
     @property
     def provenance(self) -> tuple[str, ...]: ...
+    def run(self, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
+            **options: Any) -> list[list[np.ndarray]]:
+        """Computes the outputs of every rank. An option that the level does not have is ignored.
+
+        Args:
+            inputs: for each rank, one array for each program input.
+            num_tokens: tokens of each rank; all by default.
+            **options: `seed` of the reference interpreter, which runs a Taskflow, and a kernel if the seed is given;
+                `received`, for each route by ids the rows of each rank, if they are counted already; `into`, for some
+                outputs the array of each rank that a kernel writes them to.
+        """
+        ...
 
 
 AnyIR = Any  # a Program, Taskflow, Executable or Stages: which, only the level says
@@ -82,11 +96,13 @@ class Stages(Generic[Lowered]):
         raise AttributeError(f"{name} is of each stage: {self.name} computes its ids, so lower returns {len(self)} stages, "
                              f"one for each launch, as in [stage.{name} for stage in lowered]")
 
-    def run(self, inputs: Sequence[Sequence[V]], run: Callable[[Lowered, list[list[V]]], Sequence[Sequence[V]]]
-            ) -> list[list[V]]:
-        """What the program computes, stage by stage: `run` is from an IR and its inputs, for each rank, to its outputs."""
-        irs = iter(self.irs)
-        return run_parts(self.program, inputs, lambda part, mine: run(next(irs), mine))
+    def run(self, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
+            **options: Any) -> list[list[np.ndarray]]:
+        """Runs one stage after the other; see IR."""
+        values = PartValues(self.program, inputs)
+        for part, ir in zip(cut_at_routes(self.program), self.irs, strict=True):
+            values.add(part, ir.run(values.inputs_of(part), num_tokens, **options))
+        return values.outputs()
 
     def __len__(self) -> int:
         return len(self.irs)
@@ -237,24 +253,29 @@ def _maker(program: Program, var: Var) -> Equation:
     return eqn
 
 
-def run_parts(program: Program, inputs: Sequence[Sequence[V]],
-              run: Callable[[Part, list[list[V]]], Sequence[Sequence[V]]]) -> list[list[V]]:
-    """What a program computes, part by part.
+class PartValues(Generic[V]):
+    """The values that the parts of a program pass on, for each rank: each part reads them and adds its outputs.
 
     Args:
-        program: what is cut.
-        inputs: for each rank, the values of its inputs.
-        run: from a part and the values of that one's inputs, for each rank, to its outputs.
-
-    Returns:
-        For each rank, the outputs.
+        program: the Program that is cut.
+        inputs: for each rank, the values of the inputs of the program.
     """
-    values: list[dict[Atom, V]] = [dict(zip(program.inputs, mine, strict=True)) for mine in inputs]
-    results: list[dict[int, V]] = [{} for _ in inputs]
-    for part in cut_at_routes(program):
-        of_ranks = run(part, [[mine[v] for v in part.program.inputs] for mine in values])
-        for mine, result, outputs in zip(values, results, of_ranks, strict=True):
-            for place, value in zip(part.places, outputs, strict=False):
-                result[place] = value
-            mine.update(zip(part.program.outputs, outputs, strict=True))
-    return [[result[place] for place in range(len(program.outputs))] for result in results]
+
+    def __init__(self, program: Program, inputs: Sequence[Sequence[V]]):
+        self._program = program
+        self._values: list[dict[Atom, V]] = [dict(zip(program.inputs, mine, strict=True)) for mine in inputs]
+        self._results: list[dict[int, V]] = [{} for _ in inputs]
+
+    def inputs_of(self, part: Part) -> list[list[V]]:
+        """The values of the inputs of a part, for each rank."""
+        return [[mine[v] for v in part.program.inputs] for mine in self._values]
+
+    def add(self, part: Part, outputs: Sequence[Sequence[V]]) -> None:
+        """Takes the outputs of a part, for each rank."""
+        for mine, result, found in zip(self._values, self._results, outputs, strict=True):
+            result.update(zip(part.places, found, strict=False))
+            mine.update(zip(part.program.outputs, found, strict=True))
+
+    def outputs(self) -> list[list[V]]:
+        """The outputs of the program after its last part, for each rank."""
+        return [[result[place] for place in range(len(self._program.outputs))] for result in self._results]

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 
@@ -129,6 +130,8 @@ class Taskflow:
     queues: tuple[np.ndarray, ...] = ()
     made: Made | None = None
     direction: str = "forward"
+
+    run: ClassVar[Callable[..., list[list[np.ndarray]]]]  # see IR; hpmoe.interpreters.interpret, of a later layer, sets it
 
     @property
     def level(self) -> str:

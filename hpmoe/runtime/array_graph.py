@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 import numpy as np
 from mindspore import ops
 from numpy.typing import ArrayLike
 
 from hpmoe.ir.avals import Aval, RouteAval, fixed
-from hpmoe.runtime.array_runs import ArrayRuns
+from hpmoe.ir.program import Program
 from hpmoe.runtime.graph_operators import NOTHING, GraphCall, inferred
-from hpmoe.runtime.one_call import Call
+from hpmoe.runtime.one_call import Call, Traced
 from hpmoe.runtime.rank_arrays import Arrays, to_arrays
 from hpmoe.support.dtypes import numpy_dtype, storage_dtype
 from hpmoe.support.errors import ProgramError
@@ -24,16 +26,32 @@ from hpmoe.support.mindspore_private import WithGradient, set_num_inputs
 from hpmoe.support.trees import Function
 
 
+class RunsArrays(Protocol):
+    """Runs programs on NumPy arrays; see `hpmoe.runtime.array_backend.ArrayBackend`."""
+
+    batched: bool
+    ep_size: int
+    num_here: int
+
+    def in_step(self) -> AbstractContextManager[None]: ...
+    def agreed(self, call: Call) -> Call: ...
+    def told_avals(self, program: Program) -> list[Aval]: ...
+    def run(self, call: Call, program: Program, arrays: Sequence[np.ndarray]) -> Arrays: ...
+    def gradients(self, call: Call, kept: Sequence[np.ndarray], saved: Arrays,
+                  cotangents: Sequence[np.ndarray]) -> list[np.ndarray | None]: ...
+    def results(self, traced: Traced, outputs: Arrays) -> list[np.ndarray]: ...
+
+
 class ArrayGraphCall(GraphCall):
     """See GraphCall.
 
     Attributes:
-        runs: runs its programs on NumPy arrays.
+        backend: runs its programs.
     """
 
-    def __init__(self, call: Call, num_args: int, runs: ArrayRuns):
+    def __init__(self, call: Call, num_args: int, backend: RunsArrays):
         super().__init__(call, num_args)
-        self.runs, self.captures = runs, to_arrays(self.program.captures)
+        self.backend, self.captures = backend, to_arrays(self.program.captures)
 
     def operator(self, direction: str, num_inputs: int, avals: Callable[[], list[Aval]],
                  rule: Callable[[], Function]) -> ops.Primitive:
@@ -41,7 +59,7 @@ class ArrayGraphCall(GraphCall):
 
         def kernel(*arrays: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
             try:
-                with self.runs.calling():
+                with self.backend.in_step():
                     results = tuple(map(_handed_over, compute(*arrays), avals()))
             except BaseException:  # also Ctrl-C
                 self.forget_graph()
@@ -51,10 +69,10 @@ class ArrayGraphCall(GraphCall):
 
     def forward(self, *given: np.ndarray) -> list[np.ndarray]:
         arrays = [self._as_array(x, i) for i, x in enumerate(given)]
-        self.runs.agreed(self.call)  # of at least one row, as a graph has no empty arrays
-        outputs = self.runs.run(self.call, self.forward_program(), [*arrays, *self.captures])
-        count, results = len(self.program.outputs), self.runs.results(self.call.traced, outputs)
-        self.call.traced.report(results[self.program.num_results:], self.runs.batched)
+        self.backend.agreed(self.call)  # of at least one row, as a graph has no empty arrays
+        outputs = self.backend.run(self.call, self.forward_program(), [*arrays, *self.captures])
+        count, results = len(self.program.outputs), self.backend.results(self.call.traced, outputs)
+        self.call.traced.report(results[self.program.num_results:], self.backend.batched)
         return results + self._packed([r[count:] for r in outputs])
 
     def backward(self, *arrays: np.ndarray) -> list[np.ndarray]:
@@ -67,7 +85,7 @@ class ArrayGraphCall(GraphCall):
         split = len(rest) - len(lin.cotangents)
         cotangents = [x.reshape(fixed(self._whole(self.program.outputs[i].aval).shape))
                       for i, x in zip(lin.cotangents, rest[split:], strict=True)]
-        grads = self.runs.gradients(self.call, kept, self._unpacked(rest[:split]), cotangents)
+        grads = self.backend.gradients(self.call, kept, self._unpacked(rest[:split]), cotangents)
         return [known(g) for i, g in zip(lin.differentiable, grads, strict=True) if i < self.num_args]
 
     def output_avals(self) -> list[Aval]:
@@ -82,8 +100,8 @@ class ArrayGraphCall(GraphCall):
 
     def _whole(self, aval: Aval | RouteAval, is_replicated: bool = False) -> Aval:
         """An array of one rank as the caller has it."""
-        has_axis = self.runs.batched and not is_replicated
-        return Aval((self.runs.ep_size, *aval.shape) if has_axis else aval.shape, aval.dtype)
+        has_axis = self.backend.batched and not is_replicated
+        return Aval((self.backend.ep_size, *aval.shape) if has_axis else aval.shape, aval.dtype)
 
     def _as_array(self, given: ArrayLike, i: int) -> np.ndarray:
         """What MindSpore hands over for input i of the program: a Python number where it has no dimensions."""
@@ -101,7 +119,7 @@ class ArrayGraphCall(GraphCall):
             return []
         routes = {e.outputs[0].aval.rows: e.outputs[0].aval for e in lin.forward.equations
                   if isinstance(e.outputs[0].aval, RouteAval)}
-        num_here, avals = self.runs.num_here, []
+        num_here, avals = self.backend.num_here, []
         for atom in lin.forward.outputs[len(self.program.outputs):]:
             first, *rest = atom.aval.shape or (1,)
             if isinstance(first, int):
@@ -111,7 +129,7 @@ class ArrayGraphCall(GraphCall):
                 padding = num_here * route.num_local_experts * (route.alignment - 1)
                 rows = min(num_here * route.max_rows, route.ep_size * route.num_tokens * route.top_k + padding)
             avals.append(Aval((rows, *rest), storage_dtype(atom.aval.dtype)))
-        avals += self.runs.told_avals(lin.forward)
+        avals += self.backend.told_avals(lin.forward)
         return [Aval((len(avals), num_here), "int32"), *avals] if avals else []
 
     def _packed(self, saved: Arrays) -> list[np.ndarray]:
@@ -124,9 +142,9 @@ class ArrayGraphCall(GraphCall):
 
     def _unpacked(self, arrays: Sequence[np.ndarray]) -> Arrays:
         if not arrays:
-            return [[] for _ in range(self.runs.num_here)]
+            return [[] for _ in range(self.backend.num_here)]
         forward = self.call.traced.linearized.forward
-        avals = [*(a.aval for a in forward.outputs[len(self.program.outputs):]), *self.runs.told_avals(forward)]
+        avals = [*(a.aval for a in forward.outputs[len(self.program.outputs):]), *self.backend.told_avals(forward)]
         ends = np.cumsum(arrays[0], axis=1)
         return [[x[end - n:end].reshape([d if isinstance(d, int) else n for d in aval.shape])
                  for x, aval, n, end in zip(arrays[1:], avals, arrays[0][:, rank], ends[:, rank], strict=True)]

@@ -6,7 +6,6 @@ every plan is one for as many received rows as there can be.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 
 import mindspore
@@ -15,7 +14,8 @@ from mindspore import Tensor
 from hpmoe.ir.avals import Aval
 from hpmoe.ir.padding import own_length
 from hpmoe.ir.program import Program
-from hpmoe.ir.stages import Part, run_parts
+from hpmoe.ir.stages import PartValues, cut_at_routes
+from hpmoe.runtime.backend import Backend
 from hpmoe.runtime.device_graph import DeviceGraphCall, DeviceKernel
 from hpmoe.runtime.one_call import Call, Traced
 from hpmoe.runtime.planned_rows import PlannedRows, RouteKey, any_rows
@@ -30,7 +30,7 @@ def in_dtype(tensor: Tensor, name: str) -> Tensor:
     return tensor if tensor.dtype == dtype else tensor.astype(dtype)
 
 
-class DeviceBackend:
+class DeviceBackend(Backend[list[Tensor]]):
     """See Backend: one rank of a mesh whose ranks are processes.
 
     Attributes:
@@ -39,9 +39,6 @@ class DeviceBackend:
 
     def __init__(self, plans: Plans):
         self.plans = plans
-
-    def calling(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
 
     def lengths_of(self, num_tokens: PyTree) -> tuple[int, ...]:
         """This rank's own number, as a tuple of one."""
@@ -55,19 +52,14 @@ class DeviceBackend:
             check_argument(all(isinstance(d, int) for d in atom.aval.shape), program.name, f"output {i}", atom.aval,
                            "of a shape that is known before the launch", "Return received rows through hpmoe.combine.")
 
-    def agreed(self, call: Call) -> Call:
-        return call
-
     def planned(self, traced: Traced, tensors: Sequence[Tensor | Aval]) -> tuple[None, dict[RouteKey, PlannedRows]]:
         return None, any_rows(traced.program)
 
-    def compute(self, call: Call, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return self._launch(call, call.traced.program, tensors)
-
-    def forward(self, call: Call, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        lin, count = call.traced.linearized, len(call.traced.program.outputs)
-        outputs = self._launch(call, lin.forward, tensors)
-        return outputs[:count], [*(tensors[i] for i in lin.kept_inputs), *outputs[count:]]
+    def forward(self, call: Call, tensors: Sequence[Tensor], saves: bool) -> tuple[list[Tensor], list[Tensor]]:
+        program, lin = call.traced.program, call.traced.linearized if saves else None
+        outputs = self._launch(call, lin.forward if lin else program, tensors)
+        count = len(program.outputs)
+        return outputs[:count], [*(tensors[i] for i in lin.kept_inputs), *outputs[count:]] if lin else []
 
     def backward(self, call: Call, saved: list[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor | None]:
         program, lin, mains = call.traced.program, call.traced.linearized, _main_grads(call.traced)
@@ -85,10 +77,12 @@ class DeviceBackend:
     def _launch(self, call: Call, program: Program, tensors: Sequence[Tensor],
                 into: Mapping[int, Tensor] | None = None) -> list[Tensor]:
         """The outputs of a program, once the stream has come to them; those in `into` end up there."""
-        def launch(part: Part, inputs: list[list[Tensor]]) -> list[list[Tensor]]:
-            outputs = self.kernel(part.program).launch_here(inputs[0], call.lengths[0] if call.lengths else None, into or {})
-            return [[in_dtype(x, atom.aval.dtype) for x, atom in zip(outputs, part.program.outputs, strict=True)]]
-        return run_parts(program, [tensors], launch)[0]
+        values, num_tokens = PartValues(program, [tensors]), call.lengths[0] if call.lengths else None
+        for part in cut_at_routes(program):
+            outputs = self.kernel(part.program).launch_here(values.inputs_of(part)[0], num_tokens, into or {})
+            avals = [atom.aval for atom in part.program.outputs]
+            values.add(part, [[in_dtype(x, aval.dtype) for x, aval in zip(outputs, avals, strict=True)]])
+        return values.outputs()[0]
 
 
 def _main_grads(traced: Traced) -> dict[int, Tensor]:

@@ -1,17 +1,25 @@
-"""What ranks that are processes tell each other once a step: their numbers of tokens, and of rows for each expert."""
+"""Messages between ranks that are processes: shapes of a call; tokens, and rows for each expert, of a step."""
 
 from __future__ import annotations
 
+import ast
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from hpmoe import tracing
 from hpmoe.ir.avals import Aval
 from hpmoe.ir.program import Program
 from hpmoe.routing.routing import rows_by_counts
-from hpmoe.runtime.planned_rows import PlannedRoute, PlannedRows, RouteKey, routes_of, rows_of_any, rows_of_received
+from hpmoe.runtime.arguments import Arguments
+from hpmoe.runtime.planned_rows import PlannedRoute, Received, RouteKey, routes_of
+from hpmoe.support.errors import check_argument
+from hpmoe.support.trees import Function, PyTree
 
 ALL_TOKENS = -1  # of a rank without padding
+Size = tuple[int, ...] | int | None  # of a leaf of the arguments: the shape of an array, or an int
+Sizes = list[Size]
 
 
 class Exchanged:
@@ -42,17 +50,11 @@ class Exchanged:
         """The counts of each of its routes by ids, in order."""
         return [self.counts[route.key] for route in routes_of(program) if not route.aval.once]
 
-    def planned_rows(self, program: Program) -> dict[RouteKey, PlannedRows]:
-        """The rows that each of its routes is planned for, the same on all ranks."""
-        rows = {}
-        for route in routes_of(program):
-            if route.aval.once:
-                rows[route.key] = rows_of_any(route.aval)
-            else:
-                received = rows_by_counts(self.counts[route.key].sum(axis=0), route.aval.ep_size, route.aval.alignment)
-                route.aval.check_received(received)
-                rows[route.key] = rows_of_received(max(received), route.aval)
-        return rows
+    def received(self, program: Program) -> Received:
+        """For each route of a program, the rows that each rank receives; None for a route to ranks."""
+        return [None if route.aval.once else rows_by_counts(
+                    self.counts[route.key].sum(axis=0), route.aval.ep_size, route.aval.alignment)
+                for route in routes_of(program)]
 
     def as_array(self, program: Program) -> np.ndarray:
         """All that is known of a program's step, as `add` takes it."""
@@ -76,3 +78,63 @@ def exchanged_avals(routes: Iterable[PlannedRoute]) -> list[Aval]:
     """That of `Exchanged.as_array` for these routes; nothing where there are none."""
     routes = list(routes)
     return [Aval((routes[0].aval.ep_size, 1 + sum(map(num_columns, routes))), "int32")] if routes else []
+
+
+def as_told(given: Arguments) -> bytes:
+    """The sizes of the arguments of this rank, as other ranks read them."""
+    sizes: Sizes = [tuple(x.shape) if is_array else x if type(x) is int else None
+                    for x, is_array in zip(given.leaves, given.is_array, strict=True)]
+    return repr(sizes).encode()
+
+
+def agreed(function: Function, given: Arguments, told: Sequence[bytes], own: int, first: int) -> Arguments:
+    """The arguments that this rank computes with: its own, or for a rank without tokens arguments of the others' sizes.
+
+    Args:
+        function: the function that is called, for the names of its arguments.
+        given: the arguments of this rank.
+        told: `as_told` of each rank.
+        own, first: the index of this rank in `told`, and the number of the first rank.
+
+    Raises:
+        ArgumentError: two ranks have arrays of different shapes, of which none is empty.
+    """
+    ranks: list[Sizes] = [ast.literal_eval(data.decode()) for data in told]
+    if len(set(map(len, ranks))) > 1:
+        return given  # other arguments: the ranks are at different calls
+    fullest = max(range(len(ranks)), key=lambda rank: (_elements(ranks[rank]), -rank))
+    for rank, sizes in enumerate(ranks):
+        for leaf, (shape, whole) in enumerate(zip(sizes, ranks[fullest], strict=True)):
+            if _differ(shape, whole) and not _is_empty(shape, whole):
+                one, other = (f"{ranks[r][leaf]} on rank {first + r}" for r in sorted((rank, fullest)))
+                name = given.array_names(function)[sum(given.is_array[:leaf])]
+                check_argument(False, tracing.function_name(function), name, f"of shape {one} and {other}",
+                               "of one shape on all ranks", "Pad the rank that has fewer rows, and pass num_tokens=, the "
+                               "number of its real rows." if _differ_in_rows(shape, whole) else "")
+    if not any(map(_differ, ranks[own], ranks[fullest])):
+        return given
+    return given._replace(leaves=[_of_size(x, size) for x, size in zip(given.leaves, ranks[fullest], strict=True)])
+
+
+def _elements(sizes: Sizes) -> int:
+    return sum(math.prod(shape) for shape in sizes if isinstance(shape, tuple))
+
+
+def _differ(shape: Size, whole: Size) -> bool:
+    """Returns True if two ranks have arrays of different shapes."""
+    return isinstance(shape, tuple) and isinstance(whole, tuple) and shape != whole
+
+
+def _differ_in_rows(shape: Size, whole: Size) -> bool:
+    if not isinstance(shape, tuple) or not isinstance(whole, tuple):
+        return False
+    return len(shape) == len(whole) > 0 and shape[1:] == whole[1:]
+
+
+def _is_empty(shape: Size, whole: Size) -> bool:
+    """Returns True if the first array has no rows and equals the second in its other dimensions."""
+    return _differ_in_rows(shape, whole) and isinstance(shape, tuple) and shape[0] == 0
+
+
+def _of_size(x: PyTree, size: Size) -> PyTree:
+    return Aval(size, str(x.dtype).lower()) if isinstance(size, tuple) else x if size is None else size

@@ -1,22 +1,29 @@
-"""The numbers of received rows that programs are planned for: few plans serve all routings."""
+"""Received rows: counted from the ids of a call, and rounded up to the few numbers of rows that programs are planned for."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from hpmoe.ir.avals import RouteAval, as_route, drawn
 from hpmoe.ir.program import Equation, Program, Var
 from hpmoe.ir.stages import views_of_inputs
 from hpmoe.ir.taskflow import Taskflow
+from hpmoe.routing.capacity import check_topk_weights
+from hpmoe.routing.routing import check_topk_ids, rows_of_ranks
+from hpmoe.support.known import known
 from hpmoe.support.remembered import remembered
 from hpmoe.support.trees import PyTree
 
 LEAST = 64  # rows of a bucket
 TIMES = 1.0, 1.5, 2.0, 2.75, 4.0, 5.6, 8.0  # even rows, which drawn ones are a few more than, that plans are for
 PLANNED = "max_rows", "likely_rows"  # options of a route that say what it is planned for
+NO_MAKERS: Mapping[Var, Equation] = {}
+Received = Sequence[list[int] | None]  # for each route of a program, the rows of each rank; None if they are not known
 
 
 def row_bucket(rows: int, most: int) -> int:
@@ -125,6 +132,60 @@ def routes_of(program: Program) -> tuple[PlannedRoute, ...]:
     return tuple(routes)
 
 
+def received_by_ids(program: Program, inputs: Sequence[Sequence[np.ndarray]], lengths: Sequence[int] | None,
+                    makers: Mapping[Var, Equation] = NO_MAKERS) -> Received:
+    """Checks the ids of every route and counts the rows that each rank receives; None for a route without ids among inputs.
+
+    Args:
+        program: whose routes.
+        inputs: for each rank, the arrays of the program's inputs.
+        lengths: tokens of each rank; all if None.
+        makers: the equations that computed ids and weights among the inputs.
+    """
+    received: list[list[int] | None] = []
+    for route in routes_of(program):
+        if route.ids is None:
+            received.append(None)
+            continue
+        real = [checked_ids(route, arrays, None if lengths is None else lengths[rank], rank, makers)
+                for rank, arrays in enumerate(inputs)]
+        aval = route.aval
+        received.append(rows_of_ranks(real, aval.num_experts, aval.capacity, aval.placement, aval.alignment, aval.tp_size))
+    return received
+
+
+def checked_ids(route: PlannedRoute, inputs: Sequence[np.ndarray], num_tokens: int | None, rank: int,
+                makers: Mapping[Var, Equation]) -> np.ndarray:
+    """The ids of a rank's tokens. Checks them, and the weights if they decide what is dropped."""
+    aval, who = route.aval, "hpmoe.dispatch" + (f" on rank {rank}" if route.aval.ep_size > 1 else "")
+    ids = inputs[known(route.ids)].reshape(-1, aval.num_choices)[:num_tokens]
+    check_topk_ids(ids, aval.num_model_experts, who, _origin(makers.get(route.key[0]), route.source))
+    if route.weights is not None:
+        check_topk_weights(ids, inputs[route.weights].reshape(-1, aval.num_choices)[:num_tokens], rank, aval.ep_size)
+    return ids
+
+
+def _origin(maker: Equation | None, source: str) -> str:
+    """Returns a sentence for errors: the equation that computed the ids, or the line that dispatches given ids."""
+    if maker is None:
+        return f" The dispatch is written at {source}." if source else ""
+    return f" They are computed by {maker.primitive.name}" + (f", written at {maker.source}." if maker.source else ".")
+
+
+def planned_rows(program: Program, received: Received) -> dict[RouteKey, PlannedRows]:
+    """The rows that each route of a program is planned for; any number of rows, if the received rows are not known.
+
+    Raises:
+        ArgumentError: a rank receives more rows than it has room for.
+    """
+    planned = {}
+    for route, rows in zip(routes_of(program), received, strict=True):
+        if rows is not None:
+            route.aval.check_received(rows)
+        planned[route.key] = rows_of_any(route.aval) if rows is None else rows_of_received(max(rows), route.aval)
+    return planned
+
+
 def any_rows(program: Program) -> dict[RouteKey, PlannedRows]:
     """The planned rows of each route, for any routing."""
     return {route.key: rows_of_any(route.aval) for route in routes_of(program)}
@@ -140,3 +201,21 @@ def with_planned_rows(program: Program, rows: Sequence[PlannedRows]) -> Program:
         return eqn.replace(params={**others, "max_rows": most, **({"likely_rows": likely} if likely != most else {})})
     return program.replace(equations=tuple(
         planned(e) if isinstance(e.outputs[0].aval, RouteAval) else e for e in program.equations))
+
+
+def rows_between(aval: RouteAval, imbalance: float) -> list[PlannedRows]:
+    """The rows that calls are planned for in which the fullest rank receives the mean to `imbalance` times the mean.
+
+    Example:
+        >>> from hpmoe.ir.avals import Rows
+        >>> rows_between(RouteAval(Rows(), num_tokens=512, top_k=2, num_experts=8, ep_size=4), imbalance=1.5)
+        [PlannedRows(most=1024, likely=1024), PlannedRows(most=1536, likely=1088), PlannedRows(most=1536, likely=1536)]
+    """
+    mean = aval.num_tokens * aval.top_k + aval.likely_padding
+    first, last = min(mean, aval.max_rows), int(min(mean * imbalance, aval.max_rows))
+    found: dict[PlannedRows, None] = {}
+    while first <= last:
+        end = rows_of_received(first, aval).most
+        found.update(dict.fromkeys(rows_of_received(received, aval) for received in (first, min(end, last))))
+        first = end + 1
+    return list(found)

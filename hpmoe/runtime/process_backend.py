@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from mindspore import Tensor
@@ -22,11 +22,10 @@ from hpmoe.ir.stages import Part
 from hpmoe.ranks.link import Link
 from hpmoe.ranks.world import World
 from hpmoe.routing.routing import counts_of_rank
-from hpmoe.runtime.agreed_shapes import agreed, as_told
-from hpmoe.runtime.array_backend import ArrayBackend, Saved
-from hpmoe.runtime.array_runs import ArrayRuns, checked_ids, put_into, run_ir, with_int32_ids
-from hpmoe.runtime.exchanged import ALL_TOKENS, Exchanged, exchanged_avals, routes_by_ids
+from hpmoe.runtime.array_backend import NOWHERE, ArrayBackend, Into, Saved, put_into, with_int32_ids
+from hpmoe.runtime.exchanged import ALL_TOKENS, Exchanged, agreed, as_told, exchanged_avals, routes_by_ids
 from hpmoe.runtime.one_call import Call
+from hpmoe.runtime.planned_rows import checked_ids, planned_rows
 from hpmoe.runtime.plans import Plans
 from hpmoe.runtime.rank_arrays import Arrays
 from hpmoe.support.dtypes import numpy_dtype
@@ -37,63 +36,12 @@ from hpmoe.support.trees import PyTree
 
 
 class ProcessBackend(ArrayBackend):
-    """See Backend: one rank of a World."""
-
-    def __init__(self, plans: Plans, world: World):
-        self.runs = ProcessRuns(plans, world)
-
-    def lengths_of(self, num_tokens: PyTree) -> tuple[int, ...]:
-        """This rank's own number, as a tuple of one."""
-        return own_length(num_tokens)
-
-    def calling(self) -> contextlib.AbstractContextManager[None]:
-        """See Backend. A compiled graph runs on when its call returns: it comes first on every rank."""
-        wait_for_calls()
-        return super().calling()
-
-    def compute(self, call: Call, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return _of_own(call, super().compute(call, _of_all(call.traced.program.inputs, tensors)))
-
-    def forward(self, call: Call, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Saved]:
-        outputs, saved = super().forward(call, _of_all(call.traced.program.inputs, tensors))
-        return _of_own(call, outputs), saved
-
-    def backward(self, call: Call, saved: Saved, cotangents: Sequence[Tensor]) -> list[Tensor | None]:
-        lin, outputs = call.traced.linearized, call.traced.program.outputs
-        with self.runs.calling():
-            grads = super().backward(call, saved, _of_all([outputs[i] for i in lin.cotangents], cotangents))
-        if call.own is None:
-            return grads
-        own = call.own.program.inputs[:call.own.num_args]
-        return [grad if i >= len(own) else _like(own[i].aval, grad)
-                for i, grad in zip(lin.differentiable, grads, strict=True)]
-
-
-def _of_all(atoms: Sequence[Atom], tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Returns tensors of the shapes that all ranks compute with: zeros replace missing rows."""
-    return [known(_like(atom.aval, x)) for atom, x in zip(atoms, tensors, strict=True)]
-
-
-def _of_own(call: Call, outputs: list[Tensor]) -> list[Tensor]:
-    """Outputs of the shapes of this rank: no rows where it has no tokens."""
-    if call.own is None:
-        return outputs
-    return [known(_like(atom.aval, x)) for atom, x in zip(call.own.program.outputs, outputs, strict=True)]
-
-
-def _like(aval: Aval | RouteAval, x: Tensor | None) -> Tensor | None:
-    """A tensor, or zeros where a rank without tokens has another shape of it."""
-    if x is None or tuple(x.shape) == aval.shape or not all(isinstance(d, int) for d in aval.shape):
-        return x
-    return Tensor.from_numpy(np.zeros(fixed(aval.shape), numpy_dtype(aval.dtype)))
-
-
-class ProcessRuns(ArrayRuns):
-    """Runs programs of one rank; see ArrayRuns.
+    """One rank of a World; see ArrayBackend.
 
     Attributes:
-        link: to the ranks that share experts, or None where there are no others.
+        link: to the ranks that share experts; None if there are no others.
         first: the number of the first of these ranks.
+        name: of the function that is called.
     """
 
     def __init__(self, plans: Plans, world: World):
@@ -101,7 +49,16 @@ class ProcessRuns(ArrayRuns):
         self.link, self.first = world.link, world.rank - (world.link.rank if world.link else 0)
         self.name = getattr(plans.staged.function, "__name__", "a function")
 
+    def lengths_of(self, num_tokens: PyTree) -> tuple[int, ...]:
+        """This rank's own number, as a tuple of one."""
+        return own_length(num_tokens)
+
     def calling(self) -> contextlib.AbstractContextManager[None]:
+        """See Backend. Waits for compiled graphs, which run on when their call has returned, so that all ranks agree."""
+        wait_for_calls()
+        return self.in_step()
+
+    def in_step(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self.link is None else self.link.calling(f"a call of {self.name}")
 
     def agreed(self, call: Call) -> Call:
@@ -119,6 +76,20 @@ class ProcessRuns(ArrayRuns):
         check_num_tokens("spmd", traced.program, (0,), traced.padding_fault)
         return dataclasses.replace(call, traced=traced, lengths=(0,), own=call.traced)
 
+    def forward(self, call: Call, tensors: Sequence[Tensor], saves: bool) -> tuple[list[Tensor], Saved]:
+        outputs, saved = super().forward(call, _of_all(call.traced.program.inputs, tensors), saves)
+        return _of_own(call, outputs), saved
+
+    def backward(self, call: Call, saved: Saved, cotangents: Sequence[Tensor]) -> list[Tensor | None]:
+        lin, outputs = call.traced.linearized, call.traced.program.outputs
+        with self.in_step():
+            grads = super().backward(call, saved, _of_all([outputs[i] for i in lin.cotangents], cotangents))
+        if call.own is None:
+            return grads
+        own = call.own.program.inputs[:call.own.num_args]
+        return [grad if i >= len(own) else _like(own[i].aval, grad)
+                for i, grad in zip(lin.differentiable, grads, strict=True)]
+
     def told_avals(self, program: Program) -> list[Aval]:
         return [] if self.link is None else exchanged_avals(routes_by_ids(program))
 
@@ -135,22 +106,22 @@ class ProcessRuns(ArrayRuns):
             exchanged.add(routes_by_ids(forward), told)
         return super().gradients(dataclasses.replace(call, exchanged=exchanged), kept, [values], cotangents)
 
-    def _launch(self, call: Call, part: Part, inputs: Arrays,
-                into: Mapping[int, list[np.ndarray]] | None = None) -> Arrays:
-        program, into = part.program, into or {}
-        if self.link is None or program.ep_size == 1:  # nothing goes to other ranks
-            return super()._launch(call, part, inputs, into)
+    def launch(self, call: Call, part: Part, inputs: Arrays, into: Into = NOWHERE) -> Arrays:
+        program = part.program
+        if self.link is None or program.ep_size == 1:  # no rows go to other ranks
+            return super().launch(call, part, inputs, into)
         exchanged = known(call.exchanged)
         self._exchange(self.link, exchanged, call, part, inputs[0])
-        ir = self.plans.plan(program, exchanged.planned_rows(program))
+        ir = self.plans.plan(program, planned_rows(program, exchanged.received(program)))
         if ir.level == "kernel" and ir.reaches(self.link) and call.seed is None:
             (own,), counts = with_int32_ids(program, inputs), exchanged.of_program(program)
             outputs = [ir.run_rank(self.link, own, counts, exchanged.lengths, into={j: mine for j, (mine,) in into.items()})]
         else:
-            of_ranks = self._gathered(self.link, part, inputs)
+            of_ranks = with_int32_ids(program, self._gathered(self.link, part, inputs))
             everywhere = {j: [np.zeros_like(mine) for _ in of_ranks] for j, (mine,) in into.items()}
-            outputs = [run_ir(ir, with_int32_ids(program, of_ranks), exchanged.lengths, call.seed,
-                              everywhere)[self.link.rank]]
+            computed = ir.run(of_ranks, exchanged.lengths, seed=call.seed, into=everywhere)
+            put_into(everywhere, computed)
+            outputs = [computed[self.link.rank]]
         put_into(into, outputs)
         return outputs
 
@@ -171,6 +142,25 @@ class ProcessRuns(ArrayRuns):
         """The arrays of all ranks."""
         what, key = _described(part.program)
         return [pickle.loads(data) for data in link.meet(what, pickle.dumps(inputs[0], protocol=5), key)]
+
+
+def _of_all(atoms: Sequence[Atom], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Returns tensors of the shapes that all ranks compute with: zeros replace missing rows."""
+    return [known(_like(atom.aval, x)) for atom, x in zip(atoms, tensors, strict=True)]
+
+
+def _of_own(call: Call, outputs: list[Tensor]) -> list[Tensor]:
+    """Outputs of the shapes of this rank: no rows where it has no tokens."""
+    if call.own is None:
+        return outputs
+    return [known(_like(atom.aval, x)) for atom, x in zip(call.own.program.outputs, outputs, strict=True)]
+
+
+def _like(aval: Aval | RouteAval, x: Tensor | None) -> Tensor | None:
+    """A tensor, or zeros where a rank without tokens has another shape of it."""
+    if x is None or tuple(x.shape) == aval.shape or not all(isinstance(d, int) for d in aval.shape):
+        return x
+    return Tensor.from_numpy(np.zeros(fixed(aval.shape), numpy_dtype(aval.dtype)))
 
 
 @remembered

@@ -1,8 +1,10 @@
-"""Runner: a function at any stage of the chain on the ranks of a mesh, called with what a user gives."""
+"""Runner: a function at any stage of the chain on the ranks of a mesh, called with a user's arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import optree
 from mindspore import Tensor
@@ -14,28 +16,39 @@ from hpmoe.ir.program import DIRECTIONS, Program
 from hpmoe.ir.stages import AnyIR
 from hpmoe.machines.machine import Mesh
 from hpmoe.ranks.world import World
-from hpmoe.runtime import autograd
 from hpmoe.runtime.arguments import Arguments
 from hpmoe.runtime.array_backend import ArrayBackend
 from hpmoe.runtime.backend import Backend
 from hpmoe.runtime.device_backend import DeviceBackend
 from hpmoe.runtime.one_call import Call, Traced
-from hpmoe.runtime.planned_rows import PlannedRows, RouteKey
+from hpmoe.runtime.planned_rows import PlannedRows, RouteKey, routes_of, rows_between
 from hpmoe.runtime.plans import Plans
 from hpmoe.runtime.process_backend import ProcessBackend
 from hpmoe.runtime.rank_arrays import Arrays, to_arrays
 from hpmoe.runtime.staged import Staged
-from hpmoe.support.errors import ProgramError, check_argument, is_name
-from hpmoe.support.mindspore_private import end_recording, records_calls
+from hpmoe.support.errors import ProgramError, check_argument, is_name, is_number
+from hpmoe.support.mindspore_private import (
+    Differentiable,
+    end_gradients_at_exceptions,
+    end_recording,
+    gradient_depth,
+    records_calls,
+    takes_gradient,
+    taking_gradient,
+)
 from hpmoe.support.trees import PyTree
+
+IMBALANCE = 1.5  # rows of the rank that receives most, over the mean, up to which `warm_up` makes plans
+
+end_gradients_at_exceptions()
 
 
 class Runner:
-    """Checks and traces what a function is called with, and has a backend run it.
+    """Checks and traces the arguments of a call, and has a backend run it.
 
     Attributes:
-        plans: the function, the ranks, and what was made for them.
-        backend: the device that its kernel is bound for, arrays of all ranks, or those of this process's rank.
+        plans: the function, the ranks, and the plans that were made for them.
+        backend: runs calls on the device that the kernel is bound for, on arrays of all ranks, or of this process's rank.
     """
 
     def __init__(self, staged: Staged, mesh: Mesh, batched: bool, in_axes: PyTree = 0):
@@ -52,73 +65,124 @@ class Runner:
 
     def call(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree], num_tokens: Sequence[int] | None = None,
              seed: int | None = None) -> PyTree:
-        """What the function computes: by the kernel or interpreter of its stage, or under `seed` by the interpreter."""
+        """The results of the function, by the kernel or interpreter of its stage; by the interpreter if there is a seed."""
         if records_calls():
             end_recording()
             raise ProgramError(f"{tracing.function_name(self.plans.staged.function)}: ms.jit(capture_mode=\"trace\") does "
                                "not see what a kernel computes, and would keep it as a constant; use capture_mode=\"ast\"")
         with self.backend.calling():
-            return self._call(args, kwargs, num_tokens, seed)
-
-    def _call(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree], num_tokens: Sequence[int] | None,
-              seed: int | None) -> PyTree:
-        call, tensors = self.prepare(args, kwargs, num_tokens, seed)
-        call = self.backend.agreed(call)
-        traced = call.traced
-        for name, x in zip(traced.program.input_names, tensors, strict=False):
-            if isinstance(x, Aval):  # the text of a tensor would be of its values
-                check_argument(False, traced.program.name, name, f"{x!r}, an hpmoe.Aval",
-                               "a tensor: a call computes with its values", "lower() takes Avals.")
-        tensors = [*tensors, *traced.program.captures]
-        _check_main_grads_apart(traced.program, tensors)
-        outputs = autograd.run(self.backend, call, tensors)
-        results = traced.program.num_results
-        traced.report(to_arrays(outputs[results:]), self.plans.batched)
-        return optree.tree_unflatten(traced.out_tree, outputs[:results])
+            call, arrays = self.prepare(args, kwargs, num_tokens, seed)
+            call = self.backend.agreed(call)
+            traced = call.traced
+            tensors = _checked_tensors(traced.program, arrays)
+            if takes_gradient():
+                found = _DifferentiableCall.apply(self.backend, call, *tensors)
+                outputs = list(found) if isinstance(found, tuple) else [found]
+            else:
+                outputs, _ = self.backend.forward(call, tensors, saves=False)
+            results = traced.program.num_results
+            traced.report(to_arrays(outputs[results:]), self.plans.batched)
+            return optree.tree_unflatten(traced.out_tree, outputs[:results])
 
     def prepare(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree], num_tokens: Sequence[int] | None = None,
                 seed: int | None = None) -> tuple[Call, list[Tensor | Aval]]:
         """The call of these arguments, checked and traced, and the arrays (tensors or Avals) among them."""
-        given = self.plans.flatten(args, kwargs)
-        tensors = given.arrays
-        self._check_rank_axis(given)
+        given = self._flattened(args, kwargs)
         lengths = None if num_tokens is None else self.backend.lengths_of(num_tokens)
         traced = self.plans.trace(given)
         if lengths is not None:
             check_num_tokens("spmd", traced.program, lengths, traced.padding_fault)
         call = Call(traced, lengths, seed, given=given)
         self.backend.check(call)
-        return call, tensors
+        return call, given.arrays
 
-    def _check_rank_axis(self, given: Arguments) -> None:
-        ep_size = self.plans.mesh.num_ranks
+    def _flattened(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree]) -> Arguments:
+        """The arguments. Raises ArgumentError for an array whose rank axis is not the number of ranks."""
+        given, ep_size = self.plans.flatten(args, kwargs), self.plans.mesh.num_ranks
         for i, (x, is_split) in enumerate(zip(given.arrays, given.split_arrays, strict=True)):
             if is_split and (not x.shape or x.shape[0] != ep_size):
                 check_argument(False, "spmd", given.array_names(self.plans.staged.function)[i],
                                f"of shape {tuple(x.shape)}", f"[{ep_size}, ...], one part for each rank of the mesh",
                                "An argument that all ranks share has None in in_axes.")
+        return given
 
     def lower(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree], direction: str) -> AnyIR:
-        """What the last step of the chain makes, for the routing where `args` has all ids, and for any routing otherwise."""
+        """The result of the last step of the chain, for the routing if `args` has all ids, and for any routing otherwise."""
         check_argument(is_name(direction, DIRECTIONS), "lower", "direction", repr(direction),
                        "\"forward\" or \"backward\"")
-        traced, _, buckets = self.planned(args, kwargs)
-        return self.plans.plan_all(traced.program if direction == "forward" else traced.linearized.backward, buckets)
+        traced, _, planned = self.planned(args, kwargs)
+        return self.plans.plan_all(traced.program if direction == "forward" else traced.linearized.backward, planned)
 
     def planned(self, args: Sequence[PyTree],
                 kwargs: Mapping[str, PyTree]) -> tuple[Traced, Arrays | None, dict[RouteKey, PlannedRows]]:
-        """What is traced for `args`, the arrays of each rank where all are given, and the planned rows of each route."""
-        given = self.plans.flatten(args, kwargs)
-        self._check_rank_axis(given)
+        """The trace for `args`, the arrays of each rank if all are given, and the planned rows of each route."""
+        given = self._flattened(args, kwargs)
         traced = self.plans.trace(given)
         return traced, *self.backend.planned(traced, given.arrays)
 
+    def warm_up(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree], imbalance: float) -> None:
+        """Makes the plans for arguments like `args`; see StagedFunction.warm_up."""
+        check_argument(is_number(imbalance) and imbalance >= 1, "warm_up", "imbalance", repr(imbalance),
+                       "a number from 1 on")
+        traced, arrays, rows = self.planned(args, kwargs)
+        for planned in self._likely(traced, arrays is not None, rows, imbalance):
+            self.plans.plan_all(traced.program, planned)
+        with taking_gradient():
+            traced, arrays, rows = self.planned(args, kwargs)
+        if not traced.linearized.differentiable:
+            return
+        for planned in self._likely(traced, arrays is not None, rows, imbalance):
+            self.plans.plan_all(traced.linearized.forward, planned)
+            self.plans.plan_all(traced.linearized.backward, planned)
 
-def _check_main_grads_apart(program: Program, tensors: Sequence[Tensor]) -> None:
-    """A backward writes main gradients, and must change nothing that the function reads."""
+    def _likely(self, traced: Traced, is_given: bool, rows: Mapping[RouteKey, PlannedRows],
+                imbalance: float) -> Iterator[dict[RouteKey, PlannedRows]]:
+        """The planned rows of all routes: of the given ids, and for other ids from balanced to imbalanced ones."""
+        choices = {route.key: [rows[route.key]] if is_given and route.ids is not None or self.plans.staged.is_on_device
+                   else rows_between(route.aval, imbalance) for route in routes_of(traced.program)}
+        for i in range(max(map(len, choices.values()), default=1)):
+            yield {key: found[min(i, len(found) - 1)] for key, found in choices.items()}
+
+
+class _DifferentiableCall(Differentiable):
+    """A call as an operation of MindSpore's autograd: its forward saves what its backward reads."""
+
+    @staticmethod
+    def forward(ctx: Any, backend: Backend, call: Call, *tensors: Tensor) -> Any:
+        call = dataclasses.replace(call, traced=call.traced.asked(ctx.needs_input_grad[-len(tensors):]))
+        results, ctx.saved = backend.forward(call, tensors, saves=True)
+        ctx.backend, ctx.call, ctx.num_tensors = backend, call, len(tensors)
+        ctx.is_nested = gradient_depth() > 1
+        return tuple(results) if len(results) != 1 else results[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        if ctx.is_nested:
+            raise ctx.call.second_derivative()
+        lin = ctx.call.traced.linearized
+        found = ctx.backend.backward(ctx.call, ctx.saved, [grads[i] for i in lin.cotangents])
+        result: list[Tensor | None] = [None] * ctx.num_tensors
+        for i, grad in zip(lin.differentiable, found, strict=True):
+            result[i] = grad
+        return (None, None, *result)
+
+
+def _checked_tensors(program: Program, arrays: Sequence[Tensor | Aval]) -> list[Tensor]:
+    """The values of the program's inputs: arguments, then captures.
+
+    Raises:
+        ArgumentError: an argument is an Aval; or a main gradient, which the backward pass writes, lies in the memory of an
+            argument.
+    """
+    for name, x in zip(program.input_names, arrays, strict=False):
+        if isinstance(x, Aval):  # the text of a tensor would be of its values
+            check_argument(False, program.name, name, f"{x!r}, an hpmoe.Aval", "a tensor: a call computes with its values",
+                           "lower() takes Avals.")
+    tensors = [*arrays, *program.captures]
     for var, main in program.main_grads.items():
         into = f"into[{program.input_names[program.inputs.index(var)]!r}]"
         for name, x in zip(program.input_names, tensors, strict=True):
             is_apart = x.data_ptr() + x.nbytes <= main.data_ptr() or main.data_ptr() + main.nbytes <= x.data_ptr()
             check_argument(is_apart, "accumulate_grads", into, f"in the memory of the argument {name!r}",
                            "memory of its own")
+    return tensors

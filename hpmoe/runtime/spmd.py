@@ -12,10 +12,9 @@ from hpmoe.runtime.graph_mode import Graphed
 from hpmoe.runtime.memory import MemoryReport, memory_report
 from hpmoe.runtime.plans import CacheInfo
 from hpmoe.runtime.rank_axes import check_in_axes
-from hpmoe.runtime.running import Runner
+from hpmoe.runtime.running import IMBALANCE, Runner
 from hpmoe.runtime.staged import attribute_error
 from hpmoe.runtime.staged_function import staged_of
-from hpmoe.runtime.warm_up import IMBALANCE, warm_up
 from hpmoe.support.errors import ArgumentError, check_argument
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.trees import Function, PyTree, is_traced
@@ -56,7 +55,7 @@ class Spmd(Graphed):
 
     def warm_up(self, *args: PyTree, imbalance: float = IMBALANCE, **kwargs: PyTree) -> None:
         """Makes the plans that calls with arguments like `args` will ask for. See StagedFunction.warm_up."""
-        warm_up(self._runner, args, kwargs, imbalance)
+        self._runner.warm_up(args, kwargs, imbalance)
 
     def cache_info(self) -> CacheInfo:
         return self._runner.plans.cache_info()

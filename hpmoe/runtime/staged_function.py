@@ -13,9 +13,8 @@ from hpmoe.runtime.graph_mode import Graphed
 from hpmoe.runtime.memory import MemoryReport, memory_report
 from hpmoe.runtime.plans import CacheInfo
 from hpmoe.runtime.rewrite import name_of
-from hpmoe.runtime.running import Runner
+from hpmoe.runtime.running import IMBALANCE, Runner
 from hpmoe.runtime.staged import Staged, attribute_error
-from hpmoe.runtime.warm_up import IMBALANCE, warm_up
 from hpmoe.support.errors import TransformError
 from hpmoe.support.trees import Function, PyTree, is_traced
 
@@ -102,7 +101,7 @@ class StagedFunction(Graphed):
             >>> f.cache_info().currsize
             3
         """
-        warm_up(self._runner, args, kwargs, imbalance)
+        self._runner.warm_up(args, kwargs, imbalance)
 
     def _runner_on(self, who: str, mesh: Mesh | None) -> Runner:
         """What runs one rank's share of a mesh; on one rank that of calls, whose plans it shares."""

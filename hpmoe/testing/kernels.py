@@ -83,7 +83,7 @@ class Runs:
         """Each result, of each rank, of a call of which no gradient is taken; by the interpreter under a seed."""
         call, tensors = self._runner.prepare(args, {}, num_tokens, seed)
         program = call.traced.program
-        return self._of_ranks(self._runner.backend.compute(call, [*tensors, *program.captures])[:program.num_results])
+        return self._of_ranks(self._runner.backend.forward(call, [*tensors, *program.captures], saves=False)[0][:program.num_results])
 
     def both(self, args: Sequence[PyTree], cotangents: Sequence[Tensor], num_tokens: Sequence[int] | None,
              seed: int | None) -> tuple[list[str], list[list[np.ndarray]]]:

@@ -11,7 +11,7 @@ from hpmoe import Aval, Mesh
 from hpmoe.autodiff.vjp import linearize
 from hpmoe.ir.avals import RouteAval
 from hpmoe.ir.program import live_equations
-from hpmoe.ir.stages import cut_at_routes, deciding_vars, run_parts, views_of_inputs
+from hpmoe.ir.stages import Stages, cut_at_routes, deciding_vars, views_of_inputs
 
 
 def program_of(f):
@@ -72,7 +72,7 @@ def test_a_route_of_an_earlier_stage_is_made_again_where_its_rows_are_read():
     assert rows in first.program.outputs
     x, ids, gate = np.random.default_rng(0).standard_normal((2, 5, 4)), np.array([[[0, 3]] * 5] * 2, np.int32), np.eye(4)
     inputs = [[x[r].astype(np.float32), ids[r], gate.astype(np.float32)] for r in range(2)]
-    parts = run_parts(program, inputs, lambda part, mine: hpmoe.evaluate(part.program, mine))
+    parts = Stages(program, tuple(part.program for part in cut_at_routes(program))).run(inputs)
     for (got,), (want,) in zip(parts, hpmoe.evaluate(program, inputs), strict=True):
         np.testing.assert_array_equal(got, want)
 
@@ -111,7 +111,7 @@ def test_laws(seed):
     assert all(n == 1 or isinstance(e.outputs[0].aval, RouteAval) for e, n in zip(live, count, strict=True))
     args = arguments(Layer(ep=2, T=5), seed=seed)
     inputs = [[a[r] for a in args] for r in range(2)]
-    got = run_parts(program, inputs, lambda part, mine: hpmoe.evaluate(part.program, mine))
+    got = Stages(program, tuple(part.program for part in cut_at_routes(program))).run(inputs)
     for mine, its in zip(got, hpmoe.evaluate(program, inputs), strict=True):
         for a, b in zip(mine, its, strict=True):
             np.testing.assert_array_equal(a, b)

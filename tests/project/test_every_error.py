@@ -71,7 +71,7 @@ NOT_REACHED = {
     ("hpmoe/runtime/spmd.py", "attribute_error"): "Python's protocol for a missing attribute; test_router_inside.py",
     ("hpmoe/ir/plain.py", ""): "of kept plans; test_taskflow_bytes.py",
     ("hpmoe/ir/taskflow_bytes.py", ""): "of kept plans; test_taskflow_bytes.py",
-    ("hpmoe/runtime/agreed_shapes.py", ""): "several processes; tests/ranks",
+    ("hpmoe/runtime/exchanged.py", ""): "several processes; tests/ranks",
     ("hpmoe/runtime/plan_key.py", ""): "a warning says it; test_kept_plans.py",
     ("hpmoe/runtime/kept_plans.py", ""): "depends on what lies in the user's cache; test_kept_plans.py",
     ("hpmoe/tuning/kept.py", ""): "depends on what lies in the user's cache; test_tune.py",

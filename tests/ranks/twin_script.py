@@ -16,7 +16,7 @@ import hpmoe
 from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.protocol import Opcode
 from hpmoe.routing.routing import counts_of_rank
-from hpmoe.runtime.process_backend import ProcessRuns
+from hpmoe.runtime.process_backend import ProcessBackend
 from hpmoe.support.dtypes import numpy_dtype
 
 what = sys.argv[1]
@@ -50,7 +50,7 @@ def results(layer, args, num_tokens):
 def is_equal():
     """Three steps of the numbers of one process, by launches of each its own rank and one exchange of counts a step."""
     virtual = hpmoe.spmd(on_twin(hpmoe.moe_ffn), hpmoe.Mesh(EP))
-    ProcessRuns._gathered = None
+    ProcessBackend._gathered = None
     exchanged = mesh.link.exchanges
     for lengths in ([T] * EP, [T, *[0] * (EP - 1)], [r + 1 for r in range(EP)]):
         whole, mine = results(virtual, args, lengths), results(layer, own, lengths[me])

@@ -237,10 +237,10 @@ INTERRUPTED = """
     import test_faults as t
     from test_faults import *
     from hpmoe.kernels.native import find_library
-    from hpmoe.runtime import array_runs
+    from hpmoe.kernels.executable import Executable
 
     layer, args = spmd(fused()(hpmoe.moe_ffn), Mesh(2)), tensors(t.LAYER.arguments())
-    run_ir = array_runs.run_ir
+    run = Executable.run
 
     class Net(ms.nn.Cell):
         def construct(self, *args):
@@ -258,18 +258,18 @@ INTERRUPTED = """
             looks = looks + 1 if t.handler_of_ctrl_c() == str(find_library()) else 0
         os.kill(os.getpid(), signal.SIGINT)
 
-    def stuck(ir, *rest):
-        broken = compile_cpu(lost_signal(ir.flow), 60.0)
+    def stuck(kernel, *args, **options):
+        broken = compile_cpu(lost_signal(kernel.flow), 60.0)
         threading.Thread(target=press_ctrl_c_during, args=[broken]).start()
-        return run_ir(broken, *rest)
+        return run(broken, *args, **options)
 
     def interrupt(name, f):
         want = f(*args).asnumpy()
-        array_runs.run_ir = stuck
+        Executable.run = stuck
         try:
             f(*args).asnumpy()
         except KeyboardInterrupt:
-            array_runs.run_ir = run_ir
+            Executable.run = run
             print(name, "interrupted", (f(*args).asnumpy() == want).all())
 
     if "jit" in sys.argv:

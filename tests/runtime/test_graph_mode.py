@@ -11,8 +11,7 @@ from mindspore import mint, nn, ops
 
 import hpmoe
 from hpmoe import ArgumentError, LaunchError, Mesh, ProgramError, TraceError, spmd
-from hpmoe.kernels.executable import POOL
-from hpmoe.runtime import array_runs
+from hpmoe.kernels.executable import POOL, Executable
 from hpmoe.runtime.graph_operators import GraphCall
 
 pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
@@ -228,17 +227,17 @@ def test_ranks_of_uneven_length():
 @pytest.mark.slow
 @pytest.mark.parametrize("direction, compiled", [("_vjp", "all"), ("_vjp", "forward")])
 def test_a_failed_launch_reaches_the_caller_and_the_next_call_works(direction, compiled, monkeypatch):
-    layer, broken, run_ir = fused()(scaled), [], array_runs.run_ir
+    layer, broken, run = fused()(scaled), [], Executable.run
 
-    def failing(ir, *rest):
-        if broken and ir.name == "scaled" + direction:
-            raise LaunchError(f"{ir.name}: {broken.pop()}")
-        return run_ir(ir, *rest)
+    def failing(kernel, *args, **options):
+        if broken and kernel.name == "scaled" + direction:
+            raise LaunchError(f"{kernel.name}: {broken.pop()}")
+        return run(kernel, *args, **options)
 
     def total(x):
         return (layer(x) ** 2).sum()
 
-    monkeypatch.setattr(array_runs, "run_ir", failing)
+    monkeypatch.setattr(Executable, "run", failing)
     eager, x = ms.value_and_grad(total), ms.Tensor(np.ones((2, 3), np.float32))
     f = ms.jit(eager) if compiled == "all" else ms.value_and_grad(ms.jit(total))
     broken.append("a signal is lost")

@@ -125,7 +125,7 @@ def test_in_a_compiled_graph():
 @pytest.fixture
 def unseen(monkeypatch):
     """Buffers have the room of the plan, whatever the ids."""
-    monkeypatch.setattr(executable, "received_rows", lambda flow, inputs, num_tokens: [
+    monkeypatch.setattr(executable, "received_rows", lambda flow, *_: [
         [plan.max_rows for plan in flow.routes]] * flow.ep_size)
 
 
