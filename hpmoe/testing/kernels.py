@@ -83,7 +83,8 @@ class Runs:
         """Each result, of each rank, of a call of which no gradient is taken; by the interpreter under a seed."""
         call, tensors = self._runner.prepare(args, {}, num_tokens, seed)
         program = call.traced.program
-        return self._of_ranks(self._runner.backend.forward(call, [*tensors, *program.captures], saves=False)[0][:program.num_results])
+        outs, _ = self._runner.backend.forward(call, [*tensors, *program.captures], saves=False)
+        return self._of_ranks(outs[:program.num_results])
 
     def both(self, args: Sequence[PyTree], cotangents: Sequence[Tensor], num_tokens: Sequence[int] | None,
              seed: int | None) -> tuple[list[str], list[list[np.ndarray]]]:
@@ -93,7 +94,7 @@ class Runs:
         """
         call, tensors = self._runner.prepare(args, {}, num_tokens, seed)
         program, lin = call.traced.program, call.traced.linearized
-        outs, saved = self._runner.backend.forward(call, [*tensors, *program.captures])
+        outs, saved = self._runner.backend.forward(call, [*tensors, *program.captures], saves=True)
         mains = [program.main_grads.get(program.inputs[i]) for i in lin.differentiable]
         before = [None if main is None else main.asnumpy().copy() for main in mains]
         found = self._runner.backend.backward(call, saved, cotangents)
