@@ -35,7 +35,7 @@ from hpmoe.kernels.native import (
     ucx_fault,
 )
 from hpmoe.kernels.protocol import VERSION, Code
-from hpmoe.ranks.link import ENGINES, MESSAGE_BYTES, Traffic, register_link
+from hpmoe.ranks.link import ENGINES, Traffic, register_link
 from hpmoe.ranks.rendezvous import Group
 from hpmoe.support.errors import LaunchError
 from hpmoe.support.loading import address
@@ -44,6 +44,7 @@ from hpmoe.support.trees import PyTree
 
 Handler = Callable[[int, FrameType | None], object]
 TIMEOUT_S = 300.0  # for the last rank to come to a meeting
+MESSAGE_BYTES = 1 << 20  # of a message to another host, at most
 COUNTER_WORDS = 8  # from one counter to the next: a cache line
 
 
@@ -76,8 +77,8 @@ class Link:
         shares_memory: whether all ranks do: they are on one host.
     """
 
-    def __init__(self, group: Group, message_bytes: int = MESSAGE_BYTES, engine: str = ENGINES[0],
-                 timeout: float = TIMEOUT_S, heap_bytes: int | None = None):
+    def __init__(self, group: Group, engine: str = ENGINES[0], timeout: float = TIMEOUT_S,
+                 heap_bytes: int | None = None, message_bytes: int = MESSAGE_BYTES):
         self.message_bytes, self.engine = message_bytes, engine
         self.rank, self.size, self.timeout, self.exchanges = group.rank, group.size, timeout, 0
         self._names = [member.name for member in group.members]
@@ -108,9 +109,10 @@ class Link:
             if version != said[0]:
                 raise failed(f"{who} has another version of hpmoe's kernels", rank)
             if problem:
-                raise failed(f"{who} has no UCX to carry messages: {problem}", rank)
+                raise failed(f"hpmoe.world: engine=\"ucx\" does not work on {who}: {problem}", rank)
             if engine != self.engine:
-                raise failed(f"{who} has its messages carried by {engine}, and this rank by {self.engine}", rank)
+                raise failed(f"hpmoe.world: {who} passes engine=\"{engine}\" and this rank engine=\"{self.engine}\"; pass "
+                             "the same engine on all ranks", rank)
         return [cores for _, cores, _ in told]
 
     def _open_heaps(self, group: Group) -> _Native:
@@ -249,14 +251,6 @@ class Link:
         found = NativeTraffic()
         load().hpmoe_link_traffic(self._native.handle, found)
         return Traffic(*(getattr(found, name) for name in Traffic._fields))
-
-    def time_exchange(self, times: int, is_bare: bool) -> float:
-        """Seconds of an exchange of 64 bytes with every other rank: of a meeting, or of stores and loads alone.
-
-        All ranks call it.
-        """
-        with self._lock:
-            return load().hpmoe_link_time(self._native.handle, times, is_bare)
 
     def launch(self, executable: Launched, addresses: Sequence[int], room: Sequence[int], counts: np.ndarray,
                num_tokens: int, record: Sequence[np.ndarray | None], keep: object) -> None:

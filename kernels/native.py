@@ -15,7 +15,7 @@ from hpmoe.kernels.protocol import Dtype
 from hpmoe.support import loading
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 21
+ABI_VERSION = 22
 
 
 class Rank(ctypes.Structure):
@@ -158,7 +158,6 @@ def _link_signatures() -> loading.Signatures:
         "hpmoe_link_fail": (None, [handle, ctypes.c_char_p]),
         "hpmoe_link_failure": (None, [handle, ctypes.POINTER(Failure)]),
         "hpmoe_link_leave": (None, [handle, ctypes.c_char_p]),
-        "hpmoe_link_time": (ctypes.c_double, [handle, number, ctypes.c_int32]),
         "hpmoe_link_traffic": (None, [handle, ctypes.POINTER(Traffic)]),
         "hpmoe_link_waited_ns": (number, [handle, ctypes.c_int32]),
         "hpmoe_link_launch": (ctypes.c_int, [*call, handle, number, ctypes.POINTER(Rank), handle, ctypes.c_int32,

@@ -130,7 +130,7 @@ def measured(num_processes: int, sizes: Fields, dtype: str, sides: Sequence[str]
         ranks = json.loads((Path(folder) / "report.json").read_text())
     found = {side: {which: {"ms": statistics.median(turns), "turns_ms": turns, **_shares_in(ranks[0], side, which)}
                     for which, turns in of_side.items() if turns} for side, of_side in ranks[0]["turns_ms"].items()}
-    return {**case, "status": 0, "sides": found, "exchange_us": ranks[0]["exchange_us"], **checked(ranks, dtype)}
+    return {**case, "status": 0, "sides": found, **checked(ranks, dtype)}
 
 
 def write_problem(problem: LayerProblem, seed: int) -> None:
@@ -196,11 +196,9 @@ def rows(case: Fields) -> list[str]:
 
 
 def closing_lines(report: Fields) -> list[str]:
-    """The exchanges, and which cases are no measurement."""
+    """Names the cases that are no measurement."""
     done = [case for case in report["cases"] if case["status"] == 0]
-    lines = [f"{case['processes']} processes, 64 bytes to every peer: {case['exchange_us']['meeting']:.2f} us, bare "
-             f"{case['exchange_us']['bare']:.2f} us" for case in done[:1]]
-    lines += [f"WRONG: {side}, error {case['errors'][side]:.1e}: {case['sizes']}, {case['dtype']}" for case in done
+    lines = [f"WRONG: {side}, error {case['errors'][side]:.1e}: {case['sizes']}, {case['dtype']}" for case in done
               for side in case["wrong"]]
     return [*lines, *(f"status {case['status']}: {case['sizes']}, {case['dtype']}" for case in report["cases"]
                       if case["status"] != 0)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -30,7 +29,6 @@ from hpmoe.timelines.measure import measure
 from hpmoe.transforms.send_rows import SCHEMES
 
 OWN = {"hpmoe": "direct", **{scheme: scheme for scheme in SCHEMES}}  # hpmoe's sides, each with its scheme of send_rows
-EXCHANGES = 500  # in a turn
 TURN_S = 0.1  # a turn is one untimed run, and then as many as fit
 ARRAYS = {"x": "hidden_states", "ids": "topk_ids", "weights": "topk_weights", "cotangent": "cotangent",
           "gate_up": "gate_up_weight", "down": "down_weight"}
@@ -153,16 +151,6 @@ def shares(link: Link, sides: Sides) -> Fields:
                    for which, run in passes.items()} for side, passes in sides.items() if side in found}
 
 
-def exchange_us(link: Link) -> dict[str, float]:
-    """Microseconds of an exchange of 64 bytes with every peer: a meeting, and stores and loads of shared memory alone.
-
-    Medians of turns: in a short one that the system interrupts, nearly all is that.
-    """
-    turns = [(link.time_exchange(EXCHANGES, False), link.time_exchange(EXCHANGES, True)) for _ in range(31)]
-    meeting, bare = (1e6 * statistics.median(each) for each in zip(*turns, strict=True))
-    return {"meeting": meeting, "bare": bare}
-
-
 def leave_report(link: Link, folder: str, report: Fields) -> None:
     """The reports of all ranks go to a file, by rank 0."""
     reports = [json.loads(data) for data in link.meet("a report", json.dumps(report).encode())]
@@ -173,9 +161,8 @@ def leave_report(link: Link, folder: str, report: Fields) -> None:
 def main() -> None:
     given, mesh = json.loads(sys.argv[1]), hpmoe.world()
     link = cast(Link, known(mesh.link))
-    exchanges = exchange_us(link)
     report, sides = contest(link, mesh, given)
-    leave_report(link, given["folder"], {**report, "exchange_us": exchanges, "shares": shares(link, sides)})
+    leave_report(link, given["folder"], {**report, "shares": shares(link, sides)})
     if "mindspore" in sides:
         link.close()
         os._exit(0)  # MindSpore's collectives now and then crash in a process that ends

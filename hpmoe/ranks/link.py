@@ -10,8 +10,7 @@ import numpy as np
 
 from hpmoe.ranks.rendezvous import Group
 
-ENGINES = ("tcp", "ucx")  # what carries messages to other hosts
-MESSAGE_BYTES, LEAST_BYTES, MOST_BYTES = 1 << 20, 1 << 12, 1 << 28  # of a message to another host
+ENGINES = ("tcp", "ucx")  # what carries messages to other hosts; see kernels/link/engine.h
 
 
 class Traffic(NamedTuple):
@@ -72,16 +71,16 @@ class Link(Protocol):
         ...
 
 
-_makers: list[Callable[[Group, int, str], Link]] = []
+_makers: list[Callable[[Group, str], Link]] = []
 
 
-def register_link(make: Callable[[Group, int, str], Link]) -> None:
-    """Says what makes the Link of processes that have met, with the most bytes of a message and what carries it."""
+def register_link(make: Callable[[Group, str], Link]) -> None:
+    """Registers the function that makes the Link of a group, with the engine of its messages to other hosts."""
     _makers[:] = [make]
 
 
-def make_link(group: Group, message_bytes: int, engine: str) -> Link:
-    """The Link of a group, which needs its connections no longer; messages to other hosts have so many bytes at most."""
-    link = _makers[0](group, message_bytes, engine)
+def make_link(group: Group, engine: str) -> Link:
+    """Makes the Link of a group and closes the group's connections."""
+    link = _makers[0](group, engine)
     group.close()
     return link

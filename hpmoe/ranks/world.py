@@ -13,7 +13,7 @@ from hpmoe.machines.machine import Mesh
 from hpmoe.ranks.gathered import is_mindspore_up, meet_in_mindspore
 from hpmoe.ranks.hosts import Place, find_hosts, meet_all
 from hpmoe.ranks.launchers import LEAST_SECRET, SECRET, Launched, find_launched, is_scheduler
-from hpmoe.ranks.link import ENGINES, LEAST_BYTES, MESSAGE_BYTES, MOST_BYTES, Link, Traffic, make_link
+from hpmoe.ranks.link import ENGINES, Link, Traffic, make_link
 from hpmoe.ranks.points import HostPoint
 from hpmoe.ranks.rendezvous import Group, Member, meet
 from hpmoe.ranks.scheduler import serve_scheduler
@@ -112,20 +112,20 @@ class _Process:
         self.pid, self.lock = os.getpid(), new_lock()
         self.everyone: tuple[Group, Link] | None = None
         self.place: Place | None = None  # where there are several hosts
-        self.messages = MESSAGE_BYTES, ENGINES[0]  # the most bytes of one to another host, and what carries it
+        self.engine = ENGINES[0]
         self.worlds: dict[Mesh, World] = {}
         self.failure: LaunchError | None = None
 
-    def find(self, launched: Launched, mesh: Mesh, timeout: float, messages: tuple[int, str]) -> World:
+    def find(self, launched: Launched, mesh: Mesh, timeout: float, engine: str) -> World:
         if self.failure is not None:
             raise self.failure
         try:
             if self.everyone is None:
-                self.messages = messages
+                self.engine = engine
                 names = [f"rank {r}" for r in range(launched.size)]
                 by_mindspore = not launched.rendezvous and is_mindspore_up(launched)
                 self.place, group = (meet_in_mindspore if by_mindspore else meet_all)(launched, names, timeout)
-                self.everyone = group, make_link(group, *self.messages)
+                self.everyone = group, make_link(group, self.engine)
             if mesh not in self.worlds:
                 self.worlds[mesh] = self._make(launched, mesh, timeout)
         except LaunchError as error:
@@ -154,9 +154,9 @@ class _Process:
             def gather(what: str, data: bytes) -> list[bytes]:
                 told = link.meet(what, data)
                 return [told[r] for r in ranks]
-            return make_link(find_hosts(self.place, tag, gather, rank, names, timeout), *self.messages)
+            return make_link(find_hosts(self.place, tag, gather, rank, names, timeout), self.engine)
         known: dict[str, Member] = {member.name: member for member in group.members}
-        return make_link(meet(HostPoint(launched.run, tag), rank, names, timeout, known), *self.messages)
+        return make_link(meet(HostPoint(launched.run, tag), rank, names, timeout, known), self.engine)
 
 
 _process = _Process()
@@ -164,7 +164,7 @@ _process = _Process()
 
 @suggests_keywords
 def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None = None,
-          timeout: float = TIMEOUT_S, message_bytes: int = MESSAGE_BYTES, engine: str = ENGINES[0]) -> World:
+          timeout: float = TIMEOUT_S, engine: str = ENGINES[0]) -> World:
     """The ranks of the launcher as a Mesh: every process is one rank, and brings its own tensors, without a rank axis.
 
     Start the script with `hpmoe launch -n N`, `msrun --worker_num=N`, `mpirun -n N` or `srun -n N`. Not launched, it is one
@@ -178,14 +178,14 @@ def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None
         tp_size: ranks of a group, each of which holds a shard of each of the group's experts; see `hpmoe.Mesh`.
         node_size: how many consecutive ranks are a node, see Mesh.
         timeout: seconds for the last rank to come.
-        message_bytes: of a message to a rank of another host, at most; between 4096 and 2**28. The first call decides.
-        engine: what carries these messages: "tcp", or "ucx", which takes the fastest network that UCX finds, such as
-            InfiniBand, and needs the extra `hosts`; alike on all ranks. The first call decides.
+        engine: what carries messages to ranks of other hosts. "tcp" needs no package. "ucx" takes the fastest network that
+            UCX finds, such as InfiniBand, and needs `pip install 'hpmoe[hosts]'`. All ranks pass the same engine; the first
+            call decides.
 
     Raises:
         ArgumentError: ep_size * tp_size does not divide the number of processes, or node_size it.
-        LaunchError: a rank did not come, ended before it did, is of another user, version or size, or has no UCX though one
-            is asked for.
+        LaunchError: a rank did not come, ended before it did, is of another user, version or size, has another
+            engine, or lacks UCX.
 
     Example:
         >>> import hpmoe
@@ -197,9 +197,6 @@ def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None
     check_argument(is_int(tp_size), "hpmoe.world", "tp_size", repr(tp_size), "a positive int")
     is_time = is_number(timeout) and timeout > 0
     check_argument(is_time, "hpmoe.world", "timeout", repr(timeout), "a number of seconds above 0")
-    is_size = is_int(message_bytes) and LEAST_BYTES <= message_bytes <= MOST_BYTES
-    check_argument(is_size, "hpmoe.world", "message_bytes", repr(message_bytes),
-                   f"an int from {LEAST_BYTES} to {MOST_BYTES}")
     check_argument(is_name(engine, ENGINES), "hpmoe.world", "engine", repr(engine), f"one of {', '.join(ENGINES)}")
     if is_scheduler():
         serve_scheduler()
@@ -220,5 +217,5 @@ def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None
                    f"{LEAST_SECRET} characters or more, the same on all ranks, which are on several hosts",
                    f"As of openssl rand -hex 32; rank 0 listens at {launched.rendezvous}.")
     with _process.lock:
-        found = _process.find(launched, mesh, float(timeout), (message_bytes, engine))
+        found = _process.find(launched, mesh, float(timeout), engine)
         return dataclasses.replace(found, node_size=node_size)

@@ -116,9 +116,6 @@ void hpmoe_link_leave(HpmoeLink* link, const char* last_words);
 // How long this rank has waited for another one to come to meetings.
 int64_t hpmoe_link_waited_ns(HpmoeLink* link, int32_t rank);
 void hpmoe_link_traffic(HpmoeLink* link, HpmoeTraffic* traffic);
-// Seconds of an exchange of 64 bytes with every other rank, over so many: a meeting each, or where is_bare stores and loads
-// alone, which wait for ever, on one machine. -1 where a meeting fails. All ranks call it.
-double hpmoe_link_time(HpmoeLink* link, int64_t times, int32_t is_bare);
 
 // hpmoe_launch of this process's rank. `mine`: what others put into and the counters, each 64 bytes after the one before,
 // lie in its heap. counts: of each route by ids, int32 [size, size * local experts], the rows of each rank for every expert.

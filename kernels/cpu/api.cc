@@ -81,7 +81,7 @@ int hpmoe_pack_templates(const HpmoeTables* tables, hpmoe::TaskWord* tasks, hpmo
   }
 }
 
-int32_t hpmoe_abi_version(void) { return 21; }
+int32_t hpmoe_abi_version(void) { return 22; }
 
 const char* hpmoe_image_fault(const void* image, int64_t image_bytes) { return hpmoe::find_fault(image, image_bytes); }
 

@@ -13,6 +13,7 @@ namespace {
 
 using hpmoe::Code;
 using hpmoe::Link;
+using hpmoe::status_of;
 
 Link* link_of(HpmoeLink* link) { return reinterpret_cast<Link*>(link); }
 
@@ -20,8 +21,6 @@ int report(HpmoeStatus* status, const HpmoeStatus& value) {
   *status = value;
   return value.code;
 }
-
-HpmoeStatus status_of(Code code, int32_t rank) { return {static_cast<int32_t>(code), rank, -1, -1, -1, -1, 0, 0}; }
 
 // This rank cannot begin a launch that the others are waiting in.
 int fail_before(Link* link, Code code, HpmoeStatus* status) {
@@ -58,7 +57,10 @@ HpmoeLink* hpmoe_link_open(int32_t rank, int32_t size, const int32_t* heap_fds, 
   }
 }
 
-const char* hpmoe_ucx_fault(const char* folder) { return hpmoe::Proxy::ucx_fault(folder); }
+const char* hpmoe_ucx_fault(const char* folder) {
+  const hpmoe::Proxy::Started& found = hpmoe::Proxy::get(folder);
+  return found.proxy ? nullptr : found.why.c_str();
+}
 
 void hpmoe_link_close(HpmoeLink* link) { delete link_of(link); }
 
@@ -74,13 +76,8 @@ int hpmoe_link_meet(HpmoeLink* link, const char* what, uint64_t key, const void*
                     int32_t interruptible, HpmoeStatus* status) {
   hpmoe::InterruptWatch watch(interruptible != 0);
   const hpmoe::Call call = {what, key, timeout_s};
-  char* to = nullptr;
-  Code code = link_of(link)->begin(call, bytes, watch, &to);
+  const Code code = link_of(link)->meet(call, payload, bytes, watch);
   if (code == Code::OUT_OF_MEMORY) return report(status, status_of(code, -1));
-  if (code == Code::OK) {
-    std::memcpy(to, payload, bytes);
-    code = link_of(link)->meet(call, watch);
-  }
   if (code == Code::OK) return report(status, watch.end() ? status_of(Code::INTERRUPTED, -1) : HpmoeStatus{});
   const hpmoe::Failure failure = link_of(link)->failure();
   HpmoeStatus end = code == Code::PEER_FAILED ? status_of(code, failure.origin) : failure.status;

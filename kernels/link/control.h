@@ -22,6 +22,9 @@ struct Notice {
 
 using Failure = HpmoeFailure;
 
+// Of a rank, and nothing more.
+inline Status status_of(Code code, int32_t rank) { return {static_cast<int32_t>(code), rank, -1, -1, -1, -1, 0, 0}; }
+
 struct alignas(kLine) Control {
   alignas(kLine) std::atomic<int64_t> told;      // the last meeting that this rank has come to
   alignas(kLine) std::atomic<int64_t> failures;  // how many of its calls have failed: each failure is one on every rank

@@ -1,16 +1,9 @@
 #include "link/device_launch.h"
 
-#include <cstring>
-
 namespace hpmoe {
-namespace {
-
-Status status_of(Code code, int32_t rank) { return {static_cast<int32_t>(code), rank, -1, -1, -1, -1, 0, 0}; }
-
-}  // namespace
 
 Status DeviceLaunch::run(const void* payload, int64_t bytes, HpmoeRunRank run_rank_of, void* of) {
-  const Code code = meet(payload, bytes);
+  const Code code = link_.meet(call_, payload, bytes, watch_);
   if (code == Code::OUT_OF_MEMORY) return status_of(code, -1);
   if (code != Code::OK) return link_.end_launch(status_of(code, link_.rank()), true);
   link_.begin_launch();
@@ -21,14 +14,6 @@ Status DeviceLaunch::run(const void* payload, int64_t bytes, HpmoeRunRank run_ra
     told_.push_back(link_.told(rank));
   }
   return run_rank(run_rank_of, of);
-}
-
-Code DeviceLaunch::meet(const void* payload, int64_t bytes) {
-  char* to = nullptr;
-  const Code code = link_.begin(call_, bytes, watch_, &to);
-  if (code != Code::OK) return code;
-  std::memcpy(to, payload, bytes);
-  return link_.meet(call_, watch_);
 }
 
 Status DeviceLaunch::run_rank(HpmoeRunRank run_rank_of, void* of) {

@@ -19,7 +19,6 @@ class DeviceLaunch {
   Status run(const void* payload, int64_t bytes, HpmoeRunRank run_rank, void* of);
 
  private:
-  Code meet(const void* payload, int64_t bytes);
   Status run_rank(HpmoeRunRank run_rank, void* of);
   Status end(Status status, const char* fault);
   Code look(bool is_idle);

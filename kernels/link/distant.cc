@@ -32,10 +32,13 @@ const char* Distant::take(const char* message, int64_t bytes) {
       std::memcpy(control_.last_words, body, length);
       control_.last_words[length - 1] = 0;
       control_.has_left.store(1, std::memory_order_seq_cst);
+      outbox_.post(MessageKind::BEAT, 0, 0, nullptr, 0);  // a rank that leaves waits until it knows that this has arrived
       break;
     default: return "a message is of no kind";
   }
   if (fault) return fault;
+  num_taken_ += header.kind != MessageKind::BEAT;
+  outbox_.note_arrived(header.num_taken);
   control_.progress_ns.store(now_ns() - std::max<int64_t>(header.idle_ns, 0), std::memory_order_relaxed);
   control_.ended.store(header.ended, std::memory_order_release);
   ring(mine_);
@@ -44,7 +47,8 @@ const char* Distant::take(const char* message, int64_t bytes) {
 
 void Distant::end(Code code, int64_t value, const char* text) {
   if (is_gone()) return;
-  why_ = {{static_cast<int32_t>(code), rank_, -1, -1, -1, -1, value, 0}, rank_, {}};
+  why_ = {status_of(code, rank_), rank_, {}};
+  why_.status.value = value;
   copy_text(text, why_.text);
   is_gone_.store(true, std::memory_order_release);
   ring(mine_);

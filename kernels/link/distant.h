@@ -21,6 +21,8 @@ class Distant {
   // What it told in a meeting, until the one after the next.
   const char* told(int64_t number) const { return payloads_[number % 2].data(); }
   Outbox& outbox() { return outbox_; }
+  // Messages of that rank that were processed here, signs of life apart. By the proxy.
+  uint32_t num_taken() const { return num_taken_; }
 
   // When anything was heard of it last.
   int64_t heard_ns() const { return heard_ns_.load(std::memory_order_relaxed); }
@@ -49,6 +51,7 @@ class Distant {
   Control control_{};
   Bytes payloads_[2];
   int64_t told_ = 0;  // the meeting that parts come of
+  uint32_t num_taken_ = 0;
   Outbox outbox_;
   std::atomic<int64_t> heard_ns_{0};
   Failure why_{};

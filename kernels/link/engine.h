@@ -1,47 +1,63 @@
-// What carries messages between this process and those of other hosts: whole, and in the order in which they were sent.
+// The interface of an engine, which carries messages between this process and processes of other hosts.
+//
+// An engine carries whole messages over channels, in the order in which they are sent, and reports the end of a channel.
+// Everything else exists once, for every engine:
+//   addresses      hpmoe/ranks/hosts.py exchanges them and connects two ranks by a socket after both have proved the secret
+//   contents       message.h, outbox.h, landing.h: framing of rows and signals, checks before anything is written
+//   arrival        outbox.h: each message reports how many messages of the other rank its sender has processed
+//   death          proxy.h: the end that an engine reports, and silence; each idle rank sends signs of life
+//   relays         transforms/send_rows.py: a rank of the node forwards rows, as messages like any other
+//
+// A new engine is one file: derive from Engine, declare a make function below, start it in Proxy::start(), and add its name
+// to ENGINES of hpmoe/ranks/link.py. The tests of tests/ranks/test_hosts.py run every engine of that list.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
 
-#include "link/outbox.h"
+#include "link/message.h"
 
 namespace hpmoe {
 
-// What an engine tells of its channels while it is polled.
+// What an engine reports. It calls these functions only from send() and poll(); they may call close() and send().
 class EngineEvents {
  public:
   virtual ~EngineEvents() = default;
-  virtual void came(int32_t channel, const char* message, int64_t bytes) = 0;
-  // Some bytes have come, of whatever.
+  // A whole message of the other rank. The bytes are valid until this function returns.
+  virtual void received(int32_t channel, const char* message, int64_t bytes) = 0;
+  // A part of a message: the other rank is alive.
   virtual void heard(int32_t channel) = 0;
+  // The engine needs the message no longer and takes the next one of this channel.
   virtual void sent(int32_t channel, Bytes&& message) = 0;
-  // Nothing comes any more: the other end has closed, or is at fault where `fault` is given.
+  // The channel is closed: the other process has ended, or has broken the protocol if `fault` says how. Messages that had
+  // reached this host are received first.
   virtual void ended(int32_t channel, const char* fault) = 0;
 };
 
-// One thread calls, but for wake().
+// One thread at a time calls an engine; any thread calls wake().
 class Engine {
  public:
   virtual ~Engine() = default;
-  // A new channel over a connected socket, which the engine then owns; negative: -errno.
+  // Opens a channel over a connected TCP socket and returns its number, or -errno. The engine owns the socket. The other
+  // process passes the other end to its own engine of the same kind. The engine ends the channel if the socket closes.
   virtual int32_t connect(int32_t socket) = 0;
+  // Closes a channel without an event; ignores a closed one.
   virtual void close(int32_t channel) = 0;
-  // Begins to send; one message at a time for each channel.
+  // Sends a message of 1 to kMostMessageBytes bytes. The caller waits for sent() before the next message of a channel.
   virtual void send(int32_t channel, Bytes&& message, EngineEvents& events) = 0;
-  virtual bool is_sending(int32_t channel) const = 0;
-  // Whether the other host has all that was sent.
-  virtual bool has_arrived(int32_t channel) = 0;
-  // Carries on until something happens, for so long at most.
+  // Makes progress on all channels; waits up to `longest_ns` if there is nothing to do.
   virtual void poll(int64_t longest_ns, EngineEvents& events) = 0;
-  // Ends a poll early, from any thread.
+  // Ends the wait of a poll.
   virtual void wake() = 0;
 };
 
-// Over TCP sockets. NULL where the system has no more files.
-std::unique_ptr<Engine> make_tcp_engine();
-// By UCX, whose libraries are in a folder. NULL where that cannot be, and `why` says in words why.
+// An engine checks the length of a message with this function before it allocates memory for the message.
+inline bool is_possible_length(uint64_t bytes) { return bytes > 0 && bytes <= uint64_t{kMostMessageBytes}; }
+constexpr const char* kImpossibleLength = "a message has no possible length";
+
+// Engines, or NULL; `why` then says why not. UCX's libraries are in `folder`.
+std::unique_ptr<Engine> make_tcp_engine(std::string& why);
 std::unique_ptr<Engine> make_ucx_engine(const char* folder, std::string& why);
 
 }  // namespace hpmoe

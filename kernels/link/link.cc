@@ -1,6 +1,9 @@
 #include "link/link.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
 
 #include "link/process.h"
 #include "link/watchdog.h"
@@ -9,9 +12,7 @@ namespace hpmoe {
 namespace {
 
 constexpr int64_t kBetweenLooks = 1'000'000;
-constexpr int64_t kLastWords = 2'000'000'000;  // for what is on its way when the program ends
-
-Status status_of(Code code, int32_t rank) { return {static_cast<int32_t>(code), rank, -1, -1, -1, -1, 0, 0}; }
+constexpr int64_t kLastWords = 2'000'000'000;  // for the other ranks to process them
 
 }  // namespace
 
@@ -40,7 +41,7 @@ bool Link::open_heap(int32_t rank) {
 
 bool Link::reach(int32_t rank, const Messages& messages) {
   distant_[rank] = std::make_unique<Distant>(rank, messages.secret, messages.most_bytes, mine(), landing_);
-  proxy_ = Proxy::get(messages.ucx);
+  proxy_ = Proxy::get(messages.ucx).proxy;
   return proxy_ && proxy_->add(*distant_[rank], mine(), members_[rank].socket);
 }
 
@@ -84,6 +85,14 @@ Code Link::begin(const Call& call, int64_t bytes, const InterruptWatch& watch, c
   own.bytes = bytes;
   *payload = heap(rank_).at(own.offset);
   return Code::OK;
+}
+
+Code Link::meet(const Call& call, const void* payload, int64_t bytes, const InterruptWatch& watch) {
+  char* to = nullptr;
+  const Code code = begin(call, bytes, watch, &to);
+  if (code != Code::OK) return code;
+  std::memcpy(to, payload, bytes);
+  return meet(call, watch);
 }
 
 Code Link::meet(const Call& call, const InterruptWatch& watch) {
@@ -260,10 +269,10 @@ void Link::leave(const char* last_words) {
   if (!proxy_) return;
   tell_others(
       [&](Outbox& outbox) { outbox.post(MessageKind::LEFT, number_, 0, mine().last_words, sizeof mine().last_words); });
-  std::vector<Distant*> all;
-  for (const auto& distant : distant_)
-    if (distant) all.push_back(distant.get());
-  proxy_->flush(all, kLastWords);
+  const auto is_known = [](const auto& each) { return !each || each->is_gone() || each->outbox().has_arrived(); };
+  const int64_t until = now_ns() + kLastWords;
+  while (now_ns() < until && !std::all_of(distant_.begin(), distant_.end(), is_known))
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
 }
 
 void Link::wake_all() const {

@@ -71,6 +71,8 @@ class Link {
   // Returns when every rank has come to the same call. What one tells before, the others see after.
   // Otherwise this rank has failed in it: PEER_LATE, PEER_DIED, PEER_LEFT, PEER_FAILED, OTHER_CALL or INTERRUPTED.
   Code meet(const Call& call, const InterruptWatch& watch);
+  // Both, with a payload of these bytes.
+  Code meet(const Call& call, const void* payload, int64_t bytes, const InterruptWatch& watch);
   // The payload of a rank in the last meeting, until the one after the next.
   const char* told(int32_t rank) const;
   int64_t told_bytes(int32_t rank) const;

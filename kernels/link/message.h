@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace hpmoe {
+
+using Bytes = std::vector<char>;
 
 constexpr int64_t kMostMessageBytes = 256 << 20, kLeastMessageBytes = 4096;
 
@@ -16,7 +19,7 @@ enum class MessageKind : int32_t { BEAT, PART, TOLD, FAILED, LEFT, ROWS, LEAVING
 struct MessageHeader {
   uint64_t secret[2];  // of the link
   MessageKind kind;
-  int32_t reserved;
+  uint32_t num_taken;  // messages of the receiver that the sender has processed, signs of life apart
   int64_t number;   // of the meeting, or of that which began the launch
   int64_t offset;  // of a part in its payload; of a failure, how many there were with it; of GOES_ON, the last meeting so
   int64_t ended;  // the last meeting whose launch the sender has ended

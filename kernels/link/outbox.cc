@@ -107,7 +107,6 @@ Bytes Outbox::make(MessageKind kind, int64_t number, int64_t offset) {
 Outbox::Waiting& Outbox::start(MessageKind kind, int64_t number, int64_t offset) {
   waiting_.push_back({make(kind, number, offset), 0, 0});
   is_open_ = kind == MessageKind::ROWS;
-  is_sent_ = false;
   return waiting_.back();
 }
 
@@ -127,15 +126,11 @@ bool Outbox::take(Bytes& message) {
   is_open_ = is_open_ && !waiting_.empty();
   MessageHeader header;
   std::memcpy(&header, message.data(), sizeof header);
+  if (header.kind == MessageKind::BEAT) return true;
   ++traffic_.messages;
   traffic_.bytes += int64_t(message.size());
   traffic_.row_messages += header.kind == MessageKind::ROWS;
   return true;
-}
-
-Bytes Outbox::beat() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return make(MessageKind::BEAT, 0, 0);
 }
 
 void Outbox::give_back(Bytes&& message) {
@@ -143,14 +138,14 @@ void Outbox::give_back(Bytes&& message) {
   if (spare_.size() < kSpare) spare_.push_back(std::move(message));
 }
 
-bool Outbox::is_sent() const {
+void Outbox::note_arrived(uint32_t num_messages) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return is_sent_;
+  num_arrived_ = num_messages;
 }
 
-void Outbox::note_sent() {
+bool Outbox::has_arrived() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  is_sent_ = waiting_.empty();
+  return waiting_.empty() && num_arrived_ == static_cast<uint32_t>(traffic_.messages);
 }
 
 Traffic Outbox::traffic() const {

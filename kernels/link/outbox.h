@@ -10,8 +10,6 @@
 
 namespace hpmoe {
 
-using Bytes = std::vector<char>;
-
 // What has been sent so far, without signs of life: of messages that the proxy has taken.
 struct Traffic {
   int64_t messages, bytes;              // of all kinds
@@ -40,14 +38,13 @@ class Outbox {
 
   // The next message, or false.
   bool take(Bytes& message);
-  // A sign of life, out of turn.
-  Bytes beat();
   // A message that has been sent, whose memory is used again.
   void give_back(Bytes&& message);
 
-  // Whether all that was put has been sent: what the proxy says that nothing waits in.
-  bool is_sent() const;
-  void note_sent();
+  // The other rank has processed so many messages, signs of life apart.
+  void note_arrived(uint32_t num_messages);
+  // Whether it has processed all that was put.
+  bool has_arrived() const;
   Traffic traffic() const;
 
  private:
@@ -67,7 +64,7 @@ class Outbox {
   std::deque<Waiting> waiting_;
   std::vector<Bytes> spare_;
   bool is_open_ = false;  // the last one takes more records
-  bool is_sent_ = true;
+  uint32_t num_arrived_ = 0;
   int64_t launch_ = 0;
   Traffic traffic_{};
 };

@@ -17,82 +17,64 @@ constexpr int64_t kSilence = 3'000'000'000;
 
 }  // namespace
 
-// Its thread goes on until the process ends.
-Proxy* Proxy::start(std::unique_ptr<Engine> engine) {
-  if (!engine) return nullptr;
-  auto* const made = new Proxy(std::move(engine));
+// The thread runs until the process ends.
+Proxy::Started Proxy::start(const char* ucx) {
+  Started started{nullptr, ""};
+  auto engine = ucx ? make_ucx_engine(ucx, started.why) : make_tcp_engine(started.why);
+  if (!engine) return started;
+  auto made = std::unique_ptr<Proxy>(new Proxy(std::move(engine)));
   const SignalsBlocked while_starting;
   try {
-    std::thread([made] { made->run(); }).detach();
+    std::thread([proxy = made.get()] { proxy->run(); }).detach();
+    started.proxy = made.release();
   } catch (const std::exception&) {
-    delete made;
-    return nullptr;
+    started.why = "its thread cannot be started";
   }
-  return made;
+  return started;
 }
 
-Proxy* Proxy::get(const char* ucx) {
-  if (ucx) return by_ucx(ucx).proxy;
-  static Proxy* const by_tcp = start(make_tcp_engine());
-  return by_tcp;
+const Proxy::Started& Proxy::get(const char* ucx) {
+  if (!ucx) {
+    static const Started by_tcp = start(nullptr);
+    return by_tcp;
+  }
+  static const Started by_ucx = start(ucx);
+  return by_ucx;
 }
 
-const char* Proxy::ucx_fault(const char* folder) {
-  const ByUcx& found = by_ucx(folder);
-  return found.proxy ? nullptr : found.why.c_str();
-}
-
-const Proxy::ByUcx& Proxy::by_ucx(const char* folder) {
-  static const ByUcx found = [&] {
-    ByUcx one{nullptr, "its thread cannot be started"};
-    auto engine = make_ucx_engine(folder, one.why);
-    one.proxy = start(std::move(engine));
-    return one;
-  }();
-  return found;
+std::unique_lock<std::mutex> Proxy::interrupt() {
+  ++num_interrupting_;
+  engine_->wake();
+  std::unique_lock<std::mutex> lock(mutex_);
+  --num_interrupting_;
+  return lock;
 }
 
 bool Proxy::add(Distant& distant, const Control& mine, int32_t socket) {
-  ++num_asking_;
-  engine_->wake();
-  const std::lock_guard<std::mutex> lock(mutex_);
-  --num_asking_;
+  const auto lock = interrupt();
   const int32_t channel = engine_->connect(socket);
   if (channel >= 0) {
     distant.note_heard(now_ns());
-    served_[channel] = {&distant, &mine, 0};
+    served_[channel] = {&distant, &mine, 0, false};
   }
   engine_->wake();
   return channel >= 0;
 }
 
 void Proxy::remove(Distant& distant) {
-  ++num_asking_;
-  engine_->wake();
-  const std::lock_guard<std::mutex> lock(mutex_);
-  --num_asking_;
+  const auto lock = interrupt();
   for (auto at = served_.begin(); at != served_.end();) {
     if (at->second.distant == &distant) engine_->close(at->first);
     at = at->second.distant == &distant ? served_.erase(at) : std::next(at);
   }
 }
 
-void Proxy::flush(const std::vector<Distant*>& all, int64_t longest_ns) {
-  const int64_t until = now_ns() + longest_ns;
-  const auto is_done = [](Distant* distant) { return distant->is_gone() || distant->outbox().is_sent(); };
-  ++num_asking_;  // it looks more often meanwhile
-  engine_->wake();
-  while (now_ns() < until && !std::all_of(all.begin(), all.end(), is_done))
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
-  --num_asking_;
-}
-
 void Proxy::run() {
   for (int64_t last = now_ns();;) {
-    if (num_asking_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    if (num_interrupting_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
     const std::lock_guard<std::mutex> lock(mutex_);
     is_awake_.store(false, std::memory_order_seq_cst);
-    const bool has_more = send_waiting(now_ns()) || num_asking_ > 0;
+    const bool has_more = send_waiting(now_ns()) || num_interrupting_ > 0;
     engine_->poll(has_more ? 0 : kBeat / 2, *this);
     const int64_t now = now_ns(), away = now - last - kBeat;
     if (away > 0) {  // as this process was stopped, or all of the machine: nothing could be heard
@@ -106,16 +88,17 @@ void Proxy::run() {
 bool Proxy::send_waiting(int64_t now) {
   bool has_sent = false;
   for (auto& [channel, served] : served_) {
-    if (engine_->is_sending(channel)) continue;
+    if (served.is_sending) continue;
+    Outbox& outbox = served.distant->outbox();
     Bytes message;
-    if (served.distant->outbox().take(message)) {
-      has_sent = true;
-      send(channel, served, std::move(message), now);
-    } else if (now - served.sent_ns > kBeat) {
-      send(channel, served, served.distant->outbox().beat(), now);
-    } else if (num_asking_ > 0 && !served.distant->outbox().is_sent() && engine_->has_arrived(channel)) {
-      served.distant->outbox().note_sent();
+    bool has_message = outbox.take(message);
+    if (!has_message && now - served.sent_ns > kBeat) {
+      outbox.post(MessageKind::BEAT, 0, 0, nullptr, 0);
+      has_message = outbox.take(message);
     }
+    if (!has_message) continue;
+    has_sent = true;
+    send(channel, served, std::move(message), now);
   }
   return has_sent;
 }
@@ -123,10 +106,12 @@ bool Proxy::send_waiting(int64_t now) {
 void Proxy::send(int32_t channel, Served& served, Bytes&& message, int64_t now) {
   MessageHeader header;
   std::memcpy(&header, message.data(), sizeof header);
+  header.num_taken = served.distant->num_taken();
   header.ended = served.mine->ended.load(std::memory_order_acquire);
   header.idle_ns = now - served.mine->progress_ns.load(std::memory_order_relaxed);
   std::memcpy(message.data(), &header, sizeof header);
   served.sent_ns = now;
+  served.is_sending = true;
   engine_->send(channel, std::move(message), *this);
 }
 
@@ -142,7 +127,8 @@ void Proxy::find_silent(int64_t now) {
   }
 }
 
-void Proxy::came(int32_t channel, const char* message, int64_t bytes) {
+void Proxy::received(int32_t channel, const char* message, int64_t bytes) {
+  heard(channel);
   const char* const fault = served_.at(channel).distant->take(message, bytes);
   if (!fault) return;
   engine_->close(channel);
@@ -151,7 +137,11 @@ void Proxy::came(int32_t channel, const char* message, int64_t bytes) {
 
 void Proxy::heard(int32_t channel) { served_.at(channel).distant->note_heard(now_ns()); }
 
-void Proxy::sent(int32_t channel, Bytes&& message) { served_.at(channel).distant->outbox().give_back(std::move(message)); }
+void Proxy::sent(int32_t channel, Bytes&& message) {
+  Served& served = served_.at(channel);
+  served.is_sending = false;
+  served.distant->outbox().give_back(std::move(message));
+}
 
 void Proxy::ended(int32_t channel, const char* fault) {
   Distant& distant = *served_.at(channel).distant;

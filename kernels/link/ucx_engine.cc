@@ -1,52 +1,36 @@
-// An engine of UCX: each message is an active message, which UCX carries by the fastest network that both hosts have. The
-// socket of a channel tells the addresses, who is gone, and what has arrived.
-#include <sys/socket.h>
-#include <unistd.h>
-
+// An engine that sends each message as an active message of UCX, over the fastest network that both hosts have. Sockets are
+// left to the TCP engine: the first message there is the address of the other end, and its end is the end of the channel.
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 
-#include "link/engine.h"
-#include "link/poller.h"
+#include "link/tcp_engine.h"
 #include "link/ucx_api.h"
 #include "link/watchdog.h"
 
 namespace hpmoe {
 namespace {
 
-constexpr uint64_t kWorker = uint64_t{1} << 63;  // among the names of watched files, which channels else are
-constexpr unsigned kMessage = 0;         // the only kind of active message
-constexpr uint32_t kMostAddress = 4096;  // bytes of a worker's
-constexpr char kAsk = 'a', kArrived = 'n';
-constexpr int64_t kPatience = 300'000'000;  // for the end of a process to be seen that cannot be reached
-
-// First on a socket, before the address.
-struct Hello {
-  int32_t channel;  // its number there, which messages to that end carry
-  uint32_t address_bytes;
-};
+constexpr unsigned kMessage = 0;       // the only kind of active message
+constexpr int64_t kMostAddress = 4096;  // bytes of a worker's
+constexpr int64_t kPatience = 300'000'000;  // until the socket of a process that has ended reports so
 
 class UcxEngine;
 
-// On its way: what it is made of stays until UCX has it.
-struct Sending {
+// A message that UCX sends or receives, with what its callback needs.
+struct Transfer {
   UcxEngine* engine;
-  int32_t channel, header;
+  int32_t channel;  // of this process
+  int32_t header;   // of a sent message: the number of the channel in the other process
   Bytes message;
 };
 
-struct Receiving {
-  UcxEngine* engine;
-  int32_t channel;
-  Bytes message;
-};
-
-class UcxEngine final : public Engine {
+class UcxEngine final : public Engine, private EngineEvents {
  public:
   explicit UcxEngine(const ucx::Api& api) : api_(api) {}
 
@@ -57,24 +41,26 @@ class UcxEngine final : public Engine {
   }
 
   bool open() {
-    int events = -1;
-    return poller_.open() && make_worker() && api_.ucp_worker_get_efd(worker_, &events) == ucx::kOk &&
-           poller_.watch(events, kWorker);
+    int file = -1;
+    return sockets_.open() && make_worker() && api_.ucp_worker_get_efd(worker_, &file) == ucx::kOk && sockets_.watch(file);
   }
 
   int32_t connect(int32_t socket) override {
+    const int32_t number = sockets_.connect(socket);
+    if (number < 0) return number;
     ucx::Address* address = nullptr;
     size_t bytes = 0;
-    if (api_.ucp_worker_get_address(worker_, &address, &bytes) != ucx::kOk) return -ENOMEM;
-    const Hello hello = {next_, uint32_t(bytes)};
-    Bytes words(sizeof hello + bytes);
-    std::memcpy(words.data(), &hello, sizeof hello);
-    std::memcpy(words.data() + sizeof hello, address, bytes);
+    if (api_.ucp_worker_get_address(worker_, &address, &bytes) != ucx::kOk) {
+      sockets_.close(number);
+      return -ENOMEM;
+    }
+    Bytes words(sizeof number + bytes);
+    std::memcpy(words.data(), &number, sizeof number);
+    std::memcpy(words.data() + sizeof number, address, bytes);
     api_.ucp_worker_release_address(worker_, address);
-    tell(socket, words.data(), words.size());  // where nobody is there any more, the socket says so
-    if (!poller_.watch(socket, uint64_t(next_))) return -errno;
-    channels_[next_].socket = socket;
-    return next_++;
+    channels_[number] = {};
+    sockets_.send(number, std::move(words), *this);
+    return number;
   }
 
   void close(int32_t number) override {
@@ -87,72 +73,71 @@ class UcxEngine final : public Engine {
       const ucx::Request request = api_.ucp_ep_close_nbx(found->second.endpoint, &param);
       if (request && !ucx::is_error(request)) api_.ucp_request_free(request);
     }
-    ::close(found->second.socket);
+    sockets_.close(number);
     channels_.erase(found);
   }
 
   void send(int32_t number, Bytes&& message, EngineEvents&) override {
     Channel& channel = channels_.at(number);
     channel.out = std::move(message);
-    channel.is_sending = true;
     if (channel.endpoint) post(number, channel);
   }
 
-  bool is_sending(int32_t number) const override {
-    const auto found = channels_.find(number);
-    return found != channels_.end() && found->second.is_sending;
-  }
-
-  // Asks, where that is not known yet.
-  bool has_arrived(int32_t number) override {
-    const auto found = channels_.find(number);
-    if (found == channels_.end()) return true;
-    Channel& channel = found->second;
-    if (channel.is_sending) return false;
-    if (channel.num_asked != channel.num_sent && tell(channel.socket, &kAsk, sizeof kAsk))
-      channel.num_asked = channel.num_sent;
-    return channel.num_arrived == channel.num_sent;
-  }
-
   void poll(int64_t longest_ns, EngineEvents& events) override {
-    if (advance(events)) longest_ns = 0;
+    events_ = &events;
+    if (advance()) longest_ns = 0;
     if (longest_ns > 0 && api_.ucp_worker_arm(worker_) == ucx::kBusy) longest_ns = 0;
-    const std::vector<epoll_event>& ready = poller_.wait(longest_ns);
-    advance(events);  // what has come before an end is read first
-    find_unreachable(events);
-    for (const epoll_event& one : ready)
-      if (one.data.u64 != kWorker) listen(int32_t(one.data.u64), events);
+    sockets_.poll(longest_ns, *this);
+    advance();
+    find_unreachable();
   }
 
-  void wake() override { poller_.wake(); }
+  void wake() override { sockets_.wake(); }
 
  private:
   struct Channel {
-    int socket = -1;
-    ucx::Endpoint endpoint = nullptr;  // once the other end has told its address
+    ucx::Endpoint endpoint = nullptr;  // once the other process has sent its address
     int32_t theirs = -1;
-    int64_t failed_ns = 0;  // when it could not be reached
-    bool is_sending = false;
-    Bytes out;
-    Bytes told;  // by the socket, and not understood yet
-    uint64_t num_sent = 0, num_asked = 0, num_arrived = 0, num_came = 0;
+    int64_t failed_ns = 0;  // when its address could not be reached
+    Bytes out;              // waits for the endpoint
   };
 
-  // What UCX has said in a callback, where nothing is done; in order.
-  struct Happening {
-    enum class Kind { MESSAGE, RENDEZVOUS, RECEIVED, SENT, FAULT } kind;
-    int32_t channel;
-    void* data;
-    size_t bytes;
-    const char* fault;
-  };
+  // Events of the sockets.
+
+  void received(int32_t number, const char* words, int64_t bytes) override {
+    Channel& channel = channels_.at(number);
+    if (channel.theirs >= 0) return end(number, "its socket sends a second address");
+    std::memcpy(&channel.theirs, words, std::min<size_t>(bytes, sizeof channel.theirs));
+    const auto head = int64_t{sizeof channel.theirs};
+    ucx::EndpointParams param{};
+    param.field_mask = ucx::EndpointParams::REMOTE_ADDRESS | ucx::EndpointParams::ERROR_MODE |
+                       ucx::EndpointParams::ERROR_HANDLER;
+    param.address = reinterpret_cast<const ucx::Address*>(words + head);
+    param.err_mode = ucx::EndpointParams::PEER;
+    param.err_handler = {note_error, this};
+    const bool is_possible = bytes > head && bytes <= head + kMostAddress && channel.theirs >= 0;
+    if (!is_possible || api_.ucp_ep_create(worker_, &param, &channel.endpoint) != ucx::kOk) {
+      channel.endpoint = nullptr;
+      channel.failed_ns = now_ns();
+    } else if (!channel.out.empty()) {
+      post(number, channel);
+    }
+  }
+
+  void heard(int32_t number) override { events_->heard(number); }
+  void sent(int32_t, Bytes&&) override {}
+
+  void ended(int32_t number, const char* fault) override {
+    advance();  // messages that have arrived before
+    if (channels_.count(number)) end(number, fault);
+  }
 
   bool make_worker() {
     ucx::Config config = nullptr;
     if (api_.ucp_config_read(nullptr, nullptr, &config) != ucx::kOk) return false;
-    // Hosts have no memory in common, also where they are declared or network namespaces; what the user has set counts.
+    // Hosts share no memory, also if they are declared or are network namespaces. A variable of the user takes precedence.
     if (!std::getenv("UCX_TLS")) api_.ucp_config_modify(config, "TLS", "^sm");
-    // Its TCP else connects while an endpoint is made, and frees one whose peer ends just then, which it goes on to use.
+    // If UCX's TCP connects while it makes an endpoint, it frees the endpoint of a process that ends just then, and uses it.
     api_.ucp_config_modify(config, "TCP_CONN_NB", "y");
     ucx::ContextParams context{};
     context.field_mask = ucx::ContextParams::FEATURES;
@@ -173,199 +158,123 @@ class UcxEngine final : public Engine {
     return api_.ucp_worker_set_am_recv_handler(worker_, &handler) == ucx::kOk;
   }
 
-  // A few bytes, for which a socket has room.
-  static bool tell(int socket, const void* words, size_t bytes) {
-    return ::send(socket, words, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == ssize_t(bytes);
-  }
-
-  // By UCX, from inside ucp_worker_progress.
+  // Callbacks of UCX, from inside ucp_worker_progress: each only notes what advance() does afterwards.
 
   static ucx::Status note_message(void* of, const void* header, size_t header_bytes, void* data, size_t bytes,
                                   const ucx::MessageParam* param) {
     auto* const engine = static_cast<UcxEngine*>(of);
     int32_t number = -1;
     if (header_bytes == sizeof number) std::memcpy(&number, header, sizeof number);
-    if (engine->channels_.find(number) == engine->channels_.end()) return ucx::kOk;  // of nobody, and let go
+    if (!engine->channels_.count(number)) return ucx::kOk;  // of no rank: dropped
     const bool is_rendezvous = param->recv_attr & ucx::MessageParam::IS_RENDEZVOUS;
-    const auto kind = is_rendezvous ? Happening::Kind::RENDEZVOUS : Happening::Kind::MESSAGE;
-    engine->happened_.push_back({kind, number, data, bytes, nullptr});
-    return ucx::kInProgress;  // its data stay
+    engine->noted_.push_back([=] { engine->take(number, data, bytes, is_rendezvous); });
+    return ucx::kInProgress;  // keeps the data
   }
 
   static void note_sent(void* request, ucx::Status, void* of) {
-    auto* const sending = static_cast<Sending*>(of);
-    sending->engine->happened_.push_back({Happening::Kind::SENT, sending->channel, sending, 0, nullptr});
-    sending->engine->api_.ucp_request_free(request);
+    auto* const transfer = static_cast<Transfer*>(of);
+    transfer->engine->api_.ucp_request_free(request);
+    transfer->engine->note_end_of(transfer);
   }
 
-  static void note_received(void* request, ucx::Status status, size_t, void* of) {
-    auto* const receiving = static_cast<Receiving*>(of);
-    const auto kind = Happening::Kind::RECEIVED;
-    receiving->engine->happened_.push_back({kind, receiving->channel, receiving, status == ucx::kOk, nullptr});
-    receiving->engine->api_.ucp_request_free(request);
+  static void note_fetched(void* request, ucx::Status status, size_t, void* of) {
+    auto* const transfer = static_cast<Transfer*>(of);
+    UcxEngine* const engine = transfer->engine;
+    engine->api_.ucp_request_free(request);
+    engine->noted_.push_back([=] { engine->take_fetched(std::unique_ptr<Transfer>(transfer), status == ucx::kOk); });
   }
 
   static void note_error(void* of, ucx::Endpoint endpoint, ucx::Status) {
     auto* const engine = static_cast<UcxEngine*>(of);
     for (const auto& [number, channel] : engine->channels_)
-      if (channel.endpoint == endpoint) engine->happened_.push_back({Happening::Kind::FAULT, number, nullptr, 0, nullptr});
+      if (channel.endpoint == endpoint) engine->noted_.push_back([engine, n = number] { engine->end(n, nullptr); });
+  }
+
+  void note_end_of(Transfer* transfer) {
+    noted_.push_back([=] {
+      const std::unique_ptr<Transfer> done(transfer);
+      if (channels_.count(done->channel)) events_->sent(done->channel, std::move(done->message));
+    });
   }
 
   // Whether anything happened.
-  bool advance(EngineEvents& events) {
+  bool advance() {
     bool has_happened = false;
-    while (api_.ucp_worker_progress(worker_) > 0) has_happened |= deliver(events);
-    return deliver(events) || has_happened;
-  }
-
-  bool deliver(EngineEvents& events) {
-    bool has_happened = false;
-    for (; !happened_.empty(); has_happened = true) {
-      const Happening one = happened_.front();
-      happened_.pop_front();
-      const bool is_served = channels_.find(one.channel) != channels_.end();
-      switch (one.kind) {
-        case Happening::Kind::MESSAGE:
-          if (is_served) come(one.channel, static_cast<const char*>(one.data), one.bytes, events);
-          api_.ucp_am_data_release(worker_, one.data);
-          break;
-        case Happening::Kind::RENDEZVOUS: receive(one, is_served, events); break;
-        case Happening::Kind::RECEIVED: {
-          const std::unique_ptr<Receiving> whole(static_cast<Receiving*>(one.data));
-          if (is_served && one.bytes) come(one.channel, whole->message.data(), whole->message.size(), events);
-          if (is_served && !one.bytes) end(one.channel, nullptr, events);
-          break;
-        }
-        case Happening::Kind::SENT: {
-          const std::unique_ptr<Sending> sent(static_cast<Sending*>(one.data));
-          if (!is_served) break;
-          channels_.at(one.channel).is_sending = false;
-          events.sent(one.channel, std::move(sent->message));
-          break;
-        }
-        case Happening::Kind::FAULT:
-          if (is_served) end(one.channel, one.fault, events);
-          break;
+    for (bool has_more = true; has_more;) {
+      has_more = api_.ucp_worker_progress(worker_) > 0;
+      for (; !noted_.empty(); has_happened = true) {
+        const std::function<void()> act = std::move(noted_.front());
+        noted_.pop_front();
+        act();
       }
     }
     return has_happened;
   }
 
-  void come(int32_t number, const char* message, size_t bytes, EngineEvents& events) {
-    if (bytes == 0 || bytes > size_t(kMostMessageBytes)) return end(number, "a message has no possible length", events);
-    ++channels_.at(number).num_came;
-    events.heard(number);
-    events.came(number, message, int64_t(bytes));
+  void take(int32_t number, void* data, size_t bytes, bool is_rendezvous) {
+    const bool is_open = channels_.count(number), is_possible = is_possible_length(bytes);
+    if (is_open && is_possible && is_rendezvous) return fetch(number, data, bytes);
+    if (is_open && is_possible) events_->received(number, static_cast<const char*>(data), int64_t(bytes));
+    api_.ucp_am_data_release(worker_, data);
+    if (is_open && !is_possible) end(number, kImpossibleLength);
   }
 
-  // The bytes of a long message are fetched only now.
-  void receive(const Happening& one, bool is_served, EngineEvents& events) {
-    if (!is_served || one.bytes > size_t(kMostMessageBytes)) {
-      api_.ucp_am_data_release(worker_, one.data);
-      if (is_served) end(one.channel, "a message has no possible length", events);
-      return;
-    }
-    auto receiving = std::make_unique<Receiving>(Receiving{this, one.channel, Bytes(one.bytes)});
+  // The bytes of a long message are still with the other process.
+  void fetch(int32_t number, void* data, size_t bytes) {
+    auto transfer = std::make_unique<Transfer>(Transfer{this, number, -1, Bytes(bytes)});
+    ucx::RequestParam param = calling(transfer.get());
+    param.cb.recv_am = note_fetched;
+    const ucx::Request request = api_.ucp_am_recv_data_nbx(worker_, data, transfer->message.data(), bytes, &param);
+    if (!request || ucx::is_error(request)) return take_fetched(std::move(transfer), !request);
+    transfer.release();  // note_fetched() deletes it
+  }
+
+  void take_fetched(std::unique_ptr<Transfer> transfer, bool is_whole) {
+    if (!channels_.count(transfer->channel)) return;
+    if (!is_whole) return end(transfer->channel, nullptr);
+    events_->received(transfer->channel, transfer->message.data(), int64_t(transfer->message.size()));
+  }
+
+  static ucx::RequestParam calling(Transfer* transfer) {
     ucx::RequestParam param{};
     param.op_attr_mask = ucx::RequestParam::CALLBACK | ucx::RequestParam::USER_DATA;
-    param.cb.recv_am = note_received;
-    param.user_data = receiving.get();
-    const ucx::Request request = api_.ucp_am_recv_data_nbx(worker_, one.data, receiving->message.data(), one.bytes, &param);
-    if (!request) return come(one.channel, receiving->message.data(), one.bytes, events);
-    if (ucx::is_error(request)) return end(one.channel, nullptr, events);
-    receiving.release();  // comes back in note_received
-  }
-
-  void end(int32_t number, const char* fault, EngineEvents& events) {
-    close(number);
-    events.ended(number, fault);
+    param.user_data = transfer;
+    return param;
   }
 
   void post(int32_t number, Channel& channel) {
-    auto sending = std::make_unique<Sending>(Sending{this, number, channel.theirs, std::move(channel.out)});
-    ucx::RequestParam param{};
-    param.op_attr_mask = ucx::RequestParam::CALLBACK | ucx::RequestParam::USER_DATA;
+    auto transfer = std::make_unique<Transfer>(Transfer{this, number, channel.theirs, std::move(channel.out)});
+    channel.out.clear();
+    ucx::RequestParam param = calling(transfer.get());
     param.cb.send = note_sent;
-    param.user_data = sending.get();
-    ++channel.num_sent;
-    const ucx::Request request = api_.ucp_am_send_nbx(channel.endpoint, kMessage, &sending->header, sizeof sending->header,
-                                                      sending->message.data(), sending->message.size(), &param);
-    if (ucx::is_error(request)) return happened_.push_back({Happening::Kind::FAULT, number, nullptr, 0, nullptr});
-    Sending* const on_its_way = sending.release();  // comes back as SENT
-    if (!request) happened_.push_back({Happening::Kind::SENT, number, on_its_way, 0, nullptr});
+    const ucx::Request request = api_.ucp_am_send_nbx(channel.endpoint, kMessage, &transfer->header, sizeof transfer->header,
+                                                      transfer->message.data(), transfer->message.size(), &param);
+    if (ucx::is_error(request)) return noted_.push_back([=] { end(number, nullptr); });
+    Transfer* const under_way = transfer.release();  // the end of the transfer deletes it
+    if (!request) note_end_of(under_way);
   }
 
-  // A process that has just ended cannot be reached either, and its socket is about to say so.
-  void find_unreachable(EngineEvents& events) {
+  // Ends channels of addresses that UCX could not reach, unless the process ended, which its socket reports meanwhile.
+  void find_unreachable() {
     std::vector<int32_t> found;
     for (const auto& [number, channel] : channels_)
       if (channel.failed_ns && now_ns() - channel.failed_ns > kPatience) found.push_back(number);
-    for (const int32_t number : found) end(number, "its address is none that UCX reaches from here", events);
+    for (const int32_t number : found) end(number, "UCX does not reach its address from this host");
   }
 
-  // Reads what a socket tells.
-  void listen(int32_t number, EngineEvents& events) {
-    const auto found = channels_.find(number);
-    if (found == channels_.end()) return;
-    Channel& channel = found->second;
-    char some[512];
-    const ssize_t came = recv(channel.socket, some, sizeof some, MSG_DONTWAIT);
-    if (came < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (came <= 0) return end(number, nullptr, events);
-    events.heard(number);
-    channel.told.insert(channel.told.end(), some, some + came);
-    if (channel.failed_ns || (!channel.endpoint && !reach(number, channel))) return;
-    size_t done = 0;
-    for (uint64_t count = 0; done < channel.told.size();) {
-      const char word = channel.told[done];
-      if (word == kAsk) {
-        char answer[1 + sizeof channel.num_came] = {kArrived};
-        std::memcpy(answer + 1, &channel.num_came, sizeof channel.num_came);
-        tell(channel.socket, answer, sizeof answer);
-        ++done;
-      } else if (word != kArrived) {
-        return end(number, "a socket says what there is not", events);
-      } else if (channel.told.size() - done <= sizeof count) {
-        break;
-      } else {
-        std::memcpy(&channel.num_arrived, channel.told.data() + done + 1, sizeof count);
-        done += 1 + sizeof count;
-      }
-    }
-    channel.told.erase(channel.told.begin(), channel.told.begin() + std::ptrdiff_t(done));
-  }
-
-  // Makes the endpoint once the whole hello is there; whether it is.
-  bool reach(int32_t number, Channel& channel) {
-    Hello hello;
-    if (channel.told.size() < sizeof hello) return false;
-    std::memcpy(&hello, channel.told.data(), sizeof hello);
-    const bool is_possible = hello.address_bytes > 0 && hello.address_bytes <= kMostAddress;
-    if (is_possible && channel.told.size() < sizeof hello + hello.address_bytes) return false;
-    ucx::EndpointParams param{};
-    param.field_mask = ucx::EndpointParams::REMOTE_ADDRESS | ucx::EndpointParams::ERROR_MODE |
-                       ucx::EndpointParams::ERROR_HANDLER;
-    param.address = reinterpret_cast<const ucx::Address*>(channel.told.data() + sizeof hello);
-    param.err_mode = ucx::EndpointParams::PEER;
-    param.err_handler = {note_error, this};
-    if (!is_possible || api_.ucp_ep_create(worker_, &param, &channel.endpoint) != ucx::kOk) {
-      channel.endpoint = nullptr;
-      channel.failed_ns = now_ns();
-      return false;
-    }
-    channel.theirs = hello.channel;
-    channel.told.erase(channel.told.begin(), channel.told.begin() + std::ptrdiff_t(sizeof hello + hello.address_bytes));
-    if (channel.is_sending) post(number, channel);
-    return true;
+  void end(int32_t number, const char* fault) {
+    if (!channels_.count(number)) return;
+    close(number);
+    events_->ended(number, fault);
   }
 
   const ucx::Api& api_;
-  Poller poller_;
+  TcpEngine sockets_;
   ucx::Context context_ = nullptr;
   ucx::Worker worker_ = nullptr;
   std::map<int32_t, Channel> channels_;
-  std::deque<Happening> happened_;
-  int32_t next_ = 0;
+  std::deque<std::function<void()>> noted_;
+  EngineEvents* events_ = nullptr;  // of the poll that runs
 };
 
 }  // namespace

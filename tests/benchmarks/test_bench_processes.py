@@ -13,14 +13,14 @@ TINY = ["--tokens=24", "--hidden=16", "--intermediate=8", "--experts=4", "--top_
 SIZES = {"tokens": 256, "hidden": 1024, "intermediate": 512, "experts": 16, "top_k": 4}
 
 
-def case(own=100.0, other=140.0, share=0.04, meeting=1.5, **sizes):
+def case(own=100.0, other=140.0, share=0.04, **sizes):
     passes = {which: {"ms": own * k, "turns_ms": [own * k], "communication": share, "skew": 0.1}
               for which, k in (("forward", 1), ("forward + backward", 3))}
     theirs = {which: {**of, "ms": of["ms"] * other / own, "communication": 0.25} for which, of in passes.items()}
     gathered = {"forward": {"ms": 2 * other, "turns_ms": [2 * other]}}
     sides = {"hpmoe": passes, "torch": theirs, "mindspore": gathered}
     return {"processes": 2, "sizes": {**SIZES, **sizes}, "dtype": "float32", "status": 0, "sides": sides, "wrong": [],
-            "errors": dict.fromkeys(sides, 1e-6), "exchange_us": {"meeting": meeting, "bare": 1.0}}
+            "errors": dict.fromkeys(sides, 1e-6)}
 
 
 def test_rows_say_how_many_times_longer_each_peer_takes():
@@ -33,10 +33,9 @@ def test_rows_say_how_many_times_longer_each_peer_takes():
     assert all(row.count("|") == processes.HEAD[1].count("|") for row in processes.rows(alone))
 
 
-def test_last_come_exchanges_and_what_is_no_measurement():
+def test_closing_lines_name_what_is_no_measurement():
     lines = processes.closing_lines({"cases": [case(), {**case(), "wrong": ["torch"]}, {**case(), "status": 3}]})
-    assert lines[0] == "2 processes, 64 bytes to every peer: 1.50 us, bare 1.00 us"
-    assert lines[1].startswith("WRONG: torch, error 1.0e-06: ") and lines[2].startswith("status 3: ") and len(lines) == 3
+    assert lines[0].startswith("WRONG: torch, error 1.0e-06: ") and lines[1].startswith("status 3: ") and len(lines) == 2
 
 
 def test_communication_is_beyond_the_rank_that_computes_most():
@@ -80,7 +79,7 @@ def test_two_processes_are_timed_and_drawn(capsys, tmp_path):
     assert status == 0 and report["ok"], report
     assert (tmp_path / "x.png").stat().st_size > 1000
     for found in report["cases"]:
-        assert found["status"] == 0 and 0 < found["exchange_us"]["bare"] and 0 < found["exchange_us"]["meeting"]
+        assert found["status"] == 0
         for of in found["sides"]["hpmoe"].values():
             assert of["ms"] > 0 and 0 <= of["communication"] <= 1 and 0 <= of["skew"] <= 1
         assert found["wrong"] == [] and found["errors"]["hpmoe"] < 0.03

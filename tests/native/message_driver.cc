@@ -54,9 +54,9 @@ std::vector<Bytes> sound_messages(int64_t most_bytes) {
   outbox.post(MessageKind::LEAVING, 1, 0, nullptr, 0);
   outbox.post(MessageKind::GOES_ON, 4, 3, nullptr, 0);
   outbox.post(MessageKind::LEFT, 1, 0, Bytes(sizeof Control::last_words, 1).data(), sizeof Control::last_words);
+  outbox.post(MessageKind::BEAT, 0, 0, nullptr, 0);
   std::vector<Bytes> messages;
   for (Bytes message; outbox.take(message);) messages.push_back(message);
-  messages.push_back(outbox.beat());
   return messages;
 }
 
@@ -87,6 +87,31 @@ void test_sound_messages() {
   check(distant.outbox().take(answer), "who leaves is answered");
   std::memcpy(&header, answer.data(), sizeof header);
   check(header.kind == MessageKind::GOES_ON && header.number == 1 && header.offset == 2, "with how far this rank is");
+}
+
+// A rank that leaves waits until the other one has processed its last words, which that one reports in any message.
+void test_arrival() {
+  Control mine{};
+  Landing landing;
+  Distant distant(1, kSecret, 4096, mine, landing);
+  const std::vector<Bytes> sound = sound_messages(4096);
+  Bytes message;
+  check(distant.outbox().has_arrived(), "nothing was put");
+  distant.outbox().post(MessageKind::LEFT, 1, 0, Bytes(sizeof Control::last_words, 1).data(), sizeof Control::last_words);
+  check(!distant.outbox().has_arrived(), "a message that waits has not arrived");
+  check(distant.outbox().take(message) && !distant.outbox().has_arrived(), "nor has one that was sent");
+  Bytes beat = sound.back();
+  check(!distant.take(beat.data(), int64_t(beat.size())) && !distant.outbox().has_arrived(), "unless the other rank says so");
+  MessageHeader header;
+  std::memcpy(&header, beat.data(), sizeof header);
+  header.num_taken = 1;
+  std::memcpy(beat.data(), &header, sizeof header);
+  check(!distant.take(beat.data(), int64_t(beat.size())) && distant.outbox().has_arrived(), "which a sign of life does");
+  check(distant.num_taken() == 0, "signs of life do not count");
+  const Bytes& left = sound[sound.size() - 2];
+  check(!distant.take(left.data(), int64_t(left.size())) && distant.num_taken() == 1, "other messages do");
+  check(distant.outbox().take(message) && message.size() == sizeof header, "last words are answered with a sign of life");
+  check(distant.outbox().traffic().messages == 1, "which counts as no message");
 }
 
 // Rows as long as several messages are cut to fit.
@@ -174,6 +199,7 @@ void test_what_is_counted() {
 
 int main(int argc, char** argv) {
   test_sound_messages();
+  test_arrival();
   test_the_longest_message();
   test_what_is_not_for_this_launch();
   test_what_is_counted();

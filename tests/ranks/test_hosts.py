@@ -44,7 +44,8 @@ def hosts_of(engine):
             if between is not None:
                 group.sockets = [each and between(rank, other, each) for other, each in enumerate(group.sockets)]
             assert [each is None for each in group.sockets] == [r // node_size == rank // node_size for r in range(size)]
-            opened.append(link := Link(group, engine=engine, timeout=20.0, heap_bytes=1 << 24, **options))
+            chosen = engine if isinstance(engine, str) else engine(rank)
+            opened.append(link := Link(group, engine=chosen, timeout=20.0, heap_bytes=1 << 24, **options))
             return f(link)
         return on_threads(size, rank_of)
 

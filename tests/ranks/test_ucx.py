@@ -1,4 +1,4 @@
-"""UCX as what carries messages between hosts: what is declared of it, and who asks for it where it is not."""
+"""UCX between hosts: its declarations, and errors of ranks that ask for it but lack it."""
 
 import subprocess
 import sys
@@ -8,9 +8,10 @@ import needs
 from test_hosts import hosts_of
 
 import hpmoe
-from hpmoe.kernels import link as links
+from hpmoe.kernels import native
 from hpmoe.kernels.build_native import find_compiler
 from hpmoe.kernels.native import find_library, find_ucx
+from hpmoe.ranks.link import ENGINES
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,13 +25,22 @@ def test_declarations_are_those_of_its_headers():
     assert done.returncode == 0, done.stderr
 
 
-def test_it_is_never_replaced_silently(monkeypatch):
-    """A rank without it is named on all."""
-    monkeypatch.setattr(links, "ucx_fault", lambda: "the package libucx is not installed")
+def test_a_rank_without_ucx_is_an_error_on_all(monkeypatch):
+    monkeypatch.setattr(native, "find_ucx", lambda: None)
     run = hosts_of("ucx")
     for error in next(run)(2, lambda link: None):
         assert isinstance(error, hpmoe.LaunchError)
-        assert str(error) == "rank 0 has no UCX to carry messages: the package libucx is not installed"
+        assert str(error) == ("hpmoe.world: engine=\"ucx\" does not work on rank 0: the package libucx is not installed: "
+                              "pip install 'hpmoe[hosts]'")
+    next(run, None)
+
+
+def test_ranks_with_different_engines_are_an_error_on_all():
+    run = hosts_of(lambda rank: ENGINES[0] if rank == 0 else "other")
+    errors = next(run)(2, lambda link: None)
+    assert str(errors[0]) == ("hpmoe.world: rank 1 passes engine=\"other\" and this rank engine=\"tcp\"; pass the same "
+                              "engine on all ranks")
+    assert str(errors[1]).startswith("hpmoe.world: rank 0 passes engine=\"tcp\" and this rank engine=\"other\"")
     next(run, None)
 
 

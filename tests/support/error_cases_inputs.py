@@ -154,7 +154,6 @@ cases("ranks that are processes", {
     "shards of experts": lambda: hpmoe.world(tp_size=0),
     "shards on ranks that are not there": lambda: hpmoe.world(tp_size=2),
     "a time to come": lambda: hpmoe.world(timeout=-1),
-    "messages without room": lambda: hpmoe.world(message_bytes=100),
     "messages carried by nothing": lambda: hpmoe.world(engine="rdma"),
     "gradients of no mesh": lambda: hpmoe.all_reduce_gradients(array(2), 2),
     "gradients over nothing": lambda: hpmoe.all_reduce_gradients(array(2), Mesh(2), over="all"),
