@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from hpmoe.tracing.errors import not_traceable
@@ -33,6 +34,12 @@ def call(*names: str) -> Callable[[F], F]:
     return register
 
 
+def calls(rules: Mapping[str, Rule], wrapped: Callable[[Rule], Rule] = lambda rule: rule) -> None:
+    """Registers rules by the names of MindSpore's operations, separated by spaces where a rule has several."""
+    for names, rule in rules.items():
+        call(*names.split())(wrapped(rule))
+
+
 def _with_keywords(name: str, rule: Rule) -> Rule:
     signature = inspect.signature(rule)
 
@@ -49,7 +56,7 @@ def _with_keywords(name: str, rule: Rule) -> Rule:
 
 
 def _usual(signature: inspect.Signature) -> str:
-    return "(" + ", ".join(str(p).split(":")[0] for p in list(signature.parameters.values())[1:]) + ")"
+    return "(" + ", ".join(re.split("[:=]", str(p))[0] for p in list(signature.parameters.values())[1:]) + ")"
 
 
 def find_call(name: str) -> Rule:

@@ -12,7 +12,7 @@ from hpmoe.primitives.columns import take_columns
 from hpmoe.primitives.gather import gather_rows
 from hpmoe.primitives.reduction import broadcast_to
 from hpmoe.primitives.shape import reshape
-from hpmoe.tracing.calls import call
+from hpmoe.tracing.calls import call, calls
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.recorder import Recorder
 from hpmoe.tracing.rules_shape import (
@@ -147,11 +147,6 @@ def gather_old(r: Recorder, input: Tracer, indices: Tracer, dim: int = 0, batch_
     return gather(r, input, indices, axis_of(input, dim))
 
 
-@call("IndexSelect")
-def index_select(r: Recorder, input: Tracer, dim: int, index: Tracer) -> Tracer:
-    return gather(r, input, index, axis_of(input, dim))
-
-
 @call("Embedding")
 def embedding(r: Recorder, input: Tracer, weight: Tracer, padding_idx: int | None = None, max_norm: float | None = None,
               *options: object) -> Tracer:
@@ -160,6 +155,7 @@ def embedding(r: Recorder, input: Tracer, weight: Tracer, padding_idx: int | Non
     return gather(r, weight, input, 0)
 
 
-@call("Take")
-def take(r: Recorder, input: Tracer, index: Tracer) -> Tracer:
-    return gather(r, r(reshape, input, shape=(input.size,)), index, 0)
+calls({
+    "IndexSelect": lambda r, input, dim, index: gather(r, input, index, axis_of(input, dim)),
+    "Take": lambda r, input, index: gather(r, r(reshape, input, shape=(input.size,)), index, 0),
+})

@@ -68,10 +68,11 @@ def to_float(r: Recorder, x: Tracer) -> Tracer:
     return to_dtype(r, x, "float32") if x.hpmoe_aval.dtype not in FLOATS else x
 
 
-def refuse_integers(x: Tracer, what: str) -> None:
-    """Raises TraceError for what MindSpore rounds to an integer on some devices and not on others."""
+def floats_only(x: Tracer, what: str) -> Tracer:
+    """x, or TraceError for what MindSpore rounds to an integer on some devices and not on others."""
     if x.hpmoe_aval.dtype not in FLOATS:
         raise not_traceable(f"{what} of {x.hpmoe_aval}", "only floats have it", "x.astype(mindspore.float32) first")
+    return x
 
 
 def emit(r: Recorder, primitive: Primitive, *operands: Operand, dtype: str | None = None) -> Tracer:

@@ -6,24 +6,24 @@ import math
 
 from hpmoe.primitives import elementwise as e
 from hpmoe.primitives.swiglu import gated
-from hpmoe.tracing.calls import call
+from hpmoe.tracing.calls import call, calls
 from hpmoe.tracing.errors import not_traceable
-from hpmoe.tracing.promote import emit, in_float32, refuse_integers
+from hpmoe.tracing.promote import emit, floats_only, in_float32
 from hpmoe.tracing.recorder import Recorder
 from hpmoe.tracing.rules_arithmetic import expm1, scaled
 from hpmoe.tracing.rules_choices import choose, clamp, hardtanh, select
 from hpmoe.tracing.rules_shape import axis_of, cut, reshape, static_size
 from hpmoe.tracing.tracer import Tracer
 
-
-@call("ReLU6")
-def relu6(r: Recorder, input: Tracer) -> Tracer:
-    return clamp(r, emit(r, e.relu, input), max=6.0)
-
-
-@call("LeakyReLUExt", "LeakyReLU")
-def leaky_relu(r: Recorder, input: Tracer, negative_slope: float = 0.01) -> Tracer:
-    return emit(r, e.select, emit(r, e.greater, input, 0.0), input, emit(r, e.mul, input, negative_slope))
+calls({
+    "ReLU6": lambda r, input: clamp(r, emit(r, e.relu, input), max=6.0),
+    "LeakyReLUExt LeakyReLU": lambda r, input, negative_slope=0.01: emit(
+        r, e.select, emit(r, e.greater, input, 0.0), input, emit(r, e.mul, input, negative_slope)),
+    "Threshold": lambda r, input, threshold, value: choose(
+        r, emit(r, e.greater, input, threshold), input, value, input.hpmoe_aval.dtype),
+    "HShrink": lambda r, input, lambd=0.5: choose(
+        r, emit(r, e.less_equal, emit(r, e.absolute, input), lambd), 0.0, input, input.hpmoe_aval.dtype),
+})
 
 
 @call("PReLU")
@@ -34,51 +34,12 @@ def prelu(r: Recorder, input: Tracer, weight: Tracer) -> Tracer:
     return emit(r, e.select, emit(r, e.greater, input, 0.0), input, emit(r, e.mul, input, slope))
 
 
-@call("Threshold")
-def threshold(r: Recorder, input: Tracer, threshold: float, value: float) -> Tracer:
-    return choose(r, emit(r, e.greater, input, threshold), input, value, input.hpmoe_aval.dtype)
-
-
-@call("HShrink")
-def hard_shrink(r: Recorder, input: Tracer, lambd: float = 0.5) -> Tracer:
-    return choose(r, emit(r, e.less_equal, emit(r, e.absolute, input), lambd), 0.0, input, input.hpmoe_aval.dtype)
-
-
-@call("SoftShrink")
-@in_float32
-def soft_shrink(r: Recorder, input: Tracer, lambd: float = 0.5) -> Tracer:
-    return emit(r, e.sub, input, clamp(r, input, -lambd, lambd))
-
-
-@call("Softsign")
-@in_float32
-def softsign(r: Recorder, input: Tracer) -> Tracer:
-    return emit(r, e.div, input, emit(r, e.add, emit(r, e.absolute, input), 1.0))
-
-
-@call("EluExt", "Elu")
-@in_float32
 def elu(r: Recorder, input: Tracer, alpha: float = 1.0) -> Tracer:
     is_above = emit(r, e.greater, input, 0.0)
     below = expm1(r, emit(r, e.select, is_above, 0.0, input))
     return emit(r, e.select, is_above, input, scaled(r, below, alpha))
 
 
-@call("SeLU", "SeLUExt")
-@in_float32
-def selu(r: Recorder, input: Tracer) -> Tracer:
-    refuse_integers(input, "a SeLU")
-    return emit(r, e.mul, elu(r, input, 1.6732632423543772), 1.0507009873554805)
-
-
-@call("CeLU")
-@in_float32
-def celu(r: Recorder, input: Tracer, alpha: float = 1.0) -> Tracer:
-    return scaled(r, elu(r, scaled(r, input, 1 / alpha)), alpha)
-
-
-@call("GeluExt")
-@in_float32
 def gelu(r: Recorder, input: Tracer, approximate: str = "none") -> Tracer:
     if approximate == "tanh":
         return gelu_tanh(r, input)
@@ -86,16 +47,12 @@ def gelu(r: Recorder, input: Tracer, approximate: str = "none") -> Tracer:
     return emit(r, e.mul, emit(r, e.mul, input, 0.5), emit(r, e.add, inner, 1.0))
 
 
-@call("GeLU")
-@in_float32
 def gelu_tanh(r: Recorder, input: Tracer) -> Tracer:
     cube = emit(r, e.mul, emit(r, e.mul, emit(r, e.square, input), input), 0.044715)
     inner = emit(r, e.mul, emit(r, e.add, input, cube), math.sqrt(2 / math.pi))
     return emit(r, e.mul, emit(r, e.mul, input, 0.5), emit(r, e.add, emit(r, e.tanh, inner), 1.0))
 
 
-@call("SoftplusExt")
-@in_float32
 def softplus(r: Recorder, input: Tracer, beta: float = 1, threshold: float = 20) -> Tracer:
     x = scaled(r, input, beta)
     out = scaled(r, emit(r, e.softplus, x), 1 / beta)
@@ -103,41 +60,32 @@ def softplus(r: Recorder, input: Tracer, beta: float = 1, threshold: float = 20)
     return out if threshold >= 20 else select(r, emit(r, e.greater, x, threshold), input, out)
 
 
-@call("LogSigmoid")
-@in_float32
-def log_sigmoid(r: Recorder, input: Tracer) -> tuple[Tracer, Tracer]:
-    out = emit(r, e.neg, emit(r, e.softplus, emit(r, e.neg, input)))
-    return out, out
-
-
-@call("MishExt")
-@in_float32
-def mish(r: Recorder, input: Tracer) -> Tracer:
-    return emit(r, e.mul, input, emit(r, e.tanh, emit(r, e.softplus, input)))
-
-
-@call("HSigmoid")
-@in_float32
-def hard_sigmoid(r: Recorder, input: Tracer) -> Tracer:
-    refuse_integers(input, "a hard sigmoid")
-    return emit(r, e.mul, hardtanh(r, emit(r, e.add, input, 3.0), 0.0, 6.0), 1 / 6)
-
-
-@call("HSwish")
-@in_float32
-def hard_swish(r: Recorder, input: Tracer) -> Tracer:
-    refuse_integers(input, "a hard swish")
-    return emit(r, e.mul, input, emit(r, e.mul, clamp(r, emit(r, e.add, input, 3.0), 0.0, 6.0), 1 / 6))
-
-
-@call("GLU")
-@in_float32
 def glu(r: Recorder, input: Tracer, dim: int = -1) -> Tracer:
     axis = axis_of(input, dim)
     half, odd = divmod(static_size(input, axis, "a glu"), 2)
     if odd:
         raise not_traceable(f"a glu over {2 * half + 1} of {input.hpmoe_aval}", "its halves are equal", "an even size")
     return emit(r, e.mul, cut(r, input, axis, 0, half), emit(r, e.sigmoid, cut(r, input, axis, half, 2 * half)))
+
+
+calls({
+    "SoftShrink": lambda r, input, lambd=0.5: emit(r, e.sub, input, clamp(r, input, -lambd, lambd)),
+    "Softsign": lambda r, input: emit(r, e.div, input, emit(r, e.add, emit(r, e.absolute, input), 1.0)),
+    "EluExt Elu": elu,
+    "SeLU SeLUExt": lambda r, input: emit(
+        r, e.mul, elu(r, floats_only(input, "a SeLU"), 1.6732632423543772), 1.0507009873554805),
+    "CeLU": lambda r, input, alpha=1.0: scaled(r, elu(r, scaled(r, input, 1 / alpha)), alpha),
+    "GeluExt": gelu,
+    "GeLU": gelu_tanh,
+    "SoftplusExt": softplus,
+    "LogSigmoid": lambda r, input: (emit(r, e.neg, emit(r, e.softplus, emit(r, e.neg, input))),) * 2,
+    "MishExt": lambda r, input: emit(r, e.mul, input, emit(r, e.tanh, emit(r, e.softplus, input))),
+    "HSigmoid": lambda r, input: emit(
+        r, e.mul, hardtanh(r, emit(r, e.add, floats_only(input, "a hard sigmoid"), 3.0), 0.0, 6.0), 1 / 6),
+    "HSwish": lambda r, input: emit(
+        r, e.mul, input, emit(r, e.mul, clamp(r, emit(r, e.add, floats_only(input, "a hard swish"), 3.0), 0.0, 6.0), 1 / 6)),
+    "GLU": glu,
+}, in_float32)
 
 
 @call("Swiglu")

@@ -8,7 +8,7 @@ from hpmoe.primitives import elementwise as e
 from hpmoe.primitives.differentiable import FLOATS
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.support.dtypes import INTEGERS
-from hpmoe.tracing.calls import Rule, call
+from hpmoe.tracing.calls import Rule, call, calls
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import emit, in_float32, promote_dtypes, scaled_dtype, to_dtype, to_float
 from hpmoe.tracing.recorder import Recorder
@@ -28,24 +28,21 @@ _BINARY = {
 }
 
 
-def _unary(primitive: Primitive, to_floats: bool) -> Rule:
-    def rule(r: Recorder, input: Tracer) -> Tracer:
-        return emit(r, primitive, to_float(r, input) if to_floats else input)
-    return rule
+def _unary(primitive: Primitive) -> Rule:
+    return lambda r, input: emit(r, primitive, input)
+
+
+def _float_unary(primitive: Primitive) -> Rule:
+    return lambda r, input: emit(r, primitive, to_float(r, input))
 
 
 def _binary(primitive: Primitive) -> Rule:
-    def rule(r: Recorder, input: Operand, other: Operand) -> Tracer:
-        return emit(r, primitive, input, other)
-    return rule
+    return lambda r, input, other: emit(r, primitive, input, other)
 
 
-for _name, _primitive in _FLOAT_UNARY.items():
-    call(_name)(_unary(_primitive, True))
-for _name, _primitive in _UNARY.items():
-    call(_name)(_unary(_primitive, False))
-for _name, _primitive in _BINARY.items():
-    call(_name)(_binary(_primitive))
+calls({name: _float_unary(primitive) for name, primitive in _FLOAT_UNARY.items()})
+calls({name: _unary(primitive) for name, primitive in _UNARY.items()})
+calls({name: _binary(primitive) for name, primitive in _BINARY.items()})
 
 
 @call("Mul", "Muls")
@@ -104,36 +101,6 @@ def round_(r: Recorder, input: Tracer, decimals: int = 0) -> Tracer:
     return emit(r, e.round_, input) if input.hpmoe_aval.dtype in FLOATS else input
 
 
-@call("IsFinite")
-def is_finite(r: Recorder, x: Tracer) -> Tracer:
-    return emit(r, e.less, emit(r, e.absolute, x), math.inf)
-
-
-@call("IsInf")
-def is_infinite(r: Recorder, x: Tracer) -> Tracer:
-    return emit(r, e.equal, emit(r, e.absolute, x), math.inf)
-
-
-@call("Addcmul", "AddcmulExt")
-@in_float32
-def addcmul(r: Recorder, input: Tracer, tensor1: Tracer, tensor2: Tracer, value: Operand = 1) -> Tracer:
-    return emit(r, e.add, input, scaled(r, emit(r, e.mul, tensor1, tensor2), value))
-
-
-@call("Addcdiv", "AddcdivExt")
-@in_float32
-def addcdiv(r: Recorder, input: Tracer, tensor1: Tracer, tensor2: Tracer, value: Operand = 1) -> Tracer:
-    return emit(r, e.add, input, scaled(r, div(r, tensor1, tensor2), value))
-
-
-@call("Lerp", "LerpScalar")
-@in_float32
-def lerp(r: Recorder, input: Tracer, end: Tracer, weight: Operand) -> Tracer:
-    return emit(r, e.add, input, emit(r, e.mul, emit(r, e.sub, end, input), weight))
-
-
-@call("LogAddExp")
-@in_float32
 def logaddexp(r: Recorder, input: Tracer, other: Tracer) -> Tracer:
     high, low = emit(r, e.maximum, input, other), emit(r, e.minimum, input, other)
     is_same = emit(r, e.equal, low, high)  # or both infinite, whose difference is no number
@@ -141,10 +108,22 @@ def logaddexp(r: Recorder, input: Tracer, other: Tracer) -> Tracer:
     return emit(r, e.add, high, emit(r, e.softplus, apart))
 
 
-@call("LogAddExp2")
-@in_float32
-def logaddexp2(r: Recorder, input: Tracer, other: Tracer) -> Tracer:
-    return emit(r, e.mul, logaddexp(r, *(emit(r, e.mul, x, math.log(2)) for x in (input, other))), 1 / math.log(2))
+calls({
+    "IsFinite": lambda r, x: emit(r, e.less, emit(r, e.absolute, x), math.inf),
+    "IsInf": lambda r, x: emit(r, e.equal, emit(r, e.absolute, x), math.inf),
+    "FloorDiv FloorDivScalar": lambda r, input, other: div(r, input, other, "floor"),
+})
+calls({
+    "Addcmul AddcmulExt": lambda r, input, tensor1, tensor2, value=1: emit(
+        r, e.add, input, scaled(r, emit(r, e.mul, tensor1, tensor2), value)),
+    "Addcdiv AddcdivExt": lambda r, input, tensor1, tensor2, value=1: emit(
+        r, e.add, input, scaled(r, div(r, tensor1, tensor2), value)),
+    "Lerp LerpScalar": lambda r, input, end, weight: emit(
+        r, e.add, input, emit(r, e.mul, emit(r, e.sub, end, input), weight)),
+    "LogAddExp": logaddexp,
+    "LogAddExp2": lambda r, input, other: emit(
+        r, e.mul, logaddexp(r, *(emit(r, e.mul, x, math.log(2)) for x in (input, other))), 1 / math.log(2)),
+}, in_float32)
 
 
 def _refined(r: Recorder, rough: Tracer, x: Tracer, near_zero: Tracer) -> Tracer:
@@ -172,7 +151,11 @@ def _sinh(r: Recorder, x: Tracer) -> Tracer:
     return _refined(r, emit(r, e.mul, emit(r, e.sub, up, down), 0.5), x, near_zero)
 
 
-_COMPOSED = {
+def _of_floats(build: Rule) -> Rule:
+    return in_float32(lambda r, input: build(r, to_float(r, input)))
+
+
+calls({
     "Expm1": expm1,
     "Log1p": _log1p,
     "Exp2": lambda r, x: emit(r, e.exp, emit(r, e.mul, x, math.log(2))),
@@ -183,22 +166,7 @@ _COMPOSED = {
     "Erfc": lambda r, x: emit(r, e.sub, 1.0, emit(r, e.erf, x)),
     "Sinh": _sinh,
     "Cosh": lambda r, x: emit(r, e.mul, emit(r, e.add, emit(r, e.exp, x), emit(r, e.exp, emit(r, e.neg, x))), 0.5),
-}
-
-
-def _composed(build: Rule) -> Rule:
-    def rule(r: Recorder, input: Tracer) -> Tracer:
-        return build(r, to_float(r, input))
-    return in_float32(rule)
-
-
-for _name, _build in _COMPOSED.items():
-    call(_name)(_composed(_build))
-
-
-@call("FloorDiv", "FloorDivScalar")
-def floor_div(r: Recorder, input: Operand, other: Operand) -> Tracer:
-    return div(r, input, other, "floor")
+}, _of_floats)
 
 
 @call("RemainderTensorScalar", "RemainderTensorTensor", "RemainderScalarTensor", "FloorMod")
@@ -206,41 +174,31 @@ def floor_div(r: Recorder, input: Operand, other: Operand) -> Tracer:
 def remainder(r: Recorder, input: Operand, other: Operand) -> Tracer:
     if integers := _integers(input, other):
         return emit(r, e.remainder, input, other, dtype=integers)
-    return emit(r, e.sub, input, emit(r, e.mul, floor_div(r, input, other), other))
+    return emit(r, e.sub, input, emit(r, e.mul, div(r, input, other, "floor"), other))
 
+
+# Logic.
 
 @call("LogicalNot")
 def logical_not(r: Recorder, input: Tracer) -> Tracer:
     return r(e.equal, to_dtype(r, input, "bool"), False)
 
 
-@call("LogicalAnd")
-def logical_and(r: Recorder, input: Operand, other: Operand) -> Tracer:
-    return r(e.minimum, to_dtype(r, input, "bool"), to_dtype(r, other, "bool"))
+def _logical(primitive: Primitive) -> Rule:
+    return lambda r, input, other: r(primitive, to_dtype(r, input, "bool"), to_dtype(r, other, "bool"))
 
 
-@call("LogicalXor")
-def logical_xor(r: Recorder, input: Operand, other: Operand) -> Tracer:
-    return r(e.not_equal, to_dtype(r, input, "bool"), to_dtype(r, other, "bool"))
+def _bitwise(primitive: Primitive, sign: str) -> Rule:
+    def rule(r: Recorder, input: Operand, other: Operand) -> Tracer:
+        for x in (input, other):
+            if not isinstance(x, Tracer) or x.hpmoe_aval.dtype != "bool":
+                raise not_traceable(f"{sign} on integers", "only bool tensors have it", "arithmetic and comparisons")
+        return r(primitive, input, other)
+    return rule
 
 
-@call("LogicalOr")
-def logical_or(r: Recorder, input: Operand, other: Operand) -> Tracer:
-    return r(e.maximum, to_dtype(r, input, "bool"), to_dtype(r, other, "bool"))
-
-
-def _bitwise(r: Recorder, input: Operand, other: Operand, rule: Rule, sign: str) -> Tracer:
-    for x in (input, other):
-        if not isinstance(x, Tracer) or x.hpmoe_aval.dtype != "bool":
-            raise not_traceable(f"{sign} on integers", "only bool tensors have it", "arithmetic and comparisons")
-    return rule(r, input, other)
-
-
-@call("BitwiseAndTensor", "BitwiseAndScalar")
-def bitwise_and(r: Recorder, input: Operand, other: Operand) -> Tracer:
-    return _bitwise(r, input, other, logical_and, "&")
-
-
-@call("BitwiseOrTensor", "BitwiseOrScalar")
-def bitwise_or(r: Recorder, input: Operand, other: Operand) -> Tracer:
-    return _bitwise(r, input, other, logical_or, "|")
+calls({
+    "LogicalAnd": _logical(e.minimum), "LogicalOr": _logical(e.maximum), "LogicalXor": _logical(e.not_equal),
+    "BitwiseAndTensor BitwiseAndScalar": _bitwise(e.minimum, "&"),
+    "BitwiseOrTensor BitwiseOrScalar": _bitwise(e.maximum, "|"),
+})

@@ -7,7 +7,7 @@ import math
 from hpmoe.primitives import elementwise as e
 from hpmoe.primitives.reduction import broadcast_to
 from hpmoe.support.dtypes import FLOATS
-from hpmoe.tracing.calls import call
+from hpmoe.tracing.calls import call, calls
 from hpmoe.tracing.draws import refuse_draw
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import emit, full, promote_dtypes, to_dtype
@@ -28,16 +28,6 @@ def choose(r: Recorder, condition: Tracer, input: Operand, other: Operand, dtype
     """Of two operands, of which one may be a number, as `dtype`; a literal alone would make truth values numbers."""
     values = [to_dtype(r, r.materialize(o) if dtype == "bool" else o, dtype) for o in (input, other)]
     return emit(r, e.select, condition, *values, dtype=dtype)
-
-
-@call("Tensor.Select", "DeprecatedSelect", "DeprecatedWhere")
-def select_method(r: Recorder, input: Tracer, condition: Tracer, y: Tracer) -> Tracer:
-    return select(r, condition, input, y)
-
-
-@call("MaskedFill", "MaskedFillScalar")
-def masked_fill(r: Recorder, input: Tracer, mask: Tracer, value: Operand) -> Tracer:
-    return choose(r, mask, value, input, input.hpmoe_aval.dtype)
 
 
 @call("NanToNum")
@@ -77,27 +67,16 @@ def hardtanh(r: Recorder, input: Tracer, min_val: Operand = -1.0, max_val: Opera
     return select(r, emit(r, e.greater_equal, out, max_val), max_val, out)
 
 
-# Arrays of one value.
-
 def _like(r: Recorder, input: Tracer, value: Operand, dtype: object) -> Tracer:
+    """An array of one value."""
     return full(r, input.hpmoe_aval.shape, value, r.dtype_name(dtype) or input.hpmoe_aval.dtype)
 
 
-@call("ZerosLike", "ZerosLikeExt")
-def zeros_like(r: Recorder, input: Tracer, dtype: object = None) -> Tracer:
-    return _like(r, input, 0.0, dtype)
-
-
-@call("OnesLike", "OnesLikeExt")
-def ones_like(r: Recorder, input: Tracer, dtype: object = None) -> Tracer:
-    return _like(r, input, 1.0, dtype)
-
-
-@call("FullLike")
-def full_like(r: Recorder, input: Tracer, fill_value: Operand, dtype: object = None) -> Tracer:
-    return _like(r, input, fill_value, dtype)
-
-
-@call("ExpandAs")
-def expand_as(r: Recorder, input: Tracer, other: Tracer) -> Tracer:
-    return r(broadcast_to, input, shape=other.hpmoe_aval.shape)
+calls({
+    "Tensor.Select DeprecatedSelect DeprecatedWhere": lambda r, input, condition, y: select(r, condition, input, y),
+    "MaskedFill MaskedFillScalar": lambda r, input, mask, value: choose(r, mask, value, input, input.hpmoe_aval.dtype),
+    "ZerosLike ZerosLikeExt": lambda r, input, dtype=None: _like(r, input, 0.0, dtype),
+    "OnesLike OnesLikeExt": lambda r, input, dtype=None: _like(r, input, 1.0, dtype),
+    "FullLike": lambda r, input, fill_value, dtype=None: _like(r, input, fill_value, dtype),
+    "ExpandAs": lambda r, input, other: r(broadcast_to, input, shape=other.hpmoe_aval.shape),
+})

@@ -1,6 +1,8 @@
-"""MindSpore's matmuls."""
+"""MindSpore's matmuls, and its product of groups, which is refused."""
 
 from __future__ import annotations
+
+from typing import NoReturn
 
 from hpmoe.primitives import elementwise as e
 from hpmoe.primitives.matmul import matmul as matmul_primitive
@@ -61,3 +63,9 @@ def outer(r: Recorder, input: Tracer, vec2: Tracer) -> Tracer:
             raise not_traceable(f"an outer product with {x.hpmoe_aval}", "it is of two vectors", "x.flatten()")
     column = r(reshape, input, shape=(*input.hpmoe_aval.shape, 1))
     return emit(r, e.mul, column, vec2)
+
+
+@call("GroupedMatmul", "GroupedMatmulV2", "GroupedMatmulV4")
+def grouped_matmul(r: Recorder, *args: object, **kwargs: object) -> NoReturn:
+    raise not_traceable("ops.grouped_matmul", "its groups are not tied to a route",
+                        "rows, route = hpmoe.dispatch(...); hpmoe.grouped_matmul(rows, weight, route)")

@@ -9,7 +9,7 @@ from hpmoe.primitives.reduce_max import reduce_max
 from hpmoe.primitives.reduction import reduce_sum
 from hpmoe.primitives.shape import reshape
 from hpmoe.support.known import known
-from hpmoe.tracing.calls import call
+from hpmoe.tracing.calls import Rule, call, calls
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import emit, in_float32, promote_dtypes, to_dtype, to_float, wide
 from hpmoe.tracing.recorder import Recorder
@@ -20,11 +20,6 @@ from hpmoe.tracing.tracer import Axes, Sizes, Tracer
 Normed = tuple[Tracer, Tracer, Tracer]
 
 
-def _shifted(r: Recorder, x: Tracer, axis: int) -> Tracer:
-    peak = r(e.stop_gradient, r(reduce_max, x, axis=axis, keepdims=True))
-    return emit(r, e.sub, x, peak)
-
-
 def _one_axis(x: Tracer, dim: Axes) -> int:
     axes = axes_of(x, -1 if dim is None else dim)
     if len(axes) != 1:
@@ -32,21 +27,17 @@ def _one_axis(x: Tracer, dim: Axes) -> int:
     return axes[0]
 
 
-@call("Softmax")
-@in_float32
-def softmax(r: Recorder, input: Tracer, dim: Axes = -1, dtype: object = None) -> Tracer:
-    x, axis = to_dtype(r, input, known(r.dtype_name(dtype))) if dtype else input, _one_axis(input, dim)
-    powers = emit(r, e.exp, _shifted(r, x, axis))
-    return emit(r, e.div, powers, r(reduce_sum, powers, axis=axis, keepdims=True))
+def _softmax(is_log: bool) -> Rule:
+    def rule(r: Recorder, input: Tracer, dim: Axes = -1, dtype: object = None) -> Tracer:
+        x, axis = to_dtype(r, input, known(r.dtype_name(dtype))) if dtype else input, _one_axis(input, dim)
+        shifted = emit(r, e.sub, x, r(e.stop_gradient, r(reduce_max, x, axis=axis, keepdims=True)))
+        powers = emit(r, e.exp, shifted)
+        total = r(reduce_sum, powers, axis=axis, keepdims=True)
+        return emit(r, e.sub, shifted, emit(r, e.log, total)) if is_log else emit(r, e.div, powers, total)
+    return rule
 
 
-@call("LogSoftmax", "LogSoftmaxExt")
-@in_float32
-def log_softmax(r: Recorder, input: Tracer, dim: Axes = -1, dtype: object = None) -> Tracer:
-    x, axis = to_dtype(r, input, known(r.dtype_name(dtype))) if dtype else input, _one_axis(input, dim)
-    shifted = _shifted(r, x, axis)
-    total = r(reduce_sum, emit(r, e.exp, shifted), axis=axis, keepdims=True)
-    return emit(r, e.sub, shifted, emit(r, e.log, total))
+calls({"Softmax": _softmax(False), "LogSoftmax LogSoftmaxExt": _softmax(True)}, in_float32)
 
 
 @call("LogSumExp")

@@ -13,7 +13,7 @@ from hpmoe.ir.avals import Rows
 from hpmoe.primitives import columns, elementwise as e
 from hpmoe.primitives.top_k import top_k
 from hpmoe.support.known import known
-from hpmoe.tracing.calls import Rule, call
+from hpmoe.tracing.calls import Rule, call, calls
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import emit, to_dtype
 from hpmoe.tracing.recorder import Recorder
@@ -35,7 +35,7 @@ def _along_last(r: Recorder, x: Tracer, axis: int, act: Rule, *others: Tracer) -
     return tuple(map(back, out)) if isinstance(out, tuple) else back(out)
 
 
-def _chosen(r: Recorder, x: Tracer, k: int | None, dim: int, largest: bool, ids_dtype: str) -> Chosen:
+def _chosen(r: Recorder, x: Tracer, k: int | None, dim: int, largest: bool, ids_dtype: str = "int64") -> Chosen:
     """The k first in order, all of them where None, and their indices."""
     axis = axis_of(x, dim)
     size = static_size(x, axis, "a choice by order")
@@ -47,76 +47,31 @@ def _chosen(r: Recorder, x: Tracer, k: int | None, dim: int, largest: bool, ids_
     return values, to_dtype(r, ids, ids_dtype)
 
 
-@call("TopkExt")
-def topk(r: Recorder, input: Tracer, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Chosen:
-    return _chosen(r, input, k, dim, largest, "int64")
-
-
-@call("TopK")
-def topk_old(r: Recorder, input: Tracer, k: int, sorted: bool = True) -> Chosen:
-    return _chosen(r, input, k, -1, True, "int32")
-
-
-@call("SortExt")
-def sort(r: Recorder, input: Tracer, dim: int = -1, descending: bool = False, stable: bool = False) -> Chosen:
-    return _chosen(r, input, None, dim, descending, "int64")
-
-
-@call("Sort")
-def sort_old(r: Recorder, input: Tracer, dim: int = -1, descending: bool = False) -> Chosen:
-    return _chosen(r, input, None, dim, descending, "int32")
-
-
-@call("ArgSort")
-def argsort(r: Recorder, input: Tracer, dim: int = -1, descending: bool = False, stable: bool = False) -> Tracer:
-    return _chosen(r, input, None, dim, descending, "int64")[1]
-
-
-def _extreme(r: Recorder, x: Tracer, dim: int, keepdim: bool, largest: bool, ids_dtype: str) -> Chosen:
+def _extreme(r: Recorder, x: Tracer, dim: int, keepdim: bool, largest: bool, ids_dtype: str = "int64") -> Chosen:
     axis = axis_of(x, dim)
     found = _chosen(r, x, 1, dim, largest, ids_dtype)
     return found if keepdim else (select_index(r, found[0], axis, 0), select_index(r, found[1], axis, 0))
 
 
-@call("MaxDim")
-def max_with_index(r: Recorder, input: Tracer, dim: int, keepdim: bool = False) -> Chosen:
-    return _extreme(r, input, dim, keepdim, True, "int64")
-
-
-@call("MinDim")
-def min_with_index(r: Recorder, input: Tracer, dim: int, keepdim: bool = False) -> Chosen:
-    return _extreme(r, input, dim, keepdim, False, "int64")
-
-
-@call("ArgMaxWithValue")
-def max_with_index_old(r: Recorder, input: Tracer, dim: int = 0, keepdim: bool = False) -> Chosen:
-    return _extreme(r, input, dim, keepdim, True, "int32")
-
-
-@call("ArgMinWithValue")
-def min_with_index_old(r: Recorder, input: Tracer, dim: int = 0, keepdim: bool = False) -> Chosen:
-    return _extreme(r, input, dim, keepdim, False, "int32")
-
-
 def _place(r: Recorder, x: Tracer, dim: int | None, keepdim: bool, largest: bool) -> Tracer:
-    if dim is None:
-        return _extreme(r, reshape(r, x, (x.size,)), 0, False, largest, "int64")[1]
-    return _extreme(r, x, dim, keepdim, largest, "int64")[1]
+    return _extreme(r, *(reshape(r, x, (x.size,)), 0, False) if dim is None else (x, dim, keepdim), largest)[1]
 
 
-@call("ArgMaxExt", "DeprecatedArgmax")
-def argmax(r: Recorder, input: Tracer, dim: int | None = None, keepdim: bool = False) -> Tracer:
-    return _place(r, input, dim, keepdim, True)
-
-
-@call("ArgMinExt", "DeprecatedArgmin")
-def argmin(r: Recorder, input: Tracer, dim: int | None = None, keepdim: bool = False) -> Tracer:
-    return _place(r, input, dim, keepdim, False)
-
-
-@call("Argmax")
-def argmax_old(r: Recorder, input: Tracer, dim: int = -1, output_type: object = "int32") -> Tracer:
-    return to_dtype(r, _place(r, input, dim, False, True), known(r.dtype_name(output_type)))
+calls({
+    "TopkExt": lambda r, input, k, dim=-1, largest=True, sorted=True: _chosen(r, input, k, dim, largest),
+    "TopK": lambda r, input, k, sorted=True: _chosen(r, input, k, -1, True, "int32"),
+    "SortExt": lambda r, input, dim=-1, descending=False, stable=False: _chosen(r, input, None, dim, descending),
+    "Sort": lambda r, input, dim=-1, descending=False: _chosen(r, input, None, dim, descending, "int32"),
+    "ArgSort": lambda r, input, dim=-1, descending=False, stable=False: _chosen(r, input, None, dim, descending)[1],
+    "MaxDim": lambda r, input, dim, keepdim=False: _extreme(r, input, dim, keepdim, True),
+    "MinDim": lambda r, input, dim, keepdim=False: _extreme(r, input, dim, keepdim, False),
+    "ArgMaxWithValue": lambda r, input, dim=0, keepdim=False: _extreme(r, input, dim, keepdim, True, "int32"),
+    "ArgMinWithValue": lambda r, input, dim=0, keepdim=False: _extreme(r, input, dim, keepdim, False, "int32"),
+    "ArgMaxExt DeprecatedArgmax": lambda r, input, dim=None, keepdim=False: _place(r, input, dim, keepdim, True),
+    "ArgMinExt DeprecatedArgmin": lambda r, input, dim=None, keepdim=False: _place(r, input, dim, keepdim, False),
+    "Argmax": lambda r, input, dim=-1, output_type="int32": to_dtype(
+        r, _place(r, input, dim, False, True), known(r.dtype_name(output_type))),
+})
 
 
 # Elements by an index.

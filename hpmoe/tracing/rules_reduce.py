@@ -1,4 +1,4 @@
-"""MindSpore's sums, means, maxima and what is made of them."""
+"""MindSpore's sums, means, maxima, and what is made of them, losses among it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hpmoe.primitives.reduce_max import reduce_max
 from hpmoe.primitives.reduction import reduce_sum
 from hpmoe.primitives.shape import dtype_param
 from hpmoe.support.dtypes import HALVES
-from hpmoe.tracing.calls import call
+from hpmoe.tracing.calls import Rule, call, calls
 from hpmoe.tracing.errors import not_traceable
-from hpmoe.tracing.promote import emit, in_float32, refuse_integers, to_dtype, to_float
+from hpmoe.tracing.promote import emit, floats_only, in_float32, to_dtype, to_float
 from hpmoe.tracing.recorder import Recorder
 from hpmoe.tracing.rules_arithmetic import logical_not
 from hpmoe.tracing.rules_shape import axis_of
@@ -69,11 +69,6 @@ def reduce_sum_(r: Recorder, input: Tracer, dim: Axes = None, keepdim: bool = Fa
     return _total(r, input, axes_of(input, dim), keepdim, input.hpmoe_aval.dtype)
 
 
-@call("DeprecatedSum")
-def sum_method(r: Recorder, input: Tracer, dim: Axes = None, dtype: object = None, keepdim: bool = False) -> Tracer:
-    return sum_(r, input, dim, keepdim, dtype)
-
-
 @call("MeanExt", "ReduceMean", "DeprecatedMean")
 def mean(r: Recorder, input: Tracer, dim: Axes = None, keepdim: bool = False, dtype: object = None) -> Tracer:
     axes = axes_of(input, dim)
@@ -82,7 +77,7 @@ def mean(r: Recorder, input: Tracer, dim: Axes = None, keepdim: bool = False, dt
         raise not_traceable("a mean over the received rows", "their number is known only when the kernel runs",
                             "a mean over the columns, or over tokens after hpmoe.combine")
     if dtype is None:
-        refuse_integers(input, "a mean")
+        floats_only(input, "a mean")
     x = to_float(r, input)
     name = r.dtype_name(dtype) or x.hpmoe_aval.dtype
     total = _total(r, x, axes, keepdim, "float32" if name in HALVES else name, mean=True)
@@ -100,16 +95,6 @@ def any_(r: Recorder, input: Tracer, dim: Axes = None, keepdim: bool = False) ->
     return max_(r, to_dtype(r, input, "bool"), dim, keepdim)
 
 
-@call("All", "ReduceAll")
-def all_(r: Recorder, input: Tracer, dim: Axes = None, keepdim: bool = False) -> Tracer:
-    return logical_not(r, any_(r, logical_not(r, input), dim, keepdim))
-
-
-@call("Min", "ReduceMin", "DeprecatedMin")
-def min_(r: Recorder, input: Tracer, dim: Axes = None, keepdim: bool = False) -> Tracer:
-    return emit(r, e.neg, max_(r, emit(r, e.neg, input), dim, keepdim))
-
-
 @call("Var")
 @in_float32
 def variance(r: Recorder, input: Tracer, dim: Axes = None, correction: int = 1, keepdim: bool = False) -> Tracer:
@@ -120,20 +105,9 @@ def variance(r: Recorder, input: Tracer, dim: Axes = None, correction: int = 1, 
     return emit(r, e.mul, total, 1.0 / (count - correction) if count > correction else math.inf)  # 0 / 0 is not a number
 
 
-@call("Std")
 @in_float32
 def deviation(r: Recorder, input: Tracer, dim: Axes = None, correction: int = 1, keepdim: bool = False) -> Tracer:
     return emit(r, e.sqrt, variance(r, input, dim, correction, keepdim))
-
-
-@call("DeprecatedVar")
-def variance_method(r: Recorder, input: Tracer, dim: Axes = None, ddof: int = 0, keepdim: bool = False) -> Tracer:
-    return variance(r, input, dim, ddof, keepdim)
-
-
-@call("DeprecatedStd")
-def deviation_method(r: Recorder, input: Tracer, dim: Axes = None, ddof: int = 0, keepdim: bool = False) -> Tracer:
-    return deviation(r, input, dim, ddof, keepdim)
 
 
 @call("Tensor.Std")
@@ -152,3 +126,30 @@ def vector_norm(r: Recorder, x: Tracer, ord: float = 2, dim: Axes = None, keepdi
     if ord != 2:
         raise not_traceable(f"a norm of order {ord}", "it has no primitive", "ord=2, or sums of mint.abs(x)")
     return emit(r, e.sqrt, sum_(r, emit(r, e.square, x), dim, keepdim))
+
+
+calls({
+    "DeprecatedSum": lambda r, input, dim=None, dtype=None, keepdim=False: sum_(r, input, dim, keepdim, dtype),
+    "All ReduceAll": lambda r, input, dim=None, keepdim=False: logical_not(
+        r, any_(r, logical_not(r, input), dim, keepdim)),
+    "Min ReduceMin DeprecatedMin": lambda r, input, dim=None, keepdim=False: emit(
+        r, e.neg, max_(r, emit(r, e.neg, input), dim, keepdim)),
+    "Std": deviation,
+    "DeprecatedVar": lambda r, input, dim=None, ddof=0, keepdim=False: variance(r, input, dim, ddof, keepdim),
+    "DeprecatedStd": lambda r, input, dim=None, ddof=0, keepdim=False: deviation(r, input, dim, ddof, keepdim),
+})
+
+
+# Losses.
+
+SUM, MEAN = 0, 1  # what is made of all losses, as MindSpore numbers it; anything else leaves them as they are
+
+
+def _loss(primitive: Primitive) -> Rule:
+    def rule(r: Recorder, input: Tracer, target: Tracer, reduction: int = MEAN) -> Tracer:
+        losses = emit(r, primitive, emit(r, e.sub, input, target))
+        return mean(r, losses) if reduction == MEAN else sum_(r, losses) if reduction == SUM else losses
+    return in_float32(rule)
+
+
+calls({"MSELossExt": _loss(e.square), "L1LossExt": _loss(e.absolute)})

@@ -10,7 +10,7 @@ from mindspore import TensorType
 from hpmoe.ir.avals import Rows, fixed
 from hpmoe.primitives import reduction, shape as s
 from hpmoe.support.trees import PyTree
-from hpmoe.tracing.calls import call
+from hpmoe.tracing.calls import call, calls
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import full, promote_dtypes, to_dtype
 from hpmoe.tracing.recorder import Recorder
@@ -62,11 +62,6 @@ def reshape(r: Recorder, input: Tracer, *shape: Sizes) -> Tracer:
     return input if target == input.hpmoe_aval.shape else r(s.reshape, input, shape=target)
 
 
-@call("ViewAs")
-def view_as(r: Recorder, input: Tracer, other: Tracer) -> Tracer:
-    return reshape(r, input, other.hpmoe_aval.shape)
-
-
 @call("FlattenExt")
 def flatten(r: Recorder, input: Tracer, start_dim: int = 0, end_dim: int = -1) -> Tracer:
     dims = input.hpmoe_aval.shape
@@ -74,11 +69,6 @@ def flatten(r: Recorder, input: Tracer, start_dim: int = 0, end_dim: int = -1) -
         return r(s.reshape, input, shape=(1,))
     start, end = axis_of(input, start_dim), axis_of(input, end_dim)
     return reshape(r, input, (*dims[:start], -1, *dims[end + 1:])) if start < end else input
-
-
-@call("Flatten")
-def flatten_rows(r: Recorder, input: Tracer) -> Tracer:
-    return reshape(r, input, (input.hpmoe_aval.shape[0], -1))
 
 
 @call("ExpandDims", "ExpandDimsView", "Unsqueeze")
@@ -310,21 +300,13 @@ def convert(r: Recorder, input: Tracer, dtype: object = None, *rest: object, **o
     return to_dtype(r, input, name) if name else input
 
 
-@call("Clone", "Identity", "Contiguous", "Depend")
-def identity(r: Recorder, input: Tracer, *rest: object) -> Tracer:
-    return input
-
-
-@call("typeof")
-def type_of(r: Recorder, input: Tracer) -> Tracer:
-    return TensorType(input.dtype)
-
-
-@call("NewZeros")
-def new_zeros(r: Recorder, input: Tracer, *size: Sizes, dtype: object = None) -> Tracer:
-    return full(r, dims_of(size), 0.0, r.dtype_name(dtype) or input.hpmoe_aval.dtype)
-
-
-@call("NewOnes")
-def new_ones(r: Recorder, input: Tracer, *size: Sizes, dtype: object = None) -> Tracer:
-    return full(r, dims_of(size), 1.0, r.dtype_name(dtype) or input.hpmoe_aval.dtype)
+calls({
+    "ViewAs": lambda r, input, other: reshape(r, input, other.hpmoe_aval.shape),
+    "Flatten": lambda r, input: reshape(r, input, (input.hpmoe_aval.shape[0], -1)),
+    "Clone Identity Contiguous Depend": lambda r, input, *rest: input,
+    "typeof": lambda r, input: TensorType(input.dtype),
+    "NewZeros": lambda r, input, *size, dtype=None: full(
+        r, dims_of(size), 0.0, r.dtype_name(dtype) or input.hpmoe_aval.dtype),
+    "NewOnes": lambda r, input, *size, dtype=None: full(
+        r, dims_of(size), 1.0, r.dtype_name(dtype) or input.hpmoe_aval.dtype),
+})

@@ -34,7 +34,7 @@ NOT_REACHED = {
     ("hpmoe/primitives/grouped_weight_grad.py", "returned gradients"): "made by a gradient, of operands that fit",
     ("hpmoe/tracing/entry.py", "recorder.pending"): "raises again what a case did",
     ("hpmoe/tracing/recorder.py", "did not report"): "guards against MindSpore calls that report nothing; none is known",
-    ("hpmoe/tracing/rules_moe.py", "ops.grouped_matmul"): "no MindSpore of this version has it on a CPU",
+    ("hpmoe/tracing/rules_matmul.py", "ops.grouped_matmul"): "no MindSpore of this version has it on a CPU",
     ("hpmoe/tracing/rules_norms.py", "softmax over several"): "MindSpore refuses it first",
     ("hpmoe/tracing/tracer.py", "AttributeError"): "Python's protocol for a missing attribute",
     ("hpmoe/tracing/pynative.py", "AttributeError"): "Python's protocol for a missing attribute",
