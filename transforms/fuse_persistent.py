@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from hpmoe.ir.taskflow import Taskflow
-from hpmoe.runtime.targets import check_usable, find_target
-from hpmoe.runtime.transform import transform
+from hpmoe.runtime.targets import Target, check_usable, find_target
+from hpmoe.runtime.transform import Transform
 from hpmoe.support.errors import check_argument, check_flags, is_number
 
 TIMEOUT = 60.0
@@ -19,7 +20,11 @@ def _check(target: str = "cpu", timeout: float = TIMEOUT, keep_plans: bool = Fal
     check_flags("fuse_persistent", keep_plans=keep_plans)
 
 
-@transform(requires="queues", makes="kernel", once=True, check=_check)
+def _bound(target: str = "cpu", timeout: float = TIMEOUT, keep_plans: bool = False) -> tuple[Target, bool]:
+    return find_target(target), keep_plans
+
+
+@functools.partial(Transform, requires="queues", makes="kernel", once=True, check=_check, binds=_bound)
 def fuse_persistent(flow: Taskflow, *, target: str = "cpu", timeout: float = TIMEOUT, keep_plans: bool = False) -> Any:
     """Packs the queues into a binary image and binds the persistent kernel, forward and backward.
 

@@ -18,7 +18,7 @@ from hpmoe.ir.stages import AnyIR
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.ir.taskflow_bytes import read_taskflow, taskflow_bytes
 from hpmoe.runtime.plan_key import plan_key
-from hpmoe.runtime.staged import Staged, Step
+from hpmoe.runtime.staged import Step
 from hpmoe.support.errors import VerifyError
 from hpmoe.support.host import cache_folder
 from hpmoe.support.kept_files import keep_latest, read_bytes, write_bytes
@@ -28,13 +28,10 @@ LEAST_SECONDS = 0.02  # that planning takes where it is kept: below, reading a p
 MOST_BYTES = 256 << 20  # of all kept plans
 
 
-def lowered(staged: Staged, program: Program) -> AnyIR:
-    """What the steps of a chain make of a Program, of a kept Taskflow where the chain keeps plans and there is one."""
-    if not staged.keeps_plans:
-        return staged.apply(program)
-    program, (*to_queues, to_kernel) = staged.apply_to_program(program)
-    key = _key(program, to_queues)
-    return to_kernel.apply_to((_load(key) if key else None) or _made(program, to_queues, key))
+def kept_or_made(program: Program, steps: Sequence[Step]) -> Taskflow:
+    """The Taskflow that steps make of a Program: read from a file if one was kept."""
+    key = _key(program, steps)
+    return (_load(key) if key else None) or _made(program, steps, key)
 
 
 def _key(program: Program, steps: Sequence[Step]) -> str | None:

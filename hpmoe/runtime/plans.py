@@ -14,9 +14,9 @@ from hpmoe.ir.program import Program
 from hpmoe.ir.stages import AnyIR, Stages, cut_at_routes
 from hpmoe.machines.machine import Mesh
 from hpmoe.runtime.arguments import Arguments, Parameters
-from hpmoe.runtime.kept_plans import lowered
+from hpmoe.runtime.lowering import lowered
 from hpmoe.runtime.one_call import Traced
-from hpmoe.runtime.planned_rows import PlannedRows, RouteKey, routes_of, rows_at_start, with_planned_rows
+from hpmoe.runtime.planned_rows import PlannedRows, RouteKey, routes_of
 from hpmoe.runtime.rank_axes import RankAxes
 from hpmoe.runtime.sized_cache import SizedCache
 from hpmoe.runtime.staged import Staged
@@ -124,22 +124,9 @@ class Plans:
                 self._hits += 1
                 return kept[1]
             self._misses += 1
-            ir = self._lowered(program, rows)
+            ir = lowered(self.staged, program, rows)
             self._plans.put(key, (program, ir))  # the program is kept so that its id stays its own
             return ir
-
-    def _lowered(self, program: Program, rows: Sequence[PlannedRows]) -> AnyIR:
-        """Planned for these rows; for a device, where nobody sees the ids before a kernel runs, for several likely numbers,
-        of which the kernel takes one when it starts."""
-        first = lowered(self.staged, with_planned_rows(program, rows))
-        target = self.staged.target
-        if target is None or not target.on_device or target.of_plans is None or len(first.flow.routes) != 1:
-            return first
-        if program.ep_size == 1:  # which gets all rows that it sends
-            return first
-        plans = rows_at_start(rows[0], routes_of(program)[0].aval.even_rows)
-        kernels = [first if plan == rows[0] else lowered(self.staged, with_planned_rows(program, [plan])) for plan in plans]
-        return target.of_plans(kernels) if len(plans) > 1 else first
 
 
 def _shape_and_dtype(x: Tensor | Aval, is_split: bool) -> tuple[tuple[int, ...], str]:

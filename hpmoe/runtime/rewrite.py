@@ -36,7 +36,7 @@ class Rewrite:
     """
 
     def __init__(self, rewrite: Function, requires: str | None, makes: str | None, once: bool,
-                 check: Callable[..., None] | None, passes: str | None):
+                 check: Callable[..., None] | None, passes: str | None = None):
         for name, level in (("requires", requires), ("makes", makes)):
             if level is not None and not is_name(level, LEVELS):
                 raise TransformError(f"transform: {name} is {level!r}; it must be one of {', '.join(LEVELS)}, or None")

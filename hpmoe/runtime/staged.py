@@ -1,4 +1,4 @@
-"""Staged: what is known of a function at some stage of the chain, which is data; nothing here runs it."""
+"""Staged: a function and the steps of its chain, as data; nothing here runs it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,26 @@ from hpmoe.ir.program import Program
 from hpmoe.ir.stages import AnyIR
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.runtime.rewrite import Rewrite, name_of, shown
-from hpmoe.runtime.targets import Target, find_target
+from hpmoe.runtime.targets import Target
 from hpmoe.support.errors import TransformError
 from hpmoe.support.trees import Function, PyTree
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:
-    """One rewrite of a chain and the options that it runs with."""
+    """One rewrite of a chain and the options that it runs with.
+
+    Attributes:
+        rewrite: the rewrite.
+        options: by name.
+        target: what runs the kernels that it makes; None if it makes no kernels.
+        keeps_plans: True if plans of these kernels are kept from one process to the next.
+    """
 
     rewrite: Rewrite
     options: Mapping[str, PyTree]
+    target: Target | None = None
+    keeps_plans: bool = False
 
     def apply_to(self, ir: AnyIR) -> AnyIR:
         return self.rewrite.apply_to(ir, **self.options)
@@ -49,8 +58,8 @@ class Staged:
     function: Function
     steps: tuple[Step, ...] = ()
 
-    def then(self, rewrite: Rewrite, options: Mapping[str, PyTree]) -> Staged:
-        return Staged(self.function, (*self.steps, Step(rewrite, options)))
+    def then(self, step: Step) -> Staged:
+        return Staged(self.function, (*self.steps, step))
 
     @property
     def level(self) -> str:
@@ -74,19 +83,13 @@ class Staged:
 
     @property
     def target(self) -> Target | None:
-        """What its kernels are bound for, where it ends in such and says so."""
-        name = self.steps[-1].options.get("target") if self.level == "kernel" else None
-        return None if name is None else find_target(name)
+        """What runs its kernels; None if its last step makes no kernels."""
+        return self.steps[-1].target if self.steps else None
 
     @property
     def is_on_device(self) -> bool:
-        """Whether it ends in a kernel for a device of its own."""
+        """True if its kernels run on a device of their own."""
         return self.target is not None and self.target.on_device
-
-    @property
-    def keeps_plans(self) -> bool:
-        """Whether it ends in kernels whose plans are kept from one process to the next."""
-        return self.level == "kernel" and bool(self.steps[-1].options.get("keep_plans"))
 
     @property
     def signature(self) -> inspect.Signature:

@@ -13,17 +13,24 @@ from hpmoe.runtime.rewrite import Rewrite, name_of, shown_options
 from hpmoe.runtime.spmd import Spmd
 from hpmoe.runtime.staged import Staged, Step, signature_of
 from hpmoe.runtime.staged_function import StagedFunction, staged_of
+from hpmoe.runtime.targets import Target
 from hpmoe.support.errors import TransformError
 from hpmoe.support.keywords import check_keywords, suggests_keywords
 from hpmoe.support.trees import Function, PyTree
 
 
 class Transform(Rewrite):
-    """A transform of callables, made by `transform`: called with a function it stages it; see Rewrite."""
+    """A transform of callables, made by `transform`: stages the function that it is called with; see Rewrite.
+
+    Attributes:
+        binds: function of the options to (target, whether plans are kept) of the kernels that it makes, or None.
+    """
 
     def __init__(self, rewrite: Function, requires: str | None, makes: str | None, once: bool,
-                 check: Callable[..., None] | None, passes: str | None):
+                 check: Callable[..., None] | None, passes: str | None = None,
+                 binds: Callable[..., tuple[Target, bool]] | None = None):
         super().__init__(rewrite, requires, makes, once, check, passes)
+        self.binds = binds
         self.__signature__ = _of_callables(signature_of(rewrite))
 
     @overload
@@ -48,7 +55,7 @@ class Transform(Rewrite):
         staged = staged_of(f)
         self._check_place(staged, options)
         self._check_options(options)
-        return StagedFunction(f, staged.then(self, options))
+        return StagedFunction(f, staged.then(Step(self, options, *(self.binds(**options) if self.binds else ()))))
 
     def _bind(self, *args: PyTree, **options: object) -> tuple[tuple[PyTree, ...], dict[str, PyTree]]:
         """The function and the options; TypeError where it does not take them."""
