@@ -3,8 +3,6 @@
 import dataclasses
 from types import SimpleNamespace
 
-import pytest
-
 import hpmoe
 from hpmoe.commands.layer import Layer
 from hpmoe.routing.skewed import skewed_ids
@@ -34,11 +32,6 @@ def test_a_plan_for_drawn_rows_has_the_tiles_of_one_for_the_rows_there_are():
     assert every.tiles.provenance[-1] == known.tiles.provenance[-1] == "tile_partition(rows=128, cols=256)"
 
 
-@pytest.mark.parametrize("likely", [0.87, 1.15])
-def test_more_or_fewer_rows_than_planned_take_no_longer(likely):
-    assert layer("half", likely).fused().span <= 1.01 * layer("half").fused().span
-
-
 def test_a_plan_for_all_rows_that_can_come_is_spread():
     flow = layer("hot", likely=8.0, local=1).fused_flow()
     assert flow.routes[0].likely_rows == flow.routes[0].max_rows and is_spread(flow, hpmoe.ascend_a3)
@@ -49,4 +42,3 @@ def test_halves_are_of_the_slots_that_are_likely():
     known, every = (layer("half", likely, intermediate=1024, local=24) for likely in (None, 1.0))
     assert [spread_parts(one.fused_flow(), hpmoe.ascend_a3) for one in (known, every)] == [2, 2]
     assert every.tiles.num_slots > 1.5 * known.tiles.num_slots
-    assert every.fused().span < 1.05 * known.fused().span

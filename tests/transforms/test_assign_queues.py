@@ -1,4 +1,4 @@
-"""Schedules of a real layer on a modelled Ascend A3: how near the bound, how far ahead of the reference's. All simulated."""
+"""Schedules of a real layer on a modelled Ascend A3: above the bound, ahead of launches; which tasks each worker takes."""
 
 import dataclasses
 
@@ -9,83 +9,30 @@ from simulated_layers import NPU, plan
 from tile_words import kind
 
 import hpmoe
-from hpmoe.commands.program import program as traced_program
 from hpmoe.costs.task_costs import task_costs
 from hpmoe.ir.layout import Layout
-from hpmoe.routing.skewed import skewed_ids
 from hpmoe.routing.workload import balanced_ids, imbalanced_ids
 from hpmoe.runtime.planned_rows import rows_of_received
 from hpmoe.scheduling.early_gradients import early_gradients
 from hpmoe.scheduling.likely_slots import LikelySlots, grids_of, likely_costs
 from hpmoe.scheduling.op_order import op_order
 from hpmoe.scheduling.queue_order import queue_order, round_after_round
-from hpmoe.scheduling.rules import without
 from hpmoe.scheduling.spread_slots import spread_out
 from hpmoe.scheduling.vector_workers import num_computing
-from hpmoe.timelines.run import RATES
 from hpmoe.transforms.assign_queues import as_reference
 from hpmoe.verification.verify import verify
 
 
-@pytest.mark.parametrize("makespan_over_bound, over_reference, what", [
-    (1.018, 1.25, {}),
-    (1.017, 1.09, {"direction": "backward", "ep": 2}),
-    (1.07, 1.42, {"tokens": 512}),
-    (1.035, 1.20, {"tokens": 512, "direction": "backward"}),
-    (1.044, 1.20, {"tokens": 64}),
-    (1.068, 1.20, {"tokens": 128}),
-    (1.035, 1.18, {"tokens": 1024, "imbalance": 3.5}),
-    (1.075, 1.20, {"tokens": 1024, "hidden": 4096, "intermediate": 1536, "experts": 96, "top_k": 6}),
-    (1.09, 1.20, {"hidden": 2048, "intermediate": 1024}),
-    (1.05, 1.05, {"hidden": 2048, "intermediate": 1024, "direction": "backward"}),
-    (1.035, 1.10, {"hidden": 6144, "intermediate": 16384, "top_k": 2, "experts": 4, "tokens": 2048}),  # L2 holds no weight
-    (1.11, 1.10, {"ep": 8, "hidden": 5120, "intermediate": 1536, "top_k": 6, "experts": 160, "tokens": 512}),  # experts fill
-    (1.15, 1.69, {"ep": 16, "hidden": 2048, "intermediate": 1408, "top_k": 6, "experts": 64, "tokens": 128,  # part of a slot
-                  "direction": "backward"}),
-], ids=str)
-def test_near_the_bound_and_ahead_of_the_reference(makespan_over_bound, over_reference, what):
+@pytest.mark.parametrize("what", [
+    {"tokens": 512}, {"tokens": 512, "direction": "backward"}, {"tokens": 1024, "imbalance": 3.5},
+    {"tokens": 1024, "imbalance": 3.5, "replicas": 1}, {"ep": 8, "tokens": 512, "machine": hpmoe.ascend_a2},
+    {"ep": 8, "tokens": 512, "machine": hpmoe.ascend_a3.replace(node_size=4)}], ids=str)
+def test_a_layer_is_above_its_bound_and_ahead_of_launches(what):
+    """schedule_grid.py and paper_table.py of the benchmarks print by how much."""
     ours, other = layer(**what), layer(**what, tuned=False)
     line = ours.fused()
-    span, bound = ours.span_us(line), ours.bound_us(line)
-    assert bound * (1 - 1e-9) <= span <= makespan_over_bound * bound
-    assert other.span_us(other.fused("expert_barrier")) >= over_reference * span
-
-
-@pytest.mark.parametrize("makespan_over_bound, what", [
-    (1.05, {"direction": "backward", "imbalance": 3.5}),
-    (1.05, {"direction": "backward", "imbalance": 2.0}),
-    (1.05, {"imbalance": 2.0}),
-    (1.13, {"imbalance": 3.5}),  # one rank's link sends the others their copies, whose rows are half of all
-], ids=str)
-def test_copies_come_and_go_while_other_rows_are_multiplied(makespan_over_bound, what):
-    copied = layer(**what, replicas=1)
-    line = copied.fused()
-    assert copied.span_us(line) <= makespan_over_bound * copied.bound_us(line)
-
-
-@pytest.mark.parametrize("what", [{"imbalance": 3.5, "tokens": 1024},
-                                  {"imbalance": 2.0, "tokens": 512, "direction": "backward"},
-                                  {"tokens": 1024}, {"tokens": 1024, "direction": "backward"}], ids=str)
-def test_list_scheduling_is_no_slower_than_turns(what):
-    ours = layer(**what)
-    # A hot rank's partly filled slots are not planned for.
-    assert ours.fused().span <= 1.015 * ours.fused("round_robin").span
-
-
-@pytest.mark.parametrize("makespan_over_bound, over_runs, routing, sizes", [
-    (1.15, 1.2, "hot", {"ep": 16, "tokens": 512, "hidden": 4096, "intermediate": 1536, "experts": 16, "top_k": 4}),
-    (1.30, 1.05, "half", {"ep": 16, "tokens": 512, "hidden": 4096, "intermediate": 1536, "experts": 16, "top_k": 4}),
-    (1.35, 1.05, "dirichlet", {"ep": 8, "tokens": 1024, "hidden": 2048, "intermediate": 1024, "experts": 8, "top_k": 4}),
-], ids=str)
-def test_a_rank_with_many_rows_multiplies_those_of_all_sources_as_they_come(makespan_over_bound, over_runs, routing, sizes):
-    ours = layer(**sizes)
-    o = ours.o
-    ours = dataclasses.replace(ours, ids=skewed_ids(routing, o.ep, o.tokens, o.top_k, o.experts, 0))
-    line = ours.fused()
-    with without("spread_slots"):
-        runs = ours.fused()
-    assert ours.span_us(line) <= makespan_over_bound * ours.bound_us(line)
-    assert over_runs * ours.span_us(line) <= ours.span_us(runs)
+    others = other.baseline().span, other.span_us(other.fused("expert_barrier"))
+    assert ours.bound_us(line) * (1 - 1e-9) <= ours.span_us(line) <= min(others)
 
 
 @pytest.mark.parametrize("num_slots", [1, 2, 7, 64, 100, 1000])
@@ -136,60 +83,6 @@ def test_puts_are_dealt_out_evenly_whatever_slots_rows_are_in(direction):
         assert max(of_worker) <= 1.2 * np.mean(of_worker)
 
 
-@pytest.mark.parametrize("hidden, makespan_over_bound", [(4096, 1.07), (2048, 1.18)])
-def test_links_between_nodes_are_busy(hidden, makespan_over_bound):
-    whole = layer(ep=8, tokens=2048, hidden=hidden, machine=hpmoe.ascend_a3.replace(node_size=4))
-    line = whole.fused()
-    egress, bins = line.simulated.served[:, RATES.index("node_egress")], len(line.simulated.served[0, 0]) // 4
-    possible = bins * line.simulated.bin_us * whole.machine.node_link_bytes_per_us
-    assert (egress[:, :bins].sum(axis=1) > 0.95 * possible).all()
-    assert whole.span_us(line) <= makespan_over_bound * whole.bound_us(line)
-
-
-@pytest.mark.parametrize("makespan_over_bound, what", [
-    (1.04, {"ep": 16, "tokens": 1024}),  # rows of ranks of one place in every node go back together
-    (1.22, {"ep": 8, "hidden": 8192, "intermediate": 512, "top_k": 2}),  # tokens are summed while later columns go back
-    (1.03, {"ep": 8, "hidden": 4096, "intermediate": 14336, "top_k": 2, "experts": 8,  # rows of one expert fill L2
-            "direction": "backward"}),
-    (1.075, {"ep": 16, "direction": "backward"}),  # no worker puts rows for much fewer ranks than another
-    (1.08, {"ep": 16, "tokens": 1024, "direction": "backward"}),  # some gradients are summed while rows come
-], ids=str)
-def test_layers_that_links_or_memory_hold_up(makespan_over_bound, what):
-    ours = layer(machine=hpmoe.ascend_a2, **what)
-    line = ours.fused()
-    assert ours.span_us(line) <= makespan_over_bound * ours.bound_us(line)
-
-
-@pytest.mark.parametrize("most, machine, what", [
-    (1.03, "ascend_a2", {"ep": 16, "tokens": 1024}),
-    (1.06, "ascend_a3", {"ep": 8, "tokens": 512}),
-    (1.155, "ascend_a3", {"ep": 16, "tokens": 2048, "hidden": 5120, "intermediate": 1536, "experts": 160, "top_k": 6}),
-    (1.04, "ascend_a3", {"ep": 8, "tokens": 512, "imbalance": 4.0, "direction": "backward"}),
-    (1.10, "ascend_a3", {"ep": 16, "tokens": 1024, "imbalance": 4.0}),
-], ids=str)
-def test_a_plan_with_room_for_all_rows_of_all_ranks(most, machine, what):
-    """Most of its slots are empty: the others come first, in the order in which they would if they were all; on a hot rank
-    the rest are dealt out evenly."""
-    ours = layer(machine=getattr(hpmoe, machine), **what)
-    program = traced_program(ours.o, ours.direction, lambda program: program)
-    flow = hpmoe.tile_partition.apply_to(program, rows="auto", cols="auto", machine=ours.machine)
-    line = hpmoe.simulate(hpmoe.assign_queues.apply_to(hpmoe.overlap_comm.apply_to(flow, cols="auto")), routing=ours.ids)
-    assert ours.span_us(line) <= most * ours.bound_us(ours.fused())
-
-
-@pytest.mark.parametrize("most, what", [
-    (1.05, {"ep": 8, "tokens": 512}), (1.01, {"ep": 8, "tokens": 512, "direction": "backward"}),
-    (1.06, {"ep": 32, "tokens": 512, "hidden": 4096, "intermediate": 1536, "experts": 128, "top_k": 6})], ids=str)
-def test_room_for_all_rows_costs_little_where_rows_are_drawn(most, what):
-    """Against a plan for as many as the fullest rank has; tasks of slots past the last with rows are passed by."""
-    known = layer(**what)
-    o = known.o
-    known = dataclasses.replace(known, ids=skewed_ids("uniform", o.ep, o.tokens, o.top_k, o.experts, 5))
-    every = dataclasses.replace(known, room="all")
-    assert every.tiles.num_slots > 6 * known.tiles.num_slots
-    assert every.span_us(every.fused()) <= most * known.span_us(known.fused())
-
-
 def test_likely_rows_are_those_planned_for_where_they_are_known():
     known, every = (plan(ep=4, T=300, E=16, K=2, max_rows=rows, make=lambda f: f).routes[0] for rows in (700, None))
     assert (known.likely_rows, every.likely_rows) == (700, 600)
@@ -209,18 +102,6 @@ def test_likely_rows_where_an_expert_has_a_capacity_are_not_those_that_it_has_ro
 def test_likely_rows_of_a_bucket_are_those_of_even_experts_unless_many_more_came(received, rows):
     route = hpmoe.ir.avals.RouteAval(hpmoe.ir.avals.Rows(), 512, 2, 8, 4)
     assert rows_of_received(received, route) == rows
-
-
-@pytest.mark.parametrize("most, what", [
-    (1.07, {"tokens": 600}), (1.04, {"tokens": 600, "direction": "backward"}),
-    (1.07, {"tokens": 600, "imbalance": 2.0})], ids=str)
-def test_a_plan_for_a_bucket_of_rows(most, what):
-    """It has room for a third more rows than come, or the hot rank's: it is not ordered as if it were full, or as if the hot
-    rank's were few."""
-    ours = dataclasses.replace(layer(ep=8, **what), room="bucket")
-    assert ours.tiles.routes[0].max_rows > 1.06 * ours.imbalance * 600 * 8
-    line = ours.fused()
-    assert ours.span_us(line) <= most * ours.bound_us(line)
 
 
 def test_matrix_workers_take_likely_slots_before_others():
@@ -276,8 +157,6 @@ def test_no_matrix_worker_is_without_slots_where_multiplying_takes_longer_than_w
     """One token a rank: weights are read much longer than rows come."""
     ours = layer("backward", ep=16, tokens=1, hidden=2048, intermediate=768, experts=16, top_k=4)
     assert early_gradients(ours.tiles, hpmoe.ascend_a3, task_costs(ours.tiles, hpmoe.ascend_a3), 48)[0] == 0
-    line = ours.fused()
-    assert ours.span_us(line) <= 1.13 * ours.bound_us(line)
 
 
 @pytest.mark.parametrize("num_aic, experts", [(1, 16), (2, 16), (2, 2)])
