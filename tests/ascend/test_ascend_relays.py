@@ -4,12 +4,11 @@ import mindspore as ms
 import numpy as np
 import pytest
 from absent import without
-from ascend_helpers import LayerRun, capped_run, from_seed, twin
+from ascend_helpers import LayerRun, from_seed, twin
 from helpers import Layer, assert_close, fused, run_spmd, tensors
-from sharded_layers import assert_close as assert_close_to_whole, oracle, run, whole
 
 import hpmoe
-from hpmoe import chain, combine, deduplicate_rows, dispatch, moe_ffn, quantize_rows, relay_rows, replicate_experts
+from hpmoe import chain, combine, deduplicate_rows, dispatch, moe_ffn, relay_rows
 
 SCHEMES = {"relays": relay_rows, "relays, once to a rank": chain(deduplicate_rows, relay_rows)}
 
@@ -69,37 +68,6 @@ def test_ids_of_no_expert_go_to_no_node(scheme):
         made.ids, made.given[1] = ms.Tensor(args[1]), ms.Tensor(args[2])
         made.kept = left
         made.assert_close_to_float64()
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("policy", ["position", "probs"])
-@pytest.mark.slow
-def test_a_token_does_not_cross_for_entries_that_are_dropped(scheme, policy):
-    layer = Layer(ep=4, T=15, H=32, I=16, E=8, K=3, node_size=2)
-
-    def relayed(f):
-        return SCHEMES[scheme](replicate_experts(f, loads=[9, 9, 1, 1, 1, 1, 1, 1], replicas=1))
-
-    capped_run(layer, 0.5, policy, wrap=relayed, rows=4, blocks=2).assert_close_to_float64()
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.slow
-def test_experts_in_shards(scheme):
-    args, cotangent = whole(2, 2)
-    mesh = hpmoe.Mesh(2, tp_size=2, node_size=2)
-    assert_close_to_whole(run(twin(SCHEMES[scheme](moe_ffn), rows=4), mesh, args, cotangent), oracle(args, cotangent))
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.slow
-def test_rows_of_int8_are_relayed_as_bytes(scheme):
-    layer = Layer(ep=4, T=9, H=70, E=8, K=4, node_size=2)
-    args, cotangent = layer.arguments(), layer.cotangent()
-    (plain, grads), (relayed, their) = (
-        run_spmd(twin(chain(quantize_rows, s)(moe_ffn), rows=4), layer.mesh, args, [cotangent])
-        for s in (chain(), SCHEMES[scheme]))
-    assert_close([*relayed, *their], [*plain, *grads])
 
 
 @pytest.mark.slow

@@ -106,23 +106,6 @@ def test_groups_of_a_multiple(alignment, layer, options):
     LayerRun(layer, f=aligned(alignment), **options).assert_close_to_float64()
 
 
-@pytest.mark.parametrize("alignment, layer, options", [
-    (5, Layer(ep=3, T=17, H=32, I=16, E=6, K=3, num_tokens=(17, 0, 5)), {"rows": 4, "signal": "peer"}),
-    (16, Layer(ep=2, T=20, H=48, I=32, E=8, K=4), {"blocks": 2, "signal": "expert"}),
-    (64, Layer(ep=2, T=9, H=32, I=16, E=4, K=2), {"dtype": ms.float32, "rows": 8, "put_cols": 16}),
-], ids=str)
-def test_groups_of_a_multiple_of_tokens_sent_once(alignment, layer, options):
-    LayerRun(layer, f=hpmoe.deduplicate_rows(aligned(alignment)), **options).assert_close_to_float64()
-
-
-@pytest.mark.parametrize("policy", ["position", "probs"])
-def test_groups_of_a_multiple_and_entries_dropped(policy):
-    def wrap(_):
-        return aligned(8, capacity_factor=0.6, drop_policy=policy)
-
-    capped_run(Layer(ep=2, T=20, H=32, I=16, E=8, K=4), 0.6, policy, wrap=wrap, blocks=2).assert_close_to_float64()
-
-
 def test_rows_of_zeros_are_zeros_in_any_order(monkeypatch):
     """A sum over all rows to which each of these adds 1; a row is longer than what is cleared at once."""
     program = trace(lambda x, ids: mint.exp(hpmoe.dispatch(x, ids, num_local_experts=3, expert_alignment=7)[0]).sum(0),
@@ -154,12 +137,6 @@ def test_tokens_sent_once(layer, options):
     LayerRun(layer, f=hpmoe.deduplicate_rows(hpmoe.moe_ffn), **options).assert_close_to_float64()
 
 
-@pytest.mark.parametrize("policy", ["position", "probs"])
-def test_tokens_sent_once_and_entries_dropped(policy):
-    layer = Layer(ep=2, T=20, H=32, I=16, E=8, K=4)
-    capped_run(layer, 0.6, policy, wrap=hpmoe.deduplicate_rows, blocks=2).assert_close_to_float64()
-
-
 @pytest.mark.parametrize("layer, options", [
     (Layer(ep=2, T=20, H=32, I=16, E=4, K=2, routing="one expert"), {}),
     (Layer(ep=3, T=17, H=48, I=32, E=6, K=1, routing="one expert"), {"blocks": 2, "rows": 4}),
@@ -171,16 +148,6 @@ def test_copies_of_experts(layer, options):
     run = LayerRun(layer, f=hpmoe.replicate_experts(hpmoe.moe_ffn, loads=loads_of(layer), replicas=2), **options)
     assert any(op.opcode == "REPLICATE" for op in run.fused.lower(run.given[0], run.ids, *run.given[1:]).flow.ops)
     run.assert_close_to_float64()
-
-
-@pytest.mark.parametrize("policy", ["position", "probs"])
-def test_copies_of_experts_whose_tokens_are_sent_once_and_dropped(policy):
-    layer = Layer(ep=2, T=20, H=32, I=16, E=8, K=4, routing="one expert")
-
-    def wrap(f):
-        return hpmoe.deduplicate_rows(hpmoe.replicate_experts(f, loads=loads_of(layer), replicas=2))
-
-    capped_run(layer, 0.6, policy, wrap=wrap, blocks=2).assert_close_to_float64()
 
 
 # --- many choices ---

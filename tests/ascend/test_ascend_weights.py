@@ -67,18 +67,6 @@ def test_weights_that_come_as_int8(monkeypatch, dtype, turned):
     assert np.abs(got[0] - want).max() < {"float32": 3e-6, "bfloat16": 2e-2, "float16": 3e-3}[dtype] * np.abs(want).max()
 
 
-@pytest.mark.parametrize("transform", [quantize_weights, quantize_weights(row_dtype="int8")], ids=["W8", "W8A8"])
-def test_copies_of_experts(transform):
-    """Sent as int8, forward and backward; as in NumPy, whose layer other tests hold against float64."""
-    layer = Layer(ep=3, T=5, H=40, I=24, E=6, K=3, num_tokens=(5, 0, 3))
-    f = hpmoe.chain(hpmoe.replicate_experts(loads=np.arange(6) ** 3, replicas=2),
-                    hpmoe.save_for_backward(policy="dispatched_rows"), transform)(moe_ffn)
-    (got, grads), (want, want_grads) = (
-        run_spmd(made(f), layer.ep, layer.arguments(), [layer.cotangent()], layer.num_tokens)
-        for made in (on_npu, hpmoe.tile_partition))
-    assert_close([*got, *grads], [*want, *want_grads])
-
-
 REFUSED = {
     "a plan that is not for an NPU": (twin, quantize_weights, "its tile body is GMM_WIDENED; it must be WIDEN_WEIGHT"),
     "fp8": (on_npu, quantize_weights(dtype="float8_e4m3fn"), "quantised to is E4M3, FLOAT32 for each row"),

@@ -5,7 +5,7 @@ import pytest
 from bodies_in_tiles import expert_rows, run, tiles
 from native.image_builder import OWN, OWN_ALL
 
-from hpmoe.kernels.protocol import Cols, Domain, Dtype, MapCode, Opcode, Reduction, Rows
+from hpmoe.kernels.protocol import Cols, Domain, Dtype, MapCode, Opcode, Rows
 from hpmoe.support.dtypes import numpy_dtype
 
 F32, BF16, F16 = Dtype.FLOAT32, Dtype.BFLOAT16, Dtype.FLOAT16
@@ -93,88 +93,11 @@ def test_map_of_mixed_dtypes(x_dtype, y_dtype, out_dtype):
     np.testing.assert_array_equal(t.buffers[same], (a < 0.5).astype(np.float32))
 
 
-@pytest.mark.parametrize("in_dtype, dy_dtype, out_dtype", MIXES)
-def test_swiglu_and_its_gradient(in_dtype, dy_dtype, out_dtype):
-    t, inner = tiles(), 515
-    x, dy = t.array(2 * inner, dtype=in_dtype), t.array(inner, dtype=dy_dtype)
-    out, grad = t.array(inner, dtype=out_dtype), t.array(2 * inner, dtype=out_dtype)
-    halves = (x, *OWN), (x, *OWN, inner)
-    for opcode, operands in ((Opcode.SWIGLU, ((out, *OWN), *halves)),
-                             (Opcode.SWIGLU_GRAD, ((grad, *OWN), (grad, *OWN, inner), (dy, *OWN), *halves))):
-        op = t.builder.op(opcode, Domain.TILES, *operands, num_rows=11)
-        for tile in range(3):
-            t.builder.task(op, tile, (0, 514))
-            t.builder.task(op, tile, (514, 1))
-    run(t.builder, t.buffers)
-    (gate, up), d = np.split(wide(t.buffers[x]), 2, axis=1), wide(t.buffers[dy])
-    s = 1 / (1 + np.exp(-gate))
-    assert_rounded(t.buffers[out], gate * s * up, out_dtype, sloppy=1e-6)
-    exact = np.concatenate([d * up * (s + gate * s * (1 - s)), d * gate * s], axis=1)
-    assert_rounded(t.buffers[grad], exact, out_dtype, sloppy=1e-6)
-
-
-@pytest.mark.parametrize("x_dtype, y_dtype, out_dtype", MIXES)
-@pytest.mark.parametrize("cols", [3, 1040])
-def test_reductions_of_rows(x_dtype, y_dtype, out_dtype, cols):
-    t = tiles()
-    x, y = t.array(cols, dtype=x_dtype), t.array(cols, dtype=y_dtype)
-    dot, total, most = (t.array(1, dtype=out_dtype) for _ in range(3))
-    for opcode, out, inputs, param in ((Opcode.ROW_DOT, dot, (x, y), ()), (Opcode.ROW_REDUCE, total, (x,), (Reduction.SUM,)),
-                                       (Opcode.ROW_REDUCE, most, (y,), (Reduction.MAX,))):
-        operands = [(i, *OWN_ALL) for i in (out, *inputs)]
-        op = t.builder.op(opcode, Domain.TILES, *operands, num_rows=11, param=param)
-        for tile in range(3):
-            t.builder.task(op, tile)
-    run(t.builder, t.buffers)
-    a, b = wide(t.buffers[x]), wide(t.buffers[y])
-    assert_rounded(t.buffers[dot], (a * b).sum(1, keepdims=True), out_dtype)
-    assert_rounded(t.buffers[total], a.sum(1, keepdims=True), out_dtype)
-    assert_rounded(t.buffers[most], b.max(1, keepdims=True), out_dtype, sloppy=0)
-
-
-@pytest.mark.parametrize("x_dtype, w_dtype, out_dtype", MIXES)
-def test_weighted_sum_of_entries(x_dtype, w_dtype, out_dtype):
-    t, top_k = tiles(num_rows=7), 3
-    route = t.builder.route(4, 7, top_k, 8)
-    t.buffers.append(np.zeros((7, top_k), np.int32))
-    x, w = t.array(1030, rows=7 * top_k, dtype=x_dtype), t.array(top_k, dtype=w_dtype)
-    out = t.array(1030, dtype=out_dtype)
-    operands = (out, *OWN), (x, Rows.ENTRIES, Cols.OWN), (w, *OWN_ALL)
-    t.run(Opcode.REDUCE, *operands, columns=[(0, 1000), (1000, 30)], route=route, num_tokens=7)
-    exact = np.einsum("tk,tkh->th", wide(t.buffers[w]), wide(t.buffers[x]).reshape(7, top_k, -1))
-    assert_rounded(t.buffers[out], exact, out_dtype, sloppy=1e-6)
-
-
-@pytest.mark.parametrize("x_dtype, out_dtype", [(BF16, BF16), (F16, F16), (F16, F32), (F32, BF16), (BF16, F16)])
-def test_gather(x_dtype, out_dtype):
-    t = tiles(num_rows=5)
-    x, out = t.array(1027, rows=4, dtype=x_dtype), t.array(1027, dtype=out_dtype)
-    index = t.array(1, values=np.array([[3], [0], [-1], [2], [0]]), dtype=Dtype.INT32)
-    t.run(Opcode.GATHER, (out, *OWN_ALL), (x, Rows.ALL, Cols.ALL), (index, Rows.OWN, Cols.ONE))
-    exact = t.buffers[x][[3, 0, 3, 2, 0]]
-    np.testing.assert_array_equal(t.buffers[out], exact.astype(np.float32).astype(t.buffers[out].dtype))
-
-
-@pytest.mark.parametrize("x_dtype, out_dtype", [(BF16, BF16), (F16, F32), (F32, BF16)])
-def test_col_sum_of_each_expert(x_dtype, out_dtype):
-    b, route, buffers, _, _, rows = expert_rows(np.random.default_rng(1))
-    buffers.append(np.random.default_rng(2).standard_normal((48, 700)).astype(numpy_dtype(x_dtype.name.lower())))
-    buffers.append(np.full((3, 700), 7.0, np.float32).astype(numpy_dtype(out_dtype.name.lower())))
-    dy, out = b.buffer(700, 48, dtype=x_dtype), b.buffer(700, 3, dtype=out_dtype)
-    op = b.op(Opcode.COL_SUM, Domain.EXPERTS, (out, *OWN), (dy, Rows.EXPERT, Cols.OWN), route=route, num_rows=3)
-    for row in range(3):
-        b.task(op, row, (0, 650))
-        b.task(op, row, (650, 50))
-    run(b, buffers, 23)
-    exact = np.stack([wide(buffers[dy])[r].sum(0) for r in rows])
-    assert_rounded(buffers[out], exact, out_dtype, sloppy=1e-6)
-
-
 # --- matrices ---
 
 
 @pytest.mark.parametrize("transposed", [0, 1])
-@pytest.mark.parametrize("rows, n, k", [(1, 1, 1), (16, 32, 64), (33, 39, 71), (70, 530, 96), (40, 40, 2100)])
+@pytest.mark.parametrize("rows, n, k", [(1, 1, 1), (33, 39, 71), (40, 40, 2100)])
 @pytest.mark.parametrize("x_dtype, w_dtype, out_dtype", [*MIXES, (BF16, BF16, F32), (BF16, BF16, F16)])
 def test_dense_gmm(transposed, rows, n, k, x_dtype, w_dtype, out_dtype, blas):
     t = tiles(num_rows=rows, tile_rows=48)

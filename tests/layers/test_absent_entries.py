@@ -1,9 +1,7 @@
 """Ids of -1, which are no expert, at every stage: against NumPy and JAX in float64, and against brute force."""
 
-import dataclasses
 import re
 
-import jax.numpy as jnp
 import mindspore as ms
 import numpy as np
 import pytest
@@ -12,15 +10,11 @@ from capped import assert_drops_by_hand, capped
 from helpers import (
     SMALL_NPU,
     Layer,
-    assert_accumulates,
     assert_close,
     assert_every_access_ordered,
     avals_of,
-    jax_moe_ffn,
-    jax_vjp,
     lowered,
     numpy_moe_ffn,
-    run_spmd,
     stages,
     tensors,
 )
@@ -73,27 +67,6 @@ def test_capacity_is_that_of_all_tokens():
     with pytest.raises(hpmoe.ArgumentError, match="chose expert 0 is 3; it must be at most 2"):
         hpmoe.dispatch(x, ms.Tensor(np.where(ids < 0, [[0], [0], [-1], [0]], ids).astype(np.int32)), num_local_experts=2,
                        capacity_factor=1.0)
-
-
-@pytest.mark.parametrize("signal", ["tile", "expert", "peer"])
-@pytest.mark.parametrize("order", ["ratr", "sequential"])
-def test_every_schedule(order, signal):
-    for machine in (hpmoe.cpu(3), SMALL_NPU):
-        fused = stages(order=order, signal=signal, machine=machine)["fused"]
-        for pattern in ("all", "all of the first rank", "a part"):
-            assert_equals_numpy(fused, Layer(ep=3, T=5, E=6, num_tokens=(5, 0, 3)), pattern)
-
-
-@pytest.mark.parametrize("pattern", ABSENT)
-def test_against_jax(pattern):
-    layer = Layer(ep=4, T=5, E=8, K=3)
-    args, left = without(layer, pattern)
-    cotangent = layer.cotangent()
-    outs, grads = run_spmd(stages()["fused"](hpmoe.moe_ffn), layer.ep, args, [cotangent])
-    args[1], args[2] = np.where(left, args[1], 0), np.where(left, args[2], 0)
-    want, want_grads = jax_vjp(lambda x, ids, w, up, down: jax_moe_ffn(x, ids, jnp.where(left, w, 0), up, down), args,
-                               cotangent, (0, 2, 3, 4))
-    assert_close([*outs, *grads], [want, *want_grads])
 
 
 @settings(max_examples=25, deadline=None)
@@ -185,69 +158,6 @@ def test_half_precision(dtype):
         assert_close([g.astype(ms.float32).asnumpy() for g in grads], want, tolerance=5e-2)
 
 
-def test_two_routes_of_their_own():
-    layer = Layer(ep=2, T=7)
-    (x, ids, w, up, down), left = without(layer, "a part")
-    others = layer.arguments(1)[1]
-    others[:, ::2] = -1
-    other_weights = layer.arguments(1)[2]
-    cotangent = layer.cotangent()
-
-    def f(x, ids, w, up, down, others, v):
-        return hpmoe.moe_ffn(x, ids, w, up, down) + hpmoe.moe_ffn(x, others, v, up, down)
-
-    one = numpy_moe_ffn((x, ids, w, up, down), cotangent)
-    two = numpy_moe_ffn((x, others, other_weights, up, down), cotangent)
-    (dx, dw, d_up, d_down), (ex, dv, e_up, e_down) = one[1], two[1]
-    for name in ("plain", "queues", "fused"):
-        outs, grads = run_spmd(stages()[name](f), 2, (x, ids, w, up, down, others, other_weights), [cotangent],
-                               positions=(0, 2, 3, 4, 6))
-        assert_close([*outs, *grads], [one[0] + two[0], dx + ex, dw, d_up + e_up, d_down + e_down, dv], name)
-
-
-def test_a_shared_expert_takes_every_token():
-    layer = Layer(ep=2, T=5)
-    args, _ = without(layer, "all")
-    rng = np.random.default_rng(2)
-    shared = [rng.standard_normal(s).astype(np.float32) for s in ((layer.H, 4), (2, layer.H))]
-    f = hpmoe.spmd(stages()["fused"](hpmoe.moe_ffn), hpmoe.Mesh(2))
-    out = f(*tensors([*args, *(np.stack([a, a]) for a in shared)]))
-    h = args[0].astype(np.float64) @ shared[0]
-    assert_close([out.asnumpy()], [h[..., :2] / (1 + np.exp(-h[..., :2])) * h[..., 2:] @ shared[1]])
-
-
-@dataclasses.dataclass(frozen=True)
-class Absent(Layer):
-    """A layer whose own ids have some of -1."""
-
-    def ids(self, rng):
-        ids = super().ids(rng)
-        return np.where(ABSENT["a part"](ids, rng), -1, ids).astype(np.int32)
-
-
-@pytest.mark.parametrize("transform", TRANSFORMS)
-def test_main_gradients_and_every_save_policy(transform):
-    layer = Absent(ep=2, T=6, E=8, K=4)
-    assert_accumulates(lambda f: f, layer, after=TRANSFORMS[transform](layer))
-
-
-def test_in_a_compiled_graph():
-    """New ids of -1 compile nothing, and numbers are those of PyNative bit by bit."""
-    layer = Layer(ep=2, T=6)
-    f = hpmoe.spmd(stages()["fused"](hpmoe.moe_ffn), hpmoe.Mesh(2))
-
-    def loss(x, ids, w, up, down):
-        return (f(x, ids, w, up, down) ** 2).sum()
-
-    both = ms.value_and_grad(loss, (0, 2, 3, 4))
-    in_graph = ms.jit(both)
-    for pattern in ("none", "a part", "all"):
-        args = tensors(without(layer, pattern)[0])
-        (value, grads), (wanted, wanted_grads) = in_graph(*args), both(*args)
-        assert value.asnumpy() == wanted.asnumpy()
-        assert all((a.asnumpy() == b.asnumpy()).all() for a, b in zip(grads, wanted_grads, strict=True))
-
-
 # Plans, the simulator, and order.
 
 def test_planned_rows_are_those_that_are_sent():
@@ -273,17 +183,6 @@ def test_a_simulated_launch_sends_less():
     with pytest.raises(hpmoe.ArgumentError, match=r"routing\[0\] is int32 of shape \(256, 2\) in -2..7; it must be ints of "
                                                   r"shape \(256, 2\) in 0..7, or -1 for no expert"):
         hpmoe.simulate(flow, routing=[np.where(ids[0] == 0, -2, ids[0]).astype(np.int32), ids[1]])
-
-
-@pytest.mark.parametrize("stage", ["tiles", "overlap", "queues"])
-def test_interpreted_in_any_order(stage):
-    layer = Layer(ep=3, T=5, E=6, K=2)
-    for pattern in ("all", "all of the first rank", "a part"):
-        args, left = without(layer, pattern)
-        flow = lowered(stages()[stage](hpmoe.moe_ffn), args, 3)
-        for seed in range(4):
-            out = hpmoe.interpret(flow, [[a[r] for a in args] for r in range(3)], seed=seed)
-            assert_close([np.stack([o[0] for o in out])], [numpy_moe_ffn(args, layer.cotangent())[0]])
 
 
 def test_every_access_is_ordered():
@@ -314,12 +213,6 @@ def test_other_ids_are_out_of_range(wrong, stage):
     assert re.fullmatch(rf"hpmoe\.dispatch on rank 1: topk_ids\[3, 1\] is {wrong}; it must be an expert id in 0\.\.3, or -1 "
                         r"for none\. 1 ids are out of range\. The dispatch is written at .*test_absent_entries\.py:\d+\.",
                         str(error.value))
-
-
-def test_a_token_repeats_no_expert_beside_one():
-    ids = ms.Tensor(np.array([[-1, 1, -1], [2, -1, 2]], np.int32))
-    with pytest.raises(hpmoe.ArgumentError, match=r"topk_ids\[1\] is \[2, -1, 2\]; it must be distinct experts"):
-        hpmoe.dispatch(ms.Tensor(np.ones((2, 1), np.float32)), ids, num_local_experts=3)
 
 
 @pytest.mark.parametrize("stage", ["plain", "fused"])

@@ -29,7 +29,7 @@ from helpers import (
     tensors,
 )
 from jax import numpy as jnp
-from mindspore import Parameter, Tensor, mint, nn
+from mindspore import Parameter, Tensor, mint
 from variants import LAYER, VARIANTS, arguments, cotangents_of, differentiable
 
 import hpmoe
@@ -107,37 +107,6 @@ def test_other_layers(name, dtype):
         assert set(dtype_names([*outs, *grads])) == {dtype}
         tolerance = U[dtype] * num_roundings(f, args, LAYER.ep)
         assert_close([*outs, *grads], [*want, *want_grads], f"{name} at stage {stage}:", tolerance)
-
-
-def with_shared_expert(x, ids, w, up, down, shared_up, shared_down):
-    return moe_ffn(x, ids, w, up, down, shared_up, shared_down)
-
-
-OPTIONS = {
-    "drops by position": (lambda *a: moe_ffn(*a, capacity_factor=0.7, drop_policy="position"), None),
-    "drops by weight": (lambda *a: moe_ffn(*a, capacity_factor=0.7, drop_policy="probs"), None),
-    "shared expert": (with_shared_expert, None),
-    "recomputed": (moe_ffn, "dispatched_rows"),
-}
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_options_of_moe_ffn(name):
-    """Against the float32 chain on the same values; MindSpore's bfloat16 arrays hold surprises for the interpreter."""
-    (f, policy), layer = OPTIONS[name], Layer(ep=3, T=9, H=5, I=4, E=6, K=3, num_tokens=(9, 0, 5))
-    args, rng = layer.arguments(), np.random.default_rng(2)
-    args[2] = np.abs(args[2])
-    if f is with_shared_expert:
-        args += [rng.standard_normal((3, *s)).astype(np.float32) for s in ((5, 8), (4, 5))]
-    args, positions = in_dtype(args, "bfloat16"), tuple(i for i in range(len(args)) if i != 1)
-    cotangent = widen(rounded(layer.cotangent(), "bfloat16"))
-    saved = f if policy is None else hpmoe.save_for_backward(f, policy=policy)
-    want, want_grads = run_spmd(fused()(f), 3, list(map(widen, args)), [cotangent], layer.num_tokens, positions)
-    for stage in ("tiles", "fused"):
-        outs, grads = run_spmd(stages()[stage](saved), 3, args, [cotangent], layer.num_tokens, positions)
-        assert set(dtype_names([*outs, *grads])) == {"bfloat16"}
-        tolerance = U["bfloat16"] * num_roundings(f, args, 3)
-        assert_close([*outs, *grads], [*want, *want_grads], f"{stage}:", tolerance)
 
 
 def widened_inside(x, ids, w, up, down):
@@ -257,14 +226,6 @@ def test_op_by_op_in_half_precision(f, dtype):
                                                                               if f is moe_ffn else args))
 
 
-def test_shared_expert_op_by_op_in_bfloat16():
-    layer, rng = Layer(ep=1), np.random.default_rng(2)
-    args = [*layer.arguments(), *(rng.standard_normal((1, *s)).astype(np.float32) for s in ((4, 6), (3, 4)))]
-    args = [a[0] for a in in_dtype(args, "bfloat16")]
-    want = moe_ffn(*(Tensor(widen(a)) for a in args)).asnumpy()
-    assert_close([moe_ffn(*tensors(args)).asnumpy()], [want], tolerance=8 * U["bfloat16"])
-
-
 @pytest.mark.parametrize("dtype", HALVES)
 def test_permute_and_unpermute_with_float32_probs(dtype):
     rng = np.random.default_rng(0)
@@ -291,47 +252,6 @@ def test_permute_and_unpermute_with_float32_probs(dtype):
 
 # Training.
 
-class Experts(nn.Cell):
-    """A layer whose weights are Parameters of a half-precision dtype; its router is float32."""
-
-    def __init__(self, dtype, transform):
-        super().__init__()
-        rng = np.random.default_rng(3)
-        normal = lambda *s: rounded((0.5 * rng.standard_normal(s)).astype(np.float32), dtype)  # noqa: E731
-        self.up, self.down = Parameter(Tensor(normal(3, 4, 6)), name="up"), Parameter(Tensor(normal(3, 3, 4)), name="down")
-        self.weights = Parameter(Tensor(rng.random((6, 2), np.float32)), name="weights")
-        self.staged = transform(lambda x, ids: moe_ffn(x, ids, self.weights, self.up, self.down))
-
-    def construct(self, x, ids):
-        return self.staged(x, ids)
-
-
-def train(dtype, transform, steps=8):
-    rng = np.random.default_rng(4)
-    cell = Experts(dtype, transform)
-    x, target = (rng.standard_normal((6, 4)).astype(np.float32) for _ in range(2))
-    ids = Tensor(np.array([rng.permutation(3)[:2] for _ in range(6)], np.int32))
-    x, target = Tensor(rounded(x, dtype)), Tensor(target)
-    step = ms.value_and_grad(lambda: mint.square(cell(x, ids).astype(ms.float32) - target).mean(), None,
-                             cell.trainable_params())
-    losses = []
-    for _ in range(steps):
-        loss, grads = step()
-        for p, g in zip(cell.trainable_params(), grads, strict=True):
-            assert g.dtype == p.dtype
-            p.set_data((p.astype(ms.float32) - 0.5 * g.astype(ms.float32)).astype(p.dtype))
-        losses.append(float(loss.asnumpy()))
-    return losses
-
-
-@pytest.mark.parametrize("dtype", HALVES)
-def test_a_cell_with_half_precision_parameters_trains(dtype):
-    losses, plain, wide = train(dtype, fused()), train(dtype, stages()["plain"]), train("float32", fused())
-    assert losses[-1] < 0.9 * losses[0]
-    np.testing.assert_allclose(losses, plain, rtol=10 * U[dtype])
-    np.testing.assert_allclose(losses, wide, rtol=10 * U[dtype])
-
-
 @pytest.mark.parametrize("dtype", HALVES)
 def test_ranks_gradients_of_a_capture_are_summed_in_float32(dtype):
     """Each rank's gradient is 1 or U / 2; added to 1 one by one, the small ones would be lost."""
@@ -346,38 +266,6 @@ def test_ranks_gradients_of_a_capture_are_summed_in_float32(dtype):
 
 
 # What is refused.
-
-def bad(dtype="bfloat16", **changes):
-    kinds = {"hidden_states": dtype, "topk_ids": "int32", "topk_weights": dtype, "gate_up_weight": dtype,
-             "down_weight": dtype}
-    shapes = [(4, 4), (4, 2), (4, 2), (3, 4, 6), (3, 3, 4)]
-    return list(map(Aval, shapes, (kinds | changes).values()))
-
-
-REFUSED = {
-    "double weights": (bad(topk_weights="float64"), "topk_weights is f64[4,2]; it must be bf16[4,2] or f32[4,2]"),
-    "experts of the other half": (bad(gate_up_weight="float16"),
-                                  "weight is of dtype float16; it must be bfloat16, as rows is"),
-    "half experts beside float32 rows": (bad("float32", gate_up_weight="float16"),
-                                         "weight is of dtype float16; it must be float32, as rows is"),
-    "double": (bad("float64"), "tile tasks compute float32, bfloat16 and float16"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_dtypes_that_do_not_go_together(name):
-    avals, words = REFUSED[name]
-    with pytest.raises((hpmoe.ArgumentError, hpmoe.TransformError)) as raised:
-        hpmoe.tile_partition(moe_ffn).lower(*avals)
-    assert words in str(raised.value)
-
-
-def test_what_mindspore_cannot_compute_for_a_trace_is_named():
-    words = (r"plain tensors or numbers alone is not traceable: .* Select CPU operator\[Sqrt\] fail\n"
-             r"  at .*test_dtypes.py:\d+\n  write instead")
-    with pytest.raises(hpmoe.TraceError, match=words):
-        trace(lambda x: x * mint.sqrt(BF16), Aval((2, 3), "bfloat16"))
-
 
 def test_eager_combine_takes_float32_and_half_weights_beside_half_precision():
     rows, route = hpmoe.dispatch(Tensor(np.ones((2, 3), np.float16)), Tensor(np.int32([[0], [1]])), num_local_experts=2)

@@ -69,20 +69,18 @@ def skewed(flow, machine):
 
 MACHINES = {"cpu1": hpmoe.cpu(1), "cpu3": hpmoe.cpu(3), "npu": SMALL_NPU}
 ORDERS = {"ratr": "ratr", "sequential": "sequential", "user": lambda rank, ep: [(rank * 2 + 1 - i) % ep for i in range(ep)]}
-POLICIES = ("critical_path", "round_robin", "stage_order", skewed)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("signal", ["tile", "expert", "peer"])
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order, signal, machine, policy", [
+    ("ratr", "tile", "cpu1", "critical_path"), ("sequential", "expert", "cpu3", "round_robin"),
+    ("user", "peer", "npu", "critical_path"), ("user", "tile", "npu", "stage_order"),
+    ("ratr", "expert", "npu", skewed), ("sequential", "peer", "cpu1", skewed)])
 def test_every_schedule(order, signal, machine, policy):
     options = {"order": ORDERS[order], "signal": signal, "machine": MACHINES[machine], "policy": policy}
     assert_equals_numpy(fused(**options)(hpmoe.moe_ffn), Layer(ep=3, T=5, E=6, num_tokens=(5, 0, 3)))
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("signal", ["tile", "expert", "peer"])
+@pytest.mark.parametrize("signal, machine", [("tile", "cpu3"), ("expert", "npu"), ("peer", "cpu1")])
 @pytest.mark.parametrize("stage, cols, policy", [("fused", 1, "critical_path"), ("queues", 3, "round_robin"),
                                                  ("fused", 3, "expert_barrier"), ("overlap", 2, "critical_path"),
                                                  ("fused", 6, "critical_path")])
@@ -93,7 +91,7 @@ def test_puts_of_some_columns(stage, cols, policy, signal, machine):
 
 @pytest.mark.parametrize("signal", ["tile", "expert"])
 @pytest.mark.parametrize("stage", ["overlap", "queues", "fused"])
-@pytest.mark.parametrize("returns", [1, 2, 3])
+@pytest.mark.parametrize("returns", [1, 3])
 def test_few_events_for_rows_that_come_back(returns, stage, signal):
     made = stages(rows=1, returns=returns, signal=signal, put_cols=4)[stage]
     assert_equals_numpy(made(hpmoe.moe_ffn), Layer(ep=3, T=5, E=6, H=7, num_tokens=(5, 0, 3)))

@@ -90,7 +90,7 @@ NOT_REACHED = {
     ("hpmoe/routing/public_workloads.py", "who"): "of files; test_model_layouts.py",
     ("hpmoe/machines/machine_files.py", ""): "of files; test_machine_files.py",
     ("hpmoe/commands/memory.py", "the process of"): "test_memory_report.py",
-    ("hpmoe/commands/options.py", "where matplotlib is not"): "an installation without it; test_bench_layer.py",
+    ("hpmoe/commands/options.py", "where matplotlib is not"): "an installation without it; test_smoke.py",
     ("hpmoe/testing/__init__.py", "ImportError"): "an installation without chex or hypothesis; test_inputs.py",
     ("hpmoe/mindformers/grouped_mlp.py", ""): "in MindFormers' modules; tests/reference/test_mindformers.py",
     ("hpmoe/ranks/", ""): "several processes; tests/ranks",

@@ -88,13 +88,6 @@ def test_a_threshold_that_is_too_low_is_noticed():
     assert_still_works(flow, args)
 
 
-def test_verify_refuses_each_of_these_before_a_launch():
-    flow, _ = plan()
-    for fault in (lost_signal, lost_remote_signal, threshold_too_high, worker_that_stops, waits_for_each_other):
-        with pytest.raises(hpmoe.VerifyError):
-            hpmoe.verify(fault(flow))
-
-
 def raises(*args):
     raise RuntimeError("no idea")
 

@@ -99,13 +99,3 @@ def test_one_number_for_all_and_what_is_named():
     assert spmd(f, Mesh(2), in_axes=(0, None))(x, w, b=x).shape == (2, 3, 4)
     assert spmd(f, Mesh(2), in_axes=None)(w, w, 2.0, b=w).asnumpy().tolist() == np.full((2, 3, 4), 3.0).tolist()
     assert spmd(f, Mesh(2), in_axes=[0, None])(x, w=w, b=x).shape == (2, 3, 4)
-
-
-def test_ranks_of_fewer_tokens_and_tuning():
-    layer = spmd(fused()(hpmoe.moe_ffn), Mesh(2), in_axes=(0, 0, 0, 0, 0, None, None))
-    args = tensors(Layer(ep=2, T=4).arguments())
-    shared = [ms.ops.ones((args[0].shape[2], 6)), ms.ops.ones((3, args[0].shape[2]))]
-    out = layer(*args, *shared, num_tokens=[4, 1]).asnumpy()
-    assert (out[1, 1:] == 0).all() and (out[1, 0] != 0).any()
-    plain = spmd(hpmoe.moe_ffn, Mesh(2), in_axes=(0, 0, 0, 0, 0, None, None))
-    assert hpmoe.tune(plain, *args, *shared, max_trials=1, cache=False).trials

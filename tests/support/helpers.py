@@ -12,7 +12,7 @@ from jax import numpy as jnp
 from judge import assert_ordered
 
 import hpmoe
-from hpmoe import accumulate_grads, assign_queues, chain, fuse_persistent, overlap_comm, save_for_backward, tile_partition
+from hpmoe import assign_queues, chain, fuse_persistent, overlap_comm, tile_partition
 from hpmoe.support.dtypes import dtype_name, rounded, widen
 from hpmoe.testing import assert_same
 from hpmoe.tiling.rebuild import rebuild
@@ -275,16 +275,6 @@ def assert_equals_numpy(f, layer):
 def assert_stays_moe_ffn(transform, layer, **options):
     """That moe_ffn on arguments like a layer's is the same under a transform; on routings of assert_same's own."""
     assert_same(transform, hpmoe.moe_ffn, avals_of(layer.arguments()), layer.mesh, **{"orders": 1, **options})
-
-
-def assert_accumulates(transform, layer, after=None):
-    """The same with main gradients and any save policy, and under another transform `after` these."""
-    *_, up, down = layer.arguments()
-    for policy in ("everything", "recompute_swiglu", "dispatched_rows", nothing):
-        mains = {"gate_up_weight": ms.ops.ones(up.shape), "down_weight": ms.ops.ones(down.shape)}
-        mine = chain(transform, accumulate_grads(into=mains), save_for_backward(policy=policy))
-        mine = chain(mine, after, fused()) if after else chain(mine, fused())
-        assert_stays_moe_ffn(mine, layer, routings=["uniform", "empty_ranks"])
 
 
 def assert_every_access_ordered(flow, args, num_tokens=None):

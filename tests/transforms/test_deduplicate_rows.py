@@ -6,12 +6,9 @@ import pytest
 from helpers import (
     SMALL_NPU,
     Layer,
-    assert_accumulates,
     assert_close,
     assert_equals_numpy,
     assert_every_access_ordered,
-    assert_stays_moe_ffn,
-    fused,
     lowered,
     numpy_moe_ffn,
     stages,
@@ -23,7 +20,7 @@ from rewrites import (
 )
 
 import hpmoe
-from hpmoe import chain, deduplicate_rows, moe_ffn, replicate_experts
+from hpmoe import deduplicate_rows, moe_ffn
 from hpmoe.autodiff.vjp import linearize
 from hpmoe.routing.routing import make_routing, routing_to_ranks
 
@@ -42,14 +39,6 @@ def test_every_stage(name, stage):
     assert_equals_numpy(stages()[stage](deduplicate_rows(moe_ffn)), LAYERS[name])
 
 
-@pytest.mark.parametrize("policy, signal", [("critical_path", "expert"), ("round_robin", "peer"), ("stage_order", "tile"),
-                                            ("expert_barrier", "expert")])
-def test_every_schedule(policy, signal):
-    for machine, cols in ((hpmoe.cpu(3), None), (SMALL_NPU, 2)):
-        whole = fused(policy=policy, signal=signal, machine=machine, rows=3, cols=2, put_cols=cols)
-        assert_stays_moe_ffn(chain(deduplicate_rows, whole), Layer(ep=3, T=6, E=9, K=4), routings=["uniform", "one_expert"])
-
-
 @pytest.mark.parametrize("name", ["expert_biases", "two_layers", "without_weights"])
 def test_other_layers_against_jax(name):
     assert_agrees_with_jax(deduplicate_rows, Layer(ep=2, T=5, E=6, K=3), name)
@@ -65,12 +54,6 @@ def test_half_precision(dtype):
 def test_dropped_entries_and_their_counts(stage, policy):
     """A token goes to a rank that kept one of its entries, and does not where all were dropped."""
     assert_drops_the_same(deduplicate_rows, Layer(ep=2, T=8, E=6, K=3, num_tokens=(8, 5)), stages()[stage], policy)
-
-
-def test_with_copies_main_gradients_and_save_policies():
-    layer = Layer(ep=4, T=7, E=12, K=3, routing="one rank")
-    loads = np.bincount(layer.arguments()[1].reshape(-1), minlength=layer.E)
-    assert_accumulates(replicate_experts(loads=loads, replicas=2), layer, deduplicate_rows)
 
 
 @pytest.mark.parametrize("layer", [Layer(ep=1, T=5, E=4, K=2), Layer(ep=4, T=5, E=4, K=2), Layer(ep=2, T=5, E=8, K=1)])

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from helpers import Layer, assert_close, jax_vjp, run_spmd, stages, tensors
 from jax import numpy as jnp
-from mindspore import mint, nn
+from mindspore import mint
 from router_layers import arguments, side_by_side, two_layers
 
 import hpmoe
@@ -222,41 +222,3 @@ def test_the_sum_of_what_experts_sent_back_is_looked_at_where_it_is_made(weighte
             np.testing.assert_array_equal(got[is_fine], want[is_fine])
             np.testing.assert_allclose(got, filled(want, fill, -1.0, 2.0), rtol=1e-2 if dtype != ms.float32 else 1e-6)
             assert counts == {"output": int((~is_fine).sum())} and counts["output"] > 9
-
-
-class Guarded(nn.Cell):
-    """A layer of a Parameter, guarded, and its loss."""
-
-    def __init__(self, layer, size):
-        super().__init__()
-        self.layer, self.shift = layer, ms.Parameter(ms.Tensor(np.linspace(-1, 1, size), ms.float32), name="shift")
-
-    def construct(self, x):
-        return (self.layer(x + self.shift) * 2.0).sum()
-
-
-def guarded_cell(fill, counts, batches):
-    """What a Cell, its gradients and a step of an optimizer give for each batch, with the counts of its guard."""
-    guarded = guard_values(lambda x: x * 3.0, low=-3.0, high=3.0, fill=fill, counts=counts)
-    net, seen = Guarded(stages()["fused"](guarded), 4), []
-    step = nn.TrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.01)) if fill != "raise" else net
-    for x in batches:
-        counts.clear()
-        try:
-            result = step(ms.Tensor(x)).asnumpy().tobytes()
-        except LaunchError as error:
-            result = str(error)
-        seen.append((result, net.shift.asnumpy().tobytes(), dict(counts)))
-    return seen
-
-
-@pytest.mark.parametrize("fill", ["zero", *(pytest.param(fill, marks=pytest.mark.slow) for fill in ("mean", "raise"))])
-def test_in_a_cell_in_graph_mode(fill, request):
-    """Values, steps, counts and errors are those of PyNative, call by call."""
-    batches, counts = [np.array(bad_rows()[0]), np.zeros((5, 4), np.float32), np.array(bad_rows()[1])], {}
-    batches = batches[:num_calls(fill)]
-    want = guarded_cell(fill, counts, batches)
-    request.getfixturevalue("graph_mode")
-    assert guarded_cell(fill, counts, batches) == want
-    assert [seen[2]["x"] > 0 for seen in want] == [True, False, True][:len(batches)]
-    assert [" has " in str(seen[0]) for seen in want] == [fill == "raise", False, fill == "raise"][:len(batches)]

@@ -106,12 +106,6 @@ def test_provenance(priority, text):
     assert one == two and f"assign_queues(ascend_a3, round_robin, {text})" in one.splitlines()[0] and "0x" not in one
 
 
-@pytest.mark.parametrize("value", ["most", 3, [1, 2]], ids=str)
-def test_what_is_no_function(value):
-    with pytest.raises(ArgumentError, match="assign_queues: priority is .*; it must be a function taskflow -> a number"):
-        hpmoe.assign_queues(TILES, priority=value)
-
-
 @pytest.mark.parametrize("value, words", [
     (np.zeros(5), r"float64 of shape \(5,\)"), (np.zeros((6, 1)), r"float64 of shape \(6, 1\)"), (None, "None"),
     (3.0, r"float64 of shape \(\)"), (["a"] * 6, r"<U1 of shape \(6,\)"), ([1, [2, 3]], "a list"),

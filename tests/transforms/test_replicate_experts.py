@@ -5,9 +5,7 @@ import pytest
 from helpers import (
     SMALL_NPU,
     Layer,
-    assert_accumulates,
     assert_close,
-    assert_equals_numpy,
     assert_every_access_ordered,
     avals_of,
     fused,
@@ -62,15 +60,6 @@ def test_every_stage(name, stage, own_gemm):
             assert all((a == b).all() for a, b in zip([*outs, *grads[:2]], [*plain[0], *plain[1][:2]], strict=True))
 
 
-@pytest.mark.parametrize("signal", ["tile", "expert", "peer"])
-@pytest.mark.parametrize("policy", ["critical_path", "round_robin", "stage_order", "expert_barrier"])
-def test_every_schedule(policy, signal):
-    layer = Layer(ep=3, T=6, E=6, K=2, routing="one rank")
-    for machine in (hpmoe.cpu(3), SMALL_NPU):
-        stage = chain(replicated(layer, 2), fused(policy=policy, signal=signal, machine=machine, rows=3, cols=2))
-        assert_equals_numpy(stage(moe_ffn), layer)
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision(dtype):
     """The forward pass is bitwise the same; what a copy gives back is rounded once."""
@@ -92,20 +81,6 @@ def test_drops_are_those_without_copies(policy):
     plain, copied = (hpmoe.spmd(fused()(g), hpmoe.Mesh(2))(*args) for g in (f, replicated(layer)(f)))
     assert plain[1].asnumpy().sum() > 0 and (plain[1].asnumpy() == copied[1].asnumpy()).all()
     np.testing.assert_allclose(copied[0].asnumpy(), plain[0].asnumpy(), rtol=1e-5, atol=1e-6)
-
-
-def test_with_main_gradients_and_save_policies():
-    layer = LAYERS["one rank takes all"]
-    assert_accumulates(replicated(layer), layer)
-
-
-def test_two_routes():
-    layer = Layer(ep=2, T=6, E=4, K=2)
-    args, cotangent = layer.arguments(), layer.cotangent()
-    want, want_grads = numpy_moe_ffn(args, cotangent)
-    f = replicated(layer)(lambda *a: moe_ffn(*a) + moe_ffn(*a, capacity_factor=8.0))
-    outs, grads = run_spmd(fused()(f), 2, args, [cotangent])
-    assert_close([*outs, *grads], [2 * want, *(2 * g for g in want_grads)])
 
 
 def test_nothing_to_gain_changes_nothing():
