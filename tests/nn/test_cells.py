@@ -169,23 +169,7 @@ def test_the_bias_moves_by_the_counts_and_only_the_choice_sees_it():
     assert layer.tokens_per_expert.asnumpy().tolist() == [12, 12, 0, 0]
 
 
-def test_the_bias_moves_in_a_compiled_step():
-    layer, (x, _) = make_layer().set_train(), batch()
-
-    @ms.jit
-    def step(x):
-        out = layer(x)
-        layer.update_expert_bias()
-        return out
-    step(x)
-    want = make_layer().set_train()
-    want(x)
-    want.update_expert_bias()
-    assert bitwise_equal([layer.expert_bias.asnumpy()], [want.expert_bias.asnumpy()])
-    assert (layer.expert_bias.asnumpy() != 0).any()
-
-
-@pytest.mark.parametrize("level", ["O1", "O2", "O3", "auto"])
+@pytest.mark.parametrize("level", ["O2", "auto"])
 def test_mixed_precision_keeps_float32_gradients(level):
     want = run(Network(make_layer()))
     network = amp.auto_mixed_precision(Network(make_layer()), level, ms.float16)
@@ -234,18 +218,6 @@ def test_bfloat16_in_graphs(mode, options):
     want = found(lambda f: f)
     ms.set_context(mode=mode)
     assert bitwise_equal(found(ms.jit if mode == ms.PYNATIVE_MODE else lambda f: f), want)
-
-
-@pytest.mark.parametrize("half", [ms.bfloat16, ms.float16])
-def test_half_hidden_states_beside_parameters_of_both_precisions(half):
-    x = batch()[0]
-    exact = make_layer()(x).asnumpy()
-    for dtype in (ms.float32, half):
-        layer = make_layer(dtype=dtype)
-        assert layer.experts.weight1.dtype == layer.router.weight.dtype == dtype
-        out = layer(x.astype(half))
-        assert out.dtype == half
-        np.testing.assert_allclose(out.astype(ms.float32).asnumpy(), exact, atol=0.05 * np.abs(exact).max())
 
 
 def test_a_copy_is_a_layer_of_its_own():
@@ -309,8 +281,8 @@ def test_the_program_says_names_of_parameters():
 
 
 @pytest.mark.parametrize("options", [{}, TWO_RANKS], ids=["one rank", "two ranks"])
-@pytest.mark.parametrize("kind", ["aux_loss", "seq_aux_loss", "global_aux_loss"])
-@pytest.mark.parametrize("shape", [(0, 5), (2, 0), (0, 0), (2, 3, 0), (0,)])
+@pytest.mark.parametrize("shape, kind", [((0, 5), "aux_loss"), ((2, 0), "seq_aux_loss"), ((0, 0), "global_aux_loss"),
+                                         ((2, 3, 0), "seq_aux_loss"), ((0,), "aux_loss")])
 def test_losses_of_no_tokens_are_zero(shape, kind, options):
     layer = make_layer(moe_router_load_balancing_type=kind, moe_aux_loss_coeff=0.1, moe_z_loss_coeff=0.1, **options)
     x = ms.mint.zeros((*shape, layer.router.hidden_size))

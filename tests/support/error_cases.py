@@ -176,7 +176,7 @@ cases("padding", {
 cases("options", BAD_OPTIONS)
 cases("order", BAD_ORDERS)
 cases("rows", {name: lambda f=f: tile_partition(f).lower(Aval((4, 3), "float32")) for name, f in MIXED.items()})
-cases("trace", {name: lambda f=f: trace(f, untraceable.X) for name, (f, _, _) in untraceable.CATALOGUE.items()})
+cases("trace", {name: lambda f=f: trace(f, untraceable.X) for name, f in untraceable.CATALOGUE.items()})
 CASES["trace: a draw nobody sees"] = lambda: under_a_profiler(lambda: trace(lambda x: x * random.random(), untraceable.X))
 cases("received", {name: lambda f=f: untraceable.routed(f) for name, f in untraceable.ROWS.items()})
 

@@ -3,32 +3,7 @@
 import dataclasses
 
 import numpy as np
-
-
-def probabilities(z, score):
-    """[T, E], adding up to 1 for each token."""
-    if score == "softmax":
-        s = np.exp(z - z.max(1, keepdims=True))
-    else:
-        s = 1 / (1 + np.exp(-z)) if score == "sigmoid" else np.sqrt(np.logaddexp(0, z))
-    return s / s.sum(1, keepdims=True)
-
-
-def top_k(z, k):
-    """1 for the k largest of each row, [T, E]."""
-    return (np.argsort(np.argsort(-z, axis=1), axis=1) < k).astype(np.float64)
-
-
-def aux_loss(z, k, score):
-    """E / (K T^2) sum_i n_i sum_t p_ti."""
-    (tokens, experts), n = z.shape, top_k(z, k).sum(0)
-    return experts / (k * tokens**2) * (n * probabilities(z, score).sum(0)).sum() if tokens else 0.0
-
-
-def z_loss(z):
-    """1 / T sum_t logsumexp(z_t)^2."""
-    largest = z.max(1, initial=-np.inf)
-    return ((np.log(np.exp(z - largest[:, None]).sum(1)) + largest) ** 2).mean() if len(z) else 0.0
+from router_oracle import aux_loss, counts, z_loss
 
 
 @dataclasses.dataclass
@@ -56,16 +31,17 @@ class Case:
     def loss(self, kind, x, weight, aux, z):
         logits = [self.logits(tokens, weight) for tokens in self.sequences(x)]
         whole = np.concatenate(logits) if logits else np.zeros((0, len(weight)))
-        balance = (np.mean([aux_loss(part, self.k, self.score) for part in logits or [whole]]) if kind == "seq_aux_loss"
-                   else aux_loss(whole, self.k, self.score))
-        return aux * balance + z * z_loss(whole)
+        if not len(whole):
+            return 0.0
+        parts = logits if kind == "seq_aux_loss" else [whole]
+        return aux * np.mean([aux_loss(part, self.k, self.score) for part in parts]) + z * z_loss(whole)
 
     def counts(self, x, weight):
         """The tokens of each expert, masked ones too."""
         left = np.delete(np.arange(len(weight)), self.masked)
         found = np.zeros(len(weight))
         for tokens in self.sequences(x):
-            found[left] += top_k(self.logits(tokens, weight), self.k).sum(0)
+            found[left] += counts(self.logits(tokens, weight), self.k, self.score)
         return found
 
 

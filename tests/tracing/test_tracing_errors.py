@@ -7,7 +7,7 @@ import weakref
 import mindspore as ms
 import pytest
 from mindspore import Tensor, mint, nn, ops
-from untraceable import CATALOGUE, ROWS, WEIGHT, X, branch, routed, square_sum
+from untraceable import CATALOGUE, WEIGHT, X, branch, routed, square_sum
 
 from hpmoe.ir.avals import Aval
 from hpmoe.primitives.dispatch import combine, dispatch
@@ -16,22 +16,12 @@ from hpmoe.tracing import pynative, trace
 from hpmoe.tracing.tracer import Tracer
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_error_names_the_call_the_line_and_what_to_write_instead(name):
-    f, what, instead = CATALOGUE[name]
-    with pytest.raises(TraceError, match=what) as caught:
-        trace(f, X)
-    text = str(caught.value)
-    lines = text.split("\n")
-    assert " is not traceable: " in lines[0] and lines[2].startswith("  write instead: ")
-    assert re.fullmatch(r"  at (tests/support/)?untraceable\.py:\d+", lines[1]), text
-    assert re.search(instead, lines[2]), text
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_the_number_of_received_rows_has_no_value(name):
-    with pytest.raises(TraceError, match="(?s)rows.*untraceable.py:.*write instead"):
-        routed(ROWS[name])
+def test_error_names_the_call_the_line_and_what_to_write_instead():
+    """test_every_error.py compares the texts of the whole catalogue."""
+    with pytest.raises(TraceError, match=r"into a number.* is not traceable: ") as caught:
+        trace(CATALOGUE["int"], X)
+    lines = str(caught.value).split("\n")
+    assert lines[2].startswith("  write instead: ") and re.fullmatch(r"  at (tests/support/)?untraceable\.py:\d+", lines[1])
 
 
 @pytest.mark.parametrize("f", [lambda rows, route: route + 1, lambda rows, route: mint.exp(route),
