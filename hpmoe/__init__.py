@@ -31,7 +31,7 @@ from hpmoe.support.versions import __version__ as __version__  # warns of anothe
 
 # isort: split
 import hpmoe.kernels.ascendc.twin.target  # noqa: F401  registers ascend-twin
-import hpmoe.kernels.executable  # noqa: F401  registers the cpu target
+import hpmoe.kernels.cpu.target  # noqa: F401  registers the cpu target
 import hpmoe.kernels.token_rows  # noqa: F401  how token operators run on tensors
 from hpmoe.autodiff.vjp import vjp as vjp
 from hpmoe.interpreters.evaluate import evaluate as evaluate

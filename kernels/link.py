@@ -19,6 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
+from hpmoe.ir.taskflow import Taskflow
 from hpmoe.kernels.cpu.launch import runs_for_main_thread
 from hpmoe.kernels.link_errors import At, failed, failed_call
 from hpmoe.kernels.link_sums import sum_in_memory, sum_of_copies
@@ -49,7 +50,7 @@ COUNTER_WORDS = 8  # from one counter to the next: a cache line
 
 
 class Launched(Protocol):
-    """What a link launches; see Executable."""
+    """What a link launches: an Executable."""
 
     @property
     def name(self) -> str: ...
@@ -60,7 +61,7 @@ class Launched(Protocol):
     @property
     def timeout(self) -> float: ...
     @property
-    def counters(self) -> np.ndarray: ...
+    def flow(self) -> Taskflow: ...
 
 
 class Link:
@@ -304,7 +305,7 @@ class Link:
 
     def _counters_of(self, executable: Launched) -> tuple[np.ndarray, np.ndarray]:
         if executable not in self._counters:
-            num_events = executable.counters.shape[1]
+            num_events = len(executable.flow.events)
             counters = self.pool.zeros((max(num_events, 1) * COUNTER_WORDS,), np.int64)
             self._counters[executable] = counters, np.zeros(max(num_events, 1), np.int64)
         return self._counters[executable]

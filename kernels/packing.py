@@ -11,24 +11,21 @@ from hpmoe.kernels import protocol
 from hpmoe.kernels.image import pack_image
 from hpmoe.kernels.native import Tables, load
 from hpmoe.kernels.protocol import DropPolicy, Dtype
-from hpmoe.kernels.target_bodies import check_bodies
 from hpmoe.support.dtypes import storage_dtype
 from hpmoe.support.errors import TransformError
 from hpmoe.support.known import known
 from hpmoe.tile_ops import row_modes
 
 
-def pack(flow: Taskflow, target: str = "cpu") -> np.ndarray:
+def pack(flow: Taskflow) -> np.ndarray:
     """The image of a Taskflow that has queues, uint8: its tasks queue by queue, what they wait for and signal as templates.
 
     Every task of the image waits for and signals exactly what the taskflow's tables say, whatever they hold; templates only
     say it once for all tasks that do the same around their place.
 
     Raises:
-        ArgumentError: the `target` has no body for an operation, a function or a dtype.
         TransformError: it is too large for an image.
     """
-    check_bodies(flow, target, "pack")
     ops = np.array([_op(op) for op in flow.ops], protocol.OP) if flow.ops else np.zeros(0, protocol.OP)
     tasks, index_bits, templates = _pack_templates(flow, ops)
     order = np.concatenate([np.asarray(q, np.int64) for q in flow.queues]) if flow.num_tasks else np.zeros(0, np.int64)

@@ -61,5 +61,4 @@ def fuse_persistent(flow: Taskflow, *, target: str = "cpu", timeout: float = TIM
         >>> f(ms.Tensor([[0.0, 5.0], [20.0, 2.0]], ms.float32)).asnumpy().round(3).tolist()
         [[0.0], [80.0]]
     """
-    kernel = find_target(target).compiler(flow, timeout=timeout)
-    return kernel.replace(provenance=(*flow.provenance, f"fuse_persistent({target})"))
+    return find_target(target).compile([flow], timeout)

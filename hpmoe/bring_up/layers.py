@@ -97,7 +97,7 @@ def lost_signal(device: Device) -> str:
     stage = hpmoe.assign_queues(hpmoe.overlap_comm(hpmoe.tile_partition(lambda x, w: mint.tanh(x @ w), rows=16, cols=32)),
                                 machine=device.machine.replace(num_aic=1, num_aiv=2))
     x, w = (np.ones((16, 16), np.float32) for _ in range(2))
-    kernel = find_target(device.target).compiler(stage.lower(*device.tensors([[x, w]])), timeout=WAIT)
+    kernel = find_target(device.target).compile([stage.lower(*device.tensors([[x, w]]))], WAIT)
     image = kernel.image.copy()
     unpack_image(image)[1]["templates"]["num_signals"] = 0
     try:

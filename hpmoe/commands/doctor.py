@@ -21,10 +21,11 @@ import hpmoe
 from hpmoe.commands import doctor_ranks, doctor_reach, options
 from hpmoe.kernels.ascendc.build import DEVICES, NPUS, run_needs
 from hpmoe.kernels.ascendc.device import Npu, find_npu
-from hpmoe.kernels.ascendc.twin.target import load as load_twin
+from hpmoe.kernels.ascendc.twin.library import load as load_twin
 from hpmoe.kernels.native import find_blas, find_library, gemm_name, products_name
 from hpmoe.machines.npu_bins import BINS, bin_name
 from hpmoe.planner import planner
+from hpmoe.runtime.targets import target_names
 from hpmoe.support import host, mindspore_checks
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.known import known
@@ -39,8 +40,7 @@ OTHERS = ("chex", "jax", "torch", "hypothesis", "matplotlib")
 
 
 def define(values: flags.FlagValues) -> None:
-    options.define_choice(values, "target", None, "instead: what its kernel runs and what it refuses",
-                          tuple(doctor_reach.TARGETS))
+    options.define_choice(values, "target", None, "instead: what its kernel runs and what it refuses", target_names())
 
 
 def run(o: flags.FlagValues) -> int:

@@ -8,36 +8,36 @@ from __future__ import annotations
 import textwrap
 
 from hpmoe.kernels.ascendc import rules as ascend_rules
-from hpmoe.kernels.target_bodies import takes, with_body
+from hpmoe.runtime.bodies import Bodies
+from hpmoe.runtime.targets import find_target
 from hpmoe.support.dtypes import BYTES, FLOATS, INTEGERS
 from hpmoe.support.kept_files import Fields
 from hpmoe.tile_ops.functions import Function
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
-TARGETS = {"cpu": "cpu", "ascend": "ascend", "ascend-twin": "ascend"}  # whose bodies each has
 WIDTH = 110
 
 
 def reach(target: str) -> Fields:
     """Operations, functions, dtypes and numbers that a target runs, and those that it refuses."""
-    kernel = TARGETS[target]
-    of_family = {"operations": TilePrimitive, "functions": Function}
-    runs = {name: sorted(with_body(family, kernel)) for name, family in of_family.items()}
-    refuses = {name: sorted(family.members.keys() - set(runs[name])) for name, family in of_family.items()}
-    limits = {limit.what.strip(","): limit.most for limit in ascend_rules.LIMITS} if kernel == "ascend" else {}
+    bodies = find_target(target).bodies
+    runs = {"operations": sorted(bodies.operations), "functions": sorted(bodies.functions)}
+    refuses = {"operations": sorted(TilePrimitive.members.keys() - bodies.operations),
+               "functions": sorted(Function.members.keys() - bodies.functions)}
+    limits = {limit.what.strip(","): limit.most for limit in ascend_rules.LIMITS} if target != "cpu" else {}
     if limits:
         limits["columns of a product's operand"] = ascend_rules.MOST_COLUMNS
         limits["columns of a row that is quantised, as int8, on a 950 also fp8, with a scale a row, or as mxfp8, of any"] = (
             ascend_rules.MOST_QUANTISED)
         limits["columns of a guarded row"] = ascend_rules.MOST_GUARDED
         limits[f"bytes of a row of {', '.join(p.name for p in ascend_rules.ON_WHOLE_ROWS)}"] = ascend_rules.MOST_ROW_BYTES
-    return {"target": target, "runs": {**runs, "dtypes": dtypes(kernel), "at_most": limits}, "refuses": refuses}
+    return {"target": target, "runs": {**runs, "dtypes": dtypes(bodies), "at_most": limits}, "refuses": refuses}
 
 
-def dtypes(kernel: str) -> dict[str, list[str]]:
+def dtypes(bodies: Bodies) -> dict[str, list[str]]:
     """For each dtype the operations that take an operand of it, beside ids, which every route reads as int32."""
-    bodies = [TilePrimitive.members[name] for name in sorted(with_body(TilePrimitive, kernel))]
-    return {dtype: [p.name for p in bodies if any(takes(operand, dtype, kernel) for operand in (*p.outputs, *p.inputs))]
+    operations = [TilePrimitive.members[name] for name in sorted(bodies.operations)]
+    return {dtype: [p.name for p in operations if any(bodies.takes(x, dtype) for x in (*p.outputs, *p.inputs))]
             for dtype in (*FLOATS, *INTEGERS, BYTES)}
 
 

@@ -17,7 +17,7 @@ import hpmoe
 from hpmoe.commands import demo, layer_flags, options
 from hpmoe.commands.op_by_op import moe_ffn_op_by_op
 from hpmoe.commands.options import Options
-from hpmoe.kernels.executable import POOL
+from hpmoe.kernels.host_launch import POOL
 from hpmoe.ranks.starting import PR_SET_PDEATHSIG
 from hpmoe.routing.workload import layer_inputs
 from hpmoe.runtime.memory import MIB, MemoryReport

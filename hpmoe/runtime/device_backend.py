@@ -7,6 +7,7 @@ every plan is one for as many received rows as there can be.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import mindspore
 from mindspore import Tensor
@@ -20,6 +21,7 @@ from hpmoe.runtime.device_graph import DeviceGraphCall, DeviceKernel
 from hpmoe.runtime.one_call import Call, Traced
 from hpmoe.runtime.planned_rows import PlannedRows, RouteKey, any_rows
 from hpmoe.runtime.plans import Plans
+from hpmoe.runtime.targets import Executable
 from hpmoe.support.errors import check_argument
 from hpmoe.support.trees import PyTree
 
@@ -68,18 +70,19 @@ class DeviceBackend(Backend[list[Tensor]]):
         return [None if j in mains else grad for j, grad in enumerate(results)]
 
     def in_graph(self, call: Call, num_args: int) -> DeviceGraphCall:
-        return DeviceGraphCall(call, num_args, self.kernel)
+        return DeviceGraphCall(call, num_args, lambda program: self.kernel(program).state)
 
-    def kernel(self, program: Program) -> DeviceKernel:
+    def kernel(self, program: Program) -> Executable[DeviceKernel]:
         """The kernel of a program, for any routing."""
         return self.plans.plan(program, any_rows(program))
 
     def _launch(self, call: Call, program: Program, tensors: Sequence[Tensor],
                 into: Mapping[int, Tensor] | None = None) -> list[Tensor]:
         """The outputs of a program, once the stream has come to them; those in `into` end up there."""
-        values, num_tokens = PartValues(program, [tensors]), call.lengths[0] if call.lengths else None
+        values, results = PartValues(program, [tensors]), {j: [x] for j, x in (into or {}).items()}
         for part in cut_at_routes(program):
-            outputs = self.kernel(part.program).launch_here(values.inputs_of(part)[0], num_tokens, into or {})
+            kernel = self.kernel(part.program)
+            (outputs,) = cast("list[list[Tensor]]", kernel.run(values.inputs_of(part), call.lengths, results))
             avals = [atom.aval for atom in part.program.outputs]
             values.add(part, [[in_dtype(x, aval.dtype) for x, aval in zip(outputs, avals, strict=True)]])
         return values.outputs()[0]

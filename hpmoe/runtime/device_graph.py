@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from mindspore import Tensor, ops
+from mindspore import ops
 
 from hpmoe.ir.avals import Aval
 from hpmoe.ir.program import Program
@@ -24,14 +24,13 @@ NAME = "Custom_HpmoeLaunch"
 
 
 class DeviceKernel(Protocol):
-    """The kernel of a target whose ranks are processes; see `hpmoe.kernels.ascendc.target.AscendExecutable`."""
+    """What a compiled graph asks of a kernel on a device: the state of its Executable."""
 
     on_failure: list[Callable[[], None]]
 
     @property
     def made(self) -> Sequence[tuple[tuple[int, ...], str]]: ...
     def graph_attributes(self) -> Mapping[str, int]: ...
-    def launch_here(self, tensors: Sequence[Tensor], num_tokens: int | None, into: Mapping[int, Tensor]) -> list[Tensor]: ...
 
 
 class DeviceGraphCall(GraphCall):

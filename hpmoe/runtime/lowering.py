@@ -19,13 +19,13 @@ def lowered(staged: Staged, program: Program, rows: Sequence[PlannedRows]) -> An
     """
     first = _made(staged, with_planned_rows(program, rows))
     target = staged.target
-    if target is None or not target.on_device or target.of_plans is None or len(first.flow.routes) != 1:
+    if target is None or not target.on_device or len(first.flow.routes) != 1:
         return first
     if program.ep_size == 1:  # the one rank receives all rows that it sends
         return first
     plans = rows_at_start(rows[0], routes_of(program)[0].aval.even_rows)
     kernels = [first if plan == rows[0] else _made(staged, with_planned_rows(program, [plan])) for plan in plans]
-    return target.of_plans(kernels) if len(plans) > 1 else first
+    return target.compile([kernel.flow for kernel in kernels], first.timeout) if len(plans) > 1 else first
 
 
 def _made(staged: Staged, program: Program) -> AnyIR:

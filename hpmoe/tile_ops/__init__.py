@@ -1,1 +1,1 @@
-"""Tile operations, each defined once: what it touches, what its body computes, what it costs, and which targets have it."""
+"""Tile operations, each defined once: what it touches, what its body computes and what it costs."""

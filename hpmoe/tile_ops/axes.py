@@ -10,7 +10,6 @@ import numpy as np
 from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
-from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.params import AlongAxis, ByGroups, Params
 from hpmoe.tile_ops.tile_primitive import SCALAR_PASSES, Operand, Result, TilePrimitive, Work
 from hpmoe.tile_ops.tokens import same_dtype_fault
@@ -22,11 +21,11 @@ def _reduced(p: ByGroups, x: np.ndarray) -> np.ndarray:
     return p.reduction.numpy(x.reshape(len(x), -1, p.size, p.inner), axis=2).reshape(len(x), -1)
 
 
-PICK = TilePrimitive("PICK", 28, targets=TARGETS, outputs=(ANY_COLUMNS,), inputs=(WHOLE_ROWS,),
+PICK = TilePrimitive("PICK", 28, outputs=(ANY_COLUMNS,), inputs=(WHOLE_ROWS,),
                      params=AlongAxis, result=Result.MOVED, work=Work("MAP copy"))
-PLACE = TilePrimitive("PLACE", 29, targets=TARGETS, outputs=(ANY_COLUMNS,), inputs=(WHOLE_ROWS,),
+PLACE = TilePrimitive("PLACE", 29, outputs=(ANY_COLUMNS,), inputs=(WHOLE_ROWS,),
                       params=AlongAxis, result=Result.MOVED, work=Work("MAP copy"))
-GROUP_REDUCE = TilePrimitive("GROUP_REDUCE", 30, targets=TARGETS, outputs=(WHOLE_ROWS,), inputs=(WHOLE_ROWS,),
+GROUP_REDUCE = TilePrimitive("GROUP_REDUCE", 30, outputs=(WHOLE_ROWS,), inputs=(WHOLE_ROWS,),
                              params=ByGroups, result=Result.ROUNDED,
                              work=Work("ROW_REDUCE", passes=4, integer_passes=SCALAR_PASSES),
                              numpy=_reduced)

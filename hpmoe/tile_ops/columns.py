@@ -10,7 +10,7 @@ from hpmoe.support.dtypes import INTEGERS
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
 from hpmoe.tile_ops.params import Choice, Params, Running
-from hpmoe.tile_ops.tile_primitive import INTEGER_TARGETS, SCALAR_PASSES, Operand, Result, TilePrimitive, Work
+from hpmoe.tile_ops.tile_primitive import SCALAR_PASSES, Operand, Result, TilePrimitive, Work
 from hpmoe.tile_ops.tokens import same_dtype_fault
 
 WHOLE = (col_modes.ALL,)
@@ -19,20 +19,20 @@ IDS = Operand(cols=WHOLE, is_integer=True)
 
 # On an NPU: Sort32 and two of MrgSort at a pair a cycle, 14 instructions of whole vectors; integers by 16 bits at a time.
 TOP_K = TilePrimitive(
-    "TOP_K", 23, targets=INTEGER_TARGETS, params=Choice, outputs=(ANY, IDS), inputs=(ANY,),
+    "TOP_K", 23, params=Choice, outputs=(ANY, IDS), inputs=(ANY,),
     work=Work("ROW_REDUCE max", passes=16, npu_passes=206, integer_passes=420, npu_operand=2))
 # Gather of an element a cycle, and 14 instructions of whole vectors, most of which make offsets.
 TAKE_COLS = TilePrimitive(
-    "TAKE_COLS", 24, targets=INTEGER_TARGETS, outputs=(ANY,),
+    "TAKE_COLS", 24, outputs=(ANY,),
     inputs=(ANY, Operand((row_modes.OWN, row_modes.ONE), WHOLE, may_be_integer=True)),
     work=Work("MAP copy", npu_passes=78, integer_passes=78, npu_operand=0),
     numpy=lambda x, index: np.take_along_axis(x, np.broadcast_to(index, (len(x), index.shape[1])), axis=1))
 ADD_COLS = TilePrimitive(
-    "ADD_COLS", 25, targets=INTEGER_TARGETS, result=Result.ROUNDED, outputs=(ANY,),
+    "ADD_COLS", 25, result=Result.ROUNDED, outputs=(ANY,),
     inputs=(Operand(cols=WHOLE, may_be_number=True, may_be_integer=True), ANY),
     work=Work("MAP copy", npu_passes=SCALAR_PASSES, integer_passes=SCALAR_PASSES, npu_operand=2))
 CUMSUM = TilePrimitive(
-    "CUMSUM", 26, targets=INTEGER_TARGETS, params=Running, result=Result.ROUNDED, outputs=(ANY,), inputs=(ANY,),
+    "CUMSUM", 26, params=Running, result=Result.ROUNDED, outputs=(ANY,), inputs=(ANY,),
     work=Work("ROW_REDUCE sum", npu_passes=SCALAR_PASSES, integer_passes=SCALAR_PASSES),
     numpy=lambda p, x: cumsum(x, p.reverse))
 

@@ -8,13 +8,13 @@ from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Tiles
 from hpmoe.tile_ops.frame import Frame
 from hpmoe.tile_ops.params import Stream
-from hpmoe.tile_ops.tile_primitive import INTEGER_TARGETS, Operand, Result, TilePrimitive, Work
+from hpmoe.tile_ops.tile_primitive import Operand, Result, TilePrimitive, Work
 
 ROUNDS = 10
 MULTIPLIER, WEYL = 0xD256D193, 0x9E3779B9  # of philox2x32
 STREAMS = 0x85EBCA6B  # odd, so that a few streams of a seed have keys far apart
 
-DRAW = TilePrimitive("DRAW", 27, targets=INTEGER_TARGETS, domains=(Tiles,), params=Stream, result=Result.ROUNDED,
+DRAW = TilePrimitive("DRAW", 27, domains=(Tiles,), params=Stream, result=Result.ROUNDED,
                      work=Work("MAP sigmoid", passes=40, npu_passes=238, npu_operand=0), outputs=(Operand(),),
                      inputs=(Operand((row_modes.ONE,), (col_modes.ONE,), is_integer=True),))
 

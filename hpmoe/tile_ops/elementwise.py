@@ -8,7 +8,7 @@ from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.support.dtypes import INTEGERS
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.frame import Buffers, Operation
-from hpmoe.tile_ops.functions import COPY, OF_INTEGERS, SILU, TARGETS
+from hpmoe.tile_ops.functions import COPY, OF_INTEGERS, SILU
 from hpmoe.tile_ops.params import Elementwise
 from hpmoe.tile_ops.tile_primitive import SCALAR_PASSES, Operand, Result, TilePrimitive, Work
 
@@ -32,12 +32,12 @@ def swiglu_grad(g: np.ndarray, gate: np.ndarray, up: np.ndarray) -> tuple[np.nda
     return g * up * slope, g * SILU.numpy(gate)
 
 
-MAP = TilePrimitive("MAP", 6, targets=TARGETS, outputs=(Operand(may_be_integer=True),), inputs=(SPREAD,),
+MAP = TilePrimitive("MAP", 6, outputs=(Operand(may_be_integer=True),), inputs=(SPREAD,),
                     optional=(SPREAD,) * 2, params=Elementwise, result=Result.ROUNDED, numpy=_mapped,
                     work=Work(integer_passes=SCALAR_PASSES, npu_operand=0))
-SWIGLU = TilePrimitive("SWIGLU", 7, targets=TARGETS, outputs=(OUT,), inputs=(OUT,) * 2, result=Result.ROUNDED,
+SWIGLU = TilePrimitive("SWIGLU", 7, outputs=(OUT,), inputs=(OUT,) * 2, result=Result.ROUNDED,
                        numpy=lambda gate, up: SILU.numpy(gate) * up)
-SWIGLU_GRAD = TilePrimitive("SWIGLU_GRAD", 8, targets=TARGETS, outputs=(OUT,) * 2, inputs=(OUT,) * 3,
+SWIGLU_GRAD = TilePrimitive("SWIGLU_GRAD", 8, outputs=(OUT,) * 2, inputs=(OUT,) * 3,
                             result=Result.ROUNDED, numpy=swiglu_grad)
 
 

@@ -1,4 +1,4 @@
-"""Elementwise functions, each defined once: what it computes, its gradient, what it costs, and which targets have it."""
+"""Elementwise functions, each defined once: what it computes, its gradient, and what it costs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 
 from hpmoe.tile_ops.named import Named
 
-TARGETS = ("cpu", "ascend")
 V = TypeVar("V")  # an atom of a Program
 Gradient = Callable[..., Sequence[Any]]  # of Apply and as many atoms, of whatever kind, as the function says
 
@@ -32,15 +31,14 @@ class Function(Named):
         result: dtype of what it gives, where that is not that of its inputs.
         passes: how often instructions of an NPU pass over float32 elements; 0 where the bytes moved say enough.
         npu_passes: the same where an NPU's scalar unit works on element by element.
-        targets: those whose kernels have it.
     """
 
     def __init__(self, name: str, number: int, inputs: int, numpy: Callable[..., np.ndarray],
                  grad: Gradient | None = None, *, result: str | None = None, passes: int = 0,
-                 npu_passes: int = 0, targets: tuple[str, ...] = TARGETS):
+                 npu_passes: int = 0):
         super().__init__(name, number)
         self.inputs, self.numpy, self.grad, self.result = inputs, numpy, grad, result
-        self.passes, self.npu_passes, self.targets = passes, npu_passes, targets
+        self.passes, self.npu_passes = passes, npu_passes
 
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])

@@ -15,7 +15,6 @@ from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Tiles
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
-from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.params import Fill, Filled
 from hpmoe.tile_ops.tile_primitive import Operand, Result, TilePrimitive, Work
 from hpmoe.tile_ops.tokens import WHOLE_ROWS, choices_fault, sum_choices
@@ -70,17 +69,17 @@ def _count_and_fill(params: Filled, tested: np.ndarray, low: float, high: float)
 
 
 FILL_OUTSIDE = TilePrimitive(
-    "FILL_OUTSIDE", 31, targets=TARGETS, params=Filled, result=Result.ROUNDED, work=Work("MAP copy"), outputs=(ROW,),
+    "FILL_OUTSIDE", 31, params=Filled, result=Result.ROUNDED, work=Work("MAP copy"), outputs=(ROW,),
     inputs=(ROW, FOUND), numpy=lambda p, values, found: filled(values, where_found(found, values.shape[1]), p.fill))
 COUNT_OUTSIDE = TilePrimitive(
-    "COUNT_OUTSIDE", 32, targets=TARGETS, work=Work("ROW_REDUCE sum", npu_passes=12), outputs=(ROW,),
+    "COUNT_OUTSIDE", 32, work=Work("ROW_REDUCE sum", npu_passes=12), outputs=(ROW,),
     inputs=(ROW, LIMIT, LIMIT),
     numpy=lambda tested, low, high: np.sum(~is_inside(tested, low, high), axis=-1, keepdims=True))
 COUNT_AND_FILL = TilePrimitive(
-    "COUNT_AND_FILL", 36, targets=TARGETS, params=Filled, work=Work("MAP copy", npu_passes=13, npu_operand=2),
+    "COUNT_AND_FILL", 36, params=Filled, work=Work("MAP copy", npu_passes=13, npu_operand=2),
     outputs=(ROW, FOUND), inputs=(ROW, LIMIT, LIMIT), numpy=_count_and_fill)
 REDUCE_AND_FILL = TilePrimitive(
-    "REDUCE_AND_FILL", 37, targets=TARGETS, params=Filled, work=Work("REDUCE", npu_passes=13, npu_operand=0),
+    "REDUCE_AND_FILL", 37, params=Filled, work=Work("REDUCE", npu_passes=13, npu_operand=0),
     needs_route=True, domains=(Tiles,), outputs=(ROW, FOUND),
     inputs=(Operand((row_modes.ENTRIES,), (col_modes.ALL,)), LIMIT, LIMIT), optional=(WHOLE_ROWS,))
 

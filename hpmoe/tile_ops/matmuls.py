@@ -12,7 +12,6 @@ from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import AllRows, Experts
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation, Stored, Touched
-from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.params import EarlyMatmul, Matmul, WeightBlock
 from hpmoe.tile_ops.reductions import sum_fault
 from hpmoe.tile_ops.tile_primitive import Operand, Product, Result
@@ -35,10 +34,10 @@ def _product(params: Matmul, x: np.ndarray, *weights: np.ndarray) -> np.ndarray:
 
 
 GMM = Product(
-    "GMM", 4, targets=TARGETS, params=EarlyMatmul, result=Result.ROUNDED, numpy=_product, outputs=(Operand(),),
+    "GMM", 4, params=EarlyMatmul, result=Result.ROUNDED, numpy=_product, outputs=(Operand(),),
     inputs=(Operand(cols=(col_modes.ALL,)), WEIGHT), optional=(REPLICAS,))
 WGRAD = Product(
-    "WGRAD", 5, targets=TARGETS, params=WeightBlock, domains=(Experts, AllRows), outputs=(Operand(),),
+    "WGRAD", 5, params=WeightBlock, domains=(Experts, AllRows), outputs=(Operand(),),
     inputs=(Operand(SUMMED, (col_modes.BLOCK,), is_summed=True), Operand(SUMMED, is_summed=True)), optional=(ADDED, ADDED))
 
 @WGRAD.reference

@@ -8,7 +8,6 @@ from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Tiles
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
-from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.row_formats import RowFormat, dequantized, quantized
 from hpmoe.tile_ops.tile_primitive import Operand, Result, TilePrimitive, Work
 from hpmoe.tile_ops.tokens import choices_fault, sum_choices
@@ -16,12 +15,12 @@ from hpmoe.tile_ops.tokens import choices_fault, sum_choices
 FLOATS = Operand(cols=(col_modes.ALL,))
 BYTES = Operand(cols=(col_modes.ALL,), is_bytes=True)
 
-QUANTIZE = TilePrimitive("QUANTIZE", 33, targets=TARGETS, params=RowFormat, work=Work("MAP copy"), outputs=(BYTES,),
+QUANTIZE = TilePrimitive("QUANTIZE", 33, params=RowFormat, work=Work("MAP copy"), outputs=(BYTES,),
                          inputs=(FLOATS,), numpy=lambda form, rows: quantized(rows, form))
-DEQUANTIZE = TilePrimitive("DEQUANTIZE", 34, targets=TARGETS, params=RowFormat, result=Result.ROUNDED, work=Work("MAP copy"),
+DEQUANTIZE = TilePrimitive("DEQUANTIZE", 34, params=RowFormat, result=Result.ROUNDED, work=Work("MAP copy"),
                            outputs=(FLOATS,), inputs=(BYTES,), numpy=lambda form, packed: dequantized(packed, form))
 REDUCE_QUANTIZED = TilePrimitive(
-    "REDUCE_QUANTIZED", 35, targets=TARGETS, params=RowFormat, verb="reduce", needs_route=True, result=Result.ROUNDED,
+    "REDUCE_QUANTIZED", 35, params=RowFormat, verb="reduce", needs_route=True, result=Result.ROUNDED,
     domains=(Tiles,), work=Work("REDUCE"), outputs=(FLOATS,),
     inputs=(Operand((row_modes.ENTRIES,), (col_modes.ALL,), is_bytes=True),), optional=(FLOATS,))
 

@@ -24,7 +24,6 @@ from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Slots, Tiles
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation, Touched
-from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.matmuls import weight_fault, weight_of
 from hpmoe.tile_ops.params import EarlyMatmul, Matmul, NoParams, Params
 from hpmoe.tile_ops.row_formats import (
@@ -125,23 +124,23 @@ def _widened(form: RowFormat, codes: np.ndarray, *scales: np.ndarray) -> np.ndar
 
 
 GMM_INT8 = Product(
-    "GMM_INT8", 39, targets=TARGETS, params=EarlyMatmul, work=Work("GMM"), domains=(Slots,), numpy=_exact_sums,
+    "GMM_INT8", 39, params=EarlyMatmul, work=Work("GMM"), domains=(Slots,), numpy=_exact_sums,
     outputs=(Operand(is_integer=True),), inputs=(BYTES, WEIGHT), optional=(COPIES,))
 GMM_FP8 = Product(
-    "GMM_FP8", 44, targets=TARGETS, params=Fp8Matmul, result=Result.ROUNDED, work=Work("GMM"), domains=(Slots,),
+    "GMM_FP8", 44, params=Fp8Matmul, result=Result.ROUNDED, work=Work("GMM"), domains=(Slots,),
     outputs=(Operand(),), inputs=(BYTES, WEIGHT), optional=(SCALES, COPIES, COPIED_SCALES))
 RESCALE = EndOfProduct(
-    "RESCALE", 40, targets=TARGETS, result=Result.ROUNDED, work=Work("MAP mul"), domains=(Slots,), numpy=_rescaled_columns,
+    "RESCALE", 40, result=Result.ROUNDED, work=Work("MAP mul"), domains=(Slots,), numpy=_rescaled_columns,
     outputs=(Operand(),), inputs=(Operand(may_be_integer=True), SCALED), optional=(Operand((row_modes.SLOT_EXPERT,)),))
 GMM_WIDENED = Product(
-    "GMM_WIDENED", 41, targets=("cpu",), params=WidenedMatmul, result=Result.ROUNDED, work=Work("GMM"), domains=(Slots,),
+    "GMM_WIDENED", 41, params=WidenedMatmul, result=Result.ROUNDED, work=Work("GMM"), domains=(Slots,),
     outputs=(Operand(),), inputs=(Operand(cols=(col_modes.ALL,)), WEIGHT), optional=(SCALES, COPIES, COPIED_SCALES))
 QUANTIZE_WEIGHT = TilePrimitive(
-    "QUANTIZE_WEIGHT", 42, targets=TARGETS, params=WeightFormat, work=Work("MAP copy"), domains=(Tiles,),
+    "QUANTIZE_WEIGHT", 42, params=WeightFormat, work=Work("MAP copy"), domains=(Tiles,),
     outputs=(Operand(cols=(col_modes.ALL,), may_be_bytes=True), BYTES),
     inputs=(Operand((row_modes.ALL,), (col_modes.ALL,)),))
 WIDEN_WEIGHT = TilePrimitive(
-    "WIDEN_WEIGHT", 43, targets=TARGETS, params=RowFormat, result=Result.ROUNDED, work=Work("MAP copy"), domains=(Tiles,),
+    "WIDEN_WEIGHT", 43, params=RowFormat, result=Result.ROUNDED, work=Work("MAP copy"), domains=(Tiles,),
     outputs=(Operand(cols=(col_modes.ALL,)),), inputs=(BYTES,), optional=(BYTES,), numpy=_widened)
 
 

@@ -11,7 +11,6 @@ from hpmoe.support.dtypes import widen
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import AllRows, Experts
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
-from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.params import ByColumns, Params
 from hpmoe.tile_ops.tile_primitive import SCALAR_PASSES, Operand, Result, TilePrimitive, Work
 
@@ -21,14 +20,14 @@ ANY_ROWS = Operand(cols=(col_modes.ALL,), may_be_integer=True)
 SUMMED = (row_modes.EXPERT, row_modes.ALL)
 
 ROW_REDUCE = TilePrimitive(
-    "ROW_REDUCE", 9, targets=TARGETS, params=ByColumns, result=Result.ROUNDED,
+    "ROW_REDUCE", 9, params=ByColumns, result=Result.ROUNDED,
     work=Work(passes=4, integer_passes=SCALAR_PASSES), outputs=(dataclasses.replace(ONE_COLUMN, may_be_integer=True),),
     inputs=(ANY_ROWS,), numpy=lambda p, x: p.reduction.numpy(x, axis=1, keepdims=True))
 ROW_DOT = TilePrimitive(
-    "ROW_DOT", 10, targets=TARGETS, result=Result.ROUNDED, outputs=(ONE_COLUMN,), inputs=(WHOLE_ROWS,) * 2,
+    "ROW_DOT", 10, result=Result.ROUNDED, outputs=(ONE_COLUMN,), inputs=(WHOLE_ROWS,) * 2,
     numpy=lambda x, y: np.sum(x * y, axis=1, keepdims=True))
 COL_SUM = TilePrimitive(
-    "COL_SUM", 11, targets=TARGETS, result=Result.ROUNDED, work=Work(integer_passes=SCALAR_PASSES),
+    "COL_SUM", 11, result=Result.ROUNDED, work=Work(integer_passes=SCALAR_PASSES),
     domains=(Experts, AllRows), outputs=(Operand(may_be_integer=True),),
     inputs=(Operand(SUMMED, is_summed=True, may_be_integer=True),))
 

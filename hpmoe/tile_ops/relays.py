@@ -10,13 +10,12 @@ from hpmoe.support.known import known
 from hpmoe.tile_ops import row_modes
 from hpmoe.tile_ops.domains import Slots
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
-from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.params import Relayed
 from hpmoe.tile_ops.tile_primitive import Operand, Result, TilePrimitive, Work
 from hpmoe.tile_ops.tokens import WHOLE
 
 RELAY_SUM = TilePrimitive(
-    "RELAY_SUM", 38, targets=TARGETS, needs_route=True, result=Result.ROUNDED, domains=(Slots,), work=Work("REDUCE"),
+    "RELAY_SUM", 38, needs_route=True, result=Result.ROUNDED, domains=(Slots,), work=Work("REDUCE"),
     params=Relayed, outputs=(Operand(),), inputs=(Operand((row_modes.RELAY_ENTRIES,)),), optional=(Operand(cols=WHOLE),))
 
 

@@ -24,7 +24,6 @@ RowBody = Callable[..., np.ndarray | float | tuple[np.ndarray, ...]]
 
 ROW_DOMAINS = (Once, Tiles, Slots)
 SCALAR_PASSES = 640  # about ten cycles, in each of which a vector instruction works through 64 elements
-INTEGER_TARGETS = ("cpu", "ascend")
 
 
 class Payload(Enum):
@@ -75,7 +74,7 @@ class Operand:
         takes_few_bytes: whether a body takes no more than a few bytes of each of its rows, whatever columns it is told of.
         may_be_number: whether a number may stand in its place.
         is_integer: whether its elements are int32.
-        may_be_integer: whether they may be int32 or int64 as well as floats; only kernels in INTEGER_TARGETS take these.
+        may_be_integer: whether they may be int32 or int64 as well as floats.
         is_bytes, may_be_bytes: whether its elements are bytes, or may be bytes as well as floats.
     """
 
@@ -120,7 +119,6 @@ class TilePrimitive(Named):
         work: what its tasks take time for.
         needs_route: whether a route brings the rows that it is about.
         verb: printed instead of the label that its program gave it.
-        targets: those whose kernels have a body for it; none where nothing is said.
         fault: what does not fit together of an operation, see `fits`.
         body: the reference, of a TaskFrame; it returns the rows made ready, or what was moved.
         payload, way: what it moves between ranks, and in which direction.
@@ -137,8 +135,7 @@ class TilePrimitive(Named):
     def __init__(self, name: str, number: int, *, outputs: tuple[Operand, ...] = (), inputs: tuple[Operand, ...] = (),
                  optional: tuple[Operand, ...] = (), domains: tuple[type[Domain], ...] = ROW_DOMAINS,
                  params: type[Params] = NoParams, result: Result = Result.EXACT, work: Work = DEFAULT_WORK,
-                 numpy: RowBody | None = None, needs_route: bool = False, verb: str = "",
-                 targets: tuple[str, ...] = ()):
+                 numpy: RowBody | None = None, needs_route: bool = False, verb: str = ""):
         """Defines it.
 
         Args:
@@ -149,7 +146,7 @@ class TilePrimitive(Named):
         super().__init__(name, number)
         self.outputs, self.inputs, self.required = outputs, inputs + optional, len(outputs + inputs)
         self.domains, self.params, self.result, self.work = domains, params, result, work
-        self.needs_route, self.verb, self.targets = needs_route, verb, targets
+        self.needs_route, self.verb = needs_route, verb
         self.body: Body[Any] | None = None if numpy is None else _by_rows(numpy)
         self.fault: Fault[Any] = lambda op, buffers, plan: ""
 
@@ -256,9 +253,9 @@ class Transfer(TilePrimitive):
 
     def __init__(self, name: str, number: int, payload: Payload, way: Way = Way.OUT, *, is_blocking: bool = False,
                  outputs: tuple[Operand, ...] = (), inputs: tuple[Operand, ...] = (), domains: tuple[type[Domain], ...],
-                 params: type[Params] = NoParams, work: Work = DEFAULT_WORK, verb: str = "", targets: tuple[str, ...] = ()):
+                 params: type[Params] = NoParams, work: Work = DEFAULT_WORK, verb: str = ""):
         super().__init__(name, number, outputs=outputs, inputs=inputs, domains=domains, params=params, work=work,
-                         result=Result.MOVED if outputs else Result.EXACT, needs_route=True, verb=verb, targets=targets)
+                         result=Result.MOVED if outputs else Result.EXACT, needs_route=True, verb=verb)
         self.payload, self.way, self.is_blocking = payload, way, is_blocking
 
 

@@ -11,7 +11,6 @@ from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Once, Slots, Tiles
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
-from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.params import Params
 from hpmoe.tile_ops.tile_primitive import Operand, Result, TilePrimitive, Work
 
@@ -19,24 +18,24 @@ WHOLE = (col_modes.ALL,)
 WHOLE_ROWS = Operand(cols=WHOLE)
 
 REDUCE = TilePrimitive(
-    "REDUCE", 3, targets=TARGETS, verb="reduce", needs_route=True, result=Result.ROUNDED, domains=(Tiles,),
+    "REDUCE", 3, verb="reduce", needs_route=True, result=Result.ROUNDED, domains=(Tiles,),
     outputs=(Operand(),), inputs=(Operand((row_modes.ENTRIES,)),), optional=(WHOLE_ROWS,))
 GATHER = TilePrimitive(
-    "GATHER", 15, targets=TARGETS, domains=(Once, Tiles), numpy=lambda x, index: x[index[:, 0]],
+    "GATHER", 15, domains=(Once, Tiles), numpy=lambda x, index: x[index[:, 0]],
     outputs=(Operand(cols=WHOLE, may_be_integer=True),),
     inputs=(Operand((row_modes.ALL,), WHOLE, may_be_integer=True),
             Operand(cols=(col_modes.ALL, col_modes.ONE), is_integer=True)))
 KEEP = TilePrimitive(
-    "KEEP", 16, targets=TARGETS, needs_route=True, result=Result.MOVED, domains=(Tiles,), outputs=(WHOLE_ROWS,),
+    "KEEP", 16, needs_route=True, result=Result.MOVED, domains=(Tiles,), outputs=(WHOLE_ROWS,),
     inputs=(Operand((row_modes.ENTRIES,), WHOLE),))
 DROP_COUNTS = TilePrimitive(
-    "DROP_COUNTS", 17, targets=TARGETS, needs_route=True, domains=(Once,),
+    "DROP_COUNTS", 17, needs_route=True, domains=(Once,),
     outputs=(Operand(cols=WHOLE, is_integer=True),))
 FAN_OUT = TilePrimitive(
-    "FAN_OUT", 21, targets=TARGETS, needs_route=True, result=Result.MOVED, domains=(Slots,), work=Work("MAP copy"),
+    "FAN_OUT", 21, needs_route=True, result=Result.MOVED, domains=(Slots,), work=Work("MAP copy"),
     outputs=(Operand((row_modes.FAN,), may_be_bytes=True),), inputs=(Operand(may_be_bytes=True),))
 FAN_IN = TilePrimitive(
-    "FAN_IN", 22, targets=TARGETS, needs_route=True, result=Result.ROUNDED, domains=(Slots,), work=Work("REDUCE"),
+    "FAN_IN", 22, needs_route=True, result=Result.ROUNDED, domains=(Slots,), work=Work("REDUCE"),
     outputs=(Operand(),), inputs=(Operand((row_modes.FAN,)),), optional=(Operand((row_modes.FAN,), WHOLE),))
 
 

@@ -9,7 +9,6 @@ from hpmoe.routing.routing import PADDING
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Copies, Notices, Once, Slots
 from hpmoe.tile_ops.frame import Buffers, Frame, Move, Operation
-from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.params import Launched, MatrixBlock, Notice, Paced, Params, Way
 from hpmoe.tile_ops.tile_primitive import Operand, Payload, TilePrimitive, Transfer, Work
 
@@ -18,25 +17,25 @@ TOKEN_SIDE = (row_modes.ENTRIES, row_modes.TOKENS, row_modes.RELAY_ROWS)
 RETURN_SIDE = (row_modes.ENTRIES, row_modes.RELAY_ENTRIES)
 
 PUT = Transfer(
-    "PUT", 1, Payload.ROWS, targets=TARGETS, verb="put", domains=(Slots,), params=Paced,
+    "PUT", 1, Payload.ROWS, verb="put", domains=(Slots,), params=Paced,
     outputs=(Operand((row_modes.PEER,), PARTS),), inputs=(Operand(TOKEN_SIDE, PARTS),))
 PUT_BACK = Transfer(
-    "PUT_BACK", 2, Payload.ROWS, Way.BACK, targets=TARGETS, verb="put", domains=(Slots,),
+    "PUT_BACK", 2, Payload.ROWS, Way.BACK, verb="put", domains=(Slots,),
     outputs=(Operand(RETURN_SIDE, PARTS),), inputs=(Operand(cols=PARTS),))
 ALL_TO_ALL = Transfer(
-    "ALL_TO_ALL", 12, Payload.ROWS, is_blocking=True, targets=("cpu",), verb="all_to_all", domains=(Once,), work=Work("PUT"),
+    "ALL_TO_ALL", 12, Payload.ROWS, is_blocking=True, verb="all_to_all", domains=(Once,), work=Work("PUT"),
     outputs=(Operand((row_modes.PEER,), WHOLE),), inputs=(Operand(TOKEN_SIDE, WHOLE),))
 ALL_TO_ALL_BACK = Transfer(
-    "ALL_TO_ALL_BACK", 13, Payload.ROWS, Way.BACK, is_blocking=True, targets=("cpu",), verb="all_to_all", domains=(Once,),
+    "ALL_TO_ALL_BACK", 13, Payload.ROWS, Way.BACK, is_blocking=True, verb="all_to_all", domains=(Once,),
     work=Work("PUT_BACK"), outputs=(Operand(RETURN_SIDE, WHOLE),), inputs=(Operand(cols=WHOLE),))
-NOTIFY = Transfer("NOTIFY", 14, Payload.NOTICE, targets=TARGETS, verb="notify", domains=(Notices,), params=Notice)
+NOTIFY = Transfer("NOTIFY", 14, Payload.NOTICE, verb="notify", domains=(Notices,), params=Notice)
 REPLICATE = Transfer(
-    "REPLICATE", 19, Payload.MATRICES, targets=TARGETS, domains=(Once, Copies), params=MatrixBlock, work=Work("PUT"),
+    "REPLICATE", 19, Payload.MATRICES, domains=(Once, Copies), params=MatrixBlock, work=Work("PUT"),
     outputs=(Operand((row_modes.REPLICA,), WHOLE),), inputs=(Operand((row_modes.ALL,), WHOLE),))
 RETURN_GRADS = Transfer(
-    "RETURN_GRADS", 20, Payload.MATRICES, Way.BACK, targets=TARGETS, domains=(Once, Copies), params=MatrixBlock,
+    "RETURN_GRADS", 20, Payload.MATRICES, Way.BACK, domains=(Once, Copies), params=MatrixBlock,
     work=Work("PUT"), outputs=(Operand((row_modes.RETURNED,), WHOLE),), inputs=(Operand((row_modes.REPLICA,), WHOLE),))
-LAUNCH = TilePrimitive("LAUNCH", 18, targets=("cpu",), verb="launch", domains=(Once,), params=Launched)
+LAUNCH = TilePrimitive("LAUNCH", 18, verb="launch", domains=(Once,), params=Launched)
 
 
 @PUT.reference

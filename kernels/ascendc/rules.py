@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from hpmoe.ir import taskflow as tf
+from hpmoe.kernels.ascendc.bodies import BODIES
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.native import Status, load
 from hpmoe.kernels.protocol import Code
-from hpmoe.kernels.target_bodies import check_bodies
 from hpmoe.primitives.quantized_products import MX_PAIR
 from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.support.dtypes import BYTES, FLOATS, storage_dtype
@@ -70,7 +70,7 @@ def check_flow(flow: tf.Taskflow, target: str, chip: int = A2_A3) -> None:
         check_argument(op.primitive is not GMM_WIDENED, f"{who}: {op.label}", "its tile body", GMM_WIDENED.name,
                        "WIDEN_WEIGHT and GMM, which tile_partition(machine=hpmoe.ascend_a3) makes of it",
                        "A matrix unit does not widen weights.")
-    check_bodies(flow, "ascend", who)
+    BODIES.check(flow, who)
     for op in flow.ops:
         if op.primitive.is_matmul:
             _check_matmul(flow, op, f"{who}: {op.label}")

@@ -1,4 +1,4 @@
-"""fuse_persistent(target="ascend"): the Ascend kernel on the NPU of this process, in the order of MindSpore's stream.
+"""The target "ascend": the Ascend kernel on the NPU of this process, in the order of MindSpore's stream.
 
 A launch is put into the stream and nobody waits for it, also between forward and backward. What it reports is looked at
 when the kernel is next called, and by `synchronize`.
@@ -10,74 +10,60 @@ import atexit
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import mindspore
-import numpy as np
 from mindspore import Tensor, mint
 
 from hpmoe.ir.taskflow import Taskflow
+from hpmoe.kernels.ascendc.bodies import BODIES
 from hpmoe.kernels.ascendc.build import DEVICES, ascend_operator, run_needs
 from hpmoe.kernels.ascendc.heap import SymmetricHeap, world_ranks
-from hpmoe.kernels.ascendc.layout import Layout, lay_out_plans
-from hpmoe.kernels.ascendc.rules import check_flow, check_image
-from hpmoe.kernels.ascendc.twin import target as twin_target
+from hpmoe.kernels.ascendc.layout import lay_out_plans
+from hpmoe.kernels.ascendc.packing import pack_all
+from hpmoe.kernels.ascendc.twin.library import load
 from hpmoe.kernels.diagnosis import make_error
-from hpmoe.kernels.executable import Executable
 from hpmoe.kernels.native import Status
-from hpmoe.kernels.packing import pack
-from hpmoe.kernels.plan_images import pack_plans
+from hpmoe.runtime.bodies import Bodies
 from hpmoe.runtime.device_backend import in_dtype
-from hpmoe.runtime.planned_rows import choice_at_start
-from hpmoe.runtime.targets import register_target
+from hpmoe.runtime.targets import Executable, Target, explained, register_target
 from hpmoe.support.dtypes import storage_dtype
 from hpmoe.support.errors import ArgumentError, LaunchError
 from hpmoe.support.known import known
 from hpmoe.support.mindspore_private import wait_for_calls
 
 COUNTER_BYTES = 512  # a line of L2: kCounterWords of ascendc/launch_args.h
-NO_COUNTERS = np.zeros((0, 0), np.int64)  # of the host: they lie in the heap
 HEAPS: dict[int, SymmetricHeap] = {}  # by number of ranks, opened by the first launch
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class AscendExecutable(Executable):
-    """The Ascend kernel of one direction on this rank's NPU; see Executable.
+class AscendState:
+    """The kernel of an executable on this rank's NPU: bound to the device by the first launch.
 
     Attributes:
+        name, flows: of the executable.
         layout: where its buffers lie.
-        sizes: (counters, words of a routing table) of the kernel.
-        find_heap: the heap of this rank, for a number of ranks.
+        find_heap: function of a number of ranks that gives the heap of this rank.
         on_failure: called before the error of a failed launch is raised.
     """
 
-    layout: Layout = dataclasses.field(kw_only=True)
-    sizes: tuple[int, int] = (0, 0)
-    find_heap: Callable[[int], SymmetricHeap] = dataclasses.field(kw_only=True)
-    on_failure: list[Callable[[], None]] = dataclasses.field(default_factory=list)
+    def __init__(self, executable: Executable, find_heap: Callable[[int], SymmetricHeap]):
+        self.name, self.flows, self.find_heap = executable.name, executable.flows, find_heap
+        self._image, self._timeout, self._num_tokens = executable.image, executable.timeout, executable.num_tokens
+        self.layout = known(lay_out_plans(executable.flows))
+        self._sizes = [size(self._image.ctypes.data) for size in (load().hpmoe_twin_counters, load().hpmoe_twin_table_words)]
+        self.on_failure: list[Callable[[], None]] = []
 
-    target = "ascend"
+    @property
+    def heap(self) -> SymmetricHeap:
+        return self.find_heap(self.flows[0].ep_size)
 
-    def run(self, *args: object, **kwargs: object) -> NoReturn:
-        raise ArgumentError(f"{self.name}: the kernel is bound for a device, and runs on this rank's tensors in a call; "
-                            "bind it for target=\"cpu\" to run it on arrays")
-
-    def launch_here(self, tensors: Sequence[Tensor], num_tokens: int | None, into: Mapping[int, Tensor]) -> list[Tensor]:
-        """Puts a launch on this rank's tensors into the stream and returns its outputs, to be written when it runs.
-
-        Args:
-            tensors: one for each program input.
-            num_tokens: how many of this rank's token rows are real; all where None.
-            into: for some outputs, by position, the tensor to write them to.
-
-        Raises:
-            LaunchError: an earlier launch failed, on this rank or another one; the call after that begins anew.
-        """
-        heap = self.find_heap(self.flow.ep_size)
+    def launch(self, tensors: Sequence[Tensor], num_tokens: int | None, into: Mapping[int, Tensor]) -> list[Tensor]:
+        """Puts a launch into the stream and returns its outputs, which are written when it runs."""
+        heap, flow = self.heap, self.flows[0]
         kernel = heap.kernel_of(self)
         self.check(kernel)
         made = self._made(num_tokens is not None, into)
-        dtypes = [storage_dtype(self.flow.buffers[b].dtype) for b in self.flow.inputs]
+        dtypes = [storage_dtype(flow.buffers[b].dtype) for b in flow.inputs]
         operands = [*map(in_dtype, tensors, dtypes), *made]
         if self.layout.scratch_bytes:
             operands.append(mint.empty((self.layout.scratch_bytes,), dtype=mindspore.uint8))
@@ -85,14 +71,13 @@ class AscendExecutable(Executable):
         return [operands[out.tensor].reshape(out.shape) for out in self.layout.outputs]
 
     def graph_attributes(self) -> dict[str, int]:
-        """What the operator of a compiled graph has to know of the kernel: the attributes that host/graph_op.cc reads."""
-        heap = self.find_heap(self.flow.ep_size)
-        return {"kernel": heap.number_of(self), "num_tokens": self._num_tokens, "num_made": len(self.layout.made),
+        """Returns the attributes of the operator of a compiled graph, which host/graph_op.cc reads."""
+        return {"kernel": self.heap.number_of(self), "num_tokens": self._num_tokens, "num_made": len(self.layout.made),
                 "scratch_bytes": self.layout.scratch_bytes}
 
     def check(self, kernel: Any, wait: bool = False) -> None:
-        """Raises the LaunchError of a launch that has failed; `wait`: of all so far."""
-        found = self.find_heap(self.flow.ep_size).operator.find_failure(kernel, wait)
+        """Raises the LaunchError of a launch that has failed; with `wait`, after all launches so far have ended."""
+        found = self.heap.operator.find_failure(kernel, wait)
         if found is None:
             return
         for forget in self.on_failure:
@@ -100,7 +85,7 @@ class AscendExecutable(Executable):
         *words, plan, fault = found
         if fault:
             raise LaunchError(f"{self.name}: {fault}")
-        raise self._explained(make_error(Status(*words), self.image, plan=plan))
+        raise explained(make_error(Status(*words), self._image, plan=plan), self.flows)
 
     @property
     def made(self) -> tuple[tuple[tuple[int, ...], str], ...]:
@@ -109,22 +94,22 @@ class AscendExecutable(Executable):
 
     @property
     def symmetric_bytes(self) -> int:
-        """What the kernel takes of the symmetric heap: buffers, counters, two routing tables, each from a line on."""
-        counters, words = self.sizes
+        """Bytes of the symmetric heap for buffers, counters and two routing tables, each aligned to a line."""
+        counters, words = self._sizes
         return self.layout.heap_bytes + counters * COUNTER_BYTES + 2 * (4 * words + 64) + 1024
 
     def bind(self, device: Any, rank: int) -> Any:
-        """The kernel on a device; find_heap has the operator that the device is of."""
+        """Returns the kernel on a device of the heap's operator."""
         layout = self.layout
-        return self.find_heap(self.flow.ep_size).operator.bind(
-            device, self.image.tobytes(), rank, self.timeout, layout.places, layout.copies, layout.heap_bytes, *self.sizes)
+        return self.heap.operator.bind(device, self._image.tobytes(), rank, self._timeout, layout.places, layout.copies,
+                                       layout.heap_bytes, *self._sizes)
 
     def _made(self, padded: bool, into: Mapping[int, Tensor]) -> list[Tensor]:
         """The tensors that outputs are written to."""
         given = {self.layout.outputs[j].tensor: tensor for j, tensor in into.items()}
         make = mint.zeros if padded else mint.empty
         return [given[i] if i in given else make(shape, dtype=getattr(mindspore, dtype))
-                for i, (shape, dtype) in enumerate(self.layout.made, len(self.flow.inputs))]
+                for i, (shape, dtype) in enumerate(self.layout.made, len(self.flows[0].inputs))]
 
 
 def find_heap(num_ranks: int) -> SymmetricHeap:
@@ -134,30 +119,38 @@ def find_heap(num_ranks: int) -> SymmetricHeap:
     return HEAPS[num_ranks]
 
 
-def compile_ascend(flow: Taskflow, timeout: float,
-                   find_heap: Callable[[int], SymmetricHeap] = find_heap) -> AscendExecutable:
-    """Packs a Taskflow for the NPU of this process."""
-    check_flow(flow, AscendExecutable.target, twin_target.load().hpmoe_twin_chip())
-    image = pack(flow, "ascend")
-    check_image(image)
-    return AscendExecutable(flow, image, timeout, flow.provenance, NO_COUNTERS, NO_COUNTERS,
-                            layout=known(lay_out_plans([flow])), sizes=_sizes(image), find_heap=find_heap)
+@dataclasses.dataclass(frozen=True)
+class AscendTarget(Target[AscendState]):
+    """The NPU of this process.
 
+    Attributes:
+        find_heap: function of a number of ranks that gives the heap of this rank.
+    """
 
-def ascend_of_plans(kernels: Sequence[AscendExecutable]) -> AscendExecutable:
-    """One kernel of several that differ in their plans alone; see choice_at_start. The first, where it has to do."""
-    first, *others = kernels
-    flows = [kernel.flow for kernel in kernels]
-    chosen, layout = choice_at_start(flows), lay_out_plans(flows)
-    if chosen is None or layout is None:
-        return first
-    image = pack_plans([kernel.image for kernel in kernels], chosen)
-    return dataclasses.replace(first, image=image, layout=layout, sizes=_sizes(image), others=tuple(flows[1:]))
+    name: str = "ascend"
+    find_heap: Callable[[int], SymmetricHeap] = find_heap
+    bodies: Bodies = BODIES
+    on_device: bool = True
 
+    def missing(self) -> list[str]:
+        return run_needs(os.environ, DEVICES)
 
-def _sizes(image: np.ndarray) -> tuple[int, int]:
-    library = twin_target.load()
-    return library.hpmoe_twin_counters(image.ctypes.data), library.hpmoe_twin_table_words(image.ctypes.data)
+    def compile(self, flows: Sequence[Taskflow], timeout: float) -> Executable[AscendState]:
+        taken, image = pack_all(flows if lay_out_plans(flows) else flows[:1], self.name)
+        return Executable(self, taken, timeout, image)
+
+    def new_state(self, executable: Executable[AscendState]) -> AscendState:
+        return AscendState(executable, self.find_heap)
+
+    def run(self, executable: Executable[AscendState], inputs: Sequence[Sequence[Tensor]],
+            num_tokens: Sequence[int] | None, into: Mapping[int, Sequence[Tensor]],
+            received: Sequence[Sequence[int]] | None) -> list[list[Tensor]]:
+        are_tensors = [[isinstance(x, Tensor) for x in mine] for mine in inputs]
+        if are_tensors != [[True] * len(executable.flow.inputs)]:
+            raise ArgumentError(f"{executable.name}: the kernel is bound for a device, and runs on this rank's tensors in a "
+                                "call; bind it for target=\"cpu\" to run it on arrays")
+        return [executable.state.launch(inputs[0], num_tokens[0] if num_tokens else None,
+                                        {j: mine for j, (mine,) in into.items()})]
 
 
 def synchronize() -> None:
@@ -182,5 +175,4 @@ def synchronize() -> None:
 
 
 atexit.register(HEAPS.clear)  # before MindSpore gives the device back
-register_target(AscendExecutable.target, compile_ascend, on_device=True, of_plans=ascend_of_plans,
-                missing=lambda: run_needs(os.environ, DEVICES))
+register_target(AscendTarget())

@@ -101,12 +101,6 @@ def _has_ended(status: Status) -> bool:
     return status.code == Code.INTERRUPTED and status.rank < 0
 
 
-def sealed(image: np.ndarray) -> np.ndarray:
-    """The same bytes where nothing can write to them. Raises ArgumentError for what is no image."""
-    _check_image(image)
-    return image if isinstance(image.base, bytes) else np.frombuffer(image.tobytes(), np.uint8)
-
-
 def _check_image(image: np.ndarray) -> None:
     if image.dtype != np.uint8 or image.ndim != 1 or not image.flags.c_contiguous:
         check_argument(False, "launch", "image", describe(image), "a contiguous uint8[image_bytes]")

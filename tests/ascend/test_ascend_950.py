@@ -18,7 +18,7 @@ from weight_bits import MATRICES, assert_bits_of_numpy
 
 import hpmoe
 from hpmoe.kernels import build_native
-from hpmoe.kernels.ascendc.twin import target as twin_target
+from hpmoe.kernels.ascendc.twin import library as twin_library
 from hpmoe.support.dtypes import widen
 from hpmoe.support.errors import LaunchError
 
@@ -31,8 +31,8 @@ pytestmark = pytest.mark.slow
 
 
 def use(patch, library):
-    patch.setattr(twin_target, "COMPILED", library)
-    twin_target.load.cache_clear()
+    patch.setattr(twin_library, "COMPILED", library)
+    twin_library.load.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def twin_950(tmp_path_factory):
         build_native.compile_library(TWIN, library)
         use(patch, library)
         yield library
-    twin_target.load.cache_clear()
+    twin_library.load.cache_clear()
 
 
 RUNS = {
@@ -180,7 +180,7 @@ def test_every_planted_fault_of_fp8_is_caught(twin_950, tmp_path, monkeypatch, c
         chosen = choose_among(MUTANTS_OF_FP8, tmp_path, "-DHPMOE_CHIP=3510", "-DHPMOE_TWIN_CHIP=3510", "-fno-gnu-unique")
         assert not catch_all(MUTANTS_OF_FP8, chosen, runs, monkeypatch, capsys)
     finally:
-        twin_target.load().hpmoe_twin_use_kernel(None)
+        twin_library.load().hpmoe_twin_use_kernel(None)
 
 
 def compile_kernel(folder, chip, twin_chip, of_twin):
@@ -197,8 +197,8 @@ def compile_kernel(folder, chip, twin_chip, of_twin):
 def test_a_kernel_of_another_chip_breaks_its_rules(twin_950, tmp_path, monkeypatch, chip, twin_chip, fault):
     original = KERNELS / "_twin.so"
     use(monkeypatch, twin_950 if twin_chip == 3510 else original)
-    loaded = twin_target.load()
-    other = compile_kernel(tmp_path, chip, twin_chip, twin_target.COMPILED)
+    loaded = twin_library.load()
+    other = compile_kernel(tmp_path, chip, twin_chip, twin_library.COMPILED)
     loaded.hpmoe_twin_use_kernel(ctypes.cast(other.hpmoe_persistent, ctypes.c_void_p))
     try:
         with pytest.raises(LaunchError, match=fault):

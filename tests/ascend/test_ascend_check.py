@@ -1,6 +1,5 @@
 """hpmoe ascend-check: on the twin it passes from end to end, and a kernel that is wrong falls off the ladder."""
 
-import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -16,7 +15,7 @@ from hpmoe.bring_up.device import CheckFailed, Device
 from hpmoe.bring_up.ladder import LADDER
 from hpmoe.commands import ascend_check
 from hpmoe.kernels.ascendc.device import Npu
-from hpmoe.kernels.ascendc.twin.target import TwinExecutable, compile_twin
+from hpmoe.kernels.ascendc.twin.target import TwinTarget
 from hpmoe.runtime.targets import register_target
 
 
@@ -37,16 +36,16 @@ def test_the_twin_climbs_to_the_top_and_writes_a_machine(capsys, tmp_path):
     assert run(capsys, "simulate", f"--machine={path}", "--ep=2", "--experts=4", "--top-k=1", "--tokens=8")[0] == 0
 
 
-def crooked(change):
-    """A target: the twin, whose outputs are changed."""
-    class Crooked(TwinExecutable):
-        def run(self, *args, **kwargs):
-            return change(super().run(*args, **kwargs))
+class Crooked(TwinTarget):
+    """The twin, whose outputs are changed."""
 
-    def compile_crooked(flow, timeout):
-        kernel = compile_twin(flow, timeout)
-        return Crooked(**{field.name: getattr(kernel, field.name) for field in dataclasses.fields(kernel) if field.init})
-    return compile_crooked
+    name = "crooked"
+
+    def __init__(self, change):
+        self.change = change
+
+    def run(self, *args):
+        return self.change(super().run(*args))
 
 
 def off_by_one_number(outputs):
@@ -63,7 +62,7 @@ CAREFUL = (bodies.launches, bodies.identity_products, bodies.float32_products, b
 @pytest.mark.parametrize("check", CAREFUL, ids=lambda check: check.__name__)
 def test_one_wrong_number_of_one_rank_is_found(check):
     with own_targets():
-        register_target("crooked", crooked(off_by_one_number))
+        register_target(Crooked(off_by_one_number))
         with pytest.raises(CheckFailed):
             check(Device("crooked", hpmoe.ascend_a3.replace(num_aic=1, num_aiv=2), 2))
 
@@ -80,7 +79,7 @@ def test_what_saturates_or_changes_is_found():
     with own_targets():
         for change, check in ((saturated, bodies.overflow), (drawn, layers.same_bits), (drawn, layers.bad_ids),
                               (drawn, layers.lost_signal)):
-            register_target("crooked", crooked(change))
+            register_target(Crooked(change))
             with pytest.raises(CheckFailed):
                 check(Device("crooked", hpmoe.ascend_a3.replace(num_aic=1, num_aiv=2), 2))
 

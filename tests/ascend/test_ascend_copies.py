@@ -6,7 +6,7 @@ from ascend_helpers import npu
 
 import hpmoe
 from hpmoe import Aval, Mesh, assign_queues, overlap_comm, tile_partition
-from hpmoe.kernels.ascendc.twin.target import compile_twin
+from hpmoe.kernels.ascendc.twin.target import TWIN
 from hpmoe.support.dtypes import numpy_dtype
 
 LARGE, PIECE = 16 * 1024, 8 * 1024  # the second: what a vector body works on at once
@@ -29,10 +29,10 @@ def test_large_copies_move_the_bytes(capsys):
     staged = assign_queues(overlap_comm(tile_partition(hpmoe.moe_ffn, rows=128, cols=256)), machine=npu())
     flow = hpmoe.spmd(staged, Mesh(ep)).lower(*avals)
     ids = np.tile(np.arange(2, dtype=np.int32), (tokens, 1))
-    kernel = compile_twin(flow, 100.0)
+    kernel = TWIN.compile([flow], 100.0)
     kernel.run([[ids if flow.buffers[b].dtype == "int32" else
                  np.ones(flow.buffers[b].shape, numpy_dtype(flow.buffers[b].dtype)) for b in flow.inputs]] * ep)
-    counts = {where: list(getattr(kernel.counts, where)) for where in WHERE}
+    counts = {where: list(getattr(kernel.state.counts, where)) for where in WHERE}
     with capsys.disabled():
         for where, sizes in counts.items():
             shares = ", ".join(f"{2**i} {b / sum(sizes):.2f}" for i, b in enumerate(sizes) if b > 0.005 * sum(sizes))

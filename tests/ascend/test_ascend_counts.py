@@ -19,7 +19,7 @@ from hpmoe.autodiff.vjp import linearize
 from hpmoe.costs.footprint import block_heights
 from hpmoe.costs.work import Work
 from hpmoe.ir.layout import received_rows
-from hpmoe.kernels.ascendc.twin.target import compile_twin
+from hpmoe.kernels.ascendc.twin.target import TWIN
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.timelines.run import RATES as RATES_OF_RUN
 
@@ -39,7 +39,7 @@ class Counted:
         self.machine = npu()
         flow = overlap_comm.apply_to(tile_partition.apply_to(program, rows=rows, cols=cols))
         self.flow = assign_queues.apply_to(flow, machine=self.machine)
-        kernel = compile_twin(self.flow, 100.0)
+        kernel = TWIN.compile([self.flow], 100.0)
         rng = np.random.default_rng(0)
 
         def values(aval):
@@ -49,7 +49,7 @@ class Counted:
             return rng.permuted(experts, axis=1)[:, :aval.shape[1]].copy()
         inputs = [values(v.aval) for v in program.inputs]
         kernel.run([inputs])
-        self.counts, self.work = kernel.counts, Work(self.flow, self.machine).entries(self.flow.tasks)
+        self.counts, self.work = kernel.state.counts, Work(self.flow, self.machine).entries(self.flow.tasks)
 
     def charged(self):
         """Bytes through global memory, flops of whole fractals, and microseconds of vector work."""
@@ -173,9 +173,9 @@ def alone(flow, *ops):
 
 
 def counted(flow, inputs):
-    kernel = compile_twin(flow, 100.0)
+    kernel = TWIN.compile([flow], 100.0)
     kernel.run(inputs)
-    c = kernel.counts
+    c = kernel.state.counts
     return np.array([c.gm_to_ub + c.ub_to_gm + c.gm_to_l1 + c.l0c_to_gm, c.cube_flops, c.vector_bytes])
 
 

@@ -6,7 +6,7 @@ from ascend_helpers import from_seed, npu
 
 import hpmoe
 from hpmoe import Aval, assign_queues, overlap_comm, tile_partition
-from hpmoe.kernels.ascendc.twin.target import compile_twin
+from hpmoe.kernels.ascendc.twin.target import TWIN
 from hpmoe.support.dtypes import numpy_dtype
 
 MOST_CYCLES, CYCLES_PER_US = 60, 1815.0
@@ -18,11 +18,11 @@ def decoded(tokens, num_experts, hidden, inner, machine, rows, cols=16):
     avals = [Aval(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]
     tiles = overlap_comm(tile_partition(hpmoe.moe_ffn, rows=rows, cols=cols))
     flow = assign_queues(tiles, machine=machine).lower(*avals)
-    kernel, rng = compile_twin(flow, 100.0), np.random.default_rng(0)
+    kernel, rng = TWIN.compile([flow], 100.0), np.random.default_rng(0)
     ids = np.argsort(rng.random((tokens, num_experts)), 1)[:, :8].astype(np.int32)
     kernel.run([[ids if flow.buffers[b].dtype == "int32" else
                  np.ones(flow.buffers[b].shape, numpy_dtype(flow.buffers[b].dtype)) for b in flow.inputs]])
-    return kernel.counts.aic, kernel.counts.aiv
+    return kernel.state.counts.aic, kernel.state.counts.aiv
 
 
 def show(capsys, **units):

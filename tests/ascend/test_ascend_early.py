@@ -9,7 +9,7 @@ from int8_products import int8_run
 
 import hpmoe
 from hpmoe import Aval, assign_queues, overlap_comm, prefetch_weights, tile_partition, trace
-from hpmoe.kernels.ascendc.twin.target import compile_twin
+from hpmoe.kernels.ascendc.twin.target import TWIN
 from hpmoe.support.dtypes import numpy_dtype
 
 T, K, E, H, INNER, COLS = 24, 2, 3, 304, 144, 320
@@ -39,10 +39,10 @@ def counted(f, prefetch, monkeypatch):
     flow = overlap_comm.apply_to(tile_partition.apply_to(program, rows=8, cols=COLS))
     flow = prefetch_weights.apply_to(flow) if prefetch else flow
     flow = assign_queues.apply_to(flow, machine=npu(2))
-    kernel, ids = compile_twin(flow, 100.0), np.arange(T * K, dtype=np.int32).reshape(T, K) % E
+    kernel, ids = TWIN.compile([flow], 100.0), np.arange(T * K, dtype=np.int32).reshape(T, K) % E
     from_seed(monkeypatch, 0)
     kernel.run([[ids if i == 1 else np.ones(s, numpy_dtype("bfloat16")) for i, s in enumerate(shapes)]])
-    return flow, kernel.counts.gm_to_l1
+    return flow, kernel.state.counts.gm_to_l1
 
 
 def test_a_weight_is_read_once_more_at_most(monkeypatch):

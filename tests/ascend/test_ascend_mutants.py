@@ -39,7 +39,7 @@ from hpmoe import (
     replicate_experts,
     trace,
 )
-from hpmoe.kernels.ascendc.twin import target as twin_target
+from hpmoe.kernels.ascendc.twin import library as twin_library
 from hpmoe.primitives.columns import add_columns, cumsum
 from hpmoe.primitives.draw import draw
 from hpmoe.primitives.primitive import REGISTRY
@@ -52,7 +52,7 @@ MUTANTS = (*MUTANTS_OF_BODIES, *MUTANTS_OF_CORES, *MUTANTS_OF_ROUTERS, *MUTANTS_
 def chosen(tmp_path_factory):
     """A function that makes the twin run a mutant by number; 0 is the kernel as it is."""
     yield choose_among(MUTANTS, tmp_path_factory.mktemp("mutants"))
-    twin_target.load().hpmoe_twin_use_kernel(None)
+    twin_library.load().hpmoe_twin_use_kernel(None)
 
 
 class Ahead(LayerRun):
@@ -60,7 +60,7 @@ class Ahead(LayerRun):
 
     def __call__(self):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(twin_target, "load", functools.partial(Launches, twin_target.load(), 3))
+            patch.setattr(twin_library, "load", functools.partial(Launches, twin_library.load(), 3))
             return super().__call__()
 
 

@@ -10,7 +10,7 @@ from ascend_helpers import from_seed
 import hpmoe
 from hpmoe import Aval, Mesh, assign_queues, overlap_comm, tile_partition, trace
 from hpmoe.costs.start import prologue_us
-from hpmoe.kernels.ascendc.twin.target import compile_twin, twin_of_plans
+from hpmoe.kernels.ascendc.twin.target import TWIN
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.errors import LaunchError
 
@@ -40,7 +40,7 @@ def without_tasks(flow):
 def effort(*flows):
     """Of the AIV that takes longest, where no task follows; of several plans one is chosen."""
     flow = flows[0]
-    kernel = twin_of_plans([compile_twin(without_tasks(plan), 100.0) for plan in flows])
+    kernel = TWIN.compile([without_tasks(plan) for plan in flows], 100.0)
     rng, inputs = np.random.default_rng(0), []
     for _ in range(flow.ep_size):
         ids = None
@@ -52,7 +52,7 @@ def effort(*flows):
         kernel.run(inputs)
     except LaunchError as error:  # no task signals the events, whose targets are set all the same
         assert "No task signals it" in str(error)
-    return kernel.counts.busiest
+    return kernel.state.counts.busiest
 
 
 def show(name, busiest, capsys):

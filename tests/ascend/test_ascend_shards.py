@@ -9,7 +9,7 @@ from sharded_layers import assert_close, on_ranks, oracle, run, whole
 
 import hpmoe
 from hpmoe.ir.layout import received_rows
-from hpmoe.kernels import executable
+from hpmoe.kernels import host_launch
 from hpmoe.support.errors import LaunchError
 
 SCHEMES = {"direct": hpmoe.chain(), "once": hpmoe.deduplicate_rows,
@@ -57,7 +57,7 @@ def test_an_expert_that_the_model_does_not_have_is_named(monkeypatch, wrong):
     inputs = [[np.ascontiguousarray(a[rank]) for a in split] for rank in range(4)]
     kernel.run(inputs)
     counted = received_rows(kernel.flow, inputs, None)
-    monkeypatch.setattr(executable, "received_rows", lambda *args: counted)
+    monkeypatch.setattr(host_launch, "received_rows", lambda *args: counted)
     inputs[2][1][3, 1] = wrong
     with pytest.raises(LaunchError, match=f"topk_ids of rank 2 names expert {wrong}; there are 4"):
         kernel.run(inputs)

@@ -13,7 +13,7 @@ from raw_launches import launch_on_twin
 
 import hpmoe
 from hpmoe.kernels.ascendc.rules import check_image
-from hpmoe.kernels.ascendc.twin import target as twin_target
+from hpmoe.kernels.ascendc.twin import library as twin_library
 from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.native import Status
@@ -73,15 +73,15 @@ def test_weight_gradients_added_to_float32():
 def test_launches_without_tasks_count_up():
     """What the bring-up list of kernels/ascendc/README.md expects of a first launch, and of the two after it."""
     image = ImageBuilder(num_queues=3).pack()
-    library = twin_target.load()
+    library = twin_library.load()
     counters = Pool().zeros((8, library.hpmoe_twin_counter_words()), np.int32)
     tables, nothing = Pool().zeros((32,), np.int32), Pool().zeros((16,), np.uint64)
-    rank = twin_target.Rank(nothing.ctypes.data, nothing.ctypes.data, nothing.ctypes.data, counters.ctypes.data,
+    rank = twin_library.Rank(nothing.ctypes.data, nothing.ctypes.data, nothing.ctypes.data, counters.ctypes.data,
                             nothing.ctypes.data, tables.ctypes.data, 0)
     for epoch in (1, 2, 3):
-        status, counts = Status(), twin_target.Counts()
+        status, counts = Status(), twin_library.Counts()
         fault = ctypes.create_string_buffer(1000)
-        assert library.hpmoe_twin_launch(image.ctypes.data, image.nbytes, (twin_target.Rank * 1)(rank), 1, epoch, 1, 1.0,
+        assert library.hpmoe_twin_launch(image.ctypes.data, image.nbytes, (twin_library.Rank * 1)(rank), 1, epoch, 1, 1.0,
                                          epoch, ctypes.byref(status), ctypes.byref(counts), fault, 1000) == 0, fault.value
         assert counters[:6, 0].tolist() == [2 * epoch, 2 * epoch, 2 * epoch, 0, 0, 2 * epoch]
 
@@ -90,9 +90,9 @@ def test_launches_without_tasks_count_up():
 
 
 def test_library_of_older_sources_is_refused(monkeypatch):
-    monkeypatch.setattr(twin_target, "ABI_VERSION", twin_target.ABI_VERSION + 1)
+    monkeypatch.setattr(twin_library, "ABI_VERSION", twin_library.ABI_VERSION + 1)
     with pytest.raises(ImportError, match=r"_twin.so is older than its Python code"):
-        twin_target.load.__wrapped__()
+        twin_library.load.__wrapped__()
 
 
 def one_expert_a_rank(ep_size=2):

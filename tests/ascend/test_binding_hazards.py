@@ -11,7 +11,7 @@ from native.image_builder import ImageBuilder
 from hpmoe.kernels import build_native
 from hpmoe.kernels.ascendc import heap as ascend_heap
 from hpmoe.kernels.ascendc.build import HOST, KERNELS
-from hpmoe.kernels.ascendc.twin import target as twin_target
+from hpmoe.kernels.ascendc.twin import library as twin_library
 from hpmoe.kernels.protocol import Code
 from hpmoe.support.errors import LaunchError
 
@@ -29,12 +29,12 @@ def bindings(tmp_path_factory):
     rest = [Path(__file__).parents[1] / "native/binding_driver.cc", HOST / "twin_device.cc", KERNELS / "core/image.cc",
             KERNELS / "core/stuck.cc"]
     includes = [f"-I{p}" for p in (HOST, KERNELS, KERNELS / "ascendc", KERNELS / "ascendc/twin")]
-    twin_target.load()
+    twin_library.load()
     libraries = {}
     for name in ("whole", "unmet"):
         library = folder / f"{name}.so"
         done = subprocess.run([*build_native.find_compiler(), "-std=c++17", "-O0", "-fPIC", "-shared", *includes,
-                               folder / f"{name}.cc", *rest, twin_target.COMPILED, "-o", library],
+                               folder / f"{name}.cc", *rest, twin_library.COMPILED, "-o", library],
                               capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         libraries[name] = ctypes.CDLL(str(library))
@@ -43,7 +43,7 @@ def bindings(tmp_path_factory):
 
 def bind_and_launch(library, num_ranks=2, num_blocks=1, num_cores=24, unreached=-1):
     """What the ranks find, as a Code, or what the host said."""
-    image, twin = ImageBuilder(num_ranks, num_queues=3 * num_blocks).pack(), twin_target.load()
+    image, twin = ImageBuilder(num_ranks, num_queues=3 * num_blocks).pack(), twin_library.load()
     said = ctypes.create_string_buffer(4096)
     sizes = [ctypes.c_int64(f(image.ctypes.data)) for f in (twin.hpmoe_twin_counters, twin.hpmoe_twin_table_words)]
     code = library.bind_and_launch(image.ctypes.data_as(ctypes.c_char_p), ctypes.c_int64(image.nbytes), num_ranks, *sizes,

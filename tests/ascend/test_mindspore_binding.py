@@ -226,9 +226,9 @@ def test_a_lost_signal_names_task_and_event():
     opcodes = sections["ops"]["opcode"][sections["templates"]["op"]]
     sections["templates"]["num_signals"][(opcodes == Opcode.GMM) & (sections["templates"]["num_signals"] > 0)] = 0
     broken = kernel.replace(image=image)
-    broken.launch_here([x, ids, *rest], None, {})
+    broken.run([[x, ids, *rest]])
     with pytest.raises(LaunchError, match=r"waited too long: event \d+ stands at 0, its threshold is \d+") as error:
-        broken.launch_here([x, ids, *rest], None, {})
+        broken.run([[x, ids, *rest]])
     assert "SWIGLU of op 2" in str(error.value) and "is swiglu[" in str(error.value)
 
 
@@ -264,7 +264,7 @@ def test_places_do_not_overlap_and_heap_holds_what_ranks_write():
     layer = Layer(ep=4, T=12, H=32, I=16, E=4, K=1)
     kernel = BoundRun(layer).ranks[0].lower(*(hpmoe.Aval(tuple(a.shape[1:]), "bfloat16" if a.dtype != np.int32 else "int32")
                                             for a in layer.arguments()), direction="backward")
-    layout, left = kernel.layout, iter(kernel.layout.places)
+    layout, left = kernel.state.layout, iter(kernel.state.layout.places)
     assert len(kernel.flows) == 6
     for flow in kernel.flows:
         places, ends = [next(left) for _ in flow.buffers], {}

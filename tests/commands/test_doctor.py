@@ -15,8 +15,8 @@ from hpmoe.commands import doctor, doctor_ranks
 from hpmoe.ir.program import Builder, Var
 from hpmoe.kernels.ascendc import build as ascend_build
 from hpmoe.kernels.build_native import find_compiler
-from hpmoe.kernels.target_bodies import check_bodies
 from hpmoe.primitives.primitive import REGISTRY
+from hpmoe.runtime.targets import find_target
 from hpmoe.support.errors import ArgumentError
 from hpmoe.tile_ops.functions import Function
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
@@ -72,10 +72,10 @@ def test_doctor_lists_what_a_target_runs_and_refuses(capsys, target):
     for name in Function.members:
         flow = one_function(name)
         if name in runs["functions"]:
-            check_bodies(flow, target.partition("-")[0], "doctor")
+            find_target(target).bodies.check(flow, "doctor")
             continue
         with pytest.raises(ArgumentError, match=f"its function is {name}; it must be one of abs, add"):
-            check_bodies(flow, target.partition("-")[0], "doctor")
+            find_target(target).bodies.check(flow, "doctor")
     assert runs["at_most"].get("top_k") == (None if target == "cpu" else 512)
     text = run(capsys, "doctor", f"--target={target}")[1].split()
     assert {*runs["operations"], *runs["functions"], *refuses["operations"], *refuses["functions"]} <= set(text)

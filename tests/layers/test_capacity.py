@@ -219,7 +219,7 @@ def test_the_kernel_finds_it_too(policy, monkeypatch):
     arrays = [[a[r] for a in args] for r in range(2)]
     f = stages()["fused"](lambda *a: hpmoe.moe_ffn(*a, capacity_factor=1.5, drop_policy=policy))
     kernel = lowered(f, args, 2)
-    monkeypatch.setattr("hpmoe.kernels.executable.received_rows",
+    monkeypatch.setattr("hpmoe.kernels.host_launch.received_rows",
                         lambda flow, *_: [[flow.routes[0].max_rows]] * flow.ep_size)
     for _ in range(2):
         with pytest.raises(hpmoe.LaunchError) as error:

@@ -20,7 +20,7 @@ from hpmoe.autodiff.vjp import linearize
 from hpmoe.interpreters.interpret import interpret
 from hpmoe.ir.avals import RouteAval
 from hpmoe.ir.program import Var
-from hpmoe.kernels.executable import compile_cpu
+from hpmoe.kernels.cpu.target import CPU
 from hpmoe.support.dtypes import dtype_name, rounded, widen
 
 CLOSE = 1e-5  # of the largest value of an array: more than float32 sums of different order differ by
@@ -65,7 +65,7 @@ def run(program, inputs, target):
     """(outputs, all stored values) of each rank, by the kernel or the interpreter."""
     tiled = overlap_comm.apply_to(tile_partition.apply_to(with_all_stored(program), rows=16, cols=32))
     flow = assign_queues.apply_to(tiled, machine=hpmoe.cpu(2))
-    outs = compile_cpu(flow, timeout=TIMEOUT).run(inputs) if target == "kernel" else interpret(flow, inputs)
+    outs = CPU.compile([flow], timeout=TIMEOUT).run(inputs) if target == "kernel" else interpret(flow, inputs)
     n = len(program.outputs)
     return [out[:n] for out in outs], [out[n:] for out in outs]
 

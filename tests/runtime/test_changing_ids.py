@@ -10,9 +10,10 @@ from helpers import Layer, fused, stages, tensors
 
 import hpmoe
 from hpmoe.ir.layout import received_rows
-from hpmoe.kernels import executable, launch
+from hpmoe.kernels import host_launch, launch
 from hpmoe.kernels.buffers import Placed
-from hpmoe.kernels.executable import POOL, compile_cpu
+from hpmoe.kernels.cpu.target import CPU
+from hpmoe.kernels.host_launch import POOL
 from hpmoe.kernels.protocol import Code
 from hpmoe.runtime.rank_arrays import to_array
 
@@ -25,7 +26,7 @@ def kernel_of(f=hpmoe.moe_ffn):
     args = LAYER.arguments()
     avals = [hpmoe.Aval(x.shape, str(x.dtype).lower()) for x in tensors(args)]
     flow = hpmoe.spmd(stages()["queues"](f), hpmoe.Mesh(2)).lower(*avals)
-    return compile_cpu(flow, 5.0), [[a[rank] for a in args[:5]] for rank in range(2)]
+    return CPU.compile([flow], 5.0), [[a[rank] for a in args[:5]] for rank in range(2)]
 
 
 def check_refused(error, rank, route, received, room):
@@ -49,8 +50,8 @@ def test_arrays_without_room_are_refused(f, route, rank):
         rows[rank][1] = len({(r, t) for r in range(2) for t in range(24) if (inputs[r][1][t] // 4 == rank).any()})
 
     def launched():
-        placed = Placed(kernel._places, POOL, inputs, rows, False, {})
-        launch(kernel.image, placed.read_ranks(), [24, 24], kernel.counters, kernel.bases, 5.0)
+        placed = Placed(kernel.state.places, POOL, inputs, rows, False, {})
+        launch(kernel.image, placed.read_ranks(), [24, 24], kernel.state.counters, kernel.state.bases, 5.0)
         return [placed.array(r, kernel.flow.outputs[0]) for r in range(2)]
     assert all((got == out[0]).all() for got, out in zip(launched(), want, strict=True))
     rows[rank][route] -= 1
@@ -69,7 +70,7 @@ def test_a_kernel_refuses_ids_that_change_after_its_arrays_are_made(monkeypatch)
         for mine, ids in zip(inputs, FAR, strict=True):
             mine[1][...] = ids
         return out
-    monkeypatch.setattr(executable, "received_rows", then_changed)
+    monkeypatch.setattr(host_launch, "received_rows", then_changed)
     with pytest.raises(hpmoe.LaunchError) as error:
         kernel.run(inputs)
     check_refused(error, 1, 0, 72, 0)

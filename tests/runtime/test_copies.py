@@ -81,6 +81,6 @@ def test_a_copied_kernel_has_counters_of_its_own(how):
     args = [a[0] for a in Layer(ep=1).arguments()]
     kernel = CHAIN(hpmoe.moe_ffn).lower(*tensors(args))
     other = COPIES[how](kernel)
-    assert not np.may_share_memory(kernel.counters, other.counters)
+    assert not np.may_share_memory(kernel.state.counters, other.state.counters)
     for _ in range(2):
         assert (other.run([args])[0][0] == kernel.run([args])[0][0]).all()

@@ -19,7 +19,7 @@ from helpers import Layer, assert_close, fused, numpy_moe_ffn, stages, tensors
 
 import hpmoe
 from hpmoe import LaunchError, Mesh, TransformError, spmd
-from hpmoe.kernels.executable import compile_cpu
+from hpmoe.kernels.cpu.target import CPU
 
 LAYER = Layer(ep=2, T=7, H=6, I=4, E=4, K=2)
 SOON = 0.3  # seconds
@@ -32,7 +32,7 @@ def plan(direction="forward", **options):
 
 def launch(flow, args, timeout=60.0):
     position = [0, 1, 2, 3, 4]
-    return compile_cpu(flow, timeout).run([[args[i][rank] for i in position] for rank in range(2)])
+    return CPU.compile([flow], timeout).run([[args[i][rank] for i in position] for rank in range(2)])
 
 
 def assert_still_works(flow, args):
@@ -108,7 +108,7 @@ def test_an_exception_in_a_users_function_names_it(build, text):
 def test_what_is_checked_once_cannot_change_later():
     """A kernel's image is its own; a broken one, or one for other arrays, ends before anything runs."""
     flow, args = plan()
-    kernel, inputs = compile_cpu(flow, 60.0), [[a[rank] for a in args[:5]] for rank in range(2)]
+    kernel, inputs = CPU.compile([flow], 60.0), [[a[rank] for a in args[:5]] for rank in range(2)]
     with pytest.raises(ValueError, match="read-only"):
         kernel.image[0] = 1
     for wrong in (inputs[1][0].astype(np.float64), inputs[1][0][:-1]):
@@ -125,9 +125,7 @@ def test_what_is_checked_once_cannot_change_later():
     larger = Layer(ep=2, T=9, H=6, I=4, E=4, K=2).arguments()
     other = spmd(stages()["queues"](hpmoe.moe_ffn), Mesh(2)).lower(*tensors(larger))
     with pytest.raises(hpmoe.ArgumentError, match=r"launch: (buffers\[0\]\[\d+\]|counters) is "):
-        kernel.replace(image=compile_cpu(other, 60.0).image).run(inputs)
-    with pytest.raises(hpmoe.ArgumentError, match=r"launch: counters is int64\[2, 1\]"):
-        kernel.replace(counters=kernel.counters[:, :1].copy()).run(inputs)
+        kernel.replace(image=CPU.compile([other], 60.0).image).run(inputs)
 
 
 MEMORY_RUNS_OUT = """
@@ -187,10 +185,10 @@ def is_ignored(number):
 def test_ctrl_c_ends_a_stuck_launch_over_which_another_thread_has_put_a_handler(sigint):
     """MindSpore does so whenever one of its threads waits for another, and would end the process."""
     flow, args = plan()
-    broken, replaced = compile_cpu(lost_signal(flow), 60.0), []
+    broken, replaced = CPU.compile([lost_signal(flow)], 60.0), []
 
     def put_a_handler_and_press_ctrl_c():
-        while not broken.counters.any():
+        while not broken.state.counters.any():
             time.sleep(0.01)
         replaced.append(sigint(int(signal.SIG_IGN)))
         while is_ignored(signal.SIGINT):  # until the launch has looked
@@ -230,7 +228,7 @@ INTERRUPTED = """
     import test_faults as t
     from test_faults import *
     from hpmoe.kernels.native import find_library
-    from hpmoe.kernels.executable import Executable
+    from hpmoe.runtime.targets import Executable
 
     layer, args = spmd(fused()(hpmoe.moe_ffn), Mesh(2)), tensors(t.LAYER.arguments())
     run = Executable.run
@@ -243,7 +241,7 @@ INTERRUPTED = """
         return layer(*args)
 
     def press_ctrl_c_during(launch):
-        while not launch.counters.any():
+        while not launch.state.counters.any():
             time.sleep(0.01)
         looks = 0  # in a row: threads of MindSpore that wait put handlers over the launch's, which takes them away
         while looks < 20:
@@ -252,7 +250,7 @@ INTERRUPTED = """
         os.kill(os.getpid(), signal.SIGINT)
 
     def stuck(kernel, *args, **options):
-        broken = compile_cpu(lost_signal(kernel.flow), 60.0)
+        broken = CPU.compile([lost_signal(kernel.flow)], 60.0)
         threading.Thread(target=press_ctrl_c_during, args=[broken]).start()
         return run(broken, *args, **options)
 

@@ -11,8 +11,9 @@ from mindspore import mint, nn, ops
 
 import hpmoe
 from hpmoe import ArgumentError, LaunchError, Mesh, ProgramError, TraceError, spmd
-from hpmoe.kernels.executable import POOL, Executable
+from hpmoe.kernels.host_launch import POOL
 from hpmoe.runtime.graph_operators import GraphCall
+from hpmoe.runtime.targets import Executable
 
 pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 

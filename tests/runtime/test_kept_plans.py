@@ -262,7 +262,7 @@ def test_a_warm_up_where_ids_are_computed():
 
 
 def test_a_warm_up_computes_nothing_and_leaves_no_gradient_behind(monkeypatch):
-    from hpmoe.kernels.executable import Executable
+    from hpmoe.runtime.targets import Executable
     from hpmoe.support.mindspore_private import takes_gradient
     monkeypatch.setattr(Executable, "run", lambda *args, **options: pytest.fail("a kernel is launched"))
     bias, scale = ms.Parameter(ms.ops.ones((4,))), ms.Tensor(2.0)

@@ -11,7 +11,7 @@ from helpers import Layer, assert_close, numpy_moe_ffn, stages, tensors
 
 import hpmoe
 from hpmoe import Mesh, spmd
-from hpmoe.kernels.executable import compile_cpu
+from hpmoe.kernels.cpu.target import CPU
 
 LAYER = Layer(ep=2, T=500, H=64, I=32, E=4, K=2)
 ARGS = LAYER.arguments()
@@ -21,7 +21,7 @@ INPUTS = [[a[rank] for a in ARGS] for rank in range(2)]
 @pytest.fixture(scope="module")
 def kernel():
     flow = spmd(stages(rows=64, cols=32)["queues"](hpmoe.moe_ffn), Mesh(2)).lower(*tensors(ARGS))
-    return compile_cpu(flow, 10.0)
+    return CPU.compile([flow], 10.0)
 
 
 def outputs(kernel):
@@ -90,7 +90,7 @@ def num_threads():
 
 def test_launches_share_their_helpers(kernel):
     """One after the other or side by side: of the threads that serve them no more stay than there are cores."""
-    kernels = [compile_cpu(kernel.flow, 10.0) for _ in range(4)]
+    kernels = [CPU.compile([kernel.flow], 10.0) for _ in range(4)]
     outputs(kernels[0])
     before, threads = num_threads(), [threading.Thread(target=lambda k=k: [outputs(k) for _ in range(10)]) for k in kernels]
     [t.start() for t in threads]
@@ -136,7 +136,7 @@ def test_time_in_which_a_process_is_stopped_is_not_waiting():
     args = Layer(ep=1, T=400, H=256, I=256, E=1, K=1).arguments()
     flow = spmd(stages(rows=1024, cols=1024)["queues"](hpmoe.moe_ffn), Mesh(1)).lower(*tensors(args))
     soon, inputs = 0.5, [[a[0] for a in args]]
-    kernel, until = compile_cpu(flow, soon), time.monotonic() + 4 * soon
+    kernel, until = CPU.compile([flow], soon), time.monotonic() + 4 * soon
 
     def go_on():
         while time.monotonic() < until:

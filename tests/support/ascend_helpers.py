@@ -120,7 +120,7 @@ class ProgramRun:
         self.program = program
         flow = overlap_comm.apply_to(tile_partition.apply_to(program, rows=rows, cols=cols))
         flow = prefetch_weights.apply_to(flow) if prefetch else flow
-        self.kernel = twin_target.compile_twin(assign_queues.apply_to(flow, machine=npu()), 100.0)
+        self.kernel = twin_target.TWIN.compile([assign_queues.apply_to(flow, machine=npu())], 100.0)
         rng = np.random.default_rng(0)
         self.inputs = [rng.integers(-8, 8, v.aval.shape).astype(np.int32) if v.aval.dtype == "int32" else
                        (rng.standard_normal(v.aval.shape) * 0.5).astype(numpy_dtype(v.aval.dtype)) for v in program.inputs]

@@ -6,7 +6,7 @@ from helpers import Layer, assert_close, numpy_moe_ffn
 
 import hpmoe
 from hpmoe.autodiff.vjp import linearize
-from hpmoe.kernels.ascendc.twin.target import compile_twin, twin_of_plans
+from hpmoe.kernels.ascendc.twin.target import TWIN
 from hpmoe.runtime.planned_rows import PlannedRows, routes_of, with_planned_rows
 
 LAYER = Layer(ep=4, T=12, H=32, I=16, E=8, K=2)
@@ -19,7 +19,7 @@ def kernel_of(program, likely, tile_rows=(4, 4, 4), blocks=1, rewrite=lambda pro
         planned = with_planned_rows(program, [PlannedRows(route.aval.max_rows, n) for route in routes_of(program)])
         tiles = hpmoe.tile_partition.apply_to(rewrite(planned), rows=rows, cols=32)
         return hpmoe.assign_queues.apply_to(hpmoe.overlap_comm.apply_to(tiles), machine=npu(blocks))
-    return twin_of_plans([compile_twin(flow(n, rows), 20.0) for n, rows in zip(likely, tile_rows, strict=False)])
+    return TWIN.compile([flow(n, rows) for n, rows in zip(likely, tile_rows, strict=False)], 20.0)
 
 
 def ids_of(layer, routing):
@@ -64,7 +64,7 @@ class ChosenRun:
         saved = [[*(mine[i] for i in self.lin.kept_inputs), *out[1:], cotangent[rank]]
                  for rank, (mine, out) in enumerate(zip(inputs, outputs, strict=True))]
         grads = backward.run(saved, layer.num_tokens)
-        self.taken.append((forward.counts.plan, backward.counts.plan))
+        self.taken.append((forward.state.counts.plan, backward.state.counts.plan))
         return args, [np.stack(of_all) for of_all in zip(*(
             [out[0], *mine] for out, mine in zip(outputs, grads, strict=True)), strict=True)]
 

@@ -1,5 +1,6 @@
 """More of error_cases.py: what the Ascend kernel has no tile body for, and launches of it on the twin that go wrong."""
 
+import dataclasses
 import functools
 
 import mindspore as ms
@@ -10,8 +11,8 @@ from error_cases_ir import CASES as CASES, cases
 import hpmoe
 from hpmoe import Aval, Mesh, assign_queues, moe_ffn, overlap_comm, relay_rows, spmd, tile_partition, trace
 from hpmoe.kernels.ascendc.heap import SymmetricHeap, WorldRanks, world_ranks
-from hpmoe.kernels.ascendc.target import compile_ascend
-from hpmoe.kernels.ascendc.twin.target import compile_twin
+from hpmoe.kernels.ascendc.target import AscendTarget
+from hpmoe.kernels.ascendc.twin.target import TWIN
 from hpmoe.primitives.guard import count_and_fill
 from hpmoe.runtime.targets import register_target
 from hpmoe.support.dtypes import numpy_dtype
@@ -28,7 +29,7 @@ def _flow(program, machine, overlap, **tiles):
 
 
 def _compiled(f, avals, machine=None, overlap=True, **tiles):
-    return lambda: compile_twin(_flow(trace(f, *avals), machine or npu(), overlap, **tiles), 1.0)
+    return lambda: TWIN.compile([_flow(trace(f, *avals), machine or npu(), overlap, **tiles)], 1.0)
 
 
 def _arrays(values):
@@ -37,7 +38,7 @@ def _arrays(values):
 
 def _twin_layer():
     program = trace(moe_ffn, *_layer())
-    return compile_twin(_flow(program, npu(), True), 1.0), _arrays(program.inputs)
+    return TWIN.compile([_flow(program, npu(), True)], 1.0), _arrays(program.inputs)
 
 
 def _missing_expert():
@@ -49,7 +50,15 @@ def _missing_expert():
 def _traced_twin():
     kernel, inputs = _twin_layer()
     inputs[1][:] = 0, 1
-    kernel.run([inputs], trace=np.zeros((1, kernel.flow.num_tasks, 3), np.int64))
+    hpmoe.measure(kernel.run, [inputs])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Npu(AscendTarget):
+    lacks: tuple[str, ...] = ()
+
+    def missing(self):
+        return list(self.lacks)
 
 
 class _Operator:
@@ -81,7 +90,7 @@ class _Operator:
 
 def _on_device(f, *operator):
     heap = SymmetricHeap(_Operator(*operator), WorldRanks(0, 1))
-    register_target("a device", functools.partial(compile_ascend, find_heap=lambda num_ranks: heap), on_device=True)
+    register_target(_Npu("a device", lambda num_ranks: heap))
     return twin(f, target="a device")
 
 
@@ -120,7 +129,7 @@ def _later(make, *args, **kwargs):
 
 
 def _lacking():
-    register_target("a machine", compile_ascend, missing=lambda: ["no CANN toolkit: ASCEND_HOME_PATH is not set", "no NPU"])
+    register_target(_Npu("a machine", lacks=("no CANN toolkit: ASCEND_HOME_PATH is not set", "no NPU")))
     return twin(moe_ffn, target="a machine")
 
 
@@ -154,8 +163,8 @@ cases("ascend", {
     "long rows": _compiled(lambda x, w: ms.mint.matmul(x, w), [Aval((16, 32), "bfloat16"), Aval((32, 65552), "bfloat16")]),
     "many choices": _compiled(moe_ffn, _layer(top_k=513, num_experts=514)),
     "many experts": _compiled(moe_ffn, _layer(num_experts=1040)),
-    "many ranks of relays": lambda: compile_twin(_flow(relay_rows.apply_to(
-        trace(moe_ffn, *_layer(), mesh=Mesh(450, node_size=2))), npu(), True), 1.0),
+    "many ranks of relays": lambda: TWIN.compile([_flow(relay_rows.apply_to(
+        trace(moe_ffn, *_layer(), mesh=Mesh(450, node_size=2))), npu(), True)], 1.0),
     "guards of wide rows": _compiled(lambda x: count_and_fill(x, -3.0, 3.0, fill="zero")[0], [Aval((4, 16385), "float32")],
                                      overlap=False),
     "choices of wide rows": _compiled(lambda x: ms.mint.topk(x, 2)[0], [Aval((4, 2049), "float32")], overlap=False),

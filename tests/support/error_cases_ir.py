@@ -16,7 +16,7 @@ from tile_words import kind
 import hpmoe
 from hpmoe import Aval, Mesh, accumulate_grads, ascend_a3, assign_queues, cli, cpu, moe_ffn, spmd, tile_partition, trace
 from hpmoe.ir.program import Builder, Var, map_equations
-from hpmoe.kernels.executable import compile_cpu
+from hpmoe.kernels.cpu.target import CPU
 from hpmoe.kernels.simulate import simulate
 from hpmoe.primitives.primitive import REGISTRY, Primitive
 from hpmoe.routing.routing import make_routing
@@ -247,7 +247,7 @@ cases("IR", {
     "interpret no taskflow": lambda: hpmoe.interpret(3, []),
     "interpret another shape": lambda: hpmoe.interpret(_flow(), [[ROWS[1:]]]),
     "interpret a lost signal": _stuck(lambda flow: hpmoe.interpret(flow, [[ROWS]])),
-    "launch a lost signal": _stuck(lambda flow: compile_cpu(flow, timeout=0.5).run([[ROWS]])),
+    "launch a lost signal": _stuck(lambda flow: CPU.compile([flow], timeout=0.5).run([[ROWS]])),
     "simulate a lost signal": _stuck(lambda flow: simulate(flow)),
     "verify no taskflow": lambda: hpmoe.verify(3),
     "a program of no direction": lambda: trace(doubled, X).replace(direction="sideways"),
@@ -260,7 +260,7 @@ cases("IR", {
     "simulate without queues": lambda: simulate(_flow()),
     "simulate a kernel": lambda: simulate(hpmoe.fuse_persistent(assign_queues(tile_partition(doubled))).lower(X)),
     "interpret more rows than planned": _layer(hpmoe.interpret),
-    "launch more rows than planned": _layer(lambda flow, args: compile_cpu(flow, timeout=20.0).run(args)),
+    "launch more rows than planned": _layer(lambda flow, args: CPU.compile([flow], timeout=20.0).run(args)),
     "timeline of tiles": lambda: hpmoe.Timeline.from_trace(_flow(), np.zeros((1, 1, 2))),
     "bytes of links that nobody counted": lambda: handmade(two_task_flow(), (0, 0, 1), (1, 1, 2)).link_bytes(),
     "bytes of links of no node": lambda: handmade(two_task_flow(), (0, 0, 1), (1, 1, 2)).link_bytes(0),

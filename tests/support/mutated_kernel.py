@@ -12,7 +12,7 @@ from ascend_mutants import splice
 from mindspore.graph.api import _pynative_executor as executor
 
 from hpmoe.kernels import build_native
-from hpmoe.kernels.ascendc.twin import target as twin_target
+from hpmoe.kernels.ascendc.twin import library as twin_library
 from hpmoe.support.errors import LaunchError
 
 KERNELS = build_native.KERNELS
@@ -28,9 +28,9 @@ def choose_among(mutants, folder, *flags):
         copy.write_text("extern int hpmoe_mutant;\n" + splice(path.read_text(), edits))
     main = folder / "main.cpp"
     main.write_text('#include "kernel.cpp"\nint hpmoe_mutant = 0;\n')
-    library, twin = folder / "mutants.so", twin_target.load()
+    library, twin = folder / "mutants.so", twin_library.load()
     command = [*build_native.find_compiler(), "-std=c++17", "-Og", "-w", "-fPIC", "-shared", *flags, "-I", folder, "-I",
-               KERNELS, "-I", KERNELS / "ascendc/twin", main, twin_target.COMPILED, "-o", library]
+               KERNELS, "-I", KERNELS / "ascendc/twin", main, twin_library.COMPILED, "-o", library]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     compiled = ctypes.CDLL(str(library))

@@ -12,7 +12,7 @@ from variants import VARIANTS, arguments
 import hpmoe
 from hpmoe import Aval
 from hpmoe.interpreters.interpret import interpret
-from hpmoe.kernels.executable import compile_cpu
+from hpmoe.kernels.cpu.target import CPU
 from hpmoe.support.dtypes import dtype_name, numpy_dtype
 from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.launch_kernels import launch_kernels
@@ -192,7 +192,8 @@ class Subject:
         inputs, num_tokens = self.inputs(case)
         if not flow.queues:
             flow = flow.replace(queues=(np.arange(flow.num_tasks),), machine=hpmoe.cpu(1))
-        return [(a.shape, a.tobytes()) for outs in compile_cpu(flow, timeout=timeout).run(inputs, num_tokens) for a in outs]
+        kernel = CPU.compile([flow], timeout=timeout)
+        return [(a.shape, a.tobytes()) for outs in kernel.run(inputs, num_tokens) for a in outs]
 
     def want(self, case, run=None):
         key = case, run

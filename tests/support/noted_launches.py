@@ -4,8 +4,8 @@ import contextlib
 
 import numpy as np
 
-from hpmoe.kernels.executable import Executable
 from hpmoe.routing.routing import make_routing
+from hpmoe.runtime.targets import Executable
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from judge import conflicts
 from mutation_subjects import every_case, lowered
 
 import hpmoe
-from hpmoe.kernels.executable import compile_cpu
+from hpmoe.kernels.cpu.target import CPU
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.errors import ArgumentError, TransformError, VerifyError
 from hpmoe.transforms.assign_queues import assign_queues
@@ -93,7 +93,7 @@ def native_run(flow, inputs, num_tokens, timeout):
     """By the kernel, on two workers."""
     queued = assign_queues.rewrite(flow, machine=hpmoe.cpu(2))
     hpmoe.verify(queued)
-    return compile_cpu(queued, timeout=timeout).run(inputs, num_tokens)
+    return CPU.compile([queued], timeout=timeout).run(inputs, num_tokens)
 
 
 def are_close(some, others):

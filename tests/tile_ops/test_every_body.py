@@ -12,8 +12,9 @@ from raw_launches import launch_on_twin
 
 import hpmoe
 from hpmoe.kernels.ascendc.rules import check_image
+from hpmoe.kernels.ascendc.twin.target import TWIN
+from hpmoe.kernels.cpu.target import CPU
 from hpmoe.kernels.native import load
-from hpmoe.kernels.packing import pack
 from hpmoe.kernels.protocol import Cols, Domain, Dtype, Extent, MapCode, Opcode, Reduction, Rows
 from hpmoe.primitives.primitive import REGISTRY
 from hpmoe.support.dtypes import numpy_dtype
@@ -29,7 +30,7 @@ ROWS, COLS = 5, 32
 ONE_COLUMN = Rows.OWN, Cols.ONE
 REFUSED_BY_CPU = r"the packed image is broken: an? (MAP|op|operand|buffer|ROW_REDUCE|GMM)"
 REFUSED_BY_TWIN = r"has no body in this kernel: it asks for [A-Z]"
-BODIES = {unit: [p.name for p in TilePrimitive.members.values() if p.unit == unit and "ascend" in p.targets]
+BODIES = {unit: [p.name for p in TilePrimitive.members.values() if p.unit == unit and p.name in TWIN.bodies.operations]
           for unit in ("aic", "aiv")}
 COSH, MEDIAN = (types.SimpleNamespace(name=name, number=number) for name, number in (("cosh", 99), ("MEDIAN", 99)))
 TOLERANCE = {Dtype.FLOAT32: 2e-5, Dtype.BFLOAT16: 2e-2, Dtype.FLOAT16: 3e-3}
@@ -248,19 +249,19 @@ def changed(flow, **changes):
 
 
 @pytest.mark.parametrize("changes, words", [
-    ({"params": Elementwise(COSH)}, "pack: add: its function is cosh; it must be one of abs"),
-    ({"primitive": MEDIAN}, "pack: add: its tile body is MEDIAN; it must be one of ADD_COLS"),
+    ({"params": Elementwise(COSH)}, r"fuse_persistent\(target=.cpu.\): add: its function is cosh; it must be one of abs"),
+    ({"primitive": MEDIAN}, r"fuse_persistent\(target=.cpu.\): add: its tile body is MEDIAN; it must be one of ADD_COLS"),
 ])
 def test_a_taskflow_that_asks_for_no_body_is_refused_by_name(changes, words):
     flow = planned(lambda x, y: x + y, hpmoe.Aval((8, 32), "float32"), hpmoe.Aval((8, 32), "float32"))
-    pack(flow)
+    CPU.compile([flow], 1.0)
     with pytest.raises(ArgumentError, match=words):
-        pack(changed(flow, **changes))
+        CPU.compile([changed(flow, **changes)], 1.0)
 
 
 def test_a_taskflow_that_computes_with_integers_is_refused_by_name():
     flow = planned(lambda x, y: hpmoe.swiglu(x) + y, hpmoe.Aval((8, 64), "float32"), hpmoe.Aval((8, 32), "float32"))
     buffers = tuple(dataclasses.replace(b, dtype="int32") if b is flow.buffers[flow.ops[0].operands[1].buffer] else b
                     for b in flow.buffers)
-    with pytest.raises(ArgumentError, match="pack: swiglu: the dtype of operand 1 is int32; it must be float32,"):
-        pack(flow.replace(buffers=buffers))
+    with pytest.raises(ArgumentError, match="swiglu: the dtype of operand 1 is int32; it must be float32,"):
+        CPU.compile([flow.replace(buffers=buffers)], 1.0)

@@ -10,7 +10,7 @@ from helpers import Layer, avals_of, fused, lowered, run_spmd, stages, tensors
 
 import hpmoe
 from hpmoe import chain, limit_rows, moe_ffn
-from hpmoe.kernels import executable
+from hpmoe.kernels import host_launch
 from hpmoe.kernels.protocol import Code
 from hpmoe.support.errors import ArgumentError, LaunchError
 
@@ -98,7 +98,7 @@ def test_rows_that_fill_up_have_room_of_their_own():
 @pytest.fixture
 def unseen(monkeypatch):
     """Buffers have the room of the plan, whatever the ids."""
-    monkeypatch.setattr(executable, "received_rows", lambda flow, *_: [
+    monkeypatch.setattr(host_launch, "received_rows", lambda flow, *_: [
         [plan.max_rows for plan in flow.routes]] * flow.ep_size)
 
 
