@@ -17,6 +17,7 @@ MOST = {
     "hpmoe/tile_ops": 6,  # bodies, of whatever params their operation has
     "hpmoe/tracing": 5,  # what MindSpore hands over of a call
     "transforms": 2,  # IR of whatever target, options that are passed on
+    "kernels": 3,  # MindSpore's autograd contexts
     "kernels/ascendc": 11,  # objects of the device's module
 }
 
