@@ -76,7 +76,7 @@ def show_simulated(rng):
           f"{distinct_ranks(ids, local):.2f} ranks; forward, ms")
     print("  nodes   a row for each expert   for each rank   hpmoe.tune takes")
     for node_size in (1, 4, 8):
-        machine = hpmoe.ascend_a3.replace(node_size=node_size)
+        machine = hpmoe.ascend_a3.replace({"link.node_size": node_size})
         tuned = hpmoe.tune(hpmoe.moe_ffn, *avals, machine=machine, mesh=hpmoe.Mesh(ep_size), direction="forward",
                            routing=ids, space=dict.fromkeys(("rows", "cols", "put_cols"), ["auto"]), max_trials=2,
                            budget_s=60.0, cache=False)

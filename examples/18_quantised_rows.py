@@ -114,7 +114,7 @@ def show_simulated(rng):
     shapes = ((num_tokens, hidden_size), (num_tokens, top_k), (num_tokens, top_k),
               (local, hidden_size, 2 * intermediate_size), (local, intermediate_size, hidden_size))
     avals = [hpmoe.Aval(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]
-    machine = hpmoe.ascend_a3.replace(node_size=1)
+    machine = hpmoe.ascend_a3.replace({"link.node_size": 1})
     print(f"\nsimulated, {ep_size} ranks, each a node, {num_tokens} tokens each, forward")
     print("  rows are dispatched as      MB out of all ranks   median put out, us    ms")
     for name in ("bfloat16 rows", "int8", "mxfp8", "int8, both ways"):

@@ -30,15 +30,18 @@ MOST_TASKS = 2**25  # of all ranks; what is known of each takes some BYTES_OF_TA
 BYTES_OF_TASK = 160
 
 
+CONSTANTS = (  # of HpmoeMachine in simulator/simulate.h, in its order
+    "l2.bytes", "l2.bytes_per_us", "l2.worker_bytes_per_us", "memory.bytes_per_us", "memory.worker_bytes_per_us",
+    "link.bytes_per_us", "link.node_bytes_per_us", "link.worker_bytes_per_us",
+    "sync.task_us", "sync.wait_us", "sync.poll_us", "sync.repoll_us", "sync.signal_us", "sync.remote_us",
+    "sync.node_remote_us", "host.cores")
+
+
 class _Machine(ctypes.Structure):
     """HpmoeMachine of simulator/simulate.h."""
 
-    _fields_ = [(name, ctypes.c_double) for name in (
-        "l2_bytes_per_us", "worker_l2_bytes_per_us", "l2_bytes", "memory_bytes_per_us", "worker_memory_bytes_per_us",
-        "link_bytes_per_us", "worker_link_bytes_per_us", "node_link_bytes_per_us", "worker_node_link_bytes_per_us",
-        "task_us", "wait_us", "pass_us", "poll_us", "repoll_us", "signal_us", "remote_us", "node_remote_us",
-        "host_cores")] + [
-            ("node_size", ctypes.c_int64), ("num_early", ctypes.c_int64)]
+    _fields_ = [("constants", ctypes.c_double * len(CONSTANTS)), ("pass_us", ctypes.c_double), ("node_size", ctypes.c_int64),
+                ("num_early", ctypes.c_int64)]
 
 
 @overload
@@ -206,11 +209,10 @@ def _native_run(flow: Taskflow, machine: Machine, ranks: ctypes.Array, of_tasks:
 
 
 def _native(machine: Machine, ep_size: int) -> _Machine:
-    values = {name: getattr(machine, name) for name, *_ in _Machine._fields_ if hasattr(machine, name)}
-    values["link_bytes_per_us"] = machine.link_rate(ep_size)
+    seen = machine.replace({"link.bytes_per_us": machine.link.rate(ep_size)})
     early = 0 if machine.unified else (machine.num_aic + 1) // 2  # of num_early in core/operands.h
-    return _Machine(**values, num_early=early, pass_us=pass_us(machine),
-                    worker_node_link_bytes_per_us=machine.worker_link_bytes_per_us)
+    constants = (ctypes.c_double * len(CONSTANTS))(*(seen[name] for name in CONSTANTS))
+    return _Machine(constants, pass_us(machine), machine.link.node_size, early)
 
 
 def _ranks(flow: Taskflow, arrays: list[dict[int, np.ndarray]], lengths: list[int]) -> ctypes.Array:

@@ -82,7 +82,8 @@ def critical_path(flow: tf.Taskflow, machine: Machine, order: np.ndarray | None 
     kind, workers = of_op[flow.tasks["op"]], (machine.num_aic - early, early, *vector)
     kind[gradients] = 1
     costs *= vector.shares(flow.ops)[flow.tasks["op"]]
-    seen_us = machine.signal_us + machine.poll_us + machine.wait_us  # else what waits would be put in front of what is ready
+    sync = machine.sync
+    seen_us = sync.signal_us + sync.poll_us + sync.wait_us  # else what waits would be put in front of what is ready
     seen_us += slack_us(flow, machine, likely)
     queues, sequence = schedule(late_sums(flow), costs, kind, workers, order, seen_us)
     queues, sequence = gradients_in_turn(flow, machine, queues, sequence)
@@ -119,7 +120,7 @@ def as_reference(flow: tf.Taskflow, machine: Machine) -> tuple[tf.Taskflow, Mach
     """The taskflow with an event for each expert between any two operations on its rows, and a machine on which a worker
     that waits looks again only after 20 us: tens of microseconds in that implementation."""
     ops = tuple(op.replace(signal="expert") if op.domain.is_slots and not op.num_peers else op for op in flow.ops)
-    return rebuild(flow, ops), machine.replace(repoll_us=20.0)
+    return rebuild(flow, ops), machine.replace({"sync.repoll_us": 20.0})
 
 
 def _by_expert(flow: tf.Taskflow, op: tf.TileOp, tasks: np.ndarray) -> list[np.ndarray]:

@@ -78,9 +78,10 @@ def _rules(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
 
 def _nodes(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
     machine = machine_of(o, is_calibrated())
-    most = MOST_RANKS // machine.node_size
-    options.check_flag(o.nodes <= most, "nodes", o.nodes, f"at most {most}, of {machine.node_size} ranks on {machine.name}")
-    check_draws(o, o.nodes * machine.node_size)
+    size = machine.link.node_size
+    most = MOST_RANKS // size
+    options.check_flag(o.nodes <= most, "nodes", o.nodes, f"at most {most}, of {size} ranks on {machine.name}")
+    check_draws(o, o.nodes * size)
     table = nodes.rows(o, machine, progress)
     if o.out:
         nodes.draw(table, Path(o.out), f"{machine.name}, {o.direction}")

@@ -48,7 +48,8 @@ def shared_queue_us(bodies: Iterable[float], machine: hpmoe.Machine) -> float:
         >>> round(shared_queue_us([10.0] * 4, hpmoe.ascend_a3.replace(num_aiv=2)), 1)
         25.6
     """
-    take = machine.signal_us + machine.poll_us + machine.task_us  # add to the counter, see what it was, read the task
+    sync = machine.sync
+    take = sync.signal_us + sync.poll_us + sync.task_us  # add to the counter, see what it was, read the task
     workers, counter_is_free = [0.0] * len(machine.queues_of("aiv")), 0.0
     for body in (*bodies, *[np.inf] * len(workers)):
         counter_is_free = max(heapq.heappop(workers), counter_is_free) + take
@@ -67,7 +68,7 @@ def rows() -> list[Fields]:
         line = hpmoe.simulate(hpmoe.assign_queues.apply_to(flow, machine=machine, policy=policy))
         in_order = np.argsort(line.begin, kind="stable")
         us = shared_queue_us((line.end - line.begin)[in_order], machine) if what == "dynamic" else line.span
-        out.append({"rows": num_rows, "what": what, "paper_us": measured, "simulated_us": machine.launch_us + us,
+        out.append({"rows": num_rows, "what": what, "paper_us": measured, "simulated_us": machine.host.launch_us + us,
                     "memory_mb": float(known(line.traffic)[0, RATES.index("memory"), 0]) / 1e6})
     return out
 

@@ -26,14 +26,14 @@ def rows(o: flags.FlagValues, machine: hpmoe.Machine, progress: Progress) -> lis
     out: list[Fields] = []
     nodes = 1
     while nodes <= o.nodes:
-        ep = nodes * machine.node_size
+        ep = nodes * machine.link.node_size
         sizes = SimpleNamespace(ep=ep, tokens=o.tokens, hidden=o.hidden, intermediate=o.intermediate,
                                 experts=o.experts // o.ep * ep, top_k=o.top_k, dtype=o.dtype)
         ids = drawn_ids(ep, o.tokens, o.top_k, sizes.experts, is_zipf=o.routing == "zipf", seed=o.seed)
         for scheme in SCHEMES if nodes > 1 else ("direct", "rank"):
             progress(f"{nodes} nodes, {scheme}")
             line = Layer(sizes, o.direction, machine, ids, tuned=True, scheme=scheme).fused()
-            out.append({"nodes": nodes, "scheme": scheme, "ms": (machine.launch_us + line.span) / 1e3,
+            out.append({"nodes": nodes, "scheme": scheme, "ms": (machine.host.launch_us + line.span) / 1e3,
                         "across_nodes_mb": line.link_bytes().across_nodes / ep / 1e6})
         nodes *= 2
     return out
@@ -49,7 +49,7 @@ def text(table: list[Fields], o: flags.FlagValues, machine: hpmoe.Machine) -> st
     """A line for each scheme, a column for each number of nodes; then the megabytes that cross between nodes."""
     cells: dict[tuple[int, str], Fields] = {(r["nodes"], r["scheme"]): r for r in table}
     chosen = fastest(table)
-    lines = [f"{machine.name}, {o.direction}, {machine.node_size} ranks a node, {o.tokens} tokens a rank, "
+    lines = [f"{machine.name}, {o.direction}, {machine.link.node_size} ranks a node, {o.tokens} tokens a rank, "
              f"hidden {o.hidden}, intermediate {o.intermediate}, top {o.top_k}, {o.experts // o.ep} experts a rank, "
              f"{'zipf' if o.routing == 'zipf' else 'uniform'} routing: simulated",
              "ms, and how many times as fast as direct", f"{'nodes':14}" + "".join(f"{n:>16}" for n in chosen)]

@@ -92,7 +92,8 @@ def _ascend(a3: hpmoe.Machine, begin_end_us: float) -> Iterator[Published]:
 def _ascend_950(begin_end_us: float) -> Iterator[Published]:
     as_it_is = load_machine("ascend_950pr")
     machine, sizes, fp8 = of_bytes(as_it_is), Sizes(4, 32, 7168, 3072, 128, 6), "float8_e4m3fn"
-    summed = machine.replace(launch_us=begin_end_us)  # what is published of kernels in turn is the sum of their own times
+    # What is published of kernels in turn is the sum of their own times.
+    summed = machine.replace({"host.launch_us": begin_end_us})
     source = PR_809
     yield Published(source, "fp8 layer, 32 tokens, EP 4, unfused", 1432, "us",
                     lambda: layer_us(summed, sizes, False, quantize=fp8), missing=AS_FLOATS)
@@ -121,8 +122,8 @@ def _nvidia() -> Iterator[Published]:
     yield from _mixture_of_kittens(gb200)
     yield from _hybrid_ep(gb200)
     # NVLink of 200 GB/s each way
-    yield from _deepep(h100.replace(name="h800", link_bytes_per_us=h100.link_bytes_per_us * 200 / 450))
-    yield from _deepgemm(of_bytes(h100.replace(name="h200", memory_bytes_per_us=h100.memory_bytes_per_us * 4.8 / 3.35)))
+    yield from _deepep(h100.replace({"link.bytes_per_us": h100.link.bytes_per_us * 200 / 450}, name="h800"))
+    yield from _deepgemm(of_bytes(h100.replace({"memory.bytes_per_us": h100.memory.bytes_per_us * 4.8 / 3.35}, name="h200")))
 
 
 def _mixture_of_kittens(gb200: hpmoe.Machine) -> Iterator[Published]:

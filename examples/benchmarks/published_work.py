@@ -14,7 +14,7 @@ from hpmoe.calibration.kernel_flows import exchange_flow, function_flow, kernel_
 from hpmoe.commands.layer import MOST_DECODED, Layer
 from hpmoe.routing.workload import balanced_ids, drawn_ids
 
-BYTES = "l2_bytes", "l2_bytes_per_us", "worker_l2_bytes_per_us", "memory_bytes_per_us", "worker_memory_bytes_per_us"
+BYTES = "l2.bytes", "l2.bytes_per_us", "l2.worker_bytes_per_us", "memory.bytes_per_us", "memory.worker_bytes_per_us"
 DRAWS = 8  # of ids
 # What a profiler's time of a kernel on an NPU has besides its work: its beginning and end, by the vendor's documents. Fitted
 # to SwiGLU of sgl-kernel-npu's PR 809.
@@ -46,8 +46,7 @@ class Sizes:
 def of_bytes(machine: hpmoe.Machine) -> hpmoe.Machine:
     """A machine that brings twice the bytes to its workers and multiplies twice as fast: what products of numbers of one
     byte are to it, simulated as bfloat16. Rows travel in what they are, and vector instructions work on floats."""
-    changes: dict[str, float] = {name: min(1e30, 2 * getattr(machine, name)) for name in BYTES}
-    return machine.replace(**changes, matmul_flops_per_us=2 * machine.matmul_flops_per_us)
+    return machine.replace({name: min(1e30, 2 * machine[name]) for name in (*BYTES, "cube.flops_per_us")})
 
 
 def product_us(machine: hpmoe.Machine, rows: int, inner: int, cols: int) -> float:
@@ -89,7 +88,8 @@ def two_level_us(machine: hpmoe.Machine, way: str, sizes: Sizes, node_size: int)
     inside = dataclasses.replace(sizes, ep=node_size)
     more = sent_bytes(sizes, True) / sent_bytes(inside, True)
     inside = dataclasses.replace(inside, tokens=round(sizes.tokens * more))
-    return max(exchange_us(machine.replace(node_size=1), way, between, True), exchange_us(machine, way, inside, True))
+    apart = machine.replace({"link.node_size": 1})
+    return max(exchange_us(apart, way, between, True), exchange_us(machine, way, inside, True))
 
 
 @functools.lru_cache(maxsize=64)

@@ -28,11 +28,11 @@ def layers() -> dict[str, Layer]:
         "room all": _layer(8, 512, room="all"),
         "nodes b": _layer(16, 1024, direction="backward", machine=ascend_a2),
         "fast b": _layer(3, 256, hidden=5120, intermediate=1536, local=1, top_k=3, direction="backward",
-                         machine=ascend_a3.replace(node_size=1, num_aiv=4 * ascend_a3.num_aiv)),
+                         machine=ascend_a3.replace({"link.node_size": 1}, num_aiv=4 * ascend_a3.num_aiv)),
         "wide": _layer(4, 2048, hidden=6144, intermediate=16384, top_k=2, local=1),
         "copies": _layer(4, 4096, imbalance=2.0, replicas=1),
         "once": _layer(16, 1024, intermediate=1024, routing="uniform", scheme="rank",
-                       machine=ascend_a3.replace(node_size=8)),
+                       machine=ascend_a3.replace({"link.node_size": 8})),
         "relays": _layer(16, 2048, routing="uniform", machine=ascend_a2, scheme="node"),
     }
 

@@ -52,8 +52,8 @@ def left_out(table: Sequence[Fields], progress: Progress) -> dict[str, Fields]:
         if not all(row["blind"] for row in mine):
             progress(f"refitting without {source}")
             machine = without(source)
-            changed = {name: getattr(machine, name) for name, _ in hpmoe.ascend_a3.constants
-                       if getattr(machine, name) != getattr(hpmoe.ascend_a3, name)}
+            changed = {name: machine[name] for name, _ in hpmoe.ascend_a3.constants
+                       if machine[name] != hpmoe.ascend_a3[name]}
             begin_end_us = 0.0 if source == PR_809 else BEGIN_END_US
             changed |= {"begin_end_us": 0.0} if source == PR_809 else {}
             mine = _of_paper(progress, machine) if source == PAPER else _of_others(progress, machine, source, begin_end_us)

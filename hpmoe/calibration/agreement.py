@@ -49,7 +49,7 @@ class Case:
         Measured are runs of the same kind as those that the machine is measured by.
         """
         line, _, measured_us = self.runs.launches(yardstick)[-1]
-        machine = hpmoe.cpu(ep_size=self.shape["ep"]).replace(**fields)
+        machine = hpmoe.cpu(ep_size=self.shape["ep"]).replace(fields)
         simulated, measured = hpmoe.simulate(line.flow, machine, routing=self.ids).span / 1e3, measured_us / 1e3
         spans = [run.lines[-1].span for run in self.runs.all]
         return {**self.shape, "simulated_ms": simulated, "measured_ms": measured, "error": simulated / measured - 1,

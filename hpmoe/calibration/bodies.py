@@ -31,8 +31,8 @@ LAYERS = tuple(
         (256, 1536, 256, 2, 1, 256, 512), (64, 768, 768, 16, 2, 512, 512),
         (512, 1024, 512, 2, 2, 1024, 1024), (10, 1024, 448, 8, 3, 1024, 1024), (40, 384, 896, 2, 1, 1024, 1024))))
 # Unit rate of everything: what a task costs on it is its flops or bytes.
-UNIT = hpmoe.cpu(1).replace(matmul_flops_per_us=1.0, vector_bytes_per_us=1.0, copy_bytes_per_us=1.0,
-                            memory_bytes_per_us=1e30)
+UNIT = hpmoe.cpu(1).replace({"cube.flops_per_us": 1.0, "vector.bytes_per_us": 1.0, "vector.copy_bytes_per_us": 1.0,
+                             "memory.bytes_per_us": 1e30})
 
 
 def one_of_each(x: ms.Tensor, bias: ms.Tensor) -> tuple[ms.Tensor, ...]:
@@ -89,7 +89,7 @@ def samples(line: Timeline, us: np.ndarray, ids: np.ndarray | None,
     flow = line.flow
     layout = Layout(flow, [] if ids is None else [ids] * len(flow.routes), None)
     missed = known(hpmoe.simulate(flow, machine, routing=ids).simulated).missed
-    memory_us = missed * machine.host_cores / machine.memory_bytes_per_us
+    memory_us = missed * machine.host.cores / machine.memory.bytes_per_us
     rows, row_work = layout.task_rows(0)[line.task], Work(flow, UNIT).entries(flow.tasks[line.task])["core_row"]
     for i, op in enumerate(flow.ops):
         if len(op.operands) < 2 or op.operands[1].buffer < 0:

@@ -76,7 +76,7 @@ class Measurement:
         Of an overhead the quietest quarter counts, of the runs of a call what Runs says.
         """
         memory = _memory(self._overheads)
-        table = _table(self._timed, self.yardstick, hpmoe.cpu().replace(**memory))
+        table = _table(self._timed, self.yardstick, hpmoe.cpu().replace(memory))
         return {**memory, **_fields(table, self._overheads)}, [row for row, _ in table]
 
 
@@ -119,10 +119,10 @@ def _fields(table: list[tuple[Fields, Body]], overheads: Overheads) -> Fields:
     matmul = max(share for (kind, _), share in rate.items() if kind == GMM.name)
     vector = rate["MAP add", "float32"]
     bodies = [dataclasses.replace(b, share=b.share / (matmul if is_matmul(b.kind) else vector)) for _, b in table]
-    us = {f"{name}_us": float(np.quantile(times, QUIET)) for name, times in overheads.times.items() if times}
-    return {"matmul_flops_per_us": matmul, "matmul_float32_ratio": rate[GMM.name, "float32"] / matmul,
-            "vector_bytes_per_us": vector, "copy_bytes_per_us": rate[PUT.name, "float32"],
-            "signal_us": 0.05, "wait_us": 0.05, "poll_us": 0.5, **us, "bodies": tuple(bodies)}
+    us = {name: float(np.quantile(times, QUIET)) for name, times in overheads.times.items() if times}
+    return {"cube.flops_per_us": matmul, "cube.float32_ratio": rate[GMM.name, "float32"] / matmul,
+            "vector.bytes_per_us": vector, "vector.copy_bytes_per_us": rate[PUT.name, "float32"],
+            "sync.signal_us": 0.05, "sync.wait_us": 0.05, "sync.poll_us": 0.5, **us, "bodies": tuple(bodies)}
 
 
 def _memory(overheads: Overheads) -> dict[str, float]:
@@ -130,5 +130,5 @@ def _memory(overheads: Overheads) -> dict[str, float]:
     fetched, again = ({key: max(rates) for key, rates in by.items()} for by in (overheads.fetched, overheads.read_again))
     held = [size for size, rate in again.items() if rate > FASTER * again[max(again)]]
     cores = max(fetched)
-    return {"l2_bytes": float(max(held, default=0)), "l2_bytes_per_us": NO_LIMIT, "worker_l2_bytes_per_us": NO_LIMIT,
-            "memory_bytes_per_us": fetched[cores], "worker_memory_bytes_per_us": fetched[1], "host_cores": float(cores)}
+    return {"l2.bytes": float(max(held, default=0)), "l2.bytes_per_us": NO_LIMIT, "l2.worker_bytes_per_us": NO_LIMIT,
+            "memory.bytes_per_us": fetched[cores], "memory.worker_bytes_per_us": fetched[1], "host.cores": float(cores)}

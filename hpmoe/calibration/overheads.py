@@ -14,6 +14,7 @@ from mindspore import mint
 import hpmoe
 from hpmoe.timelines.timeline import Timeline
 
+OVERHEADS = "sync.task_us", "sync.signal_us", "sync.wait_us", "sync.poll_us", "host.launch_us"
 NUM_TASKS = 256  # of each small program
 WEIGHT = 8000, 3840  # that a row is multiplied by: more than caches hold
 MOST_BYTES = 1 << 27  # of what is read again: more than caches hold
@@ -23,13 +24,13 @@ class Overheads:
     """Small programs whose tasks have next to nothing to compute; `run` times each once more.
 
     Attributes:
-        times: microseconds by name, of each run: "task", "signal", "wait", "poll" as in hpmoe.Machine, and "launch".
+        times: microseconds of each run, by the name of the constant of hpmoe.Machine.
         fetched: bytes a microsecond that products of one row fetch from memory, by how many cores compute.
         read_again: the same of what all cores have just read, by how many bytes that are.
     """
 
     def __init__(self, cores: int):
-        self.times: dict[str, list[float]] = {name: [] for name in ("task", "signal", "wait", "poll", "launch")}
+        self.times: dict[str, list[float]] = {name: [] for name in OVERHEADS}
         self.fetched: dict[int, list[float]] = {n: [] for n in sorted({1, cores})}
         self.read_again: dict[int, list[float]] = {MOST_BYTES >> i: [] for i in (0, 2, 3, 4, 5, 6, 7)}
         x = ms.Tensor(np.ones((NUM_TASKS, 1)), ms.float32)
@@ -49,14 +50,14 @@ class Overheads:
         line = self._alone()
         wall = (time.perf_counter() - begin) * 1e6
         task = float(np.median(np.diff(line.end)))
-        self.times["launch"].append(wall - line.span)
-        self.times["task"].append(task)
+        self.times["host.launch_us"].append(wall - line.span)
+        self.times["sync.task_us"].append(task)
         if self._chain:
             stages, chain = self._stages(), self._chain()
             of = [np.median(np.diff(stages.end[stages.queue == q])) for q in (0, 1)]
-            self.times["signal"].append(max(0.0, float(of[0]) - task))
-            self.times["wait"].append(max(0.0, float(of[1]) - task))
-            self.times["poll"].append(max(0.0, float(chain.span) / len(chain.task) - task))
+            self.times["sync.signal_us"].append(max(0.0, float(of[0]) - task))
+            self.times["sync.wait_us"].append(max(0.0, float(of[1]) - task))
+            self.times["sync.poll_us"].append(max(0.0, float(chain.span) / len(chain.task) - task))
         for n, rates in self.fetched.items():
             rates.append(4.0 * WEIGHT[0] * WEIGHT[1] / self._products[n]().span)
         for size, rates in self.read_again.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import math
 import statistics
@@ -14,7 +15,7 @@ from hpmoe.calibration.profile_fit import CONSTANTS, Fit, Fitted, fit_machine
 from hpmoe.calibration.profile_kernels import Timed, Unused, timed_kernels
 from hpmoe.calibration.profile_table import Kernel, read_kernels
 from hpmoe.machines.constant import Constant
-from hpmoe.machines.machine_files import NUMBERS
+from hpmoe.machines.hardware import Sync
 from hpmoe.machines.npu_bins import FLOPS_PER_CYCLE
 from hpmoe.machines.units import units_of
 from hpmoe.support.dtypes import FLOATS, numpy_dtype
@@ -26,15 +27,14 @@ CLOCKS = 0.2e3, 10e3  # cycles a microsecond that are none of an error
 CHOSEN = "chosen, and no time of the hardware"
 INSIDE = "it is felt inside of a kernel, of which the table has one line"
 NOT_IN_A_TABLE = {
-    **dict.fromkeys(("task_us", "wait_us", "poll_us", "repoll_us", "signal_us", "remote_us", "node_remote_us", "scalar_us",
-                     "dma_us"), INSIDE),
+    **dict.fromkeys((*(f"sync.{f.name}" for f in dataclasses.fields(Sync)), "vector.scalar_us", "memory.dma_us"), INSIDE),
     **dict.fromkeys(("tile_rows", "tile_cols"), CHOSEN),
-    **dict.fromkeys(("matmul_granule", "accumulator_bytes", "l2_bytes", "node_size", "near_size"),
+    **dict.fromkeys(("cube.granule", "cube.accumulator_bytes", "l2.bytes", "link.node_size", "link.near_size"),
                     "a size of the hardware, which documents say"),
-    "node_link_bytes_per_us": "the table does not say which ranks are of another node",
-    "host_sync_us": "what the host waited for in a gap is not in the table",
-    "host_cores": "an NPU's cores are its own",
-    "matmul_int8_ratio": "products of int8 are not among the kernels that constants are fitted to"}
+    "link.node_bytes_per_us": "the table does not say which ranks are of another node",
+    "host.sync_us": "what the host waited for in a gap is not in the table",
+    "host.cores": "an NPU's cores are its own",
+    "cube.int8_ratio": "products of int8 are not among the kernels that constants are fitted to"}
 
 
 class Calibrated(NamedTuple):
@@ -75,20 +75,21 @@ def calibrate_by_profile(path: Path, machine: hpmoe.Machine, ep: int | None,
     kernels = read_kernels(path)
     known = [*_cores(kernels, machine), *_clock(kernels), *_computing(kernels)]
     told = {fitted.name: fitted for fitted in known if isinstance(fitted, Fitted)}
-    start = machine.replace(**{name: fitted.value for name, fitted in told.items()})
-    names, other = [n for n in CONSTANTS if n not in told], "matmul_flops_per_us"
+    start = machine.replace({name: fitted.value for name, fitted in told.items()})
+    names, other = [n for n in CONSTANTS if n not in told], "cube.flops_per_us"
     if other not in told:
-        names.remove("matmul_efficiency")
+        names.remove("cube.efficiency")
     timed, unused = timed_kernels(kernels, start, ep, progress)
     fit = fit_machine(start, timed, names, progress) if timed else Fit(start, [], dict.fromkeys(
         names, "the file has no kernel that the model has"), 0.0, [])
     gap = _gap(kernels, fit.begin_end_us)
     found = [*told.values(), *fit.fitted, *([gap] if gap else [])]
     unfitted = {**NOT_IN_A_TABLE, **dict(why for why in known if not isinstance(why, Fitted)), **fit.unfitted}
-    unfitted |= {} if other in told else {"matmul_efficiency": f"without cycles it cannot be told from {other}"}
-    unfitted |= {} if gap else {"launch_us": f"it has fewer than {LEAST_GAPS} gaps below {MOST_GAP_US:g} us in a stream"}
+    unfitted |= {} if other in told else {"cube.efficiency": f"without cycles it cannot be told from {other}"}
+    few = f"it has fewer than {LEAST_GAPS} gaps below {MOST_GAP_US:g} us in a stream"
+    unfitted |= {} if gap else {"host.launch_us": few}
     return Calibrated(_named(path, machine, fit.machine, found), machine, found,
-                      {name: why for name, why in unfitted.items() if name in NUMBERS}, timed, fit.simulated, unused,
+                      unfitted, timed, fit.simulated, unused,
                       fit.begin_end_us if timed else None)
 
 
@@ -100,7 +101,7 @@ def _cores(kernels: Sequence[Kernel], machine: hpmoe.Machine) -> Iterable[Fitted
               "num_aiv": [k.vectors if mix else k.blocks for k, mix, on_aiv in zip(kernels, is_mix, of_aiv, strict=True)
                           if mix or on_aiv]}
     for name, of_kernels in blocks.items():
-        most, before = max(of_kernels, default=0), getattr(machine, name)
+        most, before = max(of_kernels, default=0), machine[name]
         if before / 2 <= most <= 2 * before:
             yield Fitted(name, most, most, most, f"{of_kernels.count(most)} launches, none of which has more blocks")
         else:
@@ -114,15 +115,15 @@ def _clock(kernels: Sequence[Kernel]) -> Iterable[Fitted]:
     clocks = sorted(clock for clock in clocks if CLOCKS[0] <= clock <= CLOCKS[1])
     if clocks:
         low, value, high = (FLOPS_PER_CYCLE * c for c in (clocks[0], statistics.median(clocks), clocks[-1]))
-        yield Fitted("matmul_flops_per_us", value, low, high, f"cycles of {len(clocks)} launches")
+        yield Fitted("cube.flops_per_us", value, low, high, f"cycles of {len(clocks)} launches")
 
 
 def _computing(kernels: Sequence[Kernel]) -> Iterable[Fitted]:
-    """SwiGLU alone computes as much for each byte as Machine.vector_bytes_per_us is of."""
+    """SwiGLU alone computes as much for each byte as Machine.vector.bytes_per_us is of."""
     rates = sorted(_moved_bytes(k) / (k.blocks * k.vec_us) for k in kernels
                    if k.kind.lower() == "swiglu" and k.vec_us and k.blocks and k.inputs and k.dtypes[0] in FLOATS)
     if rates:
-        yield Fitted("vector_bytes_per_us", statistics.median(rates), rates[0], rates[-1],
+        yield Fitted("vector.bytes_per_us", statistics.median(rates), rates[0], rates[-1],
                      f"how long {len(rates)} launches of SwiGLU computed")
 
 
@@ -142,7 +143,7 @@ def _gap(kernels: Sequence[Kernel], begin_end_us: float) -> Fitted | None:
     if len(gaps) < LEAST_GAPS:
         return None
     low, value, high = statistics.quantiles(gaps, n=4)
-    return Fitted("launch_us", value, low, high, f"{len(gaps)} gaps between kernels")
+    return Fitted("host.launch_us", value, low, high, f"{len(gaps)} gaps between kernels")
 
 
 def _named(path: Path, before: hpmoe.Machine, fitted: hpmoe.Machine, found: Sequence[Fitted]) -> hpmoe.Machine:
@@ -152,5 +153,5 @@ def _named(path: Path, before: hpmoe.Machine, fitted: hpmoe.Machine, found: Sequ
     for name, value, low, high, by in found:
         unit = constants[name].unit if name in constants else next(iter(units_of(name)))
         constants[name] = Constant(f"{path.name}, by {by}", min(low, value), max(high, value), unit, date)
-    machine = fitted.replace(name=path.stem, **{name: value for name, value, *_ in found})
-    return machine.replace(constants=tuple((name, constants[name]) for name in NUMBERS if name in constants))
+    values = {name: value for name, value, *_ in found}
+    return fitted.replace(values, name=path.stem, constants=tuple(constants.items()))

@@ -11,19 +11,20 @@ import numpy as np
 
 import hpmoe
 from hpmoe.calibration.profile_kernels import Timed
+from hpmoe.machines.hardware import is_cost
 
 # What the time of a kernel hinges on first, and what is fitted besides where that leaves much of it unexplained; all else is
 # inside of kernels, between them, or no time.
-FIRST = ("matmul_flops_per_us", "matmul_efficiency", "matmul_float32_ratio", "memory_bytes_per_us", "vector_bytes_per_us",
-         "link_bytes_per_us", "far_link_bytes_per_us", "collective_us")
-THEN = ("worker_l2_bytes_per_us", "matmul_fill_us", "copy_bytes_per_us", "worker_link_bytes_per_us", "l2_bytes_per_us",
-        "worker_memory_bytes_per_us")
+FIRST = ("cube.flops_per_us", "cube.efficiency", "cube.float32_ratio", "memory.bytes_per_us", "vector.bytes_per_us",
+         "link.bytes_per_us", "link.far_bytes_per_us", "host.collective_us")
+THEN = ("l2.worker_bytes_per_us", "cube.fill_us", "vector.copy_bytes_per_us", "link.worker_bytes_per_us", "l2.bytes_per_us",
+        "memory.worker_bytes_per_us")
 CONSTANTS = (*FIRST, *THEN)
-OF_PRODUCTS = {name for name in CONSTANTS if name.startswith("matmul")}
-OF_EXCHANGES = {name for name in CONSTANTS if "link" in name or name in ("copy_bytes_per_us", "collective_us")}
-NOT_FELT = {"product": OF_EXCHANGES | {"vector_bytes_per_us"}, "elementwise": OF_PRODUCTS | OF_EXCHANGES,
+OF_PRODUCTS = {name for name in CONSTANTS if name.startswith("cube.")}
+OF_EXCHANGES = {name for name in CONSTANTS if name.startswith("link.")} | {"vector.copy_bytes_per_us", "host.collective_us"}
+NOT_FELT = {"product": OF_EXCHANGES | {"vector.bytes_per_us"}, "elementwise": OF_PRODUCTS | OF_EXCHANGES,
             "exchange": OF_PRODUCTS}
-MOST_SHARE = {"matmul_efficiency", "matmul_float32_ratio"}  # which are 1 at most
+MOST_SHARE = {"cube.efficiency", "cube.float32_ratio"}  # which are 1 at most
 NOISE, NOISE_US = 0.02, 0.2  # how well a time is taken to be known
 KNOWN = 0.1  # standard deviation of the logarithm of a constant that counts as fitted
 HINGES = 0.1  # per cent that a time moves with a per cent of a constant, where it counts as told by it
@@ -103,7 +104,7 @@ def fit_machine(machine: hpmoe.Machine, kernels: Sequence[Timed], names: Sequenc
     scatter = max(1.0, math.sqrt(float(np.mean(problem.residuals(simulated) ** 2))))
     fitted = []
     for name, deviation, slope in zip(left, unsure, slopes.T, strict=False):
-        value, wide = getattr(found, name), math.exp(2 * scatter * float(deviation))
+        value, wide = found[name], math.exp(2 * scatter * float(deviation))
         by = f"{int(np.sum(np.abs(slope) * problem.noise > HINGES))} kernels"
         high = min(value * wide, 1.0) if name in MOST_SHARE else value * wide
         fitted.append(Fitted(name, value, value / wide, high, by))
@@ -119,8 +120,8 @@ class _Problem:
         self.noise = NOISE + NOISE_US / self.us
 
     def machine(self, names: Sequence[str], logs: np.ndarray) -> hpmoe.Machine:
-        values = {name: getattr(self.start, name) * math.exp(log) for name, log in zip(names, logs, strict=True)}
-        return self.start.replace(**{n: min(value, 1.0) if n in MOST_SHARE else value for n, value in values.items()})
+        values = {name: self.start[name] * math.exp(log) for name, log in zip(names, logs, strict=True)}
+        return self.start.replace({n: min(value, 1.0) if n in MOST_SHARE else value for n, value in values.items()})
 
     def simulated(self, names: Sequence[str], point: _Point, which: np.ndarray | None = None) -> list[float]:
         """Microseconds of all kernels, or of some."""
@@ -179,7 +180,7 @@ class _Problem:
 
     def _bounds(self, names: Sequence[str], point: _Point) -> tuple[np.ndarray, np.ndarray]:
         """The least and the most that a step may change each logarithm, and what a begin and an end take."""
-        most = np.array([-math.log(getattr(self.start, name)) if name in MOST_SHARE else math.inf for name in names])
+        most = np.array([-math.log(self.start[name]) if name in MOST_SHARE else math.inf for name in names])
         ones = np.ones(len(names))
         return np.append(-ones, -point.begin_end_us), np.append(np.minimum(ones, most - point.logs), math.inf)
 
@@ -187,7 +188,7 @@ class _Problem:
         """Towards worse values, by which what nearly holds a kernel up is felt too; or towards better ones, by 1."""
         columns, now = [], np.array(simulated)
         for i, name in enumerate(names):
-            step = -way * STEP if name.endswith("_us") and not name.endswith("_per_us") else way * STEP
+            step = -way * STEP if is_cost(name) else way * STEP
             logs = point.logs.copy()
             logs[i] += step
             which = np.array([name not in NOT_FELT[kernel.family] for kernel in self.kernels])

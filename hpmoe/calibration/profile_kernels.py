@@ -115,7 +115,7 @@ def _simulation(work: _Work, machine: hpmoe.Machine) -> Callable[[hpmoe.Machine]
         if work.kernel:
             return kernel_us(line)[work.kernel]
         is_launched = any(op.primitive.is_launch for op in flow.ops)
-        return line.span - (on.launch_us if is_launched else 0.0)
+        return line.span - (on.host.launch_us if is_launched else 0.0)
     return simulate
 
 

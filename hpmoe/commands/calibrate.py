@@ -13,6 +13,7 @@ from absl import flags
 
 from hpmoe.calibration.agreement import LIMIT, agreement
 from hpmoe.calibration.cpu import Measurement, is_matmul
+from hpmoe.calibration.overheads import OVERHEADS
 from hpmoe.calibration.profile import calibrate_by_profile
 from hpmoe.commands import options, profile_report
 from hpmoe.commands.machine import define_machine
@@ -39,7 +40,6 @@ on are fitted to their times. What could not be fitted keeps the value of --mach
 --ep says how many ranks an exchange is among where the file does not. Without --out the file goes to stdout, the
 report as comments in it."""
 
-OVERHEADS = ("task", "signal", "wait", "poll", "launch")
 
 
 def define(values: flags.FlagValues) -> None:
@@ -120,9 +120,9 @@ def text(fields: Fields, table: list[Fields], path: Path) -> str:
         lines.append(f"{kind:20}{r['dtype']:>10}{r['rate'] / 1e3:>8.1f} {unit:<7}{r['rows']:>11.1f}{r['cols']:>7.0f}"
                      f"{r['inner']:>7.0f}{r['error']:>7.0%}")
     lines += ["fit: median of |predicted / measured - 1| of a task", "",
-              f"memory            {fields['worker_memory_bytes_per_us'] / 1e3:.1f} GB/s for one core, "
-              f"{fields['memory_bytes_per_us'] / 1e3:.1f} for all",
-              "us besides work   " + ", ".join(f"{n} {fields[f'{n}_us']:.2f}" for n in OVERHEADS),
+              f"memory            {fields['memory.worker_bytes_per_us'] / 1e3:.1f} GB/s for one core, "
+              f"{fields['memory.bytes_per_us'] / 1e3:.1f} for all",
+              "us besides work   " + ", ".join(f"{n} {fields[n]:.2f}" for n in OVERHEADS),
               f"stored in         {path}"]
     return "\n".join(lines)
 

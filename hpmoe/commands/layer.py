@@ -99,9 +99,9 @@ class Layer:
         """Rows that a copy must take to be made: by default those whose matmuls, 2 flops a weight each, take as long as the
         weights on the link."""
         given = getattr(self.o, "min_load", None)
-        flops = self.machine.num_aic * self.machine.matmul_rate(self.o.dtype)
+        flops = self.machine.num_aic * self.machine.cube.rate(self.o.dtype)
         size = numpy_dtype(self.o.dtype).itemsize
-        return given if given is not None else flops / 2 * size / self.machine.link_rate(self.o.ep)
+        return given if given is not None else flops / 2 * size / self.machine.link.rate(self.o.ep)
 
     def with_copies(self, f: Function) -> Function:
         """A function of the layer, with as many copies of its experts as there is room for."""
@@ -134,7 +134,7 @@ class Layer:
                                                            min_load=self.min_load)
             return programs.limited(program, self.rank_capacity_factor)
 
-        node_size = self.machine.node_size if "node" in scheme else None
+        node_size = self.machine.link.node_size if "node" in scheme else None
         program = programs.program(self.o, self.direction, rewritten, node_size=node_size)
         if room is not None:
             program = with_planned_rows(program, [self._planned_rows(route.aval, room) for route in routes_of(program)])
@@ -240,10 +240,10 @@ def utilisation(found: Outline, machine: hpmoe.Machine) -> dict[str, float]:
     """Shares of the span, mean of all ranks: workers in task bodies, links and memory at their full rates."""
     busy, ep_size = found.utilisation, len(found.traffic)
     out = {unit: float(busy[:, list(machine.queues_of(unit))].mean()) for unit in ("aic", "aiv")}
-    shared = ep_size if machine.host_cores else 1  # ranks that have one memory, whose traffic is that of the first
+    shared = ep_size if machine.host.cores else 1  # ranks that have one memory, whose traffic is that of the first
     of_rate: dict[str, float] = dict(zip(
         RATES, (found.traffic[:, :, 0].mean(axis=0) / max(found.span, 1e-9)).tolist(), strict=True))
     for name in ("egress", "ingress"):
-        out[name] = float(max(of_rate[name] / machine.link_rate(ep_size),
-                              of_rate[f"node_{name}"] / machine.node_link_bytes_per_us))
-    return {**out, "memory": float(of_rate["memory"] * shared / machine.memory_bytes_per_us)}
+        out[name] = float(max(of_rate[name] / machine.link.rate(ep_size),
+                              of_rate[f"node_{name}"] / machine.link.node_bytes_per_us))
+    return {**out, "memory": float(of_rate["memory"] * shared / machine.memory.bytes_per_us)}

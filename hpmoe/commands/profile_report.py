@@ -19,7 +19,7 @@ def fields(found: Calibrated) -> Fields:
                for k, us in zip(found.kernels, found.simulated, strict=True)]
     return {"name": found.machine.name, "begin_end_us": found.begin_end_us,
             "fitted": [{"name": name, "value": value, "low": low, "high": high, "by": by,
-                        "before": getattr(found.before, name)} for name, value, low, high, by in found.fitted],
+                        "before": found.before[name]} for name, value, low, high, by in found.fitted],
             "unfitted": [{"name": name, "why": why} for name, why in found.unfitted.items()],
             "kernels": kernels,
             "unused": [{"kind": kind, "launches": launches, "us": us, "why": why}
@@ -57,7 +57,7 @@ def _fitted(found: Calibrated) -> str:
     lines = [f"{'fitted':28}{'before':>12}{'now':>12}{'from':>12}{'to':>12}"] if found.fitted else []
     for name, value, low, high, by in found.fitted:
         unit, factor = _unit(found, name)
-        figures = "".join(f"{x / factor:>12.4g}" for x in (getattr(found.before, name), value, low, high))
+        figures = "".join(f"{x / factor:>12.4g}" for x in (found.before[name], value, low, high))
         lines.append(f"{name:28}{figures} {unit}, by {by}")
     return "\n".join(lines)
 

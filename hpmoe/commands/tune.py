@@ -36,7 +36,7 @@ def define(values: flags.FlagValues) -> None:
 
 def _mesh(ep: int, machine: hpmoe.Machine) -> hpmoe.Mesh:
     """Ranks in the nodes of a machine, where these are all full."""
-    return hpmoe.Mesh(ep, node_size=machine.node_size if ep % machine.node_size == 0 else None)
+    return hpmoe.Mesh(ep, node_size=machine.link.node_size if ep % machine.link.node_size == 0 else None)
 
 
 def run(o: flags.FlagValues) -> int:

@@ -77,13 +77,13 @@ def rank_bounds(flow: tf.Taskflow, machine: Machine, ids: np.ndarray) -> list[Bo
     zeros = [[np.zeros(r.shape, numpy_dtype("float32")) for r in ids] if plan.weights >= 0 else None for plan in flow.routes]
     bounds_of = _RankBounds(flow, machine, Layout(flow, [list(ids)] * len(flow.routes), None, zeros))
     bounds = [bounds_of.rank(rank) for rank in range(flow.ep_size)]
-    return _on_one_computer(bounds, machine) if machine.host_cores else bounds
+    return _on_one_computer(bounds, machine) if machine.host.cores else bounds
 
 
 def _on_one_computer(bounds: list[Bound], machine: Machine) -> list[Bound]:
     """Bounds of ranks that share cores, memory and L2: each needs the sum of all ranks' work."""
     totals: dict[str, float] = {n: sum(getattr(b, n) for b in bounds) for n in ("weights", "late", "memory", "l2")}
-    matrix, vector = (sum(getattr(b, unit) for b in bounds) * len(machine.queues_of(unit)) / machine.host_cores
+    matrix, vector = (sum(getattr(b, unit) for b in bounds) * len(machine.queues_of(unit)) / machine.host.cores
                       for unit in ("aic", "aiv"))
     totals["aic"] = max(matrix, *(b.aic for b in bounds))
     totals["aiv"] = max(vector if machine.unified else matrix + vector, *(b.aiv for b in bounds))
@@ -124,11 +124,11 @@ class _RankBounds:
     def _needs_of_moved(self, index: int, op: tf.TileOp, rank: int) -> Needs:
         """Returns the Needs of an operation that moves rows or weights between ranks."""
         machine, work = self.machine, self.work.by_routing[index]
-        moved, own = _moved(self.layout, op, rank, machine.node_size)
+        moved, own = _moved(self.layout, op, rank, machine.link.node_size)
         rows, links = moved[::2].sum() + own, moved * _of_row(op, work["link_row"])
         peers = -(-self.flow.ep_size // (op.num_peers or 1))  # of a task; each gets as much as one worker may send
-        takes_core = machine.host_cores == math.ceil(machine.host_cores)  # else more threads than cores, some on links
-        on_link = links[::2].sum() / peers / machine.worker_link_bytes_per_us if takes_core else 0.0
+        takes_core = machine.host.cores == math.ceil(machine.host.cores)  # else more threads than cores, some on links
+        on_link = links[::2].sum() / peers / machine.link.worker_bytes_per_us if takes_core else 0.0
         l2 = rows * _of_row(op, work["footprints"]["row"].sum(axis=1)) + own * _of_row(op, work["link_row"])
         return Needs(max(on_link, rows * _of_row(op, work["core_row"])), l2, links)
 
@@ -141,7 +141,7 @@ class _RankBounds:
                 us += num_cols * self._tasks_us(work, some)
                 l2 += num_cols * _touched(work, some).sum()
         has_rows = op.domain.rows_of_units(self.layout, rank)[0] > 0
-        return Needs(us + self.machine.signal_us * self.signals[index][has_rows].sum(), l2, np.zeros(4))
+        return Needs(us + self.machine.sync.signal_us * self.signals[index][has_rows].sum(), l2, np.zeros(4))
 
     def _works_with_fans(self, index: int, op: tf.TileOp, rank: int) -> np.ndarray:
         """Returns the operation's `Work.by_routing` for the rows that the rank's experts have of a token sent once."""
@@ -156,10 +156,10 @@ class _RankBounds:
     def _tasks_us(self, work: np.void, rows: np.ndarray) -> float:
         """Microseconds of tasks with these numbers of rows, each with the machine to itself."""
         machine = self.machine
-        core = machine.task_us + core_us(work, rows)
-        if machine.host_cores:  # a task that waits for L2 takes no core
+        core = machine.sync.task_us + core_us(work, rows)
+        if machine.host.cores:  # a task that waits for L2 takes no core
             return float(core.sum())
-        l2_bytes_per_us = min(machine.worker_l2_bytes_per_us, machine.l2_bytes_per_us)
+        l2_bytes_per_us = min(machine.l2.worker_bytes_per_us, machine.l2.bytes_per_us)
         return float(np.maximum(core, _touched(work, rows) / l2_bytes_per_us).sum())
 
     def _shares_us(self, needs: Sequence[Needs]) -> tuple[float, float]:
@@ -174,16 +174,16 @@ class _RankBounds:
 
     def _links_us(self, needs: Sequence[Needs]) -> tuple[float, float]:
         """Returns egress and ingress: each the slower of the links inside the node and between nodes."""
-        rates = [[self.machine.link_rate(self.flow.ep_size)], [self.machine.node_link_bytes_per_us]]
+        rates = [[self.machine.link.rate(self.flow.ep_size)], [self.machine.link.node_bytes_per_us]]
         egress, ingress = (sum((n.links for n in needs), np.zeros(4)).reshape(2, 2) / rates).max(axis=0)
         return egress, ingress
 
     def _memory_us(self, rank: int) -> tuple[float, float, float]:
         """Returns weights, late and memory."""
         machine = self.machine
-        of_workers = self._workers_at_once(("aic",)) * machine.worker_memory_bytes_per_us
-        of_matrix = min(machine.memory_bytes_per_us, of_workers)
-        rates = of_matrix, of_matrix, machine.memory_bytes_per_us  # workers of other ranks bring rows, too
+        of_workers = self._workers_at_once(("aic",)) * machine.memory.worker_bytes_per_us
+        of_matrix = min(machine.memory.bytes_per_us, of_workers)
+        rates = of_matrix, of_matrix, machine.memory.bytes_per_us  # workers of other ranks bring rows, too
         traffic = _Traffic(self.flow, machine, self.work, self.layout, rank)
         for index, op in enumerate(self.flow.ops):
             if is_transfer(op):
@@ -195,7 +195,7 @@ class _RankBounds:
 
     def _l2_us(self, needs: Sequence[Needs]) -> float:
         workers = self._workers_at_once(("aic", "aiv"))
-        return sum(n.l2 for n in needs) / min(self.machine.l2_bytes_per_us, workers * self.machine.worker_l2_bytes_per_us)
+        return sum(n.l2 for n in needs) / min(self.machine.l2.bytes_per_us, workers * self.machine.l2.worker_bytes_per_us)
 
     def _ends_us(self, rank: int) -> tuple[float, float]:
         """Returns fill and drain: the least of all matrix operations that have tasks."""
@@ -213,7 +213,7 @@ class _RankBounds:
     def _workers_at_once(self, units: Sequence[str]) -> int:
         """Returns how many workers of some units can be in tasks at a time."""
         workers = len({queue for unit in units for queue in self.machine.queues_of(unit)})
-        return math.ceil(self.machine.host_cores) or workers
+        return math.ceil(self.machine.host.cores) or workers
 
 
 class _Traffic:
@@ -256,7 +256,7 @@ class _Traffic:
         for (part, whole), (gathered, landed) in self.gathered.items():
             new = gathered
             if whole:
-                held, l2_bytes = min(landed, whole), min(self.machine.l2_bytes, whole)
+                held, l2_bytes = min(landed, whole), min(self.machine.l2.bytes, whole)
                 new = max(-(whole - held) * math.expm1(-gathered / whole), gathered * (1 - l2_bytes / whole))
             out[part] = max(out.get(part, 0.0), landed + new)
         return out
@@ -289,7 +289,7 @@ class _Traffic:
 
     def add_transfer(self, index: int, op: tf.TileOp) -> None:
         """Adds the rows or weights that leave the rank, and those that arrive."""
-        moved, own = _moved(self.layout, op, self.rank, self.machine.node_size)
+        moved, own = _moved(self.layout, op, self.rank, self.machine.link.node_size)
         sent, came = moved[::2].sum() + own, moved[1::2].sum() + own
         for is_last, tiles, work in _tiles(op, self.work.by_routing[index]):
             if not is_last:
@@ -363,7 +363,7 @@ def _signals(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
     A taskflow without queues has none, as the order decides which are needed. Threads of a host send signals while others
     use its cores.
     """
-    if not flow.queues or machine.host_cores:
+    if not flow.queues or machine.host.cores:
         return [np.zeros((op.domain.size, 1)) for op in flow.ops]
     counts = np.bincount(flow.signals["task"][flow.signals["kind"] != tf.ENTRY_TILE], minlength=flow.num_tasks)
     firsts = np.cumsum([0] + [math.prod(op.grid) for op in flow.ops])

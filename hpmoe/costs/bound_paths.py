@@ -31,7 +31,7 @@ class LeastPaths:
 
     def __init__(self, flow: tf.Taskflow, machine: Machine, work: np.ndarray, layout: Layout, sent: Sequence[float]):
         self.flow, self.machine, self.work, self.layout, self.sent = flow, machine, work, layout, sent
-        self.look = machine.poll_us + machine.wait_us
+        self.look = machine.sync.poll_us + machine.sync.wait_us
         self.links = list(_links(flow))
         self.least = [self._least_us(i) for i in range(len(flow.ops))]
         self.after, self._put_us = functools.cache(self._after), functools.cache(self._put_alone_us)
@@ -77,25 +77,26 @@ class LeastPaths:
         machine, ranks, row = self.machine, np.arange(self.flow.ep_size), self.work["link_row"][index]
         is_full = self.layout.slots[op.domain.route][rank].rows == self.flow.tile_rows
         rows = self._rows_by_source(op, rank)[is_full].sum(axis=0) * ((op.grid[2] - 1) * row[0] + row[1])
-        leaves_node, out = ranks // machine.node_size != rank // machine.node_size, 0.0
-        for which, rate, way in ((~leaves_node & (ranks != rank), machine.link_rate(self.flow.ep_size), machine.remote_us),
-                                 (leaves_node, machine.node_link_bytes_per_us, machine.node_remote_us)):
+        leaves_node, out = ranks // machine.link.node_size != rank // machine.link.node_size, 0.0
+        is_near = ~leaves_node & (ranks != rank)
+        for which, rate, way in ((is_near, machine.link.rate(self.flow.ep_size), machine.sync.remote_us),
+                                 (leaves_node, machine.link.node_bytes_per_us, machine.sync.node_remote_us)):
             if (come := rows[which].sum()) > 0:
                 after = float(self._after(rank, op.domain.route)[index])
-                out = max(out, come / rate + machine.signal_us + way + self.look + after)
+                out = max(out, come / rate + machine.sync.signal_us + way + self.look + after)
         return out
 
     def _of_full(self, route: int) -> list[float]:
         """Least time of a task of each operation, [num_ops]; of operations on slots of a route, of tasks of full slots."""
         full = np.array([self.flow.tile_rows])
-        return [self.machine.task_us + float(min(core_us(w, full).min() for w in self.work[i]))
+        return [self.machine.sync.task_us + float(min(core_us(w, full).min() for w in self.work[i]))
                 if us and op.domain.is_slots and op.domain.route == route else us
                 for i, (op, us) in enumerate(zip(self.flow.ops, self.least, strict=True))]
 
     def landing(self, op: int, stays_in_node: bool) -> float:
         """Microseconds after the last row arrived that an operation moves to a rank of the same or another node."""
-        way = self.machine.remote_us if stays_in_node else self.machine.node_remote_us
-        seen = self.machine.signal_us + way + self.look if self.is_read(op) else 0.0
+        way = self.machine.sync.remote_us if stays_in_node else self.machine.sync.node_remote_us
+        seen = self.machine.sync.signal_us + way + self.look if self.is_read(op) else 0.0
         return seen + min(float(self.after(rank)[op]) for rank in range(self.flow.ep_size))
 
     def is_read(self, op: int) -> bool:
@@ -112,7 +113,7 @@ class LeastPaths:
     def _after_writer(self, writer: int, reader: int, rank: int, least: Sequence[float]) -> float:
         """Microseconds from the end of a task to the end of a task that reads its output."""
         is_put = self.flow.ops[writer].num_peers > 0
-        crossing = 0.0 if is_put else self._crossing(writer, reader) - self.machine.signal_us * self.sent[writer]
+        crossing = 0.0 if is_put else self._crossing(writer, reader) - self.machine.sync.signal_us * self.sent[writer]
         if self.flow.ops[reader].num_peers:
             return crossing + self._put_us(reader, rank, 0.0, self.is_read(reader))
         return crossing + least[reader]
@@ -120,7 +121,7 @@ class LeastPaths:
     def _crossing(self, writer: int, reader: int) -> float:
         """Microseconds until another unit of the rank sees what an operation has written."""
         is_apart = not self.machine.unified and self.flow.ops[writer].unit != self.flow.ops[reader].unit
-        return self.machine.signal_us + self.look if is_apart else 0.0
+        return self.machine.sync.signal_us + self.look if is_apart else 0.0
 
     def _least_us(self, index: int) -> float:
         """Least time of a task with rows of a local operation, on any rank."""
@@ -129,7 +130,7 @@ class LeastPaths:
             return 0.0
         rows = np.unique(np.concatenate([rows_of_tasks(self.layout, op, rank) for rank in range(self.flow.ep_size)]))
         rows = rows[rows > 0]
-        return self.machine.task_us + float(min((core_us(w, rows).min() for w in self.work[index]), default=0.0)) \
+        return self.machine.sync.task_us + float(min((core_us(w, rows).min() for w in self.work[index]), default=0.0)) \
             if len(rows) else 0.0
 
     def _put_alone_us(self, index: int, rank: int, crossing: float, is_seen: bool) -> float:
@@ -141,12 +142,12 @@ class LeastPaths:
         machine, op = self.machine, self.flow.ops[index]
         rows = self._rows_by_source(op, rank)
         ranks = np.arange(self.flow.ep_size)
-        is_other, leaves_node = ranks != rank, ranks // machine.node_size != rank // machine.node_size
-        way = np.where(leaves_node, machine.node_remote_us, machine.remote_us)
-        seen = np.where(is_other, machine.signal_us + way + self.look, crossing) if is_seen else 0.0
-        link = np.where(leaves_node, machine.node_link_bytes_per_us, machine.link_rate(self.flow.ep_size))
-        alone = np.where(is_other, np.minimum(link, machine.worker_link_bytes_per_us), np.inf)
-        us = [np.maximum(machine.task_us + core_us(w, rows), np.maximum(
+        is_other, leaves_node = ranks != rank, ranks // machine.link.node_size != rank // machine.link.node_size
+        way = np.where(leaves_node, machine.sync.node_remote_us, machine.sync.remote_us)
+        seen = np.where(is_other, machine.sync.signal_us + way + self.look, crossing) if is_seen else 0.0
+        link = np.where(leaves_node, machine.link.node_bytes_per_us, machine.link.rate(self.flow.ep_size))
+        alone = np.where(is_other, np.minimum(link, machine.link.worker_bytes_per_us), np.inf)
+        us = [np.maximum(machine.sync.task_us + core_us(w, rows), np.maximum(
             rows / alone, _shared(rows, is_other, leaves_node) / link) * w["link_row"]) + seen for w in self.work[index]]
         of_slots = np.where(rows > 0, np.minimum.reduce(us), 0.0).max(axis=1, initial=0.0)
         return float(of_slots[rows.any(axis=1)].min(initial=np.inf)) if rows.any() else 0.0

@@ -38,7 +38,7 @@ def likely_puts(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> tuple[int
     parts = min(max(us / PUT_US, min(us / LEAST_US, _parts_for_all(plan, machine))), most, -(-sent.cols // least))
     if op.primitive.is_back:  # a signal for each event that rows of one expert are counted in
         returns = min(plan.num_returns, rows * plan.num_experts / (plan.top_k * plan.return_tokens))
-        parts = min(parts, SIGNAL_SHARE * us / (max(1.0, returns) * max(machine.signal_us, 1e-9)))
+        parts = min(parts, SIGNAL_SHARE * us / (max(1.0, returns) * max(machine.sync.signal_us, 1e-9)))
     num_peers = _num_groups(plan, -(-sent.cols // _put_cols(sent.cols, parts, least)))
     cols = _put_cols(sent.cols, min(parts, MOST_PUTS / max(1, plan.num_slots * num_peers)), least)
     return num_peers, cols if cols < sent.cols else None
@@ -47,7 +47,7 @@ def likely_puts(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> tuple[int
 def _parts_for_all(plan: tf.RoutePlan, machine: Machine) -> float:
     """Of what a rank sends to each expert, with which every worker that sends has FEW_PUTS: some have one more than others,
     whatever the routing, and rows of a slot have come when the last of their puts has."""
-    filling = FILLING * machine.link_rate(plan.ep_size) / link_rate(machine, plan.ep_size)
+    filling = FILLING * machine.link.rate(plan.ep_size) / link_rate(machine, plan.ep_size)
     return FEW_PUTS * min(machine.num_aiv, filling) / (plan.num_local_experts * plan.ep_size)
 
 

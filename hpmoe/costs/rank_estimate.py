@@ -60,8 +60,8 @@ def estimated_us(flow: tf.Taskflow, machine: Machine, waits: float = 1.0) -> tup
     is_matrix = [machine.unified or op.unit == "aic" for op in flow.ops]
     matrix = list(itertools.compress(demands, is_matrix))
     vector = [demand for demand, other in zip(demands, is_matrix, strict=True) if not other]
-    shared = max(sum(s.memory for s in demands) / machine.memory_bytes_per_us,
-                 sum(s.l2 for s in demands) / machine.l2_bytes_per_us)
+    shared = max(sum(s.memory for s in demands) / machine.memory.bytes_per_us,
+                 sum(s.l2 for s in demands) / machine.l2.bytes_per_us)
     link, hops = sum(s.link for s in demands), sum(s.hop for s in demands)
     returned = max((s.returned for s in demands), default=0.0)
     of_matrix = max(_share(matrix, machine, "aic"), shared) + APART * max((s.longest for s in matrix), default=0.0)
@@ -98,16 +98,17 @@ def _exchange(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, waits: float) 
     cols = likely_puts(flow, op, machine)[1] or sent.cols
     if op.is_relayed:  # rows go to the ranks of the node alone
         ep_size = flow.routes[relays_of(flow.routes, op.domain.route)].node_size
-    of_node = min(ep_size, machine.node_size)
-    far = waits * (ep_size - of_node) / machine.node_link_bytes_per_us
-    link = max((of_node - 1) / machine.link_rate(ep_size), far)
-    rate = link_rate(machine, ep_size) if ep_size > 1 else machine.copy_bytes_per_us / 2  # read and written
-    us = machine.task_us + rows * sent.row_bytes * cols / sent.cols / rate
+    of_node = min(ep_size, machine.link.node_size)
+    far = waits * (ep_size - of_node) / machine.link.node_bytes_per_us
+    link = max((of_node - 1) / machine.link.rate(ep_size), far)
+    rate = link_rate(machine, ep_size) if ep_size > 1 else machine.vector.copy_bytes_per_us / 2  # read and written
+    us = machine.sync.task_us + rows * sent.row_bytes * cols / sent.cols / rate
     remote = max(1, ep_size - 1) / ep_size
-    seen = machine.signal_us + machine.poll_us + (machine.remote_us if of_node == ep_size else machine.node_remote_us)
-    busy = (us + machine.signal_us) * plan.likely_rows / rows * -(-sent.cols // cols) * remote
+    sync = machine.sync
+    seen = sync.signal_us + sync.poll_us + (sync.remote_us if of_node == ep_size else sync.node_remote_us)
+    busy = (us + machine.sync.signal_us) * plan.likely_rows / rows * -(-sent.cols // cols) * remote
     if plan.once_of >= 0:
-        busy *= (machine.task_us + machine.signal_us) / (us + machine.signal_us)  # the hop has what rows take
+        busy *= (machine.sync.task_us + machine.sync.signal_us) / (us + machine.sync.signal_us)  # the hop has what rows take
         return Demand(busy, us, us + seen, hop=_hop(flow, op, machine))
     return Demand(busy, us, us + seen, link * plan.likely_rows / ep_size * sent.row_bytes)
 
@@ -118,9 +119,9 @@ def _hop(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
     of, step = flow.routes[plan.once_of], plan.node_size or 1
     there = of.top_k / rows_of_token(of, plan) * plan.num_tokens / (flow.ep_size // step)  # rows for each rank, or node
     ranks = range(0, flow.ep_size, step)
-    near = sum(r < machine.node_size for r in ranks) - 1
+    near = sum(r < machine.link.node_size for r in ranks) - 1
     far = 0 if op.is_relayed else len(ranks) - near - 1
-    us = max(near / machine.link_rate(flow.ep_size), far / machine.node_link_bytes_per_us)
+    us = max(near / machine.link.rate(flow.ep_size), far / machine.link.node_bytes_per_us)
     return there * us * flow.buffers[op.operands[0].buffer].row_bytes
 
 
@@ -140,15 +141,15 @@ def _tasks(flow: tf.Taskflow, index: int, work: Work, machine: Machine) -> Deman
         fixed, of_row = footprints["fixed"], float(footprints["row"].sum())
         for rows, count in units:
             passed = float(fixed.sum()) + rows * of_row
-            us = max(machine.task_us + float(core_us(row, rows)), passed / machine.worker_l2_bytes_per_us)
-            us += machine.wait_us + machine.signal_us
+            us = max(machine.sync.task_us + float(core_us(row, rows)), passed / machine.l2.worker_bytes_per_us)
+            us += machine.sync.wait_us + machine.sync.signal_us
             busy, longest, l2 = busy + times * count * us, max(longest, us), l2 + times * count * passed
         memory += times * float(fixed[footprints["part"] == WEIGHT][:1].sum() * experts
                                 + fixed[footprints["part"] == DENSE][:1].sum()
                                 + fixed[footprints["part"] == STREAM].sum() * num_units)
     if op.primitive.makes_blocks and op.domain.first > 0:
         returned = op.params.block * flow.buffers[op.operands[0].buffer].row_bytes / link_rate(machine, flow.ep_size)
-    return Demand(busy, longest, longest + machine.poll_us, 0.0, l2, memory, returned)
+    return Demand(busy, longest, longest + machine.sync.poll_us, 0.0, l2, memory, returned)
 
 
 def _units(flow: tf.Taskflow, op: tf.TileOp) -> tuple[list[tuple[float, int]], int]:

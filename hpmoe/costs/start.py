@@ -40,28 +40,30 @@ def start_us(flow: tf.Taskflow, machine: Machine) -> float:
         >>> shapes = (4096, 7168), (4096, 8), (4096, 8), (64, 7168, 4096), (64, 2048, 7168)
         >>> avals = [hpmoe.Aval(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]
         >>> flow = hpmoe.overlap_comm(moe).lower(*avals)
-        >>> round(start_us(flow, hpmoe.ascend_a3)), round(start_us(flow, hpmoe.ascend_a3.replace(scalar_us=0.0, dma_us=0.0)))
+        >>> no_prologue = {"vector.scalar_us": 0.0, "memory.dma_us": 0.0}
+        >>> round(start_us(flow, hpmoe.ascend_a3)), round(start_us(flow, hpmoe.ascend_a3.replace(no_prologue)))
         (36, 20)
     """
-    return machine.launch_us + prologue_us(flow, machine)
+    return machine.host.launch_us + prologue_us(flow, machine)
 
 
 def choice_us(machine: Machine) -> float:
     """Microseconds that a launch takes longer to begin where it takes one of several plans, by plan_choice.h."""
-    return OF_CHOICE * machine.dma_us
+    return OF_CHOICE * machine.memory.dma_us
 
 
 def pass_us(machine: Machine) -> float:
     """Microseconds in which a worker passes by a task of a slot past the last that has rows, without a look at what it waits
     for; as long as decoding a task where a machine says nothing of its scalar units."""
-    return min(machine.task_us, OF_SPARE * machine.scalar_us) if machine.scalar_us else machine.task_us
+    scalar_us = machine.vector.scalar_us
+    return min(machine.sync.task_us, OF_SPARE * scalar_us) if scalar_us else machine.sync.task_us
 
 
 def prologue_us(flow: tf.Taskflow, machine: Machine) -> float:
     """Microseconds in which the vector workers sort the entries of each route, tell the other ranks, place the rows of all
     ranks and set the thresholds of events, by what kernels/ascendc/prologue.h does in turn; nothing where no rows
     are routed, or on a machine that says nothing of it."""
-    if not flow.routes or not (machine.scalar_us or machine.dma_us):
+    if not flow.routes or not (machine.vector.scalar_us or machine.memory.dma_us):
         return 0.0
     workers, words, copies, meetings, gathering = len(machine.queues_of("aiv")), OF_START, COPIES, MEETINGS, 0.0
     asked = {plan.once_of for plan in flow.routes}
@@ -77,8 +79,8 @@ def prologue_us(flow: tf.Taskflow, machine: Machine) -> float:
         words += OF_ENTRY * entries + OF_LIST * lists
         copies += workers + 6
         meetings += 1
-    met = meetings * (machine.signal_us + machine.poll_us) + (machine.remote_us if flow.ep_size > 1 else 0.0)
-    return words * machine.scalar_us + copies * machine.dma_us + met + gathering
+    met = meetings * (machine.sync.signal_us + machine.sync.poll_us) + (machine.sync.remote_us if flow.ep_size > 1 else 0.0)
+    return words * machine.vector.scalar_us + copies * machine.memory.dma_us + met + gathering
 
 
 def _is_gathered(plan: RoutePlan) -> bool:
@@ -98,8 +100,9 @@ def _gather_us(plan: RoutePlan, workers: int, machine: Machine) -> float:
     blocks = math.ceil(plan.num_experts / experts) + 1
     entries, turns = plan.num_tokens * plan.top_k / groups, math.ceil(blocks * groups / workers)
     chunks = math.ceil(entries / AT_ONCE)
-    looks = machine.dma_us + max(OF_LOOK * chunks * _vector_us(AT_ONCE), (chunks - 1) // AHEAD * machine.dma_us)
-    picks = experts * (OF_PICK * _vector_us(entries / (blocks - 1)) + OF_LISTED * machine.scalar_us)
+    dma_us = machine.memory.dma_us
+    looks = dma_us + max(OF_LOOK * chunks * _vector_us(AT_ONCE), (chunks - 1) // AHEAD * dma_us)
+    picks = experts * (OF_PICK * _vector_us(entries / (blocks - 1)) + OF_LISTED * machine.vector.scalar_us)
     return turns * (looks + picks) + (groups + OF_SUMS) * _vector_us(plan.num_experts)
 
 

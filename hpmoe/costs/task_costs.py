@@ -30,8 +30,8 @@ def task_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
 def _alone(work: np.void, rows: float, machine: Machine, ep_size: int) -> float:
     """Microseconds of one task to which memory and links give all that one worker can take."""
     used = work["footprints"][:work["num_footprints"]]
-    return float(machine.task_us + max(core_us(work, rows),
-                                       (used["fixed"].sum() + rows * used["row"].sum()) / machine.worker_l2_bytes_per_us,
+    return float(machine.sync.task_us + max(core_us(work, rows),
+                                       (used["fixed"].sum() + rows * used["row"].sum()) / machine.l2.worker_bytes_per_us,
                                        rows * work["link_row"] / link_rate(machine, ep_size)))
 
 

@@ -26,7 +26,7 @@ MAX_FOOTPRINTS = MAX_OPERANDS + 2  # of each operand, and once more of the two t
 WORK = np.dtype([("core_fixed", "f8"), ("core_row", "f8"), ("few_fixed", "f8"), ("few_row", "f8"), ("core_fan", "f8"),
                  ("link_row", "f8"), ("skinny_rows", "i8"), ("granule", "i8"), ("num_footprints", "i8"),
                  ("landing", FOOTPRINT), ("footprints", FOOTPRINT, MAX_FOOTPRINTS)])
-# Machine.vector_bytes_per_us is of bodies whose instructions work through five bytes for each that is moved, as SwiGLU's do.
+# Machine.vector.bytes_per_us is of bodies whose instructions work through five bytes for each that is moved, as SwiGLU's do.
 COMPUTED_PER_MOVED = 5
 
 
@@ -95,8 +95,8 @@ class Work:
 
     def _fill_launch(self, work: np.void, op: tf.TileOp) -> None:
         machine, launched = self.machine, op.params
-        work["core_fixed"] = (machine.launch_us + launched.is_collective * machine.collective_us
-                              + launched.syncs_host * machine.host_sync_us)
+        work["core_fixed"] = (machine.host.launch_us + launched.is_collective * machine.host.collective_us
+                              + launched.syncs_host * machine.host.sync_us)
         work["core_row"] = 2.0 * launched.row_bytes / device_copy_rate(machine)
 
     def _fill_moved(self, work: np.void, op: tf.TileOp, cols: int, footprints: list[Footprint]) -> None:
@@ -105,13 +105,13 @@ class Work:
         own = [t for t in footprints if t.part != FAN]
         fixed, row = sum(t.fixed for t in own), sum(t.row for t in own)
         fan = sum(t.row for t in footprints if t.part == FAN)
-        rate = machine.copy_bytes_per_us if moves else machine.vector_bytes_per_us
+        rate = machine.vector.copy_bytes_per_us if moves else machine.vector.bytes_per_us
         if moves and not (op.domain.is_copies or op.num_peers):  # a collective
             rate = device_copy_rate(machine)
         work["link_row"] = row if moves else 0.0
         row = max(row, self._computed(op, cols) / COMPUTED_PER_MOVED)
         if body:
-            rate = machine.vector_bytes_per_us * body.share
+            rate = machine.vector.bytes_per_us * body.share
             row, fan = (_stretched(bytes_, body, cols or self._buffer(op, 1).cols, 1) for bytes_ in (row, fan))
         work["core_row"], work["core_fan"] = row / rate, fan / rate
         work["core_fixed"] = fixed / rate + (body.rows if body else 0.0) * work["core_row"]
@@ -119,7 +119,7 @@ class Work:
     def _matmul_us(self, op: tf.TileOp, body: Body | None, cols: int, inner: int) -> tuple[float, float]:
         """Of a task, and for each of its rows."""
         row = _stretched(2.0 * inner * cols, body, cols, inner) / self._matmul_rate(op, body)
-        return self.machine.matmul_fill_us + (body.rows if body else 0.0) * row, row
+        return self.machine.cube.fill_us + (body.rows if body else 0.0) * row, row
 
     def _body(self, op: tf.TileOp, rows: int = 0) -> Body | None:
         """What was measured of the operation's tasks, of so many rows or of any number."""
@@ -146,11 +146,11 @@ class Work:
     def _granule(self, op: tf.TileOp) -> int:
         """Rows that a matmul works on at once; a weight's gradient sums over them, in float32 half as many at once."""
         is_halved = op.primitive.makes_blocks and storage_dtype(self._buffer(op, 1).dtype) == "float32"
-        return max(1, self.machine.matmul_granule // (2 if is_halved else 1))
+        return max(1, self.machine.cube.granule // (2 if is_halved else 1))
 
     def _matmul_rate(self, op: tf.TileOp, body: Body | None) -> float:
         machine = self.machine
-        return machine.matmul_flops_per_us * body.share if body else machine.matmul_rate(
+        return machine.cube.flops_per_us * body.share if body else machine.cube.rate(
             storage_dtype(self._buffer(op, 1).dtype))
 
     def _read_again(self, op: tf.TileOp, cols: int, block: int, footprints: list[Footprint]) -> list[Footprint]:
@@ -198,25 +198,25 @@ def _stretched(work: float, body: Body | None, cols: int, inner: int) -> float:
 
 def _part_of_tile(machine: Machine) -> tuple[int, int]:
     """Rows and columns of a matmul tile whose float32 sums fit where they are kept, twice as wide as high."""
-    height = max(1, math.isqrt(int(machine.accumulator_bytes) // 8))
+    height = max(1, math.isqrt(int(machine.cube.accumulator_bytes) // 8))
     return height, 2 * height
 
 
 def device_copy_rate(machine: Machine) -> float:
     """Bytes for each microsecond, read or written, of a kernel of the whole device that only moves rows."""
     workers = len(machine.queues_of("aiv"))
-    return min(workers * machine.copy_bytes_per_us, machine.memory_bytes_per_us)
+    return min(workers * machine.vector.copy_bytes_per_us, machine.memory.bytes_per_us)
 
 
 def link_rate(machine: Machine, ep_size: int) -> float:
     """Bytes for each microsecond that one worker sends to the farthest ranks while others leave it the link."""
-    link = machine.link_rate(ep_size) if ep_size <= machine.node_size else machine.node_link_bytes_per_us
-    return min(machine.worker_link_bytes_per_us, link)
+    link = machine.link.rate(ep_size) if ep_size <= machine.link.node_size else machine.link.node_bytes_per_us
+    return min(machine.link.worker_bytes_per_us, link)
 
 
 def put_rate(machine: Machine, ep_size: int) -> float:
     """The same of rows that it also has to copy."""
-    return min(link_rate(machine, ep_size), machine.copy_bytes_per_us, machine.worker_l2_bytes_per_us)
+    return min(link_rate(machine, ep_size), machine.vector.copy_bytes_per_us, machine.l2.worker_bytes_per_us)
 
 
 def core_us(work: np.ndarray | np.void, rows: np.ndarray | float) -> np.ndarray:

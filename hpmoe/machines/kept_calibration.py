@@ -9,15 +9,16 @@ import os
 from importlib import metadata
 from pathlib import Path
 
+from hpmoe.machines.hardware import is_cost
 from hpmoe.machines.machine import Body
 from hpmoe.support.errors import ArgumentError, is_number
 from hpmoe.support.host import cache_folder, cpu_name, num_cores
 from hpmoe.support.kept_files import Fields, read_object, write_object
 
 # What is measured; the rest of a Machine is what hpmoe.cpu says.
-RATES = ("matmul_flops_per_us", "matmul_float32_ratio", "vector_bytes_per_us", "copy_bytes_per_us", "l2_bytes",
-         "l2_bytes_per_us", "worker_l2_bytes_per_us", "memory_bytes_per_us", "worker_memory_bytes_per_us", "task_us",
-         "wait_us", "poll_us", "signal_us", "launch_us", "host_cores")
+RATES = ("cube.flops_per_us", "cube.float32_ratio", "vector.bytes_per_us", "vector.copy_bytes_per_us", "l2.bytes",
+         "l2.bytes_per_us", "l2.worker_bytes_per_us", "memory.bytes_per_us", "memory.worker_bytes_per_us", "sync.task_us",
+         "sync.wait_us", "sync.poll_us", "sync.signal_us", "host.launch_us", "host.cores")
 
 
 def calibration_key() -> Fields:
@@ -78,7 +79,7 @@ def _range_of(name: str) -> tuple[float, float]:
     """What can have been measured: a rate of a byte a microsecond at least, a cost of a second at most, or no cache."""
     if name.endswith("_per_us"):
         return 1.0, 1e12
-    return (0.0, 1e6) if name.endswith("_us") else (0.0, 1e15) if name == "l2_bytes" else (1e-3, 1e6)
+    return (0.0, 1e6) if is_cost(name) else (0.0, 1e15) if name == "l2.bytes" else (1e-3, 1e6)
 
 
 def _body(kind: str, dtype: str, share: object, *lost: object) -> Body:

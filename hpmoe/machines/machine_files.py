@@ -5,22 +5,22 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import tomllib
 
 from hpmoe.machines.constant import Constant
-from hpmoe.machines.machine import Body, Machine
+from hpmoe.machines.machine import CONSTANTS, GROUPS, OPTIONAL, Body, Machine, nearest_constant
 from hpmoe.machines.units import units_of
 from hpmoe.support.errors import ArgumentError, check_argument, is_number, kind_of
 from hpmoe.support.keywords import nearest, suggests_keywords
 
 FOLDER = Path(__file__).parent / "files"
-NUMBERS = {f.name: f.type for f in dataclasses.fields(Machine) if f.type in ("int", "float")}
-OPTIONAL = ("host_cores", "repoll_us", "scalar_us", "dma_us", "near_size", "far_link_bytes_per_us")
+FIELDS = ("name", "like", "bodies")
 KEYS = ("value", "unit", "source", "date", "range")
 WHO = "hpmoe.load_machine"
+SHOWN = 4  # names in an error
 DATE = re.compile(r"(\d{4}(-\d{2}(-\d{2})?)?)?")
 
 
@@ -38,9 +38,9 @@ def preset_names() -> list[str]:
 def load_machine(which: str | Path) -> Machine:
     """A machine that comes with hpmoe, or that a TOML file describes.
 
-    A file has `name` and `unified`, and a table for each number of a Machine: `value`, `unit`, `source`, `date` where it is
-    known, and `range = [low, high]` where it is not sure. With `like`, the name of a machine that comes with hpmoe, it needs
-    only what differs.
+    A file has `name` and a table for each constant of a Machine, such as [link.bytes_per_us]: `value`, `unit`, `source`,
+    `date` if it is known, and `range = [low, high]` if the value is not sure. With `like`, the name of a machine that comes
+    with hpmoe, a file needs only the constants that differ.
     `hpmoe machine ascend_a3` writes one to begin with.
 
     Args:
@@ -55,13 +55,13 @@ def load_machine(which: str | Path) -> Machine:
         >>> with tempfile.NamedTemporaryFile("w+", suffix=".toml") as file:
         ...     _ = file.write('''name = "mine"
         ... like = "ascend_a3"
-        ... [link_bytes_per_us]
+        ... [link.bytes_per_us]
         ... value = 98
         ... unit = "GB/s"
         ... source = "the half of it"''')
         ...     file.flush()
         ...     mine = hpmoe.load_machine(file.name)
-        >>> mine.name, mine.link_bytes_per_us, mine.num_aic
+        >>> mine.name, mine.link.bytes_per_us, mine.num_aic
         ('mine', 98000.0, 24)
         >>> hpmoe.load_machine("ascend_950pr").name
         'ascend_950pr'
@@ -83,18 +83,18 @@ def load_machine(which: str | Path) -> Machine:
 
 def machine_text(machine: Machine) -> str:
     """A machine as a file that load_machine reads."""
-    parts = [f"name = {json.dumps(machine.name)}\nunified = {str(machine.unified).lower()}"]
     constants = dict(machine.constants)
-    parts += [_table(field, getattr(machine, field), constants.get(field)) for field in NUMBERS]
+    parts = [f"name = {json.dumps(machine.name)}"]
+    parts += [_table(name, machine[name], constants.get(name)) for name in CONSTANTS]
     parts += ["[[bodies]]\n" + "\n".join(f"{name} = {json.dumps(value)}" for name, value in dataclasses.asdict(body).items())
               for body in machine.bodies]
     return "\n\n".join(parts) + "\n"
 
 
-def _table(field: str, value: float, constant: Constant | None) -> str:
-    units = units_of(field)
+def _table(name: str, value: float, constant: Constant | None) -> str:
+    units = units_of(name)
     unit = constant.unit if constant else next(iter(units))
-    lines = [f"[{field}]", f"value = {_in_unit(value, units[unit])}", f"unit = {json.dumps(unit)}",
+    lines = [f"[{name}]", f"value = {_in_unit(value, units[unit])}", f"unit = {json.dumps(unit)}",
              f"source = {json.dumps(constant.source if constant else 'set by a user', ensure_ascii=False)}"]
     lines += [f"date = {json.dumps(constant.date)}"] if constant and constant.date else []
     if constant:
@@ -126,21 +126,43 @@ def _in_unit(value: float, factor: float) -> str:
 def _machine(found: Mapping[str, object]) -> Machine:
     like = found.get("like")
     check_argument(like is None or like in preset_names(), WHO, "like", repr(like), f"one of {', '.join(preset_names())}")
-    known = {"name", "unified", "like", "bodies", *NUMBERS}
-    unknown = sorted(set(found) - known)
-    check_argument(not unknown, WHO, f"the table {unknown[:1]}", "unknown", f"one of {', '.join(sorted(known))}")
-    needed = {"name", *(() if like else ("unified", *(n for n in NUMBERS if n not in OPTIONAL)))}
-    missing = sorted(needed - set(found))
-    check_argument(not missing, WHO, ", ".join(missing), "missing", "there", "With like = \"ascend_a3\" it may be.")
-    fields: dict[str, object] = {n: found[n] for n in ("name", "unified") if n in found}
-    tables = {name: _number(name, found[name]) for name in NUMBERS if name in found}
-    fields |= {name: value for name, (value, _) in tables.items()}
+    tables = dict(_named(found))
+    _check_names(tables, needs=() if like else [name for name in CONSTANTS if name not in OPTIONAL])
+    read = {name: _number(name, table) for name, table in tables.items() if name in CONSTANTS}
+    values = {name: value for name, (value, _) in read.items()}
+    fields: dict[str, object] = {"name": found["name"]}
     if "bodies" in found:
         fields["bodies"] = _bodies(found["bodies"])
     base = load_machine(str(like)) if like else None
-    constants = {**dict(base.constants if base else ()), **{name: constant for name, (_, constant) in tables.items()}}
-    fields["constants"] = tuple((name, constants[name]) for name in NUMBERS if name in constants)
-    return base.replace(**fields) if base else Machine(**fields)  # pyright: ignore[reportArgumentType]  Machine checks them
+    known = {**dict(base.constants if base else ()), **{name: constant for name, (_, constant) in read.items()}}
+    fields["constants"] = tuple(known.items())
+    if base:
+        return base.replace(values, **fields)
+    for group, made in GROUPS.items():
+        mine = {name.partition(".")[2]: values.pop(name) for name in list(values) if name.startswith(f"{group}.")}
+        fields[group] = made(**mine)  # pyright: ignore[reportArgumentType]  a group checks them, as Machine does
+    return Machine(**fields, **values)  # pyright: ignore[reportArgumentType]
+
+
+def _named(found: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Yields what a file has with the names of constants: the table [link.bytes_per_us] is in the table [link]."""
+    for name, value in found.items():
+        if name in GROUPS and isinstance(value, dict):
+            yield from ((f"{name}.{field}", inner) for field, inner in value.items())
+        else:
+            yield name, value
+
+
+def _check_names(tables: Mapping[str, object], needs: Iterable[str]) -> None:
+    """Raises ArgumentError if a file has a name that is not known, as of the time before groups, or lacks one."""
+    unknown = sorted(set(tables) - {*CONSTANTS, *FIELDS})
+    written = [f"[{near}] for [{name}]" for name in unknown if (near := nearest_constant(name))][:SHOWN]
+    hint = f"Write {', '.join(written)}. " if written else ""
+    hint += "Leave out unified: machines without AIV have num_aiv = 0. " if "unified" in unknown else ""
+    check_argument(not unknown, WHO, ", ".join(unknown[:SHOWN]), "unknown", f"{', '.join(FIELDS)} or a table of a constant",
+                   f"{hint}The command `hpmoe machine ascend_a3` prints a file of the right form.")
+    missing = [name for name in ("name", *needs) if name not in tables]
+    check_argument(not missing, WHO, ", ".join(missing), "missing", "there", "With like = \"ascend_a3\" it may be.")
 
 
 def _number(name: str, table: object) -> tuple[float, Constant]:
@@ -158,7 +180,7 @@ def _number(name: str, table: object) -> tuple[float, Constant]:
     given = [table.get("value"), *_range(name, table)]
     for value in given:
         check_argument(is_number(value), WHO, f"{name}.value", repr(value), "a number")
-    value, low, high = (x if NUMBERS[name] == "int" else float(x) * units[str(unit)] for x in given)
+    value, low, high = (x if CONSTANTS[name].type == "int" else float(x) * units[str(unit)] for x in given)
     check_argument(low <= value <= high, WHO, f"{name}.value", f"{given[0]} outside of {given[1:]}", "in its range")
     return value, Constant(str(source), float(low), float(high), str(unit), str(date))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
+from hpmoe.machines.hardware import L2, MOST_QUEUES, Cube, Host, Link, Memory, Sync, Vector
 from hpmoe.machines.kept_calibration import load_calibration
-from hpmoe.machines.machine import MOST_QUEUES, Machine
+from hpmoe.machines.machine import Machine
 from hpmoe.machines.machine_files import load_machine
 from hpmoe.support.errors import check_argument, check_flags, is_int
 from hpmoe.support.keywords import suggests_keywords
@@ -40,18 +41,18 @@ def cpu(num_workers: int | None = None, ep_size: int = 1, calibrated: bool = Fal
     cores = len(os.sched_getaffinity(0))
     workers, share = num_workers or max(1, WORKERS_PER_CORE * cores // ep_size), num_workers or cores
     machine = Machine(
-        "cpu", workers, 0, True, tile_rows=1024, tile_cols=1024, matmul_flops_per_us=200e3, matmul_efficiency=1.0,
-        matmul_float32_ratio=1.0, matmul_granule=1, accumulator_bytes=1e18, matmul_fill_us=0.0,
-        vector_bytes_per_us=8e3, copy_bytes_per_us=8e3,
-        l2_bytes=2e6 * share, l2_bytes_per_us=40e3 * share, worker_l2_bytes_per_us=40e3,
-        memory_bytes_per_us=10e3 * share, worker_memory_bytes_per_us=10e3, node_size=1 << 20, link_bytes_per_us=1e9,
-        worker_link_bytes_per_us=1e9, node_link_bytes_per_us=1e9, task_us=0.5, wait_us=0.05, poll_us=0.5, signal_us=0.05,
-        remote_us=0.1, node_remote_us=0.1, launch_us=50.0, host_sync_us=0.0, collective_us=5.0,
-        host_cores=0.0 if num_workers else cores)
+        "cpu", workers, 0, tile_rows=1024, tile_cols=1024,
+        cube=Cube(flops_per_us=200e3, efficiency=1.0, float32_ratio=1.0, granule=1, accumulator_bytes=1e18, fill_us=0.0),
+        vector=Vector(bytes_per_us=8e3, copy_bytes_per_us=8e3),
+        l2=L2(bytes=2e6 * share, bytes_per_us=40e3 * share, worker_bytes_per_us=40e3),
+        memory=Memory(bytes_per_us=10e3 * share, worker_bytes_per_us=10e3),
+        link=Link(bytes_per_us=1e9, node_bytes_per_us=1e9, worker_bytes_per_us=1e9, node_size=1 << 20),
+        sync=Sync(task_us=0.5, wait_us=0.05, poll_us=0.5, signal_us=0.05, remote_us=0.1, node_remote_us=0.1),
+        host=Host(launch_us=50.0, sync_us=0.0, collective_us=5.0, cores=0.0 if num_workers else cores))
     check_flags("hpmoe.cpu", calibrated=calibrated)
     if not calibrated:
         return machine
-    return machine.replace(**load_calibration())
+    return machine.replace(load_calibration())
 
 
 ascend_a3 = load_machine("ascend_a3")

@@ -8,20 +8,19 @@ FACTORS = {  # of each base unit, which a Machine has its numbers in: what else 
     "us": {"us": 1.0, "ns": 1e-3, "ms": 1e3},
     "bytes": {"bytes": 1.0, "KB": 1e3, "MB": 1e6, "KiB": 2.0**10, "MiB": 2.0**20},
 }
-COUNTS = {"matmul_efficiency": "share", "matmul_float32_ratio": "share", "matmul_int8_ratio": "share",
-          "node_size": "ranks", "near_size": "ranks",
-          "tile_cols": "columns",
-          "tile_rows": "rows", "matmul_granule": "rows", "num_aic": "workers", "num_aiv": "workers", "host_cores": "cores"}
+COUNTS = {"cube.efficiency": "share", "cube.float32_ratio": "share", "cube.int8_ratio": "share", "cube.granule": "rows",
+          "tile_rows": "rows", "tile_cols": "columns", "num_aic": "workers", "num_aiv": "workers", "host.cores": "cores",
+          "link.near_size": "ranks", "link.node_size": "ranks"}
 
 
-def units_of(field: str) -> dict[str, float]:
-    """What a field of a Machine may be written in, the base unit first, and how many of that each is.
+def units_of(name: str) -> dict[str, float]:
+    """Returns the units that a constant of a Machine may be written in, the base unit first, in base units.
 
     Example:
-        >>> units_of("link_bytes_per_us"), units_of("num_aic")
+        >>> units_of("link.bytes_per_us"), units_of("num_aic")
         ({'bytes/us': 1.0, 'MB/s': 1.0, 'GB/s': 1000.0, 'TB/s': 1000000.0}, {'workers': 1.0})
     """
-    if field in COUNTS:
-        return {COUNTS[field]: 1.0}
-    ending = next(end for end in ("flops_per_us", "bytes_per_us", "bytes", "us") if field.endswith(end))
+    if name in COUNTS:
+        return {COUNTS[name]: 1.0}
+    ending = next(end for end in ("flops_per_us", "bytes_per_us", "bytes", "us") if name.endswith(end))
     return FACTORS[ending.replace("_per_", "/")]

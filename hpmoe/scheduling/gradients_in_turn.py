@@ -39,4 +39,4 @@ def _waiting_for_all(flow: tf.Taskflow, machine: Machine) -> list[int]:
              and (spread or flow.routes[op.domain.route].num_local_experts == 1)]
     read = sum(flow.routes[op.domain.route].likely_rows * flow.buffers[access.buffer].row_bytes
                for op in (flow.ops[i] for i in found) for access in op.inputs[:2])
-    return found if read > machine.l2_bytes else []
+    return found if read > machine.l2.bytes else []

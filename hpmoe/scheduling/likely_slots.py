@@ -176,11 +176,11 @@ def likely_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
                 of_peers = LikelySlots(flow, op.domain.route).shares()[:, sources_ahead(flow, op)]
                 shares[key] = _sum_of_tasks(of_peers, op.num_peers) * op.num_peers
             grid = costs[tasks].reshape(shape)  # a view
-            grid -= machine.task_us
+            grid -= machine.sync.task_us
             grid *= shares[key][:, :, None] * stretch
-            grid += machine.task_us
+            grid += machine.sync.task_us
             if op.primitive.sends_rows:
-                grid[LikelySlots(flow, op.domain.route).round > 0] = machine.task_us
+                grid[LikelySlots(flow, op.domain.route).round > 0] = machine.sync.task_us
     return costs
 
 
@@ -210,8 +210,8 @@ def workers_sending(flow: tf.Taskflow, machine: Machine, movers: int) -> float:
 
 def link_stretch(flow: tf.Taskflow, machine: Machine) -> float:
     """How much longer puts take when all workers send than when one does, as links are shared."""
-    of_node = min(flow.ep_size, machine.node_size)
-    us = max((of_node - 1) / machine.link_rate(flow.ep_size), (flow.ep_size - of_node) / machine.node_link_bytes_per_us)
+    of_node = min(flow.ep_size, machine.link.node_size)
+    us = max((of_node - 1) / machine.link.rate(flow.ep_size), (flow.ep_size - of_node) / machine.link.node_bytes_per_us)
     return max(1.0, machine.num_aiv * put_rate(machine, flow.ep_size) * us / flow.ep_size)
 
 

@@ -24,7 +24,9 @@ def paced_puts(flow: tf.Taskflow, machine: Machine) -> tf.Taskflow:
     """
     puts = [op for op in flow.ops if isinstance(op.params, Paced)]
     multiplies = any(op.unit == "aic" for op in flow.ops)
-    if len({op.domain.route for op in puts}) != 1 or not multiplies or machine.unified or flow.ep_size > machine.node_size:
+    if len({op.domain.route for op in puts}) != 1 or not multiplies:
+        return flow
+    if machine.unified or flow.ep_size > machine.link.node_size:
         return flow
     plan = flow.routes[puts[0].domain.route]
     slots = max(1.0, plan.likely_rows / (plan.num_local_experts * plan.tile_rows))  # of an expert
@@ -32,5 +34,5 @@ def paced_puts(flow: tf.Taskflow, machine: Machine) -> tf.Taskflow:
         return flow
     rows = Work(flow, machine).by_routing["link_row"]
     row_bytes = sum((op.grid[2] - 1) * row[0] + row[1] for op, row in zip(flow.ops, rows, strict=True) if op in puts)
-    paced = Paced(round(PS * row_bytes / machine.link_rate(flow.ep_size)))
+    paced = Paced(round(PS * row_bytes / machine.link.rate(flow.ep_size)))
     return rebuild(flow, tuple(op.replace(params=paced) if op in puts else op for op in flow.ops))

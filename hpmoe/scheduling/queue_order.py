@@ -41,25 +41,25 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
         elif op.domain.is_slots and op.unit == "aic":
             slots, width = LikelySlots(flow, op.domain.route), _returned_cols(flow, op)
             expert = slots.expert.astype(np.int64)[:, None]
-            place = (slots.place - np.arange(units) + slots.round_the_nodes(machine.node_size))[:, None]
+            place = (slots.place - np.arange(units) + slots.round_the_nodes(machine.link.node_size))[:, None]
             if width:
                 part = np.arange(cols) * op.tile_cols // width
                 run = (_chunks(flow, op, machine, slots)[:, None] * cols + part) * units + expert
             else:
-                holds = _weight_bytes(flow, op) <= slots.num_experts * machine.l2_bytes
+                holds = _weight_bytes(flow, op) <= slots.num_experts * machine.l2.bytes
                 run = expert * units + (_first_few if holds else _groups_of_few)(slots, place, round(machine.num_aic ** 0.5))
             order[tasks].reshape(units, peers, cols)[:] = ((run * cols + np.arange(cols)) * units + place)[:, None, :]
         elif op.domain.is_slots and flow.routes[op.domain.route].once_of >= 0:
             _take_turns(order[tasks], _round_the_ranks(units, flow.ep_size))
         elif op.primitive.is_put:
-            _take_turns(order[tasks], LikelySlots(flow, op.domain.route).round_the_nodes(machine.node_size))
+            _take_turns(order[tasks], LikelySlots(flow, op.domain.route).round_the_nodes(machine.link.node_size))
     first, ranked = 0, gradients_last(flow, op_order(flow, [costs[tasks].max(initial=0.0) for tasks in grids]))
     for i in ranked:
         mine = order[grids[i]]  # a view
         if len(mine):
             mine += first - mine.min()
             first = int(mine.max()) + 1
-    _puts_together(flow, machine.node_size, grids, order, parts)
+    _puts_together(flow, machine.link.node_size, grids, order, parts)
     if not machine.unified:
         _order_way_back(flow, machine, costs, ranked, order, parts)
     _parts_to_relays(flow, order)
@@ -146,7 +146,7 @@ def _is_way_back_long(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, me
         if op.primitive.is_put and op.primitive.way is Way.BACK:
             is_likely = ~LikelySlots(flow, op.domain.route).is_spare
             back += costs[tasks].reshape(shape)[is_likely].sum() / sending
-    us = (max(costs[grids[i]].sum() / machine.num_aic, _weight_bytes(flow, flow.ops[i]) / machine.memory_bytes_per_us)
+    us = (max(costs[grids[i]].sum() / machine.num_aic, _weight_bytes(flow, flow.ops[i]) / machine.memory.bytes_per_us)
           for i in meanwhile)
     return sum(us) < SIGNALLED * back
 
@@ -227,7 +227,7 @@ def _chunks(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySlo
     read = flow.buffers[op.operands[1].buffer]
     of_slot = flow.tile_rows * read.row_bytes
     of_expert = slots.per_expert * of_slot
-    expert, held = slots.expert - slots.is_spare, max(machine.l2_bytes * L2_SHARE, of_slot)
+    expert, held = slots.expert - slots.is_spare, max(machine.l2.bytes * L2_SHARE, of_slot)
     experts, parts = int(held / of_expert), math.ceil(of_expert / held)
     if experts:
         return (expert + -slots.num_experts % experts) // experts

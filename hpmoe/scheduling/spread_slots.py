@@ -29,7 +29,7 @@ def spread_parts(flow: tf.Taskflow, machine: Machine) -> int:
     """
     if any(plan.once_of >= 0 or plan.node_size or plan.placement for plan in flow.routes):
         return 0
-    parts = max(1, math.ceil(_weight_bytes(flow) / max(1.0, machine.l2_bytes)))
+    parts = max(1, math.ceil(_weight_bytes(flow) / max(1.0, machine.l2.bytes)))
     return parts if all(map(_has_runs, flow.routes)) and any(map(is_uneven, flow.routes)) and parts <= MOST_PARTS else 0
 
 

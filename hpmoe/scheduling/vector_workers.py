@@ -94,7 +94,7 @@ def _left_by_links(flow: tf.Taskflow, machine: Machine) -> int:
     gets many more rows than others. There rows pass several of their operations between two matmuls, each of which would
     wait for a put to end. How many."""
     has_gradients = any(op.primitive.makes_blocks for op in flow.ops)
-    if not has_gradients or flow.ep_size > machine.node_size or any(map(is_uneven, flow.routes)):
+    if not has_gradients or flow.ep_size > machine.link.node_size or any(map(is_uneven, flow.routes)):
         return 0
     return int(min(LEFT_OVER, 1 - 1 / link_stretch(flow, machine)) * machine.num_aiv)
 
@@ -114,7 +114,7 @@ def _num_out(flow: tf.Taskflow, machine: Machine, movers: int) -> int:
     goes_back = any(op.primitive.is_put and op.primitive.is_back for op in flow.ops)
     if movers < 2 or not goes_back or not is_spread(flow, machine):
         return movers
-    fill = machine.link_rate(flow.ep_size) / put_rate(machine, flow.ep_size)
+    fill = machine.link.rate(flow.ep_size) / put_rate(machine, flow.ep_size)
     share = OUT / max(map(rows_over_sent, flow.routes))
     return max(1, min(int(movers * share / (1 + share)), max(LEAST_OUT, round(fill * share))))
 
@@ -153,7 +153,7 @@ def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySl
     kind, ahead = vector.kind(op), sources_ahead(flow, op)
     workers = _senders(flow, machine, vector[kind])
     wanted = _num_groups(flow, op, machine, slots, workers)
-    node_size = machine.node_size if machine.node_size > 1 else flow.ep_size
+    node_size = machine.link.node_size if machine.link.node_size > 1 else flow.ep_size
     places = min(op.num_peers, node_size)  # ranks of one place in every node are in one group
     groups = next(g for g in range(min(max(wanted, 1), places, workers), 0, -1) if -(-places // g) * workers
                   < (OF_MANY if g * MANY_RANKS <= flow.ep_size else UNEVEN) * (workers // g) * places)
@@ -181,5 +181,5 @@ def _num_groups(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: Likel
     one more of few ranks, of which what goes to each is chance."""
     buffer = flow.buffers[op.operands[1].buffer]
     sent = slots.rows * (op.tile_cols or buffer.cols) * buffer.stored_dtype.itemsize
-    groups = workers * flow.ep_size * sent / (machine.link_rate(flow.ep_size) * QUEUE_US)
+    groups = workers * flow.ep_size * sent / (machine.link.rate(flow.ep_size) * QUEUE_US)
     return int(groups) if flow.ep_size < MANY_RANKS else round(groups)

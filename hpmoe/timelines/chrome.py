@@ -130,8 +130,8 @@ def _shares(line: Run, rank: int, edges: np.ndarray) -> Iterator[tuple[str, list
 def link_shares(line: Run, rank: int, edges: np.ndarray) -> dict[str, np.ndarray]:
     """What a simulated rank uses, between edges, of memory bandwidth and of each link that carries anything, as shares."""
     seen = known(line.simulated)
-    rate = {"memory": seen.machine.memory_bytes_per_us, "egress": seen.machine.link_rate(line.flow.ep_size),
-            "node_egress": seen.machine.node_link_bytes_per_us}
+    rate = {"memory": seen.machine.memory.bytes_per_us, "egress": seen.machine.link.rate(line.flow.ep_size),
+            "node_egress": seen.machine.link.node_bytes_per_us}
     rate |= {"ingress": rate["egress"], "node_ingress": rate["node_egress"]}
     times = np.arange(seen.served.shape[2] + 1) * seen.bin_us
     out = {}

@@ -105,7 +105,7 @@ class Run:
             >>> hpmoe.simulate(hpmoe.spmd(f, hpmoe.Mesh(4)).lower(*args)).link_bytes(node_size=2)
             LinkBytes(in_rank=16384, in_node=16384, across_nodes=32768)
         """
-        size = self.machine.node_size if node_size is None else node_size
+        size = self.machine.link.node_size if node_size is None else node_size
         check_argument(is_int(size, 1), "Timeline.link_bytes", "node_size", repr(node_size), "a positive int")
         check_argument(self.moved is not None, "Timeline.link_bytes", "timeline", "of a trace without bytes",
                        "of hpmoe.measure or hpmoe.simulate")

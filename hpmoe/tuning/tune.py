@@ -90,7 +90,7 @@ def tune(f: Function, *args: PyTree, machine: Machine | None = None, mesh: Mesh 
     values = space_of(staged.apply(traced.program), machine, mesh.num_ranks, space or {})
     taken = {d: chosen(p, machine, cache=cache)[0] for d, p in programs.items()}
     key = kept.key_of(programs, machine, values, [ids, weights], max_trials) if cache else None
-    found = kept.load(key, budget_s, values, least_us=len(programs) * machine.launch_us)
+    found = kept.load(key, budget_s, values, least_us=len(programs) * machine.host.launch_us)
     is_cached = found is not None
     if found is None:
         starts = starts_of(values, [taken[d].settings(p, machine) for d, p in programs.items()])

@@ -29,7 +29,7 @@ class Bodies {
         num_ranks_(image.header->ep_size),
         rates_(machine, image.header->ep_size, num_bins),
         ranks_of_l2_(rates_.has_host() ? image.header->ep_size : 1),
-        caches_(image.header->ep_size / ranks_of_l2_, L2(ranks_of_l2_ * num_parts, machine.l2_bytes)),
+        caches_(image.header->ep_size / ranks_of_l2_, L2(ranks_of_l2_ * num_parts, machine.l2.bytes)),
         pending_(image.header->ep_size * image.header->num_queues),
         moved_(moved),
         happenings_(happenings) {}
@@ -42,7 +42,7 @@ class Bodies {
     const bool has_work = !is_empty(frame, moved.rows);
     const double fans = moved.rows * rows_of_token(frame) * work.core_fan;
     if (has_work) missed = touch(worker, frame, work, moved, now);
-    return work_alone(worker, frame, machine_.task_us + (has_work ? core_us(work, moved.rows) + fans : 0), now);
+    return work_alone(worker, frame, machine_.sync.task_us + (has_work ? core_us(work, moved.rows) + fans : 0), now);
   }
 
   // A worker that waits for a task, and has read so many bytes of its weight, reads on: how many now; 0 where nothing is

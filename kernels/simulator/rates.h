@@ -15,10 +15,10 @@ class Rates {
   Rates(const HpmoeMachine& machine, int32_t num_ranks, int32_t num_bins)
       : has_host_(machine.host_cores > 0), cores_(num_ranks * HPMOE_NUM_RATES), num_bins_(num_bins) {
     for (int32_t r = 0; r < num_ranks; ++r) {
-      add(machine.l2_rate, machine.l2_cap);
-      add(machine.memory_rate, machine.memory_cap);
-      for (int i = 0; i < 2; ++i) add(machine.link_rate, machine.link_cap);
-      for (int i = 0; i < 2; ++i) add(machine.node_link_rate, machine.node_link_cap);
+      add(machine.l2.bytes_per_us, machine.l2.worker_bytes_per_us);
+      add(machine.memory.bytes_per_us, machine.memory.worker_bytes_per_us);
+      for (int i = 0; i < 2; ++i) add(machine.link.bytes_per_us, machine.link.worker_bytes_per_us);
+      for (int i = 0; i < 2; ++i) add(machine.link.node_bytes_per_us, machine.link.worker_bytes_per_us);
     }
     add(machine.host_cores, 1.0);
   }

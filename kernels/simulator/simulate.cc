@@ -131,7 +131,7 @@ class Simulation {
         return begin_body(w, frame, clock);
       }
       note_begin(worker, rank, worker.looked);
-      now = worker.looked + machine_.task_us;
+      now = worker.looked + machine_.sync.task_us;
       go_on(worker, rank, now);
     }
   }
@@ -167,7 +167,7 @@ class Simulation {
         worker.awaited = event;
         return false;
       }
-      worker.looked += machine_.wait_us;
+      worker.looked += machine_.sync.wait_us;
     }
     return true;
   }
@@ -247,10 +247,10 @@ class Simulation {
   // Sends the task's signals one after another; returns when the last is out.
   double signal(const Frame& frame, int64_t source, double now) {
     const auto visit = [&](int32_t target, int64_t event, int64_t amount) {
-      now += machine_.signal_us;
+      now += machine_.sync.signal_us;
       const bool leaves = leaves_node(machine_, frame.rank, target);
-      const double way = target == frame.rank ? 0 : leaves ? machine_.node_remote_us : machine_.remote_us;
-      happenings_.foresee(now + way + machine_.poll_us, Happening::SIGNAL, target, event, amount, source);
+      const double way = target == frame.rank ? 0 : leaves ? machine_.sync.node_remote_us : machine_.sync.remote_us;
+      happenings_.foresee(now + way + machine_.sync.poll_us, Happening::SIGNAL, target, event, amount, source);
     };
     if (is_transfer(opcode_of(frame.op))) {
       for_each_full_segment(frame, full_, [&](const Segment& segment) { for_each_segment_signal(frame, segment, visit); });
@@ -285,8 +285,8 @@ class Simulation {
 
   // When a worker that is asleep looks at its event, at `now` or after it.
   double next_look(const Worker& worker, double now) const {
-    if (machine_.repoll_us <= 0 || now <= worker.asleep_since) return now;
-    return worker.asleep_since + std::ceil((now - worker.asleep_since) / machine_.repoll_us) * machine_.repoll_us;
+    if (machine_.sync.repoll_us <= 0 || now <= worker.asleep_since) return now;
+    return worker.asleep_since + std::ceil((now - worker.asleep_since) / machine_.sync.repoll_us) * machine_.sync.repoll_us;
   }
 
   // Nothing will happen any more: OK where all queues are done, else the first worker that waits.

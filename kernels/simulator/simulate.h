@@ -7,19 +7,24 @@
 
 extern "C" {
 
-// Microseconds and bytes per microsecond; see hpmoe/machines/machine.py.
+// Constants of a machine, named and grouped as in hpmoe/machines/hardware.py.
 struct HpmoeMachine {
-  double l2_rate, l2_cap, l2_bytes;      // of a rank, and the most that one worker gets of it
-  double memory_rate, memory_cap;        // of what L2 does not hold
-  double link_rate, link_cap;            // each direction of a rank's link inside a node
-  double node_link_rate, node_link_cap;  // and between nodes
-  double task_us, wait_us;               // before a body; for each wait
-  double pass_us;                        // in place of both, for a task of a slot past the last that has rows
-  double poll_us, repoll_us;             // until a worker can see a signal; between its looks while it waits, 0: none
-  double signal_us, remote_us, node_remote_us;  // of the worker for a signal; until it arrives on another rank
-  double host_cores;                            // above 0: all workers of all ranks share so many cores, L2 and memory
-  int64_t node_size;                            // ranks of a node
-  int64_t num_early;                            // workers that read weights while they wait, see core/operands.h
+  struct {
+    double bytes, bytes_per_us, worker_bytes_per_us;
+  } l2;
+  struct {
+    double bytes_per_us, worker_bytes_per_us;
+  } memory;
+  struct {
+    double bytes_per_us, node_bytes_per_us, worker_bytes_per_us;  // the first is the mean over near and far ranks
+  } link;
+  struct {
+    double task_us, wait_us, poll_us, repoll_us, signal_us, remote_us, node_remote_us;
+  } sync;
+  double host_cores;
+  double pass_us;  // replaces task_us and wait_us for a task of a slot past the last slot with rows
+  int64_t node_size;
+  int64_t num_early;  // workers that read weights while they wait, see core/operands.h
 };
 
 // Which part of an array a task touches: what it shares with other footprints in the same part may still be in L2.
@@ -54,7 +59,7 @@ struct HpmoeWork {
   HpmoeFootprint landing, footprints[kMaxFootprints];
 };
 
-static_assert(sizeof(HpmoeMachine) == 20 * 8, "twenty words of eight bytes");
+static_assert(sizeof(HpmoeMachine) == 19 * 8, "nineteen words of eight bytes");
 static_assert(sizeof(HpmoeWork) == 9 * 8 + (1 + kMaxFootprints) * 5 * 8, "words of eight bytes");
 
 enum { HPMOE_L2, HPMOE_MEMORY, HPMOE_EGRESS, HPMOE_INGRESS, HPMOE_NODE_EGRESS, HPMOE_NODE_INGRESS, HPMOE_NUM_RATES };

@@ -27,12 +27,12 @@ def test_the_twin_climbs_to_the_top_and_writes_a_machine(capsys, tmp_path):
     assert (status, report["ok"], report["ranks"]) == (0, True, 2), (report, err)
     assert [check["name"] for check in report["checks"]] == list(LADDER)
     measured = {rate["field"] for rate in report["rates"]}
-    assert measured == {"launch_us", "matmul_efficiency", "worker_memory_bytes_per_us", "memory_bytes_per_us",
-                        "link_bytes_per_us"}
+    assert measured == {"host.launch_us", "cube.efficiency", "memory.worker_bytes_per_us", "memory.bytes_per_us",
+                        "link.bytes_per_us"}
     machine = hpmoe.load_machine(path)
     constants = dict(machine.constants)
     assert all("on the twin" in constants[field].source for field in measured)
-    assert "on the twin" not in constants["signal_us"].source and machine.signal_us == hpmoe.ascend_a3.signal_us
+    assert "on the twin" not in constants["sync.signal_us"].source and machine.sync == hpmoe.ascend_a3.sync
     assert run(capsys, "simulate", f"--machine={path}", "--ep=2", "--experts=4", "--top-k=1", "--tokens=8")[0] == 0
 
 

@@ -20,6 +20,7 @@ from hpmoe.costs.footprint import block_heights
 from hpmoe.costs.work import Work
 from hpmoe.ir.layout import received_rows
 from hpmoe.kernels.ascendc.twin.target import TWIN
+from hpmoe.machines.machine import CONSTANTS
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.timelines.run import RATES as RATES_OF_RUN
 
@@ -61,7 +62,7 @@ class Counted:
             moved += footprints["fixed"].sum() + rows * (footprints["row"].sum() + work["link_row"])
             if op.opcode in ("GMM", "WGRAD"):
                 whole = -(-rows // work["granule"]) * work["granule"]
-                flops += whole * work["core_row"] * self.machine.matmul_rate(self.flow.buffers[op.operands[1].buffer].dtype)
+                flops += whole * work["core_row"] * self.machine.cube.rate(self.flow.buffers[op.operands[1].buffer].dtype)
             else:
                 vector += work["core_fixed"] + rows * work["core_row"]
         return moved, flops, vector
@@ -132,11 +133,12 @@ def test_a_step_of_half_precision_is_loaded_to_l0_by_one_instruction_an_operand(
 
 # --- every body by itself ---
 
-RATES = ("matmul_flops_per_us", "matmul_efficiency", "matmul_float32_ratio", "vector_bytes_per_us", "copy_bytes_per_us")
-COSTS = ("matmul_fill_us", "task_us", "wait_us", "poll_us", "signal_us", "remote_us", "node_remote_us")
+RATES = ("cube.flops_per_us", "cube.efficiency", "cube.float32_ratio", "vector.bytes_per_us", "vector.copy_bytes_per_us")
+COSTS = ("cube.fill_us", "sync.task_us", "sync.wait_us", "sync.poll_us", "sync.signal_us", "sync.remote_us",
+         "sync.node_remote_us")
 # Each flop of a product, and each byte of anything else, is a microsecond of its worker, and nothing else takes any time.
-UNIT = npu().replace(**dict.fromkeys(RATES, 1.0), **dict.fromkeys(COSTS, 0.0), **{
-    name: 1e15 for name in hpmoe.ascend_a3.__dataclass_fields__ if name.endswith("bytes_per_us") and name not in RATES})
+UNIT = npu().replace({name: 1e15 for name in CONSTANTS if name.endswith("bytes_per_us")}
+                       | dict.fromkeys(RATES, 1.0) | dict.fromkeys(COSTS, 0.0))
 
 
 @dataclasses.dataclass
@@ -160,7 +162,7 @@ class Body:
 
     def vector_share(self):
         """What the vector unit needs of the time that the body is charged."""
-        return self.vector_bytes / VECTOR_BYTES_PER_CYCLE / CYCLES_PER_US / (self.busy / npu().vector_bytes_per_us)
+        return self.vector_bytes / VECTOR_BYTES_PER_CYCLE / CYCLES_PER_US / (self.busy / npu().vector.bytes_per_us)
 
 
 def alone(flow, *ops):

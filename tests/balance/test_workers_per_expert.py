@@ -24,6 +24,6 @@ def test_workers_follow_the_load(copies):
     workers = workers_per_expert(line, list(ids))
     computes = np.array([op.domain.is_slots and not is_transfer(op) for op in line.flow.ops])
     busy = (line.end - line.begin)[computes[line.flow.tasks["op"][line.task]]]
-    of_rows = busy[busy > line.machine.task_us * 1.001].sum()  # a task on an empty slot takes no longer than that
+    of_rows = busy[busy > line.machine.sync.task_us * 1.001].sum()  # a task on an empty slot takes no longer than that
     np.testing.assert_allclose(workers.sum() * line.span, of_rows, rtol=1e-9)
     assert np.corrcoef(workers, counts)[0, 1] > 0.98

@@ -1,6 +1,7 @@
 """hpmoe calibrate: what it stores, what cpu(calibrated=True) makes of it, and how predictions are checked."""
 
 import json
+import operator
 import os
 import types
 
@@ -27,9 +28,9 @@ from hpmoe.support.host import cache_folder
 BODIES = (Body("GMM", "float32", 0.2, rows=30, cols=10, inner=5), Body("GMM", "bfloat16", 1.0),
           Body("MAP add", "float32", 1.0),
           Body("WGRAD", "float32", 0.2, 20, 0, 40), Body("PUT", "float32", 0.5, 1, 10))
-FIELDS = {**dict.fromkeys(kept_calibration.RATES, 1.0), "matmul_flops_per_us": 1e6, "vector_bytes_per_us": 1e4,
-          "host_cores": 1.5, "l2_bytes_per_us": 1e9, "worker_l2_bytes_per_us": 1e9, "memory_bytes_per_us": 1e9,
-          "worker_memory_bytes_per_us": 1e9, "bodies": BODIES}
+FIELDS = {**dict.fromkeys(kept_calibration.RATES, 1.0), "cube.flops_per_us": 1e6, "vector.bytes_per_us": 1e4,
+          "host.cores": 1.5, "l2.bytes_per_us": 1e9, "l2.worker_bytes_per_us": 1e9, "memory.bytes_per_us": 1e9,
+          "memory.worker_bytes_per_us": 1e9, "bodies": BODIES}
 
 
 @pytest.fixture
@@ -47,8 +48,8 @@ def test_what_is_stored_is_what_cpu_takes(cache):
     path = kept_calibration.store_calibration(FIELDS)
     assert path.parent == cache == cache_folder() and kept_calibration.is_calibrated()
     machine = hpmoe.cpu(3, calibrated=True)
-    assert machine.num_queues == 3 and machine.bodies == BODIES and machine.host_cores == 1.5
-    assert machine.replace(**{name: getattr(hpmoe.cpu(3), name) for name in FIELDS}) == hpmoe.cpu(3)
+    assert machine.num_queues == 3 and machine.bodies == BODIES and machine.host.cores == 1.5
+    assert machine.replace({name: operator.attrgetter(name)(hpmoe.cpu(3)) for name in FIELDS}) == hpmoe.cpu(3)
     assert [p.name for p in cache.iterdir()] == [path.name]
 
 
@@ -56,9 +57,9 @@ def test_what_is_stored_is_what_cpu_takes(cache):
     (lambda text: text[:-9], "JSONDecodeError"),
     (lambda text: "{}", "KeyError: 'key'"),
     (lambda text: text.replace('"cores"', '"corse"'), "ValueError: it is of"),
-    (lambda text: text.replace('"host_cores": 1.5', '"host_cores": -1'),
-     "ValueError: host_cores is -1, not from 0.001 to 1e+06"),
-    (lambda text: text.replace('"host_cores": 1.5', '"host_cores": "many"'), "ValueError: host_cores is 'many', not from"),
+    (lambda text: text.replace('"host.cores": 1.5', '"host.cores": -1'),
+     "ValueError: host.cores is -1, not from 0.001 to 1e+06"),
+    (lambda text: text.replace('"host.cores": 1.5', '"host.cores": "many"'), "ValueError: host.cores is 'many', not from"),
 ])
 def test_a_file_that_cannot_be_used(cache, change, what):
     path = kept_calibration.store_calibration(FIELDS)
@@ -104,7 +105,7 @@ def test_a_relative_cache_folder_is_ignored(monkeypatch):
 
 
 def test_bodies_cost_what_they_say():
-    machine = hpmoe.cpu(1).replace(**FIELDS, matmul_efficiency=1.0)
+    machine = hpmoe.cpu(1).replace({**FIELDS, "cube.efficiency": 1.0})
     flow = gmm_flow(machine)
     work = Work(flow, machine).table[0, 0]
     us = work["core_fixed"] + 64 * work["core_row"]
@@ -116,7 +117,7 @@ def test_bodies_cost_what_they_say():
 def test_few_rows_go_another_way():
     """Of tasks of at most so many rows as it was measured for; of no other kind or dtype."""
     few = Body("GMM", "float32", 0.4, rows=2, cols=10, inner=5, most_rows=32)
-    machine = hpmoe.cpu(1).replace(**{**FIELDS, "bodies": (*BODIES, few), "task_us": 0.0, "signal_us": 0.0})
+    machine = hpmoe.cpu(1).replace({**FIELDS, "bodies": (*BODIES, few), "sync.task_us": 0.0, "sync.signal_us": 0.0})
     for rows, lost, share in ((32, 2, 0.4), (33, 30, 0.2)):
         span = hpmoe.simulate(gmm_flow(machine, rows), machine).span
         assert span == pytest.approx(4 * 2 * 2 * (rows + lost) * (32 + 10) * (48 + 5) / (share * 1e6), abs=0.02)
@@ -144,7 +145,7 @@ def test_runs_at_another_speed_do_not_count():
 
 
 def test_workers_share_the_cores_there_are():
-    one, two, half = (hpmoe.simulate(gmm_flow(hpmoe.cpu(n)), hpmoe.cpu(n).replace(**{**FIELDS, "host_cores": c})).span
+    one, two, half = (hpmoe.simulate(gmm_flow(hpmoe.cpu(n)), hpmoe.cpu(n).replace({**FIELDS, "host.cores": c})).span
                       for n, c in ((1, 1.0), (2, 2.0), (2, 1.0)))
     assert two == pytest.approx(one / 2, rel=0.05) and half == pytest.approx(one, rel=0.05)
 
@@ -173,7 +174,7 @@ def test_a_fit_knows_what_memory_takes():
 def test_what_a_body_was_measured_by_is_what_it_costs(function):
     """A body that works through more than it moves costs what its samples call their work."""
     f = {"erf": mint.erf, "abs": mint.abs}[function]
-    machine = hpmoe.cpu(1).replace(**{**FIELDS, "bodies": (Body(f"MAP {function}", "float32", 0.5),)})
+    machine = hpmoe.cpu(1).replace({**FIELDS, "bodies": (Body(f"MAP {function}", "float32", 0.5),)})
     flow = hpmoe.tile_partition(f, rows=8, cols=64).lower(Aval((8, 64), "float32"))
     measured_by = Work(flow, bodies.UNIT).table[0, 0]["core_row"]
     assert Work(flow, machine).table[0, 0]["core_row"] == pytest.approx(measured_by / (0.5 * 1e4))
@@ -202,7 +203,7 @@ def test_calibrating_and_checking(cache, small, capsys, monkeypatch):
     kinds = {(b.kind, b.dtype) for b in machine.bodies}
     assert {(k, "float32") for k in ("GMM", "WGRAD", "PUT", "SWIGLU_GRAD", "MAP exp")} <= kinds
     assert all(b.share > 0 and min(b.rows, b.cols, b.inner) >= 0 for b in machine.bodies)
-    assert 0 < machine.host_cores <= len(os.sched_getaffinity(0))
+    assert 0 < machine.host.cores <= len(os.sched_getaffinity(0))
     for limit, status in ((1e9, 0), (0.0, 1)):
         monkeypatch.setattr("hpmoe.commands.calibrate.LIMIT", limit)
         assert main(["calibrate", "--check", "--budget=0", "--json"]) == status

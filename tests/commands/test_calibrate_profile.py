@@ -1,6 +1,5 @@
 """hpmoe calibrate --profile: constants of a machine are found again in the times of its kernels, and the rest is said."""
 
-import dataclasses
 import functools
 import json
 import math
@@ -13,11 +12,12 @@ from hpmoe.calibration import kernel_flows
 from hpmoe.calibration.profile import calibrate_by_profile
 from hpmoe.calibration.profile_table import read_kernels
 from hpmoe.cli import main
+from hpmoe.machines.machine import CONSTANTS
 from hpmoe.support.errors import ArgumentError
 
-TRUE = hpmoe.ascend_a3.replace(matmul_flops_per_us=14.2e6, matmul_efficiency=0.78, memory_bytes_per_us=0.95e6,
-                               vector_bytes_per_us=70e3, link_bytes_per_us=118e3)
-CLOCK = TRUE.matmul_flops_per_us / 8192  # cycles of a microsecond
+TRUE = hpmoe.ascend_a3.replace({"cube.flops_per_us": 14.2e6, "cube.efficiency": 0.78, "memory.bytes_per_us": 0.95e6,
+                                "vector.bytes_per_us": 70e3, "link.bytes_per_us": 118e3})
+CLOCK = TRUE.cube.flops_per_us / 8192  # cycles of a microsecond
 SAY_NOTHING = str  # what a progress line is given goes nowhere
 
 
@@ -40,7 +40,7 @@ def mine(vec_us=0.0):
 def path(tmp_path_factory):
     moved = 2 * 8192 * (4096 + 2048)
     return profiles.written(tmp_path_factory.mktemp("profile") / "op_summary_1.csv",
-                            mine(moved / 48 / TRUE.vector_bytes_per_us))
+                            mine(moved / 48 / TRUE.vector.bytes_per_us))
 
 
 @pytest.fixture(scope="module")
@@ -49,24 +49,23 @@ def found(path):
 
 
 def test_constants_of_the_machine_that_made_it_are_found(found):
-    wanted = {name: getattr(TRUE, name) for name in ("matmul_flops_per_us", "matmul_efficiency", "memory_bytes_per_us",
-                                                     "vector_bytes_per_us", "link_bytes_per_us", "num_aic", "num_aiv")}
+    wanted = {name: TRUE[name] for name in ("cube.flops_per_us", "cube.efficiency", "memory.bytes_per_us",
+                                                     "vector.bytes_per_us", "link.bytes_per_us", "num_aic", "num_aiv")}
     fitted = {f.name: f for f in found.fitted}
-    assert fitted.keys() == wanted.keys() | {"launch_us"}
+    assert fitted.keys() == wanted.keys() | {"host.launch_us"}
     for name, value in wanted.items():
-        assert fitted[name].value == pytest.approx(value, rel=0.03) and getattr(found.machine, name) == fitted[name].value
+        assert fitted[name].value == pytest.approx(value, rel=0.03) and found.machine[name] == fitted[name].value
         assert fitted[name].low <= value * 1.001 and value * 0.999 <= fitted[name].high, name
-    assert fitted["launch_us"].value == pytest.approx(profiles.GAP_US + profiles.BEGIN_END_US, abs=1)
+    assert fitted["host.launch_us"].value == pytest.approx(profiles.GAP_US + profiles.BEGIN_END_US, abs=1)
     assert all(abs(us / kernel.us - 1) < 0.03 for kernel, us in zip(found.kernels, found.simulated, strict=True))
 
 
 def test_each_constant_is_fitted_or_it_is_said_why_not(found):
-    numbers = {f.name for f in dataclasses.fields(hpmoe.Machine) if f.type in ("int", "float")}
     fitted = {f.name for f in found.fitted}
-    assert fitted | found.unfitted.keys() == numbers and not fitted & found.unfitted.keys()
-    assert found.unfitted["matmul_float32_ratio"].startswith("no kernel hinges on it")
-    assert "inside of a kernel" in found.unfitted["poll_us"]
-    assert all(getattr(found.machine, name) == getattr(hpmoe.ascend_a3, name) for name in found.unfitted)
+    assert fitted | found.unfitted.keys() == set(CONSTANTS) and not fitted & found.unfitted.keys()
+    assert found.unfitted["cube.float32_ratio"].startswith("no kernel hinges on it")
+    assert "inside of a kernel" in found.unfitted["sync.poll_us"]
+    assert all(found.machine[name] == hpmoe.ascend_a3[name] for name in found.unfitted)
     assert {(row.kind, row.launches): row.why for row in found.unused} == {
         ("RmsNorm", 3): "the model has no kernel of this type", ("QuantMatmul", 3): "the model has no kernel of this type",
         ("hcom_allToAllV_", 3): "the file does not say its bytes", ("MatMul", 3): "the model has no rate of int8"}
@@ -84,7 +83,7 @@ def test_the_machine_is_a_file_whose_source_is_the_profile(path, found, capsys, 
         constants, before = dict(machine.constants), dict(hpmoe.ascend_a3.constants)
         for f in found.fitted:
             assert constants[f.name].source == f"op_summary_1.csv, by {f.by}" and constants[f.name].date.startswith("20")
-        assert constants["poll_us"] == before["poll_us"]
+        assert constants["sync.poll_us"] == before["sync.poll_us"]
         assert all(f"# {line}".rstrip() in (tmp_path / file).read_text() for line in shown.splitlines()[:-2])
     assert "hcom_allToAllV_, 3 launches, 600 us: the file does not say its bytes" in shown
     assert main(["calibrate", f"--profile={path}", "--json"]) == 0
@@ -95,7 +94,7 @@ def test_the_machine_is_a_file_whose_source_is_the_profile(path, found, capsys, 
 
 def test_a_plain_formula_is_met_by_kernels_that_were_not_fitted(tmp_path):
     """Made by no simulation: flops at 0.7 of the peak, bytes at 1.3 TB/s, 2 us of each kernel to begin and end."""
-    peak = 24 * hpmoe.ascend_a3.matmul_flops_per_us
+    peak = 24 * hpmoe.ascend_a3.cube.flops_per_us
     kernels = [profiles.kernel("MatMulV2", "AI_CORE", 2 + 2 * m * k * n / (0.7 * peak), [(k, m), (k, n)], [(m, n)])
                for m, k, n in ((3072, 4096, 2048), (1536, 2048, 4096))]
     kernels += [profiles.kernel("Mul", "AI_VECTOR_CORE", 2 + 6 * rows * 8192 / 1.3e6, [(rows, 8192)] * 2, [(rows, 8192)],
@@ -103,10 +102,10 @@ def test_a_plain_formula_is_met_by_kernels_that_were_not_fitted(tmp_path):
     found = calibrate_by_profile(profiles.written(tmp_path / "a.csv", kernels), hpmoe.ascend_a3, None, SAY_NOTHING)
     machine = found.machine
     for m, k, n in ((3072, 3072, 2048), (3072, 2048, 4096), (6144, 4096, 4096)):  # whole rounds of tiles on 24 cores
-        us = hpmoe.simulate(kernel_flows.product_flow(hpmoe.ascend_a3, m, k, n), machine).span - machine.launch_us
+        us = hpmoe.simulate(kernel_flows.product_flow(hpmoe.ascend_a3, m, k, n), machine).span - machine.host.launch_us
         assert us + found.begin_end_us == pytest.approx(2 + 2 * m * k * n / (0.7 * peak), rel=0.05)
-    assert machine.memory_bytes_per_us == pytest.approx(1.3e6, rel=0.05)
-    assert found.unfitted["matmul_efficiency"] == "without cycles it cannot be told from matmul_flops_per_us"
+    assert machine.memory.bytes_per_us == pytest.approx(1.3e6, rel=0.05)
+    assert found.unfitted["cube.efficiency"] == "without cycles it cannot be told from cube.flops_per_us"
 
 
 def test_the_table_of_a_framework_is_read_too(tmp_path, path):
@@ -135,8 +134,8 @@ def test_exchanges_need_their_ranks_and_products_their_shapes(tmp_path):
         "the file does not say the ranks of an exchange; --ep does", "its shapes are not those of a product",
         "it sums over rows of experts, whose numbers the file does not say", "it has no elements"}
     assert found.kernels == [] and found.begin_end_us is None
-    assert found.unfitted["link_bytes_per_us"] == "the file has no kernel that the model has"
-    assert found.unfitted["launch_us"] == "it has fewer than 8 gaps below 1000 us in a stream"
+    assert found.unfitted["link.bytes_per_us"] == "the file has no kernel that the model has"
+    assert found.unfitted["host.launch_us"] == "it has fewer than 8 gaps below 1000 us in a stream"
     small = profiles.written(tmp_path / "c.csv", [{**combine, "Mix Block Dim": 4, "Block Dim": 4}], times=1)
     assert calibrate_by_profile(small, hpmoe.ascend_a3, None, SAY_NOTHING).unfitted["num_aiv"] == (
         "the largest kernel has 4 blocks, which may be all that they needed")

@@ -25,13 +25,13 @@ def calibrated(path, times_us):
 
 
 def of_shares(flops, memory):
-    return A3.replace(matmul_flops_per_us=A3.matmul_flops_per_us * flops,
-                      memory_bytes_per_us=A3.memory_bytes_per_us * memory)
+    return A3.replace({"cube.flops_per_us": A3.cube.flops_per_us * flops,
+                       "memory.bytes_per_us": A3.memory.bytes_per_us * memory})
 
 
 def simulated_us(machine, shape):
     """A product on the machine, in the tiles of the machine that the fit begins at."""
-    return hpmoe.simulate(kernel_flows.product_flow(A3, *shape), machine).span - machine.launch_us
+    return hpmoe.simulate(kernel_flows.product_flow(A3, *shape), machine).span - machine.host.launch_us
 
 
 def cost(found, flops, memory):
@@ -46,8 +46,8 @@ def cost(found, flops, memory):
 def test_true_constants_come_back_without_begin_and_end(flops, memory, shapes, tmp_path):
     true = of_shares(flops, memory)
     machine = calibrated(tmp_path, {shape: simulated_us(true, shape) for shape in shapes}).machine
-    assert machine.matmul_flops_per_us == pytest.approx(true.matmul_flops_per_us, rel=0.03)
-    assert machine.memory_bytes_per_us == pytest.approx(true.memory_bytes_per_us, rel=0.03)
+    assert machine.cube.flops_per_us == pytest.approx(true.cube.flops_per_us, rel=0.03)
+    assert machine.memory.bytes_per_us == pytest.approx(true.memory.bytes_per_us, rel=0.03)
 
 
 @pytest.mark.parametrize("seed", [0, 73])
@@ -58,15 +58,15 @@ def test_no_point_of_a_grid_is_better_than_the_optimum(seed, tmp_path):
     assert begin_us == 0
     times = {}
     for m, k, n in ((int(2 ** rng.uniform(5, 12.5)) // 32 * 32 for _ in range(3)) for _ in range(4)):
-        of_flops = 2 * m * k * n / (24 * A3.matmul_flops_per_us * A3.matmul_efficiency * flops)
-        times[m, k, n] = max(of_flops, 2 * (m * k + k * n + m * n) / (A3.memory_bytes_per_us * memory))
+        of_flops = 2 * m * k * n / (24 * A3.cube.flops_per_us * A3.cube.efficiency * flops)
+        times[m, k, n] = max(of_flops, 2 * (m * k + k * n + m * n) / (A3.memory.bytes_per_us * memory))
     found = calibrated(tmp_path, times)
     assert found.begin_end_us == 0
-    shares = [getattr(found.machine, name) / getattr(A3, name) for name in ("matmul_flops_per_us", "memory_bytes_per_us")]
+    shares = [found.machine[name] / A3[name] for name in ("cube.flops_per_us", "memory.bytes_per_us")]
     near = np.exp(np.linspace(-0.6, 0.6, 7))
     fitted = {f.name for f in found.fitted}
-    assert "memory_bytes_per_us" in fitted
-    of_flops = near if "matmul_flops_per_us" in fitted else [1.0]
+    assert "memory.bytes_per_us" in fitted
+    of_flops = near if "cube.flops_per_us" in fitted else [1.0]
     assert cost(found, *shares) < 1.02 * min(cost(found, shares[0] * a, shares[1] * b) for a in of_flops for b in near)
 
 

@@ -120,8 +120,9 @@ def test_what_is_refused(capsys):
 
 
 @pytest.mark.parametrize("direction", ("forward", "backward"))
-@pytest.mark.parametrize("machine", (NPU, NPU.replace(link_bytes_per_us=300.0), NPU.replace(vector_bytes_per_us=200.0),
-                                     NPU.replace(node_size=1, node_link_bytes_per_us=100.0)))
+@pytest.mark.parametrize("machine", [NPU.replace(changes) for changes in (
+    {}, {"link.bytes_per_us": 300.0}, {"vector.bytes_per_us": 200.0},
+    {"link.node_size": 1, "link.node_bytes_per_us": 100.0})])
 def test_no_schedule_beats_the_bound(direction, machine):
     for policy in ("critical_path", "round_robin", "expert_barrier"):
         flow = plan(ep=4, direction=direction, make=hpmoe.overlap_comm, T=200)
@@ -134,12 +135,12 @@ def test_no_schedule_beats_the_bound(direction, machine):
 def test_a_bound_is_what_limits():
     flow, ids = plan(ep=4, make=hpmoe.overlap_comm, T=200), imbalanced_ids(4, 200, 2, 8, imbalance=3.0, seed=2)
     received = np.bincount(ids.reshape(-1), minlength=8).reshape(4, 2).sum(axis=1)
-    slow = rank_bounds(flow, NPU.replace(link_bytes_per_us=300.0), ids)
+    slow = rank_bounds(flow, NPU.replace({"link.bytes_per_us": 300.0}), ids)
     hot = int(received.argmax())
     leaving = sum((ids[r] // 2 == hot).sum() for r in range(4) if r != hot) * 256 * 2.0
     assert slow[hot].ingress == pytest.approx((leaving + (ids[hot] // 2 != hot).sum() * 512.0) / 300)
     assert slow[hot].total == slow[hot].ingress + slow[hot].landing
-    fast = rank_bounds(flow, NPU.replace(matmul_flops_per_us=1e3), ids)
+    fast = rank_bounds(flow, NPU.replace({"cube.flops_per_us": 1e3}), ids)
     assert int(np.argmax([b.aic for b in fast])) == hot
     assert fast[hot].total == fast[hot].aic + fast[hot].fill + fast[hot].drain
     assert all(b.fill > 0 and b.drain > 0 for b in fast)

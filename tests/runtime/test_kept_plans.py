@@ -102,7 +102,7 @@ KEYS = {
     "a constant": lambda: key_of(scaled(2.5)), "a shape": lambda: key_of(scaled(2.0), ("float32", 9, 4)),
     "a dtype": lambda: key_of(scaled(2.0), ("bfloat16", 8, 4)), "ranks": lambda: key_of(scaled(2.0), mesh=Mesh(2)),
     "a machine": lambda: key_of(scaled(2.0), machine=hpmoe.cpu(3)),
-    "a constant of a machine": lambda: key_of(scaled(2.0), machine=hpmoe.cpu(2).replace(task_us=0.75)),
+    "a constant of a machine": lambda: key_of(scaled(2.0), machine=hpmoe.cpu(2).replace({"sync.task_us": 0.75})),
     "a policy": lambda: key_of(scaled(2.0), policy="round_robin"),
     "a policy of hpmoe's": lambda: key_of(scaled(2.0), policy=stage_order),
     "a transform of a user's": lambda: key_of(double_products(scaled(2.0))),

@@ -31,8 +31,9 @@ def test_a_quarter_computes_and_products_wait_less():
     assert ours.outline(ours.fused_flow()).span < longer
 
 
-@pytest.mark.parametrize("other", [{"routing": "hot"}, {"routing": "uniform", "direction": "forward"},
-                                   {"routing": "uniform", "machine": hpmoe.ascend_a3.replace(node_size=8)}], ids=str)
+@pytest.mark.parametrize("other", [
+    {"routing": "hot"}, {"routing": "uniform", "direction": "forward"},
+    {"routing": "uniform", "machine": hpmoe.ascend_a3.replace({"link.node_size": 8})}], ids=str)
 def test_elsewhere_as_many_as_without_the_rule(other):
     ours = layer(**other)
     with without("left_by_links"):

@@ -35,10 +35,10 @@ def test_no_put_begins_before_its_turn():
     line = hot.fused()
     flow, (pace,) = line.flow, paces(line.flow)
     (put,) = (i for i, op in enumerate(flow.ops) if isinstance(op.params, Paced))
-    assert pace == round(1e6 * 2 * hot.o.hidden / hpmoe.ascend_a3.link_rate(hot.o.ep))
+    assert pace == round(1e6 * 2 * hot.o.hidden / hpmoe.ascend_a3.link.rate(hot.o.ep))
     tasks, rank = flow.tasks[line.task], line.rank
     to = flow.peer_orders[0, rank, tasks["peer"]]  # of other tasks than puts somebody
-    has_rows = (tasks["row"] * flow.tile_rows < hot.loads[to]) & (line.end - line.begin > hpmoe.ascend_a3.task_us + 0.1)
+    has_rows = (tasks["row"] * flow.tile_rows < hot.loads[to]) & (line.end - line.begin > hpmoe.ascend_a3.sync.task_us + 0.1)
     mine = (tasks["op"] == put) & has_rows & (rank != to)
     assert flow.ops[put].num_peers == hot.o.ep
     due = tasks["row"] * flow.tile_rows * pace * 1e-6
@@ -46,7 +46,7 @@ def test_no_put_begins_before_its_turn():
     assert (line.begin[mine] >= due[mine] - 1e-3).all() and (line.begin[mine] < due[mine] + 1e-3).any()
 
 
-NODES, HOST = hpmoe.ascend_a3.replace(node_size=8), hpmoe.cpu(num_workers=4)
+NODES, HOST = hpmoe.ascend_a3.replace({"link.node_size": 8}), hpmoe.cpu(num_workers=4)
 
 
 @pytest.mark.parametrize("of", [

@@ -113,8 +113,8 @@ def test_empty_flow():
 
 @pytest.mark.parametrize("poll_us", [4.0, 8.0])
 def test_a_plan_that_counts_signal_times_is_no_slower(poll_us):
-    machine, ids = NPU.replace(poll_us=poll_us), balanced_ids(2, 1024, 2, 8)
-    of_machine, at_once = (plan(T=1024, direction="backward", machine=m, max_rows=2048)
-                           for m in (machine, machine.replace(poll_us=0.0, signal_us=0.0, wait_us=0.0)))
+    machine, ids = NPU.replace({"sync.poll_us": poll_us}), balanced_ids(2, 1024, 2, 8)
+    free = machine.replace(dict.fromkeys(("sync.poll_us", "sync.signal_us", "sync.wait_us"), 0.0))
+    of_machine, at_once = (plan(T=1024, direction="backward", machine=m, max_rows=2048) for m in (machine, free))
     spans = [hpmoe.simulate(flow, machine, routing=ids).span for flow in (of_machine, at_once)]
     assert spans[0] <= spans[1]

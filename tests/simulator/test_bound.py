@@ -16,8 +16,9 @@ from hpmoe.routing.workload import balanced_ids
 from hpmoe.timelines.run import RATES
 
 ROWS, HIDDEN, OUT = 128, 256, 64
-MACHINE = hpmoe.ascend_a3.replace(num_aic=1, num_aiv=4, poll_us=7.0, wait_us=3.0, signal_us=11.0, remote_us=23.0,
-                                  node_remote_us=41.0, worker_link_bytes_per_us=1e3)
+MACHINE = hpmoe.ascend_a3.replace({
+    "sync.poll_us": 7.0, "sync.wait_us": 3.0, "sync.signal_us": 11.0, "sync.remote_us": 23.0, "sync.node_remote_us": 41.0,
+    "link.worker_bytes_per_us": 1e3}, num_aic=1, num_aiv=4)
 
 
 def multiplied(x, ids, w):
@@ -36,10 +37,10 @@ def chain(machine, policy="critical_path", prefetch=False):
 
 @pytest.mark.parametrize("node_size", [1, 2])
 @pytest.mark.parametrize("prefetch", [False, True])
-@pytest.mark.parametrize("changes", [{}, {"signal_us": 0.0}, {"task_us": 50.0}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"sync.signal_us": 0.0}, {"sync.task_us": 50.0}], ids=str)
 def test_one_chain_takes_no_longer_than_its_bound(node_size, prefetch, changes):
     """Nothing can be done at once, so that the bound is what the run takes."""
-    machine = MACHINE.replace(node_size=node_size, **changes)
+    machine = MACHINE.replace({"link.node_size": node_size, **changes})
     flow, ids = chain(machine, prefetch=prefetch)
     span, bounds = hpmoe.simulate(flow, routing=ids).span, rank_bounds(flow, machine, ids)
     assert span == pytest.approx(bounds[0].total, abs=3 * NS) == pytest.approx(bounds[1].total, abs=3 * NS)
@@ -49,8 +50,8 @@ def test_one_chain_takes_no_longer_than_its_bound(node_size, prefetch, changes):
 def test_rows_of_a_slot_have_no_more_than_the_links_of_its_rank(node_size):
     """Rank 0 has all rows of four ranks, each of which could fill its link, as the run shows."""
     link = 20.0  # for all rows, where one of its vector workers alone could put 50 times as many
-    machine = MACHINE.replace(node_size=node_size, link_bytes_per_us=2 * link, far_link_bytes_per_us=2 * link,
-                              node_link_bytes_per_us=link)
+    machine = MACHINE.replace({"link.node_size": node_size, "link.bytes_per_us": 2 * link,
+                               "link.far_bytes_per_us": 2 * link, "link.node_bytes_per_us": link})
     staged = hpmoe.overlap_comm(hpmoe.tile_partition(multiplied, rows=ROWS, cols=OUT))
     avals = Aval((ROWS // 4, HIDDEN), "bfloat16"), Aval((ROWS // 4, 1), "int32"), Aval((1, HIDDEN, OUT), "bfloat16")
     flow = hpmoe.assign_queues(staged, machine=machine).lower(*avals, mesh=Mesh(4))
@@ -63,7 +64,7 @@ def test_rows_of_a_slot_have_no_more_than_the_links_of_its_rank(node_size):
 
 def test_a_weight_that_is_read_early_takes_no_time_after_the_rows_have_come():
     """Its bytes come while the only product waits, at the rate of one worker; in all memory brings as many."""
-    machine = MACHINE.replace(worker_memory_bytes_per_us=1e3)
+    machine = MACHINE.replace({"memory.worker_bytes_per_us": 1e3})
     (plain, ids), (early, _) = (chain(machine, prefetch=p) for p in (False, True))
     lines, weight = [hpmoe.simulate(flow, routing=ids) for flow in (plain, early)], HIDDEN * OUT * 2
     assert lines[0].span - lines[1].span == pytest.approx(weight / 1e3, abs=3 * NS)
@@ -75,7 +76,7 @@ def test_a_weight_that_is_read_early_takes_no_time_after_the_rows_have_come():
 
 def test_a_wait_ends_a_piece_after_its_rows_have_come_at_most():
     """Of a weight that takes as long as everything else, in pieces of 128 KiB of which one takes 131 us."""
-    machine, hidden = MACHINE.replace(worker_memory_bytes_per_us=1e3), 16 * 1024
+    machine, hidden = MACHINE.replace({"memory.worker_bytes_per_us": 1e3}), 16 * 1024
     avals = Aval((ROWS // 2, hidden), "bfloat16"), Aval((ROWS // 2, 2), "int32"), Aval((1, hidden, OUT), "bfloat16")
     ids, spans = np.tile(np.int32([0, 1]), (2, ROWS // 2, 1)), []
     for prefetch in (False, True):
@@ -91,10 +92,10 @@ def test_a_wait_ends_a_piece_after_its_rows_have_come_at_most():
 
 
 def test_fill_and_drain_by_hand():
-    flow, ids = chain(MACHINE.replace(node_size=1))
+    flow, ids = chain(MACHINE.replace({"link.node_size": 1}))
     bound, half = rank_bounds(flow, flow.machine, ids)[0], ROWS // 2
     put, back = (half * cols * 2 / 1e3 for cols in (HIDDEN, OUT))
-    total = MACHINE.task_us + half * (2 + 1) * OUT * 2 / MACHINE.vector_bytes_per_us
+    total = MACHINE.sync.task_us + half * (2 + 1) * OUT * 2 / MACHINE.vector.bytes_per_us
     far, near = 11.0 + 41.0 + 7.0 + 3.0, 7.0 + 3.0  # what the matmul's own signal takes is its work
     assert bound.fill == pytest.approx(put + far)
     assert bound.drain == pytest.approx(near + back + far + total)
@@ -103,9 +104,9 @@ def test_fill_and_drain_by_hand():
 
 def test_a_tasks_signals_are_work_of_its_worker():
     flow, ids = plan(T=1024, machine=MACHINE), balanced_ids(2, 1024, 2, 8)
-    bounds = [rank_bounds(flow, MACHINE.replace(signal_us=us), ids)[0].aic for us in (0.0, 1.0)]
+    bounds = [rank_bounds(flow, MACHINE.replace({"sync.signal_us": us}), ids)[0].aic for us in (0.0, 1.0)]
     line, is_matmul = hpmoe.simulate(flow, routing=ids), flow.units()
-    ran = np.flatnonzero(is_matmul[line.task] & (line.rank == 0) & (line.end - line.begin > MACHINE.task_us + NS))
+    ran = np.flatnonzero(is_matmul[line.task] & (line.rank == 0) & (line.end - line.begin > MACHINE.sync.task_us + NS))
     assert bounds[1] - bounds[0] == pytest.approx(len(ran))  # each signals one event, of its rows
 
 
@@ -124,12 +125,12 @@ def test_parts_that_nobody_reads_end_with_their_product():
 def odd_machines(draw, base):
     """A machine with the same workers of which some constants are out of all proportion, or nothing."""
     rng = np.random.default_rng(draw(st.integers(0, 10_000)))
-    off = {name: getattr(base, name) * float(rng.choice([1, 1, 1e3, 1e-3, 2.0 ** rng.uniform(-6, 6)]))
-           for name in (*RATES_OF_MACHINES, *COSTS, "l2_bytes")}
+    off = {name: base[name] * float(rng.choice([1, 1, 1e3, 1e-3, 2.0 ** rng.uniform(-6, 6)]))
+           for name in (*RATES_OF_MACHINES, *COSTS, "l2.bytes")}
     nothing = {n: 0.0 for n in COSTS if rng.random() < 0.2}
     cores = float(rng.choice([0, 0, 0, 0.5, 1, 2.5]))
-    return base.replace(**off | nothing, host_cores=cores, repoll_us=float(rng.choice([0, 0, 20])),
-                        node_size=int(rng.integers(1, 4)))
+    return base.replace({**off, **nothing, "host.cores": cores, "sync.repoll_us": float(rng.choice([0, 0, 20])),
+                         "link.node_size": int(rng.integers(1, 4))})
 
 
 @hypothesis.settings(max_examples=12, derandomize=True)
@@ -147,10 +148,10 @@ def test_no_odd_machine_beats_its_bound(data):
 def test_memory_brings_no_less_than_the_bound_says(case):
     """And hardly more where L2 holds everything."""
     flow, ids = case
-    for l2_bytes, most in ((flow.machine.l2_bytes, np.inf), (1e15, 1.2)):
-        machine = flow.machine.replace(l2_bytes=l2_bytes)
+    for l2_bytes, most in ((flow.machine.l2.bytes, np.inf), (1e15, 1.2)):
+        machine = flow.machine.replace({"l2.bytes": l2_bytes})
         came = hpmoe.simulate(flow, machine, routing=ids).traffic[:, RATES.index("memory"), 0]
-        least = np.array([b.memory for b in rank_bounds(flow, machine, ids)]) * machine.memory_bytes_per_us
+        least = np.array([b.memory for b in rank_bounds(flow, machine, ids)]) * machine.memory.bytes_per_us
         assert (least <= came * (1 + 1e-9) + 1e-6).all() and (came <= most * least + 1e-6).all()
 
 
@@ -160,4 +161,4 @@ def test_rows_that_come_and_gathered_rows_are_counted_by_hand():
     bound = rank_bounds(flow, MACHINE, ids)[0]
     sent = HIDDEN * 2 * ROWS // 2 * -np.expm1(-2)  # of 64 tokens, each gathered twice
     arrays = 2 * ROWS * (HIDDEN + OUT + OUT) + 2 * HIDDEN * OUT + 2 * OUT * ROWS // 2  # received, multiplied, summed
-    assert bound.memory * MACHINE.memory_bytes_per_us == pytest.approx(sent + arrays)
+    assert bound.memory * MACHINE.memory.bytes_per_us == pytest.approx(sent + arrays)

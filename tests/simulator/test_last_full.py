@@ -10,7 +10,7 @@ from hpmoe.routing.skewed import skewed_ids
 from hpmoe.scheduling.rules import without
 
 EP, T, K, HIDDEN, INTER = 4, 31, 2, 512, 256
-MACHINE = hpmoe.ascend_a3.replace(num_aic=4, num_aiv=8, link_bytes_per_us=1e3)
+MACHINE = hpmoe.ascend_a3.replace({"link.bytes_per_us": 1e3}, num_aic=4, num_aiv=8)
 SHAPES = (T, HIDDEN), (T, K), (T, K), (1, HIDDEN, 2 * INTER), (1, INTER, HIDDEN)
 
 
@@ -43,8 +43,8 @@ def test_it_counts_the_rows_of_full_slots_alone():
     hot = int(np.bincount(ids.reshape(-1)).argmax())
     sources = np.repeat(np.arange(EP), [(of == hot).sum() for of in ids])  # of its rows, as they lie
     assert len(sources) % 16 > 8 and sources[-1] != hot
-    come = (sources[:len(sources) // 16 * 16] != hot).sum() * 2 * HIDDEN / MACHINE.link_rate(EP)
-    products = 2.0 * 16 * 128 * (HIDDEN + INTER) / MACHINE.matmul_rate("bfloat16")
+    come = (sources[:len(sources) // 16 * 16] != hot).sum() * 2 * HIDDEN / MACHINE.link.rate(EP)
+    products = 2.0 * 16 * 128 * (HIDDEN + INTER) / MACHINE.cube.rate("bfloat16")
     bounds = rank_bounds(flow, MACHINE, ids)
     assert come + products < bounds[hot].last < come + products + 9
     assert bounds[hot].last == max(b.last for b in bounds)

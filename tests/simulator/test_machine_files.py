@@ -11,12 +11,14 @@ import hpmoe
 from hpmoe.cli import main
 from hpmoe.commands.bands import bands, sensitivity, spans
 from hpmoe.commands.layer import Layer, ids_of
-from hpmoe.machines.machine_files import FOLDER, KEYS, OPTIONAL, machine_text, preset_names
+from hpmoe.machines.machine import CONSTANTS, OPTIONAL
+from hpmoe.machines.machine_files import FOLDER, KEYS, machine_text, preset_names
 from hpmoe.machines.perturbed import at_ends, drawn, uncertain
 from hpmoe.support.errors import ArgumentError
 
 SIZES = Sizes(ep=4, tokens=256, hidden=512, intermediate=256, experts=8, top_k=2)
 FLAGS = [f"--{name}={value}" for name, value in dataclasses.asdict(SIZES).items()]
+POLL = 'name = "a"\nlike = "ascend_a3"\n[sync.poll_us]\n'
 QUIET = str  # what a progress line is given goes nowhere
 
 
@@ -43,36 +45,40 @@ def test_this_cpu_with_measured_bodies_is_written_too(tmp_path):
 def test_every_number_that_comes_with_hpmoe_has_a_source_a_date_and_a_range(name):
     """In the file too, whose tables are those of a machine like it where it has none."""
     machine = hpmoe.load_machine(name)
-    numbers = {f.name: f.default for f in dataclasses.fields(hpmoe.Machine) if f.type in ("int", "float")}
-    left = set(numbers) - set(dict(machine.constants))
-    assert left <= {field for field in OPTIONAL if getattr(machine, field) == numbers[field]}
+    left = set(CONSTANTS) - set(dict(machine.constants))
+    assert left <= {name for name in OPTIONAL if machine[name] == CONSTANTS[name].default}
     for field, known in machine.constants:
-        assert len(known.source) > 5 and known.date >= "2023" and known.low <= getattr(machine, field) <= known.high
+        assert len(known.source) > 5 and known.date >= "2023" and known.low <= machine[field] <= known.high
         assert known.is_sure or known.low < known.high
-    for field, table in tomllib.loads((FOLDER / f"{name}.toml").read_text()).items():
-        assert not isinstance(table, dict) or set(table) == set(KEYS), field
+    for group in tomllib.loads((FOLDER / f"{name}.toml").read_text()).values():
+        for table in [group] if "value" in group else group.values() if isinstance(group, dict) else []:
+            assert set(table) == set(KEYS), table
 
 
 def test_units_are_those_of_the_file(tmp_path):
     text = 'name = "mine"\nlike = "ascend_a3"\n[{}]\nvalue = {}\nunit = "{}"\nsource = "me"'
-    for field, value, unit, wanted in (("link_bytes_per_us", 98, "GB/s", 98e3), ("l2_bytes", 96, "MiB", 96 * 2**20),
-                                       ("poll_us", 700, "ns", 0.7), ("num_aic", 8, "workers", 8)):
+    for field, value, unit, wanted in (("link.bytes_per_us", 98, "GB/s", 98e3), ("l2.bytes", 96, "MiB", 96 * 2**20),
+                                       ("sync.poll_us", 700, "ns", 0.7), ("num_aic", 8, "workers", 8)):
         machine = hpmoe.load_machine(written(tmp_path, text.format(field, value, unit)))
-        assert getattr(machine, field) == pytest.approx(wanted) and machine.num_aiv == 48
+        assert machine[field] == pytest.approx(wanted) and machine.num_aiv == 48
 
 
 @pytest.mark.parametrize("text, message", [
-    ("name = 1", "unified"), ("x", "cannot be read as TOML"), ('name = "a"\nlike = "b"', "like is 'b'; it must be one of"),
-    ('name = "a"\nlike = "ascend_a3"\nlink = 1', "unknown"),
-    ('name = "a"\nlike = "ascend_a3"\nlink_bytes_per_us = 1', "a table with value, unit and source"),
-    ('name = "a"\nlike = "ascend_a3"\n[poll_us]\nvalue = 1\nunit = "GB/s"\nsource = "me"', "poll_us.unit is 'GB/s'"),
-    ('name = "a"\nlike = "ascend_a3"\n[poll_us]\nvalue = 1\nunit = "us"', "poll_us.source is None"),
-    ('name = "a"\nlike = "ascend_a3"\n[poll_us]\nvalue = 1\nunit = "us"\nsource = "me"\nx = 1', "poll_us.x is unknown"),
-    ('name = "a"\nlike = "ascend_a3"\n[poll_us]\nvalue = 1\nunit = "us"\nsource = "me"\ndate = 2026', "date is 2026"),
-    ('name = "a"\nlike = "ascend_a3"\n[poll_us]\nvalue = 1\nunit = "us"\nsource = "me"\ndate = "soon"', "as 2026-11-23"),
-    ('name = "a"\nlike = "ascend_a3"\n[poll_us]\nvalue = "1"\nunit = "us"\nsource = "me"', "poll_us.value is '1'"),
-    ('name = "a"\nlike = "ascend_a3"\n[poll_us]\nvalue = 1\nunit = "us"\nsource = "me"\nrange = [2, 3]', "in its range"),
-    ('name = "a"\nlike = "ascend_a3"\n[poll_us]\nvalue = 1\nunit = "us"\nsource = "me"\nrange = 2', "range is 2"),
+    ("name = 1", "num_aic"), ("x", "cannot be read as TOML"), ('name = "a"\nlike = "b"', "like is 'b'; it must be one of"),
+    ('name = "a"\nlike = "ascend_a3"\nlink = 1', "link is unknown"),
+    ('name = "a"\nlike = "ascend_a3"\n[link]\nbytes_per_us = 1', "a table with value, unit and source"),
+    ('name = "a"\nunified = false\n[num_aic]\n[worker_l2_bytes_per_us]\n[matmul_fill_us]',
+     "matmul_fill_us, unified, worker_l2_bytes_per_us is unknown; it must be name, like, bodies or a table of a constant. "
+     "Write [cube.fill_us] for [matmul_fill_us], [l2.worker_bytes_per_us] for [worker_l2_bytes_per_us]. Leave out unified: "
+     "machines without AIV have num_aiv = 0. The command `hpmoe machine ascend_a3` prints a file of the right form."),
+    (POLL + 'value = 1\nunit = "GB/s"\nsource = "me"', "sync.poll_us.unit is 'GB/s'"),
+    (POLL + 'value = 1\nunit = "us"', "sync.poll_us.source is None"),
+    (POLL + 'value = 1\nunit = "us"\nsource = "me"\nx = 1', "sync.poll_us.x is unknown"),
+    (POLL + 'value = 1\nunit = "us"\nsource = "me"\ndate = 2026', "date is 2026"),
+    (POLL + 'value = 1\nunit = "us"\nsource = "me"\ndate = "soon"', "as 2026-11-23"),
+    (POLL + 'value = "1"\nunit = "us"\nsource = "me"', "sync.poll_us.value is '1'"),
+    (POLL + 'value = 1\nunit = "us"\nsource = "me"\nrange = [2, 3]', "in its range"),
+    (POLL + 'value = 1\nunit = "us"\nsource = "me"\nrange = 2', "range is 2"),
     ('name = "a"\nlike = "ascend_a3"\n[num_aic]\nvalue = 0\nunit = "workers"\nsource = "me"', "num_aic is 0"),
     ('name = "a"\nlike = "ascend_a3"\n[[bodies]]\nkind = "GMM"', "the keys of a table of bodies"),
     ('name = "a"\nlike = "ascend_a3"\nbodies = 3', "bodies is 3"),
@@ -103,16 +109,16 @@ def test_a_machine_that_is_not_there_is_said(tmp_path):
 
 
 def test_what_a_machine_changes_is_no_longer_known_of_it():
-    machine = hpmoe.ascend_a3.replace(poll_us=0.5)
-    assert "poll_us" in uncertain(hpmoe.ascend_a3) and "poll_us" not in dict(machine.constants)
+    machine = hpmoe.ascend_a3.replace({"sync.poll_us": 0.5})
+    assert "sync.poll_us" in uncertain(hpmoe.ascend_a3) and "sync.poll_us" not in dict(machine.constants)
 
 
 def test_drawn_machines_fill_the_ranges():
     machines = list(drawn(hpmoe.ascend_a3, 16, seed=3))
     for name, known in uncertain(hpmoe.ascend_a3).items():
-        places = np.log([getattr(m, name) / known.low for m in machines]) / np.log(known.high / known.low)
+        places = np.log([m[name] / known.low for m in machines]) / np.log(known.high / known.low)
         assert sorted((places * 16 * (1 - 1e-12)).astype(int)) == list(range(16))
-    ends = {name: (getattr(low, name), getattr(high, name)) for name, low, high in at_ends(hpmoe.ascend_a3)}
+    ends = {name: (low[name], high[name]) for name, low, high in at_ends(hpmoe.ascend_a3)}
     assert ends == {name: (known.low, known.high) for name, known in uncertain(hpmoe.ascend_a3).items()}
 
 
@@ -124,22 +130,23 @@ def test_bands_hold_the_figure_and_sensitivity_ranks_constants():
     assert nominal["fused"] == pytest.approx(layer.span_us(layer.fused()) / 1e3)
     assert all(low <= nominal[side] <= high and low < high for side, (low, high) in found.items())
     rows = sensitivity(layer, flows, QUIET)
-    assert "launch_us" in {row["constant"] for row in rows[:3]} and rows[0]["at_low"]["fused"] < rows[0]["at_high"]["fused"]
+    assert "host.launch_us" in {row["constant"] for row in rows[:3]}
+    assert rows[0]["at_low"]["fused"] < rows[0]["at_high"]["fused"]
     sure = hpmoe.ascend_a3.replace(constants=())
     exact = Layer(SIZES, "forward", sure, ids_of(SIZES))
     assert bands(exact, flows, nominal, 4, QUIET) == {} and sensitivity(exact, flows, QUIET) == []
 
 
 def test_far_ranks_take_the_link_longer():
-    machine = hpmoe.ascend_a3.replace(near_size=4, link_bytes_per_us=90.0, far_link_bytes_per_us=30.0)
-    assert machine.link_rate(1) == machine.link_rate(4) == 90.0
-    assert machine.link_rate(8) == pytest.approx(7 / (3 / 90 + 4 / 30))
-    assert machine.replace(node_size=2).link_rate(8) == 90.0  # all others are of other nodes
+    machine = hpmoe.ascend_a3.replace({"link.near_size": 4, "link.bytes_per_us": 90.0, "link.far_bytes_per_us": 30.0})
+    assert machine.link.rate(1) == machine.link.rate(4) == 90.0
+    assert machine.link.rate(8) == pytest.approx(7 / (3 / 90 + 4 / 30))
+    assert machine.replace({"link.node_size": 2}).link.rate(8) == 90.0  # all others are of other nodes
 
 
 def test_exchanges_of_others_are_limited_by_their_links():
     sizes = Sizes(ep=4, tokens=1024, hidden=1024, intermediate=1, experts=8, top_k=2)
-    slow = hpmoe.ascend_a3.replace(link_bytes_per_us=1e4)
+    slow = hpmoe.ascend_a3.replace({"link.bytes_per_us": 1e4})
     assert sent_bytes(sizes, False) == 1024 * 2 * 1024 * 2.0 > sent_bytes(sizes, True)
     for way in ("dispatch", "combine"):
         assert exchange_us(slow, way, sizes) >= 0.7 * sent_bytes(sizes, False) / 1e4

@@ -22,7 +22,7 @@ def test_links_carry_exactly_the_rows_that_leave():
     np.testing.assert_allclose(bytes_of["egress"], leaving + leaving[::-1])  # there, and the results back
     np.testing.assert_allclose(bytes_of["ingress"], leaving + leaving[::-1])
     assert not bytes_of["node_egress"].any()
-    apart = hpmoe.simulate(flow, NPU.replace(node_size=1), routing=ids)
+    apart = hpmoe.simulate(flow, NPU.replace({"link.node_size": 1}), routing=ids)
     np.testing.assert_allclose(apart.traffic[:, 4, 0], leaving + leaving[::-1])
     assert apart.span > line.span
 
@@ -91,10 +91,10 @@ def test_what_cannot_be_simulated():
         for value in values:
             with pytest.raises(ArgumentError, match=rf"^hpmoe.simulate: {option}(\[.\])? is "):
                 hpmoe.simulate(flow, **{option: value})
-    for slow in ({"task_us": 1e30}, {"matmul_flops_per_us": 1e-30}, {"worker_link_bytes_per_us": 1e-30}):
+    for slow in ({"sync.task_us": 1e30}, {"cube.flops_per_us": 1e-30}, {"link.worker_bytes_per_us": 1e-30}):
         with pytest.raises(ArgumentError,
                            match="machine is ascend_a3 of such rates .*; it must be one on which it takes less"):
-            hpmoe.simulate(flow, NPU.replace(**slow))
+            hpmoe.simulate(flow, NPU.replace(slow))
     with pytest.raises(ArgumentError, match="imbalance is 3; it must be from 1 to 2"):
         hpmoe.simulate(flow, routing=3)
     stuck = flow.replace(signals=flow.signals[flow.signals["task"] != flow.signals["task"][0]])

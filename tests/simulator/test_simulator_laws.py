@@ -1,6 +1,5 @@
 """Laws of the simulator over random taskflows, routings and machines."""
 
-import dataclasses
 import math
 
 import hypothesis
@@ -18,14 +17,16 @@ from hpmoe.costs.start import pass_us
 from hpmoe.costs.work import Work, with_fans
 from hpmoe.ir import taskflow as tf
 from hpmoe.ir.layout import Layout
+from hpmoe.machines.machine import CONSTANTS
 from hpmoe.routing.workload import balanced_ids
 from hpmoe.timelines.run import RATES as SHARED
 from hpmoe.timelines.text import after_last
 
 few = hypothesis.settings(max_examples=10, derandomize=True)
 # Shared rates so high that nobody ever gets less for others, and no cache whose hits depend on who comes first.
-UNSHARED = {"l2_bytes_per_us": 1e15, "memory_bytes_per_us": 1e15, "link_bytes_per_us": 1e15, "node_link_bytes_per_us": 1e15,
-            "l2_bytes": 0.0}
+UNSHARED = {"l2.bytes_per_us": 1e15, "memory.bytes_per_us": 1e15, "link.bytes_per_us": 1e15, "link.node_bytes_per_us": 1e15,
+            "l2.bytes": 0.0}
+OF_WORKERS = "l2.worker_bytes_per_us", "memory.worker_bytes_per_us", "link.worker_bytes_per_us"
 
 
 def core_us(flow, machine, ids):
@@ -38,8 +39,9 @@ def core_us(flow, machine, ids):
                                for op, of_op in zip(flow.ops, work.by_routing, strict=True)])
         entries, rows = work.entries(flow.tasks), layout.task_rows(rank)
         granules = np.ceil(rows / entries["granule"]) * entries["granule"]
-        us = machine.task_us + np.where((rows > 0) | is_summed, entries["core_fixed"] + granules * entries["core_row"], 0.0)
-        passed = is_passed_by(flow, layout, rank) & (machine.host_cores == 0)
+        of_rows = np.where((rows > 0) | is_summed, entries["core_fixed"] + granules * entries["core_row"], 0.0)
+        us = machine.sync.task_us + of_rows
+        passed = is_passed_by(flow, layout, rank) & (machine.host.cores == 0)
         out.append(np.where(passed, pass_us(machine), us))
     return np.array(out)
 
@@ -73,8 +75,8 @@ def fans(layout, op, rank):
 def test_busy_time_is_the_work(case):
     """Where nothing but the worker limits a task, its body takes exactly its work; anywhere else at least that."""
     flow, ids = case
-    limits = {**UNSHARED, **{f"worker_{what}_bytes_per_us": 1e15 for what in ("l2", "memory", "link")}, "signal_us": 0.0}
-    for machine, is_alone in ((flow.machine.replace(**limits), True), (flow.machine, False)):
+    limits = {**UNSHARED, **dict.fromkeys(OF_WORKERS, 1e15), "sync.signal_us": 0.0}
+    for machine, is_alone in ((flow.machine.replace(limits), True), (flow.machine, False)):
         line = hpmoe.simulate(flow, machine, routing=ids)
         body, need = line.end - line.begin, core_us(flow, machine, ids)[line.rank, line.task]
         assert (body >= need - NS).all() and (not is_alone or (body <= need + NS).all())
@@ -87,9 +89,9 @@ def test_busy_time_is_the_work(case):
 def test_threads_of_a_host_work_while_there_is_work(case, cores):
     """No more bodies at a time than threads; and one thread that need not wait for a signal to arrive never rests."""
     flow, ids = case
-    limits = {**UNSHARED, **{f"worker_{what}_bytes_per_us": 1e15 for what in ("l2", "memory", "link")}}
-    free = dict.fromkeys(("signal_us", "wait_us", "poll_us", "repoll_us", "remote_us", "node_remote_us"), 0.0)
-    machine = flow.machine.replace(**limits, **free, host_cores=cores)
+    limits = {**UNSHARED, **dict.fromkeys(OF_WORKERS, 1e15)}
+    free = {name: 0.0 for name in CONSTANTS if name.startswith("sync.") and name != "sync.task_us"}
+    machine = flow.machine.replace({**limits, **free, "host.cores": cores})
     line = hpmoe.simulate(flow, machine, routing=ids)
     begins, ends = (np.stack([times, change + np.zeros(times.size)], axis=1)
                     for times, change in ((line.begin, 1), (line.end - NS, -1)))
@@ -106,7 +108,7 @@ def test_bytes_are_conserved(case):
     """What was served over time is what was asked for, and of what is asked for only what the cache holds depends on
     rates."""
     flow, ids = case
-    line, fast = hpmoe.simulate(flow, routing=ids), hpmoe.simulate(flow, flow.machine.replace(**UNSHARED), routing=ids)
+    line, fast = hpmoe.simulate(flow, routing=ids), hpmoe.simulate(flow, flow.machine.replace(UNSHARED), routing=ids)
     np.testing.assert_allclose(line.simulated.served.sum(axis=2), line.traffic[..., 0], rtol=1e-6, atol=1e-3)
     for rate in ("l2", "egress", "ingress", "node_egress", "node_ingress"):
         np.testing.assert_allclose(*(x.traffic[:, SHARED.index(rate), 0] for x in (line, fast)))
@@ -133,8 +135,8 @@ def test_no_run_is_shorter_than_what_it_must_do(case):
         assert (ends * (1 + 1e-9) + NS >= [max(b.aic + b.fill, b.aiv) for b in bounds]).all()
     need = core_us(flow, machine, ids)[line.rank, line.task]
     assert span >= np.bincount(line.rank * machine.num_queues + line.queue, need).max()
-    links = [machine.link_bytes_per_us] * 2 + [machine.node_link_bytes_per_us] * 2
-    rates = [machine.l2_bytes_per_us, machine.memory_bytes_per_us, *links]
+    links = [machine.link.bytes_per_us] * 2 + [machine.link.node_bytes_per_us] * 2
+    rates = [machine.l2.bytes_per_us, machine.memory.bytes_per_us, *links]
     collectives = any(op.opcode.startswith("ALL_TO_ALL") for op in flow.ops)
     assert collectives or span >= (line.traffic[:, :, 0] / rates).max()
     assert (line.traffic[:, :, 1] <= span).all()
@@ -145,7 +147,7 @@ def test_no_run_is_shorter_than_what_it_must_do(case):
 def test_everything_faster_by_a_factor_is_faster_by_that_factor(case, factor):
     flow, ids = case
     machine = flow.machine
-    faster = machine.replace(**{n: getattr(machine, n) * (factor if n in RATES else 1 / factor) for n in (*RATES, *COSTS)})
+    faster = machine.replace({n: machine[n] * (factor if n in RATES else 1 / factor) for n in (*RATES, *COSTS)})
     spans = [hpmoe.simulate(flow, m, routing=ids).span for m in (machine, faster)]
     assert spans[1] * factor == pytest.approx(spans[0], rel=1e-3, abs=NS * (1 + factor))
 
@@ -157,11 +159,11 @@ def test_a_better_constant_is_never_worse(case, factor):
     a line out of the cache: a few per cent, of real machines too."""
     flow, ids = case
     for shared, tolerance in ((UNSHARED, 0.0), ({}, 0.08)):
-        machine = flow.machine.replace(**shared)
+        machine = flow.machine.replace(shared)
         span = hpmoe.simulate(flow, machine, routing=ids).span
         for name in (*RATES, *COSTS):
-            better = getattr(machine, name) * (factor if name in RATES else 1 / factor)
-            other = hpmoe.simulate(flow, machine.replace(**{name: better}), routing=ids).span
+            better = machine[name] * (factor if name in RATES else 1 / factor)
+            other = hpmoe.simulate(flow, machine.replace({name: better}), routing=ids).span
             assert other <= span * (1 + tolerance) + NS, name
 
 
@@ -190,7 +192,7 @@ def test_time_of_workers_is_busy_waiting_or_after_the_last_task(case):
 def test_ranks_are_alike(direction, node_size):
     """Where all are asked for the same, all take the same, as slots hold rows of one rank; whichever rank is hot, a run
     takes as long."""
-    machine = hpmoe.ascend_a3.replace(num_aic=3, num_aiv=5, node_size=node_size)
+    machine = hpmoe.ascend_a3.replace({"link.node_size": node_size}, num_aic=3, num_aiv=5)
     flow = plan(ep=4, T=512, direction=direction, machine=machine)
     order = flow.peer_orders[0] - np.arange(4)[:, None]
     assert (order % 4 == order[0] % 4).all()
@@ -221,10 +223,10 @@ def test_experts_of_a_rank_may_change_places():
 def test_where_only_matmuls_take_time_they_are_the_bound():
     """Nothing else costs: matrix workers are always busy, but for what the last tiles leave."""
     machine = flow_machine = hpmoe.ascend_a3.replace(num_aic=2, num_aiv=4)
-    free = {n: 1e15 for n in RATES if n != "matmul_flops_per_us"} | dict.fromkeys(COSTS, 0.0)
+    free = {n: 1e15 for n in RATES if n != "cube.flops_per_us"} | dict.fromkeys(COSTS, 0.0)
     flow = plan(ep=2, T=2048, machine=flow_machine)
-    line = hpmoe.simulate(flow, machine.replace(**free))
-    work = core_us(flow, machine.replace(**free), balanced_ids(2, 2048, 2, 8))[0]
+    line = hpmoe.simulate(flow, machine.replace(free))
+    work = core_us(flow, machine.replace(free), balanced_ids(2, 2048, 2, 8))[0]
     is_matmul = flow.units().astype(bool)
     longest = work[is_matmul].max()
     bound = work[is_matmul].sum() / 2
@@ -236,7 +238,7 @@ def test_where_only_matmuls_take_time_they_are_the_bound():
 def test_twice_as_much_takes_twice_as_long(sizes, work):
     """Of tokens, of choices, and of widths: what is many times one tile grows as its work does."""
     small, large = plan(**{"T": 2048}), plan(**{"T": 2048, **sizes})
-    machine = small.machine.replace(**dict.fromkeys(COSTS, 0.0), **{n: 1e15 for n in RATES if n != "matmul_flops_per_us"})
+    machine = small.machine.replace({**dict.fromkeys(COSTS, 0.0), **{n: 1e15 for n in RATES if n != "cube.flops_per_us"}})
     spans = [hpmoe.simulate(flow, machine).span for flow in (small, large)]
     bounds = [max(b.aic for b in rank_bounds(f, machine, balanced_ids(2, f.routes[0].num_tokens, f.routes[0].top_k, 8)))
               for f in (small, large)]
@@ -245,7 +247,7 @@ def test_twice_as_much_takes_twice_as_long(sizes, work):
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("machine", [hpmoe.ascend_a3, hpmoe.ascend_a3.replace(node_size=1), hpmoe.cpu(2)])
+@pytest.mark.parametrize("machine", [hpmoe.ascend_a3, hpmoe.ascend_a3.replace({"link.node_size": 1}), hpmoe.cpu(2)])
 def test_runs_without_tokens(machine, direction):
     """Of all ranks, where nothing takes any work, and of some: an empty rank has no work and no bound but its traffic's."""
     empty = plan(T=0, machine=machine, direction=direction, max_rows=0)
@@ -261,19 +263,19 @@ def test_runs_without_tokens(machine, direction):
 
 
 BOUND_BY = {  # what is made the bottleneck, and by how much its rate is lowered
-    "link_bytes_per_us": 1e-4, "worker_link_bytes_per_us": 1e-3, "matmul_flops_per_us": 1e-4, "vector_bytes_per_us": 1e-4,
-    "memory_bytes_per_us": 1e-4, "l2_bytes_per_us": 1e-4}
+    "link.bytes_per_us": 1e-4, "link.worker_bytes_per_us": 1e-3, "cube.flops_per_us": 1e-4, "vector.bytes_per_us": 1e-4,
+    "memory.bytes_per_us": 1e-4, "l2.bytes_per_us": 1e-4}
 
 
 @pytest.mark.parametrize("name", BOUND_BY)
 def test_the_bottleneck_sets_the_time(name):
     """Half the rate of what limits a run takes twice as long; what it does not use changes nothing."""
     flow = plan(ep=2)
-    machine = flow.machine.replace(**{name: getattr(flow.machine, name) * BOUND_BY[name]})
-    run = lambda **changes: hpmoe.simulate(flow, machine.replace(**changes)).span  # noqa: E731
-    assert run(**{name: getattr(machine, name) / 2}) == pytest.approx(2 * run(), rel=0.03)
-    for unused in ("node_link_bytes_per_us", "node_remote_us", "launch_us", "host_sync_us", "collective_us"):
-        assert run(**{unused: getattr(machine, unused) * 7}) == run(), unused
+    machine = flow.machine.replace({name: flow.machine[name] * BOUND_BY[name]})
+    run = lambda changes={}: hpmoe.simulate(flow, machine.replace(changes)).span  # noqa: E731
+    assert run({name: machine[name] / 2}) == pytest.approx(2 * run(), rel=0.03)
+    for unused in ("link.node_bytes_per_us", "sync.node_remote_us", "host.launch_us", "host.sync_us", "host.collective_us"):
+        assert run({unused: machine[unused] * 7}) == run(), unused
 
 
 def test_what_each_cost_adds():
@@ -286,6 +288,7 @@ def test_what_each_cost_adds():
     tiled = hpmoe.tile_partition(chain, rows=4, cols=4)
     flow = hpmoe.assign_queues(tiled, machine=machine, policy="round_robin").lower(Aval((4, 4), "float32"))
     span = hpmoe.simulate(flow, machine).span
-    for name, times in (("task_us", 20), ("wait_us", 19), ("poll_us", 19), ("signal_us", 19), ("remote_us", 0)):
-        more = hpmoe.simulate(flow, dataclasses.replace(machine, **{name: getattr(machine, name) + 5.0})).span
+    for name, times in (("sync.task_us", 20), ("sync.wait_us", 19), ("sync.poll_us", 19), ("sync.signal_us", 19),
+                        ("sync.remote_us", 0)):
+        more = hpmoe.simulate(flow, machine.replace({name: machine[name] + 5.0})).span
         assert more - span == pytest.approx(5.0 * times, abs=NS * 40), name

@@ -131,7 +131,6 @@ cases("a wrong type", {
     "what is measured": lambda: hpmoe.measure(None),
     "a share": lambda: Body("GMM", "float32", float("nan")),
     "a kind": lambda: Body(3, "float32", 1.0),
-    "unified": lambda: hpmoe.ascend_a3.replace(unified=np.ones(3)),
 })
 
 

@@ -276,7 +276,7 @@ cases("IR", {
     "simulate for one rank": _layer(lambda flow, args: simulate(flow, routing=[args[0][1]])),
     "simulate ids out of range": _layer(lambda flow, args: simulate(flow, routing=[a[1] + 1 for a in args])),
     "simulate other workers": lambda: simulate(_flow(machine=ascend_a3), ascend_a3.replace(num_aic=48, num_aiv=24)),
-    "simulate for ages": lambda: simulate(_flow(machine=cpu(1)), machine=cpu(1).replace(task_us=1e30)),
+    "simulate for ages": lambda: simulate(_flow(machine=cpu(1)), machine=cpu(1).replace({"sync.task_us": 1e30})),
     "simulate a seed that is none": lambda: simulate(_flow(machine=cpu(1)), seed=-1),
     "simulate ids that are no ints": _layer(lambda flow, args: simulate(flow, routing=[a[1] * 1.0 for a in args])),
     "simulate another machine": lambda: simulate(_flow(machine=cpu(1)), machine=cpu(2)),

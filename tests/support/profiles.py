@@ -64,7 +64,7 @@ def exchange(machine, way, tokens, hidden, top_k):
 
 
 def alone(machine, flow):
-    return hpmoe.simulate(flow).span - machine.launch_us + BEGIN_END_US
+    return hpmoe.simulate(flow).span - machine.host.launch_us + BEGIN_END_US
 
 
 def written(path, kernels, times=TIMES, gap_us=GAP_US):

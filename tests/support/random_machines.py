@@ -12,10 +12,11 @@ from hpmoe import Aval, Mesh
 from hpmoe.routing.workload import balanced_ids
 from hpmoe.transforms.overlap_comm import SIGNALS
 
-RATES = ("matmul_flops_per_us", "vector_bytes_per_us", "copy_bytes_per_us", "l2_bytes_per_us", "worker_l2_bytes_per_us",
-         "memory_bytes_per_us", "worker_memory_bytes_per_us", "link_bytes_per_us", "worker_link_bytes_per_us",
-         "node_link_bytes_per_us")
-COSTS = ("matmul_fill_us", "task_us", "wait_us", "poll_us", "signal_us", "remote_us", "node_remote_us", "scalar_us")
+RATES = ("cube.flops_per_us", "vector.bytes_per_us", "vector.copy_bytes_per_us", "l2.bytes_per_us", "l2.worker_bytes_per_us",
+         "memory.bytes_per_us", "memory.worker_bytes_per_us", "link.bytes_per_us", "link.worker_bytes_per_us",
+         "link.node_bytes_per_us")
+COSTS = ("cube.fill_us", "sync.task_us", "sync.wait_us", "sync.poll_us", "sync.signal_us", "sync.remote_us",
+         "sync.node_remote_us", "vector.scalar_us")
 NS = 0.002  # times are rounded to a nanosecond
 
 
@@ -23,9 +24,9 @@ NS = 0.002  # times are rounded to a nanosecond
 def machines(draw):
     """Any machine: constants of ascend_a3, each some binary orders off."""
     rng = np.random.default_rng(draw(st.integers(0, 10_000)))
-    changes = {n: getattr(hpmoe.ascend_a3, n) * 2.0 ** rng.uniform(-6, 3) for n in (*RATES, *COSTS, "l2_bytes")}
-    return hpmoe.ascend_a3.replace(num_aic=int(rng.integers(1, 5)), num_aiv=int(rng.integers(1, 7)),
-                                   node_size=int(rng.choice([1, 2, 384])), **changes)
+    changes = {n: hpmoe.ascend_a3[n] * 2.0 ** rng.uniform(-6, 3) for n in (*RATES, *COSTS, "l2.bytes")}
+    machine = hpmoe.ascend_a3.replace(changes, num_aic=int(rng.integers(1, 5)), num_aiv=int(rng.integers(1, 7)))
+    return machine.replace({"link.node_size": int(rng.choice([1, 2, 384]))})
 
 
 @st.composite

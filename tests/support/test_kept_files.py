@@ -50,9 +50,9 @@ def test_what_is_no_kept_file_is_said_at_once(calibration, what):
         cpu(calibrated=True)
 
 
-MEASURED = ("task_us", "matmul_flops_per_us", "l2_bytes", "host_cores", "bodies")
+MEASURED = ("sync.task_us", "cube.flops_per_us", "l2.bytes", "host.cores", "bodies")
 NOT_MEASURED = [*itertools.product(MEASURED, ("-5", "NaN", "Infinity", "true", '"many"', "1" + "0" * 400)),
-                *((name, "1e-9") for name in ("matmul_flops_per_us", "host_cores", "bodies"))]
+                *((name, "1e-9") for name in ("cube.flops_per_us", "host.cores", "bodies"))]
 
 
 @pytest.mark.parametrize("name, value", NOT_MEASURED)

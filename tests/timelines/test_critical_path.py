@@ -80,7 +80,7 @@ def test_a_release_is_the_last_signal_of_its_event(runs):
         flow, by = line.flow, releases(line)
         slept = np.flatnonzero(by >= 0)
         assert (line.begin[slept] > line.wait_begin[slept]).all() and (line.begin[by[slept]] < line.begin[slept]).all()
-        assert (line.begin - line.wait_begin)[by < 0].max() <= NPU.wait_us * 4 + 1e-9
+        assert (line.begin - line.wait_begin)[by < 0].max() <= NPU.sync.wait_us * 4 + 1e-9
         for row in slept[::7].tolist():
             assert feeds(line, int(by[row]), row)
             checked += 1
@@ -147,8 +147,8 @@ def test_traffic_over_time_is_the_traffic(runs):
         known = line.simulated
         np.testing.assert_allclose(known.served.sum(axis=2), line.traffic[:, :, 0], rtol=1e-9)
         assert known.served.shape[2] * known.bin_us >= line.span
-        for name, rate in (("egress", NPU.link_bytes_per_us), ("memory", NPU.memory_bytes_per_us),
-                           ("l2", NPU.l2_bytes_per_us)):
+        for name, rate in (("egress", NPU.link.bytes_per_us), ("memory", NPU.memory.bytes_per_us),
+                           ("l2", NPU.l2.bytes_per_us)):
             assert known.served[:, RATES.index(name)].max() <= rate * known.bin_us * (1 + 1e-9)
 
 

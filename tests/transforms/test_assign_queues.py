@@ -26,7 +26,7 @@ from hpmoe.verification.verify import verify
 @pytest.mark.parametrize("what", [
     {"tokens": 512}, {"tokens": 512, "direction": "backward"}, {"tokens": 1024, "imbalance": 3.5},
     {"tokens": 1024, "imbalance": 3.5, "replicas": 1}, {"ep": 8, "tokens": 512, "machine": hpmoe.ascend_a2},
-    {"ep": 8, "tokens": 512, "machine": hpmoe.ascend_a3.replace(node_size=4)}], ids=str)
+    {"ep": 8, "tokens": 512, "machine": hpmoe.ascend_a3.replace({"link.node_size": 4})}], ids=str)
 def test_a_layer_is_above_its_bound_and_ahead_of_launches(what):
     """schedule_grid.py and paper_table.py of the benchmarks print by how much."""
     ours, other = layer(**what), layer(**what, tuned=False)
@@ -161,7 +161,7 @@ def test_no_matrix_worker_is_without_slots_where_multiplying_takes_longer_than_w
 
 @pytest.mark.parametrize("num_aic, experts", [(1, 16), (2, 16), (2, 2)])
 def test_some_matrix_worker_takes_slots_however_slow_links_are(num_aic, experts):
-    slow = hpmoe.ascend_a2.replace(num_aic=num_aic, worker_link_bytes_per_us=10.0, link_bytes_per_us=10.0)
+    slow = hpmoe.ascend_a2.replace({"link.worker_bytes_per_us": 10.0, "link.bytes_per_us": 10.0}, num_aic=num_aic)
     sizes = {"hidden": 512, "intermediate": 512, "experts": experts, "top_k": 2}
     flow = layer("backward", ep=2, tokens=256, machine=slow, **sizes).fused().flow
     assert any("GMM" in {flow.ops[o].opcode for o in flow.tasks["op"][tasks]} for tasks in flow.queues[:num_aic])
@@ -207,17 +207,17 @@ def test_slots_begin_with_the_ranks_own_rows(ep):
 
 def test_a_worker_that_looks_seldom_is_later():
     flow, ids = plan(ep=2, T=500), imbalanced_ids(2, 500, 2, 8, imbalance=1.5, seed=1)
-    spans = [hpmoe.simulate(flow, NPU.replace(repoll_us=us), routing=ids).span for us in (0.0, 20.0, 200.0)]
+    spans = [hpmoe.simulate(flow, NPU.replace({"sync.repoll_us": us}), routing=ids).span for us in (0.0, 20.0, 200.0)]
     assert spans[0] < spans[1] < spans[2]
-    seldom = hpmoe.simulate(flow, NPU.replace(repoll_us=20.0), routing=ids)
+    seldom = hpmoe.simulate(flow, NPU.replace({"sync.repoll_us": 20.0}), routing=ids)
     slept = seldom.simulated.released_by >= 0
     looks = (seldom.begin - seldom.wait_begin)[slept] / 20
-    assert slept.any() and np.abs(looks - looks.round())[looks < 1.5].max() * 20 < NPU.wait_us + 0.01
+    assert slept.any() and np.abs(looks - looks.round())[looks < 1.5].max() * 20 < NPU.sync.wait_us + 0.01
 
 
 def test_the_reference_waits_for_whole_experts():
     flow = plan(make=hpmoe.overlap_comm)
     coarse, machine = as_reference(flow, NPU)
-    assert machine.repoll_us > 0 and {b.unit for b in flow.blocks} >= {"slot"}
+    assert machine.sync.repoll_us > 0 and {b.unit for b in flow.blocks} >= {"slot"}
     assert {b.unit for b in coarse.blocks if b.name in ("b", "c", "d")} == {"expert"}
     hpmoe.verify(coarse)

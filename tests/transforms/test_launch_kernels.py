@@ -54,21 +54,21 @@ def test_what_launches_and_collectives_cost():
     flow = launched(T=2048, H=1024)
     span = hpmoe.simulate(flow).span
     launches = sum(op.opcode == "LAUNCH" for op in flow.ops)
-    slow = hpmoe.simulate(flow, NPU.replace(launch_us=NPU.launch_us + 10)).span
+    slow = hpmoe.simulate(flow, NPU.replace({"host.launch_us": NPU.host.launch_us + 10})).span
     assert slow - span == pytest.approx(10 * launches, rel=0.02)
-    slow = hpmoe.simulate(flow, NPU.replace(collective_us=NPU.collective_us + 10)).span
+    slow = hpmoe.simulate(flow, NPU.replace({"host.collective_us": NPU.host.collective_us + 10})).span
     assert slow - span == pytest.approx(20, rel=0.1)
-    slow = hpmoe.simulate(flow, NPU.replace(host_sync_us=NPU.host_sync_us + 10)).span
+    slow = hpmoe.simulate(flow, NPU.replace({"host.sync_us": NPU.host.sync_us + 10})).span
     assert slow - span == pytest.approx(10, rel=0.1)
 
 
 def test_a_collective_uses_the_whole_link_whatever_one_worker_can():
     flow = launched(T=2048, H=1024)
-    narrow, wide = (hpmoe.simulate(flow, NPU.replace(worker_link_bytes_per_us=cap)) for cap in (10.0, 1e9))
+    narrow, wide = (hpmoe.simulate(flow, NPU.replace({"link.worker_bytes_per_us": cap})) for cap in (10.0, 1e9))
     assert narrow.span == pytest.approx(wide.span)
-    half = hpmoe.simulate(flow, NPU.replace(link_bytes_per_us=NPU.link_bytes_per_us / 100)).span
+    half = hpmoe.simulate(flow, NPU.replace({"link.bytes_per_us": NPU.link.bytes_per_us / 100})).span
     rows = 2048 * 2 / 2 * 1024 * 2.0  # half of the entries leave, there and back
-    assert half - narrow.span == pytest.approx(2 * rows * 99 / NPU.link_bytes_per_us, rel=0.2)
+    assert half - narrow.span == pytest.approx(2 * rows * 99 / NPU.link.bytes_per_us, rel=0.2)
 
 
 def test_rows_sent_once_need_no_layout_by_expert():

@@ -115,7 +115,7 @@ def test_puts_are_cut_where_a_worker_would_be_long_at_them():
     wide = [o.tile_cols for o in hpmoe.overlap_comm.apply_to(layer(tokens=512).tiles, cols="auto").ops if o.num_peers]
     many = [o.tile_cols for o in hpmoe.overlap_comm.apply_to(layer(ep=16, tokens=16384).tiles, cols="auto").ops
             if o.num_peers]
-    fast = layer(tokens=512).tiles.replace(machine=hpmoe.ascend_a3.replace(worker_link_bytes_per_us=1e9))
+    fast = layer(tokens=512).tiles.replace(machine=hpmoe.ascend_a3.replace({"link.worker_bytes_per_us": 1e9}))
     assert 0 < max(wide) < max(many) < 7168
     assert {o.tile_cols for o in hpmoe.overlap_comm.apply_to(fast, cols="auto").ops if o.num_peers} == {0}
 

@@ -192,15 +192,15 @@ def test_weights_are_held_and_read_as_bytes():
     to_queues = chain(hpmoe.tile_partition(machine=machine), hpmoe.overlap_comm, hpmoe.assign_queues(machine=machine))
     ids = np.arange(512).reshape(1, 512, 1) % 4
 
-    def first(opcode, operand, f, **changes):
+    def first(opcode, operand, f, int8_ratio=2.0):
         flow = to_queues(f).lower(*avals)
-        line = hpmoe.simulate(flow, machine.replace(**changes), routing=ids)
+        line = hpmoe.simulate(flow, machine.replace({"cube.int8_ratio": int8_ratio}), routing=ids)
         i, op = next((i, op) for i, op in enumerate(flow.ops) if op.opcode == opcode)
         weight = flow.buffers[op.operands[operand].buffer]
         took = (line.end - line.begin)[flow.tasks["op"][line.task] == i].sum()
         return weight.num_rows * weight.row_bytes, took
     (as_it_is, slow), (w8, widening), (w8a8, fast), (_, as_slow) = (
         first("GMM", 2, moe_ffn), first("WIDEN_WEIGHT", 1, quantize_weights(moe_ffn)), first("GMM_INT8", 2, W8A8(moe_ffn)),
-        first("GMM_INT8", 2, W8A8(moe_ffn), matmul_int8_ratio=0.5))
+        first("GMM_INT8", 2, W8A8(moe_ffn), int8_ratio=0.5))
     assert as_it_is == 2 * w8 == 2 * w8a8 == 2 * 4 * 4096 * 512 and widening > 0
     assert fast < min(slow, as_slow)

@@ -24,16 +24,16 @@ def test_a_scheme_is_its_transforms(scheme):
 
 
 def test_what_the_machine_model_chooses_computes_the_same():
-    slow_between = hpmoe.cpu(2).replace(node_size=2, node_link_bytes_per_us=1e-3)
+    slow_between = hpmoe.cpu(2).replace({"link.node_size": 2, "link.node_bytes_per_us": 1e-3})
     auto = send_rows(machine=slow_between)
     assert "relay_rows" in lowered(auto(moe_ffn), LAYER.arguments(), LAYER.mesh).provenance
     assert_stays_moe_ffn(chain(auto, fused()), LAYER, routings=["uniform"])
     assert_equals_numpy(fused()(send_rows(moe_ffn)), LAYER)
 
 
-def taken(nodes, direction="forward", **machine):
+def taken(nodes, direction="forward", rate=hpmoe.ascend_a2.link.node_bytes_per_us):
     avals = [hpmoe.Aval(*a) for a in LARGE]
-    sent = send_rows(moe_ffn, machine=hpmoe.ascend_a2.replace(**machine))
+    sent = send_rows(moe_ffn, machine=hpmoe.ascend_a2.replace({"link.node_bytes_per_us": rate}))
     return sent.lower(*avals, mesh=hpmoe.Mesh(8 * nodes, node_size=8), direction=direction).provenance[-1]
 
 
@@ -41,8 +41,8 @@ def test_it_follows_the_links():
     """Forward over nodes the links are what is waited for; inside a node, and backward, the matmuls."""
     assert [taken(n).split("(")[0] for n in (1, 2, 4, 8)] == ["send_rows", *["relay_rows"] * 3]
     assert all(taken(n, "backward").startswith("send_rows") for n in (2, 4, 8))
-    assert taken(2, node_link_bytes_per_us=hpmoe.ascend_a2.link_rate(16)).startswith("send_rows")
-    assert taken(2, "backward", node_link_bytes_per_us=10_000.0).startswith("relay_rows")
+    assert taken(2, rate=hpmoe.ascend_a2.link.rate(16)).startswith("send_rows")
+    assert taken(2, "backward", 10_000.0).startswith("relay_rows")
 
 
 def test_no_relay_passes_padding_on():

@@ -134,9 +134,9 @@ def test_weights_that_decide_what_is_dropped():
 def test_between_nodes_a_token_is_sent_once():
     """Where links are slow, and not where they are not; the tuned function then computes the same with it."""
     layer = Layer(ep=2, T=64, H=32, I=4, E=8, K=4)
-    slow = MACHINE.replace(node_size=1, node_link_bytes_per_us=20.0)
+    slow = MACHINE.replace({"link.node_size": 1, "link.node_bytes_per_us": 20.0})
     for machine, scheme in ((slow, "rank"),
-                            (MACHINE.replace(link_bytes_per_us=1e9, worker_link_bytes_per_us=1e9), "direct")):
+                            (MACHINE.replace({"link.bytes_per_us": 1e9, "link.worker_bytes_per_us": 1e9}), "direct")):
         tuned = tune(args=avals(layer), machine=machine, space={"rows": (8,), "cols": (8,), "policy": ("critical_path",)})
         assert tuned.settings["scheme"] == scheme, machine
     chosen, args, cotangent = tune(args=avals(layer), machine=slow, max_trials=3), layer.arguments(), layer.cotangent()
@@ -155,7 +155,7 @@ def test_between_nodes_a_token_is_sent_once():
 def test_every_scheme_is_tried_where_ranks_share_nodes():
     """The fastest is chosen, no other is simulated faster, and it computes the same; on one node there are no relays."""
     layer = Layer(ep=4, T=32, H=32, I=4, E=8, K=4, node_size=2)
-    slow = MACHINE.replace(node_size=2, node_link_bytes_per_us=20.0)
+    slow = MACHINE.replace({"link.node_size": 2, "link.node_bytes_per_us": 20.0})
     space = {name: values[:1] for name, values in SPACE.items() if name != "scheme"}
     tuned = tune(args=avals(layer), machine=slow, mesh=layer.mesh, space=space)
     us = {dict(t.settings)["scheme"]: t.us for t in tuned.trials}
@@ -199,8 +199,9 @@ def test_what_was_found_is_kept(cache, monkeypatch):
         path.write_text(junk)
         monkeypatch.setattr(kept, "_kept", {})
         assert not tune(max_trials=3).is_cached and tune(max_trials=3).is_cached, junk[:40]
-    for change in ({"machine": MACHINE.replace(task_us=9.0)}, {"args": avals(Layer(ep=2, T=23, H=16, I=8, E=4, K=2))},
-                   {"f": lambda *a: moe_ffn(*a) * 2.0}, {"direction": "forward"}, {"max_trials": 2}):
+    for change in ({"machine": MACHINE.replace({"sync.task_us": 9.0})},
+                   {"args": avals(Layer(ep=2, T=23, H=16, I=8, E=4, K=2))}, {"f": lambda *a: moe_ffn(*a) * 2.0},
+                   {"direction": "forward"}, {"max_trials": 2}):
         assert not tune(**{"max_trials": 3, **change}).is_cached, change
 
 
@@ -285,7 +286,7 @@ def test_the_command(capsys):
 
 def test_rows_are_rounded_only_where_that_is_asked_for():
     """It changes what is computed. Where links are slow, half the bytes are chosen, and the chain says so."""
-    layer, slow = Layer(ep=2, T=64, H=64, I=8, E=4, K=2), MACHINE.replace(link_bytes_per_us=200.0)
+    layer, slow = Layer(ep=2, T=64, H=64, I=8, E=4, K=2), MACHINE.replace({"link.bytes_per_us": 200.0})
     assert "quantize_rows" not in tune(args=avals(layer), machine=slow, max_trials=1).settings
     tuned = tune(args=avals(layer), machine=slow, max_trials=8, space={
         name: values[:1] for name, values in SPACE.items()} | {"quantize_rows": (None, "int8")})

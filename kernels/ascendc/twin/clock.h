@@ -12,7 +12,7 @@
 
 namespace twin {
 
-// hpmoe.ascend_a3's numbers: scalar_us, dma_us, signal_us, poll_us, remote_us. Assumed: a line that the scalar unit's cache
+// hpmoe.ascend_a3's numbers: vector.scalar_us, memory.dma_us, sync. Assumed: a line that the scalar unit's cache
 // fetches from L2, and an instruction of the vector unit before its first and after its last step of 256 bytes.
 constexpr double kCyclesPerUs = 1815;
 constexpr double kWordCycles = 9, kCopyCycles = 1270, kSignalCycles = 545, kPollCycles = 1815, kRemoteCycles = 1815;
