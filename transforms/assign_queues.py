@@ -24,7 +24,6 @@ from hpmoe.scheduling.slack import slack_us
 from hpmoe.scheduling.vector_workers import dealt, vector_workers
 from hpmoe.support.errors import TransformError, VerifyError, call_user, check_argument, is_name
 from hpmoe.support.known import known
-from hpmoe.tiling.rebuild import rebuild
 from hpmoe.tiling.transitive_reduction import transitive_reduction
 from hpmoe.verification.queues import check_queues
 from hpmoe.verification.verify import check_acyclic
@@ -93,7 +92,7 @@ def critical_path(flow: tf.Taskflow, machine: Machine, order: np.ndarray | None 
 def expert_barrier(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
     """What the paper's public implementation does: one operator after another, half of the vector workers, and matmul tiles
     dealt out from the first worker on again for every expert. Signals for an expert, with overlap_comm(signal="expert"), go
-    out from a worker of their own as soon as its puts are done. See `as_reference` for its events and its waiting.
+    out from a worker of their own as soon as its puts are done. `hpmoe simulate` adds its events and its waiting.
 
     That implementation also lets the weight gradients of an expert follow the tiles that read the same rows. Here a slot's
     expert is known at run time alone, and such a gradient could wait for tiles behind it in its own queue. Leaving it out
@@ -114,13 +113,6 @@ def expert_barrier(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
                 for i, q in enumerate(workers):
                     parts[q].append(run[i::len(workers)])
     return [np.concatenate(p) if p else np.zeros(0, np.int64) for p in parts]
-
-
-def as_reference(flow: tf.Taskflow, machine: Machine) -> tuple[tf.Taskflow, Machine]:
-    """The taskflow with an event for each expert between any two operations on its rows, and a machine on which a worker
-    that waits looks again only after 20 us: tens of microseconds in that implementation."""
-    ops = tuple(op.replace(signal="expert") if op.domain.is_slots and not op.num_peers else op for op in flow.ops)
-    return rebuild(flow, ops), machine.replace({"sync.repoll_us": 20.0})
 
 
 def _by_expert(flow: tf.Taskflow, op: tf.TileOp, tasks: np.ndarray) -> list[np.ndarray]:
@@ -167,8 +159,8 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None, policy: 
         machine: what the queues are for; where None what tile_partition was told, or the CPU of this process, shared by the
             ranks.
         policy: "critical_path" (list scheduling on task costs), "round_robin", "stage_order" (operator after operator),
-            "expert_barrier" (as the paper's public implementation), or a function (taskflow, machine) -> one array of task
-            indices for each queue, in order. `hpmoe.choose_schedule` tries several.
+            "expert_barrier" (the order of the paper's public implementation), or a function (taskflow, machine) -> one array
+            of task indices for each queue, in order. `hpmoe.choose_schedule` tries several.
         priority: which task list scheduling takes where several are ready, instead of its own choice: a function taskflow ->
             a number for each task, [num_tasks], of which the largest is taken first, and of equal ones the first task. The
             taskflow's `machine` is what the queues are for; `hpmoe.rewriting.likely_rows` tells how full slots are likely to
@@ -195,7 +187,8 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None, policy: 
             t1 mul[rows 2:4, cols 0:3] x -> a wait -  signal -
             t0 mul[rows 0:2, cols 0:3] x -> a wait -  signal -
     """
-    flow, machine = _for_policy(flow, known(machine or flow.machine or cpu(ep_size=flow.ep_size)), policy)
+    machine = known(machine or flow.machine or cpu(ep_size=flow.ep_size))
+    flow = paced_puts(flow, machine) if policy == "critical_path" else flow
     order = None if priority is None else _order_of(flow.replace(machine=machine), priority)
     name = policy if isinstance(policy, str) else name_of(policy)
     ordered = "" if priority is None else f", priority={name_of(priority)}"
@@ -206,13 +199,6 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None, policy: 
     except (VerifyError, TypeError, ValueError) as error:
         raise TransformError(f"assign_queues: policy {name} made no legal schedule: {error}") from error
     return transitive_reduction(assigned)
-
-
-def _for_policy(flow: tf.Taskflow, machine: Machine, policy: str | Policy) -> tuple[tf.Taskflow, Machine]:
-    """The taskflow and machine that a policy orders: those of the reference, or puts that wait for their turn."""
-    if policy == "expert_barrier":
-        return as_reference(flow, machine)
-    return (paced_puts(flow, machine) if policy == "critical_path" else flow), machine
 
 
 def _assigned(flow: tf.Taskflow, queues: Sequence[np.ndarray], policy: str | Policy,

@@ -29,6 +29,7 @@ from hpmoe.runtime.planned_rows import (
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.trees import Function
 from hpmoe.tile_ops.row_formats import FORMATS
+from hpmoe.tiling.rebuild import rebuild
 from hpmoe.timelines.run import RATES
 from hpmoe.transforms.assign_queues import Policy
 from hpmoe.transforms.send_rows import SCHEMES
@@ -37,6 +38,7 @@ ROUTINGS = "balanced", "uniform", "zipf"
 ROOM = "received", "bucket", "all"
 QUANTISED = *FORMATS, *(f"{dtype}+combine" for dtype in FORMATS)
 MOST_DECODED = 512  # tokens of a rank
+REPOLL_US = 20.0  # between two looks of a waiting worker in the paper's public implementation: tens of microseconds there
 
 
 def ids_of(o: Options, imbalance: float = 1.0, routing: str = "balanced", seed: int = 0) -> np.ndarray:
@@ -170,12 +172,15 @@ class Layer:
 
     def fused_flow(self, policy: str | Policy = "critical_path", machine: hpmoe.Machine | None = None,
                    **comm: str) -> hpmoe.Taskflow:
-        """The persistent kernel; expert_barrier gets signals for each expert, as the policy it is modelled on."""
+        """The persistent kernel. With expert_barrier it has the signals, events and waits of the implementation that this
+        policy is modelled on."""
         machine = machine or self.machine
         comm = {"signal": "expert", **comm} if policy == "expert_barrier" else comm
         tuned = {"cols": "auto", "returns": 2} if self.tuned else {}
         flow = hpmoe.overlap_comm.apply_to(self.tiles, **tuned | comm)
         flow = hpmoe.prefetch_weights.apply_to(flow) if self.prefetch else flow
+        if policy == "expert_barrier":
+            flow, machine = wait_for_experts.apply_to(flow), machine.replace({"sync.repoll_us": REPOLL_US})
         return hpmoe.assign_queues.apply_to(flow, machine=machine, policy=policy)
 
     def chosen_flow(self, is_known: bool = False) -> hpmoe.Taskflow:
@@ -211,6 +216,13 @@ class Layer:
     def span_us(self, line: hpmoe.Timeline) -> float:
         """Of a fused run, with its one launch and its prologue."""
         return start_us(line.flow, self.machine) + line.span
+
+
+@hpmoe.transform(requires="tiles")
+def wait_for_experts(flow: hpmoe.Taskflow) -> hpmoe.Taskflow:
+    """Has one event for all rows of an expert between any two operations, as the paper's public implementation has."""
+    return rebuild(flow, tuple(
+        op.replace(signal="expert") if op.domain.is_slots and not op.num_peers else op for op in flow.ops))
 
 
 def quantised_rows(quantize: str | None) -> tuple[str, bool]:

@@ -8,7 +8,7 @@ from hpmoe.machines.machine import Machine
 from hpmoe.scheduling.rules import rule
 from hpmoe.scheduling.spread_slots import is_spread
 from hpmoe.tile_ops.params import Paced
-from hpmoe.tiling.rebuild import rebuild
+from hpmoe.tiling.rebuild import with_params
 
 PS = 1e6  # in a microsecond
 SOURCES = 2  # other ranks that a slot has rows of, the most for which puts are not paced
@@ -35,4 +35,4 @@ def paced_puts(flow: tf.Taskflow, machine: Machine) -> tf.Taskflow:
     rows = Work(flow, machine).by_routing["link_row"]
     row_bytes = sum((op.grid[2] - 1) * row[0] + row[1] for op, row in zip(flow.ops, rows, strict=True) if op in puts)
     paced = Paced(round(PS * row_bytes / machine.link.rate(flow.ep_size)))
-    return rebuild(flow, tuple(op.replace(params=paced) if op in puts else op for op in flow.ops))
+    return with_params(flow, tuple(op.replace(params=paced) if op in puts else op for op in flow.ops))

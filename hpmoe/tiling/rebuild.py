@@ -51,6 +51,11 @@ def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: object) -> Taskf
     return _with_note(flow.replace(events=events, waits=waits, signals=signals, blocks=blocks))
 
 
+def with_params(flow: Taskflow, ops: tuple[TileOp, ...]) -> Taskflow:
+    """The taskflow of operations that differ in parameters that no dependency depends on; its tables stay."""
+    return _with_note(flow.replace(ops=ops))
+
+
 def _check_classes(ops: Sequence[TileOp]) -> None:
     """TransformError unless the parts of operations, and of their operands, are of their classes."""
     for i, op in enumerate(ops):
