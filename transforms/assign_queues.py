@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -11,7 +11,6 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
 from hpmoe.machines.presets import cpu
 from hpmoe.planner.planner import schedule
-from hpmoe.runtime.requeue import as_queues
 from hpmoe.runtime.rewrite import name_of
 from hpmoe.runtime.transform import transform
 from hpmoe.scheduling.early_gradients import early_gradients
@@ -212,6 +211,19 @@ def _assigned(flow: tf.Taskflow, queues: Sequence[np.ndarray], policy: str | Pol
     if callable(policy):
         check_acyclic(assigned)
     return assigned
+
+
+def as_queues(queues: Iterable[Sequence[int] | np.ndarray]) -> tuple[np.ndarray, ...]:
+    """Read-only arrays of what the queues hold, int64 where these are whole numbers."""
+    return tuple(map(_as_queue, queues))
+
+
+def _as_queue(queue: Sequence[int] | np.ndarray) -> np.ndarray:
+    tasks = np.array(queue).reshape(-1)
+    if not len(tasks) or tasks.dtype.kind in "iu":
+        tasks = tasks.astype(np.int64)
+    tasks.setflags(write=False)
+    return tasks
 
 
 def _queues(flow: tf.Taskflow, machine: Machine, policy: str | Policy, order: np.ndarray | None) -> Sequence[np.ndarray]:

@@ -20,11 +20,11 @@ from hpmoe.commands.options import Options
 from hpmoe.kernels.host_launch import POOL
 from hpmoe.ranks.starting import PR_SET_PDEATHSIG
 from hpmoe.routing.workload import layer_inputs
-from hpmoe.runtime.memory import MIB, MemoryReport
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.process_memory import forget_peak, status_kib
 from hpmoe.support.progress import Progress
 from hpmoe.support.trees import Function, PyTree
+from hpmoe.tiling.memory_use import MIB, MemoryReport
 from hpmoe.transforms.save_for_backward import POLICIES
 
 SUMMARY = "prints the memory of each save policy, planned and measured, beside MindSpore op by op"

@@ -13,16 +13,15 @@ from hpmoe.ir.avals import Aval, fixed
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import AnyIR, Stages, cut_at_routes
 from hpmoe.machines.machine import Mesh
-from hpmoe.runtime.arguments import Arguments, Parameters
+from hpmoe.runtime.arguments import Arguments, Parameters, RankAxes
 from hpmoe.runtime.lowering import lowered
 from hpmoe.runtime.one_call import Traced
 from hpmoe.runtime.planned_rows import PlannedRows, RouteKey, routes_of
-from hpmoe.runtime.rank_axes import RankAxes
-from hpmoe.runtime.sized_cache import SizedCache
 from hpmoe.runtime.staged import Staged
 from hpmoe.support.errors import check_argument
 from hpmoe.support.locks import new_lock
 from hpmoe.support.mindspore_private import is_computed, takes_gradient
+from hpmoe.support.sized_cache import SizedCache
 from hpmoe.support.trees import PyTree, unflatten
 
 

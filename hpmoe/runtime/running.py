@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import optree
@@ -12,8 +12,9 @@ from mindspore import Tensor
 from hpmoe import tracing
 from hpmoe.ir.avals import Aval
 from hpmoe.ir.padding import check_num_tokens
-from hpmoe.ir.program import DIRECTIONS, Program
-from hpmoe.ir.stages import AnyIR
+from hpmoe.ir.program import DIRECTIONS, Program, Var
+from hpmoe.ir.stages import AnyIR, cut_at_routes
+from hpmoe.ir.taskflow import Taskflow
 from hpmoe.machines.machine import Mesh
 from hpmoe.ranks.world import World
 from hpmoe.runtime.arguments import Arguments
@@ -37,6 +38,7 @@ from hpmoe.support.mindspore_private import (
     taking_gradient,
 )
 from hpmoe.support.trees import PyTree
+from hpmoe.tiling.memory_use import MemoryReport, MemoryUse, memory_use
 
 IMBALANCE = 1.5  # rows of the rank that receives most, over the mean, up to which `warm_up` makes plans
 
@@ -120,6 +122,25 @@ class Runner:
         traced = self.plans.trace(given)
         return traced, *self.backend.planned(traced, given.arrays)
 
+    def memory(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree]) -> MemoryReport:
+        """The bytes that the plans for arguments like `args` take; see StagedFunction.memory."""
+        traced, arrays, planned = self.planned(args, kwargs)
+        lin = traced.linearized
+        if len(cut_at_routes(traced.program)) > 1:  # values that the function computes decide the rows
+            arrays = None
+        kept = None if arrays is None else [[mine[i] for i in lin.kept_inputs] for mine in arrays]
+        first, count = len(lin.kept_inputs), len(traced.program.outputs)
+        saved = lin.forward.outputs[count:]
+
+        def use(program: Program, arrays: Arrays | None, saved: Iterable[Var | int] = ()) -> MemoryUse:
+            flows = [_flow_of(self.plans.plan(part.program, planned)) for part in cut_at_routes(program)]
+            return memory_use(program, flows, arrays, dict.fromkeys(saved, "saved"))
+
+        head = " | ".join([f"# {traced.program.name}", *self.plans.plan_all(lin.forward, planned).provenance])
+        return MemoryReport(head, self.plans.mesh.num_ranks, use(traced.program, arrays),
+                            use(lin.forward, arrays, range(count, count + len(saved))),
+                            use(lin.backward, kept, lin.backward.inputs[first:first + len(saved)]))
+
     def warm_up(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree], imbalance: float) -> None:
         """Makes the plans for arguments like `args`; see StagedFunction.warm_up."""
         check_argument(is_number(imbalance) and imbalance >= 1, "warm_up", "imbalance", repr(imbalance),
@@ -165,6 +186,12 @@ class _DifferentiableCall(Differentiable):
         for i, grad in zip(lin.differentiable, found, strict=True):
             result[i] = grad
         return (None, None, *result)
+
+
+def _flow_of(ir: AnyIR) -> Taskflow:
+    flow = getattr(ir, "flow", ir)
+    check_argument(isinstance(flow, Taskflow), "memory", "f", "at the level of programs", "staged by tile_partition")
+    return flow
 
 
 def _checked_tensors(program: Program, arrays: Sequence[Tensor | Aval]) -> list[Tensor]:

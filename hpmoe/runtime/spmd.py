@@ -8,16 +8,16 @@ from typing import NoReturn
 
 from hpmoe.ir.stages import AnyIR
 from hpmoe.machines.machine import Mesh
+from hpmoe.runtime.arguments import check_in_axes
 from hpmoe.runtime.graph_mode import Graphed
-from hpmoe.runtime.memory import MemoryReport, memory_report
 from hpmoe.runtime.plans import CacheInfo
-from hpmoe.runtime.rank_axes import check_in_axes
 from hpmoe.runtime.running import IMBALANCE, Runner
 from hpmoe.runtime.staged import attribute_error
 from hpmoe.runtime.staged_function import staged_of
 from hpmoe.support.errors import ArgumentError, check_argument
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.trees import Function, PyTree, is_traced
+from hpmoe.tiling.memory_use import MemoryReport
 from hpmoe.tracing.errors import not_traceable
 
 
@@ -51,7 +51,7 @@ class Spmd(Graphed):
 
     def memory(self, *args: PyTree, **kwargs: PyTree) -> MemoryReport:
         """The bytes that the plans take on all ranks, forward and backward. See StagedFunction.memory."""
-        return memory_report(self._runner, args, kwargs)
+        return self._runner.memory(args, kwargs)
 
     def warm_up(self, *args: PyTree, imbalance: float = IMBALANCE, **kwargs: PyTree) -> None:
         """Makes the plans that calls with arguments like `args` will ask for. See StagedFunction.warm_up."""

@@ -10,13 +10,13 @@ from hpmoe.ir.program import Program
 from hpmoe.ir.stages import AnyIR
 from hpmoe.machines.machine import Mesh, as_mesh
 from hpmoe.runtime.graph_mode import Graphed
-from hpmoe.runtime.memory import MemoryReport, memory_report
 from hpmoe.runtime.plans import CacheInfo
 from hpmoe.runtime.rewrite import name_of
 from hpmoe.runtime.running import IMBALANCE, Runner
 from hpmoe.runtime.staged import Staged, attribute_error
 from hpmoe.support.errors import TransformError
 from hpmoe.support.trees import Function, PyTree, is_traced
+from hpmoe.tiling.memory_use import MemoryReport
 
 
 class StagedFunction(Graphed):
@@ -81,7 +81,7 @@ class StagedFunction(Graphed):
 
         Exact for the routing where all arrays are given, as for `lower`, and otherwise for as many rows as can be received.
         """
-        return memory_report(self._runner_on("memory", mesh), args, kwargs)
+        return self._runner_on("memory", mesh).memory(args, kwargs)
 
     def warm_up(self, *args: PyTree, imbalance: float = IMBALANCE, **kwargs: PyTree) -> None:
         """Makes the plans that calls with arguments like `args` will ask for, forward, under a gradient, and backward.

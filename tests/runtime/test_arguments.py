@@ -9,9 +9,8 @@ import optree
 import pytest
 from mindspore import Tensor, ops
 
-from hpmoe.runtime.arguments import Parameters
+from hpmoe.runtime.arguments import Parameters, RankAxes
 from hpmoe.runtime.rank_arrays import to_array
-from hpmoe.runtime.rank_axes import RankAxes
 
 FUNCTIONS = {
     "positional": lambda x, y: None,

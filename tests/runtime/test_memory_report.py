@@ -15,7 +15,7 @@ from helpers import Layer, avals_of, stages, tensors
 import hpmoe
 from hpmoe import Aval, cli, save_for_backward
 from hpmoe.commands import memory
-from hpmoe.runtime.memory import MIB, MemoryUse
+from hpmoe.tiling.memory_use import MIB, MemoryUse
 
 LAYER = Layer(ep=2, T=6, H=4, I=3, E=4, K=2)
 SIZES = {"ep": 1, "tokens": 256, "hidden": 64, "intermediate": 32, "experts": 4, "top_k": 2, "dtype": "float32", "seed": 0,

@@ -9,7 +9,7 @@ import pytest
 import hpmoe
 from hpmoe.ir.stages import cut_at_routes
 from hpmoe.runtime.planned_rows import routes_of
-from hpmoe.runtime.sized_cache import SizedCache, num_bytes
+from hpmoe.support.sized_cache import SizedCache, num_bytes
 
 
 def layer(x, weight, up, down):

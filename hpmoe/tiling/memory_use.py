@@ -1,4 +1,4 @@
-"""Memory of a staged function: the bytes that its plans take, exactly, for the rows that the ranks receive."""
+"""Memory of a function: the bytes that its taskflows take, exactly, for the rows that the ranks receive."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from hpmoe.ir.layout import received_rows
 from hpmoe.ir.program import Program, Var
-from hpmoe.ir.stages import AnyIR, cut_at_routes
+from hpmoe.ir.stages import cut_at_routes
 from hpmoe.ir.taskflow import Taskflow
-from hpmoe.runtime.rank_arrays import Arrays
-from hpmoe.runtime.running import Runner
-from hpmoe.support.errors import check_argument
-from hpmoe.support.trees import PyTree
 from hpmoe.tiling.shared_memory import memory_bytes, remote_memories
 
 MIB = 2 ** 20
-NO_KINDS: Mapping[Var | int, str] = {}
+Arrays = Sequence[Sequence[np.ndarray]]  # for each rank, its arrays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,32 +81,6 @@ class MemoryReport:
         return "\n".join(lines)
 
     __repr__ = __str__
-
-
-def memory_report(runner: Runner, args: Sequence[PyTree], kwargs: Mapping[str, PyTree]) -> MemoryReport:
-    """The MemoryReport of a Runner's function for arguments like `args`: for their ids, or any routing without arrays."""
-    traced, arrays, buckets = runner.planned(args, kwargs)
-    lin = traced.linearized
-    if len(cut_at_routes(traced.program)) > 1:  # what it computes decides the rows
-        arrays = None
-    kept = None if arrays is None else [[mine[i] for i in lin.kept_inputs] for mine in arrays]
-    first, count = len(lin.kept_inputs), len(traced.program.outputs)
-    saved = lin.forward.outputs[count:]
-
-    def use(program: Program, arrays: Arrays | None, kinds: Mapping[Var | int, str] = NO_KINDS) -> MemoryUse:
-        flows = [_flow_of(runner.plans.plan(part.program, buckets)) for part in cut_at_routes(program)]
-        return memory_use(program, flows, arrays, kinds)
-
-    head = " | ".join([f"# {traced.program.name}", *runner.plans.plan_all(lin.forward, buckets).provenance])
-    return MemoryReport(head, runner.plans.mesh.num_ranks, use(traced.program, arrays),
-                        use(lin.forward, arrays, dict.fromkeys(range(count, count + len(saved)), "saved")),
-                        use(lin.backward, kept, dict.fromkeys(lin.backward.inputs[first:first + len(saved)], "saved")))
-
-
-def _flow_of(ir: AnyIR) -> Taskflow:
-    flow = getattr(ir, "flow", ir)
-    check_argument(isinstance(flow, Taskflow), "memory", "f", "at the level of programs", "staged by tile_partition")
-    return flow
 
 
 def memory_use(program: Program, flows: Sequence[Taskflow], arrays: Arrays | None,

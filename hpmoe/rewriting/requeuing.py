@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
-import numpy as np
+from collections.abc import Sequence
 
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.machines.machine import Machine
@@ -13,6 +11,7 @@ from hpmoe.support.errors import check_argument
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.tiling.rebuild import rebuild
 from hpmoe.tiling.transitive_reduction import transitive_reduction
+from hpmoe.transforms.assign_queues import as_queues
 from hpmoe.verification.queues import check_queues
 from hpmoe.verification.verify import check_acyclic, verify
 
@@ -70,16 +69,3 @@ def requeue(flow: Taskflow, queues: Sequence[Sequence[int]], *, machine: Machine
     reduced = transitive_reduction(assigned)
     verify(reduced)
     return reduced
-
-
-def as_queues(queues: Iterable[Sequence[int] | np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Read-only arrays of what the queues hold, int64 where these are whole numbers."""
-    return tuple(map(_as_queue, queues))
-
-
-def _as_queue(queue: Sequence[int] | np.ndarray) -> np.ndarray:
-    tasks = np.array(queue).reshape(-1)
-    if not len(tasks) or tasks.dtype.kind in "iu":
-        tasks = tasks.astype(np.int64)
-    tasks.setflags(write=False)
-    return tasks
