@@ -147,4 +147,4 @@ def _run(program: Program, inputs: Sequence[Sequence[np.ndarray]], num_tokens: S
     return evaluate(program, inputs, num_tokens, dtype)
 
 
-Program.run = _run
+Program.interpreter = _run

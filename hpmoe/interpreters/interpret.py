@@ -195,4 +195,4 @@ def _run(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]], num_tokens: 
     return interpret(flow, inputs, num_tokens, seed, keep)
 
 
-tf.Taskflow.run = _run
+tf.Taskflow.interpreter = _run

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from mindspore import Tensor
 
 from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.interpreted import Interpreted
 from hpmoe.support.errors import ArgumentError, ProgramError, is_name
 from hpmoe.support.keywords import suggests_keywords
 
@@ -77,7 +78,7 @@ class Equation:
 
 @suggests_keywords
 @dataclasses.dataclass(frozen=True, eq=False)
-class Program:
+class Program(Interpreted):
     """A pure function of arrays: `outputs` computed from `inputs` by `equations`.
 
     Attributes:
@@ -127,7 +128,6 @@ class Program:
     reports: tuple[Report, ...] = ()
 
     level = "program"
-    run: ClassVar[Callable[..., list[list[np.ndarray]]]]  # see IR; hpmoe.interpreters.evaluate, of a later layer, sets it
 
     def __post_init__(self) -> None:
         check_program(self)

@@ -11,10 +11,10 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import ClassVar
 
 import numpy as np
 
+from hpmoe.ir.interpreted import Interpreted
 from hpmoe.ir.tile_op import Access as Access, Buffer as Buffer, TileOp as TileOp, memory_of as memory_of
 from hpmoe.machines.machine import Machine
 from hpmoe.routing.route_plan import RoutePlan as RoutePlan
@@ -90,7 +90,7 @@ class Made:
 
 @suggests_keywords
 @dataclasses.dataclass(frozen=True, eq=False)
-class Taskflow:
+class Taskflow(Interpreted):
     """Tile tasks of one program, the same on every rank, and what orders them.
 
     Attributes:
@@ -130,8 +130,6 @@ class Taskflow:
     queues: tuple[np.ndarray, ...] = ()
     made: Made | None = None
     direction: str = "forward"
-
-    run: ClassVar[Callable[..., list[list[np.ndarray]]]]  # see IR; hpmoe.interpreters.interpret, of a later layer, sets it
 
     @property
     def level(self) -> str:

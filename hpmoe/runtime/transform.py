@@ -55,7 +55,8 @@ class Transform(Rewrite):
         staged = staged_of(f)
         self._check_place(staged, options)
         self._check_options(options)
-        return StagedFunction(f, staged.then(Step(self, options, *(self.binds(**options) if self.binds else ()))))
+        target, keeps_plans = self.binds(**options) if self.binds else (None, False)
+        return StagedFunction(f, staged.then(Step(self, options, target, keeps_plans)))
 
     def _bind(self, *args: PyTree, **options: object) -> tuple[tuple[PyTree, ...], dict[str, PyTree]]:
         """The function and the options; TypeError where it does not take them."""
