@@ -111,21 +111,6 @@ def test_bytes_are_those_of_the_formula(ep, tp):
         assert (timeline.moved == there_and_back).all()
 
 
-def test_a_mesh_of_shards_is_checked():
-    args, _ = whole()
-    with pytest.raises(hpmoe.ArgumentError, match="tp_size is 0"):
-        hpmoe.Mesh(2, tp_size=0)
-    with pytest.raises(hpmoe.ArgumentError, match=r"top_k is 5; it must be in 1..4. There are 2 local experts on each of 2 "
-                                                  "groups of 2 ranks"):
-        hpmoe.trace(hpmoe.moe_ffn, *(hpmoe.Aval(s, d) for s, d in [
-            ((3, 6), "float32"), ((3, 5), "int32"), ((3, 5), "float32"), ((2, 6, 4), "float32"), ((2, 2, 6), "float32")]),
-            mesh=hpmoe.Mesh(2, tp_size=2))
-    wrong = on_ranks(args, hpmoe.Mesh(2, tp_size=2))
-    wrong[1] = wrong[1] + 1
-    with pytest.raises(hpmoe.ArgumentError, match="an expert id in 0..3"):
-        hpmoe.spmd(fused()(hpmoe.moe_ffn), hpmoe.Mesh(2, tp_size=2))(*map(ms.Tensor, wrong))
-
-
 def test_simulator_and_memory_report_know_shards():
     mesh = hpmoe.Mesh(2, tp_size=2)
     avals = [hpmoe.Aval((4, *shape), dtype) for shape, dtype in (

@@ -9,6 +9,7 @@ import pytest
 from helpers import (
     Layer,
     assert_close,
+    at_stages,
     bitwise_equal,
     fused,
     jax_moe_ffn,
@@ -47,8 +48,7 @@ def assert_as_jax(f, layer, staged):
     return [*outs, *grads]
 
 
-@pytest.mark.parametrize("stage", stages())
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name, stage", at_stages(LAYERS))
 def test_every_stage(name, stage):
     assert_as_jax(routed_ffn, LAYERS[name], stages()[stage](routed_ffn))
 
@@ -219,8 +219,7 @@ def of_given_ids():
     return layer, layer.arguments(), jax_vjp(jax_moe_ffn, layer.arguments(), layer.cotangent(), (0, 2, 3, 4))
 
 
-@pytest.mark.parametrize("stage", stages())
-@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("name, stage", at_stages(GIVEN))
 def test_given_ids_in_another_form(name, stage):
     layer, args, (want, want_grads) = of_given_ids()
     ids, back = GIVEN[name](args[1], layer.ep)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import Layer, assert_close, jax_moe_ffn, jax_vjp, run_spmd, stages, tensors, token_mask
+from helpers import Layer, assert_close, at_stages, jax_moe_ffn, jax_vjp, run_spmd, stages, tensors, token_mask
 
 import hpmoe
 
@@ -33,8 +33,7 @@ def expected(name):
     return jax_vjp(lambda *a: with_shared_expert(*a) * mask, arguments(layer), layer.cotangent(), POSITIONS)
 
 
-@pytest.mark.parametrize("stage", stages())
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name, stage", at_stages(LAYERS))
 def test_every_stage(name, stage):
     layer = LAYERS[name]
     args, cotangent = arguments(layer), layer.cotangent()
@@ -85,13 +84,3 @@ def test_shared_matmuls_fill_the_matrix_units_while_rows_are_under_way():
         is_shared = labels[line] == "matmul"
         first_routed = int(np.argmin(is_shared))
         assert first_routed >= 1 and not waiting[line[0]]
-
-
-def test_half_a_shared_expert_is_an_error():
-    args = tensors(arguments(Layer(ep=1)))
-    for missing in ("gate_up", "down"):
-        given = args[:5] + [None if missing == "gate_up" else args[5], None if missing == "down" else args[6]]
-        with pytest.raises(hpmoe.ArgumentError) as error:
-            hpmoe.trace(hpmoe.moe_ffn, *given)
-        assert str(error.value) == (f"hpmoe.moe_ffn: shared_{missing}_weight is None; it must be given, as the other of the "
-                                    "two is.")

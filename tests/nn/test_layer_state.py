@@ -252,13 +252,6 @@ def test_every_option_moves_along(name, tmp_path):
     assert bits(other) == right
 
 
-def test_masked_experts_have_no_hugging_face_format(tmp_path):
-    layer = make_layer()
-    layer.mask_experts([0])
-    with pytest.raises(hpmoe.ArgumentError, match=r"experts \[0\] are masked"):
-        through_hugging_face(layer, layer, tmp_path)
-
-
 def test_experts_alone_keep_their_places():
     """GroupedMLP of another layer's Parameters."""
     layer, x = make_moved(), tokens(5)

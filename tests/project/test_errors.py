@@ -13,7 +13,6 @@ from hpmoe import (
     Mesh,
     TraceError,
     TransformError,
-    accumulate_grads,
     assign_queues,
     chain,
     cpu,
@@ -54,17 +53,6 @@ def test_tiles_compute_three_floats(dtype):
     assert text.splitlines()[0].endswith("tile tasks compute float32, bfloat16 and float16; write "
                                          ".astype(mindspore.float32) before the call")
     assert "\n  > " in text and re.search(f"written at .*{HERE}", text)
-
-
-@pytest.mark.parametrize("call, words", [
-    (lambda: accumulate_grads(moe_ffn), "accumulate_grads: missing a required argument: 'into'"),
-    (lambda: accumulate_grads()(moe_ffn), "accumulate_grads: missing a required argument: 'into'"),
-    (lambda: tile_partition(rows=64)(moe_ffn, row=64), "tile_partition: got an unexpected keyword argument 'row'"),
-    (lambda: tile_partition(moe_ffn, 64), "tile_partition: too many positional arguments"),
-])
-def test_a_transform_called_otherwise_names_itself(call, words):
-    with pytest.raises(TypeError, match=words):
-        call()
 
 
 # The user's own order and policy.

@@ -295,20 +295,6 @@ def doubled(x):
     return x * 2.0
 
 
-def test_what_is_only_known_at_run_time_is_an_error():
-    layer = fused()(scaled)
-
-    def call(x, factor):
-        return layer(x, factor)
-
-    x = ms.Tensor(np.ones((2, 3), np.float32))
-    with pytest.raises(ArgumentError, match="a value in a graph is a variable; it must be known when the graph is compiled"):
-        ms.jit(call)(x, ms.mutable(2.0))
-    dynamic = ms.enable_dynamic(x=ms.Tensor(shape=(None, 3), dtype=ms.float32))(ms.jit(call))
-    with pytest.raises(ArgumentError, match=r"an array in a graph is of shape \(None, 3\); it must be known when"):
-        dynamic(x, 2.0)
-
-
 def test_second_derivatives_raise():
     layer = fused()(scaled)
 

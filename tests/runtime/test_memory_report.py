@@ -71,12 +71,6 @@ def test_half_precision_takes_half():
     assert 2 * f.memory(*half).saved == f.memory(*args).saved
 
 
-def test_a_program_has_no_plan_to_measure():
-    with pytest.raises(hpmoe.ArgumentError,
-                       match="memory: f is at the level of programs; it must be staged by tile_partition"):
-        save_for_backward(hpmoe.moe_ffn).memory(*avals_of(LAYER.arguments()))
-
-
 def test_the_text_has_a_line_for_each_kernel():
     lines = str(report_of("dispatched_rows")).splitlines()
     assert lines[0].startswith("# moe_ffn | save_for_backward(policy=dispatched_rows) | tile_partition")

@@ -7,7 +7,7 @@ from helpers import SMALL_NPU, Layer, avals_of, run_spmd, stages
 from hypothesis import given, strategies as st
 
 import hpmoe
-from hpmoe import ArgumentError, VerifyError
+from hpmoe import VerifyError
 from hpmoe.ir import taskflow as tf
 from hpmoe.rewriting import rebuild, requeue
 from hpmoe.verification.rows import op_spans
@@ -131,12 +131,6 @@ def test_what_is_no_schedule_is_said(change, words):
     flow = queued(machine=SMALL_NPU)
     with pytest.raises(VerifyError, match=words):
         requeue(flow, change(flow))
-
-
-@pytest.mark.parametrize("queues", [None, 3, [[0, [1, 2]], [3]], "ab"], ids=str)
-def test_what_are_no_queues_is_an_argument(queues):
-    with pytest.raises((ArgumentError, VerifyError), match="queue"):
-        requeue(queued(), queues)
 
 
 def test_fewer_waits_than_derived_and_none_lost():

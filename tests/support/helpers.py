@@ -41,6 +41,14 @@ def stages(rows=2, cols=3, machine=None, policy="critical_path", put_cols=None, 
     }
 
 
+def at_stages(layers):
+    """Pairs of a layer's name and a stage: the first layer at every stage, each other one fused and at one more in turn."""
+    first, *others = layers
+    some = [name for name in stages() if name != "fused"]
+    return [*((first, name) for name in stages()), *((layer, "fused") for layer in others),
+            *((layer, some[i % len(some)]) for i, layer in enumerate(others))]
+
+
 @hpmoe.transform(requires="tiles")
 def for_several(flow, *, num_peers):
     """Puts of which a unit has no more than num_peers tasks, each for several ranks where there are more of these."""

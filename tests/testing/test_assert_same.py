@@ -235,8 +235,3 @@ def test_routings_of_ones_own_and_refusals():
     assert "routing=last_rank" in text
     with pytest.raises(hpmoe.ArgumentError, match="its capacity"):
         assert_same(chain(), lambda *a: moe_ffn(*a, capacity_factor=0.1), AVALS, MESH)
-
-
-def test_a_transform_that_does_not_apply_says_why():
-    with pytest.raises(hpmoe.TransformError, match="overlap_comm: it needs the tile tasks"):
-        assert_same(chain(overlap_comm, hpmoe.save_for_backward(policy="everything")), moe_ffn, AVALS, MESH)

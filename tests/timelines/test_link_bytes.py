@@ -4,7 +4,6 @@ import mindspore as ms
 import numpy as np
 import pytest
 from crossings import bytes_between
-from small_timelines import handmade, two_task_flow
 
 import hpmoe
 from hpmoe.routing.workload import balanced_ids
@@ -105,11 +104,3 @@ def test_balanced_tokens_cross_nodes_as_the_formula_of_an_all_to_all_says():
     links = line.link_bytes(NODE)
     assert links.in_node + links.across_nodes == 2 * EP * TOKENS * TOP_K * ROW * (EP - 1) // EP
     assert links.across_nodes == 2 * EP * TOKENS * TOP_K * ROW * (EP - NODE) // EP
-
-
-def test_bytes_of_no_node_and_of_a_run_that_nobody_counted_are_errors():
-    line = handmade(two_task_flow(), (0, 0, 1), (1, 1, 2))
-    with pytest.raises(hpmoe.ArgumentError, match="of a trace without bytes"):
-        line.link_bytes()
-    with pytest.raises(hpmoe.ArgumentError, match="node_size is 0; it must be a positive int"):
-        line.link_bytes(0)

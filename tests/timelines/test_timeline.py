@@ -9,7 +9,6 @@ from small_timelines import EP, check_chrome_trace, handmade, moe, moe_arguments
 
 import hpmoe
 from hpmoe.timelines.chrome import chrome_json
-from hpmoe.timelines.timeline import Timeline
 
 WORKERS = 2
 
@@ -105,12 +104,3 @@ def test_a_put_names_its_slot_and_a_tile_none(measured):
     slices = [e for e in json.loads(measured[0].chrome_json())["traceEvents"] if e["ph"] == "X"]
     puts = [e for e in slices if e["name"].startswith("put[slot 0")]
     assert puts and all(e["args"]["slot"] == 0 and e["cat"] == "aiv" for e in puts)
-
-
-@pytest.mark.parametrize("flow, shape", [
-    (two_task_flow().replace(queues=()), (1, 2, 3)),
-    (two_task_flow(), (1, 3, 3)),
-])
-def test_from_trace_refuses_what_does_not_fit(flow, shape):
-    with pytest.raises(hpmoe.ArgumentError, match="Timeline.from_trace: (flow|trace) is "):
-        Timeline.from_trace(flow, np.zeros(shape, np.int64))

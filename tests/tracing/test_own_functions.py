@@ -203,29 +203,6 @@ def test_a_transform_that_loses_an_output_is_refused():
             stage(lambda x: x + 1)(normal(T, H))
 
 
-def direct_calls():
-    f, x = lambda x: x + 1, normal(T, H)
-    program, flow = hpmoe.trace(f, x), hpmoe.tile_partition(f).lower(x)
-    array = x.asnumpy()
-    return {
-        "hpmoe.trace: f is an int; it must be a function": lambda: hpmoe.trace(3),
-        "hpmoe.verify: flow is a function; it must be a Taskflow": lambda: hpmoe.verify(f),
-        "hpmoe.vjp: program is a function; it must be a Program": lambda: hpmoe.vjp(f),
-        "hpmoe.evaluate: program is a function; it must be a Program": lambda: hpmoe.evaluate(f, [[array]]),
-        "hpmoe.evaluate: inputs is of 0 ranks; it must be of 1": lambda: hpmoe.evaluate(program, []),
-        r"hpmoe.evaluate: inputs\[0\] is of 0 arrays; it must be of 1: x": lambda: hpmoe.evaluate(program, [[]]),
-        "hpmoe.interpret: flow is a Program; it must be a Taskflow": lambda: hpmoe.interpret(program, [[array]]),
-        r"hpmoe.interpret: x of rank 0 is of shape \(4, 5\); it must be of shape \(5, 4\)":
-            lambda: hpmoe.interpret(flow, [[array.T]]),
-    }
-
-
-@pytest.mark.parametrize("message", direct_calls())
-def test_functions_called_with_something_else_say_what_they_need(message):
-    with pytest.raises(hpmoe.ArgumentError, match=message):
-        direct_calls()[message]()
-
-
 def test_parameters_named_like_options_of_a_run_reach_the_function():
     x = ms.Tensor(np.ones((4, 2), np.float32))
     staged = hpmoe.tile_partition(lambda x, seed=1.0, num_tokens=1.0: x * seed + num_tokens)

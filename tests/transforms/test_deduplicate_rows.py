@@ -9,6 +9,7 @@ from helpers import (
     assert_close,
     assert_equals_numpy,
     assert_every_access_ordered,
+    at_stages,
     lowered,
     numpy_moe_ffn,
     stages,
@@ -33,8 +34,7 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("stage", stages())
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name, stage", at_stages(LAYERS))
 def test_every_stage(name, stage):
     assert_equals_numpy(stages()[stage](deduplicate_rows(moe_ffn)), LAYERS[name])
 

@@ -7,6 +7,7 @@ import pytest
 from helpers import (
     Layer,
     assert_close,
+    at_stages,
     fused,
     in_dtype,
     lowered,
@@ -92,8 +93,7 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("stage", stages())
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name, stage", at_stages(LAYERS))
 def test_every_stage_is_the_layer_of_rounded_rows(name, stage):
     """Output and gradients, of what was sent too, are those of the rows that arrive."""
     layer, options = LAYERS[name], FORMATS["int8" if name == "two ranks" else "mxfp8"]

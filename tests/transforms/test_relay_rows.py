@@ -10,6 +10,7 @@ from helpers import (
     Layer,
     assert_equals_numpy,
     assert_every_access_ordered,
+    at_stages,
     fused,
     lowered,
     run_spmd,
@@ -44,8 +45,7 @@ def absent(rng, ep_size, num_tokens, top_k, num_experts):
     return ids
 
 
-@pytest.mark.parametrize("stage", stages())
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name, stage", at_stages(LAYERS))
 def test_every_stage(name, stage):
     assert_equals_numpy(stages()[stage](relay_rows(moe_ffn)), LAYERS[name])
 

@@ -7,6 +7,7 @@ from helpers import (
     Layer,
     assert_close,
     assert_every_access_ordered,
+    at_stages,
     avals_of,
     fused,
     lowered,
@@ -45,8 +46,7 @@ def own_gemm():
     use_blas(find_blas())
 
 
-@pytest.mark.parametrize("stage", stages())
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name, stage", at_stages(LAYERS))
 def test_every_stage(name, stage, own_gemm):
     """Against the oracle; and but for the gradients of weights bitwise what the same stage computes without copies."""
     layer = LAYERS[name]
