@@ -74,34 +74,6 @@ def test_a_weight_that_is_read_early_takes_no_time_after_the_rows_have_come():
     assert all(b.total <= line.span + NS for b, line in zip(bounds, lines, strict=True))
 
 
-def test_a_wait_ends_a_piece_after_its_rows_have_come_at_most():
-    """Of a weight that takes as long as everything else, in pieces of 128 KiB of which one takes 131 us."""
-    machine, hidden = MACHINE.replace({"memory.worker_bytes_per_us": 1e3}), 16 * 1024
-    avals = Aval((ROWS // 2, hidden), "bfloat16"), Aval((ROWS // 2, 2), "int32"), Aval((1, hidden, OUT), "bfloat16")
-    ids, spans = np.tile(np.int32([0, 1]), (2, ROWS // 2, 1)), []
-    for prefetch in (False, True):
-        tiles = hpmoe.overlap_comm(hpmoe.tile_partition(multiplied, rows=ROWS, cols=OUT))
-        staged = hpmoe.assign_queues(hpmoe.prefetch_weights(tiles) if prefetch else tiles, machine=machine)
-        line = hpmoe.simulate(staged.lower(*avals, mesh=Mesh(2)), routing=ids)
-        began = line.begin[line.flow.units()[line.task]].max()
-        spans.append((began, line.span))
-    (came, plain), (began, early) = spans
-    piece = 128 * 1024 / 1e3
-    assert 0 <= began - came <= piece + NS and plain - early == pytest.approx(came // piece * piece, abs=piece)
-    assert early < plain
-
-
-def test_fill_and_drain_by_hand():
-    flow, ids = chain(MACHINE.replace({"link.node_size": 1}))
-    bound, half = rank_bounds(flow, flow.machine, ids)[0], ROWS // 2
-    put, back = (half * cols * 2 / 1e3 for cols in (HIDDEN, OUT))
-    total = MACHINE.sync.task_us + half * (2 + 1) * OUT * 2 / MACHINE.vector.bytes_per_us
-    far, near = 11.0 + 41.0 + 7.0 + 3.0, 7.0 + 3.0  # what the matmul's own signal takes is its work
-    assert bound.fill == pytest.approx(put + far)
-    assert bound.drain == pytest.approx(near + back + far + total)
-    assert bound.landing == pytest.approx(far + total)
-
-
 def test_a_tasks_signals_are_work_of_its_worker():
     flow, ids = plan(T=1024, machine=MACHINE), balanced_ids(2, 1024, 2, 8)
     bounds = [rank_bounds(flow, MACHINE.replace({"sync.signal_us": us}), ids)[0].aic for us in (0.0, 1.0)]
@@ -153,12 +125,3 @@ def test_memory_brings_no_less_than_the_bound_says(case):
         came = hpmoe.simulate(flow, machine, routing=ids).traffic[:, RATES.index("memory"), 0]
         least = np.array([b.memory for b in rank_bounds(flow, machine, ids)]) * machine.memory.bytes_per_us
         assert (least <= came * (1 + 1e-9) + 1e-6).all() and (came <= most * least + 1e-6).all()
-
-
-def test_rows_that_come_and_gathered_rows_are_counted_by_hand():
-    """Each rank gets half of its 128 rows from the other one; L2 holds everything."""
-    flow, ids = chain(MACHINE)
-    bound = rank_bounds(flow, MACHINE, ids)[0]
-    sent = HIDDEN * 2 * ROWS // 2 * -np.expm1(-2)  # of 64 tokens, each gathered twice
-    arrays = 2 * ROWS * (HIDDEN + OUT + OUT) + 2 * HIDDEN * OUT + 2 * OUT * ROWS // 2  # received, multiplied, summed
-    assert bound.memory * MACHINE.memory.bytes_per_us == pytest.approx(sent + arrays)

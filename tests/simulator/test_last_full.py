@@ -33,18 +33,3 @@ def test_no_order_is_below_it(routing, direction):
     least = max(b.last for b in rank_bounds(flow, MACHINE, ids))
     assert min(spans) >= least - 0.002
     assert least > 50  # of a link that takes 100 us and more, half of it for what goes back
-
-
-def test_it_counts_the_rows_of_full_slots_alone():
-    """By hand: the link's time of the rows that come to full slots, and at least the two products of one of these."""
-    ids = skewed_ids("hot", EP, T, K, EP, seed=1)
-    flow = assign_queues(overlap_comm(tile_partition(hpmoe.moe_ffn, rows=16, cols=128)), machine=MACHINE).lower(
-        *[Aval(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(SHAPES)], mesh=hpmoe.Mesh(EP))
-    hot = int(np.bincount(ids.reshape(-1)).argmax())
-    sources = np.repeat(np.arange(EP), [(of == hot).sum() for of in ids])  # of its rows, as they lie
-    assert len(sources) % 16 > 8 and sources[-1] != hot
-    come = (sources[:len(sources) // 16 * 16] != hot).sum() * 2 * HIDDEN / MACHINE.link.rate(EP)
-    products = 2.0 * 16 * 128 * (HIDDEN + INTER) / MACHINE.cube.rate("bfloat16")
-    bounds = rank_bounds(flow, MACHINE, ids)
-    assert come + products < bounds[hot].last < come + products + 9
-    assert bounds[hot].last == max(b.last for b in bounds)

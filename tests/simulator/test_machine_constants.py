@@ -44,7 +44,6 @@ COUNTS = {
 PLANNED = {"num_aic", "num_aiv", "tile_rows", "tile_cols"}  # of transforms; a flow has what they were
 RATES = {n for n in COUNTS if n.endswith("_per_us")} | {"cube.efficiency", "cube.float32_ratio"}
 NOISE = 0.04  # being quicker elsewhere may let two meet
-AGAIN = 0.1  # and choices of sizes and orders are estimates
 WORSE = 1e3
 
 

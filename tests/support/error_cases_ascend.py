@@ -9,7 +9,7 @@ from ascend_helpers import npu, own_targets, twin
 from error_cases_ir import CASES as CASES, cases
 
 import hpmoe
-from hpmoe import Aval, Mesh, assign_queues, moe_ffn, overlap_comm, relay_rows, spmd, tile_partition, trace
+from hpmoe import Aval, Mesh, assign_queues, moe_ffn, overlap_comm, spmd, tile_partition, trace
 from hpmoe.kernels.ascendc.heap import SymmetricHeap, WorldRanks, world_ranks
 from hpmoe.kernels.ascendc.target import AscendTarget
 from hpmoe.kernels.ascendc.twin.target import TWIN
@@ -162,9 +162,6 @@ cases("ascend", {
     "collectives": _compiled(moe_ffn, _layer(), overlap=False),
     "long rows": _compiled(lambda x, w: ms.mint.matmul(x, w), [Aval((16, 32), "bfloat16"), Aval((32, 65552), "bfloat16")]),
     "many choices": _compiled(moe_ffn, _layer(top_k=513, num_experts=514)),
-    "many experts": _compiled(moe_ffn, _layer(num_experts=1040)),
-    "many ranks of relays": lambda: TWIN.compile([_flow(relay_rows.apply_to(
-        trace(moe_ffn, *_layer(), mesh=Mesh(450, node_size=2))), npu(), True)], 1.0),
     "guards of wide rows": _compiled(lambda x: count_and_fill(x, -3.0, 3.0, fill="zero")[0], [Aval((4, 16385), "float32")],
                                      overlap=False),
     "choices of wide rows": _compiled(lambda x: ms.mint.topk(x, 2)[0], [Aval((4, 2049), "float32")], overlap=False),

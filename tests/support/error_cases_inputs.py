@@ -14,8 +14,6 @@ from hpmoe.ir.program import map_equations
 from hpmoe.machines.machine import Body
 from hpmoe.primitives.elementwise import add
 from hpmoe.primitives.route import make_route
-from hpmoe.ranks.world import World
-from hpmoe.tile_ops.params import NO_PARAMS, Way
 from hpmoe.tiling.rebuild import rebuild
 
 TOKEN_IDS = numbers(*[(0, 1)] * 4)
@@ -39,20 +37,11 @@ def with_other_ids(program, *, which=0):
     return map_equations(program, rule)
 
 
-def _derived(change):
-    return lambda: fused()(lambda x, ids: routed(x, change(ids)))(array(4, 3), TOKEN_IDS)
-
-
 def dropping(x, ids, w):
     return combine(*dispatch(x, ids, num_local_experts=4, capacity_factor=0.5, drop_policy="probs", topk_weights=w))
 
 
 cases("ids", {
-    "computed and too large": _derived(lambda ids: ids + 3),
-    "computed and repeated": _derived(lambda ids: mint.where(ids > 0, 0, ids)),
-    "with a rank axis": lambda: dispatch(array(2, 4, 3), array(2, 4, 2).astype(ms.int32), num_local_experts=4),
-    "with a rank axis, traced": lambda: trace(routed, Aval((2, 4, 3), "float32"), Aval((2, 4, 2), "int32")),
-    "of received rows": lambda: trace(lambda x, ids: routed(x, dispatch(x, ids, num_local_experts=4)[0] > 0), X, IDS),
     "that are received": lambda: trace(lambda x, ids: routed(x, dispatch(ids, ids, num_local_experts=4)[0]), X, IDS),
     "that a later transform computes": lambda: tile_partition(with_other_ids(routed)).lower(X, IDS),
     "whose weights a later transform computes": lambda: tile_partition(with_other_ids(dropping, which=1)).lower(
@@ -60,7 +49,6 @@ cases("ids", {
 })
 cases("a shape for a tensor", {
     "in a trace": lambda: trace(mint.nn.functional.silu, (8, 6)),
-    "by name": lambda: trace(lambda x, *, y: x + y.sum(), X, y=[8, 6]),
     "of a staged function": lambda: tile_partition(lambda x: x.sum()).lower((8, 6)),
     "of a call": lambda: fused()(lambda x, w: x @ w.T)(array(4, 3), (5, 3)),
 })
@@ -92,11 +80,7 @@ def _notified(change):
 
 cases("a NOTIFY", {
     "that comes twice": _notified(lambda ops, at: (*ops, ops[at])),
-    "that is gone": _notified(lambda ops, at: tuple(op for op in ops if op.opcode != "NOTIFY")),
     "of no put": _notified(lambda ops, at: _told(ops, at, dataclasses.replace(ops[at].params, buffer=99))),
-    "of the other way": _notified(lambda ops, at: _told(ops, at, dataclasses.replace(ops[at].params, way=Way.BACK))),
-    "without a buffer": _notified(lambda ops, at: _told(ops, at, NO_PARAMS)),
-    "of another signal": _notified(lambda ops, at: (*ops[:at], ops[at].replace(signal="expert"), *ops[at + 1:])),
 })
 cases("a wrong type", {
     "swiglu": lambda: hpmoe.swiglu(None),
@@ -120,19 +104,14 @@ cases("a wrong type", {
     "buffers to keep": lambda: hpmoe.interpret(FLOW, ROWS, keep="all"),
     "calibrated": lambda: hpmoe.cpu(calibrated="no"),
     "weights that are not read": lambda: dispatch(array(4, 3), TOKEN_IDS, num_local_experts=4, topk_weights="alike"),
-    "weights of NumPy": lambda: dispatch(array(4, 3), TOKEN_IDS, num_local_experts=4, topk_weights=np.ones((4, 2))),
     "rows by quantised weights": lambda: hpmoe.grouped_matmul(
         None, ms.Tensor(np.ones((4, 3, 2), np.int8)), dispatch(array(4, 3), TOKEN_IDS, num_local_experts=4)[1],
         scale=array(4, 2)),
     "rows of a trace": lambda: trace(lambda x, ids: combine(None, dispatch(x, ids, num_local_experts=4)[1]), X, IDS),
-    "a copy of a tracer": lambda: trace(lambda x: ms.Tensor(x) * 2.0, X),
-    "a Parameter made of a tracer": lambda: trace(lambda x: ms.Parameter(x) * 2.0, X),
     "places that are not asked for": lambda: hpmoe.init_routing(array(4, 3), TOKEN_IDS, expert_capacity="many"),
     "what is measured": lambda: hpmoe.measure(None),
     "a share": lambda: Body("GMM", "float32", float("nan")),
-    "a kind": lambda: Body(3, "float32", 1.0),
 })
-
 
 
 def _shared(gate_up, down, **options):
@@ -142,8 +121,6 @@ def _shared(gate_up, down, **options):
 cases("a shared expert", {
     "of no tensor": _shared("up", array(2, 3)),
     "for other tokens": _shared(array(5, 4), array(2, 3)),
-    "of an odd size": _shared(array(3, 5), array(2, 3)),
-    "of another dtype": _shared(array(3, 4).astype(ms.float16), array(2, 3)),
     "of two sizes": _shared(array(3, 4), array(3, 3)),
     "whose drops are counted, maybe": _shared(array(3, 4), array(2, 3), return_drop_counts="maybe"),
 })
@@ -151,13 +128,10 @@ cases("ranks that are processes", {
     "as many as there are not": lambda: hpmoe.world(ep_size=2),
     "a number of them": lambda: hpmoe.world(ep_size=0),
     "shards of experts": lambda: hpmoe.world(tp_size=0),
-    "shards on ranks that are not there": lambda: hpmoe.world(tp_size=2),
     "a time to come": lambda: hpmoe.world(timeout=-1),
     "messages carried by nothing": lambda: hpmoe.world(engine="rdma"),
     "gradients of no mesh": lambda: hpmoe.all_reduce_gradients(array(2), 2),
     "gradients over nothing": lambda: hpmoe.all_reduce_gradients(array(2), Mesh(2), over="all"),
     "gradients that are none": lambda: hpmoe.all_reduce_gradients([1.0], Mesh(2)),
     "a number of tokens": lambda: spmd(doubled, hpmoe.world())(array(4, 3), num_tokens=[1]),
-    "experts of a Cell that move": lambda: hpmoe.nn.MoELayer(
-        hidden_size=4, moe_ffn_hidden_size=2, num_moe_experts=2, mesh=World(1, 0, 2)).balance(every=1),
 })

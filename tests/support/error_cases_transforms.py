@@ -20,12 +20,10 @@ from hpmoe import (
     cpu,
     deduplicate_rows,
     dispatch,
-    fuse_persistent,
     grouped_matmul,
     guard_values,
     limit_rows,
     moe_ffn,
-    overlap_comm,
     quantize_rows,
     relay_rows,
     replicate_experts,
@@ -37,7 +35,6 @@ from hpmoe import (
     tile_partition,
     trace,
 )
-from hpmoe.costs.task_costs import task_costs
 from hpmoe.rewriting import likely_rows, primitives, requeue
 from hpmoe.routing.balance import place_replicas
 
@@ -164,13 +161,11 @@ cases("transforms", {
     "an unknown option alone": lambda: tile_partition(row=3),
     "an option without its name": lambda: tile_partition(moe_ffn, 64),
     "an option that is missing": lambda: accumulate_grads()(moe_ffn),
-    "an unknown target": lambda: fuse_persistent(assign_queues(tile_partition(moe_ffn)), target="tpu"),
     "no function": lambda: tile_partition(3),
     "chain of a number": lambda: chain(3),
     "chain called with what its function takes": lambda: chain(tile_partition)(np.zeros(2), np.zeros(2)),
     "spmd twice": lambda: spmd(spmd(moe_ffn, Mesh(2)), Mesh(2)),
     "spmd inside": lambda: tile_partition(spmd(moe_ffn, Mesh(2))),
-    "unknown level": lambda: hpmoe.transform(doubled, requires="task"),
     "a rewrite that is no function": lambda: hpmoe.transform(3),
     "other direction": _lowered(doubled, direction="up"),
     "returns nothing": lambda: returns_nothing(doubled).lower(X),
@@ -180,14 +175,10 @@ cases("transforms", {
     "loses a name": lambda: loses_a_name(doubled).lower(X),
     "policy raises": _policy(_raises),
     "policy loses a task": _policy(lambda flow, machine: [np.arange(1, flow.num_tasks)]),
-    "policy of floats": _policy(lambda flow, machine: [task_costs(flow, machine)]),
-    "policy backwards": lambda: assign_queues(tile_partition(lambda x: (x * 2.0).sum(-1)), machine=cpu(1),
-                                              policy=lambda flow, machine: [np.arange(flow.num_tasks)[::-1]]).lower(X),
     "priority is a word": lambda: assign_queues(tile_partition(doubled), priority="largest"),
     "priority raises": _priority(_raises),
     "priority of fewer tasks": _priority(lambda flow: [1.0]),
     "priority of nan": _priority(lambda flow: np.full(flow.num_tasks, np.nan)),
-    "priority of lists": _priority(lambda flow: [[1.0], 2.0]),
     "requeue a word": lambda: requeue("flow", []),
     "requeue for a word": lambda: requeue(_tiles(), [], machine="cpu"),
     "requeue nothing": lambda: requeue(_tiles(), None),
@@ -195,18 +186,15 @@ cases("transforms", {
     "requeue a task twice": lambda: requeue(_tiles(), [[0, 1, 0], [1]], machine=cpu(2)),
     "requeue across ranks": lambda: requeue(_two_ranks(), [np.arange(_two_ranks().num_tasks)[::-1]]),
     "likely rows of a word": lambda: likely_rows("flow"),
-    "combine order of a number": lambda: overlap_comm(tile_partition(doubled), combine_order=1),
     "combine order of one rank": lambda: spmd(stages(combine_order=lambda r, n: [0] * n)["overlap"](moe_ffn), Mesh(2)).lower(
         *tensors(Layer().arguments())),
     "order raises": lambda: spmd(stages(order=_raises)["overlap"](moe_ffn), Mesh(2)).lower(*tensors(Layer().arguments())),
     "order of one rank": lambda: spmd(stages(order=lambda r, n: [0] * n)["overlap"](moe_ffn), Mesh(2)).lower(
         *tensors(Layer().arguments())),
-    "unknown save policy": lambda: save_for_backward(doubled, policy="all"),
     "save policy raises": lambda: save_for_backward(lambda x: mint.exp(x) * x, policy=_raises).lower(
         X, direction="backward"),
     "save policy of numbers": lambda: save_for_backward(lambda x: mint.exp(x) * x, policy=lambda eqn: 1).lower(
         X, direction="backward"),
-    "save after tiles": lambda: save_for_backward(tile_partition(doubled), policy="everything"),
     "guard nothing": lambda: guard_values(moe_ffn, of=()),
     "guard below infinity": lambda: guard_values(moe_ffn, high=float("inf")),
     "guard an empty range": lambda: guard_values(moe_ffn, low=1.0, high=-1.0),
@@ -221,7 +209,6 @@ cases("transforms", {
     "guard what is not a number": lambda: stages()["fused"](guard_values(lambda x: x * 1.0))(
         ms.Tensor([[1.0], [float("nan")]])),
     "select no gradient": lambda: select_grads(moe_ffn, of=()),
-    "select gradients by one name": lambda: select_grads(moe_ffn, of="w"),
     "select the gradient of no argument": lambda: select_grads(lambda x, w: x @ w, of=("x", "v")).lower(*[
         Aval((3, 3), "float32")] * 2),
     "select other gradients than are accumulated": lambda: select_grads(
@@ -260,7 +247,6 @@ cases("transforms", {
     "quantise ids": lambda: trace(lambda x: primitives.quantize(x, dtype="int8"), Aval((3, 3), "int32")),
     "dequantise rows that are none": lambda: trace(lambda x: primitives.dequantize(x, dtype="int8", to="float32"),
                                                    Aval((3, 3), "uint8")),
-    "replicas of no number": lambda: replicate_experts(moe_ffn, loads=[1, 1], replicas=0),
     "a least load of words": lambda: replicate_experts(moe_ffn, loads=[1, 1], min_load="all"),
     "loads of words": lambda: replicate_experts(moe_ffn, loads="many"),
     "a load that is negative": lambda: replicate_experts(moe_ffn, loads=[1, -2]),
@@ -303,8 +289,6 @@ cases("transforms", {
     "save after a transform of passes": lambda: chain(
         limit_rows(rank_capacity_factor=2.0), deduplicate_rows, save_for_backward(policy="dispatched_rows"))(moe_ffn),
     "a backward program": lambda: limit_rows.apply_to(hpmoe.vjp(trace(doubled, X)), rank_capacity_factor=2.0),
-    "another shape by a rule": lambda: _mapped(
-        lambda b, eqn: [b.add(primitives.slice, eqn.inputs[0], axis=1, start=0, stop=2)]),
     "another dtype by a rule": lambda: _mapped(lambda b, eqn: [b.add(primitives.cast, b.keep(eqn), dtype="float16")]),
     "operands that do not fit in a rule": lambda: _mapped(
         lambda b, eqn: [b.add(primitives.matmul, *eqn.inputs[:1] * 2)]),
@@ -320,7 +304,6 @@ cases("transforms", {
     "accumulate what is shared": lambda: spmd(accumulate_grads(lambda x: x @ SHARED, into={_shared_name(): array(3, 3)}),
                                               Mesh(2))(array(2, 4, 3)),
     "a gather of columns": _lowered(lambda x, i: x[i], Aval((4, 3), "float32"), Aval((2, 2), "int64")),
-    "leading axis": lambda: spmd(moe_ffn, Mesh(3))(*tensors(Layer(ep=2).arguments())),
     "received rows as a result": lambda: spmd(lambda x, ids: dispatch(x, ids, num_local_experts=2)[0], Mesh(2))(
         array(2, 4, 3), numbers(*[[[0], [1], [2], [3]]] * 2)),
     "tune what is tiled": lambda: hpmoe.tune(tile_partition(doubled), X),
@@ -332,7 +315,6 @@ cases("transforms", {
     "tune without trials": lambda: hpmoe.tune(doubled, X, max_trials=0),
     "tune something else": lambda: hpmoe.tune(doubled, X, space={"depth": (1, 2)}),
     "tune another scheme": lambda: hpmoe.tune(doubled, X, space={"scheme": ("direct", "hierarchical")}),
-    "tune rows that are lists": lambda: hpmoe.tune(doubled, X, space={"rows": ([8], [4])}),
     "tune with a routing of one rank": lambda: hpmoe.tune(moe_ffn, *(Aval(a.shape[1:], str(a.dtype))
                                                                      for a in Layer().arguments()),
                                                           mesh=Mesh(2), routing=[[[0, 1]]]),

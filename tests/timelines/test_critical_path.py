@@ -13,7 +13,6 @@ from hpmoe.timelines.over_time import time_inside
 from hpmoe.timelines.releases import releases
 from hpmoe.timelines.run import RATES, is_transfer, union_length
 from hpmoe.timelines.text import after_last
-from hpmoe.timelines.timeline import Timeline
 
 
 @pytest.fixture(scope="module")
@@ -70,26 +69,6 @@ def test_each_piece_began_after_what_it_says(runs):
             assert (is_same and after == before + 1) or feeds(line, before, after)
             across += line.rank[before] != line.rank[after]
     assert across > 0
-
-
-def test_a_release_is_the_last_signal_of_its_event(runs):
-    """Of a simulated run, without the simulation: no other producer of a static event ends after it and before the wait
-    does."""
-    checked = 0
-    for line in runs[:4]:
-        flow, by = line.flow, releases(line)
-        slept = np.flatnonzero(by >= 0)
-        assert (line.begin[slept] > line.wait_begin[slept]).all() and (line.begin[by[slept]] < line.begin[slept]).all()
-        assert (line.begin - line.wait_begin)[by < 0].max() <= NPU.sync.wait_us * 4 + 1e-9
-        for row in slept[::7].tolist():
-            assert feeds(line, int(by[row]), row)
-            checked += 1
-        without = Timeline(flow, line.rank, line.queue, line.task, line.wait_begin, line.begin, line.end)
-        found = releases(without)
-        both = (found >= 0) & (by >= 0)
-        op = flow.tasks["op"][line.task]
-        assert (op[found[both]] == op[by[both]]).mean() > 0.9  # what times alone say is nearly always the same operation
-    assert checked > 20
 
 
 def test_the_release_of_a_handmade_run():

@@ -114,7 +114,6 @@ def test_reversed_columns_are_those():
 
 # What tiles refuse, and what that error says to do.
 
-IN_TWO = Aval((2, 3, 4), "float32")
 MIXING = {
     "softmax": (lambda x: mint.softmax(x, 0), r"works along axis 0 of f32\[3,4\] and mixes rows"),
     "maximum": (lambda x: mint.amax(x, 0), r"works along axis 0 of f32\[3,4\] and mixes rows"),
