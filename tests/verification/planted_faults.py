@@ -7,7 +7,7 @@ import types
 from pathlib import Path
 from typing import NamedTuple
 
-from ascend_mutants import splice
+from splice import splice
 
 from hpmoe.kernels import build_native
 from hpmoe.planner import planner

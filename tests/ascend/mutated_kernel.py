@@ -8,8 +8,8 @@ from itertools import product
 
 import numpy as np
 from ascend_helpers import from_seed
-from ascend_mutants import splice
 from mindspore.graph.api import _pynative_executor as executor
+from splice import splice
 
 from hpmoe.kernels import build_native
 from hpmoe.kernels.ascendc.twin import library as twin_library
