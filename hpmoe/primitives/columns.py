@@ -1,4 +1,4 @@
-"""Elements of each row by an index of columns, the sums of elements by such an index, and running sums: row by row."""
+"""Elements of each row by an index of columns, sums of elements by such an index, running sums, and the k first in order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 from mindspore import Tensor, mint, ops
 
-from hpmoe.ir.avals import Aval, Rows
+from hpmoe.ir.avals import Aval, Rows, fixed
 from hpmoe.ir.program import Atom, Builder, Equation, Literal
 from hpmoe.primitives.in_rows import in_each_row
 from hpmoe.primitives.outside_graphs import values_of
@@ -17,12 +17,23 @@ from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.dtypes import INTEGERS
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes, columns as bodies, row_modes
-from hpmoe.tile_ops.columns import ADD_COLS, CUMSUM, TAKE_COLS
-from hpmoe.tile_ops.params import Running
+from hpmoe.tile_ops.columns import ADD_COLS, CUMSUM, TAKE_COLS, TOP_K
+from hpmoe.tile_ops.params import Choice, Running
 
 take_columns = Primitive("take_columns")
 add_columns = Primitive("add_columns")
 cumsum = Primitive("cumsum")
+top_k = Primitive("top_k")
+take_columns.reference(lambda x, index: x[..., index] if index.ndim == 1 else np.take_along_axis(x, index, axis=-1))
+add_columns.reference(
+    lambda rows, index, *, num_cols, dtype=None: bodies.add_columns(rows, index, num_cols, np.asarray(rows).dtype))
+cumsum.reference(bodies.cumsum)
+cumsum.vjp(lambda b, eqn, cotangents: [b.add(cumsum, cotangents[0], reverse=not eqn.params["reverse"])])
+top_k.vjp(
+    lambda b, eqn, cotangents: [b.add(add_columns, cotangents[0], eqn.outputs[1], num_cols=eqn.inputs[0].aval.shape[-1])])
+add_columns.tile(in_each_row(lambda tiler, eqn: tiler.emit_rows(ADD_COLS, eqn)))
+cumsum.tile(in_each_row(lambda tiler, eqn: tiler.emit_rows(CUMSUM, eqn, Running(eqn.params["reverse"]))))
+top_k.tile(in_each_row(lambda tiler, eqn: tiler.emit_rows(TOP_K, eqn, Choice(eqn.params["largest"]))))
 
 
 def check_rows(who: str, x: Aval) -> None:
@@ -43,11 +54,6 @@ def _(x: Aval, index: Aval) -> Aval:
     if len(index.shape) != 1:
         _check_index("take_columns", x.shape[:-1], index)
     return Aval((*x.shape[:-1], index.shape[-1]), x.dtype)
-
-
-@take_columns.reference
-def _(x: np.ndarray, index: np.ndarray) -> np.ndarray:
-    return x[..., index] if index.ndim == 1 else np.take_along_axis(x, index, axis=-1)
 
 
 @take_columns.eager
@@ -86,11 +92,6 @@ def _(rows: Aval, index: Aval, *, num_cols: int, dtype: str | None = None) -> Av
     return Aval((*index.shape[:-1], num_cols), dtype or rows.dtype)
 
 
-@add_columns.reference
-def _(rows: np.ndarray | float, index: np.ndarray, *, num_cols: int, dtype: str | None = None) -> np.ndarray:
-    return bodies.add_columns(rows, index, num_cols, np.asarray(rows).dtype)
-
-
 @add_columns.eager
 def _(rows: Tensor | float, index: Tensor, *, num_cols: int, dtype: str | None = None) -> Tensor:
     places, name = values_of("hpmoe.router", index), dtype or str(getattr(rows, "dtype", "float32")).lower()
@@ -105,17 +106,6 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     return [None if isinstance(rows, Literal) else b.add(take_columns, cotangents[0], index), None]
 
 
-@add_columns.tile
-@in_each_row
-def _(tiler: Tiler, eqn: Equation) -> None:
-    (rows, index), out = eqn.inputs, eqn.outputs[0]
-    tiler.new(out)
-    target, places = (tiler.at(v, cols=col_modes.ALL, dtypes=tiler.HELD) for v in (out, index))
-    added = tiler.read(rows, out) if isinstance(rows, Literal) else tiler.at(rows, cols=col_modes.ALL,
-                                                                                  dtypes=tiler.HELD)
-    tiler.emit(ADD_COLS, tiler.rows_of(out), target, added, places, cols=0)
-
-
 # out[..., j] = the sum of x[..., :j + 1], or of x[..., j:] where it is reversed
 
 @cumsum.infer
@@ -124,20 +114,24 @@ def _(x: Aval, *, reverse: bool) -> Aval:
     return x
 
 
-@cumsum.reference
-def _(x: np.ndarray, *, reverse: bool) -> np.ndarray:
-    return bodies.cumsum(x, reverse)
+# The k largest or smallest of each row, in order, and their columns. Of equal values the first comes first. NaN is the
+# largest: first among the largest, last among the smallest.
+
+@top_k.infer
+def _(x: Aval, *, k: int, largest: bool) -> tuple[Aval, Aval]:
+    check_rows("top_k", x)
+    check_argument(1 <= k <= fixed(x.shape)[-1], "top_k", "k", k, f"in 1..{x.shape[-1]}, the columns of {x}")
+    shape = (*x.shape[:-1], k)
+    return Aval(shape, x.dtype), Aval(shape, "int32")
 
 
-@cumsum.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    return [b.add(cumsum, cotangents[0], reverse=not eqn.params["reverse"])]
+@top_k.reference
+def _(x: np.ndarray, *, k: int, largest: bool) -> tuple[np.ndarray, np.ndarray]:
+    ids = bodies.top_k(x, k, largest)
+    return np.take_along_axis(x, ids, axis=-1), ids
 
 
-@cumsum.tile
-@in_each_row
-def _(tiler: Tiler, eqn: Equation) -> None:
-    out = eqn.outputs[0]
-    tiler.new(out)
-    operands = (tiler.at(v, cols=col_modes.ALL, dtypes=tiler.HELD) for v in (out, *eqn.inputs))
-    tiler.emit(CUMSUM, tiler.rows_of(out), *operands, cols=0, params=Running(eqn.params["reverse"]))
+@top_k.eager
+def _(x: Tensor, *, k: int, largest: bool) -> tuple[Tensor, Tensor]:
+    ids = Tensor(bodies.top_k(values_of("hpmoe.route", x), k, largest))
+    return ops.gather_elements(x, x.ndim - 1, ids), ids

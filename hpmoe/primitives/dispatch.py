@@ -14,7 +14,7 @@ from hpmoe.primitives.elementwise import check_weights, mul
 from hpmoe.primitives.entry_weights import combine_weights, dispatch_weights, of_entries
 from hpmoe.primitives.in_float32 import factor_beside, in_float32, is_half
 from hpmoe.primitives.outside_graphs import outside_graphs
-from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.primitive import Primitive, transposed_by
 from hpmoe.primitives.route import check_route, check_tensor, make_route
 from hpmoe.primitives.row_dot import dots_for
 from hpmoe.primitives.sending import gather_or_zero, send, send_back, tile_return
@@ -32,6 +32,8 @@ MOST_ALIGNMENT = 65_536  # past it a rank's padding alone may be more rows than 
 
 dispatch_rows = Primitive("dispatch", collective=True)
 combine_rows = Primitive("combine", collective=True)
+dispatch_rows.reference(lambda xs, routes: send(xs, routes, routes[0].routing.top_k))
+dispatch_rows.vjp(transposed_by(combine_rows))
 MOVES = (dispatch_rows, combine_rows)
 
 
@@ -171,11 +173,6 @@ def _(x: Aval, route: RouteAval) -> Aval:
     return Aval((route.rows, x.shape[1]), x.dtype)
 
 
-@dispatch_rows.reference
-def _(xs: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
-    return send(xs, routes, routes[0].routing.top_k)
-
-
 @dispatch_rows.eager
 @in_float32
 def _(x: Tensor, route: Route) -> Tensor:
@@ -186,11 +183,6 @@ def _(x: Tensor, route: Route) -> Tensor:
     if route.num_rows == 0:
         return mint.zeros((0, x.shape[1]), dtype=x.dtype)
     return gather_or_zero(x, route.routing.entry_of_row[0] // route.routing.top_k)
-
-
-@dispatch_rows.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    return [b.add(combine_rows, cotangents[0], eqn.inputs[1]), None]
 
 
 @dispatch_rows.tile

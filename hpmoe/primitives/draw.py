@@ -6,7 +6,7 @@ import numpy as np
 from mindspore import Tensor
 
 from hpmoe.ir.avals import Aval
-from hpmoe.ir.program import Atom, Builder, Equation
+from hpmoe.ir.program import Equation
 from hpmoe.primitives.outside_graphs import values_of
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.tiler import Tiler
@@ -15,7 +15,8 @@ from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.draws import DRAW, uniform as drawn
 from hpmoe.tile_ops.params import Stream
 
-draw = Primitive("draw")
+draw = Primitive("draw", differentiable=False)
+draw.reference(lambda seed, *, shape, stream: drawn(int(np.reshape(seed, ())), range(shape[0]), range(shape[1]), stream))
 
 
 @draw.infer
@@ -26,19 +27,9 @@ def _(seed: Aval, *, shape: tuple[int, int], stream: int) -> Aval:
     return Aval(tuple(shape), "float32")
 
 
-@draw.reference
-def _(seed: np.ndarray, *, shape: tuple[int, int], stream: int) -> np.ndarray:
-    return drawn(int(np.reshape(seed, ())), range(shape[0]), range(shape[1]), stream)
-
-
 @draw.eager
 def _(seed: Tensor, *, shape: tuple[int, int], stream: int) -> Tensor:
     return Tensor(drawn(int(values_of("hpmoe.route", seed).reshape(())), range(shape[0]), range(shape[1]), stream))
-
-
-@draw.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    return [None]
 
 
 @draw.tile

@@ -5,22 +5,27 @@ from __future__ import annotations
 import dataclasses
 import math
 
-import numpy as np
 from mindspore import Tensor, mint
 
 from hpmoe.ir.avals import Aval, RouteAval, fixed
-from hpmoe.ir.program import Atom, Builder, Equation
+from hpmoe.ir.program import Equation
 from hpmoe.primitives.in_float32 import in_float32
-from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.primitive import Primitive, transposed_by
 from hpmoe.primitives.sending import gather_or_zero, send, send_back, tile_return
 from hpmoe.primitives.tiler import Tiler
-from hpmoe.routing.routing import Route
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.tokens import KEEP
 from hpmoe.tile_ops.transfers import ALL_TO_ALL
 
 dispatch_weights = Primitive("dispatch_weights", collective=True)
 combine_weights = Primitive("combine_weights", collective=True)
+dispatch_weights.eager(in_float32(
+    lambda weights, route: gather_or_zero(weights.reshape(-1, 1), route.routing.entry_of_row[0])))
+dispatch_weights.reference(lambda weights, routes: send([w.reshape(-1, 1) for w in weights], routes, 1))
+dispatch_weights.vjp(transposed_by(combine_weights))
+combine_weights.reference(
+    lambda values, routes: [back.reshape(-1, routes[0].routing.top_k) for back in send_back(values, routes)])
+combine_weights.vjp(transposed_by(dispatch_weights))
 
 
 def of_entries(weights: Tensor, route: object) -> Tensor:
@@ -33,22 +38,6 @@ def of_entries(weights: Tensor, route: object) -> Tensor:
 @dispatch_weights.infer
 def _(weights: Aval, route: RouteAval) -> Aval:
     return Aval((route.rows, 1), weights.dtype)
-
-
-@dispatch_weights.eager
-@in_float32
-def _(weights: Tensor, route: Route) -> Tensor:
-    return gather_or_zero(weights.reshape(-1, 1), route.routing.entry_of_row[0])
-
-
-@dispatch_weights.reference
-def _(weights: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
-    return send([w.reshape(-1, 1) for w in weights], routes, 1)
-
-
-@dispatch_weights.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    return [b.add(combine_weights, cotangents[0], eqn.inputs[1]), None]
 
 
 @dispatch_weights.tile
@@ -70,16 +59,6 @@ def _as_column(weights: Aval | RouteAval) -> tuple[tuple[int, int], int, int]:
 @combine_weights.infer
 def _(values: Aval, route: RouteAval) -> Aval:
     return Aval((route.num_tokens, route.top_k), values.dtype)
-
-
-@combine_weights.reference
-def _(values: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
-    return [back.reshape(-1, routes[0].routing.top_k) for back in send_back(values, routes)]
-
-
-@combine_weights.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    return [b.add(dispatch_weights, cotangents[0], eqn.inputs[1]), None]
 
 
 @combine_weights.tile

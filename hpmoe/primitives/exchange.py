@@ -9,8 +9,7 @@ import numpy as np
 from mindspore import Tensor, mint
 
 from hpmoe.ir.avals import Aval, RouteAval
-from hpmoe.ir.program import Atom, Builder, Equation
-from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.primitive import Primitive, transposed_by
 from hpmoe.primitives.route import check_route
 from hpmoe.primitives.sending import send, send_back
 from hpmoe.routing.routing import Route
@@ -18,6 +17,8 @@ from hpmoe.support.errors import check_argument
 
 exchange_rows = Primitive("exchange", collective=True)
 return_rows = Primitive("exchange_back", collective=True)
+exchange_rows.vjp(transposed_by(return_rows))
+return_rows.vjp(transposed_by(exchange_rows))
 
 
 def _entries(routes: list[Route]) -> list[np.ndarray]:
@@ -54,11 +55,6 @@ def _(rows: Tensor, route: Route) -> Tensor:
     return rows if route.num_rows == entries else mint.narrow(rows, 0, entries - route.num_rows, route.num_rows)
 
 
-@exchange_rows.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    return [b.add(return_rows, cotangents[0], eqn.inputs[1]), None]
-
-
 @return_rows.infer
 def _(rows: Aval, route: RouteAval) -> Aval:
     check_route("hpmoe.exchange_back", route)
@@ -84,8 +80,3 @@ def _(rows: Tensor, route: Route) -> Tensor:
                    f"of shape {rows.shape}", f"[{route.num_rows}, H], one for each received row")
     absent = len(route.routing.kept[0]) - route.num_rows
     return mint.cat([mint.zeros((absent, rows.shape[1]), dtype=rows.dtype), rows]) if absent else rows
-
-
-@return_rows.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    return [b.add(exchange_rows, cotangents[0], eqn.inputs[1]), None]

@@ -9,7 +9,7 @@ import numpy as np
 from mindspore import Tensor, mint, ops
 
 from hpmoe.ir.avals import Aval, RouteAval, fixed
-from hpmoe.ir.program import Atom, Builder, Equation, Var
+from hpmoe.ir.program import Atom, Equation, Var
 from hpmoe.ir.tile_op import Access
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.primitive import Primitive
@@ -27,6 +27,9 @@ from hpmoe.tile_ops.reductions import COL_SUM
 expert_bias = Primitive("expert_bias")
 expert_scale = Primitive("expert_scale")
 expert_sum = Primitive("expert_sum")
+expert_bias.reference(lambda x, bias, route: x + bias[route.expert_of_row])
+expert_bias.vjp(lambda b, eqn, cotangents: [cotangents[0], b.add(expert_sum, cotangents[0], eqn.inputs[2]), None])
+expert_scale.reference(lambda x, scale, route, *replicas: x * np.concatenate([scale, *replicas])[route.expert_of_row])
 
 
 def check_experts(who: str, weight: Aval, route: RouteAval, num_dims: int, replicas: tuple[Aval, ...] = ()) -> None:
@@ -53,11 +56,6 @@ def _(x: Aval, bias: Aval, route: RouteAval) -> Aval:
     return x
 
 
-@expert_bias.reference
-def _(x: np.ndarray, bias: np.ndarray, route: Route) -> np.ndarray:
-    return x + bias[route.expert_of_row]
-
-
 @expert_bias.eager
 @in_float32
 def _(x: Tensor, bias: Tensor, route: Route) -> Tensor:
@@ -67,11 +65,6 @@ def _(x: Tensor, bias: Tensor, route: Route) -> Tensor:
     if route.num_rows == 0:
         return x
     return mint.add(x, ops.gather(bias, Tensor(route.expert_of_row.astype(np.int32)), 0))
-
-
-@expert_bias.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    return [cotangents[0], b.add(expert_sum, cotangents[0], eqn.inputs[2]), None]
 
 
 @expert_bias.tile
@@ -86,11 +79,6 @@ def _(x: Aval, scale: Aval, route: RouteAval, *replicas: Aval) -> Aval:
     check_argument(x.shape == (route.rows, scale.shape[1]), "expert_scale", "rows and scale", f"{x} and {scale}",
                    "[R, N] and [num_local_experts, N]")
     return x
-
-
-@expert_scale.reference
-def _(x: np.ndarray, scale: np.ndarray, route: Route, *replicas: np.ndarray) -> np.ndarray:
-    return x * np.concatenate([scale, *replicas])[route.expert_of_row]
 
 
 @expert_scale.tile

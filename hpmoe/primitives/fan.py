@@ -7,16 +7,18 @@ import numpy as np
 from hpmoe.ir.avals import Aval, RouteAval, Rows
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.elementwise import mul
-from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.primitive import Primitive, transposed_by
 from hpmoe.primitives.row_dot import dots_for
 from hpmoe.primitives.tiler import Tiler
 from hpmoe.routing.routing import PADDING, Route, add_choices, routing_to_ranks
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.tokens import FAN_IN, FAN_OUT
 
-route_to_ranks = Primitive("route_to_ranks", collective=True)
+route_to_ranks = Primitive("route_to_ranks", collective=True, differentiable=False)
+route_to_ranks.tile(lambda tiler, eqn: None)  # the kernel computes a route when it starts
 fan_out = Primitive("fan_out")
 fan_in = Primitive("fan_in")
+fan_out.vjp(transposed_by(fan_in))
 
 
 @route_to_ranks.infer
@@ -29,16 +31,6 @@ def _(route: RouteAval, node_size: int | None = None) -> RouteAval:
 def _(routes: list[Route], node_size: int | None = None) -> list[Route]:
     routing = routing_to_ranks(routes[0].routing, node_size)
     return [Route(routing, rank) for rank in range(routing.ep_size)]
-
-
-@route_to_ranks.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    return [None]
-
-
-@route_to_ranks.tile
-def _(tiler: Tiler, eqn: Equation) -> None:
-    """A route makes no tasks: the kernel computes it when it starts."""
 
 
 # From a token's row to the rows of its experts on this rank, and back: transposes of each other.
@@ -54,11 +46,6 @@ def _(x: np.ndarray, ranks: Route, route: Route) -> np.ndarray:
     out = np.zeros((len(sources), x.shape[1]), x.dtype)
     out[sources != PADDING] = x[sources[sources != PADDING]]
     return out
-
-
-@fan_out.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    return [b.add(fan_in, cotangents[0], *eqn.inputs[1:]), None, None]
 
 
 @fan_out.tile

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpmoe.ir.avals import Aval, fixed
 from hpmoe.ir.program import Atom, Builder, Equation
-from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.primitive import Primitive, transposed_by
 from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes, row_modes
@@ -16,6 +16,8 @@ from hpmoe.tile_ops.tokens import GATHER
 
 gather_rows = Primitive("gather")
 scatter_rows = Primitive("scatter")
+gather_rows.reference(lambda x, index: x[index])
+scatter_rows.vjp(transposed_by(gather_rows))
 
 
 @gather_rows.infer
@@ -23,11 +25,6 @@ def _(x: Aval, index: Aval) -> Aval:
     check_argument(len(x.shape) >= 1, "gather", "x", x, "an array of rows")
     check_argument(index.dtype in ("int32", "int64"), "gather", "index", index, "an integer array")
     return Aval((*index.shape, *x.shape[1:]), x.dtype)
-
-
-@gather_rows.reference
-def _(x: np.ndarray, index: np.ndarray) -> np.ndarray:
-    return x[index]
 
 
 @gather_rows.vjp
@@ -59,8 +56,3 @@ def _(rows: np.ndarray, index: np.ndarray, *, num_rows: int) -> np.ndarray:
     out = np.zeros((num_rows, *rows.shape[index.ndim:]), rows.dtype)
     np.add.at(out, index, rows)
     return out
-
-
-@scatter_rows.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    return [b.add(gather_rows, cotangents[0], eqn.inputs[1]), None]

@@ -17,7 +17,6 @@ from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.quantized_matmul import check_quantised, grouped_quantized, product_params
 from hpmoe.primitives.replicate import return_weight_grads
 from hpmoe.primitives.route import check_route, check_tensor
-from hpmoe.primitives.tiler import Tiler
 from hpmoe.routing.routing import Route
 from hpmoe.support.dtypes import name_of_dtype
 from hpmoe.support.errors import ProgramError, check_argument
@@ -25,6 +24,7 @@ from hpmoe.support.keywords import suggests_keywords
 from hpmoe.tile_ops import row_modes
 
 grouped = Primitive("grouped_matmul")
+grouped.tile(lambda tiler, eqn: tile_matmul(tiler, eqn, row_modes.SLOT_EXPERT, eqn.params["transpose"]))
 
 
 @suggests_keywords
@@ -136,11 +136,6 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     elif is_differentiable(w):
         dw = b.add(grouped_weight_grad, *pair, route)
     return [dx, dw, None, *[None] * len(replicas)]
-
-
-@grouped.tile
-def _(tiler: Tiler, eqn: Equation) -> None:
-    tile_matmul(tiler, eqn, row_modes.SLOT_EXPERT, eqn.params["transpose"])
 
 
 @grouped_weight_grad.vjp

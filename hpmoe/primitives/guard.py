@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from hpmoe.ir.avals import Aval, fixed
-from hpmoe.ir.program import Atom, Builder, Equation, Var
+from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.in_rows import in_each_row
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.tiler import Tiler
@@ -24,24 +24,29 @@ from hpmoe.tile_ops.guards import (
     where_found,
     width_found,
 )
-from hpmoe.tile_ops.params import NO_PARAMS, Fill, Filled, Params
-from hpmoe.tile_ops.tile_primitive import TilePrimitive
+from hpmoe.tile_ops.params import Fill, Filled
 from hpmoe.tile_ops.tokens import REDUCE
 
 LARGEST = float(np.finfo(np.float32).max)  # of the dtypes that tile tasks compute in; what exceeds it is infinite there
-count_outside = Primitive("count_outside")
+count_outside = Primitive("count_outside", differentiable=False)
 fill_outside = Primitive("fill_outside")
 count_and_fill = Primitive("count_and_fill")
-
-
-def _counts_of(tested: Aval) -> Aval:
-    return Aval((*tested.shape[:-1], 1), "float32")
+count_outside.reference(
+    lambda tested, low, high: np.sum(~is_inside(tested, low, high), axis=-1, keepdims=True).astype(np.float32))
+fill_outside.reference(
+    lambda values, found, *, fill: filled(values, where_found(found, values.shape[-1]), Fill[fill.upper()]))
+count_outside.tile(in_each_row(lambda tiler, eqn: tiler.emit_rows(COUNT_OUTSIDE, eqn)))
+fill_outside.tile(in_each_row(lambda tiler, eqn: tiler.emit_rows(FILL_OUTSIDE, eqn, _filled(eqn))))
 
 
 @count_outside.infer
 def _(tested: Aval, low: Aval, high: Aval) -> Aval:
     check_argument(len(tested.shape) > 0, "count_outside", "tested", tested, "rows")
-    return _counts_of(tested)
+    return Aval((*tested.shape[:-1], 1), "float32")
+
+
+def _filled(eqn: Equation) -> Filled:
+    return Filled(Fill[eqn.params["fill"].upper()])
 
 
 def _found_in(tested: Aval) -> Aval:
@@ -63,25 +68,10 @@ def _(values: Aval, found: Aval, *, fill: str) -> Aval:
     return values
 
 
-@count_outside.reference
-def _(tested: np.ndarray, low: float, high: float) -> np.ndarray:
-    return np.sum(~is_inside(tested, low, high), axis=-1, keepdims=True).astype(np.float32)
-
-
 @count_and_fill.reference
 def _(tested: np.ndarray, low: float, high: float, *, fill: str) -> tuple[np.ndarray, np.ndarray]:
     is_outside = ~is_inside(tested, low, high)
     return filled(tested, is_outside, Fill[fill.upper()]), as_found(is_outside)
-
-
-@fill_outside.reference
-def _(values: np.ndarray, found: np.ndarray, *, fill: str) -> np.ndarray:
-    return filled(values, where_found(found, values.shape[-1]), Fill[fill.upper()])
-
-
-@count_outside.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    return [None, None, None]
 
 
 @count_and_fill.vjp
@@ -91,20 +81,14 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     return [b.add(fill_outside, cotangents[0], eqn.outputs[1], fill=fill), None, None]
 
 
-@count_outside.tile
-@in_each_row
-def _(tiler: Tiler, eqn: Equation) -> None:
-    _emit(tiler, eqn, COUNT_OUTSIDE)
-
-
 @count_and_fill.tile
 @in_each_row
 def _(tiler: Tiler, eqn: Equation) -> None:
     """A pass of its own; the sum of what experts sent back is looked at by the task that makes it."""
-    params, (tested, *limits), (out, found) = Filled(Fill[eqn.params["fill"].upper()]), eqn.inputs, eqn.outputs
+    params, (tested, *limits), (out, found) = _filled(eqn), eqn.inputs, eqn.outputs
     summing = tiler.take_back(tested, REDUCE)
     if summing is None:
-        _emit(tiler, eqn, COUNT_AND_FILL, params)
+        tiler.emit_rows(COUNT_AND_FILL, eqn, params)
         return
     tiler.buffer_of[out] = tiler.buffer_of[tested]
     tiler.new(found)
@@ -112,19 +96,3 @@ def _(tiler: Tiler, eqn: Equation) -> None:
     operands = [tiler.at(v, cols=col_modes.ALL, dtypes=tiler.HELD) for v in (out, found)]
     tiler.emit(REDUCE_AND_FILL, summing.domain, *operands, entries, *(tiler.read(limit, out) for limit in limits), *weights,
                cols=0, params=params)
-
-
-@fill_outside.tile
-@in_each_row
-def _(tiler: Tiler, eqn: Equation) -> None:
-    _emit(tiler, eqn, FILL_OUTSIDE, Filled(Fill[eqn.params["fill"].upper()]))
-
-
-def _emit(tiler: Tiler, eqn: Equation, primitive: TilePrimitive, params: Params = NO_PARAMS) -> None:
-    """Tasks on whole rows; a range is of numbers."""
-    inputs, outputs = eqn.inputs, eqn.outputs
-    for out in outputs:
-        tiler.new(out)
-    operands = [tiler.at(v, cols=col_modes.ALL, dtypes=tiler.HELD) if isinstance(v, Var) else tiler.read(v, outputs[0])
-                for v in (*outputs, *inputs)]
-    tiler.emit(primitive, tiler.rows_of(inputs[0]), *operands, cols=0, params=params)

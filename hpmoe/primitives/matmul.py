@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-from mindspore import Tensor, mint
+from mindspore import mint
 
 from hpmoe.ir.avals import Aval, fixed
 from hpmoe.ir.program import Atom, Builder, Equation
@@ -26,6 +26,10 @@ from hpmoe.tile_ops.row_modes import RowMode
 
 matmul = Primitive("matmul")
 weight_grad = Primitive("weight_grad")
+matmul.reference(lambda x, w, *, transpose=False: x @ (w.T if transpose else w))
+matmul.eager(in_float32(lambda x, w, *, transpose=False: mint.matmul(x, mint.transpose(w, 0, 1) if transpose else w)))
+matmul.tile(in_each_row(lambda tiler, eqn: tile_matmul(tiler, eqn, row_modes.ONE, eqn.params.get("transpose", False))))
+weight_grad.eager(lambda x, g: mint.matmul(mint.transpose(x, 0, 1), g))
 
 
 @matmul.infer
@@ -39,29 +43,12 @@ def _(x: Aval, w: Aval, *, transpose: bool = False) -> Aval:
     return Aval((*x.shape[:-1], outer), x.dtype)
 
 
-@matmul.reference
-def _(x: np.ndarray, w: np.ndarray, *, transpose: bool = False) -> np.ndarray:
-    return x @ (w.T if transpose else w)
-
-
-@matmul.eager
-@in_float32
-def _(x: Tensor, w: Tensor, *, transpose: bool = False) -> Tensor:
-    return mint.matmul(x, mint.transpose(w, 0, 1) if transpose else w)
-
-
 @matmul.vjp
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     (x, w), g, transposed = eqn.inputs, cotangents[0], eqn.params.get("transpose", False)
     dx = b.add(matmul, g, w, transpose=not transposed) if is_differentiable(x) else None
     dw = b.add(weight_grad, *((g, x) if transposed else (x, g))) if is_differentiable(w) else None
     return [dx, dw]
-
-
-@matmul.tile
-@in_each_row
-def _(tiler: Tiler, eqn: Equation) -> None:
-    tile_matmul(tiler, eqn, row_modes.ONE, eqn.params.get("transpose", False))
 
 
 def tile_matmul(tiler: Tiler, eqn: Equation, weight_rows: RowMode, transposed: bool) -> None:
@@ -93,11 +80,6 @@ def accumulated(who: str, out: Aval, main: tuple[Aval, ...]) -> Aval:
 def _(x: np.ndarray, g: np.ndarray, *main: np.ndarray) -> np.ndarray:
     out = x.reshape(-1, x.shape[-1]).T @ g.reshape(-1, g.shape[-1])
     return main[0] + out if main else out
-
-
-@weight_grad.eager
-def _(x: Tensor, g: Tensor) -> Tensor:
-    return mint.matmul(mint.transpose(x, 0, 1), g)
 
 
 @weight_grad.vjp

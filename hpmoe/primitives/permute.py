@@ -19,11 +19,11 @@ from hpmoe.primitives.row_dot import dots_for
 from hpmoe.primitives.shape import reshape
 from hpmoe.support.errors import check_argument
 
-sort_indices = Primitive("sort_indices")
+sort_indices = Primitive("sort_indices", differentiable=False)
 permute_rows = Primitive("permute")
 unpermute_rows = Primitive("unpermute")
-expert_places = Primitive("expert_places")
-expert_counts = Primitive("expert_counts")
+expert_places = Primitive("expert_places", differentiable=False)
+expert_counts = Primitive("expert_counts", differentiable=False)
 
 
 # Where each entry goes.
@@ -41,11 +41,6 @@ def _(indices: np.ndarray) -> np.ndarray:
     place = np.empty(order.size, np.int32)
     place[order] = np.arange(order.size, dtype=np.int32)
     return place
-
-
-@sort_indices.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    return [None]
 
 
 @expert_places.infer
@@ -83,12 +78,6 @@ def check_experts(indices: np.ndarray, num_experts: int) -> None:
         where = tuple(int(i) for i in bad[0])
         check_argument(False, "hpmoe.init_routing", f"expert_idx{list(where)}", int(indices[where]),
                        f"an expert id in 0..{num_experts - 1}", f"{len(bad)} ids are out of range.")
-
-
-@expert_places.vjp
-@expert_counts.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    return [None]
 
 
 # Rows to their places, and back.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.support.errors import ArgumentError, ProgramError
 
 Rule = Callable[..., Any]  # of what its question says, see Primitive
@@ -36,7 +37,8 @@ def _written_at(source: str) -> str:
 
 
 class Primitive:
-    """An operator; each rule is a function registered beside it: `@swiglu.infer def _(x): ...`.
+    """An operator; each rule is a function registered beside it: `@swiglu.infer def _(x): ...`, or, if it is one expression,
+    `cumsum.reference(lambda x, *, reverse: ...)`.
 
     Rules:
         infer(*avals, **params) -> aval or tuple of avals.
@@ -45,13 +47,16 @@ class Primitive:
         eager(*tensors, **params): the same on MindSpore tensors.
         vjp(builder, equation, cotangents) -> one cotangent atom or None for each input.
         tile(tiler, equation): emits tile operations.
+    A primitive that is not `differentiable` has a vjp rule from the start, which gives no input a cotangent.
     """
 
-    def __init__(self, name: str, *, collective: bool = False):
+    def __init__(self, name: str, *, collective: bool = False, differentiable: bool = True):
         if name in REGISTRY:
             raise ProgramError(f"primitive {name} is defined twice")
         self.name, self.collective = name, collective
         self.rules: dict[str, Rule] = {}
+        if not differentiable:
+            self.vjp(lambda builder, eqn, cotangents: [None] * len(eqn.inputs))
         REGISTRY[name] = self
 
     def __repr__(self) -> str:
@@ -111,3 +116,10 @@ class Primitive:
             if record is not None:
                 return record(self, args, params)
         return self.rule("eager", "a call outside a trace")(*args, **params)
+
+
+def transposed_by(primitive: Primitive) -> Rule:
+    """The vjp rule of a primitive that is linear in its first input: `primitive` of the cotangent and the other inputs."""
+    def rule(builder: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+        return [builder.add(primitive, cotangents[0], *eqn.inputs[1:]), *[None] * len(eqn.inputs[1:])]
+    return rule

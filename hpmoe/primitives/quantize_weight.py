@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 
 from hpmoe.ir.avals import Aval, fixed
-from hpmoe.ir.program import Equation
+from hpmoe.ir.program import Atom, Equation
 from hpmoe.ir.tile_op import Access
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.tiler import Tiler
+from hpmoe.routing.placement import Placement
 from hpmoe.support.dtypes import BYTES, FLOATS
 from hpmoe.support.errors import check_argument, is_name
 from hpmoe.tile_ops import col_modes, row_modes
@@ -27,6 +30,16 @@ def scales_aval(codes: Aval, element: str) -> Aval:
     experts, outer, inner = fixed(codes.shape)
     form = WEIGHT_FORMATS[element]
     return Aval((experts, outer, form.blocks(inner)), BYTES) if form.block else Aval((experts, outer), "float32")
+
+
+T = TypeVar("T", Aval, Atom, np.ndarray)
+Some = tuple[T, ...]
+
+
+def split_copies(placement: Placement | None, more: Some[T]) -> tuple[Some[T], Some[T], Some[T]]:
+    """What follows the route among the inputs of a product: the scale, copies of the weight, and copies of the scale."""
+    num = len(more) if placement is None else len(more) // 2
+    return more[:num], more[num:num + 1], more[num + 1:]
 
 
 @quantize_weight.infer

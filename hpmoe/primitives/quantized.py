@@ -17,30 +17,21 @@ from hpmoe.support.dtypes import BYTES, FLOATS, rounded
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.quantized import DEQUANTIZE, QUANTIZE, REDUCE_QUANTIZED
-from hpmoe.tile_ops.row_formats import dequantized, format_of, quantized
+from hpmoe.tile_ops.row_formats import RowFormat, dequantized, format_of, quantized
 
+ROWS = (*FLOATS, BYTES)
 quantize = Primitive("quantize")
 dequantize = Primitive("dequantize")
 combine_quantized = Primitive("combine_quantized", collective=True)
+quantize.tile(lambda tiler, eqn: tiler.emit_rows(QUANTIZE, eqn, _form(eqn), ROWS))
+dequantize.tile(lambda tiler, eqn: tiler.emit_rows(DEQUANTIZE, eqn, _form(eqn), ROWS))
+quantize.reference(lambda x, *, dtype, block=0: quantized(x, format_of(dtype, block)))
 
 
 @quantize.infer
 def _(x: Aval, *, dtype: str, block: int = 0) -> Aval:
     check_argument(len(x.shape) == 2 and x.dtype in FLOATS, "quantize", "rows", x, "[rows, columns] of floats")
     return Aval((x.shape[0], format_of(dtype, block).packed_cols(_cols(x))), BYTES)
-
-
-@quantize.reference
-def _(x: np.ndarray, *, dtype: str, block: int = 0) -> np.ndarray:
-    return quantized(x, format_of(dtype, block))
-
-
-@quantize.tile
-def _(tiler: Tiler, eqn: Equation) -> None:
-    (x,), out = eqn.inputs, eqn.outputs[0]
-    tiler.new(out)
-    tiler.emit(QUANTIZE, tiler.rows_of(x), tiler.at(out, cols=col_modes.ALL, dtypes=(BYTES,)),
-               tiler.at(x, cols=col_modes.ALL), cols=0, params=format_of(eqn.params["dtype"], eqn.params.get("block", 0)))
 
 
 @dequantize.infer
@@ -55,15 +46,6 @@ def _(packed: Aval, *, dtype: str, to: str, block: int = 0) -> Aval:
 def _(packed: np.ndarray, *, dtype: str, to: str, block: int = 0) -> np.ndarray:
     form = format_of(dtype, block)
     return rounded(dequantized(packed, form), to)
-
-
-@dequantize.tile
-def _(tiler: Tiler, eqn: Equation) -> None:
-    (packed,), out = eqn.inputs, eqn.outputs[0]
-    tiler.new(out)
-    tiler.emit(DEQUANTIZE, tiler.rows_of(packed), tiler.at(out, cols=col_modes.ALL),
-               tiler.at(packed, cols=col_modes.ALL, dtypes=(BYTES,)), cols=0,
-               params=format_of(eqn.params["dtype"], eqn.params.get("block", 0)))
 
 
 @combine_quantized.infer
@@ -91,9 +73,13 @@ def _(tiler: Tiler, eqn: Equation) -> None:
     domain = dataclasses.replace(tiler.rows_of(out), route=tiler.once(route).route)
     weights = (tiler.at(w, cols=col_modes.ALL) for w in eqn.inputs[2:])
     tiler.emit(REDUCE_QUANTIZED, domain, tiler.at(out, cols=col_modes.ALL), entries, *weights, cols=0,
-               params=format_of(eqn.params["dtype"], eqn.params.get("block", 0)))
+               params=_form(eqn))
 
 
 def _cols(aval: Aval) -> int:
     cols = aval.shape[1]
     return cols if isinstance(cols, int) else -1
+
+
+def _form(eqn: Equation) -> RowFormat:
+    return format_of(eqn.params["dtype"], eqn.params.get("block", 0))

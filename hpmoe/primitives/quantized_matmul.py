@@ -5,7 +5,7 @@ What is computed is written in `hpmoe.tile_ops.quantized_matmuls`, how rows are 
 
 from __future__ import annotations
 
-from typing import Protocol, TypedDict, TypeVar, cast
+from typing import Protocol, TypedDict, cast
 
 import numpy as np
 from mindspore import Tensor
@@ -18,14 +18,13 @@ from hpmoe.primitives.expert import check_experts, expert_scale, expert_sum
 from hpmoe.primitives.grouped_weight_grad import grouped_weight_grad
 from hpmoe.primitives.outside_graphs import values_of
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.primitives.quantize_weight import ELEMENT_OF, STORED_AS, scales_aval
+from hpmoe.primitives.quantize_weight import ELEMENT_OF, STORED_AS, scales_aval, split_copies
 from hpmoe.primitives.quantized_products import QuantizedProduct
 from hpmoe.primitives.reduction import broadcast_to
 from hpmoe.primitives.replicate import return_weight_grads
 from hpmoe.primitives.route import check_route, check_tensor
 from hpmoe.primitives.shape import in_dtype, reshape
 from hpmoe.primitives.tiler import Tiler
-from hpmoe.routing.placement import Placement
 from hpmoe.routing.routing import Route
 from hpmoe.support.dtypes import BYTES, FLOATS, dtype_name, name_of_dtype, rounded, widen
 from hpmoe.support.errors import ProgramError, check_argument, is_name
@@ -120,16 +119,6 @@ def _(x: Aval, w: Aval, route: RouteAval, *more: Aval, element: str, transpose: 
     return Aval((x.shape[0], outer), to)
 
 
-T = TypeVar("T", Aval, Atom, np.ndarray)
-Some = tuple[T, ...]
-
-
-def split_copies(placement: Placement | None, more: Some[T]) -> tuple[Some[T], Some[T], Some[T]]:
-    """What follows the route among the inputs of a product: the scale, copies of the weight, and copies of the scale."""
-    num = len(more) if placement is None else len(more) // 2
-    return more[:num], more[num:num + 1], more[num + 1:]
-
-
 @grouped_quantized.reference
 def _(x: np.ndarray, w: np.ndarray, route: Route, *more: np.ndarray, element: str, transpose: bool, rows: str = "",
       to: str = "float32") -> np.ndarray:
@@ -187,12 +176,8 @@ def _summed(b: Builder, x: Atom, route: Atom) -> Atom:
 
 @grouped_quantized.tile
 def _(tiler: Tiler, eqn: Equation) -> None:
-    (x, w, route, *more), out, params = eqn.inputs, eqn.outputs[0], eqn.params
-    tiler.new(out)
-    product = QuantizedProduct(tiler, out, x, WEIGHT_FORMATS[params["element"]], bool(params["transpose"]))
-    scale, copies, of_scales = split_copies(as_route(route.aval).placement, tuple(more))
-    product.take_weights((w, *copies), (*scale, *of_scales))
-    if params.get("rows"):
+    product = QuantizedProduct(tiler, eqn)
+    if eqn.params.get("rows"):
         product.of_quantised_rows()
     else:
         product.of_floats()

@@ -11,11 +11,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from hpmoe.ir.avals import Aval, fixed
-from hpmoe.ir.program import Atom, Var
+from hpmoe.ir.avals import Aval, as_route, fixed
+from hpmoe.ir.program import Atom, Equation, Var
 from hpmoe.ir.tile_op import Access
 from hpmoe.primitives.expert import rows_of_experts
-from hpmoe.primitives.quantize_weight import ELEMENT_OF
+from hpmoe.primitives.quantize_weight import ELEMENT_OF, split_copies
 from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.dtypes import BYTES
 from hpmoe.tile_ops import col_modes, row_modes
@@ -33,7 +33,7 @@ from hpmoe.tile_ops.quantized_matmuls import (
     Fp8Matmul,
     WidenedMatmul,
 )
-from hpmoe.tile_ops.row_formats import MX_BLOCK, Element, RowFormat
+from hpmoe.tile_ops.row_formats import MX_BLOCK, WEIGHT_FORMATS, Element
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
 WHOSE = row_modes.SLOT_EXPERT, row_modes.REPLICA  # matrices are the rank's own, and copies
@@ -44,30 +44,24 @@ class QuantizedProduct:
     """A product that is tiled.
 
     Attributes:
-        rows: those of x that are multiplied, as they are stored.
+        x, out, form, turned, domain: the rows, the result, what rows of the weights are, and over which units tasks run.
         given: the weights, the rank's own and those of copies; `weights`, how they are read.
         scales: of columns, where there are any.
         of_blocks: of elements side by side, where there are any.
     """
 
-    def __init__(self, tiler: Tiler, out: Var, x: Atom, form: RowFormat, turned: bool) -> None:
-        self.tiler, self.out, self.x, self.form, self.turned = tiler, out, x, form, turned
-        self.domain = tiler.rows_of(out)
-        self.given: Sequence[Atom] = ()
-        self.weights: list[Access] = []
-        self.scales: list[Access] = []
-        self.of_blocks: list[Access] = []
-
-    def take_weights(self, given: Sequence[Atom], scales: Sequence[Atom]) -> None:
-        """Weights, and their scales where these have any, the rank's own and then those of copies."""
-        tiler, cols = self.tiler, col_modes.ALL if self.turned else col_modes.OWN
-        self.given = given
-        self.weights = [tiler.at(a, mode, cols, dtypes=tuple(ELEMENT_OF)) for a, mode in zip(given, WHOSE, strict=False)]
-        if self.form.block:
-            self.of_blocks = [tiler.at(a, mode, col_modes.ALL, dtypes=(BYTES,)) for a, mode in zip(
-                scales, WHOSE, strict=False)]
-        else:
-            self.scales = [rows_of_experts(tiler, s, scales[1:]) for s in scales[:1]]
+    def __init__(self, tiler: Tiler, eqn: Equation) -> None:
+        (self.x, w, route, *more), self.out = eqn.inputs, eqn.outputs[0]
+        self.tiler, self.form, self.turned = tiler, WEIGHT_FORMATS[eqn.params["element"]], bool(eqn.params["transpose"])
+        tiler.new(self.out)
+        self.domain = tiler.rows_of(self.out)
+        scale, copies, of_scales = split_copies(as_route(route.aval).placement, tuple(more))
+        self.given, scales, cols = (w, *copies), (*scale, *of_scales), col_modes.ALL if self.turned else col_modes.OWN
+        self.weights = [tiler.at(a, rows, cols, dtypes=tuple(ELEMENT_OF))
+                        for a, rows in zip(self.given, WHOSE, strict=False)]
+        self.of_blocks = [tiler.at(a, rows, col_modes.ALL, dtypes=(BYTES,)) for a, rows in zip(
+            scales if self.form.block else (), WHOSE, strict=False)]
+        self.scales = [rows_of_experts(tiler, s, scales[1:]) for s in (() if self.form.block else scales[:1])]
 
     def of_floats(self) -> None:
         """Rows are multiplied as they are, by widened weights."""
@@ -97,12 +91,10 @@ class QuantizedProduct:
                         *self.of_blocks[1:], params=params)
 
     def _rescaled(self, packed: Access) -> None:
-        is_int8, params = self.form.element is Element.INT8, EarlyMatmul(self.turned)
-        sums = self._sums("int32" if is_int8 else "float32")
-        if is_int8:
-            self.tiler.emit(GMM_INT8, self.domain, sums, packed, *self.weights, params=params)
-        else:
-            self.tiler.emit(GMM_FP8, self.domain, sums, packed, *self.weights, params=Fp8Matmul(self.turned))
+        product, dtype, params = (GMM_INT8, "int32", EarlyMatmul(self.turned)) if self.form.element is Element.INT8 else (
+            GMM_FP8, "float32", Fp8Matmul(self.turned))
+        sums = self._sums(dtype)
+        self.tiler.emit(product, self.domain, sums, packed, *self.weights, params=params)
         self.tiler.emit(RESCALE, self.domain, self.tiler.at(self.out), sums, packed, *self.scales, label="rescale")
 
     def _widened_before(self, rows: Access) -> None:

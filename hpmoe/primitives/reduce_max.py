@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from hpmoe.ir.avals import Aval
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.elementwise import div, equal, mul
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.reduction import reduce_sum, reduced, tile_over_columns
 from hpmoe.primitives.shape import cast, reshape
-from hpmoe.primitives.tiler import Tiler
 from hpmoe.tile_ops.params import Reduction
 
 reduce_max = Primitive("reduce_max")
+reduce_max.reference(lambda x, *, axis, keepdims: x.max(axis=axis, keepdims=keepdims))
+reduce_max.tile(lambda tiler, eqn: tile_over_columns(tiler, eqn, Reduction.MAX))
 
 
 @reduce_max.infer
 def _(x: Aval, *, axis: int, keepdims: bool) -> Aval:
     return reduced("reduce_max", x, axis, keepdims)
-
-
-@reduce_max.reference
-def _(x: np.ndarray, *, axis: int, keepdims: bool) -> np.ndarray:
-    return x.max(axis=axis, keepdims=keepdims)
 
 
 @reduce_max.vjp
@@ -34,8 +28,3 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     hits = b.add(cast, b.add(equal, x, keep(eqn.outputs[0])), dtype=x.aval.dtype)
     share = b.add(div, keep(cotangents[0]), b.add(reduce_sum, hits, axis=axis, keepdims=True))
     return [b.add(mul, hits, share)]
-
-
-@reduce_max.tile
-def _(tiler: Tiler, eqn: Equation) -> None:
-    tile_over_columns(tiler, eqn, Reduction.MAX)

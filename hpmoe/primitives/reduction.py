@@ -25,6 +25,9 @@ from hpmoe.tile_ops.reductions import COL_SUM, ROW_REDUCE
 
 reduce_sum = Primitive("reduce_sum")
 broadcast_to = Primitive("broadcast_to")
+reduce_sum.reference(lambda x, *, axis, keepdims, dtype=None, mean=False: x.sum(axis=axis, keepdims=keepdims))
+broadcast_to.reference(lambda x, *, shape, dtype=None: np.broadcast_to(x, shape).copy())
+broadcast_to.vjp(lambda b, eqn, cotangents: [unbroadcast(b, cotangents[0], eqn.inputs[0].aval)])
 
 
 def reduced(name: str, x: Aval, axis: int, keepdims: bool) -> Aval:
@@ -38,11 +41,6 @@ def _(x: Aval, *, axis: int, keepdims: bool, dtype: str | None = None, mean: boo
     """`mean` says that the sum is about to be divided by the size of the axis."""
     out = reduced("reduce_sum", x, axis, keepdims)
     return Aval(out.shape, dtype or out.dtype)
-
-
-@reduce_sum.reference
-def _(x: np.ndarray, *, axis: int, keepdims: bool, dtype: str | None = None, mean: bool = False) -> np.ndarray:
-    return x.sum(axis=axis, keepdims=keepdims)
 
 
 @reduce_sum.vjp
@@ -164,16 +162,6 @@ def _(x: Aval, *, shape: tuple[int | Rows, ...], dtype: str | None = None) -> Av
     check_argument(broadcast_shapes("broadcast_to", x.shape, shape) == tuple(shape), "broadcast_to", "shape", shape,
                    f"one that {x} broadcasts to")
     return Aval(tuple(shape), dtype or x.dtype)
-
-
-@broadcast_to.reference
-def _(x: np.ndarray, *, shape: tuple[int, ...], dtype: str | None = None) -> np.ndarray:
-    return np.broadcast_to(x, shape).copy()
-
-
-@broadcast_to.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    return [unbroadcast(b, cotangents[0], eqn.inputs[0].aval)]
 
 
 @broadcast_to.tile

@@ -14,7 +14,7 @@ from hpmoe.routing.relayed_rows import RelayedRows
 from hpmoe.routing.routing import Route
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.params import Relayed
-from hpmoe.tile_ops.relays import RELAY_SUM
+from hpmoe.tile_ops.tokens import RELAY_SUM
 from hpmoe.tile_ops.transfers import ALL_TO_ALL, ALL_TO_ALL_BACK
 
 relay = Primitive("relay", collective=True)

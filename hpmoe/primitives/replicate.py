@@ -18,6 +18,8 @@ from hpmoe.tile_ops.transfers import REPLICATE, RETURN_GRADS
 
 replicate_weights = Primitive("replicate_weights", collective=True)
 return_weight_grads = Primitive("return_weight_grads", collective=True)
+replicate_weights.tile(lambda tiler, eqn: tile_copies(tiler, eqn, back=False))
+return_weight_grads.tile(lambda tiler, eqn: tile_copies(tiler, eqn, back=True))
 
 
 def check_placed(who: str, route: RouteAval) -> None:
@@ -45,11 +47,6 @@ def _(weights: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
     return out
 
 
-@replicate_weights.tile
-def _(tiler: Tiler, eqn: Equation) -> None:
-    tile_copies(tiler, eqn, back=False)
-
-
 @return_weight_grads.infer
 def _(grads: Aval, route: RouteAval) -> Aval:
     check_placed("return_weight_grads", route)
@@ -66,11 +63,6 @@ def _(grads: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
         for i, (_, host, slot) in enumerate(copies):
             out[owner][i] = grads[host][slot]
     return out
-
-
-@return_weight_grads.tile
-def _(tiler: Tiler, eqn: Equation) -> None:
-    tile_copies(tiler, eqn, back=True)
 
 
 def tile_copies(tiler: Tiler, eqn: Equation, back: bool) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from mindspore import Tensor, dtype as ms_dtype
 
 from hpmoe.ir.avals import Aval, RouteAval, Rows, fixed
-from hpmoe.ir.program import Atom, Builder, Equation
+from hpmoe.ir.program import Equation
 from hpmoe.primitives.outside_graphs import outside_graphs, values_of
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.tiler import Tiler
@@ -19,8 +19,11 @@ from hpmoe.support.keywords import suggests_keywords
 from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.tokens import DROP_COUNTS
 
-make_route = Primitive("route", collective=True)
-count_drops = Primitive("drop_counts", collective=True)
+make_route = Primitive("route", collective=True, differentiable=False)
+make_route.tile(lambda tiler, eqn: None)  # the kernel computes a route when it starts
+count_drops = Primitive("drop_counts", collective=True, differentiable=False)
+count_drops.reference(lambda routes: [route.dropped for route in routes])
+count_drops.eager(lambda route: Tensor(route.dropped))
 
 
 @suggests_keywords
@@ -132,37 +135,12 @@ def _describe(x: object) -> str:
     return f"{x.dtype} of shape {x.shape}" if isinstance(x, Tensor) else kind_of(x)
 
 
-@make_route.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    return [None] * len(eqn.inputs)
-
-
-@make_route.tile
-def _(tiler: Tiler, eqn: Equation) -> None:
-    """A route makes no tasks: the kernel computes it when it starts."""
-
-
 # drop counts
 
 @count_drops.infer
 def _(route: RouteAval) -> Aval:
     check_route("hpmoe.drop_counts", route)
     return Aval((route.num_model_experts,), "int32")
-
-
-@count_drops.reference
-def _(routes: list[Route]) -> list[np.ndarray]:
-    return [route.dropped for route in routes]
-
-
-@count_drops.eager
-def _(route: Route) -> Tensor:
-    return Tensor(route.dropped)
-
-
-@count_drops.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    return [None]
 
 
 @count_drops.tile

@@ -9,23 +9,18 @@ from hpmoe.ir.program import Atom, Builder, Equation, Var
 from hpmoe.primitives.elementwise import mul
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.shape import dtype_param
-from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.errors import check_argument
-from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.reductions import ROW_DOT
 
 row_dot = Primitive("row_dot")
+row_dot.reference(lambda x, y, *, dtype=None: np.sum(x * y, axis=1, keepdims=True))
+row_dot.tile(lambda tiler, eqn: tiler.emit_rows(ROW_DOT, eqn))
 
 
 @row_dot.infer
 def _(x: Aval, y: Aval, *, dtype: str | None = None) -> Aval:
     check_argument(x == y and len(x.shape) == 2, "row_dot", "operands", f"{x} and {y}", "two equal matrices")
     return Aval((x.shape[0], 1), dtype or x.dtype)
-
-
-@row_dot.reference
-def _(x: np.ndarray, y: np.ndarray, *, dtype: str | None = None) -> np.ndarray:
-    return np.sum(x * y, axis=1, keepdims=True)
 
 
 @row_dot.vjp
@@ -37,11 +32,3 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 def dots_for(b: Builder, x: Atom, y: Atom, wanted: Aval | RouteAval) -> Var:
     """row_dot(x, y), one scalar for each row, in the dtype of `wanted`: to be rounded no earlier than that."""
     return b.add(row_dot, x, y, **dtype_param(wanted.dtype, x.aval.dtype))
-
-
-@row_dot.tile
-def _(tiler: Tiler, eqn: Equation) -> None:
-    (x, y), out = eqn.inputs, eqn.outputs[0]
-    tiler.new(out)
-    operands = (tiler.at(v, cols=col_modes.ALL) for v in (out, x, y))
-    tiler.emit(ROW_DOT, tiler.rows_of(x), *operands, cols=0)

@@ -25,6 +25,13 @@ pad_axis = Primitive("pad")
 concat = Primitive("concat")
 transpose = Primitive("transpose")
 cast = Primitive("cast")
+reshape.reference(lambda x, *, shape: x.reshape(shape))
+reshape.vjp(lambda b, eqn, cotangents: [b.add(reshape, cotangents[0], shape=eqn.inputs[0].aval.shape)])
+slice_axis.reference(lambda x, *, axis, start, stop, step=1: x[(slice(None),) * axis + (slice(start, stop, step),)].copy())
+concat.reference(lambda *xs, axis: np.concatenate(xs, axis=axis))
+transpose.reference(lambda x, *, axes: np.ascontiguousarray(x.transpose(axes)))
+transpose.vjp(
+    lambda b, eqn, cotangents: [b.add(transpose, cotangents[0], axes=tuple(int(i) for i in np.argsort(eqn.params["axes"])))])
 
 
 def _size(shape: tuple[int | Rows, ...]) -> tuple[int, frozenset[Rows]]:
@@ -35,16 +42,6 @@ def _size(shape: tuple[int | Rows, ...]) -> tuple[int, frozenset[Rows]]:
 def _(x: Aval, *, shape: tuple[int | Rows, ...]) -> Aval:
     check_argument(_size(x.shape) == _size(shape), "reshape", "shape", shape, f"of as many elements as {x}")
     return Aval(tuple(shape), x.dtype)
-
-
-@reshape.reference
-def _(x: np.ndarray, *, shape: tuple[int, ...]) -> np.ndarray:
-    return x.reshape(shape)
-
-
-@reshape.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    return [b.add(reshape, cotangents[0], shape=eqn.inputs[0].aval.shape)]
 
 
 @reshape.tile
@@ -69,11 +66,6 @@ def _(x: Aval, *, axis: int, start: int, stop: int, step: int = 1) -> Aval:
     check_argument(isinstance(size, int) and 0 <= start <= stop <= size and step >= 1, "slice", "start, stop and step",
                    (start, stop, step), f"within axis {axis} of {x}, and a step forward")
     return Aval(x.shape[:axis] + (len(range(start, stop, step)),) + x.shape[axis + 1:], x.dtype)
-
-
-@slice_axis.reference
-def _(x: np.ndarray, *, axis: int, start: int, stop: int, step: int = 1) -> np.ndarray:
-    return x[(slice(None),) * axis + (slice(start, stop, step),)].copy()
 
 
 @slice_axis.vjp
@@ -153,11 +145,6 @@ def _(*xs: Aval, axis: int) -> Aval:
     return Aval(first.shape[:axis] + (sum(fixed(x.shape)[axis] for x in xs),) + first.shape[axis + 1:], first.dtype)
 
 
-@concat.reference
-def _(*xs: np.ndarray, axis: int) -> np.ndarray:
-    return np.concatenate(xs, axis=axis)
-
-
 @concat.vjp
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     axis, start, out = eqn.params["axis"], 0, []
@@ -184,16 +171,6 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 def _(x: Aval, *, axes: tuple[int, ...]) -> Aval:
     check_argument(sorted(axes) == list(range(len(x.shape))), "transpose", "axes", axes, f"an order of the axes of {x}")
     return Aval(tuple(x.shape[i] for i in axes), x.dtype)
-
-
-@transpose.reference
-def _(x: np.ndarray, *, axes: tuple[int, ...]) -> np.ndarray:
-    return np.ascontiguousarray(x.transpose(axes))
-
-
-@transpose.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    return [b.add(transpose, cotangents[0], axes=tuple(int(i) for i in np.argsort(eqn.params["axes"])))]
 
 
 @transpose.tile

@@ -7,7 +7,7 @@ from mindspore import Tensor, mint
 from mindspore.mint.nn import functional
 
 from hpmoe.ir.avals import Aval, fixed
-from hpmoe.ir.program import Atom, Builder, Equation
+from hpmoe.ir.program import Equation
 from hpmoe.primitives.elementwise import silu
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.in_rows import in_each_row
@@ -21,6 +21,8 @@ from hpmoe.tile_ops.elementwise import SWIGLU, SWIGLU_GRAD, swiglu_grad as tile_
 
 gated = Primitive("swiglu")
 swiglu_grad = Primitive("swiglu_grad")
+gated.vjp(lambda b, eqn, cotangents: [b.add(swiglu_grad, cotangents[0], eqn.inputs[0])])
+swiglu_grad.reference(lambda g, x: np.concatenate(tile_swiglu_grad(g, *_halves(x)), axis=-1))
 
 
 @suggests_keywords
@@ -75,11 +77,6 @@ def _(x: Tensor) -> Tensor:
     return functional.silu(gate) * up
 
 
-@gated.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    return [b.add(swiglu_grad, cotangents[0], eqn.inputs[0])]
-
-
 @gated.tile
 @in_each_row
 def _(tiler: Tiler, eqn: Equation) -> None:
@@ -93,11 +90,6 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 @swiglu_grad.infer
 def _(g: Aval, x: Aval) -> Aval:
     return x
-
-
-@swiglu_grad.reference
-def _(g: np.ndarray, x: np.ndarray) -> np.ndarray:
-    return np.concatenate(tile_swiglu_grad(g, *_halves(x)), axis=-1)
 
 
 @swiglu_grad.tile

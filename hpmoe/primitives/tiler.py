@@ -260,6 +260,15 @@ class Tiler(Buffers):
         self.ops.append(tf.TileOp(primitive, label, self.index, primitive.unit, domain, operands, len(primitive.outputs),
                                   cols, self.tile_cols if cols else 0, params))
 
+    def emit_rows(self, primitive: TilePrimitive, eqn: Equation, params: Params = NO_PARAMS,
+                  dtypes: tuple[str, ...] = HELD) -> None:
+        """An operation on whole rows of the equation's inputs, or numbers, that makes buffers for its outputs."""
+        for out in eqn.outputs:
+            self.new(out)
+        operands = [self.at(v, cols=col_modes.ALL, dtypes=dtypes) if isinstance(v, Var) else self.read(v, eqn.outputs[0])
+                    for v in (*eqn.outputs, *eqn.inputs)]
+        self.emit(primitive, self.rows_of(eqn.outputs[0]), *operands, cols=0, params=params)
+
     def map(self, function: Function, out: Var, *reads: tf.Access) -> None:
         """An elementwise operation; a vector is stored as the operands are."""
         shape = out.aval.shape

@@ -8,8 +8,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, mint
 
-from hpmoe.primitives.columns import add_columns, take_columns
-from hpmoe.primitives.top_k import top_k as best_of
+from hpmoe.primitives.columns import add_columns, take_columns, top_k as best_of
 from hpmoe.support.errors import check_argument, is_int
 
 

@@ -6,9 +6,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, mint
 
+from hpmoe.primitives.columns import top_k as best_of
 from hpmoe.primitives.draw import draw
 from hpmoe.primitives.outside_graphs import outside_graphs
-from hpmoe.primitives.top_k import top_k as best_of
 from hpmoe.router.ids import check_values
 from hpmoe.router.noise import CHOICE, seed_tensor
 from hpmoe.router.scores import described

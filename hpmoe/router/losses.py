@@ -25,10 +25,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, mint, ops
 
-from hpmoe.primitives.columns import add_columns
+from hpmoe.primitives.columns import add_columns, top_k as best_of
 from hpmoe.primitives.matmul import weight_grad
 from hpmoe.primitives.outside_graphs import outside_graphs
-from hpmoe.primitives.top_k import top_k as best_of
 from hpmoe.router.scores import LEAST_SUM, check_logits, check_score, described, probabilities
 from hpmoe.support.errors import check_argument, is_int, is_number
 from hpmoe.support.keywords import suggests_keywords

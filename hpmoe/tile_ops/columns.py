@@ -35,6 +35,7 @@ CUMSUM = TilePrimitive(
     "CUMSUM", 26, params=Running, result=Result.ROUNDED, outputs=(ANY,), inputs=(ANY,),
     work=Work("ROW_REDUCE sum", npu_passes=SCALAR_PASSES, integer_passes=SCALAR_PASSES),
     numpy=lambda p, x: cumsum(x, p.reverse))
+TAKE_COLS.fits(lambda op, buffers, plan: _index_fault(op, 0, buffers) or same_dtype_fault(op, 0, 1, buffers))
 
 
 def top_k(x: np.ndarray, k: int, largest: bool) -> np.ndarray:
@@ -80,11 +81,6 @@ def _(op: Operation[Choice], buffers: Buffers, plan: RoutePlan | None) -> str:
     if chosen != ids or chosen > width:
         return f"chooses {chosen} values and {ids} indices of {width}"
     return same_dtype_fault(op, 0, 2, buffers)
-
-
-@TAKE_COLS.fits
-def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
-    return _index_fault(op, 0, buffers) or same_dtype_fault(op, 0, 1, buffers)
 
 
 @ADD_COLS.fits

@@ -189,13 +189,23 @@ class Blocks(Domain):
 
 
 @dataclasses.dataclass(frozen=True)
-class Experts(Blocks):
+class Summed(Blocks):
+    """Sums over rows, in `blocks` units for each matrix that is made."""
+
+    number: ClassVar[int] = 3
+    sums_rows: ClassVar[bool] = True
+
+    def unit_text(self, unit: int, tile_rows: int) -> str:
+        expert, block = divmod(unit, self.blocks)
+        return f"expert {expert}" + (f" block {block}" if self.blocks > 1 else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Experts(Summed):
     """Sums over the received rows of `count` local experts, from `first_expert` on, in `blocks` units each."""
 
     count: int = dataclasses.field(kw_only=True)
     first_expert: int = dataclasses.field(default=0, kw_only=True)
-    number: ClassVar[int] = 3
-    sums_rows: ClassVar[bool] = True
 
     @property
     def num_rows(self) -> int:
@@ -216,30 +226,20 @@ class Experts(Blocks):
         rows = layout.routings[self.route].tokens_per_expert(rank)[self.first_expert:self.first_expert + self.count]
         return np.repeat(rows, self.blocks).astype(float), np.repeat(np.arange(len(rows)), self.blocks)
 
-    def unit_text(self, unit: int, tile_rows: int) -> str:
-        expert, block = divmod(unit, self.blocks)
-        return f"expert {expert}" + (f" block {block}" if self.blocks > 1 else "")
-
 
 @dataclasses.dataclass(frozen=True)
-class AllRows(Blocks):
+class AllRows(Summed):
     """One sum over `height` rows, or over those of them that are `of_tokens` alone, in `blocks` units."""
 
     height: int = dataclasses.field(kw_only=True)
     of_tokens: bool = dataclasses.field(default=False, kw_only=True)
-    number: ClassVar[int] = 3
     num_rows: ClassVar[int] = 1
-    sums_rows: ClassVar[bool] = True
 
     def rows(self, layout: Layout, rank: int, unit: int) -> slice:
         return slice(0, layout.limit(rank, Tiles(0, num_rows=self.height, clipped=self.of_tokens)))
 
     def rows_of_units(self, layout: Layout, rank: int) -> tuple[np.ndarray, np.ndarray]:
         return np.repeat(float(self.height), self.blocks), np.zeros(self.blocks, int)
-
-    def unit_text(self, unit: int, tile_rows: int) -> str:
-        expert, block = divmod(unit, self.blocks)
-        return f"expert {expert}" + (f" block {block}" if self.blocks > 1 else "")
 
     @property
     def summed_words(self) -> tuple[int, int, int]:

@@ -10,7 +10,6 @@ from hpmoe.tile_ops import (
     quantized as quantized,
     quantized_matmuls as quantized_matmuls,
     reductions as reductions,
-    relays as relays,
     tokens as tokens,
     transfers as transfers,
 )

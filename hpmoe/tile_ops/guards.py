@@ -11,13 +11,12 @@ import numpy as np
 
 from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.support.dtypes import widen
-from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Tiles
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
 from hpmoe.tile_ops.params import Fill, Filled
 from hpmoe.tile_ops.tile_primitive import Operand, Result, TilePrimitive, Work
-from hpmoe.tile_ops.tokens import WHOLE_ROWS, choices_fault, sum_choices
+from hpmoe.tile_ops.tokens import WHOLE_ROWS, choices_fault, entries_of, sum_choices
 
 WORD = 32  # bits
 ROW = Operand(cols=(col_modes.ALL,))
@@ -82,20 +81,19 @@ REDUCE_AND_FILL = TilePrimitive(
     "REDUCE_AND_FILL", 37, params=Filled, work=Work("REDUCE", npu_passes=13, npu_operand=0),
     needs_route=True, domains=(Tiles,), outputs=(ROW, FOUND),
     inputs=(Operand((row_modes.ENTRIES,), (col_modes.ALL,)), LIMIT, LIMIT), optional=(WHOLE_ROWS,))
+COUNT_OUTSIDE.fits(
+    lambda op, buffers, plan: "" if op.width(0, buffers) == 1 else f"counts into {op.width(0, buffers)} columns")
+REDUCE_AND_FILL.fits(
+    lambda op, buffers, plan: _guard_fault(op, buffers, plan) or choices_fault(op, buffers, plan, weights=5))
 
 
 @REDUCE_AND_FILL.reference
 def _(frame: Frame[Filled]) -> int:
     out, found, _, low, high, *_ = frame.operands()
-    tile, top_k = frame.rows, frame.routing.top_k
-    made = sum_choices(frame, widen(frame.array(2)[tile.start * top_k:tile.stop * top_k, frame.columns(2)]), weights=5)
+    entries = widen(frame.array(2)[entries_of(frame), frame.columns(2)])
+    made = sum_choices(frame, entries, frame.kept(), weights=5)
     out[...], found[...] = _count_and_fill(frame.params, widen(out), low, high)
     return made
-
-
-@COUNT_OUTSIDE.fits
-def _(op: Operation, buffers: Buffers, plan: RoutePlan | None) -> str:
-    return "" if op.width(0, buffers) == 1 else f"counts into {op.width(0, buffers)} columns"
 
 
 @FILL_OUTSIDE.fits
@@ -106,16 +104,7 @@ def _(op: Operation[Filled], buffers: Buffers, plan: RoutePlan | None) -> str:
 
 
 @COUNT_AND_FILL.fits
-def _(op: Operation[Filled], buffers: Buffers, plan: RoutePlan | None) -> str:
-    return _guard_fault(op, buffers)
-
-
-@REDUCE_AND_FILL.fits
-def _(op: Operation[Filled], buffers: Buffers, plan: RoutePlan | None) -> str:
-    return _guard_fault(op, buffers) or choices_fault(op, buffers, known(plan), weights=5)
-
-
-def _guard_fault(op: Operation[Filled], buffers: Buffers) -> str:
+def _guard_fault(op: Operation[Filled], buffers: Buffers, plan: RoutePlan | None) -> str:
     out, found, tested = (op.width(i, buffers) for i in range(3))
     fits = out == tested and found == width_found(out)
     return "" if fits else f"fills {tested} columns into {out}, and {found} words"

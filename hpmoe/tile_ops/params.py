@@ -83,12 +83,12 @@ class Params:
     @property
     def passes(self) -> int:
         """How often instructions of an NPU pass over float32 elements, see Function."""
-        return 0
+        return self.function.passes if self.function else 0
 
     @property
     def npu_passes(self) -> int:
         """The same where an NPU's scalar unit works element by element."""
-        return 0
+        return self.function.npu_passes if self.function else 0
 
     def words(self) -> tuple[int, ...]:
         return tuple(int(getattr(self, field.name)) for field in dataclasses.fields(self))  # type: ignore[arg-type]
@@ -116,14 +116,6 @@ class Elementwise(Params):
     def inputs(self) -> int:
         return self.function.inputs
 
-    @property
-    def passes(self) -> int:
-        return self.function.passes
-
-    @property
-    def npu_passes(self) -> int:
-        return self.function.npu_passes
-
     def words(self) -> tuple[int, ...]:
         return (self.function.number,)
 
@@ -140,16 +132,11 @@ class ByColumns(Params):
 
 
 @dataclasses.dataclass(frozen=True)
-class ByGroups(Params):
+class ByGroups(ByColumns):
     """What the elements along an axis of each row are reduced by, its size, and the columns from one to the next."""
 
-    reduction: Reduction
     size: int
     inner: int
-
-    @property
-    def kind(self) -> str:
-        return self.reduction.name.lower()
 
 
 @dataclasses.dataclass(frozen=True)

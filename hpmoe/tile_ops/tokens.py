@@ -11,7 +11,7 @@ from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Once, Slots, Tiles
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
-from hpmoe.tile_ops.params import Params
+from hpmoe.tile_ops.params import Params, Relayed
 from hpmoe.tile_ops.tile_primitive import Operand, Result, TilePrimitive, Work
 
 WHOLE = (col_modes.ALL,)
@@ -37,31 +37,44 @@ FAN_OUT = TilePrimitive(
 FAN_IN = TilePrimitive(
     "FAN_IN", 22, needs_route=True, result=Result.ROUNDED, domains=(Slots,), work=Work("REDUCE"),
     outputs=(Operand(),), inputs=(Operand((row_modes.FAN,)),), optional=(Operand((row_modes.FAN,), WHOLE),))
+RELAY_SUM = TilePrimitive(
+    "RELAY_SUM", 38, needs_route=True, result=Result.ROUNDED, domains=(Slots,), work=Work("REDUCE"),
+    params=Relayed, outputs=(Operand(),), inputs=(Operand((row_modes.RELAY_ENTRIES,)),), optional=(WHOLE_ROWS,))
 
 
 @REDUCE.reference
 def _(frame: Frame[Params]) -> int:
-    tile, top_k = frame.rows, frame.routing.top_k
-    return sum_choices(frame, widen(frame.array(1)[tile.start * top_k:tile.stop * top_k, frame.own(1)]))
+    return sum_choices(frame, widen(frame.array(1)[entries_of(frame), frame.own(1)]), frame.kept())
 
 
-def sum_choices(frame: Frame[Params], entries: np.ndarray, weights: int = 2) -> int:
-    """Sums the entries of each of the task's tokens, in float32 and weighted where there is an operand `weights`."""
-    tile, top_k = frame.rows, frame.routing.top_k
-    parts, kept = entries.reshape(-1, top_k, entries.shape[1]), frame.kept()
+@RELAY_SUM.reference
+def _(frame: Frame[Relayed]) -> int:
+    relayed = frame.relayed(frame.params.route)
+    kept = relayed.kept[frame.rank].reshape(-1, relayed.top_k)[frame.rows]
+    return sum_choices(frame, widen(frame.whole(1)[entries_of(frame, relayed.top_k)]), kept)
+
+
+def entries_of(frame: Frame[Params], top_k: int = 0) -> slice:
+    """The entries of a task's rows, of which each has as many as a token of the route, or `top_k`."""
+    top_k = top_k or frame.routing.top_k
+    return slice(frame.rows.start * top_k, frame.rows.stop * top_k)
+
+
+def sum_choices(frame: Frame[Params], entries: np.ndarray, kept: np.ndarray, weights: int = 2) -> int:
+    """Sums the kept entries of each of the task's rows, in float32 and weighted where there is an operand `weights`."""
+    parts, rows = entries.reshape(-1, kept.shape[1], entries.shape[1]), frame.rows
     total = np.zeros_like(parts[:, 0])
-    for k in range(top_k):
-        weight = widen(frame.whole(weights)[tile, k:k + 1]) if len(frame.op.operands) > weights else 1.0
+    for k in range(kept.shape[1]):
+        weight = widen(frame.whole(weights)[rows, k:k + 1]) if len(frame.op.operands) > weights else 1.0
         total += np.where(kept[:, k:k + 1], parts[:, k] * weight, 0)
-    frame.whole(0)[tile] = total
-    return tile.stop - tile.start
+    frame.whole(0)[rows] = total
+    return rows.stop - rows.start
 
 
 @KEEP.reference
 def _(frame: Frame[Params]) -> int:
-    tile, kept = frame.rows, frame.kept()
-    out, top_k = frame.array(0)[tile], kept.shape[1]
-    entries = frame.array(1)[tile.start * top_k:tile.stop * top_k].reshape(out.shape)
+    kept, out = frame.kept(), frame.array(0)[frame.rows]
+    entries = frame.array(1)[entries_of(frame)].reshape(out.shape)
     out[...] = np.where(kept, widen(entries), 0)  # a mask of two dimensions fails on MindSpore's bfloat16 arrays
     return len(out)
 
@@ -105,12 +118,9 @@ def fanned_padding(frame: Frame[Params]) -> np.ndarray:
 
 
 @REDUCE.fits
-def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
-    return choices_fault(op, buffers, known(plan))
-
-
-def choices_fault(op: Operation[Params], buffers: Buffers, plan: RoutePlan, weights: int = 2) -> str:
+def choices_fault(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None, weights: int = 2) -> str:
     """Its rows are tokens, with a weight for each choice where there is an operand `weights`."""
+    plan = known(plan)
     if len(op.operands) > weights and op.width(weights, buffers) != plan.top_k:
         return f"has {op.width(weights, buffers)} weights for each of a token's {plan.top_k} choices"
     return _tokens_fault(op, plan)
@@ -141,6 +151,11 @@ def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
 @FAN_IN.fits
 def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
     return "" if len(op.operands) < 3 or op.width(2, buffers) == 1 else f"has {op.width(2, buffers)} weights for a row"
+
+
+@RELAY_SUM.fits
+def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
+    return "" if known(plan).node_size else "sums what came back to relays, and its route is not one to relays"
 
 
 def is_integer(op: Operation[Params], i: int, buffers: Buffers) -> bool:

@@ -36,11 +36,9 @@ RETURN_GRADS = Transfer(
     "RETURN_GRADS", 20, Payload.MATRICES, Way.BACK, domains=(Once, Copies), params=MatrixBlock,
     work=Work("PUT"), outputs=(Operand((row_modes.RETURNED,), WHOLE),), inputs=(Operand((row_modes.REPLICA,), WHOLE),))
 LAUNCH = TilePrimitive("LAUNCH", 18, verb="launch", domains=(Once,), params=Launched)
-
-
-@PUT.reference
-def _(frame: Frame[Params]) -> dict[int, np.ndarray]:
-    return {peer: _send(frame, peer, frame.rows_sent(frame.rank, peer)) for peer in frame.peers}
+PUT.reference(lambda frame: {peer: _send(frame, peer, frame.rows_sent(frame.rank, peer)) for peer in frame.peers})
+PUT_BACK.reference(lambda frame: {peer: _return(frame, peer, frame.rows_sent(peer, frame.rank)) for peer in frame.peers})
+LAUNCH.reference(lambda frame: 1)
 
 
 @ALL_TO_ALL.reference
@@ -57,11 +55,6 @@ def _send(frame: Frame[Params], peer: int, received: np.ndarray) -> np.ndarray:
     frame.whole(0, peer)[received[is_row]] = frame.whole(1)[index[is_row]]
     frame.whole(0, peer)[received[~is_row]] = 0
     return entries
-
-
-@PUT_BACK.reference
-def _(frame: Frame[Params]) -> dict[int, np.ndarray]:
-    return {peer: _return(frame, peer, frame.rows_sent(peer, frame.rank)) for peer in frame.peers}
 
 
 @ALL_TO_ALL_BACK.reference
@@ -94,11 +87,6 @@ def _(frame: Frame[MatrixBlock]) -> list[Move]:
     for peer, _, first, target, count in moves:
         frame.array(0, peer)[target:target + count] = frame.array(1)[first:first + count]
     return moves
-
-
-@LAUNCH.reference
-def _(frame: Frame[Params]) -> int:
-    return 1
 
 
 @REPLICATE.fits

@@ -19,10 +19,18 @@ CALLS: dict[str, Rule] = {}
 
 # The same argument has several names, by entry point.
 _KEYWORDS = {"axis": "dim", "axes": "dim", "keep_dims": "keepdim", "keepdims": "keepdim", "dims": "dim"}
-_COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "Broadcast_", "Send", "Receive", "CommTensor",
-                "DistComm", "InnerComm")
-_SIZES = ("MaskedSelect", "NonZero", "Unique")
-_COUNTS = ("Bincount", "Histc")
+# Operations that no rule can be of, by what their names begin with: what is said of them, why, and what to write.
+_REFUSED = (
+    (("Inplace", "Assign"), "the in-place write", "a Program is pure",
+     "a new value: y = x + d for x.add_(d), mint.where(mask, v, x) for a masked write"),
+    (("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "Broadcast_", "Send", "Receive", "CommTensor", "DistComm",
+      "InnerComm"), "the collective", "a Program moves data between ranks by route only",
+     "hpmoe.dispatch and hpmoe.combine, or communicate outside the function"),
+    (("MaskedSelect", "NonZero", "Unique"), "the MindSpore operation", "the shape of its result depends on values",
+     "mint.where(mask, x, 0), which keeps the shape; for tokens of experts, hpmoe.dispatch"),
+    (("Bincount", "Histc"), "the MindSpore operation", "it has no primitive",
+     "one_hot(ids, num_experts).sum(0), or hpmoe.router.tokens_per_expert(ids, num_experts=num_experts)"),
+)
 
 
 def call(*names: str) -> Callable[[F], F]:
@@ -64,18 +72,9 @@ def find_call(name: str) -> Rule:
     rule = CALLS.get(name) or CALLS.get(name.removeprefix("Deprecated"))
     if rule is not None:
         return rule
-    if name.startswith(("Inplace", "Assign")):
-        raise not_traceable(f"the in-place write {name}", "a Program is pure",
-                            "a new value: y = x + d for x.add_(d), mint.where(mask, v, x) for a masked write")
-    if name.startswith(_COLLECTIVES):
-        raise not_traceable(f"the collective {name}", "a Program moves data between ranks by route only",
-                            "hpmoe.dispatch and hpmoe.combine, or communicate outside the function")
-    if name.startswith(_SIZES):
-        raise not_traceable(f"the MindSpore operation {name}", "the shape of its result depends on values",
-                            "mint.where(mask, x, 0), which keeps the shape; for tokens of experts, hpmoe.dispatch")
-    if name.startswith(_COUNTS):
-        raise not_traceable(f"the MindSpore operation {name}", "it has no primitive", "one_hot(ids, num_experts).sum(0), or "
-                            "hpmoe.router.tokens_per_expert(ids, num_experts=num_experts)")
+    for begins, what, why, instead in _REFUSED:
+        if name.startswith(begins):
+            raise not_traceable(f"{what} {name}", why, instead)
     near = difflib.get_close_matches(name, CALLS, n=3, cutoff=0.7)
     known = f" (nearest known: {', '.join(near)})" if near else ""
     raise not_traceable(f"the MindSpore operation {name}", "it has no primitive", "elementwise mint functions, sums, "

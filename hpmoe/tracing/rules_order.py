@@ -11,7 +11,7 @@ from mindspore import Tensor
 
 from hpmoe.ir.avals import Rows
 from hpmoe.primitives import columns, elementwise as e
-from hpmoe.primitives.top_k import top_k
+from hpmoe.primitives.columns import top_k
 from hpmoe.support.known import known
 from hpmoe.tracing.calls import Rule, call, calls
 from hpmoe.tracing.errors import not_traceable
