@@ -103,12 +103,11 @@ class TaskFrame:
         if access.buffer < 0:
             return access.value
         data, cols = self.memory[self.rank][access.buffer], self.columns(i)
-        if self.op.primitive.operand(i).is_cut_by_body:
-            matrix = data[self._matrix(access) if access.rows.of_experts else slice(None), cols]
-            return matrix[self.own(i)] if self.params.is_transposed else matrix
+        if i > 1 and self.params.is_transposed and access.cols is col_modes.ALL:  # of a turned matrix the task has rows
+            return data[self._matrix(access) if access.rows.of_experts else slice(None), cols][self.own(2)]
         if access.rows.of_experts:
             return data[self._matrix(access), cols]
-        if access.rows is row_modes.ONE:
+        if access.rows is row_modes.ONE and not self.op.primitive.is_matmul:
             return data[:1, cols]
         return data[self.rows, cols] if access.rows is row_modes.OWN else data[:, cols]
 

@@ -175,8 +175,7 @@ def _numbers_of_weight(frame: Frame[Matmul], form: RowFormat) -> np.ndarray:
     codes, *of_blocks = copies if copies and len(copies[0]) else own
     w = values_of(form.element, codes)
     if form.block:
-        scales = of_blocks[0][frame.own(2)] if is_turned else of_blocks[0]
-        w = w * block_scales(scales, form.block, 0 if is_turned else frame.own(2).start, w.shape[1])
+        w = w * block_scales(of_blocks[0], form.block, 0 if is_turned else frame.own(2).start, w.shape[1])
     return w.T if is_turned else w
 
 
