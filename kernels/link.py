@@ -36,8 +36,8 @@ from hpmoe.kernels.native import (
     ucx_fault,
 )
 from hpmoe.kernels.protocol import VERSION, Code
+from hpmoe.ranks.hosts import Group
 from hpmoe.ranks.link import ENGINES, Traffic, register_link
-from hpmoe.ranks.rendezvous import Group
 from hpmoe.support.errors import LaunchError
 from hpmoe.support.loading import address
 from hpmoe.support.locks import new_lock
@@ -83,7 +83,7 @@ class Link:
         self.message_bytes, self.engine = message_bytes, engine
         self.rank, self.size, self.timeout, self.exchanges = group.rank, group.size, timeout, 0
         self._names = [member.name for member in group.members]
-        is_here = [not group.sockets or group.sockets[rank] is None for rank in range(self.size)]
+        is_here = [socket is None for socket in group.sockets]
         self.shares_memory = all(is_here)
         cores = self._cores(group)
         shared = [theirs for theirs, is_near in zip(cores, is_here, strict=True) if is_near]

@@ -1,4 +1,4 @@
-"""What hpmoe doctor says of ranks that are processes: launchers, limits of the system, and the cores that ranks get."""
+"""What hpmoe doctor says of ranks that are processes: launchers, and limits of the system."""
 
 from __future__ import annotations
 
@@ -8,30 +8,23 @@ import shutil
 
 from hpmoe.kernels.native import load, ucx_fault
 from hpmoe.ranks.launchers import LAUNCHERS
-from hpmoe.ranks.starting import divided
 from hpmoe.support.kept_files import Fields
-
-SIZES = (2, 4, 8)
 
 
 def ranks() -> Fields:
-    """Launchers on PATH, limits with what they mean here, and the cores of each rank for some numbers of ranks."""
+    """Launchers on PATH, and limits with what they mean here."""
     names = dict.fromkeys(launcher.name for launcher in LAUNCHERS if " " not in launcher.name)
-    cores = sorted(os.sched_getaffinity(0))
-    return {"launchers": {name: shutil.which(name) for name in names}, "limits": limits(),
-            "cores": {size: [len(share) for share in divided(cores, size)] for size in SIZES}}
+    return {"launchers": {name: shutil.which(name) for name in names}, "limits": limits()}
 
 
 def limits() -> dict[str, str]:
     """Each limit, and whether it matters."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    locked, space = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_AS))
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
-        "open files": f"{_amount(files)}; a rank opens 2 for each rank",
-        "memlock": f"{_amount(locked)}; not used: nothing is locked",
+        "open files": f"{_amount(files)}; a rank opens up to 4 for each rank",
         "address space": f"{_amount(space)}; a rank maps {memory >> 20} MiB for each rank, of which it uses little",
-        "/dev/shm": "not used: memory is shared by files without names",
         "pidfd": _pidfd(),
         "memfd": _memfd(),
         "other hosts": _engines(),
@@ -74,9 +67,4 @@ def lines(found: Fields) -> list[str]:
     """As text."""
     out = ["", "ranks as processes", f"  {'hpmoe launch':<14}here"]
     out += [f"  {name:<14}{path or 'not found'}" for name, path in found["launchers"].items()]
-    out += [f"  {name:<14}{text}" for name, text in found["limits"].items()]
-    for size, shares in found["cores"].items():
-        many = f"{min(shares)} .. {max(shares)}" if min(shares) < max(shares) else str(shares[0])
-        shared = "" if sum(shares) <= len(os.sched_getaffinity(0)) else ", shared with other ranks"
-        out.append(f"  {size} ranks       {many} core{'s' * (max(shares) > 1)} a rank{shared}")
-    return out
+    return out + [f"  {name:<14}{text}" for name, text in found["limits"].items()]

@@ -12,9 +12,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import communication, ops
 
-from hpmoe.ranks.hosts import Place, find_hosts
+from hpmoe.ranks.hosts import Group, Place, connect
 from hpmoe.ranks.launchers import Launched
-from hpmoe.ranks.rendezvous import Group
 
 WORD = np.dtype(np.int32)  # MindSpore's AllGather on a CPU takes no bytes
 
@@ -35,7 +34,7 @@ def meet_in_mindspore(launched: Launched, names: Sequence[str], timeout: float) 
     """
     run = all_gather("a secret", secrets.token_bytes(32))[0]
     place = Place(run, own_address(), launched.node)
-    return place, find_hosts(place, "", all_gather, launched.rank, names, timeout)
+    return place, connect(place, "", all_gather, launched.rank, names, timeout)
 
 
 def all_gather(what: str, data: bytes) -> list[bytes]:

@@ -1,7 +1,7 @@
-"""Processes of several hosts: which of them are on the same one, and a connection to each of the others.
+"""Ranks of a group find out which of them are on the same host, and connect to each other.
 
-Whoever can be reached under a name of this host, and hand over files there, is on the same host; nobody's word is taken for
-it. The others are reached at an address that each tells.
+A rank is on this host if it can be reached under a name of this host, where it hands over open files. Ranks of other hosts
+are reached at the address that each gives.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from hpmoe.ranks.launchers import Launched
 from hpmoe.ranks.messages import GoneError, receive, send
 from hpmoe.ranks.points import HostPoint, NetPoint, Point, at_port, secret_of
-from hpmoe.ranks.rendezvous import HELLO_S, WORLD, Group, Member, check_answer, failed, meet
+from hpmoe.ranks.rendezvous import HELLO_S, WORLD, check_answer, failed, meet
 from hpmoe.support.errors import LaunchError
 
 TOLD_S = 1.0  # until others have told why a rank that cannot be reached has given up
@@ -30,49 +30,81 @@ class Place:
 
     Attributes:
         run: a secret of the run.
-        host: under which others reach this process.
-        node: ranks of one host that give others count as being on another host.
+        host: the address under which other hosts reach this process; empty if all ranks are on this host.
+        node: ranks of one host with different nodes count as ranks of different hosts.
     """
 
-    run: bytes
+    run: bytes = dataclasses.field(repr=False)
     host: str
     node: str
 
 
-class HostsGroup(Group):
-    """Ranks of several hosts; see Group."""
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """A process of a group.
 
-    def __init__(self, rank: int, members: Sequence[Member], gather: Gather, neighbours: Mapping[int, socket.socket],
-                 sockets: Sequence[socket.socket | None], secret: bytes, timeout: float):
-        super().__init__(rank, members, list(neighbours.values()), timeout)
-        self.sockets, self.secret, self._gather, self._neighbours = sockets, secret, gather, neighbours
+    Attributes:
+        name: as errors call it, such as "rank 1".
+        pid: its number; 0 on another host.
+        pidfd: a file of this process that can be read once that process has ended; -1 on another host.
+    """
+
+    name: str
+    pid: int
+    pidfd: int
+
+
+@dataclasses.dataclass(eq=False)
+class Group:
+    """Ranks that are connected to each other. All of them make the same calls in the same order.
+
+    Attributes:
+        rank: of this process.
+        members: one for each rank.
+        all_gather: returns what each rank gives, in the order of ranks.
+        neighbours: connections to ranks of this host.
+        hub: connections by which ranks met, which all_gather may use.
+        sockets: for each rank of another host a connection, which its link owns from then on, else None.
+        secret: 16 bytes that messages between hosts carry.
+        timeout: seconds that a call waits.
+    """
+
+    rank: int
+    members: Sequence[Member]
+    all_gather: Gather
+    neighbours: Mapping[int, socket.socket]
+    hub: Mapping[int, socket.socket]
+    sockets: Sequence[socket.socket | None]
+    secret: bytes = dataclasses.field(repr=False)
+    timeout: float
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
 
     def close(self) -> None:
-        super().close()
-        for connection in self.sockets:
-            if connection is not None:  # and is no link's yet
+        """Closes the connections that no link owns; members stay known."""
+        for connection in (*self.neighbours.values(), *self.hub.values(), *self.sockets):
+            if connection is not None:
                 connection.close()
 
-    def all_gather(self, what: str, data: bytes) -> list[bytes]:
-        return self._gather(what, data)
-
     def share(self, file: int) -> list[int]:
-        """A descriptor of the file of each rank of this host; -1 of others."""
+        """Returns a descriptor of the file of each rank of this host; -1 for other ranks."""
         files = [-1] * self.size
         files[self.rank] = os.dup(file)
-        for connection in self._neighbours.values():
+        for connection in self.neighbours.values():
             send(connection, {}, files=[file])
-        for rank, connection in self._neighbours.items():
+        for rank, connection in self.neighbours.items():
             try:
-                files[rank] = receive(connection, time.monotonic() + self._timeout)[2][0]
+                files[rank] = receive(connection, time.monotonic() + self.timeout)[2][0]
             except OSError as error:
                 raise failed(f"{self.members[rank].name} is gone: {error}", rank) from None
         return files
 
 
-def find_hosts(place: Place, tag: str, gather: Gather, rank: int, names: Sequence[str], timeout: float,
-               hub: Mapping[int, socket.socket] | None = None) -> HostsGroup:
-    """Connects a rank to all others; all of them call this.
+def connect(place: Place, tag: str, gather: Gather, rank: int, names: Sequence[str], timeout: float,
+            hub: Mapping[int, socket.socket] | None = None) -> Group:
+    """Connects a rank to all other ranks of a group; all of them call this.
 
     Args:
         place: of this process.
@@ -80,41 +112,42 @@ def find_hosts(place: Place, tag: str, gather: Gather, rank: int, names: Sequenc
         gather: among these ranks.
         rank, names: of this process, and of all.
         timeout: seconds for all to come.
-        hub: connections to some of them that there are already, whose end is noticed.
+        hub: connections to some of them that exist already, whose end is noticed.
 
     Raises:
         LaunchError: a rank is gone, or cannot be reached.
     """
     finder = _Finder(place, tag, rank, names, time.monotonic() + timeout, hub or {})
-    listeners = NetPoint(place.run, at_port(place.host, 0)).listen(), finder.near(rank).listen()
-    with contextlib.closing(listeners[0]) as away, contextlib.closing(listeners[1]) as near, finder.telling():
-        told = gather("an address", at_port(place.host, away.getsockname()[1]).encode())
+    with contextlib.ExitStack() as open_listeners, finder.telling():
+        listeners: dict[socket.socket, Point] = {}
+        for point in finder.points(rank, at_port(place.host, 0)):
+            listeners[open_listeners.enter_context(contextlib.closing(point.listen()))] = point
+        *_, last = listeners
+        told = gather("an address", at_port(place.host, last.getsockname()[1]).encode() if place.host else b"")
         for other in range(rank):
             finder.reach(other, told[other].decode())
-        finder.admit(near, away)
+        finder.admit(listeners)
     members = [finder.members.get(r, Member(name, 0, -1)) for r, name in enumerate(names)]
     members[rank] = Member(names[rank], os.getpid(), os.pidfd_open(os.getpid()))
     sockets = [finder.away.get(r) for r in range(len(names))]
-    return HostsGroup(rank, members, gather, finder.neighbours, sockets, secret_of(place.run, tag), timeout)
+    return Group(rank, members, gather, finder.neighbours, hub or {}, sockets, secret_of(place.run, tag), timeout)
 
 
-def meet_all(launched: Launched, names: Sequence[str], timeout: float) -> tuple[Place | None, Group]:
-    """Finds all processes of a run, by way of rank 0, and where they are on several hosts connects this one to the others.
+def meet_all(launched: Launched, names: Sequence[str], timeout: float) -> tuple[Place, Group]:
+    """Finds all processes of a run, by way of rank 0, and connects this one to them.
 
     Raises:
         LaunchError: a rank did not come, or cannot be reached.
     """
-    if not launched.rendezvous:
-        return None, meet(HostPoint(launched.run, ""), launched.rank, names, timeout)
-    point = NetPoint(launched.run, launched.rendezvous)
-    hub = meet(point, launched.rank, names, timeout)
-    host = point.host if launched.rank == 0 else hub.connections[0].getsockname()[0]
+    point = NetPoint(launched.run, launched.rendezvous) if launched.rendezvous else HostPoint(launched.run, "")
+    meeting = meet(point, launched.rank, names, timeout)
+    host = point.host if isinstance(point, NetPoint) else ""
+    if host and launched.rank > 0:
+        host = meeting.connections[0].getsockname()[0]
     place = Place(launched.run, host, launched.node)
     others = range(1, launched.size) if launched.rank == 0 else (0,)
-    known = dict(zip(others, hub.connections, strict=True))
-    group = find_hosts(place, "", hub.all_gather, launched.rank, names, timeout, known)
-    group.connections = [*group.connections, *hub.connections]
-    return place, group
+    hub = dict(zip(others, meeting.connections, strict=True))
+    return place, connect(place, "", meeting.all_gather, launched.rank, names, timeout, hub)
 
 
 class _Finder:
@@ -153,17 +186,19 @@ class _Finder:
                 check_answer(receive(connection, time.monotonic())[0])
             raise failed(f"{self._names[rank]} died in {WORLD}", rank)
 
-    def near(self, rank: int) -> HostPoint:
-        return HostPoint(self._place.run, f"{self._tag} at rank {rank}", self._place.node)
+    def points(self, rank: int, address: str) -> list[Point]:
+        """Where a rank listens: on this host, and at its address if there are several hosts."""
+        near = HostPoint(self._place.run, f"{self._tag} at rank {rank}", self._place.node)
+        return [near, NetPoint(self._place.run, address)] if self._place.host else [near]
 
     def reach(self, rank: int, address: str) -> None:
         """A rank that listens already: on this host, or at an address."""
         problem = ""
-        for point in (self.near(rank), NetPoint(self._place.run, address)):
+        for point in self.points(rank, address):
             try:
                 connection = point.connect(max(0.1, self._deadline - time.monotonic()))
             except OSError as error:
-                problem = f"cannot be reached at {address}: {error.strerror or error}"
+                problem = f"cannot be reached{address and ' at ' + address}: {error.strerror or error}"
                 continue
             if stranger := point.stranger(connection, listens=False):
                 problem = f"is not who listens at {address}, {stranger} is"
@@ -176,12 +211,11 @@ class _Finder:
         self._check_connected(TOLD_S)
         raise failed(f"{self._names[rank]} {problem}", rank)
 
-    def admit(self, near: socket.socket, away: socket.socket) -> None:
-        """Those that come to this rank."""
-        points = {near: self.near(self._rank), away: NetPoint(self._place.run, "")}
+    def admit(self, listeners: Mapping[socket.socket, Point]) -> None:
+        """Accepts the ranks that connect to this one."""
         while len(self.neighbours) + len(self.away) < len(self._names) - 1:
             self._check_connected()
-            for listener, point in points.items():
+            for listener, point in listeners.items():
                 listener.settimeout(0.02)
                 with contextlib.suppress(TimeoutError):
                     connection, _ = listener.accept()

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from hpmoe.ranks.rendezvous import Group
+from hpmoe.ranks.hosts import Group
 
 ENGINES = ("tcp", "ucx")  # what carries messages to other hosts; see kernels/link/engine.h
 

@@ -11,7 +11,6 @@ import os
 import secrets
 import socket
 import time
-from typing import Protocol
 
 from hpmoe.ranks.messages import GoneError, receive_bytes, user_of
 
@@ -19,43 +18,24 @@ NONCE_BYTES = 32
 PROOF_S = 5.0  # for the other end to show that it has the secret
 
 
-class Point(Protocol):
-    """Where one process listens and others come to.
-
-    Attributes:
-        takes_files: whether open files can be handed over there.
-    """
-
-    takes_files: bool
-
-    def listen(self) -> socket.socket:
-        """Raises OSError where somebody else does."""
-        ...
-
-    def connect(self, timeout: float) -> socket.socket:
-        """Raises OSError where nobody listens."""
-        ...
-
-    def stranger(self, connection: socket.socket, listens: bool) -> str:
-        """Who is at the other end, if it is none of this run; else nothing. `listens`: whether this end does."""
-        ...
-
-
 class HostPoint:
-    """A name of a run on this host; see Point. Whoever can connect is on the same host, and of the same `node`."""
+    """A name on this host at which one process of a run listens and others connect. They are on the same host and `node`."""
 
-    takes_files = True
+    takes_files = True  # whether processes can hand each other open files there
 
     def __init__(self, run: bytes, tag: str, node: str = ""):
         self._name = b"\0hpmoe-" + hashlib.sha256(run + tag.encode() + node.encode()).hexdigest().encode()
 
     def listen(self) -> socket.socket:
+        """Raises OSError if another process listens there."""
         return _listening(socket.AF_UNIX, self._name)
 
     def connect(self, timeout: float) -> socket.socket:
+        """Raises OSError if no process listens there."""
         return _connected(socket.AF_UNIX, self._name, timeout)
 
     def stranger(self, connection: socket.socket, listens: bool) -> str:
+        """Says who is at the other end if it is no process of this run, else "". `listens`: whether this end does."""
         user = user_of(connection)
         return "" if user == os.getuid() else f"a process of user {user}"
 
@@ -71,7 +51,7 @@ def at_port(host: str, port: int) -> str:
 
 
 class NetPoint:
-    """An address, "host:port", for processes that have the secret of a run; see Point. Port 0 is any that is free."""
+    """A HostPoint between hosts: an address, "host:port", and the secret of the run as proof. Port 0 is any free port."""
 
     takes_files = False
 
@@ -95,6 +75,9 @@ class NetPoint:
             return "" if has_secret(connection, self._run, listens) else "a process without the secret of this run"
         except OSError as error:
             return f"a process that does not prove to be of this run ({error})"
+
+
+Point = HostPoint | NetPoint
 
 
 def has_secret(connection: socket.socket, run: bytes, listens: bool) -> bool:

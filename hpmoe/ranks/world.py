@@ -11,11 +11,9 @@ import numpy as np
 
 from hpmoe.machines.machine import Mesh
 from hpmoe.ranks.gathered import is_mindspore_up, meet_in_mindspore
-from hpmoe.ranks.hosts import Place, find_hosts, meet_all
+from hpmoe.ranks.hosts import Place, connect, meet_all
 from hpmoe.ranks.launchers import LEAST_SECRET, SECRET, Launched, find_launched, is_scheduler
 from hpmoe.ranks.link import ENGINES, Link, Traffic, make_link
-from hpmoe.ranks.points import HostPoint
-from hpmoe.ranks.rendezvous import Group, Member, meet
 from hpmoe.ranks.scheduler import serve_scheduler
 from hpmoe.support.errors import LaunchError, check_argument, is_int, is_name, is_number
 from hpmoe.support.keywords import suggests_keywords
@@ -110,8 +108,7 @@ class _Process:
 
     def __init__(self) -> None:
         self.pid, self.lock = os.getpid(), new_lock()
-        self.everyone: tuple[Group, Link] | None = None
-        self.place: Place | None = None  # where there are several hosts
+        self.everyone: tuple[Place, Link] | None = None
         self.engine = ENGINES[0]
         self.worlds: dict[Mesh, World] = {}
         self.failure: LaunchError | None = None
@@ -124,8 +121,8 @@ class _Process:
                 self.engine = engine
                 names = [f"rank {r}" for r in range(launched.size)]
                 by_mindspore = not launched.rendezvous and is_mindspore_up(launched)
-                self.place, group = (meet_in_mindspore if by_mindspore else meet_all)(launched, names, timeout)
-                self.everyone = group, make_link(group, self.engine)
+                place, group = (meet_in_mindspore if by_mindspore else meet_all)(launched, names, timeout)
+                self.everyone = place, make_link(group, self.engine)
             if mesh not in self.worlds:
                 self.worlds[mesh] = self._make(launched, mesh, timeout)
         except LaunchError as error:
@@ -147,16 +144,15 @@ class _Process:
         if len(ranks) in (1, launched.size):
             return self._everyone() if len(ranks) == launched.size else None
         assert self.everyone is not None
-        group, link = self.everyone
-        rank, names = ranks.index(launched.rank), [f"rank {r}" for r in ranks]
-        tag = " ".join(names)
-        if self.place is not None:
-            def gather(what: str, data: bytes) -> list[bytes]:
-                told = link.meet(what, data)
-                return [told[r] for r in ranks]
-            return make_link(find_hosts(self.place, tag, gather, rank, names, timeout), self.engine)
-        known: dict[str, Member] = {member.name: member for member in group.members}
-        return make_link(meet(HostPoint(launched.run, tag), rank, names, timeout, known), self.engine)
+        place, link = self.everyone
+        names = [f"rank {r}" for r in ranks]
+
+        def gather(what: str, data: bytes) -> list[bytes]:
+            told = link.meet(what, data)
+            return [told[r] for r in ranks]
+
+        group = connect(place, " ".join(names), gather, ranks.index(launched.rank), names, timeout)
+        return make_link(group, self.engine)
 
 
 _process = _Process()

@@ -1,6 +1,5 @@
 // The C functions of core/abi.h for ranks that are processes.
 #include <algorithm>
-#include <cstring>
 #include <exception>
 
 #include "core/abi.h"
@@ -46,12 +45,7 @@ HpmoeLink* hpmoe_link_open(int32_t rank, int32_t size, const int32_t* heap_fds, 
   try {
     std::vector<hpmoe::Member> members;
     for (int32_t i = 0; i < size; ++i) members.push_back({heap_fds[i], pids[i], pidfds[i], hosts ? hosts->sockets[i] : -1});
-    hpmoe::Messages messages = {{0, 0}, hpmoe::kMostMessageBytes, nullptr};
-    if (hosts) {
-      messages = {{0, 0}, hosts->most_bytes, hosts->ucx};
-      std::memcpy(messages.secret, hosts->secret, sizeof messages.secret);
-    }
-    return reinterpret_cast<HpmoeLink*>(Link::open(rank, members, messages).release());
+    return reinterpret_cast<HpmoeLink*>(Link::open(rank, members, hosts).release());
   } catch (const std::exception&) {
     return nullptr;
   }

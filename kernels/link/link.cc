@@ -24,13 +24,13 @@ Link::Link(int32_t rank, const std::vector<Member>& members)
       waited_ns_(members.size()),
       seen_ns_(members.size()) {}
 
-std::unique_ptr<Link> Link::open(int32_t rank, const std::vector<Member>& members, const Messages& messages) {
+std::unique_ptr<Link> Link::open(int32_t rank, const std::vector<Member>& members, const HpmoeHosts* hosts) {
   std::unique_ptr<Link> link(new Link(rank, members));
   for (int32_t i = 0; i < link->size(); ++i)
     if (members[i].socket < 0 && !link->open_heap(i)) return nullptr;
   link->space_ = std::make_unique<HeapSpace>(*link->heaps_[rank], members[rank].heap_fd, sizeof(Control));
   for (int32_t i = 0; i < link->size(); ++i)
-    if (members[i].socket >= 0 && !link->reach(i, messages)) return nullptr;
+    if (members[i].socket >= 0 && !link->reach(i, *hosts)) return nullptr;
   return link->space_->take(1) < 0 ? nullptr : std::move(link);
 }
 
@@ -39,9 +39,11 @@ bool Link::open_heap(int32_t rank) {
   return heaps_[rank]->data();
 }
 
-bool Link::reach(int32_t rank, const Messages& messages) {
-  distant_[rank] = std::make_unique<Distant>(rank, messages.secret, messages.most_bytes, mine(), landing_);
-  proxy_ = Proxy::get(messages.ucx).proxy;
+bool Link::reach(int32_t rank, const HpmoeHosts& hosts) {
+  uint64_t secret[2];
+  std::memcpy(secret, hosts.secret, sizeof secret);
+  distant_[rank] = std::make_unique<Distant>(rank, secret, hosts.most_bytes, mine(), landing_);
+  proxy_ = Proxy::get(hosts.ucx).proxy;
   return proxy_ && proxy_->add(*distant_[rank], mine(), members_[rank].socket);
 }
 

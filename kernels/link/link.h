@@ -25,14 +25,6 @@ struct Member {
   int32_t heap_fd, pid, pidfd, socket;
 };
 
-// What messages between machines carry to be let in, how long they are at most, and the folder of what carries them: UCX, or
-// TCP where it is NULL.
-struct Messages {
-  uint64_t secret[2];
-  int64_t most_bytes;
-  const char* ucx;
-};
-
 // What all ranks do together: `key` is alike on all of them, `what` in words.
 struct Call {
   const char* what;
@@ -44,7 +36,7 @@ struct Call {
 class Link {
  public:
   // NULL where a heap cannot be mapped, or a socket cannot be served. Sockets are the link's from then on.
-  static std::unique_ptr<Link> open(int32_t rank, const std::vector<Member>& members, const Messages& messages);
+  static std::unique_ptr<Link> open(int32_t rank, const std::vector<Member>& members, const HpmoeHosts* hosts);
   ~Link();
 
   int32_t rank() const { return rank_; }
@@ -111,7 +103,7 @@ class Link {
   Link(int32_t rank, const std::vector<Member>& members);
 
   bool open_heap(int32_t rank);
-  bool reach(int32_t rank, const Messages& messages);
+  bool reach(int32_t rank, const HpmoeHosts& hosts);
   Control& control(int32_t rank) const {
     return distant_[rank] ? distant_[rank]->control() : *reinterpret_cast<Control*>(heaps_[rank]->data());
   }

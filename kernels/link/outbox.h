@@ -6,15 +6,13 @@
 #include <mutex>
 #include <vector>
 
+#include "core/abi.h"
 #include "link/message.h"
 
 namespace hpmoe {
 
-// What has been sent so far, without signs of life: of messages that the proxy has taken.
-struct Traffic {
-  int64_t messages, bytes;              // of all kinds
-  int64_t row_messages, rows, row_bytes;  // that carry rows or signals, and what rows are by themselves
-};
+// Of messages that the proxy has taken, signs of life apart.
+using Traffic = HpmoeTraffic;
 
 // One row on its way: which it is there, and where its bytes lie here.
 struct SentRow {

@@ -239,13 +239,10 @@ def test_doctor_says_what_ranks_as_processes_need(capsys, monkeypatch, tmp_path)
     launcher.write_text("#!/bin/sh\n")
     launcher.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
     found = doctor_ranks.ranks()
     assert found["launchers"] == {"msrun": str(launcher), "mpirun": None, "srun": None}
-    assert found["cores"] == {2: [1, 2], 4: [1, 1, 1, 1], 8: [1] * 8}
     text = "\n".join(doctor_ranks.lines(found))
-    for line in ("  mpirun        not found", "  2 ranks       1 .. 2 cores a rank",
-                 "  8 ranks       1 core a rank, shared with other ranks",
+    for line in ("  mpirun        not found",
                  "  pidfd         works: the end of a rank is noticed at once", "  memfd         works"):
         assert line in text.splitlines(), text
     monkeypatch.setattr(os, "pidfd_open", lambda pid: os.open(tmp_path / "none", os.O_RDONLY))

@@ -26,7 +26,7 @@ from hpmoe.ranks.hosts import meet_all
 from hpmoe.ranks.launchers import Launched
 from hpmoe.ranks.link import ENGINES, Traffic
 from hpmoe.ranks.points import NetPoint
-from hpmoe.ranks.rendezvous import Group
+from hpmoe.ranks.rendezvous import Meeting
 from hpmoe.ranks.starting import free_address
 
 
@@ -163,7 +163,7 @@ def test_who_has_not_the_secret_is_refused_and_harms_nobody():
 @pytest.mark.parametrize("dead", [1, 3])
 def test_a_rank_that_ends_while_all_connect_is_named_at_once_on_all(dead, node_size, monkeypatch):
     """Once it has told its address, and before it comes to anybody."""
-    run_of, address, real = secrets.token_bytes(32), free_address(), Group.all_gather
+    run_of, address, real = secrets.token_bytes(32), free_address(), Meeting.all_gather
 
     def gather(group, what, data):
         told = real(group, what, data)
@@ -172,7 +172,7 @@ def test_a_rank_that_ends_while_all_connect_is_named_at_once_on_all(dead, node_s
             raise InterruptedError
         return told
 
-    monkeypatch.setattr(Group, "all_gather", gather)
+    monkeypatch.setattr(Meeting, "all_gather", gather)
 
     def rank_of(rank):
         with contextlib.suppress(InterruptedError):

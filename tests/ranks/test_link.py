@@ -14,8 +14,8 @@ from test_rendezvous import names_of, on_threads
 
 from hpmoe import LaunchError
 from hpmoe.kernels.link import Link, _leave
-from hpmoe.ranks.points import HostPoint
-from hpmoe.ranks.rendezvous import meet
+from hpmoe.ranks.hosts import meet_all
+from hpmoe.ranks.launchers import Launched
 from hpmoe.support.dtypes import numpy_dtype
 
 
@@ -28,7 +28,7 @@ def run_ranks():
         run_of = secrets.token_bytes(32)
 
         def rank_of(rank):
-            group = meet(HostPoint(run_of, ""), rank, names_of(size), 10)
+            _, group = meet_all(Launched("threads", rank, size, run_of), names_of(size), 10)
             opened.append(group)
             opened.append(link := Link(group, timeout=timeout, heap_bytes=1 << 24))
             return f(link)
@@ -58,7 +58,7 @@ def test_a_link_that_is_closed_has_nothing_open(run_ranks):
     before = num_open()
     run_ranks(4, lambda link: link.meet("a name", link.pool.zeros((3,), np.int64).tobytes()))
     files, maps = (now - then for now, then in zip(num_open(), before, strict=True))
-    assert files == 6 + 4 * 5 and maps >= 4 * 4  # connections, and of each rank its heap and who ends
+    assert files == 6 + 12 + 4 * 5 and maps >= 4 * 4  # ends of connections, and of each rank its heap and pidfds
     run_ranks.close()
     assert num_open() == before
 

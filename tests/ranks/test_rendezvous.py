@@ -3,6 +3,7 @@
 import contextlib
 import os
 import secrets
+import select
 import signal
 import socket
 import threading
@@ -12,17 +13,23 @@ import pytest
 
 from hpmoe import LaunchError
 from hpmoe.ranks import messages, points, rendezvous
+from hpmoe.ranks.hosts import meet_all
+from hpmoe.ranks.launchers import Launched
 from hpmoe.ranks.points import HostPoint
-from hpmoe.ranks.rendezvous import has_ended, meet, tell_end
+from hpmoe.ranks.rendezvous import meet, tell_end
 
 
 def names_of(size):
     return [f"rank {rank}" for rank in range(size)]
 
 
-def size_of(group):
-    group.close()
-    return group.size
+def size_of(meeting):
+    meeting.close()
+    return len(meeting.names)
+
+
+def is_running(member):
+    return not select.select([member.pidfd], [], [], 0)[0]
 
 
 def on_threads(size, f, ranks=None):
@@ -72,7 +79,7 @@ def after_letting_in(monkeypatch, then):
 @pytest.mark.parametrize("size", [2, 5])
 def test_all_meet_and_give_each_other_bytes_and_files(run, size):
     def rank_of(rank):
-        group = meet(HostPoint(run, ""), rank, names_of(size), 10)
+        _, group = meet_all(Launched("threads", rank, size, run), names_of(size), 10)
         read, write = os.pipe()
         os.write(write, bytes([rank]))
         files = group.share(read)
@@ -84,7 +91,7 @@ def test_all_meet_and_give_each_other_bytes_and_files(run, size):
     for rank, (group, given, _) in enumerate(groups):
         assert (group.rank, group.size) == (rank, size) and given == [bytes(range(r)) for r in range(size)]
         assert [m.name for m in group.members] == names_of(size) and {m.pid for m in group.members} == {os.getpid()}
-        assert not any(map(has_ended, group.members))
+        assert all(map(is_running, group.members)) and group.sockets == [None] * size
     assert [os.read(file, 1) for file in groups[-1][2]] == [bytes([r]) for r in range(size)]
 
 
@@ -184,12 +191,12 @@ def test_a_rank_that_is_killed_is_noticed_in_a_meeting_and_after_it(run, monkeyp
         after_letting_in(patch, lambda ranks: os.kill(pid, signal.SIGKILL))
         meet(HostPoint(run, ""), 0, names_of(3), 10)
     os.waitpid(pid, 0)
-    pid = fork(lambda: (meet(HostPoint(run, "two"), 1, names_of(2), 10), signal.pause()))
-    group = meet(HostPoint(run, "two"), 0, names_of(2), 10)
-    assert not has_ended(group.members[1]) and group.members[1].pid == pid
+    pid = fork(lambda: (meet_all(Launched("forks", 1, 2, run[::-1]), names_of(2), 10), signal.pause()))
+    _, group = meet_all(Launched("forks", 0, 2, run[::-1]), names_of(2), 10)
+    assert is_running(group.members[1]) and group.members[1].pid == pid
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    assert has_ended(group.members[1])
+    assert not is_running(group.members[1])
     with pytest.raises(LaunchError, match="rank 1 is gone"):
         group.all_gather("numbers", b"")
     group.close()
