@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from hpmoe.costs.rank_estimate import WAITS, estimated_us
+from hpmoe.costs.task_costs import expected_us
 from hpmoe.ir.program import Program
 from hpmoe.machines.machine import Machine
 from hpmoe.machines.presets import cpu
@@ -31,9 +31,9 @@ def _check(scheme: str = "auto", machine: Machine | None = None) -> None:
 def send_rows(program: Program, *, scheme: str = "auto", machine: Machine | None = None) -> Program:
     """Sends rows by a scheme, the forward and the backward pass each by its own where the machine model chooses.
 
-    "auto" takes what the machine is expected to be fastest with, for rows that are spread evenly: a scheme costs what its
-    bytes take on the slowest link, beside the matmuls or, where tokens go once, before and behind them. How that is
-    estimated hpmoe/costs/rank_estimate.py says; `examples/benchmarks/ablation.py --nodes=8` simulates each.
+    "auto" takes the scheme with the least expected time for rows that are spread evenly (`expected_us` of
+    hpmoe/costs/task_costs.py): its bytes on the slowest link, beside the matmuls or, if tokens are sent once, before and
+    after them. `examples/benchmarks/ablation.py --nodes=8` simulates each scheme.
 
     Rewrite: by scheme
         "direct"         nothing                     each of a token's experts gets its row
@@ -84,5 +84,4 @@ def _sent_by(scheme: str, program: Program) -> Program:
 
 
 def _us(program: Program, machine: Machine) -> float:
-    flow = tile_operations(program, machine.tile_rows, machine.tile_cols, machine.unified)
-    return estimated_us(flow, machine, WAITS)[0]
+    return expected_us(tile_operations(program, machine.tile_rows, machine.tile_cols, machine.unified), machine)

@@ -42,7 +42,7 @@ def tile_partition(program: Program, *, rows: Size = None, cols: Size = None,
     Args:
         f: the function.
         rows: rows of a slot and of a tile of tokens; the machine's default where None; "auto" chooses among half, once and
-            twice that what ends first by the machine's cost rules, for the shapes and received rows of each plan.
+            twice that the tile with the least expected time, for the shapes and received rows of each plan.
         cols: columns of a tile, in the same way; "auto" goes up to four times the default.
         machine: what it will run on, also the default of the transforms after it; the CPU of this process where None.
 

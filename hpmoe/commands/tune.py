@@ -16,12 +16,12 @@ from hpmoe.transforms.send_rows import SCHEMES
 SUMMARY = "searches the fastest tiles, orders, signals, queues and scheme of sending rows on a model of a machine"
 NOTES = """\
   hpmoe tune --ep=8 --tokens=1024 --budget=30
-Every time is simulated; nothing is computed. The first trial is the default, the second one takes sizes by the
-machine's cost rules, the next ones what hpmoe.choose_schedule takes of each pass, every other one changes one setting
-of the best so far. A setting that is given as a flag, such as --policy=round_robin or --scheme=node, is kept. Ranks of
-more than one node of the machine may relay rows; schemes are those of hpmoe.send_rows. What was found is kept for the
-same layer, routing and machine in $XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe, and taken from there unless --fresh is
-given."""
+Every time is simulated; nothing is computed. The first trial is the default, the second one takes the sizes
+with the least expected time, the next ones what hpmoe.choose_schedule takes of each pass, every other one changes one
+setting of the best so far. A setting that is given as a flag, such as --policy=round_robin or --scheme=node, is kept.
+Ranks of more than one node of the machine may relay rows; schemes are those of hpmoe.send_rows. What was found is
+kept for the same layer, routing and machine in $XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe, and taken from there unless
+--fresh is given."""
 SETTINGS = {"scheme": "scheme", "policy": "policy", "signal": "signal", "order": "order", "rows": "tile_rows",
             "cols": "tile_cols", "prefetch": "prefetch"}
 

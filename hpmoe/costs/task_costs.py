@@ -1,19 +1,30 @@
-"""The time of each task of a Taskflow alone on a machine, before there is a routing."""
+"""Times of tasks on a machine with the rows that they are expected to have, before there is a routing.
+
+The scheduler takes the time of each task; choices of tiles and schemes take sums over the tasks of each operation. Both ask
+Work, whose table the simulator has, too.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
-from hpmoe.costs.work import Work, core_us, link_rate
+from hpmoe.costs.footprint import DENSE, STREAM, WEIGHT
+from hpmoe.costs.put_sizes import likely_puts
+from hpmoe.costs.work import Work, core_us, link_rate, rows_of_token
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
+from hpmoe.routing.route_plan import relays_of
 from hpmoe.support.known import known
+from hpmoe.tiling.next_ops import next_ops
+
+Units = tuple[tuple[float, float], tuple[float, float]]  # of an operation: (rows, number of units with as many), twice
 
 
 def task_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
-    """Estimated microseconds of each task alone on the machine, every slot taken as full, [num_tasks]."""
+    """Returns microseconds of each task alone on the machine, with every slot full, [num_tasks]."""
     work = Work(flow, machine)
     out, first = np.empty(sum(math.prod(op.grid) for op in flow.ops)), 0
     for i, op in enumerate(flow.ops):
@@ -22,21 +33,118 @@ def task_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
         lower = slice(op.domain.blocks - 1, None, op.domain.blocks)
         for k, where in enumerate((np.s_[:], np.s_[:, -1], np.s_[lower], np.s_[lower, -1])):
             if k == 0 or work.table[i, k].tobytes() != work.table[i, 0].tobytes():
-                of_tasks[where] = _alone(work.table[i, k], rows, machine, flow.ep_size)
+                used = work.table[i, k]["footprints"][:work.table[i, k]["num_footprints"]]
+                touched = used["fixed"].sum() + rows * used["row"].sum()
+                of_tasks[where] = _alone(work.table[i, k], rows, touched, machine, flow.ep_size)
         first += of_tasks.size
     return out
 
 
-def _alone(work: np.void, rows: float, machine: Machine, ep_size: int) -> float:
-    """Microseconds of one task to which memory and links give all that one worker can take."""
-    used = work["footprints"][:work["num_footprints"]]
-    return float(machine.sync.task_us + max(core_us(work, rows),
-                                       (used["fixed"].sum() + rows * used["row"].sum()) / machine.l2.worker_bytes_per_us,
-                                       rows * work["link_row"] / link_rate(machine, ep_size)))
+def _alone(work: np.ndarray | np.void, rows: np.ndarray | float, touched: np.ndarray, machine: Machine,
+           ep_size: int) -> np.ndarray:
+    """Returns microseconds of tasks to which L2 and links give all that one worker can take."""
+    moved = np.maximum(touched / machine.l2.worker_bytes_per_us, rows * work["link_row"] / link_rate(machine, ep_size))
+    return machine.sync.task_us + np.maximum(core_us(work, rows), moved)
+
+
+def expected_us(flow: tf.Taskflow, machine: Machine) -> float:
+    """Returns microseconds of a rank whose experts share the rows evenly.
+
+    The time is that of the busiest unit, of the link, of memory, or of the longest path of one task of each operation. A
+    unit takes the sum of its tasks divided among its workers, and its longest task, which may begin last. Exchanges take the
+    link. Tokens sent once arrive before most experts can begin and leave after all have ended: their exchanges are added.
+
+    Args:
+        flow: of `tile_operations`, without tasks.
+    """
+    busy, longest, memory = _ops_us(flow, machine)
+    exchanges = {i: op for i, op in enumerate(flow.ops) if op.primitive.is_blocking}
+    sent = {i: _exchange_us(flow, op, machine) for i, op in exchanges.items()}
+    hops = {i: us for i, us in sent.items() if flow.routes[exchanges[i].domain.route].once_of >= 0}
+    latency = longest.tolist()
+    for i in exchanges.keys() - hops.keys():
+        latency[i] = _put_us(flow, exchanges[i], machine)
+    is_matrix = np.array([machine.unified or op.unit == "aic" for op in flow.ops])
+    units = ((busy[which].sum() / max(1, len(machine.queues_of(unit))) + longest[which].max(initial=0.0))
+             for unit, which in (("aic", is_matrix), ("aiv", ~is_matrix)))
+    all_hops = sum(hops.values())
+    return float(max(*units, sum(sent.values()) - all_hops, memory / machine.memory.bytes_per_us,
+                     _longest_path(flow, latency)) + all_hops)
+
+
+def _ops_us(flow: tf.Taskflow, machine: Machine) -> tuple[np.ndarray, np.ndarray, float]:
+    """Returns microseconds of all tasks of each operation and of its longest one, [num_ops], 0 for exchanges; and bytes of
+    weights and of summed gradients, which memory moves once."""
+    table = Work(flow, machine).table
+    units = np.array([_expected_units(flow, op) for op in flow.ops]).reshape(-1, 2, 2)
+    rows, counts = units[:, None, :, 0], units[:, None, :, 1]  # [num_ops, 1, 2]
+    tiles = np.array([(op.domain.blocks, op.grid[2]) for op in flow.ops], float).reshape(-1, 2)
+    of_blocks = np.stack([1 - 1 / tiles[:, 0], 1 / tiles[:, 0]], axis=1)
+    of_cols = np.stack([tiles[:, 1] - 1, np.ones(len(tiles))], axis=1)
+    times = (of_blocks[:, :, None] * of_cols[:, None, :]).reshape(-1, 4, 1)  # tasks of a unit, as `Work.table` has them
+    used = table["footprints"]
+    touched = used["fixed"].sum(axis=-1)[:, :, None] + rows * used["row"].sum(axis=-1)[:, :, None]
+    us = _alone(table[:, :, None], rows, touched, machine, flow.ep_size) + machine.sync.wait_us + machine.sync.signal_us
+    num_tasks = times * counts
+    weights = np.where((used["part"] == WEIGHT) | (used["part"] == DENSE), used["whole"], 0.0).max(axis=-1, initial=0.0)
+    streams = np.where(used["part"] == STREAM, used["fixed"], 0.0).sum(axis=-1)
+    experts = [flow.routes[op.domain.route].num_local_experts if op.domain.is_slots else 1 for op in flow.ops]
+    memory = (times[..., 0] * weights * np.array(experts)[:, None])[num_tasks.any(axis=2)].sum() \
+        + (num_tasks.sum(axis=2) * streams).sum()
+    return (num_tasks * us).sum(axis=(1, 2)), np.where(num_tasks > 0, us, 0.0).max(axis=(1, 2), initial=0.0), float(memory)
+
+
+def _expected_units(flow: tf.Taskflow, op: tf.TileOp) -> Units:
+    """Returns the units of a local operation; slots of an expert are full but the last one."""
+    plan = flow.routes[op.domain.route] if op.domain.route >= 0 else None
+    if op.primitive.is_blocking or op.primitive.moves_copies:
+        return (0.0, 0), (0.0, 0)
+    if op.domain.sums_rows:
+        return (rows_of_expert(op, plan), op.domain.size), (0.0, 0)
+    experts = known(plan).num_local_experts if op.domain.is_slots else 1
+    rows = known(plan).likely_rows / experts if op.domain.is_slots else float(max(1, op.domain.num_rows))
+    whole, rest = divmod(rows, flow.tile_rows)
+    return (float(flow.tile_rows), whole * experts), (rest, experts if rest else 0)
+
+
+def _exchange_us(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
+    """Returns microseconds of a rank's link, or of its link between nodes if that takes longer, for an exchange of rows."""
+    plan, ep_size = flow.routes[op.domain.route], flow.ep_size
+    step, rows = plan.node_size or 1, plan.likely_rows / ep_size  # to each rank
+    if plan.once_of >= 0:
+        of = flow.routes[plan.once_of]
+        rows = of.top_k / rows_of_token(of, plan) * plan.num_tokens * step / ep_size
+    near, others = min(ep_size, machine.link.node_size) // step - 1, ep_size // step - 1
+    reach = _ranks_reached(flow, op)
+    if reach < ep_size:  # each rank passes on the rows of all nodes to the ranks of its node
+        rows, near, others = rows * ep_size / reach, reach - 1, reach - 1
+    us = max(near / machine.link.rate(ep_size), (others - near) / machine.link.node_bytes_per_us)
+    return rows * us * flow.buffers[op.operands[0].buffer].row_bytes
+
+
+def _put_us(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
+    """Returns microseconds until a put of a slot's rows from one rank is seen, for an exchange that becomes puts."""
+    plan, sent, sync = flow.routes[op.domain.route], flow.buffers[op.operands[0].buffer], machine.sync
+    rows, reach = min(flow.tile_rows, plan.likely_rows / (plan.num_local_experts * flow.ep_size)), _ranks_reached(flow, op)
+    share = (likely_puts(flow, op, machine)[1] or sent.cols) / sent.cols
+    return (sync.task_us + rows * sent.row_bytes * share / link_rate(machine, reach) + sync.signal_us + sync.poll_us
+            + (sync.remote_us if reach <= machine.link.node_size else sync.node_remote_us))
+
+
+def _ranks_reached(flow: tf.Taskflow, op: tf.TileOp) -> int:
+    """Returns how many ranks an exchange sends rows to: all, or those of a node if a relay passes on the rows."""
+    return flow.routes[relays_of(flow.routes, op.domain.route)].node_size if op.is_relayed else flow.ep_size
+
+
+def _longest_path(flow: tf.Taskflow, latency: Sequence[float]) -> float:
+    us, then = list(latency), next_ops(flow)
+    for i in reversed(range(len(us))):
+        us[i] += max((us[j] for j in then[i]), default=0.0)
+    return max(us, default=0.0)
 
 
 def _full_rows(flow: tf.Taskflow, op: tf.TileOp) -> float:
-    """Rows of a task whose unit is full, of a transfer its share of them."""
+    """Returns rows of a task whose unit is full; of a transfer its share of them."""
     plan = flow.routes[op.domain.route] if op.domain.route >= 0 else None
     if op.primitive.is_notice:
         return 0.0
@@ -55,8 +163,10 @@ def _full_rows(flow: tf.Taskflow, op: tf.TileOp) -> float:
 
 
 def rows_of_expert(op: tf.TileOp, plan: tf.RoutePlan | None) -> float:
-    """Rows that a task of an operation over experts sums, where experts share the rows evenly; where copies were planned
-    for loads, the most that one of its experts is likely to have."""
+    """Returns rows that a task of an operation over experts sums if experts share the rows evenly.
+
+    If copies were planned for loads, these are the rows of the operation's expert with the most.
+    """
     if plan is None:
         return float(op.domain.height)
     if plan.placement is None:

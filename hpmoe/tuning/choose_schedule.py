@@ -32,7 +32,7 @@ from hpmoe.tuning.settings import Planned
 
 MOST_TASKS = 2**15  # of all ranks
 POLICIES = "critical_path", "round_robin"  # the default first
-TILES = 7  # that are tried where the routing isn't known, those with which a rank ends first by the machine's cost rules
+TILES = 7  # tried if the routing is not known, those with the least expected time
 EARLY = 4  # that play with prefetch_weights, too, on a routing that is known
 PLAY = 4, 3, 2, 2, 2, 2, 2  # how many schedules are simulated on each routing after the first
 
@@ -47,7 +47,7 @@ class Schedule:
     prefetch: bool = False
 
     def settings(self, program: Program, machine: Machine) -> Settings:
-        """As `tune` has them, in which the tile that the machine's cost rules choose is "auto"."""
+        """As `tune` has them, in which the tile with the least expected time is "auto"."""
         is_auto = (self.rows, self.cols) == choose_tile(program, machine, None, None)
         size = "auto" if is_auto else None
         return {"rows": size or self.rows, "cols": size or self.cols, "policy": self.policy,
@@ -71,11 +71,11 @@ def choose_schedule(program: Program, *, machine: Machine | None = None, most_ta
                     routing: PerRank | None = None) -> Taskflow:
     """Tiles, puts and queues in one step, by the policy and the tile with which a program simulates as fastest.
 
-    Beside the default, "critical_path" with the tile that the machine's cost rules choose, it tries
+    Beside the default, "critical_path" with the tile with the least expected time, it tries
     "round_robin", other tiles, and, of the fastest of all these, prefetch_weights.
 
     With the routing known all tiles play on that, and what is taken is the fastest of all that was tried. Without, those
-    tiles play with which a rank ends first by the cost rules. They are judged on eight routings drawn for this, of experts
+    tiles play with the least expected times. They are judged on eight routings drawn for this, of experts
     alike, by Dirichlet(0.3), with one hot expert or with half of the ranks empty: those whose fullest rank gets most nearly
     the rows that the plan has room for. All play on the first of these, and the fastest till then on the others.
 

@@ -43,7 +43,7 @@ def tune(f: Function, *args: PyTree, machine: Machine | None = None, mesh: Mesh 
     """Searches tiles, signals, peer order, policies and schemes of sending rows with the simulator; nothing is computed.
 
     The first trial is the default chain, so the choice is never slower than that on the model; the second one takes all
-    sizes that the machine's cost rules choose, and the next ones what `choose_schedule` takes of each pass. Every chain
+    sizes with the least expected time, and the next ones what `choose_schedule` takes of each pass. Every chain
     computes the same function, but for rows that the space has rounded; where tiles have other sizes, or tokens go to a rank
     or node once, float32 sums may round otherwise. A trial that fails is noted and not chosen.
 

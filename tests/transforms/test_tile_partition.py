@@ -6,7 +6,6 @@ from modelled_layers import layer
 from simulated_layers import NPU
 
 import hpmoe
-from hpmoe.costs import tile_choice
 from hpmoe.costs.tile_choice import choose_tile
 
 
@@ -18,14 +17,12 @@ def test_the_tile_is_chosen_by_the_machine_and_the_sizes(direction):
     assert big.provenance[-1] != small.provenance[-1]
 
 
-def test_rows_of_an_expert_are_not_split_for_little(monkeypatch):
+def test_rows_of_an_expert_are_not_split():
     """With 96 rows each, of which half a tile of 64 rows would wait for the weight that the others have asked for."""
     sizes = {"ep": 16, "tokens": 64, "hidden": 5120, "intermediate": 1536, "experts": 64, "top_k": 6}
     whole, split = layer(**sizes), layer(**sizes, tile_rows=64, tile_cols=128)
     assert whole.tiles.provenance[-1] == "tile_partition(rows=128, cols=256)"
     assert whole.fused().span < split.fused().span
-    monkeypatch.setattr(tile_choice, "SPLIT", 1.0)
-    assert layer(**sizes).tiles.provenance[-1] == split.tiles.provenance[-1]
 
 
 def test_what_is_given_is_kept():
