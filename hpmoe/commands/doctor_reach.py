@@ -1,13 +1,12 @@
 """hpmoe doctor --target: what the kernel of a target runs, and what it refuses by name before any launch.
 
-Read off the definitions that the refusals ask, so that neither says what the other does not do.
+Reads the table that the target's refusals ask.
 """
 
 from __future__ import annotations
 
 import textwrap
 
-from hpmoe.kernels.ascendc import rules as ascend_rules
 from hpmoe.runtime.bodies import Bodies
 from hpmoe.runtime.targets import find_target
 from hpmoe.support.dtypes import BYTES, FLOATS, INTEGERS
@@ -21,17 +20,11 @@ WIDTH = 110
 def reach(target: str) -> Fields:
     """Operations, functions, dtypes and numbers that a target runs, and those that it refuses."""
     bodies = find_target(target).bodies
-    runs = {"operations": sorted(bodies.operations), "functions": sorted(bodies.functions)}
+    runs: Fields = {"operations": sorted(bodies.operations), "functions": sorted(bodies.functions)}
     refuses = {"operations": sorted(TilePrimitive.members.keys() - bodies.operations),
                "functions": sorted(Function.members.keys() - bodies.functions)}
-    limits = {limit.what.strip(","): limit.most for limit in ascend_rules.LIMITS} if target != "cpu" else {}
-    if limits:
-        limits["columns of a product's operand"] = ascend_rules.MOST_COLUMNS
-        limits["columns of a row that is quantised, as int8, on a 950 also fp8, with a scale a row, or as mxfp8, of any"] = (
-            ascend_rules.MOST_QUANTISED)
-        limits["columns of a guarded row"] = ascend_rules.MOST_GUARDED
-        limits[f"bytes of a row of {', '.join(p.name for p in ascend_rules.ON_WHOLE_ROWS)}"] = ascend_rules.MOST_ROW_BYTES
-    return {"target": target, "runs": {**runs, "dtypes": dtypes(bodies), "at_most": limits}, "refuses": refuses}
+    runs |= {"dtypes": dtypes(bodies), "at_most": dict(bodies.at_most)}
+    return {"target": target, "runs": runs, "refuses": refuses}
 
 
 def dtypes(bodies: Bodies) -> dict[str, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from hpmoe.ir.taskflow import Taskflow, TileOp
 from hpmoe.support.dtypes import BYTES, FLOATS, INTEGERS, storage_dtype
@@ -19,6 +20,7 @@ class Bodies:
         operations: names of tile operations; by default all.
         functions: names of elementwise functions; by default all.
         dtypes: dtypes of elements; by default all.
+        at_most: limits of sizes by what they limit, in words; `compile` refuses sizes beyond them.
 
     Example:
         >>> bodies = Bodies(functions=frozenset({"add", "mul"}))
@@ -29,6 +31,7 @@ class Bodies:
     operations: frozenset[str] = dataclasses.field(default_factory=lambda: frozenset(TilePrimitive.members))
     functions: frozenset[str] = dataclasses.field(default_factory=lambda: frozenset(Function.members))
     dtypes: tuple[str, ...] = (*FLOATS, *INTEGERS, BYTES)
+    at_most: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def takes(self, operand: Operand, dtype: str) -> bool:
         """Returns whether the operand of a tile operation may be stored in a dtype."""
@@ -47,8 +50,8 @@ class Bodies:
             if access.buffer < 0 or op.primitive.is_remote:
                 continue
             dtype, operand = storage_dtype(flow.buffers[access.buffer].dtype), op.primitive.operand(i)
-            check_argument(self.takes(operand, dtype), who, f"the dtype of operand {i}", dtype,
-                           "int32" if operand.is_integer else "float32, bfloat16 or float16")
+            taken = [name for name in self.dtypes if operand.takes(name)]
+            check_argument(dtype in taken, who, f"the dtype of operand {i}", dtype, f"one of {', '.join(taken)}")
 
 
 def _check_name(who: str, what: str, name: str, known: frozenset[str]) -> None:

@@ -1,19 +1,17 @@
-"""Limits of the Ascend kernel: its tile bodies, dtypes and shapes. Whatever else a taskflow asks for is an error here."""
+"""Refuses what the Ascend kernel cannot run: operations without a body, and sizes beyond the limits of bodies.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
 from hpmoe.ir import taskflow as tf
-from hpmoe.kernels.ascendc.bodies import BODIES
+from hpmoe.kernels.ascendc.bodies import BODIES, LIMITS, MOST_COLUMNS, MOST_GUARDED, MOST_QUANTISED, MOST_ROW_BYTES
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.native import Status, load
 from hpmoe.kernels.protocol import Code
 from hpmoe.primitives.quantized_products import MX_PAIR
-from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.support.dtypes import BYTES, FLOATS, storage_dtype
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import row_modes
@@ -23,35 +21,10 @@ from hpmoe.tile_ops.quantized import QUANTIZE
 from hpmoe.tile_ops.quantized_matmuls import GMM_WIDENED, ROWS, Fp8Matmul, WeightFormat
 from hpmoe.tile_ops.row_formats import MX_BLOCK, BlockScale, Element, RowFormat
 
-
-class Limit(NamedTuple):
-    """A number that the kernel takes up to `most`.
-
-    Attributes:
-        of: the number of a route, given how many ranks there are; 0 for a route that the limit is not about.
-    """
-
-    what: str
-    most: int
-    of: Callable[[RoutePlan, int], int]
-
-
-LIMITS = (
-    Limit("top_k", 512, lambda plan, _: plan.top_k),
-    Limit("num_experts, with copies,", 1024,
-          lambda plan, ep_size: max(plan.num_experts, plan.num_local_experts * ep_size)),
-    Limit("the ranks among which relays pass rows on", 448, lambda plan, ep_size: ep_size if plan.node_size else 0),
-    Limit("the copies of a rank's experts", 64, lambda plan, _: plan.placement.most_copies if plan.placement else 0),
-    Limit("the rows of a tile", 2**20 - 1, lambda plan, _: min(plan.tile_rows, plan.max_rows)),
-)
-MOST_COLUMNS = 65_535  # of a matmul's operand: a parameter of 16 bits
 A2_A3, ASCEND_950 = 2201, 3510  # chips by their numbers of chip.h
 FP8_ROWS = RowFormat(Element.E4M3, BlockScale.FLOAT32, 0)
 MXFP8_ROWS = RowFormat(Element.E4M3, BlockScale.E8M0, MX_BLOCK)
 ROW_FORMATS = {A2_A3: (ROWS,), ASCEND_950: (ROWS, FP8_ROWS, MXFP8_ROWS)}  # of quantised rows and weights, by chip
-MOST_QUANTISED = 8192  # columns of a row that is quantised: two buffers of UB hold it in float32
-MOST_ROW_BYTES = 8192  # of rows that are sorted, or picked from and added up by an index: a piece of UB
-MOST_GUARDED = 16_384  # columns of a row in which other values come in the place of some
 ON_WHOLE_ROWS = (TOP_K, TAKE_COLS, ADD_COLS, CUMSUM)
 FILLS_ROWS = (FILL_OUTSIDE, COUNT_AND_FILL, REDUCE_AND_FILL)
 

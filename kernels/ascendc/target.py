@@ -119,7 +119,7 @@ def find_heap(num_ranks: int) -> SymmetricHeap:
     return HEAPS[num_ranks]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class AscendTarget(Target[AscendState]):
     """The NPU of this process.
 

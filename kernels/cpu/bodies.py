@@ -1,4 +1,4 @@
-"""What the CPU runtime has code for: core/ moves rows and signals, bodies.cc computes."""
+"""The capability table of the CPU: core/ has the code that moves rows and signals, bodies.cc what computes."""
 
 from hpmoe.runtime.bodies import Bodies
 
