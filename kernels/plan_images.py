@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,6 +11,30 @@ from hpmoe.ir.taskflow import Taskflow
 from hpmoe.kernels import protocol
 
 SIZE = protocol.HEADER.itemsize
+
+
+def choice_at_start(flows: Sequence[Taskflow]) -> list[int] | None:
+    """For each plan but the last, the rows of the fullest rank up to which a launch takes it; None if there is no choice, as
+    with several routes or with other room.
+
+    Args:
+        flows: plans of one program, by rising likely rows.
+    """
+    routes = [route for flow in flows for route in flow.routes]
+    if len(flows) < 2 or len(routes) != len(flows) or len({route.max_rows for route in routes}) > 1:
+        return None
+    return taken_up_to([route.likely_rows for route in routes])
+
+
+def taken_up_to(likely: Sequence[int]) -> list[int]:
+    """For each of some rising numbers of rows but the last, the rows up to which its plan is taken: a quarter of the way to
+    the next number, as a plan for fewer rows than a rank receives loses more time than a plan for more rows.
+
+    Example:
+        >>> taken_up_to([10, 25, 40])
+        [13, 28]
+    """
+    return [(3 * rows + more) // 4 for rows, more in itertools.pairwise(likely)]
 
 
 def pack_plans(images: Sequence[np.ndarray], most_received: Sequence[int]) -> np.ndarray:

@@ -12,8 +12,9 @@ from drawn_layers import Case, cases
 import hpmoe
 from hpmoe.commands.layer import Layer
 from hpmoe.costs.start import choice_us
+from hpmoe.kernels.plan_images import taken_up_to
 from hpmoe.routing.skewed import SKEWS
-from hpmoe.runtime.planned_rows import PlannedRows, rows_at_start, taken_up_to
+from hpmoe.runtime.planned_rows import PlannedRows, rows_at_start
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
 

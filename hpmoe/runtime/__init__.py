@@ -1,14 +1,12 @@
-"""Calls of functions at any stage of the chain, from what a user writes down to what runs.
+"""Calls of functions at any stage of the chain; see README.md for the way of a call.
 
-transform, spmd                     what makes callables of callables
-staged_function, memory             such a callable: called, lowered, measured in bytes
-graph_mode                          the same call where MindSpore's graph compiler meets it
-running                             arguments in, results out
-autograd, graph_operators           a call as an operation of autograd, and as an operator of a graph; one binding each
-backend                             what runs calls; there are two
-array_backend, array_graph, array_runs      on arrays of all ranks
-device_backend, device_graph                on tensors of this rank's device
-plans, one_call, arguments, planned_rows    what was traced and lowered, and for what
-staged, rewrite                     a function and the rewrites of its IR, which are data
-rank_arrays                         arrays of all ranks, from tensors and back
+transform, spmd                             make callables of callables
+staged_function, graph_mode                 a callable, called by Python or by MindSpore's graph compiler
+running                                     arguments in, results out; the operation of autograd
+backend, array_, process_, device_backend   the protocol of what runs calls, and its implementations
+graph_operators, array_graph, device_graph  the operators of a call in a compiled graph
+plans, lowering, kept_plans, plan_key       plans: cached, made, kept in files
+one_call, arguments, planned_rows           one call, its arguments, and the rows that it is planned for
+exchanged, rank_arrays                      messages between processes; arrays of all ranks
+staged, rewrite, targets                    a function and its chain, as data, and what launches its kernels
 """

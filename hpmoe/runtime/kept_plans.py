@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpmoe.ir.program import Program
-from hpmoe.ir.stages import AnyIR
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.ir.taskflow_bytes import read_taskflow, taskflow_bytes
 from hpmoe.runtime.plan_key import plan_key
-from hpmoe.runtime.staged import Step
+from hpmoe.runtime.staged import Step, applied
 from hpmoe.support.errors import VerifyError
 from hpmoe.support.host import cache_folder
 from hpmoe.support.kept_files import keep_latest, read_bytes, write_bytes
@@ -46,9 +45,7 @@ def _key(program: Program, steps: Sequence[Step]) -> str | None:
 def _made(program: Program, steps: Sequence[Step], key: str | None) -> Taskflow:
     """The plan, made anew, and kept where that takes long."""
     begin = time.perf_counter()
-    flow: AnyIR = program
-    for step in steps:
-        flow = step.apply_to(flow)
+    flow = applied(steps, program)
     if key and time.perf_counter() - begin >= LEAST_SECONDS:
         _store(key, flow)
     return flow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -12,7 +11,6 @@ import numpy as np
 from hpmoe.ir.avals import RouteAval, as_route, drawn
 from hpmoe.ir.program import Equation, Program, Var
 from hpmoe.ir.stages import views_of_inputs
-from hpmoe.ir.taskflow import Taskflow
 from hpmoe.routing.capacity import check_topk_weights
 from hpmoe.routing.routing import check_topk_ids, rows_of_ranks
 from hpmoe.support.known import known
@@ -67,26 +65,6 @@ def rows_at_start(any_rows: PlannedRows, even: int) -> tuple[PlannedRows, ...]:
     most, likely = any_rows
     rows = likely, *(drawn(math.ceil(even * times)) for times in TIMES)
     return tuple(PlannedRows(most, n) for n in sorted({min(most, n) for n in rows}))
-
-
-def choice_at_start(flows: Sequence[Taskflow]) -> list[int] | None:
-    """Of plans of one program, by their likely rows, up to how many rows of the fullest rank each but the last is taken.
-    None where one plan has to do: with several routes, or with other room."""
-    routes = [route for flow in flows for route in flow.routes]
-    if len(flows) < 2 or len(routes) != len(flows) or len({route.max_rows for route in routes}) > 1:
-        return None
-    return taken_up_to([route.likely_rows for route in routes])
-
-
-def taken_up_to(likely: Sequence[int]) -> list[int]:
-    """Of plans for rising numbers of rows, up to how many each but the last is taken: a quarter of the way to the next
-    one, as a plan for fewer rows than come takes longer than one for as many more.
-
-    Example:
-        >>> taken_up_to([10, 25, 40])
-        [13, 28]
-    """
-    return [(3 * rows + more) // 4 for rows, more in itertools.pairwise(likely)]
 
 
 def rows_of_received(received: int, aval: RouteAval) -> PlannedRows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from mindspore import Tensor
@@ -47,12 +47,13 @@ class Plans:
     Attributes:
         staged: the function and its rewrites.
         mesh: the ranks.
+        parameters: those of the function.
         batched: whether arrays carry a leading rank axis (spmd) or belong to the one rank that this process is.
     """
 
     def __init__(self, staged: Staged, mesh: Mesh, batched: bool, in_axes: PyTree = 0):
         self.staged, self.mesh, self.batched = staged, mesh, batched
-        self._parameters = Parameters(staged.function, RankAxes(in_axes, is_alone=not batched))
+        self.parameters = Parameters(staged.function, RankAxes(in_axes, is_alone=not batched))
         name = tracing.function_name(staged.function)
         self._traced: SizedCache[Traced] = SizedCache(f"{name}: traces of the shapes of its calls")
         self._plans: SizedCache[tuple[Program, AnyIR]] = SizedCache(f"{name}: plans of its calls")
@@ -62,9 +63,6 @@ class Plans:
 
     def cache_info(self) -> CacheInfo:
         return CacheInfo(self._hits, self._misses, len(self._plans), self._plans.num_bytes, self._plans.most_bytes)
-
-    def flatten(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree]) -> Arguments:
-        return self._parameters.flatten(args, kwargs)
 
     def trace(self, given: Arguments) -> Traced:
         """The Program for these shapes, traced once."""
@@ -76,7 +74,7 @@ class Plans:
             try:
                 traced = self._traced.get(key)
             except TypeError:
-                self._parameters.check_hashable(given)
+                self.parameters.check_hashable(given)
                 raise
             if traced is None or any(map(is_computed, traced.program.captures)):
                 traced = self._trace_anew(given)

@@ -100,7 +100,7 @@ class Runner:
 
     def _flattened(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree]) -> Arguments:
         """The arguments. Raises ArgumentError for an array whose rank axis is not the number of ranks."""
-        given, ep_size = self.plans.flatten(args, kwargs), self.plans.mesh.num_ranks
+        given, ep_size = self.plans.parameters.flatten(args, kwargs), self.plans.mesh.num_ranks
         for i, (x, is_split) in enumerate(zip(given.arrays, given.split_arrays, strict=True)):
             if is_split and (not x.shape or x.shape[0] != ep_size):
                 check_argument(False, "spmd", given.array_names(self.plans.staged.function)[i],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import AnyIR
@@ -44,6 +44,13 @@ class Step:
         given = ", ".join(f"{name}={repr(x) if isinstance(x, (str, tuple)) else shown(x)}"
                           for name, x in self.options.items() if x is not None)
         return f"{self.rewrite.__name__}({given})" if given else self.rewrite.__name__
+
+
+def applied(steps: Iterable[Step], ir: AnyIR) -> AnyIR:
+    """The IR that some steps make, one after another."""
+    for step in steps:
+        ir = step.apply_to(ir)
+    return ir
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -98,24 +105,16 @@ class Staged:
 
     def apply_before_gradient(self, program: Program) -> Program:
         """Applies the differentiated steps to the traced Program."""
-        for step in self.differentiated:
-            program = step.apply_to(program)
-        return program
+        return applied(self.differentiated, program)
 
     def apply_to_program(self, program: Program) -> tuple[Program, tuple[Step, ...]]:
         """Applies to the Program of one pass the steps of passes that leave it a Program; returns the steps that are left,
         too."""
-        for step in self.of_programs:
-            program = step.apply_to(program)
-        return program, self.of_passes[len(self.of_programs):]
+        return applied(self.of_programs, program), self.of_passes[len(self.of_programs):]
 
     def apply(self, program: Program) -> AnyIR:
         """Applies all steps of passes to the Program of one pass."""
-        ir: AnyIR
-        ir, steps = self.apply_to_program(program)
-        for step in steps:
-            ir = step.apply_to(ir)
-        return ir
+        return applied(self.of_passes, program)
 
     def __str__(self) -> str:
         return " of ".join([*map(str, reversed(self.steps)), name_of(self.function)])

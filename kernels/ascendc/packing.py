@@ -10,8 +10,7 @@ from hpmoe.ir.taskflow import Taskflow
 from hpmoe.kernels.ascendc.rules import check_flow, check_image
 from hpmoe.kernels.ascendc.twin.library import load
 from hpmoe.kernels.packing import pack
-from hpmoe.kernels.plan_images import pack_plans
-from hpmoe.runtime.planned_rows import choice_at_start
+from hpmoe.kernels.plan_images import choice_at_start, pack_plans
 
 
 def pack_all(flows: Sequence[Taskflow], target: str) -> tuple[tuple[Taskflow, ...], np.ndarray]:
