@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
+
+from hpmoe.support.trees import PyTree
 
 
 class Interpreted:
@@ -18,6 +20,6 @@ class Interpreted:
     interpreter: ClassVar[Callable[..., list[list[np.ndarray]]]]
 
     def run(self, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
-            **options: Any) -> list[list[np.ndarray]]:
+            **options: PyTree) -> list[list[np.ndarray]]:
         """Computes the outputs of every rank; see `hpmoe.ir.stages.IR`."""
         return type(self).interpreter(self, inputs, num_tokens, **options)

@@ -18,6 +18,7 @@ from hpmoe.ir.token_rows import token_vars
 from hpmoe.support.dtypes import HALVES
 from hpmoe.support.known import known
 from hpmoe.support.remembered import remembered
+from hpmoe.support.trees import PyTree
 
 
 class IR(Protocol):
@@ -28,7 +29,7 @@ class IR(Protocol):
     @property
     def provenance(self) -> tuple[str, ...]: ...
     def run(self, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
-            **options: Any) -> list[list[np.ndarray]]:
+            **options: PyTree) -> list[list[np.ndarray]]:
         """Computes the outputs of every rank. An option that the level does not have is ignored.
 
         Args:
@@ -97,7 +98,7 @@ class Stages(Generic[Lowered]):
                              f"one for each launch, as in [stage.{name} for stage in lowered]")
 
     def run(self, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
-            **options: Any) -> list[list[np.ndarray]]:
+            **options: PyTree) -> list[list[np.ndarray]]:
         """Runs one stage after the other; see IR."""
         values = PartValues(self.program, inputs)
         for part, ir in zip(cut_at_routes(self.program), self.irs, strict=True):
