@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from hpmoe.machines.hardware import L2, MOST_QUEUES, Cube, Host, Link, Memory, Sync, Vector
-from hpmoe.machines.kept_calibration import load_calibration
+from hpmoe.machines.kept_calibration import with_calibration
 from hpmoe.machines.machine import Machine
 from hpmoe.machines.machine_files import load_machine
 from hpmoe.support.errors import check_argument, check_flags, is_int
@@ -50,9 +50,7 @@ def cpu(num_workers: int | None = None, ep_size: int = 1, calibrated: bool = Fal
         sync=Sync(task_us=0.5, wait_us=0.05, poll_us=0.5, signal_us=0.05, remote_us=0.1, node_remote_us=0.1),
         host=Host(launch_us=50.0, sync_us=0.0, collective_us=5.0, cores=0.0 if num_workers else cores))
     check_flags("hpmoe.cpu", calibrated=calibrated)
-    if not calibrated:
-        return machine
-    return machine.replace(load_calibration())
+    return with_calibration(machine) if calibrated else machine
 
 
 ascend_a3 = load_machine("ascend_a3")

@@ -28,9 +28,11 @@ from hpmoe.support.host import cache_folder
 BODIES = (Body("GMM", "float32", 0.2, rows=30, cols=10, inner=5), Body("GMM", "bfloat16", 1.0),
           Body("MAP add", "float32", 1.0),
           Body("WGRAD", "float32", 0.2, 20, 0, 40), Body("PUT", "float32", 0.5, 1, 10))
-FIELDS = {**dict.fromkeys(kept_calibration.RATES, 1.0), "cube.flops_per_us": 1e6, "vector.bytes_per_us": 1e4,
-          "host.cores": 1.5, "l2.bytes_per_us": 1e9, "l2.worker_bytes_per_us": 1e9, "memory.bytes_per_us": 1e9,
-          "memory.worker_bytes_per_us": 1e9, "bodies": BODIES}
+FIELDS = {**dict.fromkeys((
+    "cube.float32_ratio", "vector.copy_bytes_per_us", "l2.bytes", "sync.task_us", "sync.wait_us", "sync.poll_us",
+    "sync.signal_us", "host.launch_us"), 1.0), "cube.flops_per_us": 1e6, "vector.bytes_per_us": 1e4, "host.cores": 1.5,
+    "l2.bytes_per_us": 1e9, "l2.worker_bytes_per_us": 1e9, "memory.bytes_per_us": 1e9, "memory.worker_bytes_per_us": 1e9,
+    "bodies": BODIES}
 
 
 @pytest.fixture
@@ -57,9 +59,12 @@ def test_what_is_stored_is_what_cpu_takes(cache):
     (lambda text: text[:-9], "JSONDecodeError"),
     (lambda text: "{}", "KeyError: 'key'"),
     (lambda text: text.replace('"cores"', '"corse"'), "ValueError: it is of"),
+    (lambda text: text.replace('"host.cores"', '"host_cores"'),
+     "ArgumentError: hpmoe.Machine.replace: 'host_cores' is unknown; it must be the name of a constant."),
     (lambda text: text.replace('"host.cores": 1.5', '"host.cores": -1'),
-     "ValueError: host.cores is -1, not from 0.001 to 1e+06"),
-    (lambda text: text.replace('"host.cores": 1.5', '"host.cores": "many"'), "ValueError: host.cores is 'many', not from"),
+     "ArgumentError: hpmoe.Machine: host.cores is -1; it must be a number from 0 to 1e+30."),
+    (lambda text: text.replace('"host.cores": 1.5', '"host.cores": "many"'),
+     "ArgumentError: hpmoe.Machine: host.cores is 'many'; it must be"),
 ])
 def test_a_file_that_cannot_be_used(cache, change, what):
     path = kept_calibration.store_calibration(FIELDS)
