@@ -17,7 +17,7 @@ from hpmoe.kernels.native import Rank, Status, load
 from hpmoe.kernels.packing import pack
 from hpmoe.kernels.protocol import Code
 from hpmoe.kernels.simulated_inputs import inputs_of, lengths_of
-from hpmoe.machines.machine import Machine, Mesh
+from hpmoe.machines.machine import Machine
 from hpmoe.routing.routing import PerRank
 from hpmoe.support.errors import LaunchError, check_argument
 from hpmoe.support.keywords import suggests_keywords
@@ -46,19 +46,19 @@ class _Machine(ctypes.Structure):
 
 @overload
 def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: PerRank | float | None = None,
-             mesh: Mesh | None = None, seed: int = 0, topk_weights: Sequence[np.ndarray] | None = None,
+             seed: int = 0, topk_weights: Sequence[np.ndarray] | None = None,
              num_tokens: Sequence[int] | None = None) -> Timeline: ...
 
 
 @overload
 def simulate(flow: Stages, machine: Machine | None = None, *, routing: PerRank | float | None = None,
-             mesh: Mesh | None = None, seed: int = 0, topk_weights: Sequence[np.ndarray] | None = None,
+             seed: int = 0, topk_weights: Sequence[np.ndarray] | None = None,
              num_tokens: Sequence[int] | None = None) -> tuple[Timeline, ...]: ...
 
 
 @suggests_keywords
 def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing: PerRank | float | None = None,
-             mesh: Mesh | None = None, seed: int = 0, topk_weights: Sequence[np.ndarray] | None = None,
+             seed: int = 0, topk_weights: Sequence[np.ndarray] | None = None,
              num_tokens: Sequence[int] | None = None) -> Timeline | tuple[Timeline, ...]:
     """Runs a taskflow's queues on a model of a machine: when each worker of each rank would wait and work.
 
@@ -71,7 +71,6 @@ def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing
         machine: what to run it on, with as many queues of each kind as the flow; the one it was assigned for where None.
         routing: for each rank its topk_ids [T, K], the same for every route; perfectly balanced where None. A number is an
             imbalance: one rank receives that many times the rows of the mean, the others share the rest.
-        mesh: the ranks; those that the flow was made for, which None stands for.
         seed: of the routing that an imbalance stands for: which rank is hot, and which experts each token takes.
         topk_weights: for each rank its topk_weights [T, K], read where drop_policy is "probs" and given with routing then.
             Where both are None all weights are equal, and the last entries over a capacity are dropped.
@@ -81,8 +80,8 @@ def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing
         A Timeline, whose times are simulated; of Stages one for each, whose launches follow one another.
 
     Raises:
-        ArgumentError: the flow has no queues or more than 2**25 tasks on all ranks, which take 5 GiB; or routing, weights,
-            mesh or machine do not fit it.
+        ArgumentError: the flow has no queues or more than 2**25 tasks on all ranks, which take 5 GiB; or routing, weights
+            or machine do not fit it.
         LaunchError: the schedule gets stuck; the text names task and event. Or the routing is over a capacity whose policy
             is "error", or over what the plan has room for.
 
@@ -94,9 +93,9 @@ def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing
         'simulated 86.8 us, 65 % busy, 0.0 us waiting'
     """
     if isinstance(flow, Stages):
-        return tuple(simulate(stage, machine, routing=routing, mesh=mesh, seed=seed, topk_weights=topk_weights,
-                              num_tokens=num_tokens) for stage in flow)
-    machine = _machine(flow, machine, mesh)
+        return tuple(simulate(stage, machine, routing=routing, seed=seed, topk_weights=topk_weights, num_tokens=num_tokens)
+                     for stage in flow)
+    machine = _machine(flow, machine)
     _check_size(flow)
     arrays, lengths = inputs_of(flow, routing, seed, topk_weights), lengths_of(flow, num_tokens)
     return Timeline(flow, *rows_of(flow), *_run(flow, machine, _ranks(flow, arrays, lengths)))
@@ -129,15 +128,15 @@ def outline(flow: Taskflow, machine: Machine | None = None, *, routing: PerRank 
         >>> outline(flow).span == hpmoe.simulate(flow).span
         True
     """
-    machine = _machine(flow, machine, None)
+    machine = _machine(flow, machine)
     _check_size(flow)
     arrays = inputs_of(flow, routing, 0, None)  # lives as long as the run, which has its addresses
     busy, traffic, _ = _native_run(flow, machine, _ranks(flow, arrays, lengths_of(flow, None)), None)
     return Outline(float(busy[0]), busy[1:].reshape(flow.ep_size, -1) / max(float(busy[0]), 1e-12), traffic)
 
 
-def _machine(flow: Taskflow, machine: Machine | None, mesh: Mesh | None) -> Machine:
-    """What to run a flow on, after checking that all fit each other."""
+def _machine(flow: Taskflow, machine: Machine | None) -> Machine:
+    """Returns what to run a flow on, after checking that it fits the flow."""
     check_argument(isinstance(flow, Taskflow) and bool(flow.queues), "hpmoe.simulate", "flow",
                    "without queues" if isinstance(flow, Taskflow) else f"a {type(flow).__name__}", "what assign_queues made",
                    "That of a kernel is its .flow." if hasattr(flow, "flow") else "")
@@ -145,11 +144,6 @@ def _machine(flow: Taskflow, machine: Machine | None, mesh: Mesh | None) -> Mach
     check_argument(isinstance(on, Machine) and _workers(on) == _workers(known(flow.machine)), "hpmoe.simulate", "machine",
                    f"{on.name} of {_workers(on)}" if isinstance(on, Machine) else repr(machine),
                    f"an hpmoe.Machine of {_workers(known(flow.machine))}, as the flow has")
-    tp_size = max((plan.tp_size for plan in flow.routes), default=1)
-    own = Mesh(flow.ep_size // tp_size, tp_size=tp_size)
-    is_its_own = mesh is None or isinstance(mesh, Mesh) and (mesh.ep_size, mesh.tp_size) == (own.ep_size, tp_size)
-    check_argument(is_its_own, "hpmoe.simulate", "mesh", repr(mesh),
-                   f"{own}, which the flow was made for, or None")
     return on
 
 

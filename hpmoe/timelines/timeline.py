@@ -12,7 +12,7 @@ from hpmoe.support.keywords import suggests_keywords
 from hpmoe.timelines import chrome, html, picture, text
 from hpmoe.timelines.critical_path import CriticalPath, critical_path
 from hpmoe.timelines.releases import waiting_for
-from hpmoe.timelines.run import Run, Simulated, rows_of
+from hpmoe.timelines.run import Run, rows_of
 
 
 @suggests_keywords
@@ -31,14 +31,13 @@ class Timeline(Run):
     """
 
     @classmethod
-    def from_trace(cls, flow: Taskflow, trace: np.ndarray, simulated: Simulated | None = None,
-                   moved: np.ndarray | None = None) -> Timeline:
+    def from_trace(cls, flow: Taskflow, trace: np.ndarray, moved: np.ndarray | None = None) -> Timeline:
         """The Timeline of a launch.
 
         Args:
             flow: what was launched.
             trace: int64 [ep, num_tasks, 3] nanoseconds, tasks in the order of the queues.
-            simulated, moved: see Timeline.
+            moved: see Timeline.
 
         Raises:
             ArgumentError: the taskflow has no queues, or the trace is of another shape.
@@ -62,7 +61,7 @@ class Timeline(Run):
         times = np.subtract(trace, first, dtype=float)
         times /= 1e3
         wait_begin, begin, end = times.reshape(-1, 3).T
-        return cls(flow, *rows_of(flow), wait_begin, begin, end, first / 1e3, simulated, moved)
+        return cls(flow, *rows_of(flow), wait_begin, begin, end, first / 1e3, None, moved)
 
     def waiting_for(self) -> dict[str, float]:
         """Microseconds all workers together waited, by what they waited for, the longest first; they add up to `waiting`.

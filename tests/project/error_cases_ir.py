@@ -241,7 +241,6 @@ cases("IR", {
     "simulate drops by other weights": lambda: simulate(_dropping(), routing=[np.zeros((4, 1), np.int32)],
                                                         topk_weights=[np.ones((4, 2))]),
     "simulate other lengths": lambda: simulate(_flow(machine=cpu(1)), num_tokens=[9]),
-    "simulate on another mesh": lambda: simulate(_flow(machine=cpu(1)), mesh=Mesh(4)),
     "simulate for one rank": _layer(lambda flow, args: simulate(flow, routing=[args[0][1]])),
     "simulate ids out of range": _layer(lambda flow, args: simulate(flow, routing=[a[1] + 1 for a in args])),
     "simulate other workers": lambda: simulate(_flow(machine=ascend_a3), ascend_a3.replace(num_aic=48, num_aiv=24)),

@@ -49,7 +49,7 @@ def test_no_task_begins_before_what_it_reads_is_there():
 
 def test_a_number_is_an_imbalance():
     flow = plan()
-    drawn = hpmoe.simulate(flow, routing=1.6, mesh=hpmoe.Mesh(2), seed=3)
+    drawn = hpmoe.simulate(flow, routing=1.6, seed=3)
     given = imbalanced_ids(2, 256, 2, 8, imbalance=1.6, seed=3)
     np.testing.assert_array_equal(drawn.end, hpmoe.simulate(flow, routing=given).end)
     assert drawn.span > hpmoe.simulate(flow).span
