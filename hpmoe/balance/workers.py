@@ -9,7 +9,7 @@ import numpy as np
 from hpmoe.ir.layout import Layout
 from hpmoe.support.errors import check_argument
 from hpmoe.support.keywords import suggests_keywords
-from hpmoe.timelines.run import Run, is_transfer
+from hpmoe.timelines.run import Run
 
 
 @suggests_keywords
@@ -47,7 +47,7 @@ def workers_per_expert(line: Run, topk_ids: np.ndarray | Sequence[np.ndarray]) -
     busy = np.zeros(flow.routes[0].num_experts)
     op_of_row = flow.tasks["op"][line.task]
     for i, op in enumerate(flow.ops):
-        if not op.domain.is_slots or is_transfer(op):
+        if not op.domain.is_slots or op.primitive.is_remote:
             continue
         plan = flow.routes[op.domain.route]
         for rank, slots in enumerate(layout.slots[op.domain.route]):

@@ -12,7 +12,7 @@ from hpmoe.support.kept_files import Fields
 from hpmoe.support.known import known
 from hpmoe.timelines.over_time import time_inside
 from hpmoe.timelines.releases import releases
-from hpmoe.timelines.run import RATES, Run, is_transfer, op_name
+from hpmoe.timelines.run import RATES, Run, op_name
 
 BINS = 200
 LINKS = ("egress", "ingress", "node_egress", "node_ingress", "memory")
@@ -119,7 +119,7 @@ def _shares(line: Run, rank: int, edges: np.ndarray) -> Iterator[tuple[str, list
         busy = time_inside(edges, line.begin[chosen], line.end[chosen]) / width / max(count, 1)
         yield name, (100 * busy).clip(0, 100).round(1).tolist()
     if line.simulated is None:
-        moves = mine & np.array([is_transfer(op) for op in flow.ops], bool)[flow.tasks["op"][line.task]]
+        moves = mine & np.array([op.primitive.is_remote for op in flow.ops], bool)[flow.tasks["op"][line.task]]
         if moves.any():
             yield "transfers under way", (time_inside(edges, line.begin[moves], line.end[moves]) / width).round(2).tolist()
         return

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpmoe.support.known import known
 from hpmoe.timelines.critical_path import critical_path
-from hpmoe.timelines.over_time import most_of, time_inside
+from hpmoe.timelines.over_time import busy_share, most_of
 from hpmoe.timelines.picture import COLORS, WAITING, colors_of, shown_ranks, title
 from hpmoe.timelines.releases import waiting_for
 from hpmoe.timelines.run import Run, format_us, op_name, unit_label, units
@@ -122,9 +122,8 @@ def _curves(line: Run, longest: float) -> Iterator[str]:
     x = edges[1:] / max(longest, 1e-12) * CELLS
     legend, lines = [], []
     for i, (unit, queues) in enumerate(units(known(line.flow.machine)).items()):
-        mine = (line.queue >= queues.start) & (line.queue < queues.stop)
-        busy = time_inside(edges, line.begin[mine], line.end[mine]) / np.diff(edges) / (len(queues) * line.flow.ep_size)
-        points = " ".join(f"{a:.1f},{60 - 60 * b:.1f}" for a, b in zip(x, busy, strict=True))
+        share = busy_share(line, queues, edges)
+        points = " ".join(f"{a:.1f},{60 - 60 * b:.1f}" for a, b in zip(x, share, strict=True))
         lines.append(f"<polyline points='{points}' fill='none' stroke='{COLORS[i]}' vector-effect='non-scaling-stroke'/>")
         legend.append(f"<i style='background:{COLORS[i]}'></i>{unit if unit == 'worker' else unit.upper()}")
     svg = f"<svg viewBox='0 0 {CELLS} 60' preserveAspectRatio='none' style='height:120px'>{''.join(lines)}</svg>"

@@ -21,6 +21,13 @@ def time_inside(edges: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.nda
     return np.diff(past(begin) - past(end))
 
 
+def busy_share(line: Run, queues: range, edges: np.ndarray) -> np.ndarray:
+    """Returns the share of the workers of some queues, on all ranks, that is in bodies between neighbouring edges."""
+    mine = (line.queue >= queues.start) & (line.queue < queues.stop)
+    busy = time_inside(edges, line.begin[mine], line.end[mine])
+    return busy / np.diff(edges) / (len(queues) * line.flow.ep_size)
+
+
 def most_of(line: Run, width: int, ranks: list[int] | range | None = None) -> np.ndarray:
     """What each worker did most of in each of `width` equal parts of the span, [ranks, num_queues, width] int.
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import colorsys
 import os
 import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpmoe.support.known import known
-from hpmoe.timelines.over_time import most_of, time_inside
+from hpmoe.timelines.over_time import busy_share, most_of
 from hpmoe.timelines.run import Run, op_name, unit_label, units
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 COLORS = ("#1b6ca8", "#d1495b", "#2e8b57", "#edae49", "#7b5ea7", "#00a6a6", "#8c564b", "#c45ab3", "#6b8e23", "#ff7f50",
           "#4b6584", "#a0522d")
@@ -54,24 +59,17 @@ def title(line: Run) -> str:
 def draw(line: Run, path: str | os.PathLike[str]) -> None:
     """Writes the picture to a file whose suffix says its kind."""
     import matplotlib
-    from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    flow, ranks, of_units = line.flow, shown_ranks(line), units(known(line.flow.machine))
-    num_queues, span = len(flow.queues), max(line.span, 1e-9)
-    (of_ops,) = colors_of(line)
-    colors = ListedColormap([*of_ops, WAITING, NOTHING])
+    flow, ranks, (of_ops,) = line.flow, shown_ranks(line), colors_of(line)
     with matplotlib.rc_context({"font.size": 8}):
-        height = min(12.0, 0.6 + len(ranks) * max(0.6, 0.035 * num_queues))
+        height = min(12.0, 0.6 + len(ranks) * max(0.6, 0.035 * len(flow.queues)))
         figure = Figure(figsize=(11, height + 2.2), layout="constrained")
         axes = figure.subplots(len(ranks) + 1, 1, sharex=True, squeeze=False,
                                height_ratios=[height / len(ranks)] * len(ranks) + [1.2])[:, 0]
-        for ax, rank, doing in zip(axes, ranks, most_of(line, CELLS, ranks), strict=False):
-            ax.imshow(doing, aspect="auto", interpolation="nearest", cmap=colors, vmin=-0.5, vmax=len(flow.ops) + 1.5,
-                      extent=(0, span, num_queues, 0))
-            ax.set_yticks([(q.start + q.stop) / 2 for q in of_units.values()],
-                          [unit_label(unit, len(q)) for unit, q in of_units.items()])
+        for ax, rank in zip(axes, ranks, strict=False):
+            draw_rank(ax, line, rank, of_ops)
             ax.set_ylabel(f"rank {rank}")
         _draw_utilisation(axes[-1], line)
         figure.suptitle("\n".join(textwrap.fill(text, TITLE_WIDTH) for text in (title(line), " | ".join(flow.provenance))),
@@ -81,13 +79,24 @@ def draw(line: Run, path: str | os.PathLike[str]) -> None:
         figure.savefig(path, dpi=110)
 
 
-def _draw_utilisation(ax, line: Run) -> None:
+def draw_rank(ax: Axes, line: Run, rank: int, colors: Sequence[str]) -> None:
+    """Draws what each worker of a rank did, in the colors of the operations."""
+    from matplotlib.colors import ListedColormap
+
+    (doing,) = most_of(line, CELLS, [rank])
+    ax.imshow(doing, aspect="auto", interpolation="nearest", cmap=ListedColormap([*colors, WAITING, NOTHING]), vmin=-0.5,
+              vmax=len(line.flow.ops) + 1.5, extent=(0, max(line.span, 1e-9), len(line.flow.queues), 0))
+    of_units = units(known(line.flow.machine))
+    ax.set_yticks([(q.start + q.stop) / 2 for q in of_units.values()],
+                  [unit_label(unit, len(q)) for unit, q in of_units.items()])
+
+
+def _draw_utilisation(ax: Axes, line: Run) -> None:
     """The share of the workers of each unit, over all ranks, that is in task bodies."""
     edges = np.linspace(0.0, max(line.span, 1e-9), 201)
     for unit, queues in units(known(line.flow.machine)).items():
-        mine = (line.queue >= queues.start) & (line.queue < queues.stop)
-        busy = time_inside(edges, line.begin[mine], line.end[mine]) / np.diff(edges) / (len(queues) * line.flow.ep_size)
-        ax.plot((edges[1:] + edges[:-1]) / 2, 100 * busy, label=unit_label(unit, len(queues)), linewidth=1)
+        share = busy_share(line, queues, edges)
+        ax.plot((edges[1:] + edges[:-1]) / 2, 100 * share, label=unit_label(unit, len(queues)), linewidth=1)
     ax.set_ylim(0, 105)
     ax.set_ylabel("busy, %")
     ax.set_xlabel("simulated us" if line.is_simulated else "measured us")

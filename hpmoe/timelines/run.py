@@ -141,7 +141,7 @@ class Run:
         rank copies to itself. A matrix worker is busy in the body of a task of the matrix unit.
         """
         op, other = self.flow.tasks["op"][self.task], other_ranks(self)
-        moves = np.array([is_transfer(o) for o in self.flow.ops], bool)[op] & (other != self.rank)
+        moves = np.array([o.primitive.is_remote for o in self.flow.ops], bool)[op] & (other != self.rank)
         is_matrix = self.flow.units()[self.task]
         out = np.empty(self.flow.ep_size)
         for r in range(len(out)):
@@ -208,11 +208,6 @@ def op_name(flow: Taskflow, op: TileOp) -> str:
     if not op.operands:
         return f"{op.opcode.lower()} {op.label}"
     return f"{op.label} -> {flow.buffers[op.operands[0].buffer].name}"
-
-
-def is_transfer(op: TileOp) -> bool:
-    """Whether its tasks move rows between ranks."""
-    return op.primitive.is_remote
 
 
 def other_ranks(line: Run) -> np.ndarray:

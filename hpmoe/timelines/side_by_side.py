@@ -5,18 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpmoe.support.known import known
-from hpmoe.timelines.over_time import most_of
-from hpmoe.timelines.picture import CELLS, COLORS, NOTHING, WAITING
-from hpmoe.timelines.run import Run, format_us, unit_label, units
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.colors import Colormap
+from hpmoe.timelines.picture import COLORS, WAITING, draw_rank
+from hpmoe.timelines.run import Run, format_us
 
 LEGEND_COLUMNS = 4
 
@@ -31,7 +24,6 @@ def draw_side_by_side(lines: Sequence[Run], names: Sequence[str], equations: str
         path: of a file whose suffix says its kind.
     """
     import matplotlib
-    from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
@@ -45,7 +37,7 @@ def draw_side_by_side(lines: Sequence[Run], names: Sequence[str], equations: str
         text.text(0, 1, equations, family="monospace", fontsize=8, va="top", transform=text.transAxes)
         longest = max(line.span for line in lines)
         for ax, line, name in zip(axes, lines, names, strict=True):
-            _draw_rank(ax, line, ListedColormap([*(color_of[op.label] for op in line.flow.ops), WAITING, NOTHING]))
+            draw_rank(ax, line, int(line.rank[np.argmax(line.end)]), [color_of[op.label] for op in line.flow.ops])
             ax.set_xlim(0, longest)
             kind = "simulated" if line.is_simulated else "measured"
             ax.set_title(f"{name}: {format_us(line.span)} {kind}", loc="left", fontsize=10)
@@ -53,13 +45,3 @@ def draw_side_by_side(lines: Sequence[Run], names: Sequence[str], equations: str
         figure.legend(handles=[*(Patch(color=c, label=label) for label, c in color_of.items()),
                                Patch(color=WAITING, label="waiting")], loc="outside lower center", ncols=LEGEND_COLUMNS)
         figure.savefig(path, dpi=110)
-
-
-def _draw_rank(ax: Axes, line: Run, colors: Colormap) -> None:
-    """What each worker of the rank that ends last did."""
-    (doing,), num_queues = most_of(line, CELLS, [int(line.rank[np.argmax(line.end)])]), len(line.flow.queues)
-    ax.imshow(doing, aspect="auto", interpolation="nearest", cmap=colors, vmin=-0.5, vmax=len(line.flow.ops) + 1.5,
-              extent=(0, line.span, num_queues, 0))
-    of_units = units(known(line.flow.machine))
-    ax.set_yticks([(q.start + q.stop) / 2 for q in of_units.values()],
-                  [unit_label(unit, len(q)) for unit, q in of_units.items()])

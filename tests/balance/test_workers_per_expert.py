@@ -5,7 +5,6 @@ import pytest
 
 import hpmoe
 from hpmoe.balance import workers_per_expert
-from hpmoe.timelines.run import is_transfer
 
 EP, EXPERTS, TOKENS = 2, 8, 96
 LOADS = np.array([8.0, 4, 2, 1, 1, 1, 1, 1])
@@ -22,7 +21,7 @@ def test_workers_follow_the_load(copies):
     layer = hpmoe.spmd(hpmoe.assign_queues(hpmoe.tile_partition(f, rows=4, cols=16), machine=hpmoe.cpu(4)), hpmoe.Mesh(EP))
     line = hpmoe.simulate(layer.lower(*avals), routing=list(ids))
     workers = workers_per_expert(line, list(ids))
-    computes = np.array([op.domain.is_slots and not is_transfer(op) for op in line.flow.ops])
+    computes = np.array([op.domain.is_slots and not op.primitive.is_remote for op in line.flow.ops])
     busy = (line.end - line.begin)[computes[line.flow.tasks["op"][line.task]]]
     of_rows = busy[busy > line.machine.sync.task_us * 1.001].sum()  # a task on an empty slot takes no longer than that
     np.testing.assert_allclose(workers.sum() * line.span, of_rows, rtol=1e-9)

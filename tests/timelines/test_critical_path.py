@@ -11,7 +11,7 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.routing.workload import balanced_ids, imbalanced_ids
 from hpmoe.timelines.over_time import time_inside
 from hpmoe.timelines.releases import releases
-from hpmoe.timelines.run import RATES, is_transfer, union_length
+from hpmoe.timelines.run import RATES, union_length
 from hpmoe.timelines.text import after_last
 
 
@@ -103,7 +103,7 @@ def test_exposed_communication_by_stepping_through_time(runs):
     for line in (runs[0], *runs[4:]):
         exposed = line.exposed_communication()
         flow = line.flow
-        moves = [is_transfer(flow.ops[o]) for o in flow.tasks["op"][line.task]]
+        moves = [flow.ops[o].primitive.is_remote for o in flow.tasks["op"][line.task]]
         peer = flow.tasks["peer"][line.task]
         for rank in range(flow.ep_size):
             bounds = np.unique([line.begin, line.end])
