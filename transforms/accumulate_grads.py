@@ -7,9 +7,8 @@ from collections.abc import Mapping
 
 from mindspore import Tensor
 
-from hpmoe.ir.program import Program
+from hpmoe.ir.program import Program, is_differentiable
 from hpmoe.ir.token_rows import token_vars
-from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.runtime.transform import transform
 from hpmoe.support.errors import check_argument
 

@@ -8,9 +8,8 @@ from collections.abc import MutableMapping, Sequence
 import numpy as np
 
 from hpmoe.ir.avals import RouteAval
-from hpmoe.ir.program import Atom, Builder, Literal, Program, Var, substitute
+from hpmoe.ir.program import Atom, Builder, Literal, Program, Var, is_differentiable, substitute
 from hpmoe.ir.token_rows import token_vars
-from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.guard import LARGEST, count_and_fill, count_outside
 from hpmoe.runtime.transform import transform
 from hpmoe.support.errors import LaunchError, check_argument, is_name, is_number

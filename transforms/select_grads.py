@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpmoe.ir.program import Program
-from hpmoe.primitives.differentiable import is_differentiable
+from hpmoe.ir.program import Program, is_differentiable
 from hpmoe.runtime.transform import transform
 from hpmoe.support.errors import check_argument
 

@@ -6,10 +6,20 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from hpmoe.ir.avals import Aval, RouteAval, fixed
-from hpmoe.ir.program import Atom, Builder, Equation, Literal, Program, Var, live_equations, program_window, substitute
+from hpmoe.ir.program import (
+    Atom,
+    Builder,
+    Equation,
+    Literal,
+    Program,
+    Var,
+    is_differentiable,
+    live_equations,
+    program_window,
+    substitute,
+)
 from hpmoe.ir.stages import deciding_vars, views_of_inputs
 from hpmoe.ir.token_rows import token_vars
-from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.draw import draw
 from hpmoe.primitives.elementwise import add, mul
 from hpmoe.primitives.grouped_matmul import grouped

@@ -11,6 +11,7 @@ from mindspore import Tensor
 
 from hpmoe.ir.avals import Aval, RouteAval
 from hpmoe.ir.interpreted import Interpreted
+from hpmoe.support.dtypes import REALS
 from hpmoe.support.errors import ArgumentError, ProgramError, is_name
 from hpmoe.support.keywords import suggests_keywords
 
@@ -47,6 +48,11 @@ class Literal:
 Atom = Var | Literal
 Report = Callable[[np.ndarray, bool], Exception | None]
 Params = Mapping[str, Any]  # by name, what the rules of a primitive, which may be a user's, are told beside atoms
+
+
+def is_differentiable(atom: Atom) -> bool:
+    """Returns True for a variable that is an array of floating point numbers."""
+    return isinstance(atom, Var) and isinstance(atom.aval, Aval) and atom.aval.dtype in REALS
 
 
 class Operator(Protocol):

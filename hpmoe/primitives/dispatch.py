@@ -8,8 +8,7 @@ import numpy as np
 from mindspore import Tensor, dtype as ms_dtype, mint
 
 from hpmoe.ir.avals import Aval, RouteAval, as_route, fixed
-from hpmoe.ir.program import Atom, Builder, Equation, Program
-from hpmoe.primitives.differentiable import is_differentiable
+from hpmoe.ir.program import Atom, Builder, Equation, Program, is_differentiable
 from hpmoe.primitives.elementwise import check_weights, mul
 from hpmoe.primitives.entry_weights import combine_weights, dispatch_weights, of_entries
 from hpmoe.primitives.in_float32 import factor_beside, in_float32, is_half
@@ -17,7 +16,7 @@ from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.primitive import Primitive, transposed_by
 from hpmoe.primitives.route import check_route, check_tensor, make_route
 from hpmoe.primitives.row_dot import dots_for
-from hpmoe.primitives.sending import gather_or_zero, send, send_back, tile_return
+from hpmoe.primitives.sending import gather_or_zero, send, send_back, sum_entries, tile_return
 from hpmoe.primitives.tiler import Tiler
 from hpmoe.routing.capacity import Capacity, make_capacity
 from hpmoe.routing.routing import Route
@@ -32,7 +31,7 @@ MOST_ALIGNMENT = 65_536  # past it a rank's padding alone may be more rows than 
 
 dispatch_rows = Primitive("dispatch", collective=True)
 combine_rows = Primitive("combine", collective=True)
-dispatch_rows.reference(lambda xs, routes: send(xs, routes, routes[0].routing.top_k))
+dispatch_rows.reference(lambda xs, routes: send(xs, routes[0].routing, routes[0].routing.top_k))
 dispatch_rows.vjp(transposed_by(combine_rows))
 MOVES = (dispatch_rows, combine_rows)
 
@@ -205,23 +204,9 @@ def _(rows: Aval, route: RouteAval, *weights: Aval) -> Aval:
 
 @combine_rows.reference
 def _(rows: list[np.ndarray], routes: list[Route], *weights: list[np.ndarray]) -> list[np.ndarray]:
-    top_k, out = routes[0].routing.top_k, []
-    for rank, back in enumerate(send_back(rows, routes)):
-        parts = back.reshape(-1, top_k, back.shape[1])
-        if weights:
-            parts = parts * _kept_weights(weights[0][rank], routes[0].routing.kept[rank])[:, :, None]
-        total = np.zeros_like(parts[:, 0])
-        for k in range(top_k):
-            total += parts[:, k]
-        out.append(total)
-    return out
-
-
-def _kept_weights(weights: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """[T, K] weights of the entries that have a row; zero for the others, whatever was there."""
-    of_tokens = np.zeros(weights.size, bool)
-    of_tokens[:len(kept)] = kept
-    return np.where(of_tokens.reshape(weights.shape), weights, np.zeros_like(weights))
+    routing = routes[0].routing
+    return [sum_entries(back, routing.kept[rank], routing.top_k, *(w[rank] for w in weights))
+            for rank, back in enumerate(send_back(rows, routing))]
 
 
 @combine_rows.eager

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe.ir.avals import Aval
-from hpmoe.ir.program import Atom, Builder, Equation
-from hpmoe.primitives.differentiable import is_differentiable
+from hpmoe.ir.program import Atom, Builder, Equation, is_differentiable
 from hpmoe.primitives.primitive import REGISTRY, Primitive
 from hpmoe.primitives.reduction import broadcast_shapes, unbroadcast
 from hpmoe.primitives.tiler import Tiler

@@ -21,10 +21,10 @@ dispatch_weights = Primitive("dispatch_weights", collective=True)
 combine_weights = Primitive("combine_weights", collective=True)
 dispatch_weights.eager(in_float32(
     lambda weights, route: gather_or_zero(weights.reshape(-1, 1), route.routing.entry_of_row[0])))
-dispatch_weights.reference(lambda weights, routes: send([w.reshape(-1, 1) for w in weights], routes, 1))
+dispatch_weights.reference(lambda weights, routes: send([w.reshape(-1, 1) for w in weights], routes[0].routing, 1))
 dispatch_weights.vjp(transposed_by(combine_weights))
 combine_weights.reference(
-    lambda values, routes: [back.reshape(-1, routes[0].routing.top_k) for back in send_back(values, routes)])
+    lambda values, routes: [b.reshape(-1, routes[0].routing.top_k) for b in send_back(values, routes[0].routing)])
 combine_weights.vjp(transposed_by(dispatch_weights))
 
 

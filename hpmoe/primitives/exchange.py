@@ -43,7 +43,7 @@ def _(rows: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
     by_entry = [np.zeros_like(mine) for mine in rows]
     for mine, given, entries in zip(by_entry, rows, _entries(routes), strict=True):
         mine[entries] = given[:len(entries)]
-    return send(by_entry, routes, 1)
+    return send(by_entry, routes[0].routing, 1)
 
 
 @exchange_rows.eager
@@ -66,7 +66,7 @@ def _(rows: Aval, route: RouteAval) -> Aval:
 @return_rows.reference
 def _(rows: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
     out = []
-    for back, entries in zip(send_back(rows, routes), _entries(routes), strict=True):
+    for back, entries in zip(send_back(rows, routes[0].routing), _entries(routes), strict=True):
         mine = np.zeros_like(back)
         mine[:len(entries)] = back[entries]
         out.append(mine)

@@ -6,8 +6,7 @@ import numpy as np
 from mindspore import Tensor, mint, ops
 
 from hpmoe.ir.avals import Aval, RouteAval
-from hpmoe.ir.program import Atom, Builder, Equation
-from hpmoe.primitives.differentiable import is_differentiable
+from hpmoe.ir.program import Atom, Builder, Equation, is_differentiable
 from hpmoe.primitives.expert import check_experts, expert_bias
 from hpmoe.primitives.grouped_weight_grad import grouped_weight_grad, groups_of
 from hpmoe.primitives.in_float32 import check_dtypes, in_float32, weight_beside

@@ -9,9 +9,8 @@ import numpy as np
 from mindspore import mint
 
 from hpmoe.ir.avals import Aval, fixed
-from hpmoe.ir.program import Atom, Builder, Equation
+from hpmoe.ir.program import Atom, Builder, Equation, is_differentiable
 from hpmoe.ir.tile_op import Access
-from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.in_float32 import check_dtypes, in_float32
 from hpmoe.primitives.in_rows import has_groups, in_each_row, sum_by_group
 from hpmoe.primitives.primitive import Primitive

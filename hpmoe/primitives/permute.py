@@ -11,8 +11,7 @@ import math
 import numpy as np
 
 from hpmoe.ir.avals import Aval, fixed
-from hpmoe.ir.program import Atom, Builder, Equation
-from hpmoe.primitives.differentiable import is_differentiable
+from hpmoe.ir.program import Atom, Builder, Equation, is_differentiable
 from hpmoe.primitives.elementwise import check_weights, mul
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.row_dot import dots_for

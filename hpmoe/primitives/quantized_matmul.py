@@ -11,8 +11,7 @@ import numpy as np
 from mindspore import Tensor
 
 from hpmoe.ir.avals import Aval, RouteAval, as_route, fixed
-from hpmoe.ir.program import Atom, Builder, Equation, Literal
-from hpmoe.primitives.differentiable import is_differentiable
+from hpmoe.ir.program import Atom, Builder, Equation, Literal, is_differentiable
 from hpmoe.primitives.elementwise import mul
 from hpmoe.primitives.expert import check_experts, expert_scale, expert_sum
 from hpmoe.primitives.grouped_weight_grad import grouped_weight_grad

@@ -9,6 +9,7 @@ import numpy as np
 from hpmoe.ir.avals import Aval, RouteAval, as_route, fixed
 from hpmoe.ir.program import Equation
 from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.sending import send, send_back, sum_entries
 from hpmoe.primitives.tiler import Tiler
 from hpmoe.routing.relayed_rows import RelayedRows
 from hpmoe.routing.routing import Route
@@ -19,23 +20,12 @@ from hpmoe.tile_ops.transfers import ALL_TO_ALL, ALL_TO_ALL_BACK
 
 relay = Primitive("relay", collective=True)
 relay_back = Primitive("relay_back", collective=True)
+relay.reference(lambda xs, relays, routes: send(xs, _relayed(relays, routes), routes[0].routing.top_k))
 
 
 @relay.infer
 def _(x: Aval, relays: RouteAval, route: RouteAval) -> Aval:
     return Aval((route.rows, x.shape[1]), x.dtype)
-
-
-@relay.reference
-def _(xs: list[np.ndarray], relays: list[Route], routes: list[Route]) -> list[np.ndarray]:
-    relayed, top_k = RelayedRows.of(routes[0].routing, relays[0].routing), routes[0].routing.top_k
-    out = []
-    for source, entry in zip(relayed.source_of_row, relayed.entry_of_row, strict=True):
-        rows = np.zeros((len(source), xs[0].shape[1]), xs[0].dtype)
-        for at in np.unique(source):
-            rows[source == at] = xs[at][entry[source == at] // top_k]
-        out.append(rows)
-    return out
 
 
 @relay.tile
@@ -53,19 +43,13 @@ def _(rows: Aval, relays: RouteAval, route: RouteAval, *weights: Aval) -> Aval:
 
 @relay_back.reference
 def _(rows: list[np.ndarray], relays: list[Route], routes: list[Route], *weights: list[np.ndarray]) -> list[np.ndarray]:
-    relayed, top_k = RelayedRows.of(routes[0].routing, relays[0].routing), routes[0].routing.top_k
-    back = [np.zeros((len(kept), rows[0].shape[1]), rows[0].dtype) for kept in relayed.kept]
-    for mine, source, entry in zip(rows, relayed.source_of_row, relayed.entry_of_row, strict=True):
-        for at in np.unique(source):
-            back[at][entry[source == at]] = mine[source == at]
-    out = []
-    for rank, (mine, kept) in enumerate(zip(back, relayed.kept, strict=True)):
-        parts, total = mine.reshape(-1, top_k, mine.shape[1]), np.zeros((len(mine) // top_k, mine.shape[1]), mine.dtype)
-        for k in range(top_k):
-            weight = weights[0][rank][:, k:k + 1] if weights else 1
-            total += np.where(kept[k::top_k, None], parts[:, k] * weight, 0)
-        out.append(total)
-    return out
+    relayed = _relayed(relays, routes)
+    return [sum_entries(back, relayed.kept[rank], relayed.top_k, *(w[rank] for w in weights))
+            for rank, back in enumerate(send_back(rows, relayed))]
+
+
+def _relayed(relays: list[Route], routes: list[Route]) -> RelayedRows:
+    return RelayedRows.of(routes[0].routing, relays[0].routing)
 
 
 @relay_back.tile

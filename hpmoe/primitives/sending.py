@@ -10,7 +10,8 @@ from mindspore import Tensor, mint, ops
 from hpmoe.ir.program import Atom
 from hpmoe.ir.tile_op import Access
 from hpmoe.primitives.tiler import Tiler
-from hpmoe.routing.routing import PADDING, Route
+from hpmoe.routing.relayed_rows import RelayedRows
+from hpmoe.routing.routing import PADDING, Routing
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.transfers import ALL_TO_ALL_BACK
 
@@ -23,28 +24,40 @@ def gather_or_zero(x: Tensor, index: np.ndarray) -> Tensor:
     return ops.gather(x, Tensor(index.astype(np.int32)), 0)
 
 
-def send(xs: list[np.ndarray], routes: list[Route], entries_per_row: int) -> list[np.ndarray]:
+def send(xs: list[np.ndarray], sent: Routing | RelayedRows, entries_per_row: int) -> list[np.ndarray]:
     """out[d][row] = xs[source of row][entry of row // entries_per_row]; zero for padding."""
-    routing, out = routes[0].routing, []
-    for rank in range(routing.ep_size):
-        rows = np.zeros((routing.num_rows(rank), xs[0].shape[1]), xs[0].dtype)
+    out = [np.zeros((len(source), xs[0].shape[1]), xs[0].dtype) for source in sent.source_of_row]
+    for rows, sources, entries in zip(out, sent.source_of_row, sent.entry_of_row, strict=True):
         for source, x in enumerate(xs):
-            mine = (routing.source_of_row[rank] == source) & (routing.entry_of_row[rank] != PADDING)
-            rows[mine] = x[routing.entry_of_row[rank][mine] // entries_per_row]
-        out.append(rows)
+            mine = (sources == source) & (entries != PADDING)
+            rows[mine] = x[entries[mine] // entries_per_row]
     return out
 
 
-def send_back(rows: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
+def send_back(rows: list[np.ndarray], sent: Routing | RelayedRows) -> list[np.ndarray]:
     """out[rank][entry] = its row; zero for entries of padding tokens and dropped ones."""
-    routing, out = routes[0].routing, []
-    for destination, row in routing.row_of_entry():
-        back = np.zeros((routing.max_tokens * routing.top_k, rows[0].shape[1]), rows[0].dtype)
-        for rank in range(routing.ep_size):
-            there = np.flatnonzero(destination == rank)
-            back[there] = rows[rank][row[there]]
-        out.append(back)
+    sizes = [len(k) for k in sent.kept] if isinstance(sent, RelayedRows) else [sent.max_tokens * sent.top_k] * sent.ep_size
+    out = [np.zeros((size, rows[0].shape[1]), rows[0].dtype) for size in sizes]
+    for mine, sources, entries in zip(rows, sent.source_of_row, sent.entry_of_row, strict=True):
+        for source, back in enumerate(out):
+            there = (sources == source) & (entries != PADDING)
+            back[entries[there]] = mine[there]
     return out
+
+
+def sum_entries(back: np.ndarray, kept: np.ndarray, top_k: int, weights: np.ndarray | None = None) -> np.ndarray:
+    """Each row's sum of its entries in the order of choices, weighted if there are weights [rows, top_k].
+
+    Entries that are not kept are zeros; their weights are not read.
+    """
+    parts, total = back.reshape(-1, top_k, back.shape[1]), np.zeros_like(back[:len(back) // top_k])
+    if weights is not None:
+        is_kept = np.zeros(weights.size, bool)
+        is_kept[:len(kept)] = kept
+        parts = parts * np.where(is_kept.reshape(weights.shape), weights, np.zeros_like(weights))[:, :, None]
+    for k in range(top_k):
+        total += parts[:, k]
+    return total
 
 
 def tile_return(tiler: Tiler, rows: Atom, route: Atom, entries: int) -> Access:

@@ -9,8 +9,7 @@ from typing import TypedDict
 import numpy as np
 
 from hpmoe.ir.avals import Aval, Rows, fixed
-from hpmoe.ir.program import Atom, Builder, Equation, Literal, Var
-from hpmoe.primitives.differentiable import is_differentiable
+from hpmoe.ir.program import Atom, Builder, Equation, Literal, Var, is_differentiable
 from hpmoe.primitives.in_rows import is_last_of_rows, join_along, move_along, turn_in_rows
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.tiler import Tiler

@@ -12,8 +12,7 @@ from mindspore import Tensor
 
 from hpmoe.autodiff.vjp import Linearized, linearize
 from hpmoe.ir.padding import padding_fault
-from hpmoe.ir.program import Program, Var
-from hpmoe.primitives.differentiable import is_differentiable
+from hpmoe.ir.program import Program, Var, is_differentiable
 from hpmoe.runtime.arguments import Arguments
 from hpmoe.runtime.exchanged import Exchanged
 from hpmoe.runtime.planned_rows import routes_of

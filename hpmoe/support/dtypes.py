@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from hpmoe.support.mindspore_private import bfloat16
 
 FLOATS = ("float32", "bfloat16", "float16")
+REALS = (*FLOATS, "float64")  # of values that have gradients
 HALVES = ("bfloat16", "float16")
 INTEGERS = ("int32", "int64")
 BYTES = "uint8"  # of quantised rows and weights; what an element of one stands for, its operation says

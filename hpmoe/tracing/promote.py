@@ -9,11 +9,10 @@ from typing import TypeVar, overload
 
 from hpmoe.ir.avals import Rows
 from hpmoe.ir.program import Var
-from hpmoe.primitives.differentiable import FLOATS
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.reduction import broadcast_to
 from hpmoe.primitives.shape import cast, dtype_param
-from hpmoe.support.dtypes import HALVES
+from hpmoe.support.dtypes import HALVES, REALS
 from hpmoe.tracing.calls import Rule
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.recorder import Recorder
@@ -26,7 +25,7 @@ _RANK = {"bool": 0, "int8": 1, "uint8": 1, "int16": 2, "int32": 3, "int64": 4, "
 
 
 def _kind(dtype: str) -> int:
-    return 0 if dtype == "bool" else 2 if dtype in FLOATS else 1
+    return 0 if dtype == "bool" else 2 if dtype in REALS else 1
 
 
 def promote_dtypes(dtypes: Sequence[str], numbers: Sequence[object]) -> str:
@@ -65,12 +64,12 @@ def to_dtype(r: Recorder, x: Operand, dtype: str) -> Operand:
 
 
 def to_float(r: Recorder, x: Tracer) -> Tracer:
-    return to_dtype(r, x, "float32") if x.hpmoe_aval.dtype not in FLOATS else x
+    return to_dtype(r, x, "float32") if x.hpmoe_aval.dtype not in REALS else x
 
 
 def floats_only(x: Tracer, what: str) -> Tracer:
     """x, or TraceError for what MindSpore rounds to an integer on some devices and not on others."""
-    if x.hpmoe_aval.dtype not in FLOATS:
+    if x.hpmoe_aval.dtype not in REALS:
         raise not_traceable(f"{what} of {x.hpmoe_aval}", "only floats have it", "x.astype(mindspore.float32) first")
     return x
 

@@ -86,16 +86,10 @@ def _refused(name: str) -> Callable[..., object]:
     return method
 
 
-def _checked(cls: type, name: str, check: Callable[..., object]) -> Callable[..., object]:
-    """A method that a trace asks `check` about first; what that returns, if anything, is its result."""
-    original = vars(cls)[name]
-
-    def method(self: object, *args: object) -> object:
-        recorder = current_recorder()
-        found = check(recorder, self, *args) if recorder is not None else None
-        return original(self, *args) if found is None else found
-
-    return method
+def _next_seed(self: Generator, *increment: object) -> object:
+    recorder = current_recorder()
+    found = refuse_generator(recorder, self, *increment) if recorder is not None else None
+    return _NEXT_SEED(self, *increment) if found is None else found
 
 
 def _call_primitive(self: Primitive, *args: object) -> object:
@@ -109,11 +103,12 @@ def _call_primitive(self: Primitive, *args: object) -> object:
 
 
 _CALL = Primitive.__call__
+_NEXT_SEED = vars(Generator)[STEP]
 _PATCHES: tuple[tuple[type, str, object], ...] = (
     (Tensor, FALLBACK, _fallback), (Tensor, "hpmoe_record", property(_record)),
     (Parameter, "__getitem__", _getitem), (Parameter, "__iter__", _iter),
     (Primitive, "__call__", _call_primitive),
-    (Generator, STEP, _checked(Generator, STEP, refuse_generator)),
+    (Generator, STEP, _next_seed),
     *((Parameter, name, _refused(name)) for name in ("__setitem__", "set_data", "assign_value")),
 )
 _ORIGINALS = {(cls, name): vars(cls).get(name) for cls, name, _ in _PATCHES}

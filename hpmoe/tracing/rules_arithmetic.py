@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 from hpmoe.primitives import elementwise as e
-from hpmoe.primitives.differentiable import FLOATS
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.support.dtypes import INTEGERS
+from hpmoe.support.dtypes import INTEGERS, REALS
 from hpmoe.tracing.calls import Rule, call, calls
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import emit, in_float32, promote_dtypes, scaled_dtype, to_dtype, to_float
@@ -98,7 +97,7 @@ def round_(r: Recorder, input: Tracer, decimals: int = 0) -> Tracer:
     if decimals != 0:
         raise not_traceable(f"rounding to {decimals} decimals", "MindSpore has it on some devices only",
                             "mint.round(x * n) / n")
-    return emit(r, e.round_, input) if input.hpmoe_aval.dtype in FLOATS else input
+    return emit(r, e.round_, input) if input.hpmoe_aval.dtype in REALS else input
 
 
 def logaddexp(r: Recorder, input: Tracer, other: Tracer) -> Tracer:
