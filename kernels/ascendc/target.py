@@ -136,7 +136,8 @@ class AscendTarget(Target[AscendState]):
         return run_needs(os.environ, DEVICES)
 
     def compile(self, flows: Sequence[Taskflow], timeout: float) -> Executable[AscendState]:
-        taken, image = pack_all(flows if lay_out_plans(flows) else flows[:1], self.name)
+        are_alike = len(flows) > 1 and lay_out_plans(flows) is not None
+        taken, image = pack_all(flows if are_alike else flows[:1], self.name)
         return Executable(self, taken, timeout, image)
 
     def new_state(self, executable: Executable[AscendState]) -> AscendState:

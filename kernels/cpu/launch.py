@@ -27,7 +27,7 @@ ELEMENT_TYPES = {code: numpy_dtype(code.name.lower()) for code in Dtype}
 
 
 def launch(image: np.ndarray, buffers: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int], counters: np.ndarray,
-           bases: np.ndarray, timeout: float, trace: np.ndarray | None = None, moved: np.ndarray | None = None) -> None:
+           bases: np.ndarray, timeout: float, trace: np.ndarray | None = None) -> None:
     """Runs an image once on all its ranks and returns when every worker has left; Ctrl-C ends it early.
 
     Args:
@@ -39,8 +39,6 @@ def launch(image: np.ndarray, buffers: Sequence[Sequence[np.ndarray]], num_token
         timeout: seconds without any task ending, anywhere, after which a wait fails.
         trace: None, or int64 [ep_size, num_tasks, 3] for the steady-clock nanoseconds at which each task began to
             wait, began its body and had signalled.
-        moved: None, or int64 [ep_size, ep_size], to which is added how many bytes transfers of each rank have copied to
-            arrays of each.
 
     Raises:
         ArgumentError: an array has another shape, dtype or layout than the image states.
@@ -50,9 +48,9 @@ def launch(image: np.ndarray, buffers: Sequence[Sequence[np.ndarray]], num_token
     demands = Demands.read(image)
     if demands is None:
         raise _broken(image)
-    demands.check_arrays(buffers, num_tokens, counters, bases, trace, moved)
+    demands.check_arrays(buffers, num_tokens, counters, bases, trace)
     addresses = [[address(x) for x in arrays] for arrays in buffers]
-    Launches(image, counters, bases).launch(addresses, demands.room_in(buffers), num_tokens, timeout, trace, moved)
+    Launches(image, counters, bases).launch(addresses, demands.room_in(buffers), num_tokens, timeout, trace)
 
 
 class Launches:
@@ -67,8 +65,14 @@ class Launches:
 
     def launch(self, addresses: Sequence[Sequence[int]], room: Sequence[Sequence[int]], num_tokens: Sequence[int],
                timeout: float, trace: np.ndarray | None = None, moved: np.ndarray | None = None) -> None:
-        """What the function `launch` does; for each rank, the addresses of its buffers, and for each route how many
-        received rows these have room for."""
+        """Launches all ranks.
+
+        Args:
+            addresses: for each rank, where each of its buffers begins.
+            room: for each rank and each route, the received rows that the buffers have room for.
+            num_tokens, timeout, trace: as of the function `launch`.
+            moved: int64 [ep_size, ep_size], to which the bytes are added that each rank copies to arrays of each other one.
+        """
         tables = [c_array("q", [*rows, *mine]) for rows, mine in zip(room, addresses, strict=True)]
         ranks = (Rank * len(tables))(*(
             ((at := table.buffer_info()[0]) + 8 * self._num_routes, at, n, *counts)
@@ -149,14 +153,13 @@ class Demands:
         return [[min((arrays[b].size // self.buffers[b][0] for b in mine), default=ANY_ROWS) for mine in self.received]
                 for arrays in buffers]
 
-    def counters_fault(self, counters: np.ndarray, bases: np.ndarray, trace: np.ndarray | None = None,
-                       moved: np.ndarray | None = None) -> tuple[str, np.ndarray, tuple[int, ...]] | None:
+    def counters_fault(self, counters: np.ndarray, bases: np.ndarray,
+                       trace: np.ndarray | None = None) -> tuple[str, np.ndarray, tuple[int, ...]] | None:
         """The first array of launches that is not of the image's sizes, as (name, array, shape wanted); or None."""
         for name, array, shape in (
             ("counters", counters, (self.ep_size, self.num_events)),
             ("bases", bases, (self.ep_size, self.num_events)),
             ("trace", trace, (self.ep_size, self.num_tasks, 3)),
-            ("moved", moved, (self.ep_size, self.ep_size)),
         ):
             if array is not None and (array.dtype != np.int64 or array.shape != shape or not array.flags.c_contiguous):
                 return name, array, shape
@@ -170,11 +173,11 @@ class Demands:
                 check_argument(False, "launch", f"num_tokens[{rank}]", count, f"between 0 and {self.max_tokens}")
 
     def check_arrays(self, buffers: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int], counters: np.ndarray,
-                     bases: np.ndarray, trace: np.ndarray | None, moved: np.ndarray | None) -> None:
+                     bases: np.ndarray, trace: np.ndarray | None) -> None:
         check_argument(len(buffers) == self.ep_size, "launch", "len(buffers)", len(buffers),
                        f"{self.ep_size}, one list a rank")
         self.check_num_tokens(num_tokens)
-        if fault := self.counters_fault(counters, bases, trace, moved):
+        if fault := self.counters_fault(counters, bases, trace):
             name, array, shape = fault
             check_argument(False, "launch", name, describe(array), f"a contiguous int64{list(shape)}")
         for rank, arrays in enumerate(buffers):

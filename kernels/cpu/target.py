@@ -67,11 +67,11 @@ class CpuTarget(Target[CpuState]):
         placed, lengths = place_all(executable, state.places, inputs, num_tokens, into, received)
         trace, moved = new_record(flow)
         with explaining(executable), state.lock:
-            if state.demands is None or trace is not None:
-                launch(executable.image, placed.read_ranks(), lengths, state.counters, state.bases, timeout, trace, moved)
+            if state.demands is None:  # raises what the image and the buffers differ in
+                launch(executable.image, placed.read_ranks(), lengths, state.counters, state.bases, timeout)
             else:
                 state.demands.check_num_tokens(lengths)
-                state.launches.launch(placed.addresses, placed.received, lengths, timeout)
+                state.launches.launch(placed.addresses, placed.received, lengths, timeout, trace, moved)
         return outputs_of(flow, placed)
 
     def reaches(self, executable: Executable[CpuState], link: Link) -> bool:
