@@ -12,7 +12,6 @@ from hpmoe.ir.taskflow import Taskflow
 from hpmoe.kernels.buffers import Placed, Places
 from hpmoe.kernels.link import Link
 from hpmoe.kernels.memory import Pool
-from hpmoe.routing.routing import rows_by_counts
 from hpmoe.runtime.targets import Arrays, Executable, explained
 from hpmoe.support.errors import LaunchError, check_argument
 
@@ -36,9 +35,8 @@ def place_one(executable: Executable, places: Places, link: Link, inputs: Arrays
     flow = executable.flow
     check_argument(link.size == flow.ep_size, "launch", "link.size", link.size, f"{flow.ep_size}, as the kernel")
     results = {flow.outputs[j]: [array] for j, array in into.items()}
-    routes = (plan for plan in flow.routes if plan.once_of < 0)
-    received = [rows_by_counts(np.sum(c, axis=0), flow.ep_size, plan.alignment)
-                for c, plan in zip(counts, routes, strict=True)]
+    routes = (plan for plan in flow.routes if not plan.kind.is_of_tokens)
+    received = [plan.kind.by_ids.received_of(np.sum(c, axis=0)) for c, plan in zip(counts, routes, strict=True)]
     rows = received_rows(flow, [inputs], num_tokens, received)[link.rank]
     placed = Placed(places, link.pool, [inputs], [rows], num_tokens is not None, results)
     return placed, executable.num_tokens if num_tokens is None else int(num_tokens[link.rank])

@@ -98,8 +98,8 @@ def _route(route: RoutePlan, first_share: int) -> tuple:
     capacity = route.capacity
     policy = DropPolicy[capacity.policy.upper()] if capacity else DropPolicy.NONE
     return (route.ids, route.num_experts, route.num_local_experts, route.top_k, route.num_slots, route.num_tokens,
-            route.max_rows, policy, route.weights, first_share, route.once_of, route.return_tokens,
-            route.alignment, route.node_size, route.tp_size, 0, capacity.factor if capacity else 0.0)
+            route.max_rows, policy, route.weights, first_share, route.of, route.return_tokens,
+            route.alignment, route.kind.node_size, route.tp_size, 0, capacity.factor if capacity else 0.0)
 
 
 def _operand(op: TileOp, i: int) -> tuple:

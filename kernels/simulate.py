@@ -18,7 +18,7 @@ from hpmoe.kernels.packing import pack
 from hpmoe.kernels.protocol import Code
 from hpmoe.kernels.simulated_inputs import inputs_of, lengths_of
 from hpmoe.machines.machine import Machine
-from hpmoe.routing.routing import PerRank
+from hpmoe.routing.capacity import PerRank
 from hpmoe.support.errors import LaunchError, check_argument
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.known import known

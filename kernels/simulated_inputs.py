@@ -8,8 +8,7 @@ from typing import cast
 import numpy as np
 
 from hpmoe.ir.taskflow import RoutePlan, Taskflow
-from hpmoe.routing.capacity import ABSENT
-from hpmoe.routing.routing import PerRank
+from hpmoe.routing.capacity import ABSENT, PerRank
 from hpmoe.routing.workload import balanced_ids, imbalanced_ids
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.errors import check_argument, is_int, is_number
@@ -32,7 +31,7 @@ def inputs_of(flow: Taskflow, routing: Routing, seed: int, topk_weights: Sequenc
     """For each rank the arrays that its routes read, by their buffer."""
     check_argument(is_int(seed, 0, 2**63), "hpmoe.simulate", "seed", repr(seed), "an int of at least 0")
     out: list[dict[int, np.ndarray]] = [{} for _ in range(flow.ep_size)]
-    for plan in (p for p in flow.routes if p.once_of < 0):
+    for plan in (p for p in flow.routes if not p.kind.is_of_tokens):
         for mine, ids in zip(out, _ids(plan, routing, seed), strict=True):
             mine[plan.ids] = ids
         for mine, weights in zip(out, _weights(flow, plan, routing, topk_weights), strict=False):

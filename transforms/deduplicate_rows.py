@@ -84,4 +84,4 @@ def can_deduplicate(program: Program) -> bool:
 
 def _can_repeat(route: RouteAval) -> bool:
     """Whether a token may have two experts on another rank, and is not sent once for both already."""
-    return route.ep_size > 1 and min(route.num_choices, route.num_local_experts) > 1 and not route.once
+    return route.ep_size > 1 and min(route.num_choices, route.num_local_experts) > 1 and not route.kind.is_of_tokens

@@ -75,7 +75,7 @@ def _kernels(flow: Taskflow, op: TileOp, syncs_host: bool) -> Iterator[TileOp]:
         yield op
         return
     is_back = op.primitive.is_back
-    is_once = flow.routes[op.domain.route].once_of >= 0
+    is_once = flow.routes[op.domain.route].kind.is_of_tokens
     moved = flow.buffers[op.operands[1].buffer].row_bytes
     if not (is_back and is_once):
         yield _launch(op, "unsort" if is_back else "permute", LaidOut.RECEIVED_ROWS if is_back else LaidOut.SENT_ROWS, moved)

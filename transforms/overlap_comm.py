@@ -140,10 +140,10 @@ def _puts(flow: Taskflow, op: TileOp, signal: str, cols: int | str | None) -> li
     num_peers = whole_row_groups(plan)
     if cols == "auto":
         num_peers, cols = likely_puts(flow, op, flow.machine) if flow.machine else (num_peers, None)
-    if plan.node_size:  # of a slot one relay in the mean has rows of a rank
+    if plan.kind.is_to_relays:  # of a slot one relay in the mean has rows of a rank
         num_peers = 1
     if op.is_relayed:  # of ranks a node apart in the order one is of the node, and the others get nothing
-        num_peers, signal = min(num_peers, flow.routes[relays_of(flow.routes, op.domain.route)].node_size), "tile"
+        num_peers, signal = min(num_peers, flow.routes[relays_of(flow.routes, op.domain.route)].kind.ranks_of_stop), "tile"
     if cols is not None and int(cols) < width:
         cols = int(cols)
         operands = tuple(dataclasses.replace(a, cols=col_modes.OWN) for a in op.operands)

@@ -72,7 +72,7 @@ def relay_rows(program: Program) -> Program:
 def can_relay(program: Program) -> bool:
     """Whether `relay_rows` would change the program, and can."""
     routes = routes_moved(program)
-    return any(map(_has_nodes, routes)) and not any(route.is_to_relays or route.alignment > 1 for route in routes)
+    return any(map(_has_nodes, routes)) and not any(route.kind.is_to_relays or route.alignment > 1 for route in routes)
 
 
 def _has_nodes(route: RouteAval) -> bool:
@@ -87,7 +87,7 @@ def _relayed(builder: Builder, eqn: Equation, experts: dict[Atom, Atom], relays:
     rows, route, *weights = eqn.inputs
     of = experts.get(route, route)
     aval = as_route(of.aval)
-    if as_route(route.aval).is_to_relays or not _has_nodes(aval):
+    if as_route(route.aval).kind.is_to_relays or not _has_nodes(aval):
         return None
     if of not in relays:
         relays[of] = builder.add(route_to_ranks, of, source=eqn.source, node_size=aval.node_size)

@@ -16,8 +16,9 @@ from hpmoe.primitives.quantized_matmul import grouped_quantized
 from hpmoe.primitives.replicate import replicate_weights
 from hpmoe.primitives.route import make_route
 from hpmoe.routing.balance import check_loads, place_replicas
+from hpmoe.routing.kinds.replicated import Replicated
+from hpmoe.routing.kinds.sharded import of_shards
 from hpmoe.routing.placement import Placement
-from hpmoe.routing.shards import of_shards
 from hpmoe.runtime.transform import transform
 from hpmoe.support.errors import TransformError, check_argument
 
@@ -128,7 +129,8 @@ def _placed(builder: Builder, eqn: Equation, routes: dict[Var, Placement], loads
     placement = place_replicas(loads, ep_size=aval.ep_size, **options)
     var, params = eqn.outputs[0], eqn.params
     if placement.most_copies:
-        var, params = Var(dataclasses.replace(aval, placement=placement)), {**eqn.params, "placement": placement}
+        var = Var(dataclasses.replace(aval, kind=Replicated(aval.kind.by_ids, placement)))
+        params = {**eqn.params, "placement": placement}
     builder.keep(eqn.replace(params=params, outputs=(var,)))
     routes[var] = placement
     return var

@@ -9,7 +9,7 @@ from mindspore import Tensor
 
 import hpmoe
 from hpmoe.ir.program import Program
-from hpmoe.routing.routing import rows_of_ranks
+from hpmoe.routing.kinds.direct import Direct
 from hpmoe.routing.workload import balanced_ids
 from hpmoe.runtime.planned_rows import PlannedRows, routes_of, with_planned_rows
 
@@ -80,7 +80,8 @@ def _dispatch(ids: np.ndarray, num_experts: int, hidden: int, dtype: str) -> Pro
 
 
 def _planned(program: Program, ids: np.ndarray, num_experts: int) -> Program:
-    rows = max(rows_of_ranks(list(ids), num_experts))
+    ep, tokens, top_k = ids.shape
+    rows = max(Direct(ep, tokens, top_k, num_experts).received(ids))
     return with_planned_rows(program, [PlannedRows(rows, rows)] * len(routes_of(program)))
 
 

@@ -16,7 +16,6 @@ from hpmoe.ir.avals import RouteAval
 from hpmoe.ir.program import Program
 from hpmoe.kernels.simulate import Outline, outline
 from hpmoe.primitives.quantize_weight import quantize_weight
-from hpmoe.routing.routing import rows_of_ranks
 from hpmoe.routing.workload import balanced_ids, drawn_ids, imbalanced_ids
 from hpmoe.runtime.planned_rows import (
     PlannedRows,
@@ -155,7 +154,7 @@ class Layer:
         if room == "all":
             every = rows_of_any(aval)
             return every if self.plan is None else rows_at_start(every, aval.even_rows)[self.plan]
-        rows = max(rows_of_ranks(self.ids, aval.num_experts, placement=aval.placement, tp_size=aval.tp_size))
+        rows = max(aval.kind.by_ids.received(self.ids))
         return rows_of_received(rows, aval) if room == "bucket" else PlannedRows(rows, rows)
 
     def fused(self, policy: str | Policy = "critical_path", machine: hpmoe.Machine | None = None,

@@ -17,7 +17,8 @@ from hpmoe.commands.routing_flag import routing_of
 from hpmoe.costs.start import start_us
 from hpmoe.machines.kept_calibration import is_calibrated
 from hpmoe.machines.perturbed import drawn
-from hpmoe.routing.routing import rows_of_ranks
+from hpmoe.routing.kinds.direct import Direct
+from hpmoe.routing.kinds.sharded import Sharded
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.known import known
 from hpmoe.support.progress import Progress
@@ -107,7 +108,8 @@ def row(o: options.Options, ep: int, tp: int, progress: Progress) -> Fields:
     for i, other in enumerate(drawn(machine, o.bands), 1):
         progress(f"EP {ep}, TP {tp}, machine {i} of {o.bands} in the ranges of its constants")
         found.append(figures(o, lines, ids, other))
-    received = rows_of_ranks(ids, sizes.experts * tp, tp_size=tp)
+    kind = Direct(ranks, ids.shape[1], ids.shape[2], sizes.experts)
+    received = Sharded(kind, tp).received(ids)
     return {"ep": ep, "tp": tp, "dp": o.ranks // ranks, **found[0],
             "exposed_ms": sum(float(line.exposed_communication().mean()) for line in lines) / 1e3,
             "memory_gib": max(held(line.flow, received) for line in lines) / GIB,

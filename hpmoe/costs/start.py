@@ -66,7 +66,7 @@ def prologue_us(flow: tf.Taskflow, machine: Machine) -> float:
     if not flow.routes or not (machine.vector.scalar_us or machine.memory.dma_us):
         return 0.0
     workers, words, copies, meetings, gathering = len(machine.queues_of("aiv")), OF_START, COPIES, MEETINGS, 0.0
-    asked = {plan.once_of for plan in flow.routes}
+    asked = {plan.of for plan in flow.routes}
     for number, plan in enumerate(flow.routes):
         lists = plan.num_local_experts * plan.ep_size
         if plan.capacity is not None and plan.capacity.drops:
@@ -85,7 +85,7 @@ def prologue_us(flow: tf.Taskflow, machine: Machine) -> float:
 
 def _is_gathered(plan: RoutePlan) -> bool:
     """Whether entries are sorted by masks of the vector unit: is_gathered of kernels/ascendc/gather_sort.h."""
-    return plan.once_of < 0 and plan.placement is None and (plan.capacity is None or plan.capacity.policy != "probs")
+    return not plan.kind.is_of_tokens and plan.placement is None and not plan.drops_by_weight
 
 
 def _counted(plan: RoutePlan) -> int:

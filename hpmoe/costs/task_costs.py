@@ -13,7 +13,7 @@ import numpy as np
 
 from hpmoe.costs.footprint import DENSE, STREAM, WEIGHT
 from hpmoe.costs.put_sizes import likely_puts
-from hpmoe.costs.work import Work, core_us, link_rate, rows_of_token
+from hpmoe.costs.work import Work, core_us, link_rate
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
 from hpmoe.routing.route_plan import relays_of
@@ -60,7 +60,7 @@ def expected_us(flow: tf.Taskflow, machine: Machine) -> float:
     busy, longest, memory = _ops_us(flow, machine)
     exchanges = {i: op for i, op in enumerate(flow.ops) if op.primitive.is_blocking}
     sent = {i: _exchange_us(flow, op, machine) for i, op in exchanges.items()}
-    hops = {i: us for i, us in sent.items() if flow.routes[exchanges[i].domain.route].once_of >= 0}
+    hops = {i: us for i, us in sent.items() if flow.routes[exchanges[i].domain.route].kind.is_of_tokens}
     latency = longest.tolist()
     for i in exchanges.keys() - hops.keys():
         latency[i] = _put_us(flow, exchanges[i], machine)
@@ -110,10 +110,9 @@ def _expected_units(flow: tf.Taskflow, op: tf.TileOp) -> Units:
 def _exchange_us(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
     """Returns microseconds of a rank's link, or of its link between nodes if that takes longer, for an exchange of rows."""
     plan, ep_size = flow.routes[op.domain.route], flow.ep_size
-    step, rows = plan.node_size or 1, plan.likely_rows / ep_size  # to each rank
-    if plan.once_of >= 0:
-        of = flow.routes[plan.once_of]
-        rows = of.top_k / rows_of_token(of, plan) * plan.num_tokens * step / ep_size
+    step, rows = plan.kind.ranks_of_stop, plan.likely_rows / ep_size  # to each rank
+    if plan.kind.is_of_tokens:
+        rows = plan.top_k / plan.kind.rows_of_token() * plan.num_tokens * step / ep_size
     near, others = min(ep_size, machine.link.node_size) // step - 1, ep_size // step - 1
     reach = _ranks_reached(flow, op)
     if reach < ep_size:  # each rank passes on the rows of all nodes to the ranks of its node
@@ -133,7 +132,7 @@ def _put_us(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
 
 def _ranks_reached(flow: tf.Taskflow, op: tf.TileOp) -> int:
     """Returns how many ranks an exchange sends rows to: all, or those of a node if a relay passes on the rows."""
-    return flow.routes[relays_of(flow.routes, op.domain.route)].node_size if op.is_relayed else flow.ep_size
+    return flow.routes[relays_of(flow.routes, op.domain.route)].kind.ranks_of_stop if op.is_relayed else flow.ep_size
 
 
 def _longest_path(flow: tf.Taskflow, latency: Sequence[float]) -> float:

@@ -57,8 +57,7 @@ class Work:
         self.by_routing, self.table = self.table, self.table.copy()
         for i, op in enumerate(flow.ops):
             if op.has_fan:
-                to, of = flow.routes[op.domain.route], flow.routes[flow.routes[op.domain.route].once_of]
-                self.table[i] = with_fans(self.table[i], rows_of_token(of, to))
+                self.table[i] = with_fans(self.table[i], flow.routes[op.domain.route].kind.rows_of_token())
 
     def entries(self, tasks: np.ndarray) -> np.ndarray:
         """What of the table each of some rows of the flow's tasks takes."""
@@ -167,17 +166,6 @@ class Work:
 
     def _buffer(self, op: tf.TileOp, operand: int) -> tf.Buffer:
         return self.flow.buffers[op.operands[operand].buffer]
-
-
-def rows_of_token(plan: tf.RoutePlan, once: tf.RoutePlan) -> float:
-    """Rows that the experts of a rank, or of a node, have of a token which goes there by a route of `once`, in the mean over
-    all choices of top_k experts. Ranks are taken as whole groups of shards where there are several."""
-    ranks = once.node_size or 1
-    shards = min(ranks, plan.tp_size)
-    experts, choices, groups = plan.num_model_experts, plan.num_choices, plan.ep_size // plan.tp_size
-    there = max(1, ranks // plan.tp_size)
-    others = math.comb(experts - plan.num_own_experts * there, choices) / math.comb(experts, choices)
-    return shards * choices / (groups / there * (1.0 - others))
 
 
 def with_fans(work: np.ndarray, fans: float) -> np.ndarray:

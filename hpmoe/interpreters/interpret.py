@@ -72,7 +72,7 @@ class _Run:
         def choices(b: int, plan: tf.RoutePlan) -> list[np.ndarray]:
             return [np.reshape(inputs[r][position[b]], (plan.num_tokens, plan.num_choices)) for r in self.ranks]
 
-        ids = [choices(plan.ids, plan) if plan.once_of < 0 else [] for plan in flow.routes]
+        ids = [[] if plan.kind.is_of_tokens else choices(plan.ids, plan) for plan in flow.routes]
         weights = [choices(plan.weights, plan) if plan.drops_by_weight else None for plan in flow.routes]
         self.layout = Layout(flow, ids, num_tokens, weights)
         self.memory = [[self._allocate(r, b, inputs[r], position) for b in range(len(flow.buffers))] for r in self.ranks]

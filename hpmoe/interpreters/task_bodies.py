@@ -140,7 +140,7 @@ class TaskBodies:
     def fanned_slots(self, rank: int, task: np.void) -> np.ndarray:
         """The slots of the rows that a task has copied to experts, of each its own."""
         frame = TaskFrame(self.flow, self.layout, self.memory, rank, task)
-        slots = self.layout.slots[self.flow.routes[frame.op.domain.route].once_of][rank]
+        slots = self.layout.slots[self.flow.routes[frame.op.domain.route].of][rank]
         used = np.flatnonzero(slots.rows)
         order = used[np.argsort(slots.start[used])]
         rows = np.concatenate([fanned(frame)[0], fanned_padding(frame)])

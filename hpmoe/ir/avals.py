@@ -7,13 +7,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, cast
 
-from hpmoe.routing.capacity import Capacity, check_rank_capacity, most_rows
-from hpmoe.routing.placement import Placement
-from hpmoe.routing.shards import OfShards
+from hpmoe.routing.capacity import check_rank_capacity
+from hpmoe.routing.kinds.kind import OfKind, RouteKind
 from hpmoe.support.dtypes import TENSORS, name_of_dtype
 from hpmoe.support.errors import check_argument, is_int, is_name
 from hpmoe.support.keywords import suggests_keywords
-from hpmoe.support.known import known
 
 MOST_DIMENSIONS = 32  # of an array of NumPy
 MOST_ELEMENTS = 2**59  # whose bytes 63 bits count, as MindSpore does without looking
@@ -73,35 +71,19 @@ class Aval:
 
 
 @dataclasses.dataclass(frozen=True)
-class RouteAval(OfShards):
+class RouteAval(OfKind):
     """The abstract value of a route: where every (token, choice) entry goes.
 
     Attributes:
         rows: the symbolic number of received rows.
-        num_tokens: tokens of a rank, an upper bound where ranks differ.
-        top_k: entries of a token, one for each shard of each expert that it chooses.
-        num_experts: experts of all ranks together, each shard of one counted.
-        ep_size: ranks.
-        capacity: what each expert takes of each rank at most, or None for everything.
-        placement: which ranks hold copies of experts, or None for no copies.
-        alignment: an expert's rows are filled up to a multiple of it.
-        once: whether it is a route to ranks, each of which counts as one expert and gets a token once at most.
-        tp_size: shards of an expert, each on a rank of its own; see hpmoe.routing.shards.
-        node_size: consecutive ranks that are a node. A route to ranks that has it goes to one rank of each node, its relay.
+        kind: how rows are routed.
+        node_size: of a route by ids, consecutive ranks of the mesh that are a node, or None.
         rank_capacity_factor: how many times the rows of balanced experts a rank has room for, or None for all.
     """
 
     rows: Rows
-    num_tokens: int
-    top_k: int
-    num_experts: int
-    ep_size: int
-    capacity: Capacity | None = None
-    placement: Placement | None = None
-    once: bool = False
-    alignment: int = 1
+    kind: RouteKind
     node_size: int | None = None
-    tp_size: int = 1
     rank_capacity_factor: float | None = None
 
     @property
@@ -114,25 +96,9 @@ class RouteAval(OfShards):
         return "route"
 
     @property
-    def num_own_experts(self) -> int:
-        """Experts that each rank owns."""
-        return self.num_experts // self.ep_size
-
-    @property
-    def num_replicas(self) -> int:
-        """Copies of other ranks' experts that each rank has room for."""
-        return self.placement.num_replicas if self.placement else 0
-
-    @property
-    def num_local_experts(self) -> int:
-        return self.num_own_experts + self.num_replicas
-
-    @property
     def max_rows(self) -> int:
         """The most rows a rank can receive, whatever the routing; with a rank_capacity_factor, those it has room for."""
-        senders = self.ep_size // known(self.node_size) if self.is_to_relays else self.ep_size
-        return most_rows(self.num_tokens, self.num_choices, self.num_model_experts, self.num_local_experts, senders,
-                         self.capacity, self.alignment, self._room)
+        return self.kind.most_rows(self._room)
 
     @property
     def _room(self) -> int | None:
@@ -143,11 +109,6 @@ class RouteAval(OfShards):
         """Raises ArgumentError where a rank receives more rows than it has room for; `received` are those of all ranks."""
         if self.rank_capacity_factor is not None:
             check_rank_capacity(received, self.max_rows, self.num_tokens * self.top_k, self.rank_capacity_factor)
-
-    @property
-    def is_to_relays(self) -> bool:
-        """Whether it takes a token to a node once."""
-        return self.once and self.node_size is not None
 
     @property
     def likely_padding(self) -> int:

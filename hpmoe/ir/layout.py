@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe.ir import taskflow as tf
+from hpmoe.routing.capacity import PerRank
 from hpmoe.routing.placement import Placement
 from hpmoe.routing.relayed_rows import RelayedRows
 from hpmoe.routing.route_plan import relays_of
-from hpmoe.routing.routing import PerRank, Routing, make_routing, routing_to_ranks, rows_of_ranks
+from hpmoe.routing.routing import Routing, make_routing, routing_of_tokens
 from hpmoe.routing.slots import Slots, make_slots
 from hpmoe.support.errors import ArgumentError
 from hpmoe.support.known import known
@@ -59,12 +60,9 @@ class Layout:
         self.flow = flow
         self.routings: list[Routing] = []
         for i, plan in enumerate(flow.routes):
-            if plan.once_of >= 0:
-                self.routings.append(routing_to_ranks(self.routings[plan.once_of], plan.node_size or None))
-                continue
-            self.routings.append(make_routing(ids[i], plan.num_experts, num_tokens, plan.capacity,
-                                              weights[i] if weights else None, plan.placement, alignment=plan.alignment,
-                                              tp_size=plan.tp_size))
+            self.routings.append(
+                routing_of_tokens(plan.kind, self.routings[plan.of]) if plan.kind.is_of_tokens else
+                make_routing(plan.kind.by_ids, ids[i], num_tokens, weights[i] if weights else None))
         self.relayed = {i: RelayedRows.of(self.routings[i], self.routings[relays]) for i in range(len(flow.routes))
                         if (relays := relays_of(flow.routes, i)) not in (-1, i)}
         for routing, plan in zip(self.routings, flow.routes, strict=True):
@@ -209,15 +207,17 @@ def received_rows(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]], num
         received: for each route by ids, the rows of each rank, if they are known; they are counted from the ids if there are
             other routes, which a rewrite of passes may add.
     """
-    by_ids = [plan for plan in flow.routes if plan.once_of < 0]
+    by_ids = [plan for plan in flow.routes if not plan.kind.is_of_tokens]
     if received is None or len(received) != len(by_ids):
         received = [_counted(flow, plan, inputs, num_tokens) for plan in by_ids]
     left, out = iter(received), []
     for plan in flow.routes:
-        rows = _sent_once(out[plan.once_of], plan, num_tokens) if plan.once_of >= 0 else next(left)
-        if plan.once_of < 0:
-            _check_planned(plan, rows)
-        out.append(rows)
+        if plan.kind.is_of_tokens:
+            tokens = [plan.num_tokens] * flow.ep_size if num_tokens is None else num_tokens
+            out.append([plan.kind.rows_of(rows, tokens, rank) for rank, rows in enumerate(out[plan.of])])
+        else:
+            out.append(next(left))
+            _check_planned(plan, out[-1])
     return [list(mine) for mine in zip(*out, strict=True)] or [[] for _ in range(flow.ep_size)]
 
 
@@ -225,14 +225,5 @@ def _counted(flow: tf.Taskflow, plan: tf.RoutePlan, inputs: Sequence[Sequence[np
              num_tokens: Sequence[int] | None) -> list[int]:
     """The rows that each rank receives through a route, by the ids among the inputs."""
     position, ends = flow.inputs.index(plan.ids), [None] * len(inputs) if num_tokens is None else num_tokens
-    ids = [np.reshape(arrays[position], (plan.num_tokens, plan.num_choices))[:end]
-           for arrays, end in zip(inputs, ends, strict=True)]
-    return rows_of_ranks(ids, plan.num_experts, plan.capacity, plan.placement, plan.alignment, plan.tp_size)
-
-
-def _sent_once(received: Sequence[int], plan: tf.RoutePlan, num_tokens: Sequence[int] | None) -> list[int]:
-    """The most rows that each rank receives through a route to ranks, where `received` are the rows to its experts."""
-    tokens = [plan.num_tokens] * len(received) if num_tokens is None else list(num_tokens)
-    if plan.node_size:
-        return [sum(tokens[rank % plan.node_size::plan.node_size]) for rank in range(len(received))]
-    return [min(rows, sum(tokens)) for rows in received]
+    return plan.kind.by_ids.received([np.reshape(arrays[position], (plan.num_tokens, plan.num_choices))[:end]
+                                      for arrays, end in zip(inputs, ends, strict=True)])

@@ -19,9 +19,7 @@ def taskflow_text(flow: tf.Taskflow) -> str:
              f"taskflow {flow.name}  ranks={flow.ep_size} tasks={flow.num_tasks} events={len(flow.events)} "
              f"waits={len(flow.waits)} signals={len(flow.signals)} slots={flow.num_slots}"]
     for i, route in enumerate(flow.routes):
-        what = f"{flow.buffers[route.ids].name}, {route.num_experts} experts, top_k={route.top_k}"
-        what = what if route.once_of < 0 else f"once to each of {route.num_experts} ranks of route {route.once_of}"
-        what += f", groups of a multiple of {route.alignment}" if route.alignment > 1 else ""
+        what = route.kind.text(flow.buffers[route.ids].name, route.of)
         likely = f", likely {route.likely_rows}," if route.likely_rows != route.max_rows else ""
         lines.append(f"  route {i}: {what}, at most {route.max_rows} received rows{likely} in {route.num_slots} slots of "
                      f"{route.tile_rows}")

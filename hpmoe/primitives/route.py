@@ -11,6 +11,10 @@ from hpmoe.primitives.outside_graphs import outside_graphs, values_of
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.tiler import Tiler
 from hpmoe.routing.capacity import Sort, make_capacity
+from hpmoe.routing.kinds.direct import Direct
+from hpmoe.routing.kinds.kind import ByIds
+from hpmoe.routing.kinds.replicated import Replicated
+from hpmoe.routing.kinds.sharded import Sharded
 from hpmoe.routing.placement import Placement
 from hpmoe.routing.routing import Route, check_topk_ids, make_routing
 from hpmoe.support.dtypes import FLOATS
@@ -80,9 +84,11 @@ def route_aval(ids: Aval, *weights: Aval, num_local_experts: int, ep_size: int, 
     for w in weights:
         check_argument(isinstance(w, Aval) and w.shape == ids.shape and w.dtype in FLOATS, "hpmoe.dispatch", "topk_weights",
                        w, f"a float of shape {list(ids.shape)}, as topk_ids")
-    return RouteAval(Rows(), num_tokens, top_k * tp_size, num_experts, ep_size, make_capacity(capacity_factor, drop_policy),
-                     placement, alignment=expert_alignment, node_size=node_size, tp_size=tp_size,
-                     rank_capacity_factor=rank_capacity_factor)
+    kind: ByIds = Direct(ep_size, num_tokens, top_k, num_experts // tp_size, make_capacity(capacity_factor, drop_policy),
+                         expert_alignment)
+    kind = Sharded(kind, tp_size) if tp_size > 1 else kind
+    kind = Replicated(kind, placement) if placement is not None else kind
+    return RouteAval(Rows(), kind, node_size, rank_capacity_factor)
 
 
 @make_route.reference
@@ -90,14 +96,12 @@ def _(ids: list[np.ndarray], *weights: list[np.ndarray], num_local_experts: int,
       capacity_factor: float | None = None, drop_policy: str = "error", max_rows: int | None = None,
       likely_rows: int | None = None, placement: Placement | None = None, expert_alignment: int = 1,
       node_size: int | None = None, tp_size: int = 1, rank_capacity_factor: float | None = None) -> list[Route]:
-    capacity = make_capacity(capacity_factor, drop_policy)
     for mine, count in zip(ids, num_tokens or [None] * ep_size, strict=True):
         check_topk_ids(mine[:count], num_local_experts * ep_size // tp_size)
-    routing = make_routing(ids, num_local_experts * ep_size, num_tokens, capacity, *weights, placement=placement,
-                           alignment=expert_alignment, tp_size=tp_size)
     aval = route_aval(Aval(ids[0].shape, "int32"), num_local_experts=num_local_experts, ep_size=ep_size,
                       capacity_factor=capacity_factor, drop_policy=drop_policy, placement=placement,
                       expert_alignment=expert_alignment, tp_size=tp_size, rank_capacity_factor=rank_capacity_factor)
+    routing = make_routing(aval.kind.by_ids, ids, num_tokens, next(iter(weights), None))
     aval.check_received([routing.num_rows(rank) for rank in range(ep_size)])
     return [Route(routing, rank) for rank in range(ep_size)]
 
@@ -117,8 +121,9 @@ def route_of_tensors(sort: Sort, topk_ids: Tensor, *weights: Tensor, num_local_e
         check_argument(is_float, "hpmoe.dispatch", "topk_weights", _describe(w),
                        f"a float Tensor of shape {list(ids.shape)}, as topk_ids")
     values = [[values_of("hpmoe.dispatch", w)] for w in weights]
-    return Route(make_routing([ids], num_local_experts, None, make_capacity(capacity_factor, drop_policy),
-                              values[0] if values else None, sort=sort, alignment=expert_alignment))
+    capacity = make_capacity(capacity_factor, drop_policy)
+    kind = Direct(1, len(ids), ids.shape[1], num_local_experts, capacity, expert_alignment)
+    return Route(make_routing(kind, [ids], None, values[0] if values else None, sort))
 
 
 def _hint(ids: object) -> str:

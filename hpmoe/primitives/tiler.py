@@ -71,7 +71,7 @@ class Tiler(Buffers):
         """Routes are computed at kernel start, so the ids, and weights that decide what is dropped, must be inputs."""
         (ids, *weights), out = eqn.inputs, eqn.outputs[0]
         aval = as_route(out.aval)
-        if aval.once:
+        if aval.kind.is_of_tokens:
             self._plan_route_to_ranks(as_route(ids.aval), aval)
             return
         if ids not in self.views:
@@ -85,22 +85,15 @@ class Tiler(Buffers):
         self.route_of[aval.rows] = len(self.routes)
         most = eqn.params.get("max_rows")
         likely = eqn.params.get("likely_rows") or most or aval.likely_rows
-        self.routes.append(tf.RoutePlan(ids, aval.num_experts, aval.num_local_experts, aval.top_k, aval.num_tokens,
-                                        most or aval.max_rows, likely, self.tile_rows, aval.ep_size, self.tile_rows,
-                                        aval.capacity, *weights, placement=aval.placement, alignment=aval.alignment,
-                                        tp_size=aval.tp_size))
+        self.routes.append(tf.RoutePlan(aval.kind, ids, most or aval.max_rows, likely, self.tile_rows, self.tile_rows,
+                                        *weights))
 
     def _plan_route_to_ranks(self, experts: RouteAval, ranks: RouteAval) -> None:
-        """No more rows than the experts' ranks receive, and no token twice."""
-        of = self.route_of[experts.rows]
-        self.route_of[ranks.rows] = len(self.routes)
-        self.routes.append(dataclasses.replace(
-            self.routes[of], num_experts=ranks.num_experts, num_local_experts=1, capacity=None, weights=-1, placement=None,
-            alignment=1, max_rows=min(self.routes[of].max_rows, ranks.max_rows),
-            likely_rows=min(self.routes[of].likely_rows, ranks.max_rows), once_of=of))
-        if ranks.is_to_relays:  # which pass on rows that no expert here has
-            self.routes[-1] = dataclasses.replace(
-                self.routes[-1], node_size=known(ranks.node_size), max_rows=ranks.max_rows, likely_rows=ranks.max_rows)
+        """Room for the rows that the rows of the experts' route allow."""
+        index, kind = self.route_of[experts.rows], ranks.kind
+        self.route_of[ranks.rows], of = len(self.routes), self.routes[index]
+        self.routes.append(dataclasses.replace(of, kind=kind, max_rows=kind.rows_of(of.max_rows),
+                                               likely_rows=kind.rows_of(of.likely_rows), weights=-1, of=index))
 
     def stored_as(self, x: Atom, dtype: str) -> bool:
         """Whether a float32 variable that only the current cast reads can be rounded where it is computed; done if so."""

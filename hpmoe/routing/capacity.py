@@ -15,6 +15,7 @@ from hpmoe.support.known import known
 ABSENT = -1  # the id of no expert: its entry goes nowhere
 DROP_POLICIES = ("error", "position", "probs")
 MOST_FACTOR, FACTOR = 2.0**30, "a number from 2**-30 to 2**30"  # of a balanced number of rows
+PerRank = Sequence[np.ndarray] | np.ndarray  # for each rank an array, or one of all, [ep, ...]
 Sort = Callable[[np.ndarray], np.ndarray]  # which entry comes where in a stable sort of ids
 MANY_MORE = 2.5  # times the likely rows, of a plan most slots of which are likely to be empty
 
@@ -50,26 +51,6 @@ class Capacity:
             5
         """
         return math.ceil(min(num_tokens, num_tokens * top_k / num_experts * self.factor))
-
-
-def most_rows(num_tokens: int, top_k: int, num_experts: int, num_local_experts: int, ep_size: int,
-              capacity: Capacity | None, alignment: int = 1, room: int | None = None) -> int:
-    """The most rows that a rank can receive, whatever the routing; with those that fill an expert's up to a multiple.
-
-    `room` is what a rank takes at most, without such filling; None where it takes everything.
-
-    Example:
-        >>> most_rows(100, top_k=4, num_experts=16, num_local_experts=2, ep_size=8, capacity=None)
-        1600
-        >>> most_rows(1, top_k=2, num_experts=16, num_local_experts=4, ep_size=1, capacity=None, alignment=8)
-        16
-    """
-    of_rank = num_tokens * min(top_k, num_local_experts)
-    if capacity is not None:
-        of_rank = min(of_rank, num_local_experts * capacity.limit(num_tokens, top_k, num_experts))
-    rows = ep_size * of_rank if room is None else min(room, ep_size * of_rank)
-    filled = rows + min(rows, num_local_experts) * (alignment - 1)
-    return filled - filled % alignment
 
 
 def check_rank_capacity(received: Sequence[int], most: int, balanced: int, factor: float) -> None:

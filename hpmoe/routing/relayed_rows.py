@@ -6,8 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.routing.routing import Routing, relay_of
-from hpmoe.support.known import known
+from hpmoe.routing.routing import Routing
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,19 +31,22 @@ class RelayedRows:
 
         Example:
             >>> import numpy as np
-            >>> from hpmoe.routing.routing import make_routing, routing_to_ranks
+            >>> from hpmoe.routing.kinds.direct import Direct
+            >>> from hpmoe.routing.kinds.hierarchical import Hierarchical
+            >>> from hpmoe.routing.routing import make_routing, routing_of_tokens
             >>> ids = [np.array([[0, 3]]), np.array([[2, 3]]), np.zeros((0, 2), int), np.array([[1, 2]])]
-            >>> experts = make_routing(ids, num_experts=4)
-            >>> rows = RelayedRows.of(experts, routing_to_ranks(experts, node_size=2))
+            >>> kind = Direct(ep_size=4, num_tokens=1, num_choices=2, num_model_experts=4)
+            >>> experts = make_routing(kind, ids)
+            >>> rows = RelayedRows.of(experts, routing_of_tokens(Hierarchical(kind, node_size=2), experts))
             >>> [r.tolist() for r in rows.source_of_row], [e.tolist() for e in rows.entry_of_row]
             ([[0], [1], [3, 3], [2, 3]], [[0], [0], [0, 3], [1, 1]])
         """
-        node_size, top_k = known(relays.node_size), routing.top_k
+        top_k = routing.top_k
         kept = [np.zeros(relays.num_rows(rank) * top_k, bool) for rank in range(routing.ep_size)]
         names = [_tokens(relays, rank) for rank in range(routing.ep_size)]
         from_relays, entries = [], []
         for rank in range(routing.ep_size):
-            relay = relay_of(routing.source_of_row[rank], rank, node_size)
+            relay = relays.kind.stop(routing.source_of_row[rank], rank)
             entry = routing.entry_of_row[rank] % top_k
             for at in np.unique(relay):
                 mine = relay == at

@@ -8,24 +8,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpmoe.routing.capacity import (
-    ABSENT,
-    Capacity,
-    Sort,
-    check_topk_weights,
-    chosen_counts,
-    kept_counts,
-    kept_entries,
-    stable_order,
-)
+from hpmoe.routing.capacity import ABSENT, PerRank, Sort, chosen_counts, stable_order
+from hpmoe.routing.kinds.kind import ByIds, RouteKind
 from hpmoe.routing.placement import Placement
-from hpmoe.routing.shards import of_shards, shard_ids
 from hpmoe.routing.slots import padded
 from hpmoe.support.errors import ArgumentError, check_argument
 from hpmoe.support.known import known
 
 PADDING = -1  # in place of the entry of a row that is of none
-PerRank = Sequence[np.ndarray] | np.ndarray  # for each rank an array, or one of all, [ep, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,8 +27,7 @@ class Routing:
     sent by the rank that has them, and are of no entry, PADDING.
 
     Attributes:
-        num_experts, top_k: of all ranks, and of a token, each shard of an expert counted as one.
-        num_local_experts: of each rank, its own and what copies it holds.
+        kind: how rows are routed.
         num_tokens: tokens of each rank.
         max_tokens: rows of the token arrays, tokens and padding.
         counts: [ep, ep * num_local_experts], entries of each rank for each expert or copy, without the dropped ones.
@@ -47,15 +36,10 @@ class Routing:
         order: for each rank, its kept entries sorted stably by expert and copy.
         entry_of_row: for each rank, the entry that each received row came from.
         source_of_row: for each rank, the rank that each received row came from.
-        placement: which ranks hold copies of experts, or None.
-        padding: [ep], the rows of zeros that each rank has.
-        experts: of a routing to ranks, each of which counts as one expert then, the routing to the experts; else None.
-        node_size: of a routing to relays, one rank of each node, the ranks of a node; else None.
+        experts: if a row stands for a token, the Routing to the token's experts; else None.
     """
 
-    num_experts: int
-    num_local_experts: int
-    top_k: int
+    kind: RouteKind
     num_tokens: tuple[int, ...]
     max_tokens: int
     counts: np.ndarray
@@ -64,9 +48,19 @@ class Routing:
     order: tuple[np.ndarray, ...]
     entry_of_row: tuple[np.ndarray, ...]
     source_of_row: tuple[np.ndarray, ...]
-    placement: Placement | None = None
     experts: Routing | None = None
-    node_size: int | None = None
+
+    @property
+    def top_k(self) -> int:
+        return self.kind.top_k
+
+    @property
+    def num_local_experts(self) -> int:
+        return self.kind.num_local_experts
+
+    @property
+    def placement(self) -> Placement | None:
+        return self.kind.placement
 
     @functools.cached_property
     def padding(self) -> tuple[int, ...]:
@@ -172,54 +166,78 @@ def check_topk_ids(topk_ids: np.ndarray, num_experts: int, who: str = "hpmoe.dis
                        + maker)
 
 
-def make_routing(topk_ids: PerRank, num_experts: int, num_tokens: Sequence[int] | None = None,
-                 capacity: Capacity | None = None, topk_weights: Sequence[np.ndarray] | None = None,
-                 placement: Placement | None = None, sort: Sort = stable_order, alignment: int = 1,
-                 tp_size: int = 1) -> Routing:
+def make_routing(kind: ByIds, topk_ids: PerRank, num_tokens: Sequence[int] | None = None,
+                 topk_weights: Sequence[np.ndarray] | None = None, sort: Sort = stable_order) -> Routing:
     """Places the entries of all ranks.
 
     Args:
-        topk_ids: for each rank, int [tokens, top_k] of the model's experts, or ABSENT.
-        num_experts: of all ranks together, each shard counted, a multiple of the number of ranks.
+        kind: how entries are routed.
+        topk_ids: for each rank, int [tokens, choices] of the model's experts, or ABSENT.
         num_tokens: how many leading tokens of each rank count; all of them by default.
-        capacity: what each expert takes of each rank at most; everything by default.
-        topk_weights: for each rank, [tokens, top_k]; read where the policy is "probs".
-        placement: which ranks hold copies of experts, and what they take; none where None.
+        topk_weights: for each rank, [tokens, choices]; read if they decide what is dropped.
         sort: which entry comes where in a stable sort of ids.
-        alignment: the rows of an expert that has any are filled up to a multiple of it.
-        tp_size: shards of each expert, which take the same entries.
 
     Raises:
         ArgumentError: an expert is over its capacity and nothing may be dropped, or a weight that decides is not a number.
 
     Example:
-        >>> routing = make_routing([np.array([[1, 0], [1, 2]])], num_experts=3)
+        >>> from hpmoe.routing.kinds.direct import Direct
+        >>> kind = Direct(ep_size=1, num_tokens=2, num_choices=2, num_model_experts=3)
+        >>> routing = make_routing(kind, [np.array([[1, 0], [1, 2]])])
         >>> routing.tokens_per_expert(0).tolist(), routing.entry_of_row[0].tolist()
         ([1, 2, 1], [1, 0, 2, 3])
     """
-    ep_size, choices, of_model = len(topk_ids), topk_ids[0].shape[-1], num_experts // tp_size
-    if num_experts % ep_size:
-        raise ArgumentError(f"hpmoe: {num_experts} experts do not divide over {ep_size} ranks")
+    if kind.num_experts % kind.ep_size:
+        raise ArgumentError(f"hpmoe: {kind.num_experts} experts do not divide over {kind.ep_size} ranks")
     lengths = tuple(int(n) for n in (num_tokens if num_tokens is not None else [len(i) for i in topk_ids]))
     real = [np.asarray(ids[:n]) for ids, n in zip(topk_ids, lengths, strict=True)]
-    counts = np.stack([kept_counts(ids, of_model, capacity, r, ep_size) for r, ids in enumerate(real)])
-    chosen = np.stack([chosen_counts(ids, of_model) for ids in real])
-    kept = tuple(_kept(real[r], of_model, capacity, topk_weights[r] if topk_weights else None, r, ep_size, sort)
-                 for r in range(ep_size))
-    dropped, local = (chosen - counts).astype(np.int32), num_experts // ep_size
-    if tp_size > 1:
-        counts = of_shards(counts, local, tp_size)
-        kept = tuple(np.tile(k.reshape(-1, choices), tp_size).reshape(-1) for k in kept)
-    orders = (sort(shard_ids(ids, local, tp_size).reshape(-1)) for ids in real)
-    order = tuple(o[k[o]] for o, k in zip(orders, kept, strict=True))
-    if placement is not None:
-        order = tuple(_divided(o, counts[r], placement, r) for r, o in enumerate(order))
-        counts, local = np.stack([_of_copies(c, placement, r) for r, c in enumerate(counts)]), placement.num_local
-    entries, sources = _received(order, counts, local, alignment)
-    if alignment > 1:
-        counts = counts + _padding(counts, local, alignment)
-    return Routing(num_experts, local, choices * tp_size, lengths, max(map(len, topk_ids)), counts.astype(np.int64), dropped,
-                   kept, order, entries, sources, placement)
+    counts = np.stack([kind.counts(rank, ids) for rank, ids in enumerate(real)])
+    kept = [kind.kept(rank, ids, topk_weights[rank] if topk_weights else None, sort) for rank, ids in enumerate(real)]
+    of_model = (mine.reshape(-1, kind.top_k)[:, :kind.num_choices] for mine in kept)
+    dropped = np.stack([chosen_counts(np.where(mine, ABSENT, ids), kind.num_model_experts)
+                        for ids, mine in zip(real, of_model, strict=True)]).astype(np.int32)
+    order = [kind.order(rank, ids, kept[rank], sort) for rank, ids in enumerate(real)]
+    entries, sources = _received(order, counts, kind.num_local_experts, kind.alignment)
+    if kind.alignment > 1:
+        counts = counts + _padding(counts, kind.num_local_experts, kind.alignment)
+    return Routing(kind, lengths, max(map(len, topk_ids)), counts.astype(np.int64), dropped, tuple(kept), tuple(order),
+                   entries, sources)
+
+
+def routing_of_tokens(kind: RouteKind, experts: Routing) -> Routing:
+    """The Routing of tokens, which go to the ranks where `kind` has them stop, by the Routing of their experts.
+
+    Of a token's entries for one stop the first entry stands for the token; the others have no row.
+
+    Example:
+        >>> from hpmoe.routing.kinds.deduplicated import Deduplicated
+        >>> from hpmoe.routing.kinds.direct import Direct
+        >>> kind = Direct(ep_size=2, num_tokens=2, num_choices=2, num_model_experts=4)
+        >>> experts = make_routing(kind, [np.array([[1, 0], [2, 1]]), np.array([[2, 3], [0, 3]])])
+        >>> ranks = routing_of_tokens(Deduplicated(kind), experts)
+        >>> ranks.counts.tolist(), ranks.entry_of_row[1].tolist(), ranks.sources[1].tolist()
+        ([[2, 1], [1, 2]], [2, 0, 3], [0, 1, 1, 2])
+    """
+    ep_size, kept, order, counts = experts.ep_size, [], [], []
+    for rank in range(ep_size):
+        peers = _peers(experts, rank, kind.stop(rank, np.arange(ep_size)))
+        of_token = peers.reshape(-1, experts.top_k)
+        again = [(of_token[:, :k] == of_token[:, k:k + 1]).any(axis=1) for k in range(experts.top_k)]
+        kept.append((peers >= 0) & ~np.stack(again, axis=1).reshape(-1))
+        in_order = stable_order(peers)
+        order.append(in_order[kept[rank][in_order]])
+        counts.append(np.bincount(peers[kept[rank]], minlength=ep_size))
+    entries, sources = _received(order, np.stack(counts), 1)
+    return Routing(kind, experts.num_tokens, experts.max_tokens, np.stack(counts), np.zeros((ep_size, ep_size), np.int32),
+                   tuple(kept), tuple(order), entries, sources, experts)
+
+
+def _peers(experts: Routing, rank: int, to: np.ndarray) -> np.ndarray:
+    """Of a rank's entries, what `to` has for the rank of their expert; -1 for those without a row."""
+    peers, sent = np.full(len(experts.kept[rank]), -1), experts.counts[rank].reshape(len(to), -1).sum(axis=1)
+    sent[rank] -= experts.padding[rank]
+    peers[experts.order[rank]] = np.repeat(to, sent)
+    return peers
 
 
 def _padding(counts: np.ndarray, local: int, alignment: int) -> np.ndarray:
@@ -244,108 +262,6 @@ def _received(order: Sequence[np.ndarray], counts: np.ndarray, local: int,
         entries.append(np.concatenate([p for _, p in pieces]).astype(np.int64))
         sources.append(np.repeat([s for s, _ in pieces], [len(p) for _, p in pieces]))
     return tuple(entries), tuple(sources)
-
-
-def relay_of(source: np.ndarray | int, rank: np.ndarray | int, node_size: int) -> np.ndarray:
-    """The rank that passes on what a source sends to a rank: that at the source's place in the rank's node."""
-    return np.asarray(rank) // node_size * node_size + np.asarray(source) % node_size
-
-
-def routing_to_ranks(experts: Routing, node_size: int | None = None) -> Routing:
-    """Where tokens go that are sent once to each rank that has experts for them, whatever the number of these; or, where
-    ranks are in nodes of a size, once to a relay in each node that has.
-
-    A rank counts as one expert. Of a token's entries for a rank the first one stands for the token; the others have no row.
-
-    Example:
-        >>> experts = make_routing([np.array([[1, 0], [2, 1]]), np.array([[2, 3], [0, 3]])], num_experts=4)
-        >>> ranks = routing_to_ranks(experts)
-        >>> ranks.counts.tolist(), ranks.entry_of_row[1].tolist(), ranks.sources[1].tolist()
-        ([[2, 1], [1, 2]], [2, 0, 3], [0, 1, 1, 2])
-    """
-    ep_size, kept, order, counts = experts.ep_size, [], [], []
-    for rank in range(ep_size):
-        to = np.arange(ep_size) if node_size is None else relay_of(rank, np.arange(ep_size), node_size)
-        peers = _peers(experts, rank, to)
-        of_token = peers.reshape(-1, experts.top_k)
-        again = [(of_token[:, :k] == of_token[:, k:k + 1]).any(axis=1) for k in range(experts.top_k)]
-        kept.append((peers >= 0) & ~np.stack(again, axis=1).reshape(-1))
-        in_order = stable_order(peers)
-        order.append(in_order[kept[rank][in_order]])
-        counts.append(np.bincount(peers[kept[rank]], minlength=ep_size))
-    entries, sources = _received(order, np.stack(counts), 1)
-    return Routing(ep_size, 1, experts.top_k, experts.num_tokens, experts.max_tokens, np.stack(counts),
-                   np.zeros((ep_size, ep_size), np.int32), tuple(kept), tuple(order), entries, sources, experts=experts,
-                   node_size=node_size)
-
-
-def _peers(experts: Routing, rank: int, to: np.ndarray) -> np.ndarray:
-    """Of a rank's entries, what `to` has for the rank of their expert; -1 for those without a row."""
-    peers, sent = np.full(len(experts.kept[rank]), -1), experts.counts[rank].reshape(len(to), -1).sum(axis=1)
-    sent[rank] -= experts.padding[rank]
-    peers[experts.order[rank]] = np.repeat(to, sent)
-    return peers
-
-
-def rows_of_ranks(topk_ids: PerRank, num_experts: int, capacity: Capacity | None = None,
-                  placement: Placement | None = None, alignment: int = 1, tp_size: int = 1) -> list[int]:
-    """Rows that each rank receives by the ids of all ranks' tokens; arguments are those of `make_routing`, and errors.
-
-    Example:
-        >>> rows_of_ranks([np.array([[1, 0], [1, 2]]), np.array([[0, 1], [1, 0]])], num_experts=4)
-        [7, 1]
-    """
-    ep_size = len(topk_ids)
-    if ep_size == 1 and capacity is None and alignment == 1:
-        return [int(np.count_nonzero(topk_ids[0] != ABSENT))]
-    total: np.ndarray | int = 0
-    for rank, ids in enumerate(topk_ids):
-        total = total + counts_of_rank(ids, num_experts, capacity, placement, rank, ep_size, tp_size)
-    return rows_by_counts(np.asarray(total), ep_size, alignment)
-
-
-def rows_by_counts(of_experts: np.ndarray, ep_size: int, alignment: int = 1) -> list[int]:
-    """Rows that each rank receives, by how many entries of all ranks each physical expert takes, [ep * num_local_experts].
-
-    Example:
-        >>> rows_by_counts(np.array([3, 0, 4, 5]), ep_size=2, alignment=4)
-        [4, 12]
-    """
-    return padded(of_experts.astype(np.int64), alignment).reshape(ep_size, -1).sum(axis=1).tolist()
-
-
-def counts_of_rank(ids: np.ndarray, num_experts: int, capacity: Capacity | None, placement: Placement | None, rank: int,
-                   ep_size: int, tp_size: int = 1) -> np.ndarray:
-    """A rank's row of `Routing.counts`, by the ids of its tokens; raises as `kept_counts`.
-
-    Example:
-        >>> counts_of_rank(np.array([[1, 0], [1, 2]]), 4, None, None, rank=0, ep_size=2).tolist()
-        [1, 2, 1, 0]
-    """
-    counts = of_shards(kept_counts(ids, num_experts // tp_size, capacity, rank, ep_size), num_experts // ep_size, tp_size)
-    return counts if placement is None else _of_copies(counts, placement, rank)
-
-
-def _of_copies(counts: np.ndarray, placement: Placement, rank: int) -> np.ndarray:
-    """What each physical expert takes of a rank's entries for each logical one."""
-    return np.diff(placement.split(counts, rank), axis=1)[:, 0]
-
-
-def _divided(order: np.ndarray, counts: np.ndarray, placement: Placement, rank: int) -> np.ndarray:
-    """A rank's entries, sorted by expert, sorted by physical expert."""
-    first = (np.cumsum(counts) - counts)[placement.parts[:, 0]]
-    ranges = placement.split(counts, rank) + first[:, None]
-    return np.concatenate([order[start:stop] for start, stop in ranges])
-
-
-def _kept(ids: np.ndarray, num_experts: int, capacity: Capacity | None, weights: np.ndarray | None, rank: int,
-          ep_size: int, sort: Sort) -> np.ndarray:
-    if capacity is None or not capacity.drops:
-        return ids.reshape(-1) != ABSENT
-    if capacity.policy == "probs":
-        weights = np.asarray(weights)[:len(ids)]
-        check_topk_weights(ids, weights, rank, ep_size)
-    return kept_entries(ids, num_experts, capacity, weights, sort)
 
 
 def add_choices(out: np.ndarray, ranks: Route, index: np.ndarray, rows: np.ndarray) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from hpmoe import tracing
 from hpmoe.ir.avals import Aval
 from hpmoe.ir.program import Program
-from hpmoe.routing.routing import rows_by_counts
 from hpmoe.runtime.arguments import Arguments
 from hpmoe.runtime.planned_rows import PlannedRoute, Received, RouteKey, routes_of
 from hpmoe.support.errors import check_argument
@@ -48,13 +47,12 @@ class Exchanged:
 
     def of_program(self, program: Program) -> list[np.ndarray]:
         """The counts of each of its routes by ids, in order."""
-        return [self.counts[route.key] for route in routes_of(program) if not route.aval.once]
+        return [self.counts[route.key] for route in routes_of(program) if not route.aval.kind.is_of_tokens]
 
     def received(self, program: Program) -> Received:
         """For each route of a program, the rows that each rank receives; None for a route to ranks."""
-        return [None if route.aval.once else rows_by_counts(
-                    self.counts[route.key].sum(axis=0), route.aval.ep_size, route.aval.alignment)
-                for route in routes_of(program)]
+        return [None if route.aval.kind.is_of_tokens else route.aval.kind.by_ids.received_of(
+                    self.counts[route.key].sum(axis=0)) for route in routes_of(program)]
 
     def as_array(self, program: Program) -> np.ndarray:
         """All that is known of a program's step, as `add` takes it."""
@@ -65,8 +63,8 @@ class Exchanged:
 
 def routes_by_ids(program: Program) -> list[PlannedRoute]:
     """The routes of a program that ids decide, each once."""
-    found: Mapping[RouteKey, PlannedRoute] = {route.key: route for route in routes_of(program) if not route.aval.once}
-    return list(found.values())
+    by_ids = (route for route in routes_of(program) if not route.aval.kind.is_of_tokens)
+    return list({route.key: route for route in by_ids}.values())
 
 
 def num_columns(route: PlannedRoute) -> int:

@@ -12,7 +12,7 @@ from hpmoe.ir.avals import RouteAval, as_route, drawn
 from hpmoe.ir.program import Equation, Program, Var
 from hpmoe.ir.stages import views_of_inputs
 from hpmoe.routing.capacity import check_topk_weights
-from hpmoe.routing.routing import check_topk_ids, rows_of_ranks
+from hpmoe.routing.routing import check_topk_ids
 from hpmoe.support.known import known
 from hpmoe.support.remembered import remembered
 from hpmoe.support.trees import PyTree
@@ -127,8 +127,7 @@ def received_by_ids(program: Program, inputs: Sequence[Sequence[np.ndarray]], le
             continue
         real = [checked_ids(route, arrays, None if lengths is None else lengths[rank], rank, makers)
                 for rank, arrays in enumerate(inputs)]
-        aval = route.aval
-        received.append(rows_of_ranks(real, aval.num_experts, aval.capacity, aval.placement, aval.alignment, aval.tp_size))
+        received.append(route.aval.kind.by_ids.received(real))
     return received
 
 
@@ -186,7 +185,9 @@ def rows_between(aval: RouteAval, imbalance: float) -> list[PlannedRows]:
 
     Example:
         >>> from hpmoe.ir.avals import Rows
-        >>> rows_between(RouteAval(Rows(), num_tokens=512, top_k=2, num_experts=8, ep_size=4), imbalance=1.5)
+        >>> from hpmoe.routing.kinds.direct import Direct
+        >>> kind = Direct(ep_size=4, num_tokens=512, num_choices=2, num_model_experts=8)
+        >>> rows_between(RouteAval(Rows(), kind), imbalance=1.5)
         [PlannedRows(most=1024, likely=1024), PlannedRows(most=1536, likely=1088), PlannedRows(most=1536, likely=1536)]
     """
     mean = aval.num_tokens * aval.top_k + aval.likely_padding

@@ -21,7 +21,6 @@ from hpmoe.ir.program import Atom, Program
 from hpmoe.ir.stages import Part
 from hpmoe.ranks.link import Link
 from hpmoe.ranks.world import World
-from hpmoe.routing.routing import counts_of_rank
 from hpmoe.runtime.array_backend import NOWHERE, ArrayBackend, Into, Saved, put_into, with_int32_ids
 from hpmoe.runtime.exchanged import ALL_TOKENS, Exchanged, agreed, as_told, exchanged_avals, routes_by_ids
 from hpmoe.runtime.one_call import Call
@@ -131,9 +130,8 @@ class ProcessBackend(ArrayBackend):
         counts = [np.array([ALL_TOKENS if own is None else own])]
         missing = exchanged.missing(part.program)
         for route in missing:
-            ids, aval = checked_ids(route, inputs, own, link.rank, part.makers), route.aval
-            counts.append(counts_of_rank(ids, aval.num_experts, aval.capacity, aval.placement, link.rank, link.size,
-                                         aval.tp_size))
+            ids = checked_ids(route, inputs, own, link.rank, part.makers)
+            counts.append(route.aval.kind.by_ids.counts(link.rank, ids))
         if missing:
             what, key = _described(part.program)
             exchanged.add(missing, link.exchange(what, np.concatenate(counts), key))

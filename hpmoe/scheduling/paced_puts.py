@@ -30,7 +30,7 @@ def paced_puts(flow: tf.Taskflow, machine: Machine) -> tf.Taskflow:
         return flow
     plan = flow.routes[puts[0].domain.route]
     slots = max(1.0, plan.likely_rows / (plan.num_local_experts * plan.tile_rows))  # of an expert
-    if plan.once_of >= 0 or plan.node_size or SOURCES * slots >= flow.ep_size - 1 or is_spread(flow, machine):
+    if plan.kind.is_of_tokens or SOURCES * slots >= flow.ep_size - 1 or is_spread(flow, machine):
         return flow
     rows = Work(flow, machine).by_routing["link_row"]
     row_bytes = sum((op.grid[2] - 1) * row[0] + row[1] for op, row in zip(flow.ops, rows, strict=True) if op in puts)

@@ -49,7 +49,7 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
                 holds = _weight_bytes(flow, op) <= slots.num_experts * machine.l2.bytes
                 run = expert * units + (_first_few if holds else _groups_of_few)(slots, place, round(machine.num_aic ** 0.5))
             order[tasks].reshape(units, peers, cols)[:] = ((run * cols + np.arange(cols)) * units + place)[:, None, :]
-        elif op.domain.is_slots and flow.routes[op.domain.route].once_of >= 0:
+        elif op.domain.is_slots and flow.routes[op.domain.route].kind.is_of_tokens:
             _take_turns(order[tasks], _round_the_ranks(units, flow.ep_size))
         elif op.primitive.is_put:
             _take_turns(order[tasks], LikelySlots(flow, op.domain.route).round_the_nodes(machine.link.node_size))
@@ -114,7 +114,7 @@ def _puts_together(flow: tf.Taskflow, node_size: int, grids: Sequence[slice], or
         puts = [tasks for op, tasks in zip(flow.ops, grids, strict=True)
                 if op.primitive.sends_rows and op.domain.route == route and op.domain.size]
         first = min([int(order[tasks].min()) for tasks in puts], default=0)
-        for tasks in puts if len(puts) > 1 and plan.once_of < 0 else ():
+        for tasks in puts if len(puts) > 1 and not plan.kind.is_of_tokens else ():
             slots = LikelySlots(flow, route)
             turn = turns_of(slots, parts) if parts else slots.round_the_nodes(node_size)
             order[tasks].reshape(plan.num_slots, -1)[:] = first + turn[:, None]

@@ -27,7 +27,7 @@ def spread_parts(flow: tf.Taskflow, machine: Machine) -> int:
     weights of all experts, one half of the slots comes after the other. How many such parts there are, 0 where slots are
     not spread.
     """
-    if any(plan.once_of >= 0 or plan.node_size or plan.placement for plan in flow.routes):
+    if any(plan.kind.is_of_tokens or plan.placement for plan in flow.routes):
         return 0
     parts = max(1, math.ceil(_weight_bytes(flow) / max(1.0, machine.l2.bytes)))
     return parts if all(map(_has_runs, flow.routes)) and any(map(is_uneven, flow.routes)) and parts <= MOST_PARTS else 0

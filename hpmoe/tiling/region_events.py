@@ -87,7 +87,7 @@ class RegionEvents:
         """Extent kind, unit indices and route of a region's events."""
         route, one = writer.domain.route, np.zeros(1, int)
         if writer.fans_out and self.buffers[writer.operands[0].buffer].storage == region.storage:
-            route = self.routes[route].once_of
+            route = self.routes[route].of
         back = writer.primitive.returns_rows
         if region.unit == "count":
             return tf.ONE, one, -1

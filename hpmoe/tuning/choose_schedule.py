@@ -19,7 +19,7 @@ from hpmoe.kernels import simulate
 from hpmoe.kernels.simulated_inputs import given_ids
 from hpmoe.machines.machine import Machine
 from hpmoe.machines.presets import cpu
-from hpmoe.routing.routing import PerRank
+from hpmoe.routing.capacity import PerRank
 from hpmoe.runtime.plan_key import plan_key
 from hpmoe.runtime.staged import Step
 from hpmoe.runtime.transform import transform

@@ -8,7 +8,6 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.routing.capacity import ABSENT
-from hpmoe.routing.routing import rows_of_ranks
 from hpmoe.routing.skewed import SKEWS, ids_by_odds, log_odds
 from hpmoe.support.errors import ArgumentError
 
@@ -20,7 +19,7 @@ STEPS = 25  # of a bisection
 def has_samples(flow: tf.Taskflow) -> bool:
     """Whether ids alone say where rows go, and the same ids can be those of every route."""
     return len({(p.num_experts, p.top_k, p.num_tokens) for p in flow.routes}) == 1 and not any(
-        p.weights >= 0 or p.once_of >= 0 or p.node_size or p.tp_size > 1 for p in flow.routes)
+        p.weights >= 0 or p.kind.is_of_tokens or p.tp_size > 1 for p in flow.routes)
 
 
 def sample_routings(flow: tf.Taskflow, count: int = len(SKEWS)) -> Iterator[tuple[str, np.ndarray]]:
@@ -75,7 +74,7 @@ def _leave_out(ids: np.ndarray, plan: tf.RoutePlan) -> None:
 
 def _has_room(ids: np.ndarray, plan: tf.RoutePlan) -> bool:
     try:
-        rows = rows_of_ranks(ids, plan.num_experts, plan.capacity, plan.placement, plan.alignment)
+        rows = plan.kind.by_ids.received(ids)
     except ArgumentError:
         return False  # over a capacity
     return max(rows) <= plan.max_rows

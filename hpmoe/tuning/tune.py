@@ -16,7 +16,7 @@ from hpmoe.kernels.simulated_inputs import given_ids
 from hpmoe.machines.kept_calibration import is_calibrated
 from hpmoe.machines.machine import Machine, Mesh
 from hpmoe.machines.presets import cpu
-from hpmoe.routing.routing import PerRank, rows_of_ranks
+from hpmoe.routing.capacity import PerRank
 from hpmoe.routing.workload import balanced_ids
 from hpmoe.runtime.one_call import Traced
 from hpmoe.runtime.planned_rows import routes_of, rows_of_received, with_planned_rows
@@ -187,6 +187,5 @@ def _sized(program: Program, ids: np.ndarray | None) -> Program:
         return program
     rows = []
     for aval in (route.aval for route in routes_of(program)):
-        received = rows_of_ranks(ids, aval.num_experts, aval.capacity, aval.placement, aval.alignment, aval.tp_size)
-        rows.append(rows_of_received(max(received), aval))
+        rows.append(rows_of_received(max(aval.kind.by_ids.received(ids)), aval))
     return with_planned_rows(program, rows)

@@ -70,7 +70,7 @@ def rows_of(op: tf.TileOp, i: int, buffers: Sequence[tf.Buffer], routes: Sequenc
     if primitive.sums_rows and mode is not row_modes.RETURNED and not primitive.operand(i).is_summed:
         return rows("first", op.domain.num_rows * block_and_height(op, buffers)[1])
     if mode is row_modes.FAN:
-        return rows("received", routes[known(plan).once_of].max_rows, known(plan).once_of)
+        return rows("received", routes[known(plan).of].max_rows, known(plan).of)
     if mode in RELAYED:
         relays = relays_of(routes, route)  # of a route to relays itself
         most, of = routes[relays].max_rows, op.params.route if isinstance(op.params, Relayed) else route

@@ -43,6 +43,6 @@ def op_spans(flow: tf.Taskflow) -> np.ndarray:
     for i, op in enumerate(flow.ops):
         if op.domain.route >= 0:
             plan = flow.routes[op.domain.route]
-            places = flow.routes[plan.once_of].num_slots if op.fans_out else plan.num_returns
+            places = flow.routes[plan.of].num_slots if op.fans_out else plan.num_returns
             sizes[i] = 1, plan.num_local_experts, max(1, places)
     return sizes

@@ -27,7 +27,7 @@ def _route_fault(op: tf.TileOp, plan: tf.RoutePlan | None) -> str:
         return "is about copies, of which its route has none"
     if op.is_relayed and plan.alignment > 1:
         return "has relays pass on rows of its route, which is filled up"
-    return "fans rows out or in, and its route is not one to ranks" if plan.once_of < 0 and op.has_fan else ""
+    return "fans rows out or in, and its route is not one to ranks" if op.has_fan and not plan.kind.is_of_tokens else ""
 
 
 def _dtype_fault(op: tf.TileOp, buffers: Sequence[tf.Buffer]) -> str:

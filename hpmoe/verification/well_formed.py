@@ -9,7 +9,6 @@ import numpy as np
 from hpmoe.ir import taskflow as tf
 from hpmoe.ir.limits import check_limits
 from hpmoe.machines.machine import Machine
-from hpmoe.routing.capacity import DROP_POLICIES
 from hpmoe.support.dtypes import FLOATS
 from hpmoe.support.errors import TransformError, VerifyError
 
@@ -72,32 +71,15 @@ def check_sizes(flow: tf.Taskflow) -> None:
 
 def _can_be(plan: tf.RoutePlan, index: int, flow: tf.Taskflow) -> bool:
     """Whether a route takes tokens of the flow's ranks to as many experts of each, by ids that are given."""
-    numbers = plan.num_experts, plan.num_local_experts, plan.top_k, plan.tile_rows, plan.tp_size
-    if min(numbers) < 1 or plan.num_tokens < 0 or not 0 <= plan.likely_rows <= plan.max_rows \
-            or (plan.ep_size, plan.tile_rows, plan.num_tokens) != (flow.ep_size, flow.tile_rows, flow.routes[0].num_tokens) \
-            or plan.top_k % plan.tp_size or plan.ep_size % plan.tp_size \
-            or plan.alignment < 1 or plan.num_experts % plan.ep_size or not -1 <= plan.once_of < index:
+    if not plan.kind.is_possible() or not 0 <= plan.likely_rows <= plan.max_rows \
+            or (plan.ep_size, plan.tile_rows, plan.num_tokens) != (flow.ep_size, flow.tile_rows, flow.routes[0].num_tokens):
         return False
-    place = plan.placement
-    copies = place.num_replicas if place is not None else 0
-    if plan.num_replicas != copies or (place and (place.num_experts, place.ep_size) != (plan.num_experts, plan.ep_size)):
-        return False
-    if plan.capacity is not None and not (0 < plan.capacity.factor < math.inf and plan.capacity.policy in DROP_POLICIES):
-        return False
-    if plan.once_of >= 0:
-        return _takes_once(plan, flow.routes[plan.once_of])
-    return _is_of_choices(flow, plan.ids, plan, ("int32",)) and (
+    if plan.kind.is_of_tokens:
+        of = flow.routes[plan.of] if 0 <= plan.of < index else None
+        return of is not None and (plan.kind.by_ids, plan.ids) == (of.kind, of.ids) \
+            and plan.max_rows >= plan.kind.rows_of(of.max_rows)
+    return plan.of < 0 and _is_of_choices(flow, plan.ids, plan, ("int32",)) and (
         not plan.drops_by_weight or _is_of_choices(flow, plan.weights, plan, FLOATS))
-
-
-def _takes_once(plan: tf.RoutePlan, of: tf.RoutePlan) -> bool:
-    """Whether a route takes to a rank, once, whatever token another one takes to some of its experts."""
-    if plan.node_size < 0 or (plan.node_size and plan.ep_size % plan.node_size):
-        return False
-    most = plan.num_senders * plan.num_tokens
-    return (plan.num_experts, plan.num_local_experts, plan.top_k, plan.tp_size, plan.ids, plan.capacity,
-            plan.alignment) == (plan.ep_size, 1, of.top_k, of.tp_size, of.ids, None, 1) and of.once_of < 0 \
-        and plan.max_rows >= (most if plan.node_size else min(of.max_rows, most))
 
 
 def _is_of_choices(flow: tf.Taskflow, b: int, plan: tf.RoutePlan, dtypes: tuple[str, ...]) -> bool:

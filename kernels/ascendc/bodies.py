@@ -25,7 +25,7 @@ LIMITS = (
     Limit("top_k", 512, lambda plan, _: plan.top_k),
     Limit("num_experts, with copies,", 1024,
           lambda plan, ep_size: max(plan.num_experts, plan.num_local_experts * ep_size)),
-    Limit("the ranks among which relays pass rows on", 448, lambda plan, ep_size: ep_size if plan.node_size else 0),
+    Limit("the ranks among which relays pass rows on", 448, lambda plan, ep_size: ep_size if plan.kind.is_to_relays else 0),
     Limit("the copies of a rank's experts", 64, lambda plan, _: plan.placement.most_copies if plan.placement else 0),
     Limit("the rows of a tile", 2**20 - 1, lambda plan, _: min(plan.tile_rows, plan.max_rows)),
 )

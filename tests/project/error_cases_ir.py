@@ -18,6 +18,7 @@ from hpmoe.ir.program import Builder, Var, map_equations
 from hpmoe.kernels.cpu.target import CPU
 from hpmoe.kernels.simulate import simulate
 from hpmoe.primitives.primitive import REGISTRY, Primitive
+from hpmoe.routing.kinds.direct import Direct
 from hpmoe.routing.routing import make_routing
 from hpmoe.tiling.rebuild import rebuild
 
@@ -94,9 +95,10 @@ cases("rebuild", {
     "a number of columns in words": _rebuilt(tile_cols="all"),
 })
 MADE_BY_HAND = {  # taskflows that nobody made for these tables
-    "a route of no choices": lambda flow: {"routes": replaced(flow.routes, 0, top_k=0)},
+    "a route of no choices": lambda flow: {"routes": replaced(
+        flow.routes, 0, kind=dataclasses.replace(flow.routes[0].kind, num_choices=0))},
     "more rows likely than there is room for": lambda flow: {"routes": replaced(flow.routes, 0, likely_rows=10**6)},
-    "a route once of itself": lambda flow: {"routes": replaced(flow.routes, 0, once_of=0)},
+    "a route once of itself": lambda flow: {"routes": replaced(flow.routes, 0, of=0)},
     "sums of parts of tiles": lambda flow: {"routes": replaced(flow.routes, 0, return_tokens=3)},
     "rows of two kinds": lambda flow: {"buffers": replaced(flow.buffers, 0, num_rows=None)},
     "ids that nobody gives": lambda flow: {"inputs": tuple(b for b in flow.inputs if b != flow.routes[0].ids)},
@@ -208,7 +210,7 @@ cases("built", {
         "square", "tile", lambda tiler, eqn: tiler.new(eqn.outputs[0], rows_and_cols=(4, 2)),
         lambda: tile_partition(lambda x: x.square()).lower(X)),
     "a primitive of a name that is taken": lambda: Primitive("add"),
-    "a routing of experts that do not divide": lambda: make_routing([np.zeros((2, 1), np.int32)] * 2, 3),
+    "a routing of experts that do not divide": lambda: make_routing(Direct(2, 2, 1, 3), [np.zeros((2, 1), np.int32)] * 2),
 })
 cases("IR", {
     "evaluate no program": lambda: hpmoe.evaluate(3, []),

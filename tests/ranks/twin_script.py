@@ -15,7 +15,7 @@ from whole_lines import say
 import hpmoe
 from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.protocol import Opcode
-from hpmoe.routing.routing import counts_of_rank
+from hpmoe.routing.kinds.direct import Direct
 from hpmoe.runtime.process_backend import ProcessBackend
 from hpmoe.support.dtypes import numpy_dtype
 
@@ -92,7 +92,8 @@ def loses_a_signal():
     _, sections = unpack_image(image)
     opcodes = sections["ops"]["opcode"][sections["templates"]["op"]]
     sections["templates"]["num_signals"][(opcodes == Opcode.GMM) & (sections["templates"]["num_signals"] > 0)] = 0
-    counts = [counts_of_rank(ids.asnumpy()[r], LOCAL * EP, None, None, r, EP, 1) for r in range(EP)]
+    kind = Direct(EP, *ids.shape[1:], LOCAL * EP)
+    counts = [kind.counts(r, ids.asnumpy()[r]) for r in range(EP)]
     dtypes = ["int32" if a.dtype == ms.int32 else numpy_dtype("bfloat16") for a in own]
     arrays = [a.astype(ms.float32).asnumpy().astype(dtype) for a, dtype in zip(own, dtypes, strict=True)]
     kernel.replace(image=image, timeout=0.5).run_rank(mesh.link, arrays, [np.stack(counts)])

@@ -103,15 +103,28 @@ def of_buffer(flow, buffer):
 
 
 def of_route(flow, plan):
-    sizes = "num_experts", "num_local_experts", "top_k", "num_tokens", "ep_size", "max_rows"
-    yield from fields(plan, sizes, numbers, same=False)
+    yield from fields(plan, ("max_rows",), numbers, same=False)
     yield from fields(plan, ("likely_rows", "tile_rows"), numbers)
     yield from fields(plan, ("return_tokens",), lambda n: (*numbers(n), n + flow.tile_rows, n - flow.tile_rows))
     yield from fields(plan, ("ids", "weights"), others_of(range(-1, len(flow.buffers) + 1)), same=False)
-    yield from fields(plan, ("once_of",), others_of(range(-1, len(flow.routes) + 1)), same=False)
+    yield from fields(plan, ("of",), others_of(range(-1, len(flow.routes) + 1)), same=False)
     one = Capacity(1.0, "position")
-    yield from fields(plan, ("capacity",), others_of((None, one, dataclasses.replace(one, policy="probs"))), same=False)
-    yield from fields(plan, ("placement",), others_of((None,)), same=False)
+    direct, sizes = unwrapped(plan.kind), ("ep_size", "num_tokens", "num_choices", "num_model_experts", "alignment")
+    for what, same, new in (*fields(direct, sizes, numbers, same=False), *fields(direct, ("capacity",), others_of(
+            (None, one, dataclasses.replace(one, policy="probs"))), same=False)):
+        yield what, same, dataclasses.replace(plan, kind=rewrapped(plan.kind, new))
+    if plan.placement:
+        yield "without copies", False, dataclasses.replace(plan, kind=plan.kind.kind)
+
+
+def unwrapped(kind):
+    """The Direct kind of a route inside the kinds that wrap it."""
+    return unwrapped(kind.kind) if hasattr(kind, "kind") else kind
+
+
+def rewrapped(kind, direct):
+    """A kind of route around another Direct kind."""
+    return dataclasses.replace(kind, kind=rewrapped(kind.kind, direct)) if hasattr(kind, "kind") else direct
 
 
 def fields(x, names, choices, same=True):

@@ -78,7 +78,7 @@ class Expansion(ReceivedRows):
 
     def fanned_out(self, rank, op, task):
         """The rows that a FAN_OUT writes: with the first unit's those that are zeros."""
-        experts = self.received[self.flow.routes[op.domain.route].once_of][rank][0]
+        experts = self.received[self.flow.routes[op.domain.route].of][rank][0]
         zeros = [i for i, row in enumerate(experts) if row[2] == ZEROS] if task["row"] == 0 else []
         return [*self.fan(rank, op.domain.route, self.unit(rank, op, task)), *zeros]
 
@@ -286,7 +286,7 @@ class Expansion(ReceivedRows):
         assert signal["remote"] == tf.LOCAL or self.flow.ep_size == 1
         if kind == tf.ENTRY_TILE:
             assert op.opcode == "FAN_OUT" and signal["amount"] == tf.ROWS
-            slots = self.received[self.flow.routes[op.domain.route].once_of][rank][1]
+            slots = self.received[self.flow.routes[op.domain.route].of][rank][1]
             for row in self.fanned_out(rank, op, task):
                 add(rank, event + next(s for s, (_, rows) in enumerate(slots) if row in rows), 1)
             return

@@ -135,7 +135,7 @@ def every_case(layer, flow):
     """Every number of tokens and every choice of experts, some of them none, of every rank through every route of its own
     ids, with some weights. The order of a token's choices only names its entries; it is that of the experts, or the other
     way round."""
-    of_ids = [i for i, plan in enumerate(flow.routes) if plan.once_of < 0]
+    of_ids = [i for i, plan in enumerate(flow.routes) if not plan.kind.is_of_tokens]
     chosen = itertools.combinations([*range(layer.E), *[-1] * layer.K], layer.K)
     one_token = [c[::1 - 2 * (i % 2)] for i, c in enumerate(dict.fromkeys(chosen))]
     rank = [(n, ids) for n in range(layer.T + 1) for ids in itertools.product(one_token, repeat=n * len(of_ids))]
@@ -143,7 +143,7 @@ def every_case(layer, flow):
     for ranks in itertools.product(rank, repeat=layer.ep):
         ids = [[np.array([*chosen[i * n:(i + 1) * n], *[one_token[0]] * (layer.T - n)], np.int32).reshape(layer.T, layer.K)
                 for n, chosen in ranks] for i in range(len(of_ids))]
-        of_route = [ids[of_ids.index(i if plan.once_of < 0 else plan.once_of)] for i, plan in enumerate(flow.routes)]
+        of_route = [ids[of_ids.index(i if not plan.kind.is_of_tokens else plan.of)] for i, plan in enumerate(flow.routes)]
         weights = np.random.default_rng(len(cases)).standard_normal((layer.ep, layer.T, layer.K)).astype(np.float32)
         cases.append((of_route, [n for n, _ in ranks], list(weights)))
     return cases

@@ -30,8 +30,8 @@ def counts_of(executable, inputs, lengths=None):
     """Of all ranks, for each route by ids: what they tell each other before a launch."""
     flow, counts = executable.flow, []
     for plan in flow.routes:
-        if plan.once_of >= 0:
+        if plan.kind.is_of_tokens:
             continue
         ids = [np.reshape(mine[flow.inputs.index(plan.ids)], (-1, plan.top_k)) for mine in inputs]
-        counts.append(make_routing(ids, plan.num_experts, lengths, plan.capacity).counts)
+        counts.append(make_routing(plan.kind, ids, lengths).counts)
     return counts

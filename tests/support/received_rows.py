@@ -26,7 +26,7 @@ class ReceivedRows:
         self.has_padding = num_tokens is not None
         self.kept, self.received = [], []
         for i, plan in enumerate(flow.routes):
-            self.kept.append(self._first_of_each_rank(plan) if plan.once_of >= 0 else self._keep(plan, ids[i], weights))
+            self.kept.append(self._first_of_each_rank(plan) if plan.kind.is_of_tokens else self._keep(plan, ids[i], weights))
             self.received.append(self._receive(plan, ids[i], self.kept[i]))
 
     def _keep(self, plan, ids, weights):
@@ -49,10 +49,10 @@ class ReceivedRows:
         """For each rank {entry: rank} of the entries that stand for a token on a rank, or for a relay in a node, that has
         experts for it."""
         out = [{} for _ in self.ranks]
-        rows = [(entry, source, d) for d in self.ranks for _, source, entry in self.received[plan.once_of][d][0]
+        rows = [(entry, source, d) for d in self.ranks for _, source, entry in self.received[plan.of][d][0]
                 if entry != ZEROS]
         for entry, source, d in sorted(rows):
-            to = self.relay(source, d, plan.node_size) if plan.node_size else d
+            to = self.relay(source, d, plan.kind.node_size) if plan.kind.node_size else d
             token = range(entry // plan.top_k * plan.top_k, entry)
             if not any(out[source].get(e) == to for e in token):
                 out[source][entry] = to
@@ -65,11 +65,11 @@ class ReceivedRows:
 
     def relayed(self, route, owner, row):
         """(relay, entry there) of a received row of a route that relays pass on."""
-        of, top_k = self.flow.routes[route].once_of, self.flow.routes[route].top_k
+        of, top_k = self.flow.routes[route].of, self.flow.routes[route].top_k
         to, plan = next((i, p) for i, p in enumerate(self.flow.routes)
-                        if p.node_size and p.once_of == (of if of >= 0 else route))
+                        if p.kind.node_size and p.of == (of if of >= 0 else route))
         _, source, entry = self.received[route][owner][0][row]
-        at = self.relay(source, owner, plan.node_size)
+        at = self.relay(source, owner, plan.kind.node_size)
         token = [(s, e // plan.top_k) for _, s, e in self.received[to][at][0]].index((source, entry // top_k))
         return at, token * top_k + entry % top_k
 
@@ -77,13 +77,13 @@ class ReceivedRows:
         """The rows of a rank's experts that are of the tokens that some received rows of a route to ranks are."""
         plan, (rows, _) = self.flow.routes[route], self.received[route][rank]
         wanted = {(rows[t][1], rows[t][2] // plan.top_k) for t in tokens}
-        return [i for i, (_, source, entry) in enumerate(self.received[plan.once_of][rank][0])
+        return [i for i, (_, source, entry) in enumerate(self.received[plan.of][rank][0])
                 if (source, entry // plan.top_k) in wanted]
 
     def _receive(self, plan, ids, kept):
         """For each rank its received rows as (local expert, source rank, entry), those that fill an expert's up as sent by
         itself of ZEROS, and its slots as lists of rows."""
-        out, places = [], [{e: (d, 0) for e, d in mine.items()} for mine in kept] if plan.once_of >= 0 else [
+        out, places = [], [{e: (d, 0) for e, d in mine.items()} for mine in kept] if plan.kind.is_of_tokens else [
             self._places(plan, ids[source], kept[source], source) for source in self.ranks]
         for d in self.ranks:
             came = sorted((expert, source, entry) for source in self.ranks

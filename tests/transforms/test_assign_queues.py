@@ -12,6 +12,7 @@ import hpmoe
 from hpmoe.commands.layer import wait_for_experts
 from hpmoe.costs.task_costs import task_costs
 from hpmoe.ir.layout import Layout
+from hpmoe.routing.kinds.direct import Direct
 from hpmoe.routing.workload import balanced_ids, imbalanced_ids
 from hpmoe.runtime.planned_rows import rows_of_received
 from hpmoe.scheduling.early_gradients import early_gradients
@@ -100,7 +101,7 @@ def test_likely_rows_where_an_expert_has_a_capacity_are_not_those_that_it_has_ro
 @pytest.mark.parametrize("received, rows", [(1000, (1024, 1024)), (1100, (1536, 1088)), (1300, (1536, 1088)),
                                             (1330, (1536, 1536)), (4000, (4096, 4096))])
 def test_likely_rows_of_a_bucket_are_those_of_even_experts_unless_many_more_came(received, rows):
-    route = hpmoe.ir.avals.RouteAval(hpmoe.ir.avals.Rows(), 512, 2, 8, 4)
+    route = hpmoe.ir.avals.RouteAval(hpmoe.ir.avals.Rows(), Direct(4, 512, 2, 8))
     assert rows_of_received(received, route) == rows
 
 

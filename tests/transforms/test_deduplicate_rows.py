@@ -23,7 +23,9 @@ from rewrites import (
 import hpmoe
 from hpmoe import deduplicate_rows, moe_ffn
 from hpmoe.autodiff.vjp import linearize
-from hpmoe.routing.routing import make_routing, routing_to_ranks
+from hpmoe.routing.kinds.deduplicated import Deduplicated
+from hpmoe.routing.kinds.direct import Direct
+from hpmoe.routing.routing import make_routing, routing_of_tokens
 
 LAYERS = {
     "two ranks": Layer(ep=2, T=9, E=6, K=4),
@@ -66,7 +68,8 @@ def test_where_nothing_repeats_nothing_changes(layer):
 def test_a_token_goes_to_a_rank_once():
     rng = np.random.default_rng(2)
     ids = [np.stack([rng.permutation(12)[:5] for _ in range(20)]) for _ in range(4)]
-    ranks = routing_to_ranks(make_routing(ids, 12))
+    kind = Direct(ep_size=4, num_tokens=20, num_choices=5, num_model_experts=12)
+    ranks = routing_of_tokens(Deduplicated(kind), make_routing(kind, ids))
     for source, mine in enumerate(ids):
         assert ranks.counts[source].tolist() == [sum(d in row // 3 for row in mine) for d in range(4)]
     for d in range(4):

@@ -12,7 +12,6 @@ from helpers import SMALL_NPU
 
 import hpmoe
 from hpmoe.commands.layer import Layer
-from hpmoe.routing.routing import rows_of_ranks
 from hpmoe.routing.skewed import SKEWS, skewed_ids
 from hpmoe.testing import assert_same
 from hpmoe.tuning.sample_routings import sample_routings
@@ -81,7 +80,7 @@ def test_entries_over_the_room_of_a_plan_are_left_out(cache):
     layer = skewed_layer("hot", ep=16, tokens=16)
     program = skewed_layer("uniform", ep=16, tokens=16)._program(0, "direct", "received")
     _, flow = module.chosen(program, hpmoe.ascend_a3, routing=layer.ids)
-    assert flow.routes[0].max_rows < max(rows_of_ranks(layer.ids, 32)) and flow.queues
+    assert flow.routes[0].max_rows < max(flow.routes[0].kind.by_ids.received(layer.ids)) and flow.queues
 
 
 def test_each_pass_has_its_own_and_computes_the_same(cache):
@@ -115,7 +114,7 @@ def test_samples_are_of_the_kind_that_fills_the_plan_but_not_the_routing_it_is_j
     kinds = [kind for kind, _ in found]
     assert len(kinds) == 4 and kinds.count(routing) > 2
     for kind, ids in found:
-        rows = rows_of_ranks(ids, 32)
+        rows = flow.routes[0].kind.by_ids.received(ids)
         assert 0.9 * plan.max_rows <= max(rows) <= plan.max_rows and not np.array_equal(ids, layer.ids)
         assert kind != "half" or rows.count(0) == 4
 
@@ -123,7 +122,7 @@ def test_samples_are_of_the_kind_that_fills_the_plan_but_not_the_routing_it_is_j
 def test_samples_of_a_plan_for_any_routing_are_of_every_kind():
     layer = skewed_layer("uniform")
     flow = hpmoe.overlap_comm.apply_to(dataclasses.replace(layer, room="all").tiles)
-    rows = {kind: rows_of_ranks(ids, 32) for kind, ids in sample_routings(flow)}
+    rows = {kind: flow.routes[0].kind.by_ids.received(ids) for kind, ids in sample_routings(flow)}
     assert rows["half"].count(0) == 4 and max(rows["hot"]) > 8 * 512 and min(rows["uniform"]) > 0.9 * 8 * 512
     limited = hpmoe.overlap_comm.apply_to(dataclasses.replace(layer, room="all", rank_capacity_factor=1.5).tiles)
     assert {kind for kind, _ in sample_routings(limited)} == {"uniform"}

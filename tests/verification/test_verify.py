@@ -80,7 +80,7 @@ def test_what_is_of_another_type_is_refused(name, junk):
 
 def test_an_expert_has_no_more_slots_than_its_capacity_fills():
     plan = dataclasses.replace(queued().routes[0], tile_rows=1)
-    tight = dataclasses.replace(plan, capacity=Capacity(0.5, "position"))
+    tight = dataclasses.replace(plan, kind=dataclasses.replace(plan.kind, capacity=Capacity(0.5, "position")))
     assert (plan.num_tokens, plan.ep_size, plan.num_local_experts, plan.slots_of(1)) == (4, 2, 2, 8)
     assert (tight.slots_of(1), tight.num_slots) == (2, 4)  # ceil(4 tokens * 2 / 4 experts * 0.5) = 1 from each rank
 

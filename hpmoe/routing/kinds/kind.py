@@ -1,0 +1,200 @@
+"""RouteKind: the questions that each kind of route answers."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpmoe.routing.capacity import ABSENT, DROP_POLICIES, Capacity, PerRank, Sort
+from hpmoe.routing.placement import Placement
+from hpmoe.routing.slots import max_slots, padded
+
+
+class OfKind:
+    """An object with a kind of route, which answers for the sizes of its kind.
+
+    Attributes:
+        kind: the kind of route.
+        ep_size: ranks.
+        num_tokens: tokens of a rank, an upper bound if ranks differ.
+        num_choices: experts of the model that a token chooses.
+        top_k: entries of a token, one for each shard of each expert that the token chooses.
+        num_model_experts: experts of the model, whatever the number of their shards.
+        num_experts: experts of all ranks, each shard counted; the number of ranks if a row stands for a token.
+        num_own_experts: experts that each rank owns.
+        num_local_experts: experts that each rank owns, and copies of other ranks' experts that each rank has room for.
+        tp_size: shards of an expert, each on a rank of its own.
+        alignment: an expert's rows are filled up to a multiple of it.
+        capacity: what each expert takes of each rank at most, or None for everything.
+        placement: which ranks hold copies of experts, or None for no copies.
+    """
+
+    kind: RouteKind
+    ep_size: int
+    num_tokens: int
+    num_choices: int
+    top_k: int
+    num_model_experts: int
+    num_experts: int
+    num_own_experts: int
+    num_local_experts: int
+    tp_size: int
+    alignment: int
+    capacity: Capacity | None
+    placement: Placement | None
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(object.__getattribute__(self, "kind"), name)  # which an object that is being copied lacks
+
+    @property
+    def num_replicas(self) -> int:
+        """Copies of other ranks' experts that each rank has room for."""
+        return self.num_local_experts - self.num_own_experts
+
+
+class RouteKind:
+    """How rows are routed: by ids of experts (Direct, Sharded, Replicated), or by tokens (Deduplicated, Hierarchical).
+
+    Kinds are frozen dataclasses, compared by value. OfKind describes the sizes.
+
+    Attributes:
+        by_ids: the kind by ids of experts: the kind itself, or the one to whose ranks tokens go.
+        is_of_tokens: whether a row stands for a token, not for an entry of a token.
+        is_to_relays: whether tokens go to relays, which pass their rows on.
+        ranks_of_stop: ranks whose rows arrive at one rank and are passed on.
+        node_size: ranks of a node; 0 if the kind knows no nodes.
+    """
+
+    ep_size: int
+    num_tokens: int
+    num_choices: int
+    top_k: int
+    num_model_experts: int
+    num_experts: int
+    num_own_experts: int
+    num_local_experts: int
+    tp_size: int
+    alignment: int
+    capacity: Capacity | None
+    placement: Placement | None
+    by_ids: ByIds
+    is_of_tokens: bool = False
+    is_to_relays: bool = False
+    ranks_of_stop: int = 1
+    node_size: int = 0
+
+    @property
+    def num_senders(self) -> int:
+        """Ranks that may send rows to one rank."""
+        return self.ep_size // self.ranks_of_stop
+
+    @property
+    def most_of_sender(self) -> int:
+        """The most rows that one rank sends to one expert."""
+        if self.capacity is None:
+            return self.num_tokens
+        return self.capacity.limit(self.num_tokens, self.num_choices, self.num_model_experts)
+
+    def most_rows(self, room: int | None = None) -> int:
+        """The most rows that a rank can receive, whatever the routing, with rows of padding.
+
+        Args:
+            room: rows without padding that a rank takes at most, or None for all.
+
+        Example:
+            >>> from hpmoe.routing.kinds.direct import Direct
+            >>> Direct(ep_size=8, num_tokens=100, num_choices=4, num_model_experts=16).most_rows()
+            1600
+            >>> Direct(ep_size=1, num_tokens=1, num_choices=2, num_model_experts=4, alignment=8).most_rows()
+            16
+        """
+        experts = self.num_local_experts
+        rows = self.num_senders * min(self.num_tokens * min(self.num_choices, experts), experts * self.most_of_sender)
+        rows = rows if room is None else min(room, rows)
+        filled = rows + min(rows, experts) * (self.alignment - 1)
+        return filled - filled % self.alignment
+
+    def most_slots(self, num_experts: int, max_rows: int, tile_rows: int, sources: int | None = None) -> int:
+        """The most slots of `tile_rows` rows that the first `num_experts` local experts need of `max_rows` rows of a rank.
+
+        Args:
+            sources: ranks whose rows count of the last expert: the receiving rank and the ranks after it, whose rows come
+                first and may begin inside a slot. None for all ranks.
+        """
+        whole, part = (-(-padded(n * self.most_of_sender, self.alignment) // tile_rows)
+                       for n in (self.num_senders, min(sources or self.ep_size, self.num_senders)))
+        return min(max_slots(max_rows, num_experts, tile_rows), (num_experts - 1) * whole + min(whole, part + 1))
+
+    def is_possible(self) -> bool:
+        """Returns True if the sizes fit together."""
+        numbers = self.num_experts, self.num_local_experts, self.top_k, self.tp_size, self.alignment
+        capacity = self.capacity
+        return min(numbers) >= 1 and self.num_tokens >= 0 and not self.ep_size % self.tp_size \
+            and not self.num_experts % self.ep_size \
+            and (capacity is None or (0 < capacity.factor < math.inf and capacity.policy in DROP_POLICIES))
+
+    def stop(self, source: np.ndarray | int, dest: np.ndarray | int) -> np.ndarray:
+        """The ranks at which rows of `source` for experts on `dest` arrive."""
+        return np.asarray(dest)
+
+    def rows_of(self, of_experts: int, tokens: Sequence[int] | None = None, rank: int = 0) -> int:
+        """The most rows that a rank receives if its experts receive `of_experts` rows, and each rank has so many tokens."""
+        return of_experts
+
+    def rows_of_token(self) -> float:
+        """The expected number of rows that the experts of a stop's ranks have of a row that arrives there."""
+        return 1.0
+
+    def text(self, ids: str, of: int) -> str:
+        """The kind as printed: by the name of the ids, or as of the route of that index."""
+        groups = f", groups of a multiple of {self.alignment}" if self.alignment > 1 else ""
+        return f"{ids}, {self.num_experts} experts, top_k={self.top_k}{groups}"
+
+
+class ByIds(RouteKind, abc.ABC):
+    """Entries of tokens go to the experts that ids name."""
+
+    @property
+    def by_ids(self) -> ByIds:
+        return self
+
+    @abc.abstractmethod
+    def counts(self, rank: int, ids: np.ndarray) -> np.ndarray:
+        """Entries of a rank for each expert or copy, [ep_size * num_local_experts]; `ids` are [tokens, choices].
+
+        Raises:
+            ArgumentError: an expert is over its capacity and nothing may be dropped.
+        """
+
+    @abc.abstractmethod
+    def kept(self, rank: int, ids: np.ndarray, weights: np.ndarray | None, sort: Sort) -> np.ndarray:
+        """Which entries of a rank have a row, [tokens * top_k] bool."""
+
+    @abc.abstractmethod
+    def order(self, rank: int, ids: np.ndarray, kept: np.ndarray, sort: Sort) -> np.ndarray:
+        """The kept entries of a rank, sorted stably by expert and copy."""
+
+    def received(self, topk_ids: PerRank) -> list[int]:
+        """Rows that each rank receives by the ids of all ranks' tokens. Raises as `counts`.
+
+        Example:
+            >>> from hpmoe.routing.kinds.direct import Direct
+            >>> Direct(2, 2, 2, 4).received([np.array([[1, 0], [1, 2]]), np.array([[0, 1], [1, 0]])])
+            [7, 1]
+        """
+        if self.ep_size == 1 and self.capacity is None and self.alignment == 1:
+            return [int(np.count_nonzero(topk_ids[0] != ABSENT))]
+        return self.received_of(np.sum([self.counts(rank, ids) for rank, ids in enumerate(topk_ids)], axis=0))
+
+    def received_of(self, counts: np.ndarray) -> list[int]:
+        """Rows that each rank receives by the entries of all ranks for each expert or copy, [ep_size * num_local_experts].
+
+        Example:
+            >>> from hpmoe.routing.kinds.direct import Direct
+            >>> Direct(2, 6, 2, 4, alignment=4).received_of(np.array([3, 0, 4, 5]))
+            [4, 12]
+        """
+        return padded(counts.astype(np.int64), self.alignment).reshape(self.ep_size, -1).sum(axis=1).tolist()
