@@ -8,7 +8,6 @@ from typing import NamedTuple, overload
 
 import numpy as np
 
-from hpmoe.costs.start import pass_us
 from hpmoe.costs.work import WORK, Work
 from hpmoe.ir.stages import Stages
 from hpmoe.ir.taskflow import Taskflow
@@ -206,7 +205,7 @@ def _native(machine: Machine, ep_size: int) -> _Machine:
     seen = machine.replace({"link.bytes_per_us": machine.link.rate(ep_size)})
     early = 0 if machine.unified else (machine.num_aic + 1) // 2  # of num_early in core/operands.h
     constants = (ctypes.c_double * len(CONSTANTS))(*(seen[name] for name in CONSTANTS))
-    return _Machine(constants, pass_us(machine), machine.link.node_size, early)
+    return _Machine(constants, machine.sync.pass_us or machine.sync.task_us, machine.link.node_size, early)
 
 
 def _ranks(flow: Taskflow, arrays: list[dict[int, np.ndarray]], lengths: list[int]) -> ctypes.Array:

@@ -11,7 +11,6 @@ from drawn_layers import Case, cases
 
 import hpmoe
 from hpmoe.commands.layer import Layer
-from hpmoe.costs.start import choice_us
 from hpmoe.kernels.plan_images import taken_up_to
 from hpmoe.routing.skewed import SKEWS
 from hpmoe.runtime.planned_rows import PlannedRows, rows_at_start
@@ -21,6 +20,7 @@ from hpmoe.support.progress import Progress
 FACTORS: dict[str, float | None] = {"all": None, "2": 2.0, "1.5": 1.5}  # rank_capacity_factor of each room
 DRAWN = 16  # layers of the grid for each that is taken
 CHOSEN = "chosen"  # the column of plans chosen at the start
+CHOICE_US = 2.1  # of a launch that chooses; `pytest -m slow tests/ascend/test_ascend_prologue.py -k choice` counts it
 MOST_RANKS, LEAST_TOKENS, MOST_ENTRIES = 32, 32, 2**18  # of all ranks: plans for any routing are simulated in seconds
 
 
@@ -37,7 +37,7 @@ def rows(count: int, seed: int, dtype: str, machine: hpmoe.Machine, progress: Pr
             if _fullest(known) <= layer.tiles.routes[0].max_rows:
                 times[name] = layer.span_us(layer.fused()) / us
         layer = _chosen(known)
-        times[CHOSEN] = (layer.span_us(layer.fused()) + choice_us(machine)) / us
+        times[CHOSEN] = (layer.span_us(layer.fused()) + CHOICE_US) / us
         out.append({"layer": str(case), "routing": case.routing, "received_us": us, "over_received": times})
     return out
 

@@ -78,13 +78,10 @@ class Vector(Group):
     Attributes:
         bytes_per_us: bytes read and written per microsecond while it computes.
         copy_bytes_per_us: bytes read and written per microsecond while it moves rows.
-        scalar_us: time in which its scalar unit reads or writes one word near it; 0 if the prologue of a kernel, which
-            places rows, takes next to no time.
     """
 
     bytes_per_us: float
     copy_bytes_per_us: float
-    scalar_us: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,12 +106,10 @@ class Memory(Group):
     Attributes:
         bytes_per_us: rate of all workers together, reads and writes.
         worker_bytes_per_us: highest rate of one worker.
-        dma_us: time of a small transfer between memory and a worker, from request to completion.
     """
 
     bytes_per_us: float
     worker_bytes_per_us: float
-    dma_us: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,6 +155,7 @@ class Sync(Group):
 
     Attributes:
         task_us: decoding a task and beginning its body.
+        pass_us: passing by a task of a slot that has no rows, without a look at its waits; 0 if as long as task_us.
         wait_us: reading one event that a task waits for, once the event has its count.
         poll_us: from the arrival of a signal until a worker can see it.
         repoll_us: between two reads by a worker of an event that it waits for; 0 if it reads all the time.
@@ -168,6 +164,7 @@ class Sync(Group):
     """
 
     task_us: float
+    pass_us: float = 0.0
     wait_us: float
     poll_us: float
     repoll_us: float = 0.0
@@ -182,6 +179,11 @@ class Host(Group):
 
     Attributes:
         launch_us: time of a kernel launch.
+        prologue_us: time of a persistent kernel before its first task if rows are routed: entries are sorted, counts are
+            exchanged, rows are placed and thresholds of events are set.
+        sort_us: further time of the prologue for each route whose entries are not sorted by vector instructions: of
+            experts with replicas, of tokens sent once, and if weights decide which entries are dropped.
+        entry_us: further time for such a route, for each of its entries that a worker sorts and for each expert.
         sync_us: time of the host waiting for a device.
         collective_us: time of a collective besides its bytes.
         cores: above 0, all ranks are threads of one computer: their workers share this number of cores, and L2 and memory
@@ -189,6 +191,9 @@ class Host(Group):
     """
 
     launch_us: float
+    prologue_us: float = 0.0
+    sort_us: float = 0.0
+    entry_us: float = 0.0
     sync_us: float
     collective_us: float
     cores: float = 0.0

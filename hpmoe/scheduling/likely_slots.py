@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hpmoe.costs.start import pass_us
 from hpmoe.costs.task_costs import task_costs
 from hpmoe.costs.work import put_rate
 from hpmoe.ir import taskflow as tf
@@ -169,7 +168,8 @@ def likely_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
     costs, shares, stretch = task_costs(flow, machine), {}, link_stretch(flow, machine)
     for op, tasks, shape in grids_of(flow):
         if op.domain.is_slots and op.unit == "aic":
-            costs[tasks].reshape(shape)[LikelySlots(flow, op.domain.route).is_spare] = pass_us(machine)
+            is_spare = LikelySlots(flow, op.domain.route).is_spare
+            costs[tasks].reshape(shape)[is_spare] = machine.sync.pass_us or machine.sync.task_us
         if op.primitive.is_put:
             key = op.domain.route, op.primitive, op.num_peers
             if key not in shares:

@@ -13,7 +13,6 @@ from tile_words import kind
 import hpmoe
 from hpmoe import Aval
 from hpmoe.costs.bound import rank_bounds
-from hpmoe.costs.start import pass_us
 from hpmoe.costs.work import Work, with_fans
 from hpmoe.ir import taskflow as tf
 from hpmoe.ir.layout import Layout
@@ -42,7 +41,7 @@ def core_us(flow, machine, ids):
         of_rows = np.where((rows > 0) | is_summed, entries["core_fixed"] + granules * entries["core_row"], 0.0)
         us = machine.sync.task_us + of_rows
         passed = is_passed_by(flow, layout, rank) & (machine.host.cores == 0)
-        out.append(np.where(passed, pass_us(machine), us))
+        out.append(np.where(passed, machine.sync.pass_us or machine.sync.task_us, us))
     return np.array(out)
 
 

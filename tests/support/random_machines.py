@@ -16,7 +16,7 @@ RATES = ("cube.flops_per_us", "vector.bytes_per_us", "vector.copy_bytes_per_us",
          "memory.bytes_per_us", "memory.worker_bytes_per_us", "link.bytes_per_us", "link.worker_bytes_per_us",
          "link.node_bytes_per_us")
 COSTS = ("cube.fill_us", "sync.task_us", "sync.wait_us", "sync.poll_us", "sync.signal_us", "sync.remote_us",
-         "sync.node_remote_us", "vector.scalar_us")
+         "sync.node_remote_us", "sync.pass_us")
 NS = 0.002  # times are rounded to a nanosecond
 
 
