@@ -202,10 +202,10 @@ def _native_run(flow: Taskflow, machine: Machine, ranks: ctypes.Array, of_tasks:
 
 
 def _native(machine: Machine, ep_size: int) -> _Machine:
-    seen = machine.replace({"link.bytes_per_us": machine.link.rate(ep_size)})
+    values = {name: machine[name] for name in CONSTANTS} | {"link.bytes_per_us": machine.link.rate(ep_size)}
     early = 0 if machine.unified else (machine.num_aic + 1) // 2  # of num_early in core/operands.h
-    constants = (ctypes.c_double * len(CONSTANTS))(*(seen[name] for name in CONSTANTS))
-    return _Machine(constants, machine.sync.pass_us or machine.sync.task_us, machine.link.node_size, early)
+    pass_us = machine.sync.pass_us or machine.sync.task_us
+    return _Machine((ctypes.c_double * len(values))(*values.values()), pass_us, machine.link.node_size, early)
 
 
 def _ranks(flow: Taskflow, arrays: list[dict[int, np.ndarray]], lengths: list[int]) -> ctypes.Array:

@@ -160,7 +160,8 @@ class Machine:
                     "a tuple of hpmoe.machines.machine.Body")
 
     def _check(self, condition: bool, name: str, expected: str) -> None:
-        check_argument(condition, "hpmoe.Machine", name, repr(getattr(self, name)), expected)
+        if not condition:
+            check_argument(False, "hpmoe.Machine", name, repr(getattr(self, name)), expected)
 
     def __getitem__(self, name: str) -> float:
         """Returns a constant by its name.
@@ -199,8 +200,9 @@ class Machine:
         kept = {name: value for name, value in changes.items() if "." not in name}
         known = tuple((name, constant) for name, constant in self.constants
                       if name not in changes and name.partition(".")[0] not in kept)
-        made = {name: dataclasses.replace(getattr(self, name), **values) for name, values in groups.items()}
-        return dataclasses.replace(self, **{"constants": known, **kept, **made})
+        made = dataclasses.replace(self, **{"constants": known, **kept})
+        return dataclasses.replace(made, **{name: dataclasses.replace(getattr(made, name), **values)
+                                            for name, values in groups.items()})
 
     def of_bin(self, name: str) -> Machine:
         """This NPU as its dies are sold under a name: with that many cores, their clock and L2, all else as it is.
@@ -277,6 +279,7 @@ def check_name(who: str, name: object, known: Collection[str] = CONSTANTS) -> No
         ...
         hpmoe.ArgumentError: hpmoe.Machine.replace: 'memory_bytes_per_us' is unknown; it must be ...
     """
-    near = nearest_constant(str(name))
-    check_argument(name in known, who, repr(name), "unknown", "the name of a constant",
-                   f"Did you mean {near!r}?" if near else "The command `hpmoe machine ascend_a3` prints all of them.")
+    if name not in known:
+        near = nearest_constant(str(name))
+        check_argument(False, who, repr(name), "unknown", "the name of a constant",
+                       f"Did you mean {near!r}?" if near else "The command `hpmoe machine ascend_a3` prints all of them.")

@@ -159,7 +159,8 @@ def _check_names(tables: Mapping[str, object], needs: Iterable[str]) -> None:
     written = [f"[{near}] for [{name}]" for name in unknown if (near := nearest_constant(name))][:SHOWN]
     hint = f"Write {', '.join(written)}. " if written else ""
     hint += "Leave out unified: machines without AIV have num_aiv = 0. " if "unified" in unknown else ""
-    check_argument(not unknown, WHO, ", ".join(unknown[:SHOWN]), "unknown", f"{', '.join(FIELDS)} or a table of a constant",
+    check_argument(not unknown, WHO, " and ".join(unknown[:SHOWN]), "unknown",
+                   f"{', '.join(FIELDS)} or a table of a constant",
                    f"{hint}The command `hpmoe machine ascend_a3` prints a file of the right form.")
     missing = [name for name in ("name", *needs) if name not in tables]
     check_argument(not missing, WHO, ", ".join(missing), "missing", "there", "With like = \"ascend_a3\" it may be.")

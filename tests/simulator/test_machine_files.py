@@ -68,7 +68,8 @@ def test_units_are_those_of_the_file(tmp_path):
     ('name = "a"\nlike = "ascend_a3"\nlink = 1', "link is unknown"),
     ('name = "a"\nlike = "ascend_a3"\n[link]\nbytes_per_us = 1', "a table with value, unit and source"),
     ('name = "a"\nunified = false\n[num_aic]\n[worker_l2_bytes_per_us]\n[matmul_fill_us]',
-     "matmul_fill_us, unified, worker_l2_bytes_per_us is unknown; it must be name, like, bodies or a table of a constant. "
+     "matmul_fill_us and unified and worker_l2_bytes_per_us are unknown; they must be name, like, bodies or a table of a "
+     "constant. "
      "Write [cube.fill_us] for [matmul_fill_us], [l2.worker_bytes_per_us] for [worker_l2_bytes_per_us]. Leave out unified: "
      "machines without AIV have num_aiv = 0. The command `hpmoe machine ascend_a3` prints a file of the right form."),
     (POLL + 'value = 1\nunit = "GB/s"\nsource = "me"', "sync.poll_us.unit is 'GB/s'"),
@@ -106,6 +107,12 @@ def test_a_machine_that_is_not_there_is_said(tmp_path):
                            (tmp_path / "no.toml", "no.toml', and there is no such file; ")):
         with pytest.raises(ArgumentError, match=message):
             hpmoe.load_machine(which)
+
+
+def test_a_group_and_a_constant_of_it_can_change_together():
+    link = hpmoe.cpu(2).link
+    changed = hpmoe.ascend_a3.replace({"link.node_size": 4}, link=link).link
+    assert changed == dataclasses.replace(link, node_size=4)
 
 
 def test_what_a_machine_changes_is_no_longer_known_of_it():
