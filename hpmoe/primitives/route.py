@@ -20,6 +20,7 @@ from hpmoe.routing.routing import Route, check_topk_ids, make_routing
 from hpmoe.support.dtypes import FLOATS
 from hpmoe.support.errors import check_argument, kind_of, tensor_advice
 from hpmoe.support.keywords import suggests_keywords
+from hpmoe.support.trees import PyTree
 from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.tokens import DROP_COUNTS
 
@@ -92,15 +93,11 @@ def route_aval(ids: Aval, *weights: Aval, num_local_experts: int, ep_size: int, 
 
 
 @make_route.reference
-def _(ids: list[np.ndarray], *weights: list[np.ndarray], num_local_experts: int, ep_size: int, num_tokens: list[int],
-      capacity_factor: float | None = None, drop_policy: str = "error", max_rows: int | None = None,
-      likely_rows: int | None = None, placement: Placement | None = None, expert_alignment: int = 1,
-      node_size: int | None = None, tp_size: int = 1, rank_capacity_factor: float | None = None) -> list[Route]:
+def _(ids: list[np.ndarray], *weights: list[np.ndarray], ep_size: int, num_tokens: list[int],
+      **options: PyTree) -> list[Route]:
+    aval = route_aval(Aval(ids[0].shape, "int32"), ep_size=ep_size, **options)
     for mine, count in zip(ids, num_tokens or [None] * ep_size, strict=True):
-        check_topk_ids(mine[:count], num_local_experts * ep_size // tp_size)
-    aval = route_aval(Aval(ids[0].shape, "int32"), num_local_experts=num_local_experts, ep_size=ep_size,
-                      capacity_factor=capacity_factor, drop_policy=drop_policy, placement=placement,
-                      expert_alignment=expert_alignment, tp_size=tp_size, rank_capacity_factor=rank_capacity_factor)
+        check_topk_ids(mine[:count], aval.num_model_experts)
     routing = make_routing(aval.kind.by_ids, ids, num_tokens, next(iter(weights), None))
     aval.check_received([routing.num_rows(rank) for rank in range(ep_size)])
     return [Route(routing, rank) for rank in range(ep_size)]

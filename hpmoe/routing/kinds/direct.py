@@ -12,7 +12,7 @@ from hpmoe.routing.kinds.kind import ByIds
 
 @dataclasses.dataclass(frozen=True)
 class Direct(ByIds):
-    """A row for each entry of a token, on the rank that owns the expert. Fields are described in OfKind.
+    """A row for each entry of a token, on the rank that owns the expert. Fields are described in Sizes.
 
     Example:
         >>> kind = Direct(ep_size=2, num_tokens=2, num_choices=2, num_model_experts=4)

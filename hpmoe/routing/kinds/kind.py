@@ -13,11 +13,10 @@ from hpmoe.routing.placement import Placement
 from hpmoe.routing.slots import max_slots, padded
 
 
-class OfKind:
-    """An object with a kind of route, which answers for the sizes of its kind.
+class Sizes:
+    """Sizes of a route.
 
     Attributes:
-        kind: the kind of route.
         ep_size: ranks.
         num_tokens: tokens of a rank, an upper bound if ranks differ.
         num_choices: experts of the model that a token chooses.
@@ -32,7 +31,6 @@ class OfKind:
         placement: which ranks hold copies of experts, or None for no copies.
     """
 
-    kind: RouteKind
     ep_size: int
     num_tokens: int
     num_choices: int
@@ -45,6 +43,12 @@ class OfKind:
     alignment: int
     capacity: Capacity | None
     placement: Placement | None
+
+
+class OfKind(Sizes):
+    """An object with a kind of route, which answers for the sizes of its kind."""
+
+    kind: RouteKind
 
     def __getattr__(self, name: str) -> object:
         return getattr(object.__getattribute__(self, "kind"), name)  # which an object that is being copied lacks
@@ -55,10 +59,10 @@ class OfKind:
         return self.num_local_experts - self.num_own_experts
 
 
-class RouteKind:
+class RouteKind(Sizes):
     """How rows are routed: by ids of experts (Direct, Sharded, Replicated), or by tokens (Deduplicated, Hierarchical).
 
-    Kinds are frozen dataclasses, compared by value. OfKind describes the sizes.
+    Kinds are frozen dataclasses, compared by value.
 
     Attributes:
         by_ids: the kind by ids of experts: the kind itself, or the one to whose ranks tokens go.
@@ -68,18 +72,6 @@ class RouteKind:
         node_size: ranks of a node; 0 if the kind knows no nodes.
     """
 
-    ep_size: int
-    num_tokens: int
-    num_choices: int
-    top_k: int
-    num_model_experts: int
-    num_experts: int
-    num_own_experts: int
-    num_local_experts: int
-    tp_size: int
-    alignment: int
-    capacity: Capacity | None
-    placement: Placement | None
     by_ids: ByIds
     is_of_tokens: bool = False
     is_to_relays: bool = False
