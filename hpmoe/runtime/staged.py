@@ -120,7 +120,7 @@ class Staged:
         return " of ".join([*map(str, reversed(self.steps)), name_of(self.function)])
 
 
-IR_FIELDS = {f.name for ir in (Program, Taskflow) for f in dataclasses.fields(ir)} | {"flow", "image"}
+IR_FIELDS = {f.name for ir in (Program, Taskflow) for f in dataclasses.fields(ir)} | {"flow", "image", "tasks"}
 
 
 def attribute_error(f: Function, name: str) -> AttributeError:
