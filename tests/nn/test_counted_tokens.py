@@ -87,12 +87,13 @@ CASES = {mode + name: (step, recompute) for mode, step in STEPS.items() for name
          if recompute is not False or mode == "PyNative"}
 
 
-@pytest.mark.parametrize("is_training", [False, True], ids=["not set", "training"])
-@pytest.mark.parametrize("name, functions", [
+@pytest.mark.parametrize("name, functions, is_training", [
     # recompute(), as MindSpore has it by default, recomputes the wrong call after one without a gradient.
-    *((name, ALL[:4] if CASES[name][1] else ALL) for name in CASES if name.startswith("PyNative")),
-    *((name, (microbatches_of,)) for name in STEPS if name != "PyNative"),
-    *(pytest.param(name, ALL, marks=pytest.mark.slow) for name in CASES if not name.startswith("PyNative"))])
+    *((name, ALL[:4] if CASES[name][1] else ALL, is_training) for name in CASES if name.startswith("PyNative")
+      for is_training in (False, True)),
+    ("a graph with its gradient", (microbatches_of,), False), ("a gradient of a graph", (microbatches_of,), True),
+    *(pytest.param(name, ALL, is_training, marks=pytest.mark.slow) for name in CASES if not name.startswith("PyNative")
+      for is_training in (False, True))])
 def test_a_step_counts_each_token_once(name, functions, is_training):
     step, recompute = CASES[name]
     x, y = values(6, HIDDEN, seed=1), values(6, HIDDEN, seed=2)
