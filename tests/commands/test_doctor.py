@@ -90,7 +90,7 @@ def one_function(name):
 
 
 def test_doctor_says_what_ascend_misses(tmp_path, monkeypatch):
-    monkeypatch.setattr(ascend_build, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     no_device = f"no NPU: no {tmp_path}/davinci* device"
     assert doctor.ascend_target({}, tmp_path) == {"usable": False, "why": [
         "no CANN toolkit: ASCEND_HOME_PATH is not set", "no operators of CANN: ASCEND_OPP_PATH is not set",
@@ -160,7 +160,7 @@ def test_build_runs_cmake_and_then_ninja_where_everything_is_there(capsys, monke
     for name in ("ASCEND_HOME_PATH", "ASCEND_OPP_PATH", "SHMEM_HOME_PATH"):
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(ascend_build, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = ascend_build.compiled_path().parent
     status, out, _ = run(capsys, "build", "--json")
     assert (status, json.loads(out)) == (0, {"target": "ascend", "library": str(folder / "libhpmoe_ascend.so"),
@@ -177,7 +177,7 @@ def test_build_runs_cmake_and_then_ninja_where_everything_is_there(capsys, monke
 
 
 def test_build_names_what_the_operator_fails_on(monkeypatch, tmp_path):
-    monkeypatch.setattr(ascend_build, "cache_folder", lambda: tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     operator = ascend_build.Operator("nothing", tmp_path / "missing.cc", "CPU")
     with pytest.raises(ascend_build.BuildError, match="missing.cc"):
         operator.build()
@@ -186,7 +186,7 @@ def test_build_names_what_the_operator_fails_on(monkeypatch, tmp_path):
 
 
 def test_builds_of_an_operator_do_not_meet_and_one_that_was_stopped_is_made_anew(monkeypatch, tmp_path):
-    monkeypatch.setattr(ascend_build, "cache_folder", lambda: tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     operator = ascend_build.Operator("nothing", tmp_path / "missing.cc", "CPU")
     with ascend_build.alone_in(operator.folder()):
         with pytest.raises(ascend_build.BuildError, match="another build is under way in .*nothing"):
@@ -201,7 +201,7 @@ def test_builds_of_an_operator_do_not_meet_and_one_that_was_stopped_is_made_anew
         operator.build()
     assert not left.exists() and not operator.path().exists()
     (tmp_path / "file").touch()
-    monkeypatch.setattr(ascend_build, "cache_folder", lambda: tmp_path / "file")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(ascend_build.BuildError, match="nothing can be built in .*: .*Not a directory"):
         operator.build()
     assert not operator.is_built() and not ascend_build.is_built({})

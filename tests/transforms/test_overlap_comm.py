@@ -1,6 +1,5 @@
 """Puts that are for several ranks each, as overlap_comm makes them where there are very many slots and ranks."""
 
-import dataclasses
 import json
 import math
 from types import SimpleNamespace
@@ -59,27 +58,11 @@ def test_extremes(options):
     assert_stays_moe_ffn(fused(num_peers=2, **options), Layer(ep=4, T=3, E=8, K=2))
 
 
-def test_few_where_there_would_be_very_many(monkeypatch):
-    """Other signals count what goes to each rank alone."""
-    layer = Layer(ep=8, T=4, E=16, K=2)
-    (plan,) = lowered(layer, "overlap").routes  # puts are counted of slots for three times the likely rows
-    slots = dataclasses.replace(plan, max_rows=math.ceil(3 * plan.likely_rows)).num_slots
-    assert slots < plan.num_slots
-    for most, about, num_peers in ((8 * slots, 2, 8), (8 * slots - 1, 2, 2), (1, 3, 3), (1, 4, 4), (1, 1, 1), (1, 20, 8)):
-        monkeypatch.setattr(put_sizes, "WHOLE_PUTS", most)
-        monkeypatch.setattr(put_sizes, "WHOLE_GROUPS", about)
-        flow = lowered(layer, "overlap")
-        assert {op.num_peers for op in flow.ops if op.opcode.startswith("PUT")} == {num_peers}
-        assert f"put[slot 0 -> peer{'s 1::' + str(num_peers) if 1 < num_peers < 8 else ''}" in str(flow)
-        assert lowered(layer, "overlap", signal="peer").ops[0].num_peers == 8
-
-
-@pytest.mark.parametrize("ep, tokens, many, num_peers", [
-    (64, 4096, put_sizes.MANY_PUTS, [4, 8]),  # rows of a slot are of one rank or two
-    (64, 128, put_sizes.MANY_PUTS, [64, 64]),  # and of half of the ranks
-    (64, 4096, 10 ** 9, [16, 16]), (64, 4096, 1, [2, 2]), (8, 512, put_sizes.MANY_PUTS, [8, 8])])
-def test_groups_of_peers_give_way_before_parts_of_rows(ep, tokens, many, num_peers, monkeypatch):
-    monkeypatch.setattr(put_sizes, "MANY_PUTS", many)
+@pytest.mark.parametrize("ep, tokens, num_peers", [
+    (64, 4096, [4, 8]),  # rows of a slot are of one rank or two
+    (64, 128, [64, 64]),  # and of half of the ranks
+    (8, 512, [8, 8])])
+def test_groups_of_peers_give_way_before_parts_of_rows(ep, tokens, num_peers):
     sizes = SimpleNamespace(ep=ep, tokens=tokens, experts=256, top_k=8, hidden=7168, intermediate=2048, dtype="bfloat16")
     whole = commands.Layer(sizes, "forward", hpmoe.ascend_a3, balanced_ids(ep, tokens, 8, 256), tuned=True)
     puts = [op for op in hpmoe.overlap_comm.apply_to(whole.tiles, cols="auto").ops if op.num_peers]
