@@ -37,7 +37,7 @@ def test_rows_and_their_weights_go_out_in_the_order_of_spread_slots():
 
 
 def test_gradients_of_weights_come_after_rows_that_others_wait_for():
-    even = layer("uniform")
+    even = layer("uniform", tile_rows=128, tile_cols=256)
     flow = even.fused_flow()
     gradients = [i for i, op in enumerate(flow.ops) if op.primitive.makes_blocks]
     with without("gradients_last"):
