@@ -149,6 +149,18 @@ def every_case(layer, flow):
     return cases
 
 
+def random_inputs(x, ids, weights, seed):
+    """Inputs of every rank of an expansion: its ids and weights, and random numbers."""
+    rng, flow = np.random.default_rng(seed), x.flow
+    given = {plan.weights: weights for plan in flow.routes} | {plan.ids: ids[i] for i, plan in enumerate(flow.routes)}
+
+    def array(b, rank):
+        buffer = flow.buffers[b]
+        shape = tuple(d if isinstance(d, int) else x._num_rows(rank, b) for d in buffer.shape)
+        return given[b][rank].copy() if b in given else rng.standard_normal(shape).astype(numpy_dtype(buffer.dtype))
+    return [[array(b, rank) for b in flow.inputs] for rank in x.ranks]
+
+
 class Subject:
     """A taskflow, its judge and its results."""
 
@@ -170,18 +182,7 @@ class Subject:
     def inputs(self, case):
         """Random inputs of every rank for a case."""
         ids, num_tokens, weights = self.cases[case]
-        rng, x = np.random.default_rng(case), self.judge.expansions[case]
-        given = {plan.weights: weights for plan in self.flow.routes}
-        given |= {plan.ids: ids[i] for i, plan in enumerate(self.flow.routes)}
-        out = []
-        for r in x.ranks:
-            out.append([])
-            for b in self.flow.inputs:
-                buffer = self.flow.buffers[b]
-                shape = tuple(d if isinstance(d, int) else x._num_rows(r, b) for d in buffer.shape)
-                out[-1].append(given[b][r].copy() if b in given
-                               else rng.standard_normal(shape).astype(numpy_dtype(buffer.dtype)))
-        return out, num_tokens
+        return random_inputs(self.judge.expansions[case], ids, weights, case), num_tokens
 
     def result(self, flow, case, seed=None):
         inputs, num_tokens = self.inputs(case)

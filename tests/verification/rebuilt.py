@@ -5,11 +5,10 @@ import itertools
 import numpy as np
 from expansion import Expansion
 from judge import conflicts
-from mutation_subjects import every_case, lowered
+from mutation_subjects import every_case, lowered, random_inputs
 
 import hpmoe
 from hpmoe.kernels.cpu.target import CPU
-from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.errors import ArgumentError, TransformError, VerifyError
 from hpmoe.transforms.assign_queues import assign_queues
 
@@ -39,7 +38,10 @@ class Rebuilt:
         order = sorted(range(len(every)), key=lambda c: _spread(*every[c]))
         uneven = [c for c in order if len(set(every[c][1])) > 1]
         chosen = dict.fromkeys([order[-1], order[0], *uneven[-1:], order[len(order) // 2]])
-        self.cases = [(*every[c], self._inputs(*every[c])) for c in chosen]
+        self.cases = []
+        for ids, num_tokens, weights in map(every.__getitem__, chosen):
+            inputs = random_inputs(Expansion(self.flow, ids, num_tokens, weights), ids, weights, 0)
+            self.cases.append((ids, num_tokens, weights, inputs))
         self.results = {}
 
     def want(self, case):
@@ -47,17 +49,6 @@ class Rebuilt:
             _, num_tokens, _, inputs = self.cases[case]
             self.results[case] = hpmoe.interpret(self.flow, inputs, num_tokens)
         return self.results[case]
-
-    def _inputs(self, ids, num_tokens, weights):
-        rng, x = np.random.default_rng(0), Expansion(self.flow, ids, num_tokens, weights)
-        given = {plan.weights: weights for plan in self.flow.routes}
-        given |= {plan.ids: ids[i] for i, plan in enumerate(self.flow.routes)}
-
-        def array(b, rank):
-            buffer = self.flow.buffers[b]
-            shape = tuple(d if isinstance(d, int) else x._num_rows(rank, b) for d in buffer.shape)
-            return given[b][rank].copy() if b in given else rng.standard_normal(shape).astype(numpy_dtype(buffer.dtype))
-        return [[array(b, rank) for b in self.flow.inputs] for rank in x.ranks]
 
 
 def harm(subject, flow, same, timeout=5.0):
