@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, cast
@@ -95,7 +96,7 @@ class RouteAval(OfKind):
     def dtype(self) -> str:
         return "route"
 
-    @property
+    @functools.cached_property
     def max_rows(self) -> int:
         """The most rows a rank can receive, whatever the routing; with a rank_capacity_factor, those it has room for."""
         return self.kind.most_rows(self._room)
@@ -129,7 +130,7 @@ class RouteAval(OfKind):
         """The rows that a rank receives where every rank receives as many."""
         return self.num_tokens * self.top_k + self.likely_padding
 
-    @property
+    @functools.cached_property
     def drawn_rows(self) -> int:
         """The rows that a rank is likely to receive at most where experts are chosen alike."""
         return drawn(self.even_rows)
