@@ -8,7 +8,7 @@ from helpers import Layer, fused, tensors
 
 import hpmoe
 from hpmoe.kernels.native import load
-from hpmoe.routing import routing
+from hpmoe.routing.kinds import direct
 
 ARGS = tensors(a[0] for a in Layer(ep=1, T=8, H=8, I=8, E=4, K=2).arguments())
 CALLED = "hpmoe.runtime.staged_function.__call__"
@@ -57,12 +57,12 @@ def test_a_call_under_a_gradient_passes_few_functions(stacks):
 
 def test_received_rows_are_counted_once_a_launch(monkeypatch, stacks):
     """Capacity makes a single rank count, too: kept_counts is what reads all ids."""
-    layer, kept_counts, counted = fused()(lambda *args: hpmoe.moe_ffn(*args, capacity_factor=8.0)), routing.kept_counts, []
+    layer, kept_counts, counted = fused()(lambda *args: hpmoe.moe_ffn(*args, capacity_factor=8.0)), direct.kept_counts, []
 
     def noted(*args):
         counted.append(args)
         return kept_counts(*args)
-    monkeypatch.setattr(routing, "kept_counts", noted)
+    monkeypatch.setattr(direct, "kept_counts", noted)
     layer(*ARGS)
     ms.grad(lambda *args: layer(*args).sum(), (0, 2, 3, 4))(*ARGS)
     assert len(counted) == len(stacks) == 3
