@@ -26,6 +26,7 @@ def launch(size, *command):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
+    LOSSES.clear()  # of another folder, if tests of other files ran in between
     return tmp_path_factory.mktemp("elastic")
 
 
