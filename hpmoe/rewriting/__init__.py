@@ -73,7 +73,7 @@ from hpmoe.ir.tile_op import (
     TileOp as TileOp,
 )
 from hpmoe.rewriting import primitives as primitives
-from hpmoe.rewriting.requeuing import requeue as requeue
+from hpmoe.rewriting.requeue import requeue as requeue
 from hpmoe.scheduling.likely_slots import likely_rows as likely_rows, likely_shares as likely_shares
 from hpmoe.tile_ops import (
     col_modes as col_modes,
