@@ -57,7 +57,8 @@ def test_narrowing_rounds_to_nearest_even(dtype):
         kept = np.sort(kept[np.isfinite(kept)].astype(np.float64))
         middle = ((kept[1:] + kept[:-1]) / 2).astype(np.float32)
         x = np.concatenate([kept.astype(np.float32), middle, np.nextafter(middle, np.float32(np.inf)),
-                            np.nextafter(middle, np.float32(-np.inf)), [np.inf, -np.inf, 65519.996, 65520.0, 3.4e38, 1e-45]])
+                            np.nextafter(middle, np.float32(-np.inf)),
+                            [np.inf, -np.inf, 65519.996, 65520.0, 65536.0, -1e5, 3.4e38, 1e-45]])
         x = np.resize(x, (-(-x.size // 1021), 1021)).astype(np.float32)
         _, out = copy_map(x, F32, dtype)
         np.testing.assert_array_equal(out.view(np.uint16), x.astype(out.dtype).view(np.uint16))

@@ -15,6 +15,7 @@ from hpmoe.interpreters.interpret import interpret
 from hpmoe.ir.layout import Layout
 from hpmoe.tiling.tile_program import tile_program
 
+BOTH = hpmoe.chain(hpmoe.deduplicate_rows, hpmoe.relay_rows)
 LAYERS = {"balanced": Layer(), "one rank": Layer(ep=1, T=7, E=5), "four ranks": Layer(ep=4, E=8, K=3),
           "one expert": Layer(routing="one expert"), "fewer tokens": Layer(num_tokens=(5, 0))}
 
@@ -175,3 +176,11 @@ def test_it_is_in_the_texts():
     assert "route[num_local_experts=2 ep_size=2 expert_alignment=4" in str(hpmoe.trace(aligned(4), *avals, mesh=Mesh(2)))
     flow = hpmoe.tile_partition(aligned(4), rows=2).lower(*avals, mesh=Mesh(2))
     assert "top_k=2, groups of a multiple of 4, at most" in str(flow)
+
+
+@pytest.mark.parametrize("send", [hpmoe.deduplicate_rows, BOTH], ids=["deduplicated", "both"])
+def test_rows_that_fill_an_expert_are_zeros(send):
+    """Buffers are reused, so a row that the kernel does not zero holds another layer's numbers."""
+    layer, mesh = Layer(), Mesh(2, node_size=1)
+    for mine, theirs in zip(*(run(send(aligned(a)), layer, mesh=mesh) for a in (3, 1)), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
