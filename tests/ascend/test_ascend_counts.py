@@ -134,7 +134,7 @@ def test_a_step_of_half_precision_is_loaded_to_l0_by_one_instruction_an_operand(
 # --- every body by itself ---
 
 RATES = ("cube.flops_per_us", "cube.efficiency", "cube.float32_ratio", "vector.bytes_per_us", "vector.copy_bytes_per_us")
-COSTS = ("cube.fill_us", "sync.task_us", "sync.wait_us", "sync.poll_us", "sync.signal_us", "sync.remote_us",
+COSTS = ("cube.fill_us", "sync.task_us", "sync.pass_us", "sync.wait_us", "sync.poll_us", "sync.signal_us", "sync.remote_us",
          "sync.node_remote_us")
 # Each flop of a product, and each byte of anything else, is a microsecond of its worker, and nothing else takes any time.
 UNIT = npu().replace({name: 1e15 for name in CONSTANTS if name.endswith("bytes_per_us")}

@@ -178,7 +178,7 @@ def test_rows_of_half_of_the_experts_are_finished_first_where_the_way_back_is_lo
 
 
 def test_what_others_wait_for_comes_first():
-    flow = hpmoe.overlap_comm.apply_to(layer("backward", imbalance=3.5, replicas=1).tiles)
+    flow = hpmoe.overlap_comm.apply_to(layer("backward", imbalance=3.5, replicas=1, tile_rows=128, tile_cols=256).tiles)
     costs = likely_costs(flow, hpmoe.ascend_a3)
     order = [(flow.ops[i].opcode, flow.ops[i].domain.num_rows)
              for i in op_order(flow, [costs[tasks].max(initial=0.0) for _, tasks, _ in grids_of(flow)])]

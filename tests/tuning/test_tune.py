@@ -273,7 +273,7 @@ def test_the_command(capsys):
     text = capsys.readouterr().out
     assert "simulated, tried before" in text and "chosen: " + out["reason"] in text
     assert main(["tune", *sizes, "--machine=ascend_a2", "--ep=16", "--experts=32", "--direction=forward",
-                 "--policy=round_robin", "--max_trials=5", "--json"]) == 0
+                 "--policy=round_robin", "--max_trials=8", "--json"]) == 0
     assert len({t["scheme"] for t in json.loads(capsys.readouterr().out)["trials"]}) >= 4
     assert main(["tune", *sizes, "--dedup", "--max_trials=1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["chosen"]["scheme"] == "rank"
