@@ -101,7 +101,8 @@ void test_arrival() {
   check(!distant.outbox().has_arrived(), "a message that waits has not arrived");
   check(distant.outbox().take(message) && !distant.outbox().has_arrived(), "nor has one that was sent");
   Bytes beat = sound.back();
-  check(!distant.take(beat.data(), int64_t(beat.size())) && !distant.outbox().has_arrived(), "unless the other rank says so");
+  check(!distant.take(beat.data(), int64_t(beat.size())) && !distant.outbox().has_arrived(),
+        "unless the other rank says so");
   MessageHeader header;
   std::memcpy(&header, beat.data(), sizeof header);
   header.num_taken = 1;
