@@ -53,6 +53,7 @@ def expected_us(flow: tf.Taskflow, machine: Machine) -> float:
     The time is that of the busiest unit, of the link, of memory, or of the longest path of one task of each operation. A
     unit takes the sum of its tasks divided among its workers, and its longest task, which may begin last. Exchanges take the
     link. Tokens sent once arrive before most experts can begin and leave after all have ended: their exchanges are added.
+    The last block of gradients that expert replicas return is added, too: no task is left to hide it.
 
     Args:
         flow: of `tile_operations`, without tasks.
@@ -68,8 +69,9 @@ def expected_us(flow: tf.Taskflow, machine: Machine) -> float:
     units = ((busy[which].sum() / max(1, len(machine.queues_of(unit))) + longest[which].max(initial=0.0))
              for unit, which in (("aic", is_matrix), ("aiv", ~is_matrix)))
     all_hops = sum(hops.values())
+    returned = max((_returned_us(flow, op, machine) for op in flow.ops), default=0.0)
     return float(max(*units, sum(sent.values()) - all_hops, memory / machine.memory.bytes_per_us,
-                     _longest_path(flow, latency)) + all_hops)
+                     _longest_path(flow, latency)) + all_hops + returned)
 
 
 def _ops_us(flow: tf.Taskflow, machine: Machine) -> tuple[np.ndarray, np.ndarray, float]:
@@ -119,6 +121,13 @@ def _exchange_us(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
         rows, near, others = rows * ep_size / reach, reach - 1, reach - 1
     us = max(near / machine.link.rate(ep_size), (others - near) / machine.link.node_bytes_per_us)
     return rows * us * flow.buffers[op.operands[0].buffer].row_bytes
+
+
+def _returned_us(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
+    """Returns microseconds of a link for one block of a weight's gradient that goes back from an expert replica."""
+    if not op.primitive.makes_blocks or op.domain.first == 0:
+        return 0.0
+    return op.params.block * flow.buffers[op.operands[0].buffer].row_bytes / link_rate(machine, flow.ep_size)
 
 
 def _put_us(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
