@@ -172,8 +172,11 @@ void test_instructions(int stride) {
   for (steps = 0; !stepped.leaving_after(steps);) steps += stride;
   const int64_t passed = stepped.num_well();
   check(passed > well, "it passes where another one says so before that is asked for");
-  for (int64_t more = 1; more < 100; ++more) stepped.leaving_after(steps + more);
-  check(stepped.num_well() == passed + 99, "and whatever that one does then");
+  // How many instructions a rank takes differs a little from meeting to meeting, so some may not have said it yet.
+  for (int64_t more = 1, before = passed; more < 100; ++more, before = stepped.num_well()) {
+    const bool goes_on = stepped.leaving_after(steps + more);
+    check(!goes_on || stepped.num_well() == before + 1, "and whatever that one does then");
+  }
   run.board().last_step = 1;
   std::printf("%ld instructions from before a meeting to where one goes on\n", long(steps));
   std::fflush(stdout);
