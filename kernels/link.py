@@ -50,7 +50,7 @@ COUNTER_WORDS = 8  # from one counter to the next: a cache line
 
 
 class Launched(Protocol):
-    """What a link launches: an Executable."""
+    """An Executable as a link launches it."""
 
     @property
     def name(self) -> str: ...

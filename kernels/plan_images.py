@@ -14,11 +14,12 @@ SIZE = protocol.HEADER.itemsize
 
 
 def choice_at_start(flows: Sequence[Taskflow]) -> list[int] | None:
-    """For each plan but the last, the rows of the fullest rank up to which a launch takes it; None if there is no choice, as
-    with several routes or with other room.
+    """Returns, for each plan but the last, the most rows of the fullest rank with which a launch takes the plan.
+
+    Returns None if there is no choice: with several routes, or if the plans differ in capacity.
 
     Args:
-        flows: plans of one program, by rising likely rows.
+        flows: plans of one program, by rising expected rows.
     """
     routes = [route for flow in flows for route in flow.routes]
     if len(flows) < 2 or len(routes) != len(flows) or len({route.max_rows for route in routes}) > 1:
@@ -27,8 +28,9 @@ def choice_at_start(flows: Sequence[Taskflow]) -> list[int] | None:
 
 
 def taken_up_to(likely: Sequence[int]) -> list[int]:
-    """For each of some rising numbers of rows but the last, the rows up to which its plan is taken: a quarter of the way to
-    the next number, as a plan for fewer rows than a rank receives loses more time than a plan for more rows.
+    """Returns, for each number but the last, the most rows with which a launch takes the plan for that number.
+
+    The limit lies a quarter of the way to the next number: a plan for too few rows loses more time than one for too many.
 
     Example:
         >>> taken_up_to([10, 25, 40])

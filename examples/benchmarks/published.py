@@ -92,7 +92,7 @@ def _ascend(a3: hpmoe.Machine, begin_end_us: float) -> Iterator[Published]:
 def _ascend_950(begin_end_us: float) -> Iterator[Published]:
     as_it_is = load_machine("ascend_950pr")
     machine, sizes, fp8 = of_bytes(as_it_is), Sizes(4, 32, 7168, 3072, 128, 6), "float8_e4m3fn"
-    # What is published of kernels in turn is the sum of their own times.
+    # The published time of separate kernels is the sum of the times of the kernels.
     summed = machine.replace({"host.launch_us": begin_end_us})
     source = PR_809
     yield Published(source, "fp8 layer, 32 tokens, EP 4, unfused", 1432, "us",

@@ -21,7 +21,7 @@ import hpmoe
 from hpmoe.commands import doctor_ranks, doctor_reach, options
 from hpmoe.kernels.ascendc.build import DEVICES, NPUS, run_needs
 from hpmoe.kernels.ascendc.device import Npu, find_npu
-from hpmoe.kernels.ascendc.twin.library import load as load_twin
+from hpmoe.kernels.ascendc.twin.native import load as load_twin
 from hpmoe.kernels.native import find_blas, find_library, gemm_name, products_name
 from hpmoe.machines.npu_bins import BINS, bin_name
 from hpmoe.planner import planner

@@ -1,4 +1,4 @@
-"""What hpmoe doctor says of ranks that are processes: launchers, and limits of the system."""
+"""Report of hpmoe doctor about ranks that are processes: launchers, and limits of the system."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ class Machine:
 
     @property
     def unified(self) -> bool:
-        """Whether every worker takes both kinds of tasks."""
+        """True if every worker runs both kinds of tasks."""
         return self.num_aiv == 0
 
     @property

@@ -37,7 +37,7 @@ Some = tuple[T, ...]
 
 
 def split_copies(placement: Placement | None, more: Some[T]) -> tuple[Some[T], Some[T], Some[T]]:
-    """What follows the route among the inputs of a product: the scale, copies of the weight, and copies of the scale."""
+    """Splits the inputs of a product after the route into the scale, replicas of the weight and replicas of the scale."""
     num = len(more) if placement is None else len(more) // 2
     return more[:num], more[num:num + 1], more[num + 1:]
 

@@ -187,7 +187,7 @@ class _Finder:
             raise failed(f"{self._names[rank]} died in {WORLD}", rank)
 
     def points(self, rank: int, address: str) -> list[Point]:
-        """Where a rank listens: on this host, and at its address if there are several hosts."""
+        """Returns the points at which a rank listens: on this host, and at its address if there are several hosts."""
         near = HostPoint(self._place.run, f"{self._tag} at rank {rank}", self._place.node)
         return [near, NetPoint(self._place.run, address)] if self._place.host else [near]
 

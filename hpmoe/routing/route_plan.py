@@ -1,4 +1,4 @@
-"""RoutePlan: a route as a kernel sees it, with room for a number of received rows."""
+"""RoutePlan: a route as a kernel sees it, with a capacity for received rows."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hpmoe.routing.kinds.kind import OfKind, RouteKind
 
 @dataclasses.dataclass(frozen=True)
 class RoutePlan(OfKind):
-    """A kind of route in a taskflow: which buffers decide where rows go, and how many received rows there is room for.
+    """A kind of route in a taskflow: the buffers that decide where rows go, and the capacity for received rows.
 
     Attributes:
         kind: how rows are routed.
         ids: the buffer of topk_ids.
-        max_rows: received rows of a rank that there is room for.
+        max_rows: the most received rows of a rank, the capacity of its buffers.
         likely_rows: received rows of a rank that the taskflow is ordered for.
         tile_rows: rows of a slot.
         return_tokens: tokens for whose returned rows there is one event, whole tiles of tokens.
@@ -35,7 +35,7 @@ class RoutePlan(OfKind):
 
     @property
     def drops_by_weight(self) -> bool:
-        """Whether the topk_weights decide what is dropped."""
+        """True if the topk_weights decide which entries are dropped."""
         return self.capacity is not None and self.capacity.policy == "probs"
 
     @property

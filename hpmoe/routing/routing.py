@@ -241,7 +241,7 @@ def _peers(experts: Routing, rank: int, to: np.ndarray) -> np.ndarray:
 
 
 def _padding(counts: np.ndarray, local: int, alignment: int) -> np.ndarray:
-    """What fills the rows of each rank for each expert up to a multiple: each rank's own, [ep, ep * local]."""
+    """Returns the rows of padding that each rank adds for each of its own experts, [ep, ep * local]."""
     ep_size, rows = len(counts), counts.sum(axis=0)
     is_own = np.arange(ep_size * local) // local == np.arange(ep_size)[:, None]
     return np.where(is_own, padded(rows, alignment) - rows, 0)
@@ -249,7 +249,7 @@ def _padding(counts: np.ndarray, local: int, alignment: int) -> np.ndarray:
 
 def _received(order: Sequence[np.ndarray], counts: np.ndarray, local: int,
               alignment: int = 1) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
-    """For each rank, the entry and the source of each row that it receives."""
+    """Returns the entry and the source of each received row, one array of each for every rank."""
     ep_size = len(order)
     first = np.concatenate([np.zeros((ep_size, 1), np.int64), np.cumsum(counts, axis=1)], axis=1)
     entries, sources = [], []

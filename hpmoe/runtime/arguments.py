@@ -56,11 +56,11 @@ def check_in_axes(in_axes: PyTree) -> None:
 
 
 class RankAxes:
-    """What `spmd` is told of rank axes.
+    """The arguments of `spmd` about rank axes.
 
     Attributes:
         in_axes: 0 or None for all arguments; or a tuple or list of these for each, which may be a tree of them.
-        is_alone: whether each rank gives its own arrays, so that none has an axis; `in_axes` fits all the same.
+        is_alone: whether each rank gives its own arrays, which have no rank axis; `in_axes` is still checked.
     """
 
     def __init__(self, in_axes: PyTree, is_alone: bool = False):
@@ -68,7 +68,7 @@ class RankAxes:
         self._of_tree = functools.lru_cache(maxsize=256)(self._found)
 
     def split(self, tree: optree.PyTreeSpec, is_array: Sequence[bool]) -> Sequence[bool]:
-        """For each leaf of (args, kwargs), whether it has a rank axis."""
+        """Returns True for each leaf of (args, kwargs) that has a rank axis."""
         if self.in_axes is None or type(self.in_axes) is int:
             return [self.in_axes == 0 and not self.is_alone] * len(is_array)
         found = self._of_tree(tree)

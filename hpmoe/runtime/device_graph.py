@@ -24,7 +24,7 @@ NAME = "Custom_HpmoeLaunch"
 
 
 class DeviceKernel(Protocol):
-    """What a compiled graph asks of a kernel on a device: the state of its Executable."""
+    """A kernel on a device as a compiled graph uses it: the state of an Executable."""
 
     on_failure: list[Callable[[], None]]
 

@@ -73,8 +73,13 @@ class Target(ABC, Generic[State]):
 
     def run_rank(self, executable: Executable[State], link: Link, inputs: Arrays, counts: Arrays,
                  num_tokens: Sequence[int] | None, into: Mapping[int, np.ndarray]) -> list[np.ndarray]:
-        """Launches this process's rank; see Executable.run_rank."""
-        raise NotImplementedError
+        """Launches this process's rank; see Executable.run_rank.
+
+        Raises:
+            LaunchError: the target launches all ranks in one process, as `reaches` says.
+        """
+        raise LaunchError(f"{executable.name}: run_rank of target {self.name!r} launches no single rank; call run with the "
+                          "inputs of all ranks")
 
     def __reduce__(self) -> tuple[object, ...]:
         return find_target, (self.name,)

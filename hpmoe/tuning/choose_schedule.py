@@ -47,7 +47,7 @@ class Schedule:
     prefetch: bool = False
 
     def settings(self, program: Program, machine: Machine) -> Settings:
-        """As `tune` has them, in which the tile with the least expected time is "auto"."""
+        """Returns the settings as `tune` names them; the tile with the least expected time is "auto"."""
         is_auto = (self.rows, self.cols) == choose_tile(program, machine, None, None)
         size = "auto" if is_auto else None
         return {"rows": size or self.rows, "cols": size or self.cols, "policy": self.policy,

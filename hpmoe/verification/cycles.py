@@ -1,7 +1,8 @@
 """Finds tasks of a taskflow that can never run: they wait for one another, whatever runs first.
 
 Most flows are acyclic though every slot might hold rows of every expert. Where that is not so, the cases are told apart: of
-a slot that is empty nothing comes and nobody waits for it, and rows of a slot are of one expert.
+a slot that is empty nothing comes and nobody waits for it, and rows of a slot are of one expert. Slots that a rank sends to
+are told apart as well, unless these are too many cases.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.planner.planner import find_runnable
 from hpmoe.routing.slots import padded
 from hpmoe.support.known import known
-from hpmoe.verification.order import Order
+from hpmoe.verification.order import HERE, Order
 from hpmoe.verification.rows import Signal, Wait
 from hpmoe.verification.shortest_cycle import EventLeads, Lead, Node
 
@@ -65,7 +66,7 @@ def _one_by_one(order: Order, table: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class _Case:
-    """What one rank holds: of each route the expert of every slot with rows, and how many row tiles have tokens."""
+    """A case of one rank: for each of `_Cases.holders` the expert of every slot with rows, and the row tiles with tokens."""
 
     experts: tuple[tuple[int, ...], ...]
     tiles: int
@@ -94,6 +95,12 @@ class _Cases:
                 self.before[b].append(a)
         self.waits = [(n, event, expert, self._feeders(event)) for n, t in enumerate(stuck) for w in order.waits_of(t)
                       for event, expert in order.events_of(w)]
+        self.work = sum(map(len, (*self.before, *(f for *_, f in self.waits)))) + 1
+        self.holders = [(route, HERE) for route in range(len(self.flow.routes))]
+        others = sorted({holder for t in stuck if (holder := order.holder_of(t))} - set(self.holders))
+        if self._num_cases(self.holders + others) * self.work <= MAX_WORK:
+            self.holders += others
+        self.holder = [self.holders.index(h) if (h := order.holder_of(t)) in self.holders else None for t in stuck]
         self._waits_of = collections.defaultdict(list)
         for i, (n, *_) in enumerate(self.waits):
             self._waits_of[stuck[n]].append(i)
@@ -104,10 +111,7 @@ class _Cases:
     def are_acyclic(self) -> bool:
         """Whether there is no cycle whatever each rank's case is. What other ranks signal comes in every case, and a way
         from a wait for it, an entry, to a signal for other ranks, an exit, that is there in some case counts for all."""
-        work = sum(map(len, (*self.before, *(f for *_, f in self.waits)))) + 1
-        bound = math.prod((1 + -(-p.max_rows // p.tile_rows)) ** p.num_local_experts for p in self.flow.routes)
-        bound *= self._num_tiles + 1
-        if bound * work > MAX_WORK:
+        if self._num_cases(self.holders) * self.work > MAX_WORK:
             return False
         arrives = [[p for p, s in feeders if not self.order.stays(s)] for *_, feeders in self.waits]
         leads: dict[int, int] = {p: 0 for before in arrives for p in before}  # for each exit the entries before it, as bits
@@ -120,15 +124,20 @@ class _Cases:
                 self.cyclic = case
                 return False
             for p in leads:
-                leads[p] |= reached[p] if self._has_rows(p, case) else 0
+                leads[p] |= reached[p] if self._is_sent(p) or self._has_rows(p, case) else 0
         return _reached(self._across_ranks(leads)) is not None
 
     @property
     def _num_tiles(self) -> int:
         return max([op.domain.size for op in self.flow.ops if op.domain.clipped], default=0)
 
+    def _num_cases(self, holders: list[tuple[int, int]]) -> int:
+        """An upper bound of the number of cases."""
+        plans = (self.flow.routes[route] for route, _ in holders)
+        return (self._num_tiles + 1) * math.prod((1 + -(-p.max_rows // p.tile_rows)) ** p.num_local_experts for p in plans)
+
     def _all(self) -> Iterator[_Case]:
-        for experts in itertools.product(*map(_slots_of_experts, self.flow.routes)):
+        for experts in itertools.product(*(_slots_of_experts(self.flow.routes[route]) for route, _ in self.holders)):
             for used in range(self._num_tiles + 1):
                 yield _Case(experts, used)
 
@@ -174,17 +183,21 @@ class _Cases:
         return edges
 
     def _expert(self, n: int, case: _Case) -> int | None:
-        """Empty slots count as the last expert's; None where a task is about no slot."""
-        if (place := self.order.slot_of(self.stuck[n])) is None:
+        """Returns the expert of a task's slot, the last one if it is empty; None if cases say nothing of the slot."""
+        if (holder := self.holder[n]) is None:
             return None
-        route, slot = place
-        held = case.experts[route]
-        return held[slot] if slot < len(held) else self.flow.routes[route].num_local_experts - 1
+        held, slot = case.experts[holder], self.order.tasks[self.stuck[n]].row
+        return held[slot] if slot < len(held) else self.flow.routes[self.holders[holder][0]].num_local_experts - 1
+
+    def _is_sent(self, n: int) -> bool:
+        """Returns True for a task of a slot of another rank, which may signal that rank even if the slot is empty."""
+        holder = self.holder[n]
+        return holder is not None and self.holders[holder][1] != HERE
 
     def _has_rows(self, n: int, case: _Case) -> bool:
         """Whether a task may have rows."""
-        if slot := self.order.slot_of(self.stuck[n]):
-            return slot[1] < len(case.experts[slot[0]])
+        if (holder := self.holder[n]) is not None:
+            return self.order.tasks[self.stuck[n]].row < len(case.experts[holder])
         domain = self.order.op_of(self.stuck[n]).domain
         return not (domain.is_tiles and domain.clipped) or self.flow.tasks["row"][self.stuck[n]] < case.tiles
 
@@ -192,7 +205,7 @@ class _Cases:
         """Whether a signal to its own rank may add to an event."""
         if signal.amount == tf.ROWS and not self._has_rows(n, case):
             return False
-        by_expert = self.order.kind(signal) == tf.SLOT_EXPERT and self.order.slot_of(self.stuck[n])
+        by_expert = self.order.kind(signal) == tf.SLOT_EXPERT and self.holder[n] is not None
         return not by_expert or self._expert(n, case) == event - signal.event
 
     def _counts(self, event: np.void, case: _Case) -> bool:
@@ -200,7 +213,7 @@ class _Cases:
         extent, index, route = int(event["extent"]), int(event["index"]), int(event["route"])
         if extent in (tf.TILE, tf.TOKENS):
             return case.tiles > (index if extent == tf.TILE else 0)
-        if extent in (tf.SLOT, tf.EXPERT, tf.RECEIVED) and 0 <= route < len(case.experts):
+        if extent in (tf.SLOT, tf.EXPERT, tf.RECEIVED) and 0 <= route < len(self.flow.routes):
             held = case.experts[route]
             return {tf.SLOT: index < len(held), tf.EXPERT: index in held, tf.RECEIVED: bool(held)}[extent]
         return True

@@ -14,6 +14,8 @@ from hpmoe.tile_ops.frame import Move
 from hpmoe.tile_ops.params import Way
 from hpmoe.verification.rows import Signal, Task, Wait, op_spans
 
+HERE = -1  # the holder of a rank's own slots
+
 
 def own_positions(flow: tf.Taskflow, way: Way | None) -> list[int]:
     """Positions in the order of peers at which every rank has itself."""
@@ -118,8 +120,14 @@ class Order:
         order = self.flow.order_of(self.op_of(signal.task).way)
         return any(peer < 0 or order[source, peer] == rank for peer in self.peers_of(signal.task))
 
-    def slot_of(self, task: int) -> tuple[int, int] | None:
-        """Route and index of the slot of this rank that a task is about, if any."""
-        op = self.op_of(task)
-        is_here = op.domain.is_slots and (not op.primitive.sends_rows or self.flow.ep_size == 1)
-        return (op.domain.route, self.tasks[task].row) if is_here else None
+    def holder_of(self, task: int) -> tuple[int, int] | None:
+        """Returns the route and the holder of the slot of a task: HERE, or the position of the one rank that rows go to.
+
+        Returns None for a task of no slot, and for a put to several ranks.
+        """
+        op, peers = self.op_of(task), self.peers_of(task)
+        if not op.domain.is_slots:
+            return None
+        if not op.primitive.sends_rows or self.is_for_itself(task):
+            return op.domain.route, HERE
+        return (op.domain.route, peers[0]) if len(peers) == 1 else None

@@ -70,7 +70,7 @@ def world_ranks(ep_size: int) -> Ranks:
 
 
 class Bound(Protocol):
-    """What is bound to a device; see AscendState. Devices and kernels are objects of the operator's module."""
+    """A kernel that can be bound to a device; see AscendState. Devices and kernels belong to the operator's module."""
 
     @property
     def name(self) -> str: ...

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.kernels.ascendc.rules import check_flow, check_image
-from hpmoe.kernels.ascendc.twin.library import load
+from hpmoe.kernels.ascendc.twin.native import load
 from hpmoe.kernels.packing import pack
 from hpmoe.kernels.plan_images import choice_at_start, pack_plans
 

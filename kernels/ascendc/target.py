@@ -21,7 +21,7 @@ from hpmoe.kernels.ascendc.build import DEVICES, ascend_operator, run_needs
 from hpmoe.kernels.ascendc.heap import SymmetricHeap, world_ranks
 from hpmoe.kernels.ascendc.layout import lay_out_plans
 from hpmoe.kernels.ascendc.packing import pack_all
-from hpmoe.kernels.ascendc.twin.library import load
+from hpmoe.kernels.ascendc.twin.native import load
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.native import Status
 from hpmoe.runtime.bodies import Bodies

@@ -36,7 +36,7 @@ class CpuState:
 
     @functools.cached_property
     def demands(self) -> Demands | None:
-        """What the image demands of a launch, if every launch of the taskflow meets the demands; otherwise None."""
+        """The demands of the image if every launch of the taskflow meets them; otherwise None."""
         flow, demands = self._flow, Demands.read(self._image)
         if demands is None or demands.counters_fault(self.counters, self.bases):
             return None

@@ -11,7 +11,7 @@
 
 namespace hpmoe {
 
-// Of messages that the proxy has taken, signs of life apart.
+// Counts the messages that the proxy has taken, except signs of life.
 using Traffic = HpmoeTraffic;
 
 // One row on its way: which it is there, and where its bytes lie here.

@@ -12,7 +12,7 @@ from mindspore.graph.api import _pynative_executor as executor
 from splice import splice
 
 from hpmoe.kernels import build_native
-from hpmoe.kernels.ascendc.twin import library as twin_library
+from hpmoe.kernels.ascendc.twin import native as twin_library
 from hpmoe.support.errors import LaunchError
 
 KERNELS = build_native.KERNELS

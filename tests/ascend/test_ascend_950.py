@@ -18,7 +18,7 @@ from weight_bits import MATRICES, assert_bits_of_numpy
 
 import hpmoe
 from hpmoe.kernels import build_native
-from hpmoe.kernels.ascendc.twin import library as twin_library
+from hpmoe.kernels.ascendc.twin import native as twin_library
 from hpmoe.support.dtypes import widen
 from hpmoe.support.errors import LaunchError
 

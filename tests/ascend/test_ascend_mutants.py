@@ -39,7 +39,7 @@ from hpmoe import (
     replicate_experts,
     trace,
 )
-from hpmoe.kernels.ascendc.twin import library as twin_library
+from hpmoe.kernels.ascendc.twin import native as twin_library
 from hpmoe.primitives.columns import add_columns, cumsum
 from hpmoe.primitives.draw import draw
 from hpmoe.primitives.primitive import REGISTRY

@@ -13,7 +13,7 @@ from raw_launches import launch_on_twin
 
 import hpmoe
 from hpmoe.kernels.ascendc.rules import check_image
-from hpmoe.kernels.ascendc.twin import library as twin_library
+from hpmoe.kernels.ascendc.twin import native as twin_library
 from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.native import Status

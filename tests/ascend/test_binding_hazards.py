@@ -11,7 +11,7 @@ from native.image_builder import ImageBuilder
 from hpmoe.kernels import build_native
 from hpmoe.kernels.ascendc import heap as ascend_heap
 from hpmoe.kernels.ascendc.build import HOST, KERNELS
-from hpmoe.kernels.ascendc.twin import library as twin_library
+from hpmoe.kernels.ascendc.twin import native as twin_library
 from hpmoe.kernels.protocol import Code
 from hpmoe.support.errors import LaunchError
 

@@ -172,7 +172,7 @@ void test_instructions(int stride) {
   for (steps = 0; !stepped.leaving_after(steps);) steps += stride;
   const int64_t passed = stepped.num_well();
   check(passed > well, "it passes where another one says so before that is asked for");
-  // How many instructions a rank takes differs a little from meeting to meeting, so some may not have said it yet.
+  // The number of instructions of a rank differs a little between meetings, so a rank may not have said it yet.
   for (int64_t more = 1, before = passed; more < 100; ++more, before = stepped.num_well()) {
     const bool goes_on = stepped.leaving_after(steps + more);
     check(!goes_on || stepped.num_well() == before + 1, "and whatever that one does then");

@@ -57,7 +57,7 @@ def right_output(x, p, masked=()):
     return out.reshape(x.shape)
 
 
-def check(function, p, masked=(), seed=5):
+def assert_computes(function, p, masked=(), seed=5):
     """The function computes what a layer of these Parameters must."""
     x = tokens(seed)
     np.testing.assert_allclose(function(ms.Tensor(x)).asnumpy(), right_output(x, p, masked), rtol=1e-4, atol=1e-4)
@@ -105,13 +105,13 @@ def test_the_program_of_a_bug_report():
 def test_a_graph_compiled_before_follows_moves_and_masks(compiled, replicas):
     layer = make_layer(mesh=MESH)
     p, graph, optimizer = float64(layer), compiled(layer), ms.nn.Adam(layer.trainable_params(), 0.05)
-    check(graph, p)
+    assert_computes(graph, p)
     for _ in range(2):
         move(layer, optimizer, replicas=replicas)
         for masked in ([], [1, 6], [0], []):
             layer.mask_experts(masked)
-            check(graph, p, masked)
-            check(layer, p, masked)
+            assert_computes(graph, p, masked)
+            assert_computes(layer, p, masked)
 
 
 def test_a_graph_on_one_rank_follows_masks(compiled):
@@ -119,7 +119,7 @@ def test_a_graph_on_one_rank_follows_masks(compiled):
     graph = compiled(layer)
     for masked in ([], [1, 6], [0], []):
         layer.mask_experts(masked)
-        check(graph, float64(layer), masked)
+        assert_computes(graph, float64(layer), masked)
 
 
 def through_checkpoint(layer, other, folder):
@@ -152,11 +152,11 @@ def test_a_layer_is_what_was_saved(way, source, other, tmp_path):
     layer = make_moved(0) if source == "moved" else make_layer(0, mesh=MESH)
     loaded, p = LAYERS[other](), float64(layer)
     way(layer, loaded, tmp_path)
-    check(loaded, p)
+    assert_computes(loaded, p)
     assert all(np.array_equal(array, p[name]) for name, array in float64(loaded).items() if "weight" in name)
     if loaded.mesh is not None:
         move(loaded, ms.nn.Adam(loaded.trainable_params(), 0.05))  # from where experts lie now
-        check(loaded, p)
+        assert_computes(loaded, p)
 
 
 @pytest.mark.parametrize("way", [through_shards, through_hugging_face])
@@ -164,9 +164,9 @@ def test_compiled_graphs_follow_what_is_loaded(compiled, way, tmp_path):
     layer, other = make_moved(0), make_layer(1, mesh=MESH)
     move(other, ms.nn.Adam(other.trainable_params(), 0.05))
     graph = compiled(other)
-    check(graph, float64(other))
+    assert_computes(graph, float64(other))
     way(layer, other, tmp_path)
-    check(graph, float64(layer))
+    assert_computes(graph, float64(layer))
 
 
 @pytest.mark.parametrize("way", [through_checkpoint, through_state_dict, through_shards])
@@ -174,7 +174,7 @@ def test_masks_are_saved(way, tmp_path):
     layer, other = make_layer(0), make_moved(1)
     layer.mask_experts([2, 3])
     way(layer, other, tmp_path)
-    check(other, float64(layer), [2, 3])
+    assert_computes(other, float64(layer), [2, 3])
 
 
 def test_shards_without_a_mask_mask_nothing(tmp_path, monkeypatch):
@@ -184,7 +184,7 @@ def test_shards_without_a_mask_mask_nothing(tmp_path, monkeypatch):
                         lambda self: {name: array for name, array in saved(self).items() if "masked" not in name})
     other.mask_experts([0])
     through_shards(layer, other, tmp_path)
-    check(other, float64(layer))
+    assert_computes(other, float64(layer))
 
 
 def without_places(layer):
@@ -199,14 +199,14 @@ def test_without_places_experts_are_in_order_or_refused(load, compiled):
     if load is ms.load_param_into_net:
         moved, fresh = copy.deepcopy(moved), copy.deepcopy(fresh)
     load(fresh, without_places(layer))
-    check(fresh, float64(layer))
+    assert_computes(fresh, float64(layer))
     load(moved, without_places(layer))
     moved.counted_tokens.copy_(ms.Tensor([LOADS] * 2, ms.int64))
     for use in (moved, compiled(moved), lambda x: moved.rebalance(ms.nn.Adam(moved.trainable_params()))):
         with pytest.raises((hpmoe.ArgumentError, RuntimeError), match="set after the weights|once, where an expert lies"):
             use(ms.Tensor(tokens()))
     moved.experts.places.set_data(ms.Tensor(list(range(8)), ms.int32))
-    check(moved, float64(layer))
+    assert_computes(moved, float64(layer))
 
 
 def test_a_graph_compiled_before_refuses_unknown_places():
@@ -259,7 +259,7 @@ def test_experts_alone_keep_their_places():
     ms.load_param_into_net(experts, {p.name.removeprefix("experts."): ms.Parameter(p.asnumpy(), name="p")
                                      for p in layer.experts.get_parameters()})
     ids, weights = layer.router(ms.Tensor(x))
-    check(lambda x: experts(x, weights, ids), float64(layer))
+    assert_computes(lambda x: experts(x, weights, ids), float64(layer))
 
 
 def train(layer, optimizer, steps):

@@ -117,7 +117,7 @@ OPERATORS = {
 }
 
 
-def check(f, z, want, slope, **options):
+def assert_value_and_slope(f, z, want, slope, **options):
     """Values and gradients of f at z; what `want` does not have is 0 in both, though a gradient is asked of it."""
     def loss(z):
         out = f(z, **options)
@@ -141,7 +141,7 @@ def test_padding_changes_nothing(name, run):
     ours, theirs = OPERATORS[name]
     z = np.resize(BAD, (2, T, E))
     z[0, :N] = Z
-    check(hpmoe.spmd(run(ours), hpmoe.Mesh(2)), z, *in_jax(theirs, Z), num_tokens=(N, 0))
+    assert_value_and_slope(hpmoe.spmd(run(ours), hpmoe.Mesh(2)), z, *in_jax(theirs, Z), num_tokens=(N, 0))
 
 
 IDS = np.array([[0, 5, 2], [-1, -1, -1], [-1, 3, -1], [7, -1, 1], [-1, -1, -1], [4, 6, -1]], np.int32)
@@ -160,7 +160,7 @@ def masked_logits(score, bad):
 @pytest.mark.parametrize("score", SCORES)
 def test_weigh_reads_no_logits_of_masked_entries(score, normalize, bad, run):
     f = run(lambda z: router.weigh(z, Tensor(IDS), score=score, normalize=normalize, scale=1.5))
-    check(f, masked_logits(score, bad), *in_jax(lambda z: weights(z, IDS, score, normalize, 1.5), Z))
+    assert_value_and_slope(f, masked_logits(score, bad), *in_jax(lambda z: weights(z, IDS, score, normalize, 1.5), Z))
 
 
 @EVERYWHERE
@@ -169,7 +169,7 @@ def test_weigh_reads_no_logits_of_masked_entries(score, normalize, bad, run):
 def test_dropped_experts_have_no_value_and_no_gradient(score, bad, run):
     assert DROPPED.any()
     f = run(lambda z: hpmoe.route(z, K, score=score, expert_dropout=0.3, seed=SEED)[1])
-    check(f, np.where(DROPPED, bad, Z).astype(np.float32), *in_jax(routed(score, dropped=DROPPED), Z))
+    assert_value_and_slope(f, np.where(DROPPED, bad, Z).astype(np.float32), *in_jax(routed(score, dropped=DROPPED), Z))
 
 
 @EVERYWHERE
@@ -181,7 +181,7 @@ def test_experts_of_minus_infinity_are_never_chosen(score, run):
     others = np.delete(np.arange(E), [2, 5])
     ids, _ = oracle.route(Z[:, others].astype(np.float64), K, score=score)
     want, slope = in_jax(lambda z: weights(z[:, others], ids, score), Z)
-    check(run(lambda z: hpmoe.route(z, K, score=score)[1]), z, want, slope)
+    assert_value_and_slope(run(lambda z: hpmoe.route(z, K, score=score)[1]), z, want, slope)
 
 
 @EVERYWHERE
@@ -195,8 +195,8 @@ def test_scores_of_infinities_have_a_slope_of_zero(score, run):
     with np.errstate(invalid="ignore"):
         want, slope = {"sigmoid": (s, s * (1 - s)), "sqrt_softplus": (soft**0.5, s / soft**0.5 / 2)}[score]
     c = cotangent((1, len(at)))
-    check(f, at[None].astype(np.float32), np.where(at == np.inf, {"sigmoid": 1.0}.get(score, np.inf), want)[None],
-          slope[None] * c)
+    want = np.where(at == np.inf, {"sigmoid": 1.0}.get(score, np.inf), want)
+    assert_value_and_slope(f, at[None].astype(np.float32), want[None], slope[None] * c)
 
 
 def test_straight_through_has_no_gradient_by_hard():

@@ -82,6 +82,12 @@ def test_a_copied_executable_has_a_state_of_its_own():
     assert kernel.provenance[-1] == "fuse_persistent(numpy)" and "kernel numpy  image=0 bytes" in str(kernel)
 
 
+def test_one_rank_of_a_target_without_links_is_refused():
+    kernel = in_numpy(hpmoe.swiglu).lower(hpmoe.Aval((4, 8), "float32"))
+    with pytest.raises(hpmoe.LaunchError, match="swiglu: run_rank of target 'numpy' launches no single rank; call run with"):
+        kernel.run_rank(None, [], [])
+
+
 def test_replaced_fields_leave_the_executable_as_it_was():
     kernel = in_numpy(hpmoe.swiglu).lower(hpmoe.Aval((4, 8), "float32"))
     other = kernel.replace(timeout=1.5)

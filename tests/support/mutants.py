@@ -179,6 +179,5 @@ def fault_of_verifier(judge, flow, other, may_hang=lambda whole: False):
     try:
         made = requeue(flow, other.queues)
     except VerifyError as error:
-        is_of_sent = "notify[" in str(error)  # cases of the slots that a rank sends to are not told apart
-        return None if harm or is_of_sent or may_hang(whole) else f"requeue refuses: {error}"
+        return None if harm or may_hang(whole) else f"requeue refuses: {error}"
     return f"requeue takes queues that are wrong: {harm}" if harm or judge.harm(made) else None

@@ -4,7 +4,7 @@ import ctypes
 
 import numpy as np
 
-from hpmoe.kernels.ascendc.twin import library as twin_library
+from hpmoe.kernels.ascendc.twin import native as twin_library
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.memory import Pool

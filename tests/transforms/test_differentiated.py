@@ -12,7 +12,7 @@ LAYER = Layer(ep=2, T=5, H=4, I=3, E=4, K=2)
 STAGES = stages()
 
 
-def against_jax(f, layer, *names):
+def assert_equals_jax(f, layer, *names):
     args, cotangent = layer.arguments(), layer.cotangent()
     want, want_grads = jax_vjp(jax_layer(*names), args, cotangent, DIFFERENTIABLE)
     outs, grads = run_spmd(f, layer.mesh, args, [cotangent])
@@ -22,18 +22,18 @@ def against_jax(f, layer, *names):
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("name", RULES)
 def test_gradient_is_that_of_the_changed_function(name, stage):
-    against_jax(STAGES[stage](changing(name)(moe_ffn)), LAYER, name)
+    assert_equals_jax(STAGES[stage](changing(name)(moe_ffn)), LAYER, name)
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_gradient_on_one_rank(name):
-    against_jax(STAGES["fused"](changing(name)(moe_ffn)), Layer(ep=1, T=4, E=3, K=2), name)
+    assert_equals_jax(STAGES["fused"](changing(name)(moe_ffn)), Layer(ep=1, T=4, E=3, K=2), name)
 
 
 def test_several_changes_are_differentiated_together():
     changes = chain(*map(changing, RULES))
-    against_jax(STAGES["fused"](changes(moe_ffn)), LAYER, *RULES)
-    against_jax(STAGES["fused"](deduplicate_rows(changes(moe_ffn))), LAYER, *RULES)
+    assert_equals_jax(STAGES["fused"](changes(moe_ffn)), LAYER, *RULES)
+    assert_equals_jax(STAGES["fused"](deduplicate_rows(changes(moe_ffn))), LAYER, *RULES)
 
 
 @pytest.mark.parametrize("policy", ["everything", "recompute_swiglu", "dispatched_rows"])
@@ -41,7 +41,7 @@ def test_several_changes_are_differentiated_together():
 def test_what_is_saved_changes_no_gradient(policy, order):
     save, change = hpmoe.save_for_backward(policy=policy), changing("relu_squared")
     both = chain(save, change) if order == "saved first" else chain(change, save)
-    against_jax(STAGES["fused"](both(moe_ffn)), LAYER, "relu_squared")
+    assert_equals_jax(STAGES["fused"](both(moe_ffn)), LAYER, "relu_squared")
 
 
 def test_what_stands_for_a_saved_value_is_saved():

@@ -1,8 +1,7 @@
 """The verifier against random mutants of real taskflows: it rejects all that can change a result or hang.
 
 What a mutant can do is decided by judge.py, for every routing of layers small enough to list them all. Queues in another
-order are given to requeue, which refuses only those that can hang, and such as would where the slots that a rank sends to
-held rows of any expert.
+order are given to requeue, which refuses only those that can hang.
 """
 
 import collections

@@ -37,14 +37,6 @@ class Direct(ByIds):
     def num_experts(self) -> int:
         return self.num_model_experts
 
-    @property
-    def num_own_experts(self) -> int:
-        return self.num_experts // self.ep_size
-
-    @property
-    def num_local_experts(self) -> int:
-        return self.num_own_experts
-
     def counts(self, rank: int, ids: np.ndarray) -> np.ndarray:
         return kept_counts(ids, self.num_model_experts, self.capacity, rank, self.ep_size)
 

@@ -21,10 +21,10 @@ class Sizes:
         num_tokens: tokens of a rank, an upper bound if ranks differ.
         num_choices: experts of the model that a token chooses.
         top_k: entries of a token, one for each shard of each expert that the token chooses.
-        num_model_experts: experts of the model, whatever the number of their shards.
+        num_model_experts: experts of the model; the shards of an expert count once.
         num_experts: experts of all ranks, each shard counted; the number of ranks if a row stands for a token.
         num_own_experts: experts that each rank owns.
-        num_local_experts: experts that each rank owns, and copies of other ranks' experts that each rank has room for.
+        num_local_experts: experts that each rank owns, and the replicas of experts of other ranks that it has capacity for.
         tp_size: shards of an expert, each on a rank of its own.
         alignment: an expert's rows are filled up to a multiple of it.
         capacity: what each expert takes of each rank at most, or None for everything.
@@ -55,12 +55,12 @@ class OfKind(Sizes):
 
     @property
     def num_replicas(self) -> int:
-        """Copies of other ranks' experts that each rank has room for."""
+        """Replicas of other ranks' experts that each rank has capacity for."""
         return self.num_local_experts - self.num_own_experts
 
 
 class RouteKind(Sizes):
-    """How rows are routed: by ids of experts (Direct, Sharded, Replicated), or by tokens (Deduplicated, Hierarchical).
+    """A way to route rows: by ids of experts (Direct, Sharded, Replicated) or by tokens (Deduplicated, Hierarchical).
 
     Kinds are frozen dataclasses, compared by value.
 
@@ -91,10 +91,10 @@ class RouteKind(Sizes):
         return self.capacity.limit(self.num_tokens, self.num_choices, self.num_model_experts)
 
     def most_rows(self, room: int | None = None) -> int:
-        """The most rows that a rank can receive, whatever the routing, with rows of padding.
+        """Returns the most rows that a rank can receive by any routing, rows of padding included.
 
         Args:
-            room: rows without padding that a rank takes at most, or None for all.
+            room: the most rows, without padding, that a rank accepts; None for all rows.
 
         Example:
             >>> from hpmoe.routing.kinds.direct import Direct
@@ -133,7 +133,7 @@ class RouteKind(Sizes):
         return np.asarray(dest)
 
     def rows_of(self, of_experts: int, tokens: Sequence[int] | None = None, rank: int = 0) -> int:
-        """The most rows that a rank receives if its experts receive `of_experts` rows, and each rank has so many tokens."""
+        """Returns the most rows that a rank receives if its experts receive `of_experts` rows and each rank has `tokens`."""
         return of_experts
 
     def rows_of_token(self) -> float:
@@ -153,6 +153,14 @@ class ByIds(RouteKind, abc.ABC):
     def by_ids(self) -> ByIds:
         return self
 
+    @property
+    def num_own_experts(self) -> int:
+        return self.num_experts // self.ep_size
+
+    @property
+    def num_local_experts(self) -> int:
+        return self.num_own_experts
+
     @abc.abstractmethod
     def counts(self, rank: int, ids: np.ndarray) -> np.ndarray:
         """Entries of a rank for each expert or copy, [ep_size * num_local_experts]; `ids` are [tokens, choices].
@@ -163,7 +171,7 @@ class ByIds(RouteKind, abc.ABC):
 
     @abc.abstractmethod
     def kept(self, rank: int, ids: np.ndarray, weights: np.ndarray | None, sort: Sort) -> np.ndarray:
-        """Which entries of a rank have a row, [tokens * top_k] bool."""
+        """Returns True for each entry of a rank that has a row, [tokens * top_k] bool."""
 
     @abc.abstractmethod
     def order(self, rank: int, ids: np.ndarray, kept: np.ndarray, sort: Sort) -> np.ndarray:

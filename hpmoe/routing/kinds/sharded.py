@@ -36,14 +36,6 @@ class Sharded(OfKind, ByIds):
     def num_experts(self) -> int:
         return self.kind.num_experts * self.tp_size
 
-    @property
-    def num_own_experts(self) -> int:
-        return self.num_experts // self.ep_size
-
-    @property
-    def num_local_experts(self) -> int:
-        return self.num_own_experts
-
     def counts(self, rank: int, ids: np.ndarray) -> np.ndarray:
         return of_shards(self.kind.counts(rank, ids), self.num_own_experts, self.tp_size)
 

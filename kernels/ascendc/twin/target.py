@@ -14,8 +14,8 @@ from hpmoe.kernels.ascendc.bodies import BODIES
 from hpmoe.kernels.ascendc.layout import HEAP, lay_out
 from hpmoe.kernels.ascendc.packing import pack_all
 from hpmoe.kernels.ascendc.rules import check_main_gradients
-from hpmoe.kernels.ascendc.twin import library
-from hpmoe.kernels.ascendc.twin.library import Counts, Kept, Launch, Rank
+from hpmoe.kernels.ascendc.twin import native
+from hpmoe.kernels.ascendc.twin.native import Counts, Kept, Launch, Rank
 from hpmoe.kernels.buffers import Placed, Places
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.host_launch import explaining, outputs_of, place_all, place_one
@@ -37,7 +37,7 @@ SEEDS = itertools.count()
 
 
 class TwinState:
-    """What lives between the launches of an executable.
+    """Arrays that live between the launches of an executable.
 
     Attributes:
         counters, targets, tables: for each rank its counters, the values that these reach, routing tables of even and odd
@@ -50,7 +50,7 @@ class TwinState:
     """
 
     def __init__(self, flows: Sequence[Taskflow], image: np.ndarray):
-        twin, self.pool, ep_size = library.load(), Pool(), flows[0].ep_size
+        twin, self.pool, ep_size = native.load(), Pool(), flows[0].ep_size
         counters = twin.hpmoe_twin_counters(image.ctypes.data) * twin.hpmoe_twin_counter_words()
         words, targets = (size(image.ctypes.data) for size in (twin.hpmoe_twin_table_words, twin.hpmoe_twin_targets))
         self._flows, self.places = flows, Places(flows[0])
@@ -125,7 +125,7 @@ def _launch(executable: Executable[TwinState], placed: Placed, num_tokens: list[
         alive += state.fill(ranks[rank], addresses, sizes, kept, num_tokens[rank])
     state.num_launches += 1
     seed, status, fault = next(SEEDS), Status(), ctypes.create_string_buffer(FAULT_BYTES)
-    code = library.load().hpmoe_twin_launch(
+    code = native.load().hpmoe_twin_launch(
         image.ctypes.data, image.nbytes, ranks, len(ranks), state.num_launches, 1, executable.timeout, seed,
         ctypes.byref(status), ctypes.byref(state.counts), fault, FAULT_BYTES)
     if code:
@@ -160,7 +160,7 @@ def _launch_rank(executable: Executable[TwinState], link: Link, placed: Placed, 
     check_main_gradients(executable.flow, arrays, executable.target.name)
     kept = Kept(*(link.pool.zeros(a.shape[1:], a.dtype) for a in (state.counters, state.targets, state.tables)))
     kept.tables[...] = -1
-    sizes = [max(1, len(a)) * a.shape[1] * a.itemsize for a in arrays]  # at least a row, which nobody reads
+    sizes = [max(1, len(a)) * a.shape[1] * a.itemsize for a in arrays]  # at least one row, which no task reads
     symmetric = state.symmetric[:len(arrays)]  # of the one plan's buffers
     offsets = [link.offset_of(place) if shared else -1 for place, shared in zip(addresses, symmetric, strict=True)]
     for b in np.flatnonzero(symmetric):
@@ -171,7 +171,7 @@ def _launch_rank(executable: Executable[TwinState], link: Link, placed: Placed, 
     alive = state.fill(mine, addresses, sizes, kept, num_tokens)
     launch = Launch(image.ctypes.data, image.nbytes, ctypes.pointer(mine), 1, executable.timeout, next(SEEDS),
                     ctypes.pointer(state.counts))
-    run_rank = known(ctypes.cast(library.load().hpmoe_twin_run_rank, ctypes.c_void_p).value)
+    run_rank = known(ctypes.cast(native.load().hpmoe_twin_run_rank, ctypes.c_void_p).value)
     link.launch_by(run_rank, ctypes.addressof(launch), executable, told, (placed, kept, alive))
 
 

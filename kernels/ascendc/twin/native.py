@@ -24,20 +24,20 @@ class Rank(ctypes.Structure):
 
 
 class Effort(ctypes.Structure):
-    """What an AIV did, and an estimate of the cycles that it takes for it: twin::Effort."""
+    """The work of an AIV, and an estimate of its cycles: twin::Effort."""
 
     _fields_ = [(name, ctypes.c_int64) for name in (
         "cycles", "scalar_words", "cached_lines", "vector_instructions", "vector_steps", "copies", "waits_for_copies")]
 
 
 class Decoding(ctypes.Structure):
-    """What decoding tasks took of the scalar units of all AIC, or of all AIV: twin::Decoding."""
+    """The work of decoding tasks on the scalar units of all AIC, or of all AIV: twin::Decoding."""
 
     _fields_ = [(name, ctypes.c_int64) for name in ("tasks", "words", "lines", "cycles")]
 
 
 class Counts(ctypes.Structure):
-    """What the cores of a launch moved and computed, the AIV that took longest, and the plan that it took: twin::Counts."""
+    """Bytes and operations of all cores of a launch, the busiest AIV, and the plan of the launch: twin::Counts."""
 
     _fields_ = [*[(name, ctypes.c_int64) for name in (
         "gm_to_ub", "ub_to_gm", "gm_to_l1", "l1_to_gm", "l1_to_l0a", "l1_to_l0b", "l0c_to_gm", "cube_flops",
@@ -78,7 +78,7 @@ def load() -> ctypes.CDLL:
 
 
 class Kept(NamedTuple):
-    """What a launch of a rank keeps in its symmetric heap: counters, what these have reached, two routing tables."""
+    """Arrays that a rank keeps in its symmetric heap between launches: counters, their values, two routing tables."""
 
     counters: np.ndarray
     targets: np.ndarray
