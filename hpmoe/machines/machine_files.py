@@ -13,7 +13,7 @@ import tomllib
 from hpmoe.machines.constant import Constant
 from hpmoe.machines.machine import CONSTANTS, GROUPS, OPTIONAL, Body, Machine, nearest_constant
 from hpmoe.machines.units import units_of
-from hpmoe.support.errors import ArgumentError, check_argument, is_number, kind_of
+from hpmoe.support.errors import ArgumentError, check_argument, is_name, is_number, kind_of
 from hpmoe.support.keywords import nearest, suggests_keywords
 
 FOLDER = Path(__file__).parent / "files"
@@ -40,7 +40,7 @@ def load_machine(which: str | Path) -> Machine:
 
     A file has `name` and a table for each constant of a Machine, such as [link.bytes_per_us]: `value`, `unit`, `source`,
     `date` if it is known, and `range = [low, high]` if the value is not sure. With `like`, the name of a machine that comes
-    with hpmoe, a file needs only the constants that differ.
+    with hpmoe or of another file in the same folder, a file needs only the constants that differ.
     `hpmoe machine ascend_a3` writes one to begin with.
 
     Args:
@@ -102,16 +102,29 @@ def _table(name: str, value: float, constant: Constant | None) -> str:
     return "\n".join(lines)
 
 
-def _read(path: Path) -> Machine:
+def _read(path: Path, before: tuple[Path, ...] = ()) -> Machine:
+    """Reads a file; `before` are the files that led to it, each by its `like`."""
     try:
         with open(path, "rb") as file:
             found = tomllib.load(file)
     except (OSError, ValueError) as error:
         raise ArgumentError(f"{WHO}: {path} cannot be read as TOML: {error}") from None
     try:
-        return _machine(found)
+        return _machine(found, (*before, path))
     except ArgumentError as error:
         raise ArgumentError(f"{path}: {error}") from None
+
+
+def _base(like: object, files: tuple[Path, ...]) -> Machine | None:
+    """Returns the machine that the last of some files is like, or None."""
+    if like is None:
+        return None
+    if is_name(like, preset_names()):
+        return load_machine(like)
+    path = files[-1].parent / str(like)
+    check_argument(isinstance(like, str) and path.suffix == ".toml" and path.is_file() and path not in files, WHO, "like",
+                   repr(like), f"one of {', '.join(preset_names())}, or another .toml file of the same folder")
+    return _read(path, files)
 
 
 def _in_unit(value: float, factor: float) -> str:
@@ -123,17 +136,15 @@ def _in_unit(value: float, factor: float) -> str:
     return repr(number).removesuffix(".0")
 
 
-def _machine(found: Mapping[str, object]) -> Machine:
-    like = found.get("like")
-    check_argument(like is None or like in preset_names(), WHO, "like", repr(like), f"one of {', '.join(preset_names())}")
+def _machine(found: Mapping[str, object], files: tuple[Path, ...]) -> Machine:
+    base = _base(found.get("like"), files)
     tables = dict(_named(found))
-    _check_names(tables, needs=() if like else [name for name in CONSTANTS if name not in OPTIONAL])
+    _check_names(tables, needs=() if base else [name for name in CONSTANTS if name not in OPTIONAL])
     read = {name: _number(name, table) for name, table in tables.items() if name in CONSTANTS}
     values = {name: value for name, (value, _) in read.items()}
     fields: dict[str, object] = {"name": found["name"]}
     if "bodies" in found:
         fields["bodies"] = _bodies(found["bodies"])
-    base = load_machine(str(like)) if like else None
     known = {**dict(base.constants if base else ()), **{name: constant for name, (_, constant) in read.items()}}
     fields["constants"] = tuple(known.items())
     if base:

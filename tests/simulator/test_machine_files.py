@@ -1,6 +1,7 @@
 """Machines as files: what is written is read back, what differs is enough, and what is wrong is named."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,6 +54,18 @@ def test_every_number_that_comes_with_hpmoe_has_a_source_a_date_and_a_range(name
     for group in tomllib.loads((FOLDER / f"{name}.toml").read_text()).values():
         for table in [group] if "value" in group else group.values() if isinstance(group, dict) else []:
             assert set(table) == set(KEYS), table
+
+
+def test_a_file_is_like_another_of_its_folder(tmp_path):
+    mine = written(tmp_path, POLL + 'value = 3\nunit = "us"\nsource = "me"')
+    other = tmp_path / "other.toml"
+    other.write_text('name = "b"\nlike = "mine.toml"\n[host.cores]\nvalue = 2\nunit = "cores"\nsource = "me"')
+    machine = hpmoe.load_machine(other)
+    assert machine == hpmoe.load_machine(mine).replace({"host.cores": 2.0}, name="b") and machine.sync.poll_us == 3
+    other.write_text('name = "b"\nlike = "mine.toml"')
+    Path(mine).write_text('name = "a"\nlike = "other.toml"')
+    with pytest.raises(ArgumentError, match=r"like is 'other.toml'; it must be one of .*, or another \.toml file"):
+        hpmoe.load_machine(other)
 
 
 def test_units_are_those_of_the_file(tmp_path):
