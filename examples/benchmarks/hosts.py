@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import hosts_contest
 import processes
+import ranks_contest
 import script
 from absl import flags
 from layer_problem import PASSES, LayerProblem
@@ -112,8 +112,8 @@ def measured(hosts: Hosts, rate: float, ranks: int, sizes: Fields, dtype: str, s
     case["gbits"] = hosts.gbits()
     with tempfile.TemporaryDirectory(prefix="hpmoe_bench_") as folder:
         processes.write_problem(LayerProblem(Path(folder), dtype, NUM_HOSTS * ranks, **sizes), seed)
-        given = json.dumps({"sides": list(sides), "repeats": repeats, "folder": folder, "node_size": ranks,
-                            "engine": engine})
+        given = json.dumps({"sides": list(sides), "repeats": repeats, "folder": folder,
+                            "world": {"node_size": ranks, "engine": engine}})
         status = _status_of(hosts, ranks, given)
         if status != 0:
             return {**case, "status": status}
@@ -130,7 +130,7 @@ def _status_of(hosts: Hosts, ranks: int, given: str) -> int:
     launchers = []
     for host, device in enumerate(DEVICES):
         command = [*environment, f"GLOO_SOCKET_IFNAME={device}", sys.executable, *launch, f"--host_rank={host}",
-                   hosts_contest.__file__, given]
+                   ranks_contest.__file__, given]
         launchers.append(subprocess.Popen(hosts.inside(host, command), stdout=subprocess.DEVNULL))
     return max(abs(launcher.wait()) for launcher in launchers)
 
@@ -164,44 +164,27 @@ def rows(case: Fields) -> list[str]:
 
 def closing_lines(report: Fields) -> list[str]:
     """What the cables carry, and which cases are none."""
-    done = [case for case in report["cases"] if case["status"] == 0]
+    done = processes.done_cases(report)
     lines = [f"one TCP connection over {rate:g} Gb/s: {max(case['gbits'] for case in done if case['rate'] == rate):.2f} Gb/s"
              for rate in dict.fromkeys(case["rate"] for case in done)]
-    lines += [f"WRONG: {TITLES[side]}, error {case['errors'][side]:.1e}: {case['sizes']}, {case['dtype']}" for case in done
-              for side in case["wrong"]]
-    return [*lines, *(f"status {case['status']}: {case['sizes']}, {case['dtype']}, {case['rate']:g} Gb/s"
-                      for case in report["cases"] if case["status"] != 0)]
+    return [*lines, *processes.closing_lines(report, TITLES)]
 
 
 def draw(report: Fields, out: str) -> None:
-    """Bars of each side in each case, a panel for each pass."""
-    from matplotlib.figure import Figure  # late: an extra
-    done = [case for case in report["cases"] if case["status"] == 0]
-    figure = Figure(figsize=(10, 1.4 + 0.17 * sum(1 + len(case["sides"]) for case in done)), layout="constrained")
-    panels = figure.subplots(1, len(PASSES))
-    for which, axes in zip(PASSES, panels, strict=True):
-        _draw_pass(axes, done, which)
-    panels[0].set_yticks(range(len(done)), [f"{c['dtype']}, T={c['sizes']['tokens']}, {c['rate']:g} Gb/s" for c in done])
-    panels[1].set_yticks([])
-    m = report["machine"]
-    figure.suptitle(f"MoE-FFN on 2 hosts of {done[0]['ranks']} ranks, ms; right of a bar: MB on the cable\n{m['cpu']}, "
-                    f"{m['cores']} cores for all")
-    figure.savefig(out, dpi=90)
+    """Bars of each side in each case."""
+    done = processes.done_cases(report)
+    height = 1.4 + 0.17 * sum(1 + len(case["sides"]) for case in done)
+    processes.drawn(report, out, _draw_case, height, [f"{case['rate']:g} Gb/s" for case in done],
+                    f"2 hosts of {done[0]['ranks']} ranks, ms; right of a bar: MB on the cable")
 
 
-def _draw_pass(axes: Axes, done: Sequence[Fields], which: str) -> None:
+def _draw_case(axes: Axes, i: int, case: Fields, which: str) -> None:
     colors = dict(zip(TITLES, ("#9fc5e8", "#5b9bd5", "#1b6ca8", "#0b3c5d", "#9aa5b1"), strict=True))
-    for i, case in enumerate(done):
-        for k, (side, passes) in enumerate(case["sides"].items()):
-            of, height = passes[which], 0.8 / len(case["sides"])
-            y = i - 0.4 + height * (k + 0.5)
-            axes.barh(y, of["ms"], 0.95 * height, color=colors[side], label=TITLES[side] if i == 0 else None)
-            axes.text(of["ms"], y, f" {of['ms']:.0f}, {of['cable_bytes'] / 1e6:.1f} MB", va="center", fontsize=7)
-    axes.set_title(which, fontsize=9)
-    axes.invert_yaxis()
-    axes.margins(x=0.2)
-    axes.legend(fontsize=7)
-    axes.spines[["top", "right"]].set_visible(False)
+    for k, (side, passes) in enumerate(case["sides"].items()):
+        of, height = passes[which], 0.8 / len(case["sides"])
+        y = i - 0.4 + height * (k + 0.5)
+        axes.barh(y, of["ms"], 0.95 * height, color=colors[side], label=TITLES[side] if i == 0 else None)
+        axes.text(of["ms"], y, f" {of['ms']:.0f}, {of['cable_bytes'] / 1e6:.1f} MB", va="center", fontsize=7)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -121,7 +121,7 @@ def measured(num_processes: int, sizes: Fields, dtype: str, sides: Sequence[str]
     case: Fields = {"processes": num_processes, "sizes": sizes, "dtype": dtype}
     with tempfile.TemporaryDirectory(prefix="hpmoe_bench_") as folder:
         write_problem(LayerProblem(Path(folder), dtype, num_processes, **sizes), seed)
-        given = json.dumps({"sides": list(sides), "repeats": repeats, "folder": folder})
+        given = json.dumps({"sides": list(sides), "repeats": repeats, "folder": folder, "world": {}})
         with _scheduler(num_processes) if "mindspore" in sides else contextlib.nullcontext([]) as environment:
             status = start_ranks(["env", *KEEPING, *environment, sys.executable, ranks_contest.__file__, given],
                                  num_processes)
@@ -195,48 +195,60 @@ def rows(case: Fields) -> list[str]:
     return lines
 
 
-def closing_lines(report: Fields) -> list[str]:
+def closing_lines(report: Fields, titles: Mapping[str, str] = MappingProxyType({})) -> list[str]:
     """Names the cases that are no measurement."""
-    done = [case for case in report["cases"] if case["status"] == 0]
-    lines = [f"WRONG: {side}, error {case['errors'][side]:.1e}: {case['sizes']}, {case['dtype']}" for case in done
-              for side in case["wrong"]]
-    return [*lines, *(f"status {case['status']}: {case['sizes']}, {case['dtype']}" for case in report["cases"]
-                      if case["status"] != 0)]
+    wrong = [f"WRONG: {titles.get(side, side)}, error {case['errors'][side]:.1e}: {_named(case)}"
+             for case in done_cases(report) for side in case["wrong"]]
+    return [*wrong, *(f"status {case['status']}: {_named(case)}" for case in report["cases"] if case["status"] != 0)]
+
+
+def _named(case: Fields) -> str:
+    return f"{case['sizes']}, {case['dtype']}" + (f", {case['rate']:g} Gb/s" if "rate" in case else "")
+
+
+def done_cases(report: Fields) -> list[Fields]:
+    """Returns the cases whose ranks all ended well."""
+    return [case for case in report["cases"] if case["status"] == 0]
 
 
 def draw(report: Fields, out: str) -> None:
     """Bars of each case; what communication takes is light."""
+    done = done_cases(report)
+    drawn(report, out, _draw_case, 1.2 + 0.42 * len(done), [f"I={case['sizes']['intermediate']}" for case in done],
+          f"{done[0]['processes']} processes, ms; light: communication, where it is known")
+
+
+def drawn(report: Fields, out: str, draw_case: Callable[[Axes, int, Fields, str], None], height: float,
+          labels: Sequence[str], title: str) -> None:
+    """Writes a picture: a panel for each pass, in which `draw_case` draws the bars of each case, one below another."""
     from matplotlib.figure import Figure  # late: an extra
-    done = [case for case in report["cases"] if case["status"] == 0]
-    figure = Figure(figsize=(10, 1.2 + 0.42 * len(done)), layout="constrained")
-    panels = figure.subplots(1, 2)
+    done, m = done_cases(report), report["machine"]
+    figure = Figure(figsize=(10, height), layout="constrained")
+    panels = figure.subplots(1, len(PASSES))
     for which, axes in zip(PASSES, panels, strict=True):
-        _draw_pass(axes, done, which)
-    panels[0].set_yticks(range(len(done)), [f"{c['dtype']}, T={c['sizes']['tokens']}, I={c['sizes']['intermediate']}"
-                                            for c in done])
+        for i, case in enumerate(done):
+            draw_case(axes, i, case, which)
+        axes.set_title(which, fontsize=9)
+        axes.invert_yaxis()
+        axes.margins(x=0.2)
+        axes.legend(fontsize=7)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_yticks(range(len(done)), [f"{c['dtype']}, T={c['sizes']['tokens']}, {label}"
+                                            for c, label in zip(done, labels, strict=True)])
     panels[1].set_yticks([])
-    m = report["machine"]
-    figure.suptitle(f"MoE-FFN on {done[0]['processes']} processes, ms; light: communication, where it is known\n"
-                    f"{m['cpu']}, {m['cores']} cores")
+    figure.suptitle(f"MoE-FFN on {title}\n{m['cpu']}, {m['cores']} cores")
     figure.savefig(out, dpi=90)
 
 
-def _draw_pass(axes: Axes, done: Sequence[Fields], which: str) -> None:
+def _draw_case(axes: Axes, i: int, case: Fields, which: str) -> None:
     colors = {"hpmoe": ("#1b6ca8", "#7fb3d9"), "torch": ("#76808c", "#cfd6dd"), "mindspore": ("#b08a4a", "#e0cfa8")}
-    for i, case in enumerate(done):
-        present = [side for side, of_side in case["sides"].items() if which in of_side]
-        for k, side in enumerate(present):
-            of, height = case["sides"][side][which], 0.8 / len(present)
-            ms, share, y = of["ms"], of.get("communication", 0.0), i - 0.4 + height * (k + 0.5)
-            title = TITLES[side] if i == 0 else None
-            axes.barh(y, ms * (1 - share), 0.95 * height, color=colors[side][0], label=title)
-            axes.barh(y, ms * share, 0.95 * height, left=ms * (1 - share), color=colors[side][1])
-            axes.text(ms, y, f" {ms:.0f}", va="center", fontsize=7)
-    axes.set_title(which, fontsize=9)
-    axes.invert_yaxis()
-    axes.margins(x=0.12)
-    axes.legend(fontsize=7)
-    axes.spines[["top", "right"]].set_visible(False)
+    present = [side for side, of_side in case["sides"].items() if which in of_side]
+    for k, side in enumerate(present):
+        of, height = case["sides"][side][which], 0.8 / len(present)
+        ms, share, y = of["ms"], of.get("communication", 0.0), i - 0.4 + height * (k + 0.5)
+        axes.barh(y, ms * (1 - share), 0.95 * height, color=colors[side][0], label=TITLES[side] if i == 0 else None)
+        axes.barh(y, ms * share, 0.95 * height, left=ms * (1 - share), color=colors[side][1])
+        axes.text(ms, y, f" {ms:.0f}", va="center", fontsize=7)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A contest between ranks that are processes: each rank runs this, and has all sides in it, which take turns.
 
-What it is given is a JSON object: sides, repeats, and `folder`, where the problem and its results in float64 lie, and where
-rank 0 leaves the report.
+The argument is a JSON object: sides, repeats, `folder`, where the problem and its results in float64 are and where rank 0
+leaves the report, and `world`, the options of `hpmoe.world` if a cable joins ranks of two hosts.
 """
 
 from __future__ import annotations
@@ -151,18 +151,38 @@ def shares(link: Link, sides: Sides) -> Fields:
                    for which, run in passes.items()} for side, passes in sides.items() if side in found}
 
 
-def leave_report(link: Link, folder: str, report: Fields) -> None:
-    """The reports of all ranks go to a file, by rank 0."""
-    reports = [json.loads(data) for data in link.meet("a report", json.dumps(report).encode())]
-    if link.rank == 0:
-        (Path(folder) / "report.json").write_text(json.dumps(reports))
+def carried(link: Link, run: Callable[[], object]) -> Fields:
+    """Returns what crosses to other hosts during a run of all ranks: bytes and messages of rows of this rank, and bytes of
+    the cable of this host."""
+    link.meet("before a count", b"")
+    then, cable = link.traffic, cable_bytes()
+    run()
+    link.meet("after a count", b"")  # by then other hosts have what was sent in the run
+    sent = link.traffic
+    return {"row_bytes": sent.row_bytes - then.row_bytes, "messages": sent.row_messages - then.row_messages,
+            "cable_bytes": cable_bytes() - cable}
+
+
+def cable_bytes() -> int:
+    """Returns the bytes that this host has sent over all interfaces but its own loopback."""
+    lines = Path("/proc/self/net/dev").read_text(encoding="utf-8").splitlines()[2:]
+    counts = {name.strip(): fields.split() for name, _, fields in (line.partition(":") for line in lines)}
+    return sum(int(fields[8]) for name, fields in counts.items() if name != "lo")
 
 
 def main() -> None:
-    given, mesh = json.loads(sys.argv[1]), hpmoe.world()
+    given = json.loads(sys.argv[1])
+    mesh = hpmoe.world(**given["world"])
     link = cast(Link, known(mesh.link))
     report, sides = contest(link, mesh, given)
-    leave_report(link, given["folder"], {**report, "shares": shares(link, sides)})
+    if given["world"]:
+        report["carried"] = {side: {which: carried(link, run) for which, run in passes.items()}
+                             for side, passes in sides.items()}
+    else:
+        report["shares"] = shares(link, sides)
+    reports = [json.loads(data) for data in link.meet("a report", json.dumps(report).encode())]
+    if link.rank == 0:
+        (Path(given["folder"]) / "report.json").write_text(json.dumps(reports))
     if "mindspore" in sides:
         link.close()
         os._exit(0)  # MindSpore's collectives now and then crash in a process that ends
