@@ -124,7 +124,7 @@ def measured(hosts: Hosts, rate: float, ranks: int, sizes: Fields, dtype: str, s
 
 
 def _status_of(hosts: Hosts, ranks: int, given: str) -> int:
-    """Of the launchers of both hosts."""
+    """Returns the status of the launchers of both hosts."""
     launch = ["-m", "hpmoe", "launch", "-n", str(ranks), f"--hosts={NUM_HOSTS}", f"--rendezvous={ADDRESSES[0]}:{PORT}"]
     environment = ["env", *processes.KEEPING, f"{SECRET}={secrets.token_hex(32)}"]
     launchers = []
@@ -136,7 +136,7 @@ def _status_of(hosts: Hosts, ranks: int, given: str) -> int:
 
 
 def _crossing(reports: Sequence[Fields], ranks: int, side: str, which: str) -> Fields:
-    """Of all ranks; of the cable, which all ranks of a host count alike, of one of each."""
+    """Sums what all ranks sent; of the cable, which all ranks of a host count alike, what one rank of each host counted."""
     of_ranks = [report["carried"][side][which] for report in reports]
     own = {name: sum(rank[name] for rank in of_ranks) for name in ("row_bytes", "messages")}
     return {**({} if side == "torch" else own), "cable_bytes": sum(rank["cable_bytes"] for rank in of_ranks[::ranks])}
@@ -163,7 +163,7 @@ def rows(case: Fields) -> list[str]:
 
 
 def closing_lines(report: Fields) -> list[str]:
-    """What the cables carry, and which cases are none."""
+    """Returns the rate of each cable, and the cases that are no measurement."""
     done = processes.done_cases(report)
     lines = [f"one TCP connection over {rate:g} Gb/s: {max(case['gbits'] for case in done if case['rate'] == rate):.2f} Gb/s"
              for rate in dict.fromkeys(case["rate"] for case in done)]
@@ -175,7 +175,7 @@ def draw(report: Fields, out: str) -> None:
     done = processes.done_cases(report)
     height = 1.4 + 0.17 * sum(1 + len(case["sides"]) for case in done)
     processes.drawn(report, out, _draw_case, height, [f"{case['rate']:g} Gb/s" for case in done],
-                    f"2 hosts of {done[0]['ranks']} ranks, ms; right of a bar: MB on the cable")
+                    f"2 hosts of {done[0]['ranks']} ranks that share all cores, ms; right of a bar: MB on the cable")
 
 
 def _draw_case(axes: Axes, i: int, case: Fields, which: str) -> None:

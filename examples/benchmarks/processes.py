@@ -169,7 +169,7 @@ def _scheduler(num_processes: int) -> Iterator[list[str]]:
 
 
 def ratio(case: Fields, which: str, side: str = "torch") -> float | None:
-    """How many times longer another side takes; None where it has no such pass."""
+    """Returns how many times longer another side takes; None if it has no such pass."""
     sides = case["sides"]
     return sides[side][which]["ms"] / sides["hpmoe"][which]["ms"] if which in sides.get(side, {}) else None
 

@@ -48,7 +48,7 @@ def problem_of(problem: LayerProblem, rank: int) -> Fields:
 
 
 def seconds_of(link: Link, run: Callable[[], object]) -> float:
-    """Of one run, from when all ranks begin to when the last has ended."""
+    """Times one run, from when all ranks begin to when the last has ended."""
     link.meet("a turn", b"")
     began = time.perf_counter()
     run()
@@ -71,7 +71,7 @@ def take_turns(link: Link, passes: Sides, repeats: int) -> Fields:
 
 
 def own_shares(link: Link, run: Callable[[], object]) -> tuple[float, float]:
-    """Of the launches of a run, the shares of communication and of skew; see `shares_of`."""
+    """Returns the shares of communication and of skew in the launches of a run; see `shares_of`."""
     _, timelines = measure(run)
     computed, span = np.zeros(link.size), 0.0
     for line in timelines:
@@ -82,7 +82,7 @@ def own_shares(link: Link, run: Callable[[], object]) -> tuple[float, float]:
 
 
 def torch_shares(link: Link, run: Callable[[], object]) -> tuple[float, float]:
-    """The same of PyTorch, where a rank computes when it is in no exchange."""
+    """Returns both shares for PyTorch, where a rank computes when it is in no exchange."""
     module = importlib.import_module("pytorch_ranks")
     link.meet("a turn", b"")
     module.Exchange.seconds, began = 0.0, time.perf_counter()

@@ -33,9 +33,9 @@ def load(name: str, folder: str = FOLDER) -> Any:
 
 
 def memory() -> Any:
-    """hpmoe.support.process_memory, without the package hpmoe, which imports MindSpore."""
+    """hpmoe.support.host, without the package hpmoe, which imports MindSpore."""
     (folder,) = importlib.util.find_spec("hpmoe").submodule_search_locations
-    return load("process_memory", str(Path(folder, "support")))
+    return load("host", str(Path(folder, "support")))
 
 
 class Worker:

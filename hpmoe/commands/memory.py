@@ -20,8 +20,8 @@ from hpmoe.commands.options import Options
 from hpmoe.kernels.host_launch import POOL
 from hpmoe.ranks.starting import PR_SET_PDEATHSIG
 from hpmoe.routing.workload import layer_inputs
+from hpmoe.support.host import forget_peak, status_kib
 from hpmoe.support.kept_files import Fields
-from hpmoe.support.process_memory import forget_peak, status_kib
 from hpmoe.support.progress import Progress
 from hpmoe.support.trees import Function, PyTree
 from hpmoe.tiling.memory_use import MIB, MemoryReport
@@ -62,7 +62,7 @@ def run(o: flags.FlagValues) -> int:
 
 
 def in_process(asked: Fields) -> Fields:
-    """What `measured` returns, from a process of its own."""
+    """Returns the result of `measured` in a process of its own."""
     ends_with_parent = f"import ctypes; ctypes.CDLL(None).prctl({PR_SET_PDEATHSIG}, {signal.SIGKILL:d})"
     code = f"{ends_with_parent}; import sys; from hpmoe.commands import memory; memory.answer(sys.argv[1])"
     done = subprocess.run([sys.executable, "-c", code, json.dumps(asked)], capture_output=True, text=True, check=False)

@@ -37,7 +37,7 @@ def make_grouped_mlp(base: type, distributed: type, transforms: Function | None,
         def __init__(self, config):
             super().__init__(config)
             self.computes = Experts(activation_of(config), config.moe_apply_probs_on_input, None, "error")
-            self.is_only_sharded = False  # `make_style` says so
+            self.is_only_sharded = False  # a style of expert parallelism says so
             self.calls = {}
 
         def construct(self, tokens, probs, topk_indices, num_tokens_per_expert):
@@ -82,7 +82,7 @@ def _function(experts: Experts) -> Function:
 
 
 def activation_of(config: PyTree) -> Activation:
-    """What MindFormers computes between the two matmuls, of rows [R, 2I], the gate's columns first, or [R, I] without it."""
+    """Returns MindFormers' activation of rows [R, 2I], the gate's columns first, or of rows [R, I] without a gate."""
     name, clamp = config.hidden_act.lower(), config.activation_func_clamp_value
     functions = {"silu": functional.silu, "gelu": functional.gelu}
     if name == "fusedswiglu" and config.gated_linear_unit:

@@ -1,4 +1,4 @@
-"""enable and disable: hpmoe's classes in the places where MindFormers takes its own from."""
+"""enable and disable: put hpmoe's classes into the places where MindFormers takes its own from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from importlib import import_module
 from types import ModuleType
 
 from hpmoe.machines.machine import Mesh
-from hpmoe.mindformers.expert_parallel import make_style
 from hpmoe.mindformers.grouped_mlp import make_grouped_mlp
 from hpmoe.support.errors import check_argument
 from hpmoe.support.keywords import suggests_keywords
@@ -53,7 +52,7 @@ def enable(*, transforms: Function | None = None, mesh: Mesh | None = None) -> N
         grouped_mlp = make_grouped_mlp(experts.GroupedMLP, experts.DTensor, transforms, mesh)
         replaced = {(layers, "GroupedMLP"): grouped_mlp}
         for name in ("ExpertParallel", "DeredundancyExpertParallel"):
-            replaced[models, name] = make_style(getattr(styles, name), styles.distribute_module, grouped_mlp)
+            replaced[models, name] = _make_style(getattr(styles, name), styles.distribute_module, grouped_mlp)
     except (ImportError, AttributeError) as error:
         raise ImportError(f"{WHO}: MindFormers 2.1 is needed: {error}") from error
     for (module, name), new in replaced.items():
@@ -70,3 +69,28 @@ def disable() -> None:
     """
     while REPLACED:
         setattr(*REPLACED.pop())
+
+
+def _make_style(base: type, distribute: Function, grouped_mlp: type) -> type:
+    """Returns a subclass of a style that shards `grouped_mlp` and leaves the tokens to its kernel.
+
+    Other modules, such as those with LoRA, are treated as by the style itself.
+
+    Args:
+        base: ExpertParallel or DeredundancyExpertParallel of `mindformers.pynative.distributed.expert_parallel`.
+        distribute: `distribute_module` of that module.
+        grouped_mlp: what `make_grouped_mlp` returned.
+    """
+
+    class ExpertParallel(base):
+        def _apply(self, module, device_mesh):
+            if not isinstance(module, grouped_mlp):
+                return super()._apply(module, device_mesh)
+            names = {name for name, _ in module.parameters_and_names()}
+            plan = {name: place for name, place in self._get_parameter_shard_plan().items() if name in names}
+            module.is_only_sharded = True
+            return distribute(module, device_mesh, parameter_shard_plan=plan)
+
+    for name in ("__name__", "__qualname__", "__doc__"):
+        setattr(ExpertParallel, name, getattr(base, name))
+    return ExpertParallel

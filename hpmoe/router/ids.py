@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import cast
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, mint
 
+from hpmoe.ir.program import Var
 from hpmoe.routing.routing import check_topk_ids
 from hpmoe.support.errors import ArgumentError
 from hpmoe.support.mindspore_private import records_calls
 from hpmoe.support.trees import is_traced
 from hpmoe.tracing.errors import user_source
-from hpmoe.tracing.reports import is_made_by, report_values
+from hpmoe.tracing.pynative import current_recorder
+from hpmoe.tracing.recorder import Recorder
+from hpmoe.tracing.tracer import Tracer
 
 Check = Callable[[np.ndarray, str], None]  # of values, and of who was given them; raises ArgumentError
 
@@ -29,7 +33,7 @@ def checked_ids(who: str, topk_ids: Tensor, num_experts: int) -> Tensor:
     A program raises at the end of a call, so that it computes with ids that this function says are no experts. Values on
     another device than a CPU are not read: that would wait for the device.
     """
-    if not is_made_by(topk_ids, "top_k"):  # whose ids are distinct experts
+    if not _is_made_by(topk_ids, "top_k"):  # whose ids are distinct experts
         # Padding is 0 in what a program returns: 0 stands for -1 there.
         check_values(who, topk_ids, lambda ids, by: check_topk_ids(ids, num_experts, by), offset=1)
     return mint.logical_and(topk_ids >= 0, topk_ids < num_experts)
@@ -38,9 +42,23 @@ def checked_ids(who: str, topk_ids: Tensor, num_experts: int) -> Tensor:
 def check_values(who: str, x: Tensor, check: Check, offset: int = 0) -> None:
     """Checks the values of an integer Tensor now, or those of a traced one at the end of each call of the program."""
     if is_traced(x):
-        report_values(x, _Checked(who, check, offset, user_source()), offset)
+        recorder = cast(Recorder, current_recorder())
+        tracer = recorder.lift(x)
+        report = _Checked(who, check, offset, user_source())
+        recorder.reports.append((recorder.atom(tracer + offset if offset else tracer), report))
     elif ms.get_context("device_target") == "CPU" and not records_calls():
         check(x.asnumpy(), who)
+
+
+def _is_made_by(x: Tensor, name: str) -> bool:
+    """Returns True if a tensor is, in a trace, an output of the primitive of this name, or a cast of such an output."""
+    if not isinstance(x, Tracer):
+        return False
+    recorder = cast(Recorder, x.hpmoe_recorder)
+    made_by = recorder.maker(x.hpmoe_atom)
+    if made_by is not None and made_by.primitive.name == "cast" and isinstance(made_by.inputs[0], Var):
+        made_by = recorder.maker(made_by.inputs[0])
+    return made_by is not None and made_by.primitive.name == name
 
 
 @dataclasses.dataclass(frozen=True)

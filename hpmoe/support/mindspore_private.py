@@ -38,7 +38,7 @@ class _Missing(type):
 
 
 def _private(path: str) -> Any:
-    """What MindSpore has at a path below `mindspore`."""
+    """Returns the object at a path below `mindspore`."""
     try:
         return operator.attrgetter(path)(ms)
     except AttributeError:
@@ -54,6 +54,14 @@ Differentiable = _private("common._grad_function._Function")  # `forward` and `b
 without_fallback = _private("_c_expression.NoFallbackGuard")  # a context in which MindSpore runs calls on tensors itself
 
 
+def _callers() -> Iterator[types.FrameType]:
+    """Yields the frames of the functions being called now, the innermost first."""
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
 def bfloat16() -> type:
     """NumPy's type of that name, of two bytes."""
     return _private("_c_expression.np_dtypes.bfloat16")
@@ -62,7 +70,7 @@ def bfloat16() -> type:
 # Gradients.
 
 def takes_gradient() -> bool:
-    """Whether a gradient is being taken of what is called now."""
+    """Returns True while MindSpore takes a gradient of what is called now."""
     return _executor.grad_flag()
 
 
@@ -83,13 +91,8 @@ def taking_gradient() -> Iterator[None]:
 
 def recomputes() -> bool:
     """Returns True while a recomputed forward pass runs, the second one of its call."""
-    frame: types.FrameType | None = sys._getframe()
-    while frame is not None:
-        is_again = frame.f_code.co_name in ("bprop", "recompute_function")
-        if is_again and frame.f_globals.get("__name__") == "mindspore.common.recompute":
-            return True
-        frame = frame.f_back
-    return False
+    return any(frame.f_code.co_name in ("bprop", "recompute_function")
+               and frame.f_globals.get("__name__") == "mindspore.common.recompute" for frame in _callers())
 
 
 def forget_gradient() -> None:
@@ -120,27 +123,22 @@ def end_gradients_at_exceptions() -> None:
 
 
 def graph_takes_gradient() -> bool:
-    """Whether the graph being compiled is one of which a gradient is taken."""
+    """Returns True if a gradient is taken of the graph being compiled."""
     return _executor.requires_grad()
 
 
 def gradient_depth() -> int:
-    """How many gradients being taken enclose this call; MindSpore's flag would stay set after an exception inside one."""
-    depth = 0
-    frame: types.FrameType | None = sys._getframe()
-    while frame is not None:
-        depth += frame.f_code.co_name == "_pynative_forward_run"
-        frame = frame.f_back
-    return depth
+    """Counts the gradients that enclose this call; MindSpore's flag would stay set after an exception inside one."""
+    return sum(frame.f_code.co_name == "_pynative_forward_run" for frame in _callers())
 
 
 def has_gradient(tensor: Tensor) -> bool:
-    """Whether a tensor is differentiated, or the result of what is."""
+    """Returns True if a tensor is differentiated, or computed from one that is."""
     return bool(tensor._requires_grad)
 
 
 def is_computed(tensor: Tensor) -> bool:
-    """Whether a tensor is the result of a differentiable computation, whose history ends with the gradient it is part of."""
+    """Returns True if a tensor is the result of a differentiable computation, whose history ends with its gradient."""
     return has_gradient(tensor) and not tensor._is_leaf
 
 
@@ -162,7 +160,7 @@ def without_data(cls: type[Tensor], shape: tuple[int, ...], dtype: object) -> Te
 
 
 def has_no_data(tensor: Tensor) -> bool:
-    """Whether a tensor is one, or was computed from one that MindSpore copied without a report."""
+    """Returns True if a tensor has no memory, or was computed from one that MindSpore copied without a report."""
     try:
         wait_for_calls()
     except RuntimeError as error:
@@ -191,24 +189,24 @@ STEP = "_step"  # the method that every draw from a Generator goes through
 
 
 def seed_and_offset(generator: Generator) -> tuple[Tensor, Tensor]:
-    """What `_step` returns, without a step."""
+    """Returns the result of `_step` without a step."""
     return generator._seed, generator._offset
 
 
 def is_idle_dropout(frame: types.FrameType) -> bool:
-    """Whether a caller of `_step` is a dropout that drops nothing."""
+    """Returns True if a caller of `_step` is a dropout that drops nothing."""
     return frame.f_locals.get("training") is False
 
 
 def has_hidden_state(primitive: ops.Primitive) -> bool:
-    """Whether a primitive keeps a state of its own, as random ones do."""
+    """Returns True if a primitive keeps a state of its own, as random ones do."""
     return "side_effect_hidden" in primitive.attrs
 
 
 # Compiled graphs.
 
 def records_calls() -> bool:
-    """Whether `ms.jit(capture_mode="trace")` records what is called now."""
+    """Returns True while `ms.jit(capture_mode="trace")` records what is called now."""
     return _jit_context() is not None
 
 
@@ -223,13 +221,11 @@ def end_recording() -> None:
 
 def forgetting_graph() -> Callable[[], None]:
     """A function that makes MindSpore compile the graph being compiled now once more."""
-    frame: types.FrameType | None = sys._getframe()
-    while frame is not None:
+    for frame in _callers():
         if frame.f_code.co_name == "compile" and frame.f_globals.get("__name__") == "mindspore.graph.api":
             names = frame.f_locals
             graphs = names["obj"].compile_cache if "obj" in names else frame.f_globals["ms_compile_cache"]
             return functools.partial(graphs.discard, names["phase"])
-        frame = frame.f_back
     return lambda: None
 
 
@@ -256,7 +252,7 @@ class _Any:
 
 
 def keep_whole(kind: type) -> type:
-    """Of a class of Cells or functions: level O1 of mixed precision, which rewrites sources, takes those as they are."""
+    """Makes level O1 of mixed precision, which rewrites sources, take a class of Cells or functions as it is."""
     is_cell = issubclass(kind, nn.Cell)
     known = _whole_cells if is_cell else _whole_functions
     if isinstance(known, list):
@@ -270,7 +266,7 @@ def rewrite_again() -> None:
 
 
 def is_rewritten(value: object) -> bool:
-    """Whether rewriting of sources replaces a Cell, or a function."""
+    """Returns True if rewriting of sources replaces a Cell or a function."""
     return _is_rewritten(value) if isinstance(value, nn.Cell) else value not in list(_whole_functions)
 
 
@@ -298,7 +294,7 @@ class Eager(AskedByCompiler):
 
 
 class WithGradient:
-    """Of a primitive: the compiler takes the function that its `find_rule()` gives for its gradient."""
+    """Base of a primitive whose gradient, for the compiler, is the function that `find_rule()` returns."""
 
     find_rule: Callable[[], Function]
 

@@ -1,6 +1,5 @@
 """Token operators with the semantics of CANN's: tokens' rows to their experts' places and back."""
 
-import hpmoe.token_ops.mindspore_names  # noqa: F401  registers MindSpore's own spellings
 from hpmoe.token_ops.exchange import exchange as exchange, exchange_back as exchange_back
 from hpmoe.token_ops.init_routing import init_routing as init_routing
 from hpmoe.token_ops.permute import permute as permute, unpermute as unpermute

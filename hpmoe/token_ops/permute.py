@@ -14,6 +14,8 @@ from hpmoe.support.errors import check_argument, check_flags, is_int
 from hpmoe.support.known import known
 from hpmoe.token_ops import checks
 from hpmoe.token_ops.operator import operator
+from hpmoe.tracing.calls import call
+from hpmoe.tracing.tracer import Trace
 
 
 @operator
@@ -129,3 +131,17 @@ def _sum_picked(who: str, permuted: Tensor, picked: Tensor, probs: Tensor | None
 @in_float32
 def _scaled(rows: Tensor, factors: Tensor) -> Tensor:
     return rows * factors
+
+
+# MindSpore's own operators, which run on Ascend alone: a trace records these instead.
+
+@call("MoeTokenPermute")
+def moe_token_permute(recorder: Trace, tokens: Tensor, indices: Tensor, num_out_tokens: int | None = None,
+                      padded_mode: bool = False) -> Tensor:
+    return permute(tokens, indices, num_out_tokens or 0, padded_mode)
+
+
+@call("MoeTokenUnpermute")
+def moe_token_unpermute(recorder: Trace, permuted_tokens: Tensor, sorted_indices: Tensor, probs: Tensor | None = None,
+                        padded_mode: bool = False, restore_shape: tuple[int, int] | None = None) -> Tensor:
+    return unpermute(permuted_tokens, sorted_indices, probs, padded_mode, restore_shape)
