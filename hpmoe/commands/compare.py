@@ -15,7 +15,7 @@ from hpmoe.commands.program import program
 from hpmoe.support.progress import Progress
 from hpmoe.support.trees import PyTree
 from hpmoe.timelines.html import format_number, html, numbers
-from hpmoe.timelines.side_by_side import draw_side_by_side
+from hpmoe.timelines.picture import draw_side_by_side
 from hpmoe.timelines.timeline import Timeline
 
 SUMMARY = "lays two schedules side by side: where their time goes, and their ratio"

@@ -1,21 +1,23 @@
-"""The picture of a Timeline: what each worker did, coloured by operation, and below it how much of each unit is in use."""
+"""Pictures of one Timeline and of several side by side: what each worker did, coloured by operation."""
 
 from __future__ import annotations
 
 import colorsys
+import itertools
 import os
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpmoe.support.known import known
 from hpmoe.timelines.over_time import busy_share, most_of
-from hpmoe.timelines.run import Run, op_name, unit_label, units
+from hpmoe.timelines.run import Run, format_us, op_name, unit_label, units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLORS = ("#1b6ca8", "#d1495b", "#2e8b57", "#edae49", "#7b5ea7", "#00a6a6", "#8c564b", "#c45ab3", "#6b8e23", "#ff7f50",
           "#4b6584", "#a0522d")
@@ -60,7 +62,6 @@ def draw(line: Run, path: str | os.PathLike[str]) -> None:
     """Writes the picture to a file whose suffix says its kind."""
     import matplotlib
     from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
 
     flow, ranks, (of_ops,) = line.flow, shown_ranks(line), colors_of(line)
     with matplotlib.rc_context({"font.size": 8}):
@@ -69,17 +70,15 @@ def draw(line: Run, path: str | os.PathLike[str]) -> None:
         axes = figure.subplots(len(ranks) + 1, 1, sharex=True, squeeze=False,
                                height_ratios=[height / len(ranks)] * len(ranks) + [1.2])[:, 0]
         for ax, rank in zip(axes, ranks, strict=False):
-            draw_rank(ax, line, rank, of_ops)
+            _draw_rank(ax, line, rank, of_ops)
             ax.set_ylabel(f"rank {rank}")
         _draw_utilisation(axes[-1], line)
         figure.suptitle("\n".join(textwrap.fill(text, TITLE_WIDTH) for text in (title(line), " | ".join(flow.provenance))),
                         fontsize=8)
-        names = [Patch(color=c, label=op_name(flow, op)) for c, op in zip(of_ops, flow.ops, strict=True)]
-        figure.legend(handles=[*names, Patch(color=WAITING, label="waiting")], loc="outside lower center", ncols=5)
-        figure.savefig(path, dpi=110)
+        _finish(figure, zip((op_name(flow, op) for op in flow.ops), of_ops, strict=True), 5, path)
 
 
-def draw_rank(ax: Axes, line: Run, rank: int, colors: Sequence[str]) -> None:
+def _draw_rank(ax: Axes, line: Run, rank: int, colors: Sequence[str]) -> None:
     """Draws what each worker of a rank did, in the colors of the operations."""
     from matplotlib.colors import ListedColormap
 
@@ -101,3 +100,42 @@ def _draw_utilisation(ax: Axes, line: Run) -> None:
     ax.set_ylabel("busy, %")
     ax.set_xlabel("simulated us" if line.is_simulated else "measured us")
     ax.legend(loc="lower center", ncols=3)
+
+
+def draw_side_by_side(lines: Sequence[Run], names: Sequence[str], equations: str, path: str | os.PathLike[str]) -> None:
+    """Writes the picture: of each run the rank that ends last, on one axis of time; operations of one kind have one color.
+
+    Args:
+        lines: the runs.
+        names: what each is called.
+        equations: the text above them.
+        path: of a file whose suffix says its kind.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    labels = list(dict.fromkeys(op.label for line in lines for op in line.flow.ops))
+    color_of = dict(zip(labels, itertools.cycle(COLORS), strict=False))
+    text_height, run_height = 0.14 * (equations.count("\n") + 1), 1.9
+    with matplotlib.rc_context({"font.size": 9}):
+        figure = Figure(figsize=(9, text_height + run_height * len(lines) + 1.2), layout="constrained")
+        text, *axes = figure.subplots(len(lines) + 1, 1, height_ratios=[text_height] + [run_height] * len(lines))
+        text.set_axis_off()
+        text.text(0, 1, equations, family="monospace", fontsize=8, va="top", transform=text.transAxes)
+        longest = max(line.span for line in lines)
+        for ax, line, name in zip(axes, lines, names, strict=True):
+            _draw_rank(ax, line, int(line.rank[np.argmax(line.end)]), [color_of[op.label] for op in line.flow.ops])
+            ax.set_xlim(0, longest)
+            kind = "simulated" if line.is_simulated else "measured"
+            ax.set_title(f"{name}: {format_us(line.span)} {kind}", loc="left", fontsize=10)
+        axes[-1].set_xlabel("simulated us" if lines[-1].is_simulated else "measured us")
+        _finish(figure, color_of.items(), 4, path)
+
+
+def _finish(figure: Figure, colors: Iterable[tuple[str, str]], columns: int, path: str | os.PathLike[str]) -> None:
+    """Puts a legend of (name, color) below the figure, and writes the figure."""
+    from matplotlib.patches import Patch
+
+    names = [Patch(color=color, label=name) for name, color in (*colors, ("waiting", WAITING))]
+    figure.legend(handles=names, loc="outside lower center", ncols=columns)
+    figure.savefig(path, dpi=110)
