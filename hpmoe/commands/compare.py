@@ -68,7 +68,7 @@ def _is_picture(out: str | None) -> bool:
 
 
 def _side(o: flags.FlagValues, settings: str) -> tuple[str, flags.FlagValues]:
-    """What is wanted of a schedule: "fused" or "unfused", and the command's flags with its settings."""
+    """Parses the settings of a schedule: "fused" or "unfused", and the command's flags with the settings."""
     words = [w.strip() for w in settings.split(",") if w.strip()]
     kind = "unfused" if "unfused" in words else "fused"
     options.check_flag(kind == "fused" or not o.measured, "measured", "true", "false where a schedule is unfused")

@@ -36,7 +36,7 @@ from hpmoe.transforms.send_rows import SCHEMES
 ROUTINGS = "balanced", "uniform", "zipf"
 ROOM = "received", "bucket", "all"
 QUANTISED = *FORMATS, *(f"{dtype}+combine" for dtype in FORMATS)
-MOST_DECODED = 512  # tokens of a rank
+MOST_DECODED = 512  # tokens of a rank, up to which an unfused program has the kernels of decoding
 REPOLL_US = 20.0  # between two looks of a waiting worker in the paper's public implementation: tens of microseconds there
 
 
@@ -123,11 +123,6 @@ class Layer:
     def tiles(self) -> hpmoe.Taskflow:
         return self._tiles(self.replicas, self.tuned, self.scheme, self.room)
 
-    @property
-    def decodes(self) -> bool:
-        """Whether a rank has so few tokens that an unfused program has the kernels of decoding."""
-        return self.o.tokens <= MOST_DECODED
-
     def _program(self, replicas: int, scheme: str, room: str | None) -> Program:
         def rewritten(program: Program) -> Program:
             if replicas:
@@ -166,7 +161,7 @@ class Layer:
         return hpmoe.simulate(flow, routing=self.ids)
 
     def outline(self, flow: hpmoe.Taskflow, machine: hpmoe.Machine | None = None) -> Outline:
-        """What a run comes to, in less memory and time than the run itself."""
+        """Simulates a run and returns its totals, in less memory and time than a Timeline takes."""
         return outline(flow, machine, routing=self.ids)
 
     def fused_flow(self, policy: str | Policy = "critical_path", machine: hpmoe.Machine | None = None,
@@ -201,19 +196,19 @@ class Layer:
     def baseline_flow(self, scheme: str = "direct") -> hpmoe.Taskflow:
         """One kernel after another, without copies, for the rows that there are; each deals its tiles out in turn."""
         tiles = self._tiles(replicas=0, tuned=False, scheme=scheme, room="received")
-        flow = hpmoe.launch_kernels.apply_to(tiles, direct=self.decodes)
+        flow = hpmoe.launch_kernels.apply_to(tiles, direct=self.o.tokens <= MOST_DECODED)
         return hpmoe.assign_queues.apply_to(flow, machine=self.machine, policy="round_robin")
 
     def bound_us(self, line: hpmoe.Timeline) -> float:
-        """Of what a fused run ran, on all ranks, with the launch and the prologue."""
+        """Bound of a fused run in microseconds, with the launch and the prologue; see least_us."""
         return self.least_us(line.flow)
 
     def least_us(self, flow: hpmoe.Taskflow) -> float:
-        """The same of a fused taskflow."""
+        """Least microseconds of a fused taskflow on all ranks, with the launch and the prologue."""
         return start_us(flow, self.machine) + max(b.total for b in rank_bounds(flow, self.machine, self.ids))
 
     def span_us(self, line: hpmoe.Timeline) -> float:
-        """Of a fused run, with its one launch and its prologue."""
+        """Microseconds of a fused run, with its one launch and its prologue."""
         return start_us(line.flow, self.machine) + line.span
 
 
