@@ -28,6 +28,11 @@ With --model it prints both passes of a known model's MoE layer, by how --ranks 
 
 BANDS, MOST_BANDED = 8, 2**22  # machines; tasks of all ranks that are simulated on each of them unasked
 
+# Flags without which a layer is simulated again, by the name of what is left out and the change of the Layer.
+WITHOUT: dict[str, tuple[str, Fields]] = {
+    "replicas": ("copies", {"replicas": 0}), "dedup": ("dedup", {"scheme": "direct"}),
+    "quantize": ("quantize", {"quantize": None})}
+
 
 def define(values: flags.FlagValues) -> None:
     model_layouts.define(values)
@@ -75,19 +80,12 @@ def simulated(o: flags.FlagValues, progress: Progress) -> Fields:
         ran = running.result()
     makespan = ran["makespan_ms"]
     without = {}
-    if o.replicas:
-        progress("without copies")
-        plain = dataclasses.replace(layer, replicas=0)
-        without = {"replicas": o.replicas, "without_replicas_ms": _fused(o, plain)["makespan_ms"]}
-    if o.dedup:
-        progress("without dedup")
-        plain = dataclasses.replace(layer, scheme="direct")
-        without |= {"dedup": True, "without_dedup_ms": _fused(o, plain)["makespan_ms"]}
-    if o.quantize:
-        progress("without quantize")
-        plain = _fused(o, dataclasses.replace(layer, quantize=None))
-        without |= {"quantize": o.quantize, "without_quantize_ms": plain["makespan_ms"],
-                    "without_quantize_sent_mb": plain["sent_mb"]}
+    for name, (label, change) in WITHOUT.items():
+        if getattr(o, name):
+            progress(f"without {label}")
+            other = _looked_at(layer, fused_flow(o, dataclasses.replace(layer, **change)))
+            without |= {name: getattr(o, name), f"without_{name}_ms": other["makespan_ms"]}
+            without |= {"without_quantize_sent_mb": other["sent_mb"]} if name == "quantize" else {}
     nominal = {"fused": makespan, "unfused": baseline, "speedup": baseline / makespan}
     sure: Fields = {"tasks": _tasks(flows), "bands": bands(layer, flows, nominal, num_bands(o, flows), progress)}
     if o.sensitivity:
@@ -99,14 +97,10 @@ def simulated(o: flags.FlagValues, progress: Progress) -> Fields:
 
 
 def _looked_at(layer: Layer, flow: hpmoe.Taskflow) -> Fields:
-    """What is said of the run of a fused taskflow."""
+    """Returns the figures of a run of a fused taskflow."""
     found = layer.outline(flow)
     return {"makespan_ms": (start_us(flow, layer.machine) + found.span) / 1e3, "sent_mb": sent_bytes(found) / 1e6,
             "utilisation": utilisation(found, layer.machine)}
-
-
-def _fused(o: flags.FlagValues, layer: Layer) -> Fields:
-    return _looked_at(layer, fused_flow(o, layer))
 
 
 def _tasks(flows: Flows) -> int:
@@ -114,7 +108,7 @@ def _tasks(flows: Flows) -> int:
 
 
 def num_bands(o: flags.FlagValues, flows: Flows) -> int:
-    """Machines that bands are of: as many as were asked for, else as take no minutes."""
+    """Number of machines that bands are of: as many as were asked for, else as take no minutes."""
     if o.bands is not None:
         return o.bands
     return BANDS if _tasks(flows) <= MOST_BANDED else 0
@@ -136,7 +130,7 @@ def text(o: flags.FlagValues, result: Fields) -> str:
              _line(unfused, result["baseline_ms"], bands.get("unfused", ""),
                    f"{digits(speedup, within.get('speedup'))} times the fused{bands.get('speedup', '')}",
                    within.get("unfused"))]
-    for name, label in (("replicas", "copies"), ("dedup", "dedup"), ("quantize", "quantize")):
+    for name, (label, _) in WITHOUT.items():
         if name in result:
             other = result[f"without_{name}_ms"]
             times = f"{other / result['makespan_ms']:.2f} times the one with"
