@@ -17,7 +17,7 @@ from hpmoe.support.errors import ArgumentError, check_argument, is_name, is_numb
 from hpmoe.support.keywords import nearest, suggests_keywords
 
 FOLDER = Path(__file__).parent / "files"
-FIELDS = ("name", "like", "bodies")
+FIELDS = ("name", "like", "date", "bodies")
 KEYS = ("value", "unit", "source", "date", "range")
 WHO = "hpmoe.load_machine"
 SHOWN = 4  # names in an error
@@ -39,8 +39,9 @@ def load_machine(which: str | Path) -> Machine:
     """A machine that comes with hpmoe, or that a TOML file describes.
 
     A file has `name` and a table for each constant of a Machine, such as [link.bytes_per_us]: `value`, `unit`, `source`,
-    `date` if it is known, and `range = [low, high]` if the value is not sure. With `like`, the name of a machine that comes
-    with hpmoe or of another file in the same folder, a file needs only the constants that differ.
+    `date` if it is known, and `range = [low, high]` if the value is not sure. A `date` before the tables is that of each
+    table without its own. With `like`, the name of a machine that comes with hpmoe or of another file in the same folder, a
+    file needs only the constants that differ.
     `hpmoe machine ascend_a3` writes one to begin with.
 
     Args:
@@ -140,7 +141,8 @@ def _machine(found: Mapping[str, object], files: tuple[Path, ...]) -> Machine:
     base = _base(found.get("like"), files)
     tables = dict(_named(found))
     _check_names(tables, needs=() if base else [name for name in CONSTANTS if name not in OPTIONAL])
-    read = {name: _number(name, table) for name, table in tables.items() if name in CONSTANTS}
+    date = _date("date", found.get("date", ""))
+    read = {name: _number(name, table, date) for name, table in tables.items() if name in CONSTANTS}
     values = {name: value for name, (value, _) in read.items()}
     fields: dict[str, object] = {"name": found["name"]}
     if "bodies" in found:
@@ -177,7 +179,13 @@ def _check_names(tables: Mapping[str, object], needs: Iterable[str]) -> None:
     check_argument(not missing, WHO, ", ".join(missing), "missing", "there", "With like = \"ascend_a3\" it may be.")
 
 
-def _number(name: str, table: object) -> tuple[float, Constant]:
+def _date(name: str, date: object) -> str:
+    check_argument(isinstance(date, str) and bool(DATE.fullmatch(date)), WHO, name, repr(date),
+                   "a str such as 2026-11-23, 2026-11 or 2026")
+    return str(date)
+
+
+def _number(name: str, table: object, date: str) -> tuple[float, Constant]:
     check_argument(isinstance(table, dict), WHO, name, repr(table), "a table with value, unit and source")
     assert isinstance(table, dict)
     for key in sorted(set(table) - set(KEYS)):
@@ -186,15 +194,13 @@ def _number(name: str, table: object) -> tuple[float, Constant]:
     check_argument(unit in units, WHO, f"{name}.unit", repr(unit), f"one of {', '.join(units)}")
     check_argument(isinstance(source, str) and bool(source), WHO, f"{name}.source", repr(source),
                    "a str that says who measured it, or that it is assumed")
-    date = table.get("date", "")
-    check_argument(isinstance(date, str) and bool(DATE.fullmatch(date)), WHO, f"{name}.date", repr(date),
-                   "a str such as 2026-11-23, 2026-11 or 2026")
+    date = _date(f"{name}.date", table.get("date", date))
     given = [table.get("value"), *_range(name, table)]
     for value in given:
         check_argument(is_number(value), WHO, f"{name}.value", repr(value), "a number")
     value, low, high = (x if CONSTANTS[name].type == "int" else float(x) * units[str(unit)] for x in given)
     check_argument(low <= value <= high, WHO, f"{name}.value", f"{given[0]} outside of {given[1:]}", "in its range")
-    return value, Constant(str(source), float(low), float(high), str(unit), str(date))
+    return value, Constant(str(source), float(low), float(high), str(unit), date)
 
 
 def _range(name: str, table: Mapping[str, object]) -> list[object]:

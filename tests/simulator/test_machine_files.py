@@ -51,9 +51,10 @@ def test_every_number_that_comes_with_hpmoe_has_a_source_a_date_and_a_range(name
     for field, known in machine.constants:
         assert len(known.source) > 5 and known.date >= "2023" and known.low <= machine[field] <= known.high
         assert known.is_sure or known.low < known.high
-    for group in tomllib.loads((FOLDER / f"{name}.toml").read_text()).values():
+    found = tomllib.loads((FOLDER / f"{name}.toml").read_text())
+    for group in found.values():
         for table in [group] if "value" in group else group.values() if isinstance(group, dict) else []:
-            assert set(table) == set(KEYS), table
+            assert {*table, *{"date"} & set(found)} == set(KEYS), table
 
 
 def test_a_file_is_like_another_of_its_folder(tmp_path):
@@ -79,10 +80,11 @@ def test_units_are_those_of_the_file(tmp_path):
 @pytest.mark.parametrize("text, message", [
     ("name = 1", "num_aic"), ("x", "cannot be read as TOML"), ('name = "a"\nlike = "b"', "like is 'b'; it must be one of"),
     ('name = "a"\nlike = "ascend_a3"\nlink = 1', "link is unknown"),
+    ('name = "a"\nlike = "ascend_a3"\ndate = "soon"', "date is 'soon'; it must be a str such as"),
     ('name = "a"\nlike = "ascend_a3"\n[link]\nbytes_per_us = 1', "a table with value, unit and source"),
     ('name = "a"\nunified = false\n[num_aic]\n[worker_l2_bytes_per_us]\n[matmul_fill_us]',
-     "matmul_fill_us and unified and worker_l2_bytes_per_us are unknown; they must be name, like, bodies or a table of a "
-     "constant. "
+     "matmul_fill_us and unified and worker_l2_bytes_per_us are unknown; they must be name, like, date, bodies or a table "
+     "of a constant. "
      "Write [cube.fill_us] for [matmul_fill_us], [l2.worker_bytes_per_us] for [worker_l2_bytes_per_us]. Leave out unified: "
      "machines without AIV have num_aiv = 0. The command `hpmoe machine ascend_a3` prints a file of the right form."),
     (POLL + 'value = 1\nunit = "GB/s"\nsource = "me"', "sync.poll_us.unit is 'GB/s'"),
