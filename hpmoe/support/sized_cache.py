@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import collections
+import functools
 import warnings
-from collections.abc import Hashable, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -79,11 +80,22 @@ def num_bytes(value: object) -> int:
         if id(one) in seen:
             continue
         seen.add(id(one))
-        total += one.nbytes if isinstance(one, np.ndarray) else OBJECT_BYTES
-        if isinstance(one, Mapping):
-            left += one.values()
-        elif isinstance(one, (tuple, list, set, frozenset)):
-            left += one
-        elif type(one).__module__.startswith("hpmoe") and hasattr(one, "__dict__"):
-            left += vars(one).values()
+        size, parts = _measures(type(one))
+        total += one.nbytes if size is None else size
+        if parts is not None:
+            left += parts(one)
     return total
+
+
+@functools.lru_cache(maxsize=4096)
+def _measures(kind: type) -> tuple[int | None, Callable[[Any], Iterable[object]] | None]:
+    """Returns the bytes of an object of a class, None for an array, and a function from it to the objects it refers to."""
+    if issubclass(kind, np.ndarray):
+        return None, None
+    if issubclass(kind, Mapping):
+        return OBJECT_BYTES, lambda mapping: mapping.values()
+    if issubclass(kind, (tuple, list, set, frozenset)):
+        return OBJECT_BYTES, iter
+    if kind.__module__.startswith("hpmoe"):
+        return OBJECT_BYTES, lambda instance: getattr(instance, "__dict__", {}).values()
+    return OBJECT_BYTES, None
