@@ -98,7 +98,7 @@ def show_transforms(args):
     tiled = hpmoe.tile_partition(scaled_moe, rows=32, cols=64)
     for f in (tiled, retile(tiled, opcode="GMM", cols=32)):
         flow = on_ranks(f).lower(*args)
-        print(f"\n{flow.provenance[-1]}: {flow.num_tasks} tasks, {len(flow.events)} events")
+        print(f"\n{flow.provenance[-1]}: {flow.num_tasks} tasks, {len(flow.deps.events)} events")
 
 
 def show_functions(args):
@@ -109,10 +109,10 @@ def show_functions(args):
 
     print("\nqueue policies: waits that their order leaves to make")
     overlapped = hpmoe.overlap_comm(hpmoe.tile_partition(scaled_moe, rows=32, cols=32))
-    before = len(on_ranks(overlapped).lower(*args).waits)
+    before = len(on_ranks(overlapped).lower(*args).deps.waits)
     for policy in ("critical_path", "round_robin", keep_slots_together):
         flow = on_ranks(hpmoe.assign_queues(overlapped, machine=WORKERS, policy=policy)).lower(*args)
-        print(f"  {getattr(policy, '__name__', policy):<20} {len(flow.waits):>4} of {before}")
+        print(f"  {getattr(policy, '__name__', policy):<20} {len(flow.deps.waits):>4} of {before}")
 
 
 def main():

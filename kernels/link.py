@@ -305,7 +305,7 @@ class Link:
 
     def _counters_of(self, executable: Launched) -> tuple[np.ndarray, np.ndarray]:
         if executable not in self._counters:
-            num_events = len(executable.flow.events)
+            num_events = len(executable.flow.deps.events)
             counters = self.pool.zeros((max(num_events, 1) * COUNTER_WORDS,), np.int64)
             self._counters[executable] = counters, np.zeros(max(num_events, 1), np.int64)
         return self._counters[executable]

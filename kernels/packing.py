@@ -30,20 +30,20 @@ def pack(flow: Taskflow) -> np.ndarray:
     tasks, index_bits, templates = _pack_templates(flow, ops)
     order = np.concatenate([np.asarray(q, np.int64) for q in flow.queues]) if flow.num_tasks else np.zeros(0, np.int64)
     sections = {
-        **templates, "tasks": tasks[order], "ops": ops, "event_runs": _event_runs(flow.events),
+        **templates, "tasks": tasks[order], "ops": ops, "event_runs": _event_runs(flow.deps.events),
         "queues": np.cumsum([0, *(len(q) for q in flow.queues)]).astype("<i4"),
         "buffers": np.array([_buffer(b) for b in flow.buffers], protocol.BUFFER),
         **_routes(flow.routes),
         "peer_order": flow.peer_orders.reshape(-1).astype("<i4"),
     }
-    return pack_image(sections, ep_size=flow.ep_size, tile_rows=flow.tile_rows, num_events=len(flow.events),
+    return pack_image(sections, ep_size=flow.ep_size, tile_rows=flow.tile_rows, num_events=len(flow.deps.events),
                       index_bits=index_bits)
 
 
 def _pack_templates(flow: Taskflow, ops: np.ndarray) -> tuple[np.ndarray, int, dict[str, np.ndarray]]:
     """The word of each task, how many of its bits are its place, and the sections that the rest of them points into."""
-    blocks = np.ascontiguousarray(flow.events["block"], np.int32)
-    waits, signals = np.ascontiguousarray(flow.waits, WAIT), np.ascontiguousarray(flow.signals, SIGNAL)
+    blocks = np.ascontiguousarray(flow.deps.events["block"], np.int32)
+    waits, signals = np.ascontiguousarray(flow.deps.waits, WAIT), np.ascontiguousarray(flow.deps.signals, SIGNAL)
     tables = Tables(*(a.ctypes.data for a in (ops, blocks, waits, signals)),
                     len(ops), flow.num_tasks, len(blocks), len(waits), len(signals))
     words, sizes = np.empty(flow.num_tasks, protocol.TASK), np.empty(4, np.int64)

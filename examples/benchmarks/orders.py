@@ -73,9 +73,9 @@ def _dealt(flow: hpmoe.Taskflow, machine: hpmoe.Machine, queues: list[np.ndarray
 
 def _times(flow: hpmoe.Taskflow, queues: list[np.ndarray], costs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """When each task starts if all take as long as estimated, and when all it waits for has ended."""
-    fed, needed = _gates(flow)
-    missing, ready = np.bincount(fed, minlength=len(flow.events)).tolist(), [0.0] * len(flow.events)
-    feeds, needs = _by_task(flow, flow.signals["task"], fed), _by_task(flow, flow.waits["task"], needed)
+    (fed, needed), num_events = _gates(flow.deps), len(flow.deps.events)
+    missing, ready = np.bincount(fed, minlength=num_events).tolist(), [0.0] * num_events
+    feeds, needs = _by_task(flow, flow.deps.signals["task"], fed), _by_task(flow, flow.deps.waits["task"], needed)
     start, earliest = np.zeros((2, flow.num_tasks))
     lines, heads, clock = [q.tolist() for q in queues], [0] * len(queues), [0.0] * len(queues)
     asleep, awake = defaultdict(list), list(range(len(queues)))
@@ -96,16 +96,16 @@ def _times(flow: hpmoe.Taskflow, queues: list[np.ndarray], costs: np.ndarray) ->
     return start, earliest
 
 
-def _gates(flow: hpmoe.Taskflow) -> tuple[np.ndarray, np.ndarray]:
+def _gates(deps: tf.Dependencies) -> tuple[np.ndarray, np.ndarray]:
     """The event of each signal and of each wait; a block of events that are found at run time counts as one, its first, so
     that what follows holds whatever the routing."""
-    of = flow.events["block"]
-    found_later = np.zeros(len(flow.blocks), bool)
-    for table in (flow.waits, flow.signals):
+    of = deps.events["block"]
+    found_later = np.zeros(len(deps.blocks), bool)
+    for table in (deps.waits, deps.signals):
         found_later[of[table["event"][table["kind"] != tf.STATIC]]] = True
-    first = np.array([b.first for b in flow.blocks], np.int64)
+    first = np.array([b.first for b in deps.blocks], np.int64)
     gate = np.where(found_later[of], first[of], np.arange(len(of)))
-    return gate[flow.signals["event"]], gate[flow.waits["event"]]
+    return gate[deps.signals["event"]], gate[deps.waits["event"]]
 
 
 def _by_task(flow: hpmoe.Taskflow, tasks: np.ndarray, gates: np.ndarray) -> list[list[int]]:

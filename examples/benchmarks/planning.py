@@ -143,8 +143,7 @@ def _lower(o: options.Options, program: Program, clock: Clock) -> Fields:
     image = clock("pack", pack, flow)
     kept, reading = taskflow_bytes(flow), Clock()
     reading("read", lambda: verify(read_taskflow(kept)))
-    sizes = {"tasks": flow.num_tasks, "events": len(flow.events), "waits": len(flow.waits), "signals": len(flow.signals),
-             "image_bytes": len(image), "kept_bytes": len(kept)}
+    sizes = {"tasks": flow.num_tasks, **flow.deps.sizes(), "image_bytes": len(image), "kept_bytes": len(kept)}
     return {"ms": {**clock.ms, "total": sum(clock.ms.values()), "processor": clock.cpu_ms, "read": reading.ms["read"]},
             **sizes}
 

@@ -158,8 +158,8 @@ def relative_error(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def schedule(line: Timeline) -> Fields:
-    flow = line.flow
-    return {"tasks": flow.num_tasks, "events": len(flow.events), "waits": len(flow.waits), "slots": flow.num_slots,
+    flow, sizes = line.flow, line.flow.deps.sizes()
+    return {"tasks": flow.num_tasks, "events": sizes["events"], "waits": sizes["waits"], "slots": flow.num_slots,
             "span_us": line.span, "waiting_us": line.waiting, "utilisation": line.utilisation().round(4).tolist()}
 
 

@@ -118,8 +118,7 @@ def counts(ir: AnyIR) -> Fields:
         return {"equations": len(ir.equations)}
     is_flow = isinstance(ir, Taskflow)
     flow = ir if is_flow else ir.flow
-    out = {"tasks": flow.num_tasks, "events": len(flow.events), "waits": len(flow.waits),
-           "signals": len(flow.signals), "slots": flow.num_slots}
+    out = {"tasks": flow.num_tasks, **flow.deps.sizes(), "slots": flow.num_slots}
     if flow.queues:
         out["queues"] = {known(flow.machine).queue_name(q): len(tasks) for q, tasks in enumerate(flow.queues)}
     return out if is_flow else {**out, "image_bytes": len(ir.image)}

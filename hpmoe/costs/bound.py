@@ -365,7 +365,8 @@ def _signals(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
     """
     if not flow.queues or machine.host.cores:
         return [np.zeros((op.domain.size, 1)) for op in flow.ops]
-    counts = np.bincount(flow.signals["task"][flow.signals["kind"] != tf.ENTRY_TILE], minlength=flow.num_tasks)
+    signals = flow.deps.signals
+    counts = np.bincount(signals["task"][signals["kind"] != tf.ENTRY_TILE], minlength=flow.num_tasks)
     firsts = np.cumsum([0] + [math.prod(op.grid) for op in flow.ops])
     return [counts[first:last].reshape(op.grid[0], op.grid[1] * op.grid[2]) * (not op.num_peers)
             for op, first, last in zip(flow.ops, firsts, firsts[1:], strict=False)]

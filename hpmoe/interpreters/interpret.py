@@ -82,10 +82,10 @@ class _Run:
                 if buffer.storage != b:
                     self.memory[r][b] = self.memory[r][buffer.storage].reshape(self._matrix(r, b))
         self.bodies = TaskBodies(flow, self.layout, self.memory)
-        self.counters = np.zeros((flow.ep_size, len(flow.events)), np.int64)
+        self.counters = np.zeros((flow.ep_size, len(flow.deps.events)), np.int64)
         self.thresholds = np.stack([self.layout.thresholds(r) for r in self.ranks])
-        self.waits_of = tf.by_task(flow.waits, flow.num_tasks)
-        self.signals_of = tf.by_task(flow.signals, flow.num_tasks)
+        self.waits_of = tf.by_task(flow.deps.waits, flow.num_tasks)
+        self.signals_of = tf.by_task(flow.deps.signals, flow.num_tasks)
 
     # Memory.
 

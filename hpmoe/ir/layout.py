@@ -141,10 +141,8 @@ class Layout:
 
     def thresholds(self, rank: int) -> np.ndarray:
         """What each event must have counted on `rank`, [num_events] int64."""
-        out = np.zeros(len(self.flow.events), np.int64)
-        for i, event in enumerate(self.flow.events):
-            out[i] = int(event["mult"]) * self._extent(rank, int(event["extent"]), int(event["index"]), int(event["route"]))
-        return out
+        return np.array([mult * self._extent(rank, extent, index, route)
+                         for extent, index, mult, route, _ in self.flow.deps.events.tolist()], np.int64)
 
     def _extent(self, rank: int, extent: int, index: int, route: int) -> int:
         if extent in (tf.ONE, tf.STATIC_TILE):

@@ -10,7 +10,7 @@ import numpy as np
 from mindspore import Tensor
 
 from hpmoe.ir.avals import Aval, RouteAval
-from hpmoe.ir.interpreted import Interpreted
+from hpmoe.ir.level import Level
 from hpmoe.support.dtypes import REALS
 from hpmoe.support.errors import ArgumentError, ProgramError, is_name
 from hpmoe.support.keywords import suggests_keywords
@@ -83,25 +83,23 @@ class Equation:
 
 
 @suggests_keywords
-@dataclasses.dataclass(frozen=True, eq=False)
-class Program(Interpreted):
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Program(Level):
     """A pure function of arrays: `outputs` computed from `inputs` by `equations`.
 
     Attributes:
-        name: of the function it came from; the first word of the text.
+        name, ep_size, provenance: see Level.
+        direction: "forward", or "backward" of what `hpmoe.vjp` made.
         inputs: variables, explicit arguments first, then one for each capture.
         input_names: printed names of the inputs.
         equations: in an order in which they can be run.
         outputs: atoms returned.
-        ep_size: number of expert-parallel ranks that run it together.
         captures: MindSpore tensors the traced function closed over, the values of the last inputs.
-        provenance: transforms applied so far, as printed.
         token_rows: variables known to have rows that belong to tokens, with the rows of each token. A backward Program
             has them from its forward one, whose routes it may not need; None where the equations say it all.
         saves: variables that the forward pass may save for the backward one, which computes again whatever else it needs;
             all of them where None.
         main_grads: float32 tensors that the gradients of some inputs are added to, in place.
-        direction: "forward", or "backward" of what `hpmoe.vjp` made.
         cotangents: inputs of a backward Program that are gradients of what the forward one returns.
         frozen: inputs that no gradient is taken of.
         reports: functions that are called with the last outputs, which are theirs and not the caller's: (array, whether its
@@ -117,18 +115,14 @@ class Program(Interpreted):
         (['mul'], f32[3])
     """
 
-    name: str
     inputs: tuple[Var, ...]
     input_names: tuple[str, ...]
     equations: tuple[Equation, ...]
     outputs: tuple[Atom, ...]
-    ep_size: int = 1
     captures: tuple[Tensor, ...] = ()
-    provenance: tuple[str, ...] = ()
     token_rows: Mapping[Var, int] | None = None
     saves: frozenset[Var] | None = None
     main_grads: Mapping[Var, Tensor] = dataclasses.field(default_factory=dict)
-    direction: str = "forward"
     cotangents: frozenset[Var] = frozenset()
     frozen: frozenset[Var] = frozenset()
     reports: tuple[Report, ...] = ()
@@ -138,19 +132,10 @@ class Program(Interpreted):
     def __post_init__(self) -> None:
         check_program(self)
 
-    def replace(self, **changes: object) -> Program:
-        return dataclasses.replace(self, **changes)
-
     @property
     def num_results(self) -> int:
         """How many outputs, the first ones, are for the caller."""
         return len(self.outputs) - len(self.reports)
-
-    def __str__(self) -> str:
-        from hpmoe.ir.program_text import program_text
-        return program_text(self)
-
-    __repr__ = __str__
 
 
 def check_program(program: Program) -> None:

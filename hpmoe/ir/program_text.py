@@ -84,3 +84,6 @@ def _wrap(head: str, words: Sequence[str], width: int) -> list[str]:
         else:
             line += " " + word
     return [*lines, line]
+
+
+Program.text = program_text

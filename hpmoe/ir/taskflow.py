@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hpmoe.ir.interpreted import Interpreted
+from hpmoe.ir.level import Level
 from hpmoe.ir.tile_op import Access as Access, Buffer as Buffer, TileOp as TileOp, memory_of as memory_of
 from hpmoe.machines.machine import Machine
 from hpmoe.routing.route_plan import RoutePlan as RoutePlan
@@ -76,8 +76,8 @@ class EventBlock:
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
-    """What tile_partition or `rebuild` made a taskflow's tasks and dependencies for; see the attributes of Taskflow."""
+class Origin:
+    """The parts of a Taskflow that its dependencies were derived from; see the attributes of Taskflow."""
 
     ep_size: int
     tile_rows: int
@@ -88,9 +88,33 @@ class Made:
     outputs: tuple[int, ...]
 
 
-@suggests_keywords
 @dataclasses.dataclass(frozen=True, eq=False)
-class Taskflow(Interpreted):
+class Dependencies:
+    """Events, and the tasks that wait for them and signal them: a function of a Taskflow's operations and queues.
+
+    Attributes:
+        events, waits, signals: EVENT, WAIT and SIGNAL arrays.
+        blocks: what the events are about, for text and queries.
+        origin: what they were derived from; `verify` refuses a Taskflow whose operations or buffers are others.
+    """
+
+    events: np.ndarray = dataclasses.field(default_factory=functools.partial(np.zeros, 0, EVENT))
+    waits: np.ndarray = dataclasses.field(default_factory=functools.partial(np.zeros, 0, WAIT))
+    signals: np.ndarray = dataclasses.field(default_factory=functools.partial(np.zeros, 0, SIGNAL))
+    blocks: tuple[EventBlock, ...] = ()
+    origin: Origin | None = None
+
+    def sizes(self) -> dict[str, int]:
+        """The numbers of events, waits and signals, by these names."""
+        return {"events": len(self.events), "waits": len(self.waits), "signals": len(self.signals)}
+
+    def replace(self, **changes: object) -> Dependencies:
+        return dataclasses.replace(self, **changes)
+
+
+@suggests_keywords
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Taskflow(Level):
     """Tile tasks of one program, the same on every rank, and what orders them.
 
     Attributes:
@@ -98,12 +122,10 @@ class Taskflow(Interpreted):
         tile_rows: rows of a slot or row tile.
         buffers, ops, routes: small tables of the objects above.
         inputs, outputs: buffer of each program input and output.
-        events, waits, signals: EVENT, WAIT and SIGNAL arrays.
-        blocks: what the events are about, for text and queries.
         peer_orders: [2, ep, ep], by Way; a task of peer j on rank r sends to rank peer_orders[way, r, j].
+        deps: which events tasks wait for and signal, as `rebuild` and `requeue` derive them.
         machine: what it was tiled for, where tile_partition was told; after assign_queues, what it was assigned for.
         queues: after assign_queues, the task indices of each queue, in order.
-        made: what its tables were made for; `verify` refuses operations or buffers changed since.
 
     Example:
         >>> import hpmoe
@@ -112,24 +134,16 @@ class Taskflow(Interpreted):
         (2, [0, 1], ['MAP'])
     """
 
-    name: str
-    ep_size: int
-    provenance: tuple[str, ...]
     tile_rows: int
     buffers: tuple[Buffer, ...]
     ops: tuple[TileOp, ...]
     routes: tuple[RoutePlan, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    events: np.ndarray
-    waits: np.ndarray
-    signals: np.ndarray
-    blocks: tuple[EventBlock, ...]
     peer_orders: np.ndarray
+    deps: Dependencies = Dependencies()
     machine: Machine | None = None
     queues: tuple[np.ndarray, ...] = ()
-    made: Made | None = None
-    direction: str = "forward"
 
     @property
     def level(self) -> str:
@@ -152,18 +166,13 @@ class Taskflow(Interpreted):
         """The order of peers of tasks that send rows one way, or of tasks that send none, [ep, ep]."""
         return self.peer_orders[way or Way.OUT]
 
-    def replace(self, **changes: object) -> Taskflow:
-        return dataclasses.replace(self, **changes)
-
     def units(self) -> np.ndarray:
         """True for each task of the matrix unit, [num_tasks] bool."""
         return np.repeat([op.unit == "aic" for op in self.ops], [math.prod(op.grid) for op in self.ops]).astype(bool)
 
-    def __str__(self) -> str:
-        from hpmoe.ir.taskflow_text import taskflow_text
-        return taskflow_text(self)
 
-    __repr__ = __str__
+def origin_of(flow: Taskflow) -> Origin:
+    return Origin(*(getattr(flow, field.name) for field in dataclasses.fields(Origin)))
 
 
 @functools.lru_cache(maxsize=8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 from typing import get_type_hints
 
@@ -16,36 +15,25 @@ from hpmoe.support.trees import PyTree
 INDEX = np.dtype("<i8")
 ORDER = np.dtype("<i4")
 # Each array and what its elements are; those of `queues` stand one queue after another.
-ARRAYS = {"events": tf.EVENT, "waits": tf.WAIT, "signals": tf.SIGNAL, "peer_orders": ORDER,
-          "queues": INDEX}
-MADE = tuple(f.name for f in dataclasses.fields(tf.Made))
-SMALL = tuple(f.name for f in dataclasses.fields(tf.Taskflow) if f.name not in (*ARRAYS, "made"))
-
-
-_hints = functools.cache(get_type_hints)
+ARRAYS = {"events": tf.EVENT, "waits": tf.WAIT, "signals": tf.SIGNAL, "peer_orders": ORDER, "queues": INDEX}
+HINTS = {**get_type_hints(tf.Taskflow), "blocks": get_type_hints(tf.Dependencies)["blocks"]}
+SMALL = (*(f.name for f in dataclasses.fields(tf.Taskflow) if f.name not in (*ARRAYS, "deps")), "blocks")
 
 
 def taskflow_bytes(flow: tf.Taskflow) -> bytes:
-    """All of a Taskflow; what reads them is `read_taskflow`."""
-    written = Written()
-    small = {name: written(getattr(flow, name)) for name in SMALL}
-    made = None if flow.made is None else {
-        name: written(getattr(flow.made, name)) for name in MADE if getattr(flow.made, name) != getattr(flow, name)}
-    arrays = {name: array for name, array in _arrays(flow).items() if array is not None}
-    head = {"small": small, "made": made, "shapes": {name: array.shape for name, array in arrays.items()},
+    """Returns a Taskflow as bytes, from which `read_taskflow` makes the same again if `verify` accepts it."""
+    written, deps = Written(), flow.deps
+    arrays = {"events": deps.events, "waits": deps.waits, "signals": deps.signals, "peer_orders": flow.peer_orders,
+              "queues": np.concatenate(flow.queues) if flow.queues else np.zeros(0, INDEX)}
+    head = {"small": {name: written(getattr(deps if name == "blocks" else flow, name)) for name in SMALL},
+            "shapes": {name: array.shape for name, array in arrays.items()},
             "queues": [len(queue) for queue in flow.queues]}
     return b"".join([json.dumps(head).encode(), b"\n",
                      *(np.ascontiguousarray(array, ARRAYS[name]).tobytes() for name, array in arrays.items())])
 
 
-def _arrays(flow: tf.Taskflow) -> dict[str, np.ndarray | None]:
-    """What is kept of the arrays."""
-    return {"events": flow.events, "waits": flow.waits, "signals": flow.signals,
-            "peer_orders": flow.peer_orders, "queues": np.concatenate(flow.queues) if flow.queues else np.zeros(0, INDEX)}
-
-
 def read_taskflow(data: bytes) -> tf.Taskflow:
-    """The Taskflow of some bytes; whether it is a correct one is to be verified.
+    """Returns the Taskflow of some bytes, which the caller verifies; its dependencies are taken for those of its operations.
 
     Raises:
         ValueError, KeyError, TypeError: they are not those of a Taskflow.
@@ -53,14 +41,10 @@ def read_taskflow(data: bytes) -> tf.Taskflow:
     line, _, rest = data.partition(b"\n")
     head, read = json.loads(line), Read()
     arrays = _read_arrays(head["shapes"], rest)
-    small = {name: read(_hints(tf.Taskflow)[name], head["small"][name]) for name in SMALL}
-    queues = _cut(arrays.pop("queues"), head["queues"])
-    fields: dict[str, PyTree] = {**small, **arrays, "queues": queues}
-    flow = tf.Taskflow(**fields)
-    if head["made"] is None:
-        return flow
-    changed = {name: read(_hints(tf.Made)[name], value) for name, value in head["made"].items()}
-    return flow.replace(made=tf.Made(**{**{name: getattr(flow, name) for name in MADE}, **changed}))
+    small: dict[str, PyTree] = {name: read(HINTS[name], head["small"][name]) for name in SMALL}
+    deps = tf.Dependencies(arrays.pop("events"), arrays.pop("waits"), arrays.pop("signals"), small.pop("blocks"))
+    flow = tf.Taskflow(**small, peer_orders=arrays.pop("peer_orders"), queues=_cut(arrays.pop("queues"), head["queues"]))
+    return flow.replace(deps=deps.replace(origin=tf.origin_of(flow)))
 
 
 def _read_arrays(shapes: dict[str, Json], data: bytes) -> dict[str, np.ndarray]:

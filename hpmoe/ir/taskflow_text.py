@@ -15,9 +15,9 @@ QUEUES_SHOWN = 2
 
 def taskflow_text(flow: tf.Taskflow) -> str:
     """Deterministic text; of each list the first tasks of every operation and the last task are printed."""
+    sizes = {"ranks": flow.ep_size, "tasks": flow.num_tasks, **flow.deps.sizes(), "slots": flow.num_slots}
     lines = [" | ".join([f"# {flow.name}", *flow.provenance]),
-             f"taskflow {flow.name}  ranks={flow.ep_size} tasks={flow.num_tasks} events={len(flow.events)} "
-             f"waits={len(flow.waits)} signals={len(flow.signals)} slots={flow.num_slots}"]
+             f"taskflow {flow.name}  " + " ".join(f"{name}={size}" for name, size in sizes.items())]
     for i, route in enumerate(flow.routes):
         what = route.kind.text(flow.buffers[route.ids].name, route.of)
         likely = f", likely {route.likely_rows}," if route.likely_rows != route.max_rows else ""
@@ -96,10 +96,10 @@ def buffer_name(flow: tf.Taskflow, buffer: int) -> str:
 
 def event_name(flow: tf.Taskflow, event: int) -> str:
     """An event as printed: `!c.0` for a unit of buffer c, `!c.all`, `!c.e1` for an expert's rows."""
-    if not 0 <= event < len(flow.events) or not 0 <= flow.events[event]["block"] < len(flow.blocks):
+    events, blocks = flow.deps.events, flow.deps.blocks
+    if not 0 <= event < len(events) or not 0 <= events[event]["block"] < len(blocks):
         return f"!event{event}"
-    block = flow.blocks[flow.events[event]["block"]]
-    index = int(flow.events[event]["index"])
+    block, index = blocks[events[event]["block"]], int(events[event]["index"])
     unit = {"expert": f"e{index}", "all": "all", "count": "all", "sent": f"sent{index}"}.get(block.unit, str(index))
     columns = "[" + ",".join(f"{a}:{b}" for a, b in block.columns) + "]" if block.columns else ""
     return f"!{block.name}.{unit}{columns}"
@@ -107,9 +107,9 @@ def event_name(flow: tf.Taskflow, event: int) -> str:
 
 class _Lines:
     def __init__(self, flow: tf.Taskflow):
-        self.flow = flow
-        self.waits = tf.by_task(flow.waits, flow.num_tasks)
-        self.signals = tf.by_task(flow.signals, flow.num_tasks)
+        self.flow, self.events = flow, flow.deps.events
+        self.waits = tf.by_task(flow.deps.waits, flow.num_tasks)
+        self.signals = tf.by_task(flow.deps.signals, flow.num_tasks)
 
     def tasks(self, tasks: np.ndarray, elide: bool = True) -> list[str]:
         """A line for each task shown, and one for each run of tasks left out."""
@@ -150,9 +150,9 @@ class _Lines:
 
     def _wait(self, wait: np.void) -> str:
         name = event_name(self.flow, int(wait["event"]))
-        if not 0 <= wait["event"] < len(self.flow.events):
+        if not 0 <= wait["event"] < len(self.events):
             return name
-        event = self.flow.events[wait["event"]]
+        event = self.events[wait["event"]]
         if wait["kind"] == tf.SLOT_EXPERT:
             name = name.replace(f".e{event['index']}", ".e(slot)")
         return f"{name} >= {self._threshold(event)}"
@@ -165,9 +165,9 @@ class _Lines:
 
     def _signal(self, signal: np.void) -> str:
         name = event_name(self.flow, int(signal["event"]))
-        if not 0 <= signal["event"] < len(self.flow.events):
+        if not 0 <= signal["event"] < len(self.events):
             return name
-        event = self.flow.events[signal["event"]]
+        event = self.events[signal["event"]]
         if signal["kind"] != tf.STATIC:
             op = self.flow.ops[self.flow.tasks["op"][signal["task"]]]
             dynamic = "e(slot)" if signal["kind"] == tf.SLOT_EXPERT else f"({op.index_text})"
@@ -176,3 +176,6 @@ class _Lines:
         remote = int(signal["remote"])
         at = {tf.LOCAL: "", tf.PEER: "@peer", tf.EVERY_RANK: "@every"}.get(remote, f"@{remote}")
         return f"{name}{at} += {'1' if signal['amount'] == tf.COUNT else 'rows'}"
+
+
+tf.Taskflow.text = taskflow_text

@@ -122,7 +122,7 @@ def prune_waits(flow: tf.Taskflow) -> np.ndarray:
 
 
 def _tables(flow: tf.Taskflow) -> tuple[np.ndarray, ...]:
-    return flow.tasks, flow.waits, flow.signals, flow.events
+    return flow.tasks, flow.deps.waits, flow.deps.signals, flow.deps.events
 
 
 class _ByIdentity:
@@ -142,8 +142,8 @@ class _ByIdentity:
 
 @lru_cache(maxsize=1)  # verify asks again what assign_queues has just asked of the same tables and queues
 def _prune(key: _ByIdentity) -> np.ndarray:
-    flow, needed = key.flow, np.zeros(len(key.flow.waits), bool)
-    _ask("hpmoe_prune_waits", flow, np.isin(flow.events["extent"], (tf.SLOT, tf.TILE, tf.STATIC_TILE)), needed)
+    flow, needed = key.flow, np.zeros(len(key.flow.deps.waits), bool)
+    _ask("hpmoe_prune_waits", flow, np.isin(flow.deps.events["extent"], (tf.SLOT, tf.TILE, tf.STATIC_TILE)), needed)
     needed.setflags(write=False)
     return needed
 

@@ -218,7 +218,7 @@ def explained(error: LaunchError, flows: Sequence[Taskflow]) -> LaunchError:
     if 0 <= task < len(order):
         t = int(order[task])
         names.append(f"task t{t} is {task_name(flow, t)}")
-    if 0 <= event < len(flow.events):
+    if 0 <= event < len(flow.deps.events):
         names.append(f"event {event} is {event_name(flow, event)}")
     said = str(error) if flow.name in str(error) else f"{flow.name}: {error}"
     out = LaunchError("\n  ".join([said, *names]))

@@ -17,14 +17,15 @@ def late_sums(flow: tf.Taskflow) -> tf.Taskflow:
     What other ranks put is later than a plan knows. A worker that waits for it has its own puts behind it, for which others
     wait in turn, so that the hop across nodes would follow on the one inside, part by part.
     """
-    blocks = [b for b in flow.blocks if b.columns and b.size and flow.events["extent"][b.first] == tf.RELAYED]
-    later = np.arange(len(flow.events))
+    waits, events = flow.deps.waits, flow.deps.events
+    blocks = [b for b in flow.deps.blocks if b.columns and b.size and events["extent"][b.first] == tf.RELAYED]
+    later = np.arange(len(events))
     for name in dict.fromkeys(b.name for b in blocks):
         parts = [b.first for b in blocks if b.name == name]
         later[parts] = parts[LATE:] + parts[-1:] * min(LATE, len(parts))
-    more = flow.waits[later[flow.waits["event"]] != flow.waits["event"]]
+    more = waits[later[waits["event"]] != waits["event"]]
     if not len(more):
         return flow
     more["event"] = later[more["event"]]
-    waits = np.concatenate([flow.waits, more])
-    return flow.replace(waits=waits[np.argsort(tf.row_keys(waits), kind="stable")])
+    waits = np.concatenate([waits, more])
+    return flow.replace(deps=flow.deps.replace(waits=waits[np.argsort(tf.row_keys(waits), kind="stable")]))

@@ -80,7 +80,7 @@ class VerifyError(ValueError):
         >>> import hpmoe
         >>> x, w = hpmoe.Aval((4, 2), "float32"), hpmoe.Aval((2, 3), "float32")
         >>> flow = hpmoe.tile_partition(lambda x, w: (x @ w) * 2.0).lower(x, w)
-        >>> hpmoe.verify(flow.replace(waits=flow.waits[:0]))
+        >>> hpmoe.verify(flow.replace(deps=flow.deps.replace(waits=flow.deps.waits[:0])))
         Traceback (most recent call last):
         ...
         hpmoe.VerifyError: verify: waits[0] is missing; the operations and queues need task=1, event=0, kind=0. ...
@@ -100,7 +100,8 @@ class LaunchError(RuntimeError):
     Example:
         >>> import hpmoe, numpy as np
         >>> flow = hpmoe.tile_partition(lambda x: (x @ x) * 2.0).lower(hpmoe.Aval((2, 2), "float32"))
-        >>> hpmoe.interpret(flow.replace(signals=flow.signals[:0]), [[np.ones((2, 2), np.float32)]])
+        >>> silent = flow.replace(deps=flow.deps.replace(signals=flow.deps.signals[:0]))
+        >>> hpmoe.interpret(silent, [[np.ones((2, 2), np.float32)]])
         Traceback (most recent call last):
         ...
         hpmoe.LaunchError: interpret: rank 0 task t1 mul[rows 0:2, cols 0:2] waits for ...

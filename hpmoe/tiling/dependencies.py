@@ -23,8 +23,6 @@ from hpmoe.tiling.lifetimes import Release, lifetimes_of
 from hpmoe.tiling.region_events import Columns, Region, RegionEvents
 from hpmoe.tiling.wait_units import part_cols, read_unit
 
-Derived = tuple[np.ndarray, np.ndarray, np.ndarray, tuple[tf.EventBlock, ...]]
-
 
 class _Derivation:
     """What each operation's tasks wait for, in program order."""
@@ -38,7 +36,7 @@ class _Derivation:
         self.launch = 0
         self.launched: tf.EventBlock | None = None
 
-    def run(self) -> Derived:
+    def run(self) -> tf.Dependencies:
         check_notices(self.ops)
         releases: dict[int, list[Release]] = {}
         shares = any(b.memory >= 0 for b in self.buffers)
@@ -193,9 +191,6 @@ def _is_alike(notice: tf.TileOp, put: tf.TileOp) -> bool:
 
 @functools.lru_cache(maxsize=8)  # a flow is derived when it is made and again by every verify of it
 def derive_dependencies(buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...], routes: tuple[tf.RoutePlan, ...],
-                        tile_rows: int) -> Derived:
-    """Events, waits and signals (read-only EVENT, WAIT, SIGNAL arrays) and event blocks that the accesses of `ops` imply."""
-    events, waits, signals, blocks = _Derivation(buffers, ops, routes, tile_rows).run()
-    for table in (events, waits, signals):
-        table.setflags(write=False)
-    return events, waits, signals, blocks
+                        tile_rows: int) -> tf.Dependencies:
+    """Returns the dependencies that the accesses of `ops` imply, with read-only tables and without an origin."""
+    return _Derivation(buffers, ops, routes, tile_rows).run()

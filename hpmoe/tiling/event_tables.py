@@ -80,13 +80,17 @@ class Tables:
         self.signals += [(tasks.op, *run, tasks.block, event, 1, by_unit, 0, by_peer, kind, amount, remote)
                          for run in tasks.tiles]
 
-    def finish(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[tf.EventBlock, ...]]:
+    def finish(self) -> tf.Dependencies:
+        """Returns the tables, read-only."""
         grids = np.array([(op.domain.first, op.domain.size, op.num_peers, tiles, op.domain.blocks)
                           for op, tiles in zip(self.ops, self.num_tiles, strict=True)], GRID)
         waits, signals = (expand_rules(grids, np.array(sorted(rules, key=lambda r: r[0]), RULE), count, dtype)
                           for rules, count, dtype in ((self.waits, self.num_waits, tf.WAIT),
                                                       (self.signals, self.num_signals, tf.SIGNAL)))
-        return self._events(), waits, signals, tuple(self.blocks.values())
+        events = self._events()
+        for table in (events, waits, signals):
+            table.setflags(write=False)
+        return tf.Dependencies(events, waits, signals, tuple(self.blocks.values()))
 
     def _events(self) -> np.ndarray:
         events, sizes = np.zeros(self.num_events, tf.EVENT), [len(c.index) for c in self.events]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from numbers import Integral, Real
 
 from hpmoe.ir.limits import check_limits
-from hpmoe.ir.taskflow import Made, Taskflow
+from hpmoe.ir.taskflow import Taskflow, origin_of
 from hpmoe.ir.tile_op import Access, TileOp
 from hpmoe.support.errors import TransformError, VerifyError
 from hpmoe.tile_ops.col_modes import ColMode
@@ -42,18 +41,19 @@ def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: object) -> Taskf
     try:
         check_limits(flow.name, flow.ep_size, flow.buffers, ops, flow.routes)
         flow = flow.replace(buffers=share_memory(flow.buffers, ops, flow.routes))
-        events, waits, signals, blocks = derive_dependencies(flow.buffers, ops, flow.routes, flow.tile_rows)
+        deps = derive_dependencies(flow.buffers, ops, flow.routes, flow.tile_rows)
     except (TransformError, VerifyError):
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise TransformError(f"rebuild: operations, buffers and routes of {flow.name} do not fit together: "
                              f"{type(error).__name__}: {error}") from error
-    return _with_note(flow.replace(events=events, waits=waits, signals=signals, blocks=blocks))
+    return flow.replace(deps=deps.replace(origin=origin_of(flow)))
 
 
 def with_params(flow: Taskflow, ops: tuple[TileOp, ...]) -> Taskflow:
     """The taskflow of operations that differ in parameters that no dependency depends on; its tables stay."""
-    return _with_note(flow.replace(ops=ops))
+    flow = flow.replace(ops=ops)
+    return flow.replace(deps=flow.deps.replace(origin=origin_of(flow)))
 
 
 def _check_classes(ops: Sequence[TileOp]) -> None:
@@ -73,8 +73,3 @@ def _check_class(what: str, part: object, cls: type) -> None:
         where = {RowMode: ", one of hpmoe.rewriting.row_modes", ColMode: ", one of hpmoe.rewriting.col_modes"}.get(cls, "")
         kind = {Integral: "an int", Real: "a number", Access: "an Access"}.get(cls, f"a {cls.__name__}")
         raise TransformError(f"rebuild: {what} is {part!r}, a {type(part).__name__}; it must be {kind}{where}")
-
-
-def _with_note(flow: Taskflow) -> Taskflow:
-    """The taskflow with a note of what its tables were made for."""
-    return flow.replace(made=Made(*(getattr(flow, field.name) for field in dataclasses.fields(Made))))

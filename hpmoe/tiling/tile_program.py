@@ -42,7 +42,6 @@ def tile_operations(program: Program, tile_rows: int, tile_cols: int, unified: b
             tiler.check_made(var)
     outputs = tuple(tiler.output(a) for a in program.outputs)
     order = np.broadcast_to(np.arange(program.ep_size, dtype="i4"), (len(Way), program.ep_size, program.ep_size))
-    events, waits, signals = (np.zeros(0, dtype) for dtype in (tf.EVENT, tf.WAIT, tf.SIGNAL))
-    return tf.Taskflow(program.name, program.ep_size, program.provenance, tile_rows, tiler.with_roles(outputs),
-                       tuple(tiler.ops), tuple(tiler.routes), tuple(tiler.buffer_of[v] for v in program.inputs), outputs,
-                       events, waits, signals, (), peer_orders=order, direction=program.direction)
+    return tf.Taskflow(program.name, tile_rows, tiler.with_roles(outputs), tuple(tiler.ops), tuple(tiler.routes),
+                       tuple(tiler.buffer_of[v] for v in program.inputs), outputs, order,
+                       ep_size=program.ep_size, provenance=program.provenance, direction=program.direction)

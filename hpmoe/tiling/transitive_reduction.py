@@ -10,17 +10,17 @@ from hpmoe.planner.planner import prune_waits, renumbered
 
 def transitive_reduction(flow: Taskflow) -> Taskflow:
     """Returns the schedule without the waits that its order implies, and without event blocks that no task waits for."""
-    needed = prune_waits(flow)
-    waited_events = np.zeros(len(flow.events), bool)
-    waited_events[flow.waits["event"][needed]] = True
-    waited = np.zeros(len(flow.blocks), bool)
-    waited[flow.events["block"][waited_events]] = True
+    deps, needed = flow.deps, prune_waits(flow)
+    waited_events = np.zeros(len(deps.events), bool)
+    waited_events[deps.waits["event"][needed]] = True
+    waited = np.zeros(len(deps.blocks), bool)
+    waited[deps.events["block"][waited_events]] = True
     if waited.all():
-        return flow.replace(waits=flow.waits[needed])
-    kept = waited[flow.events["block"]]
+        return flow.replace(deps=deps.replace(waits=deps.waits[needed]))
+    kept = waited[deps.events["block"]]
     number, number_of_block = np.where(kept, np.cumsum(kept) - 1, -1), np.cumsum(waited) - 1
-    events = flow.events[kept]
+    events = deps.events[kept]
     events["block"] = number_of_block[events["block"]]
-    blocks = tuple(flow.blocks[b].replace(first=int(number[flow.blocks[b].first])) for b in np.flatnonzero(waited))
-    waits, signals = renumbered(flow.waits, number, needed), renumbered(flow.signals, number)
-    return flow.replace(waits=waits, signals=signals, events=events, blocks=blocks)
+    blocks = tuple(deps.blocks[b].replace(first=int(number[deps.blocks[b].first])) for b in np.flatnonzero(waited))
+    waits, signals = renumbered(deps.waits, number, needed), renumbered(deps.signals, number)
+    return flow.replace(deps=deps.replace(waits=waits, signals=signals, events=events, blocks=blocks))

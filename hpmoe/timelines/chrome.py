@@ -64,7 +64,7 @@ def _task_events(line: Run, at: float) -> Iterator[Fields]:
     flow = line.flow
     labels = [task_name(flow, t) for t in range(flow.num_tasks)]
     awaited: dict[int, list[str]] = {}
-    for wait in flow.waits:
+    for wait in flow.deps.waits:
         awaited.setdefault(int(wait["task"]), []).append(event_name(flow, int(wait["event"])))
     for rank, q, t, *times in zip(*(c.tolist() for c in (line.rank, line.queue, line.task, line.wait_begin, line.begin,
                                                          line.end)), strict=True):

@@ -34,18 +34,15 @@ def releases(line: Run) -> np.ndarray:
     row_of = np.empty((ep, flow.num_tasks), np.int64)
     row_of[line.rank, line.task] = np.arange(len(line.task))
     source, target, signal = _sent(line, row_of)
-    rank = np.repeat(np.arange(ep), len(flow.waits))
-    wait = np.tile(np.arange(len(flow.waits)), ep)
-    row, event = row_of[rank, flow.waits["task"][wait]], flow.waits["event"][wait]
-    block = flow.events["block"][event]
-    at_run_time = np.array([b.dynamic for b in flow.blocks], bool)[block] | (flow.waits["kind"][wait] != tf.STATIC)
+    block_of, num_events, num_blocks = flow.deps.events["block"], len(flow.deps.events), len(flow.deps.blocks)
+    rank, waits = np.repeat(np.arange(ep), len(flow.deps.waits)), np.tile(flow.deps.waits, ep)
+    row, event, signalled = row_of[rank, waits["task"]], waits["event"], flow.deps.signals["event"][signal]
+    at_run_time = np.array([b.dynamic for b in flow.deps.blocks], bool)[block_of[event]] | (waits["kind"] != tf.STATIC)
     out = np.full(len(line.task), -1)
     for chosen, candidate in (
-            (~at_run_time, _last_of_event(line, source, target * len(flow.events) + flow.signals["event"][signal], row,
-                                          rank * len(flow.events) + event)),
-            (at_run_time, _last_of_block(line, source, target * len(flow.blocks)
-                                         + flow.events["block"][flow.signals["event"][signal]],
-                                         row, rank * len(flow.blocks) + block))):
+            (~at_run_time, _last_of_event(line, source, target * num_events + signalled, row, rank * num_events + event)),
+            (at_run_time, _last_of_block(line, source, target * num_blocks + block_of[signalled], row,
+                                         rank * num_blocks + block_of[event]))):
         for r, c in zip(row[chosen].tolist(), candidate[chosen].tolist(), strict=True):
             if c >= 0 and line.end[c] > line.wait_begin[r] and (out[r] < 0 or line.end[c] > line.end[out[r]]):
                 out[r] = c
@@ -53,11 +50,11 @@ def releases(line: Run) -> np.ndarray:
 
 
 def _sent(line: Run, row_of: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Every signal of every rank: the row that sends it, the rank where it arrives, and its index in flow.signals."""
-    flow, ep = line.flow, line.flow.ep_size
-    signal, rank, other = (x.reshape(-1) for x in np.meshgrid(np.arange(len(flow.signals)), np.arange(ep), np.arange(ep),
+    """Every signal of every rank: the row that sends it, the rank where it arrives, and its index among the signals."""
+    flow, ep, signals = line.flow, line.flow.ep_size, line.flow.deps.signals
+    signal, rank, other = (x.reshape(-1) for x in np.meshgrid(np.arange(len(signals)), np.arange(ep), np.arange(ep),
                                                               indexing="ij"))
-    remote, task = flow.signals["remote"][signal], flow.signals["task"][signal]
+    remote, task = signals["remote"][signal], signals["task"][signal]
     op, first = flow.tasks["op"][task], flow.tasks["peer"][task]
     orders = np.array([flow.order_of(o.way) for o in flow.ops], int).reshape(-1, ep, ep)
     position = np.argsort(orders, axis=2)[op, rank, other]

@@ -44,7 +44,8 @@ def find_stuck(flow: tf.Taskflow) -> Stuck | None:
     done = find_runnable(flow)  # with ranks folded onto one, and a block of events as one
     if not done.all():
         order = Order(flow)
-        done = find_runnable(flow.replace(waits=_one_by_one(order, flow.waits), signals=_one_by_one(order, flow.signals)))
+        deps = flow.deps.replace(waits=_one_by_one(order, flow.deps.waits), signals=_one_by_one(order, flow.deps.signals))
+        done = find_runnable(flow.replace(deps=deps))
     stuck = np.flatnonzero(~done).tolist()
     if not stuck:
         return None
@@ -171,7 +172,7 @@ class _Cases:
     def _is_waited_for(self, wait: tuple, case: _Case) -> bool:
         """Whether a task waits for an event, and for more than nothing."""
         n, event, expert, _ = wait
-        return expert in (None, self._expert(n, case)) and self._counts(self.flow.events[event], case)
+        return expert in (None, self._expert(n, case)) and self._counts(self.flow.deps.events[event], case)
 
     def _edges(self, case: _Case) -> Edges:
         """For each task those right before it on its own rank."""

@@ -7,7 +7,7 @@ import numpy as np
 from hpmoe.ir import taskflow as tf
 from hpmoe.verification.fault import fail
 
-DERIVED = "events", "waits", "signals", "blocks"  # what derive_dependencies returns, in its order
+TABLES = "events", "waits", "signals", "blocks"
 
 
 def check_tables(flow: tf.Taskflow, expected: tf.Taskflow) -> None:
@@ -17,8 +17,8 @@ def check_tables(flow: tf.Taskflow, expected: tf.Taskflow) -> None:
         flow: the taskflow.
         expected: the same operations and queues with the tables that follow from these.
     """
-    for name in DERIVED:
-        found, wanted = getattr(flow, name), getattr(expected, name)
+    for name in TABLES:
+        found, wanted = getattr(flow.deps, name), getattr(expected.deps, name)
         if found is wanted or _are_equal(found, wanted):
             continue
         differ = (i for i, (a, b) in enumerate(zip(found, wanted, strict=False)) if a != b)

@@ -12,9 +12,10 @@ PRINTED = "label", "equation"  # fields of an operation that no task depends on
 
 
 def check_fingerprint(flow: tf.Taskflow) -> None:
-    """Raises VerifyError unless what the tables were made for, `flow.made`, is what the taskflow has."""
-    for name in [f.name for f in dataclasses.fields(tf.Made)] if flow.made is not None else ():
-        new, old = getattr(flow, name), getattr(flow.made, name)
+    """Raises VerifyError unless what the tables were derived from, `flow.deps.origin`, is what the taskflow has."""
+    origin = flow.deps.origin
+    for name in [f.name for f in dataclasses.fields(origin)] if origin is not None else ():
+        new, old = getattr(flow, name), getattr(origin, name)
         if _is_alike(new, old):
             continue
         if not isinstance(new, tuple) or not isinstance(old, tuple) or len(new) != len(old):

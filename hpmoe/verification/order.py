@@ -36,9 +36,9 @@ class Order:
         self.own = {way: own_positions(flow, way) for way in (*Way, None)}
         self._spans = op_spans(flow).tolist()
         self._waits, self._signals, self._spread = (collections.defaultdict(list) for _ in range(3))
-        for wait in map(Wait._make, flow.waits.tolist()):
+        for wait in map(Wait._make, flow.deps.waits.tolist()):
             self._waits[wait.task].append(wait)
-        for signal in map(Signal._make, flow.signals.tolist()):
+        for signal in map(Signal._make, flow.deps.signals.tolist()):
             (self._signals if signal.kind == tf.STATIC else self._spread)[signal.event].append(signal)
         self._firsts = sorted(self._spread)  # first events of signals that may be about several
         self._widest = max((self.span(s) for first in self._firsts for s in self._spread[first]), default=0)

@@ -15,7 +15,7 @@ from hpmoe.tiling.dependencies import derive_dependencies
 from hpmoe.tiling.shared_memory import memory_fault
 from hpmoe.tiling.transitive_reduction import transitive_reduction
 from hpmoe.verification.cycles import find_stuck
-from hpmoe.verification.derived import DERIVED, check_tables
+from hpmoe.verification.derived import check_tables
 from hpmoe.verification.fault import fail
 from hpmoe.verification.fingerprint import check_fingerprint
 from hpmoe.verification.queues import check_queues
@@ -85,8 +85,7 @@ def _prove(flow: tf.Taskflow) -> None:
     _check_memory(flow)
     if flow.queues:
         check_queues(flow)
-    tables = derive_dependencies(flow.buffers, flow.ops, flow.routes, flow.tile_rows)
-    derived = flow.replace(**dict(zip(DERIVED, tables, strict=True)))
+    derived = flow.replace(deps=derive_dependencies(flow.buffers, flow.ops, flow.routes, flow.tile_rows))
     expected = transitive_reduction(derived) if flow.queues else derived
     if not find_runnable(derived).all():  # with waits that a reduction does not need
         check_acyclic(expected)

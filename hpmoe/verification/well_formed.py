@@ -12,45 +12,37 @@ from hpmoe.machines.machine import Machine
 from hpmoe.support.dtypes import FLOATS
 from hpmoe.support.errors import TransformError, VerifyError
 
-TABLES = (("events", tf.EVENT), ("waits", tf.WAIT), ("signals", tf.SIGNAL))
-CLASSES = (("buffers", tf.Buffer), ("ops", tf.TileOp), ("routes", tf.RoutePlan), ("blocks", tf.EventBlock))
+TABLES = {"events": tf.EVENT, "waits": tf.WAIT, "signals": tf.SIGNAL}
+ITEMS = {"buffers": tf.Buffer, "ops": tf.TileOp, "routes": tf.RoutePlan, "blocks": tf.EventBlock}
 
 
 def check_well_formed(flow: tf.Taskflow) -> None:
     """Raises VerifyError unless the tables are arrays of their rows, and what lies beside them is of its class."""
-    for name, dtype in TABLES:
-        table = getattr(flow, name)
+    _check_class("deps", flow.deps, tf.Dependencies)
+    for name, dtype in TABLES.items():
+        table = getattr(flow.deps, name)
         if not isinstance(table, np.ndarray) or table.dtype != dtype or table.ndim != 1:
             raise VerifyError(f"verify: {name} is a {type(table).__name__}; it must be an array of "
                               f"{len(dtype.names or ())} columns: {', '.join(dtype.names or ())}")
-    for name, cls in (("machine", Machine), ("made", tf.Made)):
-        found = getattr(flow, name)
-        if not isinstance(found, (cls, type(None))):
-            raise VerifyError(f"verify: {name} is a {type(found).__name__}; it must be a {cls.__name__} or None")
-    for name in ("queues", "inputs", "outputs", *(name for name, _ in CLASSES)):
-        if not isinstance(getattr(flow, name), tuple):
-            raise VerifyError(f"verify: {name} is a {type(getattr(flow, name)).__name__}; it must be a tuple")
-    for name, cls in CLASSES:
-        for x in [x for x in getattr(flow, name) if not isinstance(x, cls)][:1]:
-            raise VerifyError(f"verify: one of {name} is of type {type(x).__name__}; it must be of {cls.__name__}")
-    _check_rows(flow)
+    for name, found, cls in (("machine", flow.machine, Machine), ("origin", flow.deps.origin, tf.Origin)):
+        if found is not None:
+            _check_class(name, found, cls, " or None")
+    for name in ("queues", "inputs", "outputs", *ITEMS):
+        items = getattr(flow.deps if name == "blocks" else flow, name)
+        if not isinstance(items, tuple):
+            raise VerifyError(f"verify: {name} is a {type(items).__name__}; it must be a tuple")
+        for x in [x for x in items if not isinstance(x, ITEMS.get(name, object))][:1]:
+            raise VerifyError(f"verify: one of {name} is of type {type(x).__name__}; it must be of {ITEMS[name].__name__}")
 
 
-def _check_rows(flow: tf.Taskflow) -> None:
-    """A buffer has rows of its own or of a route, whose events for returned rows are of whole tiles of tokens."""
-    for b, buffer in enumerate(flow.buffers):
-        if (buffer.num_rows is None) != (buffer.route >= 0):
-            raise VerifyError(f"verify: buffers[{b}] has num_rows {buffer.num_rows} and route {buffer.route}; its rows "
-                              "must be of one of the two")
-    tile_rows = (flow.made or flow).tile_rows
-    for i, plan in enumerate(flow.routes):
-        if plan.return_tokens < 1 or plan.return_tokens % max(1, tile_rows):
-            raise VerifyError(f"verify: routes[{i}] has events for what comes back of {plan.return_tokens} tokens; they "
-                              f"must be whole tiles of {tile_rows}")
+def _check_class(name: str, found: object, cls: type, other: str = "") -> None:
+    if not isinstance(found, cls):
+        raise VerifyError(f"verify: {name} is a {type(found).__name__}; it must be a {cls.__name__}{other}")
 
 
 def check_sizes(flow: tf.Taskflow) -> None:
     """Raises VerifyError unless what a taskflow is made of has sizes that can be."""
+    _check_rows(flow)
     try:
         check_limits(flow.name, flow.ep_size, flow.buffers, flow.ops, flow.routes)
     except TransformError as error:
@@ -67,6 +59,18 @@ def check_sizes(flow: tf.Taskflow) -> None:
         if math.prod(d for d in buffer.shape if isinstance(d, int)) != rows * buffer.cols:
             raise VerifyError(f"verify: buffers[{b}] is of shape {buffer.shape} in {buffer.num_rows} rows of {buffer.cols} "
                               "columns")
+
+
+def _check_rows(flow: tf.Taskflow) -> None:
+    """A buffer has rows of its own or of a route, whose events for returned rows are of whole tiles of tokens."""
+    for b, buffer in enumerate(flow.buffers):
+        if (buffer.num_rows is None) != (buffer.route >= 0):
+            raise VerifyError(f"verify: buffers[{b}] has num_rows {buffer.num_rows} and route {buffer.route}; its rows "
+                              "must be of one of the two")
+    for i, plan in enumerate(flow.routes):
+        if plan.return_tokens < 1 or plan.return_tokens % max(1, flow.tile_rows):
+            raise VerifyError(f"verify: routes[{i}] has events for what comes back of {plan.return_tokens} tokens; they "
+                              f"must be whole tiles of {flow.tile_rows}")
 
 
 def _can_be(plan: tf.RoutePlan, index: int, flow: tf.Taskflow) -> bool:

@@ -30,7 +30,7 @@ class CpuState:
 
     def __init__(self, flow: Taskflow, image: np.ndarray):
         self._flow, self._image = flow, image
-        self.counters, self.bases = (np.zeros((flow.ep_size, len(flow.events)), np.int64) for _ in range(2))
+        self.counters, self.bases = (np.zeros((flow.ep_size, len(flow.deps.events)), np.int64) for _ in range(2))
         self.lock: Lock = new_lock()
         self.places = Places(flow)
 

@@ -19,6 +19,7 @@ from hpmoe.autodiff.vjp import linearize
 from hpmoe.costs.footprint import block_heights
 from hpmoe.costs.work import Work
 from hpmoe.ir.layout import received_rows
+from hpmoe.ir.taskflow import Dependencies
 from hpmoe.kernels.ascendc.twin.target import TWIN
 from hpmoe.machines.machine import CONSTANTS
 from hpmoe.support.dtypes import numpy_dtype
@@ -170,8 +171,7 @@ def alone(flow, *ops):
     queues = [np.zeros(0, np.int64)] * len(flow.queues)
     if ops:
         queues[0 if ops[0].unit == "aic" else 1] = np.arange(sum(math.prod(op.grid) for op in ops))
-    empty = {name: getattr(flow, name)[:0] for name in ("events", "waits", "signals", "blocks")}
-    return flow.replace(ops=ops, queues=tuple(queues), **empty)
+    return flow.replace(ops=ops, queues=tuple(queues), deps=Dependencies())
 
 
 def counted(flow, inputs):

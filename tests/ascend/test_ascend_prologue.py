@@ -10,6 +10,7 @@ from ascend_helpers import from_seed
 import hpmoe
 from hpmoe import Aval, Mesh, assign_queues, overlap_comm, tile_partition, trace
 from hpmoe.costs.start import start_us
+from hpmoe.ir.taskflow import Dependencies
 from hpmoe.kernels.ascendc.twin.target import TWIN
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.errors import LaunchError
@@ -33,8 +34,8 @@ def layer(num_experts, ep_size, f):
 
 
 def without_tasks(flow):
-    empty = {name: getattr(flow, name)[:0] for name in ("waits", "signals", "blocks")}
-    return flow.replace(ops=(), queues=tuple(np.zeros(0, np.int64) for _ in flow.queues), **empty)
+    queues = tuple(np.zeros(0, np.int64) for _ in flow.queues)
+    return flow.replace(ops=(), queues=queues, deps=Dependencies(flow.deps.events))
 
 
 def effort(*flows):

@@ -10,7 +10,7 @@ from helpers import Layer, stages
 import hpmoe
 from hpmoe import Aval, Mesh
 from hpmoe.ir.plain import Read, Written
-from hpmoe.ir.taskflow import Taskflow
+from hpmoe.ir.taskflow import Dependencies, Taskflow
 from hpmoe.ir.taskflow_bytes import ARRAYS, read_taskflow, taskflow_bytes
 from hpmoe.kernels.packing import pack
 
@@ -37,19 +37,19 @@ def test_what_is_read_is_what_was_written(name, direction):
     again = read_taskflow(taskflow_bytes(flow))
     hpmoe.verify(again)
     assert str(again) == str(flow) and again.machine == flow.machine
-    assert [again.ops, again.routes, again.blocks] == [flow.ops, flow.routes, flow.blocks]
-    for array in (a for a in ARRAYS if a != "queues"):
-        mine, theirs = getattr(again, array), getattr(flow, array)
-        assert mine is theirs or (mine.dtype == theirs.dtype and mine.tobytes() == theirs.tobytes())
+    assert [again.ops, again.routes, again.deps.blocks] == [flow.ops, flow.routes, flow.deps.blocks]
+    pairs = [(getattr(again.deps, name), getattr(flow.deps, name)) for name in ("events", "waits", "signals")]
+    for mine, theirs in (*pairs, (again.peer_orders, flow.peer_orders)):
+        assert mine.dtype == theirs.dtype and mine.tobytes() == theirs.tobytes()
     assert pack(again).tobytes() == pack(flow).tobytes()
 
 
-def test_tiles_without_queues_and_what_they_were_made_for():
+def test_tiles_without_queues_have_the_origin_of_their_tables():
     flow = flow_of("plain", stage="overlap")
     again = read_taskflow(taskflow_bytes(flow))
-    assert not again.queues and repr(again.made) == repr(flow.made) and str(again) == str(flow)
-    later = flow.replace(ops=tuple(op.replace(label="other") for op in flow.ops))
-    assert repr(read_taskflow(taskflow_bytes(later)).made) == repr(flow.made)
+    assert not again.queues and repr(again.deps.origin) == repr(flow.deps.origin) and str(again) == str(flow)
+    with pytest.raises(hpmoe.VerifyError, match="ops is 5 long, the tasks were made for 6 long"):
+        hpmoe.verify(again.replace(ops=again.ops[:-1]))
 
 
 def with_head(change):
@@ -96,6 +96,6 @@ def test_machines_are_read_with_all_that_is_known_of_them():
 
 def test_every_field_is_kept():
     """A field that Taskflow gets is kept, too, or this says so."""
-    assert {f.name for f in dataclasses.fields(Taskflow)} == {
-        *ARRAYS, "made", "name", "ep_size", "provenance", "tile_rows", "buffers", "ops", "routes", "inputs", "outputs",
-        "blocks", "machine", "direction"}
+    assert {f.name for cls in (Taskflow, Dependencies) for f in dataclasses.fields(cls)} == {
+        *ARRAYS, "name", "ep_size", "provenance", "tile_rows", "buffers", "ops", "routes", "inputs", "outputs", "deps",
+        "blocks", "origin", "machine", "direction"}

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from mutants import with_deps
 
 import hpmoe
 from hpmoe.ir import taskflow as tf
@@ -46,13 +47,13 @@ def assert_survives_packing(flow):
     np.testing.assert_array_equal(tasks, flow.tasks[order])
     place = np.argsort(order)
     for name, dtype in (("waits", tf.WAIT), ("signals", tf.SIGNAL)):
-        wanted = getattr(flow, name).copy()
+        wanted = getattr(flow.deps, name).copy()
         wanted["task"] = place[wanted["task"]]
         got = read_table(header, sections, name, dtype)
         np.testing.assert_array_equal(got, wanted[np.argsort(wanted["task"], kind="stable")])
     events = read_events(header, sections)
     for column in ("extent", "index", "mult", "route"):
-        np.testing.assert_array_equal(events[column], flow.events[column])
+        np.testing.assert_array_equal(events[column], flow.deps.events[column])
     return image, header
 
 
@@ -75,29 +76,29 @@ def test_regular_flows_need_few_templates():
 @pytest.mark.parametrize("seed", range(4))
 def test_tables_of_no_pattern_survive_packing(seed):
     flow, rng = make_flow(2, "backward", "tile"), np.random.default_rng(seed)
-    waits = rng.permutation(np.concatenate([flow.waits, flow.waits[:9]]))  # some twice, in no order
-    waits["event"][::3] = rng.integers(len(flow.events), size=len(waits[::3]))
-    signals = rng.permutation(flow.signals)[::2]
+    deps = flow.deps
+    waits = rng.permutation(np.concatenate([deps.waits, deps.waits[:9]]))  # some twice, in no order
+    waits["event"][::3] = rng.integers(len(deps.events), size=len(waits[::3]))
+    signals = rng.permutation(deps.signals)[::2]
     signals["amount"][::5] ^= 1
-    signals["event"][::4] = rng.integers(len(flow.events), size=len(signals[::4]))
-    events = rng.permutation(flow.events)
+    signals["event"][::4] = rng.integers(len(deps.events), size=len(signals[::4]))
+    events = rng.permutation(deps.events)
     queues = tuple(np.array_split(rng.permutation(flow.num_tasks), 8))
-    assert_survives_packing(flow.replace(waits=waits, signals=signals, events=events, queues=queues))
+    assert_survives_packing(with_deps(flow.replace(queues=queues), waits=waits, signals=signals, events=events))
 
 
 def test_no_tasks_and_no_events():
     flow = make_flow(tokens=0)
     assert_survives_packing(flow)
-    none = {name: np.zeros(0, dtype) for name, dtype in (("waits", tf.WAIT), ("signals", tf.SIGNAL), ("events", tf.EVENT))}
-    assert_survives_packing(flow.replace(**none))
+    assert_survives_packing(flow.replace(deps=tf.Dependencies()))
 
 
 def test_what_cannot_be_packed_is_refused():
     flow = make_flow()
-    waits = flow.waits.copy()
-    waits["event"][0] = len(flow.events)
+    waits = flow.deps.waits.copy()
+    waits["event"][0] = len(flow.deps.events)
     with pytest.raises(ValueError, match="the tables of moe_ffn name a task, an event or a tile that does not exist"):
-        pack(flow.replace(waits=waits))
+        pack(with_deps(flow, waits=waits))
 
 
 def test_tables_that_a_word_cannot_tell_apart_are_refused():
@@ -108,7 +109,7 @@ def test_tables_that_a_word_cannot_tell_apart_are_refused():
     signals["event"] = np.random.default_rng(0).permutation(flow.num_tasks)
     with pytest.raises(hpmoe.TransformError,
                        match="pack: swiglu is too large: .* what its 131,072 tasks, of which larger tiles"):
-        pack(flow.replace(events=events, signals=signals))
+        pack(with_deps(flow, events=events, signals=signals))
 
 
 def test_operations_without_blocks_are_refused():

@@ -78,7 +78,7 @@ def test_shared_matmuls_fill_the_matrix_units_while_rows_are_under_way():
     flow = hpmoe.assign_queues(tiled, machine=hpmoe.ascend_a3).lower(*(hpmoe.Aval(*s) for s in shapes), mesh=hpmoe.Mesh(2))
     labels = np.array([op.label for op in flow.ops])[flow.tasks["op"]]
     waiting = np.zeros(flow.num_tasks, bool)
-    waiting[flow.waits["task"]] = True
+    waiting[flow.deps.waits["task"]] = True
     for queue in flow.machine.queues_of("aic"):
         line = np.asarray(flow.queues[queue])
         is_shared = labels[line] == "matmul"

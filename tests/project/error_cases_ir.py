@@ -8,7 +8,7 @@ import pytest
 from error_cases import CASES as CASES, PARAMETER, X, array, cases, doubled
 from helpers import Layer, queued, stages, tensors
 from mindspore import Tensor, mint
-from mutants import changed, replaced
+from mutants import changed, replaced, with_deps
 from small_timelines import handmade, two_task_flow
 from tile_words import kind
 
@@ -33,7 +33,7 @@ def _broken(**changes):
     """A queued layer with other columns in the first wait or signal, or other operations, as a mutation makes it."""
     def mutate(flow):
         for name, columns in changes.items():
-            flow = flow.replace(**{name: changed(getattr(flow, name), 0, **columns)})
+            flow = with_deps(flow, **{name: changed(getattr(flow.deps, name), 0, **columns)})
         return flow
     return _mutated(mutate)
 
@@ -43,7 +43,7 @@ def _without_last_operation(flow):
 
 
 def _in_the_memory_of_an_output(flow):
-    flow = flow.replace(made=None)
+    flow = with_deps(flow, origin=None)
     first, *_, last = [b for b, buffer in enumerate(flow.buffers) if buffer.role != "input" and buffer.storage == b]
     buffers = list(flow.buffers)
     buffers[last] = dataclasses.replace(buffers[last], memory=first)
@@ -71,8 +71,8 @@ cases("verify", {
     "a queue of no numbers": _mutated(lambda flow: flow.replace(queues=(flow.queues[0] + 0.5, *flow.queues[1:]))),
     "a queue of numbers past 32 bits": _mutated(lambda flow: flow.replace(
         queues=tuple(q.astype(np.int64) + 2**32 for q in flow.queues))),
-    "waits in a list": _mutated(lambda flow: flow.replace(waits=flow.waits.tolist())),
-    "a block that is none": _mutated(lambda flow: flow.replace(blocks=(3, *flow.blocks[1:]))),
+    "waits in a list": _mutated(lambda flow: with_deps(flow, waits=flow.deps.waits.tolist())),
+    "a block that is none": _mutated(lambda flow: with_deps(flow, blocks=(3, *flow.deps.blocks[1:]))),
     "an operation that counts by letters": _mutated(lambda flow: flow.replace(
         ops=(flow.ops[0].replace(params=("mul",), tile_cols="x"), *flow.ops[1:]))),
     "an operation less": _mutated(_without_last_operation),
@@ -109,7 +109,7 @@ MADE_BY_HAND = {  # taskflows that nobody made for these tables
     "a machine that is none": lambda flow: {"machine": 3},
     "queues that are none": lambda flow: {"queues": 3},
 }
-cases("verify", {name: _mutated(lambda flow, changes=changes: flow.replace(made=None, **changes(flow)))
+cases("verify", {name: _mutated(lambda flow, changes=changes: with_deps(flow, origin=None).replace(**changes(flow)))
                  for name, changes in MADE_BY_HAND.items()})
 
 
@@ -123,7 +123,7 @@ def _flow(f=doubled, machine=None):
 def _stuck(run):
     """A launch in which the second of two tasks waits for the first, which does not signal."""
     flow = _flow(lambda x: (x * 2.0).sum(-1), cpu(2))
-    return lambda: run(flow.replace(signals=flow.signals[:0]))
+    return lambda: run(with_deps(flow, signals=flow.deps.signals[:0]))
 
 
 LAYER = Layer(ep=2, T=40, E=4, K=1)

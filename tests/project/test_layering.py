@@ -51,12 +51,11 @@ def module_paths():
 MODULES = dict(module_paths())
 SOURCES = {name: (path, path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 LOADERS = {"import_module", "__import__"}
-PRINTING = {"__str__", "__repr__"}  # a value prints itself by a module that knows the value
 
 
 @functools.cache
 def imports_of(name, path, source):
-    """(hpmoe module, whether in a method that prints) for all that `source` imports, wherever the import stands."""
+    """The hpmoe modules that `source` imports, wherever the import stands."""
     return list(found_imports(name, path, source))
 
 
@@ -64,12 +63,8 @@ def found_imports(name, path, source):
     tree = ast.parse(source)
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     loaders = names_of_import_module(tree)
-    printing = {id(inner) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in PRINTING
-                for inner in ast.walk(node)}
     for node in ast.walk(tree):
-        for dotted in imported(node, package, loaders, name):
-            if dotted.split(".")[0] == "hpmoe":
-                yield dotted, id(node) in printing
+        yield from (dotted for dotted in imported(node, package, loaders, name) if dotted.split(".")[0] == "hpmoe")
 
 
 def imported(node, package, loaders, name):
@@ -113,8 +108,8 @@ def circles(graph):
 
 
 def graph_of(sources):
-    """What each module imports of the others, but to print: {name: set of names}, from {name: (path, source)}."""
-    return {name: {m for m, prints in imports_of(name, path, source) if m in sources and not prints}
+    """The other modules that each module imports: {name: set of names}, from {name: (path, source)}."""
+    return {name: {m for m in imports_of(name, path, source) if m in sources}
             for name, (path, source) in sources.items()}
 
 
@@ -130,7 +125,7 @@ def layer_of(name):
 
 
 def assert_layering(name, path, source):
-    for module, _ in imports_of(name, path, source):
+    for module in imports_of(name, path, source):
         assert layer_of(module) <= layer_of(name), f"{name} imports {module}, which comes later in LAYERS"
         allowed = ONLY.get(name, (entry_of(module),))
         assert entry_of(module) in allowed, f"{name} imports {module}, allowed: {allowed}"
@@ -187,7 +182,7 @@ PLANTED = {
     "by a relative name": "import importlib\nimportlib.import_module('.search', __package__)",
     "by __import__": "__import__('hpmoe.tuning.search')",
     "on an attribute": "def __getattr__(name):\n    from hpmoe.tuning import search\n    return getattr(search, name)",
-    "beside printing": "class C:\n    def __str__(self): return ''\n    def text(self):\n        from . import search",
+    "to print": "class C:\n    def __str__(self):\n        from . import search",
 }
 
 
@@ -207,13 +202,6 @@ def test_a_circle_through_the_whole_package_is_found():
 def test_a_module_that_imports_itself_is_a_circle():
     name = "hpmoe.support.errors"
     assert circles(graph_of({name: (MODULES[name], "import hpmoe.support.errors")})) == [[name]]
-
-
-@pytest.mark.parametrize("method", sorted(PRINTING))
-def test_printing_may_import_the_text(method):
-    name, other = "hpmoe.ir.program", "hpmoe.ir.program_text"
-    source = f"class Program:\n    def {method}(self):\n        from hpmoe.ir.program_text import program_text"
-    assert circles(graph_of({name: (MODULES[name], source), other: (MODULES[other], "import hpmoe.ir.program")})) == []
 
 
 def test_an_import_by_a_name_made_at_run_time_is_refused():

@@ -4,6 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from helpers import Layer, bitwise_equal, fused, run_spmd, stages, tensors
+from mutants import with_deps
 from router_layers import LAYERS, arguments, expected, num_layers, positions, routed_ffn, side_by_side, two_layers
 
 import hpmoe
@@ -90,7 +91,7 @@ def test_interpreted_and_verified():
 
 def test_a_fault_in_a_later_stage_is_found():
     flows = spmd(stages()["queues"](routed_ffn), Mesh(2)).lower(*avals(LAYER))
-    broken = Stages(flows.program, (flows[0], flows[1].replace(waits=flows[1].waits[:0])))
+    broken = Stages(flows.program, (flows[0], with_deps(flows[1], waits=flows[1].deps.waits[:0])))
     with pytest.raises(hpmoe.VerifyError, match=r"waits\[0\] is missing"):
         hpmoe.verify(broken)
 

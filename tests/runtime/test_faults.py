@@ -16,6 +16,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from helpers import Layer, assert_close, fused, numpy_moe_ffn, stages, tensors
+from mutants import with_deps
 
 import hpmoe
 from hpmoe import LaunchError, Mesh, TransformError, spmd
@@ -42,19 +43,20 @@ def assert_still_works(flow, args):
 
 
 def lost_signal(flow):
-    return flow.replace(signals=np.delete(flow.signals, np.flatnonzero(flow.signals["remote"] == 0)[0]))
+    return with_deps(flow, signals=np.delete(flow.deps.signals, np.flatnonzero(flow.deps.signals["remote"] == 0)[0]))
 
 
 def lost_remote_signal(flow):
-    remote = flow.signals["remote"] != 0
-    about = flow.signals["event"] == flow.signals["event"][remote][0]  # whoever has rows for that slot
-    return flow.replace(signals=flow.signals[~(remote & about)])
+    signals = flow.deps.signals
+    remote = signals["remote"] != 0
+    about = signals["event"] == signals["event"][remote][0]  # whoever has rows for that slot
+    return with_deps(flow, signals=signals[~(remote & about)])
 
 
 def threshold_too_high(flow):
-    events = flow.events.copy()
-    events["mult"][int(flow.waits["event"][0])] += 1
-    return flow.replace(events=events)
+    events = flow.deps.events.copy()
+    events["mult"][int(flow.deps.waits["event"][0])] += 1
+    return with_deps(flow, events=events)
 
 
 def worker_that_stops(flow):
@@ -80,11 +82,11 @@ def test_a_stuck_launch_names_task_and_event(fault):
 
 def test_a_threshold_that_is_too_low_is_noticed():
     flow, args = plan()
-    events = flow.events.copy()
+    events = flow.deps.events.copy()
     events["mult"][events["mult"] > 1] -= 1
-    assert (events["mult"] != flow.events["mult"]).any()
+    assert (events["mult"] != flow.deps.events["mult"]).any()
     with pytest.raises(LaunchError, match="every worker has left, but event .* received .* where its threshold is"):
-        launch(flow.replace(events=events), args)
+        launch(with_deps(flow, events=events), args)
     assert_still_works(flow, args)
 
 

@@ -12,6 +12,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from helpers import Layer, tensors
+from mutants import with_deps
 
 import hpmoe
 from hpmoe import Aval, Mesh
@@ -159,8 +160,9 @@ CONTENT = {
     "the plan of another": lambda data, other: other,
     "a pickle": lambda data, other: pickle.dumps({"a": 1}), "much": lambda data, other: b" " * (16 << 20) + b" ",
     "tasks in another order": lambda data, other: changed(data, swapped),
-    "no waits": lambda data, other: changed(data, lambda flow: flow.replace(waits=flow.waits[:0])),
-    "signals in another order": lambda data, other: changed(data, lambda flow: flow.replace(signals=flow.signals[::-1])),
+    "no waits": lambda data, other: changed(data, lambda flow: with_deps(flow, waits=flow.deps.waits[:0])),
+    "signals in another order": lambda data, other: changed(
+        data, lambda flow: with_deps(flow, signals=flow.deps.signals[::-1])),
 }
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from mutants import with_deps
 from simulated_layers import NPU, plan
 
 import hpmoe
@@ -39,8 +40,8 @@ def test_no_worker_rests_while_a_task_is_ready(seen_us):
         assert sorted(np.concatenate(queues).tolist()) == list(range(flow.num_tasks))
         ready, begin, free, gaps = *np.zeros((2, flow.num_tasks)), np.zeros(len(queues)), [[] for _ in queues]
         for t in np.argsort(sequence):
-            events = flow.waits["event"][flow.waits["task"] == t]
-            needed = flow.signals["task"][np.isin(flow.signals["event"], events)]
+            events = flow.deps.waits["event"][flow.deps.waits["task"] == t]
+            needed = flow.deps.signals["task"][np.isin(flow.deps.signals["event"], events)]
             q = next(q for q, queue in enumerate(queues) if t in queue)
             assert (sequence[needed] < sequence[t]).all() and (q >= num_queues[0]) == kinds[t]
             ready[t] = (begin[needed] + costs[needed] + seen_us).max(initial=0.0)
@@ -64,9 +65,9 @@ def test_queues_hold_each_task_once_on_its_unit(flow):
 
 
 def test_tasks_on_a_cycle_never_run_and_are_in_no_queue(flow):
-    signal = flow.signals[0]
+    signal = flow.deps.signals[0]
     back = np.array([(signal["task"], signal["event"], tf.STATIC)], tf.WAIT)
-    cyclic = flow.replace(waits=np.concatenate([flow.waits, back]))
+    cyclic = with_deps(flow, waits=np.concatenate([flow.deps.waits, back]))
     done = planner.find_runnable(cyclic)
     assert not done[signal["task"]] and 0 < done.sum() < flow.num_tasks
     queues, sequence = planner.schedule(cyclic, np.ones(flow.num_tasks), np.zeros(flow.num_tasks), (4,))
@@ -77,10 +78,10 @@ def test_tasks_on_a_cycle_never_run_and_are_in_no_queue(flow):
 @pytest.mark.parametrize("table, column, value", [("waits", "task", -1), ("waits", "event", 10**6), ("signals", "event", -1),
                                                   ("signals", "task", 10**6)])
 def test_a_table_that_points_nowhere_is_refused(flow, table, column, value):
-    rows = getattr(flow, table).copy()
+    rows = getattr(flow.deps, table).copy()
     rows[column][3] = value
     with pytest.raises(ValueError, match="find_runnable: a table of moe_ffn.* names a task or an event that does not exist"):
-        planner.find_runnable(flow.replace(**{table: rows}))
+        planner.find_runnable(with_deps(flow, **{table: rows}))
 
 
 def test_rules_about_tasks_that_do_not_exist_are_refused():
@@ -94,19 +95,18 @@ def test_rules_about_tasks_that_do_not_exist_are_refused():
 
 
 def test_rows_about_events_that_are_left_out(flow):
-    kept = np.random.default_rng(2).random(len(flow.events)) < 0.6
-    number, some = np.where(kept, np.cumsum(kept) - 1, -1), np.arange(len(flow.waits)) % 3 > 0
-    for table, chosen in ((flow.waits, some), (flow.signals, None)):
+    kept = np.random.default_rng(2).random(len(flow.deps.events)) < 0.6
+    number, some = np.where(kept, np.cumsum(kept) - 1, -1), np.arange(len(flow.deps.waits)) % 3 > 0
+    for table, chosen in ((flow.deps.waits, some), (flow.deps.signals, None)):
         wanted = table[kept[table["event"]] & (True if chosen is None else chosen)].copy()
         wanted["event"] = number[wanted["event"]]
         assert np.array_equal(planner.renumbered(table, number, chosen), wanted)
     with pytest.raises(ValueError, match="renumbered: one of the signals is about an event that does not exist"):
-        planner.renumbered(flow.signals, number[:2])
+        planner.renumbered(flow.deps.signals, number[:2])
 
 
 def test_empty_flow():
-    empty = make_flow(1, "forward").replace(ops=(), events=np.zeros(0, tf.EVENT), waits=np.zeros(0, tf.WAIT),
-                                            signals=np.zeros(0, tf.SIGNAL))
+    empty = make_flow(1, "forward").replace(ops=(), deps=tf.Dependencies())
     assert [q.tolist() for q in planner.schedule(empty, *np.zeros((2, 0)), (2,))[0]] == [[], []]
     assert planner.find_runnable(empty).tolist() == planner.prune_waits(empty).tolist() == []
 

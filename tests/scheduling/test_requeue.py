@@ -23,11 +23,12 @@ def spans(flow, table):
 def in_random_order(flow, rng):
     """All tasks in an order in which each comes after all that may signal what it may wait for: from the full tables."""
     full = rebuild(flow, flow.ops)
-    adders, needs = ([set() for _ in range(n)] for n in (len(full.events), full.num_tasks))
-    for signal, span in zip(full.signals, spans(full, full.signals), strict=True):
+    waits, signals = full.deps.waits, full.deps.signals
+    adders, needs = ([set() for _ in range(n)] for n in (len(full.deps.events), full.num_tasks))
+    for signal, span in zip(signals, spans(full, signals), strict=True):
         for event in range(signal["event"], signal["event"] + span):
             adders[event].add(int(signal["task"]))
-    for wait, span in zip(full.waits, spans(full, full.waits), strict=True):
+    for wait, span in zip(waits, spans(full, waits), strict=True):
         needs[wait["task"]].update(*adders[wait["event"]:wait["event"] + span])
     order, done, left = [], set(), list(range(full.num_tasks))
     while left:
@@ -91,15 +92,15 @@ def test_its_own_queues_give_the_taskflow_again(machine, direction):
     again = requeue(flow, flow.queues)
     assert str(again) == str(flow)
     for name in ("waits", "signals", "events"):
-        np.testing.assert_array_equal(getattr(again, name), getattr(flow, name))
+        np.testing.assert_array_equal(getattr(again.deps, name), getattr(flow.deps, name))
 
 
 def test_a_taskflow_without_queues_gets_some():
     tiles = hpmoe.tile_partition(lambda x: (x * 2.0).sum(-1), rows=2).lower(hpmoe.Aval((4, 3), "float32"))
     flow = requeue(tiles, [[0, 2], np.array([1, 3])], machine=hpmoe.cpu(2))
-    assert flow.level == "queues" and len(flow.waits) == 0
+    assert flow.level == "queues" and len(flow.deps.waits) == 0
     crossed = requeue(tiles, ([0, 3], (1, 2)), machine=hpmoe.cpu(2))
-    assert sorted(crossed.waits["task"].tolist()) == [2, 3]
+    assert sorted(crossed.deps.waits["task"].tolist()) == [2, 3]
     assert all(q.dtype == np.int64 and not q.flags.writeable for q in crossed.queues)
 
 
@@ -138,5 +139,5 @@ def test_fewer_waits_than_derived_and_none_lost():
     flow = queued(machine=hpmoe.cpu(1))
     two = requeue(flow, [flow.queues[0][::2], flow.queues[0][1::2]], machine=hpmoe.cpu(2))
     derived = rebuild(flow, flow.ops)
-    assert len(flow.waits) < len(two.waits) < len(derived.waits)
-    assert set(np.unique(two.signals["kind"])) <= {tf.STATIC, tf.SLOT_EXPERT, tf.ENTRY_TILE}
+    assert len(flow.deps.waits) < len(two.deps.waits) < len(derived.deps.waits)
+    assert set(np.unique(two.deps.signals["kind"])) <= {tf.STATIC, tf.SLOT_EXPERT, tf.ENTRY_TILE}

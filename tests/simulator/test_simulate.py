@@ -37,10 +37,10 @@ def test_no_task_begins_before_what_it_reads_is_there():
     begin, end = np.empty(flow.num_tasks), np.empty(flow.num_tasks)
     begin[line.task], end[line.task] = line.begin, line.end
     producers = {}
-    for s in flow.signals[flow.signals["kind"] == 0]:
+    for s in flow.deps.signals[flow.deps.signals["kind"] == 0]:
         producers.setdefault(int(s["event"]), []).append(int(s["task"]))
     checked = 0
-    for w in flow.waits[flow.waits["kind"] == 0]:
+    for w in flow.deps.waits[flow.deps.waits["kind"] == 0]:
         for p in producers.get(int(w["event"]), ()):
             assert end[p] <= begin[w["task"]] + 0.002
             checked += 1

@@ -54,8 +54,8 @@ def is_passed_by(flow, layout, rank):
         if kind(op) == "slots" and not op.is_relayed and (is_put or not op.num_peers) and not op.primitive.is_blocking:
             mine, of = flow.tasks["op"] == i, used[op.domain.route]
             past[mine], route[mine] = max(of) if op.opcode == "PUT" else of[rank], op.domain.route
-    passed, waits, signals = flow.tasks["row"] >= past, flow.waits, flow.signals
-    events = flow.events[waits["event"]]
+    passed, waits, signals = flow.tasks["row"] >= past, flow.deps.waits, flow.deps.signals
+    events = flow.deps.events[waits["event"]]
     own = (waits["kind"] == 0) & (events["extent"] == tf.SLOT) & (events["index"] == flow.tasks["row"][waits["task"]]) & (
         events["route"] == route[waits["task"]])
     passed[waits["task"][~own]] = False

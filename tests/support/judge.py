@@ -84,7 +84,7 @@ class Judge:
     def _producers(self, flow):
         """For each (rank, event) the tasks that signal it, each with the routings where it does; and how much in all."""
         producers, totals = {}, {}
-        for t, event, *how in flow.signals.tolist():
+        for t, event, *how in flow.deps.signals.tolist():
             for rank in self.ranks:
                 for target, offset, amount, where in self.added(rank, t, *how):
                     key = target, event + offset
@@ -94,8 +94,8 @@ class Judge:
 
     def _miscounted(self, flow):
         _, totals = self._producers(flow)
-        assert all(0 <= e < len(flow.events) for _, e in totals)
-        for e, (*event, _block) in enumerate(flow.events.tolist()):
+        assert all(0 <= e < len(flow.deps.events) for _, e in totals)
+        for e, (*event, _block) in enumerate(flow.deps.events.tolist()):
             for rank in self.ranks:
                 wrong = totals.get((rank, e), 0) != self.threshold(rank, *event)
                 if wrong.any():
@@ -110,7 +110,7 @@ class Judge:
             for queue in flow.queues:
                 for a, b in itertools.pairwise(np.asarray(queue).tolist()):
                     direct[rank * self.n + b].append((rank * self.n + a, everywhere))
-            for t, event, kind in flow.waits.tolist():
+            for t, event, kind in flow.deps.waits.tolist():
                 node = rank * self.n + t
                 if kind == tf.STATIC:
                     direct[node] += producers.get((rank, event), ())
@@ -166,7 +166,7 @@ def assert_ordered(flow, case):
     assert judge.harm(flow) is None
     layout = Layout(flow, [list(i) for i in ids], num_tokens, weights if weights is None else [list(weights)] * len(ids))
     for rank in judge.ranks:
-        told = [int(judge.threshold(rank, *event)[0]) for *event, _block in flow.events.tolist()]
+        told = [int(judge.threshold(rank, *event)[0]) for *event, _block in flow.deps.events.tolist()]
         assert told == np.asarray(layout.thresholds(rank)).tolist()
 
 

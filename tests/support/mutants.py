@@ -14,8 +14,7 @@ from hpmoe import VerifyError
 from hpmoe.rewriting import rebuild, requeue
 
 TABLES = ("waits", "signals", "events")
-FIELDS = ("queues", *TABLES, "ops", "buffers", "routes", "blocks", "peer_orders", "inputs", "outputs",
-          "tile_rows", "ep_size", "machine")
+FIELDS = ("queues", "ops", "buffers", "routes", "peer_orders", "inputs", "outputs", "tile_rows", "ep_size", "machine")
 
 
 def changed(table, place, **columns):
@@ -25,6 +24,11 @@ def changed(table, place, **columns):
     return table
 
 
+def with_deps(flow, **changes):
+    """The taskflow with other tables of dependencies, or another origin of these."""
+    return flow.replace(deps=flow.deps.replace(**changes))
+
+
 def replaced(objects, i, **changes):
     return (*objects[:i], dataclasses.replace(objects[i], **changes), *objects[i + 1:])
 
@@ -32,7 +36,7 @@ def replaced(objects, i, **changes):
 def edited_table(rng, flow):
     """A cell with another value, or a row that is gone, there twice, or exchanged with another."""
     name = str(rng.choice(TABLES))
-    rows = getattr(flow, name)
+    rows = getattr(flow.deps, name)
     if len(rows) < 2:
         return None
     (i, j), column = rng.choice(len(rows), size=2, replace=False), str(rng.choice(rows.dtype.names))
@@ -42,7 +46,7 @@ def edited_table(rng, flow):
     form = rng.integers(6)
     edited = (np.delete(rows, i), np.insert(rows, j, rows[i]), rows[exchanged])[form] if form < 3 else changed(
         rows, i, **{column: others[rng.integers(len(others))]})
-    return flow.replace(**{name: edited})
+    return with_deps(flow, **{name: edited})
 
 
 def edited_object(rng, flow):
@@ -61,8 +65,10 @@ def edited_surroundings(rng, flow):
     orders, ranks = flow.peer_orders.copy(), flow.ep_size
     orders[rng.integers(2), rng.integers(ranks)] = rng.permutation(ranks) if rng.random() < 0.7 else orders[0, 0, 0]
     name = str(rng.choice(["peer_orders", "inputs", "outputs", "tile_rows", "ep_size", "machine", "blocks"]))
+    if name == "blocks":
+        return with_deps(flow, blocks=flow.deps.blocks[1:])
     value = {"inputs": rng.permutation(flow.inputs).tolist(), "outputs": rng.permutation(flow.outputs).tolist(),
-             "tile_rows": max(1, flow.tile_rows + int(rng.choice([-1, 1]))), "blocks": flow.blocks[1:],
+             "tile_rows": max(1, flow.tile_rows + int(rng.choice([-1, 1]))),
              "ep_size": max(1, ranks + int(rng.choice([-1, 1]))), "peer_orders": orders,
              "machine": hpmoe.cpu(len(flow.queues) + int(rng.integers(2))) if flow.queues else flow.machine}[name]
     return flow.replace(**{name: tuple(value) if isinstance(value, list) else value})
@@ -118,12 +124,13 @@ def in_program_order(rng, flow, queues, a, b):
 
 def task_moves(rng, flow, queues, a, b):
     """To any place of a queue of its unit, or right before a task that it needs."""
-    waits = flow.waits[rng.integers(len(flow.waits))] if len(flow.waits) else None
+    waits, signals = flow.deps.waits, flow.deps.signals
+    waits = waits[rng.integers(len(waits))] if len(waits) else None
     t = int(rng.integers(flow.num_tasks)) if waits is None or rng.random() < 0.5 else int(waits["task"])
     to = int(rng.choice(flow.machine.queues_of(flow.ops[flow.tasks[t]["op"]].unit)))
     queues[:] = [q[q != t] for q in queues]
     needed = [] if waits is None else np.flatnonzero(np.isin(
-        queues[to], flow.signals["task"][flow.signals["event"] == waits["event"]]))
+        queues[to], signals["task"][signals["event"] == waits["event"]]))
     place = int(needed[0]) if len(needed) and rng.random() < 0.7 else int(rng.integers(len(queues[to]) + 1))
     queues[to] = np.insert(queues[to], place, t)
 
@@ -150,6 +157,7 @@ def mutant(rng, flow):
 def differences(flow, other):
     """The fields in which a mutant differs, for the reader of a failed test."""
     pairs = {name: (getattr(flow, name), getattr(other, name)) for name in FIELDS}
+    pairs.update({name: (getattr(flow.deps, name), getattr(other.deps, name)) for name in (*TABLES, "blocks")})
     return [f"{name}: {a} -> {b}" for name, (a, b) in pairs.items() if a is not b and not _are_equal(a, b)]
 
 
@@ -172,7 +180,7 @@ def fault_of_verifier(judge, flow, other, may_hang=lambda whole: False):
     verdict = accepted(other)
     if verdict and (harm := judge.harm(other)):
         return f"accepted: {harm}"
-    if [name for name in FIELDS if getattr(flow, name) is not getattr(other, name)] != ["queues"]:
+    if [name for name in ("deps", *FIELDS) if getattr(flow, name) is not getattr(other, name)] != ["queues"]:
         return None
     whole = rebuild(other, other.ops).replace(queues=other.queues)
     harm = judge.harm(whole)

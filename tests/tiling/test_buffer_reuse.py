@@ -7,6 +7,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from helpers import Layer, assert_equals_numpy, assert_every_access_ordered, bitwise_equal, lowered, nothing, stages, tensors
+from mutants import with_deps
 from random_layers import SIGNALS, random_layer, random_options
 from variants import VARIANTS, arguments
 
@@ -47,7 +48,7 @@ def test_an_order_that_data_makes_needs_no_waits():
     """GMM2 of a slot comes after all of GMM1 of the slot whatever the routing, so its rows go there without a wait."""
     flow = queued(Layer(ep=2, T=6), machine=hpmoe.cpu(3))
     assert shared(flow) == {"d": "a"}
-    assert not [b for b in flow.blocks if b.name.endswith(".free")]
+    assert not [b for b in flow.deps.blocks if b.name.endswith(".free")]
 
 
 def test_waits_of_reuse_are_printed_like_others():
@@ -128,21 +129,21 @@ def test_memory_is_free_once_all_parts_of_a_put_have_left_it(signal):
 
     for direction in ("forward", "backward"):
         flow = lowered(stages(put_cols=2, signal=signal)["overlap"](two_layers), EVEN.arguments(), EVEN.ep, direction)
-        assert "d.free" in [b.name for b in flow.blocks]
+        assert "d.free" in [b.name for b in flow.deps.blocks]
         assert_every_access_ordered(flow, EVEN.arguments())
 
 
 def is_release(flow, wait):
-    return flow.blocks[flow.events["block"][wait["event"]]].name.endswith(".free")
+    return flow.deps.blocks[flow.deps.events["block"][wait["event"]]].name.endswith(".free")
 
 
 def test_a_missing_wait_shows_as_a_wrong_result_under_some_seed():
     flow = queued(EVEN, stage="overlap")
-    waits = np.array([is_release(flow, w) for w in flow.waits])
+    waits = np.array([is_release(flow, w) for w in flow.deps.waits])
     assert waits.any()
     inputs = inputs_of(flow, EVEN.arguments(), np.random.default_rng(0))
     want = hpmoe.interpret(flow, inputs)
-    mutant = flow.replace(waits=flow.waits[~waits])
+    mutant = with_deps(flow, waits=flow.deps.waits[~waits])
     results = [hpmoe.interpret(mutant, inputs, seed=seed) for seed in range(20)]
     assert not all(bitwise_equal(r[0], want[0]) for r in results)
 
@@ -154,7 +155,7 @@ def test_memory_that_may_not_be_shared_is_rejected():
     def sharing(new, old):
         changed = list(flow.buffers)
         changed[names.index(new)] = dataclasses.replace(changed[names.index(new)], memory=names.index(old))
-        return flow.replace(buffers=tuple(changed), made=None)
+        return with_deps(flow.replace(buffers=tuple(changed)), origin=None)
 
     for new, old, why in (("d", "hidden_states", "it is an input"), ("e", "a", "it is an output"),
                           ("c", "b", "operation 2 still uses the older when operation 2 writes the newer"),
@@ -166,7 +167,7 @@ def test_memory_that_may_not_be_shared_is_rejected():
     buffers = list(far.buffers)
     buffers[names.index("e.entries")] = dataclasses.replace(buffers[names.index("e.entries")], memory=names.index("b"))
     with pytest.raises(VerifyError, match="e.entries lives where b did, and other ranks write it"):
-        verify(far.replace(buffers=tuple(buffers), made=None))
+        verify(with_deps(far.replace(buffers=tuple(buffers)), origin=None))
 
 
 def test_sharing_is_a_function_of_the_operations():

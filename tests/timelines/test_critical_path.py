@@ -3,6 +3,7 @@
 import mindspore as ms
 import numpy as np
 import pytest
+from mutants import with_deps
 from simulated_layers import NPU, plan
 from small_timelines import EP, handmade, moe, moe_arguments, two_task_flow
 
@@ -29,9 +30,10 @@ def runs():
 def feeds(line, source, row):
     """Whether some signal of one row's task can count for an event that the other row's task waits for: from the tables."""
     flow, here, there = line.flow, line.rank[source], line.rank[row]
-    for wait in flow.waits[flow.waits["task"] == line.task[row]]:
-        block = flow.blocks[flow.events["block"][wait["event"]]]
-        for signal in flow.signals[flow.signals["task"] == line.task[source]]:
+    deps = flow.deps
+    for wait in deps.waits[deps.waits["task"] == line.task[row]]:
+        block = deps.blocks[deps.events["block"][wait["event"]]]
+        for signal in deps.signals[deps.signals["task"] == line.task[source]]:
             exact = wait["kind"] == tf.STATIC and not block.dynamic
             same = (signal["event"] == wait["event"] if exact
                     else block.first <= signal["event"] < block.first + block.size)
@@ -73,7 +75,7 @@ def test_each_piece_began_after_what_it_says(runs):
 
 def test_the_release_of_a_handmade_run():
     flow = two_task_flow(2)
-    flow = flow.replace(waits=np.array([(1, 0, tf.STATIC)], tf.WAIT), signals=np.array([(0, 0, 0, 0, 0)], tf.SIGNAL),
+    flow = with_deps(flow, waits=np.array([(1, 0, tf.STATIC)], tf.WAIT), signals=np.array([(0, 0, 0, 0, 0)], tf.SIGNAL),
                         events=np.zeros(1, tf.EVENT), blocks=(tf.EventBlock("a", "tile", (), 0, 1, False),))
     line = handmade(flow, (0, 1, 5), (0, 7, 9))
     assert releases(line).tolist() == [-1, 0]

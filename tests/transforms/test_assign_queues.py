@@ -219,6 +219,6 @@ def test_a_worker_that_looks_seldom_is_later():
 def test_the_reference_waits_for_whole_experts():
     flow = plan(make=hpmoe.overlap_comm)
     coarse = wait_for_experts.apply_to(flow)
-    assert {b.unit for b in flow.blocks} >= {"slot"}
-    assert {b.unit for b in coarse.blocks if b.name in ("b", "c", "d")} == {"expert"}
+    assert {b.unit for b in flow.deps.blocks} >= {"slot"}
+    assert {b.unit for b in coarse.deps.blocks if b.name in ("b", "c", "d")} == {"expert"}
     hpmoe.verify(coarse)

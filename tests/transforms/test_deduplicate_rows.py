@@ -62,7 +62,7 @@ def test_dropped_entries_and_their_counts(stage, policy):
 def test_where_nothing_repeats_nothing_changes(layer):
     plain, once = (lowered(f, layer.arguments(), layer.ep)
                    for f in map(hpmoe.tile_partition, (moe_ffn, deduplicate_rows(moe_ffn))))
-    assert plain.ops == once.ops and plain.routes == once.routes and (plain.waits == once.waits).all()
+    assert plain.ops == once.ops and plain.routes == once.routes and (plain.deps.waits == once.deps.waits).all()
 
 
 def test_a_token_goes_to_a_rank_once():

@@ -121,4 +121,4 @@ def test_parts_of_columns_of_no_tokens_are_put_in_queues(direction):
     put = hpmoe.overlap_comm(hpmoe.tile_partition(hpmoe.moe_ffn, rows=8, cols=8), cols=4)
     before, queued = (f.lower(*avals, mesh=hpmoe.Mesh(2), direction=direction) for f in (
         put, hpmoe.assign_queues(put, machine=SMALL_NPU)))
-    assert any(b.columns and not b.size for b in before.blocks) and queued.num_tasks == before.num_tasks
+    assert any(b.columns and not b.size for b in before.deps.blocks) and queued.num_tasks == before.num_tasks

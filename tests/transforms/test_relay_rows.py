@@ -85,7 +85,7 @@ def test_dropped_entries_and_their_counts(policy):
 def test_on_one_node_or_nodes_of_one_rank_nothing_changes(layer):
     plain, relayed = (lowered(f, layer.arguments(), layer.mesh)
                       for f in map(hpmoe.tile_partition, (moe_ffn, relay_rows(moe_ffn))))
-    assert plain.ops == relayed.ops and plain.routes == relayed.routes and (plain.waits == relayed.waits).all()
+    assert plain.ops == relayed.ops and plain.routes == relayed.routes and (plain.deps.waits == relayed.deps.waits).all()
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -87,7 +87,7 @@ def test_nothing_to_gain_changes_nothing():
     shapes = avals_of(Layer(ep=2).arguments())
     plain, copied = (f.lower(*shapes, mesh=hpmoe.Mesh(2)) for f in (hpmoe.tile_partition(moe_ffn), hpmoe.tile_partition(
         replicate_experts(moe_ffn, loads=[3, 3, 3, 3]))))
-    assert plain.ops == copied.ops and (plain.waits == copied.waits).all()
+    assert plain.ops == copied.ops and (plain.deps.waits == copied.deps.waits).all()
 
 
 def test_every_access_is_ordered():

@@ -28,9 +28,9 @@ def listed(error):
 def leads_of(flow):
     """For each task those that it leads to by queue order or a static event: of a taskflow of one rank without a route."""
     waiting, leads = collections.defaultdict(set), [set() for _ in range(flow.num_tasks)]
-    for wait in flow.waits:
+    for wait in flow.deps.waits:
         waiting[int(wait["event"])].add(int(wait["task"]))
-    for signal in flow.signals:
+    for signal in flow.deps.signals:
         leads[signal["task"]] |= waiting[int(signal["event"])]
     for queue in flow.queues:
         for i, task in enumerate(queue):

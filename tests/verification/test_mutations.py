@@ -9,7 +9,7 @@ import collections
 import numpy as np
 import pytest
 from helpers import SMALL_NPU
-from mutants import accepted, differences, fault_of_verifier, mutant
+from mutants import accepted, differences, fault_of_verifier, mutant, with_deps
 from mutation_subjects import CHOICES, IN_STAGES, OTHERS, SCHEDULES, SINGLE, SUBJECTS, Subject, lowered
 
 import hpmoe
@@ -70,7 +70,7 @@ HARD = (  # backward schedules with waits that only a closer look at the rows fi
 def test_waits_left_out_are_refused_and_queues_judged(name, layer, options, schedule):
     subject = Subject(name, layer, options, "backward", schedule)
     flow, queues = subject.flow, [np.sort(q) for q in subject.flow.queues]
-    assert not any(accepted(flow.replace(waits=np.delete(flow.waits, i))) for i in range(len(flow.waits)))
+    assert not any(accepted(with_deps(flow, waits=np.delete(flow.deps.waits, i))) for i in range(len(flow.deps.waits)))
     for q, queue in enumerate(queues):
         other = flow.replace(queues=(*flow.queues[:q], queue, *flow.queues[q + 1:]))
         assert fault_of_verifier(subject.judge, flow, other, subject.may_hang) is None

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from helpers import queued
-from mutants import changed, replaced
+from mutants import changed, replaced, with_deps
 
 import hpmoe
 from hpmoe import VerifyError
@@ -14,43 +14,43 @@ from hpmoe.routing.capacity import Capacity
 from hpmoe.tiling.rebuild import rebuild
 
 
-def unpruned(flow):
-    """The tables as they were before the waits that the queues imply were left out."""
-    whole = rebuild(flow, flow.ops)
-    return {name: getattr(whole, name) for name in ("events", "waits", "signals", "blocks")}
+def planned(**options):
+    return queued("backward", machine=hpmoe.cpu(2), **options)
+
+
+def tables(flow):
+    return {name: getattr(flow.deps, name) for name in ("events", "waits", "signals", "blocks")}
 
 
 EDITS = {
-    "unpruned": unpruned,
-    "waits in another order": lambda flow: {"waits": flow.waits[::-1].copy()},
-    "signals in another order": lambda flow: {"signals": flow.signals[::-1].copy()},
-    "a wait twice": lambda flow: {"waits": np.repeat(flow.waits, 2)},
-    "a wait less": lambda flow: {"waits": flow.waits[1:]},
-    "no waits": lambda flow: {"waits": flow.waits[:0]},
-    "a signal less": lambda flow: {"signals": flow.signals[:-1]},
-    "another threshold": lambda flow: {"events": changed(flow.events, 0, mult=flow.events["mult"][0] + 1)},
-    "another block": lambda flow: {"events": changed(flow.events, len(flow.events) - 1, block=0)},
-    "an event that nobody waits for": lambda flow: {"events": np.concatenate([flow.events, flow.events[-1:]])},
-    "a wait for an event past the last": lambda flow: {"waits": changed(flow.waits, 0, event=len(flow.events))},
-    "blocks of other names": lambda flow: {"blocks": tuple(b.replace(name="x") for b in flow.blocks)},
-    "tables of another policy": lambda flow: {
-        name: getattr(queued("backward", machine=hpmoe.cpu(2), policy="stage_order"), name)
-        for name in ("events", "waits", "signals", "blocks")},
+    "waits that the queues imply": lambda deps: tables(rebuild(planned(), planned().ops)),
+    "waits in another order": lambda deps: {"waits": deps.waits[::-1].copy()},
+    "signals in another order": lambda deps: {"signals": deps.signals[::-1].copy()},
+    "a wait twice": lambda deps: {"waits": np.repeat(deps.waits, 2)},
+    "a wait less": lambda deps: {"waits": deps.waits[1:]},
+    "no waits": lambda deps: {"waits": deps.waits[:0]},
+    "a signal less": lambda deps: {"signals": deps.signals[:-1]},
+    "another threshold": lambda deps: {"events": changed(deps.events, 0, mult=deps.events["mult"][0] + 1)},
+    "another block": lambda deps: {"events": changed(deps.events, len(deps.events) - 1, block=0)},
+    "an event that nobody waits for": lambda deps: {"events": np.concatenate([deps.events, deps.events[-1:]])},
+    "a wait for an event past the last": lambda deps: {"waits": changed(deps.waits, 0, event=len(deps.events))},
+    "blocks of other names": lambda deps: {"blocks": tuple(b.replace(name="x") for b in deps.blocks)},
+    "tables of another policy": lambda deps: tables(planned(policy="stage_order")),
 }
 
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_tables_edited_by_hand_are_refused_by_name(edit):
-    flow = queued("backward", machine=hpmoe.cpu(2))
+    flow = planned()
     hpmoe.verify(flow)
     found = r"(?s)^verify: (events|waits|signals|blocks)\[\d+\] is .*; the operations and queues need .*"
     with pytest.raises(VerifyError, match=found + "Do not edit tables: use hpmoe.rewriting.rebuild or .*requeue"):
-        hpmoe.verify(flow.replace(**EDITS[edit](flow)))
+        hpmoe.verify(with_deps(flow, **EDITS[edit](flow.deps)))
 
 
 def test_queues_edited_by_hand_are_refused_by_name():
     """Other queues imply other waits; requeue finds these."""
-    flow = queued("backward", machine=hpmoe.cpu(2))
+    flow = planned()
     others = np.arange(flow.num_tasks), flow.queues[1][:0]
     with pytest.raises(VerifyError, match="Do not edit tables: use hpmoe.rewriting.rebuild or hpmoe.rewriting.requeue"):
         hpmoe.verify(flow.replace(queues=others))
@@ -87,9 +87,9 @@ def test_an_expert_has_no_more_slots_than_its_capacity_fills():
 
 def test_error_shows_the_task_and_its_neighbours():
     flow = queued()
-    task = int(flow.waits["task"][0])
+    task = int(flow.deps.waits["task"][0])
     with pytest.raises(VerifyError) as raised:
-        hpmoe.verify(flow.replace(waits=flow.waits[1:]))
+        hpmoe.verify(with_deps(flow, waits=flow.deps.waits[1:]))
     lines = str(raised.value).splitlines()
     assert f"need task={task}, " in lines[0] and "Do not edit tables" in lines[0]
     assert [line[0] for line in lines[1:]].count(">") == 1 and 2 <= len(lines) <= 6
