@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class Level:
     provenance: tuple[str, ...] = ()
     direction: str = "forward"
 
-    text: ClassVar[Callable[[Any], str]]
+    text: ClassVar[Callable[..., str]]
     interpreter: ClassVar[Callable[..., list[list[np.ndarray]]]]
 
     def replace(self: L, **changes: object) -> L:
