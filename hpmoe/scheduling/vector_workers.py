@@ -28,7 +28,6 @@ COMPUTING = 2  # workers for what is computed, over their share of the work
 LEFT_OVER = 0.25  # of the workers, the most that compute as links have no use for them
 LONG = 0.36  # of the time of matmuls, the least of moving for which they do
 WORTH_US = 160.0  # of moving, the least for which some workers only compute: with few rows each, whose turn it is is chance
-SENDING = 5.0  # times the workers that fill a link, of which more would only share it
 OUT, LEAST_OUT = 1.5, 4  # times the workers that fill the share of the fullest rank's link that one rank has; the least
 STRAINED = 1.05  # the most time of workers that compute or move, over that of all workers doing both, or of the matmuls
 
@@ -151,7 +150,7 @@ def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySl
     Peers are in groups, and every group has workers of its own.
     """
     kind, ahead = vector.kind(op), sources_ahead(flow, op)
-    workers = _senders(flow, machine, vector[kind])
+    workers = vector[kind]
     wanted = _num_groups(flow, op, machine, slots, workers)
     node_size = machine.link.node_size if machine.link.node_size > 1 else flow.ep_size
     places = min(op.num_peers, node_size)  # ranks of one place in every node are in one group
@@ -165,13 +164,6 @@ def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySl
     out %= of_group[group]
     out += machine.num_aic + sum(vector[:kind]) + starts[group]
     return out
-
-
-@rule("few_send", otherwise=lambda flow, machine, movers: movers)
-def _senders(flow: tf.Taskflow, machine: Machine, movers: int) -> int:
-    """Has no more than SENDING times the vector workers put rows that fill a link. If more sent at a time, the first rows
-    would come with the last. How many, of those that do not only compute."""
-    return min(movers, math.ceil(SENDING * machine.num_aiv / link_stretch(flow, machine)))
 
 
 @rule("put_groups", otherwise=lambda flow, op, machine, slots, workers: 1)
