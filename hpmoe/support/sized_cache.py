@@ -6,7 +6,7 @@ import collections
 import functools
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -80,22 +80,20 @@ def num_bytes(value: object) -> int:
         if id(one) in seen:
             continue
         seen.add(id(one))
-        size, parts = _measures(type(one))
-        total += one.nbytes if size is None else size
-        if parts is not None:
+        total += one.nbytes if isinstance(one, np.ndarray) else OBJECT_BYTES
+        parts = _parts(type(one))
+        if parts:
             left += parts(one)
     return total
 
 
 @functools.lru_cache(maxsize=4096)
-def _measures(kind: type) -> tuple[int | None, Callable[[Any], Iterable[object]] | None]:
-    """Returns the bytes of an object of a class, None for an array, and a function from it to the objects it refers to."""
-    if issubclass(kind, np.ndarray):
-        return None, None
+def _parts(kind: type) -> Callable[..., Iterable[object]] | None:
+    """Returns a function from an object of a class to the objects that it refers to, or None if it is not looked into."""
     if issubclass(kind, Mapping):
-        return OBJECT_BYTES, lambda mapping: mapping.values()
+        return kind.values
     if issubclass(kind, (tuple, list, set, frozenset)):
-        return OBJECT_BYTES, iter
-    if kind.__module__.startswith("hpmoe"):
-        return OBJECT_BYTES, lambda instance: getattr(instance, "__dict__", {}).values()
-    return OBJECT_BYTES, None
+        return iter
+    if kind.__module__.startswith("hpmoe") and kind.__dictoffset__:
+        return lambda instance: vars(instance).values()
+    return None
