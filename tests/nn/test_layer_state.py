@@ -63,7 +63,7 @@ def assert_computes(function, p, masked=(), seed=5):
     np.testing.assert_allclose(function(ms.Tensor(x)).asnumpy(), right_output(x, p, masked), rtol=1e-4, atol=1e-4)
 
 
-@pytest.fixture(params=[ms.PYNATIVE_MODE, ms.GRAPH_MODE], ids=["jit", "graph mode"])
+@pytest.fixture(params=["jit", "graph mode"])
 def compiled(request):
     """From a layer to a function that is compiled when it is first called."""
     def make(layer):
@@ -72,7 +72,7 @@ def compiled(request):
         graph = ms.jit(call)
 
         def run(x):
-            if request.param == ms.PYNATIVE_MODE:
+            if request.param == "jit":
                 return graph(x)
             ms.set_context(mode=ms.GRAPH_MODE)
             try:
@@ -83,7 +83,10 @@ def compiled(request):
     return make
 
 
-def test_the_program_of_a_bug_report():
+JIT = pytest.mark.parametrize("compiled", ["jit"], indirect=True)
+
+
+def test_a_graph_gives_the_same_bits_after_a_move():
     layer = hpmoe.nn.MoELayer(hidden_size=4, moe_ffn_hidden_size=4, num_moe_experts=4, moe_router_topk=1,
                               norm_topk_prob=False, init_method_std=1.0, mesh=MESH)
     layer.router.weight.set_data(ms.Tensor(np.eye(4) * 4, ms.float32))
@@ -101,12 +104,12 @@ def test_the_program_of_a_bug_report():
     assert np.array_equal(graph(x).asnumpy(), right)
 
 
-@pytest.mark.parametrize("replicas", [0, 1])
-def test_a_graph_compiled_before_follows_moves_and_masks(compiled, replicas):
+def test_a_compiled_graph_follows_moves_and_masks(compiled):
+    """Two moves: without replicas, then with them."""
     layer = make_layer(mesh=MESH)
     p, graph, optimizer = float64(layer), compiled(layer), ms.nn.Adam(layer.trainable_params(), 0.05)
     assert_computes(graph, p)
-    for _ in range(2):
+    for replicas in (0, 1):
         move(layer, optimizer, replicas=replicas)
         for masked in ([], [1, 6], [0], []):
             layer.mask_experts(masked)
@@ -114,6 +117,7 @@ def test_a_graph_compiled_before_follows_moves_and_masks(compiled, replicas):
             assert_computes(layer, p, masked)
 
 
+@JIT
 def test_a_graph_on_one_rank_follows_masks(compiled):
     layer = make_layer()
     graph = compiled(layer)
@@ -159,7 +163,8 @@ def test_a_layer_is_what_was_saved(way, source, other, tmp_path):
         assert_computes(loaded, p)
 
 
-@pytest.mark.parametrize("way", [through_shards, through_hugging_face])
+@pytest.mark.parametrize("compiled, way", [("jit", through_shards), ("graph mode", through_hugging_face)],
+                         indirect=["compiled"])
 def test_compiled_graphs_follow_what_is_loaded(compiled, way, tmp_path):
     layer, other = make_moved(0), make_layer(1, mesh=MESH)
     move(other, ms.nn.Adam(other.trainable_params(), 0.05))
@@ -192,8 +197,9 @@ def without_places(layer):
             if name != "experts.places"}
 
 
-@pytest.mark.parametrize("load", [ms.load_param_into_net, lambda net, state: net.load_state_dict(state, strict=False)],
-                         ids=["load_param_into_net", "load_state_dict"])
+@pytest.mark.parametrize("compiled, load", [
+    ("jit", ms.load_param_into_net), ("graph mode", lambda net, state: net.load_state_dict(state, strict=False))],
+    indirect=["compiled"], ids=["load_param_into_net", "load_state_dict"])
 def test_without_places_experts_are_in_order_or_refused(load, compiled):
     layer, moved, fresh = make_layer(0), make_moved(1), make_layer(2, mesh=MESH)
     if load is ms.load_param_into_net:

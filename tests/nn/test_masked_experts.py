@@ -62,8 +62,11 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("masked", [[1], [0, 5], [5, 2, 3]], ids=str)
-@pytest.mark.parametrize("name", OPTIONS)
+MASKS = [1], [0, 5], [5, 2, 3]
+
+
+@pytest.mark.parametrize("name, masked", [(name, MASKS[(i + k) % 3]) for i, name in enumerate(OPTIONS) for k in (0, 1)],
+                         ids=str)
 def test_a_layer_with_masks_is_the_layer_of_the_others(name, masked):
     """Masked experts and their rows of the router hold NaN; their gradients are 0."""
     layer = make_layer(**OPTIONS[name])
@@ -94,8 +97,12 @@ def grouped_choice(scores, num_groups, topk_groups, k, masked):
     return set(sorted(among, key=lambda e: (-scores[e], e))[:k])
 
 
-@pytest.mark.parametrize("num_groups, topk_groups, k", [(3, 1, 2), (3, 2, 2), (3, 2, 3), (2, 1, 3), (2, 1, 1), (6, 2, 2)])
-@pytest.mark.parametrize("score", ["softmax", "sigmoid", "sqrtsoftplus"])
+GROUPS = (3, 1, 2), (3, 2, 2), (3, 2, 3), (2, 1, 3), (2, 1, 1), (6, 2, 2)
+SCORES = "softmax", "sigmoid", "sqrtsoftplus"
+
+
+@pytest.mark.parametrize("score, num_groups, topk_groups, k",
+                         [(SCORES[(i + j) % 3], *groups) for i, groups in enumerate(GROUPS) for j in (0, 1)])
 def test_groups_never_choose_a_masked_expert(score, num_groups, topk_groups, k):
     """Any mask that leaves k experts, whole groups among them; biases of any sign; NaN in the lost weights."""
     x = values(TOKENS, HIDDEN, seed=8)
@@ -123,7 +130,7 @@ def test_groups_never_choose_a_masked_expert(score, num_groups, topk_groups, k):
 
 @pytest.mark.parametrize("masked", [[], [1], [1, 4]], ids=str)
 @pytest.mark.parametrize("groups", [{}, {"moe_router_num_groups": 3, "moe_router_group_topk": 2}], ids=["all", "groups"])
-@pytest.mark.parametrize("score", ["softmax", "sigmoid", "sqrtsoftplus"])
+@pytest.mark.parametrize("score", SCORES)
 def test_a_bias_of_zeros_chooses_as_none(score, groups, masked):
     """Also where scores round to the same: logits of 20 to 30 have the sigmoid 1."""
     x = ms.Tensor(values(64, HIDDEN, seed=8) + 25 * np.eye(HIDDEN, dtype=np.float32)[0])
@@ -170,9 +177,9 @@ def test_dropout_in_groups_leaves_masked_experts_out(score):
     def weights_of(z, seed):
         ids, weights = hpmoe.route(z, 2, score=score, num_groups=4, topk_groups=2, expert_dropout=0.5, seed=seed)
         return (weights * weights).sum(), ids, weights
-    for seed in range(3):
+    for seed in range(2):
         (_, ids, weights), grad = ms.value_and_grad(weights_of, 0, has_aux=True)(ms.Tensor(z), ms.Tensor(seed, ms.int32))
         assert not np.isin(ids.asnumpy(), [1, 2, 6]).any() and (weights.asnumpy() > 0).all()
         assert np.isfinite(grad.asnumpy()).all() and not grad.asnumpy()[:, [1, 2, 6]].any()
-    drawn = [hpmoe.route(ms.Tensor(z), 2, score=score, expert_dropout=0.5, seed=s)[0].asnumpy() for s in range(9)]
+    drawn = [hpmoe.route(ms.Tensor(z), 2, score=score, expert_dropout=0.5, seed=s)[0].asnumpy() for s in range(3)]
     assert set(np.concatenate(drawn).ravel()) == {0, 3, 4, 5, 7}

@@ -49,6 +49,12 @@ def at_stages(layers):
             *((layer, some[i % len(some)]) for i, layer in enumerate(others))]
 
 
+def some_stages(i):
+    """The names of both ends of the chain and, in turn, of one stage between them."""
+    plain, *between, last = stages()
+    return plain, between[i % len(between)], last
+
+
 @hpmoe.transform(requires="tiles")
 def for_several(flow, *, num_peers):
     """Puts of which a unit has no more than num_peers tasks, each for several ranks where there are more of these."""

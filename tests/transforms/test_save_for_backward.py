@@ -19,7 +19,7 @@ def narrow(eqn):
     return len(shape) > 0 and shape[-1] == 3
 
 
-POLICIES = ("recompute_swiglu", "dispatched_rows", nothing, matmuls, narrow)
+POLICIES = ("everything", "recompute_swiglu", "dispatched_rows", nothing, matmuls, narrow)
 
 
 def assert_policies_change_nothing(f, args, cotangents, stage, num_tokens=None, policies=POLICIES):
@@ -30,7 +30,7 @@ def assert_policies_change_nothing(f, args, cotangents, stage, num_tokens=None, 
         return [*outs, *grads]
 
     plain = run(f)
-    for policy in ("everything", *policies):
+    for policy in policies:
         assert bitwise_equal(run(save_for_backward(f, policy=policy)), plain), policy
     return plain
 
@@ -41,8 +41,7 @@ def test_gradients_of_variants_are_those_without_a_policy(name):
     args = arguments(f, LAYER)
     cotangents = cotangents_of(in_jax, args)
     assert_policies_change_nothing(f, args, cotangents, "plain")
-    assert_policies_change_nothing(f, args, cotangents, "fused", policies=("dispatched_rows", nothing))
-    assert_policies_change_nothing(f, args, cotangents, "fused", (2, 4), policies=(nothing,))
+    assert_policies_change_nothing(f, args, cotangents, "fused", (2, 4), policies=("dispatched_rows", nothing))
 
 
 @pytest.mark.parametrize("stage", stages())
@@ -120,7 +119,7 @@ def test_saving_less_keeps_less_between_the_passes():
     layer = Layer(ep=2, T=6)
     args = tensors(layer.arguments())
     sizes = {}
-    for policy in ("everything", *POLICIES[:3]):
+    for policy in POLICIES[:4]:
         f = spmd(stages()["fused"](save_for_backward(hpmoe.moe_ffn, policy=policy)), hpmoe.Mesh(2))
         flow = f.lower(*args, direction="backward").flow
         sizes[policy] = sum(b.cols for b in flow.buffers if b.name.startswith("saved"))
