@@ -40,7 +40,8 @@ def test_the_bytes_of_a_plan_are_those_of_its_tables():
         staged = hpmoe.chain(hpmoe.tile_partition(rows=4), hpmoe.assign_queues, hpmoe.fuse_persistent)(layer)
         return staged.lower(*avals).irs[-1]
     small, large = plan_of(64), plan_of(4096)
-    tables = [sum(v.nbytes for v in (*vars(x.flow).values(), x.image) if isinstance(v, np.ndarray)) for x in (small, large)]
+    held = [(*vars(x.flow).values(), *vars(x.flow.deps).values(), x.image) for x in (small, large)]
+    tables = [sum(v.nbytes for v in values if isinstance(v, np.ndarray)) for values in held]
     assert tables[1] > 10 * tables[0] and tables[1] < num_bytes(large) < 2 * tables[1]
     assert num_bytes(small) < num_bytes(large) / 5
 
