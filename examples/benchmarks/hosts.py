@@ -136,7 +136,7 @@ def _status_of(hosts: Hosts, ranks: int, given: str) -> int:
 
 
 def _crossing(reports: Sequence[Fields], ranks: int, side: str, which: str) -> Fields:
-    """Sums what all ranks sent; of the cable, which all ranks of a host count alike, what one rank of each host counted."""
+    """Sums messages and bytes of all ranks; each rank counts the whole cable of its host, so one rank of each is used."""
     of_ranks = [report["carried"][side][which] for report in reports]
     own = {name: sum(rank[name] for rank in of_ranks) for name in ("row_bytes", "messages")}
     return {**({} if side == "torch" else own), "cable_bytes": sum(rank["cable_bytes"] for rank in of_ranks[::ranks])}

@@ -53,7 +53,7 @@ def test_every_pattern_at_every_stage(name, stage):
     ("error", 6.0, "plain"), ("error", 6.0, "fused"), ("position", 0.4, "overlap"), ("position", 0.4, "fused"),
     ("probs", 0.4, "blocking"), ("probs", 0.01, "fused")])
 def test_every_drop_policy(policy, factor, stage):
-    """What goes nowhere takes no capacity, and its NaN decides nothing. Layers take patterns in turn."""
+    """Masked entries take no capacity, and their NaN weights do not change which entries are dropped."""
     dropped = [assert_equals_numpy(stages()[stage], LAYERS[("several tiles", "uneven")[i % 2]], pattern, factor, policy)
                for i, pattern in enumerate(ABSENT, stage == "fused")]
     dropped.append(assert_equals_numpy(stages()[stage], LAYERS["no tokens"], "a part", factor, policy))

@@ -32,7 +32,7 @@ EDITS = {
     "a signal less": lambda deps: {"signals": deps.signals[:-1]},
     "another threshold": lambda deps: {"events": changed(deps.events, 0, mult=deps.events["mult"][0] + 1)},
     "another block": lambda deps: {"events": changed(deps.events, len(deps.events) - 1, block=0)},
-    "an event that nobody waits for": lambda deps: {"events": np.concatenate([deps.events, deps.events[-1:]])},
+    "an event without a wait": lambda deps: {"events": np.concatenate([deps.events, deps.events[-1:]])},
     "a wait for an event past the last": lambda deps: {"waits": changed(deps.waits, 0, event=len(deps.events))},
     "blocks of other names": lambda deps: {"blocks": tuple(b.replace(name="x") for b in deps.blocks)},
     "tables of another policy": lambda deps: tables(planned(policy="stage_order")),
