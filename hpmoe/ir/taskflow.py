@@ -172,6 +172,7 @@ class Taskflow(Level):
 
 
 def origin_of(flow: Taskflow) -> Origin:
+    """Returns the parts of a Taskflow that its dependencies are derived from."""
     return Origin(*(getattr(flow, field.name) for field in dataclasses.fields(Origin)))
 
 

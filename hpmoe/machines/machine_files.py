@@ -122,9 +122,10 @@ def _base(like: object, files: tuple[Path, ...]) -> Machine | None:
         return None
     if is_name(like, preset_names()):
         return load_machine(like)
-    path = files[-1].parent / str(like)
-    check_argument(isinstance(like, str) and path.suffix == ".toml" and path.is_file() and path not in files, WHO, "like",
-                   repr(like), f"one of {', '.join(preset_names())}, or another .toml file of the same folder")
+    path = files[-1].with_name(Path(str(like)).name or "?")
+    is_beside = path.name == like and path.suffix == ".toml" and path.is_file()
+    check_argument(is_beside and path not in files, WHO, "like", repr(like),
+                   f"one of {', '.join(preset_names())}, or another .toml file of the same folder")
     return _read(path, files)
 
 

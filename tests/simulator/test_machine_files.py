@@ -67,6 +67,10 @@ def test_a_file_is_like_another_of_its_folder(tmp_path):
     Path(mine).write_text('name = "a"\nlike = "other.toml"')
     with pytest.raises(ArgumentError, match=r"like is 'other.toml'; it must be one of .*, or another \.toml file"):
         hpmoe.load_machine(other)
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "inner.toml").write_text('name = "c"\nlike = "../mine.toml"')
+    with pytest.raises(ArgumentError, match=r"like is '../mine.toml'; it must be one of"):
+        hpmoe.load_machine(tmp_path / "below" / "inner.toml")
 
 
 def test_units_are_those_of_the_file(tmp_path):
