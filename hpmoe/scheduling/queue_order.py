@@ -63,6 +63,7 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
     if not machine.unified:
         _order_way_back(flow, machine, costs, ranked, order, parts)
     _parts_to_relays(flow, order)
+    _copies_in_turn(flow, grids, order)
     round_after_round(flow, order)
     return order
 
@@ -194,6 +195,20 @@ def _weight_bytes(flow: tf.Taskflow, op: tf.TileOp) -> int:
     """Of the weights that an operation multiplies by, of all experts."""
     weight = flow.buffers[op.operands[2].buffer]
     return known(weight.num_rows) * weight.row_bytes if op.primitive.operand(2).is_weight else 0
+
+
+@rule("copies_in_turn", otherwise=lambda flow, grids, order: None)
+def _copies_in_turn(flow: tf.Taskflow, grids: Sequence[slice], order: np.ndarray) -> None:
+    """Has weights that copies multiply received rows by put just before the first of those rows."""
+    storage = [b.storage for b in flow.buffers]
+    read = [{storage[a.buffer] for a in op.inputs} for op in flow.ops]
+    for op, copies in zip(flow.ops, grids, strict=True):
+        for put, rows in zip(flow.ops, grids, strict=True) if op.primitive.moves_copies and not op.primitive.is_back else ():
+            multiplied = {storage[a.buffer] for a in (*op.outputs, *put.outputs)}
+            if put.primitive.sends_rows and put.domain.size and any(multiplied <= r for r in read):
+                plan = flow.routes[op.domain.route]
+                slot = min(int(known(plan.placement).own_share * plan.max_rows / flow.tile_rows), put.domain.size - 1)
+                order[copies] = order[rows].reshape(put.domain.size, -1)[slot].min()
 
 
 @rule("parts_of_columns", otherwise=lambda flow, op: 0)
