@@ -79,11 +79,14 @@ def _buffer(buffer: Buffer) -> tuple[int, int, int, int]:
 
 
 def _routes(routes: Sequence[RoutePlan]) -> dict[str, np.ndarray]:
-    """The routes, and the shares of those with copies, one after the other."""
+    """The routes, the shares of routes with copies, and the tables of routes over stops, one after the other."""
     shares = [_shares(r) for r in routes]
-    first = np.cumsum([0, *map(len, shares)])
-    return {"routes": np.array([_route(r, f) for r, f in zip(routes, first, strict=False)], protocol.ROUTE),
-            "shares": np.concatenate([np.zeros(0, protocol.SHARE), *shares])}
+    stops = [r.kind.stops.reshape(-1) if r.kind.is_of_tokens else np.zeros(0, np.int64) for r in routes]
+    first_share, first_stop = (np.cumsum([0, *map(len, parts)]) for parts in (shares, stops))
+    rows = [_route(*each) for each in zip(routes, first_share, first_stop, strict=False)]
+    return {"routes": np.array(rows, protocol.ROUTE),
+            "shares": np.concatenate([np.zeros(0, protocol.SHARE), *shares]),
+            "stops": np.concatenate([np.zeros(0, np.int64), *stops]).astype("<i4")}
 
 
 def _shares(route: RoutePlan) -> np.ndarray:
@@ -94,12 +97,13 @@ def _shares(route: RoutePlan) -> np.ndarray:
     return out
 
 
-def _route(route: RoutePlan, first_share: int) -> tuple:
+def _route(route: RoutePlan, first_share: int, first_stop: int) -> tuple:
     capacity = route.capacity
     policy = DropPolicy[capacity.policy.upper()] if capacity else DropPolicy.NONE
     return (route.ids, route.num_experts, route.num_local_experts, route.top_k, route.num_slots, route.num_tokens,
-            route.max_rows, policy, route.weights, first_share, route.of, route.return_tokens,
-            route.alignment, route.kind.node_size, route.tp_size, 0, capacity.factor if capacity else 0.0)
+            route.max_rows, policy, route.weights, first_share, route.of, route.over,
+            first_stop if route.kind.is_of_tokens else -1, route.return_tokens, route.alignment, route.tp_size,
+            capacity.factor if capacity else 0.0)
 
 
 def _operand(op: TileOp, i: int) -> tuple:

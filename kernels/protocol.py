@@ -20,7 +20,7 @@ from hpmoe.tile_ops.row_modes import RowMode
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
 MAGIC = 0x484D4F45
-VERSION = 9
+VERSION = 10
 SECTION_ALIGNMENT = 64
 
 
@@ -141,9 +141,9 @@ def _words(names):
 HEADER = np.dtype(
     _words(
         "magic version image_bytes num_tasks num_queues num_templates num_ops num_buffers num_events num_event_runs "
-        "num_waits num_signals num_routes num_shares ep_size tile_rows index_bits "
+        "num_waits num_signals num_routes num_shares num_stops ep_size tile_rows index_bits "
         "tasks_offset queues_offset templates_offset ops_offset buffers_offset event_runs_offset waits_offset "
-        "signals_offset routes_offset shares_offset peer_order_offset num_behind most_received"
+        "signals_offset routes_offset shares_offset stops_offset peer_order_offset num_behind most_received"
     )
 )
 TASK = np.dtype("<u4")
@@ -154,7 +154,7 @@ EVENT_RUN = np.dtype(_words("first extent index mult route"))
 BUFFER = np.dtype(_words("cols rows_per_expert dtype rows"))
 ROUTE = np.dtype(
     _words("ids_buffer num_experts num_local_experts top_k num_slots num_tokens max_rows drop_policy")
-    + _words("weights_buffer first_share once_of return_tokens alignment node_size tp_size reserved")
+    + _words("weights_buffer first_share of over first_stop return_tokens alignment tp_size")
     + [("capacity_factor", "<f8")]
 )
 SHARE = np.dtype(_words("expert low high"))
@@ -195,5 +195,6 @@ SECTIONS = {
     "signals": SIGNAL,
     "routes": ROUTE,
     "shares": SHARE,
+    "stops": np.dtype("<i4"),
     "peer_order": np.dtype("<i4"),
 }

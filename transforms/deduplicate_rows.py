@@ -7,6 +7,7 @@ from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equation
 from hpmoe.primitives.dispatch import MOVES, check_moves, combine_rows, dispatch_rows, routes_moved
 from hpmoe.primitives.entry_weights import dispatch_weights
 from hpmoe.primitives.fan import fan_in, fan_out, route_to_ranks
+from hpmoe.routing.kinds.deduplicated import Deduplicated
 from hpmoe.runtime.transform import transform
 
 
@@ -46,7 +47,7 @@ def deduplicate_rows(program: Program) -> Program:
         { lambda hidden_states:f32[4,2] topk_ids:i32[4,2] topk_weights:f32[4,2] gate_up_weight:f32[2,2,6]
                  down_weight:f32[2,3,2]
           let a:route[R]  = route[num_local_experts=2 ep_size=2 max_rows=16] topk_ids
-              b:route[R1] = route_to_ranks a
+              b:route[R1] = route_to_ranks[kind=Deduplicated] a
               c:f32[R1,2] = dispatch hidden_states b
               d:f32[R,2]  = fan_out c b a
               e:f32[R,6]  = grouped_matmul d gate_up_weight a
@@ -68,7 +69,7 @@ def _sent_once(builder: Builder, eqn: Equation, ranks: dict[Atom, Var]) -> list[
         return None
     rows, route, *weights = eqn.inputs
     if route not in ranks:
-        ranks[route] = builder.add(route_to_ranks, route, source=eqn.source)
+        ranks[route] = builder.add(route_to_ranks, route, source=eqn.source, kind=Deduplicated)
     if eqn.primitive is dispatch_rows:
         sent = builder.add(dispatch_rows, rows, ranks[route], source=eqn.source)
         return [builder.add(fan_out, sent, ranks[route], route, source=eqn.source)]

@@ -10,7 +10,6 @@ import numpy as np
 
 from hpmoe.costs.put_sizes import likely_puts, whole_row_groups
 from hpmoe.ir.taskflow import RoutePlan, Taskflow, TileOp
-from hpmoe.routing.route_plan import relays_of
 from hpmoe.runtime.transform import transform
 from hpmoe.support.errors import TransformError, call_user, check_argument, is_int, is_name
 from hpmoe.support.known import known
@@ -143,7 +142,8 @@ def _puts(flow: Taskflow, op: TileOp, signal: str, cols: int | str | None) -> li
     if plan.kind.is_to_relays:  # of a slot one relay in the mean has rows of a rank
         num_peers = 1
     if op.is_relayed:  # of ranks a node apart in the order one is of the node, and the others get nothing
-        num_peers, signal = min(num_peers, flow.routes[relays_of(flow.routes, op.domain.route)].kind.ranks_of_stop), "tile"
+        receivers = plan.kind.sends(flow.routes[plan.over].kind).sum(axis=1)
+        num_peers, signal = min(num_peers, int(receivers.max())), "tile"
     if cols is not None and int(cols) < width:
         cols = int(cols)
         operands = tuple(dataclasses.replace(a, cols=col_modes.OWN) for a in op.operands)

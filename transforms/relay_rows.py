@@ -7,6 +7,7 @@ from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equation
 from hpmoe.primitives.dispatch import MOVES, check_moves, combine_rows, dispatch_rows, routes_moved
 from hpmoe.primitives.fan import route_to_ranks
 from hpmoe.primitives.relay import relay, relay_back
+from hpmoe.routing.kinds.hierarchical import Hierarchical
 from hpmoe.runtime.transform import transform
 from hpmoe.support.errors import check_argument
 
@@ -27,8 +28,8 @@ def relay_rows(program: Program) -> Program:
     Comes after `deduplicate_rows`, if both are applied: then a relay passes a row on to each rank once.
 
     Rewrite:
-        b = dispatch x a      ->  r = route_to_ranks[node_size] a   u = dispatch x r        b = relay u r a
-        e = combine d a w     ->  v = dispatch w r                  s = relay_back d r a v  e = combine s r
+        b = dispatch x a      ->  r = route_to_ranks[kind=Hierarchical] a   u = dispatch x r  b = relay u r a
+        e = combine d a w     ->  v = dispatch w r   s = relay_back d r a v                   e = combine s r
 
     Requires: a plain function with a dispatch or combine; transforms of the traced Program come before it.
     Ensures: the same function; unchanged on a mesh of one node, or of nodes of one rank.
@@ -49,7 +50,7 @@ def relay_rows(program: Program) -> Program:
         { lambda hidden_states:f32[4,2] topk_ids:i32[4,2] topk_weights:f32[4,2] gate_up_weight:f32[2,2,6]
                  down_weight:f32[2,3,2]
           let a:route[R]  = route[num_local_experts=2 ep_size=4 node_size=2 max_rows=32 likely_rows=8] topk_ids
-              b:route[R1] = route_to_ranks[node_size=2] a
+              b:route[R1] = route_to_ranks[kind=Hierarchical node_size=2] a
               c:f32[R1,2] = dispatch hidden_states b
               d:f32[R,2]  = relay c b a
               e:f32[R,6]  = grouped_matmul d gate_up_weight a
@@ -90,7 +91,8 @@ def _relayed(builder: Builder, eqn: Equation, experts: dict[Atom, Atom], relays:
     if as_route(route.aval).kind.is_to_relays or not _has_nodes(aval):
         return None
     if of not in relays:
-        relays[of] = builder.add(route_to_ranks, of, source=eqn.source, node_size=aval.node_size)
+        relays[of] = builder.add(route_to_ranks, of, source=eqn.source, kind=Hierarchical,
+                                  node_size=aval.node_size)
     to = relays[of]
     if eqn.primitive is dispatch_rows:
         crossed = builder.add(dispatch_rows, rows, to, source=eqn.source)

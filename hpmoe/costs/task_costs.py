@@ -16,7 +16,6 @@ from hpmoe.costs.put_sizes import likely_puts
 from hpmoe.costs.work import Work, core_us, link_rate
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
-from hpmoe.routing.route_plan import relays_of
 from hpmoe.support.known import known
 from hpmoe.tiling.next_ops import next_ops
 
@@ -112,15 +111,12 @@ def _expected_units(flow: tf.Taskflow, op: tf.TileOp) -> Units:
 def _exchange_us(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
     """Returns microseconds of a rank's link, or of its link between nodes if that takes longer, for an exchange of rows."""
     plan, ep_size = flow.routes[op.domain.route], flow.ep_size
-    step, rows = plan.kind.ranks_of_stop, plan.likely_rows / ep_size  # to each rank
+    rows = float(plan.likely_rows)
     if plan.kind.is_of_tokens:
-        rows = plan.top_k / plan.kind.rows_of_token() * plan.num_tokens * step / ep_size
-    near, others = min(ep_size, machine.link.node_size) // step - 1, ep_size // step - 1
-    reach = _ranks_reached(flow, op)
-    if reach < ep_size:  # each rank passes on the rows of all nodes to the ranks of its node
-        rows, near, others = rows * ep_size / reach, reach - 1, reach - 1
-    us = max(near / machine.link.rate(ep_size), (others - near) / machine.link.node_bytes_per_us)
-    return rows * us * flow.buffers[op.operands[0].buffer].row_bytes
+        rows = plan.top_k / plan.kind.rows_of_token() * plan.num_tokens
+    ranks, near, far = _ranks_reached(flow, op, machine)
+    us = max(near / machine.link.rate(ep_size), far / machine.link.node_bytes_per_us)
+    return rows / ranks * us * flow.buffers[op.operands[0].buffer].row_bytes
 
 
 def _returned_us(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
@@ -133,15 +129,20 @@ def _returned_us(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
 def _put_us(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
     """Returns microseconds until a put of a slot's rows from one rank is seen, for an exchange that becomes puts."""
     plan, sent, sync = flow.routes[op.domain.route], flow.buffers[op.operands[0].buffer], machine.sync
-    rows, reach = min(flow.tile_rows, plan.likely_rows / (plan.num_local_experts * flow.ep_size)), _ranks_reached(flow, op)
+    rows, reach = min(flow.tile_rows, plan.likely_rows / (plan.num_local_experts * flow.ep_size)), flow.ep_size
+    if op.is_relayed:
+        reach = _ranks_reached(flow, op, machine)[0]
     share = (likely_puts(flow, op, machine)[1] or sent.cols) / sent.cols
     return (sync.task_us + rows * sent.row_bytes * share / link_rate(machine, reach) + sync.signal_us + sync.poll_us
             + (sync.remote_us if reach <= machine.link.node_size else sync.node_remote_us))
 
 
-def _ranks_reached(flow: tf.Taskflow, op: tf.TileOp) -> int:
-    """Returns how many ranks an exchange sends rows to: all, or those of a node if a relay passes on the rows."""
-    return flow.routes[relays_of(flow.routes, op.domain.route)].kind.ranks_of_stop if op.is_relayed else flow.ep_size
+def _ranks_reached(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> tuple[int, int, int]:
+    """Returns how many ranks rank 0 sends rows to in an exchange: all, other ranks of its node, and ranks of other nodes."""
+    plan = flow.routes[op.domain.route]
+    sends = plan.kind.sends(flow.routes[plan.over].kind if op.is_relayed else None)[0]
+    near = int(sends[1:machine.link.node_size].sum())
+    return int(sends.sum()), near, int(sends[1:].sum()) - near
 
 
 def _longest_path(flow: tf.Taskflow, latency: Sequence[float]) -> float:

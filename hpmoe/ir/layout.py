@@ -10,7 +10,6 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.routing.capacity import PerRank
 from hpmoe.routing.placement import Placement
 from hpmoe.routing.relayed_rows import RelayedRows
-from hpmoe.routing.route_plan import relays_of
 from hpmoe.routing.routing import Routing, make_routing, routing_of_tokens
 from hpmoe.routing.slots import Slots, make_slots
 from hpmoe.support.errors import ArgumentError
@@ -51,7 +50,7 @@ class Layout:
         num_tokens: tokens of each rank.
         routings: a Routing for each route of the taskflow.
         slots: for each route, the Slots of each rank.
-        relayed: for each route whose rows relays may pass on, these as they see them.
+        relayed: for each route whose rows relays pass on, the rows as relays see them.
     """
 
     def __init__(self, flow: tf.Taskflow, ids: Sequence[PerRank], num_tokens: Sequence[int] | None,
@@ -63,8 +62,8 @@ class Layout:
             self.routings.append(
                 routing_of_tokens(plan.kind, self.routings[plan.of]) if plan.kind.is_of_tokens else
                 make_routing(plan.kind.by_ids, ids[i], num_tokens, weights[i] if weights else None))
-        self.relayed = {i: RelayedRows.of(self.routings[i], self.routings[relays]) for i in range(len(flow.routes))
-                        if (relays := relays_of(flow.routes, i)) not in (-1, i)}
+        self.relayed = {i: RelayedRows.of(self.routings[i], self.routings[plan.over]) for i, plan in enumerate(flow.routes)
+                        if plan.over >= 0}
         for routing, plan in zip(self.routings, flow.routes, strict=True):
             _check_planned(plan, [routing.num_rows(r) for r in range(flow.ep_size)])
         self.slots: list[list[Slots]] = [

@@ -53,7 +53,8 @@ class Names:
 def _equation_lines(program: Program, names: Names) -> list[str]:
     rows = []
     for eqn in program.equations:
-        params = " ".join(f"{k}={v}" for k, v in eqn.params.items() if v is not None and v is not False)
+        params = " ".join(f"{k}={v.__name__ if isinstance(v, type) else v}" for k, v in eqn.params.items()
+                          if v is not None and v is not False)
         head = eqn.primitive.name + (f"[{params}]" if params else "")
         right = " ".join([head, *(names(a) for a in eqn.inputs)])
         rows.append((" ".join(names.typed(v) for v in eqn.outputs), right))

@@ -10,9 +10,7 @@ from hpmoe.primitives.elementwise import mul
 from hpmoe.primitives.primitive import Primitive, transposed_by
 from hpmoe.primitives.row_dot import dots_for
 from hpmoe.primitives.tiler import Tiler
-from hpmoe.routing.kinds.deduplicated import Deduplicated
-from hpmoe.routing.kinds.hierarchical import Hierarchical
-from hpmoe.routing.kinds.kind import RouteKind
+from hpmoe.routing.kinds.stops import Stops
 from hpmoe.routing.routing import PADDING, Route, add_choices, routing_of_tokens
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.tokens import FAN_IN, FAN_OUT
@@ -24,20 +22,15 @@ fan_in = Primitive("fan_in")
 fan_out.vjp(transposed_by(fan_in))
 
 
-def _kind(experts: RouteKind, node_size: int | None) -> RouteKind:
-    """The kind of a route of tokens to the ranks of experts, or to relays in nodes of a size."""
-    return Deduplicated(experts.by_ids) if node_size is None else Hierarchical(experts.by_ids, node_size)
-
-
 @route_to_ranks.infer
-def _(route: RouteAval, node_size: int | None = None) -> RouteAval:
-    return RouteAval(Rows(), _kind(route.kind, node_size))
+def _(route: RouteAval, kind: type[Stops], **params: int) -> RouteAval:
+    return RouteAval(Rows(), kind(route.kind.by_ids, **params))
 
 
 @route_to_ranks.reference
-def _(routes: list[Route], node_size: int | None = None) -> list[Route]:
+def _(routes: list[Route], kind: type[Stops], **params: int) -> list[Route]:
     experts = routes[0].routing
-    routing = routing_of_tokens(_kind(experts.kind, node_size), experts)
+    routing = routing_of_tokens(kind(experts.kind.by_ids, **params), experts)
     return [Route(routing, rank) for rank in range(routing.ep_size)]
 
 

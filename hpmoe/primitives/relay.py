@@ -1,4 +1,4 @@
-"""Rows that relays pass on inside their node to the ranks of a route, and sum up on their way back."""
+"""Rows that relays, the stops of one route, pass on to the ranks of another route, and sum on their way back."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def _(x: Aval, relays: RouteAval, route: RouteAval) -> Aval:
 
 @relay.tile
 def _(tiler: Tiler, eqn: Equation) -> None:
-    (x, _, route), out = eqn.inputs, eqn.outputs[0]
+    (x, relays, route), out = eqn.inputs, eqn.outputs[0]
     tiler.new(out, dtype=tiler.buffer(x).dtype)
-    tiler.emit(ALL_TO_ALL, tiler.once(route), tiler.at(out, row_modes.PEER, col_modes.ALL, dtypes=tiler.MOVED),
+    tiler.emit(ALL_TO_ALL, tiler.come_over(route, relays), tiler.at(out, row_modes.PEER, col_modes.ALL, dtypes=tiler.MOVED),
                tiler.at(x, row_modes.RELAY_ROWS, col_modes.ALL, dtypes=tiler.MOVED), cols=0)
 
 
@@ -60,7 +60,8 @@ def _(tiler: Tiler, eqn: Equation) -> None:
     source = tiler.at(rows, cols=col_modes.ALL)
     entries = dataclasses.replace(source, rows=row_modes.RELAY_ENTRIES, buffer=tiler.hidden(
         f"{tiler.names(out)}.entries", most * as_route(route.aval).top_k, cols, tiler.buffer(rows).dtype))
-    tiler.emit(ALL_TO_ALL_BACK, tiler.once(route), entries, source, cols=0)
+    once = tiler.come_over(route, relays)
+    tiler.emit(ALL_TO_ALL_BACK, once, entries, source, cols=0)
     tiler.new(out)
     tiler.emit(RELAY_SUM, tiler.rows_of(out), tiler.at(out), dataclasses.replace(entries, cols=col_modes.OWN),
-               *(tiler.at(w, cols=col_modes.ALL) for w in weights), params=Relayed(tiler.once(route).route))
+               *(tiler.at(w, cols=col_modes.ALL) for w in weights), params=Relayed(once.route))

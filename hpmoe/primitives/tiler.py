@@ -95,6 +95,15 @@ class Tiler(Buffers):
         self.routes.append(dataclasses.replace(of, kind=kind, max_rows=kind.rows_of(of.max_rows),
                                                likely_rows=kind.rows_of(of.likely_rows), weights=-1, of=index))
 
+    def come_over(self, route: Atom, relays: Atom) -> Once:
+        """Has the rows of a route come over the stops of another route; one task for all of the route."""
+        once, over = self.once(route), self.once(relays).route
+        plan = self.routes[once.route]
+        if plan.over not in (-1, over) or any(p.over == over for p in self.routes if p is not plan):
+            self.refuse("rows that come over two routes, or two routes over one")
+        self.routes[once.route] = dataclasses.replace(plan, over=over)
+        return once
+
     def stored_as(self, x: Atom, dtype: str) -> bool:
         """Whether a float32 variable that only the current cast reads can be rounded where it is computed; done if so."""
         b = self.buffer_of.get(x)

@@ -9,6 +9,7 @@ What lies in other modules below hpmoe may move; these names stay:
     Program, its Equations, Vars and Literals: operators; `program.direction` is "forward" or "backward"
     map_equations, Builder: a program with some equations replaced; `builder.add` appends one, `builder.keep` one as it is
     primitives: the operators, by the names that programs print; `equation.primitive is primitives.mul`
+    Stops: a kind of route over stops, of which `primitives.route_to_ranks` makes routes
     Taskflow, its TileOps with their Domain, Accesses (`row_modes`, `col_modes`) and Buffers: tile tasks
     rebuild: a taskflow of other tile operations, whose tasks and dependencies are derived anew
     requeue: a taskflow with other queues, whose waits are derived anew
@@ -74,6 +75,7 @@ from hpmoe.ir.tile_op import (
 )
 from hpmoe.rewriting import primitives as primitives
 from hpmoe.rewriting.requeue import requeue as requeue
+from hpmoe.routing.kinds.stops import Stops as Stops
 from hpmoe.scheduling.likely_slots import likely_rows as likely_rows, likely_shares as likely_shares
 from hpmoe.tile_ops import (
     col_modes as col_modes,

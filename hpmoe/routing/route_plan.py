@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 from hpmoe.routing.capacity import MANY_MORE
 from hpmoe.routing.kinds.kind import OfKind, RouteKind
@@ -21,7 +20,8 @@ class RoutePlan(OfKind):
         tile_rows: rows of a slot.
         return_tokens: tokens for whose returned rows there is one event, whole tiles of tokens.
         weights: the buffer of the topk_weights that decide what is dropped, or -1.
-        of: of a kind by tokens, the index of the route whose experts' ranks tokens go to; else -1.
+        of: if a row stands for a token, the index of the route of the token's experts; else -1.
+        over: the index of the route over whose stops the rows come, or -1 if they come from the ranks of their tokens.
     """
 
     kind: RouteKind
@@ -32,6 +32,7 @@ class RoutePlan(OfKind):
     return_tokens: int
     weights: int = -1
     of: int = -1
+    over: int = -1
 
     @property
     def drops_by_weight(self) -> bool:
@@ -55,9 +56,3 @@ class RoutePlan(OfKind):
     def slots_of(self, num_experts: int, sources: int | None = None) -> int:
         """The most slots that the first `num_experts` local experts need; see RouteKind.most_slots."""
         return self.kind.most_slots(num_experts, self.max_rows, self.tile_rows, sources)
-
-
-def relays_of(routes: Sequence[RoutePlan], route: int) -> int:
-    """The index of the route to the relays that pass on the rows of a route; -1 if there is none."""
-    of = routes[route].of if routes[route].kind.is_of_tokens else route
-    return next((i for i, plan in enumerate(routes) if plan.kind.is_to_relays and plan.of == of), -1)

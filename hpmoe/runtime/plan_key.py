@@ -82,6 +82,8 @@ class _Numbered(Written):
     def __call__(self, value: object) -> Json:
         if isinstance(value, Var):
             return {"var": self._vars.setdefault(value, len(self._vars))}
+        if isinstance(value, type):
+            return _code(value)
         if isinstance(value, Mapping):
             return [[self(key), self(v)] for key, v in value.items()]
         return super().__call__(value)

@@ -155,7 +155,7 @@ def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
 
 @RELAY_SUM.fits
 def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
-    return "" if known(plan).kind.is_to_relays else "sums what came back to relays, and its route is not one to relays"
+    return "" if known(plan).kind.is_of_tokens else "sums what came back to relays, and its route is not one to relays"
 
 
 def is_integer(op: Operation[Params], i: int, buffers: Buffers) -> bool:

@@ -6,7 +6,6 @@ import functools
 from typing import NamedTuple
 
 from hpmoe.ir import taskflow as tf
-from hpmoe.routing.route_plan import relays_of
 from hpmoe.support.intervals import Interval, joined
 from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.params import Params, Relayed
@@ -120,9 +119,11 @@ class _Regions:
                               f"{op.label} touches buffer {access.buffer}; there are {len(self.buffers)}", i)
         sums = isinstance(op.params, Relayed)
         of = op.params.route if sums else op.domain.route
-        has_relays = not (op.is_relayed or sums) or (
-            0 <= of < len(self.routes) and relays_of(self.routes, of) not in (-1, of))
-        self._require(has_relays, f"{op.label} is about relays, of which route {of} has none", i)
+        over = self.routes[of].over if 0 <= of < len(self.routes) else -1
+        self._require(over >= 0 or not (op.is_relayed or sums),
+                      f"{op.label} is about relays, of which route {of} has none", i)
+        self._require(over == op.domain.route or not sums, f"{op.label} is of route {op.domain.route}, and sums what came "
+                      f"back to the relays of route {over}", i)
         if sums and len(op.operands) > 2:
             width, choices = op.width(2, self.buffers), self.routes[of].top_k
             self._require(width == choices, f"{op.label} has {width} weights for each of a token's {choices} choices", i)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.ir.tile_op import RELAYED
-from hpmoe.routing.route_plan import relays_of
 from hpmoe.support.known import known
 from hpmoe.tile_ops import row_modes
 from hpmoe.tile_ops.params import Relayed
@@ -72,8 +71,9 @@ def rows_of(op: tf.TileOp, i: int, buffers: Sequence[tf.Buffer], routes: Sequenc
     if mode is row_modes.FAN:
         return rows("received", routes[known(plan).of].max_rows, known(plan).of)
     if mode in RELAYED:
-        relays = relays_of(routes, route)  # of a route to relays itself
-        most, of = routes[relays].max_rows, op.params.route if isinstance(op.params, Relayed) else route
+        of = op.params.route if isinstance(op.params, Relayed) else route
+        relays = routes[of].over
+        most = routes[relays].max_rows
         return rows("received", most, relays) if mode is row_modes.RELAY_ROWS else \
             rows("relayed", most * routes[of].top_k, of)
     if mode in (row_modes.EXPERT, row_modes.PEER) or (mode is row_modes.OWN and op.domain.is_slots):

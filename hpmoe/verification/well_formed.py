@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -53,6 +54,9 @@ def check_sizes(flow: tf.Taskflow) -> None:
     for i, plan in enumerate(flow.routes):
         if not _can_be(plan, i, flow):
             raise VerifyError(f"verify: routes[{i}] is {plan}, whose sizes do not fit together")
+    for i, plan in enumerate(flow.routes):
+        if fault := _way_fault(flow.routes, i):
+            raise VerifyError(f"verify: routes[{i}] comes over routes[{plan.over}]; {fault}")
     for b in (b for b in (*flow.inputs, *flow.outputs) if 0 <= b < len(flow.buffers)):  # others nobody sees
         buffer = flow.buffers[b]
         rows = 1 if buffer.num_rows is None else buffer.num_rows
@@ -84,6 +88,22 @@ def _can_be(plan: tf.RoutePlan, index: int, flow: tf.Taskflow) -> bool:
             and plan.max_rows >= plan.kind.rows_of(of.max_rows)
     return plan.of < 0 and _is_of_choices(flow, plan.ids, plan, ("int32",)) and (
         not plan.drops_by_weight or _is_of_choices(flow, plan.weights, plan, FLOATS))
+
+
+def _way_fault(routes: Sequence[tf.RoutePlan], index: int) -> str:
+    """What is wrong with the way of a route's rows over the stops of another route, or ""."""
+    plan = routes[index]
+    if plan.over == -1:
+        return ""
+    over = routes[plan.over] if 0 <= plan.over < len(routes) else None
+    if over is None or not over.kind.is_of_tokens or over.of != (plan.of if plan.kind.is_of_tokens else index):
+        return "it must be a route of tokens to the same experts"
+    if any(other.over == plan.over for i, other in enumerate(routes) if i != index):
+        return "only one route may come over it"
+    before, steps = plan.over, 0
+    while before != -1 and steps < len(routes):
+        before, steps = routes[before].over if 0 <= before < len(routes) else -1, steps + 1
+    return plan.kind.way_fault(over.kind) if before == -1 else "the way has no beginning"
 
 
 def _is_of_choices(flow: tf.Taskflow, b: int, plan: tf.RoutePlan, dtypes: tuple[str, ...]) -> bool:

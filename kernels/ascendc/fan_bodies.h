@@ -10,7 +10,7 @@ namespace hpmoe {
 __aicore__ inline RoutingTables experts_of(const Frame& frame) {
   const RankView& rank = *frame.rank;
   RoutingTables experts;
-  experts.init(rank.image, frame.routing.route().once_of, rank.num_aiv, rank.args);
+  experts.init(rank.image, frame.routing.route().of, rank.num_aiv, rank.args);
   return experts;
 }
 
@@ -22,6 +22,7 @@ class Fans {
         frame_(frame),
         experts_(experts_of(frame)),
         has_many_(experts_.route().top_k > kMaxFans),
+        is_of_relays_(frame.rank->image.passed_on(frame.op.route) >= 0),
         most_fans_(has_many_ ? VectorUnit::kMostEntries / 2 : kMaxFans) {}
 
   // Lists the next tokens; false where there are none.
@@ -53,9 +54,9 @@ class Fans {
     const int32_t at = 2 * (starts_.GetValue(token) - starts_.GetValue(0) + i);
     return {rows_.GetValue(at), rows_.GetValue(at + 1)};
   }
-  // Of a route to relays: row * K + choice of what came back, K choices of experts.
+  // Of relays: row * K + choice of what came back, K choices of experts.
   __aicore__ inline int32_t row(int32_t token, int32_t i) const {
-    if (frame_.routing.route().node_size > 0) return (first_row() + token) * experts_.route().top_k + fan(token, i).place;
+    if (is_of_relays_) return (first_row() + token) * experts_.route().top_k + fan(token, i).place;
     return experts_.row_of(source_, fan(token, i));
   }
 
@@ -71,6 +72,7 @@ class Fans {
   const Frame& frame_;
   const RoutingTables experts_;
   const bool has_many_;  // of one token more than there is room for beside where they begin
+  const bool is_of_relays_;
   const int32_t most_fans_;
   AscendC::LocalTensor<int32_t> starts_, rows_;
   Segment part_{0, 0, 0, 0, 0, 0};

@@ -15,7 +15,7 @@ namespace hpmoe {
 
 // Whether a route is sorted so: nothing asks for an entry's place among those of its expert.
 __aicore__ inline bool is_gathered(const RouteWords& route, int32_t ep_size) {
-  return route.once_of < 0 && route.tp_size == 1 && !has_copies(route, ep_size) && !keeps_heaviest(route);
+  return route.of < 0 && route.tp_size == 1 && !has_copies(route, ep_size) && !keeps_heaviest(route);
 }
 
 class GatherSort {

@@ -54,11 +54,15 @@ class ImageReader {
     last_route_ = i;
     return route_;
   }
-  // The route to the relays that pass on the rows of a route; of such a one, the route that they pass on.
-  __aicore__ inline int32_t relays_of(int32_t i) const { return route_beside(i, route(i).once_of, true); }
+  // The route whose rows the stops of a route pass on, or -1.
   __aicore__ inline int32_t passed_on(int32_t i) const {
-    const int32_t ranks = route_beside(i, route(i).once_of, false);
-    return ranks < 0 ? route(i).once_of : ranks;
+    for (int32_t other = 0; other < header_.num_routes; ++other)
+      if (route(other).over == i) return other;
+    return -1;
+  }
+  // The rank that a row of `source` for experts on `dest` comes to.
+  __aicore__ inline int32_t stop(const RouteWords& route, int32_t source, int32_t dest) const {
+    return route.of < 0 ? dest : word(header_.stops_offset, route.first_stop + source * header_.ep_size + dest);
   }
   __aicore__ inline Share share(int32_t i) const { return read<Share>(header_.shares_offset, i); }
   __aicore__ inline TaskWord task_word(int32_t place) const {
@@ -78,13 +82,6 @@ class ImageReader {
   }
 
  private:
-  // Another one to ranks that is made of the same experts' route, to relays or not; -1 where there is none.
-  __aicore__ inline int32_t route_beside(int32_t i, int32_t once_of, bool is_to_relays) const {
-    const int32_t of = once_of < 0 ? i : once_of;
-    for (int32_t other = 0; other < header_.num_routes; ++other)
-      if (other != i && route(other).once_of == of && (route(other).node_size > 0) == is_to_relays) return other;
-    return -1;
-  }
   template <class Row>
   __aicore__ inline Row read(int32_t section, int32_t i) const {
     return read_row<Row>(image_ + section + static_cast<uint64_t>(i) * sizeof(Row));

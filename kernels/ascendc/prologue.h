@@ -73,7 +73,7 @@ class Prologue {
     bool weighs = false, fans = false;
     for (int32_t r = 0; r < num_routes; ++r) {
       weighs = weighs || keeps_heaviest(rank_.image.route(r));
-      fans = fans || rank_.image.route(r).once_of >= 0;
+      fans = fans || rank_.image.route(r).of >= 0;
     }
     num_met_ = (rank_.args.epoch - 1) * (1 + (weighs ? 3 : 0) + (fans ? 1 : 0));
     Code code = take_and_meet(Step::COUNT);
@@ -94,8 +94,8 @@ class Prologue {
     for (int32_t r = 0; r < rank_.image.header().num_routes && code == Code::OK; ++r) {
       const RouteWords route = rank_.image.route(r);
       if (step == Step::COUNT_BY_RANK || step == Step::SORT_BY_RANK) {
-        if (route.once_of >= 0) take_by_rank(step, r);
-      } else if (route.once_of < 0 && (step == Step::COUNT || step == Step::SORT || keeps_heaviest(route))) {
+        if (route.of >= 0) take_by_rank(step, r);
+      } else if (route.of < 0 && (step == Step::COUNT || step == Step::SORT || keeps_heaviest(route))) {
         code = take_by_expert(step, r);
       }
     }
@@ -127,7 +127,7 @@ class Prologue {
   }
   __aicore__ inline bool is_alone() const { return rank_.image.header().num_routes == 1; }
   __aicore__ inline void take_by_rank(Step step, int32_t r) {
-    if (rank_.image.route(r).node_size > 0) {
+    if (rank_.image.passed_on(r) >= 0) {
       RelaySort sort(on_, r);
       step == Step::COUNT_BY_RANK ? sort.count() : sort.sort();
     } else {
@@ -139,7 +139,7 @@ class Prologue {
   __aicore__ inline bool is_asked(int32_t r) const {
     bool asked = false;
     for (int32_t other = 0; other < rank_.image.header().num_routes; ++other)
-      asked = asked || rank_.image.route(other).once_of == r;
+      asked = asked || rank_.image.route(other).of == r;
     return asked;
   }
 

@@ -12,8 +12,8 @@ class RankSort {
       : on_(on),
         route_(on.rank.image.route(number)),
         tables_(on.rank.image.tables(number, on.rank.num_aiv)),
-        experts_(on.rank.image.tables(route_.once_of, on.rank.num_aiv)),
-        num_local_(on.rank.image.route(route_.once_of).num_local_experts) {
+        experts_(on.rank.image.tables(route_.of, on.rank.num_aiv)),
+        num_local_(on.rank.image.route(route_.of).num_local_experts) {
     UbWords ub(on);
     Words* const by_rank[] = {&rows_, &fans_, &next_row_, &next_start_, &next_fan_, &newest_, &work_};
     for (Words* table : by_rank) *table = ub.take(tables_.width);

@@ -1,5 +1,5 @@
-// Of a route to relays: sorts the entries for which a token crosses to a node, the first of its kept ones there, and lists
-// for each of them the choices that come back to the relay. Beside the entries of the route that
+// Of a route to relays: sorts the entries for which a token goes to a relay, the first of its kept ones there, and lists for
+// each of them the choices that come back to the relay. Beside the entries of the route that
 // relays pass on it lists which of these rows each is of. It follows the sorting of the experts' route.
 #pragma once
 
@@ -13,9 +13,10 @@ class RelaySort {
       : on_(on),
         route_(on.rank.image.route(number)),
         tables_(on.rank.image.tables(number, on.rank.num_aiv)),
-        experts_(on.rank.image.tables(route_.once_of, on.rank.num_aiv)),
-        num_local_(on.rank.image.route(route_.once_of).num_local_experts),
-        is_once_(on.rank.image.passed_on(number) != route_.once_of) {
+        passed_on_(on.rank.image.route(on.rank.image.passed_on(number))),
+        experts_(on.rank.image.tables(route_.of, on.rank.num_aiv)),
+        num_local_(on.rank.image.route(route_.of).num_local_experts),
+        is_once_(passed_on_.of >= 0) {
     num_lists_ = is_once_ ? num_ranks() : num_ranks() * num_local_;
     UbWords ub(on);
     Words* const by_rank[] = {&rows_, &fans_, &at_row_, &next_row_, &next_start_, &next_fan_, &newest_, &newest_of_rank_};
@@ -71,7 +72,7 @@ class RelaySort {
  private:
   static constexpr int32_t kNumParts = 11;  // lists of a chunk, two of them of two words an entry
 
-  // Of a choice: the rank that its expert is on, and the relay on the way there, or -1; whether its token's row crosses for
+  // Of a choice: the rank that its relay passes its token on to, and the relay, or -1; whether its token's row crosses for
   // it, and whether something of it comes back to the relay.
   struct Way {
     int32_t rank, relay;
@@ -79,10 +80,6 @@ class RelaySort {
   };
 
   __aicore__ inline int32_t num_ranks() const { return route_.num_experts; }
-  // This rank's relay in a node.
-  __aicore__ inline int32_t relay_of(int32_t node) const {
-    return node * route_.node_size + on_.rank.args.rank % route_.node_size;
-  }
   __aicore__ inline static void add(const Words& words, int32_t i, int32_t amount) {
     words.SetValue(i, words.GetValue(i) + amount);
   }
@@ -104,7 +101,8 @@ class RelaySort {
   __aicore__ inline Way look_at(int32_t begin, int32_t i) {
     const int32_t expert = chosen_.GetValue(i), token = (begin + i) / route_.top_k;
     if (expert < 0) return {-1, -1, false, false};
-    const int32_t rank = expert / num_local_, relay = relay_of(rank / route_.node_size);
+    const int32_t dest = expert / num_local_, me = on_.rank.args.rank;
+    const int32_t rank = on_.rank.image.stop(passed_on_, me, dest), relay = on_.rank.image.stop(route_, me, dest);
     const Way way{rank, relay, newest_.GetValue(relay) != token, !is_once_ || newest_of_rank_.GetValue(rank) != token};
     newest_.SetValue(relay, token);
     newest_of_rank_.SetValue(rank, token);
@@ -176,7 +174,9 @@ class RelaySort {
 
   PrologueUnit& on_;
   const RouteWords route_;
-  const RouteTables tables_, experts_;
+  const RouteTables tables_;
+  const RouteWords passed_on_;
+  const RouteTables experts_;
   const int32_t num_local_;
   const bool is_once_;  // relays pass a row on to a rank once, not to each of its experts
   int32_t num_lists_ = 0, chunk_ = 0;

@@ -41,7 +41,7 @@ class RoutingTables {
     tile_rows_ = image.header().tile_rows;
     rank_ = args.rank;
     num_tokens_ = args.num_tokens;
-    number_ = route;
+    num_aiv_ = num_aiv;
     image_ = &image;
     num_own_ = route_.num_experts / image.header().ep_size;
     slots_.rank = num_used_ = own_index_ = own_line_ = -1;
@@ -65,20 +65,18 @@ class RoutingTables {
   __aicore__ inline int32_t sent_to_expert(int32_t source, int32_t dest, int32_t expert) const {
     return entries_for(source, dest, expert, expert + 1) + (source == dest ? padding_of(expert) : 0);
   }
-  // Rows that a relay passes on: all of the ranks at its place in their nodes, for the ranks of its own.
+  // Rows that a relay passes on, of the ranks whose tokens it has.
   __aicore__ inline int32_t relayed(int32_t relay) const {
-    const int32_t node = image_->route(image_->relays_of(number_)).node_size, experts = route_.num_local_experts;
+    const int32_t ep_size = image_->header().ep_size;
+    const RouteWords over = image_->route(route_.over);
+    const RouteTables came = image_->tables(route_.over, num_aiv_);
     int32_t rows = 0;
-    for (int32_t source = relay % node; source < image_->header().ep_size; source += node)
-      rows += entries_for(source, relay / node * node, 0, node * experts);
+    for (int32_t source = 0; source < ep_size; ++source) {
+      if (at(came.sent, source, came.width, relay) == at(came.sent, source, came.width, relay + 1)) continue;
+      for (int32_t dest = 0; dest < ep_size; ++dest)
+        if (image_->stop(over, source, dest) == relay) rows += entries_for(source, dest, 0, route_.num_local_experts);
+    }
     return rows;
-  }
-  // Of a route to relays: the row in which one receives the first of a rank's tokens.
-  __aicore__ inline int32_t first_row_from(int32_t source, int32_t relay) const {
-    int32_t row = 0;
-    for (int32_t other = source % route_.node_size; other < source; other += route_.node_size)
-      row += entries_for(other, relay, 0, 1);
-    return row;
   }
   // Without the rows of zeros that count as sent to itself.
   __aicore__ inline int32_t entries_for(int32_t source, int32_t dest, int32_t first, int32_t last) const {
@@ -277,7 +275,7 @@ class RoutingTables {
   uint64_t address_ = 0;
   AscendC::GlobalTensor<int32_t> words_;
   const ImageReader* image_ = nullptr;
-  int32_t number_ = 0, tile_rows_ = 0, rank_ = 0, num_tokens_ = 0, num_own_ = 0;
+  int32_t num_aiv_ = 0, tile_rows_ = 0, rank_ = 0, num_tokens_ = 0, num_own_ = 0;
 };
 
 }  // namespace hpmoe

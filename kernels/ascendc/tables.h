@@ -12,7 +12,7 @@ namespace hpmoe {
 // The words of protocol.h's Route that a device needs: it has no double precision.
 struct RouteWords {
   int32_t ids_buffer, num_experts, num_local_experts, top_k, num_slots, num_tokens, max_rows, drop_policy;
-  int32_t weights_buffer, first_share, once_of, return_tokens, alignment, node_size, tp_size;
+  int32_t weights_buffer, first_share, of, over, first_stop, return_tokens, alignment, tp_size;
 };
 static_assert(offsetof(RouteWords, tp_size) == offsetof(Route, tp_size), "the first words of a Route");
 
@@ -44,8 +44,8 @@ struct RouteTables {
   int32_t last;  // [width] and the last entry of that key that is
   int32_t fan_shares;  // [V][width] of a route to ranks: what `shares` is, counted by the rows of experts
   int32_t fan_start;  // [T * K + 1] where in `fans` the experts of each of `entries` begin
-  int32_t fans;  // [T * K][2] local expert, and place among this rank's entries for it; to relays: 0, and the choice
-  int32_t rank_shares;  // [V][width] of one to relays: of each rank, what `shares` is of tokens that go there once
+  int32_t fans;  // [T * K][2] local expert, and place among this rank's entries for it; of relays: 0, and the choice
+  int32_t rank_shares;  // [V][width] of relays: of each stop of the rows that they pass on, what `shares` is
   int32_t relayed;  // [T * K] beside `entries` of the route that relays pass on: row * K + choice, of this rank's rows there
   int32_t slots;  // [S][2] of this rank: its first row; its expert, kSlotBits higher than its number of rows
   int32_t width, narrow, end;
@@ -71,11 +71,11 @@ HPMOE_DEVICE inline RouteTables lay_out(const RouteWords& route, int32_t ep_size
   t.lightest = t.dropped + t.width;
   t.last = t.lightest + t.width;
   t.fan_shares = t.last + t.width;
-  t.fan_start = t.fan_shares + (route.once_of < 0 ? 0 : num_aiv * t.width);
-  t.fans = t.fan_start + (route.once_of < 0 ? 0 : in_lines(num_entries + 1));
-  t.rank_shares = t.fans + (route.once_of < 0 ? 0 : in_lines(2 * num_entries));
-  t.relayed = t.rank_shares + (route.node_size == 0 ? 0 : num_aiv * t.width);
-  t.slots = t.relayed + (route.node_size == 0 ? 0 : in_lines(num_entries));
+  t.fan_start = t.fan_shares + (route.of < 0 ? 0 : num_aiv * t.width);
+  t.fans = t.fan_start + (route.of < 0 ? 0 : in_lines(num_entries + 1));
+  t.rank_shares = t.fans + (route.of < 0 ? 0 : in_lines(2 * num_entries));
+  t.relayed = t.rank_shares + (route.of < 0 ? 0 : num_aiv * t.width);
+  t.slots = t.relayed + (route.of < 0 ? 0 : in_lines(num_entries));
   t.end = t.slots + in_lines(2 * route.num_slots);
   return t;
 }

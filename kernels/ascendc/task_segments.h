@@ -11,14 +11,14 @@ struct EntryList {
   int32_t first_row;
 };
 
-// One after the other; some may have no rows. A relay has for each rank of its node those of the ranks at its place in all
-// nodes, by route.relayed of tables.h.
+// One after the other; some may have no rows. A relay has for each rank those of the tokens that it passes on there, by
+// route.relayed of tables.h.
 class TaskSegments {
  public:
   __aicore__ inline explicit TaskSegments(const Frame& frame) : frame_(frame), is_relayed_(is_relayed(frame.op)) {
     if (!is_relayed_) return;
     const RankView& rank = *frame.rank;
-    relays_.init(rank.image, rank.image.relays_of(frame.op.route), rank.num_aiv, rank.args);
+    relays_.init(rank.image, frame.routing.route().over, rank.num_aiv, rank.args);
     source_ = rank.ep_size();
   }
 
@@ -28,42 +28,48 @@ class TaskSegments {
       segment_ = segment_at(frame_, number_);
       return true;
     }
-    source_ += relays_.route().node_size;
-    while (source_ >= frame_.rank->ep_size())
-      if (!next_rank()) return false;
-    find_segment();
-    return true;
+    while (true) {
+      ++source_;
+      while (source_ >= frame_.rank->ep_size())
+        if (!next_rank()) return false;
+      if (find_segment()) return true;
+    }
   }
   __aicore__ inline const Segment& segment() const { return segment_; }
   __aicore__ inline EntryList list() const {
     const int32_t table = is_relayed_ ? relays_.tables().relayed : frame_.routing.tables().entries;
     const uint64_t tables = address_on(frame_.rank->args.tables, is_relayed_ ? source_ : segment_.source);
-    return {tables + static_cast<uint64_t>(table + segment_.first_entry) * sizeof(int32_t),
-            is_relayed_ ? relays_.first_row_from(source_, relay_) : 0};
+    return {tables + static_cast<uint64_t>(table + segment_.first_entry) * sizeof(int32_t), is_relayed_ ? first_row_ : 0};
   }
 
  private:
-  // The next of the ranks that the task is for; the ranks of other nodes have nothing of it.
+  // The next of the ranks that the task is for.
   __aicore__ inline bool next_rank() {
     if (++number_ == num_task_peers(frame_.op, frame_.task, frame_.rank->ep_size())) return false;
-    const int32_t me = frame_.rank->me(), node_size = relays_.route().node_size;
+    const int32_t me = frame_.rank->me();
     const bool back = goes_back(frame_.op);
     const int32_t peer = frame_.rank->peer(position_of(frame_.op, frame_.task, number_), back);
-    if (peer / node_size != me / node_size) return true;
     relay_ = back ? peer : me;
     dest_ = back ? me : peer;
     slot_ = frame_.routing.slot(dest_, frame_.task.row);
-    source_ = relay_ % node_size;
+    source_ = 0;
     before_ = 0;
     counted_ = 0;
+    first_row_ = 0;
+    came_ = 0;
     return true;
   }
-  __aicore__ inline void find_segment() {
+  // False where the relay has no rows of the source, or another relay passes them on to the rank.
+  __aicore__ inline bool find_segment() {
+    first_row_ += came_;
+    came_ = relays_.entries_for(source_, relay_, 0, 1);
+    if (came_ == 0 || frame_.rank->image.stop(relays_.route(), source_, dest_) != relay_) return false;
     for (; counted_ < source_; ++counted_)
       before_ += frame_.routing.entries_for(counted_, dest_, slot_.expert, slot_.expert + 1);
     segment_ = RoutingTables::cut_to(slot_, frame_.routing.segment_behind(source_, dest_, slot_.expert, before_));
     segment_.source = relay_;
     segment_.of_source = source_;
+    return true;
   }
 
   const Frame& frame_;
@@ -72,6 +78,7 @@ class TaskSegments {
   Segment segment_{0, 0, 0, 0, 0, 0};
   Unit slot_{0, 0, 0};
   int32_t number_ = -1, source_ = 0, relay_ = 0, dest_ = 0, before_ = 0, counted_ = 0;
+  int32_t first_row_ = 0, came_ = 0;  // where the relay has the source's rows, and how many
 };
 
 }  // namespace hpmoe

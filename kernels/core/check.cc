@@ -53,7 +53,7 @@ class Checker {
            fits(h.event_runs_offset, h.num_event_runs, sizeof(EventRun)) &&
            fits(h.waits_offset, h.num_waits, sizeof(Wait)) && fits(h.signals_offset, h.num_signals, sizeof(Signal)) &&
            fits(h.routes_offset, h.num_routes, sizeof(Route)) && fits(h.shares_offset, h.num_shares, sizeof(Share)) &&
-           fits(h.peer_order_offset, int64_t{2} * h.ep_size * h.ep_size, 4);
+           fits(h.stops_offset, h.num_stops, 4) && fits(h.peer_order_offset, int64_t{2} * h.ep_size * h.ep_size, 4);
   }
 
   const char* check_order() const {

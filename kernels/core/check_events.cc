@@ -17,7 +17,7 @@ bool is_event_ok(const Image& image, const EventRun& run, int64_t index) {
     case Extent::TILE_ENTRIES: return route && index >= 0;
     case Extent::RECEIVED:
     case Extent::ENTRIES: return route;
-    case Extent::RELAYED: return route && image.relays_of(run.route);
+    case Extent::RELAYED: return route && route->over >= 0;
     case Extent::SLOT: return route && in_range(index, route->num_slots);
     case Extent::EXPERT:
     case Extent::REPLICA:
@@ -47,7 +47,7 @@ const char* check_signal(const Op& op, const Signal& signal) {
 
 // The events that a row may arrive at: of as many tokens each, or of slots of experts.
 int64_t num_arrivals(const Image& image, const Op& op, const Route& route) {
-  if (fans_out(opcode_of(op))) return image.routes[route.once_of].num_slots;
+  if (fans_out(opcode_of(op))) return image.routes[route.of].num_slots;
   return ceil_div(route.num_tokens, route.return_tokens);
 }
 

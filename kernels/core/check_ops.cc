@@ -58,9 +58,8 @@ class OpChecker {
 
   // Rows that a relay may receive, of an op on what it passes on.
   int64_t relayed_rows(const Op& op) const {
-    const Route* relays = opcode_of(op) == Opcode::RELAY_SUM ? route_of(op.route)
-                          : route_of(op.route)               ? image_.relays_of(op.route)
-                                                             : nullptr;
+    const Route* relays = route_of(op.route);
+    if (relays && opcode_of(op) != Opcode::RELAY_SUM) relays = route_of(relays->over);
     return relays ? max_rows_of(*relays, image_.header->tile_rows) : 0;
   }
 
@@ -87,8 +86,7 @@ class OpChecker {
       case Rows::TOKENS: return route ? route->num_tokens : 0;
       case Rows::RELAY_ROWS: return relayed_rows(op);
       case Rows::RELAY_ENTRIES: return route ? relayed_rows(op) * relayed_choices(op, *route) : 0;
-      case Rows::FAN:
-        return route && route->once_of >= 0 ? max_rows_of(image_.routes[route->once_of], image_.header->tile_rows) : 0;
+      case Rows::FAN: return route && route->of >= 0 ? max_rows_of(image_.routes[route->of], image_.header->tile_rows) : 0;
       default: return 0;
     }
   }
@@ -186,7 +184,7 @@ class OpChecker {
                    : "DROP_COUNTS has other columns than experts";
       case Opcode::FAN_OUT:
       case Opcode::FAN_IN:
-        if (image_.routes[op.route].once_of < 0) return "a fan's route is not one to ranks";
+        if (image_.routes[op.route].of < 0) return "a fan's route is not one to ranks";
         return opcode == Opcode::FAN_IN || buffer(op, 0).dtype == buffer(op, 1).dtype ? nullptr
                                                                                       : "a transfer's two rows differ";
       case Opcode::RELAY_SUM: return check_relay_sum(op);
@@ -295,7 +293,7 @@ class OpChecker {
     if (may_be_paced(opcode_of(op)) && op.param[0] < 0) return "rows are put at a pace below zero";
     const Buffer &out = buffer(op, 0), &in = buffer(op, 1);
     if (out.cols != in.cols || out.dtype != in.dtype || !same_columns(op, 0, 1)) return "a transfer's two rows differ";
-    if (is_relayed(op) && !image_.relays_of(op.route)) return "an op is about relays of a route that has none";
+    if (is_relayed(op) && image_.routes[op.route].over < 0) return "an op is about relays of a route that has none";
     if (is_relayed(op) && image_.routes[op.route].alignment > 1) return "an op has relays pass on rows of zeros";
     const Buffer& received = goes_back(op) ? in : out;
     const int64_t most = max_rows_of(image_.routes[op.route], image_.header->tile_rows);
@@ -303,8 +301,8 @@ class OpChecker {
   }
 
   const char* check_relay_sum(const Op& op) const {
-    const bool fits = in_range(op.param[0], image_.header->num_routes) &&
-                      image_.relays_of(op.param[0]) == &image_.routes[op.route] && same_columns(op, 0, 1) &&
+    const bool fits = in_range(op.param[0], image_.header->num_routes) && image_.routes[op.param[0]].over == op.route &&
+                      same_columns(op, 0, 1) &&
                       (op.num_operands < 3 || buffer(op, 2).cols >= image_.routes[op.param[0]].top_k);
     return fits ? nullptr : "a RELAY_SUM's rows are not those of relays";
   }

@@ -50,18 +50,37 @@ bool is_capacity_ok(const Image& image, const Route& r) {
          (weights.rows == 0 || weights.rows >= r.num_tokens);
 }
 
-// To ranks: of tokens that an earlier route takes to their experts.
-bool is_once_ok(const Image& image, const Route& r) {
-  if (r.once_of == -1) return true;
-  if (!in_range(r.once_of, static_cast<int32_t>(&r - image.routes))) return false;
-  const Route& of = image.routes[r.once_of];
-  return of.once_of == -1 && r.alignment == 1 && r.num_experts == image.header->ep_size && r.num_local_experts == 1 &&
+// Over stops: of tokens that an earlier route takes to their experts.
+bool are_stops_ok(const Image& image, const Route& r) {
+  if (r.of == -1) return r.first_stop == -1;
+  const int64_t words = int64_t{image.header->ep_size} * image.header->ep_size;
+  if (!in_range(r.of, static_cast<int32_t>(&r - image.routes)) || r.first_stop < 0 ||
+      r.first_stop + words > image.header->num_stops)
+    return false;
+  const int32_t* const table = image.stops + r.first_stop;
+  if (!std::all_of(table, table + words, [&](int32_t rank) { return in_range(rank, image.header->ep_size); })) return false;
+  const Route& of = image.routes[r.of];
+  return of.of == -1 && r.alignment == 1 && r.num_experts == image.header->ep_size && r.num_local_experts == 1 &&
          r.top_k == of.top_k && r.tp_size == of.tp_size && r.num_tokens == of.num_tokens && r.ids_buffer == of.ids_buffer &&
          r.drop_policy == int32_t(DropPolicy::NONE);
 }
 
-bool is_node_ok(const Image& image, const Route& r) {
-  return r.node_size == 0 || (r.node_size > 0 && image.header->ep_size % r.node_size == 0 && r.once_of >= 0);
+// The route that passes rows on is one of tokens to the same experts, passes on the rows of this route alone, and has those
+// that stop together at a rank at one stop.
+bool is_over_ok(const Image& image, const Route& r) {
+  if (r.over == -1) return true;
+  if (!in_range(r.over, image.header->num_routes) || &r == &image.routes[r.over] || image.routes[r.over].of == -1)
+    return false;
+  const auto index = static_cast<int32_t>(&r - image.routes), ep_size = image.header->ep_size;
+  const Route& over = image.routes[r.over];
+  if (over.of != (r.of >= 0 ? r.of : index) || !are_stops_ok(image, r) || !are_stops_ok(image, over)) return false;
+  for (int32_t i = 0; i < index; ++i)
+    if (image.routes[i].over == r.over) return false;
+  const Stops before = image.stops_of(over), stops = image.stops_of(r);
+  for (int32_t source = 0; source < ep_size; ++source)
+    for (int32_t dest = 0; dest < ep_size; ++dest)
+      if (before(source, stops(source, dest)) != before(source, dest)) return false;
+  return true;
 }
 
 }  // namespace
@@ -72,10 +91,10 @@ bool is_route_ok(const Image& image, const Route& r) {
   const Buffer& ids = image.buffers[r.ids_buffer];
   const int64_t entries = int64_t{r.num_tokens} * r.top_k;
   if (r.tp_size < 1 || r.top_k % r.tp_size != 0 || h.ep_size % r.tp_size != 0) return false;
-  const bool is_of_ids = r.once_of >= 0 || ids.cols == r.top_k / r.tp_size;
+  const bool is_of_ids = r.of >= 0 || ids.cols == r.top_k / r.tp_size;
   return are_experts_ok(image, r) && r.top_k >= 1 && is_of_ids && ids.dtype == int32_t(Dtype::INT32) &&
          (ids.rows == 0 || ids.rows >= r.num_tokens) && r.max_rows >= 0 && is_capacity_ok(image, r) && r.alignment >= 1 &&
-         r.return_tokens >= 1 && r.return_tokens % h.tile_rows == 0 && is_once_ok(image, r) && is_node_ok(image, r) &&
+         r.return_tokens >= 1 && r.return_tokens % h.tile_rows == 0 && are_stops_ok(image, r) && is_over_ok(image, r) &&
          entries * h.ep_size <= INT32_MAX && max_rows_of(r, h.tile_rows) <= INT32_MAX;
 }
 

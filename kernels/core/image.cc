@@ -22,6 +22,7 @@ Image::Image(const void* bytes) : header(static_cast<const Header*>(bytes)) {
   signals = section<Signal>(bytes, header->signals_offset);
   routes = section<Route>(bytes, header->routes_offset);
   shares = section<Share>(bytes, header->shares_offset);
+  stops = section<int32_t>(bytes, header->stops_offset);
   peer_order = section<int32_t>(bytes, header->peer_order_offset);
 }
 

@@ -17,6 +17,14 @@ struct Range {
   const Row* end() const { return last; }
 };
 
+// The rank that a row of `source` for experts on `dest` comes to.
+struct Stops {
+  const int32_t* table;  // [source][dest], or NULL of a route by ids
+  int32_t ep_size;
+
+  int32_t operator()(int32_t source, int32_t dest) const { return table ? table[int64_t{source} * ep_size + dest] : dest; }
+};
+
 struct Image {
   const Header* header;
   const TaskWord* tasks = nullptr;
@@ -29,6 +37,7 @@ struct Image {
   const Signal* signals = nullptr;
   const Route* routes = nullptr;
   const Share* shares = nullptr;
+  const int32_t* stops = nullptr;
   const int32_t* peer_order = nullptr;
 
   explicit Image(const void* bytes);
@@ -58,12 +67,8 @@ struct Image {
     return route.num_local_experts * header->ep_size > route.num_experts ? shares + route.first_share : nullptr;
   }
 
-  // The route to the relays that pass on the rows of a route, or NULL.
-  const Route* relays_of(int32_t route) const {
-    const int32_t of = routes[route].once_of >= 0 ? routes[route].once_of : route;
-    for (int32_t i = 0; i < header->num_routes; ++i)
-      if (i != route && routes[i].node_size > 0 && routes[i].once_of == of) return &routes[i];
-    return nullptr;
+  Stops stops_of(const Route& route) const {
+    return {route.first_stop < 0 ? nullptr : stops + route.first_stop, header->ep_size};
   }
 
   // One past the last event of a run.

@@ -13,7 +13,7 @@
 namespace hpmoe {
 
 constexpr int32_t kMagic = 0x484D4F45;
-constexpr int32_t kVersion = 9;
+constexpr int32_t kVersion = 10;
 constexpr int32_t kSectionAlignment = 64;
 constexpr int32_t kMaxOperands = 6;
 constexpr int32_t kWhole = 1 << 16;  // the share of an expert that has no copies
@@ -51,9 +51,9 @@ enum class Code : int32_t { HPMOE_CODE(HPMOE_MEMBER) };
 struct Header {
   int32_t magic, version, image_bytes;
   int32_t num_tasks, num_queues, num_templates, num_ops, num_buffers, num_events, num_event_runs, num_waits, num_signals;
-  int32_t num_routes, num_shares, ep_size, tile_rows, index_bits;
+  int32_t num_routes, num_shares, num_stops, ep_size, tile_rows, index_bits;
   int32_t tasks_offset, queues_offset, templates_offset, ops_offset, buffers_offset, event_runs_offset, waits_offset;
-  int32_t signals_offset, routes_offset, shares_offset, peer_order_offset;
+  int32_t signals_offset, routes_offset, shares_offset, stops_offset, peer_order_offset;
   int32_t num_behind, most_received;
 };
 
@@ -90,15 +90,16 @@ struct Buffer {
 // expert takes ceil(num_tokens * top_k / num_experts * capacity_factor), num_tokens those of the launch, unless
 // drop_policy is NONE; weights_buffer is read where it is PROBS. Where a rank has more local experts than num_experts /
 // ep_size, the rest are room for copies, and the shares of all ranks' local experts begin at first_share.
-// once_of is -1, or of a route to ranks, where each counts as one expert and gets a token once at most, an earlier route:
-// that to their experts. With a node_size it is one to relays: of each node of so many ranks the one that is at the place of
-// the token's rank in its own. An event for rows that come back is for those of return_tokens tokens.
-// Where a local expert has rows, zeros fill them up to a multiple of `alignment`.
-// An expert of the model lies in tp_size shards, on ranks g * tp_size to (g + 1) * tp_size - 1. Each is one of num_experts,
-// and of the top_k entries of a token that chooses it; ids and weights are of the top_k / tp_size choices.
+// Over stops a row stands for a token: each rank counts as one expert and gets a token once at most. `of` is then an earlier
+// route, to the token's experts, and from first_stop on there is a table of stops, [source][dest]: the rank that a row of
+// `source` for experts on `dest` comes to. Both are -1 of a route by ids, whose rows come to `dest`. `over` is the route
+// whose stops have a route's rows before and pass them on, or -1 where the ranks of tokens send them. An event for rows that
+// come back is for those of return_tokens tokens. Where a local expert has rows, zeros fill them up to a multiple of
+// `alignment`. An expert of the model lies in tp_size shards, on ranks g * tp_size to (g + 1) * tp_size - 1. Each is one of
+// num_experts, and of the top_k entries of a token that chooses it; ids and weights are of the top_k / tp_size choices.
 struct Route {
   int32_t ids_buffer, num_experts, num_local_experts, top_k, num_slots, num_tokens, max_rows, drop_policy;
-  int32_t weights_buffer, first_share, once_of, return_tokens, alignment, node_size, tp_size, reserved;
+  int32_t weights_buffer, first_share, of, over, first_stop, return_tokens, alignment, tp_size;
   double capacity_factor;
 };
 
@@ -134,7 +135,7 @@ struct Status {
   int64_t value, threshold;
 };
 
-static_assert(sizeof(Header) == 120, "a header is 30 words");
+static_assert(sizeof(Header) == 128, "a header is 32 words");
 static_assert(sizeof(TaskWord) == 4, "a task is one word: sixteen in a cache line");
 static_assert(sizeof(TaskTemplate) == 20, "a template is five words");
 static_assert(sizeof(Wait) == 8, "a wait is two words");

@@ -6,10 +6,10 @@
 namespace hpmoe {
 
 int64_t Routing::relayed(int32_t relay) const {
-  const int32_t node = relays_->node_size(), first = relay / node * node;
   int64_t rows = 0;
-  for (int32_t source = relay % node; source < ep_size_; source += node)
-    for (int32_t dest = first; dest < first + node; ++dest) rows += sent_to(source, dest);
+  for (int32_t source = 0; source < ep_size_; ++source)
+    for (int32_t dest = 0; dest < ep_size_; ++dest)
+      if (this->relay(source, dest) == relay) rows += sent_to(source, dest);
   return rows;
 }
 
@@ -21,14 +21,16 @@ int64_t Routing::relay_row(int32_t source, int32_t relay, int32_t entry) const {
          (std::lower_bound(received.entries, received.entries + received.rows, token, comes_before) - received.entries);
 }
 
-bool Routing::comes_back(int32_t source, int32_t relay, int32_t entry, bool once) const {
+bool Routing::comes_back(int32_t source, int32_t relay, int32_t entry) const {
   const int32_t num_local = experts_->route_.num_local_experts;
   const int32_t* const expert = ranks_[source].told.expert;
   if (expert[entry] < 0) return false;
   const int32_t dest = expert[entry] / num_local;
-  if (dest / route_.node_size != relay / route_.node_size) return false;
-  for (int32_t i = entry - entry % experts_->route_.top_k; once && i < entry; ++i)
-    if (expert[i] >= 0 && expert[i] / num_local == dest) return false;
+  if (stops_(source, dest) != relay) return false;
+  if (!passed_on_->experts_) return true;
+  const Stops& next = passed_on_->stops_;
+  for (int32_t i = entry - entry % experts_->route_.top_k; i < entry; ++i)
+    if (expert[i] >= 0 && next(source, expert[i] / num_local) == next(source, dest)) return false;
   return true;
 }
 

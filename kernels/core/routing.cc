@@ -32,6 +32,7 @@ Routing::Routing(const Image& image, const Route& route, const Routing* experts)
       experts_(experts),
       ep_size_(image.header->ep_size),
       tile_rows_(image.header->tile_rows),
+      stops_(image.stops_of(route)),
       shares_(image.shares_of(route)),
       copies_(ep_size_),
       ranks_(ep_size_) {
@@ -122,7 +123,7 @@ void Routing::count_kept(RankRoute& mine, int64_t num_tokens) const {
   }
 }
 
-// Of a token's entries for a rank, or for a node, the first one stands for the token.
+// Of a token's entries for a stop, the first one stands for the token.
 void Routing::sort_once(int32_t rank, int64_t num_tokens) {
   const RankRoute& all = experts_->ranks_[rank];
   RankRoute& mine = ranks_[rank];
@@ -135,10 +136,7 @@ void Routing::sort_once(int32_t rank, int64_t num_tokens) {
     }
   }
   const auto peer = [&](int64_t entry) {
-    const int32_t node = route_.node_size;
-    if (mine.expert[entry] < 0) return kAbsent;
-    const int32_t to = mine.expert[entry] / num_local;
-    return node > 0 ? to / node * node + rank % node : to;
+    return mine.expert[entry] < 0 ? kAbsent : stops_(rank, mine.expert[entry] / num_local);
   };
   std::vector<int32_t> peers(num_tokens * top_k, kAbsent);
   mine.is_kept.resize(num_tokens * top_k);

@@ -137,12 +137,13 @@ class Routing {
   const Routing* relays() const { return relays_; }
   int64_t relayed(int32_t relay) const;
   // Of a route to relays: the routing of the rows that these pass on, whose entries the next two ask about; the received row
-  // of a relay that is of the token of an entry; whether something of an entry comes back to it, all of it or (`once`) with
-  // that of its token's first entry of the same rank.
+  // of a relay that is of the token of an entry; whether something of an entry comes back to it, and not with that of its
+  // token's first entry for the same stop.
   const Routing* passed_on() const { return passed_on_; }
   int64_t relay_row(int32_t source, int32_t relay, int32_t entry) const;
-  bool comes_back(int32_t source, int32_t relay, int32_t entry, bool once) const;
-  int32_t node_size() const { return route_.node_size; }
+  bool comes_back(int32_t source, int32_t relay, int32_t entry) const;
+  // Of a route whose rows relays pass on: the relay of the rows of a rank that come to another.
+  int32_t relay(int32_t source, int32_t dest) const { return relays_->stops_(source, dest); }
 
   Segment segment(int32_t source, int32_t dest, int32_t expert) const;
   Segment segment_in_slot(int32_t source, int32_t dest, const Slot& slot) const;
@@ -203,6 +204,7 @@ class Routing {
   const Routing* const experts_;
   const Routing *relays_ = nullptr, *passed_on_ = nullptr;
   const int32_t ep_size_, tile_rows_;
+  const Stops stops_;
   const Share* const shares_;  // [R * L], or NULL without room for copies
   std::vector<std::vector<Copy>> copies_;  // [R]
   std::vector<RankRoute> ranks_;

@@ -91,19 +91,18 @@ void for_each_fan(const Frame& frame, Visit visit) {
   }
 }
 
-// The same for a transfer of rows that relays pass on, or get back: each is for the ranks of its node, with the rows of
-// tokens of the ranks at its place in all nodes.
+// The same for a transfer of rows that relays pass on, or get back.
 template <class Visit>
 void for_each_relayed_segment(const Frame& frame, Visit visit) {
   const Routing& routing = *frame.routing;
   const Opcode opcode = opcode_of(frame.op);
   const bool back = goes_back(frame.op);
-  const int32_t me = frame.rank, node = routing.relays()->node_size(), experts = routing.num_local_experts();
+  const int32_t me = frame.rank, experts = routing.num_local_experts();
   for (int32_t i = 0; i < num_segments(frame); ++i) {
     const int32_t position = is_put(opcode) ? position_of(frame.op, frame.task, i) : i / experts;
     const int32_t peer = frame.place().peer(position, back), relay = back ? peer : me, dest = back ? me : peer;
-    if (peer / node != me / node) continue;
-    for (int32_t source = relay % node; source < frame.place().ep_size(); source += node) {
+    for (int32_t source = 0; source < frame.place().ep_size(); ++source) {
+      if (routing.relay(source, dest) != relay) continue;
       Segment part = is_put(opcode) ? routing.segment_in_slot(source, dest, routing.slot(dest, frame.task.row))
                                     : routing.segment(source, dest, i % experts);
       part.source = relay;

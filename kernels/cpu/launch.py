@@ -192,7 +192,7 @@ class Demands:
 def _received_buffers(sections: Sections) -> list[list[int]]:
     """For each route, the buffers of no stated rows that have one for each row that a rank receives through it."""
     found: list[set[int]] = [set() for _ in sections["routes"]]
-    stated, once_of = sections["buffers"]["rows"], sections["routes"]["once_of"]
+    stated, experts_of = sections["buffers"]["rows"], sections["routes"]["of"]
     for op in sections["ops"]:
         received = {Rows["PEER"], Rows["EXPERT"], Rows["FAN"]}
         primitive = PRIMITIVES.get(int(op["opcode"]))
@@ -200,6 +200,6 @@ def _received_buffers(sections: Sections) -> list[list[int]]:
             received.add(Rows["OWN"])
         for operand in op["operands"][:op["num_operands"]]:
             if op["route"] >= 0 and operand["rows"] in received and operand["buffer"] >= 0 and not stated[operand["buffer"]]:
-                route = once_of[op["route"]] if operand["rows"] == Rows["FAN"] else op["route"]
+                route = experts_of[op["route"]] if operand["rows"] == Rows["FAN"] else op["route"]
                 found[route].add(int(operand["buffer"]))
     return [sorted(buffers) for buffers in found]

@@ -16,10 +16,10 @@ inline std::vector<Routing> make_routings(const Image& image) {
   out.reserve(image.header->num_routes);  // a route to ranks keeps the address of its experts' one
   for (int32_t i = 0; i < image.header->num_routes; ++i) {
     const Route& route = image.routes[i];
-    out.emplace_back(image, route, route.once_of >= 0 ? &out[route.once_of] : nullptr);
+    out.emplace_back(image, route, route.of >= 0 ? &out[route.of] : nullptr);
   }
   for (int32_t i = 0; i < image.header->num_routes; ++i)
-    if (const Route* relays = image.relays_of(i)) out[i].set_relays(&out[relays - image.routes]);
+    if (image.routes[i].over >= 0) out[i].set_relays(&out[image.routes[i].over]);
   return out;
 }
 

@@ -1,4 +1,4 @@
-// What a relay sums: out[r] = sum_k w[r, k] * in[r * K + k], k = 0, 1, ..., over what its node sent back for a received row.
+// What a relay sums: out[r] = sum_k w[r, k] * in[r * K + k], k = 0, 1, ..., over what came back for a received row.
 #include <algorithm>
 #include <vector>
 
@@ -11,7 +11,6 @@ Code relay_sum(const Frame& frame) {
   const Routing& routing = *frame.routing;
   const Route& passed_on = frame.image.routes[frame.op.param[0]];
   const int64_t top_k = passed_on.top_k, cols = frame.num_cols(0);
-  const bool once = passed_on.once_of >= 0;
   Writer out({frame.element(0, 0, frame.first_col(0)), frame.buffer(0).cols, 1, frame.dtype(0)});
   Reader in({frame.element(1, 0, frame.first_col(1)), frame.buffer(1).cols, 1, frame.dtype(1)});
   std::vector<float> weights(top_k, 1.0f);
@@ -23,7 +22,7 @@ Code relay_sum(const Frame& frame) {
       const auto first = static_cast<int32_t>(part.entries[i] / routing.top_k() * top_k);
       kept.clear();
       for (int32_t k = 0; k < top_k; ++k)
-        if (routing.comes_back(source, frame.rank, first + k, once)) kept.push_back(k);
+        if (routing.comes_back(source, frame.rank, first + k)) kept.push_back(k);
       if (frame.op.num_operands > 2) to_float32(frame.dtype(2), frame.element(2, row, 0), top_k, weights.data());
       for_each_chunk(1, cols, [&](int64_t, int64_t col, int64_t n) {
         float* const sum = out.chunk(row, col);

@@ -146,10 +146,10 @@ void MappedPeers::hear(int32_t rank, const int64_t* words, std::vector<Routing>&
 
 // NULL of a route to ranks, whose counts are told with the rest.
 const int32_t* MappedPeers::counts_of(int32_t route, int32_t rank) const {
-  if (image_.routes[route].once_of >= 0) return nullptr;
+  if (image_.routes[route].of >= 0) return nullptr;
   const int32_t* counts = counts_;
   const auto row = [&](int32_t i) { return int64_t{size()} * image_.routes[i].num_local_experts; };
-  for (int32_t i = 0; i < route; ++i) counts += image_.routes[i].once_of < 0 ? size() * row(i) : 0;
+  for (int32_t i = 0; i < route; ++i) counts += image_.routes[i].of < 0 ? size() * row(i) : 0;
   return counts + rank * row(route);
 }
 

@@ -4,8 +4,8 @@ from ascend_mutants import mutant, shown_in
 
 LISTS = shown_in(
     "relays",
-    mutant("a relay at another place of its node", "relay_sort.h", (
-        "node * route_.node_size + on_.rank.args.rank % route_.node_size", "node * route_.node_size")),
+    mutant("the relay of another rank", "relay_sort.h", (
+        "on_.rank.image.stop(route_, me, dest)", "on_.rank.image.stop(route_, 0, dest)")),
     mutant("a token that crosses for each of its entries", "relay_sort.h", (
         "newest_.GetValue(relay) != token", "true")),
     mutant("rows of a relay counted from those of the ones before", "relay_sort.h", (
@@ -30,9 +30,9 @@ LISTS = shown_in(
 
 SEGMENTS = shown_in(
     "relays",
-    mutant("rows of the ranks at the first place", "task_segments.h", ("source_ = relay_ % node_size;", "source_ = 0;")),
-    mutant("rows of all ranks", "task_segments.h", ("source_ += relays_.route().node_size;", "source_ += 1;")),
-    mutant("rows passed on to other nodes", "task_segments.h", ("peer / node_size != me / node_size", "false")),
+    mutant("rows of the ranks after the first one", "task_segments.h", ("source_ = 0;", "source_ = 1;")),
+    mutant("rows that another relay passes on", "task_segments.h", (
+        "came_ == 0 || frame_.rank->image.stop(relays_.route(), source_, dest_) != relay_", "came_ == 0")),
     mutant("rows where those of the first rank lie", "task_segments.h", (
         "before_ += frame_.routing.entries_for(counted_, dest_, slot_.expert, slot_.expert + 1);", "")),
     mutant("ranks' rows counted twice", "task_segments.h", ("before_ = 0;\n    counted_ = 0;", "before_ = 0;")),
@@ -41,7 +41,7 @@ SEGMENTS = shown_in(
     mutant("a relay's lists in place of its tokens' rank's", "task_segments.h", (
         "is_relayed_ ? source_ : segment_.source", "segment_.source")),
     mutant("rows of the first rank that a relay hears", "task_segments.h", (
-        "is_relayed_ ? relays_.first_row_from(source_, relay_) : 0", "0")),
+        "is_relayed_ ? first_row_ : 0", "0")),
     mutant("a signal for the rows of the first rank alone", "worker.h", (
         "for (TaskSegments segments(frame); segments.next();) signal_segment(signal, frame, segments.segment());",
         "TaskSegments segments(frame);\n        if (segments.next()) signal_segment(signal, frame, segments.segment());")),
@@ -56,20 +56,19 @@ SEGMENTS = shown_in(
 SUMS = shown_in(
     "relays",
     mutant("sums that begin before all has come back", "routing_tables.h", (
-        "rows += entries_for(source, relay / node * node, 0, node * experts);",
-        "rows += entries_for(source, relay / node * node, 0, experts);")),
+        "image_->stop(over, source, dest) == relay", "image_->stop(over, dest, dest) == relay")),
     mutant("sums of the first rows", "fan_bodies.h", (
         "(first_row() + token) * experts_.route().top_k", "token * experts_.route().top_k")),
     mutant("the weight of another choice", "relay_body.h", (
         "frame.base(2)", "frame.base(2) + element_bytes(of.dtype)")),
-    mutant("rows that relays hear of in another order", "routing_tables.h", (
-        "other < source", "other <= source")),
+    mutant("rows that relays have before those of the ranks before", "task_segments.h", (
+        "first_row_ += came_;", "first_row_ = came_;")),
 )
 
 ONCE = shown_in(
     "relays, once",
-    mutant("a row passed on to each expert", "image_reader.h", (
-        "ranks < 0 ? route(i).once_of : ranks", "route(i).once_of")),
+    mutant("a row passed on to each expert", "relay_sort.h", (
+        "on.rank.image.route(on.rank.image.passed_on(number))", "on.rank.image.route(route_.of)")),
     mutant("a sum that comes back from each expert", "relay_sort.h", (
         "!is_once_ || newest_of_rank_.GetValue(rank) != token", "true")),
     mutant("ranks' lists that begin at the first core's", "relay_sort.h", (

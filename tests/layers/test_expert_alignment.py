@@ -165,6 +165,18 @@ def test_empty_experts_and_ranges_cost_nothing():
     assert moved[0] == moved[1] and slots == [[2, 0], [2, 0]]
 
 
+def test_padding_is_not_looked_for_at_a_relay():
+    """Relays pass on the rows of a route to ranks. Its experts' route has rows of zeros, which no relay has received."""
+    layer = Layer(ep=4, T=1, E=8, K=2, node_size=2)
+    given = layer.arguments()
+    given[1] = np.array([[[5, 2]], [[-1, 4]], [[1, 3]], [[6, 0]]], np.int32)
+    f, plain = hpmoe.send_rows(aligned(4), scheme="rank and node"), stages()["plain"](aligned(1))
+    want = hpmoe.spmd(plain, layer.mesh)(*tensors(given)).asnumpy()
+    for stage in ("tiles", "overlap", "fused"):
+        got = hpmoe.spmd(stages()[stage](f), layer.mesh)(*tensors(given)).asnumpy()
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
 def test_where_it_cannot_be_it_is_refused_by_name():
     avals = [Aval(a.shape[1:], str(a.dtype)) for a in Layer().arguments()]
     with pytest.raises(ArgumentError, match="relay_rows: expert_alignment of dispatch is 4; it must be 1"):

@@ -47,7 +47,7 @@ class ImageBuilder:
 
     def __init__(self, ep_size=1, tile_rows=4, num_queues=1):
         self.ep_size, self.tile_rows = ep_size, tile_rows
-        self.tables = {name: [] for name in ("ops", "buffers", "event_runs", "waits", "signals", "routes", "shares",
+        self.tables = {name: [] for name in ("ops", "buffers", "event_runs", "waits", "signals", "routes", "shares", "stops",
                                              "templates")}
         self.queues = [[] for _ in range(num_queues)]
         self.places = {}  # the tasks of each op
@@ -62,8 +62,9 @@ class ImageBuilder:
     def route(self, num_experts, num_tokens, top_k, num_slots):
         ids = self.buffer(top_k, num_tokens, dtype=Dtype.INT32)
         sizes = {"num_experts": num_experts, "num_local_experts": num_experts // self.ep_size, "top_k": top_k}
-        return self._add("routes", record(ROUTE, ids_buffer=ids, once_of=-1, num_slots=num_slots, num_tokens=num_tokens,
-                                          return_tokens=self.tile_rows, alignment=1, tp_size=1, **sizes))
+        return self._add("routes", record(ROUTE, ids_buffer=ids, of=-1, over=-1, first_stop=-1, num_slots=num_slots,
+                                          num_tokens=num_tokens, return_tokens=self.tile_rows, alignment=1, tp_size=1,
+                                          **sizes))
 
     def event(self, extent=Extent.ONE, index=0, mult=1, route=0):
         return self._add("event_runs", record(EVENT_RUN, extent=extent, index=index, mult=mult, route=route))
@@ -100,7 +101,7 @@ class ImageBuilder:
     def pack(self):
         """Every task has a template of its own, and the grid of an op is the smallest that holds its tasks."""
         dtypes = {"ops": OP, "buffers": BUFFER, "event_runs": EVENT_RUN, "waits": WAIT, "signals": SIGNAL, "routes": ROUTE,
-                  "shares": SHARE,
+                  "shares": SHARE, "stops": np.dtype("<i4"),
                   "templates": TASK_TEMPLATE}
         sections = {name: table_of(self.tables[name], dtype) for name, dtype in dtypes.items()}
         sections["event_runs"]["first"] = np.arange(len(self.tables["event_runs"]))

@@ -22,6 +22,7 @@ struct ImageWriter {
   std::vector<Wait> waits;
   std::vector<Signal> signals;
   std::vector<Route> routes;
+  std::vector<int32_t> stops;
   std::vector<std::vector<Task>> queues;  // a task has a template of its own
   const int ep_size, tile_rows, num_aic;
 
@@ -93,6 +94,7 @@ struct ImageWriter {
     add(signals, &h.signals_offset, &h.num_signals);
     add(routes, &h.routes_offset, &h.num_routes);
     add(std::vector<Share>(), &h.shares_offset, &h.num_shares);
+    add(stops, &h.stops_offset, &h.num_stops);
     add(peer_order, &h.peer_order_offset, &ignored);
     h.image_bytes = static_cast<int32_t>(words_.size() * 4);
     std::memcpy(words_.data(), &h, sizeof(h));

@@ -132,11 +132,13 @@ inline void add_arrays(ImageWriter& w, const Variant& variant) {
     w.buffers.push_back({kCols[i], per_expert, int32_t(variant.dtype_of(i)), kRows[i]});
   }
   const int weights = variant.policy == DropPolicy::PROBS ? WEIGHTS : -1;
-  w.routes.push_back({IDS, E, L, K, S, T, 0, int32_t(variant.policy), weights, 0, -1, w.tile_rows, variant.alignment, 0, 1,
-                      0, variant.factor});
-  if (variant.way() > 0)
-    w.routes.push_back(
-        {IDS, R, 1, K, Z, T, 0, int32_t(DropPolicy::NONE), -1, 0, 0, w.tile_rows, 1, variant.node_size, 1, 0, 0});
+  w.routes.push_back({IDS, E, L, K, S, T, 0, int32_t(variant.policy), weights, 0, -1, variant.crosses() ? 1 : -1, -1,
+                      w.tile_rows, variant.alignment, 1, variant.factor});
+  if (variant.way() == 0) return;
+  w.routes.push_back({IDS, R, 1, K, Z, T, 0, int32_t(DropPolicy::NONE), -1, 0, 0, -1, 0, w.tile_rows, 1, 1, 0});
+  const int node = variant.node_size;
+  for (int source = 0; source < R; ++source)
+    for (int dest = 0; dest < R; ++dest) w.stops.push_back(variant.crosses() ? dest / node * node + source % node : dest);
 }
 
 inline void add_events(ImageWriter& w, const Variant& variant) {

@@ -99,6 +99,7 @@ MADE_BY_HAND = {  # taskflows that nobody made for these tables
         flow.routes, 0, kind=dataclasses.replace(flow.routes[0].kind, num_choices=0))},
     "more rows likely than there is room for": lambda flow: {"routes": replaced(flow.routes, 0, likely_rows=10**6)},
     "a route once of itself": lambda flow: {"routes": replaced(flow.routes, 0, of=0)},
+    "a route over itself": lambda flow: {"routes": replaced(flow.routes, 0, over=0)},
     "sums of parts of tiles": lambda flow: {"routes": replaced(flow.routes, 0, return_tokens=3)},
     "rows of two kinds": lambda flow: {"buffers": replaced(flow.buffers, 0, num_rows=None)},
     "ids that nobody gives": lambda flow: {"inputs": tuple(b for b in flow.inputs if b != flow.routes[0].ids)},

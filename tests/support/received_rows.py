@@ -7,6 +7,9 @@ import math
 
 import numpy as np
 
+from hpmoe.routing.kinds.deduplicated import Deduplicated
+from hpmoe.routing.kinds.hierarchical import Hierarchical
+
 ZEROS = -1  # in place of an entry
 
 
@@ -52,24 +55,27 @@ class ReceivedRows:
         rows = [(entry, source, d) for d in self.ranks for _, source, entry in self.received[plan.of][d][0]
                 if entry != ZEROS]
         for entry, source, d in sorted(rows):
-            to = self.relay(source, d, plan.kind.node_size) if plan.kind.node_size else d
+            to = self.stop(plan.kind, source, d)
             token = range(entry // plan.top_k * plan.top_k, entry)
             if not any(out[source].get(e) == to for e in token):
                 out[source][entry] = to
         return out
 
     @staticmethod
-    def relay(source, rank, node_size):
-        """The rank of `rank`'s node that is where `source` is in its own."""
+    def stop(kind, source, rank):
+        """The rank that a row of `source` for experts on `rank` comes to: of nodes, that of `rank`'s node that is where
+        `source` is in its own. A kind that the library does not know says it itself."""
+        if not isinstance(kind, Hierarchical):
+            return rank if isinstance(kind, Deduplicated) else int(kind.stop(source, rank))
+        node_size = kind.node_size
         return next(r for r in range(rank - rank % node_size, rank + 1 + node_size) if r % node_size == source % node_size)
 
     def relayed(self, route, owner, row):
         """(relay, entry there) of a received row of a route that relays pass on."""
-        of, top_k = self.flow.routes[route].of, self.flow.routes[route].top_k
-        to, plan = next((i, p) for i, p in enumerate(self.flow.routes)
-                        if p.kind.node_size and p.of == (of if of >= 0 else route))
+        to, top_k = self.flow.routes[route].over, self.flow.routes[route].top_k
+        plan = self.flow.routes[to]
         _, source, entry = self.received[route][owner][0][row]
-        at = self.relay(source, owner, plan.kind.node_size)
+        at = self.stop(plan.kind, source, owner)
         token = [(s, e // plan.top_k) for _, s, e in self.received[to][at][0]].index((source, entry // top_k))
         return at, token * top_k + entry % top_k
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 
-from hpmoe.routing.kinds.kind import ByIds
-from hpmoe.routing.kinds.of_tokens import OfTokens
+from hpmoe.routing.kinds.stops import Stops
 
 
 @dataclasses.dataclass(frozen=True)
-class Hierarchical(OfTokens):
+class Hierarchical(Stops):
     """Tokens that go to relays, one in each node of `node_size` ranks, which pass on rows to the ranks of their node.
 
     Example:
@@ -22,19 +20,10 @@ class Hierarchical(OfTokens):
         array([1, 1, 3, 3])
     """
 
-    kind: ByIds
     node_size: int
-    is_to_relays = True
-
-    @property
-    def ranks_of_stop(self) -> int:
-        return self.node_size
 
     def stop(self, source: np.ndarray | int, dest: np.ndarray | int) -> np.ndarray:
         return np.asarray(dest) // self.node_size * self.node_size + source % self.node_size
-
-    def rows_of(self, of_experts: int, tokens: Sequence[int] | None = None, rank: int = 0) -> int:
-        return self.most_rows() if tokens is None else sum(tokens[rank % self.node_size::self.node_size])
 
     def is_possible(self) -> bool:
         return self.node_size >= 1 and not self.ep_size % self.node_size and super().is_possible()

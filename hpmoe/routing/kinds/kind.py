@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 import math
 from collections.abc import Sequence
 
@@ -60,28 +61,47 @@ class OfKind(Sizes):
 
 
 class RouteKind(Sizes):
-    """A way to route rows: by ids of experts (Direct, Sharded, Replicated) or by tokens (Deduplicated, Hierarchical).
+    """A way to route rows: by ids of experts (Direct, Sharded, Replicated) or over stops (Deduplicated, Hierarchical).
 
     Kinds are frozen dataclasses, compared by value.
 
     Attributes:
         by_ids: the kind by ids of experts: the kind itself, or the one to whose ranks tokens go.
         is_of_tokens: whether a row stands for a token, not for an entry of a token.
-        is_to_relays: whether tokens go to relays, which pass their rows on.
-        ranks_of_stop: ranks whose rows arrive at one rank and are passed on.
-        node_size: ranks of a node; 0 if the kind knows no nodes.
     """
 
     by_ids: ByIds
     is_of_tokens: bool = False
-    is_to_relays: bool = False
-    ranks_of_stop: int = 1
-    node_size: int = 0
+
+    @functools.cached_property
+    def stops(self) -> np.ndarray:
+        """`stop` of all ranks, [source, dest]."""
+        return _stops(self)
+
+    @functools.cached_property
+    def is_to_relays(self) -> bool:
+        """Whether rows stop at ranks that pass them on to other ranks."""
+        return self.is_of_tokens and bool((self.stops != np.arange(self.ep_size)).any())
+
+    def sends(self, over: RouteKind | None = None) -> np.ndarray:
+        """Which ranks send rows to which, [sender, receiver] bool.
+
+        Args:
+            over: the kind of the route from whose stops the rows are passed on; None if they come from the ranks of tokens.
+
+        Example:
+            >>> from hpmoe.routing.kinds.direct import Direct
+            >>> from hpmoe.routing.kinds.hierarchical import Hierarchical
+            >>> kind = Direct(ep_size=4, num_tokens=1, num_choices=1, num_model_experts=4)
+            >>> kind.sends(Hierarchical(kind, node_size=2))[2].tolist()
+            [False, False, True, True]
+        """
+        return _sends(self, over)
 
     @property
     def num_senders(self) -> int:
         """Ranks that may send rows to one rank."""
-        return self.ep_size // self.ranks_of_stop
+        return self.ep_size
 
     @property
     def most_of_sender(self) -> int:
@@ -132,6 +152,28 @@ class RouteKind(Sizes):
         """The ranks at which rows of `source` for experts on `dest` arrive."""
         return np.asarray(dest)
 
+    def way_fault(self, over: RouteKind) -> str:
+        """What is wrong with the way of these rows over the stops of another kind, or "".
+
+        Rows that stop together at a rank must have come over one stop before: the ways of a rank's rows form a tree. So the
+        stop before is `over.stop(source, stop)`.
+
+        Example:
+            >>> from hpmoe.routing.kinds.direct import Direct
+            >>> from hpmoe.routing.kinds.hierarchical import Hierarchical
+            >>> kind = Direct(ep_size=4, num_tokens=1, num_choices=1, num_model_experts=4)
+            >>> Hierarchical(kind, 4).way_fault(Hierarchical(kind, 2))
+            'rows of rank 0 for ranks 0 and 2 stop at rank 0, and come there over ranks 0 and 2'
+        """
+        before = np.take_along_axis(over.stops, self.stops, axis=1)
+        wrong = np.argwhere(before != over.stops)
+        if not len(wrong):
+            return ""
+        source, dest = wrong[0].tolist()
+        at = int(self.stops[source, dest])
+        return (f"rows of rank {source} for ranks {at} and {dest} stop at rank {at}, and come there over ranks "
+                f"{int(over.stops[source, at])} and {int(over.stops[source, dest])}")
+
     def rows_of(self, of_experts: int, tokens: Sequence[int] | None = None, rank: int = 0) -> int:
         """Returns the most rows that a rank receives if its experts receive `of_experts` rows and each rank has `tokens`."""
         return of_experts
@@ -144,6 +186,19 @@ class RouteKind(Sizes):
         """The kind as printed: by the name of the ids, or as of the route of that index."""
         groups = f", groups of a multiple of {self.alignment}" if self.alignment > 1 else ""
         return f"{ids}, {self.num_experts} experts, top_k={self.top_k}{groups}"
+
+
+@functools.lru_cache(maxsize=128)
+def _stops(kind: RouteKind) -> np.ndarray:
+    ranks = np.arange(kind.ep_size)
+    return np.array(np.broadcast_to(kind.stop(ranks[:, None], ranks), (kind.ep_size, kind.ep_size)), np.int32)
+
+
+@functools.lru_cache(maxsize=128)
+def _sends(kind: RouteKind, over: RouteKind | None) -> np.ndarray:
+    out = np.zeros((kind.ep_size, kind.ep_size), bool)
+    out[np.arange(kind.ep_size)[:, None] if over is None else over.stops, kind.stops] = True
+    return out
 
 
 class ByIds(RouteKind, abc.ABC):

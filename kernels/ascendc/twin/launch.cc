@@ -21,9 +21,9 @@ hpmoe::RouteTables last_tables(const hpmoe::Image& image) {
   for (int32_t r = 0; r < image.header->num_routes; ++r) {
     const hpmoe::Route& route = image.routes[r];
     const hpmoe::RouteWords words{
-        route.ids_buffer, route.num_experts,   route.num_local_experts, route.top_k,          route.num_slots,
-        route.num_tokens, route.max_rows,      route.drop_policy,       route.weights_buffer, route.first_share,
-        route.once_of,    route.return_tokens, route.alignment,         route.node_size,      route.tp_size};
+        route.ids_buffer, route.num_experts,   route.num_local_experts, route.top_k,       route.num_slots, route.num_tokens,
+        route.max_rows,   route.drop_policy,   route.weights_buffer,    route.first_share, route.of,        route.over,
+        route.first_stop, route.return_tokens, route.alignment,         route.tp_size};
     tables = hpmoe::lay_out(words, image.header->ep_size, image.header->num_queues / 3 * 2,
                             r > 0 ? tables.end : hpmoe::kFirstTables);
   }
