@@ -96,7 +96,7 @@ class Tiler(Buffers):
                                                likely_rows=kind.rows_of(of.likely_rows), weights=-1, of=index))
 
     def come_over(self, route: Atom, relays: Atom) -> Once:
-        """Has the rows of a route come over the stops of another route; one task for all of the route."""
+        """Lets the rows of a route come over the stops of another, and returns the domain of one task for the route."""
         once, over = self.once(route), self.once(relays).route
         plan = self.routes[once.route]
         if plan.over not in (-1, over) or any(p.over == over for p in self.routes if p is not plan):

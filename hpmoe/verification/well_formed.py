@@ -91,7 +91,7 @@ def _can_be(plan: tf.RoutePlan, index: int, flow: tf.Taskflow) -> bool:
 
 
 def _way_fault(routes: Sequence[tf.RoutePlan], index: int) -> str:
-    """What is wrong with the way of a route's rows over the stops of another route, or ""."""
+    """Returns the fault in the way of a route's rows over the stops of another route, or "" if there is no fault."""
     plan = routes[index]
     if plan.over == -1:
         return ""

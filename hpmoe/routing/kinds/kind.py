@@ -75,16 +75,16 @@ class RouteKind(Sizes):
 
     @functools.cached_property
     def stops(self) -> np.ndarray:
-        """`stop` of all ranks, [source, dest]."""
+        """Table of `stop` for all ranks, [source, dest]."""
         return _stops(self)
 
     @functools.cached_property
     def is_to_relays(self) -> bool:
-        """Whether rows stop at ranks that pass them on to other ranks."""
+        """True if rows stop at ranks that pass the rows on to other ranks."""
         return self.is_of_tokens and bool((self.stops != np.arange(self.ep_size)).any())
 
     def sends(self, over: RouteKind | None = None) -> np.ndarray:
-        """Which ranks send rows to which, [sender, receiver] bool.
+        """Returns True for each pair of ranks of which the first sends rows to the second, [sender, receiver] bool.
 
         Args:
             over: the kind of the route from whose stops the rows are passed on; None if they come from the ranks of tokens.
@@ -153,7 +153,7 @@ class RouteKind(Sizes):
         return np.asarray(dest)
 
     def way_fault(self, over: RouteKind) -> str:
-        """What is wrong with the way of these rows over the stops of another kind, or "".
+        """Returns the fault in the way of these rows over the stops of another kind, or "" if there is no fault.
 
         Rows that stop together at a rank must have come over one stop before: the ways of a rank's rows form a tree. So the
         stop before is `over.stop(source, stop)`.
