@@ -212,6 +212,5 @@ def _signatures() -> loading.Signatures:
         "hpmoe_collect_rows_grad": (ctypes.c_int64, [rows, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p,
                                                      ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]),
         "hpmoe_copy_streamed": (None, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]),
-        "hpmoe_layout": (ctypes.c_char_p, []),
         **_link_signatures(),
     }

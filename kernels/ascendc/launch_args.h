@@ -1,7 +1,7 @@
 // What the host hands to a launch of the kernel on one rank, and what it finds in the status block afterwards.
 #pragma once
 
-#include "core/protocol.h"
+#include "core/generated/structs.h"
 
 namespace hpmoe {
 

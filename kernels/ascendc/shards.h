@@ -1,5 +1,5 @@
 // Experts in shards: a token's choices, and its entries, one for each shard of an expert that it chooses. See
-// core/protocol.h's Route.
+// core/generated/structs.h's Route.
 #pragma once
 
 #include "tables.h"

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/protocol.h"
+#include "core/generated/structs.h"
 
 extern "C" {
 
@@ -182,7 +182,5 @@ int64_t hpmoe_collect_rows_grad(const HpmoeRows* rows, const float* weights, int
                                 const void* d_out, int64_t cols, void* d_from, float* d_weights);
 void hpmoe_copy_streamed(const void* from, int64_t bytes, void* to);
 
-// Lines "Struct field offset size", "Struct . 0 sizeof" and "Enum MEMBER value".
-const char* hpmoe_layout(void);
 
 }  // extern "C"

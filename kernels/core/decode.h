@@ -1,7 +1,8 @@
 // How a worker reads its queue: from a word to a task, and to the counters of its waits and signals.
 #pragma once
 
-#include "core/protocol.h"
+#include "core/generated/rules.h"
+#include "core/generated/structs.h"
 
 namespace hpmoe {
 

@@ -1,7 +1,8 @@
 // The element types of buffers, on host and device.
 #pragma once
 
-#include "core/protocol.h"
+#include "core/generated/rules.h"
+#include "core/generated/structs.h"
 
 namespace hpmoe {
 

@@ -3,7 +3,8 @@
 
 #include <cstdint>
 
-#include "core/protocol.h"
+#include "core/generated/rules.h"
+#include "core/generated/structs.h"
 
 namespace hpmoe {
 

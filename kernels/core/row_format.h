@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "core/marks.h"
-#include "core/tile_ops.h"
+#include "core/generated/rules.h"
 
 namespace hpmoe {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/tile_ops.h"
+#include "core/generated/rules.h"
 
 namespace hpmoe {
 

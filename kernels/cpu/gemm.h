@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "core/protocol.h"
+#include "core/generated/structs.h"
 
 namespace hpmoe {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <thread>
 
-#include "core/protocol.h"
+#include "core/generated/structs.h"
 #include "link/interrupt.h"
 #include "link/link.h"
 

@@ -38,29 +38,10 @@ enum HpmoePart : int64_t {
   HPMOE_FAN,         // rows of experts, of tokens that came once: `row` bytes for each of those
 };
 
-// An array: parts first .. are its own. `fixed` bytes and `row` bytes for each row of the task (or moved by it). `whole`: of
-// a UNIT or OF_EXPERT what the array has for each row, of a WEIGHT, of DENSE and of what is TOGETHER the bytes of the part,
-// so that what several tasks touch of it in turn is known to be new, or 0.
-struct HpmoeFootprint {
-  int64_t first, part;
-  double fixed, row, whole;
-};
-
-// of each operand, and once more of the two that a product multiplies
-constexpr int kMaxFootprints = hpmoe::kMaxOperands + 2;
-
-// A task of an op takes core_fixed + rows (in whole granules) * core_row microseconds of its worker, one of at most
-// skinny_rows rows, where that is above 0, the same of few_fixed and few_row, or none for no rows at all; and core_fan for
-// each row that experts have of tokens that came once. Of a transfer the rows are those that it moves, with link_row bytes
-// each; where these come in is `landing`, whose `row` is 0 where that is not known.
-struct HpmoeWork {
-  double core_fixed, core_row, few_fixed, few_row, core_fan, link_row;
-  int64_t skinny_rows, granule, num_footprints;
-  HpmoeFootprint landing, footprints[kMaxFootprints];
-};
+typedef hpmoe::Footprint HpmoeFootprint;
+typedef hpmoe::Work HpmoeWork;
 
 static_assert(sizeof(HpmoeMachine) == 19 * 8, "nineteen words of eight bytes");
-static_assert(sizeof(HpmoeWork) == 9 * 8 + (1 + kMaxFootprints) * 5 * 8, "words of eight bytes");
 
 enum { HPMOE_L2, HPMOE_MEMORY, HPMOE_EGRESS, HPMOE_INGRESS, HPMOE_NODE_EGRESS, HPMOE_NODE_INGRESS, HPMOE_NUM_RATES };
 

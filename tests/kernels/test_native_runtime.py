@@ -10,8 +10,6 @@ import pytest
 from native.image_builder import MoeLayer
 
 import hpmoe
-from hpmoe.costs.footprint import FOOTPRINT
-from hpmoe.costs.work import WORK
 from hpmoe.kernels import launch, load, protocol, use_blas
 from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.native import find_blas
@@ -50,19 +48,6 @@ def layer(style="put", ep_size=2, num_queues=2, num_tokens=10, **sizes):
 def assert_equals_numpy(moe, ranks, num_tokens):
     for arrays, expected in zip(ranks, moe.expected(ranks, num_tokens), strict=True):
         np.testing.assert_allclose(arrays[moe.out], expected, rtol=2e-5, atol=2e-5)
-
-
-# --- layout ---
-
-
-def test_layout_is_the_same_in_both_languages():
-    lines = [line.split() for line in load().hpmoe_layout().decode().splitlines()]
-    native = {(owner, name): (int(first), int(second)) for owner, name, first, second in lines}
-    python = {(e.__name__, member.name): (member.value, 0) for e in protocol.ENUMS for member in e}
-    for struct, dtype in {**protocol.DTYPES, "HpmoeFootprint": FOOTPRINT, "HpmoeWork": WORK}.items():
-        python[struct, "."] = (0, dtype.itemsize)
-        python |= {(struct, name): (offset, field.itemsize) for name, (field, offset) in dtype.fields.items()}
-    assert native == python
 
 
 # --- a layer on one and several ranks ---

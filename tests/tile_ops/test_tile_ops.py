@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpmoe.kernels import tile_ops_header
 from hpmoe.kernels.protocol import PRIMITIVES
+from hpmoe.kernels.schema.headers import FOLDER, HEADERS
 from hpmoe.runtime.targets import find_target
 from hpmoe.tile_ops import families
 
@@ -15,12 +15,16 @@ ROOT = Path(__file__).parents[2]
 DEFINITIONS = ROOT / "hpmoe" / "tile_ops"
 NAMES = {primitive.name for primitive in PRIMITIVES.values()}
 ASKING = sorted(path for folder in ("hpmoe", "transforms", "kernels") for path in (ROOT / folder).rglob("*.py")
-                if DEFINITIONS not in path.parents and path != Path(tile_ops_header.__file__).resolve()
-                and path.name != "bodies.py")
+                if DEFINITIONS not in path.parents and path.name != "bodies.py")
 
 
-def test_the_header_is_made_of_the_definitions():
-    assert tile_ops_header.PATH.read_text(encoding="utf-8") == tile_ops_header.header_text()
+@pytest.mark.parametrize("name", HEADERS)
+def test_a_generated_header_is_made_of_the_definitions(name):
+    assert (FOLDER / name).read_text(encoding="utf-8") == HEADERS[name]()
+
+
+def test_no_other_header_is_called_generated():
+    assert {path.name for path in FOLDER.iterdir()} == set(HEADERS)
 
 
 def test_every_operation_has_a_code_of_its_own_and_a_body_in_numpy():

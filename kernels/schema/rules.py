@@ -1,20 +1,17 @@
-"""The definitions of tile operations as a C++ header: core/tile_ops.h, made by `python -m hpmoe.kernels.tile_ops_header`."""
+"""core/generated/rules.h: what each tile operation asks of its operands, and facts about operations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from enum import IntEnum
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
 from hpmoe.kernels import protocol
 from hpmoe.kernels.protocol import PRIMITIVES
+from hpmoe.kernels.schema.cpp import header, lines_of
 from hpmoe.tile_ops.functions import Function
-from hpmoe.tile_ops.params import EarlyMatmul, Elementwise, LaidOut, Paced, Way
-from hpmoe.tile_ops.row_formats import BlockScale, Element
+from hpmoe.tile_ops.params import EarlyMatmul, Elementwise, Paced
 from hpmoe.tile_ops.row_modes import FAN
 from hpmoe.tile_ops.tile_primitive import Operand, Payload, TilePrimitive
 
-PATH = Path(__file__).parent / "core" / "tile_ops.h"
 FACTS: Mapping[str, tuple[str, Callable[[TilePrimitive], bool]]] = {
     "is_put": ("Its tasks write rows of tokens into other ranks' memory.", lambda p: p.is_put),
     "is_exchange": ("It exchanges the rows of all ranks at once.", lambda p: p.is_blocking),
@@ -34,32 +31,6 @@ TRAITS = {"kIsInteger": lambda o: o.is_integer, "kIsCutByBody": lambda o: o.is_c
           "kMayBeNumber": lambda o: o.may_be_number, "kMayBeInteger": lambda o: o.may_be_integer,
           "kIsBytes": lambda o: o.is_bytes, "kMayBeBytes": lambda o: o.may_be_bytes}
 
-HEAD = """// The tile operations and elementwise functions as hpmoe/tile_ops defines them: codes, rules and facts.
-// Made by tile_ops_header.py; a test holds the two equal.
-// clang-format off: lists and tables, a member or an operation after the other
-#pragma once
-
-#include <cstdint>
-
-#include "core/marks.h"
-
-namespace hpmoe {
-
-"""
-ENUMS = """
-#define HPMOE_MEMBER(name, value) name = value,
-enum class Opcode : int32_t { HPMOE_OPCODE(HPMOE_MEMBER) };
-enum class MapCode : int32_t { HPMOE_MAP_CODE(HPMOE_MEMBER) };
-enum class Domain : int32_t { HPMOE_DOMAIN(HPMOE_MEMBER) };
-enum class Rows : int16_t { HPMOE_ROWS(HPMOE_MEMBER) };
-enum class Cols : int16_t { HPMOE_COLS(HPMOE_MEMBER) };
-enum class Reduction : int32_t { HPMOE_REDUCTION(HPMOE_MEMBER) };
-enum class Way : int32_t { HPMOE_WAY(HPMOE_MEMBER) };
-enum class LaidOut : int32_t { HPMOE_LAID_OUT(HPMOE_MEMBER) };
-enum class Element : int32_t { HPMOE_ELEMENT(HPMOE_MEMBER) };
-enum class BlockScale : int32_t { HPMOE_BLOCK_SCALE(HPMOE_MEMBER) };
-#undef HPMOE_MEMBER
-"""
 RULES = """
 // Its elements are int32; bodies know which part of it a task takes; a number may stand in its place; its elements may be
 // integers as well as floats; they are bytes, or may be bytes as well as floats.
@@ -105,48 +76,25 @@ HPMOE_DEVICE constexpr bool has_bit(uint64_t facts, Opcode opcode) {{
 """
 
 
-def header_text() -> str:
-    """The header."""
-    enums: tuple[type[IntEnum], ...] = (
-        protocol.Opcode, protocol.MapCode, protocol.Domain, protocol.Rows, protocol.Cols, protocol.Reduction, Way, LaidOut,
-        Element, BlockScale)
-    names = ("OPCODE", "MAP_CODE", "DOMAIN", "ROWS", "COLS", "REDUCTION", "WAY", "LAID_OUT", "ELEMENT",
-             "BLOCK_SCALE")
-    lists = "".join(_list(name, [(e.name, e.value) for e in enum]) for name, enum in zip(names, enums, strict=True))
-    sizes = "".join(f"constexpr int32_t kNum{cls.__name__} = {len(cls)};\n"
-                    for cls in enums[2:])
+def text() -> str:
+    """Returns the header."""
     by_inputs: dict[int, list[int]] = {}
     for function in sorted(Function.members.values()):
         by_inputs.setdefault(function.inputs, []).append(function.number)
-    inputs = "\n".join(f"{_wrapped('    ', [f'case {n}:' for n in codes])} return {count};"
-                       for count, codes in by_inputs.items())
+    inputs = "\n".join(line for count, codes in by_inputs.items()
+                       for line in lines_of([f"case {code}:" for code in codes] + [f"return {count};"], " ", "    "))
     traits = f"constexpr int {', '.join(f'{name} = {1 << i}' for i, name in enumerate(TRAITS))};"
     rules = RULES.format(traits=traits, most=protocol.MAX_OPERANDS, inputs=inputs,
                          rules="\n".join(map(_rule, PRIMITIVES.values())))
     facts = "\n".join(f"// {why}\nHPMOE_DEVICE constexpr bool {name}(Opcode opcode) {{ return {_has_bit(holds)}; }}"
                       for name, (why, holds) in FACTS.items())
-    return f"{HEAD}{sizes}\n{lists}{ENUMS}{rules}{facts}\n\n}}  // namespace hpmoe\n"
-
-
-def _list(name: str, members: Iterable[tuple[str, int]]) -> str:
-    items = [f"X({member}, {value})" for member, value in members]
-    return f"#define HPMOE_{name}(X) \\\n" + _wrapped("  ", items, " \\") + "\n"
-
-
-def _wrapped(indent: str, items: Iterable[str], end: str = "") -> str:
-    """Items in lines of about a hundred columns."""
-    lines, line = [], indent.rstrip(" ") + indent[:-1]
-    for item in items:
-        if len(line) + len(item) > 112:
-            lines.append(line)
-            line = indent[:-1]
-        line += " " + item
-    return (end + "\n").join([*lines, line])
+    about = "The tile operations and elementwise functions as hpmoe/tile_ops defines them: rules and facts."
+    return header(about, ['"core/generated/enums.h"', '"core/marks.h"'], f"{rules.strip()}\n{facts}")
 
 
 def _rule(primitive: TilePrimitive) -> str:
     domains = sum({1 << domain.number for domain in primitive.domains})
-    operands = _wrapped("      ", [f"{_operand(o)}," for o in primitive.outputs + primitive.inputs]).strip(" ,")
+    operands = ",\n".join(lines_of(map(_operand, primitive.outputs + primitive.inputs), ", ", "      ")).strip()
     return (f'    {{"{primitive.name}", Opcode::{primitive.name}, {len(primitive.outputs)}, {primitive.required}, '
             f"{str(primitive.needs_route).lower()}, {domains:#x},\n     {{{operands}}}}},")
 
@@ -160,7 +108,3 @@ def _operand(operand: Operand) -> str:
 
 def _has_bit(holds: Callable[[TilePrimitive], bool]) -> str:
     return f"has_bit({sum(1 << p.number for p in PRIMITIVES.values() if holds(p)):#x}, opcode)"
-
-
-if __name__ == "__main__":
-    PATH.write_text(header_text(), encoding="utf-8")

@@ -1,67 +1,12 @@
-// The tile operations and elementwise functions as hpmoe/tile_ops defines them: codes, rules and facts.
-// Made by tile_ops_header.py; a test holds the two equal.
-// clang-format off: lists and tables, a member or an operation after the other
+// The tile operations and elementwise functions as hpmoe/tile_ops defines them: rules and facts.
+// Written by `python -m hpmoe.kernels.schema`; a test holds it equal to the definitions.
+// clang-format off
 #pragma once
 
-#include <cstdint>
-
+#include "core/generated/enums.h"
 #include "core/marks.h"
 
 namespace hpmoe {
-
-constexpr int32_t kNumDomain = 5;
-constexpr int32_t kNumRows = 13;
-constexpr int32_t kNumCols = 3;
-constexpr int32_t kNumReduction = 2;
-constexpr int32_t kNumWay = 2;
-constexpr int32_t kNumLaidOut = 3;
-constexpr int32_t kNumElement = 2;
-constexpr int32_t kNumBlockScale = 2;
-
-#define HPMOE_OPCODE(X) \
-  X(PUT, 1) X(PUT_BACK, 2) X(REDUCE, 3) X(GMM, 4) X(WGRAD, 5) X(MAP, 6) X(SWIGLU, 7) X(SWIGLU_GRAD, 8) \
-  X(ROW_REDUCE, 9) X(ROW_DOT, 10) X(COL_SUM, 11) X(ALL_TO_ALL, 12) X(ALL_TO_ALL_BACK, 13) X(NOTIFY, 14) \
-  X(GATHER, 15) X(KEEP, 16) X(DROP_COUNTS, 17) X(LAUNCH, 18) X(REPLICATE, 19) X(RETURN_GRADS, 20) X(FAN_OUT, 21) \
-  X(FAN_IN, 22) X(TOP_K, 23) X(TAKE_COLS, 24) X(ADD_COLS, 25) X(CUMSUM, 26) X(DRAW, 27) X(PICK, 28) X(PLACE, 29) \
-  X(GROUP_REDUCE, 30) X(FILL_OUTSIDE, 31) X(COUNT_OUTSIDE, 32) X(QUANTIZE, 33) X(DEQUANTIZE, 34) \
-  X(REDUCE_QUANTIZED, 35) X(COUNT_AND_FILL, 36) X(REDUCE_AND_FILL, 37) X(RELAY_SUM, 38) X(GMM_INT8, 39) \
-  X(RESCALE, 40) X(GMM_WIDENED, 41) X(QUANTIZE_WEIGHT, 42) X(WIDEN_WEIGHT, 43) X(GMM_FP8, 44)
-#define HPMOE_MAP_CODE(X) \
-  X(COPY, 0) X(NEG, 1) X(EXP, 2) X(LOG, 3) X(SQRT, 4) X(RSQRT, 5) X(SIGMOID, 6) X(TANH, 7) X(SILU, 8) X(RELU, 9) \
-  X(ERF, 10) X(ABS, 11) X(RECIPROCAL, 12) X(SQUARE, 13) X(SIN, 14) X(COS, 15) X(SIGN, 16) X(SOFTPLUS, 17) \
-  X(FLOOR, 18) X(ROUND, 19) X(ADD, 32) X(SUB, 33) X(MUL, 34) X(DIV, 35) X(POW, 36) X(MAXIMUM, 37) X(MINIMUM, 38) \
-  X(GREATER, 39) X(GREATER_EQUAL, 40) X(LESS, 41) X(LESS_EQUAL, 42) X(EQUAL, 43) X(NOT_EQUAL, 44) \
-  X(FLOOR_DIV, 45) X(REMAINDER, 46) X(SELECT, 64)
-#define HPMOE_DOMAIN(X) \
-  X(ONCE, 0) X(TILES, 1) X(SLOTS, 2) X(EXPERTS, 3) X(COPIES, 4)
-#define HPMOE_ROWS(X) \
-  X(OWN, 0) X(ALL, 1) X(ONE, 2) X(SLOT_EXPERT, 3) X(EXPERT, 4) X(PEER, 5) X(ENTRIES, 6) X(TOKENS, 7) \
-  X(REPLICA, 8) X(RETURNED, 9) X(FAN, 10) X(RELAY_ROWS, 11) X(RELAY_ENTRIES, 12)
-#define HPMOE_COLS(X) \
-  X(OWN, 0) X(ALL, 1) X(ONE, 2)
-#define HPMOE_REDUCTION(X) \
-  X(SUM, 0) X(MAX, 1)
-#define HPMOE_WAY(X) \
-  X(OUT, 0) X(BACK, 1)
-#define HPMOE_LAID_OUT(X) \
-  X(NO_ROWS, 0) X(SENT_ROWS, 1) X(RECEIVED_ROWS, 2)
-#define HPMOE_ELEMENT(X) \
-  X(INT8, 0) X(E4M3, 1)
-#define HPMOE_BLOCK_SCALE(X) \
-  X(FLOAT32, 0) X(E8M0, 1)
-
-#define HPMOE_MEMBER(name, value) name = value,
-enum class Opcode : int32_t { HPMOE_OPCODE(HPMOE_MEMBER) };
-enum class MapCode : int32_t { HPMOE_MAP_CODE(HPMOE_MEMBER) };
-enum class Domain : int32_t { HPMOE_DOMAIN(HPMOE_MEMBER) };
-enum class Rows : int16_t { HPMOE_ROWS(HPMOE_MEMBER) };
-enum class Cols : int16_t { HPMOE_COLS(HPMOE_MEMBER) };
-enum class Reduction : int32_t { HPMOE_REDUCTION(HPMOE_MEMBER) };
-enum class Way : int32_t { HPMOE_WAY(HPMOE_MEMBER) };
-enum class LaidOut : int32_t { HPMOE_LAID_OUT(HPMOE_MEMBER) };
-enum class Element : int32_t { HPMOE_ELEMENT(HPMOE_MEMBER) };
-enum class BlockScale : int32_t { HPMOE_BLOCK_SCALE(HPMOE_MEMBER) };
-#undef HPMOE_MEMBER
 
 // Its elements are int32; bodies know which part of it a task takes; a number may stand in its place; its elements may be
 // integers as well as floats; they are bytes, or may be bytes as well as floats.
@@ -94,8 +39,8 @@ constexpr OpRule kRules[] = {
     {"WGRAD", Opcode::WGRAD, 1, 3, false, 0x8,
      {{0x1, 0x1, 0}, {0x12, 0x2, 0}, {0x12, 0x1, 0}, {0x201, 0x1, 0}, {0x201, 0x1, 0}}},
     {"MAP", Opcode::MAP, 1, 2, false, 0x7,
-     {{0x1, 0x1, kMayBeInteger}, {0xd, 0x5, kMayBeNumber | kMayBeInteger},
-      {0xd, 0x5, kMayBeNumber | kMayBeInteger}, {0xd, 0x5, kMayBeNumber | kMayBeInteger}}},
+     {{0x1, 0x1, kMayBeInteger}, {0xd, 0x5, kMayBeNumber | kMayBeInteger}, {0xd, 0x5, kMayBeNumber | kMayBeInteger},
+      {0xd, 0x5, kMayBeNumber | kMayBeInteger}}},
     {"SWIGLU", Opcode::SWIGLU, 1, 3, false, 0x7,
      {{0x1, 0x1, 0}, {0x1, 0x1, 0}, {0x1, 0x1, 0}}},
     {"SWIGLU_GRAD", Opcode::SWIGLU_GRAD, 2, 5, false, 0x7,
@@ -187,10 +132,10 @@ inline const OpRule* find_rule(int32_t opcode) {
 // Inputs of an elementwise function, by its code; 0 where there is none.
 constexpr int num_map_inputs(int32_t code) {
   switch (code) {
-    case 0: case 1: case 2: case 3: case 4: case 5: case 6: case 7: case 8: case 9: case 10: case 11: case 12:
-    case 13: case 14: case 15: case 16: case 17: case 18: case 19: return 1;
-    case 32: case 33: case 34: case 35: case 36: case 37: case 38: case 39: case 40: case 41: case 42: case 43:
-    case 44: case 45: case 46: return 2;
+    case 0: case 1: case 2: case 3: case 4: case 5: case 6: case 7: case 8: case 9: case 10: case 11: case 12: case 13:
+    case 14: case 15: case 16: case 17: case 18: case 19: return 1;
+    case 32: case 33: case 34: case 35: case 36: case 37: case 38: case 39: case 40: case 41: case 42: case 43: case 44:
+    case 45: case 46: return 2;
     case 64: return 3;
     default: return 0;
   }

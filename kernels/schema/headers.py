@@ -1,0 +1,18 @@
+"""The generated headers by file name."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from hpmoe.kernels.schema import enums, rules, structs
+
+FOLDER = Path(__file__).parents[1] / "core" / "generated"
+HEADERS: Mapping[str, Callable[[], str]] = {"enums.h": enums.text, "structs.h": structs.text, "rules.h": rules.text}
+
+
+def write() -> None:
+    """Writes every header that differs from its definitions."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in HEADERS.items():
+        path = FOLDER / name
+        if not path.exists() or path.read_text(encoding="utf-8") != text():
+            path.write_text(text(), encoding="utf-8")
