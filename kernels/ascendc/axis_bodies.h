@@ -17,12 +17,11 @@ struct AxisBlocks {
 };
 
 // Elements side by side on both sides are one block.
-__aicore__ inline AxisBlocks axis_blocks(const Frame& frame) {
+__aicore__ inline AxisBlocks axis_blocks(const Frame& frame, bool picks) {
   const int32_t* p = frame.op.param;
   const int64_t size = p[0], inner = p[1], start = p[2] * inner, step = p[3] * inner;
   const auto outer = static_cast<int32_t>(frame.buffer(0).cols / (size * inner));
   const int64_t there = frame.buffer(1).cols / (outer * inner);
-  const bool picks = opcode_of(frame.op) == Opcode::PICK;
   const int64_t count = picks ? size : there;
   const AxisBlocks::Side dense{count * inner, 0, inner}, stepped{(picks ? there : size) * inner, start, step};
   AxisBlocks blocks{outer, static_cast<int32_t>(count), static_cast<int32_t>(inner), picks ? stepped : dense,
@@ -35,14 +34,9 @@ __aicore__ inline AxisBlocks axis_blocks(const Frame& frame) {
 }
 
 // What the task's columns have of each block, of all its rows together.
-__aicore__ inline void move_along_axis(VectorUnit& unit, const Frame& frame) {
-  const AxisBlocks blocks = axis_blocks(frame);
+__aicore__ inline void move_along_axis(VectorUnit& unit, const Frame& frame, const AxisBlocks& blocks) {
   const Rows2d out = frame.rows(0), in = frame.rows(1);
   const int64_t size = element_bytes(out.dtype), first_col = frame.task.col, end_col = first_col + frame.task.cols;
-  if (opcode_of(frame.op) == Opcode::PLACE) {
-    clear_rows(unit, out.address, out.row_bytes, frame.unit.rows, static_cast<int32_t>((end_col - first_col) * size));
-    AscendC::PipeBarrier<PIPE_MTE3>();  // what is placed comes after the zeros
-  }
   for (int32_t o = 0; o < blocks.outer; ++o) {
     for (int32_t j = 0; j < blocks.count; ++j) {
       const int64_t to = blocks.to.at(o, j), first = to > first_col ? to : first_col,
@@ -56,8 +50,16 @@ __aicore__ inline void move_along_axis(VectorUnit& unit, const Frame& frame) {
   }
 }
 
+__aicore__ inline void pick(VectorUnit& unit, const Frame& frame) { move_along_axis(unit, frame, axis_blocks(frame, true)); }
+__aicore__ inline void place(VectorUnit& unit, const Frame& frame) {
+  const Rows2d out = frame.rows(0);
+  clear_rows(unit, out.address, out.row_bytes, frame.unit.rows, frame.task.cols * element_bytes(out.dtype));
+  AscendC::PipeBarrier<PIPE_MTE3>();  // what is placed comes after the zeros
+  move_along_axis(unit, frame, axis_blocks(frame, false));
+}
+
 // Elements that lie side by side are a row of their own; others are the entries of a token.
-__aicore__ inline void reduce_groups(VectorUnit& unit, const Frame& frame) {
+__aicore__ inline void group_reduce(VectorUnit& unit, const Frame& frame) {
   if (!is_reduction(frame.op.param[0])) return unit.refuse();
   const bool is_max = static_cast<Reduction>(frame.op.param[0]) == Reduction::MAX;
   const int32_t size = frame.op.param[1], inner = frame.op.param[2];

@@ -26,7 +26,6 @@ struct AddCols {
   Rows2d out, in, index;
   bool is_number;
   float number;
-  Code code;
 
   __aicore__ inline void load(const Bytes& loaded, const Piece& piece) {
     if (!is_number) unit.load(loaded, 0, in, rows_of(piece, index.cols));
@@ -41,8 +40,8 @@ struct AddCols {
   __aicore__ inline void compute(const Piece& piece) {
     const Piece from = rows_of(piece, index.cols), to = rows_of(piece, out.cols);
     unit.wait_for_results();
-    for (int32_t r = 0; r < piece.num_rows && code == Code::OK; ++r) {
-      for (int32_t k = 0; k < index.cols && code == Code::OK; ++k) add(r * from.pitch + k, r * to.pitch);
+    for (int32_t r = 0; r < piece.num_rows && !unit.has_refused(); ++r) {
+      for (int32_t k = 0; k < index.cols && !unit.has_refused(); ++k) add(r * from.pitch + k, r * to.pitch);
     }
     write_scalars(unit, out, to, sums(), to.count());
   }
@@ -53,10 +52,7 @@ struct AddCols {
     const Scalars added{unit.floats(0), in.dtype}, at{unit.floats(1), index.dtype};
     int64_t col = at.integer(i);
     if (col < 0) col += out.cols;
-    if (col < 0 || col >= out.cols) {
-      code = Code::INDEX_OUT_OF_RANGE;
-      return;
-    }
+    if (col < 0 || col >= out.cols) return unit.refuse(Code::INDEX_OUT_OF_RANGE);
     const auto place = row + static_cast<int32_t>(col);
     if (!is_integer(out.dtype))
       return sums().set_number(place, sums().number(place) + (is_number ? number : added.number(i)));
@@ -65,13 +61,12 @@ struct AddCols {
   }
 };
 
-__aicore__ inline Code add_cols(VectorUnit& unit, const Frame& frame) {
+__aicore__ inline void add_cols(VectorUnit& unit, const Frame& frame) {
   const Operand& added = frame.op.operands[1];
   const Rows2d out = frame.rows(0), index = frame.rows(2), in = added.buffer < 0 ? Rows2d{} : frame.rows(1);
-  AddCols body{unit, out, in, index, added.buffer < 0, added.value, Code::OK};
+  AddCols body{unit, out, in, index, added.buffer < 0, added.value};
   const int32_t bytes = most(most(element_bytes(out.dtype), element_bytes(index.dtype)), element_bytes(in.dtype));
   run_whole_rows(unit, frame.unit.rows, most(out.cols, index.cols), bytes, body);
-  return body.code;
 }
 
 // out[t, i] = the sum of x[t, j] over j <= i, or over j >= i

@@ -12,7 +12,7 @@ __aicore__ inline uint64_t chosen_from(const Frame& frame, int32_t token) {
 }
 
 // out[t, k] = in[t * K + k], zero where the entry is not kept: nothing was sent back for it.
-__aicore__ inline void keep_entries(VectorUnit& unit, const Frame& frame) {
+__aicore__ inline void keep(VectorUnit& unit, const Frame& frame) {
   const int32_t top_k = frame.routing.route().top_k, size = element_bytes(frame.buffer(0).dtype);
   const int32_t count = frame.unit.rows * top_k;
   const bool keeps_all = frame.routing.keeps_all();

@@ -167,7 +167,7 @@ __aicore__ inline bool can_guard(const Frame& frame) {
 }
 
 // Rows of operand `tested` pass to the first one, and what is found in them to the second.
-__aicore__ inline void count_and_fill(VectorUnit& unit, const Frame& frame, int32_t tested) {
+__aicore__ inline void count_and_fill_operand(VectorUnit& unit, const Frame& frame, int32_t tested) {
   if (!can_guard(frame)) return unit.refuse();
   const Range range{frame.op.operands[3].value, frame.op.operands[4].value};
   const Rows2d out = frame.rows(0), found = frame.rows(1), values = frame.rows(tested);
@@ -181,12 +181,14 @@ __aicore__ inline void count_and_fill(VectorUnit& unit, const Frame& frame, int3
     if (unit.words().GetValue(kCountsAt + row) > 0) filler.fill_outside(row, range);
 }
 
+__aicore__ inline void count_and_fill(VectorUnit& unit, const Frame& frame) { count_and_fill_operand(unit, frame, 2); }
+
 // The sums of tokens' entries are looked at again where they were written.
 __aicore__ inline void reduce_and_fill(VectorUnit& unit, const Frame& frame) {
   if (!can_guard(frame)) return unit.refuse();
   reduce_entries(unit, frame, 2, 5);
   AscendC::PipeBarrier<PIPE_ALL>();
-  count_and_fill(unit, frame, 0);
+  count_and_fill_operand(unit, frame, 0);
 }
 
 // Rows that pass, whatever dtype they are stored in.

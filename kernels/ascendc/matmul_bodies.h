@@ -34,7 +34,7 @@ __aicore__ inline int32_t matrix_of(const Frame& frame) {
 }
 
 // out[rows, cols] = x[rows, :] @ w[e][:, cols], or @ w[e][cols, :]^T; a copy's w is in an operand of its own
-__aicore__ inline Product gmm(const Frame& frame) {
+__aicore__ inline Product product_of_rows(const Frame& frame) {
   const bool is_turned = frame.op.param[0] == 1;
   const int32_t of = matrix_of(frame);
   const Buffer out = frame.buffer(0), x = frame.buffer(1), w = frame.buffer(of);
@@ -57,6 +57,10 @@ __aicore__ inline Product gmm(const Frame& frame) {
           {}};
 }
 
+__aicore__ inline Product gmm(const Frame& frame) {
+  return can_multiply(frame) ? product_of_rows(frame) : refused_product();
+}
+
 // Whether the matrix core has a way for a product of int8.
 __aicore__ inline bool can_multiply_int8(const Frame& frame) {
   const int32_t bytes = static_cast<int32_t>(Dtype::UINT8), sums = static_cast<int32_t>(Dtype::INT32);
@@ -66,7 +70,8 @@ __aicore__ inline bool can_multiply_int8(const Frame& frame) {
 // sums[rows, cols] = q[rows, :] @ w[e][:, cols], or @ w[e][cols, :]^T, of the elements of quantised rows, without their
 // scales
 __aicore__ inline Product gmm_int8(const Frame& frame) {
-  Product product = gmm(frame);
+  if (!can_multiply_int8(frame)) return refused_product();
+  Product product = product_of_rows(frame);
   product.k -= kInt8RowScaleBytes;
   return product;
 }
@@ -83,8 +88,9 @@ __aicore__ inline bool can_multiply_fp8(const Frame& frame) {
 
 // The same of fp8: sums of elements, or of mxfp8 of elements times the scales of their blocks.
 __aicore__ inline Product gmm_fp8(const Frame& frame) {
+  if (!can_multiply_fp8(frame)) return refused_product();
   const RowFormat format = fp8_format_of(frame.op.param);
-  Product product = gmm(frame);
+  Product product = product_of_rows(frame);
   product.k = static_cast<int32_t>(unpacked_cols(format, product.k));
   product.element = format.element;
   if (format.block == 0) return product;
@@ -115,6 +121,7 @@ __aicore__ inline Added find_returned(const Frame& frame, int32_t operand, int32
 // out[e][k0:k1, cols] = x[rows, k0:k1]^T @ dy[rows, cols], added to out where that is a main gradient, and to what the
 // expert's copies have given back
 __aicore__ inline Product wgrad(const Frame& frame) {
+  if (!can_multiply(frame)) return refused_product();
   const Buffer out = frame.buffer(0), x = frame.buffer(1), dy = frame.buffer(2);
   const int32_t block = frame.op.param[0], first = frame.op.operands[1].offset, num_k = x.cols - first;
   const int32_t k0 = frame.task.row % frame.op.blocks * block, k1 = least(k0 + block, num_k);

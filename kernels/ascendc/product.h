@@ -34,7 +34,14 @@ struct Product {
   Added added;
   Element element = Element::INT8;  // of bytes
   BlockScales scales = {};
+  bool is_refused = false;  // a matrix core has no way for it
 };
+
+__aicore__ inline Product refused_product() {
+  Product product{};
+  product.is_refused = true;
+  return product;
+}
 
 // What L1 holds at once: a part of the depth of one tile, or of one of the matrices that are added; `added` is its number,
 // or -1.

@@ -68,12 +68,14 @@ __aicore__ inline ReduceEntries entry_sums(VectorUnit& unit, const Frame& frame,
   return {unit, out, in, weights, chosen, top_k, is_weighted, false};
 }
 
-__aicore__ inline void reduce_entries(VectorUnit& unit, const Frame& frame, int32_t entries = 1, int32_t of_weights = 2) {
+__aicore__ inline void reduce_entries(VectorUnit& unit, const Frame& frame, int32_t entries, int32_t of_weights) {
   ReduceEntries body = entry_sums(unit, frame, entries, of_weights);
   const int32_t bytes = most(element_bytes(body.out.dtype), element_bytes(body.in.dtype));
   const int32_t elements = piece_elements(most(bytes, element_bytes(body.weights.dtype)));
   run_pieces(unit, EntryPieces(frame.unit.rows, body.out.cols, body.top_k, elements), body);
 }
+
+__aicore__ inline void reduce(VectorUnit& unit, const Frame& frame) { reduce_entries(unit, frame, 1, 2); }
 
 // out[r] = <a[r], b[r]>, the sum of a[r], or its largest: the parts of a row are taken together, element by element, then
 // the elements of what that gives.
@@ -138,12 +140,12 @@ __aicore__ inline bool is_reduction(int32_t code) {
   return code == static_cast<int32_t>(Reduction::SUM) || code == static_cast<int32_t>(Reduction::MAX);
 }
 
-__aicore__ inline void fold_rows(VectorUnit& unit, const Frame& frame) {
+__aicore__ inline void row_reduce(VectorUnit& unit, const Frame& frame) {
   if (!is_reduction(frame.op.param[0])) return unit.refuse();
   fold(unit, frame.rows(0), frame.rows(1), frame.unit.rows, static_cast<Reduction>(frame.op.param[0]) == Reduction::MAX);
 }
 
-__aicore__ inline void dot_rows(VectorUnit& unit, const Frame& frame) {
+__aicore__ inline void row_dot(VectorUnit& unit, const Frame& frame) {
   FoldRows body{unit, frame.rows(0), frame.rows(1), frame.rows(2), true, false};
   body.out.is_column = true;
   run_pieces(unit, Pieces(frame.unit.rows, body.a.cols, piece_elements(widest_of(body.a, body.b))), body);
@@ -173,7 +175,7 @@ struct SumColumns {
   }
 };
 
-__aicore__ inline void sum_columns(VectorUnit& unit, const Frame& frame) {
+__aicore__ inline void col_sum(VectorUnit& unit, const Frame& frame) {
   const Buffer to = frame.buffer(0);
   Rows2d out = frame.rows(0), in = frame.rows(1);
   out.address = frame.element(0, to, frame.unit.expert, frame.first_col(0));

@@ -25,7 +25,6 @@ __aicore__ inline void count_columns(const Floats& to, const Floats& work, const
 struct TakeCols {
   VectorUnit& unit;
   Rows2d out, in, index;
-  Code code;
 
   __aicore__ inline bool is_one_row() const { return index.row_bytes == 0; }
   __aicore__ inline Piece of_index(const Piece& piece) const {
@@ -42,7 +41,7 @@ struct TakeCols {
   }
   __aicore__ inline void compute(const Piece& piece) {
     find_columns(of_index(piece));
-    if (code != Code::OK) return;
+    if (unit.has_refused()) return;
     const Piece from = rows_of(piece, in.cols), to = rows_of(piece, out.cols);
     const AscendC::LocalTensor<int32_t> places = unit.floats(1).ReinterpretCast<int32_t>();
     for (int32_t r = 0; r < piece.num_rows; ++r) {
@@ -78,7 +77,7 @@ struct TakeCols {
     }
     count_columns(cols, work, places, in.cols, piece.count());
     check(cols, last, work, piece);
-    if (code != Code::OK) return;
+    if (unit.has_refused()) return;
     AscendC::Muls(cols, cols, is_wide() ? 1.0f : 4.0f, piece.count());
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::Cast(places, cols, AscendC::RoundMode::CAST_RINT, piece.count());
@@ -104,16 +103,16 @@ struct TakeCols {
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::ReduceMax(work[kLane], least_negated, work[half], piece.num_cols, false);
     unit.wait_for_results();
-    if (work.GetValue(0) >= static_cast<float>(in.cols) || work.GetValue(kLane) > 0.0f) code = Code::INDEX_OUT_OF_RANGE;
+    if (work.GetValue(0) >= static_cast<float>(in.cols) || work.GetValue(kLane) > 0.0f)
+      unit.refuse(Code::INDEX_OUT_OF_RANGE);
   }
 };
 
-__aicore__ inline Code take_cols(VectorUnit& unit, const Frame& frame) {
-  TakeCols body{unit, frame.rows(0), frame.rows(1), frame.rows(2), Code::OK};
+__aicore__ inline void take_cols(VectorUnit& unit, const Frame& frame) {
+  TakeCols body{unit, frame.rows(0), frame.rows(1), frame.rows(2)};
   const int32_t bytes = most(most(element_bytes(body.out.dtype), element_bytes(body.in.dtype)),
                              element_bytes(body.index.dtype));
   run_whole_rows(unit, frame.unit.rows, most(body.in.cols, body.index.cols), bytes, body);
-  return body.code;
 }
 
 }  // namespace hpmoe

@@ -96,7 +96,7 @@ class Targets {
   // BAD_IMAGE where an event counts what this kernel does not know.
   __aicore__ inline Code set() {
     for (int32_t begin = first_; begin < last_; begin += kAtOnce) set_some(begin, least(begin + kAtOnce, last_));
-    return on_.unit.has_refused() ? Code::BAD_IMAGE : Code::OK;
+    return on_.unit.code();
   }
 
  private:

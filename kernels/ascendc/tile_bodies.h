@@ -19,29 +19,25 @@
 
 namespace hpmoe {
 
+__aicore__ inline Product product_of(const Frame& frame) {
+  switch (opcode_of(frame.op)) {
+    case Opcode::GMM: return gmm(frame);
+    case Opcode::WGRAD: return wgrad(frame);
+    case Opcode::GMM_INT8: return gmm_int8(frame);
+    case Opcode::GMM_FP8: return gmm_fp8(frame);
+    default: return refused_product();
+  }
+}
+
 // A task of an AIC: its first rows may come into L1 while the task before it ends. BAD_IMAGE where it has no body here.
 __aicore__ inline Code begin_task(CubeUnit& unit, const Frame& frame) {
-  const auto opcode = opcode_of(frame.op);
-  if (opcode == Opcode::GMM_INT8 && can_multiply_int8(frame)) {
-    unit.begin(gmm_int8(frame));
-    return Code::OK;
-  }
-  if (opcode == Opcode::GMM_FP8 && can_multiply_fp8(frame)) {
-    unit.begin(gmm_fp8(frame));
-    return Code::OK;
-  }
-  if ((opcode != Opcode::GMM && opcode != Opcode::WGRAD) || !can_multiply(frame)) return Code::BAD_IMAGE;
-  unit.begin(opcode == Opcode::GMM ? gmm(frame) : wgrad(frame));
+  const Product product = product_of(frame);
+  if (product.is_refused) return Code::BAD_IMAGE;
+  unit.begin(product);
   return Code::OK;
 }
 // What a task's product will multiply by comes to L2 before it begins.
-__aicore__ inline void begin_early(CubeUnit& unit, const Frame& frame) {
-  switch (opcode_of(frame.op)) {
-    case Opcode::GMM_INT8: return unit.begin_early(gmm_int8(frame));
-    case Opcode::GMM_FP8: return unit.begin_early(gmm_fp8(frame));
-    default: unit.begin_early(gmm(frame));
-  }
-}
+__aicore__ inline void begin_early(CubeUnit& unit, const Frame& frame) { unit.begin_early(product_of(frame)); }
 __aicore__ inline void read_early(CubeUnit& unit) { unit.read_early(); }
 __aicore__ inline Code run_task(CubeUnit& unit, const Frame&) {
   unit.run();
@@ -49,56 +45,55 @@ __aicore__ inline Code run_task(CubeUnit& unit, const Frame&) {
 }
 __aicore__ inline void finish_task(CubeUnit& unit) { unit.finish(); }
 
+__aicore__ inline void run_body(VectorUnit& unit, const Frame& frame) {
+  switch (opcode_of(frame.op)) {
+    case Opcode::PUT: return put(unit, frame);
+    case Opcode::PUT_BACK: return put_back(unit, frame);
+    case Opcode::REPLICATE: return replicate(unit, frame);
+    case Opcode::RETURN_GRADS: return return_grads(unit, frame);
+    case Opcode::FAN_OUT: return fan_out(unit, frame);
+    case Opcode::FAN_IN: return fan_in(unit, frame);
+    case Opcode::RELAY_SUM: return relay_sum(unit, frame);
+    case Opcode::SWIGLU: return swiglu(unit, frame);
+    case Opcode::SWIGLU_GRAD: return swiglu_grad(unit, frame);
+    case Opcode::MAP: return map(unit, frame);
+    case Opcode::REDUCE: return reduce(unit, frame);
+    case Opcode::ROW_REDUCE: return row_reduce(unit, frame);
+    case Opcode::ROW_DOT: return row_dot(unit, frame);
+    case Opcode::COL_SUM: return col_sum(unit, frame);
+    case Opcode::KEEP: return keep(unit, frame);
+    case Opcode::DROP_COUNTS: return drop_counts(unit, frame);
+    case Opcode::PICK: return pick(unit, frame);
+    case Opcode::PLACE: return place(unit, frame);
+    case Opcode::GROUP_REDUCE: return group_reduce(unit, frame);
+    case Opcode::ADD_COLS: return add_cols(unit, frame);
+    case Opcode::CUMSUM: return cumsum(unit, frame);
+    case Opcode::TAKE_COLS: return take_cols(unit, frame);
+    case Opcode::TOP_K: return top_k(unit, frame);
+    case Opcode::COUNT_OUTSIDE: return count_outside(unit, frame);
+    case Opcode::COUNT_AND_FILL: return count_and_fill(unit, frame);
+    case Opcode::REDUCE_AND_FILL: return reduce_and_fill(unit, frame);
+    case Opcode::FILL_OUTSIDE: return fill_outside(unit, frame);
+    case Opcode::DRAW: return draw(unit, frame);
+    case Opcode::QUANTIZE: return quantize(unit, frame);
+    case Opcode::DEQUANTIZE: return dequantize(unit, frame);
+    case Opcode::REDUCE_QUANTIZED: return reduce_quantized(unit, frame);
+    case Opcode::RESCALE: return rescale(unit, frame);
+    case Opcode::QUANTIZE_WEIGHT: return quantize_weight(unit, frame);
+    case Opcode::WIDEN_WEIGHT: return widen_weight(unit, frame);
+    case Opcode::GATHER: return gather(unit, frame);
+    case Opcode::NOTIFY: return;  // only signals
+    default: return unit.refuse();
+  }
+}
+
 // A task of an AIV; BAD_IMAGE where it asks for what has no body here.
 __aicore__ inline Code begin_task(VectorUnit&, const Frame&) { return Code::OK; }
 __aicore__ inline Code run_task(VectorUnit& unit, const Frame& frame) {
   const bool is_empty = frame.unit.rows == 0 && static_cast<Domain>(frame.op.domain) != Domain::EXPERTS;
   if (is_empty && !is_put(opcode_of(frame.op))) return Code::OK;
-  Code code = Code::OK;
-  switch (opcode_of(frame.op)) {
-    case Opcode::PUT:
-    case Opcode::PUT_BACK:
-      for (TaskSegments segments(frame); segments.next();) copy_segment(unit, frame, segments.segment(), segments.list());
-      break;
-    case Opcode::REPLICATE:
-    case Opcode::RETURN_GRADS:
-      for (int32_t i = 0; i < num_segments(frame); ++i) copy_matrix(unit, frame, segment_at(frame, i));
-      break;
-    case Opcode::FAN_OUT: fan_out(unit, frame); break;
-    case Opcode::FAN_IN: fan_in(unit, frame); break;
-    case Opcode::RELAY_SUM: relay_sum(unit, frame); break;
-    case Opcode::SWIGLU: swiglu(unit, frame); break;
-    case Opcode::SWIGLU_GRAD: swiglu_grad(unit, frame); break;
-    case Opcode::MAP: map(unit, frame); break;
-    case Opcode::REDUCE: reduce_entries(unit, frame); break;
-    case Opcode::ROW_REDUCE: fold_rows(unit, frame); break;
-    case Opcode::ROW_DOT: dot_rows(unit, frame); break;
-    case Opcode::COL_SUM: sum_columns(unit, frame); break;
-    case Opcode::KEEP: keep_entries(unit, frame); break;
-    case Opcode::DROP_COUNTS: drop_counts(unit, frame); break;
-    case Opcode::PICK:
-    case Opcode::PLACE: move_along_axis(unit, frame); break;
-    case Opcode::GROUP_REDUCE: reduce_groups(unit, frame); break;
-    case Opcode::ADD_COLS: code = add_cols(unit, frame); break;
-    case Opcode::CUMSUM: cumsum(unit, frame); break;
-    case Opcode::TAKE_COLS: code = take_cols(unit, frame); break;
-    case Opcode::TOP_K: top_k(unit, frame); break;
-    case Opcode::COUNT_OUTSIDE: count_outside(unit, frame); break;
-    case Opcode::COUNT_AND_FILL: count_and_fill(unit, frame, 2); break;
-    case Opcode::REDUCE_AND_FILL: reduce_and_fill(unit, frame); break;
-    case Opcode::FILL_OUTSIDE: fill_outside(unit, frame); break;
-    case Opcode::DRAW: draw(unit, frame); break;
-    case Opcode::QUANTIZE: quantize(unit, frame); break;
-    case Opcode::DEQUANTIZE: dequantize(unit, frame); break;
-    case Opcode::REDUCE_QUANTIZED: reduce_quantized(unit, frame); break;
-    case Opcode::RESCALE: rescale(unit, frame); break;
-    case Opcode::QUANTIZE_WEIGHT: quantize_weight(unit, frame); break;
-    case Opcode::WIDEN_WEIGHT: widen_weight(unit, frame); break;
-    case Opcode::GATHER: code = gather(unit, frame); break;
-    case Opcode::NOTIFY: break;  // only signals
-    default: unit.refuse();
-  }
-  return unit.has_refused() ? Code::BAD_IMAGE : code;
+  run_body(unit, frame);
+  return unit.code();
 }
 __aicore__ inline void finish_task(VectorUnit&) {}
 __aicore__ inline void begin_early(VectorUnit&, const Frame&) {}

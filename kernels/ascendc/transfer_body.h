@@ -88,6 +88,11 @@ __aicore__ inline void copy_segment(VectorUnit& unit, const Frame& frame, const 
   }
 }
 
+__aicore__ inline void put(VectorUnit& unit, const Frame& frame) {
+  for (TaskSegments segments(frame); segments.next();) copy_segment(unit, frame, segments.segment(), segments.list());
+}
+__aicore__ inline void put_back(VectorUnit& unit, const Frame& frame) { put(unit, frame); }
+
 // Copies a block of a matrix from this rank to another.
 __aicore__ inline void copy_matrix(VectorUnit& unit, const Frame& frame, const Segment& block) {
   if (block.rows == 0) return;
@@ -98,8 +103,13 @@ __aicore__ inline void copy_matrix(VectorUnit& unit, const Frame& frame, const S
   pass_rows(unit, {}, block.rows, width, {from, width, false, 1, 0}, {to, width, false, 1, 0});
 }
 
+__aicore__ inline void replicate(VectorUnit& unit, const Frame& frame) {
+  for (int32_t i = 0; i < num_segments(frame); ++i) copy_matrix(unit, frame, segment_at(frame, i));
+}
+__aicore__ inline void return_grads(VectorUnit& unit, const Frame& frame) { replicate(unit, frame); }
+
 // out[i] = x[index[i]]; a negative index counts from the end.
-__aicore__ inline Code gather(VectorUnit& unit, const Frame& frame) {
+__aicore__ inline void gather(VectorUnit& unit, const Frame& frame) {
   const Buffer x = frame.buffer(1);
   const Rows2d out = frame.rows(0), index = frame.rows(2);
   RowPlaces from{frame.base(1) + frame.first_col(1) * element_bytes(x.dtype),
@@ -110,12 +120,11 @@ __aicore__ inline Code gather(VectorUnit& unit, const Frame& frame) {
     const int32_t rows = least(kMaxEntries, frame.unit.rows - first);
     const AscendC::LocalTensor<int32_t> list = unit.read_entries(index.address + first * sizeof(int32_t), rows);
     for (int32_t r = 0; r < rows; ++r) {
-      if (from.row(list, r) < 0 || from.row(list, r) >= x.rows) return Code::INDEX_OUT_OF_RANGE;
+      if (from.row(list, r) < 0 || from.row(list, r) >= x.rows) return unit.refuse(Code::INDEX_OUT_OF_RANGE);
     }
     pass_rows(unit, list, rows, width, from, to);
     to.base += rows * out.row_bytes;
   }
-  return Code::OK;
 }
 
 }  // namespace hpmoe

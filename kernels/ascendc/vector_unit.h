@@ -101,13 +101,16 @@ class VectorUnit {
     AscendC::DataCopy(to.ReinterpretCast<float>(), from, count * element_bytes(dtype) / 4);
   }
 
-  // A task asks for what there is no body for: nothing of it is stored from here on, and it ends as one of a broken image.
-  __aicore__ inline void refuse() { has_refused_ = true; }
-  __aicore__ inline bool has_refused() const { return has_refused_; }
+  // Ends a task with an error: nothing of it is stored from here on. BAD_IMAGE: it asks for what there is no body for.
+  __aicore__ inline void refuse(Code code = Code::BAD_IMAGE) {
+    if (code_ == Code::OK) code_ = code;
+  }
+  __aicore__ inline bool has_refused() const { return code_ != Code::OK; }
+  __aicore__ inline Code code() const { return code_; }
 
   // Copies an output buffer to a piece of an operand.
   __aicore__ inline void store(const Rows2d& to, const Bytes& from, const Piece& piece) {
-    if (has_refused_) return;
+    if (has_refused()) return;
     const int32_t size = element_bytes(to.dtype), width = to.is_column ? 1 : piece.num_cols;
     const int32_t pitch = to.is_column ? kLane : piece.pitch;
     const uint64_t first = to.address + piece.row * to.row_bytes + (to.is_column ? 0 : piece.col * size);
@@ -219,7 +222,7 @@ class VectorUnit {
   Gate<AscendC::HardEvent::S_MTE3, AscendC::HardEvent::MTE3_S> written_;
   Gate<AscendC::HardEvent::S_V, AscendC::HardEvent::V_S> scalars_;
   int32_t next_signal_ = 0;
-  bool has_refused_ = false;
+  Code code_ = Code::OK;
 };
 
 // How an op's rows are cut into pieces: whole rows where several fit, else parts of one row.

@@ -6,7 +6,7 @@ Code run_body(const Frame& frame) {
   const bool has_unit = frame.unit.rows > 0 || static_cast<Domain>(frame.op.domain) == Domain::EXPERTS;
   if (!has_unit) return Code::OK;
   switch (opcode_of(frame.op)) {
-    case Opcode::REDUCE: return reduce_entries(frame);
+    case Opcode::REDUCE: return reduce(frame);
     case Opcode::GMM: return gmm(frame);
     case Opcode::WGRAD: return wgrad(frame);
     case Opcode::MAP: return map(frame);
@@ -22,7 +22,7 @@ Code run_body(const Frame& frame) {
     case Opcode::FAN_OUT: return fan_out(frame);
     case Opcode::FAN_IN: return fan_in(frame);
     case Opcode::RELAY_SUM: return relay_sum(frame);
-    case Opcode::KEEP: return keep_entries(frame);
+    case Opcode::KEEP: return keep(frame);
     case Opcode::DROP_COUNTS: return drop_counts(frame);
     case Opcode::TOP_K: return top_k(frame);
     case Opcode::TAKE_COLS: return take_cols(frame);

@@ -6,7 +6,7 @@
 namespace hpmoe {
 
 // out[t, k] = in[t * K + k], zero where the entry is not kept: nothing was sent back for it
-Code keep_entries(const Frame& frame) {
+Code keep(const Frame& frame) {
   const int64_t top_k = frame.routing->top_k(), size = element_size(frame.dtype(0));
   char* out = frame.base(0, frame.rank);
   const char* in = frame.base(1, frame.rank);

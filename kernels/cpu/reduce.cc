@@ -34,7 +34,7 @@ void EntrySums::operator()(int64_t row) {
   });
 }
 
-Code reduce_entries(const Frame& frame) {
+Code reduce(const Frame& frame) {
   EntrySums sum(frame, 0, 1, 2);
   for (int64_t row = 0; row < frame.unit.rows; ++row) sum(row);
   return Code::OK;

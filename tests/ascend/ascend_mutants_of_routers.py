@@ -75,7 +75,7 @@ GUARDS = shown_in(
         "")),
     mutant("a mean of all", "guard_bodies.h", ("most(values.cols - words().GetValue(0), 1)", "values.cols")),
     mutant("rows of which what is found is forgotten", "guard_bodies.h", ("counts.GetValue(row * kStep) > 0", "false")),
-    mutant("sums of entries that are not looked at", "guard_bodies.h", ("count_and_fill(unit, frame, 0);", "")),
+    mutant("sums of entries that are not looked at", "guard_bodies.h", ("count_and_fill_operand(unit, frame, 0);", "")),
 )
 
 SHARDS = shown_in(
