@@ -1,4 +1,4 @@
-"""The capability table of the Ascend kernel, on an NPU and on its twin; the code is in tile_bodies.h and its includes."""
+"""The capability table of the Ascend kernel, on an NPU and on its twin."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.runtime.bodies import Bodies
+from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
 
 class Limit(NamedTuple):
@@ -35,20 +36,7 @@ MOST_ROW_BYTES = 8192  # of rows that are sorted, or picked from and added up by
 MOST_GUARDED = 16_384  # columns of a row in which other values come in the place of some
 
 BODIES = Bodies(
-    operations=frozenset("""
-        PUT PUT_BACK NOTIFY REPLICATE RETURN_GRADS
-        GMM GMM_INT8 GMM_FP8 WGRAD
-        REDUCE REDUCE_QUANTIZED REDUCE_AND_FILL RELAY_SUM GATHER KEEP DROP_COUNTS FAN_OUT FAN_IN
-        MAP SWIGLU SWIGLU_GRAD ROW_REDUCE ROW_DOT COL_SUM GROUP_REDUCE CUMSUM
-        TOP_K TAKE_COLS ADD_COLS PICK PLACE DRAW
-        QUANTIZE DEQUANTIZE QUANTIZE_WEIGHT WIDEN_WEIGHT RESCALE
-        FILL_OUTSIDE COUNT_OUTSIDE COUNT_AND_FILL
-    """.split()),
-    functions=frozenset("""
-        copy neg exp log sqrt rsqrt sigmoid tanh silu relu erf abs reciprocal square sin cos sign softplus floor round
-        add sub mul div pow maximum minimum greater greater_equal less less_equal equal not_equal floor_div remainder select
-    """.split()),
-    dtypes=("float32", "bfloat16", "float16", "int32", "int64", "uint8"),
+    operations=frozenset(TilePrimitive.members) - {"ALL_TO_ALL", "ALL_TO_ALL_BACK", "LAUNCH", "GMM_WIDENED"},
     at_most={
         **{limit.what.strip(","): limit.most for limit in LIMITS},
         "columns of a product's operand": MOST_COLUMNS,

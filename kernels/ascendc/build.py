@@ -23,6 +23,7 @@ from hpmoe.support.known import known
 
 KERNELS = Path(__file__).resolve().parents[1]
 HOST = KERNELS / "ascendc" / "host"
+SOURCES = (KERNELS / "core", KERNELS / "core" / "generated", KERNELS / "ascendc", HOST)
 COMMON = (HOST / "mindspore_op.cc", HOST / "graph_op.cc", HOST / "bound_kernel.cc", KERNELS / "core" / "image.cc",
           KERNELS / "core" / "stuck.cc")
 LIBRARY = "libhpmoe_ascend.so"
@@ -57,7 +58,7 @@ class Operator:
     def folder(self) -> Path:
         """Where it is built: another one for other sources, another MindSpore or Python, each copy of this package."""
         built_for = f"{KERNELS} {importlib.metadata.version('mindspore')} {sys.version_info[:2]}"
-        return cache_folder() / self.name / _digest(KERNELS / "core", KERNELS / "ascendc", HOST, besides=built_for)
+        return cache_folder() / self.name / _digest(*SOURCES, besides=built_for)
 
     def path(self) -> Path:
         return self.folder() / f"{self.name}.so"
@@ -145,7 +146,7 @@ def ascend_operator(environment: Mapping[str, str] = os.environ) -> Operator:
 
 def compiled_path() -> Path:
     """Where the kernel is built."""
-    return cache_folder() / "ascend" / _digest(KERNELS / "core", KERNELS / "ascendc", HOST) / LIBRARY
+    return cache_folder() / "ascend" / _digest(*SOURCES) / LIBRARY
 
 
 def build() -> list[str]:

@@ -1,33 +1,11 @@
-// Which body a task has, on each kind of core. A new tile body is added here.
+// What a worker asks of each kind of core, by way of the bodies of tile operations.
 #pragma once
 
-#include "axis_bodies.h"
-#include "column_bodies.h"
+#include "core/generated/ascend_cube_bodies.h"
+#include "core/generated/ascend_vector_bodies.h"
 #include "counters.h"
-#include "draw_body.h"
-#include "fan_bodies.h"
-#include "guard_bodies.h"
-#include "matmul_bodies.h"
-#include "quantized_sums.h"
-#include "reduce_bodies.h"
-#include "relay_body.h"
-#include "row_sort.h"
-#include "swiglu_bodies.h"
-#include "take_body.h"
-#include "transfer_body.h"
-#include "weight_bodies.h"
 
 namespace hpmoe {
-
-__aicore__ inline Product product_of(const Frame& frame) {
-  switch (opcode_of(frame.op)) {
-    case Opcode::GMM: return gmm(frame);
-    case Opcode::WGRAD: return wgrad(frame);
-    case Opcode::GMM_INT8: return gmm_int8(frame);
-    case Opcode::GMM_FP8: return gmm_fp8(frame);
-    default: return refused_product();
-  }
-}
 
 // A task of an AIC: its first rows may come into L1 while the task before it ends. BAD_IMAGE where it has no body here.
 __aicore__ inline Code begin_task(CubeUnit& unit, const Frame& frame) {
@@ -45,54 +23,12 @@ __aicore__ inline Code run_task(CubeUnit& unit, const Frame&) {
 }
 __aicore__ inline void finish_task(CubeUnit& unit) { unit.finish(); }
 
-__aicore__ inline void run_body(VectorUnit& unit, const Frame& frame) {
-  switch (opcode_of(frame.op)) {
-    case Opcode::PUT: return put(unit, frame);
-    case Opcode::PUT_BACK: return put_back(unit, frame);
-    case Opcode::REPLICATE: return replicate(unit, frame);
-    case Opcode::RETURN_GRADS: return return_grads(unit, frame);
-    case Opcode::FAN_OUT: return fan_out(unit, frame);
-    case Opcode::FAN_IN: return fan_in(unit, frame);
-    case Opcode::RELAY_SUM: return relay_sum(unit, frame);
-    case Opcode::SWIGLU: return swiglu(unit, frame);
-    case Opcode::SWIGLU_GRAD: return swiglu_grad(unit, frame);
-    case Opcode::MAP: return map(unit, frame);
-    case Opcode::REDUCE: return reduce(unit, frame);
-    case Opcode::ROW_REDUCE: return row_reduce(unit, frame);
-    case Opcode::ROW_DOT: return row_dot(unit, frame);
-    case Opcode::COL_SUM: return col_sum(unit, frame);
-    case Opcode::KEEP: return keep(unit, frame);
-    case Opcode::DROP_COUNTS: return drop_counts(unit, frame);
-    case Opcode::PICK: return pick(unit, frame);
-    case Opcode::PLACE: return place(unit, frame);
-    case Opcode::GROUP_REDUCE: return group_reduce(unit, frame);
-    case Opcode::ADD_COLS: return add_cols(unit, frame);
-    case Opcode::CUMSUM: return cumsum(unit, frame);
-    case Opcode::TAKE_COLS: return take_cols(unit, frame);
-    case Opcode::TOP_K: return top_k(unit, frame);
-    case Opcode::COUNT_OUTSIDE: return count_outside(unit, frame);
-    case Opcode::COUNT_AND_FILL: return count_and_fill(unit, frame);
-    case Opcode::REDUCE_AND_FILL: return reduce_and_fill(unit, frame);
-    case Opcode::FILL_OUTSIDE: return fill_outside(unit, frame);
-    case Opcode::DRAW: return draw(unit, frame);
-    case Opcode::QUANTIZE: return quantize(unit, frame);
-    case Opcode::DEQUANTIZE: return dequantize(unit, frame);
-    case Opcode::REDUCE_QUANTIZED: return reduce_quantized(unit, frame);
-    case Opcode::RESCALE: return rescale(unit, frame);
-    case Opcode::QUANTIZE_WEIGHT: return quantize_weight(unit, frame);
-    case Opcode::WIDEN_WEIGHT: return widen_weight(unit, frame);
-    case Opcode::GATHER: return gather(unit, frame);
-    case Opcode::NOTIFY: return;  // only signals
-    default: return unit.refuse();
-  }
-}
-
 // A task of an AIV; BAD_IMAGE where it asks for what has no body here.
 __aicore__ inline Code begin_task(VectorUnit&, const Frame&) { return Code::OK; }
 __aicore__ inline Code run_task(VectorUnit& unit, const Frame& frame) {
   const bool is_empty = frame.unit.rows == 0 && static_cast<Domain>(frame.op.domain) != Domain::EXPERTS;
   if (is_empty && !is_put(opcode_of(frame.op))) return Code::OK;
-  run_body(unit, frame);
+  call_body(unit, frame);
   return unit.code();
 }
 __aicore__ inline void finish_task(VectorUnit&) {}

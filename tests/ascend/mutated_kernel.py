@@ -23,13 +23,13 @@ LEASE = Pool.lease
 
 def choose_among(mutants, folder, *flags):
     """Compiles the kernel with all of them and has the twin run that; a function that chooses one by number, 0 for none."""
-    (folder / "core").mkdir()
     for path in (*KERNELS.glob("core/*.h"), *KERNELS.glob("ascendc/*.h"), KERNELS / "ascendc/kernel.cpp"):
         edits = [(number, *edit) for number, m in enumerate(mutants, 1) if m.file == path.name for edit in m.edits]
-        copy = folder / ("core" if path.parent.name == "core" else "") / path.name
+        copy = folder / path.relative_to(KERNELS)
+        copy.parent.mkdir(exist_ok=True)
         copy.write_text("extern int hpmoe_mutant;\n" + splice(path.read_text(), edits))
     main = folder / "main.cpp"
-    main.write_text('#include "kernel.cpp"\nint hpmoe_mutant = 0;\n')
+    main.write_text('#include "ascendc/kernel.cpp"\nint hpmoe_mutant = 0;\n')
     library, twin = folder / "mutants.so", twin_library.load()
     command = [*build_native.find_compiler(), "-std=c++17", "-Og", "-w", "-fPIC", "-shared", *flags, "-I", folder, "-I",
                KERNELS, "-I", KERNELS / "ascendc/twin", main, twin_library.COMPILED, "-o", library]

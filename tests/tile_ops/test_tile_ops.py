@@ -2,11 +2,13 @@
 
 import ast
 import re
+import types
 from pathlib import Path
 
 import pytest
 
 from hpmoe.kernels.protocol import PRIMITIVES
+from hpmoe.kernels.schema import bodies
 from hpmoe.kernels.schema.headers import FOLDER, HEADERS
 from hpmoe.runtime.targets import find_target
 from hpmoe.tile_ops import families
@@ -15,7 +17,9 @@ ROOT = Path(__file__).parents[2]
 DEFINITIONS = ROOT / "hpmoe" / "tile_ops"
 NAMES = {primitive.name for primitive in PRIMITIVES.values()}
 ASKING = sorted(path for folder in ("hpmoe", "transforms", "kernels") for path in (ROOT / folder).rglob("*.py")
-                if DEFINITIONS not in path.parents and path.name != "bodies.py")
+                if DEFINITIONS not in path.parents and path != ROOT / "kernels" / "ascendc" / "bodies.py")
+CPP = sorted(path for folder in ("cpu", "ascendc", "link", "simulator") for path in (ROOT / "kernels" / folder).rglob("*")
+             if path.suffix in (".h", ".cc", ".cpp", ".asc"))
 
 
 @pytest.mark.parametrize("name", HEADERS)
@@ -39,17 +43,27 @@ def test_every_family_is_known():
     assert defining == {name for name in vars(families) if not name.startswith("_")}
 
 
-@pytest.mark.parametrize("target, switches", [
-    ("cpu", ["cpu/bodies.cc"]), ("ascend", ["ascendc/tile_bodies.h"])])
-def test_a_target_has_the_bodies_that_definitions_say(target, switches):
-    """What moves rows or tells of it has no body beside the segments and signals of core; products run on matrix units."""
-    text = "".join((ROOT / "kernels" / path).read_text(encoding="utf-8") for path in switches)
-    in_switch = {name for name in NAMES if f"case Opcode::{name}:" in text}
-    moved = {p.name for p in PRIMITIVES.values() if p.is_remote or p.is_notice}
-    products = {p.name for p in PRIMITIVES.values() if p.is_matmul}
-    said = find_target(target).bodies.operations
-    assert said - moved - products == in_switch - moved - products
-    assert products & said == {name for name in products if re.search(rf"Opcode::{name}\b", text)}
+@pytest.mark.parametrize("unit, declaration", [("aiv", "void {}(VectorUnit& unit, const Frame& frame)"),
+                                               ("aic", "Product {}(const Frame& frame)")])
+def test_an_operation_without_a_body_on_ascend_is_left_out(unit, declaration):
+    """A body of an operation that the capability table leaves out would never run."""
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "kernels" / "ascendc").glob("*.h"))
+    written = {p.name for p in PRIMITIVES.values() if p.outputs and p.unit == unit
+               and f"inline {declaration.format(p.name.lower())} {{" in sources}
+    said = find_target("ascend").bodies.operations
+    assert written == {p.name for p in PRIMITIVES.values() if p.outputs and p.unit == unit and p.name in said}
+
+
+def test_a_body_that_is_not_written_is_named():
+    primitive = types.SimpleNamespace(name="MEDIAN", outputs=(None,))
+    with pytest.raises(LookupError, match=r"MEDIAN: 0 headers of .*; expected 1\. Write this body, or leave MEDIAN out in "):
+        bodies._file_of(primitive, bodies.VECTOR_BODY.format("median"))
+
+
+@pytest.mark.parametrize("path", CPP, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_cpp_source_names_an_operation(path):
+    """Generated switches and facts name operations."""
+    assert not re.findall(r"Opcode::\w+", path.read_text(encoding="utf-8"))
 
 
 def identities(text):
