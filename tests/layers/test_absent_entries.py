@@ -11,10 +11,9 @@ from helpers import (
     SMALL_NPU,
     Layer,
     assert_close,
-    assert_every_access_ordered,
+    assert_random_schedules_ordered,
     at_stages,
     avals_of,
-    lowered,
     numpy_moe_ffn,
     stages,
     tensors,
@@ -55,7 +54,7 @@ def test_every_pattern_at_every_stage(name, stage):
 def test_every_drop_policy(policy, factor, stage):
     """Masked entries take no capacity, and their NaN weights do not change which entries are dropped."""
     dropped = [assert_equals_numpy(stages()[stage], LAYERS[("several tiles", "uneven")[i % 2]], pattern, factor, policy)
-               for i, pattern in enumerate(ABSENT, stage == "fused")]
+               for i, pattern in enumerate(list(ABSENT)[stage == "fused"::2])]
     dropped.append(assert_equals_numpy(stages()[stage], LAYERS["no tokens"], "a part", factor, policy))
     assert any(dropped) == (policy != "error")
 
@@ -109,7 +108,7 @@ TRANSFORMS = {
 def test_under_other_transforms(transform, stage, policy, factor):
     for i, layer in enumerate((Layer(ep=2, T=7, E=8, K=4), Layer(ep=4, T=4, E=8, K=3, num_tokens=(4, 0, 2, 4)))):
         made = TRANSFORMS[transform](layer)
-        for pattern in list(ABSENT)[i ^ (stage == "plain")::2]:
+        for pattern in list(ABSENT)[len(policy) + i::5]:
             assert_equals_numpy(lambda f: stages()[stage](made(f)), layer, pattern, factor, policy)  # noqa: B023
 
 
@@ -196,12 +195,8 @@ def test_every_access_is_ordered():
         lengths = None if rng.random() < 0.5 else tuple(int(n) for n in rng.integers(0, tokens + 1, ep))
         layer = Layer(ep=ep, T=tokens, E=2 * ep, K=int(rng.integers(1, 3)), num_tokens=lengths)
         args, _ = without(layer, str(rng.choice(list(ABSENT))))
-        options = {"rows": int(rng.integers(1, 4)), "signal": str(rng.choice(["tile", "expert", "peer"])),
-                   "machine": (hpmoe.cpu(3), SMALL_NPU)[rng.integers(2)]}
         made = TRANSFORMS[str(rng.choice(list(TRANSFORMS)))](layer)
-        stage = stages(**options)[str(rng.choice(["tiles", "overlap", "queues"]))]
-        for direction in ("forward", "backward"):
-            assert_every_access_ordered(lowered(stage(made(hpmoe.moe_ffn)), args, ep, direction), args, lengths)
+        assert_random_schedules_ordered(rng, made(hpmoe.moe_ffn), layer, args)
 
 
 # Errors.

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import assert_close, entry_weights, jax_moe_ffn, jax_vjp, kept_by_hand, run_spmd, stages
+from helpers import assert_close, at_stages, entry_weights, jax_moe_ffn, jax_vjp, kept_by_hand, run_spmd, stages
 from mindspore import ops
 
 RECIPES = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "12_recipes.py"), run_name="example")
@@ -53,8 +53,7 @@ def test_every_recipe_has_an_oracle():
     assert ORACLES.keys() == ARGUMENTS.keys()
 
 
-@pytest.mark.parametrize("name", ORACLES)
-@pytest.mark.parametrize("stage", ["plain", "tiles", "fused"])
+@pytest.mark.parametrize("name, stage", at_stages(ORACLES))
 def test_a_recipe(name, stage):
     f, args, positions = on_ranks(name)
     cotangent = np.random.default_rng(1).standard_normal(args[0].shape).astype(np.float32)

@@ -25,6 +25,6 @@ for name in RULES:
         out = f(*own)
         return (out * ms.Tensor(cotangent[mesh.ep_rank])).sum(), out
     (_, out), grads = ms.value_and_grad(loss, DIFFERENTIABLE, has_aux=True)(*own)
-    want, want_grads = jax_vjp(jax_layer(name), args, cotangent, DIFFERENTIABLE)
+    want, want_grads = jax_vjp(jax_layer((name,)), args, cotangent, DIFFERENTIABLE)
     assert_close([a.asnumpy() for a in (out, *grads)], [a[mesh.ep_rank] for a in (want, *want_grads)], name)
 say(f"rank {mesh.rank} has the gradients of {', '.join(RULES)}")

@@ -1,7 +1,9 @@
-"""Quantised rows and weights, as they are read again, written down by hand."""
+"""Quantised rows and weights, as they are read again, written down by hand, and their products."""
 
 import ml_dtypes
 import numpy as np
+
+import hpmoe
 
 LARGEST = {"int8": 127, "float8_e4m3fn": 448, "mxfp8": 448}
 
@@ -33,3 +35,22 @@ def rounded_rows(x, options):
 def rounded_weight(w, dtype="int8"):
     """Weights [..., K, N], each column rounded as a row is."""
     return rounded_rows(w.swapaxes(-1, -2), {"dtype": dtype}).swapaxes(-1, -2)
+
+
+def multiplied(x, ids, w, scale, turned=False, **options):
+    """A layer of one product by quantised weights."""
+    rows, route = hpmoe.dispatch(x, ids, num_local_experts=w.shape[0])
+    return hpmoe.combine(hpmoe.grouped_matmul(rows, w.swapaxes(1, 2) if turned else w, route, scale=scale, **options), route)
+
+
+def scaled_products(rows, ids, numbers, scale, cotangent):
+    """The output of `multiplied` and the gradients of its rows and scales, from weights as numbers, token by token."""
+    out, dx, d_scale = np.zeros(cotangent.shape), np.zeros(rows.shape), np.zeros(scale.shape)
+    for r, t in np.ndindex(rows.shape[:2]):
+        if ids[r, t, 0] >= 0:
+            owner, e = divmod(int(ids[r, t, 0]), numbers.shape[1])
+            product = rows[r, t] @ numbers[owner, e]
+            out[r, t] = product * scale[owner, e]
+            dx[r, t] = numbers[owner, e] @ (cotangent[r, t] * scale[owner, e])
+            d_scale[owner, e] += cotangent[r, t] * product
+    return out, dx, d_scale

@@ -84,7 +84,7 @@ def expected(f, layer):
 
 
 LAYERS = {
-    "one rank": Layer(ep=1, T=7, E=5), "two ranks": Layer(ep=2, T=7), "three ranks": Layer(ep=3, T=5, E=6),
-    "four ranks": Layer(ep=4, T=6, E=8), "uneven": Layer(ep=3, T=5, E=6, num_tokens=(5, 0, 2)),
+    "one rank": Layer(ep=1, T=7, E=5), "two ranks": Layer(ep=2, T=7), "four ranks": Layer(ep=4, T=6, E=8),
+    "uneven": Layer(ep=3, T=5, E=6, num_tokens=(5, 0, 2)),
     "no tokens": Layer(ep=2, T=0), "one token": Layer(ep=2, T=1),
 }

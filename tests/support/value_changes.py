@@ -1,6 +1,8 @@
 """Transforms that change values: each puts another function in the place of an equation. And what they make of a layer,
 in JAX."""
 
+import functools
+
 import jax
 from helpers import entry_weights
 from jax import numpy as jnp
@@ -45,7 +47,8 @@ def changing(name, passes=None):
     return hpmoe.transform(requires="program", passes=passes)(rewrite)
 
 
-def jax_layer(*names):
+@functools.cache
+def jax_layer(names):
     """The MoE-FFN of all ranks, under the transforms of these names."""
     def layer(x, ids, weights, up, down):
         rows = jnp.broadcast_to(x[:, :, None], (*ids.shape, x.shape[-1])) * (SCALE if "scale_rows" in names else 1.0)

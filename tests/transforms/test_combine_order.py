@@ -49,9 +49,8 @@ SIGNALS = ("tile", "expert", "peer")
 @pytest.mark.parametrize("i, order, combine_order", [(i, *orders) for i, orders in enumerate(ORDERS)],
                          ids=lambda o: getattr(o, "__name__", str(o)))
 def test_orders_change_no_bit(i, order, combine_order, in_default_order):
-    """Forward and backward; a pair of orders takes one of the signals in the interpreter and the other two in the kernel."""
-    for k, signal in enumerate(SIGNALS):
-        stage = "overlap" if (i + k) % 3 == 0 else "fused"
+    """Forward and backward; a pair of orders takes one of the signals in the interpreter and another one in the kernel."""
+    for stage, signal in (("overlap", SIGNALS[i % 3]), ("fused", SIGNALS[(i + 1) % 3])):
         found = results(stage, signal, order=order, combine_order=combine_order)
         assert bitwise_equal(found, in_default_order[stage, signal])
 

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from helpers import Layer, assert_close, fused, lowered, numpy_moe_ffn, run_half, run_spmd, stages, tensors
-from rounded_rows import rounded_rows, rounded_weight
+from rounded_rows import multiplied, rounded_rows, rounded_weight, scaled_products
 
 import hpmoe
 from hpmoe import chain, moe_ffn, quantize_rows, quantize_weights, replicate_experts
@@ -91,22 +91,16 @@ def test_weights_of_mxfp8_that_come_quantised(inner, row_dtype):
         2.0 ** (scale.astype(np.float64) - 127), 32, -1)[..., :inner]
     rows = (rounded(x, row_dtype) if row_dtype else x).astype(np.float64)
     cotangent = rng.standard_normal((ep, tokens, cols)).astype(np.float32)
-    out, dx = np.zeros(cotangent.shape), np.zeros(x.shape)
-    for r, t in np.ndindex(x.shape[:2]):
-        if ids[r, t, 0] >= 0:
-            owner, e = divmod(int(ids[r, t, 0]), experts)
-            out[r, t], dx[r, t] = numbers[owner, e] @ rows[r, t], cotangent[r, t] @ numbers[owner, e]
-
-    def multiplied(x, ids, w, scale):
-        rows, route = hpmoe.dispatch(x, ids, num_local_experts=experts)
-        return hpmoe.combine(hpmoe.grouped_matmul(rows, w, route, scale=scale, row_dtype=row_dtype), route)
+    of_ones = np.ones((ep, experts, cols))
+    out, dx, _ = scaled_products(rows, ids, numbers.swapaxes(-1, -2), of_ones, cotangent)
+    layer = functools.partial(multiplied, row_dtype=row_dtype)
     for name in ("plain", "tiles", "fused"):
-        (got,), grads = run_spmd(stages()[name](multiplied), ep, [x, ids, codes, scale], [cotangent], positions=(0,))
+        (got,), grads = run_spmd(stages()[name](layer), ep, [x, ids, codes, scale], [cotangent], positions=(0,))
         assert_close([got, *grads], [out, dx])
     one = [a[:1] for a in (x, np.minimum(ids, experts - 1), codes, scale)]
     given = [t[0] for t in tensors(one)]
 
     def run(f):
         return ms.value_and_grad(lambda x: (f(x, *given[1:]) ** 2).sum())(given[0])
-    got, want = run(multiplied), run(hpmoe.tile_partition(multiplied))
+    got, want = run(layer), run(hpmoe.tile_partition(layer))
     assert_close([a.asnumpy() for a in got], [a.asnumpy() for a in want])

@@ -3,7 +3,7 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from helpers import Layer, assert_close, jax_vjp, run_spmd, stages, tensors
+from helpers import Layer, assert_close, jax_vjp, run_spmd, some_stages, stages, tensors
 from jax import numpy as jnp
 from mindspore import mint
 from router_layers import arguments, side_by_side, two_layers
@@ -199,9 +199,8 @@ def test_what_layers_take_and_return_is_guarded_by_name():
     assert counts.pop("layer_output 0") > 0 and counts == {"layer_output 1": 0, "layer_input 1": 0}
 
 
-@pytest.mark.parametrize("fill", ["zero", "mean"])
-@pytest.mark.parametrize("dtype", [ms.float32, ms.bfloat16, ms.float16])
-@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("weighted, dtype, fill", [
+    (True, ms.float32, "zero"), (False, ms.float32, "mean"), (True, ms.bfloat16, "mean"), (False, ms.float16, "zero")])
 def test_the_sum_of_what_experts_sent_back_is_looked_at_where_it_is_made(weighted, dtype, fill):
     """The same task sums and looks, at what is stored, and other values stay bitwise what they were."""
     def f(x, ids, w):
@@ -213,8 +212,8 @@ def test_the_sum_of_what_experts_sent_back_is_looked_at_where_it_is_made(weighte
     guarded = guard_values(f, of=("output",), low=-1.0, high=2.0, fill=fill, counts=counts)
     avals = [hpmoe.Aval(a.shape[1:], a.dtype) for a in args]
     assert stages()["tiles"](guarded).lower(*avals, mesh=hpmoe.Mesh(2)).ops[-1].opcode == "REDUCE_AND_FILL"
-    for stage in stages().values():
-        plain, looks = (hpmoe.spmd(stage(g), hpmoe.Mesh(2)) for g in (f, guarded))
+    for stage in some_stages(fill == "mean"):
+        plain, looks = (hpmoe.spmd(stages()[stage](g), hpmoe.Mesh(2)) for g in (f, guarded))
         for num_tokens in (None, [5, 3]):
             counts.clear()
             want, got = (run(*args, num_tokens=num_tokens).astype(ms.float32).asnumpy() for run in (plain, looks))

@@ -1,9 +1,11 @@
 """Copies of experts whose weights are quantised: every stage against NumPy in float64, and what is sent."""
 
+import functools
+
 import numpy as np
 import pytest
 from helpers import Layer, assert_close, lowered, run_spmd, stages
-from rounded_rows import rounded_rows
+from rounded_rows import multiplied, rounded_rows, scaled_products
 
 import hpmoe
 from hpmoe import chain, moe_ffn, quantize_rows, quantize_weights, replicate_experts, save_for_backward
@@ -63,18 +65,8 @@ def test_weights_that_come_quantised(row_dtype):
     scale = rng.uniform(1e-3, 1e-2, (ep, experts, cols)).astype(np.float32)
     cotangent = rng.standard_normal((ep, tokens, cols)).astype(np.float32)
     rows = (int8_rows(x) if row_dtype else x).astype(np.float64)
-    out, dx, d_scale = np.zeros(cotangent.shape), np.zeros(x.shape), np.zeros(scale.shape)
-    for r, t in np.ndindex(x.shape[:2]):
-        owner, e = divmod(int(ids[r, t, 0]), experts)
-        product = rows[r, t] @ w[owner, e].astype(np.float64)
-        out[r, t] = product * scale[owner, e]
-        dx[r, t] = w[owner, e].astype(np.float64) @ (cotangent[r, t] * scale[owner, e])
-        d_scale[owner, e] += cotangent[r, t] * product
-
-    def multiplied(x, ids, w, scale):
-        rows, route = hpmoe.dispatch(x, ids, num_local_experts=experts)
-        return hpmoe.combine(hpmoe.grouped_matmul(rows, w, route, scale=scale, row_dtype=row_dtype), route)
-    f = replicate_experts(multiplied, loads=[1, 1, 1, 1, 6, 10], replicas=2)
+    layer = functools.partial(multiplied, row_dtype=row_dtype)
+    f = replicate_experts(layer, loads=[1, 1, 1, 1, 6, 10], replicas=2)
     for name in ("plain", "overlap", "fused"):
         (got,), grads = run_spmd(stages()[name](f), ep, [x, ids, w, scale], [cotangent], positions=(0, 3))
-        assert_close([got, *grads], [out, dx, d_scale])
+        assert_close([got, *grads], scaled_products(rows, ids, w.astype(np.float64), scale, cotangent))

@@ -28,12 +28,12 @@ def asked(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("stage", stages())
-def test_gradients_of_each_subset_are_those_of_all(stage):
+@pytest.mark.parametrize("i, stage", [*enumerate(("plain", "tiles", "queues", "fused"))])
+def test_gradients_of_each_subset_are_those_of_all(i, stage):
     layer = Layer(ep=2, T=5, num_tokens=(5, 3))
     args, cotangent = layer.arguments(), layer.cotangent()
     outs, grads = run_spmd(stages()[stage](hpmoe.moe_ffn), 2, args, [cotangent], num_tokens=layer.num_tokens)
-    for of in SUBSETS:
+    for of in SUBSETS if stage == "fused" else SUBSETS[i::3]:
         f = stages()[stage](select_grads(hpmoe.moe_ffn, of=of))
         again, chosen = run_spmd(f, 2, args, [cotangent], num_tokens=layer.num_tokens)
         np.testing.assert_array_equal(again[0], outs[0])
