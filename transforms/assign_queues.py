@@ -15,7 +15,6 @@ from hpmoe.runtime.rewrite import name_of
 from hpmoe.runtime.transform import transform
 from hpmoe.scheduling.early_gradients import early_gradients
 from hpmoe.scheduling.gradients_in_turn import gradients_in_turn
-from hpmoe.scheduling.late_sums import late_sums
 from hpmoe.scheduling.likely_slots import first_round, likely_costs
 from hpmoe.scheduling.paced_puts import paced_puts
 from hpmoe.scheduling.queue_order import queue_order
@@ -83,7 +82,7 @@ def critical_path(flow: tf.Taskflow, machine: Machine, order: np.ndarray | None 
     sync = machine.sync
     seen_us = sync.signal_us + sync.poll_us + sync.wait_us  # else what waits would be put in front of what is ready
     seen_us += slack_us(flow, machine, likely)
-    queues, sequence = schedule(late_sums(flow), costs, kind, workers, order, seen_us)
+    queues, sequence = schedule(flow, costs, kind, workers, order, seen_us)
     queues, sequence = gradients_in_turn(flow, machine, queues, sequence)
     return dealt(flow, machine, queues, sequence, vector, early)
 

@@ -188,7 +188,7 @@ Schedule schedule(const HpmoeFlow& flow, const Graph& graph, const double* costs
   for (int32_t i = 0; i < flow.num_tasks; ++i) place[by_urgency[i]] = i;
   Progress progress(graph);
   std::vector<LeastFirst> ready(num_kinds, LeastFirst(flow.num_tasks));  // by place
-  std::vector<LeastFirst> free;  // queues of each kind, from its first on
+  std::vector<std::deque<int32_t>> free(num_kinds);  // queues of each kind, the one that has waited longest first
   std::vector<Running> running;
   std::deque<Ended> ended;       // those that are not seen yet, in turn
   Schedule made{std::vector<std::vector<int32_t>>(kind_starts[num_kinds]), std::vector<int32_t>(flow.num_tasks, -1)};
@@ -197,8 +197,7 @@ Schedule schedule(const HpmoeFlow& flow, const Graph& graph, const double* costs
     const int32_t num_queues = kind_starts[k + 1] - kind_starts[k];
     if (num_queues < 0) throw BadTable();
     running.emplace_back(num_queues);
-    free.emplace_back(num_queues);
-    for (int32_t q = 0; q < num_queues; ++q) free[k].add(q);
+    for (int32_t q = 0; q < num_queues; ++q) free[k].push_back(q);
   }
   const auto make_ready = [&](int32_t bundle) {
     for (int32_t t = graph.starts[bundle]; t < graph.starts[bundle + 1]; ++t) ready[kind[t]].add(place[t]);
@@ -212,8 +211,9 @@ Schedule schedule(const HpmoeFlow& flow, const Graph& graph, const double* costs
       progress.end_and_release(ended.front().task, consumers, make_ready);
     int32_t next = -1;  // the kind whose task ends first
     for (int32_t k = 0; k < num_kinds; ++k) {
-      while (!ready[k].is_empty() && !free[k].is_empty()) {
-        const int32_t t = by_urgency[ready[k].take_least()], q = free[k].take_least();
+      while (!ready[k].is_empty() && !free[k].empty()) {
+        const int32_t t = by_urgency[ready[k].take_least()], q = free[k].front();
+        free[k].pop_front();
         made.queues[kind_starts[k] + q].push_back(t);
         made.sequence[t] = num_begun++;
         running[k].begin({now + costs[t], t, q});
@@ -228,7 +228,7 @@ Schedule schedule(const HpmoeFlow& flow, const Graph& graph, const double* costs
     const Running::Run done = running[next].first();
     running[next].take_first();
     now = done.end;
-    free[next].add(done.queue);
+    free[next].push_back(done.queue);
     ended.push_back({now + seen_us, done.task});
   }
 }

@@ -11,7 +11,6 @@ from hpmoe.tile_ops.params import Paced
 from hpmoe.tiling.rebuild import with_params
 
 PS = 1e6  # in a microsecond
-SOURCES = 2  # other ranks that a slot has rows of, the most for which puts are not paced
 
 
 @rule("paced_puts", otherwise=lambda flow, machine: flow)
@@ -19,7 +18,7 @@ def paced_puts(flow: tf.Taskflow, machine: Machine) -> tf.Taskflow:
     """Has a put wait until the link of the rank that gets its rows could have moved those of the slots before. Ranks that
     have rows for late slots alone would else share the link with those whose rows are multiplied first, and the first slot
     would come with the last. Which slots there are the counts tell that every rank has when it starts. Not where slots are
-    spread, which are multiplied in another order, nor where one or two others fill a slot, nor over nodes, nor
+    spread, which are multiplied in another order, nor where one other rank fills a slot, nor over nodes, nor
     where nothing is multiplied.
     """
     puts = [op for op in flow.ops if isinstance(op.params, Paced)]
@@ -30,7 +29,7 @@ def paced_puts(flow: tf.Taskflow, machine: Machine) -> tf.Taskflow:
         return flow
     plan = flow.routes[puts[0].domain.route]
     slots = max(1.0, plan.likely_rows / (plan.num_local_experts * plan.tile_rows))  # of an expert
-    if plan.kind.is_of_tokens or SOURCES * slots >= flow.ep_size - 1 or is_spread(flow, machine):
+    if plan.kind.is_of_tokens or slots >= flow.ep_size - 1 or is_spread(flow, machine):
         return flow
     rows = Work(flow, machine).by_routing["link_row"]
     row_bytes = sum((op.grid[2] - 1) * row[0] + row[1] for op, row in zip(flow.ops, rows, strict=True) if op in puts)

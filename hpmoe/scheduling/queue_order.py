@@ -19,7 +19,6 @@ from hpmoe.tile_ops.params import Way
 
 L2_SHARE = 0.5  # of what a rank's L2 holds, for rows that are read once for each part of columns
 NEARLY_EMPTY = 0.1  # of a slot, with which most experts do not reach it where loads are not quite even
-SIGNALLED = 1.1  # time to put rows back with their signals, over that without
 
 Finish = Callable[[LikelySlots], np.ndarray]
 
@@ -62,9 +61,7 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
     _puts_together(flow, machine.link.node_size, grids, order, parts)
     if not machine.unified:
         _order_way_back(flow, machine, costs, ranked, order, parts)
-    _parts_to_relays(flow, order)
     _copies_in_turn(flow, grids, order)
-    round_after_round(flow, order)
     return order
 
 
@@ -72,19 +69,6 @@ def _take_turns(tasks: np.ndarray, turn: np.ndarray) -> None:
     """Numbers an operation's tasks by the turn of their slot, [num_slots], and in a slot one after the other."""
     of_slot = len(tasks) // max(1, len(turn))
     tasks.reshape(len(turn), of_slot)[:] = turn[:, None] * of_slot + np.arange(of_slot)
-
-
-@rule("round_after_round", otherwise=lambda flow, order: None)
-def round_after_round(flow: tf.Taskflow, order: np.ndarray) -> None:
-    """Has matrix workers end a round before they begin the next: most ranks have rows for the first one alone."""
-    if not any(plan.is_mostly_empty for plan in flow.routes):
-        return
-    total = int(order.max(initial=0)) + 1
-    if total * flow.num_slots > np.iinfo(np.int64).max:
-        order[:], total = np.unique(order, return_inverse=True)[1], flow.num_tasks
-    for op, tasks, shape in grids_of(flow):
-        if op.domain.is_slots and op.unit == "aic":
-            order[tasks].reshape(shape)[:] += LikelySlots(flow, op.domain.route).round[:, None, None] * total
 
 
 @rule("first_few", otherwise=lambda slots, place, few: place)
@@ -148,17 +132,7 @@ def _is_way_back_long(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, me
             back += costs[tasks].reshape(shape)[is_likely].sum() / sending
     us = (max(costs[grids[i]].sum() / machine.num_aic, _weight_bytes(flow, flow.ops[i]) / machine.memory.bytes_per_us)
           for i in meanwhile)
-    return sum(us) < SIGNALLED * back
-
-
-@rule("parts_to_relays", otherwise=lambda flow, order: None)
-def _parts_to_relays(flow: tf.Taskflow, order: np.ndarray) -> None:
-    """Has rows go back to relays in the parts of columns in which they are made: the first columns of all slots are summed
-    and cross while the last ones of any are made."""
-    for op, tasks, (units, peers, cols) in grids_of(flow):
-        if op.primitive.puts_back and op.is_relayed:
-            grid = order[tasks].reshape(units, peers, cols)  # a view
-            grid += np.arange(cols) * (grid.max() + 1 - grid.min())
+    return sum(us) < back
 
 
 @rule("halves", otherwise=lambda flow, num_aic, matrix, later, order: None)

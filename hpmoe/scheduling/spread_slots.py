@@ -14,7 +14,6 @@ from hpmoe.support.known import known
 
 UNEVEN = 1.25  # rows of the fullest rank over those that a rank sends
 RUN, FEWEST = 1.25, 32  # slots that each rank which sends some fills, the least; all slots, the least
-HOT, HOT_RUN, HOT_FEWEST = 2.5, 0.5, 16  # the same where the fullest rank gets so many times the rows that a rank sends
 MOST_PARTS = 2  # of the slots, each spread by itself
 
 
@@ -23,7 +22,7 @@ def spread_parts(flow: tf.Taskflow, machine: Machine) -> int:
     """Has slots be sent and multiplied in an order of which every beginning is spread over all of them. A rank that gets
     many rows gets those of all sources at a time, and each source fills a run of slots: if one run were multiplied after the
     other, all but the first would be waited for until the last rows come. So it is where the fullest rank gets many more
-    rows than one sends, and each source fills slots of its own if it is not very many more. Where L2 does not hold the
+    rows than one sends, and each source fills slots of its own. Where L2 does not hold the
     weights of all experts, one half of the slots comes after the other. How many such parts there are, 0 where slots are
     not spread.
     """
@@ -40,8 +39,7 @@ def is_spread(flow: tf.Taskflow, machine: Machine) -> bool:
 
 def _has_runs(plan: tf.RoutePlan) -> bool:
     """Whether the sources of a rank's rows fill slots enough to be told apart by them."""
-    run, fewest = (RUN, FEWEST) if rows_over_sent(plan) < HOT else (HOT_RUN, HOT_FEWEST)
-    return plan.likely_rows >= max(run * plan.ep_size, fewest) * plan.tile_rows
+    return plan.likely_rows >= max(RUN * plan.ep_size, FEWEST) * plan.tile_rows
 
 
 def is_uneven(plan: tf.RoutePlan) -> bool:

@@ -25,11 +25,11 @@ QUEUE_US = 150.0  # of what the workers of a group send to one rank at a time, o
 UNEVEN = 1.03  # peers of a worker, the most over the mean, not reached
 OF_MANY, MANY_RANKS = 1.06, 16  # the same of groups of so many ranks, of which what goes to each is less by chance
 COMPUTING = 2  # workers for what is computed, over their share of the work
+STRAINED = 1.05  # the most time of workers that compute or move, over that of all workers doing both, or of the matmuls
 LEFT_OVER = 0.25  # of the workers, the most that compute as links have no use for them
 LONG = 0.36  # of the time of matmuls, the least of moving for which they do
 WORTH_US = 160.0  # of moving, the least for which some workers only compute: with few rows each, whose turn it is is chance
 OUT, LEAST_OUT = 1.5, 4  # times the workers that fill the share of the fullest rank's link that one rank has; the least
-STRAINED = 1.05  # the most time of workers that compute or move, over that of all workers doing both, or of the matmuls
 
 
 class VectorWorkers(NamedTuple):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from modelled_layers import layer
 from simulated_layers import NPU, plan
-from tile_words import kind
 
 import hpmoe
 from hpmoe.commands.layer import wait_for_experts
@@ -18,7 +17,6 @@ from hpmoe.runtime.planned_rows import rows_of_received
 from hpmoe.scheduling.early_gradients import early_gradients
 from hpmoe.scheduling.likely_slots import LikelySlots, grids_of, likely_costs
 from hpmoe.scheduling.op_order import op_order
-from hpmoe.scheduling.queue_order import queue_order, round_after_round
 from hpmoe.scheduling.spread_slots import spread_out
 from hpmoe.scheduling.vector_workers import num_computing
 from hpmoe.verification.verify import verify
@@ -103,21 +101,6 @@ def test_likely_rows_where_an_expert_has_a_capacity_are_not_those_that_it_has_ro
 def test_likely_rows_of_a_bucket_are_those_of_even_experts_unless_many_more_came(received, rows):
     route = hpmoe.ir.avals.RouteAval(hpmoe.ir.avals.Rows(), Direct(4, 512, 2, 8))
     assert rows_of_received(received, route) == rows
-
-
-def test_matrix_workers_take_likely_slots_before_others():
-    flow = plan(ep=8, T=512, E=16, K=2, make=hpmoe.overlap_comm)
-    order, is_later = queue_order(flow, NPU, task_costs(flow, NPU)), LikelySlots(flow, 0).round[flow.tasks["row"]] > 0
-    is_matmul = flow.units() & np.array([kind(op) == "slots" for op in flow.ops])[flow.tasks["op"]]
-    assert order[is_matmul & ~is_later].max() < order[is_matmul & is_later].min()
-
-
-def test_rounds_have_room_in_an_order_of_large_numbers():
-    flow = plan(ep=8, T=512, E=16, K=2, make=hpmoe.overlap_comm)
-    small, large = np.arange(flow.num_tasks), np.arange(flow.num_tasks) * 2**(62 - flow.num_tasks.bit_length())
-    for order in (small, large):
-        round_after_round(flow, order)
-    assert (np.argsort(small) == np.argsort(large)).all() and large.min() >= 0
 
 
 def test_matrix_workers_share_slots_that_are_not_likely():

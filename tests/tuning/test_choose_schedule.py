@@ -97,7 +97,7 @@ def test_each_pass_has_its_own_and_computes_the_same(cache):
 def test_a_tile_is_taken_by_its_time(cache, monkeypatch):
     """The cost rules' choice goes where another is sooner done, and is what is taken where none is."""
     machine = hpmoe.ascend_a3
-    for cols, taken in ((512, (128, 256)), (256, (128, 256))):
+    for cols, taken in ((512, (128, 128)), (128, (128, 128))):
         monkeypatch.setattr(module, "choose_tile", lambda *args, cols=cols: (128, cols))
         f = hpmoe.choose_schedule(hpmoe.moe_ffn, machine=machine)
         flow = f.lower(*avals(64, 2048, 1024, 4, 4), mesh=hpmoe.Mesh(8), direction="forward")
