@@ -89,8 +89,8 @@ CASES = {mode + name: (step, recompute) for mode, step in STEPS.items() for name
 
 @pytest.mark.parametrize("name, functions, is_training", [
     # recompute(), as MindSpore has it by default, recomputes the wrong call after one without a gradient.
-    *((name, ALL[:4] if CASES[name][1] else ALL, is_training) for name in CASES if name.startswith("PyNative")
-      for is_training in (False, True)),
+    ("PyNative", ALL, False), ("PyNative", ALL, True), ("PyNative, recomputed", ALL[2:4], True),
+    ("PyNative, recomputed with hooks", ALL[2:], False),
     ("a graph with its gradient", (microbatches_of,), False), ("a gradient of a graph", (microbatches_of,), True),
     *(pytest.param(name, ALL, is_training, marks=pytest.mark.slow) for name in CASES if not name.startswith("PyNative")
       for is_training in (False, True))])

@@ -62,8 +62,9 @@ def test_what_is_written_on_some_ranks_is_read_on_others(whole, mesh, tmp_path):
         assert array.tobytes() == expected[name].tobytes(), name
 
 
-@pytest.mark.parametrize("saved", MESHES, ids=str)
-@pytest.mark.parametrize("mesh", [*MESHES[1:], hpmoe.Mesh(8), hpmoe.Mesh(2, tp_size=4)], ids=str)
+@pytest.mark.parametrize("saved, mesh", [
+    *((MESHES[0], mesh) for mesh in (MESHES[1], MESHES[3], hpmoe.Mesh(2, tp_size=4))),
+    *((MESHES[i], MESHES[j]) for i, j in ((1, 2), (2, 2), (2, 3), (3, 1))), (MESHES[2], hpmoe.Mesh(8))], ids=str)
 def test_each_rank_reads_its_own_part(whole, saved, mesh, tmp_path):
     written(tmp_path, *whole, saved)
     states, files = States("", *whole), find_files("", tmp_path)
