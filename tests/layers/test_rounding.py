@@ -170,6 +170,17 @@ def test_sums_run_in_float32(dtype, stage):
 
 
 @pytest.mark.parametrize("stage", ["plain", "tiles", "fused"])
+def test_sums_of_received_rows_run_in_float32(stage):
+    """257 ones of one expert and 129 of the other: bfloat16 has 386, but not the 257 in between."""
+    def f(x, ids):
+        return mint.sum(hpmoe.dispatch(x, ids, num_local_experts=2)[0], dim=0)
+
+    x, ids = rounded(np.ones((386, 3), np.float32), "bfloat16"), np.int32(np.arange(386) >= 257)[:, None]
+    got = hpmoe.spmd(stages(rows=512, cols=64)[stage](f), hpmoe.Mesh(1))(Tensor(x[None]), Tensor(ids[None])).asnumpy()
+    assert widen(got).tolist() == [[386.0] * 3]
+
+
+@pytest.mark.parametrize("stage", ["plain", "tiles", "fused"])
 def test_values_out_of_range_are_infinities(stage):
     out, = on_one_rank(stage, lambda x: (x * 2.0,), np.float16([[60000.0, -60000.0, 1.0]]))
     assert out.tolist() == [[np.inf, -np.inf, 2.0]]

@@ -192,6 +192,7 @@ def test_a_router_inside_is_two_launches_and_one_back(printed):
     assert max(map(float, differences)) < TOLERANCE
 
 
+@pytest.mark.slow
 def test_a_replay_in_recomputed_microbatches_is_one_batch(printed):
     text = printed("20_router_replay.py")
     assert 0 < numbers_after("choices of other experts:", text)[0] < 100

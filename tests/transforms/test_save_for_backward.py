@@ -2,6 +2,7 @@
 
 import pytest
 from helpers import Layer, assert_close, bitwise_equal, nothing, numpy_moe_ffn, run_spmd, stages, tensors
+from mindspore import mint
 from variants import LAYER, VARIANTS, arguments, cotangents_of, differentiable
 
 import hpmoe
@@ -72,6 +73,14 @@ def test_what_each_policy_saves_of_moe_ffn():
     assert saved_by(hpmoe.moe_ffn, "dispatched_rows") == ["dispatch"]
     assert saved_by(hpmoe.moe_ffn, nothing) == []
     assert saved_by(hpmoe.moe_ffn, matmuls) == ["grouped_matmul"]
+
+
+def test_recompute_swiglu_saves_what_other_work_makes_of_tokens():
+    def f(x, w):
+        return hpmoe.swiglu(mint.tanh(x @ w) @ w) @ w[:2]
+
+    avals = Aval((5, 4), "float32"), Aval((4, 4), "float32")
+    assert saved_by(f, "recompute_swiglu", avals) == ["tanh", "matmul", "slice"]
 
 
 @pytest.mark.parametrize("name", ["split_silu", "geglu", "erf_geglu", "three_matmuls", "softmax_inside", "piecewise"])
