@@ -166,6 +166,14 @@ def test_a_layer_is_what_was_saved(way, source, other, tmp_path):
         assert_computes(loaded, p)
 
 
+def test_shards_have_experts_in_order(tmp_path):
+    """Of places that are not their own inverse, as those of `move` are."""
+    layer, other = make_layer(0, mesh=MESH), make_layer(1, mesh=MESH)
+    layer.experts.places.set_data(ms.Tensor([2, 0, 1, 3, 4, 5, 6, 7], ms.int32))
+    through_shards(layer, other, tmp_path)
+    assert_computes(other, float64(layer))
+
+
 @pytest.mark.parametrize("compiled, way", [("jit", through_shards), ("graph mode", through_hugging_face)],
                          indirect=["compiled"])
 def test_compiled_graphs_follow_what_is_loaded(compiled, way, tmp_path):

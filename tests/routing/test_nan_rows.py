@@ -11,7 +11,7 @@ import pytest
 import router_oracle as oracle
 from jax import numpy as jnp
 from mindspore import Tensor, mint
-from router_runs import EVERYWHERE, RUNS, SCORES
+from router_runs import EVERYWHERE, RUNS, SCORES, in_turn
 
 import hpmoe
 from hpmoe import router
@@ -134,8 +134,9 @@ def placed(real, shape, others=0.0):
     return out
 
 
-@pytest.mark.parametrize("run", [RUNS["program"], RUNS["kernel"]], ids=["program", "kernel"])
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name, run", [
+    pytest.param(name, RUNS[run], id=f"{name}-{run}") for i, name in enumerate(OPERATORS)
+    for run in (["program", "kernel"] if i % 4 == 0 else ["kernel"])])
 def test_padding_changes_nothing(name, run):
     """The first of two ranks has padding, and the second has only padding."""
     ours, theirs = OPERATORS[name]
@@ -154,18 +155,13 @@ def masked_logits(score, bad):
     return np.where((IDS >= 0).any(1, keepdims=True) if score == "softmax" else reads, Z, bad).astype(np.float32)
 
 
-@EVERYWHERE
-@pytest.mark.parametrize("bad", BAD, ids=str)
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("score", SCORES)
+@in_turn("score, normalize, bad", SCORES, [True, False], BAD)
 def test_weigh_reads_no_logits_of_masked_entries(score, normalize, bad, run):
     f = run(lambda z: router.weigh(z, Tensor(IDS), score=score, normalize=normalize, scale=1.5))
     assert_value_and_slope(f, masked_logits(score, bad), *in_jax(lambda z: weights(z, IDS, score, normalize, 1.5), Z))
 
 
-@EVERYWHERE
-@pytest.mark.parametrize("bad", BAD, ids=str)
-@pytest.mark.parametrize("score", SCORES)
+@in_turn("score, bad", SCORES, BAD)
 def test_dropped_experts_have_no_value_and_no_gradient(score, bad, run):
     assert DROPPED.any()
     f = run(lambda z: hpmoe.route(z, K, score=score, expert_dropout=0.3, seed=SEED)[1])

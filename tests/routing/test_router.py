@@ -7,7 +7,7 @@ import pytest
 import router_oracle as oracle
 from jax import numpy as jnp
 from mindspore import Tensor, mint
-from router_runs import BIAS, EVERYWHERE, RUNS, SCORES, E, T, assert_routes, logits, route_by
+from router_runs import BIAS, EVERYWHERE, RUNS, SCORES, E, T, assert_routes, in_turn, logits, route_by
 
 import hpmoe
 from hpmoe import router
@@ -26,9 +26,7 @@ MODELS = {
 }
 
 
-@EVERYWHERE
-@pytest.mark.parametrize("k", [1, 2, 6, 8])
-@pytest.mark.parametrize("model", MODELS)
+@in_turn("model, k", MODELS, [1, 2, 6, 8])
 def test_routers_of_models(model, k, run):
     k = 1 if model == "llama 4" else k
     z, options = logits(k), MODELS[model]
@@ -36,10 +34,9 @@ def test_routers_of_models(model, k, run):
     assert_routes(route_by(run, z, k, **ours), oracle.route(z, k, **options))
 
 
-@pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("k", range(1, 17))
-def test_one_to_sixteen_choices(k, score):
-    z = logits(k)
+def test_one_to_sixteen_choices(k):
+    z, score = logits(k), SCORES[k % 4]
     assert_routes(route_by(RUNS["kernel"], z, k, score=score), oracle.route(z, k, score=score))
 
 
@@ -91,9 +88,7 @@ def jax_weights(z, ids, score, scale=1.0, normalize=True):
     return (w / w.sum(-1, keepdims=True) if normalize else w) * scale
 
 
-@EVERYWHERE
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("score", SCORES)
+@in_turn("score, normalize", SCORES, [True, False])
 def test_gradients_are_those_of_the_chosen_weights(score, normalize, run):
     z, c = logits(3), np.random.default_rng(4).standard_normal((T, 4)).astype(np.float32)
     options = {"score": score, "normalize": normalize, "scale": 2.5, "num_groups": 6, "topk_groups": 3}

@@ -6,7 +6,7 @@ import pytest
 import router_oracle as oracle
 from helpers import stages
 from mindspore import Tensor, mint
-from router_runs import BIAS, EVERYWHERE, SCORES, E, T, assert_routes, logits, route_by, seeded
+from router_runs import BIAS, EVERYWHERE, SCORES, E, T, assert_routes, in_turn, logits, route_by, seeded
 
 import hpmoe
 from hpmoe import router
@@ -60,9 +60,7 @@ def test_straight_through_has_the_values_of_one_and_the_gradient_of_the_other(ru
     assert np.abs(hard).max() > 1e-3
 
 
-@EVERYWHERE
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5])
+@in_turn("rate, score", [0.1, 0.3, 0.5], SCORES)
 def test_expert_dropout(rate, score, run):
     z = logits()
     dropped = np.float32(oracle.uniform(7, 2, T, E)) < np.float32(rate)

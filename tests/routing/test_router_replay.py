@@ -5,13 +5,12 @@ import numpy as np
 import pytest
 import router_oracle as oracle
 from mindspore import Tensor, mint
-from router_runs import BIAS, EVERYWHERE, RUNS, SCORES, E, T, logits
+from router_runs import BIAS, EVERYWHERE, RUNS, SCORES, E, T, in_turn, logits
 
 import hpmoe
 from hpmoe import router
 
 LAYERS = 3
-UNSET = pytest.mark.parametrize("unset", ["route", "mask"])
 
 
 def records(k, num_layers=LAYERS, tokens=T, seed=5):
@@ -42,17 +41,13 @@ def assert_replayed(got, z, record, unset, score="softmax", **options):
         assert len(set(row[row >= 0])) == (row >= 0).sum()
 
 
-@EVERYWHERE
-@UNSET
-@pytest.mark.parametrize("k", [1, 2, 8])
+@in_turn("k, unset", [1, 2, 8], ["route", "mask"])
 def test_a_recorded_id_is_kept_and_the_rest_routed_or_masked(k, unset, run):
     z, record = logits(), records(k)[:, 1]
     assert_replayed(run(replayed(k, unset))(Tensor(z), Tensor(record)), z, record, unset)
 
 
-@EVERYWHERE
-@UNSET
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@in_turn("dtype, unset", [np.int32, np.int64], ["route", "mask"])
 def test_a_layer_of_a_record_of_all_layers(dtype, unset, run):
     z, record = logits(), records(4)
     for layer in range(LAYERS):
@@ -69,9 +64,8 @@ def test_unset_entries_follow_groups_and_bias(score):
     assert_replayed(got, z, record, "route", score, bias=BIAS, **options)
 
 
-@UNSET
-@pytest.mark.parametrize("graph", [False, True], ids=["kernel", "ms.jit"])
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("score, graph, unset", [
+    *((score, False, ("route", "mask")[i % 2]) for i, score in enumerate(SCORES)), ("sigmoid", True, "mask")])
 def test_gradients_go_through_the_weights(score, graph, unset):
     z, record = logits(scale=0.5), records(4)[:, 2]
     c = np.random.default_rng(6).standard_normal(record.shape)

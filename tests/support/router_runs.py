@@ -1,5 +1,7 @@
 """hpmoe.route eager, as a program and as a kernel, and what comes of it held to the oracle."""
 
+import itertools
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -21,6 +23,14 @@ def traced(program):
 
 RUNS = {"eager": lambda f: f, "program": traced, "kernel": stages(rows=4, cols=5)["fused"]}
 EVERYWHERE = pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+
+
+def in_turn(names, *values):
+    """Parametrizes a test by a product of values, each row of it with one of RUNS in turn."""
+    rows = itertools.product(*values)
+    return pytest.mark.parametrize(f"{names}, run", [
+        pytest.param(*row, RUNS[run], id=f"{'-'.join(map(str, row))}-{run}")
+        for i, row in enumerate(rows) for run in [list(RUNS)[(i + i // len(RUNS)) % len(RUNS)]]])
 
 
 def logits(seed=0, tokens=T, experts=E, scale=2.0):

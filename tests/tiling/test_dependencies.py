@@ -1,5 +1,7 @@
 """Derived and pruned dependencies by the judge: every conflicting pair of accesses of all ranks is ordered."""
 
+import itertools
+
 import numpy as np
 import pytest
 from helpers import assert_every_access_ordered, lowered, stages
@@ -13,7 +15,7 @@ import hpmoe
 def test_every_access_is_ordered(name):
     i = list(VARIANTS).index(name)
     rng, (f, _) = np.random.default_rng(i), VARIANTS[name]
-    for stage in (("tiles", "overlap")[i % 2], "queues", "queues"):
+    for stage in ("queues", ("tiles", "overlap")[i // 2 % 2])[i % 2:]:
         layer, options = random_layer(rng), random_options(rng)
         args = arguments(f, layer)
         for direction in ("forward", "backward"):
@@ -23,12 +25,10 @@ def test_every_access_is_ordered(name):
 
 def test_every_schedule_of_moe_ffn_is_ordered():
     rng = np.random.default_rng(7)
-    for signal in SIGNALS:
-        for policy in POLICIES:
-            for machine in MACHINES:
-                layer, options = random_layer(rng), random_options(rng)
-                args = layer.arguments()
-                options.update(signal=signal, policy=policy, machine=machine)
-                for direction in ("forward", "backward"):
-                    flow = lowered(stages(**options)["queues"](hpmoe.moe_ffn), args, layer.ep, direction)
-                    assert_every_access_ordered(flow, args, layer.num_tokens)
+    for i, (signal, policy) in enumerate(itertools.product(SIGNALS, POLICIES)):
+        layer, options = random_layer(rng), random_options(rng)
+        args = layer.arguments()
+        options.update(signal=signal, policy=policy, machine=MACHINES[(i + i // 3) % 3])
+        for direction in ("forward", "backward"):
+            flow = lowered(stages(**options)["queues"](hpmoe.moe_ffn), args, layer.ep, direction)
+            assert_every_access_ordered(flow, args, layer.num_tokens)

@@ -197,8 +197,15 @@ def test_values_and_gradients(name, dtype, stage):
 EMPTY = [name for name, case in CASES.items() if 0 in (a.size for a in (*case.arrays, *case.values(*case.arrays)))]
 
 
-@pytest.mark.parametrize("dtype", ["float32", *(pytest.param(d, marks=pytest.mark.slow) for d in ("float16", "bfloat16"))])
-@pytest.mark.parametrize("name", sorted(CASES.keys() - set(EMPTY)))
+IN_GRAPHS = ("permute", "permute, padded", "unpermute", "unpermute, padded and weighted", "permute_with_ep, a part",
+             "unpermute_with_ep, a part", "init_routing, drops")
+
+
+@pytest.mark.parametrize("name, dtype", [
+    *((name, "float32") for name in IN_GRAPHS),
+    *(pytest.param(name, "float32", marks=pytest.mark.slow) for name in sorted(CASES.keys() - {*EMPTY, *IN_GRAPHS})),
+    *(pytest.param(name, ("float16", "bfloat16")[i % 2], marks=pytest.mark.slow)
+      for i, name in enumerate(sorted(CASES.keys() - {*EMPTY})))])
 def test_values_and_gradients_in_graphs(name, dtype):
     assert_as_the_oracle(name, dtype, compiled)
 
