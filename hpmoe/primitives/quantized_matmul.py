@@ -30,7 +30,7 @@ from hpmoe.support.errors import ProgramError, check_argument, is_name
 from hpmoe.support.mindspore_private import Differentiable, gradient_depth, takes_gradient
 from hpmoe.tile_ops.quantized_matmuls import (
     MOST_TERMS,
-    SCALE_BYTES,
+    ROWS,
     block_scales,
     rescaled,
     sums_of,
@@ -134,7 +134,7 @@ def _(x: np.ndarray, w: np.ndarray, route: Route, *more: np.ndarray, element: st
     for e, (count, stop) in enumerate(zip(route.tokens_per_expert, stops, strict=True)):
         mine, matrix = slice(int(stop - count), int(stop)), w[e].T if transpose else w[e]
         if rows and not form.block:
-            elements = packed[mine, :-SCALE_BYTES]
+            elements = packed[mine, :-ROWS.scale_bytes]
             exact = sums_of(elements, matrix) if rows == "int8" else values_of_elements(form.element, elements) @ (
                 numbers[e].T if transpose else numbers[e])
             out[mine] = rescaled(exact, packed[mine])

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.tile_ops import col_modes
-from hpmoe.tile_ops.frame import Buffers, Frame, Operation
-from hpmoe.tile_ops.params import AlongAxis, ByGroups, Params
+from hpmoe.tile_ops.frame import Frame
+from hpmoe.tile_ops.params import AlongAxis, ByGroups
+from hpmoe.tile_ops.shapes import Rules, Shapes
+from hpmoe.tile_ops.terms import Number, implies
 from hpmoe.tile_ops.tile_primitive import SCALAR_PASSES, Operand, Result, TilePrimitive, Work
-from hpmoe.tile_ops.tokens import same_dtype_fault
+from hpmoe.tile_ops.tokens import same_kind
 
 WHOLE_ROWS = Operand(cols=(col_modes.ALL,), may_be_integer=True)
 ANY_COLUMNS = Operand(may_be_integer=True)
@@ -57,40 +58,55 @@ def _(frame: Frame[AlongAxis]) -> int:
     return len(out)
 
 
-def _size_there(op: Operation[AlongAxis], buffers: Buffers) -> int:
-    """The size of the input's axis; 0 where the widths do not fit."""
-    p, width, given = op.params, op.width(0, buffers), op.width(1, buffers)
-    outer, rest = divmod(width, max(1, p.size * p.inner))
-    return 0 if rest or not outer or given % (outer * p.inner) else given // (outer * p.inner)
-
-
 @PICK.fits
-def _(op: Operation[AlongAxis], buffers: Buffers, plan: RoutePlan | None) -> str:
+def _(op: Shapes) -> Rules:
     p = op.params
-    fits = p.start >= 0 and p.step >= 0 and p.start + (p.size - 1) * p.step < _size_there(op, buffers)
-    return _whole_fault(op, buffers) or ("" if fits else _faulty(op, buffers))
+    yield from _axis_rules(op)
+    yield (p.start + (p.size - 1) * p.step < _size_there(op),
+           "picks {} elements, {} apart, of {}", p.size, p.step, _size_there(op))
 
 
 @PLACE.fits
-def _(op: Operation[AlongAxis], buffers: Buffers, plan: RoutePlan | None) -> str:
-    p, there = op.params, _size_there(op, buffers)
-    fits = there > 0 and p.start >= 0 and p.step >= 1 and p.start + (there - 1) * p.step < p.size
-    return _whole_fault(op, buffers) or ("" if fits else _faulty(op, buffers))
+def _(op: Shapes) -> Rules:
+    p = op.params
+    yield from _axis_rules(op)
+    yield p.step >= 1, "places elements {} apart", p.step
+    yield (p.start + (_size_there(op) - 1) * p.step < p.size,
+           "places {} elements, {} apart, in {}", _size_there(op), p.step, p.size)
 
 
 @GROUP_REDUCE.fits
-def _(op: Operation[ByGroups], buffers: Buffers, plan: RoutePlan | None) -> str:
-    p, width, given = op.params, op.width(0, buffers), op.width(1, buffers)
-    fits = p.size >= 1 and p.inner >= 1 and given == width * p.size and width % p.inner == 0
-    return _whole_fault(op, buffers) or same_dtype_fault(op, 0, 1, buffers) or ("" if fits else _faulty(op, buffers))
+def _(op: Shapes) -> Rules:
+    p = op.params
+    yield from _whole_rules(op)
+    yield same_kind(op, 0, 1)
+    yield (p.size >= 1) & (p.inner >= 1), "reduces groups of {} elements, {} columns apart", p.size, p.inner
+    yield ((op.width(1) == op.width(0) * p.size) & (op.width(0) % p.inner == 0),
+           "makes rows of {} columns of {}, {} of each", op.width(0), op.width(1), p.size)
 
 
-def _faulty(op: Operation[Params], buffers: Buffers) -> str:
-    return f"makes rows of {op.width(0, buffers)} columns of rows of {op.width(1, buffers)} by {op.params}"
-
-
-def _whole_fault(op: Operation[Params], buffers: Buffers) -> str:
+def _whole_rules(op: Shapes) -> Rules:
     """Columns are counted from the first one, and those of the tasks are all that there are."""
-    if any(a.offset for a in op.operands):
-        return "begins at another column than the first"
-    return "leaves columns out" if op.cols and op.cols != op.width(0, buffers) else ""
+    yield (op.offset(0) == 0) & (op.offset(1) == 0), "begins at another column than the first"
+    yield implies(op.own_cols() > 0, op.own_cols() == op.width(0)), "leaves columns out"
+
+
+def _axis_rules(op: Shapes) -> Rules:
+    p = op.params
+    yield from _whole_rules(op)
+    yield op.same_dtype(0, 1), "moves elements to another dtype"
+    yield ((p.size >= 1) & (p.inner >= 1) & (p.start >= 0) & (p.step >= 0),
+           "moves {} elements from {} on, {} apart", p.size, p.start, p.step)
+    yield ((op.width(0) >= p.size * p.inner) & (op.width(0) % (p.size * p.inner) == 0),
+           "makes rows of {} columns by axes of {}", op.width(0), p.size)
+    yield ((op.width(1) > 0) & (op.width(1) % (_outer(op) * p.inner) == 0),
+           "takes rows of {} columns, {} parts of {}", op.width(1), _outer(op), p.inner)
+
+
+def _outer(op: Shapes) -> Number:
+    return op.width(0) // (op.params.size * op.params.inner)
+
+
+def _size_there(op: Shapes) -> Number:
+    """The size of the input's axis."""
+    return op.width(1) // (_outer(op) * op.params.inner)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hpmoe.routing.route_plan import RoutePlan
-from hpmoe.support.dtypes import INTEGERS
 from hpmoe.tile_ops import col_modes, row_modes
-from hpmoe.tile_ops.frame import Buffers, Frame, Operation
+from hpmoe.tile_ops.frame import Frame
 from hpmoe.tile_ops.params import Choice, Params, Running
+from hpmoe.tile_ops.shapes import Rules, Shapes
 from hpmoe.tile_ops.tile_primitive import SCALAR_PASSES, Operand, Result, TilePrimitive, Work
-from hpmoe.tile_ops.tokens import same_dtype_fault
+from hpmoe.tile_ops.tokens import same_kind
 
 WHOLE = (col_modes.ALL,)
 ANY = Operand(cols=WHOLE, may_be_integer=True)
@@ -35,7 +34,6 @@ CUMSUM = TilePrimitive(
     "CUMSUM", 26, params=Running, result=Result.ROUNDED, outputs=(ANY,), inputs=(ANY,),
     work=Work("ROW_REDUCE sum", npu_passes=SCALAR_PASSES, integer_passes=SCALAR_PASSES),
     numpy=lambda p, x: cumsum(x, p.reverse))
-TAKE_COLS.fits(lambda op, buffers, plan: _index_fault(op, 0, buffers) or same_dtype_fault(op, 0, 1, buffers))
 
 
 def top_k(x: np.ndarray, k: int, largest: bool) -> np.ndarray:
@@ -76,29 +74,28 @@ def _(frame: Frame[Params]) -> int:
 
 
 @TOP_K.fits
-def _(op: Operation[Choice], buffers: Buffers, plan: RoutePlan | None) -> str:
-    chosen, ids, width = (op.width(i, buffers) for i in range(3))
-    if chosen != ids or chosen > width:
-        return f"chooses {chosen} values and {ids} indices of {width}"
-    return same_dtype_fault(op, 0, 2, buffers)
+def _(op: Shapes) -> Rules:
+    yield ((op.width(0) == op.width(1)) & (op.width(0) <= op.width(2)),
+           "chooses {} values and {} indices of {}", op.width(0), op.width(1), op.width(2))
+    yield same_kind(op, 0, 2)
+
+
+@TAKE_COLS.fits
+def _(op: Shapes) -> Rules:
+    yield op.is_integer(2), "takes indices that are no integers"
+    yield op.width(0) == op.width(2), "has {} indices for {} columns", op.width(2), op.width(0)
+    yield same_kind(op, 0, 1)
 
 
 @ADD_COLS.fits
-def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
-    if op.operands[1].buffer < 0:
-        return _index_fault(op, 2, buffers)
-    return _index_fault(op, 1, buffers) or same_dtype_fault(op, 0, 1, buffers)
+def _(op: Shapes) -> Rules:
+    yield op.is_integer(2), "takes indices that are no integers"
+    yield op.is_number(1) | (op.width(1) == op.width(2)), "has {} indices for {} columns", op.width(2), op.width(1)
+    holds, text = same_kind(op, 0, 1)
+    yield op.is_number(1) | holds, text
 
 
 @CUMSUM.fits
-def _(op: Operation[Running], buffers: Buffers, plan: RoutePlan | None) -> str:
-    out, width = op.width(0, buffers), op.width(1, buffers)
-    return same_dtype_fault(op, 0, 1, buffers) if out == width else f"makes rows of {out} columns of {width}"
-
-
-def _index_fault(op: Operation[Params], beside: int, buffers: Buffers) -> str:
-    """Indices are integers, one for each element of the operand that stands beside them."""
-    if buffers[op.operands[2].buffer].dtype not in INTEGERS:
-        return f"takes indices of {buffers[op.operands[2].buffer].dtype}"
-    picked, places = op.width(beside, buffers), op.width(2, buffers)
-    return "" if picked == places else f"has {places} indices for {picked} columns"
+def _(op: Shapes) -> Rules:
+    yield op.width(0) == op.width(1), "makes rows of {} columns of {}", op.width(0), op.width(1)
+    yield same_kind(op, 0, 1)

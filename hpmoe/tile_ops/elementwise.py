@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpmoe.routing.route_plan import RoutePlan
-from hpmoe.support.dtypes import INTEGERS
 from hpmoe.tile_ops import col_modes, row_modes
-from hpmoe.tile_ops.frame import Buffers, Operation
-from hpmoe.tile_ops.functions import COPY, OF_INTEGERS, SILU
+from hpmoe.tile_ops.functions import COPY, SILU
 from hpmoe.tile_ops.params import Elementwise
+from hpmoe.tile_ops.shapes import Rules, Shapes
+from hpmoe.tile_ops.terms import implies
 from hpmoe.tile_ops.tile_primitive import SCALAR_PASSES, Operand, Result, TilePrimitive, Work
 
 OUT = Operand()
@@ -42,11 +41,9 @@ SWIGLU_GRAD = TilePrimitive("SWIGLU_GRAD", 8, outputs=(OUT,) * 2, inputs=(OUT,) 
 
 
 @MAP.fits
-def _(op: Operation[Elementwise], buffers: Buffers, plan: RoutePlan | None) -> str:
-    for access in op.operands:
-        if access.buffer >= 0 and access.rows is row_modes.SLOT_EXPERT and buffers[access.buffer].rows_per_expert:
-            buffer = buffers[access.buffer]
-            return f"takes one row of an expert of {buffer.name}, which has {buffer.rows_per_expert}"
-        if access.buffer >= 0 and buffers[access.buffer].dtype in INTEGERS and op.params.function not in OF_INTEGERS:
-            return f"applies {op.params.function} to {buffers[access.buffer].dtype}"
-    return ""
+def _(op: Shapes) -> Rules:
+    for i in range(4):
+        yield (implies(op.rows_are(i, row_modes.SLOT_EXPERT), op.height(i) == 0),
+               "takes one row of an expert of {}, which has {}", op.name(i), op.height(i))
+        yield (implies(op.is_integer(i), op.takes_integers()),
+               "applies a function of floats to the integers of {}", op.name(i))

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from hpmoe.routing.relayed_rows import RelayedRows
-from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.routing.routing import Routing
 from hpmoe.tile_ops.col_modes import ColMode
 from hpmoe.tile_ops.domains import Domain
@@ -107,4 +106,3 @@ class Frame(Protocol[P]):
 
 
 Body = Callable[[Frame[P]], Moved]
-Fault = Callable[[Operation[P], Buffers, RoutePlan | None], str]

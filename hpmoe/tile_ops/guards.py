@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.support.dtypes import widen
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Tiles
-from hpmoe.tile_ops.frame import Buffers, Frame, Operation
+from hpmoe.tile_ops.frame import Frame
 from hpmoe.tile_ops.params import Fill, Filled
+from hpmoe.tile_ops.shapes import Rules, Shapes
+from hpmoe.tile_ops.terms import Number, ceil_div
 from hpmoe.tile_ops.tile_primitive import Operand, Result, TilePrimitive, Work
-from hpmoe.tile_ops.tokens import WHOLE_ROWS, choices_fault, entries_of, sum_choices
+from hpmoe.tile_ops.tokens import WHOLE_ROWS, choices_rules, entries_of, sum_choices
 
 WORD = 32  # bits
 ROW = Operand(cols=(col_modes.ALL,))
@@ -29,9 +30,9 @@ def is_inside(tested: np.ndarray, low: float, high: float) -> np.ndarray:
     return (tested >= low) & (tested <= high)
 
 
-def width_found(cols: int) -> int:
+def width_found(cols: Number) -> Number:
     """The int32 words of what is found in a row of so many columns."""
-    return 1 + -(-cols // WORD)
+    return 1 + ceil_div(cols, WORD)
 
 
 def as_found(is_outside: np.ndarray) -> np.ndarray:
@@ -81,11 +82,6 @@ REDUCE_AND_FILL = TilePrimitive(
     "REDUCE_AND_FILL", 37, params=Filled, work=Work("REDUCE", npu_passes=13, npu_operand=0),
     needs_route=True, domains=(Tiles,), outputs=(ROW, FOUND),
     inputs=(Operand((row_modes.ENTRIES,), (col_modes.ALL,)), LIMIT, LIMIT), optional=(WHOLE_ROWS,))
-COUNT_OUTSIDE.fits(
-    lambda op, buffers, plan: "" if op.width(0, buffers) == 1 else f"counts into {op.width(0, buffers)} columns")
-REDUCE_AND_FILL.fits(
-    lambda op, buffers, plan: _guard_fault(op, buffers, plan) or choices_fault(op, buffers, plan, weights=5))
-
 
 @REDUCE_AND_FILL.reference
 def _(frame: Frame[Filled]) -> int:
@@ -96,15 +92,24 @@ def _(frame: Frame[Filled]) -> int:
     return made
 
 
+@COUNT_OUTSIDE.fits
+def _(op: Shapes) -> Rules:
+    yield op.width(0) == 1, "counts into {} columns", op.width(0)
+
+
 @FILL_OUTSIDE.fits
-def _(op: Operation[Filled], buffers: Buffers, plan: RoutePlan | None) -> str:
-    out, values, found = (op.width(i, buffers) for i in range(3))
-    fits = out == values and found == width_found(out)
-    return "" if fits else f"fills {values} columns by {found} words into {out}"
+def _(op: Shapes) -> Rules:
+    yield ((op.width(0) == op.width(1)) & (op.width(2) == width_found(op.width(0))),
+           "fills {} columns by {} words into {}", op.width(1), op.width(2), op.width(0))
 
 
 @COUNT_AND_FILL.fits
-def _guard_fault(op: Operation[Filled], buffers: Buffers, plan: RoutePlan | None) -> str:
-    out, found, tested = (op.width(i, buffers) for i in range(3))
-    fits = out == tested and found == width_found(out)
-    return "" if fits else f"fills {tested} columns into {out}, and {found} words"
+def _guard_rules(op: Shapes) -> Rules:
+    yield ((op.width(0) == op.width(2)) & (op.width(1) == width_found(op.width(0))),
+           "fills {} columns into {}, and {} words", op.width(2), op.width(0), op.width(1))
+
+
+@REDUCE_AND_FILL.fits
+def _(op: Shapes) -> Rules:
+    yield from _guard_rules(op)
+    yield from choices_rules(op, weights=5)

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.support.dtypes import widen
 from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import AllRows, Experts
-from hpmoe.tile_ops.frame import Buffers, Frame, Operation, Stored, Touched
+from hpmoe.tile_ops.frame import Frame
 from hpmoe.tile_ops.params import EarlyMatmul, Matmul, WeightBlock
-from hpmoe.tile_ops.reductions import sum_fault
+from hpmoe.tile_ops.reductions import sum_rules
+from hpmoe.tile_ops.shapes import Rules, Shapes
+from hpmoe.tile_ops.terms import Number, implies, where
 from hpmoe.tile_ops.tile_primitive import Operand, Product, Result
 
 WEIGHT = Operand((row_modes.SLOT_EXPERT, row_modes.ONE, row_modes.ALL), (col_modes.OWN, col_modes.ALL), is_weight=True,
@@ -57,48 +58,51 @@ def _(frame: Frame[WeightBlock]) -> int:
     return 1
 
 
-def weight_fault(op: Operation[Matmul], access: Touched, weight: Stored, inner: int) -> str:
-    """What is wrong with a weight that rows of `inner` elements are multiplied by."""
-    turned = op.params.is_transposed
-    height = weight.rows_per_expert if access.rows.of_experts else weight.rows_per_expert or weight.num_rows
-    shape = f"matrices of {height} rows of {weight.cols}" + (", turned" if turned else "")
-    if not access.rows.of_experts and weight.rows_per_expert not in (0, weight.num_rows):
-        return f"takes the experts' {shape} as one"
-    if access.cols is not (col_modes.ALL if turned else col_modes.OWN):
-        return f"takes columns {access.cols} of {shape}"
-    if (weight.cols if turned else height) != inner:
-        return f"multiplies rows of {inner} elements by {shape}"
-    if turned and not 0 <= access.offset <= known(height) - op.cols:
-        return f"takes rows {access.offset}:{access.offset + op.cols} of {shape}"
-    return ""
+def weight_rules(op: Shapes, inner: Number) -> Rules:
+    """Operand 2 is a weight that rows of `inner` elements are multiplied by."""
+    params = op.params
+    is_of_experts = op.rows_are(2, row_modes.SLOT_EXPERT)
+    height = where(is_of_experts | (op.height(2) > 0), op.height(2), op.rows(2))
+    yield (is_of_experts | (op.height(2) == 0) | (op.height(2) == op.rows(2)),
+           "takes the matrices of experts of {} as one", op.name(2))
+    yield (implies(params.is_transposed, op.cols_are(2, col_modes.ALL)) &
+           (params.is_transposed | op.cols_are(2, col_modes.OWN)),
+           "takes other columns of {} than it multiplies", op.name(2))
+    depth = where(params.is_transposed, op.cols(2), height)
+    yield depth == inner, "multiplies rows of {} elements by matrices of depth {}", inner, depth
+    yield (implies(params.is_transposed, (op.offset(2) >= 0) & (op.offset(2) + op.own_cols() <= height)),
+           "takes rows {} to {} of matrices of {}", op.offset(2), op.offset(2) + op.own_cols(), height)
+
+
+def is_like(op: Shapes, i: int, j: int) -> Number:
+    """Whether operands i and j are alike but for the experts that they are of."""
+    return ((op.offset(i) == op.offset(j)) & (op.cols(i) == op.cols(j)) & (op.height(i) == op.height(j)) &
+            op.same_dtype(i, j) & op.same_cols(i, j))
 
 
 @GMM.fits
-def _(op: Operation[Matmul], buffers: Buffers, plan: RoutePlan | None) -> str:
-    inner = op.width(1, buffers)
-    weights = [(a, buffers[a.buffer]) for a in op.operands[2:]]
-    for access, weight in weights:
-        if bad := weight_fault(op, access, weight, inner):
-            return bad
-    alike = {(a.offset, b.cols, b.rows_per_expert, b.dtype) for a, b in weights}
-    if len(weights) == 2 and (op.operands[2].rows is not row_modes.SLOT_EXPERT or len(alike) > 1):
-        return "takes copies that are not like its weights"
-    return ""
+def _(op: Shapes) -> Rules:
+    yield from weight_rules(op, op.width(1))
+    yield (implies(op.has(3), op.rows_are(2, row_modes.SLOT_EXPERT) & op.has_copies() & is_like(op, 2, 3)),
+           "takes copies that are not like its weights")
 
 
 @WGRAD.fits
-def _(op: Operation[WeightBlock], buffers: Buffers, plan: RoutePlan | None) -> str:
-    out, height, modes = buffers[op.operands[0].buffer], op.width(1, buffers), [a.rows for a in op.operands[3:]]
-    if out.rows_per_expert not in (0, height):
-        return f"makes matrices of {height} rows in {out.name}, which has those of {out.rows_per_expert}"
-    if len(set(modes)) < len(modes):
-        return "adds two arrays of a kind"
-    if row_modes.RETURNED in modes and op.domain.first != 0:
-        return "adds what copies returned to experts that are not the rank's own"
-    for access in op.operands[3:]:
-        buffer = buffers[access.buffer]
-        is_main = (buffer.num_rows, buffer.dtype, out.dtype) == (out.num_rows, "float32", "float32")
-        fits = buffer.rows_per_expert == height if access.rows is row_modes.RETURNED else is_main
-        if not fits or buffer.cols != out.cols or access.offset != op.operands[0].offset:
-            return f"adds {buffer.name}, which is not like {out.name}"
-    return sum_fault(op, buffers, plan)
+def _(op: Shapes) -> Rules:
+    height, block = op.width(1), op.params.block
+    yield from sum_rules(op)
+    yield ((op.height(0) == 0) | (op.height(0) == height),
+           "makes matrices of {} rows in {}, which has those of {}", height, op.name(0), op.height(0))
+    yield ((block >= 1) & ((op.blocks() - 1) * block < height),
+           "cuts matrices of {} rows into {} blocks of {}", height, op.blocks(), block)
+    yield (op.has_room(0, op.num_rows() * height),
+           "makes {} matrices in {}, which has too few rows", op.num_rows(), op.name(0))
+    for i in (3, 4):
+        is_main = (op.rows(i) == op.rows(0)) & op.is_float32(i) & op.is_float32(0)
+        is_returned = (op.height(i) == height) & op.has_copies() & op.has_room(i, op.most_copies() * height)
+        yield (implies(op.rows_are(i, row_modes.RETURNED), op.first_expert() == 0),
+               "adds what copies returned to experts that are not the rank's own")
+        fits = where(op.rows_are(i, row_modes.RETURNED), is_returned, is_main)
+        yield (implies(op.has(i), fits & (op.cols(i) == op.cols(0)) & (op.offset(i) == op.offset(0))),
+               "adds {}, which is not like {}", op.name(i), op.name(0))
+    yield implies(op.has(4), op.rows_are(3, row_modes.OWN) != op.rows_are(4, row_modes.OWN)), "adds two arrays of a kind"

@@ -42,6 +42,9 @@ class Named:
     def __repr__(self) -> str:
         return self.name
 
+    def __int__(self) -> int:
+        return self.number
+
     def __lt__(self, other: Self) -> bool:
         return self.number < other.number
 

@@ -54,6 +54,7 @@ def _types(params: type[Params]) -> dict[str, type]:
 class Params:
     """What a body is told beside its operands; the attributes of a class, and as `words` in a kernel's image."""
 
+    in_image: ClassVar[tuple[str, ...]] = ()
     is_transposed: ClassVar[bool] = False
     is_early: ClassVar[bool] = False
     function: ClassVar[Function | None] = None
@@ -90,8 +91,13 @@ class Params:
         """The same where an NPU's scalar unit works element by element."""
         return self.function.npu_passes if self.function else 0
 
+    @classmethod
+    def names_in_image(cls) -> tuple[str, ...]:
+        """The attributes that a kernel's image has a word of, in order."""
+        return cls.in_image or tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
+
     def words(self) -> tuple[int, ...]:
-        return tuple(int(getattr(self, field.name)) for field in dataclasses.fields(self))  # type: ignore[arg-type]
+        return tuple(int(getattr(self, name)) for name in self.names_in_image())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,9 +121,6 @@ class Elementwise(Params):
     @property
     def inputs(self) -> int:
         return self.function.inputs
-
-    def words(self) -> tuple[int, ...]:
-        return (self.function.number,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,9 +228,7 @@ class Notice(Params):
 
     way: Way
     buffer: int
-
-    def words(self) -> tuple[int, ...]:
-        return (int(self.way),)
+    in_image = ("way",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,7 +246,5 @@ class Launched(Params):
     row_bytes: int
     is_collective: bool
     syncs_host: bool
-
-    def words(self) -> tuple[int, ...]:
-        return (int(self.rows),)
+    in_image = ("rows",)
 

@@ -3,13 +3,14 @@ REDUCE_QUANTIZED: such rows, sent back, summed to tokens."""
 
 from __future__ import annotations
 
-from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Tiles
-from hpmoe.tile_ops.frame import Buffers, Frame, Operation
+from hpmoe.tile_ops.frame import Frame
 from hpmoe.tile_ops.row_formats import RowFormat, dequantized, quantized
+from hpmoe.tile_ops.shapes import Rules, Shapes
+from hpmoe.tile_ops.terms import Number
 from hpmoe.tile_ops.tile_primitive import Operand, Result, TilePrimitive, Work
-from hpmoe.tile_ops.tokens import choices_fault, entries_of, sum_choices
+from hpmoe.tile_ops.tokens import choices_rules, entries_of, sum_choices
 
 FLOATS = Operand(cols=(col_modes.ALL,))
 BYTES = Operand(cols=(col_modes.ALL,), is_bytes=True)
@@ -22,20 +23,28 @@ REDUCE_QUANTIZED = TilePrimitive(
     "REDUCE_QUANTIZED", 35, params=RowFormat, verb="reduce", needs_route=True, result=Result.ROUNDED,
     domains=(Tiles,), work=Work("REDUCE"), outputs=(FLOATS,),
     inputs=(Operand((row_modes.ENTRIES,), (col_modes.ALL,), is_bytes=True),), optional=(FLOATS,))
-QUANTIZE.fits(lambda op, buffers, plan: _fault(op.params, op.width(0, buffers), op.width(1, buffers)))
-DEQUANTIZE.fits(lambda op, buffers, plan: _fault(op.params, op.width(1, buffers), op.width(0, buffers)))
-
 
 @REDUCE_QUANTIZED.reference
 def _(frame: Frame[RowFormat]) -> int:
     return sum_choices(frame, dequantized(frame.array(1)[entries_of(frame)], frame.params), frame.kept())
 
 
+@QUANTIZE.fits
+def _(op: Shapes) -> Rules:
+    return _format_rules(op, op.width(0), op.width(1))
+
+
+@DEQUANTIZE.fits
+def _(op: Shapes) -> Rules:
+    return _format_rules(op, op.width(1), op.width(0))
+
+
 @REDUCE_QUANTIZED.fits
-def _(op: Operation[RowFormat], buffers: Buffers, plan: RoutePlan | None) -> str:
-    packed, cols = op.width(1, buffers), op.width(0, buffers)
-    return _fault(op.params, packed, cols) or choices_fault(op, buffers, plan)
+def _(op: Shapes) -> Rules:
+    yield from _format_rules(op, op.width(1), op.width(0))
+    yield from choices_rules(op)
 
 
-def _fault(form: RowFormat, packed: int, cols: int) -> str:
-    return "" if packed == form.packed_cols(cols) else f"has rows of {packed} bytes for {cols} columns"
+def _format_rules(op: Shapes, packed: Number, cols: Number) -> Rules:
+    yield op.params.is_known(), "has quantised rows of an unknown format"
+    yield packed == op.params.packed_cols(cols), "has rows of {} bytes for {} columns", packed, cols

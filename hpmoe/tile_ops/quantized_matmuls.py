@@ -19,13 +19,11 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.routing.route_plan import RoutePlan
-from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Slots, Tiles
-from hpmoe.tile_ops.frame import Buffers, Frame, Operation, Touched
-from hpmoe.tile_ops.matmuls import weight_fault, weight_of
-from hpmoe.tile_ops.params import EarlyMatmul, Matmul, NoParams, Params
+from hpmoe.tile_ops.frame import Frame
+from hpmoe.tile_ops.matmuls import is_like, weight_of, weight_rules
+from hpmoe.tile_ops.params import EarlyMatmul, Matmul
 from hpmoe.tile_ops.row_formats import (
     BlockScale,
     Element,
@@ -36,10 +34,11 @@ from hpmoe.tile_ops.row_formats import (
     scales_in,
     values_of,
 )
+from hpmoe.tile_ops.shapes import Rules, Shapes
+from hpmoe.tile_ops.terms import Number, implies, not_, where
 from hpmoe.tile_ops.tile_primitive import EndOfProduct, Operand, Product, Result, TilePrimitive, Work
 
 ROWS = RowFormat(Element.INT8, BlockScale.FLOAT32, 0)  # of quantised rows that are multiplied
-SCALE_BYTES = 4
 MOST_TERMS = 1 << 17  # of a sum, each of at most 127 * 128, that an int32 surely holds
 
 
@@ -66,7 +65,7 @@ class Fp8Matmul(EarlyMatmul):
     @property
     def form(self) -> RowFormat:
         """What rows, and those of the matrix, are."""
-        return RowFormat(Element.E4M3, BlockScale.E8M0 if self.block else BlockScale.FLOAT32, self.block)
+        return RowFormat(Element.E4M3, where(self.block > 0, BlockScale.E8M0, BlockScale.FLOAT32), self.block)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,11 +105,11 @@ def block_scales(codes: np.ndarray, block: int, first: int, cols: int) -> np.nda
 def rescaled(sums: np.ndarray, packed: np.ndarray) -> np.ndarray:
     """Sums of quantised rows as float32 numbers, before the scales of columns."""
     with np.errstate(all="ignore"):
-        return sums.astype(np.float32) * np.ascontiguousarray(packed[:, -SCALE_BYTES:]).view(np.float32)
+        return sums.astype(np.float32) * np.ascontiguousarray(packed[:, -ROWS.scale_bytes:]).view(np.float32)
 
 
 def _exact_sums(params: Matmul, packed: np.ndarray, *weights: np.ndarray) -> np.ndarray:
-    return sums_of(packed[:, :-SCALE_BYTES], weight_of(weights, params))
+    return sums_of(packed[:, :-ROWS.scale_bytes], weight_of(weights, params))
 
 
 def _rescaled_columns(sums: np.ndarray, packed: np.ndarray, *scale: np.ndarray) -> np.ndarray:
@@ -191,83 +190,91 @@ def _(frame: Frame[WeightFormat]) -> int:
 
 
 @GMM_INT8.fits
+def _(op: Shapes) -> Rules:
+    inner = op.width(1) - ROWS.scale_bytes
+    yield (inner > 0) & (inner <= MOST_TERMS), "sums {} products, more than an int32 holds or none", inner
+    yield from _copies_rules(op, block=0)
+    yield from weight_rules(op, inner)
+
+
 @GMM_WIDENED.fits
-def _(op: Operation[Matmul], buffers: Buffers, plan: RoutePlan | None) -> str:
-    access, inner = op.operands[2], op.width(1, buffers)
-    if bad := _copies_fault(op, buffers):
-        return bad
-    if isinstance(op.params, WidenedMatmul):
-        bad = _block_scale_fault(op, op.params.form, buffers) if op.params.block else _scale_fault(op, 3, buffers)
-    else:
-        inner -= SCALE_BYTES
-        bad = "" if 0 < inner <= MOST_TERMS else f"sums {inner} products, more than {MOST_TERMS} or none"
-    return weight_fault(op, access, buffers[access.buffer], inner) or bad
+def _(op: Shapes) -> Rules:
+    yield op.params.form.is_known(), "multiplies elements of an unknown format"
+    yield from _copies_rules(op, op.params.block)
+    yield from _scale_rules(op, 3, op.params.block)
+    yield from _block_scale_rules(op, op.params.form)
+    yield from weight_rules(op, op.width(1))
 
 
 @GMM_FP8.fits
-def _(op: Operation[Fp8Matmul], buffers: Buffers, plan: RoutePlan | None) -> str:
-    access, params = op.operands[2], op.params
-    inner = params.form.cols_of(op.width(1, buffers))
-    if inner < 1:
-        return f"multiplies rows of {op.width(1, buffers)} bytes"
-    if not params.block and any(a.cols is col_modes.OWN and a.rows is access.rows for a in op.operands[3:]):
-        return "takes scales of columns, which RESCALE multiplies with sums"
-    bad = _copies_fault(op, buffers) or (_block_scale_fault(op, params.form, buffers) if params.block else "")
-    return bad or weight_fault(op, access, buffers[access.buffer], inner)
+def _(op: Shapes) -> Rules:
+    form = op.params.form
+    yield form.is_known(), "multiplies elements of an unknown format"
+    inner = form.cols_of(op.width(1))
+    yield inner >= 1, "multiplies rows of {} bytes", op.width(1)
+    yield (implies(op.has(3) & (form.block == 0), op.rows_are(3, row_modes.REPLICA)),
+           "takes scales of columns, which RESCALE multiplies with sums")
+    yield from _copies_rules(op, form.block)
+    yield from _block_scale_rules(op, form)
+    yield from weight_rules(op, inner)
 
 
 @RESCALE.fits
-def _(op: Operation[NoParams], buffers: Buffers, plan: RoutePlan | None) -> str:
-    if op.width(2, buffers) <= SCALE_BYTES:
-        return f"takes the scale of rows of {op.width(2, buffers)} bytes"
-    return _scale_fault(op, 3, buffers)
+def _(op: Shapes) -> Rules:
+    yield op.width(2) > ROWS.scale_bytes, "takes the scale of rows of {} bytes", op.width(2)
+    yield op.is_int32(1) | op.is_float32(1), "takes sums that are neither int32 nor float32"
+    yield from _scale_rules(op, 3, block=0)
 
 
-def _copies_fault(op: Operation[Matmul], buffers: Buffers) -> str:
-    """What is wrong with the operands of copies, where there are any: the last ones, like those of own experts."""
-    num = sum(a.rows is row_modes.REPLICA for a in op.operands)
-    own, copies = op.operands[2:len(op.operands) - num], op.operands[len(op.operands) - num:]
-
-    def form(a: Touched) -> tuple[object, ...]:
-        b = buffers[a.buffer]
-        return a.offset, a.cols, b.cols, b.rows_per_expert, b.dtype
-    fits = num in (0, 1 + (op.params.block > 0)) and len(own) <= 2 and all(a.rows is row_modes.REPLICA for a in copies) and (
-        [form(a) for a in own[:num]] == [form(a) for a in copies])
-    return "" if fits else "takes copies that are not like its weights"
+def _copies_rules(op: Shapes, block: Number) -> Rules:
+    """The operands of copies are the last ones, and like those of own experts: a weight, and its scales if it has blocks."""
+    starts_at_3 = op.rows_are(3, row_modes.REPLICA)
+    fits = where(block > 0, not_(starts_at_3) & (op.has(4) == op.has(5)), not_(op.has(5)) & not_(starts_at_3 & op.has(4)))
+    yield fits, "takes other operands of copies than of its own experts"
+    yield op.rows_are(2, row_modes.SLOT_EXPERT) & (op.height(2) > 0), "takes a weight that is of no experts"
+    for own, copies, there in ((2, 3, starts_at_3), (2, 4, op.has(4)), (3, 5, op.has(5))):
+        yield (implies(there, op.has_copies() & is_like(op, own, copies)),
+               "takes copies in {} that are not like {}", op.name(copies), op.name(own))
 
 
-def _scale_fault(op: Operation[Params], i: int, buffers: Buffers) -> str:
-    """What is wrong with the scales of columns, where there are any."""
-    scales = [buffers[a.buffer] for a in op.operands[i:i + 1] if a.rows is row_modes.SLOT_EXPERT]
-    if not scales or not scales[0].rows_per_expert:
-        return ""
-    buffer = scales[0]
-    return f"takes one row of an expert of {buffer.name}, which has {buffer.rows_per_expert}"
+def _scale_rules(op: Shapes, i: int, block: Number) -> Rules:
+    """The scales of columns are one row for an expert."""
+    is_row = (op.height(i) == 0) & not_(op.is_bytes(i))
+    yield (implies((block == 0) & op.rows_are(i, row_modes.SLOT_EXPERT), is_row),
+           "takes one row of an expert of {}, which has {}", op.name(i), op.height(i))
 
 
-def _block_scale_fault(op: Operation[Params], form: RowFormat, buffers: Buffers) -> str:
-    """What is wrong with the scales of elements side by side."""
-    weight = buffers[op.operands[2].buffer]
-    if len(op.operands) < 4:
-        return f"multiplies elements of {weight.name} without the scales of blocks"
-    access, scales = op.operands[3], buffers[op.operands[3].buffer]
-    fits = scales.cols == form.blocks(weight.cols) and scales.rows_per_expert == weight.rows_per_expert
-    return "" if fits and access.cols is col_modes.ALL and not access.offset else (
-        f"takes {scales.name} for the scales of blocks of {weight.name}, which do not fit")
+def _block_scale_rules(op: Shapes, form: RowFormat) -> Rules:
+    """The scales of blocks lie in rows like those of the weight."""
+    fits = (op.is_bytes(3) & (form.scale == BlockScale.E8M0) & (op.cols(3) == form.blocks(op.cols(2))) &
+            (op.height(3) == op.height(2)) & op.cols_are(3, col_modes.ALL) & (op.offset(3) == 0))
+    yield implies(form.block > 0, fits), "takes {} for the scales of blocks of {}, which do not fit", op.name(3), op.name(2)
 
 
 @QUANTIZE_WEIGHT.fits
-def _(op: Operation[WeightFormat], buffers: Buffers, plan: RoutePlan | None) -> str:
-    scales, codes, given = (buffers[a.buffer] for a in op.operands)
-    alike = codes.num_rows == given.num_rows == scales.num_rows and codes.cols == given.cols and (
-        scales.cols == op.params.blocks(codes.cols))
-    whole = op.params.cols > 0 and known(given.num_rows) % op.params.cols == 0 and not any(a.offset for a in op.operands)
-    return "" if alike and whole else f"makes {codes.name} and {scales.name} of {given.name}, which do not fit"
+def _(op: Shapes) -> Rules:
+    form = op.params
+    yield form.is_known(), "makes elements of an unknown format"
+    yield ((form.cols > 0) & (op.rows(2) % where(form.cols > 0, form.cols, 1) == 0),
+           "makes rows of matrices of {} columns", form.cols)
+    fits = ((op.rows(0) == op.rows(2)) & (op.rows(1) == op.rows(2)) & (op.cols(1) == op.cols(2)) &
+            (op.cols(0) == form.blocks(op.cols(1))) & (op.is_bytes(0) == (form.scale == BlockScale.E8M0)))
+    yield fits, "makes {} and {} of {}, which do not fit", op.name(1), op.name(0), op.name(2)
+    yield from _whole_columns(op, 3)
 
 
 @WIDEN_WEIGHT.fits
-def _(op: Operation[RowFormat], buffers: Buffers, plan: RoutePlan | None) -> str:
-    out, codes, *scales = (buffers[a.buffer] for a in op.operands)
-    alike = out.cols == codes.cols and out.num_rows == codes.num_rows and not any(a.offset for a in op.operands)
-    fits = [(s.cols, s.num_rows) for s in scales] == [(op.params.blocks(codes.cols), codes.num_rows)] * bool(op.params.block)
-    return "" if alike and fits else f"makes {out.name} of {codes.name}, whose sizes or scales do not fit"
+def _(op: Shapes) -> Rules:
+    form = op.params
+    yield form.is_known(), "takes elements of an unknown format"
+    yield ((op.cols(0) == op.cols(1)) & (op.rows(0) == op.rows(1)),
+           "makes {} of {}, which has other sizes", op.name(0), op.name(1))
+    scales = (op.rows(2) == op.rows(1)) & (op.cols(2) == form.blocks(op.cols(1))) & (form.scale == BlockScale.E8M0)
+    yield (where(form.block > 0, op.has(2) & scales, not_(op.has(2))),
+           "takes other scales of {} than its format has", op.name(1))
+    yield from _whole_columns(op, 3)
+
+
+def _whole_columns(op: Shapes, operands: int) -> Rules:
+    for i in range(operands):
+        yield op.offset(i) == 0, "takes {} from column {} on", op.name(i), op.offset(i)

@@ -6,12 +6,13 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.support.dtypes import widen
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import AllRows, Experts
-from hpmoe.tile_ops.frame import Buffers, Frame, Operation
+from hpmoe.tile_ops.frame import Frame
 from hpmoe.tile_ops.params import ByColumns, Params
+from hpmoe.tile_ops.shapes import Rules, Shapes
+from hpmoe.tile_ops.terms import implies, not_
 from hpmoe.tile_ops.tile_primitive import SCALAR_PASSES, Operand, Result, TilePrimitive, Work
 
 ONE_COLUMN = Operand(cols=(col_modes.ALL, col_modes.ONE))
@@ -40,23 +41,31 @@ def _(frame: Frame[Params]) -> int:
 
 @ROW_REDUCE.fits
 @ROW_DOT.fits
-def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
-    if op.operands[0].cols is col_modes.ALL and op.width(0, buffers) != 1:
-        return f"makes one column of {op.width(0, buffers)}"
-    widths = [op.width(i, buffers) for i in range(1, len(op.operands))]
-    return "" if len(set(widths)) == 1 else f"multiplies rows of {widths[0]} and {widths[1]} columns"
+def _(op: Shapes) -> Rules:
+    yield implies(op.cols_are(0, col_modes.ALL), op.width(0) == 1), "makes one column of {}", op.width(0)
+    yield (implies(op.has(2), op.same_cols(1, 2) & (op.width(1) == op.width(2))),
+           "multiplies rows of {} and {} columns", op.width(1), op.width(2))
+
+
+def sum_rules(op: Shapes) -> Rules:
+    """All rows of a static array are summed, or those of each expert of a route."""
+    sums_all = op.rows_are(1, row_modes.ALL)
+    yield sums_all != op.has_route(), "sums all rows where a route brings those of experts, or the reverse"
+    yield (implies(op.has(2), op.rows_are(2, row_modes.ALL) == sums_all),
+           "sums other rows of {} than of {}", op.name(2), op.name(1))
+    yield implies(sums_all, (op.num_rows() == 1) & (op.first_expert() == 0)), "sums all rows more than once"
+    for i in (1, 2):
+        yield (implies(sums_all & op.has(i) & not_(op.is_number(i)), op.has_rows(i, op.summed_rows())),
+               "sums {} rows of {}, which has {}", op.summed_rows(), op.name(i), op.rows(i))
+    last = op.first_expert() + op.num_rows()
+    is_of_experts = (op.first_expert() >= 0) & (op.num_rows() >= 1) & (last <= op.num_local_experts())
+    yield (sums_all | is_of_experts,
+           "sums rows of experts {} to {}, and a rank has {}", op.first_expert(), last, op.num_local_experts())
 
 
 @COL_SUM.fits
-def sum_fault(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
-    """All rows of a static array are summed, or those of each expert."""
-    if isinstance(op.domain, AllRows) != (plan is None):
-        return "sums all rows where a route brings those of experts" if plan else "sums rows of experts that no route brings"
-    mode = row_modes.EXPERT if op.domain.route >= 0 else row_modes.ALL
-    for access in op.operands[1:3]:
-        buffer = buffers[access.buffer]
-        if access.rows is not mode:
-            return f"sums rows {access.rows} of {buffer.name}, not {mode}"
-        if plan is None and op.domain.height != buffer.num_rows:
-            return f"sums {op.domain.height} rows of {buffer.name}, which has {buffer.num_rows}"
-    return ""
+def _(op: Shapes) -> Rules:
+    yield from sum_rules(op)
+    yield (op.rows_are(1, row_modes.ALL) | (op.num_rows() == op.num_local_experts()),
+           "sums rows of {} experts, and a rank has {}", op.num_rows(), op.num_local_experts())
+    yield op.has_room(0, op.num_rows()), "makes {} rows of {}, which has fewer", op.num_rows(), op.name(0)

@@ -20,6 +20,7 @@ import numpy as np
 
 from hpmoe.support.errors import check_argument, is_int, is_name
 from hpmoe.tile_ops.params import Params
+from hpmoe.tile_ops.terms import Number, ceil_div, where
 
 
 class Element(IntEnum):
@@ -37,7 +38,6 @@ class BlockScale(IntEnum):
 
 
 LARGEST = {Element.INT8: 127.0, Element.E4M3: 448.0}
-SCALE_BYTES = {BlockScale.FLOAT32: 4, BlockScale.E8M0: 1}
 INFINITY_BITS = 0x7F800000
 LARGEST_EXPONENT = 8  # of an element of e4m3
 NAN_CODE = 255  # of an e8m0 scale
@@ -51,25 +51,32 @@ class RowFormat(Params):
     scale: BlockScale
     block: int
 
-    def blocks(self, cols: int) -> int:
-        """Blocks of a row of so many columns."""
-        return -(-cols // (self.block or cols or 1))
+    def is_known(self) -> Number:
+        """Whether there is such a format: int8 has float32 scales alone."""
+        return (self.block >= 0) & ((self.element == Element.E4M3) | (self.scale == BlockScale.FLOAT32))
 
-    def packed_cols(self, cols: int) -> int:
+    @property
+    def scale_bytes(self) -> Number:
+        return where(self.scale == BlockScale.E8M0, 1, 4)
+
+    def blocks(self, cols: Number) -> Number:
+        """Blocks of a row of so many columns."""
+        return where(self.block > 0, ceil_div(cols, where(self.block > 0, self.block, 1)), where(cols > 0, 1, 0))
+
+    def packed_cols(self, cols: Number) -> Number:
         """Bytes of a row of so many columns.
 
         Example:
             >>> format_of("int8").packed_cols(64), format_of("mxfp8", 32).packed_cols(64)
             (68, 66)
         """
-        return cols + self.blocks(cols) * SCALE_BYTES[self.scale]
+        return cols + self.blocks(cols) * self.scale_bytes
 
-    def cols_of(self, packed: int) -> int:
+    def cols_of(self, packed: Number) -> Number:
         """Columns of a row of so many bytes; -1 where no row has as many."""
-        cols = packed - SCALE_BYTES[self.scale]
-        if self.block:
-            cols = packed - SCALE_BYTES[self.scale] * -(-packed // (self.block + SCALE_BYTES[self.scale]))
-        return cols if cols > 0 and self.packed_cols(cols) == packed else -1
+        blocks = where(self.block > 0, ceil_div(packed, self.block + self.scale_bytes), 1)
+        cols = packed - self.scale_bytes * blocks
+        return where((cols > 0) & (self.packed_cols(cols) == packed), cols, -1)
 
     @property
     def passes(self) -> int:

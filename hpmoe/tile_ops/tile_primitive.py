@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.support.dtypes import BYTES, INTEGERS
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.col_modes import ColMode
 from hpmoe.tile_ops.domains import Domain, Once, Slots, Tiles
-from hpmoe.tile_ops.frame import Body, Fault, Frame
+from hpmoe.tile_ops.frame import Body, Buffers, Frame, Operation
 from hpmoe.tile_ops.named import Named
 from hpmoe.tile_ops.params import Launched, NoParams, Params, Way
 from hpmoe.tile_ops.row_modes import RowMode
+from hpmoe.tile_ops.shapes import Rule, Shapes, fault_of
 
 B = TypeVar("B", bound=Body[Any])  # of whatever params the operation has
-F = TypeVar("F", bound=Fault[Any])
+R = TypeVar("R", bound=Rule)
 RowBody = Callable[..., np.ndarray | float | tuple[np.ndarray, ...]]
 
 ROW_DOMAINS = (Once, Tiles, Slots)
@@ -119,7 +121,7 @@ class TilePrimitive(Named):
         work: what its tasks take time for.
         needs_route: whether a route brings the rows that it is about.
         verb: printed instead of the label that its program gave it.
-        fault: what does not fit together of an operation, see `fits`.
+        rules: what must hold of the sizes of an operation, see `hpmoe.tile_ops.shapes`.
         body: the reference, of a TaskFrame; it returns the rows made ready, or what was moved.
         payload, way: what it moves between ranks, and in which direction.
         is_blocking: whether it exchanges the rows of all ranks at once, and blocks meanwhile.
@@ -148,17 +150,21 @@ class TilePrimitive(Named):
         self.domains, self.params, self.result, self.work = domains, params, result, work
         self.needs_route, self.verb = needs_route, verb
         self.body: Body[Any] | None = None if numpy is None else _by_rows(numpy)
-        self.fault: Fault[Any] = lambda op, buffers, plan: ""
+        self.rules: Rule = lambda op: iter(())
 
     def reference(self, body: B) -> B:
         """Registers the body in NumPy."""
         self.body = body
         return body
 
-    def fits(self, fault: F) -> F:
-        """Registers what may be wrong with an operation's sizes: of (TileOp, buffers, RoutePlan), a text or ""."""
-        self.fault = fault
-        return fault
+    def fits(self, rules: R) -> R:
+        """Registers what must hold of the sizes of an operation."""
+        self.rules = rules
+        return rules
+
+    def fault(self, op: Operation[Params], buffers: Buffers, routes: Sequence[RoutePlan]) -> str:
+        """Returns what does not fit together of an operation, or ""."""
+        return fault_of(self.rules, Shapes(op, buffers, routes))
 
     def operand(self, i: int) -> Operand:
         """How operand i may be touched; of one more than there are, anyhow."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.routing.routing import PADDING, Route, add_choices
-from hpmoe.support.dtypes import INTEGERS, widen
-from hpmoe.support.known import known
+from hpmoe.support.dtypes import widen
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Once, Slots, Tiles
-from hpmoe.tile_ops.frame import Buffers, Frame, Operation
+from hpmoe.tile_ops.frame import Frame
 from hpmoe.tile_ops.params import Params, Relayed
+from hpmoe.tile_ops.shapes import Rules, Shapes
+from hpmoe.tile_ops.terms import Number, implies
 from hpmoe.tile_ops.tile_primitive import Operand, Result, TilePrimitive, Work
 
 WHOLE = (col_modes.ALL,)
@@ -118,63 +118,51 @@ def fanned_padding(frame: Frame[Params]) -> np.ndarray:
 
 
 @REDUCE.fits
-def choices_fault(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None, weights: int = 2) -> str:
-    """Its rows are tokens, with a weight for each choice where there is an operand `weights`."""
-    plan = known(plan)
-    if len(op.operands) > weights and op.width(weights, buffers) != plan.top_k:
-        return f"has {op.width(weights, buffers)} weights for each of a token's {plan.top_k} choices"
-    return _tokens_fault(op, plan)
+def choices_rules(op: Shapes, weights: int = 2) -> Rules:
+    """Its rows are tokens, with a weight for each choice if there is an operand `weights`."""
+    yield (implies(op.has(weights), op.width(weights) == op.top_k()),
+           "has {} weights for each of a token's {} choices", op.width(weights), op.top_k())
+    yield ((op.num_rows() == op.num_tokens()) & op.is_clipped(),
+           "has {} rows, and its route {} tokens", op.num_rows(), op.num_tokens())
 
 
 @KEEP.fits
-def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
-    plan, (out, entries) = known(plan), (buffers[a.buffer] for a in op.operands)
-    if (op.width(0, buffers), out.cols, entries.cols) != (plan.top_k, plan.top_k, 1):
-        return f"keeps {entries.cols} columns of entries in {op.width(0, buffers)}, of {plan.top_k} choices"
-    return _tokens_fault(op, plan)
-
-
-def _tokens_fault(op: Operation[Params], plan: RoutePlan) -> str:
-    """Its rows are tokens, as only these have choices."""
-    if op.domain.num_rows != plan.num_tokens or not op.domain.clipped:
-        kept = "" if op.domain.clipped else ", padding included"
-        return f"has {op.domain.num_rows} rows{kept}, and its route {plan.num_tokens} tokens"
-    return ""
+def _(op: Shapes) -> Rules:
+    yield ((op.width(0) == op.top_k()) & (op.offset(0) == 0) & (op.cols(1) == 1),
+           "keeps {} columns of entries in {}, of {} choices", op.cols(1), op.width(0), op.top_k())
+    yield from choices_rules(op)
 
 
 @DROP_COUNTS.fits
-def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
-    counted, experts = op.width(0, buffers), known(plan).num_model_experts
-    return f"counts {counted} experts of {experts}" if counted != experts else ""
+def _(op: Shapes) -> Rules:
+    yield op.width(0) == op.num_model_experts(), "counts {} experts of {}", op.width(0), op.num_model_experts()
 
 
+@FAN_OUT.fits
 @FAN_IN.fits
-def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
-    return "" if len(op.operands) < 3 or op.width(2, buffers) == 1 else f"has {op.width(2, buffers)} weights for a row"
+def _(op: Shapes) -> Rules:
+    yield op.is_of_tokens(), "fans rows out or in, and its route is not one to ranks"
+    yield implies(op.has(2), op.width(2) == 1), "has {} weights for a row", op.width(2)
 
 
 @RELAY_SUM.fits
-def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
-    return "" if known(plan).kind.is_of_tokens else "sums what came back to relays, and its route is not one to relays"
+def _(op: Shapes) -> Rules:
+    route = op.params.route
+    yield op.is_of_tokens(), "sums what came back to relays, and its route is not one to relays"
+    yield op.has_relays(route), "is about relays, of which route {} has none", route
+    yield (op.relays_are_own(route),
+           "is of route {}, and sums what came back to the relays of another than route {}", op.own_route(), route)
+    yield (implies(op.has(2), op.width(2) == op.top_k_of(route)),
+           "has {} weights for each of a token's {} choices", op.width(2), op.top_k_of(route))
 
 
-def is_integer(op: Operation[Params], i: int, buffers: Buffers) -> bool:
-    """Whether an operand of an operation is of integers."""
-    return buffers[op.operands[i].buffer].dtype in INTEGERS
-
-
-def same_dtype_fault(op: Operation[Params], i: int, j: int, buffers: Buffers) -> str:
-    """Whether one of two operands is of integers and the other of floats."""
-    is_same = is_integer(op, i, buffers) == is_integer(op, j, buffers)
-    return "" if is_same else "makes integers of floats, or floats of integers"
+def same_kind(op: Shapes, i: int, j: int) -> tuple[Number, str]:
+    """Both operands are of integers, or both of floats."""
+    return op.is_integer(i) == op.is_integer(j), "makes integers of floats, or floats of integers"
 
 
 @GATHER.fits
-def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
-    out, source = op.width(0, buffers), op.width(1, buffers)
-    if out != source:
-        return f"gathers rows of {source} columns in {out}"
-    if is_integer(op, 0, buffers) != is_integer(op, 1, buffers):
-        return "gathers integers as floats, or floats as integers"
-    is_one = op.operands[2].cols is col_modes.ONE or op.width(2, buffers) == 1
-    return "" if is_one else "gathers by rows of several columns"
+def _(op: Shapes) -> Rules:
+    yield op.width(0) == op.width(1), "gathers rows of {} columns in {}", op.width(1), op.width(0)
+    yield same_kind(op, 0, 1)
+    yield op.cols_are(2, col_modes.ONE) | (op.width(2) == 1), "gathers by rows of several columns"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.routing.routing import PADDING
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Copies, Notices, Once, Slots
-from hpmoe.tile_ops.frame import Buffers, Frame, Move, Operation
+from hpmoe.tile_ops.frame import Frame, Move
 from hpmoe.tile_ops.params import Launched, MatrixBlock, Notice, Paced, Params, Way
+from hpmoe.tile_ops.shapes import Rules, Shapes
+from hpmoe.tile_ops.terms import Number, implies
 from hpmoe.tile_ops.tile_primitive import Operand, Payload, TilePrimitive, Transfer, Work
 
 PARTS, WHOLE = (col_modes.OWN, col_modes.ALL), (col_modes.ALL,)
@@ -89,10 +90,43 @@ def _(frame: Frame[MatrixBlock]) -> list[Move]:
     return moves
 
 
-@REPLICATE.fits
-@RETURN_GRADS.fits
-def _(op: Operation[MatrixBlock], buffers: Buffers, plan: RoutePlan | None) -> str:
-    for buffer in (buffers[a.buffer] for a in op.operands):
-        if buffer.rows_per_expert != op.params.height:
-            return f"moves matrices of {op.params.height} rows, and those of {buffer.name} have {buffer.rows_per_expert}"
-    return ""
+def _moved_rules(op: Shapes, received: int) -> Rules:
+    """A transfer between the tokens' side and operand `received`, which holds the rows that experts receive."""
+    is_relayed = op.rows_are(1, row_modes.RELAY_ROWS) | op.rows_are(0, row_modes.RELAY_ENTRIES)
+    yield (op.same_dtype(0, 1) & (op.cols(0) == op.cols(1)) & op.same_cols(0, 1) & (op.offset(0) == op.offset(1)),
+           "moves rows of {} to unlike rows of {}", op.name(1), op.name(0))
+    yield implies(is_relayed, op.has_relays(op.own_route())), "is about relays, of which route {} has none", op.own_route()
+    yield implies(is_relayed, op.alignment() == 1), "has relays pass on rows of its route, which is filled up"
+    yield (op.has_room(received, op.max_rows()),
+           "receives {} rows in {}, which has {}", op.max_rows(), op.name(received), op.rows(received))
+
+
+@PUT.fits
+def _(op: Shapes) -> Rules:
+    yield op.params.row_ps >= 0, "puts rows at a pace below zero"
+    yield from _moved_rules(op, 0)
+
+
+ALL_TO_ALL.fits(lambda op: _moved_rules(op, 0))
+PUT_BACK.fits(lambda op: _moved_rules(op, 1))
+ALL_TO_ALL_BACK.fits(lambda op: _moved_rules(op, 1))
+
+
+def _copied_rules(op: Shapes, copies: int, own: int, most_own: Number) -> Rules:
+    """Operand `copies` holds the copies that a rank has, and `own` the matrices that the rank owns, or their gradients."""
+    block, height = op.params.block, op.params.height
+    num_copies = op.num_local_experts() - op.num_own_experts()
+    yield op.has_copies(), "moves copies of a route that has none"
+    yield (op.same_dtype(0, 1) & (op.cols(0) == op.cols(1)),
+           "moves matrices of {} to unlike ones of {}", op.name(1), op.name(0))
+    for i in (0, 1):
+        yield op.height(i) == height, "moves matrices of {} rows, and those of {} have {}", height, op.name(i), op.height(i)
+    yield ((block >= 1) & (height >= 1) & ((op.blocks() - 1) * block < height),
+           "moves {} blocks of {} rows of {}", op.blocks(), block, height)
+    yield (op.has_room(copies, num_copies * height),
+           "moves {} copies, of which {} has too few rows", num_copies, op.name(copies))
+    yield op.has_room(own, most_own * height), "moves {} matrices, of which {} has too few rows", most_own, op.name(own)
+
+
+REPLICATE.fits(lambda op: _copied_rules(op, 0, 1, op.num_own_experts()))
+RETURN_GRADS.fits(lambda op: _copied_rules(op, 1, 0, op.most_copies()))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hpmoe.ir import taskflow as tf
 from hpmoe.support.intervals import Interval, joined
 from hpmoe.tile_ops import col_modes
-from hpmoe.tile_ops.params import Params, Relayed
+from hpmoe.tile_ops.params import Params
 from hpmoe.verification.op_rules import rule_fault
 from hpmoe.verification.row_sets import RowSet, rows_of
 from hpmoe.verification.shapes import shapes_fault
@@ -117,17 +117,8 @@ class _Regions:
             if access.buffer != -1 or k < op.num_outputs:
                 self._require(0 <= access.buffer < len(self.buffers),
                               f"{op.label} touches buffer {access.buffer}; there are {len(self.buffers)}", i)
-        sums = isinstance(op.params, Relayed)
-        of = op.params.route if sums else op.domain.route
-        over = self.routes[of].over if 0 <= of < len(self.routes) else -1
-        self._require(over >= 0 or not (op.is_relayed or sums),
-                      f"{op.label} is about relays, of which route {of} has none", i)
-        self._require(over == op.domain.route or not sums, f"{op.label} is of route {op.domain.route}, and sums what came "
-                      f"back to the relays of route {over}", i)
-        if sums and len(op.operands) > 2:
-            width, choices = op.width(2, self.buffers), self.routes[of].top_k
-            self._require(width == choices, f"{op.label} has {width} weights for each of a token's {choices} choices", i)
-        fault = rule_fault(op) or shapes_fault(op, self.buffers, plan) or units_fault(op, self.buffers, plan, self.tile_rows)
+        fault = (rule_fault(op) or shapes_fault(op, self.buffers, self.routes) or
+                 units_fault(op, self.buffers, plan, self.tile_rows))
         self._require(not fault, f"{op.label} {fault}", i)
         for k, access in enumerate(op.operands):
             if access.buffer >= 0:

@@ -7,27 +7,31 @@ from collections.abc import Sequence
 from hpmoe.ir import taskflow as tf
 from hpmoe.support.dtypes import storage_dtype
 from hpmoe.tile_ops import row_modes
+from hpmoe.tile_ops.domains import AllRows
 from hpmoe.tile_ops.row_modes import Ready
 from hpmoe.tile_ops.tile_primitive import Result
 
 
-def shapes_fault(op: tf.TileOp, buffers: Sequence[tf.Buffer], plan: tf.RoutePlan | None) -> str:
+def shapes_fault(op: tf.TileOp, buffers: Sequence[tf.Buffer], routes: Sequence[tf.RoutePlan]) -> str:
     """What of an operation does not fit together, or ""; its label begins the sentence."""
-    return _route_fault(op, plan) or _dtype_fault(op, buffers) or op.primitive.fault(op, buffers, plan)
+    plan = routes[op.domain.route] if op.domain.route >= 0 else None
+    return _route_fault(op, plan) or _dtype_fault(op, buffers) or op.primitive.fault(op, buffers, routes)
 
 
 def _route_fault(op: tf.TileOp, plan: tf.RoutePlan | None) -> str:
     rows, primitive = {a.rows for a in op.operands}, op.primitive
     if plan is None:
         needs_one = primitive.needs_route or op.domain.is_slots or row_modes.EXPERT in rows
+        if primitive.sums_rows and not isinstance(op.domain, AllRows):
+            return "sums rows of experts that no route brings"
         return "needs a route and has none" if needs_one else ""
+    if isinstance(op.domain, AllRows):
+        return "sums all rows where a route brings those of experts"
     if any(mode.of_slots_expert for mode in rows) and not (op.domain.is_slots or primitive.moves_copies):
         return f"takes what is of a slot's expert, over {type(op.domain).__name__}"
     if plan.placement is None and (primitive.moves_copies or any(mode.ready is Ready.COPIES for mode in rows)):
         return "is about copies, of which its route has none"
-    if op.is_relayed and plan.alignment > 1:
-        return "has relays pass on rows of its route, which is filled up"
-    return "fans rows out or in, and its route is not one to ranks" if op.has_fan and not plan.kind.is_of_tokens else ""
+    return ""
 
 
 def _dtype_fault(op: tf.TileOp, buffers: Sequence[tf.Buffer]) -> str:

@@ -182,5 +182,4 @@ int64_t hpmoe_collect_rows_grad(const HpmoeRows* rows, const float* weights, int
                                 const void* d_out, int64_t cols, void* d_from, float* d_weights);
 void hpmoe_copy_streamed(const void* from, int64_t bytes, void* to);
 
-
 }  // extern "C"

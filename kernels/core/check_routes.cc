@@ -108,35 +108,4 @@ int64_t most_copies(const Image& image, const Route& route) {
   return *std::max_element(copies.begin(), copies.end());
 }
 
-// Matrices have param[1] rows, param[0] of which move at a time: those that the rank owns, its copies, or what came back of
-// them.
-const char* check_copies(const Image& image, const Op& op) {
-  const Route& route = image.routes[op.route];
-  const Buffer &out = image.buffers[op.operands[0].buffer], &in = image.buffers[op.operands[1].buffer];
-  const bool back = is_back(opcode_of(op));
-  const int64_t block = op.param[0], height = op.param[1];
-  if (out.cols != in.cols || out.dtype != in.dtype) return "a transfer's two rows differ";
-  if (!image.shares_of(route)) return "an op moves copies of a route that has none";
-  if (block < 1 || height < 1 || (op.blocks - int64_t{1}) * block >= height) return "an op's blocks pass a copy's rows";
-  const int64_t replicas = (route.num_local_experts - num_own(image, route)) * height;
-  const int64_t needed_out = back ? most_copies(image, route) * height : replicas;
-  const int64_t needed_in = back ? replicas : num_own(image, route) * height;
-  const bool fits = (out.rows == 0 || out.rows >= needed_out) && (in.rows == 0 || in.rows >= needed_in);
-  return fits ? nullptr : "an operand's buffer has too few rows for its op";
-}
-
-const char* check_added(const Image& image, const Op& op, int i, int64_t num_k) {
-  const Buffer &out = image.buffers[op.operands[0].buffer], &added = image.buffers[op.operands[i].buffer];
-  const bool is_same = added.cols == out.cols && op.operands[i].offset == op.operands[0].offset;
-  if (static_cast<Rows>(op.operands[i].rows) != Rows::RETURNED) {
-    const bool fits = is_same && added.rows == out.rows && static_cast<Dtype>(added.dtype) == Dtype::FLOAT32 &&
-                      added.dtype == out.dtype;
-    return fits ? nullptr : "a WGRAD adds to an array that is not like its output, or not float32";
-  }
-  const Route* route = op.route >= 0 ? &image.routes[op.route] : nullptr;
-  const bool fits = is_same && route && image.shares_of(*route) && added.rows_per_expert == num_k &&
-                    (added.rows == 0 || added.rows >= most_copies(image, *route) * num_k);
-  return fits ? nullptr : "a WGRAD adds what came back from copies, and it is not like its output";
-}
-
 }  // namespace hpmoe

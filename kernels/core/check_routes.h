@@ -1,4 +1,4 @@
-// The check of routes, and of what moves the weights of the copies that they know of.
+// The check of routes.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,5 @@ bool is_route_ok(const Image& image, const Route& route);
 
 // The most copies that there are of the experts of one rank.
 int64_t most_copies(const Image& image, const Route& route);
-
-// What is wrong with an op that moves matrices to copies or back, or NULL.
-const char* check_copies(const Image& image, const Op& op);
-
-// What is wrong with operand i of a WGRAD, an array that its output begins with, or NULL: a float32 array like its output,
-// or what came back from copies. num_k: rows of a matrix.
-const char* check_added(const Image& image, const Op& op, int i, int64_t num_k);
 
 }  // namespace hpmoe

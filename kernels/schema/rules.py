@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from hpmoe.kernels import protocol
 from hpmoe.kernels.protocol import PRIMITIVES
 from hpmoe.kernels.schema.cpp import header, lines_of
-from hpmoe.tile_ops.functions import Function
-from hpmoe.tile_ops.params import EarlyMatmul, Elementwise, Paced
+from hpmoe.tile_ops.functions import OF_INTEGERS, Function
+from hpmoe.tile_ops.params import EarlyMatmul, Elementwise, Paced, Relayed
 from hpmoe.tile_ops.row_modes import FAN
 from hpmoe.tile_ops.tile_primitive import Operand, Payload, TilePrimitive
 
@@ -25,6 +25,7 @@ FACTS: Mapping[str, tuple[str, Callable[[TilePrimitive], bool]]] = {
     "is_launch": ("It is the start of a kernel.", lambda p: p.is_launch),
     "may_be_early": ("Its param[1] says whether its weight is read early.", lambda p: issubclass(p.params, EarlyMatmul)),
     "may_be_paced": ("Its param[0] is the pace at which a link takes its rows.", lambda p: p.params is Paced),
+    "sums_relayed": ("Its param[0] is the route of the rows that came back to relays.", lambda p: p.params is Relayed),
     "applies_function": ("Its param[0] is the code of an elementwise function.", lambda p: p.params is Elementwise),
 }
 TRAITS = {"kIsInteger": lambda o: o.is_integer, "kIsCutByBody": lambda o: o.is_cut_by_body,
@@ -69,6 +70,14 @@ constexpr int num_map_inputs(int32_t code) {{
   }}
 }}
 
+// Whether an elementwise function is one of integers, too.
+constexpr bool is_of_integers(int64_t code) {{
+  switch (code) {{
+{of_integers}
+    default: return false;
+  }}
+}}
+
 // Facts about opcodes, a bit each.
 HPMOE_DEVICE constexpr bool has_bit(uint64_t facts, Opcode opcode) {{
   return static_cast<uint32_t>(opcode) < 64 && (facts >> static_cast<uint32_t>(opcode) & 1);
@@ -83,8 +92,10 @@ def text() -> str:
         by_inputs.setdefault(function.inputs, []).append(function.number)
     inputs = "\n".join(line for count, codes in by_inputs.items()
                        for line in lines_of([f"case {code}:" for code in codes] + [f"return {count};"], " ", "    "))
+    numbers = [function.number for function in sorted(OF_INTEGERS)]
+    of_integers = "\n".join(lines_of([*(f"case {n}:" for n in numbers), "return true;"], " ", "    "))
     traits = f"constexpr int {', '.join(f'{name} = {1 << i}' for i, name in enumerate(TRAITS))};"
-    rules = RULES.format(traits=traits, most=protocol.MAX_OPERANDS, inputs=inputs,
+    rules = RULES.format(of_integers=of_integers, traits=traits, most=protocol.MAX_OPERANDS, inputs=inputs,
                          rules="\n".join(map(_rule, PRIMITIVES.values())))
     facts = "\n".join(f"// {why}\nHPMOE_DEVICE constexpr bool {name}(Opcode opcode) {{ return {_has_bit(holds)}; }}"
                       for name, (why, holds) in FACTS.items())

@@ -6,6 +6,7 @@ from hpmoe.costs.footprint import FOOTPRINT
 from hpmoe.costs.work import WORK
 from hpmoe.kernels import protocol
 from hpmoe.kernels.schema.cpp import comment, header, lines_of
+from hpmoe.support.known import known
 
 TYPES = {np.dtype("<i2"): "int16_t", np.dtype("<i4"): "int32_t", np.dtype("<i8"): "int64_t", np.dtype("<f4"): "float",
          np.dtype("<f8"): "double"}
@@ -41,15 +42,15 @@ def text() -> str:
 
 
 def _struct(name: str, dtype: np.dtype, names: dict[np.dtype, str]) -> str:
-    fields = [(field, *dtype.fields[field]) for field in dtype.names]
+    fields = known(dtype.fields)
     lines: list[tuple[str, list[str]]] = []
-    for field, kind, *_ in fields:
+    for field, (kind, *_) in fields.items():
         base, shape = kind.subdtype or (kind, ())
         cpp = TYPES.get(base) or names[base]
         if not lines or lines[-1][0] != cpp:
             lines.append((cpp, []))
         lines[-1][1].append(field + "".join(f"[{n}]" for n in shape))
     body = "\n".join(f"{line};" for cpp, members in lines for line in lines_of(members, ", ", f"  {cpp} "))
-    last, _, offset = fields[-1][:3]
+    last, (_, offset, *_) = list(fields.items())[-1]
     return (f"{comment({**protocol.ABOUT, **SIMULATED}[name])}\nstruct {name} {{\n{body}\n}};\n"
             f'static_assert(sizeof({name}) == {dtype.itemsize} && offsetof({name}, {last}) == {offset}, "as in Python");')

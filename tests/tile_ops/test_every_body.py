@@ -28,7 +28,7 @@ INTEGERS = (Dtype.INT32, Dtype.INT64)
 DTYPES = (*FLOATS, *INTEGERS, max(Dtype) + 1)  # the last is none
 ROWS, COLS = 5, 32
 ONE_COLUMN = Rows.OWN, Cols.ONE
-REFUSED_BY_CPU = r"the packed image is broken: an? (MAP|op|operand|buffer|ROW_REDUCE|GMM)"
+REFUSED_BY_CPU = r"the packed image is broken: an? (MAP|op|operand|buffer|ROW_REDUCE|GMM|QUANTIZE|DEQUANTIZE)"
 REFUSED_BY_TWIN = r"has no body in this kernel: it asks for [A-Z]"
 BODIES = {unit: [p.name for p in TilePrimitive.members.values() if p.unit == unit and p.name in TWIN.bodies.operations]
           for unit in ("aic", "aiv")}
@@ -122,7 +122,7 @@ def test_every_function_of_integers(dtype):
     for code in MapCode:
         operands = [(COLS, ROWS, dtype, OWN)] * (1 + num_inputs(code))
         if Function.named(code.name.lower()) not in OF_INTEGERS:
-            with pytest.raises(LaunchError, match="it asks for MAP [A-Z]+ of int"):
+            with pytest.raises(LaunchError, match="a MAP applies a function of floats to the integers of operand 0"):
                 on_cpu(Opcode.MAP, operands, (code,))
             assert_refused_by_kernel(Opcode.MAP, operands, (code,))
             continue
@@ -211,7 +211,8 @@ def test_an_extent_that_is_none_is_refused():
 
 
 @pytest.mark.parametrize("opcode, param, words", [
-    ("GMM", 2, "a GMM's weight is neither as it is nor turned"), ("LAUNCH", 3, "a LAUNCH lays out rows of an unknown kind"),
+    ("GMM", 2, "a GMM has a word for is_transposed that is neither 0 nor 1"),
+    ("LAUNCH", 3, "a LAUNCH has an unknown kind of rows"),
 ])
 def test_a_flag_that_is_none_is_refused(opcode, param, words):
     operands = [(cols, rows, Dtype.FLOAT32, modes) for cols, rows, modes in BODIES_OF_ROWS.get(opcode, ())]
@@ -228,7 +229,8 @@ def fault_of(builder):
 
 def test_a_matrix_of_all_experts_is_no_weight():
     """A dense weight may lie in one matrix or in rows, but not in the matrices of several experts."""
-    for rows_per_expert, fault in ((0, ""), (COLS, ""), (COLS // 2, "a GMM takes the matrices of experts as one")):
+    fault_of_half = "a GMM takes the matrices of experts of operand 2 as one"
+    for rows_per_expert, fault in ((0, ""), (COLS, ""), (COLS // 2, fault_of_half)):
         builder, _ = one_task(Opcode.GMM, [(COLS, ROWS, Dtype.FLOAT32, OWN), (COLS, ROWS, Dtype.FLOAT32, OWN_ALL),
                                            (COLS, COLS, Dtype.FLOAT32, (Rows.ALL, Cols.OWN))], (0,))
         builder.tables["buffers"][2]["rows_per_expert"] = rows_per_expert

@@ -18,8 +18,9 @@ DEFINITIONS = ROOT / "hpmoe" / "tile_ops"
 NAMES = {primitive.name for primitive in PRIMITIVES.values()}
 ASKING = sorted(path for folder in ("hpmoe", "transforms", "kernels") for path in (ROOT / folder).rglob("*.py")
                 if DEFINITIONS not in path.parents and path != ROOT / "kernels" / "ascendc" / "bodies.py")
-CPP = sorted(path for folder in ("cpu", "ascendc", "link", "simulator") for path in (ROOT / "kernels" / folder).rglob("*")
-             if path.suffix in (".h", ".cc", ".cpp", ".asc"))
+CPP = sorted(path for folder in ("core", "cpu", "ascendc", "link", "simulator")
+             for path in (ROOT / "kernels" / folder).rglob("*")
+             if path.suffix in (".h", ".cc", ".cpp", ".asc") and path.parent != FOLDER)
 
 
 @pytest.mark.parametrize("name", HEADERS)

@@ -141,6 +141,15 @@ constexpr int num_map_inputs(int32_t code) {
   }
 }
 
+// Whether an elementwise function is one of integers, too.
+constexpr bool is_of_integers(int64_t code) {
+  switch (code) {
+    case 0: case 1: case 9: case 11: case 13: case 16: case 32: case 33: case 34: case 37: case 38: case 39: case 40:
+    case 41: case 42: case 43: case 44: case 45: case 46: case 64: return true;
+    default: return false;
+  }
+}
+
 // Facts about opcodes, a bit each.
 HPMOE_DEVICE constexpr bool has_bit(uint64_t facts, Opcode opcode) {
   return static_cast<uint32_t>(opcode) < 64 && (facts >> static_cast<uint32_t>(opcode) & 1);
@@ -169,6 +178,8 @@ HPMOE_DEVICE constexpr bool is_launch(Opcode opcode) { return has_bit(0x40000, o
 HPMOE_DEVICE constexpr bool may_be_early(Opcode opcode) { return has_bit(0x108000000010, opcode); }
 // Its param[0] is the pace at which a link takes its rows.
 HPMOE_DEVICE constexpr bool may_be_paced(Opcode opcode) { return has_bit(0x2, opcode); }
+// Its param[0] is the route of the rows that came back to relays.
+HPMOE_DEVICE constexpr bool sums_relayed(Opcode opcode) { return has_bit(0x4000000000, opcode); }
 // Its param[0] is the code of an elementwise function.
 HPMOE_DEVICE constexpr bool applies_function(Opcode opcode) { return has_bit(0x40, opcode); }
 

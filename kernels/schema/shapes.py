@@ -1,0 +1,87 @@
+"""core/generated/shapes.h: the rules of every operation in C++, each a function that returns what does not hold."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from enum import IntEnum
+from typing import get_type_hints
+
+from hpmoe.kernels.protocol import PRIMITIVES
+from hpmoe.kernels.schema.cpp import header
+from hpmoe.kernels.schema.expressions import Variables
+from hpmoe.tile_ops.col_modes import ColMode
+from hpmoe.tile_ops.functions import Function
+from hpmoe.tile_ops.named import Named
+from hpmoe.tile_ops.params import Params
+from hpmoe.tile_ops.row_modes import RowMode
+from hpmoe.tile_ops.shapes import Rules
+from hpmoe.tile_ops.terms import Number, Term, not_
+from hpmoe.tile_ops.tile_primitive import TilePrimitive
+
+
+class Recorder:
+    """Shapes whose answers are terms: calls of the functions of the same names in core/shapes.h."""
+
+    def __init__(self, primitive: TilePrimitive):
+        self._primitive = primitive
+        self.params = params_of(primitive.params)
+
+    def name(self, i: int) -> str:
+        return f"operand {i}"
+
+    def cols_are(self, i: int, mode: ColMode) -> Term | bool:
+        """Images do not say which columns a body cuts by itself."""
+        return True if self._primitive.operand(i).is_cut_by_body else Term(f"s.cols_are({i}, {_argument(mode)})")
+
+    def __getattr__(self, name: str) -> Callable[..., Term]:
+        return lambda *arguments: Term(f"s.{name}({', '.join(map(_argument, arguments))})")
+
+
+def params_of(params: type[Params]) -> Params:
+    """Returns params whose attributes are the words of an image, as terms."""
+    names = params.names_in_image()
+    return params(**{f.name: Term(f"s.param({names.index(f.name)})") if f.name in names else None
+                     for f in dataclasses.fields(params)})  # type: ignore[arg-type]
+
+
+def text() -> str:
+    """Returns the header."""
+    checks = "\n\n".join(map(_check, PRIMITIVES.values()))
+    cases = "\n".join(f"    case Opcode::{p.name}: return fits_{p.name.lower()}(s);" for p in PRIMITIVES.values())
+    find = ("// What does not hold of the sizes of an operation, or NULL.\ninline const char* shapes_fault(Opcode opcode, "
+            f"const Shapes& s) {{\n  switch (opcode) {{\n{cases}\n  }}\n  return nullptr;\n}}")
+    return header("What must hold of the sizes of operations, as the rules beside their definitions in hpmoe/tile_ops say.",
+                  ['"core/shapes.h"'], f"{checks}\n\n{find}")
+
+
+def _check(primitive: TilePrimitive) -> str:
+    rules = [*_param_rules(primitive), *primitive.rules(Recorder(primitive))]
+    faults = [(not_(holds), text.format(*numbers)) for holds, text, *numbers in rules if holds is not True]
+    article = "an" if primitive.name[0] in "AEIOU" else "a"
+    variables, lines = Variables(fault for fault, _ in faults), []
+    for fault, said in faults:
+        lines += [f"  {line}" for line in variables.define(fault)]
+        lines.append(f'  if ({variables.text(fault)})\n    return "{article} {primitive.name} {said}";')
+    name = f"inline const char* fits_{primitive.name.lower()}(const Shapes&{' s' if lines else ''})"
+    return "\n".join([f"{name} {{", *lines, "  return nullptr;", "}"])
+
+
+def _param_rules(primitive: TilePrimitive) -> Rules:
+    """Each word that stands for a member of an enum, or a truth value, is one."""
+    types = get_type_hints(primitive.params)
+    for i, name in enumerate(primitive.params.names_in_image()):
+        word: Number = Term(f"s.param({i})")
+        if types[name] is bool:
+            yield (word == 0) | (word == 1), f"has a word for {name} that is neither 0 nor 1"
+        elif issubclass(types[name], IntEnum):
+            yield (word >= 0) & (word < len(types[name])), f"has an unknown kind of {name}"
+        elif issubclass(types[name], Function):
+            inputs: Number = Term(f"num_map_inputs(s.param({i}))")
+            yield inputs > 0, f"has an unknown {name}"
+
+
+def _argument(value: Number) -> str:
+    if isinstance(value, Named):
+        return f"{'Rows' if isinstance(value, RowMode) else 'Cols'}::{value.name.upper()}"
+    return Variables(()).text(value)
