@@ -49,7 +49,7 @@ def test_every_order_gives_the_same_bits_and_sends_those_of_a_cpu(monkeypatch, s
     f = twin(SCHEMES[scheme](moved), rows=4, blocks=2)
     (want,), grads = run_spmd(fused(rows=4)(SCHEMES[scheme](moved)), layer.mesh, args, [cotangent], layer.num_tokens,
                               positions=(0, 2))
-    for seed in range(4):
+    for seed in range(2):
         from_seed(monkeypatch, 1000 * seed)
         (out,), found = run_spmd(f, layer.mesh, args, [cotangent], layer.num_tokens, positions=(0, 2))
         seen.add(b"".join(a.tobytes() for a in (out, *found)))

@@ -41,8 +41,7 @@ def test_a_layer_whose_weights_are_rounded_by_every_launch(name):
     assert_close([out, *grads], [want, *want_grads])
 
 
-@pytest.mark.parametrize("turned", [False, True], ids=["as they are", "turned"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype, turned", [("float32", True), ("bfloat16", False), ("float16", True)])
 def test_weights_that_come_as_int8(monkeypatch, dtype, turned):
     """Rows longer than a piece; the same bits in any order."""
     rng = np.random.default_rng(0)

@@ -143,6 +143,7 @@ def of_process(pid, what):
         return ""
 
 
+@pytest.mark.slow
 def test_sizes_that_no_machine_has_end_in_one_line(capsys):
     assert cli.main(["memory", "--policy=everything", "--tokens=100000", "--hidden=100000000"]) == 1
     out, err = capsys.readouterr()

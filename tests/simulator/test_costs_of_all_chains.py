@@ -50,6 +50,7 @@ def test_a_product_that_adds_main_gradients_and_those_of_copies(sizes, exchange)
 def test_a_grid_of_chains(name, dtype):
     """Sizes go round among the machines, directions and chains."""
     first = list(CHAINS).index(name)
-    for i, (machine, direction) in enumerate(itertools.product(MACHINES, ("forward", "backward"))):
+    grid = [*enumerate(itertools.product(MACHINES, ("forward", "backward")))]
+    for i, (machine, direction) in grid[(first + (dtype == "float32")) % 2::2]:
         sizes = SIZES[(first + i) % len(SIZES)]
         assert simulated(CHAINS[name], dtype, machine, sizes, direction).span > 0, (machine.name, sizes, direction)

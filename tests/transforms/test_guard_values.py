@@ -1,5 +1,7 @@
 """guard_values: what is out of range is counted and raised or replaced, in every runtime; the rest is as without a guard."""
 
+import functools
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -72,6 +74,14 @@ def test_a_guard_that_raises_only_reads():
     backward, plain = (hpmoe.save_for_backward(f, policy="everything").lower(*args, direction="backward")
                        for f in (looks, hpmoe.moe_ffn))
     assert str(backward).splitlines()[1:] == str(plain).splitlines()[1:]
+
+
+def test_what_is_dropped_is_decided_by_the_weights_that_are_given():
+    avals = [hpmoe.Aval(a.shape[1:], str(a.dtype)) for a in LAYER.arguments()]
+    layer = functools.partial(hpmoe.moe_ffn, capacity_factor=0.5, drop_policy="probs")
+    program = guard_values(lambda *args: layer(*args), fill="zero").lower(*avals)
+    (route,) = [e for e in program.equations if e.primitive.name == "route"]
+    assert len(route.inputs) == 2 and set(route.inputs) <= set(program.inputs)
 
 
 @pytest.mark.parametrize("name", ["hidden_states", "topk_weights", "gate_up_weight"])

@@ -83,7 +83,7 @@ def test_recompute_swiglu_saves_what_other_work_makes_of_tokens():
     assert saved_by(f, "recompute_swiglu", avals) == ["tanh", "matmul", "slice"]
 
 
-@pytest.mark.parametrize("name", ["split_silu", "geglu", "erf_geglu", "three_matmuls", "softmax_inside", "piecewise"])
+@pytest.mark.parametrize("name", ["split_silu", "geglu", "three_matmuls", "softmax_inside", "dense_on_received_rows"])
 def test_activations_are_what_recompute_swiglu_recomputes(name):
     f, _ = VARIANTS[name]
     avals = [Aval(a.shape[1:], str(a.dtype)) for a in arguments(f, LAYER)]
@@ -91,7 +91,7 @@ def test_activations_are_what_recompute_swiglu_recomputes(name):
     saved = save_for_backward.apply_to(program, policy="recompute_swiglu")
     made_by = {v: e.primitive.name for e in program.equations for v in e.outputs}
     names = {made_by[v] for v in linearize(saved).forward.outputs[1:]}
-    assert names == {"dispatch", "grouped_matmul"}
+    assert names - {"matmul"} == {"dispatch", "grouped_matmul"} and ("matmul" in names) == (name == "dense_on_received_rows")
 
 
 def test_the_backward_of_a_policy_reads_no_more_than_it_is_given():
