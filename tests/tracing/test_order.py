@@ -103,7 +103,8 @@ def ours(name, x, i, run):
 
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("name, dtype", [
-    (name, dtype) for i, name in enumerate(CASES) for dtype in ["float32", *[("bfloat16", "float16")[i // 2 % 2]] * (i % 2)]])
+    (name, dtype) for i, name in enumerate(CASES)
+    for dtype in ["float32", *[("bfloat16", "float16")[i // 2 % 2]] * (i % 2)]])
 def test_every_stage_computes_the_same_in_the_dtypes_of_mindspore(name, dtype):
     """The plain program, tiles in any order and the kernel; bit by bit but for sums, whose order differs."""
     x, i = arrays(dtype)
