@@ -70,7 +70,7 @@ def test_capacity_is_that_of_all_tokens():
                        capacity_factor=1.0)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_any_layer(data):
     ep = data.draw(st.integers(1, 8))

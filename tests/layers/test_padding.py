@@ -208,6 +208,6 @@ def check_random(seed):
 
 
 def test_random_functions_are_right_or_refused():
-    counts = collections.Counter(check_random(seed) for seed in range(160))
+    counts = collections.Counter(check_random(seed) for seed in range(110))
     print(dict(counts))
-    assert min(counts["refused"], counts["tiled"]) >= 12, counts
+    assert min(counts["refused"], counts["tiled"]) >= 8, counts

@@ -91,7 +91,6 @@ CASES = {mode + name: (step, recompute) for mode, step in STEPS.items() for name
     # recompute(), as MindSpore has it by default, recomputes the wrong call after one without a gradient.
     ("PyNative", ALL, False), ("PyNative", ALL, True), ("PyNative, recomputed", ALL[2:4], True),
     ("PyNative, recomputed with hooks", ALL[2:], False),
-    ("a graph with its gradient", (microbatches_of,), False), ("a gradient of a graph", (microbatches_of,), True),
     *(pytest.param(name, ALL, is_training, marks=pytest.mark.slow) for name in CASES if not name.startswith("PyNative")
       for is_training in (False, True))])
 def test_a_step_counts_each_token_once(name, functions, is_training):

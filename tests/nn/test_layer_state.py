@@ -104,6 +104,7 @@ def test_a_graph_gives_the_same_bits_after_a_move():
     assert np.array_equal(graph(x).asnumpy(), right)
 
 
+@JIT
 def test_a_compiled_graph_follows_moves_and_masks(compiled):
     """Two moves: without replicas, then with them."""
     layer = make_layer(mesh=MESH)

@@ -1,7 +1,7 @@
 """Every example in a docstring runs as written; those of documents are in test_documents.py."""
 
 import doctest
-import importlib
+import importlib.util
 import pkgutil
 import types
 from pathlib import Path
@@ -18,13 +18,17 @@ NEED_PYTORCH = {"pytorch_loop", "pytorch_ranks"}  # which only the extra `bench`
 
 
 def module_names():
-    """All modules by dotted name: a path would import transforms/ and kernels/ a second time."""
+    """All modules with examples by dotted name: a path would import transforms/ and kernels/ a second time."""
     names = set(PACKAGES)
     for package in PACKAGES:
         path = importlib.import_module(package).__path__
         names.update(module.name for module in pkgutil.walk_packages(path, f"{package}."))
     benchmarks = {path.stem for path in BENCHMARKS.glob("*.py")} - NEED_PYTORCH
-    return sorted(name for name in (names - NOT_MODULES) | benchmarks if not name.endswith(".__main__"))
+    return sorted(name for name in (names - NOT_MODULES) | benchmarks if ">>> " in source_of(name))
+
+
+def source_of(name):
+    return Path(importlib.util.find_spec(name).origin).read_text(encoding="utf-8")
 
 
 def assert_examples_hold(doctests):

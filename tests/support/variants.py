@@ -20,7 +20,7 @@ LAYER = Layer(ep=2, T=5, H=4, I=3, E=4, K=2)
 SHAPES = {
     "x": ("T", "H"), "w": ("T", "K"), "up": ("El", "H", "2I"), "down": ("El", "I", "H"), "gate": ("El", "H", "I"),
     "mid": ("El", "I", "I"), "up_bias": ("El", "2I"), "down_bias": ("El", "H"), "dense_up": ("H", "2I"),
-    "dense_down": ("I", "H"), "bias": ("H",), "wide_bias": ("2I",), "scale": (1,), "row": ("T", 1), "to_gate": ("H", 1),
+    "dense_down": ("I", "H"), "bias": ("H",), "wide_bias": ("2I",), "scale": (1,), "row": ("T", 1),
     "batch": (1, "T", "H"), "norm": ("H",), "up2": ("El", "H", "2I"), "down2": ("El", "I", "H"), "unused": ("H", 3),
     "square": ("H", "H"), "w2": ("T", "K"), "up_rows": ("El", "2I", "H"), "down_rows": ("El", "H", "I"),
 }
@@ -108,11 +108,6 @@ def squared_relu(x, ids, w, gate, down):
     return moe_with(lambda a: mint.square(F.relu(a)), x, ids, w, gate, down)
 
 
-@variant(lambda x, ids, w, gate, down: jax_moe_with(jax.nn.silu)(x, ids, w, gate, down))
-def gate_only(x, ids, w, gate, down):
-    return moe_with(F.silu, x, ids, w, gate, down)
-
-
 @variant(lambda x, ids, w, gate, down: jax_moe_with(lambda a: jnp.where(a > 0, jnp.minimum(a, 1.0), 0.1 * a))(
     x, ids, w, gate, down))
 def piecewise(x, ids, w, gate, down):
@@ -164,27 +159,12 @@ def learned_scales(x, ids, w, up, down, scale, row):
     return moe_ffn(x, ids, w, up, down) * scale * row
 
 
-@variant(lambda x, to_gate, ids, w, up, down: jax.nn.sigmoid(x @ to_gate) * jax_moe_ffn(x, ids, w, up, down))
-def sigmoid_gate(x, to_gate, ids, w, up, down):
-    return mint.sigmoid(mint.matmul(x, to_gate)) * moe_ffn(x, ids, w, up, down)
-
-
-@variant(lambda x, ids, w, up, down: jax_moe_ffn(x, ids, w / w.sum(-1, keepdims=True), up, down))
-def normalized_weights(x, ids, w, up, down):
-    return moe_ffn(x, ids, w / mint.sum(w, dim=-1, keepdim=True), up, down)
-
-
 @variant(lambda x, ids, w, up, down: jax_moe_ffn(x, ids, jax.nn.softmax(w, -1), up, down))
 def softmax_weights(x, ids, w, up, down):
     return moe_ffn(x, ids, mint.softmax(w, -1), up, down)
 
 
 # Dense layers.
-
-@variant(lambda x, dense_up, dense_down: jax_swiglu(x @ dense_up) @ dense_down)
-def dense_swiglu(x, dense_up, dense_down):
-    return mint.matmul(swiglu(mint.matmul(x, dense_up)), dense_down)
-
 
 @variant(lambda x, dense_up, wide_bias, dense_down, bias: jax_swiglu(x @ dense_up + wide_bias[:, None]) @ dense_down
          + bias[:, None])
