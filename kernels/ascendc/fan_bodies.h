@@ -95,7 +95,7 @@ class FanPadding {
     return false;
   }
   __aicore__ inline int32_t expert() const { return expert_; }
-  __aicore__ inline int32_t num_rows() const { return experts_.padding_of(expert_); }
+  __aicore__ inline int32_t num_rows() const { return experts_.expert_padding(rank_, expert_); }
   __aicore__ inline int32_t first_row() const { return experts_.expert_start(rank_, expert_ + 1) - num_rows(); }
 
  private:

@@ -57,13 +57,8 @@ class Placement {
   __aicore__ inline int32_t first_slot(int32_t e) const { return slots_.GetValue(e); }
   __aicore__ inline int32_t num_slots() const { return first_slot(route_.num_local_experts); }
   __aicore__ inline int32_t num_experts() const { return route_.num_local_experts; }
-  // Rows of zeros of an expert, and of all.
+  // Rows of zeros of an expert.
   __aicore__ inline int32_t padding(int32_t e) const { return rows(e) - last_.GetValue(e); }
-  __aicore__ inline int32_t padding() const {
-    int32_t rows = 0;
-    for (int32_t e = 0; e < route_.num_local_experts && route_.alignment > 1; ++e) rows += padding(e);
-    return rows;
-  }
 
   // A slot's first row, and its number of rows; it is one of an expert's.
   __aicore__ inline int32_t first_row_of(int32_t e, int32_t slot) const {

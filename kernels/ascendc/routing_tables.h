@@ -1,6 +1,7 @@
 // Questions about the routing, answered from the tables that the prologue filled: the device's core/routing.h.
 #pragma once
 
+#include "core/route_counts.h"
 #include "core/units.h"
 #include "image_reader.h"
 
@@ -8,19 +9,7 @@ namespace hpmoe {
 
 using Unit = UnitOf<int32_t>;
 
-// The rows that one rank sends to one local expert of another, cut to a slot: entries from first_entry of the source's on.
-// The last `padding` of them are zeros, from first_padding on. Or rows of a matrix, from first_entry on.
-struct Segment {
-  int32_t source, dest, expert, rows, first_row, first_entry, padding = 0, first_padding = 0;
-  int32_t of_source = -1;  // where relays pass rows on, the rank of their tokens; `source` is the relay then
-
-  __aicore__ inline int32_t num_entries() const { return rows - padding; }
-
-  __aicore__ static inline Segment of_matrix(int32_t source, int32_t dest, int32_t expert, int64_t rows, int64_t first_row,
-                                             int64_t from) {
-    return {source, dest, expert, static_cast<int32_t>(rows), static_cast<int32_t>(first_row), static_cast<int32_t>(from)};
-  }
-};
+using Segment = SegmentOf<int32_t>;
 
 // Replica slot `slot` of rank `host`, a copy of its owner's local expert `expert`; host is -1 where there is none.
 struct Copy {
@@ -32,20 +21,17 @@ struct Fan {
   int32_t expert, place;
 };
 
-class RoutingTables {
+class RoutingTables : public RouteCounts<RoutingTables, int32_t> {
  public:
   __aicore__ inline void init(const ImageReader& image, int32_t route, int32_t num_aiv, const LaunchArgs& args) {
-    route_ = image.route(route);
-    tables_ = image.tables(route, num_aiv);
     words_ = global_at<int32_t>(args.tables);
     tile_rows_ = image.header().tile_rows;
     rank_ = args.rank;
     num_tokens_ = args.num_tokens;
     num_aiv_ = num_aiv;
     image_ = &image;
-    num_own_ = route_.num_experts / image.header().ep_size;
-    slots_.rank = num_used_ = own_index_ = own_line_ = -1;
     address_ = args.tables;
+    take(route);
   }
 
   __aicore__ inline const RouteWords& route() const { return route_; }
@@ -54,52 +40,27 @@ class RoutingTables {
   __aicore__ inline int32_t expert_start(int32_t rank, int32_t expert) const {
     return at(tables_.expert_start, rank, tables_.narrow, expert);
   }
-  __aicore__ inline int32_t expert_rows(int32_t rank, int32_t expert) const {
-    return expert_start(rank, expert + 1) - expert_start(rank, expert);
-  }
-  __aicore__ inline int32_t received(int32_t rank) const { return expert_start(rank, route_.num_local_experts); }
   // One of source and dest is this rank.
-  __aicore__ inline int32_t sent_to(int32_t source, int32_t dest) const {
-    return entries_for(source, dest, 0, route_.num_local_experts) + (source == dest ? padding(dest) : 0);
+  __aicore__ inline int32_t source_start(int32_t source, int32_t dest, int32_t expert) const {
+    const int32_t before = dest == rank_ ? at(tables_.before, source, tables_.narrow, expert)
+                                         : words_.GetValue(tables_.ahead + dest * route_.num_local_experts + expert);
+    return expert_start(dest, expert) + before;
   }
-  __aicore__ inline int32_t sent_to_expert(int32_t source, int32_t dest, int32_t expert) const {
-    return entries_for(source, dest, expert, expert + 1) + (source == dest ? padding_of(expert) : 0);
+  __aicore__ inline int32_t sent_start(int32_t source, int32_t expert) const {
+    return at(tables_.sent, source, tables_.width, expert);
   }
-  // Rows that a relay passes on, of the ranks whose tokens it has.
-  __aicore__ inline int32_t relayed(int32_t relay) const {
-    const int32_t ep_size = image_->header().ep_size;
-    const RouteWords over = image_->route(route_.over);
-    const RouteTables came = image_->tables(route_.over, num_aiv_);
-    int32_t rows = 0;
-    for (int32_t source = 0; source < ep_size; ++source) {
-      if (at(came.sent, source, came.width, relay) == at(came.sent, source, came.width, relay + 1)) continue;
-      for (int32_t dest = 0; dest < ep_size; ++dest)
-        if (image_->stop(over, source, dest) == relay) rows += entries_for(source, dest, 0, route_.num_local_experts);
-    }
-    return rows;
+  // The route to the relays of this one.
+  __aicore__ inline RoutingTables relays() const {
+    RoutingTables relays = *this;
+    relays.take(route_.over);
+    return relays;
   }
-  // Without the rows of zeros that count as sent to itself.
-  __aicore__ inline int32_t entries_for(int32_t source, int32_t dest, int32_t first, int32_t last) const {
-    const int32_t e = dest * route_.num_local_experts;
-    return at(tables_.sent, source, tables_.width, e + last) - at(tables_.sent, source, tables_.width, e + first);
-  }
+  __aicore__ inline int32_t stop(int32_t source, int32_t dest) const { return image_->stop(route_, source, dest); }
 
   // Whether every entry of this rank's tokens is sent.
-  __aicore__ inline bool keeps_all() const { return all_kept_entries(rank_, num_tokens_) == num_tokens_ * route_.top_k; }
-  // Entries of this rank that are sent.
-  __aicore__ inline int32_t all_kept_entries(int32_t, int32_t) const {
-    return at(tables_.sent, rank_, tables_.width, route_.num_local_experts * image_->header().ep_size);
-  }
-
-  // Rows of zeros that fill up those of this rank's experts: they count as sent to itself.
-  __aicore__ inline int32_t padding(int32_t) const {
-    int32_t rows = 0;
-    for (int32_t e = 0; e < route_.num_local_experts && route_.alignment > 1; ++e) rows += padding_of(e);
-    return rows;
-  }
-
-  // Of one of them, what it has more than the entries of all ranks.
-  __aicore__ inline int32_t padding_of(int32_t expert) const {
+  __aicore__ inline bool keeps_all() const { return all_kept_entries(rank_) == num_tokens_ * route_.top_k; }
+  // Of one of this rank's experts: the rows that it has more than the entries of all ranks.
+  __aicore__ inline int32_t expert_padding(int32_t, int32_t expert) const {
     if (route_.alignment == 1) return 0;
     const int32_t last = image_->header().ep_size - 1;
     return expert_rows(rank_, expert) - at(tables_.before, last, tables_.narrow, expert) -
@@ -125,40 +86,6 @@ class RoutingTables {
     return slots_.start + (index - slots_.first) * slots_.tile_rows;
   }
 
-  // One of source and dest is this rank.
-  __aicore__ inline Segment segment(int32_t source, int32_t dest, int32_t expert) const {
-    const int32_t global_expert = dest * route_.num_local_experts + expert;
-    return segment_behind(
-        source, dest, expert,
-        dest == rank_ ? at(tables_.before, source, tables_.narrow, expert) : words_.GetValue(tables_.ahead + global_expert));
-  }
-  // Of any two ranks, given how many rows of the expert come from ranks before the source.
-  __aicore__ inline Segment segment_behind(int32_t source, int32_t dest, int32_t expert, int32_t before) const {
-    const int32_t zeros = source == dest ? padding_of(expert) : 0;
-    return {source,
-            dest,
-            expert,
-            entries_for(source, dest, expert, expert + 1) + zeros,
-            expert_start(dest, expert) + before,
-            at(tables_.sent, source, tables_.width, dest * route_.num_local_experts + expert),
-            zeros,
-            expert_start(dest, expert + 1) - zeros};
-  }
-  __aicore__ inline Segment segment_in_slot(int32_t source, int32_t dest, const Unit& slot) const {
-    return cut_to(slot, segment(source, dest, slot.expert));
-  }
-  __aicore__ inline static Segment cut_to(const Unit& slot, Segment part) {
-    const int32_t end = slot.start + slot.rows, first = most(part.first_row, slot.start);
-    const int32_t entries = most(least(part.first_row + part.num_entries(), end) - first, 0);
-    const int32_t zeros_end = least(part.first_padding + part.padding, end);
-    part.first_padding = most(part.first_padding, slot.start);
-    part.padding = most(zeros_end - part.first_padding, 0);
-    part.rows = entries + part.padding;
-    part.first_entry += first - part.first_row;
-    part.first_row = first;
-    return part;
-  }
-
   // The slot of a received row of one of this rank's experts.
   __aicore__ inline int32_t slot_of(int32_t expert, int32_t row) const {
     const int32_t first = at(tables_.slot_start, rank_, tables_.narrow, expert);
@@ -168,12 +95,14 @@ class RoutingTables {
   }
   // The row that this rank has received of a token of another one.
   __aicore__ inline int32_t row_of(int32_t source, const Fan& fan) const {
-    return expert_start(rank_, fan.expert) + at(tables_.before, source, tables_.narrow, fan.expert) + fan.place;
+    return source_start(source, rank_, fan.expert) + fan.place;
   }
 
   // Experts without the room for copies; whether a local expert is a copy; how many there are of one of a rank's.
   __aicore__ inline int32_t num_own_experts() const { return num_own_; }
   __aicore__ inline int32_t num_local_experts() const { return route_.num_local_experts; }
+  __aicore__ inline int32_t ep_size() const { return image_->header().ep_size; }
+  __aicore__ inline int32_t alignment() const { return route_.alignment; }
   __aicore__ inline int32_t return_tokens() const { return route_.return_tokens; }
   __aicore__ inline Share share(int32_t rank, int32_t expert) const {
     return image_->share(route_.first_share + rank * route_.num_local_experts + expert);
@@ -210,6 +139,13 @@ class RoutingTables {
   struct Slots {
     int32_t rank, first, end, own, start, end_of_rows, tile_rows, expert;
   };
+
+  __aicore__ inline void take(int32_t route) {
+    route_ = image_->route(route);
+    tables_ = image_->tables(route, num_aiv_);
+    num_own_ = route_.num_experts / image_->header().ep_size;
+    slots_.rank = num_used_ = own_index_ = own_line_ = -1;
+  }
 
   // Of this rank: a table says it, whose next line is on its way to the cache when this one is read.
   __aicore__ inline Unit own_slot(int32_t index) const {

@@ -10,7 +10,7 @@
 namespace hpmoe {
 
 // Answers about a route from what a core has in UB, and from the tables where other cores have no part in them.
-class PlacedRoute {
+class PlacedRoute : public RouteCounts<PlacedRoute, int32_t> {
  public:
   __aicore__ inline PlacedRoute(PrologueUnit& on, UbWords& ub) : on_(on), placement_(on, ub) {}
 
@@ -25,25 +25,18 @@ class PlacedRoute {
     if (e == placement_.num_experts()) return {placement_.received(), 0, e - 1};
     return {0, index == placement_.last_slot(e) ? placement_.rows_of_last_slot(e) : tile_rows, e};
   }
-  __aicore__ inline int32_t expert_rows(int32_t, int32_t expert) const { return placement_.rows(expert); }
-  __aicore__ inline int32_t received(int32_t) const { return placement_.received(); }
-  __aicore__ inline int32_t padding(int32_t) const { return placement_.padding(); }
-  __aicore__ inline int32_t all_kept_entries(int32_t rank, int32_t num_tokens) const {
-    return routing_.all_kept_entries(rank, num_tokens);
-  }
+  __aicore__ inline int32_t expert_start(int32_t, int32_t expert) const { return placement_.start(expert); }
+  __aicore__ inline int32_t expert_padding(int32_t, int32_t expert) const { return placement_.padding(expert); }
+  __aicore__ inline int32_t sent_start(int32_t source, int32_t expert) const { return routing_.sent_start(source, expert); }
   // Of tokens of which all are kept; others, KeptEntries counts.
   __aicore__ inline int32_t kept_entries(int32_t, int32_t, int32_t num_tokens) const {
     return num_tokens * routing_.route().top_k;
   }
   __aicore__ inline bool keeps_all() const { return routing_.keeps_all(); }
-  __aicore__ inline int32_t sent_to(int32_t source, int32_t dest) const {
-    return routing_.entries_for(source, dest, 0, placement_.num_experts()) + (source == dest ? placement_.padding() : 0);
-  }
-  __aicore__ inline int32_t sent_to_expert(int32_t source, int32_t dest, int32_t expert) const {
-    return routing_.entries_for(source, dest, expert, expert + 1) + (source == dest ? placement_.padding(expert) : 0);
-  }
   __aicore__ inline int32_t relayed(int32_t relay) const { return routing_.relayed(relay); }
   __aicore__ inline int32_t num_local_experts() const { return placement_.num_experts(); }
+  __aicore__ inline int32_t ep_size() const { return routing_.ep_size(); }
+  __aicore__ inline int32_t alignment() const { return routing_.alignment(); }
   __aicore__ inline int32_t return_tokens() const { return routing_.return_tokens(); }
   __aicore__ inline bool is_copy(int32_t rank, int32_t expert) const { return routing_.is_copy(rank, expert); }
   __aicore__ inline int32_t num_copies(int32_t rank, int32_t expert) const { return routing_.num_copies(rank, expert); }

@@ -63,10 +63,11 @@ class TaskSegments {
   __aicore__ inline bool find_segment() {
     first_row_ += came_;
     came_ = relays_.entries_for(source_, relay_, 0, 1);
-    if (came_ == 0 || frame_.rank->image.stop(relays_.route(), source_, dest_) != relay_) return false;
+    if (came_ == 0 || relays_.stop(source_, dest_) != relay_) return false;
     for (; counted_ < source_; ++counted_)
       before_ += frame_.routing.entries_for(counted_, dest_, slot_.expert, slot_.expert + 1);
-    segment_ = RoutingTables::cut_to(slot_, frame_.routing.segment_behind(source_, dest_, slot_.expert, before_));
+    const int32_t first_row = frame_.routing.expert_start(dest_, slot_.expert) + before_;
+    segment_ = cut_to(slot_, frame_.routing.segment_from(source_, dest_, slot_.expert, first_row));
     segment_.source = relay_;
     segment_.of_source = source_;
     return true;

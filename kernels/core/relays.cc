@@ -5,20 +5,12 @@
 
 namespace hpmoe {
 
-int64_t Routing::relayed(int32_t relay) const {
-  int64_t rows = 0;
-  for (int32_t source = 0; source < ep_size_; ++source)
-    for (int32_t dest = 0; dest < ep_size_; ++dest)
-      if (this->relay(source, dest) == relay) rows += sent_to(source, dest);
-  return rows;
-}
-
 int64_t Routing::relay_row(int32_t source, int32_t relay, int32_t entry) const {
   const Segment received = segment(source, relay, 0);
   const auto comes_before = [&](int32_t one, int32_t token) { return one / route_.top_k < token; };
   const int32_t token = entry / experts_->route_.top_k;
-  return received.first_row +
-         (std::lower_bound(received.entries, received.entries + received.rows, token, comes_before) - received.entries);
+  const int32_t* const entries = entries_of(received);
+  return received.first_row + (std::lower_bound(entries, entries + received.rows, token, comes_before) - entries);
 }
 
 bool Routing::comes_back(int32_t source, int32_t relay, int32_t entry) const {

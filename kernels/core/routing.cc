@@ -241,13 +241,13 @@ Code Routing::place_rows(int32_t rank, Status& status) {
     const int64_t first = row;
     for (int32_t source = 0; source < ep_size_; ++source) {
       mine.source_start[static_cast<size_t>(e) * ep_size_ + source] = static_cast<int32_t>(row);
-      row += entries_for(source, rank, e);
+      row += entries_for(source, rank, e, e + 1);
     }
     const int64_t filled = ceil_div(row - first, route_.alignment) * route_.alignment;
     mine.padding[e] = static_cast<int32_t>(filled - (row - first));
     row = first + filled;
     const int64_t slots = ceil_div(row - first, tile_rows_);
-    const int64_t own = (source_start(rank, e, rank) - first) / tile_rows_;
+    const int64_t own = (source_start(rank, rank, e) - first) / tile_rows_;
     needed += slots;
     mine.first_slot[e] = used;
     for (int64_t i = 0; i < slots && used < route_.num_slots; ++i) {
@@ -265,21 +265,6 @@ Code Routing::place_rows(int32_t rank, Status& status) {
   return Code::SLOT_OVERFLOW;
 }
 
-int64_t Routing::entries_for(int32_t source, int32_t dest, int32_t expert) const {
-  const int32_t e = dest * route_.num_local_experts + expert;
-  return ranks_[source].sent_start[e + 1] - ranks_[source].sent_start[e];
-}
-
-int64_t Routing::sent_to_expert(int32_t source, int32_t dest, int32_t expert) const {
-  return entries_for(source, dest, expert) + (source == dest ? padding(dest, expert) : 0);
-}
-
-int64_t Routing::sent_to(int32_t source, int32_t dest) const {
-  const int32_t first = dest * route_.num_local_experts;
-  const int64_t entries = ranks_[source].sent_start[first + route_.num_local_experts] - ranks_[source].sent_start[first];
-  return entries + (source == dest ? padding(dest) : 0);
-}
-
 int64_t Routing::num_copies(int32_t rank, int32_t expert) const {
   return std::count_if(copies_[rank].begin(), copies_[rank].end(), [=](const Copy& copy) { return copy.expert == expert; });
 }
@@ -292,7 +277,7 @@ int64_t Routing::place_of_copy(int32_t rank, int32_t slot) const {
 
 int32_t Routing::slot_of(int32_t rank, const ExpertRow& row) const {
   const int64_t first = expert_start(rank, row.expert), slots = ceil_div(expert_rows(rank, row.expert), tile_rows_);
-  const int64_t own = (source_start(rank, row.expert, rank) - first) / tile_rows_;
+  const int64_t own = (source_start(rank, rank, row.expert) - first) / tile_rows_;
   const int64_t slot = ((row.row - first) / tile_rows_ + slots - own % slots) % slots;
   return ranks_[rank].first_slot[row.expert] + static_cast<int32_t>(slot);
 }
@@ -304,38 +289,8 @@ void Routing::find_rows_of_experts(int32_t source, int32_t dest, int32_t entry, 
   for (int32_t i = first; i < first + route_.top_k; ++i) {
     const int32_t e = from.told.expert[i] - dest * num_local;
     if (from.told.expert[i] < 0 || e < 0 || e >= num_local) continue;
-    rows.push_back({e, experts_->source_start(dest, e, source) + from.told.place[i]});
+    rows.push_back({e, experts_->source_start(source, dest, e) + from.told.place[i]});
   }
-}
-
-Segment Routing::segment(int32_t source, int32_t dest, int32_t expert) const {
-  const int32_t e = dest * route_.num_local_experts + expert;
-  const int32_t* entries = ranks_[source].told.entries + ranks_[source].sent_start[e];
-  const int64_t rows = sent_to_expert(source, dest, expert), zeros = rows - entries_for(source, dest, expert);
-  return {source,
-          dest,
-          expert,
-          rows,
-          source_start(dest, expert, source),
-          entries,
-          0,
-          zeros,
-          expert_start(dest, expert + 1) - zeros};
-}
-
-Segment Routing::segment_in_slot(int32_t source, int32_t dest, const Slot& slot) const {
-  Segment part = segment(source, dest, slot.expert);
-  const int64_t end = slot.start + slot.rows;
-  const int64_t first = std::max<int64_t>(part.first_row, slot.start);
-  const int64_t entries = std::max<int64_t>(std::min(part.first_row + part.num_entries(), end) - first, 0);
-  const int64_t zeros_end = std::min(part.first_padding + part.padding, end);
-  part.first_padding = std::max<int64_t>(part.first_padding, slot.start);
-  part.padding = std::max<int64_t>(zeros_end - part.first_padding, 0);
-  part.rows = entries + part.padding;
-  if (entries == 0) return part;
-  part.entries += first - part.first_row;
-  part.first_row = first;
-  return part;
 }
 
 }  // namespace hpmoe

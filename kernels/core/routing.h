@@ -10,10 +10,10 @@
 #pragma once
 
 #include <cstdint>
-#include <numeric>
 #include <vector>
 
 #include "core/image.h"
+#include "core/route_counts.h"
 
 namespace hpmoe {
 
@@ -40,23 +40,7 @@ struct RankRoute {
   } told;
 };
 
-// The rows one rank sends to one local expert of another (cut to a slot, where one is asked for). The last `padding` of them
-// are zeros, from first_padding on.
-struct Segment {
-  int32_t source, dest, expert;
-  int64_t rows;
-  int64_t first_row;  // on dest, among its received rows
-  const int32_t* entries;  // on source, one a row; NULL where rows are those of a matrix
-  int64_t first_source_row = 0;  // of a matrix, on source
-  int64_t padding = 0, first_padding = 0;
-  int32_t of_source = -1;  // where relays pass rows on, the rank of their tokens; `source` is the relay then
-
-  int64_t num_entries() const { return rows - padding; }
-
-  static Segment of_matrix(int32_t source, int32_t dest, int32_t expert, int64_t rows, int64_t first_row, int64_t from) {
-    return {source, dest, expert, rows, first_row, nullptr, from};
-  }
-};
+using Segment = SegmentOf<int64_t>;
 
 // A received row, and the local expert it is of.
 struct ExpertRow {
@@ -69,7 +53,7 @@ struct Copy {
   int32_t expert, host, slot;
 };
 
-class Routing {
+class Routing : public RouteCounts<Routing, int64_t> {
  public:
   // `experts` is the routing that a route to ranks takes its own from, else NULL.
   Routing(const Image& image, const Route& route, const Routing* experts);
@@ -102,13 +86,15 @@ class Routing {
   }
   // The slot of a received row of an expert.
   int32_t slot_of(int32_t rank, const ExpertRow& row) const;
-  int64_t expert_start(int32_t rank, int32_t expert) const { return source_start(rank, expert, 0); }
-  int64_t expert_rows(int32_t rank, int32_t expert) const {
-    return expert_start(rank, expert + 1) - expert_start(rank, expert);
+  int64_t expert_start(int32_t rank, int32_t expert) const { return source_start(0, rank, expert); }
+  int64_t source_start(int32_t source, int32_t dest, int32_t expert) const {
+    return ranks_[dest].source_start[static_cast<size_t>(expert) * ep_size_ + source];
   }
-  int64_t received(int32_t rank) const { return ranks_[rank].source_start.back(); }
-  int64_t sent_to_expert(int32_t source, int32_t dest, int32_t expert) const;
-  int64_t sent_to(int32_t source, int32_t dest) const;
+  int64_t sent_start(int32_t source, int32_t expert) const { return ranks_[source].sent_start[expert]; }
+  // The numbers of a segment's entries on the rank of its tokens.
+  const int32_t* entries_of(const Segment& segment) const {
+    return ranks_[segment.of_source < 0 ? segment.source : segment.of_source].told.entries + segment.first_entry;
+  }
 
   bool is_kept(int32_t rank, int64_t entry) const { return ranks_[rank].is_kept.empty() || ranks_[rank].is_kept[entry]; }
   // Kept entries of tokens [first, first + num_tokens) of a rank.
@@ -116,12 +102,7 @@ class Routing {
     const std::vector<int32_t>& start = ranks_[rank].kept_start;
     return start.empty() ? num_tokens * route_.top_k : start[first + num_tokens] - start[first];
   }
-  int64_t all_kept_entries(int32_t rank, int64_t num_tokens) const { return kept_entries(rank, 0, num_tokens); }
-  // Rows of zeros of a rank, or of its expert.
-  int64_t padding(int32_t rank) const {
-    return std::accumulate(ranks_[rank].padding.begin(), ranks_[rank].padding.end(), int64_t{0});
-  }
-  int64_t padding(int32_t rank, int32_t expert) const { return ranks_[rank].padding[expert]; }
+  int64_t expert_padding(int32_t rank, int32_t expert) const { return ranks_[rank].padding[expert]; }
   const std::vector<int32_t>& dropped(int32_t rank) const { return ranks_[rank].dropped; }
 
   // Of a route to ranks: the routing to their experts, and the rows that those of `dest` have of the token of an entry, in
@@ -129,24 +110,20 @@ class Routing {
   const Routing* experts() const { return experts_; }
   void find_rows_of_experts(int32_t source, int32_t dest, int32_t entry, std::vector<ExpertRow>& rows) const;
 
-  // Of a route whose rows relays pass on: the routing to these, and how many rows one of them passes on.
+  // Of a route whose rows relays pass on: the routing to these.
   void set_relays(Routing* relays) {
     relays_ = relays;
     relays->passed_on_ = this;
   }
-  const Routing* relays() const { return relays_; }
-  int64_t relayed(int32_t relay) const;
+  const Routing& relays() const { return *relays_; }
   // Of a route to relays: the routing of the rows that these pass on, whose entries the next two ask about; the received row
   // of a relay that is of the token of an entry; whether something of an entry comes back to it, and not with that of its
   // token's first entry for the same stop.
   const Routing* passed_on() const { return passed_on_; }
   int64_t relay_row(int32_t source, int32_t relay, int32_t entry) const;
   bool comes_back(int32_t source, int32_t relay, int32_t entry) const;
-  // Of a route whose rows relays pass on: the relay of the rows of a rank that come to another.
-  int32_t relay(int32_t source, int32_t dest) const { return relays_->stops_(source, dest); }
-
-  Segment segment(int32_t source, int32_t dest, int32_t expert) const;
-  Segment segment_in_slot(int32_t source, int32_t dest, const Slot& slot) const;
+  // The rank that a row of `source` for experts on `dest` comes to.
+  int32_t stop(int32_t source, int32_t dest) const { return stops_(source, dest); }
 
   // Copies of a rank's experts, in the order of their hosts; one by number, whose host is -1 where there are no more; how
   // many there are of one; whether a local expert is one.
@@ -183,6 +160,8 @@ class Routing {
     return shard / num_own_experts() / route_.tp_size * num_own_experts() + shard % num_own_experts();
   }
   int32_t num_local_experts() const { return route_.num_local_experts; }
+  int32_t ep_size() const { return ep_size_; }
+  int32_t alignment() const { return route_.alignment; }
   int32_t top_k() const { return route_.top_k; }
   int32_t return_tokens() const { return route_.return_tokens; }
 
@@ -190,11 +169,6 @@ class Routing {
   int32_t num_destinations() const { return ep_size_ * route_.num_local_experts; }
   int64_t num_entries() const { return int64_t{route_.num_tokens} * route_.top_k; }
   int64_t entries_of_experts() const { return experts_ ? experts_->num_entries() : 0; }
-  int64_t source_start(int32_t rank, int32_t expert, int32_t source) const {
-    return ranks_[rank].source_start[static_cast<size_t>(expert) * ep_size_ + source];
-  }
-
-  int64_t entries_for(int32_t source, int32_t dest, int32_t expert) const;
   Code check_capacity(const RankRoute& mine, int64_t capacity, Status& status) const;
 
   void note_kept(RankRoute& mine, int64_t num_tokens) const;

@@ -71,7 +71,7 @@ HPMOE_DEVICE inline int64_t find_extent(const Place& place, const EventRun& run,
     case Extent::SLOT: return routing->slot(me, index).rows;
     case Extent::EXPERT: return routing->expert_rows(me, index);
     case Extent::RECEIVED: return routing->received(me);
-    case Extent::ENTRIES: return routing->all_kept_entries(me, num_tokens) + routing->padding(me);
+    case Extent::ENTRIES: return routing->all_kept_entries(me) + routing->padding(me);
     case Extent::TILE_ENTRIES: {
       const int64_t return_tokens = routing->return_tokens();
       const Unit tokens = cut<Unit>(num_tokens, index * return_tokens, return_tokens);

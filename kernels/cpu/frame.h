@@ -72,7 +72,7 @@ void for_each_fan_padding(const Frame& frame, Visit visit) {
   if (frame.task.row != 0) return;
   for (int32_t e = 0; e < experts.num_local_experts(); ++e) {
     const int64_t end = experts.expert_start(frame.rank, e + 1);
-    for (int64_t row = end - experts.padding(frame.rank, e); row < end; ++row) visit(ExpertRow{e, row});
+    for (int64_t row = end - experts.expert_padding(frame.rank, e); row < end; ++row) visit(ExpertRow{e, row});
   }
 }
 
@@ -85,7 +85,7 @@ void for_each_fan(const Frame& frame, Visit visit) {
   for (int32_t source = 0; source < frame.image.header->ep_size; ++source) {
     const Segment part = frame.routing->segment_in_slot(source, frame.rank, slot);
     for (int64_t i = 0; i < part.rows; ++i) {
-      frame.routing->find_rows_of_experts(source, frame.rank, part.entries[i], rows);
+      frame.routing->find_rows_of_experts(source, frame.rank, frame.routing->entries_of(part)[i], rows);
       visit(part.first_row + i, rows);
     }
   }
@@ -102,7 +102,7 @@ void for_each_relayed_segment(const Frame& frame, Visit visit) {
     const int32_t position = is_put(opcode) ? position_of(frame.op, frame.task, i) : i / experts;
     const int32_t peer = frame.place().peer(position, back), relay = back ? peer : me, dest = back ? me : peer;
     for (int32_t source = 0; source < frame.place().ep_size(); ++source) {
-      if (routing.relay(source, dest) != relay) continue;
+      if (routing.relays().stop(source, dest) != relay) continue;
       Segment part = is_put(opcode) ? routing.segment_in_slot(source, dest, routing.slot(dest, frame.task.row))
                                     : routing.segment(source, dest, i % experts);
       part.source = relay;

@@ -19,7 +19,7 @@ Code relay_sum(const Frame& frame) {
     const Segment part = routing.segment_in_slot(source, frame.rank, routing.slot(frame.rank, frame.task.row));
     for (int64_t i = 0; i < part.rows; ++i) {
       const int64_t row = part.first_row + i;
-      const auto first = static_cast<int32_t>(part.entries[i] / routing.top_k() * top_k);
+      const auto first = static_cast<int32_t>(routing.entries_of(part)[i] / routing.top_k() * top_k);
       kept.clear();
       for (int32_t k = 0; k < top_k; ++k)
         if (routing.comes_back(source, frame.rank, first + k)) kept.push_back(k);

@@ -63,7 +63,8 @@ void for_each_segment_signal(const Frame& frame, const Segment& segment, Visit v
       continue;
     }
     if (segment.padding > 0) visit(target, event, segment.padding);
-    const auto returned = [&](int64_t row) { return segment.entries[row] / return_entries; };
+    const int32_t* const entries = frame.routing->entries_of(segment);
+    const auto returned = [&](int64_t row) { return entries[row] / return_entries; };
     for (int64_t row = 0, first = 0; row < segment.num_entries(); first = row) {
       while (row < segment.num_entries() && returned(row) == returned(first)) ++row;
       visit(target, event + returned(first), row - first);

@@ -93,10 +93,10 @@ int64_t MappedPeers::rows_of(const Op& op, const std::vector<Routing>& routings)
   const int64_t* const room = ranks()[first()].room;
   if (const int32_t rows = image_.buffers[target.buffer].rows) return rows;
   if (!room || op.route < 0) return 0;
-  const Routing* const relays = routings[op.route].relays();
+  const int32_t relays = image_.routes[op.route].over;
   switch (static_cast<Rows>(target.rows)) {
-    case Rows::RELAY_ROWS: return room[relays - routings.data()];
-    case Rows::RELAY_ENTRIES: return room[relays - routings.data()] * routings[op.route].top_k();
+    case Rows::RELAY_ROWS: return room[relays];
+    case Rows::RELAY_ENTRIES: return room[relays] * routings[op.route].top_k();
     default: return room[op.route];
   }
 }

@@ -211,7 +211,7 @@ MUTANTS = (
                                                        "(number < 0 ? number + num_rows : number) % per_row")),
     mutant("rows put on the wrong rank", "transfer_body.h",
            ("target_of(frame.op, segment)", "(back ? segment.dest : segment.source)")),
-    without("entries of the slot before", "routing_tables.h", "part.first_entry += first - part.first_row;"),
+    without("entries of the slot before", "route_counts.h", "part.first_entry += first - part.first_row;"),
     mutant("a core that sorts over another's entries", "prologue_unit.h", ("first + u < core", "first + u + 1 < core")),
     mutant("rows placed before all ranks have told where theirs begin", "prologue.h", (
         "code = wait_for_ranks(2 * epoch - 1);", "code = Code::OK;")),
@@ -254,7 +254,7 @@ MUTANTS = (
             "if (fans && code == Code::OK) code = take_and_meet(Step::COUNT_BY_RANK);",
             "if (fans && code == Code::OK) code = take(Step::COUNT_BY_RANK);")),
         mutant("a row of the wrong expert", "routing_tables.h", (
-            "at(tables_.before, source, tables_.narrow, fan.expert) + fan.place", "fan.place")),
+            "source_start(source, rank_, fan.expert) + fan.place", "expert_start(rank_, fan.expert) + fan.place")),
         mutant("the slot of another row", "routing_tables.h", ("slots - own % slots", "slots")),
         without("a fan's sum that goes on with the last token's", "fan_bodies.h",
                 "if (piece.is_first) AscendC::Duplicate(unit.floats(0), 0.0f, piece.pitch);"),

@@ -210,8 +210,8 @@ PADDING = shown_in(
     mutant("experts' rows that are not filled up", "placement.h", (
         "divide(sums.list(), route_.alignment);", ""), (
         "AscendC::Muls(sums.list(), sums.list(), route_.alignment, pitch_);", "")),
-    mutant("rows of zeros of a slot before", "routing_tables.h", (
-        "part.first_padding = most(part.first_padding, slot.start);", "")),
+    mutant("rows of zeros of a slot before", "route_counts.h", (
+        "part.first_padding = most(part.first_padding, begin);", "")),
     mutant("entries in rows of zeros", "transfer_body.h", ("first < segment.num_entries()", "first < segment.rows"),
            ("segment.num_entries() - first", "segment.rows - first")),
 )

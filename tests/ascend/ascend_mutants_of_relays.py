@@ -32,7 +32,7 @@ SEGMENTS = shown_in(
     "relays",
     mutant("rows of the ranks after the first one", "task_segments.h", ("source_ = 0;", "source_ = 1;")),
     mutant("rows that another relay passes on", "task_segments.h", (
-        "came_ == 0 || frame_.rank->image.stop(relays_.route(), source_, dest_) != relay_", "came_ == 0")),
+        "came_ == 0 || relays_.stop(source_, dest_) != relay_", "came_ == 0")),
     mutant("rows where those of the first rank lie", "task_segments.h", (
         "before_ += frame_.routing.entries_for(counted_, dest_, slot_.expert, slot_.expert + 1);", "")),
     mutant("ranks' rows counted twice", "task_segments.h", ("before_ = 0;\n    counted_ = 0;", "before_ = 0;")),
@@ -49,14 +49,14 @@ SEGMENTS = shown_in(
         "token_side == Rows::TOKENS || token_side == Rows::RELAY_ROWS", "token_side == Rows::TOKENS")),
     mutant("entries of relays that begin at a row", "transfer_body.h", (
         "list.first_row * (by_token ? 1 : top_k) * row_bytes", "list.first_row * row_bytes")),
-    mutant("a row that another slot's rows are cut of", "routing_tables.h", (
+    mutant("a row that another slot's rows are cut of", "route_counts.h", (
         "part.first_entry += first - part.first_row;", "")),
 )
 
 SUMS = shown_in(
     "relays",
-    mutant("sums that begin before all has come back", "routing_tables.h", (
-        "image_->stop(over, source, dest) == relay", "image_->stop(over, dest, dest) == relay")),
+    mutant("sums that begin before all has come back", "route_counts.h", (
+        "relays.stop(source, dest) == relay", "relays.stop(dest, dest) == relay")),
     mutant("sums of the first rows", "fan_bodies.h", (
         "(first_row() + token) * experts_.route().top_k", "token * experts_.route().top_k")),
     mutant("the weight of another choice", "relay_body.h", (
