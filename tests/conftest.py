@@ -83,6 +83,8 @@ def golden(request):
 def in_a_folder_of_its_own(monkeypatch, tmp_path):
     """Where MindSpore may write what it knows of a graph that does not compile, and networks that it has rewritten."""
     monkeypatch.chdir(tmp_path)
+    yield
+    mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
 
 
 @pytest.fixture

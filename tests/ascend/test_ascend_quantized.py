@@ -1,11 +1,13 @@
 """Rows and weights of int8 on the Ascend kernel's twin: the bits of NumPy, in several orders; and what is refused there."""
 
+import functools
+
 import numpy as np
 import pytest
 from ascend_helpers import from_seed, twin
 from helpers import Layer, assert_close, fused, in_dtype, lowered, numpy_moe_ffn, run_spmd, tensors
-from int8_products import int8_run, multiplied, multiplied_as_given
-from rounded_rows import rounded_rows
+from int8_products import int8_run
+from rounded_rows import multiplied, rounded_rows
 
 import hpmoe
 from hpmoe import chain, moe_ffn, quantize_rows, quantize_weights, replicate_experts
@@ -39,9 +41,10 @@ def test_w8a8_has_the_bits_of_numpy_in_any_order(monkeypatch, name, dtype):
     ids[:, :3] = 4
     weight, scale = rng.integers(-128, 128, (2, 3, cols, depth), np.int8), rng.random((2, 3, cols)).astype(np.float32)
     args = tensors([*in_dtype([x], dtype), ids, weight, scale])
-    want = widen(hpmoe.spmd(multiplied, hpmoe.Mesh(2))(*args).asnumpy())
+    turned, as_it_is = (functools.partial(multiplied, row_dtype="int8", turned=turned) for turned in (True, False))
+    want = widen(hpmoe.spmd(turned, hpmoe.Mesh(2))(*args).asnumpy())
     as_given = [*args[:2], *tensors([np.ascontiguousarray(weight.swapaxes(2, 3))]), args[3]]
-    for f, given in ((multiplied, args), (multiplied_as_given, as_given)):
+    for f, given in ((turned, args), (as_it_is, as_given)):
         on_twin = hpmoe.spmd(twin(f, rows=tile_rows, cols=tile_cols), hpmoe.Mesh(2))
         for seed in (0, 1000):
             from_seed(monkeypatch, seed)

@@ -21,6 +21,7 @@ CLOCK = TRUE.cube.flops_per_us / 8192  # cycles of a microsecond
 SAY_NOTHING = str  # what a progress line is given goes nowhere
 
 
+@functools.cache
 def mine(vec_us=0.0):
     kernels = [
         profiles.product(TRUE, 3072, 2048, 4096, CLOCK), profiles.experts(TRUE, 3072, 1024, 2048, 4),

@@ -12,19 +12,12 @@ import hpmoe
 from hpmoe import router
 from hpmoe.nn import GroupedMLP, MoELayer, TopKRouter
 
+pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 OPTIONS = {"moe_router_enable_expert_bias": True, "moe_aux_loss_coeff": 0.1, "moe_shared_expert_intermediate_size": 6,
            "init_method_std": 0.4}
 NAMES = ["counted_tokens", "expert_bias", "experts.places", "experts.weight1", "experts.weight2", "router.masked",
          "router.weight", "shared_experts.linear_fc1.weight", "shared_experts.linear_fc2.weight", "tokens_per_expert"]
 TWO_RANKS = {"mesh": hpmoe.Mesh(2)}
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(monkeypatch, tmp_path):
-    """MindSpore writes files into the working directory."""
-    monkeypatch.chdir(tmp_path)
-    yield
-    ms.set_context(mode=ms.PYNATIVE_MODE)
 
 
 def make_layer(**options):

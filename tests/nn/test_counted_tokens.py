@@ -7,15 +7,8 @@ from mindspore import nn, ops
 
 import hpmoe
 
+pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 HIDDEN, EXPERTS, K = 4, 5, 2
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(monkeypatch, tmp_path):
-    """MindSpore writes files into the working directory."""
-    monkeypatch.chdir(tmp_path)
-    yield
-    ms.set_context(mode=ms.PYNATIVE_MODE)
 
 
 def make_layer(**options):

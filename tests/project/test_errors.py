@@ -4,17 +4,14 @@ import re
 
 import numpy as np
 import pytest
-from helpers import Layer, fused, tensors
-from mindspore import mint, ops
+from helpers import Layer, tensors
+from mindspore import mint
 
 from hpmoe import (
-    ArgumentError,
     Aval,
     Mesh,
-    TraceError,
     TransformError,
     assign_queues,
-    chain,
     cpu,
     moe_ffn,
     overlap_comm,
@@ -35,18 +32,8 @@ def error_of(call, kind):
     return str(raised.value)
 
 
-def test_ids_of_another_rank_are_named():
-    layer = Layer(ep=2, T=4)
-    args = layer.arguments()
-    args[1][1, 2] = 3
-    f = spmd(fused()(moe_ffn), Mesh(2))
-    assert error_of(lambda: f(*tensors(args)), ArgumentError).startswith(
-        "hpmoe.dispatch on rank 1: topk_ids[2] is [3, 3]; it must be distinct experts for each token.")
-
-
-@pytest.mark.parametrize("dtype", ["float64"])
-def test_tiles_compute_three_floats(dtype):
-    floats = [Aval(s, dtype) for s in [(4, 4), (4, 2), (3, 4, 6), (3, 3, 4)]]
+def test_tiles_compute_three_floats():
+    floats = [Aval(s, "float64") for s in [(4, 4), (4, 2), (3, 4, 6), (3, 3, 4)]]
     avals = [floats[0], Aval((4, 2), "int32"), *floats[1:]]
     text = error_of(lambda: tile_partition(moe_ffn).lower(*avals), TransformError)
     assert text.startswith("tile_partition: equation ")
@@ -133,17 +120,3 @@ def test_what_a_handler_raises_is_not_the_policys(monkeypatch):
     monkeypatch.setitem(POLICIES, "critical_path", interrupted)
     with pytest.raises(TimeoutError, match="^too slow$"):
         assign_queues(tile_partition(mint.exp)).lower(Aval((4, 8), "float32"))
-
-
-def test_sum_over_rows_is_fine():
-    f = tile_partition(lambda x: mint.sum(x, dim=0), rows=2)
-    np.testing.assert_array_equal(f(*tensors([np.ones((5, 3), np.float32)])).asnumpy(), np.full(3, 5, np.float32))
-
-
-def test_cumulative_product_is_not_traceable():
-    text = error_of(lambda: tile_partition(lambda x: ops.cumprod(x, 0)).lower(Aval((4, 3), "float32")), TraceError)
-    assert "is not traceable" in text and re.search(f"at .*{HERE}", text) and "write instead" in text
-
-
-def test_chain_of_nothing_is_the_function_itself():
-    assert chain()(moe_ffn) is moe_ffn

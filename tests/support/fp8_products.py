@@ -1,6 +1,9 @@
 """Functions of fp8 and mxfp8 weights, as inference is given them: W8A8 on one rank of the Ascend twin."""
 
+import functools
+
 import numpy as np
+import rounded_rows
 from ascend_helpers import ProgramRun
 
 import hpmoe
@@ -8,11 +11,7 @@ from hpmoe import Aval
 
 
 def multiplied(dtype):
-    def f(x, ids, weight, scale):
-        rows, route = hpmoe.dispatch(x, ids, num_local_experts=weight.shape[0])
-        turned = weight if dtype == "mxfp8" else weight.swapaxes(1, 2)
-        return hpmoe.combine(hpmoe.grouped_matmul(rows, turned, route, scale=scale, row_dtype=dtype), route)
-    return f
+    return functools.partial(rounded_rows.multiplied, turned=dtype != "mxfp8", row_dtype=dtype)
 
 
 def fp8_run(dtype, tokens=262, depth=576, columns=264, experts=2, prefetch=False):

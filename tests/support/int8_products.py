@@ -1,22 +1,15 @@
 """Functions of int8 weights, as inference is given them: turned, a row for each column."""
 
+import functools
+
 import numpy as np
+import rounded_rows
 from ascend_helpers import ProgramRun
 
 import hpmoe
 from hpmoe import Aval
 
-
-def multiplied(x, ids, weight, scale):
-    """Each row by the weight [E, N, K] of its expert, W8A8."""
-    rows, route = hpmoe.dispatch(x, ids, num_local_experts=weight.shape[0])
-    return hpmoe.combine(hpmoe.grouped_matmul(rows, weight.swapaxes(1, 2), route, scale=scale, row_dtype="int8"), route)
-
-
-def multiplied_as_given(x, ids, weight, scale):
-    """The same of weights [E, K, N]."""
-    rows, route = hpmoe.dispatch(x, ids, num_local_experts=weight.shape[0])
-    return hpmoe.combine(hpmoe.grouped_matmul(rows, weight, route, scale=scale, row_dtype="int8"), route)
+multiplied = functools.partial(rounded_rows.multiplied, turned=True, row_dtype="int8")
 
 
 def layer(x, ids, weights, gate_up, gate_up_scale, down, down_scale):

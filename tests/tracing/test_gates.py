@@ -7,17 +7,13 @@ import pytest
 from helpers import assert_close, stages
 from jax import numpy as jnp
 from mindspore import Tensor, mint, ops
+from router_runs import traced
 
 import hpmoe
 from hpmoe import Aval
 
 F, INF = mint.nn.functional, np.inf
 T, N = 6, 8
-
-@hpmoe.transform(requires="program")
-def traced(program):
-    """The program as it is, run by the references of its primitives."""
-    return program
 
 
 def staged(stage, **options):

@@ -9,6 +9,7 @@ from ascend_helpers import npu
 from helpers import stages
 from jax import numpy as jnp
 from mindspore import Tensor, mint, ops
+from router_runs import traced
 
 import hpmoe
 from hpmoe import Aval
@@ -20,12 +21,6 @@ from hpmoe.support.errors import ArgumentError, LaunchError
 F = mint.nn.functional
 T, E, K = 11, 9, 4
 NAN, INF = np.nan, np.inf
-
-
-@hpmoe.transform(requires="program")
-def traced(program):
-    """The program as it is, run by the references of its primitives."""
-    return program
 
 
 def staged(stage, **options):

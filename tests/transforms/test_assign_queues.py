@@ -4,8 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from modelled_layers import layer
-from simulated_layers import NPU, plan
+from simulated_layers import NPU, layer, plan
 
 import hpmoe
 from hpmoe.commands.layer import wait_for_experts

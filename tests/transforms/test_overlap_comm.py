@@ -19,7 +19,7 @@ from helpers import (
     run_spmd,
     stages,
 )
-from modelled_layers import layer
+from simulated_layers import layer
 
 import hpmoe
 from hpmoe import VerifyError

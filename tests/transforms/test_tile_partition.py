@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from modelled_layers import layer
-from simulated_layers import NPU
+from simulated_layers import NPU, layer
 
 import hpmoe
 from hpmoe.costs.tile_choice import choose_tile
