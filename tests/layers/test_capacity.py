@@ -180,19 +180,6 @@ def test_a_weight_that_is_no_number(stage):
         f(*tensors(args), num_tokens=layer.num_tokens)
 
 
-def test_weights_that_decide_may_be_computed():
-    def f(x, ids, w, up, down):
-        return hpmoe.moe_ffn(x, ids, 2.0 * w, up, down, capacity_factor=0.5, drop_policy="probs")
-
-    layer = Layer(ep=2, T=5)
-    args, cotangent = layer.arguments(), layer.cotangent()
-    kept, _ = kept_by_hand(args[1], args[2], 0.5, "probs", layer.E)
-    (out,), _ = run_spmd(f, layer.ep, args, [cotangent])
-    assert_close([out], [2 * numpy_moe_ffn(args, cotangent, None, kept)[0]])
-    (fused,), _ = run_spmd(stages()["fused"](f), layer.ep, args, [cotangent])
-    assert_close([fused], [out])
-
-
 NATIVE = {
     "error": (None, "6 tokens of rank 0 chose expert 3; its capacity is 3. Give a larger capacity_factor, or drop what is "
               "over: drop_policy=\"position\" or \"probs\"."),

@@ -97,34 +97,6 @@ def test_capacity_drops_by_weights_that_are_computed():
             assert_close([outs[0], *grads], [want, *want_grads])
 
 
-def test_a_shared_expert_and_an_auxiliary_loss():
-    """What leads to no ids is in the last launch; the loss of the router has gradients as its weights do."""
-    layer = LAYERS["two ranks"]
-    rng = np.random.default_rng(7)
-    args = [*arguments(layer), *(rng.standard_normal(s).astype(np.float32) for s in [(2, 4, 10), (2, 5, 4)])]
-    cotangents = [layer.cotangent(), np.ones(2, np.float32)]
-
-    def f(x, gate, up, down, shared_up, shared_down):
-        probs = mint.softmax(x @ gate, dim=-1)
-        weights, ids = mint.topk(probs, 2, dim=-1)
-        out = hpmoe.moe_ffn(x, ids, weights, up, down) + hpmoe.swiglu(x @ shared_up) @ shared_down
-        return out, (probs.mean(0) ** 2).sum()
-
-    def in_jax(x, gate, up, down, shared_up, shared_down):
-        probs = jax.nn.softmax(jnp.einsum("rth,rhe->rte", x, gate))
-        weights, ids = jax.lax.top_k(probs, 2)
-        to_gate, value = jnp.split(jnp.einsum("rth,rhn->rtn", x, shared_up), 2, axis=-1)
-        shared = jnp.einsum("rti,rih->rth", jax.nn.silu(to_gate) * value, shared_down)
-        return jax_moe_ffn(x, ids, weights, up, down) + shared, (probs.mean(1) ** 2).sum(-1)
-
-    want, want_grads = jax_vjp(in_jax, args, tuple(cotangents), tuple(range(6)))
-    for stage in ("plain", "fused"):
-        outs, grads = run_spmd(stages()[stage](f), 2, args, cotangents, positions=tuple(range(6)))
-        assert_close([*outs, *grads], [*want, *want_grads])
-    first, last = fused()(f).lower(*(hpmoe.Aval(a.shape[1:], "float32") for a in args), mesh=Mesh(2))
-    assert [sum(op.label == "swiglu" for op in k.flow.ops) for k in (first, last)] == [0, 2]
-
-
 @pytest.mark.parametrize("f, forward", [(routed_ffn, 2), (side_by_side, 2), (two_layers, 3)])
 def test_launches(f, forward):
     """One for each exchange of ids that are computed, and one before them; one for all of the backward."""

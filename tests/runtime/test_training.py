@@ -30,8 +30,7 @@ def loss_of(f):
     return lambda *args: (f(*args) * Tensor(COTANGENT)).sum()
 
 
-@pytest.mark.parametrize("stage", ["tiles", "fused"])
-@pytest.mark.parametrize("position", [0, 2, (0, 3), (4, 2, 0)])
+@pytest.mark.parametrize("stage, position", [("fused", 0), ("tiles", 2), ("tiles", (0, 3)), ("fused", (4, 2, 0))])
 def test_grad_of_chosen_positions(stage, position):
     args = one_rank()
     f = stages()[stage](hpmoe.moe_ffn)
@@ -47,17 +46,6 @@ def test_call_outside_a_gradient_keeps_nothing_and_computes_the_same():
     (_, inside), _ = ms.value_and_grad(lambda *a: (loss_of(f)(*a), f(*a)), 0, has_aux=True)(*tensors(args))
     np.testing.assert_array_equal(outside, inside.asnumpy())
     assert_close([outside], [oracle(args, COTANGENT)[0]])
-
-
-def test_repeated_runs_are_bitwise_equal():
-    f, args = fused(machine=hpmoe.cpu(3))(hpmoe.moe_ffn), tensors(one_rank())
-    run = ms.value_and_grad(loss_of(f), (0, 2, 3, 4))
-    first_value, first = run(*args)
-    for _ in range(20):
-        value, grads = run(*args)
-        assert value.asnumpy() == first_value.asnumpy()
-        for a, b in zip(grads, first, strict=True):
-            np.testing.assert_array_equal(a.asnumpy(), b.asnumpy())
 
 
 @pytest.mark.parametrize("stage", ["plain", "queues", "fused"])
