@@ -60,36 +60,8 @@ class Placement {
   // Rows of zeros of an expert.
   __aicore__ inline int32_t padding(int32_t e) const { return rows(e) - last_.GetValue(e); }
 
-  // A slot's first row, and its number of rows; it is one of an expert's.
-  __aicore__ inline int32_t first_row_of(int32_t e, int32_t slot) const {
-    const int32_t first = first_slot(e), place = own_.GetValue(e) / on_.rank.tile_rows() + slot - first;
-    return start(e) + place % (first_slot(e + 1) - first) * on_.rank.tile_rows();
-  }
-  __aicore__ inline int32_t rows_from(int32_t e, int32_t row) const {
-    return least(on_.rank.tile_rows(), start(e + 1) - row);
-  }
-
-  // The slot in which an expert's last rows lie, and how many these are; its other slots are full. It has one.
-  __aicore__ inline int32_t last_slot(int32_t e) const {
-    const int32_t first = first_slot(e), slots = first_slot(e + 1) - first, own = own_.GetValue(e) / on_.rank.tile_rows();
-    return first + (2 * slots - 1 - own % slots) % slots;
-  }
-  __aicore__ inline int32_t rows_of_last_slot(int32_t e) const {
-    return rows(e) - (first_slot(e + 1) - first_slot(e) - 1) * on_.rank.tile_rows();
-  }
-  // The first expert whose slots end behind one.
-  __aicore__ inline int32_t expert_of_slot(int32_t slot) const {
-    int32_t low = 0, high = route_.num_local_experts;
-    while (low < high) {
-      const int32_t middle = (low + high) / 2;
-      if (first_slot(middle + 1) <= slot) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    return low;
-  }
+  // Rows of an expert that are from ranks before the rank.
+  __aicore__ inline int32_t own_start(int32_t e) const { return own_.GetValue(e); }
 
  private:
   // sums[s] = rows of each expert from ranks before first + s

@@ -67,32 +67,26 @@ class RoutingTables : public RouteCounts<RoutingTables, int32_t> {
            entries_for(last, rank_, expert, expert + 1);
   }
 
-  // Slots of a rank up to the last that has rows.
-  __aicore__ inline int32_t num_used_slots(int32_t rank) const {
-    return at(tables_.slot_start, rank, tables_.narrow, route_.num_local_experts);
+  __aicore__ inline int32_t own_start(int32_t rank, int32_t expert) const {
+    return at(tables_.own_start, rank, tables_.narrow, expert);
+  }
+  __aicore__ inline int32_t first_slot(int32_t rank, int32_t expert) const {
+    return at(tables_.slot_start, rank, tables_.narrow, expert);
   }
   __aicore__ inline Unit slot(int32_t rank, int32_t index) const {
     if (rank == rank_) return own_slot(index);
-    if (rank != slots_.rank || index < slots_.first || index >= slots_.end) find_slots(rank, index);
-    int32_t place = slots_.own + index - slots_.first;
-    if (place >= slots_.end - slots_.first) place -= slots_.end - slots_.first;
-    const int32_t start = slots_.start + place * slots_.tile_rows;
-    return {start, least(slots_.tile_rows, slots_.end_of_rows - start), slots_.expert};
+    if (rank != slots_rank_ || index < slots_.first || index - slots_.first >= slots_.count) find_slots(rank, index);
+    return slots_.unit(index, slots_end_);
   }
 
   // Rows in the slots of another rank before one that has some, if all of its expert are full.
   __aicore__ inline int32_t rows_before(int32_t rank, int32_t index) const {
     (void)slot(rank, index);
-    return slots_.start + (index - slots_.first) * slots_.tile_rows;
+    return slots_.rows_before(index);
   }
 
   // The slot of a received row of one of this rank's experts.
-  __aicore__ inline int32_t slot_of(int32_t expert, int32_t row) const {
-    const int32_t first = at(tables_.slot_start, rank_, tables_.narrow, expert);
-    const int32_t slots = at(tables_.slot_start, rank_, tables_.narrow, expert + 1) - first;
-    const int32_t own = at(tables_.own_start, rank_, tables_.narrow, expert) / tile_rows_;
-    return first + ((row - expert_start(rank_, expert)) / tile_rows_ + slots - own % slots) % slots;
-  }
+  __aicore__ inline int32_t slot_of(int32_t expert, int32_t row) const { return expert_slots(rank_, expert).slot_of(row); }
   // The row that this rank has received of a token of another one.
   __aicore__ inline int32_t row_of(int32_t source, const Fan& fan) const {
     return source_start(source, rank_, fan.expert) + fan.place;
@@ -103,6 +97,7 @@ class RoutingTables : public RouteCounts<RoutingTables, int32_t> {
   __aicore__ inline int32_t num_local_experts() const { return route_.num_local_experts; }
   __aicore__ inline int32_t ep_size() const { return image_->header().ep_size; }
   __aicore__ inline int32_t alignment() const { return route_.alignment; }
+  __aicore__ inline int32_t tile_rows() const { return tile_rows_; }
   __aicore__ inline int32_t return_tokens() const { return route_.return_tokens; }
   __aicore__ inline Share share(int32_t rank, int32_t expert) const {
     return image_->share(route_.first_share + rank * route_.num_local_experts + expert);
@@ -134,17 +129,11 @@ class RoutingTables : public RouteCounts<RoutingTables, int32_t> {
   }
 
  private:
-  // An expert of a rank, whose slots are first .. end - 1 and begin with the one that is `own` slots behind its first rows;
-  // or what lies behind all of them, of no rows.
-  struct Slots {
-    int32_t rank, first, end, own, start, end_of_rows, tile_rows, expert;
-  };
-
   __aicore__ inline void take(int32_t route) {
     route_ = image_->route(route);
     tables_ = image_->tables(route, num_aiv_);
     num_own_ = route_.num_experts / image_->header().ep_size;
-    slots_.rank = num_used_ = own_index_ = own_line_ = -1;
+    slots_rank_ = num_used_ = own_index_ = own_line_ = -1;
   }
 
   // Of this rank: a table says it, whose next line is on its way to the cache when this one is read.
@@ -169,24 +158,11 @@ class RoutingTables : public RouteCounts<RoutingTables, int32_t> {
 
   // Neighbours ask for slots of the same expert, so what was found last is kept.
   __aicore__ inline void find_slots(int32_t rank, int32_t index) const {
-    const int32_t last = route_.num_local_experts;
-    int32_t e = 0, high = last;
-    while (e < high) {
-      const int32_t middle = (e + high) / 2;
-      if (at(tables_.slot_start, rank, tables_.narrow, middle + 1) <= index) {
-        e = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    const int32_t first = at(tables_.slot_start, rank, tables_.narrow, e), start = expert_start(rank, e);
-    if (e == last) {
-      slots_ = {rank, first, kMostSlots, 0, start, start, 0, last - 1};
-      return;
-    }
-    const int32_t end = at(tables_.slot_start, rank, tables_.narrow, e + 1);
-    const int32_t own = at(tables_.own_start, rank, tables_.narrow, e) / tile_rows_ % (end - first);
-    slots_ = {rank, first, end, own, start, expert_start(rank, e + 1), tile_rows_, e};
+    const int32_t e = expert_of_slot(rank, index), num_experts = route_.num_local_experts;
+    slots_rank_ = rank;
+    slots_end_ = expert_start(rank, least(e + 1, num_experts));
+    slots_ = e < num_experts ? expert_slots(rank, e)
+                             : ExpertSlots{num_experts - 1, first_slot(rank, e), kMostSlots, 0, slots_end_, 0};
   }
   __aicore__ inline Copy copy_from(int32_t rank, int32_t host, int32_t slot) const {
     for (; host < image_->header().ep_size; ++host, slot = 0) {
@@ -205,7 +181,8 @@ class RoutingTables : public RouteCounts<RoutingTables, int32_t> {
 
   RouteWords route_;
   RouteTables tables_;
-  mutable Slots slots_{-1, 0, 0, 0, 0, 0, 0, 0};
+  mutable ExpertSlots slots_{0, 0, 0, 0, 0, 0};  // of a rank, and where the rows of their expert end
+  mutable int32_t slots_rank_ = -1, slots_end_ = 0;
   mutable Unit own_slot_{0, 0, 0};
   mutable int32_t num_used_ = -1, own_index_ = -1, own_line_ = -1;
   uint64_t address_ = 0;

@@ -18,14 +18,15 @@ class PlacedRoute : public RouteCounts<PlacedRoute, int32_t> {
     routing_.init(on_.rank.image, number, on_.rank.num_aiv, on_.rank.args);
     placement_.find(number, on_.rank.me(), false);
   }
-  __aicore__ inline Placement& placement() { return placement_; }
 
   __aicore__ inline Unit slot(int32_t, int32_t index) const {
-    const int32_t e = placement_.expert_of_slot(index), tile_rows = on_.rank.tile_rows();
+    const int32_t e = expert_of_slot(0, index);
     if (e == placement_.num_experts()) return {placement_.received(), 0, e - 1};
-    return {0, index == placement_.last_slot(e) ? placement_.rows_of_last_slot(e) : tile_rows, e};
+    return expert_slots(0, e).unit(index, placement_.start(e + 1));
   }
   __aicore__ inline int32_t expert_start(int32_t, int32_t expert) const { return placement_.start(expert); }
+  __aicore__ inline int32_t own_start(int32_t, int32_t expert) const { return placement_.own_start(expert); }
+  __aicore__ inline int32_t first_slot(int32_t, int32_t expert) const { return placement_.first_slot(expert); }
   __aicore__ inline int32_t expert_padding(int32_t, int32_t expert) const { return placement_.padding(expert); }
   __aicore__ inline int32_t sent_start(int32_t source, int32_t expert) const { return routing_.sent_start(source, expert); }
   // Of tokens of which all are kept; others, KeptEntries counts.
@@ -37,6 +38,7 @@ class PlacedRoute : public RouteCounts<PlacedRoute, int32_t> {
   __aicore__ inline int32_t num_local_experts() const { return placement_.num_experts(); }
   __aicore__ inline int32_t ep_size() const { return routing_.ep_size(); }
   __aicore__ inline int32_t alignment() const { return routing_.alignment(); }
+  __aicore__ inline int32_t tile_rows() const { return routing_.tile_rows(); }
   __aicore__ inline int32_t return_tokens() const { return routing_.return_tokens(); }
   __aicore__ inline bool is_copy(int32_t rank, int32_t expert) const { return routing_.is_copy(rank, expert); }
   __aicore__ inline int32_t num_copies(int32_t rank, int32_t expert) const { return routing_.num_copies(rank, expert); }
@@ -62,9 +64,8 @@ class Targets {
   __aicore__ inline void write_slots(int32_t route) {
     if (core_ < 0) return;
     take_route(route);
-    const Placement& placed = route_.placement();
     const RouteTables tables = on_.rank.image.tables(route, on_.rank.num_aiv);
-    const int32_t used = least(placed.num_slots(), on_.rank.image.route(route).num_slots);
+    const int32_t used = least(route_.num_used_slots(0), on_.rank.image.route(route).num_slots);
     const int32_t part = (used + num_cores_ - 1) / num_cores_, end = least((core_ + 1) * part, used);
     for (int32_t first = core_ * part; first < end; first += kSlotsAtOnce) {
       const int32_t count = least(kSlotsAtOnce, end - first);
@@ -155,13 +156,14 @@ class Targets {
     last_route_ = route;
   }
   __aicore__ inline void fill_slots(int32_t first, int32_t count) {
-    const Placement& placed = route_.placement();
-    int32_t e = placed.expert_of_slot(first);
+    int32_t e = route_.expert_of_slot(0, first);
+    ExpertSlots slots = route_.expert_slots(0, e);
     for (int32_t i = 0; i < count; ++i) {
-      while (placed.first_slot(e + 1) <= first + i) ++e;
-      const int32_t row = placed.first_row_of(e, first + i);
-      slots_.SetValue(2 * i, row);
-      slots_.SetValue(2 * i + 1, placed.rows_from(e, row) | e << kSlotBits);
+      while (route_.first_slot(0, e + 1) <= first + i) ++e;
+      if (e != slots.expert) slots = route_.expert_slots(0, e);
+      const Unit rows = slots.unit(first + i, route_.expert_start(0, e + 1));
+      slots_.SetValue(2 * i, rows.start);
+      slots_.SetValue(2 * i + 1, rows.rows | e << kSlotBits);
     }
   }
 
@@ -190,17 +192,18 @@ class Targets {
 
   // Slots are full but for the last of each expert's; those behind all of them have no rows.
   __aicore__ inline void add_slots(const EventRun& run, int32_t first, int32_t last, int32_t begin, bool by_vector) {
-    const Placement& placed = route_.placement();
     const int32_t to_event = run.first - run.index, tile_rows = on_.rank.tile_rows();
-    const int32_t end = least(last, to_event + placed.num_slots());
+    const int32_t end = least(last, to_event + route_.num_used_slots(0));
     if (first >= end) return;
     add_alike(first - begin, end - begin, run.mult * tile_rows, by_vector);
     if (by_vector) return;
-    for (int32_t e = placed.expert_of_slot(first - to_event); e < placed.num_experts(); ++e) {
-      if (to_event + placed.first_slot(e) >= end) return;
-      if (placed.first_slot(e) == placed.first_slot(e + 1)) continue;
-      const int32_t event = to_event + placed.last_slot(e);
-      if (event >= first && event < end) add(event - begin, run.mult * (placed.rows_of_last_slot(e) - tile_rows));
+    for (int32_t e = route_.expert_of_slot(0, first - to_event); e < route_.num_local_experts(); ++e) {
+      if (to_event + route_.first_slot(0, e) >= end) return;
+      if (route_.first_slot(0, e) == route_.first_slot(0, e + 1)) continue;
+      const ExpertSlots slots = route_.expert_slots(0, e);
+      const int32_t rows = slots.unit(slots.last(), route_.expert_start(0, e + 1)).rows;
+      const int32_t event = to_event + slots.last();
+      if (event >= first && event < end) add(event - begin, run.mult * (rows - tile_rows));
     }
   }
 

@@ -1,7 +1,7 @@
 // Row counts of a route, and where rows lie: computed on every target from sums that the target reads.
 #pragma once
 
-#include "core/numbers.h"
+#include "core/expert_slots.h"
 
 namespace hpmoe {
 
@@ -40,10 +40,12 @@ HPMOE_DEVICE inline SegmentOf<Number> cut_to(const Slot& slot, SegmentOf<Number>
 }
 
 // Answers questions about a Route, which derives from this class and reads:
-//   ep_size(), num_local_experts(), alignment()
+//   ep_size(), num_local_experts(), alignment(), tile_rows()
 //   sent_start(source, e): entries of `source` for local experts before e, counted over all ranks
 //   expert_start(rank, e): the first received row of a local expert
 //   source_start(source, dest, e): the first received row that is from `source`
+//   own_start(rank, e): received rows of a local expert that are from ranks before `rank`
+//   first_slot(rank, e): slots of the local experts before e
 //   expert_padding(rank, e): rows of zeros that fill up those of a local expert; the rank sends these to itself
 //   relays(): the route to relays, whose stop(source, dest) is the relay between two ranks
 template <class Route, class Number>
@@ -86,6 +88,30 @@ class RouteCounts {
         if (relays.stop(source, dest) == relay) rows += entries_for(source, dest, 0, route().num_local_experts());
     }
     return rows;
+  }
+
+  HPMOE_DEVICE inline ExpertSlots expert_slots(int32_t rank, int32_t expert) const {
+    const int32_t first = route().first_slot(rank, expert), count = route().first_slot(rank, expert + 1) - first;
+    const int32_t tile_rows = route().tile_rows();
+    const int32_t own = count > 0 ? static_cast<int32_t>(route().own_start(rank, expert)) / tile_rows % count : 0;
+    return {expert, first, count, own, static_cast<int32_t>(route().expert_start(rank, expert)), tile_rows};
+  }
+  // Slots of a rank that have rows.
+  HPMOE_DEVICE inline int32_t num_used_slots(int32_t rank) const {
+    return route().first_slot(rank, route().num_local_experts());
+  }
+  // The expert of a slot; the number of experts if the slot has no rows.
+  HPMOE_DEVICE inline int32_t expert_of_slot(int32_t rank, int32_t slot) const {
+    int32_t low = 0, high = route().num_local_experts();
+    while (low < high) {
+      const int32_t middle = (low + high) / 2;
+      if (route().first_slot(rank, middle + 1) <= slot) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
   }
 
   HPMOE_DEVICE inline SegmentOf<Number> segment(int32_t source, int32_t dest, int32_t expert) const {

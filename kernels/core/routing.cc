@@ -42,7 +42,7 @@ Routing::Routing(const Image& image, const Route& route, const Routing* experts)
     rank.sent_entries.resize(static_cast<size_t>(route.num_tokens) * route.top_k);
     rank.source_start.resize(static_cast<size_t>(route.num_local_experts) * ep_size_ + 1);
     rank.slots.resize(route.num_slots);
-    rank.first_slot.resize(route.num_local_experts);
+    rank.first_slot.resize(static_cast<size_t>(route.num_local_experts) + 1);
     rank.padding.resize(route.num_local_experts);
     rank.expert.resize(entries_of_experts());
     rank.place.resize(rank.expert.size());
@@ -235,8 +235,6 @@ Code Routing::place_rows(int32_t rank, Status& status) {
   RankRoute& mine = ranks_[rank];
   if (!mine.told.entries) mine.told = {mine.sent_entries.data(), mine.expert.data(), mine.place.data()};
   int64_t row = 0;
-  int32_t used = 0;
-  int64_t needed = 0;
   for (int32_t e = 0; e < route_.num_local_experts; ++e) {
     const int64_t first = row;
     for (int32_t source = 0; source < ep_size_; ++source) {
@@ -246,23 +244,27 @@ Code Routing::place_rows(int32_t rank, Status& status) {
     const int64_t filled = ceil_div(row - first, route_.alignment) * route_.alignment;
     mine.padding[e] = static_cast<int32_t>(filled - (row - first));
     row = first + filled;
-    const int64_t slots = ceil_div(row - first, tile_rows_);
-    const int64_t own = (source_start(rank, rank, e) - first) / tile_rows_;
-    needed += slots;
-    mine.first_slot[e] = used;
-    for (int64_t i = 0; i < slots && used < route_.num_slots; ++i) {
-      const int64_t start = first + (own + i) % slots * tile_rows_;
-      const auto rows = static_cast<int32_t>(std::min<int64_t>(tile_rows_, row - start));
-      mine.slots[used++] = {e, static_cast<int32_t>(start), rows};
-    }
   }
   mine.source_start.back() = static_cast<int32_t>(row);
-  for (; used < route_.num_slots; ++used) mine.slots[used] = {route_.num_local_experts - 1, static_cast<int32_t>(row), 0};
   const int64_t most = max_rows_of(route_, tile_rows_);
-  if (row <= most) return needed <= route_.num_slots ? Code::OK : Code::BAD_IMAGE;
+  if (row <= most) return list_slots(rank);
   status.value = row;
   status.threshold = most;
   return Code::SLOT_OVERFLOW;
+}
+
+Code Routing::list_slots(int32_t rank) {
+  RankRoute& mine = ranks_[rank];
+  const int32_t num_experts = route_.num_local_experts;
+  int32_t used = 0;
+  for (int32_t e = 0; e < num_experts; ++e) {
+    mine.first_slot[e + 1] = mine.first_slot[e] + static_cast<int32_t>(ceil_div(expert_rows(rank, e), tile_rows_));
+    const ExpertSlots slots = expert_slots(rank, e);
+    for (; used < least(mine.first_slot[e + 1], route_.num_slots); ++used)
+      mine.slots[used] = slots.unit(used, static_cast<int32_t>(expert_start(rank, e + 1)));
+  }
+  for (; used < route_.num_slots; ++used) mine.slots[used] = {static_cast<int32_t>(received(rank)), 0, num_experts - 1};
+  return num_used_slots(rank) <= route_.num_slots ? Code::OK : Code::BAD_IMAGE;
 }
 
 int64_t Routing::num_copies(int32_t rank, int32_t expert) const {
@@ -273,13 +275,6 @@ int64_t Routing::place_of_copy(int32_t rank, int32_t slot) const {
   const std::vector<Copy>& all = copies_[share(rank, num_own_experts() + slot).expert / num_own_experts()];
   return std::find_if(all.begin(), all.end(), [=](const Copy& copy) { return copy.host == rank && copy.slot == slot; }) -
          all.begin();
-}
-
-int32_t Routing::slot_of(int32_t rank, const ExpertRow& row) const {
-  const int64_t first = expert_start(rank, row.expert), slots = ceil_div(expert_rows(rank, row.expert), tile_rows_);
-  const int64_t own = (source_start(rank, rank, row.expert) - first) / tile_rows_;
-  const int64_t slot = ((row.row - first) / tile_rows_ + slots - own % slots) % slots;
-  return ranks_[rank].first_slot[row.expert] + static_cast<int32_t>(slot);
 }
 
 void Routing::find_rows_of_experts(int32_t source, int32_t dest, int32_t entry, std::vector<ExpertRow>& rows) const {

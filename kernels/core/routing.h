@@ -17,9 +17,7 @@
 
 namespace hpmoe {
 
-struct Slot {
-  int32_t expert, start, rows;
-};
+using Slot = UnitOf<int32_t>;
 
 // One rank's part of a route.
 struct RankRoute {
@@ -30,7 +28,7 @@ struct RankRoute {
   std::vector<int32_t> kept_start;  // [T + 1] kept entries of the tokens before, where not all are kept
   std::vector<int32_t> source_start;  // [L * R + 1] first received row of (local expert, source rank)
   std::vector<Slot> slots;  // [S]
-  std::vector<int32_t> first_slot;  // [L]
+  std::vector<int32_t> first_slot;  // [L + 1]
   std::vector<int32_t> padding;  // [L] rows of zeros at the end of each local expert's
   // Of a route to ranks: each entry's expert, counted over all ranks, or -1, and its place among this rank's entries for it.
   std::vector<int32_t> expert, place;  // [T * K], K of the route to experts
@@ -81,12 +79,13 @@ class Routing : public RouteCounts<Routing, int64_t> {
   const Slot& slot(int32_t rank, int32_t index) const { return ranks_[rank].slots[index]; }
   // Rows in the slots of a rank before one that has some, if all of its expert are full.
   int64_t rows_before(int32_t rank, int32_t index) const {
-    const int32_t expert = slot(rank, index).expert;
-    return expert_start(rank, expert) + int64_t{tile_rows_} * (index - ranks_[rank].first_slot[expert]);
+    return expert_slots(rank, slot(rank, index).expert).rows_before(index);
   }
-  // The slot of a received row of an expert.
-  int32_t slot_of(int32_t rank, const ExpertRow& row) const;
   int64_t expert_start(int32_t rank, int32_t expert) const { return source_start(0, rank, expert); }
+  int64_t own_start(int32_t rank, int32_t expert) const {
+    return source_start(rank, rank, expert) - expert_start(rank, expert);
+  }
+  int32_t first_slot(int32_t rank, int32_t expert) const { return ranks_[rank].first_slot[expert]; }
   int64_t source_start(int32_t source, int32_t dest, int32_t expert) const {
     return ranks_[dest].source_start[static_cast<size_t>(expert) * ep_size_ + source];
   }
@@ -162,6 +161,7 @@ class Routing : public RouteCounts<Routing, int64_t> {
   int32_t num_local_experts() const { return route_.num_local_experts; }
   int32_t ep_size() const { return ep_size_; }
   int32_t alignment() const { return route_.alignment; }
+  int32_t tile_rows() const { return tile_rows_; }
   int32_t top_k() const { return route_.top_k; }
   int32_t return_tokens() const { return route_.return_tokens; }
 
@@ -169,6 +169,7 @@ class Routing : public RouteCounts<Routing, int64_t> {
   int32_t num_destinations() const { return ep_size_ * route_.num_local_experts; }
   int64_t num_entries() const { return int64_t{route_.num_tokens} * route_.top_k; }
   int64_t entries_of_experts() const { return experts_ ? experts_->num_entries() : 0; }
+  Code list_slots(int32_t rank);
   Code check_capacity(const RankRoute& mine, int64_t capacity, Status& status) const;
 
   void note_kept(RankRoute& mine, int64_t num_tokens) const;

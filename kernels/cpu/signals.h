@@ -25,12 +25,14 @@ void for_each_unit_signal(const Frame& frame, Amount kind, int64_t amount, Visit
 // The same for the rows that a FAN_OUT has made, for each slot of an expert that some are in.
 template <class Visit>
 void for_each_fan_signal(const Frame& frame, Visit visit) {
+  const auto slot_of = [&](const ExpertRow& row) {
+    return frame.routing->experts()->expert_slots(frame.rank, row.expert).slot_of(static_cast<int32_t>(row.row));
+  };
   std::vector<int32_t> slots;
   for_each_fan(frame, [&](int64_t, const std::vector<ExpertRow>& rows) {
-    for (const ExpertRow& row : rows) slots.push_back(frame.routing->experts()->slot_of(frame.rank, row));
+    for (const ExpertRow& row : rows) slots.push_back(slot_of(row));
   });
-  for_each_fan_padding(frame,
-                       [&](const ExpertRow& row) { slots.push_back(frame.routing->experts()->slot_of(frame.rank, row)); });
+  for_each_fan_padding(frame, [&](const ExpertRow& row) { slots.push_back(slot_of(row)); });
   std::sort(slots.begin(), slots.end());
   for (const Signal& signal : frame.image.signals_of(frame.task)) {
     if (static_cast<Index>(signal.kind) != Index::ENTRY_TILE) continue;

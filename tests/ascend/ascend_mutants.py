@@ -255,7 +255,8 @@ MUTANTS = (
             "if (fans && code == Code::OK) code = take(Step::COUNT_BY_RANK);")),
         mutant("a row of the wrong expert", "routing_tables.h", (
             "source_start(source, rank_, fan.expert) + fan.place", "expert_start(rank_, fan.expert) + fan.place")),
-        mutant("the slot of another row", "routing_tables.h", ("slots - own % slots", "slots")),
+        mutant("the slot of another row", "expert_slots.h", ("slot_at((row - start) / tile_rows)",
+                                                             "first + (row - start) / tile_rows")),
         without("a fan's sum that goes on with the last token's", "fan_bodies.h",
                 "if (piece.is_first) AscendC::Duplicate(unit.floats(0), 0.0f, piece.pitch);"),
         without("rows of a fan added before each other", "fan_bodies.h", "AscendC::PipeBarrier<PIPE_V>();"),

@@ -106,12 +106,11 @@ PLACED = (
     mutant("rows from ranks before each, of the first launch that asks", "placement.h", (
         "if (writes && dest == on_.rank.me()) write_before(first, ranks);", "")),
     mutant("a slot of some rows that is none", "placement.h", ("0.5f * static_cast<float>(by - 1)", "0.0f")),
-    mutant("slots that are all full", "targets.h", ("placed.rows_of_last_slot(e) - tile_rows", "0")),
-    mutant("the last rows in an expert's last slot", "placement.h", (
-        "first + (2 * slots - 1 - own % slots) % slots", "first + slots - 1")),
+    mutant("slots that are all full", "targets.h", ("run.mult * (rows - tile_rows)", "0")),
+    mutant("the last rows in an expert's last slot", "expert_slots.h", ("slot_at(count - 1)", "first + count - 1")),
     mutant("targets before the first block of a run left out", "targets.h", (
         "i < whole && !by_vector", "i < whole && by_vector && false")),
-    mutant("rows in slots behind the last", "targets.h", ("least(last, to_event + placed.num_slots())", "last")),
+    mutant("rows in slots behind the last", "targets.h", ("least(last, to_event + route_.num_used_slots(0))", "last")),
 )
 
 CORES = (
@@ -189,15 +188,15 @@ DECODED = (
     mutant("the slot before in place of this one", "routing_tables.h", (
         "if (index == own_index_) return own_slot_;", "if (own_index_ >= 0) return own_slot_;")),
     *shown_in("shared", mutant("slots of the rank before", "routing_tables.h", (
-        "rank != slots_.rank || index < slots_.first", "index < slots_.first"))),
-    mutant("slots in the order of their rows", "placement.h", (
-        "own_.GetValue(e) / on_.rank.tile_rows() + slot - first", "slot - first")),
-    mutant("slots that are all full", "placement.h", ("return least(on_.rank.tile_rows(), start(e + 1) - row);",
-                                                      "return on_.rank.tile_rows();")),
+        "rank != slots_rank_ || index < slots_.first", "index < slots_.first"))),
+    mutant("slots in the order of their rows", "targets.h", ("placement_.own_start(expert)", "0")),
+    mutant("slots that are all full", "targets.h", ("rows.rows | e << kSlotBits",
+                                                    "on_.rank.tile_rows() | e << kSlotBits")),
     mutant("a slot of each core's that nobody lists", "targets.h", (
         "least((core_ + 1) * part, used)", "least((core_ + 1) * part - 1, used)")),
     mutant("slots of the expert before", "targets.h", (
-        "while (placed.first_slot(e + 1) <= first + i) ++e;", "if (i == 0) while (placed.first_slot(e + 1) <= first) ++e;")),
+        "while (route_.first_slot(0, e + 1) <= first + i) ++e;",
+        "if (i == 0) while (route_.first_slot(0, e + 1) <= first) ++e;")),
     mutant("targets that are looked at before they are set", "worker.h", (
         "(void)runs_.find(number, nullptr);", "(void)runs_.find(number, nullptr), (void)threshold_of(0);")),
     *shown_in("shared", mutant("the other turn's route", "worker.h", ("route == other.route", "other.route >= 0"))),
