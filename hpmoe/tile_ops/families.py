@@ -1,15 +1,9 @@
-"""All families of tile operations: whoever imports this knows every one."""
+"""Imports every module of this folder, so that whoever imports this one knows every tile operation."""
 
-from hpmoe.tile_ops import (
-    axes as axes,
-    columns as columns,
-    draws as draws,
-    elementwise as elementwise,
-    guards as guards,
-    matmuls as matmuls,
-    quantized as quantized,
-    quantized_matmuls as quantized_matmuls,
-    reductions as reductions,
-    tokens as tokens,
-    transfers as transfers,
-)
+import importlib
+import pkgutil
+
+from hpmoe import tile_ops
+
+MODULES = {module.name: importlib.import_module(f"{tile_ops.__name__}.{module.name}")
+           for module in pkgutil.iter_modules(tile_ops.__path__) if module.name != "families"}

@@ -11,7 +11,6 @@ from hpmoe.kernels.protocol import PRIMITIVES
 from hpmoe.kernels.schema import bodies
 from hpmoe.kernels.schema.headers import FOLDER, HEADERS
 from hpmoe.runtime.targets import find_target
-from hpmoe.tile_ops import families
 
 ROOT = Path(__file__).parents[2]
 DEFINITIONS = ROOT / "hpmoe" / "tile_ops"
@@ -35,13 +34,6 @@ def test_no_other_header_is_called_generated():
 def test_every_operation_has_a_code_of_its_own_and_a_body_in_numpy():
     assert sorted(PRIMITIVES) == list(range(1, len(PRIMITIVES) + 1))
     assert not [p.name for p in PRIMITIVES.values() if not callable(p.body)]
-
-
-def test_every_family_is_known():
-    """A file of the folder that defines an operation is one of the families."""
-    defining = {path.stem for path in DEFINITIONS.glob("*.py") if re.search(
-        r"= (TilePrimitive|Product|Transfer)\(", path.read_text(encoding="utf-8"))}
-    assert defining == {name for name in vars(families) if not name.startswith("_")}
 
 
 @pytest.mark.parametrize("unit, declaration", [("aiv", "void {}(VectorUnit& unit, const Frame& frame)"),
