@@ -3,7 +3,7 @@
 What there is, by what it is for:
     to choose experts: route; hpmoe.router has losses, counts, noise and forced choices beside it
     layers as Cells, with Parameters: hpmoe.nn
-    to write a layer: dispatch, grouped_matmul, swiglu, combine, drop_counts; moe_ffn, a whole one
+    to write a layer: dispatch, grouped_matmul, swiglu, rms_norm_rows, combine, drop_counts; moe_ffn, a whole one
     to write one as Megatron and MindFormers do: permute, exchange, exchange_back, unpermute; of CANN's operators also
         permute_with_ep, unpermute_with_ep, init_routing
     to make a kernel of it: tile_partition, overlap_comm, prefetch_weights, assign_queues, fuse_persistent; spmd, for all
@@ -47,6 +47,7 @@ from hpmoe.machines.presets import ascend_a2 as ascend_a2, ascend_a3 as ascend_a
 from hpmoe.moe import moe_ffn as moe_ffn
 from hpmoe.primitives.dispatch import combine as combine, dispatch as dispatch
 from hpmoe.primitives.grouped_matmul import grouped_matmul as grouped_matmul
+from hpmoe.primitives.rms_norm import rms_norm_rows as rms_norm_rows
 from hpmoe.primitives.route import drop_counts as drop_counts
 from hpmoe.primitives.swiglu import swiglu as swiglu
 from hpmoe.ranks.gradients import all_reduce_gradients as all_reduce_gradients
@@ -107,7 +108,7 @@ __all__ = [
     "evaluate", "exchange", "exchange_back", "fuse_persistent", "grouped_matmul", "guard_values", "init_routing",
     "interpret", "launch_kernels", "limit_rows", "load_machine", "measure", "moe_ffn", "overlap_comm", "permute",
     "permute_with_ep", "prefetch_weights",
-    "quantize_rows", "quantize_weights", "relay_rows", "replicate_experts", "route", "save_for_backward", "select_grads",
-    "send_rows", "simulate", "spmd", "swiglu", "synchronize", "tile_partition", "trace", "transform", "tune", "unpermute",
-    "unpermute_with_ep", "verify", "vjp", "world",
+    "quantize_rows", "quantize_weights", "relay_rows", "replicate_experts", "rms_norm_rows", "route", "save_for_backward",
+    "select_grads", "send_rows", "simulate", "spmd", "swiglu", "synchronize", "tile_partition", "trace", "transform", "tune",
+    "unpermute", "unpermute_with_ep", "verify", "vjp", "world",
 ]

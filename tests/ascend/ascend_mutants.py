@@ -304,4 +304,10 @@ MUTANTS = (
     ),
     mutant("a wrong sign in SwiGLU's gradient", "swiglu_bodies.h",
            ("AscendC::Sub(x, g, x, count);", "AscendC::Add(x, g, x, count);")),
+    *shown_in("norms",
+              without("the mean square of a norm without its epsilon", "norm_bodies.h", "AscendC::Adds(sum, sum, eps, 1);"),
+              without("a norm of the last part of a row", "norm_bodies.h", "if (piece.col > 0) return;"),
+              mutant("a wrong sign in the gradient of a norm", "norm_bodies.h",
+                     ("AscendC::Sub(a, unit.floats(1), a, piece.count());",
+                      "AscendC::Add(a, unit.floats(1), a, piece.count());"))),
 )

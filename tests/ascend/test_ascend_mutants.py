@@ -37,8 +37,10 @@ from hpmoe import (
     quantize_weights,
     relay_rows,
     replicate_experts,
+    rms_norm_rows,
     trace,
 )
+from hpmoe.autodiff.vjp import linearize
 from hpmoe.kernels.ascendc.twin import native as twin_library
 from hpmoe.primitives.columns import add_columns, cumsum
 from hpmoe.primitives.draw import draw
@@ -119,6 +121,7 @@ def layers():
     adjacent = ProgramRun(trace(lambda x, v, w: x @ v @ w, bf16(16, 32), bf16(32, 32), bf16(32, 32)))
     wide = ProgramRun(trace(lambda x, w: x @ w, bf16(16, 640), bf16(640, 256)), rows=16, cols=256)
     sums = ProgramRun(trace(lambda x: (mint.sum(x * 2.0 + 1.0, -1, True), mint.sum(x, 0)), bf16(37, 72)))
+    norms = ProgramRun(linearize(trace(lambda x: rms_norm_rows(x, eps=0.1), Aval((3, 2500), "float32"))).backward)
     functions = ProgramRun(trace(lambda x, y: mint.where(mint.greater(x, y), mint.sin(x * 8e3), y),
                                  *[Aval((9, 200), "float32")] * 2))
     late = AfterOtherWeights(trace(through_a_late_weight, f32(9, 24), f32(24, 24), f32(24, 24)))
@@ -142,7 +145,7 @@ def layers():
     filled = AfterOtherIds(trace(filled_up, f32(21, 24), Aval((21, 2), "int32"), f32(21, 2), f32(3, 24, 24)), rows=4)
     filled.inputs[1][...] = [[i % 2, 2] for i in range(21)]
     overflow = Overflow(trace(lambda x, w, b: (x * 4.0 + b, x @ w), bf16(9, 32), bf16(32, 24), bf16(32)))
-    return {"chain": chain, "wide": wide, "sums": sums, "small": small, "deep": deep, "functions": functions,
+    return {"chain": chain, "wide": wide, "sums": sums, "norms": norms, "small": small, "deep": deep, "functions": functions,
             "late": late, "in order": in_order, "drops": drops, "shared": shared, "many choices": choices,
             "float32": float32, "deep float32": deep_float32, "shared float32": shared_float32, "overflow": overflow,
             "ahead": ahead, "aligned": filled,

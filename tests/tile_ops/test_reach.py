@@ -29,6 +29,8 @@ ALONE = {
     "SWIGLU_GRAD": (lambda x: [(x, *OWN)] * 5, ()),
     "ROW_REDUCE": (lambda x: [(x[:, :1].copy(), *COLUMN), (x, *OWN_ALL)], (0,)),
     "ROW_DOT": (lambda x: [(x[:, :1].copy(), *COLUMN), (x, *OWN_ALL), (x, *OWN_ALL)], ()),
+    "RMS_NORM": (lambda x: [(x.copy(), *OWN_ALL), (x, *OWN_ALL), 1e-6], ()),
+    "RMS_NORM_GRAD": (lambda x: [(x.copy(), *OWN_ALL), (x, *OWN_ALL), (x, *OWN_ALL), 1e-6], ()),
     "GATHER": (lambda x: [(x, *OWN_ALL), (x.copy(), Rows.ALL, Cols.ALL), (INDEX[:, :1].copy(), *COLUMN)], ()),
     "TOP_K": (lambda x: [(x.copy(), *OWN_ALL), (INDEX.copy(), *OWN_ALL), (x, *OWN_ALL)], (1,)),
     "TAKE_COLS": (lambda x: [(x.copy(), *OWN_ALL), (x, *OWN_ALL), (INDEX, *OWN_ALL)], ()),

@@ -10,6 +10,7 @@
 #include "ascendc/fan_bodies.h"
 #include "ascendc/guard_bodies.h"
 #include "ascendc/integer_bodies.h"
+#include "ascendc/norm_bodies.h"
 #include "ascendc/quantized_bodies.h"
 #include "ascendc/quantized_sums.h"
 #include "ascendc/reduce_bodies.h"
@@ -60,6 +61,8 @@ __aicore__ inline void call_body(VectorUnit& unit, const Frame& frame) {
     case Opcode::RESCALE: return rescale(unit, frame);
     case Opcode::QUANTIZE_WEIGHT: return quantize_weight(unit, frame);
     case Opcode::WIDEN_WEIGHT: return widen_weight(unit, frame);
+    case Opcode::RMS_NORM: return rms_norm(unit, frame);
+    case Opcode::RMS_NORM_GRAD: return rms_norm_grad(unit, frame);
     default: return unit.refuse();
   }
 }

@@ -43,6 +43,8 @@ Code gmm_widened(const Frame& frame);
 Code quantize_weight(const Frame& frame);
 Code widen_weight(const Frame& frame);
 Code gmm_fp8(const Frame& frame);
+Code rms_norm(const Frame& frame);
+Code rms_norm_grad(const Frame& frame);
 
 inline Code call_body(const Frame& frame) {
   switch (opcode_of(frame.op)) {
@@ -83,6 +85,8 @@ inline Code call_body(const Frame& frame) {
     case Opcode::QUANTIZE_WEIGHT: return quantize_weight(frame);
     case Opcode::WIDEN_WEIGHT: return widen_weight(frame);
     case Opcode::GMM_FP8: return gmm_fp8(frame);
+    case Opcode::RMS_NORM: return rms_norm(frame);
+    case Opcode::RMS_NORM_GRAD: return rms_norm_grad(frame);
     default: return Code::BAD_IMAGE;
   }
 }

@@ -121,6 +121,10 @@ constexpr OpRule kRules[] = {
     {"GMM_FP8", Opcode::GMM_FP8, 1, 3, false, 0x4,
      {{0x1, 0x1, 0}, {0x1, 0x2, kIsBytes}, {0x8, 0x1, kIsCutByBody | kIsBytes}, {0x108, 0x3, kMayBeBytes},
       {0x100, 0x1, kIsCutByBody | kIsBytes}, {0x100, 0x2, kIsBytes}}},
+    {"RMS_NORM", Opcode::RMS_NORM, 1, 3, false, 0x7,
+     {{0x1, 0x2, 0}, {0x1, 0x2, 0}, {0x1, 0x2, kMayBeNumber}}},
+    {"RMS_NORM_GRAD", Opcode::RMS_NORM_GRAD, 1, 4, false, 0x7,
+     {{0x1, 0x2, 0}, {0x1, 0x2, 0}, {0x1, 0x2, 0}, {0x1, 0x2, kMayBeNumber}}},
 };
 
 inline const OpRule* find_rule(int32_t opcode) {

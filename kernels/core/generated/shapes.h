@@ -628,6 +628,24 @@ inline const char* fits_gmm_fp8(const Shapes& s) {
   return nullptr;
 }
 
+inline const char* fits_rms_norm(const Shapes& s) {
+  if (s.width(0) != s.width(1))
+    return "a RMS_NORM makes rows of ? columns of ?";
+  if (!s.is_number(2))
+    return "a RMS_NORM takes an epsilon that is no number";
+  return nullptr;
+}
+
+inline const char* fits_rms_norm_grad(const Shapes& s) {
+  if (s.width(0) != s.width(1))
+    return "a RMS_NORM_GRAD makes rows of ? columns of ?";
+  if (s.width(0) != s.width(2))
+    return "a RMS_NORM_GRAD makes rows of ? columns of ?";
+  if (!s.is_number(3))
+    return "a RMS_NORM_GRAD takes an epsilon that is no number";
+  return nullptr;
+}
+
 // What does not hold of the sizes of an operation, or NULL.
 inline const char* shapes_fault(Opcode opcode, const Shapes& s) {
   switch (opcode) {
@@ -675,6 +693,8 @@ inline const char* shapes_fault(Opcode opcode, const Shapes& s) {
     case Opcode::QUANTIZE_WEIGHT: return fits_quantize_weight(s);
     case Opcode::WIDEN_WEIGHT: return fits_widen_weight(s);
     case Opcode::GMM_FP8: return fits_gmm_fp8(s);
+    case Opcode::RMS_NORM: return fits_rms_norm(s);
+    case Opcode::RMS_NORM_GRAD: return fits_rms_norm_grad(s);
   }
   return nullptr;
 }
