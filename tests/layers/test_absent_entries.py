@@ -44,7 +44,7 @@ def assert_equals_numpy(stage, layer, pattern, factor=None, policy="error", seed
 
 @pytest.mark.parametrize("name, stage", at_stages(LAYERS))
 def test_every_pattern_at_every_stage(name, stage):
-    for pattern in ABSENT if (name, stage) == ("several tiles", "fused") else list(ABSENT)[len(stage) % 3::3]:
+    for pattern in ABSENT if (name, stage) == ("several tiles", "fused") else list(ABSENT)[len(name) % 4::4]:
         assert_equals_numpy(stages()[stage], LAYERS[name], pattern)
 
 
@@ -108,7 +108,7 @@ TRANSFORMS = {
 def test_under_other_transforms(transform, stage, policy, factor):
     for i, layer in enumerate((Layer(ep=2, T=7, E=8, K=4), Layer(ep=4, T=4, E=8, K=3, num_tokens=(4, 0, 2, 4)))):
         made = TRANSFORMS[transform](layer)
-        for pattern in list(ABSENT)[len(policy) + i::5]:
+        for pattern in list(ABSENT)[len(policy) + i::6]:
             assert_equals_numpy(lambda f: stages()[stage](made(f)), layer, pattern, factor, policy)  # noqa: B023
 
 

@@ -143,6 +143,7 @@ def test_capacity_drops_what_is_over_and_a_shared_expert_goes_first(printed):
     assert "begin with the shared expert: 24 of 24" in text
 
 
+@pytest.mark.slow
 def test_lora_trains_adapters_alone(printed):
     text = printed("13_lora_on_experts.py")
     assert "gradients of up_a, up_b, down_a, down_b are bitwise those with all weights trained" in text

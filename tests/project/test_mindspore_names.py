@@ -154,6 +154,7 @@ except ImportError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_mindspore_without_some_names():
     """hpmoe is imported; each missing name is reported, and what uses one raises it."""
     done = subprocess.run([sys.executable, "-c", PLANTED], capture_output=True, text=True, timeout=120)
