@@ -36,7 +36,7 @@ def pytest_addoption(parser):
     parser.addoption("--timings", action="store_true", help="also run tests that measure, which need an idle machine")
     parser.addoption("--examples", type=int, default=1,
                      help="how many times as many examples laws are tried on, other ones each time")
-    parser.addoption("--mutants", type=int, default=500, help="how many mutants the verifier is tried on")
+    parser.addoption("--mutants", type=int, default=300, help="how many mutants the verifier is tried on")
     parser.addoption("--mutants-seed", type=int, default=0, help="which ones")
 
 

@@ -188,6 +188,7 @@ def test_level_o1_takes_staged_functions_as_they_are():
     assert 0 < difference < 0.01 * np.abs(want).max()
 
 
+@pytest.mark.slow
 def test_bfloat16_in_graphs():
     """Whose reshapes CPUs lack there: hidden states, outputs and weights."""
     x = batch()[0].astype(ms.bfloat16)

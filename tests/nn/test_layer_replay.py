@@ -140,12 +140,10 @@ def network_gradients(parts, recompute):
     return [value.asnumpy(), *(g.asnumpy() for g in grads)]
 
 
-@pytest.mark.parametrize("recompute", [False, True], ids=["saved", "recomputed"])
-def test_microbatches_and_recomputation_change_nothing(recompute):
-    want, found = network_gradients(1, False), network_gradients(4, recompute)
-    assert_close(found, want)
-    if recompute:
-        assert bitwise_equal(found, network_gradients(4, False))
+def test_microbatches_and_recomputation_change_nothing():
+    found = network_gradients(4, recompute=True)
+    assert_close(found, network_gradients(1, recompute=False))
+    assert bitwise_equal(found, network_gradients(4, recompute=False))
 
 
 def test_a_record_may_be_of_one_layer():

@@ -78,6 +78,7 @@ def test_the_text_has_a_line_for_each_kernel():
     assert [line.split()[0] for line in lines[2:]] == ["inference", "forward", "backward"]
 
 
+@pytest.mark.slow
 def test_plan_and_pool_agree_in_a_process_of_its_own():
     out = memory.in_process({**SIZES, "side": "dispatched_rows"})
     rows = SIZES["tokens"] * SIZES["top_k"]
