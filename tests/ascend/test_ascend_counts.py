@@ -340,8 +340,8 @@ def assert_flops_as_charged(body):
 
 @pytest.mark.parametrize("name, direction", [
     ("rows of float32", "forward"), ("rows", "backward"), ("dropped by weight", "forward"),
-    ("dropped by position", "backward"), ("tokens once, some dropped", "forward"), ("copies", "backward"), ("copies of float32", "forward"),
-    ("tokens once, for several", "backward")])
+    ("dropped by position", "backward"), ("tokens once, some dropped", "forward"), ("copies", "backward"),
+    ("copies of float32", "forward"), ("tokens once, for several", "backward")])
 def test_bodies_of_a_layer_move_and_compute_what_the_model_charges(name, direction):
     seen = set()
     for body in layer_bodies(name, direction):

@@ -96,7 +96,8 @@ def routes(**options):
 OPERATORS = {
     **{f"route, {s}": (routes(score=s), routed(s)) for s in SCORES},
     **{f"route, {s}, groups": (routes(score=s, **GROUPS), routed(s, **GROUPS)) for s in SCORES[::2]},
-    **{f"route, {s}, dropout": (routes(score=s, expert_dropout=0.3, seed=SEED), routed(s, dropped=DROPPED)) for s in SCORES[1::2]},
+    **{f"route, {s}, dropout": (routes(score=s, expert_dropout=0.3, seed=SEED), routed(s, dropped=DROPPED))
+       for s in SCORES[1::2]},
     "route, jitter": (routes(jitter=0.2, seed=SEED), routed("softmax", lambda z: z * JITTER)),
     "route, temperature": (routes(temperature=0.5, seed=SEED), routed("softmax", lambda z: (z + GUMBEL) / 0.5)),
     "route, fusion": (routes(score="sigmoid", fusion=lambda w: w * w),
