@@ -94,7 +94,6 @@ def _whole_rules(op: Shapes) -> Rules:
 def _axis_rules(op: Shapes) -> Rules:
     p = op.params
     yield from _whole_rules(op)
-    yield op.same_dtype(0, 1), "moves elements to another dtype"
     yield ((p.size >= 1) & (p.inner >= 1) & (p.start >= 0) & (p.step >= 0),
            "moves {} elements from {} on, {} apart", p.size, p.start, p.step)
     yield ((op.width(0) >= p.size * p.inner) & (op.width(0) % (p.size * p.inner) == 0),

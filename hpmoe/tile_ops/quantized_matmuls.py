@@ -255,10 +255,11 @@ def _block_scale_rules(op: Shapes, form: RowFormat) -> Rules:
 def _(op: Shapes) -> Rules:
     form = op.params
     yield form.is_known(), "makes elements of an unknown format"
-    yield ((form.cols > 0) & (op.rows(2) % where(form.cols > 0, form.cols, 1) == 0),
-           "makes rows of matrices of {} columns", form.cols)
-    fits = ((op.rows(0) == op.rows(2)) & (op.rows(1) == op.rows(2)) & (op.cols(1) == op.cols(2)) &
-            (op.cols(0) == form.blocks(op.cols(1))) & (op.is_bytes(0) == (form.scale == BlockScale.E8M0)))
+    yield ((form.cols > 0) & (op.num_rows() % where(form.cols > 0, form.cols, 1) == 0),
+           "makes {} rows of matrices of {} columns", op.num_rows(), form.cols)
+    fits = ((op.rows(2) >= op.num_rows()) & (op.rows(0) == op.rows(2)) & (op.rows(1) == op.rows(2)) &
+            (op.cols(1) == op.cols(2)) & (op.cols(0) == form.blocks(op.cols(1))) &
+            (op.is_bytes(0) == (form.scale == BlockScale.E8M0)))
     yield fits, "makes {} and {} of {}, which do not fit", op.name(1), op.name(0), op.name(2)
     yield from _whole_columns(op, 3)
 
@@ -267,7 +268,7 @@ def _(op: Shapes) -> Rules:
 def _(op: Shapes) -> Rules:
     form = op.params
     yield form.is_known(), "takes elements of an unknown format"
-    yield ((op.cols(0) == op.cols(1)) & (op.rows(0) == op.rows(1)),
+    yield ((op.cols(0) == op.cols(1)) & (op.rows(0) == op.rows(1)) & (op.rows(1) >= op.num_rows()),
            "makes {} of {}, which has other sizes", op.name(0), op.name(1))
     scales = (op.rows(2) == op.rows(1)) & (op.cols(2) == form.blocks(op.cols(1))) & (form.scale == BlockScale.E8M0)
     yield (where(form.block > 0, op.has(2) & scales, not_(op.has(2))),

@@ -93,7 +93,7 @@ def _(frame: Frame[MatrixBlock]) -> list[Move]:
 def _moved_rules(op: Shapes, received: int) -> Rules:
     """A transfer between the tokens' side and operand `received`, which holds the rows that experts receive."""
     is_relayed = op.rows_are(1, row_modes.RELAY_ROWS) | op.rows_are(0, row_modes.RELAY_ENTRIES)
-    yield (op.same_dtype(0, 1) & (op.cols(0) == op.cols(1)) & op.same_cols(0, 1) & (op.offset(0) == op.offset(1)),
+    yield ((op.cols(0) == op.cols(1)) & op.same_cols(0, 1) & (op.offset(0) == op.offset(1)),
            "moves rows of {} to unlike rows of {}", op.name(1), op.name(0))
     yield implies(is_relayed, op.has_relays(op.own_route())), "is about relays, of which route {} has none", op.own_route()
     yield implies(is_relayed, op.alignment() == 1), "has relays pass on rows of its route, which is filled up"
@@ -117,7 +117,7 @@ def _copied_rules(op: Shapes, copies: int, own: int, most_own: Number) -> Rules:
     block, height = op.params.block, op.params.height
     num_copies = op.num_local_experts() - op.num_own_experts()
     yield op.has_copies(), "moves copies of a route that has none"
-    yield (op.same_dtype(0, 1) & (op.cols(0) == op.cols(1)),
+    yield (op.cols(0) == op.cols(1),
            "moves matrices of {} to unlike ones of {}", op.name(1), op.name(0))
     for i in (0, 1):
         yield op.height(i) == height, "moves matrices of {} rows, and those of {} have {}", height, op.name(i), op.height(i)

@@ -17,7 +17,7 @@ from hpmoe.tile_ops.params import Params
 from hpmoe.tile_ops.row_modes import RowMode
 from hpmoe.tile_ops.shapes import Rules
 from hpmoe.tile_ops.terms import Number, Term, not_
-from hpmoe.tile_ops.tile_primitive import TilePrimitive
+from hpmoe.tile_ops.tile_primitive import Result, TilePrimitive
 
 
 class Recorder:
@@ -56,7 +56,7 @@ def text() -> str:
 
 
 def _check(primitive: TilePrimitive) -> str:
-    rules = [*_param_rules(primitive), *primitive.rules(Recorder(primitive))]
+    rules = [*_general_rules(primitive), *primitive.rules(Recorder(primitive))]
     faults = [(not_(holds), text.format(*numbers)) for holds, text, *numbers in rules if holds is not True]
     article = "an" if primitive.name[0] in "AEIOU" else "a"
     variables, lines = Variables(fault for fault, _ in faults), []
@@ -67,8 +67,10 @@ def _check(primitive: TilePrimitive) -> str:
     return "\n".join([f"{name} {{", *lines, "  return nullptr;", "}"])
 
 
-def _param_rules(primitive: TilePrimitive) -> Rules:
-    """Each word that stands for a member of an enum, or a truth value, is one."""
+def _general_rules(primitive: TilePrimitive) -> Rules:
+    """A word that stands for a member of an enum, or a truth value, is one; elements that are moved keep their dtype."""
+    if primitive.result is Result.MOVED:
+        yield Recorder(primitive).same_dtype(0, 1), "moves elements to another dtype"
     types = get_type_hints(primitive.params)
     for i, name in enumerate(primitive.params.names_in_image()):
         word: Number = Term(f"s.param({i})")

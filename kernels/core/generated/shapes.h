@@ -8,9 +8,11 @@
 namespace hpmoe {
 
 inline const char* fits_put(const Shapes& s) {
+  if (!s.same_dtype(0, 1))
+    return "a PUT moves elements to another dtype";
   if (s.param(0) < 0)
     return "a PUT puts rows at a pace below zero";
-  if (!s.same_dtype(0, 1) || s.cols(0) != s.cols(1) || !s.same_cols(0, 1) || s.offset(0) != s.offset(1))
+  if (s.cols(0) != s.cols(1) || !s.same_cols(0, 1) || s.offset(0) != s.offset(1))
     return "a PUT moves rows of operand 1 to unlike rows of operand 0";
   const int64_t v1 = s.rows_are(1, Rows::RELAY_ROWS) || s.rows_are(0, Rows::RELAY_ENTRIES);
   if (v1 && !s.has_relays(s.own_route()))
@@ -23,7 +25,9 @@ inline const char* fits_put(const Shapes& s) {
 }
 
 inline const char* fits_put_back(const Shapes& s) {
-  if (!s.same_dtype(0, 1) || s.cols(0) != s.cols(1) || !s.same_cols(0, 1) || s.offset(0) != s.offset(1))
+  if (!s.same_dtype(0, 1))
+    return "a PUT_BACK moves elements to another dtype";
+  if (s.cols(0) != s.cols(1) || !s.same_cols(0, 1) || s.offset(0) != s.offset(1))
     return "a PUT_BACK moves rows of operand 1 to unlike rows of operand 0";
   const int64_t v1 = s.rows_are(1, Rows::RELAY_ROWS) || s.rows_are(0, Rows::RELAY_ENTRIES);
   if (v1 && !s.has_relays(s.own_route()))
@@ -163,7 +167,9 @@ inline const char* fits_col_sum(const Shapes& s) {
 }
 
 inline const char* fits_all_to_all(const Shapes& s) {
-  if (!s.same_dtype(0, 1) || s.cols(0) != s.cols(1) || !s.same_cols(0, 1) || s.offset(0) != s.offset(1))
+  if (!s.same_dtype(0, 1))
+    return "an ALL_TO_ALL moves elements to another dtype";
+  if (s.cols(0) != s.cols(1) || !s.same_cols(0, 1) || s.offset(0) != s.offset(1))
     return "an ALL_TO_ALL moves rows of operand 1 to unlike rows of operand 0";
   const int64_t v1 = s.rows_are(1, Rows::RELAY_ROWS) || s.rows_are(0, Rows::RELAY_ENTRIES);
   if (v1 && !s.has_relays(s.own_route()))
@@ -176,7 +182,9 @@ inline const char* fits_all_to_all(const Shapes& s) {
 }
 
 inline const char* fits_all_to_all_back(const Shapes& s) {
-  if (!s.same_dtype(0, 1) || s.cols(0) != s.cols(1) || !s.same_cols(0, 1) || s.offset(0) != s.offset(1))
+  if (!s.same_dtype(0, 1))
+    return "an ALL_TO_ALL_BACK moves elements to another dtype";
+  if (s.cols(0) != s.cols(1) || !s.same_cols(0, 1) || s.offset(0) != s.offset(1))
     return "an ALL_TO_ALL_BACK moves rows of operand 1 to unlike rows of operand 0";
   const int64_t v1 = s.rows_are(1, Rows::RELAY_ROWS) || s.rows_are(0, Rows::RELAY_ENTRIES);
   if (v1 && !s.has_relays(s.own_route()))
@@ -205,6 +213,8 @@ inline const char* fits_gather(const Shapes& s) {
 }
 
 inline const char* fits_keep(const Shapes& s) {
+  if (!s.same_dtype(0, 1))
+    return "a KEEP moves elements to another dtype";
   if (s.width(0) != s.top_k() || s.offset(0) != 0 || s.cols(1) != 1)
     return "a KEEP keeps ? columns of entries in ?, of ? choices";
   if (s.has(2) && s.width(2) != s.top_k())
@@ -227,9 +237,11 @@ inline const char* fits_launch(const Shapes& s) {
 }
 
 inline const char* fits_replicate(const Shapes& s) {
+  if (!s.same_dtype(0, 1))
+    return "a REPLICATE moves elements to another dtype";
   if (!s.has_copies())
     return "a REPLICATE moves copies of a route that has none";
-  if (!s.same_dtype(0, 1) || s.cols(0) != s.cols(1))
+  if (s.cols(0) != s.cols(1))
     return "a REPLICATE moves matrices of operand 1 to unlike ones of operand 0";
   if (s.height(0) != s.param(1))
     return "a REPLICATE moves matrices of ? rows, and those of operand 0 have ?";
@@ -245,9 +257,11 @@ inline const char* fits_replicate(const Shapes& s) {
 }
 
 inline const char* fits_return_grads(const Shapes& s) {
+  if (!s.same_dtype(0, 1))
+    return "a RETURN_GRADS moves elements to another dtype";
   if (!s.has_copies())
     return "a RETURN_GRADS moves copies of a route that has none";
-  if (!s.same_dtype(0, 1) || s.cols(0) != s.cols(1))
+  if (s.cols(0) != s.cols(1))
     return "a RETURN_GRADS moves matrices of operand 1 to unlike ones of operand 0";
   if (s.height(0) != s.param(1))
     return "a RETURN_GRADS moves matrices of ? rows, and those of operand 0 have ?";
@@ -263,6 +277,8 @@ inline const char* fits_return_grads(const Shapes& s) {
 }
 
 inline const char* fits_fan_out(const Shapes& s) {
+  if (!s.same_dtype(0, 1))
+    return "a FAN_OUT moves elements to another dtype";
   if (!s.is_of_tokens())
     return "a FAN_OUT fans rows out or in, and its route is not one to ranks";
   if (s.has(2) && s.width(2) != 1)
@@ -323,12 +339,12 @@ inline const char* fits_draw(const Shapes&) {
 }
 
 inline const char* fits_pick(const Shapes& s) {
+  if (!s.same_dtype(0, 1))
+    return "a PICK moves elements to another dtype";
   if (s.offset(0) != 0 || s.offset(1) != 0)
     return "a PICK begins at another column than the first";
   if (s.own_cols() > 0 && s.own_cols() != s.width(0))
     return "a PICK leaves columns out";
-  if (!s.same_dtype(0, 1))
-    return "a PICK moves elements to another dtype";
   if (s.param(0) < 1 || s.param(1) < 1 || s.param(2) < 0 || s.param(3) < 0)
     return "a PICK moves ? elements from ? on, ? apart";
   const int64_t v1 = s.param(0) * s.param(1);
@@ -343,12 +359,12 @@ inline const char* fits_pick(const Shapes& s) {
 }
 
 inline const char* fits_place(const Shapes& s) {
+  if (!s.same_dtype(0, 1))
+    return "a PLACE moves elements to another dtype";
   if (s.offset(0) != 0 || s.offset(1) != 0)
     return "a PLACE begins at another column than the first";
   if (s.own_cols() > 0 && s.own_cols() != s.width(0))
     return "a PLACE leaves columns out";
-  if (!s.same_dtype(0, 1))
-    return "a PLACE moves elements to another dtype";
   if (s.param(0) < 1 || s.param(1) < 1 || s.param(2) < 0 || s.param(3) < 0)
     return "a PLACE moves ? elements from ? on, ? apart";
   const int64_t v1 = s.param(0) * s.param(1);
@@ -550,10 +566,10 @@ inline const char* fits_quantize_weight(const Shapes& s) {
     return "a QUANTIZE_WEIGHT has an unknown kind of scale";
   if (s.param(2) < 0 || (s.param(0) != 1 && s.param(1) != 0))
     return "a QUANTIZE_WEIGHT makes elements of an unknown format";
-  if (s.param(3) <= 0 || s.rows(2) % (s.param(3) > 0 ? s.param(3) : 1) != 0)
-    return "a QUANTIZE_WEIGHT makes rows of matrices of ? columns";
+  if (s.param(3) <= 0 || s.num_rows() % (s.param(3) > 0 ? s.param(3) : 1) != 0)
+    return "a QUANTIZE_WEIGHT makes ? rows of matrices of ? columns";
   const int64_t v1 = s.param(2) > 0 ? s.param(2) : 1;
-  if (s.rows(0) != s.rows(2) || s.rows(1) != s.rows(2) || s.cols(1) != s.cols(2) || s.cols(0) != (s.param(2) > 0 ? (s.cols(1) + v1 - 1) / v1 : (s.cols(1) > 0 ? 1 : 0)) || s.is_bytes(0) != (s.param(1) == 1))
+  if (s.rows(2) < s.num_rows() || s.rows(0) != s.rows(2) || s.rows(1) != s.rows(2) || s.cols(1) != s.cols(2) || s.cols(0) != (s.param(2) > 0 ? (s.cols(1) + v1 - 1) / v1 : (s.cols(1) > 0 ? 1 : 0)) || s.is_bytes(0) != (s.param(1) == 1))
     return "a QUANTIZE_WEIGHT makes operand 1 and operand 0 of operand 2, which do not fit";
   if (s.offset(0) != 0)
     return "a QUANTIZE_WEIGHT takes operand 0 from column ? on";
@@ -571,7 +587,7 @@ inline const char* fits_widen_weight(const Shapes& s) {
     return "a WIDEN_WEIGHT has an unknown kind of scale";
   if (s.param(2) < 0 || (s.param(0) != 1 && s.param(1) != 0))
     return "a WIDEN_WEIGHT takes elements of an unknown format";
-  if (s.cols(0) != s.cols(1) || s.rows(0) != s.rows(1))
+  if (s.cols(0) != s.cols(1) || s.rows(0) != s.rows(1) || s.rows(1) < s.num_rows())
     return "a WIDEN_WEIGHT makes operand 0 of operand 1, which has other sizes";
   const int64_t v1 = s.param(2) > 0 ? s.param(2) : 1;
   if (!(s.param(2) > 0 ? (s.has(2) && s.rows(2) == s.rows(1) && s.cols(2) == (s.param(2) > 0 ? (s.cols(1) + v1 - 1) / v1 : (s.cols(1) > 0 ? 1 : 0)) && s.param(1) == 1) : !s.has(2)))
