@@ -7,6 +7,7 @@ import sys
 import pytest
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_command_that_uses_mindspore():
     code = """
 import signal
