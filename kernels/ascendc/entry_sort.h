@@ -6,8 +6,8 @@
 // kept, and what is kept is counted and sorted anew.
 #pragma once
 
+#include "core/shards.h"
 #include "deciding_weights.h"
-#include "shards.h"
 
 namespace hpmoe {
 
@@ -173,23 +173,19 @@ class EntrySort {
     AscendC::PipeBarrier<PIPE_ALL>();
   }
 
-  // The expert that a local expert is a copy of, or -1; low and high get which of its entries go there. What is rounded is
-  // offset by the rank, so that these add up to the shares over all ranks.
+  // The expert that a local expert is a copy of, or -1; low and high get which of its entries go there.
   __aicore__ inline int32_t find_part(int32_t e) {
     const bool is_cut = has_copies_ && !is_full_;
-    const int32_t ep_size = on_.rank.image.header().ep_size;
     Share share{e, 0, kWhole};
     if (is_cut) share = on_.rank.image.share(route_.first_share + e);
-    int32_t low = 0, high = share.expert < 0 ? 0 : all_.GetValue(share.expert);
+    EntryRun run{0, share.expert < 0 ? 0 : all_.GetValue(share.expert)};
     if (is_cut && share.expert >= 0) {
-      const int64_t offset = static_cast<int64_t>(kWhole) * (2 * on_.rank.args.rank + 1) / (2 * ep_size), rows = high;
-      low = static_cast<int32_t>((rows * share.low + offset) / kWhole);
-      high = static_cast<int32_t>((rows * share.high + offset) / kWhole);
+      run = run_of(share, run.high, on_.rank.args.rank, on_.rank.image.header().ep_size);
       older_.SetValue(e, newest_.GetValue(share.expert));
       newest_.SetValue(share.expert, e);
     }
-    low_.SetValue(e, low);
-    high_.SetValue(e, high);
+    low_.SetValue(e, run.low);
+    high_.SetValue(e, run.high);
     return share.expert;
   }
 

@@ -2,6 +2,7 @@
 // of the tokens, and how the AIV of a rank meet.
 #pragma once
 
+#include "core/expert_copies.h"
 #include "counters.h"
 #include "vector_unit.h"
 
@@ -9,10 +10,7 @@ namespace hpmoe {
 
 using Words = AscendC::LocalTensor<int32_t>;
 
-// Whether a route cuts the experts of a rank into copies, and whether it keeps the heaviest entries.
-__aicore__ inline bool has_copies(const RouteWords& route, int32_t ep_size) {
-  return route.num_local_experts * ep_size > route.num_experts;
-}
+// Whether a route keeps the heaviest entries.
 __aicore__ inline bool keeps_heaviest(const RouteWords& route) {
   return static_cast<DropPolicy>(route.drop_policy) == DropPolicy::PROBS;
 }

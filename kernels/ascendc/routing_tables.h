@@ -1,6 +1,7 @@
 // Questions about the routing, answered from the tables that the prologue filled: the device's core/routing.h.
 #pragma once
 
+#include "core/expert_copies.h"
 #include "core/route_counts.h"
 #include "core/units.h"
 #include "image_reader.h"
@@ -11,17 +12,12 @@ using Unit = UnitOf<int32_t>;
 
 using Segment = SegmentOf<int32_t>;
 
-// Replica slot `slot` of rank `host`, a copy of its owner's local expert `expert`; host is -1 where there is none.
-struct Copy {
-  int32_t expert, host, slot;
-};
-
 // A local expert that a received row of a token is of, and the row's place among those of its source.
 struct Fan {
   int32_t expert, place;
 };
 
-class RoutingTables : public RouteCounts<RoutingTables, int32_t> {
+class RoutingTables : public RouteCounts<RoutingTables, int32_t>, public ExpertCopies<RoutingTables> {
  public:
   __aicore__ inline void init(const ImageReader& image, int32_t route, int32_t num_aiv, const LaunchArgs& args) {
     words_ = global_at<int32_t>(args.tables);
@@ -92,7 +88,7 @@ class RoutingTables : public RouteCounts<RoutingTables, int32_t> {
     return source_start(source, rank_, fan.expert) + fan.place;
   }
 
-  // Experts without the room for copies; whether a local expert is a copy; how many there are of one of a rank's.
+  // Experts without the room for copies.
   __aicore__ inline int32_t num_own_experts() const { return num_own_; }
   __aicore__ inline int32_t num_local_experts() const { return route_.num_local_experts; }
   __aicore__ inline int32_t ep_size() const { return image_->header().ep_size; }
@@ -101,31 +97,6 @@ class RoutingTables : public RouteCounts<RoutingTables, int32_t> {
   __aicore__ inline int32_t return_tokens() const { return route_.return_tokens; }
   __aicore__ inline Share share(int32_t rank, int32_t expert) const {
     return image_->share(route_.first_share + rank * route_.num_local_experts + expert);
-  }
-  __aicore__ inline bool is_copy(int32_t rank, int32_t expert) const {
-    return expert >= num_own_ && expert < route_.num_local_experts && share(rank, expert).expert >= 0;
-  }
-  // The copies of a rank's experts, in the order of their hosts: the first one, and the one after another.
-  __aicore__ inline Copy first_copy(int32_t rank) const { return copy_from(rank, 0, 0); }
-  __aicore__ inline Copy next_copy(int32_t rank, const Copy& copy) const {
-    return copy_from(rank, copy.host, copy.slot + 1);
-  }
-  __aicore__ inline Copy copy(int32_t rank, int32_t number) const {
-    Copy copy = first_copy(rank);
-    for (int32_t i = 0; i < number && copy.host >= 0; ++i) copy = next_copy(rank, copy);
-    return copy;
-  }
-  // Where among its owner's copies the one in a slot of a rank stands.
-  __aicore__ inline int32_t place_of_copy(int32_t rank, int32_t slot) const {
-    const int32_t owner = share(rank, num_own_ + slot).expert / num_own_;
-    int32_t place = 0;
-    for (Copy copy = first_copy(owner); copy.host != rank || copy.slot != slot; copy = next_copy(owner, copy)) ++place;
-    return place;
-  }
-  __aicore__ inline int32_t num_copies(int32_t rank, int32_t expert) const {
-    int32_t count = 0;
-    for (Copy copy = first_copy(rank); copy.host >= 0; copy = next_copy(rank, copy)) count += copy.expert == expert ? 1 : 0;
-    return count;
   }
 
  private:
@@ -163,15 +134,6 @@ class RoutingTables : public RouteCounts<RoutingTables, int32_t> {
     slots_end_ = expert_start(rank, least(e + 1, num_experts));
     slots_ = e < num_experts ? expert_slots(rank, e)
                              : ExpertSlots{num_experts - 1, first_slot(rank, e), kMostSlots, 0, slots_end_, 0};
-  }
-  __aicore__ inline Copy copy_from(int32_t rank, int32_t host, int32_t slot) const {
-    for (; host < image_->header().ep_size; ++host, slot = 0) {
-      for (; num_own_ + slot < route_.num_local_experts; ++slot) {
-        const int32_t expert = share(host, num_own_ + slot).expert;
-        if (expert >= 0 && expert / num_own_ == rank) return {expert % num_own_, host, slot};
-      }
-    }
-    return {-1, -1, -1};
   }
   __aicore__ inline int32_t at(int32_t table, int32_t row, int32_t width, int32_t i) const {
     return words_.GetValue(table + row * width + i);

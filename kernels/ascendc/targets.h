@@ -10,7 +10,7 @@
 namespace hpmoe {
 
 // Answers about a route from what a core has in UB, and from the tables where other cores have no part in them.
-class PlacedRoute : public RouteCounts<PlacedRoute, int32_t> {
+class PlacedRoute : public RouteCounts<PlacedRoute, int32_t>, public ExpertCopies<PlacedRoute> {
  public:
   __aicore__ inline PlacedRoute(PrologueUnit& on, UbWords& ub) : on_(on), placement_(on, ub) {}
 
@@ -40,8 +40,8 @@ class PlacedRoute : public RouteCounts<PlacedRoute, int32_t> {
   __aicore__ inline int32_t alignment() const { return routing_.alignment(); }
   __aicore__ inline int32_t tile_rows() const { return routing_.tile_rows(); }
   __aicore__ inline int32_t return_tokens() const { return routing_.return_tokens(); }
-  __aicore__ inline bool is_copy(int32_t rank, int32_t expert) const { return routing_.is_copy(rank, expert); }
-  __aicore__ inline int32_t num_copies(int32_t rank, int32_t expert) const { return routing_.num_copies(rank, expert); }
+  __aicore__ inline int32_t num_own_experts() const { return routing_.num_own_experts(); }
+  __aicore__ inline Share share(int32_t rank, int32_t expert) const { return routing_.share(rank, expert); }
 
  private:
   PrologueUnit& on_;

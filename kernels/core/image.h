@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/decode.h"
+#include "core/expert_copies.h"
 
 namespace hpmoe {
 
@@ -64,7 +65,7 @@ struct Image {
 
   // The shares of all ranks' local experts, or NULL where a route has no room for copies.
   const Share* shares_of(const Route& route) const {
-    return route.num_local_experts * header->ep_size > route.num_experts ? shares + route.first_share : nullptr;
+    return has_copies(route, header->ep_size) ? shares + route.first_share : nullptr;
   }
 
   Stops stops_of(const Route& route) const {

@@ -33,8 +33,8 @@ Routing::Routing(const Image& image, const Route& route, const Routing* experts)
       ep_size_(image.header->ep_size),
       tile_rows_(image.header->tile_rows),
       stops_(image.stops_of(route)),
+      shards_(shards_of(route, ep_size_)),
       shares_(image.shares_of(route)),
-      copies_(ep_size_),
       ranks_(ep_size_) {
   for (RankRoute& rank : ranks_) {
     rank.dropped.resize(route.num_experts);
@@ -47,28 +47,19 @@ Routing::Routing(const Image& image, const Route& route, const Routing* experts)
     rank.expert.resize(entries_of_experts());
     rank.place.resize(rank.expert.size());
   }
-  const int32_t own = num_own_experts();
-  for (int32_t host = 0; host < ep_size_; ++host) {
-    for (int32_t e = own; e < route.num_local_experts; ++e) {
-      if (is_copy(host, e)) copies_[share(host, e).expert / own].push_back({share(host, e).expert % own, host, e - own});
-    }
-  }
 }
 
 Code Routing::sort_entries(int32_t rank, const int32_t* topk_ids, int64_t num_tokens, Status& status) {
   RankRoute& mine = ranks_[rank];
-  std::vector<int32_t> ids(topk_ids, topk_ids + num_tokens * num_choices());  // whoever has them may write to them
+  std::vector<int32_t> ids(topk_ids, topk_ids + num_tokens * shards_.num_choices());  // whoever has them may write to them
   for (const int32_t id : ids) {
-    if (id < kAbsent || id >= num_model_experts()) {
-      status.value = id;
-      status.threshold = num_model_experts();
-      return Code::INDEX_OUT_OF_RANGE;
-    }
+    if (id == kAbsent || shards_.is_model_expert(id)) continue;
+    status.value = id;
+    status.threshold = shards_.num_model_experts();
+    return Code::INDEX_OUT_OF_RANGE;
   }
   ids = of_entries(std::move(ids));
-  for (size_t i = 0; route_.tp_size > 1 && i < ids.size(); ++i) {
-    if (ids[i] != kAbsent) ids[i] = shard_of(ids[i], static_cast<int32_t>(i) % route_.top_k / num_choices());
-  }
+  for (size_t i = 0; route_.tp_size > 1 && i < ids.size(); ++i) ids[i] = shards_.shard_of(ids[i], static_cast<int32_t>(i));
   for (const int32_t id : ids) ++mine.sent_start[id + 1];
   mine.sent_start[0] = 0;  // of kAbsent
   for (int32_t e = 0; e < route_.num_experts; ++e) mine.sent_start[e + 1] += mine.sent_start[e];
@@ -87,7 +78,7 @@ Code Routing::drop_entries(int32_t rank, const float* topk_weights, int64_t num_
   for (int64_t i = 0; by_weight && i < num_entries; ++i) {
     if (!std::isnan(topk_weights[i]) || !is_kept(rank, i)) continue;
     status.value = i / route_.top_k;
-    status.threshold = i % route_.top_k % num_choices();
+    status.threshold = i % route_.top_k % shards_.num_choices();
     return Code::NOT_A_NUMBER;
   }
   int32_t first = 0, kept = 0;
@@ -158,29 +149,26 @@ Code Routing::check_capacity(const RankRoute& mine, int64_t capacity, Status& st
   for (int32_t e = 0; e < route_.num_experts; ++e) {
     const int64_t rows = mine.sent_start[e + 1] - mine.sent_start[e];
     if (rows <= std::max(capacity, status.value)) continue;
-    status.wait = expert_of(e);
+    status.wait = shards_.expert_of(e);
     status.value = rows;
     status.threshold = capacity;
   }
   return status.value > capacity ? Code::OVER_CAPACITY : Code::OK;
 }
 
-// From entries by expert to entries by local expert: of an expert's entries each copy gets a run, as its share says. What is
-// rounded is offset by the rank, so that runs add up to the shares over all ranks.
+// From entries by expert to entries by local expert: each copy takes the run of its expert's entries that its share says.
 void Routing::divide_entries(int32_t rank) {
   if (!shares_) return;
   RankRoute& mine = ranks_[rank];
   std::vector<int32_t> start{0}, entries(mine.sent_entries.size());
-  const int64_t offset = int64_t{kWhole} * (2 * rank + 1) / (2 * ep_size_);
-  for (int32_t e = 0; e < route_.num_local_experts * ep_size_; ++e) {
+  for (int32_t e = 0; e < num_destinations(); ++e) {
     const Share& share = shares_[e];
     start.push_back(start.back());
     if (share.expert < 0) continue;
-    const int32_t* const first = mine.sent_entries.data() + mine.sent_start[share.expert];
-    const int64_t rows = mine.sent_start[share.expert + 1] - mine.sent_start[share.expert];
-    const int64_t low = (rows * share.low + offset) / kWhole, high = (rows * share.high + offset) / kWhole;
-    std::copy(first + low, first + high, entries.data() + start.back());
-    start.back() += static_cast<int32_t>(high - low);
+    const int32_t first = mine.sent_start[share.expert], end = mine.sent_start[share.expert + 1];
+    const auto [low, high] = run_of(share, end - first, rank, ep_size_);
+    std::copy_n(mine.sent_entries.data() + first + low, high - low, entries.data() + start.back());
+    start.back() += high - low;
   }
   mine.sent_start.swap(start);
   mine.sent_entries.swap(entries);
@@ -265,16 +253,6 @@ Code Routing::list_slots(int32_t rank) {
   }
   for (; used < route_.num_slots; ++used) mine.slots[used] = {static_cast<int32_t>(received(rank)), 0, num_experts - 1};
   return num_used_slots(rank) <= route_.num_slots ? Code::OK : Code::BAD_IMAGE;
-}
-
-int64_t Routing::num_copies(int32_t rank, int32_t expert) const {
-  return std::count_if(copies_[rank].begin(), copies_[rank].end(), [=](const Copy& copy) { return copy.expert == expert; });
-}
-
-int64_t Routing::place_of_copy(int32_t rank, int32_t slot) const {
-  const std::vector<Copy>& all = copies_[share(rank, num_own_experts() + slot).expert / num_own_experts()];
-  return std::find_if(all.begin(), all.end(), [=](const Copy& copy) { return copy.host == rank && copy.slot == slot; }) -
-         all.begin();
 }
 
 void Routing::find_rows_of_experts(int32_t source, int32_t dest, int32_t entry, std::vector<ExpertRow>& rows) const {

@@ -14,6 +14,7 @@
 
 #include "core/image.h"
 #include "core/route_counts.h"
+#include "core/shards.h"
 
 namespace hpmoe {
 
@@ -46,12 +47,7 @@ struct ExpertRow {
   int64_t row;
 };
 
-// Replica slot `slot` of rank `host`, a copy of its owner's local expert `expert`.
-struct Copy {
-  int32_t expert, host, slot;
-};
-
-class Routing : public RouteCounts<Routing, int64_t> {
+class Routing : public RouteCounts<Routing, int64_t>, public ExpertCopies<Routing> {
  public:
   // `experts` is the routing that a route to ranks takes its own from, else NULL.
   Routing(const Image& image, const Route& route, const Routing* experts);
@@ -124,39 +120,17 @@ class Routing : public RouteCounts<Routing, int64_t> {
   // The rank that a row of `source` for experts on `dest` comes to.
   int32_t stop(int32_t source, int32_t dest) const { return stops_(source, dest); }
 
-  // Copies of a rank's experts, in the order of their hosts; one by number, whose host is -1 where there are no more; how
-  // many there are of one; whether a local expert is one.
-  const std::vector<Copy>& copies(int32_t rank) const { return copies_[rank]; }
-  Copy copy(int32_t rank, int32_t number) const {
-    const std::vector<Copy>& all = copies_[rank];
-    return number < static_cast<int32_t>(all.size()) ? all[number] : Copy{-1, -1, -1};
-  }
-  int64_t num_copies(int32_t rank, int32_t expert) const;
-  // Where among its owner's copies the one in a slot of a rank stands.
-  int64_t place_of_copy(int32_t rank, int32_t slot) const;
   const Share& share(int32_t rank, int32_t expert) const { return shares_[rank * route_.num_local_experts + expert]; }
-  bool is_copy(int32_t rank, int32_t expert) const {
-    return shares_ && expert >= num_own_experts() && expert < route_.num_local_experts && share(rank, expert).expert >= 0;
-  }
 
-  int32_t num_own_experts() const { return route_.num_experts / ep_size_; }
-  // Of the model: its experts, and how many of them a token chooses; a shard of one, and the one that a shard is of.
-  int32_t num_model_experts() const { return route_.num_experts / route_.tp_size; }
-  int32_t num_choices() const { return route_.top_k / route_.tp_size; }
-  int32_t shard_of(int32_t expert, int32_t shard) const {
-    return expert + (expert / num_own_experts() * (route_.tp_size - 1) + shard) * num_own_experts();
-  }
+  int32_t num_own_experts() const { return shards_.num_own; }
+  const Shards& shards() const { return shards_; }
   // Values of choices for all entries: a token's, once for each shard.
   template <typename T>
   std::vector<T> of_entries(std::vector<T> given) const {
     if (route_.tp_size == 1) return given;
     std::vector<T> all(given.size() * route_.tp_size);
-    for (size_t i = 0; i < all.size(); ++i)
-      all[i] = given[i / route_.top_k * num_choices() + i % route_.top_k % num_choices()];
+    for (size_t i = 0; i < all.size(); ++i) all[i] = given[shards_.choice_of(static_cast<int32_t>(i))];
     return all;
-  }
-  int32_t expert_of(int32_t shard) const {
-    return shard / num_own_experts() / route_.tp_size * num_own_experts() + shard % num_own_experts();
   }
   int32_t num_local_experts() const { return route_.num_local_experts; }
   int32_t ep_size() const { return ep_size_; }
@@ -180,8 +154,8 @@ class Routing : public RouteCounts<Routing, int64_t> {
   const Routing *relays_ = nullptr, *passed_on_ = nullptr;
   const int32_t ep_size_, tile_rows_;
   const Stops stops_;
+  const Shards shards_;
   const Share* const shares_;  // [R * L], or NULL without room for copies
-  std::vector<std::vector<Copy>> copies_;  // [R]
   std::vector<RankRoute> ranks_;
 };
 

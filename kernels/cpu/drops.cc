@@ -24,7 +24,8 @@ Code keep(const Frame& frame) {
 Code drop_counts(const Frame& frame) {
   const Routing& routing = *frame.routing;
   auto* out = reinterpret_cast<int32_t*>(frame.base(0, frame.rank));
-  for (int32_t e = 0; e < routing.num_model_experts(); ++e) out[e] = routing.dropped(frame.rank)[routing.shard_of(e, 0)];
+  const Shards& shards = routing.shards();
+  for (int32_t e = 0; e < shards.num_model_experts(); ++e) out[e] = routing.dropped(frame.rank)[shards.shard_of(e, 0)];
   return Code::OK;
 }
 

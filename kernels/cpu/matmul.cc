@@ -40,11 +40,12 @@ void add_returned(const Frame& frame, int returned, int64_t k0, int64_t k1, cons
     else
       std::fill_n(sum + i * cols, cols, 0.0f);
   }
-  const std::vector<Copy>& copies = frame.routing->copies(frame.rank);
-  for (size_t c = 0; c < copies.size(); ++c) {
-    if (copies[c].expert != frame.unit.expert) continue;
-    Reader reader(View{frame.element(returned, static_cast<int64_t>(c) * num_k + k0, frame.first_col(returned)),
-                       frame.buffer(returned).cols, 1, frame.dtype(returned)});
+  const Routing& routing = *frame.routing;
+  int64_t number = 0;
+  for (Copy copy = routing.first_copy(frame.rank); copy.host >= 0; copy = routing.next_copy(frame.rank, copy), ++number) {
+    if (copy.expert != frame.unit.expert) continue;
+    Reader reader(View{frame.element(returned, number * num_k + k0, frame.first_col(returned)), frame.buffer(returned).cols,
+                       1, frame.dtype(returned)});
     for_each_chunk(k1 - k0, cols, [&](int64_t row, int64_t col, int64_t n) {
       const float* part = reader.chunk(row, col, n);
       for (int64_t j = 0; j < n; ++j) sum[row * cols + col + j] += part[j];

@@ -35,7 +35,7 @@ inline Code sort_and_drop(const Image& image, const HpmoeRank& mine, const Route
   if (code != Code::OK) return code;
   std::vector<float> weights;
   if (static_cast<DropPolicy>(route.drop_policy) == DropPolicy::PROBS) {
-    std::vector<float> given(mine.num_tokens * routing.num_choices());
+    std::vector<float> given(mine.num_tokens * routing.shards().num_choices());
     const auto dtype = static_cast<Dtype>(image.buffers[route.weights_buffer].dtype);
     to_float32(dtype, mine.buffers[route.weights_buffer], given.size(), given.data());
     weights = routing.of_entries(std::move(given));

@@ -118,14 +118,9 @@ class L2 {
   template <class Visit>
   static void for_slots_of_expert(const Routing& routing, int32_t rank, int32_t expert, Visit visit) {
     const int64_t all = routing.expert_rows(rank, expert);
-    if (all == 0) return;  // it may have no slot at all
-    int32_t slot = 0;
-    while (routing.slot(rank, slot).expert < expert) ++slot;
-    for (int64_t done = 0; done < all; ++slot) {  // the one that is not full may be any of them
-      const int64_t rows = routing.slot(rank, slot).rows;
-      visit(slot, static_cast<double>(rows), static_cast<double>(all));
-      done += rows;
-    }
+    const ExpertSlots slots = routing.expert_slots(rank, expert);
+    for (int32_t slot = slots.first; slot < slots.first + slots.count; ++slot)
+      visit(slot, static_cast<double>(routing.slot(rank, slot).rows), static_cast<double>(all));
   }
 
   void touch_slots_of_expert(const Frame& frame, int32_t expert, const HpmoeFootprint& t, Passed& out) {
