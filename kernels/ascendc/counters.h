@@ -38,7 +38,7 @@ class Counters {
     return counter.GetValue(0);
   }
 
-  __aicore__ inline bool has_reached(int32_t index, int32_t target) const { return look(index) - target >= 0; }
+  __aicore__ inline bool has_reached(int32_t index, int32_t target) const { return is_at_least(look(index), target); }
 
   // Until the counter has reached `target`, a core of this rank has failed, or time is up; after each look before that
   // `meanwhile` does a little.

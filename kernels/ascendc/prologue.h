@@ -22,7 +22,8 @@ class Prologue {
 
   // OK, or why not: status has the numbers.
   __aicore__ inline Code run() {
-    const int32_t num_routes = rank_.image.header().num_routes, epoch = rank_.args.epoch, all = epoch * rank_.num_aiv;
+    const int32_t num_routes = rank_.image.header().num_routes, epoch = rank_.args.epoch,
+                  all = wrapping_product(epoch, rank_.num_aiv);
     if (core_ == 0) leave_units(num_routes);
     Code code = sort_entries(num_routes);
     if (waits_for_lists_ && code == Code::OK) code = on_.meet(kSorted, all);
@@ -34,7 +35,7 @@ class Prologue {
     if (!chooses) targets.read_first();
     if (core_ < rank_.ep_size()) code = on_.wait(kSorted, all);
     if (code == Code::OK) say_all_is_listed();
-    if (code == Code::OK) code = wait_for_ranks(2 * epoch - 1);
+    if (code == Code::OK) code = wait_for_ranks(wrapping_sum(wrapping_product(2, epoch), -1));
     if (chooses && code == Code::OK) {
       PlanChoice(on_, rank_).take();
       targets.read_first();
@@ -42,7 +43,7 @@ class Prologue {
     for (int32_t r = 0; r < num_routes && code == Code::OK; ++r) code = place_rows(r);
     for (int32_t r = 0; r < num_routes && code == Code::OK; ++r) targets.write_slots(r);
     if (code == Code::OK) code = targets.set();
-    if (core_ + 1 == rank_.num_aiv && code == Code::OK) code = wait_for_ranks(2 * epoch);
+    if (core_ + 1 == rank_.num_aiv && code == Code::OK) code = wait_for_ranks(wrapping_product(2, epoch));
     if (code == Code::OK) on_.signal(kReady);
     return code;
   }
@@ -75,7 +76,7 @@ class Prologue {
       weighs = weighs || keeps_heaviest(rank_.image.route(r));
       fans = fans || rank_.image.route(r).of >= 0;
     }
-    num_met_ = (rank_.args.epoch - 1) * (1 + (weighs ? 3 : 0) + (fans ? 1 : 0));
+    num_met_ = wrapping_product(wrapping_sum(rank_.args.epoch, -1), 1 + (weighs ? 3 : 0) + (fans ? 1 : 0));
     Code code = take_and_meet(Step::COUNT);
     if (weighs && code == Code::OK) code = take_and_meet(Step::SORT_ALL);
     if (weighs && code == Code::OK) code = take_and_meet(Step::CHOOSE);
@@ -87,7 +88,9 @@ class Prologue {
   }
   __aicore__ inline Code take_and_meet(Step step) {
     const Code code = take(step);
-    return code == Code::OK ? on_.meet(kCounted, ++num_met_ * rank_.num_aiv) : code;
+    if (code != Code::OK) return code;
+    num_met_ = wrapping_sum(num_met_, 1);
+    return on_.meet(kCounted, wrapping_product(num_met_, rank_.num_aiv));
   }
   __aicore__ inline Code take(Step step) {
     Code code = Code::OK;
@@ -173,7 +176,7 @@ class Prologue {
     AscendC::PipeBarrier<PIPE_ALL>();
     on_.unit.copy_in(on_.words(0).ReinterpretCast<uint8_t>(), counters, ep_size, sizeof(int32_t), far, kBlockBytes);
     on_.unit.wait_for_loads();
-    while (source < ep_size && on_.words(source * kBlockBytes / 4).GetValue(0) - target >= 0) ++source;
+    while (source < ep_size && is_at_least(on_.words(source * kBlockBytes / 4).GetValue(0), target)) ++source;
     return source;
   }
   __aicore__ inline void tell_starts(int32_t r, int32_t rank) {

@@ -181,7 +181,9 @@ class Targets {
     if (extent == Extent::TILE_ENTRIES && run.route >= 0 && !route_.keeps_all()) return add_kept(run, first, last, begin);
     for (int32_t event = first; event < last; ++event) add_one(run, event, begin);
   }
-  __aicore__ inline void add(int32_t place, int32_t amount) { targets_.SetValue(place, targets_.GetValue(place) + amount); }
+  __aicore__ inline void add(int32_t place, int32_t amount) {
+    targets_.SetValue(place, wrapping_sum(targets_.GetValue(place), amount));
+  }
 
   // Vector instructions begin at blocks of 32 bytes.
   __aicore__ inline void add_alike(int32_t first, int32_t last, int32_t amount, bool by_vector) {

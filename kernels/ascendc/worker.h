@@ -29,7 +29,7 @@ class Worker {
 
   // What the queue begins with is read meanwhile.
   __aicore__ inline Code wait_until_ready() {
-    const int32_t ready = counters_.prologue(kReady), target = rank_.args.epoch * rank_.num_aiv;
+    const int32_t ready = counters_.prologue(kReady), target = wrapping_product(rank_.args.epoch, rank_.num_aiv);
     const int32_t last = rank_.image.queue_start(queue_ + 1);
     int32_t number = -1;
     for (int32_t place = rank_.image.queue_start(queue_); place < last && runs_.has_room(); ++place) {

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "core/image.h"
+#include "core/numbers.h"
 #include "core/stuck.h"
 
 namespace hpmoe {
@@ -124,7 +125,7 @@ void BoundKernel::enqueue(const std::vector<void*>& tensors, int32_t num_tokens,
     collect(&record);
   }
   next_ = (next_ + 1) % kRing;
-  ++epoch_;
+  epoch_ = wrapping_sum(epoch_, 1);
   prepare(record, tensors, num_tokens);
   device_->copy_in(record.device, record.host, record_bytes_, stream);
   device_->launch(static_cast<uint32_t>(plans_.front().image.header->num_queues / 3), stream, record.device, spans_);
@@ -154,7 +155,7 @@ void BoundKernel::prepare(const Record& record, const std::vector<void*>& tensor
       buffers[plan.place.first_word + header.num_buffers + r] = static_cast<uint64_t>(
           capacity_of_expert(plan.image.routes[r], num_tokens));
   }
-  const uint64_t tables = tables_offset_ + epoch_ % 2 * in_whole_lines(layout_.table_words * 4);
+  const uint64_t tables = tables_offset_ + (epoch_ & 1) * in_whole_lines(layout_.table_words * 4);
   const LaunchArgs args{address(image_),
                         address(record.device + table),
                         address(symmetric_ + counters_offset_),

@@ -96,7 +96,7 @@ void World::run_together(int32_t num_ranks) {
                    symmetric[rank].data(),
                    words(args.counters),
                    words(args.targets),
-                   words(args.tables - args.epoch % 2 * table_bytes),
+                   words(args.tables - (args.epoch & 1) * table_bytes),
                    args.num_tokens,
                    write_unmet,
                    members.at(rank),

@@ -6,6 +6,7 @@
 
 #include "../launch_args.h"
 #include "../tables.h"
+#include "core/numbers.h"
 #include "core/stuck.h"
 #include "kernel.h"
 
@@ -116,7 +117,7 @@ void Launch::add_symmetric(int32_t rank) {
   memory_.add({"the counters", rank, 0, reinterpret_cast<uint8_t*>(theirs.counters), counter_words() * sizeof(int32_t)});
   const auto words = static_cast<uint64_t>(table_words(plans_));
   for (int32_t launch = 0; launch < std::min(run_.num_launches, 2); ++launch) {
-    const int32_t half = (run_.epoch + launch) % 2;
+    const int32_t half = hpmoe::wrapping_sum(run_.epoch, launch) & 1;
     int32_t* const tables = theirs.tables + half * words;
     if (is_served(rank) && !peers_) std::fill_n(tables, words, -1);  // else before the ranks met
     memory_.add({"the routing tables", rank, 1 + half, reinterpret_cast<uint8_t*>(tables), words * sizeof(int32_t)});
@@ -150,7 +151,7 @@ void Launch::add_rank(int32_t rank) {
 // Launches of a rank follow each other in its stream, whatever the other ranks do.
 void Launch::add_launch(int32_t rank, int32_t launch) {
   const HpmoeTwinRank& mine = ranks_[rank];
-  const int32_t epoch = run_.epoch + launch;
+  const int32_t epoch = hpmoe::wrapping_sum(run_.epoch, launch);
   statuses_.emplace_back(sizeof(hpmoe::CoreStatus) * image_.header->num_queues);
   args_.emplace_back(sizeof(hpmoe::LaunchArgs));
   memory_.add(
@@ -162,7 +163,7 @@ void Launch::add_launch(int32_t rank, int32_t launch) {
                                address(pointers_[rank - first_].begin()),
                                address(mine.counters),
                                address(mine.targets),
-                               address(mine.tables + epoch % 2 * table_words(plans_)),
+                               address(mine.tables + (epoch & 1) * table_words(plans_)),
                                address(statuses_.back().begin()),
                                static_cast<int64_t>(cycles),
                                rank,
@@ -252,7 +253,7 @@ HpmoeStatus Launch::find_wrong_count() const {
 // Of the last launch.
 int32_t Launch::plan_taken() const {
   if (plans_.size() == 1) return 0;
-  const int32_t half = (run_.epoch + run_.num_launches - 1) % 2;
+  const int32_t half = hpmoe::wrapping_sum(run_.epoch, run_.num_launches - 1) & 1;
   return std::max(ranks_[first_].tables[half * table_words(plans_) + hpmoe::kChosenPlan], 0);
 }
 

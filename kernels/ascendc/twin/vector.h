@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "copies.h"
+#include "core/numbers.h"
 
 namespace AscendC {
 
@@ -59,6 +60,9 @@ void unary(const char* what, const LocalTensor<T>& out, const LocalTensor<T>& a,
       out, a);
 }
 
+inline float sum(float x, float y) { return x + y; }
+inline int32_t sum(int32_t x, int32_t y) { return hpmoe::wrapping_sum(x, y); }
+
 }  // namespace detail
 
 #define HPMOE_TWIN_BINARY(name, expression)                                                                      \
@@ -67,7 +71,7 @@ void unary(const char* what, const LocalTensor<T>& out, const LocalTensor<T>& a,
     static_assert(std::is_same_v<T, float> || std::is_same_v<T, int32_t>, "there is no bfloat16 arithmetic");    \
     detail::binary(#name, out, a, b, count, [](T x, T y) -> T { return expression; });                           \
   }
-HPMOE_TWIN_BINARY(Add, x + y)
+HPMOE_TWIN_BINARY(Add, detail::sum(x, y))
 HPMOE_TWIN_BINARY(Sub, x - y)
 HPMOE_TWIN_BINARY(Mul, x* y)
 HPMOE_TWIN_BINARY(Div, x / y)
@@ -93,7 +97,7 @@ HPMOE_TWIN_UNARY(Sqrt, std::sqrt(x))
     static_assert(std::is_same_v<T, float> || std::is_same_v<T, int32_t>, "arithmetic the kernel does"); \
     detail::unary(#name, out, a, count, [scalar](T x) -> T { return expression; });                      \
   }
-HPMOE_TWIN_SCALAR(Adds, x + scalar)
+HPMOE_TWIN_SCALAR(Adds, detail::sum(x, scalar))
 HPMOE_TWIN_SCALAR(Muls, x* scalar)
 HPMOE_TWIN_SCALAR(Mins, x > scalar ? scalar : x)
 HPMOE_TWIN_SCALAR(Maxs, x < scalar ? scalar : x)
