@@ -13,13 +13,9 @@ from hpmoe.machines.presets import cpu
 from hpmoe.planner.planner import schedule
 from hpmoe.runtime.rewrite import name_of
 from hpmoe.runtime.transform import transform
-from hpmoe.scheduling.early_gradients import early_gradients
-from hpmoe.scheduling.gradients_in_turn import gradients_in_turn
-from hpmoe.scheduling.likely_slots import first_round, likely_costs
-from hpmoe.scheduling.paced_puts import paced_puts
-from hpmoe.scheduling.queue_order import queue_order
-from hpmoe.scheduling.slack import slack_us
-from hpmoe.scheduling.vector_workers import dealt, vector_workers
+from hpmoe.scheduling.likely_slots import costs_of_likely_slots, likely_costs
+from hpmoe.scheduling.score import score
+from hpmoe.scheduling.workers import dealt, paced_puts, vector_workers
 from hpmoe.support.errors import TransformError, VerifyError, call_user, check_argument, is_name
 from hpmoe.support.known import known
 from hpmoe.tiling.transitive_reduction import transitive_reduction
@@ -61,30 +57,24 @@ def stage_order(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
 def critical_path(flow: tf.Taskflow, machine: Machine, order: np.ndarray | None = None) -> list[np.ndarray]:
     """List scheduling: whenever a worker is free it takes the ready task with the longest path of costs to the end.
 
-    Where the units are two, it takes the first ready one in `queue_order`; some vector workers compute while the others move
-    rows, and vector tasks are dealt out evenly among them afterwards, in the order in which they began. Where rows come
-    slower than they are multiplied, some matrix workers sum gradients of weights meanwhile.
+    On a machine of two kinds of units it takes the ready task with the least `score`; vector tasks are dealt out evenly
+    afterwards, in the order in which they began.
 
     Args:
-        order: of each task a number, the least of what is wanted most, [num_tasks] int64, in place of either.
+        order: a number for each task, of which the least is taken first, [num_tasks] int64; None for the default order.
     """
     if machine.unified:
         return schedule(flow, task_costs(flow, machine), np.zeros(flow.num_tasks), (machine.num_queues,), order)[0]
     costs = likely_costs(flow, machine)
-    likely = first_round(flow, costs)
+    likely = costs_of_likely_slots(flow, costs)
     vector = vector_workers(flow, machine, likely)
-    order = queue_order(flow, machine, likely) if order is None else order
-    early, gradients = early_gradients(flow, machine, likely, vector.moving)
-    of_op = np.array([0 if op.unit == "aic" else 2 + vector.kind(op) for op in flow.ops])
-    kind, workers = of_op[flow.tasks["op"]], (machine.num_aic - early, early, *vector)
-    kind[gradients] = 1
-    costs *= vector.shares(flow.ops)[flow.tasks["op"]]
+    order = score(flow, machine, likely) if order is None else order
+    kind = np.array([0 if op.unit == "aic" else 1 + vector.kind(op) for op in flow.ops])[flow.tasks["op"]]
+    costs *= np.array([vector.share(op) for op in flow.ops])[flow.tasks["op"]]
     sync = machine.sync
     seen_us = sync.signal_us + sync.poll_us + sync.wait_us  # else what waits would be put in front of what is ready
-    seen_us += slack_us(flow, machine, likely)
-    queues, sequence = schedule(flow, costs, kind, workers, order, seen_us)
-    queues, sequence = gradients_in_turn(flow, machine, queues, sequence)
-    return dealt(flow, machine, queues, sequence, vector, early)
+    queues, sequence = schedule(flow, costs, kind, (machine.num_aic, *vector), order, seen_us)
+    return dealt(flow, machine, queues, sequence, vector)
 
 
 def expert_barrier(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
@@ -94,8 +84,7 @@ def expert_barrier(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
 
     That implementation also lets the weight gradients of an expert follow the tiles that read the same rows. Here a slot's
     expert is known at run time alone, and such a gradient could wait for tiles behind it in its own queue. Leaving it out
-    does the reference no harm: where every expert gets the same, so that it can be simulated, it is slower so (README of
-    hpmoe/scheduling)."""
+    does the reference no harm: with it, 4096 balanced tokens on 8 ranks take 5 to 14 % longer backward."""
     parts: list[list[np.ndarray]] = [[] for _ in range(machine.num_queues)]
     signaller = machine.queues_of("aiv")[len(machine.queues_of("aiv")) // 2]
     for unit, tasks in _by_unit(flow, machine):

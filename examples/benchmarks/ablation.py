@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import nodes
 import numpy as np
-import rules
 import script
 from absl import flags
 from orders import by_destination, interleaved
@@ -30,8 +29,7 @@ SUMMARY = "simulates the worth of each technique of the schedule, switched off o
 NOTES = """\
 All times are simulated, of the queues that would be launched.
   python examples/benchmarks/ablation.py --most_ranks=64 --out=ablation.png
---rules prints instead what each rule of the default schedule is worth, on seventeen layers of its own; --nodes=8 how
-long a layer takes with each scheme of sending rows, on 1, 2, 4 and 8 nodes."""
+--nodes=8 prints instead how long a layer takes with each scheme of sending rows, on 1, 2, 4 and 8 nodes."""
 TECHNIQUES = {
     "puts": "one-sided puts instead of blocking collectives in the kernel",
     "tile_events": "a signal for each tile instead of for each expert of a peer",
@@ -53,27 +51,19 @@ def define(values: flags.FlagValues) -> None:
     define_machine(values, "ascend_a3", "the model")
     options.define_integer(values, "seed", 0, "of a routing that is drawn", least=0)
     options.define_integer(values, "most_ranks", 64, "ranks up to which techniques are compared")
-    options.define_switch(values, "rules", "print the worth of each rule of the default schedule")
     options.define_integer(values, "nodes", None, "compare schemes of sending rows on 1, 2, 4 .. nodes, up to this number")
     options.define_choice(values, "routing", "uniform", "with --nodes, how experts are drawn", ("uniform", "zipf"))
     script.define_picture(values)
 
 
 def run(o: flags.FlagValues) -> int:
-    for name in o if o.rules else ():
-        options.check_flag(name in ("rules", "json") or not o[name].present, name, o[name].value, "left out with --rules")
     options.check_flag(o.nodes is not None or not o["routing"].present, "routing", o.routing, "given with --nodes")
     options.check_sizes(o)
     options.check_picture(o.out)
     with Progress("ablation.py") as progress:
-        result, shown = (_rules if o.rules else _nodes if o.nodes else _techniques)(o, progress)
+        result, shown = (_nodes if o.nodes else _techniques)(o, progress)
     print(json.dumps({"simulated": True, **result}) if o.json else shown)
     return 0
-
-
-def _rules(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
-    worth = rules.rows(progress)
-    return {"rows": worth}, rules.text(worth)
 
 
 def _nodes(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:

@@ -16,7 +16,7 @@ from hpmoe.routing.skewed import SKEWS, skewed_ids
 FEW, MANY = "few rows", "many rows"
 TOKENS = {FEW: tuple(2**i for i in range(10)), MANY: (1024, 2048, 4096, 8192)}
 RANKS = {FEW: (16, 32, 64, 128, 256), MANY: (8, 16, 32, 64)}
-WIDTHS = (7168, 2048), (5120, 1536), (4096, 1536), (2048, 1024), (2048, 768)  # hidden and intermediate size
+WIDTHS = (7168, 2048), (5120, 1536), (4096, 1536), (2048, 1024), (2048, 768), (4096, 14336)  # hidden and intermediate size
 TOP_K, LOCAL_EXPERTS = (4, 6, 8), (1, 2, 4, 8)
 MOST_ENTRIES = 2**19  # of all ranks; a larger layer is drawn again
 

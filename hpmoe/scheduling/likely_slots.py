@@ -15,23 +15,17 @@ from hpmoe.costs.task_costs import task_costs
 from hpmoe.costs.work import put_rate
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
-from hpmoe.scheduling.rules import rule
 from hpmoe.support.errors import check_argument
 from hpmoe.support.keywords import suggests_keywords
 
 
 class LikelySlots:
-    """The slots of a route where every expert gets as many rows as any other, and as many from every rank.
-
-    A plan with room for all rows of all ranks has slots for several times the likely rows. These rounds are alike: where a
-    rank receives more than is likely, later ones have rows too, of experts that nobody knows.
+    """The slots of a route if every expert gets the same number of rows, and the same number from every rank.
 
     Attributes:
-        expert, place: of each slot, its expert and its number among those of the expert, [num_slots]. Slots that are left
-            over, for experts that do not fill their last one, are of an expert after the last; those of later rounds are of
-            further experts.
-        round: of each slot, how many rounds come before it, [num_slots].
         per_expert: slots of an expert, the last of which has any number of rows: half of them in the mean.
+        expert, place: of each slot, its expert and its number among those of the expert, [num_slots].
+        is_likely: whether each slot is expected to have rows, [num_slots]; others are of experts past the last.
     """
 
     def __init__(self, flow: tf.Taskflow, route: int):
@@ -42,13 +36,11 @@ class LikelySlots:
         filled = plan.likely_rows / (plan.num_local_experts * flow.tile_rows)
         self.per_expert = max(1.0, min(math.ceil(filled), filled + 0.5))
         self.expert = (slot / self.per_expert).astype(int)
-        self.round = self.expert // plan.num_local_experts
-        if not plan.is_mostly_empty:
-            self.expert, self.round = np.minimum(self.expert, plan.num_local_experts), np.zeros_like(slot)
         self.place = slot - np.ceil(self.expert * self.per_expert).astype(int)
+        self.is_likely = self.expert < self.num_experts
 
     def shares(self) -> np.ndarray:
-        """Of each slot, the share of its rows that are from the rank so many ranks after its own, [num_slots, ep_size]."""
+        """Fraction of each slot's rows sent by the rank `offset` places after its own, [num_slots, ep_size]."""
         first = self.place[:, None] / self.per_expert * self.ep_size
         last = first + self.ep_size / self.per_expert
         ahead = np.arange(self.ep_size)
@@ -56,37 +48,18 @@ class LikelySlots:
         return np.maximum(inside, 0.0) / (last - first)
 
     @property
-    def is_spare(self) -> np.ndarray:
-        """Whether a slot is left over, [num_slots]."""
-        return (self.expert == self.num_experts) & (self.round == 0)
-
-    @property
     def num_likely(self) -> int:
         """How many slots even loads fill, the first ones."""
-        return int((~self.is_spare & (self.round == 0)).sum())
+        return int(self.is_likely.sum())
 
     @property
     def rows_of_slots(self) -> np.ndarray:
-        """Of each slot, from all ranks, [num_slots] float64: all but the last of an expert are full."""
-        is_likely = ~self.is_spare & (self.round == 0)
-        is_last = is_likely & (np.diff(np.where(is_likely, self.expert, -1), append=-1) != 0)
-        rows = np.where(is_likely, float(self.tile_rows), 0.0)
+        """Expected rows of each slot, [num_slots] float64: all slots of an expert are full but the last."""
+        is_last = self.is_likely & (np.diff(np.where(self.is_likely, self.expert, -1), append=-1) != 0)
+        rows = np.where(self.is_likely, float(self.tile_rows), 0.0)
         left = self.likely_rows - rows[~is_last].sum()
         rows[is_last] = min(max(left / max(1, is_last.sum()), 0.0), self.tile_rows)
         return rows
-
-    @property
-    def rows(self) -> float:
-        """Of a slot, from one rank."""
-        return self.tile_rows * min(1.0, self.per_expert / self.ep_size)
-
-    @rule("round_the_nodes", otherwise=lambda slots, node_size: np.arange(len(slots.place)))
-    def round_the_nodes(self, node_size: int) -> np.ndarray:
-        """Has the slots of an expert with rows of one place in every node come one after the other: then every rank sends as
-        much to other nodes as any other, at any time. The turn of each slot, [num_slots]."""
-        turn, source = np.empty(len(self.place), np.int64), self.source
-        turn[np.lexsort((source // node_size, source % node_size, self.expert))] = np.arange(len(source))
-        return turn
 
     @property
     def source(self) -> np.ndarray:
@@ -163,33 +136,34 @@ def _check_flow(who: str, flow: object) -> None:
 
 
 def likely_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
-    """Microseconds of each task, of a put to a peer those of the rows that are likely to go there while all workers send,
-    [num_tasks]; slots that are left over are likely to be empty, and later rounds to come as soon as the first."""
+    """Expected microseconds of each task, [num_tasks]; of a put those of the rows for its peer while all workers send.
+
+    Slots that are left over are passed by. In a plan that is mostly empty, further slots may have rows: they take as long as
+    other slots, and their rows arrive at any time.
+    """
     costs, shares, stretch = task_costs(flow, machine), {}, link_stretch(flow, machine)
     for op, tasks, shape in grids_of(flow):
-        if op.domain.is_slots and op.unit == "aic":
-            is_spare = LikelySlots(flow, op.domain.route).is_spare
-            costs[tasks].reshape(shape)[is_spare] = machine.sync.pass_us or machine.sync.task_us
+        if not op.domain.is_slots or not (op.primitive.is_put or op.unit == "aic"):
+            continue
+        grid, slots = costs[tasks].reshape(shape), LikelySlots(flow, op.domain.route)  # a view
         if op.primitive.is_put:
             key = op.domain.route, op.primitive, op.num_peers
             if key not in shares:
-                of_peers = LikelySlots(flow, op.domain.route).shares()[:, sources_ahead(flow, op)]
-                shares[key] = _sum_of_tasks(of_peers, op.num_peers) * op.num_peers
-            grid = costs[tasks].reshape(shape)  # a view
+                shares[key] = _sum_of_tasks(slots.shares()[:, sources_ahead(flow, op)], op.num_peers) * op.num_peers
             grid -= machine.sync.task_us
             grid *= shares[key][:, :, None] * stretch
             grid += machine.sync.task_us
-            if op.primitive.sends_rows:
-                grid[LikelySlots(flow, op.domain.route).round > 0] = machine.sync.task_us
+        if op.primitive.sends_rows or not flow.routes[op.domain.route].is_mostly_empty:
+            grid[~slots.is_likely] = machine.sync.pass_us or machine.sync.task_us
     return costs
 
 
-def first_round(flow: tf.Taskflow, costs: np.ndarray) -> np.ndarray:
-    """The costs of `likely_costs`, of slots of later rounds none."""
+def costs_of_likely_slots(flow: tf.Taskflow, costs: np.ndarray) -> np.ndarray:
+    """The costs of tasks, [num_tasks], but none of slots that are not expected to have rows."""
     costs = costs.copy()
     for op, tasks, shape in grids_of(flow):
         if op.domain.is_slots:
-            costs[tasks].reshape(shape)[LikelySlots(flow, op.domain.route).round > 0] = 0.0
+            costs[tasks].reshape(shape)[~LikelySlots(flow, op.domain.route).is_likely] = 0.0
     return costs
 
 
@@ -200,12 +174,6 @@ def _sum_of_tasks(of_peers: np.ndarray, num_peers: int) -> np.ndarray:
         more = of_peers[:, first:first + num_peers]
         out[:, :more.shape[1]] += more
     return out
-
-
-def workers_sending(flow: tf.Taskflow, machine: Machine, movers: int) -> float:
-    """How many workers' work so many workers that put rows do, by the costs of puts while all workers send: where fewer
-    share a link, each sends faster."""
-    return min(machine.num_aiv, movers * link_stretch(flow, machine))
 
 
 def link_stretch(flow: tf.Taskflow, machine: Machine) -> float:

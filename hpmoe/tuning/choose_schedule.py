@@ -108,7 +108,7 @@ def choose_schedule(program: Program, *, machine: Machine | None = None, most_ta
         >>> avals = [hpmoe.Aval(s, d) for s, d in zip(shapes, ("bfloat16", "int32", "float32", "bfloat16", "bfloat16"))]
         >>> staged = hpmoe.choose_schedule(hpmoe.moe_ffn, machine=hpmoe.ascend_a3)
         >>> staged.lower(*avals, mesh=hpmoe.Mesh(4)).provenance[-1]
-        'assign_queues(ascend_a3, round_robin)'
+        'assign_queues(ascend_a3, critical_path)'
     """
     machine = machine or cpu(ep_size=program.ep_size)
     return chosen(program, machine, most_tasks, routing=routing)[1]

@@ -236,7 +236,7 @@ cases("called", {
     "imbalance": lambda: hpmoe.routing.workload.imbalanced_ids(4, 2, 2, 8, 9.0),
     "a skew that there is not": lambda: hpmoe.routing.skewed.skewed_ids("cold", 4, 2, 2, 8),
     "more experts than half of the ranks have": lambda: hpmoe.routing.skewed.skewed_ids("half", 4, 2, 5, 8),
-    "a rule that there is not": lambda: hpmoe.scheduling.rules.without("gravity").__enter__(),
+    "a term that there is not": lambda: hpmoe.scheduling.terms.without("gravity").__enter__(),
     "a workload that there is not": lambda: hpmoe.routing.public_workloads.workload_ids("W8", 4, 2, 2, 8),
 })
 IDS_TENSOR, HALVES = numbers(0, 1), array(2, 3).astype(ms.bfloat16)

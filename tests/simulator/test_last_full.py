@@ -7,7 +7,7 @@ import hpmoe
 from hpmoe import Aval, assign_queues, overlap_comm, tile_partition
 from hpmoe.costs.bound import rank_bounds
 from hpmoe.routing.skewed import skewed_ids
-from hpmoe.scheduling.rules import without
+from hpmoe.scheduling.terms import without
 
 EP, T, K, HIDDEN, INTER = 4, 31, 2, 512, 256
 MACHINE = hpmoe.ascend_a3.replace({"link.bytes_per_us": 1e3}, num_aic=4, num_aiv=8)

@@ -8,17 +8,12 @@ from simulated_layers import NPU, layer, plan
 
 import hpmoe
 from hpmoe.commands.layer import wait_for_experts
-from hpmoe.costs.task_costs import task_costs
 from hpmoe.ir.layout import Layout
 from hpmoe.routing.kinds.direct import Direct
 from hpmoe.routing.workload import balanced_ids, imbalanced_ids
 from hpmoe.runtime.planned_rows import rows_of_received
-from hpmoe.scheduling.early_gradients import early_gradients
-from hpmoe.scheduling.likely_slots import LikelySlots, grids_of, likely_costs
-from hpmoe.scheduling.op_order import op_order
-from hpmoe.scheduling.spread_slots import spread_out
-from hpmoe.scheduling.vector_workers import num_computing
-from hpmoe.verification.verify import verify
+from hpmoe.scheduling.likely_slots import LikelySlots, likely_costs
+from hpmoe.scheduling.workers import vector_workers
 
 
 @pytest.mark.parametrize("what", [
@@ -31,29 +26,6 @@ def test_a_layer_is_above_its_bound_and_ahead_of_launches(what):
     line = ours.fused()
     others = other.baseline().span, other.span_us(other.fused("expert_barrier"))
     assert ours.bound_us(line) * (1 - 1e-9) <= ours.span_us(line) <= min(others)
-
-
-@pytest.mark.parametrize("num_slots", [1, 2, 7, 64, 100, 1000])
-def test_any_beginning_of_the_spread_order_has_its_share_of_any_part_of_the_slots(num_slots):
-    """Its discrepancy, in slots, is at most the logarithm of their number, and once more where that is no power of two."""
-    turn, most = spread_out(num_slots), 2 + 2 * np.log2(num_slots)
-    assert sorted(turn) == list(range(num_slots))
-    for begin in range(1, num_slots + 1, max(1, num_slots // 16)):
-        is_first = np.concatenate([[0], np.cumsum(turn < begin)])
-        off = is_first - begin * np.arange(num_slots + 1) / num_slots
-        assert np.ptp(off) <= most  # the largest of any part from one slot to another
-
-
-def test_a_hot_rank_is_sent_its_rows_by_workers_of_its_own():
-    flow = hpmoe.assign_queues.apply_to(hpmoe.overlap_comm.apply_to(layer(ep=8, imbalance=4.0).tiles, cols=1536))
-    put = next(i for i, op in enumerate(flow.ops) if op.opcode == "PUT")
-    of_peer = [{q for q, tasks in enumerate(flow.queues) if (np.isin(tasks, mine)).any()} for mine in (
-        np.flatnonzero((flow.tasks["op"] == put) & (flow.tasks["peer"] == p)) for p in range(8))]
-    sizes = [len(queues) for queues in of_peer]
-    senders = hpmoe.ascend_a3.num_aiv - num_computing(flow, hpmoe.ascend_a3, likely_costs(flow, hpmoe.ascend_a3))
-    assert max(sizes) <= hpmoe.ascend_a3.num_aiv // 2 and len(set().union(*of_peer)) == senders
-    puts = [(flow.tasks["op"][tasks] == put).sum() for tasks in flow.queues[-senders:]]
-    assert max(puts) <= 1.2 * np.mean(puts)
 
 
 @pytest.mark.parametrize("sizes", [{}, {"top_k": 4, "experts": 64}], ids=str)
@@ -72,8 +44,8 @@ def test_puts_are_dealt_out_evenly_whatever_slots_rows_are_in(direction):
     ids = np.argsort(np.random.default_rng(0).random((16, 2048, 128)), axis=2)[:, :, :8].astype(np.int32)
     ours = dataclasses.replace(layer(direction, ep=16, tokens=2048, hidden=2048, intermediate=768), ids=ids)
     line = ours.fused()
-    flow, senders = line.flow, hpmoe.ascend_a3.num_aiv - num_computing(line.flow, hpmoe.ascend_a3, likely_costs(
-        line.flow, hpmoe.ascend_a3))
+    flow, costs = line.flow, likely_costs(line.flow, hpmoe.ascend_a3)
+    senders = hpmoe.ascend_a3.num_aiv - vector_workers(flow, hpmoe.ascend_a3, costs).computing
     rows = Layout(flow, [list(ours.ids)] * len(flow.routes), None).task_rows(3)
     for op in (i for i, op in enumerate(flow.ops) if op.opcode in ("PUT", "PUT_BACK") and op.cols):
         sent = rows * (flow.tasks["op"] == op)
@@ -104,7 +76,7 @@ def test_likely_rows_of_a_bucket_are_those_of_even_experts_unless_many_more_came
 
 def test_matrix_workers_share_slots_that_are_not_likely():
     flow = hpmoe.assign_queues.apply_to(plan(ep=8, T=512, E=16, K=2, make=hpmoe.overlap_comm), machine=NPU)
-    is_later = LikelySlots(flow, 0).round[flow.tasks["row"]] > 0
+    is_later = ~LikelySlots(flow, 0).is_likely[flow.tasks["row"]]
     for op in (i for i, op in enumerate(flow.ops) if op.opcode == "GMM"):
         counts = [(is_later & (flow.tasks["op"] == op))[tasks].sum() for tasks in flow.queues[:NPU.num_aic]]
         assert max(counts) <= min(counts) + 1
@@ -122,52 +94,6 @@ def test_workers_that_compute_rows_move_none_and_move_them_together(direction):
     for tasks in flow.queues[-1:]:
         slots = flow.tasks["row"][tasks[np.isin(flow.tasks["op"][tasks], puts)]]
         assert (np.diff(slots) >= 0).all() and len(puts) == (2 if direction == "backward" else 1)
-
-
-@pytest.mark.parametrize("machine, workers", [("ascend_a2", range(1, 6)), ("ascend_a3", range(1))])
-def test_matrix_workers_that_rows_leave_idle_sum_gradients_of_the_first_experts_alone(machine, workers):
-    ours = layer("backward", ep=16, tokens=1024, machine=getattr(hpmoe, machine))
-    flow = ours.fused().flow
-    verify(flow)
-    opcodes = [[flow.ops[o].opcode for o in flow.tasks["op"][tasks]] for tasks in flow.queues[:ours.machine.num_aic]]
-    assert sum("GMM" not in codes for codes in opcodes) in workers
-    for codes, tasks in zip(opcodes, flow.queues, strict=False):
-        assert codes == sorted(codes)  # slots before gradients, which may wait for any slot
-        assert "GMM" in codes or len(set(flow.tasks["op"][tasks])) == 1
-
-
-def test_no_matrix_worker_is_without_slots_where_multiplying_takes_longer_than_what_comes():
-    """One token a rank: weights are read much longer than rows come."""
-    ours = layer("backward", ep=16, tokens=1, hidden=2048, intermediate=768, experts=16, top_k=4)
-    assert early_gradients(ours.tiles, hpmoe.ascend_a3, task_costs(ours.tiles, hpmoe.ascend_a3), 48)[0] == 0
-
-
-@pytest.mark.parametrize("num_aic, experts", [(1, 16), (2, 16), (2, 2)])
-def test_some_matrix_worker_takes_slots_however_slow_links_are(num_aic, experts):
-    slow = hpmoe.ascend_a2.replace({"link.worker_bytes_per_us": 10.0, "link.bytes_per_us": 10.0}, num_aic=num_aic)
-    sizes = {"hidden": 512, "intermediate": 512, "experts": experts, "top_k": 2}
-    flow = layer("backward", ep=2, tokens=256, machine=slow, **sizes).fused().flow
-    assert any("GMM" in {flow.ops[o].opcode for o in flow.tasks["op"][tasks]} for tasks in flow.queues[:num_aic])
-
-
-@pytest.mark.parametrize("sizes, runs", [({"hidden": 2048, "intermediate": 1024}, True), ({}, False)], ids=str)
-def test_rows_of_half_of_the_experts_are_finished_first_where_the_way_back_is_long(sizes, runs):
-    flow = hpmoe.overlap_comm.apply_to(layer(**sizes).tiles, cols="auto")
-    flow = hpmoe.assign_queues.apply_to(flow, machine=hpmoe.ascend_a3)
-    up, down = (i for i, op in enumerate(flow.ops) if op.opcode == "GMM")
-    ops = flow.tasks["op"][flow.queues[0]]
-    assert (np.flatnonzero(ops == down)[0] < np.flatnonzero(ops == up)[-1]) == runs
-
-
-def test_what_others_wait_for_comes_first():
-    flow = hpmoe.overlap_comm.apply_to(layer("backward", imbalance=3.5, replicas=1, tile_rows=128, tile_cols=256).tiles)
-    costs = likely_costs(flow, hpmoe.ascend_a3)
-    order = [(flow.ops[i].opcode, flow.ops[i].domain.num_rows)
-             for i in op_order(flow, [costs[tasks].max(initial=0.0) for _, tasks, _ in grids_of(flow)])]
-    products = [name for name in order if name[0] in ("GMM", "WGRAD")]
-    # Gradients of copies go to where others begin with them; rows go back; gradients of own experts stay.
-    assert [name for name, _ in products] == ["GMM", "WGRAD", "WGRAD", "GMM", "WGRAD", "WGRAD"]
-    assert [experts for name, experts in products if name == "WGRAD"] == [1, 1, 8, 8]
 
 
 @pytest.mark.parametrize("ep", (1, 2, 5))

@@ -1,4 +1,4 @@
-"""The rules of the default schedule by name; each may be left out, to see what it is worth."""
+"""The terms of the default schedule by name; each may be left out, to see what it is worth."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import TypeVar, cast
 from hpmoe.support.errors import check_argument
 
 F = TypeVar("F", bound=Callable[..., object])
-RULES: dict[str, str] = {}  # what each does, the first sentence of its function's text
+TERMS: dict[str, str] = {}  # the reason for each, the first sentence of its function's text
 _left_out: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar("left_out", default=frozenset())
 
 
-def rule(name: str, otherwise: Callable[..., object]) -> Callable[[F], F]:
-    """Makes a function a rule of that name: where it is left out, `otherwise` is called in its place."""
+def term(name: str, otherwise: Callable[..., object]) -> Callable[[F], F]:
+    """Makes a function a term of that name: where it is left out, `otherwise` is called instead."""
     def decorate(f: F) -> F:
-        RULES[name] = " ".join((f.__doc__ or "").split(".")[0].split(":")[0].split())
+        TERMS[name] = " ".join((f.__doc__ or "").split()).split(". ")[0]
 
         @functools.wraps(f)
         def either(*args: object, **kwargs: object) -> object:
@@ -29,10 +29,10 @@ def rule(name: str, otherwise: Callable[..., object]) -> Callable[[F], F]:
 
 @contextlib.contextmanager
 def without(*names: str) -> Iterator[None]:
-    """Plans without some rules, in this thread, as long as the block lasts.
+    """Plans without some terms, in this thread, as long as the block lasts.
 
     Raises:
-        ArgumentError: there is no rule of a name.
+        ArgumentError: no term has one of the names.
 
     Example:
         >>> import hpmoe
@@ -42,7 +42,7 @@ def without(*names: str) -> Iterator[None]:
         2
     """
     for name in names:
-        check_argument(name in RULES, "without", "names", repr(name), "a name in hpmoe.scheduling.rules.RULES")
+        check_argument(name in TERMS, "without", "names", repr(name), "a name in hpmoe.scheduling.terms.TERMS")
     token = _left_out.set(_left_out.get() | set(names))
     try:
         yield

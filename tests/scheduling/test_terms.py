@@ -1,0 +1,94 @@
+"""Terms of the default schedule: each makes a layer faster, and orders tasks as its reason says."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from hpmoe import ascend_a3
+from hpmoe.commands.layer import Layer
+from hpmoe.routing.skewed import skewed_ids
+from hpmoe.scheduling.score import half_by_half, spread_out, spread_parts
+from hpmoe.scheduling.terms import TERMS, without
+
+NODES = ascend_a3.replace({"link.node_size": 8})
+
+
+def layer(routing, direction, ep, tokens, hidden, intermediate, local, top_k, machine=ascend_a3, **options):
+    o = SimpleNamespace(ep=ep, tokens=tokens, hidden=hidden, intermediate=intermediate, experts=local * ep, top_k=top_k,
+                        dtype="bfloat16")
+    return Layer(o, direction, machine, skewed_ids(routing, ep, tokens, top_k, o.experts), tuned=True, **options)
+
+
+HOT = "hot", "forward", 16, 2048, 2048, 768, 8, 8
+UNIFORM = "uniform", "backward", 16, 2048, 2048, 1024, 8, 6
+LAYERS = {
+    "divided_workers": layer(*HOT), "spread_slots": layer(*HOT),
+    "puts_together": layer(*UNIFORM), "put_turns": layer(*UNIFORM),
+    "halves": layer("uniform", "forward", 8, 2048, 2048, 1024, 8, 8),
+    "paced_puts": layer("hot", "backward", 64, 64, 2048, 1024, 2, 4),
+    "groups_of_few": layer("hot", "forward", 8, 128, 6144, 16384, 1, 2),
+    "round_the_ranks": layer("half", "backward", 16, 256, 4096, 1536, 1, 6, NODES, scheme="rank")}
+
+
+def span(of):
+    return of.outline(of.fused_flow()).span
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_a_layer_without_a_term_takes_longer(term):
+    span_us = span(LAYERS[term])
+    with without(term):
+        assert 1.05 * span_us < span(LAYERS[term])
+
+
+def test_slots_alternate_between_nodes():
+    over_nodes = layer("uniform", "backward", 16, 1024, 4096, 1536, 1, 8, NODES)
+    span_us = span(over_nodes)
+    with without("round_the_ranks"):
+        assert 1.5 * span_us < span(over_nodes)
+
+
+def slots_in_order(flow, op, queue):
+    tasks = np.asarray(flow.queues[queue])
+    rows = flow.tasks["row"][tasks[flow.tasks["op"][tasks] == op]]
+    return rows[np.sort(np.unique(rows, return_index=True)[1])]
+
+
+@pytest.mark.parametrize("sizes, parts", [((16, 2048, 2048, 1024, 2, 4), 1), ((16, 1024, 7168, 2048, 4, 8), 2)], ids=str)
+def test_rows_and_their_gradients_are_sent_in_the_spread_order(sizes, parts):
+    flow = layer("hot", "backward", *sizes).fused_flow()
+    puts = [i for i, op in enumerate(flow.ops) if op.primitive.sends_rows]
+    assert spread_parts(flow, flow.machine) == parts and len(puts) == 2
+    turn = spread_out(flow.num_slots, parts)
+    for queue in range(flow.machine.num_aic, flow.machine.num_queues):
+        for op in puts:
+            assert (np.diff(turn[slots_in_order(flow, op, queue)]) > 0).all()
+
+
+@pytest.mark.parametrize("num_slots", [1, 2, 7, 64, 100, 1000])
+def test_any_beginning_of_the_spread_order_is_spread(num_slots):
+    """The discrepancy, in slots, is at most twice the logarithm of their number."""
+    turn, most = spread_out(num_slots), 2 + 2 * np.log2(num_slots)
+    assert sorted(turn) == list(range(num_slots))
+    for begin in range(1, num_slots + 1, max(1, num_slots // 16)):
+        is_first = np.concatenate([[0], np.cumsum(turn < begin)])
+        assert np.ptp(is_first - begin * np.arange(num_slots + 1) / num_slots) <= most
+
+
+@pytest.mark.parametrize("likely, spare, least", [(512, 3, 8), (96, 8, 4), (33, 3, 2), (40, 0, 24), (5, 1, 8), (1, 0, 1)])
+def test_each_run_is_half_of_what_is_left(likely, spare, least):
+    run = half_by_half(SimpleNamespace(place=np.arange(likely + spare), num_likely=likely), least)
+    sizes, left = np.bincount(run[:likely]), likely
+    assert (np.diff(run) >= 0).all() and (run[likely:] == run[likely - 1]).all()
+    for size in sizes[:-1]:
+        assert abs(size - left / 2) <= 1
+        left -= size
+    assert min(least, likely) <= sizes[-1] + 1 and sizes[-1] <= 2 * least + 1
+
+
+def test_gradients_of_weights_come_after_other_products():
+    flow = layer("uniform", "backward", 8, 1024, 2048, 1024, 2, 4).fused_flow()
+    gradients = [i for i, op in enumerate(flow.ops) if op.primitive.makes_blocks]
+    for tasks in flow.queues[:flow.machine.num_aic]:
+        assert (np.diff(np.isin(flow.tasks["op"][tasks], gradients).astype(int)) >= 0).all()
