@@ -122,29 +122,16 @@ class EntrySort {
     return code;
   }
 
-  // Whether an expert is over its capacity: the fullest one is named. Or how many entries each drops.
+  // Whether an expert is over its capacity, or how many entries each drops.
   __aicore__ inline Code look_at_capacity() {
     if (policy() == DropPolicy::NONE || (is_weighed() && !is_full_)) return Code::OK;
     const int32_t capacity = on_.capacity(number_);
-    int32_t most_rows = capacity;
-    for (int32_t e = 0; e < route_.num_experts; ++e) {
-      const int32_t rows = all_.GetValue(e);
-      work_.SetValue(e, most(rows - capacity, 0));
-      if (rows <= most_rows) continue;
-      most_rows = rows;
-      on_.status.wait = shards_.expert_of(e);
-    }
-    if (policy() != DropPolicy::ERROR) {
-      on_.status.wait = -1;
-      on_.publish();
-      on_.write(on_.word(tables_.dropped), work_, route_.num_experts);
-      AscendC::PipeBarrier<PIPE_ALL>();
-      return Code::OK;
-    }
-    if (most_rows == capacity) return Code::OK;
-    on_.status.value = most_rows;
-    on_.status.threshold = capacity;
-    return Code::OVER_CAPACITY;
+    if (policy() == DropPolicy::ERROR) return check_capacity(CountsOf{all_}, shards_, capacity, on_.status);
+    for (int32_t e = 0; e < route_.num_experts; ++e) work_.SetValue(e, most(all_.GetValue(e) - capacity, 0));
+    on_.publish();
+    on_.write(on_.word(tables_.dropped), work_, route_.num_experts);
+    AscendC::PipeBarrier<PIPE_ALL>();
+    return Code::OK;
   }
 
   // For each local expert: which of its expert's entries it takes, and where this core's begin in the sorted list. Work gets

@@ -63,7 +63,7 @@ class GatherSort {
     Code code = find_starts();
     for (int32_t part = on_.core; part < num_parts() && code == Code::OK; part += on_.rank.num_aiv) {
       take_part(part);
-      code = check_capacity();
+      code = check_own_capacity();
       if (code == Code::OK) is_kept_ ? list_found() : gather(true);
     }
     if (code == Code::OK && !keeps_all()) note_chosen();
@@ -249,20 +249,12 @@ class GatherSort {
   }
 
   // OVER_CAPACITY where an expert of this core's is; the fullest of all is named.
-  __aicore__ inline Code check_capacity() {
+  __aicore__ inline Code check_own_capacity() {
     if (policy() != DropPolicy::ERROR || block_ == kAbsent) return Code::OK;
-    int32_t most_rows = capacity_;
-    for (int32_t i = 0; i < num_lists_; ++i) most_rows = most(most_rows, totals_.GetValue(first_ + i));
-    if (most_rows == capacity_) return Code::OK;
-    for (int32_t e = 0; e < num_experts_; ++e) {
-      const int32_t rows = totals_.GetValue(e);
-      if (rows < most_rows || (rows == most_rows && on_.status.wait >= 0)) continue;
-      most_rows = rows;
-      on_.status.wait = e;
-    }
-    on_.status.value = most_rows;
-    on_.status.threshold = capacity_;
-    return Code::OVER_CAPACITY;
+    bool is_over = false;
+    for (int32_t i = 0; i < num_lists_; ++i) is_over = is_over || totals_.GetValue(first_ + i) > capacity_;
+    if (!is_over) return Code::OK;
+    return check_capacity(CountsOf{totals_}, shards_of(route_, on_.rank.image.header().ep_size), capacity_, on_.status);
   }
 
   // Each entry's local expert is its id, as there are no copies; where it is dropped, none.

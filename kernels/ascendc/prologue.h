@@ -213,14 +213,11 @@ class Prologue {
 
   __aicore__ inline Code check_room(int32_t r, int32_t dest, const Placement& placement) {
     const RouteWords route = rank_.image.route(r);
-    const int32_t rows = placement.received();
-    const int32_t holds = route.max_rows > 0 ? route.max_rows : route.num_slots * rank_.tile_rows();
-    if (rows <= holds) return placement.num_slots() <= route.num_slots ? Code::OK : Code::BAD_IMAGE;
+    const Code code = check_received(route, rank_.tile_rows(), placement.received(), placement.num_slots(), status_);
+    if (code != Code::SLOT_OVERFLOW) return code;
     status_.rank = dest;
     status_.wait = r;
-    status_.value = rows;
-    status_.threshold = holds;
-    return Code::SLOT_OVERFLOW;
+    return code;
   }
 
   // The first rank of the first route that has no room, whichever core has come to one: all tell of the same.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/expert_copies.h"
+#include "core/room.h"
 #include "counters.h"
 #include "vector_unit.h"
 
@@ -14,6 +15,13 @@ using Words = AscendC::LocalTensor<int32_t>;
 __aicore__ inline bool keeps_heaviest(const RouteWords& route) {
   return static_cast<DropPolicy>(route.drop_policy) == DropPolicy::PROBS;
 }
+
+// Counts in UB, as a function of what they count.
+struct CountsOf {
+  const Words& words;
+
+  __aicore__ inline int32_t operator()(int32_t i) const { return words.GetValue(i); }
+};
 
 class PrologueUnit {
  public:

@@ -7,6 +7,7 @@
 
 #include "core/decode.h"
 #include "core/expert_copies.h"
+#include "core/room.h"
 
 namespace hpmoe {
 
@@ -88,10 +89,6 @@ struct Image {
 const char* find_fault(const void* bytes, int64_t num_bytes);
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-inline int64_t max_rows_of(const Route& route, int32_t tile_rows) {
-  return route.max_rows > 0 ? route.max_rows : int64_t{route.num_slots} * tile_rows;
-}
 
 // Entries of one rank that an expert takes. In double precision and in this order, so that host and kernel agree.
 inline int64_t capacity_of_expert(const Route& route, int64_t num_tokens) {

@@ -73,7 +73,10 @@ Code Routing::drop_entries(int32_t rank, const float* topk_weights, int64_t num_
   if (policy == DropPolicy::NONE) return Code::OK;
   RankRoute& mine = ranks_[rank];
   const int64_t capacity = capacity_of_expert(route_, num_tokens), num_entries = num_tokens * route_.top_k;
-  if (policy == DropPolicy::ERROR) return check_capacity(mine, capacity, status);
+  if (policy == DropPolicy::ERROR) {
+    const auto entries = [&](int32_t e) { return mine.sent_start[e + 1] - mine.sent_start[e]; };
+    return check_capacity(entries, shards_, capacity, status);
+  }
   const bool by_weight = policy == DropPolicy::PROBS;
   for (int64_t i = 0; by_weight && i < num_entries; ++i) {
     if (!std::isnan(topk_weights[i]) || !is_kept(rank, i)) continue;
@@ -144,18 +147,6 @@ void Routing::sort_once(int32_t rank, int64_t num_tokens) {
   count_kept(mine, num_tokens);
 }
 
-// Whether an expert is over its capacity: the fullest one is named.
-Code Routing::check_capacity(const RankRoute& mine, int64_t capacity, Status& status) const {
-  for (int32_t e = 0; e < route_.num_experts; ++e) {
-    const int64_t rows = mine.sent_start[e + 1] - mine.sent_start[e];
-    if (rows <= std::max(capacity, status.value)) continue;
-    status.wait = shards_.expert_of(e);
-    status.value = rows;
-    status.threshold = capacity;
-  }
-  return status.value > capacity ? Code::OVER_CAPACITY : Code::OK;
-}
-
 // From entries by expert to entries by local expert: each copy takes the run of its expert's entries that its share says.
 void Routing::divide_entries(int32_t rank) {
   if (!shares_) return;
@@ -222,7 +213,7 @@ bool Routing::has_counts(int32_t rank, const int32_t* counts) const {
 Code Routing::place_rows(int32_t rank, Status& status) {
   RankRoute& mine = ranks_[rank];
   if (!mine.told.entries) mine.told = {mine.sent_entries.data(), mine.expert.data(), mine.place.data()};
-  int64_t row = 0;
+  int64_t row = 0, slots = 0;
   for (int32_t e = 0; e < route_.num_local_experts; ++e) {
     const int64_t first = row;
     for (int32_t source = 0; source < ep_size_; ++source) {
@@ -232,27 +223,25 @@ Code Routing::place_rows(int32_t rank, Status& status) {
     const int64_t filled = ceil_div(row - first, route_.alignment) * route_.alignment;
     mine.padding[e] = static_cast<int32_t>(filled - (row - first));
     row = first + filled;
+    slots += ceil_div(filled, tile_rows_);
+    mine.first_slot[e + 1] = static_cast<int32_t>(slots);
   }
   mine.source_start.back() = static_cast<int32_t>(row);
-  const int64_t most = max_rows_of(route_, tile_rows_);
-  if (row <= most) return list_slots(rank);
-  status.value = row;
-  status.threshold = most;
-  return Code::SLOT_OVERFLOW;
+  const Code code = check_received(route_, tile_rows_, row, slots, status);
+  if (code == Code::OK) list_slots(rank);
+  return code;
 }
 
-Code Routing::list_slots(int32_t rank) {
+void Routing::list_slots(int32_t rank) {
   RankRoute& mine = ranks_[rank];
   const int32_t num_experts = route_.num_local_experts;
-  int32_t used = 0;
   for (int32_t e = 0; e < num_experts; ++e) {
-    mine.first_slot[e + 1] = mine.first_slot[e] + static_cast<int32_t>(ceil_div(expert_rows(rank, e), tile_rows_));
     const ExpertSlots slots = expert_slots(rank, e);
-    for (; used < least(mine.first_slot[e + 1], route_.num_slots); ++used)
-      mine.slots[used] = slots.unit(used, static_cast<int32_t>(expert_start(rank, e + 1)));
+    const auto end = static_cast<int32_t>(expert_start(rank, e + 1));
+    for (int32_t i = slots.first; i < slots.first + slots.count; ++i) mine.slots[i] = slots.unit(i, end);
   }
-  for (; used < route_.num_slots; ++used) mine.slots[used] = {static_cast<int32_t>(received(rank)), 0, num_experts - 1};
-  return num_used_slots(rank) <= route_.num_slots ? Code::OK : Code::BAD_IMAGE;
+  const Slot empty{static_cast<int32_t>(received(rank)), 0, num_experts - 1};
+  std::fill(mine.slots.begin() + num_used_slots(rank), mine.slots.end(), empty);
 }
 
 void Routing::find_rows_of_experts(int32_t source, int32_t dest, int32_t entry, std::vector<ExpertRow>& rows) const {

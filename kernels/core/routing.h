@@ -143,8 +143,7 @@ class Routing : public RouteCounts<Routing, int64_t>, public ExpertCopies<Routin
   int32_t num_destinations() const { return ep_size_ * route_.num_local_experts; }
   int64_t num_entries() const { return int64_t{route_.num_tokens} * route_.top_k; }
   int64_t entries_of_experts() const { return experts_ ? experts_->num_entries() : 0; }
-  Code list_slots(int32_t rank);
-  Code check_capacity(const RankRoute& mine, int64_t capacity, Status& status) const;
+  void list_slots(int32_t rank);
 
   void note_kept(RankRoute& mine, int64_t num_tokens) const;
   void count_kept(RankRoute& mine, int64_t num_tokens) const;
