@@ -13,12 +13,14 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from hpmoe.ranks.launchers import Launched
 from hpmoe.ranks.messages import GoneError, receive, send
 from hpmoe.ranks.points import HostPoint, NetPoint, Point, at_port, secret_of
 from hpmoe.ranks.rendezvous import HELLO_S, WORLD, check_answer, failed, meet
-from hpmoe.support.errors import LaunchError
+from hpmoe.support.errors import LaunchError, is_int
+from hpmoe.support.kept_files import Fields
 
 TOLD_S = 1.0  # until others have told why a rank that cannot be reached has given up
 Gather = Callable[[str, bytes], list[bytes]]  # what each of the ranks gives, once all have
@@ -240,9 +242,28 @@ class _Finder:
             raise
         finally:
             os.close(own)
+        if not self._is_greeting(words, files if point.takes_files else None):
+            for file in files:
+                os.close(file)
+            connection.close()
+            raise GoneError("it says what no rank says")
         rank = int(words["rank"])
         if point.takes_files:
             self.neighbours[rank] = connection
             self.members[rank] = Member(self._names[rank], words["pid"], files[0])
         else:
             self.away[rank] = connection
+
+    def _is_greeting(self, words: Fields, files: Sequence[int] | None) -> bool:
+        """Whether another rank, which is not here yet, says who it is and, on this host, hands over that it runs."""
+        rank, is_alive = words.get("rank"), files is None or (len(files) == 1 and _is_running(files[0]))
+        known = {self._rank, *self.neighbours, *self.away}
+        is_new = is_int(rank, 0, len(self._names) - 1) and rank not in known
+        return is_new and is_int(words.get("pid"), 1, 2**31) and is_alive
+
+
+def _is_running(file: int) -> bool:
+    """Whether a descriptor is of a process that has not ended."""
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return "\nPid:" in Path(f"/proc/self/fdinfo/{file}").read_text(encoding="ascii") and not poll.poll(0)

@@ -16,6 +16,7 @@ from hpmoe.support.kept_files import Fields
 _HEADER = struct.Struct("<IQI")  # bytes of the words, of the data, and how many files
 _CREDENTIALS = struct.Struct("3i")  # of a peer: process, user, group
 MOST_FILES = 253  # that Linux takes with one message
+MOST_WORDS = 1 << 20  # bytes of the words of a message
 
 
 class GoneError(OSError):
@@ -49,7 +50,8 @@ def receive(connection: socket.socket, deadline: float) -> tuple[Fields, bytes, 
     """A message: its words, data, and files, which are closed on exec.
 
     Raises:
-        GoneError: the other end has closed, or no whole message came before `deadline`, of time.monotonic().
+        GoneError: the other end has closed, says what is no message, or no whole message came before `deadline`, of
+            time.monotonic().
     """
     head, files = b"", array.array("i")
     while len(head) < _HEADER.size:
@@ -68,14 +70,26 @@ def receive(connection: socket.socket, deadline: float) -> tuple[Fields, bytes, 
         head += got
     num_words, num_data, num_files = _HEADER.unpack(head)
     try:
-        body = receive_bytes(connection, num_words + num_data, deadline)
+        words = _words_of(receive_bytes(connection, num_words, deadline)) if num_words <= MOST_WORDS else None
+        if words is None:
+            raise GoneError("what came is no message of hpmoe")
+        body = receive_bytes(connection, num_data, deadline)
     except OSError:
         _close(files)
         raise
     if len(files) != num_files:
         _close(files)
         raise GoneError(f"{num_files} open files were sent and {len(files)} came: the limit of open files is reached")
-    return json.loads(body[:num_words]), body[num_words:], list(files)
+    return words, body, list(files)
+
+
+def _words_of(text: bytes) -> Fields | None:
+    """The words of a message, or None for what is none."""
+    try:
+        words = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return words if isinstance(words, dict) else None
 
 
 def receive_bytes(connection: socket.socket, count: int, deadline: float) -> bytes:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from hpmoe.ranks.messages import GoneError, receive, send
 from hpmoe.ranks.points import Point
-from hpmoe.support.errors import LaunchError
+from hpmoe.support.errors import LaunchError, is_int
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.versions import __version__
 
@@ -53,7 +53,9 @@ class Meeting:
         except GoneError as error:
             raise failed(f"{self.names[0]} is gone: {error}", 0) from None
         check_answer(words)
-        ends = [0, *words["ends"]]
+        ends = [0, *words.get("ends", [])]
+        if len(ends) != len(self.names) + 1 or ends[-1] != len(together):
+            raise failed(f"{self.names[0]} does not answer what was asked", 0)
         return [together[a:b] for a, b in zip(ends, ends[1:], strict=False)]
 
     def _collect(self, what: str, data: bytes, deadline: float) -> list[bytes]:
@@ -63,9 +65,9 @@ class Meeting:
                 words, part, _ = receive(connection, deadline)
             except GoneError as error:
                 tell_fault(self.connections, f"{self.names[rank]} is gone: {error}", rank)
-            if words["what"] != what:
-                tell_fault(self.connections, f"{self.names[rank]} gives {words['what']} where {self.names[0]} gives {what}",
-                           rank)
+            if words.get("what") != what:
+                given = words.get("what")
+                tell_fault(self.connections, f"{self.names[rank]} gives {given} where {self.names[0]} gives {what}", rank)
             parts.append(part)
         ends = [sum(map(len, parts[:i + 1])) for i in range(len(parts))]
         for rank, connection in enumerate(self.connections, 1):
@@ -94,7 +96,8 @@ def tell_fault(connections: Sequence[socket.socket], text: str, rank: int) -> No
 def check_answer(words: Fields) -> None:
     """Raises what rank 0 tells of a fault."""
     if "fault" in words:
-        raise failed(words["fault"], words["rank"])
+        rank = words.get("rank")
+        raise failed(str(words["fault"]), rank if is_int(rank, 0) else 0)
 
 
 def meet(point: Point, rank: int, names: Sequence[str], timeout: float) -> Meeting:
@@ -184,7 +187,9 @@ class Hub:
             return connection.close()
         try:
             hello, _, _ = receive(connection, time.monotonic() + HELLO_S)
-        except (OSError, ValueError):  # who says nothing, or nonsense, is no rank
+        except OSError:  # who says nothing, or nonsense, is no rank
+            return connection.close()
+        if not _is_hello(hello) and not _is_end(hello, len(self.names)):
             return connection.close()
         if "ended" in hello:
             connection.close()
@@ -212,6 +217,18 @@ class Hub:
         finally:
             for connection in connections:
                 connection.close()
+
+
+def _is_hello(words: Fields) -> bool:
+    """Whether a process says which rank it is of which run, and of which version of hpmoe."""
+    names = words.get("names")
+    return ("ended" not in words and isinstance(words.get("version"), str) and isinstance(names, list) and
+            all(isinstance(name, str) for name in names) and is_int(words.get("rank"), 0, len(names) - 1))
+
+
+def _is_end(words: Fields, num_ranks: int) -> bool:
+    """Whether a launcher says which rank has ended, and how."""
+    return is_int(words.get("ended"), 0, num_ranks - 1) and isinstance(words.get("how"), str)
 
 
 def listen(point: Point, deadline: float, name: str) -> socket.socket:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import pickle
 from collections.abc import Sequence
 
 import numpy as np
@@ -27,6 +26,7 @@ from hpmoe.runtime.one_call import Call
 from hpmoe.runtime.planned_rows import checked_ids, planned_rows
 from hpmoe.runtime.plans import Plans
 from hpmoe.runtime.rank_arrays import Arrays
+from hpmoe.support.array_bytes import from_bytes, to_bytes
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.known import known
 from hpmoe.support.mindspore_private import wait_for_calls
@@ -139,7 +139,7 @@ class ProcessBackend(ArrayBackend):
     def _gathered(self, link: Link, part: Part, inputs: Arrays) -> Arrays:
         """The arrays of all ranks."""
         what, key = _described(part.program)
-        return [pickle.loads(data) for data in link.meet(what, pickle.dumps(inputs[0], protocol=5), key)]
+        return [from_bytes(data) for data in link.meet(what, to_bytes(inputs[0]), key)]
 
 
 def _of_all(atoms: Sequence[Atom], tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -5,5 +5,5 @@ import pkgutil
 
 from hpmoe import tile_ops
 
-MODULES = {module.name: importlib.import_module(f"{tile_ops.__name__}.{module.name}")
+MODULES = {module.name: importlib.import_module(f"hpmoe.tile_ops.{module.name}")
            for module in pkgutil.iter_modules(tile_ops.__path__) if module.name != "families"}

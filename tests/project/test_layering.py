@@ -90,9 +90,19 @@ def imported(node, package, loaders, name):
     called = getattr(node.func, "id", getattr(node.func, "attr", None)) if isinstance(node, ast.Call) else None
     if called not in loaders:
         return []
+    if is_of_folder(node, package):
+        return [module for module in MODULES if module.rpartition(".")[0] == package and module != name]
     literal = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
     assert isinstance(literal, str), f"{name} line {node.lineno}: {called} of a name that is no literal hides an import"
     return [resolve_name(literal, package)]
+
+
+def is_of_folder(call, package):
+    """Whether a call in a module imports f"package.{name}" of its own package, which may be any module there."""
+    if not call.args or not isinstance(call.args[0], ast.JoinedStr):
+        return False
+    first, *rest = call.args[0].values
+    return isinstance(first, ast.Constant) and first.value == f"{package}." and len(rest) == 1
 
 
 def names_of_import_module(tree):
@@ -192,6 +202,7 @@ PLANTED = {
     "for type checkers": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from hpmoe.tuning.search import Trial",
     "where it may fail": "try:\n    from hpmoe.tuning.search import Trial\nexcept ImportError:\n    pass",
     "by importlib": "import importlib\nimportlib.import_module('hpmoe.tuning.search')",
+    "of all its folder": "import importlib\nfor name in NAMES:\n    importlib.import_module(f'hpmoe.tuning.{name}')",
     "by its function": "from importlib import import_module\ndef f(): return import_module('hpmoe.tuning.search')",
     "by another name": "from importlib import import_module as load\nload('hpmoe.tuning.search')",
     "by a relative name": "import importlib\nimportlib.import_module('.search', __package__)",

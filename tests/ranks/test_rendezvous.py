@@ -1,11 +1,13 @@
 """Processes find each other: all come, one does not, ends before, is another's, or says something else."""
 
 import contextlib
+import json
 import os
 import secrets
 import select
 import signal
 import socket
+import struct
 import threading
 import time
 
@@ -13,7 +15,7 @@ import pytest
 
 from hpmoe import LaunchError
 from hpmoe.ranks import messages, points, rendezvous
-from hpmoe.ranks.hosts import meet_all
+from hpmoe.ranks.hosts import Place, connect, meet_all
 from hpmoe.ranks.launchers import Launched
 from hpmoe.ranks.points import HostPoint
 from hpmoe.ranks.rendezvous import meet, tell_end
@@ -159,14 +161,56 @@ def test_a_process_of_another_user_is_refused(run, monkeypatch):
     assert str(errors[1]) == f"a process of user {os.getuid() + 1} listens in place of rank 0, and is refused"
 
 
-def test_nonsense_on_the_socket_harms_nobody(run):
+def message(text, data=b"", files=0):
+    return struct.pack("<IQI", len(text), len(data), files) + text + data
+
+
+NONSENSE = [b"\0" * 16 + b"GET / HTTP/1.1", message(b"[]"), message(b"{}"), message(b"[" * 200_000), message(b'"rank"'),
+            struct.pack("<IQI", 2**31, 0, 0), *(message(json.dumps(words).encode()) for words in (
+                {"ended": 1}, {"ended": 7, "how": "x"}, {"ended": True, "how": "x"}, {"ended": 1, "how": None},
+                *({"rank": rank, "version": "0.1", "names": names_of(2)} for rank in ("a", 99, 2, -1, None, True, 0.5)),
+                {"rank": 1, "version": "0.1", "names": "two"}, {"rank": 1, "version": "0.1", "names": [1, 2]},
+                {"rank": 1, "version": None, "names": names_of(2)}, {"rank": 1, "names": names_of(2)}))]
+
+
+@pytest.mark.parametrize("said", NONSENSE, ids=range(len(NONSENSE)))
+def test_nonsense_on_the_socket_harms_nobody(run, said):
     def rank_of(rank):
         if rank == 1:
             with socket.socket(socket.AF_UNIX) as connection:
                 while connection.connect_ex(HostPoint(run, "")._name):
                     time.sleep(0.01)
-                connection.send(b"\0" * 16 + b"GET / HTTP/1.1")
+                with contextlib.suppress(OSError):
+                    connection.sendall(said)
         return size_of(meet(HostPoint(run, ""), rank, names_of(2), 10))
+
+    assert on_threads(2, rank_of) == [2, 2]
+
+
+@pytest.mark.parametrize("words, files", [
+    ({"rank": 1, "pid": 1}, 0), ({"rank": 7, "pid": 1}, 1), ({"rank": 0, "pid": 1}, 1), ({"rank": "a", "pid": 1}, 1),
+    ({"pid": 1}, 1), ({"rank": 1, "pid": None}, 1), ({"rank": 1}, 1), ({"rank": 1, "pid": 1}, 2),
+    ({"rank": 1, "pid": 1}, -1)])
+def test_who_greets_as_no_rank_is_refused_and_the_others_meet(run, words, files):
+    """Between ranks: -1 stands for a file that is no process."""
+    place, are_there = Place(run, "", ""), threading.Barrier(2)
+
+    def rank_of(rank):
+        def gather(what, data):
+            are_there.wait(10)  # rank 0 listens
+            if rank == 1:
+                say_as_stranger()
+            return [b"", b""]
+        group = connect(place, "group", gather, rank, names_of(2), 10)
+        group.close()
+        return len(group.members)
+
+    def say_as_stranger():
+        own = os.open(os.devnull, os.O_RDONLY) if files < 0 else os.pidfd_open(os.getpid())
+        with HostPoint(run, "group at rank 0", "").connect(5) as connection, contextlib.suppress(messages.GoneError):
+            messages.send(connection, words, files=[own] * abs(files))
+            messages.receive(connection, time.monotonic() + 0.2)
+        os.close(own)
 
     assert on_threads(2, rank_of) == [2, 2]
 

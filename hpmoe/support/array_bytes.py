@@ -1,0 +1,46 @@
+"""Arrays as bytes, for another process to read: their dtypes and shapes as JSON, then their elements."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpmoe.support.dtypes import TENSORS, dtype_name, numpy_dtype
+from hpmoe.support.errors import is_int
+
+_LENGTH = struct.Struct("<Q")  # of the JSON
+
+
+def to_bytes(arrays: Sequence[np.ndarray]) -> bytes:
+    """Returns arrays as bytes.
+
+    Example:
+        >>> [a.tolist() for a in from_bytes(to_bytes([np.float32([[1, 2]]), np.int32(3)]))]
+        [[[1.0, 2.0]], 3]
+    """
+    wholes = [np.asarray(a) for a in arrays]
+    head = json.dumps([[dtype_name(a.dtype), a.shape] for a in wholes]).encode()
+    return b"".join([_LENGTH.pack(len(head)), head, *(a.tobytes() for a in wholes)])
+
+
+def from_bytes(data: bytes) -> list[np.ndarray]:
+    """Returns the arrays of `to_bytes`.
+
+    Raises:
+        ValueError: the bytes are of no arrays.
+    """
+    (length,) = _LENGTH.unpack_from(data)
+    at, arrays = _LENGTH.size + length, []
+    for name, shape in json.loads(data[_LENGTH.size:at]):
+        if name not in (*TENSORS, "bfloat16") or not all(is_int(d, 0) for d in shape):
+            raise ValueError(f"an array is {name}{shape}; its dtype must be one of {', '.join(TENSORS)}")
+        dtype = numpy_dtype(name)
+        arrays.append(np.frombuffer(data, dtype, math.prod(shape), at).reshape(shape).copy())
+        at += arrays[-1].nbytes
+    if at != len(data):
+        raise ValueError(f"{len(data)} bytes came for arrays of {at}")
+    return arrays
