@@ -1,4 +1,5 @@
 // The persistent kernel: one launch runs every queue of a rank, AIC and AIV, forward or backward as the image says.
+#include "device.h"  // first: it marks the functions of core/ for the device
 #include "prologue.h"
 #include "tile_bodies.h"
 #include "worker.h"
