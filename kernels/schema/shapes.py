@@ -32,7 +32,13 @@ class Recorder:
 
     def cols_are(self, i: int, mode: ColMode) -> Term | bool:
         """Images do not say which columns a body cuts by itself."""
-        return True if self._primitive.operand(i).is_cut_by_body else Term(f"s.cols_are({i}, {_argument(mode)})")
+        return self._is_cut(i) or Term(f"s.cols_are({i}, {_argument(mode)})")
+
+    def same_cols(self, i: int, j: int) -> Term | bool:
+        return self._is_cut(i) or self._is_cut(j) or Term(f"s.same_cols({i}, {j})")
+
+    def _is_cut(self, i: int) -> bool:
+        return self._primitive.operand(i).is_cut_by_body
 
     def __getattr__(self, name: str) -> Callable[..., Term]:
         return lambda *arguments: Term(f"s.{name}({', '.join(map(_argument, arguments))})")

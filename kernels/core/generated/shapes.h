@@ -60,7 +60,7 @@ inline const char* fits_gmm(const Shapes& s) {
     return "a GMM multiplies rows of ? elements by matrices of depth ?";
   if (s.param(0) && (s.offset(2) < 0 || s.offset(2) + s.own_cols() > v2))
     return "a GMM takes rows ? to ? of matrices of ?";
-  if (s.has(3) && (v1 || !s.has_copies() || s.offset(2) != s.offset(3) || s.cols(2) != s.cols(3) || s.height(2) != s.height(3) || !s.same_dtype(2, 3) || !s.same_cols(2, 3)))
+  if (s.has(3) && (v1 || !s.has_copies() || s.offset(2) != s.offset(3) || s.cols(2) != s.cols(3) || s.height(2) != s.height(3) || !s.same_dtype(2, 3)))
     return "a GMM takes copies that are not like its weights";
   return nullptr;
 }
@@ -497,11 +497,11 @@ inline const char* fits_gmm_int8(const Shapes& s) {
   const int64_t v1 = !s.rows_are(2, Rows::SLOT_EXPERT);
   if (v1 || s.height(2) <= 0)
     return "a GMM_INT8 takes a weight that is of no experts";
-  if (s.rows_are(3, Rows::REPLICA) && (!s.has_copies() || s.offset(2) != s.offset(3) || s.cols(2) != s.cols(3) || s.height(2) != s.height(3) || !s.same_dtype(2, 3) || !s.same_cols(2, 3)))
+  if (s.rows_are(3, Rows::REPLICA) && (!s.has_copies() || s.offset(2) != s.offset(3) || s.cols(2) != s.cols(3) || s.height(2) != s.height(3) || !s.same_dtype(2, 3)))
     return "a GMM_INT8 takes copies in operand 3 that are not like operand 2";
-  if (s.has(4) && (!s.has_copies() || s.offset(2) != s.offset(4) || s.cols(2) != s.cols(4) || s.height(2) != s.height(4) || !s.same_dtype(2, 4) || !s.same_cols(2, 4)))
+  if (s.has(4) && (!s.has_copies() || s.offset(2) != s.offset(4) || s.cols(2) != s.cols(4) || s.height(2) != s.height(4) || !s.same_dtype(2, 4)))
     return "a GMM_INT8 takes copies in operand 4 that are not like operand 2";
-  if (s.has(5) && (!s.has_copies() || s.offset(3) != s.offset(5) || s.cols(3) != s.cols(5) || s.height(3) != s.height(5) || !s.same_dtype(3, 5) || !s.same_cols(3, 5)))
+  if (s.has(5) && (!s.has_copies() || s.offset(3) != s.offset(5) || s.cols(3) != s.cols(5) || s.height(3) != s.height(5) || !s.same_dtype(3, 5)))
     return "a GMM_INT8 takes copies in operand 5 that are not like operand 3";
   if (v1 && s.height(2) != 0 && s.height(2) != s.rows(2))
     return "a GMM_INT8 takes the matrices of experts of operand 2 as one";
@@ -538,9 +538,9 @@ inline const char* fits_gmm_widened(const Shapes& s) {
   const int64_t v2 = !s.rows_are(2, Rows::SLOT_EXPERT);
   if (v2 || s.height(2) <= 0)
     return "a GMM_WIDENED takes a weight that is of no experts";
-  if (s.rows_are(3, Rows::REPLICA) && (!s.has_copies() || s.offset(2) != s.offset(3) || s.cols(2) != s.cols(3) || s.height(2) != s.height(3) || !s.same_dtype(2, 3) || !s.same_cols(2, 3)))
+  if (s.rows_are(3, Rows::REPLICA) && (!s.has_copies() || s.offset(2) != s.offset(3) || s.cols(2) != s.cols(3) || s.height(2) != s.height(3) || !s.same_dtype(2, 3)))
     return "a GMM_WIDENED takes copies in operand 3 that are not like operand 2";
-  if (s.has(4) && (!s.has_copies() || s.offset(2) != s.offset(4) || s.cols(2) != s.cols(4) || s.height(2) != s.height(4) || !s.same_dtype(2, 4) || !s.same_cols(2, 4)))
+  if (s.has(4) && (!s.has_copies() || s.offset(2) != s.offset(4) || s.cols(2) != s.cols(4) || s.height(2) != s.height(4) || !s.same_dtype(2, 4)))
     return "a GMM_WIDENED takes copies in operand 4 that are not like operand 2";
   if (s.has(5) && (!s.has_copies() || s.offset(3) != s.offset(5) || s.cols(3) != s.cols(5) || s.height(3) != s.height(5) || !s.same_dtype(3, 5) || !s.same_cols(3, 5)))
     return "a GMM_WIDENED takes copies in operand 5 that are not like operand 3";
@@ -626,9 +626,9 @@ inline const char* fits_gmm_fp8(const Shapes& s) {
   const int64_t v10 = !s.rows_are(2, Rows::SLOT_EXPERT);
   if (v10 || s.height(2) <= 0)
     return "a GMM_FP8 takes a weight that is of no experts";
-  if (s.rows_are(3, Rows::REPLICA) && (!s.has_copies() || s.offset(2) != s.offset(3) || s.cols(2) != s.cols(3) || s.height(2) != s.height(3) || !s.same_dtype(2, 3) || !s.same_cols(2, 3)))
+  if (s.rows_are(3, Rows::REPLICA) && (!s.has_copies() || s.offset(2) != s.offset(3) || s.cols(2) != s.cols(3) || s.height(2) != s.height(3) || !s.same_dtype(2, 3)))
     return "a GMM_FP8 takes copies in operand 3 that are not like operand 2";
-  if (s.has(4) && (!s.has_copies() || s.offset(2) != s.offset(4) || s.cols(2) != s.cols(4) || s.height(2) != s.height(4) || !s.same_dtype(2, 4) || !s.same_cols(2, 4)))
+  if (s.has(4) && (!s.has_copies() || s.offset(2) != s.offset(4) || s.cols(2) != s.cols(4) || s.height(2) != s.height(4) || !s.same_dtype(2, 4)))
     return "a GMM_FP8 takes copies in operand 4 that are not like operand 2";
   if (s.has(5) && (!s.has_copies() || s.offset(3) != s.offset(5) || s.cols(3) != s.cols(5) || s.height(3) != s.height(5) || !s.same_dtype(3, 5) || !s.same_cols(3, 5)))
     return "a GMM_FP8 takes copies in operand 5 that are not like operand 3";
