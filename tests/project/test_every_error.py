@@ -55,7 +55,7 @@ NOT_REACHED = {
                                                        "callers of the kernel",
     ("hpmoe/runtime/graph_mode.py", "of unknown type"): "test_graph_mode.py, with the other two that say so",
     ("hpmoe/support/array_bytes.py", ""): "what no rank sends; test_array_bytes.py",
-    ("hpmoe/tile_ops/terms.py", ""): "a rule of a tile operation that branches; test_terms.py",
+    ("hpmoe/tile_ops/terms.py", ""): "a rule of a tile operation that branches; test_rule_terms.py",
     ("hpmoe/primitives/outside_graphs.py", ""): "in a graph that MindSpore compiles; test_outside_graphs.py",
     ("hpmoe/runtime/running.py", "capture_mode"): "test_graph_mode.py, where MindSpore records calls",
     ("hpmoe/interpreters/interpret.py", "cannot run"): "guards the interpreter's own books",
