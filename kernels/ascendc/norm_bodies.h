@@ -1,4 +1,5 @@
-// Rows divided by the root of their mean square, and the gradient of that: a row is read twice, for its sums and to be scaled.
+// Rows divided by the root of their mean square, and the gradient of that: a row is read twice, for its sums and to be
+// scaled.
 #pragma once
 
 #include "reduce_bodies.h"
