@@ -11,7 +11,7 @@ from hpmoe.primitives.in_rows import in_each_row
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.route import check_tensor
-from hpmoe.support.errors import check_argument
+from hpmoe.support.errors import check_argument, is_number
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.tile_ops.norms import RMS_NORM, RMS_NORM_GRAD, rms_norm_grad as tile_rms_norm_grad, scale_of
 
@@ -48,8 +48,8 @@ def rms_norm_rows(x: Tensor, eps: float = 1e-6) -> Tensor:
                [ 0.       , -1.4142132]], dtype=float32)
     """
     outside_graphs("hpmoe.rms_norm_rows")
-    is_positive = isinstance(eps, (int, float)) and 0 < eps < float("inf")
-    check_argument(is_positive, "hpmoe.rms_norm_rows", "eps", repr(eps), "a positive number")
+    is_positive = is_number(eps) and eps > 0
+    check_argument(is_positive, "hpmoe.rms_norm_rows", "eps", repr(eps), "a positive number that float32 holds")
     return rms_norm(x, float(eps))
 
 
@@ -64,7 +64,7 @@ def _(x: Aval, eps: float) -> Aval:
 def _(x: Tensor, eps: float) -> Tensor:
     check_tensor("hpmoe.rms_norm_rows", "x", x)
     check_argument(x.ndim >= 2, "hpmoe.rms_norm_rows", "x", f"of shape {x.shape}", "rows [..., H]")
-    return x * mint.rsqrt(mint.mean(x * x, -1, True) + eps)
+    return x / mint.sqrt(mint.mean(x * x, -1, True) + eps)
 
 
 @rms_norm.vjp

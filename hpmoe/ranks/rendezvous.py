@@ -223,7 +223,7 @@ def _is_hello(words: Fields) -> bool:
     """Whether a process says which rank it is of which run, and of which version of hpmoe."""
     names = words.get("names")
     return ("ended" not in words and isinstance(words.get("version"), str) and isinstance(names, list) and
-            all(isinstance(name, str) for name in names) and is_int(words.get("rank"), 0, len(names) - 1))
+            all(isinstance(name, str) for name in names) and is_int(words.get("rank"), 1, len(names) - 1))
 
 
 def _is_end(words: Fields, num_ranks: int) -> bool:

@@ -44,8 +44,8 @@ class Checker {
  private:
   bool sections_fit(const Header& h) const {
     const auto fits = [&](int32_t offset, int64_t count, int64_t size) {
-      return offset >= static_cast<int32_t>(sizeof(Header)) && offset % kSectionAlignment == 0 && count >= 0 &&
-             offset + count * size <= num_bytes_;
+      return offset >= static_cast<int32_t>(sizeof(Header)) && offset % kSectionAlignment == 0 && offset <= num_bytes_ &&
+             count >= 0 && count <= (num_bytes_ - offset) / size;
     };
     return fits(h.tasks_offset, h.num_tasks, sizeof(TaskWord)) && fits(h.queues_offset, h.num_queues + int64_t{1}, 4) &&
            fits(h.templates_offset, h.num_templates, sizeof(TaskTemplate)) && fits(h.ops_offset, h.num_ops, sizeof(Op)) &&

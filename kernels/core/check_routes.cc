@@ -95,7 +95,9 @@ bool is_route_ok(const Image& image, const Route& r) {
   return are_experts_ok(image, r) && r.top_k >= 1 && is_of_ids && ids.dtype == int32_t(Dtype::INT32) &&
          (ids.rows == 0 || ids.rows >= r.num_tokens) && r.max_rows >= 0 && is_capacity_ok(image, r) && r.alignment >= 1 &&
          r.return_tokens >= 1 && r.return_tokens % h.tile_rows == 0 && are_stops_ok(image, r) && is_over_ok(image, r) &&
-         entries * h.ep_size <= INT32_MAX && max_rows_of(r, h.tile_rows) <= INT32_MAX;
+         entries <= INT32_MAX / h.ep_size &&
+         r.num_slots <= std::max(max_rows_of(r, h.tile_rows), entries * h.ep_size) + r.num_local_experts &&
+         max_rows_of(r, h.tile_rows) <= INT32_MAX;
 }
 
 int64_t most_copies(const Image& image, const Route& route) {

@@ -67,7 +67,8 @@ MUTANTS = (
     *shown_in("many", mutant("a signal's block written again before it was sent", "vector_unit.h", (
         "signals_.wait_free(i);", ""), (SENT, "AscendC::SetAtomicNone();"))),
     without("a signal sent before its block is written", "vector_unit.h", "signals_.set_full(i);", "signals_.wait_full(i);"),
-    mutant("a wait that is over too early", "counters.h", ("look(index) - target >= 0", "look(index) - target >= -1")),
+    mutant("a wait that is over too early", "counters.h", (
+        "is_at_least(look(index), target)", "is_at_least(look(index), target - 1)")),
     # Loads behind polls.
     without("rows loaded before an AIV has seen that they are there", "vector_unit.h", "polls_.pass();"),
     without("rows loaded before an AIC has seen that they are there", "cube_unit.h", "polls_.pass();"),
@@ -214,7 +215,7 @@ MUTANTS = (
     without("entries of the slot before", "route_counts.h", "part.first_entry += first - part.first_row;"),
     mutant("a core that sorts over another's entries", "prologue_unit.h", ("first + u < core", "first + u + 1 < core")),
     mutant("rows placed before all ranks have told where theirs begin", "prologue.h", (
-        "code = wait_for_ranks(2 * epoch - 1);", "code = Code::OK;")),
+        "code = wait_for_ranks(wrapping_sum(wrapping_product(2, epoch), -1));", "code = Code::OK;")),
     *shown_in(
         "ahead",
         mutant("ranks that have told counted together", "prologue.h", ("kExchanged + rank_.args.rank", "kExchanged + 0"),

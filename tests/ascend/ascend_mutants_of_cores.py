@@ -30,15 +30,14 @@ SIZES = (
 
 MEETINGS = (
     mutant("entries sorted before all cores have counted", "prologue.h", (
-        "return code == Code::OK ? on_.meet(kCounted, ++num_met_ * rank_.num_aiv) : code;",
-        "if (code == Code::OK) on_.signal(kCounted); return code;")),
+        "return on_.meet(kCounted, wrapping_product(num_met_, rank_.num_aiv));", "on_.signal(kCounted); return code;")),
     *shown_in("sharded", mutant("others told before all cores have sorted", "prologue.h", (
         "if (waits_for_lists_ && code == Code::OK) code = on_.meet(kSorted, all);",
         "if (waits_for_lists_ && code == Code::OK) on_.signal(kSorted);"))),
     mutant("AIV that begin before all targets are set", "kernel.cpp", (
         "if (code == Code::OK) code = worker.wait_until_ready();", "")),
     mutant("AIC that begin before targets are set", "worker.h", (
-        "rank_.args.epoch * rank_.num_aiv", "0")),
+        "wrapping_product(rank_.args.epoch, rank_.num_aiv)", "0")),
     mutant("AIV that do not say that they are ready", "prologue.h", (
         "if (code == Code::OK) on_.signal(kReady);", "")),
 )
@@ -146,7 +145,7 @@ POLLS = (
         "if (turn.frame.run->task_template.num_waits > 0) unit_.load_after_poll();",
         "if (turn.frame.run->task_template.num_waits > 1) unit_.load_after_poll();")),
     mutant("a counter that is over where it is not equal", "counters.h", (
-        "look(index) - target >= 0", "look(index) != target")),
+        "is_at_least(look(index), target)", "(look(index) != target)")),
     mutant("a failure taken for an event", "counters.h", ("counter - first_event_", "counter")),
 )
 
@@ -161,15 +160,15 @@ STALE = (
         "if (route != last_route_) route_.init(route);", "if (last_route_ < 0) route_.init(route);"))),
     *shown_in(
         "ahead",
-        mutant("targets of this launch alone", "targets.h", ("targets_.GetValue(place) + amount", "amount")),
-        mutant("ready since an earlier launch", "worker.h", ("rank_.args.epoch * rank_.num_aiv", "rank_.num_aiv")),
+        mutant("targets of this launch alone", "targets.h", ("wrapping_sum(targets_.GetValue(place), amount)", "amount")),
+        mutant("ready since an earlier launch", "worker.h", (
+            "wrapping_product(rank_.args.epoch, rank_.num_aiv)", "rank_.num_aiv")),
         mutant("told in an earlier launch", "prologue.h", (
             "code = on_.wait(kExchanged + source, target);", "code = on_.wait(kExchanged + source, target - 2);"), (
-            "on_.words(source * kBlockBytes / 4).GetValue(0) - target >= 0",
-            "on_.words(source * kBlockBytes / 4).GetValue(0) - target >= -2")),
+            "is_at_least(on_.words(source * kBlockBytes / 4).GetValue(0), target)",
+            "is_at_least(on_.words(source * kBlockBytes / 4).GetValue(0), target - 2)")),
         mutant("counted in an earlier launch", "prologue.h", (
-        "(rank_.args.epoch - 1) * (1 + (weighs ? 3 : 0) + (fans ? 1 : 0))",
-                                                              "0")),
+            "wrapping_product(wrapping_sum(rank_.args.epoch, -1), 1 + (weighs ? 3 : 0) + (fans ? 1 : 0))", "0")),
     ),
 )
 

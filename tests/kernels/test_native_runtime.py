@@ -164,6 +164,8 @@ HEADER_FAULTS = [
     ("num_tasks", 10**6, "section"),
     ("num_signals", -1, "section"),
     ("tile_rows", 0, "tile_rows"),
+    ("ep_size", 2**30, "section"),
+    ("ep_size", 2**31 - 1, "section"),
     ("index_bits", 32, "index bits"),
     ("num_events", 3, "runs do not cover"),
 ]
@@ -183,6 +185,8 @@ TABLE_FAULTS = [
     ("templates", "first_wait", 10**6, "outside their tables"),
     ("templates", "num_signals", -1, "outside their tables"),
     ("ops", "first_row", -7, "row is outside"),
+    ("routes", "num_slots", 2**30, "a route's sizes do not fit together"),
+    ("routes", "num_tokens", 2**31 - 1, "a route's sizes do not fit together"),
     ("ops", "num_units", 10**6, "row is outside"),
     ("ops", "num_units", -1, "negative number"),
     ("ops", "num_peers", 3, "peer is outside|row is outside"),

@@ -168,7 +168,7 @@ def message(text, data=b"", files=0):
 NONSENSE = [b"\0" * 16 + b"GET / HTTP/1.1", message(b"[]"), message(b"{}"), message(b"[" * 200_000), message(b'"rank"'),
             struct.pack("<IQI", 2**31, 0, 0), *(message(json.dumps(words).encode()) for words in (
                 {"ended": 1}, {"ended": 7, "how": "x"}, {"ended": True, "how": "x"}, {"ended": 1, "how": None},
-                *({"rank": rank, "version": "0.1", "names": names_of(2)} for rank in ("a", 99, 2, -1, None, True, 0.5)),
+                *({"rank": rank, "version": "0.1", "names": names_of(2)} for rank in ("a", 99, 2, 0, -1, None, True, 0.5)),
                 {"rank": 1, "version": "0.1", "names": "two"}, {"rank": 1, "version": "0.1", "names": [1, 2]},
                 {"rank": 1, "version": None, "names": names_of(2)}, {"rank": 1, "names": names_of(2)}))]
 

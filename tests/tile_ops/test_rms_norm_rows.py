@@ -12,7 +12,7 @@ from mindspore import ops
 import hpmoe
 from hpmoe import Aval, trace
 from hpmoe.autodiff.vjp import linearize
-from hpmoe.tile_ops.norms import RMS_NORM, RMS_NORM_GRAD
+from hpmoe.tile_ops.norms import RMS_NORM, RMS_NORM_GRAD, rms_norm_grad
 
 EPS = 0.1  # large enough to be seen
 
@@ -101,9 +101,19 @@ def test_every_dtype_on_the_cpu(dtype, tolerance):
     np.testing.assert_allclose(got.astype(ms.float32).asnumpy(), exact, rtol=tolerance, atol=tolerance)
 
 
+def test_large_rows_have_gradients_op_by_op():
+    """Whose cube no float32 holds."""
+    x, w = (np.random.default_rng(2).standard_normal((3, 8)) for _ in range(2))
+    x = (x * 1e16).astype(np.float32)
+    got = ms.grad(lambda a: (hpmoe.rms_norm_rows(a) * ms.Tensor(w.astype(np.float32))).sum())(ms.Tensor(x)).asnumpy()
+    np.testing.assert_allclose(got, rms_norm_grad(w, x.astype(np.float64), 1e-6), rtol=1e-4, atol=1e-21)
+
+
 @pytest.mark.parametrize("x, eps, words", [
     (ms.Tensor([1.0, 2.0]), EPS, "rms_norm_rows: x is of shape .*; it must be rows"),
     (ms.Tensor([[1.0, 2.0]]), 0.0, "rms_norm_rows: eps is 0.0; it must be a positive number"),
+    (ms.Tensor([[1.0, 2.0]]), 1e-60, "rms_norm_rows: eps is 1e-60; it must be a positive number that float32 holds"),
+    (ms.Tensor([[1.0, 2.0]]), 10**400, "rms_norm_rows: eps is 10"),
     (ms.Tensor([[1.0, 2.0]]), "small", "rms_norm_rows: eps is 'small'; it must be a positive number"),
 ])
 def test_what_it_cannot_take_is_said(x, eps, words):
