@@ -17,7 +17,7 @@ from hpmoe.tile_ops.col_modes import BLOCK, ColMode
 from hpmoe.tile_ops.domains import Copies, Experts, Once, Slots, Tiles
 from hpmoe.tile_ops.functions import Function
 from hpmoe.tile_ops.named import Named
-from hpmoe.tile_ops.params import LaidOut, Reduction, Way
+from hpmoe.tile_ops.params import Fill, LaidOut, Reduction, Way
 from hpmoe.tile_ops.row_formats import BlockScale, Element
 from hpmoe.tile_ops.row_modes import RowMode
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
@@ -143,7 +143,7 @@ class Code(IntEnum):
 
 
 ENUMS: tuple[type[IntEnum], ...] = (
-    Opcode, MapCode, Domain, Rows, Cols, Index, Amount, Remote, Extent, Dtype, Reduction, Way, LaidOut, Element, BlockScale,
+    Opcode, MapCode, Domain, Rows, Cols, Index, Amount, Remote, Extent, Dtype, Reduction, Fill, Way, LaidOut, Element, BlockScale,
     DropPolicy, Code)
 DTYPES: dict[str, np.dtype] = {}
 ABOUT: dict[str, str] = {}  # the comment of each struct in C++

@@ -194,6 +194,7 @@ class Summed(Blocks):
 
     number: ClassVar[int] = 3
     sums_rows: ClassVar[bool] = True
+    SUMMED_WORDS: ClassVar[tuple[str, ...]] = ("rows", "of_tokens", "first_expert")  # names of summed_words
 
     def unit_text(self, unit: int, tile_rows: int) -> str:
         expert, block = divmod(unit, self.blocks)

@@ -18,15 +18,15 @@ struct AxisBlocks {
 
 // Elements side by side on both sides are one block.
 __aicore__ inline AxisBlocks axis_blocks(const Frame& frame, bool picks) {
-  const int32_t* p = frame.op.param;
-  const int64_t size = p[0], inner = p[1], start = p[2] * inner, step = p[3] * inner;
+  const auto p = params::AlongAxis::of(frame.op);
+  const int64_t size = p.size, inner = p.inner, start = p.start * inner, step = p.step * inner;
   const auto outer = static_cast<int32_t>(frame.buffer(0).cols / (size * inner));
   const int64_t there = frame.buffer(1).cols / (outer * inner);
   const int64_t count = picks ? size : there;
   const AxisBlocks::Side dense{count * inner, 0, inner}, stepped{(picks ? there : size) * inner, start, step};
   AxisBlocks blocks{outer, static_cast<int32_t>(count), static_cast<int32_t>(inner), picks ? stepped : dense,
                     picks ? dense : stepped};
-  if (p[3] == 1) {
+  if (p.step == 1) {
     blocks.count = 1;
     blocks.length = static_cast<int32_t>(count * inner);
   }
@@ -60,9 +60,10 @@ __aicore__ inline void place(VectorUnit& unit, const Frame& frame) {
 
 // Elements that lie side by side are a row of their own; others are the entries of a token.
 __aicore__ inline void group_reduce(VectorUnit& unit, const Frame& frame) {
-  if (!is_reduction(frame.op.param[0])) return unit.refuse();
-  const bool is_max = static_cast<Reduction>(frame.op.param[0]) == Reduction::MAX;
-  const int32_t size = frame.op.param[1], inner = frame.op.param[2];
+  const auto p = params::ByGroups::of(frame.op);
+  if (!is_reduction(p.reduction)) return unit.refuse();
+  const bool is_max = p.reduction == Reduction::MAX;
+  const int32_t size = p.size, inner = p.inner;
   Rows2d out = frame.rows(0), in = frame.rows(1);
   const int32_t rows = frame.unit.rows * (out.cols / inner), width = inner == 1 ? size : inner;
   out.row_bytes = int64_t{inner} * element_bytes(out.dtype);

@@ -95,7 +95,7 @@ struct CumSum : OfOneOperand {
 };
 
 __aicore__ inline void cumsum(VectorUnit& unit, const Frame& frame) {
-  CumSum body{{unit, frame.rows(0), frame.rows(1)}, frame.op.param[0] != 0};
+  CumSum body{{unit, frame.rows(0), frame.rows(1)}, params::Running::of(frame.op).reverse};
   const int32_t bytes = most(element_bytes(body.out.dtype), element_bytes(body.in.dtype));
   run_whole_rows(unit, frame.unit.rows, body.in.cols, bytes, body);
 }

@@ -112,7 +112,7 @@ class Draw {
 __aicore__ inline void draw(VectorUnit& unit, const Frame& frame) {
   const Buffer seeds = frame.buffer(1);
   const AscendC::LocalTensor<int32_t> seed = unit.read_entries(frame.element(1, seeds, 0, frame.first_col(1)), 1);
-  const uint32_t stream = static_cast<uint32_t>(frame.op.param[0]) * 0x85EBCA6Bu;
+  const uint32_t stream = static_cast<uint32_t>(params::Stream::of(frame.op).stream) * 0x85EBCA6Bu;
   Draw body(unit, static_cast<uint32_t>(seed.GetValue(0)) ^ stream);
   const Rows2d out = frame.rows(0);
   for (Pieces pieces(frame.unit.rows, frame.task.cols, Draw::kAtOnce); !pieces.is_done();) {

@@ -7,8 +7,6 @@
 
 namespace hpmoe {
 
-enum Fill { kZero, kMean, kSpread };
-
 // Parts of UB, in words: a whole row, what is found in it, and how many values of each row of a task.
 constexpr int32_t kMostGuarded = 16 * 1024, kMostGuardedRows = 2048;
 constexpr int32_t kFoundAt = kMostGuarded, kCountsAt = kNumFloats * kPieceFloats - kMostGuardedRows;
@@ -146,11 +144,11 @@ struct RowFiller {
   }
   __aicore__ inline void fill_found(int32_t row) {
     const auto others = static_cast<float>(most(values.cols - words().GetValue(0), 1));
-    const float part = fill == kZero ? 0.0f : sum_where(fill == kSpread) / others;
+    const float part = fill == Fill::ZERO ? 0.0f : sum_where(fill == Fill::SPREAD) / others;
     for (int32_t i = 0; i < values.cols; ++i) {
       if (has(i)) {
-        row_of().SetValue(i, fill == kMean ? part : 0.0f);
-      } else if (fill == kSpread) {
+        row_of().SetValue(i, fill == Fill::MEAN ? part : 0.0f);
+      } else if (fill == Fill::SPREAD) {
         row_of().SetValue(i, row_of().GetValue(i) + part);
       }
     }
@@ -162,8 +160,9 @@ struct RowFiller {
 };
 
 __aicore__ inline bool can_guard(const Frame& frame) {
-  const int32_t fill = frame.op.param[0];
-  return fill >= kZero && fill <= kSpread && frame.rows(0).cols <= kMostGuarded && frame.unit.rows <= kMostGuardedRows;
+  const Fill fill = params::Filled::of(frame.op).fill;
+  return fill >= Fill::ZERO && fill <= Fill::SPREAD && frame.rows(0).cols <= kMostGuarded &&
+         frame.unit.rows <= kMostGuardedRows;
 }
 
 // Rows of operand `tested` pass to the first one, and what is found in them to the second.
@@ -176,7 +175,7 @@ __aicore__ inline void count_and_fill_operand(VectorUnit& unit, const Frame& fra
   clear_rows(unit, found.address, found.row_bytes, frame.unit.rows, found.cols * 4);
   run_pieces(unit, Pieces(frame.unit.rows, values.cols, CountOutside::kAtOnce), count);
   AscendC::PipeBarrier<PIPE_ALL>();  // a row is written once more where something is found
-  RowFiller filler{unit, out, values, found, static_cast<Fill>(frame.op.param[0])};
+  RowFiller filler{unit, out, values, found, params::Filled::of(frame.op).fill};
   for (int32_t row = 0; row < frame.unit.rows; ++row)
     if (unit.words().GetValue(kCountsAt + row) > 0) filler.fill_outside(row, range);
 }
@@ -209,7 +208,7 @@ __aicore__ inline void fill_outside(VectorUnit& unit, const Frame& frame) {
   const Rows2d out = frame.rows(0), values = frame.rows(1), found = frame.rows(2);
   PassFloats pass{unit, out, values};
   run_pieces(unit, Pieces(frame.unit.rows, values.cols, piece_elements(widest_of(out, values))), pass);
-  RowFiller filler{unit, out, values, found, static_cast<Fill>(frame.op.param[0])};
+  RowFiller filler{unit, out, values, found, params::Filled::of(frame.op).fill};
   const AscendC::LocalTensor<int32_t> counts = unit.words()[kCountsAt];
   for (int32_t first = 0; first < frame.unit.rows; first += kRowsAtOnce) {
     const int32_t rows = least(kRowsAtOnce, frame.unit.rows - first);

@@ -130,7 +130,7 @@ struct Map {
 };
 
 __aicore__ inline Map map_of(VectorUnit& unit, const Frame& frame) {
-  Map body{unit, static_cast<MapCode>(frame.op.param[0]), frame.op.num_operands - 1, frame.rows(0), {}, {}, {}};
+  Map body{unit, params::Elementwise::of(frame.op).function, frame.op.num_operands - 1, frame.rows(0), {}, {}, {}};
   for (int32_t i = 0; i < body.num_inputs; ++i) {
     const Operand& operand = frame.op.operands[1 + i];
     body.is_number[i] = operand.buffer < 0;

@@ -35,7 +35,7 @@ __aicore__ inline int32_t matrix_of(const Frame& frame) {
 
 // out[rows, cols] = x[rows, :] @ w[e][:, cols], or @ w[e][cols, :]^T; a copy's w is in an operand of its own
 __aicore__ inline Product product_of_rows(const Frame& frame) {
-  const bool is_turned = frame.op.param[0] == 1;
+  const bool is_turned = params::Matmul::of(frame.op).is_transposed;
   const int32_t of = matrix_of(frame);
   const Buffer out = frame.buffer(0), x = frame.buffer(1), w = frame.buffer(of);
   const int64_t row = frame.first_row(of, w), col = frame.first_col(of);
@@ -78,10 +78,10 @@ __aicore__ inline Product gmm_int8(const Frame& frame) {
 
 // Whether the matrix core has a way for a product of fp8: of mxfp8 by turned weights, with pairs of whole blocks.
 __aicore__ inline bool can_multiply_fp8(const Frame& frame) {
-  const RowFormat format = fp8_format_of(frame.op.param);
+  const RowFormat format = fp8_format_of(frame.op);
   const int32_t bytes = static_cast<int32_t>(Dtype::UINT8), to = frame.buffer(0).dtype;
   const int64_t k = unpacked_cols(format, frame.num_cols(1, frame.buffer(1)));
-  const bool has_blocks = format.block == kMxBlock && frame.op.param[0] == 1 && k % kMxPair == 0;
+  const bool has_blocks = format.block == kMxBlock && params::Fp8Matmul::of(frame.op).is_transposed && k % kMxPair == 0;
   return kHasFp8Products && frame.buffer(1).dtype == bytes && frame.buffer(2).dtype == bytes && is_float(to) && k > 0 &&
          (format.block == 0 || has_blocks);
 }
@@ -89,7 +89,7 @@ __aicore__ inline bool can_multiply_fp8(const Frame& frame) {
 // The same of fp8: sums of elements, or of mxfp8 of elements times the scales of their blocks.
 __aicore__ inline Product gmm_fp8(const Frame& frame) {
   if (!can_multiply_fp8(frame)) return refused_product();
-  const RowFormat format = fp8_format_of(frame.op.param);
+  const RowFormat format = fp8_format_of(frame.op);
   Product product = product_of_rows(frame);
   product.k = static_cast<int32_t>(unpacked_cols(format, product.k));
   product.element = format.element;
@@ -123,11 +123,11 @@ __aicore__ inline Added find_returned(const Frame& frame, int32_t operand, int32
 __aicore__ inline Product wgrad(const Frame& frame) {
   if (!can_multiply(frame)) return refused_product();
   const Buffer out = frame.buffer(0), x = frame.buffer(1), dy = frame.buffer(2);
-  const int32_t block = frame.op.param[0], first = frame.op.operands[1].offset, num_k = x.cols - first;
+  const int32_t block = params::WeightBlock::of(frame.op).block, first = frame.op.operands[1].offset, num_k = x.cols - first;
   const int32_t k0 = frame.task.row % frame.op.blocks * block, k1 = least(k0 + block, num_k);
   const bool adds = find_operand(frame.op, Rows::OWN) >= 0;
   const Added added = find_returned(frame, find_operand(frame.op, Rows::RETURNED), k0);
-  const int64_t row = static_cast<int64_t>(frame.unit.expert - frame.op.param[3]) * num_k + k0;
+  const int64_t row = static_cast<int64_t>(frame.unit.expert - params::Summed::of(frame.op).first_expert) * num_k + k0;
   return {frame.element(1, x, frame.unit.start, first + k0),
           frame.element(2, dy, frame.unit.start, frame.first_col(2)),
           frame.element(0, out, row, frame.first_col(0)),

@@ -6,8 +6,8 @@
 
 namespace hpmoe {
 
-// Of one row: scale = 1 / sqrt(mean(x^2) + eps) and factor = scale^2 mean(g x), 0 without g.
-struct RowScale {
+// Rows of x in floats(0), and of g in floats(1).
+struct RowPair {
   VectorUnit& unit;
   Rows2d x, g;
   bool has_g;
@@ -19,6 +19,13 @@ struct RowScale {
   __aicore__ inline void widen(const Bytes& in, const Piece& piece) {
     unit.widen(unit.floats(0), in, 0, x.dtype, piece.count());
     if (has_g) unit.widen(unit.floats(1), in, 1, g.dtype, piece.count());
+  }
+};
+
+// Computes scale = 1 / sqrt(mean(x^2) + eps) and factor = scale^2 mean(g x) of one row; factor is 0 without g.
+struct RowScale : RowPair {
+  __aicore__ inline void widen(const Bytes& in, const Piece& piece) {
+    RowPair::widen(in, piece);
     if (piece.col > 0) return;
     AscendC::Duplicate(unit.floats(2), 0.0f, piece.pitch);
     AscendC::Duplicate(unit.floats(3), 0.0f, piece.pitch);
@@ -55,20 +62,10 @@ struct RowScale {
 };
 
 // out = scale * (g - factor * x), or scale * x without g.
-struct ScaledRow {
-  VectorUnit& unit;
-  Rows2d out, x, g;
-  bool has_g;
+struct ScaledRow : RowPair {
+  Rows2d out;
   float scale, factor;
 
-  __aicore__ inline void load(const Bytes& in, const Piece& piece) {
-    unit.load(in, 0, x, piece);
-    if (has_g) unit.load(in, 1, g, piece);
-  }
-  __aicore__ inline void widen(const Bytes& in, const Piece& piece) {
-    unit.widen(unit.floats(0), in, 0, x.dtype, piece.count());
-    if (has_g) unit.widen(unit.floats(1), in, 1, g.dtype, piece.count());
-  }
   __aicore__ inline void compute(const Piece& piece) {
     const Floats a = unit.floats(0);
     if (has_g) {
@@ -88,9 +85,10 @@ __aicore__ inline void normalise(VectorUnit& unit, const Frame& frame, Rows2d x,
   Rows2d out = frame.rows(0);
   const int32_t elements = piece_elements(most(widest_of(out, x), has_g ? element_bytes(g.dtype) : 0));
   for (int32_t row = 0; row < frame.unit.rows; ++row) {
-    RowScale sums{unit, x, g, has_g};
+    const RowPair rows{unit, x, g, has_g};
+    RowScale sums{rows};
     run_pieces(unit, Pieces(1, x.cols, elements), sums);
-    ScaledRow body{unit, out, x, g, has_g, 0.0f, 0.0f};
+    ScaledRow body{rows, out, 0.0f, 0.0f};
     sums.finish(round_up(least(x.cols, elements / kLane * kLane), kLane), eps, body.scale, body.factor);
     run_pieces(unit, Pieces(1, x.cols, elements), body);
     x.address += x.row_bytes;

@@ -103,7 +103,7 @@ struct Quantize {
 };
 
 __aicore__ inline void quantize(VectorUnit& unit, const Frame& frame) {
-  const RowFormat format = row_format_of(frame.op.param);
+  const RowFormat format = RowFormat::of(frame.op);
   const Rows2d out = frame.rows(0), in = frame.rows(1);
   if (!is_packed(format, out, in)) return unit.refuse();
   if (is_mxfp8(format)) {
@@ -160,7 +160,7 @@ struct DequantizeBlocks {
 };
 
 __aicore__ inline void dequantize(VectorUnit& unit, const Frame& frame) {
-  const RowFormat format = row_format_of(frame.op.param);
+  const RowFormat format = RowFormat::of(frame.op);
   const Rows2d out = frame.rows(0), in = frame.rows(1);
   if (!is_packed(format, in, out)) return unit.refuse();
   if (is_mxfp8(format)) {

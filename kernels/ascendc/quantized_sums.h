@@ -52,7 +52,7 @@ struct ReduceQuantized {
 
 __aicore__ inline void reduce_quantized(VectorUnit& unit, const Frame& frame) {
   const ReduceEntries sums = entry_sums(unit, frame, 1, 2);
-  ReduceQuantized body{sums, row_format_of(frame.op.param), {}};
+  ReduceQuantized body{sums, RowFormat::of(frame.op), {}};
   body.sums.in.cols = frame.buffer(1).cols;
   if (!is_packed(body.format, body.sums.in, sums.out)) return unit.refuse();
   body.scales = body.has_blocks() ? block_scales_in(sums.in, sums.out.cols, sums.out.cols)

@@ -136,13 +136,12 @@ __aicore__ inline void fold(VectorUnit& unit, Rows2d out, const Rows2d& a, int32
   run_pieces(unit, pieces, body);
 }
 
-__aicore__ inline bool is_reduction(int32_t code) {
-  return code == static_cast<int32_t>(Reduction::SUM) || code == static_cast<int32_t>(Reduction::MAX);
-}
+__aicore__ inline bool is_reduction(Reduction code) { return code == Reduction::SUM || code == Reduction::MAX; }
 
 __aicore__ inline void row_reduce(VectorUnit& unit, const Frame& frame) {
-  if (!is_reduction(frame.op.param[0])) return unit.refuse();
-  fold(unit, frame.rows(0), frame.rows(1), frame.unit.rows, static_cast<Reduction>(frame.op.param[0]) == Reduction::MAX);
+  const Reduction reduction = params::ByColumns::of(frame.op).reduction;
+  if (!is_reduction(reduction)) return unit.refuse();
+  fold(unit, frame.rows(0), frame.rows(1), frame.unit.rows, reduction == Reduction::MAX);
 }
 
 __aicore__ inline void row_dot(VectorUnit& unit, const Frame& frame) {

@@ -187,7 +187,7 @@ struct TopK {
 };
 
 __aicore__ inline void top_k(VectorUnit& unit, const Frame& frame) {
-  TopK body{unit, frame.rows(0), frame.rows(1), frame.rows(2), frame.op.param[0] != 0, false};
+  TopK body{unit, frame.rows(0), frame.rows(1), frame.rows(2), params::Choice::of(frame.op).largest, false};
   if (body.x.cols > TopK::kMostCols) return unit.refuse();
   body.init();
   const int32_t bytes = most(element_bytes(body.values.dtype), element_bytes(body.x.dtype));

@@ -200,11 +200,12 @@ __aicore__ inline void quantize_columns(VectorUnit& unit, const Frame& frame, co
 
 // The same; or each a row of what is given, where matrices have one column.
 __aicore__ inline void quantize_weight(VectorUnit& unit, const Frame& frame) {
-  const RowFormat format = row_format_of(frame.op.param);
+  const RowFormat format = RowFormat::of(frame.op);
   Rows2d scales = frame.rows(0);
   const Rows2d codes = frame.rows(1);
   const Buffer given = frame.buffer(2);
-  const int32_t cols = frame.op.param[3], size = element_bytes(given.dtype), bytes = static_cast<int32_t>(Dtype::UINT8);
+  const int32_t cols = params::WeightFormat::of(frame.op).cols, size = element_bytes(given.dtype),
+                bytes = static_cast<int32_t>(Dtype::UINT8);
   const bool fits = is_mxfp8(format) ? scales.dtype == bytes
                                      : is_scaled_row(format) && is_float(scales.dtype) && scales.cols == 1;
   if (!fits || !is_float(given.dtype) || codes.dtype != bytes) return unit.refuse();
@@ -224,7 +225,7 @@ __aicore__ inline void quantize_weight(VectorUnit& unit, const Frame& frame) {
 
 // Elements as numbers that a matrix core multiplies, of mxfp8 times their scales.
 __aicore__ inline void widen_weight(VectorUnit& unit, const Frame& frame) {
-  const RowFormat format = row_format_of(frame.op.param);
+  const RowFormat format = RowFormat::of(frame.op);
   const bool has_scales = is_mxfp8(format);
   DequantizeBlocks body{unit, format.element, frame.rows(0), frame.rows(1), {}, has_scales};
   if (has_scales) body.scales = block_scales_in(frame.rows(2), 0, body.out.cols);

@@ -62,8 +62,8 @@ class OpChecker {
 
   // Of a token, the rows that may come back to its relay.
   int64_t relayed_choices(const Op& op, const Route& route) const {
-    const bool sums = sums_relayed(opcode_of(op)) && route_of(op.param[0]);
-    return sums ? route_of(op.param[0])->top_k : route.top_k;
+    const Route* came_back = sums_relayed(opcode_of(op)) ? route_of(params::Relayed::of(op).route) : nullptr;
+    return came_back ? came_back->top_k : route.top_k;
   }
 
   int64_t needed_rows(const Op& op, const Operand& operand) const {
@@ -114,7 +114,7 @@ class OpChecker {
 
   // The weight of a transposed GMM, whose rows are the output's columns.
   static bool is_turned_weight(const Op& op, int i) {
-    return find_rule(op.opcode)->operands[i].traits & kIsCutByBody && op.param[0] == 1;
+    return find_rule(op.opcode)->operands[i].traits & kIsCutByBody && params::Matmul::of(op).is_transposed;
   }
 
   const Buffer& buffer(const Op& op, int i) const { return image_.buffers[op.operands[i].buffer]; }
@@ -134,7 +134,7 @@ class OpChecker {
   }
 
   // Of a WGRAD, whose output may be that of some of the experts.
-  static int64_t first_expert(const Op& op) { return makes_blocks(opcode_of(op)) ? op.param[3] : 0; }
+  static int64_t first_expert(const Op& op) { return makes_blocks(opcode_of(op)) ? params::Summed::of(op).first_expert : 0; }
 
   // The grid of an op's tasks: all of them are checked here, so that a word only needs a place in it.
   const char* check_grid(const Op& op, Opcode opcode) const {

@@ -1,8 +1,8 @@
 // How a worker reads its queue: from a word to a task, and to the counters of its waits and signals.
 #pragma once
 
+#include "core/generated/params.h"
 #include "core/generated/rules.h"
-#include "core/generated/structs.h"
 
 namespace hpmoe {
 
@@ -10,7 +10,7 @@ HPMOE_DEVICE inline Opcode opcode_of(const Op& op) { return static_cast<Opcode>(
 
 // Whether an op moves rows back to the tokens that they are of, or tells of it.
 HPMOE_DEVICE inline bool goes_back(const Op& op) {
-  return returns_rows(opcode_of(op)) || (is_notice(opcode_of(op)) && static_cast<Way>(op.param[0]) == Way::BACK);
+  return returns_rows(opcode_of(op)) || (is_notice(opcode_of(op)) && params::Notice::of(op).way == Way::BACK);
 }
 
 // Whether relays pass on the rows that an op moves, or get them back.

@@ -40,7 +40,8 @@ HPMOE_DEVICE inline bool is_one_row(const Operand& operand, const Buffer& buffer
 // there will be.
 template <class Frame>
 HPMOE_DEVICE inline bool reads_early(const Frame& frame) {
-  if (!may_be_early(opcode_of(frame.op)) || frame.op.param[1] == 0 || frame.unit.rows == 0) return false;
+  if (!may_be_early(opcode_of(frame.op)) || !params::EarlyMatmul::of(frame.op).is_early || frame.unit.rows == 0)
+    return false;
   return frame.op.num_operands < 4 || frame.unit.expert < frame.routed().num_own_experts();
 }
 

@@ -26,8 +26,8 @@ HPMOE_DEVICE inline auto copy_at(const Frame& frame, int32_t i) {
   const auto& routing = frame.routed();
   using Segment = decltype(routing.segment(0, 0, 0));
   const int32_t me = frame.place().me(), own = routing.num_own_experts(), number = frame.task.row / frame.op.blocks + i;
-  const int64_t height = frame.op.param[1], k0 = frame.task.row % frame.op.blocks * int64_t{frame.op.param[0]};
-  const int64_t rows = least(int64_t{frame.op.param[0]}, height - k0);
+  const auto [block, height] = params::MatrixBlock::of(frame.op);
+  const int64_t k0 = frame.task.row % frame.op.blocks * int64_t{block}, rows = least(int64_t{block}, height - k0);
   if (is_back(opcode_of(frame.op))) {
     if (!routing.is_copy(me, own + number)) return Segment::of_matrix(me, me, 0, 0, 0, 0);
     const int32_t expert = routing.share(me, own + number).expert;
@@ -58,12 +58,12 @@ HPMOE_DEVICE inline auto segment_at(const Frame& frame, int32_t i) {
 // its first rows is busy with those of the slots before.
 template <class Frame>
 HPMOE_DEVICE inline int64_t due_ps(const Frame& frame) {
-  if (!may_be_paced(opcode_of(frame.op)) || frame.op.param[0] == 0 || is_relayed(frame.op)) return 0;
+  if (!may_be_paced(opcode_of(frame.op)) || params::Paced::of(frame.op).row_ps == 0 || is_relayed(frame.op)) return 0;
   for (int32_t i = 0, count = num_segments(frame); i < count; ++i) {
     const auto segment = segment_at(frame, i);
     if (segment.rows == 0) continue;
     if (segment.dest == frame.place().me()) return 0;
-    return int64_t{frame.op.param[0]} * frame.routed().rows_before(segment.dest, frame.task.row);
+    return int64_t{params::Paced::of(frame.op).row_ps} * frame.routed().rows_before(segment.dest, frame.task.row);
   }
   return 0;
 }

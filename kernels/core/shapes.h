@@ -37,8 +37,8 @@ class Shapes {
   int64_t num_rows() const { return op_.num_rows; }
   int64_t blocks() const { return op_.blocks; }
   bool is_clipped() const { return op_.clipped != 0; }
-  int64_t summed_rows() const { return op_.param[1]; }
-  int64_t first_expert() const { return op_.param[3]; }
+  int64_t summed_rows() const { return params::Summed::of(op_).rows; }
+  int64_t first_expert() const { return params::Summed::of(op_).first_expert; }
   bool takes_integers() const { return is_of_integers(op_.param[0]); }
 
   bool has_route() const { return route_; }

@@ -46,8 +46,10 @@ HPMOE_DEVICE inline Unit find_unit(const Frame& frame) {
     }
     default: break;
   }
-  if (static_cast<Rows>(op.operands[1].rows) == Rows::ALL)
-    return cut<Unit>(clip(op.param[1], op.param[2], num_tokens), 0, op.param[1]);
+  if (static_cast<Rows>(op.operands[1].rows) == Rows::ALL) {
+    const auto summed = params::Summed::of(op);
+    return cut<Unit>(clip(summed.rows, summed.of_tokens, num_tokens), 0, summed.rows);
+  }
   const int32_t expert = task.row / op.blocks;
   return {frame.routed().expert_start(place.me(), expert), frame.routed().expert_rows(place.me(), expert), expert};
 }

@@ -15,9 +15,9 @@ struct Axis {
 };
 
 Axis axis_of(const Frame& frame) {
-  const int32_t* const p = frame.op.param;
-  const int64_t outer = frame.buffer(0).cols / (int64_t{p[0]} * p[1]);
-  return {p[0], p[1], p[2], p[3], frame.buffer(1).cols / (outer * p[1])};
+  const auto p = params::AlongAxis::of(frame.op);
+  const int64_t outer = frame.buffer(0).cols / (int64_t{p.size} * p.inner);
+  return {p.size, p.inner, p.start, p.step, frame.buffer(1).cols / (outer * p.inner)};
 }
 
 // Calls visit(o, first, last) for the elements [first, last) of the output's axis that columns [col, end) have of its part
@@ -144,8 +144,9 @@ Code pick(const Frame& frame) { return moved(frame, false); }
 Code place(const Frame& frame) { return moved(frame, true); }
 
 Code group_reduce(const Frame& frame) {
-  const bool is_max = static_cast<Reduction>(frame.op.param[0]) == Reduction::MAX;
-  const int64_t size = frame.op.param[1], inner = frame.op.param[2], width = frame.buffer(0).cols;
+  const auto p = params::ByGroups::of(frame.op);
+  const bool is_max = p.reduction == Reduction::MAX;
+  const int64_t size = p.size, inner = p.inner, width = frame.buffer(0).cols;
   if (is_integer(frame.dtype(1))) {
     group_reduce_integers(frame.view(1), frame.view(0), frame.unit.rows, width, size, inner, is_max);
     return Code::OK;

@@ -46,7 +46,7 @@ Code top_k_of(const Frame& frame) {
   std::vector<int32_t> order(cols);
   for (int64_t row = 0; row < frame.unit.rows; ++row) {
     load_row(x, row, all);
-    choose(all, k, frame.op.param[0] != 0, order);
+    choose(all, k, params::Choice::of(frame.op).largest, order);
     for (int64_t i = 0; i < k; ++i) {
       chosen[i] = all[order[i]];
       store_integer(ids, row, i, order[i]);
@@ -98,7 +98,7 @@ Code cumsum_of(const Frame& frame) {
   std::vector<Value> sums(frame.num_cols(1));
   for (int64_t row = 0; row < frame.unit.rows; ++row) {
     load_row(x, row, sums);
-    if (frame.op.param[0]) {
+    if (params::Running::of(frame.op).reverse) {
       std::partial_sum(sums.rbegin(), sums.rend(), sums.rbegin());
     } else {
       std::partial_sum(sums.begin(), sums.end(), sums.begin());

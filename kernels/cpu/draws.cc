@@ -20,7 +20,8 @@ Code draw(const Frame& frame) {
   Writer out(frame.view(0));
   const int32_t seed = __atomic_load_n(reinterpret_cast<const int32_t*>(frame.element(1, 0, frame.first_col(1))),
                                        __ATOMIC_RELAXED);
-  const uint32_t key = static_cast<uint32_t>(seed) ^ static_cast<uint32_t>(frame.op.param[0]) * 0x85EBCA6Bu;
+  const uint32_t key = static_cast<uint32_t>(seed) ^
+                       static_cast<uint32_t>(params::Stream::of(frame.op).stream) * 0x85EBCA6Bu;
   for_each_chunk(frame.unit.rows, frame.task.cols, [&](int64_t row, int64_t col, int64_t n) {
     float* const to = out.chunk(row, col);
     for (int64_t i = 0; i < n; ++i) {

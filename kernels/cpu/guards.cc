@@ -11,8 +11,6 @@
 namespace hpmoe {
 namespace {
 
-enum Fill { kZero, kMean, kSpread };
-
 // NaN is in no range.
 HPMOE_MULTIVERSION
 int32_t num_inside(int64_t n, const float* x, float low, float high) {
@@ -113,11 +111,11 @@ class Filler {
     load(values, row, values_);
     const auto cols = static_cast<int64_t>(values_.size());
     const float others = static_cast<float>(std::max<int64_t>(cols - found.count(), 1));
-    const float part = fill_ == kZero ? 0.0f : sum_where(fill_ == kSpread, found) / others;
+    const float part = fill_ == Fill::ZERO ? 0.0f : sum_where(fill_ == Fill::SPREAD, found) / others;
     for (int64_t i = 0; i < cols; ++i) {
       if (found.has(i)) {
-        values_[i] = fill_ == kMean ? part : 0.0f;
-      } else if (fill_ == kSpread) {
+        values_[i] = fill_ == Fill::MEAN ? part : 0.0f;
+      } else if (fill_ == Fill::SPREAD) {
         values_[i] += part;
       }
     }
@@ -149,7 +147,7 @@ class CountAndFill {
         reader_(tested_),
         values_(cols_),
         found_(cols_),
-        filler_(static_cast<Fill>(frame.op.param[0]), cols_) {}
+        filler_(params::Filled::of(frame.op).fill, cols_) {}
 
   void operator()(int64_t row) {
     found_.clear();
@@ -186,7 +184,7 @@ Code count_outside(const Frame& frame) {
 Code fill_outside(const Frame& frame) {
   const View out = frame.view(0), values = frame.view(1), found_in = frame.view(2);
   const int64_t cols = frame.num_cols(0);
-  Filler filler(static_cast<Fill>(frame.op.param[0]), cols);
+  Filler filler(params::Filled::of(frame.op).fill, cols);
   Found found(cols);
   for (int64_t row = 0; row < frame.unit.rows; ++row) {
     found.load(found_in, row);

@@ -23,7 +23,7 @@ bool is_of_integers(const Frame& frame) {
 }
 
 Code map_integers(const Frame& frame) {
-  const auto code = static_cast<MapCode>(frame.op.param[0]);
+  const MapCode code = params::Elementwise::of(frame.op).function;
   const int last = frame.op.num_operands - 1;
   const View out = frame.view(0), a = operand_view(frame, 1), b = operand_view(frame, std::min(2, last)),
              c = operand_view(frame, std::min(3, last));

@@ -80,7 +80,7 @@ Reader input(const Frame& frame, int index) {
 
 Code map(const Frame& frame) {
   if (is_of_integers(frame)) return map_integers(frame);
-  const auto code = static_cast<MapCode>(frame.op.param[0]);
+  const MapCode code = params::Elementwise::of(frame.op).function;
   const int last = frame.op.num_operands - 1;
   Writer out(frame.view(0));
   Reader a = input(frame, 1), b = input(frame, std::min(2, last)), c = input(frame, std::min(3, last));

@@ -10,7 +10,7 @@ namespace hpmoe {
 
 // out[rows, cols] = x[rows, :] @ w[e][:, cols], or @ w[e][cols, :]^T; a copy's w is in an operand of its own
 Code gmm(const Frame& frame) {
-  const bool transposed = frame.op.param[0] == 1;
+  const bool transposed = params::EarlyMatmul::of(frame.op).is_transposed;
   const int of = frame.op.num_operands > 3 && frame.unit.expert >= frame.routing->num_own_experts() ? 3 : 2;
   const int64_t row = frame.first_row(of), col = frame.first_col(of);
   const View out = frame.view(0), x = frame.view(1);
@@ -65,10 +65,10 @@ bool is_large(const Frame& frame, int i) {
 // out[e][k0:k1, cols] = x[rows, k0:k1]^T @ dy[rows, cols], added to a float32 array of the same shape where there is one,
 // which may be out itself, and to what the expert's copies have given back
 Code wgrad(const Frame& frame) {
-  const int64_t block = frame.op.param[0], num_k = frame.buffer(1).cols - frame.op.operands[1].offset;
+  const int64_t block = params::WeightBlock::of(frame.op).block, num_k = frame.buffer(1).cols - frame.op.operands[1].offset;
   const int64_t k0 = (frame.task.row % frame.op.blocks) * block, k1 = std::min(k0 + block, num_k);
   const int64_t rows = frame.unit.rows, start = frame.unit.start;
-  const int64_t first_row = (frame.unit.expert - frame.op.param[3]) * num_k + k0;
+  const int64_t first_row = (frame.unit.expert - params::Summed::of(frame.op).first_expert) * num_k + k0;
   const Matrix out{frame.element(0, first_row, frame.first_col(0)), frame.dtype(0), frame.buffer(0).cols};
   const Matrix x{frame.element(1, start, frame.op.operands[1].offset + k0), frame.dtype(1), frame.buffer(1).cols, true};
   const Matrix dy{frame.element(2, start, frame.first_col(2)), frame.dtype(2), frame.buffer(2).cols};

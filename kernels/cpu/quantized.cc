@@ -126,7 +126,7 @@ void read_elements(Element element, const uint8_t* from, int64_t n, float scale,
 
 Code quantize(const Frame& frame) {
   const View out = frame.view(0), in = frame.view(1);
-  const RowFormat format = row_format_of(frame.op.param);
+  const RowFormat format = RowFormat::of(frame.op);
   const int64_t cols = frame.num_cols(1);
   std::vector<float> x(cols);
   for (int64_t row = 0; row < frame.unit.rows; ++row) {
@@ -154,8 +154,9 @@ void write_scales(const Frame& frame, int64_t row, const uint8_t* scales) {
 // Row r of what is made is column r % cols of matrix r / cols: some columns are read together, row after row.
 Code quantize_weight(const Frame& frame) {
   constexpr int64_t kTogether = 16;
-  const RowFormat format = row_format_of(frame.op.param);
-  const int64_t cols = frame.op.param[3], depth = frame.num_cols(1), end = frame.unit.start + frame.unit.rows;
+  const RowFormat format = RowFormat::of(frame.op);
+  const int64_t cols = params::WeightFormat::of(frame.op).cols, depth = frame.num_cols(1),
+                end = frame.unit.start + frame.unit.rows;
   std::vector<float> read(kTogether), x(kTogether * depth);
   std::vector<uint8_t> scales(packed_cols(format, depth) - depth);
   for (int64_t row = frame.unit.start, n; row < end; row += n) {
@@ -178,7 +179,7 @@ Code quantize_weight(const Frame& frame) {
 
 Code dequantize(const Frame& frame) {
   const View out = frame.view(0), in = frame.view(1);
-  const RowFormat format = row_format_of(frame.op.param);
+  const RowFormat format = RowFormat::of(frame.op);
   std::vector<float> x(frame.num_cols(0));
   for (int64_t row = 0; row < frame.unit.rows; ++row) {
     read_row(format, in.at(row, 0), x);
@@ -189,7 +190,7 @@ Code dequantize(const Frame& frame) {
 
 // out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ..., over the entries that are kept
 Code reduce_quantized(const Frame& frame) {
-  const RowFormat format = row_format_of(frame.op.param);
+  const RowFormat format = RowFormat::of(frame.op);
   const int64_t top_k = frame.routing->top_k(), cols = frame.num_cols(0);
   std::vector<float> weights(top_k, 1.0f), x(cols), sum(cols);
   for (int64_t token = frame.unit.start; token < frame.unit.start + frame.unit.rows; ++token) {

@@ -60,7 +60,7 @@ int matrix_of(const Frame& frame) {
 // The weight of the unit's expert: its terms [k0, k0 + kc) in the task's columns.
 Matrix widened_weight(const Frame& frame, const RowFormat& format, int64_t k0, int64_t kc, Dtype dtype) {
   thread_local Scratch<char> scratch;
-  const bool turned = frame.op.param[0] == 1;
+  const bool turned = params::Matmul::of(frame.op).is_transposed;
   const int of = matrix_of(frame);
   const int64_t own = frame.first_col(2), n = frame.task.cols;
   const int64_t row = frame.first_row(of) + (turned ? own : k0), col = turned ? k0 : own;
@@ -122,7 +122,7 @@ Code gmm_fp8(const Frame& frame) {
   thread_local Scratch<char> of_rows;
   thread_local Scratch<float> product;
   const View x = frame.view(1);
-  const RowFormat format = fp8_format_of(frame.op.param);
+  const RowFormat format = fp8_format_of(frame.op);
   const bool has_blocks = format.block > 0;
   const Dtype dtype = uses_amx() && !has_blocks ? Dtype::BFLOAT16 : Dtype::FLOAT32;  // both hold every element
   const int64_t rows = frame.unit.rows, cols = frame.task.cols, terms = unpacked_cols(format, frame.num_cols(1));
@@ -174,7 +174,7 @@ Code rescale(const Frame& frame) {
 Code gmm_widened(const Frame& frame) {
   thread_local Scratch<float> product;
   const View x = frame.view(1);
-  const RowFormat format = row_format_of(frame.op.param + 1);
+  const RowFormat format = widened_format_of(frame.op);
   const Dtype dtype = x.dtype == Dtype::FLOAT16 ? Dtype::FLOAT32 : x.dtype;  // float16 does not hold all scaled elements
   const int64_t rows = frame.unit.rows, cols = frame.task.cols, terms = frame.num_cols(1);
   float* const sums = product.at_least(rows * cols);
@@ -196,7 +196,7 @@ Code gmm_widened(const Frame& frame) {
 
 // out[r, k] = the element as a number, times the scale of its block where it has such
 Code widen_weight(const Frame& frame) {
-  const RowFormat format = row_format_of(frame.op.param);
+  const RowFormat format = RowFormat::of(frame.op);
   Elements from{format.element, frame.view(1).at(0, 0), frame.buffer(1).cols};
   if (format.block > 0) {
     from.scales = reinterpret_cast<const uint8_t*>(frame.view(2).at(0, 0));

@@ -73,7 +73,7 @@ Code fan_out(const Frame& frame) {
 }
 
 Code row_reduce(const Frame& frame) {
-  const auto reduction = static_cast<Reduction>(frame.op.param[0]);
+  const Reduction reduction = params::ByColumns::of(frame.op).reduction;
   if (reduction != Reduction::SUM && reduction != Reduction::MAX) return Code::BAD_IMAGE;
   const bool is_max = reduction == Reduction::MAX;
   if (is_of_integers(frame)) return row_reduce_integers(frame, is_max);

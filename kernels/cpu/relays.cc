@@ -9,7 +9,7 @@ namespace hpmoe {
 
 Code relay_sum(const Frame& frame) {
   const Routing& routing = *frame.routing;
-  const Route& passed_on = frame.image.routes[frame.op.param[0]];
+  const Route& passed_on = frame.image.routes[params::Relayed::of(frame.op).route];
   const int64_t top_k = passed_on.top_k, cols = frame.num_cols(0);
   Writer out({frame.element(0, 0, frame.first_col(0)), frame.buffer(0).cols, 1, frame.dtype(0)});
   Reader in({frame.element(1, 0, frame.first_col(1)), frame.buffer(1).cols, 1, frame.dtype(1)});

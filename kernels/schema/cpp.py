@@ -1,5 +1,6 @@
 """Pieces of C++ text that several headers share."""
 
+import itertools
 from collections.abc import Iterable
 
 WIDTH = 125
@@ -15,6 +16,12 @@ def header(about: str, includes: Iterable[str], body: str) -> str:
 def comment(text: str) -> str:
     """Returns lines of a comment."""
     return "\n".join(lines_of(text.split(), " ", "// "))
+
+
+def members(fields: Iterable[tuple[str, str]]) -> str:
+    """Returns the members of a struct from (type, name) pairs; neighbours of one type share lines."""
+    runs = itertools.groupby(fields, lambda field: field[0])
+    return "\n".join(f"{line};" for cpp, run in runs for line in lines_of([name for _, name in run], ", ", f"  {cpp} "))
 
 
 def lines_of(items: Iterable[str], separator: str, indent: str = "") -> list[str]:

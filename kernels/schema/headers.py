@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hpmoe.kernels.schema import bodies, enums, rules, shapes, structs
+from hpmoe.kernels.schema import bodies, enums, params, rules, shapes, structs
 
 FOLDER = Path(__file__).parents[1] / "core" / "generated"
 HEADERS: Mapping[str, Callable[[], str]] = {
-    "enums.h": enums.text, "structs.h": structs.text, "rules.h": rules.text, "shapes.h": shapes.text,
+    "enums.h": enums.text, "structs.h": structs.text, "params.h": params.text, "rules.h": rules.text, "shapes.h": shapes.text,
     "cpu_bodies.h": bodies.cpu, "ascend_vector_bodies.h": bodies.ascend_vector, "ascend_cube_bodies.h": bodies.ascend_cube}
 
 

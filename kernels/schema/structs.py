@@ -5,7 +5,7 @@ import numpy as np
 from hpmoe.costs.footprint import FOOTPRINT
 from hpmoe.costs.work import WORK
 from hpmoe.kernels import protocol
-from hpmoe.kernels.schema.cpp import comment, header, lines_of
+from hpmoe.kernels.schema.cpp import comment, header, members
 from hpmoe.support.known import known
 
 TYPES = {np.dtype("<i2"): "int16_t", np.dtype("<i4"): "int32_t", np.dtype("<i8"): "int64_t", np.dtype("<f4"): "float",
@@ -43,14 +43,10 @@ def text() -> str:
 
 def _struct(name: str, dtype: np.dtype, names: dict[np.dtype, str]) -> str:
     fields = known(dtype.fields)
-    lines: list[tuple[str, list[str]]] = []
+    typed = []
     for field, (kind, *_) in fields.items():
         base, shape = kind.subdtype or (kind, ())
-        cpp = TYPES.get(base) or names[base]
-        if not lines or lines[-1][0] != cpp:
-            lines.append((cpp, []))
-        lines[-1][1].append(field + "".join(f"[{n}]" for n in shape))
-    body = "\n".join(f"{line};" for cpp, members in lines for line in lines_of(members, ", ", f"  {cpp} "))
+        typed.append((TYPES.get(base) or names[base], field + "".join(f"[{n}]" for n in shape)))
     last, (_, offset, *_) = list(fields.items())[-1]
-    return (f"{comment({**protocol.ABOUT, **SIMULATED}[name])}\nstruct {name} {{\n{body}\n}};\n"
+    return (f"{comment({**protocol.ABOUT, **SIMULATED}[name])}\nstruct {name} {{\n{members(typed)}\n}};\n"
             f'static_assert(sizeof({name}) == {dtype.itemsize} && offsetof({name}, {last}) == {offset}, "as in Python");')

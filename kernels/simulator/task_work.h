@@ -35,7 +35,7 @@ inline bool is_wide(const Op& op) {
 inline double own_rows(const Frame& frame) {
   if (!is_launch(opcode_of(frame.op))) return static_cast<double>(frame.unit.rows);
   const Routing* routing = frame.routing;
-  switch (routing ? static_cast<LaidOut>(frame.op.param[0]) : LaidOut::NO_ROWS) {
+  switch (routing ? params::Launched::of(frame.op).rows : LaidOut::NO_ROWS) {
     case LaidOut::SENT_ROWS: return static_cast<double>(routing->all_kept_entries(frame.rank));
     case LaidOut::RECEIVED_ROWS: return static_cast<double>(routing->received(frame.rank));
     default: return 0;

@@ -73,7 +73,8 @@ MUTANTS = (
     without("rows loaded before an AIV has seen that they are there", "vector_unit.h", "polls_.pass();"),
     without("rows loaded before an AIC has seen that they are there", "cube_unit.h", "polls_.pass();"),
     # What has no body.
-    mutant("a function that is none", "map_body.h", ("static_cast<MapCode>(frame.op.param[0])", "static_cast<MapCode>(99)")),
+    mutant("a function that is none", "map_body.h", (
+        "params::Elementwise::of(frame.op).function", "static_cast<MapCode>(99)")),
     # The order of a queue's own tasks.
     *shown_in("drops", mutant("a task that reads what the one before still writes", "worker.h", (
         "unsettled_.touches(turn.frame) || !unsettled_.has_room_for(turn.frame)", "!unsettled_.has_room_for(turn.frame)"))),

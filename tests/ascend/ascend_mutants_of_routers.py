@@ -45,7 +45,7 @@ ROUTERS = shown_in(
     mutant("blocks cut where they go to alone", "axis_bodies.h", (
         "blocks.from.at(o, j) + first - to", "blocks.from.at(o, j)")),
     mutant("the sum of a group that asks for its greatest", "axis_bodies.h", (
-        "static_cast<Reduction>(frame.op.param[0]) == Reduction::MAX", "false")),
+        "p.reduction == Reduction::MAX", "false")),
     # Draws.
     mutant("rounds of one key", "draw_body.h", ("key += 0x9E3779B9u", "key += 0u")),
     mutant("a product without its carry", "draw_body.h", ("add(high(), high(), carried());", "")),

@@ -62,6 +62,10 @@ enum class Reduction : int32_t {
   SUM = 0, MAX = 1
 };
 constexpr int32_t kNumReduction = 2;
+enum class Fill : int32_t {
+  ZERO = 0, MEAN = 1, SPREAD = 2
+};
+constexpr int32_t kNumFill = 3;
 enum class Way : int32_t {
   OUT = 0, BACK = 1
 };
