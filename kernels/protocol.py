@@ -143,8 +143,8 @@ class Code(IntEnum):
 
 
 ENUMS: tuple[type[IntEnum], ...] = (
-    Opcode, MapCode, Domain, Rows, Cols, Index, Amount, Remote, Extent, Dtype, Reduction, Fill, Way, LaidOut, Element, BlockScale,
-    DropPolicy, Code)
+    Opcode, MapCode, Domain, Rows, Cols, Index, Amount, Remote, Extent, Dtype, Reduction, Fill, Way, LaidOut, Element,
+    BlockScale, DropPolicy, Code)
 DTYPES: dict[str, np.dtype] = {}
 ABOUT: dict[str, str] = {}  # the comment of each struct in C++
 

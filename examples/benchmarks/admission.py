@@ -25,7 +25,7 @@ POLICIES = "round_robin", "expert_barrier"
 
 
 def rows(count: int, seed: int, dtype: str, machine: hpmoe.Machine, progress: Progress) -> list[Fields]:
-    """Of each layer its time, and that without each term and by other policies over it."""
+    """Returns the time of each layer, and the times without each term and by other policies divided by it."""
     out = []
     for i, (kind, layer) in enumerate(layers(count, seed, dtype, machine)):
         progress(f"layer {i + 1}: {kind}")
@@ -56,7 +56,7 @@ def layers(count: int, seed: int, dtype: str, machine: hpmoe.Machine) -> Iterato
 
 
 def _other(kind: str, case: Case, layer: Layer, node_size: int) -> Layer:
-    """The same layer in another class."""
+    """Returns the layer changed into another class."""
     nodes = layer.machine.replace({"link.node_size": node_size})
     changes = {"over nodes": {"machine": nodes}, "once to a rank": {"scheme": "rank"},
                "relays": {"machine": nodes, "scheme": "node"}, "any room": {"room": "all"}, "replicas": {"replicas": 1},
@@ -69,7 +69,7 @@ def _us(layer: Layer, flow: hpmoe.Taskflow) -> float:
 
 
 def text(table: list[Fields], machine: hpmoe.Machine, seed: int) -> str:
-    """A line for each class, a column for each term and policy: the geometric mean."""
+    """Formats geometric means: a line for each class, a column for each term and policy."""
     kinds = sorted({r["kind"] for r in table})
     names = [*TERMS, "no term", *POLICIES]
     lines = [f"{machine.name} and machines with constants within their bands, seed {seed}: time without a term, or by "

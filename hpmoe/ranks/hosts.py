@@ -246,7 +246,7 @@ class _Finder:
             for file in files:
                 os.close(file)
             connection.close()
-            raise GoneError("it says what no rank says")
+            raise GoneError("its greeting is not that of a rank")
         rank = int(words["rank"])
         if point.takes_files:
             self.neighbours[rank] = connection
@@ -255,7 +255,7 @@ class _Finder:
             self.away[rank] = connection
 
     def _is_greeting(self, words: Fields, files: Sequence[int] | None) -> bool:
-        """Whether another rank, which is not here yet, says who it is and, on this host, hands over that it runs."""
+        """Returns whether `words` name a rank that is not connected yet and, on this host, `files` show that it runs."""
         rank, is_alive = words.get("rank"), files is None or (len(files) == 1 and _is_running(files[0]))
         known = {self._rank, *self.neighbours, *self.away}
         is_new = is_int(rank, 0, len(self._names) - 1) and rank not in known
@@ -263,7 +263,7 @@ class _Finder:
 
 
 def _is_running(file: int) -> bool:
-    """Whether a descriptor is of a process that has not ended."""
+    """Returns whether `file` is a pidfd of a process that has not ended."""
     poll = select.poll()
     poll.register(file, select.POLLIN)
     return "\nPid:" in Path(f"/proc/self/fdinfo/{file}").read_text(encoding="ascii") and not poll.poll(0)

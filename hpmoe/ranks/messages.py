@@ -50,7 +50,7 @@ def receive(connection: socket.socket, deadline: float) -> tuple[Fields, bytes, 
     """A message: its words, data, and files, which are closed on exec.
 
     Raises:
-        GoneError: the other end has closed, says what is no message, or no whole message came before `deadline`, of
+        GoneError: the other end has closed or sent no message of hpmoe, or no whole message arrived before `deadline`, of
             time.monotonic().
     """
     head, files = b"", array.array("i")
@@ -72,7 +72,7 @@ def receive(connection: socket.socket, deadline: float) -> tuple[Fields, bytes, 
     try:
         words = _words_of(receive_bytes(connection, num_words, deadline)) if num_words <= MOST_WORDS else None
         if words is None:
-            raise GoneError("what came is no message of hpmoe")
+            raise GoneError("it sent no message of hpmoe")
         body = receive_bytes(connection, num_data, deadline)
     except OSError:
         _close(files)
@@ -84,7 +84,7 @@ def receive(connection: socket.socket, deadline: float) -> tuple[Fields, bytes, 
 
 
 def _words_of(text: bytes) -> Fields | None:
-    """The words of a message, or None for what is none."""
+    """Returns the words of a message, or None if `text` is not a JSON object."""
     try:
         words = json.loads(text)
     except (ValueError, RecursionError):

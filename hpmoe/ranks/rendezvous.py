@@ -220,14 +220,14 @@ class Hub:
 
 
 def _is_hello(words: Fields) -> bool:
-    """Whether a process says which rank it is of which run, and of which version of hpmoe."""
+    """Returns whether `words` hold a rank above 0, the names of all ranks and the version of hpmoe."""
     names = words.get("names")
     return ("ended" not in words and isinstance(words.get("version"), str) and isinstance(names, list) and
             all(isinstance(name, str) for name in names) and is_int(words.get("rank"), 1, len(names) - 1))
 
 
 def _is_end(words: Fields, num_ranks: int) -> bool:
-    """Whether a launcher says which rank has ended, and how."""
+    """Returns whether `words` hold the rank that has ended and how, as a launcher reports it."""
     return is_int(words.get("ended"), 0, num_ranks - 1) and isinstance(words.get("how"), str)
 
 

@@ -52,14 +52,14 @@ def score(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.ndarray:
 
 
 def _ranks(flow: tf.Taskflow) -> np.ndarray:
-    """The rank of each operation, [num_ops]: its place in the program; gradients of weights that nothing reads are last."""
+    """Returns the rank of each operation, [num_ops]: its place. Weight gradients that nothing reads are last."""
     after = next_ops(flow)
     waits = [op.primitive.makes_blocks and not after[i] for i, op in enumerate(flow.ops)]
     return np.arange(len(flow.ops)) + len(flow.ops) * np.array(waits, np.int64)
 
 
 def _last_sent_back(flow: tf.Taskflow, rank: np.ndarray) -> int:
-    """The rank of the last matrix operation whose rows are sent back, or -1."""
+    """Returns the rank of the last matrix operation whose rows are sent back, or -1."""
     storage = [b.storage for b in flow.buffers]
     sent_back = {storage[op.operands[1].buffer] for op in flow.ops if op.primitive.puts_back}
     made = [rank[i] for i, op in enumerate(flow.ops) if op.unit == "aic" and storage[op.operands[0].buffer] in sent_back]
@@ -67,7 +67,7 @@ def _last_sent_back(flow: tf.Taskflow, rank: np.ndarray) -> int:
 
 
 def _turns(flow: tf.Taskflow, machine: Machine, route: int, parts: int) -> np.ndarray:
-    """The turn of each slot of a route, [num_slots]."""
+    """Returns the turn of each slot of a route, [num_slots]."""
     slots, num_slots = LikelySlots(flow, route), flow.routes[route].num_slots
     if parts:
         return spread_out(num_slots, max(parts, round(num_slots * parts / max(1, slots.num_likely))) if parts > 1 else 1)
@@ -80,8 +80,8 @@ def _turns(flow: tf.Taskflow, machine: Machine, route: int, parts: int) -> np.nd
 
 @term("round_the_ranks", otherwise=lambda expert, place, rank: np.arange(len(rank)))
 def _round_the_ranks(expert: np.ndarray, place: np.ndarray, rank: np.ndarray) -> np.ndarray:
-    """Slots of rows that are sent once alternate between ranks, and slots of an expert between nodes, so that a link is not
-    idle while another has all rows. Returns the turn of each slot, [num_slots]."""
+    """Slots of deduplicated rows alternate between ranks, and slots of an expert between nodes, so that no link is idle
+    while another link has all rows. Returns the turn of each slot, [num_slots]."""
     turn = np.empty(len(rank), np.int64)
     turn[np.lexsort((rank, place, expert))] = np.arange(len(rank))
     return turn
@@ -89,11 +89,11 @@ def _round_the_ranks(expert: np.ndarray, place: np.ndarray, rank: np.ndarray) ->
 
 @term("spread_slots", otherwise=lambda flow, machine: 0)
 def spread_parts(flow: tf.Taskflow, machine: Machine) -> int:
-    """Slots of a rank that gets many more rows than others are sent and finished in an order of which every beginning has
-    rows of all sources, since these send at the same time. Returns the number of parts of the slots, each in such an order,
-    or 0 if they are not spread.
+    """Slots of a rank that expects many more rows than others are interleaved over all source ranks, since all sources send
+    at the same time. Returns the number of parts of the slots, each
+    interleaved by itself, or 0 if slots are not interleaved.
 
-    Each source fills slots of its own there, and L2 holds the weights of a part.
+    Each source fills slots of its own on such a rank, and L2 holds the weights of a part.
     """
     for plan in flow.routes:
         if plan.kind.is_of_tokens or plan.placement or plan.likely_rows < max(RUN * plan.ep_size, FEWEST) * plan.tile_rows:
@@ -107,7 +107,7 @@ def spread_parts(flow: tf.Taskflow, machine: Machine) -> int:
 
 
 def rows_over_sent(plan: tf.RoutePlan) -> float:
-    """The rows that the fullest rank is expected to receive, over those that one sends."""
+    """Returns the expected rows of the fullest rank, divided by the rows that one rank sends."""
     return plan.likely_rows / max(1, plan.num_tokens * plan.top_k)
 
 
@@ -147,7 +147,7 @@ def _halves(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, rank: np.nda
 
 
 def half_by_half(slots: LikelySlots, least: float) -> np.ndarray:
-    """The run of each slot, [num_slots]: half of the likely slots, then half of the rest, while `least` are left."""
+    """Returns the run of each slot, [num_slots]: half of the expected slots, then half of the rest, down to `least`."""
     likely = max(1, slots.num_likely)
     left = 1 - np.minimum(np.arange(len(slots.place)), likely - 1) / likely
     return np.minimum(-np.log2(left), math.log2(max(1.0, likely / least))).astype(np.int64)
@@ -166,15 +166,15 @@ def _groups(flow: tf.Taskflow, machine: Machine, op: tf.TileOp, turn: np.ndarray
 
 
 def _weight_bytes(flow: tf.Taskflow, op: tf.TileOp) -> int:
-    """Bytes of the weights that an operation multiplies by, of all experts."""
+    """Returns the bytes of an operation's weights, of all experts."""
     weight = flow.buffers[op.operands[2].buffer]
     return known(weight.num_rows) * weight.row_bytes if op.primitive.operand(2).is_weight else 0
 
 
 @term("puts_together", otherwise=lambda flow, first, turns, out: None)
 def _puts_together(flow: tf.Taskflow, first: np.ndarray, turns: list[np.ndarray], out: np.ndarray) -> None:
-    """All that a slot is multiplied by is sent with its rows, such as rows of gradients and weights of replicas, since the
-    slot waits for the last of them.
+    """Puts of everything that a slot needs (rows, rows of gradients, weights of replicas) follow each other, since the slot
+    waits for the last one.
 
     Args:
         first: the least score of each operation, [num_ops].

@@ -1,4 +1,4 @@
-"""The terms of the default schedule by name; each may be left out, to see what it is worth."""
+"""Names the terms of the default schedule, so that a term can be left out and its worth measured."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TypeVar, cast
 from hpmoe.support.errors import check_argument
 
 F = TypeVar("F", bound=Callable[..., object])
-TERMS: dict[str, str] = {}  # the reason for each, the first sentence of its function's text
+TERMS: dict[str, str] = {}  # the first sentence of each term's docstring
 _left_out: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar("left_out", default=frozenset())
 
 
 def term(name: str, otherwise: Callable[..., object]) -> Callable[[F], F]:
-    """Makes a function a term of that name: where it is left out, `otherwise` is called instead."""
+    """Makes a function a term; `without(name)` calls `otherwise` instead."""
     def decorate(f: F) -> F:
         TERMS[name] = " ".join((f.__doc__ or "").split()).split(". ")[0]
 
@@ -29,7 +29,7 @@ def term(name: str, otherwise: Callable[..., object]) -> Callable[[F], F]:
 
 @contextlib.contextmanager
 def without(*names: str) -> Iterator[None]:
-    """Plans without some terms, in this thread, as long as the block lasts.
+    """Plans without some terms in this thread until the block ends.
 
     Raises:
         ArgumentError: no term has one of the names.

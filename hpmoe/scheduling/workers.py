@@ -25,9 +25,10 @@ PS = 1e6  # in a microsecond
 
 
 class VectorWorkers(NamedTuple):
-    """How many vector workers only compute, put rows out, and put rows back, in this order.
+    """Sizes of three groups of vector workers: workers that only compute, send rows to experts, and send rows back.
 
-    If none only computes, those who put rows back compute; if none only puts rows back, those who put rows out do that.
+    Workers that send rows back also compute if no worker only computes. Workers that send rows to experts also send rows
+    back if no worker only sends rows back.
     """
 
     computing: int
@@ -35,31 +36,31 @@ class VectorWorkers(NamedTuple):
     back: int
 
     def kind(self, op: tf.TileOp) -> int:
-        """Which of these does an operation's tasks, if they are for vector workers."""
+        """Returns the group of workers that runs an operation's vector tasks."""
         if self.computing and is_computed(op):
             return 0
         return 1 if not self.back or (op.primitive.is_put and not op.primitive.is_back) else 2
 
     def share(self, op: tf.TileOp) -> float:
-        """The time of an operation's puts over their time while all vector workers send, since fewer share a link."""
+        """Returns the time of a put divided by its time while all vector workers share the links."""
         return self[self.kind(op)] / (self.out + self.back) if op.primitive.is_put else 1.0
 
     def among(self, op: tf.TileOp) -> tuple[int, int]:
-        """The first worker of those among whom tasks that are no puts are dealt out, and how many these are."""
+        """Returns (first worker, number of workers) among whom tasks other than puts are dealt out."""
         kind = self.kind(op)
         return (0, sum(self)) if kind == 1 else (sum(self[:kind]), self[kind])
 
 
 def is_computed(op: tf.TileOp) -> bool:
-    """Whether tasks of an operation on vector workers compute rows that other tasks of the rank wait for."""
+    """Returns whether an operation's vector tasks compute rows that other tasks of the rank wait for."""
     primitive = op.primitive
     return op.unit == "aiv" and not (op.num_peers or primitive.moves_copies or primitive.sums_choices)
 
 
 @term("divided_workers", otherwise=lambda flow, machine, costs: VectorWorkers(0, machine.num_aiv, 0))
 def vector_workers(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> VectorWorkers:
-    """Some vector workers only compute, and others only put rows out if slots are spread, so that what matrix workers wait
-    for does not wait behind rows that go back.
+    """Some vector workers only compute, and if `spread_slots` acts others only send rows to experts, so that rows for matrix
+    workers do not wait behind rows that are sent back.
 
     Args:
         costs: expected microseconds of each task, [num_tasks].
@@ -71,8 +72,8 @@ def vector_workers(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> Ve
 
 
 def _num_computing(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> int:
-    """Twice their share of the work, if the other workers can move all rows meanwhile; 0 if rows of tokens cross nodes,
-    which keeps all workers at work."""
+    """Returns twice the computing share of the work, if the other workers can move all rows in that time; 0 if deduplicated
+    rows cross nodes, which occupies all workers."""
     computed, moved, matrix = (sum(costs[tasks].sum() for op, tasks, _ in grids_of(flow) if is_one(op))
                                for is_one in (is_computed, lambda op: op.primitive.is_put, lambda op: op.unit == "aic"))
     crosses = flow.ep_size > machine.link.node_size and any(plan.kind.is_of_tokens for plan in flow.routes)
@@ -86,7 +87,7 @@ def _num_computing(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> in
 
 
 def _num_out(flow: tf.Taskflow, machine: Machine) -> int:
-    """Few workers of every source fill the link of the fullest rank, which all of them send to."""
+    """Returns how many workers of a source fill the link of the fullest rank, to which all sources send."""
     fill = machine.link.rate(flow.ep_size) / put_rate(machine, flow.ep_size)
     return max(LEAST_OUT, round(OUT * fill / max(map(rows_over_sent, flow.routes))))
 
@@ -113,7 +114,7 @@ def dealt(flow: tf.Taskflow, machine: Machine, queues: list[np.ndarray], sequenc
 
 @term("put_turns", otherwise=lambda flow, op, machine, sequence: np.argsort(np.argsort(sequence)).reshape(op.grid))
 def _put_turns(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, sequence: np.ndarray) -> np.ndarray:
-    """Puts that are expected to have rows are dealt out one by one, since most puts of a slot have no rows.
+    """Puts with expected rows are dealt out one by one to workers, since most puts of a slot have no rows.
 
     A rank sends each expert of each peer one run of slots. Runs are numbered expert after expert, in each by peer, and the
     slots of a run one after another; ranks of one place in every node have one number, so that every worker sends to all
@@ -132,7 +133,7 @@ def _put_turns(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, sequence: np.
 
 
 def _nearest(away: np.ndarray, num_peers: int) -> np.ndarray:
-    """The rank that is the least away of those that each put is for, [num_slots, peers]."""
+    """Returns the nearest rank of each put's ranks, [num_slots, peers]."""
     num_slots, ep_size = away.shape
     most = -(-ep_size // num_peers)
     every = np.full((num_slots, most * num_peers), np.inf)
@@ -142,8 +143,8 @@ def _nearest(away: np.ndarray, num_peers: int) -> np.ndarray:
 
 @term("paced_puts", otherwise=lambda flow, machine: flow)
 def paced_puts(flow: tf.Taskflow, machine: Machine) -> tf.Taskflow:
-    """A put waits until the link of its peer could have moved the rows of the slots before, so that the first slot, with
-    rows of many ranks, does not arrive with the last. A kernel finds those slots in the counts.
+    """A put waits until the link of its peer could have moved the rows of earlier slots, so that the first slot, with rows
+    of many ranks, does not arrive with the last slot. A kernel finds the earlier slots in the counts.
 
     Puts are not paced if slots are spread, which are multiplied in another order, if one other rank fills a slot, nor over
     nodes.

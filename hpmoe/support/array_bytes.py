@@ -1,10 +1,9 @@
-"""Arrays as bytes, for another process to read: their dtypes and shapes as JSON, then their elements."""
+"""Encodes arrays as bytes for another process: dtypes and shapes as JSON, then elements. Decoding runs no code."""
 
 from __future__ import annotations
 
 import json
 import math
-import struct
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from hpmoe.support.dtypes import TENSORS, dtype_name, numpy_dtype
 from hpmoe.support.errors import is_int
 
-_LENGTH = struct.Struct("<Q")  # of the JSON
+LENGTH_BYTES = 8  # of the length of the JSON
 
 
 def to_bytes(arrays: Sequence[np.ndarray]) -> bytes:
@@ -24,18 +23,17 @@ def to_bytes(arrays: Sequence[np.ndarray]) -> bytes:
     """
     wholes = [np.asarray(a) for a in arrays]
     head = json.dumps([[dtype_name(a.dtype), a.shape] for a in wholes]).encode()
-    return b"".join([_LENGTH.pack(len(head)), head, *(a.tobytes() for a in wholes)])
+    return b"".join([len(head).to_bytes(LENGTH_BYTES, "little"), head, *(a.tobytes() for a in wholes)])
 
 
 def from_bytes(data: bytes) -> list[np.ndarray]:
     """Returns the arrays of `to_bytes`.
 
     Raises:
-        ValueError: the bytes are of no arrays.
+        ValueError: `data` is not the encoding of arrays.
     """
-    (length,) = _LENGTH.unpack_from(data)
-    at, arrays = _LENGTH.size + length, []
-    for name, shape in json.loads(data[_LENGTH.size:at]):
+    at, arrays = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little"), []
+    for name, shape in json.loads(data[LENGTH_BYTES:at]):
         if name not in (*TENSORS, "bfloat16") or not all(is_int(d, 0) for d in shape):
             raise ValueError(f"an array is {name}{shape}; its dtype must be one of {', '.join(TENSORS)}")
         dtype = numpy_dtype(name)

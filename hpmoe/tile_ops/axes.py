@@ -86,7 +86,7 @@ def _(op: Shapes) -> Rules:
 
 
 def _whole_rules(op: Shapes) -> Rules:
-    """Columns are counted from the first one, and those of the tasks are all that there are."""
+    """Tasks cover all columns, from the first one on."""
     yield (op.offset(0) == 0) & (op.offset(1) == 0), "begins at another column than the first"
     yield implies(op.own_cols() > 0, op.own_cols() == op.width(0)), "leaves columns out"
 
@@ -107,5 +107,5 @@ def _outer(op: Shapes) -> Number:
 
 
 def _size_there(op: Shapes) -> Number:
-    """The size of the input's axis."""
+    """Returns the size of the input's axis."""
     return op.width(1) // (_outer(op) * op.params.inner)

@@ -59,7 +59,7 @@ def _(frame: Frame[WeightBlock]) -> int:
 
 
 def weight_rules(op: Shapes, inner: Number) -> Rules:
-    """Operand 2 is a weight that rows of `inner` elements are multiplied by."""
+    """Operand 2 is a weight for rows of `inner` elements."""
     params = op.params
     is_of_experts = op.rows_are(2, row_modes.SLOT_EXPERT)
     height = where(is_of_experts | (op.height(2) > 0), op.height(2), op.rows(2))
@@ -75,7 +75,7 @@ def weight_rules(op: Shapes, inner: Number) -> Rules:
 
 
 def is_like(op: Shapes, i: int, j: int) -> Number:
-    """Whether operands i and j are alike but for the experts that they are of."""
+    """Returns whether operands i and j differ only in their experts."""
     return ((op.offset(i) == op.offset(j)) & (op.cols(i) == op.cols(j)) & (op.height(i) == op.height(j)) &
             op.same_dtype(i, j) & op.same_cols(i, j))
 

@@ -1,4 +1,4 @@
-"""Tile operations that normalise each row by its own size.
+"""Tile operations of RMS norm: each row is divided by the root of its mean square.
 
     RMS_NORM       y[r] = x[r] * s[r], s[r] = 1 / sqrt(mean(x[r]^2) + eps), in float32, rounded once
     RMS_NORM_GRAD  dx[r] = s[r] * (g[r] - x[r] * s[r]^2 * mean(g[r] * x[r]))
@@ -24,7 +24,7 @@ def scale_of(x: np.ndarray, eps: float) -> np.ndarray:
 
 
 def rms_norm_grad(g: np.ndarray, x: np.ndarray, eps: float) -> np.ndarray:
-    """Returns the gradient of x * scale_of(x, eps) by x, given that by the result."""
+    """Returns the gradient by x of x * scale_of(x, eps), given the gradient `g` of the result."""
     scale = scale_of(x, eps)
     return scale * (g - x * scale ** 2 * np.mean(g * x, axis=-1, keepdims=True))
 

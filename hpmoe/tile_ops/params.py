@@ -20,7 +20,7 @@ class Way(IntEnum):
 
 
 class Reduction(IntEnum):
-    """What the columns of a row are reduced by."""
+    """Reduction of the columns of a row."""
 
     SUM = 0
     MAX = 1
@@ -30,7 +30,7 @@ class Reduction(IntEnum):
 
 
 class Fill(IntEnum):
-    """What stands in place of a value that is out of range; see `hpmoe.tile_ops.guards`."""
+    """Replacement of a value that is out of range; see `hpmoe.tile_ops.guards`."""
 
     ZERO = 0
     MEAN = 1
@@ -38,7 +38,7 @@ class Fill(IntEnum):
 
 
 class LaidOut(IntEnum):
-    """Whose rows, besides the launch itself, a kernel of an unfused program lays out anew."""
+    """Rows that a kernel of an unfused program sorts again before it computes."""
 
     NO_ROWS = 0
     SENT_ROWS = 1
@@ -78,22 +78,22 @@ class Params:
 
     @property
     def inputs(self) -> int | None:
-        """How many inputs the operation has then; None where they do not say."""
+        """Number of inputs that the operation has with these params; None if the params do not decide it."""
         return None
 
     @property
     def passes(self) -> int:
-        """How often instructions of an NPU pass over float32 elements, see Function."""
+        """Passes of NPU vector instructions over float32 elements, see Function."""
         return self.function.passes if self.function else 0
 
     @property
     def npu_passes(self) -> int:
-        """The same where an NPU's scalar unit works element by element."""
+        """Passes over elements if the scalar unit of an NPU works element by element."""
         return self.function.npu_passes if self.function else 0
 
     @classmethod
     def names_in_image(cls) -> tuple[str, ...]:
-        """The attributes that a kernel's image has a word of, in order."""
+        """Names of the attributes that a kernel's image holds, in the order of their words."""
         return cls.in_image or tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
 
     def words(self) -> tuple[int, ...]:
@@ -110,7 +110,7 @@ NO_PARAMS = NoParams()
 
 @dataclasses.dataclass(frozen=True)
 class Elementwise(Params):
-    """The function that is applied."""
+    """Elementwise function of an operation."""
 
     function: Function
 
@@ -125,7 +125,7 @@ class Elementwise(Params):
 
 @dataclasses.dataclass(frozen=True)
 class ByColumns(Params):
-    """What a row's columns are reduced by."""
+    """Reduction of the columns of a row."""
 
     reduction: Reduction
 
@@ -136,7 +136,7 @@ class ByColumns(Params):
 
 @dataclasses.dataclass(frozen=True)
 class ByGroups(ByColumns):
-    """What the elements along an axis of each row are reduced by, its size, and the columns from one to the next."""
+    """Reduction along an axis of each row: the size of the axis, and the columns between two of its elements."""
 
     size: int
     inner: int
@@ -144,8 +144,8 @@ class ByGroups(ByColumns):
 
 @dataclasses.dataclass(frozen=True)
 class AlongAxis(Params):
-    """The size of an axis of each row of the output, the columns from one of its elements to the next, and where elements
-    of the input stand: `step` apart, the first at `start`; picked from the input's axis, or placed along the output's."""
+    """Axis of each row of the output: its size, and the columns between two of its elements. PICK reads elements `start`,
+    `start + step`, ... of the input's axis; PLACE writes the input to these elements of the output's axis."""
 
     size: int
     inner: int
@@ -155,35 +155,35 @@ class AlongAxis(Params):
 
 @dataclasses.dataclass(frozen=True)
 class Choice(Params):
-    """Whether the largest of a row are chosen, or the smallest."""
+    """Choice of the largest elements of a row, or of the smallest."""
 
     largest: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class Filled(Params):
-    """What stands in place of a value that is out of range."""
+    """Replacement of values that are out of range."""
 
     fill: Fill
 
 
 @dataclasses.dataclass(frozen=True)
 class Running(Params):
-    """Whether sums run from the last column to the first."""
+    """Direction of running sums: from the last column to the first if `reverse`."""
 
     reverse: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class Stream(Params):
-    """Which of a seed's numbers are drawn, as several kinds of noise have one seed."""
+    """Stream of random numbers; several kinds of noise share a seed and differ in their stream."""
 
     stream: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Matmul(Params):
-    """Whether the matrix is multiplied turned."""
+    """Matrix product; the weight is transposed if `is_transposed`."""
 
     is_transposed: bool
 
@@ -194,21 +194,21 @@ class Matmul(Params):
 
 @dataclasses.dataclass(frozen=True)
 class EarlyMatmul(Matmul):
-    """Whether the matrix is multiplied turned, and whether workers that wait for its rows read it meanwhile."""
+    """Matrix product whose workers read the weight while they wait for rows, if `is_early`."""
 
     is_early: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class WeightBlock(Params):
-    """Rows of the block of a weight's gradient that one task computes."""
+    """Rows of a weight's gradient that one task computes."""
 
     block: int
 
 
 @dataclasses.dataclass(frozen=True)
 class MatrixBlock(Params):
-    """Rows that a task moves of a matrix, and those of a matrix."""
+    """Rows of a matrix that one task moves (`block`), and rows of the matrix (`height`)."""
 
     block: int
     height: int
@@ -216,15 +216,15 @@ class MatrixBlock(Params):
 
 @dataclasses.dataclass(frozen=True)
 class Paced(Params):
-    """Picoseconds that a link takes for a row with all that is put with it: no row is put before those of the slots before
-    its own could be there; 0 for at once."""
+    """Rate limit of puts: picoseconds that a link needs for one row and everything sent with it. A put waits until the link
+    could have moved the rows of earlier slots; 0 sends at once."""
 
     row_ps: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Notice(Params):
-    """Which way the rows go that a notice is of, and the buffer that their put writes, by which it is found."""
+    """Direction of the rows that a completion flag is about, and the buffer that their put writes."""
 
     way: Way
     buffer: int
@@ -233,14 +233,14 @@ class Notice(Params):
 
 @dataclasses.dataclass(frozen=True)
 class Relayed(Params):
-    """The route of the rows that came back to a relay."""
+    """Route whose rows came back to a relay."""
 
     route: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Launched(Params):
-    """What a launch costs beside itself: rows laid out anew, of so many bytes, a collective, and a host that waits."""
+    """Extra work of a launch: rows that it sorts again, of `row_bytes` bytes each, a collective, and a host that waits."""
 
     rows: LaidOut
     row_bytes: int

@@ -44,7 +44,7 @@ MOST_TERMS = 1 << 17  # of a sum, each of at most 127 * 128, that an int32 surel
 
 @dataclasses.dataclass(frozen=True)
 class WidenedMatmul(Matmul):
-    """Whether the matrix is multiplied turned, and what its rows are."""
+    """Matrix product with a weight that is dequantized first, and the format of the weight."""
 
     element: Element = Element.INT8
     scale: BlockScale = BlockScale.FLOAT32
@@ -52,25 +52,25 @@ class WidenedMatmul(Matmul):
 
     @property
     def form(self) -> RowFormat:
-        """What the rows of the matrix are."""
+        """Format of the weight."""
         return RowFormat(self.element, self.scale, self.block)
 
 
 @dataclasses.dataclass(frozen=True)
 class Fp8Matmul(EarlyMatmul):
-    """And the columns of a block that has an e8m0 scale; 0 where there is a float32 one for each row."""
+    """Matrix product of fp8 elements; `block` columns share an e8m0 scale, or a row has a float32 scale if block is 0."""
 
     block: int = 0
 
     @property
     def form(self) -> RowFormat:
-        """What rows, and those of the matrix, are."""
+        """Format of the rows and of the weight."""
         return RowFormat(Element.E4M3, where(self.block > 0, BlockScale.E8M0, BlockScale.FLOAT32), self.block)
 
 
 @dataclasses.dataclass(frozen=True)
 class WeightFormat(RowFormat):
-    """Of a row of a quantised weight and its scales, and the columns of a matrix that it is made of."""
+    """Format of a quantised weight and its scales, and the columns of the matrix that is quantised."""
 
     cols: int = 1
 
@@ -227,7 +227,7 @@ def _(op: Shapes) -> Rules:
 
 
 def _copies_rules(op: Shapes, block: Number) -> Rules:
-    """The operands of copies are the last ones, and like those of own experts: a weight, and its scales if it has blocks."""
+    """Operands of replicas come last and match those of own experts: a weight, and its scales if the format has blocks."""
     starts_at_3 = op.rows_are(3, row_modes.REPLICA)
     fits = where(block > 0, not_(starts_at_3) & (op.has(4) == op.has(5)), not_(op.has(5)) & not_(starts_at_3 & op.has(4)))
     yield fits, "takes other operands of copies than of its own experts"
@@ -238,14 +238,14 @@ def _copies_rules(op: Shapes, block: Number) -> Rules:
 
 
 def _scale_rules(op: Shapes, i: int, block: Number) -> Rules:
-    """The scales of columns are one row for an expert."""
+    """Scales of columns form one row for each expert."""
     is_row = (op.height(i) == 0) & not_(op.is_bytes(i))
     yield (implies((block == 0) & op.rows_are(i, row_modes.SLOT_EXPERT), is_row),
            "takes one row of an expert of {}, which has {}", op.name(i), op.height(i))
 
 
 def _block_scale_rules(op: Shapes, form: RowFormat) -> Rules:
-    """The scales of blocks lie in rows like those of the weight."""
+    """Scales of blocks have a row for each row of the weight."""
     fits = (op.is_bytes(3) & (form.scale == BlockScale.E8M0) & (op.cols(3) == form.blocks(op.cols(2))) &
             (op.height(3) == op.height(2)) & op.cols_are(3, col_modes.ALL) & (op.offset(3) == 0))
     yield implies(form.block > 0, fits), "takes {} for the scales of blocks of {}, which do not fit", op.name(3), op.name(2)

@@ -45,14 +45,14 @@ NAN_CODE = 255  # of an e8m0 scale
 
 @dataclasses.dataclass(frozen=True)
 class RowFormat(Params):
-    """What elements and scales are, and the columns of a block; 0 where it is a whole row."""
+    """Format of quantised rows: elements, scales, and columns of a block; block 0 is a whole row."""
 
     element: Element
     scale: BlockScale
     block: int
 
     def is_known(self) -> Number:
-        """Whether there is such a format: int8 has float32 scales alone."""
+        """Returns whether this format exists: int8 has only float32 scales."""
         return (self.block >= 0) & ((self.element == Element.E4M3) | (self.scale == BlockScale.FLOAT32))
 
     @property

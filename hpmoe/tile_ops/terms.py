@@ -1,4 +1,4 @@
-"""Arithmetic of rules that runs on numbers, and on terms of which another language's expression can be written.
+"""Symbolic arithmetic: a rule computes with numbers, or with terms that another module prints in another language.
 
     >>> rule = lambda width: implies(width > 4, ceil_div(width, 4) <= 8)
     >>> rule(40), rule(Term("width"))
@@ -15,7 +15,7 @@ NEGATED = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
 class Term:
-    """An expression: an operator of C++ and what it is applied to, or a name that stands for a number.
+    """Expression tree: a C++ operator and its operands, or the name of a number.
 
     Attributes:
         operator: the operator, or the name.

@@ -121,7 +121,7 @@ class TilePrimitive(Named):
         work: what its tasks take time for.
         needs_route: whether a route brings the rows that it is about.
         verb: printed instead of the label that its program gave it.
-        rules: what must hold of the sizes of an operation, see `hpmoe.tile_ops.shapes`.
+        rules: size rules of the operation, see `hpmoe.tile_ops.shapes`.
         body: the reference, of a TaskFrame; it returns the rows made ready, or what was moved.
         payload, way: what it moves between ranks, and in which direction.
         is_blocking: whether it exchanges the rows of all ranks at once, and blocks meanwhile.
@@ -158,12 +158,12 @@ class TilePrimitive(Named):
         return body
 
     def fits(self, rules: R) -> R:
-        """Registers what must hold of the sizes of an operation."""
+        """Registers the size rules of the operation."""
         self.rules = rules
         return rules
 
     def fault(self, op: Operation[Params], buffers: Buffers, routes: Sequence[RoutePlan]) -> str:
-        """Returns what does not fit together of an operation, or ""."""
+        """Returns the first size rule that an operation breaks as text, or ""."""
         return fault_of(self.rules, Shapes(op, buffers, routes))
 
     def operand(self, i: int) -> Operand:

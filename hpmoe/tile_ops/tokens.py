@@ -119,7 +119,7 @@ def fanned_padding(frame: Frame[Params]) -> np.ndarray:
 
 @REDUCE.fits
 def choices_rules(op: Shapes, weights: int = 2) -> Rules:
-    """Its rows are tokens, with a weight for each choice if there is an operand `weights`."""
+    """The rows are tokens; operand `weights`, if present, has a weight for each choice of a token."""
     yield (implies(op.has(weights), op.width(weights) == op.top_k()),
            "has {} weights for each of a token's {} choices", op.width(weights), op.top_k())
     yield ((op.num_rows() == op.num_tokens()) & op.is_clipped(),
@@ -157,7 +157,7 @@ def _(op: Shapes) -> Rules:
 
 
 def same_kind(op: Shapes, i: int, j: int) -> tuple[Number, str]:
-    """Both operands are of integers, or both of floats."""
+    """Returns the rule that operands i and j both hold integers, or both floats."""
     return op.is_integer(i) == op.is_integer(j), "makes integers of floats, or floats of integers"
 
 

@@ -91,7 +91,7 @@ def _(frame: Frame[MatrixBlock]) -> list[Move]:
 
 
 def _moved_rules(op: Shapes, received: int) -> Rules:
-    """A transfer between the tokens' side and operand `received`, which holds the rows that experts receive."""
+    """Operand `received` of a transfer holds the rows that experts receive."""
     is_relayed = op.rows_are(1, row_modes.RELAY_ROWS) | op.rows_are(0, row_modes.RELAY_ENTRIES)
     yield ((op.cols(0) == op.cols(1)) & op.same_cols(0, 1) & (op.offset(0) == op.offset(1)),
            "moves rows of {} to unlike rows of {}", op.name(1), op.name(0))
@@ -113,7 +113,7 @@ ALL_TO_ALL_BACK.fits(lambda op: _moved_rules(op, 1))
 
 
 def _copied_rules(op: Shapes, copies: int, own: int, most_own: Number) -> Rules:
-    """Operand `copies` holds the copies that a rank has, and `own` the matrices that the rank owns, or their gradients."""
+    """Operand `copies` holds the replicas on a rank, operand `own` the matrices that the rank owns, or their gradients."""
     block, height = op.params.block, op.params.height
     num_copies = op.num_local_experts() - op.num_own_experts()
     yield op.has_copies(), "moves copies of a route that has none"

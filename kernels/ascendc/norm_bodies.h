@@ -1,12 +1,11 @@
-// Rows divided by the root of their mean square, and the gradient of that: a row is read twice, for its sums and to be
-// scaled.
+// RMS norm of rows, and its gradient. Each row is read twice: for its sums, and to be scaled.
 #pragma once
 
 #include "reduce_bodies.h"
 
 namespace hpmoe {
 
-// Rows of x in floats(0), and of g in floats(1).
+// Loads rows of x into floats(0), and rows of g into floats(1).
 struct RowPair {
   VectorUnit& unit;
   Rows2d x, g;
@@ -80,7 +79,7 @@ struct ScaledRow : RowPair {
   }
 };
 
-// One row after the other: what has been computed of a row decides how it is scaled.
+// Processes one row after another, since the sums of a row decide its scale.
 __aicore__ inline void normalise(VectorUnit& unit, const Frame& frame, Rows2d x, Rows2d g, bool has_g, float eps) {
   Rows2d out = frame.rows(0);
   const int32_t elements = piece_elements(most(widest_of(out, x), has_g ? element_bytes(g.dtype) : 0));

@@ -114,7 +114,7 @@ class OpChecker {
 
   // The weight of a transposed GMM, whose rows are the output's columns.
   static bool is_turned_weight(const Op& op, int i) {
-    return find_rule(op.opcode)->operands[i].traits & kIsCutByBody && params::Matmul::of(op).is_transposed;
+    return find_rule(op.opcode)->operands[i].traits & kIsCutByBody && op.param[0] == 1;
   }
 
   const Buffer& buffer(const Op& op, int i) const { return image_.buffers[op.operands[i].buffer]; }

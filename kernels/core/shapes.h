@@ -1,5 +1,4 @@
-// What a rule asks about the sizes of an op of an image: the functions of Shapes in hpmoe/tile_ops/shapes.py, by their
-// names.
+// Sizes of an op of an image: the questions of Shapes in hpmoe/tile_ops/shapes.py.
 #pragma once
 
 #include <cstdint>

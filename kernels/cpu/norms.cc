@@ -1,4 +1,4 @@
-// Rows divided by the root of their mean square, and the gradient of that.
+// RMS norm of rows, and its gradient.
 #include <cmath>
 
 #include "bodies.h"
@@ -7,7 +7,7 @@
 namespace hpmoe {
 namespace {
 
-// The mean of x * y over the columns of a row.
+// Returns the mean of x * y over the columns of a row.
 float mean_product(Reader& x, Reader& y, int64_t row, int64_t cols) {
   float lanes[kLanes] = {};
   for (int64_t col = 0; col < cols; col += kChunk) {

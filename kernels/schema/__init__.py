@@ -1,1 +1,1 @@
-"""Writes kernels/core/generated, the C++ side of the definitions of tile operations and of images."""
+"""Generates kernels/core/generated, the C++ side of tile operations and images."""

@@ -1,4 +1,4 @@
-"""core/generated/*_bodies.h: from an operation of each target to the function of the operation's name in lower case."""
+"""core/generated/*_bodies.h: a switch for each target from an opcode to the function of the operation's name."""
 
 from __future__ import annotations
 
@@ -59,6 +59,6 @@ def _file_of(primitive: TilePrimitive, declaration: str) -> str:
 
 
 def _switch(head: str, found: list[TilePrimitive], call: str, nothing: str, default: str) -> str:
-    """Returns the function that calls an operation's body; an operation without outputs has none, its tasks only signal."""
+    """Returns the switch over `found`; operations without outputs only signal and have no body."""
     cases = "\n".join(f"    case Opcode::{p.name}: {call.format(p.name.lower()) if p.outputs else nothing};" for p in found)
     return f"{head} {{\n  switch (opcode_of(frame.op)) {{\n{cases}\n    default: {default};\n  }}\n}}"

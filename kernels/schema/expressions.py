@@ -1,4 +1,4 @@
-"""Terms as C++: with the parentheses that precedence asks for, and a variable for each long term that stands twice."""
+"""Prints terms as C++ with minimal parentheses; a variable holds each long term that is used twice."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hpmoe.tile_ops.terms import Number, Term
 
 PRECEDENCE = {"?": 0, "||": 1, "&&": 2, "==": 3, "!=": 3, "<": 4, "<=": 4, ">": 4, ">=": 4, "+": 5, "-": 5, "*": 6, "/": 6,
               "%": 6, "!": 7}
-LONG = 24  # characters, from which on a variable is easier to read than the term again
+LONG = 24  # characters; a shorter term is repeated
 
 
 class Variables:
-    """Names for the terms that stand more than once in some expressions."""
+    """Variables for the terms that several expressions share."""
 
     def __init__(self, numbers: Iterable[Number]):
         counts: Counter[str] = Counter()
@@ -23,7 +23,7 @@ class Variables:
         self._names: dict[str, str] = {}
 
     def define(self, number: Number) -> list[str]:
-        """Returns the definitions of variables that a number is the first to use."""
+        """Returns the definitions of the variables that `number` uses first."""
         if not isinstance(number, Term):
             return []
         lines = [line for part in number.parts for line in self.define(part)]
@@ -54,7 +54,7 @@ class Variables:
         return f"{left} {operator} {right}"
 
     def _part(self, number: Number, level: int) -> str:
-        """A part in parentheses if it binds less than `level`; && in || has them too, as compilers warn."""
+        """Prints a part, in parentheses if the part binds less than `level`; compilers warn of && inside || without them."""
         text = self.text(number)
         named = not isinstance(number, Term) or not number.parts or repr(number) in self._names
         if named or (PRECEDENCE[number.operator] >= level and not (number.operator == "&&" and level == 1)):
@@ -63,7 +63,7 @@ class Variables:
 
 
 def _count(number: Number, counts: Counter[str]) -> None:
-    """Counts each term that has parts; those of a term that stands twice once."""
+    """Counts terms with parts; the parts of a repeated term count once."""
     if isinstance(number, Term) and number.parts:
         text = repr(number)
         counts[text] += 1

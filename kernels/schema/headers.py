@@ -1,4 +1,4 @@
-"""The generated headers by file name."""
+"""Generated headers by file name."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -7,8 +7,9 @@ from hpmoe.kernels.schema import bodies, enums, params, rules, shapes, structs
 
 FOLDER = Path(__file__).parents[1] / "core" / "generated"
 HEADERS: Mapping[str, Callable[[], str]] = {
-    "enums.h": enums.text, "structs.h": structs.text, "params.h": params.text, "rules.h": rules.text, "shapes.h": shapes.text,
-    "cpu_bodies.h": bodies.cpu, "ascend_vector_bodies.h": bodies.ascend_vector, "ascend_cube_bodies.h": bodies.ascend_cube}
+    "enums.h": enums.text, "structs.h": structs.text, "params.h": params.text, "rules.h": rules.text,
+    "shapes.h": shapes.text, "cpu_bodies.h": bodies.cpu, "ascend_vector_bodies.h": bodies.ascend_vector,
+    "ascend_cube_bodies.h": bodies.ascend_cube}
 
 
 def write() -> None:

@@ -1,4 +1,4 @@
-"""core/generated/params.h: the params of tile operations by name, read from the words of an op."""
+"""core/generated/params.h: a struct for the params of each tile operation, read from the words of an op."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from hpmoe.tile_ops.domains import Summed
 from hpmoe.tile_ops.functions import Function
 from hpmoe.tile_ops.params import Params
 
+SUMMED = "Extra words of an operation that sums over rows; its own params have the first word."
+
 
 def text() -> str:
     """Returns the header."""
-    structs = [_struct(cls.__name__, cls.__doc__ or "", _fields(cls)) for cls in sorted(_classes(Params), key=_name)
-               if cls.names_in_image()]
+    structs = [_struct(cls.__name__, cls.__doc__ or "", fields) for cls in sorted(_classes(Params), key=_name)
+               if (fields := _fields(cls))]
     summed = [(name, 1 + i, "int32_t") for i, name in enumerate(Summed.SUMMED_WORDS)]
-    structs.append(_struct("Summed", "Words of a sum over rows, behind the first word of its params.", summed))
+    structs.append(_struct("Summed", SUMMED, summed))
     body = "namespace params {\n\n" + "\n\n".join(structs) + "\n\n}  // namespace params"
-    return header("Params of tile operations, as hpmoe/tile_ops defines them.", ['"core/generated/structs.h"', '"core/marks.h"'],
-                  body)
+    return header("Params of tile operations, as hpmoe/tile_ops defines them.",
+                  ['"core/generated/structs.h"', '"core/marks.h"'], body)
 
 
 def _classes(cls: type[Params]) -> Iterator[type[Params]]:
@@ -35,7 +37,7 @@ def _name(cls: type) -> str:
 
 
 def _fields(params: type[Params]) -> list[tuple[str, int, str]]:
-    """(name, index of its word, type in C++) of each attribute in an image."""
+    """Returns (name, index of the word, C++ type) of each attribute that an image holds."""
     types = get_type_hints(params)
     return [(name, i, _cpp_type(types[name])) for i, name in enumerate(params.names_in_image())]
 

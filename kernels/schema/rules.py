@@ -1,4 +1,4 @@
-"""core/generated/rules.h: what each tile operation asks of its operands, and facts about operations."""
+"""core/generated/rules.h: operand modes of each tile operation, and facts about operations."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ constexpr int num_map_inputs(int32_t code) {{
   }}
 }}
 
-// Whether an elementwise function is one of integers, too.
+// Returns whether an elementwise function supports integers.
 constexpr bool is_of_integers(int64_t code) {{
   switch (code) {{
 {of_integers}

@@ -1,4 +1,4 @@
-"""core/generated/shapes.h: the rules of every operation in C++, each a function that returns what does not hold."""
+"""core/generated/shapes.h: the size rules of every operation, as functions that return an error text or NULL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hpmoe.tile_ops.tile_primitive import Result, TilePrimitive
 
 
 class Recorder:
-    """Shapes whose answers are terms: calls of the functions of the same names in core/shapes.h."""
+    """Shapes with symbolic answers: calls of the functions of the same names in core/shapes.h."""
 
     def __init__(self, primitive: TilePrimitive):
         self._primitive = primitive
@@ -31,7 +31,7 @@ class Recorder:
         return f"operand {i}"
 
     def cols_are(self, i: int, mode: ColMode) -> Term | bool:
-        """Images do not say which columns a body cuts by itself."""
+        """Returns True for an operand that the tile body cuts, since an image does not store its column mode."""
         return self._is_cut(i) or Term(f"s.cols_are({i}, {_argument(mode)})")
 
     def same_cols(self, i: int, j: int) -> Term | bool:
@@ -45,7 +45,7 @@ class Recorder:
 
 
 def params_of(params: type[Params]) -> Params:
-    """Returns params whose attributes are the words of an image, as terms."""
+    """Returns params whose attributes are terms, the words of an image."""
     names = params.names_in_image()
     return params(**{f.name: Term(f"s.param({names.index(f.name)})") if f.name in names else None
                      for f in dataclasses.fields(params)})  # type: ignore[arg-type]
@@ -53,15 +53,17 @@ def params_of(params: type[Params]) -> Params:
 
 def text() -> str:
     """Returns the header."""
-    checks = "\n\n".join(map(_check, PRIMITIVES.values()))
-    cases = "\n".join(f"    case Opcode::{p.name}: return fits_{p.name.lower()}(s);" for p in PRIMITIVES.values())
-    find = ("// What does not hold of the sizes of an operation, or NULL.\ninline const char* shapes_fault(Opcode opcode, "
-            f"const Shapes& s) {{\n  switch (opcode) {{\n{cases}\n  }}\n  return nullptr;\n}}")
-    return header("What must hold of the sizes of operations, as the rules beside their definitions in hpmoe/tile_ops say.",
-                  ['"core/shapes.h"'], f"{checks}\n\n{find}")
+    checks = {p: check for p in PRIMITIVES.values() if (check := _check(p))}
+    cases = "\n".join(f"    case Opcode::{p.name}: return fits_{p.name.lower()}(s);" for p in checks)
+    find = ("// Returns the first size rule that an operation breaks, or NULL.\n"
+            "inline const char* shapes_fault(Opcode opcode, const Shapes& s) {\n"
+            f"  switch (opcode) {{\n{cases}\n    default: return nullptr;\n  }}\n}}")
+    return header("Size rules of tile operations, from their definitions in hpmoe/tile_ops.",
+                  ['"core/shapes.h"'], "\n\n".join([*checks.values(), find]))
 
 
 def _check(primitive: TilePrimitive) -> str:
+    """Returns the function that checks an operation, or "" if every size is accepted."""
     rules = [*_general_rules(primitive), *primitive.rules(Recorder(primitive))]
     faults = [(not_(holds), text.format(*numbers)) for holds, text, *numbers in rules if holds is not True]
     article = "an" if primitive.name[0] in "AEIOU" else "a"
@@ -69,12 +71,12 @@ def _check(primitive: TilePrimitive) -> str:
     for fault, said in faults:
         lines += [f"  {line}" for line in variables.define(fault)]
         lines.append(f'  if ({variables.text(fault)})\n    return "{article} {primitive.name} {said}";')
-    name = f"inline const char* fits_{primitive.name.lower()}(const Shapes&{' s' if lines else ''})"
-    return "\n".join([f"{name} {{", *lines, "  return nullptr;", "}"])
+    head = f"inline const char* fits_{primitive.name.lower()}(const Shapes& s) {{"
+    return "\n".join([head, *lines, "  return nullptr;", "}"]) if lines else ""
 
 
 def _general_rules(primitive: TilePrimitive) -> Rules:
-    """A word that stands for a member of an enum, or a truth value, is one; elements that are moved keep their dtype."""
+    """Checks that words of enums and bools hold their members, and that moved elements keep their dtype."""
     if primitive.result is Result.MOVED:
         yield Recorder(primitive).same_dtype(0, 1), "moves elements to another dtype"
     types = get_type_hints(primitive.params)

@@ -21,7 +21,8 @@ def as_bytes(head, data=b""):
     return struct.pack("<Q", len(text)) + text + data
 
 
-@pytest.mark.parametrize("data", [as_bytes([["object", [1]]], b"\0" * 8), as_bytes([["float32", [2]]], b"\0" * 4),
+@pytest.mark.parametrize("data", [b"", b"\0" * 8, as_bytes([["object", [1]]], b"\0" * 8),
+                                  as_bytes([["float32", [2]]], b"\0" * 4),
                                   as_bytes([["float32", [1]]], b"\0" * 5), as_bytes([["float32", [-1]]], b"\0" * 4)])
 def test_bytes_of_no_arrays_are_refused(data):
     with pytest.raises(ValueError):

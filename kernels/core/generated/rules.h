@@ -145,7 +145,7 @@ constexpr int num_map_inputs(int32_t code) {
   }
 }
 
-// Whether an elementwise function is one of integers, too.
+// Returns whether an elementwise function supports integers.
 constexpr bool is_of_integers(int64_t code) {
   switch (code) {
     case 0: case 1: case 9: case 11: case 13: case 16: case 32: case 33: case 34: case 37: case 38: case 39: case 40:

@@ -1,4 +1,4 @@
-// What must hold of the sizes of operations, as the rules beside their definitions in hpmoe/tile_ops say.
+// Size rules of tile operations, from their definitions in hpmoe/tile_ops.
 // Written by `python -m hpmoe.kernels.schema`; a test holds it equal to the definitions.
 // clang-format off
 #pragma once
@@ -116,14 +116,6 @@ inline const char* fits_map(const Shapes& s) {
     return "a MAP takes one row of an expert of operand 3, which has ?";
   if (s.is_integer(3) && !s.takes_integers())
     return "a MAP applies a function of floats to the integers of operand 3";
-  return nullptr;
-}
-
-inline const char* fits_swiglu(const Shapes&) {
-  return nullptr;
-}
-
-inline const char* fits_swiglu_grad(const Shapes&) {
   return nullptr;
 }
 
@@ -331,10 +323,6 @@ inline const char* fits_cumsum(const Shapes& s) {
     return "a CUMSUM makes rows of ? columns of ?";
   if (s.is_integer(0) != s.is_integer(1))
     return "a CUMSUM makes integers of floats, or floats of integers";
-  return nullptr;
-}
-
-inline const char* fits_draw(const Shapes&) {
   return nullptr;
 }
 
@@ -662,7 +650,7 @@ inline const char* fits_rms_norm_grad(const Shapes& s) {
   return nullptr;
 }
 
-// What does not hold of the sizes of an operation, or NULL.
+// Returns the first size rule that an operation breaks, or NULL.
 inline const char* shapes_fault(Opcode opcode, const Shapes& s) {
   switch (opcode) {
     case Opcode::PUT: return fits_put(s);
@@ -671,8 +659,6 @@ inline const char* shapes_fault(Opcode opcode, const Shapes& s) {
     case Opcode::GMM: return fits_gmm(s);
     case Opcode::WGRAD: return fits_wgrad(s);
     case Opcode::MAP: return fits_map(s);
-    case Opcode::SWIGLU: return fits_swiglu(s);
-    case Opcode::SWIGLU_GRAD: return fits_swiglu_grad(s);
     case Opcode::ROW_REDUCE: return fits_row_reduce(s);
     case Opcode::ROW_DOT: return fits_row_dot(s);
     case Opcode::COL_SUM: return fits_col_sum(s);
@@ -691,7 +677,6 @@ inline const char* shapes_fault(Opcode opcode, const Shapes& s) {
     case Opcode::TAKE_COLS: return fits_take_cols(s);
     case Opcode::ADD_COLS: return fits_add_cols(s);
     case Opcode::CUMSUM: return fits_cumsum(s);
-    case Opcode::DRAW: return fits_draw(s);
     case Opcode::PICK: return fits_pick(s);
     case Opcode::PLACE: return fits_place(s);
     case Opcode::GROUP_REDUCE: return fits_group_reduce(s);
@@ -711,8 +696,8 @@ inline const char* shapes_fault(Opcode opcode, const Shapes& s) {
     case Opcode::GMM_FP8: return fits_gmm_fp8(s);
     case Opcode::RMS_NORM: return fits_rms_norm(s);
     case Opcode::RMS_NORM_GRAD: return fits_rms_norm_grad(s);
+    default: return nullptr;
   }
-  return nullptr;
 }
 
 }  // namespace hpmoe
