@@ -1,4 +1,4 @@
-"""schedule_grid.py --rules: what each term of the default schedule is worth, in the mean of each class of layers."""
+"""schedule_grid.py --rules: the worth of each term of the default schedule, in the mean of each class of layers."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class EntrySort {
     return code;
   }
 
-  // Whether an expert is over its capacity, or how many entries each drops.
+  // Returns an error if an expert is over its capacity, or counts the entries that each expert drops.
   __aicore__ inline Code look_at_capacity() {
     if (policy() == DropPolicy::NONE || (is_weighed() && !is_full_)) return Code::OK;
     const int32_t capacity = on_.capacity(number_);

@@ -11,7 +11,7 @@ namespace hpmoe {
 
 using Words = AscendC::LocalTensor<int32_t>;
 
-// Whether a route keeps the heaviest entries.
+// Returns whether a route keeps the entries with the largest weights.
 __aicore__ inline bool keeps_heaviest(const RouteWords& route) {
   return static_cast<DropPolicy>(route.drop_policy) == DropPolicy::PROBS;
 }

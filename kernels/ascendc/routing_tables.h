@@ -55,7 +55,7 @@ class RoutingTables : public RouteCounts<RoutingTables, int32_t>, public ExpertC
 
   // Whether every entry of this rank's tokens is sent.
   __aicore__ inline bool keeps_all() const { return all_kept_entries(rank_) == num_tokens_ * route_.top_k; }
-  // Of one of this rank's experts: the rows that it has more than the entries of all ranks.
+  // Returns the padding rows of a local expert: its rows minus the entries of all ranks.
   __aicore__ inline int32_t expert_padding(int32_t, int32_t expert) const {
     if (route_.alignment == 1) return 0;
     const int32_t last = image_->header().ep_size - 1;

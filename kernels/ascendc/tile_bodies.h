@@ -1,4 +1,4 @@
-// What a worker asks of each kind of core, by way of the bodies of tile operations.
+// Runs tasks on each kind of core through the bodies of tile operations.
 #pragma once
 
 #include "core/generated/ascend_cube_bodies.h"

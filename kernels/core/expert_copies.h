@@ -11,7 +11,7 @@ struct Copy {
   int32_t expert, host, slot;
 };
 
-// Whether ranks have room for copies.
+// Returns whether ranks have capacity for expert replicas.
 template <class Route>
 HPMOE_DEVICE inline bool has_copies(const Route& route, int32_t ep_size) {
   return route.num_local_experts * ep_size > route.num_experts;

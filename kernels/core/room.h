@@ -1,4 +1,4 @@
-// Whether there is room for the rows of a routing: of each expert by its capacity, and of each rank by its arrays.
+// Checks the rows of a routing against the capacity of each expert and of the arrays of each rank.
 #pragma once
 
 #include "core/shards.h"

@@ -71,7 +71,7 @@ class RouteCounts {
   HPMOE_DEVICE inline Number all_kept_entries(int32_t rank) const {
     return route().sent_start(rank, route().ep_size() * route().num_local_experts());
   }
-  // The same with rows of zeros.
+  // Rows that a rank sends to another rank, padding included.
   HPMOE_DEVICE inline Number sent_to(int32_t source, int32_t dest) const {
     return entries_for(source, dest, 0, route().num_local_experts()) + (source == dest ? route().padding(dest) : 0);
   }
@@ -117,7 +117,7 @@ class RouteCounts {
   HPMOE_DEVICE inline SegmentOf<Number> segment(int32_t source, int32_t dest, int32_t expert) const {
     return segment_from(source, dest, expert, route().source_start(source, dest, expert));
   }
-  // The same where its first row is known.
+  // Returns the segment, given its first row.
   HPMOE_DEVICE inline SegmentOf<Number> segment_from(int32_t source, int32_t dest, int32_t expert, Number first_row) const {
     const int32_t e = dest * route().num_local_experts() + expert;
     const Number first = route().sent_start(source, e), entries = route().sent_start(source, e + 1) - first;

@@ -105,7 +105,7 @@ class Routing : public RouteCounts<Routing, int64_t>, public ExpertCopies<Routin
   const Routing* experts() const { return experts_; }
   void find_rows_of_experts(int32_t source, int32_t dest, int32_t entry, std::vector<ExpertRow>& rows) const;
 
-  // Of a route whose rows relays pass on: the routing to these.
+  // The routing to the relays of this route.
   void set_relays(Routing* relays) {
     relays_ = relays;
     relays->passed_on_ = this;

@@ -1,4 +1,4 @@
-"""Counters of the Ascend kernel grow and wrap: launches across 2^31 and 2^32 compute what the first did."""
+"""Launches of the Ascend kernel compute the same while its counters wrap at 2^31 and 2^32."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ class Kernel:
         self.grown = self.counters[:, :self.num_prologue].astype(np.int64)
 
     def set_as_after(self, num_launches, events):
-        """As after so many launches, each of which has grown those of the prologue alike, and with events at a number."""
+        """Sets the counters to their values after `num_launches` launches, and events to `events`."""
         self.state.num_launches = int(as_words(num_launches))
         self.counters[:, :self.num_prologue] = as_words(self.grown * num_launches)
         self.counters[:, self.num_prologue:] = as_words(events)

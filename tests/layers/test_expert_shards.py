@@ -32,7 +32,7 @@ ROUTINGS = ("random", (5, 0, 3, 1)), ("one expert", None), ("one rank", (0, 5, 0
 @pytest.mark.parametrize("name", SCHEMES)
 @pytest.mark.parametrize("i", range(2))
 def test_every_scheme_is_exact(name, i):
-    """Of the routings each scheme has two, one of them at every kind of stage and the other in a kernel."""
+    """Tests two routings for each scheme: one at every level, the other in a kernel."""
     place = list(SCHEMES).index(name)
     routing, num_tokens = ROUTINGS[(i + place) % 3]
     args, cotangent = whole(routing=routing)

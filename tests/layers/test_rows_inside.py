@@ -73,7 +73,7 @@ UNEVEN = Layer(ep=3, T=4, H=H, E=6, num_tokens=(0, 4, 1))
 
 
 def stages_of(name):
-    """The kernel, and in turn the plain function or a stage between."""
+    """Returns the kernel, and in turn the plain function or a level between them."""
     place = list(CHANGES).index(name)
     plain, between, last = some_stages(place)
     return map(stages().get, (between if place % 3 else plain, last))

@@ -168,7 +168,7 @@ def test_a_layer_is_what_was_saved(way, source, other, tmp_path):
 
 
 def test_shards_have_experts_in_order(tmp_path):
-    """Of places that are not their own inverse, as those of `move` are."""
+    """The permutation of experts is not its own inverse, unlike the one of `move`."""
     layer, other = make_layer(0, mesh=MESH), make_layer(1, mesh=MESH)
     layer.experts.places.set_data(ms.Tensor([2, 0, 1, 3, 4, 5, 6, 7], ms.int32))
     through_shards(layer, other, tmp_path)
@@ -304,14 +304,14 @@ def adafactor(params):
 
 
 def restart_from_shards(folder, layer, optimizer, again, optimizer_again):
-    """Into a layer whose experts have moved, to other places."""
+    """Loads into a layer whose experts were moved to other places."""
     move(again, optimizer_again, replicas=1)
     hpmoe.nn.save_shards(folder, layer, optimizer=optimizer)
     assert hpmoe.nn.load_shards(folder, again, optimizer=optimizer_again) == []
 
 
 def restart_from_checkpoints(folder, layer, optimizer, again, optimizer_again):
-    """Of the optimizer first, whose states do not know yet where experts lie."""
+    """Loads the optimizer first, whose states do not know the places of experts yet."""
     for name, saved, net in (("optimizer", optimizer, optimizer_again), ("layer", layer, again)):
         ms.save_checkpoint(saved, str(folder / f"{name}.ckpt"))
         ms.load_param_into_net(net, ms.load_checkpoint(str(folder / f"{name}.ckpt")))

@@ -98,7 +98,7 @@ def imported(node, package, loaders, name):
 
 
 def is_of_folder(call, package):
-    """Whether a call in a module imports f"package.{name}" of its own package, which may be any module there."""
+    """Returns whether a call imports f"{package}.{name}", which may be any module of the caller's own package."""
     if not call.args or not isinstance(call.args[0], ast.JoinedStr):
         return False
     first, *rest = call.args[0].values

@@ -192,7 +192,7 @@ def test_nonsense_on_the_socket_harms_nobody(run, said):
     ({"pid": 1}, 1), ({"rank": 1, "pid": None}, 1), ({"rank": 1}, 1), ({"rank": 1, "pid": 1}, 2),
     ({"rank": 1, "pid": 1}, -1)])
 def test_who_greets_as_no_rank_is_refused_and_the_others_meet(run, words, files):
-    """Between ranks: -1 stands for a file that is no process."""
+    """Greets a rank; -1 files stands for a file that is no process."""
     place, are_there = Place(run, "", ""), threading.Barrier(2)
 
     def rank_of(rank):

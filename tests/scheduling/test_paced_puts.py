@@ -16,7 +16,7 @@ def paces(flow):
 
 
 def test_no_put_begins_before_its_turn():
-    """With one expert a rank, the rows of its slots before are those before it in whole tiles, and no row of a slot is put
+    """Rows of earlier slots fill whole tiles if a rank has one expert, and no row of a slot is put
     before a link could have moved these; rows that stay on the rank do not wait."""
     full = hot(tokens=32, ep=16)
     line = full.fused()

@@ -56,7 +56,7 @@ def other_domains(domain):
 
 
 def other_values(value):
-    """What may stand in place of a field of params: other members and other numbers; what is no member at all, too."""
+    """Returns replacements for a field of params: other members, other numbers, and values that are no member."""
     if isinstance(value, Function):
         return [f for f in FUNCTIONS if f is not value]
     members = [m for m in type(value) if m is not value] if isinstance(value, Enum) else []

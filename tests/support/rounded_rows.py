@@ -1,4 +1,4 @@
-"""Quantised rows and weights, as they are read again, written down by hand, and their products."""
+"""References by hand for quantised rows and weights, and for their products."""
 
 import ml_dtypes
 import numpy as np

@@ -55,7 +55,7 @@ def fused(f, target="cpu"):
 
 @pytest.mark.parametrize("target", ["cpu", "ascend-twin"])
 def test_a_layer_and_its_gradients_equal_jax(arrays, target):
-    """Also op by op on MindSpore, and level by level in NumPy."""
+    """Compares MindSpore op by op, the interpreter and the kernel."""
     grad_by = (0, 2, 3, 4, 5)
     want = in_jax(*arrays)
     wanted = jax.grad(lambda *a: jnp.sum(jnp.sin(in_jax(*a))), grad_by)(*arrays)
@@ -102,7 +102,7 @@ def test_every_dtype_on_the_cpu(dtype, tolerance):
 
 
 def test_large_rows_have_gradients_op_by_op():
-    """Whose cube no float32 holds."""
+    """Elements of 1e16 have a cube that float32 cannot hold."""
     x, w = (np.random.default_rng(2).standard_normal((3, 8)) for _ in range(2))
     x = (x * 1e16).astype(np.float32)
     got = ms.grad(lambda a: (hpmoe.rms_norm_rows(a) * ms.Tensor(w.astype(np.float32))).sum())(ms.Tensor(x)).asnumpy()

@@ -1,4 +1,4 @@
-"""Rules on terms say in C++ what they say on numbers."""
+"""Terms printed as C++ have the values of the same rules on numbers."""
 
 import operator
 
@@ -31,7 +31,7 @@ def some_condition(rng, names, depth):
 
 
 def evaluate(text, values):
-    """A C++ expression by a compiler's rules: what binds least is split first."""
+    """Evaluates a C++ expression by operator precedence."""
     depth, splits = 0, {}
     tokens = text.replace("(", " ( ").replace(")", " ) ").replace("!", " ! ").replace(" !  =", " !=").split()
     for i, token in enumerate(tokens):

@@ -1,4 +1,4 @@
-"""What `verify` says of an operation's sizes and what the native check says of its image agree, for thousands of changes."""
+"""`verify` and the native check refuse the same operations, for thousands of random changes."""
 
 import collections
 import dataclasses
@@ -35,7 +35,7 @@ def flows(name):
 
 
 def changed(rng, op, buffers):
-    """An operation with another operand, offset, parameter or number of rows; None where that would not be one."""
+    """Returns the operation with another operand, offset or parameter, or None if it has no parameter to change."""
     kind, operands = rng.integers(4), list(op.operands)
     if kind == 0 and operands:
         i = rng.integers(len(operands))

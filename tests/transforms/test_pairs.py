@@ -75,7 +75,7 @@ def assert_right(first, second, names, reference=None):
 
 
 def assert_one_order_right(makers, names, reference=None):
-    """Of two orders that are allowed, the values of one in turn are compared."""
+    """Compares the values of one order in turn if both orders of two transforms are allowed."""
     allowed = [order for order in (names, names[::-1]) if is_allowed(*(makers[name]() for name in order), order)]
     order = allowed[sum(map(list(makers).index, names)) % len(allowed)]
     assert_right(*(makers[name]() for name in order), order, reference)

@@ -38,7 +38,7 @@ def subjects(request):
 
 
 def test_no_harmful_mutant_is_accepted(subjects, request, capsys):
-    """Of 300 mutants, or --mutants=N. Counts are printed by kind of mutant."""
+    """Judges 300 mutants, or --mutants=N, and prints counts by kind of mutant."""
     rng = np.random.default_rng(request.config.getoption("--mutants-seed"))
     counts, wrong = collections.Counter(), []
     assert not [subject.name for subject in subjects if subject.judge.harm(subject.flow)]
