@@ -14,13 +14,14 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from hpmoe.ranks.arrivals import AGAIN_S, Arrivals
 from hpmoe.ranks.launchers import Launched
-from hpmoe.ranks.messages import GoneError, receive, send
+from hpmoe.ranks.messages import GoneError, process_of, receive, send
 from hpmoe.ranks.points import HostPoint, NetPoint, Point, at_port, secret_of
-from hpmoe.ranks.rendezvous import HELLO_S, WORLD, check_answer, failed, meet
+from hpmoe.ranks.rendezvous import PROOF_S, WORLD, attend, check_answer, failed, meet
 from hpmoe.support.errors import LaunchError, is_int
-from hpmoe.support.kept_files import Fields
 
 TOLD_S = 1.0  # until others have told why a rank that cannot be reached has given up
 Gather = Callable[[str, bytes], list[bytes]]  # what each of the ranks gives, once all have
@@ -120,15 +121,13 @@ def connect(place: Place, tag: str, gather: Gather, rank: int, names: Sequence[s
         LaunchError: a rank is gone, or cannot be reached.
     """
     finder = _Finder(place, tag, rank, names, time.monotonic() + timeout, hub or {})
-    with contextlib.ExitStack() as open_listeners, finder.telling():
-        listeners: dict[socket.socket, Point] = {}
-        for point in finder.points(rank, at_port(place.host, 0)):
-            listeners[open_listeners.enter_context(contextlib.closing(point.listen()))] = point
-        *_, last = listeners
-        told = gather("an address", at_port(place.host, last.getsockname()[1]).encode() if place.host else b"")
+    listeners = {point.listen(): point for point in finder.points(rank, at_port(place.host, 0))}
+    address = at_port(place.host, [*listeners][-1].getsockname()[1]) if place.host else ""
+    with contextlib.closing(Arrivals(listeners, finder.introduce)) as arrivals, finder.telling():
+        told = gather("an address", address.encode())
         for other in range(rank):
             finder.reach(other, told[other].decode())
-        finder.admit(listeners)
+        finder.admit(arrivals)
     members = [finder.members.get(r, Member(name, 0, -1)) for r, name in enumerate(names)]
     members[rank] = Member(names[rank], os.getpid(), os.pidfd_open(os.getpid()))
     sockets = [finder.away.get(r) for r in range(len(names))]
@@ -150,6 +149,14 @@ def meet_all(launched: Launched, names: Sequence[str], timeout: float) -> tuple[
     others = range(1, launched.size) if launched.rank == 0 else (0,)
     hub = dict(zip(others, meeting.connections, strict=True))
     return place, connect(place, "", meeting.all_gather, launched.rank, names, timeout, hub)
+
+
+class _Greeting(NamedTuple):
+    """What a process says of itself: its rank, and on this host its number and a pidfd."""
+
+    rank: int
+    pid: int
+    files: list[int]
 
 
 class _Finder:
@@ -194,76 +201,84 @@ class _Finder:
         return [near, NetPoint(self._place.run, address)] if self._place.host else [near]
 
     def reach(self, rank: int, address: str) -> None:
-        """A rank that listens already: on this host, or at an address."""
+        """Connects to a rank that listens already: on this host, or at an address."""
         problem = ""
         for point in self.points(rank, address):
-            try:
-                connection = point.connect(max(0.1, self._deadline - time.monotonic()))
-            except OSError as error:
-                problem = f"cannot be reached{address and ' at ' + address}: {error.strerror or error}"
-                continue
-            if stranger := point.stranger(connection, listens=False):
-                problem = f"is not who listens at {address}, {stranger} is"
-                connection.close()
-                continue
-            try:
-                return self._greet(connection, point)
-            except GoneError as error:
-                problem = f"is gone: {error}"
+            while time.monotonic() < self._deadline:
+                try:
+                    connection = point.connect(max(0.1, self._deadline - time.monotonic()))
+                except OSError as error:
+                    problem = f"cannot be reached{address and ' at ' + address}: {error.strerror or error}"
+                    break
+                try:
+                    until = min(self._deadline, time.monotonic() + PROOF_S)
+                    if stranger := point.stranger(connection, False, until):
+                        problem = f"is not who listens at {address}, {stranger} is"
+                        connection.close()
+                        break
+                    return self._register(connection, self._greet(connection, point, until))
+                except GoneError as error:  # it has ended, which the next attempt shows, or is slow
+                    connection.close()
+                    problem = f"is gone: {error}"
+                    time.sleep(AGAIN_S)
         self._check_connected(TOLD_S)
         raise failed(f"{self._names[rank]} {problem}", rank)
 
-    def admit(self, listeners: Mapping[socket.socket, Point]) -> None:
+    def introduce(self, connection: socket.socket, point: Point, deadline: float) -> _Greeting:
+        """Returns the greeting of a process that comes to this rank; see Arrivals."""
+        if stranger := point.stranger(connection, True, deadline):
+            raise GoneError(stranger)
+        return self._greet(connection, point, deadline)
+
+    def admit(self, arrivals: Arrivals[_Greeting]) -> None:
         """Accepts the ranks that connect to this one."""
         while len(self.neighbours) + len(self.away) < len(self._names) - 1:
             self._check_connected()
-            for listener, point in listeners.items():
-                listener.settimeout(0.02)
-                with contextlib.suppress(TimeoutError):
-                    connection, _ = listener.accept()
-                    connection.settimeout(None)
-                    if point.stranger(connection, listens=True):
-                        connection.close()
-                        continue
-                    with contextlib.suppress(GoneError):
-                        self._greet(connection, point)
+            if (arrived := arrivals.next(AGAIN_S)) is not None:
+                with contextlib.suppress(GoneError):
+                    self._register(*arrived)
             if time.monotonic() > self._deadline:
                 missing = [r for r in range(len(self._names)) if r != self._rank and r not in (self.neighbours | self.away)]
                 raise failed(f"{self._names[missing[0]]} did not come to {self._names[self._rank]} in time", missing[0])
 
-    def _greet(self, connection: socket.socket, point: Point) -> None:
+    def _greet(self, connection: socket.socket, point: Point, deadline: float) -> _Greeting:
         """Both ends say who they are; on one host they hand over what can be read once they have ended."""
         own = os.pidfd_open(os.getpid())
         try:
-            send(connection, {"rank": self._rank, "pid": os.getpid()}, files=[own] if point.takes_files else [])
-            words, _, files = receive(connection, time.monotonic() + HELLO_S)
-        except GoneError:
-            connection.close()
-            raise
+            send(connection, {"rank": self._rank}, files=[own] if point.takes_files else [])
         finally:
             os.close(own)
-        if not self._is_greeting(words, files if point.takes_files else None):
+        words, _, files = receive(connection, deadline)
+        try:
+            check_answer(words)
+            rank, pid = words.get("rank"), process_of(connection) if point.takes_files else 0
+            if not is_int(rank, 0, len(self._names) - 1) or len(files) != point.takes_files or (
+                    files and not _is_running(files[0], pid)):
+                raise GoneError("its greeting is not that of a rank")
+            attend(connection, deadline)
+        except (OSError, LaunchError):
+            for file in files:
+                os.close(file)
+            raise
+        return _Greeting(int(rank), pid, files)
+
+    def _register(self, connection: socket.socket, greeting: _Greeting) -> None:
+        """Raises GoneError for a rank that is connected already."""
+        rank, pid, files = greeting
+        if rank in {self._rank, *self.neighbours, *self.away}:
             for file in files:
                 os.close(file)
             connection.close()
-            raise GoneError("its greeting is not that of a rank")
-        rank = int(words["rank"])
-        if point.takes_files:
+            raise GoneError("its greeting is that of another rank")
+        if files:
             self.neighbours[rank] = connection
-            self.members[rank] = Member(self._names[rank], words["pid"], files[0])
+            self.members[rank] = Member(self._names[rank], pid, files[0])
         else:
             self.away[rank] = connection
 
-    def _is_greeting(self, words: Fields, files: Sequence[int] | None) -> bool:
-        """Returns whether `words` name a rank that is not connected yet and, on this host, `files` show that it runs."""
-        rank, is_alive = words.get("rank"), files is None or (len(files) == 1 and _is_running(files[0]))
-        known = {self._rank, *self.neighbours, *self.away}
-        is_new = is_int(rank, 0, len(self._names) - 1) and rank not in known
-        return is_new and is_int(words.get("pid"), 1, 2**31) and is_alive
 
-
-def _is_running(file: int) -> bool:
-    """Returns whether `file` is a pidfd of a process that has not ended."""
+def _is_running(file: int, pid: int) -> bool:
+    """Returns whether `file` is a pidfd of a process of this number that has not ended."""
     poll = select.poll()
     poll.register(file, select.POLLIN)
-    return "\nPid:" in Path(f"/proc/self/fdinfo/{file}").read_text(encoding="ascii") and not poll.poll(0)
+    return f"\nPid:\t{pid}\n" in Path(f"/proc/self/fdinfo/{file}").read_text(encoding="ascii") and not poll.poll(0)

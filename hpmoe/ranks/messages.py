@@ -24,8 +24,17 @@ class GoneError(OSError):
 
 
 def user_of(connection: socket.socket) -> int:
-    """The user whose process is at the other end."""
-    return _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[1]
+    """Returns the user whose process is at the other end."""
+    return _credentials(connection)[1]
+
+
+def process_of(connection: socket.socket) -> int:
+    """Returns the number of the process at the other end; 0 if this process's namespace has none for it."""
+    return _credentials(connection)[0]
+
+
+def _credentials(connection: socket.socket) -> tuple[int, ...]:
+    return _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
 
 
 def send(connection: socket.socket, words: Fields, data: bytes = b"", files: Sequence[int] = ()) -> None:
@@ -36,12 +45,19 @@ def send(connection: socket.socket, words: Fields, data: bytes = b"", files: Seq
     """
     text = json.dumps(words).encode()
     head = _HEADER.pack(len(text), len(data), len(files))
-    try:
-        if files:
+    if files:
+        try:
             socket.send_fds(connection, [head], files)
-        else:
-            connection.sendall(head)
-        connection.sendall(text + data)
+        except OSError as error:
+            raise GoneError(*error.args) from None
+        head = b""
+    send_bytes(connection, head + text + data)
+
+
+def send_bytes(connection: socket.socket, data: bytes) -> None:
+    """Raises GoneError if the other end has closed."""
+    try:
+        connection.sendall(data)
     except OSError as error:
         raise GoneError(*error.args) from None
 

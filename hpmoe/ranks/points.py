@@ -10,12 +10,10 @@ import hmac
 import os
 import secrets
 import socket
-import time
 
-from hpmoe.ranks.messages import GoneError, receive_bytes, user_of
+from hpmoe.ranks.messages import GoneError, receive_bytes, send_bytes, user_of
 
 NONCE_BYTES = 32
-PROOF_S = 5.0  # for the other end to show that it has the secret
 
 
 class HostPoint:
@@ -34,8 +32,11 @@ class HostPoint:
         """Raises OSError if no process listens there."""
         return _connected(socket.AF_UNIX, self._name, timeout)
 
-    def stranger(self, connection: socket.socket, listens: bool) -> str:
-        """Says who is at the other end if it is no process of this run, else "". `listens`: whether this end does."""
+    def stranger(self, connection: socket.socket, listens: bool, deadline: float) -> str:
+        """Says who is at the other end if it is no process of this run, else "". `listens`: whether this end does.
+
+        Raises GoneError if the other end is gone, or says too little until `deadline`, of time.monotonic().
+        """
         user = user_of(connection)
         return "" if user == os.getuid() else f"a process of user {user}"
 
@@ -70,26 +71,24 @@ class NetPoint:
     def connect(self, timeout: float) -> socket.socket:
         return _connected(*self._found(), timeout)
 
-    def stranger(self, connection: socket.socket, listens: bool) -> str:
-        try:
-            return "" if has_secret(connection, self._run, listens) else "a process without the secret of this run"
-        except OSError as error:
-            return f"a process that does not prove to be of this run ({error})"
+    def stranger(self, connection: socket.socket, listens: bool, deadline: float) -> str:
+        is_of_run = has_secret(connection, self._run, listens, deadline)
+        return "" if is_of_run else "a process without the secret of this run"
 
 
 Point = HostPoint | NetPoint
 
 
-def has_secret(connection: socket.socket, run: bytes, listens: bool) -> bool:
-    """Whether both ends have the same secret, which neither tells.
+def has_secret(connection: socket.socket, run: bytes, listens: bool, deadline: float) -> bool:
+    """Returns whether both ends have the same secret. Neither sends it.
 
     Raises:
-        OSError: the other end is gone, or says nothing.
+        GoneError: the other end is gone, or says too little until `deadline`, of time.monotonic().
     """
-    deadline, own = time.monotonic() + PROOF_S, secrets.token_bytes(NONCE_BYTES)
-    connection.sendall(own)
+    own = secrets.token_bytes(NONCE_BYTES)
+    send_bytes(connection, own)
     theirs = receive_bytes(connection, NONCE_BYTES, deadline)
-    connection.sendall(_proof(run, listens, own, theirs))
+    send_bytes(connection, _proof(run, listens, own, theirs))
     proof = receive_bytes(connection, hashlib.sha256().digest_size, deadline)
     return hmac.compare_digest(proof, _proof(run, not listens, theirs, own))
 

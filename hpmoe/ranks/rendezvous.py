@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import secrets
 import select
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 
+from hpmoe.ranks.arrivals import AGAIN_S, HELLO_S, Arrivals
 from hpmoe.ranks.messages import GoneError, receive, send
 from hpmoe.ranks.points import Point
 from hpmoe.support.errors import LaunchError, is_int
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.versions import __version__
 
-AGAIN_S = 0.02  # between two attempts to reach rank 0
-HELLO_S = 10.0  # for what a process says first
+PROOF_S = 5.0  # for the other end of a connection to prove what it is; then the next attempt
 WORLD = "hpmoe.world()"
 
 
@@ -116,9 +117,8 @@ def meet(point: Point, rank: int, names: Sequence[str], timeout: float) -> Meeti
     deadline = time.monotonic() + timeout
     if rank == 0:
         return Hub(point, hello, names, deadline).meeting(timeout)
-    hub = _reach(point, names[0], deadline, timeout)
+    hub = _reach(point, hello, names[0], deadline, timeout)
     try:
-        send(hub, hello)
         check_answer(receive(hub, deadline + HELLO_S)[0])  # rank 0 says who is missing
     except OSError as error:
         hub.close()
@@ -129,19 +129,48 @@ def meet(point: Point, rank: int, names: Sequence[str], timeout: float) -> Meeti
     return Meeting(rank, names, [hub], timeout)
 
 
-def _reach(point: Point, name: str, deadline: float, timeout: float) -> socket.socket:
-    """A connection to rank 0, once that listens."""
+def attend(connection: socket.socket, deadline: float) -> None:
+    """Returns once the process at the other end has answered a question; both ends call this.
+
+    A process that repeats what a rank has said, and then is silent, does not count as the rank.
+
+    Raises:
+        GoneError: it does not answer.
+        LaunchError: it says that a rank has failed.
+    """
+    question = secrets.token_hex(8)
+    send(connection, {"question": question})
+    theirs = receive(connection, deadline)[0]
+    check_answer(theirs)
+    send(connection, {"answer": theirs.get("question")})
+    if receive(connection, deadline)[0].get("answer") != question:
+        raise GoneError("it does not answer")
+
+
+def _reach(point: Point, hello: Fields, name: str, deadline: float, timeout: float) -> socket.socket:
+    """Returns a connection to rank 0, which knows this rank; tries again while nobody listens, or who does is silent."""
+    problem = ""
     while (left := deadline - time.monotonic()) > 0:
         try:
             connection = point.connect(left)
         except OSError:
             time.sleep(AGAIN_S)
             continue
-        if stranger := point.stranger(connection, listens=False):
+        try:
+            until = min(deadline, time.monotonic() + PROOF_S)
+            if stranger := point.stranger(connection, False, until):
+                raise failed(f"{stranger} listens in place of {name}, and is refused", 0)
+            send(connection, hello)
+            attend(connection, until)
+            return connection
+        except GoneError as error:
             connection.close()
-            raise failed(f"{stranger} listens in place of {name}, and is refused", 0)
-        return connection
-    raise failed(f"{name} did not come to {WORLD} within {timeout:g} s", 0)
+            problem = f"; whoever listens in its place does not prove to be of this run ({error})"
+            time.sleep(AGAIN_S)
+        except LaunchError:
+            connection.close()
+            raise
+    raise failed(f"{name} did not come to {WORLD} within {timeout:g} s{problem}", 0)
 
 
 class Hub:
@@ -150,12 +179,12 @@ class Hub:
     def __init__(self, point: Point, hello: Fields, names: Sequence[str], deadline: float):
         self.point, self.hello, self.names, self.deadline = point, hello, names, deadline
         self.found: dict[int, socket.socket] = {}  # by rank
-        self.listener = listen(point, deadline, names[0])
+        self.arrivals = Arrivals({listen(point, deadline, names[0]): point}, introduce)
 
     def meeting(self, timeout: float) -> Meeting:
         while len(self.found) < len(self.names) - 1:
             self._wait(timeout)
-        self.listener.close()
+        self.arrivals.close()
         connections = [self.found[rank] for rank in sorted(self.found)]
         for rank, connection in enumerate(connections, 1):
             try:
@@ -165,35 +194,26 @@ class Hub:
         return Meeting(0, self.names, connections, timeout)
 
     def _wait(self, timeout: float) -> None:
-        """Until somebody comes, or ends."""
-        poll, left = select.poll(), self.deadline - time.monotonic()
-        poll.register(self.listener, select.POLLIN)
-        ends = {connection.fileno(): rank for rank, connection in self.found.items()}
+        """Lets in whoever comes in a moment, and looks who has ended."""
+        poll, ends = select.poll(), {connection.fileno(): rank for rank, connection in self.found.items()}
         for file in ends:
             poll.register(file, select.POLLIN)
-        ready = [file for file, _ in poll.poll(max(0.0, left) * 1e3)]
-        for file in ready:
-            if file in ends:
-                self._fail(f"{self.names[ends[file]]} died in {WORLD}", ends[file])
-        if ready:
-            self._let_in(self.listener.accept()[0])
-        elif left <= 0:
+        for file, _ in poll.poll(0):
+            self._fail(f"{self.names[ends[file]]} died in {WORLD}", ends[file])
+        if (arrived := self.arrivals.next(AGAIN_S)) is not None:
+            return self._let_in(*arrived)
+        if time.monotonic() > self.deadline:
             missing = [r for r in range(1, len(self.names)) if r not in self.found]
             self._fail(f"{' and '.join(self.names[r] for r in missing)} did not come to {WORLD} within {timeout:g} s",
                        missing[0])
+        return None
 
-    def _let_in(self, connection: socket.socket) -> None:
-        if self.point.stranger(connection, listens=True):
-            return connection.close()
-        try:
-            hello, _, _ = receive(connection, time.monotonic() + HELLO_S)
-        except OSError:  # who says nothing, or nonsense, is no rank
-            return connection.close()
-        if not _is_hello(hello) and not _is_end(hello, len(self.names)):
-            return connection.close()
+    def _let_in(self, connection: socket.socket, hello: Fields) -> None:
         if "ended" in hello:
             connection.close()
-            self._fail(f"rank {hello['ended']} {hello['how']} before it came to {WORLD}", hello["ended"])
+            if is_int(hello["ended"], 0, len(self.names) - 1):
+                self._fail(f"rank {hello['ended']} {hello['how']} before it came to {WORLD}", hello["ended"])
+            return
         rank, connections = hello["rank"], [connection]
         if hello["version"] != self.hello["version"]:
             self._fail(f"rank {rank} has hpmoe {hello['version']}, and rank 0 has {self.hello['version']}", rank,
@@ -203,20 +223,35 @@ class Hub:
                        f"{', '.join(self.names)} meet{' and that one is there already' if rank in self.found else ''}",
                        rank, connections)
         self.found[rank] = connection
-        return None
 
     def _fail(self, text: str, rank: int, more: Sequence[socket.socket] = ()) -> None:
         """Raises on all: those who come later are told as well."""
-        if self.listener.fileno() >= 0:
+        if len(self.found) < len(self.names) - 1:
             words = {"fault": text, "rank": rank}
             threading.Thread(target=_answer_all, daemon=True, args=(
-                self.point, self.listener, words, lambda: time.monotonic() > self.deadline)).start()
+                self.arrivals, words, lambda: time.monotonic() > self.deadline)).start()
         connections = [*self.found.values(), *more]
         try:
             tell_fault(connections, text, rank)
         finally:
             for connection in connections:
                 connection.close()
+
+
+def introduce(connection: socket.socket, point: Point, deadline: float) -> Fields:
+    """Returns what a process says that comes to rank 0: its rank, or as a launcher the end of a rank.
+
+    Raises:
+        OSError: it is none of this run, says something else, or says too little until `deadline`.
+    """
+    if stranger := point.stranger(connection, True, deadline):
+        raise GoneError(stranger)
+    words = receive(connection, deadline)[0]
+    if _is_hello(words):
+        attend(connection, deadline)
+    elif not _is_end(words):
+        raise GoneError("it sent no hello")
+    return words
 
 
 def _is_hello(words: Fields) -> bool:
@@ -226,9 +261,9 @@ def _is_hello(words: Fields) -> bool:
             all(isinstance(name, str) for name in names) and is_int(words.get("rank"), 1, len(names) - 1))
 
 
-def _is_end(words: Fields, num_ranks: int) -> bool:
+def _is_end(words: Fields) -> bool:
     """Returns whether `words` hold the rank that has ended and how, as a launcher reports it."""
-    return is_int(words.get("ended"), 0, num_ranks - 1) and isinstance(words.get("how"), str)
+    return is_int(words.get("ended"), 0) and isinstance(words.get("how"), str)
 
 
 def listen(point: Point, deadline: float, name: str) -> socket.socket:
@@ -250,19 +285,17 @@ def tell_end(point: Point, rank: int, how: str, is_over: threading.Event) -> Non
     while not is_over.wait(0.1):
         with contextlib.suppress(OSError, LaunchError):
             if rank == 0:
-                return _answer_all(point, listen(point, 0.0, "the launcher"), fault, is_over.is_set)
+                arrivals = Arrivals({listen(point, 0.0, "the launcher"): point}, introduce)
+                return _answer_all(arrivals, fault, is_over.is_set)
             with point.connect(HELLO_S) as connection:
-                if not point.stranger(connection, listens=False):
+                if not point.stranger(connection, False, time.monotonic() + PROOF_S):
                     return send(connection, words)
 
 
-def _answer_all(point: Point, listener: socket.socket, fault: Fields, is_over: Callable[[], bool]) -> None:
-    with listener:
-        listener.settimeout(0.1)
+def _answer_all(arrivals: Arrivals[Fields], fault: Fields, is_over: Callable[[], bool]) -> None:
+    """Tells a fault to all that come."""
+    with contextlib.closing(arrivals):
         while not is_over():
-            with contextlib.suppress(OSError):
-                connection, _ = listener.accept()
-                with connection:
-                    if not point.stranger(connection, listens=True):
-                        receive(connection, time.monotonic() + HELLO_S)
-                        send(connection, fault)
+            if (arrived := arrivals.next(0.1)) is not None:
+                with arrived[0] as connection, contextlib.suppress(GoneError):
+                    send(connection, fault)

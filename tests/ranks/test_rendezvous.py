@@ -17,8 +17,9 @@ from hpmoe import LaunchError
 from hpmoe.ranks import messages, points, rendezvous
 from hpmoe.ranks.hosts import Place, connect, meet_all
 from hpmoe.ranks.launchers import Launched
-from hpmoe.ranks.points import HostPoint
+from hpmoe.ranks.points import HostPoint, NetPoint
 from hpmoe.ranks.rendezvous import meet, tell_end
+from hpmoe.ranks.starting import free_address
 
 
 def names_of(size):
@@ -72,8 +73,8 @@ def after_letting_in(monkeypatch, then):
     """Calls then(ranks that are there) whenever rank 0 has let one in."""
     real = rendezvous.Hub._let_in
 
-    def let_in(hub, connection):
-        real(hub, connection)
+    def let_in(hub, *arrived):
+        real(hub, *arrived)
         then(sorted(hub.found))
     monkeypatch.setattr(rendezvous.Hub, "_let_in", let_in)
 
@@ -263,3 +264,109 @@ def test_ranks_that_give_different_things_are_told(run):
             return group.all_gather(("counts", "a heap")[rank], b"")
 
     assert [str(e) for e in on_threads(2, rank_of)] == ["rank 1 gives a heap where rank 0 gives counts"] * 2
+
+
+class Strangers:
+    """Connections to a listener, a third each of which says nothing, drips bytes, or has sent garbage."""
+
+    def __init__(self, kept):
+        self._kept, self._dripping = kept, []
+
+    def come(self, connect, count=200):
+        for number in range(count):
+            connection = self._kept.enter_context(connect())
+            if number % 3 == 1:
+                self._dripping.append(connection)
+            if number % 3 == 2:
+                with contextlib.suppress(OSError):
+                    connection.sendall(os.urandom(100))
+
+    def drip(self, is_over):
+        while not is_over.wait(0.05):
+            for connection in self._dripping:
+                with contextlib.suppress(OSError):
+                    connection.send(b"\0")
+
+
+def on_threads_among_strangers(size, rank_of):
+    """What rank_of(rank, strangers) returns on each rank."""
+    with contextlib.ExitStack() as kept:
+        strangers, is_over = Strangers(kept), threading.Event()
+        dripper = threading.Thread(target=strangers.drip, args=(is_over,))
+        dripper.start()
+        try:
+            return on_threads(size, lambda rank: rank_of(rank, strangers))
+        finally:
+            is_over.set()
+            dripper.join()
+
+
+def listening(point):
+    """The connect function of a point, once somebody listens there."""
+    while True:
+        with contextlib.suppress(OSError), point.connect(5):
+            return lambda: point.connect(5)
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("is_net", [False, True])
+@pytest.mark.parametrize("when", ["before", "between"])
+def test_silent_strangers_do_not_delay_a_meeting(run, is_net, when):
+    """One proof at a time would take 200 times the time for one, which is above the timeout of this meeting."""
+    point = NetPoint(run, free_address()) if is_net else HostPoint(run, "")
+    first, are_there = threading.Event(), threading.Event()
+
+    def rank_of(rank, strangers):
+        if rank == 1:
+            if when == "between":
+                first.wait(10)
+            strangers.come(listening(point))
+            are_there.set()
+        elif rank == 2 and when == "before":
+            are_there.wait(10)
+        elif rank == 2:
+            threading.Timer(0.3, first.set).start()
+        return size_of(meet(point, rank, names_of(3), 9))
+
+    assert on_threads_among_strangers(3, rank_of) == [3, 3, 3]
+
+
+def test_silent_strangers_at_a_ranks_own_ports_delay_nobody(run):
+    """At the name on this host and at the address for other hosts."""
+    barrier, addresses = threading.Barrier(2), [b"", b""]
+
+    def rank_of(rank, strangers):
+        def gather(what, data):
+            addresses[rank] = data
+            barrier.wait(10)
+            if rank == 1:
+                strangers.come(lambda: NetPoint(run, addresses[0].decode()).connect(5))
+                strangers.come(lambda: HostPoint(run, "group at rank 0", "0").connect(5))
+            return addresses
+
+        group = connect(Place(run, "127.0.0.1", str(rank)), "group", gather, rank, names_of(2), 9)
+        group.close()
+        return len(group.members)
+
+    assert on_threads_among_strangers(2, rank_of) == [2, 2]
+
+
+def test_who_says_the_hello_of_a_rank_and_then_nothing_is_no_rank(run):
+    """Neither in place of the rank nor beside it."""
+    with contextlib.ExitStack() as kept:
+        def rank_of(rank):
+            if rank == 1:
+                silent = kept.enter_context(listening(HostPoint(run, ""))())
+                messages.send(silent, {"rank": 1, "names": names_of(2), "version": rendezvous.__version__})
+                messages.receive(silent, time.monotonic() + 10)  # it is asked something
+            return size_of(meet(HostPoint(run, ""), rank, names_of(2), 9))
+
+        assert on_threads(2, rank_of) == [2, 2]
+
+
+def test_a_listener_with_too_many_open_files_still_lets_ranks_in(run, monkeypatch):
+    """Strangers may use up what a process may open."""
+    monkeypatch.setattr("hpmoe.ranks.arrivals.MOST_UNPROVEN", 10)
+    assert on_threads_among_strangers(2, lambda rank, strangers: (
+        strangers.come(listening(HostPoint(run, "")), 50) if rank == 1 else None,
+        size_of(meet(HostPoint(run, ""), rank, names_of(2), 9)))) == [(None, 2)] * 2
