@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.nn.safetensors import Stored, open_file, write_file
+from hpmoe.nn.safetensors import Stored, open_file, without_repeats, write_file
 from hpmoe.support.dtypes import dtype_name, numpy_dtype
 from hpmoe.support.errors import check_argument
 
@@ -35,7 +36,7 @@ def open_arrays(who: str, source: str | os.PathLike[str] | Mapping[str, Array], 
     some = ", ".join(list(found)[:3])
     named = {name[len(prefix):]: value for name, value in found.items() if name.startswith(prefix)}
     check_argument(bool(named), who, "prefix", f"{prefix!r}", f"what names of arrays start with, as in {some or 'none'}")
-    return {name: _in_memory(x) for name, x in named.items()} if isinstance(source, Mapping) else named
+    return {name: _in_memory(who, name, x) for name, x in named.items()} if isinstance(source, Mapping) else named
 
 
 def _of_path(who: str, path: Path, prefix: str) -> dict[str, Stored]:
@@ -53,30 +54,42 @@ def _of_path(who: str, path: Path, prefix: str) -> dict[str, Stored]:
 
 
 def read_index(who: str, folder: Path) -> dict[str, str]:
-    """The file that each array lies in; empty where a folder has no index."""
+    """Returns the file of each array; nothing if a folder has no index.
+
+    Raises:
+        ArgumentError: the index is malformed, names an array twice, or names a file outside of the folder.
+    """
     path = folder / INDEX
     if not path.is_file():
         return {}
-    places = None
     try:
-        places = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
-    except (ValueError, KeyError, TypeError):
-        pass
-    check_argument(isinstance(places, dict), who, "folder_or_state", f"one with {path} of another format",
-                   'a folder whose index has a "weight_map"')
-    return dict(places or {})
+        places = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=without_repeats)["weight_map"]
+        fault = "" if isinstance(places, dict) else "no weight_map"
+        bad = [file for file in (places if not fault else {}).values() if not _is_file_name(file)]
+        fault = f"the file name {bad[0]!r}" if bad else fault
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        places, fault = {}, f"{type(error).__name__}: {error}"
+    check_argument(not fault, who, "folder_or_state", f"one with {path} of another format ({fault})",
+                   'a folder whose index has a "weight_map" of arrays to files beside it')
+    return places
 
 
-def _in_memory(value: Array) -> Stored:
+def _is_file_name(name: object) -> bool:
+    return isinstance(name, str) and name not in ("", ".", "..") and not set("/\\\0") & set(name)
+
+
+def _in_memory(who: str, name: str, value: Array) -> Stored:
     """An array of NumPy, MindSpore or PyTorch."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         value = value.view(sys.modules["torch"].int16).numpy().view(numpy_dtype("bfloat16")) if "bfloat16" in str(
             value.dtype) else value.numpy()
-    array = value.asnumpy() if hasattr(value, "asnumpy") else np.asarray(value)
+    array = value.asnumpy() if hasattr(value, "asnumpy") else value
+    check_argument(isinstance(array, np.ndarray), who, "folder_or_state", f"one whose {name} is a {type(value).__name__}",
+                   "a mapping of names to arrays of NumPy, MindSpore or PyTorch")
     if str(array.dtype) == "bfloat16":
         array = array.view(np.uint16).view(numpy_dtype("bfloat16"))  # another library's dtype of that name
-    return Stored(dtype_name(array.dtype), array.shape, lambda start, stop: array[start:stop])
+    return Stored(dtype_name(array.dtype), array.shape, lambda *ranges: array[tuple(slice(r.start, r.stop) for r in ranges)])
 
 
 def add_file(who: str, folder: Path, prefix: str, arrays: Mapping[str, Stored]) -> None:
@@ -103,4 +116,4 @@ def add_file(who: str, folder: Path, prefix: str, arrays: Mapping[str, Stored]) 
 
 def _bytes_of_arrays(who: str, path: Path) -> int:
     arrays = open_file(who, path).values()
-    return sum(int(np.prod(array.shape)) * numpy_dtype(array.dtype).itemsize for array in arrays)
+    return sum(math.prod(array.shape) * numpy_dtype(array.dtype).itemsize for array in arrays)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from mindspore import Parameter, Tensor, nn
 from hpmoe.balance.places import experts_at
 from hpmoe.nn.checkpoint_folder import Array, add_file, open_arrays
 from hpmoe.nn.formats import FORMATS, SHARED, UNSTORED, Entry, pairs, stored_shape
-from hpmoe.nn.matching import Place, check_match, closest_match, homeless_of, places_of
+from hpmoe.nn.matching import IN_RANGE, Place, check_match, closest_match, homeless_of, places_of
 from hpmoe.nn.safetensors import Stored
 from hpmoe.support.dtypes import FLOATS, dtype_name, name_of_dtype, numpy_dtype, rounded
 from hpmoe.support.errors import check_argument, check_flags, is_name
@@ -63,6 +63,10 @@ def load_hugging_face(layer: nn.Cell, folder_or_state: str | os.PathLike[str] | 
     kinds = {name: (str(name_of_dtype(p.dtype)), tuple(p.shape)) for name, p in parameters.items()}
     at = _experts_at(LOAD, layer)
     check_match(LOAD, match, arrays, kinds, total, allow_rounding)
+    for stored, place in match.places.items():
+        if arrays[stored].dtype not in IN_RANGE[kinds[place.entry.parameter][0]]:
+            for _, values in _pieces(arrays[stored], place, held):
+                _narrowed(LOAD, stored, values, kinds[place.entry.parameter][0])
     for name, (dtype, shape) in kinds.items():
         array = np.empty(shape, numpy_dtype(dtype))
         for stored, place in match.places.items():
@@ -73,17 +77,31 @@ def load_hugging_face(layer: nn.Cell, folder_or_state: str | os.PathLike[str] | 
 
 
 def _read(array: np.ndarray, stored: Stored, place: Place, held: range) -> None:
-    """Reads an array of a checkpoint, or what it has of the held experts, into a Parameter's array."""
-    entry = place.entry
-    if not entry.of_experts:
-        return _copy(entry, array, stored.read(0, stored.shape[0]))
-    for e in held if not entry.is_apart else place.experts:
-        _copy(entry, array[e - held.start], stored.read(0, stored.shape[0]) if entry.is_apart else stored.read(e, e + 1)[0])
+    """Reads a checkpoint's array, or the held experts of one, into the array of a Parameter."""
+    for at, values in _pieces(stored, place, held):
+        for mine, theirs in pairs(place.entry, array[at], values):
+            mine[...] = rounded(theirs, dtype_name(array.dtype))
+        del values, theirs  # before the next part is read
 
 
-def _copy(entry: Entry, array: np.ndarray, stored: np.ndarray) -> None:
-    for mine, theirs in pairs(entry, array, stored):
-        mine[...] = rounded(theirs, dtype_name(mine.dtype))
+def _pieces(stored: Stored, place: Place, held: range) -> Iterator[tuple[int | slice, np.ndarray]]:
+    """Yields (index in the Parameter, values) of a checkpoint's array, one of the held experts at a time."""
+    if not place.entry.of_experts:
+        yield slice(None), stored.read()
+    elif place.entry.is_apart:
+        yield place.experts.start - held.start, stored.read()
+    else:
+        for e in held:
+            yield e - held.start, stored.read(range(e, e + 1))[0]
+
+
+def _narrowed(who: str, name: str, values: np.ndarray, dtype: str) -> np.ndarray:
+    """Returns values in a dtype; raises ArgumentError if one of them is too large for it."""
+    narrow = rounded(values, dtype)
+    is_lost = np.isinf(narrow.astype(np.float32)) & np.isfinite(values.astype(np.float64))
+    check_argument(not is_lost.any(), who, "dtype", f"{dtype}, in which {name} overflows to infinity",
+                   "a dtype that holds all values", "Write mindspore.bfloat16 or mindspore.float32.")
+    return narrow
 
 
 @suggests_keywords
@@ -135,7 +153,7 @@ def save_hugging_face(layer: nn.Cell, folder: str | os.PathLike, prefix: str = "
     if at is not None:
         arrays |= {name: array[np.argsort(at)] for name, array in arrays.items() if name.startswith("experts.")}
     add_file(SAVE, Path(folder), prefix, {
-        prefix + name: _stored(place, arrays[place.entry.parameter], total, name_of_dtype(dtype))
+        prefix + name: _stored(name, place, arrays[place.entry.parameter], total, name_of_dtype(dtype))
         for name, place in places_of(entries, arrays, total).items()})
 
 
@@ -148,25 +166,19 @@ def _no_shared_expert(entries: Collection[Entry], parameters: Mapping[str, Param
     return {first: empty, last: empty.T} if has_room else {}
 
 
-def _stored(place: Place, array: np.ndarray, num_experts: int, dtype: str | None) -> Stored:
+def _stored(name: str, place: Place, array: np.ndarray, num_experts: int, dtype: str | None) -> Stored:
     """What a checkpoint has of a Parameter's array at a place; it is laid out where it is read."""
     entry = place.entry
     dtype = dtype_name(array.dtype) if dtype is None or entry.parameter == "expert_bias" else dtype
     shape = stored_shape(entry, array.shape, num_experts)
 
-    def read(start: int, stop: int) -> np.ndarray:
+    def read() -> np.ndarray:
         out = np.empty(shape, numpy_dtype(dtype))
-        if not entry.of_experts:
-            _write(entry, array, out)
-        for e in place.experts:
-            _write(entry, array[e], out if entry.is_apart else out[e])
-        return out[start:stop]
+        for e in place.experts if entry.of_experts else (slice(None),):
+            for mine, theirs in pairs(entry, array[e], out if entry.is_apart else out[e]):
+                theirs[...] = _narrowed(SAVE, name, mine, dtype)
+        return out
     return Stored(dtype, shape, read)
-
-
-def _write(entry: Entry, array: np.ndarray, stored: np.ndarray) -> None:
-    for mine, theirs in pairs(entry, array, stored):
-        theirs[...] = rounded(mine, dtype_name(theirs.dtype))
 
 
 def _parameters(who: str, layer: nn.Cell) -> dict[str, Parameter]:

@@ -11,6 +11,9 @@ from hpmoe.support.dtypes import FLOATS
 from hpmoe.support.errors import check_argument
 
 SHOWN = 20  # names of a kind in an error
+# Dtypes whose values a Parameter's dtype holds exactly, and dtypes whose range it holds.
+EXACT = {"float32": FLOATS, "bfloat16": ("bfloat16",), "float16": ("float16",)}
+IN_RANGE = EXACT | {"bfloat16": FLOATS}
 
 
 class Place(NamedTuple):
@@ -84,7 +87,7 @@ def check_match(who: str, match: Match, arrays: Mapping[str, Stored], kinds: Map
             shapes.append(f"{name} {stored.shape} for {expected}")
         if stored.dtype not in (*FLOATS, "float64"):
             coded.append(f"{name} of {stored.dtype}")
-        elif not allow_rounding and dtype not in ("float32", stored.dtype):
+        elif not allow_rounding and stored.dtype not in EXACT[dtype]:
             rounded.append(f"{name} of {stored.dtype} to {dtype}")
     faults = {"missing": match.missing, "without a Parameter": match.unknown, "without an array": match.homeless,
               "of another shape": sorted(shapes), "of a dtype to be converted first": sorted(coded),

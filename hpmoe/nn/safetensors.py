@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import safetensors
 
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.errors import ArgumentError, check_argument
@@ -19,49 +22,79 @@ CODES = {name: code for code, name in DTYPES.items()}
 
 
 class Stored(NamedTuple):
-    """An array that lies somewhere: `read(start, stop)` brings rows start:stop of its first axis, and no more than these.
+    """An array of a file or in memory.
 
-    `dtype` is a name as NumPy has it, or the file's own code where it is none of DTYPES.
+    `read(*ranges)` returns the part within a range of each leading axis, and reads no other bytes. `dtype` is a name of
+    NumPy, or the code of the file if it is not one of DTYPES.
     """
 
     dtype: str
     shape: tuple[int, ...]
-    read: Callable[[int, int], np.ndarray]
+    read: Callable[..., np.ndarray]
 
 
 def open_file(who: str, path: Path) -> dict[str, Stored]:
-    """The arrays of a file, by name; its table is read, and no values.
+    """Returns the arrays of a file, by name; reads the table of the file, and no values.
+
+    The safetensors library validates the table: offsets, sizes, dtypes, and that the arrays fill the file.
 
     Raises:
-        ArgumentError: the file is not there, is of another format, or is shorter than its table says.
+        ArgumentError: the file is missing, is not a safetensors file, or names an array twice.
     """
     check_argument(path.is_file(), who, "folder_or_state", f"one without the file {path}", "a folder with all its files")
-    size = path.stat().st_size
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        text = file.read(length) if length <= size else b""
     try:
-        table = json.loads(text)
-        table.pop("__metadata__", None)
-        return {name: _stored(path, entry, 8 + length, size) for name, entry in table.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        with safetensors.safe_open(path, "np"):
+            pass
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            table = json.loads(file.read(length), object_pairs_hook=without_repeats)
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise ArgumentError(f"{who}: {path} is cut off, or no safetensors file: {error}") from error
+    return {name: _stored(who, path, entry, 8 + length) for name, entry in table.items() if name != "__metadata__"}
 
 
-def _stored(path: Path, entry: Fields, start: int, size: int) -> Stored:
+def without_repeats(pairs: list[tuple[str, object]]) -> Fields:
+    """Returns a JSON object, for `json.loads`; raises ValueError if it has a name twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"{next(name for i, (name, _) in enumerate(pairs) if name in dict(pairs[:i]))!r} is there twice")
+    return found
+
+
+def _stored(who: str, path: Path, entry: Fields, start: int) -> Stored:
     begin, end = entry["data_offsets"]
-    shape, code = tuple(entry["shape"]), str(entry["dtype"])
+    shape, code = tuple(entry["shape"]), entry["dtype"]
     dtype = DTYPES.get(code, code)
-    if start + end > size:
-        raise ValueError(f"an array ends at byte {start + end} of {size}")
-    row = (end - begin) // max(shape[0], 1) if shape else end - begin
-    if dtype in CODES and numpy_dtype(dtype).itemsize * int(np.prod(shape)) != end - begin:
-        raise ValueError(f"{dtype}{list(shape)} has {end - begin} bytes")
+    size = (end - begin) // max(math.prod(shape), 1)
 
-    def read(first: int, last: int) -> np.ndarray:
-        data = np.fromfile(path, np.uint8, (last - first) * row, offset=start + begin + first * row)
-        return data.view(numpy_dtype(dtype)).reshape(last - first, *shape[1:])
+    def read(*ranges: range) -> np.ndarray:
+        found, parts = [], runs(shape, ranges)
+        for first, count in parts:
+            data = np.fromfile(path, np.uint8, count * size, offset=start + begin + first * size)
+            check_argument(len(data) == count * size, who, "folder_or_state",
+                           f"one whose {path.name} was cut off while it was read",
+                           "a folder that nothing writes to meanwhile")
+            found.append(data)
+        data = found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.uint8), *found])
+        return data.view(numpy_dtype(dtype)).reshape((*map(len, ranges), *shape[len(ranges):]))
     return Stored(dtype, shape, read)
+
+
+def runs(shape: Sequence[int], ranges: Sequence[range]) -> list[tuple[int, int]]:
+    """Returns (first element, number of elements) of each contiguous run of the part of an array within ranges.
+
+    Example:
+        >>> runs((4, 6), (range(1, 3),)), runs((4, 6), (range(1, 3), range(0, 2)))
+        ([(6, 12)], [(6, 2), (12, 2)])
+    """
+    partial = [axis for axis, held in enumerate(ranges) if len(held) < shape[axis]]
+    axis = partial[-1] if partial else 0
+    strides = [math.prod(shape[i + 1:]) for i in range(len(shape))]
+    held = ranges[axis] if ranges else range(shape[0] if shape else 1)
+    count = len(held) * (strides[axis] if shape else 1)
+    outer = itertools.product(*ranges[:axis])
+    return [(sum(i * stride for i, stride in zip(at, strides, strict=False)) + held.start * (strides[axis] if shape else 1),
+             count) for at in outer]
 
 
 def write_file(path: Path, arrays: Mapping[str, Stored]) -> None:
@@ -71,13 +104,18 @@ def write_file(path: Path, arrays: Mapping[str, Stored]) -> None:
     end = 0
     for name in order:
         dtype, shape, _ = arrays[name]
-        begin, end = end, end + numpy_dtype(dtype).itemsize * int(np.prod(shape))
+        begin, end = end, end + numpy_dtype(dtype).itemsize * math.prod(shape)
         table[name] = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
     text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     unfinished = path.with_name(path.name + ".part")
-    with open(unfinished, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for name in order:
-            file.write(np.ascontiguousarray(arrays[name].read(0, arrays[name].shape[0])).view(np.uint8).data)
-    os.replace(unfinished, path)
+    try:
+        with open(unfinished, "wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            for name in order:
+                file.write(np.ascontiguousarray(arrays[name].read()).view(np.uint8).data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)

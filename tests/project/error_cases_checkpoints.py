@@ -41,12 +41,15 @@ def _in_folder(files, f):
 
 
 def _file(entries=None, data=b""):
-    text = json.dumps(entries).encode()
+    return _text(json.dumps(entries).encode(), data)
+
+
+def _text(text, data=b""):
     return len(text).to_bytes(8, "little") + text + data
 
 
 def _model_beside(folder):
-    write_file(folder / "model.safetensors", {"a": Stored("float32", (1,), lambda start, stop: np.ones(1, np.float32))})
+    write_file(folder / "model.safetensors", {"a": Stored("float32", (1,), lambda *ranges: np.ones(1, np.float32))})
     _save(folder, "model.layers.0.mlp")()
 
 
@@ -73,6 +76,13 @@ cases("load_hugging_face", {
     "a file cut off": _in_folder({"model.safetensors": _file({"a": ENTRY}, b"1234")}, lambda folder: _load(folder)()),
     "a file of too many bytes": _in_folder({"model.safetensors": _file({"a": ENTRY | {"shape": [3]}}, b"12345678")},
                                            lambda folder: _load(folder)()),
+    "a file with a name twice": _in_folder(
+        {"model.safetensors": _text(b'{"a": %s, "a": %s}' % ((json.dumps(ENTRY).encode(),) * 2), b"12345678")},
+        lambda folder: _load(folder)()),
+    "a list for an array": _load(STATE | {"gate.weight": [[1.0]]}),
+    "float64 to float32": _load(STATE | {"gate.weight": np.ones((2, 4))}),
+    "overflow in float16": _load(STATE | {"gate.weight": np.full((2, 4), 1e6, np.float32)}, allow_rounding=True,
+                                 layer=MoELayer(**OPTIONS, dtype=ms.float16)),
     "an index of words": _in_folder({INDEX: b"{}"}, lambda folder: _load(folder)()),
     "an index of missing files": _in_folder({INDEX: b'{"weight_map": {"gate.weight": "1.safetensors"}}'},
                                             lambda folder: _load(folder)()),
