@@ -22,7 +22,7 @@ On several computers it is called on each, with the same HPMOE_SECRET in the env
 hpmoe launch -n 4 --hosts=2 --host_rank=0 --rendezvous=ADDRESS:PORT script.py,
 with the address of the one of host_rank 0.
 
-Where a rank fails, a line on stderr says how. The others go on: they raise an error where they need that rank. Ctrl-C
+If a rank fails, a line on stderr says how. The others go on: they raise an error where they need that rank. Ctrl-C
 and SIGTERM reach all. Exits with the status of the first rank that failed, 128 and its number after a signal."""
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from hpmoe.ranks.arrivals import AGAIN_S, Arrivals
 from hpmoe.ranks.launchers import Launched
 from hpmoe.ranks.messages import GoneError, process_of, receive, send
-from hpmoe.ranks.points import HostPoint, NetPoint, Point, at_port, secret_of
+from hpmoe.ranks.points import HostPoint, NetPoint, Point, at_port, meeting_point, secret_of
 from hpmoe.ranks.rendezvous import PROOF_S, WORLD, attend, check_answer, failed, meet
 from hpmoe.support.errors import LaunchError, is_int
 
@@ -140,7 +140,7 @@ def meet_all(launched: Launched, names: Sequence[str], timeout: float) -> tuple[
     Raises:
         LaunchError: a rank did not come, or cannot be reached.
     """
-    point = NetPoint(launched.run, launched.rendezvous) if launched.rendezvous else HostPoint(launched.run, "")
+    point = meeting_point(launched)
     meeting = meet(point, launched.rank, names, timeout)
     host = point.host if isinstance(point, NetPoint) else ""
     if host and launched.rank > 0:

@@ -6,44 +6,55 @@ import dataclasses
 import hashlib
 import os
 import re
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+LAUNCHER = "HPMOE_LAUNCHER"  # of `hpmoe launch`: names the socket at which it listens
 SECRET = "HPMOE_SECRET"  # of a run of `hpmoe launch`, hexadecimal, or of a run on several hosts
 RENDEZVOUS = "HPMOE_RENDEZVOUS"  # host:port at which rank 0 listens, where ranks are on several hosts
 LEAST_SECRET = 16  # characters
+STORE_S = 5.0  # for torchrun's store to answer
 PORTS = range(20_000, 30_000)  # below those that Linux gives to who asks for any
+_STORE = ("MASTER_ADDR", "MASTER_PORT")  # at which torchrun's store listens, and hpmoe never does
 NODE = "HPMOE_NODE"  # processes of a host that have others count as being on another host
 
 
 class Launcher(NamedTuple):
-    """What a launcher tells the processes that it starts.
+    """Variables that a launcher sets for the processes that it starts.
 
     Attributes:
-        name: of its command.
-        rank, size: the variables of a process's rank and of how many there are.
-        run: those that together tell this run from others; where there are none, the launcher's own process does.
-        hosts: how many hosts ranks are on, and their names as Slurm writes them, where a launcher says so.
+        name: its command.
+        rank, size: the rank of a process, and the number of all.
+        run: together they differ between runs; the launcher's own process does if there are none.
+        local_size: the number of processes on this host.
+        hosts: the number of hosts, and their names as Slurm writes them.
     """
 
     name: str
     rank: str
     size: str
     run: tuple[str, ...] = ()
+    local_size: str = ""
     hosts: tuple[str, str] | None = None
 
 
-# The first that fits counts: who is started under another launcher has the variables of both. Slurm sets the number of an
-# allocation also where the script is started once; that of a step counts what srun started.
+_SLURM = Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ("SLURM_JOB_ID", "SLURM_STEP_ID"),
+                  hosts=("SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST"))
+# The first that fits counts: a process that is started under another launcher has the variables of both. Slurm sets the
+# number of an allocation also where the script is started once; that of a step counts what srun started.
 LAUNCHERS = (
-    Launcher("hpmoe launch", "RANK", "WORLD_SIZE", (SECRET,)),
+    Launcher("hpmoe launch", "RANK", "WORLD_SIZE", (LAUNCHER,)),
+    Launcher("torchrun", "RANK", "WORLD_SIZE", ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", *_STORE),
+             "LOCAL_WORLD_SIZE"),
+    Launcher("torchrun", "RANK", "WORLD_SIZE", _STORE, "LOCAL_WORLD_SIZE"),  # without its agents
+    Launcher("hpmoe launch", "RANK", "WORLD_SIZE", (SECRET,)),  # by hand
     Launcher("msrun", "RANK_ID", "MS_WORKER_NUM", ("MS_SCHED_HOST", "MS_SCHED_PORT")),
     Launcher("msrun", "RANK_ID", "RANK_SIZE"),  # with a rank table, without a scheduler
-    Launcher("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    Launcher("mpirun", "PMI_RANK", "PMI_SIZE"),  # of MPICH and Intel MPI
-    Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ("SLURM_JOB_ID", "SLURM_STEP_ID"),
-             ("SLURM_STEP_NUM_NODES", "SLURM_STEP_NODELIST")),
+    Launcher("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", local_size="OMPI_COMM_WORLD_LOCAL_SIZE"),
+    Launcher("mpirun", "PMI_RANK", "PMI_SIZE", local_size="MPI_LOCALNRANKS"),  # of MPICH and Intel MPI
+    _SLURM,
 )
 
 
@@ -75,15 +86,77 @@ def find_launched(environment: Mapping[str, str] = os.environ) -> Launched | Non
         Launched(launcher='mpirun', rank=3, size=4)
         >>> find_launched({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"})
     """
+    launcher = _find(environment)
+    if launcher is None:
+        return None
+    rendezvous = environment.get(RENDEZVOUS, "") or _rendezvous_of(launcher, environment)
+    return Launched(launcher.name, int(environment[launcher.rank]), int(environment[launcher.size]),
+                    _run_of(launcher, environment, bool(rendezvous)), rendezvous, environment.get(NODE, ""))
+
+
+def _find(environment: Mapping[str, str]) -> Launcher | None:
     for launcher in LAUNCHERS:
-        rank, size = environment.get(launcher.rank, ""), environment.get(launcher.size, "")
-        if not all(name in environment for name in launcher.run) or not rank.isdecimal() or not size.isdecimal():
-            continue
-        if int(size) > 1 and int(rank) < int(size):
-            rendezvous = environment.get(RENDEZVOUS, "") or _rendezvous_of(launcher, environment)
-            return Launched(launcher.name, int(rank), int(size), _run_of(launcher, environment, bool(rendezvous)),
-                            rendezvous, environment.get(NODE, ""))
+        if all(name in environment for name in launcher.run):
+            rank, size = _numbers(launcher, environment)
+            if launcher.run == (LAUNCHER,) and size == 1:  # whatever runs `hpmoe launch -n 1`
+                return None
+            if size > 1 and rank < size:
+                is_slurms = _numbers(_SLURM, environment) == (rank, size) and _SLURM.run[0] in environment
+                return _SLURM if launcher.rank == "PMI_RANK" and is_slurms else launcher  # srun --mpi=pmi2
     return None
+
+
+def _numbers(launcher: Launcher, environment: Mapping[str, str]) -> tuple[int, int]:
+    """Returns rank and number of ranks; (0, 0) if the launcher has not set both."""
+    rank, size = environment.get(launcher.rank, ""), environment.get(launcher.size, "")
+    return (int(rank), int(size)) if rank.isdecimal() and size.isdecimal() else (0, 0)
+
+
+def find_fault(environment: Mapping[str, str] = os.environ) -> str:
+    """Returns what is wrong with the variables of launchers, or "".
+
+    Example:
+        >>> find_fault({"RANK": "0", "WORLD_SIZE": "4"}).partition(":")[0]
+        'RANK=0 and WORLD_SIZE=4 are of a world of 4 ranks, and this process would be a world of 1'
+    """
+    found = _find(environment)
+    size = 1 if found is None else int(environment[found.size])
+    is_nested = LAUNCHER in environment or (found is not None and found.name == "mpirun")  # in steps of others
+    for launcher in () if is_nested else LAUNCHERS:
+        if (larger := _numbers(launcher, environment)[1]) > size:
+            names = (launcher.rank, launcher.size, *(_STORE if launcher.rank == "RANK" else ()))
+            told = " and ".join(f"{name}={environment[name]}" for name in names if name in environment)
+            return (f"{told} are of a world of {larger} ranks, and this process would be a world of {size}: start the "
+                    f"script with one of {known()}, or unset them")
+    if found is None or environment.get(RENDEZVOUS) or not found.local_size:
+        return ""
+    local = environment.get(found.local_size, "")
+    is_one_host = local == environment[found.size] if local else (
+        found.name != "torchrun" or re.match(r"localhost$|127\.|::1$", environment[_STORE[0]]) is not None)
+    return "" if is_one_host else (
+        f"{found.name} started {size} ranks on several hosts ({found.local_size}={local or 'missing'}), and {RENDEZVOUS} "
+        f"is missing: set {RENDEZVOUS}=ADDRESS:PORT, where rank 0 listens, and {SECRET}, {LEAST_SECRET} characters or "
+        "more, each the same on all ranks")
+
+
+def has_store_ended(environment: Mapping[str, str] = os.environ) -> bool:
+    """Returns whether the variables of this process are those of a torchrun whose agent, with its store, has ended."""
+    found = _find(environment)
+    if found is None or found.name != "torchrun" or environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return False
+    try:
+        host, port = (environment[name] for name in _STORE)
+        socket.create_connection((host, int(port)), STORE_S).close()
+    except ConnectionRefusedError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
+
+
+def known() -> str:
+    """Names the commands that start ranks."""
+    return ", ".join(dict.fromkeys(launcher.name for launcher in LAUNCHERS))
 
 
 def is_scheduler(environment: Mapping[str, str] = os.environ) -> bool:

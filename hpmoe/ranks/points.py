@@ -11,6 +11,7 @@ import os
 import secrets
 import socket
 
+from hpmoe.ranks.launchers import Launched
 from hpmoe.ranks.messages import GoneError, receive_bytes, send_bytes, user_of
 
 NONCE_BYTES = 32
@@ -20,9 +21,13 @@ class HostPoint:
     """A name on this host at which one process of a run listens and others connect. They are on the same host and `node`."""
 
     takes_files = True  # whether processes can hand each other open files there
+    beside = None
 
     def __init__(self, run: bytes, tag: str, node: str = ""):
         self._name = b"\0hpmoe-" + hashlib.sha256(run + tag.encode() + node.encode()).hexdigest().encode()
+
+    def __str__(self) -> str:
+        return "the socket of this run"
 
     def listen(self) -> socket.socket:
         """Raises OSError if another process listens there."""
@@ -61,6 +66,14 @@ class NetPoint:
         self.host, _, self.port = address.rpartition(":")
         self.host = self.host.strip("[]")
 
+    def __str__(self) -> str:
+        return at_port(self.host, int(self.port))
+
+    @property
+    def beside(self) -> NetPoint:
+        """Where it is told that another process has taken the port."""
+        return NetPoint(self._run, at_port(self.host, int(self.port) ^ 1))
+
     def _found(self) -> tuple[int, tuple[str, int]]:
         family, _, _, _, address = socket.getaddrinfo(self.host, int(self.port), type=socket.SOCK_STREAM)[0]
         return family, (str(address[0]), int(address[1]))
@@ -77,6 +90,11 @@ class NetPoint:
 
 
 Point = HostPoint | NetPoint
+
+
+def meeting_point(launched: Launched) -> Point:
+    """Returns the point at which rank 0 of a run listens."""
+    return NetPoint(launched.run, launched.rendezvous) if launched.rendezvous else HostPoint(launched.run, "")
 
 
 def has_secret(connection: socket.socket, run: bytes, listens: bool, deadline: float) -> bool:

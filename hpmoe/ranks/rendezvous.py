@@ -12,13 +12,15 @@ import time
 from collections.abc import Callable, Sequence
 
 from hpmoe.ranks.arrivals import AGAIN_S, HELLO_S, Arrivals
+from hpmoe.ranks.launchers import RENDEZVOUS
 from hpmoe.ranks.messages import GoneError, receive, send
 from hpmoe.ranks.points import Point
 from hpmoe.support.errors import LaunchError, is_int
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.versions import __version__
 
-PROOF_S = 5.0  # for the other end of a connection to prove what it is; then the next attempt
+PROOF_S = 3.0  # for the other end of a connection to prove what it is; then the next attempt
+BESIDE_S = 5.0  # for others to be told that the port of rank 0 is taken
 WORLD = "hpmoe.world()"
 
 
@@ -119,13 +121,15 @@ def meet(point: Point, rank: int, names: Sequence[str], timeout: float) -> Meeti
         return Hub(point, hello, names, deadline).meeting(timeout)
     hub = _reach(point, hello, names[0], deadline, timeout)
     try:
-        check_answer(receive(hub, deadline + HELLO_S)[0])  # rank 0 says who is missing
+        words = receive(hub, deadline + HELLO_S)[0]  # rank 0 says who is missing
     except OSError as error:
+        words = {"fault": f"{names[0]} is gone from {WORLD}: {error}", "rank": 0}
+    if words:
         hub.close()
-        raise failed(f"{names[0]} is gone from {WORLD}: {error}", 0) from None
-    except LaunchError:
-        hub.close()
-        raise
+        if point.takes_files:  # who comes later may find this rank, and not rank 0
+            threading.Thread(target=answer, daemon=True,
+                             args=(point, lambda: words, lambda: time.monotonic() > deadline)).start()
+        check_answer(words)
     return Meeting(rank, names, [hub], timeout)
 
 
@@ -150,27 +154,45 @@ def attend(connection: socket.socket, deadline: float) -> None:
 def _reach(point: Point, hello: Fields, name: str, deadline: float, timeout: float) -> socket.socket:
     """Returns a connection to rank 0, which knows this rank; tries again while nobody listens, or who does is silent."""
     problem = ""
-    while (left := deadline - time.monotonic()) > 0:
+    while time.monotonic() < deadline:
+        if problem and point.beside is not None:
+            check_answer(_hear_beside(point.beside, hello, deadline))
         try:
-            connection = point.connect(left)
-        except OSError:
-            time.sleep(AGAIN_S)
-            continue
-        try:
-            until = min(deadline, time.monotonic() + PROOF_S)
-            if stranger := point.stranger(connection, False, until):
-                raise failed(f"{stranger} listens in place of {name}, and is refused", 0)
-            send(connection, hello)
-            attend(connection, until)
-            return connection
+            return _come(point, hello, deadline)
         except GoneError as error:
-            connection.close()
-            problem = f"; whoever listens in its place does not prove to be of this run ({error})"
-            time.sleep(AGAIN_S)
-        except LaunchError:
-            connection.close()
-            raise
+            problem = f"; whoever listens at {point} does not prove to be of this run ({error})"
+        except OSError:
+            problem = ""
+        time.sleep(AGAIN_S)
     raise failed(f"{name} did not come to {WORLD} within {timeout:g} s{problem}", 0)
+
+
+def _hear_beside(point: Point, hello: Fields, deadline: float) -> Fields:
+    """Returns what rank 0 or its launcher tells there, {} if neither listens."""
+    with contextlib.suppress(OSError, LaunchError), _come(point, hello, deadline) as connection:
+        return receive(connection, time.monotonic() + PROOF_S)[0]
+    return {}
+
+
+def _come(point: Point, hello: Fields, deadline: float) -> socket.socket:
+    """Returns a connection to rank 0, which knows this rank.
+
+    Raises:
+        GoneError: whoever listens is gone, or silent.
+        OSError: nobody listens.
+        LaunchError: a stranger listens, or a rank has failed.
+    """
+    connection = point.connect(max(0.0, deadline - time.monotonic()))
+    try:
+        until = min(deadline, time.monotonic() + PROOF_S)
+        if stranger := point.stranger(connection, False, until):
+            raise failed(f"{stranger} listens at {point} in place of rank 0, and is refused", 0)
+        send(connection, hello)
+        attend(connection, until)
+    except (OSError, LaunchError):
+        connection.close()
+        raise
+    return connection
 
 
 class Hub:
@@ -179,7 +201,7 @@ class Hub:
     def __init__(self, point: Point, hello: Fields, names: Sequence[str], deadline: float):
         self.point, self.hello, self.names, self.deadline = point, hello, names, deadline
         self.found: dict[int, socket.socket] = {}  # by rank
-        self.arrivals = Arrivals({listen(point, deadline, names[0]): point}, introduce)
+        self.arrivals = Arrivals({listen(point): point}, introduce)
 
     def meeting(self, timeout: float) -> Meeting:
         while len(self.found) < len(self.names) - 1:
@@ -212,7 +234,7 @@ class Hub:
         if "ended" in hello:
             connection.close()
             if is_int(hello["ended"], 0, len(self.names) - 1):
-                self._fail(f"rank {hello['ended']} {hello['how']} before it came to {WORLD}", hello["ended"])
+                self._fail(hello["fault"], hello["ended"])
             return
         rank, connections = hello["rank"], [connection]
         if hello["version"] != self.hello["version"]:
@@ -226,11 +248,12 @@ class Hub:
 
     def _fail(self, text: str, rank: int, more: Sequence[socket.socket] = ()) -> None:
         """Raises on all: those who come later are told as well."""
+        connections, words = [*self.found.values(), *more], {"fault": text, "rank": rank}
         if len(self.found) < len(self.names) - 1:
-            words = {"fault": text, "rank": rank}
+            while (arrived := self.arrivals.next(0)) is not None:
+                connections.append(arrived[0])
             threading.Thread(target=_answer_all, daemon=True, args=(
-                self.arrivals, words, lambda: time.monotonic() > self.deadline)).start()
-        connections = [*self.found.values(), *more]
+                self.arrivals, lambda: words, lambda: time.monotonic() > self.deadline)).start()
         try:
             tell_fault(connections, text, rank)
         finally:
@@ -262,40 +285,60 @@ def _is_hello(words: Fields) -> bool:
 
 
 def _is_end(words: Fields) -> bool:
-    """Returns whether `words` hold the rank that has ended and how, as a launcher reports it."""
-    return is_int(words.get("ended"), 0) and isinstance(words.get("how"), str)
+    """Returns whether `words` hold a rank that has ended and the fault, as a launcher tells it."""
+    return is_int(words.get("ended"), 0) and isinstance(words.get("fault"), str)
 
 
-def listen(point: Point, deadline: float, name: str) -> socket.socket:
-    """A socket that listens there, once nobody else does."""
-    while True:
-        try:
-            return point.listen()
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
-                raise failed(f"{name} cannot listen for the others: {error.strerror}; does another process with the same "
-                             "rank run?", 0) from None
-            time.sleep(AGAIN_S)
+def listen(point: Point) -> socket.socket:
+    """Returns rank 0's listening socket. Where another process has it, others are told for a while, at the port beside."""
+    try:
+        return point.listen()
+    except OSError as error:
+        is_taken = error.errno == errno.EADDRINUSE
+        text = f"rank 0 cannot listen at {point}: {error.strerror}; " + (
+            "expected an address of the host of rank 0" if not is_taken else
+            "another process is rank 0 of this run" if point.beside is None else
+            f"another process listens there; give another port in --rendezvous or {RENDEZVOUS}")
+        if is_taken and point.beside is not None:
+            until = time.monotonic() + BESIDE_S
+            threading.Thread(target=answer, args=(
+                point, lambda: {"fault": text, "rank": 0}, lambda: time.monotonic() > until)).start()
+        raise failed(text, 0) from None
 
 
-def tell_end(point: Point, rank: int, how: str, is_over: threading.Event) -> None:
-    """Tells those who still wait for a rank that it has ended, in place of rank 0 if it was that one. For launchers."""
-    words = {"ended": rank, "how": how}
-    fault = {"fault": f"rank {rank} {how} before it came to {WORLD}", "rank": rank}
-    while not is_over.wait(0.1):
-        with contextlib.suppress(OSError, LaunchError):
-            if rank == 0:
-                arrivals = Arrivals({listen(point, 0.0, "the launcher"): point}, introduce)
-                return _answer_all(arrivals, fault, is_over.is_set)
-            with point.connect(HELLO_S) as connection:
+def tell_ends(point: Point, fault_of: Callable[[], Fields], is_rank_0_gone: Callable[[], bool],
+              is_over: Callable[[], bool]) -> None:
+    """Tells those who still wait for a rank that has ended, in place of rank 0 if that is gone. For launchers.
+
+    Args:
+        point: where rank 0 listens.
+        fault_of: returns the fault to tell, {} if there is none so far.
+        is_rank_0_gone: returns whether rank 0, which this launcher started, has ended.
+        is_over: returns whether to end.
+    """
+    while not is_over():
+        if is_rank_0_gone():
+            return answer(point, fault_of, is_over)
+        if fault := fault_of():
+            with contextlib.suppress(OSError), point.connect(HELLO_S) as connection:
                 if not point.stranger(connection, False, time.monotonic() + PROOF_S):
-                    return send(connection, words)
+                    send(connection, {"ended": fault["rank"], "fault": fault["fault"]})
+        time.sleep(5 * AGAIN_S)
 
 
-def _answer_all(arrivals: Arrivals[Fields], fault: Fields, is_over: Callable[[], bool]) -> None:
-    """Tells a fault to all that come."""
+def answer(point: Point, fault_of: Callable[[], Fields], is_over: Callable[[], bool]) -> None:
+    """Tells a fault to all that come to a point, as soon as no other process listens there, and beside it."""
+    while not is_over():
+        for each in (point, point.beside):
+            with contextlib.suppress(OSError):
+                if each is not None:
+                    return _answer_all(Arrivals({each.listen(): each}, introduce), fault_of, is_over)
+        time.sleep(5 * AGAIN_S)
+
+
+def _answer_all(arrivals: Arrivals[Fields], fault_of: Callable[[], Fields], is_over: Callable[[], bool]) -> None:
     with contextlib.closing(arrivals):
         while not is_over():
             if (arrived := arrivals.next(0.1)) is not None:
                 with arrived[0] as connection, contextlib.suppress(GoneError):
-                    send(connection, fault)
+                    send(connection, fault_of())

@@ -10,14 +10,16 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
 
-from hpmoe.ranks.launchers import NODE, RENDEZVOUS, SECRET, find_launched
-from hpmoe.ranks.points import HostPoint, NetPoint
-from hpmoe.ranks.rendezvous import tell_end
+from hpmoe.ranks.launchers import LAUNCHER, NODE, RENDEZVOUS, SECRET, find_launched
+from hpmoe.ranks.points import meeting_point
+from hpmoe.ranks.rendezvous import WORLD, tell_ends
+from hpmoe.ranks.reports import Reports
+from hpmoe.ranks.whole_lines import WholeLines
+from hpmoe.support.kept_files import Fields
 
 PR_SET_PDEATHSIG = 1
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -60,11 +62,12 @@ ONE_HOST = Hosts()
 
 
 def start_ranks(command: Sequence[str], num_ranks: int, hosts: Hosts = ONE_HOST) -> int:
-    """Runs a command as so many ranks here and returns when all have ended: 0, or the exit status of the first that failed.
+    """Runs a command as several ranks and returns when all have ended: 0, or the exit status of the first that failed.
 
-    Each has its share of the cores, its own number in RANK, LOCAL_RANK and RANK_ID, and theirs in WORLD_SIZE. When one
-    fails, a line on stderr says how, and the others go on. Ctrl-C, SIGTERM and SIGHUP are passed on to all; what is left of
-    them a while after SIGTERM, or after a third Ctrl-C, is killed. None outlives this process.
+    Each has its share of the cores, its own number in RANK, LOCAL_RANK and RANK_ID, and theirs in WORLD_SIZE. What they
+    write is copied here in whole lines. When one fails, a line on stderr says how, and the others go on. Ctrl-C, SIGTERM
+    and SIGHUP are passed on to all; what is left of them a while after SIGTERM, or after a third Ctrl-C, is killed. None
+    outlives this process.
     """
     return Ranks(command, num_ranks, hosts).wait()
 
@@ -74,14 +77,16 @@ class Ranks:
 
     Attributes:
         processes: one for each rank of this host.
-        failures: (rank, exit status, how in words) of those that failed, in the order in which they ended.
+        ends: (rank, exit status, how in words) of those that have ended, in this order.
     """
 
     def __init__(self, command: Sequence[str], num_ranks: int, hosts: Hosts = ONE_HOST):
-        self.failures: list[tuple[int, int, str]] = []
+        self.ends: list[tuple[int, int, str]] = []
         self._is_over, self._interrupts = threading.Event(), 0
         self._kill_at, self._hosts, self._first = float("inf"), hosts, hosts.host_rank * num_ranks
+        self._reports, self._lines = Reports(), WholeLines()
         self._told = {"WORLD_SIZE": str(num_ranks * hosts.num_hosts), SECRET: hosts.secret or secrets.token_hex(32),
+                      LAUNCHER: self._reports.name, "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1"),
                       RENDEZVOUS: hosts.rendezvous or ("" if hosts.node_size is None else free_address())}
         shares = divided(sorted(os.sched_getaffinity(0)), num_ranks)
         self._environments = [self._environment(local) for local in range(num_ranks)]
@@ -103,18 +108,27 @@ class Ranks:
             os.sched_setaffinity(0, cores)
 
         stdin = None if self._first + local == 0 and not os.isatty(0) else subprocess.DEVNULL
-        return subprocess.Popen(command, env=self._environments[local], stdin=stdin, preexec_fn=prepare)
+        out, err = (self._lines.pipe(number) for number in (1, 2))
+        try:
+            return subprocess.Popen(command, env=self._environments[local], stdin=stdin, stdout=out, stderr=err,
+                                    preexec_fn=prepare)
+        finally:
+            os.close(out)
+            os.close(err)
 
     def wait(self) -> int:
         """Until all have ended; the exit status of the run. Signals are passed on meanwhile, in the main thread."""
         before = {number: signal.signal(number, self._pass_on) for number in PASSED_ON} if _is_main() else {}
         try:
+            self._tell_ends()
             self._wait_for_all()
         finally:
             self._is_over.set()
+            self._lines.close()
+            self._reports.close()
             for number, handler in before.items():
                 signal.signal(number, handler)
-        return self.failures[0][1] if self.failures else 0
+        return next((status for _, status, _ in self.ends if status), 0)
 
     def _wait_for_all(self) -> None:
         poll, left = select.poll(), {os.pidfd_open(p.pid): rank for rank, p in enumerate(self.processes)}
@@ -131,13 +145,35 @@ class Ranks:
     def _note_end(self, local: int) -> None:
         status, rank = self.processes[local].wait(), self._first + local
         how = ended(status)
+        self.ends.append((rank, status if status >= 0 else 128 - status, how))
         if status != 0:
-            self.failures.append((rank, status if status > 0 else 128 - status, how))
-            print(f"hpmoe launch: rank {rank} {how}", file=sys.stderr, flush=True)
-        launched = find_launched(self._environments[local])
-        if launched is not None:
-            point = NetPoint(launched.run, launched.rendezvous) if launched.rendezvous else HostPoint(launched.run, "")
-            threading.Thread(target=tell_end, args=(point, rank, how, self._is_over), daemon=True).start()
+            blamed, cause = self._reports.faults.get(rank, (rank, ""))
+            self._lines.say(f"hpmoe launch: rank {rank} {how}{', as ' + cause if blamed != rank else ''}")
+
+    def first_cause(self, where: str = "") -> tuple[int, str]:
+        """Returns the rank that failed first, other than as another one had, and how; (-1, "") if none has ended."""
+        faults = self._reports.faults
+        for rank, _, how in [*self.ends]:
+            blamed, text = faults.get(rank, (rank, f"rank {rank} {how}{where}"))
+            if blamed == rank:
+                return rank, text
+        return next(iter(faults.values()), (-1, ""))
+
+    def _tell_ends(self) -> None:
+        """Tells ranks that still wait for others what the first cause is that these do not come."""
+        launched = find_launched(self._environments[0])
+        if launched is None:
+            return
+
+        def fault() -> Fields:
+            rank, text = self.first_cause(f" before it came to {WORLD}") if self.ends else (-1, "")
+            return {"rank": rank, "fault": text} if rank >= 0 else {}
+
+        def is_rank_0_gone() -> bool:
+            return any(rank == 0 for rank, _, _ in [*self.ends])
+
+        threading.Thread(target=tell_ends, daemon=True, args=(
+            meeting_point(launched), fault, is_rank_0_gone, self._is_over.is_set)).start()
 
     def _pass_on(self, number: int, frame: object) -> None:
         self._interrupts += number == signal.SIGINT

@@ -12,8 +12,18 @@ import numpy as np
 from hpmoe.machines.machine import Mesh
 from hpmoe.ranks.gathered import is_mindspore_up, meet_in_mindspore
 from hpmoe.ranks.hosts import Place, connect, meet_all
-from hpmoe.ranks.launchers import LEAST_SECRET, SECRET, Launched, find_launched, is_scheduler
+from hpmoe.ranks.launchers import (
+    LAUNCHER,
+    LEAST_SECRET,
+    SECRET,
+    Launched,
+    find_fault,
+    find_launched,
+    has_store_ended,
+    is_scheduler,
+)
 from hpmoe.ranks.link import ENGINES, Link, Traffic, make_link
+from hpmoe.ranks.reports import has_launcher_ended, report
 from hpmoe.ranks.scheduler import serve_scheduler
 from hpmoe.support.errors import LaunchError, check_argument, is_int, is_name, is_number
 from hpmoe.support.keywords import suggests_keywords
@@ -127,6 +137,7 @@ class _Process:
                 self.worlds[mesh] = self._make(launched, mesh, timeout)
         except LaunchError as error:
             self.failure = error
+            report(launched.rank, error)
             raise
         return self.worlds[mesh]
 
@@ -158,6 +169,19 @@ class _Process:
 _process = _Process()
 
 
+def _check_launcher(launched: Launched | None) -> None:
+    """Raises LaunchError if the variables of launchers contradict each other, or are of a launcher that has ended."""
+    if _process.everyone is not None:
+        return
+    by_mindspore = launched is not None and is_mindspore_up(launched)
+    if not by_mindspore and (fault := find_fault()):
+        raise LaunchError(f"hpmoe.world: {fault}.")
+    for variable, has_ended in (LAUNCHER, has_launcher_ended), ("MASTER_ADDR", has_store_ended):
+        if launched is not None and has_ended():
+            raise LaunchError(f"hpmoe.world: RANK, WORLD_SIZE and {variable} are those of a run of {launched.launcher} that "
+                              "has ended: unset them, or start the script again.")
+
+
 @suggests_keywords
 def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None = None,
           timeout: float = TIMEOUT_S, engine: str = ENGINES[0]) -> World:
@@ -181,7 +205,8 @@ def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None
     Raises:
         ArgumentError: ep_size * tp_size does not divide the number of processes, or node_size it.
         LaunchError: a rank did not come, ended before it did, is of another user, version or size, has another
-            engine, or lacks UCX.
+            engine, or lacks UCX; the port of rank 0 is taken; variables of launchers are of a run that has ended, or of more
+            ranks than were started.
 
     Example:
         >>> import hpmoe
@@ -204,6 +229,7 @@ def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None
                    f"Here {how}.")
     mesh = Mesh(ep_size or size // tp_size, tp_size=tp_size)
     dataclasses.replace(mesh, node_size=node_size)  # refuses what is no part of it
+    _check_launcher(launched)
     if launched is None:
         return World(1, node_size=node_size)
     check_argument(os.getpid() == _process.pid, "hpmoe.world", "this process", "forked from a rank",

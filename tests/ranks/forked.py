@@ -57,10 +57,14 @@ def _start(command, size, hosts, folder, environment, *streams):
 class Fork:
     """What start_ranks knows of subprocess.Popen, of a script in a fork of this process."""
 
-    def __init__(self, command, env, stdin, preexec_fn):
+    def __init__(self, command, env, stdin, stdout, stderr, preexec_fn):
         self.returncode = None
         self.pid = os.fork()
         if self.pid == 0:
+            os.dup2(stdout, 1)
+            os.dup2(stderr, 2)
+            os.close(stdout)
+            os.close(stderr)
             _exit_after(_run, command, env, stdin, preexec_fn)
 
     def wait(self, options=0):

@@ -7,10 +7,13 @@ import sys
 import pytest
 from fake_srun import variables
 
-from hpmoe.ranks.launchers import find_launched, is_scheduler
+from hpmoe.ranks.launchers import find_fault, find_launched, is_scheduler
 
 RUN = {"MS_SCHED_HOST": "127.0.0.1", "MS_SCHED_PORT": "8118"}
+TORCH = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 STARTED = {
+    "torchrun": {**TORCH, "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"},
+    "torchrun, or who sets its variables": TORCH,
     "hpmoe launch": {"RANK": "3", "WORLD_SIZE": "4", "HPMOE_SECRET": "00"},
     "msrun": {"MS_ROLE": "MS_WORKER", "MS_WORKER_NUM": "4", "RANK_ID": "3", **RUN},
     "msrun, with a rank table": {"RANK_ID": "3", "RANK_SIZE": "4"},
@@ -28,8 +31,9 @@ ALONE = {
     "an srun of one there": {"SLURM_NTASKS": "16", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_JOB_ID": "7",
                              "SLURM_STEP_ID": "0"},
     "a variable that somebody exports": {"MS_WORKER_NUM": "8", "RANK_SIZE": "8", "PMI_SIZE": "8", "WORLD_SIZE": "8"},
-    "torchrun, which is none": {"RANK": "3", "WORLD_SIZE": "4"},
+    "torchrun without an address": {"RANK": "3", "WORLD_SIZE": "4"},
     "what is no number": {"RANK_ID": "0", "RANK_SIZE": "many", "PMI_RANK": "", "PMI_SIZE": ""},
+    "hpmoe launch -n 1 in a step": {"RANK": "0", "WORLD_SIZE": "1", "HPMOE_LAUNCHER": "00", **STARTED["srun"]},
     "a rank too many": {"PMI_RANK": "4", "PMI_SIZE": "4"},
 }
 
@@ -47,6 +51,46 @@ def test_a_process_on_its_own_is_none_of_several(launcher):
 
 def test_hpmoe_launch_comes_first():
     assert find_launched({**STARTED["srun"], **STARTED["hpmoe launch"], "RANK": "1"}).rank == 1
+
+
+@pytest.mark.parametrize("tasks, launcher", [("4", "srun"), ("2", "mpirun")])
+def test_slurm_comes_before_pmi_in_a_step_of_as_many_tasks(tasks, launcher):
+    """srun --mpi=pmi2 sets PMI_RANK; mpirun starts a daemon on each host with srun."""
+    told = {**HOSTS, **STARTED["mpirun, MPICH's"], "SLURM_STEP_NUM_TASKS": tasks}
+    found = find_launched({**told, "SLURM_PROCID": "3" if tasks == "4" else "1"})
+    assert (found.launcher, found.rank, found.size, bool(found.rendezvous)) == (launcher, 3, 4, launcher == "srun")
+
+
+def test_a_restart_of_torchrun_is_another_run():
+    told = STARTED["torchrun"]
+    assert find_launched(told).run != find_launched({**told, "TORCHELASTIC_RESTART_COUNT": "1"}).run
+    assert find_launched({**told, "HPMOE_LAUNCHER": "00"}).launcher == "hpmoe launch"
+
+
+LARGER = "{} are of a world of {} ranks, and this process would be a world of {}: start the script with one of hpmoe "
+HOSTS_OF = "{} started {} ranks on several hosts ({}), and HPMOE_RENDEZVOUS is missing: set HPMOE_RENDEZVOUS=ADDRESS:PORT"
+
+
+@pytest.mark.parametrize("told, fault", [
+    ({"RANK": "3", "WORLD_SIZE": "4"}, LARGER.format("RANK=3 and WORLD_SIZE=4", 4, 1)),
+    ({"PMI_RANK": "4", "PMI_SIZE": "4"}, LARGER.format("PMI_RANK=4 and PMI_SIZE=4", 4, 1)),
+    ({**STARTED["msrun"], "RANK": "3", "WORLD_SIZE": "8"}, LARGER.format("RANK=3 and WORLD_SIZE=8", 8, 4)),
+    ({**TORCH, "LOCAL_WORLD_SIZE": "2"}, HOSTS_OF.format("torchrun", 4, "LOCAL_WORLD_SIZE=2")),
+    ({**STARTED["mpirun"], "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
+     HOSTS_OF.format("mpirun", 4, "OMPI_COMM_WORLD_LOCAL_SIZE=2")),
+    ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "node1", "MASTER_PORT": "1"},
+     HOSTS_OF.format("torchrun", 2, "LOCAL_WORLD_SIZE=missing")),
+])
+def test_variables_that_cannot_be_are_listed(told, fault):
+    assert find_fault(told).startswith(fault), find_fault(told)
+
+
+def test_variables_of_a_launcher_are_no_fault():
+    for told in (*STARTED.values(), *ALONE.values()):
+        assert find_fault(told) == "" or "4 ranks, and this process would be a world of 1" in find_fault(told)
+    for told in STARTED.values():
+        assert find_fault(told) == "" == find_fault({**told, "HPMOE_LAUNCHER": "00", "RANK": "0", "WORLD_SIZE": "2"})
+    assert find_fault({**TORCH, "LOCAL_WORLD_SIZE": "2", "HPMOE_RENDEZVOUS": "10.0.0.1:80"}) == ""
 
 
 def test_a_step_on_several_hosts_meets_on_the_first_at_a_port_of_its_own():

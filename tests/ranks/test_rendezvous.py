@@ -18,7 +18,7 @@ from hpmoe.ranks import messages, points, rendezvous
 from hpmoe.ranks.hosts import Place, connect, meet_all
 from hpmoe.ranks.launchers import Launched
 from hpmoe.ranks.points import HostPoint, NetPoint
-from hpmoe.ranks.rendezvous import meet, tell_end
+from hpmoe.ranks.rendezvous import meet, tell_ends
 from hpmoe.ranks.starting import free_address
 
 
@@ -159,7 +159,8 @@ def test_a_process_of_another_user_is_refused(run, monkeypatch):
 
     errors = on_threads(2, rank_of)
     assert str(errors[0]) == "rank 1 did not come to hpmoe.world() within 0.5 s"
-    assert str(errors[1]) == f"a process of user {os.getuid() + 1} listens in place of rank 0, and is refused"
+    assert str(errors[1]) == f"a process of user {os.getuid() + 1} listens at the socket of this run in place of rank 0, " \
+                             "and is refused"
 
 
 def message(text, data=b"", files=0):
@@ -168,7 +169,7 @@ def message(text, data=b"", files=0):
 
 NONSENSE = [b"\0" * 16 + b"GET / HTTP/1.1", message(b"[]"), message(b"{}"), message(b"[" * 200_000), message(b'"rank"'),
             struct.pack("<IQI", 2**31, 0, 0), *(message(json.dumps(words).encode()) for words in (
-                {"ended": 1}, {"ended": 7, "how": "x"}, {"ended": True, "how": "x"}, {"ended": 1, "how": None},
+                {"ended": 1}, {"ended": 7, "fault": "x"}, {"ended": True, "fault": "x"}, {"ended": 1, "fault": None},
                 *({"rank": rank, "version": "0.1", "names": names_of(2)} for rank in ("a", 99, 2, 0, -1, None, True, 0.5)),
                 {"rank": 1, "version": "0.1", "names": "two"}, {"rank": 1, "version": "0.1", "names": [1, 2]},
                 {"rank": 1, "version": None, "names": names_of(2)}, {"rank": 1, "names": names_of(2)}))]
@@ -250,10 +251,11 @@ def test_a_rank_that_is_killed_is_noticed_in_a_meeting_and_after_it(run, monkeyp
 @pytest.mark.parametrize("dead", [0, 1])
 def test_a_launcher_tells_of_a_rank_that_ended_before_it_came(run, dead):
     is_over, others = threading.Event(), [rank for rank in range(3) if rank != dead]
-    teller = threading.Thread(target=tell_end, args=(HostPoint(run, ""), dead, "ended with status 1", is_over))
+    fault = {"rank": dead, "fault": f"rank {dead} ended"}
+    teller = threading.Thread(target=tell_ends, args=(HostPoint(run, ""), lambda: fault, lambda: dead == 0, is_over.is_set))
     teller.start()
     errors = on_threads(3, lambda rank: meet(HostPoint(run, ""), rank, names_of(3), 10), ranks=others)
-    assert [str(e) for e in errors] == [f"rank {dead} ended with status 1 before it came to hpmoe.world()"] * 2
+    assert [(str(e), e.status) for e in errors] == [(f"rank {dead} ended", {"rank": dead})] * 2
     is_over.set()
     teller.join()
 
@@ -370,3 +372,56 @@ def test_a_listener_with_too_many_open_files_still_lets_ranks_in(run, monkeypatc
     assert on_threads_among_strangers(2, lambda rank, strangers: (
         strangers.come(listening(HostPoint(run, "")), 50) if rank == 1 else None,
         size_of(meet(HostPoint(run, ""), rank, names_of(2), 9)))) == [(None, 2)] * 2
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_a_port_that_is_taken_is_said_on_every_rank(run, is_silent, monkeypatch):
+    """With address and port, while nobody of the run listens at the port."""
+    monkeypatch.setattr(rendezvous, "PROOF_S", 0.3)
+    address = free_address()
+    with socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))) as taken:
+        def close_all():
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.accept()[0].close()
+
+        closer = threading.Thread(target=close_all, daemon=True)
+        None if is_silent else closer.start()
+        errors = on_threads(3, lambda rank: meet(NetPoint(run, address), rank, names_of(3), 9))
+        taken.shutdown(socket.SHUT_RDWR)
+    said = f"rank 0 cannot listen at {address}: Address already in use; another process listens there; give another port " \
+           "in --rendezvous or HPMOE_RENDEZVOUS"
+    assert [str(e) for e in errors] == [said] * 3
+
+
+def test_a_second_rank_0_is_refused_at_once(run):
+    with contextlib.closing(HostPoint(run, "").listen()), pytest.raises(LaunchError) as error:
+        meet(HostPoint(run, ""), 0, names_of(2), 60)
+    assert str(error.value) == "rank 0 cannot listen at the socket of this run: Address already in use; another process " \
+                               "is rank 0 of this run"
+
+
+def test_who_comes_after_rank_0_has_gone_hears_the_first_cause(run, monkeypatch):
+    """Rank 0 hears of the end of rank 1, and goes; rank 3, which has heard it too, tells rank 2."""
+    def rank_0():
+        with contextlib.suppress(LaunchError):
+            meet(HostPoint(run, ""), 0, names_of(4), 9)
+
+    pid, is_in, has_heard, real = fork(rank_0), threading.Event(), threading.Event(), rendezvous._come
+    monkeypatch.setattr(rendezvous, "_come", lambda *args: (real(*args), is_in.set())[0])
+
+    def rank_of(rank):
+        if rank == 1:
+            is_in.wait(10)
+            with listening(HostPoint(run, ""))() as connection:
+                messages.send(connection, {"ended": 1, "fault": "rank 1 ended early"})
+            os.waitpid(pid, 0)
+            return None
+        if rank == 2:
+            has_heard.wait(10)
+        try:
+            return meet(HostPoint(run, ""), rank, names_of(4), 9)
+        finally:
+            has_heard.set()
+
+    assert [str(e) for e in on_threads(4, rank_of, (1, 2, 3))] == ["None", "rank 1 ended early", "rank 1 ended early"]
