@@ -4,8 +4,8 @@
 
 `deduplicate_rows` is a transform of the function, innermost in the chain; both passes are rewritten by it. It pays where
 links are slow against the matmuls, between nodes above all, and costs time where they are not: the way back begins when a
-rank's last expert of a token is done. A model of the machine tells which, and `hpmoe.tune` tries both. The first part runs
-a small layer on this CPU and compares numbers; the second one only simulates.
+rank's last expert of a token is done. A model of the machine tells which, and `hpmoe.autotune` compares both. The first part runs a small layer on this CPU and
+compares numbers; the second one only simulates.
 """
 
 import argparse
@@ -74,16 +74,17 @@ def show_simulated(rng):
     avals = [hpmoe.Aval(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]
     print(f"simulated, {ep_size} ranks, {num_tokens} tokens each, {top_k} experts a token on "
           f"{distinct_ranks(ids, local):.2f} ranks; forward, ms")
-    print("  nodes   a row for each expert   for each rank   hpmoe.tune takes")
+    print("  nodes   a row for each expert   for each rank   autotune takes")
     for node_size in (1, 4, 8):
         machine = hpmoe.ascend_a3.replace({"link.node_size": node_size})
-        tuned = hpmoe.tune(hpmoe.moe_ffn, *avals, machine=machine, mesh=hpmoe.Mesh(ep_size), direction="forward",
-                           routing=ids, space=dict.fromkeys(("rows", "cols", "put_cols"), ["auto"]), max_trials=2,
-                           budget_s=60.0, cache=False)
-        each, once = tuned.trials  # all sizes chosen for the machine
-        assert dict(once.settings) == {**dict(each.settings), "scheme": "rank"}
-        chosen = "for each rank" if tuned.settings["scheme"] == "rank" else "for each expert"
-        print(f"  {ep_size // node_size:<7} {each.us / 1e3:21.2f} {once.us / 1e3:15.2f}   {chosen}")
+        to_queues = hpmoe.chain(hpmoe.tile_partition(rows="auto", cols="auto", machine=machine),
+                                hpmoe.overlap_comm(cols="auto", returns=2), hpmoe.assign_queues)
+        each, once, tuned = (f.lower(*avals, mesh=hpmoe.Mesh(ep_size)) for f in (
+            to_queues(hpmoe.moe_ffn), to_queues(hpmoe.deduplicate_rows(hpmoe.moe_ffn)),
+            hpmoe.autotune(hpmoe.moe_ffn, machine=machine, topk_ids=ids, budget=6)))
+        each_us, once_us = (hpmoe.simulate(flow, routing=ids).span for flow in (each, once))
+        chosen = "for each rank" if "deduplicate_rows" in tuned.provenance else "for each expert"
+        print(f"  {ep_size // node_size:<7} {each_us / 1e3:21.2f} {once_us / 1e3:15.2f}   {chosen}")
 
 
 def main():

@@ -10,8 +10,7 @@ What there is, by what it is for:
         ranks of a Mesh
     to change it before: save_for_backward, select_grads, accumulate_grads, guard_values, limit_rows, send_rows,
         deduplicate_rows, relay_rows, quantize_rows, quantize_weights, replicate_experts
-    to put transforms together: chain, transform, choose_schedule, tune; to write one: hpmoe.rewriting; to test one:
-        hpmoe.testing
+    to put transforms together: chain, transform, autotune; to write one: hpmoe.rewriting; to test one: hpmoe.testing
     to look at a stage: trace, vjp, Program, Aval, Taskflow, verify; to run it in NumPy: evaluate, interpret
     to predict or record a run: simulate, Machine, load_machine, ascend_a2, ascend_a3, cpu, launch_kernels; measure; Timeline
     ranks as processes: world; all_reduce_gradients
@@ -92,8 +91,7 @@ from hpmoe.transforms.save_for_backward import save_for_backward as save_for_bac
 from hpmoe.transforms.select_grads import select_grads as select_grads
 from hpmoe.transforms.send_rows import send_rows as send_rows
 from hpmoe.transforms.tile_partition import tile_partition as tile_partition
-from hpmoe.tuning.choose_schedule import choose_schedule as choose_schedule
-from hpmoe.tuning.tune import tune as tune
+from hpmoe.tuning.autotune import autotune as autotune
 from hpmoe.verification.verify import verify as verify
 
 # isort: split
@@ -104,11 +102,11 @@ import hpmoe.rewriting  # noqa: F401  lists all primitives, which the others def
 __all__ = [
     "ArgumentError", "Aval", "LaunchError", "Machine", "Mesh", "Program", "ProgramError", "Taskflow", "Timeline",
     "TraceError", "TransformError", "VerifyError", "accumulate_grads", "all_reduce_gradients", "ascend_a2", "ascend_a3",
-    "assign_queues", "chain", "choose_schedule", "combine", "cpu", "deduplicate_rows", "dispatch", "drop_counts",
+    "assign_queues", "autotune", "chain", "combine", "cpu", "deduplicate_rows", "dispatch", "drop_counts",
     "evaluate", "exchange", "exchange_back", "fuse_persistent", "grouped_matmul", "guard_values", "init_routing",
     "interpret", "launch_kernels", "limit_rows", "load_machine", "measure", "moe_ffn", "overlap_comm", "permute",
     "permute_with_ep", "prefetch_weights",
     "quantize_rows", "quantize_weights", "relay_rows", "replicate_experts", "rms_norm_rows", "route", "save_for_backward",
-    "select_grads", "send_rows", "simulate", "spmd", "swiglu", "synchronize", "tile_partition", "trace", "transform", "tune",
+    "select_grads", "send_rows", "simulate", "spmd", "swiglu", "synchronize", "tile_partition", "trace", "transform",
     "unpermute", "unpermute_with_ep", "verify", "vjp", "world",
 ]

@@ -114,7 +114,8 @@ class Outline(NamedTuple):
     traffic: np.ndarray
 
 
-def outline(flow: Taskflow, machine: Machine | None = None, *, routing: PerRank | float | None = None) -> Outline:
+def outline(flow: Taskflow, machine: Machine | None = None, *, routing: PerRank | float | None = None,
+            topk_weights: Sequence[np.ndarray] | None = None) -> Outline:
     """What simulate says of all tasks together, in the memory of the routing and the workers alone.
 
     Raises:
@@ -129,7 +130,7 @@ def outline(flow: Taskflow, machine: Machine | None = None, *, routing: PerRank 
     """
     machine = _machine(flow, machine)
     _check_size(flow)
-    arrays = inputs_of(flow, routing, 0, None)  # lives as long as the run, which has its addresses
+    arrays = inputs_of(flow, routing, 0, topk_weights)  # lives as long as the run, which has its addresses
     busy, traffic, _ = _native_run(flow, machine, _ranks(flow, arrays, lengths_of(flow, None)), None)
     return Outline(float(busy[0]), busy[1:].reshape(flow.ep_size, -1) / max(float(busy[0]), 1e-12), traffic)
 

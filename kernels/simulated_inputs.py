@@ -49,16 +49,16 @@ def _ids(plan: RoutePlan, routing: Routing, seed: int) -> PerRank:
 
 
 def given_ids(who: str, routing: PerRank, ep_size: int, num_tokens: int, top_k: int, num_experts: int,
-              other: str = "") -> list[np.ndarray]:
+              other: str = "", name: str = "routing") -> list[np.ndarray]:
     """topk_ids of each rank as int32; ArgumentError where they are not ints of these sizes, or `other`."""
     is_list, shape = _is_list(routing), (num_tokens, top_k)
-    check_argument(is_list and len(routing) == ep_size, who, "routing",
+    check_argument(is_list and len(routing) == ep_size, who, name,
                    f"of {len(routing)} ranks" if is_list else repr(routing), f"topk_ids of {ep_size} ranks{other}")
     out = []
     for rank, ids in enumerate(map(_array, routing)):
         is_ok = ids.shape == shape and (ids.dtype.kind in "iu" or not ids.size)
         check_argument(is_ok and (not ids.size or (ids.min() >= ABSENT and ids.max() < num_experts)), who,
-                       f"routing[{rank}]", _described(ids),
+                       f"{name}[{rank}]", _described(ids),
                        f"ints of shape {shape} in 0..{num_experts - 1}, or {ABSENT} for no expert")
         out.append(np.ascontiguousarray(ids, np.int32))
     return out

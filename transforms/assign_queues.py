@@ -147,7 +147,7 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None, policy: 
             ranks.
         policy: "critical_path" (list scheduling on task costs), "round_robin", "stage_order" (operator after operator),
             "expert_barrier" (the order of the paper's public implementation), or a function (taskflow, machine) -> one array
-            of task indices for each queue, in order. `hpmoe.choose_schedule` tries several.
+            of task indices for each queue, in order. `hpmoe.autotune` tries two.
         priority: which task list scheduling takes where several are ready, instead of its own choice: a function taskflow ->
             a number for each task, [num_tasks], of which the largest is taken first, and of equal ones the first task. The
             taskflow's `machine` is what the queues are for; `hpmoe.rewriting.likely_rows` tells how full slots are likely to

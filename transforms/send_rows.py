@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 
 from hpmoe.costs.task_costs import expected_us
@@ -63,21 +62,26 @@ def send_rows(program: Program, *, scheme: str = "auto", machine: Machine | None
         [('relay_rows',), ('send_rows(scheme=auto, machine=ascend_a2)',)]
     """
     check_moves("send_rows", program)
-    if scheme != "auto":
-        return _sent_by(scheme, program)
-    machine = machine or cpu(ep_size=program.ep_size)
-    programs = [_sent_by(name, program) for name in schemes_of(program)]
-    return min(programs, key=functools.partial(_us, machine=machine))
+    if scheme == "auto":
+        scheme = schemes_by_time(program, machine or cpu(ep_size=program.ep_size))[0]
+    return sent_by(scheme, program)
 
 
-def schemes_of(program: Program) -> list[str]:
-    """The schemes that differ for a program's routes, ranks and nodes, and that it can have."""
+def schemes_by_time(program: Program, machine: Machine) -> list[str]:
+    """Returns the schemes to choose from for a program on a machine, the least `expected_us` first."""
+    schemes = _schemes_of(program)
+    return sorted(schemes, key=lambda scheme: _us(sent_by(scheme, program), machine)) if len(schemes) > 1 else schemes
+
+
+def _schemes_of(program: Program) -> list[str]:
+    """Returns the schemes that differ for a program's routes, ranks and nodes, and that the program can have."""
     once, nodes = can_deduplicate(program), can_relay(program)
     differ = {"direct": True, "rank": once, "node": nodes, "rank and node": once and nodes}
     return [name for name in SCHEMES if differ[name]]
 
 
-def _sent_by(scheme: str, program: Program) -> Program:
+def sent_by(scheme: str, program: Program) -> Program:
+    """Returns a program that sends rows by a scheme."""
     for step in SCHEMES[scheme]:
         program = step.apply_to(program)
     return program

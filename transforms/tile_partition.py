@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hpmoe.costs.tile_choice import choose_tile
+from hpmoe.costs.tile_choice import tile_times
 from hpmoe.ir.program import Program
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.machines.machine import Machine
@@ -64,7 +64,7 @@ def tile_partition(program: Program, *, rows: Size = None, cols: Size = None,
     tile_rows, tile_cols = (None if size == "auto" else int(size or default)
                             for size, default in ((rows, on.tile_rows), (cols, on.tile_cols)))
     if tile_rows is None or tile_cols is None:
-        tile_rows, tile_cols = choose_tile(program, on, tile_rows, tile_cols)
+        tile_rows, tile_cols = next(iter(tile_times(program, on, tile_rows, tile_cols)))
     flow = tile_program(program, tile_rows, tile_cols, on.unified)
     return flow.replace(machine=machine,
                         provenance=(*program.provenance, f"tile_partition(rows={tile_rows}, cols={tile_cols})"))

@@ -94,8 +94,8 @@ def others(layer: Layer) -> Iterator[tuple[str, Layer, str]]:
 
 
 def rows(count: int, seed: int, dtype: str, machine: hpmoe.Machine, progress: Progress, prefetch: bool) -> Iterator[Fields]:
-    """Of each layer the default's time, its bound, the fastest of the others, and what choose_schedule takes without its ids
-    and by them, however many tasks there are; as many at a time as there are cores."""
+    """Of each layer the default's time, its bound, the fastest of the others, and what autotune takes without its ids
+    and by them; as many at a time as there are cores."""
     with ThreadPoolExecutor(num_cores()) as threads:
         for i, case in enumerate(cases(count, seed, dtype)):
             progress(f"{i + 1} of {count}: {case}")
@@ -117,8 +117,8 @@ def rows(count: int, seed: int, dtype: str, machine: hpmoe.Machine, progress: Pr
 
 
 def _chosen(layer: Layer, is_known: bool) -> tuple[tuple[str, ...], float]:
-    """What choose_schedule takes, and its time."""
-    flow = layer.chosen_flow(is_known)
+    """What autotune takes, and its time."""
+    flow = layer.autotuned_flow(is_known)
     return flow.provenance, _us(layer, flow)
 
 
@@ -155,7 +155,7 @@ def closing(table: list[Fields]) -> str:
                 over, other = (np.array([r[n] for r in mine]) for n in ("makespan_over_bound", "over_fastest_other"))
                 lines.append(f"{kind}, {name}: {len(mine)} layers, over the bound median {np.median(over):.3f}, worst "
                              f"{over.max():.3f}; over the fastest other at most {other.max():.3f}")
-    for name, key in (("the default", "over_fastest_other"), ("what choose_schedule takes", "chosen_over_fastest_other"),
+    for name, key in (("the default", "over_fastest_other"), ("what autotune takes", "chosen_over_fastest_other"),
                       ("what it takes by the ids", "by_ids_over_fastest_other")):
         over = np.maximum(1.0, [r[key] for r in table])
         lines.append(f"{name} is behind the fastest of all by {np.median(over) - 1:.1%} in the median, by over 3 % on "

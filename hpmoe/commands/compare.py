@@ -78,7 +78,7 @@ def _side(o: flags.FlagValues, settings: str) -> tuple[str, flags.FlagValues]:
     machine = ["--machine=cpu", "--dtype=float32"] if o.measured else []
     options.parse(values, [*machine, *common, *(f"--{w}" for w in words if w not in ("fused", "unfused"))])
     options.check_flag(not o.measured or values.machine == "cpu", "machine", values.machine, "cpu where runs are measured")
-    options.check_flag(not o.measured or values.policy != "chosen", "policy", "chosen",
+    options.check_flag(not o.measured or values.policy != "autotune", "policy", "autotune",
                        "another where runs are measured")
     layer_flags.check_schedule(values)
     layer_flags.check_one_pass(values)

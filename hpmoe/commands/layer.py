@@ -115,22 +115,25 @@ class Layer:
         dtype, combine = quantised_rows(self.quantize)
         return hpmoe.quantize_rows(f, dtype=dtype, combine=combine) if dtype else f
 
-    def traced(self, is_planned: bool = True) -> Program:
-        """The layer's program, with room for the rows that the layer has, or not planned for any number of rows."""
-        return self._program(self.replicas, self.scheme, self.room if is_planned else None)
+    def traced(self, is_planned: bool = True, has_nodes: bool = False) -> Program:
+        """The layer's program, with room for the rows that the layer has, or not planned for any number of rows; on a mesh
+        with the machine's nodes if all nodes are full."""
+        return self._program(self.replicas, self.scheme, self.room if is_planned else None, has_nodes)
 
     @functools.cached_property
     def tiles(self) -> hpmoe.Taskflow:
         return self._tiles(self.replicas, self.tuned, self.scheme, self.room)
 
-    def _program(self, replicas: int, scheme: str, room: str | None) -> Program:
+    def _program(self, replicas: int, scheme: str, room: str | None, has_nodes: bool = False) -> Program:
         def rewritten(program: Program) -> Program:
             if replicas:
                 program = hpmoe.replicate_experts.apply_to(program, loads=self.loads, replicas=replicas,
                                                            min_load=self.min_load)
             return programs.limited(program, self.rank_capacity_factor)
 
-        node_size = self.machine.link.node_size if "node" in scheme else None
+        node_size: int | None = self.machine.link.node_size
+        if "node" not in scheme and (not has_nodes or self.o.ep % node_size):
+            node_size = None
         program = programs.program(self.o, self.direction, rewritten, node_size=node_size)
         if room is not None:
             program = with_planned_rows(program, [self._planned_rows(route.aval, room) for route in routes_of(program)])
@@ -177,12 +180,10 @@ class Layer:
             flow, machine = wait_for_experts.apply_to(flow), machine.replace({"sync.repoll_us": REPOLL_US})
         return hpmoe.assign_queues.apply_to(flow, machine=machine, policy=policy)
 
-    def chosen_flow(self, is_known: bool = False) -> hpmoe.Taskflow:
-        """The persistent kernel as choose_schedule makes it, however many tasks there are, where the routing is known before
-        or is not."""
-        program = self.traced()
-        routing = self.ids if is_known else None
-        return hpmoe.choose_schedule.apply_to(program, machine=self.machine, most_tasks=None, routing=routing)
+    def autotuned_flow(self, is_known: bool = False) -> hpmoe.Taskflow:
+        """The persistent kernel as autotune makes it, for the layer's routing or for sampled ones."""
+        topk_ids = self.ids if is_known else None
+        return hpmoe.autotune.apply_to(self.traced(), machine=self.machine, topk_ids=topk_ids)
 
     def blocking(self, policy: str | Policy, machine: hpmoe.Machine) -> hpmoe.Timeline:
         """The persistent kernel with collectives instead of puts."""

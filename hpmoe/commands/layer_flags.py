@@ -14,8 +14,8 @@ from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS
 
 DIRECTIONS = "forward", "backward", "both"
-TUNED = "critical_path", "chosen"  # policies for tiles and puts of chosen sizes
-CHOSEN = "tile_rows", "tile_cols", "signal", "order", "combine_order", "prefetch"  # flags of what choose_schedule decides
+TUNED = "critical_path", "autotune"  # policies for tiles and puts of chosen sizes
+AUTOTUNED = "tile_rows", "tile_cols", "signal", "order", "combine_order", "prefetch"  # flags of what autotune decides
 MOST_IDS = 2**28  # of all ranks, a GiB
 MOST_DRAWS = 2**30  # one for each expert of each token, half a minute
 
@@ -48,7 +48,7 @@ def define_schedule(values: flags.FlagValues, direction: str = "forward", machin
                               tuple(ORDERS))
         options.define_choice(values, "signal", "tile", "what one remote signal stands for", SIGNALS)
         options.define_switch(values, "prefetch", "matrix workers read weights while they wait for rows")
-        options.define_choice(values, "policy", "critical_path", "how tasks get into queues", (*POLICIES, "chosen"))
+        options.define_choice(values, "policy", "critical_path", "how tasks get into queues", (*POLICIES, "autotune"))
 
 
 def define_simulated(values: flags.FlagValues, direction: str = "forward") -> None:
@@ -64,8 +64,8 @@ def check_schedule(o: flags.FlagValues) -> None:
     check_flag(1 <= o.imbalance <= most, "imbalance", f"{o.imbalance:g}", f"from 1 to {most:g} for these sizes")
     tokens = MOST_IDS // (o.ep * o.top_k)
     check_flag(o.tokens <= tokens, "tokens", o.tokens, f"at most {tokens} with --ep={o.ep} and --top_k={o.top_k}")
-    for name in CHOSEN if o.policy == "chosen" else ():
-        check_flag(o[name].using_default_value, name, o[name].value, "left out with --policy=chosen")
+    for name in AUTOTUNED if o.policy == "autotune" else ():
+        check_flag(o[name].using_default_value, name, o[name].value, "left out with --policy=autotune")
     if o.routing != "balanced":
         check_flag(o.imbalance == 1, "imbalance", f"{o.imbalance:g}", f"1 with --routing={o.routing}")
         check_draws(o, o.ep)
@@ -77,7 +77,7 @@ def check_one_pass(o: flags.FlagValues) -> None:
 
 
 def check_policy(o: flags.FlagValues) -> None:
-    """Raises UsageError if the policy is left to choose_schedule."""
+    """Raises UsageError if the policy is left to autotune."""
     check_flag(o.policy in POLICIES, "policy", o.policy, f"one of {', '.join(POLICIES)}")
 
 

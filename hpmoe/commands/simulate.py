@@ -60,8 +60,8 @@ def fused(o: flags.FlagValues, layer: Layer) -> hpmoe.Timeline:
 
 
 def fused_flow(o: flags.FlagValues, layer: Layer) -> hpmoe.Taskflow:
-    if o.policy == "chosen":
-        return layer.chosen_flow()
+    if o.policy == "autotune":
+        return layer.autotuned_flow()
     comm = {"order": o.order, "signal": o.signal, "combine_order": o.combine_order}
     if o.policy == "expert_barrier" and o["signal"].using_default_value:
         del comm["signal"]

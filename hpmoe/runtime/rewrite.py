@@ -115,6 +115,8 @@ class Rewrite:
         missing = {"tiles": "tile_partition", "queues": "assign_queues"}.get(self.requires)
         later = list(LEVELS).index(level) > list(LEVELS).index(self.requires)
         advice = "it comes earlier in the chain" if later or missing is None else f"apply {missing} first"
+        if self.requires == "program" and self.makes == "queues":
+            advice = "it chooses the options of tile_partition, overlap_comm and assign_queues; leave these out"
         raise TransformError(f"{self.__name__}: it needs {LEVELS[self.requires]}, and {what!r} is {LEVELS[level]}; "
                              f"{advice}\n"
                              "  the order is fuse_persistent(assign_queues(overlap_comm(tile_partition(f))))")

@@ -1,1 +1,3 @@
-"""hpmoe.tune and what it is made of: the settings of a chain, the search over them, and what was found before."""
+"""Tuning: hpmoe.autotune, the plans that it compares, and the trials that it keeps."""
+
+from hpmoe.tuning.autotune import compare_plans as compare_plans

@@ -97,8 +97,8 @@ def test_without_a_home_folder_nothing_is_kept(monkeypatch, home, capsys):
                        match="hpmoe.cpu: the calibration cannot be used .OSError: no folder to keep files in is "
                        "known: set HOME or XDG_CACHE_HOME to an absolute path"):
         hpmoe.cpu(calibrated=True)
-    with pytest.warns(UserWarning, match="hpmoe.tune: what was found cannot be kept: no folder to keep files in is known"):
-        hpmoe.tune(hpmoe.swiglu, Aval((8, 6), "float32"), space={"rows": [len(home)]}, max_trials=1)
+    with pytest.warns(UserWarning, match="autotune: the times of plans cannot be kept: no folder to keep files in is known"):
+        hpmoe.autotune(hpmoe.swiglu, budget=1).lower(Aval((8, 6), "float32"))
     assert not ascend_build.is_built({})
     assert main(["calibrate"]) == 2 and "no folder to keep files in is known" in capsys.readouterr().err
 

@@ -112,7 +112,7 @@ def test_the_package_runs_as_the_command(capsys, monkeypatch):
     ("simulate --tp=2", "hpmoe simulate: flag --tp=2: it must be left out without --model"),
     ("simulate --direction=both", "hpmoe simulate: flag --direction=both: it must be forward or backward"),
     ("compare dedup unfused --direction=both", "hpmoe compare: flag --direction=both: it must be forward or backward"),
-    ("show --policy=chosen", "hpmoe show: flag --policy=chosen: it must be one of critical_path, round_robin"),
+    ("show --policy=autotune", "hpmoe show: flag --policy=autotune: it must be one of critical_path, round_robin"),
     ("show --routing=zipf", "hpmoe show: flag --routing=zipf: it must be left out without --replicas or --room"),
     ("tune --room=all", "hpmoe tune: flag --room=all: it must be left out"),
     ("show --intermediate=1073741824", "hpmoe show: flag --intermediate=1073741824: it must be at most"),

@@ -46,7 +46,7 @@ def test_quantised_rows_are_sent_in_fewer_bytes(capsys):
 
 
 @pytest.mark.parametrize("flags", (["--policy=expert_barrier"], ["--machine=ascend_a2"], ["--machine=cpu"],
-                                   ["--signal=peer"], ["--policy=chosen"],
+                                   ["--signal=peer"], ["--policy=autotune"],
                                    ["--policy=round_robin", "--order=sequential"], ["--tile_rows=64", "--tile_cols=128"]))
 def test_every_option(capsys, flags, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -302,12 +302,12 @@ cases("graph mode", {
 # The command line.
 
 cases("command", {line: lambda line=line: cli._run(line.split()) for line in (
-    "calibrate --budget=-1", "tune --budget=-1", "tune --policy=chosen", "tune --max_trials=0",
+    "calibrate --budget=-1", "tune --budget=-1", "tune --policy=autotune",
     "tune --combine_order=ratr", "tune --dedup --scheme=node",
     "simulate --imbalance=x", "compare policy=round_robin", "compare unfused unfused --measured",
-    "compare policy=chosen unfused --measured", "compare policy=stage_order unfused --min_load=4",
-    "simulate --min_load=4", "tune --min_load=4", "simulate --policy=chosen --tile_rows=64",
-    "simulate --policy=chosen --prefetch",
+    "compare policy=autotune unfused --measured", "compare policy=stage_order unfused --min_load=4",
+    "simulate --min_load=4", "tune --min_load=4", "simulate --policy=autotune --tile_rows=64",
+    "simulate --policy=autotune --prefetch",
     "compare policy=round_robin machine=ascend_a3 --measured",
     "compare policy=round_robin unfused --out=no/such/folder/x.html",
     "simulate --imbalance=99", "simulate --imbalance=2 --routing=zipf",

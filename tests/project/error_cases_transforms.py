@@ -14,8 +14,8 @@ from hpmoe import (
     Mesh,
     accumulate_grads,
     assign_queues,
+    autotune,
     chain,
-    choose_schedule,
     combine,
     cpu,
     deduplicate_rows,
@@ -37,6 +37,7 @@ from hpmoe import (
 )
 from hpmoe.rewriting import likely_rows, primitives, requeue
 from hpmoe.routing.balance import place_replicas
+from hpmoe.tuning import compare_plans
 
 
 def _with_bias(x, ids, w, bias):
@@ -228,9 +229,9 @@ cases("transforms", {
     "nothing to send once": lambda: deduplicate_rows(doubled).lower(X),
     "nothing to send": lambda: send_rows(doubled, machine=hpmoe.ascend_a2).lower(X),
     "another scheme": lambda: send_rows(moe_ffn, scheme="hierarchical"),
-    "choose for no machine": lambda: choose_schedule(moe_ffn, machine="ascend_a2"),
-    "no number of tasks": lambda: choose_schedule(moe_ffn, most_tasks=-1),
-    "a routing of no ids": lambda: choose_schedule(moe_ffn, routing=2.0),
+    "tune for a name": lambda: autotune(moe_ffn, machine="ascend_a2"),
+    "tune for a negative budget": lambda: autotune(moe_ffn, budget=-1),
+    "tune with a routing of no ids": lambda: autotune(moe_ffn, topk_ids=2.0),
     "send on no machine": lambda: send_rows(moe_ffn, machine="ascend_a2"),
     "padding to relay": lambda: relay_rows(_aligned).lower(X, Aval((4, 1), "int32")),
     "nothing to relay": lambda: relay_rows(doubled).lower(X),
@@ -306,17 +307,11 @@ cases("transforms", {
     "a gather of columns": _lowered(lambda x, i: x[i], Aval((4, 3), "float32"), Aval((2, 2), "int64")),
     "received rows as a result": lambda: spmd(lambda x, ids: dispatch(x, ids, num_local_experts=2)[0], Mesh(2))(
         array(2, 4, 3), numbers(*[[[0], [1], [2], [3]]] * 2)),
-    "tune what is tiled": lambda: hpmoe.tune(tile_partition(doubled), X),
-    "tune for a name": lambda: hpmoe.tune(doubled, X, machine="ascend_a3"),
-    "tune on a mesh twice": lambda: hpmoe.tune(spmd(doubled, Mesh(2)), array(2, 4, 3), mesh=Mesh(2)),
-    "tune another direction": lambda: hpmoe.tune(doubled, X, direction="up"),
-    "tune for a negative time": lambda: hpmoe.tune(doubled, X, budget_s=-1),
-    "tune in any number of words": lambda: hpmoe.tune(doubled, X, verbose="much"),
-    "tune without trials": lambda: hpmoe.tune(doubled, X, max_trials=0),
-    "tune something else": lambda: hpmoe.tune(doubled, X, space={"depth": (1, 2)}),
-    "tune another scheme": lambda: hpmoe.tune(doubled, X, space={"scheme": ("direct", "hierarchical")}),
-    "tune with a routing of one rank": lambda: hpmoe.tune(moe_ffn, *(Aval(a.shape[1:], str(a.dtype))
-                                                                     for a in Layer().arguments()),
-                                                          mesh=Mesh(2), routing=[[[0, 1]]]),
+    "tune what is tiled": lambda: autotune(tile_partition(doubled)),
+    "tune twice": lambda: autotune(autotune(doubled)),
+    "tune with a routing of one rank": lambda: autotune(moe_ffn, topk_ids=[[[0, 1]]]).lower(
+        *(Aval(a.shape[1:], str(a.dtype)) for a in Layer().arguments()), mesh=Mesh(2)),
+    "tune another setting": lambda: compare_plans(trace(doubled, X), fixed={"depth": 2}),
+    "tune another scheme": lambda: compare_plans(trace(doubled, X), fixed={"scheme": "other"}),
     "experts that do not divide": lambda: spmd(moe_ffn, Mesh(2)).lower(3),
 })

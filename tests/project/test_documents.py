@@ -32,12 +32,12 @@ REDUCED = {
     "doctor": [],
     "simulate": SMALL,
     "compare": [*SMALL, "--repeats=1"],
-    "tune": [*SMALL, "--budget=1", "--max_trials=2", "--fresh"],
+    "tune": [*SMALL, "--budget=2"],
 }
 SMALL_MODEL = ["--model=gpt-oss", "--ranks=4", "--tokens=32", "--layouts=1", "--bands=1"]
 # What takes seconds all the same.
 SLOW_SESSIONS = ("transforms/README.md", "hpmoe/runtime/README.md", "hpmoe/timelines/README.md", "hpmoe/tuning/README.md")
-SLOW = ("hpmoe memory", "hpmoe tune --ep=8 --tokens=4096 --policy=critical_path --budget=30",
+SLOW = ("hpmoe memory", "hpmoe tune --ep=8 --tokens=4096 --policy=critical_path --budget=8",
         "hpmoe compare unfused fused --ep=8 --experts=64 --hidden=7168 --out=picture.png")
 # What takes long, and the test of it.
 TESTED_ELSEWHERE = {

@@ -77,7 +77,6 @@ NOT_REACHED = {
     ("hpmoe/runtime/exchanged.py", ""): "several processes; tests/ranks",
     ("hpmoe/runtime/plan_key.py", ""): "a warning says it; test_kept_plans.py",
     ("hpmoe/runtime/kept_plans.py", ""): "depends on what lies in the user's cache; test_kept_plans.py",
-    ("hpmoe/tuning/kept.py", ""): "depends on what lies in the user's cache; test_tune.py",
     ("hpmoe/machines/kept_calibration.py", ""): "depends on what lies in the user's cache; test_calibrate.py",
     ("hpmoe/bring_up/", ""): "a kernel that is wrong; test_ascend_check.py",
     ("hpmoe/commands/ascend_check.py", ""): "of the command; test_ascend_check.py",

@@ -190,32 +190,32 @@ def test_no_modules_import_each_other_in_a_circle():
     assert circles(graph_of(SOURCES)) == []
 
 
-# Below `hpmoe.tuning.search`, which imports `hpmoe.tuning.settings`, the import of the former that closes a circle.
+# Below `hpmoe.tuning.trials`, which imports `hpmoe.tuning.plan`, the import of the former that closes a circle.
 PLANTED = {
-    "at the top": "from hpmoe.tuning.search import Trial",
-    "of the module": "import hpmoe.tuning.search",
-    "of its package": "from hpmoe.tuning import search",
-    "relative": "from .search import Trial",
-    "relative, of the package": "from . import search",
-    "in a function": "def f():\n    from hpmoe.tuning.search import Trial",
-    "in a method": "class C:\n    def run(self):\n        from hpmoe.tuning import search",
-    "for type checkers": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from hpmoe.tuning.search import Trial",
-    "where it may fail": "try:\n    from hpmoe.tuning.search import Trial\nexcept ImportError:\n    pass",
-    "by importlib": "import importlib\nimportlib.import_module('hpmoe.tuning.search')",
+    "at the top": "from hpmoe.tuning.trials import Trial",
+    "of the module": "import hpmoe.tuning.trials",
+    "of its package": "from hpmoe.tuning import trials",
+    "relative": "from .trials import Trial",
+    "relative, of the package": "from . import trials",
+    "in a function": "def f():\n    from hpmoe.tuning.trials import Trial",
+    "in a method": "class C:\n    def run(self):\n        from hpmoe.tuning import trials",
+    "for type checkers": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from hpmoe.tuning.trials import Trial",
+    "where it may fail": "try:\n    from hpmoe.tuning.trials import Trial\nexcept ImportError:\n    pass",
+    "by importlib": "import importlib\nimportlib.import_module('hpmoe.tuning.trials')",
     "of all its folder": "import importlib\nfor name in NAMES:\n    importlib.import_module(f'hpmoe.tuning.{name}')",
-    "by its function": "from importlib import import_module\ndef f(): return import_module('hpmoe.tuning.search')",
-    "by another name": "from importlib import import_module as load\nload('hpmoe.tuning.search')",
-    "by a relative name": "import importlib\nimportlib.import_module('.search', __package__)",
-    "by __import__": "__import__('hpmoe.tuning.search')",
-    "on an attribute": "def __getattr__(name):\n    from hpmoe.tuning import search\n    return getattr(search, name)",
-    "to print": "class C:\n    def __str__(self):\n        from . import search",
+    "by its function": "from importlib import import_module\ndef f(): return import_module('hpmoe.tuning.trials')",
+    "by another name": "from importlib import import_module as load\nload('hpmoe.tuning.trials')",
+    "by a relative name": "import importlib\nimportlib.import_module('.trials', __package__)",
+    "by __import__": "__import__('hpmoe.tuning.trials')",
+    "on an attribute": "def __getattr__(name):\n    from hpmoe.tuning import trials\n    return getattr(trials, name)",
+    "to print": "class C:\n    def __str__(self):\n        from . import trials",
 }
 
 
 @pytest.mark.parametrize("where", PLANTED)
 def test_a_planted_circle_is_found(where):
-    name, other = "hpmoe.tuning.settings", "hpmoe.tuning.search"
-    sources = {name: (MODULES[name], PLANTED[where]), other: (MODULES[other], "import hpmoe.tuning.settings")}
+    name, other = "hpmoe.tuning.plan", "hpmoe.tuning.trials"
+    sources = {name: (MODULES[name], PLANTED[where]), other: (MODULES[other], "import hpmoe.tuning.plan")}
     assert circles(graph_of(sources)) == [sorted(sources)]
 
 

@@ -52,8 +52,8 @@ INTS = {
     "replay": lambda n: router.replay(IDS, Tensor(np.zeros((6, 3, 2), np.int32)), unset="mask", layer=n),
     **each(layer, *SIZES, "moe_router_topk", "moe_router_num_groups", "moe_shared_expert_intermediate_size"),
     "every": lambda n: layer(mesh=hpmoe.Mesh(2)).balance(every=n), "mask_experts": lambda n: layer().mask_experts([n]),
-    "Machine": lambda n: hpmoe.ascend_a3.replace(num_aic=n), "tune, rows": lambda n: hpmoe.tune(
-        hpmoe.swiglu, AVALS[0], space={"rows": [n]}, cache=False, budget_s=0),
+    "Machine": lambda n: hpmoe.ascend_a3.replace(num_aic=n),
+    "budget": lambda n: hpmoe.autotune(hpmoe.moe_ffn, budget=n),
 }
 FLOATS = {
     "timeout": lambda x: hpmoe.fuse_persistent(hpmoe.assign_queues(TILES), timeout=x),
@@ -73,7 +73,6 @@ FLOATS = {
     "clamped_swiglu": nn.clamped_swiglu, "alpha": lambda x: nn.gpt_oss_swiglu(alpha=x),
     "host.launch_us": lambda x: hpmoe.ascend_a3.replace({"host.launch_us": x}),
     "rate": lambda x: hpmoe.ascend_a3.replace({"memory.bytes_per_us": x}),
-    "budget_s": lambda x: hpmoe.tune(hpmoe.moe_ffn, *AVALS, budget_s=x, cache=False),
     "min_gain": lambda x: Balancer(lambda copies: copies, num_experts=4, ep_size=2, every=1, min_gain=x),
     "counts": lambda x: Balancer(lambda copies: copies, num_experts=2, ep_size=2, every=2).step([x, 1]),
     "tolerance": lambda x: assert_same(TILES, hpmoe.moe_ffn, *AVALS[:1], tolerance=x),

@@ -10,11 +10,11 @@ import hpmoe
 
 PUBLIC = """
     ArgumentError Aval LaunchError Machine Mesh Program ProgramError Taskflow Timeline TraceError TransformError
-    VerifyError accumulate_grads all_reduce_gradients ascend_a2 ascend_a3 assign_queues chain choose_schedule combine cpu
+    VerifyError accumulate_grads all_reduce_gradients ascend_a2 ascend_a3 assign_queues autotune chain combine cpu
     deduplicate_rows dispatch drop_counts evaluate exchange exchange_back fuse_persistent grouped_matmul guard_values
     init_routing interpret launch_kernels limit_rows load_machine measure moe_ffn overlap_comm permute permute_with_ep
     prefetch_weights quantize_rows quantize_weights relay_rows replicate_experts rms_norm_rows route save_for_backward
-    select_grads send_rows simulate spmd swiglu synchronize tile_partition trace transform tune unpermute
+    select_grads send_rows simulate spmd swiglu synchronize tile_partition trace transform unpermute
     unpermute_with_ep verify vjp world
 """.split()
 

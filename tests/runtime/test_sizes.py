@@ -63,5 +63,5 @@ def test_layers_of_such_sizes_are_refused_at_once(sizes, error):
         with pytest.raises(error):
             call(*avals)
     with pytest.raises((ArgumentError, TransformError)):
-        hpmoe.tune(hpmoe.moe_ffn, *avals, cache=False, budget_s=0)
+        hpmoe.autotune(hpmoe.moe_ffn).lower(*avals)
     assert time.monotonic() - begin < 20

@@ -1,0 +1,181 @@
+"""autotune: the tiles, puts, queues and scheme of sending rows with which a Program is fastest on a model of a machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from hpmoe.costs.start import start_us
+from hpmoe.ir.program import Program
+from hpmoe.ir.taskflow import Taskflow
+from hpmoe.kernels.simulate import outline
+from hpmoe.kernels.simulated_inputs import given_ids
+from hpmoe.machines.machine import Machine
+from hpmoe.machines.presets import cpu
+from hpmoe.routing.capacity import PerRank
+from hpmoe.runtime.planned_rows import routes_of
+from hpmoe.runtime.transform import transform
+from hpmoe.support.errors import ArgumentError, LaunchError, TransformError, check_argument, is_int, is_name
+from hpmoe.tiling.tile_program import tile_operations
+from hpmoe.transforms.send_rows import SCHEMES
+from hpmoe.tuning import kept_trials
+from hpmoe.tuning.plan import Plan, Setting, Space
+from hpmoe.tuning.sample_routings import has_samples, sample_routings, with_room
+from hpmoe.tuning.trials import Trial, Trials, best_of, search
+
+BUDGET = 12
+
+
+def _check(machine: Machine | None = None, topk_ids: PerRank | None = None, budget: int = BUDGET) -> None:
+    check_argument(machine is None or isinstance(machine, Machine), "autotune", "machine", repr(machine),
+                   "an hpmoe.Machine, such as hpmoe.ascend_a3 or hpmoe.load_machine(name), or None")
+    check_argument(topk_ids is None or isinstance(topk_ids, (Sequence, np.ndarray)), "autotune", "topk_ids",
+                   repr(topk_ids), "topk_ids [T, K] of each rank, or None")
+    check_argument(is_int(budget, least=0), "autotune", "budget", repr(budget),
+                   "an int in 0..2**30, the most plans that are simulated")
+
+
+@transform(requires="program", makes="queues", once=True, check=_check)
+def autotune(program: Program, *, machine: Machine | None = None, topk_ids: PerRank | None = None,
+             budget: int = BUDGET) -> Taskflow:
+    """Applies send_rows, tile_partition, overlap_comm, prefetch_weights and assign_queues with the fastest options it finds.
+
+    A budget of 0 takes the choice of the cost model and simulates nothing: the options "auto" of send_rows, tile_partition
+    and overlap_comm. A larger budget simulates this plan and up to `budget` - 1 others: first the policy "round_robin", then
+    plans that differ from the best so far in one setting. The fastest plan is taken.
+
+    Rewrite:
+        a Program
+        ->
+        [deduplicate_rows | relay_rows |] tile_partition(rows=, cols=) | overlap_comm(order=, signal=, cols=, returns=)
+        [| prefetch_weights] | assign_queues(policy=)
+
+    Requires: a plain function, or one under Program transforms.
+    Ensures: the same function; the provenance of its IR names the options that were taken. The forward and the backward pass
+        have their own. Shapes, ranks, planned rows, machine and topk_ids decide alone, so all ranks take the same plan.
+
+    Args:
+        f: the function.
+        machine: the machine to be fast on; this CPU if None.
+        topk_ids: topk_ids [T, K] of each rank that plans are simulated with, if the routing is known in advance; the same
+            for every route. If None, plans are compared on routings that are sampled for the planned number of rows.
+        budget: the most plans that are simulated. Their times are kept in $XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe, and are
+            not simulated again.
+
+    Raises:
+        ArgumentError: an option is out of range, or topk_ids do not fit the function.
+        TransformError: applied twice or out of order, or f cannot be tiled, as for tile_partition.
+
+    Example:
+        >>> import hpmoe
+        >>> shapes = [(64, 2048), (64, 8), (64, 8), (4, 2048, 2048), (4, 1024, 2048)]
+        >>> avals = [hpmoe.Aval(s, d) for s, d in zip(shapes, ("bfloat16", "int32", "float32", "bfloat16", "bfloat16"))]
+        >>> tuned = hpmoe.autotune(hpmoe.moe_ffn, machine=hpmoe.ascend_a3, budget=0)
+        >>> tuned.lower(*avals, mesh=hpmoe.Mesh(4)).provenance[-1]
+        'assign_queues(ascend_a3, critical_path)'
+        >>> to_kernel = hpmoe.chain(hpmoe.autotune(machine=hpmoe.ascend_a3), hpmoe.fuse_persistent)
+    """
+    space = Space(program, machine or cpu(ep_size=program.ep_size), {})
+    found = _compared(space, topk_ids, budget)
+    flow = space.flow(found.chosen)
+    if found.trials and found.trials[0].us is None:
+        warnings.warn(f"autotune: the cost model's choice is taken for {program.name}: {found.trials[0].error}. budget=0 "
+                      "simulates nothing", stacklevel=5)
+    return flow
+
+
+def compare_plans(program: Program, *, machine: Machine | None = None, topk_ids: PerRank | None = None, budget: int = BUDGET,
+           fixed: Mapping[str, Setting] | None = None, report: Callable[[str], None] = lambda text: None) -> Trials:
+    """Returns the plans that `autotune` compares for a program, with their simulated times; prints as a table.
+
+    Args:
+        program: of one pass, as `hpmoe.trace`, `hpmoe.vjp` or `lower` of a function returns it.
+        machine, topk_ids, budget: as for `autotune`.
+        fixed: settings that are not tuned, such as {"policy": "round_robin"}.
+        report: called with each plan before its simulation.
+
+    Raises:
+        ArgumentError, TransformError: as autotune; or fixed has a setting that is none of a plan.
+    """
+    _check(machine, topk_ids, budget)
+    fixed, names = fixed or {}, [field.name for field in dataclasses.fields(Plan)]
+    check_argument(set(fixed) <= set(names), "compare_plans", "fixed", repr(fixed), f"a dict of some of {', '.join(names)}")
+    check_argument("scheme" not in fixed or is_name(fixed["scheme"], SCHEMES), "compare_plans", "fixed", repr(fixed),
+                   f"a dict whose scheme is one of {', '.join(SCHEMES)}")
+    return _compared(Space(program, machine or cpu(ep_size=program.ep_size), fixed), topk_ids, budget, report)
+
+
+def _compared(space: Space, topk_ids: PerRank | None, budget: int,
+              report: Callable[[str], None] = lambda text: None) -> Trials:
+    program, ids = space.program, _checked_ids(space.program, topk_ids)
+    simulated = _Simulated(space, ids, report)
+    found, why_ended = search(space, simulated, budget) if budget else ([], "")
+    simulated.keep()
+    best = best_of(found)
+    return Trials(program.name, program.direction, program.ep_size, space.machine.name, tuple(found),
+                  best.plan if best else space.default, why_ended, simulated.count)
+
+
+def _checked_ids(program: Program, topk_ids: PerRank | None) -> np.ndarray | None:
+    """topk_ids of all ranks, [ep, T, K] int32; None if they are not known, or if the program routes no rows."""
+    if topk_ids is None or not routes_of(program):
+        return None
+    aval = routes_of(program)[0].aval
+    return np.stack(given_ids("autotune", topk_ids, aval.ep_size, aval.num_tokens, aval.num_choices, aval.num_model_experts,
+                              name="topk_ids"))
+
+
+class _Simulated:
+    """Makes a trial of a plan: from the times that are kept, or by simulation.
+
+    Attributes:
+        count: how many plans were simulated.
+    """
+
+    def __init__(self, space: Space, ids: np.ndarray | None, report: Callable[[str], None]):
+        self._space, self._ids, self._report, self._routings = space, ids, report, None
+        self._key = kept_trials.key_of(space.program, space.machine, ids, autotune)
+        self._times = kept_trials.load(self._key, space.machine)
+        self.count = 0
+
+    def __call__(self, plan: Plan) -> Trial:
+        if str(plan) not in self._times:
+            self._report(f"plan {self.count + 1}: {plan}")
+            self.count += 1
+            try:
+                self._times[str(plan)] = self._us(plan), ""
+            except (ArgumentError, LaunchError, TransformError) as error:
+                self._times[str(plan)] = None, str(error).partition("\n")[0].rstrip(".")
+        return Trial(plan, *self._times[str(plan)])
+
+    def keep(self) -> None:
+        if self.count:
+            kept_trials.store(self._key, self._times)
+
+    def _us(self, plan: Plan) -> float:
+        """Microseconds of a launch, the geometric mean of the routings."""
+        flow, machine = self._space.flow(plan), self._space.machine
+        if self._routings is None:
+            self._routings = _routings(self._space, self._ids)
+        spans = [outline(flow, routing=ids, topk_weights=_weights(flow, ids)).span for ids in self._routings]
+        return float(np.exp(np.log(start_us(flow, machine) + np.array(spans)).mean()))
+
+
+def _weights(flow: Taskflow, ids: np.ndarray | None) -> list[np.ndarray] | None:
+    """Returns equal weights, if they decide which of given entries are dropped."""
+    is_read = ids is not None and any(plan.weights >= 0 for plan in flow.routes)
+    return list(np.zeros(ids.shape, np.float32)) if is_read else None
+
+
+def _routings(space: Space, ids: np.ndarray | None) -> Sequence[np.ndarray | None]:
+    """topk_ids of all ranks [ep, T, K] to compare plans on; None for a balanced routing."""
+    default = space.default
+    flow = tile_operations(space.program, default.rows, default.cols, space.machine.unified)
+    if not flow.routes:
+        return [None]
+    if ids is not None:
+        return with_room(ids, flow) or [None]
+    return [ids for _, ids in sample_routings(flow)] if has_samples(flow) else [None]
