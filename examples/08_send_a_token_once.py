@@ -4,8 +4,8 @@
 
 `deduplicate_rows` is a transform of the function, innermost in the chain; both passes are rewritten by it. It pays where
 links are slow against the matmuls, between nodes above all, and costs time where they are not: the way back begins when a
-rank's last expert of a token is done. A model of the machine tells which, and `hpmoe.autotune` compares both. The first part runs a small layer on this CPU and
-compares numbers; the second one only simulates.
+rank's last expert of a token is done. A model of the machine tells which, and `hpmoe.autotune` compares both. The first part
+runs a small layer on this CPU and compares numbers; the second one only simulates.
 """
 
 import argparse
