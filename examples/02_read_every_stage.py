@@ -3,7 +3,8 @@
     python examples/02_read_every_stage.py
 
 `.lower(*args)` of a function at any stage gives its IR, and printing the IR shows it. To read, shapes are enough:
-arguments are `hpmoe.Aval`s here, and no tensor is made. The last part runs the tile tasks in many random orders that
+arguments are `hpmoe.ShapeDtypeStruct`s here, and no tensor is made. The last part runs the tile tasks in many random orders
+that
 their events allow: the events alone must make the result right, so each order has to give the same numbers, bit for
 bit.
 """
@@ -16,11 +17,11 @@ import hpmoe
 
 EP_SIZE, NUM_TOKENS, HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_LOCAL_EXPERTS, TOP_K = 2, 12, 8, 6, 2, 2
 SHAPES = {  # with the leading rank axis of hpmoe.spmd
-    "hidden_states": hpmoe.Aval((EP_SIZE, NUM_TOKENS, HIDDEN_SIZE), "float32"),
-    "topk_ids": hpmoe.Aval((EP_SIZE, NUM_TOKENS, TOP_K), "int32"),
-    "topk_weights": hpmoe.Aval((EP_SIZE, NUM_TOKENS, TOP_K), "float32"),
-    "gate_up_weight": hpmoe.Aval((EP_SIZE, NUM_LOCAL_EXPERTS, HIDDEN_SIZE, 2 * INTERMEDIATE_SIZE), "float32"),
-    "down_weight": hpmoe.Aval((EP_SIZE, NUM_LOCAL_EXPERTS, INTERMEDIATE_SIZE, HIDDEN_SIZE), "float32"),
+    "hidden_states": hpmoe.ShapeDtypeStruct((EP_SIZE, NUM_TOKENS, HIDDEN_SIZE), "float32"),
+    "topk_ids": hpmoe.ShapeDtypeStruct((EP_SIZE, NUM_TOKENS, TOP_K), "int32"),
+    "topk_weights": hpmoe.ShapeDtypeStruct((EP_SIZE, NUM_TOKENS, TOP_K), "float32"),
+    "gate_up_weight": hpmoe.ShapeDtypeStruct((EP_SIZE, NUM_LOCAL_EXPERTS, HIDDEN_SIZE, 2 * INTERMEDIATE_SIZE), "float32"),
+    "down_weight": hpmoe.ShapeDtypeStruct((EP_SIZE, NUM_LOCAL_EXPERTS, INTERMEDIATE_SIZE, HIDDEN_SIZE), "float32"),
 }
 
 

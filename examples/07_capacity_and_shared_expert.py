@@ -42,8 +42,8 @@ def moe_with(**options):
 
 
 def most_rows(args, **options):
-    """Received rows that a plan must have room for, whatever the routing."""
-    avals = [hpmoe.Aval(a.shape[1:], a.dtype) for a in args]
+    """Received rows that a plan must can hold, whatever the routing."""
+    avals = [hpmoe.ShapeDtypeStruct(a.shape[1:], a.dtype) for a in args]
     flow = hpmoe.tile_partition(lambda *a: hpmoe.moe_ffn(*a, **options)).lower(*avals, mesh=hpmoe.Mesh(EP_SIZE))
     return flow.routes[0].max_rows
 
@@ -83,7 +83,7 @@ def show_queues():
     npu = hpmoe.ascend_a3
     plan = hpmoe.chain(hpmoe.tile_partition(rows=npu.tile_rows, cols=npu.tile_cols), hpmoe.overlap_comm,
                        hpmoe.assign_queues(machine=npu))
-    flow = plan(hpmoe.moe_ffn).lower(*(hpmoe.Aval(*s) for s in sizes), mesh=hpmoe.Mesh(4))
+    flow = plan(hpmoe.moe_ffn).lower(*(hpmoe.ShapeDtypeStruct(*s) for s in sizes), mesh=hpmoe.Mesh(4))
     labels = np.array([op.label for op in flow.ops])[flow.tasks["op"]]
     queues = [labels[flow.queues[q]] == "matmul" for q in flow.machine.queues_of("aic")]
     ahead = [int(np.argmin(is_shared)) for is_shared in queues]

@@ -71,7 +71,7 @@ def show_simulated(rng):
     local = num_experts // ep_size
     shapes = ((num_tokens, hidden_size), (num_tokens, top_k), (num_tokens, top_k),
               (local, hidden_size, 2 * intermediate_size), (local, intermediate_size, hidden_size))
-    avals = [hpmoe.Aval(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]
+    avals = [hpmoe.ShapeDtypeStruct(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]
     print(f"simulated, {ep_size} ranks, {num_tokens} tokens each, {top_k} experts a token on "
           f"{distinct_ranks(ids, local):.2f} ranks; forward, ms")
     print("  nodes   a row for each expert   for each rank   autotune takes")

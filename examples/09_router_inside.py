@@ -60,7 +60,7 @@ def gradients(f, args):
 def main():
     ms.runtime.launch_blocking()
     args, mesh = make_arguments(np.random.default_rng(0)), hpmoe.Mesh(EP_SIZE)
-    avals = [hpmoe.Aval(a.shape, "float32") for a in args]
+    avals = [hpmoe.ShapeDtypeStruct(a.shape, "float32") for a in args]
     print(hpmoe.spmd(layer, mesh).lower(*avals), "\n")
     fused = hpmoe.spmd(to_kernel(layer), mesh)
     got, timelines = hpmoe.measure(gradients, fused, args)

@@ -25,7 +25,7 @@ from hpmoe import balance
 
 NUM_EXPERTS, TOP_K, EVERY = 16, 2, 3
 PHASES = {"A": (0, 1, 2), "B": (4, 5, 6), "A again": (0, 1, 2)}
-VARIANTS = {"fixed": None, "relocated": 0, "relocated, copies": 2}  # copies that a rank has room for
+VARIANTS = {"fixed": None, "relocated": 0, "relocated, copies": 2}  # copies that a rank can hold
 
 
 def draw_ids(rng, hot, *rows):
@@ -136,7 +136,7 @@ def simulated(phase, hot, balancer, balances, ep_size, tokens, hidden):
     if balances:
         balancer.step(counts_of(ids))
     local, places = NUM_EXPERTS // ep_size, balancer.places.asnumpy()[ids]
-    avals = [hpmoe.Aval((ep_size, *shape), dtype) for shape, dtype in (
+    avals = [hpmoe.ShapeDtypeStruct((ep_size, *shape), dtype) for shape, dtype in (
         ((tokens, hidden), "bfloat16"), ((tokens, TOP_K), "int32"), ((tokens, TOP_K), "float32"),
         ((local, hidden, hidden), "bfloat16"), ((local, hidden // 2, hidden), "bfloat16"))]
     lines = [hpmoe.simulate(balancer.layer.lower(*avals, direction=each), routing=list(places))

@@ -70,7 +70,7 @@ def simulated_us(f, num_microbatches, tokens, ep_size=16, experts=128, top_k=8, 
     shapes += [((local, hidden, 2 * intermediate), "bfloat16"), ((local, intermediate, hidden), "bfloat16"),
                ((hidden, 2 * intermediate), "bfloat16"), ((intermediate, hidden), "bfloat16")]
     staged = hpmoe.spmd(to_kernel(f, machine), hpmoe.Mesh(ep_size))
-    flow = staged.lower(*(hpmoe.Aval((ep_size, *shape), dtype) for shape, dtype in shapes))
+    flow = staged.lower(*(hpmoe.ShapeDtypeStruct((ep_size, *shape), dtype) for shape, dtype in shapes))
     return machine.host.launch_us + hpmoe.simulate(flow).span
 
 

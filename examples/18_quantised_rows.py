@@ -63,7 +63,7 @@ def make_arguments(rng):
 def in_float64(args, cotangent):
     """Output and gradients of the layer in double precision."""
     inputs = [a.astype(ms.float32).asnumpy() if a.dtype == ms.bfloat16 else a.asnumpy() for a in args]
-    avals = [hpmoe.Aval(a.shape[1:], "int32" if a.dtype == np.int32 else "float64") for a in inputs]
+    avals = [hpmoe.ShapeDtypeStruct(a.shape[1:], "int32" if a.dtype == np.int32 else "float64") for a in inputs]
     program = hpmoe.trace(hpmoe.moe_ffn, *avals, mesh=hpmoe.Mesh(EP_SIZE))
     backward = hpmoe.vjp(program)
     given = dict(zip(program.input_names, inputs, strict=True)) | {"d_out": cotangent}
@@ -113,7 +113,7 @@ def show_simulated(rng):
     ids, local = random_ids(rng, ep_size, num_tokens, num_experts, top_k), num_experts // ep_size
     shapes = ((num_tokens, hidden_size), (num_tokens, top_k), (num_tokens, top_k),
               (local, hidden_size, 2 * intermediate_size), (local, intermediate_size, hidden_size))
-    avals = [hpmoe.Aval(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]
+    avals = [hpmoe.ShapeDtypeStruct(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]
     machine = hpmoe.ascend_a3.replace({"link.node_size": 1})
     print(f"\nsimulated, {ep_size} ranks, each a node, {num_tokens} tokens each, forward")
     print("  rows are dispatched as      MB out of all ranks   median put out, us    ms")
@@ -145,11 +145,13 @@ def show_int8_weights(rng):
         is_int8, spans = name != "bfloat16", []
         for num_tokens in (64, 2048):
             ids = random_ids(rng, ep_size, num_tokens, num_experts, top_k)
-            tokens = [hpmoe.Aval((num_tokens, hidden_size), "bfloat16"), hpmoe.Aval((num_tokens, top_k), "int32"),
-                      hpmoe.Aval((num_tokens, top_k), "float32")]
-            given = [hpmoe.Aval(s, "int8" if is_int8 else "bfloat16") for s in weights]
+            tokens = [hpmoe.ShapeDtypeStruct((num_tokens, hidden_size), "bfloat16"),
+                      hpmoe.ShapeDtypeStruct((num_tokens, top_k), "int32"),
+                      hpmoe.ShapeDtypeStruct((num_tokens, top_k), "float32")]
+            given = [hpmoe.ShapeDtypeStruct(s, "int8" if is_int8 else "bfloat16") for s in weights]
             if is_int8:
-                given = [a for pair in zip(given, (hpmoe.Aval(s, "float32") for s in scales), strict=True) for a in pair]
+                given = [a for pair in zip(given, (hpmoe.ShapeDtypeStruct(s, "float32") for s in scales), strict=True)
+                         for a in pair]
             f = functools.partial(int8_moe_ffn, row_dtype=row_dtype) if is_int8 else hpmoe.moe_ffn
             stages = hpmoe.chain(*transforms, hpmoe.tile_partition(machine=machine), hpmoe.overlap_comm(),
                                  hpmoe.assign_queues(machine=machine))

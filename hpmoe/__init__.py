@@ -11,7 +11,7 @@ What there is, by what it is for:
     to change it before: save_for_backward, select_grads, accumulate_grads, guard_values, limit_rows, send_rows,
         deduplicate_rows, relay_rows, quantize_rows, quantize_weights, replicate_experts
     to put transforms together: chain, transform, autotune; to write one: hpmoe.rewriting; to test one: hpmoe.testing
-    to look at a stage: trace, vjp, Program, Aval, Taskflow, verify; to run it in NumPy: evaluate, interpret
+    to look at a stage: trace, vjp, Program, ShapeDtypeStruct, Taskflow, verify; to run it in NumPy: evaluate, interpret
     to predict or record a run: simulate, Machine, load_machine, ascend_a2, ascend_a3, cpu, launch_kernels; measure; Timeline
     ranks as processes: world; all_reduce_gradients
     on an NPU: synchronize
@@ -29,13 +29,13 @@ import hpmoe.support.interrupts  # noqa: F401  first: the others take seconds
 from hpmoe.support.versions import __version__ as __version__  # warns of another MindSpore before that is imported
 
 # isort: split
-import hpmoe.kernels.ascendc.twin.target  # noqa: F401  registers ascend-twin
+import hpmoe.kernels.ascendc.emulator.target  # noqa: F401  registers ascend-emulator
 import hpmoe.kernels.cpu.target  # noqa: F401  registers the cpu target
 import hpmoe.kernels.token_rows  # noqa: F401  how token operators run on tensors
 from hpmoe.autodiff.vjp import vjp as vjp
 from hpmoe.interpreters.evaluate import evaluate as evaluate
 from hpmoe.interpreters.interpret import interpret as interpret
-from hpmoe.ir.avals import Aval as Aval
+from hpmoe.ir.avals import ShapeDtypeStruct as ShapeDtypeStruct
 from hpmoe.ir.program import Program as Program
 from hpmoe.ir.taskflow import Taskflow as Taskflow
 from hpmoe.kernels.ascendc.target import synchronize as synchronize
@@ -100,7 +100,7 @@ import hpmoe.nn  # noqa: F401  hpmoe.nn.MoELayer
 import hpmoe.rewriting  # noqa: F401  lists all primitives, which the others define
 
 __all__ = [
-    "ArgumentError", "Aval", "LaunchError", "Machine", "Mesh", "Program", "ProgramError", "Taskflow", "Timeline",
+    "ArgumentError", "LaunchError", "Machine", "Mesh", "Program", "ProgramError", "ShapeDtypeStruct", "Taskflow", "Timeline",
     "TraceError", "TransformError", "VerifyError", "accumulate_grads", "all_reduce_gradients", "ascend_a2", "ascend_a3",
     "assign_queues", "autotune", "chain", "combine", "cpu", "deduplicate_rows", "dispatch", "drop_counts",
     "evaluate", "exchange", "exchange_back", "fuse_persistent", "grouped_matmul", "guard_values", "init_routing",

@@ -1,4 +1,4 @@
-"""Compiles the C++ sources into shared libraries, loaded through ctypes: the runtime of cpu/, the twin, and the planner.
+"""Compiles the C++ sources into shared libraries, loaded through ctypes: the runtime of cpu/, the emulator, and the planner.
 
 `pip install` runs it by way of the setuptools commands below; `python -m hpmoe.kernels.build_native` compiles again
 after a source has changed.
@@ -22,7 +22,8 @@ KERNELS = Path(__file__).resolve().parent
 PLANNER = next(p for p in (KERNELS.parent / "hpmoe" / "planner", KERNELS.parent / "planner") if p.is_dir())
 # For each library, where it lies in the package, the folder it lies in here, and its sources there.
 LIBRARIES = {"hpmoe/kernels/_native.so": (KERNELS, ("core/*.cc", "cpu/*.cc", "link/*.cc", "simulator/*.cc")),
-             "hpmoe/kernels/_twin.so": (KERNELS, ("ascendc/*.cpp", "ascendc/twin/*.cc", "core/image.cc", "core/stuck.cc",
+             "hpmoe/kernels/_emulator.so": (KERNELS,
+                                            ("ascendc/*.cpp", "ascendc/emulator/*.cc", "core/image.cc", "core/stuck.cc",
                                                   "cpu/convert.cc")),
              "hpmoe/planner/_planner.so": (PLANNER, ("*.cc",))}
 FLAGS = ("-std=c++17", "-O3", "-Wall", "-Wextra", "-fPIC", "-pthread")
@@ -57,7 +58,7 @@ def compile_library(name: str, library: str | Path | None = None) -> None:
     forget_unfinished(library)
     partial = library.with_name(f"{library.name}.{os.getpid()}")
     compiler = find_compiler()
-    includes = ["-I", str(folder), "-I", str(folder / "ascendc" / "twin")]
+    includes = ["-I", str(folder), "-I", str(folder / "ascendc" / "emulator")]
     try:
         with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             objects = [Path(scratch, f"{number}.o") for number in range(len(sources))]

@@ -62,12 +62,12 @@ def _sentence(status: Fields, image: np.ndarray | None, fault: str) -> str:
             )
         case Code.SLOT_OVERFLOW:
             return (
-                f"rank {rank} would receive {value} rows through route {status['wait']}, and has room for {threshold}. "
+                f"rank {rank} would receive {value} rows through route {status['wait']}, and can hold {threshold}. "
                 "Give limit_rows a larger rank_capacity_factor, or plan for these ids."
             )
-        case Code.NO_ROOM:
+        case Code.NO_ROW_CAPACITY:
             return (
-                f"rank {rank} would receive {value} rows through route {status['wait']}, and its arrays have room for "
+                f"rank {rank} would receive {value} rows through route {status['wait']}, and its arrays can hold "
                 f"{threshold}: topk_ids changed after these were made for them. Nothing may write to ids during a call."
             )
         case Code.OVER_CAPACITY:

@@ -253,15 +253,15 @@ class Link:
         load().hpmoe_link_traffic(self._native.handle, found)
         return Traffic(*(getattr(found, name) for name in Traffic._fields))
 
-    def launch(self, executable: Launched, addresses: Sequence[int], room: Sequence[int], counts: np.ndarray,
+    def launch(self, executable: Launched, addresses: Sequence[int], row_capacity: Sequence[int], counts: np.ndarray,
                num_tokens: int, record: Sequence[np.ndarray | None], keep: object) -> None:
         """This rank's part of a launch. `counts`: int32, of all routes by ids; `record`: what is filled, a trace and the
         bytes moved; `keep`: the memory that others write to."""
         self._check_process()
         with self._lock:
             counters, bases = self._counters_of(executable)
-            buffers, rooms = (np.array(x, np.int64) for x in (addresses, room))
-            mine = Rank(address(buffers), address(rooms), num_tokens, address(counters), address(bases))
+            buffers, row_capacities = (np.array(x, np.int64) for x in (addresses, row_capacity))
+            mine = Rank(address(buffers), address(row_capacities), num_tokens, address(counters), address(bases))
             self._count_call()
             status, handler, what = Status(), getsignal(SIGINT), self._numbered(executable.name)
             load().hpmoe_link_launch(

@@ -23,7 +23,7 @@ class Rank(ctypes.Structure):
 
     _fields_ = [
         ("buffers", ctypes.c_void_p),
-        ("room", ctypes.c_void_p),
+        ("row_capacity", ctypes.c_void_p),
         ("num_tokens", ctypes.c_int64),
         ("counters", ctypes.c_void_p),
         ("bases", ctypes.c_void_p),

@@ -24,10 +24,10 @@ def choice_at_start(flows: Sequence[Taskflow]) -> list[int] | None:
     routes = [route for flow in flows for route in flow.routes]
     if len(flows) < 2 or len(routes) != len(flows) or len({route.max_rows for route in routes}) > 1:
         return None
-    return taken_up_to([route.likely_rows for route in routes])
+    return taken_up_to([route.expected_rows for route in routes])
 
 
-def taken_up_to(likely: Sequence[int]) -> list[int]:
+def taken_up_to(expected: Sequence[int]) -> list[int]:
     """Returns, for each number but the last, the most rows with which a launch takes the plan for that number.
 
     The limit lies a quarter of the way to the next number: a plan for too few rows loses more time than one for too many.
@@ -36,7 +36,7 @@ def taken_up_to(likely: Sequence[int]) -> list[int]:
         >>> taken_up_to([10, 25, 40])
         [13, 28]
     """
-    return [(3 * rows + more) // 4 for rows, more in itertools.pairwise(likely)]
+    return [(3 * rows + more) // 4 for rows, more in itertools.pairwise(expected)]
 
 
 def pack_plans(images: Sequence[np.ndarray], most_received: Sequence[int]) -> np.ndarray:

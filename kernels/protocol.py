@@ -17,7 +17,7 @@ from hpmoe.tile_ops.col_modes import BLOCK, ColMode
 from hpmoe.tile_ops.domains import Copies, Experts, Once, Slots, Tiles
 from hpmoe.tile_ops.functions import Function
 from hpmoe.tile_ops.named import Named
-from hpmoe.tile_ops.params import Fill, LaidOut, Reduction, Way
+from hpmoe.tile_ops.params import Fill, LaidOut, Leg, Reduction
 from hpmoe.tile_ops.row_formats import BlockScale, Element
 from hpmoe.tile_ops.row_modes import RowMode
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
@@ -131,7 +131,7 @@ class Code(IntEnum):
     INDEX_OUT_OF_RANGE = 8
     OVER_CAPACITY = 9
     NOT_A_NUMBER = 10
-    NO_ROOM = 11
+    NO_ROW_CAPACITY = 11
     PEER_DIED = 12
     PEER_LEFT = 13
     PEER_LATE = 14
@@ -143,7 +143,7 @@ class Code(IntEnum):
 
 
 ENUMS: tuple[type[IntEnum], ...] = (
-    Opcode, MapCode, Domain, Rows, Cols, Index, Amount, Remote, Extent, Dtype, Reduction, Fill, Way, LaidOut, Element,
+    Opcode, MapCode, Domain, Rows, Cols, Index, Amount, Remote, Extent, Dtype, Reduction, Fill, Leg, LaidOut, Element,
     BlockScale, DropPolicy, Code)
 DTYPES: dict[str, np.dtype] = {}
 ABOUT: dict[str, str] = {}  # the comment of each struct in C++
@@ -222,7 +222,7 @@ OP = _struct("Op", [
     tile_cols (whole rows where 0). A put of peer j is for those at j, j + num_peers, ... of the rank's peer order.
     """)
 STATUS = _struct("Status", [*_words("code rank queue task event wait"), ("value", "<i8"), ("threshold", "<i8")], """
-    `wait` is the expert where the code is OVER_CAPACITY, the route where it is NO_ROOM or IDS_CHANGED. `rank` is
+    `wait` is the expert where the code is OVER_CAPACITY, the route where it is NO_ROW_CAPACITY or IDS_CHANGED. `rank` is
     the one that the code tells of.
     """)
 

@@ -82,12 +82,12 @@ def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing
         ArgumentError: the flow has no queues or more than 2**25 tasks on all ranks, which take 5 GiB; or routing, weights
             or machine do not fit it.
         LaunchError: the schedule gets stuck; the text names task and event. Or the routing is over a capacity whose policy
-            is "error", or over what the plan has room for.
+            is "error", or over what the plan can hold.
 
     Example:
         >>> import hpmoe
         >>> staged = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu, rows=128, cols=256), machine=hpmoe.ascend_a3)
-        >>> flow = staged.lower(hpmoe.Aval((8192, 4096), "bfloat16"))
+        >>> flow = staged.lower(hpmoe.ShapeDtypeStruct((8192, 4096), "bfloat16"))
         >>> hpmoe.simulate(flow).summary()
         'simulated 86.8 us, 65 % busy, 0.0 us waiting'
     """
@@ -124,7 +124,7 @@ def outline(flow: Taskflow, machine: Machine | None = None, *, routing: PerRank 
     Example:
         >>> import hpmoe
         >>> staged = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu, rows=128, cols=256), machine=hpmoe.ascend_a3)
-        >>> flow = staged.lower(hpmoe.Aval((8192, 4096), "bfloat16"))
+        >>> flow = staged.lower(hpmoe.ShapeDtypeStruct((8192, 4096), "bfloat16"))
         >>> outline(flow).span == hpmoe.simulate(flow).span
         True
     """

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from mindspore import Tensor
 
-from hpmoe.ir.avals import Aval, fixed
+from hpmoe.ir.avals import ShapeDtypeStruct, fixed
 from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.native import Rows, load
 from hpmoe.kernels.protocol import Dtype
@@ -183,8 +183,8 @@ def _dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).lower()
 
 
-def _aval(tensor: Tensor) -> Aval:
-    return Aval(tuple(tensor.shape), _dtype(tensor))
+def _aval(tensor: Tensor) -> ShapeDtypeStruct:
+    return ShapeDtypeStruct(tuple(tensor.shape), _dtype(tensor))
 
 
 def _places(tensor: Tensor) -> np.ndarray:

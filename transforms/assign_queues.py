@@ -13,7 +13,7 @@ from hpmoe.machines.presets import cpu
 from hpmoe.planner.planner import schedule
 from hpmoe.runtime.rewrite import name_of
 from hpmoe.runtime.transform import transform
-from hpmoe.scheduling.likely_slots import costs_of_likely_slots, likely_costs
+from hpmoe.scheduling.expected_slots import costs_of_expected_slots, expected_costs
 from hpmoe.scheduling.score import score
 from hpmoe.scheduling.workers import dealt, paced_puts, vector_workers
 from hpmoe.support.errors import TransformError, VerifyError, call_user, check_argument, is_name
@@ -65,10 +65,10 @@ def critical_path(flow: tf.Taskflow, machine: Machine, order: np.ndarray | None 
     """
     if machine.unified:
         return schedule(flow, task_costs(flow, machine), np.zeros(flow.num_tasks), (machine.num_queues,), order)[0]
-    costs = likely_costs(flow, machine)
-    likely = costs_of_likely_slots(flow, costs)
-    vector = vector_workers(flow, machine, likely)
-    order = score(flow, machine, likely) if order is None else order
+    costs = expected_costs(flow, machine)
+    expected = costs_of_expected_slots(flow, costs)
+    vector = vector_workers(flow, machine, expected)
+    order = score(flow, machine, expected) if order is None else order
     kind = np.array([0 if op.unit == "aic" else 1 + vector.kind(op) for op in flow.ops])[flow.tasks["op"]]
     costs *= np.array([vector.share(op) for op in flow.ops])[flow.tasks["op"]]
     sync = machine.sync
@@ -92,7 +92,7 @@ def expert_barrier(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
         workers = unit if is_matmul else unit[:max(1, len(unit) // 2)]
         for op in np.unique(flow.tasks["op"][tasks]):
             mine = tasks[flow.tasks["op"][tasks] == op]
-            if flow.ops[op].primitive.is_notice and not machine.unified:
+            if flow.ops[op].primitive.is_completion_flag and not machine.unified:
                 parts[signaller].append(mine)
                 continue
             runs = _by_expert(flow, flow.ops[op], mine) if is_matmul else [mine]
@@ -150,7 +150,8 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None, policy: 
             of task indices for each queue, in order. `hpmoe.autotune` tries two.
         priority: which task list scheduling takes where several are ready, instead of its own choice: a function taskflow ->
             a number for each task, [num_tasks], of which the largest is taken first, and of equal ones the first task. The
-            taskflow's `machine` is what the queues are for; `hpmoe.rewriting.likely_rows` tells how full slots are likely to
+            taskflow's `machine` is what the queues are for; `hpmoe.rewriting.expected_rows` tells how full slots are likely
+            to
             be. Whatever the numbers, no task is put before one that it waits for. Under another policy a task is in the
             queue that this gives it, and the priority orders the queue.
 
@@ -166,7 +167,7 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None, policy: 
         ...     return flow.tasks["row"]
         >>> tiles = hpmoe.tile_partition(lambda x: x * 2.0, rows=2)
         >>> staged = hpmoe.assign_queues(tiles, machine=hpmoe.cpu(1), priority=last_rows_first)
-        >>> print(staged.lower(hpmoe.Aval((6, 3), "float32")))
+        >>> print(staged.lower(hpmoe.ShapeDtypeStruct((6, 3), "float32")))
         # <lambda> | tile_partition(rows=2, cols=1024) | assign_queues(cpu, critical_path, priority=last_rows_first)
         taskflow <lambda>  ranks=1 tasks=3 events=0 waits=0 signals=0 slots=0
           queue worker.0  3 tasks

@@ -40,8 +40,8 @@ def deduplicate_rows(program: Program) -> Program:
 
     Example:
         >>> import hpmoe
-        >>> avals = [hpmoe.Aval(shape, "float32") for shape in [(4, 2), (4, 2), (4, 2), (2, 2, 6), (2, 3, 2)]]
-        >>> avals[1] = hpmoe.Aval((4, 2), "int32")
+        >>> avals = [hpmoe.ShapeDtypeStruct(shape, "float32") for shape in [(4, 2), (4, 2), (4, 2), (2, 2, 6), (2, 3, 2)]]
+        >>> avals[1] = hpmoe.ShapeDtypeStruct((4, 2), "int32")
         >>> print(hpmoe.deduplicate_rows(hpmoe.moe_ffn).lower(*avals, mesh=hpmoe.Mesh(2)))
         # moe_ffn | deduplicate_rows
         { lambda hidden_states:f32[4,2] topk_ids:i32[4,2] topk_weights:f32[4,2] gate_up_weight:f32[2,2,6]

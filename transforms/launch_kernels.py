@@ -48,7 +48,7 @@ def launch_kernels(flow: Taskflow, *, direct: bool = False) -> Taskflow:
     Example:
         >>> import hpmoe
         >>> staged = launch_kernels(hpmoe.tile_partition(hpmoe.swiglu, rows=4))
-        >>> [op.opcode for op in staged.lower(hpmoe.Aval((8, 6), "float32")).ops]
+        >>> [op.opcode for op in staged.lower(hpmoe.ShapeDtypeStruct((8, 6), "float32")).ops]
         ['LAUNCH', 'SWIGLU']
     """
     check_flags("launch_kernels", direct=direct)

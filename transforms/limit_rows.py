@@ -1,4 +1,4 @@
-"""limit_rows: a rank has room for so many times the rows of balanced experts, and no longer for those of all ranks."""
+"""limit_rows: a rank can hold so many times the rows of balanced experts, and no longer for those of all ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _check(rank_capacity_factor: float) -> None:
 def limit_rows(program: Program, *, rank_capacity_factor: float) -> Program:
     """Gives each rank room for ceil(rank_capacity_factor * T * K) received rows; T * K are those of balanced experts.
 
-    Where no host looks at the ids, as on an NPU, a plan has room for all rows that a rank could receive, ep * T * K of
+    Where no host looks at the ids, as on an NPU, a plan can hold all rows that a rank could receive, ep * T * K of
     them, in the symmetric heap and in all that is computed and saved of received rows. With this transform that memory is
     ep / rank_capacity_factor times smaller, both ways. Nothing is dropped: more rows than there is room for are an error,
     the same one on every rank, before any row moves; it names the rank, its rows and the limit. On an NPU the kernel finds
@@ -46,8 +46,8 @@ def limit_rows(program: Program, *, rank_capacity_factor: float) -> Program:
 
     Example:
         >>> import hpmoe
-        >>> avals = [hpmoe.Aval(shape, "float32") for shape in [(4, 2), (4, 1), (4, 1), (2, 2, 6), (2, 3, 2)]]
-        >>> avals[1] = hpmoe.Aval((4, 1), "int32")
+        >>> avals = [hpmoe.ShapeDtypeStruct(shape, "float32") for shape in [(4, 2), (4, 1), (4, 1), (2, 2, 6), (2, 3, 2)]]
+        >>> avals[1] = hpmoe.ShapeDtypeStruct((4, 1), "int32")
         >>> f = hpmoe.limit_rows(hpmoe.moe_ffn, rank_capacity_factor=1.25)
         >>> print(f.lower(*avals, mesh=hpmoe.Mesh(4)))  # 16 without it
         # moe_ffn | limit_rows(rank_capacity_factor=1.25)

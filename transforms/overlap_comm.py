@@ -8,19 +8,19 @@ from typing import Literal
 
 import numpy as np
 
-from hpmoe.costs.put_sizes import likely_puts, whole_row_groups
+from hpmoe.costs.put_sizes import expected_puts, whole_row_groups
 from hpmoe.ir.taskflow import RoutePlan, Taskflow, TileOp
 from hpmoe.runtime.transform import transform
 from hpmoe.support.errors import TransformError, call_user, check_argument, is_int, is_name
 from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes
-from hpmoe.tile_ops.domains import Copies, Notices, Slots
-from hpmoe.tile_ops.params import NO_PARAMS, MatrixBlock, Notice, Paced, Way
+from hpmoe.tile_ops.domains import CompletionFlags, Copies, Slots
+from hpmoe.tile_ops.params import NO_PARAMS, CompletionFlag, Leg, MatrixBlock, Paced
 from hpmoe.tile_ops.transfers import NOTIFY, PUT, PUT_BACK
 from hpmoe.tiling.rebuild import rebuild
 
 Order = Callable[[int, int], Sequence[int]]
-PUT_OF = {Way.OUT: PUT, Way.BACK: PUT_BACK}
+PUT_OF = {Leg.DISPATCH: PUT, Leg.COMBINE: PUT_BACK}
 SIGNALS = ("tile", "expert", "peer")
 
 
@@ -134,11 +134,11 @@ def _copies(flow: Taskflow, op: TileOp) -> TileOp:
 
 def _puts(flow: Taskflow, op: TileOp, signal: str, cols: int | str | None) -> list[TileOp]:
     """The put tasks of a collective and, for signals coarser than a tile, the tasks that send them."""
-    plan, way = flow.routes[op.domain.route], op.primitive.way
+    plan, leg = flow.routes[op.domain.route], op.primitive.leg
     width = flow.buffers[op.operands[0].buffer].cols
     num_peers = whole_row_groups(plan)
     if cols == "auto":
-        num_peers, cols = likely_puts(flow, op, flow.machine) if flow.machine else (num_peers, None)
+        num_peers, cols = expected_puts(flow, op, flow.machine) if flow.machine else (num_peers, None)
     if plan.kind.is_to_relays:  # of a slot one relay in the mean has rows of a rank
         num_peers = 1
     if op.is_relayed:  # of ranks a node apart in the order one is of the node, and the others get nothing
@@ -148,12 +148,12 @@ def _puts(flow: Taskflow, op: TileOp, signal: str, cols: int | str | None) -> li
         cols = int(cols)
         operands = tuple(dataclasses.replace(a, cols=col_modes.OWN) for a in op.operands)
         op = op.replace(cols=width, tile_cols=cols, operands=operands)
-    put = op.replace(primitive=PUT_OF[way], domain=Slots(plan.num_slots, op.domain.route), num_peers=flow.ep_size,
-                     signal=signal, params=Paced() if way is Way.OUT else NO_PARAMS)
+    put = op.replace(primitive=PUT_OF[leg], domain=Slots(plan.num_slots, op.domain.route), num_peers=flow.ep_size,
+                     signal=signal, params=Paced() if leg is Leg.DISPATCH else NO_PARAMS)
     if signal == "tile":
         return [put.replace(num_peers=num_peers)]
     units = plan.num_local_experts if signal == "expert" else 1
-    notices = Notices(units, op.domain.route, by_expert=signal == "expert")
-    notify = TileOp(NOTIFY, op.label, op.equation, NOTIFY.unit, notices, (), 0,
-                    params=Notice(way, put.operands[0].buffer), num_peers=flow.ep_size, signal=signal)
+    flags = CompletionFlags(units, op.domain.route, by_expert=signal == "expert")
+    notify = TileOp(NOTIFY, op.label, op.equation, NOTIFY.unit, flags, (), 0,
+                    params=CompletionFlag(leg, put.operands[0].buffer), num_peers=flow.ep_size, signal=signal)
     return [put, notify]

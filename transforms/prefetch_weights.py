@@ -34,7 +34,7 @@ def prefetch_weights(flow: Taskflow) -> Taskflow:
 
     Example:
         >>> import hpmoe
-        >>> avals = [hpmoe.Aval((8, 4), "float32"), hpmoe.Aval((4, 6), "float32")]
+        >>> avals = [hpmoe.ShapeDtypeStruct((8, 4), "float32"), hpmoe.ShapeDtypeStruct((4, 6), "float32")]
         >>> f = hpmoe.prefetch_weights(hpmoe.tile_partition(lambda x, w: x @ w, rows=8))
         >>> print(f.lower(*avals))
         # <lambda> | tile_partition(rows=8, cols=1024) | prefetch_weights

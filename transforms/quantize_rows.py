@@ -71,8 +71,8 @@ def quantize_rows(program: Program, *, dtype: str = "int8", scale: str | int | N
 
     Example:
         >>> import hpmoe
-        >>> avals = [hpmoe.Aval(shape, "float32") for shape in [(4, 64), (4, 2), (4, 2), (2, 64, 6), (2, 3, 64)]]
-        >>> avals[1] = hpmoe.Aval((4, 2), "int32")
+        >>> avals = [hpmoe.ShapeDtypeStruct(shape, "float32") for shape in [(4, 64), (4, 2), (4, 2), (2, 64, 6), (2, 3, 64)]]
+        >>> avals[1] = hpmoe.ShapeDtypeStruct((4, 2), "int32")
         >>> print(hpmoe.quantize_rows(hpmoe.moe_ffn).lower(*avals, mesh=hpmoe.Mesh(2)))
         # moe_ffn | quantize_rows(dtype=int8, backward=straight_through)
         { lambda hidden_states:f32[4,64] topk_ids:i32[4,2] topk_weights:f32[4,2] gate_up_weight:f32[2,64,6]

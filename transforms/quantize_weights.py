@@ -63,7 +63,7 @@ def quantize_weights(program: Program, *, dtype: str = "int8", row_dtype: str | 
         row_dtype: the same as `dtype`, rows are rounded too, with a scale each, or for 32 columns of mxfp8; sums of int8 are
             exact in int32, others in float32. None, rows stay as they are.
         backward: "straight_through"; or "quantized", where gradients of results, times the scales of the weights, are
-            rounded as rows are before they are multiplied by turned weights.
+            rounded as rows are before they are multiplied by transposed weights.
 
     Raises:
         ArgumentError: an option is none of these.
@@ -71,8 +71,8 @@ def quantize_weights(program: Program, *, dtype: str = "int8", row_dtype: str | 
 
     Example:
         >>> import hpmoe
-        >>> avals = [hpmoe.Aval(shape, "float32") for shape in [(4, 64), (4, 2), (4, 2), (2, 64, 6), (2, 3, 64)]]
-        >>> avals[1] = hpmoe.Aval((4, 2), "int32")
+        >>> avals = [hpmoe.ShapeDtypeStruct(shape, "float32") for shape in [(4, 64), (4, 2), (4, 2), (2, 64, 6), (2, 3, 64)]]
+        >>> avals[1] = hpmoe.ShapeDtypeStruct((4, 2), "int32")
         >>> w8a8 = hpmoe.chain(hpmoe.quantize_rows, hpmoe.quantize_weights(row_dtype="int8"))
         >>> print(w8a8(hpmoe.moe_ffn).lower(*avals, mesh=hpmoe.Mesh(2)))
         # moe_ffn | quantize_rows(...) | quantize_weights(...)
@@ -101,7 +101,7 @@ class _Rule:
 
     Attributes:
         exact: what a backward program computes from the gradients that it is given.
-        turned: gradients of rows, which weights were multiplied to get.
+        transposed: gradients of rows, which weights were multiplied to get.
         packed: rows as they are multiplied.
         rounded: these as floats.
         weights: quantised, and their scales.
@@ -115,7 +115,7 @@ class _Rule:
     rows: str
     rounds_gradients: bool
     exact: set[Atom] = dataclasses.field(default_factory=set)
-    turned: set[Atom] = dataclasses.field(default_factory=set)
+    transposed: set[Atom] = dataclasses.field(default_factory=set)
     packed: dict[Atom, Atom] = dataclasses.field(default_factory=dict)
     rounded: dict[Atom, Atom] = dataclasses.field(default_factory=dict)
     weights: dict[tuple[Atom, bool], tuple[Var, Var]] = dataclasses.field(default_factory=dict)
@@ -148,7 +148,7 @@ class _Rule:
         if eqn.primitive is grouped:
             return [self._gradient(b, eqn) if eqn.inputs[0] in self.exact else self._product(b, eqn)]
         is_about_rows = self.rows and is_exact and (eqn.primitive is grouped_weight_grad or (
-            eqn.primitive is row_dot and not self.turned.isdisjoint(eqn.inputs)))
+            eqn.primitive is row_dot and not self.transposed.isdisjoint(eqn.inputs)))
         if not is_about_rows:
             return None
         rows, others = eqn.inputs[:2], eqn.inputs[2:]
@@ -172,27 +172,27 @@ class _Rule:
         else:
             scaled = b.add(expert_scale, g, scales, route, *copies[1:], source=source)
             out = b.add(grouped_quantized, scaled, codes, route, *copies[:1], source=source, **params)
-        self.turned.add(out)
+        self.transposed.add(out)
         return out
 
-    def _weights(self, b: Builder, eqn: Equation, turned: bool) -> list[Var]:
+    def _weights(self, b: Builder, eqn: Equation, transposed: bool) -> list[Var]:
         """The weight of a product and its scales; then those of copies, which are sent as their owners have rounded them
         where nothing else reads the copies as floats, and else rounded where they are."""
         (w, route, *copies), source = eqn.inputs[1:], eqn.source
-        out = self._weight(b, w, turned, source)
+        out = self._weight(b, w, transposed, source)
         if not copies:
             return [*out]
         if copies[0] not in self.sent:
-            return [*out, *self._weight(b, copies[0], turned, source)]
+            return [*out, *self._weight(b, copies[0], transposed, source)]
         if (out[0], route) not in self.copies:
             self.copies[out[0], route] = [b.add(replicate_weights, a, route, source=source) for a in out]
         return [*out, *self.copies[out[0], route]]
 
-    def _weight(self, b: Builder, w: Atom, turned: bool, source: str) -> tuple[Var, Var]:
-        if (w, turned) not in self.weights:
-            params = {"dtype": self.dtype, **({"turned": True} if turned else {})}
-            self.weights[w, turned] = b.add(quantize_weight, w, source=source, **params)
-        return self.weights[w, turned]
+    def _weight(self, b: Builder, w: Atom, transposed: bool, source: str) -> tuple[Var, Var]:
+        if (w, transposed) not in self.weights:
+            params = {"dtype": self.dtype, **({"transposed": True} if transposed else {})}
+            self.weights[w, transposed] = b.add(quantize_weight, w, source=source, **params)
+        return self.weights[w, transposed]
 
     def _packed(self, b: Builder, x: Atom, source: str) -> Atom:
         if x not in self.packed:

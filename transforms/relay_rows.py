@@ -43,13 +43,13 @@ def relay_rows(program: Program) -> Program:
 
     Example:
         >>> import hpmoe
-        >>> avals = [hpmoe.Aval(shape, "float32") for shape in [(4, 2), (4, 2), (4, 2), (2, 2, 6), (2, 3, 2)]]
-        >>> avals[1] = hpmoe.Aval((4, 2), "int32")
+        >>> avals = [hpmoe.ShapeDtypeStruct(shape, "float32") for shape in [(4, 2), (4, 2), (4, 2), (2, 2, 6), (2, 3, 2)]]
+        >>> avals[1] = hpmoe.ShapeDtypeStruct((4, 2), "int32")
         >>> print(hpmoe.relay_rows(hpmoe.moe_ffn).lower(*avals, mesh=hpmoe.Mesh(4, node_size=2)))
         # moe_ffn | relay_rows
         { lambda hidden_states:f32[4,2] topk_ids:i32[4,2] topk_weights:f32[4,2] gate_up_weight:f32[2,2,6]
                  down_weight:f32[2,3,2]
-          let a:route[R]  = route[num_local_experts=2 ep_size=4 node_size=2 max_rows=32 likely_rows=8] topk_ids
+          let a:route[R]  = route[num_local_experts=2 ep_size=4 node_size=2 max_rows=32 expected_rows=8] topk_ids
               b:route[R1] = route_to_ranks[kind=Hierarchical node_size=2] a
               c:f32[R1,2] = dispatch hidden_states b
               d:f32[R,2]  = relay c b a

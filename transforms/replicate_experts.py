@@ -55,7 +55,7 @@ def replicate_experts(program: Program, *, loads: Sequence[float] | np.ndarray, 
     Args:
         f: the function.
         loads: [num_experts], the expected load of each expert of all ranks, in any unit; ids of -1 are no load.
-        replicas: how many copies each rank has room for.
+        replicas: how many copies each rank can hold.
         min_load: what a copy must take at least to be made, in the unit of the loads; where these are rows of a step, as
             many as a rank computes while an expert's weights are under way.
 
@@ -66,8 +66,8 @@ def replicate_experts(program: Program, *, loads: Sequence[float] | np.ndarray, 
 
     Example:
         >>> import hpmoe
-        >>> avals = [hpmoe.Aval(shape, "float32") for shape in [(4, 2), (4, 1), (4, 1), (2, 2, 6), (2, 3, 2)]]
-        >>> avals[1] = hpmoe.Aval((4, 1), "int32")
+        >>> avals = [hpmoe.ShapeDtypeStruct(shape, "float32") for shape in [(4, 2), (4, 1), (4, 1), (2, 2, 6), (2, 3, 2)]]
+        >>> avals[1] = hpmoe.ShapeDtypeStruct((4, 1), "int32")
         >>> print(hpmoe.replicate_experts(hpmoe.moe_ffn, loads=[9, 1, 1, 1]).lower(*avals, mesh=hpmoe.Mesh(2)))
         # moe_ffn | replicate_experts(replicas=1)
         { lambda hidden_states:f32[4,2] topk_ids:i32[4,1] topk_weights:f32[4,1] gate_up_weight:f32[2,2,6]

@@ -74,7 +74,8 @@ def save_for_backward(program: Program, *, policy: str | Policy = "everything") 
     Example:
         >>> import hpmoe
         >>> f = hpmoe.save_for_backward(lambda x, w: hpmoe.swiglu(x) @ w, policy=lambda e: e.primitive.name != "swiglu")
-        >>> print(f.lower(hpmoe.Aval((8, 4), "float32"), hpmoe.Aval((2, 3), "float32"), direction="backward"))
+        >>> print(f.lower(hpmoe.ShapeDtypeStruct((8, 4), "float32"), hpmoe.ShapeDtypeStruct((2, 3), "float32"),
+        ...               direction="backward"))
         # <lambda>_vjp | save_for_backward(policy=<lambda>)
         { lambda x:f32[8,4] w:f32[2,3] d_out:f32[8,3]
           let a:f32[8,2] = swiglu x

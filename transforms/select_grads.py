@@ -41,7 +41,8 @@ def select_grads(program: Program, *, of: Sequence[str]) -> Program:
     Example:
         >>> import hpmoe
         >>> f = hpmoe.select_grads(lambda x, w: x @ w, of=("w",))
-        >>> print(f.lower(hpmoe.Aval((8, 4), "float32"), hpmoe.Aval((4, 3), "float32"), direction="backward"))
+        >>> print(f.lower(hpmoe.ShapeDtypeStruct((8, 4), "float32"), hpmoe.ShapeDtypeStruct((4, 3), "float32"),
+        ...               direction="backward"))
         # <lambda>_vjp | select_grads(of=w)
         { lambda x:f32[8,4] d_out:f32[8,3]
           let a:f32[4,3] = weight_grad x d_out

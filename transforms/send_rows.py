@@ -56,7 +56,8 @@ def send_rows(program: Program, *, scheme: str = "auto", machine: Machine | None
     Example:
         >>> import hpmoe
         >>> shapes = [(4096, 7168), (4096, 8), (4096, 8), (8, 7168, 4096), (8, 2048, 7168)]
-        >>> avals = [hpmoe.Aval(s, d) for s, d in zip(shapes, ("bfloat16", "int32", "float32", "bfloat16", "bfloat16"))]
+        >>> avals = [hpmoe.ShapeDtypeStruct(s, d) for s,
+        ...          d in zip(shapes, ("bfloat16", "int32", "float32", "bfloat16", "bfloat16"))]
         >>> two_nodes, sent = hpmoe.Mesh(16, node_size=8), hpmoe.send_rows(hpmoe.moe_ffn, machine=hpmoe.ascend_a2)
         >>> [sent.lower(*avals, mesh=two_nodes, direction=d).provenance for d in ("forward", "backward")]
         [('relay_rows',), ('send_rows(scheme=auto, machine=ascend_a2)',)]

@@ -52,7 +52,7 @@ def tile_partition(program: Program, *, rows: Size = None, cols: Size = None,
 
     Example:
         >>> import hpmoe
-        >>> flow = hpmoe.tile_partition(hpmoe.swiglu, rows=4).lower(hpmoe.Aval((8, 6), "float32"))
+        >>> flow = hpmoe.tile_partition(hpmoe.swiglu, rows=4).lower(hpmoe.ShapeDtypeStruct((8, 6), "float32"))
         >>> print(flow)
         # swiglu | tile_partition(rows=4, cols=1024)
         taskflow swiglu  ranks=1 tasks=2 events=0 waits=0 signals=0 slots=0

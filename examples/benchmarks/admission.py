@@ -20,7 +20,7 @@ from hpmoe.support.progress import Progress
 
 MOST_TASKS = 10**6  # of all ranks; a layer of more is left out
 MACHINES = 4  # the machine itself, and some with other constants within their bands
-OTHERS = "over nodes", "once to a rank", "relays", "any room", "replicas", "wide experts"
+OTHERS = "over nodes", "once to a rank", "relays", "any routing", "replicas", "wide experts"
 POLICIES = "round_robin", "expert_barrier"
 
 
@@ -59,7 +59,8 @@ def _other(kind: str, case: Case, layer: Layer, node_size: int) -> Layer:
     """Returns the layer changed into another class."""
     nodes = layer.machine.replace({"link.node_size": node_size})
     changes = {"over nodes": {"machine": nodes}, "once to a rank": {"scheme": "rank"},
-               "relays": {"machine": nodes, "scheme": "node"}, "any room": {"room": "all"}, "replicas": {"replicas": 1},
+               "relays": {"machine": nodes,
+                          "scheme": "node"}, "any routing": {"row_capacity": "all"}, "replicas": {"replicas": 1},
                "wide experts": {"o": SimpleNamespace(**{**vars(case.sizes), "hidden": 4096, "intermediate": 14336})}}
     return dataclasses.replace(layer, **changes[kind])
 

@@ -62,7 +62,8 @@ def rows() -> list[Fields]:
     out = []
     for (num_rows, what), measured in PAPER.items():
         machine = hpmoe.ascend_a3
-        avals = hpmoe.Aval((num_rows, 2 * COLS), "bfloat16"), hpmoe.Aval((num_rows, COLS), "bfloat16")
+        avals = hpmoe.ShapeDtypeStruct((num_rows, 2 * COLS), "bfloat16"), hpmoe.ShapeDtypeStruct((num_rows, COLS),
+                                                                                                 "bfloat16")
         flow = hpmoe.tile_partition.apply_to(hpmoe.trace(stage, *avals), rows=machine.tile_rows, cols=COLS)
         policy = "round_robin" if what in ("in stages", "dynamic") else interleaved
         line = hpmoe.simulate(hpmoe.assign_queues.apply_to(flow, machine=machine, policy=policy))

@@ -145,32 +145,32 @@ def _mixture_of_kittens(gb200: hpmoe.Machine) -> Iterator[Published]:
 def _hybrid_ep(gb200: hpmoe.Machine) -> Iterator[Published]:
     for ep, dispatch, combine in ((8, 764, 737), (16, 707, 666), (32, 642, 605)):
         of = Sizes(ep, 4096, 7168, 2048, 8 * ep, 8)
-        for way, gbs in (("dispatch", dispatch), ("combine", combine)):
-            yield Published("DeepEP hybrid-ep branch, GB200", f"{way}, 4096 tokens, EP {ep}", gbs, "GB/s",
-                            lambda way=way, of=of: sent_bytes(of, True) / exchange_us(gb200, way, of, True) / 1e3)
+        for leg, gbs in (("dispatch", dispatch), ("combine", combine)):
+            yield Published("DeepEP hybrid-ep branch, GB200", f"{leg}, 4096 tokens, EP {ep}", gbs, "GB/s",
+                            lambda leg=leg, of=of: sent_bytes(of, True) / exchange_us(gb200, leg, of, True) / 1e3)
 
 
 def _deepep(h800: hpmoe.Machine) -> Iterator[Published]:
     for ep, *latency in zip((8, 16, 32, 64, 128, 256), (77, 118, 155, 173, 192, 194), (114, 195, 273, 314, 369, 360),
                             strict=True):
         of = Sizes(ep, 128, 7168, 2048, 256, 8)
-        for way, us in zip(EXCHANGES, latency, strict=True):
-            yield Published(DEEPEP, f"low-latency {way}, 128 tokens, EP {ep}", us, "us",
-                            lambda way=way, of=of: low_latency_us(h800, way, of))
-    for way, us in zip(EXCHANGES, (163, 318), strict=True):
-        yield Published("DeepEP, an older README, H800", f"low-latency {way}, 128 tokens, EP 8", us, "us",
-                        lambda way=way: low_latency_us(h800, way, Sizes(8, 128, 7168, 2048, 256, 8)),
+        for leg, us in zip(EXCHANGES, latency, strict=True):
+            yield Published(DEEPEP, f"low-latency {leg}, 128 tokens, EP {ep}", us, "us",
+                            lambda leg=leg, of=of: low_latency_us(h800, leg, of))
+    for leg, us in zip(EXCHANGES, (163, 318), strict=True):
+        yield Published("DeepEP, an older README, H800", f"low-latency {leg}, 128 tokens, EP 8", us, "us",
+                        lambda leg=leg: low_latency_us(h800, leg, Sizes(8, 128, 7168, 2048, 256, 8)),
                         missing="that its kernels were slower: the later document has half of that for the same work")
     of = Sizes(8, 4096, 7168, 2048, 256, 8)
-    for way, gbs in (("dispatch", 153), ("combine", 158)):
-        yield Published(DEEPEP, f"{way}, 4096 tokens, EP 8", gbs, "GB/s",
-                        lambda way=way: sent_bytes(of, True) / exchange_us(h800, way, of, True) / 1e3)
+    for leg, gbs in (("dispatch", 153), ("combine", 158)):
+        yield Published(DEEPEP, f"{leg}, 4096 tokens, EP 8", gbs, "GB/s",
+                        lambda leg=leg: sent_bytes(of, True) / exchange_us(h800, leg, of, True) / 1e3)
     for ep, dispatch, combine in ((16, 43, 43), (32, 58, 57), (64, 51, 50)):
         on_nodes, spread = Sizes(ep // 8, 4096, 7168, 2048, 256, 8), Sizes(ep, 4096, 7168, 2048, 256, 8)
-        for way, gbs in (("dispatch", dispatch), ("combine", combine)):
-            yield Published(DEEPEP, f"{way}, 4096 tokens, EP {ep}, bytes to nodes", gbs, "GB/s",
-                            lambda way=way, on=on_nodes, of=spread:
-                            sent_bytes(on, True) / two_level_us(h800, way, of, 8) / 1e3,
+        for leg, gbs in (("dispatch", dispatch), ("combine", combine)):
+            yield Published(DEEPEP, f"{leg}, 4096 tokens, EP {ep}, bytes to nodes", gbs, "GB/s",
+                            lambda leg=leg, on=on_nodes, of=spread:
+                            sent_bytes(on, True) / two_level_us(h800, leg, of, 8) / 1e3,
                             missing="" if ep < 64 else "a token goes to four nodes at most")
 
 
@@ -183,6 +183,6 @@ def _deepgemm(h200: hpmoe.Machine) -> Iterator[Published]:
                             layer_us(h200, of, is_fused, quantize="float8_e4m3fn"), missing=AS_FLOATS)
 
 
-def low_latency_us(machine: hpmoe.Machine, way: str, sizes: Sizes) -> float:
+def low_latency_us(machine: hpmoe.Machine, leg: str, sizes: Sizes) -> float:
     """DeepEP's: rows are made fp8 in the kernel that dispatches them, and return in bfloat16."""
-    return exchange_us(machine, way, sizes, quantised="float8_e4m3fn" if way == "dispatch" else "")
+    return exchange_us(machine, leg, sizes, quantised="float8_e4m3fn" if leg == "dispatch" else "")

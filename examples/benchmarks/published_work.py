@@ -55,14 +55,14 @@ def product_us(machine: hpmoe.Machine, rows: int, inner: int, cols: int) -> floa
 
 
 @functools.lru_cache(maxsize=64)
-def exchange_us(machine: hpmoe.Machine, way: str, sizes: Sizes, dedup: bool = False, quantised: str = "") -> float:
+def exchange_us(machine: hpmoe.Machine, leg: str, sizes: Sizes, dedup: bool = False, quantised: str = "") -> float:
     """Rows to the ranks of their experts, or back and summed, by one kernel; see exchange_flow.
 
     The time is the kernel's own, without a launch: tests that publish such figures take what a profiler says of kernels. Of
     few tokens it is the quicker one of two sizes of puts, as others have chosen theirs by measuring too.
     """
     def run(put_cols: int | str) -> float:
-        flow = exchange_flow(machine, way, sizes.ids, sizes.experts, sizes.hidden, sizes.dtype, dedup, quantised, put_cols)
+        flow = exchange_flow(machine, leg, sizes.ids, sizes.experts, sizes.hidden, sizes.dtype, dedup, quantised, put_cols)
         return hpmoe.simulate(flow, routing=sizes.ids).span
     return min(run(cols) for cols in (("auto", sizes.hidden // 4) if sizes.tokens <= MOST_DECODED else ("auto",)))
 
@@ -79,7 +79,7 @@ def step_us(machine: hpmoe.Machine, sizes: Sizes, is_fused: bool) -> float:
     return sum(layer_us(machine, sizes, is_fused, direction) for direction in ("forward", "backward"))
 
 
-def two_level_us(machine: hpmoe.Machine, way: str, sizes: Sizes, node_size: int) -> float:
+def two_level_us(machine: hpmoe.Machine, leg: str, sizes: Sizes, node_size: int) -> float:
     """The same where a token goes to each node once, and is spread there while others come: the longer of both ways.
 
     Between nodes every rank sends to the one of its place; inside, as many rows go as all ranks of a node get.
@@ -89,7 +89,7 @@ def two_level_us(machine: hpmoe.Machine, way: str, sizes: Sizes, node_size: int)
     more = sent_bytes(sizes, True) / sent_bytes(inside, True)
     inside = dataclasses.replace(inside, tokens=round(sizes.tokens * more))
     apart = machine.replace({"link.node_size": 1})
-    return max(exchange_us(apart, way, between, True), exchange_us(machine, way, inside, True))
+    return max(exchange_us(apart, leg, between, True), exchange_us(machine, leg, inside, True))
 
 
 @functools.lru_cache(maxsize=64)
@@ -98,11 +98,11 @@ def layer_us(machine: hpmoe.Machine, sizes: Sizes, is_fused: bool, direction: st
     """A MoE-FFN from dispatch to combine, in one kernel or in one after another; rows are dispatched in the format that
     `quantize` names, and with `int8_weights` multiplied as int8 (W8A8).
 
-    A single kernel starts before its ranks have told each other their counts, so forward it has room for any routing.
+    A single kernel starts before its ranks have told each other their counts, so forward it can hold any routing.
     """
     o = SimpleNamespace(**dataclasses.asdict(sizes))
     layer = Layer(o, direction, machine, sizes.ids, tuned=True, quantize=quantize, int8_weights=int8_weights,
-                  room="all" if is_fused and direction == "forward" else "received")
+                  row_capacity="all" if is_fused and direction == "forward" else "received")
     return layer.span_us(layer.fused()) if is_fused else layer.baseline().span
 
 

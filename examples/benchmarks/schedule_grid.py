@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import admission
 import numpy as np
-import rooms
+import row_capacities
 import script
 from absl import flags
 from drawn_layers import FEW, MANY, cases
@@ -36,7 +36,7 @@ SUMMARY = "draws layers of many shapes and routings and sets each beside its bou
 NOTES = """\
 All times are simulated; each layer is printed as soon as it is done.
   python examples/benchmarks/schedule_grid.py --layers=60 --seed=7
---rooms prints instead how long plans with room for any routing, or less, take beside plans for the rows there are.
+--row_capacities compares plans with capacity for any routing, or less, with plans for the received rows.
 --rules prints instead what each term of the default schedule is worth: the time without it, by class of layers."""
 CPU_RANKS = 8  # that share this CPU with --machine=cpu
 BEHIND = 1.03  # of the fastest, the most that is wanted
@@ -48,27 +48,27 @@ def define(values: flags.FlagValues) -> None:
     options.define_dtype(values, "bfloat16")
     define_machine(values, "ascend_a3", "the model")
     options.define_switch(values, "prefetch", "matrix workers read weights while they wait for rows")
-    options.define_switch(values, "rooms", "instead: plans with room for any routing or less")
+    options.define_switch(values, "row_capacities", "instead: plans with capacity for any routing or less")
     options.define_switch(values, "rules", "instead: what each term of the default schedule is worth")
 
 
 def run(o: flags.FlagValues) -> int:
     machine = machine_of(SimpleNamespace(machine=o.machine, ep=CPU_RANKS), is_calibrated())
     with Progress("schedule_grid.py") as progress:
-        table, shown = (_rules if o.rules else _rooms if o.rooms else _grid)(o, machine, progress)
+        table, shown = (_rules if o.rules else _row_capacities if o.row_capacities else _grid)(o, machine, progress)
     print(json.dumps({"simulated": True, "machine": machine.name, "seed": o.seed, "rows": table}) if o.json else shown)
     return 0
 
 
-def _rooms(o: flags.FlagValues, machine: hpmoe.Machine, progress: Progress) -> tuple[list[Fields], str]:
-    options.check_flag(not o.prefetch, "prefetch", o.prefetch, "left out with --rooms")
-    table = rooms.rows(o.layers, o.seed, o.dtype, machine, progress)
-    return table, rooms.text(table, machine, o.seed)
+def _row_capacities(o: flags.FlagValues, machine: hpmoe.Machine, progress: Progress) -> tuple[list[Fields], str]:
+    options.check_flag(not o.prefetch, "prefetch", o.prefetch, "left out with --row_capacities")
+    table = row_capacities.rows(o.layers, o.seed, o.dtype, machine, progress)
+    return table, row_capacities.text(table, machine, o.seed)
 
 
 def _rules(o: flags.FlagValues, machine: hpmoe.Machine, progress: Progress) -> tuple[list[Fields], str]:
     options.check_flag(not o.prefetch, "prefetch", o.prefetch, "left out with --rules")
-    options.check_flag(not o.rooms, "rooms", o.rooms, "left out with --rules")
+    options.check_flag(not o.row_capacities, "row_capacities", o.row_capacities, "left out with --rules")
     table = admission.rows(o.layers, o.seed, o.dtype, machine, progress)
     return table, admission.text(table, machine, o.seed)
 

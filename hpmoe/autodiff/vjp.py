@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from hpmoe.ir.avals import Aval, RouteAval, fixed
+from hpmoe.ir.avals import RouteAval, ShapeDtypeStruct, fixed
 from hpmoe.ir.program import (
     Atom,
     Builder,
@@ -92,7 +92,7 @@ def linearize(program: Program) -> Linearized:
     wanted = [i for i, v in enumerate(program.inputs) if v in _sources(program)]
     results = [grads.get(program.inputs[i]) or _zeros(builder, program.inputs[i]) for i in wanted]
     equations, results = _simplify(program, builder.equations, results)
-    mains = {i: Var(Aval(v.aval.shape, "float32")) for i, v in enumerate(program.inputs)
+    mains = {i: Var(ShapeDtypeStruct(v.aval.shape, "float32")) for i, v in enumerate(program.inputs)
              if i in wanted and v in program.main_grads}
     equations, results = _accumulate(equations, results, [mains.get(i) for i in wanted])
     return _split(program, equations, tuple(results), tuple(outputs), seeds, tuple(wanted), mains)

@@ -68,7 +68,7 @@ def _unchanged(f: Function) -> Function:
 class Balancer:
     """Where the experts of a layer lie, decided anew every `every` steps from what tokens chose since.
 
-    Experts of the most loaded rank change places with those of others. Where ranks then still differ and have room for
+    Experts of the most loaded rank change places with those of others. Where ranks then still differ and can hold
     `replicas` copies, hot experts get copies (`hpmoe.replicate_experts`). Nothing happens that would gain less than
     `min_gain`. An arrangement that was there before is taken again where it does as well as a new one: then nothing is
     planned. Places are data, so relocation alone never plans anything.
@@ -82,7 +82,7 @@ class Balancer:
         num_experts: of all ranks.
         ep_size: ranks.
         every: steps between two decisions.
-        replicas: copies that each rank has room for; with 0 experts are relocated alone.
+        replicas: copies that each rank can hold; with 0 experts are relocated alone.
         min_load: rows of a step that a copy must take to be made; see `hpmoe.replicate_experts`.
         min_gain: what a change must take from the load of the most loaded rank, in means of ranks.
         places: the Parameter that says where each expert lies; None makes one of experts in order.

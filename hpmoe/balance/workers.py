@@ -31,7 +31,7 @@ def workers_per_expert(line: Run, topk_ids: np.ndarray | Sequence[np.ndarray]) -
     Example:
         >>> import hpmoe
         >>> shapes = (8, 4), (8, 1), (8, 1), (2, 4, 6), (2, 3, 4)
-        >>> avals = [hpmoe.Aval(shape, "int32" if i == 1 else "float32") for i, shape in enumerate(shapes)]
+        >>> avals = [hpmoe.ShapeDtypeStruct(shape, "int32" if i == 1 else "float32") for i, shape in enumerate(shapes)]
         >>> tiles = hpmoe.tile_partition(hpmoe.moe_ffn, rows=2, cols=4)
         >>> flow = hpmoe.assign_queues(tiles, machine=hpmoe.cpu(num_workers=4)).lower(*avals)
         >>> ids = [np.array([[0]] * 6 + [[1]] * 2)]

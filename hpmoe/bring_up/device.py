@@ -1,4 +1,4 @@
-"""Device: what checks run on, an NPU or its twin, and what comes out beside NumPy in float64."""
+"""Device: what checks run on, an NPU or its emulator, and what comes out beside NumPy in float64."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Device:
         num_ranks: ranks that there are.
         rank: this process's, where every rank is a process; None where all are of this one.
         timeout: seconds without progress after which a launch fails.
-        is_small: whether sizes and repeats are those that a twin takes seconds for.
+        is_small: whether sizes and repeats are those that a emulator takes seconds for.
     """
 
     target: str
@@ -156,7 +156,7 @@ class Device:
 
 
 def _program(f: Function, inputs: Sequence[Arrays]) -> Program:
-    return hpmoe.trace(f, *(hpmoe.Aval(a.shape, str(a.dtype)) for a in inputs[0]), mesh=Mesh(len(inputs)))
+    return hpmoe.trace(f, *(hpmoe.ShapeDtypeStruct(a.shape, str(a.dtype)) for a in inputs[0]), mesh=Mesh(len(inputs)))
 
 
 def _tensor(array: np.ndarray) -> ms.Tensor:

@@ -44,7 +44,7 @@ def measured_machine(device: Device, name: str, progress: Callable[[str], None])
         rates.append(rate)
     source = f"hpmoe ascend-check, {datetime.date.today().isoformat()}"
     if device.is_small:
-        source += ", on the twin: times of this CPU, no NPU's"
+        source += ", on the emulator: times of this CPU, no NPU's"
     known = [(rate.field, Constant(f"{source}: {rate.what}", rate.low, rate.high, rate.unit)) for rate in rates]
     machine = device.machine.replace(name=name, **{rate.field: rate.value for rate in rates})
     return machine.replace(constants=(*machine.constants, *known)), rates

@@ -72,8 +72,8 @@ def int8(device: Device) -> str:
 
     def multiplied(x: Tensor, ids: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
         rows, route = hpmoe.dispatch(x, ids, num_local_experts=3)
-        turned = weight.swapaxes(1, 2)
-        return hpmoe.combine(hpmoe.grouped_matmul(rows, turned, route, scale=scale, row_dtype="int8"), route)
+        transposed = weight.swapaxes(1, 2)
+        return hpmoe.combine(hpmoe.grouped_matmul(rows, transposed, route, scale=scale, row_dtype="int8"), route)
 
     worst = _named(device, "products", multiplied, [x, ids, weight, scale], tolerance=1e-5)
     rows = device.compare(hpmoe.moe_ffn, layer_inputs(1, dtype="float32"), before=hpmoe.quantize_rows(combine=True),

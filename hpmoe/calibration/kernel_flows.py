@@ -22,7 +22,7 @@ def product_flow(machine: hpmoe.Machine, rows: int, inner: int, cols: int, dtype
 def function_flow(machine: hpmoe.Machine, function: Callable[..., Tensor], shapes: tuple[tuple[int, ...], ...],
                   dtype: str) -> hpmoe.Taskflow:
     """A function of arrays as kernels, one after another."""
-    return _launched(machine, hpmoe.trace(function, *(hpmoe.Aval(shape, dtype) for shape in shapes)))
+    return _launched(machine, hpmoe.trace(function, *(hpmoe.ShapeDtypeStruct(shape, dtype) for shape in shapes)))
 
 
 def experts_flow(machine: hpmoe.Machine, experts: int, rows: int, inner: int, cols: int, dtype: str) -> hpmoe.Taskflow:
@@ -31,12 +31,12 @@ def experts_flow(machine: hpmoe.Machine, experts: int, rows: int, inner: int, co
     def function(x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         laid_out, route = hpmoe.dispatch(x, ids, num_local_experts=experts)
         return hpmoe.grouped_matmul(laid_out, weights, route)
-    avals = [hpmoe.Aval(shape, "int32" if i == 1 else dtype)
+    avals = [hpmoe.ShapeDtypeStruct(shape, "int32" if i == 1 else dtype)
              for i, shape in enumerate(((rows, inner), (rows, 1), (experts, inner, cols)))]
     return _launched(machine, _planned(hpmoe.trace(function, *avals), balanced_ids(1, rows, 1, experts), experts))
 
 
-def exchange_flow(machine: hpmoe.Machine, way: str, ids: np.ndarray, num_experts: int, hidden: int,
+def exchange_flow(machine: hpmoe.Machine, leg: str, ids: np.ndarray, num_experts: int, hidden: int,
                   dtype: str = "bfloat16", dedup: bool = False, quantised: str = "",
                   put_cols: int | str = "auto") -> hpmoe.Taskflow:
     """Rows to the ranks of their experts, "dispatch", or back and summed, "combine", by one-sided puts of one kernel.
@@ -45,7 +45,7 @@ def exchange_flow(machine: hpmoe.Machine, way: str, ids: np.ndarray, num_experts
     columns, and leaves them so where they arrive.
     """
     program = _dispatch(ids, num_experts, hidden, dtype)
-    program = hpmoe.vjp(program) if way == "combine" else program  # whose rows come back the same way
+    program = hpmoe.vjp(program) if leg == "combine" else program  # whose rows come back the same way
     program = _planned(program, ids, num_experts)
     program = hpmoe.deduplicate_rows.apply_to(program) if dedup else program
     program = _quantised(program, quantised) if quantised else program
@@ -75,7 +75,8 @@ def _dispatch(ids: np.ndarray, num_experts: int, hidden: int, dtype: str) -> Pro
 
     def dispatch(x: Tensor, ids: Tensor) -> Tensor:
         return hpmoe.dispatch(x, ids, num_local_experts=num_experts // ep)[0]
-    return hpmoe.trace(dispatch, hpmoe.Aval((tokens, hidden), dtype), hpmoe.Aval((tokens, top_k), "int32"),
+    return hpmoe.trace(dispatch, hpmoe.ShapeDtypeStruct((tokens, hidden), dtype),
+                       hpmoe.ShapeDtypeStruct((tokens, top_k), "int32"),
                        mesh=hpmoe.Mesh(ep))
 
 

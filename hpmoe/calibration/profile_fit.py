@@ -153,8 +153,8 @@ class _Problem:
             if gain < 0.01 * max(1.0, self._cost(point, simulated)):
                 break
         worse, better = (self._slopes(names, point, simulated, way) for way in (-1, 1))
-        has_no_room = self._bounds(names, point)[1] < STEP
-        return point, np.where((np.abs(worse) < np.abs(better)) | has_no_room, worse, better)
+        is_at_bound = self._bounds(names, point)[1] < STEP
+        return point, np.where((np.abs(worse) < np.abs(better)) | is_at_bound, worse, better)
 
     def deviations(self, slopes: np.ndarray) -> np.ndarray:
         """Standard deviations of the logarithms, and of a begin and an end."""
@@ -228,10 +228,10 @@ def step_within(curvature: np.ndarray, gradient: np.ndarray, low: np.ndarray, hi
         move = np.zeros(len(step))
         move[free] = np.linalg.solve(curvature[np.ix_(free, free)], -held[free]) - step[free]
         bound = np.where(move > 0, high, low)
-        room = np.divide(bound - step, move, out=np.full(len(step), math.inf), where=move != 0)
-        first = int(np.argmin(room))
-        if room[first] < 1:
-            step, free[first] = step + room[first] * move, False
+        capacity = np.divide(bound - step, move, out=np.full(len(step), math.inf), where=move != 0)
+        first = int(np.argmin(capacity))
+        if capacity[first] < 1:
+            step, free[first] = step + capacity[first] * move, False
             step[first] = bound[first]
             continue
         step += move

@@ -172,23 +172,23 @@ def _elementwise(kernel: Kernel, kind: str, arrays: Sequence[Shape], is_fresh: b
                       kernel.dtypes[0]), None), kind)
 
 
-def _exchange(kernel: Kernel, way: str, ep: int | None) -> _Work:
+def _exchange(kernel: Kernel, leg: str, ep: int | None) -> _Work:
     """Of rows to experts that are drawn alike for all; the file does not say which they were."""
     _check(ep is not None, "the file does not say the ranks of an exchange; --ep does")
     assert ep is not None
     arrays = kernel.inputs, kernel.outputs
-    (with_rows, with_counts), at = (arrays, 4) if way == "dispatch" else (arrays[::-1], 3)
+    (with_rows, with_counts), at = (arrays, 4) if leg == "dispatch" else (arrays[::-1], 3)
     found = [*with_rows[:1], *kernel.inputs[1:2], *with_counts[at:at + 1]]
     _check([len(shape) for shape in found] == [2, 2, 1] and found[0][0] == found[1][0],
            "its shapes are not those of an exchange")
     rows, ids, (experts,) = found
-    is_int8 = way == "dispatch" and "int8" in kernel.out_dtypes[:1]
+    is_int8 = leg == "dispatch" and "int8" in kernel.out_dtypes[:1]
     _check(kernel.dtypes[0] in FLOATS and 0 < ids[1] <= experts <= 2**15 and experts % ep == 0 and min(rows) > 0,
            f"its experts, {experts}, are not shared by {ep} ranks")
     drawn = drawn_ids(ep, ids[0], ids[1], experts, is_zipf=False, seed=0)
-    work = f"{way} of {rows[0]} tokens, {ids[1]} of {experts} experts, {ep} ranks"
+    work = f"{leg} of {rows[0]} tokens, {ids[1]} of {experts} experts, {ep} ranks"
     return _Work("exchange", work, lambda on: (
-        exchange_flow(on, way, drawn, experts, rows[1], kernel.dtypes[0], quantised="int8" if is_int8 else ""), drawn))
+        exchange_flow(on, leg, drawn, experts, rows[1], kernel.dtypes[0], quantised="int8" if is_int8 else ""), drawn))
 
 
 def _collective(kernel: Kernel, ep: int | None) -> _Work:

@@ -22,18 +22,18 @@ from hpmoe.machines.machine_files import machine_text
 from hpmoe.ranks.launchers import find_launched
 from hpmoe.support.progress import Progress
 
-SUMMARY = "checks the Ascend kernel step by step on an NPU or its twin, and measures a machine file"
+SUMMARY = "checks the Ascend kernel step by step on an NPU or its emulator, and measures a machine file"
 NOTES = f"""\
-  hpmoe ascend-check --target=ascend-twin
+  hpmoe ascend-check --target=ascend-emulator
 {len(LADDER)} checks, from one launch to layers on all ranks, each of which the next ones stand on; it stops at the first
 that fails and exits with 1. Every number is compared with NumPy in float64. On an NPU it takes what hpmoe build
 compiled, one rank for each process that msrun starts; what needs two ranks is left out without. On
-ascend-twin it executes the source of the kernel on this CPU, two ranks in this process: of an NPU only its rules.
+ascend-emulator it executes the source of the kernel on this CPU, two ranks in this process: of an NPU only its rules.
 --out writes --machine with the rates that were measured, for hpmoe simulate --machine=FILE."""
 
 
 def define(values: flags.FlagValues) -> None:
-    options.define_choice(values, "target", "ascend", "what to check", ("ascend", "ascend-twin"))
+    options.define_choice(values, "target", "ascend", "what to check", ("ascend", "ascend-emulator"))
     flags.DEFINE_string("machine", "ascend_a3", "what kernels are planned for, a name that hpmoe machine lists, or a file",
                         flag_values=values)
     options.define_switch(values, "all", "go on after a check that failed")
@@ -44,7 +44,7 @@ def run(o: flags.FlagValues) -> int:
     options.check_file("out", o.out, ".toml")
     machine = load_machine(o.machine)
     options.check_flag(not machine.unified, "machine", o.machine, "an NPU, with AIC and AIV")
-    device = _twin(machine) if o.target == "ascend-twin" else _npu(machine)
+    device = _emulator(machine) if o.target == "ascend-emulator" else _npu(machine)
     rungs: list[Rung] = []
     with Progress("hpmoe ascend-check") as progress:
         for rung in climb(device, o.all, progress):
@@ -70,15 +70,15 @@ def _measure(device: Device, o: flags.FlagValues, progress: Progress) -> list[Ra
     return rates
 
 
-def _twin(machine: Machine) -> Device:
-    return Device("ascend-twin", machine.replace(num_aic=2, num_aiv=4), num_ranks=2)
+def _emulator(machine: Machine) -> Device:
+    return Device("ascend-emulator", machine.replace(num_aic=2, num_aiv=4), num_ranks=2)
 
 
 def _npu(machine: Machine) -> Device:
     """This process's NPU, with the cores that it has; ImportError where it lacks something."""
     missing = run_needs(os.environ, DEVICES)
     if missing:
-        raise ImportError("\n  ".join(["--target=ascend cannot run here; --target=ascend-twin can", *missing]))
+        raise ImportError("\n  ".join(["--target=ascend cannot run here; --target=ascend-emulator can", *missing]))
     npu, launched = find_npu(os.environ), find_launched()
     if isinstance(npu, Npu):
         machine = machine.replace(num_aic=npu.num_aic, num_aiv=npu.num_aiv)

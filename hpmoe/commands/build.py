@@ -11,8 +11,8 @@ from hpmoe.kernels.ascendc import build as ascend_build
 
 SUMMARY = "compiles the Ascend kernel for MindSpore on a machine with CANN; elsewhere, says what is missing"
 NOTES = """\
-The kernel of the cpu target and the twin of an NPU are compiled by pip. The Ascend kernel is type-checked and executed
-functionally on a CPU twin; never compiled by the device compiler, never run on an NPU. Exits with 1 where something is
+pip compiles the kernel of the cpu target and the emulator of an NPU. The Ascend kernel is type-checked and run
+functionally by the emulator; no device compiler has compiled it and no NPU has run it. Exits with 1 if something is
 missing or the compilation fails."""
 
 

@@ -21,7 +21,7 @@ import hpmoe
 from hpmoe.commands import doctor_ranks, doctor_reach, options
 from hpmoe.kernels.ascendc.build import DEVICES, NPUS, run_needs
 from hpmoe.kernels.ascendc.device import Npu, find_npu
-from hpmoe.kernels.ascendc.twin.native import load as load_twin
+from hpmoe.kernels.ascendc.emulator.native import load as load_emulator
 from hpmoe.kernels.native import find_blas, find_library, gemm_name, products_name
 from hpmoe.machines.npu_bins import BINS, bin_name
 from hpmoe.planner import planner
@@ -56,7 +56,7 @@ def run(o: flags.FlagValues) -> int:
 def diagnosis() -> Fields:
     packages = {name: package(name, needs) for name, needs in requirements().items()}
     optional = {name: version(name) for name in OTHERS}
-    targets = {"cpu": cpu_target(), "ascend-twin": twin_target(),
+    targets = {"cpu": cpu_target(), "ascend-emulator": emulator_target(),
                "ascend": ascend_target(os.environ, DEVICES)}
     faults = mindspore_checks.faults()
     return {
@@ -150,7 +150,8 @@ def self_test() -> float:
     """The largest difference between the kernel and the reference on a small MoE-FFN."""
     rng = np.random.default_rng(0)
     shapes = [("float32", 4, 8), ("int32", 4, 2), ("float32", 4, 2), ("float32", 1, 8, 6), ("float32", 1, 3, 8)]
-    program = hpmoe.trace(hpmoe.moe_ffn, *(hpmoe.Aval(tuple(s), dtype) for dtype, *s in shapes), mesh=hpmoe.Mesh(2))
+    program = hpmoe.trace(hpmoe.moe_ffn, *(hpmoe.ShapeDtypeStruct(tuple(s), dtype) for dtype, *s in shapes),
+                          mesh=hpmoe.Mesh(2))
     inputs = [[rng.permuted(np.tile(np.arange(2, dtype=np.int32), (4, 1)), axis=1) if dtype == "int32" else
                rng.standard_normal(s, np.float32) for dtype, *s in shapes] for _ in range(2)]
     flow = hpmoe.tile_partition.apply_to(program, rows=4, cols=4)
@@ -182,12 +183,12 @@ def npu_line(npu: Npu | str) -> str:
     return f"NPU: {npu.chip} of {npu.num_aic} AIC and {npu.num_aiv} AIV; plan for it with hpmoe.ascend_{family}.{plan}"
 
 
-def twin_target() -> Fields:
+def emulator_target() -> Fields:
     """The same kernel's source on a CPU."""
     try:
-        load_twin()
+        load_emulator()
     except (ImportError, OSError, AttributeError) as error:
-        return {"usable": False, "why": [f"the twin does not load: {error}"]}
+        return {"usable": False, "why": [f"the emulator does not load: {error}"]}
     return {"usable": True, "why": ["executes the source of the Ascend kernel on this CPU, to test it"]}
 
 

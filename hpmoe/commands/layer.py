@@ -34,7 +34,7 @@ from hpmoe.transforms.assign_queues import Policy
 from hpmoe.transforms.send_rows import SCHEMES
 
 ROUTINGS = "balanced", "uniform", "zipf"
-ROOM = "received", "bucket", "all"
+ROW_CAPACITY = "received", "bucket", "all"
 QUANTISED = *FORMATS, *(f"{dtype}+combine" for dtype in FORMATS)
 MOST_DECODED = 512  # tokens of a rank, up to which an unfused program has the kernels of decoding
 REPOLL_US = 20.0  # between two looks of a waiting worker in the paper's public implementation: tens of microseconds there
@@ -63,9 +63,10 @@ class Layer:
         scheme: of send_rows, how the persistent kernel sends rows; nodes are those of the machine.
         quantize: one of QUANTISED, the format in which rows are dispatched, with "+combine" also returned; None as they are.
         int8_weights: whether experts' weights are int8, and rows are multiplied so.
-        room: how many received rows a plan has room for: what the fullest rank "received", the "bucket" of that, or "all".
+        room: how many received rows a plan can hold: what the fullest rank "received", the "bucket" of that, or "all".
         prefetch: whether matrix workers of the persistent kernel read weights while they wait for rows.
-        plan: which of those that a kernel chooses from when it starts, where there is room for all rows; None for the one of
+        plan: which of those that a kernel chooses from when it starts, where there is capacity for all rows; None for the
+        one of
             a kernel that has no choice.
         rank_capacity_factor: of hpmoe.limit_rows, by which there are fewer of "all"; None without it.
     """
@@ -79,7 +80,7 @@ class Layer:
     scheme: str = "direct"
     quantize: str | None = None
     int8_weights: bool = False
-    room: str = "received"
+    row_capacity: str = "received"
     prefetch: bool = False
     plan: int | None = None
     rank_capacity_factor: float | None = None
@@ -116,15 +117,16 @@ class Layer:
         return hpmoe.quantize_rows(f, dtype=dtype, combine=combine) if dtype else f
 
     def traced(self, is_planned: bool = True, has_nodes: bool = False) -> Program:
-        """The layer's program, with room for the rows that the layer has, or not planned for any number of rows; on a mesh
+        """The layer's program, with capacity for the rows that the layer has, or not planned for any number of rows; on a
+        mesh
         with the machine's nodes if all nodes are full."""
-        return self._program(self.replicas, self.scheme, self.room if is_planned else None, has_nodes)
+        return self._program(self.replicas, self.scheme, self.row_capacity if is_planned else None, has_nodes)
 
     @functools.cached_property
     def tiles(self) -> hpmoe.Taskflow:
-        return self._tiles(self.replicas, self.tuned, self.scheme, self.room)
+        return self._tiles(self.replicas, self.tuned, self.scheme, self.row_capacity)
 
-    def _program(self, replicas: int, scheme: str, room: str | None, has_nodes: bool = False) -> Program:
+    def _program(self, replicas: int, scheme: str, row_capacity: str | None, has_nodes: bool = False) -> Program:
         def rewritten(program: Program) -> Program:
             if replicas:
                 program = hpmoe.replicate_experts.apply_to(program, loads=self.loads, replicas=replicas,
@@ -135,25 +137,26 @@ class Layer:
         if "node" not in scheme and (not has_nodes or self.o.ep % node_size):
             node_size = None
         program = programs.program(self.o, self.direction, rewritten, node_size=node_size)
-        if room is not None:
-            program = with_planned_rows(program, [self._planned_rows(route.aval, room) for route in routes_of(program)])
+        if row_capacity is not None:
+            program = with_planned_rows(program,
+                                        [self._planned_rows(route.aval, row_capacity) for route in routes_of(program)])
         for step in SCHEMES[scheme]:
             program = step.apply_to(program)
         dtype, combine = quantised_rows(self.quantize)
         program = hpmoe.quantize_rows.apply_to(program, dtype=dtype, combine=combine) if dtype else program
         return _with_int8_weights(program) if self.int8_weights else program
 
-    def _tiles(self, replicas: int, tuned: bool, scheme: str, room: str) -> hpmoe.Taskflow:
+    def _tiles(self, replicas: int, tuned: bool, scheme: str, row_capacity: str) -> hpmoe.Taskflow:
         rows, cols = (getattr(self.o, n, None) or ("auto" if tuned else None) for n in ("tile_rows", "tile_cols"))
-        return hpmoe.tile_partition.apply_to(self._program(replicas, scheme, room), rows=rows, cols=cols,
+        return hpmoe.tile_partition.apply_to(self._program(replicas, scheme, row_capacity), rows=rows, cols=cols,
                                              machine=self.machine)
 
-    def _planned_rows(self, aval: RouteAval, room: str) -> PlannedRows:
-        if room == "all":
+    def _planned_rows(self, aval: RouteAval, row_capacity: str) -> PlannedRows:
+        if row_capacity == "all":
             every = rows_of_any(aval)
             return every if self.plan is None else rows_at_start(every, aval.even_rows)[self.plan]
         rows = max(aval.kind.by_ids.received(self.ids))
-        return rows_of_received(rows, aval) if room == "bucket" else PlannedRows(rows, rows)
+        return rows_of_received(rows, aval) if row_capacity == "bucket" else PlannedRows(rows, rows)
 
     def fused(self, policy: str | Policy = "critical_path", machine: hpmoe.Machine | None = None,
               **comm: str) -> hpmoe.Timeline:
@@ -196,7 +199,7 @@ class Layer:
 
     def baseline_flow(self, scheme: str = "direct") -> hpmoe.Taskflow:
         """One kernel after another, without copies, for the rows that there are; each deals its tiles out in turn."""
-        tiles = self._tiles(replicas=0, tuned=False, scheme=scheme, room="received")
+        tiles = self._tiles(replicas=0, tuned=False, scheme=scheme, row_capacity="received")
         flow = hpmoe.launch_kernels.apply_to(tiles, direct=self.o.tokens <= MOST_DECODED)
         return hpmoe.assign_queues.apply_to(flow, machine=self.machine, policy="round_robin")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from absl import flags
 
 from hpmoe.commands import options
-from hpmoe.commands.layer import QUANTISED, ROOM, Layer
+from hpmoe.commands.layer import QUANTISED, ROW_CAPACITY, Layer
 from hpmoe.commands.machine import define_machine, machine_of
 from hpmoe.commands.options import check_flag
 from hpmoe.commands.routing_flag import define_routing, routing_of
@@ -29,15 +29,15 @@ def define_layer(values: flags.FlagValues, dtype: str = "float32", **sizes: int)
 
 
 def define_schedule(values: flags.FlagValues, direction: str = "forward", machine: str = "ascend_a3",
-                    room: str = "received") -> None:
+                    row_capacity: str = "received") -> None:
     """Defines the flags of a pass, its routing, a machine, and how its taskflow is ordered."""
     with options.grouped(values):
         options.define_choice(values, "direction", direction, "which pass", DIRECTIONS)
         define_machine(values, machine, "what the schedule is for")
         options.define_number(values, "imbalance", 1.0, "rows that the fullest rank receives, over the mean; 1 is balanced")
         define_routing(values)
-        options.define_choice(values, "room", room, "received rows that the plan has room for", ROOM)
-        options.define_integer(values, "replicas", 0, "copies of hot experts that each rank has room for", least=0)
+        options.define_choice(values, "row_capacity", row_capacity, "received rows that the plan can hold", ROW_CAPACITY)
+        options.define_integer(values, "replicas", 0, "copies of hot experts that each rank can hold", least=0)
         options.define_number(values, "min_load", None, "rows that a copy must take; by default what hides its weights")
         options.define_switch(values, "dedup", "send a token to a rank once, for all of its experts there")
         options.define_choice(values, "quantize", None, "how rows go", QUANTISED)
@@ -103,4 +103,5 @@ def scheme_of(o: flags.FlagValues) -> str:
 def layer_of(o: flags.FlagValues, direction: str | None = None) -> Layer:
     """The layer that flags describe, in their direction or another."""
     return Layer(o, direction or o.direction, machine_of(o, is_calibrated()), routing_of(o, o, o.imbalance), o.replicas,
-                 tuned=o.policy in TUNED, scheme=scheme_of(o), quantize=o.quantize, room=o.room, prefetch=o.prefetch)
+                 tuned=o.policy in TUNED, scheme=scheme_of(o), quantize=o.quantize,
+                 row_capacity=o.row_capacity, prefetch=o.prefetch)

@@ -34,7 +34,7 @@ Every row is a process of its own. All numbers are MiB of all ranks, without the
 temporaries of each pass, and the peak of a forward pass alone and of a forward and backward pass. The plan's peak is
 computed from its buffers and the rows received; the pool's is counted by the allocator of the kernels' buffers; the
 process's is the growth of its resident memory (VmHWM), with what MindSpore and the matmuls take. With
---rank_capacity_factor the plan has all rows that a rank has room for, as on an NPU, and not those received."""
+--rank_capacity_factor the plan has all rows that a rank can hold, as on an NPU, and not those received."""
 
 OP_BY_OP = "op by op"
 COLUMNS = {"saved": ("saved",), "temporaries": ("forward", "backward"), "plan": demo.PASSES, "pool": demo.PASSES,
@@ -88,7 +88,7 @@ def measured(o: Options) -> Fields:
         call()  # libraries are loaded, threads are started
     f = side_of(o)
     args, passes = calls(f, o)
-    known = args if o.rank_capacity_factor is None else map(hpmoe.Aval, args)
+    known = args if o.rank_capacity_factor is None else map(hpmoe.ShapeDtypeStruct, args)
     out: Fields = {} if o.side == OP_BY_OP else planned(f.memory(*known))
     gc.collect()
     base, out["pool"], out["process"] = status_kib("VmRSS"), {}, {}

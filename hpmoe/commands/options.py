@@ -120,7 +120,7 @@ def define_dtype(values: flags.FlagValues, default: str = "float32") -> None:
 
 
 def check_sizes(o: Options) -> None:
-    """Raises UsageError where the sizes do not fit each other, or no taskflow has room for them."""
+    """Raises UsageError where the sizes do not fit each other, or no taskflow can hold them."""
     check_flag(o.experts % o.ep == 0, "experts", o.experts, f"a multiple of --ep, which is {o.ep}")
     check_flag(o.top_k <= o.experts, "top_k", o.top_k, f"at most --experts, which is {o.experts}")
     check_flag(o.ep <= MOST_RANKS, "ep", o.ep, f"at most {MOST_RANKS}")

@@ -23,12 +23,12 @@ def limited(program: hpmoe.Program, rank_capacity_factor: float | None) -> hpmoe
     return hpmoe.limit_rows.apply_to(program, rank_capacity_factor=rank_capacity_factor)
 
 
-def avals(o: Options) -> list[hpmoe.Aval]:
+def avals(o: Options) -> list[hpmoe.ShapeDtypeStruct]:
     """The arguments of moe_ffn on one rank."""
     local, inner = o.experts // o.ep, o.intermediate // shards_of(o)
     shapes = [(o.dtype, o.tokens, o.hidden), ("int32", o.tokens, o.top_k), ("float32", o.tokens, o.top_k),
               (o.dtype, local, o.hidden, 2 * inner), (o.dtype, local, inner, o.hidden)]
-    return [hpmoe.Aval(tuple(s), dtype) for dtype, *s in shapes]
+    return [hpmoe.ShapeDtypeStruct(tuple(s), dtype) for dtype, *s in shapes]
 
 
 def shards_of(o: Options) -> int:

@@ -37,7 +37,7 @@ def define(values: flags.FlagValues) -> None:
     options.define_choice(values, "stage", "all", "which stage", (*STAGES, "all"))
     options.define_limit(values)
     layer_flags.define_layer(values, ep=2, tokens=8, hidden=16, intermediate=8, experts=4, top_k=2)
-    layer_flags.define_schedule(values, direction="both", machine="cpu", room="all")
+    layer_flags.define_schedule(values, direction="both", machine="cpu", row_capacity="all")
 
 
 def run(o: flags.FlagValues) -> int:
@@ -77,7 +77,7 @@ def stages(o: flags.FlagValues, progress: Progress) -> Iterator[Fields]:
 
 def _needs_routing(o: flags.FlagValues) -> bool:
     """Returns True if the printed text depends on the ids of tokens."""
-    return o.replicas > 0 or o.room != "all"
+    return o.replicas > 0 or o.row_capacity != "all"
 
 
 def _check_routing(o: flags.FlagValues) -> None:
@@ -86,14 +86,14 @@ def _check_routing(o: flags.FlagValues) -> None:
         layer_flags.check_schedule(o)
         return
     for name in ("imbalance", "routing", "step"):
-        options.check_flag(not o[name].present, name, o[name].value, "left out without --replicas or --room")
+        options.check_flag(not o[name].present, name, o[name].value, "left out without --replicas or --row_capacity")
 
 
 def _program(o: flags.FlagValues, direction: str) -> hpmoe.Program:
     ids = routing_of(o, o, o.imbalance) if _needs_routing(o) else np.zeros((o.ep, 0, o.top_k), np.int32)
     layer = Layer(o, direction, machine_of(o), ids, o.replicas, scheme=layer_flags.scheme_of(o), quantize=o.quantize,
-                  room=o.room, rank_capacity_factor=o.rank_capacity_factor)
-    return layer.traced(is_planned=o.room != "all")
+                  row_capacity=o.row_capacity, rank_capacity_factor=o.rank_capacity_factor)
+    return layer.traced(is_planned=o.row_capacity != "all")
 
 
 def rewritten(ir: AnyIR, stage: str, o: flags.FlagValues) -> AnyIR:

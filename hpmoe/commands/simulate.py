@@ -91,7 +91,8 @@ def simulated(o: flags.FlagValues, progress: Progress) -> Fields:
     if o.sensitivity:
         sure["sensitivity"] = sensitivity(layer, flows, progress)
     return {**options.sizes(o), "dtype": o.dtype, "machine": layer.machine.name, "policy": o.policy,
-            "direction": o.direction, "routing": o.routing, "imbalance": layer.imbalance, "room": o.room, **ran,
+            "direction": o.direction, "routing": o.routing, "imbalance": layer.imbalance, "row_capacity": o.row_capacity,
+            **ran,
             "baseline_ms": baseline, "bound_ms": bound, "speedup": baseline / makespan,
             "makespan_over_bound": makespan / bound, **without, **sure}
 

@@ -34,7 +34,8 @@ def run(o: flags.FlagValues) -> int:
     layer_flags.check_schedule(o)
     layer_flags.check_copies(o.min_load, o.replicas)
     layer_flags.check_policy(o)
-    options.check_flag(o.room == "received", "room", o.room, "left out; plans have room for the rows of --routing")
+    options.check_flag(o.row_capacity == "received", "row_capacity", o.row_capacity,
+                       "left out; plans can hold the rows of --routing")
     options.check_flag(o.combine_order is None, "combine_order", o.combine_order, "left out; rows go back as --order has it")
     options.check_flag(not o.dedup or o.scheme in (None, "rank"), "scheme", o.scheme, "rank, or left out, with --dedup")
     fixed = {name: o[flag].value for name, flag in SETTINGS.items() if not o[flag].using_default_value}

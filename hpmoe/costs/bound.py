@@ -70,7 +70,8 @@ def rank_bounds(flow: tf.Taskflow, machine: Machine, ids: np.ndarray) -> list[Bo
     Example:
         >>> import hpmoe
         >>> from hpmoe.routing.workload import balanced_ids
-        >>> flow = hpmoe.tile_partition(hpmoe.swiglu, rows=128, cols=256).lower(hpmoe.Aval((8192, 4096), "bfloat16"))
+        >>> flow = hpmoe.tile_partition(hpmoe.swiglu, rows=128,
+        ...                             cols=256).lower(hpmoe.ShapeDtypeStruct((8192, 4096), "bfloat16"))
         >>> [round(b.total) for b in rank_bounds(flow, hpmoe.ascend_a3, balanced_ids(1, 8, 1, 1))]
         [87]
     """
@@ -339,7 +340,7 @@ def _tiles(op: tf.TileOp, works: np.ndarray) -> Iterator[tuple[bool, np.ndarray,
 def _moved(layout: Layout, op: tf.TileOp, rank: int, node_size: int) -> tuple[np.ndarray, float]:
     """Returns rows of a put that leave and reach the rank, inside its node and between nodes, [4]; and rows that stay."""
     out, ep_size = np.zeros(4), layout.flow.ep_size
-    if op.primitive.is_notice:
+    if op.primitive.is_completion_flag:
         return out, 0.0
     routing = layout.routings[op.domain.route]
     to_rank = routing.counts.reshape(ep_size, ep_size, -1).sum(axis=2)

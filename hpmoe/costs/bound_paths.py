@@ -79,11 +79,11 @@ class LeastPaths:
         rows = self._rows_by_source(op, rank)[is_full].sum(axis=0) * ((op.grid[2] - 1) * row[0] + row[1])
         leaves_node, out = ranks // machine.link.node_size != rank // machine.link.node_size, 0.0
         is_near = ~leaves_node & (ranks != rank)
-        for which, rate, way in ((is_near, machine.link.rate(self.flow.ep_size), machine.sync.remote_us),
+        for which, rate, latency in ((is_near, machine.link.rate(self.flow.ep_size), machine.sync.remote_us),
                                  (leaves_node, machine.link.node_bytes_per_us, machine.sync.node_remote_us)):
             if (come := rows[which].sum()) > 0:
                 after = float(self._after(rank, op.domain.route)[index])
-                out = max(out, come / rate + machine.sync.signal_us + way + self.look + after)
+                out = max(out, come / rate + machine.sync.signal_us + latency + self.look + after)
         return out
 
     def _of_full(self, route: int) -> list[float]:
@@ -95,8 +95,8 @@ class LeastPaths:
 
     def landing(self, op: int, stays_in_node: bool) -> float:
         """Microseconds after the last row arrived that an operation moves to a rank of the same or another node."""
-        way = self.machine.sync.remote_us if stays_in_node else self.machine.sync.node_remote_us
-        seen = self.machine.sync.signal_us + way + self.look if self.is_read(op) else 0.0
+        latency = self.machine.sync.remote_us if stays_in_node else self.machine.sync.node_remote_us
+        seen = self.machine.sync.signal_us + latency + self.look if self.is_read(op) else 0.0
         return seen + min(float(self.after(rank)[op]) for rank in range(self.flow.ep_size))
 
     def is_read(self, op: int) -> bool:
@@ -143,8 +143,8 @@ class LeastPaths:
         rows = self._rows_by_source(op, rank)
         ranks = np.arange(self.flow.ep_size)
         is_other, leaves_node = ranks != rank, ranks // machine.link.node_size != rank // machine.link.node_size
-        way = np.where(leaves_node, machine.sync.node_remote_us, machine.sync.remote_us)
-        seen = np.where(is_other, machine.sync.signal_us + way + self.look, crossing) if is_seen else 0.0
+        latency = np.where(leaves_node, machine.sync.node_remote_us, machine.sync.remote_us)
+        seen = np.where(is_other, machine.sync.signal_us + latency + self.look, crossing) if is_seen else 0.0
         link = np.where(leaves_node, machine.link.node_bytes_per_us, machine.link.rate(self.flow.ep_size))
         alone = np.where(is_other, np.minimum(link, machine.link.worker_bytes_per_us), np.inf)
         us = [np.maximum(machine.sync.task_us + core_us(w, rows), np.maximum(

@@ -97,7 +97,7 @@ class Footprints:
         return Footprint(self._part(buffer.storage, "unit", units), part, 0.0, row, float(buffer.row_bytes))
 
     def _together(self, buffer: tf.Buffer, row: float) -> Footprint:
-        rows = self.flow.routes[buffer.route].likely_rows if buffer.route >= 0 else known(buffer.num_rows)
+        rows = self.flow.routes[buffer.route].expected_rows if buffer.route >= 0 else known(buffer.num_rows)
         whole = float(rows * buffer.row_bytes)
         return Footprint(self._part(buffer.storage, "together", 1), TOGETHER, 0.0, row, whole)
 

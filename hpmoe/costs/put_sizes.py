@@ -15,11 +15,12 @@ FILLING = 3  # times the workers that fill a link, more of which need no puts of
 SIGNAL_SHARE = 0.2  # of the time of a put, the most for its signals
 MOST_PUTS, MANY_PUTS = 32768, 20480  # of an exchange: the most of rows that are cut; for which there are fewer groups
 PARTS, FEW_PARTS, GROUPS = 32, 16, 16  # the most of a row; where that is many puts; groups of peers, where these are few
-LIKELY_ROOM, ROOMS = 3, 4  # times the likely rows, the most that puts are sized for; no smaller share of a plan's room
+# times the expected rows, the most that puts are sized for; no smaller share of a plan's capacity
+EXPECTED_CAPACITY, CAPACITIES = 3, 4
 WHOLE_PUTS, WHOLE_GROUPS = 12288, 20  # of whole rows: for which there are fewer groups; about how many then
 
 
-def likely_puts(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> tuple[int, int | None]:
+def expected_puts(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> tuple[int, int | None]:
     """For how many peers, or groups of them, a slot has puts of their own, and columns of a put; None for whole rows.
 
     What a slot is likely to have of one rank takes a worker about PUT_US, or less where workers would have fewer than
@@ -29,8 +30,8 @@ def likely_puts(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> tuple[int
     Args:
         op: the exchange, which blocks.
     """
-    plan, sent = _likely_room(flow.routes[op.domain.route]), flow.buffers[op.operands[0].buffer]
-    rows = min(flow.tile_rows, plan.likely_rows / (plan.num_local_experts * flow.ep_size))
+    plan, sent = _expected_capacity(flow.routes[op.domain.route]), flow.buffers[op.operands[0].buffer]
+    rows = min(flow.tile_rows, plan.expected_rows / (plan.num_local_experts * flow.ep_size))
     us = rows * sent.row_bytes / link_rate(machine, flow.ep_size)
     made = [made.tile_cols for made in flow.ops if op.operands[1].buffer in (a.buffer for a in made.outputs)]
     least = max([LEAST_COLS, *made])
@@ -55,16 +56,18 @@ def whole_row_groups(plan: tf.RoutePlan) -> int:
     """For how many peers, or groups of them, a slot has puts of whole rows: for all, but where that makes very many puts for
     so many groups that what is sent to a hot rank holds up few others, or as few as are likely to have rows to send."""
     ep_size = plan.ep_size
-    if ep_size * _likely_room(plan).num_slots <= WHOLE_PUTS:
+    if ep_size * _expected_capacity(plan).num_slots <= WHOLE_PUTS:
         return ep_size
     return -(-ep_size // max(1, round(ep_size / WHOLE_GROUPS)))
 
 
-def _likely_room(plan: tf.RoutePlan) -> tf.RoutePlan:
-    """With room for no more than LIKELY_ROOM times the likely rows, or 1 / ROOMS of its own: what is past them is empty as
+def _expected_capacity(plan: tf.RoutePlan) -> tf.RoutePlan:
+    """With room for no more than EXPECTED_CAPACITY times the expected rows, or 1 / CAPACITIES of its own: what is past them
+    is
+    empty as
     a rule, and its puts are passed by."""
     return dataclasses.replace(plan, max_rows=min(plan.max_rows, math.ceil(
-        max(LIKELY_ROOM * plan.likely_rows, plan.max_rows / ROOMS))))
+        max(EXPECTED_CAPACITY * plan.expected_rows, plan.max_rows / CAPACITIES))))
 
 
 def _put_cols(cols: int, parts: float, least: int) -> int:
@@ -79,10 +82,10 @@ def _num_groups(plan: tf.RoutePlan, parts: int) -> int:
     groups = GROUPS
     while groups > 1 and plan.num_slots * groups * parts > MANY_PUTS:
         groups //= 2
-    return min(plan.ep_size, max(groups, _likely_groups(plan)))
+    return min(plan.ep_size, max(groups, _expected_groups(plan)))
 
 
-def _likely_groups(plan: tf.RoutePlan) -> int:
+def _expected_groups(plan: tf.RoutePlan) -> int:
     """Twice as many as a slot is likely to have rows of; these are neighbours, so no two are of one group."""
-    per_expert = max(1.0, plan.likely_rows / (plan.num_local_experts * plan.tile_rows))
+    per_expert = max(1.0, plan.expected_rows / (plan.num_local_experts * plan.tile_rows))
     return min(plan.ep_size, 2 * math.ceil(plan.ep_size / per_expert))

@@ -15,7 +15,7 @@ def start_us(flow: tf.Taskflow, machine: Machine) -> float:
         >>> import hpmoe
         >>> moe = hpmoe.tile_partition(hpmoe.moe_ffn, rows=128, cols=256)
         >>> shapes = (4096, 7168), (4096, 8), (4096, 8), (64, 7168, 4096), (64, 2048, 7168)
-        >>> avals = [hpmoe.Aval(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]
+        >>> avals = [hpmoe.ShapeDtypeStruct(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]
         >>> flow = hpmoe.overlap_comm(moe).lower(*avals)
         >>> start_us(flow, hpmoe.ascend_a3), start_us(flow, hpmoe.ascend_a3.replace({"host.prologue_us": 0.0}))
         (37.3, 20.0)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe.costs.footprint import DENSE, STREAM, WEIGHT
-from hpmoe.costs.put_sizes import likely_puts
+from hpmoe.costs.put_sizes import expected_puts
 from hpmoe.costs.work import Work, core_us, link_rate
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
@@ -103,7 +103,7 @@ def _expected_units(flow: tf.Taskflow, op: tf.TileOp) -> Units:
     if op.domain.sums_rows:
         return (rows_of_expert(op, plan), op.domain.size), (0.0, 0)
     experts = known(plan).num_local_experts if op.domain.is_slots else 1
-    rows = known(plan).likely_rows / experts if op.domain.is_slots else float(max(1, op.domain.num_rows))
+    rows = known(plan).expected_rows / experts if op.domain.is_slots else float(max(1, op.domain.num_rows))
     whole, rest = divmod(rows, flow.tile_rows)
     return (float(flow.tile_rows), whole * experts), (rest, experts if rest else 0)
 
@@ -111,7 +111,7 @@ def _expected_units(flow: tf.Taskflow, op: tf.TileOp) -> Units:
 def _exchange_us(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
     """Returns microseconds of a rank's link, or of its link between nodes if that takes longer, for an exchange of rows."""
     plan, ep_size = flow.routes[op.domain.route], flow.ep_size
-    rows = float(plan.likely_rows)
+    rows = float(plan.expected_rows)
     if plan.kind.is_of_tokens:
         rows = plan.top_k / plan.kind.rows_of_token() * plan.num_tokens
     ranks, near, far = _ranks_reached(flow, op, machine)
@@ -129,10 +129,10 @@ def _returned_us(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
 def _put_us(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
     """Returns microseconds until a put of a slot's rows from one rank is seen, for an exchange that becomes puts."""
     plan, sent, sync = flow.routes[op.domain.route], flow.buffers[op.operands[0].buffer], machine.sync
-    rows, reach = min(flow.tile_rows, plan.likely_rows / (plan.num_local_experts * flow.ep_size)), flow.ep_size
+    rows, reach = min(flow.tile_rows, plan.expected_rows / (plan.num_local_experts * flow.ep_size)), flow.ep_size
     if op.is_relayed:
         reach = _ranks_reached(flow, op, machine)[0]
-    share = (likely_puts(flow, op, machine)[1] or sent.cols) / sent.cols
+    share = (expected_puts(flow, op, machine)[1] or sent.cols) / sent.cols
     return (sync.task_us + rows * sent.row_bytes * share / link_rate(machine, reach) + sync.signal_us + sync.poll_us
             + (sync.remote_us if reach <= machine.link.node_size else sync.node_remote_us))
 
@@ -155,7 +155,7 @@ def _longest_path(flow: tf.Taskflow, latency: Sequence[float]) -> float:
 def _full_rows(flow: tf.Taskflow, op: tf.TileOp) -> float:
     """Returns rows of a task whose unit is full; of a transfer its share of them."""
     plan = flow.routes[op.domain.route] if op.domain.route >= 0 else None
-    if op.primitive.is_notice:
+    if op.primitive.is_completion_flag:
         return 0.0
     if op.primitive.is_blocking:
         return float(known(plan).max_rows)
@@ -179,6 +179,6 @@ def rows_of_expert(op: tf.TileOp, plan: tf.RoutePlan | None) -> float:
     if plan is None:
         return float(op.domain.height)
     if plan.placement is None:
-        return plan.likely_rows / plan.num_local_experts
+        return plan.expected_rows / plan.num_local_experts
     first = op.domain.first_expert
-    return plan.likely_rows * float(plan.placement.likely_shares[:, first:first + op.domain.num_rows].max())
+    return plan.expected_rows * float(plan.placement.expected_shares[:, first:first + op.domain.num_rows].max())

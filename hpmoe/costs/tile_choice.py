@@ -32,7 +32,7 @@ def tile_times(program: Program, machine: Machine, rows: int | None = None, cols
 
     Example:
         >>> import hpmoe
-        >>> avals = hpmoe.Aval((4096, 7168), "bfloat16"), hpmoe.Aval((7168, 4096), "bfloat16")
+        >>> avals = hpmoe.ShapeDtypeStruct((4096, 7168), "bfloat16"), hpmoe.ShapeDtypeStruct((7168, 4096), "bfloat16")
         >>> next(iter(tile_times(hpmoe.trace(lambda x, w: x @ w, *avals), hpmoe.ascend_a3)))
         (128, 256)
     """

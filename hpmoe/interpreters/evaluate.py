@@ -41,7 +41,7 @@ def evaluate(program: Program | Stages, inputs: Sequence[Sequence[np.ndarray]], 
 
     Example:
         >>> import numpy as np, hpmoe
-        >>> program = hpmoe.trace(lambda x: x * x + 1.0, hpmoe.Aval((3,), "float32"))
+        >>> program = hpmoe.trace(lambda x: x * x + 1.0, hpmoe.ShapeDtypeStruct((3,), "float32"))
         >>> hpmoe.evaluate(program, [[np.arange(3.0)]])[0][0].tolist()
         [1.0, 2.0, 5.0]
     """

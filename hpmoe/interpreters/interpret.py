@@ -42,7 +42,7 @@ def interpret(flow: tf.Taskflow | Stages, inputs: Sequence[Sequence[np.ndarray]]
 
     Example:
         >>> import numpy as np, hpmoe
-        >>> flow = hpmoe.tile_partition(lambda x: x * x + 1.0, rows=1).lower(hpmoe.Aval((3, 1), "float32"))
+        >>> flow = hpmoe.tile_partition(lambda x: x * x + 1.0, rows=1).lower(hpmoe.ShapeDtypeStruct((3, 1), "float32"))
         >>> flow.num_tasks, hpmoe.interpret(flow, [[np.arange(3.0).reshape(3, 1)]], seed=7)[0][0].tolist()
         (6, [[1.0], [2.0], [5.0]])
     """

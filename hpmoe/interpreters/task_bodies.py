@@ -89,7 +89,7 @@ class TaskFrame:
         access = self.op.operands[i]
         if access.cols is col_modes.OWN and self.op.cols:
             return self.own(i)
-        if self.params.is_transposed and i > 1:  # the offset of a turned matrix is of rows
+        if self.params.is_transposed and i > 1:  # the offset of a transposed matrix is of rows
             return slice(None)
         return slice(access.offset, access.offset + 1 if access.cols is col_modes.ONE else None)
 
@@ -103,7 +103,7 @@ class TaskFrame:
         if access.buffer < 0:
             return access.value
         data, cols = self.memory[self.rank][access.buffer], self.columns(i)
-        if i > 1 and self.params.is_transposed and access.cols is col_modes.ALL:  # of a turned matrix the task has rows
+        if i > 1 and self.params.is_transposed and access.cols is col_modes.ALL:  # of a transposed matrix the task has rows
             return data[self._matrix(access) if access.rows.of_experts else slice(None), cols][self.own(2)]
         if access.rows.of_experts:
             return data[self._matrix(access), cols]

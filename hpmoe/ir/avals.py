@@ -30,11 +30,11 @@ class Rows:
 
 @suggests_keywords
 @dataclasses.dataclass(frozen=True)
-class Aval:
+class ShapeDtypeStruct:
     """Shape and dtype of an array; a dimension is an int or a `Rows`.
 
     Args:
-        shape: the dimensions; or a tensor, an array or an Aval, whose shape it is.
+        shape: the dimensions; or a tensor, an array or an ShapeDtypeStruct, whose shape it is.
         dtype: its name, a dtype of MindSpore or of NumPy; that of the array where it is left out.
 
     Raises:
@@ -42,7 +42,8 @@ class Aval:
 
     Example:
         >>> import mindspore as ms
-        >>> Aval((4, 8), "float32"), Aval((4, 8), ms.bfloat16), Aval(ms.Tensor([1, 2], ms.int32))
+        >>> ShapeDtypeStruct((4, 8), "float32"), ShapeDtypeStruct((4, 8),
+        ...                                                       ms.bfloat16), ShapeDtypeStruct(ms.Tensor([1, 2], ms.int32))
         (f32[4,8], bf16[4,8], i32[2])
     """
 
@@ -58,12 +59,15 @@ class Aval:
             object.__setattr__(self, "dtype", name_of_dtype(self.dtype) or self.dtype)
         is_listed = isinstance(self.shape, (tuple, list))
         is_shape = is_listed and all(isinstance(d, Rows) or is_int(d, 0, 2**63) for d in self.shape)
-        check_argument(is_shape, "hpmoe.Aval", "shape", repr(self.shape), "a tuple of ints that are not negative")
-        check_argument(len(self.shape) <= MOST_DIMENSIONS, "hpmoe.Aval", "shape", f"of {len(self.shape)} dimensions",
+        check_argument(is_shape, "hpmoe.ShapeDtypeStruct", "shape", repr(self.shape),
+                       "a tuple of ints that are not negative")
+        check_argument(len(self.shape) <= MOST_DIMENSIONS, "hpmoe.ShapeDtypeStruct", "shape",
+                       f"of {len(self.shape)} dimensions",
                        f"of at most {MOST_DIMENSIONS}")
         most = math.prod(max(1, int(d)) for d in self.shape if not isinstance(d, Rows))  # sizes of an empty one count, too
-        check_argument(most <= MOST_ELEMENTS, "hpmoe.Aval", "shape", repr(self.shape), "of at most 2**59 elements")
-        check_argument(is_name(self.dtype, TENSORS), "hpmoe.Aval", "dtype", repr(self.dtype),
+        check_argument(most <= MOST_ELEMENTS, "hpmoe.ShapeDtypeStruct", "shape", repr(self.shape),
+                       "of at most 2**59 elements")
+        check_argument(is_name(self.dtype, TENSORS), "hpmoe.ShapeDtypeStruct", "dtype", repr(self.dtype),
                        "a name such as \"float32\", or a dtype of MindSpore or NumPy")
         object.__setattr__(self, "shape", tuple(d if isinstance(d, Rows) else int(d) for d in self.shape))
 
@@ -79,7 +83,7 @@ class RouteAval(OfKind):
         rows: the symbolic number of received rows.
         kind: how rows are routed.
         node_size: of a route by ids, consecutive ranks of the mesh that are a node, or None.
-        rank_capacity_factor: how many times the rows of balanced experts a rank has room for, or None for all.
+        rank_capacity_factor: how many times the rows of balanced experts a rank can hold, or None for all.
     """
 
     rows: Rows
@@ -98,27 +102,27 @@ class RouteAval(OfKind):
 
     @functools.cached_property
     def max_rows(self) -> int:
-        """The most rows a rank can receive, whatever the routing; with a rank_capacity_factor, those it has room for."""
-        return self.kind.most_rows(self._room)
+        """The most rows a rank can receive, whatever the routing; with a rank_capacity_factor, those it can hold."""
+        return self.kind.most_rows(self._row_capacity)
 
     @property
-    def _room(self) -> int | None:
+    def _row_capacity(self) -> int | None:
         factor = self.rank_capacity_factor
         return None if factor is None else math.ceil(min(self.num_tokens * self.top_k * factor, MOST_ELEMENTS))
 
     def check_received(self, received: Sequence[int]) -> None:
-        """Raises ArgumentError where a rank receives more rows than it has room for; `received` are those of all ranks."""
+        """Raises ArgumentError where a rank receives more rows than it can hold; `received` are those of all ranks."""
         if self.rank_capacity_factor is not None:
             check_rank_capacity(received, self.max_rows, self.num_tokens * self.top_k, self.rank_capacity_factor)
 
     @property
-    def likely_padding(self) -> int:
+    def expected_padding(self) -> int:
         """The rows that fill up those of a rank's experts: in the mean half of the most that there can be."""
         return self.num_local_experts * (self.alignment - 1) // 2
 
     @property
-    def likely_rows(self) -> int:
-        """The rows that a rank is likely to receive where nothing is known of the routing: as many as it sends, where
+    def expected_rows(self) -> int:
+        """The rows that a rank is expected to receive where nothing is known of the routing: as many as it sends, where
         experts have a capacity or there are several other ranks; those of drawn experts, where it has a limit; else as
         many as could."""
         if self.rank_capacity_factor is not None:
@@ -128,11 +132,11 @@ class RouteAval(OfKind):
     @property
     def even_rows(self) -> int:
         """The rows that a rank receives where every rank receives as many."""
-        return self.num_tokens * self.top_k + self.likely_padding
+        return self.num_tokens * self.top_k + self.expected_padding
 
     @functools.cached_property
     def drawn_rows(self) -> int:
-        """The rows that a rank is likely to receive at most where experts are chosen alike."""
+        """The rows that a rank is expected to receive at most where experts are chosen alike."""
         return drawn(self.even_rows)
 
     def __repr__(self) -> str:
@@ -144,7 +148,7 @@ def drawn(rows: int) -> int:
     return rows + int(2 * rows ** 0.5)
 
 
-def as_route(aval: Aval | RouteAval) -> RouteAval:
+def as_route(aval: ShapeDtypeStruct | RouteAval) -> RouteAval:
     """What is known of a value that is a route."""
     if not isinstance(aval, RouteAval):  # as of a taskflow or program whose parts do not fit together
         raise TypeError(f"{aval} is no route")

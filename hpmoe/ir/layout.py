@@ -15,7 +15,7 @@ from hpmoe.routing.slots import Slots, make_slots
 from hpmoe.support.errors import ArgumentError
 from hpmoe.support.known import known
 from hpmoe.tile_ops.frame import Move
-from hpmoe.tile_ops.params import Way
+from hpmoe.tile_ops.params import Leg
 
 
 def moves_of(plan: Placement, op: tf.TileOp, rank: int, row: int) -> list[Move]:
@@ -92,12 +92,12 @@ class Layout:
         stops = np.cumsum(self.routings[route].tokens_per_expert(rank))
         return slice(int(stops[index - 1]) if index else 0, int(stops[index]))
 
-    def peer(self, rank: int, position: int, way: Way | None) -> int:
-        return int(self.flow.order_of(way)[rank, position])
+    def peer(self, rank: int, position: int, leg: Leg | None) -> int:
+        return int(self.flow.order_of(leg)[rank, position])
 
     def peers(self, rank: int, op: tf.TileOp, task: np.void) -> list[int]:
         """The ranks that a task of `rank` is for."""
-        return [self.peer(rank, position, op.way) for position in op.peers_of(int(task["peer"]), self.flow.ep_size)]
+        return [self.peer(rank, position, op.leg) for position in op.peers_of(int(task["peer"]), self.flow.ep_size)]
 
     def moves(self, rank: int, op: tf.TileOp, row: int) -> list[Move]:
         """`moves_of` of the placement of the operation's route."""
@@ -125,14 +125,14 @@ class Layout:
             elif op.primitive.is_blocking:
                 sources = self.sent_by(op).source_of_row
                 out[mine] = len(sources[rank]) if op.primitive.is_back else sum((s == rank).sum() for s in sources)
-            elif not (op.primitive.is_notice or op.primitive.is_launch):
+            elif not (op.primitive.is_completion_flag or op.primitive.is_launch):
                 out[mine] = op.domain.rows_of_units(self, rank)[0][row - op.domain.first]
         return out
 
     def _rows_between(self, rank: int, position: int, op: tf.TileOp) -> list[int]:
         """Of each slot, the rows that a put of `rank` moves to the peer at a position of its order."""
-        peer = self.peer(rank, position, op.way)
-        owner, source = (rank, peer) if op.way is Way.BACK else (peer, rank)
+        peer = self.peer(rank, position, op.leg)
+        owner, source = (rank, peer) if op.leg is Leg.COMBINE else (peer, rank)
         of_source = self.sent_by(op).source_of_row[owner] == source
         slots = self.slots[op.domain.route][owner]
         before = np.concatenate([[0], np.cumsum(of_source)])
@@ -178,15 +178,15 @@ class Layout:
         """Rows between this rank and a peer, all of them or those of one expert."""
         local = routing.num_local_experts
         by_expert = extent in (tf.SENT_TO_EXPERT, tf.RETURNED_TO_FROM_EXPERT)
-        way = Way.OUT if extent in (tf.SENT_TO, tf.SENT_TO_EXPERT) else Way.BACK
-        peer = self.peer(rank, index // local if by_expert else index, way)
-        source, owner = (rank, peer) if way is Way.OUT else (peer, rank)
+        leg = Leg.DISPATCH if extent in (tf.SENT_TO, tf.SENT_TO_EXPERT) else Leg.COMBINE
+        peer = self.peer(rank, index // local if by_expert else index, leg)
+        source, owner = (rank, peer) if leg is Leg.DISPATCH else (peer, rank)
         counts = routing.counts[source, owner * local:(owner + 1) * local]
         return int(counts[index % local] if by_expert else counts.sum())
 
 
 def _check_planned(plan: tf.RoutePlan, received: Sequence[int]) -> None:
-    """Raises ArgumentError where a rank receives more rows than the plan has room for."""
+    """Raises ArgumentError where a rank receives more rows than the plan can hold."""
     if max(received) > plan.max_rows:
         rank = int(np.argmax(received))
         raise ArgumentError(f"hpmoe: rank {rank} receives {received[rank]} rows, the plan is for at most {plan.max_rows}; "

@@ -1,4 +1,4 @@
-"""Limits of a taskflow's size: what its tables and the packed image, whose numbers have 32 bits, have room for."""
+"""Limits of a taskflow's size: what its tables and the packed image, whose numbers have 32 bits, can hold."""
 
 from __future__ import annotations
 

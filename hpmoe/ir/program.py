@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 from mindspore import Tensor
 
-from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.avals import RouteAval, ShapeDtypeStruct
 from hpmoe.ir.level import Level
 from hpmoe.support.dtypes import REALS
 from hpmoe.support.errors import ArgumentError, ProgramError, is_name
@@ -24,7 +24,7 @@ class Var:
 
     __slots__ = ("aval",)
 
-    def __init__(self, aval: Aval | RouteAval):
+    def __init__(self, aval: ShapeDtypeStruct | RouteAval):
         self.aval = aval
 
     def __repr__(self) -> str:
@@ -38,8 +38,8 @@ class Literal:
     value: float | int | bool
 
     @property
-    def aval(self) -> Aval:
-        return Aval((), "float32")
+    def aval(self) -> ShapeDtypeStruct:
+        return ShapeDtypeStruct((), "float32")
 
     def __repr__(self) -> str:
         return repr(self.value)
@@ -52,7 +52,7 @@ Params = Mapping[str, Any]  # by name, what the rules of a primitive, which may 
 
 def is_differentiable(atom: Atom) -> bool:
     """Returns True for a variable that is an array of floating point numbers."""
-    return isinstance(atom, Var) and isinstance(atom.aval, Aval) and atom.aval.dtype in REALS
+    return isinstance(atom, Var) and isinstance(atom.aval, ShapeDtypeStruct) and atom.aval.dtype in REALS
 
 
 class Operator(Protocol):
@@ -62,8 +62,8 @@ class Operator(Protocol):
     collective: bool
     rules: dict[str, Callable[..., Any]]
 
-    def infer_avals(self, avals: tuple[Aval | RouteAval, ...], params: Params,
-                    source: str = "") -> tuple[Aval | RouteAval, ...]: ...
+    def infer_avals(self, avals: tuple[ShapeDtypeStruct | RouteAval, ...], params: Params,
+                    source: str = "") -> tuple[ShapeDtypeStruct | RouteAval, ...]: ...
     def rule(self, question: str, asker: str) -> Callable[..., Any]: ...
 
 
@@ -110,7 +110,7 @@ class Program(Level):
 
     Example:
         >>> import hpmoe
-        >>> program = hpmoe.trace(lambda x: x * x, hpmoe.Aval((3,), "float32"))
+        >>> program = hpmoe.trace(lambda x: x * x, hpmoe.ShapeDtypeStruct((3,), "float32"))
         >>> [eqn.primitive.name for eqn in program.equations], program.outputs[0].aval
         (['mul'], f32[3])
     """
@@ -191,9 +191,9 @@ def _define(program: Program, defined: set[Var], var: Var, where: str) -> None:
     defined.add(var)
 
 
-def _same_avals(expected: Sequence[Aval | RouteAval], got: Sequence[Aval | RouteAval]) -> bool:
+def _same_avals(expected: Sequence[ShapeDtypeStruct | RouteAval], got: Sequence[ShapeDtypeStruct | RouteAval]) -> bool:
     """Avals agree; a route's fresh Rows differs each time a shape rule runs, so routes compare by their numbers."""
-    def key(aval: Aval | RouteAval) -> object:
+    def key(aval: ShapeDtypeStruct | RouteAval) -> object:
         if isinstance(aval, RouteAval):
             return dataclasses.replace(aval, rows=None)
         return aval
@@ -272,7 +272,7 @@ def _stand_ins(program: Program, index: int, eqn: Equation, atoms: Sequence[Atom
     return dict(zip(eqn.outputs, atoms, strict=True))
 
 
-def _is_alike(aval: Aval | RouteAval, atom: Atom) -> bool:
+def _is_alike(aval: ShapeDtypeStruct | RouteAval, atom: Atom) -> bool:
     """True if an atom can replace a value: equal shape and dtype, number for a scalar, a route of the same rows."""
     if isinstance(aval, RouteAval) or isinstance(atom.aval, RouteAval):
         return isinstance(aval, RouteAval) and isinstance(atom.aval, RouteAval) and aval.rows is atom.aval.rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 
-from hpmoe.ir.avals import SHORT_DTYPE, Aval, RouteAval, Rows
+from hpmoe.ir.avals import SHORT_DTYPE, RouteAval, Rows, ShapeDtypeStruct
 from hpmoe.ir.program import Atom, Literal, Program
 
 
@@ -34,7 +34,7 @@ class Names:
             if name not in taken:
                 return name
 
-    def aval(self, aval: Aval | RouteAval) -> str:
+    def aval(self, aval: ShapeDtypeStruct | RouteAval) -> str:
         if isinstance(aval, RouteAval):
             return f"route[{self.dim(aval.rows)}]"
         return f"{SHORT_DTYPE.get(aval.dtype, aval.dtype)}[{','.join(self.dim(d) for d in aval.shape)}]"

@@ -12,7 +12,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
-from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.avals import RouteAval, ShapeDtypeStruct
 from hpmoe.ir.program import Atom, Equation, Program, Var
 from hpmoe.ir.token_rows import token_vars
 from hpmoe.support.dtypes import HALVES
@@ -132,7 +132,7 @@ def views_of_inputs(program: Program) -> dict[Atom, Var]:
 def deciding_vars(eqn: Equation) -> tuple[Atom, ...]:
     """The ids of a route, and the weights by which it drops; none of an equation that is no route by ids."""
     is_route = isinstance(eqn.outputs[0].aval, RouteAval)
-    return tuple(a for a in eqn.inputs if isinstance(a.aval, Aval)) if is_route else ()
+    return tuple(a for a in eqn.inputs if isinstance(a.aval, ShapeDtypeStruct)) if is_route else ()
 
 
 @remembered
@@ -144,7 +144,8 @@ def cut_at_routes(program: Program) -> tuple[Part, ...]:
         >>> def layer(x, ids, w):
         ...     rows, route = hpmoe.dispatch(x, ids[:, :1], num_local_experts=2)
         ...     return hpmoe.combine(hpmoe.grouped_matmul(rows, w, route), route) + x
-        >>> avals = [hpmoe.Aval((4, 3), "float32"), hpmoe.Aval((4, 2), "int32"), hpmoe.Aval((2, 3, 3), "float32")]
+        >>> avals = [hpmoe.ShapeDtypeStruct((4, 3), "float32"), hpmoe.ShapeDtypeStruct((4, 2), "int32"),
+        ...          hpmoe.ShapeDtypeStruct((2, 3, 3), "float32")]
         >>> for part in cut_at_routes(hpmoe.trace(layer, *avals)):
         ...     print(part.program)
         # layer_stage_0

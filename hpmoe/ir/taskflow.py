@@ -20,7 +20,7 @@ from hpmoe.machines.machine import Machine
 from hpmoe.routing.route_plan import RoutePlan as RoutePlan
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.tile_ops.domains import Domain as Domain
-from hpmoe.tile_ops.params import Way
+from hpmoe.tile_ops.params import Leg
 
 TASK = np.dtype([("op", "i4"), ("peer", "i4"), ("row", "i4"), ("col", "i4"), ("cols", "i4")])
 WAIT = np.dtype([("task", "i4"), ("event", "i4"), ("kind", "i4")])
@@ -129,7 +129,7 @@ class Taskflow(Level):
 
     Example:
         >>> import hpmoe
-        >>> flow = hpmoe.tile_partition(lambda x: x * x, rows=4).lower(hpmoe.Aval((8, 3), "float32"))
+        >>> flow = hpmoe.tile_partition(lambda x: x * x, rows=4).lower(hpmoe.ShapeDtypeStruct((8, 3), "float32"))
         >>> flow.num_tasks, flow.tasks["row"].tolist(), [op.opcode for op in flow.ops]
         (2, [0, 1], ['MAP'])
     """
@@ -162,9 +162,9 @@ class Taskflow(Level):
     def num_slots(self) -> int:
         return sum(r.num_slots for r in self.routes)
 
-    def order_of(self, way: Way | None) -> np.ndarray:
+    def order_of(self, leg: Leg | None) -> np.ndarray:
         """The order of peers of tasks that send rows one way, or of tasks that send none, [ep, ep]."""
-        return self.peer_orders[way or Way.OUT]
+        return self.peer_orders[leg or Leg.DISPATCH]
 
     def units(self) -> np.ndarray:
         """True for each task of the matrix unit, [num_tasks] bool."""

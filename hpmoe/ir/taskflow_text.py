@@ -20,8 +20,8 @@ def taskflow_text(flow: tf.Taskflow) -> str:
              f"taskflow {flow.name}  " + " ".join(f"{name}={size}" for name, size in sizes.items())]
     for i, route in enumerate(flow.routes):
         what = route.kind.text(flow.buffers[route.ids].name, route.of)
-        likely = f", likely {route.likely_rows}," if route.likely_rows != route.max_rows else ""
-        lines.append(f"  route {i}: {what}, at most {route.max_rows} received rows{likely} in {route.num_slots} slots of "
+        expected = f", likely {route.expected_rows}," if route.expected_rows != route.max_rows else ""
+        lines.append(f"  route {i}: {what}, at most {route.max_rows} received rows{expected} in {route.num_slots} slots of "
                      f"{route.tile_rows}")
     shared = [f"{b.name} in {flow.buffers[b.memory].name}" for b in flow.buffers if b.memory >= 0]
     lines += [f"  memory: {', '.join(shared)}"] if shared else []

@@ -14,7 +14,7 @@ from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.col_modes import ColMode
 from hpmoe.tile_ops.domains import Domain
 from hpmoe.tile_ops.frame import Buffers
-from hpmoe.tile_ops.params import NO_PARAMS, Params, Way
+from hpmoe.tile_ops.params import NO_PARAMS, Leg, Params
 from hpmoe.tile_ops.row_modes import RowMode
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
@@ -149,11 +149,11 @@ class TileOp:
         return self.operands[0].rows.index if self.operands else "token"
 
     @property
-    def way(self) -> Way | None:
+    def leg(self) -> Leg | None:
         """Which way rows of tokens go that it moves, or tells of; None for all else."""
-        if self.primitive.is_notice:
-            return self.params.way
-        return self.primitive.way if self.primitive.moves_rows else None
+        if self.primitive.is_completion_flag:
+            return self.params.leg
+        return self.primitive.leg if self.primitive.moves_rows else None
 
     @property
     def outputs(self) -> tuple[Access, ...]:
@@ -169,7 +169,7 @@ class TileOp:
 
         Example:
             >>> import hpmoe
-            >>> x, w = hpmoe.Aval((8, 4), "float32"), hpmoe.Aval((4, 6), "float32")
+            >>> x, w = hpmoe.ShapeDtypeStruct((8, 4), "float32"), hpmoe.ShapeDtypeStruct((4, 6), "float32")
             >>> flow = hpmoe.tile_partition(lambda x, w: (x @ w) + 1.0).lower(x, w, direction="backward")
             >>> [op.kind for op in flow.ops]
             ['GMM T', 'WGRAD']

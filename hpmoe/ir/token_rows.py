@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpmoe.ir.avals import Aval, Rows, fixed
+from hpmoe.ir.avals import Rows, ShapeDtypeStruct, fixed
 from hpmoe.ir.program import Atom, Equation, Program, Var
 from hpmoe.support.known import known
 
@@ -107,7 +107,7 @@ def linked_vars(eqn: Equation, num_tokens: int) -> list[Var]:
 
 def _with_whole_tokens(atoms: Sequence[Atom], num_tokens: int) -> list[Var]:
     """The static variables among the atoms whose number of rows is a multiple of that of tokens."""
-    variables = [a for a in atoms if isinstance(a, Var) and isinstance(a.aval, Aval)]
+    variables = [a for a in atoms if isinstance(a, Var) and isinstance(a.aval, ShapeDtypeStruct)]
     return [v for v in variables if (rows := num_rows(v)) is not None and rows % max(1, num_tokens) == 0]
 
 

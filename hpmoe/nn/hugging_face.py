@@ -161,9 +161,9 @@ def _no_shared_expert(entries: Collection[Entry], parameters: Mapping[str, Param
     """The arrays of a shared expert of width 0, which files of models with one have where a layer has none."""
     first, last = SHARED
     weight = parameters["router.weight"]
-    has_room = any(entry.parameter == first for entry in entries) and first not in parameters
+    has_capacity = any(entry.parameter == first for entry in entries) and first not in parameters
     empty = np.empty((0, weight.shape[1]), numpy_dtype(str(name_of_dtype(weight.dtype))))
-    return {first: empty, last: empty.T} if has_room else {}
+    return {first: empty, last: empty.T} if has_capacity else {}
 
 
 def _stored(name: str, place: Place, array: np.ndarray, num_experts: int, dtype: str | None) -> Stored:

@@ -71,13 +71,13 @@ int hpmoe_prune_waits(const HpmoeFlow* flow, const HpmoeGraph* graph, const uint
 }
 
 int hpmoe_expand_waits(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* rules, int64_t num_rules, HpmoeWait* rows,
-                       int64_t room, int64_t* num_rows) {
-  return guarded([&] { *num_rows = hpmoe::expand_waits(grids, num_ops, rules, num_rules, rows, room); });
+                       int64_t capacity, int64_t* num_rows) {
+  return guarded([&] { *num_rows = hpmoe::expand_waits(grids, num_ops, rules, num_rules, rows, capacity); });
 }
 
 int hpmoe_expand_signals(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* rules, int64_t num_rules,
-                         HpmoeSignal* rows, int64_t room, int64_t* num_rows) {
-  return guarded([&] { *num_rows = hpmoe::expand_signals(grids, num_ops, rules, num_rules, rows, room); });
+                         HpmoeSignal* rows, int64_t capacity, int64_t* num_rows) {
+  return guarded([&] { *num_rows = hpmoe::expand_signals(grids, num_ops, rules, num_rules, rows, capacity); });
 }
 
 int hpmoe_renumber_waits(const HpmoeWait* rows, int64_t num_rows, const uint8_t* is_kept, const int32_t* number,

@@ -29,8 +29,8 @@ struct ByColumn {
 
 // Calls finish(first) after the rows of each task, which begin at `first`; it returns where they end.
 template <class Row, class Finish>
-int64_t expand(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* rules, int64_t num_rules, Row* rows, int64_t room,
-               Finish finish) {
+int64_t expand(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* rules, int64_t num_rules, Row* rows,
+               int64_t capacity, Finish finish) {
   int64_t count = 0;
   int32_t task = 0;
   const HpmoeRule* rule = rules;
@@ -53,7 +53,7 @@ int64_t expand(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* rules, 
             if (r->block >= 0 && unit % grid.blocks != r->block) continue;
             const int32_t event = r->event + unit / r->units * r->by_unit + unit / grid.blocks * r->by_expert +
                                   peer * r->by_peer;
-            if (count == room) throw BadTable();
+            if (count == capacity) throw BadTable();
             rows[count++] = make_row(*r, task, event, rows);
           }
           if (count - begin > 1) count = finish(begin, count);
@@ -69,8 +69,8 @@ int64_t expand(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* rules, 
 }  // namespace
 
 int64_t expand_waits(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* rules, int64_t num_rules, HpmoeWait* rows,
-                     int64_t room) {
-  return expand(grids, num_ops, rules, num_rules, rows, room, [rows](int64_t first, int64_t last) {
+                     int64_t capacity) {
+  return expand(grids, num_ops, rules, num_rules, rows, capacity, [rows](int64_t first, int64_t last) {
     const auto key = [](const HpmoeWait& w) { return std::tie(w.event, w.kind); };
     std::sort(rows + first, rows + last, [&](const HpmoeWait& a, const HpmoeWait& b) { return key(a) < key(b); });
     return std::unique(rows + first, rows + last, [&](const HpmoeWait& a, const HpmoeWait& b) { return key(a) == key(b); }) -
@@ -79,8 +79,8 @@ int64_t expand_waits(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* r
 }
 
 int64_t expand_signals(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* rules, int64_t num_rules, HpmoeSignal* rows,
-                       int64_t room) {
-  return expand(grids, num_ops, rules, num_rules, rows, room, [](int64_t, int64_t last) { return last; });
+                       int64_t capacity) {
+  return expand(grids, num_ops, rules, num_rules, rows, capacity, [](int64_t, int64_t last) { return last; });
 }
 
 }  // namespace hpmoe

@@ -9,8 +9,8 @@ namespace hpmoe {
 
 // See planner.h; return how many rows are left. Throw BadTable or std::bad_alloc.
 int64_t expand_waits(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* rules, int64_t num_rules, HpmoeWait* rows,
-                     int64_t room);
+                     int64_t capacity);
 int64_t expand_signals(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* rules, int64_t num_rules, HpmoeSignal* rows,
-                       int64_t room);
+                       int64_t capacity);
 
 }  // namespace hpmoe

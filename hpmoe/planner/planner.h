@@ -94,12 +94,12 @@ static_assert(sizeof(HpmoeGrid) == 20 && sizeof(HpmoeRule) == 48, "rows of GRID 
 // What rules sorted by op say, row by row in the order of the tasks: waits of a task sorted and each once, signals in the
 // order of the rules. There is room for `room` rows; writes how many there are.
 int hpmoe_expand_waits(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* rules, int64_t num_rules, HpmoeWait* rows,
-                       int64_t room, int64_t* num_rows);
+                       int64_t capacity, int64_t* num_rows);
 int hpmoe_expand_signals(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* rules, int64_t num_rules,
-                         HpmoeSignal* rows, int64_t room, int64_t* num_rows);
+                         HpmoeSignal* rows, int64_t capacity, int64_t* num_rows);
 
 // The rows about events whose number [num_events] is not -1, of waits those of is_kept [num_rows], with that number instead;
-// `out` has room for all rows. Writes how many are left.
+// `out` can hold all rows. Writes how many are left.
 int hpmoe_renumber_waits(const HpmoeWait* rows, int64_t num_rows, const uint8_t* is_kept, const int32_t* number,
                          int64_t num_events, HpmoeWait* out, int64_t* num_left);
 int hpmoe_renumber_signals(const HpmoeSignal* rows, int64_t num_rows, const int32_t* number, int64_t num_events,

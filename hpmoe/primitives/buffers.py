@@ -6,7 +6,7 @@ import math
 from typing import NoReturn, cast
 
 from hpmoe.ir import taskflow as tf
-from hpmoe.ir.avals import Aval, RouteAval, Rows, fixed
+from hpmoe.ir.avals import RouteAval, Rows, ShapeDtypeStruct, fixed
 from hpmoe.ir.program import Atom, Program, Var, program_window
 from hpmoe.ir.program_text import Names
 from hpmoe.ir.token_rows import num_rows, token_vars
@@ -88,7 +88,7 @@ class Buffers:
             return self.num_tokens, self.groups[var] * shape[-1]
         return math.prod(shape[:-1]), shape[-1] if shape else 1
 
-    def _check_received(self, verb: str, aval: Aval | RouteAval) -> None:
+    def _check_received(self, verb: str, aval: ShapeDtypeStruct | RouteAval) -> None:
         if is_received(aval.shape) and (not isinstance(aval.shape[0], Rows) or is_received(aval.shape[1:])):
             self.refuse(f"{verb} {aval}; received rows are the first dimension, [R] or [R, ...]")
 
@@ -124,7 +124,7 @@ class Buffers:
     def like(self, var: Atom, *inner: int, dtype: str | None = None) -> Var:
         """A variable of the rows of `var`, each of the shape `inner`, that no equation makes; it has a buffer."""
         rows = self.buffer(var).num_rows
-        made = Var(Aval((var.aval.shape[0] if rows is None else rows, *inner), dtype or var.aval.dtype))
+        made = Var(ShapeDtypeStruct((var.aval.shape[0] if rows is None else rows, *inner), dtype or var.aval.dtype))
         if var in self.tokens:
             self.tokens.add(made)
         self.new(made, rows_and_cols=(rows or 0, math.prod(inner)), dtype=dtype or self.buffer(var).dtype)

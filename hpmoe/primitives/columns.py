@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 from mindspore import Tensor, mint, ops
 
-from hpmoe.ir.avals import Aval, Rows, fixed
+from hpmoe.ir.avals import Rows, ShapeDtypeStruct, fixed
 from hpmoe.ir.program import Atom, Builder, Equation, Literal
 from hpmoe.primitives.in_rows import in_each_row
 from hpmoe.primitives.outside_graphs import values_of
@@ -36,12 +36,12 @@ cumsum.tile(in_each_row(lambda tiler, eqn: tiler.emit_rows(CUMSUM, eqn, Running(
 top_k.tile(in_each_row(lambda tiler, eqn: tiler.emit_rows(TOP_K, eqn, Choice(eqn.params["largest"]))))
 
 
-def check_rows(who: str, x: Aval) -> None:
+def check_rows(who: str, x: ShapeDtypeStruct) -> None:
     """Raises ArgumentError unless `x` is of rows, whose number of columns is known."""
     check_argument(len(x.shape) >= 2 and isinstance(x.shape[-1], int), who, "x", x, "an array of rows, [..., N]")
 
 
-def _check_index(who: str, rows: tuple[int | Rows, ...], index: Aval) -> None:
+def _check_index(who: str, rows: tuple[int | Rows, ...], index: ShapeDtypeStruct) -> None:
     check_argument(index.dtype in INTEGERS, who, "index", index, "an integer array")
     check_argument(index.shape[:-1] == rows, who, "index", index, f"of rows {list(rows)}, as what it is about")
 
@@ -49,11 +49,11 @@ def _check_index(who: str, rows: tuple[int | Rows, ...], index: Aval) -> None:
 # out[..., j] = x[..., index[..., j]]; a negative index counts from the end; one row of indices may serve all rows
 
 @take_columns.infer
-def _(x: Aval, index: Aval) -> Aval:
+def _(x: ShapeDtypeStruct, index: ShapeDtypeStruct) -> ShapeDtypeStruct:
     check_rows("take_columns", x)
     if len(index.shape) != 1:
         _check_index("take_columns", x.shape[:-1], index)
-    return Aval((*x.shape[:-1], index.shape[-1]), x.dtype)
+    return ShapeDtypeStruct((*x.shape[:-1], index.shape[-1]), x.dtype)
 
 
 @take_columns.eager
@@ -85,11 +85,11 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 # out[..., e] = the sum of rows[..., j] over the j whose index[..., j] is e; rows may be one number
 
 @add_columns.infer
-def _(rows: Aval, index: Aval, *, num_cols: int, dtype: str | None = None) -> Aval:
+def _(rows: ShapeDtypeStruct, index: ShapeDtypeStruct, *, num_cols: int, dtype: str | None = None) -> ShapeDtypeStruct:
     check_rows("add_columns", index)
     _check_index("add_columns", index.shape[:-1], index)
     check_argument(rows.shape in ((), index.shape), "add_columns", "rows", rows, f"one number, or {list(index.shape)}")
-    return Aval((*index.shape[:-1], num_cols), dtype or rows.dtype)
+    return ShapeDtypeStruct((*index.shape[:-1], num_cols), dtype or rows.dtype)
 
 
 @add_columns.eager
@@ -109,7 +109,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 # out[..., j] = the sum of x[..., :j + 1], or of x[..., j:] where it is reversed
 
 @cumsum.infer
-def _(x: Aval, *, reverse: bool) -> Aval:
+def _(x: ShapeDtypeStruct, *, reverse: bool) -> ShapeDtypeStruct:
     check_rows("cumsum", x)
     return x
 
@@ -118,11 +118,11 @@ def _(x: Aval, *, reverse: bool) -> Aval:
 # largest: first among the largest, last among the smallest.
 
 @top_k.infer
-def _(x: Aval, *, k: int, largest: bool) -> tuple[Aval, Aval]:
+def _(x: ShapeDtypeStruct, *, k: int, largest: bool) -> tuple[ShapeDtypeStruct, ShapeDtypeStruct]:
     check_rows("top_k", x)
     check_argument(1 <= k <= fixed(x.shape)[-1], "top_k", "k", k, f"in 1..{x.shape[-1]}, the columns of {x}")
     shape = (*x.shape[:-1], k)
-    return Aval(shape, x.dtype), Aval(shape, "int32")
+    return ShapeDtypeStruct(shape, x.dtype), ShapeDtypeStruct(shape, "int32")
 
 
 @top_k.reference

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 from mindspore import Tensor, dtype as ms_dtype, mint
 
-from hpmoe.ir.avals import Aval, RouteAval, as_route, fixed
+from hpmoe.ir.avals import RouteAval, ShapeDtypeStruct, as_route, fixed
 from hpmoe.ir.program import Atom, Builder, Equation, Program, is_differentiable
 from hpmoe.primitives.elementwise import check_weights, mul
 from hpmoe.primitives.entry_weights import combine_weights, dispatch_weights, of_entries
@@ -165,11 +165,11 @@ def combine(rows: Tensor, route: Route, topk_weights: Tensor | None = None) -> T
 # dispatch and its transpose, combine without weights
 
 @dispatch_rows.infer
-def _(x: Aval, route: RouteAval) -> Aval:
+def _(x: ShapeDtypeStruct, route: RouteAval) -> ShapeDtypeStruct:
     check_route("hpmoe.dispatch", route)
     check_argument(len(x.shape) == 2 and x.shape[0] == route.num_tokens, "hpmoe.dispatch", "hidden_states", x,
                    f"[{route.num_tokens}, H], as many rows as topk_ids")
-    return Aval((route.rows, x.shape[1]), x.dtype)
+    return ShapeDtypeStruct((route.rows, x.shape[1]), x.dtype)
 
 
 @dispatch_rows.eager
@@ -193,13 +193,14 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 
 
 @combine_rows.infer
-def _(rows: Aval, route: RouteAval, *weights: Aval) -> Aval:
+def _(rows: ShapeDtypeStruct, route: RouteAval, *weights: ShapeDtypeStruct) -> ShapeDtypeStruct:
     check_route("hpmoe.combine", route)
-    check_argument(isinstance(rows, Aval) and len(rows.shape) == 2 and rows.shape[0] is route.rows, "hpmoe.combine",
+    check_argument(isinstance(rows, ShapeDtypeStruct) and len(rows.shape) == 2 and rows.shape[0] is route.rows,
+                   "hpmoe.combine",
                    "rows", rows, "received rows [R, H] of this route")
     for w in weights:
         check_weights("hpmoe.combine", "topk_weights", w, (route.num_tokens, route.top_k), rows.dtype)
-    return Aval((route.num_tokens, rows.shape[1]), rows.dtype)
+    return ShapeDtypeStruct((route.num_tokens, rows.shape[1]), rows.dtype)
 
 
 @combine_rows.reference

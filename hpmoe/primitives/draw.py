@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from mindspore import Tensor
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import ShapeDtypeStruct
 from hpmoe.ir.program import Equation
 from hpmoe.primitives.outside_graphs import values_of
 from hpmoe.primitives.primitive import Primitive
@@ -20,11 +20,11 @@ draw.reference(lambda seed, *, shape, stream: drawn(int(np.reshape(seed, ())), r
 
 
 @draw.infer
-def _(seed: Aval, *, shape: tuple[int, int], stream: int) -> Aval:
+def _(seed: ShapeDtypeStruct, *, shape: tuple[int, int], stream: int) -> ShapeDtypeStruct:
     check_argument(seed.dtype == "int32" and seed.shape in ((), (1,)), "draw", "seed", seed, "one int32")
     check_argument(len(shape) == 2 and all(isinstance(d, int) for d in shape), "draw", "shape", shape,
                    "rows and columns, both known")
-    return Aval(tuple(shape), "float32")
+    return ShapeDtypeStruct(tuple(shape), "float32")
 
 
 @draw.eager

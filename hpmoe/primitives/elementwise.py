@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import ShapeDtypeStruct
 from hpmoe.ir.program import Atom, Builder, Equation, is_differentiable
 from hpmoe.primitives.primitive import REGISTRY, Primitive
 from hpmoe.primitives.reduction import broadcast_shapes, unbroadcast
@@ -19,14 +19,15 @@ from hpmoe.tile_ops import functions
 from hpmoe.tile_ops.functions import Function
 
 
-def _infer(name: str, result: str | None, *avals: Aval) -> Aval:
+def _infer(name: str, result: str | None, *avals: ShapeDtypeStruct) -> ShapeDtypeStruct:
     for aval in avals:
-        check_argument(isinstance(aval, Aval), name, "an operand", "a route", "an array")
+        check_argument(isinstance(aval, ShapeDtypeStruct), name, "an operand", "a route", "an array")
     shape = broadcast_shapes(name, *(a.shape for a in avals))
-    return Aval(shape, result or (_row_scale_dtype(avals) if name == "mul" else None) or _common_dtype(name, avals))
+    return ShapeDtypeStruct(shape, result or (_row_scale_dtype(avals) if name == "mul" else None)
+                            or _common_dtype(name, avals))
 
 
-def _common_dtype(name: str, avals: Sequence[Aval]) -> str:
+def _common_dtype(name: str, avals: Sequence[ShapeDtypeStruct]) -> str:
     """The one dtype of the operands. A bool counts as 0 or 1, and a float32 without dimensions may be a literal's."""
     numbers = [a for a in avals if a.dtype != "bool"]
     arrays = [a for a in numbers if a.shape != ()] or [a for a in numbers if a.dtype != "float32"] or numbers
@@ -35,17 +36,17 @@ def _common_dtype(name: str, avals: Sequence[Aval]) -> str:
     return dtypes.pop()
 
 
-def _row_scale_dtype(avals: Sequence[Aval]) -> str | None:
+def _row_scale_dtype(avals: Sequence[ShapeDtypeStruct]) -> str | None:
     """That of the rows, for half-precision rows [R, N] by one float32 each, [R, 1]: the scale of a routing weight."""
     for rows, scale in (avals, avals[::-1]):
-        if rows.dtype in HALVES and len(rows.shape) == 2 and scale == Aval((rows.shape[0], 1), "float32"):
+        if rows.dtype in HALVES and len(rows.shape) == 2 and scale == ShapeDtypeStruct((rows.shape[0], 1), "float32"):
             return rows.dtype
     return None
 
 
-def check_weights(who: str, argument: str, weights: Aval, shape: tuple[int, int], rows_dtype: str) -> None:
+def check_weights(who: str, argument: str, weights: ShapeDtypeStruct, shape: tuple[int, int], rows_dtype: str) -> None:
     """Raises ArgumentError unless weights have this shape and the dtype of the rows, or float32 beside half precision."""
-    allowed = [Aval(shape, rows_dtype), *([Aval(shape, "float32")] if rows_dtype in HALVES else [])]
+    allowed = [ShapeDtypeStruct(shape, rows_dtype), *([ShapeDtypeStruct(shape, "float32")] if rows_dtype in HALVES else [])]
     check_argument(weights in allowed, who, argument, weights, " or ".join(map(str, allowed)))
 
 
@@ -54,10 +55,11 @@ def _primitive(function: Function, name: str = "") -> Primitive:
     primitive = Primitive(name or function.name)
 
     @primitive.infer
-    def _(*avals: Aval) -> Aval:
+    def _(*avals: ShapeDtypeStruct) -> ShapeDtypeStruct:
         return _infer(primitive.name, function.result, *avals)
 
-    operands = [inspect.Parameter(x, inspect.Parameter.POSITIONAL_ONLY, annotation="Aval") for x in "xyz"[:function.inputs]]
+    operands = [inspect.Parameter(x, inspect.Parameter.POSITIONAL_ONLY, annotation="ShapeDtypeStruct")
+                for x in "xyz"[:function.inputs]]
     primitive.rules["infer"].__signature__ = inspect.Signature(operands)
 
     @primitive.reference

@@ -7,7 +7,7 @@ import math
 
 from mindspore import Tensor, mint
 
-from hpmoe.ir.avals import Aval, RouteAval, fixed
+from hpmoe.ir.avals import RouteAval, ShapeDtypeStruct, fixed
 from hpmoe.ir.program import Equation
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.primitive import Primitive, transposed_by
@@ -36,8 +36,8 @@ def of_entries(weights: Tensor, route: object) -> Tensor:
 
 
 @dispatch_weights.infer
-def _(weights: Aval, route: RouteAval) -> Aval:
-    return Aval((route.rows, 1), weights.dtype)
+def _(weights: ShapeDtypeStruct, route: RouteAval) -> ShapeDtypeStruct:
+    return ShapeDtypeStruct((route.rows, 1), weights.dtype)
 
 
 @dispatch_weights.tile
@@ -50,15 +50,15 @@ def _(tiler: Tiler, eqn: Equation) -> None:
                dataclasses.replace(entries, buffer=column), cols=0)
 
 
-def _as_column(weights: Aval | RouteAval) -> tuple[tuple[int, int], int, int]:
+def _as_column(weights: ShapeDtypeStruct | RouteAval) -> tuple[tuple[int, int], int, int]:
     """[T, K] as shape, columns and rows of one column with a row for each entry."""
     entries = math.prod(fixed(weights.shape))
     return (entries, 1), 1, entries
 
 
 @combine_weights.infer
-def _(values: Aval, route: RouteAval) -> Aval:
-    return Aval((route.num_tokens, route.top_k), values.dtype)
+def _(values: ShapeDtypeStruct, route: RouteAval) -> ShapeDtypeStruct:
+    return ShapeDtypeStruct((route.num_tokens, route.top_k), values.dtype)
 
 
 @combine_weights.tile

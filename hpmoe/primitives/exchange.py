@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from mindspore import Tensor, mint
 
-from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.avals import RouteAval, ShapeDtypeStruct
 from hpmoe.primitives.primitive import Primitive, transposed_by
 from hpmoe.primitives.route import check_route
 from hpmoe.primitives.sending import send, send_back
@@ -28,14 +28,14 @@ def _entries(routes: list[Route]) -> list[np.ndarray]:
 
 
 @exchange_rows.infer
-def _(rows: Aval, route: RouteAval) -> Aval:
+def _(rows: ShapeDtypeStruct, route: RouteAval) -> ShapeDtypeStruct:
     check_route("hpmoe.exchange", route)
     check_argument(route.tp_size == 1, "hpmoe.exchange", "tp_size of the mesh", route.tp_size,
                    "1: hpmoe.dispatch and hpmoe.combine send rows to the shards of experts, and add their parts")
     entries = route.num_tokens * route.top_k
     check_argument(len(rows.shape) == 2 and rows.shape[0] == entries, "hpmoe.exchange", "rows", rows,
                    f"[{entries}, H], the rows of all entries, as hpmoe.permute sorts them")
-    return Aval((route.rows, rows.shape[1]), rows.dtype)
+    return ShapeDtypeStruct((route.rows, rows.shape[1]), rows.dtype)
 
 
 @exchange_rows.reference
@@ -56,11 +56,11 @@ def _(rows: Tensor, route: Route) -> Tensor:
 
 
 @return_rows.infer
-def _(rows: Aval, route: RouteAval) -> Aval:
+def _(rows: ShapeDtypeStruct, route: RouteAval) -> ShapeDtypeStruct:
     check_route("hpmoe.exchange_back", route)
     check_argument(len(rows.shape) == 2 and rows.shape[0] is route.rows, "hpmoe.exchange_back", "rows", rows,
                    "received rows [R, H] of this route")
-    return Aval((route.num_tokens * route.top_k, rows.shape[1]), rows.dtype)
+    return ShapeDtypeStruct((route.num_tokens * route.top_k, rows.shape[1]), rows.dtype)
 
 
 @return_rows.reference

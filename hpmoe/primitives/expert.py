@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from mindspore import Tensor, mint, ops
 
-from hpmoe.ir.avals import Aval, RouteAval, fixed
+from hpmoe.ir.avals import RouteAval, ShapeDtypeStruct, fixed
 from hpmoe.ir.program import Atom, Equation, Var
 from hpmoe.ir.tile_op import Access
 from hpmoe.primitives.in_float32 import in_float32
@@ -32,7 +32,8 @@ expert_bias.vjp(lambda b, eqn, cotangents: [cotangents[0], b.add(expert_sum, cot
 expert_scale.reference(lambda x, scale, route, *replicas: x * np.concatenate([scale, *replicas])[route.expert_of_row])
 
 
-def check_experts(who: str, weight: Aval, route: RouteAval, num_dims: int, replicas: tuple[Aval, ...] = ()) -> None:
+def check_experts(who: str, weight: ShapeDtypeStruct, route: RouteAval, num_dims: int,
+                  replicas: tuple[ShapeDtypeStruct, ...] = ()) -> None:
     """Raises ArgumentError unless `weight` has `num_dims` dimensions, the first one the route's local experts.
 
     Where there are `replicas`, they are those of copies, and `weight` those of the rank's own experts.
@@ -40,7 +41,8 @@ def check_experts(who: str, weight: Aval, route: RouteAval, num_dims: int, repli
     check_argument(isinstance(route, RouteAval), who, "route", route, "the second result of hpmoe.dispatch")
     for copies in replicas:
         check_placed(who, route)
-        check_argument(copies == Aval((route.num_replicas, *weight.shape[1:]), weight.dtype), who, "replicas", copies,
+        check_argument(copies == ShapeDtypeStruct((route.num_replicas, *weight.shape[1:]), weight.dtype), who, "replicas",
+                       copies,
                        f"{route.num_replicas} matrices like those of {weight}")
     experts = route.num_own_experts if replicas else route.num_local_experts
     check_argument(len(weight.shape) == num_dims and weight.shape[0] == experts, who, "weight", weight,
@@ -49,7 +51,7 @@ def check_experts(who: str, weight: Aval, route: RouteAval, num_dims: int, repli
 
 
 @expert_bias.infer
-def _(x: Aval, bias: Aval, route: RouteAval) -> Aval:
+def _(x: ShapeDtypeStruct, bias: ShapeDtypeStruct, route: RouteAval) -> ShapeDtypeStruct:
     check_experts("expert_bias", bias, route, 2)
     check_argument(x.shape == (route.rows, bias.shape[1]) and x.dtype == bias.dtype, "expert_bias", "rows and bias",
                    f"{x} and {bias}", "[R, N] and [num_local_experts, N] of one dtype")
@@ -74,7 +76,7 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 
 
 @expert_scale.infer
-def _(x: Aval, scale: Aval, route: RouteAval, *replicas: Aval) -> Aval:
+def _(x: ShapeDtypeStruct, scale: ShapeDtypeStruct, route: RouteAval, *replicas: ShapeDtypeStruct) -> ShapeDtypeStruct:
     check_experts("expert_scale", scale, route, 2, replicas)
     check_argument(x.shape == (route.rows, scale.shape[1]), "expert_scale", "rows and scale", f"{x} and {scale}",
                    "[R, N] and [num_local_experts, N]")
@@ -92,7 +94,8 @@ def rows_of_experts(tiler: Tiler, rows: Atom, replicas: Sequence[Atom] = ()) -> 
     access = dataclasses.replace(tiler.at(rows, row_modes.SLOT_EXPERT), buffer=tiler.regular(rows))
     for copies in replicas:
         (experts, cols), (more, _) = fixed(rows.aval.shape), fixed(copies.aval.shape)
-        joined, dtype, size = Var(Aval((experts + more, cols), rows.aval.dtype)), tiler.buffer(rows).dtype, experts * cols
+        joined, dtype, size = Var(ShapeDtypeStruct((experts + more, cols),
+                                                   rows.aval.dtype)), tiler.buffer(rows).dtype, experts * cols
         row = tiler.new_as_one_row(joined, dtype)
         for given, first in ((rows, 0), (copies, size)):
             tiler.emit(MAP, tiler.domain_of(row), Access(row, offset=first), Access(tiler.as_one_row(given)),
@@ -102,8 +105,8 @@ def rows_of_experts(tiler: Tiler, rows: Atom, replicas: Sequence[Atom] = ()) -> 
 
 
 @expert_sum.infer
-def _(x: Aval, route: RouteAval) -> Aval:
-    return Aval((route.num_local_experts, x.shape[1]), x.dtype)
+def _(x: ShapeDtypeStruct, route: RouteAval) -> ShapeDtypeStruct:
+    return ShapeDtypeStruct((route.num_local_experts, x.shape[1]), x.dtype)
 
 
 @expert_sum.reference

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpmoe.ir.avals import Aval, RouteAval, Rows
+from hpmoe.ir.avals import RouteAval, Rows, ShapeDtypeStruct
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.elementwise import mul
 from hpmoe.primitives.primitive import Primitive, transposed_by
@@ -37,8 +37,8 @@ def _(routes: list[Route], kind: type[Stops], **params: int) -> list[Route]:
 # From a token's row to the rows of its experts on this rank, and back: transposes of each other.
 
 @fan_out.infer
-def _(x: Aval, ranks: RouteAval, route: RouteAval) -> Aval:
-    return Aval((route.rows, x.shape[1]), x.dtype)
+def _(x: ShapeDtypeStruct, ranks: RouteAval, route: RouteAval) -> ShapeDtypeStruct:
+    return ShapeDtypeStruct((route.rows, x.shape[1]), x.dtype)
 
 
 @fan_out.reference
@@ -58,8 +58,8 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 
 
 @fan_in.infer
-def _(rows: Aval, ranks: RouteAval, route: RouteAval, *weights: Aval) -> Aval:
-    return Aval((ranks.rows, rows.shape[1]), rows.dtype)
+def _(rows: ShapeDtypeStruct, ranks: RouteAval, route: RouteAval, *weights: ShapeDtypeStruct) -> ShapeDtypeStruct:
+    return ShapeDtypeStruct((ranks.rows, rows.shape[1]), rows.dtype)
 
 
 @fan_in.reference

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.ir.avals import Aval, fixed
+from hpmoe.ir.avals import ShapeDtypeStruct, fixed
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.primitive import Primitive, transposed_by
 from hpmoe.primitives.tiler import Tiler
@@ -21,10 +21,10 @@ scatter_rows.vjp(transposed_by(gather_rows))
 
 
 @gather_rows.infer
-def _(x: Aval, index: Aval) -> Aval:
+def _(x: ShapeDtypeStruct, index: ShapeDtypeStruct) -> ShapeDtypeStruct:
     check_argument(len(x.shape) >= 1, "gather", "x", x, "an array of rows")
     check_argument(index.dtype in ("int32", "int64"), "gather", "index", index, "an integer array")
-    return Aval((*index.shape, *x.shape[1:]), x.dtype)
+    return ShapeDtypeStruct((*index.shape, *x.shape[1:]), x.dtype)
 
 
 @gather_rows.vjp
@@ -47,8 +47,8 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 
 
 @scatter_rows.infer
-def _(rows: Aval, index: Aval, *, num_rows: int) -> Aval:
-    return Aval((num_rows, *rows.shape[len(index.shape):]), rows.dtype)
+def _(rows: ShapeDtypeStruct, index: ShapeDtypeStruct, *, num_rows: int) -> ShapeDtypeStruct:
+    return ShapeDtypeStruct((num_rows, *rows.shape[len(index.shape):]), rows.dtype)
 
 
 @scatter_rows.reference

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from mindspore import Tensor, mint, ops
 
-from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.avals import RouteAval, ShapeDtypeStruct
 from hpmoe.ir.program import Atom, Builder, Equation, is_differentiable
 from hpmoe.primitives.expert import check_experts, expert_bias
 from hpmoe.primitives.grouped_weight_grad import grouped_weight_grad, groups_of
@@ -44,7 +44,7 @@ def grouped_matmul(rows: Tensor, weight: Tensor, route: Route, *, bias: Tensor |
         rows: [R, K], from `hpmoe.dispatch` or computed row by row from it.
         weight: [num_local_experts, K, N], of the same dtype; or float32 beside rows in half precision: it is rounded to
             their dtype, as `auto_mixed_precision` does it for a Dense, and its gradient is float32. Quantised: int8, or
-            uint8 that holds float8_e4m3fn; of mxfp8 turned, [num_local_experts, N, K], so that blocks lie side by side.
+            uint8 that holds float8_e4m3fn; of mxfp8 transposed, [num_local_experts, N, K], so that blocks lie side by side.
         route: the second result of `hpmoe.dispatch`.
         bias: optional [num_local_experts, N], in the same way.
         scale: [num_local_experts, N] floats, beside a quantised weight alone; of mxfp8 [num_local_experts, N,
@@ -79,7 +79,8 @@ def grouped_matmul(rows: Tensor, weight: Tensor, route: Route, *, bias: Tensor |
 
 
 @grouped.infer
-def _(x: Aval, w: Aval, route: RouteAval, *replicas: Aval, transpose: bool) -> Aval:
+def _(x: ShapeDtypeStruct, w: ShapeDtypeStruct, route: RouteAval, *replicas: ShapeDtypeStruct,
+      transpose: bool) -> ShapeDtypeStruct:
     check_experts("grouped_matmul", w, route, 3, replicas)
     check_argument(len(x.shape) == 2 and x.shape[0] is route.rows, "grouped_matmul", "rows", x,
                    "received rows [R, K] of this route")
@@ -87,7 +88,7 @@ def _(x: Aval, w: Aval, route: RouteAval, *replicas: Aval, transpose: bool) -> A
     check_argument(x.shape[1] == inner, "grouped_matmul", "rows and weight", f"{x} and {w}",
                    "equal in their inner dimension", "Weights are [num_local_experts, K, N].")
     check_dtypes("grouped_matmul", "rows", x.dtype, "weight", w.dtype)
-    return Aval((x.shape[0], outer), x.dtype)
+    return ShapeDtypeStruct((x.shape[0], outer), x.dtype)
 
 
 @grouped.reference

@@ -1,10 +1,10 @@
-"""The gradient of experts' weights: of each expert, its received rows, turned, by the gradients of its results."""
+"""The gradient of experts' weights: of each expert, its received rows, transposed, by the gradients of its results."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.avals import RouteAval, ShapeDtypeStruct
 from hpmoe.ir.program import Equation
 from hpmoe.primitives.matmul import accumulated, tile_weight_grad
 from hpmoe.primitives.primitive import Primitive
@@ -24,14 +24,15 @@ def groups_of(counts: np.ndarray) -> list[tuple[int, slice]]:
 
 
 @grouped_weight_grad.infer
-def _(x: Aval, g: Aval, route: RouteAval, *more: Aval, of: str | None = None) -> Aval:
+def _(x: ShapeDtypeStruct, g: ShapeDtypeStruct, route: RouteAval, *more: ShapeDtypeStruct,
+      of: str | None = None) -> ShapeDtypeStruct:
     """Of all local experts; of the copies alone ("replicas"); or of the rank's own, to which what the ranks with copies have
     returned is added ("owners")."""
     experts = {"owners": route.num_own_experts, "replicas": route.num_replicas}.get(of or "", route.num_local_experts)
-    out = Aval((experts, x.shape[1], g.shape[1]), x.dtype)
+    out = ShapeDtypeStruct((experts, x.shape[1], g.shape[1]), x.dtype)
     if of == "owners":
         returned, more = more[0], more[1:]
-        expected = Aval((known(route.placement).most_copies, *out.shape[1:]), x.dtype)
+        expected = ShapeDtypeStruct((known(route.placement).most_copies, *out.shape[1:]), x.dtype)
         check_argument(returned == expected, "grouped_weight_grad", "returned gradients", returned, f"{expected}")
     return accumulated("grouped_weight_grad", out, more)
 

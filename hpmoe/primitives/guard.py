@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.ir.avals import Aval, fixed
+from hpmoe.ir.avals import ShapeDtypeStruct, fixed
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.in_rows import in_each_row
 from hpmoe.primitives.primitive import Primitive
@@ -40,28 +40,29 @@ fill_outside.tile(in_each_row(lambda tiler, eqn: tiler.emit_rows(FILL_OUTSIDE, e
 
 
 @count_outside.infer
-def _(tested: Aval, low: Aval, high: Aval) -> Aval:
+def _(tested: ShapeDtypeStruct, low: ShapeDtypeStruct, high: ShapeDtypeStruct) -> ShapeDtypeStruct:
     check_argument(len(tested.shape) > 0, "count_outside", "tested", tested, "rows")
-    return Aval((*tested.shape[:-1], 1), "float32")
+    return ShapeDtypeStruct((*tested.shape[:-1], 1), "float32")
 
 
 def _filled(eqn: Equation) -> Filled:
     return Filled(Fill[eqn.params["fill"].upper()])
 
 
-def _found_in(tested: Aval) -> Aval:
-    return Aval((*tested.shape[:-1], width_found(fixed(tested.shape[-1:])[0])), "int32")
+def _found_in(tested: ShapeDtypeStruct) -> ShapeDtypeStruct:
+    return ShapeDtypeStruct((*tested.shape[:-1], width_found(fixed(tested.shape[-1:])[0])), "int32")
 
 
 @count_and_fill.infer
-def _(tested: Aval, low: Aval, high: Aval, *, fill: str) -> tuple[Aval, Aval]:
+def _(tested: ShapeDtypeStruct, low: ShapeDtypeStruct, high: ShapeDtypeStruct, *, fill: str) -> tuple[ShapeDtypeStruct,
+                                                                                                      ShapeDtypeStruct]:
     """The rows, and what is found in each: how many values, and a bit for each value, whether it is one."""
     check_argument(len(tested.shape) > 0, "count_and_fill", "tested", tested, "rows")
     return tested, _found_in(tested)
 
 
 @fill_outside.infer
-def _(values: Aval, found: Aval, *, fill: str) -> Aval:
+def _(values: ShapeDtypeStruct, found: ShapeDtypeStruct, *, fill: str) -> ShapeDtypeStruct:
     fits = len(values.shape) > 0 and found == _found_in(values)
     check_argument(fits, "fill_outside", "values and found", f"{values} and {found}",
                    "rows, and what count_and_fill found in rows like them")

@@ -6,7 +6,7 @@ import functools
 import math
 from typing import cast
 
-from hpmoe.ir.avals import Aval, fixed
+from hpmoe.ir.avals import ShapeDtypeStruct, fixed
 from hpmoe.ir.program import Atom, Equation, Var
 from hpmoe.ir.tile_op import Access
 from hpmoe.primitives.tiler import Tiler, TileRule
@@ -136,7 +136,7 @@ def _part(tiler: Tiler, out: Var, whole: Atom, group: Atom) -> Var:
     """What a rule makes of a group of the columns of `whole`, in place of `out`."""
     if len(out.aval.shape) != len(whole.aval.shape) or out.aval.shape[:-1] != whole.aval.shape[:-1]:
         return Var(out.aval)
-    part = Var(Aval((group.aval.shape[0], out.aval.shape[-1]), out.aval.dtype))
+    part = Var(ShapeDtypeStruct((group.aval.shape[0], out.aval.shape[-1]), out.aval.dtype))
     if group in tiler.tokens:
         tiler.tokens.add(part)
     return part

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from mindspore import mint
 
-from hpmoe.ir.avals import Aval, fixed
+from hpmoe.ir.avals import ShapeDtypeStruct, fixed
 from hpmoe.ir.program import Atom, Builder, Equation, is_differentiable
 from hpmoe.ir.tile_op import Access
 from hpmoe.primitives.in_float32 import check_dtypes, in_float32
@@ -32,14 +32,14 @@ weight_grad.eager(lambda x, g: mint.matmul(mint.transpose(x, 0, 1), g))
 
 
 @matmul.infer
-def _(x: Aval, w: Aval, *, transpose: bool = False) -> Aval:
+def _(x: ShapeDtypeStruct, w: ShapeDtypeStruct, *, transpose: bool = False) -> ShapeDtypeStruct:
     check_argument(len(w.shape) == 2 and len(x.shape) >= 1, "matmul", "operands", f"{x} and {w}",
                    "rows [..., K] and one weight matrix")
     inner, outer = (w.shape[1], w.shape[0]) if transpose else w.shape
     check_argument(x.shape[-1:] == (inner,), "matmul", "operands", f"{x} and {w}" + (" transposed" if transpose else ""),
                    "equal in their inner dimension")
     check_dtypes("matmul", "the left operand", x.dtype, "the right operand", w.dtype)
-    return Aval((*x.shape[:-1], outer), x.dtype)
+    return ShapeDtypeStruct((*x.shape[:-1], outer), x.dtype)
 
 
 @matmul.vjp
@@ -63,15 +63,16 @@ def tile_matmul(tiler: Tiler, eqn: Equation, weight_rows: RowMode, transposed: b
 
 
 @weight_grad.infer
-def _(x: Aval, g: Aval, *main: Aval) -> Aval:
+def _(x: ShapeDtypeStruct, g: ShapeDtypeStruct, *main: ShapeDtypeStruct) -> ShapeDtypeStruct:
     check_argument(x.shape[:-1] == g.shape[:-1], "weight_grad", "operands", f"{x} and {g}", "equal but for columns")
-    return accumulated("weight_grad", Aval((x.shape[-1], g.shape[-1]), x.dtype), main)
+    return accumulated("weight_grad", ShapeDtypeStruct((x.shape[-1], g.shape[-1]), x.dtype), main)
 
 
-def accumulated(who: str, out: Aval, main: tuple[Aval, ...]) -> Aval:
+def accumulated(who: str, out: ShapeDtypeStruct, main: tuple[ShapeDtypeStruct, ...]) -> ShapeDtypeStruct:
     """The abstract value of a weight gradient, or of the float32 array it is added to where one is given."""
     for aval in main:
-        check_argument(aval == Aval(out.shape, "float32"), who, "main gradient", aval, f"{Aval(out.shape, 'float32')}")
+        check_argument(aval == ShapeDtypeStruct(out.shape, "float32"), who, "main gradient", aval,
+                       f"{ShapeDtypeStruct(out.shape, 'float32')}")
     return main[0] if main else out
 
 

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from hpmoe.ir.avals import Aval, fixed
+from hpmoe.ir.avals import ShapeDtypeStruct, fixed
 from hpmoe.ir.program import Atom, Builder, Equation, is_differentiable
 from hpmoe.primitives.elementwise import check_weights, mul
 from hpmoe.primitives.primitive import Primitive
@@ -28,10 +28,10 @@ expert_counts = Primitive("expert_counts", differentiable=False)
 # Where each entry goes.
 
 @sort_indices.infer
-def _(indices: Aval) -> Aval:
+def _(indices: ShapeDtypeStruct) -> ShapeDtypeStruct:
     check_argument(len(indices.shape) in (1, 2) and indices.dtype in ("int32", "int64"), "hpmoe.permute", "indices",
                    indices, "[N, K] or [N] of int32 or int64")
-    return Aval((math.prod(fixed(indices.shape)),), "int32")
+    return ShapeDtypeStruct((math.prod(fixed(indices.shape)),), "int32")
 
 
 @sort_indices.reference
@@ -43,10 +43,10 @@ def _(indices: np.ndarray) -> np.ndarray:
 
 
 @expert_places.infer
-def _(indices: Aval, *, num_experts: int, capacity: int) -> Aval:
+def _(indices: ShapeDtypeStruct, *, num_experts: int, capacity: int) -> ShapeDtypeStruct:
     check_argument(len(indices.shape) == 2 and indices.dtype == "int32", "hpmoe.init_routing", "expert_idx", indices,
                    "int32 [N, K]")
-    return Aval((math.prod(fixed(indices.shape)),), "int32")
+    return ShapeDtypeStruct((math.prod(fixed(indices.shape)),), "int32")
 
 
 @expert_places.reference
@@ -60,8 +60,8 @@ def _(indices: np.ndarray, *, num_experts: int, capacity: int) -> np.ndarray:
 
 
 @expert_counts.infer
-def _(indices: Aval, *, num_experts: int, cumulative: bool) -> Aval:
-    return Aval((num_experts,), "int32")
+def _(indices: ShapeDtypeStruct, *, num_experts: int, cumulative: bool) -> ShapeDtypeStruct:
+    return ShapeDtypeStruct((num_experts,), "int32")
 
 
 @expert_counts.reference
@@ -81,7 +81,7 @@ def check_experts(indices: np.ndarray, num_experts: int) -> None:
 
 # Rows to their places, and back.
 
-def _check_places(who: str, places: Aval, num_entries: int | None, top_k: int) -> None:
+def _check_places(who: str, places: ShapeDtypeStruct, num_entries: int | None, top_k: int) -> None:
     check_argument(len(places.shape) == 1 and places.dtype == "int32", who, "sorted_indices", places, "int32 [N * K]",
                    "It is the second result of hpmoe.permute.")
     given = fixed(places.shape)[0]
@@ -90,20 +90,21 @@ def _check_places(who: str, places: Aval, num_entries: int | None, top_k: int) -
 
 
 @permute_rows.infer
-def _(x: Aval, places: Aval, *, top_k: int, num_rows: int, start: int = 0) -> Aval:
+def _(x: ShapeDtypeStruct, places: ShapeDtypeStruct, *, top_k: int, num_rows: int, start: int = 0) -> ShapeDtypeStruct:
     check_argument(len(x.shape) == 2, "hpmoe.permute", "tokens", x, "[N, H]")
     _check_places("hpmoe.permute", places, fixed(x.shape)[0] * top_k, top_k)
-    return Aval((num_rows, x.shape[1]), x.dtype)
+    return ShapeDtypeStruct((num_rows, x.shape[1]), x.dtype)
 
 
 @unpermute_rows.infer
-def _(rows: Aval, places: Aval, *probs: Aval, top_k: int, start: int = 0) -> Aval:
+def _(rows: ShapeDtypeStruct, places: ShapeDtypeStruct, *probs: ShapeDtypeStruct, top_k: int,
+      start: int = 0) -> ShapeDtypeStruct:
     check_argument(len(rows.shape) == 2, "hpmoe.unpermute", "permuted", rows, "[M, H]")
     _check_places("hpmoe.unpermute", places, None, top_k)
     num_tokens = fixed(places.shape)[0] // top_k
     for p in probs:
         check_weights("hpmoe.unpermute", "probs", p, (num_tokens, top_k), rows.dtype)
-    return Aval((num_tokens, rows.shape[1]), rows.dtype)
+    return ShapeDtypeStruct((num_tokens, rows.shape[1]), rows.dtype)
 
 
 @permute_rows.reference

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.avals import RouteAval, ShapeDtypeStruct
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.support.errors import ArgumentError, ProgramError
 
@@ -67,7 +67,7 @@ class Primitive:
         """How an equation of it is written: the atoms it takes, and its params by name."""
         shown = []
         for p in _signature(self.rules["infer"]).parameters.values():
-            if "Aval" in str(p.annotation):
+            if p.kind is not p.KEYWORD_ONLY:
                 shown.append(f"*{p.name}" if p.kind is p.VAR_POSITIONAL else p.name)
             else:
                 shown.append(f"{p.name}=" + ("" if p.default is p.empty else repr(p.default)))
@@ -95,8 +95,8 @@ class Primitive:
             raise ProgramError(f"{asker} asked {self.name} {QUESTIONS[question]}, and it has no {question} rule")
         return self.rules[question]
 
-    def infer_avals(self, avals: tuple[Aval | RouteAval, ...], params: Mapping[str, object],
-                    source: str = "") -> tuple[Aval | RouteAval, ...]:
+    def infer_avals(self, avals: tuple[ShapeDtypeStruct | RouteAval, ...], params: Mapping[str, object],
+                    source: str = "") -> tuple[ShapeDtypeStruct | RouteAval, ...]:
         """Abstract outputs; ArgumentError with the user's line where the operands do not fit."""
         rule = self.rule("infer", "the program builder")
         try:

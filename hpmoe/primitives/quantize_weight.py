@@ -1,5 +1,5 @@
 """Weights of experts as elements of one byte with scales: a column of each expert's weight is rounded as a row is, see
-`hpmoe.tile_ops.row_formats`, and stored turned, so that what is multiplied lies side by side."""
+`hpmoe.tile_ops.row_formats`, and stored transposed, so that what is multiplied lies side by side."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from hpmoe.ir.avals import Aval, fixed
+from hpmoe.ir.avals import ShapeDtypeStruct, fixed
 from hpmoe.ir.program import Atom, Equation
 from hpmoe.ir.tile_op import Access
 from hpmoe.primitives.primitive import Primitive
@@ -25,14 +25,15 @@ ELEMENT_OF = {"int8": "int8", BYTES: "float8_e4m3fn"}  # what elements of a give
 STORED_AS = {"int8": "int8", "float8_e4m3fn": BYTES, "mxfp8": BYTES}
 
 
-def scales_aval(codes: Aval, element: str) -> Aval:
-    """Of the scales of a weight that is stored turned."""
+def scales_aval(codes: ShapeDtypeStruct, element: str) -> ShapeDtypeStruct:
+    """Of the scales of a weight that is stored transposed."""
     experts, outer, inner = fixed(codes.shape)
     form = WEIGHT_FORMATS[element]
-    return Aval((experts, outer, form.blocks(inner)), BYTES) if form.block else Aval((experts, outer), "float32")
+    return ShapeDtypeStruct((experts, outer, form.blocks(inner)),
+                            BYTES) if form.block else ShapeDtypeStruct((experts, outer), "float32")
 
 
-T = TypeVar("T", Aval, Atom, np.ndarray)
+T = TypeVar("T", ShapeDtypeStruct, Atom, np.ndarray)
 Some = tuple[T, ...]
 
 
@@ -43,21 +44,22 @@ def split_copies(placement: Placement | None, more: Some[T]) -> tuple[Some[T], S
 
 
 @quantize_weight.infer
-def _(w: Aval, *, dtype: str, turned: bool = False) -> tuple[Aval, Aval]:
-    """Of [E, K, N], or [E, N, K] where `turned`: quantised, turned [E, N, K], and the scale of each column [E, N], or of
+def _(w: ShapeDtypeStruct, *, dtype: str, transposed: bool = False) -> tuple[ShapeDtypeStruct, ShapeDtypeStruct]:
+    """Of [E, K, N], or [E, N, K] where `transposed`: quantised, transposed [E, N, K], and the scale of each column [E, N],
+    or of
     blocks of it [E, N, blocks]."""
     check_argument(is_name(dtype, WEIGHT_FORMATS), "quantize_weight", "dtype", repr(dtype),
                    f"one of {', '.join(WEIGHT_FORMATS)}")
     check_argument(len(w.shape) == 3 and w.dtype in FLOATS, "quantize_weight", "weight", w, "[E, K, N] of floats")
     experts, rows, cols = fixed(w.shape)
-    outer, inner = (rows, cols) if turned else (cols, rows)
-    codes = Aval((experts, outer, inner), STORED_AS[dtype])
+    outer, inner = (rows, cols) if transposed else (cols, rows)
+    codes = ShapeDtypeStruct((experts, outer, inner), STORED_AS[dtype])
     return codes, scales_aval(codes, dtype)
 
 
 @quantize_weight.reference
-def _(w: np.ndarray, *, dtype: str, turned: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    w, form = w if turned else w.swapaxes(1, 2), WEIGHT_FORMATS[dtype]
+def _(w: np.ndarray, *, dtype: str, transposed: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    w, form = w if transposed else w.swapaxes(1, 2), WEIGHT_FORMATS[dtype]
     depth = w.shape[2]
     packed = quantized(w.reshape(-1, depth), form)
     codes = np.ascontiguousarray(packed[:, :depth]).view(STORED_AS[dtype])
@@ -66,13 +68,13 @@ def _(w: np.ndarray, *, dtype: str, turned: bool = False) -> tuple[np.ndarray, n
 
 @quantize_weight.tile
 def _(tiler: Tiler, eqn: Equation) -> None:
-    """A task for each tile of rows of the turned weights, which are columns of the given ones."""
+    """A task for each tile of rows of the transposed weights, which are columns of the given ones."""
     (w,), (codes, scales) = eqn.inputs, eqn.outputs
     experts, outer, inner = fixed(codes.aval.shape)
     form = WEIGHT_FORMATS[eqn.params["dtype"]]
     tiler.new(scales, rows_and_cols=None if form.block else (experts * outer, 1))
     tiler.new(codes)
-    cols = 1 if eqn.params.get("turned") else outer
+    cols = 1 if eqn.params.get("transposed") else outer
     given = tiler.view(tiler.at(w).buffer, w, (experts * outer, inner), inner, experts * outer)
     tiler.emit(QUANTIZE_WEIGHT, tiler.rows_of(codes), tiler.at(scales, cols=col_modes.ALL, dtypes=(*FLOATS, BYTES)),
                tiler.at(codes, cols=col_modes.ALL, dtypes=tuple(ELEMENT_OF)),

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.ir.avals import Aval, RouteAval, as_route
+from hpmoe.ir.avals import RouteAval, ShapeDtypeStruct, as_route
 from hpmoe.ir.program import Equation
 from hpmoe.primitives.dispatch import combine_rows
 from hpmoe.primitives.primitive import Primitive
@@ -29,17 +29,17 @@ quantize.reference(lambda x, *, dtype, block=0: quantized(x, format_of(dtype, bl
 
 
 @quantize.infer
-def _(x: Aval, *, dtype: str, block: int = 0) -> Aval:
+def _(x: ShapeDtypeStruct, *, dtype: str, block: int = 0) -> ShapeDtypeStruct:
     check_argument(len(x.shape) == 2 and x.dtype in FLOATS, "quantize", "rows", x, "[rows, columns] of floats")
-    return Aval((x.shape[0], format_of(dtype, block).packed_cols(_cols(x))), BYTES)
+    return ShapeDtypeStruct((x.shape[0], format_of(dtype, block).packed_cols(_cols(x))), BYTES)
 
 
 @dequantize.infer
-def _(packed: Aval, *, dtype: str, to: str, block: int = 0) -> Aval:
+def _(packed: ShapeDtypeStruct, *, dtype: str, to: str, block: int = 0) -> ShapeDtypeStruct:
     cols = format_of(dtype, block).cols_of(_cols(packed)) if len(packed.shape) == 2 else -1
     check_argument(packed.dtype == BYTES and cols > 0, "dequantize", "rows", packed, f"rows that quantize made, of {dtype}")
     check_argument(to in FLOATS, "dequantize", "to", repr(to), f"one of {', '.join(FLOATS)}")
-    return Aval((packed.shape[0], cols), to)
+    return ShapeDtypeStruct((packed.shape[0], cols), to)
 
 
 @dequantize.reference
@@ -49,7 +49,8 @@ def _(packed: np.ndarray, *, dtype: str, to: str, block: int = 0) -> np.ndarray:
 
 
 @combine_quantized.infer
-def _(packed: Aval, route: RouteAval, *weights: Aval, dtype: str, to: str, block: int = 0) -> Aval:
+def _(packed: ShapeDtypeStruct, route: RouteAval, *weights: ShapeDtypeStruct, dtype: str, to: str,
+      block: int = 0) -> ShapeDtypeStruct:
     rows = dequantize.rule("infer", "combine_quantized")(packed, dtype=dtype, to=to, block=block)
     return combine_rows.rule("infer", "combine_quantized")(rows, route, *weights)
 
@@ -76,7 +77,7 @@ def _(tiler: Tiler, eqn: Equation) -> None:
                params=_form(eqn))
 
 
-def _cols(aval: Aval) -> int:
+def _cols(aval: ShapeDtypeStruct) -> int:
     cols = aval.shape[1]
     return cols if isinstance(cols, int) else -1
 

@@ -10,7 +10,7 @@ from typing import Protocol, TypedDict, cast
 import numpy as np
 from mindspore import Tensor
 
-from hpmoe.ir.avals import Aval, RouteAval, as_route, fixed
+from hpmoe.ir.avals import RouteAval, ShapeDtypeStruct, as_route, fixed
 from hpmoe.ir.program import Atom, Builder, Equation, Literal, is_differentiable
 from hpmoe.primitives.elementwise import mul
 from hpmoe.primitives.expert import check_experts, expert_scale, expert_sum
@@ -86,8 +86,9 @@ def product_params(element: str, transpose: bool, rows: str, to: str) -> Product
 
 
 @grouped_quantized.infer
-def _(x: Aval, w: Aval, route: RouteAval, *more: Aval, element: str, transpose: bool, rows: str = "",
-      to: str = "float32") -> Aval:
+def _(x: ShapeDtypeStruct, w: ShapeDtypeStruct, route: RouteAval, *more: ShapeDtypeStruct, element: str, transpose: bool,
+      rows: str = "",
+      to: str = "float32") -> ShapeDtypeStruct:
     """Of rows as they are, or as `rows` says: floats are made so, bytes are so. The result is of `to`.
 
     `more` is the scale, where there is one, then, of a route with copies, those of the weight and of the scale.
@@ -95,7 +96,7 @@ def _(x: Aval, w: Aval, route: RouteAval, *more: Aval, element: str, transpose: 
     scale, copies, of_scales = split_copies(getattr(route, "placement", None), more)
     check_experts("grouped_matmul", w, route, 3, copies)
     for one, copied in zip(scale, of_scales, strict=False):
-        check_argument(copied == Aval((route.num_replicas, *one.shape[1:]), one.dtype), "grouped_matmul",
+        check_argument(copied == ShapeDtypeStruct((route.num_replicas, *one.shape[1:]), one.dtype), "grouped_matmul",
                        "replicas of the scale", copied, f"those of {route.num_replicas} experts, like {one}")
     check_argument(w.dtype == STORED_AS[element], "grouped_matmul", "weight", w, f"of {STORED_AS[element]}")
     check_argument(len(x.shape) == 2 and x.shape[0] is route.rows, "grouped_matmul", "rows", x,
@@ -111,11 +112,11 @@ def _(x: Aval, w: Aval, route: RouteAval, *more: Aval, element: str, transpose: 
     if WEIGHT_FORMATS[element].block:
         of_blocks = scales_aval(w, element)
         check_argument(scale == (of_blocks,), "grouped_matmul", "scale", scale, f"{of_blocks}, of blocks of a weight's rows")
-        return Aval((x.shape[0], outer), to)
+        return ShapeDtypeStruct((x.shape[0], outer), to)
     for columns in scale:
         check_argument(columns.shape == (w.shape[0], outer) and columns.dtype in FLOATS, "grouped_matmul", "scale", columns,
                        f"floats of shape [{w.shape[0]}, {outer}], one for each column of an expert's weight")
-    return Aval((x.shape[0], outer), to)
+    return ShapeDtypeStruct((x.shape[0], outer), to)
 
 
 @grouped_quantized.reference
@@ -236,9 +237,10 @@ def _(x: Tensor, w: Tensor, route: Route, scale: Tensor, *, element: str, transp
                    f"[{experts}, {sizes}], the experts of the route")
     check_argument(tuple(x.shape) == (route.num_rows, inner) and name_of_dtype(x.dtype) in FLOATS, WHO, "rows",
                    f"{x.dtype} of shape {x.shape}", f"floats of shape [{route.num_rows}, {inner}]")
-    of_blocks = scales_aval(Aval(w), element) if element == "mxfp8" else None
+    of_blocks = scales_aval(ShapeDtypeStruct(w), element) if element == "mxfp8" else None
     fits = tuple(scale.shape) == (experts, outer) and name_of_dtype(scale.dtype) in FLOATS
-    check_argument(Aval(scale) == of_blocks if of_blocks else fits, WHO, "scale", f"{scale.dtype} of shape {scale.shape}",
+    check_argument(ShapeDtypeStruct(scale) == of_blocks if of_blocks else fits, WHO, "scale",
+                   f"{scale.dtype} of shape {scale.shape}",
                    f"uint8 of shape {list(of_blocks.shape)}" if of_blocks else f"floats of shape [{experts}, {outer}]")
     check_argument(rows != "int8" or inner <= MOST_TERMS, WHO, "rows", f"of {inner} columns",
                    f"of at most {MOST_TERMS} columns, sums of whose products an int32 holds")

@@ -1,9 +1,9 @@
 """The tile tasks of a product with quantised weights: which there are, by what a machine's matrix units multiply.
 
     rows of bytes    GMM_INT8, or GMM_FP8, then RESCALE; of mxfp8 GMM_FP8 alone
-    rows of floats   GMM_WIDENED where a worker is both units; else WIDEN_WEIGHT, GMM and a product with the scales
+    rows of floats   GMM_DEQUANTIZED where a worker is both units; else WIDEN_WEIGHT, GMM and a product with the scales
 Matrix units alone multiply mxfp8 by weights whose blocks lie along the depth, whole pairs of these: weights, and rows, of
-other products are widened before.
+other products are dequantized before.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from hpmoe.ir.avals import Aval, as_route, fixed
+from hpmoe.ir.avals import ShapeDtypeStruct, as_route, fixed
 from hpmoe.ir.program import Atom, Equation, Var
 from hpmoe.ir.tile_op import Access
 from hpmoe.primitives.expert import rows_of_experts
@@ -25,13 +25,13 @@ from hpmoe.tile_ops.matmuls import GMM
 from hpmoe.tile_ops.params import EarlyMatmul, Elementwise
 from hpmoe.tile_ops.quantized import DEQUANTIZE, QUANTIZE
 from hpmoe.tile_ops.quantized_matmuls import (
+    GMM_DEQUANTIZED,
     GMM_FP8,
     GMM_INT8,
-    GMM_WIDENED,
     RESCALE,
     WIDEN_WEIGHT,
+    DequantizedMatmul,
     Fp8Matmul,
-    WidenedMatmul,
 )
 from hpmoe.tile_ops.row_formats import MX_BLOCK, WEIGHT_FORMATS, Element
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
@@ -44,7 +44,7 @@ class QuantizedProduct:
     """A product that is tiled.
 
     Attributes:
-        x, out, form, turned, domain: the rows, the result, what rows of the weights are, and over which units tasks run.
+        x, out, form, transposed, domain: the rows, the result, what rows of the weights are, and over which units tasks run.
         given: the weights, the rank's own and those of copies; `weights`, how they are read.
         scales: of columns, where there are any.
         of_blocks: of elements side by side, where there are any.
@@ -52,11 +52,11 @@ class QuantizedProduct:
 
     def __init__(self, tiler: Tiler, eqn: Equation) -> None:
         (self.x, w, route, *more), self.out = eqn.inputs, eqn.outputs[0]
-        self.tiler, self.form, self.turned = tiler, WEIGHT_FORMATS[eqn.params["element"]], bool(eqn.params["transpose"])
+        self.tiler, self.form, self.transposed = tiler, WEIGHT_FORMATS[eqn.params["element"]], bool(eqn.params["transpose"])
         tiler.new(self.out)
         self.domain = tiler.rows_of(self.out)
         scale, copies, of_scales = split_copies(as_route(route.aval).placement, tuple(more))
-        self.given, scales, cols = (w, *copies), (*scale, *of_scales), col_modes.ALL if self.turned else col_modes.OWN
+        self.given, scales, cols = (w, *copies), (*scale, *of_scales), col_modes.ALL if self.transposed else col_modes.OWN
         self.weights = [tiler.at(a, rows, cols, dtypes=tuple(ELEMENT_OF))
                         for a, rows in zip(self.given, WHOSE, strict=False)]
         self.of_blocks = [tiler.at(a, rows, col_modes.ALL, dtypes=(BYTES,)) for a, rows in zip(
@@ -64,13 +64,13 @@ class QuantizedProduct:
         self.scales = [rows_of_experts(tiler, s, scales[1:]) for s in (() if self.form.block else scales[:1])]
 
     def of_floats(self) -> None:
-        """Rows are multiplied as they are, by widened weights."""
+        """Rows are multiplied as they are, by dequantized weights."""
         rows = self.tiler.at(self.x, cols=col_modes.ALL)
         if not self.tiler.unified:
-            self._widened_before(rows)
+            self._dequantized_before(rows)
         else:
-            params = WidenedMatmul(self.turned, self.form.element, self.form.scale, self.form.block)
-            self._emit(GMM_WIDENED, self.tiler.at(self.out), rows, params, *self.scales)
+            params = DequantizedMatmul(self.transposed, self.form.element, self.form.scale, self.form.block)
+            self._emit(GMM_DEQUANTIZED, self.tiler.at(self.out), rows, params, *self.scales)
 
     def of_quantised_rows(self) -> None:
         """Rows are multiplied as bytes: exactly by a matrix unit, and made numbers by a vector unit."""
@@ -78,12 +78,12 @@ class QuantizedProduct:
         depth = self.form.cols_of(self.tiler.buffers[packed.buffer].cols)
         if not self.form.block:
             self._rescaled(packed)
-        elif not self.tiler.unified and (not self.turned or depth % MX_PAIR):
-            self._widened_before(self._dequantized(packed, depth))
+        elif not self.tiler.unified and (not self.transposed or depth % MX_PAIR):
+            self._dequantized_before(self._dequantized(packed, depth))
         else:
-            self._emit(GMM_FP8, self.tiler.at(self.out), packed, Fp8Matmul(self.turned, block=self.form.block))
+            self._emit(GMM_FP8, self.tiler.at(self.out), packed, Fp8Matmul(self.transposed, block=self.form.block))
 
-    def _emit(self, primitive: TilePrimitive, to: Access, rows: Access, params: WidenedMatmul | Fp8Matmul,
+    def _emit(self, primitive: TilePrimitive, to: Access, rows: Access, params: DequantizedMatmul | Fp8Matmul,
               *scales: Access) -> None:
         """A product: its first weight, scales of columns or blocks, then what is of copies."""
         first, *others = self.weights
@@ -91,34 +91,35 @@ class QuantizedProduct:
                         *self.of_blocks[1:], params=params)
 
     def _rescaled(self, packed: Access) -> None:
-        product, dtype, params = (GMM_INT8, "int32", EarlyMatmul(self.turned)) if self.form.element is Element.INT8 else (
-            GMM_FP8, "float32", Fp8Matmul(self.turned))
+        product, dtype, params = (GMM_INT8, "int32",
+                                  EarlyMatmul(self.transposed)) if self.form.element is Element.INT8 else (
+            GMM_FP8, "float32", Fp8Matmul(self.transposed))
         sums = self._sums(dtype)
         self.tiler.emit(product, self.domain, sums, packed, *self.weights, params=params)
         self.tiler.emit(RESCALE, self.domain, self.tiler.at(self.out), sums, packed, *self.scales, label="rescale")
 
-    def _widened_before(self, rows: Access) -> None:
+    def _dequantized_before(self, rows: Access) -> None:
         """By floats of the rows' dtype, which vector units make of the weights; float16 does not hold those of mxfp8."""
         dtype, wanted = self.tiler.buffers[rows.buffer].dtype, self.out.aval.dtype
         if dtype == "float16" and self.form.block:
             dtype, rows = "float32", self._in_float32()
-        weights = [dataclasses.replace(a, buffer=self._widened(w, dtype, self.of_blocks[i:i + 1]))
+        weights = [dataclasses.replace(a, buffer=self._dequantized_weight(w, dtype, self.of_blocks[i:i + 1]))
                    for i, (a, w) in enumerate(zip(self.weights, self.given, strict=True))]
         is_last = not self.scales and wanted in (dtype, "float32")
         sums = self.tiler.at(self.out) if is_last else self._sums("float32")
-        self.tiler.emit(GMM, self.domain, sums, rows, *weights, params=EarlyMatmul(self.turned))
+        self.tiler.emit(GMM, self.domain, sums, rows, *weights, params=EarlyMatmul(self.transposed))
         if not is_last:
             self.tiler.emit(MAP, self.domain, self.tiler.at(self.out), sums, *self.scales,
                             params=Elementwise(MUL if self.scales else COPY), label="rescale")
 
-    def _widened(self, w: Atom, dtype: str, scales: Sequence[Access]) -> int:
+    def _dequantized_weight(self, w: Atom, dtype: str, scales: Sequence[Access]) -> int:
         """The buffer of a weight as floats, made once."""
         tiler, codes = self.tiler, self.tiler.buffer_of[w]
         for op in tiler.ops:
             made = op.operands[0].buffer
             if op.primitive is WIDEN_WEIGHT and op.operands[1].buffer == codes and tiler.buffers[made].dtype == dtype:
                 return made
-        made = tiler.new(Var(Aval(w.aval.shape, dtype)))
+        made = tiler.new(Var(ShapeDtypeStruct(w.aval.shape, dtype)))
         given = (Access(b, cols=col_modes.ALL) for b in (made, codes, *(s.buffer for s in scales)))
         tiler.emit(WIDEN_WEIGHT, tiler.domain_of(codes), *given, cols=0, params=self.form, label="widen")
         return made

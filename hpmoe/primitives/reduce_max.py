@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import ShapeDtypeStruct
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.elementwise import div, equal, mul
 from hpmoe.primitives.primitive import Primitive
@@ -16,7 +16,7 @@ reduce_max.tile(lambda tiler, eqn: tile_over_columns(tiler, eqn, Reduction.MAX))
 
 
 @reduce_max.infer
-def _(x: Aval, *, axis: int, keepdims: bool) -> Aval:
+def _(x: ShapeDtypeStruct, *, axis: int, keepdims: bool) -> ShapeDtypeStruct:
     return reduced("reduce_max", x, axis, keepdims)
 
 

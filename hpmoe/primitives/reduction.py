@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from hpmoe.ir.avals import Aval, RouteAval, Rows, fixed
+from hpmoe.ir.avals import RouteAval, Rows, ShapeDtypeStruct, fixed
 from hpmoe.ir.program import Atom, Builder, Equation, Var
 from hpmoe.primitives.in_rows import is_last_of_rows, reduce_along
 from hpmoe.primitives.primitive import Primitive
@@ -30,17 +30,17 @@ broadcast_to.reference(lambda x, *, shape, dtype=None: np.broadcast_to(x, shape)
 broadcast_to.vjp(lambda b, eqn, cotangents: [unbroadcast(b, cotangents[0], eqn.inputs[0].aval)])
 
 
-def reduced(name: str, x: Aval, axis: int, keepdims: bool) -> Aval:
+def reduced(name: str, x: ShapeDtypeStruct, axis: int, keepdims: bool) -> ShapeDtypeStruct:
     check_argument(0 <= axis < len(x.shape), name, "axis", axis, f"in 0..{len(x.shape) - 1}")
     kept = (1,) if keepdims else ()
-    return Aval(x.shape[:axis] + kept + x.shape[axis + 1:], x.dtype)
+    return ShapeDtypeStruct(x.shape[:axis] + kept + x.shape[axis + 1:], x.dtype)
 
 
 @reduce_sum.infer
-def _(x: Aval, *, axis: int, keepdims: bool, dtype: str | None = None, mean: bool = False) -> Aval:
+def _(x: ShapeDtypeStruct, *, axis: int, keepdims: bool, dtype: str | None = None, mean: bool = False) -> ShapeDtypeStruct:
     """`mean` says that the sum is about to be divided by the size of the axis."""
     out = reduced("reduce_sum", x, axis, keepdims)
-    return Aval(out.shape, dtype or out.dtype)
+    return ShapeDtypeStruct(out.shape, dtype or out.dtype)
 
 
 @reduce_sum.vjp
@@ -109,7 +109,7 @@ def _tile_over_vector(tiler: Tiler, eqn: Equation, kind: Reduction) -> None:
     tiler.emit(ROW_REDUCE, tiler.rows_of(out), made, whole, cols=0, params=ByColumns(kind))
 
 
-def _partial_dtype(x: Aval | RouteAval) -> str:
+def _partial_dtype(x: ShapeDtypeStruct | RouteAval) -> str:
     return x.dtype if x.dtype in INTEGERS else "float32"
 
 
@@ -158,10 +158,10 @@ def broadcast_shapes(who: str, *shapes: tuple[int | Rows, ...]) -> tuple[int | R
 
 
 @broadcast_to.infer
-def _(x: Aval, *, shape: tuple[int | Rows, ...], dtype: str | None = None) -> Aval:
+def _(x: ShapeDtypeStruct, *, shape: tuple[int | Rows, ...], dtype: str | None = None) -> ShapeDtypeStruct:
     check_argument(broadcast_shapes("broadcast_to", x.shape, shape) == tuple(shape), "broadcast_to", "shape", shape,
                    f"one that {x} broadcasts to")
-    return Aval(tuple(shape), dtype or x.dtype)
+    return ShapeDtypeStruct(tuple(shape), dtype or x.dtype)
 
 
 @broadcast_to.tile
@@ -170,7 +170,7 @@ def _(tiler: Tiler, eqn: Equation) -> None:
     tiler.map(COPY, out, tiler.read(eqn.inputs[0], out))
 
 
-def unbroadcast(b: Builder, cotangent: Atom, aval: Aval | RouteAval) -> Atom | None:
+def unbroadcast(b: Builder, cotangent: Atom, aval: ShapeDtypeStruct | RouteAval) -> Atom | None:
     """Sums a cotangent over the dimensions along which an operand of abstract value `aval` was broadcast."""
     if not isinstance(cotangent, Var) or cotangent.aval.shape == aval.shape:
         return cotangent

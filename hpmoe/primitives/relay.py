@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.ir.avals import Aval, RouteAval, as_route, fixed
+from hpmoe.ir.avals import RouteAval, ShapeDtypeStruct, as_route, fixed
 from hpmoe.ir.program import Equation
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.sending import send, send_back, sum_entries
@@ -24,8 +24,8 @@ relay.reference(lambda xs, relays, routes: send(xs, _relayed(relays, routes), ro
 
 
 @relay.infer
-def _(x: Aval, relays: RouteAval, route: RouteAval) -> Aval:
-    return Aval((route.rows, x.shape[1]), x.dtype)
+def _(x: ShapeDtypeStruct, relays: RouteAval, route: RouteAval) -> ShapeDtypeStruct:
+    return ShapeDtypeStruct((route.rows, x.shape[1]), x.dtype)
 
 
 @relay.tile
@@ -37,8 +37,8 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 
 
 @relay_back.infer
-def _(rows: Aval, relays: RouteAval, route: RouteAval, *weights: Aval) -> Aval:
-    return Aval((relays.rows, rows.shape[1]), rows.dtype)
+def _(rows: ShapeDtypeStruct, relays: RouteAval, route: RouteAval, *weights: ShapeDtypeStruct) -> ShapeDtypeStruct:
+    return ShapeDtypeStruct((relays.rows, rows.shape[1]), rows.dtype)
 
 
 @relay_back.reference

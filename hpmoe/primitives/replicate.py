@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpmoe.ir.avals import Aval, RouteAval, fixed
+from hpmoe.ir.avals import RouteAval, ShapeDtypeStruct, fixed
 from hpmoe.ir.program import Atom, Equation
 from hpmoe.ir.tile_op import Access
 from hpmoe.primitives.primitive import Primitive
@@ -29,12 +29,12 @@ def check_placed(who: str, route: RouteAval) -> None:
 
 
 @replicate_weights.infer
-def _(w: Aval, route: RouteAval) -> Aval:
+def _(w: ShapeDtypeStruct, route: RouteAval) -> ShapeDtypeStruct:
     check_placed("replicate_weights", route)
     check_argument(len(w.shape) in (2, 3) and w.shape[0] == route.num_own_experts, "replicate_weights", "weight", w,
                    f"[{route.num_own_experts}, K, N] or [{route.num_own_experts}, N], a matrix or a row for each expert of "
                    "the rank")
-    return Aval((route.num_replicas, *w.shape[1:]), w.dtype)
+    return ShapeDtypeStruct((route.num_replicas, *w.shape[1:]), w.dtype)
 
 
 @replicate_weights.reference
@@ -48,11 +48,11 @@ def _(weights: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
 
 
 @return_weight_grads.infer
-def _(grads: Aval, route: RouteAval) -> Aval:
+def _(grads: ShapeDtypeStruct, route: RouteAval) -> ShapeDtypeStruct:
     check_placed("return_weight_grads", route)
     check_argument(len(grads.shape) == 3 and grads.shape[0] == route.num_replicas, "return_weight_grads", "gradients", grads,
                    f"[{route.num_replicas}, K, N], a matrix for each copy on the rank")
-    return Aval((known(route.placement).most_copies, *grads.shape[1:]), grads.dtype)
+    return ShapeDtypeStruct((known(route.placement).most_copies, *grads.shape[1:]), grads.dtype)
 
 
 @return_weight_grads.reference

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mindspore import Tensor, mint
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import ShapeDtypeStruct
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.in_rows import in_each_row
@@ -54,7 +54,7 @@ def rms_norm_rows(x: Tensor, eps: float = 1e-6) -> Tensor:
 
 
 @rms_norm.infer
-def _(x: Aval, eps: float) -> Aval:
+def _(x: ShapeDtypeStruct, eps: float) -> ShapeDtypeStruct:
     check_argument(len(x.shape) >= 2, "rms_norm_rows", "x", x, "rows [..., H]")
     return x
 

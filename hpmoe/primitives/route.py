@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from mindspore import Tensor, dtype as ms_dtype
 
-from hpmoe.ir.avals import Aval, RouteAval, Rows, fixed
+from hpmoe.ir.avals import RouteAval, Rows, ShapeDtypeStruct, fixed
 from hpmoe.ir.program import Equation
 from hpmoe.primitives.outside_graphs import outside_graphs, values_of
 from hpmoe.primitives.primitive import Primitive
@@ -69,12 +69,14 @@ def check_tensor(who: str, argument: str, x: object) -> None:
 
 
 @make_route.infer
-def route_aval(ids: Aval, *weights: Aval, num_local_experts: int, ep_size: int, capacity_factor: float | None = None,
-               drop_policy: str = "error", max_rows: int | None = None, likely_rows: int | None = None,
+def route_aval(ids: ShapeDtypeStruct, *weights: ShapeDtypeStruct, num_local_experts: int, ep_size: int,
+               capacity_factor: float | None = None,
+               drop_policy: str = "error", max_rows: int | None = None, expected_rows: int | None = None,
                placement: Placement | None = None, expert_alignment: int = 1, node_size: int | None = None,
                tp_size: int = 1, rank_capacity_factor: float | None = None) -> RouteAval:
     """What is known of a route by the ids of a rank's tokens."""
-    check_argument(isinstance(ids, Aval) and len(ids.shape) == 2 and ids.dtype in ("int32", "int64"), "hpmoe.dispatch",
+    check_argument(isinstance(ids, ShapeDtypeStruct) and len(ids.shape) == 2 and ids.dtype in ("int32", "int64"),
+                   "hpmoe.dispatch",
                    "topk_ids", ids, "[T, K] int32 or int64", _hint(ids))
     check_argument(all(isinstance(d, int) for d in ids.shape), "hpmoe.dispatch", "topk_ids", ids, "ids of tokens")
     num_tokens, top_k = fixed(ids.shape)
@@ -83,7 +85,8 @@ def route_aval(ids: Aval, *weights: Aval, num_local_experts: int, ep_size: int, 
                    f"in 1..{num_local_experts * groups}", f"There are {num_local_experts} local experts on each of "
                    + (f"{ep_size} ranks." if tp_size == 1 else f"{groups} groups of {tp_size} ranks."))
     for w in weights:
-        check_argument(isinstance(w, Aval) and w.shape == ids.shape and w.dtype in FLOATS, "hpmoe.dispatch", "topk_weights",
+        check_argument(isinstance(w, ShapeDtypeStruct) and w.shape == ids.shape and w.dtype in FLOATS, "hpmoe.dispatch",
+                       "topk_weights",
                        w, f"a float of shape {list(ids.shape)}, as topk_ids")
     kind: ByIds = Direct(ep_size, num_tokens, top_k, num_experts // tp_size, make_capacity(capacity_factor, drop_policy),
                          expert_alignment)
@@ -95,7 +98,7 @@ def route_aval(ids: Aval, *weights: Aval, num_local_experts: int, ep_size: int, 
 @make_route.reference
 def _(ids: list[np.ndarray], *weights: list[np.ndarray], ep_size: int, num_tokens: list[int],
       **options: PyTree) -> list[Route]:
-    aval = route_aval(Aval(ids[0].shape, "int32"), ep_size=ep_size, **options)
+    aval = route_aval(ShapeDtypeStruct(ids[0].shape, "int32"), ep_size=ep_size, **options)
     for mine, count in zip(ids, num_tokens or [None] * ep_size, strict=True):
         check_topk_ids(mine[:count], aval.num_model_experts)
     routing = make_routing(aval.kind.by_ids, ids, num_tokens, next(iter(weights), None))
@@ -124,7 +127,7 @@ def route_of_tensors(sort: Sort, topk_ids: Tensor, *weights: Tensor, num_local_e
 
 
 def _hint(ids: object) -> str:
-    if not isinstance(ids, (Tensor, Aval)):
+    if not isinstance(ids, (Tensor, ShapeDtypeStruct)):
         return tensor_advice("topk_ids", ids)
     if len(ids.shape) > 2:
         return "Reshape [B, S, K] to [B * S, K]; a rank axis is for a function under hpmoe.spmd."
@@ -140,9 +143,9 @@ def _describe(x: object) -> str:
 # drop counts
 
 @count_drops.infer
-def _(route: RouteAval) -> Aval:
+def _(route: RouteAval) -> ShapeDtypeStruct:
     check_route("hpmoe.drop_counts", route)
-    return Aval((route.num_model_experts,), "int32")
+    return ShapeDtypeStruct((route.num_model_experts,), "int32")
 
 
 @count_drops.tile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.avals import RouteAval, ShapeDtypeStruct
 from hpmoe.ir.program import Atom, Builder, Equation, Var
 from hpmoe.primitives.elementwise import mul
 from hpmoe.primitives.primitive import Primitive
@@ -18,9 +18,9 @@ row_dot.tile(lambda tiler, eqn: tiler.emit_rows(ROW_DOT, eqn))
 
 
 @row_dot.infer
-def _(x: Aval, y: Aval, *, dtype: str | None = None) -> Aval:
+def _(x: ShapeDtypeStruct, y: ShapeDtypeStruct, *, dtype: str | None = None) -> ShapeDtypeStruct:
     check_argument(x == y and len(x.shape) == 2, "row_dot", "operands", f"{x} and {y}", "two equal matrices")
-    return Aval((x.shape[0], 1), dtype or x.dtype)
+    return ShapeDtypeStruct((x.shape[0], 1), dtype or x.dtype)
 
 
 @row_dot.vjp
@@ -29,6 +29,6 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     return [b.add(mul, y, cotangents[0]), b.add(mul, x, cotangents[0])]
 
 
-def dots_for(b: Builder, x: Atom, y: Atom, wanted: Aval | RouteAval) -> Var:
+def dots_for(b: Builder, x: Atom, y: Atom, wanted: ShapeDtypeStruct | RouteAval) -> Var:
     """row_dot(x, y), one scalar for each row, in the dtype of `wanted`: to be rounded no earlier than that."""
     return b.add(row_dot, x, y, **dtype_param(wanted.dtype, x.aval.dtype))

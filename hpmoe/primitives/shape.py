@@ -8,7 +8,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from hpmoe.ir.avals import Aval, Rows, fixed
+from hpmoe.ir.avals import Rows, ShapeDtypeStruct, fixed
 from hpmoe.ir.program import Atom, Builder, Equation, Literal, Var, is_differentiable
 from hpmoe.primitives.in_rows import is_last_of_rows, join_along, move_along, turn_in_rows
 from hpmoe.primitives.primitive import Primitive
@@ -38,9 +38,9 @@ def _size(shape: tuple[int | Rows, ...]) -> tuple[int, frozenset[Rows]]:
 
 
 @reshape.infer
-def _(x: Aval, *, shape: tuple[int | Rows, ...]) -> Aval:
+def _(x: ShapeDtypeStruct, *, shape: tuple[int | Rows, ...]) -> ShapeDtypeStruct:
     check_argument(_size(x.shape) == _size(shape), "reshape", "shape", shape, f"of as many elements as {x}")
-    return Aval(tuple(shape), x.dtype)
+    return ShapeDtypeStruct(tuple(shape), x.dtype)
 
 
 @reshape.tile
@@ -60,11 +60,11 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 
 
 @slice_axis.infer
-def _(x: Aval, *, axis: int, start: int, stop: int, step: int = 1) -> Aval:
+def _(x: ShapeDtypeStruct, *, axis: int, start: int, stop: int, step: int = 1) -> ShapeDtypeStruct:
     size = x.shape[axis]
     check_argument(isinstance(size, int) and 0 <= start <= stop <= size and step >= 1, "slice", "start, stop and step",
                    (start, stop, step), f"within axis {axis} of {x}, and a step forward")
-    return Aval(x.shape[:axis] + (len(range(start, stop, step)),) + x.shape[axis + 1:], x.dtype)
+    return ShapeDtypeStruct(x.shape[:axis] + (len(range(start, stop, step)),) + x.shape[axis + 1:], x.dtype)
 
 
 @slice_axis.vjp
@@ -100,10 +100,10 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 
 
 @pad_axis.infer
-def _(x: Aval, *, axis: int, before: int, after: int, step: int = 1) -> Aval:
+def _(x: ShapeDtypeStruct, *, axis: int, before: int, after: int, step: int = 1) -> ShapeDtypeStruct:
     """Zeros before, after and, with a step, between the elements."""
     size = max(0, (fixed(x.shape)[axis] - 1) * step + 1)
-    return Aval(x.shape[:axis] + (before + size + after,) + x.shape[axis + 1:], x.dtype)
+    return ShapeDtypeStruct(x.shape[:axis] + (before + size + after,) + x.shape[axis + 1:], x.dtype)
 
 
 @pad_axis.reference
@@ -136,12 +136,13 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 
 
 @concat.infer
-def _(*xs: Aval, axis: int) -> Aval:
+def _(*xs: ShapeDtypeStruct, axis: int) -> ShapeDtypeStruct:
     first = xs[0]
     for x in xs[1:]:
         same = x.dtype == first.dtype and x.shape[:axis] + x.shape[axis + 1:] == first.shape[:axis] + first.shape[axis + 1:]
         check_argument(same, "concat", "operands", f"{first} and {x}", f"equal but for axis {axis}")
-    return Aval(first.shape[:axis] + (sum(fixed(x.shape)[axis] for x in xs),) + first.shape[axis + 1:], first.dtype)
+    return ShapeDtypeStruct(first.shape[:axis] + (sum(fixed(x.shape)[axis] for x in xs),) + first.shape[axis + 1:],
+                            first.dtype)
 
 
 @concat.vjp
@@ -167,9 +168,9 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 
 
 @transpose.infer
-def _(x: Aval, *, axes: tuple[int, ...]) -> Aval:
+def _(x: ShapeDtypeStruct, *, axes: tuple[int, ...]) -> ShapeDtypeStruct:
     check_argument(sorted(axes) == list(range(len(x.shape))), "transpose", "axes", axes, f"an order of the axes of {x}")
-    return Aval(tuple(x.shape[i] for i in axes), x.dtype)
+    return ShapeDtypeStruct(tuple(x.shape[i] for i in axes), x.dtype)
 
 
 @transpose.tile
@@ -183,13 +184,14 @@ def _(tiler: Tiler, eqn: Equation) -> None:
         turn_in_rows(tiler, x, out, axes)
         return
     tiler.refuse(f"transposes {x.aval} and mixes rows; tiles keep the order of axes, but for those inside the rows of "
-                 "tokens, and for a weight that a product reads turned, x @ w.T; compute it before the call and pass the "
+                 "tokens, and for a weight that a product reads transposed, x @ w.T; compute it before the call and pass "
+                 "the "
                  "result")
 
 
 @cast.infer
-def _(x: Aval, *, dtype: str) -> Aval:
-    return Aval(x.shape, dtype)
+def _(x: ShapeDtypeStruct, *, dtype: str) -> ShapeDtypeStruct:
+    return ShapeDtypeStruct(x.shape, dtype)
 
 
 @cast.reference

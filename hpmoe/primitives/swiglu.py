@@ -6,7 +6,7 @@ import numpy as np
 from mindspore import Tensor, mint
 from mindspore.mint.nn import functional
 
-from hpmoe.ir.avals import Aval, fixed
+from hpmoe.ir.avals import ShapeDtypeStruct, fixed
 from hpmoe.ir.program import Equation
 from hpmoe.primitives.elementwise import silu
 from hpmoe.primitives.in_float32 import in_float32
@@ -50,10 +50,10 @@ def swiglu(x: Tensor) -> Tensor:
 
 
 @gated.infer
-def _(x: Aval) -> Aval:
+def _(x: ShapeDtypeStruct) -> ShapeDtypeStruct:
     check_argument(len(x.shape) >= 1 and isinstance(x.shape[-1], int) and x.shape[-1] % 2 == 0, "swiglu", "x", x,
                    "an array whose last dimension is even")
-    return Aval((*x.shape[:-1], fixed(x.shape)[-1] // 2), x.dtype)
+    return ShapeDtypeStruct((*x.shape[:-1], fixed(x.shape)[-1] // 2), x.dtype)
 
 
 def _halves(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -88,7 +88,7 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 
 
 @swiglu_grad.infer
-def _(g: Aval, x: Aval) -> Aval:
+def _(g: ShapeDtypeStruct, x: ShapeDtypeStruct) -> ShapeDtypeStruct:
     return x
 
 

@@ -84,8 +84,8 @@ class Tiler(Buffers):
                         "number of tokens, so give each to a function of its own")
         self.route_of[aval.rows] = len(self.routes)
         most = eqn.params.get("max_rows")
-        likely = eqn.params.get("likely_rows") or most or aval.likely_rows
-        self.routes.append(tf.RoutePlan(aval.kind, ids, most or aval.max_rows, likely, self.tile_rows, self.tile_rows,
+        expected = eqn.params.get("expected_rows") or most or aval.expected_rows
+        self.routes.append(tf.RoutePlan(aval.kind, ids, most or aval.max_rows, expected, self.tile_rows, self.tile_rows,
                                         *weights))
 
     def _plan_route_to_ranks(self, experts: RouteAval, ranks: RouteAval) -> None:
@@ -93,7 +93,7 @@ class Tiler(Buffers):
         index, kind = self.route_of[experts.rows], ranks.kind
         self.route_of[ranks.rows], of = len(self.routes), self.routes[index]
         self.routes.append(dataclasses.replace(of, kind=kind, max_rows=kind.rows_of(of.max_rows),
-                                               likely_rows=kind.rows_of(of.likely_rows), weights=-1, of=index))
+                                               expected_rows=kind.rows_of(of.expected_rows), weights=-1, of=index))
 
     def come_over(self, route: Atom, relays: Atom) -> Once:
         """Lets the rows of a route come over the stops of another, and returns the domain of one task for the route."""

@@ -13,7 +13,7 @@ What lies in other modules below hpmoe may move; these names stay:
     Taskflow, its TileOps with their Domain, Accesses (`row_modes`, `col_modes`) and Buffers: tile tasks
     rebuild: a taskflow of other tile operations, whose tasks and dependencies are derived anew
     requeue: a taskflow with other queues, whose waits are derived anew
-    likely_rows, likely_shares: how full slots are likely to be, and whose rows they hold
+    expected_rows, expected_shares: how full slots are expected to be, and whose rows they hold
 
 A transform is a function from IR to IR under `hpmoe.transform`; what it returns is checked. `hpmoe.testing` tests it.
 
@@ -29,7 +29,7 @@ Example:
     ...         if eqn.primitive is primitives.matmul:
     ...             return [builder.add(primitives.tanh, builder.keep(eqn))]
     ...     return map_equations(program, rule)
-    >>> x, w = hpmoe.Aval((4, 3), "float32"), hpmoe.Aval((3, 2), "float32")
+    >>> x, w = hpmoe.ShapeDtypeStruct((4, 3), "float32"), hpmoe.ShapeDtypeStruct((3, 2), "float32")
     >>> f = bound(lambda x, w: x @ w)
     >>> print(f.lower(x, w))
     # <lambda> | bound
@@ -51,7 +51,7 @@ Example:
     ...         builder.keep(eqn)
     ...     grads = tuple(builder.add(primitives.mul, grad, by) for grad in program.outputs)
     ...     return program.replace(equations=tuple(builder.equations), outputs=grads)
-    >>> print(scale_gradients(by=0.5)(hpmoe.swiglu).lower(hpmoe.Aval((4, 2), "float32"), direction="backward"))
+    >>> print(scale_gradients(by=0.5)(hpmoe.swiglu).lower(hpmoe.ShapeDtypeStruct((4, 2), "float32"), direction="backward"))
     # swiglu_vjp | scale_gradients(by=0.5)
     { lambda x:f32[4,2] d_out:f32[4,1]
       let a:f32[4,2] = swiglu_grad d_out x
@@ -76,7 +76,7 @@ from hpmoe.ir.tile_op import (
 from hpmoe.rewriting import primitives as primitives
 from hpmoe.rewriting.requeue import requeue as requeue
 from hpmoe.routing.kinds.stops import Stops as Stops
-from hpmoe.scheduling.likely_slots import likely_rows as likely_rows, likely_shares as likely_shares
+from hpmoe.scheduling.expected_slots import expected_rows as expected_rows, expected_shares as expected_shares
 from hpmoe.tile_ops import (
     col_modes as col_modes,
     row_modes as row_modes,

@@ -43,7 +43,7 @@ def requeue(flow: Taskflow, queues: Sequence[Sequence[int]], *, machine: Machine
         ...     return requeue(flow, flow.queues[::-1])
         >>> tiles = hpmoe.tile_partition(lambda x: (x * x) * 2.0, rows=2)
         >>> staged = swap_workers(hpmoe.assign_queues(tiles, machine=hpmoe.cpu(2), policy="stage_order"))
-        >>> print(staged.lower(hpmoe.Aval((4, 3), "float32")))
+        >>> print(staged.lower(hpmoe.ShapeDtypeStruct((4, 3), "float32")))
         # <lambda> | tile_partition(rows=2, cols=1024) | assign_queues(cpu, stage_order) | swap_workers
         taskflow <lambda>  ranks=1 tasks=4 events=0 waits=0 signals=0 slots=0
           queue worker.0  2 tasks

@@ -17,7 +17,7 @@ DROP_POLICIES = ("error", "position", "probs")
 MOST_FACTOR, FACTOR = 2.0**30, "a number from 2**-30 to 2**30"  # of a balanced number of rows
 PerRank = Sequence[np.ndarray] | np.ndarray  # for each rank an array, or one of all, [ep, ...]
 Sort = Callable[[np.ndarray], np.ndarray]  # which entry comes where in a stable sort of ids
-MANY_MORE = 2.5  # times the likely rows, of a plan most slots of which are likely to be empty
+MANY_MORE = 2.5  # times the expected rows, of a plan most slots of which are likely to be empty
 
 
 def stable_order(ids: np.ndarray) -> np.ndarray:
@@ -54,7 +54,7 @@ class Capacity:
 
 
 def check_rank_capacity(received: Sequence[int], most: int, balanced: int, factor: float) -> None:
-    """Raises ArgumentError where a rank receives more rows than it has room for: `most`, `factor` times `balanced` ones."""
+    """Raises ArgumentError where a rank receives more rows than it can hold: `most`, `factor` times `balanced` ones."""
     rows = max(received)
     enough = math.ceil(rows / max(1, balanced) * 1000) / 1000
     check_argument(rows <= most, "limit_rows", f"the number of rows that rank {list(received).index(rows)} receives", rows,

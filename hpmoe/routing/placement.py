@@ -100,7 +100,7 @@ class Placement:
         return max(map(len, self.copies))
 
     @functools.cached_property
-    def likely_shares(self) -> np.ndarray:
+    def expected_shares(self) -> np.ndarray:
         """Rows of each physical expert by the planned loads, the busiest rank having 1 of all its experts, [ep, num_local];
         all alike where no loads are known."""
         expert, first, last = self.parts.T
@@ -112,7 +112,7 @@ class Placement:
     @property
     def own_share(self) -> float:
         """The least share of its rows that any rank is likely to have of its own experts."""
-        rows = self.likely_shares[self.likely_shares.any(axis=1)]
+        rows = self.expected_shares[self.expected_shares.any(axis=1)]
         return float((rows[:, :self.num_own].sum(axis=1) / rows.sum(axis=1)).min())
 
     def split(self, counts: np.ndarray, rank: int) -> np.ndarray:

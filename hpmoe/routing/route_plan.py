@@ -16,7 +16,7 @@ class RoutePlan(OfKind):
         kind: how rows are routed.
         ids: the buffer of topk_ids.
         max_rows: the most received rows of a rank, the capacity of its buffers.
-        likely_rows: received rows of a rank that the taskflow is ordered for.
+        expected_rows: received rows of a rank that the taskflow is ordered for.
         tile_rows: rows of a slot.
         return_tokens: tokens for whose returned rows there is one event, whole tiles of tokens.
         weights: the buffer of the topk_weights that decide what is dropped, or -1.
@@ -27,7 +27,7 @@ class RoutePlan(OfKind):
     kind: RouteKind
     ids: int
     max_rows: int
-    likely_rows: int
+    expected_rows: int
     tile_rows: int
     return_tokens: int
     weights: int = -1
@@ -50,8 +50,8 @@ class RoutePlan(OfKind):
 
     @property
     def is_mostly_empty(self) -> bool:
-        """Whether most of the slots are likely to be empty."""
-        return self.max_rows > MANY_MORE * self.likely_rows
+        """Whether most of the slots are expected to be empty."""
+        return self.max_rows > MANY_MORE * self.expected_rows
 
     def slots_of(self, num_experts: int, sources: int | None = None) -> int:
         """The most slots that the first `num_experts` local experts need; see RouteKind.most_slots."""

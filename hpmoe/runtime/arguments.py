@@ -12,7 +12,7 @@ import optree
 from mindspore import Tensor
 
 from hpmoe import tracing
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import ShapeDtypeStruct
 from hpmoe.runtime.rank_arrays import is_tensor_like
 from hpmoe.runtime.staged import signature_of
 from hpmoe.support.errors import check_argument, kind_of, tensor_advice
@@ -30,7 +30,7 @@ class Arguments(NamedTuple):
     is_split: Sequence[bool]
 
     @property
-    def arrays(self) -> list[Tensor | Aval]:
+    def arrays(self) -> list[Tensor | ShapeDtypeStruct]:
         return [x for x, is_array in zip(self.leaves, self.is_array, strict=True) if is_array]
 
     @property
@@ -161,7 +161,7 @@ class Parameters:
 @functools.lru_cache
 def _is_array(kind: type) -> bool:
     """Kept, as the type of tensors asks Python code about every type that is none."""
-    return issubclass(kind, (Tensor, Aval))
+    return issubclass(kind, (Tensor, ShapeDtypeStruct))
 
 
 @functools.lru_cache

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from mindspore import Tensor
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import ShapeDtypeStruct
 from hpmoe.ir.padding import rank_lengths
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import Part, PartValues, cut_at_routes
@@ -45,7 +45,8 @@ class ArrayBackend(Backend[Saved]):
         """One number for each rank."""
         return rank_lengths("spmd", num_tokens, self.ep_size)
 
-    def planned(self, traced: Traced, tensors: Sequence[Tensor | Aval]) -> tuple[Arrays | None, dict[RouteKey, PlannedRows]]:
+    def planned(self, traced: Traced, tensors: Sequence[Tensor | ShapeDtypeStruct]) -> tuple[Arrays | None,
+                                                                                             dict[RouteKey, PlannedRows]]:
         program = traced.program
         if (self.batched or self.ep_size == 1) and all(isinstance(x, Tensor) for x in tensors):
             arrays = traced.arrays_of([*tensors, *program.captures])
@@ -71,7 +72,7 @@ class ArrayBackend(Backend[Saved]):
         """The context of one pass of a call, forward or backward, that MindSpore runs; see Backend.calling."""
         return contextlib.nullcontext()
 
-    def told_avals(self, program: Program) -> list[Aval]:
+    def told_avals(self, program: Program) -> list[ShapeDtypeStruct]:
         """What `run` returns of a program's step beyond its outputs, for the backward pass."""
         return []
 

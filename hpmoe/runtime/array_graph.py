@@ -14,7 +14,7 @@ import numpy as np
 from mindspore import ops
 from numpy.typing import ArrayLike
 
-from hpmoe.ir.avals import Aval, RouteAval, fixed
+from hpmoe.ir.avals import RouteAval, ShapeDtypeStruct, fixed
 from hpmoe.ir.program import Program
 from hpmoe.runtime.graph_operators import NOTHING, GraphCall, inferred
 from hpmoe.runtime.one_call import Call, Traced
@@ -35,7 +35,7 @@ class RunsArrays(Protocol):
 
     def in_step(self) -> AbstractContextManager[None]: ...
     def agreed(self, call: Call) -> Call: ...
-    def told_avals(self, program: Program) -> list[Aval]: ...
+    def told_avals(self, program: Program) -> list[ShapeDtypeStruct]: ...
     def run(self, call: Call, program: Program, arrays: Sequence[np.ndarray]) -> Arrays: ...
     def gradients(self, call: Call, kept: Sequence[np.ndarray], saved: Arrays,
                   cotangents: Sequence[np.ndarray]) -> list[np.ndarray | None]: ...
@@ -53,7 +53,7 @@ class ArrayGraphCall(GraphCall):
         super().__init__(call, num_args)
         self.backend, self.captures = backend, to_arrays(self.program.captures)
 
-    def operator(self, direction: str, num_inputs: int, avals: Callable[[], list[Aval]],
+    def operator(self, direction: str, num_inputs: int, avals: Callable[[], list[ShapeDtypeStruct]],
                  rule: Callable[[], Function]) -> ops.Primitive:
         compute = self.forward if direction == "forward" else self.backward
 
@@ -88,20 +88,20 @@ class ArrayGraphCall(GraphCall):
         grads = self.backend.gradients(self.call, kept, self._unpacked(rest[:split]), cotangents)
         return [known(g) for i, g in zip(lin.differentiable, grads, strict=True) if i < self.num_args]
 
-    def output_avals(self) -> list[Aval]:
+    def output_avals(self) -> list[ShapeDtypeStruct]:
         saved = self.saved_avals
         return [_carrier(self._whole(a.aval)) for a in self.program.outputs] + (
             saved if self.saves else [NOTHING for _ in saved])
 
-    def gradient_avals(self) -> list[Aval]:
+    def gradient_avals(self) -> list[ShapeDtypeStruct]:
         wanted = self.call.traced.linearized.differentiable
         replicated = self.call.traced.replicated
         return [_carrier(self._whole(self.program.inputs[i].aval, i in replicated)) for i in wanted if i < self.num_args]
 
-    def _whole(self, aval: Aval | RouteAval, is_replicated: bool = False) -> Aval:
+    def _whole(self, aval: ShapeDtypeStruct | RouteAval, is_replicated: bool = False) -> ShapeDtypeStruct:
         """An array of one rank as the caller has it."""
         has_axis = self.backend.batched and not is_replicated
-        return Aval((self.backend.ep_size, *aval.shape) if has_axis else aval.shape, aval.dtype)
+        return ShapeDtypeStruct((self.backend.ep_size, *aval.shape) if has_axis else aval.shape, aval.dtype)
 
     def _as_array(self, given: ArrayLike, i: int) -> np.ndarray:
         """What MindSpore hands over for input i of the program: a Python number where it has no dimensions."""
@@ -112,7 +112,7 @@ class ArrayGraphCall(GraphCall):
     # (token, choice) is received once. Before them comes the number of rows of each value on each rank.
 
     @functools.cached_property
-    def saved_avals(self) -> list[Aval]:
+    def saved_avals(self) -> list[ShapeDtypeStruct]:
         try:
             lin = self.call.traced.linearized
         except ProgramError:  # not differentiable: an error only when a gradient is taken
@@ -128,9 +128,9 @@ class ArrayGraphCall(GraphCall):
                 route = routes[first]
                 padding = num_here * route.num_local_experts * (route.alignment - 1)
                 rows = min(num_here * route.max_rows, route.ep_size * route.num_tokens * route.top_k + padding)
-            avals.append(Aval((rows, *rest), storage_dtype(atom.aval.dtype)))
+            avals.append(ShapeDtypeStruct((rows, *rest), storage_dtype(atom.aval.dtype)))
         avals += self.backend.told_avals(lin.forward)
-        return [Aval((len(avals), num_here), "int32"), *avals] if avals else []
+        return [ShapeDtypeStruct((len(avals), num_here), "int32"), *avals] if avals else []
 
     def _packed(self, saved: Arrays) -> list[np.ndarray]:
         avals = self.saved_avals
@@ -151,18 +151,18 @@ class ArrayGraphCall(GraphCall):
                 for rank in range(arrays[0].shape[1])]
 
 
-def _carrier(aval: Aval) -> Aval:
+def _carrier(aval: ShapeDtypeStruct) -> ShapeDtypeStruct:
     """The array that an output of an operator is: one of no dimensions would become a Python number."""
-    return Aval(aval.shape or (1,), aval.dtype)
+    return ShapeDtypeStruct(aval.shape or (1,), aval.dtype)
 
 
-def _handed_over(array: np.ndarray, aval: Aval) -> np.ndarray:
+def _handed_over(array: np.ndarray, aval: ShapeDtypeStruct) -> np.ndarray:
     """The array as MindSpore takes it from a kernel: bfloat16 by its bits, which NumPy's buffers have no letter for."""
     out = np.ascontiguousarray(array, numpy_dtype(aval.dtype)).reshape(fixed(aval.shape))
     return out.view(np.uint16) if aval.dtype == "bfloat16" else out
 
 
-def _end_to_end(parts: Sequence[np.ndarray], aval: Aval) -> np.ndarray:
+def _end_to_end(parts: Sequence[np.ndarray], aval: ShapeDtypeStruct) -> np.ndarray:
     """The parts one after the other in an array of the whole size; the first one itself where it is all there is."""
     dtype = numpy_dtype(aval.dtype)
     if parts[0].shape == aval.shape:
@@ -175,7 +175,7 @@ def _end_to_end(parts: Sequence[np.ndarray], aval: Aval) -> np.ndarray:
 class _Operator(WithGradient, ops.Custom):
     """An operator whose kernel is a function in Python."""
 
-    def __init__(self, kernel: Function, num_inputs: int, avals: Callable[[], list[Aval]],
+    def __init__(self, kernel: Function, num_inputs: int, avals: Callable[[], list[ShapeDtypeStruct]],
                  rule: Callable[[], Function]):
         super().__init__(kernel, lambda *shapes: shapes, lambda *dtypes: dtypes, "pyfunc")
         set_num_inputs(self, num_inputs)

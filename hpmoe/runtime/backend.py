@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from mindspore import Tensor
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import ShapeDtypeStruct
 from hpmoe.runtime.graph_operators import GraphCall
 from hpmoe.runtime.one_call import Call, Traced
 from hpmoe.runtime.planned_rows import PlannedRows, RouteKey
@@ -37,7 +37,8 @@ class Backend(Protocol[S]):
         """The call that this rank takes part in. Ranks that are processes agree on shapes here."""
         return call
 
-    def planned(self, traced: Traced, tensors: Sequence[Tensor | Aval]) -> tuple[Arrays | None, dict[RouteKey, PlannedRows]]:
+    def planned(self, traced: Traced, tensors: Sequence[Tensor | ShapeDtypeStruct]) -> tuple[Arrays | None,
+                                                                                             dict[RouteKey, PlannedRows]]:
         """The arrays of each rank, if the backend reads them, and the rows that each route of a call is planned for."""
         ...
 

@@ -12,7 +12,7 @@ from typing import cast
 import mindspore
 from mindspore import Tensor
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import ShapeDtypeStruct
 from hpmoe.ir.padding import own_length
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import PartValues, cut_at_routes
@@ -54,7 +54,8 @@ class DeviceBackend(Backend[list[Tensor]]):
             check_argument(all(isinstance(d, int) for d in atom.aval.shape), program.name, f"output {i}", atom.aval,
                            "of a shape that is known before the launch", "Return received rows through hpmoe.combine.")
 
-    def planned(self, traced: Traced, tensors: Sequence[Tensor | Aval]) -> tuple[None, dict[RouteKey, PlannedRows]]:
+    def planned(self, traced: Traced, tensors: Sequence[Tensor | ShapeDtypeStruct]) -> tuple[None,
+                                                                                             dict[RouteKey, PlannedRows]]:
         return None, any_rows(traced.program)
 
     def forward(self, call: Call, tensors: Sequence[Tensor], saves: bool) -> tuple[list[Tensor], list[Tensor]]:

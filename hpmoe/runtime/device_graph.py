@@ -11,7 +11,7 @@ from typing import Protocol
 
 from mindspore import ops
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import ShapeDtypeStruct
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import cut_at_routes
 from hpmoe.runtime.graph_operators import NOTHING, GraphCall, inferred
@@ -51,17 +51,17 @@ class DeviceGraphCall(GraphCall):
         super().__init__(call, num_args)
         self.kernel_of = kernel_of
 
-    def operator(self, direction: str, num_inputs: int, avals: Callable[[], list[Aval]],
+    def operator(self, direction: str, num_inputs: int, avals: Callable[[], list[ShapeDtypeStruct]],
                  rule: Callable[[], Function]) -> ops.Primitive:
         backward = self.call.traced.linearized.backward if direction == "backward" else None
         return _Launch(lambda: self._kernel(backward or self.forward_program()), avals, rule)
 
-    def output_avals(self) -> list[Aval]:
+    def output_avals(self) -> list[ShapeDtypeStruct]:
         made = _made(self._kernel(self.forward_program()))
         saved = len(self.call.traced.linearized.forward.outputs) - len(self.program.outputs)
         return made if self.saves else made + [NOTHING] * saved
 
-    def gradient_avals(self) -> list[Aval]:
+    def gradient_avals(self) -> list[ShapeDtypeStruct]:
         return _made(self._kernel(self.call.traced.linearized.backward))
 
     def _kernel(self, program: Program) -> DeviceKernel:
@@ -75,7 +75,7 @@ class DeviceGraphCall(GraphCall):
 class _Launch(WithGradient, ops.PrimitiveWithInfer):
     """A launch of a kernel, which is asked for when the compiler infers shapes."""
 
-    def __init__(self, find_kernel: Callable[[], DeviceKernel], avals: Callable[[], list[Aval]],
+    def __init__(self, find_kernel: Callable[[], DeviceKernel], avals: Callable[[], list[ShapeDtypeStruct]],
                  rule: Callable[[], Function]):
         super().__init__(NAME)
         self.find_kernel, self.avals, self.find_rule = find_kernel, avals, rule
@@ -86,6 +86,6 @@ class _Launch(WithGradient, ops.PrimitiveWithInfer):
         return inferred(self.avals())
 
 
-def _made(kernel: DeviceKernel) -> list[Aval]:
+def _made(kernel: DeviceKernel) -> list[ShapeDtypeStruct]:
     """The tensors that a kernel writes its outputs to."""
-    return [Aval(shape or (1,), dtype) for shape, dtype in kernel.made]
+    return [ShapeDtypeStruct(shape or (1,), dtype) for shape, dtype in kernel.made]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from hpmoe import tracing
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import ShapeDtypeStruct
 from hpmoe.ir.program import Program
 from hpmoe.runtime.arguments import Arguments
 from hpmoe.runtime.planned_rows import PlannedRoute, Received, RouteKey, routes_of
@@ -72,10 +72,10 @@ def num_columns(route: PlannedRoute) -> int:
     return route.aval.ep_size * route.aval.num_local_experts
 
 
-def exchanged_avals(routes: Iterable[PlannedRoute]) -> list[Aval]:
+def exchanged_avals(routes: Iterable[PlannedRoute]) -> list[ShapeDtypeStruct]:
     """That of `Exchanged.as_array` for these routes; nothing where there are none."""
     routes = list(routes)
-    return [Aval((routes[0].aval.ep_size, 1 + sum(map(num_columns, routes))), "int32")] if routes else []
+    return [ShapeDtypeStruct((routes[0].aval.ep_size, 1 + sum(map(num_columns, routes))), "int32")] if routes else []
 
 
 def as_told(given: Arguments) -> bytes:
@@ -135,4 +135,4 @@ def _is_empty(shape: Size, whole: Size) -> bool:
 
 
 def _of_size(x: PyTree, size: Size) -> PyTree:
-    return Aval(size, str(x.dtype).lower()) if isinstance(size, tuple) else x if size is None else size
+    return ShapeDtypeStruct(size, str(x.dtype).lower()) if isinstance(size, tuple) else x if size is None else size

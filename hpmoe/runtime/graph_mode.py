@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 import optree
 from mindspore import Parameter, Tensor, jit_class, ops
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import ShapeDtypeStruct
 from hpmoe.runtime.graph_operators import picked
 from hpmoe.support.errors import check_argument
 from hpmoe.support.mindspore_private import is_computed, keep_whole
@@ -135,14 +135,15 @@ def _in_tuples(structure, name):
 
 
 def _recovered(known, avals):
-    """The arguments whose parts `known` goes through, with an Aval in place of each tensor, noted in `avals` too."""
+    """The arguments whose parts `known` goes through, with an ShapeDtypeStruct in place of each tensor, noted in `avals`
+    too."""
     kind, *facts = next(known)
     if kind == "array":
         shape, dtype = facts
         check_argument(None not in shape, "hpmoe", "an array in a graph", f"of shape {shape}", UNKNOWN)
         check_argument(0 not in shape, "hpmoe", "an array in a graph", f"of shape {shape}",
                        "of at least one element, as MindSpore hands an empty one to no operator of a graph")
-        avals.append(Aval(tuple(shape), str(dtype).lower()))
+        avals.append(ShapeDtypeStruct(tuple(shape), str(dtype).lower()))
         return avals[-1]
     if kind == "dict":
         return {key: _recovered(known, avals) for key in facts[0]}

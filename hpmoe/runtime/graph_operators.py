@@ -14,14 +14,14 @@ from typing import NoReturn
 import mindspore
 from mindspore import ops
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import ShapeDtypeStruct
 from hpmoe.ir.program import Program
 from hpmoe.runtime.one_call import Call
 from hpmoe.support.errors import check_argument
 from hpmoe.support.mindspore_private import forgetting_graph, graph_takes_gradient
 from hpmoe.support.trees import Function, PyTree
 
-NOTHING = Aval((1,), "float32")  # in place of a saved value
+NOTHING = ShapeDtypeStruct((1,), "float32")  # in place of a saved value
 
 
 class GraphCall(abc.ABC):
@@ -53,15 +53,15 @@ class GraphCall(abc.ABC):
         raise self.call.second_derivative()
 
     @abc.abstractmethod
-    def output_avals(self) -> list[Aval]:
+    def output_avals(self) -> list[ShapeDtypeStruct]:
         """What the forward operator returns: the outputs, and what carries saved values."""
 
     @abc.abstractmethod
-    def gradient_avals(self) -> list[Aval]:
+    def gradient_avals(self) -> list[ShapeDtypeStruct]:
         """What the backward operator returns: a gradient of each differentiable argument."""
 
     @abc.abstractmethod
-    def operator(self, direction: str, num_inputs: int, avals: Callable[[], list[Aval]],
+    def operator(self, direction: str, num_inputs: int, avals: Callable[[], list[ShapeDtypeStruct]],
                  rule: Callable[[], Function]) -> ops.Primitive:
         """The MindSpore primitive that runs the programs of a direction.
 
@@ -73,7 +73,7 @@ class GraphCall(abc.ABC):
         """
 
 
-def inferred(avals: Sequence[Aval]) -> dict[str, object]:
+def inferred(avals: Sequence[ShapeDtypeStruct]) -> dict[str, object]:
     """What the compiler takes for the shapes and dtypes of an operator's outputs."""
     shapes = [list(a.shape) for a in avals]
     dtypes = [getattr(mindspore, "bool_" if a.dtype == "bool" else a.dtype) for a in avals]

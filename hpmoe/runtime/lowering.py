@@ -15,7 +15,7 @@ from hpmoe.runtime.staged import Staged
 def lowered(staged: Staged, program: Program, rows: Sequence[PlannedRows]) -> AnyIR:
     """The result of a chain for a Program and the planned rows of its routes.
 
-    A kernel on a device, where no host reads the ids before a launch, is made of plans for several likely numbers of rows;
+    A kernel on a device, where no host reads the ids before a launch, is made of plans for several expected numbers of rows;
     it takes one of the plans when it starts.
     """
     if staged.target is None:

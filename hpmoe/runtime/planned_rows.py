@@ -19,7 +19,7 @@ from hpmoe.support.trees import PyTree
 
 LEAST = 64  # rows of a bucket
 TIMES = 1.0, 1.5, 2.0, 2.75, 4.0, 5.6, 8.0  # even rows, which drawn ones are a few more than, that plans are for
-PLANNED = "max_rows", "likely_rows"  # options of a route that say what it is planned for
+PLANNED = "max_rows", "expected_rows"  # options of a route that say what it is planned for
 NO_MAKERS: Mapping[Var, Equation] = {}
 Received = Sequence[list[int] | None]  # for each route of a program, the rows of each rank; None if they are not known
 
@@ -41,15 +41,15 @@ def row_bucket(rows: int, most: int) -> int:
 
 
 class PlannedRows(NamedTuple):
-    """Received rows of a rank that a plan is for: it has room for `most`, and `likely` ones are what it is ordered for."""
+    """Received rows of a rank that a plan is for: it can hold `most`, and `expected` ones are what it is ordered for."""
 
     most: int
-    likely: int
+    expected: int
 
 
 def rows_of_any(aval: RouteAval) -> PlannedRows:
     """For any routing, of which nothing is known."""
-    return PlannedRows(aval.max_rows, aval.likely_rows)
+    return PlannedRows(aval.max_rows, aval.expected_rows)
 
 
 def rows_at_start(any_rows: PlannedRows, even: int) -> tuple[PlannedRows, ...]:
@@ -57,13 +57,13 @@ def rows_at_start(any_rows: PlannedRows, even: int) -> tuple[PlannedRows, ...]:
     on all ranks, which would receive `even` rows each, or on fewer.
 
     Example:
-        >>> [rows.likely for rows in rows_at_start(PlannedRows(most=1000, likely=200), even=200)]
+        >>> [rows.expected for rows in rows_at_start(PlannedRows(most=1000, expected=200), even=200)]
         [200, 228, 334, 440, 596, 856, 1000]
-        >>> [rows.likely for rows in rows_at_start(PlannedRows(most=400, likely=400), even=200)]
+        >>> [rows.expected for rows in rows_at_start(PlannedRows(most=400, expected=400), even=200)]
         [228, 334, 400]
     """
-    most, likely = any_rows
-    rows = likely, *(drawn(math.ceil(even * times)) for times in TIMES)
+    most, expected = any_rows
+    rows = expected, *(drawn(math.ceil(even * times)) for times in TIMES)
     return tuple(PlannedRows(most, n) for n in sorted({min(most, n) for n in rows}))
 
 
@@ -153,7 +153,7 @@ def planned_rows(program: Program, received: Received) -> dict[RouteKey, Planned
     """The rows that each route of a program is planned for; any number of rows, if the received rows are not known.
 
     Raises:
-        ArgumentError: a rank receives more rows than it has room for.
+        ArgumentError: a rank receives more rows than it can hold.
     """
     planned = {}
     for route, rows in zip(routes_of(program), received, strict=True):
@@ -173,9 +173,9 @@ def with_planned_rows(program: Program, rows: Sequence[PlannedRows]) -> Program:
     left = iter(rows)
 
     def planned(eqn: Equation) -> Equation:
-        most, likely = next(left)
+        most, expected = next(left)
         others = {name: value for name, value in eqn.params.items() if name not in PLANNED}
-        return eqn.replace(params={**others, "max_rows": most, **({"likely_rows": likely} if likely != most else {})})
+        return eqn.replace(params={**others, "max_rows": most, **({"expected_rows": expected} if expected != most else {})})
     return program.replace(equations=tuple(
         planned(e) if isinstance(e.outputs[0].aval, RouteAval) else e for e in program.equations))
 
@@ -188,9 +188,9 @@ def rows_between(aval: RouteAval, imbalance: float) -> list[PlannedRows]:
         >>> from hpmoe.routing.kinds.direct import Direct
         >>> kind = Direct(ep_size=4, num_tokens=512, num_choices=2, num_model_experts=8)
         >>> rows_between(RouteAval(Rows(), kind), imbalance=1.5)
-        [PlannedRows(most=1024, likely=1024), PlannedRows(most=1536, likely=1088), PlannedRows(most=1536, likely=1536)]
+        [PlannedRows(most=1024, expected=1024), PlannedRows(most=1536, expected=1088), PlannedRows(most=1536, expected=1536)]
     """
-    mean = aval.num_tokens * aval.top_k + aval.likely_padding
+    mean = aval.num_tokens * aval.top_k + aval.expected_padding
     first, last = min(mean, aval.max_rows), int(min(mean * imbalance, aval.max_rows))
     found: dict[PlannedRows, None] = {}
     while first <= last:

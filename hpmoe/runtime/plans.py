@@ -9,7 +9,7 @@ from typing import NamedTuple
 from mindspore import Tensor
 
 from hpmoe import tracing
-from hpmoe.ir.avals import Aval, fixed
+from hpmoe.ir.avals import ShapeDtypeStruct, fixed
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import AnyIR, Stages, cut_at_routes
 from hpmoe.machines.machine import Mesh
@@ -68,7 +68,7 @@ class Plans:
         """The Program for these shapes, traced once."""
         # 1, 1.0 and True are equal and may trace differently; a closed-over scalar is no constant under a gradient.
         key = (given.tree, takes_gradient(), *[
-            (Aval, *_shape_and_dtype(x, split)) if is_array else (type(x), x)
+            (ShapeDtypeStruct, *_shape_and_dtype(x, split)) if is_array else (type(x), x)
             for x, is_array, split in zip(given.leaves, given.is_array, given.is_split, strict=True)])
         with self._tracing:
             try:
@@ -82,7 +82,7 @@ class Plans:
             return traced
 
     def _trace_anew(self, given: Arguments) -> Traced:
-        avals = [Aval(*_shape_and_dtype(x, split)) if is_array else x
+        avals = [ShapeDtypeStruct(*_shape_and_dtype(x, split)) if is_array else x
                  for x, is_array, split in zip(given.leaves, given.is_array, given.is_split, strict=True)]
         args, kwargs = unflatten(given.tree, avals)
         program, out_tree = tracing.trace_with_tree(self.staged.function, args, self.mesh, kwargs)
@@ -126,12 +126,12 @@ class Plans:
             return ir
 
 
-def _shape_and_dtype(x: Tensor | Aval, is_split: bool) -> tuple[tuple[int, ...], str]:
+def _shape_and_dtype(x: Tensor | ShapeDtypeStruct, is_split: bool) -> tuple[tuple[int, ...], str]:
     """Those of one rank's part of an array."""
     return fixed(x.shape[1:] if is_split else x.shape), _lowercase(x.dtype)
 
 
 @functools.lru_cache
 def _lowercase(dtype: object) -> str:
-    """The name of a dtype of MindSpore, or of an Aval."""
+    """The name of a dtype of MindSpore, or of an ShapeDtypeStruct."""
     return str(dtype).lower()

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from mindspore import Tensor
 
-from hpmoe.ir.avals import Aval, RouteAval, fixed
+from hpmoe.ir.avals import RouteAval, ShapeDtypeStruct, fixed
 from hpmoe.ir.padding import check_num_tokens, own_length
 from hpmoe.ir.program import Atom, Program
 from hpmoe.ir.stages import Part
@@ -89,7 +89,7 @@ class ProcessBackend(ArrayBackend):
         return [grad if i >= len(own) else _like(own[i].aval, grad)
                 for i, grad in zip(lin.differentiable, grads, strict=True)]
 
-    def told_avals(self, program: Program) -> list[Aval]:
+    def told_avals(self, program: Program) -> list[ShapeDtypeStruct]:
         return [] if self.link is None else exchanged_avals(routes_by_ids(program))
 
     def run(self, call: Call, program: Program, arrays: Sequence[np.ndarray]) -> Arrays:
@@ -154,7 +154,7 @@ def _of_own(call: Call, outputs: list[Tensor]) -> list[Tensor]:
     return [known(_like(atom.aval, x)) for atom, x in zip(call.own.program.outputs, outputs, strict=True)]
 
 
-def _like(aval: Aval | RouteAval, x: Tensor | None) -> Tensor | None:
+def _like(aval: ShapeDtypeStruct | RouteAval, x: Tensor | None) -> Tensor | None:
     """A tensor, or zeros where a rank without tokens has another shape of it."""
     if x is None or tuple(x.shape) == aval.shape or not all(isinstance(d, int) for d in aval.shape):
         return x

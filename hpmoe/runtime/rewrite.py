@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import ShapeDtypeStruct
 from hpmoe.ir.program import DIRECTIONS, Program, program_window
 from hpmoe.ir.stages import AnyIR, Stages
 from hpmoe.ir.taskflow import Taskflow
@@ -141,11 +141,11 @@ def _num_outputs(ir: Program | Taskflow, beside: AnyIR) -> int:
     return ir.num_results if isinstance(ir, Program) and isinstance(beside, Program) else len(ir.outputs)
 
 
-def _avals(ir: Program | Taskflow) -> list[Aval]:
+def _avals(ir: Program | Taskflow) -> list[ShapeDtypeStruct]:
     """The shape and dtype of each output."""
     if isinstance(ir, Program):
-        return [Aval(a.aval.shape, a.aval.dtype) for a in ir.outputs]
-    return [Aval(ir.buffers[b].shape, ir.buffers[b].dtype) for b in ir.outputs]
+        return [ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in ir.outputs]
+    return [ShapeDtypeStruct(ir.buffers[b].shape, ir.buffers[b].dtype) for b in ir.outputs]
 
 
 def name_of(f: Function) -> str:

@@ -10,7 +10,7 @@ import optree
 from mindspore import Tensor
 
 from hpmoe import tracing
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import ShapeDtypeStruct
 from hpmoe.ir.padding import check_num_tokens
 from hpmoe.ir.program import DIRECTIONS, Program, Var
 from hpmoe.ir.stages import AnyIR, cut_at_routes
@@ -87,7 +87,7 @@ class Runner:
             return optree.tree_unflatten(traced.out_tree, outputs[:results])
 
     def prepare(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree], num_tokens: Sequence[int] | None = None,
-                seed: int | None = None) -> tuple[Call, list[Tensor | Aval]]:
+                seed: int | None = None) -> tuple[Call, list[Tensor | ShapeDtypeStruct]]:
         """The call of these arguments, checked and traced, and the arrays (tensors or Avals) among them."""
         given = self._flattened(args, kwargs)
         lengths = None if num_tokens is None else self.backend.lengths_of(num_tokens)
@@ -194,16 +194,18 @@ def _flow_of(ir: AnyIR) -> Taskflow:
     return flow
 
 
-def _checked_tensors(program: Program, arrays: Sequence[Tensor | Aval]) -> list[Tensor]:
+def _checked_tensors(program: Program, arrays: Sequence[Tensor | ShapeDtypeStruct]) -> list[Tensor]:
     """The values of the program's inputs: arguments, then captures.
 
     Raises:
-        ArgumentError: an argument is an Aval; or a main gradient, which the backward pass writes, lies in the memory of an
+        ArgumentError: an argument is an ShapeDtypeStruct; or a main gradient, which the backward pass writes, lies in the
+        memory of an
             argument.
     """
     for name, x in zip(program.input_names, arrays, strict=False):
-        if isinstance(x, Aval):  # the text of a tensor would be of its values
-            check_argument(False, program.name, name, f"{x!r}, an hpmoe.Aval", "a tensor: a call computes with its values",
+        if isinstance(x, ShapeDtypeStruct):  # the text of a tensor would be of its values
+            check_argument(False, program.name, name, f"{x!r}, an hpmoe.ShapeDtypeStruct",
+                           "a tensor: a call computes with its values",
                            "lower() takes Avals.")
     tensors = [*arrays, *program.captures]
     for var, main in program.main_grads.items():

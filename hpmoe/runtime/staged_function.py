@@ -65,7 +65,7 @@ class StagedFunction(Graphed):
         """The IR of this stage for arguments like `args`.
 
         Args:
-            args, kwargs: as for a call; an array may also be an `hpmoe.Aval`.
+            args, kwargs: as for a call; an array may also be an `hpmoe.ShapeDtypeStruct`.
             mesh: the ranks the function runs on; one by default.
             direction: "forward" or "backward".
 
@@ -91,13 +91,13 @@ class StagedFunction(Graphed):
         in fuse_persistent(keep_plans=True) they are kept for other processes, too.
 
         Args:
-            args, kwargs: as for a call; an array may also be an `hpmoe.Aval`.
+            args, kwargs: as for a call; an array may also be an `hpmoe.ShapeDtypeStruct`.
             imbalance: rows of the rank that receives most, over the mean.
 
         Example:
             >>> import hpmoe
             >>> f = hpmoe.fuse_persistent(hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu)))
-            >>> f.warm_up(hpmoe.Aval((8, 4), "float32"))
+            >>> f.warm_up(hpmoe.ShapeDtypeStruct((8, 4), "float32"))
             >>> f.cache_info().currsize
             3
         """

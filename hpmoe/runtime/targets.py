@@ -194,8 +194,8 @@ class Executable(Generic[State]):
         size = (f"kernel {self.target.name}  image={len(self.image)} bytes  queues={len(self.flow.queues)} for each of "
                 f"{self.flow.ep_size} ranks")
         if len(self.flows) > 1:
-            likely = ", ".join(str(of_plan.routes[0].likely_rows) for of_plan in self.flows)
-            size += f"\nplans for likely rows {likely}, of which a launch takes one; the first:"
+            expected = ", ".join(str(of_plan.routes[0].expected_rows) for of_plan in self.flows)
+            size += f"\nplans for expected rows {expected}, of which a launch takes one; the first:"
         return "\n".join([head, size, *flow[1:]])
 
     __repr__ = __str__
@@ -214,7 +214,7 @@ def explained(error: LaunchError, flows: Sequence[Taskflow]) -> LaunchError:
     order = np.concatenate(flow.queues)
     names = []
     if len(flows) > 1 and max(task, event) >= 0:
-        names.append(f"the launch took plan {plan} of {len(flows)}, likely rows {flow.routes[0].likely_rows}")
+        names.append(f"the launch took plan {plan} of {len(flows)}, expected rows {flow.routes[0].expected_rows}")
     if 0 <= task < len(order):
         t = int(order[task])
         names.append(f"task t{t} is {task_name(flow, t)}")

@@ -200,7 +200,7 @@ def transform(rewrite: Function | None = None, *, requires: str | None = None, m
         >>> @hpmoe.transform(requires="program")
         ... def rename(program, *, name):
         ...     return program.replace(name=name)
-        >>> print(rename(lambda x: x + 1.0, name="increment").lower(hpmoe.Aval((2,), "float32")))
+        >>> print(rename(lambda x: x + 1.0, name="increment").lower(hpmoe.ShapeDtypeStruct((2,), "float32")))
         # increment | rename(name=increment)
         { lambda x:f32[2]
           let a:f32[2] = add x 1.0

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
-from hpmoe.scheduling.likely_slots import LikelySlots, grids_of
+from hpmoe.scheduling.expected_slots import ExpectedSlots, grids_of
 from hpmoe.scheduling.terms import term
 from hpmoe.support.known import known
 from hpmoe.tiling.next_ops import next_ops
@@ -68,9 +68,9 @@ def _last_sent_back(flow: tf.Taskflow, rank: np.ndarray) -> int:
 
 def _turns(flow: tf.Taskflow, machine: Machine, route: int, parts: int) -> np.ndarray:
     """Returns the turn of each slot of a route, [num_slots]."""
-    slots, num_slots = LikelySlots(flow, route), flow.routes[route].num_slots
+    slots, num_slots = ExpectedSlots(flow, route), flow.routes[route].num_slots
     if parts:
-        return spread_out(num_slots, max(parts, round(num_slots * parts / max(1, slots.num_likely))) if parts > 1 else 1)
+        return spread_out(num_slots, max(parts, round(num_slots * parts / max(1, slots.num_expected))) if parts > 1 else 1)
     if flow.routes[route].kind.is_of_tokens:
         slot, of_rank = np.arange(num_slots), max(1, -(-num_slots // flow.ep_size))
         return _round_the_ranks(np.zeros(num_slots), slot % of_rank, slot // of_rank)
@@ -96,7 +96,7 @@ def spread_parts(flow: tf.Taskflow, machine: Machine) -> int:
     Each source fills slots of its own on such a rank, and L2 holds the weights of a part.
     """
     for plan in flow.routes:
-        if plan.kind.is_of_tokens or plan.placement or plan.likely_rows < max(RUN * plan.ep_size, FEWEST) * plan.tile_rows:
+        if plan.kind.is_of_tokens or plan.placement or plan.expected_rows < max(RUN * plan.ep_size, FEWEST) * plan.tile_rows:
             return 0
     if not any(plan.ep_size > 2 and rows_over_sent(plan) > UNEVEN for plan in flow.routes):
         return 0
@@ -108,7 +108,7 @@ def spread_parts(flow: tf.Taskflow, machine: Machine) -> int:
 
 def rows_over_sent(plan: tf.RoutePlan) -> float:
     """Returns the expected rows of the fullest rank, divided by the rows that one rank sends."""
-    return plan.likely_rows / max(1, plan.num_tokens * plan.top_k)
+    return plan.expected_rows / max(1, plan.num_tokens * plan.top_k)
 
 
 def spread_out(num_slots: int, parts: int = 1) -> np.ndarray:
@@ -143,21 +143,21 @@ def _halves(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, rank: np.nda
     if products / machine.num_aic >= back:
         return []
     cols = min(shape[2] for i, (op, _, shape) in enumerate(grids) if op.unit == "aic" and rank[i] <= last)
-    return [half_by_half(LikelySlots(flow, route), machine.num_aic / cols) for route in range(len(flow.routes))]
+    return [half_by_half(ExpectedSlots(flow, route), machine.num_aic / cols) for route in range(len(flow.routes))]
 
 
-def half_by_half(slots: LikelySlots, least: float) -> np.ndarray:
+def half_by_half(slots: ExpectedSlots, least: float) -> np.ndarray:
     """Returns the run of each slot, [num_slots]: half of the expected slots, then half of the rest, down to `least`."""
-    likely = max(1, slots.num_likely)
-    left = 1 - np.minimum(np.arange(len(slots.place)), likely - 1) / likely
-    return np.minimum(-np.log2(left), math.log2(max(1.0, likely / least))).astype(np.int64)
+    expected = max(1, slots.num_expected)
+    left = 1 - np.minimum(np.arange(len(slots.place)), expected - 1) / expected
+    return np.minimum(-np.log2(left), math.log2(max(1.0, expected / least))).astype(np.int64)
 
 
 @term("groups_of_few", otherwise=lambda flow, machine, op, turn: turn)
 def _groups(flow: tf.Taskflow, machine: Machine, op: tf.TileOp, turn: np.ndarray) -> np.ndarray:
     """Few slots of an expert are multiplied column after column if L2 does not hold the expert's weight, since every slot
     would read all of the weight again. Returns the group of each slot, [num_slots]."""
-    slots = LikelySlots(flow, op.domain.route)
+    slots = ExpectedSlots(flow, op.domain.route)
     if _weight_bytes(flow, op) <= slots.num_experts * machine.l2.bytes:
         return turn
     of_expert, few = math.ceil(slots.per_expert), round(machine.num_aic ** 0.5)

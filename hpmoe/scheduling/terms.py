@@ -38,7 +38,7 @@ def without(*names: str) -> Iterator[None]:
         >>> import hpmoe
         >>> layer = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu), machine=hpmoe.ascend_a3)
         >>> with without("put_turns", "halves"):
-        ...     layer.lower(hpmoe.Aval((512, 4096), "bfloat16")).num_tasks
+        ...     layer.lower(hpmoe.ShapeDtypeStruct((512, 4096), "bfloat16")).num_tasks
         2
     """
     for name in names:

@@ -11,7 +11,7 @@ from hpmoe.costs.work import Work, put_rate
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
 from hpmoe.planner.planner import DEALT, deal
-from hpmoe.scheduling.likely_slots import LikelySlots, grids_of, link_stretch, sources_ahead
+from hpmoe.scheduling.expected_slots import ExpectedSlots, grids_of, link_stretch, sources_ahead
 from hpmoe.scheduling.score import rows_over_sent, spread_parts
 from hpmoe.scheduling.terms import term
 from hpmoe.tile_ops.params import Paced
@@ -94,7 +94,7 @@ def _num_out(flow: tf.Taskflow, machine: Machine) -> int:
 
 def dealt(flow: tf.Taskflow, machine: Machine, queues: list[np.ndarray], sequence: np.ndarray,
           vector: VectorWorkers) -> list[np.ndarray]:
-    """Returns the tasks of each worker in the order of `sequence`: matrix tasks of likely slots as they are in `queues`,
+    """Returns the tasks of each worker in the order of `sequence`: matrix tasks of expected slots as they are in `queues`,
     puts by their turns, and all others dealt out one by one, since no plan knows how long they take."""
     worker, num_aic = np.full(flow.num_tasks, -1, np.int32), machine.num_aic
     for q, tasks in enumerate(queues[:num_aic]):
@@ -105,7 +105,7 @@ def dealt(flow: tf.Taskflow, machine: Machine, queues: list[np.ndarray], sequenc
             kind = vector.kind(op)
             of_task[:] = num_aic + sum(vector[:kind]) + _put_turns(flow, op, machine, sequence[tasks]) % vector[kind]
         elif op.unit == "aic" and op.domain.is_slots:
-            of_task[~LikelySlots(flow, op.domain.route).is_likely] = -1
+            of_task[~ExpectedSlots(flow, op.domain.route).is_expected] = -1
     among = [(0, num_aic) if op.unit == "aic" else vector.among(op) for op in flow.ops]
     first = [0 if op.unit == "aic" else num_aic for op in flow.ops]
     return deal(flow, sequence, worker, np.array([(f + q, n) for f, (q, n) in zip(first, among, strict=True)], DEALT),
@@ -120,7 +120,7 @@ def _put_turns(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, sequence: np.
     slots of a run one after another; ranks of one place in every node have one number, so that every worker sends to all
     nodes. Returns the turn of each put, [num_slots, peers, columns].
     """
-    (num_slots, num_peers, num_cols), slots = op.grid, LikelySlots(flow, op.domain.route)
+    (num_slots, num_peers, num_cols), slots = op.grid, ExpectedSlots(flow, op.domain.route)
     node_size = machine.link.node_size if machine.link.node_size > 1 else flow.ep_size
     ahead, of_source = sources_ahead(flow, op), slots.per_expert / flow.ep_size
     run = max(1, round(of_source))
@@ -153,7 +153,7 @@ def paced_puts(flow: tf.Taskflow, machine: Machine) -> tf.Taskflow:
     if len({op.domain.route for op in puts}) != 1 or not any(op.unit == "aic" for op in flow.ops):
         return flow
     plan = flow.routes[puts[0].domain.route]
-    of_expert = max(1.0, plan.likely_rows / (plan.num_local_experts * plan.tile_rows))  # slots
+    of_expert = max(1.0, plan.expected_rows / (plan.num_local_experts * plan.tile_rows))  # slots
     if machine.unified or flow.ep_size > machine.link.node_size or plan.kind.is_of_tokens or of_expert >= flow.ep_size - 1 \
             or spread_parts(flow, machine):
         return flow

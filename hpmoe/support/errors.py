@@ -34,7 +34,7 @@ class TraceError(TypeError):
 
     Example:
         >>> import hpmoe
-        >>> hpmoe.trace(lambda x: x if x.sum() > 0 else -x, hpmoe.Aval((2,), "float32"))
+        >>> hpmoe.trace(lambda x: x if x.sum() > 0 else -x, hpmoe.ShapeDtypeStruct((2,), "float32"))
         Traceback (most recent call last):
         ...
         hpmoe.TraceError: a Python branch on bool[] is not traceable: a tracer has a shape and a dtype, its values ...
@@ -50,7 +50,7 @@ class ProgramError(ValueError):
 
     Example:
         >>> import hpmoe
-        >>> hpmoe.vjp(hpmoe.vjp(hpmoe.trace(hpmoe.swiglu, hpmoe.Aval((2, 4), "float32"))))
+        >>> hpmoe.vjp(hpmoe.vjp(hpmoe.trace(hpmoe.swiglu, hpmoe.ShapeDtypeStruct((2, 4), "float32"))))
         Traceback (most recent call last):
         ...
         hpmoe.ProgramError: vjp asked swiglu_grad what its gradient is, and it has no vjp rule
@@ -78,7 +78,7 @@ class VerifyError(ValueError):
 
     Example:
         >>> import hpmoe
-        >>> x, w = hpmoe.Aval((4, 2), "float32"), hpmoe.Aval((2, 3), "float32")
+        >>> x, w = hpmoe.ShapeDtypeStruct((4, 2), "float32"), hpmoe.ShapeDtypeStruct((2, 3), "float32")
         >>> flow = hpmoe.tile_partition(lambda x, w: (x @ w) * 2.0).lower(x, w)
         >>> hpmoe.verify(flow.replace(deps=flow.deps.replace(waits=flow.deps.waits[:0])))
         Traceback (most recent call last):
@@ -99,7 +99,7 @@ class LaunchError(RuntimeError):
 
     Example:
         >>> import hpmoe, numpy as np
-        >>> flow = hpmoe.tile_partition(lambda x: (x @ x) * 2.0).lower(hpmoe.Aval((2, 2), "float32"))
+        >>> flow = hpmoe.tile_partition(lambda x: (x @ x) * 2.0).lower(hpmoe.ShapeDtypeStruct((2, 2), "float32"))
         >>> silent = flow.replace(deps=flow.deps.replace(signals=flow.deps.signals[:0]))
         >>> hpmoe.interpret(silent, [[np.ones((2, 2), np.float32)]])
         Traceback (most recent call last):

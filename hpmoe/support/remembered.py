@@ -17,7 +17,7 @@ def remembered(f: Callable[[X], Y]) -> Callable[[X], Y]:
 
     Example:
         >>> import hpmoe
-        >>> program = hpmoe.trace(lambda x: x + x, hpmoe.Aval((2,), "float32"))
+        >>> program = hpmoe.trace(lambda x: x + x, hpmoe.ShapeDtypeStruct((2,), "float32"))
         >>> text_of = remembered(str)
         >>> text_of(program) is text_of(program)
         True

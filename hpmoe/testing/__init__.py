@@ -21,7 +21,7 @@ Example:
     ...         if eqn.primitive is primitives.mul and eqn.inputs[0] is eqn.inputs[1]:
     ...             return [builder.add(primitives.square, eqn.inputs[0])]
     ...     return map_equations(program, rule)
-    >>> x = hpmoe.Aval((5, 3), "float32")
+    >>> x = hpmoe.ShapeDtypeStruct((5, 3), "float32")
     >>> assert_rewrite(square_by_square, (lambda x: x * x, [x]), '''
     ...     { lambda x:f32[5,3]
     ...       let a:f32[5,3] = square x

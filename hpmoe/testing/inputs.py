@@ -8,7 +8,7 @@ import numpy as np
 import optree
 from mindspore import Tensor
 
-from hpmoe.ir.avals import Aval, fixed
+from hpmoe.ir.avals import ShapeDtypeStruct, fixed
 from hpmoe.ir.program import Program
 from hpmoe.ir.token_rows import count_tokens, token_sources, token_vars
 from hpmoe.machines.machine import Mesh, as_mesh
@@ -60,7 +60,8 @@ def random_inputs(f: Function, avals: Sequence[PyTree], mesh: Mesh | None = None
 
     Args:
         f: a plain function of one rank's arrays; it is traced, and what it dispatches by are the ids.
-        avals: its arguments on one rank: `hpmoe.Aval`s, alone or in lists, tuples and dicts; tensors and arrays are taken
+        avals: its arguments on one rank: `hpmoe.ShapeDtypeStruct`s, alone or in lists, tuples and dicts; tensors and arrays
+        are taken
             as they are (on a mesh with the rank axis first), and so is anything else, such as a number.
         mesh: with one, arrays have the leading rank axis that `spmd(f, mesh)` takes, also if it is of one rank.
         routing: to which experts tokens go, each to distinct ones:
@@ -80,7 +81,7 @@ def random_inputs(f: Function, avals: Sequence[PyTree], mesh: Mesh | None = None
     Example:
         >>> import hpmoe
         >>> from hpmoe.testing import random_inputs
-        >>> avals = [hpmoe.Aval(*a) for a in [((3, 4), "float32"), ((3, 1), "int32"), ((3, 1), "float32"),
+        >>> avals = [hpmoe.ShapeDtypeStruct(*a) for a in [((3, 4), "float32"), ((3, 1), "int32"), ((3, 1), "float32"),
         ...                                   ((2, 4, 6), "float32"), ((2, 3, 4), "float32")]]
         >>> inputs = random_inputs(hpmoe.moe_ffn, avals, hpmoe.Mesh(2), routing="one_expert")
         >>> inputs[1].asnumpy().reshape(2, 3).tolist(), inputs.num_tokens
@@ -109,11 +110,11 @@ def random_inputs(f: Function, avals: Sequence[PyTree], mesh: Mesh | None = None
 
 def local_leaves(leaves: Iterable[PyTree], mesh: Mesh | None) -> list[PyTree]:
     """What one rank has of arguments: arrays on a mesh are given for all ranks."""
-    return [leaf if isinstance(leaf, Aval) or (aval := argument_aval(leaf)) is None
-            else Aval(aval.shape[1:] if mesh is not None else aval.shape, aval.dtype) for leaf in leaves]
+    return [leaf if isinstance(leaf, ShapeDtypeStruct) or (aval := argument_aval(leaf)) is None
+            else ShapeDtypeStruct(aval.shape[1:] if mesh is not None else aval.shape, aval.dtype) for leaf in leaves]
 
 
-def _given(leaf: Tensor | np.ndarray | Aval, drawn: np.ndarray, mesh: Mesh | None) -> Tensor:
+def _given(leaf: Tensor | np.ndarray | ShapeDtypeStruct, drawn: np.ndarray, mesh: Mesh | None) -> Tensor:
     """A tensor as it was given, or the one that is drawn."""
     if isinstance(leaf, Tensor):
         return leaf

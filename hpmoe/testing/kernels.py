@@ -43,7 +43,7 @@ def applied(transform: Function, f: Function, tiles: Chain) -> Function:
         check_argument(isinstance(staged, StagedFunction) or staged is f, "hpmoe.testing", "what the transform returns",
                        f"a {type(staged).__name__}", "a staged function, as what hpmoe.transform makes does")
         check_argument(not staged_of(staged).is_on_device, "hpmoe.testing", "the target of the transform",
-                       "a device of its own", "\"cpu\" or \"ascend-twin\"")
+                       "a device of its own", "\"cpu\" or \"ascend-emulator\"")
         return staged
     raise known(error)
 

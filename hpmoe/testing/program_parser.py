@@ -8,7 +8,7 @@ import inspect
 import re
 from collections.abc import Iterator
 
-from hpmoe.ir.avals import SHORT_DTYPE, Aval, RouteAval, Rows
+from hpmoe.ir.avals import SHORT_DTYPE, RouteAval, Rows, ShapeDtypeStruct
 from hpmoe.ir.program import Atom, Equation, Literal, Program, Var
 from hpmoe.primitives.primitive import REGISTRY, Primitive
 from hpmoe.support.errors import ArgumentError
@@ -30,7 +30,7 @@ def parse_program(text: str, direction: str = "forward") -> Program:
 
     Example:
         >>> import hpmoe
-        >>> text = str(hpmoe.trace(lambda x: x * 2.0, hpmoe.Aval((3,), "float32")))
+        >>> text = str(hpmoe.trace(lambda x: x * 2.0, hpmoe.ShapeDtypeStruct((3,), "float32")))
         >>> str(parse_program(text)) == text
         True
     """
@@ -60,7 +60,7 @@ class _Parser:
 
     def _input(self, typed: tuple[str, str, str]) -> Var:
         name, dtype, shape = typed
-        self.values[name] = var = Var(Aval(self._shape(shape), DTYPES.get(dtype, dtype)))
+        self.values[name] = var = Var(ShapeDtypeStruct(self._shape(shape), DTYPES.get(dtype, dtype)))
         return var
 
     def _shape(self, shape: str) -> tuple[int | Rows, ...]:
@@ -91,19 +91,19 @@ class _Parser:
         if "shape" in given:  # rows of several routes print alike there
             given["shape"] = self._shape(results[0][2])
         for p in inspect.signature(primitive.rules["infer"]).parameters.values():
-            if "Aval" not in str(p.annotation) and p.default is p.empty:
+            if p.kind is p.KEYWORD_ONLY and p.default is p.empty:
                 given.setdefault(p.name, False)  # which is left out where it is printed
         self.ep_size = max(self.ep_size, given.get("ep_size", 1))
         avals = primitive.infer_avals(tuple(a.aval for a in atoms), given)
         outputs = tuple(self._result(*result, aval) for result, aval in zip(results, avals, strict=True))
         return Equation(primitive, atoms, given, outputs)
 
-    def _result(self, name: str, dtype: str, shape: str, aval: Aval | RouteAval) -> Var:
+    def _result(self, name: str, dtype: str, shape: str, aval: ShapeDtypeStruct | RouteAval) -> Var:
         """What an equation defines, of the type that it is written with; a route by the rows that it is written with."""
         if isinstance(aval, RouteAval):
             aval = dataclasses.replace(aval, rows=self.rows.setdefault(shape, Rows()))
         else:
-            aval = Aval(self._shape(shape), DTYPES.get(dtype, dtype))
+            aval = ShapeDtypeStruct(self._shape(shape), DTYPES.get(dtype, dtype))
         self.values[name] = var = Var(aval)
         return var
 

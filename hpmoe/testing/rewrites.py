@@ -56,7 +56,7 @@ def assert_rewrite(transform: Function, before: str | IR | tuple[Function, Seque
         ...     { lambda x:f32[3]
         ...       let a:f32[3] = mul x 2.0
         ...       in (a,) : f32[3] }''')
-        >>> assert_rewrite(twice, (lambda x: x * x, [hpmoe.Aval((3,), "float32")]), '''
+        >>> assert_rewrite(twice, (lambda x: x * x, [hpmoe.ShapeDtypeStruct((3,), "float32")]), '''
         ...     { lambda x:f32[3] d_out:f32[3]
         ...       let a:f32[3] = mul d_out x
         ...           b:f32[3] = mul a 2.0

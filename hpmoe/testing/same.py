@@ -68,7 +68,7 @@ def assert_same(transform: Function, f: Function, avals: Sequence[PyTree], mesh:
     Example:
         >>> import hpmoe
         >>> from hpmoe.testing import assert_same
-        >>> avals = [hpmoe.Aval(*a) for a in [((3, 4), "float32"), ((3, 1), "int32"), ((3, 1), "float32"),
+        >>> avals = [hpmoe.ShapeDtypeStruct(*a) for a in [((3, 4), "float32"), ((3, 1), "int32"), ((3, 1), "float32"),
         ...                                   ((2, 4, 6), "float32"), ((2, 3, 4), "float32")]]
         >>> assert_same(hpmoe.overlap_comm(signal="peer"), hpmoe.moe_ffn, avals, hpmoe.Mesh(2), orders=2)
         >>> from hpmoe.rewriting import map_equations, primitives

@@ -21,7 +21,7 @@ import numpy as np
 from hypothesis import strategies as st
 from mindspore import Tensor, mint
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import ShapeDtypeStruct
 from hpmoe.machines.machine import Mesh
 from hpmoe.machines.presets import cpu
 from hpmoe.moe import moe_ffn
@@ -41,7 +41,7 @@ class Layer(NamedTuple):
     """A function of one rank's arrays, what these are, and the ranks: `assert_same(transform, *layer)`."""
 
     f: Function
-    avals: tuple[Aval, ...]
+    avals: tuple[ShapeDtypeStruct, ...]
     mesh: Mesh
 
 
@@ -97,7 +97,7 @@ def layers(draw: st.DrawFn, of_meshes: st.SearchStrategy[Mesh] | None = None,
     local, tokens, width, inner = (draw(st.integers(*of)) for of in ((1, 3), (0, 6), (1, 5), (1, 4)))
     top_k, dtype = draw(st.integers(1, min(4, mesh.ep_size * local))), draw(st.sampled_from(dtypes))
     shapes = ((tokens, width), (tokens, top_k), (tokens, top_k), (local, width, 2 * inner), (local, inner, width))
-    avals = tuple(Aval(shape, "int32" if i == 1 else dtype) for i, shape in enumerate(shapes))
+    avals = tuple(ShapeDtypeStruct(shape, "int32" if i == 1 else dtype) for i, shape in enumerate(shapes))
     return Layer(draw(st.sampled_from(FUNCTIONS)), avals, mesh)
 
 

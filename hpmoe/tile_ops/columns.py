@@ -38,8 +38,8 @@ CUMSUM = TilePrimitive(
 
 def top_k(x: np.ndarray, k: int, largest: bool) -> np.ndarray:
     """The indices of the k largest or smallest of the last dimension, in order. NaN is the largest, equals go by index."""
-    turned = x[..., ::-1] if largest else x
-    order = np.argsort(turned, axis=-1, kind="stable")
+    transposed = x[..., ::-1] if largest else x
+    order = np.argsort(transposed, axis=-1, kind="stable")
     order = x.shape[-1] - 1 - order[..., ::-1] if largest else order
     return order[..., :k].astype(np.int32)
 

@@ -39,7 +39,7 @@ class Domain:
         of_tokens: whether rows past a rank's number of tokens are left out of a sum.
         first: the first unit.
         first_expert, height: the first expert that units are about, and rows of its matrix; of some domains.
-        by_expert: whether units are experts of a peer; of notices alone.
+        by_expert: whether units are experts of a peer; of completion flags only.
         is_slots, is_tiles, is_copies: whether units are slots of received rows, static tiles of rows, or blocks of copies.
         counts_once: whether a task counts as one, whatever rows there are.
         in_blocks: whether units are blocks of rows of matrices.
@@ -107,7 +107,7 @@ class Once(Domain):
 
 
 @dataclasses.dataclass(frozen=True)
-class Notices(Domain):
+class CompletionFlags(Domain):
     """One task for each peer, or for each of the experts there (`by_expert`)."""
 
     by_expert: bool = dataclasses.field(default=False, kw_only=True)

@@ -37,8 +37,8 @@ def width_found(cols: Number) -> Number:
 
 def as_found(is_outside: np.ndarray) -> np.ndarray:
     """What is found in rows [..., N] of bools: [..., 1 + ceil(N / 32)]."""
-    spare = -is_outside.shape[-1] % WORD
-    bits = np.packbits(np.pad(is_outside, [(0, 0)] * (is_outside.ndim - 1) + [(0, spare)]), axis=-1, bitorder="little")
+    padding = -is_outside.shape[-1] % WORD
+    bits = np.packbits(np.pad(is_outside, [(0, 0)] * (is_outside.ndim - 1) + [(0, padding)]), axis=-1, bitorder="little")
     return np.concatenate([np.sum(is_outside, axis=-1, keepdims=True, dtype=np.int32), bits.view("<i4")], axis=-1)
 
 

@@ -95,11 +95,11 @@ def _(op: Shapes) -> Rules:
            "makes matrices of {} rows in {}, which has those of {}", height, op.name(0), op.height(0))
     yield ((block >= 1) & ((op.blocks() - 1) * block < height),
            "cuts matrices of {} rows into {} blocks of {}", height, op.blocks(), block)
-    yield (op.has_room(0, op.num_rows() * height),
+    yield (op.has_capacity(0, op.num_rows() * height),
            "makes {} matrices in {}, which has too few rows", op.num_rows(), op.name(0))
     for i in (3, 4):
         is_main = (op.rows(i) == op.rows(0)) & op.is_float32(i) & op.is_float32(0)
-        is_returned = (op.height(i) == height) & op.has_copies() & op.has_room(i, op.most_copies() * height)
+        is_returned = (op.height(i) == height) & op.has_copies() & op.has_capacity(i, op.most_copies() * height)
         yield (implies(op.rows_are(i, row_modes.RETURNED), op.first_expert() == 0),
                "adds what copies returned to experts that are not the rank's own")
         fits = where(op.rows_are(i, row_modes.RETURNED), is_returned, is_main)

@@ -12,11 +12,11 @@ import numpy as np
 from hpmoe.tile_ops.functions import Function
 
 
-class Way(IntEnum):
+class Leg(IntEnum):
     """Which way rows go: from tokens to experts, or back."""
 
-    OUT = 0
-    BACK = 1
+    DISPATCH = 0
+    COMBINE = 1
 
 
 class Reduction(IntEnum):
@@ -58,7 +58,7 @@ class Params:
     is_transposed: ClassVar[bool] = False
     is_early: ClassVar[bool] = False
     function: ClassVar[Function | None] = None
-    way: ClassVar[Way | None] = None
+    leg: ClassVar[Leg | None] = None
     buffer: ClassVar[int] = -1
     route: ClassVar[int] = -1
     block: ClassVar[int] = 0
@@ -223,12 +223,12 @@ class Paced(Params):
 
 
 @dataclasses.dataclass(frozen=True)
-class Notice(Params):
+class CompletionFlag(Params):
     """Direction of the rows that a completion flag is about, and the buffer that their put writes."""
 
-    way: Way
+    leg: Leg
     buffer: int
-    in_image = ("way",)
+    in_image = ("leg",)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,11 +5,11 @@
                  out[r, n] = sum_k (q[r, k] * s[r, k // 32]) * (w[e, k, n] * c[e, n, k // 32]), of mxfp8, rounded once
     RESCALE      out[r, n] = float32(sums[r, n]) * s[r] * c[e, n], in this order, in float32, rounded once; also of the
                  float32 sums of GMM_FP8
-    GMM_WIDENED  out[r, n] = (sum_k x[r, k] * float32(w[e, k, n])) * c[e, n], in float32, rounded once
+    GMM_DEQUANTIZED  out[r, n] = (sum_k x[r, k] * float32(w[e, k, n])) * c[e, n], in float32, rounded once
                  out[r, n] = sum_k x[r, k] * (float32(w[e, k, n]) * c[e, n, k // 32]), of mxfp8
     WIDEN_WEIGHT out[e, k, n] = float32(w[e, k, n]), of mxfp8 times c[e, n, k // 32], rounded once
 e is the expert of row r, s[r] the scale of the quantised row, c the scale of a column of a weight, 1 where there is none, or
-of 32 elements that lie side by side. Where weights are turned, w[e, n, k] stands for w[e, k, n]. Products of elements of
+of 32 elements that lie side by side. Where weights are transposed, w[e, n, k] stands for w[e, k, n]. Products of elements of
 GMM_FP8 are exact in float32. A kernel sums K of them in any order, within K * 2^-24 of the sum of their magnitudes.
 """
 
@@ -43,7 +43,7 @@ MOST_TERMS = 1 << 17  # of a sum, each of at most 127 * 128, that an int32 surel
 
 
 @dataclasses.dataclass(frozen=True)
-class WidenedMatmul(Matmul):
+class DequantizedMatmul(Matmul):
     """Matrix product with a weight that is dequantized first, and the format of the weight."""
 
     element: Element = Element.INT8
@@ -76,7 +76,7 @@ class WeightFormat(RowFormat):
 
     @property
     def npu_passes(self) -> int:
-        """Of a matrix that is read twice, and turned: conversion, magnitude, maximum, zeros, sum of these; conversion,
+        """Of a matrix that is read twice, and transposed: conversion, magnitude, maximum, zeros, sum of these; conversion,
         quotient, choice, turning, rounding, two conversions."""
         return 12 if self.cols > 1 else 0
 
@@ -117,7 +117,7 @@ def _rescaled_columns(sums: np.ndarray, packed: np.ndarray, *scale: np.ndarray) 
         return rescaled(sums, packed) * scale[0] if scale else rescaled(sums, packed)
 
 
-def _widened(form: RowFormat, codes: np.ndarray, *scales: np.ndarray) -> np.ndarray:
+def _dequantized(form: RowFormat, codes: np.ndarray, *scales: np.ndarray) -> np.ndarray:
     numbers = values_of(form.element, codes)
     return numbers * block_scales(scales[0], form.block, 0, codes.shape[1]) if form.block else numbers
 
@@ -131,8 +131,8 @@ GMM_FP8 = Product(
 RESCALE = EndOfProduct(
     "RESCALE", 40, result=Result.ROUNDED, work=Work("MAP mul"), domains=(Slots,), numpy=_rescaled_columns,
     outputs=(Operand(),), inputs=(Operand(may_be_integer=True), SCALED), optional=(Operand((row_modes.SLOT_EXPERT,)),))
-GMM_WIDENED = Product(
-    "GMM_WIDENED", 41, params=WidenedMatmul, result=Result.ROUNDED, work=Work("GMM"), domains=(Slots,),
+GMM_DEQUANTIZED = Product(
+    "GMM_DEQUANTIZED", 41, params=DequantizedMatmul, result=Result.ROUNDED, work=Work("GMM"), domains=(Slots,),
     outputs=(Operand(),), inputs=(Operand(cols=(col_modes.ALL,)), WEIGHT), optional=(SCALES, COPIES, COPIED_SCALES))
 QUANTIZE_WEIGHT = TilePrimitive(
     "QUANTIZE_WEIGHT", 42, params=WeightFormat, work=Work("MAP copy"), domains=(Tiles,),
@@ -140,7 +140,7 @@ QUANTIZE_WEIGHT = TilePrimitive(
     inputs=(Operand((row_modes.ALL,), (col_modes.ALL,)),))
 WIDEN_WEIGHT = TilePrimitive(
     "WIDEN_WEIGHT", 43, params=RowFormat, result=Result.ROUNDED, work=Work("MAP copy"), domains=(Tiles,),
-    outputs=(Operand(cols=(col_modes.ALL,)),), inputs=(BYTES,), optional=(BYTES,), numpy=_widened)
+    outputs=(Operand(cols=(col_modes.ALL,)),), inputs=(BYTES,), optional=(BYTES,), numpy=_dequantized)
 
 
 @GMM_FP8.reference
@@ -151,8 +151,8 @@ def _(frame: Frame[Fp8Matmul]) -> int:
     return len(out)
 
 
-@GMM_WIDENED.reference
-def _(frame: Frame[WidenedMatmul]) -> int:
+@GMM_DEQUANTIZED.reference
+def _(frame: Frame[DequantizedMatmul]) -> int:
     out, x, *given = frame.operands()
     product, scales = x @ _numbers_of_weight(frame, frame.params.form), []
     if not frame.params.block:  # of columns, beside the rank's own weight
@@ -168,14 +168,14 @@ def _numbers_of_weight(frame: Frame[Matmul], form: RowFormat) -> np.ndarray:
 
     A copy's matrices are in operands of their own; those of the rank's own have no rows then.
     """
-    given, modes, is_turned = frame.operands()[2:], [a.rows for a in frame.op.operands[2:]], frame.params.is_transposed
+    given, modes, is_transposed = frame.operands()[2:], [a.rows for a in frame.op.operands[2:]], frame.params.is_transposed
     own, copies = ([a for a, m in zip(given, modes, strict=True) if m is mode]
                    for mode in (row_modes.SLOT_EXPERT, row_modes.REPLICA))
     codes, *of_blocks = copies if copies and len(copies[0]) else own
     w = values_of(form.element, codes)
     if form.block:
-        w = w * block_scales(of_blocks[0], form.block, 0 if is_turned else frame.own(2).start, w.shape[1])
-    return w.T if is_turned else w
+        w = w * block_scales(of_blocks[0], form.block, 0 if is_transposed else frame.own(2).start, w.shape[1])
+    return w.T if is_transposed else w
 
 
 @QUANTIZE_WEIGHT.reference
@@ -197,7 +197,7 @@ def _(op: Shapes) -> Rules:
     yield from weight_rules(op, inner)
 
 
-@GMM_WIDENED.fits
+@GMM_DEQUANTIZED.fits
 def _(op: Shapes) -> Rules:
     yield op.params.form.is_known(), "multiplies elements of an unknown format"
     yield from _copies_rules(op, op.params.block)

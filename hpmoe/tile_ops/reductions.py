@@ -68,4 +68,4 @@ def _(op: Shapes) -> Rules:
     yield from sum_rules(op)
     yield (op.rows_are(1, row_modes.ALL) | (op.num_rows() == op.num_local_experts()),
            "sums rows of {} experts, and a rank has {}", op.num_rows(), op.num_local_experts())
-    yield op.has_room(0, op.num_rows()), "makes {} rows of {}, which has fewer", op.num_rows(), op.name(0)
+    yield op.has_capacity(0, op.num_rows()), "makes {} rows of {}, which has fewer", op.num_rows(), op.name(0)

@@ -81,7 +81,7 @@ class Shapes:
         buffer = self._buffer(i)
         return buffer.rows_per_expert if buffer else 0
 
-    def has_room(self, i: int, rows: Number) -> Number:
+    def has_capacity(self, i: int, rows: Number) -> Number:
         """Returns whether operand i has at least `rows` rows; True for received rows."""
         buffer = self._buffer(i)
         return buffer is None or buffer.num_rows is None or buffer.num_rows >= rows

@@ -16,7 +16,7 @@ from hpmoe.tile_ops.col_modes import ColMode
 from hpmoe.tile_ops.domains import Domain, Once, Slots, Tiles
 from hpmoe.tile_ops.frame import Body, Buffers, Frame, Operation
 from hpmoe.tile_ops.named import Named
-from hpmoe.tile_ops.params import Launched, NoParams, Params, Way
+from hpmoe.tile_ops.params import Launched, Leg, NoParams, Params
 from hpmoe.tile_ops.row_modes import RowMode
 from hpmoe.tile_ops.shapes import Rule, Shapes, fault_of
 
@@ -130,7 +130,7 @@ class TilePrimitive(Named):
 
     unit: ClassVar[str] = "aiv"
     payload: Payload = Payload.NOTHING
-    way: Way = Way.OUT
+    leg: Leg = Leg.DISPATCH
     is_blocking: bool = False
     ends_product: ClassVar[bool] = False
 
@@ -218,14 +218,14 @@ class TilePrimitive(Named):
         return self.moves_rows or self.moves_copies
 
     @property
-    def is_notice(self) -> bool:
+    def is_completion_flag(self) -> bool:
         """Whether it only tells that rows were sent."""
         return self.payload is Payload.NOTICE
 
     @property
     def is_back(self) -> bool:
         """Whether it is about rows, or gradients, on their way back."""
-        return self.way is Way.BACK
+        return self.leg is Leg.COMBINE
 
     @property
     def is_matmul(self) -> bool:
@@ -257,12 +257,12 @@ class EndOfProduct(TilePrimitive):
 class Transfer(TilePrimitive):
     """An operation that moves what a route says between ranks, or tells of it."""
 
-    def __init__(self, name: str, number: int, payload: Payload, way: Way = Way.OUT, *, is_blocking: bool = False,
+    def __init__(self, name: str, number: int, payload: Payload, leg: Leg = Leg.DISPATCH, *, is_blocking: bool = False,
                  outputs: tuple[Operand, ...] = (), inputs: tuple[Operand, ...] = (), domains: tuple[type[Domain], ...],
                  params: type[Params] = NoParams, work: Work = DEFAULT_WORK, verb: str = ""):
         super().__init__(name, number, outputs=outputs, inputs=inputs, domains=domains, params=params, work=work,
                          result=Result.MOVED if outputs else Result.EXACT, needs_route=True, verb=verb)
-        self.payload, self.way, self.is_blocking = payload, way, is_blocking
+        self.payload, self.leg, self.is_blocking = payload, leg, is_blocking
 
 
 def _by_rows(numpy: RowBody) -> Body[Params]:

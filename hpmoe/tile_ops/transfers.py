@@ -6,9 +6,9 @@ import numpy as np
 
 from hpmoe.routing.routing import PADDING
 from hpmoe.tile_ops import col_modes, row_modes
-from hpmoe.tile_ops.domains import Copies, Notices, Once, Slots
+from hpmoe.tile_ops.domains import CompletionFlags, Copies, Once, Slots
 from hpmoe.tile_ops.frame import Frame, Move
-from hpmoe.tile_ops.params import Launched, MatrixBlock, Notice, Paced, Params, Way
+from hpmoe.tile_ops.params import CompletionFlag, Launched, Leg, MatrixBlock, Paced, Params
 from hpmoe.tile_ops.shapes import Rules, Shapes
 from hpmoe.tile_ops.terms import Number, implies
 from hpmoe.tile_ops.tile_primitive import Operand, Payload, TilePrimitive, Transfer, Work
@@ -21,20 +21,20 @@ PUT = Transfer(
     "PUT", 1, Payload.ROWS, verb="put", domains=(Slots,), params=Paced,
     outputs=(Operand((row_modes.PEER,), PARTS),), inputs=(Operand(TOKEN_SIDE, PARTS),))
 PUT_BACK = Transfer(
-    "PUT_BACK", 2, Payload.ROWS, Way.BACK, verb="put", domains=(Slots,),
+    "PUT_BACK", 2, Payload.ROWS, Leg.COMBINE, verb="put", domains=(Slots,),
     outputs=(Operand(RETURN_SIDE, PARTS),), inputs=(Operand(cols=PARTS),))
 ALL_TO_ALL = Transfer(
     "ALL_TO_ALL", 12, Payload.ROWS, is_blocking=True, verb="all_to_all", domains=(Once,), work=Work("PUT"),
     outputs=(Operand((row_modes.PEER,), WHOLE),), inputs=(Operand(TOKEN_SIDE, WHOLE),))
 ALL_TO_ALL_BACK = Transfer(
-    "ALL_TO_ALL_BACK", 13, Payload.ROWS, Way.BACK, is_blocking=True, verb="all_to_all", domains=(Once,),
+    "ALL_TO_ALL_BACK", 13, Payload.ROWS, Leg.COMBINE, is_blocking=True, verb="all_to_all", domains=(Once,),
     work=Work("PUT_BACK"), outputs=(Operand(RETURN_SIDE, WHOLE),), inputs=(Operand(cols=WHOLE),))
-NOTIFY = Transfer("NOTIFY", 14, Payload.NOTICE, verb="notify", domains=(Notices,), params=Notice)
+NOTIFY = Transfer("NOTIFY", 14, Payload.NOTICE, verb="notify", domains=(CompletionFlags,), params=CompletionFlag)
 REPLICATE = Transfer(
     "REPLICATE", 19, Payload.MATRICES, domains=(Once, Copies), params=MatrixBlock, work=Work("PUT"),
     outputs=(Operand((row_modes.REPLICA,), WHOLE),), inputs=(Operand((row_modes.ALL,), WHOLE),))
 RETURN_GRADS = Transfer(
-    "RETURN_GRADS", 20, Payload.MATRICES, Way.BACK, domains=(Once, Copies), params=MatrixBlock,
+    "RETURN_GRADS", 20, Payload.MATRICES, Leg.COMBINE, domains=(Once, Copies), params=MatrixBlock,
     work=Work("PUT"), outputs=(Operand((row_modes.RETURNED,), WHOLE),), inputs=(Operand((row_modes.REPLICA,), WHOLE),))
 LAUNCH = TilePrimitive("LAUNCH", 18, verb="launch", domains=(Once,), params=Launched)
 PUT.reference(lambda frame: {peer: _send(frame, peer, frame.rows_sent(frame.rank, peer)) for peer in frame.peers})
@@ -73,9 +73,9 @@ def _return(frame: Frame[Params], peer: int, received: np.ndarray) -> np.ndarray
 
 
 @NOTIFY.reference
-def _(frame: Frame[Notice]) -> dict[int, int]:
+def _(frame: Frame[CompletionFlag]) -> dict[int, int]:
     routing, (peer,), expert = frame.routing, frame.peers, frame.unit
-    source, owner = (frame.rank, peer) if frame.params.way is Way.OUT else (peer, frame.rank)
+    source, owner = (frame.rank, peer) if frame.params.leg is Leg.DISPATCH else (peer, frame.rank)
     local = routing.num_local_experts
     counts = routing.counts[source, owner * local:(owner + 1) * local]
     return {peer: int(counts.sum() if expert < 0 else counts[expert])}
@@ -97,7 +97,7 @@ def _moved_rules(op: Shapes, received: int) -> Rules:
            "moves rows of {} to unlike rows of {}", op.name(1), op.name(0))
     yield implies(is_relayed, op.has_relays(op.own_route())), "is about relays, of which route {} has none", op.own_route()
     yield implies(is_relayed, op.alignment() == 1), "has relays pass on rows of its route, which is filled up"
-    yield (op.has_room(received, op.max_rows()),
+    yield (op.has_capacity(received, op.max_rows()),
            "receives {} rows in {}, which has {}", op.max_rows(), op.name(received), op.rows(received))
 
 
@@ -123,9 +123,9 @@ def _copied_rules(op: Shapes, copies: int, own: int, most_own: Number) -> Rules:
         yield op.height(i) == height, "moves matrices of {} rows, and those of {} have {}", height, op.name(i), op.height(i)
     yield ((block >= 1) & (height >= 1) & ((op.blocks() - 1) * block < height),
            "moves {} blocks of {} rows of {}", op.blocks(), block, height)
-    yield (op.has_room(copies, num_copies * height),
+    yield (op.has_capacity(copies, num_copies * height),
            "moves {} copies, of which {} has too few rows", num_copies, op.name(copies))
-    yield op.has_room(own, most_own * height), "moves {} matrices, of which {} has too few rows", most_own, op.name(own)
+    yield op.has_capacity(own, most_own * height), "moves {} matrices, of which {} has too few rows", most_own, op.name(own)
 
 
 REPLICATE.fits(lambda op: _copied_rules(op, 0, 1, op.num_own_experts()))

@@ -17,7 +17,7 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.support.errors import VerifyError
 from hpmoe.support.intervals import joined
 from hpmoe.tile_ops import col_modes
-from hpmoe.tile_ops.params import Notice
+from hpmoe.tile_ops.params import CompletionFlag
 from hpmoe.tiling.event_tables import Counted, Tables, Tasks
 from hpmoe.tiling.lifetimes import Release, lifetimes_of
 from hpmoe.tiling.region_events import Columns, Region, RegionEvents
@@ -37,7 +37,7 @@ class _Derivation:
         self.launched: tf.EventBlock | None = None
 
     def run(self) -> tf.Dependencies:
-        check_notices(self.ops)
+        check_completion_flags(self.ops)
         releases: dict[int, list[Release]] = {}
         shares = any(b.memory >= 0 for b in self.buffers)
         for release in lifetimes_of(self.buffers, self.ops, self.routes).releases if shares else ():
@@ -48,7 +48,7 @@ class _Derivation:
                 continue
             if self.launched is not None:
                 self.tables.wait(self.tasks_of[i], self.launched.first)
-            if op.primitive.is_notice:
+            if op.primitive.is_completion_flag:
                 self._wait_for_puts(i, op)
                 continue
             for storage in dict.fromkeys(self.buffers[a.buffer].storage for a in op.inputs):
@@ -160,18 +160,19 @@ class _Derivation:
             self.tables.signal(puts, block.first, by_peer=1)
 
 
-def puts_of(notice: tf.TileOp, ops: Sequence[tf.TileOp]) -> list[int]:
-    """The puts that a notice tells of."""
-    return [i for i, op in enumerate(ops) if op.primitive.is_put and op.operands[0].buffer == notice.params.buffer]
+def puts_of(flag: tf.TileOp, ops: Sequence[tf.TileOp]) -> list[int]:
+    """Returns the puts that a completion flag follows."""
+    return [i for i, op in enumerate(ops) if op.primitive.is_put and op.operands[0].buffer == flag.params.buffer]
 
 
-def check_notices(ops: Sequence[tf.TileOp]) -> None:
-    """Raises VerifyError unless each put without signals of its own has one notice, which names the buffer it writes."""
+def check_completion_flags(ops: Sequence[tf.TileOp]) -> None:
+    """Raises VerifyError unless each put without signals of its own has one completion flag, which names the buffer it
+    writes."""
     told: list[int] = []
     for i, op in enumerate(ops):
-        if not op.primitive.is_notice:
+        if not op.primitive.is_completion_flag:
             continue
-        puts = puts_of(op, ops) if isinstance(op.params, Notice) else []
+        puts = puts_of(op, ops) if isinstance(op.params, CompletionFlag) else []
         if len(puts) != 1 or not _is_alike(op, ops[puts[0]]):
             raise VerifyError(f"verify: ops[{i}], {op.opcode} {op.label}, has params {op.params}; it must name the way and "
                               f"the buffer of one put with a signal for each {op.signal} and as many peers, and there are "
@@ -180,13 +181,13 @@ def check_notices(ops: Sequence[tf.TileOp]) -> None:
     for i, op in enumerate(ops):
         if op.primitive.is_put and told.count(i) != (op.signal != "tile"):
             raise VerifyError(f"verify: ops[{i}], {op.opcode} {op.label} with a signal for each {op.signal}, has "
-                              f"{told.count(i)} notices that tell of it; it must have {int(op.signal != 'tile')}")
+                              f"{told.count(i)} completion flags; it must have {int(op.signal != 'tile')}")
 
 
-def _is_alike(notice: tf.TileOp, put: tf.TileOp) -> bool:
-    """Whether a put is one that a notice may tell of."""
-    return (put.way, put.signal, put.num_peers, put.domain.route) == (notice.way, notice.signal, notice.num_peers,
-                                                                      notice.domain.route)
+def _is_alike(flag: tf.TileOp, put: tf.TileOp) -> bool:
+    """Returns True if the completion flag may follow the put."""
+    return (put.leg, put.signal, put.num_peers, put.domain.route) == (flag.leg, flag.signal, flag.num_peers,
+                                                                      flag.domain.route)
 
 
 @functools.lru_cache(maxsize=8)  # a flow is derived when it is made and again by every verify of it

@@ -31,7 +31,7 @@ def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: object) -> Taskf
         **changes: to other attributes of the taskflow, such as `buffers` or `peer_orders`.
 
     Raises:
-        VerifyError: a put without signals of its own has no notice, or a notice no put.
+        VerifyError: a put without signals of its own has no completion flag, or a completion flag no put.
         TransformError: a part of an operation is not of its class; or the taskflow is too large, or operations, buffers and
             routes do not fit together so far that there are tasks. All else that may be wrong with them `hpmoe.verify` says,
             which runs after each transform.

@@ -153,7 +153,7 @@ class RegionEvents:
     def _notify_tasks(self, put: int) -> Tasks:
         """The tasks that signal for the puts of an operation, one for each peer or each (peer, expert)."""
         written = self.ops[put].operands[0].buffer
-        (notify,) = [i for i, op in enumerate(self.ops) if op.primitive.is_notice and op.params.buffer == written]
+        (notify,) = [i for i, op in enumerate(self.ops) if op.primitive.is_completion_flag and op.params.buffer == written]
         return self.tables.tasks_of[notify]
 
     def of_release(self, release: Release) -> tf.EventBlock:

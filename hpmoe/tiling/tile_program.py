@@ -7,7 +7,7 @@ import numpy as np
 from hpmoe.ir import taskflow as tf
 from hpmoe.ir.program import Program
 from hpmoe.primitives.tiler import Tiler
-from hpmoe.tile_ops.params import Way
+from hpmoe.tile_ops.params import Leg
 from hpmoe.tiling.rebuild import rebuild
 
 NO_TILES = "has no tile rule: no tile task computes it"
@@ -41,7 +41,7 @@ def tile_operations(program: Program, tile_rows: int, tile_cols: int, unified: b
         for var in eqn.outputs:
             tiler.check_made(var)
     outputs = tuple(tiler.output(a) for a in program.outputs)
-    order = np.broadcast_to(np.arange(program.ep_size, dtype="i4"), (len(Way), program.ep_size, program.ep_size))
+    order = np.broadcast_to(np.arange(program.ep_size, dtype="i4"), (len(Leg), program.ep_size, program.ep_size))
     return tf.Taskflow(program.name, tile_rows, tiler.with_roles(outputs), tuple(tiler.ops), tuple(tiler.routes),
                        tuple(tiler.buffer_of[v] for v in program.inputs), outputs, order,
                        ep_size=program.ep_size, provenance=program.provenance, direction=program.direction)

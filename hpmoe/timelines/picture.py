@@ -23,12 +23,12 @@ COLORS = ("#1b6ca8", "#d1495b", "#2e8b57", "#edae49", "#7b5ea7", "#00a6a6", "#8c
           "#4b6584", "#a0522d")
 WAITING, NOTHING = "#d7dbe0", "#ffffff"
 RANKS_SHOWN = 4
-TITLE_WIDTH = 150  # characters of a line that the figure has room for
+TITLE_WIDTH = 150  # characters of a line that the figure can hold
 CELLS = 800
 
 
 def shown_ranks(line: Run) -> list[int]:
-    """The ranks that a picture has room for: evenly among all, and the one that ends last."""
+    """The ranks that a picture can hold: evenly among all, and the one that ends last."""
     if line.flow.ep_size <= RANKS_SHOWN:
         return list(range(line.flow.ep_size))
     last, others = int(line.rank[np.argmax(line.end)]), RANKS_SHOWN - 1

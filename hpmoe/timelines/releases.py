@@ -56,7 +56,7 @@ def _sent(line: Run, row_of: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nda
                                                               indexing="ij"))
     remote, task = signals["remote"][signal], signals["task"][signal]
     op, first = flow.tasks["op"][task], flow.tasks["peer"][task]
-    orders = np.array([flow.order_of(o.way) for o in flow.ops], int).reshape(-1, ep, ep)
+    orders = np.array([flow.order_of(o.leg) for o in flow.ops], int).reshape(-1, ep, ep)
     position = np.argsort(orders, axis=2)[op, rank, other]
     apart = np.array([op.num_peers or ep for op in flow.ops])[op]
     is_for = (position >= first) & ((position - first) % apart == 0)

@@ -99,7 +99,7 @@ class Run:
 
         Example:
             >>> import hpmoe
-            >>> def array(*shape, dtype="float32"): return hpmoe.Aval((4, *shape), dtype)
+            >>> def array(*shape, dtype="float32"): return hpmoe.ShapeDtypeStruct((4, *shape), dtype)
             >>> args = [array(64, 16), array(64, 2, dtype="int32"), array(64, 2), array(2, 16, 32), array(2, 16, 16)]
             >>> f = hpmoe.assign_queues(hpmoe.overlap_comm(hpmoe.tile_partition(hpmoe.moe_ffn)), machine=hpmoe.ascend_a3)
             >>> hpmoe.simulate(hpmoe.spmd(f, hpmoe.Mesh(4)).lower(*args)).link_bytes(node_size=2)
@@ -163,7 +163,7 @@ def rows_of(flow: Taskflow) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     Example:
         >>> import hpmoe
         >>> tiles = hpmoe.tile_partition(hpmoe.swiglu, rows=4)
-        >>> flow = hpmoe.assign_queues(tiles, machine=hpmoe.cpu(2)).lower(hpmoe.Aval((8, 6), "float32"))
+        >>> flow = hpmoe.assign_queues(tiles, machine=hpmoe.cpu(2)).lower(hpmoe.ShapeDtypeStruct((8, 6), "float32"))
         >>> [rows.tolist() for rows in rows_of(flow)]
         [[0, 0], [0, 1], [0, 1]]
     """
@@ -215,7 +215,7 @@ def other_ranks(line: Run) -> np.ndarray:
     flow, op = line.flow, line.flow.tasks["op"][line.task]
     peer = flow.tasks["peer"][line.task]
     next_peer = peer + np.array([tile_op.num_peers for tile_op in flow.ops], int)[op]
-    orders = np.array([flow.order_of(o.way) for o in flow.ops], int).reshape(-1, flow.ep_size, flow.ep_size)
+    orders = np.array([flow.order_of(o.leg) for o in flow.ops], int).reshape(-1, flow.ep_size, flow.ep_size)
     out = np.where((peer >= 0) & (next_peer >= flow.ep_size), orders[op, line.rank, np.maximum(peer, 0)], -1)
     for i, tile_op in enumerate(flow.ops):
         if not (tile_op.primitive.moves_copies and tile_op.domain.is_copies):

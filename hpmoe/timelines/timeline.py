@@ -24,7 +24,7 @@ class Timeline(Run):
     Example:
         >>> import hpmoe
         >>> tiles = hpmoe.tile_partition(hpmoe.swiglu, rows=128)
-        >>> flow = hpmoe.assign_queues(tiles, machine=hpmoe.ascend_a3).lower(hpmoe.Aval((512, 1024), "bfloat16"))
+        >>> flow = hpmoe.assign_queues(tiles, machine=hpmoe.ascend_a3).lower(hpmoe.ShapeDtypeStruct((512, 1024), "bfloat16"))
         >>> line = hpmoe.simulate(flow)
         >>> len(line.task) == flow.num_tasks, line.span == line.end.max(), line.simulated is not None
         (True, True, True)
@@ -45,7 +45,7 @@ class Timeline(Run):
         Example:
             >>> import numpy as np, hpmoe
             >>> staged = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu, rows=4), machine=hpmoe.cpu(1))
-            >>> flow = staged.lower(hpmoe.Aval((8, 6), "float32"))
+            >>> flow = staged.lower(hpmoe.ShapeDtypeStruct((8, 6), "float32"))
             >>> trace = np.array([[[0, 1000, 3000], [3000, 3000, 4000]]])
             >>> print(Timeline.from_trace(flow, trace).text(width=8))
             # swiglu | tile_partition(rows=4, cols=1024) | assign_queues(cpu, critical_path)
@@ -73,7 +73,7 @@ class Timeline(Run):
             >>> import hpmoe
             >>> f = hpmoe.tile_partition(lambda x, w: hpmoe.swiglu(x @ w), rows=128, cols=256)
             >>> flow = hpmoe.assign_queues(f, machine=hpmoe.ascend_a3).lower(
-            ...     hpmoe.Aval((512, 1024), "bfloat16"), hpmoe.Aval((1024, 1024), "bfloat16"))
+            ...     hpmoe.ShapeDtypeStruct((512, 1024), "bfloat16"), hpmoe.ShapeDtypeStruct((1024, 1024), "bfloat16"))
             >>> list(hpmoe.simulate(flow).waiting_for())
             ['matmul -> a']
         """

@@ -11,7 +11,7 @@ import numpy as np
 import optree
 from mindspore import Parameter, Tensor
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import ShapeDtypeStruct
 from hpmoe.ir.program import Atom, Program, Var, live_equations
 from hpmoe.machines.machine import Mesh, as_mesh
 from hpmoe.support.dtypes import TENSORS
@@ -31,7 +31,8 @@ def trace(f: Function, *args: object, mesh: Mesh | None = None, **kwargs: object
     Args:
         f: a pure function of tensors, one rank's share where a mesh is given. It may call mint, ops, Tensor methods,
             operators, cells, other functions and hpmoe's primitives.
-        args, kwargs: pytrees of MindSpore tensors, NumPy arrays and `hpmoe.Aval`; other leaves are passed on as they are.
+        args, kwargs: pytrees of MindSpore tensors, NumPy arrays and `hpmoe.ShapeDtypeStruct`; other leaves are passed on as
+        they are.
         mesh: the ranks that run `f` together; one by default.
 
     Returns:
@@ -43,8 +44,8 @@ def trace(f: Function, *args: object, mesh: Mesh | None = None, **kwargs: object
 
     Example:
         >>> from mindspore import mint
-        >>> from hpmoe.ir.avals import Aval
-        >>> x, w = Aval((4, 8), "float32"), Aval((8, 3), "float32")
+        >>> from hpmoe.ir.avals import ShapeDtypeStruct
+        >>> x, w = ShapeDtypeStruct((4, 8), "float32"), ShapeDtypeStruct((8, 3), "float32")
         >>> print(trace(lambda x, w: mint.nn.functional.silu(x @ w), x, w))
         # <lambda>
         { lambda x:f32[4,8] w:f32[8,3]
@@ -77,8 +78,8 @@ def trace_with_tree(f: Function, args: Sequence[object], mesh: Mesh | None = Non
 def _trace_once(f: Function, names: Sequence[str], given: Sequence[object], tree: optree.PyTreeSpec, mesh: Mesh,
                 watched: Callable[[Recorder], contextlib.AbstractContextManager[None]]) -> tuple[Program, optree.PyTreeSpec]:
     recorder = Recorder(mesh)
-    args = [recorder.input(leaf) if isinstance(leaf, Aval) else leaf for leaf in given]
-    named = [name for name, leaf in zip(names, given, strict=True) if isinstance(leaf, Aval)]
+    args = [recorder.input(leaf) if isinstance(leaf, ShapeDtypeStruct) else leaf for leaf in given]
+    named = [name for name, leaf in zip(names, given, strict=True) if isinstance(leaf, ShapeDtypeStruct)]
     with recording(recorder):
         with watched(recorder):
             given_args, given_kwargs = unflatten(tree, args)
@@ -93,14 +94,14 @@ def _trace_once(f: Function, names: Sequence[str], given: Sequence[object], tree
     return _with_captures(program, recorder.captures), out_tree
 
 
-def argument_aval(leaf: object) -> Aval | None:
+def argument_aval(leaf: object) -> ShapeDtypeStruct | None:
     """The abstract value of an argument's leaf, or None for one that is no tensor."""
-    if isinstance(leaf, Aval):
+    if isinstance(leaf, ShapeDtypeStruct):
         return leaf
     if isinstance(leaf, Tensor):
         return tensor_aval(leaf)
     if isinstance(leaf, np.ndarray):
-        return Aval(leaf.shape, str(leaf.dtype))
+        return ShapeDtypeStruct(leaf.shape, str(leaf.dtype))
     return None
 
 
@@ -152,7 +153,7 @@ def _shape_for_tensor(f: Function, args: tuple[object, ...], kwargs: dict[str, o
         if isinstance(value, (tuple, list)) and value and all(is_int(d, 0, 2**63) for d in value):
             name = argument_names(f, [path])[0]
             return ArgumentError(f"hpmoe.trace: {name} is {value!r}; where {function_name(f)} takes it as a tensor it must "
-                                 f"be one, or hpmoe.Aval({tuple(value)!r}, \"float32\").")
+                                 f"be one, or hpmoe.ShapeDtypeStruct({tuple(value)!r}, \"float32\").")
     return None
 
 

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 from mindspore import Parameter, Tensor
 
-from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.avals import RouteAval, ShapeDtypeStruct
 from hpmoe.ir.program import Atom, Builder, Equation, Literal, Report, Var
 from hpmoe.machines.machine import Mesh
 from hpmoe.primitives.primitive import Primitive
@@ -31,8 +31,8 @@ from hpmoe.tracing.tracer import Operand, RouteTracer, RowCount, Tracer, make_tr
 _LIFTED = (Tensor, np.ndarray)
 
 
-def tensor_aval(tensor: Tensor) -> Aval:
-    return Aval(tuple(int(d) for d in tensor.shape), str(tensor.dtype).lower())
+def tensor_aval(tensor: Tensor) -> ShapeDtypeStruct:
+    return ShapeDtypeStruct(tuple(int(d) for d in tensor.shape), str(tensor.dtype).lower())
 
 
 class Recorder:
@@ -60,7 +60,7 @@ class Recorder:
         self.pending = self.pending or error
         raise error
 
-    def input(self, aval: Aval) -> Tracer:
+    def input(self, aval: ShapeDtypeStruct) -> Tracer:
         var = Var(aval)
         self.inputs.append(var)
         return make_tracer(var, aval, self)
@@ -143,14 +143,14 @@ class Recorder:
             if self.mesh.tp_size > 1:
                 mesh["tp_size"] = self.mesh.tp_size
             options = {"num_local_experts": params.pop("num_local_experts"), **mesh, **params}
-            self._routes[key] = self(primitive, self._not_widened(operands[0]), *operands[1:], **options)
+            self._routes[key] = self(primitive, self._not_dequantized(operands[0]), *operands[1:], **options)
         return self._routes[key]
 
-    def _not_widened(self, ids: Tracer) -> Tracer:
+    def _not_dequantized(self, ids: Tracer) -> Tracer:
         """int64 ids as the int32 ones that they were before a cast, if they were."""
         made_by = self.maker(getattr(ids, "hpmoe_atom", None))
-        is_widened = made_by is not None and made_by.primitive.name == "cast" and ids.hpmoe_aval.dtype == "int64"
-        source = made_by.inputs[0] if made_by is not None and is_widened else None
+        is_dequantized = made_by is not None and made_by.primitive.name == "cast" and ids.hpmoe_aval.dtype == "int64"
+        source = made_by.inputs[0] if made_by is not None and is_dequantized else None
         return self._wrap(source) if isinstance(source, Var) and source.aval.dtype == "int32" else ids
 
     def maker(self, atom: Atom | None) -> Equation | None:

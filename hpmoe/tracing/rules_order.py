@@ -1,6 +1,7 @@
 """MindSpore's choices by order: the largest, sorts, elements by an index of columns, running sums, one-hot rows.
 
-All are of the last dimension; another is turned to be the last one, which tiles refuse, as it mixes rows. Of equal values
+All are of the last dimension; another is transposed to be the last one, which tiles refuse, as it mixes rows. Of equal
+values
 the one with the smaller index comes first, and NaN counts as the largest.
 """
 
@@ -25,7 +26,7 @@ Chosen = tuple[Tracer, Tracer]  # values and their indices
 
 
 def _along_last(r: Recorder, x: Tracer, axis: int, act: Rule, *others: Tracer) -> Tracer:
-    """`act` on arrays whose last dimension is `axis` of x and the others, its results turned back."""
+    """`act` on arrays whose last dimension is `axis` of x and the others, its results transposed back."""
     rank = len(x.hpmoe_aval.shape)
     if rank == 1:
         turn, back = (lambda v: reshape(r, v, (1, -1))), (lambda v: reshape(r, v, (-1,)))

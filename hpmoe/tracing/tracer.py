@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Protocol
 import mindspore
 from mindspore import Tensor
 
-from hpmoe.ir.avals import Aval, RouteAval, Rows, as_route, fixed
+from hpmoe.ir.avals import RouteAval, Rows, ShapeDtypeStruct, as_route, fixed
 from hpmoe.ir.program import Atom
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.support.mindspore_private import FALLBACK, without_data
@@ -124,7 +124,7 @@ class Tracer(Tensor):
     """A tensor that has a shape and a dtype and no data; MindSpore hands every call on it to the recorder."""
 
     hpmoe_atom: Atom
-    hpmoe_aval: Aval
+    hpmoe_aval: ShapeDtypeStruct
     hpmoe_recorder: Trace
 
     def hpmoe_record(self, primitive: Primitive, args: tuple, params: dict) -> object:
@@ -223,7 +223,7 @@ for _name in "assign_value assign_value_cpp set_ itemset set_dtype requires_grad
     setattr(Tracer, _name, _refused_by(f".{_name}() on {{aval}}", "a Program is pure", WRITE_INSTEAD))
 
 
-def make_tracer(atom: Atom, aval: Aval, recorder: Trace) -> Tracer:
+def make_tracer(atom: Atom, aval: ShapeDtypeStruct, recorder: Trace) -> Tracer:
     """A tracer for `atom`, whose abstract value is `aval` (a literal has no dtype of its own)."""
     sizes = tuple(d if isinstance(d, int) else 1 for d in aval.shape)
     tracer = without_data(Tracer, sizes, getattr(mindspore, "bool_" if aval.dtype == "bool" else aval.dtype))

@@ -23,7 +23,7 @@ from hpmoe.tiling.tile_program import tile_operations
 from hpmoe.transforms.send_rows import SCHEMES
 from hpmoe.tuning import kept_trials
 from hpmoe.tuning.plan import Plan, Setting, Space
-from hpmoe.tuning.sample_routings import has_samples, sample_routings, with_room
+from hpmoe.tuning.sample_routings import has_samples, sample_routings, with_capacity
 from hpmoe.tuning.trials import Trial, Trials, best_of, search
 
 BUDGET = 12
@@ -72,7 +72,8 @@ def autotune(program: Program, *, machine: Machine | None = None, topk_ids: PerR
     Example:
         >>> import hpmoe
         >>> shapes = [(64, 2048), (64, 8), (64, 8), (4, 2048, 2048), (4, 1024, 2048)]
-        >>> avals = [hpmoe.Aval(s, d) for s, d in zip(shapes, ("bfloat16", "int32", "float32", "bfloat16", "bfloat16"))]
+        >>> avals = [hpmoe.ShapeDtypeStruct(s, d) for s,
+        ...          d in zip(shapes, ("bfloat16", "int32", "float32", "bfloat16", "bfloat16"))]
         >>> tuned = hpmoe.autotune(hpmoe.moe_ffn, machine=hpmoe.ascend_a3, budget=0)
         >>> tuned.lower(*avals, mesh=hpmoe.Mesh(4)).provenance[-1]
         'assign_queues(ascend_a3, critical_path)'
@@ -177,5 +178,5 @@ def _routings(space: Space, ids: np.ndarray | None) -> Sequence[np.ndarray | Non
     if not flow.routes:
         return [None]
     if ids is not None:
-        return with_room(ids, flow) or [None]
+        return with_capacity(ids, flow) or [None]
     return [ids for _, ids in sample_routings(flow)] if has_samples(flow) else [None]

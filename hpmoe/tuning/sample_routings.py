@@ -32,24 +32,24 @@ def sample_routings(flow: tf.Taskflow, count: int = len(SKEWS)) -> Iterator[tupl
     """
     plan, rng = flow.routes[0], np.random.default_rng(SEED)
     drawn = [(kind, log_odds(kind, plan.ep_size, plan.num_experts, rng)) for _ in range(DRAWN) for kind in SKEWS]
-    shares = _likely_shares(np.array([odds for _, odds in drawn]), plan.top_k)
+    shares = _expected_shares(np.array([odds for _, odds in drawn]), plan.top_k)
     rows = rng.binomial(plan.ep_size * plan.num_tokens, shares).reshape(len(drawn), plan.ep_size, -1).sum(axis=2).max(axis=1)
     off = np.log(np.maximum(rows, 1) / max(1, plan.max_rows))
-    off = np.maximum(off, 0.0) if plan.likely_rows < plan.max_rows else np.abs(off)
+    off = np.maximum(off, 0.0) if plan.expected_rows < plan.max_rows else np.abs(off)
     for kind, odds in (drawn[i] for i in np.argsort(off, kind="stable")[:count]):
-        for ids in with_room(ids_by_odds(odds, plan.ep_size, plan.num_tokens, plan.top_k, rng), flow):
+        for ids in with_capacity(ids_by_odds(odds, plan.ep_size, plan.num_tokens, plan.top_k, rng), flow):
             yield kind, ids
 
 
-def with_room(ids: np.ndarray, flow: tf.Taskflow) -> list[np.ndarray]:
+def with_capacity(ids: np.ndarray, flow: tf.Taskflow) -> list[np.ndarray]:
     """The ids with entries over the room of a plan of no expert; none where there is no room for them even so."""
     ids = ids.copy()
     for route in flow.routes:
         _leave_out(ids, route)
-    return [ids] if all(_has_room(ids, route) for route in flow.routes) else []
+    return [ids] if all(_has_capacity(ids, route) for route in flow.routes) else []
 
 
-def _likely_shares(odds: np.ndarray, top_k: int) -> np.ndarray:
+def _expected_shares(odds: np.ndarray, top_k: int) -> np.ndarray:
     """How likely a token is to take each expert, [draws, num_experts] as `odds`, by independent clocks that ring at the rate
     of an expert's popularity: those that have rung when top_k are likely to have are taken."""
     low, high = -odds.max(axis=1, keepdims=True) - STEPS, -odds.min(axis=1, keepdims=True) + STEPS
@@ -62,7 +62,7 @@ def _likely_shares(odds: np.ndarray, top_k: int) -> np.ndarray:
 
 
 def _leave_out(ids: np.ndarray, plan: tf.RoutePlan) -> None:
-    """Has the last entries for a rank, over what a plan has room for, be of no expert."""
+    """Has the last entries for a rank, over what a plan can hold, be of no expert."""
     if plan.placement is not None or plan.alignment > 1:
         return
     flat = ids.reshape(-1)
@@ -72,7 +72,7 @@ def _leave_out(ids: np.ndarray, plan: tf.RoutePlan) -> None:
         flat[np.flatnonzero(rank == full)[-over[full]:]] = ABSENT
 
 
-def _has_room(ids: np.ndarray, plan: tf.RoutePlan) -> bool:
+def _has_capacity(ids: np.ndarray, plan: tf.RoutePlan) -> bool:
     try:
         rows = plan.kind.by_ids.received(ids)
     except ArgumentError:

@@ -74,7 +74,7 @@ class _Case:
 
 
 def _slots_of_experts(plan: tf.RoutePlan) -> Iterator[tuple[int, ...]]:
-    """Experts of the slots with rows, for every number of rows that the slots have room for."""
+    """Experts of the slots with rows, for every number of rows that the slots can hold."""
     most = -(-min(plan.max_rows, padded(plan.ep_size * plan.num_tokens, plan.alignment)) // plan.tile_rows)
     for counts in itertools.product(range(most + 1), repeat=plan.num_local_experts):
         fewest_rows = sum((n - 1) * plan.tile_rows + 1 for n in counts if n)

@@ -43,7 +43,7 @@ def _operands_fault(op: tf.TileOp) -> str:
 
 def _grid_fault(op: tf.TileOp) -> str:
     """Each task of a grid writes elements of its own, and all of them together all columns that are written."""
-    is_put = op.primitive.is_put or op.primitive.is_notice
+    is_put = op.primitive.is_put or op.primitive.is_completion_flag
     if (op.num_peers > 0) != is_put:
         return f"has tasks for {op.num_peers} peers; {op.opcode} has them for {'one at least' if is_put else 'none'}"
     if op.signal == "peer" and not is_put:

@@ -11,15 +11,15 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.ir.layout import moves_of
 from hpmoe.support.known import known
 from hpmoe.tile_ops.frame import Move
-from hpmoe.tile_ops.params import Way
+from hpmoe.tile_ops.params import Leg
 from hpmoe.verification.rows import Signal, Task, Wait, op_spans
 
 HERE = -1  # the holder of a rank's own slots
 
 
-def own_positions(flow: tf.Taskflow, way: Way | None) -> list[int]:
+def own_positions(flow: tf.Taskflow, leg: Leg | None) -> list[int]:
     """Positions in the order of peers at which every rank has itself."""
-    return np.flatnonzero((flow.order_of(way) == np.arange(flow.ep_size)[:, None]).all(axis=0)).tolist()
+    return np.flatnonzero((flow.order_of(leg) == np.arange(flow.ep_size)[:, None]).all(axis=0)).tolist()
 
 
 class Order:
@@ -33,7 +33,7 @@ class Order:
         for q, line in enumerate(self.lines):
             for i, t in enumerate(line):
                 self.queue_of[t], self.position[t] = q, i
-        self.own = {way: own_positions(flow, way) for way in (*Way, None)}
+        self.own = {leg: own_positions(flow, leg) for leg in (*Leg, None)}
         self._spans = op_spans(flow).tolist()
         self._waits, self._signals, self._spread = (collections.defaultdict(list) for _ in range(3))
         for wait in map(Wait._make, flow.deps.waits.tolist()):
@@ -47,7 +47,7 @@ class Order:
 
     def is_for_itself(self, task: int) -> bool:
         """Whether a task is for no other rank than its own."""
-        return self.flow.ep_size == 1 or (self.tasks[task].peer in self.own[self.op_of(task).way]
+        return self.flow.ep_size == 1 or (self.tasks[task].peer in self.own[self.op_of(task).leg]
                                           and len(self.peers_of(task)) == 1)
 
     def peers_of(self, task: int) -> range:
@@ -102,7 +102,7 @@ class Order:
             return [(first + expert, None) for expert in sorted(moved)]
         if kind != tf.SLOT_EXPERT or not op.domain.is_slots:
             return [(first + i, None) for i in range(self.span(row))]
-        plan, order, sources = self.flow.routes[op.domain.route], self.flow.order_of(op.way), None
+        plan, order, sources = self.flow.routes[op.domain.route], self.flow.order_of(op.leg), None
         if op.primitive.puts_back and plan.alignment == 1:  # the rank that the rows are of, the last such on any rank
             own = np.arange(len(order))[:, None]
             sources = 1 + int(((order[:, list(self.peers_of(row.task))] - own) % len(order)).max())
@@ -117,7 +117,7 @@ class Order:
         """Whether what a task signals on rank `source` may be about an event of a rank."""
         if self.op_of(signal.task).primitive.moves_copies:
             return any((move.peer, move.expert) == (rank, event - signal.event) for move in self.moves(signal.task, source))
-        order = self.flow.order_of(self.op_of(signal.task).way)
+        order = self.flow.order_of(self.op_of(signal.task).leg)
         return any(peer < 0 or order[source, peer] == rank for peer in self.peers_of(signal.task))
 
     def holder_of(self, task: int) -> tuple[int, int] | None:

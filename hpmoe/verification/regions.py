@@ -133,7 +133,7 @@ class _Regions:
         access = op.operands[k]
         if access.cols is col_modes.OWN:
             return access.offset, access.offset + op.cols
-        first = 0 if op.params.is_transposed and k > 1 else access.offset  # that of a turned matrix shifts its rows
+        first = 0 if op.params.is_transposed and k > 1 else access.offset  # that of a transposed matrix shifts its rows
         return first, first + 1 if access.cols is col_modes.ONE else self.buffers[access.buffer].cols
 
     def _check_access(self, i: int, op: tf.TileOp, k: int) -> None:
@@ -171,14 +171,14 @@ class _Regions:
 
     def _check_notified(self, i: int, op: tf.TileOp) -> None:
         """Puts that do not signal tile by tile have one operation that tells of them, and that one tells of nothing else."""
-        if op.primitive.is_notice:
-            told, target = (op.params.way, op.signal, op.domain.route), op.params.buffer
-            puts = [(p.way, p.signal, p.domain.route) for p in self.ops
+        if op.primitive.is_completion_flag:
+            told, target = (op.params.leg, op.signal, op.domain.route), op.params.buffer
+            puts = [(p.leg, p.signal, p.domain.route) for p in self.ops
                     if p.primitive.is_put and p.operands[0].buffer == target]
             self._require(puts == [told] and op.signal == ("expert" if op.domain.by_expert else "peer"),
                           f"{op.label} tells of puts into buffer {target}, and no put of its route and signal is that", i)
             return
-        count = sum(p.primitive.is_notice and p.params.buffer == op.operands[0].buffer for p in self.ops)
+        count = sum(p.primitive.is_completion_flag and p.params.buffer == op.operands[0].buffer for p in self.ops)
         self._require(count == (op.signal != "tile"),
                       f"{op.label} signals by {op.signal}, and {count} operations tell of it", i)
 

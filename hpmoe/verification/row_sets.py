@@ -34,15 +34,15 @@ class RowSet:
 
     def covers(self, read: RowSet) -> bool:
         """Whether whoever reads these rows of the same storage finds them written."""
-        room = self.rows * self.cols >= read.rows * read.cols
+        capacity = self.rows * self.cols >= read.rows * read.cols
         if self.kind == "first":
             if read.kind == "received":
                 return False
             is_laid_out_anew = self.cols != read.cols  # no call leaves out tokens of a program that mixes their rows
-            return room and (not self.clipped or read.clipped or read.kind == "entries" or is_laid_out_anew)
+            return capacity and (not self.clipped or read.clipped or read.kind == "entries" or is_laid_out_anew)
         if (self.kind, read.kind) == ("replica", "first"):  # of all copies; what an empty one holds is of no row
-            return room
-        return (self.kind, self.route) == (read.kind, read.route) and room
+            return capacity
+        return (self.kind, self.route) == (read.kind, read.route) and capacity
 
     def __str__(self) -> str:
         if self.kind == "first":

@@ -10,7 +10,7 @@ from hpmoe.ir.taskflow_text import task_name
 from hpmoe.planner.planner import find_runnable
 from hpmoe.support.errors import VerifyError, check_argument
 from hpmoe.support.keywords import suggests_keywords
-from hpmoe.tile_ops.params import Way
+from hpmoe.tile_ops.params import Leg
 from hpmoe.tiling.dependencies import derive_dependencies
 from hpmoe.tiling.shared_memory import memory_fault
 from hpmoe.tiling.transitive_reduction import transitive_reduction
@@ -28,7 +28,7 @@ from hpmoe.verification.well_formed import check_sizes, check_well_formed
 def verify(flow: tf.Taskflow | Stages) -> None:
     """Raises VerifyError unless the taskflow is a correct schedule whatever the routing; of Stages, unless each of them is.
 
-    Proved of the operations themselves, whoever made them, for any rows that the slots have room for. Each is one that its
+    Proved of the operations themselves, whoever made them, for any rows that the slots can hold. Each is one that its
     body can run, on operands that fit together. It has a task for each unit there is, no fewer and no more: for all slots of
     its route, all tiles of its rows, all blocks of its matrices. So together its tasks touch all of some rows, in some
     columns; these exist, nobody else writes an element of them, all that is read of them is written (where rows of padding,
@@ -52,7 +52,7 @@ def verify(flow: tf.Taskflow | Stages) -> None:
 
     Example:
         >>> import hpmoe
-        >>> flow = hpmoe.tile_partition(hpmoe.swiglu, rows=4).lower(hpmoe.Aval((8, 6), "float32"))
+        >>> flow = hpmoe.tile_partition(hpmoe.swiglu, rows=4).lower(hpmoe.ShapeDtypeStruct((8, 6), "float32"))
         >>> hpmoe.verify(flow.replace(tile_rows=2))
         Traceback (most recent call last):
         ...
@@ -119,7 +119,7 @@ def _check_early(flow: tf.Taskflow) -> None:
 
 
 def _check_peer_orders(flow: tf.Taskflow) -> None:
-    orders, shape = flow.peer_orders, (len(Way), flow.ep_size, flow.ep_size)
+    orders, shape = flow.peer_orders, (len(Leg), flow.ep_size, flow.ep_size)
     is_table = isinstance(orders, np.ndarray) and orders.dtype.kind in "iu" and orders.shape == shape
     if not is_table or (np.sort(orders, axis=-1) != np.arange(flow.ep_size)).any():
         raise VerifyError(f"verify: peer_orders is {np.asarray(orders).tolist()}; each row must name each of {flow.ep_size} "

@@ -79,7 +79,7 @@ def _check_rows(flow: tf.Taskflow) -> None:
 
 def _can_be(plan: tf.RoutePlan, index: int, flow: tf.Taskflow) -> bool:
     """Whether a route takes tokens of the flow's ranks to as many experts of each, by ids that are given."""
-    if not plan.kind.is_possible() or not 0 <= plan.likely_rows <= plan.max_rows \
+    if not plan.kind.is_possible() or not 0 <= plan.expected_rows <= plan.max_rows \
             or (plan.ep_size, plan.tile_rows, plan.num_tokens) != (flow.ep_size, flow.tile_rows, flow.routes[0].num_tokens):
         return False
     if plan.kind.is_of_tokens:

@@ -109,15 +109,15 @@ class BlockScaler {
  private:
   // One by the scale of each block, NaN where a number of it is not finite.
   __aicore__ inline Floats find_factors(const Floats& x, const Floats& factors, int32_t blocks) {
-    const int32_t count = blocks * kScaledBlock, room = kMostScaled / kScaledBlock;
+    const int32_t count = blocks * kScaledBlock, capacity = kMostScaled / kScaledBlock;
     const Floats magnitudes = unit_.floats(2), nothing = unit_.floats(2)[kMostScaled];
-    const Floats largest = unit_.floats(3), unsound = unit_.floats(3)[room], codes = unit_.floats(3)[2 * room],
-                 zeros = unit_.floats(3)[3 * room], none = unit_.floats(3)[4 * room];
+    const Floats largest = unit_.floats(3), unsound = unit_.floats(3)[capacity], codes = unit_.floats(3)[2 * capacity],
+                 zeros = unit_.floats(3)[3 * capacity], none = unit_.floats(3)[4 * capacity];
     const auto bits = largest.ReinterpretCast<int32_t>(), inverse = factors.ReinterpretCast<int32_t>();
     AscendC::Abs(magnitudes, x, count);
     AscendC::Muls(nothing, x, 0.0f, count);
-    AscendC::Duplicate(zeros, 0.0f, room);
-    AscendC::Duplicate(none, static_cast<float>(kNanScale), room);
+    AscendC::Duplicate(zeros, 0.0f, capacity);
+    AscendC::Duplicate(none, static_cast<float>(kNanScale), capacity);
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::WholeReduceMax(largest, magnitudes, kScaledBlock, blocks, 1, 1, kScaledBlock / 8,
                             AscendC::ReduceOrder::ORDER_ONLY_VALUE);
@@ -133,10 +133,10 @@ class BlockScaler {
     AscendC::Muls(inverse, bits, -(1 << kExponentBits), blocks);
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::Adds(inverse, inverse, 254 << kExponentBits, blocks);
-    AscendC::Compare(unit_.mask(), unsound, zeros, AscendC::CMPMODE::EQ, room);
+    AscendC::Compare(unit_.mask(), unsound, zeros, AscendC::CMPMODE::EQ, capacity);
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::Add(factors, factors, unsound, blocks);
-    AscendC::Select(codes, unit_.mask(), codes, none, AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, room);
+    AscendC::Select(codes, unit_.mask(), codes, none, AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, capacity);
     AscendC::PipeBarrier<PIPE_V>();
     return codes;
   }

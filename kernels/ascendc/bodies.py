@@ -1,4 +1,4 @@
-"""The capability table of the Ascend kernel, on an NPU and on its twin."""
+"""The capability table of the Ascend kernel, on an NPU and on its emulator."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MOST_ROW_BYTES = 8192  # of rows that are sorted, or picked from and added up by
 MOST_GUARDED = 16_384  # columns of a row in which other values come in the place of some
 
 BODIES = Bodies(
-    operations=frozenset(TilePrimitive.members) - {"ALL_TO_ALL", "ALL_TO_ALL_BACK", "LAUNCH", "GMM_WIDENED"},
+    operations=frozenset(TilePrimitive.members) - {"ALL_TO_ALL", "ALL_TO_ALL_BACK", "LAUNCH", "GMM_DEQUANTIZED"},
     at_most={
         **{limit.what.strip(","): limit.most for limit in LIMITS},
         "columns of a product's operand": MOST_COLUMNS,

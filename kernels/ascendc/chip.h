@@ -6,7 +6,7 @@
 
 #if defined(__NPU_ARCH__)  // by the device compiler
 #define HPMOE_CHIP __NPU_ARCH__
-#elif !defined(HPMOE_CHIP)  // by a build of the twin
+#elif !defined(HPMOE_CHIP)  // by a build of the emulator
 #define HPMOE_CHIP 2201
 #endif
 

@@ -1,7 +1,7 @@
 // What a matrix core of A2 and A3 does its own way: how L1 holds operands and L0A and L0B get them, and how it signals.
 //
 // L0A and L0B want what is multiplied beside each other. An operand whose rows are stored along the depth of the product, k
-// to the right, has it so; one with k down is turned on its way from L1 to L0: in half precision fractal by fractal, in
+// to the right, has it so; one with k down is transposed on its way from L1 to L0: in half precision fractal by fractal, in
 // float32 in squares of 16 x 16, two fractals beside each other, and of int8 in squares of 32 x 32, one below the other. L1
 // holds columns of fractals, and of float32 squares in rows.
 #pragma once
@@ -37,17 +37,17 @@ __aicore__ inline void load_l1(const Fractals<T>& to, uint64_t from, int32_t row
   }
 }
 
-// Cells of L1, fractals or squares, that make rows of L0, each `row_size` fractals later. A square is turned into two
+// Cells of L1, fractals or squares, that make rows of L0, each `row_size` fractals later. A square is transposed into two
 // fractals, which stay beside each other in L0A and come one above the other in L0B.
 struct Cells {
   int32_t first, rows, row_step, cols, col_step, row_size;
-  bool is_turned, keeps_squares;
+  bool is_transposed, keeps_squares;
 };
 
 template <class T>
 __aicore__ inline void load_l0(const Fractals<T>& to, const Fractals<T>& from, const Cells& cells) {
   if constexpr (kIsSquared<T>) {
-    if (cells.is_turned) {
+    if (cells.is_transposed) {
       AscendC::LoadData2dTransposeParams params;
       params.repeatTimes = static_cast<uint8_t>(cells.cols);
       params.srcStride = static_cast<uint16_t>(cells.col_step);
@@ -63,7 +63,7 @@ __aicore__ inline void load_l0(const Fractals<T>& to, const Fractals<T>& from, c
   AscendC::LoadData2DParams params;
   params.repeatTimes = static_cast<uint8_t>(cells.cols);
   params.srcStride = static_cast<uint16_t>(cells.col_step);
-  params.ifTranspose = cells.is_turned;
+  params.ifTranspose = cells.is_transposed;
   for (int32_t i = 0; i < cells.rows; ++i) {
     params.startIndex = static_cast<uint16_t>(cells.first + i * cells.row_step);
     AscendC::LoadData(to[i * cells.row_size * kFractalSize<T>], from, params);
@@ -72,12 +72,12 @@ __aicore__ inline void load_l0(const Fractals<T>& to, const Fractals<T>& from, c
 
 // A part whose rows of fractals in L0 follow each other, by one instruction: what it makes of an image of one row and
 // filters of one pixel is a matrix, of `down` rows from `first_down` on and `across` fractals from the one after
-// first_across on. L0A may have it turned as a whole, and L0B always does.
+// first_across on. L0A may have it transposed as a whole, and L0B always does.
 struct Sides {
   int32_t first_down, down, first_across, across, pitch;
 };
 template <class T>
-__aicore__ inline void load_at_once(const Fractals<T>& to, const Fractals<T>& from, const Sides& sides, bool is_turned) {
+__aicore__ inline void load_at_once(const Fractals<T>& to, const Fractals<T>& from, const Sides& sides, bool is_transposed) {
   AscendC::LoadData3DParamsV2<T> params;
   params.l1H = 1;
   params.l1W = static_cast<uint16_t>(sides.pitch * kFractal);
@@ -86,7 +86,7 @@ __aicore__ inline void load_at_once(const Fractals<T>& to, const Fractals<T>& fr
   params.kExtension = static_cast<uint16_t>(sides.across * kFractalCols<T>);
   params.mStartPt = static_cast<uint16_t>(sides.first_down);
   params.mExtension = static_cast<uint16_t>(sides.down);
-  params.enTranspose = is_turned;
+  params.enTranspose = is_transposed;
   AscendC::LoadData(to, from, params);
 }
 
@@ -114,10 +114,10 @@ __aicore__ inline void load_l0a(const Fractals<T>& to, const Fractals<T>& from, 
     return load_at_once(to, from, {part.k1, w.depth * kFractal, part.first_line, part.lines, part.pitch}, true);
   load_l0(to, from, {w.first, part.lines, 1, w.depth, part.pitch, row_size, part.k_is_down, true});
 }
-// Squares of int8 with k down, each turned into two fractals of L0B that follow each other; a column of L1 holds a square
-// for each 32 of the depth.
-__aicore__ inline void load_turned_bytes(const Fractals<int8_t>& to, const Fractals<int8_t>& from, const Part& part) {
-  constexpr int32_t kSquare = kTurned<int8_t>, kLines = kSquare / kFractal;
+// Squares of int8 with k down, each transposed into two fractals of L0B that follow each other; a column of L1 holds a
+// square for each 32 of the depth.
+__aicore__ inline void load_transposed_bytes(const Fractals<int8_t>& to, const Fractals<int8_t>& from, const Part& part) {
+  constexpr int32_t kSquare = kTransposed<int8_t>, kLines = kSquare / kFractal;
   AscendC::LoadData2dTransposeParams params;
   params.repeatTimes = static_cast<uint8_t>(part.lines / kLines);
   params.srcStride = static_cast<uint16_t>(part.pitch / kLines);
@@ -132,7 +132,7 @@ __aicore__ inline void load_turned_bytes(const Fractals<int8_t>& to, const Fract
 template <class T>
 __aicore__ inline void load_l0b(const Fractals<T>& to, const Fractals<T>& from, const Part& part) {
   if constexpr (sizeof(T) == sizeof(int8_t)) {
-    if (part.k_is_down) return load_turned_bytes(to, from, part);
+    if (part.k_is_down) return load_transposed_bytes(to, from, part);
   }
   const Walk w = walk<T>(part);
   if (part.k_is_down && !kIsSquared<T>)

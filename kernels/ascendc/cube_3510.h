@@ -1,7 +1,7 @@
 // What a matrix core of the 950 does its own way: how L1 holds operands and L0A and L0B get them, and how it signals.
 //
-// L1, L0A and L0B all hold columns of fractals, and one instruction loads a part of an operand, turned where its k is down:
-// in half precision fractal by fractal, in float32 two beside each other at once, of int8 two one below the other.
+// L1, L0A and L0B all hold columns of fractals, and one instruction loads a part of an operand, transposed where its k is
+// down: in half precision fractal by fractal, in float32 two beside each other at once, of int8 two one below the other.
 #pragma once
 
 #include "fractals.h"

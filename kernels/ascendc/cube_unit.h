@@ -166,7 +166,7 @@ class CubeUnit {
   template <class T>
   __aicore__ inline static void load_b(const Fractals<T>& b, const Product& p, int32_t k0, int32_t n0, int32_t k,
                                        int32_t n) {
-    if (p.b_is_turned) {
+    if (p.b_is_transposed) {
       load_l1(b, element<T>(p.b, n0, k0, p.ld_b), n, k, p.ld_b, false);
     } else {
       load_l1(b, element<T>(p.b, k0, n0, p.ld_b), k, n, p.ld_b, true);
@@ -194,7 +194,7 @@ class CubeUnit {
       clear_l1(a, kFractal, step.k);
       AscendC::PipeBarrier<PIPE_MTE2>();
     }
-    if (p.a_is_turned) {
+    if (p.a_is_transposed) {
       load_l1(a, element<T>(p.a, step.k0, step.m0, p.ld_a), step.k, step.m, p.ld_a, true);
     } else {
       load_l1(a, element<T>(p.a, step.m0, step.k0, p.ld_a), step.m, step.k, p.ld_a, false);
@@ -232,10 +232,10 @@ class CubeUnit {
     if (step.is_last) first_half_ = (first_half_ + num_halves) % 2;
   }
 
-  // Columns that Mmad is told of: whole squares where bytes are turned.
+  // Columns that Mmad is told of: whole squares where bytes are transposed.
   template <class T>
   __aicore__ inline static int32_t multiplied_cols(int32_t n, bool b_is_down) {
-    return sizeof(T) == sizeof(int8_t) && b_is_down ? round_up(n, kTurned<T>) : n;
+    return sizeof(T) == sizeof(int8_t) && b_is_down ? round_up(n, kTransposed<T>) : n;
   }
 
   __aicore__ inline static int32_t half_cols(const Step& step, int32_t h) { return least(kHalfN, step.n - h * kHalfN); }
@@ -244,7 +244,7 @@ class CubeUnit {
   __aicore__ inline void multiply_half(const Product& p, const Step& step, int32_t from, int32_t h, int32_t sums) {
     constexpr int32_t kDeep = kDeepBytesL0 / sizeof(T);
     const int32_t depth = step.k > 0 ? step.k : kFractal, m = most(step.m, 2);
-    const bool a_is_down = p.a_is_turned && step.added < 0, b_is_down = !p.b_is_turned || step.added >= 0;
+    const bool a_is_down = p.a_is_transposed && step.added < 0, b_is_down = !p.b_is_transposed || step.added >= 0;
     const int32_t n = multiplied_cols<T>(half_cols(step, h), b_is_down);
     Part of_a{0, 0, 0, fractals(m), l1_pitch<T>(fractals(m), fractals(depth), a_is_down), a_is_down};
     const int32_t pitch_of_b = l1_pitch<T>(fractals(step.n), fractals_down<T>(depth, b_is_down), b_is_down);

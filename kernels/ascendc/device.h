@@ -4,11 +4,11 @@
 #include "kernel_operator.h"
 #include "device/gm2gm/engine/shmem_device_mte.h"
 
-#ifndef HPMOE_DEVICE  // where the API is the twin's, which marks nothing, it is empty already
+#ifndef HPMOE_DEVICE  // where the API is the emulator's, which marks nothing, it is empty already
 #define HPMOE_DEVICE __aicore__
 #endif
 
-#ifndef HPMOE_DECODES  // the twin counts what decoding takes: up to the end of the block, of so many tasks
+#ifndef HPMOE_DECODES  // the emulator counts what decoding takes: up to the end of the block, of so many tasks
 #define HPMOE_DECODES(tasks)
 #endif
 

@@ -23,7 +23,7 @@ __aicore__ inline void widen_fp8(const Floats&, const Bytes&, int32_t) {}
 __aicore__ inline void narrow_fp8(const Bytes&, const Floats&, int32_t) {}
 #endif
 
-// int8 by way of half, which `exact` has room for.
+// int8 by way of half, which `exact` can hold.
 __aicore__ inline void widen_elements(Element element, const Floats& to, const Bytes& from, const Floats& exact,
                                       int32_t count) {
   if (element == Element::E4M3) return widen_fp8(to, from, count);

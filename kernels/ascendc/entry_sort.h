@@ -28,7 +28,7 @@ class EntrySort {
     UbWords ub(on);
     Words* const by_expert[] = {&all_, &before_, &low_, &high_, &next_, &work_, &newest_, &older_, &lightest_, &last_};
     for (Words* table : by_expert) *table = ub.take(tables_.width);
-    const int32_t part = ub.room(kNumParts, PrologueUnit::slack(num_local_));
+    const int32_t part = ub.capacity(kNumParts, PrologueUnit::slack(num_local_));
     Words* const of_chunk[] = {&ids_, &places_, &values_, &loaded_, &staged_};
     for (Words* list : of_chunk) *list = ub.take(part);
     chunk_ = part / route_.top_k * route_.top_k;

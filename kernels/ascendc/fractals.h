@@ -13,19 +13,19 @@ constexpr int32_t kFractalCols = 32 / sizeof(T);
 template <class T>
 constexpr int32_t kFractalSize = kFractalBytes / sizeof(T);
 
-// An operand with k down is turned in squares as wide as a fractal: of int8 there are two of them one below the other.
+// An operand with k down is transposed in squares as wide as a fractal: of int8 there are two of them one below the other.
 template <class T>
-constexpr int32_t kTurned = kFractalCols<T> > kFractal ? kFractalCols<T> : kFractal;
+constexpr int32_t kTransposed = kFractalCols<T> > kFractal ? kFractalCols<T> : kFractal;
 
 // Both half-precision types are moved alike, as half.
 template <class T>
 using Fractals = AscendC::LocalTensor<T>;
 
 __aicore__ inline int32_t fractals(int32_t n) { return (n + kFractal - 1) / kFractal; }
-// Those that `n` rows take in a column of L1, in whole squares where these are turned.
+// Those that `n` rows take in a column of L1, in whole squares where these are transposed.
 template <class T>
-__aicore__ inline int32_t fractals_down(int32_t n, bool is_turned) {
-  return fractals(is_turned ? round_up(n, kTurned<T>) : n);
+__aicore__ inline int32_t fractals_down(int32_t n, bool is_transposed) {
+  return fractals(is_transposed ? round_up(n, kTransposed<T>) : n);
 }
 
 template <class T>

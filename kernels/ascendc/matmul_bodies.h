@@ -35,11 +35,11 @@ __aicore__ inline int32_t matrix_of(const Frame& frame) {
 
 // out[rows, cols] = x[rows, :] @ w[e][:, cols], or @ w[e][cols, :]^T; a copy's w is in an operand of its own
 __aicore__ inline Product product_of_rows(const Frame& frame) {
-  const bool is_turned = params::Matmul::of(frame.op).is_transposed;
+  const bool is_transposed = params::Matmul::of(frame.op).is_transposed;
   const int32_t of = matrix_of(frame);
   const Buffer out = frame.buffer(0), x = frame.buffer(1), w = frame.buffer(of);
   const int64_t row = frame.first_row(of, w), col = frame.first_col(of);
-  const uint64_t weight = is_turned ? frame.element(of, w, row + col, 0) : frame.element(of, w, row, col);
+  const uint64_t weight = is_transposed ? frame.element(of, w, row + col, 0) : frame.element(of, w, row, col);
   return {frame.rows(1).address,
           weight,
           frame.rows(0).address,
@@ -50,7 +50,7 @@ __aicore__ inline Product product_of_rows(const Frame& frame) {
           frame.task.cols,
           frame.num_cols(1, x),
           false,
-          is_turned,
+          is_transposed,
           false,
           static_cast<Dtype>(x.dtype),
           static_cast<Dtype>(out.dtype),
@@ -76,7 +76,7 @@ __aicore__ inline Product gmm_int8(const Frame& frame) {
   return product;
 }
 
-// Whether the matrix core has a way for a product of fp8: of mxfp8 by turned weights, with pairs of whole blocks.
+// Whether the matrix core has a way for a product of fp8: of mxfp8 by transposed weights, with pairs of whole blocks.
 __aicore__ inline bool can_multiply_fp8(const Frame& frame) {
   const RowFormat format = fp8_format_of(frame.op);
   const int32_t bytes = static_cast<int32_t>(Dtype::UINT8), to = frame.buffer(0).dtype;

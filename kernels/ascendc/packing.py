@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe.ir.taskflow import Taskflow
+from hpmoe.kernels.ascendc.emulator.native import load
 from hpmoe.kernels.ascendc.rules import check_flow, check_image
-from hpmoe.kernels.ascendc.twin.native import load
 from hpmoe.kernels.packing import pack
 from hpmoe.kernels.plan_images import choice_at_start, pack_plans
 
@@ -26,7 +26,7 @@ def pack_all(flows: Sequence[Taskflow], target: str) -> tuple[tuple[Taskflow, ..
 
 
 def _pack(flow: Taskflow, target: str) -> np.ndarray:
-    check_flow(flow, target, load().hpmoe_twin_chip())
+    check_flow(flow, target, load().hpmoe_emulator_chip())
     image = pack(flow)
     check_image(image)
     return image

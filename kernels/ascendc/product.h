@@ -24,12 +24,12 @@ struct BlockScales {
   int32_t ld_a = 0, ld_b = 0;
 };
 
-// Rows are ld elements apart. A turned operand is stored as columns: A as [k, m], B as [n, k]. c is written, or a float32 c
-// added to; without products (k = 0) it becomes zeros. m = 0: nothing to do.
+// Rows are ld elements apart. A transposed operand is stored as columns: A as [k, m], B as [n, k]. c is written, or a
+// float32 c added to; without products (k = 0) it becomes zeros. m = 0: nothing to do.
 struct Product {
   uint64_t a, b, c;
   int32_t ld_a, ld_b, ld_c, m, n, k;
-  bool a_is_turned, b_is_turned, adds;
+  bool a_is_transposed, b_is_transposed, adds;
   Dtype dtype, result;
   Added added;
   Element element = Element::INT8;  // of bytes

@@ -206,12 +206,12 @@ class Prologue {
     for (int32_t dest = core_; dest < rank_.ep_size(); dest += rank_.num_aiv) {
       placement.find(r, dest, true);
       placement.write();
-      if (check_room(r, dest, placement) != Code::OK) return find_overflow();
+      if (check_row_capacity(r, dest, placement) != Code::OK) return find_overflow();
     }
     return Code::OK;
   }
 
-  __aicore__ inline Code check_room(int32_t r, int32_t dest, const Placement& placement) {
+  __aicore__ inline Code check_row_capacity(int32_t r, int32_t dest, const Placement& placement) {
     const RouteWords route = rank_.image.route(r);
     const Code code = check_received(route, rank_.tile_rows(), placement.received(), placement.num_slots(), status_);
     if (code != Code::SLOT_OVERFLOW) return code;
@@ -228,7 +228,7 @@ class Prologue {
     for (int32_t r = 0; r < rank_.image.header().num_routes && code == Code::OK; ++r) {
       for (int32_t dest = 0; dest < rank_.ep_size() && code == Code::OK; ++dest) {
         placement.find(r, dest, false);
-        code = check_room(r, dest, placement);
+        code = check_row_capacity(r, dest, placement);
       }
     }
     return code;

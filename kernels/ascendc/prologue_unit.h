@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/expert_copies.h"
-#include "core/room.h"
+#include "core/row_capacity.h"
 #include "counters.h"
 #include "vector_unit.h"
 
@@ -70,8 +70,8 @@ class PrologueUnit {
   // all: the sums of a table [V][width] over all cores; before: over those before this one. As many rows come at once as
   // `room` words of `work` hold.
   __aicore__ inline void sum_shares(int32_t table, int32_t width, const Words& all, const Words& before, const Words& work,
-                                    int32_t room) {
-    const int32_t at_once = most(room / width, 1);
+                                    int32_t capacity) {
+    const int32_t at_once = most(capacity / width, 1);
     AscendC::PipeBarrier<PIPE_ALL>();
     AscendC::Duplicate(all, 0, width);
     AscendC::Duplicate(before, 0, width);
@@ -145,7 +145,7 @@ class UbWords {
     return on_.words(first);
   }
   // Numbers of each of `parts` lists of entries for which what is left has room beside `slack` words: those of whole tokens.
-  __aicore__ inline int32_t room(int32_t parts, int32_t slack) const {
+  __aicore__ inline int32_t capacity(int32_t parts, int32_t slack) const {
     return (PrologueUnit::kWords - next_ - slack) / (parts * kLane) * kLane;
   }
 

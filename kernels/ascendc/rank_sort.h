@@ -17,7 +17,7 @@ class RankSort {
     UbWords ub(on);
     Words* const by_rank[] = {&rows_, &fans_, &next_row_, &next_start_, &next_fan_, &newest_, &work_};
     for (Words* table : by_rank) *table = ub.take(tables_.width);
-    const int32_t part = ub.room(kNumParts, PrologueUnit::slack(num_ranks()));
+    const int32_t part = ub.capacity(kNumParts, PrologueUnit::slack(num_ranks()));
     Words* const of_chunk[] = {&ranks_, &places_, &firsts_, &entries_, &starts_};
     for (Words* list : of_chunk) *list = ub.take(part);
     records_ = ub.take(2 * part);

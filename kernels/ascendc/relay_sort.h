@@ -23,7 +23,7 @@ class RelaySort {
     for (Words* table : by_rank) *table = ub.take(tables_.width);
     Words* const by_list[] = {&starts_, &next_, &work_};
     for (Words* table : by_list) *table = ub.take(is_once_ ? tables_.width : experts_.width);
-    const int32_t part = ub.room(kNumParts, PrologueUnit::slack(num_lists_));
+    const int32_t part = ub.capacity(kNumParts, PrologueUnit::slack(num_lists_));
     Words* const of_chunk[] = {&chosen_, &places_, &firsts_, &entries_, &fan_starts_, &lists_, &values_};
     for (Words* list : of_chunk) *list = ub.take(part);
     records_ = ub.take(2 * part);
@@ -41,10 +41,10 @@ class RelaySort {
       const int32_t count = least(chunk_, last - begin);
       read_chunk(begin, count);
       for (int32_t i = 0; i < count; ++i) {
-        const Way way = look_at(begin, i);
-        if (way.crosses) add(rows_, way.relay, 1);
-        if (way.comes_back) add(fans_, way.relay, 1);
-        if (way.comes_back) add(next_row_, way.rank, 1);
+        const Hop hop = look_at(begin, i);
+        if (hop.crosses) add(rows_, hop.relay, 1);
+        if (hop.comes_back) add(fans_, hop.relay, 1);
+        if (hop.comes_back) add(next_row_, hop.rank, 1);
       }
     }
     on_.publish();
@@ -74,7 +74,7 @@ class RelaySort {
 
   // Of a choice: the rank that its relay passes its token on to, and the relay, or -1; whether its token's row crosses for
   // it, and whether something of it comes back to the relay.
-  struct Way {
+  struct Hop {
     int32_t rank, relay;
     bool crosses, comes_back;
   };
@@ -98,15 +98,15 @@ class RelaySort {
     }
   }
 
-  __aicore__ inline Way look_at(int32_t begin, int32_t i) {
+  __aicore__ inline Hop look_at(int32_t begin, int32_t i) {
     const int32_t expert = chosen_.GetValue(i), token = (begin + i) / route_.top_k;
     if (expert < 0) return {-1, -1, false, false};
     const int32_t dest = expert / num_local_, me = on_.rank.args.rank;
     const int32_t rank = on_.rank.image.stop(passed_on_, me, dest), relay = on_.rank.image.stop(route_, me, dest);
-    const Way way{rank, relay, newest_.GetValue(relay) != token, !is_once_ || newest_of_rank_.GetValue(rank) != token};
+    const Hop hop{rank, relay, newest_.GetValue(relay) != token, !is_once_ || newest_of_rank_.GetValue(rank) != token};
     newest_.SetValue(relay, token);
     newest_of_rank_.SetValue(rank, token);
-    return way;
+    return hop;
   }
 
   // From how many each rank has to where these begin; `next` gets where this core's do.
@@ -141,15 +141,15 @@ class RelaySort {
     }
     for (int32_t i = 0; i < count; ++i) {
       const int32_t choice = (begin + i) % route_.top_k, expert = chosen_.GetValue(i);
-      const Way way = look_at(begin, i);
-      cross(i, begin, way.crosses ? way.relay : -1);
+      const Hop hop = look_at(begin, i);
+      cross(i, begin, hop.crosses ? hop.relay : -1);
       records_.SetValue(2 * i, 0);
       records_.SetValue(2 * i + 1, choice);
-      lists_.SetValue(i, !way.comes_back ? -1 : is_once_ ? way.rank : expert);
-      chosen_.SetValue(i, way.comes_back ? way.relay : -1);
-      if (way.relay < 0) continue;
-      if (way.comes_back) add(fans_, way.relay, 1);
-      const int32_t row = at_row_.GetValue(way.relay) - 1 - rows_.GetValue(way.relay);
+      lists_.SetValue(i, !hop.comes_back ? -1 : is_once_ ? hop.rank : expert);
+      chosen_.SetValue(i, hop.comes_back ? hop.relay : -1);
+      if (hop.relay < 0) continue;
+      if (hop.comes_back) add(fans_, hop.relay, 1);
+      const int32_t row = at_row_.GetValue(hop.relay) - 1 - rows_.GetValue(hop.relay);
       values_.SetValue(i, row * route_.top_k + choice);
     }
     for (int32_t i = count - 1; i >= 0 && !is_once_; --i) {

@@ -18,7 +18,7 @@ from hpmoe.tile_ops import row_modes
 from hpmoe.tile_ops.columns import ADD_COLS, CUMSUM, TAKE_COLS, TOP_K
 from hpmoe.tile_ops.guards import COUNT_AND_FILL, FILL_OUTSIDE, REDUCE_AND_FILL
 from hpmoe.tile_ops.quantized import QUANTIZE
-from hpmoe.tile_ops.quantized_matmuls import GMM_WIDENED, ROWS, Fp8Matmul, WeightFormat
+from hpmoe.tile_ops.quantized_matmuls import GMM_DEQUANTIZED, ROWS, Fp8Matmul, WeightFormat
 from hpmoe.tile_ops.row_formats import MX_BLOCK, BlockScale, Element, RowFormat
 
 A2_A3, ASCEND_950 = 2201, 3510  # chips by their numbers of chip.h
@@ -40,7 +40,7 @@ def check_flow(flow: tf.Taskflow, target: str, chip: int = A2_A3) -> None:
         check_argument(not is_collective, f"{who}: {op.label}", "its tile body", op.opcode,
                        "no collective; these are rewritten by overlap_comm")
     for op in flow.ops:
-        check_argument(op.primitive is not GMM_WIDENED, f"{who}: {op.label}", "its tile body", GMM_WIDENED.name,
+        check_argument(op.primitive is not GMM_DEQUANTIZED, f"{who}: {op.label}", "its tile body", GMM_DEQUANTIZED.name,
                        "WIDEN_WEIGHT and GMM, which tile_partition(machine=hpmoe.ascend_a3) makes of it",
                        "A matrix unit does not widen weights.")
     BODIES.check(flow, who)
@@ -107,11 +107,11 @@ def _format_name(form: RowFormat) -> str:
 
 def _check_fp8(params: Fp8Matmul, width: int, who: str) -> None:
     """Of a 950: no other chip has what makes such rows."""
-    cols, advice = params.form.cols_of(width), "tile_partition(machine=hpmoe.ascend_a3) has others widened before."
+    cols, advice = params.form.cols_of(width), "tile_partition(machine=hpmoe.ascend_a3) has others dequantized before."
     check_argument(not params.block or cols % MX_PAIR == 0, who, "the columns of its rows of mxfp8", cols,
                    f"a multiple of {MX_PAIR}, as deep a matrix core multiplies these", advice)
     check_argument(not params.block or params.is_transposed, who, "its weight of mxfp8", "one whose blocks lie across",
-                   "turned, with blocks along the depth", advice)
+                   "transposed, with blocks along the depth", advice)
 
 
 def _check_matmul(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:

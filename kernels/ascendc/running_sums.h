@@ -13,11 +13,11 @@ class RunningSums {
   static constexpr int32_t kMostTerms = 1024, kPad = kMostTerms / 2, kMostSums = kMostTerms + kLane,
                            kWords = 2 * (kPad + kMostSums) + kMostSums;
 
-  __aicore__ inline RunningSums(const Words& room, int32_t num_terms)
+  __aicore__ inline RunningSums(const Words& capacity, int32_t num_terms)
       : num_terms_(num_terms), num_sums_(round_up(num_terms + 1, kBlockBytes / 4)) {
-    sums_[0] = room;
-    sums_[1] = room[kPad + kMostSums];
-    offsets_ = room[2 * (kPad + kMostSums)];
+    sums_[0] = capacity;
+    sums_[1] = capacity[kPad + kMostSums];
+    offsets_ = capacity[2 * (kPad + kMostSums)];
   }
 
   // Once, before the first list.

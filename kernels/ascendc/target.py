@@ -18,10 +18,10 @@ from mindspore import Tensor, mint
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.kernels.ascendc.bodies import BODIES
 from hpmoe.kernels.ascendc.build import DEVICES, ascend_operator, run_needs
+from hpmoe.kernels.ascendc.emulator.native import load
 from hpmoe.kernels.ascendc.heap import SymmetricHeap, world_ranks
 from hpmoe.kernels.ascendc.layout import lay_out_plans
 from hpmoe.kernels.ascendc.packing import pack_all
-from hpmoe.kernels.ascendc.twin.native import load
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.native import Status
 from hpmoe.runtime.bodies import Bodies
@@ -50,7 +50,8 @@ class AscendState:
         self.name, self.flows, self.find_heap = executable.name, executable.flows, find_heap
         self._image, self._timeout, self._num_tokens = executable.image, executable.timeout, executable.num_tokens
         self.layout = known(lay_out_plans(executable.flows))
-        self._sizes = [size(self._image.ctypes.data) for size in (load().hpmoe_twin_counters, load().hpmoe_twin_table_words)]
+        self._sizes = [size(self._image.ctypes.data)
+                       for size in (load().hpmoe_emulator_counters, load().hpmoe_emulator_table_words)]
         self.on_failure: list[Callable[[], None]] = []
 
     @property

@@ -33,7 +33,7 @@ class TaskRuns {
   }
 
   // Whether another one may be read without one being lost.
-  __aicore__ inline bool has_room() const { return runs_[kCount - 1].number < 0; }
+  __aicore__ inline bool has_capacity() const { return runs_[kCount - 1].number < 0; }
 
   __aicore__ inline Wait wait(const TaskRun& run, int32_t i) const {
     return i < TaskRun::kMostKept ? run.waits[i] : image_.wait(run.task_template.first_wait + i);

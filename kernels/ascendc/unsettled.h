@@ -19,7 +19,7 @@ class Unsettled {
     }
     return false;
   }
-  __aicore__ inline bool has_room_for(const Frame& frame) const { return count_ + frame.op.num_outputs <= kMost; }
+  __aicore__ inline bool has_capacity_for(const Frame& frame) const { return count_ + frame.op.num_outputs <= kMost; }
 
   __aicore__ inline void add(const Frame& frame) {
     for (int32_t i = 0; i < frame.op.num_outputs; ++i) {

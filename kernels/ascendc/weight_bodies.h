@@ -83,8 +83,8 @@ struct ColumnScales {
 };
 
 // In which byte of a tile each element of its columns lies, column after column, each as `deep` numbers.
-__aicore__ inline void find_turned_places(const AscendC::LocalTensor<int32_t>& places, const WeightColumns& of,
-                                          int32_t deep) {
+__aicore__ inline void find_transposed_places(const AscendC::LocalTensor<int32_t>& places, const WeightColumns& of,
+                                              int32_t deep) {
   constexpr auto kBytes = static_cast<int32_t>(sizeof(float));
   AscendC::CreateVecIndex(places, 0, deep);
   AscendC::PipeBarrier<PIPE_V>();
@@ -94,7 +94,7 @@ __aicore__ inline void find_turned_places(const AscendC::LocalTensor<int32_t>& p
   AscendC::PipeBarrier<PIPE_V>();
 }
 
-// The elements: numbers by their scales, zeros where that is none, and turned, so that each column leaves as a row.
+// The elements: numbers by their scales, zeros where that is none, and transposed, so that each column leaves as a row.
 struct ColumnElements {
   VectorUnit& unit;
   Element element;
@@ -117,24 +117,25 @@ struct ColumnElements {
     unit.widen(unit.floats(0), loaded, 0, of.in.dtype, piece.count());
   }
   __aicore__ inline void compute(const Piece& piece) {
-    const Floats x = unit.floats(0), turned = unit.floats(1);
+    const Floats x = unit.floats(0), transposed = unit.floats(1);
     const int32_t deep = round_up(piece.num_rows, kBlockBytes), count = deep * piece.pitch;
-    if (deep != laid_out) find_turned_places(places(), of, deep);
+    if (deep != laid_out) find_transposed_places(places(), of, deep);
     laid_out = deep;
     AscendC::Div(x, x, scales(), count);
-    AscendC::Duplicate(turned, 0.0f, count);
+    AscendC::Duplicate(transposed, 0.0f, count);
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Select(x, unit.mask(), x, turned, AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, count);
+    AscendC::Select(x, unit.mask(), x, transposed, AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, count);
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Gather(turned, x, places().ReinterpretCast<uint32_t>(), 0, of.num_cols * deep);
+    AscendC::Gather(transposed, x, places().ReinterpretCast<uint32_t>(), 0, of.num_cols * deep);
     AscendC::PipeBarrier<PIPE_V>();
     Bytes result = unit.outputs.AllocTensor<uint8_t>();
-    narrow_elements(element, result, turned, x, of.num_cols * deep);
+    narrow_elements(element, result, transposed, x, of.num_cols * deep);
     unit.leave(of.codes, {0, piece.row, of.num_cols, piece.num_rows, deep}, result);
   }
 };
 
-// The same of mxfp8: numbers are turned first, so that blocks of a column lie side by side; their scales leave with them.
+// The same of mxfp8: numbers are transposed first, so that blocks of a column lie side by side; their scales leave with
+// them.
 struct ColumnBlocks {
   VectorUnit& unit;
   const WeightColumns& of;
@@ -148,7 +149,7 @@ struct ColumnBlocks {
   __aicore__ inline void compute(const Piece& piece) {
     const int32_t deep = round_up(piece.num_rows, kScaledBlock), per_column = deep / kScaledBlock;
     const auto places = unit.floats(4).ReinterpretCast<int32_t>();
-    find_turned_places(places, of, deep);
+    find_transposed_places(places, of, deep);
     AscendC::Gather(unit.floats(0), unit.floats(1), places.ReinterpretCast<uint32_t>(), 0, of.num_cols * deep);
     AscendC::PipeBarrier<PIPE_V>();
     BlockScaler scaler(unit);

@@ -7,7 +7,7 @@
 
 #include "core/signals.h"
 #include "counters.h"
-#include "spare_tasks.h"
+#include "empty_tasks.h"
 #include "task_segments.h"
 #include "unsettled.h"
 
@@ -32,7 +32,7 @@ class Worker {
     const int32_t ready = counters_.prologue(kReady), target = wrapping_product(rank_.args.epoch, rank_.num_aiv);
     const int32_t last = rank_.image.queue_start(queue_ + 1);
     int32_t number = -1;
-    for (int32_t place = rank_.image.queue_start(queue_); place < last && runs_.has_room(); ++place) {
+    for (int32_t place = rank_.image.queue_start(queue_); place < last && runs_.has_capacity(); ++place) {
       const int32_t before = number;
       number = template_of(rank_.image.task_word(place), rank_.image.header().index_bits);
       if (number == before) continue;
@@ -53,7 +53,7 @@ class Worker {
         status_.task = place_;
         return fail(code);
       }
-      if (turns_[place_ % 2].frame.unit.rows == 0) pass_spare_tasks(last);
+      if (turns_[place_ % 2].frame.unit.rows == 0) pass_empty_tasks(last);
     }
   }
 
@@ -87,7 +87,7 @@ class Worker {
   };
 
   // Those that follow a task without rows: where slots have rows, nobody asks.
-  __aicore__ inline void pass_spare_tasks(int32_t last) {
+  __aicore__ inline void pass_empty_tasks(int32_t last) {
     while (place_ + 1 < last && spare_.has(place_ + 1)) ++place_;
   }
 
@@ -100,7 +100,7 @@ class Worker {
       Code code = wait_for_task(turn);
       if (code == Code::OK) code = wait_until_due(turn);
       if (code != Code::OK) return code;
-      if (unsettled_.touches(turn.frame) || !unsettled_.has_room_for(turn.frame)) settle();
+      if (unsettled_.touches(turn.frame) || !unsettled_.has_capacity_for(turn.frame)) settle();
       const Code begun = begin(turn);
       if (begun != Code::OK) return begun;
     }
@@ -151,7 +151,8 @@ class Worker {
   // What cannot begin says why when its turn comes.
   __aicore__ inline void begin_ahead(Turn& next) {
     if (next.frame.unit.rows == 0) return;  // it may be one to pass by
-    if (has_all_events(next) && !unsettled_.touches(next.frame) && unsettled_.has_room_for(next.frame)) (void)begin(next);
+    if (has_all_events(next) && !unsettled_.touches(next.frame) && unsettled_.has_capacity_for(next.frame))
+      (void)begin(next);
   }
 
   __aicore__ inline Code begin(Turn& turn) {
@@ -278,7 +279,7 @@ class Worker {
   TaskRuns runs_;
   Turn turns_[2];
   Unsettled unsettled_;
-  SpareTasks spare_;
+  EmptyTasks spare_;
   Status status_;
 };
 

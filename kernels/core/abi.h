@@ -10,10 +10,10 @@ extern "C" {
 typedef hpmoe::Status HpmoeStatus;
 
 // What one rank brings to a launch. The caller keeps counters and bases (num_events each) from launch to launch.
-// room: for each route, how many received rows the buffers that hold them have room for; NULL: as many as the image says.
+// room: for each route, how many received rows the buffers that hold them can hold; NULL: as many as the image says.
 struct HpmoeRank {
   void** buffers;
-  const int64_t* room;
+  const int64_t* row_capacity;
   int64_t num_tokens;
   int64_t* counters;
   int64_t* bases;
@@ -125,8 +125,8 @@ int hpmoe_link_launch(HpmoeLink* link, const char* what, uint64_t key, const voi
                       const HpmoeRank* mine, const int32_t* counts, int32_t num_threads, double timeout_s, int64_t* trace,
                       int64_t* moved, int32_t interruptible, HpmoeStatus* status);
 
-// What a launch that another library runs, such as the twin of an NPU, asks about the ranks of other processes. heaps: where
-// that of each rank lies in this process; told: what each has told, as many bytes as this one.
+// What a launch that another library runs, such as the emulator of an NPU, asks about the ranks of other processes. heaps:
+// where that of each rank lies in this process; told: what each has told, as many bytes as this one.
 struct HpmoePeers {
   int32_t rank, size;
   void* const* heaps;

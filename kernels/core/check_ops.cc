@@ -104,7 +104,7 @@ class OpChecker {
       return "an operand has a rows or cols mode its op cannot take";
     }
     const Buffer& buffer = image_.buffers[operand.buffer];
-    if (!is_turned_weight(op, i) && !in_range(operand.offset, buffer.cols))
+    if (!is_transposed_weight(op, i) && !in_range(operand.offset, buffer.cols))
       return "an operand's offset is outside its columns";
     if (!is_transfer(rule.opcode) && !takes_dtype(rule.operands[i].traits, static_cast<Dtype>(buffer.dtype)))
       return "an operand has a dtype its op cannot take";
@@ -113,7 +113,7 @@ class OpChecker {
   }
 
   // The weight of a transposed GMM, whose rows are the output's columns.
-  static bool is_turned_weight(const Op& op, int i) {
+  static bool is_transposed_weight(const Op& op, int i) {
     return find_rule(op.opcode)->operands[i].traits & kIsCutByBody && op.param[0] == 1;
   }
 
@@ -144,12 +144,12 @@ class OpChecker {
     if (op.num_units > 0 && (!row_ok(op, op.first_row) || !row_ok(op, int64_t{op.first_row} + op.num_units - 1)))
       return "a task's row is outside its op's domain";
     if (op.num_peers > image_.header->ep_size) return "a task's peer is outside the peer order";
-    if (op.num_peers == 0 && (is_put(opcode) || is_notice(opcode))) return "a transfer has no peer";
+    if (op.num_peers == 0 && (is_put(opcode) || is_completion_flag(opcode))) return "a transfer has no peer";
     return check_columns(op);
   }
 
   bool row_ok(const Op& op, int64_t row) const {
-    if (is_notice(opcode_of(op))) {
+    if (is_completion_flag(opcode_of(op))) {
       return row >= -1 && row < image_.routes[op.route].num_local_experts;
     }
     switch (static_cast<Domain>(op.domain)) {
@@ -165,7 +165,7 @@ class OpChecker {
       const Operand& operand = op.operands[i];
       if (operand.buffer < 0 || static_cast<Cols>(operand.cols) != Cols::OWN) continue;
       const Buffer& b = buffer(op, i);
-      const int64_t limit = !is_turned_weight(op, i) ? b.cols : b.rows_per_expert > 0 ? b.rows_per_expert : b.rows;
+      const int64_t limit = !is_transposed_weight(op, i) ? b.cols : b.rows_per_expert > 0 ? b.rows_per_expert : b.rows;
       if (limit > 0 && (operand.offset < 0 || int64_t{operand.offset} + op.cols > limit)) {
         return "a task's columns are outside an operand";
       }

@@ -10,7 +10,8 @@ HPMOE_DEVICE inline Opcode opcode_of(const Op& op) { return static_cast<Opcode>(
 
 // Whether an op moves rows back to the tokens that they are of, or tells of it.
 HPMOE_DEVICE inline bool goes_back(const Op& op) {
-  return returns_rows(opcode_of(op)) || (is_notice(opcode_of(op)) && params::Notice::of(op).way == Way::BACK);
+  return returns_rows(opcode_of(op)) ||
+         (is_completion_flag(opcode_of(op)) && params::CompletionFlag::of(op).leg == Leg::COMBINE);
 }
 
 // Whether relays pass on the rows that an op moves, or get them back.

@@ -7,7 +7,7 @@
 
 #include "core/decode.h"
 #include "core/expert_copies.h"
-#include "core/room.h"
+#include "core/row_capacity.h"
 
 namespace hpmoe {
 

@@ -20,9 +20,9 @@ HPMOE_DEVICE inline RowFormat fp8_format_of(const Op& op) {
   return {Element::E4M3, block > 0 ? BlockScale::E8M0 : BlockScale::FLOAT32, block};
 }
 
-// Matrices that a GMM_WIDENED multiplies.
-HPMOE_DEVICE inline RowFormat widened_format_of(const Op& op) {
-  const auto p = params::WidenedMatmul::of(op);
+// Matrices that a GMM_DEQUANTIZED multiplies.
+HPMOE_DEVICE inline RowFormat dequantized_format_of(const Op& op) {
+  const auto p = params::DequantizedMatmul::of(op);
   return {p.element, p.scale, p.block};
 }
 

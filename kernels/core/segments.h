@@ -1,4 +1,5 @@
-// What a transfer moves, or a notice stands for, in segments by number: the same on every target. See units.h for Frame.
+// What a transfer moves, or a completion flag stands for, in segments by number: the same on every target. See units.h for
+// Frame.
 #pragma once
 
 #include "core/decode.h"

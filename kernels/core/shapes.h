@@ -21,7 +21,7 @@ class Shapes {
   int64_t width(int i) const { return cols(i) - offset(i); }
   int64_t rows(int i) const { return buffer(i).rows; }
   int64_t height(int i) const { return buffer(i).rows_per_expert; }
-  bool has_room(int i, int64_t rows) const { return buffer(i).rows == 0 || buffer(i).rows >= rows; }
+  bool has_capacity(int i, int64_t rows) const { return buffer(i).rows == 0 || buffer(i).rows >= rows; }
   bool has_rows(int i, int64_t rows) const { return buffer(i).rows == rows; }
   bool is_integer(int i) const { return has_buffer(i) && hpmoe::is_integer(dtype(i)); }
   bool is_int32(int i) const { return has_buffer(i) && dtype(i) == Dtype::INT32; }

@@ -58,21 +58,21 @@ const uint16_t* element(const Matrix& x, int64_t row, int64_t col) {
 }
 
 // Panels of the lines [line, line + lines), k in [k0, k0 + kc), k lying along the operand's rows. Each is kc_padded long.
-HPMOE_AMX void pack_along(const Matrix& x, int64_t line, int64_t lines, int64_t k0, int64_t kc, bool turned,
+HPMOE_AMX void pack_along(const Matrix& x, int64_t line, int64_t lines, int64_t k0, int64_t kc, bool transposed,
                           uint16_t* packed) {
   for (int64_t i = 0; i < lines; i += kPanel) {
     for (int64_t k = 0; k < kc; k += 32) {
       for (int64_t half = 0; half < 2; ++half, packed += kTile) {
         const int64_t skipped = i + half * 16;
         copy_tile(element(x, line + std::min(skipped, lines - 1), k0 + k), x.ld, lines - skipped, kc - k, packed);
-        if (turned) transpose_tile(packed);
+        if (transposed) transpose_tile(packed);
       }
     }
   }
 }
 
 // The same, the lines lying along the operand's rows: row after row, as memory likes it.
-HPMOE_AMX void pack_across(const Matrix& x, int64_t line, int64_t lines, int64_t k0, int64_t kc, bool turned,
+HPMOE_AMX void pack_across(const Matrix& x, int64_t line, int64_t lines, int64_t k0, int64_t kc, bool transposed,
                            uint16_t* packed) {
   const int64_t stride = kPanel * padded(kc);
   for (int64_t block = 0; block < kc; block += 32) {
@@ -82,7 +82,7 @@ HPMOE_AMX void pack_across(const Matrix& x, int64_t line, int64_t lines, int64_t
       const uint16_t* const odd = k + 1 < kc ? even + x.ld : nullptr;
       zip_rows(even, odd, lines, tiles + (k - block) * 16, stride);
     }
-    for (int64_t i = 0; i < lines && turned; i += kPanel) {
+    for (int64_t i = 0; i < lines && transposed; i += kPanel) {
       transpose_tile(tiles + i / kPanel * stride);
       transpose_tile(tiles + i / kPanel * stride + kTile);
     }

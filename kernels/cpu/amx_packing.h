@@ -82,7 +82,7 @@ inline Matrix part(const Matrix& x, bool k_is_row, int64_t line, int64_t k) {
 }
 
 // Panels of the first `lines` lines and kc k of an operand, groups of three tiles in the order of memory. A tile is
-// [line][k] or [k][line] as the operand has them, or turned; a pair is k and k + 16.
+// [line][k] or [k][line] as the operand has them, or transposed; a pair is k and k + 16.
 class Packing {
  public:
   // Packs them into `to` before finish() returns, or in that many turns before.
@@ -157,18 +157,18 @@ class Packing {
     if (++row_ == 16) end_group();
   }
 
-  template <bool kTurned>
+  template <bool kTransposed>
   HPMOE_AMX void pack_group() {
-    alignas(64) uint16_t turned[2][kTile];
-    for (int64_t i = 0; i < 16 && kTurned; ++i) {
-      _mm512_store_ps(turned[0] + i * 32, row_of(even_, i));
-      _mm512_store_ps(turned[1] + i * 32, row_of(odd_, i));
+    alignas(64) uint16_t transposed[2][kTile];
+    for (int64_t i = 0; i < 16 && kTransposed; ++i) {
+      _mm512_store_ps(transposed[0] + i * 32, row_of(even_, i));
+      _mm512_store_ps(transposed[1] + i * 32, row_of(odd_, i));
     }
-    for (int64_t half = 0; half < 2 && kTurned; ++half) transpose_tile(turned[half]);
+    for (int64_t half = 0; half < 2 && kTransposed; ++half) transpose_tile(transposed[half]);
     Range range = range_;
     for (int64_t i = 0; i < 16; ++i) {
-      const __m512 even = kTurned ? _mm512_load_ps(turned[0] + i * 32) : row_of(even_, i);
-      const __m512 odd = kTurned ? _mm512_load_ps(turned[1] + i * 32) : row_of(odd_, i);
+      const __m512 even = kTransposed ? _mm512_load_ps(transposed[0] + i * 32) : row_of(even_, i);
+      const __m512 odd = kTransposed ? _mm512_load_ps(transposed[1] + i * 32) : row_of(odd_, i);
       split(even, odd, to_ + i * 32, range);
     }
     range_ = range;

@@ -71,7 +71,7 @@ void put_row(float* sums, float* narrow, int64_t n, const Matrix& c, int64_t row
 }
 
 // Products of float32, whatever the dtypes are.
-void multiply_widened(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
+void multiply_dequantized(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
   thread_local Scratch<float> scratch;
   const int64_t m = (s.m + MR - 1) / MR * MR, n = (s.n + NR - 1) / NR * NR;
   float* const right = scratch.at_least((m + n) * s.k + MR * n + std::max(m, n));
@@ -110,7 +110,7 @@ bool few_terms_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matr
   const Dtype dtype = a.dtype == b.dtype ? a.dtype : Dtype::FLOAT32;
   if (!a.transposed || b.transposed || s.k > few_terms(dtype)) return false;
   const bool is_bfloat16 = dtype == Dtype::BFLOAT16 && multiplies_pairs();
-  (is_bfloat16 ? multiply_bfloat16 : multiply_widened)(s, a, b, c, accumulate);
+  (is_bfloat16 ? multiply_bfloat16 : multiply_dequantized)(s, a, b, c, accumulate);
 #if defined(__SSE2__)
   if (c.streamed) _mm_sfence();
 #endif

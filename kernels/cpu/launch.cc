@@ -150,7 +150,7 @@ bool Launch::prepare(int32_t thread, int32_t num_threads) {
     const auto route = static_cast<int32_t>(i);
     status.wait = route;
     const Code code = routings_[i].place_rows(rank, status);
-    return code == Code::OK ? check_room(peers_.ranks()[rank], route, routings_[i].received(rank), status) : code;
+    return code == Code::OK ? check_row_capacity(peers_.ranks()[rank], route, routings_[i].received(rank), status) : code;
   };
   if (!routings_.empty() && !take_step(thread, num_threads, served, num_sorted_, sort)) return false;
   if (!meet(thread)) return false;
@@ -222,7 +222,7 @@ Code Launch::run_task(const Frame& frame) {
   const auto add = [&](int32_t target, int64_t event, int64_t amount) { peers_.add(target, event, amount); };
   if (is_transfer(opcode)) {
     for_each_segment(frame, [&](const Segment& segment) {
-      if (!is_notice(opcode)) move(frame, segment);
+      if (!is_completion_flag(opcode)) move(frame, segment);
       for_each_segment_signal(frame, segment, add);
     });
   } else {

@@ -50,7 +50,7 @@ def launch(image: np.ndarray, buffers: Sequence[Sequence[np.ndarray]], num_token
         raise _broken(image)
     demands.check_arrays(buffers, num_tokens, counters, bases, trace)
     addresses = [[address(x) for x in arrays] for arrays in buffers]
-    Launches(image, counters, bases).launch(addresses, demands.room_in(buffers), num_tokens, timeout, trace)
+    Launches(image, counters, bases).launch(addresses, demands.row_capacities(buffers), num_tokens, timeout, trace)
 
 
 class Launches:
@@ -63,17 +63,17 @@ class Launches:
         step = counters.strides[0]
         self._counts = [(address(counters) + r * step, address(bases) + r * step) for r in range(len(counters))]
 
-    def launch(self, addresses: Sequence[Sequence[int]], room: Sequence[Sequence[int]], num_tokens: Sequence[int],
+    def launch(self, addresses: Sequence[Sequence[int]], row_capacity: Sequence[Sequence[int]], num_tokens: Sequence[int],
                timeout: float, trace: np.ndarray | None = None, moved: np.ndarray | None = None) -> None:
         """Launches all ranks.
 
         Args:
             addresses: for each rank, where each of its buffers begins.
-            room: for each rank and each route, the received rows that the buffers have room for.
+            room: for each rank and each route, the received rows that the buffers can hold.
             num_tokens, timeout, trace: as of the function `launch`.
             moved: int64 [ep_size, ep_size], to which the bytes are added that each rank copies to arrays of each other one.
         """
-        tables = [c_array("q", [*rows, *mine]) for rows, mine in zip(room, addresses, strict=True)]
+        tables = [c_array("q", [*rows, *mine]) for rows, mine in zip(row_capacity, addresses, strict=True)]
         ranks = (Rank * len(tables))(*(
             ((at := table.buffer_info()[0]) + 8 * self._num_routes, at, n, *counts)
             for table, n, counts in zip(tables, num_tokens, self._counts, strict=True)))
@@ -148,8 +148,8 @@ class Demands:
             _received_buffers(sections),
         )
 
-    def room_in(self, buffers: Sequence[Sequence[np.ndarray]]) -> list[list[int]]:
-        """For each rank and each route, the received rows that the arrays of a launch have room for."""
+    def row_capacities(self, buffers: Sequence[Sequence[np.ndarray]]) -> list[list[int]]:
+        """For each rank and each route, the received rows that the arrays of a launch can hold."""
         return [[min((arrays[b].size // self.buffers[b][0] for b in mine), default=ANY_ROWS) for mine in self.received]
                 for arrays in buffers]
 

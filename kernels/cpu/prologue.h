@@ -46,12 +46,12 @@ inline Code sort_and_drop(const Image& image, const HpmoeRank& mine, const Route
 }
 
 // Whether the arrays of a rank hold the rows that it receives: they were made for ids that somebody has read before.
-inline Code check_room(const HpmoeRank& mine, int32_t route, int64_t received, Status& status) {
-  if (!mine.room || received <= mine.room[route]) return Code::OK;
+inline Code check_row_capacity(const HpmoeRank& mine, int32_t route, int64_t received, Status& status) {
+  if (!mine.row_capacity || received <= mine.row_capacity[route]) return Code::OK;
   status.wait = route;
   status.value = received;
-  status.threshold = mine.room[route];
-  return Code::NO_ROOM;
+  status.threshold = mine.row_capacity[route];
+  return Code::NO_ROW_CAPACITY;
 }
 
 // threshold = mult * extent for every event of a rank, once its routing is known.

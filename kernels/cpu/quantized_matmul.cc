@@ -1,4 +1,4 @@
-// Products with quantised weights: elements of one byte are widened, block by block, for the products of floats.
+// Products with quantised weights: elements of one byte are dequantized, block by block, for the products of floats.
 #include <algorithm>
 #include <cstring>
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kScaleBytes = 4;      // of a quantised row, after its elements
 constexpr int64_t kExactTerms = 1024;   // products of int8, of which float32 holds every sum: 1024 * 128 * 127 < 2^24
-constexpr int64_t kWidenedTerms = 512;  // about as many as keep a widened block in L2
+constexpr int64_t kDequantizedTerms = 512;  // about as many as keep a dequantized block in L2
 
 // Elements of rows that lie `ld` bytes from row to row, and the scales of blocks of them, where there are such: of one from
 // column `col` of a row on.
@@ -37,7 +37,7 @@ struct Elements {
 };
 
 // A block of rows x cols of them as a matrix of a float dtype in scratch.
-Matrix widened(const Elements& from, int64_t rows, int64_t cols, Dtype dtype, bool transposed, Scratch<char>& scratch) {
+Matrix dequantized(const Elements& from, int64_t rows, int64_t cols, Dtype dtype, bool transposed, Scratch<char>& scratch) {
   const int64_t size = element_size(dtype);
   char* const to = scratch.at_least(rows * cols * size);
   float chunk[kChunk];
@@ -58,12 +58,12 @@ int matrix_of(const Frame& frame) {
 }
 
 // The weight of the unit's expert: its terms [k0, k0 + kc) in the task's columns.
-Matrix widened_weight(const Frame& frame, const RowFormat& format, int64_t k0, int64_t kc, Dtype dtype) {
+Matrix dequantized_weight(const Frame& frame, const RowFormat& format, int64_t k0, int64_t kc, Dtype dtype) {
   thread_local Scratch<char> scratch;
-  const bool turned = params::Matmul::of(frame.op).is_transposed;
+  const bool transposed = params::Matmul::of(frame.op).is_transposed;
   const int of = matrix_of(frame);
   const int64_t own = frame.first_col(2), n = frame.task.cols;
-  const int64_t row = frame.first_row(of) + (turned ? own : k0), col = turned ? k0 : own;
+  const int64_t row = frame.first_row(of) + (transposed ? own : k0), col = transposed ? k0 : own;
   Elements from{format.element, frame.element(of, row, col), frame.buffer(of).cols};
   if (format.block > 0) {
     from.scales = reinterpret_cast<const uint8_t*>(frame.element(of + 1, row, 0));
@@ -71,7 +71,7 @@ Matrix widened_weight(const Frame& frame, const RowFormat& format, int64_t k0, i
     from.block = format.block;
     from.col = col;
   }
-  return widened(from, turned ? n : kc, turned ? kc : n, dtype, turned, scratch);
+  return dequantized(from, transposed ? n : kc, transposed ? kc : n, dtype, transposed, scratch);
 }
 
 HPMOE_MULTIVERSION
@@ -108,8 +108,8 @@ Code gmm_int8(const Frame& frame) {
   for (int64_t i = 0; i < rows; ++i) std::memset(out.at(i, 0), 0, cols * sizeof(int32_t));
   for (int64_t k0 = 0; k0 < terms; k0 += kExactTerms) {
     const int64_t kc = std::min(kExactTerms, terms - k0);
-    const Matrix q = widened({Element::INT8, x.at(0, k0), x.row_stride}, rows, kc, dtype, false, of_rows);
-    gemm({rows, cols, kc}, q, widened_weight(frame, kInt8Rows, k0, kc, dtype),
+    const Matrix q = dequantized({Element::INT8, x.at(0, k0), x.row_stride}, rows, kc, dtype, false, of_rows);
+    gemm({rows, cols, kc}, q, dequantized_weight(frame, kInt8Rows, k0, kc, dtype),
          {reinterpret_cast<char*>(sums), Dtype::FLOAT32, cols});
     for (int64_t i = 0; i < rows; ++i) add_integers(cols, sums + i * cols, reinterpret_cast<int32_t*>(out.at(i, 0)));
   }
@@ -127,8 +127,8 @@ Code gmm_fp8(const Frame& frame) {
   const Dtype dtype = uses_amx() && !has_blocks ? Dtype::BFLOAT16 : Dtype::FLOAT32;  // both hold every element
   const int64_t rows = frame.unit.rows, cols = frame.task.cols, terms = unpacked_cols(format, frame.num_cols(1));
   float* const sums = product.at_least(rows * cols);
-  for (int64_t k0 = 0; k0 < terms; k0 += kWidenedTerms) {
-    const int64_t kc = std::min(kWidenedTerms, terms - k0);
+  for (int64_t k0 = 0; k0 < terms; k0 += kDequantizedTerms) {
+    const int64_t kc = std::min(kDequantizedTerms, terms - k0);
     Elements from{format.element, x.at(0, k0), x.row_stride};
     if (has_blocks) {
       from.scales = reinterpret_cast<const uint8_t*>(x.at(0, terms));
@@ -136,8 +136,8 @@ Code gmm_fp8(const Frame& frame) {
       from.block = format.block;
       from.col = k0;
     }
-    gemm({rows, cols, kc}, widened(from, rows, kc, dtype, false, of_rows), widened_weight(frame, format, k0, kc, dtype),
-         {reinterpret_cast<char*>(sums), Dtype::FLOAT32, cols}, k0 > 0);
+    gemm({rows, cols, kc}, dequantized(from, rows, kc, dtype, false, of_rows),
+         dequantized_weight(frame, format, k0, kc, dtype), {reinterpret_cast<char*>(sums), Dtype::FLOAT32, cols}, k0 > 0);
   }
   Writer out(frame.view(0));
   for_each_chunk(rows, cols, [&](int64_t row, int64_t col, int64_t n) {
@@ -171,16 +171,16 @@ Code rescale(const Frame& frame) {
 
 // out[r, n] = (x[r, :] @ w[e][:, n], or @ w[e][n, :]^T) * scale of column n, the weight's elements as numbers, times the
 // scales of their blocks where it has such
-Code gmm_widened(const Frame& frame) {
+Code gmm_dequantized(const Frame& frame) {
   thread_local Scratch<float> product;
   const View x = frame.view(1);
-  const RowFormat format = widened_format_of(frame.op);
+  const RowFormat format = dequantized_format_of(frame.op);
   const Dtype dtype = x.dtype == Dtype::FLOAT16 ? Dtype::FLOAT32 : x.dtype;  // float16 does not hold all scaled elements
   const int64_t rows = frame.unit.rows, cols = frame.task.cols, terms = frame.num_cols(1);
   float* const sums = product.at_least(rows * cols);
-  for (int64_t k0 = 0; k0 < terms; k0 += kWidenedTerms) {
-    const int64_t kc = std::min(kWidenedTerms, terms - k0);
-    gemm({rows, cols, kc}, {x.at(0, k0), x.dtype, x.row_stride}, widened_weight(frame, format, k0, kc, dtype),
+  for (int64_t k0 = 0; k0 < terms; k0 += kDequantizedTerms) {
+    const int64_t kc = std::min(kDequantizedTerms, terms - k0);
+    gemm({rows, cols, kc}, {x.at(0, k0), x.dtype, x.row_stride}, dequantized_weight(frame, format, k0, kc, dtype),
          {reinterpret_cast<char*>(sums), Dtype::FLOAT32, cols}, k0 > 0);
   }
   Writer out(frame.view(0));

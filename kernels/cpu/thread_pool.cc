@@ -123,7 +123,7 @@ void ThreadPool::wait() const {
 int32_t num_cores() {
   cpu_set_t cores;
   if (sched_getaffinity(0, sizeof cores, &cores) == 0) return std::max(1, CPU_COUNT(&cores));
-  return static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));  // of more than a set has room for
+  return static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));  // of more than a set can hold
 }
 
 }  // namespace hpmoe

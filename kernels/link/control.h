@@ -13,7 +13,7 @@ namespace hpmoe {
 constexpr int64_t kLine = 64;
 
 // Meetings are numbered from 1 on, alike on every rank.
-struct Notice {
+struct Exchange {
   int64_t number;
   uint64_t key;                    // alike on every rank that is at the same call
   int64_t payload, payload_bytes;  // where in its heap
@@ -39,12 +39,12 @@ struct alignas(kLine) Control {
   std::atomic<uint32_t> sleepers;  // threads that wait for it
   std::atomic<uint32_t> news;  // times that a launch of another library was told of an addition
   // By parity: a rank comes to a meeting when all have read those of the one before the last.
-  alignas(kLine) Notice notices[2];
+  alignas(kLine) Exchange exchanges[2];
   alignas(kLine) Failure reasons[2];  // of its failures, by parity
   char last_words[3 * kLine];  // before has_left is set
 };
 
-static_assert(sizeof(Notice) == 2 * kLine, "a notice is two lines");
+static_assert(sizeof(Exchange) == 2 * kLine, "an exchange is two lines");
 static_assert(sizeof(Failure) == 4 * kLine, "a failure is four lines");
 static_assert(sizeof(Control) == 20 * kLine, "what a rank is asked about lies on lines of its own");
 static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free,

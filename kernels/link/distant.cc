@@ -22,7 +22,7 @@ const char* Distant::take(const char* message, int64_t bytes) {
   switch (header.kind) {
     case MessageKind::BEAT: fault = length == 0 ? nullptr : "a sign of life has a body"; break;
     case MessageKind::PART: fault = take_part(header, body, length); break;
-    case MessageKind::TOLD: fault = take_notice(header, body, length); break;
+    case MessageKind::TOLD: fault = take_exchange(header, body, length); break;
     case MessageKind::FAILED: fault = take_failure(header, body, length); break;
     case MessageKind::LEAVING: fault = take_leaving(header, length); break;
     case MessageKind::GOES_ON: fault = take_answer(header, length); break;
@@ -72,15 +72,15 @@ const char* Distant::take_part(const MessageHeader& header, const char* body, in
   return nullptr;
 }
 
-const char* Distant::take_notice(const MessageHeader& header, const char* body, int64_t bytes) {
-  Notice notice;
-  if (bytes < int64_t{sizeof notice}) return "a notice is cut off";
-  std::memcpy(&notice, body, sizeof notice);
-  if (notice.number != header.number || notice.payload_bytes != header.offset + bytes - int64_t{sizeof notice})
-    return "a notice has another payload";
-  if (const char* const fault = take_part(header, body + sizeof notice, bytes - int64_t{sizeof notice})) return fault;
-  notice.what[sizeof notice.what - 1] = 0;
-  control_.notices[header.number % 2] = notice;
+const char* Distant::take_exchange(const MessageHeader& header, const char* body, int64_t bytes) {
+  Exchange exchange;
+  if (bytes < int64_t{sizeof exchange}) return "an exchange is cut off";
+  std::memcpy(&exchange, body, sizeof exchange);
+  if (exchange.number != header.number || exchange.payload_bytes != header.offset + bytes - int64_t{sizeof exchange})
+    return "an exchange has another payload";
+  if (const char* const fault = take_part(header, body + sizeof exchange, bytes - int64_t{sizeof exchange})) return fault;
+  exchange.what[sizeof exchange.what - 1] = 0;
+  control_.exchanges[header.number % 2] = exchange;
   control_.told.store(header.number, std::memory_order_seq_cst);
   return nullptr;
 }

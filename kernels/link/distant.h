@@ -38,7 +38,7 @@ class Distant {
 
  private:
   const char* take_part(const MessageHeader& header, const char* body, int64_t bytes);
-  const char* take_notice(const MessageHeader& header, const char* body, int64_t bytes);
+  const char* take_exchange(const MessageHeader& header, const char* body, int64_t bytes);
   const char* take_failure(const MessageHeader& header, const char* body, int64_t bytes);
   const char* take_leaving(const MessageHeader& header, int64_t bytes);
   const char* take_answer(const MessageHeader& header, int64_t bytes);

@@ -69,15 +69,15 @@ const char* Landing::find_fault(const char* records, int64_t bytes) const {
     if (bytes < int64_t{sizeof(RecordHeader)}) return "a record is cut off";
     const RecordHeader record = record_at(records);
     const char* const body = records + sizeof record;
-    const int64_t room = bytes - int64_t{sizeof record};
-    if (const char* const fault = find_fault(record, body, room)) return fault;
+    const int64_t capacity = bytes - int64_t{sizeof record};
+    if (const char* const fault = find_fault(record, body, capacity)) return fault;
     records = body + body_bytes(record);
-    bytes = room - body_bytes(record);
+    bytes = capacity - body_bytes(record);
   }
   return nullptr;
 }
 
-const char* Landing::find_fault(const RecordHeader& record, const char* body, int64_t room) const {
+const char* Landing::find_fault(const RecordHeader& record, const char* body, int64_t capacity) const {
   if (record.kind == RecordKind::ADD) {
     if (record.place < 0 || record.place >= num_events_) return "a signal names no event";
     return record.amount > 0 ? nullptr : "a signal adds nothing";
@@ -88,7 +88,8 @@ const char* Landing::find_fault(const RecordHeader& record, const char* body, in
   const bool has_columns = record.first_byte >= 0 && record.row_bytes > 0 &&
                            int64_t{record.first_byte} + record.row_bytes <= to.stride;
   if (!has_columns) return "rows are longer than those of their buffer";
-  if (record.amount < 0 || record.amount > room / record.row_bytes || body_bytes(record) > room) return "rows are cut off";
+  if (record.amount < 0 || record.amount > capacity / record.row_bytes || body_bytes(record) > capacity)
+    return "rows are cut off";
   const bool is_run = record.first_row >= 0;
   if (is_run && record.amount > to.rows - record.first_row) return "a row lies outside of its buffer";
   for (int64_t i = 0; i < record.amount && !is_run; ++i) {

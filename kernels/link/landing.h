@@ -27,7 +27,7 @@ class Landing {
 
  private:
   const char* find_fault(const char* records, int64_t bytes) const;
-  const char* find_fault(const RecordHeader& record, const char* body, int64_t room) const;
+  const char* find_fault(const RecordHeader& record, const char* body, int64_t capacity) const;
 
   std::mutex mutex_;
   int64_t number_ = 0;  // 0: of none

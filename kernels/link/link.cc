@@ -74,7 +74,7 @@ Code Link::begin(const Call& call, int64_t bytes, const InterruptWatch& watch, c
   ++number_;
   phase_ = Phase::MEETING;
   auto& own = payloads_[number_ % 2];
-  if (own.room < bytes) {
+  if (own.capacity < bytes) {
     const int64_t offset = space_->take(2 * bytes);
     if (offset < 0) {
       --number_;
@@ -98,14 +98,15 @@ Code Link::meet(const Call& call, const void* payload, int64_t bytes, const Inte
 }
 
 Code Link::meet(const Call& call, const InterruptWatch& watch) {
-  Notice& notice = mine().notices[number_ % 2];
+  Exchange& exchange = mine().exchanges[number_ % 2];
   const auto& payload = payloads_[number_ % 2];
-  notice = {number_, call.key, payload.offset, payload.bytes, {}};
-  copy_text(call.what, notice.what);
+  exchange = {number_, call.key, payload.offset, payload.bytes, {}};
+  copy_text(call.what, exchange.what);
   mine().told.store(number_, std::memory_order_seq_cst);
   wake_all();
-  tell_others(
-      [&](Outbox& outbox) { outbox.tell(number_, &notice, sizeof notice, heap(rank_).at(payload.offset), payload.bytes); });
+  tell_others([&](Outbox& outbox) {
+    outbox.tell(number_, &exchange, sizeof exchange, heap(rank_).at(payload.offset), payload.bytes);
+  });
   std::fill(seen_ns_.begin(), seen_ns_.end(), 0);
   const int64_t began = now_ns();
   const Code code = wait(call, watch, [&] { return have_all_come(began); });
@@ -165,7 +166,7 @@ Code Link::go_on(const Watchdog& patient) {
       if (control(rank).leaving.load(std::memory_order_seq_cst) == number_) return false;
     return true;
   });
-  return code == Code::OK ? compare_notices() : code;
+  return code == Code::OK ? compare_exchanges() : code;
 }
 
 bool Link::have_all_failed(int64_t times) const {
@@ -198,13 +199,13 @@ bool Link::have_all_come(int64_t began) {
 }
 
 // Whether all are at the same call: what each says itself comes before what a failed one says of others.
-Code Link::compare_notices() {
+Code Link::compare_exchanges() {
   const int64_t number = number_;
   for (int32_t rank = 0; rank < size(); ++rank) {
-    const Notice notice = control(rank).notices[number % 2];
-    if (notice.number != number || notice.key == mine().notices[number % 2].key) continue;
+    const Exchange exchange = control(rank).exchanges[number % 2];
+    if (exchange.number != number || exchange.key == mine().exchanges[number % 2].key) continue;
     Failure other{status_of(Code::OTHER_CALL, rank), rank_, {}};
-    copy_text(notice.what, other.text);
+    copy_text(exchange.what, other.text);
     return note_failure(other);
   }
   return find_failure();
@@ -212,10 +213,10 @@ Code Link::compare_notices() {
 
 const char* Link::told(int32_t rank) const {
   if (distant(rank)) return distant(rank)->told(number_);
-  return heap(rank).at(control(rank).notices[number_ % 2].payload);
+  return heap(rank).at(control(rank).exchanges[number_ % 2].payload);
 }
 
-int64_t Link::told_bytes(int32_t rank) const { return control(rank).notices[number_ % 2].payload_bytes; }
+int64_t Link::told_bytes(int32_t rank) const { return control(rank).exchanges[number_ % 2].payload_bytes; }
 
 void Link::fail(const Failure& failure) {
   remember(failure);

@@ -114,7 +114,7 @@ class Link {
   Code wait(const Call& call, const InterruptWatch& watch, Ready ready);
   Code leave_or_go_on(const Watchdog& patient, Code why);
   Code go_on(const Watchdog& patient);
-  Code compare_notices();
+  Code compare_exchanges();
   bool has_died(int32_t rank) const;
   Code find_failure();
   bool is_awaited(int32_t rank) const;
@@ -139,7 +139,7 @@ class Link {
   int64_t number_ = 0;  // of the meeting that this rank has come to last, or failed in
   bool has_failed_ = false;  // since it last came to one
   struct {
-    int64_t offset = 0, bytes = 0, room = 0;
+    int64_t offset = 0, bytes = 0, capacity = 0;
   } payloads_[2];
   std::vector<int64_t> waited_ns_, seen_ns_;
 

@@ -78,7 +78,7 @@ Code MappedPeers::check_counts(const std::vector<Routing>& routings, Status& sta
 Code MappedPeers::check_shared(Status& status) const {
   for (int32_t i = 0; i < image_.header->num_ops; ++i) {
     const Op& op = image_.ops[i];
-    if (!is_transfer(opcode_of(op)) || is_notice(opcode_of(op))) continue;
+    if (!is_transfer(opcode_of(op)) || is_completion_flag(opcode_of(op))) continue;
     const int32_t buffer = op.operands[0].buffer;
     if (link_.heap(first()).offset_of(ranks()[first()].buffers[buffer]) >= 0) continue;
     status.value = buffer;
@@ -90,24 +90,24 @@ Code MappedPeers::check_shared(Status& status) const {
 // How many there is room for where a transfer goes: rows that a route brings, or that came to a relay.
 int64_t MappedPeers::rows_of(const Op& op, const std::vector<Routing>& routings) const {
   const Operand& target = op.operands[0];
-  const int64_t* const room = ranks()[first()].room;
+  const int64_t* const row_capacity = ranks()[first()].row_capacity;
   if (const int32_t rows = image_.buffers[target.buffer].rows) return rows;
-  if (!room || op.route < 0) return 0;
+  if (!row_capacity || op.route < 0) return 0;
   const int32_t relays = image_.routes[op.route].over;
   switch (static_cast<Rows>(target.rows)) {
-    case Rows::RELAY_ROWS: return room[relays];
-    case Rows::RELAY_ENTRIES: return room[relays] * routings[op.route].top_k();
-    default: return room[op.route];
+    case Rows::RELAY_ROWS: return row_capacity[relays];
+    case Rows::RELAY_ENTRIES: return row_capacity[relays] * routings[op.route].top_k();
+    default: return row_capacity[op.route];
   }
 }
 
-// Of each buffer that transfers go to, the rows that this launch has room for.
+// Of each buffer that transfers go to, the rows that this launch can hold.
 std::vector<LandingRows> MappedPeers::landing_rows(const std::vector<Routing>& routings) const {
   const HpmoeRank& mine = ranks()[first()];
   std::vector<LandingRows> landing(image_.header->num_buffers, {nullptr, 0, 0});
   for (int32_t i = 0; i < image_.header->num_ops; ++i) {
     const Op& op = image_.ops[i];
-    if (!is_transfer(opcode_of(op)) || is_notice(opcode_of(op))) continue;
+    if (!is_transfer(opcode_of(op)) || is_completion_flag(opcode_of(op))) continue;
     const int32_t b = op.operands[0].buffer;
     const Buffer& buffer = image_.buffers[b];
     const int64_t stride = buffer.cols * element_size(static_cast<Dtype>(buffer.dtype));

@@ -6,7 +6,7 @@
 namespace hpmoe {
 namespace {
 
-constexpr size_t kSpare = 4;
+constexpr size_t kMostFree = 4;
 
 void append(Bytes& message, const void* from, int64_t bytes) {
   const auto* const first = static_cast<const char*>(from);
@@ -33,8 +33,8 @@ void Outbox::begin_launch(int64_t number) {
 // Rows too long for a message go as columns.
 void Outbox::put(int32_t buffer, int64_t first_byte, int64_t row_bytes, const std::vector<SentRow>& rows) {
   constexpr int64_t kIndex = sizeof(int32_t);
-  const int64_t room = message_bytes_ - int64_t{sizeof(MessageHeader) + sizeof(RecordHeader)} - 2 * kWord;
-  const int64_t most_bytes = std::min(row_bytes, room - kIndex), most_rows = room / (most_bytes + kIndex);
+  const int64_t capacity = message_bytes_ - int64_t{sizeof(MessageHeader) + sizeof(RecordHeader)} - 2 * kWord;
+  const int64_t most_bytes = std::min(row_bytes, capacity - kIndex), most_rows = capacity / (most_bytes + kIndex);
   const auto count = static_cast<int64_t>(rows.size());
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<SentRow> some;
@@ -52,7 +52,7 @@ void Outbox::put_some(int32_t buffer, int64_t first_byte, int64_t row_bytes, con
   const bool is_one_run = is_run(rows);
   const auto num_rows = static_cast<int64_t>(rows.size());
   const int64_t indices = is_one_run ? 0 : in_words(num_rows * int64_t{sizeof(int32_t)}), bytes = num_rows * row_bytes;
-  Waiting& waiting = with_room(int64_t{sizeof(RecordHeader)} + indices + in_words(bytes));
+  Waiting& waiting = with_capacity(int64_t{sizeof(RecordHeader)} + indices + in_words(bytes));
   waiting.row_bytes += bytes;
   Bytes& message = waiting.message;
   const RecordHeader record = {RecordKind::PUT,    buffer,   int32_t(first_byte),
@@ -72,7 +72,7 @@ void Outbox::put_some(int32_t buffer, int64_t first_byte, int64_t row_bytes, con
 void Outbox::add(int32_t event, int64_t amount) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const RecordHeader record = {RecordKind::ADD, event, 0, 0, amount, 0};
-  append(with_room(sizeof record).message, &record, sizeof record);
+  append(with_capacity(sizeof record).message, &record, sizeof record);
 }
 
 void Outbox::post(MessageKind kind, int64_t number, int64_t offset, const void* body, int64_t bytes) {
@@ -80,14 +80,14 @@ void Outbox::post(MessageKind kind, int64_t number, int64_t offset, const void* 
   append(start(kind, number, offset).message, body, bytes);
 }
 
-void Outbox::tell(int64_t number, const void* notice, int64_t notice_bytes, const char* payload, int64_t bytes) {
-  const int64_t room = message_bytes_ - int64_t{sizeof(MessageHeader)} - notice_bytes;
+void Outbox::tell(int64_t number, const void* exchange, int64_t exchange_bytes, const char* payload, int64_t bytes) {
+  const int64_t capacity = message_bytes_ - int64_t{sizeof(MessageHeader)} - exchange_bytes;
   const std::lock_guard<std::mutex> lock(mutex_);
   int64_t offset = 0;
-  for (; bytes - offset > room; offset += room)
-    append(start(MessageKind::PART, number, offset).message, payload + offset, room);
+  for (; bytes - offset > capacity; offset += capacity)
+    append(start(MessageKind::PART, number, offset).message, payload + offset, capacity);
   Bytes& last = start(MessageKind::TOLD, number, offset).message;
-  append(last, notice, notice_bytes);
+  append(last, exchange, exchange_bytes);
   append(last, payload + offset, bytes - offset);
 }
 
@@ -111,9 +111,10 @@ Outbox::Waiting& Outbox::start(MessageKind kind, int64_t number, int64_t offset)
 }
 
 // The message that a record of so many bytes goes to.
-Outbox::Waiting& Outbox::with_room(int64_t bytes) {
-  const bool has_room = is_open_ && !waiting_.empty() && int64_t(waiting_.back().message.size()) + bytes <= message_bytes_;
-  return has_room ? waiting_.back() : start(MessageKind::ROWS, launch_, 0);
+Outbox::Waiting& Outbox::with_capacity(int64_t bytes) {
+  const bool has_capacity = is_open_ && !waiting_.empty() &&
+                            int64_t(waiting_.back().message.size()) + bytes <= message_bytes_;
+  return has_capacity ? waiting_.back() : start(MessageKind::ROWS, launch_, 0);
 }
 
 bool Outbox::take(Bytes& message) {
@@ -135,7 +136,7 @@ bool Outbox::take(Bytes& message) {
 
 void Outbox::give_back(Bytes&& message) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (spare_.size() < kSpare) spare_.push_back(std::move(message));
+  if (spare_.size() < kMostFree) spare_.push_back(std::move(message));
 }
 
 void Outbox::note_arrived(uint32_t num_messages) {

@@ -32,7 +32,7 @@ class Outbox {
 
   void post(MessageKind kind, int64_t number, int64_t offset, const void* body, int64_t bytes);
   // A Notice, with its payload before it in as many parts as it takes.
-  void tell(int64_t number, const void* notice, int64_t notice_bytes, const char* payload, int64_t bytes);
+  void tell(int64_t number, const void* exchange, int64_t exchange_bytes, const char* payload, int64_t bytes);
 
   // The next message, or false.
   bool take(Bytes& message);
@@ -53,7 +53,7 @@ class Outbox {
 
   Bytes make(MessageKind kind, int64_t number, int64_t offset);
   Waiting& start(MessageKind kind, int64_t number, int64_t offset);
-  Waiting& with_room(int64_t bytes);
+  Waiting& with_capacity(int64_t bytes);
   void put_some(int32_t buffer, int64_t first_byte, int64_t row_bytes, const std::vector<SentRow>& rows);
 
   const uint64_t secret_[2];

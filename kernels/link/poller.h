@@ -26,7 +26,7 @@ class Poller {
 
   // Of a file, under a name that wait() tells.
   bool watch(int file, uint64_t name) const { return control(EPOLL_CTL_ADD, file, name, EPOLLIN); }
-  bool watch_also_for_room(int file, uint64_t name, bool is_on) const {
+  bool watch_also_writable(int file, uint64_t name, bool is_on) const {
     return control(EPOLL_CTL_MOD, file, name, is_on ? EPOLLIN | EPOLLOUT : EPOLLIN);
   }
 

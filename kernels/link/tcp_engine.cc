@@ -49,7 +49,7 @@ void TcpEngine::send(int32_t number, Bytes&& message, EngineEvents& events) {
   channel.num_sent = 0;
   channel.is_sending = true;
   push(number, events);
-  if (channel.is_sending) watch_room(number, channel);
+  if (channel.is_sending) watch_writable(number, channel);
 }
 
 void TcpEngine::poll(int64_t longest_ns, EngineEvents& events) {
@@ -61,9 +61,9 @@ void TcpEngine::poll(int64_t longest_ns, EngineEvents& events) {
   }
 }
 
-void TcpEngine::watch_room(int32_t number, Channel& channel) {
+void TcpEngine::watch_writable(int32_t number, Channel& channel) {
   channel.is_watched = channel.is_sending;
-  poller_.watch_also_for_room(channel.socket, uint64_t(number), channel.is_sending);
+  poller_.watch_also_writable(channel.socket, uint64_t(number), channel.is_sending);
 }
 
 void TcpEngine::end(int32_t number, const char* fault, EngineEvents& events) {
@@ -89,12 +89,12 @@ void TcpEngine::push(int32_t number, EngineEvents& events) {
     if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (sent < 0) {  // pull() reads what has arrived, then finds the end
       channel.is_sending = false;
-      return watch_room(number, channel);
+      return watch_writable(number, channel);
     }
     channel.num_sent += sent;
   }
   channel.is_sending = false;
-  if (channel.is_watched) watch_room(number, channel);
+  if (channel.is_watched) watch_writable(number, channel);
   events.sent(number, std::move(channel.out));
 }
 

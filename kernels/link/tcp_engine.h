@@ -34,7 +34,7 @@ class TcpEngine final : public Engine {
     size_t num_sent = 0, num_read = 0;  // bytes of the message in transfer, its length in front included
   };
 
-  void watch_room(int32_t number, Channel& channel);
+  void watch_writable(int32_t number, Channel& channel);
   void end(int32_t number, const char* fault, EngineEvents& events);
   void push(int32_t number, EngineEvents& events);
   void pull(int32_t number, EngineEvents& events);

@@ -16,7 +16,7 @@ FACTS: Mapping[str, tuple[str, Callable[[TilePrimitive], bool]]] = {
     "is_put": ("Its tasks write rows of tokens into other ranks' memory.", lambda p: p.is_put),
     "is_exchange": ("It exchanges the rows of all ranks at once.", lambda p: p.is_blocking),
     "moves_copies": ("It moves weights to copies of experts, or their gradients back.", lambda p: p.moves_copies),
-    "is_notice": ("It only tells that rows were sent.", lambda p: p.is_notice),
+    "is_completion_flag": ("It only tells that rows were sent.", lambda p: p.is_completion_flag),
     "is_transfer": ("It moves rows or matrices between ranks, or tells of it.", lambda p: p.payload is not Payload.NOTHING),
     "is_back": ("It is about rows, or gradients, on their way back.", lambda p: p.is_back),
     "returns_rows": ("It sends rows back to the tokens that they are of.", lambda p: p.returns_rows),

@@ -92,7 +92,7 @@ class Bodies {
     const auto opcode = opcode_of(frame.op);
     if (!is_transfer(opcode)) return {own_rows(frame), 0};
     Moved moved{0, 0};
-    if (is_notice(opcode)) return moved;
+    if (is_completion_flag(opcode)) return moved;
     for_each_full_segment(frame, full_, [&](const Segment& segment) {
       send(worker, frame, segment, work, now);
       const auto rows = static_cast<double>(is_back(opcode) ? segment.num_entries() : segment.rows);

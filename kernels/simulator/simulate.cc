@@ -12,7 +12,7 @@
 #include "cpu/signals.h"
 #include "happenings.h"
 #include "host_threads.h"
-#include "spare_tasks.h"
+#include "empty_tasks.h"
 #include "task_work.h"
 #include "worker.h"
 
@@ -71,7 +71,7 @@ class Simulation {
         if (!is_ok(r, routings_[i].place_rows(r, status))) return false;
       full_.emplace_back(image_, image_.routes[i], routings_[i]);
     }
-    spare_ = SpareTasks(image_, routings_);
+    spare_ = EmptyTasks(image_, routings_);
     for (int32_t r = 0; r < num_ranks_; ++r) {
       missing_.push_back(find_thresholds(image_, routings_, r, ranks_[r].num_tokens));
       asleep_.emplace_back(image_.header->num_events, Asleep{});
@@ -249,8 +249,8 @@ class Simulation {
     const auto visit = [&](int32_t target, int64_t event, int64_t amount) {
       now += machine_.sync.signal_us;
       const bool leaves = leaves_node(machine_, frame.rank, target);
-      const double way = target == frame.rank ? 0 : leaves ? machine_.sync.node_remote_us : machine_.sync.remote_us;
-      happenings_.foresee(now + way + machine_.sync.poll_us, Happening::SIGNAL, target, event, amount, source);
+      const double latency = target == frame.rank ? 0 : leaves ? machine_.sync.node_remote_us : machine_.sync.remote_us;
+      happenings_.foresee(now + latency + machine_.sync.poll_us, Happening::SIGNAL, target, event, amount, source);
     };
     if (is_transfer(opcode_of(frame.op))) {
       for_each_full_segment(frame, full_, [&](const Segment& segment) { for_each_segment_signal(frame, segment, visit); });
@@ -315,7 +315,7 @@ class Simulation {
 
   std::vector<Routing> routings_;
   std::vector<FullSlots> full_;                            // of each routing
-  SpareTasks spare_;
+  EmptyTasks spare_;
   std::vector<std::vector<int64_t>> missing_;              // [num_ranks][num_events] until the threshold
   std::vector<std::vector<Asleep>> asleep_;                // who waits for each event
   std::vector<std::vector<Met>> met_;                      // of a host: when each event had counted enough

@@ -32,9 +32,9 @@ SENT = "AscendC::SetAtomicNone();\n    signals_.set_free(i);"
 
 MUTANTS = (
     # What is passed by.
-    mutant("a task passed by whose slot has rows", "spare_tasks.h", ("most(num_used(op) - op.first_row, 0) * of_slot",
+    mutant("a task passed by whose slot has rows", "empty_tasks.h", ("most(num_used(op) - op.first_row, 0) * of_slot",
                                                                       "most(num_used(op) - op.first_row - 1, 0) * of_slot")),
-    mutant("puts passed by whose slots have rows on another rank", "spare_tasks.h",
+    mutant("puts passed by whose slots have rows on another rank", "empty_tasks.h",
            ("!is_put(opcode_of(op)) || goes_back(op)", "true")),
     # Counters and signals.
     mutant("a dropped signal", "worker.h", ("num_targets(frame, signal)", "num_targets(frame, signal) - 1")),
@@ -77,7 +77,8 @@ MUTANTS = (
         "params::Elementwise::of(frame.op).function", "static_cast<MapCode>(99)")),
     # The order of a queue's own tasks.
     *shown_in("drops", mutant("a task that reads what the one before still writes", "worker.h", (
-        "unsettled_.touches(turn.frame) || !unsettled_.has_room_for(turn.frame)", "!unsettled_.has_room_for(turn.frame)"))),
+        "unsettled_.touches(turn.frame) || !unsettled_.has_capacity_for(turn.frame)",
+        "!unsettled_.has_capacity_for(turn.frame)"))),
     mutant("a task that begins before its events have come", "worker.h", (
         "has_all_events(next) && !unsettled_.touches(next.frame)", "!unsettled_.touches(next.frame)")),
     *shown_in("adjacent", mutant("a task that begins on what the one before has yet to write", "worker.h", (
@@ -91,7 +92,7 @@ MUTANTS = (
         "unit.inputs.FreeTensor(in);\n    AscendC::PipeBarrier<PIPE_V>();", "AscendC::PipeBarrier<PIPE_V>();")),
     without("a piece that is never queued", "vector_unit.h", "unit.inputs.EnQue(in);"),
     without("a result that is never queued", "vector_unit.h", "outputs.EnQue(result);"),
-    mutant("vector work on numbers not yet widened", "vector_unit.h", (
+    mutant("vector work on numbers not yet dequantized", "vector_unit.h", (
         "unit.inputs.FreeTensor(in);\n    AscendC::PipeBarrier<PIPE_V>();", "unit.inputs.FreeTensor(in);")),
     mutant("numbers overwritten while they are rounded", "vector_unit.h", (
         "outputs.FreeTensor(result);\n    AscendC::PipeBarrier<PIPE_V>();", "outputs.FreeTensor(result);")),
@@ -123,8 +124,8 @@ MUTANTS = (
     # Fractals and flags of the matrix core.
     mutant("a step of L0 from where that of L1 begins", "cube_2201.h", ("part.k1 / deep * part.pitch", "0")),
     mutant("the first half of B twice", "cube_unit.h", ("h * kHalfN / kFractal", "0")),
-    mutant("fractals turned where they must not be", "cube_2201.h", (
-        "params.ifTranspose = cells.is_turned;", "params.ifTranspose = !cells.is_turned;")),
+    mutant("fractals transposed where they must not be", "cube_2201.h", (
+        "params.ifTranspose = cells.is_transposed;", "params.ifTranspose = !cells.is_transposed;")),
     mutant("rows of L0C that are not whole fractals apart", "cube_unit.h", (
         "params.srcStride = static_cast<uint16_t>(fractals(step.m) * kFractal);",
         "params.srcStride = static_cast<uint16_t>(step.m);")),
@@ -206,7 +207,8 @@ MUTANTS = (
                ("of_rows.GetValue(r * kLane)", "of_rows.GetValue(0)")),
         mutant("bytes of rows that come back where floats would begin", "quantized_sums.h",
                ("round_up(p.pitch, kBlockBytes)", "p.pitch")),
-        mutant("rows that come back widened as if side by side", "quantized_sums.h", ("bytes.pitch == all.pitch", "true")),
+        mutant("rows that come back dequantized as if side by side", "quantized_sums.h",
+               ("bytes.pitch == all.pitch", "true")),
     ),
     # Routing and rows.
     mutant("a wrong gather index", "transfer_body.h", ("(number < 0 ? number + num_rows : number) / per_row",
@@ -294,7 +296,7 @@ MUTANTS = (
                                                        "choose(mask, AscendC::CMPMODE::NE, a, x, a, c, b, count);")),
         mutant("pi in two parts", "map_functions.h", ("i < 3", "i < 2")),
     ),
-    *shown_in("weights", mutant("a row spread before it is widened", "map_body.h", (
+    *shown_in("weights", mutant("a row spread before it is dequantized", "map_body.h", (
         "AscendC::PipeBarrier<PIPE_V>();\n      for (int32_t r = 0; r < piece.num_rows; ++r) "
         "AscendC::Muls(to[r * piece.pitch], narrow, 1.0f, piece.pitch);",
         "for (int32_t r = 0; r < piece.num_rows; ++r) AscendC::Muls(to[r * piece.pitch], narrow, 1.0f, piece.pitch);"))),

@@ -178,7 +178,7 @@ DECODED = (
     mutant("the first columns of a part's image", "cube_2201.h", (
         "params.kStartPt = static_cast<uint16_t>(sides.first_across * kFractalCols<T>);", "")),
     mutant("an image as high as its part", "cube_2201.h", ("sides.pitch * kFractal", "sides.first_down + sides.down")),
-    mutant("an image that is not turned", "cube_2201.h", ("params.enTranspose = is_turned;", "")),
+    mutant("an image that is not transposed", "cube_2201.h", ("params.enTranspose = is_transposed;", "")),
     mutant("an operation without its last operand", "image_reader.h", (
         "both.op.num_operands * of_operand", "(both.op.num_operands - 1) * of_operand")),
     mutant("tasks of one tile of columns", "task_run.h", ("run.column_tiles = num_column_tiles(run.op);", "")),

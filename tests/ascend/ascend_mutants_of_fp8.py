@@ -43,7 +43,7 @@ BLOCKS = shown_in(
 WEIGHTS = (
     *shown_in("fp8 weights", without(
         "no zeros in columns of zeros", "weight_bodies.h",
-        "AscendC::Select(x, unit.mask(), x, turned, AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, count);")),
+        "AscendC::Select(x, unit.mask(), x, transposed, AscendC::SELMODE::VSEL_TENSOR_TENSOR_MODE, count);")),
     *shown_in(
         "mxfp8 weights",
         without("blocks of columns filled up with what was there", "weight_bodies.h",
@@ -52,7 +52,7 @@ WEIGHTS = (
         mutant("the scales of a tile's first column", "weight_bodies.h", (
             "AscendC::CreateVecIndex(places[col * kBlockBytes], col * per_column, kBlockBytes);",
             "AscendC::CreateVecIndex(places[col * kBlockBytes], 0, kBlockBytes);")),
-        without("a weight widened without the scales of its blocks", "quantized_bodies.h",
+        without("a weight dequantized without the scales of its blocks", "quantized_bodies.h",
                 "if (has_scales) AscendC::Mul(unit.floats(0), unit.floats(0), unit.floats(4)[kMostScaled], piece.count());"),
     ),
 )
@@ -95,9 +95,9 @@ PRODUCTS = (
             "frame.first_row(matrix, frame.buffer(matrix))"))),
     *shown_in(
         "gradients of fp8",
-        mutant("half a square of bytes turned", "cube_3510.h", ("fractals_down<T>(part.k, true)", "fractals(part.k)")),
-        mutant("turned bytes of the first columns", "cube_3510.h", ("part.first_line * kFractal", "0 * kFractal")),
-        mutant("turned bytes of half the columns", "cube_3510.h", (
+        mutant("half a square of bytes transposed", "cube_3510.h", ("fractals_down<T>(part.k, true)", "fractals(part.k)")),
+        mutant("transposed bytes of the first columns", "cube_3510.h", ("part.first_line * kFractal", "0 * kFractal")),
+        mutant("transposed bytes of half the columns", "cube_3510.h", (
             "part.lines * kFractal / kFractalCols<T>", "part.lines * kFractal / kFractalCols<T> / 2"))),
     *shown_in("copies of mxfp8", mutant("a copy with the scales of an expert of its own", "matmul_bodies.h", (
         "matrix + 1", "3"))),

@@ -9,10 +9,10 @@ LISTS = shown_in(
     mutant("a token that crosses for each of its entries", "relay_sort.h", (
         "newest_.GetValue(relay) != token", "true")),
     mutant("rows of a relay counted from those of the ones before", "relay_sort.h", (
-        "at_row_.GetValue(way.relay) - 1 - rows_.GetValue(way.relay)", "at_row_.GetValue(way.relay) - 1")),
+        "at_row_.GetValue(hop.relay) - 1 - rows_.GetValue(hop.relay)", "at_row_.GetValue(hop.relay) - 1")),
     mutant("the row of the next token", "relay_sort.h", (
-        "at_row_.GetValue(way.relay) - 1 - rows_.GetValue(way.relay)",
-        "at_row_.GetValue(way.relay) - rows_.GetValue(way.relay)")),
+        "at_row_.GetValue(hop.relay) - 1 - rows_.GetValue(hop.relay)",
+        "at_row_.GetValue(hop.relay) - rows_.GetValue(hop.relay)")),
     mutant("lists of experts that begin at this core's last entry", "relay_sort.h", (
         "if (list >= 0) next_.SetValue(list, starts_.GetValue(list) + places_.GetValue(i));",
         "if (list >= 0 && i == count - 1) next_.SetValue(list, starts_.GetValue(list) + places_.GetValue(i));")),

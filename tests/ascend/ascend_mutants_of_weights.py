@@ -1,4 +1,4 @@
-"""More of ascend_mutants.py: faults in how weights are rounded to elements of one byte, and widened again."""
+"""More of ascend_mutants.py: faults in how weights are rounded to elements of one byte, and dequantized again."""
 
 from ascend_mutants import mutant, shown_in, without
 
@@ -20,18 +20,18 @@ ROUNDED = shown_in(
            ("deep != laid_out", "laid_out == 0")),
     mutant("scales of the first columns of a task", "weight_bodies.h",
            ("scales.address + done * scales.row_bytes", "scales.address")),
-    mutant("half of a row widened", "quantized_bodies.h",
+    mutant("half of a row dequantized", "quantized_bodies.h",
            ("widen_elements(element, unit.floats(0), loaded, unit.floats(1), piece.count());",
             "widen_elements(element, unit.floats(0), loaded, unit.floats(1), piece.count() / 2);")),
 )
 
 TURNED = shown_in(
     "int8 gradients",
-    mutant("turned bytes of the first columns", "cube_2201.h",
+    mutant("transposed bytes of the first columns", "cube_2201.h",
            ("part.first_line / kLines * (part.pitch / kLines)", "0 * part.pitch")),
-    mutant("turned bytes of the first depth", "cube_2201.h", ("(part.k1 + k) / kSquare", "k / kSquare")),
+    mutant("transposed bytes of the first depth", "cube_2201.h", ("(part.k1 + k) / kSquare", "k / kSquare")),
     mutant("squares of bytes that overlap", "cube_2201.h", ("params.dstGap = 1;", "params.dstGap = 0;")),
-    mutant("half a square of bytes below a column", "fractals.h", ("is_turned ? round_up(n, kTurned<T>) : n", "n")),
+    mutant("half a square of bytes below a column", "fractals.h", ("is_transposed ? round_up(n, kTransposed<T>) : n", "n")),
     mutant("half a square of bytes beside columns", "cube_unit.h", ("sizeof(T) == sizeof(int8_t) && b_is_down", "false")),
 )
 

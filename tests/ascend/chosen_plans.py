@@ -1,4 +1,4 @@
-"""A layer on the twin, forward and backward, whose kernels take one of several plans when they start."""
+"""A layer on the emulator, forward and backward, whose kernels take one of several plans when they start."""
 
 import numpy as np
 from ascend_helpers import npu
@@ -6,20 +6,20 @@ from helpers import Layer, assert_close, numpy_moe_ffn
 
 import hpmoe
 from hpmoe.autodiff.vjp import linearize
-from hpmoe.kernels.ascendc.twin.target import TWIN
+from hpmoe.kernels.ascendc.emulator.target import EMULATOR
 from hpmoe.runtime.planned_rows import PlannedRows, routes_of, with_planned_rows
 
 LAYER = Layer(ep=4, T=12, H=32, I=16, E=8, K=2)
-LIKELY = 24, 40, 80  # rows of a rank; balanced ones are 24
+EXPECTED = 24, 40, 80  # rows of a rank; balanced ones are 24
 
 
-def kernel_of(program, likely, tile_rows=(4, 4, 4), blocks=1, rewrite=lambda program: program):
+def kernel_of(program, expected, tile_rows=(4, 4, 4), blocks=1, rewrite=lambda program: program):
     """A kernel that takes one of the plans for these, which may have other tiles, or has but one."""
     def flow(n, rows):
         planned = with_planned_rows(program, [PlannedRows(route.aval.max_rows, n) for route in routes_of(program)])
         tiles = hpmoe.tile_partition.apply_to(rewrite(planned), rows=rows, cols=32)
         return hpmoe.assign_queues.apply_to(hpmoe.overlap_comm.apply_to(tiles), machine=npu(blocks))
-    return TWIN.compile([flow(n, rows) for n, rows in zip(likely, tile_rows, strict=False)], 20.0)
+    return EMULATOR.compile([flow(n, rows) for n, rows in zip(expected, tile_rows, strict=False)], 20.0)
 
 
 def ids_of(layer, routing):
@@ -34,9 +34,9 @@ def ids_of(layer, routing):
     return ids.astype(np.int32)
 
 
-def plan_for(fullest, likely=LIKELY):
-    """The plan whose likely rows are nearest to the fullest rank's, where one for fewer is three times as far."""
-    return int(np.argmin([n - fullest if n >= fullest else 3 * (fullest - n) for n in likely]))
+def plan_for(fullest, expected=EXPECTED):
+    """The plan whose expected rows are nearest to the fullest rank's, where one for fewer is three times as far."""
+    return int(np.argmin([n - fullest if n >= fullest else 3 * (fullest - n) for n in expected]))
 
 
 class ChosenRun:
@@ -45,14 +45,14 @@ class ChosenRun:
     `f` is moe_ffn or like it, with the `limit` of limit_rows; for `options` see kernel_of.
     """
 
-    def __init__(self, f=hpmoe.moe_ffn, limit=None, layer=LAYER, likely=LIKELY,
+    def __init__(self, f=hpmoe.moe_ffn, limit=None, layer=LAYER, expected=EXPECTED,
                  routings=("balanced", "half", "one rank", "hot", "balanced", "one rank"), **options):
         self.layer, self.routings, self.taken = layer, routings, []
         shapes = [a.shape[1:] for a in self.layer.arguments()]
-        avals = [hpmoe.Aval(s, "int32" if i == 1 else "float32") for i, s in enumerate(shapes)]
+        avals = [hpmoe.ShapeDtypeStruct(s, "int32" if i == 1 else "float32") for i, s in enumerate(shapes)]
         program = hpmoe.trace(f, *avals, mesh=layer.mesh)
         self.lin = linearize(hpmoe.limit_rows.apply_to(program, rank_capacity_factor=limit) if limit else program)
-        self.kernels = [kernel_of(program, likely, **options) for program in (self.lin.forward, self.lin.backward)]
+        self.kernels = [kernel_of(program, expected, **options) for program in (self.lin.forward, self.lin.backward)]
 
     def of(self, routing):
         """Arguments with the rank axis first, and what the layer gives: output and gradients."""

@@ -12,7 +12,7 @@ from mindspore.graph.api import _pynative_executor as executor
 from splice import splice
 
 from hpmoe.kernels import build_native
-from hpmoe.kernels.ascendc.twin import native as twin_library
+from hpmoe.kernels.ascendc.emulator import native as emulator_library
 from hpmoe.kernels.memory import Pool
 from hpmoe.support.errors import LaunchError
 
@@ -22,7 +22,8 @@ LEASE = Pool.lease
 
 
 def choose_among(mutants, folder, *flags):
-    """Compiles the kernel with all of them and has the twin run that; a function that chooses one by number, 0 for none."""
+    """Compiles the kernel with all of them and has the emulator run that; a function that chooses one by number, 0 for
+    none."""
     for path in (*KERNELS.glob("core/*.h"), *KERNELS.glob("ascendc/*.h"), KERNELS / "ascendc/kernel.cpp"):
         edits = [(number, *edit) for number, m in enumerate(mutants, 1) if m.file == path.name for edit in m.edits]
         copy = folder / path.relative_to(KERNELS)
@@ -30,14 +31,14 @@ def choose_among(mutants, folder, *flags):
         copy.write_text("extern int hpmoe_mutant;\n" + splice(path.read_text(), edits))
     main = folder / "main.cpp"
     main.write_text('#include "ascendc/kernel.cpp"\nint hpmoe_mutant = 0;\n')
-    library, twin = folder / "mutants.so", twin_library.load()
+    library, emulator = folder / "mutants.so", emulator_library.load()
     command = [*build_native.find_compiler(), "-std=c++17", "-Og", "-w", "-fPIC", "-shared", *flags, "-I", folder, "-I",
-               KERNELS, "-I", KERNELS / "ascendc/twin", main, twin_library.COMPILED, "-o", library]
+               KERNELS, "-I", KERNELS / "ascendc/emulator", main, emulator_library.COMPILED, "-o", library]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     compiled = ctypes.CDLL(str(library))
     number = ctypes.c_int.in_dll(compiled, "hpmoe_mutant")
-    twin.hpmoe_twin_use_kernel(ctypes.cast(compiled.hpmoe_persistent, ctypes.c_void_p))
+    emulator.hpmoe_emulator_use_kernel(ctypes.cast(compiled.hpmoe_persistent, ctypes.c_void_p))
     return lambda n: setattr(number, "value", n)
 
 

@@ -1,4 +1,4 @@
-"""The Ascend kernel for a 950 on a twin of that chip: the same numbers; and each kernel on the other's twin."""
+"""The Ascend kernel for a 950 on a emulator of that chip: the same numbers; and each kernel on the other's emulator."""
 
 import ctypes
 import shlex
@@ -7,7 +7,7 @@ import subprocess
 import mindspore as ms
 import numpy as np
 import pytest
-from ascend_helpers import AsOnCpu, LayerRun, ProgramRun, bf16, capped_run, f32, npu, twin
+from ascend_helpers import AsOnCpu, LayerRun, ProgramRun, bf16, capped_run, emulator, f32, npu
 from ascend_mutants_of_fp8 import MUTANTS_OF_FP8
 from fp8_products import fp8_run
 from helpers import Layer, in_dtype, tensors
@@ -18,12 +18,12 @@ from weight_bits import MATRICES, assert_bits_of_numpy
 
 import hpmoe
 from hpmoe.kernels import build_native
-from hpmoe.kernels.ascendc.twin import native as twin_library
+from hpmoe.kernels.ascendc.emulator import native as emulator_library
 from hpmoe.support.dtypes import widen
 from hpmoe.support.errors import LaunchError
 
 KERNELS = build_native.KERNELS
-TWIN = "hpmoe/kernels/_twin.so"
+EMULATOR = "hpmoe/kernels/_emulator.so"
 SMALL = Layer(ep=2, T=9, H=32, I=16, E=4, K=2)
 NODES = Layer(ep=4, T=9, H=32, I=16, E=8, K=3, node_size=2)
 DEEP = Layer(ep=1, T=21, H=304, I=144, E=2, K=1)
@@ -31,22 +31,22 @@ pytestmark = pytest.mark.slow
 
 
 def use(patch, library):
-    patch.setattr(twin_library, "COMPILED", library)
-    twin_library.load.cache_clear()
+    patch.setattr(emulator_library, "COMPILED", library)
+    emulator_library.load.cache_clear()
 
 
 @pytest.fixture(scope="module")
-def twin_950(tmp_path_factory):
-    """A twin of the 950, with the kernel for it, as the one that is loaded."""
-    library = tmp_path_factory.mktemp("twin_950") / "_twin.so"
+def emulator_950(tmp_path_factory):
+    """A emulator of the 950, with the kernel for it, as the one that is loaded."""
+    library = tmp_path_factory.mktemp("emulator_950") / "_emulator.so"
     with pytest.MonkeyPatch.context() as patch:
-        flags = ["-DHPMOE_CHIP=3510", "-DHPMOE_TWIN_CHIP=3510", "-fno-gnu-unique"]
+        flags = ["-DHPMOE_CHIP=3510", "-DHPMOE_EMULATOR_CHIP=3510", "-fno-gnu-unique"]
         patch.setenv("CXX", shlex.join([*build_native.find_compiler(), *flags]))
         patch.setattr(build_native, "FLAGS", ("-std=c++17", "-O1", "-w", "-fPIC", "-pthread"))
-        build_native.compile_library(TWIN, library)
+        build_native.compile_library(EMULATOR, library)
         use(patch, library)
         yield library
-    twin_library.load.cache_clear()
+    emulator_library.load.cache_clear()
 
 
 RUNS = {
@@ -90,7 +90,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_the_kernel_for_a_950_computes_what_numpy_does(twin_950, run):
+def test_the_kernel_for_a_950_computes_what_numpy_does(emulator_950, run):
     RUNS[run]().assert_close_to_float64()
 
 
@@ -112,10 +112,10 @@ class Rows:
         ids[rng.random(ids.shape) < 0.2] = -1
         self.args = tensors([*in_dtype([x], dtype), ids, 2.0 ** rng.integers(-2, 3, ids.shape).astype(np.float32)])
         self.plain = hpmoe.quantize_rows(there_and_back, dtype=element, combine=True)
-        self.on_twin = hpmoe.spmd(twin(self.plain, rows=4), hpmoe.Mesh(2))
+        self.on_emulator = hpmoe.spmd(emulator(self.plain, rows=4), hpmoe.Mesh(2))
 
     def __call__(self):
-        return [np.nan_to_num(widen(self.on_twin(*self.args).asnumpy()), nan=np.float32(1e38))]
+        return [np.nan_to_num(widen(self.on_emulator(*self.args).asnumpy()), nan=np.float32(1e38))]
 
     def assert_close_to_float64(self):
         (got,), want = self(), hpmoe.spmd(self.plain, hpmoe.Mesh(2))(*self.args)
@@ -126,14 +126,14 @@ class Rows:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("element", ["float8_e4m3fn", "mxfp8"])
 @pytest.mark.parametrize("cols, top_k", [(2100, 1), (300, 6), (70, 3), (33, 130), (5, 2)])
-def test_fp8_rows_have_the_bits_of_numpy(twin_950, element, dtype, cols, top_k):
+def test_fp8_rows_have_the_bits_of_numpy(emulator_950, element, dtype, cols, top_k):
     Rows(element, cols, top_k, dtype).assert_close_to_float64()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("element", ["float8_e4m3fn", "mxfp8"])
 @pytest.mark.parametrize("name", MATRICES)
-def test_fp8_weights_have_the_bits_of_numpy(twin_950, name, element, dtype):
+def test_fp8_weights_have_the_bits_of_numpy(emulator_950, name, element, dtype):
     assert_bits_of_numpy(name, element, dtype)
 
 
@@ -150,13 +150,14 @@ def rounded_gradients(dtype):
     return AsOnCpu(f, Layer(ep=2, T=9, H=140, I=265, E=4, K=2), tiled_for=npu(), cols=272)
 
 
-def test_mxfp8_of_odd_blocks_is_refused_by_name(twin_950):
+def test_mxfp8_of_odd_blocks_is_refused_by_name(emulator_950):
     """Where tiles were not made for an NPU."""
     f = hpmoe.quantize_weights(hpmoe.moe_ffn, dtype="mxfp8", row_dtype="mxfp8")
     with pytest.raises(hpmoe.ArgumentError, match=r"the columns of its rows of mxfp8 is 40; it must be a multiple of 64"):
         AsOnCpu(f, Layer(ep=2, T=9, H=64, I=40, E=4, K=2))()
     f = hpmoe.quantize_weights(hpmoe.moe_ffn, dtype="mxfp8", row_dtype="mxfp8", backward="quantized")
-    with pytest.raises(hpmoe.ArgumentError, match="its weight of mxfp8 is one whose blocks lie across; it must be turned"):
+    with pytest.raises(hpmoe.ArgumentError,
+                       match="its weight of mxfp8 is one whose blocks lie across; it must be transposed"):
         AsOnCpu(f, Layer(ep=2, T=9, H=64, I=64, E=4, K=2))()
 
 
@@ -172,38 +173,39 @@ def mxfp8_weights():
     return AsOnCpu(hpmoe.quantize_weights(hpmoe.moe_ffn, dtype="mxfp8"), layer, tiled_for=npu(), cols=96)
 
 
-def test_every_planted_fault_of_fp8_is_caught(twin_950, tmp_path, monkeypatch, capsys):
+def test_every_planted_fault_of_fp8_is_caught(emulator_950, tmp_path, monkeypatch, capsys):
     runs = {"fp8 rows": Rows("float8_e4m3fn", 300, 6), "mxfp8 rows": Rows("mxfp8", 360, 6), "fp8 weights": fp8_weights(),
             "mxfp8 weights": mxfp8_weights(),
             **{name: RUNS[name]() for name in ("fp8 by fp8", "mxfp8 by mxfp8", "copies of mxfp8", "gradients of fp8")}}
     try:
-        chosen = choose_among(MUTANTS_OF_FP8, tmp_path, "-DHPMOE_CHIP=3510", "-DHPMOE_TWIN_CHIP=3510", "-fno-gnu-unique")
+        chosen = choose_among(MUTANTS_OF_FP8, tmp_path, "-DHPMOE_CHIP=3510", "-DHPMOE_EMULATOR_CHIP=3510", "-fno-gnu-unique")
         assert not catch_all(MUTANTS_OF_FP8, chosen, runs, monkeypatch, capsys)
     finally:
-        twin_library.load().hpmoe_twin_use_kernel(None)
+        emulator_library.load().hpmoe_emulator_use_kernel(None)
 
 
-def compile_kernel(folder, chip, twin_chip, of_twin):
+def compile_kernel(folder, chip, emulator_chip, of_emulator):
     library = folder / f"kernel_{chip}.so"
     subprocess.run([*build_native.find_compiler(), "-std=c++17", "-Og", "-w", "-fPIC", "-shared", "-fno-gnu-unique",
-                    f"-DHPMOE_CHIP={chip}", f"-DHPMOE_TWIN_CHIP={twin_chip}", "-I", KERNELS, "-I", KERNELS / "ascendc/twin",
-                    KERNELS / "ascendc/kernel.cpp", of_twin, "-o", library], check=True)
+                    f"-DHPMOE_CHIP={chip}", f"-DHPMOE_EMULATOR_CHIP={emulator_chip}",
+                    "-I", KERNELS, "-I", KERNELS / "ascendc/emulator",
+                    KERNELS / "ascendc/kernel.cpp", of_emulator, "-o", library], check=True)
     return ctypes.CDLL(str(library))
 
 
-@pytest.mark.parametrize("chip, twin_chip, fault", [
+@pytest.mark.parametrize("chip, emulator_chip, fault", [
     (2201, 3510, "an AIC of a 950 has no MTE3|a 950 has no way from L1 to global memory"),
     (3510, 2201, "is of the 950|UB overflows")])
-def test_a_kernel_of_another_chip_breaks_its_rules(twin_950, tmp_path, monkeypatch, chip, twin_chip, fault):
-    original = KERNELS / "_twin.so"
-    use(monkeypatch, twin_950 if twin_chip == 3510 else original)
-    loaded = twin_library.load()
-    other = compile_kernel(tmp_path, chip, twin_chip, twin_library.COMPILED)
-    loaded.hpmoe_twin_use_kernel(ctypes.cast(other.hpmoe_persistent, ctypes.c_void_p))
+def test_a_kernel_of_another_chip_breaks_its_rules(emulator_950, tmp_path, monkeypatch, chip, emulator_chip, fault):
+    original = KERNELS / "_emulator.so"
+    use(monkeypatch, emulator_950 if emulator_chip == 3510 else original)
+    loaded = emulator_library.load()
+    other = compile_kernel(tmp_path, chip, emulator_chip, emulator_library.COMPILED)
+    loaded.hpmoe_emulator_use_kernel(ctypes.cast(other.hpmoe_persistent, ctypes.c_void_p))
     try:
         with pytest.raises(LaunchError, match=fault):
             LayerRun(SMALL, rows=4)()
     finally:
-        loaded.hpmoe_twin_use_kernel(None)
+        loaded.hpmoe_emulator_use_kernel(None)
         executor.clear_res()  # an exception inside a gradient leaves MindSpore in it
         executor.set_grad_flag(False)

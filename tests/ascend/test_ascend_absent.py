@@ -1,4 +1,4 @@
-"""Ids of -1, which are no expert, in the Ascend kernel on its twin."""
+"""Ids of -1, which are no expert, in the Ascend kernel on its emulator."""
 
 import mindspore as ms
 import numpy as np
@@ -8,7 +8,7 @@ from ascend_helpers import LayerRun, ProgramRun, bf16, capped, from_seed
 from helpers import Layer, kept_by_hand
 
 import hpmoe
-from hpmoe import Aval, trace
+from hpmoe import ShapeDtypeStruct, trace
 from hpmoe.support.errors import LaunchError
 
 
@@ -64,7 +64,7 @@ def test_ids_of_no_expert_come_and_go(monkeypatch):
 
 @pytest.mark.parametrize("policy", ["position", "probs"])
 def test_ids_of_no_expert_are_not_counted_as_dropped(policy):
-    avals = [bf16(37, 32), Aval((37, 3), "int32"), bf16(37, 3)]
+    avals = [bf16(37, 32), ShapeDtypeStruct((37, 3), "int32"), bf16(37, 3)]
 
     def counted(x, ids, weights):
         rows, route = hpmoe.dispatch(x, ids, num_local_experts=5, capacity_factor=0.5, drop_policy=policy,
@@ -84,7 +84,7 @@ def test_ids_of_no_expert_are_not_counted_as_dropped(policy):
 @pytest.mark.parametrize("wrong", [-2, -2**31, 4])
 def test_other_ids_are_still_named(wrong):
     """By the kernel, which finds them where the host has not looked."""
-    avals = [bf16(16, 32), Aval((16, 2), "int32"), bf16(16, 2), bf16(4, 32, 64), bf16(4, 32, 32)]
+    avals = [bf16(16, 32), ShapeDtypeStruct((16, 2), "int32"), bf16(16, 2), bf16(4, 32, 64), bf16(4, 32, 32)]
     run = ProgramRun(trace(hpmoe.moe_ffn, *avals))
     run.inputs[1][...] = (-1, 3)
     run.assert_close_to_float64()

@@ -1,4 +1,4 @@
-"""Tile bodies of the Ascend kernel on its twin, alone and in chains, forward and backward, in many orders, against
+"""Tile bodies of the Ascend kernel on its emulator, alone and in chains, forward and backward, in many orders, against
 float64."""
 
 import numpy as np
@@ -7,7 +7,7 @@ from ascend_helpers import ProgramRun, bf16, from_seed
 from mindspore import mint
 
 import hpmoe
-from hpmoe import Aval, trace
+from hpmoe import ShapeDtypeStruct, trace
 from hpmoe.autodiff.vjp import linearize
 from hpmoe.interpreters.evaluate import evaluate
 from hpmoe.support.errors import LaunchError
@@ -16,7 +16,7 @@ SEEDS = (0, 1000, 2000)
 
 
 def half(*shape):
-    return Aval(shape, "float16")
+    return ShapeDtypeStruct(shape, "float16")
 
 
 BODIES = {
@@ -27,11 +27,11 @@ BODIES = {
     "map after map": (lambda x, y: (x * 2.0 + y) * (x - y), bf16(40, 24), bf16(40, 24)),
     "tanh and rsqrt": (lambda x: mint.tanh(x) * mint.rsqrt(x * x + 1.0), bf16(9, 33)),
     "sum of rows": (lambda x: mint.sum(x * x, -1, True), bf16(21, 72)),
-    "sum of long rows": (lambda x: mint.sum(x, -1, True), Aval((3, 9001), "float32")),
+    "sum of long rows": (lambda x: mint.sum(x, -1, True), ShapeDtypeStruct((3, 9001), "float32")),
     "sum of columns": (lambda x: mint.sum(x, 0), bf16(37, 40)),
     "largest of rows": (lambda x: mint.amax(x, -1, True), bf16(21, 72)),
-    "gather": (lambda x, i: mint.nn.functional.embedding(i, x), bf16(8, 24), Aval((300,), "int32")),
-    "gather of long rows": (lambda x, i: mint.nn.functional.embedding(i, x), bf16(8, 9001), Aval((5,), "int32")),
+    "gather": (lambda x, i: mint.nn.functional.embedding(i, x), bf16(8, 24), ShapeDtypeStruct((300,), "int32")),
+    "gather of long rows": (lambda x, i: mint.nn.functional.embedding(i, x), bf16(8, 9001), ShapeDtypeStruct((5,), "int32")),
     "swiglu of odd width": (hpmoe.swiglu, bf16(19, 2 * 11)),
 }
 DIFFERENTIABLE = ("matmul after matmul", "widths that are no fractals", "narrow", "map after map", "sum of columns",
@@ -73,7 +73,8 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_function_equals_float64(monkeypatch, name):
     """Also of zeros, of what float32 barely holds, and where what is not chosen is no number."""
-    run, rng = ProgramRun(trace(FUNCTIONS[name], *[Aval((9, 75), "float32")] * 2), rows=4), np.random.default_rng(0)
+    run, rng = ProgramRun(trace(FUNCTIONS[name], *[ShapeDtypeStruct((9, 75), "float32")] * 2),
+                          rows=4), np.random.default_rng(0)
     x, y = (np.round(rng.standard_normal((9, 75)) * 16).astype(np.float32) / 8 for _ in range(2))
     x[0, :6] = 0.0, -0.0, 30.0, -80.0, 1e-12, -20.5
     if "equal" in name or name in ("greater", "less"):
@@ -90,8 +91,8 @@ def test_function_equals_float64(monkeypatch, name):
 def test_what_overflows_is_infinite(dtype):
     """On an AIV and on an AIC, although an NPU that is not told so makes the largest number of it, and 0 of what is no
     number."""
-    run = ProgramRun(trace(lambda x, w: (x * 4.0, x @ w, (x * 4.0) - (x * 4.0)), Aval((5, 32), dtype),
-                           Aval((32, 24), dtype)))
+    run = ProgramRun(trace(lambda x, w: (x * 4.0, x @ w, (x * 4.0) - (x * 4.0)), ShapeDtypeStruct((5, 32), dtype),
+                           ShapeDtypeStruct((32, 24), dtype)))
     run.inputs[0][...], run.inputs[1][...] = (2e38 if dtype == "bfloat16" else 3e4), 1.0
     run.inputs[0][2] = 0
     scaled, product, difference = run()

@@ -1,4 +1,4 @@
-"""hpmoe ascend-check: on the twin it passes from end to end, and a kernel that is wrong falls off the ladder."""
+"""hpmoe ascend-check: on the emulator it passes from end to end, and a kernel that is wrong falls off the ladder."""
 
 import json
 from types import SimpleNamespace
@@ -15,14 +15,14 @@ from hpmoe.bring_up.device import CheckFailed, Device
 from hpmoe.bring_up.ladder import LADDER
 from hpmoe.commands import ascend_check
 from hpmoe.kernels.ascendc.device import Npu
-from hpmoe.kernels.ascendc.twin.target import TwinTarget
+from hpmoe.kernels.ascendc.emulator.target import EmulatorTarget
 from hpmoe.runtime.targets import register_target
 
 
 @pytest.mark.slow
-def test_the_twin_climbs_to_the_top_and_writes_a_machine(capsys, tmp_path):
+def test_the_emulator_climbs_to_the_top_and_writes_a_machine(capsys, tmp_path):
     path = tmp_path / "mine.toml"
-    status, out, err = run(capsys, "ascend-check", "--target=ascend-twin", f"--out={path}", "--json")
+    status, out, err = run(capsys, "ascend-check", "--target=ascend-emulator", f"--out={path}", "--json")
     report = json.loads(out)
     assert (status, report["ok"], report["ranks"]) == (0, True, 2), (report, err)
     assert [check["name"] for check in report["checks"]] == list(LADDER)
@@ -31,13 +31,13 @@ def test_the_twin_climbs_to_the_top_and_writes_a_machine(capsys, tmp_path):
                         "link.bytes_per_us"}
     machine = hpmoe.load_machine(path)
     constants = dict(machine.constants)
-    assert all("on the twin" in constants[field].source for field in measured)
-    assert "on the twin" not in constants["sync.signal_us"].source and machine.sync == hpmoe.ascend_a3.sync
+    assert all("on the emulator" in constants[field].source for field in measured)
+    assert "on the emulator" not in constants["sync.signal_us"].source and machine.sync == hpmoe.ascend_a3.sync
     assert run(capsys, "simulate", f"--machine={path}", "--ep=2", "--experts=4", "--top-k=1", "--tokens=8")[0] == 0
 
 
-class Crooked(TwinTarget):
-    """The twin, whose outputs are changed."""
+class Crooked(EmulatorTarget):
+    """The emulator, whose outputs are changed."""
 
     name = "crooked"
 
@@ -89,27 +89,27 @@ def test_it_stops_at_the_first_that_fails_unless_told_to_go_on(capsys, monkeypat
         raise CheckFailed("the output of rank 0 at [0] is 1")
 
     monkeypatch.setattr("hpmoe.bring_up.ladder.LADDER", {"a": str, "b": failing, "c": str})
-    status, out, _ = run(capsys, "ascend-check", "--target=ascend-twin", "--out=unwritten.toml")
+    status, out, _ = run(capsys, "ascend-check", "--target=ascend-emulator", "--out=unwritten.toml")
     assert status == 1 and [line.split()[:2] for line in out.splitlines()] == [["1", "ok"], ["2", "FAILED"], ["FAILED"]]
-    status, out, _ = run(capsys, "ascend-check", "--target=ascend-twin", "--all")
+    status, out, _ = run(capsys, "ascend-check", "--target=ascend-emulator", "--all")
     assert status == 1 and [line.split()[1] for line in out.splitlines()[:3]] == ["ok", "FAILED", "ok"]
 
 
 def test_the_target_ascend_names_what_is_missing_here(capsys):
     status, out, err = run(capsys, "ascend-check")
-    assert (status, out) == (1, "") and "no CANN toolkit" in err and "--target=ascend-twin can" in err
-    status, _, err = run(capsys, "ascend-check", "--machine=cpu", "--target=ascend-twin")
+    assert (status, out) == (1, "") and "no CANN toolkit" in err and "--target=ascend-emulator can" in err
+    status, _, err = run(capsys, "ascend-check", "--machine=cpu", "--target=ascend-emulator")
     assert status == 2
 
 
 @pytest.mark.slow
 def test_an_npu_climbs_as_far_as_one_rank_reaches(capsys, monkeypatch):
-    """The path of an NPU, with the host side of the twin in place of CANN."""
+    """The path of an NPU, with the host side of the emulator in place of CANN."""
     wait_for_build(start_build())
     with own_targets():
         names, heaps = targets(1)
         monkeypatch.setattr(ascend_check, "run_needs", lambda environment, devices: [])
-        monkeypatch.setattr(ascend_check, "find_npu", lambda environment: Npu("a twin", 1, 2))
+        monkeypatch.setattr(ascend_check, "find_npu", lambda environment: Npu("a emulator", 1, 2))
         monkeypatch.setattr(ascend_check, "Device", lambda target, machine, **options: Device(names[0], machine))
         monkeypatch.setattr(hpmoe, "synchronize", lambda: [executable.check(kernel, wait=True) for heap in heaps
                                                           for executable, kernel in heap.kernels()])

@@ -1,12 +1,12 @@
-"""How large the copies of the Ascend kernel are, counted by the twin."""
+"""How large the copies of the Ascend kernel are, counted by the emulator."""
 
 import numpy as np
 import pytest
 from ascend_helpers import npu
 
 import hpmoe
-from hpmoe import Aval, Mesh, assign_queues, overlap_comm, tile_partition
-from hpmoe.kernels.ascendc.twin.target import TWIN
+from hpmoe import Mesh, ShapeDtypeStruct, assign_queues, overlap_comm, tile_partition
+from hpmoe.kernels.ascendc.emulator.target import EMULATOR
 from hpmoe.support.dtypes import numpy_dtype
 
 LARGE, PIECE = 16 * 1024, 8 * 1024  # the second: what a vector body works on at once
@@ -25,11 +25,11 @@ def test_large_copies_move_the_bytes(capsys):
     tokens, are copies of their own, and what vectors work on goes by pieces of 8 KB."""
     ep, tokens, hidden, inner = 2, 64, 2048, 256
     shapes = (ep, tokens, hidden), (ep, tokens, 2), (ep, tokens, 2), (ep, 1, hidden, 2 * inner), (ep, 1, inner, hidden)
-    avals = [Aval(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]
+    avals = [ShapeDtypeStruct(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]
     staged = assign_queues(overlap_comm(tile_partition(hpmoe.moe_ffn, rows=128, cols=256)), machine=npu())
     flow = hpmoe.spmd(staged, Mesh(ep)).lower(*avals)
     ids = np.tile(np.arange(2, dtype=np.int32), (tokens, 1))
-    kernel = TWIN.compile([flow], 100.0)
+    kernel = EMULATOR.compile([flow], 100.0)
     kernel.run([[ids if flow.buffers[b].dtype == "int32" else
                  np.ones(flow.buffers[b].shape, numpy_dtype(flow.buffers[b].dtype)) for b in flow.inputs]] * ep)
     counts = {where: list(getattr(kernel.state.counts, where)) for where in WHERE}

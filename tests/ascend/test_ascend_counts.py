@@ -1,4 +1,4 @@
-"""What the Ascend kernel moves and computes, counted by the twin, beside what the machine model charges for the same
+"""What the Ascend kernel moves and computes, counted by the emulator, beside what the machine model charges for the same
 tasks."""
 
 import dataclasses
@@ -14,13 +14,13 @@ from mindspore import mint
 from tile_words import kind, params
 
 import hpmoe
-from hpmoe import Aval, assign_queues, overlap_comm, tile_partition, trace
+from hpmoe import ShapeDtypeStruct, assign_queues, overlap_comm, tile_partition, trace
 from hpmoe.autodiff.vjp import linearize
 from hpmoe.costs.footprint import block_heights
 from hpmoe.costs.work import Work
 from hpmoe.ir.layout import received_rows
 from hpmoe.ir.taskflow import Dependencies
-from hpmoe.kernels.ascendc.twin.target import TWIN
+from hpmoe.kernels.ascendc.emulator.target import EMULATOR
 from hpmoe.machines.machine import CONSTANTS
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.timelines.run import RATES as RATES_OF_RUN
@@ -31,17 +31,17 @@ PROLOGUE_BYTES = 8 * 4  # signals of one rank with two AIV
 
 
 def bf16(*shape):
-    return Aval(shape, "bfloat16")
+    return ShapeDtypeStruct(shape, "bfloat16")
 
 
 class Counted:
-    """One launch of a program on the twin: what was counted, and what the model charges for its tasks."""
+    """One launch of a program on the emulator: what was counted, and what the model charges for its tasks."""
 
     def __init__(self, program, rows=ROWS, cols=256):
         self.machine = npu()
         flow = overlap_comm.apply_to(tile_partition.apply_to(program, rows=rows, cols=cols))
         self.flow = assign_queues.apply_to(flow, machine=self.machine)
-        kernel = TWIN.compile([self.flow], 100.0)
+        kernel = EMULATOR.compile([self.flow], 100.0)
         rng = np.random.default_rng(0)
 
         def values(aval):
@@ -83,7 +83,7 @@ class Counted:
 @functools.cache
 def products(direction, dtype, rows, cols):
     """A matmul [200, 256] @ [256, 512], or its two gradients."""
-    program = trace(lambda x, w: mint.matmul(x, w), Aval((200, 256), dtype), Aval((256, 512), dtype))
+    program = trace(lambda x, w: mint.matmul(x, w), ShapeDtypeStruct((200, 256), dtype), ShapeDtypeStruct((256, 512), dtype))
     return Counted(program if direction == "forward" else linearize(program).backward, rows=rows, cols=cols)
 
 
@@ -116,7 +116,7 @@ def l0_bytes(m, k, n, size):
 
 @pytest.mark.parametrize("dtype, size", [("bfloat16", 2), ("float32", 4)])
 def test_products_bring_each_operand_to_l0_as_often_as_it_is_used(dtype, size):
-    """float32 that is turned in squares too, although they are twice as deep as what Mmad reads at once."""
+    """float32 that is transposed in squares too, although they are twice as deep as what Mmad reads at once."""
     forward = products("forward", dtype, 256, 512).counts
     assert (forward.l1_to_l0a, forward.l1_to_l0b) == l0_bytes(200, 256, 512, size)
     backward = products("backward", dtype, 256, 512).counts
@@ -125,7 +125,8 @@ def test_products_bring_each_operand_to_l0_as_often_as_it_is_used(dtype, size):
 
 
 def test_a_step_of_half_precision_is_loaded_to_l0_by_one_instruction_an_operand():
-    """Rows of 128 times columns of 128, 128 deep; but for B that is not turned, of which each 16 of its depth are one."""
+    """Rows of 128 times columns of 128, 128 deep; but for B that is not transposed, of which each 16 of its depth are
+    one."""
     steps = -(-200 // 128) * (512 // 128) * (256 // 128)
     assert products("forward", "bfloat16", 256, 512).counts.l0_loads == 2 * steps
     assert products("forward", "float32", 256, 512).counts.l0_loads == 160  # B by squares
@@ -144,7 +145,7 @@ UNIT = npu().replace({name: 1e15 for name in CONSTANTS if name.endswith("bytes_p
 
 @dataclasses.dataclass
 class Body:
-    """All tasks of an operation on all ranks: what the twin counted, and what the simulator charges of them."""
+    """All tasks of an operation on all ranks: what the emulator counted, and what the simulator charges of them."""
 
     op: object
     moved: int
@@ -175,7 +176,7 @@ def alone(flow, *ops):
 
 
 def counted(flow, inputs):
-    kernel = TWIN.compile([flow], 100.0)
+    kernel = EMULATOR.compile([flow], 100.0)
     kernel.run(inputs)
     c = kernel.state.counts
     return np.array([c.gm_to_ub + c.ub_to_gm + c.gm_to_l1 + c.l0c_to_gm, c.cube_flops, c.vector_bytes])
@@ -258,7 +259,7 @@ VECTOR = {**{name: (f, 1) for name, f in {**FUNCTIONS, **SUMS, "swiglu": hpmoe.s
 def test_vector_bodies_move_what_the_model_charges_and_take_about_its_time(name, dtype):
     """The model has one rate for vector work that is much like moving: the vector unit alone may not need much more."""
     f, num_inputs = VECTOR[name]
-    for body in bodies_of_program(f, *[Aval((40, 192), dtype)] * num_inputs):
+    for body in bodies_of_program(f, *[ShapeDtypeStruct((40, 192), dtype)] * num_inputs):
         assert body.moved == body.charged
         assert body.flops == 0 and 0.15 < body.vector_share() < 1.3, body
         if passes := body.op.params.passes:  # the one that narrows is half as long in half precision
@@ -283,7 +284,8 @@ def test_a_row_for_all_is_loaded_once_for_each_piece():
 
 
 def test_gather_moves_rows_and_indices():
-    [body] = bodies_of_program(lambda x, i: mint.nn.functional.embedding(i, x), bf16(8, 192), Aval((40,), "int32"), cols=192)
+    [body] = bodies_of_program(lambda x, i: mint.nn.functional.embedding(i, x), bf16(8, 192),
+                               ShapeDtypeStruct((40,), "int32"), cols=192)
     assert body.lists() == 0 and body.vector_bytes == 0 and body.busy == body.charged
 
 
@@ -312,7 +314,7 @@ def layer_bodies(name, direction):
     rng = np.random.default_rng(0)
     ids = [np.stack([rng.permutation(EXPERTS)[:TOP_K] for _ in range(TOKENS)]) for _ in range(ep)]
     local = EXPERTS // ep
-    avals = [Aval(shape, "int32" if i == 1 else dtype) for i, shape in enumerate((
+    avals = [ShapeDtypeStruct(shape, "int32" if i == 1 else dtype) for i, shape in enumerate((
         (ep, TOKENS, HIDDEN), (ep, TOKENS, TOP_K), (ep, TOKENS, TOP_K), (ep, local, HIDDEN, 2 * INNER),
         (ep, local, INNER, HIDDEN)))]
     puts = overlap_comm(tile_partition(f, rows=32, cols=64))

@@ -1,12 +1,13 @@
-"""What the scalar units of the Ascend kernel take to decode a task, by a clock of the twin that counts what they read."""
+"""What the scalar units of the Ascend kernel take to decode a task, by a clock of the emulator that counts what they
+read."""
 
 import numpy as np
 import pytest
 from ascend_helpers import from_seed, npu
 
 import hpmoe
-from hpmoe import Aval, assign_queues, overlap_comm, tile_partition
-from hpmoe.kernels.ascendc.twin.target import TWIN
+from hpmoe import ShapeDtypeStruct, assign_queues, overlap_comm, tile_partition
+from hpmoe.kernels.ascendc.emulator.target import EMULATOR
 from hpmoe.support.dtypes import numpy_dtype
 
 MOST_CYCLES, CYCLES_PER_US = 60, 1815.0
@@ -15,10 +16,10 @@ MOST_CYCLES, CYCLES_PER_US = 60, 1815.0
 def decoded(tokens, num_experts, hidden, inner, machine, rows, cols=16):
     """(AIC, AIV) of a layer with as many tiles of columns as a wide one has: neighbours in a queue are of few slots."""
     shapes = (tokens, hidden), (tokens, 8), (tokens, 8), (num_experts, hidden, 2 * inner), (num_experts, inner, hidden)
-    avals = [Aval(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]
+    avals = [ShapeDtypeStruct(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]
     tiles = overlap_comm(tile_partition(hpmoe.moe_ffn, rows=rows, cols=cols))
     flow = assign_queues(tiles, machine=machine).lower(*avals)
-    kernel, rng = TWIN.compile([flow], 100.0), np.random.default_rng(0)
+    kernel, rng = EMULATOR.compile([flow], 100.0), np.random.default_rng(0)
     ids = np.argsort(rng.random((tokens, num_experts)), 1)[:, :8].astype(np.int32)
     kernel.run([[ids if flow.buffers[b].dtype == "int32" else
                  np.ones(flow.buffers[b].shape, numpy_dtype(flow.buffers[b].dtype)) for b in flow.inputs]])

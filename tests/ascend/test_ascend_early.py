@@ -1,4 +1,4 @@
-"""Weights that matrix cores of the Ascend kernel read while they wait for rows, on its twin."""
+"""Weights that matrix cores of the Ascend kernel read while they wait for rows, on its emulator."""
 
 import mindspore as ms
 import numpy as np
@@ -8,8 +8,8 @@ from helpers import Layer
 from int8_products import int8_run
 
 import hpmoe
-from hpmoe import Aval, assign_queues, overlap_comm, prefetch_weights, tile_partition, trace
-from hpmoe.kernels.ascendc.twin.target import TWIN
+from hpmoe import ShapeDtypeStruct, assign_queues, overlap_comm, prefetch_weights, tile_partition, trace
+from hpmoe.kernels.ascendc.emulator.target import EMULATOR
 from hpmoe.support.dtypes import numpy_dtype
 
 T, K, E, H, INNER, COLS = 24, 2, 3, 304, 144, 320
@@ -35,11 +35,11 @@ def test_integer_weights_are_read_early_too(monkeypatch):
 def counted(f, prefetch, monkeypatch):
     """The flow of a layer on one rank, and bytes that came to L1."""
     shapes = (T, H), (T, K), (T, K), (E, H, 2 * INNER), (E, INNER, H)
-    program = trace(f, *(Aval(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)))
+    program = trace(f, *(ShapeDtypeStruct(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)))
     flow = overlap_comm.apply_to(tile_partition.apply_to(program, rows=8, cols=COLS))
     flow = prefetch_weights.apply_to(flow) if prefetch else flow
     flow = assign_queues.apply_to(flow, machine=npu(2))
-    kernel, ids = TWIN.compile([flow], 100.0), np.arange(T * K, dtype=np.int32).reshape(T, K) % E
+    kernel, ids = EMULATOR.compile([flow], 100.0), np.arange(T * K, dtype=np.int32).reshape(T, K) % E
     from_seed(monkeypatch, 0)
     kernel.run([[ids if i == 1 else np.ones(s, numpy_dtype("bfloat16")) for i, s in enumerate(shapes)]])
     return flow, kernel.state.counts.gm_to_l1

@@ -1,4 +1,4 @@
-"""float32 products of the Ascend kernel on its twin, number by number beside float64: alone, in layers, in what README
+"""float32 products of the Ascend kernel on its emulator, number by number beside float64: alone, in layers, in what README
 begins with."""
 
 import re
@@ -57,7 +57,7 @@ def test_the_program_of_readme():
     usual = "machine=hpmoe.cpu(num_workers=2)), hpmoe.fuse_persistent)"
     assert source.count(usual) == 1
     names = {"npu": npu, "__name__": "readme"}
-    exec(source.replace(usual, "machine=npu(2)), hpmoe.fuse_persistent(target='ascend-twin'))"), names)
+    exec(source.replace(usual, "machine=npu(2)), hpmoe.fuse_persistent(target='ascend-emulator'))"), names)
     out, (x, ids, *weights) = names["layer"](*names["args"]), [a.asnumpy() for a in names["args"]]
     size = out.size
     want, grads = numpy_moe_ffn((x, ids, *weights), 2 / size * out.asnumpy(), None, None)

@@ -1,13 +1,14 @@
-"""Guards of the Ascend kernel on its twin, against NumPy: rows whose values are counted, and replaced where they are out of
+"""Guards of the Ascend kernel on its emulator, against NumPy: rows whose values are counted, and replaced where they are out
+of
 range."""
 
 import numpy as np
 import pytest
-from ascend_helpers import f32, from_seed, twin
+from ascend_helpers import emulator, f32, from_seed
 from helpers import Layer, assert_close, jax_vjp, run_spmd
 from jax import numpy as jnp
 from native.image_builder import OWN_ALL
-from one_body import run_on_twin
+from one_body import run_on_emulator
 
 import hpmoe
 from hpmoe import guard_values
@@ -32,8 +33,8 @@ def rows(cols, dtype, share=0.1):
 
 def words(is_bad):
     """How many values of each row, and a bit for each."""
-    spare = -is_bad.shape[1] % 32
-    bits = np.packbits(np.pad(is_bad, [(0, 0), (0, spare)]), axis=1, bitorder="little").view("<i4")
+    padding = -is_bad.shape[1] % 32
+    bits = np.packbits(np.pad(is_bad, [(0, 0), (0, padding)]), axis=1, bitorder="little").view("<i4")
     return np.concatenate([is_bad.sum(1, keepdims=True, dtype=np.int32), bits], axis=1)
 
 
@@ -55,7 +56,7 @@ def assert_rows(got, want, dtype):
 def test_values_out_of_range_are_counted(cols, dtype):
     x, is_bad = rows(cols, dtype)
     out = np.zeros((9, 1), np.float32)
-    run_on_twin("COUNT_OUTSIDE", 9, (out, Rows.OWN, Cols.ALL), (x, *OWN_ALL), -3.0, 3.0)
+    run_on_emulator("COUNT_OUTSIDE", 9, (out, Rows.OWN, Cols.ALL), (x, *OWN_ALL), -3.0, 3.0)
     np.testing.assert_array_equal(out[:, 0], is_bad.sum(1))
 
 
@@ -67,7 +68,7 @@ def test_values_out_of_range_are_found_and_replaced(cols, fill, dtype):
     out, found = np.ones_like(x), np.full((9, 1 + -(-cols // 32)), -1, np.int32)
     for seed in (0, 1):
         operands = (out, *OWN_ALL), (found, *OWN_ALL), (x, *OWN_ALL), -3.0, 3.0
-        run_on_twin("COUNT_AND_FILL", 9, *operands, param=(fill,), seed=seed)
+        run_on_emulator("COUNT_AND_FILL", 9, *operands, param=(fill,), seed=seed)
         np.testing.assert_array_equal(found, words(is_bad))
         assert_rows(out, filled(x, is_bad, FILLS[fill]), dtype)
         np.testing.assert_array_equal(out[1], x[1])  # bit for bit
@@ -81,7 +82,7 @@ def test_what_was_found_is_replaced(cols, fill, dtype):
     x, is_bad = rows(cols, dtype, share=0.05)
     x = np.random.default_rng(0).standard_normal(x.shape).astype(x.dtype)
     out = np.ones_like(x)
-    run_on_twin("FILL_OUTSIDE", 9, (out, *OWN_ALL), (x, *OWN_ALL), (words(is_bad), *OWN_ALL), param=(fill,))
+    run_on_emulator("FILL_OUTSIDE", 9, (out, *OWN_ALL), (x, *OWN_ALL), (words(is_bad), *OWN_ALL), param=(fill,))
     assert_rows(out, filled(x, is_bad, FILLS[fill]), dtype)
 
 
@@ -91,7 +92,7 @@ def test_too_wide_a_row_is_refused_by_the_kernel(name):
     given, words = (x, *OWN_ALL), (found, *OWN_ALL)
     operands = [words, given, -3.0, 3.0] if name == "COUNT_AND_FILL" else [given, words]
     with pytest.raises(LaunchError, match=f"{name} .* has no body in this kernel"):
-        run_on_twin(name, 3, (x.copy(), *OWN_ALL), *operands, param=(0,))
+        run_on_emulator(name, 3, (x.copy(), *OWN_ALL), *operands, param=(0,))
 
 
 @pytest.mark.parametrize("fill", ["zero", "mean"])
@@ -109,7 +110,8 @@ def test_a_guarded_layer_with_gradients(monkeypatch, fill):
 
     cotangent, counts = rng.standard_normal((2, 5, 4)).astype(np.float32), {}
     want = jax_vjp(oracle, [x, w], cotangent, (0, 1))
-    guarded = twin(guard_values(lambda x, w: (x * 2.0) @ w, of=("x",), low=-3.0, high=3.0, fill=fill, counts=counts), rows=4)
+    guarded = emulator(guard_values(lambda x, w: (x * 2.0) @ w, of=("x",), low=-3.0, high=3.0, fill=fill, counts=counts),
+                       rows=4)
     for seed in (0, 1000):
         from_seed(monkeypatch, seed)
         got = run_spmd(guarded, 2, [x, w], [cotangent], positions=(0, 1))
@@ -117,9 +119,9 @@ def test_a_guarded_layer_with_gradients(monkeypatch, fill):
     assert counts["x"] == 2 * int((~(np.abs(x) <= 3)).sum())
 
     args, sums = layer.arguments(), {}
-    plain, guarded = (run_spmd(twin(f, rows=4), 2, args, [layer.cotangent()]) for f in (
+    plain, guarded = (run_spmd(emulator(f, rows=4), 2, args, [layer.cotangent()]) for f in (
         hpmoe.moe_ffn, guard_values(hpmoe.moe_ffn, low=-0.01, high=0.01, fill="zero", counts=sums)))
     assert sums and sum(sums.values()) > 0 and np.abs(guarded[0][0]).max() <= 0.01 < np.abs(plain[0][0]).max()
-    opcodes = {op.opcode for op in hpmoe.spmd(twin(guard_values(hpmoe.moe_ffn, fill="zero")), hpmoe.Mesh(2)).lower(
-        *(f32(*a.shape) if a.dtype == np.float32 else hpmoe.Aval(a.shape, "int32") for a in args)).flow.ops}
+    opcodes = {op.opcode for op in hpmoe.spmd(emulator(guard_values(hpmoe.moe_ffn, fill="zero")), hpmoe.Mesh(2)).lower(
+        *(f32(*a.shape) if a.dtype == np.float32 else hpmoe.ShapeDtypeStruct(a.shape, "int32") for a in args)).flow.ops}
     assert {"COUNT_AND_FILL", "REDUCE_AND_FILL"} & opcodes

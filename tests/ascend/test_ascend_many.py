@@ -1,9 +1,10 @@
-"""As many experts and choices as the Ascend kernel takes, on its twin: with entries of no expert, capacity, tokens sent once
+"""As many experts and choices as the Ascend kernel takes, on its emulator: with entries of no expert, capacity, tokens sent
+once
 and copies of experts."""
 
 import numpy as np
 import pytest
-from ascend_helpers import twin
+from ascend_helpers import emulator
 from helpers import kept_by_hand
 from mindspore import Tensor
 
@@ -42,6 +43,6 @@ def test_as_many_as_the_kernel_takes(num_experts, top_k, limits, wrap):
     if limits:
         kept, dropped = kept_by_hand(ids, weights, limits["capacity_factor"], limits["drop_policy"], num_experts)
         assert dropped.any()
-    out = hpmoe.spmd(twin(wrap(there_and_back)), hpmoe.Mesh(EP))(*map(Tensor, (x, ids, weights))).asnumpy()
+    out = hpmoe.spmd(emulator(wrap(there_and_back)), hpmoe.Mesh(EP))(*map(Tensor, (x, ids, weights))).asnumpy()
     want = 2 * x.astype(np.float64) * (weights * kept).sum(-1, keepdims=True)
     np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Faults planted in the Ascend kernel, one by one: the twin catches every one, by a rule of the hardware or by wrong
+"""Faults planted in the Ascend kernel, one by one: the emulator catches every one, by a rule of the hardware or by wrong
 numbers.
 
 One compilation holds all of them; a variable says which one the kernel has.
@@ -10,7 +10,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from aligned_rows import aligned
-from ascend_helpers import AsOnCpu, LayerRun, ProgramRun, bf16, capped_run, f32, npu, twin
+from ascend_helpers import AsOnCpu, LayerRun, ProgramRun, bf16, capped_run, emulator, f32, npu
 from ascend_mutants import MUTANTS as MUTANTS_OF_BODIES
 from ascend_mutants_of_cores import MUTANTS_OF_CORES
 from ascend_mutants_of_plans import MUTANTS_OF_PLANS
@@ -26,7 +26,7 @@ from sharded_layers import on_ranks, whole
 
 import hpmoe
 from hpmoe import (
-    Aval,
+    ShapeDtypeStruct,
     combine,
     deduplicate_rows,
     dispatch,
@@ -41,7 +41,7 @@ from hpmoe import (
     trace,
 )
 from hpmoe.autodiff.vjp import linearize
-from hpmoe.kernels.ascendc.twin import native as twin_library
+from hpmoe.kernels.ascendc.emulator import native as emulator_library
 from hpmoe.primitives.columns import add_columns, cumsum
 from hpmoe.primitives.draw import draw
 from hpmoe.primitives.primitive import REGISTRY
@@ -52,9 +52,9 @@ MUTANTS = (*MUTANTS_OF_BODIES, *MUTANTS_OF_CORES, *MUTANTS_OF_ROUTERS, *MUTANTS_
 
 @pytest.fixture(scope="module")
 def chosen(tmp_path_factory):
-    """A function that makes the twin run a mutant by number; 0 is the kernel as it is."""
+    """A function that makes the emulator run a mutant by number; 0 is the kernel as it is."""
     yield choose_among(MUTANTS, tmp_path_factory.mktemp("mutants"))
-    twin_library.load().hpmoe_twin_use_kernel(None)
+    emulator_library.load().hpmoe_emulator_use_kernel(None)
 
 
 class Ahead(LayerRun):
@@ -62,21 +62,21 @@ class Ahead(LayerRun):
 
     def __call__(self):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(twin_library, "load", functools.partial(Launches, twin_library.load(), 3))
+            patch.setattr(emulator_library, "load", functools.partial(Launches, emulator_library.load(), 3))
             return super().__call__()
 
 
 class Launches:
-    """The twin's library, a launch of which is so many."""
+    """The emulator's library, a launch of which is so many."""
 
-    def __init__(self, twin, count):
-        self.twin, self.count = twin, count
+    def __init__(self, emulator, count):
+        self.emulator, self.count = emulator, count
 
     def __getattr__(self, name):
-        return getattr(self.twin, name)
+        return getattr(self.emulator, name)
 
-    def hpmoe_twin_launch(self, image, size, ranks, num_ranks, epoch, num_launches, *rest):
-        return self.twin.hpmoe_twin_launch(image, size, ranks, num_ranks, self.count * (epoch - 1) + 1,
+    def hpmoe_emulator_launch(self, image, size, ranks, num_ranks, epoch, num_launches, *rest):
+        return self.emulator.hpmoe_emulator_launch(image, size, ranks, num_ranks, self.count * (epoch - 1) + 1,
                                            self.count * num_launches, *rest)
 
 
@@ -121,9 +121,10 @@ def layers():
     adjacent = ProgramRun(trace(lambda x, v, w: x @ v @ w, bf16(16, 32), bf16(32, 32), bf16(32, 32)))
     wide = ProgramRun(trace(lambda x, w: x @ w, bf16(16, 640), bf16(640, 256)), rows=16, cols=256)
     sums = ProgramRun(trace(lambda x: (mint.sum(x * 2.0 + 1.0, -1, True), mint.sum(x, 0)), bf16(37, 72)))
-    norms = ProgramRun(linearize(trace(lambda x: rms_norm_rows(x, eps=0.1), Aval((3, 2500), "float32"))).backward)
+    norms = ProgramRun(linearize(trace(lambda x: rms_norm_rows(x, eps=0.1),
+                                       ShapeDtypeStruct((3, 2500), "float32"))).backward)
     functions = ProgramRun(trace(lambda x, y: mint.where(mint.greater(x, y), mint.sin(x * 8e3), y),
-                                 *[Aval((9, 200), "float32")] * 2))
+                                 *[ShapeDtypeStruct((9, 200), "float32")] * 2))
     late = AfterOtherWeights(trace(through_a_late_weight, f32(9, 24), f32(24, 24), f32(24, 24)))
     in_order = capped_run(Layer(ep=1, T=9, H=32, I=16, E=4, K=2), 0.5, "position", rows=4)
     drops = capped_run(Layer(ep=2, T=15, H=32, I=16, E=4, K=2), 0.5, "probs", rows=4, blocks=2)
@@ -136,13 +137,15 @@ def layers():
     shared_float32 = LayerRun(Layer(ep=2, T=9, H=20, I=20, E=4, K=2, routing="one expert"), ms.float32,
                               replicate_experts(moe_ffn, loads=[1, 1, 1, 9], replicas=2))
     choices = ProgramRun(trace(lambda x, ids, w: combine(*dispatch(x, ids, num_local_experts=130), w),
-                               f32(2, 20), Aval((2, 130), "int32"), f32(2, 130)))
+                               f32(2, 20), ShapeDtypeStruct((2, 130), "int32"), f32(2, 130)))
     choices.inputs[1][...] = np.arange(130)
-    many = ProgramRun(trace(through_experts, f32(5200, 8), Aval((5200, 2), "int32"), f32(5200, 2), f32(3, 8, 8)), rows=512)
+    many = ProgramRun(trace(through_experts, f32(5200, 8), ShapeDtypeStruct((5200, 2), "int32"), f32(5200, 2), f32(3, 8, 8)),
+                      rows=512)
     many.inputs[1][:] = [(0, 1 + (i % 9 == 0)) for i in range(5200)]
     grouped = LayerRun(Layer(ep=1, T=90, H=16, I=16, E=20, K=2), rows=16, blocks=3)
     ahead = Ahead(Layer(ep=4, T=4, H=16, I=16, E=4, K=1), rows=4, blocks=2)
-    filled = AfterOtherIds(trace(filled_up, f32(21, 24), Aval((21, 2), "int32"), f32(21, 2), f32(3, 24, 24)), rows=4)
+    filled = AfterOtherIds(trace(filled_up, f32(21, 24), ShapeDtypeStruct((21, 2), "int32"), f32(21, 2), f32(3, 24, 24)),
+                           rows=4)
     filled.inputs[1][...] = [[i % 2, 2] for i in range(21)]
     overflow = Overflow(trace(lambda x, w, b: (x * 4.0 + b, x @ w), bf16(9, 32), bf16(32, 24), bf16(32)))
     return {"chain": chain, "wide": wide, "sums": sums, "norms": norms, "small": small, "deep": deep, "functions": functions,
@@ -179,7 +182,7 @@ class Sharded:
         args[2] = np.round(args[2] * 2) / 2
         self.given = [ms.Tensor(a) for a in on_ranks(args, hpmoe.Mesh(2, tp_size=2))]
         self.fused, self.on_cpu = (hpmoe.spmd(f(self.capped), hpmoe.Mesh(2, tp_size=2)) for f in (
-            lambda f: twin(f, rows=4), fused(rows=4)))
+            lambda f: emulator(f, rows=4), fused(rows=4)))
 
     @staticmethod
     def capped(*args):
@@ -201,8 +204,9 @@ def through_experts(x, ids, weights, w):
 
 def routed():
     """All that a router may be made of, of floats with NaN and of large integers."""
-    run = ProgramRun(trace(of_a_router, f32(9, 40), f32(9, 200), Aval((9, 40), "int32"), Aval((9, 100), "int64"),
-                           Aval((1,), "int32")), rows=4)
+    run = ProgramRun(trace(of_a_router, f32(9, 40), f32(9, 200), ShapeDtypeStruct((9, 40), "int32"),
+                           ShapeDtypeStruct((9, 100), "int64"),
+                           ShapeDtypeStruct((1,), "int32")), rows=4)
     rng = np.random.default_rng(1)
     run.inputs[1][2, ::7], run.inputs[1][2, 1::9] = np.nan, np.inf
     run.inputs[3][...] = rng.integers(-2**62, 2**62, (9, 100))

@@ -1,4 +1,4 @@
-"""Puts of the Ascend kernel that wait for their turn on another rank's link, on its twin."""
+"""Puts of the Ascend kernel that wait for their turn on another rank's link, on its emulator."""
 
 import mindspore as ms
 import numpy as np
@@ -26,7 +26,7 @@ def run(row_ps, timeout, monkeypatch):
     from_seed(monkeypatch, 0)
     puts = at_pace(overlap_comm(tile_partition(hpmoe.moe_ffn, rows=4, cols=32)), row_ps=row_ps)
     queues = assign_queues(puts, machine=npu(1), policy="round_robin")
-    fused = hpmoe.spmd(fuse_persistent(queues, target="ascend-twin", timeout=timeout), LAYER.mesh)
+    fused = hpmoe.spmd(fuse_persistent(queues, target="ascend-emulator", timeout=timeout), LAYER.mesh)
     x, ids, *rest = LAYER.arguments()
     given = [ms.Tensor(a) for a in (x, np.zeros_like(ids), *rest)]
     found = fused(*(a if a.dtype == ms.int32 else a.astype(ms.bfloat16) for a in given), num_tokens=LAYER.num_tokens)

@@ -1,8 +1,8 @@
-"""Several plans in one image, of which a launch on the twin takes one by the rows that the fullest rank receives."""
+"""Several plans in one image, of which a launch on the emulator takes one by the rows that the fullest rank receives."""
 
 import numpy as np
 import pytest
-from chosen_plans import LAYER, LIKELY, ChosenRun, ids_of, plan_for
+from chosen_plans import EXPECTED, LAYER, ChosenRun, ids_of, plan_for
 from helpers import Layer
 
 import hpmoe
@@ -17,9 +17,9 @@ def fullest(layer, ids):
     return np.bincount(real.reshape(-1) // (layer.E // layer.ep)).max()
 
 
-def assert_as_alone(likely=LIKELY, **options):
+def assert_as_alone(expected=EXPECTED, **options):
     """The bits of kernels with but one plan."""
-    chosen, alone = ChosenRun(likely=likely, **options), ChosenRun(likely=likely[:1], **options)
+    chosen, alone = ChosenRun(expected=expected, **options), ChosenRun(expected=expected[:1], **options)
     for got, want in zip(chosen()[:-1], alone()[:-1], strict=True):
         np.testing.assert_array_equal(got, want)
     assert {plan for taken in alone.taken for plan in taken} == {0}
@@ -56,8 +56,8 @@ def filled_up(x, ids, weights, up, down):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [
-    {"f": lambda *args: hpmoe.moe_ffn(*args, capacity_factor=2.0, drop_policy="position"), "likely": (16, 32, 48)},
-    {"f": lambda *args: hpmoe.moe_ffn(*args, capacity_factor=2.0, drop_policy="probs"), "likely": (16, 32, 48)},
+    {"f": lambda *args: hpmoe.moe_ffn(*args, capacity_factor=2.0, drop_policy="position"), "expected": (16, 32, 48)},
+    {"f": lambda *args: hpmoe.moe_ffn(*args, capacity_factor=2.0, drop_policy="probs"), "expected": (16, 32, 48)},
     {"rewrite": lambda program: hpmoe.quantize_rows.apply_to(program, combine=True)},
     {"f": filled_up}],
     ids=["drops last", "drops lightest", "quantised", "aligned"])
@@ -69,7 +69,7 @@ def test_with_drops_quantised_and_aligned_rows(options):
 
 @pytest.mark.slow
 def test_of_limited_rows():
-    run = assert_as_alone(limit=2.5, likely=(24, 40, 60), routings=("balanced", "hot", "half"))
+    run = assert_as_alone(limit=2.5, expected=(24, 40, 60), routings=("balanced", "hot", "half"))
     assert len(set(run.taken)) > 1
 
 
@@ -88,7 +88,7 @@ def test_an_error_names_the_plan_that_ran_and_the_next_launch_works():
     sections["templates"]["num_signals"][lost] = 0
     run.kernels[0] = forward.replace(image=image)
     run.of("balanced")
-    with pytest.raises(LaunchError, match=r"the launch took plan 2 of 3, likely rows 80\n") as error:
+    with pytest.raises(LaunchError, match=r"the launch took plan 2 of 3, expected rows 80\n") as error:
         run.of("one rank")
     assert error.value.status["code"] == Code.TIMEOUT and error.value.status["plan"] == 2
     run.of("balanced")

@@ -1,4 +1,4 @@
-"""What the prologue of the Ascend kernel takes, by a clock of the twin that counts what an AIV does, beside the machine
+"""What the prologue of the Ascend kernel takes, by a clock of the emulator that counts what an AIV does, beside the machine
 model."""
 
 import dataclasses
@@ -8,10 +8,10 @@ import pytest
 from ascend_helpers import from_seed
 
 import hpmoe
-from hpmoe import Aval, Mesh, assign_queues, overlap_comm, tile_partition, trace
+from hpmoe import Mesh, ShapeDtypeStruct, assign_queues, overlap_comm, tile_partition, trace
 from hpmoe.costs.start import start_us
 from hpmoe.ir.taskflow import Dependencies
-from hpmoe.kernels.ascendc.twin.target import TWIN
+from hpmoe.kernels.ascendc.emulator.target import EMULATOR
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.errors import LaunchError
 
@@ -27,7 +27,7 @@ def layer(num_experts, ep_size, f):
     """A layer for all of an ascend_a3's cores: narrow, for rows and events are as many as in a wide one."""
     own = num_experts // ep_size
     shapes = (TOKENS, 64), (TOKENS, TOP_K), (TOKENS, TOP_K), (own, 64, 64), (own, 32, 64)
-    avals = [Aval(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]
+    avals = [ShapeDtypeStruct(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]
     tiles = overlap_comm(tile_partition(f, rows=128, cols=256))
     flow = assign_queues(tiles, machine=hpmoe.ascend_a3)
     return flow.lower(*avals, mesh=Mesh(ep_size)) if ep_size > 1 else flow.lower(*avals)
@@ -41,7 +41,7 @@ def without_tasks(flow):
 def effort(*flows):
     """Of the AIV that takes longest, where no task follows; of several plans one is chosen."""
     flow = flows[0]
-    kernel = TWIN.compile([without_tasks(plan) for plan in flows], 100.0)
+    kernel = EMULATOR.compile([without_tasks(plan) for plan in flows], 100.0)
     rng, inputs = np.random.default_rng(0), []
     for _ in range(flow.ep_size):
         ids = None
@@ -76,7 +76,7 @@ def test_a_route_takes_less_than_its_goal(num_experts, ep_size, f, most_us, caps
     from_seed(monkeypatch, 0)  # whoever looks late in the order sees what has arrived since
     flow = layer(num_experts, ep_size, f)
     with_route = effort(flow)
-    program = trace(lambda x: [x * 2.0], Aval((TOKENS, 64), "bfloat16"))
+    program = trace(lambda x: [x * 2.0], ShapeDtypeStruct((TOKENS, 64), "bfloat16"))
     tiles = overlap_comm.apply_to(tile_partition.apply_to(program, rows=128, cols=256))
     without = effort(assign_queues.apply_to(tiles, machine=hpmoe.ascend_a3))
     show(f"{num_experts} experts on {ep_size} ranks, {f.__name__}", with_route, capsys)
@@ -94,7 +94,7 @@ def test_a_choice_among_plans_takes_a_few_microseconds(num_experts, ep_size, cap
     from_seed(monkeypatch, 0)
     flow = layer(num_experts, ep_size, hpmoe.moe_ffn)
     received = TOKENS * TOP_K
-    plans = [flow.replace(routes=(dataclasses.replace(flow.routes[0], likely_rows=rows),))
+    plans = [flow.replace(routes=(dataclasses.replace(flow.routes[0], expected_rows=rows),))
              for rows in (received // 2, received, 2 * received)]
     alone, chosen = effort(flow), effort(*plans)
     show(f"{num_experts} experts on {ep_size} ranks, one of three plans", chosen, capsys)

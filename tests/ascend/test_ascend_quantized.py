@@ -1,10 +1,11 @@
-"""Rows and weights of int8 on the Ascend kernel's twin: the bits of NumPy, in several orders; and what is refused there."""
+"""Rows and weights of int8 on the Ascend kernel's emulator: the bits of NumPy, in several orders; and what is refused
+there."""
 
 import functools
 
 import numpy as np
 import pytest
-from ascend_helpers import from_seed, twin
+from ascend_helpers import emulator, from_seed
 from helpers import Layer, assert_close, fused, in_dtype, lowered, numpy_moe_ffn, run_spmd, tensors
 from int8_products import int8_run
 from rounded_rows import multiplied, rounded_rows
@@ -32,7 +33,7 @@ CASES = {  # tokens, depth, columns, and tiles of so many rows and columns
 @pytest.mark.parametrize("name, dtype", [
     *((name, ("float32", "bfloat16", "float16")[i % 3]) for i, name in enumerate(CASES)), ("a full tile", "float32")])
 def test_w8a8_has_the_bits_of_numpy_in_any_order(monkeypatch, name, dtype):
-    """Rows of zeros, of NaN and of infinities among them, and ids of no expert; by weights turned, or as they are."""
+    """Rows of zeros, of NaN and of infinities among them, and ids of no expert; by weights transposed, or as they are."""
     tokens, depth, cols, tile_rows, tile_cols = CASES[name]
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2, tokens, depth)).astype(np.float32)
@@ -41,14 +42,15 @@ def test_w8a8_has_the_bits_of_numpy_in_any_order(monkeypatch, name, dtype):
     ids[:, :3] = 4
     weight, scale = rng.integers(-128, 128, (2, 3, cols, depth), np.int8), rng.random((2, 3, cols)).astype(np.float32)
     args = tensors([*in_dtype([x], dtype), ids, weight, scale])
-    turned, as_it_is = (functools.partial(multiplied, row_dtype="int8", turned=turned) for turned in (True, False))
-    want = widen(hpmoe.spmd(turned, hpmoe.Mesh(2))(*args).asnumpy())
+    transposed, as_it_is = (functools.partial(multiplied, row_dtype="int8", transposed=transposed)
+                            for transposed in (True, False))
+    want = widen(hpmoe.spmd(transposed, hpmoe.Mesh(2))(*args).asnumpy())
     as_given = [*args[:2], *tensors([np.ascontiguousarray(weight.swapaxes(2, 3))]), args[3]]
-    for f, given in ((turned, args), (as_it_is, as_given)):
-        on_twin = hpmoe.spmd(twin(f, rows=tile_rows, cols=tile_cols), hpmoe.Mesh(2))
+    for f, given in ((transposed, args), (as_it_is, as_given)):
+        on_emulator = hpmoe.spmd(emulator(f, rows=tile_rows, cols=tile_cols), hpmoe.Mesh(2))
         for seed in (0, 1000):
             from_seed(monkeypatch, seed)
-            np.testing.assert_array_equal(widen(on_twin(*given).asnumpy()), want)
+            np.testing.assert_array_equal(widen(on_emulator(*given).asnumpy()), want)
     assert np.isnan(want[1, 1:3]).all() and not want[0, 0].any()
 
 
@@ -56,7 +58,7 @@ def test_rows_that_are_dispatched_as_int8():
     """And floats again where they arrive: output and gradients of the layer of rounded rows."""
     layer = Layer(ep=2, T=9, H=70, E=6, K=4)
     args, cotangent = layer.arguments(), layer.cotangent()
-    (out,), grads = run_spmd(twin(quantize_rows(moe_ffn), rows=4), 2, args, [cotangent])
+    (out,), grads = run_spmd(emulator(quantize_rows(moe_ffn), rows=4), 2, args, [cotangent])
     want, want_grads = numpy_moe_ffn([rounded_rows(args[0], {}), *args[1:]], cotangent)
     assert_close([out, *grads], [want, *want_grads])
 
@@ -79,10 +81,10 @@ def test_rows_that_come_back_as_int8_have_the_bits_of_numpy_in_any_order(monkeyp
     weights = 2.0 ** rng.integers(-2, 3, ids.shape).astype(np.float32)
     args = tensors([*in_dtype([x], dtype), ids, weights])
     want = widen(hpmoe.spmd(f, hpmoe.Mesh(2))(*args).asnumpy())
-    on_twin = hpmoe.spmd(twin(f, rows=4), hpmoe.Mesh(2))
+    on_emulator = hpmoe.spmd(emulator(f, rows=4), hpmoe.Mesh(2))
     for seed in (0, 1000):
         from_seed(monkeypatch, seed)
-        np.testing.assert_array_equal(widen(on_twin(*args).asnumpy()), want)
+        np.testing.assert_array_equal(widen(on_emulator(*args).asnumpy()), want)
     assert np.isnan(want[1, 1]).all() and not want[0, 0].any()
 
 
@@ -90,7 +92,7 @@ def test_rows_and_gradients_that_are_int8_both_ways():
     layer = Layer(ep=2, T=9, H=70, E=6, K=4)
     args, cotangent = layer.arguments(), layer.cotangent()
     f = quantize_rows(moe_ffn, combine=True, backward="quantized")
-    (out, grads), (want, want_grads) = (run_spmd(g, 2, args, [cotangent]) for g in (twin(f, rows=4), f))
+    (out, grads), (want, want_grads) = (run_spmd(g, 2, args, [cotangent]) for g in (emulator(f, rows=4), f))
     assert_close([*out, *grads], [*want, *want_grads])
 
 
@@ -107,7 +109,7 @@ def test_gradients_that_are_int8_rows_have_the_bits_of_the_cpu(copies):
     args[1] = rng.integers(-1, 6, args[1].shape).astype(np.int32)
     cotangent = rng.standard_normal((2, 9, 37)).astype(np.float32)
     got, want = (run_spmd(g, 2, args, [cotangent], positions=(0, 2, 3)) for g in (
-        twin(f, rows=4, cols=288), fused(rows=4)(f)))
+        emulator(f, rows=4, cols=288), fused(rows=4)(f)))
     np.testing.assert_array_equal(got[0][0], want[0][0])
     np.testing.assert_array_equal(got[1][0], want[1][0])
     assert_close(got[1], want[1])
@@ -124,5 +126,5 @@ REFUSED = {
 def test_refused_by_name(name):
     transform, layer, what = REFUSED[name]
     with pytest.raises(hpmoe.ArgumentError, match=what):
-        lowered(twin(transform(moe_ffn)), layer.arguments(), 2)
+        lowered(emulator(transform(moe_ffn)), layer.arguments(), 2)
 

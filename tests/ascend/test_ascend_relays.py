@@ -1,10 +1,11 @@
-"""Tokens that cross to a node once, on the Ascend kernel's twin: as on CPUs and in NumPy, and the same bits in any order."""
+"""Tokens that cross to a node once, on the Ascend kernel's emulator: as on CPUs and in NumPy, and the same bits in any
+order."""
 
 import mindspore as ms
 import numpy as np
 import pytest
 from absent import without
-from ascend_helpers import LayerRun, from_seed, twin
+from ascend_helpers import LayerRun, emulator, from_seed
 from helpers import Layer, assert_close, fused, run_spmd, tensors
 
 import hpmoe
@@ -46,7 +47,7 @@ def test_every_order_gives_the_same_bits_and_sends_those_of_a_cpu(monkeypatch, s
         return combine(rows * rows, route, weights)
 
     args, cotangent, seen = [x, ids, weights], layer.cotangent(), set()
-    f = twin(SCHEMES[scheme](moved), rows=4, blocks=2)
+    f = emulator(SCHEMES[scheme](moved), rows=4, blocks=2)
     (want,), grads = run_spmd(fused(rows=4)(SCHEMES[scheme](moved)), layer.mesh, args, [cotangent], layer.num_tokens,
                               positions=(0, 2))
     for seed in range(2):
@@ -80,7 +81,7 @@ def test_as_many_experts_and_choices_as_the_kernel_takes(scheme):
         rows, route = dispatch(x, ids, num_local_experts=256)
         return combine(rows * 2.0, route, weights)
 
-    out = hpmoe.spmd(twin(SCHEMES[scheme](moved)), layer.mesh)(*tensors([x, ids, weights])).asnumpy()
+    out = hpmoe.spmd(emulator(SCHEMES[scheme](moved)), layer.mesh)(*tensors([x, ids, weights])).asnumpy()
     np.testing.assert_allclose(out, 2.0 * x * weights.sum(-1, keepdims=True, dtype=float), rtol=1e-5, atol=1e-4)
 
 
@@ -98,5 +99,5 @@ def test_more_entries_than_a_core_sorts_at_once(scheme, layer):
         return combine(rows * 2.0, route, weights)
 
     outs = [hpmoe.spmd(f, layer.mesh)(*tensors([x, ids, weights])).asnumpy() for f in (
-        twin(SCHEMES[scheme](moved), rows=512), fused(rows=512)(SCHEMES[scheme](moved)))]
+        emulator(SCHEMES[scheme](moved), rows=512), fused(rows=512)(SCHEMES[scheme](moved)))]
     np.testing.assert_array_equal(*outs)

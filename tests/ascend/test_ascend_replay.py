@@ -1,8 +1,8 @@
-"""router.replay in the Ascend kernel, on its twin."""
+"""router.replay in the Ascend kernel, on its emulator."""
 
 import numpy as np
 import router_oracle as oracle
-from ascend_helpers import twin
+from ascend_helpers import emulator
 from mindspore import Tensor
 
 import hpmoe
@@ -18,7 +18,7 @@ def test_the_ascend_kernel_replays_a_record():
     def replayed(z, record):
         ids = router.replay(hpmoe.route(z, 3)[0], record, unset="route", layer=1)
         return ids, router.weigh(z, ids)
-    ids, weights = twin(replayed)(Tensor(z), Tensor(record))
+    ids, weights = emulator(replayed)(Tensor(z), Tensor(record))
     want = oracle.replay(oracle.route(z, 3)[0], record[:, 1], "route")
     np.testing.assert_array_equal(ids.asnumpy(), want)
     np.testing.assert_allclose(weights.asnumpy(), oracle.weigh(z, want), rtol=1e-5)

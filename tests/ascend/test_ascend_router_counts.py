@@ -1,20 +1,21 @@
-"""What routers are made of, counted by the twin, beside what the machine model charges: bytes and instructions of an NPU."""
+"""What routers are made of, counted by the emulator, beside what the machine model charges: bytes and instructions of an
+NPU."""
 
 import mindspore as ms
 import pytest
 from mindspore import mint
 from test_ascend_counts import bodies_of_program
 
-from hpmoe import Aval
+from hpmoe import ShapeDtypeStruct
 from hpmoe.primitives.columns import add_columns, take_columns
 from hpmoe.primitives.draw import draw
 from hpmoe.primitives.guard import count_and_fill, count_outside
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
-X, IDS = Aval((40, 192), "float32"), Aval((40, 8), "int32")
+X, IDS = ShapeDtypeStruct((40, 192), "float32"), ShapeDtypeStruct((40, 8), "int32")
 MOVED = {
     "TOP_K": (lambda x: mint.topk(x, 8), X), "TAKE_COLS": (lambda x, i: take_columns(x, i), X, IDS),
-    "ADD_COLS": (lambda x, i: add_columns(x, i, num_cols=192), Aval((40, 8), "float32"), IDS),
+    "ADD_COLS": (lambda x, i: add_columns(x, i, num_cols=192), ShapeDtypeStruct((40, 8), "float32"), IDS),
     "CUMSUM": (lambda x: mint.cumsum(x, 1), X), "GROUP_REDUCE": (lambda x: mint.sum(x.reshape(40, 3, 64), 1), X),
     "PICK": (lambda x: x.reshape(40, 3, 64)[:, 1], X), "ROW_REDUCE": (lambda i: mint.amax(i, 1, True), IDS),
     "MAP": (lambda i: (i + i) * i, IDS),
@@ -29,10 +30,10 @@ def test_bodies_move_what_the_model_charges(name):
         assert body.moved == body.charged or name == "PICK" and body.moved < body.charged, body
 
 
-COUNTED = {"DRAW": (lambda s: draw(s, shape=(40, 192), stream=1), Aval((1,), "int32")), "TOP_K": MOVED["TOP_K"],
+COUNTED = {"DRAW": (lambda s: draw(s, shape=(40, 192), stream=1), ShapeDtypeStruct((1,), "int32")), "TOP_K": MOVED["TOP_K"],
            "COUNT_OUTSIDE": (lambda x: count_outside(x, -3.0, 3.0), X),
            "COUNT_AND_FILL": (lambda x: count_and_fill(x, -3.0, 3.0, fill="mean")[0], X),
-           "TAKE_COLS": (lambda x, i: take_columns(x, i), X, Aval((40, 192), "int32"))}
+           "TAKE_COLS": (lambda x, i: take_columns(x, i), X, ShapeDtypeStruct((40, 192), "int32"))}
 
 
 @pytest.mark.parametrize("name", COUNTED)

@@ -1,11 +1,12 @@
-"""Layers whose router is inside the function, on the twin of the Ascend kernel: the first launch makes the ids, the next one
+"""Layers whose router is inside the function, on the emulator of the Ascend kernel: the first launch makes the ids, the next
+one
 routes by them. Ids are a CPU's, values and gradients those of an oracle."""
 
 import mindspore as ms
 import numpy as np
 import pytest
 import router_oracle as oracle
-from ascend_helpers import from_seed, twin
+from ascend_helpers import emulator, from_seed
 from helpers import assert_close, run_spmd
 from mindspore import Tensor, mint
 from router_layers import LAYERS, arguments, expected, num_layers, positions, routed_ffn, side_by_side, two_layers
@@ -46,7 +47,7 @@ def test_routers_of_models(monkeypatch, model, dtype):
     def route(z, bias):
         return hpmoe.route(z, K, **bias, **rest)
 
-    f, reference = twin(route, rows=4, cols=5), on_cpu(route)
+    f, reference = emulator(route, rows=4, cols=5), on_cpu(route)
     want = oracle.route(z.astype(ms.float32).asnumpy(), K, **options)
     for seed in (0, 1000):
         from_seed(monkeypatch, seed)
@@ -62,7 +63,8 @@ def test_routers_of_models(monkeypatch, model, dtype):
 @pytest.mark.parametrize("f, name", [(routed_ffn, "uneven"), (two_layers, "two ranks"), (side_by_side, "uneven")])
 def test_a_router_inside_a_layer(f, name):
     layer = LAYERS[name]
-    outs, grads = run_spmd(twin(f, rows=4), layer.ep, arguments(layer, num_layers(f)), [layer.cotangent()], layer.num_tokens,
+    outs, grads = run_spmd(emulator(f, rows=4), layer.ep, arguments(layer, num_layers(f)), [layer.cotangent()],
+                           layer.num_tokens,
                            positions(f))
     want, want_grads = expected(f, layer)
     assert_close([*outs, *grads], [want, *want_grads])
@@ -83,7 +85,7 @@ SAME = {  # of tensors of a seed and of logits: bit for bit what a CPU gives
 @pytest.mark.parametrize("name", SAME)
 def test_what_is_of_integers_or_drawn_is_a_cpus_bit_for_bit(name):
     z, seed = Tensor(logits()), Tensor(np.array([11], np.int32))
-    got, want = (g(SAME[name])(z, seed).asnumpy() for g in (lambda f: twin(f, rows=4, cols=5), on_cpu))
+    got, want = (g(SAME[name])(z, seed).asnumpy() for g in (lambda f: emulator(f, rows=4, cols=5), on_cpu))
     assert got.dtype == want.dtype and got.tobytes() == want.tobytes()
 
 
@@ -99,7 +101,7 @@ def test_many_experts_and_many_choices(num_experts, top_k):
     rng = np.random.default_rng(0)
     x, z = rng.standard_normal((5, 16)).astype(np.float32), rng.standard_normal((5, num_experts)).astype(np.float32)
     keep = np.array([[1], [1], [0], [1], [1]], np.float32)
-    out, ids = (a.asnumpy() for a in twin(layer, rows=16)(*map(Tensor, (x, z, keep))))
+    out, ids = (a.asnumpy() for a in emulator(layer, rows=16)(*map(Tensor, (x, z, keep))))
     want, weights = oracle.route(z, top_k, score="softmax")
     np.testing.assert_array_equal(ids, np.where(keep > 0, want, -1))
     np.testing.assert_allclose(out, 2 * x * weights.sum(1, keepdims=True) * keep, rtol=1e-5, atol=1e-6)

@@ -1,4 +1,5 @@
-"""Routes of the Ascend kernel on its twin that drop entries, fill up experts' rows, send tokens to a rank once, or divide
+"""Routes of the Ascend kernel on its emulator that drop entries, fill up experts' rows, send tokens to a rank once, or
+divide
 experts among copies."""
 
 import mindspore as ms
@@ -10,7 +11,7 @@ from helpers import Layer, kept_by_hand
 from mindspore import mint
 
 import hpmoe
-from hpmoe import Aval, combine, dispatch, grouped_matmul, trace
+from hpmoe import ShapeDtypeStruct, combine, dispatch, grouped_matmul, trace
 from hpmoe.kernels.image import unpack_image
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.errors import LaunchError
@@ -36,7 +37,7 @@ def counted(x, ids, weights, policy):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("policy", ["position", "probs"])
 def test_drop_counts_in_any_order(monkeypatch, policy, dtype):
-    avals = [Aval((37, 32), dtype), Aval((37, 3), "int32"), Aval((37, 3), dtype)]
+    avals = [ShapeDtypeStruct((37, 32), dtype), ShapeDtypeStruct((37, 3), "int32"), ShapeDtypeStruct((37, 3), dtype)]
     run = ProgramRun(trace(lambda *args: counted(*args, policy), *avals))
     rng = np.random.default_rng(0)
     run.inputs[1][...] = [rng.permutation(5)[:3] for _ in range(37)]
@@ -48,7 +49,7 @@ def test_drop_counts_in_any_order(monkeypatch, policy, dtype):
 
 
 def test_a_weight_that_is_no_number_is_named():
-    avals = [bf16(16, 32), Aval((16, 2), "int32"), bf16(16, 2)]
+    avals = [bf16(16, 32), ShapeDtypeStruct((16, 2), "int32"), bf16(16, 2)]
     run = ProgramRun(trace(lambda *args: counted(*args, "probs"), *avals))
     run.inputs[1][...] = (0, 3)
     run.assert_close_to_float64()
@@ -59,7 +60,7 @@ def test_a_weight_that_is_no_number_is_named():
 
 def test_capacity_without_drops_is_checked():
     """By the kernel too, where the host has not looked at the ids."""
-    avals = [bf16(16, 32), Aval((16, 2), "int32"), bf16(16, 2), bf16(4, 32, 64), bf16(4, 32, 32)]
+    avals = [bf16(16, 32), ShapeDtypeStruct((16, 2), "int32"), bf16(16, 2), bf16(4, 32, 64), bf16(4, 32, 32)]
     run = ProgramRun(trace(capped(1.5, "error"), *avals))
     run.inputs[1][...] = [(1, 3)] * 11 + [(0, 2)] * 5
     run.assert_close_to_float64()
@@ -79,14 +80,14 @@ def test_more_entries_than_are_looked_at_at_once(num_routes, others):
 
     def f(x, *rest):
         return [through_experts(x * float(r + 1), *rest) for r in range(num_routes)]
-    run = ProgramRun(trace(f, f32(5200, 8), Aval((5200, 2), "int32"), f32(5200, 2), f32(3, 8, 8)), rows=512)
+    run = ProgramRun(trace(f, f32(5200, 8), ShapeDtypeStruct((5200, 2), "int32"), f32(5200, 2), f32(3, 8, 8)), rows=512)
     run.inputs[1][...] = [(0, others if i % 9 == 0 else 1) for i in range(5200)]
     run.assert_close_to_float64()
 
 
 def test_an_id_of_no_expert_is_named_by_the_kernel():
     run = ProgramRun(trace(lambda *args: combine(*dispatch(*args[:2], num_local_experts=3), args[2]),
-                           bf16(40, 16), Aval((40, 2), "int32"), bf16(40, 2)))
+                           bf16(40, 16), ShapeDtypeStruct((40, 2), "int32"), bf16(40, 2)))
     run.inputs[1][...] = (0, 2)
     run.inputs[1][33, 1] = 3
     with pytest.raises(LaunchError, match="topk_ids of rank 0 names expert 3; there are 3"):
@@ -109,7 +110,7 @@ def test_groups_of_a_multiple(alignment, layer, options):
 def test_rows_of_zeros_are_zeros_in_any_order(monkeypatch):
     """A sum over all rows to which each of these adds 1; a row is longer than what is cleared at once."""
     program = trace(lambda x, ids: mint.exp(hpmoe.dispatch(x, ids, num_local_experts=3, expert_alignment=7)[0]).sum(0),
-                    f32(5, 2064), Aval((5, 2), "int32"))
+                    f32(5, 2064), ShapeDtypeStruct((5, 2), "int32"))
     run = ProgramRun(program)
     run.inputs[1][...] = [[2, 0]] * 4 + [[2, -1]]
     rows = np.concatenate([np.exp(run.inputs[0].astype(np.float64)), np.exp(run.inputs[0][:4].astype(np.float64))])
@@ -164,7 +165,7 @@ def test_more_choices_than_sums_take_at_once(dtype, top_k, policy):
                                      **({"topk_weights": weights} if policy else {}))
         return hpmoe.combine(rows * 2.0, route, weights)
 
-    avals = [Aval((3, 40), dtype), Aval((3, top_k), "int32"), Aval((3, top_k), dtype)]
+    avals = [ShapeDtypeStruct((3, 40), dtype), ShapeDtypeStruct((3, top_k), "int32"), ShapeDtypeStruct((3, top_k), dtype)]
     run, rng = ProgramRun(trace(there_and_back, *avals), rows=16, cols=40), np.random.default_rng(0)
     run.inputs[1][...] = [rng.permutation(top_k) for _ in range(3)]
     run.assert_close_to_float64()

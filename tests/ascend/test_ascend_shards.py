@@ -1,9 +1,10 @@
-"""Experts whose columns lie on several ranks, on the twin of the Ascend kernel: values and gradients of whole experts."""
+"""Experts whose columns lie on several ranks, on the emulator of the Ascend kernel: values and gradients of whole
+experts."""
 
 import mindspore as ms
 import numpy as np
 import pytest
-from ascend_helpers import twin
+from ascend_helpers import emulator
 from helpers import fused
 from sharded_layers import assert_close, on_ranks, oracle, run, whole
 
@@ -25,7 +26,7 @@ def test_values_and_gradients_are_those_of_whole_experts(name, ep, tp):
     expected = oracle(args, cotangent)
     for rank, n in enumerate(num_tokens):
         expected[2][rank, n:] = 0.0
-    f = twin(SCHEMES[name](hpmoe.moe_ffn), rows=4)
+    f = emulator(SCHEMES[name](hpmoe.moe_ffn), rows=4)
     assert_close(run(f, hpmoe.Mesh(ep, tp_size=tp), args, cotangent, num_tokens), expected)
 
 
@@ -41,7 +42,8 @@ def test_an_experts_shards_drop_the_same_entries(policy):
         return hpmoe.moe_ffn(*args, capacity_factor=0.5, drop_policy=policy, return_drop_counts=True)
 
     tensors = [ms.Tensor(a) for a in on_ranks(args, mesh)]
-    (out, counts), (want, dropped) = (hpmoe.spmd(g(capped), mesh)(*tensors) for g in (lambda f: twin(f, rows=4), fused()))
+    (out, counts), (want, dropped) = (hpmoe.spmd(g(capped), mesh)(*tensors)
+                                      for g in (lambda f: emulator(f, rows=4), fused()))
     np.testing.assert_allclose(out.asnumpy(), want.asnumpy(), rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(counts.asnumpy(), dropped.asnumpy())
     assert counts.asnumpy().sum() > 0
@@ -53,7 +55,7 @@ def test_an_expert_that_the_model_does_not_have_is_named(monkeypatch, wrong):
     args, _ = whole(2, 2)
     mesh = hpmoe.Mesh(2, tp_size=2)
     split = on_ranks(args, mesh)
-    kernel = hpmoe.spmd(twin(hpmoe.moe_ffn, rows=4), mesh).lower(*map(ms.Tensor, split))
+    kernel = hpmoe.spmd(emulator(hpmoe.moe_ffn, rows=4), mesh).lower(*map(ms.Tensor, split))
     inputs = [[np.ascontiguousarray(a[rank]) for a in split] for rank in range(4)]
     kernel.run(inputs)
     counted = received_rows(kernel.flow, inputs, None)

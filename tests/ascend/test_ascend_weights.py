@@ -1,9 +1,10 @@
-"""Weights of int8 by rows of floats (W8) on the Ascend kernel's twin, where vector units widen them, and round those that
+"""Weights of int8 by rows of floats (W8) on the Ascend kernel's emulator, where vector units widen them, and round those
+that
 are given as floats: against NumPy, in several orders; and what is refused there."""
 
 import numpy as np
 import pytest
-from ascend_helpers import from_seed, npu, twin
+from ascend_helpers import emulator, from_seed, npu
 from helpers import Layer, assert_close, in_dtype, lowered, numpy_moe_ffn, run_spmd, tensors
 from rounded_rows import rounded_weight
 from weight_bits import MATRICES, assert_bits_of_numpy
@@ -14,7 +15,7 @@ from hpmoe.support.dtypes import widen
 
 
 def on_npu(f, **options):
-    return twin(f, tiled_for=npu(), **options)
+    return emulator(f, tiled_for=npu(), **options)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -41,8 +42,8 @@ def test_a_layer_whose_weights_are_rounded_by_every_launch(name):
     assert_close([out, *grads], [want, *want_grads])
 
 
-@pytest.mark.parametrize("dtype, turned", [("float32", True), ("bfloat16", False), ("float16", True)])
-def test_weights_that_come_as_int8(monkeypatch, dtype, turned):
+@pytest.mark.parametrize("dtype, transposed", [("float32", True), ("bfloat16", False), ("float16", True)])
+def test_weights_that_come_as_int8(monkeypatch, dtype, transposed):
     """Rows longer than a piece; the same bits in any order."""
     rng = np.random.default_rng(0)
     x, ids = rng.standard_normal((2, 9, 2100)).astype(np.float32), rng.integers(-1, 6, (2, 9, 1)).astype(np.int32)
@@ -57,8 +58,8 @@ def test_weights_that_come_as_int8(monkeypatch, dtype, turned):
 
     def f(x, ids, w, scale):
         rows, route = hpmoe.dispatch(x, ids, num_local_experts=3)
-        return hpmoe.combine(hpmoe.grouped_matmul(rows, w.swapaxes(1, 2) if turned else w, route, scale=scale), route)
-    given, got = tensors([x, ids, weight.swapaxes(-1, -2).copy() if turned else weight, scale]), []
+        return hpmoe.combine(hpmoe.grouped_matmul(rows, w.swapaxes(1, 2) if transposed else w, route, scale=scale), route)
+    given, got = tensors([x, ids, weight.swapaxes(-1, -2).copy() if transposed else weight, scale]), []
     for seed in (0, 1000):
         from_seed(monkeypatch, seed)
         got.append(widen(hpmoe.spmd(on_npu(f, rows=4, cols=8), hpmoe.Mesh(2))(*given).asnumpy()))
@@ -67,7 +68,8 @@ def test_weights_that_come_as_int8(monkeypatch, dtype, turned):
 
 
 REFUSED = {
-    "a plan that is not for an NPU": (twin, quantize_weights, "its tile body is GMM_WIDENED; it must be WIDEN_WEIGHT"),
+    "a plan that is not for an NPU": (emulator, quantize_weights,
+                                      "its tile body is GMM_DEQUANTIZED; it must be WIDEN_WEIGHT"),
     "fp8": (on_npu, quantize_weights(dtype="float8_e4m3fn"), "quantised to is E4M3, FLOAT32 for each row"),
     "mxfp8": (on_npu, quantize_weights(dtype="mxfp8"), "quantised to is E4M3, E8M0 for each 32 columns"),
 }
@@ -75,6 +77,6 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_by_name(name):
-    on_twin, transform, what = REFUSED[name]
+    on_emulator, transform, what = REFUSED[name]
     with pytest.raises(hpmoe.ArgumentError, match=what):
-        lowered(on_twin(transform(moe_ffn)), Layer().arguments(), 2)
+        lowered(on_emulator(transform(moe_ffn)), Layer().arguments(), 2)

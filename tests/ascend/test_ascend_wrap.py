@@ -7,8 +7,8 @@ from helpers import Layer
 from mindspore import float32
 
 import hpmoe
-from hpmoe.kernels.ascendc.twin import native
-from hpmoe.kernels.ascendc.twin.target import TWIN
+from hpmoe.kernels.ascendc.emulator import native
+from hpmoe.kernels.ascendc.emulator.target import EMULATOR
 
 LAYERS = {
     "direct": (hpmoe.moe_ffn, {}), "signals of experts": (hpmoe.moe_ffn, {"signal": "expert"}),
@@ -27,7 +27,7 @@ class Kernel:
     """The counters of a kernel that has been launched once."""
 
     def __init__(self, state, num_events):
-        self.state, self.counters = state, state.counters[:, ::native.load().hpmoe_twin_counter_words()]
+        self.state, self.counters = state, state.counters[:, ::native.load().hpmoe_emulator_counter_words()]
         self.num_prologue = self.counters.shape[1] - num_events
         self.grown = self.counters[:, :self.num_prologue].astype(np.int64)
 
@@ -41,8 +41,8 @@ class Kernel:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_launches_across_a_wrap_compute_the_same(monkeypatch, name):
-    states, new_state = [], TWIN.new_state
-    monkeypatch.setattr(TWIN, "new_state", lambda made: states.append((new_state(made), len(made.flow.deps.events)))
+    states, new_state = [], EMULATOR.new_state
+    monkeypatch.setattr(EMULATOR, "new_state", lambda made: states.append((new_state(made), len(made.flow.deps.events)))
                         or states[-1][0])
     f, options = LAYERS[name]
     relays = {"ep": 4, "node_size": 2} if name == "hierarchical" else {"ep": 2}

@@ -1,4 +1,5 @@
-"""What a kernel's host side guards an NPU against, on the twin: cores that a kernel lacks, ranks out of reach, and signals
+"""What a kernel's host side guards an NPU against, on the emulator: cores that a kernel lacks, ranks out of reach, and
+signals
 that come before the memory they go to is cleared."""
 
 import ctypes
@@ -11,7 +12,7 @@ from native.image_builder import ImageBuilder
 from hpmoe.kernels import build_native
 from hpmoe.kernels.ascendc import heap as ascend_heap
 from hpmoe.kernels.ascendc.build import HOST, KERNELS
-from hpmoe.kernels.ascendc.twin import native as twin_library
+from hpmoe.kernels.ascendc.emulator import native as emulator_library
 from hpmoe.kernels.protocol import Code
 from hpmoe.support.errors import LaunchError
 
@@ -26,15 +27,15 @@ def bindings(tmp_path_factory):
     assert source.count(MEETING) == 1
     (folder / "whole.cc").write_text(source)
     (folder / "unmet.cc").write_text(source.replace(MEETING, ""))
-    rest = [Path(__file__).parents[1] / "native/binding_driver.cc", HOST / "twin_device.cc", KERNELS / "core/image.cc",
+    rest = [Path(__file__).parents[1] / "native/binding_driver.cc", HOST / "emulator_device.cc", KERNELS / "core/image.cc",
             KERNELS / "core/stuck.cc"]
-    includes = [f"-I{p}" for p in (HOST, KERNELS, KERNELS / "ascendc", KERNELS / "ascendc/twin")]
-    twin_library.load()
+    includes = [f"-I{p}" for p in (HOST, KERNELS, KERNELS / "ascendc", KERNELS / "ascendc/emulator")]
+    emulator_library.load()
     libraries = {}
     for name in ("whole", "unmet"):
         library = folder / f"{name}.so"
         done = subprocess.run([*build_native.find_compiler(), "-std=c++17", "-O0", "-fPIC", "-shared", *includes,
-                               folder / f"{name}.cc", *rest, twin_library.COMPILED, "-o", library],
+                               folder / f"{name}.cc", *rest, emulator_library.COMPILED, "-o", library],
                               capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         libraries[name] = ctypes.CDLL(str(library))
@@ -43,9 +44,10 @@ def bindings(tmp_path_factory):
 
 def bind_and_launch(library, num_ranks=2, num_blocks=1, num_cores=24, unreached=-1):
     """What the ranks find, as a Code, or what the host said."""
-    image, twin = ImageBuilder(num_ranks, num_queues=3 * num_blocks).pack(), twin_library.load()
+    image, emulator = ImageBuilder(num_ranks, num_queues=3 * num_blocks).pack(), emulator_library.load()
     said = ctypes.create_string_buffer(4096)
-    sizes = [ctypes.c_int64(f(image.ctypes.data)) for f in (twin.hpmoe_twin_counters, twin.hpmoe_twin_table_words)]
+    sizes = [ctypes.c_int64(f(image.ctypes.data))
+             for f in (emulator.hpmoe_emulator_counters, emulator.hpmoe_emulator_table_words)]
     code = library.bind_and_launch(image.ctypes.data_as(ctypes.c_char_p), ctypes.c_int64(image.nbytes), num_ranks, *sizes,
                                    num_cores, unreached, said)
     return Code(code) if code >= 0 else said.value.decode()

@@ -1,4 +1,5 @@
-"""fuse_persistent(target="ascend") but for CANN: MindSpore's operator, streams, heap and status, with the twin as device."""
+"""fuse_persistent(target="ascend") but for CANN: MindSpore's operator, streams, heap and status, with the emulator as
+device."""
 
 import mindspore as ms
 import numpy as np
@@ -190,8 +191,8 @@ def test_a_failure_reaches_every_rank():
 
 
 @pytest.mark.parametrize("factor, experts, plans, fault", [
-    (1.4, (2, 4), 1, "rank 1 would receive 24 rows through route 0, and has room for 23"),
-    (2.5, (4, 5), 3, "rank 2 would receive 48 rows through route 0, and has room for 40")])
+    (1.4, (2, 4), 1, "rank 1 would receive 24 rows through route 0, and can hold 23"),
+    (2.5, (4, 5), 3, "rank 2 would receive 48 rows through route 0, and can hold 40")])
 def test_rows_without_room_are_the_same_error_on_every_rank_both_ways(factor, experts, plans, fault):
     run = BoundRun(Layer(ep=3, T=8, H=32, I=16, E=6, K=2), f=hpmoe.limit_rows(hpmoe.moe_ffn, rank_capacity_factor=factor))
     ids, bad = run.ids, ms.Tensor(np.full(run.ids.shape, experts), ms.int32)
@@ -262,7 +263,8 @@ def test_without_cann_everything_missing_is_listed(monkeypatch):
 
 def test_places_do_not_overlap_and_heap_holds_what_ranks_write():
     layer = Layer(ep=4, T=12, H=32, I=16, E=4, K=1)
-    kernel = BoundRun(layer).ranks[0].lower(*(hpmoe.Aval(tuple(a.shape[1:]), "bfloat16" if a.dtype != np.int32 else "int32")
+    kernel = BoundRun(layer).ranks[0].lower(*(hpmoe.ShapeDtypeStruct(tuple(a.shape[1:]), "bfloat16"
+                                                                     if a.dtype != np.int32 else "int32")
                                             for a in layer.arguments()), direction="backward")
     layout, left = kernel.state.layout, iter(kernel.state.layout.places)
     assert len(kernel.flows) == 6

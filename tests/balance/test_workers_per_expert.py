@@ -17,7 +17,7 @@ def test_workers_follow_the_load(copies):
     counts = np.bincount(ids.reshape(-1), minlength=EXPERTS)
     f = hpmoe.replicate_experts(hpmoe.moe_ffn, loads=counts) if copies else hpmoe.moe_ffn
     shapes = (TOKENS, 64), (TOKENS, 2), (TOKENS, 2), (EXPERTS // EP, 64, 64), (EXPERTS // EP, 32, 64)
-    avals = [hpmoe.Aval((EP, *shape), "int32" if i == 1 else "float32") for i, shape in enumerate(shapes)]
+    avals = [hpmoe.ShapeDtypeStruct((EP, *shape), "int32" if i == 1 else "float32") for i, shape in enumerate(shapes)]
     layer = hpmoe.spmd(hpmoe.assign_queues(hpmoe.tile_partition(f, rows=4, cols=16), machine=hpmoe.cpu(4)), hpmoe.Mesh(EP))
     line = hpmoe.simulate(layer.lower(*avals), routing=list(ids))
     workers = workers_per_expert(line, list(ids))

@@ -50,13 +50,13 @@ def elementwise(machine, kind, function, shape, out, fresh=False):
     return kernel(kind, "AI_VECTOR_CORE", us, [shape] * count, [out], blocks=48)
 
 
-def exchange(machine, way, tokens, hidden, top_k):
+def exchange(machine, leg, tokens, hidden, top_k):
     ids = drawn_ids(EP, tokens, top_k, NUM_EXPERTS, is_zipf=False, seed=0)
-    flow = kernel_flows.exchange_flow(machine, way, ids, NUM_EXPERTS, hidden)
+    flow = kernel_flows.exchange_flow(machine, leg, ids, NUM_EXPERTS, hidden)
     us = hpmoe.simulate(flow, routing=ids).span + BEGIN_END_US
     rows, of_ids, counts = (tokens, hidden), (tokens, top_k), (NUM_EXPERTS,)
     laid_out = (tokens * EP * top_k, hidden)
-    if way == "dispatch":
+    if leg == "dispatch":
         return kernel("MoeDistributeDispatchV2", "MIX_AIV", us, [rows, of_ids],
                       [laid_out, (), (tokens * top_k,), (NUM_EXPERTS // EP,), counts], ["DT_BF16", "INT32"], 0, 48)
     return kernel("MoeDistributeCombineV2", "MIX_AIV", us, [laid_out, of_ids, (tokens * top_k,), counts, of_ids], [rows],

@@ -12,7 +12,7 @@ from simulated_layers import plan
 from tile_words import kind
 
 import hpmoe
-from hpmoe import ArgumentError, Aval
+from hpmoe import ArgumentError, ShapeDtypeStruct
 from hpmoe.calibration import agreement, bodies, cpu as calibrating_cpu, overheads
 from hpmoe.calibration.fit import Samples, fit
 from hpmoe.calibration.runs import Run, Runs
@@ -43,7 +43,8 @@ def cache(tmp_path, monkeypatch):
 
 def gmm_flow(machine, rows=64):
     tiled = hpmoe.tile_partition(lambda x, w: x @ w, rows=rows, cols=32)
-    return hpmoe.assign_queues(tiled, machine=machine).lower(Aval((4 * rows, 48), "float32"), Aval((48, 64), "float32"))
+    return hpmoe.assign_queues(tiled, machine=machine).lower(ShapeDtypeStruct((4 * rows, 48), "float32"),
+                                                             ShapeDtypeStruct((48, 64), "float32"))
 
 
 def test_what_is_stored_is_what_cpu_takes(cache):
@@ -98,7 +99,7 @@ def test_without_a_home_folder_nothing_is_kept(monkeypatch, home, capsys):
                        "known: set HOME or XDG_CACHE_HOME to an absolute path"):
         hpmoe.cpu(calibrated=True)
     with pytest.warns(UserWarning, match="autotune: the times of plans cannot be kept: no folder to keep files in is known"):
-        hpmoe.autotune(hpmoe.swiglu, budget=1).lower(Aval((8, 6), "float32"))
+        hpmoe.autotune(hpmoe.swiglu, budget=1).lower(ShapeDtypeStruct((8, 6), "float32"))
     assert not ascend_build.is_built({})
     assert main(["calibrate"]) == 2 and "no folder to keep files in is known" in capsys.readouterr().err
 
@@ -131,7 +132,8 @@ def test_few_rows_go_another_way():
     work = Work(gmm_flow(machine), machine).table[0, 0]
     assert list(core_us(np.repeat(work, 3), np.array([0, 32, 33]))) == pytest.approx(
         [0.0, *(work[f"{way}_fixed"] + rows * work[f"{way}_row"] for way, rows in (("few", 32), ("core", 33)))])
-    half = hpmoe.tile_partition(lambda x, w: x @ w, rows=8, cols=8).lower(Aval((8, 8), "bfloat16"), Aval((8, 8), "bfloat16"))
+    half = hpmoe.tile_partition(lambda x, w: x @ w, rows=8, cols=8).lower(ShapeDtypeStruct((8, 8), "bfloat16"),
+                                                                          ShapeDtypeStruct((8, 8), "bfloat16"))
     assert Work(half, machine).table["skinny_rows"].max() == 0
 
 
@@ -180,7 +182,7 @@ def test_what_a_body_was_measured_by_is_what_it_costs(function):
     """A body that works through more than it moves costs what its samples call their work."""
     f = {"erf": mint.erf, "abs": mint.abs}[function]
     machine = hpmoe.cpu(1).replace({**FIELDS, "bodies": (Body(f"MAP {function}", "float32", 0.5),)})
-    flow = hpmoe.tile_partition(f, rows=8, cols=64).lower(Aval((8, 64), "float32"))
+    flow = hpmoe.tile_partition(f, rows=8, cols=64).lower(ShapeDtypeStruct((8, 64), "float32"))
     measured_by = Work(flow, bodies.UNIT).table[0, 0]["core_row"]
     assert Work(flow, machine).table[0, 0]["core_row"] == pytest.approx(measured_by / (0.5 * 1e4))
 

@@ -125,7 +125,7 @@ def test_the_table_of_a_framework_is_read_too(tmp_path, path):
 
 
 def test_exchanges_need_their_ranks_and_products_their_shapes(tmp_path):
-    combine, dispatch = (profiles.exchange(TRUE, way, 64, 256, 8) for way in ("combine", "dispatch"))
+    combine, dispatch = (profiles.exchange(TRUE, leg, 64, 256, 8) for leg in ("combine", "dispatch"))
     odd = profiles.kernel("MatMul", "AI_CORE", 5.0, [(4, 8), (7, 16)], [(4, 16)])
     sums = profiles.kernel("GroupedMatmul", "AI_CORE", 5.0, [(64, 8), (64, 16)], [(4, 8, 16)])
     empty = profiles.kernel("Add", "AI_VECTOR_CORE", 5.0, [(0, 8)] * 2, [(0, 8)])

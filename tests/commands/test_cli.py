@@ -41,8 +41,8 @@ def test_help_of_a_command_has_an_example_of_it(capsys, name):
 
 
 LAYER = {"ep", "tokens", "hidden", "intermediate", "experts", "top_k", "dtype", "seed"}
-SCHEDULE = {"direction", "machine", "imbalance", "routing", "step", "room", "replicas", "min_load", "dedup", "quantize",
-            "tile_rows", "tile_cols", "order", "combine_order", "signal", "prefetch", "policy"}
+SCHEDULE = {"direction", "machine", "imbalance", "routing", "step", "row_capacity", "replicas", "min_load", "dedup",
+            "quantize", "tile_rows", "tile_cols", "order", "combine_order", "signal", "prefetch", "policy"}
 
 
 def test_there_are_twelve_commands():
@@ -113,8 +113,8 @@ def test_the_package_runs_as_the_command(capsys, monkeypatch):
     ("simulate --direction=both", "hpmoe simulate: flag --direction=both: it must be forward or backward"),
     ("compare dedup unfused --direction=both", "hpmoe compare: flag --direction=both: it must be forward or backward"),
     ("show --policy=autotune", "hpmoe show: flag --policy=autotune: it must be one of critical_path, round_robin"),
-    ("show --routing=zipf", "hpmoe show: flag --routing=zipf: it must be left out without --replicas or --room"),
-    ("tune --room=all", "hpmoe tune: flag --room=all: it must be left out"),
+    ("show --routing=zipf", "hpmoe show: flag --routing=zipf: it must be left out without --replicas or --row_capacity"),
+    ("tune --row_capacity=all", "hpmoe tune: flag --row_capacity=all: it must be left out"),
     ("show --intermediate=1073741824", "hpmoe show: flag --intermediate=1073741824: it must be at most"),
     ("show --tokens=1073741824", "hpmoe show: flag --tokens=1073741824: it must be at most 1073741823 with these experts"),
     ("show --stage=tile", "hpmoe show: flag --stage=tile: it must be one of program, tiles, overlap, queues, kernel, "
@@ -137,7 +137,7 @@ def test_wrong_usage_is_one_line_and_status_2(capsys, args, text):
 def test_every_flag_with_an_underscore_may_have_dashes(name):
     """In every way to write a flag."""
     for flag in (flag for flag in cli.define(name) if "_" in flag):
-        dashed, given = flag.replace("_", "-"), {"combine_order": "ratr"}.get(flag, "1")
+        dashed, given = flag.replace("_", "-"), {"combine_order": "ratr", "row_capacity": "all"}.get(flag, "1")
         for args in (f"--{dashed}={given}", f"--{dashed} {given}", f"-{dashed}={given}", f"--{flag}={given}"):
             value = options.parse(cli.define(name), args.split())[flag].value
             assert value == type(value)(given), args

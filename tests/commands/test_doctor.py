@@ -10,7 +10,7 @@ import sys
 import pytest
 from command_line import run
 
-from hpmoe import Aval, tile_partition, trace
+from hpmoe import ShapeDtypeStruct, tile_partition, trace
 from hpmoe.commands import doctor, doctor_ranks
 from hpmoe.ir.program import Builder, Var
 from hpmoe.kernels.ascendc import build as ascend_build
@@ -28,7 +28,7 @@ def test_doctor_finds_this_installation_usable(capsys):
     assert (status, report["ok"], report["targets"]["cpu"]["usable"]) == (0, True, True)
     assert {"absl-py", "mindspore", "numpy", "optree"} == set(report["packages"])
     assert report["packages"]["numpy"]["fits"] and report["native"]["gemm"] in ("own", "dnnl_sgemm")
-    assert report["targets"]["ascend-twin"]["usable"] and "no CANN toolkit" in report["targets"]["ascend"]["why"][0]
+    assert report["targets"]["ascend-emulator"]["usable"] and "no CANN toolkit" in report["targets"]["ascend"]["why"][0]
     text = run(capsys, "doctor")[1]
     assert re.search(r"^  cpu +usable$", text, re.MULTILINE)
     assert re.search(r"^  ascend +NOT USABLE$", text, re.MULTILINE)
@@ -62,7 +62,7 @@ def test_doctor_without_the_native_library(capsys, monkeypatch):
     assert "the native library does not load: hpmoe's native library is not beside x" in out
 
 
-@pytest.mark.parametrize("target", ["cpu", "ascend", "ascend-twin"])
+@pytest.mark.parametrize("target", ["cpu", "ascend", "ascend-emulator"])
 def test_doctor_lists_what_a_target_runs_and_refuses(capsys, target):
     """A kernel for the target is packed with each function that it is said to run, and refused with any other."""
     found = json.loads(run(capsys, "doctor", f"--target={target}", "--json")[1])
@@ -83,7 +83,7 @@ def test_doctor_lists_what_a_target_runs_and_refuses(capsys, target):
 
 def one_function(name):
     """The tiles of one function of elements."""
-    builder, x = Builder(), [Var(Aval((8, 16), "float32")) for _ in range(Function.members[name].inputs)]
+    builder, x = Builder(), [Var(ShapeDtypeStruct((8, 16), "float32")) for _ in range(Function.members[name].inputs)]
     out = builder.add(REGISTRY["stop_gradient" if name == "copy" else name], *x)
     program = trace(lambda *args: args[0] * 1.0, *(v.aval for v in x))
     return tile_partition.apply_to(program.replace(inputs=tuple(x), equations=tuple(builder.equations), outputs=(out,)))

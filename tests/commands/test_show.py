@@ -54,7 +54,7 @@ def test_show_of_real_sizes_needs_no_memory(capsys):
 
 
 def test_show_takes_what_changes_the_rows_that_are_sent(capsys):
-    options = ["--dedup", "--quantize=int8", "--prefetch", "--replicas=1", "--room=received", "--imbalance=2"]
+    options = ["--dedup", "--quantize=int8", "--prefetch", "--replicas=1", "--row_capacity=received", "--imbalance=2"]
     status, out, _ = run(capsys, "show", *options, "--machine=ascend_a3", "--stage=overlap", "--direction=forward")
     steps = out.splitlines()[1]
     assert status == 0
@@ -64,6 +64,6 @@ def test_show_takes_what_changes_the_rows_that_are_sent(capsys):
 
 def test_show_has_room_for_the_rows_that_a_routing_brings(capsys):
     """Of 8 tokens a rank with 2 experts each, all 32 entries at most, and 16 if they are balanced."""
-    for room, rows in (("all", 32), ("received", 16)):
-        status, out, _ = run(capsys, "show", f"--room={room}", "--stage=tiles", "--direction=forward")
+    for row_capacity, rows in (("all", 32), ("received", 16)):
+        status, out, _ = run(capsys, "show", f"--row_capacity={row_capacity}", "--stage=tiles", "--direction=forward")
         assert status == 0 and f"at most {rows} received rows" in out

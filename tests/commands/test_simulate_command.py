@@ -11,7 +11,7 @@ import hpmoe
 from hpmoe.cli import main
 from hpmoe.commands import simulate
 from hpmoe.commands.bands import digits
-from hpmoe.commands.layer import ROOM, Layer, ids_of
+from hpmoe.commands.layer import ROW_CAPACITY, Layer, ids_of
 from hpmoe.costs.bound import rank_bounds
 from hpmoe.routing.public_workloads import workload_ids
 from hpmoe.routing.skewed import SKEWS, skewed_ids
@@ -72,12 +72,13 @@ def test_drawn_routings_and_room_for_them(capsys):
 
 def test_room_is_how_many_rows_a_plan_has(capsys):
     o = SimpleNamespace(ep=4, tokens=300, hidden=64, intermediate=32, experts=8, top_k=2, dtype="bfloat16")
-    layers = {room: Layer(o, "forward", hpmoe.ascend_a3, ids_of(o, routing="zipf"), room=room) for room in ROOM}
+    layers = {row_capacity: Layer(o, "forward", hpmoe.ascend_a3, ids_of(o, routing="zipf"), row_capacity=row_capacity)
+              for row_capacity in ROW_CAPACITY}
     received = round(layers["received"].imbalance * 300 * 2)
     assert 768 < received < 1024
-    assert {room: layer.tiles.routes[0].max_rows for room, layer in layers.items()} == {
+    assert {row_capacity: layer.tiles.routes[0].max_rows for row_capacity, layer in layers.items()} == {
         "received": received, "bucket": 1024, "all": 4 * 300 * 2}
-    assert simulated(capsys, "--room=all")["room"] == "all"
+    assert simulated(capsys, "--row_capacity=all")["row_capacity"] == "all"
 
 
 def test_figures_have_the_digits_that_their_bands_support():
@@ -157,13 +158,13 @@ def test_skewed_routings(name):
 
 
 def test_few_tokens_are_compared_with_kernels_of_decoding(capsys):
-    few, more = (simulated(capsys, f"--tokens={tokens}", "--room=all", "--bands=0") for tokens in (512, 520))
+    few, more = (simulated(capsys, f"--tokens={tokens}", "--row_capacity=all", "--bands=0") for tokens in (512, 520))
     assert few["baseline_ms"] < more["baseline_ms"] - 0.05  # a synchronisation with the host, and layouts
     received = simulated(capsys, "--tokens=520", "--bands=0")
     assert received["baseline_ms"] == more["baseline_ms"]  # empty slots are no burden of what has none
     for tokens, syncs in ((512, 0), (516, 1)):  # kernels of decoding wait for no host
         o = SimpleNamespace(ep=4, tokens=tokens, hidden=64, intermediate=32, experts=8, top_k=2, dtype="bfloat16")
-        flow = Layer(o, "forward", hpmoe.ascend_a3, ids_of(o), room="all").baseline_flow()
+        flow = Layer(o, "forward", hpmoe.ascend_a3, ids_of(o), row_capacity="all").baseline_flow()
         assert sum(op.params.syncs_host for op in flow.ops if op.primitive.is_launch) == syncs
         labels = [op.label for op in flow.ops if op.primitive.is_launch]
         assert ("sort" in labels) == ("permute" in labels) == bool(syncs)

@@ -7,7 +7,7 @@ from mindspore import mint
 from router_layers import arguments, num_layers, routed_ffn, router, side_by_side, two_layers
 
 import hpmoe
-from hpmoe import Aval, Mesh
+from hpmoe import Mesh, ShapeDtypeStruct
 from hpmoe.autodiff.vjp import linearize
 from hpmoe.ir.avals import RouteAval
 from hpmoe.ir.program import live_equations
@@ -16,7 +16,7 @@ from hpmoe.ir.stages import Stages, cut_at_routes, deciding_vars, views_of_input
 
 def program_of(f):
     layer = Layer(ep=2, T=5)
-    avals = [Aval(a.shape[1:], "float32") for a in arguments(layer, num_layers(f))]
+    avals = [ShapeDtypeStruct(a.shape[1:], "float32") for a in arguments(layer, num_layers(f))]
     return hpmoe.trace(f, *avals, mesh=Mesh(layer.ep))
 
 
@@ -31,7 +31,7 @@ def shared_expert_first(x, gate, up, down, shared_up, shared_down):
 
 
 def test_only_what_leads_to_ids_is_in_the_first_stage():
-    avals = [Aval(s, "float32") for s in [(5, 4), (4, 4), (2, 4, 6), (2, 3, 4), (4, 8), (4, 4)]]
+    avals = [ShapeDtypeStruct(s, "float32") for s in [(5, 4), (4, 4), (2, 4, 6), (2, 3, 4), (4, 8), (4, 4)]]
     first, last = cut_at_routes(hpmoe.trace(shared_expert_first, *avals, mesh=Mesh(2)))
     assert names(first) == ["matmul", "reduce_max", "stop_gradient", "sub", "exp", "reduce_sum", "div", "top_k"]
     assert names(last)[:3] == ["matmul", "swiglu", "matmul"] and names(last)[-1] == "add"
@@ -41,7 +41,7 @@ def test_only_what_leads_to_ids_is_in_the_first_stage():
 
 def test_given_ids_are_one_part():
     program = hpmoe.trace(lambda x, ids: hpmoe.combine(*hpmoe.dispatch(x, ids.reshape(6, 2), num_local_experts=4)),
-                          Aval((6, 4), "float32"), Aval((2, 3, 2), "int32"))
+                          ShapeDtypeStruct((6, 4), "float32"), ShapeDtypeStruct((2, 3, 2), "int32"))
     (part,) = cut_at_routes(program)
     assert part.program is program and not part.makers
 
@@ -65,7 +65,8 @@ def test_a_route_of_an_earlier_stage_is_made_again_where_its_rows_are_read():
         others, second = hpmoe.dispatch(x, chosen, num_local_experts=2)
         return hpmoe.combine(rows * 2.0, route) + hpmoe.combine(others, second)
 
-    program = hpmoe.trace(f, Aval((5, 4), "float32"), Aval((5, 2), "int32"), Aval((4, 4), "float32"), mesh=Mesh(2))
+    program = hpmoe.trace(f, ShapeDtypeStruct((5, 4), "float32"), ShapeDtypeStruct((5, 2), "int32"),
+                          ShapeDtypeStruct((4, 4), "float32"), mesh=Mesh(2))
     first, second = cut_at_routes(program)
     assert names(first).count("route") == 1 and names(second).count("route") == 2
     rows = next(v for v in second.program.inputs if not isinstance(v.aval.shape[0], int))
@@ -95,7 +96,7 @@ def random_router(seed):
 def test_laws(seed):
     """Each equation that anything needs is in one part, or in several and free; a part reads what was made before it; all
     parts together compute what the program does, also what it saves."""
-    avals = [Aval(a.shape[1:], "float32") for a in arguments(Layer(ep=2, T=5))]
+    avals = [ShapeDtypeStruct(a.shape[1:], "float32") for a in arguments(Layer(ep=2, T=5))]
     whole = linearize(hpmoe.trace(random_router(seed), *avals, mesh=Mesh(2)))
     program, made = whole.forward, set(whole.forward.inputs)
     live = live_equations(program.equations, program.outputs)
@@ -127,7 +128,7 @@ def test_nothing_that_decides_is_computed_again():
                                      topk_weights=weights * 2.0)
         return hpmoe.combine(hpmoe.grouped_matmul(hpmoe.swiglu(hpmoe.grouped_matmul(rows, up, route)), down, route), route)
 
-    avals = [Aval(a.shape[1:], "float32") for a in arguments(Layer(ep=2, T=5))]
+    avals = [ShapeDtypeStruct(a.shape[1:], "float32") for a in arguments(Layer(ep=2, T=5))]
     program = hpmoe.trace(f, *avals, mesh=Mesh(2)).replace(saves=frozenset())
     backward = linearize(program).backward
     assert len(cut_at_routes(backward)) == 1

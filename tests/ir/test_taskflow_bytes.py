@@ -8,7 +8,7 @@ import pytest
 from helpers import Layer, stages
 
 import hpmoe
-from hpmoe import Aval, Mesh
+from hpmoe import Mesh, ShapeDtypeStruct
 from hpmoe.ir.plain import Read, Written
 from hpmoe.ir.taskflow import Dependencies, Taskflow
 from hpmoe.ir.taskflow_bytes import ARRAYS, read_taskflow, taskflow_bytes
@@ -26,7 +26,7 @@ FUNCTIONS = {
 
 def flow_of(name, direction="forward", stage="queues"):
     machine = hpmoe.ascend_a3 if name == "on an NPU" else None
-    avals = [Aval(a.shape[1:], str(a.dtype)) for a in LAYER.arguments()]
+    avals = [ShapeDtypeStruct(a.shape[1:], str(a.dtype)) for a in LAYER.arguments()]
     return stages(machine=machine)[stage](FUNCTIONS[name]).lower(*avals, mesh=NODES, direction=direction)
 
 

@@ -22,7 +22,7 @@ as_program = hpmoe.transform(lambda program: program)
 def count_right_directions(f, shapes, rows, cols, num_tokens=None, seed=0):
     """How many directions of `f` tiles accept; AssertionError where one that they do gives a wrong number or is not
     ordered."""
-    avals, rng, checked = [hpmoe.Aval(s, "float32") for s in shapes], np.random.default_rng(seed), 0
+    avals, rng, checked = [hpmoe.ShapeDtypeStruct(s, "float32") for s in shapes], np.random.default_rng(seed), 0
     queues = assign_queues(tile_partition(f, rows=rows, cols=cols), machine=cpu(2))
     for direction in ("forward", "backward"):
         try:
@@ -157,7 +157,8 @@ def test_views_where_some_rows_are_padding(f, length):
 
 def test_verify_counts_tokens_only_where_rows_are_tokens():
     """The row that a sum makes, taken for as many tokens as there are, would be waited for for ever."""
-    flow = tile_partition(lambda x: (mint.sum(x, 0) * 3.0, x), rows=2, cols=3).lower(hpmoe.Aval((5, 4), "float32"))
+    flow = tile_partition(lambda x: (mint.sum(x, 0) * 3.0, x), rows=2,
+                          cols=3).lower(hpmoe.ShapeDtypeStruct((5, 4), "float32"))
     row = next(i for i, op in enumerate(flow.ops) if kind(op) == "tiles" and op.domain.num_rows == 1)
     op = flow.ops[row].replace(domain=dataclasses.replace(flow.ops[row].domain, clipped=True))
     clipped = hpmoe.rewriting.rebuild(flow, (*flow.ops[:row], op, *flow.ops[row + 1:]))

@@ -141,7 +141,7 @@ def test_more_rows_than_the_plan_holds():
     moe = layer()
     _, sections = unpack_image(moe.image)
     sections["routes"]["max_rows"] = 9
-    with pytest.raises(LaunchError, match=r"rank \d would receive \d\d rows through route 0, and has room for 9\.") as error:
+    with pytest.raises(LaunchError, match=r"rank \d would receive \d\d rows through route 0, and can hold 9\.") as error:
         run(moe.image, moe.make_buffers(np.random.default_rng(0), [10, 10]), [10, 10])
     assert error.value.status["code"] == Code.SLOT_OVERFLOW
 
@@ -237,7 +237,7 @@ def test_broken_operand_mode(mode):
 def test_a_weight_that_the_image_makes_is_not_read_early(f, which):
     """Nor is it another number than 1 that says so."""
     staged = hpmoe.assign_queues(hpmoe.tile_partition(f), machine=hpmoe.cpu(1))
-    image = pack(staged.lower(*[hpmoe.Aval((8, 8), "float32")] * 2))
+    image = pack(staged.lower(*[hpmoe.ShapeDtypeStruct((8, 8), "float32")] * 2))
     _, sections = unpack_image(image)
     sections["ops"]["param"][sections["ops"]["opcode"] == Opcode.GMM, 1] = which
     assert_broken(image, "read early")

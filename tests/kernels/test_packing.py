@@ -17,7 +17,7 @@ TOKENS, HIDDEN, INNER, EXPERTS, TOP_K = 40, 12, 8, 8, 2
 
 def make_flow(ep=2, direction="forward", signal=None, policy="critical_path", tokens=TOKENS):
     local = EXPERTS // ep
-    args = [hpmoe.Aval(shape, dtype) for shape, dtype in (
+    args = [hpmoe.ShapeDtypeStruct(shape, dtype) for shape, dtype in (
         ((tokens, HIDDEN), "float32"), ((tokens, TOP_K), "int32"), ((tokens, TOP_K), "float32"),
         ((local, HIDDEN, 2 * INNER), "float32"), ((local, INNER, HIDDEN), "float32"))]
     f = hpmoe.tile_partition(hpmoe.moe_ffn, rows=8, cols=8)
@@ -103,7 +103,7 @@ def test_what_cannot_be_packed_is_refused():
 
 def test_tables_that_a_word_cannot_tell_apart_are_refused():
     flow = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu, rows=1), machine=hpmoe.cpu(1)).lower(
-        hpmoe.Aval((2**17, 2), "float32"))
+        hpmoe.ShapeDtypeStruct((2**17, 2), "float32"))
     events, signals = np.zeros(flow.num_tasks, tf.EVENT), np.zeros(flow.num_tasks, tf.SIGNAL)
     signals["task"] = events["index"] = np.arange(flow.num_tasks)
     signals["event"] = np.random.default_rng(0).permutation(flow.num_tasks)
@@ -114,7 +114,7 @@ def test_tables_that_a_word_cannot_tell_apart_are_refused():
 
 def test_operations_without_blocks_are_refused():
     staged = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu, rows=4), machine=hpmoe.cpu(1))
-    flow = staged.lower(hpmoe.Aval((8, 6), "float32"))
+    flow = staged.lower(hpmoe.ShapeDtypeStruct((8, 6), "float32"))
     domain = AllRows(2, blocks=0, height=8)
     with pytest.raises(ValueError, match="pack: the tables of swiglu name a task, an event or a tile that does not exist"):
         pack(flow.replace(ops=(flow.ops[0].replace(domain=domain),)))

@@ -175,7 +175,7 @@ def test_planned_rows_are_those_that_are_sent():
 
 
 def test_a_simulated_launch_sends_less():
-    avals = [hpmoe.Aval(s, d) for s, d in [((256, 64), "float32"), ((256, 2), "int32"), ((256, 2), "float32"),
+    avals = [hpmoe.ShapeDtypeStruct(s, d) for s, d in [((256, 64), "float32"), ((256, 2), "int32"), ((256, 2), "float32"),
                                            ((4, 64, 64), "float32"), ((4, 32, 64), "float32")]]
     ids = np.argsort(np.random.default_rng(0).random((2, 256, 8)), axis=-1)[..., :2].astype(np.int32)
     flow = stages(rows=32, cols=32, machine=SMALL_NPU)["queues"](hpmoe.moe_ffn).lower(*avals, mesh=hpmoe.Mesh(2))

@@ -118,7 +118,7 @@ def test_equal_weights_go_by_position(stage):
 
 def test_capacity_bounds_the_plan():
     """A rank receives at most ep * local experts * capacity rows, whatever the routing."""
-    avals = [hpmoe.Aval(s, d) for s, d in [((64, 4), "float32"), ((64, 2), "int32"), ((64, 2), "float32"),
+    avals = [hpmoe.ShapeDtypeStruct(s, d) for s, d in [((64, 4), "float32"), ((64, 2), "int32"), ((64, 2), "float32"),
                                            ((4, 4, 6), "float32"), ((4, 3, 4), "float32")]]
     rows = {}
     for factor in (None, 0.5, 1.0, 100.0):
@@ -131,7 +131,7 @@ def test_capacity_bounds_the_plan():
 @pytest.mark.parametrize("policy", ["position", "probs"])
 def test_a_simulated_launch_drops_too(policy):
     """All tokens choose expert 0: with a capacity its queue is done sooner."""
-    avals = [hpmoe.Aval(s, d) for s, d in [((256, 64), "float32"), ((256, 1), "int32"), ((256, 1), "bfloat16"),
+    avals = [hpmoe.ShapeDtypeStruct(s, d) for s, d in [((256, 64), "float32"), ((256, 1), "int32"), ((256, 1), "bfloat16"),
                                            ((4, 64, 64), "float32"), ((4, 32, 64), "float32")]]
     ids = [np.zeros((256, 1), np.int32)] * 2
     weights = [np.linspace(0, 1, 256, dtype=np.float32)[:, None]] * 2

@@ -34,7 +34,7 @@ from mindspore import Parameter, Tensor, mint
 from variants import LAYER, VARIANTS, arguments, cotangents_of, differentiable
 
 import hpmoe
-from hpmoe import Aval, moe_ffn, trace, vjp
+from hpmoe import ShapeDtypeStruct, moe_ffn, trace, vjp
 from hpmoe.autodiff.vjp import linearize
 from hpmoe.commands.op_by_op import moe_ffn_op_by_op
 from hpmoe.support.dtypes import rounded, widen
@@ -112,14 +112,14 @@ def test_other_layers(name, dtype):
         assert_close([*outs, *grads], [*want, *want_grads], f"{name} at stage {stage}:", tolerance)
 
 
-def widened_inside(x, ids, w, up, down):
+def dequantized_inside(x, ids, w, up, down):
     """As mixed-precision code is written: routing weights and the residual sum in float32."""
     y = moe_ffn(x, ids, mint.softmax(w.astype(ms.float32), -1), up, down)
     total = y.astype(ms.float32) * 0.5 + x
     return total.astype(x.dtype), total
 
 
-def jax_widened(x, ids, w, up, down):
+def jax_dequantized(x, ids, w, up, down):
     total = jax_moe_ffn(x, ids, jax.nn.softmax(w, -1), up, down) * 0.5 + x
     return total, total
 
@@ -130,11 +130,11 @@ def test_casts_inside_the_function(dtype):
     args = in_dtype(layer.arguments(), dtype)
     cotangents = [widen(rounded(layer.cotangent(seed), dtype)) for seed in (1, 2)]
 
-    want, want_grads = jax_vjp(jax_widened, list(map(widen, args)), tuple(cotangents), DIFFERENTIABLE)
+    want, want_grads = jax_vjp(jax_dequantized, list(map(widen, args)), tuple(cotangents), DIFFERENTIABLE)
     for stage in some_stages(HALVES.index(dtype)):
-        outs, grads = run_spmd(stages()[stage](widened_inside), layer.ep, args, cotangents)
+        outs, grads = run_spmd(stages()[stage](dequantized_inside), layer.ep, args, cotangents)
         assert dtype_names([*outs, *grads]) == [dtype, "float32", *[dtype] * 4]
-        tolerance = U[dtype] * num_roundings(widened_inside, args, layer.ep)
+        tolerance = U[dtype] * num_roundings(dequantized_inside, args, layer.ep)
         assert_close([*outs, *grads], [*want, *want_grads], f"{stage}:", tolerance)
 
 
@@ -145,7 +145,7 @@ def test_program_text_and_rewrites_are_those_of_float32():
 
     def backward(dtype, weights):
         kinds = [dtype, "int32", weights, dtype, dtype]
-        return str(vjp(trace(moe_ffn, *map(Aval, shapes, kinds), mesh=hpmoe.Mesh(2)))).split()
+        return str(vjp(trace(moe_ffn, *map(ShapeDtypeStruct, shapes, kinds), mesh=hpmoe.Mesh(2)))).split()
 
     assert [w.replace("bf16[", "f32[") for w in backward("bfloat16", "bfloat16")] == backward("float32", "float32")
     mixed = " ".join(backward("float16", "float32"))
@@ -154,7 +154,7 @@ def test_program_text_and_rewrites_are_those_of_float32():
 
 
 def test_casting_back_is_nothing():
-    text = str(trace(lambda x: x.astype(ms.float32).astype(ms.bfloat16) + x, Aval((4,), "bfloat16")))
+    text = str(trace(lambda x: x.astype(ms.float32).astype(ms.bfloat16) + x, ShapeDtypeStruct((4,), "bfloat16")))
     assert "cast" not in text
 
 
@@ -166,12 +166,12 @@ def test_casts_to_and_from_float32_are_no_tasks():
         return (moe_ffn(scaled, ids, w, up, down).astype(ms.float32) + wide).astype(x.dtype)
 
     args = in_dtype(Layer(ep=1).arguments(), "bfloat16")
-    avals = [Aval(a.shape[1:], str(a.dtype)) for a in args]
+    avals = [ShapeDtypeStruct(a.shape[1:], str(a.dtype)) for a in args]
     for direction in ("forward", "backward"):
         flow = hpmoe.tile_partition(f).lower(*avals, direction=direction)
         assert not [op.label for op in flow.ops if op.label == "cast"], str(flow)
     saved = linearize(trace(f, *avals)).forward.outputs[1:]
-    assert [v.aval for v in saved if v.aval.dtype == "float32"] == [Aval((5, 1), "float32")] * 2
+    assert [v.aval for v in saved if v.aval.dtype == "float32"] == [ShapeDtypeStruct((5, 1), "float32")] * 2
 
     cotangent = widen(rounded(Layer(ep=1).cotangent(), "bfloat16"))
     want, want_grads = run_spmd(fused()(f), 1, list(map(widen, args)), [cotangent])

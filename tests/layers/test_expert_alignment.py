@@ -9,7 +9,7 @@ from helpers import Layer, stages, tensors
 from mindspore import mint
 
 import hpmoe
-from hpmoe import ArgumentError, Aval, Mesh
+from hpmoe import ArgumentError, Mesh, ShapeDtypeStruct
 from hpmoe.interpreters.evaluate import evaluate
 from hpmoe.interpreters.interpret import interpret
 from hpmoe.ir.layout import Layout
@@ -83,7 +83,8 @@ def program_of(ids, local, alignment):
     def sent(x, ids):
         return hpmoe.dispatch(x, ids, num_local_experts=local, expert_alignment=alignment)[0]
     ranks, tokens, top_k = ids.shape
-    return hpmoe.trace(sent, Aval((tokens, 4), "float32"), Aval((tokens, top_k), "int32"), mesh=Mesh(ranks))
+    return hpmoe.trace(sent, ShapeDtypeStruct((tokens, 4), "float32"), ShapeDtypeStruct((tokens, top_k), "int32"),
+                       mesh=Mesh(ranks))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -155,7 +156,7 @@ def test_empty_experts_and_ranges_cost_nothing():
     layer = Layer(ep=2, T=8, E=4, K=1)
     args = layer.arguments()
     args[1] = np.zeros_like(args[1])  # all tokens to the first expert
-    avals = [Aval(a.shape[1:], str(a.dtype)) for a in args]
+    avals = [ShapeDtypeStruct(a.shape[1:], str(a.dtype)) for a in args]
     moved, slots = [], []
     for alignment in (1, 8):
         flow = stages(rows=8)["queues"](aligned(alignment)).lower(*avals, mesh=Mesh(2))
@@ -178,13 +179,13 @@ def test_padding_is_not_looked_for_at_a_relay():
 
 
 def test_where_it_cannot_be_it_is_refused_by_name():
-    avals = [Aval(a.shape[1:], str(a.dtype)) for a in Layer().arguments()]
+    avals = [ShapeDtypeStruct(a.shape[1:], str(a.dtype)) for a in Layer().arguments()]
     with pytest.raises(ArgumentError, match="relay_rows: expert_alignment of dispatch is 4; it must be 1"):
         hpmoe.relay_rows(aligned(4)).lower(*avals, mesh=Mesh(2))
 
 
 def test_it_is_in_the_texts():
-    avals = [Aval(a.shape[1:], str(a.dtype)) for a in Layer().arguments()]
+    avals = [ShapeDtypeStruct(a.shape[1:], str(a.dtype)) for a in Layer().arguments()]
     assert "route[num_local_experts=2 ep_size=2 expert_alignment=4" in str(hpmoe.trace(aligned(4), *avals, mesh=Mesh(2)))
     flow = hpmoe.tile_partition(aligned(4), rows=2).lower(*avals, mesh=Mesh(2))
     assert "top_k=2, groups of a multiple of 4, at most" in str(flow)

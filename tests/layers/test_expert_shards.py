@@ -119,7 +119,7 @@ def test_bytes_are_those_of_the_formula(ep, tp):
 
 def test_simulator_and_memory_report_know_shards():
     mesh = hpmoe.Mesh(2, tp_size=2)
-    avals = [hpmoe.Aval((4, *shape), dtype) for shape, dtype in (
+    avals = [hpmoe.ShapeDtypeStruct((4, *shape), dtype) for shape, dtype in (
         ((256, 128), "bfloat16"), ((256, 2), "int32"), ((256, 2), "float32"), ((4, 128, 128), "bfloat16"),
         ((4, 64, 128), "bfloat16"))]
     chain = hpmoe.chain(hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues(machine=hpmoe.ascend_a3))

@@ -8,7 +8,7 @@ from helpers import assert_close, stages, tensors
 from mindspore import mint
 
 import hpmoe
-from hpmoe import ArgumentError, Aval, TransformError
+from hpmoe import ArgumentError, ShapeDtypeStruct, TransformError
 from hpmoe.autodiff.vjp import linearize
 from hpmoe.interpreters.evaluate import evaluate
 from hpmoe.interpreters.interpret import interpret
@@ -105,7 +105,7 @@ def test_what_would_count_padding_in_is_refused(name):
         text = str(error.value)
         assert text.startswith("spmd: num_tokens is [2, 3]; it must be left out: equation ") and words in text
         assert "\n  > " in text and "written at " in text and "test_padding.py:" in text
-    program = hpmoe.trace(f, *(Aval(a.shape[1:], str(a.dtype)) for a in args), mesh=hpmoe.Mesh(2))
+    program = hpmoe.trace(f, *(ShapeDtypeStruct(a.shape[1:], str(a.dtype)) for a in args), mesh=hpmoe.Mesh(2))
     with pytest.raises(ArgumentError, match="hpmoe.evaluate: num_tokens is "):
         evaluate(program, [[a[r] for a in args] for r in range(2)], lengths)
 
@@ -167,7 +167,7 @@ def run(program, inputs, lengths, tiled, cotangents=None):
 def alone(f, inputs, cotangents, n):
     """One rank's outputs and gradients of its own rows."""
     mine = [inputs[0][:n], *inputs[1:]]
-    program = hpmoe.trace(f, *(Aval(a.shape, "float32") for a in mine))
+    program = hpmoe.trace(f, *(ShapeDtypeStruct(a.shape, "float32") for a in mine))
     cots = [c.reshape(-1)[:np.prod(o.aval.shape, dtype=int)].reshape(o.aval.shape)
             for c, o in zip(cotangents, program.outputs, strict=True)]
     (outs,), (grads,) = run(program, [mine], None, False, [cots])
@@ -177,7 +177,7 @@ def alone(f, inputs, cotangents, n):
 def check_random(seed):
     rng = np.random.default_rng(seed)
     f, lengths = random_function(rng), [int(n) for n in rng.integers(1, T + 1, 2)]
-    avals = [Aval((T, H), "float32"), Aval((H, H), "float32"), Aval((H,), "float32")]
+    avals = [ShapeDtypeStruct((T, H), "float32"), ShapeDtypeStruct((H, H), "float32"), ShapeDtypeStruct((H,), "float32")]
     try:
         program = hpmoe.trace(f, *avals, mesh=hpmoe.Mesh(2))
     except Exception:

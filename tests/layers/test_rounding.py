@@ -15,7 +15,7 @@ from helpers import HALVES, TIMEOUT, Layer, U, avals_of, dtype_names, in_dtype, 
 from mindspore import Tensor, mint
 
 import hpmoe
-from hpmoe import Aval, assign_queues, evaluate, moe_ffn, overlap_comm, tile_partition, trace
+from hpmoe import ShapeDtypeStruct, assign_queues, evaluate, moe_ffn, overlap_comm, tile_partition, trace
 from hpmoe.autodiff.vjp import linearize
 from hpmoe.interpreters.interpret import interpret
 from hpmoe.ir.avals import RouteAval
@@ -149,7 +149,7 @@ def test_every_equation_rounds_once(dtype, stage):
 
 
 def test_the_float64_oracle_rounds_nothing():
-    program = trace(lambda x: (x + 1.0) - 1.0, Aval((2,), "bfloat16"))
+    program = trace(lambda x: (x + 1.0) - 1.0, ShapeDtypeStruct((2,), "bfloat16"))
     (got,), = evaluate(program, [[np.array([1e-6, 1.0])]], dtype="float64")
     np.testing.assert_allclose(got, [1e-6, 1.0], rtol=1e-9)
     (got,), = evaluate(program, [[np.array([1e-6, 1.0])]])

@@ -66,7 +66,7 @@ CHANGES = {
             mint.zeros_like(heads(r)), -1, mint.argsort(heads(r), dim=-1), heads(r) * 2.0)[..., :2]),
         lambda r: joined(jnp.sort(cut(r), -1)[..., 1:3] * jnp.take_along_axis(
             cut(r) * 2.0, jnp.argsort(jnp.argsort(cut(r), -1), -1), -1)[..., :2]), ()),
-    "heads turned": (lambda r: flat(mint.transpose(heads(r), 1, 2)) * flat(mint.cumsum(heads(r), 1)),
+    "heads transposed": (lambda r: flat(mint.transpose(heads(r), 1, 2)) * flat(mint.cumsum(heads(r), 1)),
                      lambda r: joined(jnp.swapaxes(cut(r), -1, -2)) * joined(jnp.cumsum(cut(r), -2)), ()),
 }
 UNEVEN = Layer(ep=3, T=4, H=H, E=6, num_tokens=(0, 4, 1))
@@ -180,8 +180,8 @@ def test_integers(dtype):
     def f(ids, big):
         hot = mint.nn.functional.one_hot(ids, 4)
         pairs = mint.stack([big, big], 1)  # [T, 2, 2]
-        turned = mint.transpose(pairs * ids[:, None], 1, 2)
-        return hot.sum(1), hot.sum(1).sum(0), mint.amax(hot, 1), mint.cumsum(hot, 1), pairs.sum(1), turned
+        transposed = mint.transpose(pairs * ids[:, None], 1, 2)
+        return hot.sum(1), hot.sum(1).sum(0), mint.amax(hot, 1), mint.cumsum(hot, 1), pairs.sum(1), transposed
 
     hot = (ids[..., None] == np.arange(4)).astype(np.int64)
     pairs = np.stack([big, big], 1)

@@ -30,7 +30,7 @@ constexpr int kManyThreads = 64;
 struct Host : Arrays {
   std::vector<int64_t> counters[R], bases[R];
   HpmoeRank ranks[R];
-  int64_t room[R];
+  int64_t row_capacity[R];
   int num_threads = kManyThreads;  // more than queues: each has a thread of its own
 
   explicit Host(unsigned seed, const Variant& variant = kPlain) : Arrays(seed, variant) {
@@ -44,14 +44,14 @@ struct Host : Arrays {
   // Makes the arrays of received rows as large as its ids ask for.
   void fit() {
     for (int r = 0; r < R; ++r) {
-      room[r] = 0;
+      row_capacity[r] = 0;
       for (int source = 0; source < R; ++source)
-        for (int i = 0; i < num_tokens[source] * K; ++i) room[r] += integer(source, IDS, i) / L == r;
+        for (int i = 0; i < num_tokens[source] * K; ++i) row_capacity[r] += integer(source, IDS, i) / L == r;
       for (int array : {A, HALVES, C, D}) {
-        arrays[r][array] = std::vector<char>(room[r] * kCols[array] * element_size(variant.dtype));
+        arrays[r][array] = std::vector<char>(row_capacity[r] * kCols[array] * element_size(variant.dtype));
         pointers[r][array] = arrays[r][array].data();
       }
-      ranks[r].room = &room[r];
+      ranks[r].row_capacity = &row_capacity[r];
     }
   }
 
@@ -137,8 +137,9 @@ void test_room() {
   std::vector<int32_t> before(host.ids(0), host.ids(0) + T * K);
   for (int rank = 0; rank < R; ++rank) {
     for (int i = 0; i < T * K; ++i) host.ids(0)[i] = rank * L + i % K;
-    check(host.run(image, 30, &status) == int(Code::NO_ROOM), "more rows than there is room for are refused");
-    check(status.rank == rank && status.wait == 0 && status.threshold == host.room[rank] && status.value > host.room[rank],
+    check(host.run(image, 30, &status) == int(Code::NO_ROW_CAPACITY), "more rows than there is room for are refused");
+    check(status.rank == rank && status.wait == 0 && status.threshold == host.row_capacity[rank] &&
+              status.value > host.row_capacity[rank],
           "which says whose, of which route, and how many");
     std::copy(before.begin(), before.end(), host.ids(0));
   }
@@ -164,7 +165,7 @@ void test_room() {
   for (int i = 0; i < rounds && std::chrono::steady_clock::now() < deadline; ++i) {
     switch (Code(host.run(image, 30, &status))) {
       case Code::OK:
-      case Code::NO_ROOM:
+      case Code::NO_ROW_CAPACITY:
       case Code::INDEX_OUT_OF_RANGE: break;
       default: check(false, "a launch whose ids change ends, or says which of them it cannot take");
     }

@@ -1,9 +1,9 @@
-// The host side of the Ascend kernel on the twin: ranks bind a kernel without tasks and launch it, and a rank out of reach
-// is refused.
+// The host side of the Ascend kernel on the emulator: ranks bind a kernel without tasks and launch it, and a rank out of
+// reach is refused.
 #include <cstdio>
 #include <cstring>
 
-#include "ascendc/twin/api.h"
+#include "ascendc/emulator/api.h"
 #include "layer.h"
 
 extern "C" int bind_and_launch(const char* image, int64_t image_bytes, int32_t num_ranks, int64_t num_counters,
@@ -15,7 +15,8 @@ int main() {
   char said[4096] = "";
   const auto launch = [&](int32_t unreached) {
     return bind_and_launch(reinterpret_cast<const char*>(image.data()), int64_t(image.size()) * 4, kRanks,
-                           hpmoe_twin_counters(image.data()), hpmoe_twin_table_words(image.data()), 24, unreached, said);
+                           hpmoe_emulator_counters(image.data()), hpmoe_emulator_table_words(image.data()), 24, unreached,
+                           said);
   };
   for (int i = 0; i < 20; ++i) hpmoe::check(launch(-1) == 0, said);
   hpmoe::check(launch(1) == -1 && std::strstr(said, "rank 1"), "a rank out of reach is named");

@@ -47,8 +47,8 @@ std::vector<Bytes> sound_messages(int64_t most_bytes) {
   outbox.add(1, 3);
   outbox.put(1, 4, 8, {{5, from[3]}, {3, from[4]}});
   outbox.add(2, 2);
-  Notice notice{1, 99, 0, 6000, "numbers"};
-  outbox.tell(1, &notice, sizeof notice, Bytes(6000, 3).data(), 6000);
+  Exchange exchange{1, 99, 0, 6000, "numbers"};
+  outbox.tell(1, &exchange, sizeof exchange, Bytes(6000, 3).data(), 6000);
   const Failure failure{};
   outbox.post(MessageKind::FAILED, 1, 1, &failure, sizeof failure);
   outbox.post(MessageKind::LEAVING, 1, 0, nullptr, 0);

@@ -145,10 +145,10 @@ void test_rules(std::mt19937& random) {
   std::vector<HpmoeWait> waits(33 * rules.size() + 1);
   std::vector<HpmoeSignal> signals(waits.size());
   int64_t num_waits = 0, num_signals = 0;
-  const auto room = static_cast<int64_t>(waits.size()), count = static_cast<int64_t>(rules.size());
-  check(hpmoe_expand_waits(grids, 3, rules.data(), count, waits.data(), room, &num_waits) == HPMOE_OK &&
-            hpmoe_expand_signals(grids, 3, rules.data(), count, signals.data(), room, &num_signals) == HPMOE_OK &&
-            num_waits <= num_signals && num_signals <= room,
+  const auto row_capacity = static_cast<int64_t>(waits.size()), count = static_cast<int64_t>(rules.size());
+  check(hpmoe_expand_waits(grids, 3, rules.data(), count, waits.data(), row_capacity, &num_waits) == HPMOE_OK &&
+            hpmoe_expand_signals(grids, 3, rules.data(), count, signals.data(), row_capacity, &num_signals) == HPMOE_OK &&
+            num_waits <= num_signals && num_signals <= row_capacity,
         "rules are expanded");
   check(num_signals == 0 || hpmoe_expand_signals(grids, 3, rules.data(), count, signals.data(), num_signals - 1,
                                                  &num_signals) == HPMOE_BAD_TABLE,

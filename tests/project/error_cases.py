@@ -14,8 +14,8 @@ from mindspore import Parameter, Tensor, mint, ops
 
 import hpmoe
 from hpmoe import (
-    Aval,
     Mesh,
+    ShapeDtypeStruct,
     assign_queues,
     combine,
     cpu,
@@ -34,7 +34,7 @@ from hpmoe import (
 )
 
 F = mint.nn.functional
-X, IDS = Aval((4, 3), "float32"), Aval((4, 2), "int32")
+X, IDS = ShapeDtypeStruct((4, 3), "float32"), ShapeDtypeStruct((4, 2), "int32")
 PARAMETER = Parameter(Tensor(np.ones((2, 3), np.float32)), name="p")
 CASES = {}
 
@@ -171,12 +171,12 @@ cases("padding", {
     "more than rows": lambda: spmd(doubled, Mesh(2))(array(2, 4, 3), num_tokens=[2, 5]),
     "of a scalar": lambda: spmd(doubled, Mesh(2))(array(2), num_tokens=[0, 0]),
     "two numbers of tokens": lambda: hpmoe.evaluate(
-        trace(two_lengths, X, IDS, Aval((6, 3), "float32"), Aval((6, 2), "int32")),
+        trace(two_lengths, X, IDS, ShapeDtypeStruct((6, 3), "float32"), ShapeDtypeStruct((6, 2), "int32")),
         [[array(4, 3), np.ones((4, 2), np.int32), array(6, 3), np.ones((6, 2), np.int32)]], [2]),
 })
 cases("options", BAD_OPTIONS)
 cases("order", BAD_ORDERS)
-cases("rows", {name: lambda f=f: tile_partition(f).lower(Aval((4, 3), "float32")) for name, f in MIXED.items()})
+cases("rows", {name: lambda f=f: tile_partition(f).lower(ShapeDtypeStruct((4, 3), "float32")) for name, f in MIXED.items()})
 cases("trace", {name: lambda f=f: trace(f, untraceable.X) for name, f in untraceable.CATALOGUE.items()})
 CASES["trace: a draw nobody sees"] = lambda: under_a_profiler(lambda: trace(lambda x: x * random.random(), untraceable.X))
 cases("received", {name: lambda f=f: untraceable.routed(f) for name, f in untraceable.ROWS.items()})
@@ -255,14 +255,14 @@ cases("in a trace", {
     "drop by ids": lambda: trace(lambda x, ids: dispatch(x, ids, num_local_experts=4, capacity_factor=1.0,
                                                          drop_policy="probs", topk_weights=ids), X, IDS),
     "multiply other rows": lambda: trace(lambda x, ids, w: grouped_matmul(x, w, dispatch(x, ids, num_local_experts=4)[1]), X,
-                                         IDS, Aval((4, 3, 2), "float32")),
+                                         IDS, ShapeDtypeStruct((4, 3, 2), "float32")),
     "matmul of other widths": lambda: trace(lambda x: x @ x, X),
 
     "slice of step -1 by an operation": lambda: trace(lambda x: ops.strided_slice(x, (3, 0), (0, 3), (-1, 1)), X),
     "a known index out of bounds": lambda: trace(lambda x: x[:, [0, 3]], X),
     "gather with batch_dims": lambda: trace(lambda x: ops.gather(x, Tensor([[0], [1], [0], [1]]), 1, 1), X),
-    "bias of three dimensions": lambda: trace(lambda x, b: ops.BiasAdd()(x, b), Aval((2, 3, 4), "float32"),
-                                              Aval((3,), "float32")),
+    "bias of three dimensions": lambda: trace(lambda x, b: ops.BiasAdd()(x, b), ShapeDtypeStruct((2, 3, 4), "float32"),
+                                              ShapeDtypeStruct((3,), "float32")),
     "unpermute with padding": lambda: trace(lambda x: ops.moe_token_unpermute(x, numbers(0, 1, 2, 3), padded_mode=True), X),
     "slice up to the number of received rows": lambda: trace(
         lambda x, ids: x[:dispatch(x, ids, num_local_experts=4)[0].shape[0]], X, IDS),
@@ -273,19 +273,20 @@ cases("in a trace", {
     "a field of a route": _in_trace(lambda rows, route: route.tokens_per_expert),
     "exp of a route": _in_trace(lambda rows, route: mint.exp(route)),
     "sum with a route": _in_trace(lambda rows, route: rows + route),
-    "grouped_matmul without a route": lambda: trace(lambda x, w: grouped_matmul(x, w, x), X, Aval((4, 3, 2), "float32")),
+    "grouped_matmul without a route": lambda: trace(lambda x, w: grouped_matmul(x, w, x), X,
+                                                    ShapeDtypeStruct((4, 3, 2), "float32")),
     "logic of integers": lambda: trace(lambda x: x.astype(ms.int32) & x.astype(ms.int32), X),
-    "shapes that do not broadcast": lambda: trace(lambda x, y: x + y, X, Aval((2, 3), "float32")),
+    "shapes that do not broadcast": lambda: trace(lambda x, y: x + y, X, ShapeDtypeStruct((2, 3), "float32")),
     "reshape to another size": lambda: trace(lambda x: x.reshape(5, 5), X),
     "broadcast to less": lambda: trace(lambda x: mint.broadcast_to(x, (2, 3)), X),
-    "concatenate other rows": lambda: trace(lambda x, y: mint.cat([x, y], -1), X, Aval((2, 3), "float32")),
+    "concatenate other rows": lambda: trace(lambda x, y: mint.cat([x, y], -1), X, ShapeDtypeStruct((2, 3), "float32")),
     "transpose by other axes": lambda: trace(lambda x: mint.permute(x, (0, 2)), X),
     "sum over another dimension": lambda: trace(lambda x: x.sum(5), X),
     "odd swiglu": lambda: trace(swiglu, X),
-    "rms_norm_rows of a vector": lambda: trace(rms_norm_rows, Aval((3,), "float32")),
+    "rms_norm_rows of a vector": lambda: trace(rms_norm_rows, ShapeDtypeStruct((3,), "float32")),
     "a norm of order 3": lambda: trace(lambda x: mint.norm(x, 3), X),
     "a tensor to embed with max_norm": lambda: trace(lambda x: F.embedding(IDS_TENSOR, x, max_norm=1.0), X),
-    "swiglu over rows": lambda: trace(lambda x: ops.swiglu(x, 0), Aval((4, 4), "float32")),
+    "swiglu over rows": lambda: trace(lambda x: ops.swiglu(x, 0), ShapeDtypeStruct((4, 4), "float32")),
     "padding with ones": lambda: trace(lambda x: F.pad(x, (1, 1), value=1.0), X),
     "negative padding": lambda: trace(lambda x: F.pad(x, (-1, 1)), X),
     "index past the end": lambda: trace(lambda x: x[7], X),

@@ -1,26 +1,27 @@
-"""More of error_cases.py: what the Ascend kernel has no tile body for, and launches of it on the twin that go wrong."""
+"""More of error_cases.py: what the Ascend kernel has no tile body for, and launches of it on the emulator that go wrong."""
 
 import dataclasses
 import functools
 
 import mindspore as ms
 import numpy as np
-from ascend_helpers import npu, own_targets, twin
+from ascend_helpers import emulator, npu, own_targets
 from error_cases_ir import CASES as CASES, cases
 
 import hpmoe
-from hpmoe import Aval, Mesh, assign_queues, moe_ffn, overlap_comm, spmd, tile_partition, trace
+from hpmoe import Mesh, ShapeDtypeStruct, assign_queues, moe_ffn, overlap_comm, spmd, tile_partition, trace
+from hpmoe.kernels.ascendc.emulator.target import EMULATOR
 from hpmoe.kernels.ascendc.heap import SymmetricHeap, WorldRanks, world_ranks
 from hpmoe.kernels.ascendc.target import AscendTarget
-from hpmoe.kernels.ascendc.twin.target import TWIN
 from hpmoe.primitives.guard import count_and_fill
 from hpmoe.runtime.targets import register_target
 from hpmoe.support.dtypes import numpy_dtype
 
 
 def _layer(dtype="bfloat16", top_k=2, num_experts=2):
-    return [Aval((16, 32), dtype), Aval((16, top_k), "int32"), Aval((16, top_k), dtype), Aval((num_experts, 32, 64), dtype),
-            Aval((num_experts, 32, 32), dtype)]
+    return [ShapeDtypeStruct((16, 32), dtype), ShapeDtypeStruct((16, top_k), "int32"), ShapeDtypeStruct((16, top_k), dtype),
+            ShapeDtypeStruct((num_experts, 32, 64), dtype),
+            ShapeDtypeStruct((num_experts, 32, 32), dtype)]
 
 
 def _flow(program, machine, overlap, **tiles):
@@ -29,26 +30,26 @@ def _flow(program, machine, overlap, **tiles):
 
 
 def _compiled(f, avals, machine=None, overlap=True, **tiles):
-    return lambda: TWIN.compile([_flow(trace(f, *avals), machine or npu(), overlap, **tiles)], 1.0)
+    return lambda: EMULATOR.compile([_flow(trace(f, *avals), machine or npu(), overlap, **tiles)], 1.0)
 
 
 def _arrays(values):
     return [np.zeros(v.aval.shape, numpy_dtype(v.aval.dtype)) for v in values]
 
 
-def _twin_layer():
+def _emulator_layer():
     program = trace(moe_ffn, *_layer())
-    return TWIN.compile([_flow(program, npu(), True)], 1.0), _arrays(program.inputs)
+    return EMULATOR.compile([_flow(program, npu(), True)], 1.0), _arrays(program.inputs)
 
 
 def _missing_expert():
-    kernel, inputs = _twin_layer()
+    kernel, inputs = _emulator_layer()
     inputs[1][3] = 0, 7
     kernel.run([inputs])
 
 
-def _traced_twin():
-    kernel, inputs = _twin_layer()
+def _traced_emulator():
+    kernel, inputs = _emulator_layer()
     inputs[1][:] = 0, 1
     hpmoe.measure(kernel.run, [inputs])
 
@@ -91,7 +92,7 @@ class _Operator:
 def _on_device(f, *operator):
     heap = SymmetricHeap(_Operator(*operator), WorldRanks(0, 1))
     register_target(_Npu("a device", lambda num_ranks: heap))
-    return twin(f, target="a device")
+    return emulator(f, target="a device")
 
 
 def _tensors():
@@ -130,7 +131,7 @@ def _later(make, *args, **kwargs):
 
 def _lacking():
     register_target(_Npu("a machine", lacks=("no CANN toolkit: ASCEND_HOME_PATH is not set", "no NPU")))
-    return twin(moe_ffn, target="a machine")
+    return emulator(moe_ffn, target="a machine")
 
 
 def _alone(call):
@@ -160,11 +161,14 @@ cases("ascend", {
     "queues of another machine": _compiled(moe_ffn, _layer(), machine=hpmoe.cpu(2)),
     "queues of workers that do everything": _compiled(moe_ffn, _layer(), machine=hpmoe.cpu(3)),
     "collectives": _compiled(moe_ffn, _layer(), overlap=False),
-    "long rows": _compiled(lambda x, w: ms.mint.matmul(x, w), [Aval((16, 32), "bfloat16"), Aval((32, 65552), "bfloat16")]),
+    "long rows": _compiled(lambda x, w: ms.mint.matmul(x, w),
+                           [ShapeDtypeStruct((16, 32), "bfloat16"), ShapeDtypeStruct((32, 65552), "bfloat16")]),
     "many choices": _compiled(moe_ffn, _layer(top_k=513, num_experts=514)),
-    "guards of wide rows": _compiled(lambda x: count_and_fill(x, -3.0, 3.0, fill="zero")[0], [Aval((4, 16385), "float32")],
+    "guards of wide rows": _compiled(lambda x: count_and_fill(x, -3.0, 3.0, fill="zero")[0],
+                                     [ShapeDtypeStruct((4, 16385), "float32")],
                                      overlap=False),
-    "choices of wide rows": _compiled(lambda x: ms.mint.topk(x, 2)[0], [Aval((4, 2049), "float32")], overlap=False),
+    "choices of wide rows": _compiled(lambda x: ms.mint.topk(x, 2)[0], [ShapeDtypeStruct((4, 2049), "float32")],
+                                      overlap=False),
     "an expert that does not exist": _missing_expert,
-    "times": _traced_twin,
+    "times": _traced_emulator,
 })

@@ -79,5 +79,5 @@ cases("balance", {
         hidden_size=4, moe_ffn_hidden_size=4, num_moe_experts=4).rebalance(None),
     "workers of no run": lambda: balance.workers_per_expert(None, []),
     "workers of a function without experts": lambda: balance.workers_per_expert(hpmoe.simulate(
-        hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu)).lower(hpmoe.Aval((4, 6), "float32"))), []),
+        hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu)).lower(hpmoe.ShapeDtypeStruct((4, 6), "float32"))), []),
 })

@@ -8,7 +8,7 @@ from helpers import Layer, fused, tensors
 from mindspore import mint
 
 import hpmoe
-from hpmoe import Aval, Mesh, moe_ffn, spmd, tile_partition
+from hpmoe import Mesh, ShapeDtypeStruct, moe_ffn, spmd, tile_partition
 
 X, IDS, WEIGHTS, UP, DOWN = tensors(a[0] for a in Layer(ep=1, T=4, H=4, I=2, E=3, K=2).arguments())
 FUSED = fused()(moe_ffn)
@@ -39,7 +39,7 @@ def called(f, **changed):
 
 
 cases("beginners", {
-    "softmax over tokens": lambda: tile_partition(softmax_over_tokens).lower(Aval((4, 3), "float32")),
+    "softmax over tokens": lambda: tile_partition(softmax_over_tokens).lower(ShapeDtypeStruct((4, 3), "float32")),
     "float64 tokens": called(FUSED, x=X.astype(ms.float64)),
     "float64 tokens, called": called(moe_ffn, x=X.astype(ms.float64)),
     "float64 everywhere": called(FUSED, **{name: a.astype(ms.float64) for name, a in (
@@ -69,7 +69,7 @@ cases("beginners", {
     "a machine by nearly its name": lambda: hpmoe.load_machine("ascend_a4"),
     "a machine to load": lambda: hpmoe.load_machine(hpmoe.ascend_a3),
     "the name of a machine": lambda: hpmoe.assign_queues(machine="ascend_a3"),
-    "a dtype of no library": lambda: Aval((2,), "float"),
+    "a dtype of no library": lambda: ShapeDtypeStruct((2,), "float"),
     "a misspelt keyword": lambda: hpmoe.route(X, topk=2),
     "a keyword like none": lambda: hpmoe.Mesh(color=2),
     "sizes by position": lambda: hpmoe.nn.MoELayer(4, 2, 2),

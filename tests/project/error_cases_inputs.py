@@ -9,7 +9,7 @@ from helpers import Layer, fused, tensors
 from mindspore import mint
 
 import hpmoe
-from hpmoe import Aval, Mesh, combine, dispatch, moe_ffn, overlap_comm, spmd, tile_partition, trace
+from hpmoe import Mesh, ShapeDtypeStruct, combine, dispatch, moe_ffn, overlap_comm, spmd, tile_partition, trace
 from hpmoe.ir.program import map_equations
 from hpmoe.machines.machine import Body
 from hpmoe.primitives.elementwise import add
@@ -45,7 +45,7 @@ cases("ids", {
     "that are received": lambda: trace(lambda x, ids: routed(x, dispatch(ids, ids, num_local_experts=4)[0]), X, IDS),
     "that a later transform computes": lambda: tile_partition(with_other_ids(routed)).lower(X, IDS),
     "whose weights a later transform computes": lambda: tile_partition(with_other_ids(dropping, which=1)).lower(
-        X, IDS, Aval((4, 2), "float32")),
+        X, IDS, ShapeDtypeStruct((4, 2), "float32")),
 })
 cases("a shape for a tensor", {
     "in a trace": lambda: trace(mint.nn.functional.silu, (8, 6)),
@@ -53,16 +53,17 @@ cases("a shape for a tensor", {
     "of a call": lambda: fused()(lambda x, w: x @ w.T)(array(4, 3), (5, 3)),
 })
 cases("a size", {
-    "over 59 bits": lambda: Aval((2**62, 16), "float32"),
-    "of many dimensions": lambda: Aval((1,) * 33, "float32"),
+    "over 59 bits": lambda: ShapeDtypeStruct((2**62, 16), "float32"),
+    "of many dimensions": lambda: ShapeDtypeStruct((1,) * 33, "float32"),
     "of a result": lambda: trace(lambda x: x.broadcast_to((2**62, 4, 3)), X),
     "of many copies": lambda: trace(lambda x: mint.tile(x, (2**31, 1)), X),
 })
 
 
 def _layer(tokens):
-    return (Aval((tokens, 8), "float32"), Aval((tokens, 2), "int32"), Aval((tokens, 2), "float32"),
-            Aval((4, 8, 16), "float32"), Aval((4, 8, 8), "float32"))
+    return (ShapeDtypeStruct((tokens, 8), "float32"), ShapeDtypeStruct((tokens, 2), "int32"),
+            ShapeDtypeStruct((tokens, 2), "float32"),
+            ShapeDtypeStruct((4, 8, 16), "float32"), ShapeDtypeStruct((4, 8, 8), "float32"))
 
 
 def _told(ops, at, params):

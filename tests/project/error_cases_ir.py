@@ -13,7 +13,19 @@ from small_timelines import handmade, two_task_flow
 from tile_words import kind
 
 import hpmoe
-from hpmoe import Aval, Mesh, accumulate_grads, ascend_a3, assign_queues, cli, cpu, moe_ffn, spmd, tile_partition, trace
+from hpmoe import (
+    Mesh,
+    ShapeDtypeStruct,
+    accumulate_grads,
+    ascend_a3,
+    assign_queues,
+    cli,
+    cpu,
+    moe_ffn,
+    spmd,
+    tile_partition,
+    trace,
+)
 from hpmoe.ir.program import Builder, Var, map_equations
 from hpmoe.kernels.cpu.target import CPU
 from hpmoe.kernels.simulate import simulate
@@ -51,7 +63,7 @@ def _in_the_memory_of_an_output(flow):
 
 
 def _row_taken_for_tokens():
-    flow = tile_partition(lambda x: (mint.sum(x, 0) * 3.0, x)).lower(Aval((5, 4), "float32"))
+    flow = tile_partition(lambda x: (mint.sum(x, 0) * 3.0, x)).lower(ShapeDtypeStruct((5, 4), "float32"))
     i = next(i for i, op in enumerate(flow.ops) if (kind(op), op.domain.num_rows) == ("tiles", 1))
     op = flow.ops[i].replace(domain=dataclasses.replace(flow.ops[i].domain, clipped=True))
     hpmoe.verify(rebuild(flow, (*flow.ops[:i], op, *flow.ops[i + 1:])))
@@ -97,7 +109,7 @@ cases("rebuild", {
 MADE_BY_HAND = {  # taskflows that nobody made for these tables
     "a route of no choices": lambda flow: {"routes": replaced(
         flow.routes, 0, kind=dataclasses.replace(flow.routes[0].kind, num_choices=0))},
-    "more rows likely than there is room for": lambda flow: {"routes": replaced(flow.routes, 0, likely_rows=10**6)},
+    "more rows likely than there is room for": lambda flow: {"routes": replaced(flow.routes, 0, expected_rows=10**6)},
     "a route once of itself": lambda flow: {"routes": replaced(flow.routes, 0, of=0)},
     "a route over itself": lambda flow: {"routes": replaced(flow.routes, 0, over=0)},
     "sums of parts of tiles": lambda flow: {"routes": replaced(flow.routes, 0, return_tokens=3)},
@@ -152,7 +164,8 @@ ROWS = np.ones((4, 3), np.float32)
 
 def _built(primitive, *avals, **params):
     """A case that applies a primitive to variables of these dtypes and dimensions."""
-    return lambda: Builder().add(REGISTRY[primitive], *(Var(Aval(tuple(shape), dtype)) for dtype, *shape in avals), **params)
+    return lambda: Builder().add(REGISTRY[primitive],
+                                 *(Var(ShapeDtypeStruct(tuple(shape), dtype)) for dtype, *shape in avals), **params)
 
 
 @hpmoe.transform(requires="program")
@@ -201,7 +214,7 @@ cases("built", {
     "a slice past the end": _built("slice", (F32, 4, 3), axis=1, start=1, stop=4),
     "a transpose by one axis twice": _built("transpose", (F32, 4, 3), axes=(1, 1)),
     "a vector times a matrix": lambda: tile_partition(multiplies_a_vector(lambda x, w: x.sum() + w.sum(0))).lower(
-        Aval((3,), F32), Aval((3, 2), F32)),
+        ShapeDtypeStruct((3,), F32), ShapeDtypeStruct((3, 2), F32)),
     "a vjp rule of another shape": _ruled(
         "square", "vjp", lambda b, eqn, cotangents: [b.add(REGISTRY["slice"], cotangents[0], axis=1, start=0, stop=2)],
         lambda: hpmoe.vjp(trace(lambda x: x.square(), X))),

@@ -4,7 +4,7 @@ import mindspore as ms
 from error_cases import cases
 from mindspore import Tensor, ops
 
-from hpmoe import Aval, Mesh, nn, spmd, tile_partition
+from hpmoe import Mesh, ShapeDtypeStruct, nn, spmd, tile_partition
 
 X = ops.ones((2, 6, 8))
 IDS, RECORD = ops.zeros((2, 6, 2), ms.int32), ops.zeros((2, 6, 3, 2), ms.int32)
@@ -86,7 +86,7 @@ def _axes(in_axes, *args):
 
 
 cases("warm_up", {
-    "imbalance": lambda: tile_partition(lambda x: x * 2.0).warm_up(Aval((2, 3), "float32"), imbalance=0.5),
+    "imbalance": lambda: tile_partition(lambda x: x * 2.0).warm_up(ShapeDtypeStruct((2, 3), "float32"), imbalance=0.5),
 })
 
 

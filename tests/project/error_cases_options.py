@@ -6,8 +6,8 @@ from mindspore import Tensor, ops
 
 import hpmoe
 from hpmoe import (
-    Aval,
     Mesh,
+    ShapeDtypeStruct,
     assign_queues,
     cpu,
     dispatch,
@@ -31,7 +31,7 @@ cases("no number", {
     "expert_alignment=0": lambda: dispatch(array(2, 3), Tensor(np.zeros((2, 1), np.int32)), num_local_experts=1,
                                           expert_alignment=0),
     "num_local_experts=True": lambda: dispatch(array(2, 3), Tensor(np.zeros((2, 1), np.int32)), num_local_experts=True),
-    "Aval of nan": lambda: Aval((float("nan"), 3), "float32"),
+    "ShapeDtypeStruct of nan": lambda: ShapeDtypeStruct((float("nan"), 3), "float32"),
 })
 cases("no function", {
     "a ufunc": lambda: tile_partition(np.add),
@@ -53,7 +53,7 @@ cases("a machine of", {f"{n}={v!r}": lambda n=n, v=v: hpmoe.ascend_a3.replace({n
     ("memory_bytes_per_us", 1e6), ("color", 1), ("bodies", [1])]})
 cases("arrays", {
     "of objects": lambda: tile_partition(doubled)(np.array([[None]])),
-    "without values": lambda: spmd(doubled, Mesh(1))(Aval((1, 2, 3), "float32")),
+    "without values": lambda: spmd(doubled, Mesh(1))(ShapeDtypeStruct((1, 2, 3), "float32")),
 })
 cases("in a trace", {
     "a sum that starts at one": lambda: trace(lambda x: x.sum(initial=1.0), X),

@@ -5,14 +5,14 @@ from ascend_helpers import own_targets
 from error_cases import X, array, cases, doubled
 
 import hpmoe
-from hpmoe import Aval, Mesh, assign_queues, chain, moe_ffn, overlap_comm, tile_partition
+from hpmoe import Mesh, ShapeDtypeStruct, assign_queues, chain, moe_ffn, overlap_comm, tile_partition
 from hpmoe.kernels.cpu.target import CpuTarget
 from hpmoe.rewriting import map_equations, primitives
 from hpmoe.runtime.targets import register_target
 from hpmoe.testing import assert_rewrite, assert_same, random_inputs
 from hpmoe.testing.compare import assert_close
 
-AVALS = [Aval(*a) for a in (((4, 2), "float32"), ((4, 1), "int32"), ((4, 1), "float32"), ((1, 2, 6), "float32"),
+AVALS = [ShapeDtypeStruct(*a) for a in (((4, 2), "float32"), ((4, 1), "int32"), ((4, 1), "float32"), ((1, 2, 6), "float32"),
                             ((1, 3, 2), "float32"))]
 TEXT = """{ lambda x:f32[3]
   let a:f32[3] = %s

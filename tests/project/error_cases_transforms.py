@@ -10,8 +10,8 @@ from mindspore import mint
 
 import hpmoe
 from hpmoe import (
-    Aval,
     Mesh,
+    ShapeDtypeStruct,
     accumulate_grads,
     assign_queues,
     autotune,
@@ -35,7 +35,7 @@ from hpmoe import (
     tile_partition,
     trace,
 )
-from hpmoe.rewriting import likely_rows, primitives, requeue
+from hpmoe.rewriting import expected_rows, primitives, requeue
 from hpmoe.routing.balance import place_replicas
 from hpmoe.tuning import compare_plans
 
@@ -90,7 +90,8 @@ def loses_a_name(program):
 @hpmoe.transform
 def reshapes_an_output(program):
     (eqn,) = program.equations
-    return program.replace(equations=(dataclasses.replace(eqn, outputs=(hpmoe.ir.program.Var(Aval((3, 4), "float32")),)),))
+    var = hpmoe.ir.program.Var(ShapeDtypeStruct((3, 4), "float32"))
+    return program.replace(equations=(dataclasses.replace(eqn, outputs=(var,)),))
 
 
 @hpmoe.transform
@@ -186,7 +187,7 @@ cases("transforms", {
     "requeue into nothing": lambda: requeue(_tiles(), [], machine=cpu(1)),
     "requeue a task twice": lambda: requeue(_tiles(), [[0, 1, 0], [1]], machine=cpu(2)),
     "requeue across ranks": lambda: requeue(_two_ranks(), [np.arange(_two_ranks().num_tasks)[::-1]]),
-    "likely rows of a word": lambda: likely_rows("flow"),
+    "expected rows of a word": lambda: expected_rows("flow"),
     "combine order of one rank": lambda: spmd(stages(combine_order=lambda r, n: [0] * n)["overlap"](moe_ffn), Mesh(2)).lower(
         *tensors(Layer().arguments())),
     "order raises": lambda: spmd(stages(order=_raises)["overlap"](moe_ffn), Mesh(2)).lower(*tensors(Layer().arguments())),
@@ -201,27 +202,29 @@ cases("transforms", {
     "guard an empty range": lambda: guard_values(moe_ffn, low=1.0, high=-1.0),
     "guard with another fill": lambda: guard_values(moe_ffn, fill="median"),
     "guard and count into a list": lambda: guard_values(moe_ffn, counts=[]),
-    "guard no argument": lambda: guard_values(lambda x: x, of=("y",)).lower(Aval((3, 3), "float32")),
-    "count one number": lambda: trace(lambda x: primitives.count_outside(x, 0.0, 1.0), Aval((), "float32")),
+    "guard no argument": lambda: guard_values(lambda x: x, of=("y",)).lower(ShapeDtypeStruct((3, 3), "float32")),
+    "count one number": lambda: trace(lambda x: primitives.count_outside(x, 0.0, 1.0), ShapeDtypeStruct((), "float32")),
     "count and fill one number": lambda: trace(lambda x: primitives.count_and_fill(x, 0.0, 1.0, fill="zero"),
-                                               Aval((), "float32")),
+                                               ShapeDtypeStruct((), "float32")),
     "fill rows by one number": lambda: trace(lambda x: primitives.fill_outside(1.0, x, fill="zero"),
-                                             Aval((3, 3), "float32")),
+                                             ShapeDtypeStruct((3, 3), "float32")),
     "guard what is not a number": lambda: stages()["fused"](guard_values(lambda x: x * 1.0))(
         ms.Tensor([[1.0], [float("nan")]])),
     "select no gradient": lambda: select_grads(moe_ffn, of=()),
     "select the gradient of no argument": lambda: select_grads(lambda x, w: x @ w, of=("x", "v")).lower(*[
-        Aval((3, 3), "float32")] * 2),
+        ShapeDtypeStruct((3, 3), "float32")] * 2),
     "select other gradients than are accumulated": lambda: select_grads(
-        accumulate_grads(lambda x, w: x @ w, into={"w": array(3, 3)}), of=("x",)).lower(*[Aval((3, 3), "float32")] * 2),
+        accumulate_grads(lambda x, w: x @ w,
+                         into={"w": array(3, 3)}), of=("x",)).lower(*[ShapeDtypeStruct((3, 3), "float32")] * 2),
     "accumulate nothing": lambda: accumulate_grads(moe_ffn, into={}),
     "accumulate into a number": lambda: accumulate_grads(moe_ffn, into={"w": 3}),
     "accumulate for no argument": lambda: accumulate_grads(lambda x, w: x @ w, into={"v": array(3, 3)}).lower(
-        X, Aval((3, 3), "float32"), direction="backward"),
+        X, ShapeDtypeStruct((3, 3), "float32"), direction="backward"),
     "accumulate into one tensor twice": lambda: (lambda main: accumulate_grads(lambda x, a, b: x @ a + x @ b, into={
-        "a": main, "b": main}).lower(*[Aval((3, 3), "float32")] * 3))(array(3, 3)),
+        "a": main, "b": main}).lower(*[ShapeDtypeStruct((3, 3), "float32")] * 3))(array(3, 3)),
     "accumulate into a transposed tensor": lambda: accumulate_grads(
-        lambda x, w: x @ w, into={"w": mint.zeros((2, 3)).T}).lower(X, Aval((3, 2), "float32"), direction="backward"),
+        lambda x, w: x @ w, into={"w": mint.zeros((2, 3)).T}).lower(X, ShapeDtypeStruct((3, 2), "float32"),
+                                                                    direction="backward"),
     "accumulate into the weight": lambda: (lambda w: accumulate_grads(lambda x, w: x @ w, into={"w": w})(
         array(4, 3), w))(array(3, 3)),
     "accumulate into another shape": lambda: accumulate_grads(lambda x, w: x @ w, into={"w": array(2, 3)})(
@@ -233,7 +236,7 @@ cases("transforms", {
     "tune for a negative budget": lambda: autotune(moe_ffn, budget=-1),
     "tune with a routing of no ids": lambda: autotune(moe_ffn, topk_ids=2.0),
     "send on no machine": lambda: send_rows(moe_ffn, machine="ascend_a2"),
-    "padding to relay": lambda: relay_rows(_aligned).lower(X, Aval((4, 1), "int32")),
+    "padding to relay": lambda: relay_rows(_aligned).lower(X, ShapeDtypeStruct((4, 1), "int32")),
     "nothing to relay": lambda: relay_rows(doubled).lower(X),
     "nothing to quantise": lambda: quantize_rows(doubled).lower(X),
     "quantise to another dtype": lambda: quantize_rows(moe_ffn, dtype="int4"),
@@ -241,13 +244,15 @@ cases("transforms", {
     "a scale of mxfp8 for other columns": lambda: quantize_rows(moe_ffn, dtype="mxfp8", scale=16),
     "quantise what combine": lambda: quantize_rows(moe_ffn, combine="int8"),
     "another quantised backward": lambda: quantize_rows(moe_ffn, backward="int8"),
-    "quantise to an unknown dtype": lambda: trace(lambda x: primitives.quantize(x, dtype="int4"), Aval((3, 3), "float32")),
-    "quantise by no block": lambda: trace(lambda x: primitives.quantize(x, dtype="int8", block=-1), Aval((3, 3), "float32")),
+    "quantise to an unknown dtype": lambda: trace(lambda x: primitives.quantize(x, dtype="int4"),
+                                                  ShapeDtypeStruct((3, 3), "float32")),
+    "quantise by no block": lambda: trace(lambda x: primitives.quantize(x, dtype="int8", block=-1),
+                                          ShapeDtypeStruct((3, 3), "float32")),
     "dequantise to integers": lambda: trace(lambda x: primitives.dequantize(x, dtype="int8", to="int8"),
-                                            Aval((3, 8), "uint8")),
-    "quantise ids": lambda: trace(lambda x: primitives.quantize(x, dtype="int8"), Aval((3, 3), "int32")),
+                                            ShapeDtypeStruct((3, 8), "uint8")),
+    "quantise ids": lambda: trace(lambda x: primitives.quantize(x, dtype="int8"), ShapeDtypeStruct((3, 3), "int32")),
     "dequantise rows that are none": lambda: trace(lambda x: primitives.dequantize(x, dtype="int8", to="float32"),
-                                                   Aval((3, 3), "uint8")),
+                                                   ShapeDtypeStruct((3, 3), "uint8")),
     "a least load of words": lambda: replicate_experts(moe_ffn, loads=[1, 1], min_load="all"),
     "loads of words": lambda: replicate_experts(moe_ffn, loads="many"),
     "a load that is negative": lambda: replicate_experts(moe_ffn, loads=[1, -2]),
@@ -261,31 +266,33 @@ cases("transforms", {
         *tensors(Layer(routing="one rank").arguments())),
     "copies without a dispatch": lambda: replicate_experts(doubled, loads=[1, 2]).lower(X),
     "copies of biases": lambda: replicate_experts(_with_bias, loads=[9, 1, 1, 1]).lower(
-        X, IDS, Aval((2, 3, 3), "float32"), Aval((2, 3), "float32"), mesh=Mesh(2)),
+        X, IDS, ShapeDtypeStruct((2, 3, 3), "float32"), ShapeDtypeStruct((2, 3), "float32"), mesh=Mesh(2)),
     "second derivative with copies": lambda: hpmoe.vjp(replicate_experts(_without_bias, loads=[9, 1, 1, 1]).lower(
-        X, IDS, Aval((2, 3, 3), "float32"), mesh=Mesh(2), direction="backward")),
+        X, IDS, ShapeDtypeStruct((2, 3, 3), "float32"), mesh=Mesh(2), direction="backward")),
     "launch_kernels after overlap_comm": lambda: spmd(hpmoe.launch_kernels(stages()["overlap"](moe_ffn)), Mesh(2)).lower(
         *tensors(Layer().arguments())),
     "memory of a plain function": lambda: hpmoe.transform(lambda ir: ir)(doubled).memory(X),
-    "two numbers of tokens": _lowered(two_lengths, X, IDS, Aval((6, 3), "float32"), Aval((6, 2), "int32")),
-    "doubles": _lowered(doubled, Aval((4, 3), "float64")),
-    "more rows than 32 bits count": _lowered(doubled, Aval((2**20, 2**12, 4), "float32")),
-    "more columns than 32 bits count": _lowered(doubled, Aval((1, 2**31), "float32")),
-    "more tiles than a word tells apart": lambda: tile_partition(doubled, rows=8).lower(Aval((2**30, 4), "float32")),
+    "two numbers of tokens": _lowered(two_lengths, X, IDS, ShapeDtypeStruct((6, 3), "float32"),
+                                      ShapeDtypeStruct((6, 2), "int32")),
+    "doubles": _lowered(doubled, ShapeDtypeStruct((4, 3), "float64")),
+    "more rows than 32 bits count": _lowered(doubled, ShapeDtypeStruct((2**20, 2**12, 4), "float32")),
+    "more columns than 32 bits count": _lowered(doubled, ShapeDtypeStruct((1, 2**31), "float32")),
+    "more tiles than a word tells apart": lambda: tile_partition(doubled,
+                                                                 rows=8).lower(ShapeDtypeStruct((2**30, 4), "float32")),
     "more ranks than one orders": lambda: tile_partition(doubled).lower(X, mesh=Mesh(2**13)),
-    "no columns": _lowered(doubled, Aval((4, 0), "float32")),
+    "no columns": _lowered(doubled, ShapeDtypeStruct((4, 0), "float32")),
     "a cast to int8": _lowered(lambda x: x.astype(ms.int8)),
     "a large number among integers": _lowered(lambda x, ids: ids + 2**30, X, IDS),
-    "a broadcast across tokens": _lowered(lambda x, y: x.reshape(2, 4, 2) + y, Aval((4, 4), "float32"),
-                                          Aval((4, 2), "float32")),
-    "a scatter": lambda: tile_partition(lambda x, i: x[i]).lower(X, Aval((2,), "int32"), direction="backward"),
-    "a sum over the middle": _lowered(lambda x: x.sum(1), Aval((2, 4, 3), "float32")),
-    "a broadcast of some rows": _lowered(lambda x, y: x + y, Aval((2, 4, 3), "float32"), X),
-    "a column beside a vector": _lowered(lambda first, x, v: x.sum(-1) + v, X, Aval((5, 3), "float32"),
-                                         Aval((5,), "float32")),
+    "a broadcast across tokens": _lowered(lambda x, y: x.reshape(2, 4, 2) + y, ShapeDtypeStruct((4, 4), "float32"),
+                                          ShapeDtypeStruct((4, 2), "float32")),
+    "a scatter": lambda: tile_partition(lambda x, i: x[i]).lower(X, ShapeDtypeStruct((2,), "int32"), direction="backward"),
+    "a sum over the middle": _lowered(lambda x: x.sum(1), ShapeDtypeStruct((2, 4, 3), "float32")),
+    "a broadcast of some rows": _lowered(lambda x, y: x + y, ShapeDtypeStruct((2, 4, 3), "float32"), X),
+    "a column beside a vector": _lowered(lambda first, x, v: x.sum(-1) + v, X, ShapeDtypeStruct((5, 3), "float32"),
+                                         ShapeDtypeStruct((5,), "float32")),
     "the maximum of received rows": _lowered(lambda x, ids: mint.amax(dispatch(x, ids, num_local_experts=4)[0].sum(-1), 0),
                                              X, IDS),
-    "swiglu of a vector": _lowered(swiglu, Aval((4,), "float32")),
+    "swiglu of a vector": _lowered(swiglu, ShapeDtypeStruct((4,), "float32")),
     "received rows of three dimensions": _lowered(_three_dimensions, X, IDS),
     "save after a transform of passes": lambda: chain(
         limit_rows(rank_capacity_factor=2.0), deduplicate_rows, save_for_backward(policy="dispatched_rows"))(moe_ffn),
@@ -301,16 +308,17 @@ cases("transforms", {
     "another shape of output": lambda: reshapes_an_output(doubled).lower(X),
     "an output from nowhere": lambda: returns_another(doubled).lower(X),
     "second derivative": lambda: ms.grad(ms.grad(lambda x: (tile_partition(doubled)(x) ** 2).sum()))(array(4, 3)),
-    "second derivative of a program": lambda: hpmoe.vjp(hpmoe.vjp(trace(swiglu, Aval((4, 2), "float32")))),
+    "second derivative of a program": lambda: hpmoe.vjp(hpmoe.vjp(trace(swiglu, ShapeDtypeStruct((4, 2), "float32")))),
     "accumulate what is shared": lambda: spmd(accumulate_grads(lambda x: x @ SHARED, into={_shared_name(): array(3, 3)}),
                                               Mesh(2))(array(2, 4, 3)),
-    "a gather of columns": _lowered(lambda x, i: x[i], Aval((4, 3), "float32"), Aval((2, 2), "int64")),
+    "a gather of columns": _lowered(lambda x, i: x[i], ShapeDtypeStruct((4, 3), "float32"),
+                                    ShapeDtypeStruct((2, 2), "int64")),
     "received rows as a result": lambda: spmd(lambda x, ids: dispatch(x, ids, num_local_experts=2)[0], Mesh(2))(
         array(2, 4, 3), numbers(*[[[0], [1], [2], [3]]] * 2)),
     "tune what is tiled": lambda: autotune(tile_partition(doubled)),
     "tune twice": lambda: autotune(autotune(doubled)),
     "tune with a routing of one rank": lambda: autotune(moe_ffn, topk_ids=[[[0, 1]]]).lower(
-        *(Aval(a.shape[1:], str(a.dtype)) for a in Layer().arguments()), mesh=Mesh(2)),
+        *(ShapeDtypeStruct(a.shape[1:], str(a.dtype)) for a in Layer().arguments()), mesh=Mesh(2)),
     "tune another setting": lambda: compare_plans(trace(doubled, X), fixed={"depth": 2}),
     "tune another scheme": lambda: compare_plans(trace(doubled, X), fixed={"scheme": "other"}),
     "experts that do not divide": lambda: spmd(moe_ffn, Mesh(2)).lower(3),

@@ -9,14 +9,15 @@ import pytest
 from mindspore import mint, ops
 
 import hpmoe
-from hpmoe import Aval, TraceError, TransformError
+from hpmoe import ShapeDtypeStruct, TraceError, TransformError
 
 F32 = ms.float32
 ROWS = re.findall(r"^\| (.+?) \| (.+?) \| (.+) \|$", documents.text_of("README.md").partition("## What may stand")[2]
                   .partition("## The transforms")[0], re.MULTILINE)
-X, W, IDS = Aval((8, 4), "float32"), Aval((4, 6), "float32"), Aval((3,), "int32")
-MOE = [X, Aval((8, 2), "int32"), Aval((8, 2), "float32"), Aval((4, 4, 10), "float32"), Aval((4, 5, 4), "float32"),
-       Aval((4, 10), "float32"), Aval((5, 4), "float32")]
+X, W, IDS = ShapeDtypeStruct((8, 4), "float32"), ShapeDtypeStruct((4, 6), "float32"), ShapeDtypeStruct((3,), "int32")
+MOE = [X, ShapeDtypeStruct((8, 2), "int32"), ShapeDtypeStruct((8, 2), "float32"), ShapeDtypeStruct((4, 4, 10), "float32"),
+       ShapeDtypeStruct((4, 5, 4), "float32"),
+       ShapeDtypeStruct((4, 10), "float32"), ShapeDtypeStruct((5, 4), "float32")]
 LINEAR = mint.nn.Linear(4, 6)
 
 
@@ -124,7 +125,7 @@ def test_every_other_row_says_where_it_is_shown():
 
 
 F = mint.nn.functional
-GAMMA, FLAGS = Aval((4,), "float32"), Aval((8, 4), "bool")
+GAMMA, FLAGS = ShapeDtypeStruct((4,), "float32"), ShapeDtypeStruct((8, 4), "bool")
 
 
 def of_x(*functions):

@@ -42,7 +42,7 @@ SLOW = ("hpmoe memory", "hpmoe tune --ep=8 --tokens=4096 --policy=critical_path 
 # What takes long, and the test of it.
 TESTED_ELSEWHERE = {
     "hpmoe demo --processes=4": "tests/commands/test_demo_processes.py",
-    "hpmoe ascend-check --target=ascend-twin --out=mine.toml": "tests/ascend/test_ascend_check.py",
+    "hpmoe ascend-check --target=ascend-emulator --out=mine.toml": "tests/ascend/test_ascend_check.py",
     "hpmoe calibrate": "tests/commands/test_calibrate.py",
     "hpmoe calibrate --check": "tests/commands/test_calibrate.py",
     "hpmoe calibrate --profile=op_summary_1.csv --out=mine.toml": "tests/commands/test_calibrate_profile.py",

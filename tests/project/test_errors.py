@@ -8,8 +8,8 @@ from helpers import Layer, tensors
 from mindspore import mint
 
 from hpmoe import (
-    Aval,
     Mesh,
+    ShapeDtypeStruct,
     TransformError,
     assign_queues,
     cpu,
@@ -33,8 +33,8 @@ def error_of(call, kind):
 
 
 def test_tiles_compute_three_floats():
-    floats = [Aval(s, "float64") for s in [(4, 4), (4, 2), (3, 4, 6), (3, 3, 4)]]
-    avals = [floats[0], Aval((4, 2), "int32"), *floats[1:]]
+    floats = [ShapeDtypeStruct(s, "float64") for s in [(4, 4), (4, 2), (3, 4, 6), (3, 3, 4)]]
+    avals = [floats[0], ShapeDtypeStruct((4, 2), "int32"), *floats[1:]]
     text = error_of(lambda: tile_partition(moe_ffn).lower(*avals), TransformError)
     assert text.startswith("tile_partition: equation ")
     assert text.splitlines()[0].endswith("tile tasks compute float32, bfloat16 and float16; write "
@@ -98,7 +98,7 @@ def test_a_policy_without_memory():
         raise MemoryError("no memory")
 
     with pytest.raises(MemoryError, match="^assign_queues: policy hungry raised MemoryError: no memory$"):
-        assign_queues(tile_partition(mint.exp), policy=hungry).lower(Aval((4, 8), "float32"))
+        assign_queues(tile_partition(mint.exp), policy=hungry).lower(ShapeDtypeStruct((4, 8), "float32"))
 
 
 @pytest.mark.parametrize("part", ["hpmoe.tiling.rebuild.derive_dependencies", "hpmoe.verification.verify.check_sizes"])
@@ -109,7 +109,7 @@ def test_a_plan_without_memory(monkeypatch, part):
 
     monkeypatch.setattr(part, hungry)
     with pytest.raises(MemoryError, match="^no memory$"):
-        verify(tile_partition(mint.exp).lower(Aval((4, 8), "float32")))
+        verify(tile_partition(mint.exp).lower(ShapeDtypeStruct((4, 8), "float32")))
 
 
 def test_what_a_handler_raises_is_not_the_policys(monkeypatch):
@@ -119,4 +119,4 @@ def test_what_a_handler_raises_is_not_the_policys(monkeypatch):
 
     monkeypatch.setitem(POLICIES, "critical_path", interrupted)
     with pytest.raises(TimeoutError, match="^too slow$"):
-        assign_queues(tile_partition(mint.exp)).lower(Aval((4, 8), "float32"))
+        assign_queues(tile_partition(mint.exp)).lower(ShapeDtypeStruct((4, 8), "float32"))

@@ -50,8 +50,8 @@ NOT_REACHED = {
     ("kernels/ascendc/rules.py", "its main gradient"): "a call adds in place; guards against other callers of the kernel",
     ("kernels/ascendc/build.py", ""): "compilers that fail; test_doctor.py",
     ("kernels/ascendc/heap.py", "the size of MindSpore's world"): "needs processes that MindSpore starts",
-    ("kernels/ascendc/twin/target.py", "breaks a rule"): "the kernel keeps them; test_ascend_mutants.py",
-    ("kernels/ascendc/twin/target.py", "NOT_SHARED"): "what ranks write to lies in their heaps; guards other "
+    ("kernels/ascendc/emulator/target.py", "breaks a rule"): "the kernel keeps them; test_ascend_mutants.py",
+    ("kernels/ascendc/emulator/target.py", "NOT_SHARED"): "what ranks write to lies in their heaps; guards other "
                                                        "callers of the kernel",
     ("hpmoe/runtime/graph_mode.py", "of unknown type"): "test_graph_mode.py, with the other two that say so",
     ("hpmoe/support/array_bytes.py", ""): "what no rank sends; test_array_bytes.py",
@@ -87,7 +87,7 @@ NOT_REACHED = {
     ("hpmoe/commands/model_layouts.py", ""): "of the command; test_model_layouts.py, test_cli.py",
     ("hpmoe/commands/layer_flags.py", "direction"): "of the command; test_cli.py",
     ("hpmoe/commands/show.py", "check_flag"): "of the command; test_cli.py",
-    ("hpmoe/commands/tune.py", "room"): "of the command; test_cli.py",
+    ("hpmoe/commands/tune.py", "row_capacity"): "of the command; test_cli.py",
     ("hpmoe/commands/routing_flag.py", ""): "of the command; test_simulate_command.py, test_cli.py",
     ("hpmoe/routing/public_workloads.py", "who"): "of files; test_model_layouts.py",
     ("hpmoe/machines/machine_files.py", ""): "of files; test_machine_files.py",

@@ -133,9 +133,9 @@ def test_capacity_drops_what_is_over_and_a_shared_expert_goes_first(printed):
     rows = re.findall(r"\n(None|[\d.]+) +(\w+) +(\d+) +\[([\d, ]+)\] +([\d.]+)% +([\d.]+)", text)
     assert [(factor, policy) for factor, policy, *_ in rows] == [
         ("None", "error"), ("2.0", "position"), ("1.25", "position"), ("1.25", "probs"), ("0.5", "probs")]
-    room, share, change = ([float(row[i]) for row in rows] for i in (2, 4, 5))
+    row_capacity, share, change = ([float(row[i]) for row in rows] for i in (2, 4, 5))
     assert share[0] == change[0] == 0 < share[1] < share[2] == share[3] < share[4]
-    assert room[0] == room[1] > room[2] > room[4]
+    assert row_capacity[0] == row_capacity[1] > row_capacity[2] > row_capacity[4]
     assert change[3] < change[2]  # the smallest weights matter least
     assert "the number of tokens that chose expert 0 is" in text
     dropped, without = re.search(r"entries dropped: (\d+); weights without a gradient: (\d+)", text).groups()
@@ -285,7 +285,7 @@ def scaled_by(scale):
         out = hpmoe.moe_ffn(hidden_states, topk_ids, topk_weights, gate_up_weight, down_weight)
         return scale(hidden_states, out)
     shapes = [(6, 4), (6, 2), (6, 2), (3, 4, 10), (3, 5, 4)]
-    return layer, [hpmoe.Aval(shape, "int32" if i == 1 else "float32") for i, shape in enumerate(shapes)]
+    return layer, [hpmoe.ShapeDtypeStruct(shape, "int32" if i == 1 else "float32") for i, shape in enumerate(shapes)]
 
 
 @pytest.mark.parametrize("scale, folded", [

@@ -14,7 +14,7 @@ BOOLS = [True, np.True_]
 NOT_FINITE = [float("nan"), np.float32("nan"), float("inf"), -float("inf"), 1e39, 1e300, 10**400]
 SIZES = {"hidden_size": 8, "moe_ffn_hidden_size": 4, "num_moe_experts": 4}
 Z, IDS = Tensor(np.eye(6, 4, dtype=np.float32)), Tensor(np.array([[0, 1]] * 6, np.int32))
-AVALS = [hpmoe.Aval(shape, dtype) for shape, dtype in (
+AVALS = [hpmoe.ShapeDtypeStruct(shape, dtype) for shape, dtype in (
     ((4, 8), "float32"), ((4, 1), "int32"), ((4, 1), "float32"), ((2, 8, 6), "float32"), ((2, 3, 8), "float32"))]
 TILES = hpmoe.tile_partition(hpmoe.moe_ffn)
 ON_RANKS = hpmoe.spmd(hpmoe.chain(hpmoe.tile_partition, hpmoe.assign_queues)(lambda x: x * 2.0), hpmoe.Mesh(2))
@@ -37,7 +37,7 @@ INTS = {
     "MoELayer, num_tokens": lambda n: layer(mesh=hpmoe.Mesh(2))(Tensor(np.ones((8, 8), np.float32)), num_tokens=(n, 2)),
     "interpret, seed": lambda n: ON_RANKS.interpret(Tensor(np.ones((2, 4, 8), np.float32)), seed=n),
     "Mesh": hpmoe.Mesh, "Mesh, tp_size": lambda n: hpmoe.Mesh(4, tp_size=n), "cpu": hpmoe.cpu,
-    "Aval": lambda n: hpmoe.Aval((n, 2), "float32"),
+    "ShapeDtypeStruct": lambda n: hpmoe.ShapeDtypeStruct((n, 2), "float32"),
     "tile_partition, rows": lambda n: hpmoe.tile_partition(hpmoe.moe_ffn, rows=n),
     "overlap_comm, cols": lambda n: hpmoe.overlap_comm(TILES, cols=n),
     "replicas": lambda n: hpmoe.replicate_experts(hpmoe.moe_ffn, loads=[9, 1], replicas=n),
@@ -57,7 +57,7 @@ INTS = {
 }
 FLOATS = {
     "timeout": lambda x: hpmoe.fuse_persistent(hpmoe.assign_queues(TILES), timeout=x),
-    "warm_up": lambda x: ON_RANKS.warm_up(hpmoe.Aval((2, 4, 8), "float32"), imbalance=x),
+    "warm_up": lambda x: ON_RANKS.warm_up(hpmoe.ShapeDtypeStruct((2, 4, 8), "float32"), imbalance=x),
     "limit_rows": lambda x: hpmoe.limit_rows(hpmoe.moe_ffn, rank_capacity_factor=x),
     "capacity_factor": lambda x: dispatched(capacity_factor=x, drop_policy="position"),
     "loads": lambda x: hpmoe.replicate_experts(hpmoe.moe_ffn, loads=[x, 1]),

@@ -9,7 +9,7 @@ import pytest
 import hpmoe
 
 PUBLIC = """
-    ArgumentError Aval LaunchError Machine Mesh Program ProgramError Taskflow Timeline TraceError TransformError
+    ArgumentError LaunchError Machine Mesh Program ProgramError ShapeDtypeStruct Taskflow Timeline TraceError TransformError
     VerifyError accumulate_grads all_reduce_gradients ascend_a2 ascend_a3 assign_queues autotune chain combine cpu
     deduplicate_rows dispatch drop_counts evaluate exchange exchange_back fuse_persistent grouped_matmul guard_values
     init_routing interpret launch_kernels limit_rows load_machine measure moe_ffn overlap_comm permute permute_with_ep

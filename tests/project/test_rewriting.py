@@ -13,8 +13,8 @@ from hpmoe.rewriting import primitives
 
 ROOT = Path(__file__).parents[2]
 PUBLIC = {"hpmoe", "hpmoe.balance", "hpmoe.rewriting", "hpmoe.rewriting.primitives", "hpmoe.testing"}
-NAMES = ("Access Buffer Builder Domain Equation Literal Program Stops Taskflow TileOp Var col_modes likely_rows "
-         "likely_shares map_equations primitives rebuild requeue row_modes").split()
+NAMES = ("Access Buffer Builder Domain Equation Literal Program Stops Taskflow TileOp Var col_modes expected_rows "
+         "expected_shares map_equations primitives rebuild requeue row_modes").split()
 
 
 def test_names_are_the_listed_ones():
@@ -41,7 +41,7 @@ def test_a_name_that_is_none_is_refused_with_those_like_it():
         exec("from hpmoe.rewriting.primitives import frobnicate", {})
 
 
-X, W = hpmoe.Aval((4, 3), "float32"), hpmoe.Aval((3, 2), "float32")
+X, W = hpmoe.ShapeDtypeStruct((4, 3), "float32"), hpmoe.ShapeDtypeStruct((3, 2), "float32")
 
 
 def test_direction_is_data_of_the_ir_whatever_its_name_and_the_rewrites():

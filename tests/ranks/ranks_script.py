@@ -18,9 +18,9 @@ me = mesh.ep_rank * TP + mesh.tp_rank
 virtual = hpmoe.Mesh(GROUPS, tp_size=TP, node_size=NODE)
 to_kernel = hpmoe.chain(hpmoe.tile_partition(rows=8, cols=8), hpmoe.overlap_comm, hpmoe.assign_queues(machine=hpmoe.cpu(2)),
                         hpmoe.fuse_persistent(timeout=60.0))
-on_twin = hpmoe.chain(hpmoe.tile_partition(rows=8), hpmoe.overlap_comm, hpmoe.assign_queues(machine=hpmoe.ascend_a3),
-                      hpmoe.fuse_persistent(target="ascend-twin"))
-STAGES = {"twin": on_twin, "plain": hpmoe.chain(), "tiles": hpmoe.tile_partition(rows=8, cols=8), "fused": to_kernel}
+on_emulator = hpmoe.chain(hpmoe.tile_partition(rows=8), hpmoe.overlap_comm, hpmoe.assign_queues(machine=hpmoe.ascend_a3),
+                      hpmoe.fuse_persistent(target="ascend-emulator"))
+STAGES = {"emulator": on_emulator, "plain": hpmoe.chain(), "tiles": hpmoe.tile_partition(rows=8, cols=8), "fused": to_kernel}
 rng = np.random.default_rng(mesh.rank // EP)  # each group has its own data
 T, H, W, E, K = 12, 8, 4, 2 * GROUPS, 2
 
@@ -65,7 +65,7 @@ def in_groups_of_eight(x, topk_ids, topk_weights, gate_up, down):
 
 
 for name, stage in STAGES.items():
-    if name == "twin" and TP > 1:  # its prologue knows whole experts alone
+    if name == "emulator" and TP > 1:  # its prologue knows whole experts alone
         continue
     check(stage(hpmoe.moe_ffn), args)
 for f in (hpmoe.moe_ffn, hpmoe.deduplicate_rows(hpmoe.moe_ffn), hpmoe.relay_rows(hpmoe.moe_ffn)):

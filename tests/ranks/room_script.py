@@ -1,4 +1,4 @@
-"""What test_world.py starts as three ranks, of which one is sent more rows than it has room for, again and again."""
+"""What test_world.py starts as three ranks, of which one is sent more rows than it can hold, again and again."""
 
 import mindspore as ms
 import numpy as np

@@ -87,7 +87,7 @@ def test_no_load_no_copies():
 
 def test_planned_loads_say_how_many_rows_an_expert_is_likely_to_have():
     placement = place_replicas([6, 2, 0, 0], ep_size=2)
-    assert placement.likely_shares == pytest.approx(np.array([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]), abs=1e-4)
+    assert placement.expected_shares == pytest.approx(np.array([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]), abs=1e-4)
     assert placement.own_share == 0.0
     unknown = Placement(4, placement.experts, placement.shares)
-    assert (unknown.likely_shares == 1 / 3).all() and unknown.own_share == pytest.approx(2 / 3)
+    assert (unknown.expected_shares == 1 / 3).all() and unknown.own_share == pytest.approx(2 / 3)

@@ -24,16 +24,16 @@ NEAR, FAR = (np.stack([np.array([pair] * 24, np.int32) for pair in pairs]) for p
 def kernel_of(f=hpmoe.moe_ffn):
     """A kernel for any routing, and what each rank brings to it."""
     args = LAYER.arguments()
-    avals = [hpmoe.Aval(x.shape, str(x.dtype).lower()) for x in tensors(args)]
+    avals = [hpmoe.ShapeDtypeStruct(x.shape, str(x.dtype).lower()) for x in tensors(args)]
     flow = hpmoe.spmd(stages()["queues"](f), hpmoe.Mesh(2)).lower(*avals)
     return CPU.compile([flow], 5.0), [[a[rank] for a in args[:5]] for rank in range(2)]
 
 
-def check_refused(error, rank, route, received, room):
+def check_refused(error, rank, route, received, row_capacity):
     status = error.value.status
-    assert (status["code"], status["rank"], status["wait"]) == (Code.NO_ROOM, rank, route)
-    assert (status["value"], status["threshold"]) == (received, room)
-    text = (f"rank {rank} would receive {received} rows through route {route}, and its arrays have room for {room}: "
+    assert (status["code"], status["rank"], status["wait"]) == (Code.NO_ROW_CAPACITY, rank, route)
+    assert (status["value"], status["threshold"]) == (received, row_capacity)
+    text = (f"rank {rank} would receive {received} rows through route {route}, and its arrays can hold {row_capacity}: "
             "topk_ids changed after these were made for them. Nothing may write to ids during a call.")
     assert text in str(error.value)
 

@@ -8,7 +8,7 @@ from mutants import with_deps
 from router_layers import LAYERS, arguments, expected, num_layers, positions, routed_ffn, side_by_side, two_layers
 
 import hpmoe
-from hpmoe import Aval, Mesh, save_for_backward, spmd
+from hpmoe import Mesh, ShapeDtypeStruct, save_for_backward, spmd
 from hpmoe.ir.stages import Stages
 
 pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
@@ -49,7 +49,7 @@ def test_in_graph_mode(graph_mode):
 
 
 def avals(layer, f=routed_ffn):
-    return [Aval(a.shape, "float32") for a in arguments(layer, num_layers(f))]
+    return [ShapeDtypeStruct(a.shape, "float32") for a in arguments(layer, num_layers(f))]
 
 
 @pytest.mark.parametrize("stage", ["plain", "tiles", "fused"])

@@ -15,7 +15,7 @@ from helpers import Layer, tensors
 from mutants import with_deps
 
 import hpmoe
-from hpmoe import Aval, Mesh
+from hpmoe import Mesh, ShapeDtypeStruct
 from hpmoe.ir.taskflow_bytes import read_taskflow, taskflow_bytes
 from hpmoe.rewriting import map_equations, primitives
 from hpmoe.runtime import kept_plans, plan_key
@@ -94,7 +94,7 @@ def key_of(f, aval=("float32", 8, 4), mesh=None, **queues):
     """The keys of what is kept for the two directions of a function."""
     staged = fused(f, **queues)
     dtype, *shape = aval
-    program = hpmoe.trace(staged.staged.function, Aval(tuple(shape), dtype), mesh=mesh)
+    program = hpmoe.trace(staged.staged.function, ShapeDtypeStruct(tuple(shape), dtype), mesh=mesh)
     left, steps = staged.staged.apply_to_program(staged.staged.apply_before_gradient(program))
     return plan_key.plan_key(left, steps[:-1])
 
@@ -228,7 +228,7 @@ def misses(layer):
 @pytest.mark.parametrize("routing", ["random", "one rank"])
 def test_no_call_plans_after_a_warm_up(routing, monkeypatch):
     given = Layer(ep=2, T=96, routing=routing)
-    avals = [Aval(a.shape, str(a.dtype)) for a in given.arguments()]
+    avals = [ShapeDtypeStruct(a.shape, str(a.dtype)) for a in given.arguments()]
     layer = hpmoe.spmd(fused(), Mesh(2))
     layer.warm_up(*avals, imbalance=2.0)
     before = misses(layer)
@@ -256,7 +256,7 @@ def test_a_warm_up_where_ids_are_computed():
     rng = np.random.default_rng(0)
     args = [rng.standard_normal(s).astype(np.float32) for s in [(2, 48, 4), (2, 4, 4), (2, 2, 4, 6), (2, 2, 3, 4)]]
     layer = hpmoe.spmd(fused(routed), Mesh(2))
-    layer.warm_up(*(Aval(a) for a in args), imbalance=2.0)
+    layer.warm_up(*(ShapeDtypeStruct(a) for a in args), imbalance=2.0)
     before = misses(layer)
     ms.grad(lambda *a: (layer(*a) ** 2).sum(), (0, 1, 2, 3))(*tensors(args))
     layer(*tensors(args))
@@ -269,7 +269,7 @@ def test_a_warm_up_computes_nothing_and_leaves_no_gradient_behind(monkeypatch):
     monkeypatch.setattr(Executable, "run", lambda *args, **options: pytest.fail("a kernel is launched"))
     bias, scale = ms.Parameter(ms.ops.ones((4,))), ms.Tensor(2.0)
     f = fused(lambda x: hpmoe.swiglu(x * scale + bias), keep_plans=False)
-    f.warm_up(Aval((8, 4), "float32"))
+    f.warm_up(ShapeDtypeStruct((8, 4), "float32"))
     assert not takes_gradient()
     monkeypatch.undo()
     before = misses(f)
@@ -280,7 +280,7 @@ def test_a_warm_up_computes_nothing_and_leaves_no_gradient_behind(monkeypatch):
 def test_a_warm_up_of_what_computes_with_closed_over_tensors():
     bias, scale = ms.ops.ones((4,)), ms.Tensor(2.0)
     g = fused(lambda x: hpmoe.swiglu(x * scale + bias * scale), keep_plans=False)
-    g.warm_up(Aval((8, 4), "float32"))
+    g.warm_up(ShapeDtypeStruct((8, 4), "float32"))
     x = ms.ops.ones((8, 4))
     want = ms.grad(lambda x: hpmoe.swiglu(x * scale + bias * scale).sum())(x)
     np.testing.assert_allclose(ms.grad(lambda x: g(x).sum())(x).asnumpy(), want.asnumpy(), rtol=1e-5)
@@ -290,7 +290,7 @@ def test_a_warm_up_of_what_computes_with_closed_over_tensors():
 def test_an_imbalance_that_cannot_be_is_refused(imbalance):
     text = re.escape(f"warm_up: imbalance is {imbalance!r}; it must be a number from")
     with pytest.raises(hpmoe.ArgumentError, match=text):
-        fused().warm_up(Aval((8, 4), "float32"), imbalance=imbalance)
+        fused().warm_up(ShapeDtypeStruct((8, 4), "float32"), imbalance=imbalance)
 
 
 SCRIPT = """

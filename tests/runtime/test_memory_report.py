@@ -13,7 +13,7 @@ import pytest
 from helpers import Layer, avals_of, stages, tensors
 
 import hpmoe
-from hpmoe import Aval, cli, save_for_backward
+from hpmoe import ShapeDtypeStruct, cli, save_for_backward
 from hpmoe.commands import memory
 from hpmoe.tiling.memory_use import MIB, MemoryUse
 
@@ -57,16 +57,17 @@ def test_the_rows_received_count_and_not_the_bucket():
     """With all ids the bytes are those of the real rows; without, those of the most rows there can be."""
     f = stages()["fused"](hpmoe.moe_ffn)
     args = tensors(a[0] for a in Layer(ep=1, T=50, H=4, I=3, E=4, K=2).arguments())
-    avals = [Aval(a.shape, str(a.dtype).lower()) for a in args]
+    avals = [ShapeDtypeStruct(a.shape, str(a.dtype).lower()) for a in args]
     assert f.memory(*args).saved == 4 * 100 * 13
     assert f.memory(*avals).saved == 4 * 100 * 13
-    assert f.memory(*avals[:3], Aval((2, 4, 6), "float32"), Aval((2, 3, 4), "float32"), mesh=hpmoe.Mesh(2)).saved \
+    assert f.memory(*avals[:3], ShapeDtypeStruct((2, 4, 6), "float32"), ShapeDtypeStruct((2, 3, 4), "float32"),
+                    mesh=hpmoe.Mesh(2)).saved \
         == 2 * 4 * (2 * 50 * 2) * 13
 
 
 def test_half_precision_takes_half():
     args = avals_of(LAYER.arguments())
-    half = [a if a.dtype == "int32" else Aval(a.shape, "bfloat16") for a in args]
+    half = [a if a.dtype == "int32" else ShapeDtypeStruct(a.shape, "bfloat16") for a in args]
     f = stages()["queues"](hpmoe.moe_ffn)
     assert 2 * f.memory(*half).saved == f.memory(*args).saved
 

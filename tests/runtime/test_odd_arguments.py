@@ -7,7 +7,7 @@ from helpers import Layer, assert_close, numpy_moe_ffn, run_spmd, stages
 from mindspore import Tensor, mint
 
 import hpmoe
-from hpmoe import Aval, Mesh, overlap_comm, permute, replicate_experts, spmd, tile_partition
+from hpmoe import Mesh, ShapeDtypeStruct, overlap_comm, permute, replicate_experts, spmd, tile_partition
 
 RNG = np.random.default_rng(0)
 VALUES = RNG.standard_normal((6, 4)).astype(np.float32)
@@ -19,7 +19,7 @@ def normal(*shape):
 
 @pytest.mark.parametrize("size", [np.int64(3), np.int8(3), np.uint16(3)])
 def test_numpy_integers_are_sizes(size):
-    x = Aval((6, 4), "float32")
+    x = ShapeDtypeStruct((6, 4), "float32")
     text = str(tile_partition(lambda x: x * 2.0, rows=size, cols=size).lower(x))
     assert text == str(tile_partition(lambda x: x * 2.0, rows=3, cols=3).lower(x))
     assert Mesh(size) == Mesh(3) and repr(Mesh(size)) == "Mesh(ep_size=3)"
@@ -60,7 +60,8 @@ def test_a_decorated_method_is_one_of_its_instance():
         assert_close([cell(x).asnumpy(), cell(x, power=2).asnumpy()], [VALUES * weight, VALUES * weight**2])
         (grad,) = ms.grad(lambda x, cell=cell: cell(x).sum(), None, cell.trainable_params())(x)
         assert_close([grad.asnumpy()], [VALUES.sum(0)])
-    assert str(Scale.construct.lower(cells[0], Aval((6, 4), "float32"))) == str(Scale.construct.lower(cells[1], x))
+    assert str(Scale.construct.lower(cells[0], ShapeDtypeStruct((6, 4), "float32"))) == str(Scale.construct.lower(cells[1],
+                                                                                                                  x))
 
 
 @pytest.mark.parametrize("stage", stages())

@@ -17,7 +17,7 @@ def layer(x, weight, up, down):
     return hpmoe.moe_ffn(x, ids, weights, up, down)
 
 
-AVALS = [hpmoe.Aval(shape, "float32") for shape in ((16, 8), (8, 4), (4, 8, 8), (4, 4, 8))]
+AVALS = [hpmoe.ShapeDtypeStruct(shape, "float32") for shape in ((16, 8), (8, 4), (4, 8, 8), (4, 4, 8))]
 
 
 def test_what_was_used_longest_ago_goes_first():
@@ -36,7 +36,7 @@ def test_what_was_used_longest_ago_goes_first():
 
 def test_the_bytes_of_a_plan_are_those_of_its_tables():
     def plan_of(tokens):
-        avals = [hpmoe.Aval((tokens, *AVALS[0].shape[1:]), "float32"), *AVALS[1:]]
+        avals = [hpmoe.ShapeDtypeStruct((tokens, *AVALS[0].shape[1:]), "float32"), *AVALS[1:]]
         staged = hpmoe.chain(hpmoe.tile_partition(rows=4), hpmoe.assign_queues, hpmoe.fuse_persistent)(layer)
         return staged.lower(*avals).irs[-1]
     small, large = plan_of(64), plan_of(4096)

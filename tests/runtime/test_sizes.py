@@ -7,10 +7,10 @@ import pytest
 from mindspore import mint
 
 import hpmoe
-from hpmoe import ArgumentError, Aval, TransformError
+from hpmoe import ArgumentError, ShapeDtypeStruct, TransformError
 
-X = Aval((4, 3), "float32")
-LARGE = Aval((2**40,), "float32")
+X = ShapeDtypeStruct((4, 3), "float32")
+LARGE = ShapeDtypeStruct((2**40,), "float32")
 OVER = {
     "two dimensions": ((2**62, 16), "it must be of at most 2**59 elements"),
     "one dimension": ((2**59 + 1,), "it must be of at most 2**59 elements"),
@@ -28,7 +28,7 @@ RESULTS = {
     "matmul": lambda: hpmoe.trace(lambda x: x.reshape(-1, 1) @ x.reshape(1, -1), LARGE),
     "padding": lambda: hpmoe.trace(lambda x: mint.nn.functional.pad(x, (0, 2**62)), X),
     "new zeros": lambda: hpmoe.trace(lambda x: x.new_zeros((2**62, 16)), X),
-    "join": lambda: hpmoe.trace(lambda x: mint.cat([x] * 3), Aval((2**58, 2), "float32")),
+    "join": lambda: hpmoe.trace(lambda x: mint.cat([x] * 3), ShapeDtypeStruct((2**58, 2), "float32")),
 }
 
 
@@ -36,13 +36,13 @@ RESULTS = {
 def test_an_aval_has_a_size_that_an_array_can_have(what):
     shape, text = OVER[what]
     with pytest.raises(ArgumentError) as error:
-        hpmoe.trace(lambda x: x * 2.0, Aval(shape, "float32"))
-    assert str(error.value).startswith("hpmoe.Aval: shape is ") and text in str(error.value)
+        hpmoe.trace(lambda x: x * 2.0, ShapeDtypeStruct(shape, "float32"))
+    assert str(error.value).startswith("hpmoe.ShapeDtypeStruct: shape is ") and text in str(error.value)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "bool"])
 def test_the_largest_array_is_traced(dtype):
-    assert hpmoe.trace(lambda x: x.reshape(-1), Aval((2**30, 2**29), dtype)).outputs[0].aval.shape == (2**59,)
+    assert hpmoe.trace(lambda x: x.reshape(-1), ShapeDtypeStruct((2**30, 2**29), dtype)).outputs[0].aval.shape == (2**59,)
 
 
 @pytest.mark.parametrize("result", RESULTS)
@@ -56,8 +56,10 @@ def test_results_have_such_sizes(result):
     ((4, 8, 2**50, 4), TransformError), ((4, 8, 8, 2**30), TransformError), ((4, 8, 8, 2**50), ArgumentError)])
 def test_layers_of_such_sizes_are_refused_at_once(sizes, error):
     tokens, hidden, intermediate, experts = sizes
-    avals = (Aval((tokens, hidden), "float32"), Aval((tokens, 2), "int32"), Aval((tokens, 2), "float32"),
-             Aval((experts, hidden, 2 * intermediate), "float32"), Aval((experts, intermediate, hidden), "float32"))
+    avals = (ShapeDtypeStruct((tokens, hidden), "float32"), ShapeDtypeStruct((tokens, 2), "int32"),
+             ShapeDtypeStruct((tokens, 2), "float32"),
+             ShapeDtypeStruct((experts, hidden, 2 * intermediate),
+                              "float32"), ShapeDtypeStruct((experts, intermediate, hidden), "float32"))
     begin, fused = time.monotonic(), hpmoe.fuse_persistent(hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.moe_ffn)))
     for call in (fused.lower, fused.memory):
         with pytest.raises(error):

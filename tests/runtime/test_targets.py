@@ -66,7 +66,7 @@ def test_results_end_up_in_main_gradients():
 ])
 def test_what_the_table_lacks_is_refused_by_name(f, dtype, words):
     with pytest.raises(hpmoe.ArgumentError, match=f"the numpy target: .*{words}"):
-        in_numpy(f).lower(hpmoe.Aval((4, 8), dtype))
+        in_numpy(f).lower(hpmoe.ShapeDtypeStruct((4, 8), dtype))
 
 
 def test_a_machine_that_lacks_something_is_told(target):
@@ -76,19 +76,19 @@ def test_a_machine_that_lacks_something_is_told(target):
 
 
 def test_a_copied_executable_has_a_state_of_its_own():
-    kernel = in_numpy(hpmoe.swiglu).lower(hpmoe.Aval((4, 8), "float32"))
+    kernel = in_numpy(hpmoe.swiglu).lower(hpmoe.ShapeDtypeStruct((4, 8), "float32"))
     other = pickle.loads(pickle.dumps(kernel))
     assert other.target is kernel.target and str(other) == str(kernel) and other.state is not kernel.state
     assert kernel.provenance[-1] == "fuse_persistent(numpy)" and "kernel numpy  image=0 bytes" in str(kernel)
 
 
 def test_one_rank_of_a_target_without_links_is_refused():
-    kernel = in_numpy(hpmoe.swiglu).lower(hpmoe.Aval((4, 8), "float32"))
+    kernel = in_numpy(hpmoe.swiglu).lower(hpmoe.ShapeDtypeStruct((4, 8), "float32"))
     with pytest.raises(hpmoe.LaunchError, match="swiglu: run_rank of target 'numpy' launches no single rank; call run with"):
         kernel.run_rank(None, [], [])
 
 
 def test_replaced_fields_leave_the_executable_as_it_was():
-    kernel = in_numpy(hpmoe.swiglu).lower(hpmoe.Aval((4, 8), "float32"))
+    kernel = in_numpy(hpmoe.swiglu).lower(hpmoe.ShapeDtypeStruct((4, 8), "float32"))
     other = kernel.replace(timeout=1.5)
     assert (other.timeout, other.flows) == (1.5, kernel.flows) and kernel.timeout != 1.5

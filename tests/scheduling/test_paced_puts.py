@@ -48,7 +48,7 @@ def test_rows_that_no_task_multiplies_are_not_paced():
         return hpmoe.dispatch(x, ids, num_local_experts=1)[0]
     puts = hpmoe.overlap_comm(hpmoe.tile_partition(dispatched, rows=4))
     flow = hpmoe.assign_queues(puts, machine=hpmoe.ascend_a3).lower(
-        hpmoe.Aval((6, 16), "float32"), hpmoe.Aval((6, 2), "int32"), mesh=hpmoe.Mesh(16))
+        hpmoe.ShapeDtypeStruct((6, 16), "float32"), hpmoe.ShapeDtypeStruct((6, 2), "int32"), mesh=hpmoe.Mesh(16))
     assert paces(flow) == {0}
 
 

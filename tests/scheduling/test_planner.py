@@ -15,7 +15,7 @@ TOKENS, HIDDEN, INNER, EXPERTS, TOP_K = 40, 12, 8, 8, 2
 
 def make_flow(ep, direction, signal="tile", rows=8, cols=8):
     local = EXPERTS // ep
-    args = [hpmoe.Aval(shape, dtype) for shape, dtype in (
+    args = [hpmoe.ShapeDtypeStruct(shape, dtype) for shape, dtype in (
         ((TOKENS, HIDDEN), "float32"), ((TOKENS, TOP_K), "int32"), ((TOKENS, TOP_K), "float32"),
         ((local, HIDDEN, 2 * INNER), "float32"), ((local, INNER, HIDDEN), "float32"))]
     f = hpmoe.overlap_comm(hpmoe.tile_partition(hpmoe.moe_ffn, rows=rows, cols=cols), signal=signal)
@@ -32,7 +32,7 @@ def flow(request):
 def test_no_worker_rests_while_a_task_is_ready(seen_us):
     """Replays the queues of random costs: no gap of a queue lies between a task of its kind getting ready and beginning."""
     f = hpmoe.tile_partition(lambda x, up, down: (hpmoe.swiglu(x @ up) * 2.0) @ down, rows=2, cols=2)
-    flow = f.lower(*(hpmoe.Aval(shape, "float32") for shape in ((16, 4), (4, 8), (4, 6))))
+    flow = f.lower(*(hpmoe.ShapeDtypeStruct(shape, "float32") for shape in ((16, 4), (4, 8), (4, 6))))
     kinds, num_queues, rng = (~flow.units()).astype(int), (2, 3), np.random.default_rng(0)
     for _ in range(5):
         costs = rng.random(flow.num_tasks) + 0.1
@@ -89,9 +89,9 @@ def test_rules_about_tasks_that_do_not_exist_are_refused():
     rule, other = (0, 0, 2, -1, 0, 1, 0, 0, 0, 0, 0, 0), (1, 0, 1, -1, 0, 1, 0, 0, 0, 0, 0, 0)
     assert len(planner.expand_rules(sizes, np.array([rule, other], planner.RULE), 8, tf.SIGNAL)) == 8
     unsorted, of_no_op, of_no_column = [other, rule], [(4, *rule[1:])], [(0, 0, 9, *rule[3:])]
-    for bad, room in ((unsorted, 8), (of_no_op, 99), (of_no_column, 99), ([rule, other], 3)):
+    for bad, row_capacity in ((unsorted, 8), (of_no_op, 99), (of_no_column, 99), ([rule, other], 3)):
         with pytest.raises(ValueError, match="expand_rules: a rule is about tasks that do not exist"):
-            planner.expand_rules(sizes, np.array(bad, planner.RULE), room, tf.SIGNAL)
+            planner.expand_rules(sizes, np.array(bad, planner.RULE), row_capacity, tf.SIGNAL)
 
 
 def test_rows_about_events_that_are_left_out(flow):

@@ -96,7 +96,7 @@ def test_its_own_queues_give_the_taskflow_again(machine, direction):
 
 
 def test_a_taskflow_without_queues_gets_some():
-    tiles = hpmoe.tile_partition(lambda x: (x * 2.0).sum(-1), rows=2).lower(hpmoe.Aval((4, 3), "float32"))
+    tiles = hpmoe.tile_partition(lambda x: (x * 2.0).sum(-1), rows=2).lower(hpmoe.ShapeDtypeStruct((4, 3), "float32"))
     flow = requeue(tiles, [[0, 2], np.array([1, 3])], machine=hpmoe.cpu(2))
     assert flow.level == "queues" and len(flow.deps.waits) == 0
     crossed = requeue(tiles, ([0, 3], (1, 2)), machine=hpmoe.cpu(2))

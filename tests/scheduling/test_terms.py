@@ -76,15 +76,16 @@ def test_any_beginning_of_the_spread_order_is_spread(num_slots):
         assert np.ptp(is_first - begin * np.arange(num_slots + 1) / num_slots) <= most
 
 
-@pytest.mark.parametrize("likely, spare, least", [(512, 3, 8), (96, 8, 4), (33, 3, 2), (40, 0, 24), (5, 1, 8), (1, 0, 1)])
-def test_each_run_is_half_of_what_is_left(likely, spare, least):
-    run = half_by_half(SimpleNamespace(place=np.arange(likely + spare), num_likely=likely), least)
-    sizes, left = np.bincount(run[:likely]), likely
-    assert (np.diff(run) >= 0).all() and (run[likely:] == run[likely - 1]).all()
+@pytest.mark.parametrize("expected, padding, least",
+                         [(512, 3, 8), (96, 8, 4), (33, 3, 2), (40, 0, 24), (5, 1, 8), (1, 0, 1)])
+def test_each_run_is_half_of_what_is_left(expected, padding, least):
+    run = half_by_half(SimpleNamespace(place=np.arange(expected + padding), num_expected=expected), least)
+    sizes, left = np.bincount(run[:expected]), expected
+    assert (np.diff(run) >= 0).all() and (run[expected:] == run[expected - 1]).all()
     for size in sizes[:-1]:
         assert abs(size - left / 2) <= 1
         left -= size
-    assert min(least, likely) <= sizes[-1] + 1 and sizes[-1] <= 2 * least + 1
+    assert min(least, expected) <= sizes[-1] + 1 and sizes[-1] <= 2 * least + 1
 
 
 def test_gradients_of_weights_come_after_other_products():

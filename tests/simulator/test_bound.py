@@ -10,7 +10,7 @@ from random_machines import COSTS, NS, RATES as RATES_OF_MACHINES, anything
 from simulated_layers import plan
 
 import hpmoe
-from hpmoe import Aval, Mesh
+from hpmoe import Mesh, ShapeDtypeStruct
 from hpmoe.costs.bound import rank_bounds
 from hpmoe.routing.workload import balanced_ids
 from hpmoe.timelines.run import RATES
@@ -31,7 +31,8 @@ def chain(machine, policy="critical_path", prefetch=False):
     staged = hpmoe.overlap_comm(hpmoe.tile_partition(multiplied, rows=ROWS, cols=OUT))
     staged = hpmoe.prefetch_weights(staged) if prefetch else staged
     staged = hpmoe.assign_queues(staged, machine=machine, policy=policy)
-    avals = Aval((ROWS // 2, HIDDEN), "bfloat16"), Aval((ROWS // 2, 2), "int32"), Aval((1, HIDDEN, OUT), "bfloat16")
+    avals = (ShapeDtypeStruct((ROWS // 2, HIDDEN), "bfloat16"), ShapeDtypeStruct((ROWS // 2, 2), "int32"),
+             ShapeDtypeStruct((1, HIDDEN, OUT), "bfloat16"))
     return staged.lower(*avals, mesh=Mesh(2)), np.tile(np.int32([0, 1]), (2, ROWS // 2, 1))
 
 
@@ -53,7 +54,8 @@ def test_rows_of_a_slot_have_no_more_than_the_links_of_its_rank(node_size):
     machine = MACHINE.replace({"link.node_size": node_size, "link.bytes_per_us": 2 * link,
                                "link.far_bytes_per_us": 2 * link, "link.node_bytes_per_us": link})
     staged = hpmoe.overlap_comm(hpmoe.tile_partition(multiplied, rows=ROWS, cols=OUT))
-    avals = Aval((ROWS // 4, HIDDEN), "bfloat16"), Aval((ROWS // 4, 1), "int32"), Aval((1, HIDDEN, OUT), "bfloat16")
+    avals = (ShapeDtypeStruct((ROWS // 4, HIDDEN), "bfloat16"), ShapeDtypeStruct((ROWS // 4, 1), "int32"),
+             ShapeDtypeStruct((1, HIDDEN, OUT), "bfloat16"))
     flow = hpmoe.assign_queues(staged, machine=machine).lower(*avals, mesh=Mesh(4))
     ids = np.zeros((4, ROWS // 4, 1), np.int32)
     bound, span = rank_bounds(flow, machine, ids)[0], hpmoe.simulate(flow, routing=ids).span
@@ -87,7 +89,7 @@ def test_parts_that_nobody_reads_end_with_their_product():
     def half(x, up):
         return (x @ up)[:, :8] + 1.0
     staged = hpmoe.assign_queues(hpmoe.tile_partition(half, rows=64, cols=8), machine=MACHINE)
-    flow = staged.lower(Aval((64, 32), "float32"), Aval((32, 16), "float32"))
+    flow = staged.lower(ShapeDtypeStruct((64, 32), "float32"), ShapeDtypeStruct((32, 16), "float32"))
     ids = np.zeros((1, 0, 1), np.int32)
     (bound,) = rank_bounds(flow, MACHINE, ids)
     assert bound.drain == 0.0 and hpmoe.simulate(flow).span >= bound.total

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import hpmoe
-from hpmoe import Aval, Mesh
+from hpmoe import Mesh, ShapeDtypeStruct
 
 EP, T, H, I, E, K = 4, 64, 1024, 512, 8, 2  # noqa: E741
 WEIGHTS = {"gate_up_weight": (E // EP, H, 2 * I), "down_weight": (E // EP, I, H)}
@@ -30,8 +30,8 @@ SIZES = [("auto", "auto"), (256, 512), (None, "auto")]
 
 
 def simulated(chain, dtype, machine, sizes, direction, exchange=hpmoe.overlap_comm):
-    args = [Aval((T, H), dtype), Aval((T, K), "int32"), Aval((T, K), "float32"),
-            *(Aval(shape, dtype) for shape in WEIGHTS.values())]
+    args = [ShapeDtypeStruct((T, H), dtype), ShapeDtypeStruct((T, K), "int32"), ShapeDtypeStruct((T, K), "float32"),
+            *(ShapeDtypeStruct(shape, dtype) for shape in WEIGHTS.values())]
     f = hpmoe.chain(*chain)(hpmoe.moe_ffn)
     staged = exchange(hpmoe.tile_partition(f, rows=sizes[0], cols=sizes[1], machine=machine))
     flow = hpmoe.assign_queues(staged, machine=machine).lower(*args, mesh=Mesh(EP), direction=direction)

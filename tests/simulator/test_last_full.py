@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import hpmoe
-from hpmoe import Aval, assign_queues, overlap_comm, tile_partition
+from hpmoe import ShapeDtypeStruct, assign_queues, overlap_comm, tile_partition
 from hpmoe.costs.bound import rank_bounds
 from hpmoe.routing.skewed import skewed_ids
 from hpmoe.scheduling.terms import without
@@ -19,7 +19,7 @@ SHAPES = (T, HIDDEN), (T, K), (T, K), (1, HIDDEN, 2 * INTER), (1, INTER, HIDDEN)
 def test_no_order_is_below_it(routing, direction):
     ids = skewed_ids(routing, EP, T, K, EP)
     tiles = overlap_comm(tile_partition(hpmoe.moe_ffn, rows=16, cols=128), cols=256)
-    avals = [Aval(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(SHAPES)]
+    avals = [ShapeDtypeStruct(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(SHAPES)]
     spans, rng = [], np.random.default_rng(0)
 
     def anyhow(flow):

@@ -174,6 +174,6 @@ def test_exchanges_of_others_are_limited_by_their_links():
     sizes = Sizes(ep=4, tokens=1024, hidden=1024, intermediate=1, experts=8, top_k=2)
     slow = hpmoe.ascend_a3.replace({"link.bytes_per_us": 1e4})
     assert sent_bytes(sizes, False) == 1024 * 2 * 1024 * 2.0 > sent_bytes(sizes, True)
-    for way in ("dispatch", "combine"):
-        assert exchange_us(slow, way, sizes) >= 0.7 * sent_bytes(sizes, False) / 1e4
-        assert exchange_us(slow, way, sizes, True) < exchange_us(slow, way, sizes)
+    for leg in ("dispatch", "combine"):
+        assert exchange_us(slow, leg, sizes) >= 0.7 * sent_bytes(sizes, False) / 1e4
+        assert exchange_us(slow, leg, sizes, True) < exchange_us(slow, leg, sizes)

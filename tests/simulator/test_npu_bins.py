@@ -27,7 +27,7 @@ def test_cores_and_clocks_are_those_of_the_vendor():
 
 def test_a_plan_for_twenty_cores_has_twenty_blocks():
     flows = [hpmoe.assign_queues(hpmoe.overlap_comm(hpmoe.tile_partition(hpmoe.moe_ffn)), machine=m).lower(
-        *(hpmoe.Aval(shape, dtype) for shape, dtype in (
+        *(hpmoe.ShapeDtypeStruct(shape, dtype) for shape, dtype in (
             ((4096, 512), "bfloat16"), ((4096, 2), "int32"), ((4096, 2), "bfloat16"), ((4, 512, 1024), "bfloat16"),
             ((4, 512, 512), "bfloat16")))) for m in (hpmoe.ascend_a2.of_bin("910B3"), hpmoe.ascend_a2.of_bin("910B1"))]
     assert [len(flow.queues) for flow in flows] == [60, 72]

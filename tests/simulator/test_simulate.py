@@ -8,7 +8,7 @@ from helpers import Layer, tensors
 from simulated_layers import NPU, plan
 
 import hpmoe
-from hpmoe import ArgumentError, Aval, LaunchError, Mesh
+from hpmoe import ArgumentError, LaunchError, Mesh, ShapeDtypeStruct
 from hpmoe.kernels.simulate import outline
 from hpmoe.routing.workload import imbalanced_ids
 from hpmoe.timelines.run import RATES
@@ -32,7 +32,8 @@ def test_no_task_begins_before_what_it_reads_is_there():
     ended."""
     tiled = hpmoe.tile_partition(lambda x, up, down: hpmoe.swiglu(x @ up) @ down, rows=128, cols=256)
     staged = hpmoe.assign_queues(tiled, machine=NPU)
-    flow = staged.lower(Aval((1000, 300), "float16"), Aval((300, 600), "float16"), Aval((300, 300), "float16"))
+    flow = staged.lower(ShapeDtypeStruct((1000, 300), "float16"), ShapeDtypeStruct((300, 600), "float16"),
+                        ShapeDtypeStruct((300, 300), "float16"))
     line = hpmoe.simulate(flow)
     begin, end = np.empty(flow.num_tasks), np.empty(flow.num_tasks)
     begin[line.task], end[line.task] = line.begin, line.end
@@ -71,7 +72,7 @@ def test_what_is_dropped_by_weight_is_what_a_launch_drops():
     def layer(x, ids, w, up, down):
         return hpmoe.moe_ffn(x, ids, w, up, down, capacity_factor=1 / 256, drop_policy="probs")
 
-    avals = [Aval(s, d) for s, d in (((256, 512), "float32"), ((256, 1), "int32"), ((256, 1), "float32"),
+    avals = [ShapeDtypeStruct(s, d) for s, d in (((256, 512), "float32"), ((256, 1), "int32"), ((256, 1), "float32"),
                                      ((1, 512, 256), "float32"), ((1, 128, 512), "float32"))]
     staged = hpmoe.assign_queues(hpmoe.overlap_comm(hpmoe.tile_partition(layer, rows=128)), machine=NPU)
     flow, ids = staged.lower(*avals), [np.zeros((256, 1), np.int32)]

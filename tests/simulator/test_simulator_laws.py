@@ -11,7 +11,7 @@ from simulated_layers import plan
 from tile_words import kind
 
 import hpmoe
-from hpmoe import Aval
+from hpmoe import ShapeDtypeStruct
 from hpmoe.costs.bound import rank_bounds
 from hpmoe.costs.work import Work, with_fans
 from hpmoe.ir import taskflow as tf
@@ -285,7 +285,7 @@ def test_what_each_cost_adds():
         return x
     machine = hpmoe.ascend_a3.replace(num_aic=1, num_aiv=2)
     tiled = hpmoe.tile_partition(chain, rows=4, cols=4)
-    flow = hpmoe.assign_queues(tiled, machine=machine, policy="round_robin").lower(Aval((4, 4), "float32"))
+    flow = hpmoe.assign_queues(tiled, machine=machine, policy="round_robin").lower(ShapeDtypeStruct((4, 4), "float32"))
     span = hpmoe.simulate(flow, machine).span
     for name, times in (("sync.task_us", 20), ("sync.wait_us", 19), ("sync.poll_us", 19), ("sync.signal_us", 19),
                         ("sync.remote_us", 0)):

@@ -1,4 +1,4 @@
-"""The whole chain with the Ascend kernel on its twin: small layers, what they give and what they should."""
+"""The whole chain with the Ascend kernel on its emulator: small layers, what they give and what they should."""
 
 import contextlib
 import itertools
@@ -9,9 +9,9 @@ import pytest
 from helpers import Layer, assert_close, for_several, fused, kept_by_hand, numpy_moe_ffn
 
 import hpmoe
-from hpmoe import Aval, assign_queues, fuse_persistent, overlap_comm, prefetch_weights, tile_partition
+from hpmoe import ShapeDtypeStruct, assign_queues, fuse_persistent, overlap_comm, prefetch_weights, tile_partition
 from hpmoe.interpreters.evaluate import evaluate
-from hpmoe.kernels.ascendc.twin import target as twin_target
+from hpmoe.kernels.ascendc.emulator import target as emulator_target
 from hpmoe.support.dtypes import numpy_dtype
 
 # Half precision is rounded at every stored array; sums of float32 at every addition.
@@ -22,7 +22,8 @@ def npu(blocks=1):
     return hpmoe.ascend_a3.replace(num_aic=blocks, num_aiv=2 * blocks)
 
 
-def twin(f, rows=16, cols=32, blocks=1, target="ascend-twin", put_cols=None, num_peers=None, tiled_for=None, prefetch=False,
+def emulator(f, rows=16, cols=32, blocks=1, target="ascend-emulator", put_cols=None, num_peers=None, tiled_for=None,
+             prefetch=False,
          **comm):
     puts = overlap_comm(tile_partition(f, rows=rows, cols=cols, machine=tiled_for), cols=put_cols, **comm)
     puts = prefetch_weights(puts) if prefetch else puts
@@ -39,8 +40,8 @@ def own_targets():
 
 
 def from_seed(monkeypatch, seed):
-    """The next launches on the twin run in the orders of these seeds."""
-    monkeypatch.setattr(twin_target, "SEEDS", itertools.count(seed))
+    """The next launches on the emulator run in the orders of these seeds."""
+    monkeypatch.setattr(emulator_target, "SEEDS", itertools.count(seed))
 
 
 class LayerRun:
@@ -54,7 +55,7 @@ class LayerRun:
         self.layer, self.dtype, self.ids, self.kept = layer, dtype, ids, kept
         self.given = [a.astype(dtype) for a in (x, *rest)]
         self.cotangent = ms.Tensor(layer.cotangent()).astype(dtype)
-        self.fused = hpmoe.spmd(twin(f, **options), layer.mesh)
+        self.fused = hpmoe.spmd(emulator(f, **options), layer.mesh)
 
     def __call__(self):
         def loss(x, *rest):
@@ -84,10 +85,10 @@ class AsOnCpu(LayerRun):
         self.on_cpu = hpmoe.spmd(fused(rows=4)(f), hpmoe.Mesh(2))
 
     def assert_close_to_float64(self):
-        got, on_twin = self(), self.fused
+        got, on_emulator = self(), self.fused
         self.fused = self.on_cpu
         assert_close(got, self(), tolerance=TOLERANCE[self.dtype])
-        self.fused = on_twin
+        self.fused = on_emulator
         return got
 
 
@@ -106,21 +107,21 @@ def capped_run(layer, factor, policy, dtype=ms.bfloat16, wrap=lambda f: f, **opt
 
 
 def bf16(*shape):
-    return Aval(shape, "bfloat16")
+    return ShapeDtypeStruct(shape, "bfloat16")
 
 
 def f32(*shape):
-    return Aval(shape, "float32")
+    return ShapeDtypeStruct(shape, "float32")
 
 
 class ProgramRun:
-    """A program of one rank on the twin: its outputs. Integers are indices of at most 8 rows."""
+    """A program of one rank on the emulator: its outputs. Integers are indices of at most 8 rows."""
 
     def __init__(self, program, rows=16, cols=32, prefetch=False):
         self.program = program
         flow = overlap_comm.apply_to(tile_partition.apply_to(program, rows=rows, cols=cols))
         flow = prefetch_weights.apply_to(flow) if prefetch else flow
-        self.kernel = twin_target.TWIN.compile([assign_queues.apply_to(flow, machine=npu())], 100.0)
+        self.kernel = emulator_target.EMULATOR.compile([assign_queues.apply_to(flow, machine=npu())], 100.0)
         rng = np.random.default_rng(0)
         self.inputs = [rng.integers(-8, 8, v.aval.shape).astype(np.int32) if v.aval.dtype == "int32" else
                        (rng.standard_normal(v.aval.shape) * 0.5).astype(numpy_dtype(v.aval.dtype)) for v in program.inputs]

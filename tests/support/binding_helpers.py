@@ -1,4 +1,4 @@
-"""The host side of the Ascend kernel with the twin in place of CANN: ranks of this process, launched in streams of their
+"""The host side of the Ascend kernel with the emulator in place of CANN: ranks of this process, launched in streams of their
 own."""
 
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
-from ascend_helpers import TOLERANCE, LayerRun, twin
+from ascend_helpers import TOLERANCE, LayerRun, emulator
 from helpers import assert_close
 
 import hpmoe
@@ -17,8 +17,8 @@ from hpmoe.kernels.ascendc.heap import SymmetricHeap
 from hpmoe.kernels.ascendc.target import AscendTarget
 from hpmoe.runtime.targets import register_target
 
-OPERATOR = Operator("hpmoe_on_twin", HOST / "twin_device.cc", "CPU", (KERNELS / "ascendc" / "twin",),
-                    (f"-L{KERNELS} -l:_twin.so -Wl,-rpath,{KERNELS}",), ("-w", "-O0"))
+OPERATOR = Operator("hpmoe_on_emulator", HOST / "emulator_device.cc", "CPU", (KERNELS / "ascendc" / "emulator",),
+                    (f"-L{KERNELS} -l:_emulator.so -Wl,-rpath,{KERNELS}",), ("-w", "-O0"))
 TIMEOUT = 240  # seconds that compiling may take on a busy machine
 
 
@@ -52,7 +52,7 @@ class VirtualRanks:
         return self.made[self.count - 1]
 
 
-class OnTwin(AscendTarget):
+class OnEmulator(AscendTarget):
     """The host side of the Ascend kernel, which needs no NPU here."""
 
     def missing(self):
@@ -65,7 +65,7 @@ def targets(num_ranks, heap_bytes=1 << 26):
     for rank in range(num_ranks):
         heap = SymmetricHeap(OPERATOR.load(), VirtualRanks(rank, num_ranks, made), heap_bytes)
         name = f"rank {rank} of {num_ranks} at {time.monotonic_ns()}"
-        register_target(OnTwin(name, lambda _, heap=heap: heap))
+        register_target(OnEmulator(name, lambda _, heap=heap: heap))
         names.append(name)
         heaps.append(heap)
     return names, heaps
@@ -77,7 +77,7 @@ class BoundRun(LayerRun):
     def __init__(self, layer, dtype=ms.bfloat16, heap_bytes=1 << 26, f=hpmoe.moe_ffn, **options):
         super().__init__(layer, dtype, **options)
         names, self.heaps = targets(layer.ep, heap_bytes)
-        self.ranks = [hpmoe.spmd(twin(f, target=name, **options), layer.mesh) for name in names]
+        self.ranks = [hpmoe.spmd(emulator(f, target=name, **options), layer.mesh) for name in names]
 
     def local(self, rank):
         """The arguments of a rank without its ids, and those."""

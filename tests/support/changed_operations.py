@@ -7,19 +7,19 @@ from enum import Enum
 from hpmoe.routing.capacity import Capacity
 from hpmoe.tile_ops import functions
 from hpmoe.tile_ops.col_modes import ColMode
-from hpmoe.tile_ops.domains import AllRows, Copies, Experts, Notices, Once, Slots, Tiles
+from hpmoe.tile_ops.domains import AllRows, CompletionFlags, Copies, Experts, Once, Slots, Tiles
 from hpmoe.tile_ops.functions import Function
 from hpmoe.tile_ops.params import (
     NO_PARAMS,
     ByColumns,
+    CompletionFlag,
     EarlyMatmul,
     Elementwise,
     LaidOut,
     Launched,
+    Leg,
     MatrixBlock,
-    Notice,
     Reduction,
-    Way,
     WeightBlock,
 )
 from hpmoe.tile_ops.row_modes import RowMode
@@ -27,9 +27,9 @@ from hpmoe.tile_ops.tile_primitive import TilePrimitive
 from hpmoe.tiling.rebuild import rebuild
 
 PRIMITIVES, ROWS, COLS = (tuple(family.members.values()) for family in (TilePrimitive, RowMode, ColMode))
-DOMAINS = (Once, Notices, Tiles, Slots, Experts, AllRows, Copies)
+DOMAINS = (Once, CompletionFlags, Tiles, Slots, Experts, AllRows, Copies)
 PARAMS = (NO_PARAMS, Elementwise(functions.COPY), ByColumns(Reduction.SUM), EarlyMatmul(True), WeightBlock(2),
-          MatrixBlock(2, 4), Notice(Way.OUT, 0), Launched(LaidOut.SENT_ROWS, 8, False, False))
+          MatrixBlock(2, 4), CompletionFlag(Leg.DISPATCH, 0), Launched(LaidOut.SENT_ROWS, 8, False, False))
 FUNCTIONS = (functions.ADD, functions.MUL, functions.COPY, functions.NEG, functions.SELECT, functions.MAXIMUM,
              functions.SILU, "where")
 
@@ -170,7 +170,7 @@ def of_buffer(flow, buffer):
 
 def of_route(flow, plan):
     yield from fields(plan, ("max_rows",), numbers, same=False)
-    yield from fields(plan, ("likely_rows", "tile_rows"), numbers)
+    yield from fields(plan, ("expected_rows", "tile_rows"), numbers)
     yield from fields(plan, ("return_tokens",), lambda n: (*numbers(n), n + flow.tile_rows, n - flow.tile_rows))
     yield from fields(plan, ("ids", "weights"), others_of(range(-1, len(flow.buffers) + 1)), same=False)
     yield from fields(plan, ("of",), others_of(range(-1, len(flow.routes) + 1)), same=False)

@@ -1,4 +1,4 @@
-"""Functions of fp8 and mxfp8 weights, as inference is given them: W8A8 on one rank of the Ascend twin."""
+"""Functions of fp8 and mxfp8 weights, as inference is given them: W8A8 on one rank of the Ascend emulator."""
 
 import functools
 
@@ -7,18 +7,19 @@ import rounded_rows
 from ascend_helpers import ProgramRun
 
 import hpmoe
-from hpmoe import Aval
+from hpmoe import ShapeDtypeStruct
 
 
 def multiplied(dtype):
-    return functools.partial(rounded_rows.multiplied, turned=dtype != "mxfp8", row_dtype=dtype)
+    return functools.partial(rounded_rows.multiplied, transposed=dtype != "mxfp8", row_dtype=dtype)
 
 
 def fp8_run(dtype, tokens=262, depth=576, columns=264, experts=2, prefetch=False):
     """Two tiles each way, in two steps, the first one of two parts of L0 and two halves of columns; scales of all sizes."""
     of_scale = (columns, depth // 32) if dtype == "mxfp8" else (columns,)
-    given = (Aval((tokens, depth), "float32"), Aval((tokens, 1), "int32"), Aval((experts, columns, depth), "uint8"),
-             Aval((experts, *of_scale), "uint8" if dtype == "mxfp8" else "float32"))
+    given = (ShapeDtypeStruct((tokens, depth), "float32"), ShapeDtypeStruct((tokens, 1), "int32"),
+             ShapeDtypeStruct((experts, columns, depth), "uint8"),
+             ShapeDtypeStruct((experts, *of_scale), "uint8" if dtype == "mxfp8" else "float32"))
     run = ProgramRun(hpmoe.trace(multiplied(dtype), *given), rows=132, cols=272, prefetch=prefetch)
     rng = np.random.default_rng(0)
     run.inputs[1][...] = np.arange(tokens)[:, None] % experts

@@ -219,7 +219,7 @@ def in_dtype(args, dtype, but=()):
 
 def avals_of(args):
     """What arguments with the rank axis first are on one rank."""
-    return [hpmoe.Aval(a.shape[1:], dtype_name(a.dtype)) for a in args]
+    return [hpmoe.ShapeDtypeStruct(a.shape[1:], dtype_name(a.dtype)) for a in args]
 
 
 def lowered(f, args, ep, direction="forward"):
@@ -256,7 +256,7 @@ def run_spmd(f, ep, args, cotangents, num_tokens=None, positions=DIFFERENTIABLE)
 
 
 def run_half(f, layer, dtype):
-    """The output and gradients of a stage of moe_ffn in half precision but for topk_weights, widened; of a cotangent of
+    """The output and gradients of a stage of moe_ffn in half precision but for topk_weights, dequantized; of a cotangent of
     ones."""
     args = in_dtype(layer.arguments(), dtype, but=(2,))
     outs, grads = run_spmd(f, layer.mesh, args, [np.ones(args[0].shape, np.float32)])

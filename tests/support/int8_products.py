@@ -1,4 +1,4 @@
-"""Functions of int8 weights, as inference is given them: turned, a row for each column."""
+"""Functions of int8 weights, as inference is given them: transposed, a row for each column."""
 
 import functools
 
@@ -7,9 +7,9 @@ import rounded_rows
 from ascend_helpers import ProgramRun
 
 import hpmoe
-from hpmoe import Aval
+from hpmoe import ShapeDtypeStruct
 
-multiplied = functools.partial(rounded_rows.multiplied, turned=True, row_dtype="int8")
+multiplied = functools.partial(rounded_rows.multiplied, transposed=True, row_dtype="int8")
 
 
 def layer(x, ids, weights, gate_up, gate_up_scale, down, down_scale):
@@ -21,12 +21,12 @@ def layer(x, ids, weights, gate_up, gate_up_scale, down, down_scale):
 
 
 def int8_run(transform=lambda f: f, tokens=21, hidden=80, inner=48, experts=3, prefetch=False):
-    """The layer on the Ascend twin."""
+    """The layer on the Ascend emulator."""
     shapes = {"x": ("bfloat16", tokens, hidden), "ids": ("int32", tokens, 2), "weights": ("float32", tokens, 2),
               "gate_up": ("int8", experts, 2 * inner, hidden), "gate_up_scale": ("float32", experts, 2 * inner),
               "down": ("int8", experts, hidden, inner), "down_scale": ("float32", experts, hidden)}
-    program = transform(layer).lower(*(Aval(tuple(s), dtype) for dtype, *s in shapes.values())) if hasattr(
-        transform, "apply_to") else hpmoe.trace(layer, *(Aval(tuple(s), dtype) for dtype, *s in shapes.values()))
+    program = transform(layer).lower(*(ShapeDtypeStruct(tuple(s), dtype) for dtype, *s in shapes.values())) if hasattr(
+        transform, "apply_to") else hpmoe.trace(layer, *(ShapeDtypeStruct(tuple(s), dtype) for dtype, *s in shapes.values()))
     run = ProgramRun(program, rows=8, cols=32, prefetch=prefetch)
     rng = np.random.default_rng(0)
     run.inputs[1][...] = [[0, 1 + i % 2] for i in range(tokens)]

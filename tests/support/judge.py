@@ -267,7 +267,7 @@ def _in_order(direct):
 
 
 class Arrivals(Expansion):
-    """The same plan with any rows that its slots have room for, also those that no top-k choice of so few tokens sends.
+    """The same plan with any rows that its slots can hold, also those that no top-k choice of so few tokens sends.
 
     `rows` holds for each rank how many it receives for each local expert from each rank, [local experts, ranks].
     """

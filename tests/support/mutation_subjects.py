@@ -10,7 +10,7 @@ from orders import interleaved
 from variants import VARIANTS, arguments
 
 import hpmoe
-from hpmoe import Aval
+from hpmoe import ShapeDtypeStruct
 from hpmoe.interpreters.interpret import interpret
 from hpmoe.kernels.cpu.target import CPU
 from hpmoe.support.dtypes import dtype_name, numpy_dtype
@@ -127,7 +127,7 @@ def lowered(name, layer, options, direction, schedule):
         made = hpmoe.assign_queues(tiled, machine=machine, policy=policy)
     else:
         made = stages(machine=machine, policy=policy or "critical_path", **options)[stage](f)
-    avals = [Aval(a.shape[1:], dtype_name(a.dtype)) for a in args]
+    avals = [ShapeDtypeStruct(a.shape[1:], dtype_name(a.dtype)) for a in args]
     return made.lower(*avals, mesh=hpmoe.Mesh(layer.ep), direction=direction)
 
 
@@ -226,5 +226,5 @@ class Subject:
             yield made[i]
 
     def may_hang(self, flow):
-        """Whether rows that the slots have room for harm a schedule, if not those of a routing of this layer."""
+        """Whether rows that the slots can hold harm a schedule, if not those of a routing of this layer."""
         return any(judge.harm(flow) for judge in self.judges_of_arrivals())

@@ -1,13 +1,13 @@
-"""One tile operation over all row tiles of arrays, on the twin of an NPU."""
+"""One tile operation over all row tiles of arrays, on the emulator of an NPU."""
 
 from native.image_builder import ImageBuilder
-from raw_launches import launch_on_twin
+from raw_launches import launch_on_emulator
 
 from hpmoe.kernels.protocol import Domain, Dtype, Opcode
 from hpmoe.support.dtypes import dtype_name
 
 
-def run_on_twin(name, num_rows, *operands, param=(), cols=(0,), tile_rows=4, seed=7):
+def run_on_emulator(name, num_rows, *operands, param=(), cols=(0,), tile_rows=4, seed=7):
     """Tasks of so many rows and of these columns on two cores. An operand is a number, or an array [rows, cols] and its
     modes; outputs are written."""
     builder, buffers, given = ImageBuilder(1, tile_rows, num_queues=3), [], []
@@ -24,4 +24,4 @@ def run_on_twin(name, num_rows, *operands, param=(), cols=(0,), tile_rows=4, see
         for width in cols:
             builder.task(op, tile, (first, width), queue=1 + tile % 2)
             first += width
-    launch_on_twin(builder.pack(), buffers, seed=seed, timeout=100.0)
+    launch_on_emulator(builder.pack(), buffers, seed=seed, timeout=100.0)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from simulated_layers import plan
 
 import hpmoe
-from hpmoe import Aval, Mesh
+from hpmoe import Mesh, ShapeDtypeStruct
 from hpmoe.routing.workload import balanced_ids
 from hpmoe.transforms.overlap_comm import SIGNALS
 
@@ -59,7 +59,7 @@ def others(draw):
     else:
         f = variants.VARIANTS[draw(st.sampled_from(sorted(variants.VARIANTS)))][0]
         args = variants.arguments(f, layer)
-    avals = [Aval(a.shape[1:], str(a.dtype)) for a in args]
+    avals = [ShapeDtypeStruct(a.shape[1:], str(a.dtype)) for a in args]
     staged = hpmoe.assign_queues(hpmoe.overlap_comm(hpmoe.tile_partition(f, rows=2, cols=3)), machine=machine)
     ids = layer.ids(np.random.default_rng(draw(st.integers(0, 100))))
     return staged.lower(*avals, mesh=Mesh(layer.ep), direction=direction), ids

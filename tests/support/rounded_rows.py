@@ -37,10 +37,11 @@ def rounded_weight(w, dtype="int8"):
     return rounded_rows(w.swapaxes(-1, -2), {"dtype": dtype}).swapaxes(-1, -2)
 
 
-def multiplied(x, ids, w, scale, turned=False, **options):
+def multiplied(x, ids, w, scale, transposed=False, **options):
     """A layer of one product by quantised weights."""
     rows, route = hpmoe.dispatch(x, ids, num_local_experts=w.shape[0])
-    return hpmoe.combine(hpmoe.grouped_matmul(rows, w.swapaxes(1, 2) if turned else w, route, scale=scale, **options), route)
+    return hpmoe.combine(hpmoe.grouped_matmul(rows, w.swapaxes(1, 2) if transposed else w, route, scale=scale, **options),
+                         route)
 
 
 def scaled_products(rows, ids, numbers, scale, cotangent):

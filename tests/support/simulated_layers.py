@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import hpmoe
-from hpmoe import Aval, Mesh
+from hpmoe import Mesh, ShapeDtypeStruct
 from hpmoe.autodiff.vjp import linearize
 from hpmoe.commands.layer import Layer, ids_of
 from hpmoe.runtime.planned_rows import PlannedRows, with_planned_rows
@@ -13,8 +13,9 @@ NPU = hpmoe.ascend_a3.replace(num_aic=3, num_aiv=5)
 
 def plan(ep=2, T=256, H=256, I=128, E=8, K=2, direction="forward", machine=NPU, dtype="bfloat16",  # noqa: E741
          max_rows=None, make=None, **comm):
-    args = [Aval((T, H), dtype), Aval((T, K), "int32"), Aval((T, K), "float32"), Aval((E // ep, H, 2 * I), dtype),
-            Aval((E // ep, I, H), dtype)]
+    args = [ShapeDtypeStruct((T, H), dtype), ShapeDtypeStruct((T, K), "int32"), ShapeDtypeStruct((T, K), "float32"),
+            ShapeDtypeStruct((E // ep, H, 2 * I), dtype),
+            ShapeDtypeStruct((E // ep, I, H), dtype)]
     lin = linearize(hpmoe.trace(hpmoe.moe_ffn, *args, mesh=Mesh(ep)))
     program = lin.forward if direction == "forward" else lin.backward
     tiled = hpmoe.tile_partition(hpmoe.moe_ffn, rows=128, cols=256)

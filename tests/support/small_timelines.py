@@ -32,7 +32,7 @@ def handmade(flow, *times):
 
 def two_task_flow(workers=1):
     staged = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu, rows=4), machine=hpmoe.cpu(workers))
-    return staged.lower(hpmoe.Aval((8, 6), "float32"))
+    return staged.lower(hpmoe.ShapeDtypeStruct((8, 6), "float32"))
 
 
 def check_chrome_trace(text, timelines):

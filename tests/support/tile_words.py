@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from hpmoe.tile_ops.domains import AllRows, Copies, Experts, Notices, Once, Slots, Tiles
+from hpmoe.tile_ops.domains import AllRows, CompletionFlags, Copies, Experts, Once, Slots, Tiles
 
-KINDS = {Once: "once", Notices: "once", Tiles: "tiles", Slots: "slots", Experts: "experts", AllRows: "experts",
+KINDS = {Once: "once", CompletionFlags: "once", Tiles: "tiles", Slots: "slots", Experts: "experts", AllRows: "experts",
          Copies: "copies"}
 
 

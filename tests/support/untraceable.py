@@ -6,13 +6,13 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, mint, ops
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import ShapeDtypeStruct
 from hpmoe.primitives.dispatch import dispatch
 from hpmoe.primitives.elementwise import add
 from hpmoe.tracing import trace
 
 F = mint.nn.functional
-X = Aval((3, 4), "float32")
+X = ShapeDtypeStruct((3, 4), "float32")
 PLAIN = Tensor(np.ones((3, 4), np.float32))
 OWN = ms.Generator()
 WEIGHT = Parameter(PLAIN.copy(), name="weight")
@@ -137,7 +137,7 @@ def trace_of_object(x):
 
 
 def routed(f):
-    x, ids = Aval((6, 4), "float32"), Aval((6, 2), "int32")
+    x, ids = ShapeDtypeStruct((6, 4), "float32"), ShapeDtypeStruct((6, 2), "int32")
     return trace(lambda x, ids: f(*dispatch(x, ids, num_local_experts=4)), x, ids)
 
 

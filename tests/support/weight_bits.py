@@ -1,8 +1,8 @@
-"""Weights rounded by tasks of the Ascend kernel on its twin, beside NumPy's bits."""
+"""Weights rounded by tasks of the Ascend kernel on its emulator, beside NumPy's bits."""
 
 import numpy as np
 from native.image_builder import OWN_ALL
-from one_body import run_on_twin
+from one_body import run_on_emulator
 
 from hpmoe.kernels.protocol import Cols, Rows
 from hpmoe.support.dtypes import rounded, widen
@@ -25,6 +25,6 @@ def assert_bits_of_numpy(name, element, dtype):
     want, codes = scales_in(packed, depth, form), np.zeros((experts * cols, depth), np.uint8)
     scales = np.zeros_like(want)
     operands = (scales, *OWN_ALL), (codes, *OWN_ALL), (given.reshape(-1, depth), Rows.ALL, Cols.ALL)
-    run_on_twin("QUANTIZE_WEIGHT", experts * cols, *operands, param=(*form.words(), cols), tile_rows=tile_rows)
+    run_on_emulator("QUANTIZE_WEIGHT", experts * cols, *operands, param=(*form.words(), cols), tile_rows=tile_rows)
     np.testing.assert_array_equal(codes, packed[:, :depth])
     np.testing.assert_array_equal(scales, want)

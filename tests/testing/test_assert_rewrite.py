@@ -6,12 +6,12 @@ from helpers import avals_of
 from variants import VARIANTS, arguments
 
 import hpmoe
-from hpmoe import ArgumentError, Aval, Mesh, chain, moe_ffn, tile_partition, trace
+from hpmoe import ArgumentError, Mesh, ShapeDtypeStruct, chain, moe_ffn, tile_partition, trace
 from hpmoe.rewriting import map_equations, primitives
 from hpmoe.testing import assert_rewrite, strategies
 from hpmoe.testing.program_parser import parse_program
 
-X = Aval((4, 3), "float32")
+X = ShapeDtypeStruct((4, 3), "float32")
 
 
 @hpmoe.transform(requires="program", passes="backward")
@@ -59,17 +59,17 @@ def test_the_difference_is_shown():
 
 
 def test_a_function_and_its_arguments():
-    grads = (moe_ffn, [Aval(*a) for a in (((4, 2), "float32"), ((4, 1), "int32"), ((4, 1), "float32"),
+    grads = (moe_ffn, [ShapeDtypeStruct(*a) for a in (((4, 2), "float32"), ((4, 1), "int32"), ((4, 1), "float32"),
                                           ((1, 2, 6), "float32"), ((1, 3, 2), "float32"))])
     made = str(scaled_grads(moe_ffn).lower(*grads[1], mesh=Mesh(2), direction="backward"))
     assert "= mul" in made and made.startswith("# moe_ffn_vjp | scaled_grads(by=0.5)")
     assert_rewrite(scaled_grads, grads, made, mesh=Mesh(2), direction="backward")
-    tiles = str(tile_partition(hpmoe.swiglu, rows=2).lower(Aval((4, 2), "float32")))
-    assert_rewrite(tile_partition(rows=2), (hpmoe.swiglu, [Aval((4, 2), "float32")]), tiles)
+    tiles = str(tile_partition(hpmoe.swiglu, rows=2).lower(ShapeDtypeStruct((4, 2), "float32")))
+    assert_rewrite(tile_partition(rows=2), (hpmoe.swiglu, [ShapeDtypeStruct((4, 2), "float32")]), tiles)
     by_peer = chain(tile_partition(rows=2), hpmoe.overlap_comm(signal="peer"))
     assert_rewrite(by_peer, grads, str(by_peer(moe_ffn).lower(*grads[1], mesh=Mesh(2))), mesh=Mesh(2))
     with pytest.raises(AssertionError, match=r"\+taskflow swiglu ranks=1 tasks=2"):
-        assert_rewrite(hpmoe.overlap_comm, (hpmoe.swiglu, [Aval((4, 2), "float32")]), "")
+        assert_rewrite(hpmoe.overlap_comm, (hpmoe.swiglu, [ShapeDtypeStruct((4, 2), "float32")]), "")
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -10,18 +10,18 @@ from mindspore import mint
 from value_changes import changing
 
 import hpmoe
-from hpmoe import Aval, Mesh, VerifyError, chain, moe_ffn, overlap_comm, tile_partition
+from hpmoe import Mesh, ShapeDtypeStruct, VerifyError, chain, moe_ffn, overlap_comm, tile_partition
 from hpmoe.rewriting import Builder, map_equations, primitives, rebuild
 from hpmoe.runtime.transform import shown_transform
 from hpmoe.testing import assert_same
 
 MESH = Mesh(2)
-AVALS = [Aval(*a) for a in (((5, 4), "float32"), ((5, 2), "int32"), ((5, 2), "float32"), ((2, 4, 6), "float32"),
+AVALS = [ShapeDtypeStruct(*a) for a in (((5, 4), "float32"), ((5, 2), "int32"), ((5, 2), "float32"), ((2, 4, 6), "float32"),
                             ((2, 3, 4), "float32"))]
-ONE_EXPERT_A_RANK = [Aval(*a) for a in (((5, 4), "float32"), ((5, 1), "int32"), ((5, 1), "float32"),
+ONE_EXPERT_A_RANK = [ShapeDtypeStruct(*a) for a in (((5, 4), "float32"), ((5, 1), "int32"), ((5, 1), "float32"),
                                         ((1, 4, 6), "float32"), ((1, 3, 4), "float32"))]
-TWIN = chain(tile_partition(rows=2, cols=16, machine=hpmoe.ascend_a3.replace(num_aic=1, num_aiv=2)), overlap_comm,
-             hpmoe.assign_queues, hpmoe.fuse_persistent(target="ascend-twin"))
+EMULATOR = chain(tile_partition(rows=2, cols=16, machine=hpmoe.ascend_a3.replace(num_aic=1, num_aiv=2)), overlap_comm,
+             hpmoe.assign_queues, hpmoe.fuse_persistent(target="ascend-emulator"))
 
 
 def two_results(x, ids, weights, up, down):
@@ -67,7 +67,7 @@ def negative(builder, x, eqn=None):
     chain(), hpmoe.deduplicate_rows, hpmoe.assign_queues(policy="round_robin"), hpmoe.launch_kernels,
     hpmoe.save_for_backward(policy="recompute_swiglu"), hpmoe.fuse_persistent,
     hpmoe.replicate_experts(loads=[9, 1, 1, 1]), chain(tile_partition(rows=2), overlap_comm, hpmoe.assign_queues),
-    lambda f: tile_partition(f, rows=3), TWIN], ids=shown_transform)
+    lambda f: tile_partition(f, rows=3), EMULATOR], ids=shown_transform)
 def test_transforms_of_every_level_pass(transform):
     assert_same(transform, moe_ffn, AVALS, MESH, orders=1)
 
@@ -80,7 +80,7 @@ def test_main_gradients_grow_by_the_gradient():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_is_held_to_its_own_roundings(dtype):
-    half = [Aval(a.shape, dtype) if a.dtype == "float32" else a for a in AVALS]
+    half = [ShapeDtypeStruct(a.shape, dtype) if a.dtype == "float32" else a for a in AVALS]
     assert_same(overlap_comm, moe_ffn, half, MESH, orders=1)
     assert "output of rank 0 differs" in failure(after(primitives.combine, lambda b, x, e: b.add(primitives.mul, x, 1.25)),
                                                  avals=half)
@@ -91,11 +91,12 @@ def closing_over(weight):
 
 
 @pytest.mark.parametrize("f, avals, mesh", [
-    (lambda x: x * x, [Aval((3, 2), "float32")], None),
-    (lambda x, by: x * by, [Aval((3, 2), "float32"), 3.0], Mesh(1)),
-    (lambda params: params["x"] @ params["w"], [{"x": Aval((3, 2), "float32"), "w": Aval((2, 5), "float32")}], MESH),
-    (closing_over(ms.Tensor(np.ones((2, 4)), ms.float32)), [Aval((3, 2), "float32")], MESH),
-    (lambda x: x > 0, [Aval((3, 2), "float32")], None),
+    (lambda x: x * x, [ShapeDtypeStruct((3, 2), "float32")], None),
+    (lambda x, by: x * by, [ShapeDtypeStruct((3, 2), "float32"), 3.0], Mesh(1)),
+    (lambda params: params["x"] @ params["w"],
+     [{"x": ShapeDtypeStruct((3, 2), "float32"), "w": ShapeDtypeStruct((2, 5), "float32")}], MESH),
+    (closing_over(ms.Tensor(np.ones((2, 4)), ms.float32)), [ShapeDtypeStruct((3, 2), "float32")], MESH),
+    (lambda x: x > 0, [ShapeDtypeStruct((3, 2), "float32")], None),
     (lambda *a: moe_ffn(*a, capacity_factor=0.5, drop_policy="probs", return_drop_counts=True), AVALS, MESH),
     (lambda *a: moe_ffn(*a, capacity_factor=2.0), AVALS, MESH),
     (two_results, AVALS, MESH)])
@@ -104,8 +105,8 @@ def test_functions_of_any_arguments_and_results_pass(f, avals, mesh):
 
 
 def test_a_function_without_gradient_is_compared_forward():
-    x = Aval((4, 3), "float32")
-    assert_same(tile_partition(rows=2), hpmoe.swiglu, [Aval((4, 2), "float32")], grads=False, orders=1)
+    x = ShapeDtypeStruct((4, 3), "float32")
+    assert_same(tile_partition(rows=2), hpmoe.swiglu, [ShapeDtypeStruct((4, 2), "float32")], grads=False, orders=1)
     assert_same(tile_partition(rows=2), lambda x: mint.floor(x), [x], orders=1)
 
 
@@ -144,7 +145,7 @@ def test_a_backward_pass_that_does_not_follow_is_named():
 
 def test_half_precision_hides_no_small_mismatch():
     """It is less than a rounding of bfloat16 for each equation, and is found by Programs in float64."""
-    half = [Aval(a.shape, "bfloat16") if a.dtype == "float32" else a for a in AVALS]
+    half = [ShapeDtypeStruct(a.shape, "bfloat16") if a.dtype == "float32" else a for a in AVALS]
     slightly = after(primitives.combine, lambda b, x, e: b.add(primitives.mul, x, 1.002), "backward")
     text = failure(slightly, avals=half)
     assert "gradient of hidden_states of rank 0 differs" in text and "by its Programs in float64" in text
@@ -159,7 +160,7 @@ def of_relu_squared(x, ids, weights, up, down):
 
 
 def test_a_reference_of_ones_own():
-    half = [Aval(a.shape, "bfloat16") if a.dtype == "float32" else a for a in AVALS]
+    half = [ShapeDtypeStruct(a.shape, "bfloat16") if a.dtype == "float32" else a for a in AVALS]
     for avals in (AVALS, half):
         assert_same(changing("relu_squared"), moe_ffn, avals, MESH, orders=1, reference=of_relu_squared)
     assert "output of rank 0 differs" in failure(changing("scale_rows"), reference=of_relu_squared)

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import strategies as st
 
 import hpmoe
-from hpmoe import Aval, Mesh, moe_ffn, spmd
+from hpmoe import Mesh, ShapeDtypeStruct, moe_ffn, spmd
 from hpmoe.testing import assert_same, random_inputs, strategies
 from hpmoe.testing.inputs import ROUTINGS
 
-AVALS = [Aval(*a) for a in (((5, 4), "float32"), ((5, 2), "int32"), ((5, 2), "bfloat16"), ((2, 4, 6), "float16"),
+AVALS = [ShapeDtypeStruct(*a) for a in (((5, 4), "float32"), ((5, 2), "int32"), ((5, 2), "bfloat16"), ((2, 4, 6), "float16"),
                             ((2, 3, 4), "float32"))]
 
 
@@ -31,7 +31,8 @@ def test_inputs_are_of_their_shapes_and_ids_distinct(routing, ep):
 
 def test_routings_are_what_they_say():
     def ids(routing, ep=3):
-        inputs = random_inputs(moe_ffn, [Aval(a.shape, "float32") if i != 1 else a for i, a in enumerate(AVALS)], Mesh(ep),
+        inputs = random_inputs(moe_ffn, [ShapeDtypeStruct(a.shape, "float32") if i != 1 else a for i, a in enumerate(AVALS)],
+                               Mesh(ep),
                                routing)
         return inputs[1].asnumpy(), inputs.num_tokens
     assert (ids("one_expert")[0][..., 0] == 5).all()
@@ -41,16 +42,19 @@ def test_routings_are_what_they_say():
 
 
 def test_the_same_seed_gives_the_same_and_another_one_others():
-    one, same, other = (random_inputs(hpmoe.swiglu, [Aval((4, 6), "float32")], None, seed=seed) for seed in (0, 0, 1))
+    one, same, other = (random_inputs(hpmoe.swiglu, [ShapeDtypeStruct((4, 6), "float32")], None, seed=seed)
+                        for seed in (0, 0, 1))
     chex.assert_trees_all_equal(one[0].asnumpy(), same[0].asnumpy())
     assert one[0].shape == (4, 6) and (one[0].asnumpy() != other[0].asnumpy()).any()
 
 
 def test_trees_numbers_and_tensors_stay_what_they_are():
     mask = ms.Tensor(np.ones((2, 4, 1)), ms.float32)
-    inputs = random_inputs(lambda p, by, mask: p["x"] * by * mask, [{"x": Aval((4, 3), "float32")}, 2.0, mask], Mesh(2))
+    inputs = random_inputs(lambda p, by, mask: p["x"] * by * mask, [{"x": ShapeDtypeStruct((4, 3), "float32")}, 2.0, mask],
+                           Mesh(2))
     assert inputs[0]["x"].shape == (2, 4, 3) and inputs[1:] == (2.0, mask)
-    index = random_inputs(lambda x, i: x[i], [Aval((7, 2), "float32"), Aval((50,), "int64")])[1].asnumpy()
+    index = random_inputs(lambda x, i: x[i],
+                          [ShapeDtypeStruct((7, 2), "float32"), ShapeDtypeStruct((50,), "int64")])[1].asnumpy()
     assert set(index) == set(range(7))
 
 

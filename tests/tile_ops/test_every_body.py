@@ -8,11 +8,11 @@ import pytest
 from ascend_helpers import npu
 from bodies_in_tiles import run as run_on_cpu
 from native.image_builder import OWN, OWN_ALL, ImageBuilder
-from raw_launches import launch_on_twin
+from raw_launches import launch_on_emulator
 
 import hpmoe
+from hpmoe.kernels.ascendc.emulator.target import EMULATOR
 from hpmoe.kernels.ascendc.rules import check_image
-from hpmoe.kernels.ascendc.twin.target import TWIN
 from hpmoe.kernels.cpu.target import CPU
 from hpmoe.kernels.native import load
 from hpmoe.kernels.protocol import Cols, Domain, Dtype, Extent, MapCode, Opcode, Reduction, Rows
@@ -29,8 +29,8 @@ DTYPES = (*FLOATS, *INTEGERS, max(Dtype) + 1)  # the last is none
 ROWS, COLS = 5, 32
 ONE_COLUMN = Rows.OWN, Cols.ONE
 REFUSED_BY_CPU = r"the packed image is broken: an? (MAP|op|operand|buffer|ROW_REDUCE|GMM|QUANTIZE|DEQUANTIZE)"
-REFUSED_BY_TWIN = r"has no body in this kernel: it asks for [A-Z]"
-BODIES = {unit: [p.name for p in TilePrimitive.members.values() if p.unit == unit and p.name in TWIN.bodies.operations]
+REFUSED_BY_EMULATOR = r"has no body in this kernel: it asks for [A-Z]"
+BODIES = {unit: [p.name for p in TilePrimitive.members.values() if p.unit == unit and p.name in EMULATOR.bodies.operations]
           for unit in ("aic", "aiv")}
 COSH, MEDIAN = (types.SimpleNamespace(name=name, number=number) for name, number in (("cosh", 99), ("MEDIAN", 99)))
 TOLERANCE = {Dtype.FLOAT32: 2e-5, Dtype.BFLOAT16: 2e-2, Dtype.FLOAT16: 3e-3}
@@ -63,10 +63,10 @@ def on_cpu(*args, **options):
     return buffers
 
 
-def on_twin(*args, **options):
+def on_emulator(*args, **options):
     """Past the check that the host makes, so that only the kernel itself is left to refuse."""
     builder, buffers = one_task(*args, **options)
-    launch_on_twin(builder.pack(), buffers)
+    launch_on_emulator(builder.pack(), buffers)
     return buffers
 
 
@@ -79,13 +79,13 @@ def assert_refused_everywhere(*args, **options):
         on_cpu(*args, **options)
     with pytest.raises(LaunchError, match=REFUSED_BY_CPU):
         check_image(one_task(*args, **options)[0].pack())
-    with pytest.raises(LaunchError, match=REFUSED_BY_TWIN):
-        on_twin(*args, **options)
+    with pytest.raises(LaunchError, match=REFUSED_BY_EMULATOR):
+        on_emulator(*args, **options)
 
 
 def assert_refused_by_kernel(*args, **options):
-    with pytest.raises(LaunchError, match=REFUSED_BY_TWIN):
-        on_twin(*args, **options)
+    with pytest.raises(LaunchError, match=REFUSED_BY_EMULATOR):
+        on_emulator(*args, **options)
 
 
 def num_inputs(code):
@@ -108,7 +108,7 @@ def test_every_function(dtype):
                 if dtype in FLOATS or count == 1:
                     assert_refused_by_kernel(Opcode.MAP, operands, (code,))
                 continue
-            for run in (on_cpu, on_twin):
+            for run in (on_cpu, on_emulator):
                 out, *inputs = run(Opcode.MAP, operands, (code,))
                 want = expected(code, [wide(a) for a in inputs])
                 np.testing.assert_allclose(wide(out), want, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
@@ -126,7 +126,7 @@ def test_every_function_of_integers(dtype):
                 on_cpu(Opcode.MAP, operands, (code,))
             assert_refused_by_kernel(Opcode.MAP, operands, (code,))
             continue
-        for run in (on_cpu, on_twin):
+        for run in (on_cpu, on_emulator):
             out, *inputs = run(Opcode.MAP, operands, (code,))
             np.testing.assert_array_equal(out, np.asarray(expected(code, inputs)).astype(out.dtype), err_msg=code.name)
 
@@ -159,10 +159,10 @@ def test_every_dtype_of_every_operand(name):
             if dtype not in FLOATS and not (dtype in INTEGERS and name in ("MAP", "ROW_REDUCE")):
                 assert_refused_everywhere(opcode, operands, **options)
             elif name == "GMM" and dtype != Dtype.FLOAT32:  # the matrix core takes no mixture, which check_flow says
-                with pytest.raises(LaunchError, match=REFUSED_BY_TWIN):
-                    on_twin(opcode, operands, **options)
+                with pytest.raises(LaunchError, match=REFUSED_BY_EMULATOR):
+                    on_emulator(opcode, operands, **options)
             else:
-                for got, want in zip(*(run(opcode, operands, **options)[:num_outputs] for run in (on_twin, on_cpu)),
+                for got, want in zip(*(run(opcode, operands, **options)[:num_outputs] for run in (on_emulator, on_cpu)),
                                      strict=True):
                     np.testing.assert_allclose(wide(got), wide(want), rtol=TOLERANCE.get(dtype, 0), atol=1e-5)
 
@@ -175,8 +175,8 @@ def test_every_opcode_without_a_body_is_refused_by_the_kernel(unit, queue):
             continue
         builder, buffers = one_task(Opcode.MAP, [(COLS, ROWS, Dtype.FLOAT32, OWN)] * 2, queue=queue)
         builder.tables["ops"][0]["opcode"] = opcode
-        with pytest.raises(LaunchError, match=REFUSED_BY_TWIN) as error:
-            launch_on_twin(builder.pack(), buffers)
+        with pytest.raises(LaunchError, match=REFUSED_BY_EMULATOR) as error:
+            launch_on_emulator(builder.pack(), buffers)
         assert (Opcode(opcode).name if opcode in list(Opcode) else f"Opcode {opcode}") in str(error.value)
 
 
@@ -207,7 +207,7 @@ def test_an_extent_that_is_none_is_refused():
     with pytest.raises(LaunchError, match="the packed image is broken: an event's extent"):
         check_image(image)
     with pytest.raises(LaunchError, match=rf"event {event} of rank 0 counts what this kernel does not know"):
-        launch_on_twin(image, buffers)
+        launch_on_emulator(image, buffers)
 
 
 @pytest.mark.parametrize("opcode, param, words", [
@@ -255,14 +255,16 @@ def changed(flow, **changes):
     ({"primitive": MEDIAN}, r"fuse_persistent\(target=.cpu.\): add: its tile body is MEDIAN; it must be one of ADD_COLS"),
 ])
 def test_a_taskflow_that_asks_for_no_body_is_refused_by_name(changes, words):
-    flow = planned(lambda x, y: x + y, hpmoe.Aval((8, 32), "float32"), hpmoe.Aval((8, 32), "float32"))
+    flow = planned(lambda x, y: x + y, hpmoe.ShapeDtypeStruct((8, 32), "float32"),
+                   hpmoe.ShapeDtypeStruct((8, 32), "float32"))
     CPU.compile([flow], 1.0)
     with pytest.raises(ArgumentError, match=words):
         CPU.compile([changed(flow, **changes)], 1.0)
 
 
 def test_a_taskflow_that_computes_with_integers_is_refused_by_name():
-    flow = planned(lambda x, y: hpmoe.swiglu(x) + y, hpmoe.Aval((8, 64), "float32"), hpmoe.Aval((8, 32), "float32"))
+    flow = planned(lambda x, y: hpmoe.swiglu(x) + y, hpmoe.ShapeDtypeStruct((8, 64), "float32"),
+                   hpmoe.ShapeDtypeStruct((8, 32), "float32"))
     buffers = tuple(dataclasses.replace(b, dtype="int32") if b is flow.buffers[flow.ops[0].operands[1].buffer] else b
                     for b in flow.buffers)
     with pytest.raises(ArgumentError, match="swiglu: the dtype of operand 1 is int32; it must be one of float32,"):

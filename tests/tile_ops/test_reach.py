@@ -1,13 +1,14 @@
-"""hpmoe doctor --target=ascend says what is true: all that it lists as run is run on the twin, all else is refused there."""
+"""hpmoe doctor --target=ascend says what is true: all that it lists as run is run on the emulator, all else is refused
+there."""
 
 import numpy as np
 import pytest
-from ascend_helpers import capped, npu, twin
+from ascend_helpers import capped, emulator, npu
 from helpers import Layer
 from int8_products import multiplied
 from mindspore import Tensor
 from native.image_builder import OWN, OWN_ALL
-from one_body import run_on_twin
+from one_body import run_on_emulator
 
 import hpmoe
 from hpmoe.commands.doctor_reach import reach
@@ -61,7 +62,7 @@ def test_what_is_listed_runs_in_each_dtype_listed_and_no_other(name):
         x = np.ones((NUM_ROWS, COLS), numpy_dtype(dtype))
         is_said = name in SAID["runs"]["dtypes"][dtype] and (dtype, name) not in INDICES
         try:
-            run_on_twin(name, NUM_ROWS, *operands(x), param=param, cols=(COLS,), tile_rows=8)
+            run_on_emulator(name, NUM_ROWS, *operands(x), param=param, cols=(COLS,), tile_rows=8)
         except LaunchError as error:
             assert "has no body in this kernel" in str(error) and not is_said, (dtype, error)
         else:
@@ -73,20 +74,20 @@ def opcodes_of_layers():
         layer = Layer(ep=4, T=9, H=32, I=16, E=4, K=2, node_size=2) if name == "relays" else Layer(
             ep=2, T=9, H=32, I=16, E=4, K=2)
         x, ids, *rest = (Tensor(a) for a in layer.arguments())
-        fused = hpmoe.spmd(twin(f, tiled_for=npu() if name == "weights" else None), layer.mesh)
+        fused = hpmoe.spmd(emulator(f, tiled_for=npu() if name == "weights" else None), layer.mesh)
         fused(x, ids, *rest)
         for direction in ("forward", "backward"):
             yield from (op.opcode for op in fused.lower(x, ids, *rest, direction=direction).flow.ops)
     int8 = Tensor(np.ones((4, 6, 32), np.int8)), Tensor(np.ones((4, 6), np.float32))
     for f, *more in (*((f,) for f in COUNTS), (multiplied, *int8)):
-        fused = twin(f)
+        fused = emulator(f)
         fused(x[0], ids[0], *more)
         yield from (op.opcode for op in fused.lower(x[0], ids[0], *more).flow.ops)
 
 
 def test_all_that_is_listed_is_tried():
     found = set(opcodes_of_layers())
-    # Of signal="peer", in test_ascend_twin; of a 950, in test_ascend_950.
+    # Of signal="peer", in test_ascend_emulator; of a 950, in test_ascend_950.
     assert {name for name in RUNS if name not in ALONE} - found == {"NOTIFY", "GMM_FP8"}
     assert set(ALONE) <= set(RUNS) and not set(REFUSES) & (found | set(ALONE))
     assert sorted([*RUNS, *REFUSES]) == sorted(Opcode.__members__)
@@ -96,7 +97,7 @@ def test_all_that_is_listed_is_tried():
 def test_what_is_refused_is_refused_by_name(name):
     """And by the kernel: tests/tile_ops/test_every_body.py."""
     doubled = hpmoe.assign_queues(hpmoe.tile_partition(lambda x: x * 2.0, rows=4), machine=npu())
-    flow = doubled.lower(hpmoe.Aval((8, 32), "float32"))
+    flow = doubled.lower(hpmoe.ShapeDtypeStruct((8, 32), "float32"))
     renamed = flow.replace(ops=(flow.ops[0].replace(primitive=TilePrimitive.named(name)), *flow.ops[1:]))
     with pytest.raises(hpmoe.ArgumentError, match=f"its tile body is {name}"):
         check_flow(renamed, "ascend")

@@ -1,4 +1,5 @@
-"""RMSNorm of received rows as a tile operation of its own: on the interpreter, CPU, simulator and the Ascend kernel's twin,
+"""RMSNorm of received rows as a tile operation of its own: on the interpreter, CPU, simulator and the Ascend kernel's
+emulator,
 forward and backward, against JAX and float64."""
 
 import jax
@@ -10,7 +11,7 @@ from ascend_helpers import ProgramRun, bf16, from_seed
 from mindspore import ops
 
 import hpmoe
-from hpmoe import Aval, trace
+from hpmoe import ShapeDtypeStruct, trace
 from hpmoe.autodiff.vjp import linearize
 from hpmoe.tile_ops.norms import RMS_NORM, RMS_NORM_GRAD, rms_norm_grad
 
@@ -53,7 +54,7 @@ def fused(f, target="cpu"):
     return hpmoe.fuse_persistent(scheduled(f, target), target=target)
 
 
-@pytest.mark.parametrize("target", ["cpu", "ascend-twin"])
+@pytest.mark.parametrize("target", ["cpu", "ascend-emulator"])
 def test_a_layer_and_its_gradients_equal_jax(arrays, target):
     """Compares MindSpore op by op, the interpreter and the kernel."""
     grad_by = (0, 2, 3, 4, 5)
@@ -72,14 +73,15 @@ def test_a_layer_and_its_gradients_equal_jax(arrays, target):
 
 @pytest.mark.parametrize("direction, primitive", [("forward", RMS_NORM), ("backward", RMS_NORM_GRAD)])
 def test_it_is_one_task_for_a_tile_of_rows(arrays, direction, primitive):
-    flow = scheduled(layer, "ascend-twin").lower(*map(ms.Tensor, arrays), direction=direction)
+    flow = scheduled(layer, "ascend-emulator").lower(*map(ms.Tensor, arrays), direction=direction)
     number, = (i for i, op in enumerate(flow.ops) if op.primitive is primitive)
     line = hpmoe.simulate(flow, hpmoe.ascend_a3.replace(num_aic=1, num_aiv=2))
     assert np.all(line.end[flow.tasks["op"][line.task] == number] > 0)
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("aval", [bf16(19, 72), Aval((3, 9001), "float32"), Aval((5, 4, 24), "float16"), bf16(7, 1)],
+@pytest.mark.parametrize("aval", [bf16(19, 72), ShapeDtypeStruct((3, 9001), "float32"),
+                                  ShapeDtypeStruct((5, 4, 24), "float16"), bf16(7, 1)],
                          ids=str)
 def test_the_kernel_equals_float64_in_any_order(monkeypatch, aval, direction):
     program = trace(normed, aval)

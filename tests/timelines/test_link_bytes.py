@@ -92,7 +92,7 @@ def test_launches_copy_the_bytes_that_the_ids_say(name, scheme):
 def test_the_simulator_counts_the_same(name, dedup):
     make, num_tokens = ROUTINGS[name]
     ids, machine = make(), hpmoe.ascend_a3.replace({"link.node_size": NODE})
-    avals = [hpmoe.Aval((EP, *shape), dtype) for shape, dtype in (
+    avals = [hpmoe.ShapeDtypeStruct((EP, *shape), dtype) for shape, dtype in (
         ((TOKENS, HIDDEN), "float32"), ((TOKENS, TOP_K), "int32"), ((TOKENS, TOP_K), "float32"),
         ((LOCAL, HIDDEN, 12), "float32"), ((LOCAL, 6, HIDDEN), "float32"))]
     line = hpmoe.simulate(layer(dedup, False, machine).lower(*avals), routing=ids, num_tokens=num_tokens)

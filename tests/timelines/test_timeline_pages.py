@@ -65,8 +65,8 @@ def test_an_operation_has_one_color_in_both_halves_of_a_page(line):
         assert len(set(re.findall(r"background:(#\w+)", half.split("busy workers")[0]))) == len(run.flow.ops) + 1
 
 
-def test_notices_take_no_color_of_another_operation(line):
-    """Where one half signals each peer, it has notices between a combine's puts and its sum."""
+def test_completion_flags_take_no_color_of_another_operation(line):
+    """Where one half signals each peer, it has completion flags between a combine's puts and its sum."""
     other = hpmoe.simulate(plan(signal="peer"))
     mine, theirs = (dict(zip([op_name(run.flow, op) for op in run.flow.ops], colors, strict=True))
                     for run, colors in zip((line, other), colors_of(line, other), strict=True))

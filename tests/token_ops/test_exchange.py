@@ -6,12 +6,12 @@ import pytest
 from helpers import Layer, fused, tensors
 
 import hpmoe
-from hpmoe import Aval, Mesh
+from hpmoe import Mesh, ShapeDtypeStruct
 
 EP, T, H, WIDTH, E, K = 2, 12, 16, 8, 2, 3
 PARTS = {"hidden_states": ((T, H), "float32"), "topk_ids": ((T, K), "int32"), "topk_weights": ((T, K), "float32"),
          "gate_up_weight": ((E, H, 2 * WIDTH), "float32"), "down_weight": ((E, WIDTH, H), "float32")}
-AVALS = [Aval(*part) for part in PARTS.values()]
+AVALS = [ShapeDtypeStruct(*part) for part in PARTS.values()]
 
 
 def moe_ffn(hidden_states, topk_ids, topk_weights, gate_up_weight, down_weight):
@@ -94,4 +94,5 @@ def other_ids(x, ids, more):
 
 def test_rows_sorted_by_other_ids_are_not_dispatched():
     with pytest.raises(hpmoe.TransformError, match="hpmoe.exchange of permuted rows by the same topk_ids"):
-        hpmoe.tile_partition(other_ids).lower(Aval((4, 3), "float32"), Aval((4, 1), "int32"), Aval((4, 1), "int32"))
+        hpmoe.tile_partition(other_ids).lower(ShapeDtypeStruct((4, 3), "float32"), ShapeDtypeStruct((4, 1), "int32"),
+                                              ShapeDtypeStruct((4, 1), "int32"))

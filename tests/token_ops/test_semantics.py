@@ -44,7 +44,7 @@ PLACES = Tensor(np.arange(8, dtype=np.int32))
 ])
 def test_tiles_say_what_to_write_instead(f, use):
     with pytest.raises(hpmoe.TransformError, match=use):
-        hpmoe.tile_partition(f).lower(hpmoe.Aval((8, 3), "float32"), hpmoe.Aval((8, 1), "int32"))
+        hpmoe.tile_partition(f).lower(hpmoe.ShapeDtypeStruct((8, 3), "float32"), hpmoe.ShapeDtypeStruct((8, 1), "int32"))
 
 
 def test_mindspore_spellings_are_the_same_primitives():
@@ -56,5 +56,6 @@ def test_mindspore_spellings_are_the_same_primitives():
         rows, places = ops.moe_token_permute(x, i)
         return ops.moe_token_unpermute(rows, places, p)
 
-    args = hpmoe.Aval((6, 4), "float32"), hpmoe.Aval((6, 2), "int32"), hpmoe.Aval((6, 2), "float32")
+    args = (hpmoe.ShapeDtypeStruct((6, 4), "float32"), hpmoe.ShapeDtypeStruct((6, 2), "int32"),
+            hpmoe.ShapeDtypeStruct((6, 2), "float32"))
     assert str(hpmoe.trace(mine, *args)).split("\n", 1)[1] == str(hpmoe.trace(theirs, *args)).split("\n", 1)[1]

@@ -12,7 +12,7 @@ import hpmoe
 from hpmoe.tracing import trace
 from hpmoe.tracing.draws import states
 
-X = hpmoe.Aval((3, 4), "float32")
+X = hpmoe.ShapeDtypeStruct((3, 4), "float32")
 
 
 def test_tracing_and_planning_draw_nothing():

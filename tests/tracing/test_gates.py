@@ -10,7 +10,7 @@ from mindspore import Tensor, mint, ops
 from router_runs import traced
 
 import hpmoe
-from hpmoe import Aval
+from hpmoe import ShapeDtypeStruct
 
 F, INF = mint.nn.functional, np.inf
 T, N = 6, 8
@@ -94,7 +94,7 @@ def test_a_gate_of_them_in_half_precision_is_rounded_once():
         return F.softshrink(x, 0.25), ops.softsign(x)
 
     x = Tensor(values()[0]).astype(ms.bfloat16)
-    program = hpmoe.trace(gate, Aval((T, N), "bfloat16"))
+    program = hpmoe.trace(gate, ShapeDtypeStruct((T, N), "bfloat16"))
     assert [a.aval.dtype for a in program.outputs] == ["bfloat16", "bfloat16"]
     wide = x.astype(ms.float32).asnumpy()
     want = [Tensor(a).astype(ms.bfloat16).astype(ms.float32).asnumpy() for a in (

@@ -12,7 +12,7 @@ from mindspore import Tensor, mint, ops
 from router_runs import traced
 
 import hpmoe
-from hpmoe import Aval
+from hpmoe import ShapeDtypeStruct
 from hpmoe.kernels.ascendc.rules import check_flow
 from hpmoe.primitives.columns import take_columns
 from hpmoe.support.dtypes import numpy_dtype
@@ -220,13 +220,13 @@ def test_an_npu_refuses_wide_rows_by_name():
     for f, words in ((lambda x: mint.topk(x, 2)[0], "top_k: the widest of its rows, in bytes, is 8196"),
                      (lambda x: mint.cumsum(x, 1), "cumsum: the widest of its rows, in bytes, is 8196")):
         flow = hpmoe.assign_queues(hpmoe.tile_partition(f, rows=4), machine=npu())
-        check_flow(flow.lower(Aval((T, 2048), "float32")), "ascend")
+        check_flow(flow.lower(ShapeDtypeStruct((T, 2048), "float32")), "ascend")
         with pytest.raises(ArgumentError, match=words):
-            check_flow(flow.lower(Aval((T, 2049), "float32")), "ascend")
+            check_flow(flow.lower(ShapeDtypeStruct((T, 2049), "float32")), "ascend")
 
 
 def test_ids_that_only_go_through_int64_are_not_cast():
-    text = str(hpmoe.trace(lambda x: mint.topk(x, 2)[1].astype(ms.int32), Aval((T, E), "float32")))
+    text = str(hpmoe.trace(lambda x: mint.topk(x, 2)[1].astype(ms.int32), ShapeDtypeStruct((T, E), "float32")))
     assert "cast" not in text and "top_k[k=2 largest=True]" in text
 
 

@@ -7,11 +7,11 @@ from mindspore import Tensor, mint, ops
 from untraceable import CATALOGUE, PLAIN, ROWS, F
 
 import hpmoe
-from hpmoe import Aval
+from hpmoe import ShapeDtypeStruct
 from hpmoe.primitives.dispatch import combine, dispatch
 from hpmoe.support.errors import TransformError
 
-X = Aval((3, 4), "float32")
+X = ShapeDtypeStruct((3, 4), "float32")
 GIVEN = Tensor(np.full((3, 4), 0.5, np.float32))  # what is decided or drawn outside
 IDS = Tensor([0, 2], ms.int32)
 COLUMNS = Tensor([[0, 2], [1, 0], [3, 1]], ms.int32)
@@ -99,7 +99,7 @@ def test_a_suggestion_for_received_rows_is_traced_and_tiled(name):
         rows, route = dispatch(x, ids, num_local_experts=4)
         return combine(INSTEAD_OF_ROWS[name](rows, route), route)
 
-    flow = hpmoe.tile_partition(layer).lower(Aval((6, 4), "float32"), Aval((6, 2), "int32"))
+    flow = hpmoe.tile_partition(layer).lower(ShapeDtypeStruct((6, 4), "float32"), ShapeDtypeStruct((6, 2), "int32"))
     assert flow.num_tasks and flow.routes
 
 

@@ -9,7 +9,7 @@ import pytest
 from mindspore import Tensor, mint, nn, ops
 from untraceable import CATALOGUE, WEIGHT, X, branch, square_sum
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import ShapeDtypeStruct
 from hpmoe.primitives.dispatch import combine, dispatch
 from hpmoe.support.errors import ArgumentError, TraceError
 from hpmoe.tracing import pynative, trace
@@ -29,7 +29,7 @@ def test_rows_of_two_routes_are_said_to_be_of_two():
         (rows, route), (more, _) = (dispatch(x, i, num_local_experts=2) for i in (ids, others))
         return combine(rows + more, route)
 
-    ids = Aval((3, 2), "int32")
+    ids = ShapeDtypeStruct((3, 2), "int32")
     with pytest.raises(ArgumentError, match=r"\(R, 4\) and \(R, 4\).*Received rows of two routes are different rows"):
         trace(f, X, ids, ids)
 

@@ -10,7 +10,7 @@ from mindspore import Parameter, Tensor, mint, nn, ops
 
 from hpmoe.autodiff.vjp import linearize
 from hpmoe.interpreters.evaluate import evaluate
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import ShapeDtypeStruct
 from hpmoe.machines.machine import Mesh
 from hpmoe.moe import moe_ffn
 from hpmoe.primitives.dispatch import combine, dispatch
@@ -22,7 +22,7 @@ RNG = np.random.default_rng(0)
 
 
 def abstract(*shape, dtype="float32"):
-    return Aval(shape, dtype)
+    return ShapeDtypeStruct(shape, dtype)
 
 
 def array(*shape):

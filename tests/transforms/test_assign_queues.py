@@ -12,7 +12,7 @@ from hpmoe.ir.layout import Layout
 from hpmoe.routing.kinds.direct import Direct
 from hpmoe.routing.workload import balanced_ids, imbalanced_ids
 from hpmoe.runtime.planned_rows import rows_of_received
-from hpmoe.scheduling.likely_slots import LikelySlots, likely_costs
+from hpmoe.scheduling.expected_slots import ExpectedSlots, expected_costs
 from hpmoe.scheduling.workers import vector_workers
 
 
@@ -44,7 +44,7 @@ def test_puts_are_dealt_out_evenly_whatever_slots_rows_are_in(direction):
     ids = np.argsort(np.random.default_rng(0).random((16, 2048, 128)), axis=2)[:, :, :8].astype(np.int32)
     ours = dataclasses.replace(layer(direction, ep=16, tokens=2048, hidden=2048, intermediate=768), ids=ids)
     line = ours.fused()
-    flow, costs = line.flow, likely_costs(line.flow, hpmoe.ascend_a3)
+    flow, costs = line.flow, expected_costs(line.flow, hpmoe.ascend_a3)
     senders = hpmoe.ascend_a3.num_aiv - vector_workers(flow, hpmoe.ascend_a3, costs).computing
     rows = Layout(flow, [list(ours.ids)] * len(flow.routes), None).task_rows(3)
     for op in (i for i, op in enumerate(flow.ops) if op.opcode in ("PUT", "PUT_BACK") and op.cols):
@@ -55,16 +55,18 @@ def test_puts_are_dealt_out_evenly_whatever_slots_rows_are_in(direction):
 
 def test_likely_rows_are_those_planned_for_where_they_are_known():
     known, every = (plan(ep=4, T=300, E=16, K=2, max_rows=rows, make=lambda f: f).routes[0] for rows in (700, None))
-    assert (known.likely_rows, every.likely_rows) == (700, 600)
-    assert every.num_slots > 3 * every.likely_rows / every.tile_rows
+    assert (known.expected_rows, every.expected_rows) == (700, 600)
+    assert every.num_slots > 3 * every.expected_rows / every.tile_rows
 
 
 def test_likely_rows_where_an_expert_has_a_capacity_are_not_those_that_it_has_room_for():
-    args = [hpmoe.Aval((600, 64), "float32"), hpmoe.Aval((600, 2), "int32"), hpmoe.Aval((600, 2), "float32"),
-            hpmoe.Aval((4, 64, 256), "float32"), hpmoe.Aval((4, 128, 64), "float32")]
+    args = [hpmoe.ShapeDtypeStruct((600, 64), "float32"), hpmoe.ShapeDtypeStruct((600, 2), "int32"),
+            hpmoe.ShapeDtypeStruct((600, 2), "float32"),
+            hpmoe.ShapeDtypeStruct((4, 64, 256), "float32"), hpmoe.ShapeDtypeStruct((4, 128, 64), "float32")]
     capped = hpmoe.tile_partition(lambda *args: hpmoe.moe_ffn(*args, capacity_factor=1.5, drop_policy="position"))
-    route = hpmoe.spmd(capped, hpmoe.Mesh(ep_size=2)).lower(*(hpmoe.Aval((2, *a.shape), a.dtype) for a in args)).routes[0]
-    assert (route.max_rows, route.likely_rows) == (1800, 1200) and not route.is_mostly_empty
+    route = hpmoe.spmd(capped, hpmoe.Mesh(ep_size=2)).lower(*(hpmoe.ShapeDtypeStruct((2, *a.shape), a.dtype)
+                                                              for a in args)).routes[0]
+    assert (route.max_rows, route.expected_rows) == (1800, 1200) and not route.is_mostly_empty
 
 
 @pytest.mark.parametrize("received, rows", [(1000, (1024, 1024)), (1100, (1536, 1088)), (1300, (1536, 1088)),
@@ -76,7 +78,7 @@ def test_likely_rows_of_a_bucket_are_those_of_even_experts_unless_many_more_came
 
 def test_matrix_workers_share_slots_that_are_not_likely():
     flow = hpmoe.assign_queues.apply_to(plan(ep=8, T=512, E=16, K=2, make=hpmoe.overlap_comm), machine=NPU)
-    is_later = ~LikelySlots(flow, 0).is_likely[flow.tasks["row"]]
+    is_later = ~ExpectedSlots(flow, 0).is_expected[flow.tasks["row"]]
     for op in (i for i, op in enumerate(flow.ops) if op.opcode == "GMM"):
         counts = [(is_later & (flow.tasks["op"] == op))[tasks].sum() for tasks in flow.queues[:NPU.num_aic]]
         assert max(counts) <= min(counts) + 1

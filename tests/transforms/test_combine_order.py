@@ -8,7 +8,7 @@ from ascend_helpers import LayerRun
 from helpers import SMALL_NPU, Layer, assert_close, avals_of, bitwise_equal, numpy_moe_ffn, run_spmd, stages
 
 import hpmoe
-from hpmoe.tile_ops.params import Way
+from hpmoe.tile_ops.params import Leg
 from hpmoe.timelines.run import other_ranks
 
 
@@ -69,7 +69,7 @@ def test_with_other_routes(make):
 @pytest.mark.parametrize("order, combine_order, signal", [("ratr", "sequential", "tile"), (backwards, random_order, "peer"),
                                                           ("sequential", random_order, "expert")],
                          ids=lambda o: getattr(o, "__name__", o))
-def test_on_the_twin(order, combine_order, signal):
+def test_on_the_emulator(order, combine_order, signal):
     layer = Layer(ep=3, T=9, H=32, I=16, E=6, K=2)
     LayerRun(layer, order=order, combine_order=combine_order, signal=signal, rows=4).assert_close_to_float64()
 
@@ -84,9 +84,9 @@ def test_the_simulator_sends_to_whom_the_order_of_the_way_names(direction):
     flow = lowered(direction, order="sequential", combine_order=backwards)
     assert flow.peer_orders.tolist() == [[[0, 1, 2, 3]] * 4, [backwards(rank, 4) for rank in range(4)]]
     line = hpmoe.simulate(flow)
-    sent, ways = other_ranks(line), np.array([-1 if op.way is None else op.way for op in flow.ops])[flow.tasks["op"]]
-    for way, order in zip(Way, flow.peer_orders, strict=True):
-        mine = (ways[line.task] == way) & (flow.tasks["peer"][line.task] >= 0)
+    sent, legs = other_ranks(line), np.array([-1 if op.leg is None else op.leg for op in flow.ops])[flow.tasks["op"]]
+    for leg, order in zip(Leg, flow.peer_orders, strict=True):
+        mine = (legs[line.task] == leg) & (flow.tasks["peer"][line.task] >= 0)
         assert mine.any()
         np.testing.assert_array_equal(sent[mine], order[line.rank[mine], flow.tasks["peer"][line.task[mine]]])
     together = hpmoe.simulate(lowered(direction, order="sequential"))

@@ -5,9 +5,9 @@ import pickle
 import pytest
 
 import hpmoe
-from hpmoe import ArgumentError, Aval, TransformError, chain, overlap_comm, tile_partition
+from hpmoe import ArgumentError, ShapeDtypeStruct, TransformError, chain, overlap_comm, tile_partition
 
-X = Aval((8, 6), "float32")
+X = ShapeDtypeStruct((8, 6), "float32")
 
 
 @hpmoe.transform(requires="program")

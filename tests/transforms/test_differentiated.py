@@ -44,7 +44,7 @@ def test_what_is_saved_changes_no_gradient(policy, order):
 
 
 def test_what_stands_for_a_saved_value_is_saved():
-    args = [hpmoe.Aval(a.shape[1:], "int32" if i == 1 else "float32") for i, a in enumerate(LAYER.arguments())]
+    args = [hpmoe.ShapeDtypeStruct(a.shape[1:], "int32" if i == 1 else "float32") for i, a in enumerate(LAYER.arguments())]
 
     def saved(transform):
         program = transform(moe_ffn).lower(*args, mesh=LAYER.mesh, direction="backward")

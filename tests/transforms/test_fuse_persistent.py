@@ -72,7 +72,7 @@ def test_a_crowded_rank_gets_a_larger_plan():
 
 @pytest.mark.parametrize("crowded", ["first", "second"])
 def test_backward_of_one_of_two_routes_is_planned_for_that_route(crowded):
-    """The backward pass reads the second route only; its plan has room for that route's rows, not for the first's."""
+    """The backward pass reads the second route only; its plan can hold that route's rows, not for the first's."""
     calm, busy = Layer(T=200, K=1), Layer(T=200, K=1, routing="one expert")
     layers = (busy, calm) if crowded == "first" else (calm, busy)
     args = [*layers[0].arguments(0), *layers[1].arguments(1)[1:]]

@@ -66,7 +66,7 @@ def test_a_layer_without_anything_wrong_is_bitwise_as_before(stage):
 
 
 def test_a_guard_that_raises_only_reads():
-    args = [hpmoe.Aval(a.shape[1:], str(a.dtype)) for a in LAYER.arguments()]
+    args = [hpmoe.ShapeDtypeStruct(a.shape[1:], str(a.dtype)) for a in LAYER.arguments()]
     looks = guard_values(hpmoe.moe_ffn)
     lowered = looks.lower(*args)
     names = [eqn.primitive.name for eqn in lowered.equations]
@@ -77,7 +77,7 @@ def test_a_guard_that_raises_only_reads():
 
 
 def test_what_is_dropped_is_decided_by_the_weights_that_are_given():
-    avals = [hpmoe.Aval(a.shape[1:], str(a.dtype)) for a in LAYER.arguments()]
+    avals = [hpmoe.ShapeDtypeStruct(a.shape[1:], str(a.dtype)) for a in LAYER.arguments()]
     layer = functools.partial(hpmoe.moe_ffn, capacity_factor=0.5, drop_policy="probs")
     program = guard_values(lambda *args: layer(*args), fill="zero").lower(*avals)
     (route,) = [e for e in program.equations if e.primitive.name == "route"]
@@ -153,7 +153,7 @@ def test_padding_is_not_counted():
 
 
 def test_it_computes_the_same_as_far_as_all_is_fine():
-    avals = [hpmoe.Aval(a.shape[1:], str(a.dtype)) for a in LAYER.arguments()]
+    avals = [hpmoe.ShapeDtypeStruct(a.shape[1:], str(a.dtype)) for a in LAYER.arguments()]
     assert_same(guard_values(fill="mean"), hpmoe.moe_ffn, avals, hpmoe.Mesh(2), orders=2)
 
 
@@ -220,7 +220,7 @@ def test_the_sum_of_what_experts_sent_back_is_looked_at_where_it_is_made(weighte
     x[1, 2, 3], x[0, 4, 7] = np.nan, 9e3
     args = [ms.Tensor(x, ms.float32).astype(dtype), *tensors(layer.arguments()[1:3])]
     guarded = guard_values(f, of=("output",), low=-1.0, high=2.0, fill=fill, counts=counts)
-    avals = [hpmoe.Aval(a.shape[1:], a.dtype) for a in args]
+    avals = [hpmoe.ShapeDtypeStruct(a.shape[1:], a.dtype) for a in args]
     assert stages()["tiles"](guarded).lower(*avals, mesh=hpmoe.Mesh(2)).ops[-1].opcode == "REDUCE_AND_FILL"
     for stage in some_stages(fill == "mean"):
         plain, looks = (hpmoe.spmd(stages()[stage](g), hpmoe.Mesh(2)) for g in (f, guarded))

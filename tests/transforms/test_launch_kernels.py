@@ -6,7 +6,7 @@ from helpers import Layer, tensors
 from simulated_layers import NPU, plan
 
 import hpmoe
-from hpmoe import Aval, Mesh
+from hpmoe import Mesh, ShapeDtypeStruct
 from hpmoe.routing.workload import balanced_ids, imbalanced_ids
 from hpmoe.timelines.run import RATES
 from hpmoe.transforms.launch_kernels import launch_kernels
@@ -81,7 +81,8 @@ def test_rows_sent_once_need_no_layout_by_expert():
     ids, sent = args[1].asnumpy(), {}
     for f in (hpmoe.moe_ffn, hpmoe.deduplicate_rows(hpmoe.moe_ffn)):
         tiled = launch_kernels(hpmoe.tile_partition(f, rows=4, cols=8))
-        flow = hpmoe.assign_queues(tiled, machine=NPU).lower(*(Aval(a.shape[1:], str(a.dtype).lower()) for a in args),
+        flow = hpmoe.assign_queues(tiled,
+                                   machine=NPU).lower(*(ShapeDtypeStruct(a.shape[1:], str(a.dtype).lower()) for a in args),
                                                              mesh=Mesh(2))
         labels = [op.label for op in flow.ops if op.opcode == "LAUNCH"]
         line = hpmoe.simulate(flow, routing=ids)

@@ -10,7 +10,7 @@ from helpers import Layer, assert_close, jax_vjp, numpy_moe_ffn, run_spmd, stage
 from hypothesis import given, strategies as st
 
 import hpmoe
-from hpmoe import Aval, Mesh, chain, cpu, spmd, tile_partition
+from hpmoe import Mesh, ShapeDtypeStruct, chain, cpu, spmd, tile_partition
 from hpmoe.interpreters.interpret import interpret
 from hpmoe.rewriting import requeue
 
@@ -113,7 +113,7 @@ def test_any_legal_order_gives_the_same_bits(layer, rows, cols, seed):
         assert bits(signal, order, cpu(workers), policy) == want, (signal, order, workers)
 
     queued = stages(rows=rows, cols=cols, policy=random_policy(seed))["queues"](hpmoe.moe_ffn)
-    flow = queued.lower(*(Aval(a.shape[1:], str(a.dtype)) for a in args), mesh=Mesh(layer.ep))
+    flow = queued.lower(*(ShapeDtypeStruct(a.shape[1:], str(a.dtype)) for a in args), mesh=Mesh(layer.ep))
     inputs = [[a[r] for a in args] for r in range(layer.ep)]
     results = [interpret(flow, inputs, layer.num_tokens, seed=s) for s in (None, 1, 2, 3)]
     assert len({b"".join(np.asarray(o[0]).tobytes() for o in result) for result in results}) == 1
@@ -132,7 +132,7 @@ def test_what_is_known_of_a_stage_is_data():
 
 
 def test_chain_of_none_is_the_identity_and_of_one_is_that_one():
-    x = Aval((5, 6), "float32")
+    x = ShapeDtypeStruct((5, 6), "float32")
     assert chain()(hpmoe.swiglu) is hpmoe.swiglu
     assert str(chain(tile_partition)(hpmoe.swiglu).lower(x)) == str(tile_partition(hpmoe.swiglu).lower(x))
     one = chain(tile_partition, chain(hpmoe.overlap_comm, hpmoe.assign_queues))(hpmoe.swiglu)

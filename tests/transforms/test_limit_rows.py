@@ -32,7 +32,7 @@ def call(f, layer):
 
 
 def most(f, layer, direction="forward"):
-    """The rows of a rank that a plan for any routing has room for."""
+    """The rows of a rank that a plan for any routing can hold."""
     flow = lowered(f, layer.arguments(), layer.ep, direction).flow
     return [plan.max_rows for plan in flow.routes]
 
@@ -107,7 +107,7 @@ def per_rank(layer, dtype=np.float32):
             for rank in range(layer.ep)]
 
 
-@pytest.mark.parametrize("target, machine", [("cpu", hpmoe.cpu(2)), ("ascend-twin", npu())], ids=["cpu", "twin"])
+@pytest.mark.parametrize("target, machine", [("cpu", hpmoe.cpu(2)), ("ascend-emulator", npu())], ids=["cpu", "emulator"])
 def test_a_kernel_finds_out_before_rows_move(monkeypatch, unseen, target, machine):
     """Whatever the order in which its cores run, and then works again; two ranks have no room, and the first is named."""
     layer = Layer(ep=4, T=6, H=16, I=16, E=8, K=2)
@@ -118,8 +118,8 @@ def test_a_kernel_finds_out_before_rows_move(monkeypatch, unseen, target, machin
     for mine in bad:
         mine[1][...] = (2, 7)  # of ranks 1 and 3, 24 rows for each
     want = kernel.run(inputs)
-    text = r"rank [13] would receive 24 rows through route 0, and has room for 18\."
-    for seed in (range(4) if target == "ascend-twin" else range(1)):
+    text = r"rank [13] would receive 24 rows through route 0, and can hold 18\."
+    for seed in (range(4) if target == "ascend-emulator" else range(1)):
         from_seed(monkeypatch, seed)
         with pytest.raises(LaunchError, match=text) as error:
             kernel.run(bad)
@@ -129,7 +129,7 @@ def test_a_kernel_finds_out_before_rows_move(monkeypatch, unseen, target, machin
             np.testing.assert_array_equal(got[0], array[0])
 
 
-def test_gradients_on_the_twin_with_the_room_of_any_routing(unseen):
+def test_gradients_on_the_emulator_with_the_room_of_any_routing(unseen):
     """Forward and backward in buffers that are as large as the plan has it, and no larger."""
     run = LayerRun(Layer(ep=4, T=6, H=32, I=16, E=8, K=2), f=limit_rows(moe_ffn, rank_capacity_factor=2.0), blocks=2)
     run.assert_close_to_float64()

@@ -9,12 +9,12 @@ import pytest
 from value_changes import SCALE, changing
 
 import hpmoe
-from hpmoe import Aval, Mesh, TransformError, chain, moe_ffn
+from hpmoe import Mesh, ShapeDtypeStruct, TransformError, chain, moe_ffn
 from hpmoe.rewriting import map_equations, primitives
 from hpmoe.testing import assert_same
 
 MESH = Mesh(4, node_size=2)
-AVALS = [Aval(*a) for a in (((3, 4), "float32"), ((3, 3), "int32"), ((3, 3), "float32"), ((2, 4, 6), "float32"),
+AVALS = [ShapeDtypeStruct(*a) for a in (((3, 4), "float32"), ((3, 3), "int32"), ((3, 3), "float32"), ((2, 4, 6), "float32"),
                             ((2, 3, 4), "float32"))]
 ROUNDING = 0.05  # of int8 elements, relative to the largest value
 

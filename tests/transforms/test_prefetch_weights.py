@@ -8,7 +8,16 @@ from fp8_products import multiplied
 from helpers import Layer, run_spmd
 
 import hpmoe
-from hpmoe import Aval, assign_queues, chain, fuse_persistent, moe_ffn, overlap_comm, prefetch_weights, tile_partition
+from hpmoe import (
+    ShapeDtypeStruct,
+    assign_queues,
+    chain,
+    fuse_persistent,
+    moe_ffn,
+    overlap_comm,
+    prefetch_weights,
+    tile_partition,
+)
 from hpmoe.support.errors import VerifyError
 from hpmoe.tiling.rebuild import rebuild
 
@@ -32,14 +41,15 @@ def test_results_on_cpus_are_the_same_bits(where):
 
 
 def lowered(f, direction="forward"):
-    avals = [Aval(a.shape[1:], "int32" if a.dtype.kind == "i" else "float32") for a in LAYER.arguments()]
+    avals = [ShapeDtypeStruct(a.shape[1:], "int32" if a.dtype.kind == "i" else "float32") for a in LAYER.arguments()]
     return prefetch_weights(tile_partition(f, rows=4)).lower(*avals, mesh=LAYER.mesh, direction=direction)
 
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "mxfp8"])
 def test_products_of_bytes_that_are_given_are_early(dtype):
-    avals = (Aval((16, 7168), "bfloat16"), Aval((16, 1), "int32"), Aval((2, 2048, 7168), "uint8"),
-             Aval((2, 2048, 224), "uint8") if dtype == "mxfp8" else Aval((2, 2048), "float32"))
+    avals = (ShapeDtypeStruct((16, 7168), "bfloat16"), ShapeDtypeStruct((16, 1), "int32"),
+             ShapeDtypeStruct((2, 2048, 7168), "uint8"),
+             ShapeDtypeStruct((2, 2048, 224), "uint8") if dtype == "mxfp8" else ShapeDtypeStruct((2, 2048), "float32"))
     machine, spans, ids = hpmoe.ascend_a3, [], np.arange(64, dtype=np.int32).reshape(4, 16, 1) % 8
     for transforms in ((), (prefetch_weights,)):
         stages = chain(tile_partition(machine=machine), *transforms, overlap_comm, assign_queues(machine=machine))
@@ -51,7 +61,7 @@ def test_products_of_bytes_that_are_given_are_early(dtype):
 
 def test_products_with_given_weights_are_early_both_ways():
     assert early_ops(lowered(moe_ffn)) == ["GMM"] * 2
-    assert early_ops(lowered(moe_ffn, direction="backward")) == ["GMM"] * 2  # by the same weights, turned
+    assert early_ops(lowered(moe_ffn, direction="backward")) == ["GMM"] * 2  # by the same weights, transposed
 
 
 def with_doubled_weights(x, ids, weights, up, down):

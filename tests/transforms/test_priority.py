@@ -9,8 +9,8 @@ from helpers import SMALL_NPU, Layer, avals_of, run_spmd, stages
 from hypothesis import given, strategies as st
 
 import hpmoe
-from hpmoe import Aval
-from hpmoe.rewriting import likely_rows
+from hpmoe import ShapeDtypeStruct
+from hpmoe.rewriting import expected_rows
 from hpmoe.transforms.assign_queues import POLICIES
 
 few = hypothesis.settings(max_examples=20, derandomize=True)
@@ -41,9 +41,9 @@ def test_queues_are_legal_whatever_it_returns(machine, policy, seed, kind, direc
                          ids=lambda p: p if isinstance(p, str) else "a function")
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 def test_results_are_the_same(policy, machine):
-    def likely_full_first(flow):
+    def expected_full_first(flow):
         assert flow.machine is not None and not flow.queues and not flow.level == "queues"
-        rows, out = likely_rows(flow), np.zeros(flow.num_tasks)
+        rows, out = expected_rows(flow), np.zeros(flow.num_tasks)
         for i, op in enumerate(flow.ops):
             if op.domain.is_slots:
                 mine = flow.tasks["op"] == i
@@ -54,7 +54,7 @@ def test_results_are_the_same(policy, machine):
     args, cotangent = layer.arguments(), layer.cotangent()
     queues = functools.partial(hpmoe.assign_queues, machine=machine, policy=policy)
     make = hpmoe.chain(stages()["overlap"], queues, hpmoe.fuse_persistent)
-    prior = hpmoe.chain(stages()["overlap"], functools.partial(queues, priority=likely_full_first), hpmoe.fuse_persistent)
+    prior = hpmoe.chain(stages()["overlap"], functools.partial(queues, priority=expected_full_first), hpmoe.fuse_persistent)
     (outs, grads), (theirs, their_grads) = (run_spmd(f(hpmoe.moe_ffn), layer.ep, args, [cotangent]) for f in (make, prior))
     for a, b in zip((*outs, *grads), (*theirs, *their_grads), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -65,7 +65,7 @@ TILES = hpmoe.tile_partition(lambda x: x * 2.0, rows=1)
 
 def order_of(priority, policy="critical_path"):
     staged = hpmoe.assign_queues(TILES, machine=hpmoe.cpu(1), priority=priority, policy=policy)
-    return staged.lower(Aval((6, 2), "float32")).queues[0].tolist()
+    return staged.lower(ShapeDtypeStruct((6, 2), "float32")).queues[0].tolist()
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -48,9 +48,9 @@ def int8_case(dtype, experts=3, inner=1100, cols=7, tokens=9, ep=2):
     return x, ids, w, rng.uniform(1e-3, 1e-2, (ep, experts, cols)).astype(np.float32)
 
 
-@pytest.mark.parametrize("turned", [False, True], ids=["as they are", "turned"])
+@pytest.mark.parametrize("transposed", [False, True], ids=["as they are", "transposed"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_int8_products_are_exact(dtype, turned):
+def test_int8_products_are_exact(dtype, transposed):
     """Every stage has the bits of integers, scaled: of the row first, then of the column, rounded once."""
     x, ids, w, scale = int8_case(dtype)
     wide = widen(x)
@@ -63,8 +63,8 @@ def test_int8_products_are_exact(dtype, turned):
             total = q[r, t] @ w[owner, e].astype(np.int64)
             assert np.abs(total).max() < 2**31
             want[r, t] = total.astype(np.float32) * s[r, t] * scale[owner, e]
-    given = tensors([x, ids, w.swapaxes(-1, -2).copy() if turned else w, scale])
-    f = functools.partial(multiplied, turned=turned, row_dtype="int8")
+    given = tensors([x, ids, w.swapaxes(-1, -2).copy() if transposed else w, scale])
+    f = functools.partial(multiplied, transposed=transposed, row_dtype="int8")
     for name, stage in stages(rows=4, cols=3).items():
         if name in ("plain", "tiles", "fused"):
             got = hpmoe.spmd(stage(f), hpmoe.Mesh(2))(*given).asnumpy()
@@ -133,7 +133,7 @@ def test_where_vector_units_widen_weights_before_they_are_multiplied(name, stage
     assert_close([*out, *grads], [want, *want_grads])
     for direction in ("forward", "backward"):
         made = [op.opcode for op in lowered(chain(TRANSFORMS[name], tiles)(moe_ffn), args, layer.ep, direction).ops]
-        assert made.count("WIDEN_WEIGHT") == 2 and "GMM_WIDENED" not in made
+        assert made.count("WIDEN_WEIGHT") == 2 and "GMM_DEQUANTIZED" not in made
 
 
 @pytest.mark.parametrize("backward", ["straight_through", "quantized"])
@@ -174,7 +174,7 @@ def test_weights_are_held_and_read_as_bytes():
     """Of each weight a byte is read, by a vector unit where rows stay as they are; a product takes half the time where it
     reads int8 rows, too."""
     machine, sizes = hpmoe.ascend_a3, ((512, 4096), (512, 1), (512, 1), (4, 4096, 512), (4, 256, 4096))
-    avals = [hpmoe.Aval(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(sizes)]
+    avals = [hpmoe.ShapeDtypeStruct(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(sizes)]
     to_queues = chain(hpmoe.tile_partition(machine=machine), hpmoe.overlap_comm, hpmoe.assign_queues(machine=machine))
     ids = np.arange(512).reshape(1, 512, 1) % 4
 

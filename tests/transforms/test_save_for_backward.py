@@ -6,7 +6,7 @@ from mindspore import mint
 from variants import LAYER, VARIANTS, arguments, cotangents_of, differentiable
 
 import hpmoe
-from hpmoe import Aval, save_for_backward, spmd
+from hpmoe import ShapeDtypeStruct, save_for_backward, spmd
 from hpmoe.autodiff.vjp import linearize
 from hpmoe.ir.program import Literal
 
@@ -57,7 +57,7 @@ def test_gradients_at_every_stage(i, stage):
         assert_close(got, [want, *want_grads])
 
 
-AVALS = [Aval(a.shape[1:], str(a.dtype)) for a in Layer(ep=1).arguments()]
+AVALS = [ShapeDtypeStruct(a.shape[1:], str(a.dtype)) for a in Layer(ep=1).arguments()]
 
 
 def saved_by(f, policy, avals=AVALS):
@@ -79,14 +79,14 @@ def test_recompute_swiglu_saves_what_other_work_makes_of_tokens():
     def f(x, w):
         return hpmoe.swiglu(mint.tanh(x @ w) @ w) @ w[:2]
 
-    avals = Aval((5, 4), "float32"), Aval((4, 4), "float32")
+    avals = ShapeDtypeStruct((5, 4), "float32"), ShapeDtypeStruct((4, 4), "float32")
     assert saved_by(f, "recompute_swiglu", avals) == ["tanh", "matmul", "slice"]
 
 
 @pytest.mark.parametrize("name", ["split_silu", "geglu", "three_matmuls", "softmax_inside", "dense_on_received_rows"])
 def test_activations_are_what_recompute_swiglu_recomputes(name):
     f, _ = VARIANTS[name]
-    avals = [Aval(a.shape[1:], str(a.dtype)) for a in arguments(f, LAYER)]
+    avals = [ShapeDtypeStruct(a.shape[1:], str(a.dtype)) for a in arguments(f, LAYER)]
     program = hpmoe.trace(f, *avals, mesh=hpmoe.Mesh(LAYER.ep))
     saved = save_for_backward.apply_to(program, policy="recompute_swiglu")
     made_by = {v: e.primitive.name for e in program.equations for v in e.outputs}
@@ -145,5 +145,6 @@ def renamed(program):
 
 def test_a_program_transform_comes_after():
     f = renamed(save_for_backward(hpmoe.swiglu, policy=nothing))
-    assert str(f.lower(Aval((3, 4), "float32"))).startswith("# swiglu_x | save_for_backward(policy=nothing) | renamed")
+    assert str(f.lower(ShapeDtypeStruct((3, 4),
+                                        "float32"))).startswith("# swiglu_x | save_for_backward(policy=nothing) | renamed")
     assert save_for_backward(renamed(hpmoe.swiglu)).level == "program"

@@ -43,7 +43,7 @@ def test_gradients_of_each_subset_are_those_of_all(i, stage):
 
 def test_what_a_frozen_input_leaves_out():
     def names(*of):
-        avals = [hpmoe.Aval(a.shape[1:], str(a.dtype)) for a in Layer().arguments()]
+        avals = [hpmoe.ShapeDtypeStruct(a.shape[1:], str(a.dtype)) for a in Layer().arguments()]
         program = select_grads(hpmoe.moe_ffn, of=of).lower(*avals, mesh=hpmoe.Mesh(2), direction="backward")
         return [e.primitive.name for e in program.equations]
     assert names("down_weight").count("grouped_weight_grad") == 1 and "swiglu_grad" not in names("down_weight")

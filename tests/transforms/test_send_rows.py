@@ -32,7 +32,7 @@ def test_what_the_machine_model_chooses_computes_the_same():
 
 
 def taken(nodes, direction="forward", rate=hpmoe.ascend_a2.link.node_bytes_per_us):
-    avals = [hpmoe.Aval(*a) for a in LARGE]
+    avals = [hpmoe.ShapeDtypeStruct(*a) for a in LARGE]
     sent = send_rows(moe_ffn, machine=hpmoe.ascend_a2.replace({"link.node_bytes_per_us": rate}))
     return sent.lower(*avals, mesh=hpmoe.Mesh(8 * nodes, node_size=8), direction=direction).provenance[-1]
 

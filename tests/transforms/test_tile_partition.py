@@ -25,10 +25,10 @@ def test_rows_of_an_expert_are_not_split():
 
 
 def test_what_is_given_is_kept():
-    program = hpmoe.trace(hpmoe.swiglu, hpmoe.Aval((300, 64), "float32"))
+    program = hpmoe.trace(hpmoe.swiglu, hpmoe.ShapeDtypeStruct((300, 64), "float32"))
     assert {rows for rows, _ in tile_times(program, hpmoe.ascend_a3, 24, None)} == {24}
     assert {cols for _, cols in tile_times(program, NPU, None, 40)} == {40}
-    flow = hpmoe.tile_partition(hpmoe.swiglu, rows="auto", cols=40).lower(hpmoe.Aval((300, 64), "float32"))
+    flow = hpmoe.tile_partition(hpmoe.swiglu, rows="auto", cols=40).lower(hpmoe.ShapeDtypeStruct((300, 64), "float32"))
     assert "cols=40" in flow.provenance[-1] and flow.machine is None
 
 

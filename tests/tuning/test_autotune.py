@@ -10,7 +10,7 @@ import pytest
 from helpers import SMALL_NPU, Layer, assert_close, numpy_moe_ffn, run_spmd
 
 import hpmoe
-from hpmoe import Aval, Mesh, moe_ffn
+from hpmoe import Mesh, ShapeDtypeStruct, moe_ffn
 from hpmoe.cli import main
 from hpmoe.costs.start import start_us
 from hpmoe.routing.workload import imbalanced_ids
@@ -40,7 +40,7 @@ def refused(monkeypatch):
 
 
 def avals(layer=LAYER):
-    return [Aval(a.shape[1:], str(a.dtype)) for a in layer.arguments()]
+    return [ShapeDtypeStruct(a.shape[1:], str(a.dtype)) for a in layer.arguments()]
 
 
 def program(f=moe_ffn, layer=LAYER, direction="forward"):
@@ -84,7 +84,7 @@ def test_the_fastest_plan_is_taken(direction):
 def test_the_table_and_its_reason():
     sizes = [(64, 2048), (64, 8), (64, 8), (4, 2048, 2048), (4, 1024, 2048)]
     dtypes = "bfloat16", "int32", "float32", "bfloat16", "bfloat16"
-    found = compared(hpmoe.trace(moe_ffn, *map(Aval, sizes, dtypes), mesh=Mesh(4)), machine=hpmoe.ascend_a3)
+    found = compared(hpmoe.trace(moe_ffn, *map(ShapeDtypeStruct, sizes, dtypes), mesh=Mesh(4)), machine=hpmoe.ascend_a3)
     assert min(t.us for t in found.trials) < 0.95 * found.trials[0].us
     lines = str(found).splitlines()
     assert len(lines) == 3 + len(found.trials) and sum(line.startswith("*") for line in lines) == 1
@@ -180,7 +180,8 @@ def test_settings_that_are_fixed_are_not_tuned():
 
 def test_functions_of_other_kinds():
     """Without a route, with weights that decide what is dropped, with rows sent once, with copies, on a CPU."""
-    alone = compare_plans(hpmoe.trace(lambda x, w: hpmoe.swiglu(x) @ w, Aval((64, 16), "float32"), Aval((8, 16), "float32")),
+    alone = compare_plans(hpmoe.trace(lambda x, w: hpmoe.swiglu(x) @ w, ShapeDtypeStruct((64, 16), "float32"),
+                                      ShapeDtypeStruct((8, 16), "float32")),
                           machine=MACHINE, budget=100)
     assert {(t.plan.scheme, t.plan.signal, t.plan.put_cols) for t in alone.trials} == {("direct", "tile", "auto")}
     dropping = functools.partial(moe_ffn, capacity_factor=0.5, drop_policy="probs")

@@ -57,7 +57,7 @@ def dense(x, up, down):
 
 
 def test_the_cycle_is_a_shortest_one_and_each_step_is_there():
-    args = [hpmoe.Aval(shape, "float32") for shape in ((5, 4), (4, 4), (2, 4))]
+    args = [hpmoe.ShapeDtypeStruct(shape, "float32") for shape in ((5, 4), (4, 4), (2, 4))]
     flow = hpmoe.tile_partition(dense, rows=2, cols=2).lower(*args)
     found, rng = collections.Counter(), np.random.default_rng(0)
     for _ in range(150):
@@ -133,7 +133,7 @@ def test_of_a_policy_and_with_two_units():
 def test_of_a_cycle_that_no_short_way_closes():
     """Two queues of many tasks, with a cycle at their ends alone."""
     n = 200
-    flow = hpmoe.tile_partition(lambda x: (x * 2.0) + 1.0, rows=1).lower(hpmoe.Aval((n, 2), "float32"))
+    flow = hpmoe.tile_partition(lambda x: (x * 2.0) + 1.0, rows=1).lower(hpmoe.ShapeDtypeStruct((n, 2), "float32"))
     first, second = list(range(n)), list(range(n, 2 * n))
     queues = [[*first[:-2], second[-1], first[-2]], [*second[:-2], second[-2], first[-1]]]
     with pytest.raises(VerifyError) as error:

@@ -81,7 +81,7 @@ def test_a_user_transform_that_loses_a_tile_is_refused_when_it_is_applied():
         return changed(flow, "MAP", with_size(-1))
     f = short(hpmoe.tile_partition(lambda x: x * x, rows=2))
     with pytest.raises(VerifyError, match="mul has 1 unit, not 2: its 4 rows are 2 tiles of 2"):
-        f.lower(hpmoe.Aval((4, 2), "float32"))
+        f.lower(hpmoe.ShapeDtypeStruct((4, 2), "float32"))
 
 
 def test_other_blocks_are_refused_unless_they_cover_the_same():

@@ -110,7 +110,7 @@ class RouteKind(Sizes):
             return self.num_tokens
         return self.capacity.limit(self.num_tokens, self.num_choices, self.num_model_experts)
 
-    def most_rows(self, room: int | None = None) -> int:
+    def most_rows(self, row_capacity: int | None = None) -> int:
         """Returns the most rows that a rank can receive by any routing, rows of padding included.
 
         Args:
@@ -125,7 +125,7 @@ class RouteKind(Sizes):
         """
         experts = self.num_local_experts
         rows = self.num_senders * min(self.num_tokens * min(self.num_choices, experts), experts * self.most_of_sender)
-        rows = rows if room is None else min(room, rows)
+        rows = rows if row_capacity is None else min(row_capacity, rows)
         filled = rows + min(rows, experts) * (self.alignment - 1)
         return filled - filled % self.alignment
 

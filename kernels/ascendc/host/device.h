@@ -1,4 +1,4 @@
-// What the binding asks of a rank's device. Two implementations: cann_device.cc, and twin_device.cc for a CPU.
+// What the binding asks of a rank's device. Two implementations: cann_device.cc, and emulator_device.cc for a CPU.
 //
 // What takes a stream is done in that stream's order, after the call; everything else is done when the call returns. Where
 // something fails, std::runtime_error says what.

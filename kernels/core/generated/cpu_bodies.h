@@ -39,7 +39,7 @@ Code reduce_and_fill(const Frame& frame);
 Code relay_sum(const Frame& frame);
 Code gmm_int8(const Frame& frame);
 Code rescale(const Frame& frame);
-Code gmm_widened(const Frame& frame);
+Code gmm_dequantized(const Frame& frame);
 Code quantize_weight(const Frame& frame);
 Code widen_weight(const Frame& frame);
 Code gmm_fp8(const Frame& frame);
@@ -81,7 +81,7 @@ inline Code call_body(const Frame& frame) {
     case Opcode::RELAY_SUM: return relay_sum(frame);
     case Opcode::GMM_INT8: return gmm_int8(frame);
     case Opcode::RESCALE: return rescale(frame);
-    case Opcode::GMM_WIDENED: return gmm_widened(frame);
+    case Opcode::GMM_DEQUANTIZED: return gmm_dequantized(frame);
     case Opcode::QUANTIZE_WEIGHT: return quantize_weight(frame);
     case Opcode::WIDEN_WEIGHT: return widen_weight(frame);
     case Opcode::GMM_FP8: return gmm_fp8(frame);

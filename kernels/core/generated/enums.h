@@ -13,7 +13,7 @@ enum class Opcode : int32_t {
   REPLICATE = 19, RETURN_GRADS = 20, FAN_OUT = 21, FAN_IN = 22, TOP_K = 23, TAKE_COLS = 24, ADD_COLS = 25, CUMSUM = 26,
   DRAW = 27, PICK = 28, PLACE = 29, GROUP_REDUCE = 30, FILL_OUTSIDE = 31, COUNT_OUTSIDE = 32, QUANTIZE = 33, DEQUANTIZE = 34,
   REDUCE_QUANTIZED = 35, COUNT_AND_FILL = 36, REDUCE_AND_FILL = 37, RELAY_SUM = 38, GMM_INT8 = 39, RESCALE = 40,
-  GMM_WIDENED = 41, QUANTIZE_WEIGHT = 42, WIDEN_WEIGHT = 43, GMM_FP8 = 44, RMS_NORM = 45, RMS_NORM_GRAD = 46
+  GMM_DEQUANTIZED = 41, QUANTIZE_WEIGHT = 42, WIDEN_WEIGHT = 43, GMM_FP8 = 44, RMS_NORM = 45, RMS_NORM_GRAD = 46
 };
 constexpr int32_t kNumOpcode = 46;
 enum class MapCode : int32_t {
@@ -66,10 +66,10 @@ enum class Fill : int32_t {
   ZERO = 0, MEAN = 1, SPREAD = 2
 };
 constexpr int32_t kNumFill = 3;
-enum class Way : int32_t {
-  OUT = 0, BACK = 1
+enum class Leg : int32_t {
+  DISPATCH = 0, COMBINE = 1
 };
-constexpr int32_t kNumWay = 2;
+constexpr int32_t kNumLeg = 2;
 enum class LaidOut : int32_t {
   NO_ROWS = 0, SENT_ROWS = 1, RECEIVED_ROWS = 2
 };
@@ -88,7 +88,7 @@ enum class DropPolicy : int32_t {
 constexpr int32_t kNumDropPolicy = 4;
 enum class Code : int32_t {
   OK = 0, TIMEOUT = 1, ABORTED_PEER = 2, OUT_OF_MEMORY = 3, BAD_IMAGE = 4, INTERRUPTED = 5, WRONG_COUNT = 6,
-  SLOT_OVERFLOW = 7, INDEX_OUT_OF_RANGE = 8, OVER_CAPACITY = 9, NOT_A_NUMBER = 10, NO_ROOM = 11, PEER_DIED = 12,
+  SLOT_OVERFLOW = 7, INDEX_OUT_OF_RANGE = 8, OVER_CAPACITY = 9, NOT_A_NUMBER = 10, NO_ROW_CAPACITY = 11, PEER_DIED = 12,
   PEER_LEFT = 13, PEER_LATE = 14, PEER_FAILED = 15, OTHER_CALL = 16, IDS_CHANGED = 17, NOT_SHARED = 18, PEER_LOST = 19
 };
 constexpr int32_t kNumCode = 20;

@@ -40,6 +40,23 @@ struct Choice {
   HPMOE_DEVICE static inline Choice of(const Op& op) { return {op.param[0] != 0}; }
 };
 
+// Direction of the rows that a completion flag is about, and the buffer that their put writes.
+struct CompletionFlag {
+  Leg leg;
+
+  HPMOE_DEVICE static inline CompletionFlag of(const Op& op) { return {static_cast<Leg>(op.param[0])}; }
+};
+
+// Matrix product with a weight that is dequantized first, and the format of the weight.
+struct DequantizedMatmul {
+  bool is_transposed;
+  Element element;
+  BlockScale scale;
+  int32_t block;
+
+  HPMOE_DEVICE static inline DequantizedMatmul of(const Op& op) { return {op.param[0] != 0, static_cast<Element>(op.param[1]), static_cast<BlockScale>(op.param[2]), op.param[3]}; }
+};
+
 // Matrix product whose workers read the weight while they wait for rows, if `is_early`.
 struct EarlyMatmul {
   bool is_transposed, is_early;
@@ -88,13 +105,6 @@ struct MatrixBlock {
   int32_t block, height;
 
   HPMOE_DEVICE static inline MatrixBlock of(const Op& op) { return {op.param[0], op.param[1]}; }
-};
-
-// Direction of the rows that a completion flag is about, and the buffer that their put writes.
-struct Notice {
-  Way way;
-
-  HPMOE_DEVICE static inline Notice of(const Op& op) { return {static_cast<Way>(op.param[0])}; }
 };
 
 // Rate limit of puts: picoseconds that a link needs for one row and everything sent with it. A put waits until the link
@@ -149,16 +159,6 @@ struct WeightFormat {
   int32_t block, cols;
 
   HPMOE_DEVICE static inline WeightFormat of(const Op& op) { return {static_cast<Element>(op.param[0]), static_cast<BlockScale>(op.param[1]), op.param[2], op.param[3]}; }
-};
-
-// Matrix product with a weight that is dequantized first, and the format of the weight.
-struct WidenedMatmul {
-  bool is_transposed;
-  Element element;
-  BlockScale scale;
-  int32_t block;
-
-  HPMOE_DEVICE static inline WidenedMatmul of(const Op& op) { return {op.param[0] != 0, static_cast<Element>(op.param[1]), static_cast<BlockScale>(op.param[2]), op.param[3]}; }
 };
 
 // Extra words of an operation that sums over rows; its own params have the first word.

@@ -111,7 +111,7 @@ constexpr OpRule kRules[] = {
       {0x100, 0x1, kIsCutByBody | kIsBytes}}},
     {"RESCALE", Opcode::RESCALE, 1, 3, false, 0x4,
      {{0x1, 0x1, 0}, {0x1, 0x1, kMayBeInteger}, {0x1, 0x2, kIsBytes}, {0x8, 0x1, 0}}},
-    {"GMM_WIDENED", Opcode::GMM_WIDENED, 1, 3, false, 0x4,
+    {"GMM_DEQUANTIZED", Opcode::GMM_DEQUANTIZED, 1, 3, false, 0x4,
      {{0x1, 0x1, 0}, {0x1, 0x2, 0}, {0x8, 0x1, kIsCutByBody | kIsBytes}, {0x108, 0x3, kMayBeBytes},
       {0x100, 0x1, kIsCutByBody | kIsBytes}, {0x100, 0x2, kIsBytes}}},
     {"QUANTIZE_WEIGHT", Opcode::QUANTIZE_WEIGHT, 2, 3, false, 0x2,
@@ -165,7 +165,7 @@ HPMOE_DEVICE constexpr bool is_exchange(Opcode opcode) { return has_bit(0x3000, 
 // It moves weights to copies of experts, or their gradients back.
 HPMOE_DEVICE constexpr bool moves_copies(Opcode opcode) { return has_bit(0x180000, opcode); }
 // It only tells that rows were sent.
-HPMOE_DEVICE constexpr bool is_notice(Opcode opcode) { return has_bit(0x4000, opcode); }
+HPMOE_DEVICE constexpr bool is_completion_flag(Opcode opcode) { return has_bit(0x4000, opcode); }
 // It moves rows or matrices between ranks, or tells of it.
 HPMOE_DEVICE constexpr bool is_transfer(Opcode opcode) { return has_bit(0x187006, opcode); }
 // It is about rows, or gradients, on their way back.

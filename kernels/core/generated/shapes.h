@@ -19,7 +19,7 @@ inline const char* fits_put(const Shapes& s) {
     return "a PUT is about relays, of which route ? has none";
   if (v1 && s.alignment() != 1)
     return "a PUT has relays pass on rows of its route, which is filled up";
-  if (!s.has_room(0, s.max_rows()))
+  if (!s.has_capacity(0, s.max_rows()))
     return "a PUT receives ? rows in operand 0, which has ?";
   return nullptr;
 }
@@ -34,7 +34,7 @@ inline const char* fits_put_back(const Shapes& s) {
     return "a PUT_BACK is about relays, of which route ? has none";
   if (v1 && s.alignment() != 1)
     return "a PUT_BACK has relays pass on rows of its route, which is filled up";
-  if (!s.has_room(1, s.max_rows()))
+  if (!s.has_capacity(1, s.max_rows()))
     return "a PUT_BACK receives ? rows in operand 1, which has ?";
   return nullptr;
 }
@@ -82,15 +82,15 @@ inline const char* fits_wgrad(const Shapes& s) {
     return "a WGRAD makes matrices of ? rows in operand 0, which has those of ?";
   if (s.param(0) < 1 || (s.blocks() - 1) * s.param(0) >= s.width(1))
     return "a WGRAD cuts matrices of ? rows into ? blocks of ?";
-  if (!s.has_room(0, s.num_rows() * s.width(1)))
+  if (!s.has_capacity(0, s.num_rows() * s.width(1)))
     return "a WGRAD makes ? matrices in operand 0, which has too few rows";
   if (s.rows_are(3, Rows::RETURNED) && s.first_expert() != 0)
     return "a WGRAD adds what copies returned to experts that are not the rank's own";
-  if (s.has(3) && (!(s.rows_are(3, Rows::RETURNED) ? (s.height(3) == s.width(1) && s.has_copies() && s.has_room(3, s.most_copies() * s.width(1))) : (s.rows(3) == s.rows(0) && s.is_float32(3) && s.is_float32(0))) || s.cols(3) != s.cols(0) || s.offset(3) != s.offset(0)))
+  if (s.has(3) && (!(s.rows_are(3, Rows::RETURNED) ? (s.height(3) == s.width(1) && s.has_copies() && s.has_capacity(3, s.most_copies() * s.width(1))) : (s.rows(3) == s.rows(0) && s.is_float32(3) && s.is_float32(0))) || s.cols(3) != s.cols(0) || s.offset(3) != s.offset(0)))
     return "a WGRAD adds operand 3, which is not like operand 0";
   if (s.rows_are(4, Rows::RETURNED) && s.first_expert() != 0)
     return "a WGRAD adds what copies returned to experts that are not the rank's own";
-  if (s.has(4) && (!(s.rows_are(4, Rows::RETURNED) ? (s.height(4) == s.width(1) && s.has_copies() && s.has_room(4, s.most_copies() * s.width(1))) : (s.rows(4) == s.rows(0) && s.is_float32(4) && s.is_float32(0))) || s.cols(4) != s.cols(0) || s.offset(4) != s.offset(0)))
+  if (s.has(4) && (!(s.rows_are(4, Rows::RETURNED) ? (s.height(4) == s.width(1) && s.has_copies() && s.has_capacity(4, s.most_copies() * s.width(1))) : (s.rows(4) == s.rows(0) && s.is_float32(4) && s.is_float32(0))) || s.cols(4) != s.cols(0) || s.offset(4) != s.offset(0)))
     return "a WGRAD adds operand 4, which is not like operand 0";
   if (s.has(4) && s.rows_are(3, Rows::OWN) == s.rows_are(4, Rows::OWN))
     return "a WGRAD adds two arrays of a kind";
@@ -153,7 +153,7 @@ inline const char* fits_col_sum(const Shapes& s) {
     return "a COL_SUM sums rows of experts ? to ?, and a rank has ?";
   if (v1 && s.num_rows() != s.num_local_experts())
     return "a COL_SUM sums rows of ? experts, and a rank has ?";
-  if (!s.has_room(0, s.num_rows()))
+  if (!s.has_capacity(0, s.num_rows()))
     return "a COL_SUM makes ? rows of operand 0, which has fewer";
   return nullptr;
 }
@@ -168,7 +168,7 @@ inline const char* fits_all_to_all(const Shapes& s) {
     return "an ALL_TO_ALL is about relays, of which route ? has none";
   if (v1 && s.alignment() != 1)
     return "an ALL_TO_ALL has relays pass on rows of its route, which is filled up";
-  if (!s.has_room(0, s.max_rows()))
+  if (!s.has_capacity(0, s.max_rows()))
     return "an ALL_TO_ALL receives ? rows in operand 0, which has ?";
   return nullptr;
 }
@@ -183,14 +183,14 @@ inline const char* fits_all_to_all_back(const Shapes& s) {
     return "an ALL_TO_ALL_BACK is about relays, of which route ? has none";
   if (v1 && s.alignment() != 1)
     return "an ALL_TO_ALL_BACK has relays pass on rows of its route, which is filled up";
-  if (!s.has_room(1, s.max_rows()))
+  if (!s.has_capacity(1, s.max_rows()))
     return "an ALL_TO_ALL_BACK receives ? rows in operand 1, which has ?";
   return nullptr;
 }
 
 inline const char* fits_notify(const Shapes& s) {
   if (s.param(0) < 0 || s.param(0) >= 2)
-    return "a NOTIFY has an unknown kind of way";
+    return "a NOTIFY has an unknown kind of leg";
   return nullptr;
 }
 
@@ -241,9 +241,9 @@ inline const char* fits_replicate(const Shapes& s) {
     return "a REPLICATE moves matrices of ? rows, and those of operand 1 have ?";
   if (s.param(0) < 1 || s.param(1) < 1 || (s.blocks() - 1) * s.param(0) >= s.param(1))
     return "a REPLICATE moves ? blocks of ? rows of ?";
-  if (!s.has_room(0, (s.num_local_experts() - s.num_own_experts()) * s.param(1)))
+  if (!s.has_capacity(0, (s.num_local_experts() - s.num_own_experts()) * s.param(1)))
     return "a REPLICATE moves ? copies, of which operand 0 has too few rows";
-  if (!s.has_room(1, s.num_own_experts() * s.param(1)))
+  if (!s.has_capacity(1, s.num_own_experts() * s.param(1)))
     return "a REPLICATE moves ? matrices, of which operand 1 has too few rows";
   return nullptr;
 }
@@ -261,9 +261,9 @@ inline const char* fits_return_grads(const Shapes& s) {
     return "a RETURN_GRADS moves matrices of ? rows, and those of operand 1 have ?";
   if (s.param(0) < 1 || s.param(1) < 1 || (s.blocks() - 1) * s.param(0) >= s.param(1))
     return "a RETURN_GRADS moves ? blocks of ? rows of ?";
-  if (!s.has_room(1, (s.num_local_experts() - s.num_own_experts()) * s.param(1)))
+  if (!s.has_capacity(1, (s.num_local_experts() - s.num_own_experts()) * s.param(1)))
     return "a RETURN_GRADS moves ? copies, of which operand 1 has too few rows";
-  if (!s.has_room(0, s.most_copies() * s.param(1)))
+  if (!s.has_capacity(0, s.most_copies() * s.param(1)))
     return "a RETURN_GRADS moves ? matrices, of which operand 0 has too few rows";
   return nullptr;
 }
@@ -511,39 +511,39 @@ inline const char* fits_rescale(const Shapes& s) {
   return nullptr;
 }
 
-inline const char* fits_gmm_widened(const Shapes& s) {
+inline const char* fits_gmm_dequantized(const Shapes& s) {
   if (s.param(0) != 0 && s.param(0) != 1)
-    return "a GMM_WIDENED has a word for is_transposed that is neither 0 nor 1";
+    return "a GMM_DEQUANTIZED has a word for is_transposed that is neither 0 nor 1";
   if (s.param(1) < 0 || s.param(1) >= 2)
-    return "a GMM_WIDENED has an unknown kind of element";
+    return "a GMM_DEQUANTIZED has an unknown kind of element";
   if (s.param(2) < 0 || s.param(2) >= 2)
-    return "a GMM_WIDENED has an unknown kind of scale";
+    return "a GMM_DEQUANTIZED has an unknown kind of scale";
   if (s.param(3) < 0 || (s.param(1) != 1 && s.param(2) != 0))
-    return "a GMM_WIDENED multiplies elements of an unknown format";
+    return "a GMM_DEQUANTIZED multiplies elements of an unknown format";
   const int64_t v1 = !s.rows_are(3, Rows::REPLICA);
   if (!(s.param(3) > 0 ? (v1 && s.has(4) == s.has(5)) : (!s.has(5) && (v1 || !s.has(4)))))
-    return "a GMM_WIDENED takes other operands of copies than of its own experts";
+    return "a GMM_DEQUANTIZED takes other operands of copies than of its own experts";
   const int64_t v2 = !s.rows_are(2, Rows::SLOT_EXPERT);
   if (v2 || s.height(2) <= 0)
-    return "a GMM_WIDENED takes a weight that is of no experts";
+    return "a GMM_DEQUANTIZED takes a weight that is of no experts";
   if (s.rows_are(3, Rows::REPLICA) && (!s.has_copies() || s.offset(2) != s.offset(3) || s.cols(2) != s.cols(3) || s.height(2) != s.height(3) || !s.same_dtype(2, 3)))
-    return "a GMM_WIDENED takes copies in operand 3 that are not like operand 2";
+    return "a GMM_DEQUANTIZED takes copies in operand 3 that are not like operand 2";
   if (s.has(4) && (!s.has_copies() || s.offset(2) != s.offset(4) || s.cols(2) != s.cols(4) || s.height(2) != s.height(4) || !s.same_dtype(2, 4)))
-    return "a GMM_WIDENED takes copies in operand 4 that are not like operand 2";
+    return "a GMM_DEQUANTIZED takes copies in operand 4 that are not like operand 2";
   if (s.has(5) && (!s.has_copies() || s.offset(3) != s.offset(5) || s.cols(3) != s.cols(5) || s.height(3) != s.height(5) || !s.same_dtype(3, 5) || !s.same_cols(3, 5)))
-    return "a GMM_WIDENED takes copies in operand 5 that are not like operand 3";
+    return "a GMM_DEQUANTIZED takes copies in operand 5 that are not like operand 3";
   if (s.param(3) == 0 && s.rows_are(3, Rows::SLOT_EXPERT) && (s.height(3) != 0 || s.is_bytes(3)))
-    return "a GMM_WIDENED takes one row of an expert of operand 3, which has ?";
+    return "a GMM_DEQUANTIZED takes one row of an expert of operand 3, which has ?";
   const int64_t v3 = s.param(3) > 0 ? s.param(3) : 1;
   if (s.param(3) > 0 && (!s.is_bytes(3) || s.param(2) != 1 || s.cols(3) != (s.param(3) > 0 ? (s.cols(2) + v3 - 1) / v3 : (s.cols(2) > 0 ? 1 : 0)) || s.height(3) != s.height(2) || !s.cols_are(3, Cols::ALL) || s.offset(3) != 0))
-    return "a GMM_WIDENED takes operand 3 for the scales of blocks of operand 2, which do not fit";
+    return "a GMM_DEQUANTIZED takes operand 3 for the scales of blocks of operand 2, which do not fit";
   if (v2 && s.height(2) != 0 && s.height(2) != s.rows(2))
-    return "a GMM_WIDENED takes the matrices of experts of operand 2 as one";
+    return "a GMM_DEQUANTIZED takes the matrices of experts of operand 2 as one";
   const int64_t v4 = s.rows_are(2, Rows::SLOT_EXPERT) || s.height(2) > 0 ? s.height(2) : s.rows(2);
   if ((s.param(0) ? s.cols(2) : v4) != s.width(1))
-    return "a GMM_WIDENED multiplies rows of ? elements by matrices of depth ?";
+    return "a GMM_DEQUANTIZED multiplies rows of ? elements by matrices of depth ?";
   if (s.param(0) && (s.offset(2) < 0 || s.offset(2) + s.own_cols() > v4))
-    return "a GMM_WIDENED takes rows ? to ? of matrices of ?";
+    return "a GMM_DEQUANTIZED takes rows ? to ? of matrices of ?";
   return nullptr;
 }
 
@@ -690,7 +690,7 @@ inline const char* shapes_fault(Opcode opcode, const Shapes& s) {
     case Opcode::RELAY_SUM: return fits_relay_sum(s);
     case Opcode::GMM_INT8: return fits_gmm_int8(s);
     case Opcode::RESCALE: return fits_rescale(s);
-    case Opcode::GMM_WIDENED: return fits_gmm_widened(s);
+    case Opcode::GMM_DEQUANTIZED: return fits_gmm_dequantized(s);
     case Opcode::QUANTIZE_WEIGHT: return fits_quantize_weight(s);
     case Opcode::WIDEN_WEIGHT: return fits_widen_weight(s);
     case Opcode::GMM_FP8: return fits_gmm_fp8(s);

@@ -111,8 +111,8 @@ struct Op {
 };
 static_assert(sizeof(Op) == 208 && offsetof(Op, operands) == 64, "as in Python");
 
-// `wait` is the expert where the code is OVER_CAPACITY, the route where it is NO_ROOM or IDS_CHANGED. `rank` is the one
-// that the code tells of.
+// `wait` is the expert where the code is OVER_CAPACITY, the route where it is NO_ROW_CAPACITY or IDS_CHANGED. `rank` is the
+// one that the code tells of.
 struct Status {
   int32_t code, rank, queue, task, event, wait;
   int64_t value, threshold;

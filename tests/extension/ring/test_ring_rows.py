@@ -1,5 +1,5 @@
 """A kind of route and a transform that the library does not know: the same numbers at every stage, on ranks as threads and
-as processes, on the twin, and in simulations; every order by brute force; signals left out are refused."""
+as processes, on the emulator, and in simulations; every order by brute force; signals left out are refused."""
 
 import dataclasses
 import re
@@ -91,7 +91,7 @@ def test_rows_go_to_the_next_rank_only():
     assert not moved[~is_near].any(), moved
 
 
-def test_twin():
+def test_emulator():
     layer = Layer(ep=3, T=9, H=32, I=16, E=6, K=3, num_tokens=(9, 0, 5))
     LayerRun(layer, ms.float32, ring_rows(moe_ffn), rows=4, blocks=2).assert_close_to_float64()
 

@@ -1,0 +1,1 @@
+"""The target "ascend-emulator": the Ascend kernel executed on an emulated NPU."""

@@ -1,0 +1,64 @@
+// The C ABI of the emulator: one launch of the kernel on all ranks. No exception crosses it.
+#pragma once
+
+#include "core/abi.h"
+#include "counts.h"
+
+constexpr int32_t kEmulatorAbiVersion = 10;  // changes with this file and with counts.h, and in target.py here
+
+extern "C" {
+
+int32_t hpmoe_emulator_abi_version(void);
+
+// What one rank brings. sizes: bytes of each buffer; symmetric: whether it lies in the symmetric heap; of an image of
+// several plans these are of each plan in turn, a place for each route behind its buffers, as in ../plans.h. counters
+// [hpmoe_emulator_counters][hpmoe_emulator_counter_words()] and targets [hpmoe_emulator_targets] live from launch to launch,
+// zeros at first; tables [2][hpmoe_emulator_table_words] are scratch of even and odd launches. These three begin at lines of
+// 64 bytes.
+struct HpmoeEmulatorRank {
+  void** buffers;
+  const int64_t* sizes;
+  const uint8_t* symmetric;
+  int32_t *counters, *targets, *tables;
+  int64_t num_tokens;
+  // Called with `of` when the rank's kernel begins, which may be long after others have; or NULL.
+  void (*begin)(void* of);
+  void* of;
+  // Where the CoreStatus of each queue goes that a launch which fails has left; or NULL.
+  void* statuses = nullptr;
+};
+
+// The kernel that launches run from now on; NULL: the one in this library.
+typedef void (*HpmoeKernel)(uint8_t* args);
+void hpmoe_emulator_use_kernel(HpmoeKernel kernel);
+
+int64_t hpmoe_emulator_table_words(const void* image);
+int64_t hpmoe_emulator_counters(const void* image);
+int64_t hpmoe_emulator_targets(const void* image);
+int32_t hpmoe_emulator_counter_words(void);
+int32_t hpmoe_emulator_chip(void);  // 2201 or 3510, whose rules it has
+
+// Runs the kernel in the order that `seed` picks, so many launches in the stream of each rank, which may be ahead of others.
+// epoch: 1 for the first launch of these counters, then one more each.
+// 0 ok; 1 the kernel reported a failure (status); 2 it broke a rule of the hardware, said in `fault`.
+int hpmoe_emulator_launch(const void* image, int64_t image_bytes, const HpmoeEmulatorRank* ranks, int32_t num_ranks,
+                          int32_t epoch, int32_t num_launches, double timeout_s, uint64_t seed, HpmoeStatus* status,
+                          emulator::Counts* counts, char* fault, int64_t fault_bytes);
+
+// One launch of a rank whose peers are ranks of other processes. What each tells the others beforehand are words: where its
+// counters and its tables lie in its heap, then where each buffer does, -1 for one that is not symmetric, then the bytes of
+// each.
+struct HpmoeEmulatorLaunch {
+  const void* image;
+  int64_t image_bytes;
+  const HpmoeEmulatorRank* mine;
+  int32_t epoch;
+  double timeout_s;
+  uint64_t seed;
+  emulator::Counts* counts;
+};
+
+// What hpmoe_link_launch_by calls, with an HpmoeEmulatorLaunch.
+int hpmoe_emulator_run_rank(void* launch, const HpmoePeers* peers, HpmoeStatus* status, char* fault, int64_t fault_bytes);
+
+}  // extern "C"

@@ -1,0 +1,43 @@
+// What the cores of a launch moved and computed, to compare with the cost rules.
+#pragma once
+
+#include <cstdint>
+
+namespace emulator {
+
+// Of one AIV: see clock.h. Words of UB, or of the scalar unit's cache, that it reads or writes.
+struct Effort {
+  int64_t cycles, scalar_words, cached_lines, vector_instructions, vector_steps, copies, waits_for_copies;
+};
+
+// Of all AIC, or of all AIV: tasks that were decoded, words that the scalar unit read for that, lines that its cache fetched
+// meanwhile, and cycles of the clock.
+struct Decoding {
+  int64_t tasks, words, lines, cycles;
+};
+
+// Bytes that copies moved, by how many one of them does: from 2^i to 2^(i+1) - 1.
+struct Sizes {
+  static constexpr int kCount = 24;
+  int64_t bytes[kCount];
+
+  void add(int64_t of_one) {
+    int size = 0;
+    while (size + 1 < kCount && of_one >> (size + 1) != 0) ++size;
+    bytes[size] += of_one;
+  }
+};
+
+// Bytes by path, without looks at counters; cube_flops of whole fractals; vector_bytes, 256 of which are a cycle; l0_loads:
+// instructions that load L0. busiest: the AIV whose estimate is the longest. plan: which of the image's the launch took, the
+// one that its status tells of.
+struct Counts {
+  int64_t gm_to_ub, ub_to_gm, gm_to_l1, l1_to_gm, l1_to_l0a, l1_to_l0b, l0c_to_gm, cube_flops, vector_bytes;
+  Effort busiest;
+  Decoding aic, aiv;
+  int64_t l0_loads;
+  Sizes to_ub, from_ub, to_l1, from_l0c;
+  int64_t plan;
+};
+
+}  // namespace emulator

@@ -1,1 +1,0 @@
-"""The target "ascend-twin": the Ascend kernel executed on an emulated NPU."""
