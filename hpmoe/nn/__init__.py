@@ -7,7 +7,7 @@ Example:
     (2, 3, 16)
 """
 
-from hpmoe.nn.activations import clamped_swiglu as clamped_swiglu, gpt_oss_swiglu as gpt_oss_swiglu
+from hpmoe.nn.activations import clamped_swiglu as clamped_swiglu, gpt_oss_swiglu as gpt_oss_swiglu, relu2 as relu2
 from hpmoe.nn.expert_shards import shard_experts as shard_experts, unshard_experts as unshard_experts
 from hpmoe.nn.grouped_mlp import GroupedMLP as GroupedMLP
 from hpmoe.nn.hugging_face import load_hugging_face as load_hugging_face, save_hugging_face as save_hugging_face
@@ -17,4 +17,5 @@ from hpmoe.nn.sharded_checkpoints import load_shards as load_shards, save_shards
 from hpmoe.nn.top_k_router import TopKRouter as TopKRouter
 
 __all__ = ["GroupedMLP", "MoELayer", "TopKRouter", "clamped_swiglu", "gpt_oss_swiglu", "hugging_face_options",
-           "load_hugging_face", "load_shards", "save_hugging_face", "save_shards", "shard_experts", "unshard_experts"]
+           "load_hugging_face", "load_shards", "relu2", "save_hugging_face", "save_shards", "shard_experts",
+           "unshard_experts"]

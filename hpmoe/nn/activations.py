@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
 
 from mindspore import Tensor, mint
 from mindspore.mint.nn import functional
@@ -11,8 +11,32 @@ from hpmoe.support.errors import check_argument, is_number
 from hpmoe.support.keywords import suggests_keywords
 
 
+@dataclasses.dataclass(frozen=True)
+class ClampedSwiglu:
+    """What `clamped_swiglu` returns."""
+
+    limit: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        gate, up = mint.split(x, x.shape[-1] // 2, dim=-1)
+        return functional.silu(mint.clamp(gate, max=self.limit)) * mint.clamp(up, -self.limit, self.limit)
+
+
+@dataclasses.dataclass(frozen=True)
+class GptOssSwiglu:
+    """What `gpt_oss_swiglu` returns."""
+
+    limit: float
+    alpha: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        gate, up = mint.split(x, x.shape[-1] // 2, dim=-1)
+        gate, up = mint.clamp(gate, max=self.limit), mint.clamp(up, -self.limit, self.limit)
+        return (up + 1) * (gate * mint.sigmoid(gate * self.alpha))
+
+
 @suggests_keywords
-def clamped_swiglu(limit: float) -> Callable[[Tensor], Tensor]:
+def clamped_swiglu(limit: float) -> ClampedSwiglu:
     """SwiGLU of clamped columns, as DeepSeek-V4 has it: silu(min(g, limit)) * clamp(u, -limit, limit).
 
     Args:
@@ -31,15 +55,11 @@ def clamped_swiglu(limit: float) -> Callable[[Tensor], Tensor]:
     """
     check_argument(is_number(limit) and limit > 0, "hpmoe.nn.clamped_swiglu", "limit", repr(limit),
                    "a positive float32 number")
-
-    def clamped(x: Tensor) -> Tensor:
-        gate, up = mint.split(x, x.shape[-1] // 2, dim=-1)
-        return functional.silu(mint.clamp(gate, max=limit)) * mint.clamp(up, -limit, limit)
-    return clamped
+    return ClampedSwiglu(limit)
 
 
 @suggests_keywords
-def gpt_oss_swiglu(limit: float = 7.0, alpha: float = 1.702) -> Callable[[Tensor], Tensor]:
+def gpt_oss_swiglu(limit: float = 7.0, alpha: float = 1.702) -> GptOssSwiglu:
     """The activation of gpt-oss: (u + 1) * g * sigmoid(alpha * g), of g clamped to at most limit and u to -limit..limit.
 
     Args:
@@ -60,9 +80,15 @@ def gpt_oss_swiglu(limit: float = 7.0, alpha: float = 1.702) -> Callable[[Tensor
     who = "hpmoe.nn.gpt_oss_swiglu"
     check_argument(is_number(limit) and limit > 0, who, "limit", repr(limit), "a positive float32 number")
     check_argument(is_number(alpha), who, "alpha", repr(alpha), "a finite float32 number")
+    return GptOssSwiglu(limit, alpha)
 
-    def clamped(x: Tensor) -> Tensor:
-        gate, up = mint.split(x, x.shape[-1] // 2, dim=-1)
-        gate, up = mint.clamp(gate, max=limit), mint.clamp(up, -limit, limit)
-        return (up + 1) * (gate * mint.sigmoid(gate * alpha))
-    return clamped
+
+def relu2(x: Tensor) -> Tensor:
+    """Returns the squares of what is positive, the activation of Nemotron's experts, which have no gate.
+
+    Example:
+        >>> import mindspore as ms
+        >>> relu2(ms.Tensor([[3.0, -1.0]])).asnumpy().tolist()
+        [[9.0, 0.0]]
+    """
+    return mint.square(functional.relu(x))

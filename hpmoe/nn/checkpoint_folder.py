@@ -2,76 +2,116 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import math
 import os
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
-from hpmoe.nn.safetensors import Stored, open_file, without_repeats, write_file
+from hpmoe.nn.model_types import MODELS, REFUSED
+from hpmoe.nn.safetensors import SAVE_KEY, Stored, open_file, without_repeats, write_file
 from hpmoe.support.dtypes import dtype_name, numpy_dtype
 from hpmoe.support.errors import check_argument
 
 Array = Any  # of NumPy, MindSpore, or PyTorch, which need not be installed
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+BESIDE = ("shared_mlp.",)  # what some models have beside a block, with the same parent
 FOLDER = "a folder of safetensors files, one such file, or a mapping of names to arrays"
 
 
 def open_arrays(who: str, source: str | os.PathLike[str] | Mapping[str, Array], prefix: str) -> dict[str, Stored]:
-    """Arrays whose names start with a prefix, by what follows it; only files that have some are opened.
+    """Returns arrays whose names start with a prefix, by what follows it; opens only files that have some.
+
+    Arrays beside the block, of BESIDE, follow "^".
 
     Raises:
         ArgumentError: the source is of another kind, files are missing or broken, or no name starts with the prefix.
     """
+    parent = prefix[:-1].rpartition(".")[0]
+    beside = [f"{parent}.{name}" if parent else name for name in BESIDE] if prefix else []
+
+    def short(name: str) -> str | None:
+        if name.startswith(prefix):
+            return name[len(prefix):]
+        return next(("^" + BESIDE[i] + name[len(start):] for i, start in enumerate(beside) if name.startswith(start)), None)
+
     if isinstance(source, Mapping):
         found: Mapping[str, Array] = {str(name): value for name, value in source.items()}
     else:
         check_argument(isinstance(source, (str, os.PathLike)), who, "folder_or_state", f"a {type(source).__name__}", FOLDER)
-        found = _of_path(who, Path(source), prefix)
+        found = _of_path(who, Path(source), lambda name: short(name) is not None)
+    named = {key: value for name, value in found.items() if (key := short(name)) is not None}
     some = ", ".join(list(found)[:3])
-    named = {name[len(prefix):]: value for name, value in found.items() if name.startswith(prefix)}
-    check_argument(bool(named), who, "prefix", f"{prefix!r}", f"what names of arrays start with, as in {some or 'none'}")
+    check_argument(any(not name.startswith("^") for name in named), who, "prefix", f"{prefix!r}",
+                   f"what names of arrays start with, as in {some or 'none'}")
     return {name: _in_memory(who, name, x) for name, x in named.items()} if isinstance(source, Mapping) else named
 
 
-def _of_path(who: str, path: Path, prefix: str) -> dict[str, Stored]:
+def _of_path(who: str, path: Path, is_wanted: Callable[[str], bool]) -> dict[str, Stored]:
+    """Returns the wanted arrays, or some if there are none."""
     check_argument(path.exists(), who, "folder_or_state", f"{str(path)!r}, which is not there", FOLDER)
     if path.is_file():
         return open_file(who, path)
     if not (path / INDEX).is_file():
         return open_file(who, path / SINGLE)
-    places = read_index(who, path)
-    wanted = {name: file for name, file in places.items() if name.startswith(prefix)} or dict(list(places.items())[:1])
-    files = {file: open_file(who, path / file) for file in sorted(set(wanted.values()))}
+    places, save = read_index(who, path)
+    wanted = {name: file for name, file in places.items() if is_wanted(name)} or dict(list(places.items())[:1])
+    files = {file: open_file(who, path / file, save) for file in sorted(set(wanted.values()))}
     lost = [f"{name} in {file}" for name, file in wanted.items() if name not in files[file]]
     check_argument(not lost, who, "folder_or_state", f"one without {', '.join(lost[:8])}", "one with what its index says")
     return {name: files[file][name] for name, file in wanted.items()}
 
 
-def read_index(who: str, folder: Path) -> dict[str, str]:
-    """Returns the file of each array; nothing if a folder has no index.
+def type_of_folder(source: object) -> str | None:
+    """Returns the model_type of the config.json in a folder; None if the source has none, or a type without experts."""
+    path = Path(source) / "config.json" if isinstance(source, (str, os.PathLike)) else None
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
+    except (ValueError, RecursionError, OSError):
+        return None
+    for part in ("thinker_config", "text_config"):
+        inner = fields.get(part) if isinstance(fields, dict) else None
+        fields = {"model_type": fields.get("model_type"), **inner} if isinstance(inner, dict) else fields
+    found = fields.get("model_type") if isinstance(fields, dict) else None
+    return found if isinstance(found, str) and found.removesuffix("_text") in {*MODELS, *REFUSED} else None
+
+
+def names_of_folder(who: str, folder: str | os.PathLike[str]) -> dict[str, str]:
+    """Returns the dtypes of all arrays of a folder, by name."""
+    return {name: array.dtype for name, array in _of_path(who, Path(folder), lambda name: True).items()}
+
+
+def read_index(who: str, folder: Path) -> tuple[dict[str, str], str | None]:
+    """Returns the file of each array, none if a folder has no index, and the stamp of the save that wrote them.
 
     Raises:
         ArgumentError: the index is malformed, names an array twice, or names a file outside of the folder.
     """
     path = folder / INDEX
     if not path.is_file():
-        return {}
+        return {}, None
+    index, fault = {}, ""
     try:
-        places = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=without_repeats)["weight_map"]
-        fault = "" if isinstance(places, dict) else "no weight_map"
-        bad = [file for file in (places if not fault else {}).values() if not _is_file_name(file)]
-        fault = f"the file name {bad[0]!r}" if bad else fault
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        index = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=without_repeats)
+        places = index["weight_map"]
+        bad = [file for file in places.values() if not _is_file_name(file)]
+        fault = f"the file name {bad[0]!r}" if bad else ""
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         places, fault = {}, f"{type(error).__name__}: {error}"
     check_argument(not fault, who, "folder_or_state", f"one with {path} of another format ({fault})",
                    'a folder whose index has a "weight_map" of arrays to files beside it')
-    return places
+    metadata = index.get("metadata")
+    save = metadata.get(SAVE_KEY) if isinstance(metadata, dict) else None
+    return places, save if isinstance(save, str) else None
 
 
 def _is_file_name(name: object) -> bool:
@@ -92,28 +132,80 @@ def _in_memory(who: str, name: str, value: Array) -> Stored:
     return Stored(dtype_name(array.dtype), array.shape, lambda *ranges: array[tuple(slice(r.start, r.stop) for r in ranges)])
 
 
-def add_file(who: str, folder: Path, prefix: str, arrays: Mapping[str, Stored]) -> None:
-    """Writes arrays to a file of their own in a folder, and adds them to its index; without a prefix they are all it has.
+def add_files(who: str, folder: Path, groups: Mapping[str, Mapping[str, Stored]], base: Path | None) -> None:
+    """Writes arrays, by prefix, to files of their own in a folder, and then adds them to its index.
+
+    Without a prefix and a base the arrays are the folder's only file. Processes that save into a folder wait for each other.
+
+    Args:
+        base: a folder whose other arrays and files are copied.
 
     Raises:
-        ArgumentError: the folder has some of them in another file.
+        ArgumentError: the folder has other files of a model, or some of the arrays from an earlier save, or it is the base.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    places = read_index(who, folder)
-    file = f"{prefix.rstrip('.')}.safetensors" if prefix else SINGLE
-    elsewhere = sorted({places[name] for name in arrays if places.get(name, file) != file})
-    elsewhere += [INDEX] * bool(places and not prefix) + [SINGLE] * bool(prefix and (folder / SINGLE).exists())
-    check_argument(not elsewhere, who, "folder", f"one with a model in {', '.join(elsewhere)}", "another one")
-    write_file(folder / file, arrays)
-    if prefix:
-        places = {name: other for name, other in places.items() if other != file} | dict.fromkeys(arrays, file)
-        size = sum(_bytes_of_arrays(who, folder / other) for other in set(places.values()))
-        text = json.dumps({"metadata": {"total_size": size}, "weight_map": dict(sorted(places.items()))}, indent=2)
-        unfinished = folder / (INDEX + ".part")
-        unfinished.write_text(text + "\n", encoding="utf-8")
-        os.replace(unfinished, folder / INDEX)
+    with _alone(folder):
+        places, save = read_index(who, folder)
+        new = {name for arrays in groups.values() for name in arrays}
+        is_empty = not places and not (folder / SINGLE).exists()
+        check_argument(base is None or is_empty, who, "folder", "one with a model", "an empty folder beside base")
+        is_single = list(groups) == [""] and base is None
+        others = [SINGLE] * (not is_single and (folder / SINGLE).exists()) + [INDEX] * (is_single and bool(places))
+        if is_single and (folder / SINGLE).is_file():
+            others += [SINGLE] * bool(open_file(who, folder / SINGLE).keys() - new)
+        kept = places.keys() - new
+        if new & places.keys() and kept:
+            others += sorted({places[name] for name in new & places.keys()})
+        check_argument(not others, who, "folder", f"one with a model in {', '.join(others)}", "another one",
+                       "Save all its layers in one call, as a mapping of prefixes to layers." if kept else "")
+        if is_single:
+            write_file(folder / SINGLE, groups[""])
+            return
+        stamp = save if kept and save else uuid4().hex[:12]
+        _write_all(who, folder, groups, base, {name: places[name] for name in kept}, stamp)
+        for file in {places[name] for name in new & places.keys()}:
+            (folder / file).unlink(missing_ok=True)
+
+
+def _write_all(who: str, folder: Path, groups: Mapping[str, Mapping[str, Stored]], base: Path | None, places: dict[str, str],
+               save: str) -> None:
+    """Writes files under new names, and the index last."""
+    new = {name for arrays in groups.values() for name in arrays}
+    if base is not None:
+        rest: dict[str, dict[str, Stored]] = {}
+        files = read_index(who, base)[0]
+        for name, array in _of_path(who, base, lambda name: True).items():
+            if name not in new:
+                rest.setdefault(Path(files.get(name, SINGLE)).stem, {})[name] = array
+        groups = {**groups, **rest}
+        for path in base.iterdir():
+            if path.is_file() and path.suffix != ".safetensors" and path.name != INDEX:
+                shutil.copyfile(path, folder / path.name)
+    for prefix, arrays in groups.items():
+        file = f"{prefix.rstrip('.') or 'model'}.{save}.safetensors"
+        write_file(folder / file, arrays, save)
+        places |= dict.fromkeys(arrays, file)
+    size = sum(_bytes_of_arrays(who, folder / file) for file in set(places.values()))
+    metadata = {"total_size": size, SAVE_KEY: save}
+    text = json.dumps({"metadata": metadata, "weight_map": dict(sorted(places.items()))}, indent=2)
+    unfinished = folder / (INDEX + ".part")
+    with open(unfinished, "w", encoding="utf-8") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, folder / INDEX)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Holds the lock of a folder, which another process, or thread, waits for."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _bytes_of_arrays(who: str, path: Path) -> int:
-    arrays = open_file(who, path).values()
-    return sum(math.prod(array.shape) * numpy_dtype(array.dtype).itemsize for array in arrays)
+    return sum(math.prod(array.shape) * array.itemsize for array in open_file(who, path).values())

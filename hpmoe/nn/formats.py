@@ -1,4 +1,4 @@
-"""How checkpoints of Hugging Face models name and lay out the arrays of a mixture-of-experts block: a table."""
+"""How checkpoints of Hugging Face models name and lay out the arrays of a mixture-of-experts block."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ import numpy as np
 
 
 class Entry(NamedTuple):
-    """One array of a checkpoint, and the Parameter, or part of one, that it is.
+    """One array of a checkpoint, and the Parameter, or part of one, that it holds.
 
-    `name` has an {e} where every expert has an array of its own. `part` says which columns of a gated Parameter it has:
-    "gate" or "up" alone, both as the Parameter has them (""), or both "alternating".
+    `name` has an {e} if every expert has an array of its own, and starts with "^" if the array lies beside the block.
+    `part` says which columns of a gated Parameter the array has: "gate" or "up" alone, or both: "both" as the Parameter has
+    them, "alternating", or "stacked", the gate first. `rows` says what precedes the axes of the Parameter: "" nothing,
+    "one" an axis of size 1; or that the rows of all experts are one axis, "flat"; or that arrays of zero experts, without
+    meaning, may follow, "padded".
     """
 
     name: str
     parameter: str
     part: str = ""
     transposed: bool = False
+    rows: str = ""
 
     @property
     def is_apart(self) -> bool:
@@ -28,6 +32,8 @@ class Entry(NamedTuple):
         return self.parameter.startswith("experts.")
 
 
+Entries = tuple[Entry, ...]
+
 # Where a Parameter has columns of gate and up: along which axis, and whether the one comes after the other.
 GATED = {"experts.weight1": (-1, "stacked"), "experts.bias1": (-1, "stacked"),
          "shared_experts.linear_fc1.weight": (0, "alternating")}
@@ -36,33 +42,30 @@ SHARED = ("shared_experts.linear_fc1.weight", "shared_experts.linear_fc2.weight"
 UNSTORED = ("tokens_per_expert", "counted_tokens", "router.masked", "experts.places")
 
 
-def _experts_apart(gate: str, up: str, down: str) -> tuple[Entry, ...]:
-    return (Entry(f"experts.{{e}}.{gate}.weight", "experts.weight1", "gate", transposed=True),
-            Entry(f"experts.{{e}}.{up}.weight", "experts.weight1", "up", transposed=True),
-            Entry(f"experts.{{e}}.{down}.weight", "experts.weight2", transposed=True))
+def apart(gate: str, up: str, down: str, rows: str = "") -> Entries:
+    """Returns the entries of experts that have arrays of their own; gate is "" for experts without one."""
+    halves = ((gate, "gate"), (up, "up")) if gate else ((up, ""),)
+    return (*(Entry(f"experts.{{e}}.{name}.weight", "experts.weight1", part, True, rows) for name, part in halves),
+            Entry(f"experts.{{e}}.{down}.weight", "experts.weight2", "", True))
 
 
-_GATE = (Entry("gate.weight", "router.weight"),)
-_BIASED = (*_GATE, Entry("gate.e_score_correction_bias", "expert_bias"))
-_PROJECTIONS = _experts_apart("gate_proj", "up_proj", "down_proj")
-_FUSED = (Entry("experts.gate_up_proj", "experts.weight1", transposed=True),
-          Entry("experts.down_proj", "experts.weight2", transposed=True))
-_SHARED = (Entry("shared_experts.gate_proj.weight", "shared_experts.linear_fc1.weight", "gate"),
-           Entry("shared_experts.up_proj.weight", "shared_experts.linear_fc1.weight", "up"),
-           Entry("shared_experts.down_proj.weight", "shared_experts.linear_fc2.weight"))
-_GPT_OSS = (Entry("router.weight", "router.weight"), Entry("router.bias", "router.bias"),
-            Entry("experts.gate_up_proj", "experts.weight1", "alternating"),
-            Entry("experts.gate_up_proj_bias", "experts.bias1", "alternating"),
-            Entry("experts.down_proj", "experts.weight2"), Entry("experts.down_proj_bias", "experts.bias2"))
+def fused(first: str = "experts.gate_up_proj", last: str = "experts.down_proj", *, part: str = "both",
+          transposed: bool = True, rows: str = "") -> Entries:
+    """Returns the entries of the weights of all experts in two arrays."""
+    return Entry(first, "experts.weight1", part, transposed, rows), Entry(last, "experts.weight2", "", transposed)
 
-# By model_type: the entries of its files, and those of what transformers has in memory since version 5.
-FORMATS = {
-    "deepseek_v3": ((*_BIASED, *_PROJECTIONS, *_SHARED), (*_BIASED, *_FUSED, *_SHARED)),
-    "qwen3_moe": ((*_GATE, *_PROJECTIONS), (*_GATE, *_FUSED)),
-    "mixtral": ((*_GATE, *_experts_apart("w1", "w3", "w2")), (*_GATE, *_FUSED)),
-    "gpt_oss": (_GPT_OSS, _GPT_OSS),
-}
-FORMATS["glm4_moe"] = FORMATS["kimi_k2"] = FORMATS["deepseek_v3"]
+
+def shared(prefix: str, gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj") -> Entries:
+    """Returns the entries of a shared expert; gate is "" for one without, and gate is up if one array has both, stacked."""
+    first = "shared_experts.linear_fc1.weight"
+    halves = ((up, "stacked"),) if gate == up else ((gate, "gate"), (up, "up")) if gate else ((up, ""),)
+    return (*(Entry(f"{prefix}.{name}.weight", first, part) for name, part in halves),
+            Entry(f"{prefix}.{down}.weight", "shared_experts.linear_fc2.weight"))
+
+
+def is_gated(entries: Entries) -> bool:
+    """Returns True if experts of a format have a gate."""
+    return any(entry.part for entry in entries if entry.parameter == "experts.weight1")
 
 
 def pairs(entry: Entry, parameter: np.ndarray, stored: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -75,12 +78,13 @@ def pairs(entry: Entry, parameter: np.ndarray, stored: np.ndarray) -> list[tuple
         ((2, 3), (2, 3))
     """
     stored = stored.swapaxes(-1, -2) if entry.transposed else stored
-    if not entry.part:
+    stored = stored[0] if entry.rows == "one" else stored
+    if entry.part in ("", "both"):
         return [(parameter, stored)]
     axis, order = GATED[entry.parameter]
     gate, up = _halves(parameter, axis, order)
-    if entry.part == "alternating":
-        return list(zip((gate, up), _halves(stored, axis, "alternating"), strict=True))
+    if entry.part in ("alternating", "stacked"):
+        return list(zip((gate, up), _halves(stored, axis, entry.part), strict=True))
     return [(gate if entry.part == "gate" else up, stored)]
 
 
@@ -91,16 +95,31 @@ def _halves(array: np.ndarray, axis: int, order: str) -> tuple[np.ndarray, np.nd
     return gate.swapaxes(axis, -1), up.swapaxes(axis, -1)
 
 
-def stored_shape(entry: Entry, shape: tuple[int, ...], num_experts: int) -> tuple[int, ...]:
-    """The shape of a checkpoint's array of some number of experts, of that of its Parameter.
+def expert_shape(entry: Entry, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the shape that a checkpoint has of a Parameter's shape; of one expert, if the entry is of experts.
 
     Example:
-        >>> stored_shape(Entry("experts.{e}.up_proj.weight", "experts.weight1", "up", transposed=True), (8, 2, 6), 8)
+        >>> expert_shape(Entry("experts.{e}.up_proj.weight", "experts.weight1", "up", transposed=True), (8, 2, 6))
         (3, 2)
     """
     shape = shape[1:] if entry.of_experts else shape
     if entry.part in ("gate", "up"):
         axis = GATED[entry.parameter][0] % len(shape)
         shape = (*shape[:axis], shape[axis] // 2, *shape[axis + 1:])
-    shape = (*shape[:-2], shape[-1], shape[-2]) if entry.transposed else shape
-    return (num_experts, *shape) if entry.of_experts and not entry.is_apart else shape
+    shape = (1, *shape) if entry.rows == "one" else shape
+    return (*shape[:-2], shape[-1], shape[-2]) if entry.transposed else shape
+
+
+def stored_shape(entry: Entry, shape: tuple[int, ...], num_experts: int, num_zero_experts: int = 0) -> tuple[int, ...]:
+    """Returns the shape of a checkpoint's array of some number of experts, from that of its Parameter.
+
+    Example:
+        >>> stored_shape(Entry("experts.gate_up_proj", "experts.weight1", "both", transposed=True), (8, 2, 6), 8)
+        (8, 6, 2)
+    """
+    one = expert_shape(entry, shape)
+    if not entry.of_experts or entry.is_apart:
+        return one
+    if entry.rows == "flat":
+        return num_experts * one[0], *one[1:]
+    return num_experts + (num_zero_experts if entry.rows == "padded" else 0), *one

@@ -3,45 +3,53 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
 from hpmoe.balance.places import experts_at
-from hpmoe.nn.checkpoint_folder import Array, add_file, open_arrays
-from hpmoe.nn.formats import FORMATS, SHARED, UNSTORED, Entry, pairs, stored_shape
-from hpmoe.nn.matching import IN_RANGE, Place, check_match, closest_match, homeless_of, places_of
+from hpmoe.nn.checkpoint_folder import Array, add_files, names_of_folder, open_arrays, type_of_folder
+from hpmoe.nn.expert_reads import narrowed, pieces, read_into
+from hpmoe.nn.formats import SHARED, UNSTORED, Entries, pairs, stored_shape
+from hpmoe.nn.hugging_face_options import find_model
+from hpmoe.nn.matching import IN_RANGE, Block, Place, check_match, find_match, homeless_of, places_of
+from hpmoe.nn.model_semantics import check_semantics
+from hpmoe.nn.model_types import MODELS, ModelType
 from hpmoe.nn.safetensors import Stored
-from hpmoe.support.dtypes import FLOATS, dtype_name, name_of_dtype, numpy_dtype, rounded
-from hpmoe.support.errors import check_argument, check_flags, is_name
+from hpmoe.nn.shard_files import Place as RankPlace
+from hpmoe.ranks.world import World
+from hpmoe.support.dtypes import FLOATS, dtype_name, name_of_dtype, numpy_dtype
+from hpmoe.support.errors import check_argument, check_flags
 from hpmoe.support.keywords import suggests_keywords
 
 LOAD, SAVE = "hpmoe.nn.load_hugging_face", "hpmoe.nn.save_hugging_face"
+SPLIT_AXES = {"experts.weight1": 2, "experts.weight2": 1, "experts.bias1": 1}  # which the shards of an expert divide
 
 
 @suggests_keywords
 def load_hugging_face(layer: nn.Cell, folder_or_state: str | os.PathLike[str] | Mapping[str, Array], prefix: str = "", *,
-                      experts: range | None = None, allow_rounding: bool = False) -> None:
+                      model_type: str | None = None, experts: range | None = None, allow_rounding: bool = False) -> None:
     """Sets a layer's Parameters to a mixture-of-experts block of a Hugging Face model.
 
-    Experts that a Balancer has moved keep their places. Compiled graphs follow.
-
-    The names tell the format: that of Qwen3-MoE, DeepSeek-V3, GLM-4.5 and Kimi K2, of Mixtral or of gpt-oss, with an array
-    for each expert or one of all. All names, shapes and dtypes are compared before the first Parameter is set; then one
-    expert is read at a time.
+    All names, shapes and dtypes are compared before the first Parameter is set; then one expert is read at a time. Experts
+    that a Balancer has moved keep their places. Compiled graphs follow. A layer of `hpmoe.world()` reads the experts, or the
+    shards of experts, that its rank holds, and no other bytes.
 
     Args:
         layer: a `MoELayer`, or a Cell with Parameters of its names.
         folder_or_state: a folder with model.safetensors or with several files and their index; one such file; or a mapping
             of names to arrays of NumPy, MindSpore or PyTorch.
         prefix: what the block's names start with, as in "model.layers.3.mlp"; nothing else may start with it and a dot.
+        model_type: the type of the model, whose names and layout the arrays have. None is that of config.json in the folder,
+            or else the one type whose names and shapes fit.
         experts: which of the checkpoint's experts the layer holds, as one rank's does; no others are read. None is all.
         allow_rounding: whether values may be rounded to a Parameter's dtype.
 
     Raises:
-        ArgumentError: an argument does not fit, or arrays are missing, unknown, or of another shape or dtype, and listed.
+        ArgumentError: an argument does not fit; arrays are missing, unknown, or of another shape or dtype, and listed; types
+            of different layouts fit; or a value overflows.
 
     Example:
         >>> import numpy as np, hpmoe
@@ -53,130 +61,175 @@ def load_hugging_face(layer: nn.Cell, folder_or_state: str | os.PathLike[str] | 
         True
     """
     parameters = _parameters(LOAD, layer)
-    arrays = open_arrays(LOAD, folder_or_state, _dotted(LOAD, prefix))
-    own, total = parameters["experts.weight1"].shape[0], parameters["router.weight"].shape[0]
-    held = range(total) if experts is None else experts
-    is_share = isinstance(held, range) and held.step == 1 and 0 <= held.start and held.stop <= total and len(held) == own
-    check_argument(is_share, LOAD, "experts", repr(experts), f"a range of {own} of the {total} experts, as the layer holds")
     check_flags(LOAD, allow_rounding=allow_rounding)
-    match = closest_match(parameters, arrays, held, total)
-    kinds = {name: (str(name_of_dtype(p.dtype)), tuple(p.shape)) for name, p in parameters.items()}
+    known = type_of_folder(folder_or_state) if model_type is None else model_type
+    models = MODELS.values() if known is None else [find_model(LOAD, "model_type", known)]
+    arrays = open_arrays(LOAD, folder_or_state, _dotted(LOAD, prefix))
+    if any(model.is_layer for model in models) and len(models) == 1:
+        roots = {entry.name.split(".")[0] for model in models for entries in model.formats for entry in entries}
+        arrays = {name: array for name, array in arrays.items() if name.split(".")[0] in roots}
+    block = _block(layer, parameters, experts)
+    match = find_match(LOAD, block, arrays, [entries for model in models for entries in model.formats])
     at = _experts_at(LOAD, layer)
-    check_match(LOAD, match, arrays, kinds, total, allow_rounding)
-    for stored, place in match.places.items():
-        if arrays[stored].dtype not in IN_RANGE[kinds[place.entry.parameter][0]]:
-            for _, values in _pieces(arrays[stored], place, held):
-                _narrowed(LOAD, stored, values, kinds[place.entry.parameter][0])
-    for name, (dtype, shape) in kinds.items():
-        array = np.empty(shape, numpy_dtype(dtype))
+    check_match(LOAD, match, arrays, block, allow_rounding)
+    for name, place in match.places.items():
+        if arrays[name].dtype not in IN_RANGE[block.kinds[place.entry.parameter][0]]:
+            for _, values in pieces(arrays[name], place, block):
+                narrowed(LOAD, name, values, block.kinds[place.entry.parameter][0])
+    for name, parameter in parameters.items():
+        array = np.empty(parameter.shape, numpy_dtype(block.kinds[name][0]))
         for stored, place in match.places.items():
             if place.entry.parameter == name:
-                _read(array, arrays[stored], place, held)
+                read_into(array, arrays[stored], place, block)
+                if name == "expert_bias":
+                    parameter.stored_dtype = arrays[stored].dtype  # which it is saved in
         array = array if at is None or not name.startswith("experts.") else array[at]
-        parameters[name].copy_(Tensor.from_numpy(array))  # in place: compiled graphs follow
+        parameter.copy_(Tensor.from_numpy(array))  # in place: compiled graphs follow
 
 
-def _read(array: np.ndarray, stored: Stored, place: Place, held: range) -> None:
-    """Reads a checkpoint's array, or the held experts of one, into the array of a Parameter."""
-    for at, values in _pieces(stored, place, held):
-        for mine, theirs in pairs(place.entry, array[at], values):
-            mine[...] = rounded(theirs, dtype_name(array.dtype))
-        del values, theirs  # before the next part is read
+def _block(layer: nn.Cell, parameters: Mapping[str, Parameter], experts: range | None) -> Block:
+    """Returns what a layer asks of a checkpoint; a layer of processes its rank's experts, or shards of them."""
+    own, num_zero = parameters["experts.weight1"].shape[0], _num_zero(layer)
+    num_experts, mesh = parameters["router.weight"].shape[0] - num_zero, getattr(layer, "mesh", None)
+    place = RankPlace.of(mesh if isinstance(mesh, World) else None)
+    held = experts
+    if experts is None:
+        held = place.experts(own) if place.mesh.num_ranks > 1 else range(num_experts)
+    is_range = isinstance(held, range) and held.step == 1 and 0 <= held.start and held.stop <= num_experts
+    check_argument(is_range and len(held) == own, LOAD, "experts", repr(experts),
+                   f"a range of {own} of the {num_experts} experts, as the layer holds")
+    tp_size = place.mesh.tp_size
+    kinds = {name: (str(name_of_dtype(p.dtype)), _whole(name, p.shape, tp_size)) for name, p in parameters.items()}
+    return Block(kinds, num_experts, num_zero, held, place.rank % tp_size, tp_size)
 
 
-def _pieces(stored: Stored, place: Place, held: range) -> Iterator[tuple[int | slice, np.ndarray]]:
-    """Yields (index in the Parameter, values) of a checkpoint's array, one of the held experts at a time."""
-    if not place.entry.of_experts:
-        yield slice(None), stored.read()
-    elif place.entry.is_apart:
-        yield place.experts.start - held.start, stored.read()
-    else:
-        for e in held:
-            yield e - held.start, stored.read(range(e, e + 1))[0]
+def _whole(name: str, shape: tuple[int, ...], num_shards: int) -> tuple[int, ...]:
+    """Returns the shape of whole experts from that of shards of them."""
+    axis = SPLIT_AXES.get(name, -1)
+    return tuple(size * num_shards if i == axis else size for i, size in enumerate(shape))
 
 
-def _narrowed(who: str, name: str, values: np.ndarray, dtype: str) -> np.ndarray:
-    """Returns values in a dtype; raises ArgumentError if one of them is too large for it."""
-    narrow = rounded(values, dtype)
-    is_lost = np.isinf(narrow.astype(np.float32)) & np.isfinite(values.astype(np.float64))
-    check_argument(not is_lost.any(), who, "dtype", f"{dtype}, in which {name} overflows to infinity",
-                   "a dtype that holds all values", "Write mindspore.bfloat16 or mindspore.float32.")
-    return narrow
+def _num_zero(layer: nn.Cell) -> int:
+    """Returns how many of the experts of a layer's router return their input."""
+    return getattr(layer, "num_zero_experts", 0)
 
 
 @suggests_keywords
-def save_hugging_face(layer: nn.Cell, folder: str | os.PathLike, prefix: str = "", *, model_type: str, fused: bool = False,
-                      dtype: object = None) -> None:
-    """Writes a layer's Parameters as a type of Hugging Face models has them, with experts in order.
+def save_hugging_face(layer: nn.Cell | Mapping[str, nn.Cell], folder: str | os.PathLike, prefix: str = "", *,
+                      model_type: str, fused: bool = False, dtype: object = None,
+                      base: str | os.PathLike | None = None) -> None:
+    """Writes the Parameters of a layer, or of all layers of a model, as a type of Hugging Face models has them.
 
-    Without a prefix the folder gets model.safetensors. With one it gets a file named after it, and its arrays are added to
-    the folder's index: layers of a model are saved one by one.
+    A save is all or nothing: files get new names, and then the index changes. Without a prefix the folder gets
+    model.safetensors. With one it gets a file named after it, and its arrays are added to the folder's index.
 
     Args:
-        layer: a `MoELayer`, or a Cell with Parameters of its names.
-        folder: where to; it is made where there is none.
+        layer: a `MoELayer`, a Cell with Parameters of its names, or a mapping of prefixes to these, which is one save.
+        folder: where to; it is made if there is none. Layers of an earlier save are replaced only all together.
         prefix: what names are to start with, as in "model.layers.3.mlp".
-        model_type: "qwen3_moe", "deepseek_v3", "glm4_moe", "kimi_k2", "mixtral" or "gpt_oss".
-        fused: whether all experts are in one array, as transformers has them in memory; those of gpt-oss always are.
+        model_type: a type of the page's table, such as "qwen3_moe".
+        fused: whether names and layout are those of transformers 5 in memory, if these differ from those of files.
         dtype: MindSpore's float32, bfloat16 or float16, which all is rounded to but the experts' bias; None rounds nothing.
+            The bias has the dtype that it was loaded in, or float32.
+        base: a folder with the whole model, whose other arrays and files are copied, so that transformers loads the result;
+            each array has the dtype that it has there, and `dtype` and `fused` are given by it.
 
     Raises:
-        ArgumentError: an argument does not fit, the layer has Parameters that models of this type have not or not all
-            experts or masked ones, or the folder has another model's files.
+        ArgumentError: an argument does not fit, the layer computes or has what models of this type do not, holds not all
+            experts, or has masked ones, or the folder has another model's files.
 
     Example:
         >>> import hpmoe, pathlib, tempfile
         >>> layer = hpmoe.nn.MoELayer(hidden_size=4, moe_ffn_hidden_size=3, num_moe_experts=2)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     hpmoe.nn.save_hugging_face(layer, folder, "model.layers.0.mlp", model_type="qwen3_moe")
-        ...     sorted(path.name for path in pathlib.Path(folder).iterdir())
-        ['model.layers.0.mlp.safetensors', 'model.safetensors.index.json']
+        ...     sorted(path.name[:18] for path in pathlib.Path(folder).iterdir())
+        ['model.layers.0.mlp', 'model.safetensors.']
     """
-    parameters = _parameters(SAVE, layer)
     check_argument(isinstance(folder, (str, os.PathLike)), SAVE, "folder", f"a {type(folder).__name__}", "a path")
+    check_argument(base is None or isinstance(base, (str, os.PathLike)), SAVE, "base", f"a {type(base).__name__}",
+                   "a path, or None")
+    model = find_model(SAVE, "model_type", model_type)
+    check_flags(SAVE, fused=fused)
+    check_argument(dtype is None or name_of_dtype(dtype) in FLOATS, SAVE, "dtype", repr(dtype),
+                   f"mindspore.{', '.join(FLOATS)} or None")
+    layers = layer if isinstance(layer, Mapping) else {prefix: layer}
+    check_argument(bool(layers) and not (isinstance(layer, Mapping) and prefix), SAVE, "prefix", repr(prefix),
+                   "\"\" beside a mapping of prefixes to layers")
+    dtypes = None if base is None else names_of_folder(SAVE, base)
+    groups = {}
+    for start, cell in layers.items():
+        dotted = _dotted(SAVE, start)
+        found = _arrays_of(cell, model, model_type, dotted, fused, name_of_dtype(dtype), dtypes)
+        groups[dotted] = {_absolute(dotted, name): stored for name, stored in found.items()}
+    add_files(SAVE, Path(folder), groups, None if base is None else Path(base))
+
+
+def _arrays_of(layer: nn.Cell, model: ModelType, model_type: str, prefix: str, fused: bool, dtype: str | None,
+               dtypes: Mapping[str, str] | None) -> dict[str, Stored]:
+    """Returns what files of a type have of a layer, by what follows the prefix."""
+    parameters = _parameters(SAVE, layer)
     masked = dict(layer.parameters_and_names()).get("router.masked")
     masked = [] if masked is None else masked.asnumpy().nonzero()[0].tolist()
     check_argument(not masked, SAVE, "layer", f"one whose experts {masked} are masked, which its models cannot say",
                    "a layer without masked experts", "Call layer.mask_experts([]) first, and mask them again afterwards.")
-    prefix = _dotted(SAVE, prefix)
-    check_argument(is_name(model_type, FORMATS), SAVE, "model_type", repr(model_type), f"one of {', '.join(FORMATS)}")
-    check_flags(SAVE, fused=fused)
-    check_argument(dtype is None or name_of_dtype(dtype) in FLOATS, SAVE, "dtype", repr(dtype),
-                   f"mindspore.{', '.join(FLOATS)} or None")
-    own, total = parameters["experts.weight1"].shape[0], parameters["router.weight"].shape[0]
+    num_zero = _num_zero(layer)
+    own, total = parameters["experts.weight1"].shape[0], parameters["router.weight"].shape[0] - num_zero
     check_argument(own == total, SAVE, "layer", f"one of {own} of {total} experts", "one that holds all")
-    entries = FORMATS[model_type][fused]
+    entries = model.formats[min(int(fused), len(model.formats) - 1)]
+    if dtypes is not None:
+        entries = max(model.formats, key=lambda form: sum(
+            _absolute(prefix, name) in dtypes for name in places_of(form, parameters, own)))
+    check_semantics(SAVE, layer, model, model_type)
     homeless = ", ".join(homeless_of(entries, parameters))
     check_argument(not homeless, SAVE, "layer", f"one with {homeless}", f"one whose Parameters a {model_type} has too")
-    arrays = _no_shared_expert(entries, parameters) | {name: p.asnumpy() for name, p in parameters.items()}
+    absent = _absent_shared(model, entries, parameters)
+    lacking = [e.name for e in entries if e.parameter not in parameters and e.parameter not in SHARED + ("",) * bool(absent)]
+    lacking += [e.name for e in entries if e.parameter in SHARED and e.parameter not in parameters and absent is None]
+    check_argument(not lacking, SAVE, "layer", f"one without a Parameter for {', '.join(lacking)}",
+                   f"one that has all Parameters of a {model_type}")
+    arrays = (absent or {}) | {name: p.asnumpy() for name, p in parameters.items()}
     at = _experts_at(SAVE, layer)
     if at is not None:
         arrays |= {name: array[np.argsort(at)] for name, array in arrays.items() if name.startswith("experts.")}
-    add_file(SAVE, Path(folder), prefix, {
-        prefix + name: _stored(name, place, arrays[place.entry.parameter], total, name_of_dtype(dtype))
-        for name, place in places_of(entries, arrays, total).items()})
+    bias = getattr(parameters.get("expert_bias"), "stored_dtype", "float32")
+    found = {}
+    for name, place in places_of(entries, arrays, own).items():
+        chosen = bias if place.entry.parameter == "expert_bias" else dtype
+        if dtypes is not None:
+            full = _absolute(prefix, name)
+            check_argument(full in dtypes, SAVE, "base", f"one without {full}", "the folder of the whole model")
+            chosen = dtypes[full]
+        found[name] = _stored(name, place, arrays[place.entry.parameter], own, num_zero, chosen)
+    return found
 
 
-def _no_shared_expert(entries: Collection[Entry], parameters: Mapping[str, Parameter]) -> dict[str, np.ndarray]:
-    """The arrays of a shared expert of width 0, which files of models with one have where a layer has none."""
+def _absent_shared(model: ModelType, entries: Entries, parameters: Mapping[str, Parameter]) -> dict[str, np.ndarray] | None:
+    """Returns the arrays that files have of no shared expert: some of width 0, or none; None if there must be one."""
     first, last = SHARED
+    if first in parameters or not any(entry.parameter == first for entry in entries):
+        return {}
+    if any(name.endswith("!") for name in model.shared):
+        return None
+    if model.shared[0].endswith("?"):
+        return {}
     weight = parameters["router.weight"]
-    has_capacity = any(entry.parameter == first for entry in entries) and first not in parameters
     empty = np.empty((0, weight.shape[1]), numpy_dtype(str(name_of_dtype(weight.dtype))))
-    return {first: empty, last: empty.T} if has_capacity else {}
+    return {first: empty, last: empty.T}
 
 
-def _stored(name: str, place: Place, array: np.ndarray, num_experts: int, dtype: str | None) -> Stored:
+def _stored(name: str, place: Place, array: np.ndarray, num_experts: int, num_zero: int, dtype: str | None) -> Stored:
     """What a checkpoint has of a Parameter's array at a place; it is laid out where it is read."""
     entry = place.entry
-    dtype = dtype_name(array.dtype) if dtype is None or entry.parameter == "expert_bias" else dtype
-    shape = stored_shape(entry, array.shape, num_experts)
+    dtype = dtype_name(array.dtype) if dtype is None else dtype
+    shape = stored_shape(entry, array.shape, num_experts, num_zero)
 
     def read() -> np.ndarray:
-        out = np.empty(shape, numpy_dtype(dtype))
+        out = np.zeros(shape, numpy_dtype(dtype))
+        by_expert = out.reshape(num_experts, -1, *shape[1:]) if entry.rows == "flat" else out
         for e in place.experts if entry.of_experts else (slice(None),):
-            for mine, theirs in pairs(entry, array[e], out if entry.is_apart else out[e]):
-                theirs[...] = _narrowed(SAVE, name, mine, dtype)
+            for mine, theirs in pairs(entry, array[e], out if entry.is_apart else by_expert[e]):
+                theirs[...] = narrowed(SAVE, name, mine, dtype)
         return out
     return Stored(dtype, shape, read)
 
@@ -185,9 +238,9 @@ def _parameters(who: str, layer: nn.Cell) -> dict[str, Parameter]:
     """What a checkpoint has of a layer, by the names of MoELayer."""
     check_argument(isinstance(layer, nn.Cell), who, "layer", f"a {type(layer).__name__}", "a MoELayer, or a Cell like it")
     found = {name: p for name, p in layer.parameters_and_names() if name not in UNSTORED}
-    check_argument({"router.weight", "experts.weight1"} <= set(found), who, "layer",
+    check_argument({"router.weight", "experts.weight1", "experts.weight2"} <= set(found), who, "layer",
                    f"a {type(layer).__name__} with Parameters {', '.join(found) or 'none'}",
-                   "one that has router.weight and experts.weight1, as MoELayer")
+                   "one that has router.weight, experts.weight1 and experts.weight2, as MoELayer")
     return found
 
 
@@ -199,5 +252,12 @@ def _experts_at(who: str, layer: nn.Cell) -> np.ndarray | None:
 
 
 def _dotted(who: str, prefix: str) -> str:
-    check_argument(isinstance(prefix, str), who, "prefix", f"a {type(prefix).__name__}", "a str")
+    is_name = isinstance(prefix, str) and not set("/\\\0") & set(prefix)
+    check_argument(is_name, who, "prefix", repr(prefix) if isinstance(prefix, str) else f"a {type(prefix).__name__}",
+                   "a str without slashes")
     return prefix and prefix.rstrip(".") + "."
+
+
+def _absolute(prefix: str, name: str) -> str:
+    """Returns the whole name of an array of a block; "^" is beside it."""
+    return prefix[:-1].rpartition(".")[0] + "." * ("." in prefix[:-1]) + name[1:] if name.startswith("^") else prefix + name

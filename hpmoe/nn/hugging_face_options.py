@@ -3,50 +3,69 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hpmoe.nn.activations import gpt_oss_swiglu
-from hpmoe.support.errors import check_argument, is_name
+from hpmoe.nn.activations import ClampedSwiglu, GptOssSwiglu, clamped_swiglu, gpt_oss_swiglu, relu2
+from hpmoe.nn.model_types import IGNORED, MODELS, REFUSED, ModelType
+from hpmoe.primitives.swiglu import swiglu
+from hpmoe.support.errors import check_argument
 from hpmoe.support.kept_files import Fields
-from hpmoe.support.keywords import suggests_keywords
+from hpmoe.support.keywords import nearest, suggests_keywords
 
 WHO = "hpmoe.nn.hugging_face_options"
 
 Config = str | os.PathLike[str] | Fields
-Names = dict[str, tuple[str, ...]]  # fields by option; where there are several, transformers writes either
+# Fields that may change what a block computes: an option takes each, or it has the value that needs none.
+MATTERS = re.compile("expert|moe|rout|top_?k|n_group|swiglu|scor|act$|act_fn|activation|mlp_bias|quantization|shared|latent")
+# Activations by name: what the options have, from the fields that follow.
+ACTIVATIONS: dict[str, tuple[Callable[..., Callable], tuple[str, ...]]] = {
+    "swiglu": (lambda: swiglu, ()), "relu2": (lambda: relu2, ()), "clamped_swiglu": (clamped_swiglu, ("swiglu_limit",)),
+    "gpt_oss_swiglu": (gpt_oss_swiglu, ("swiglu_limit", "swiglu_alpha"))}
+OPTIONAL = ("moe_router_topk_scaling_factor", "moe_router_num_groups", "moe_router_group_topk", "moe_num_zero_experts")
+_FIXED: dict[str, tuple[object, ...]] = {"hidden_act": ("silu", "swish"), "activation_function": ("silu",)}
 
-_OF_ALL: Names = {
-    "hidden_size": ("hidden_size",), "moe_router_topk": ("num_experts_per_tok",),
-    "num_moe_experts": ("n_routed_experts", "num_experts", "num_local_experts")}
-_FINE: Names = {"moe_ffn_hidden_size": ("moe_intermediate_size",), "norm_topk_prob": ("norm_topk_prob",)}
-_COARSE: Names = {"moe_ffn_hidden_size": ("intermediate_size",)}
-_BIASED: Names = {
-    **_FINE, "moe_router_topk_scaling_factor": ("routed_scaling_factor",), "moe_router_num_groups": ("n_group",),
-    "moe_router_group_topk": ("topk_group",)}
-_SIGMOID: Fields = {"moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias": True}
-# By model_type: its fields, and options that it has whatever its fields.
-MODELS: dict[str, tuple[Names, Fields]] = {
-    "qwen3_moe": (_FINE, {}), "mixtral": (_COARSE, {"norm_topk_prob": True}),
-    "gpt_oss": (_COARSE, {"norm_topk_prob": True, "add_bias_linear": True}),
-    "deepseek_v3": (_BIASED, _SIGMOID), "glm4_moe": (_BIASED, _SIGMOID), "kimi_k2": (_BIASED, _SIGMOID)}
-# Fields that no option stands for, with the one value that needs none.
-_FIXED = {"hidden_act": "silu", "scoring_func": "sigmoid", "router_jitter_noise": 0.0}
+
+def name_of_activation(activation: Callable) -> str:
+    """Returns the name in ACTIVATIONS of a layer's activation, or the function's own."""
+    known = {ClampedSwiglu: "clamped_swiglu", GptOssSwiglu: "gpt_oss_swiglu"}
+    return known.get(type(activation)) or getattr(activation, "__name__", type(activation).__name__)
+
+
+def find_model(who: str, argument: str, name: object) -> ModelType:
+    """Returns the entry of a model type; that of "qwen3_vl_moe_text" is "qwen3_vl_moe".
+
+    Raises:
+        ArgumentError: the table has no such type, or lists it as refused.
+    """
+    short = name.removesuffix("_text") if isinstance(name, str) else ""
+    reason = next((why for kind, why in REFUSED.items() if short == kind), "")
+    check_argument(not reason, who, argument, f"{name!r}, which no layer computes: {reason}", "another type")
+    near = nearest(short, MODELS)
+    check_argument(short in MODELS, who, argument, repr(name), "one of those that hpmoe.nn's page lists",
+                   f"Did you mean {near!r}?" if near else "")
+    return MODELS[short]
 
 
 @suggests_keywords
 def hugging_face_options(config: Config) -> Fields:
-    """The options with which `MoELayer` computes what a Hugging Face model's mixture-of-experts blocks do.
+    """Returns the options with which `MoELayer` computes what a Hugging Face model's mixture-of-experts blocks do.
+
+    Every field of the configuration that may change the block's output is taken by an option, or has the value that needs
+    none; others are errors.
 
     Args:
-        config: a model's folder, its config.json, or what that says, a dict; where it has a "text_config", that counts.
+        config: a model's folder, its config.json, or the dict that it holds; a "thinker_config" or "text_config" in it
+            counts.
 
     Returns:
-        A dict of options, of a model of type "qwen3_moe", "deepseek_v3", "glm4_moe", "kimi_k2", "mixtral" or "gpt_oss".
+        A dict of options.
 
     Raises:
-        ArgumentError: the configuration is of another model, lacks fields, or asks for what no option does.
+        ArgumentError: the configuration is of a model that no layer computes, lacks fields, or has others.
 
     Example:
         >>> import hpmoe
@@ -59,23 +78,59 @@ def hugging_face_options(config: Config) -> Fields:
         (4, 8, 12)
     """
     fields = _fields(config)
-    model_type = fields.get("model_type")
-    check_argument(is_name(model_type, MODELS), WHO, "config", f"one of model_type {model_type!r}",
-                   f"one of {', '.join(MODELS)}")
-    names, options = MODELS[fields["model_type"]]
-    names = {**_OF_ALL, **names}
-    missing = [" or ".join(known) for known in names.values() if not any(field in fields for field in known)]
-    check_argument(not missing, WHO, "config", f"one without {', '.join(missing)}", f"a whole configuration of {model_type}")
-    unlike = [f"{name} {fields[name]!r}" for name, value in _FIXED.items() if fields.get(name, value) != value]
-    check_argument(not unlike, WHO, "config", f"one with {', '.join(unlike)}",
-                   f"one with {', '.join(f'{name} {value!r}' for name, value in _FIXED.items())}",
-                   "Build the layer with options of your own.")
-    options = options | {option: next(fields[f] for f in known if f in fields) for option, known in names.items()}
-    if num_shared := fields.get("n_shared_experts"):
-        options["moe_shared_expert_intermediate_size"] = num_shared * options["moe_ffn_hidden_size"]
-    if model_type == "gpt_oss":
-        options["activation"] = gpt_oss_swiglu(fields.get("swiglu_limit", 7.0), fields.get("swiglu_alpha", 1.702))
+    model = find_model(WHO, "model_type", fields.get("model_type"))
+    make, names = ACTIVATIONS[model.activation]
+    lost = [" or ".join(known) for option, known in model.fields.items()
+            if option not in OPTIONAL and all(fields.get(name) is None for name in known)]
+    lost += [name[:-1] for name in model.shared if name.endswith("!") and fields.get(name[:-1]) is None]
+    check_argument(not lost, WHO, "config", f"one without {', '.join(lost)}",
+                   f"a whole configuration of {fields['model_type']}")
+    taken = {option: _value(fields, known) for option, known in model.fields.items()}
+    if fields.get("topk_method") == "greedy":
+        taken.pop("moe_router_num_groups"), taken.pop("moe_router_group_topk")
+    lists = [option for option, value in taken.items() if isinstance(value, list)]
+    check_argument(not lists, WHO, "config", f"one with a list, a value for each layer, for {', '.join(lists)}",
+                   "one value for all layers", "Write the value of the layer into a copy of the configuration.")
+    options = model.options | {option: value for option, value in taken.items() if value is not None}
+    if (width := _shared_width(fields, model)):
+        options["moe_shared_expert_intermediate_size"] = width
+    else:
+        options.pop("use_shared_expert_gating", None)
+    _check_others(fields, model, bool(width), names)
+    if model.activation != "swiglu":
+        options["activation"] = make(*(fields[name] for name in names if name in fields))
     return options
+
+
+def _value(fields: Fields, names: tuple[str, ...]) -> object:
+    """Returns the value that fields have by one of some names, or None."""
+    found = {name: fields[name] for name in names if fields.get(name) is not None}
+    values = list(found.values())
+    check_argument(all(value == values[0] for value in values), WHO, "config",
+                   f"one with {', '.join(f'{name} {value!r}' for name, value in found.items())}", "one of the same value")
+    return values[0] if values else None
+
+
+def _shared_width(fields: Fields, model: ModelType) -> int:
+    """Returns the width of the shared expert, 0 without one."""
+    return math.prod(fields.get(name.rstrip("!?")) or 0 for name in model.shared) if model.shared else 0
+
+
+def _check_others(fields: Fields, model: ModelType, has_shared: bool, names: tuple[str, ...]) -> None:
+    """Raises ArgumentError if fields that no option stands for have values that would change a block's output."""
+    taken = {name for known in model.fields.values() for name in known} | {name.rstrip("!?") for name in model.shared}
+    fixed = {**_FIXED, **model.fixed}
+    unlike = {}
+    for name, value in fields.items():
+        if name in fixed:
+            is_moot = name.startswith("shared_expert") and not has_shared
+            if value is not None and value not in fixed[name] and not is_moot:
+                unlike[name] = f"; it needs {' or '.join(map(repr, fixed[name]))}"
+        elif MATTERS.search(name) and name not in taken | IGNORED | {*names} and value not in (None, False, 0, [], {}):
+            unlike[name] = ""
+    check_argument(not unlike, WHO, "config",
+                   f"one with {', '.join(f'{name} {fields[name]!r}{why}' for name, why in unlike.items())}",
+                   "one without fields that no option stands for", "Build the layer with options of your own.")
 
 
 def _fields(config: Config) -> Fields:
@@ -83,8 +138,16 @@ def _fields(config: Config) -> Fields:
         path = Path(config)
         path = path / "config.json" if path.is_dir() else path
         check_argument(path.is_file(), WHO, "config", f"{str(path)!r}, which is not there", "a config.json, or its folder")
-        fields: Fields = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            fields: Fields = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            check_argument(False, WHO, "config", f"{str(path)!r}, which is no JSON: {error}", "a config.json")
     else:
         fields = config
     check_argument(isinstance(fields, Mapping), WHO, "config", f"a {type(fields).__name__}", "a dict, or the path of one")
-    return fields.get("text_config") or fields
+    for part in ("thinker_config", "text_config", "ffn_config"):
+        if isinstance(inner := fields.get(part), Mapping):
+            fields = {**fields, "model_type": fields.get("model_type"), **inner} if part == "ffn_config" else {
+                "model_type": fields.get("model_type"), "quantization_config": fields.get("quantization_config"), **inner}
+            fields = fields | {"model_type": "dbrx"} if part == "ffn_config" else fields
+    return fields

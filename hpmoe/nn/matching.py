@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from hpmoe.nn.formats import FORMATS, Entry, stored_shape
+from hpmoe.nn.formats import Entries, Entry, is_gated, stored_shape
 from hpmoe.nn.safetensors import Stored
 from hpmoe.support.dtypes import FLOATS
 from hpmoe.support.errors import check_argument
@@ -16,6 +16,31 @@ EXACT = {"float32": FLOATS, "bfloat16": ("bfloat16",), "float16": ("float16",)}
 IN_RANGE = EXACT | {"bfloat16": FLOATS}
 
 
+class Block(NamedTuple):
+    """What a layer asks of a checkpoint.
+
+    Attributes:
+        kinds: (dtype, shape) of the Parameters by name, of whole experts if the layer holds shards of them.
+        num_experts, num_zero_experts: of the model.
+        held: the experts that the layer holds.
+        shard, num_shards: which shard of each of them.
+    """
+
+    kinds: Mapping[str, tuple[str, tuple[int, ...]]]
+    num_experts: int
+    num_zero_experts: int
+    held: range
+    shard: int = 0
+    num_shards: int = 1
+
+    @property
+    def is_gated(self) -> bool:
+        return self.kinds["experts.weight1"][1][-1] == 2 * self.kinds["experts.weight2"][1][1]
+
+    def stored_shape(self, entry: Entry) -> tuple[int, ...]:
+        return stored_shape(entry, self.kinds[entry.parameter][1], self.num_experts, self.num_zero_experts)
+
+
 class Place(NamedTuple):
     """Where an array of a checkpoint belongs: its entry of the format, and the experts it has, where it is of experts."""
 
@@ -23,7 +48,7 @@ class Place(NamedTuple):
     experts: range
 
 
-def places_of(entries: Collection[Entry], parameters: Collection[str], num_experts: int) -> dict[str, Place]:
+def places_of(entries: Iterable[Entry], parameters: Collection[str], num_experts: int) -> dict[str, Place]:
     """The places of all arrays of a format that are of the Parameters, by the arrays' names."""
     found = {}
     for entry in entries:
@@ -43,54 +68,74 @@ class Match(NamedTuple):
     missing: list[str]
     unknown: list[str]
     homeless: list[str]  # Parameters that the format has no array for
+    lacking: list[str]  # arrays that the format always has, whose Parameters the layer lacks
 
 
-def closest_match(parameters: Collection[str], names: Mapping[str, Stored], held: range, num_experts: int) -> Match:
-    """The names of a checkpoint beside those of the format that fits best; of arrays of one expert, of `held` ones."""
-    formats = dict.fromkeys(entries for both in FORMATS.values() for entries in both)
-    return min((_match(entries, parameters, names, held, num_experts) for entries in formats),
-               key=lambda match: sum(map(len, match[1:])))
+def find_match(who: str, block: Block, arrays: Mapping[str, Stored], formats: Iterable[Entries]) -> Match:
+    """The names of a checkpoint beside those of the format that fits best.
+
+    Raises:
+        ArgumentError: formats that lay out the same arrays in different ways fit equally, or experts of the checkpoint have
+            a gate and those of the layer have not, or the other way round.
+    """
+    found = [(_match(entries, block, arrays), entries) for entries in dict.fromkeys(formats)]
+    match, entries = min(found, key=lambda pair: _faults(*pair, block, arrays))
+    fitting = {_layout(other) for other, entries in found if not any(_faults(other, entries, block, arrays))}
+    check_argument(len(fitting) < 2, who, "model_type", "None, and types of different layouts have these names and shapes",
+                   "given", "Write model_type=, the type in the model's config.json.")
+    said = {True: "a gate", False: "no gate"}
+    check_argument(is_gated(entries) == block.is_gated, who, "folder_or_state",
+                   f"one whose experts have {said[not block.is_gated]}",
+                   f"one whose experts have {said[block.is_gated]}, as the layer's")
+    return match
 
 
-def _match(entries: Collection[Entry], parameters: Collection[str], names: Mapping[str, Stored], held: range,
-           num_experts: int) -> Match:
-    known = places_of(entries, parameters, num_experts)
-    wanted = {name: place for name, place in known.items() if not place.entry.is_apart or place.experts.start in held}
-    return Match(wanted, [name for name in wanted if name not in names],
-                 [name for name in names if name not in known and not _is_empty(names[name])],
-                 homeless_of(entries, parameters))
+def _faults(match: Match, entries: Entries, block: Block, arrays: Mapping[str, Stored]) -> tuple[int, int]:
+    """Returns how many names differ, and how many shapes."""
+    shapes = sum(arrays[name].shape != block.stored_shape(place.entry)
+                 for name, place in match.places.items() if name in arrays)
+    return sum(map(len, match[1:])), shapes + (is_gated(entries) != block.is_gated)
 
 
-def _is_empty(stored: Stored) -> bool:
-    """Whether an array has no elements, as those of no shared expert have."""
-    return 0 in stored.shape
+def _layout(match: Match) -> frozenset[tuple[str, Entry]]:
+    return frozenset((name, place.entry._replace(name="")) for name, place in match.places.items())
 
 
-def homeless_of(entries: Collection[Entry], parameters: Collection[str]) -> list[str]:
+def _match(entries: Entries, block: Block, names: Mapping[str, Stored]) -> Match:
+    parameters = block.kinds
+    known = places_of(entries, parameters, block.num_experts)
+    wanted = {name: place for name, place in known.items()
+              if not place.entry.is_apart or place.experts.start in block.held}
+    padding = {entry.name.format(e=e) for entry in entries if entry.rows == "padded"
+               for e in range(block.num_experts, block.num_experts + block.num_zero_experts)}
+    unknown = [name for name, array in names.items()
+               if name not in known and name not in padding and 0 not in array.shape and not name.startswith("^")]
+    lacking = [entry.name for entry in entries
+               if entry.parameter not in parameters and not entry.parameter.startswith("shared_experts.")]
+    return Match(wanted, [name for name in wanted if name not in names], unknown, homeless_of(entries, parameters), lacking)
+
+
+def homeless_of(entries: Iterable[Entry], parameters: Collection[str]) -> list[str]:
     """The Parameters that a format has no array for."""
     covered = {entry.parameter for entry in entries}
     return [name for name in parameters if name not in covered]
 
 
-def check_match(who: str, match: Match, arrays: Mapping[str, Stored], kinds: Mapping[str, tuple[str, tuple[int, ...]]],
-                num_experts: int, allow_rounding: bool) -> None:
-    """ArgumentError with a list of all that differs, unless a checkpoint is of a layer's names, shapes and dtypes.
-
-    `kinds` are (dtype, shape) of the Parameters, by name.
-    """
+def check_match(who: str, match: Match, arrays: Mapping[str, Stored], block: Block, allow_rounding: bool) -> None:
+    """ArgumentError with a list of all that differs, unless a checkpoint is of a layer's names, shapes and dtypes."""
     shapes, coded, rounded = [], [], []
     for name in match.places.keys() - set(match.missing):
         entry, stored = match.places[name].entry, arrays[name]
-        dtype, shape = kinds[entry.parameter]
-        expected = stored_shape(entry, shape, num_experts)
+        dtype, expected = block.kinds[entry.parameter][0], block.stored_shape(entry)
         if stored.shape != expected:
             shapes.append(f"{name} {stored.shape} for {expected}")
         if stored.dtype not in (*FLOATS, "float64"):
             coded.append(f"{name} of {stored.dtype}")
         elif not allow_rounding and stored.dtype not in EXACT[dtype]:
             rounded.append(f"{name} of {stored.dtype} to {dtype}")
-    faults = {"missing": match.missing, "without a Parameter": match.unknown, "without an array": match.homeless,
-              "of another shape": sorted(shapes), "of a dtype to be converted first": sorted(coded),
+    faults = {"missing": match.missing, "without a Parameter": [*match.unknown, *match.lacking],
+              "without an array": match.homeless, "of another shape": sorted(shapes),
+              "of a dtype to be converted first": sorted(coded),
               "to be rounded, with allow_rounding=True": sorted(rounded)}
     told = "".join(f"\n  {what}: {_listed(names)}" for what, names in faults.items() if names)
     check_argument(not told, who, "folder_or_state", "one of other arrays than the layer's Parameters",

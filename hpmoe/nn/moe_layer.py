@@ -14,25 +14,27 @@ from hpmoe.balance.optimizer_states import states_of
 from hpmoe.machines.machine import Mesh
 from hpmoe.nn.counting import check_counted, check_whole, clear, count, is_recomputed
 from hpmoe.nn.grouped_mlp import Activation, Experts, GroupedMLP
-from hpmoe.nn.on_ranks import known_shape, num_ranks, reshaped, rows_shape, shape_of, transformed
+from hpmoe.nn.on_ranks import known_shape, reshaped, rows_shape, shape_of, transformed
 from hpmoe.nn.parameters import Frozen, check_sizes, zeros
 from hpmoe.nn.records import rows_of_record
 from hpmoe.nn.router_losses import Losses, make_losses
 from hpmoe.nn.shared_experts import SharedExperts, run_shared
 from hpmoe.nn.sum_of_processes import SumOfProcesses
 from hpmoe.nn.top_k_router import Choice, TopKRouter
+from hpmoe.primitives.in_float32 import weight_beside
 from hpmoe.primitives.outside_graphs import constexpr
 from hpmoe.primitives.swiglu import swiglu
 from hpmoe.ranks.world import World
 from hpmoe.router.counts import tokens_per_expert, update_bias
+from hpmoe.router.scores import LEAST_SUM
 from hpmoe.runtime.transform import chain
 from hpmoe.support.errors import check_argument, check_flags, is_int, is_number
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.mindspore_private import keep_whole
 from hpmoe.support.trees import Function, PyTree
 
-# of tokens, router, expert_bias, experts, shared expert, number of sequences, recorded ids, unset
-IN_AXES = (0, None, None, 0, None, None, 0, None)
+# of tokens, router, expert_bias, experts, shared expert, number of sequences, recorded ids, unset, output bias
+IN_AXES = (0, None, None, 0, None, None, 0, None, None)
 
 
 @suggests_keywords
@@ -48,7 +50,8 @@ class MoELayer(nn.Cell):
         num_moe_experts: E, of all ranks together.
         moe_router_topk: K, experts of each token.
         moe_router_score_function, norm_topk_prob, moe_router_topk_scaling_factor, moe_router_num_groups,
-            moe_router_group_topk: see `TopKRouter`.
+            moe_router_group_topk, moe_router_group_score, moe_router_norm_epsilon: see `TopKRouter`.
+        moe_num_zero_experts: Z, experts that return their input, as in LongCat-Flash; the router has E + Z.
         moe_router_enable_expert_bias: whether the choice counts in a bias that `update_expert_bias` moves.
         moe_router_bias_update_rate: how far.
         moe_aux_loss_coeff, moe_z_loss_coeff: factors of the losses that a call `with_losses` returns; see `hpmoe.router`.
@@ -60,6 +63,7 @@ class MoELayer(nn.Cell):
         activation, gated_linear_unit, moe_apply_probs_on_input, moe_expert_capacity_factor, moe_token_drop_policy: see
             `GroupedMLP`.
         add_bias_linear: whether router, experts and shared expert have biases.
+        add_output_bias: whether a bias [H] is added to the output, as in JetMoE.
         init_method_std: the standard deviation that weights are drawn with.
         dtype: of the Parameters; beside hidden states in half precision float32 ones are rounded, and trained as they are.
         transforms: of the function of one rank, `hpmoe.chain(...)`; None makes one kernel of it.
@@ -108,11 +112,14 @@ class MoELayer(nn.Cell):
     def __init__(self, *, hidden_size: int, moe_ffn_hidden_size: int, num_moe_experts: int, moe_router_topk: int = 2,
                  moe_router_score_function: str = "softmax", norm_topk_prob: bool = True,
                  moe_router_topk_scaling_factor: float | None = None, moe_router_num_groups: int | None = None,
-                 moe_router_group_topk: int | None = None, moe_router_enable_expert_bias: bool = False,
+                 moe_router_group_topk: int | None = None, moe_router_group_score: str = "sum_of_two",
+                 moe_router_norm_epsilon: float = LEAST_SUM, moe_num_zero_experts: int = 0,
+                 moe_router_enable_expert_bias: bool = False,
                  moe_router_bias_update_rate: float = 1e-3, moe_aux_loss_coeff: float = 0.0,
                  moe_z_loss_coeff: float | None = None, moe_router_load_balancing_type: str = "aux_loss",
                  moe_shared_expert_intermediate_size: int | None = None, use_shared_expert_gating: bool = False,
                  activation: Activation = swiglu, gated_linear_unit: bool = True, add_bias_linear: bool = False,
+                 add_output_bias: bool = False,
                  moe_apply_probs_on_input: bool = False, moe_expert_capacity_factor: float | None = None,
                  moe_token_drop_policy: str = "probs", init_method_std: float = 0.02, dtype: object = ms.float32,
                  transforms: Function | None = None, mesh: Mesh | None = None):
@@ -120,18 +127,26 @@ class MoELayer(nn.Cell):
         self.who = who = "hpmoe.nn.MoELayer"
         drawn = {"add_bias_linear": add_bias_linear, "init_method_std": init_method_std, "dtype": dtype,
                  "transforms": transforms}
+        check_argument(is_int(moe_num_zero_experts, 0), who, "moe_num_zero_experts", repr(moe_num_zero_experts),
+                       "an int of at least 0")
         self.router = TopKRouter(
-            hidden_size=hidden_size, num_moe_experts=num_moe_experts, moe_router_topk=moe_router_topk,
+            hidden_size=hidden_size, num_moe_experts=all_experts(who, num_moe_experts, moe_num_zero_experts),
+            moe_router_topk=moe_router_topk,
             moe_router_score_function=moe_router_score_function, norm_topk_prob=norm_topk_prob,
             moe_router_topk_scaling_factor=moe_router_topk_scaling_factor, moe_router_num_groups=moe_router_num_groups,
-            moe_router_group_topk=moe_router_group_topk, **drawn)
+            moe_router_group_topk=moe_router_group_topk,
+            moe_router_group_score=moe_router_group_score, moe_router_norm_epsilon=moe_router_norm_epsilon, **drawn)
         self.experts = GroupedMLP(
             hidden_size=hidden_size, moe_ffn_hidden_size=moe_ffn_hidden_size, num_moe_experts=num_moe_experts,
             activation=activation, gated_linear_unit=gated_linear_unit, moe_apply_probs_on_input=moe_apply_probs_on_input,
             moe_expert_capacity_factor=moe_expert_capacity_factor, moe_token_drop_policy=moe_token_drop_policy, mesh=mesh,
             **drawn)
         check_flags(who, use_shared_expert_gating=use_shared_expert_gating,
-                    moe_router_enable_expert_bias=moe_router_enable_expert_bias)
+                    moe_router_enable_expert_bias=moe_router_enable_expert_bias, add_output_bias=add_output_bias)
+        self.has_output_bias, self.num_zero_experts = add_output_bias, moe_num_zero_experts
+        if add_output_bias:
+            self.output_bias = zeros("output_bias", (hidden_size,), dtype)
+        num_moe_experts += moe_num_zero_experts
         self.has_shared = moe_shared_expert_intermediate_size is not None
         if moe_shared_expert_intermediate_size is not None:
             check_sizes(who, moe_shared_expert_intermediate_size=moe_shared_expert_intermediate_size)
@@ -145,12 +160,12 @@ class MoELayer(nn.Cell):
         self.rate = float(moe_router_bias_update_rate)
         self.tokens_per_expert = zeros("tokens_per_expert", (num_moe_experts,), ms.float32, requires_grad=False)
         self.counted_tokens = zeros("counted_tokens", (2, num_moe_experts), ms.int64, requires_grad=False)
-        self.ep_size, self.mesh = num_ranks(who, mesh, num_moe_experts), mesh
+        self.ep_size, self.mesh = self.experts.ep_size, mesh
         self.has_mesh = mesh is not None
         self.num_processes = mesh.size if isinstance(mesh, World) else 1
         self.losses = make_losses(who, moe_router_load_balancing_type, moe_aux_loss_coeff, moe_z_loss_coeff, moe_router_topk)
         self.sum_of_processes = cast(SumOfProcesses, SumOfProcesses(mesh) if isinstance(mesh, World) else None)
-        f = per_rank_function(self.router.choice, self.experts.run, self.losses, gated_linear_unit)
+        f = per_rank_function(self.router.choice, self.experts.run, self.losses, gated_linear_unit, moe_num_zero_experts)
 
         def make(copies: Function) -> Function:
             return transformed(who, copies(f), transforms, mesh, IN_AXES, Frozen(self))
@@ -169,8 +184,9 @@ class MoELayer(nn.Cell):
         num_sequences = sequences_of_rank(self.who, shape, self.ep_size, self.losses.by_sequence) if with_losses else 0
         check_ranks(self.who, num_tokens, self.has_mesh)
         record = rows_of_record(self.who, topk_ids, unset, layer, shape, self.router.choice.top_k, self.ep_size)
+        output_bias = self.output_bias if self.has_output_bias else None
         args = (rows, self.router.tensors(), expert_bias, self.experts.tensors(), shared_experts, num_sequences, record,
-                unset)
+                unset, output_bias)
         if num_tokens is None:
             out, counts, losses = self.compute(*args)
         else:
@@ -266,7 +282,7 @@ class MoELayer(nn.Cell):
         check_argument(self.ep_size > 0, f"{self.who}.balance", "mesh", repr(self.mesh),
                        "an hpmoe.Mesh: experts move between virtual ranks")
         clear(self.counted_tokens, 1)
-        self.balancer = Balancer(self.make, num_experts=self.tokens_per_expert.shape[0], ep_size=self.experts.num_groups,
+        self.balancer = Balancer(self.make, num_experts=self.experts.places.shape[0], ep_size=self.experts.num_groups,
                                  every=every, places=self.experts.places, **options)
 
     def rebalance(self, optimizer: nn.Optimizer, tensors: Iterable[Tensor] = ()) -> Move | None:
@@ -290,25 +306,40 @@ class MoELayer(nn.Cell):
         balancer = cast(Balancer, self.balancer)
         tokens = self.counted_tokens[1]
         check_counted(f"{self.who}.rebalance", tokens)
-        move = balancer.step(tokens, [*weights, *states_of(optimizer, trained), *tensors])
+        move = balancer.step(tokens[:self.experts.places.shape[0]], [*weights, *states_of(optimizer, trained), *tensors])
         clear(self.counted_tokens, 1)
         self.compute = balancer.layer
         return move
 
 
-def per_rank_function(choice: Choice, run_experts: Experts, losses: Losses, gated: bool) -> Function:
+def per_rank_function(choice: Choice, run_experts: Experts, losses: Losses, gated: bool, num_zero: int) -> Function:
     """What one rank computes: (output [T, H], counts [E], losses), of its tokens, weights and number of sequences."""
 
     def moe_layer(hidden_states: Tensor, router: Mapping[str, Tensor], expert_bias: Tensor | None,
                   experts: Mapping[str, Tensor], shared_experts: Mapping[str, Tensor] | None,
-                  num_sequences: int, record: Tensor | None, unset: str | None) -> tuple[PyTree, ...]:
+                  num_sequences: int, record: Tensor | None, unset: str | None,
+                  output_bias: Tensor | None = None) -> tuple[PyTree, ...]:
         logits, ids, weights = choice(hidden_states, router, expert_bias, record, unset)
-        out = run_experts(hidden_states, ids, weights, experts)
+        if num_zero:
+            is_zero = ids >= logits.shape[1] - num_zero
+            out = run_experts(hidden_states, mint.where(is_zero, -1, ids), weights, experts)
+            share = mint.sum(mint.where(is_zero, weights, 0.0), -1, True)
+            out = out + hidden_states * share.astype(hidden_states.dtype)
+        else:
+            out = run_experts(hidden_states, ids, weights, experts)
         if shared_experts is not None:
             out = out + run_shared(hidden_states, shared_experts, run_experts.activation, gated)
+        if output_bias is not None:
+            out = out + weight_beside(out, output_bias)
         counts = tokens_per_expert(ids, num_experts=logits.shape[1])
         return out, counts, losses.sums(logits, choice.score, num_sequences) if num_sequences else ()
     return moe_layer
+
+
+def all_experts(who: str, num_moe_experts: int, num_zero: int) -> int:
+    """Returns how many experts a router has."""
+    check_sizes(who, num_moe_experts=num_moe_experts)
+    return num_moe_experts + num_zero
 
 
 @constexpr

@@ -18,7 +18,12 @@ from hpmoe.support.errors import ArgumentError, check_argument
 from hpmoe.support.kept_files import Fields
 
 DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-CODES = {name: code for code, name in DTYPES.items()}
+# Others are read and written as they are, by their code: as integers, or as bytes.
+OTHERS = {"I64": "int64", "U64": "uint64", "C64": "complex64", "I32": "int32", "U32": "uint32", "I16": "int16",
+          "U16": "uint16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
+          "F8_E4M3": "uint8", "F8_E5M2": "uint8", "F8_E8M0": "uint8"}
+CODES = {name: code for code, name in DTYPES.items()} | {code: code for code in OTHERS}
+SAVE_KEY = "hpmoe_save"  # in the metadata of files and of their index: which save wrote them
 
 
 class Stored(NamedTuple):
@@ -32,14 +37,23 @@ class Stored(NamedTuple):
     shape: tuple[int, ...]
     read: Callable[..., np.ndarray]
 
+    @property
+    def itemsize(self) -> int:
+        return element_dtype(self.dtype).itemsize
 
-def open_file(who: str, path: Path) -> dict[str, Stored]:
+
+def element_dtype(name: str) -> np.dtype:
+    """Returns the dtype of NumPy in which elements of a Stored's dtype are read; of elements below a byte, bytes."""
+    return numpy_dtype(OTHERS.get(name, name) if name in OTHERS or name in CODES else "uint8")
+
+
+def open_file(who: str, path: Path, save: str | None = None) -> dict[str, Stored]:
     """Returns the arrays of a file, by name; reads the table of the file, and no values.
 
     The safetensors library validates the table: offsets, sizes, dtypes, and that the arrays fill the file.
 
     Raises:
-        ArgumentError: the file is missing, is not a safetensors file, or names an array twice.
+        ArgumentError: the file is missing, is not a safetensors file, names an array twice, or is of another save.
     """
     check_argument(path.is_file(), who, "folder_or_state", f"one without the file {path}", "a folder with all its files")
     try:
@@ -50,6 +64,9 @@ def open_file(who: str, path: Path) -> dict[str, Stored]:
             table = json.loads(file.read(length), object_pairs_hook=without_repeats)
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise ArgumentError(f"{who}: {path} is cut off, or no safetensors file: {error}") from error
+    found = table.get("__metadata__", {}).get(SAVE_KEY)
+    check_argument(save is None or found == save, who, "folder_or_state",
+                   f"one whose {path.name} is of save {found}, and its index of save {save}", "a folder of one save")
     return {name: _stored(who, path, entry, 8 + length) for name, entry in table.items() if name != "__metadata__"}
 
 
@@ -76,7 +93,7 @@ def _stored(who: str, path: Path, entry: Fields, start: int) -> Stored:
                            "a folder that nothing writes to meanwhile")
             found.append(data)
         data = found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.uint8), *found])
-        return data.view(numpy_dtype(dtype)).reshape((*map(len, ranges), *shape[len(ranges):]))
+        return data.view(element_dtype(dtype)).reshape((*map(len, ranges), *shape[len(ranges):]))
     return Stored(dtype, shape, read)
 
 
@@ -97,14 +114,15 @@ def runs(shape: Sequence[int], ranges: Sequence[range]) -> list[tuple[int, int]]
              count) for at in outer]
 
 
-def write_file(path: Path, arrays: Mapping[str, Stored]) -> None:
+def write_file(path: Path, arrays: Mapping[str, Stored], save: str | None = None) -> None:
     """Writes arrays one after another, as the safetensors library orders them; the file appears when it is whole."""
     order = sorted(arrays, key=lambda name: (list(CODES).index(arrays[name].dtype), name))
-    table: Fields = {"__metadata__": {"format": "pt"}}  # transformers reads no file without
+    stamp = {} if save is None else {SAVE_KEY: save}
+    table: Fields = {"__metadata__": {"format": "pt", **stamp}}  # transformers reads no file without the format
     end = 0
     for name in order:
         dtype, shape, _ = arrays[name]
-        begin, end = end, end + numpy_dtype(dtype).itemsize * math.prod(shape)
+        begin, end = end, end + element_dtype(dtype).itemsize * math.prod(shape)
         table[name] = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
     text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)

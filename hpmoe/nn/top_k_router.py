@@ -13,15 +13,18 @@ from hpmoe.nn.on_ranks import reshaped, rows_shape, shape_of, transformed
 from hpmoe.nn.parameters import Frozen, check_drawn, check_sizes, normal, zeros
 from hpmoe.nn.records import without_masked
 from hpmoe.primitives.matmul import matmul
+from hpmoe.router.choice import NUM_SUMMED
 from hpmoe.router.replay import replay
 from hpmoe.router.route import route
+from hpmoe.router.scores import LEAST_SUM
 from hpmoe.router.weights import weigh
 from hpmoe.support.errors import check_argument, check_flags, is_int, is_name, is_number, warn
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.mindspore_private import keep_whole
 from hpmoe.support.trees import Function
 
-SCORES = {"softmax": "softmax", "sigmoid": "sigmoid", "sqrtsoftplus": "sqrt_softplus"}  # as hpmoe.route calls them
+SCORES = {"softmax": "softmax", "sigmoid": "sigmoid", "sqrtsoftplus": "sqrt_softplus",
+          "sparsemixer": "sparsemixer"}  # as hpmoe.route calls them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +37,8 @@ class Choice:
     topk_groups: int
     normalize: bool
     scale: float
+    group_score: str
+    epsilon: float
 
     def __call__(self, hidden_states: Tensor, router: Mapping[str, Tensor], expert_bias: Tensor | None,
                  record: Tensor | None = None, unset: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -51,11 +56,12 @@ class Choice:
             logits = mint.where(router["masked"] > 0, float("-inf"), logits)
         ids, weights = route(logits, self.top_k, score=self.score, bias=expert_bias,
                              num_groups=self.num_groups, topk_groups=self.topk_groups, normalize=self.normalize,
-                             scale=self.scale)
+                             scale=self.scale, group_score=self.group_score, epsilon=self.epsilon)
         if record is not None:
             record = without_masked(record, logits) if "masked" in router else record
             ids = replay(ids, record, unset=cast(str, unset))
-            weights = weigh(logits, ids, score=self.score, normalize=self.normalize, scale=self.scale)
+            weights = weigh(logits, ids, score=self.score, normalize=self.normalize, scale=self.scale,
+                            epsilon=self.epsilon)
         return logits, ids, weights
 
 
@@ -72,11 +78,13 @@ class TopKRouter(nn.Cell):
         hidden_size: H.
         num_moe_experts: E.
         moe_router_topk: K, experts of each token.
-        moe_router_score_function: "softmax", "sigmoid" or "sqrtsoftplus" of the logits.
+        moe_router_score_function: "softmax", "sigmoid" or "sqrtsoftplus" of the logits, or "sparsemixer"; see `hpmoe.route`.
         norm_topk_prob: whether the weights of a token add up to the scaling factor; with moe_router_topk=1 they then are the
             factor, which gives the router no gradient, and the layer warns when it is made.
         moe_router_topk_scaling_factor: what weights are multiplied by; None is 1.
         moe_router_num_groups, moe_router_group_topk: groups of experts, and of how many a token's experts are; None is 1.
+        moe_router_group_score: the score of a group: "sum_of_two", of its best experts, or "largest".
+        moe_router_norm_epsilon: a number that norm_topk_prob adds to the sum of weights which weights are divided by.
         add_bias_linear: whether a bias is added to the logits.
         init_method_std: the standard deviation that the weight is drawn with.
         dtype: of the Parameters; logits are float32 whatever it is.
@@ -107,7 +115,8 @@ class TopKRouter(nn.Cell):
     def __init__(self, *, hidden_size: int, num_moe_experts: int, moe_router_topk: int = 2,
                  moe_router_score_function: str = "softmax", norm_topk_prob: bool = True,
                  moe_router_topk_scaling_factor: float | None = None, moe_router_num_groups: int | None = None,
-                 moe_router_group_topk: int | None = None, add_bias_linear: bool = False, init_method_std: float = 0.02,
+                 moe_router_group_topk: int | None = None, moe_router_group_score: str = "sum_of_two",
+                 moe_router_norm_epsilon: float = LEAST_SUM, add_bias_linear: bool = False, init_method_std: float = 0.02,
                  dtype: object = ms.float32, transforms: Function | None = None):
         super().__init__()
         self.who = "hpmoe.nn.TopKRouter"
@@ -115,7 +124,8 @@ class TopKRouter(nn.Cell):
         check_flags(self.who, norm_topk_prob=norm_topk_prob, add_bias_linear=add_bias_linear)
         check_drawn(self.who, init_method_std, dtype)
         self.choice = make_choice(self.who, num_moe_experts, moe_router_topk, moe_router_score_function, norm_topk_prob,
-                                  moe_router_topk_scaling_factor, moe_router_num_groups, moe_router_group_topk)
+                                  moe_router_topk_scaling_factor, moe_router_num_groups, moe_router_group_topk,
+                                  moe_router_group_score, moe_router_norm_epsilon)
         if moe_router_topk == 1 and norm_topk_prob:
             warn(f"{self.who}: moe_router_topk=1 with norm_topk_prob=True makes every weight the scaling factor, whatever "
                  "the logits, so the output gives the router no gradient. Write norm_topk_prob=False.")
@@ -148,7 +158,8 @@ class TopKRouter(nn.Cell):
 
 def make_choice(who: str, num_moe_experts: int, moe_router_topk: int, moe_router_score_function: str, norm_topk_prob: bool,
                 moe_router_topk_scaling_factor: float | None, moe_router_num_groups: int | None,
-                moe_router_group_topk: int | None) -> Choice:
+                moe_router_group_topk: int | None, moe_router_group_score: str = "sum_of_two",
+                moe_router_norm_epsilon: float = LEAST_SUM) -> Choice:
     """A Choice by MindFormers' names of its options."""
     check_argument(is_name(moe_router_score_function, tuple(SCORES)), who, "moe_router_score_function",
                    repr(moe_router_score_function), f"one of {', '.join(SCORES)}")
@@ -161,4 +172,9 @@ def make_choice(who: str, num_moe_experts: int, moe_router_topk: int, moe_router
     check_argument(is_int(best, 1, groups), who, "moe_router_group_topk", repr(best), f"an int in 1..{groups}, or None")
     most = num_moe_experts // groups * best
     check_argument(is_int(moe_router_topk, 1, most), who, "moe_router_topk", repr(moe_router_topk), f"an int in 1..{most}")
-    return Choice(moe_router_topk, SCORES[moe_router_score_function], groups, best, norm_topk_prob, float(scale))
+    check_argument(is_name(moe_router_group_score, NUM_SUMMED), who, "moe_router_group_score", repr(moe_router_group_score),
+                   f"one of {', '.join(NUM_SUMMED)}")
+    check_argument(is_number(moe_router_norm_epsilon) and moe_router_norm_epsilon >= 0, who, "moe_router_norm_epsilon",
+                   repr(moe_router_norm_epsilon), "a float32 number of at least 0")
+    return Choice(moe_router_topk, SCORES[moe_router_score_function], groups, best, norm_topk_prob, float(scale),
+                  moe_router_group_score, float(moe_router_norm_epsilon))

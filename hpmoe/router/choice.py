@@ -11,6 +11,8 @@ from mindspore import Tensor, mint
 from hpmoe.primitives.columns import add_columns, take_columns, top_k as best_of
 from hpmoe.support.errors import check_argument, is_int
 
+NUM_SUMMED = {"sum_of_two": 2, "largest": 1}  # by group_score: how many of its best experts a group's score adds up
+
 
 def check_sizes(who: str, num_experts: int, top_k: int, num_groups: int, topk_groups: int) -> None:
     """Raises ArgumentError unless each token can choose so many experts of so many groups."""
@@ -22,16 +24,16 @@ def check_sizes(who: str, num_experts: int, top_k: int, num_groups: int, topk_gr
     check_argument(top_k <= of_groups, who, "top_k", top_k, f"at most {of_groups}, the experts of {topk_groups} groups")
 
 
-def in_best_groups(scores: Tensor, num_groups: int, topk_groups: int) -> Tensor:
-    """Which experts are of the best groups of their token, bool [T, E]; a group's score is the sum of its two best.
+def in_best_groups(scores: Tensor, num_groups: int, topk_groups: int, group_score: str = "sum_of_two") -> Tensor:
+    """Which experts are of the best groups of their token, bool [T, E], by the scores of groups, see NUM_SUMMED.
 
     Experts of score -inf do not count: a group with one other expert has the score of that, a group of none is the last.
     """
     num_experts = scores.shape[1]
     size = int(num_experts // num_groups)  # MindSpore takes no integers of NumPy
     parts = (scores[:, first:first + size] for first in range(0, num_experts, size))
-    best = (best_of(p, k=min(2, size), largest=True)[0] for p in parts)
-    of_groups = mint.cat(tuple(v if size == 1 else v[:, :1] + mint.where(v[:, 1:] == -math.inf, 0.0, v[:, 1:])
+    best = (best_of(p, k=min(NUM_SUMMED[group_score], size), largest=True)[0] for p in parts)
+    of_groups = mint.cat(tuple(v if v.shape[1] == 1 else v[:, :1] + mint.where(v[:, 1:] == -math.inf, 0.0, v[:, 1:])
                                for v in best), dim=-1)
     _, groups = best_of(of_groups, k=topk_groups, largest=True)
     group = Tensor(np.repeat(np.arange(num_groups, dtype=np.int32), size))

@@ -9,11 +9,11 @@ from mindspore import Tensor, mint
 
 from hpmoe.primitives.columns import take_columns
 from hpmoe.primitives.outside_graphs import outside_graphs
-from hpmoe.router.choice import check_sizes, choose, in_best_groups, or_all_left
+from hpmoe.router.choice import NUM_SUMMED, check_sizes, choose, in_best_groups, or_all_left
 from hpmoe.router.noise import check_share, gumbel, jitter as jittered, kept_experts, seed_tensor
-from hpmoe.router.scores import check_logits, check_score, described, scores_of
-from hpmoe.router.weights import Fusion, check_scale, finished
-from hpmoe.support.errors import check_argument, check_flags, is_number
+from hpmoe.router.scores import LEAST_SUM, check_logits, check_score, described, scores_of
+from hpmoe.router.weights import Fusion, check_epsilon, check_scale, finished, sparsemixer
+from hpmoe.support.errors import check_argument, check_flags, is_name, is_number
 from hpmoe.support.keywords import suggests_keywords
 
 WHO = "hpmoe.route"
@@ -23,20 +23,24 @@ WHO = "hpmoe.route"
 def route(logits: Tensor, top_k: int, *, score: str = "softmax", bias: Tensor | None = None, num_groups: int = 1,
           topk_groups: int = 1, normalize: bool = True, scale: float = 1.0, temperature: float | None = None,
           jitter: float = 0.0, expert_dropout: float = 0.0, seed: int | Tensor | None = None,
-          fusion: Fusion | None = None) -> tuple[Tensor, Tensor]:
+          fusion: Fusion | None = None, group_score: str = "sum_of_two",
+          epsilon: float = LEAST_SUM) -> tuple[Tensor, Tensor]:
     """Chooses top_k experts for each token, and weighs them: the routers of most models, by their options.
 
         DeepSeek-V3, GLM-4.5, Kimi K2: score="sigmoid", bias=b, num_groups=8, topk_groups=4, scale=2.5 (others: 1, 1, ...)
         DeepSeek-V4: score="sqrt_softplus", scale=1.5; MiniMax-M2: score="sigmoid", bias=b
         Qwen3-MoE, Mixtral: score="softmax", with normalize=False or True
         gpt-oss: score="softmax_of_chosen", of logits with the router's bias added
+        DeepSeek-V2: num_groups=8, topk_groups=3, group_score="largest", normalize=False, scale=16
+        LFM2: score="sigmoid", bias=b, epsilon=1e-6; Phi-3.5-MoE: score="sparsemixer", normalize=False
         Llama 4: top_k=1, score="sigmoid", normalize=False; the weight multiplies the expert's input, x * weights, and the
         experts' outputs are combined without weights
 
     With logits z, scores s = softmax(z), sigmoid(z), sqrt(softplus(z)) or z; c = s + bias; a group's score is the sum of its
-    two best c, and all but the topk_groups best groups are left out; ids = top-k of c; w = s[ids], or softmax(z[ids]) for
-    "softmax_of_chosen"; w / (sum w + 1e-20) where normalize; w * scale. Of equal c the smaller id comes first; NaN is the
-    largest. All is in float32. Ids have no gradient, and so neither has the bias. A bias of zeros chooses as no bias does.
+    two best c, or its best c; all but the topk_groups best groups are left out; ids = top-k of c; w = s[ids], or
+    softmax(z[ids]) for "softmax_of_chosen"; w / (sum w + epsilon) where normalize; w * scale. Of equal c the smaller id
+    comes first; NaN is the largest. All is in float32. Ids have no gradient, and so neither has the bias. A bias of zeros
+    chooses as no bias does.
 
     An expert whose logit is -inf is masked: c is -inf, a group's score is that of its other experts, and the expert is not
     chosen while top_k others are left. Where the best groups have fewer than top_k others, all groups are chosen from.
@@ -47,7 +51,8 @@ def route(logits: Tensor, top_k: int, *, score: str = "softmax", bias: Tensor | 
     Args:
         logits: [T, E] float32, bfloat16 or float16: x @ w.T of a router's weight.
         top_k: experts of each token, 1..E.
-        score: "softmax", "sigmoid", "sqrt_softplus" or "softmax_of_chosen".
+        score: "softmax", "sigmoid", "sqrt_softplus", "softmax_of_chosen", or "sparsemixer" of `router.weights`, which
+            takes no bias.
         bias: None, or [E] float32, which the choice counts in and the weights do not; see `router.update_bias`.
         num_groups: into how many groups of consecutive experts the choice is divided; those of a node, say.
         topk_groups: of how many groups a token's experts are.
@@ -62,6 +67,8 @@ def route(logits: Tensor, top_k: int, *, score: str = "softmax", bias: Tensor | 
             share its weight. Where fewer than top_k experts would be left, all are.
         seed: None in evaluation, where nothing is drawn: jitter, dropout and Gumbel noise are off. In training an int, or an
             int32 Tensor of one element that each step may change without another trace; layers and ranks have their own.
+        group_score: the score of a group: "sum_of_two", of its best c, or "largest".
+        epsilon: a number that is added to what weights are divided by.
         fusion: a function of the chosen scores [T, K] to the weights [T, K], in place of normalize and scale.
 
     Returns:
@@ -83,6 +90,9 @@ def route(logits: Tensor, top_k: int, *, score: str = "softmax", bias: Tensor | 
     z = check_logits(WHO, logits)
     check_sizes(WHO, z.shape[1], top_k, num_groups, topk_groups)
     _check(z.shape[1], score, bias, normalize, scale, expert_dropout)
+    check_epsilon(WHO, epsilon)
+    check_argument(is_name(group_score, NUM_SUMMED), WHO, "group_score", repr(group_score),
+                   f"one of {', '.join(NUM_SUMMED)}")
     seed = None if seed is None else seed_tensor(WHO, seed)
     z = _noisy(z, temperature, jitter, seed)
     scores, allowed = scores_of(z, score), None
@@ -90,20 +100,23 @@ def route(logits: Tensor, top_k: int, *, score: str = "softmax", bias: Tensor | 
     if is_limited or drops:
         allowed = cast(Tensor, z != -math.inf)
     if is_limited:
-        allowed = or_all_left(in_best_groups(_compared(z, scores, bias), num_groups, topk_groups), allowed, top_k)
+        best = in_best_groups(_compared(z, scores, bias), num_groups, topk_groups, group_score)
+        allowed = or_all_left(best, allowed, top_k)
     if drops:
         kept = kept_experts(WHO, z, expert_dropout, top_k, seed, allowed)
         allowed = mint.logical_and(kept, allowed)
         z = mint.where(kept, z, -math.inf)
         scores = scores_of(z, score)
     ids = choose(_order(z, scores, bias), top_k, allowed)
-    return ids, finished(take_columns(scores, ids), score, normalize, scale, fusion)
+    chosen = sparsemixer(z, ids) if score == "sparsemixer" else take_columns(scores, ids)
+    return ids, finished(chosen, score, normalize, scale, fusion, epsilon)
 
 
 def _check(num_experts: int, score: str, bias: Tensor | None, normalize: bool, scale: float, expert_dropout: float) -> None:
     check_score(WHO, score)
     check_flags(WHO, normalize=normalize)
     check_scale(WHO, scale)
+    check_argument(bias is None or score != "sparsemixer", WHO, "bias", described(bias), "None with score=\"sparsemixer\"")
     is_bias = bias is None or (isinstance(bias, Tensor) and tuple(bias.shape) == (num_experts,))
     check_argument(is_bias, WHO, "bias", described(bias), f"a Tensor [{num_experts}], one number for each expert")
     check_share(WHO, "expert_dropout", expert_dropout)

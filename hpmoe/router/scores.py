@@ -7,7 +7,7 @@ from mindspore import Tensor, mint, ops
 
 from hpmoe.support.errors import check_argument, is_name, kind_of, tensor_advice
 
-SCORES = ("softmax", "sigmoid", "sqrt_softplus", "softmax_of_chosen")
+SCORES = ("softmax", "sigmoid", "sqrt_softplus", "softmax_of_chosen", "sparsemixer")
 LEAST_SUM = 1e-20  # added to what weights are divided by
 SMALL = -4.0  # where softplus(z) is e^z to a few percent
 LARGE = 30.0  # where softplus(z) is z in float32
@@ -36,7 +36,7 @@ def check_score(who: str, score: str) -> None:
 
 
 def scores_of(logits: Tensor, score: str) -> Tensor:
-    """[T, E]: softmax(z), sigmoid(z), sqrt(softplus(z)), or z itself where the softmax is that of the chosen."""
+    """[T, E]: softmax(z), sigmoid(z), sqrt(softplus(z)), or z itself if weights are softmaxes of logits of the chosen."""
     if score == "softmax":
         return softmax(logits)
     if score == "sigmoid":
@@ -68,10 +68,10 @@ def _sqrt_softplus(z: Tensor) -> Tensor:
 
 def probabilities(logits: Tensor, score: str) -> Tensor:
     """[T, E], adding up to 1 for each token: the softmax, or the scores by their sum."""
-    if score.startswith("softmax"):
+    if score.startswith("softmax") or score == "sparsemixer":
         return softmax(logits)
     return divided_by_sum(scores_of(logits, score))
 
 
-def divided_by_sum(x: Tensor) -> Tensor:
-    return x / (mint.sum(x, -1, True) + LEAST_SUM)
+def divided_by_sum(x: Tensor, epsilon: float = LEAST_SUM) -> Tensor:
+    return x / (mint.sum(x, -1, True) + epsilon)

@@ -25,7 +25,7 @@ def make_block(model_type, fused=False, seed=0):
             "experts.weight2": down.transpose(0, 2, 1)}
     if model_type == "gpt_oss":
         theirs = gpt_oss(ours, draw)
-        options["add_bias_linear"] = True
+        options |= {"add_bias_linear": True, "activation": hpmoe.nn.gpt_oss_swiglu()}
     elif fused:
         theirs = {"gate.weight": router, "experts.gate_up_proj": np.concatenate((gate, up), 1), "experts.down_proj": down}
     else:

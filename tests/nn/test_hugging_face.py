@@ -1,18 +1,20 @@
 """Checkpoints of Hugging Face models: layouts, files byte for byte, shards, a rank's own experts, and what does not fit."""
 
 import json
+import threading
 import tracemalloc
 
 import mindspore as ms
 import ml_dtypes
 import numpy as np
 import pytest
-from hugging_face_states import HAS_SHARED, MODELS, E, make_block, make_layer, prefixed
+from hugging_face_states import MODELS, E, make_block, make_layer, prefixed
 from mindspore import nn
 from safetensors.numpy import save_file
 
 import hpmoe
-from hpmoe.nn import load_hugging_face, safetensors, save_hugging_face
+from hpmoe.nn import checkpoint_folder, load_hugging_face, safetensors, save_hugging_face
+from hpmoe.nn.checkpoint_folder import open_arrays
 
 PREFIX = "model.layers.1.mlp."
 INDEX = "model.safetensors.index.json"
@@ -47,7 +49,7 @@ def test_layouts_and_files(model_type, fused, tmp_path):
     block = make_block(model_type, fused)
     write(tmp_path / "model.safetensors", block.theirs)
     layer = make_layer(block)
-    load_hugging_face(layer, tmp_path)
+    load_hugging_face(layer, tmp_path, model_type=model_type)
     check_holds(layer, block.ours)
     save_hugging_face(layer, tmp_path / "saved", model_type=model_type, fused=fused)
     assert (tmp_path / "saved/model.safetensors").read_bytes() == (tmp_path / "model.safetensors").read_bytes()
@@ -71,7 +73,8 @@ def test_no_shared_expert_is_one_of_width_zero(fused, tmp_path):
 def test_arrays_in_memory(make):
     block = make_block("gpt_oss")
     layer = make_layer(block)
-    load_hugging_face(layer, prefixed(PREFIX, {name: make(array) for name, array in block.theirs.items()}), PREFIX)
+    state = prefixed(PREFIX, {name: make(array) for name, array in block.theirs.items()})
+    load_hugging_face(layer, state, PREFIX, model_type="gpt_oss")
     check_holds(layer, block.ours)
 
 
@@ -84,12 +87,12 @@ def test_bfloat16_is_kept_to_the_bit(model_type, tmp_path):
     write(tmp_path / "model.safetensors", halves)
     for dtype, saved in ((ms.bfloat16, None), (ms.float32, ms.bfloat16)):
         layer = make_layer(block, dtype=dtype)
-        load_hugging_face(layer, tmp_path)
+        load_hugging_face(layer, tmp_path, model_type=model_type)
         assert layer.experts.weight1.dtype == dtype
         save_hugging_face(layer, tmp_path / str(dtype), model_type=model_type, dtype=saved)
         assert (tmp_path / str(dtype) / "model.safetensors").read_bytes() == (tmp_path / "model.safetensors").read_bytes()
     layer = make_layer(block, dtype=ms.bfloat16)
-    load_hugging_face(layer, halves)
+    load_hugging_face(layer, halves, model_type=model_type)
     assert (layer.router.weight.astype(ms.float32).asnumpy() == halves[
         "router.weight" if model_type == "gpt_oss" else "gate.weight"].astype(np.float32)).all()
 
@@ -107,17 +110,155 @@ def test_layers_of_a_model_in_several_files(tmp_path):
     """Each layer is found by its prefix, saved to a file of its own, and found there again."""
     blocks = {f"model.layers.{i}.mlp.": make_block("deepseek_v3", seed=i) for i in (1, 2, 11)}
     write_model(tmp_path, blocks)
-    for again in range(2):
+    layers = {}
+    for prefix, block in blocks.items():
+        layers[prefix] = make_layer(block)
+        load_hugging_face(layers[prefix], tmp_path, prefix)
+        save_hugging_face(layers[prefix], tmp_path / "saved", prefix, model_type="deepseek_v3")
+    for folder in ("saved", "saved at once"):
         for prefix, block in blocks.items():
             layer = make_layer(block)
-            load_hugging_face(layer, tmp_path / "saved" if again else tmp_path, prefix.rstrip(".") if again else prefix)
+            load_hugging_face(layer, tmp_path / folder, prefix.rstrip("."))
             check_holds(layer, block.ours)
-            save_hugging_face(layer, tmp_path / "saved", prefix, model_type="deepseek_v3")
+        if folder == "saved":
+            save_hugging_face(layers, tmp_path / "saved at once", model_type="deepseek_v3")
     index = json.loads((tmp_path / "saved" / INDEX).read_text())
     sizes = [array.nbytes for block in blocks.values() for array in block.theirs.values()]
     assert index["metadata"]["total_size"] == sum(sizes) and len(index["weight_map"]) == len(sizes)
-    assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == sorted(
-        [*(f"{prefix}safetensors" for prefix in blocks), INDEX])
+    assert len(list((tmp_path / "saved").iterdir())) == len(blocks) + 1
+
+
+def make_layers(value):
+    """Layers of a model, of one value each."""
+    layers = {f"model.layers.{i}.mlp": hpmoe.nn.MoELayer(**make_block("qwen3_moe").options) for i in range(3)}
+    for layer in layers.values():
+        layer.experts.weight2.set_data(ms.ops.full_like(layer.experts.weight2, value))
+    return layers
+
+
+def values_of(folder):
+    """The value of each layer in a folder."""
+    found = set()
+    for prefix, layer in make_layers(0).items():
+        load_hugging_face(layer, folder, prefix)
+        found.add(float(layer.experts.weight2.asnumpy()[0, 0, 0]))
+    return found
+
+
+def test_a_save_is_all_or_nothing(tmp_path, monkeypatch):
+    """Whatever write fails, the folder holds the layers of one save, and none of the other files after a whole one."""
+    save_hugging_face(make_layers(1), tmp_path, model_type="qwen3_moe")
+    write_file, left = checkpoint_folder.write_file, []
+
+    def failing(*args):
+        if not left:
+            raise OSError("no space left")
+        left.pop()
+        return write_file(*args)
+    monkeypatch.setattr(checkpoint_folder, "write_file", failing)
+    for num_written in range(3):
+        left[:] = [None] * num_written
+        with pytest.raises(OSError, match="no space"):
+            save_hugging_face(make_layers(2), tmp_path, model_type="qwen3_moe")
+        assert values_of(tmp_path) == {1.0}
+    monkeypatch.undo()
+    save_hugging_face(make_layers(2), tmp_path, model_type="qwen3_moe")
+    assert values_of(tmp_path) == {2.0}
+    names = set(json.loads((tmp_path / INDEX).read_text())["weight_map"].values())
+    assert {path.name for path in tmp_path.iterdir()} >= names | {INDEX} and len(names) == 3
+
+
+def test_layers_of_two_saves_are_refused(tmp_path):
+    """A layer is not replaced by itself, and a file of another save is not read."""
+    layers = make_layers(1)
+    save_hugging_face(layers, tmp_path / "a", model_type="qwen3_moe")
+    prefix, layer = next(iter(layers.items()))
+    with pytest.raises(hpmoe.ArgumentError, match="Save all its layers in one call"):
+        save_hugging_face(layer, tmp_path / "a", prefix, model_type="qwen3_moe")
+    save_hugging_face(make_layers(2), tmp_path / "b", model_type="qwen3_moe")
+    [old], [new] = ([*(tmp_path / folder).glob(f"{prefix}.*.safetensors")] for folder in "ab")
+    old.write_bytes(new.read_bytes())
+    with pytest.raises(hpmoe.ArgumentError, match="and its index of save"):
+        load_hugging_face(layer, tmp_path / "a", prefix)
+
+
+def test_writers_at_once_lose_no_entries(tmp_path):
+    """Each of eight writers adds a layer to one folder."""
+    layers = [hpmoe.nn.MoELayer(**make_block("qwen3_moe").options) for _ in range(8)]
+    threads = [threading.Thread(target=save_hugging_face, args=(layer, tmp_path, f"model.layers.{i}.mlp"),
+                                kwargs={"model_type": "qwen3_moe"}) for i, layer in enumerate(layers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    index = json.loads((tmp_path / INDEX).read_text())["weight_map"]
+    assert {name.split(".")[2] for name in index} == set("01234567")
+
+
+def test_experts_bias_keeps_its_dtype(tmp_path):
+    block = make_block("deepseek_v3")
+    halves = {name: array.astype(ml_dtypes.bfloat16) for name, array in block.theirs.items()}
+    write(tmp_path / "model.safetensors", halves)
+    layer = make_layer(block, dtype=ms.bfloat16)
+    load_hugging_face(layer, tmp_path)
+    save_hugging_face(layer, tmp_path / "saved", model_type="deepseek_v3")
+    assert (tmp_path / "saved/model.safetensors").read_bytes() == (tmp_path / "model.safetensors").read_bytes()
+
+
+def test_a_layout_that_names_do_not_tell():
+    """Llama 4's arrays have the names and shapes of gpt-oss's, in another order; the type or config.json tells."""
+    block = make_block("gpt_oss")
+    layer = make_layer(block)
+    with pytest.raises(hpmoe.ArgumentError, match="Write model_type="):
+        load_hugging_face(layer, block.theirs)
+    plain = {name: x for name, x in block.options.items() if name not in ("add_bias_linear", "activation")}
+    llama = hpmoe.nn.MoELayer(**plain)
+    state = {name: array for name, array in block.theirs.items() if "bias" not in name}
+    load_hugging_face(llama, state)
+    np.testing.assert_array_equal(llama.experts.weight1.asnumpy(), state["experts.gate_up_proj"])
+
+
+def test_experts_without_a_gate_are_no_gated_ones(tmp_path):
+    block = make_block("qwen3_moe")
+    plain = hpmoe.nn.MoELayer(**block.options, gated_linear_unit=False, activation=hpmoe.nn.relu2)
+    with pytest.raises(hpmoe.ArgumentError, match="experts have a gate"):
+        load_hugging_face(plain, block.theirs)
+    with pytest.raises(hpmoe.ArgumentError, match="gated_linear_unit False"):
+        save_hugging_face(plain, tmp_path, model_type="qwen3_moe")
+
+
+CLAMPED = {"activation": hpmoe.nn.clamped_swiglu(7.0)}
+FAULTS = {"mixtral": ({"moe_router_score_function": "sigmoid"}, "function 'sigmoid'"),
+          "qwen3_moe": (CLAMPED, "activation 'clamped_swiglu'"),
+          "deepseek_v3": ({"moe_router_enable_expert_bias": False}, "without a Parameter for gate.e_score_correction_bias"),
+          "glm4_moe": ({"moe_apply_probs_on_input": True}, "moe_apply_probs_on_input True"),
+          "kimi_k2": ({"moe_router_norm_epsilon": 1e-3}, "moe_router_norm_epsilon 0.001"),
+          "gpt_oss": ({"activation": hpmoe.swiglu}, "activation 'swiglu'")}
+
+
+@pytest.mark.parametrize("model_type", MODELS)
+def test_a_type_holds_what_a_layer_computes(model_type, tmp_path):
+    options, fault = FAULTS[model_type]
+    layer = hpmoe.nn.MoELayer(**make_block(model_type).options | options)
+    with pytest.raises(hpmoe.ArgumentError, match=fault):
+        save_hugging_face(layer, tmp_path, model_type=model_type)
+
+
+def test_a_model_with_its_other_files(tmp_path):
+    """A base's other arrays and files are copied, and each array has the dtype that it has there."""
+    block = make_block("deepseek_v3")
+    arrays = {name: array.astype(ml_dtypes.bfloat16) for name, array in prefixed(PREFIX, block.theirs).items()}
+    arrays |= {"model.embed_tokens.weight": np.ones((3, 2), np.float32), "steps": np.arange(3)}
+    (tmp_path / "base").mkdir()
+    write(tmp_path / "base/model.safetensors", arrays)
+    (tmp_path / "base/config.json").write_text('{"model_type": "deepseek_v3"}')
+    layer = make_layer(block)
+    load_hugging_face(layer, tmp_path / "base", PREFIX)
+    save_hugging_face(layer, tmp_path / "new", PREFIX, model_type="deepseek_v3", base=tmp_path / "base")
+    assert (tmp_path / "new/config.json").read_text() == (tmp_path / "base/config.json").read_text()
+    found, given = ({name: (array.dtype, array.read().tobytes()) for name, array in open_arrays("test", folder, "").items()}
+                    for folder in (tmp_path / "new", tmp_path / "base"))
+    assert found == given
 
 
 class Share(nn.Cell):
@@ -189,11 +330,3 @@ def test_a_model_is_not_overwritten_in_part(tmp_path):
         save_hugging_face(layer, tmp_path, PREFIX, model_type="deepseek_v3")
     with pytest.raises(hpmoe.ArgumentError, match=INDEX):
         save_hugging_face(layer, tmp_path, model_type="deepseek_v3")
-
-
-def test_shared_experts_are_those_of_the_table():
-    """The models with a shared expert are those whose format has one."""
-    from hpmoe.nn.formats import FORMATS
-    assert sorted(FORMATS) == sorted(MODELS)
-    with_shared = {name for name, (files, _) in FORMATS.items() if any("shared" in entry.name for entry in files)}
-    assert with_shared == set(HAS_SHARED)

@@ -9,7 +9,7 @@ import numpy as np
 from error_cases import cases
 from mindspore import nn
 
-from hpmoe.nn import MoELayer, gpt_oss_swiglu, hugging_face_options, load_hugging_face, save_hugging_face
+from hpmoe.nn import MoELayer, gpt_oss_swiglu, hugging_face_options, load_hugging_face, relu2, save_hugging_face
 from hpmoe.nn.safetensors import Stored, write_file
 
 OPTIONS = {"hidden_size": 4, "moe_ffn_hidden_size": 3, "num_moe_experts": 2, "moe_router_topk": 1, "norm_topk_prob": False}
@@ -59,6 +59,7 @@ def _share():
     return layer
 
 
+GPT_OSS = {"gate_up_proj": (2, 4, 6), "gate_up_proj_bias": (2, 6), "down_proj": (2, 3, 4), "down_proj_bias": (2, 4)}
 INDEX = "model.safetensors.index.json"
 ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 cases("load_hugging_face", {
@@ -69,6 +70,16 @@ cases("load_hugging_face", {
     "a folder of no files": _in_folder({}, lambda folder: _load(folder)()),
     "a prefix of no name": _load(prefix="model.layers.7.mlp"),
     "a prefix that is a number": _load(prefix=3),
+    "experts without a gate": _load(layer=MoELayer(**OPTIONS, gated_linear_unit=False, activation=relu2)),
+    "two layouts": _load({"router.weight": STATE["gate.weight"], "router.bias": np.ones(2, np.float32), **{
+        f"experts.{name}": np.ones(shape, np.float32) for name, shape in GPT_OSS.items()}},
+        layer=MoELayer(**OPTIONS, add_bias_linear=True)),
+    "a refused type": _load(model_type="gemma4"),
+    "a misspelt type": _load(model_type="qwen3_mo"),
+    "a file of another save": _in_folder(
+        {INDEX: b'{"metadata": {"hpmoe_save": "a"}, "weight_map": {"a": "1.safetensors"}}',
+         "1.safetensors": _file({"a": ENTRY}, b"12345678")}, lambda folder: _load(folder)()),
+    "a prefix with a slash": _load(prefix="../model"),
     "names of another model": _load({"c_fc.weight": STATE["gate.weight"]}),
     "rounding of words": _load(allow_rounding="yes"),
     "experts of a whole layer": _load(experts=range(1)),
@@ -98,8 +109,43 @@ def _masked():
     return layer
 
 
+def _saved_again(folder):
+    layers = {f"model.layers.{i}.mlp": MoELayer(**OPTIONS) for i in range(2)}
+    save_hugging_face(layers, folder, model_type="qwen3_moe")
+    index = json.loads((folder / INDEX).read_text())
+    _rename(folder, index)
+    _save(folder, "model.layers.0.mlp")()
+
+
+def _rename(folder, index):
+    """Gives files names without a random part."""
+    names = {file: ".".join(file.split(".")[:4]) + ".safetensors" for file in index["weight_map"].values()}
+    for old, new in names.items():
+        (folder / old).rename(folder / new)
+    index["weight_map"] = {name: names[file] for name, file in index["weight_map"].items()}
+    (folder / INDEX).write_text(json.dumps(index))
+
+
+def _beside_base(folder):
+    save_hugging_face(MoELayer(**OPTIONS), folder, model_type="qwen3_moe")
+    _save(folder, base=folder)()
+
+
+def _of_base(folder):
+    save_hugging_face(MoELayer(**OPTIONS), folder, model_type="qwen3_moe")
+    _save(folder / "new", "model", base=folder)()
+
+
 cases("save_hugging_face", {
     "no folder": _save(3),
+    "a base that is a number": _save(base=3),
+    "a prefix beside a mapping": _save(prefix="model", layer={"model": MoELayer(**OPTIONS)}),
+    "without a bias": _save(model_type="deepseek_v3", layer=MoELayer(**OPTIONS, moe_router_score_function="sigmoid")),
+    "a sigmoid": _save(model_type="mixtral", layer=MoELayer(**OPTIONS | {"norm_topk_prob": True, "moe_router_topk": 2},
+                                                            moe_router_score_function="sigmoid")),
+    "a layer again": _in_folder({}, _saved_again),
+    "into its base": _in_folder({}, _beside_base),
+    "of a base without it": _in_folder({}, _of_base),
     "another model": _save(model_type="llama"),
     "fused by words": _save(fused="yes"),
     "in integers": _save(dtype=ms.int32),
@@ -112,6 +158,11 @@ cases("hugging_face_options", {
     "no configuration": lambda: hugging_face_options(3),
     "a file that is not there": lambda: hugging_face_options("config.json"),
     "another model": lambda: hugging_face_options({"model_type": "llama"}),
+    "a file of words": _in_folder({"config.json": b"mixtral"}, lambda folder: hugging_face_options(folder)),
+    "two numbers of experts": lambda: hugging_face_options({**MIXTRAL, "num_experts": 8}),
+    "a list for the layers": lambda: hugging_face_options({**MIXTRAL, "num_experts_per_tok": [2, 4]}),
+    "no width of the shared expert": lambda: hugging_face_options(
+        {**MIXTRAL, "model_type": "qwen2_moe", "moe_intermediate_size": 6, "norm_topk_prob": True}),
     "missing fields": lambda: hugging_face_options({"model_type": "qwen3_moe", "hidden_size": 8}),
     "another activation and jitter": lambda: hugging_face_options(
         {**MIXTRAL, "hidden_act": "gelu", "router_jitter_noise": 0.1}),

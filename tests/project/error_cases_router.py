@@ -21,6 +21,9 @@ def _route(logits=Z, top_k=2, **options):
 cases("route", {
     "no experts": _route(top_k=0),
     "a score of its own": _route(score="relu"),
+    "a score of groups of its own": _route(group_score="mean"),
+    "a sparsemixer with a bias": _route(score="sparsemixer", bias=Tensor(np.zeros(4, np.float32))),
+    "a negative epsilon": _route(epsilon=-1.0),
     "a bias of another size": _route(bias=Tensor([1.0, 2.0])),
     "groups that do not divide": _route(num_groups=3),
     "more groups than there are": _route(num_groups=2, topk_groups=3),
@@ -38,6 +41,7 @@ cases("router", {
     "ids of floats": lambda: router.weigh(Z, Z),
     "ids of no experts": lambda: router.weigh(Z, IDS + Z.shape[1]),
     "ids of other tokens": lambda: router.weigh(Z, IDS[:3]),
+    "weights of a sparsemixer": lambda: router.weigh(Z, IDS, score="sparsemixer"),
     "a replay without a choice": lambda: router.replay(IDS, IDS, unset="drop"),
     "routed ids of floats": lambda: router.replay(Z, IDS, unset="mask"),
     "a record of floats": lambda: router.replay(IDS, Z[:, :2], unset="route"),

@@ -1,0 +1,95 @@
+"""Every model type of transformers that has experts: options from its configuration, weights through files, gradients."""
+
+import re
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from model_blocks import Block
+
+import hpmoe
+from hpmoe.nn import hugging_face_options, load_hugging_face, save_hugging_face
+from hpmoe.nn.model_types import MODELS, REFUSED
+
+pytestmark = pytest.mark.reference
+NOT_OF_FOLDERS = {"kimi_k2", "qwen3_omni_moe_talker"}  # of other names in transformers
+
+
+def test_every_type_with_experts_is_in_the_table():
+    """Or is refused for a reason; and no entry is of a type that transformers does not have."""
+    import transformers
+    folder = Path(transformers.__file__).parent / "models"
+    texts = {path.parent.name: path.read_text(encoding="utf-8") for path in folder.glob("*/modeling_*.py")}
+    found = {name for name, text in texts.items() if re.search(r"self\.experts\b|num_experts\b|class \w*Experts", text)}
+    known = MODELS.keys() | REFUSED.keys()
+    assert sorted(found - known) == []
+    assert sorted(known - texts.keys() - NOT_OF_FOLDERS) == []
+    assert not MODELS.keys() & REFUSED.keys()
+
+
+def close(name, ours, theirs):
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * max(1, np.abs(theirs).max()), err_msg=name)
+
+
+def write(folder, arrays):
+    from safetensors.torch import save_file
+    folder.mkdir(exist_ok=True)
+    arrays = {name: x.clone().contiguous() for name, x in arrays.items()}
+    save_file(arrays, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("model_type", MODELS)
+def test_output_gradients_and_files(model_type, tmp_path):
+    """Of a layer that is made of the configuration and loaded from files; what it saves are those files."""
+    import torch
+    block = Block(model_type, seed=len(model_type))
+    options = hugging_face_options(block.fields)
+    layer = hpmoe.nn.MoELayer(**options)
+    write(tmp_path / "theirs", block.files())
+    load_hugging_face(layer, tmp_path / "theirs", block.prefix, model_type=model_type)
+    rng = np.random.default_rng(4)
+    x, cotangent = rng.standard_normal((2, 2, 13, options["hidden_size"])).astype(np.float32)
+    given = torch.from_numpy(x).requires_grad_()
+    expected = block(given)
+    (expected * torch.from_numpy(cotangent)).sum().backward()
+    weights = layer.trainable_params()
+    names = {id(p): name for name, p in layer.parameters_and_names()}
+
+    def loss_of(x):
+        out = layer(x)
+        return (out * ms.Tensor(cotangent)).sum(), out
+    (_, out), (x_grad, grads) = ms.value_and_grad(loss_of, 0, weights, has_aux=True)(ms.Tensor(x))
+    close("output", out.asnumpy(), expected.detach().numpy())
+    close("hidden_states", x_grad.asnumpy(), given.grad.numpy())
+    write(tmp_path / "gradients", block.files(gradients=True))
+    theirs = hpmoe.nn.MoELayer(**options)
+    load_hugging_face(theirs, tmp_path / "gradients", block.prefix, model_type=model_type)
+    theirs = dict(theirs.parameters_and_names())
+    for p, grad in zip(weights, grads, strict=True):
+        close(names[id(p)], grad.asnumpy(), theirs[names[id(p)]].asnumpy())
+    check_saved(layer, block, model_type, tmp_path)
+
+
+# Types of which transformers' own conversions say nothing for a block by itself, so that it has the names of memory alone.
+OF_OTHER_FILES = {"dots3_note", "qwen4_exp", "qwen3_5_moe", "mistral4", "qwen3_omni_moe_talker", "unlimited_ocr"}
+
+
+def check_saved(layer, block, model_type, folder):
+    """Each array that is saved is one that transformers has, in files or in memory, and all of them load again."""
+    from safetensors import safe_open
+    forms = block.files(), block.state()
+    for fused in (False, True):
+        out = folder / f"ours, fused {fused}"
+        save_hugging_face(layer, out, block.prefix, model_type=model_type, fused=fused)
+        again = hpmoe.nn.MoELayer(**hugging_face_options(block.fields))
+        load_hugging_face(again, out, block.prefix, model_type=model_type)
+        for p, q in zip(layer.get_parameters(), again.get_parameters(), strict=True):
+            assert p.name in ("counted_tokens", "tokens_per_expert") or (p.asnumpy() == q.asnumpy()).all(), p.name
+        with safe_open(next(out.glob("*.safetensors")), "pt") as file:
+            for name in file.keys():
+                x, inner = file.get_tensor(name), name.removeprefix(block.prefix)
+                theirs = [y for form in forms for key, y in form.items() if key.endswith(inner) and y.shape == x.shape]
+                assert theirs or model_type in OF_OTHER_FILES or "padded" in str(MODELS[model_type].formats), name
+                assert not theirs or any((x == y).all() for y in theirs), name
