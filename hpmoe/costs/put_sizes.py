@@ -1,4 +1,4 @@
-"""Chooses how many peers a put is for, and how many columns it moves, where that is left to the machine's rates."""
+"""Chooses the groups of peers and the columns of puts for overlap_comm by the rates of a machine."""
 
 from __future__ import annotations
 
@@ -9,26 +9,24 @@ from hpmoe.costs.work import link_rate
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
 
-PUT_US, LEAST_COLS = 6.0, 256
-FEW_PUTS, LEAST_US = 4, 1.0  # of a worker, fewer of which would end apart; of a put that is cut for that
-FILLING = 3  # times the workers that fill a link, more of which need no puts of their own
-SIGNAL_SHARE = 0.2  # of the time of a put, the most for its signals
-MOST_PUTS, MANY_PUTS = 32768, 20480  # of an exchange: the most of rows that are cut; for which there are fewer groups
-PARTS, FEW_PARTS, GROUPS = 32, 16, 16  # the most of a row; where that is many puts; groups of peers, where these are few
-# times the expected rows, the most that puts are sized for; no smaller share of a plan's capacity
-EXPECTED_CAPACITY, CAPACITIES = 3, 4
-WHOLE_PUTS, WHOLE_GROUPS = 12288, 20  # of whole rows: for which there are fewer groups; about how many then
+PUT_US, LEAST_COLS = 6.0, 256  # time that a put should take; fewest columns of a put
+FEW_PUTS, LEAST_US = 4, 1.0  # puts that each worker should have; shortest put that is cut to give workers as many
+FILLING = 3  # more workers than FILLING times those that fill a link need no puts of their own
+SIGNAL_SHARE = 0.2  # largest share of a put's time for its signals
+MOST_PUTS, MANY_PUTS = 32768, 20480  # of an exchange: most puts of cut rows; puts above which there are fewer groups
+PARTS, FEW_PARTS, GROUPS = 32, 16, 16  # most parts of a row; most of them if there are many puts; groups of peers then
+EXPECTED_CAPACITY, CAPACITIES = 3, 4  # puts are sized for 3 times the expected rows, or a quarter of the row capacity
+WHOLE_PUTS, WHOLE_GROUPS = 12288, 20  # of whole rows: puts above which there are fewer groups; about how many groups then
 
 
 def expected_puts(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> tuple[int, int | None]:
-    """For how many peers, or groups of them, a slot has puts of their own, and columns of a put; None for whole rows.
+    """Returns the groups of peers for which a slot has puts of their own, and the columns of a put; None for whole rows.
 
-    What a slot is likely to have of one rank takes a worker about PUT_US, or less where workers would have fewer than
-    FEW_PUTS each. Where that makes many puts, there are fewer groups first, of which most have nothing to send, and then
-    fewer parts.
+    The expected rows of a slot from one rank take a worker about PUT_US, or less if workers would have fewer than FEW_PUTS
+    each. If that makes many puts, first the groups become fewer, of which most have nothing to send, and then the parts.
 
     Args:
-        op: the exchange, which blocks.
+        op: the blocking exchange.
     """
     plan, sent = _expected_capacity(flow.routes[op.domain.route]), flow.buffers[op.operands[0].buffer]
     rows = min(flow.tile_rows, plan.expected_rows / (plan.num_local_experts * flow.ep_size))
@@ -46,15 +44,18 @@ def expected_puts(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> tuple[i
 
 
 def _parts_for_all(plan: tf.RoutePlan, machine: Machine) -> float:
-    """Of what a rank sends to each expert, with which every worker that sends has FEW_PUTS: some have one more than others,
-    whatever the routing, and rows of a slot have come when the last of their puts has."""
+    """Returns the parts of the rows from one rank to one expert with which each sending worker has FEW_PUTS puts.
+
+    Workers differ by one put with any routing, and a slot's rows are complete when its last put is."""
     filling = FILLING * machine.link.rate(plan.ep_size) / link_rate(machine, plan.ep_size)
     return FEW_PUTS * min(machine.num_aiv, filling) / (plan.num_local_experts * plan.ep_size)
 
 
 def whole_row_groups(plan: tf.RoutePlan) -> int:
-    """For how many peers, or groups of them, a slot has puts of whole rows: for all, but where that makes very many puts for
-    so many groups that what is sent to a hot rank holds up few others, or as few as are likely to have rows to send."""
+    """Returns the groups of peers for which a slot has puts of whole rows: one for each peer unless that makes many puts.
+
+    Then there are about WHOLE_GROUPS: few enough to have rows to send, enough that rows for a hot rank delay few others.
+    """
     ep_size = plan.ep_size
     if ep_size * _expected_capacity(plan).num_slots <= WHOLE_PUTS:
         return ep_size
@@ -62,23 +63,21 @@ def whole_row_groups(plan: tf.RoutePlan) -> int:
 
 
 def _expected_capacity(plan: tf.RoutePlan) -> tf.RoutePlan:
-    """With room for no more than EXPECTED_CAPACITY times the expected rows, or 1 / CAPACITIES of its own: what is past them
-    is
-    empty as
-    a rule, and its puts are passed by."""
+    """Returns the plan with a row capacity that puts are sized for: slots past it are usually empty, their puts skipped."""
     return dataclasses.replace(plan, max_rows=min(plan.max_rows, math.ceil(
         max(EXPECTED_CAPACITY * plan.expected_rows, plan.max_rows / CAPACITIES))))
 
 
 def _put_cols(cols: int, parts: float, least: int) -> int:
-    """Of a row in no more than so many parts, in multiples of `least`."""
+    """Returns the columns of a put of a row in at most `parts` parts, a multiple of `least`."""
     return -(-cols // max(1, int(parts)) // least) * least
 
 
 def _num_groups(plan: tf.RoutePlan, parts: int) -> int:
-    """For how many peers, or groups of them, a slot has puts of their own, where rows go in so many parts: GROUPS, half of
-    them, and so on, as MANY_PUTS allow, but no fewer than are likely to have rows to send; just those where most slots
-    are likely to be empty."""
+    """Returns the groups of peers for which a slot has puts of their own, if rows are cut into `parts`.
+
+    Halves GROUPS until there are at most MANY_PUTS puts, but keeps as many groups as are expected to have rows to send.
+    """
     groups = GROUPS
     while groups > 1 and plan.num_slots * groups * parts > MANY_PUTS:
         groups //= 2
@@ -86,6 +85,6 @@ def _num_groups(plan: tf.RoutePlan, parts: int) -> int:
 
 
 def _expected_groups(plan: tf.RoutePlan) -> int:
-    """Twice as many as a slot is likely to have rows of; these are neighbours, so no two are of one group."""
+    """Returns twice the ranks that a slot is expected to have rows of; these are neighbours, each in another group."""
     per_expert = max(1.0, plan.expected_rows / (plan.num_local_experts * plan.tile_rows))
     return min(plan.ep_size, 2 * math.ceil(plan.ep_size / per_expert))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 
@@ -19,11 +22,12 @@ from hpmoe.routing.capacity import PerRank
 from hpmoe.runtime.planned_rows import routes_of
 from hpmoe.runtime.transform import transform
 from hpmoe.support.errors import ArgumentError, LaunchError, TransformError, check_argument, is_int, is_name
+from hpmoe.support.progress import Progress
 from hpmoe.tiling.tile_program import tile_operations
 from hpmoe.transforms.send_rows import SCHEMES
 from hpmoe.tuning import kept_trials
 from hpmoe.tuning.plan import Plan, Setting, Space
-from hpmoe.tuning.sample_routings import has_samples, sample_routings, with_capacity
+from hpmoe.tuning.sample_routings import sample_routings, with_capacity
 from hpmoe.tuning.trials import Trial, Trials, best_of, search
 
 BUDGET = 12
@@ -72,15 +76,16 @@ def autotune(program: Program, *, machine: Machine | None = None, topk_ids: PerR
     Example:
         >>> import hpmoe
         >>> shapes = [(64, 2048), (64, 8), (64, 8), (4, 2048, 2048), (4, 1024, 2048)]
-        >>> avals = [hpmoe.ShapeDtypeStruct(s, d) for s,
-        ...          d in zip(shapes, ("bfloat16", "int32", "float32", "bfloat16", "bfloat16"))]
+        >>> dtypes = "bfloat16", "int32", "float32", "bfloat16", "bfloat16"
+        >>> avals = [hpmoe.ShapeDtypeStruct(s, d) for s, d in zip(shapes, dtypes)]
         >>> tuned = hpmoe.autotune(hpmoe.moe_ffn, machine=hpmoe.ascend_a3, budget=0)
         >>> tuned.lower(*avals, mesh=hpmoe.Mesh(4)).provenance[-1]
         'assign_queues(ascend_a3, critical_path)'
         >>> to_kernel = hpmoe.chain(hpmoe.autotune(machine=hpmoe.ascend_a3), hpmoe.fuse_persistent)
     """
     space = Space(program, machine or cpu(ep_size=program.ep_size), {})
-    found = _compared(space, topk_ids, budget)
+    with Progress("hpmoe.autotune") if sys.stderr.isatty() else contextlib.nullcontext(lambda text: None) as report:
+        found = _compared(space, topk_ids, budget, report)
     flow = space.flow(found.chosen)
     if found.trials and found.trials[0].us is None:
         warnings.warn(f"autotune: the cost model's choice is taken for {program.name}: {found.trials[0].error}. budget=0 "
@@ -88,8 +93,9 @@ def autotune(program: Program, *, machine: Machine | None = None, topk_ids: PerR
     return flow
 
 
-def compare_plans(program: Program, *, machine: Machine | None = None, topk_ids: PerRank | None = None, budget: int = BUDGET,
-           fixed: Mapping[str, Setting] | None = None, report: Callable[[str], None] = lambda text: None) -> Trials:
+def compare_plans(program: Program, *, machine: Machine | None = None, topk_ids: PerRank | None = None,
+                  budget: int = BUDGET, fixed: Mapping[str, Setting] | None = None,
+                  report: Callable[[str], None] = lambda text: None) -> Trials:
     """Returns the plans that `autotune` compares for a program, with their simulated times; prints as a table.
 
     Args:
@@ -99,7 +105,15 @@ def compare_plans(program: Program, *, machine: Machine | None = None, topk_ids:
         report: called with each plan before its simulation.
 
     Raises:
-        ArgumentError, TransformError: as autotune; or fixed has a setting that is none of a plan.
+        ArgumentError: as autotune; or fixed has another setting than a plan has.
+        TransformError: as autotune.
+
+    Example:
+        >>> import hpmoe
+        >>> program = hpmoe.trace(hpmoe.swiglu, hpmoe.ShapeDtypeStruct((512, 4096), "bfloat16"))
+        >>> found = hpmoe.tuning.compare_plans(program, machine=hpmoe.ascend_a3, budget=4)
+        >>> len(found.trials), found.trials[1].plan.policy, found.chosen.policy
+        (4, 'round_robin', 'critical_path')
     """
     _check(machine, topk_ids, budget)
     fixed, names = fixed or {}, [field.name for field in dataclasses.fields(Plan)]
@@ -109,19 +123,22 @@ def compare_plans(program: Program, *, machine: Machine | None = None, topk_ids:
     return _compared(Space(program, machine or cpu(ep_size=program.ep_size), fixed), topk_ids, budget, report)
 
 
-def _compared(space: Space, topk_ids: PerRank | None, budget: int,
-              report: Callable[[str], None] = lambda text: None) -> Trials:
+def _compared(space: Space, topk_ids: PerRank | None, budget: int, report: Callable[[str], None]) -> Trials:
     program, ids = space.program, _checked_ids(space.program, topk_ids)
-    simulated = _Simulated(space, ids, report)
-    found, why_ended = search(space, simulated, budget) if budget else ([], "")
-    simulated.keep()
+    found, why_ended, count = [], "", 0
+    if budget:
+        simulated = _Simulated(space, ids, report)
+        try:
+            found, why_ended = search(space, simulated, budget)
+        finally:
+            count = simulated.keep()
     best = best_of(found)
     return Trials(program.name, program.direction, program.ep_size, space.machine.name, tuple(found),
-                  best.plan if best else space.default, why_ended, simulated.count)
+                  best.plan if best else space.default, why_ended, count)
 
 
 def _checked_ids(program: Program, topk_ids: PerRank | None) -> np.ndarray | None:
-    """topk_ids of all ranks, [ep, T, K] int32; None if they are not known, or if the program routes no rows."""
+    """Returns topk_ids of all ranks, [ep, T, K] int32; None if they are not known, or if the program routes no rows."""
     if topk_ids is None or not routes_of(program):
         return None
     aval = routes_of(program)[0].aval
@@ -130,53 +147,48 @@ def _checked_ids(program: Program, topk_ids: PerRank | None) -> np.ndarray | Non
 
 
 class _Simulated:
-    """Makes a trial of a plan: from the times that are kept, or by simulation.
-
-    Attributes:
-        count: how many plans were simulated.
-    """
+    """Makes a trial of a plan: from the times that are kept, or by simulation."""
 
     def __init__(self, space: Space, ids: np.ndarray | None, report: Callable[[str], None]):
-        self._space, self._ids, self._report, self._routings = space, ids, report, None
+        self._space, self._ids, self._report = space, ids, report
         self._key = kept_trials.key_of(space.program, space.machine, ids, autotune)
         self._times = kept_trials.load(self._key, space.machine)
-        self.count = 0
+        self._count = 0
 
     def __call__(self, plan: Plan) -> Trial:
         if str(plan) not in self._times:
-            self._report(f"plan {self.count + 1}: {plan}")
-            self.count += 1
+            self._count += 1
+            self._report(f"plan {self._count}: {plan}")
             try:
                 self._times[str(plan)] = self._us(plan), ""
             except (ArgumentError, LaunchError, TransformError) as error:
                 self._times[str(plan)] = None, str(error).partition("\n")[0].rstrip(".")
         return Trial(plan, *self._times[str(plan)])
 
-    def keep(self) -> None:
-        if self.count:
+    def keep(self) -> int:
+        """Keeps the times of simulated plans; returns how many plans were simulated."""
+        if self._count:
             kept_trials.store(self._key, self._times)
+        return self._count
 
     def _us(self, plan: Plan) -> float:
-        """Microseconds of a launch, the geometric mean of the routings."""
+        """Returns simulated microseconds of a launch, the geometric mean of all routings."""
         flow, machine = self._space.flow(plan), self._space.machine
-        if self._routings is None:
-            self._routings = _routings(self._space, self._ids)
         spans = [outline(flow, routing=ids, topk_weights=_weights(flow, ids)).span for ids in self._routings]
-        return float(np.exp(np.log(start_us(flow, machine) + np.array(spans)).mean()))
+        return float(np.exp(np.log(np.maximum(start_us(flow, machine) + np.array(spans), 1e-9)).mean()))
+
+    @functools.cached_property
+    def _routings(self) -> Sequence[np.ndarray | None]:
+        """topk_ids of all ranks [ep, T, K] to compare plans on; None for a balanced routing."""
+        default, program = self._space.default, self._space.program
+        flow = tile_operations(program, default.rows, default.cols, self._space.machine.unified)
+        if self._ids is not None:
+            return with_capacity(self._ids, flow) or [self._ids]
+        return [ids for _, ids in sample_routings(flow)] or [None]
 
 
 def _weights(flow: Taskflow, ids: np.ndarray | None) -> list[np.ndarray] | None:
     """Returns equal weights, if they decide which of given entries are dropped."""
-    is_read = ids is not None and any(plan.weights >= 0 for plan in flow.routes)
-    return list(np.zeros(ids.shape, np.float32)) if is_read else None
-
-
-def _routings(space: Space, ids: np.ndarray | None) -> Sequence[np.ndarray | None]:
-    """topk_ids of all ranks [ep, T, K] to compare plans on; None for a balanced routing."""
-    default = space.default
-    flow = tile_operations(space.program, default.rows, default.cols, space.machine.unified)
-    if not flow.routes:
-        return [None]
-    if ids is not None:
-        return with_capacity(ids, flow) or [None]
-    return [ids for _, ids in sample_routings(flow)] if has_samples(flow) else [None]
+    if ids is None or all(plan.weights < 0 for plan in flow.routes):
+        return None
+    return list(np.zeros(ids.shape, np.float32))

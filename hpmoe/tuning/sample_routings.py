@@ -1,4 +1,4 @@
-"""Routings that a plan is likely to get, of several kinds, drawn to judge schedules by."""
+"""Routings that are sampled for the planned rows of a taskflow, to compare plans on."""
 
 from __future__ import annotations
 
@@ -12,37 +12,39 @@ from hpmoe.routing.skewed import SKEWS, ids_by_odds, log_odds
 from hpmoe.support.errors import ArgumentError
 
 SEED = 7001
-DRAWN = 48  # popularities of each kind
+POPULARITIES = 48  # of each kind, that are sampled
 STEPS = 25  # of a bisection
 
 
-def has_samples(flow: tf.Taskflow) -> bool:
-    """Whether ids alone say where rows go, and the same ids can be those of every route."""
-    return len({(p.num_experts, p.top_k, p.num_tokens) for p in flow.routes}) == 1 and not any(
-        p.weights >= 0 or p.kind.is_of_tokens or p.tp_size > 1 for p in flow.routes)
+def sample_routings(flow: tf.Taskflow) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields (kind, topk_ids of all ranks [ep, T, K]) of up to four routings with about the planned number of rows.
 
+    Samples POPULARITIES of each of SKEWS and takes the four by which the fullest rank receives most nearly as many rows as
+    the plan has capacity for. If the capacity is larger than the expected rows, all samples that fit are equally near, and
+    the first ones are taken, each of another kind. Entries over the capacity are masked.
 
-def sample_routings(flow: tf.Taskflow, count: int = len(SKEWS)) -> Iterator[tuple[str, np.ndarray]]:
-    """(kind, topk_ids of all ranks [ep, T, K]) of `count` routings of SKEWS, those that a plan is most likely made for.
-
-    A plan is for so many rows because a rank gets as many, so of DRAWN popularities of each kind those are taken with which
-    the fullest rank is likely to get most nearly these. Where there is room for more than is likely, that says nothing, and
-    those are taken that have room, of all kinds in turn. Entries over the room are of no expert. A routing for which there
-    is no room even so is left out.
+    Yields nothing if ids are not all that decides where rows go, or if routes differ in their sizes.
     """
+    if not _has_samples(flow.routes):
+        return
     plan, rng = flow.routes[0], np.random.default_rng(SEED)
-    drawn = [(kind, log_odds(kind, plan.ep_size, plan.num_experts, rng)) for _ in range(DRAWN) for kind in SKEWS]
+    drawn = [(kind, log_odds(kind, plan.ep_size, plan.num_experts, rng)) for _ in range(POPULARITIES) for kind in SKEWS]
     shares = _expected_shares(np.array([odds for _, odds in drawn]), plan.top_k)
     rows = rng.binomial(plan.ep_size * plan.num_tokens, shares).reshape(len(drawn), plan.ep_size, -1).sum(axis=2).max(axis=1)
     off = np.log(np.maximum(rows, 1) / max(1, plan.max_rows))
     off = np.maximum(off, 0.0) if plan.expected_rows < plan.max_rows else np.abs(off)
-    for kind, odds in (drawn[i] for i in np.argsort(off, kind="stable")[:count]):
+    for kind, odds in (drawn[i] for i in np.argsort(off, kind="stable")[:len(SKEWS)]):
         for ids in with_capacity(ids_by_odds(odds, plan.ep_size, plan.num_tokens, plan.top_k, rng), flow):
             yield kind, ids
 
 
+def _has_samples(routes: tuple[tf.RoutePlan, ...]) -> bool:
+    return len({(p.num_experts, p.top_k, p.num_tokens) for p in routes}) == 1 and not any(
+        p.weights >= 0 or p.kind.is_of_tokens or p.tp_size > 1 for p in routes)
+
+
 def with_capacity(ids: np.ndarray, flow: tf.Taskflow) -> list[np.ndarray]:
-    """The ids with entries over the room of a plan of no expert; none where there is no room for them even so."""
+    """Returns the ids, with entries over the row capacity of a plan masked, in a list; an empty list if they do not fit."""
     ids = ids.copy()
     for route in flow.routes:
         _leave_out(ids, route)
@@ -50,8 +52,11 @@ def with_capacity(ids: np.ndarray, flow: tf.Taskflow) -> list[np.ndarray]:
 
 
 def _expected_shares(odds: np.ndarray, top_k: int) -> np.ndarray:
-    """How likely a token is to take each expert, [draws, num_experts] as `odds`, by independent clocks that ring at the rate
-    of an expert's popularity: those that have rung when top_k are likely to have are taken."""
+    """Returns the probability that a token takes each expert, [samples, num_experts], by the log popularities `odds`.
+
+    Each expert's clock rings at the rate of its popularity; a token takes the experts whose clocks have rung at the time by
+    which top_k are expected to have rung.
+    """
     low, high = -odds.max(axis=1, keepdims=True) - STEPS, -odds.min(axis=1, keepdims=True) + STEPS
     for _ in range(STEPS):
         time = (low + high) / 2
@@ -62,7 +67,7 @@ def _expected_shares(odds: np.ndarray, top_k: int) -> np.ndarray:
 
 
 def _leave_out(ids: np.ndarray, plan: tf.RoutePlan) -> None:
-    """Has the last entries for a rank, over what a plan can hold, be of no expert."""
+    """Masks the last entries for a rank that are over the row capacity of a plan."""
     if plan.placement is not None or plan.alignment > 1:
         return
     flat = ids.reshape(-1)

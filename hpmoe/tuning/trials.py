@@ -63,7 +63,7 @@ class Trials:
         rows = [["", "simulated", "", *vars(self.chosen), ""]]
         for t in self.trials:
             us = t.us
-            times = ["failed", ""] if us is None else [format_us(us), f"{known(self.trials[0].us) / max(us, 1e-9):.2f}x"]
+            times = ["failed", ""] if us is None else [format_us(us), f"{known(self.trials[0].us) / us:.2f}x"]
             rows.append(["*" if t.plan == self.chosen else "", *times, *map(str, vars(t.plan).values()), t.error])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         ranks = f"{self.ep_size} ranks" if self.ep_size > 1 else "1 rank"

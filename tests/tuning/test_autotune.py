@@ -1,5 +1,6 @@
 """autotune: what it compares, that it takes the fastest, computes the same, and simulates nothing twice."""
 
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -94,9 +95,9 @@ def test_the_table_and_its_reason():
 
 
 def test_a_larger_budget_starts_with_the_same_trials(cache):
-    few, many, every = (compared(budget=budget) for budget in (3, 12, 10_000))
-    assert times(many)[:3] == times(few) and times(every)[:12] == times(many)
-    assert (few.num_simulated, many.num_simulated) == (3, 9) and every.why_ended == EXHAUSTED
+    few, many, every = (compared(budget=budget, fixed={"rows": 8, "scheme": "direct"}) for budget in (3, 6, 10_000))
+    assert times(many)[:3] == times(few) and times(every)[:6] == times(many)
+    assert (few.num_simulated, many.num_simulated) == (3, 3) and every.why_ended == EXHAUSTED
     assert len(list(cache.iterdir())) == 1
 
 
@@ -114,7 +115,7 @@ def test_kept_times_are_not_simulated_again(cache, refused):
 
 
 def test_a_cache_of_something_else_is_ignored(cache):
-    found = compared(budget=2)
+    found = compared(budget=1)
     (path,) = cache.iterdir()
     whole = path.read_text()
     text, us = str(found.trials[0].plan), json.dumps(found.trials[0].us)
@@ -123,8 +124,8 @@ def test_a_cache_of_something_else_is_ignored(cache):
                      '"fast"', "[]", "-5", "NaN", "1e-9", "Infinity", "true", "1" + "0" * 400)), "[" * 200_000):
         assert junk != whole
         path.write_text(junk)
-        again = compared(budget=2)
-        assert times(again) == times(found) and again.num_simulated > 0, junk[:40]
+        again = compared(budget=1)
+        assert times(again) == times(found) and again.num_simulated == 1, junk[:40]
 
 
 def test_a_folder_that_cannot_be_written_is_a_warning(cache):
@@ -160,8 +161,8 @@ def test_a_tuned_function_keeps_name_doc_and_signature():
 def test_schemes_are_compared_where_ranks_share_nodes():
     layer = Layer(ep=4, T=32, H=32, I=4, E=8, K=4, node_size=2)
     slow = MACHINE.replace({"link.node_size": 2, "link.node_bytes_per_us": 20.0})
-    found = compared(program(layer=layer), machine=slow, budget=10_000)
-    us = {t.plan.scheme: t.us for t in sorted(found.trials, key=lambda t: -t.us)}
+    found = compared(program(layer=layer), machine=slow, fixed={"policy": "round_robin", "rows": 8, "cols": 8}, budget=5)
+    us = {t.plan.scheme: t.us for t in found.trials if t.plan == dataclasses.replace(found.chosen, scheme=t.plan.scheme)}
     assert set(us) == set(SCHEMES) and found.chosen.scheme == min(us, key=us.get) != "direct"
     once = compared(hpmoe.deduplicate_rows(moe_ffn).lower(*avals(layer), mesh=layer.mesh), machine=slow)
     assert {t.plan.scheme for t in once.trials} <= {"direct", "node"}  # beside what the program has already
@@ -173,9 +174,9 @@ def test_schemes_are_compared_where_ranks_share_nodes():
 
 
 def test_settings_that_are_fixed_are_not_tuned():
-    found = compared(fixed={"policy": "round_robin", "rows": 4, "signal": "peer"}, budget=10_000)
+    found = compared(fixed={"policy": "round_robin", "rows": 4, "signal": "peer"}, budget=12)
     assert {(t.plan.policy, t.plan.rows, t.plan.signal) for t in found.trials} == {("round_robin", 4, "peer")}
-    assert len({(t.plan.cols, t.plan.returns, t.plan.scheme) for t in found.trials}) > 4
+    assert len({(t.plan.cols, t.plan.scheme) for t in found.trials}) > 4
 
 
 def test_functions_of_other_kinds():
