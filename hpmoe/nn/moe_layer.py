@@ -33,8 +33,8 @@ from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.mindspore_private import keep_whole
 from hpmoe.support.trees import Function, PyTree
 
-# of tokens, router, expert_bias, experts, shared expert, number of sequences, recorded ids, unset, output bias
-IN_AXES = (0, None, None, 0, None, None, 0, None, None)
+# of tokens, router, expert_bias, experts, shared expert, number of sequences, recorded ids, unset, output bias, real tokens
+IN_AXES = (0, None, None, 0, None, None, 0, None, None, 0)
 
 
 @suggests_keywords
@@ -76,6 +76,8 @@ class MoELayer(nn.Cell):
         with_losses: whether losses are returned too.
         num_tokens: how many of each rank's tokens are real, an int for each, where there is a mesh, or one int of this
             process; the others are padding, which no expert gets and whose output is zero. None is all.
+        padding_mask: [..., S] bool, True for padding, anywhere in a batch: no expert gets such a token, no count and no loss
+            has it, and its output and gradient are zero. None is no padding.
         topk_ids: recorded expert ids [..., S, K], or [..., S, layers, K] with `layer`, int32 or int64, that replace the
             router's choice; weights and losses are the router's. None lets the router choose.
         unset: "route" or "mask", for entries of -1 in topk_ids; see `hpmoe.router.replay`.
@@ -175,7 +177,7 @@ class MoELayer(nn.Cell):
 
     def construct(self, hidden_states: Tensor, with_losses: bool = False,
                   num_tokens: Sequence[int] | int | None = None, topk_ids: Tensor | None = None, unset: str | None = None,
-                  layer: int | None = None) -> PyTree:
+                  layer: int | None = None, padding_mask: Tensor | None = None) -> PyTree:
         given = shape_of(hidden_states)
         rows = reshaped(hidden_states, rows_shape(self.who, given, self.router.hidden_size, self.ep_size))
         shape = hidden_states.shape
@@ -185,8 +187,9 @@ class MoELayer(nn.Cell):
         check_ranks(self.who, num_tokens, self.has_mesh)
         record = rows_of_record(self.who, topk_ids, unset, layer, shape, self.router.choice.top_k, self.ep_size)
         output_bias = self.output_bias if self.has_output_bias else None
+        is_real = None if padding_mask is None else real_tokens(self.who, padding_mask, shape, self.ep_size)
         args = (rows, self.router.tensors(), expert_bias, self.experts.tensors(), shared_experts, num_sequences, record,
-                unset, output_bias)
+                unset, output_bias, is_real)
         if num_tokens is None:
             out, counts, losses = self.compute(*args)
         else:
@@ -318,8 +321,12 @@ def per_rank_function(choice: Choice, run_experts: Experts, losses: Losses, gate
     def moe_layer(hidden_states: Tensor, router: Mapping[str, Tensor], expert_bias: Tensor | None,
                   experts: Mapping[str, Tensor], shared_experts: Mapping[str, Tensor] | None,
                   num_sequences: int, record: Tensor | None, unset: str | None,
-                  output_bias: Tensor | None = None) -> tuple[PyTree, ...]:
+                  output_bias: Tensor | None = None, is_real: Tensor | None = None) -> tuple[PyTree, ...]:
+        if is_real is not None:
+            hidden_states = mint.where(is_real > 0, hidden_states, mint.zeros_like(hidden_states))
         logits, ids, weights = choice(hidden_states, router, expert_bias, record, unset)
+        if is_real is not None:
+            ids = mint.where(is_real > 0, ids, -1)
         if num_zero:
             is_zero = ids >= logits.shape[1] - num_zero
             out = run_experts(hidden_states, mint.where(is_zero, -1, ids), weights, experts)
@@ -331,8 +338,10 @@ def per_rank_function(choice: Choice, run_experts: Experts, losses: Losses, gate
             out = out + run_shared(hidden_states, shared_experts, run_experts.activation, gated)
         if output_bias is not None:
             out = out + weight_beside(out, output_bias)
+        if is_real is not None:
+            out = mint.where(is_real > 0, out, mint.zeros_like(out))
         counts = tokens_per_expert(ids, num_experts=logits.shape[1])
-        return out, counts, losses.sums(logits, choice.score, num_sequences) if num_sequences else ()
+        return out, counts, losses.sums(logits, choice.score, num_sequences, is_real) if num_sequences else ()
     return moe_layer
 
 
@@ -351,6 +360,20 @@ def sequences_of_rank(who: str, shape: Sequence[int], ep_size: int, by_sequence:
     check_argument(sequences % (ep_size or 1) == 0, who, "hidden_states", f"of shape {tuple(shape)}, {sequences} sequences",
                    f"of a number of sequences that {ep_size} ranks divide")
     return sequences // (ep_size or 1)
+
+
+def real_tokens(who: str, padding_mask: Tensor, shape: Sequence[int], ep_size: int) -> Tensor:
+    """Returns 1 for each token that is no padding, float32 [T, 1], of all ranks if there are ranks."""
+    check_mask(who, shape_of(padding_mask), getattr(padding_mask, "dtype", None), shape)
+    return reshaped(1.0 - padding_mask.astype(ms.float32), (ep_size, -1, 1) if ep_size else (-1, 1))
+
+
+@constexpr
+def check_mask(who: str, shape: Sequence[int] | None, dtype: object, tokens: Sequence[int]) -> None:
+    shape = known_shape(who, "padding_mask", shape, "a bool mindspore.Tensor")
+    is_mask = tuple(shape) == tuple(tokens[:-1]) and dtype == ms.bool_
+    check_argument(is_mask, who, "padding_mask", f"{str(dtype).lower()} of shape {tuple(shape)}",
+                   f"bool of shape {tuple(tokens[:-1])}, True for padding", "Write padding_mask=attention_mask == 0.")
 
 
 @constexpr

@@ -22,18 +22,22 @@ class Losses:
     z: float
     top_k: int
 
-    def sums(self, logits: Tensor, score: str, num_sequences: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def sums(self, logits: Tensor, score: str, num_sequences: int, is_real: Tensor | None = None
+             ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Float32 sums over the tokens of one rank, which ranks add up; the first two have no gradient.
+
+        Args:
+            is_real: None, or [T, 1], 1 for tokens that count and 0 for others.
 
         Returns:
             n [E], the number of (token, expert) that may be chosen, sum_t p_ti [E] and sum_t logsumexp(z_t)^2; by sequence,
             the numbers of tokens and of sequences, the sum of the losses of sequences, and sum_t logsumexp(z_t)^2.
         """
         if self.by_sequence:
-            loss, num_sequences_here = sequence_sums(logits, self.top_k, num_sequences, score)
-            return num_tokens_of(logits), num_sequences_here, loss, z_sum(logits)
-        n, p, may_choose = balance_sums(logits, self.top_k, score)
-        return n, may_choose, p, z_sum(logits)
+            loss, num_sequences_here = sequence_sums(logits, self.top_k, num_sequences, score, is_real)
+            return num_tokens_of(logits, is_real), num_sequences_here, loss, z_sum(logits, is_real)
+        n, p, may_choose = balance_sums(logits, self.top_k, score, is_real)
+        return n, may_choose, p, z_sum(logits, is_real)
 
     def total(self, counts: Tensor, more_counts: Tensor, balance: Tensor, z: Tensor) -> Tensor:
         """The loss of all tokens, a scalar, by the sums of all ranks; by `balance` and `z` of some ranks, their part."""

@@ -75,9 +75,17 @@ def aux_loss(logits: Tensor, top_k: int, *, score: str = "softmax", coefficient:
     return balance_loss(*balance_sums(z, top_k, score), top_k) * float(coefficient)
 
 
-def balance_sums(z: Tensor, top_k: int, score: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums over the tokens of float32 logits: n [E], sum_t p_ti [E], and how many (token, expert) may be chosen."""
-    return mint.sum(_choices(z, top_k), 0), mint.sum(probabilities(z, score), 0), mint.sum(_may_choose(z))
+def balance_sums(z: Tensor, top_k: int, score: str, is_real: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums over the tokens of float32 logits: n [E], sum_t p_ti [E], and how many (token, expert) may be chosen.
+
+    Of tokens whose `is_real` [T, 1] is 0 nothing is added.
+    """
+    n, p, may = (_of_real(x, is_real) for x in (_choices(z, top_k), probabilities(z, score), _may_choose(z)))
+    return mint.sum(n, 0), mint.sum(p, 0), mint.sum(may)
+
+
+def _of_real(x: Tensor, is_real: Tensor | None) -> Tensor:
+    return x if is_real is None else x * is_real
 
 
 def balance_loss(n: Tensor, p: Tensor, may_choose: Tensor, top_k: int) -> Tensor:
@@ -91,10 +99,10 @@ def _may_choose(z: Tensor) -> Tensor:
     return cast(Tensor, z != -math.inf).astype(ms.float32)
 
 
-def num_tokens_of(z: Tensor) -> Tensor:
+def num_tokens_of(z: Tensor, is_real: Tensor | None = None) -> Tensor:
     """T as a float32 scalar: the sum over the real tokens of a number that each of them has."""
     first = z[:, :1]
-    return mint.sum(mint.logical_or(first == first, first != first).astype(ms.float32))
+    return mint.sum(_of_real(mint.logical_or(first == first, first != first).astype(ms.float32), is_real))
 
 
 @suggests_keywords
@@ -133,9 +141,11 @@ def sequence_loss(logits: Tensor, top_k: int, num_sequences: int, *, score: str 
     return loss / (count + LEAST_SUM) * float(coefficient)
 
 
-def sequence_sums(z: Tensor, top_k: int, num_sequences: int, score: str) -> tuple[Tensor, Tensor]:
+def sequence_sums(z: Tensor, top_k: int, num_sequences: int, score: str, is_real: Tensor | None = None
+                  ) -> tuple[Tensor, Tensor]:
     """The sum of the auxiliary losses of sequences, of float32 logits, and the number of sequences that have tokens."""
-    n, p, may = (_of_sequences(x, num_sequences) for x in (_choices(z, top_k), probabilities(z, score), _may_choose(z)))
+    n, p, may = (_of_sequences(_of_real(x, is_real), num_sequences)
+                 for x in (_choices(z, top_k), probabilities(z, score), _may_choose(z)))
     tokens = mint.sum(n, -1, True) / top_k
     few = tokens + LEAST_SUM
     losses = mint.sum(n / few * (p / few), -1, True) * (mint.sum(may, -1, True) / few / top_k)
@@ -212,6 +222,6 @@ def z_loss(logits: Tensor, *, coefficient: float = 1.0) -> Tensor:
     return z_sum(z) / (num_tokens_of(z) + LEAST_SUM) * float(coefficient)
 
 
-def z_sum(z: Tensor) -> Tensor:
+def z_sum(z: Tensor, is_real: Tensor | None = None) -> Tensor:
     """The sum over tokens of logsumexp(z)^2, of float32 logits."""
-    return mint.sum(mint.square(ops.logsumexp(z, 1, True)))
+    return mint.sum(_of_real(mint.square(ops.logsumexp(z, 1, True)), is_real))

@@ -57,6 +57,8 @@ cases("MoELayer", {
     "a mesh of a number": _made(mesh=2),
     "ranks that do not divide experts": _made(num_moe_experts=3, **TWO_RANKS),
     "fewer tokens without ranks": lambda: _layer()(X, num_tokens=(3, 2)),
+    "a mask of numbers": lambda: _layer()(X, padding_mask=ops.ones((2, 6))),
+    "a mask of other tokens": lambda: _layer()(X, padding_mask=ops.ones((2, 5)) > 0),
     "hidden states of another size": _called(ops.ones((2, 6, 7))),
     "ranks that do not divide tokens": _called(ops.ones((3, 8)), **TWO_RANKS),
     "ranks that do not divide sequences": _called(ops.ones((3, 2, 8)), moe_router_load_balancing_type="seq_aux_loss",
