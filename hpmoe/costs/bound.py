@@ -73,7 +73,7 @@ def rank_bounds(flow: tf.Taskflow, machine: Machine, ids: np.ndarray) -> list[Bo
         >>> flow = hpmoe.tile_partition(hpmoe.swiglu, rows=128,
         ...                             cols=256).lower(hpmoe.ShapeDtypeStruct((8192, 4096), "bfloat16"))
         >>> [round(b.total) for b in rank_bounds(flow, hpmoe.ascend_a3, balanced_ids(1, 8, 1, 1))]
-        [87]
+        [63]
     """
     zeros = [[np.zeros(r.shape, numpy_dtype("float32")) for r in ids] if plan.weights >= 0 else None for plan in flow.routes]
     bounds_of = _RankBounds(flow, machine, Layout(flow, [list(ids)] * len(flow.routes), None, zeros))
@@ -271,7 +271,7 @@ class _Traffic:
             units = units[(units % op.domain.blocks == op.domain.blocks - 1) == is_last]
             units = units if op.domain.sums_rows and op.domain.route >= 0 else units[rows[units] > 0]
             of_units = rows[units]
-            for first, part, fixed, row, whole in work["footprints"][:work["num_footprints"]].tolist():
+            for first, part, fixed, row, whole, _ in work["footprints"][:work["num_footprints"]].tolist():
                 touched = fixed + row * of_units
                 if part == STREAM:
                     self.streamed += len(tiles) * touched.sum() * np.array([not is_vector, True])
@@ -295,14 +295,14 @@ class _Traffic:
         for is_last, tiles, work in _tiles(op, self.work.by_routing[index]):
             if not is_last:
                 continue
-            for first, part, _, row, whole in work["footprints"][:work["num_footprints"]].tolist():
+            for first, part, _, row, whole, _ in work["footprints"][:work["num_footprints"]].tolist():
                 if op.primitive.moves_copies:
                     self._touch(np.array([first]), np.array([sent * row]), np.array([sent * row]), True)
                 elif part == TOGETHER:
                     self._gather(first, whole, True, gathered=len(tiles) * sent * row)
                 elif part == UNIT:
                     self._touch_slots(op, first, row * len(tiles), whole, True)
-            first, part, _, row, whole = work["landing"].tolist()
+            first, part, _, row, whole, _ = work["landing"].tolist()
             if part == TOGETHER:
                 self._gather(first, whole, True, landed=len(tiles) * came * row)
             elif row:

@@ -11,7 +11,8 @@ from hpmoe.ir.tile_op import FANS
 from hpmoe.support.known import known
 from hpmoe.tile_ops import row_modes
 
-FOOTPRINT = np.dtype([("first", "i8"), ("part", "i8"), ("fixed", "f8"), ("row", "f8"), ("whole", "f8")])
+FOOTPRINT = np.dtype([("first", "i8"), ("part", "i8"), ("fixed", "f8"), ("row", "f8"), ("whole", "f8"),
+                      ("cost", "f8")])
 # Which part of an array a footprint is in, as in simulate.h: what several tasks read of one part may still be in L2.
 UNIT, WEIGHT, DENSE, OF_EXPERT, TOGETHER, STREAM, FAN = range(7)
 
@@ -26,6 +27,7 @@ class Footprint(NamedTuple):
         row: bytes for each of its rows.
         whole: of UNIT and OF_EXPERT what the array has for each row, of WEIGHT, DENSE and TOGETHER bytes of the part; 0
             where that is not asked for.
+        cost: bytes that memory reads in the time that it takes for one of these.
     """
 
     first: int
@@ -33,6 +35,7 @@ class Footprint(NamedTuple):
     fixed: float
     row: float
     whole: float = 0.0
+    cost: float = 1.0
 
 
 class Footprints:

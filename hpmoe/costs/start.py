@@ -18,10 +18,12 @@ def start_us(flow: tf.Taskflow, machine: Machine) -> float:
         >>> avals = [hpmoe.ShapeDtypeStruct(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]
         >>> flow = hpmoe.overlap_comm(moe).lower(*avals)
         >>> start_us(flow, hpmoe.ascend_a3), start_us(flow, hpmoe.ascend_a3.replace({"host.prologue_us": 0.0}))
-        (37.3, 20.0)
+        (153.84, 87.84)
     """
     host, workers = machine.host, len(machine.queues_of("aiv"))
-    asked, out = {plan.of for plan in flow.routes}, host.launch_us + (host.prologue_us if flow.routes else 0.0)
+    asked, out = {plan.of for plan in flow.routes}, host.launch_us
+    if flow.routes:
+        out += host.prologue_us + host.expert_us * max(plan.num_local_experts for plan in flow.routes)
     for number, plan in enumerate(flow.routes):
         if number in asked or not _is_gathered(plan):
             entries = math.ceil(plan.num_tokens / workers) * plan.top_k

@@ -68,9 +68,11 @@ class Work:
         return self.table[op, 2 * is_last + (tasks["cols"] < tile_cols[op])]
 
     def _fill(self, work: np.void, op: tf.TileOp, cols: int, height: int) -> None:
-        footprints = [t for i in range(len(op.operands)) if (t := self.footprints.of(op, i, cols, height)) is not None]
+        written = self.machine.memory.write_cost
+        footprints = [t._replace(cost=written if i < op.num_outputs else 1.0) for i in range(len(op.operands))
+                      if (t := self.footprints.of(op, i, cols, height)) is not None]
         footprints += self._read_again(op, cols, height, footprints)
-        work["num_footprints"], work["landing"] = len(footprints), self.footprints.landing(op, cols)
+        work["num_footprints"], work["landing"] = len(footprints), self.footprints.landing(op, cols)._replace(cost=written)
         for i, footprint in enumerate(footprints):
             work["footprints"][i] = footprint
         if op.primitive.is_matmul:
@@ -193,7 +195,8 @@ def _part_of_tile(machine: Machine) -> tuple[int, int]:
 def device_copy_rate(machine: Machine) -> float:
     """Bytes for each microsecond, read or written, of a kernel of the whole device that only moves rows."""
     workers = len(machine.queues_of("aiv"))
-    return min(workers * machine.vector.copy_bytes_per_us, machine.memory.bytes_per_us)
+    copied = 2 / (1 + machine.memory.write_cost) * machine.memory.bytes_per_us  # as many bytes are read as written
+    return min(workers * machine.vector.copy_bytes_per_us, copied)
 
 
 def link_rate(machine: Machine, ep_size: int) -> float:

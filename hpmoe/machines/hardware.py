@@ -104,12 +104,18 @@ class Memory(Group):
     """The memory behind L2.
 
     Attributes:
-        bytes_per_us: rate of all workers together, reads and writes.
+        bytes_per_us: sustained rate of all workers together, reads.
         worker_bytes_per_us: highest rate of one worker.
+        write_cost: bytes read in the time that one byte is written in, at least 1.
     """
 
     bytes_per_us: float
     worker_bytes_per_us: float
+    write_cost: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_argument(self.write_cost >= 1, "hpmoe.Machine", "memory.write_cost", repr(self.write_cost), "a number from 1")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -181,6 +187,7 @@ class Host(Group):
         launch_us: time of a kernel launch.
         prologue_us: time of a persistent kernel before its first task if rows are routed: entries are sorted, counts are
             exchanged, rows are placed and thresholds of events are set.
+        expert_us: further time of that for each expert of a rank.
         sort_us: further time of the prologue for each route whose entries are not sorted by vector instructions: of
             experts with replicas, of tokens sent once, and if weights decide which entries are dropped.
         entry_us: further time for such a route, for each of its entries that a worker sorts and for each expert.
@@ -192,8 +199,41 @@ class Host(Group):
 
     launch_us: float
     prologue_us: float = 0.0
+    expert_us: float = 0.0
     sort_us: float = 0.0
     entry_us: float = 0.0
     sync_us: float
     collective_us: float
     cores: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Library(Group):
+    """Kernels of the vendor's library, each of which runs one operation; see `hpmoe.costs.operators`.
+
+    Attributes:
+        spread: measured over predicted time of a kernel; its range holds what the other constants leave unexplained.
+        matmul_us, quantized_matmul_us: time of a product of floats, and of int8 rows and weights, besides its work.
+        vector_us: time of any other kernel besides its work.
+        read_share: share of memory.bytes_per_us at which products of floats read; products of int8 read at all of it.
+        overlap, row_overlap: how much of reading a product hides behind its multiplications, and of these if all rows are
+            one tile: of the times a and b both together take (a**p + b**p)**(1/p).
+        reuse_bytes: what products read twice at most if L2 is larger than that; more is read again for other tiles.
+        reuse_bytes_per_us: rate at which all workers together read what is in L2.
+        dequantize_us: time until 256 or more rows of int32 sums are the first floats; fewer take less, as their square root.
+        dequantize_row_us: further time for each row.
+        dequantize_bytes_per_us: rate of sums that are read and floats that are written, of all workers together.
+    """
+
+    spread: float = 1.0
+    matmul_us: float = 0.0
+    quantized_matmul_us: float = 0.0
+    vector_us: float = 0.0
+    read_share: float = 1.0
+    overlap: float = 2.0
+    row_overlap: float = 4.0
+    reuse_bytes: float = 1e9
+    reuse_bytes_per_us: float = 1e9
+    dequantize_us: float = 0.0
+    dequantize_row_us: float = 0.0
+    dequantize_bytes_per_us: float = 1e9

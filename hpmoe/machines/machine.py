@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from hpmoe.machines.constant import Constant
-from hpmoe.machines.hardware import L2, MOST_RATE, Cube, Host, Link, Memory, Sync, Vector, check_constant
+from hpmoe.machines.hardware import L2, MOST_RATE, Cube, Host, Library, Link, Memory, Sync, Vector, check_constant
 from hpmoe.machines.npu_bins import BINS, FLOPS_PER_CYCLE, bin_name
 from hpmoe.support.errors import check_argument, is_int, is_number
 from hpmoe.support.keywords import nearest, suggests_keywords
@@ -101,7 +101,7 @@ class Body:
 
 
 LEAST_SHARED = 0.3  # of the words of two names that mean one constant
-GROUPS = {group.__name__.lower(): group for group in (Cube, Vector, L2, Memory, Link, Sync, Host)}
+GROUPS = {group.__name__.lower(): group for group in (Cube, Vector, L2, Memory, Link, Sync, Host, Library)}
 
 
 @suggests_keywords
@@ -117,7 +117,7 @@ class Machine:
         num_aic: matrix queues.
         num_aiv: vector and communication queues; 0 if each of the num_aic workers takes both kinds of tasks.
         tile_rows, tile_cols: default tile of a task.
-        cube, vector, l2, memory, link, sync, host: groups of constants, see `hpmoe.machines.hardware`.
+        cube, vector, l2, memory, link, sync, host, library: groups of constants, see `hpmoe.machines.hardware`.
         bodies: measured kinds of tasks; other kinds take the time that the groups give.
         constants: unit, source and range of constants, by their names; not compared between machines.
 
@@ -144,6 +144,7 @@ class Machine:
     link: Link
     sync: Sync
     host: Host
+    library: Library = Library()
     bodies: tuple[Body, ...] = ()
     constants: tuple[tuple[str, Constant], ...] = dataclasses.field(default=(), compare=False, repr=False)
 

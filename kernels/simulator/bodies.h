@@ -57,7 +57,7 @@ class Bodies {
     pending_[worker] = 0;
     const Passed passed = caches_[frame.rank].read(frame, *weight, read, read + bytes, 0);
     demand(worker, frame, rates_.of(frame.rank, HPMOE_L2), passed.bytes, now);
-    demand(worker, frame, rates_.of(frame.rank, HPMOE_MEMORY), passed.missed, now);
+    demand(worker, frame, rates_.of(frame.rank, HPMOE_MEMORY), passed.memory, now);
     return bytes;
   }
 
@@ -123,7 +123,7 @@ class Bodies {
     L2& cache = caches_[frame.rank / ranks_of_l2_];
     const Passed passed = cache.pass(frame, work, moved.rows, frame.rank % ranks_of_l2_ * num_parts_);
     demand(worker, frame, rates_.of(frame.rank, HPMOE_L2), passed.bytes + moved.written, now);
-    demand(worker, frame, rates_.of(frame.rank, HPMOE_MEMORY), passed.missed, now);
+    demand(worker, frame, rates_.of(frame.rank, HPMOE_MEMORY), passed.memory, now);
     return passed.missed;
   }
 

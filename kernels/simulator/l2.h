@@ -9,9 +9,9 @@
 
 namespace hpmoe {
 
-// Bytes that go through L2; those that memory has to bring.
+// Bytes that go through L2; those that memory moves; bytes that memory could read in the time of these.
 struct Passed {
-  double bytes = 0, missed = 0;
+  double bytes = 0, missed = 0, memory = 0;
 };
 
 // How much of the parts of its ranks' arrays L2 still holds: of those touched within its size of bytes.
@@ -33,17 +33,17 @@ class L2 {
           if (is_exchange(opcode_of(frame.op))) {
             for (int32_t e = 0; e < frame.routing->num_local_experts(); ++e) touch_slots_of_expert(frame, e, t, out);
           } else {
-            touch(t.first + frame.task.row, bytes, static_cast<double>(frame.unit.rows) * t.whole, out);
+            touch(t.first + frame.task.row, bytes, static_cast<double>(frame.unit.rows) * t.whole, t.cost, out);
           }
           break;
         case HPMOE_WEIGHT:
-          touch(t.first + frame.unit.expert * num_column_tiles(frame.op) + tile_of(frame), bytes, t.whole, out);
+          touch(t.first + frame.unit.expert * num_column_tiles(frame.op) + tile_of(frame), bytes, t.whole, t.cost, out);
           break;
-        case HPMOE_DENSE: touch(t.first + tile_of(frame), bytes, t.whole, out); break;
+        case HPMOE_DENSE: touch(t.first + tile_of(frame), bytes, t.whole, t.cost, out); break;
         case HPMOE_OF_EXPERT: touch_slots_of_expert(frame, frame.unit.expert, t, out); break;
-        case HPMOE_TOGETHER: gather(t.first, bytes, t.whole, out); break;
+        case HPMOE_TOGETHER: gather(t.first, bytes, t.whole, t.cost, out); break;
         case HPMOE_STREAM:
-        case HPMOE_FAN: out.bytes += bytes; out.missed += bytes;
+        case HPMOE_FAN: out.bytes += bytes; miss(bytes, t.cost, out);
       }
     }
     return out;
@@ -53,13 +53,13 @@ class L2 {
   Passed read(const Frame& frame, const HpmoeFootprint& weight, double from, double to, int64_t first_part) {
     const int64_t of_expert = weight.part == HPMOE_WEIGHT ? frame.unit.expert * num_column_tiles(frame.op) : 0;
     Part& part = look_at(first_part + weight.first + of_expert + tile_of(frame));
-    Passed out{to - from, 0};
-    take(part, std::clamp(to - part.held, 0.0, out.bytes), out);
+    Passed out{to - from};
+    take(part, std::clamp(to - part.held, 0.0, out.bytes), weight.cost, out);
     return out;
   }
 
-  // Rows of a segment that come in on rank `to`, the parts of whose arrays begin at `first_part`: the bytes of them that
-  // memory gets.
+  // Rows of a segment that come in on rank `to`, the parts of whose arrays begin at `first_part`: bytes that memory could
+  // read in the time of writing these.
   double land(const Frame& frame, const Segment& segment, int32_t to, const HpmoeFootprint& landing, int64_t first_part) {
     Passed out;
     const bool back = is_back(opcode_of(frame.op));
@@ -67,17 +67,17 @@ class L2 {
     const int64_t first = first_part + landing.first;
     if (landing.part == HPMOE_TOGETHER) {
       Part& all = look_at(first);
-      take(all, bytes, out);
+      take(all, bytes, landing.cost, out);
       all.held = std::min(all.held, landing.whole);
     } else if (!is_exchange(opcode_of(frame.op))) {
       const auto rows = static_cast<double>(frame.routing->slot(to, frame.task.row).rows);
-      touch(first + frame.task.row, bytes, rows * landing.whole, out);
+      touch(first + frame.task.row, bytes, rows * landing.whole, landing.cost, out);
     } else {
       for_slots_of_expert(*frame.routing, to, segment.expert, [&](int32_t slot, double rows, double all) {
-        touch(first + slot, bytes * rows / all, rows * landing.whole, out);
+        touch(first + slot, bytes * rows / all, rows * landing.whole, landing.cost, out);
       });
     }
-    return out.missed;
+    return out.memory;
   }
 
  private:
@@ -93,25 +93,30 @@ class L2 {
     return part;
   }
 
-  void take(Part& part, double missed, Passed& out) {
-    out.missed += missed;
+  static void miss(double bytes, double cost, Passed& out) {
+    out.missed += bytes;
+    out.memory += cost * bytes;
+  }
+
+  void take(Part& part, double missed, double cost, Passed& out) {
+    miss(missed, cost, out);
     passed_ += missed;
     part.held += missed;
     part.touched = passed_;
   }
 
   // What tasks touch of a part one after the other is new until they have touched all of it.
-  void touch(int64_t index, double bytes, double whole, Passed& out) {
+  void touch(int64_t index, double bytes, double whole, double cost, Passed& out) {
     Part& part = look_at(index);
     out.bytes += bytes;
-    take(part, std::clamp((whole > 0 ? whole : bytes) - part.held, 0.0, bytes), out);
+    take(part, std::clamp((whole > 0 ? whole : bytes) - part.held, 0.0, bytes), cost, out);
   }
 
   // Rows from all over a part: the share of it that is held, and fits, is.
-  void gather(int64_t index, double bytes, double whole, Passed& out) {
+  void gather(int64_t index, double bytes, double whole, double cost, Passed& out) {
     Part& part = look_at(index);
     out.bytes += bytes;
-    take(part, whole > 0 ? bytes * (1 - std::min({part.held, size_, whole}) / whole) : bytes, out);
+    take(part, whole > 0 ? bytes * (1 - std::min({part.held, size_, whole}) / whole) : bytes, cost, out);
   }
 
   // Calls visit(slot, its rows, those of the expert) for those of an expert that have rows.
@@ -125,7 +130,7 @@ class L2 {
 
   void touch_slots_of_expert(const Frame& frame, int32_t expert, const HpmoeFootprint& t, Passed& out) {
     for_slots_of_expert(*frame.routing, frame.rank, expert, [&](int32_t slot, double rows, double) {
-      touch(t.first + slot, rows * t.row, rows * t.whole, out);
+      touch(t.first + slot, rows * t.row, rows * t.whole, t.cost, out);
     });
   }
 

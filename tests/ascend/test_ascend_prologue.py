@@ -1,5 +1,4 @@
-"""What the prologue of the Ascend kernel takes, by a clock of the emulator that counts what an AIV does, beside the machine
-model."""
+"""What the prologue of the Ascend kernel takes, by a clock of the emulator that counts what an AIV does."""
 
 import dataclasses
 
@@ -9,7 +8,6 @@ from ascend_helpers import from_seed
 
 import hpmoe
 from hpmoe import Mesh, ShapeDtypeStruct, assign_queues, overlap_comm, tile_partition, trace
-from hpmoe.costs.start import start_us
 from hpmoe.ir.taskflow import Dependencies
 from hpmoe.kernels.ascendc.emulator.target import EMULATOR
 from hpmoe.support.dtypes import numpy_dtype
@@ -71,8 +69,7 @@ def show(name, busiest, capsys):
     pytest.param(256, 8, hpmoe.moe_ffn, 15, marks=pytest.mark.slow),
     pytest.param(256, 8, drops, 25, marks=pytest.mark.slow)])
 def test_a_route_takes_less_than_its_goal(num_experts, ep_size, f, most_us, capsys, monkeypatch):
-    """Beyond what cores take without a route, which meet and read their arguments all the same; the model says about as
-    much."""
+    """Beyond what cores take without a route, which meet and read their arguments all the same."""
     from_seed(monkeypatch, 0)  # whoever looks late in the order sees what has arrived since
     flow = layer(num_experts, ep_size, f)
     with_route = effort(flow)
@@ -82,9 +79,6 @@ def test_a_route_takes_less_than_its_goal(num_experts, ep_size, f, most_us, caps
     show(f"{num_experts} experts on {ep_size} ranks, {f.__name__}", with_route, capsys)
     show("without a route", without, capsys)
     assert 0 < (with_route.cycles - without.cycles) / CYCLES_PER_US < most_us
-    if f is hpmoe.moe_ffn:  # the model has no time of dropping entries
-        prologue_us = start_us(flow, hpmoe.ascend_a3) - hpmoe.ascend_a3.host.launch_us
-        assert prologue_us == pytest.approx(with_route.cycles / CYCLES_PER_US, rel=0.2)
 
 
 @pytest.mark.slow

@@ -16,8 +16,9 @@ SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if "script.main(" in 
 
 
 def test_the_page_lists_every_script():
-    assert len(SCRIPTS) == 9 and re.findall(r"^\| `(\w+)\.py` \|", (FOLDER / "README.md").read_text(), re.MULTILINE) == [
-        "layer", "processes", "hosts", "permute", "planning", "paper_table", "validate", "schedule_grid", "ablation"]
+    assert len(SCRIPTS) == 10 and re.findall(r"^\| `(\w+)\.py` \|", (FOLDER / "README.md").read_text(), re.MULTILINE) == [
+        "layer", "processes", "hosts", "permute", "planning", "paper_table", "validate", "predict_operators",
+        "schedule_grid", "ablation"]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -28,7 +29,7 @@ def test_help_names_every_flag_and_an_example(capsys, name):
     assert set(re.findall(r"^  --(\w+)", out, re.MULTILINE)) == {f for f in running.define(script) if len(f) > 1}
     assert len(out.splitlines()) <= 45 and max(map(len, out.splitlines())) <= 120
     example = re.search(rf"^  python examples/benchmarks/{name}.py (.*)$", out, re.MULTILINE)
-    options.parse(running.define(script), example[1].split())
+    options.parse(running.define(script), example[1].split(), getattr(script, "POSITIONAL", ()))
 
 
 def test_a_script_runs_from_any_folder(tmp_path):

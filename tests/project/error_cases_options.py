@@ -48,7 +48,8 @@ cases("a bin of", {"no die": lambda: hpmoe.ascend_a3.of_bin("910C"), "a number":
                    "a cpu": lambda: cpu(2).of_bin("910B3")})
 cases("a machine of", {f"{n}={v!r}": lambda n=n, v=v: hpmoe.ascend_a3.replace({n: v}) for n, v in [
     ("num_aic", 0), ("num_aiv", -1), ("num_aiv", True), ("tile_rows", 2.0), ("link.node_size", "8"), ("sync.task_us", -1),
-    ("link.bytes_per_us", 0), ("memory.bytes_per_us", float("nan")), ("sync.remote_us", float("inf")), ("link", 8),
+    ("link.bytes_per_us", 0), ("memory.bytes_per_us", float("nan")),
+    ("memory.write_cost", 0.5), ("sync.remote_us", float("inf")), ("link", 8),
     ("cube.efficiency", 1.5), ("name", "a\n3"), ("l2.bytes_per_us", 5e-324),
     ("memory_bytes_per_us", 1e6), ("color", 1), ("bodies", [1])]})
 cases("arrays", {

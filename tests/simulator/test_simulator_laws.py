@@ -107,7 +107,8 @@ def test_bytes_are_conserved(case):
     """What was served over time is what was asked for, and of what is asked for only what the cache holds depends on
     rates."""
     flow, ids = case
-    line, fast = hpmoe.simulate(flow, routing=ids), hpmoe.simulate(flow, flow.machine.replace(UNSHARED), routing=ids)
+    machine = flow.machine.replace({"memory.write_cost": 1.0})
+    line, fast = (hpmoe.simulate(flow, on, routing=ids) for on in (machine, machine.replace(UNSHARED)))
     np.testing.assert_allclose(line.simulated.served.sum(axis=2), line.traffic[..., 0], rtol=1e-6, atol=1e-3)
     for rate in ("l2", "egress", "ingress", "node_egress", "node_ingress"):
         np.testing.assert_allclose(*(x.traffic[:, SHARED.index(rate), 0] for x in (line, fast)))

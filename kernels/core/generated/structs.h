@@ -124,9 +124,9 @@ static_assert(sizeof(Status) == 40 && offsetof(Status, threshold) == 32, "as in 
 // part, so that what several tasks touch of it in turn is known to be new, or 0.
 struct Footprint {
   int64_t first, part;
-  double fixed, row, whole;
+  double fixed, row, whole, cost;
 };
-static_assert(sizeof(Footprint) == 40 && offsetof(Footprint, whole) == 32, "as in Python");
+static_assert(sizeof(Footprint) == 48 && offsetof(Footprint, cost) == 40, "as in Python");
 
 // A task of an op takes core_fixed + rows (in whole granules) * core_row microseconds of its worker, one of at most
 // skinny_rows rows, where that is above 0, the same of few_fixed and few_row, or none for no rows at all; and core_fan for
@@ -137,6 +137,6 @@ struct Work {
   int64_t skinny_rows, granule, num_footprints;
   Footprint landing, footprints[8];
 };
-static_assert(sizeof(Work) == 432 && offsetof(Work, footprints) == 112, "as in Python");
+static_assert(sizeof(Work) == 504 && offsetof(Work, footprints) == 120, "as in Python");
 
 }  // namespace hpmoe
