@@ -10,7 +10,8 @@ What there is, by what it is for:
         ranks of a Mesh
     to change it before: save_for_backward, select_grads, accumulate_grads, guard_values, limit_rows, send_rows,
         deduplicate_rows, relay_rows, quantize_rows, quantize_weights, replicate_experts
-    to put transforms together: chain, transform, autotune; to write one: hpmoe.rewriting; to test one: hpmoe.testing
+    to put transforms together: chain, transform; autotune, whose table hpmoe.tuning prints; to write one: hpmoe.rewriting;
+        to test one: hpmoe.testing
     to look at a stage: trace, vjp, Program, ShapeDtypeStruct, Taskflow, verify; to run it in NumPy: evaluate, interpret
     to predict or record a run: simulate, Machine, load_machine, ascend_a2, ascend_a3, cpu, launch_kernels; measure; Timeline
     ranks as processes: world; all_reduce_gradients

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import cast
 
 import numpy as np
+from mindspore import Tensor
 
 from hpmoe.ir.taskflow import RoutePlan, Taskflow
 from hpmoe.routing.capacity import ABSENT, PerRank
@@ -51,6 +52,7 @@ def _ids(plan: RoutePlan, routing: Routing, seed: int) -> PerRank:
 def given_ids(who: str, routing: PerRank, ep_size: int, num_tokens: int, top_k: int, num_experts: int,
               other: str = "", name: str = "routing") -> list[np.ndarray]:
     """topk_ids of each rank as int32; ArgumentError where they are not ints of these sizes, or `other`."""
+    routing = routing.asnumpy() if isinstance(routing, Tensor) else routing
     is_list, shape = _is_list(routing), (num_tokens, top_k)
     check_argument(is_list and len(routing) == ep_size, who, name,
                    f"of {len(routing)} ranks" if is_list else repr(routing), f"topk_ids of {ep_size} ranks{other}")

@@ -11,6 +11,7 @@ from hpmoe.commands import layer_flags, options
 from hpmoe.support.progress import Progress
 from hpmoe.transforms.send_rows import SCHEMES
 from hpmoe.tuning import compare_plans
+from hpmoe.tuning.autotune import BUDGET
 from hpmoe.tuning.trials import Trials
 
 SUMMARY = "compares tiles, puts, queues and schemes of sending rows on a model of a machine, as hpmoe.autotune does"
@@ -26,7 +27,7 @@ SETTINGS = {"scheme": "scheme", "policy": "policy", "signal": "signal", "order":
 
 def define(values: flags.FlagValues) -> None:
     options.define_choice(values, "scheme", None, "how rows are sent; --dedup is --scheme=rank", tuple(SCHEMES))
-    options.define_integer(values, "budget", 16, "most plans that are simulated", least=0)
+    options.define_integer(values, "budget", BUDGET, "most plans that are simulated", least=0)
     layer_flags.define_simulated(values, direction="both")
 
 

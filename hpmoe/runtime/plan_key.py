@@ -10,6 +10,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 
+import numpy as np
+from mindspore import Tensor
+
 from hpmoe.ir.plain import Json, Written
 from hpmoe.ir.program import Equation, Operator, Program, Var
 from hpmoe.machines.presets import cpu
@@ -67,8 +70,19 @@ def _is_own(function: PyTree) -> bool:
     return str(getattr(function, "__module__", "")).partition(".")[0] == "hpmoe"
 
 
+class _Option(Written):
+    """Writes an option of a step; an array is its dtype, shape and digest."""
+
+    def __call__(self, value: object) -> Json:
+        if isinstance(value, Tensor):
+            value = value.asnumpy()
+        if isinstance(value, np.ndarray):
+            return [str(value.dtype), list(value.shape), hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()]
+        return super().__call__(value)
+
+
 def _options(options: Mapping[str, PyTree]) -> Json:
-    written = Written()
+    written = _Option()
     return [[name, _code(value) if callable(value) else written(value)] for name, value in sorted(options.items())]
 
 

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from mindspore import Tensor
 
 from hpmoe.costs.start import start_us
 from hpmoe.ir.program import Program
@@ -21,10 +22,9 @@ from hpmoe.machines.presets import cpu
 from hpmoe.routing.capacity import PerRank
 from hpmoe.runtime.planned_rows import routes_of
 from hpmoe.runtime.transform import transform
-from hpmoe.support.errors import ArgumentError, LaunchError, TransformError, check_argument, is_int, is_name
+from hpmoe.support.errors import ArgumentError, LaunchError, TransformError, check_argument, is_int
 from hpmoe.support.progress import Progress
 from hpmoe.tiling.tile_program import tile_operations
-from hpmoe.transforms.send_rows import SCHEMES
 from hpmoe.tuning import kept_trials
 from hpmoe.tuning.plan import Plan, Setting, Space
 from hpmoe.tuning.sample_routings import sample_routings, with_capacity
@@ -36,7 +36,7 @@ BUDGET = 12
 def _check(machine: Machine | None = None, topk_ids: PerRank | None = None, budget: int = BUDGET) -> None:
     check_argument(machine is None or isinstance(machine, Machine), "autotune", "machine", repr(machine),
                    "an hpmoe.Machine, such as hpmoe.ascend_a3 or hpmoe.load_machine(name), or None")
-    check_argument(topk_ids is None or isinstance(topk_ids, (Sequence, np.ndarray)), "autotune", "topk_ids",
+    check_argument(topk_ids is None or isinstance(topk_ids, (Sequence, np.ndarray, Tensor)), "autotune", "topk_ids",
                    repr(topk_ids), "topk_ids [T, K] of each rank, or None")
     check_argument(is_int(budget, least=0), "autotune", "budget", repr(budget),
                    "an int in 0..2**30, the most plans that are simulated")
@@ -118,9 +118,13 @@ def compare_plans(program: Program, *, machine: Machine | None = None, topk_ids:
     _check(machine, topk_ids, budget)
     fixed, names = fixed or {}, [field.name for field in dataclasses.fields(Plan)]
     check_argument(set(fixed) <= set(names), "compare_plans", "fixed", repr(fixed), f"a dict of some of {', '.join(names)}")
-    check_argument("scheme" not in fixed or is_name(fixed["scheme"], SCHEMES), "compare_plans", "fixed", repr(fixed),
-                   f"a dict whose scheme is one of {', '.join(SCHEMES)}")
-    return _compared(Space(program, machine or cpu(ep_size=program.ep_size), fixed), topk_ids, budget, report)
+    for name, value in fixed.items():
+        is_ok = is_int(value) if name in ("rows", "cols") else value is None or isinstance(value, (str, int))
+        check_argument(is_ok, "compare_plans", f"fixed[{name!r}]", repr(value),
+                       "an int in 1..2**30" if name in ("rows", "cols") else "a str, an int or None")
+    machine = machine or cpu(ep_size=program.ep_size)
+    dataclasses.replace(Plan("direct", 1, 1), **fixed).steps(machine)  # which checks each setting
+    return _compared(Space(program, machine, fixed), topk_ids, budget, report)
 
 
 def _compared(space: Space, topk_ids: PerRank | None, budget: int, report: Callable[[str], None]) -> Trials:

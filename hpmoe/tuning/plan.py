@@ -13,10 +13,11 @@ from hpmoe.ir.stages import AnyIR
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.machines.machine import Machine
 from hpmoe.runtime.planned_rows import routes_of
+from hpmoe.runtime.transform import Curried, Transform
 from hpmoe.transforms.assign_queues import assign_queues
 from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS, overlap_comm
 from hpmoe.transforms.prefetch_weights import prefetch_weights
-from hpmoe.transforms.send_rows import schemes_by_time, sent_by
+from hpmoe.transforms.send_rows import schemes_by_time, send_rows, sent_by
 from hpmoe.transforms.tile_partition import tile_partition
 
 Setting = str | int | bool | None
@@ -47,6 +48,13 @@ class Plan:
 
     def __str__(self) -> str:
         return ", ".join(f"{name}={value}" for name, value in vars(self).items())
+
+    def steps(self, machine: Machine) -> list[Transform | Curried]:
+        """Returns the transforms that a plan stands for; raises ArgumentError for a setting that a transform refuses."""
+        early = [prefetch_weights] if self.prefetch else []
+        return [send_rows(scheme=self.scheme), tile_partition(rows=self.rows, cols=self.cols, machine=machine),
+                overlap_comm(cols=self.put_cols, returns=self.returns, signal=self.signal, order=self.order),
+                *early, assign_queues(machine=machine, policy=self.policy)]
 
 
 SETTINGS: Mapping[str, tuple[Setting, ...]] = {
@@ -111,10 +119,7 @@ class Space:
 
     def flow(self, plan: Plan) -> Taskflow:
         """The Taskflow of a plan, with its queues."""
-        early = [prefetch_weights] if plan.prefetch else []
         flow: AnyIR = self._sent(plan.scheme)
-        for step in (tile_partition(rows=plan.rows, cols=plan.cols, machine=self.machine),
-                     overlap_comm(cols=plan.put_cols, returns=plan.returns, signal=plan.signal, order=plan.order),
-                     *early, assign_queues(machine=self.machine, policy=plan.policy)):
+        for step in plan.steps(self.machine)[1:]:
             flow = step.apply_to(flow)
         return flow

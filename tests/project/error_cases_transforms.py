@@ -321,5 +321,7 @@ cases("transforms", {
         *(ShapeDtypeStruct(a.shape[1:], str(a.dtype)) for a in Layer().arguments()), mesh=Mesh(2)),
     "tune another setting": lambda: compare_plans(trace(doubled, X), fixed={"depth": 2}),
     "tune another scheme": lambda: compare_plans(trace(doubled, X), fixed={"scheme": "other"}),
+    "tune a tile of automatic rows": lambda: compare_plans(trace(doubled, X), fixed={"rows": "auto"}),
+    "tune a policy of code": lambda: compare_plans(trace(doubled, X), fixed={"policy": len}),
     "experts that do not divide": lambda: spmd(moe_ffn, Mesh(2)).lower(3),
 })

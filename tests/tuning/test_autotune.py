@@ -6,6 +6,7 @@ import importlib
 import inspect
 import json
 
+import mindspore as ms
 import numpy as np
 import pytest
 from helpers import SMALL_NPU, Layer, assert_close, numpy_moe_ffn, run_spmd
@@ -15,6 +16,7 @@ from hpmoe import Mesh, ShapeDtypeStruct, moe_ffn
 from hpmoe.cli import main
 from hpmoe.costs.start import start_us
 from hpmoe.routing.workload import imbalanced_ids
+from hpmoe.runtime.plan_key import plan_key
 from hpmoe.testing import assert_same
 from hpmoe.transforms.send_rows import SCHEMES
 from hpmoe.tuning import compare_plans
@@ -210,6 +212,15 @@ def test_a_plan_that_cannot_be_simulated_is_not_taken(monkeypatch):
     with pytest.warns(UserWarning, match="autotune: the cost model's choice is taken for moe_ffn: .*too many tasks"):
         flow = hpmoe.autotune(moe_ffn, machine=MACHINE, topk_ids=HOT).lower(*avals(), mesh=Mesh(2))
     assert "critical_path" in flow.provenance[-1]
+
+
+def test_topk_ids_may_be_arrays_lists_or_tensors(refused):
+    """One array of all ranks, or one of each; plans of a kernel are kept with them."""
+    want = hpmoe.autotune(moe_ffn, machine=MACHINE, topk_ids=HOT).lower(*avals(), mesh=Mesh(2)).provenance
+    refused()
+    for ids in (list(HOT), HOT.tolist(), ms.Tensor(HOT), list(map(ms.Tensor, HOT))):
+        assert hpmoe.autotune(moe_ffn, machine=MACHINE, topk_ids=ids).lower(*avals(), mesh=Mesh(2)).provenance == want
+        assert plan_key(program(), hpmoe.autotune(moe_ffn, topk_ids=ids).staged.steps)
 
 
 def test_wrong_topk_ids_are_refused_by_name():
