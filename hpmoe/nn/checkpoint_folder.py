@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,7 +17,7 @@ from uuid import uuid4
 import numpy as np
 
 from hpmoe.nn.model_types import MODELS, REFUSED
-from hpmoe.nn.safetensors import SAVE_KEY, Stored, open_file, without_repeats, write_file
+from hpmoe.nn.safetensors import OTHERS, SAVE_KEY, Stored, open_file, without_repeats, write_file
 from hpmoe.support.dtypes import dtype_name, numpy_dtype
 from hpmoe.support.errors import check_argument
 
@@ -122,14 +122,23 @@ def _in_memory(who: str, name: str, value: Array) -> Stored:
     """An array of NumPy, MindSpore or PyTorch."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
-        value = value.view(sys.modules["torch"].int16).numpy().view(numpy_dtype("bfloat16")) if "bfloat16" in str(
-            value.dtype) else value.numpy()
+        torch, kind = sys.modules["torch"], str(value.dtype)
+        if "float8_e4m3fn" in kind:
+            array = value.view(torch.uint8).numpy()
+            return Stored("F8_E4M3", array.shape, lambda *ranges: array[_slices(ranges)])
+        value = value.view(torch.int16).numpy().view(numpy_dtype("bfloat16")) if "bfloat16" in kind else value.numpy()
     array = value.asnumpy() if hasattr(value, "asnumpy") else value
     check_argument(isinstance(array, np.ndarray), who, "folder_or_state", f"one whose {name} is a {type(value).__name__}",
                    "a mapping of names to arrays of NumPy, MindSpore or PyTorch")
     if str(array.dtype) == "bfloat16":
         array = array.view(np.uint16).view(numpy_dtype("bfloat16"))  # another library's dtype of that name
-    return Stored(dtype_name(array.dtype), array.shape, lambda *ranges: array[tuple(slice(r.start, r.stop) for r in ranges)])
+    codes = {name: code for code, name in OTHERS.items() if not code.startswith("F8")}
+    dtype = dtype_name(array.dtype)
+    return Stored(codes.get(dtype, dtype), array.shape, lambda *ranges: array[_slices(ranges)])
+
+
+def _slices(ranges: Iterable[range]) -> tuple[slice, ...]:
+    return tuple(slice(r.start, r.stop) for r in ranges)
 
 
 def add_files(who: str, folder: Path, groups: Mapping[str, Mapping[str, Stored]], base: Path | None) -> None:

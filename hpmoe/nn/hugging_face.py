@@ -17,10 +17,11 @@ from hpmoe.nn.hugging_face_options import find_model
 from hpmoe.nn.matching import IN_RANGE, Block, Place, check_match, find_match, homeless_of, places_of
 from hpmoe.nn.model_semantics import check_semantics
 from hpmoe.nn.model_types import MODELS, ModelType
+from hpmoe.nn.quantized_files import dequantized
 from hpmoe.nn.safetensors import Stored
 from hpmoe.nn.shard_files import Place as RankPlace
 from hpmoe.ranks.world import World
-from hpmoe.support.dtypes import FLOATS, dtype_name, name_of_dtype, numpy_dtype
+from hpmoe.support.dtypes import FLOATS, REALS, dtype_name, name_of_dtype, numpy_dtype
 from hpmoe.support.errors import check_argument, check_flags
 from hpmoe.support.keywords import suggests_keywords
 
@@ -34,7 +35,8 @@ def load_hugging_face(layer: nn.Cell, folder_or_state: str | os.PathLike[str] | 
     """Sets a layer's Parameters to a mixture-of-experts block of a Hugging Face model.
 
     All names, shapes and dtypes are compared before the first Parameter is set; then one expert is read at a time. Experts
-    that a Balancer has moved keep their places. Compiled graphs follow. A layer of `hpmoe.world()` reads the experts, or the
+    that a Balancer has moved keep their places. Compiled graphs follow. Quantized arrays are read as floats, FP8 blocks and
+    int8 as float32, MXFP4 as bfloat16. A layer of `hpmoe.world()` reads the experts, or the
     shards of experts, that its rank holds, and no other bytes.
 
     Args:
@@ -64,7 +66,7 @@ def load_hugging_face(layer: nn.Cell, folder_or_state: str | os.PathLike[str] | 
     check_flags(LOAD, allow_rounding=allow_rounding)
     known = type_of_folder(folder_or_state) if model_type is None else model_type
     models = MODELS.values() if known is None else [find_model(LOAD, "model_type", known)]
-    arrays = open_arrays(LOAD, folder_or_state, _dotted(LOAD, prefix))
+    arrays = dequantized(open_arrays(LOAD, folder_or_state, _dotted(LOAD, prefix)))
     if any(model.is_layer for model in models) and len(models) == 1:
         roots = {entry.name.split(".")[0] for model in models for entries in model.formats for entry in entries}
         arrays = {name: array for name, array in arrays.items() if name.split(".")[0] in roots}
@@ -198,7 +200,9 @@ def _arrays_of(layer: nn.Cell, model: ModelType, model_type: str, prefix: str, f
         chosen = bias if place.entry.parameter == "expert_bias" else dtype
         if dtypes is not None:
             full = _absolute(prefix, name)
-            check_argument(full in dtypes, SAVE, "base", f"one without {full}", "the folder of the whole model")
+            fits = dtypes.get(full) in REALS
+            check_argument(fits, SAVE, "base", f"one where {full} is {'missing' if full not in dtypes else dtypes[full]}",
+                           "the folder of a whole model that is not quantized")
             chosen = dtypes[full]
         found[name] = _stored(name, place, arrays[place.entry.parameter], own, num_zero, chosen)
     return found

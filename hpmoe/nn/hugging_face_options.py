@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hpmoe.nn.activations import ClampedSwiglu, GptOssSwiglu, clamped_swiglu, gpt_oss_swiglu, relu2
 from hpmoe.nn.model_types import IGNORED, MODELS, REFUSED, ModelType
+from hpmoe.nn.quantized_files import fault_of_quantization
 from hpmoe.primitives.swiglu import swiglu
 from hpmoe.support.errors import check_argument
 from hpmoe.support.kept_files import Fields
@@ -119,14 +120,18 @@ def _shared_width(fields: Fields, model: ModelType) -> int:
 def _check_others(fields: Fields, model: ModelType, has_shared: bool, names: tuple[str, ...]) -> None:
     """Raises ArgumentError if fields that no option stands for have values that would change a block's output."""
     taken = {name for known in model.fields.values() for name in known} | {name.rstrip("!?") for name in model.shared}
+    taken |= {*IGNORED, *names, "quantization_config"}
     fixed = {**_FIXED, **model.fixed}
     unlike = {}
+    quantization = fields.get("quantization_config")
+    if isinstance(quantization, Mapping) and (fault := fault_of_quantization(quantization)):
+        unlike["quantization_config"] = f", {fault}"
     for name, value in fields.items():
         if name in fixed:
             is_moot = name.startswith("shared_expert") and not has_shared
             if value is not None and value not in fixed[name] and not is_moot:
                 unlike[name] = f"; it needs {' or '.join(map(repr, fixed[name]))}"
-        elif MATTERS.search(name) and name not in taken | IGNORED | {*names} and value not in (None, False, 0, [], {}):
+        elif MATTERS.search(name) and name not in taken and value not in (None, False, 0, [], {}):
             unlike[name] = ""
     check_argument(not unlike, WHO, "config",
                    f"one with {', '.join(f'{name} {fields[name]!r}{why}' for name, why in unlike.items())}",
