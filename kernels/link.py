@@ -38,6 +38,7 @@ from hpmoe.kernels.native import (
 from hpmoe.kernels.protocol import VERSION, Code
 from hpmoe.ranks.hosts import Group
 from hpmoe.ranks.link import ENGINES, Traffic, register_link
+from hpmoe.ranks.reports import report
 from hpmoe.support.errors import LaunchError
 from hpmoe.support.loading import address
 from hpmoe.support.locks import new_lock
@@ -324,7 +325,14 @@ class Link:
                 return
         failure = Failure()
         load().hpmoe_link_failure(self._native.handle, failure)
-        raise failed_call(status, failure, At(what, self._calls, self.rank, self._names, image))
+        error = failed_call(status, failure, At(what, self._calls, self.rank, self._names, image))
+        blamed = (error.status or {}).get("rank") if isinstance(error, LaunchError) else None
+        if blamed is not None and blamed != self.rank:
+            mine, theirs = (int(self._names[rank].rpartition(" ")[2]) for rank in (self.rank, blamed))
+            _blamed[:] = [(error, mine, theirs)]
+            if status.code in _ENDS:
+                report(mine, theirs, str(error))
+        raise error
 
 
 class _HeapBlock:
@@ -370,12 +378,17 @@ def _key(*parts: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(b"\0".join(parts), digest_size=8).digest(), "little")
 
 
+_ENDS = (Code.PEER_DIED, Code.PEER_LEFT, Code.PEER_LOST)  # after which every call fails
 _open: set[_Native] = set()
+_blamed: list[tuple[BaseException, int, int]] = []  # the last error of another rank, this rank and that one
 
 
 def _leave() -> None:
     """What Python has printed of an error that ended the program is told to the other ranks."""
     error = getattr(sys, "last_value", None)
+    for known, rank, blamed in _blamed:
+        if error is known:
+            report(rank, blamed, str(error))
     words = "" if error is None else f"{type(error).__name__}: {error}".removesuffix(": ")
     for native in _open:
         load().hpmoe_link_leave(native.handle, words.encode())

@@ -11,7 +11,8 @@ from absl import flags
 
 from hpmoe.commands import options
 from hpmoe.ranks.launchers import SECRET
-from hpmoe.ranks.starting import Hosts, start_ranks
+from hpmoe.ranks.restarts import start_with_restarts
+from hpmoe.ranks.starting import Hosts
 
 SUMMARY = "starts a script as several ranks, each a process: hpmoe launch -n 4 script.py its arguments"
 NOTES = """\
@@ -23,7 +24,10 @@ hpmoe launch -n 4 --hosts=2 --host_rank=0 --rendezvous=ADDRESS:PORT script.py,
 with the address of the one of host_rank 0.
 
 If a rank fails, a line on stderr says how. The others go on: they raise an error where they need that rank. Ctrl-C
-and SIGTERM reach all. Exits with the status of the first rank that failed, 128 and its number after a signal."""
+and SIGTERM reach all. Exits with the status of the first rank that failed, 128 and its number after a signal.
+
+With --max_restarts=N, the same on every computer, the other ranks are ended when one fails, and all are started again,
+N times at most. The script goes on from hpmoe.nn.latest_shards(folder)."""
 
 
 def define(values: flags.FlagValues) -> None:
@@ -31,6 +35,7 @@ def define(values: flags.FlagValues) -> None:
     options.define_integer(values, "hosts", 1, "computers that start as many ranks")
     options.define_integer(values, "host_rank", 0, "which of them this one is", least=0)
     flags.DEFINE_string("rendezvous", "", "host:port at which rank 0 listens, with several computers", flag_values=values)
+    options.define_integer(values, "max_restarts", 0, "how often all ranks are started again when one fails", least=0)
     options.define_integer(values, "node_size", None, "neighbouring ranks that share memory, the others as if elsewhere")
 
 
@@ -41,7 +46,7 @@ def run(o: flags.FlagValues, script: Sequence[str]) -> int:
     if not script or not os.path.isfile(script[0]):
         found = f"script {script[0]!r}: it is not a file" if script else "the script is not given"
         raise options.UsageError(f"{found}; expected a file after the flags, as in hpmoe launch -n {o.ranks} script.py")
-    status = start_ranks([sys.executable, *script], o.ranks, _hosts(o))
+    status = start_with_restarts([sys.executable, *script], o.ranks, _hosts(o), o.max_restarts)
     if o.json:
         print(json.dumps({"status": status}))
     return status

@@ -13,9 +13,10 @@ from hpmoe.nn.grouped_mlp import GroupedMLP as GroupedMLP
 from hpmoe.nn.hugging_face import load_hugging_face as load_hugging_face, save_hugging_face as save_hugging_face
 from hpmoe.nn.hugging_face_options import hugging_face_options as hugging_face_options
 from hpmoe.nn.moe_layer import MoELayer as MoELayer
+from hpmoe.nn.shard_files import latest_shards as latest_shards
 from hpmoe.nn.sharded_checkpoints import load_shards as load_shards, save_shards as save_shards
 from hpmoe.nn.top_k_router import TopKRouter as TopKRouter
 
 __all__ = ["GroupedMLP", "MoELayer", "TopKRouter", "clamped_swiglu", "gpt_oss_swiglu", "hugging_face_options",
-           "load_hugging_face", "load_shards", "relu2", "save_hugging_face", "save_shards", "shard_experts",
+           "latest_shards", "load_hugging_face", "load_shards", "relu2", "save_hugging_face", "save_shards", "shard_experts",
            "unshard_experts"]

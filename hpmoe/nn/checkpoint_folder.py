@@ -178,7 +178,7 @@ def add_files(who: str, folder: Path, groups: Mapping[str, Mapping[str, Stored]]
 
 def _write_all(who: str, folder: Path, groups: Mapping[str, Mapping[str, Stored]], base: Path | None, places: dict[str, str],
                save: str) -> None:
-    """Writes files under new names, and the index last."""
+    """Writes files under new names, and the index last; removes them if that fails."""
     new = {name for arrays in groups.values() for name in arrays}
     if base is not None:
         rest: dict[str, dict[str, Stored]] = {}
@@ -190,19 +190,23 @@ def _write_all(who: str, folder: Path, groups: Mapping[str, Mapping[str, Stored]
         for path in base.iterdir():
             if path.is_file() and path.suffix != ".safetensors" and path.name != INDEX:
                 shutil.copyfile(path, folder / path.name)
-    for prefix, arrays in groups.items():
-        file = f"{prefix.rstrip('.') or 'model'}.{save}.safetensors"
-        write_file(folder / file, arrays, save)
-        places |= dict.fromkeys(arrays, file)
-    size = sum(_bytes_of_arrays(who, folder / file) for file in set(places.values()))
-    metadata = {"total_size": size, SAVE_KEY: save}
-    text = json.dumps({"metadata": metadata, "weight_map": dict(sorted(places.items()))}, indent=2)
+    written = {prefix: folder / f"{prefix.rstrip('.') or 'model'}.{save}.safetensors" for prefix in groups}
     unfinished = folder / (INDEX + ".part")
-    with open(unfinished, "w", encoding="utf-8") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, folder / INDEX)
+    with contextlib.ExitStack() as failing:
+        for path in (unfinished, *(path for path in written.values() if not path.exists())):
+            failing.callback(path.unlink, missing_ok=True)
+        for prefix, arrays in groups.items():
+            write_file(written[prefix], arrays, save)
+            places |= dict.fromkeys(arrays, written[prefix].name)
+        size = sum(_bytes_of_arrays(who, folder / file) for file in set(places.values()))
+        metadata = {"total_size": size, SAVE_KEY: save}
+        text = json.dumps({"metadata": metadata, "weight_map": dict(sorted(places.items()))}, indent=2)
+        with open(unfinished, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, folder / INDEX)
+        failing.pop_all()
 
 
 @contextlib.contextmanager

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import time
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -12,7 +15,8 @@ from mindspore import Parameter, Tensor
 
 from hpmoe.machines.machine import Mesh
 from hpmoe.ranks.world import World
-from hpmoe.support.errors import check_argument
+from hpmoe.support.errors import ArgumentError, check_argument
+from hpmoe.support.keywords import suggests_keywords
 
 HEADER = ("hpmoe_save", "hpmoe_ep_size", "hpmoe_tp_size", "hpmoe_rank", "hpmoe_is_copy")
 
@@ -60,8 +64,17 @@ class Place:
         return range(group * num_local, (group + 1) * num_local)
 
 
+def new_save() -> str:
+    """Returns the name of a save; later ones are greater."""
+    return f"{time.time_ns():020}.{uuid.uuid4().hex}"
+
+
 def write_file(who: str, folder: Path, place: Place, save: str, rank: int, arrays: Mapping[str, np.ndarray]) -> None:
-    """Under another name first, so that no file is ever half of one; ArgumentError where the folder does not take it."""
+    """Writes a file under another name first, so that no file is ever half of one, and removes what earlier writes left.
+
+    Raises:
+        ArgumentError: the folder cannot be written to, or is full.
+    """
     is_copy = rank != place.rank
     on = f".copy_on_{place.rank:05}" if is_copy else ""
     path = folder / f"rank_{rank:05}_of_{place.mesh.num_ranks:05}{on}.ckpt"
@@ -69,12 +82,20 @@ def write_file(who: str, folder: Path, place: Place, save: str, rank: int, array
     header = (save, place.mesh.ep_size, place.mesh.tp_size, rank, is_copy)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _remove_unfinished(path)  # of a process that was killed
         ms.save_checkpoint([{"name": name, "data": Tensor(array)} for name, array in arrays.items()], str(unfinished),
                            append_dict=dict(zip(HEADER, header, strict=True)), crc_check=True)
         unfinished.replace(path)
     except OSError as error:
         check_argument(False, who, "folder", f"{folder}, where {path.name} cannot be written ({error.strerror or error})",
                        "a folder that can be written to, with room for it")
+    finally:
+        _remove_unfinished(path)
+
+
+def _remove_unfinished(path: Path) -> None:
+    for left in path.parent.glob(f".{path.stem}.*.unfinished.*"):
+        left.unlink(missing_ok=True)
 
 
 def find_files(who: str, folder: Path) -> dict[int, ShardFile]:
@@ -96,8 +117,45 @@ def find_files(who: str, folder: Path) -> dict[int, ShardFile]:
     return files
 
 
-def _header(who: str, path: Path) -> ShardFile:
-    found = _loaded(path, lambda name: name in HEADER, crc_check=True)
+@suggests_keywords
+def latest_shards(folder: str | Path) -> Path | None:
+    """Returns the subfolder of `folder` with the latest whole save of `save_shards`, None if there is none.
+
+    A save is whole if it has an unbroken file, or a copy, of each rank. Call it before training, on every rank, with a
+    folder that all hosts share.
+
+    Raises:
+        ArgumentError: `folder` is not a path.
+
+    Example:
+        >>> import tempfile, hpmoe
+        >>> experts = hpmoe.nn.GroupedMLP(hidden_size=8, moe_ffn_hidden_size=4, num_moe_experts=2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for step in (5, 10):
+        ...         hpmoe.nn.save_shards(f"{folder}/step_{step}", experts)
+        ...     print(hpmoe.nn.latest_shards(folder).name)
+        step_10
+    """
+    who = "hpmoe.nn.latest_shards"
+    check_argument(isinstance(folder, str | Path), who, "folder", f"a {type(folder).__name__}", "a str or a Path")
+    saves = []
+    for each in {path.parent for path in Path(folder).glob("*/rank_*.ckpt")}:
+        with contextlib.suppress(ArgumentError):
+            first = _header(who, min(each.glob("rank_*.ckpt")), crc_check=False)
+            saves.append((first.save if "." in first.save else "", each))  # names of earlier versions have no time
+    return next((each for _, each in sorted(saves, reverse=True) if _is_whole(who, each)), None)
+
+
+def _is_whole(who: str, folder: Path) -> bool:
+    try:
+        files = find_files(who, folder)
+    except ArgumentError:
+        return False
+    return len(files) == next(iter(files.values())).num_ranks and not all(file.is_copy for file in files.values())
+
+
+def _header(who: str, path: Path, crc_check: bool = True) -> ShardFile:
+    found = _loaded(path, lambda name: name in HEADER, crc_check)
     check_argument(set(HEADER) <= set(found), who, "folder",
                    f"{path.parent}, where {path.name} is no whole file of save_shards", "a folder of such files alone")
     save, *numbers = (found[name] for name in HEADER)

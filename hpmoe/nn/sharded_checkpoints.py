@@ -5,7 +5,6 @@ Experts are read from the files of the groups that held them, what all ranks hol
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from hpmoe.machines.machine import Mesh
 from hpmoe.nn.expert_shards import shard_experts, unshard_experts
 from hpmoe.nn.grouped_mlp import GroupedMLP
 from hpmoe.nn.moe_layer import MoELayer
-from hpmoe.nn.shard_files import Place, ShardFile, find_files, write_file
+from hpmoe.nn.shard_files import Place, ShardFile, find_files, new_save, write_file
 from hpmoe.nn.top_k_router import TopKRouter
 from hpmoe.ranks.world import World
 from hpmoe.support.dtypes import name_of_dtype
@@ -88,8 +87,8 @@ def save_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, opt
 
     All ranks call it, and the files of all are there when it returns. Of ranks that hold the same experts those of the first
     group write. `load_shards` reads them on any number of ranks. A folder has the files of one save: give each its own.
-    Where ranks are processes, tokens that a MoELayer has counted are those of the rank whose file is read: save after
-    `update_expert_bias`, not between the calls of a step.
+    Where ranks are processes, tokens that a MoELayer has counted are those of the rank whose file is read. On another number
+    of ranks these are not the tokens of all: save after `update_expert_bias`, not between the calls of a step.
 
     Args:
         folder: made where there is none.
@@ -117,11 +116,11 @@ def save_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, opt
     check_argument(is_int(copies, 0, others), who, "copies", repr(copies), f"an int in 0..{others}, of the other ranks")
     folder = Path(folder)
     if not isinstance(mesh, World) or mesh.everyone is None or mesh.link is None:
-        write_file(who, folder, place, uuid.uuid4().hex, place.rank, states.arrays())
+        write_file(who, folder, place, new_save(), place.rank, states.arrays())
         return
     writes = mesh.rank < mesh.num_ranks
     with mesh.everyone.calling(who):
-        save = mesh.everyone.meet("the name of the save", uuid.uuid4().hex.encode())[0].decode()
+        save = mesh.everyone.meet("the name of the save", new_save().encode())[0].decode()
         if writes:
             write_file(who, folder, place, save, place.rank, states.arrays())
         mesh.everyone.meet("files are written", b"")
@@ -176,7 +175,8 @@ def load_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, opt
     lost = [rank for rank in range(next(iter(files.values())).num_ranks) if rank not in files]
     check_argument(not lost or missing == "zeros", who, "folder", f"{folder}, without files of ranks {_listed(lost)}",
                    "with a file, or a copy, of each", "missing=\"zeros\" loads the others, and says which experts are lost.")
-    alike = next((f for f in files.values() if not f.is_copy), None)
+    own_first = sorted(files.items(), key=lambda item: item[0] != place.rank)  # which has the tokens that this rank counted
+    alike = next((f for _, f in own_first if not f.is_copy), None)
     check_argument(alike is not None, who, "folder", f"{folder}, of copies alone", "with one rank's own file at least")
     assert alike is not None
     is_whole = optimizer is not None  # else the optimizer's state may be in the files, and is left there

@@ -216,7 +216,7 @@ class _Finder:
                         problem = f"is not who listens at {address}, {stranger} is"
                         connection.close()
                         break
-                    return self._register(connection, self._greet(connection, point, until))
+                    return self._register(connection, self._greet(connection, point, False, until))
                 except GoneError as error:  # it has ended, which the next attempt shows, or is slow
                     connection.close()
                     problem = f"is gone: {error}"
@@ -228,7 +228,7 @@ class _Finder:
         """Returns the greeting of a process that comes to this rank; see Arrivals."""
         if stranger := point.stranger(connection, True, deadline):
             raise GoneError(stranger)
-        return self._greet(connection, point, deadline)
+        return self._greet(connection, point, True, deadline)
 
     def admit(self, arrivals: Arrivals[_Greeting]) -> None:
         """Accepts the ranks that connect to this one."""
@@ -241,7 +241,7 @@ class _Finder:
                 missing = [r for r in range(len(self._names)) if r != self._rank and r not in (self.neighbours | self.away)]
                 raise failed(f"{self._names[missing[0]]} did not come to {self._names[self._rank]} in time", missing[0])
 
-    def _greet(self, connection: socket.socket, point: Point, deadline: float) -> _Greeting:
+    def _greet(self, connection: socket.socket, point: Point, listens: bool, deadline: float) -> _Greeting:
         """Both ends say who they are; on one host they hand over what can be read once they have ended."""
         own = os.pidfd_open(os.getpid())
         try:
@@ -255,7 +255,7 @@ class _Finder:
             if not is_int(rank, 0, len(self._names) - 1) or len(files) != point.takes_files or (
                     files and not _is_running(files[0], pid)):
                 raise GoneError("its greeting is not that of a rank")
-            attend(connection, deadline)
+            attend(connection, listens, deadline)
         except (OSError, LaunchError):
             for file in files:
                 os.close(file)

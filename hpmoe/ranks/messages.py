@@ -16,6 +16,7 @@ from hpmoe.support.kept_files import Fields
 _HEADER = struct.Struct("<IQI")  # bytes of the words, of the data, and how many files
 _CREDENTIALS = struct.Struct("3i")  # of a peer: process, user, group
 MOST_FILES = 253  # that Linux takes with one message
+LOOK_S = 3600.0  # of a wait without end
 MOST_WORDS = 1 << 20  # bytes of the words of a message
 
 
@@ -130,8 +131,9 @@ def receive_bytes(connection: socket.socket, count: int, deadline: float) -> byt
 def _wait_for(connection: socket.socket, deadline: float) -> None:
     poll = select.poll()
     poll.register(connection, select.POLLIN)
-    if not poll.poll(max(0.0, deadline - time.monotonic()) * 1e3):
-        raise GoneError("no answer in time")
+    while not poll.poll(min(max(0.0, deadline - time.monotonic()), LOOK_S) * 1e3):
+        if time.monotonic() >= deadline:
+            raise GoneError("no answer in time")
 
 
 def _close(files: Sequence[int]) -> None:

@@ -30,10 +30,11 @@ class Meeting:
     Attributes:
         rank, names: of this process, and of all.
         connections: rank 0 holds one to each other rank, in order; the others hold one to rank 0.
+        timeout: seconds that a call waits.
     """
 
     def __init__(self, rank: int, names: Sequence[str], connections: Sequence[socket.socket], timeout: float):
-        self.rank, self.names, self.connections, self._timeout = rank, names, connections, timeout
+        self.rank, self.names, self.connections, self.timeout = rank, names, connections, timeout
 
     def close(self) -> None:
         """Closes the connections."""
@@ -46,7 +47,7 @@ class Meeting:
         Raises:
             LaunchError: a rank ended, did not give anything in time, or gave something else.
         """
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self.timeout
         if self.rank == 0:
             return self._collect(what, data, deadline)
         (hub,) = self.connections
@@ -133,8 +134,8 @@ def meet(point: Point, rank: int, names: Sequence[str], timeout: float) -> Meeti
     return Meeting(rank, names, [hub], timeout)
 
 
-def attend(connection: socket.socket, deadline: float) -> None:
-    """Returns once the process at the other end has answered a question; both ends call this.
+def attend(connection: socket.socket, listens: bool, deadline: float) -> None:
+    """Returns once the process at the other end has answered a question; both ends call this, the one that listens last.
 
     A process that repeats what a rank has said, and then is silent, does not count as the rank.
 
@@ -146,9 +147,11 @@ def attend(connection: socket.socket, deadline: float) -> None:
     send(connection, {"question": question})
     theirs = receive(connection, deadline)[0]
     check_answer(theirs)
-    send(connection, {"answer": theirs.get("question")})
-    if receive(connection, deadline)[0].get("answer") != question:
-        raise GoneError("it does not answer")
+    for is_asked in (not listens, listens):
+        if is_asked:
+            send(connection, {"answer": theirs.get("question")})
+        elif receive(connection, deadline)[0].get("answer") != question:
+            raise GoneError("it does not answer")
 
 
 def _reach(point: Point, hello: Fields, name: str, deadline: float, timeout: float) -> socket.socket:
@@ -188,7 +191,7 @@ def _come(point: Point, hello: Fields, deadline: float) -> socket.socket:
         if stranger := point.stranger(connection, False, until):
             raise failed(f"{stranger} listens at {point} in place of rank 0, and is refused", 0)
         send(connection, hello)
-        attend(connection, until)
+        attend(connection, False, until)
     except (OSError, LaunchError):
         connection.close()
         raise
@@ -271,7 +274,7 @@ def introduce(connection: socket.socket, point: Point, deadline: float) -> Field
         raise GoneError(stranger)
     words = receive(connection, deadline)[0]
     if _is_hello(words):
-        attend(connection, deadline)
+        attend(connection, True, deadline)
     elif not _is_end(words):
         raise GoneError("it sent no hello")
     return words

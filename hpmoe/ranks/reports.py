@@ -12,7 +12,7 @@ from hpmoe.ranks.arrivals import Arrivals
 from hpmoe.ranks.launchers import LAUNCHER
 from hpmoe.ranks.messages import GoneError, receive, send
 from hpmoe.ranks.points import HostPoint, Point
-from hpmoe.support.errors import LaunchError, is_int
+from hpmoe.support.errors import is_int
 
 ANSWER_S = 2.0  # for the launcher to note a report
 
@@ -22,7 +22,7 @@ class Reports:
 
     Attributes:
         name: the value of HPMOE_LAUNCHER for the ranks.
-        faults: by rank, the first LaunchError that it raised, as (the rank to blame, text).
+        faults: by rank, the last LaunchError that ended what it did, as (the rank to blame, text).
     """
 
     def __init__(self) -> None:
@@ -39,17 +39,17 @@ class Reports:
         words = receive(connection, deadline)[0]
         rank, blamed, fault = (words.get(name) for name in ("rank", "blamed", "fault"))
         if is_int(rank, 0) and is_int(blamed, 0) and isinstance(fault, str):
-            self.faults.setdefault(rank, (blamed, fault))
+            self.faults[rank] = blamed, fault
             send(connection, {})
         raise GoneError("it has reported")
 
 
-def report(rank: int, error: LaunchError) -> None:
-    """Tells the launcher of this process, if it is `hpmoe launch`, why this rank fails."""
+def report(rank: int, blamed: int, fault: str) -> None:
+    """Tells the launcher of this process, if it is `hpmoe launch`, why this rank fails, and which rank is to blame."""
     if LAUNCHER not in os.environ:
         return
     with contextlib.suppress(OSError), _point(os.environ[LAUNCHER]).connect(ANSWER_S) as connection:
-        send(connection, {"rank": rank, "blamed": (error.status or {}).get("rank", rank), "fault": str(error)})
+        send(connection, {"rank": rank, "blamed": blamed, "fault": fault})
         receive(connection, time.monotonic() + ANSWER_S)
 
 

@@ -77,11 +77,14 @@ class Ranks:
 
     Attributes:
         processes: one for each rank of this host.
+        end_together: whether the others are ended when one fails.
+        is_interrupted: whether a signal was passed on.
         ends: (rank, exit status, how in words) of those that have ended, in this order.
     """
 
-    def __init__(self, command: Sequence[str], num_ranks: int, hosts: Hosts = ONE_HOST):
+    def __init__(self, command: Sequence[str], num_ranks: int, hosts: Hosts = ONE_HOST, *, end_together: bool = False):
         self.ends: list[tuple[int, int, str]] = []
+        self.end_together, self._is_ending, self.is_interrupted = end_together, False, False
         self._is_over, self._interrupts = threading.Event(), 0
         self._kill_at, self._hosts, self._first = float("inf"), hosts, hosts.host_rank * num_ranks
         self._reports, self._lines = Reports(), WholeLines()
@@ -128,7 +131,7 @@ class Ranks:
             self._reports.close()
             for number, handler in before.items():
                 signal.signal(number, handler)
-        return next((status for _, status, _ in self.ends if status), 0)
+        return next((status for _, status, _ in self.ends if status), int(self._is_ending))
 
     def _wait_for_all(self) -> None:
         poll, left = select.poll(), {os.pidfd_open(p.pid): rank for rank, p in enumerate(self.processes)}
@@ -139,12 +142,26 @@ class Ranks:
                 poll.unregister(pidfd)
                 os.close(pidfd)
                 self._note_end(left.pop(pidfd))
+            if self.end_together and not self._is_ending and self._has_failed():
+                self._is_ending, self._kill_at = True, time.monotonic() + PATIENCE_S
+                self._send_all(signal.SIGTERM)
             if time.monotonic() > self._kill_at:
                 self._send_all(signal.SIGKILL)
+
+    def _has_failed(self) -> bool:
+        """Returns whether a rank of this host has failed, or one of another host, as a rank of this one has reported."""
+        return any(status for _, status, _ in self.ends) or not all(
+            self.has(blamed) for blamed, _ in [*self._reports.faults.values()])
+
+    def has(self, rank: int) -> bool:
+        """Returns whether a rank is of this host."""
+        return 0 <= rank - self._first < len(self.processes)
 
     def _note_end(self, local: int) -> None:
         status, rank = self.processes[local].wait(), self._first + local
         how = ended(status)
+        if self._is_ending:  # by this launcher
+            return
         self.ends.append((rank, status if status >= 0 else 128 - status, how))
         if status != 0:
             blamed, cause = self._reports.faults.get(rank, (rank, ""))
@@ -176,7 +193,7 @@ class Ranks:
             meeting_point(launched), fault, is_rank_0_gone, self._is_over.is_set)).start()
 
     def _pass_on(self, number: int, frame: object) -> None:
-        self._interrupts += number == signal.SIGINT
+        self._interrupts, self.is_interrupted = self._interrupts + (number == signal.SIGINT), True
         if number != signal.SIGINT:
             self._kill_at = min(self._kill_at, time.monotonic() + PATIENCE_S)
         self._send_all(signal.SIGKILL if self._interrupts > 2 else number)

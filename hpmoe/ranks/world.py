@@ -137,7 +137,7 @@ class _Process:
                 self.worlds[mesh] = self._make(launched, mesh, timeout)
         except LaunchError as error:
             self.failure = error
-            report(launched.rank, error)
+            report(launched.rank, (error.status or {}).get("rank", launched.rank), str(error))
             raise
         return self.worlds[mesh]
 

@@ -14,6 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from hpmoe.support.host import cache_folder
+
 Fields = dict[str, Any]  # a JSON object
 
 MOST_BYTES = 16 << 20
@@ -23,7 +25,7 @@ def read_object(path: Path) -> Fields:
     """The JSON object that a file holds.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: it cannot be read, or it or its folder belongs to another user.
         ValueError: it is no regular file, too large, or no JSON object.
     """
     try:
@@ -35,12 +37,49 @@ def read_object(path: Path) -> Fields:
     return found
 
 
+def private_folder(folder: Path) -> None:
+    """Makes a folder for this user alone; below the cache folder also the folders that contain it.
+
+    Existing folders of this user are changed to mode 0700.
+
+    Raises:
+        PermissionError: a folder belongs to another user.
+        OSError: a folder cannot be made.
+    """
+    with contextlib.suppress(OSError):  # no cache folder is known
+        if cache_folder() in folder.parents:
+            private_folder(folder.parent)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    _check_folder(folder)
+
+
+def _check_folder(folder: Path) -> None:
+    found = folder.stat()
+    _check_owner(folder, found)
+    if found.st_mode & 0o077:
+        try:
+            folder.chmod(0o700)
+        except OSError:
+            if found.st_mode & 0o022:  # others may have put files there
+                raise
+
+
+def _check_owner(path: Path, found: os.stat_result) -> None:
+    if found.st_uid != os.geteuid():
+        raise PermissionError(f"{path} belongs to user {found.st_uid}, expected user {os.geteuid()}; remove it, or set "
+                              "XDG_CACHE_HOME to a folder of your own")
+
+
 def read_bytes(path: Path) -> bytes:
     """What a file holds; raises OSError and ValueError as `read_object` does."""
+    _check_folder(path.parent)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO is open at once, without a writer
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ValueError("it is no regular file")
+        _check_owner(path, os.fstat(descriptor))
         with open(descriptor, "rb", closefd=False) as file:
             content = file.read(MOST_BYTES + 1)
     finally:
@@ -61,7 +100,7 @@ def write_object(path: Path, fields: Fields) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Puts bytes in place, as `write_object` does."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")  # which nobody else may read
     try:
         with os.fdopen(descriptor, "wb") as file:

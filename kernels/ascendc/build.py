@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 from hpmoe.support.host import cache_folder
+from hpmoe.support.kept_files import private_folder
 from hpmoe.support.known import known
 
 KERNELS = Path(__file__).resolve().parents[1]
@@ -97,6 +98,10 @@ class Operator:
         path = self.path()
         if not self.is_built():
             raise ImportError(f"{path} is not built: hpmoe build --target=ascend")
+        try:
+            private_folder(path.parent)
+        except OSError as error:
+            raise ImportError(f"{path} is not loaded: {error}") from None
         loader = ExtensionFileLoader(self.name, str(path))
         spec = known(importlib.util.spec_from_file_location(self.name, path, loader=loader))
         module = importlib.util.module_from_spec(spec)
@@ -112,7 +117,7 @@ def alone_in(folder: Path) -> Iterator[None]:
         BuildError: another process holds it, or it cannot be made.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         held = open(folder / "held", "a", opener=_without_waiting)
     except OSError as error:
         raise BuildError(f"nothing can be built in {folder}: {error}") from None

@@ -1,5 +1,8 @@
 """Files of ranks: what is written on some is read on others; what is missing, doubled or foreign is refused."""
 
+import contextlib
+import os
+import resource
 import shutil
 
 import mindspore as ms
@@ -7,7 +10,7 @@ import numpy as np
 import pytest
 
 import hpmoe
-from hpmoe.nn import load_shards, save_shards, shard_experts
+from hpmoe.nn import latest_shards, load_shards, save_shards, shard_experts
 from hpmoe.nn.shard_files import Place, find_files, write_file
 from hpmoe.nn.sharded_checkpoints import States, _Experts
 
@@ -31,7 +34,7 @@ def values(layer, optimizer):
     return {name: p.asnumpy().copy() for name, p in states.parameters.items()}
 
 
-def written(folder, layer, optimizer, mesh, copies=0):
+def written(folder, layer, optimizer, mesh, copies=0, save="one"):
     """The files of processes with these weights."""
     states = States("", layer, optimizer)
     for rank in range(mesh.num_ranks):
@@ -39,7 +42,7 @@ def written(folder, layer, optimizer, mesh, copies=0):
             of %= mesh.num_ranks
             arrays = {n: p.asnumpy() if n not in states.splits else np.ascontiguousarray(
                 shard_experts(p.asnumpy(), mesh, states.splits[n])[of]) for n, p in states.parameters.items()}
-            write_file("", folder, Place(mesh, rank), "one", of, {
+            write_file("", folder, Place(mesh, rank), save, of, {
                 n: a for n, a in arrays.items() if of == rank or n in states.splits})
 
 
@@ -184,3 +187,57 @@ def test_virtual_ranks_are_one_holder(whole, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["rank_00000_of_00001.ckpt"]
     assert load_shards(tmp_path, layer, hpmoe.Mesh(2, tp_size=2)) == []
     assert (layer.experts.weight1 == whole[0].experts.weight1).all()
+
+
+@contextlib.contextmanager
+def full_disk(most_bytes):
+    """Files grow to this size at most, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("most_bytes", [0, 200, 3000])
+def test_a_full_disk_leaves_nothing_of_a_failed_write(whole, tmp_path, most_bytes):
+    save_shards(tmp_path, *whole[:1])
+    before = os.listdir(tmp_path), (tmp_path / "rank_00000_of_00001.ckpt").read_bytes()
+    with full_disk(most_bytes), pytest.raises(hpmoe.ArgumentError, match="cannot be written"):
+        save_shards(tmp_path, *whole[:1], None, whole[1])
+    assert (os.listdir(tmp_path), (tmp_path / "rank_00000_of_00001.ckpt").read_bytes()) == before
+    (tmp_path / ".rank_00000_of_00001.0123.unfinished.tmp").touch()  # of a process that was killed
+    save_shards(tmp_path, *whole[:1])
+    assert os.listdir(tmp_path) == before[0]
+
+
+def test_a_full_disk_leaves_nothing_of_an_index(tmp_path, monkeypatch):
+    layer = hpmoe.nn.MoELayer(hidden_size=4, moe_ffn_hidden_size=4, num_moe_experts=4, moe_router_topk=2)
+    real = os.replace
+    monkeypatch.setattr(os, "replace", lambda old, new: real(old, new if "index" not in str(new) else tmp_path / "no" / "a"))
+    with pytest.raises(OSError):
+        hpmoe.nn.save_hugging_face(layer, tmp_path, "model.layers.0.mlp", model_type="qwen3_moe")
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_latest_whole_save_is_found(whole, tmp_path):
+    """Not the newer ones that lack a rank, are broken, or were never ended; a copy stands for a rank's own file."""
+    assert latest_shards(tmp_path / "none") is None and latest_shards(tmp_path) is None
+    mesh = hpmoe.Mesh(2)
+    for step, (save, copies) in enumerate([("01.a", 1), ("02.a", 0), ("03.a", 0), ("04.a", 0), ("05.a", 0)]):
+        written(tmp_path / f"step_{step}", *whole, mesh, copies, save)
+    (tmp_path / "step_1" / "rank_00001_of_00002.ckpt").unlink()
+    (tmp_path / "step_2" / "rank_00000_of_00002.ckpt").chmod(0o600)
+    with open(tmp_path / "step_2" / "rank_00000_of_00002.ckpt", "r+b") as file:
+        file.seek(-100, os.SEEK_END)
+        file.write(b"broken")
+    for left in (tmp_path / "step_3").glob("*"):
+        left.rename(left.with_name(f".{left.stem}.04.a.unfinished.tmp"))
+    shutil.copy(tmp_path / "step_0" / "rank_00001_of_00002.ckpt", tmp_path / "step_4" / "rank_00001_of_00002.ckpt")
+    (tmp_path / "step_0" / "rank_00001_of_00002.ckpt").unlink()
+    assert latest_shards(tmp_path) == tmp_path / "step_0"
+    assert load_shards(tmp_path / "step_0", whole[0], None, whole[1]) == []
+    for step in ("step_5", "a"):
+        save_shards(tmp_path / step, whole[0])
+        assert latest_shards(str(tmp_path)) == tmp_path / step

@@ -17,14 +17,15 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from hpmoe.ranks import starting, world
+from hpmoe.ranks import restarts, starting, world
 
 
-def start_forked(command, size, hosts=starting.ONE_HOST):
+def start_forked(command, size, hosts=starting.ONE_HOST, max_restarts=0):
     """The exit status, stdout and stderr of so many ranks of a script, which `command` begins with."""
     with tempfile.TemporaryDirectory() as folder:
         out, err = (Path(folder, name) for name in ("out", "err"))
-        wanted = [*map(str, command)], size, dataclasses.asdict(hosts), os.getcwd(), {**os.environ}, str(out), str(err)
+        wanted = [[*map(str, command)], size, dataclasses.asdict(hosts), max_restarts, os.getcwd(), {**os.environ}, str(out),
+                  str(err)]
         print(json.dumps(wanted), file=_server().stdin, flush=True)
         return int(_server().stdout.readline()), out.read_text(), err.read_text()
 
@@ -44,14 +45,14 @@ def _serve():
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 
 
-def _start(command, size, hosts, folder, environment, *streams):
+def _start(command, size, hosts, max_restarts, folder, environment, *streams):
     _end_with_parent()
     os.chdir(folder)
     for number, path in enumerate(streams, 1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     _be_in(environment)
     starting.subprocess.Popen = Fork
-    sys.exit(starting.start_ranks(command, size, starting.Hosts(**hosts)))
+    sys.exit(restarts.start_with_restarts(command, size, starting.Hosts(**hosts), max_restarts))
 
 
 class Fork:

@@ -12,7 +12,9 @@ from hpmoe.commands.options import is_writable
 from hpmoe.kernels.ascendc import build as ascend_build
 from hpmoe.machines import kept_calibration
 from hpmoe.machines.machine import Body
+from hpmoe.runtime import kept_plans
 from hpmoe.support.kept_files import MOST_BYTES, read_object, write_object
+from hpmoe.tuning import kept
 
 RATES = {"sync.task_us": 1.0, "cube.flops_per_us": 1.0, "l2.bytes": 1.0, "host.cores": 1.0,
          "bodies": (Body("GMM", "float32", 0.5, 1, 2, 3),)}
@@ -91,3 +93,40 @@ def test_a_fifo_is_no_place_for_a_result(tmp_path):
         pass
     os.mkfifo(tmp_path / "out")
     assert not is_writable(tmp_path / "out") and is_writable(tmp_path / "new") and not (tmp_path / "new").exists()
+
+
+def mode_of(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_cache_folders_are_their_users_alone(tmp_path, monkeypatch):
+    """New ones, and those that an earlier version has made for all to read."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tmp_path.chmod(0o755)
+    path = tmp_path / "hpmoe" / "plans" / "kept.json"
+    write_object(path, {"a": 1})
+    assert [mode_of(each) for each in (path.parent, path.parent.parent, tmp_path)] == [0o700, 0o700, 0o755]
+    for change in (lambda: write_object(path, {"a": 1}), lambda: read_object(path)):
+        path.parent.chmod(0o777)
+        change()
+        assert mode_of(path.parent) == 0o700
+
+
+def test_a_folder_or_file_of_another_user_is_refused_with_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    calibration = kept_calibration.store_calibration(RATES)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    told = f"{tmp_path}/hpmoe belongs to user {os.getuid()}, expected user {os.getuid() + 1}; remove it, or set"
+    with pytest.raises(ArgumentError, match=told):
+        cpu(calibrated=True)
+    with pytest.warns(UserWarning, match=f"hpmoe.tune: what was found cannot be kept: {told}"):
+        kept.store("key", 1.0, [], "")
+    kept._kept.clear()
+    with pytest.warns(UserWarning, match=f"hpmoe.tune: what was found before is not read: {told}"):
+        assert kept.load("key", 1.0, {}, 0.0) is None
+    with pytest.warns(UserWarning, match="fuse_persistent: a kept plan cannot be used and is made anew: .*belongs to user"):
+        (tmp_path / "hpmoe" / "plans").mkdir()
+        assert kept_plans._load("key") is None
+    with pytest.raises(PermissionError, match=f"{calibration.name} belongs to user"):
+        monkeypatch.setattr("hpmoe.support.kept_files._check_folder", lambda folder: None)
+        read_object(calibration)
