@@ -38,8 +38,11 @@ def load(key: str | None, machine: Machine) -> Times:
             return {}
         return {text: (us, str(error)) for text, (us, error) in kept["times"].items()
                 if us is None or (is_number(us) and machine.host.launch_us <= us <= MOST_RATE)}
+    except PermissionError as error:
+        warnings.warn(f"autotune: the times kept before are not read: {error}", stacklevel=4)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
+        pass
+    return {}
 
 
 def store(key: str | None, times: Times) -> None:

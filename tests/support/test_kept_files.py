@@ -14,7 +14,7 @@ from hpmoe.machines import kept_calibration
 from hpmoe.machines.machine import Body
 from hpmoe.runtime import kept_plans
 from hpmoe.support.kept_files import MOST_BYTES, read_object, write_object
-from hpmoe.tuning import kept
+from hpmoe.tuning import kept_trials
 
 RATES = {"sync.task_us": 1.0, "cube.flops_per_us": 1.0, "l2.bytes": 1.0, "host.cores": 1.0,
          "bodies": (Body("GMM", "float32", 0.5, 1, 2, 3),)}
@@ -119,11 +119,10 @@ def test_a_folder_or_file_of_another_user_is_refused_with_a_warning(tmp_path, mo
     told = f"{tmp_path}/hpmoe belongs to user {os.getuid()}, expected user {os.getuid() + 1}; remove it, or set"
     with pytest.raises(ArgumentError, match=told):
         cpu(calibrated=True)
-    with pytest.warns(UserWarning, match=f"hpmoe.tune: what was found cannot be kept: {told}"):
-        kept.store("key", 1.0, [], "")
-    kept._kept.clear()
-    with pytest.warns(UserWarning, match=f"hpmoe.tune: what was found before is not read: {told}"):
-        assert kept.load("key", 1.0, {}, 0.0) is None
+    with pytest.warns(UserWarning, match=f"autotune: the times of plans cannot be kept: {told}"):
+        kept_trials.store("key", {})
+    with pytest.warns(UserWarning, match=f"autotune: the times kept before are not read: {told}"):
+        assert kept_trials.load("key", ascend_a3) == {}
     with pytest.warns(UserWarning, match="fuse_persistent: a kept plan cannot be used and is made anew: .*belongs to user"):
         (tmp_path / "hpmoe" / "plans").mkdir()
         assert kept_plans._load("key") is None
