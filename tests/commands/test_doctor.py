@@ -240,7 +240,7 @@ def test_doctor_says_what_ranks_as_processes_need(capsys, monkeypatch, tmp_path)
     launcher.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     found = doctor_ranks.ranks()
-    assert found["launchers"] == {"msrun": str(launcher), "mpirun": None, "srun": None}
+    assert found["launchers"] == {"torchrun": None, "msrun": str(launcher), "mpirun": None, "srun": None}
     text = "\n".join(doctor_ranks.lines(found))
     for line in ("  mpirun        not found",
                  "  pidfd         works: the end of a rank is noticed at once", "  memfd         works"):

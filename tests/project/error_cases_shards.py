@@ -111,6 +111,7 @@ cases("files of ranks", {
         folder, _experts(num_moe_experts=3))),
     "fewer experts": _with(_two_ranks, lambda folder: nn.load_shards(folder, _experts(num_moe_experts=4))),
     "another layer's": _with(_of_another_layer),
+    "of the latest save in no folder": lambda: nn.latest_shards(None),
     "replaced meanwhile": _with(lambda folder: None, _replaced),
     "another dtype": _with(lambda folder: nn.save_shards(folder, _experts()),
                            lambda folder: nn.load_shards(folder, _experts(dtype=ms.bfloat16))),
