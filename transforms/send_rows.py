@@ -32,7 +32,7 @@ def send_rows(program: Program, *, scheme: str = "auto", machine: Machine | None
 
     "auto" takes the scheme with the least expected time for rows that are spread evenly (`expected_us` of
     hpmoe/costs/task_costs.py): its bytes on the slowest link, beside the matmuls or, if tokens are sent once, before and
-    after them. `examples/benchmarks/ablation.py --nodes=8` simulates each scheme.
+    after them. `hpmoe.autotune` simulates the schemes.
 
     Rewrite: by scheme
         "direct"         nothing                     each of a token's experts gets its row

@@ -20,7 +20,8 @@ from hpmoe.runtime.plan_key import plan_key
 from hpmoe.testing import assert_same
 from hpmoe.transforms.send_rows import SCHEMES
 from hpmoe.tuning import compare_plans
-from hpmoe.tuning.trials import EXHAUSTED
+from hpmoe.tuning.plan import Plan
+from hpmoe.tuning.trials import EXHAUSTED, Trial, Trials
 
 module = importlib.import_module("hpmoe.tuning.autotune")
 LAYER = Layer(ep=2, T=24, H=16, I=8, E=4, K=2)
@@ -85,14 +86,16 @@ def test_the_fastest_plan_is_taken(direction):
 
 
 def test_the_table_and_its_reason():
-    sizes = [(64, 2048), (64, 8), (64, 8), (4, 2048, 2048), (4, 1024, 2048)]
-    dtypes = "bfloat16", "int32", "float32", "bfloat16", "bfloat16"
-    found = compared(hpmoe.trace(moe_ffn, *map(ShapeDtypeStruct, sizes, dtypes), mesh=Mesh(4)), machine=hpmoe.ascend_a3)
-    assert min(t.us for t in found.trials) < 0.95 * found.trials[0].us
-    lines = str(found).splitlines()
-    assert len(lines) == 3 + len(found.trials) and sum(line.startswith("*") for line in lines) == 1
-    assert lines[0] == "moe_ffn on ascend_a3, 4 ranks, forward: simulated" and lines[-1] == f"chosen: {found.reason}"
-    assert "times as fast as the cost model's choice; 12 compared" in found.reason
+    plans = [Plan("direct", rows, 8) for rows in (8, 4, 16)]
+    trials = Trial(plans[0], 30.0), Trial(plans[1], 12.0), Trial(plans[2], None, "too many tasks")
+    found = Trials("moe_ffn", "forward", 2, "npu", trials, plans[1], EXHAUSTED, 3)
+    title, names, *rows, chosen = str(found).splitlines()
+    assert title == "moe_ffn on npu, 2 ranks, forward: simulated" and names.split() == ["simulated", *vars(plans[0])]
+    assert [row.split()[:4] for row in rows] == [["30.0", "us", "1.00x", "direct"], ["*", "12.0", "us", "2.50x"],
+                                                 ["failed", "direct", "16", "8"]]
+    assert rows[2].endswith("too many tasks") and chosen == f"chosen: {found.reason}"
+    assert found.reason == f"2.50 times as fast as the cost model's choice; 3 compared, {EXHAUSTED}"
+    assert dataclasses.replace(found, chosen=plans[0], trials=trials[::2]).reason.startswith("no plan is faster than")
     assert "nothing was simulated" in compared(budget=0).reason and len(str(compared(budget=0)).splitlines()) == 2
 
 
