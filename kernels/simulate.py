@@ -46,19 +46,19 @@ class _Machine(ctypes.Structure):
 @overload
 def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: PerRank | float | None = None,
              seed: int = 0, topk_weights: Sequence[np.ndarray] | None = None,
-             num_tokens: Sequence[int] | None = None) -> Timeline: ...
+             num_tokens: Sequence[int] | None = None, loads: np.ndarray | None = None) -> Timeline: ...
 
 
 @overload
 def simulate(flow: Stages, machine: Machine | None = None, *, routing: PerRank | float | None = None,
              seed: int = 0, topk_weights: Sequence[np.ndarray] | None = None,
-             num_tokens: Sequence[int] | None = None) -> tuple[Timeline, ...]: ...
+             num_tokens: Sequence[int] | None = None, loads: np.ndarray | None = None) -> tuple[Timeline, ...]: ...
 
 
 @suggests_keywords
 def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing: PerRank | float | None = None,
              seed: int = 0, topk_weights: Sequence[np.ndarray] | None = None,
-             num_tokens: Sequence[int] | None = None) -> Timeline | tuple[Timeline, ...]:
+             num_tokens: Sequence[int] | None = None, loads: np.ndarray | None = None) -> Timeline | tuple[Timeline, ...]:
     """Runs a taskflow's queues on a model of a machine: when each worker of each rank would wait and work.
 
     Workers walk their queues in order, wait for events until these have counted what the routing makes their thresholds,
@@ -74,6 +74,7 @@ def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing
         topk_weights: for each rank its topk_weights [T, K], read where drop_policy is "probs" and given with routing then.
             Where both are None all weights are equal, and the last entries over a capacity are dropped.
         num_tokens: tokens of each rank; all rows of topk_ids by default.
+        loads: tokens of each expert, [E], instead of a routing: ids are drawn with `seed` in proportion to them.
 
     Returns:
         A Timeline, whose times are simulated; of Stages one for each, whose launches follow one another.
@@ -92,11 +93,11 @@ def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing
         'simulated 78.9 us, 65 % busy, 0.0 us waiting'
     """
     if isinstance(flow, Stages):
-        return tuple(simulate(stage, machine, routing=routing, seed=seed, topk_weights=topk_weights, num_tokens=num_tokens)
-                     for stage in flow)
+        return tuple(simulate(stage, machine, routing=routing, seed=seed, topk_weights=topk_weights, num_tokens=num_tokens,
+                              loads=loads) for stage in flow)
     machine = _machine(flow, machine)
     _check_size(flow)
-    arrays, lengths = inputs_of(flow, routing, seed, topk_weights), lengths_of(flow, num_tokens)
+    arrays, lengths = inputs_of(flow, routing, seed, topk_weights, loads), lengths_of(flow, num_tokens)
     return Timeline(flow, *rows_of(flow), *_run(flow, machine, _ranks(flow, arrays, lengths)))
 
 

@@ -10,6 +10,7 @@ from mindspore import Tensor
 
 from hpmoe.ir.taskflow import RoutePlan, Taskflow
 from hpmoe.routing.capacity import ABSENT, PerRank
+from hpmoe.routing.recorded_loads import ids_of_loads
 from hpmoe.routing.workload import balanced_ids, imbalanced_ids
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.errors import check_argument, is_int, is_number
@@ -27,21 +28,27 @@ def lengths_of(flow: Taskflow, num_tokens: Sequence[int] | None) -> list[int]:
     return [int(n) for n in num_tokens]
 
 
-def inputs_of(flow: Taskflow, routing: Routing, seed: int, topk_weights: Sequence[np.ndarray] | None
-              ) -> list[dict[int, np.ndarray]]:
+def inputs_of(flow: Taskflow, routing: Routing, seed: int, topk_weights: Sequence[np.ndarray] | None,
+              loads: np.ndarray | None = None) -> list[dict[int, np.ndarray]]:
     """For each rank the arrays that its routes read, by their buffer."""
     check_argument(is_int(seed, 0, 2**63), "hpmoe.simulate", "seed", repr(seed), "an int of at least 0")
+    check_argument(loads is None or routing is None, "hpmoe.simulate", "loads", "given with routing", "one of both")
     out: list[dict[int, np.ndarray]] = [{} for _ in range(flow.ep_size)]
     for plan in (p for p in flow.routes if not p.kind.is_of_tokens):
-        for mine, ids in zip(out, _ids(plan, routing, seed), strict=True):
+        for mine, ids in zip(out, _ids(plan, routing, seed, loads), strict=True):
             mine[plan.ids] = ids
         for mine, weights in zip(out, _weights(flow, plan, routing, topk_weights), strict=False):
             mine[plan.weights] = weights
     return out
 
 
-def _ids(plan: RoutePlan, routing: Routing, seed: int) -> PerRank:
+def _ids(plan: RoutePlan, routing: Routing, seed: int, loads: np.ndarray | None) -> PerRank:
     sizes = (plan.ep_size, plan.num_tokens, plan.num_choices, plan.num_model_experts)
+    if loads is not None:
+        counts = np.asarray(loads)
+        check_argument(counts.shape == sizes[3:], "hpmoe.simulate", "loads", f"of shape {counts.shape}",
+                       f"[{sizes[3]}] numbers, one for each expert")
+        return ids_of_loads(counts, *sizes[:3], seed)
     if routing is None or (is_number(routing) and routing == 1):
         return balanced_ids(*sizes)
     if isinstance(routing, (int, float, np.number)) and is_number(routing):

@@ -36,7 +36,8 @@ QUANTIZED = {"bf16": False, "w8a8": True}
 # Kinds, dtypes and least tokens of rows that are summed up together.
 GROUPS = (*((kind, dtype, 0) for kind in KINDS for dtype in QUANTIZED), ("moe_ffn_of_one_rank", "both", 64),
           ("fused_dispatch_ffn_combine", "both", 0), ("all", "both", 0))
-FITTED_LAYERS = {(2048, 1024, 128, 8, 4), (3584, 2560, 64, 8, 1), (4096, 14336, 8, 2, 1), (6144, 2048, 256, 8, 4)}
+FITTED_LAYERS = {(2048, 1024, 128, 8, 4), (3584, 2560, 64, 8, 1), (4096, 14336, 8, 2, 1), (6144, 2048, 256, 8, 2),
+                 (6144, 2048, 256, 8, 8)}
 BUFFERS = 8  # copies of the operands of a product that take turns
 DRAWS = 4  # of ids, whose mean time is predicted
 MACHINES, BAND = 64, 80  # drawn from the ranges of the constants; the per cent of their times that a band holds

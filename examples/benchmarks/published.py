@@ -14,6 +14,7 @@ from published_work import (
     kernels_us,
     layer_us,
     mean_layer_us,
+    mega_us,
     of_bytes,
     product_us,
     sent_bytes,
@@ -58,14 +59,13 @@ def published(a3: hpmoe.Machine = hpmoe.ascend_a3, begin_end_us: float = BEGIN_E
     besides their work."""
     yield from _ascend(a3, begin_end_us)
     yield from _ascend_950(begin_end_us)
+    yield from _ascend_950dt()
     yield from _nvidia()
 
 
 def _ascend(a3: hpmoe.Machine, begin_end_us: float) -> Iterator[Published]:
     yield Published("vendor profile, A2/A3 class", "bf16 product of 8192^3", 269, "TFLOP/s",
-                    lambda: 2 * 8192**3 / product_us(a3, 8192, 8192, 8192) / 1e6,
-                    missing="why its cores get 136 GB/s out of L2 (a public cost model has 145), where the layers of "
-                    "HyperParallel-MoE are met within 10 % with 157 and more")
+                    lambda: 2 * 8192**3 / product_us(a3, 8192, 8192, 8192) / 1e6)
     for ep, gbs in ((8, 125), (16, 103), (32, 95), (64, 91)):
         sizes = Sizes(ep, 4096, 7168, 2048, 256, 8)
         yield Published(SGL, f"combine, 4096 tokens, EP {ep}", gbs, "GB/s",
@@ -79,7 +79,7 @@ def _ascend(a3: hpmoe.Machine, begin_end_us: float) -> Iterator[Published]:
                     lambda: begin_end_us + exchange_us(a3, "combine", Sizes(8, 128, 7168, 2048, 256, 8)))
     yield Published(CLOUDMATRIX, "memory-bound attention, of the peak of memory, 1.6 TB/s", 84, "%",
                     lambda: 100 * 2 * 8192 * 65536 / product_us(a3, 16, 8192, 65536) / 1.6e6,
-                    missing="attention: a product of 16 rows with 1 GB stands for it; memory was fitted to SwiGLU + Add")
+                    missing="attention: a product of 16 rows with 1 GB stands for it")
     sizes = Sizes(16, 256, 7168, 2048, 256, 8)
     unfused, fused = (lambda is_fused=f: layer_us(a3, sizes, is_fused, quantize="int8", int8_weights=True)
                       for f in (False, True))
@@ -115,6 +115,18 @@ def _ascend_950(begin_end_us: float) -> Iterator[Published]:
                     lambda: mean_layer_us(summed, few, False, fp8), missing=missing)
     yield Published(source, "the same, fused", 311, "us", lambda: mean_layer_us(machine, few, True, fp8),
                     missing=missing)
+
+
+def _ascend_950dt() -> Iterator[Published]:
+    machine, source = load_machine("ascend_950dt"), "DeepGEMM-Ascend (September 2026), 950DT"
+    for experts, hidden, intermediate, tokens, us in ((96, 5120, 2304, 256, 225.5), (96, 7168, 3072, 64, 222.2),
+                                                      (384, 5120, 2304, 4096, 2567.7), (384, 7168, 3072, 16384, 17904.2)):
+        sizes = Sizes(8, tokens, hidden, intermediate, experts, 6)
+        yield Published(source, f"FP8 x FP4 layer, H {hidden}, E {experts}, {tokens} tokens, EP 8", us, "us",
+                        lambda sizes=sizes: mega_us(machine, sizes), is_blind=False)
+    for name, quantized, us in (("FP8", True, 1117.6), ("BF16", False, 2229.9)):
+        yield Published(source, f"{name} product of 4096 x 7168 x 16384", us, "us",
+                        lambda quantized=quantized: product_us(machine, 4096, 7168, 16384, quantized), is_blind=False)
 
 
 def _nvidia() -> Iterator[Published]:

@@ -10,12 +10,14 @@ from types import SimpleNamespace
 import numpy as np
 
 import hpmoe
-from hpmoe.calibration.kernel_flows import exchange_flow, function_flow, kernel_us, product_flow
+from hpmoe.calibration.kernel_flows import exchange_flow, function_flow, kernel_us
 from hpmoe.commands.layer import MOST_DECODED, Layer
+from hpmoe.costs.operators import fused_us, matmul_us
 from hpmoe.routing.workload import balanced_ids, drawn_ids
 
 BYTES = "l2.bytes", "l2.bytes_per_us", "l2.worker_bytes_per_us", "memory.bytes_per_us", "memory.worker_bytes_per_us"
 DRAWS = 8  # of ids
+FP4_BYTES = 0.5 + 1 / 32  # of a weight, with a scale of a byte for each 32
 # What a profiler's time of a kernel on an NPU has besides its work: its beginning and end, by the vendor's documents. Fitted
 # to SwiGLU of sgl-kernel-npu's PR 809.
 BEGIN_END_US = 4.0
@@ -49,9 +51,16 @@ def of_bytes(machine: hpmoe.Machine) -> hpmoe.Machine:
     return machine.replace({name: min(1e30, 2 * machine[name]) for name in (*BYTES, "cube.flops_per_us")})
 
 
-def product_us(machine: hpmoe.Machine, rows: int, inner: int, cols: int) -> float:
+def product_us(machine: hpmoe.Machine, rows: int, inner: int, cols: int, quantized: bool = False) -> float:
     """A matrix product as a kernel of its own."""
-    return hpmoe.simulate(product_flow(machine, rows, inner, cols)).span
+    return float(matmul_us(machine, rows, cols, inner, quantized)[0])
+
+
+def mega_us(machine: hpmoe.Machine, sizes: Sizes) -> float:
+    """DeepGEMM's kernel of fp8 rows and FP4 weights with a shared expert of the same size, on the fullest rank."""
+    loads = np.bincount(sizes.ids.ravel(), minlength=sizes.experts).reshape(sizes.ep, -1)
+    fullest = loads[loads.sum(axis=1).argmax()]
+    return fused_us(machine, fullest, sizes.hidden, sizes.intermediate, sizes.ep, True, FP4_BYTES, sizes.tokens)
 
 
 @functools.lru_cache(maxsize=64)

@@ -16,6 +16,8 @@ from hpmoe.ir.avals import RouteAval
 from hpmoe.ir.program import Program
 from hpmoe.kernels.simulate import Outline, outline
 from hpmoe.primitives.quantize_weight import quantize_weight
+from hpmoe.routing.balance import place_replicas
+from hpmoe.routing.placement import WHOLE, Placement
 from hpmoe.routing.workload import balanced_ids, drawn_ids, imbalanced_ids
 from hpmoe.runtime.planned_rows import (
     PlannedRows,
@@ -37,6 +39,8 @@ ROUTINGS = "balanced", "uniform", "zipf"
 ROW_CAPACITY = "received", "bucket", "all"
 QUANTISED = *FORMATS, *(f"{dtype}+combine" for dtype in FORMATS)
 MOST_DECODED = 512  # tokens of a rank, up to which an unfused program has the kernels of decoding
+# Of the rows whose products take as long as an expert's weights on the link; the last is for no copies.
+MIN_LOADS = 1.0, 0.7, 0.5, 0.35, 0.25, 0.1, 0.0, 1e6
 REPOLL_US = 20.0  # between two looks of a waiting worker in the paper's public implementation: tens of microseconds there
 
 
@@ -96,14 +100,32 @@ class Layer:
         """Entries of all ranks for each expert."""
         return np.bincount(self.ids[self.ids >= 0], minlength=self.o.experts)
 
-    @property
+    @functools.cached_property
     def min_load(self) -> float:
-        """Rows that a copy must take to be made: by default those whose matmuls, 2 flops a weight each, take as long as the
-        weights on the link."""
+        """Rows that a copy must take to be made: by default those with the least estimated time, see copies_us.
+
+        A link that is idle for the time of a copy's weights makes the copy free; a busy link makes it cost their time.
+        """
         given = getattr(self.o, "min_load", None)
+        if given is not None:
+            return given
         flops = self.machine.num_aic * self.machine.cube.rate(self.o.dtype)
-        size = numpy_dtype(self.o.dtype).itemsize
-        return given if given is not None else flops / 2 * size / self.machine.link.rate(self.o.ep)
+        hidden = flops / 2 * numpy_dtype(self.o.dtype).itemsize / self.machine.link.rate(self.o.ep)
+        return min((hidden * share for share in MIN_LOADS), key=self._copies_us)
+
+    def _copies_us(self, min_load: float) -> float:
+        """Returns estimated microseconds of the rank that takes longest: of its products, its memory or its link."""
+        o, machine = self.o, self.machine
+        placement = place_replicas(self.loads, ep_size=o.ep, replicas=self.replicas, min_load=min_load)
+        size, of_expert = numpy_dtype(o.dtype).itemsize, 3.0 * o.hidden * o.intermediate
+        busiest = rows_of_ranks(placement, self.loads)
+        held = np.full(o.ep, placement.num_own) + [sum(e >= 0 for e in slots) for slots in placement.experts]
+        given = np.array([len(copies) for copies in placement.copies])
+        rows = busiest + o.tokens * o.top_k  # that a rank returns and sends
+        link = (given * of_expert + (1 - 1 / o.ep) * rows * o.hidden) * size / machine.link.rate(o.ep)
+        core = 2 * busiest * of_expert / (machine.num_aic * machine.cube.rate(o.dtype))
+        memory = held * of_expert * size / machine.memory.bytes_per_us
+        return float(np.max([core, memory, link]))
 
     def with_copies(self, f: Function) -> Function:
         """A function of the layer, with as many copies of its experts as there is room for."""
@@ -214,6 +236,13 @@ class Layer:
     def span_us(self, line: hpmoe.Timeline) -> float:
         """Microseconds of a fused run, with its one launch and its prologue."""
         return start_us(line.flow, self.machine) + line.span
+
+
+def rows_of_ranks(placement: Placement, loads: np.ndarray) -> np.ndarray:
+    """Returns rows of each rank with replicas, if the loads are those that they were planned for, [ep]."""
+    expert, first, last = placement.parts.T
+    rows = np.where(expert >= 0, loads[expert], 0.0) * (last - first) / WHOLE
+    return rows.reshape(placement.ep_size, -1).sum(axis=1)
 
 
 @hpmoe.transform(requires="tiles")

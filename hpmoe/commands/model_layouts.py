@@ -27,7 +27,7 @@ from hpmoe.tiling.shared_memory import memory_bytes
 PASSES = "forward", "backward"
 GIB = 2**30
 BANDS, RANKS, LAYOUTS, TP = 4, 32, 4, 1  # where they are not given
-TAKEN = "model", "ranks", "layouts", "tp", "bands", "tokens", "dtype", "machine", "routing", "seed", "step", "json"
+TAKEN = "model", "ranks", "layouts", "tp", "bands", "tokens", "dtype", "machine", "routing", "seed", "step", "layer", "json"
 
 
 @dataclasses.dataclass(frozen=True)

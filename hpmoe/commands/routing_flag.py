@@ -7,10 +7,12 @@ from absl import flags
 
 from hpmoe.commands import options
 from hpmoe.commands.layer import ROUTINGS, ids_of
-from hpmoe.routing.public_workloads import WORKLOADS, recorded_ids, workload_ids
+from hpmoe.routing.public_workloads import WORKLOADS, workload_ids
+from hpmoe.routing.recorded_loads import ids_of_file
 
-KINDS = f"{', '.join(ROUTINGS)}, {min(WORKLOADS)} to {max(WORKLOADS)}, a .npy file of topk_ids"
-NOTES = "\n".join(["--routing takes topk_ids [tokens, K] of a .npy file, and public workloads:",
+KINDS = f"{', '.join(ROUTINGS)}, {min(WORKLOADS)} to {max(WORKLOADS)}, a .npy or .json file of topk_ids or loads"
+NOTES = "\n".join(["--routing takes topk_ids [tokens, K] or [tokens, layers, K], or loads of experts [E] or",
+                   "[layers, E] (.npy, or .json with logical_count), of which --layer and --step are taken; and:",
                    *(f"  {'; '.join(f'{name}: {WORKLOADS[name]}' for name in pair)}"
                      for pair in zip(sorted(WORKLOADS)[::2], sorted(WORKLOADS)[1::2], strict=True))])
 
@@ -20,14 +22,16 @@ class RoutingName(flags.ArgumentParser):
 
     def parse(self, argument: str) -> str:
         words = (*ROUTINGS, *WORKLOADS)
-        if argument not in words and not argument.endswith(".npy"):
-            raise ValueError(f"it must be one of {', '.join(words)}, or a .npy file{options.did_you_mean(argument, words)}")
+        if argument not in words and not argument.endswith((".npy", ".json")):
+            near = options.did_you_mean(argument, words)
+            raise ValueError(f"it must be one of {', '.join(words)}, or a .npy or .json file{near}")
         return argument
 
 
 def define_routing(values: flags.FlagValues) -> None:
     flags.DEFINE(RoutingName(), "routing", "balanced", f"{KINDS}: how tokens choose experts", flag_values=values)
-    options.define_integer(values, "step", 0, "of a public workload that changes from step to step", least=0)
+    options.define_integer(values, "step", 0, "of a public workload or of recorded loads", least=0)
+    options.define_integer(values, "layer", None, "of a file with several layers", least=0)
 
 
 def routing_of(o: options.Options, sizes: options.Options, imbalance: float = 1.0) -> np.ndarray:
@@ -35,4 +39,6 @@ def routing_of(o: options.Options, sizes: options.Options, imbalance: float = 1.
     if o.routing in ROUTINGS:
         return ids_of(sizes, imbalance, o.routing, o.seed)
     shape = sizes.ep, sizes.tokens, sizes.top_k, sizes.experts
-    return workload_ids(o.routing, *shape, o.seed, o.step) if o.routing in WORKLOADS else recorded_ids(o.routing, *shape)
+    if o.routing in WORKLOADS:
+        return workload_ids(o.routing, *shape, o.seed, o.step)
+    return ids_of_file(o.routing, *shape, seed=o.seed, layer=o.layer, step=o.step)

@@ -10,6 +10,7 @@ from absl import flags
 
 import hpmoe
 from hpmoe.commands import layer_flags, model_layouts, options, routing_flag
+from hpmoe.commands.advice import advice, advice_text
 from hpmoe.commands.bands import Flows, bands, digits, sensitivity, sensitivity_text
 from hpmoe.commands.layer import MOST_DECODED, Layer, sent_bytes, utilisation
 from hpmoe.commands.layer_flags import layer_of
@@ -39,6 +40,7 @@ def define(values: flags.FlagValues) -> None:
     options.define_integer(values, "bands", None, f"machines of a band; by default {BANDS}, 0 for over "
                            f"{MOST_BANDED} tasks, {model_layouts.BANDS} with --model", least=0)
     options.define_switch(values, "sensitivity", "which constants of the machine the figures hinge on")
+    options.define_switch(values, "advise", "what relocated experts and replicas would gain on this routing")
     layer_flags.define_simulated(values)
 
 
@@ -90,6 +92,8 @@ def simulated(o: flags.FlagValues, progress: Progress) -> Fields:
     sure: Fields = {"tasks": _tasks(flows), "bands": bands(layer, flows, nominal, num_bands(o, flows), progress)}
     if o.sensitivity:
         sure["sensitivity"] = sensitivity(layer, flows, progress)
+    if o.advise:
+        sure["advice"] = advice(layer, lambda other: _looked_at(other, fused_flow(o, other))["makespan_ms"], progress)
     return {**options.sizes(o), "dtype": o.dtype, "machine": layer.machine.name, "policy": o.policy,
             "direction": o.direction, "routing": o.routing, "imbalance": layer.imbalance, "row_capacity": o.row_capacity,
             **ran,
@@ -150,6 +154,8 @@ def text(o: flags.FlagValues, result: Fields) -> str:
     if o.sensitivity:
         nominal = {"fused": result["makespan_ms"], "unfused": result["baseline_ms"], "speedup": speedup}
         lines += ["", sensitivity_text(result["sensitivity"], nominal)]
+    if o.advise:
+        lines.append(advice_text(result["advice"]))
     return "\n".join(lines)
 
 

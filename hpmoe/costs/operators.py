@@ -40,13 +40,16 @@ def matmul_us(machine: Machine, rows: np.ndarray | float, cols: np.ndarray | flo
     size, library = (1 if quantized else 2), machine.library
     part_inner = k / parts
     tiles = np.ceil(m / height) * np.ceil(n / width) * parts
-    of_tile = _tile_us(machine, np.minimum(height, m), np.minimum(width, n), part_inner, size)
+    of_tile = _tile_us(machine, np.minimum(height, m), np.minimum(width, n), part_inner, size, size)
     core = np.ceil(tiles / machine.num_aic) * of_tile
     workers = np.minimum(tiles, machine.num_aic)
     a, b, out = m * k * size, n * k * size, m * n * RESULT
     read = np.minimum(a + b * _passes(machine, b, m, height * k * size), b + a * _passes(machine, a, n, width * k * size))
     cold = np.clip(buffers * (a + b + out) / machine.l2.bytes - 1, 0, 1) if buffers else 1.0
-    memory = read * (cold / _read_rate(machine, size, workers) + (1 - cold) / _reuse_rate(machine, workers))
+    share = 1.0 if quantized else library.read_share
+    of_memory = np.minimum(machine.memory.bytes_per_us * share, workers * machine.memory.worker_bytes_per_us)
+    of_l2 = np.minimum(library.reuse_bytes_per_us, workers * machine.l2.worker_bytes_per_us)
+    memory = read * (cold / of_memory + (1 - cold) / of_l2)
     memory = memory + np.where(parts > 1, 2 * 4 * parts * m * n, 0) / machine.l2.bytes_per_us
     memory = memory + np.maximum(0, out - machine.l2.bytes) * machine.memory.write_cost / machine.memory.bytes_per_us
     us = _together(core, memory, np.where(m <= machine.tile_rows, library.row_overlap, library.overlap))
@@ -76,7 +79,7 @@ def moe_ffn_us(machine: Machine, rows: np.ndarray, hidden: int, intermediate: in
     moved += float(rows.sum()) * intermediate * RESULT * (2 + machine.memory.write_cost)
     us = kernels * machine.library.vector_us + moved / read
     for inner, cols in ((hidden, 2 * intermediate), (intermediate, hidden)):
-        core, memory = experts_us(machine, rows, inner, cols, size)
+        core, memory = experts_us(machine, rows, inner, cols, size, size, 1.0 if quantized else machine.library.read_share)
         exponent = np.where(rows <= machine.tile_rows, machine.library.row_overlap, machine.library.overlap)
         us += float(_together(core, memory, exponent).sum()) + float(_fixed_us(machine, rows.sum(), quantized))
         us += float(_dequantized_us(machine, rows.sum() * cols)) if quantized else 0.0
@@ -84,22 +87,25 @@ def moe_ffn_us(machine: Machine, rows: np.ndarray, hidden: int, intermediate: in
 
 
 def fused_us(machine: Machine, rows: np.ndarray, hidden: int, intermediate: int, ep_size: int,
-             quantized: bool = False) -> float:
+             quantized: bool = False, weight_bytes: float | None = None, shared_rows: int = 0) -> float:
     """Returns microseconds of one kernel for dispatch, both products and combine, on the rank with these rows.
 
     Args:
         rows: of each expert of the rank, [E_local].
         hidden, intermediate: H and I.
         ep_size: ranks that send rows.
-        quantized: whether rows and weights are int8.
+        quantized: whether rows and weights are int8 or fp8.
+        weight_bytes: bytes of a weight with its share of scales, if it is smaller than a number of a row, as FP4 is.
+        shared_rows: rows of a shared expert of the same size, which travel nowhere.
 
     Example:
         >>> import hpmoe
         >>> round(fused_us(hpmoe.ascend_a3, np.full(32, 8), 6144, 2048, 8))
-        1650
+        1653
     """
     size, host = (1 if quantized else 2), machine.host
-    both = [experts_us(machine, rows, inner, cols, size, read_share=1.0)
+    every = np.append(rows, shared_rows)
+    both = [experts_us(machine, every, inner, cols, size, weight_bytes or size, read_share=1.0)
             for inner, cols in ((hidden, 2 * intermediate), (intermediate, hidden))]
     core, memory = (sum(float(of[i].sum()) for of in both) for i in (0, 1))
     link = rows.sum() * (1 - 1 / ep_size) * hidden * (size + RESULT) / machine.link.rate(ep_size)
@@ -107,19 +113,20 @@ def fused_us(machine: Machine, rows: np.ndarray, hidden: int, intermediate: int,
     return host.launch_us + host.prologue_us + host.expert_us * len(rows) + work
 
 
-def experts_us(machine: Machine, rows: np.ndarray, inner: int, cols: int, size: int,
-               read_share: float | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Returns microseconds of multiplications and of reads of each expert, [E_local] each, of numbers of `size` bytes.
+def experts_us(machine: Machine, rows: np.ndarray, inner: int, cols: int, size: int, weight_bytes: float,
+               read_share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Returns microseconds of multiplications and of reads of each expert, [E_local] each.
 
-    Tiles of all experts are dealt to all workers; experts without rows cost no time.
+    Numbers of rows are of `size` bytes, those of weights of `weight_bytes`. Tiles of all experts are dealt to all workers;
+    experts without rows cost no time.
     """
     full = np.floor(rows / machine.tile_rows)
     rest = rows - full * machine.tile_rows
     widths = math.ceil(cols / machine.tile_cols) / machine.num_aic
-    whole = _tile_us(machine, np.asarray(float(machine.tile_rows)), machine.tile_cols, inner, size)
-    last = np.where(rest > 0, _tile_us(machine, rest, machine.tile_cols, inner, size), 0.0)
-    rate = machine.memory.bytes_per_us * (read_share or 1.0) if read_share or size == 1 else _read_rate(machine, size)
-    return (full * whole + last) * widths, (rows > 0) * (float(inner) * cols * size) / rate
+    whole = _tile_us(machine, np.asarray(float(machine.tile_rows)), machine.tile_cols, inner, size, weight_bytes)
+    last = np.where(rest > 0, _tile_us(machine, rest, machine.tile_cols, inner, size, weight_bytes), 0.0)
+    rate = min(machine.memory.bytes_per_us * read_share, machine.num_aic * machine.memory.worker_bytes_per_us)
+    return (full * whole + last) * widths, (rows > 0) * (weight_bytes * inner * cols) / rate
 
 
 def _choices(machine: Machine) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -130,12 +137,12 @@ def _choices(machine: Machine) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _tile_us(machine: Machine, height: np.ndarray, width: np.ndarray | int, inner: np.ndarray | int,
-             size: int) -> np.ndarray:
+             size: int, weight_bytes: float) -> np.ndarray:
     """Returns microseconds of a worker for a tile: its multiplications, or its operands out of L2 if these take longer."""
     granule = machine.cube.granule
     flops = 2 * np.ceil(height / granule) * granule * np.ceil(np.asarray(width) / granule) * granule * inner
     rate = machine.cube.rate(BYTES if size == 1 else "bfloat16")
-    return np.maximum(flops / rate, (height + width) * inner * size / machine.l2.worker_bytes_per_us)
+    return np.maximum(flops / rate, (height * size + width * weight_bytes) * inner / machine.l2.worker_bytes_per_us)
 
 
 def _passes(machine: Machine, bytes_: np.ndarray, across: np.ndarray, band: np.ndarray) -> np.ndarray:
@@ -147,16 +154,6 @@ def _passes(machine: Machine, bytes_: np.ndarray, across: np.ndarray, band: np.n
     tiles = np.maximum(1, np.floor(kept / 2 / band))
     size = machine.tile_rows
     return np.where(bytes_ > kept, np.ceil(np.ceil(across / size) / tiles), 1)
-
-
-def _read_rate(machine: Machine, size: int, workers: np.ndarray | int | None = None) -> np.ndarray | float:
-    share = 1.0 if size == 1 else machine.library.read_share
-    workers = machine.num_aic if workers is None else workers
-    return np.minimum(machine.memory.bytes_per_us * share, workers * machine.memory.worker_bytes_per_us)
-
-
-def _reuse_rate(machine: Machine, workers: np.ndarray) -> np.ndarray:
-    return np.minimum(machine.library.reuse_bytes_per_us, workers * machine.l2.worker_bytes_per_us)
 
 
 def _together(a: np.ndarray | float, b: np.ndarray | float, exponent: np.ndarray | float) -> np.ndarray:

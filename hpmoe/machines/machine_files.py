@@ -29,7 +29,7 @@ def preset_names() -> list[str]:
 
     Example:
         >>> preset_names()
-        ['ascend_950pr', 'ascend_a2', 'ascend_a3']
+        ['ascend_950dt', 'ascend_950pr', 'ascend_a2', 'ascend_a3']
     """
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 

@@ -57,11 +57,13 @@ def workload_ids(name: str, ep_size: int, num_tokens: int, top_k: int, num_exper
     return ids
 
 
-def recorded_ids(path: str | os.PathLike[str], ep_size: int, num_tokens: int, top_k: int, num_experts: int) -> np.ndarray:
+def recorded_ids(path: str | os.PathLike[str], ep_size: int, num_tokens: int, top_k: int, num_experts: int,
+                 layer: int | None = None) -> np.ndarray:
     """topk_ids that a run has recorded, dealt out to ranks in order.
 
     Args:
         path: a .npy file of integers [..., K], tokens in order; its first ep * T are taken. -1 is no expert.
+        layer: of a file [T, layers, K], the layer that is taken.
 
     Returns:
         [ep, T, K] int32.
@@ -78,7 +80,7 @@ def recorded_ids(path: str | os.PathLike[str], ep_size: int, num_tokens: int, to
     is_ids = isinstance(ids, np.ndarray) and ids.ndim >= 2 and ids.dtype.kind in "iu" and ids.shape[-1] == top_k
     check_argument(is_ids, who, "path", f"{file!r} of {getattr(ids, 'dtype', 'several arrays')}{getattr(ids, 'shape', '')}",
                    f"a file of integers [..., {top_k}]")
-    tokens = ids.reshape(-1, top_k)
+    tokens = (ids if layer is None else ids[:, layer]).reshape(-1, top_k)
     check_argument(len(tokens) >= ep_size * num_tokens, who, "path", f"{file!r} of {len(tokens)} tokens",
                    f"one of at least {ep_size * num_tokens}: {num_tokens} for each of {ep_size} ranks")
     used = tokens[:ep_size * num_tokens].astype(np.int64)

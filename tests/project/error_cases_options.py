@@ -1,5 +1,9 @@
 """More of error_cases.py: options, constants of machines and arguments of types that no call takes."""
 
+import json
+import tempfile
+from pathlib import Path
+
 import numpy as np
 from error_cases import IDS, X, array, cases, doubled
 from mindspore import Tensor, ops
@@ -20,6 +24,7 @@ from hpmoe import (
     tile_partition,
     trace,
 )
+from hpmoe.routing.recorded_loads import ids_of_file, ids_of_loads
 
 # True is 1 and False is 0 in Python, and neither is a size; what cannot be compared with a name is not one.
 cases("no number", {
@@ -61,4 +66,33 @@ cases("in a trace", {
     "a sum that may skip": lambda: trace(lambda x: ops.ReduceSum(skip_mode=True)(x, ()), X),
     "std of unknown divisor": lambda: trace(lambda x: x.std(0), X),
     "num_local_experts of a float": lambda: trace(lambda x, ids: dispatch(x, ids, num_local_experts=2.0), X, IDS),
+})
+
+
+def of_loads(loads, **options):
+    """Ids from a file of recorded loads of 4 experts."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "loads.json"
+        path.write_text(json.dumps(loads))
+        try:
+            ids_of_file(path, 2, 3, 2, 4, **options)
+        except hpmoe.ArgumentError as error:  # whose text has no name of a folder that differs from run to run
+            raise hpmoe.ArgumentError(str(error).replace(folder, "FOLDER")) from None
+
+
+def simulated(**options):
+    shapes = (ShapeDtypeStruct((3, 4), "float32"), ShapeDtypeStruct((3, 1), "int32"), ShapeDtypeStruct((3, 1), "float32"),
+              ShapeDtypeStruct((2, 4, 6), "float32"), ShapeDtypeStruct((2, 3, 4), "float32"))
+    return hpmoe.simulate(assign_queues(tile_partition(moe_ffn)).lower(*shapes), **options)
+
+
+cases("loads", {
+    "of a matrix": lambda: ids_of_loads(np.ones((2, 2)), 1, 1, 1),
+    "of too few experts": lambda: ids_of_loads([1, 0, 0], 1, 1, 2),
+    "of another number of experts": lambda: of_loads([1, 2, 3]),
+    "without a layer": lambda: of_loads([[1, 1, 1, 1], [1, 1, 1, 1]]),
+    "of a dense layer": lambda: of_loads([[0, 0, 0, 0], [1, 1, 1, 1]], layer=0),
+    "of other words": lambda: of_loads({"counts": [1, 1, 1, 1]}),
+    "beside a routing": lambda: simulated(loads=[1, 1], routing=1.0),
+    "of one expert": lambda: simulated(loads=[1]),
 })

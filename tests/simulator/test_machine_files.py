@@ -118,11 +118,11 @@ def test_commands_take_files_and_write_them(tmp_path, capsys):
     assert main(["machine", path, "--json"]) == 0 and '"name": "ascend_950pr"' in capsys.readouterr().out
     assert main(["simulate", *FLAGS, f"--machine={path}"]) == 0 and "mine.toml" not in capsys.readouterr().err
     assert main(["simulate", "--machine=ascend_a4"]) == 2
-    assert "flag --machine=ascend_a4: it must be one of cpu, ascend_950pr, " in capsys.readouterr().err
+    assert "flag --machine=ascend_a4: it must be one of cpu, ascend_950dt, ascend_950pr, " in capsys.readouterr().err
 
 
 def test_a_machine_that_is_not_there_is_said(tmp_path):
-    for which, message in (("ascend_a4", "one of ascend_950pr, "),
+    for which, message in (("ascend_a4", "one of ascend_950dt, ascend_950pr, "),
                            (tmp_path / "no.toml", "no.toml', and there is no such file; ")):
         with pytest.raises(ArgumentError, match=message):
             hpmoe.load_machine(which)

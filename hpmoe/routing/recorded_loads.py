@@ -1,0 +1,130 @@
+"""Routings drawn from recorded loads: how many tokens chose each expert, as serving systems count them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+
+from hpmoe.routing.public_workloads import recorded_ids
+from hpmoe.support.errors import ArgumentError, check_argument, is_int
+
+WHO = "recorded_loads"
+STEP = 2**20  # tokens times experts that are drawn at a time
+
+
+def ids_of_loads(loads: np.ndarray, ep_size: int, num_tokens: int, top_k: int, seed: int = 0) -> np.ndarray:
+    """Returns topk_ids drawn so that each expert is expected to have its share of the loads, [ep, T, K] int32.
+
+    A token chooses distinct experts by systematic sampling in an order of its own. An expert with more than the share of all
+    tokens is chosen by every token, and the others share the rest.
+
+    Args:
+        loads: tokens of each expert, [E], or any numbers in proportion to them.
+        ep_size, num_tokens, top_k: ranks, tokens of each rank and choices of each token.
+        seed: of the draws.
+
+    Raises:
+        ArgumentError: loads are negative, or fewer experts than top_k have any.
+
+    Example:
+        >>> ids = ids_of_loads(np.array([6, 2, 1, 1]), ep_size=1, num_tokens=1000, top_k=1)
+        >>> np.bincount(ids.ravel()).tolist()
+        [585, 208, 100, 107]
+    """
+    shares = _shares(np.asarray(loads, float), top_k)
+    rng, num_experts = np.random.default_rng(seed), len(shares)
+    out = np.empty((ep_size * num_tokens, top_k), np.int32)
+    step = max(1, STEP // num_experts)
+    for first in range(0, len(out), step):
+        mine = out[first:first + step]
+        order = rng.random((len(mine), num_experts)).argsort(axis=1)
+        ends = shares[order].cumsum(axis=1)
+        ends *= top_k / ends[:, -1:]
+        at = rng.random((len(mine), 1)) + np.arange(top_k)
+        place = (ends[:, None, :] <= at[:, :, None]).sum(axis=2)
+        mine[:] = np.take_along_axis(order, np.minimum(place, num_experts - 1), axis=1)
+    return out.reshape(ep_size, num_tokens, top_k)
+
+
+def _shares(loads: np.ndarray, top_k: int) -> np.ndarray:
+    """Returns the probability that a token chooses each expert, at most 1; they sum to top_k."""
+    is_ok = loads.ndim == 1 and np.isfinite(loads).all() and (loads >= 0).all()
+    check_argument(is_ok, WHO, "loads", f"{loads.dtype} of shape {loads.shape}", "[E] numbers of at least 0")
+    check_argument((loads > 0).sum() >= top_k, WHO, "loads", f"those of {(loads > 0).sum()} experts",
+                   f"of at least {top_k} experts, which each token chooses")
+    out = np.zeros(len(loads))
+    for _ in loads:  # each round caps experts with too much; the last one caps none
+        capped = out >= 1
+        rest = np.where(capped, 0.0, loads)
+        out = np.where(capped, 1.0, rest * (top_k - capped.sum()) / max(rest.sum(), 1e-300))
+        if (out <= 1).all():
+            break
+        out = np.minimum(out, 1.0)
+    return out
+
+
+def ids_of_file(path: str | os.PathLike[str], ep_size: int, num_tokens: int, top_k: int, num_experts: int, *, seed: int = 0,
+                layer: int | None = None, step: int = 0) -> np.ndarray:
+    """Returns the topk_ids that a file records, or ids drawn from the loads that it records, [ep, T, K] int32.
+
+    Args:
+        path: a .npy file of loads [E], [layers, E] or [steps, layers, E]; of ids [..., K], or with `layer` [T, layers, K];
+            or a .json file with loads, alone or as "logical_count".
+        ep_size, num_tokens, top_k, num_experts: sizes of the layer.
+        seed: of what is drawn.
+        layer, step: which loads or ids are meant, if a file has those of several layers or steps.
+
+    Raises:
+        ArgumentError: the file cannot be read, is of other sizes, or has several layers and `layer` is not given.
+    """
+    file = Path(path)
+    if file.suffix == ".json" or (array := _array_of(file)).shape[-1:] == (num_experts,) != (top_k,):
+        counts = _counts(file) if file.suffix == ".json" else array
+        return ids_of_loads(_of_layer(file, counts, num_experts, layer, step), ep_size, num_tokens, top_k, seed)
+    if layer is None or array.ndim != 3:
+        return recorded_ids(file, ep_size, num_tokens, top_k, num_experts)
+    _check_index("layer", layer, array.shape[1], file)
+    return recorded_ids(file, ep_size, num_tokens, top_k, num_experts, layer)
+
+
+def _array_of(file: Path) -> np.ndarray:
+    """Returns the array of a .npy file; an empty one if it cannot be read, which recorded_ids says."""
+    try:
+        found = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return np.zeros(0)
+    return found if isinstance(found, np.ndarray) else np.zeros(0)
+
+
+def _counts(file: Path) -> np.ndarray:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return np.array(found["logical_count"] if isinstance(found, dict) else found, float)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArgumentError(f"{WHO}: path is {str(file)!r}, which cannot be read ({type(error).__name__}: {error}); it must "
+                            'be JSON like {"logical_count": [[tokens of each expert] of each layer]}') from None
+
+
+def _of_layer(file: Path, counts: np.ndarray, num_experts: int, layer: int | None, step: int) -> np.ndarray:
+    """Returns the loads of one layer and step, [E]."""
+    is_ok = 1 <= counts.ndim <= 3 and counts.shape[-1] == num_experts
+    check_argument(is_ok, WHO, "path", f"{str(file)!r} with loads of shape {counts.shape}",
+                   f"loads [E], [layers, E] or [steps, layers, E], E = {num_experts}")
+    if counts.ndim == 3:
+        _check_index("step", step, len(counts), file)
+        counts = counts[step]
+    if counts.ndim == 2:
+        layer = 0 if layer is None and len(counts) == 1 else layer
+        _check_index("layer", layer, len(counts), file)
+        counts = counts[layer]
+    check_argument(bool(counts.any()), WHO, "layer", f"{layer}, which has no tokens in {str(file)!r}",
+                   "a layer with experts")
+    return counts
+
+
+def _check_index(name: str, index: object, count: int, file: Path) -> None:
+    check_argument(is_int(index, 0, count - 1), WHO, name, repr(index),
+                   f"an int in 0..{count - 1}, as {str(file)!r} has {count}")
