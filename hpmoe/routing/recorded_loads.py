@@ -51,9 +51,9 @@ def ids_of_loads(loads: np.ndarray, ep_size: int, num_tokens: int, top_k: int, s
 
 def _shares(loads: np.ndarray, top_k: int) -> np.ndarray:
     """Returns the probability that a token chooses each expert, at most 1; they sum to top_k."""
-    is_ok = loads.ndim == 1 and np.isfinite(loads).all() and (loads >= 0).all()
+    is_ok = loads.ndim == 1 and bool(np.isfinite(loads).all() and (loads >= 0).all())
     check_argument(is_ok, WHO, "loads", f"{loads.dtype} of shape {loads.shape}", "[E] numbers of at least 0")
-    check_argument((loads > 0).sum() >= top_k, WHO, "loads", f"those of {(loads > 0).sum()} experts",
+    check_argument(int((loads > 0).sum()) >= top_k, WHO, "loads", f"those of {(loads > 0).sum()} experts",
                    f"of at least {top_k} experts, which each token chooses")
     out = np.zeros(len(loads))
     for _ in loads:  # each round caps experts with too much; the last one caps none
