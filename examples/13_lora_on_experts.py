@@ -2,13 +2,14 @@
 
     python examples/13_lora_on_experts.py
 
-The layer is a plain function, in which an adapted weight is W + A B for each expert: x W + (x A) B, two more grouped
-matmuls. Frozen are the parameters with `requires_grad=False`; MindSpore tells a kernel so, and the backward kernel leaves
-out their gradients, most of its work. What that saves is measured here, beside the same layer with all weights trained.
+`add_lora` adds adapters to a layer, W + alpha / rank * A B for each expert, and freezes the rest; the backward kernel leaves
+out the gradients of what is frozen, most of its work. The adapters are saved as PEFT reads them, loaded again, and merged.
+The time of a step is measured beside that of a layer without adapters, with all weights trained.
 """
 
 import argparse
 import statistics
+import tempfile
 import time
 
 import mindspore as ms
@@ -16,73 +17,55 @@ import numpy as np
 
 import hpmoe
 
-NUM_TOKENS, HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_EXPERTS, TOP_K, RANK = 1024, 512, 512, 8, 2, 8
-
-to_kernel = hpmoe.chain(hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues, hpmoe.fuse_persistent)
-
-
-@to_kernel
-def moe_with_lora(hidden_states, topk_ids, topk_weights, gate_up_weight, down_weight, up_a, up_b, down_a, down_b):
-    """A MoE-FFN with adapters: up_a [E, H, r], up_b [E, r, 2I], down_a [E, I, r], down_b [E, r, H]."""
-    rows, route = hpmoe.dispatch(hidden_states, topk_ids, num_local_experts=NUM_EXPERTS)
-
-    def adapted(x, weight, a, b):
-        low = hpmoe.grouped_matmul(x, a, route)
-        return hpmoe.grouped_matmul(x, weight, route) + hpmoe.grouped_matmul(low, b, route)
-    hidden = hpmoe.swiglu(adapted(rows, gate_up_weight, up_a, up_b))
-    return hpmoe.combine(adapted(hidden, down_weight, down_a, down_b), route, topk_weights)
+LAYER = {"hidden_size": 512, "moe_ffn_hidden_size": 512, "num_moe_experts": 8, "moe_router_topk": 2}
+TOKENS, RANK, STEPS, PREFIX = 1024, 8, 5, "model.layers.0.mlp"
 
 
-class Layer(ms.nn.Cell):
-    """The experts' weights, frozen or trained, and their adapters."""
-
-    def __init__(self, rng, freeze):
-        super().__init__()
-
-        def weight(name, *shape, trained=True):
-            value = rng.standard_normal((NUM_EXPERTS, *shape)).astype(np.float32) / np.sqrt(shape[0])
-            return ms.Parameter(ms.Tensor(value), name=name, requires_grad=trained)
-        self.gate_up_weight = weight("gate_up_weight", HIDDEN_SIZE, 2 * INTERMEDIATE_SIZE, trained=not freeze)
-        self.down_weight = weight("down_weight", INTERMEDIATE_SIZE, HIDDEN_SIZE, trained=not freeze)
-        self.up_a, self.up_b = weight("up_a", HIDDEN_SIZE, RANK), weight("up_b", RANK, 2 * INTERMEDIATE_SIZE)
-        self.down_a, self.down_b = weight("down_a", INTERMEDIATE_SIZE, RANK), weight("down_b", RANK, HIDDEN_SIZE)
-
-    def construct(self, hidden_states, topk_ids, topk_weights):
-        return moe_with_lora(hidden_states, topk_ids, topk_weights, self.gate_up_weight, self.down_weight,
-                             self.up_a, self.up_b, self.down_a, self.down_b)
-
-
-def make_step(layer):
-    """A function that computes the gradients of what is trained, by name."""
-    trained = layer.trainable_params()
-    grads = ms.grad(lambda *batch: (layer(*batch) ** 2).mean(), None, ms.ParameterTuple(trained))
-    return lambda *batch: dict(zip([p.name for p in trained], grads(*batch), strict=True))
+def make_step(layer, target):
+    """A function that computes the loss and the gradients of what is trained."""
+    return ms.value_and_grad(lambda x: ((layer(x) - target) ** 2).mean(), None, layer.trainable_params())
 
 
 def main():
     rng = np.random.default_rng(0)
-    batch = [ms.Tensor(rng.standard_normal((NUM_TOKENS, HIDDEN_SIZE)).astype(np.float32)),
-             ms.Tensor(np.argsort(rng.random((NUM_TOKENS, NUM_EXPERTS)))[:, :TOP_K].astype(np.int32)),
-             ms.Tensor(rng.dirichlet(np.ones(TOP_K), NUM_TOKENS).astype(np.float32))]
-    layers = {"all weights trained": Layer(np.random.default_rng(1), freeze=False),
-              "adapters alone": Layer(np.random.default_rng(1), freeze=True)}
-    steps = {name: make_step(layer) for name, layer in layers.items()}
-    grads = {name: step(*batch) for name, step in steps.items()}
-    everything, adapters = grads.values()
-    assert adapters.keys() == {"up_a", "up_b", "down_a", "down_b"}
-    assert all((g.asnumpy() == everything[name].asnumpy()).all() for name, g in adapters.items())
-    print(f"gradients of {', '.join(adapters)} are bitwise those with all weights trained")
+    x, target = (ms.Tensor(rng.standard_normal((TOKENS, 512)).astype(np.float32)) for _ in range(2))
+    ms.set_seed(0)
+    layer, full = hpmoe.nn.MoELayer(**LAYER), hpmoe.nn.MoELayer(**LAYER)
+    ms.load_param_into_net(full, {p.name: p for p in layer.get_parameters()})
+    before = layer.experts.weight1.asnumpy().copy()
+    hpmoe.nn.add_lora(layer, rank=RANK, alpha=2 * RANK)
+    trained = layer.trainable_params()
+    print(f"trained: {', '.join(p.name for p in trained)}, {sum(p.size for p in trained):,} of "
+          f"{sum(p.size for p in full.trainable_params()):,} numbers")
 
+    step, optimizer = make_step(layer, target), ms.nn.Adam(trained, 1e-3)
+    losses = []
+    for _ in range(STEPS):
+        loss, grads = step(x)
+        optimizer(grads)
+        losses.append(float(loss))
+    print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f} in {STEPS} steps")
+    assert losses[-1] < losses[0] and (layer.experts.weight1.asnumpy() == before).all()
+
+    with tempfile.TemporaryDirectory() as folder:
+        hpmoe.nn.save_lora(layer, folder, PREFIX)                  # adapter_config.json, adapter_model.safetensors
+        hpmoe.nn.load_lora(full, folder, PREFIX)
+    out = layer(x).asnumpy()
+    assert (full(x).asnumpy() == out).all()
+    hpmoe.nn.merge_lora(full)
+    print(f"merged: outputs differ by {np.abs(full(x).asnumpy() - out).max():.1e}")
+
+    steps = {"all weights trained": make_step(full, target), "adapters alone": step}
     times = {name: [] for name in steps}
-    for _ in range(9):  # in turn, so that both meet the same machine
-        for name, step in steps.items():
+    for _ in range(9):  # in turn, so that both run under the same load
+        for name, compute in steps.items():
             start = time.perf_counter()
-            step(*batch)
+            compute(x)
             times[name].append(time.perf_counter() - start)
-    full, lean = (statistics.median(t) for t in times.values())
     for name, seconds in times.items():
         print(f"{name:<20} {statistics.median(seconds) * 1e3:6.1f} ms forward and backward")
-    print(f"a step with frozen experts takes {lean / full:.2f} of the time")
+    whole, lean = (statistics.median(t) for t in times.values())
+    print(f"a step with frozen experts takes {lean / whole:.2f} of the time")
 
 
 if __name__ == "__main__":

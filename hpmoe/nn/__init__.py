@@ -12,11 +12,12 @@ from hpmoe.nn.expert_shards import shard_experts as shard_experts, unshard_exper
 from hpmoe.nn.grouped_mlp import GroupedMLP as GroupedMLP
 from hpmoe.nn.hugging_face import load_hugging_face as load_hugging_face, save_hugging_face as save_hugging_face
 from hpmoe.nn.hugging_face_options import hugging_face_options as hugging_face_options
+from hpmoe.nn.lora import add_lora as add_lora, load_lora as load_lora, merge_lora as merge_lora, save_lora as save_lora
 from hpmoe.nn.moe_layer import MoELayer as MoELayer
 from hpmoe.nn.shard_files import latest_shards as latest_shards
 from hpmoe.nn.sharded_checkpoints import load_shards as load_shards, save_shards as save_shards
 from hpmoe.nn.top_k_router import TopKRouter as TopKRouter
 
-__all__ = ["GroupedMLP", "MoELayer", "TopKRouter", "clamped_swiglu", "gpt_oss_swiglu", "hugging_face_options",
-           "latest_shards", "load_hugging_face", "load_shards", "relu2", "save_hugging_face", "save_shards", "shard_experts",
-           "unshard_experts"]
+__all__ = ["GroupedMLP", "MoELayer", "TopKRouter", "add_lora", "clamped_swiglu", "gpt_oss_swiglu", "hugging_face_options",
+           "latest_shards", "load_hugging_face", "load_lora", "load_shards", "merge_lora", "relu2", "save_hugging_face",
+           "save_lora", "save_shards", "shard_experts", "unshard_experts"]

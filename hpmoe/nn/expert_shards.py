@@ -140,6 +140,13 @@ def by_rank(weight: Tensor, ep_size: int, tp_size: int, split: str) -> Tensor:
     return _moved(weight, cut, order, of_ranks)
 
 
+def to_all_shards(weight: Tensor, ep_size: int, tp_size: int) -> Tensor:
+    """Returns [num_ranks, E / ep_size, ...] of a weight [E, ...] that all shards of an expert have whole, differentiable."""
+    local = weight.shape[0] // ep_size
+    of_groups = reshaped(weight, (ep_size, 1, local, *weight.shape[1:]))
+    return reshaped(mint.cat((of_groups,) * tp_size, 1), (ep_size * tp_size, local, *weight.shape[1:]))
+
+
 def _moved(x: Tensor, cut: Sequence[int], order: Sequence[int], shape: Sequence[int]) -> Tensor:
     """x cut into more dimensions, these in another order, as another shape. Graphs for CPUs have none of it for bfloat16,
     which float32 holds exactly."""

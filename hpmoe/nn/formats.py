@@ -68,6 +68,11 @@ def is_gated(entries: Entries) -> bool:
     return any(entry.part for entry in entries if entry.parameter == "experts.weight1")
 
 
+def is_alternating(entries: Entries) -> bool:
+    """Returns True if columns of gate and up alternate in an array of all experts."""
+    return any(entry.part == "alternating" for entry in entries if entry.parameter == "experts.weight1")
+
+
 def pairs(entry: Entry, parameter: np.ndarray, stored: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     """Views of a Parameter's array and of a checkpoint's that are to be equal; of one expert, where the entry is of experts.
 

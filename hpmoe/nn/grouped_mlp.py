@@ -11,12 +11,13 @@ from mindspore import Tensor, mint, nn
 from hpmoe.balance.moving import physical_ids
 from hpmoe.balance.places import keep_together, places_in_order
 from hpmoe.machines.machine import Mesh
-from hpmoe.nn.expert_shards import by_rank, own_experts
+from hpmoe.nn.expert_shards import by_rank, own_experts, to_all_shards
 from hpmoe.nn.on_ranks import num_ranks, reshaped, rows_shape, shape_of, transformed
 from hpmoe.nn.parameters import Frozen, check_drawn, check_sizes, normal, zeros
 from hpmoe.primitives.dispatch import combine, dispatch
 from hpmoe.primitives.entry_weights import dispatch_weights, of_entries
 from hpmoe.primitives.grouped_matmul import grouped_matmul
+from hpmoe.primitives.in_float32 import weight_beside
 from hpmoe.primitives.outside_graphs import constexpr
 from hpmoe.primitives.swiglu import swiglu
 from hpmoe.ranks.world import World
@@ -24,9 +25,10 @@ from hpmoe.routing.capacity import DROP_POLICIES, FACTOR, is_factor
 from hpmoe.support.errors import check_argument, check_flags, is_name
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.mindspore_private import keep_whole
-from hpmoe.support.trees import Function
+from hpmoe.support.trees import Function, PyTree
 
 Activation = Callable[[Tensor], Tensor]
+LORA = ("lora_a1", "lora_b1", "lora_a2", "lora_b2")  # Parameters of adapters, see lora.py
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +48,19 @@ class Experts:
                                capacity_factor=self.capacity_factor, drop_policy=self.drop_policy, topk_weights=topk_weights)
         if self.on_input:
             rows = rows * dispatch_weights(of_entries(topk_weights.astype(rows.dtype), route), route)
-        hidden = self.activation(grouped_matmul(rows, experts["weight1"], route, bias=experts.get("bias1")))
-        out = grouped_matmul(hidden, experts["weight2"], route, bias=experts.get("bias2"))
+        hidden = self.activation(_adapted(rows, experts, "1", route))
+        out = _adapted(hidden, experts, "2", route)
         return combine(out, route, None if self.on_input else topk_weights)
+
+
+def _adapted(rows: Tensor, experts: Mapping[str, Tensor], number: str, route: PyTree) -> Tensor:
+    """Returns rows times a weight of experts, with its bias and adapter if it has these."""
+    out = grouped_matmul(rows, experts[f"weight{number}"], route, bias=experts.get(f"bias{number}"))
+    if f"lora_a{number}" not in experts:
+        return out
+    low = grouped_matmul(rows, weight_beside(rows, experts[f"lora_a{number}"]), route)
+    added = grouped_matmul(low, weight_beside(rows, experts[f"lora_b{number}"]), route)
+    return out + added * experts["lora_scale"]
 
 
 @suggests_keywords
@@ -129,6 +141,8 @@ class GroupedMLP(nn.Cell):
             self.bias2 = own_experts(zeros("bias2", (num_moe_experts, hidden_size), dtype), mesh, "first")
         self.places = places_in_order(num_moe_experts)
         self.replaced: str | None = None  # the weight that was set while experts were moved, without places
+        self.lora_scale: float = 1.0
+        self.splits |= {"lora_a1": "columns", "lora_b1": columns, "lora_a2": "rows", "lora_b2": "columns"}
         self._keep_together()
         self.run = run = Experts(activation, moe_apply_probs_on_input, moe_expert_capacity_factor,
                                  moe_token_drop_policy if moe_expert_capacity_factor is not None else "error")
@@ -154,6 +168,12 @@ class GroupedMLP(nn.Cell):
         if self.has_bias:
             found["bias1"] = self._by_rank(self.bias1, "bias1")
             found["bias2"] = self._by_rank(self.bias2 if self.has_first_shard else self.bias2 * 0.0, "bias2")
+        adapters = {name: p for name, p in self.parameters_and_names() if name in LORA}
+        for name, p in adapters.items():
+            is_shared = name in ("lora_a1", "lora_b2") and self.ep_size  # the shards of an expert have all of it
+            found[name] = to_all_shards(p, self.num_groups, self.tp_size) if is_shared else self._by_rank(p, name)
+        if adapters:
+            found["lora_scale"] = self.lora_scale
         found["places"] = mint.broadcast_to(self.places, (self.ep_size, *self.places.shape)) if self.ep_size else self.places
         return found
 

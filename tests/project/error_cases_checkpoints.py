@@ -9,7 +9,18 @@ import numpy as np
 from error_cases import cases
 from mindspore import nn
 
-from hpmoe.nn import MoELayer, gpt_oss_swiglu, hugging_face_options, load_hugging_face, relu2, save_hugging_face
+from hpmoe.nn import (
+    MoELayer,
+    add_lora,
+    gpt_oss_swiglu,
+    hugging_face_options,
+    load_hugging_face,
+    load_lora,
+    merge_lora,
+    relu2,
+    save_hugging_face,
+    save_lora,
+)
 from hpmoe.nn.safetensors import Stored, write_file
 
 OPTIONS = {"hidden_size": 4, "moe_ffn_hidden_size": 3, "num_moe_experts": 2, "moe_router_topk": 1, "norm_topk_prob": False}
@@ -166,6 +177,48 @@ cases("hugging_face_options", {
     "missing fields": lambda: hugging_face_options({"model_type": "qwen3_moe", "hidden_size": 8}),
     "another activation and jitter": lambda: hugging_face_options(
         {**MIXTRAL, "hidden_act": "gelu", "router_jitter_noise": 0.1}),
+})
+def _lora(change):
+    """A folder with adapters, changed by a function of its configuration."""
+    def call(folder):
+        layer = MoELayer(**OPTIONS)
+        add_lora(layer, rank=2, alpha=4)
+        save_lora(layer, folder, "mlp")
+        path = folder / "adapter_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+        load_lora(MoELayer(**OPTIONS), folder, "mlp")
+    return _in_folder({}, call)
+
+
+def _half_adapter(folder):
+    (folder / "adapter_config.json").write_text('{"r": 2, "lora_alpha": 4}')
+    write_file(folder / "adapter_model.safetensors", {
+        "base_model.model.mlp.experts.lora_A.weight": Stored("float32", (1,), lambda *ranges: np.ones(1, np.float32))})
+    load_lora(MoELayer(**OPTIONS), folder, "mlp")
+
+
+def _integers(folder):
+    (folder / "adapter_config.json").write_text('{"r": 1, "lora_alpha": 4}')
+    write_file(folder / "adapter_model.safetensors", {
+        f"base_model.model.mlp.experts.lora_{side}.weight": Stored("I64", shape, lambda s=shape: np.ones(s, np.int64))
+        for side, shape in {"A": (2, 4), "B": (6, 2)}.items()})
+    load_lora(MoELayer(**OPTIONS), folder, "mlp")
+
+
+cases("lora", {
+    "no layer": lambda: add_lora(nn.Cell(), rank=2, alpha=4),
+    "no rank": lambda: add_lora(MoELayer(**OPTIONS), rank=0, alpha=4),
+    "alpha of words": lambda: add_lora(MoELayer(**OPTIONS), rank=2, alpha="4"),
+    "other targets": lambda: add_lora(MoELayer(**OPTIONS), rank=2, alpha=4, targets=("q_proj",)),
+    "nothing to merge": lambda: merge_lora(MoELayer(**OPTIONS)),
+    "a folder that is a number": lambda: load_lora(MoELayer(**OPTIONS), 3),
+    "to a folder that is a number": lambda: save_lora(MoELayer(**OPTIONS), 3),
+    "no layers": lambda: save_lora({}, "adapters"),
+    "no configuration": _in_folder({}, lambda folder: load_lora(MoELayer(**OPTIONS), folder)),
+    "another kind of adapter": _lora({"use_dora": True}),
+    "another rank": _lora({"r": 3}),
+    "half an adapter": _in_folder({}, _half_adapter),
+    "adapters of integers": _in_folder({}, _integers),
 })
 cases("gpt_oss_swiglu", {
     "no limit": lambda: gpt_oss_swiglu(0),

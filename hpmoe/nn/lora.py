@@ -1,0 +1,262 @@
+"""LoRA on experts: adapters as PEFT's `target_parameters` writes them, trained beside frozen weights, saved back, merged."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor
+
+from hpmoe.balance.places import experts_at
+from hpmoe.nn.checkpoint_folder import open_arrays
+from hpmoe.nn.formats import is_alternating
+from hpmoe.nn.grouped_mlp import LORA
+from hpmoe.nn.hugging_face_options import find_model
+from hpmoe.nn.moe_layer import MoELayer
+from hpmoe.nn.safetensors import Stored, write_file
+from hpmoe.ranks.world import World
+from hpmoe.support.dtypes import FLOATS
+from hpmoe.support.errors import check_argument, is_int, is_number
+from hpmoe.support.kept_files import Fields
+from hpmoe.support.keywords import suggests_keywords
+
+FILE, CONFIG, ROOT = "adapter_model.safetensors", "adapter_config.json", "base_model.model."
+TARGETS = {"1": "gate_up_proj", "2": "down_proj"}  # by the number of the weight
+# Fields that change what an adapter adds, and the values of them that are read.
+_READ: dict[str, tuple[object, ...]] = {
+    "peft_type": ("LORA",), "bias": ("none",), "use_dora": (False,), "lora_bias": (False,), "fan_in_fan_out": (False,),
+    "rank_pattern": ({}, None), "alpha_pattern": ({}, None), "lora_dropout": (0.0,)}
+
+
+@suggests_keywords
+def add_lora(layer: MoELayer, *, rank: int, alpha: float, targets: tuple[str, ...] = ("gate_up_proj", "down_proj")) -> None:
+    """Adds adapters to the experts' weights, W + alpha / rank * A @ B, and freezes all other Parameters of the layer.
+
+    A is drawn as the layer's weights are, B is zero. A is [E, in, rank], B [E, rank, out].
+
+    Args:
+        layer: a `MoELayer`, on one rank, on a mesh, or on processes that share no experts.
+        rank: of the adapters.
+        alpha: their scale times the rank.
+        targets: which weights, "gate_up_proj" and "down_proj".
+
+    Raises:
+        ArgumentError: an argument does not fit, or the layer has adapters.
+
+    Example:
+        >>> import hpmoe
+        >>> layer = hpmoe.nn.MoELayer(hidden_size=8, moe_ffn_hidden_size=4, num_moe_experts=2)
+        >>> hpmoe.nn.add_lora(layer, rank=2, alpha=4)
+        >>> [(p.name, p.shape) for p in layer.trainable_params()][:2]
+        [('experts.lora_a1', (2, 8, 2)), ('experts.lora_b1', (2, 2, 8))]
+    """
+    who = "hpmoe.nn.add_lora"
+    _check_layer(who, layer, has_adapters=False)
+    check_argument(is_int(rank), who, "rank", repr(rank), "a positive int")
+    check_argument(is_number(alpha), who, "alpha", repr(alpha), "a finite float32 number")
+    is_targets = isinstance(targets, (tuple, list)) and targets and set(targets) <= set(TARGETS.values())
+    check_argument(bool(is_targets), who, "targets", repr(targets), f"some of {', '.join(TARGETS.values())}")
+    arrays = {}
+    for number, target in TARGETS.items():
+        if target in targets:
+            experts, rows, columns = _shape(layer, number)
+            drawn = ms.ops.normal((experts, rows, int(rank)), Tensor(0.0), Tensor(1 / math.sqrt(rows))).asnumpy()
+            arrays |= {f"lora_a{number}": drawn, f"lora_b{number}": np.zeros((experts, rank, columns), np.float32)}
+    _set(layer, arrays, {"r": int(rank), "lora_alpha": alpha, "peft_type": "LORA", "bias": "none", "target_modules": [],
+                         "target_parameters": [f"mlp.experts.{target}" for target in TARGETS.values() if target in targets]})
+
+
+@suggests_keywords
+def load_lora(layer: MoELayer, folder: str | os.PathLike[str], prefix: str = "", *, model_type: str = "qwen3_moe") -> None:
+    """Adds the adapters of a block's experts from a folder that PEFT wrote, and freezes all other Parameters of the layer.
+
+    Args:
+        layer: a `MoELayer` without adapters, as for `add_lora`.
+        folder: a folder with adapter_config.json and adapter_model.safetensors.
+        prefix: what the block's names start with in the model, as in "model.layers.3.mlp".
+        model_type: the type of the model, which says how columns of gate and up follow each other.
+
+    Raises:
+        ArgumentError: an argument does not fit, or the folder has no adapters of the block, of another shape, or of a kind
+            that adds something else.
+    """
+    who = "hpmoe.nn.load_lora"
+    _check_layer(who, layer, has_adapters=False)
+    model = find_model(who, "model_type", model_type)
+    check_argument(isinstance(folder, (str, os.PathLike)), who, "folder", f"a {type(folder).__name__}", "a path")
+    config = _config(who, Path(folder))
+    start = f"{ROOT}{prefix}{'.' if prefix else ''}experts."
+    stored = open_arrays(who, Path(folder) / FILE, start)
+    arrays: dict[str, np.ndarray] = {}
+    for inner in ("base_layer.", ""):
+        pair = [stored.pop(f"{inner}lora_{side}.weight", None) for side in "AB"]
+        if pair[0] is not None and pair[1] is not None:
+            found = _factors(who, layer, config, pair[0], pair[1], done=arrays)
+            arrays |= found
+    others = ", ".join(list(stored)[:4]) or "no adapters"
+    check_argument(not stored and bool(arrays), who, "folder", f"one with {others} of experts",
+                   "one with lora_A and lora_B of gate_up_proj and down_proj, PEFT's target_parameters")
+    if "lora_b1" in arrays and is_alternating(model.formats[-1]):
+        b = arrays["lora_b1"]
+        arrays["lora_b1"] = np.concatenate((b[..., ::2], b[..., 1::2]), -1)
+    _set(layer, arrays, config)
+
+
+def _config(who: str, folder: Path) -> Fields:
+    """Returns the configuration of adapters; raises ArgumentError if they add something else than A @ B."""
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        is_config = isinstance(config, dict) and is_int(config.get("r")) and is_number(config.get("lora_alpha"))
+    except (OSError, ValueError, RecursionError):
+        config, is_config = {}, False
+    check_argument(is_config, who, "folder", f"{folder}, without {CONFIG} of PEFT", "a folder that PEFT wrote")
+    unlike = [f"{name} {config[name]!r}" for name, values in _READ.items() if name in config and config[name] not in values]
+    check_argument(not unlike, who, "folder", f"one with {', '.join(unlike)}", "one of plain LoRA")
+    return config
+
+
+def _factors(who: str, layer: MoELayer, config: Fields, a: Stored, b: Stored, done: Mapping[str, np.ndarray]
+             ) -> dict[str, np.ndarray]:
+    """Returns A and B of the weight that stored factors [E * r, in] and [out, r * E] fit."""
+    held, total, rank = _held(layer), layer.experts.places.shape[0], config["r"]
+    for number in TARGETS:
+        _, rows, columns = _shape(layer, number)
+        is_plain = a.shape == (total * rank, rows) and b.shape == (columns, rank * total)
+        is_swapped = a.shape == (total * rank, columns) and b.shape == (rows, rank * total)
+        if f"lora_a{number}" in done or not (is_plain or is_swapped):
+            continue
+        check_argument({a.dtype, b.dtype} <= {*FLOATS}, who, "folder", f"one with adapters of {a.dtype}", "one of floats")
+        first = a.read().astype(np.float32).reshape(total, rank, -1)[held]
+        second = b.read().astype(np.float32).reshape(-1, rank, total)[..., held]
+        if is_plain:
+            return {f"lora_a{number}": first.transpose(0, 2, 1), f"lora_b{number}": second.transpose(2, 1, 0)}
+        return {f"lora_a{number}": second.transpose(2, 0, 1), f"lora_b{number}": first}
+    check_argument(False, who, "folder", f"one with adapters {a.shape}, {b.shape}",
+                   f"one of rank {rank} for {total} experts of the layer's sizes")
+    return {}
+
+
+@suggests_keywords
+def save_lora(layer: MoELayer | Mapping[str, MoELayer], folder: str | os.PathLike[str], prefix: str = "", *,
+              model_type: str = "qwen3_moe") -> None:
+    """Writes the adapters of a layer, or of layers by their prefixes, as PEFT reads them.
+
+    Args:
+        layer: a `MoELayer` with adapters, or a mapping of prefixes to these; all experts are held.
+        folder: where to; it is made if there is none.
+        prefix, model_type: as for `load_lora`.
+
+    Raises:
+        ArgumentError: an argument does not fit, or a layer has no adapters, or not those of all experts.
+    """
+    who = "hpmoe.nn.save_lora"
+    model = find_model(who, "model_type", model_type)
+    check_argument(isinstance(folder, (str, os.PathLike)), who, "folder", f"a {type(folder).__name__}", "a path")
+    layers = layer if isinstance(layer, Mapping) else {prefix: layer}
+    check_argument(bool(layers), who, "layer", "a mapping without layers", "one with some")
+    arrays: dict[str, Stored] = {}
+    for start, cell in layers.items():
+        _check_layer(who, cell, has_adapters=True)
+        tensors = {name: p.asnumpy() for name, p in _adapters(cell).items()}
+        check_argument(_held(cell) == slice(None), who, "layer", "one of some experts", "one that holds all")
+        order = np.argsort(experts_at(who, cell.experts.places))
+        numbers = [number for number in TARGETS if f"lora_a{number}" in tensors]
+        for number in numbers:
+            a, b = (tensors[f"lora_{side}{number}"][order] for side in "ab")
+            if number == "1" and is_alternating(model.formats[-1]):
+                b = np.stack(np.split(b, 2, -1), -1).reshape(b.shape)
+            inner = "base_layer." if number != numbers[-1] else ""
+            start_of = f"{ROOT}{start}{'.' if start else ''}experts.{inner}"
+            arrays[f"{start_of}lora_A.weight"] = _in_memory(a.transpose(0, 2, 1).reshape(-1, a.shape[1]))
+            arrays[f"{start_of}lora_B.weight"] = _in_memory(b.transpose(2, 1, 0).reshape(b.shape[2], -1))
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    write_file(Path(folder) / FILE, arrays)
+    config = next(iter(layers.values())).experts.lora_config
+    (Path(folder) / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _in_memory(array: np.ndarray) -> Stored:
+    return Stored("float32", array.shape, lambda: array)
+
+
+@suggests_keywords
+def merge_lora(layer: MoELayer) -> None:
+    """Adds the adapters to the experts' weights, each rounded once, and removes them; frozen Parameters train again.
+
+    Args:
+        layer: a `MoELayer` with adapters.
+
+    Raises:
+        ArgumentError: the layer has none.
+
+    Example:
+        >>> import hpmoe, numpy as np
+        >>> layer = hpmoe.nn.MoELayer(hidden_size=8, moe_ffn_hidden_size=4, num_moe_experts=2)
+        >>> hpmoe.nn.add_lora(layer, rank=2, alpha=4)
+        >>> hpmoe.nn.merge_lora(layer)
+        >>> [p.name for p in layer.trainable_params()]
+        ['router.weight', 'experts.weight1', 'experts.weight2']
+    """
+    _check_layer("hpmoe.nn.merge_lora", layer, has_adapters=True)
+    experts, scale = layer.experts, layer.experts.lora_scale
+    tensors = {name: p.asnumpy() for name, p in _adapters(layer).items()}
+    for number in TARGETS:
+        if f"lora_a{number}" in tensors:
+            weight = getattr(experts, f"weight{number}")
+            added = np.matmul(tensors[f"lora_a{number}"], tensors[f"lora_b{number}"]) * np.float32(scale)
+            weight.copy_(Tensor(weight.astype(ms.float32).asnumpy() + added).astype(weight.dtype))
+    for name in tensors:
+        delattr(experts, name)
+    for p in experts.lora_frozen:
+        p.requires_grad = True
+    experts.lora_frozen, experts.lora_scale, experts.lora_config = [], 1.0, None
+
+
+def _check_layer(who: str, layer: object, has_adapters: bool) -> None:
+    check_argument(isinstance(layer, MoELayer), who, "layer", f"a {type(layer).__name__}", "an hpmoe.nn.MoELayer")
+    assert isinstance(layer, MoELayer)
+    found = bool(_adapters(layer))
+    check_argument(found == has_adapters, who, "layer", f"one with{'' if found else 'out'} adapters",
+                   f"one with{'' if has_adapters else 'out'} adapters")
+    shards = isinstance(layer.mesh, World) and layer.mesh.tp_size > 1
+    check_argument(not shards, who, "layer", "one of processes that share experts",
+                   "one on a mesh of tp_size 1, or of virtual ranks")
+
+
+def _adapters(layer: MoELayer) -> dict[str, Parameter]:
+    return {name: p for name, p in layer.experts.parameters_and_names() if name in LORA}
+
+
+def _shape(layer: MoELayer, number: str) -> tuple[int, int, int]:
+    """Returns (experts held, in, out) of a weight."""
+    return tuple(getattr(layer.experts, f"weight{number}").shape)
+
+
+def _held(layer: MoELayer) -> slice:
+    """Returns the experts that a layer holds."""
+    own, mesh = layer.experts.weight1.shape[0], layer.mesh
+    if not isinstance(mesh, World) or mesh.num_ranks == 1:
+        return slice(None)
+    first = mesh.rank % mesh.num_ranks * own
+    return slice(first, first + own)
+
+
+def _set(layer: MoELayer, arrays: Mapping[str, np.ndarray], config: Fields) -> None:
+    """Gives a layer its adapters, and freezes the rest."""
+    experts = layer.experts
+    experts.lora_frozen = layer.trainable_params()
+    for p in experts.lora_frozen:
+        p.requires_grad = False
+    at = experts_at("hpmoe.nn.load_lora", experts.places)
+    for name in LORA:
+        if name in arrays:
+            array = arrays[name] if len(at) != len(arrays[name]) else arrays[name][at]
+            setattr(experts, name, Parameter(Tensor(np.ascontiguousarray(array, np.float32)), name=f"experts.{name}"))
+    rank = config["r"]
+    experts.lora_config = dict(config)
+    experts.lora_scale = float(config["lora_alpha"] / (math.sqrt(rank) if config.get("use_rslora") else rank))
