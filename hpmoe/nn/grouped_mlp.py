@@ -164,16 +164,15 @@ class GroupedMLP(nn.Cell):
     def tensors(self) -> Mapping[str, Tensor]:
         """What experts read, by name; with a rank axis where there is a mesh."""
         check_places(self.who, self.replaced)
-        found = {"weight1": self._by_rank(self.weight1, "weight1"), "weight2": self._by_rank(self.weight2, "weight2")}
+        found: dict[str, PyTree] = {name: self._by_rank(getattr(self, name), name) for name in ("weight1", "weight2")}
         if self.has_bias:
             found["bias1"] = self._by_rank(self.bias1, "bias1")
             found["bias2"] = self._by_rank(self.bias2 if self.has_first_shard else self.bias2 * 0.0, "bias2")
         adapters = {name: p for name, p in self.parameters_and_names() if name in LORA}
+        found |= {"lora_scale": self.lora_scale} if adapters else {}
         for name, p in adapters.items():
             is_shared = name in ("lora_a1", "lora_b2") and self.ep_size  # the shards of an expert have all of it
             found[name] = to_all_shards(p, self.num_groups, self.tp_size) if is_shared else self._by_rank(p, name)
-        if adapters:
-            found["lora_scale"] = self.lora_scale
         found["places"] = mint.broadcast_to(self.places, (self.ep_size, *self.places.shape)) if self.ep_size else self.places
         return found
 

@@ -94,9 +94,8 @@ def _block(layer: nn.Cell, parameters: Mapping[str, Parameter], experts: range |
     own, num_zero = parameters["experts.weight1"].shape[0], _num_zero(layer)
     num_experts, mesh = parameters["router.weight"].shape[0] - num_zero, getattr(layer, "mesh", None)
     place = RankPlace.of(mesh if isinstance(mesh, World) else None)
-    held = experts
-    if experts is None:
-        held = place.experts(own) if place.mesh.num_ranks > 1 else range(num_experts)
+    own_range = place.experts(own) if place.mesh.num_ranks > 1 else range(num_experts)
+    held = own_range if experts is None else experts
     is_range = isinstance(held, range) and held.step == 1 and 0 <= held.start and held.stop <= num_experts
     check_argument(is_range and len(held) == own, LOAD, "experts", repr(experts),
                    f"a range of {own} of the {num_experts} experts, as the layer holds")

@@ -124,7 +124,7 @@ def _check_others(fields: Fields, model: ModelType, has_shared: bool, names: tup
     fixed = {**_FIXED, **model.fixed}
     unlike = {}
     quantization = fields.get("quantization_config")
-    if isinstance(quantization, Mapping) and (fault := fault_of_quantization(quantization)):
+    if isinstance(quantization, dict) and (fault := fault_of_quantization(quantization)):
         unlike["quantization_config"] = f", {fault}"
     for name, value in fields.items():
         if name in fixed:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter, Tensor
+from mindspore import Parameter, Tensor, nn, ops
 
 from hpmoe.balance.places import experts_at
 from hpmoe.nn.checkpoint_folder import open_arrays
@@ -65,7 +65,7 @@ def add_lora(layer: MoELayer, *, rank: int, alpha: float, targets: tuple[str, ..
     for number, target in TARGETS.items():
         if target in targets:
             experts, rows, columns = _shape(layer, number)
-            drawn = ms.ops.normal((experts, rows, int(rank)), Tensor(0.0), Tensor(1 / math.sqrt(rows))).asnumpy()
+            drawn = ops.normal((experts, rows, int(rank)), Tensor(0.0), Tensor(1 / math.sqrt(rows))).asnumpy()
             arrays |= {f"lora_a{number}": drawn, f"lora_b{number}": np.zeros((experts, rank, columns), np.float32)}
     _set(layer, arrays, {"r": int(rank), "lora_alpha": alpha, "peft_type": "LORA", "bias": "none", "target_modules": [],
                          "target_parameters": [f"mlp.experts.{target}" for target in TARGETS.values() if target in targets]})
@@ -142,7 +142,7 @@ def _factors(who: str, layer: MoELayer, config: Fields, a: Stored, b: Stored, do
 
 
 @suggests_keywords
-def save_lora(layer: MoELayer | Mapping[str, MoELayer], folder: str | os.PathLike[str], prefix: str = "", *,
+def save_lora(layer: nn.Cell | Mapping[str, nn.Cell], folder: str | os.PathLike[str], prefix: str = "", *,
               model_type: str = "qwen3_moe") -> None:
     """Writes the adapters of a layer, or of layers by their prefixes, as PEFT reads them.
 
@@ -217,9 +217,8 @@ def merge_lora(layer: MoELayer) -> None:
     experts.lora_frozen, experts.lora_scale, experts.lora_config = [], 1.0, None
 
 
-def _check_layer(who: str, layer: object, has_adapters: bool) -> None:
+def _check_layer(who: str, layer: nn.Cell, has_adapters: bool) -> None:
     check_argument(isinstance(layer, MoELayer), who, "layer", f"a {type(layer).__name__}", "an hpmoe.nn.MoELayer")
-    assert isinstance(layer, MoELayer)
     found = bool(_adapters(layer))
     check_argument(found == has_adapters, who, "layer", f"one with{'' if found else 'out'} adapters",
                    f"one with{'' if has_adapters else 'out'} adapters")
@@ -228,7 +227,7 @@ def _check_layer(who: str, layer: object, has_adapters: bool) -> None:
                    "one on a mesh of tp_size 1, or of virtual ranks")
 
 
-def _adapters(layer: MoELayer) -> dict[str, Parameter]:
+def _adapters(layer: nn.Cell) -> dict[str, Parameter]:
     return {name: p for name, p in layer.experts.parameters_and_names() if name in LORA}
 
 
@@ -237,7 +236,7 @@ def _shape(layer: MoELayer, number: str) -> tuple[int, int, int]:
     return tuple(getattr(layer.experts, f"weight{number}").shape)
 
 
-def _held(layer: MoELayer) -> slice:
+def _held(layer: nn.Cell) -> slice:
     """Returns the experts that a layer holds."""
     own, mesh = layer.experts.weight1.shape[0], layer.mesh
     if not isinstance(mesh, World) or mesh.num_ranks == 1:

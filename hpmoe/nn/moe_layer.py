@@ -365,7 +365,7 @@ def sequences_of_rank(who: str, shape: Sequence[int], ep_size: int, by_sequence:
 def real_tokens(who: str, padding_mask: Tensor, shape: Sequence[int], ep_size: int) -> Tensor:
     """Returns 1 for each token that is no padding, float32 [T, 1], of all ranks if there are ranks."""
     check_mask(who, shape_of(padding_mask), getattr(padding_mask, "dtype", None), shape)
-    return reshaped(1.0 - padding_mask.astype(ms.float32), (ep_size, -1, 1) if ep_size else (-1, 1))
+    return reshaped(mint.sub(1.0, padding_mask.astype(ms.float32)), (ep_size, -1, 1) if ep_size else (-1, 1))
 
 
 @constexpr

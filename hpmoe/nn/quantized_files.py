@@ -20,7 +20,7 @@ from hpmoe.support.kept_files import Fields
 
 BLOCK = 128  # rows and columns that share a scale
 GROUP = 32  # values of MXFP4 that share a scale
-FP4 = np.float32([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 
 
 def _e4m3() -> np.ndarray:

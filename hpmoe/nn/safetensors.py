@@ -80,8 +80,8 @@ def without_repeats(pairs: list[tuple[str, object]]) -> Fields:
 
 def _stored(who: str, path: Path, entry: Fields, start: int) -> Stored:
     begin, end = entry["data_offsets"]
-    shape, code = tuple(entry["shape"]), entry["dtype"]
-    dtype = DTYPES.get(code, code)
+    shape, code = tuple(entry["shape"]), str(entry["dtype"])
+    dtype: str = DTYPES.get(code, code)
     size = (end - begin) // max(math.prod(shape), 1)
 
     def read(*ranges: range) -> np.ndarray:

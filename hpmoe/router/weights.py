@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import mindspore as ms
 from mindspore import Tensor, mint, ops
@@ -103,7 +104,7 @@ def sparsemixer(z: Tensor, ids: Tensor) -> Tensor:
     for k in range(ids.shape[1]):
         largest = take_columns(z, ids[:, k:k + 1])
         width = mint.maximum(mint.abs(z), largest) * BAND
-        is_close = ops.stop_gradient(largest - z) <= ops.stop_gradient(width)
+        is_close = cast(Tensor, ops.stop_gradient(largest - z)) <= cast(Tensor, ops.stop_gradient(width))
         if k:
             is_close = mint.logical_and(is_close, add_columns(1.0, ids[:, :k], num_cols=z.shape[1]) == 0)
         weights.append(take_columns(softmax(mint.where(is_close, z, NO_LOGIT)), ids[:, k:k + 1]))
