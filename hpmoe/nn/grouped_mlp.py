@@ -141,7 +141,8 @@ class GroupedMLP(nn.Cell):
             self.bias2 = own_experts(zeros("bias2", (num_moe_experts, hidden_size), dtype), mesh, "first")
         self.places = places_in_order(num_moe_experts)
         self.replaced: str | None = None  # the weight that was set while experts were moved, without places
-        self.lora_scale: float = 1.0
+        self.has_lora1, self.has_lora2 = False, False  # adapters; see lora.py
+        self.lora_scale: PyTree = 1.0
         self.splits |= {"lora_a1": "columns", "lora_b1": columns, "lora_a2": "rows", "lora_b2": "columns"}
         self._keep_together()
         self.run = run = Experts(activation, moe_apply_probs_on_input, moe_expert_capacity_factor,
@@ -164,20 +165,24 @@ class GroupedMLP(nn.Cell):
     def tensors(self) -> Mapping[str, Tensor]:
         """What experts read, by name; with a rank axis where there is a mesh."""
         check_places(self.who, self.replaced)
-        found: dict[str, PyTree] = {name: self._by_rank(getattr(self, name), name) for name in ("weight1", "weight2")}
+        found = {"weight1": self._by_rank(self.weight1, "weight1"), "weight2": self._by_rank(self.weight2, "weight2")}
         if self.has_bias:
             found["bias1"] = self._by_rank(self.bias1, "bias1")
             found["bias2"] = self._by_rank(self.bias2 if self.has_first_shard else self.bias2 * 0.0, "bias2")
-        adapters = {name: p for name, p in self.parameters_and_names() if name in LORA}
-        found |= {"lora_scale": self.lora_scale} if adapters else {}
-        for name, p in adapters.items():
-            is_shared = name in ("lora_a1", "lora_b2") and self.ep_size  # the shards of an expert have all of it
-            found[name] = to_all_shards(p, self.num_groups, self.tp_size) if is_shared else self._by_rank(p, name)
+        if self.has_lora1:
+            found["lora_a1"], found["lora_b1"] = self._of_all_shards(self.lora_a1), self._by_rank(self.lora_b1, "lora_b1")
+        if self.has_lora2:
+            found["lora_a2"], found["lora_b2"] = self._by_rank(self.lora_a2, "lora_a2"), self._of_all_shards(self.lora_b2)
+        if self.has_lora1 or self.has_lora2:
+            found["lora_scale"] = self.lora_scale
         found["places"] = mint.broadcast_to(self.places, (self.ep_size, *self.places.shape)) if self.ep_size else self.places
         return found
 
     def _by_rank(self, weight: Tensor, name: str) -> Tensor:
         return by_rank(weight, self.num_groups, self.tp_size, self.splits[name]) if self.ep_size else weight
+
+    def _of_all_shards(self, weight: Tensor) -> Tensor:
+        return to_all_shards(weight, self.num_groups, self.tp_size) if self.ep_size else weight
 
     def construct(self, hidden_states: Tensor, topk_weights: Tensor, topk_ids: Tensor) -> Tensor:
         rows = self._rows(hidden_states, self.hidden_size, "hidden_states")

@@ -214,6 +214,7 @@ def merge_lora(layer: MoELayer) -> None:
         delattr(experts, name)
     for p in experts.lora_frozen:
         p.requires_grad = True
+    experts.has_lora1, experts.has_lora2 = False, False
     experts.lora_frozen, experts.lora_scale, experts.lora_config = [], 1.0, None
 
 
@@ -256,6 +257,7 @@ def _set(layer: MoELayer, arrays: Mapping[str, np.ndarray], config: Fields) -> N
         if name in arrays:
             array = arrays[name] if len(at) != len(arrays[name]) else arrays[name][at]
             setattr(experts, name, Parameter(Tensor(np.ascontiguousarray(array, np.float32)), name=f"experts.{name}"))
+    experts.has_lora1, experts.has_lora2 = "lora_a1" in arrays, "lora_a2" in arrays
     rank = config["r"]
     experts.lora_config = dict(config)
     experts.lora_scale = float(config["lora_alpha"] / (math.sqrt(rank) if config.get("use_rslora") else rank))

@@ -98,6 +98,15 @@ def test_other_adapters_are_refused(field, value, tmp_path):
         load_lora(make(), tmp_path)
 
 
+@pytest.mark.parametrize("mesh", MESHES)
+def test_a_compiled_graph_has_adapters(mesh):
+    layer = adapted(MESHES[mesh])
+
+    def compiled(x):
+        return layer(x)
+    np.testing.assert_array_equal(ms.jit(compiled)(ms.Tensor(X)).asnumpy(), layer(ms.Tensor(X)).asnumpy())
+
+
 def test_one_weight_has_an_adapter(tmp_path):
     layer = make()
     add_lora(layer, rank=2, alpha=2, targets=("down_proj",))
