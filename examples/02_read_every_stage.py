@@ -56,7 +56,7 @@ def first_lines(text, most=22):
 
 
 def make_inputs(rng):
-    """For each rank one array for each argument, as `hpmoe.evaluate` and `hpmoe.interpret` take them."""
+    """For each rank one array for each argument, as `hpmoe.interpret` and `hpmoe.interpret` take them."""
     arrays = {name: rng.standard_normal(a.shape).astype(np.float32) for name, a in SHAPES.items()}
     scores = rng.random((EP_SIZE, NUM_TOKENS, EP_SIZE * NUM_LOCAL_EXPERTS))
     arrays["topk_ids"] = np.argsort(scores, axis=-1)[..., :TOP_K].astype(np.int32)
@@ -72,7 +72,7 @@ def check_orders(num_orders=20):
     overlapped = hpmoe.overlap_comm(hpmoe.tile_partition(hpmoe.moe_ffn, rows=8, cols=8))
     program, flow = lower(hpmoe.moe_ffn), lower(overlapped)
     inputs = make_inputs(np.random.default_rng(0))
-    expected, in_order = outputs(hpmoe.evaluate, program, inputs), outputs(hpmoe.interpret, flow, inputs)
+    expected, in_order = outputs(hpmoe.interpret, program, inputs), outputs(hpmoe.interpret, flow, inputs)
     equal = [np.array_equal(in_order, outputs(hpmoe.interpret, flow, inputs, seed=s)) for s in range(num_orders)]
     print(f"\n----- {flow.num_tasks} tasks on each of {flow.ep_size} ranks, in random legal orders\n"
           f"{sum(equal)} of {num_orders} orders gave the same result, bit for bit\n"

@@ -80,7 +80,7 @@ def show_queues():
     """Plans one rank of a larger layer for an Ascend A3; planning needs shapes only."""
     sizes = [((2048, 1024), "float32"), ((2048, 4), "int32"), ((2048, 4), "float32"), ((8, 1024, 1024), "float32"),
              ((8, 512, 1024), "float32"), ((1024, 2048), "float32"), ((1024, 1024), "float32")]
-    npu = hpmoe.ascend_a3
+    npu = hpmoe.machines.ascend_a3
     plan = hpmoe.chain(hpmoe.tile_partition(rows=npu.tile_rows, cols=npu.tile_cols), hpmoe.overlap_comm,
                        hpmoe.assign_queues(machine=npu))
     flow = plan(hpmoe.moe_ffn).lower(*(hpmoe.ShapeDtypeStruct(*s) for s in sizes), mesh=hpmoe.Mesh(4))

@@ -2,7 +2,7 @@
 
     python examples/08_send_a_token_once.py
 
-`deduplicate_rows` is a transform of the function, innermost in the chain; both passes are rewritten by it. It pays where
+`send_rows` is a transform of the function, innermost in the chain; both passes are rewritten by it. It pays where
 links are slow against the matmuls, between nodes above all, and costs time where they are not: the way back begins when a
 rank's last expert of a token is done. A model of the machine tells which, and `hpmoe.autotune` compares both. The first part
 runs a small layer on this CPU and compares numbers; the second one only simulates.
@@ -53,7 +53,8 @@ def show_numbers(args):
     mesh = hpmoe.Mesh(EP_SIZE)
     plain = run(hpmoe.spmd(hpmoe.moe_ffn, mesh))
     each, once, again = (run(hpmoe.spmd(to_kernel(f), mesh)) for f in (
-        hpmoe.moe_ffn, hpmoe.deduplicate_rows(hpmoe.moe_ffn), hpmoe.deduplicate_rows(hpmoe.moe_ffn)))
+        hpmoe.moe_ffn, hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated"), hpmoe.send_rows(hpmoe.moe_ffn,
+                                                                                              scheme="deduplicated")))
     reached = distinct_ranks(args[1].asnumpy(), NUM_EXPERTS // EP_SIZE)
     print(f"{TOP_K} experts a token are on {reached:.2f} ranks of {EP_SIZE}")
     print("largest difference from the plain function, relative   a row for each expert   for each rank")
@@ -76,14 +77,14 @@ def show_simulated(rng):
           f"{distinct_ranks(ids, local):.2f} ranks; forward, ms")
     print("  nodes   a row for each expert   for each rank   autotune takes")
     for node_size in (1, 4, 8):
-        machine = hpmoe.ascend_a3.replace({"link.node_size": node_size})
+        machine = hpmoe.machines.ascend_a3.replace({"link.node_size": node_size})
         to_queues = hpmoe.chain(hpmoe.tile_partition(rows="auto", cols="auto", machine=machine),
-                                hpmoe.overlap_comm(cols="auto", returns=2), hpmoe.assign_queues)
+                                hpmoe.overlap_comm(put_cols="auto", returns=2), hpmoe.assign_queues)
         each, once, tuned = (f.lower(*avals, mesh=hpmoe.Mesh(ep_size)) for f in (
-            to_queues(hpmoe.moe_ffn), to_queues(hpmoe.deduplicate_rows(hpmoe.moe_ffn)),
+            to_queues(hpmoe.moe_ffn), to_queues(hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated")),
             hpmoe.autotune(hpmoe.moe_ffn, machine=machine, topk_ids=ids, budget=6)))
         each_us, once_us = (hpmoe.simulate(flow, routing=ids).span for flow in (each, once))
-        chosen = "for each rank" if "deduplicate_rows" in tuned.provenance else "for each expert"
+        chosen = "for each rank" if "send_rows(scheme=deduplicated)" in tuned.provenance else "for each expert"
         print(f"  {ep_size // node_size:<7} {each_us / 1e3:21.2f} {once_us / 1e3:15.2f}   {chosen}")
 
 

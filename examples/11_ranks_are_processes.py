@@ -35,7 +35,7 @@ layer = hpmoe.spmd(to_kernel(routed), mesh, in_axes=(0, None, 0, 0))
 
 def share(array):
     """This rank's part of what all have together."""
-    return ms.Tensor(np.split(array, mesh.ep_size)[mesh.ep_rank])
+    return ms.Tensor(np.split(array, mesh.ep)[mesh.ep_rank])
 
 
 def make_parameters(rng):

@@ -87,7 +87,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         ms.save_checkpoint(layer, str(Path(folder) / "layer.ckpt"))
         saved = ms.load_checkpoint(str(Path(folder) / "layer.ckpt"))
-    on_two_ranks = hpmoe.nn.MoELayer(**SIZES, mesh=hpmoe.Mesh(ep_size=2))
+    on_two_ranks = hpmoe.nn.MoELayer(**SIZES, mesh=hpmoe.Mesh(ep=2))
     ms.load_param_into_net(on_two_ranks, {name.removeprefix("layer."): p for name, p in saved.items()}, strict_load=True)
     difference = abs(on_two_ranks(batch[0]) - layer(batch[0])).max().asnumpy()
     print(f"largest difference of the same checkpoint on two ranks: {difference:.1e}")

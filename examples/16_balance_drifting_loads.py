@@ -149,8 +149,8 @@ def simulate(ep_size, *sizes):
     """What `measure` measures, simulated on ranks of an NPU each; and the workers of each expert in the last phase."""
     def to_layer(copies):
         return hpmoe.spmd(hpmoe.chain(
-            copies, hpmoe.tile_partition(machine=hpmoe.ascend_a3, rows="auto", cols="auto"),
-            hpmoe.overlap_comm(cols="auto", returns=2), hpmoe.assign_queues)(hpmoe.moe_ffn), hpmoe.Mesh(ep_size))
+            copies, hpmoe.tile_partition(machine=hpmoe.machines.ascend_a3, rows="auto", cols="auto"),
+            hpmoe.overlap_comm(put_cols="auto", returns=2), hpmoe.assign_queues)(hpmoe.moe_ffn), hpmoe.Mesh(ep_size))
 
     times, workers = {phase: {} for phase in PHASES}, {}
     for name, replicas in VARIANTS.items():

@@ -33,7 +33,7 @@ def two_microbatches(x, ids, weights, other_x, other_ids, other_weights, *expert
 
 def to_kernel(f, machine=None):
     return hpmoe.chain(hpmoe.tile_partition(rows="auto", cols="auto", machine=machine),
-                       hpmoe.overlap_comm(cols="auto", returns=2), hpmoe.assign_queues)(f)
+                       hpmoe.overlap_comm(put_cols="auto", returns=2), hpmoe.assign_queues)(f)
 
 
 def make_arguments(rng):
@@ -65,7 +65,7 @@ def show_numbers(args):
 
 def simulated_us(f, num_microbatches, tokens, ep_size=16, experts=128, top_k=8, hidden=7168, intermediate=2048):
     """Of one launch, forward, on a modelled Ascend A3, where every expert gets the same."""
-    local, machine = experts // ep_size, hpmoe.ascend_a3
+    local, machine = experts // ep_size, hpmoe.machines.ascend_a3
     shapes = [((tokens, hidden), "bfloat16"), ((tokens, top_k), "int32"), ((tokens, top_k), "float32")] * num_microbatches
     shapes += [((local, hidden, 2 * intermediate), "bfloat16"), ((local, intermediate, hidden), "bfloat16"),
                ((hidden, 2 * intermediate), "bfloat16"), ((intermediate, hidden), "bfloat16")]

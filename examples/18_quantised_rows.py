@@ -65,12 +65,12 @@ def in_float64(args, cotangent):
     inputs = [a.astype(ms.float32).asnumpy() if a.dtype == ms.bfloat16 else a.asnumpy() for a in args]
     avals = [hpmoe.ShapeDtypeStruct(a.shape[1:], "int32" if a.dtype == np.int32 else "float64") for a in inputs]
     program = hpmoe.trace(hpmoe.moe_ffn, *avals, mesh=hpmoe.Mesh(EP_SIZE))
-    backward = hpmoe.vjp(program)
+    backward = hpmoe.rewriting.vjp(program)
     given = dict(zip(program.input_names, inputs, strict=True)) | {"d_out": cotangent}
     saved = [name for name in backward.input_names if name not in given]
     whole = program.replace(outputs=(*program.outputs, *(backward.inputs[backward.input_names.index(n)] for n in saved)))
-    forward = hpmoe.evaluate(whole, [[a[r] for a in inputs] for r in range(EP_SIZE)], dtype="float64")
-    grads = hpmoe.evaluate(backward, [[given[n][r] if n in given else forward[r][1 + saved.index(n)]
+    forward = hpmoe.interpret(whole, [[a[r] for a in inputs] for r in range(EP_SIZE)], dtype="float64")
+    grads = hpmoe.interpret(backward, [[given[n][r] if n in given else forward[r][1 + saved.index(n)]
                                        for n in backward.input_names] for r in range(EP_SIZE)], dtype="float64")
     return [np.stack(parts) for parts in zip(*([out[0], *mine] for out, mine in zip(forward, grads, strict=True)),
                                              strict=True)]
@@ -114,7 +114,7 @@ def show_simulated(rng):
     shapes = ((num_tokens, hidden_size), (num_tokens, top_k), (num_tokens, top_k),
               (local, hidden_size, 2 * intermediate_size), (local, intermediate_size, hidden_size))
     avals = [hpmoe.ShapeDtypeStruct(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]
-    machine = hpmoe.ascend_a3.replace({"link.node_size": 1})
+    machine = hpmoe.machines.ascend_a3.replace({"link.node_size": 1})
     print(f"\nsimulated, {ep_size} ranks, each a node, {num_tokens} tokens each, forward")
     print("  rows are dispatched as      MB out of all ranks   median put out, us    ms")
     for name in ("bfloat16 rows", "int8", "mxfp8", "int8, both ways"):
@@ -135,7 +135,7 @@ def int8_moe_ffn(x, topk_ids, topk_weights, gate_up, gate_up_scale, down, down_s
 def show_int8_weights(rng):
     """Few tokens for each expert, so that reading weights takes the time; then many, so that multiplying does."""
     ep_size, num_experts, top_k, hidden_size, intermediate_size = 8, 64, 8, 7168, 1024
-    local, machine = num_experts // ep_size, hpmoe.ascend_a3
+    local, machine = num_experts // ep_size, hpmoe.machines.ascend_a3
     weights = (local, hidden_size, 2 * intermediate_size), (local, intermediate_size, hidden_size)
     scales = (local, 2 * intermediate_size), (local, hidden_size)
     print(f"\nsimulated, {ep_size} ranks of a node, forward, ms       MB of weights   64 tokens   2048 tokens")

@@ -37,7 +37,7 @@ def moe_ffn(hidden_states: Tensor, topk_ids: Tensor, topk_weights: Tensor, gate_
         shared_gate_up_weight, shared_down_weight: [H, 2S] and [S, H] of a shared expert; none by default.
         capacity_factor, drop_policy: what an expert takes of each rank, and which entries are dropped; see
             `hpmoe.dispatch`.
-        return_drop_counts: also return what `hpmoe.drop_counts` gives.
+        return_drop_counts: also return what `hpmoe.router.drop_counts` gives.
 
     Returns:
         [T, H], out[t] = sum over k of topk_weights[t, k] * expert(topk_ids[t, k])(hidden_states[t]), without dropped

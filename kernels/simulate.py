@@ -87,7 +87,8 @@ def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing
 
     Example:
         >>> import hpmoe
-        >>> staged = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu, rows=128, cols=256), machine=hpmoe.ascend_a3)
+        >>> staged = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu, rows=128, cols=256),
+        ...                              machine=hpmoe.machines.ascend_a3)
         >>> flow = staged.lower(hpmoe.ShapeDtypeStruct((8192, 4096), "bfloat16"))
         >>> hpmoe.simulate(flow).summary()
         'simulated 78.9 us, 65 % busy, 0.0 us waiting'
@@ -124,7 +125,8 @@ def outline(flow: Taskflow, machine: Machine | None = None, *, routing: PerRank 
 
     Example:
         >>> import hpmoe
-        >>> staged = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu, rows=128, cols=256), machine=hpmoe.ascend_a3)
+        >>> staged = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu, rows=128, cols=256),
+        ...                              machine=hpmoe.machines.ascend_a3)
         >>> flow = staged.lower(hpmoe.ShapeDtypeStruct((8192, 4096), "bfloat16"))
         >>> outline(flow).span == hpmoe.simulate(flow).span
         True

@@ -22,7 +22,7 @@ from hpmoe.support.errors import ProgramError, check_argument
 from hpmoe.support.loading import address
 from hpmoe.support.mindspore_private import Differentiable, gradient_depth, takes_gradient
 
-WHO = "hpmoe.permute"
+WHO = "hpmoe.token_ops.permute"
 MEMORY = Pool()
 
 
@@ -209,7 +209,7 @@ def _(indices: Tensor) -> Tensor:
 @expert_places.eager
 def _(indices: Tensor, *, num_experts: int, capacity: int) -> Tensor:
     expert_places.rules["infer"](_aval(indices), num_experts=num_experts, capacity=capacity)
-    ids = values_of("hpmoe.init_routing", indices)
+    ids = values_of("hpmoe.token_ops.init_routing", indices)
     check_experts(ids, num_experts)
     ids = ids.reshape(-1)
     counts = np.bincount(ids, minlength=num_experts)
@@ -219,7 +219,7 @@ def _(indices: Tensor, *, num_experts: int, capacity: int) -> Tensor:
 
 @expert_counts.eager
 def _(indices: Tensor, *, num_experts: int, cumulative: bool) -> Tensor:
-    counted = expert_counts.rules["reference"](values_of("hpmoe.init_routing", indices), num_experts=num_experts,
+    counted = expert_counts.rules["reference"](values_of("hpmoe.token_ops.init_routing", indices), num_experts=num_experts,
                                                cumulative=cumulative)
     return Tensor.from_numpy(counted)
 

@@ -9,7 +9,7 @@ import numpy as np
 from hpmoe.costs.task_costs import task_costs
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
-from hpmoe.machines.presets import cpu
+from hpmoe.machines.this_cpu import cpu
 from hpmoe.planner.planner import schedule
 from hpmoe.runtime.rewrite import name_of
 from hpmoe.runtime.transform import transform
@@ -120,7 +120,7 @@ POLICIES: dict[str, Policy] = {"critical_path": critical_path, "round_robin": ro
 
 def _check(machine: Machine | None = None, policy: str | Policy = "critical_path", priority: Priority | None = None) -> None:
     check_argument(machine is None or isinstance(machine, Machine), "assign_queues", "machine", repr(machine),
-                   "an hpmoe.Machine, such as hpmoe.ascend_a3 or hpmoe.load_machine(name), or None")
+                   "an hpmoe.Machine, such as hpmoe.machines.ascend_a3 or hpmoe.load_machine(name), or None")
     check_argument(callable(policy) or is_name(policy, POLICIES), "assign_queues", "policy", repr(policy),
                    f"one of {', '.join(POLICIES)}, or a function (taskflow, machine) -> queues")
     check_argument(priority is None or callable(priority), "assign_queues", "priority", repr(priority),
@@ -161,7 +161,7 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None, policy: 
 
     Example:
         >>> import hpmoe
-        >>> hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.moe_ffn), machine=hpmoe.ascend_a3).level
+        >>> hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.moe_ffn), machine=hpmoe.machines.ascend_a3).level
         'queues'
         >>> def last_rows_first(flow):
         ...     return flow.tasks["row"]

@@ -41,7 +41,8 @@ def fuse_persistent(flow: Taskflow, *, target: str = "cpu", timeout: float = TIM
 
     Args:
         f: the staged function.
-        target: "cpu", threads of this process; "ascend", the NPU of this process, with machine=hpmoe.ascend_a3 or another of
+        target: "cpu", threads of this process; "ascend", the NPU of this process, with machine=hpmoe.machines.ascend_a3 or
+        another of
             two AIV for each AIC; "ascend-emulator", the source of the Ascend kernel executed on a emulator of an NPU, to
             test it.
             `hpmoe doctor --target=ascend` lists what that kernel runs and what it refuses.

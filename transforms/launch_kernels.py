@@ -20,8 +20,9 @@ def launch_kernels(flow: Taskflow, *, direct: bool = False) -> Taskflow:
     What MindSpore does op by op, as a Taskflow that the simulator can set beside a fused one. Collectives stay blocking, and
     the whole device moves their rows. Around them stand the kernels that an unfused program needs to lay rows out: by
     destination before rows are sent, by expert when they have come, and back again; their cost is that of reading and
-    writing the rows once. Rows that `deduplicate_rows` sends once need no layout by expert: copying them to their experts
-    and adding them up are operations of their own. The host learns the sizes of the first collective by a synchronisation.
+    writing the rows once. Rows that the scheme "deduplicated" sends once need no layout by expert: copying them to their
+    experts and adding them up are operations of their own. The host learns the sizes of the first collective
+    by a synchronisation.
 
     Kernels of decoding frameworks put each row where it belongs, and back, into places that are kept for it: `direct` has
     neither layouts nor a synchronisation.

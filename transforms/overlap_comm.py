@@ -38,12 +38,13 @@ ORDERS: dict[str, Order] = {"ratr": ratr, "sequential": sequential}
 
 
 def _check(order: str | Order = "ratr", combine_order: str | Order | None = None, signal: str = "tile",
-           cols: int | Literal["auto"] | None = None, returns: int | None = None) -> None:
+           put_cols: int | Literal["auto"] | None = None, returns: int | None = None) -> None:
     for name, value in (("order", order), ("combine_order", "ratr" if combine_order is None else combine_order)):
         check_argument(callable(value) or is_name(value, ORDERS), "overlap_comm", name, repr(value),
                        "\"ratr\", \"sequential\" or a function (rank, ep_size) -> destinations")
     check_argument(is_name(signal, SIGNALS), "overlap_comm", "signal", repr(signal), f"one of {', '.join(SIGNALS)}")
-    check_argument(cols is None or is_name(cols, ("auto",)) or is_int(cols), "overlap_comm", "cols", repr(cols),
+    check_argument(put_cols is None or is_name(put_cols, ("auto",)) or is_int(put_cols), "overlap_comm", "put_cols",
+                   repr(put_cols),
                    "an int in 1..2**30, \"auto\" or None")
     check_argument(returns is None or is_int(returns), "overlap_comm", "returns", repr(returns),
                    "an int in 1..2**30 or None")
@@ -51,7 +52,8 @@ def _check(order: str | Order = "ratr", combine_order: str | Order | None = None
 
 @transform(requires="tiles", once=True, check=_check)
 def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", combine_order: str | Order | None = None,
-                 signal: str = "tile", cols: int | Literal["auto"] | None = None, returns: int | None = None) -> Taskflow:
+                 signal: str = "tile", put_cols: int | Literal["auto"] | None = None,
+                 returns: int | None = None) -> Taskflow:
     """Turns collectives into one-sided put + signal tile tasks on the vector side, so that they overlap the rest.
 
     Rewrite:
@@ -73,7 +75,7 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", combine_order: 
             pass the gradients of what dispatch sent. Where None they go in the `order` of those that go out.
         signal: what one remote signal stands for: a "tile"; all rows for one "expert" of a peer; all rows for a "peer". What
             relays pass on, or get back, signals by the tile.
-        cols: columns that one put moves; whole rows where None. Several workers share a transfer that is cut, so that rows
+        put_cols: columns that one put moves; whole rows if None. Several workers share a transfer that is cut, so that rows
             arrive sooner, for more tasks. "auto" cuts where a worker of the machine that tile_partition was told would be
             long at it, the less the more puts there are, and has a put for several ranks where few have rows of one slot.
         returns: in how many events rows that come back are counted, each for as many tiles of tokens; one for each tile
@@ -96,7 +98,7 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", combine_order: 
         if op.primitive.moves_copies:
             ops.append(_copies(flow, op))
         else:
-            ops += _puts(flow, op, signal, cols) if op.primitive.is_blocking else [op]
+            ops += _puts(flow, op, signal, put_cols) if op.primitive.is_blocking else [op]
     return rebuild(flow, tuple(ops), peer_orders=np.stack([out, back]))
 
 

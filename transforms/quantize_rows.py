@@ -59,8 +59,8 @@ def quantize_rows(program: Program, *, dtype: str = "int8", scale: str | int | N
         dtype: "int8"; "float8_e4m3fn"; or "mxfp8", float8_e4m3fn with an e8m0 scale for each 32 columns (OCP MX).
         scale: "token", a float32 scale for each row; or an int, one for each block of so many columns; None for "token", and
             for the 32 columns of mxfp8, which has no others.
-        combine: whether the rows that experts return are quantised as well. `deduplicate_rows`, which has one sum come back,
-            then comes before.
+        combine: whether the rows that experts return are quantised as well. Then the scheme
+            "deduplicated" of send_rows, which returns one sum, comes before.
         backward: "straight_through", where gradients travel as they are; or "quantized", where the gradients that the
             backward pass dispatches, those of what `combine` returned, are quantised in the same way; with `combine` also
             those that it returns.

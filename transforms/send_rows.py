@@ -1,70 +1,100 @@
-"""send_rows: rows go by a scheme: direct, once to a rank, once to a node, or whichever the machine model chooses."""
+"""send_rows: sends rows directly, once to a rank, once to a node, or by the scheme that the machine model chooses."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from hpmoe.costs.task_costs import expected_us
 from hpmoe.ir.program import Program
 from hpmoe.machines.machine import Machine
-from hpmoe.machines.presets import cpu
+from hpmoe.machines.this_cpu import cpu
 from hpmoe.primitives.dispatch import check_moves
-from hpmoe.runtime.transform import Curried, Transform, transform
+from hpmoe.runtime.transform import transform
 from hpmoe.support.errors import check_argument, is_name
 from hpmoe.tiling.tile_program import tile_operations
-from hpmoe.transforms.deduplicate_rows import can_deduplicate, deduplicate_rows
-from hpmoe.transforms.relay_rows import can_relay, relay_rows
+from hpmoe.transforms.send_deduplicated import can_deduplicate, deduplicated
+from hpmoe.transforms.send_hierarchical import can_relay, hierarchical
 
-SCHEMES: Mapping[str, tuple[Transform | Curried, ...]] = {
-    "direct": (), "rank": (deduplicate_rows,), "node": (relay_rows,), "rank and node": (deduplicate_rows, relay_rows)}
+SCHEMES: Mapping[str, tuple[Callable[[Program], Program], ...]] = {
+    "direct": (), "deduplicated": (deduplicated,), "hierarchical": (hierarchical,),
+    "hierarchical+deduplicated": (deduplicated, hierarchical)}
 
 
 def _check(scheme: str = "auto", machine: Machine | None = None) -> None:
     check_argument(is_name(scheme, (*SCHEMES, "auto")), "send_rows", "scheme", repr(scheme),
                    f"\"auto\" or one of {', '.join(SCHEMES)}")
     check_argument(machine is None or isinstance(machine, Machine), "send_rows", "machine", repr(machine),
-                   "an hpmoe.Machine, such as hpmoe.ascend_a3 or hpmoe.load_machine(name), or None")
+                   "an hpmoe.Machine, such as hpmoe.machines.ascend_a3 or hpmoe.load_machine(name), or None")
 
 
 @transform(requires="program", once=True, check=_check, passes="both")
 def send_rows(program: Program, *, scheme: str = "auto", machine: Machine | None = None) -> Program:
-    """Sends rows by a scheme, the forward and the backward pass each by its own where the machine model chooses.
+    """Sends rows by a scheme; with "auto" the forward and the backward pass each have their own.
 
-    "auto" takes the scheme with the least expected time for rows that are spread evenly (`expected_us` of
-    hpmoe/costs/task_costs.py): its bytes on the slowest link, beside the matmuls or, if tokens are sent once, before and
-    after them. `hpmoe.autotune` simulates the schemes.
+    "direct": each of a token's experts gets the token's row.
+    "deduplicated": each rank with experts for a token gets the row once and copies it to their rows; combine sends one
+        weighted sum back, added in the order of the choices. Of K random experts, EP (1 - (1 - 1 / EP)^K) ranks are
+        distinct: 5.3 of 8 experts at EP 8. The sums begin when the last expert is done: little of combine overlaps the
+        products.
+    "hierarchical": each node (`Mesh(ep=16, nodes=2)`) with experts for a token gets the row once, at the relay, the rank in
+        the sender's place there; the relay passes it on, and combine sends one sum of the node back.
+    "hierarchical+deduplicated": both; the relay passes the row on to each rank once.
+    "auto": the scheme with the least `expected_us` (hpmoe/costs/task_costs.py) for rows that are spread evenly;
+        `hpmoe.autotune` simulates the schemes.
 
-    Rewrite: by scheme
-        "direct"         nothing                     each of a token's experts gets its row
-        "rank"           deduplicate_rows            each rank with experts for it gets it
-        "node"           relay_rows                  each node with experts for it gets it, and passes it on
-        "rank and node"  both                        each node gets it, and passes it on to each rank once
+    Received rows are the same bits by every scheme. Results differ by the order of float32 sums only; in half precision each
+    sum that is sent back is rounded once more. Ids of -1 are sent nowhere.
+
+    Rewrite: of "deduplicated"
+        b = dispatch x a                  ->  r = route_to_ranks a      u = dispatch x r            b = fan_out u r a
+        e = combine d a w                 ->  v = dispatch_weights w a  s = fan_in d r a v          e = combine s r
+
+    Rewrite: of "hierarchical"
+        b = dispatch x a      ->  r = route_to_ranks[kind=Hierarchical] a   u = dispatch x r  b = relay u r a
+        e = combine d a w     ->  v = dispatch w r   s = relay_back d r a v                   e = combine s r
 
     Requires: a plain function with a dispatch or combine; transforms of the traced Program come before it.
-    Ensures: the same function; the provenance of its IR names the transforms that were taken.
+    Ensures: the same function; unchanged if the ranks and nodes make the scheme the same as "direct".
 
     Args:
         f: the function.
-        scheme: one of these, or "auto".
-        machine: what to be fast on; this CPU where None, whose ranks are threads, which have no links.
+        scheme: "direct", "deduplicated", "hierarchical", "hierarchical+deduplicated" or "auto".
+        machine: the machine that "auto" is fast on; this CPU if None, whose ranks are threads without links.
 
     Raises:
         TransformError: applied out of order or twice; f has neither dispatch nor combine.
-        ArgumentError: an option is none of these; a dispatch has an expert_alignment, which no relay passes on
-            unless tokens come to ranks once; "auto" leaves relays out then.
+        ArgumentError: an option is none of these; or the scheme is "hierarchical" and a dispatch has an expert_alignment.
 
     Example:
         >>> import hpmoe
+        >>> f32, i32 = (lambda *shape, dtype=dtype: hpmoe.ShapeDtypeStruct(shape, dtype) for dtype in ("float32", "int32"))
+        >>> layer = f32(4, 2), i32(4, 2), f32(4, 2), f32(2, 2, 6), f32(2, 3, 2)
+        >>> print(hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated").lower(*layer, mesh=hpmoe.Mesh(ep=2)))
+        # moe_ffn | send_rows(scheme=deduplicated)
+        { lambda hidden_states:f32[4,2] topk_ids:i32[4,2] topk_weights:f32[4,2] gate_up_weight:f32[2,2,6]
+                 down_weight:f32[2,3,2]
+          let a:route[R]  = route[num_local_experts=2 ep_size=2 max_rows=16] topk_ids
+              b:route[R1] = route_to_ranks[kind=Deduplicated] a
+              c:f32[R1,2] = dispatch hidden_states b
+              d:f32[R,2]  = fan_out c b a
+              e:f32[R,6]  = grouped_matmul d gate_up_weight a
+              f:f32[R,3]  = swiglu e
+              g:f32[R,2]  = grouped_matmul f down_weight a
+              h:f32[R,1]  = dispatch_weights topk_weights a
+              i:f32[R1,2] = fan_in g b a h
+              j:f32[4,2]  = combine i b
+          in (j,) : f32[4,2] }
         >>> shapes = [(4096, 7168), (4096, 8), (4096, 8), (8, 7168, 4096), (8, 2048, 7168)]
-        >>> avals = [hpmoe.ShapeDtypeStruct(s, d) for s,
-        ...          d in zip(shapes, ("bfloat16", "int32", "float32", "bfloat16", "bfloat16"))]
-        >>> two_nodes, sent = hpmoe.Mesh(16, node_size=8), hpmoe.send_rows(hpmoe.moe_ffn, machine=hpmoe.ascend_a2)
-        >>> [sent.lower(*avals, mesh=two_nodes, direction=d).provenance for d in ("forward", "backward")]
-        [('relay_rows',), ('send_rows(scheme=auto, machine=ascend_a2)',)]
+        >>> dtypes = "bfloat16", "int32", "float32", "bfloat16", "bfloat16"
+        >>> avals = [hpmoe.ShapeDtypeStruct(s, d) for s, d in zip(shapes, dtypes)]
+        >>> two_nodes, sent = hpmoe.Mesh(ep=16, nodes=2), hpmoe.send_rows(hpmoe.moe_ffn, machine=hpmoe.machines.ascend_a2)
+        >>> [sent.lower(*avals, mesh=two_nodes, direction=d).provenance[-1] for d in ("forward", "backward")]
+        ['send_rows(scheme=hierarchical)', 'send_rows(scheme=direct)']
     """
     check_moves("send_rows", program)
     if scheme == "auto":
         scheme = schemes_by_time(program, machine or cpu(ep_size=program.ep_size))[0]
+        return send_rows.apply_to(program, scheme=scheme)  # provenance names the scheme taken
     return sent_by(scheme, program)
 
 
@@ -77,14 +107,14 @@ def schemes_by_time(program: Program, machine: Machine) -> list[str]:
 def _schemes_of(program: Program) -> list[str]:
     """Returns the schemes that differ for a program's routes, ranks and nodes, and that the program can have."""
     once, nodes = can_deduplicate(program), can_relay(program)
-    differ = {"direct": True, "rank": once, "node": nodes, "rank and node": once and nodes}
-    return [name for name in SCHEMES if differ[name]]
+    differs = dict(zip(SCHEMES, (True, once, nodes, once and nodes), strict=True))
+    return [name for name in SCHEMES if differs[name]]
 
 
 def sent_by(scheme: str, program: Program) -> Program:
     """Returns a program that sends rows by a scheme."""
     for step in SCHEMES[scheme]:
-        program = step.apply_to(program)
+        program = step(program)
     return program
 
 

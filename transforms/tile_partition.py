@@ -8,7 +8,7 @@ from hpmoe.costs.tile_choice import tile_times
 from hpmoe.ir.program import Program
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.machines.machine import Machine
-from hpmoe.machines.presets import cpu
+from hpmoe.machines.this_cpu import cpu
 from hpmoe.runtime.transform import transform
 from hpmoe.support.errors import check_argument, is_int, is_name
 from hpmoe.tiling.tile_program import tile_program
@@ -21,7 +21,7 @@ def _check(rows: Size = None, cols: Size = None, machine: Machine | None = None)
         check_argument(value is None or is_name(value, ("auto",)) or is_int(value), "tile_partition", name, repr(value),
                        "an int in 1..2**30, \"auto\" or None")
     check_argument(machine is None or isinstance(machine, Machine), "tile_partition", "machine", repr(machine),
-                   "an hpmoe.Machine, such as hpmoe.ascend_a3 or hpmoe.load_machine(name), or None")
+                   "an hpmoe.Machine, such as hpmoe.machines.ascend_a3 or hpmoe.load_machine(name), or None")
 
 
 @transform(requires="program", makes="tiles", once=True, check=_check)

@@ -132,7 +132,7 @@ def rows(o: flags.FlagValues, machine: hpmoe.Machine, most_ranks: int, progress:
     out, columns, mine = [], cases(o, most_ranks), list(variants(o.direction))
     for sizes, imbalance in columns:
         ids = ids_of(sizes, imbalance, seed=o.seed)
-        plain, once = (Layer(sizes, o.direction, machine, ids, scheme=scheme) for scheme in ("direct", "rank"))
+        plain, once = (Layer(sizes, o.direction, machine, ids, scheme=scheme) for scheme in ("direct", "deduplicated"))
         sent = distinct_ranks(ids, sizes.experts // sizes.ep)
         for name, on, _ in mine:
             progress(f"{len(out) + 1} of {len(columns) * len(mine)}: EP {sizes.ep}, imbalance {imbalance:g}, {name}")

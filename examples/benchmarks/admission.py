@@ -58,14 +58,14 @@ def layers(count: int, seed: int, dtype: str, machine: hpmoe.Machine) -> Iterato
 def _other(kind: str, case: Case, layer: Layer, node_size: int) -> Layer:
     """Returns the layer changed into another class."""
     nodes = layer.machine.replace({"link.node_size": node_size})
-    changes = {"over nodes": {"machine": nodes}, "once to a rank": {"scheme": "rank"},
+    changes = {"over nodes": {"machine": nodes}, "once to a rank": {"scheme": "deduplicated"},
                "relays": {"machine": nodes,
-                          "scheme": "node"}, "any routing": {"row_capacity": "all"}, "replicas": {"replicas": 1},
+                          "scheme": "hierarchical"}, "any routing": {"row_capacity": "all"}, "replicas": {"replicas": 1},
                "wide experts": {"o": SimpleNamespace(**{**vars(case.sizes), "hidden": 4096, "intermediate": 14336})}}
     return dataclasses.replace(layer, **changes[kind])
 
 
-def _us(layer: Layer, flow: hpmoe.Taskflow) -> float:
+def _us(layer: Layer, flow: hpmoe.rewriting.Taskflow) -> float:
     return start_us(flow, layer.machine) + layer.outline(flow).span
 
 

@@ -33,14 +33,15 @@ if TYPE_CHECKING:
 
 SUMMARY = "times a MoE-FFN on ranks of two hosts, network namespaces, by each scheme of sending rows, beside PyTorch"
 NUM_HOSTS, PORT = 2, 29500
-TITLES = {"direct": "direct", "rank": "once to a rank", "node": "once to a node", "rank and node": "both",
+TITLES = {"direct": "direct", "deduplicated": "once to a rank", "hierarchical": "once to a node",
+          "hierarchical+deduplicated": "both",
           "torch": "PyTorch, gloo"}
 NOTES = """\
   python examples/benchmarks/hosts.py --tokens=256 --experts=32 --top_k=8 --dtype=float32 --repeats=3
 Ranks of two hosts, network namespaces of this computer that a cable of this rate joins (tc tbf); all share its cores.
 All sides are in each rank and take turns, see processes.py. direct: a row for each expert; once to a rank:
-deduplicate_rows; once to a node: relay_rows; both: one after the other; PyTorch: all_to_all_single of gloo. Messages
-and MB are of one run, of all ranks to the other host: of rows, weights among them, as counted where they are sent; on
+"deduplicated"; once to a node: "hierarchical"; both: "hierarchical+deduplicated"; PyTorch: all_to_all_single of gloo.
+Messages and MB are of one run, to the other host: of rows, weights among them, as counted where they are sent; on
 the cable, as the system counts."""
 
 

@@ -31,7 +31,7 @@ def stage(x: Tensor, y: Tensor) -> Tensor:
     return hpmoe.swiglu(x) + y
 
 
-def interleaved(flow: hpmoe.Taskflow, machine: hpmoe.Machine) -> list[np.ndarray]:
+def interleaved(flow: hpmoe.rewriting.Taskflow, machine: hpmoe.Machine) -> list[np.ndarray]:
     """SwiGLU of a tile, then Add of it, by the same worker; tiles dealt out in turn."""
     pairs = np.arange(flow.num_tasks).reshape(2, -1).T
     workers = machine.queues_of("aiv")
@@ -45,7 +45,7 @@ def shared_queue_us(bodies: Iterable[float], machine: hpmoe.Machine) -> float:
     """Until all vector workers have found a queue in memory empty that each takes its next task from.
 
     Example:
-        >>> round(shared_queue_us([10.0] * 4, hpmoe.ascend_a3.replace(num_aiv=2)), 1)
+        >>> round(shared_queue_us([10.0] * 4, hpmoe.machines.ascend_a3.replace(num_aiv=2)), 1)
         25.6
     """
     sync = machine.sync
@@ -61,7 +61,7 @@ def rows() -> list[Fields]:
     """A row for each measurement, microseconds with the launch."""
     out = []
     for (num_rows, what), measured in PAPER.items():
-        machine = hpmoe.ascend_a3
+        machine = hpmoe.machines.ascend_a3
         avals = hpmoe.ShapeDtypeStruct((num_rows, 2 * COLS), "bfloat16"), hpmoe.ShapeDtypeStruct((num_rows, COLS),
                                                                                                  "bfloat16")
         flow = hpmoe.tile_partition.apply_to(hpmoe.trace(stage, *avals), rows=machine.tile_rows, cols=COLS)

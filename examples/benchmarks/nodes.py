@@ -15,9 +15,9 @@ from hpmoe.support.progress import Progress
 
 SCHEMES = {
     "direct": "each of a token's experts gets its row from the token's rank",
-    "rank": "deduplicate_rows: a token goes to a rank once and comes back as one sum",
-    "node": "relay_rows: a token goes to a relay in a node once, which passes it on, and one sum comes back",
-    "rank and node": "both: the relay passes it on to a rank once",
+    "deduplicated": "a token goes to a rank once and comes back as one sum",
+    "hierarchical": "a token goes to a relay in a node once, which passes it on, and one sum comes back",
+    "hierarchical+deduplicated": "both: the relay passes it on to a rank once",
 }
 
 
@@ -30,7 +30,7 @@ def rows(o: flags.FlagValues, machine: hpmoe.Machine, progress: Progress) -> lis
         sizes = SimpleNamespace(ep=ep, tokens=o.tokens, hidden=o.hidden, intermediate=o.intermediate,
                                 experts=o.experts // o.ep * ep, top_k=o.top_k, dtype=o.dtype)
         ids = drawn_ids(ep, o.tokens, o.top_k, sizes.experts, is_zipf=o.routing == "zipf", seed=o.seed)
-        for scheme in SCHEMES if nodes > 1 else ("direct", "rank"):
+        for scheme in SCHEMES if nodes > 1 else ("direct", "deduplicated"):
             progress(f"{nodes} nodes, {scheme}")
             line = Layer(sizes, o.direction, machine, ids, tuned=True, scheme=scheme).fused()
             out.append({"nodes": nodes, "scheme": scheme, "ms": (machine.host.launch_us + line.span) / 1e3,

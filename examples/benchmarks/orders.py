@@ -15,7 +15,7 @@ from hpmoe.transforms.assign_queues import Policy
 
 def by_destination(policy: Policy) -> Policy:
     """The same, but that rows are put destination after destination, not slot after slot to all destinations."""
-    def ordered(flow: hpmoe.Taskflow, machine: hpmoe.Machine) -> list[np.ndarray]:
+    def ordered(flow: hpmoe.rewriting.Taskflow, machine: hpmoe.Machine) -> list[np.ndarray]:
         queues = [np.array(q) for q in policy(flow, machine)]
         for i in (i for i, op in enumerate(flow.ops) if op.primitive.sends_rows):
             puts = np.flatnonzero(flow.tasks["op"] == i)
@@ -31,7 +31,7 @@ def by_destination(policy: Policy) -> Policy:
 def interleaved(policy: Policy) -> Policy:
     """The same, but that the weight gradients of each expert follow the matmul tiles that read the same rows of it, which L2
     may still hold; not before what they wait for can be there, whatever the routing."""
-    def ordered(flow: hpmoe.Taskflow, machine: hpmoe.Machine) -> list[np.ndarray]:
+    def ordered(flow: hpmoe.rewriting.Taskflow, machine: hpmoe.Machine) -> list[np.ndarray]:
         queues = [np.asarray(q) for q in policy(flow, machine)]
         pairs = [(i, j) for i, grad in enumerate(flow.ops) if grad.primitive.makes_blocks and grad.domain.route >= 0
                  for j, tile in enumerate(flow.ops) if tile.primitive.is_matmul and tile.domain.is_slots
@@ -50,14 +50,14 @@ def interleaved(policy: Policy) -> Policy:
     return ordered
 
 
-def _planned_expert(flow: hpmoe.Taskflow, tiles: np.ndarray) -> np.ndarray:
+def _planned_expert(flow: hpmoe.rewriting.Taskflow, tiles: np.ndarray) -> np.ndarray:
     """The expert of each tile's slot where every expert gets the same."""
     plan = flow.routes[flow.ops[flow.tasks["op"][tiles[0]]].domain.route]
     per_expert = max(1, -(-plan.max_rows // (plan.num_local_experts * flow.tile_rows)))
     return np.minimum(flow.tasks["row"][tiles] // per_expert, plan.num_local_experts - 1)
 
 
-def _dealt(flow: hpmoe.Taskflow, machine: hpmoe.Machine, queues: list[np.ndarray], key: np.ndarray,
+def _dealt(flow: hpmoe.rewriting.Taskflow, machine: hpmoe.Machine, queues: list[np.ndarray], key: np.ndarray,
            costs: np.ndarray) -> list[np.ndarray]:
     """The matrix tasks in the order of their keys, each to the queue with the least so far; other queues as they are."""
     units = machine.queues_of("aic")
@@ -71,7 +71,7 @@ def _dealt(flow: hpmoe.Taskflow, machine: hpmoe.Machine, queues: list[np.ndarray
     return [np.array(dealt[q], np.int64) if q in units else mine for q, mine in enumerate(queues)]
 
 
-def _times(flow: hpmoe.Taskflow, queues: list[np.ndarray], costs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _times(flow: hpmoe.rewriting.Taskflow, queues: list[np.ndarray], costs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """When each task starts if all take as long as estimated, and when all it waits for has ended."""
     (fed, needed), num_events = _gates(flow.deps), len(flow.deps.events)
     missing, ready = np.bincount(fed, minlength=num_events).tolist(), [0.0] * num_events
@@ -108,7 +108,7 @@ def _gates(deps: tf.Dependencies) -> tuple[np.ndarray, np.ndarray]:
     return gate[deps.signals["event"]], gate[deps.waits["event"]]
 
 
-def _by_task(flow: hpmoe.Taskflow, tasks: np.ndarray, gates: np.ndarray) -> list[list[int]]:
+def _by_task(flow: hpmoe.rewriting.Taskflow, tasks: np.ndarray, gates: np.ndarray) -> list[list[int]]:
     out: list[list[int]] = [[] for _ in range(flow.num_tasks)]
     for t, g in zip(tasks.tolist(), gates.tolist(), strict=True):
         out[t].append(g)

@@ -44,7 +44,7 @@ def run(o: flags.FlagValues) -> int:
     return 0
 
 
-def rows(tokens: int, progress: Progress, machine: hpmoe.Machine = hpmoe.ascend_a3) -> list[Fields]:
+def rows(tokens: int, progress: Progress, machine: hpmoe.Machine = hpmoe.machines.ascend_a3) -> list[Fields]:
     """One row for each EP and direction."""
     out = []
     for (ep, direction), (baseline, fused) in PAPER.items():

@@ -54,7 +54,7 @@ class Published(NamedTuple):
     missing: str = ""
 
 
-def published(a3: hpmoe.Machine = hpmoe.ascend_a3, begin_end_us: float = BEGIN_END_US) -> Iterator[Published]:
+def published(a3: hpmoe.Machine = hpmoe.machines.ascend_a3, begin_end_us: float = BEGIN_END_US) -> Iterator[Published]:
     """All but HyperParallel-MoE's, which paper_table has; those of an A3 on a model of it. Kernels of NPUs take that long
     besides their work."""
     yield from _ascend(a3, begin_end_us)

@@ -25,13 +25,15 @@ WITHOUT_SGL = ("link.bytes_per_us", 8, 17.3e3), ("link.far_bytes_per_us", 16, 18
 LEAST_LINK, MOST_LINK = 50e3, 196e3
 
 
-def without(source: str, machine: Machine = hpmoe.ascend_a3) -> Machine:
+def without(source: str, machine: Machine = hpmoe.machines.ascend_a3) -> Machine:
     """The machine with the constants that were fitted to a source from elsewhere; itself where there are none.
 
     Example:
         >>> import hpmoe
-        >>> without("HyperParallel-MoE (arXiv 2605.23764)").vector.bytes_per_us, without("another") == hpmoe.ascend_a3
-        (108000.0, True)
+        >>> without("HyperParallel-MoE (arXiv 2605.23764)").vector.bytes_per_us
+        108000.0
+        >>> without("another") == hpmoe.machines.ascend_a3
+        True
     """
     if source == PAPER:
         return machine.replace(WITHOUT_PAPER)

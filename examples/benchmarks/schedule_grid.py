@@ -128,7 +128,7 @@ def _planned_us(layer: Layer, policy: str) -> float:
     return _us(layer, flow) if flow.ep_size * flow.num_tasks <= simulate.MOST_TASKS else math.inf
 
 
-def _us(layer: Layer, flow: hpmoe.Taskflow) -> float:
+def _us(layer: Layer, flow: hpmoe.rewriting.Taskflow) -> float:
     """Of a fused run, with its launch and prologue."""
     return start_us(flow, layer.machine) + layer.outline(flow).span
 

@@ -33,11 +33,11 @@ launches copied from rank to rank, counted as they were copied; tasks those of a
 def megatron(hidden_states: Tensor, topk_ids: Tensor, topk_weights: Tensor, gate_up_weight: Tensor,
              down_weight: Tensor) -> Tensor:
     """moe_ffn as Megatron-LM and MindFormers write it: permute, exchange, grouped matmuls, exchange, unpermute."""
-    permuted, sorted_indices = hpmoe.permute(hidden_states, topk_ids)
-    rows, route = hpmoe.exchange(permuted, topk_ids, num_local_experts=gate_up_weight.shape[0])
+    permuted, sorted_indices = hpmoe.token_ops.permute(hidden_states, topk_ids)
+    rows, route = hpmoe.token_ops.exchange(permuted, topk_ids, num_local_experts=gate_up_weight.shape[0])
     act = hpmoe.swiglu(hpmoe.grouped_matmul(rows, gate_up_weight, route))
-    out = hpmoe.exchange_back(hpmoe.grouped_matmul(act, down_weight, route), route)
-    return hpmoe.unpermute(out, sorted_indices, topk_weights)
+    out = hpmoe.token_ops.exchange_back(hpmoe.grouped_matmul(act, down_weight, route), route)
+    return hpmoe.token_ops.unpermute(out, sorted_indices, topk_weights)
 
 
 SIDES: dict[str, Function] = {"permute, exchange": megatron, "dispatch, combine": hpmoe.moe_ffn}

@@ -52,8 +52,8 @@ def left_out(table: Sequence[Fields], progress: Progress) -> dict[str, Fields]:
         if not all(row["blind"] for row in mine):
             progress(f"refitting without {source}")
             machine = without(source)
-            changed = {name: machine[name] for name, _ in hpmoe.ascend_a3.constants
-                       if machine[name] != hpmoe.ascend_a3[name]}
+            changed = {name: machine[name] for name, _ in hpmoe.machines.ascend_a3.constants
+                       if machine[name] != hpmoe.machines.ascend_a3[name]}
             begin_end_us = 0.0 if source == PR_809 else BEGIN_END_US
             changed |= {"begin_end_us": 0.0} if source == PR_809 else {}
             mine = _of_paper(progress, machine) if source == PAPER else _of_others(progress, machine, source, begin_end_us)
@@ -61,7 +61,7 @@ def left_out(table: Sequence[Fields], progress: Progress) -> dict[str, Fields]:
     return out
 
 
-def _of_paper(progress: Progress, machine: hpmoe.Machine = hpmoe.ascend_a3) -> list[Fields]:
+def _of_paper(progress: Progress, machine: hpmoe.Machine = hpmoe.machines.ascend_a3) -> list[Fields]:
     out = []
     for row in paper_table.rows(4096, progress, machine):
         for side, unit in (("baseline", "ms"), ("fused", "ms")):
@@ -71,7 +71,7 @@ def _of_paper(progress: Progress, machine: hpmoe.Machine = hpmoe.ascend_a3) -> l
     return out
 
 
-def _of_others(progress: Progress, machine: hpmoe.Machine = hpmoe.ascend_a3, source: str | None = None,
+def _of_others(progress: Progress, machine: hpmoe.Machine = hpmoe.machines.ascend_a3, source: str | None = None,
                begin_end_us: float = BEGIN_END_US) -> list[Fields]:
     out = []
     for known in published(machine, begin_end_us):

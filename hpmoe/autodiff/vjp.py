@@ -71,14 +71,14 @@ def vjp(program: Program) -> Program:
 
     Example:
         >>> import mindspore as ms, hpmoe
-        >>> print(hpmoe.vjp(hpmoe.trace(lambda x: x * x, ms.Tensor([1.0, 2.0], ms.float32))))
+        >>> print(hpmoe.rewriting.vjp(hpmoe.trace(lambda x: x * x, ms.Tensor([1.0, 2.0], ms.float32))))
         # <lambda>_vjp
         { lambda x:f32[2] d_out:f32[2]
           let a:f32[2] = mul d_out x
               b:f32[2] = add a a
           in (b,) : f32[2] }
     """
-    check_argument(isinstance(program, Program), "hpmoe.vjp", "program", f"a {type(program).__name__}",
+    check_argument(isinstance(program, Program), "hpmoe.rewriting.vjp", "program", f"a {type(program).__name__}",
                    "a Program, as hpmoe.trace makes it")
     return linearize(program).backward
 

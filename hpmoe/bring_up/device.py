@@ -10,7 +10,7 @@ import numpy as np
 
 import hpmoe
 from hpmoe.autodiff.vjp import linearize
-from hpmoe.interpreters.evaluate import evaluate
+from hpmoe.interpreters.interpret import interpret
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import AnyIR
 from hpmoe.machines.machine import Machine, Mesh
@@ -50,15 +50,15 @@ class Device:
     is_small: bool = True
 
     def bind(self, f: Function, ranks: int = 1, tile: tuple[int, int] = (16, 32),
-             before: Function | None = None, blocks: int = 1, node_size: int | None = None) -> Function:
+             before: Function | None = None, blocks: int = 1, nodes: int | None = None) -> Function:
         """A function as one kernel of so many blocks, after `before`: of a rank's tensors, or where all ranks are of this
-        process of theirs, in nodes of `node_size`."""
+        process of theirs, in nodes of `nodes`."""
         machine = self.machine.replace(num_aic=blocks, num_aiv=2 * blocks)
         to_kernel = hpmoe.chain(before or hpmoe.chain(), hpmoe.tile_partition(rows=tile[0], cols=tile[1]),
                                 hpmoe.overlap_comm, hpmoe.assign_queues(machine=machine),
                                 hpmoe.fuse_persistent(target=self.target, timeout=self.timeout))
         kernel = to_kernel(f)
-        return hpmoe.spmd(kernel, Mesh(ranks, node_size=node_size)) if ranks > 1 else kernel
+        return hpmoe.spmd(kernel, Mesh(ranks, nodes=nodes)) if ranks > 1 else kernel
 
     @property
     def most_ranks(self) -> int:
@@ -86,7 +86,7 @@ class Device:
         if not find_target(self.target).on_device:
             return [np.asarray(out).astype(np.float32) for out in kernel.run([arrays])[0]]
         (outputs,) = kernel.run([self.tensors([arrays])])
-        hpmoe.synchronize()
+        hpmoe.ranks.synchronize()
         return [self.split(out, 1)[0] for out in outputs]
 
     def compare(self, f: Function, inputs: Sequence[Arrays], *, grads: bool = False, exact: bool = False,
@@ -110,14 +110,14 @@ class Device:
         allowed = 0.0 if exact else TOLERANCE[str(inputs[0][0].dtype)] if tolerance is None else tolerance
         if not grads:
             got = [self.split(kernel(*tensors), ranks)]
-            want = [[outputs[0] for outputs in evaluate(program, inputs, dtype="float64")]]
+            want = [[outputs[0] for outputs in interpret(program, inputs, dtype="float64")]]
             return self._differs(["the output"], got, want, allowed)
         return self._compare_gradients(kernel, program, inputs, tensors, allowed)
 
     def _compare_gradients(self, kernel: Function, program: Program, inputs: Sequence[Arrays],
                            tensors: list[ms.Tensor], allowed: float) -> float:
         ranks, linearized = len(inputs), linearize(program)
-        forward = evaluate(linearized.forward, inputs, dtype="float64")
+        forward = interpret(linearized.forward, inputs, dtype="float64")
         rng, num_outputs = np.random.default_rng(7), len(program.outputs)
         dtype = inputs[0][0].dtype
         weights = [rng.standard_normal(outputs[0].shape).astype(dtype) for outputs in forward]
@@ -131,7 +131,7 @@ class Device:
         backward = [[*(mine[i] for i in linearized.kept_inputs), *outputs[num_outputs:], w]
                     for mine, outputs, w in zip(inputs, forward, weights, strict=True)]
         want = [[outputs[0] for outputs in forward],
-                *map(list, zip(*evaluate(linearized.backward, backward, dtype="float64"), strict=True))]
+                *map(list, zip(*interpret(linearized.backward, backward, dtype="float64"), strict=True))]
         names = ["the output", *(f"the gradient of {program.input_names[i]}" for i in linearized.differentiable)]
         grads = found if isinstance(found, tuple) else (found,)
         return self._differs(names, [self.split(x, ranks) for x in (out, *grads)], want, allowed)

@@ -46,7 +46,7 @@ def bad_ids(device: Device) -> str:
     wrong = [np.where(np.arange(7)[:, None] == 3, 9, a) if a.dtype == np.int32 else a for a in inputs[0]]
     try:
         kernel(*device.tensors([[a.astype(np.int32) if a.dtype == np.int64 else a for a in wrong]]))
-        hpmoe.synchronize()
+        hpmoe.ranks.synchronize()
     except (LaunchError, hpmoe.ArgumentError) as error:
         said = str(error)
     else:
@@ -88,7 +88,7 @@ def many_launches(device: Device) -> str:
         for rank, found in zip(device.mine(ranks), got, strict=True):
             if not np.array_equal(found, inputs[rank][0].astype(np.float32) * 2):
                 raise CheckFailed(f"launch {seed} gave other rows on rank {rank}")
-    hpmoe.synchronize()
+    hpmoe.ranks.synchronize()
     return f"{count} launches, {ranks} ranks, every row right"
 
 
@@ -119,12 +119,12 @@ def transformed(device: Device) -> str:
     capped = [lambda *args, policy=policy: hpmoe.moe_ffn(*args, capacity_factor=0.75, drop_policy=policy)
               for policy in ("position", "probs")]
     variants: Sequence[tuple[Function, Function | None]] = [
-        *((f, None) for f in capped), (hpmoe.moe_ffn, hpmoe.deduplicate_rows),
+        *((f, None) for f in capped), (hpmoe.moe_ffn, hpmoe.send_rows(scheme="deduplicated")),
         (hpmoe.moe_ffn, hpmoe.replicate_experts(loads=[9, *[1] * (2 * ranks - 1)], replicas=1))]
     inputs = layer_inputs(ranks, tokens=24, experts=2 * ranks, hot=True)
     for f, before in variants:
         worst = max(worst, device.compare(f, inputs, grads=True, before=before))
-    return f"two drop policies, deduplicate_rows, replicate_experts: error at most {worst:.1e}"
+    return f"two drop policies, deduplicated rows, replicas: error at most {worst:.1e}"
 
 
 def relays(device: Device) -> str:
@@ -132,9 +132,9 @@ def relays(device: Device) -> str:
     rank once."""
     ranks, worst = device.most_ranks, 0.0
     inputs = layer_inputs(ranks, tokens=24, experts=2 * ranks, top_k=3, hot=True)
-    for before in (hpmoe.relay_rows, hpmoe.chain(hpmoe.deduplicate_rows, hpmoe.relay_rows)):
-        worst = max(worst, device.compare(hpmoe.moe_ffn, inputs, grads=True, before=before, node_size=ranks // 2))
-    return (f"two nodes of {ranks // 2} ranks, relay_rows alone and after deduplicate_rows: "
+    for before in (hpmoe.send_rows(scheme="hierarchical"), hpmoe.send_rows(scheme="hierarchical+deduplicated")):
+        worst = max(worst, device.compare(hpmoe.moe_ffn, inputs, grads=True, before=before, nodes=2))
+    return (f"two nodes of {ranks // 2} ranks, hierarchical, and hierarchical+deduplicated: "
             f"error at most {worst:.1e}")
 
 

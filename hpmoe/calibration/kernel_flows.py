@@ -14,18 +14,20 @@ from hpmoe.routing.workload import balanced_ids
 from hpmoe.runtime.planned_rows import PlannedRows, routes_of, with_planned_rows
 
 
-def product_flow(machine: hpmoe.Machine, rows: int, inner: int, cols: int, dtype: str = "bfloat16") -> hpmoe.Taskflow:
+def product_flow(machine: hpmoe.Machine, rows: int, inner: int, cols: int,
+                 dtype: str = "bfloat16") -> hpmoe.rewriting.Taskflow:
     """A matrix product as a kernel of its own."""
     return function_flow(machine, lambda x, w: x @ w, ((rows, inner), (inner, cols)), dtype)
 
 
 def function_flow(machine: hpmoe.Machine, function: Callable[..., Tensor], shapes: tuple[tuple[int, ...], ...],
-                  dtype: str) -> hpmoe.Taskflow:
+                  dtype: str) -> hpmoe.rewriting.Taskflow:
     """A function of arrays as kernels, one after another."""
     return _launched(machine, hpmoe.trace(function, *(hpmoe.ShapeDtypeStruct(shape, dtype) for shape in shapes)))
 
 
-def experts_flow(machine: hpmoe.Machine, experts: int, rows: int, inner: int, cols: int, dtype: str) -> hpmoe.Taskflow:
+def experts_flow(machine: hpmoe.Machine, experts: int, rows: int, inner: int, cols: int,
+                 dtype: str) -> hpmoe.rewriting.Taskflow:
     """A product of the rows of some experts, of which each has as many as every other, with weights of their own; before it
     the kernels that lay the rows out."""
     def function(x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
@@ -38,23 +40,24 @@ def experts_flow(machine: hpmoe.Machine, experts: int, rows: int, inner: int, co
 
 def exchange_flow(machine: hpmoe.Machine, leg: str, ids: np.ndarray, num_experts: int, hidden: int,
                   dtype: str = "bfloat16", dedup: bool = False, quantised: str = "",
-                  put_cols: int | str = "auto") -> hpmoe.Taskflow:
+                  put_cols: int | str = "auto") -> hpmoe.rewriting.Taskflow:
     """Rows to the ranks of their experts, "dispatch", or back and summed, "combine", by one-sided puts of one kernel.
 
     With `quantised`, "int8" or "float8_e4m3fn", the kernel also makes rows of that, with a scale for each row or each 128
     columns, and leaves them so where they arrive.
     """
     program = _dispatch(ids, num_experts, hidden, dtype)
-    program = hpmoe.vjp(program) if leg == "combine" else program  # whose rows come back the same way
+    program = hpmoe.rewriting.vjp(program) if leg == "combine" else program  # whose rows come back the same way
     program = _planned(program, ids, num_experts)
-    program = hpmoe.deduplicate_rows.apply_to(program) if dedup else program
+    program = hpmoe.send_rows.apply_to(program, scheme="deduplicated") if dedup else program
     program = _quantised(program, quantised) if quantised else program
     flow = hpmoe.tile_partition.apply_to(program, rows="auto", cols="auto", machine=machine)
-    flow = hpmoe.overlap_comm.apply_to(flow, cols=put_cols, returns=2)
+    flow = hpmoe.overlap_comm.apply_to(flow, put_cols=put_cols, returns=2)
     return hpmoe.assign_queues.apply_to(flow, machine=machine)
 
 
-def collective_flow(machine: hpmoe.Machine, ids: np.ndarray, num_experts: int, hidden: int, dtype: str) -> hpmoe.Taskflow:
+def collective_flow(machine: hpmoe.Machine, ids: np.ndarray, num_experts: int, hidden: int,
+                    dtype: str) -> hpmoe.rewriting.Taskflow:
     """Rows to the ranks of their experts by a collective."""
     return _launched(machine, _planned(_dispatch(ids, num_experts, hidden, dtype), ids, num_experts), direct=True)
 
@@ -92,7 +95,7 @@ def _quantised(program: Program, dtype: str) -> Program:
     return program.replace(equations=tuple(before), outputs=as_floats.inputs[:1])
 
 
-def _launched(machine: hpmoe.Machine, program: Program, direct: bool = False) -> hpmoe.Taskflow:
+def _launched(machine: hpmoe.Machine, program: Program, direct: bool = False) -> hpmoe.rewriting.Taskflow:
     flow = hpmoe.tile_partition.apply_to(program, rows="auto", cols="auto", machine=machine)
     flow = hpmoe.launch_kernels.apply_to(flow, direct=direct)
     return hpmoe.assign_queues.apply_to(flow, machine=machine, policy="round_robin")

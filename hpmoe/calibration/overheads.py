@@ -84,7 +84,7 @@ def _chain(x: ms.Tensor) -> ms.Tensor:
     return x
 
 
-def _producer_and_consumer(flow: hpmoe.Taskflow, machine: hpmoe.Machine) -> list[np.ndarray]:
+def _producer_and_consumer(flow: hpmoe.rewriting.Taskflow, machine: hpmoe.Machine) -> list[np.ndarray]:
     """The first operation on worker 0, and the second, which waits for it row by row, on worker 1."""
     op = flow.tasks["op"]
     return [np.flatnonzero(op == 0), np.flatnonzero(op == 1)]

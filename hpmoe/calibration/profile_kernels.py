@@ -68,7 +68,7 @@ class _Work(NamedTuple):
 
     family: str
     work: str
-    flow: Callable[[hpmoe.Machine], tuple[hpmoe.Taskflow, np.ndarray | None]]
+    flow: Callable[[hpmoe.Machine], tuple[hpmoe.rewriting.Taskflow, np.ndarray | None]]
     kernel: str = ""
     flops: float = 0.0
 

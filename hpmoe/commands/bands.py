@@ -14,7 +14,7 @@ from hpmoe.support.progress import Progress
 
 SIDES = ("fused", "unfused", "speedup")
 AT_ONCE = 2  # simulations, whose times take memory while they run
-Flows = tuple[hpmoe.Taskflow, hpmoe.Taskflow]  # fused, unfused
+Flows = tuple[hpmoe.rewriting.Taskflow, hpmoe.rewriting.Taskflow]  # fused, unfused
 
 
 def digits(value: float, within: tuple[float, float] | None = None) -> str:

@@ -88,7 +88,7 @@ def _side(o: flags.FlagValues, settings: str) -> tuple[str, flags.FlagValues]:
 def _simulated(kind: str, o: flags.FlagValues, progress: Callable[[str], None]) -> Timeline:
     progress(f"simulating {o.policy if kind == 'fused' else kind}")
     layer = layer_flags.layer_of(o)
-    return simulate.fused(o, layer) if kind == "fused" else layer.baseline(layer_flags.scheme_of(o))
+    return simulate.fused(o, layer) if kind == "fused" else layer.baseline(o.scheme)
 
 
 def _measured(sides: list[tuple[str, flags.FlagValues]], repeats: int, progress: Callable[[str], None]) -> list[Timeline]:
@@ -107,7 +107,7 @@ def _measured(sides: list[tuple[str, flags.FlagValues]], repeats: int, progress:
 def _call(o: flags.FlagValues) -> Callable[[], PyTree]:
     layer = layer_flags.layer_of(o)
     f = layer.with_copies(hpmoe.moe_ffn)
-    f = hpmoe.deduplicate_rows(f) if o.dedup else f
+    f = hpmoe.send_rows(f, scheme=o.scheme) if o.scheme != "direct" else f
     f = layer.with_quantised_rows(f)
     return measured_call(o, layer.machine, layer.ids, o.policy, f, order=o.order, signal=o.signal,
                          combine_order=o.combine_order)

@@ -62,7 +62,7 @@ def take_part(given: SimpleNamespace, mesh: World, link: Link,
     progress("recording the timeline")
     _, timelines = hpmoe.measure(calls["forward + backward"])
     mine = {"rank": mesh.rank, "process": os.getpid(), "cores": sorted(os.sched_getaffinity(0)),
-            "rows": int(np.sum(args[1].asnumpy() // (given.experts // mesh.ep_size) == mesh.rank)),
+            "rows": int(np.sum(args[1].asnumpy() // (given.experts // mesh.ep) == mesh.rank)),
             **{d: did(line, mesh.rank, link.num_threads) for d, line in zip(demo.DIRECTIONS, timelines, strict=True)}}
     ranks = [json.loads(data) for data in link.meet("what each rank did", json.dumps(mine).encode())]
     schedules = {d: demo.schedule(line) for d, line in zip(demo.DIRECTIONS, timelines, strict=True)}

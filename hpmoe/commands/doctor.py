@@ -157,7 +157,7 @@ def self_test() -> float:
     flow = hpmoe.tile_partition.apply_to(program, rows=4, cols=4)
     queues = hpmoe.assign_queues.apply_to(hpmoe.overlap_comm.apply_to(flow), machine=hpmoe.cpu(1))
     kernel = hpmoe.fuse_persistent.apply_to(queues, timeout=10.0)
-    pairs = zip(kernel.run(inputs), hpmoe.evaluate(program, inputs), strict=True)
+    pairs = zip(kernel.run(inputs), hpmoe.interpret(program, inputs), strict=True)
     return max(float(np.abs(a - b).max()) for got, want in pairs for a, b in zip(got, want, strict=True))
 
 
@@ -173,14 +173,15 @@ def npu_line(npu: Npu | str) -> str:
 
     Example:
         >>> npu_line(Npu("Ascend910B3", 20, 40))
-        'NPU: Ascend910B3 of 20 AIC and 40 AIV; plan for it with hpmoe.ascend_a2.of_bin("910B3")'
+        'NPU: Ascend910B3 of 20 AIC and 40 AIV; plan for it with hpmoe.machines.ascend_a2.of_bin("910B3")'
     """
     if isinstance(npu, str):
         return f"NPU: of unknown cores, {npu}"
     name, family = bin_name(npu.chip), "a2" if "910B" in npu.chip else "a3"
     known = name in BINS and BINS[name].num_aic == npu.num_aic
     plan = f'of_bin("{name}")' if known else f"replace(num_aic={npu.num_aic}, num_aiv={npu.num_aiv})"
-    return f"NPU: {npu.chip} of {npu.num_aic} AIC and {npu.num_aiv} AIV; plan for it with hpmoe.ascend_{family}.{plan}"
+    return (f"NPU: {npu.chip} of {npu.num_aic} AIC and {npu.num_aiv} AIV; plan for it with "
+            f"hpmoe.machines.ascend_{family}.{plan}")
 
 
 def emulator_target() -> Fields:

@@ -33,7 +33,6 @@ from hpmoe.tile_ops.row_formats import FORMATS
 from hpmoe.tiling.rebuild import rebuild
 from hpmoe.timelines.run import RATES
 from hpmoe.transforms.assign_queues import Policy
-from hpmoe.transforms.send_rows import SCHEMES
 
 ROUTINGS = "balanced", "uniform", "zipf"
 ROW_CAPACITY = "received", "bucket", "all"
@@ -145,7 +144,7 @@ class Layer:
         return self._program(self.replicas, self.scheme, self.row_capacity if is_planned else None, has_nodes)
 
     @functools.cached_property
-    def tiles(self) -> hpmoe.Taskflow:
+    def tiles(self) -> hpmoe.rewriting.Taskflow:
         return self._tiles(self.replicas, self.tuned, self.scheme, self.row_capacity)
 
     def _program(self, replicas: int, scheme: str, row_capacity: str | None, has_nodes: bool = False) -> Program:
@@ -155,20 +154,18 @@ class Layer:
                                                            min_load=self.min_load)
             return programs.limited(program, self.rank_capacity_factor)
 
-        node_size: int | None = self.machine.link.node_size
-        if "node" not in scheme and (not has_nodes or self.o.ep % node_size):
-            node_size = None
-        program = programs.program(self.o, self.direction, rewritten, node_size=node_size)
+        is_hierarchical, node_size = "hierarchical" in scheme, self.machine.link.node_size
+        nodes = self.o.ep // node_size if is_hierarchical or has_nodes and self.o.ep % node_size == 0 else None
+        program = programs.program(self.o, self.direction, rewritten, nodes=nodes)
         if row_capacity is not None:
             program = with_planned_rows(program,
                                         [self._planned_rows(route.aval, row_capacity) for route in routes_of(program)])
-        for step in SCHEMES[scheme]:
-            program = step.apply_to(program)
+        program = hpmoe.send_rows.apply_to(program, scheme=scheme) if scheme != "direct" else program
         dtype, combine = quantised_rows(self.quantize)
         program = hpmoe.quantize_rows.apply_to(program, dtype=dtype, combine=combine) if dtype else program
         return _with_int8_weights(program) if self.int8_weights else program
 
-    def _tiles(self, replicas: int, tuned: bool, scheme: str, row_capacity: str) -> hpmoe.Taskflow:
+    def _tiles(self, replicas: int, tuned: bool, scheme: str, row_capacity: str) -> hpmoe.rewriting.Taskflow:
         rows, cols = (getattr(self.o, n, None) or ("auto" if tuned else None) for n in ("tile_rows", "tile_cols"))
         return hpmoe.tile_partition.apply_to(self._program(replicas, scheme, row_capacity), rows=rows, cols=cols,
                                              machine=self.machine)
@@ -181,31 +178,31 @@ class Layer:
         return rows_of_received(rows, aval) if row_capacity == "bucket" else PlannedRows(rows, rows)
 
     def fused(self, policy: str | Policy = "critical_path", machine: hpmoe.Machine | None = None,
-              **comm: str) -> hpmoe.Timeline:
+              **comm: str | int | None) -> hpmoe.Timeline:
         """The persistent kernel, simulated on the layer's machine, and planned for it or another one."""
         return self.run(self.fused_flow(policy, machine, **comm))
 
-    def run(self, flow: hpmoe.Taskflow) -> hpmoe.Timeline:
+    def run(self, flow: hpmoe.rewriting.Taskflow) -> hpmoe.Timeline:
         return hpmoe.simulate(flow, routing=self.ids)
 
-    def outline(self, flow: hpmoe.Taskflow, machine: hpmoe.Machine | None = None) -> Outline:
+    def outline(self, flow: hpmoe.rewriting.Taskflow, machine: hpmoe.Machine | None = None) -> Outline:
         """Simulates a run and returns its totals, in less memory and time than a Timeline takes."""
         return outline(flow, machine, routing=self.ids)
 
     def fused_flow(self, policy: str | Policy = "critical_path", machine: hpmoe.Machine | None = None,
-                   **comm: str) -> hpmoe.Taskflow:
+                   **comm: str | int | None) -> hpmoe.rewriting.Taskflow:
         """The persistent kernel. With expert_barrier it has the signals, events and waits of the implementation that this
         policy is modelled on."""
         machine = machine or self.machine
         comm = {"signal": "expert", **comm} if policy == "expert_barrier" else comm
-        tuned = {"cols": "auto", "returns": 2} if self.tuned else {}
+        tuned = {"put_cols": "auto", "returns": 2} if self.tuned else {}
         flow = hpmoe.overlap_comm.apply_to(self.tiles, **tuned | comm)
         flow = hpmoe.prefetch_weights.apply_to(flow) if self.prefetch else flow
         if policy == "expert_barrier":
             flow, machine = wait_for_experts.apply_to(flow), machine.replace({"sync.repoll_us": REPOLL_US})
         return hpmoe.assign_queues.apply_to(flow, machine=machine, policy=policy)
 
-    def autotuned_flow(self, is_known: bool = False) -> hpmoe.Taskflow:
+    def autotuned_flow(self, is_known: bool = False) -> hpmoe.rewriting.Taskflow:
         """The persistent kernel as autotune makes it, for the layer's routing or for sampled ones."""
         topk_ids = self.ids if is_known else None
         return hpmoe.autotune.apply_to(self.traced(), machine=self.machine, topk_ids=topk_ids)
@@ -219,7 +216,7 @@ class Layer:
         """The unfused program, simulated; see baseline_flow."""
         return self.run(self.baseline_flow(scheme))
 
-    def baseline_flow(self, scheme: str = "direct") -> hpmoe.Taskflow:
+    def baseline_flow(self, scheme: str = "direct") -> hpmoe.rewriting.Taskflow:
         """One kernel after another, without copies, for the rows that there are; each deals its tiles out in turn."""
         tiles = self._tiles(replicas=0, tuned=False, scheme=scheme, row_capacity="received")
         flow = hpmoe.launch_kernels.apply_to(tiles, direct=self.o.tokens <= MOST_DECODED)
@@ -229,7 +226,7 @@ class Layer:
         """Bound of a fused run in microseconds, with the launch and the prologue; see least_us."""
         return self.least_us(line.flow)
 
-    def least_us(self, flow: hpmoe.Taskflow) -> float:
+    def least_us(self, flow: hpmoe.rewriting.Taskflow) -> float:
         """Least microseconds of a fused taskflow on all ranks, with the launch and the prologue."""
         return start_us(flow, self.machine) + max(b.total for b in rank_bounds(flow, self.machine, self.ids))
 
@@ -246,7 +243,7 @@ def rows_of_ranks(placement: Placement, loads: np.ndarray) -> np.ndarray:
 
 
 @hpmoe.transform(requires="tiles")
-def wait_for_experts(flow: hpmoe.Taskflow) -> hpmoe.Taskflow:
+def wait_for_experts(flow: hpmoe.rewriting.Taskflow) -> hpmoe.rewriting.Taskflow:
     """Has one event for all rows of an expert between any two operations, as the paper's public implementation has."""
     return rebuild(flow, tuple(
         op.replace(signal="expert") if op.domain.is_slots and not op.num_peers else op for op in flow.ops))

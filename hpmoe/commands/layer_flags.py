@@ -12,10 +12,11 @@ from hpmoe.commands.routing_flag import define_routing, routing_of
 from hpmoe.machines.kept_calibration import is_calibrated
 from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS
+from hpmoe.transforms.send_rows import SCHEMES
 
 DIRECTIONS = "forward", "backward", "both"
-TUNED = "critical_path", "autotune"  # policies for tiles and puts of chosen sizes
-AUTOTUNED = "tile_rows", "tile_cols", "signal", "order", "combine_order", "prefetch"  # flags of what autotune decides
+AUTOTUNED = ("tile_rows", "tile_cols", "signal", "order", "combine_order", "put_cols", "returns", "scheme",
+             "prefetch")  # flags of what autotune decides
 MOST_IDS = 2**28  # of all ranks, a GiB
 MOST_DRAWS = 2**30  # one for each expert of each token, half a minute
 
@@ -39,16 +40,19 @@ def define_schedule(values: flags.FlagValues, direction: str = "forward", machin
         options.define_choice(values, "row_capacity", row_capacity, "received rows that the plan can hold", ROW_CAPACITY)
         options.define_integer(values, "replicas", 0, "copies of hot experts that each rank can hold", least=0)
         options.define_number(values, "min_load", None, "rows that a copy must take; by default what hides its weights")
-        options.define_switch(values, "dedup", "send a token to a rank once, for all of its experts there")
+        options.define_choice(values, "scheme", "direct", "how rows are sent", tuple(SCHEMES))
         options.define_choice(values, "quantize", None, "how rows go", QUANTISED)
-        options.define_integer(values, "tile_rows", None, "rows of a tile and of a slot; by default for the machine")
-        options.define_integer(values, "tile_cols", None, "columns of a tile; by default for the machine")
+        options.define_integer(values, "tile_rows", None,
+                               "rows of a tile and of a slot; by default \"auto\" of tile_partition")
+        options.define_integer(values, "tile_cols", None, "columns of a tile; by default \"auto\"")
         options.define_choice(values, "order", "ratr", "in which order a rank sends to the others", tuple(ORDERS))
         options.define_choice(values, "combine_order", None, "in which it sends rows back; by default as --order",
                               tuple(ORDERS))
         options.define_choice(values, "signal", "tile", "what one remote signal stands for", SIGNALS)
+        options.define_choice(values, "put_cols", "auto", "columns of a put", ("auto", "tile"))
+        options.define_integer(values, "returns", 2, "events that count returned rows; 0 for one a tile", least=0)
         options.define_switch(values, "prefetch", "matrix workers read weights while they wait for rows")
-        options.define_choice(values, "policy", "critical_path", "how tasks get into queues", (*POLICIES, "autotune"))
+        options.define_choice(values, "policy", "critical_path", "how tasks are queued", (*POLICIES, "autotune"))
 
 
 def define_simulated(values: flags.FlagValues, direction: str = "forward") -> None:
@@ -95,13 +99,12 @@ def check_draws(o: flags.FlagValues, ep: int) -> None:
                f"at most {tokens} where they draw from {experts} experts on {ep} ranks")
 
 
-def scheme_of(o: flags.FlagValues) -> str:
-    """Returns the scheme by which the flags send rows; see send_rows."""
-    return "rank" if o.dedup else "direct"
+def put_cols_of(o: flags.FlagValues) -> str | None:
+    """Returns `cols` of overlap_comm."""
+    return "auto" if o.put_cols == "auto" else None
 
 
 def layer_of(o: flags.FlagValues, direction: str | None = None) -> Layer:
     """The layer that flags describe, in their direction or another."""
     return Layer(o, direction or o.direction, machine_of(o, is_calibrated()), routing_of(o, o, o.imbalance), o.replicas,
-                 tuned=o.policy in TUNED, scheme=scheme_of(o), quantize=o.quantize,
-                 row_capacity=o.row_capacity, prefetch=o.prefetch)
+                 tuned=True, scheme=o.scheme, quantize=o.quantize, row_capacity=o.row_capacity, prefetch=o.prefetch)

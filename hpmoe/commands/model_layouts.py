@@ -129,7 +129,7 @@ def figures(o: options.Options, lines: list[hpmoe.Timeline], ids: np.ndarray,
     return {"forward_ms": ms[0], "backward_ms": ms[1], "tokens_per_second": float(tokens / sum(ms) * 1e3)}
 
 
-def held(flow: hpmoe.Taskflow, received: list[int]) -> int:
+def held(flow: hpmoe.rewriting.Taskflow, received: list[int]) -> int:
     """Bytes of all arrays of a pass on the fullest rank: weights, and backward their gradients and what was saved."""
     return sum(memory_bytes(flow, [max(received)] * len(flow.routes)).values())
 

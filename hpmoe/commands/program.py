@@ -6,17 +6,18 @@ from collections.abc import Callable
 
 import hpmoe
 from hpmoe.commands.options import Options
+from hpmoe.ir.program import Program
 
 
 def program(o: Options, direction: str,
-            rewrite: Callable[[hpmoe.Program], hpmoe.Program] = lambda p: p, node_size: int | None = None) -> hpmoe.Program:
+            rewrite: Callable[[Program], Program] = lambda p: p, nodes: int | None = None) -> Program:
     """The traced MoE-FFN of these sizes, from shapes alone; `rewrite` is applied before its gradient is taken."""
-    mesh = hpmoe.Mesh(o.ep, tp_size=shards_of(o), node_size=node_size)
+    mesh = hpmoe.Mesh(o.ep, tp=shards_of(o), nodes=nodes)
     traced = rewrite(hpmoe.trace(hpmoe.moe_ffn, *avals(o), mesh=mesh))
-    return traced if direction == "forward" else hpmoe.vjp(traced)
+    return traced if direction == "forward" else hpmoe.rewriting.vjp(traced)
 
 
-def limited(program: hpmoe.Program, rank_capacity_factor: float | None) -> hpmoe.Program:
+def limited(program: Program, rank_capacity_factor: float | None) -> Program:
     """Limits the row capacity of a rank, or leaves it at all rows."""
     if rank_capacity_factor is None:
         return program

@@ -11,8 +11,8 @@ from hpmoe.routing.public_workloads import WORKLOADS, workload_ids
 from hpmoe.routing.recorded_loads import ids_of_file
 
 KINDS = f"{', '.join(ROUTINGS)}, {min(WORKLOADS)} to {max(WORKLOADS)}, a .npy or .json file of topk_ids or loads"
-NOTES = "\n".join(["--routing takes topk_ids [tokens, K] or [tokens, layers, K], or loads of experts [E] or",
-                   "[layers, E] (.npy, or .json with logical_count), of which --layer and --step are taken; and:",
+NOTES = "\n".join(["--routing takes ids [tokens, K], [tokens, layers, K] or loads [E], [layers, E] (.npy, or .json with "
+                   "logical_count); or:",
                    *(f"  {'; '.join(f'{name}: {WORKLOADS[name]}' for name in pair)}"
                      for pair in zip(sorted(WORKLOADS)[::2], sorted(WORKLOADS)[1::2], strict=True))])
 

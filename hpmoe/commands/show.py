@@ -89,9 +89,9 @@ def _check_routing(o: flags.FlagValues) -> None:
         options.check_flag(not o[name].present, name, o[name].value, "left out without --replicas or --row_capacity")
 
 
-def _program(o: flags.FlagValues, direction: str) -> hpmoe.Program:
+def _program(o: flags.FlagValues, direction: str) -> hpmoe.rewriting.Program:
     ids = routing_of(o, o, o.imbalance) if _needs_routing(o) else np.zeros((o.ep, 0, o.top_k), np.int32)
-    layer = Layer(o, direction, machine_of(o), ids, o.replicas, scheme=layer_flags.scheme_of(o), quantize=o.quantize,
+    layer = Layer(o, direction, machine_of(o), ids, o.replicas, scheme=o.scheme, quantize=o.quantize,
                   row_capacity=o.row_capacity, rank_capacity_factor=o.rank_capacity_factor)
     return layer.traced(is_planned=o.row_capacity != "all")
 
@@ -114,7 +114,7 @@ def rewritten(ir: AnyIR, stage: str, o: flags.FlagValues) -> AnyIR:
 
 def counts(ir: AnyIR) -> Fields:
     """The numbers of a stage, by its kind."""
-    if isinstance(ir, hpmoe.Program):
+    if isinstance(ir, hpmoe.rewriting.Program):
         return {"equations": len(ir.equations)}
     is_flow = isinstance(ir, Taskflow)
     flow = ir if is_flow else ir.flow

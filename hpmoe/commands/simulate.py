@@ -23,15 +23,14 @@ SUMMARY = "predicts (simulates) a layer's time on a model of a machine, fused an
 NOTES = f"""\
 Prints milliseconds, all simulated, and the band ("x to y") that the ranges of the machine's constants leave.
   hpmoe simulate --ep=8 --tokens=1024 --experts=64 --imbalance=2
-With --model it prints both passes of a known model's MoE layer, by how --ranks hold its experts.
-  hpmoe simulate --model=qwen3-235b --ranks=16 --routing=zipf
+With --model it prints both passes of a known model's layer: hpmoe simulate --model=qwen3-235b --ranks=16
 {routing_flag.NOTES}"""
 
 BANDS, MOST_BANDED = 8, 2**22  # machines; tasks of all ranks that are simulated on each of them unasked
 
 # Flags without which a layer is simulated again, by the name of what is left out and the change of the Layer.
 WITHOUT: dict[str, tuple[str, Fields]] = {
-    "replicas": ("copies", {"replicas": 0}), "dedup": ("dedup", {"scheme": "direct"}),
+    "replicas": ("copies", {"replicas": 0}), "scheme": ("scheme", {"scheme": "direct"}),
     "quantize": ("quantize", {"quantize": None})}
 
 
@@ -61,10 +60,11 @@ def fused(o: flags.FlagValues, layer: Layer) -> hpmoe.Timeline:
     return layer.run(fused_flow(o, layer))
 
 
-def fused_flow(o: flags.FlagValues, layer: Layer) -> hpmoe.Taskflow:
+def fused_flow(o: flags.FlagValues, layer: Layer) -> hpmoe.rewriting.Taskflow:
     if o.policy == "autotune":
         return layer.autotuned_flow()
-    comm = {"order": o.order, "signal": o.signal, "combine_order": o.combine_order}
+    comm = {"order": o.order, "signal": o.signal, "combine_order": o.combine_order, "put_cols": layer_flags.put_cols_of(o),
+            "returns": o.returns or None}
     if o.policy == "expert_barrier" and o["signal"].using_default_value:
         del comm["signal"]
     return layer.fused_flow(o.policy, **comm)
@@ -101,7 +101,7 @@ def simulated(o: flags.FlagValues, progress: Progress) -> Fields:
             "makespan_over_bound": makespan / bound, **without, **sure}
 
 
-def _looked_at(layer: Layer, flow: hpmoe.Taskflow) -> Fields:
+def _looked_at(layer: Layer, flow: hpmoe.rewriting.Taskflow) -> Fields:
     """Returns the figures of a run of a fused taskflow."""
     found = layer.outline(flow)
     return {"makespan_ms": (start_us(flow, layer.machine) + found.span) / 1e3, "sent_mb": sent_bytes(found) / 1e6,

@@ -9,9 +9,9 @@ from absl import flags
 
 from hpmoe.commands import layer_flags, options
 from hpmoe.support.progress import Progress
-from hpmoe.transforms.send_rows import SCHEMES
 from hpmoe.tuning import compare_plans
 from hpmoe.tuning.autotune import BUDGET
+from hpmoe.tuning.plan import Setting
 from hpmoe.tuning.trials import Trials
 
 SUMMARY = "compares tiles, puts, queues and schemes of sending rows on a model of a machine, as hpmoe.autotune does"
@@ -19,14 +19,14 @@ NOTES = """\
   hpmoe tune --ep=8 --tokens=1024 --budget=16
 All times are simulated; nothing is computed. The first plan is the choice of the cost model, the second one has the
 policy round_robin, every other plan differs from the best so far in one setting. A setting that is given as a flag,
-such as --policy=round_robin or --scheme=node, is not tuned. Ranks share nodes as the machine has them. Times are kept
+such as --policy=round_robin or --scheme=hierarchical, is not tuned. Ranks share nodes as the machine has them.
+Times are kept
 in $XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe."""
 SETTINGS = {"scheme": "scheme", "policy": "policy", "signal": "signal", "order": "order", "rows": "tile_rows",
-            "cols": "tile_cols", "prefetch": "prefetch"}
+            "cols": "tile_cols", "prefetch": "prefetch", "put_cols": "put_cols", "returns": "returns"}
 
 
 def define(values: flags.FlagValues) -> None:
-    options.define_choice(values, "scheme", None, "how rows are sent; --dedup is --scheme=rank", tuple(SCHEMES))
     options.define_integer(values, "budget", BUDGET, "most plans that are simulated", least=0)
     layer_flags.define_simulated(values, direction="both")
 
@@ -38,10 +38,11 @@ def run(o: flags.FlagValues) -> int:
     options.check_flag(o.row_capacity == "received", "row_capacity", o.row_capacity,
                        "left out; plans can hold the rows of --routing")
     options.check_flag(o.combine_order is None, "combine_order", o.combine_order, "left out; rows go back as --order has it")
-    options.check_flag(not o.dedup or o.scheme in (None, "rank"), "scheme", o.scheme, "rank, or left out, with --dedup")
-    fixed = {name: o[flag].value for name, flag in SETTINGS.items() if not o[flag].using_default_value}
-    if not o["dedup"].using_default_value:
-        fixed.setdefault("scheme", layer_flags.scheme_of(o))
+    fixed: dict[str, Setting] = {name: o[flag].value for name, flag in SETTINGS.items() if not o[flag].using_default_value}
+    if "put_cols" in fixed:
+        fixed["put_cols"] = layer_flags.put_cols_of(o)
+    if "returns" in fixed:
+        fixed["returns"] = o.returns or None
     with Progress("hpmoe tune") as progress:
         found = [_trials(o, direction, fixed, progress) for direction in (
             ("forward", "backward") if o.direction == "both" else (o.direction,))]
@@ -51,7 +52,7 @@ def run(o: flags.FlagValues) -> int:
     return 0
 
 
-def _trials(o: flags.FlagValues, direction: str, fixed: dict[str, str | int | bool], progress: Progress) -> Trials:
+def _trials(o: flags.FlagValues, direction: str, fixed: dict[str, Setting], progress: Progress) -> Trials:
     layer = dataclasses.replace(layer_flags.layer_of(o, direction), scheme="direct")
     return compare_plans(layer.traced(has_nodes=True), machine=layer.machine, topk_ids=layer.ids, budget=o.budget,
                                fixed=fixed, report=progress)

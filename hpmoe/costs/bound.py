@@ -72,7 +72,7 @@ def rank_bounds(flow: tf.Taskflow, machine: Machine, ids: np.ndarray) -> list[Bo
         >>> from hpmoe.routing.workload import balanced_ids
         >>> flow = hpmoe.tile_partition(hpmoe.swiglu, rows=128,
         ...                             cols=256).lower(hpmoe.ShapeDtypeStruct((8192, 4096), "bfloat16"))
-        >>> [round(b.total) for b in rank_bounds(flow, hpmoe.ascend_a3, balanced_ids(1, 8, 1, 1))]
+        >>> [round(b.total) for b in rank_bounds(flow, hpmoe.machines.ascend_a3, balanced_ids(1, 8, 1, 1))]
         [63]
     """
     zeros = [[np.zeros(r.shape, numpy_dtype("float32")) for r in ids] if plan.weights >= 0 else None for plan in flow.routes]

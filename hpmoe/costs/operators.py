@@ -31,7 +31,7 @@ def matmul_us(machine: Machine, rows: np.ndarray | float, cols: np.ndarray | flo
 
     Example:
         >>> import hpmoe
-        >>> matmul_us(hpmoe.ascend_a3, [16, 8192], 7168, 4096).round().tolist()
+        >>> matmul_us(hpmoe.machines.ascend_a3, [16, 8192], 7168, 4096).round().tolist()
         [52.0, 1471.0]
     """
     m, n, k = (np.atleast_1d(np.asarray(x, float)) for x in (rows, cols, inner))
@@ -70,7 +70,7 @@ def moe_ffn_us(machine: Machine, rows: np.ndarray, hidden: int, intermediate: in
 
     Example:
         >>> import hpmoe
-        >>> round(moe_ffn_us(hpmoe.ascend_a3, np.full(32, 8), 7168, 2048, 2048, 256))
+        >>> round(moe_ffn_us(hpmoe.machines.ascend_a3, np.full(32, 8), 7168, 2048, 2048, 256))
         2301
     """
     size, read = (1 if quantized else 2), machine.memory.bytes_per_us
@@ -100,7 +100,7 @@ def fused_us(machine: Machine, rows: np.ndarray, hidden: int, intermediate: int,
 
     Example:
         >>> import hpmoe
-        >>> round(fused_us(hpmoe.ascend_a3, np.full(32, 8), 6144, 2048, 8))
+        >>> round(fused_us(hpmoe.machines.ascend_a3, np.full(32, 8), 6144, 2048, 8))
         1653
     """
     size, host = (1 if quantized else 2), machine.host

@@ -17,7 +17,7 @@ def tiles_of(machine: Machine) -> list[tuple[int, int]]:
 
     Example:
         >>> import hpmoe
-        >>> tiles_of(hpmoe.ascend_a3)[:5]
+        >>> tiles_of(hpmoe.machines.ascend_a3)[:5]
         [(128, 256), (128, 128), (128, 512), (128, 1024), (64, 256)]
     """
     return [(max(1, int(machine.tile_rows * r)), max(1, int(machine.tile_cols * c))) for r in ROW_STEPS for c in COL_STEPS]
@@ -33,7 +33,7 @@ def tile_times(program: Program, machine: Machine, rows: int | None = None, cols
     Example:
         >>> import hpmoe
         >>> avals = hpmoe.ShapeDtypeStruct((4096, 7168), "bfloat16"), hpmoe.ShapeDtypeStruct((7168, 4096), "bfloat16")
-        >>> next(iter(tile_times(hpmoe.trace(lambda x, w: x @ w, *avals), hpmoe.ascend_a3)))
+        >>> next(iter(tile_times(hpmoe.trace(lambda x, w: x @ w, *avals), hpmoe.machines.ascend_a3)))
         (128, 256)
     """
     shapes = dict.fromkeys((rows or r, cols or c) for r, c in tiles_of(machine))

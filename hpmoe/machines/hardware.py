@@ -143,7 +143,7 @@ class Link(Group):
 
         Example:
             >>> import hpmoe
-            >>> machine = hpmoe.ascend_a3.replace({
+            >>> machine = hpmoe.machines.ascend_a3.replace({
             ...     "link.near_size": 2, "link.bytes_per_us": 100.0, "link.far_bytes_per_us": 50.0})
             >>> machine.link.rate(2), machine.link.rate(3)
             (100.0, 66.66666666666667)

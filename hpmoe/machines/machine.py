@@ -18,47 +18,53 @@ from hpmoe.support.keywords import nearest, suggests_keywords
 @suggests_keywords
 @dataclasses.dataclass(frozen=True)
 class Mesh:
-    """The ranks that run one per-rank function together: ep_size groups, each of tp_size ranks.
+    """The ranks that run one per-rank function together: `ep` expert-parallel groups of `tp` ranks each.
 
-    Group g holds experts g*E_local .. (g+1)*E_local-1. Each of its ranks has all of these where tp_size is 1; else rank
-    g*tp_size + s has shard s of them: a tp_size-th of the columns of gate and up, and the rows of down that belong to these.
+    Group g holds experts g*E_local .. (g+1)*E_local-1. With tp=1 its rank holds them whole; else rank g*tp + s holds shard
+    s:
+    a tp-th of the columns of gate and up, and the rows of down that belong to these.
 
     Attributes:
-        ep_size, tp_size: groups, and ranks of a group.
-        node_size: how many consecutive ones are a node, with faster links inside than between nodes; all of them where None.
+        ep: number of expert-parallel groups.
+        tp: number of tensor-parallel ranks of a group.
+        nodes: number of nodes; consecutive ranks share a node, with faster links inside than between nodes. All ranks share
+            one if None.
 
     Raises:
-        ArgumentError: a size is not a positive int, or node_size no divisor of the number of ranks.
+        ArgumentError: ep or tp is not a positive int, or nodes does not divide ep * tp.
 
     Example:
-        >>> Mesh(ep_size=4), Mesh(ep_size=16, node_size=8), Mesh(ep_size=4, tp_size=2).num_ranks
-        (Mesh(ep_size=4), Mesh(ep_size=16, node_size=8), 8)
+        >>> Mesh(ep=4), Mesh(ep=16, nodes=2), Mesh(ep=16, nodes=2).node_size, Mesh(ep=4, tp=2).num_ranks
+        (Mesh(ep=4), Mesh(ep=16, nodes=2), 8, 8)
     """
 
-    ep_size: int = 1
-    tp_size: int = dataclasses.field(default=1, kw_only=True)
-    node_size: int | None = dataclasses.field(default=None, kw_only=True, repr=False)
+    ep: int = 1
+    tp: int = dataclasses.field(default=1, kw_only=True)
+    nodes: int | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        for name in ("ep_size", "tp_size"):
+        for name in ("ep", "tp"):
             check_argument(is_int(getattr(self, name)), "hpmoe.Mesh", name, repr(getattr(self, name)), "a positive int")
             object.__setattr__(self, name, int(getattr(self, name)))
-        if self.node_size is not None:
-            is_part = is_int(self.node_size) and self.num_ranks % int(self.node_size) == 0
-            what = "ep_size" if self.tp_size == 1 else "ep_size * tp_size"
-            check_argument(is_part, "hpmoe.Mesh", "node_size", repr(self.node_size),
-                           f"a divisor of {what}, {self.num_ranks}, or None")
-            object.__setattr__(self, "node_size", int(self.node_size))
+        if self.nodes is not None:
+            is_divisor = is_int(self.nodes) and self.num_ranks % int(self.nodes) == 0
+            check_argument(is_divisor, "hpmoe.Mesh", "nodes", repr(self.nodes),
+                           f"a divisor of {'ep' if self.tp == 1 else 'ep * tp'}, {self.num_ranks}, or None")
+            object.__setattr__(self, "nodes", int(self.nodes))
 
     @property
     def num_ranks(self) -> int:
-        """Of all groups together."""
-        return self.ep_size * self.tp_size
+        """Number of ranks, ep * tp."""
+        return self.ep * self.tp
+
+    @property
+    def node_size(self) -> int | None:
+        """Number of consecutive ranks of a node; None if `nodes` is None."""
+        return None if self.nodes is None else self.num_ranks // self.nodes
 
     def __repr__(self) -> str:
-        shards = f", tp_size={self.tp_size}" if self.tp_size > 1 else ""
-        nodes = "" if self.node_size is None else f", node_size={self.node_size}"
-        return f"{type(self).__name__}(ep_size={self.ep_size}{shards}{nodes})"
+        axes = {"ep": self.ep, **({"tp": self.tp} if self.tp > 1 else {}), **({"nodes": self.nodes} if self.nodes else {})}
+        return f"{type(self).__name__}({', '.join(f'{name}={size}' for name, size in axes.items())})"
 
 
 def as_mesh(who: str, mesh: Mesh | None) -> Mesh:
@@ -127,7 +133,7 @@ class Machine:
 
     Example:
         >>> import hpmoe
-        >>> slower = hpmoe.ascend_a3.replace({"link.bytes_per_us": hpmoe.ascend_a3.link.bytes_per_us / 2})
+        >>> slower = hpmoe.machines.ascend_a3.replace({"link.bytes_per_us": hpmoe.machines.ascend_a3.link.bytes_per_us / 2})
         >>> slower.link.bytes_per_us, slower.num_queues, slower.queue_name(0)
         (77500.0, 72, 'aic.0')
     """
@@ -172,7 +178,7 @@ class Machine:
 
         Example:
             >>> import hpmoe
-            >>> hpmoe.ascend_a3["link.bytes_per_us"] == hpmoe.ascend_a3.link.bytes_per_us
+            >>> hpmoe.machines.ascend_a3["link.bytes_per_us"] == hpmoe.machines.ascend_a3.link.bytes_per_us
             True
         """
         check_name("hpmoe.Machine", name)
@@ -188,7 +194,8 @@ class Machine:
 
         Example:
             >>> import hpmoe
-            >>> slow = hpmoe.ascend_a3.replace({"memory.bytes_per_us": 1e6, "link.node_size": 8}, name="slow", num_aiv=4)
+            >>> slow = hpmoe.machines.ascend_a3.replace({"memory.bytes_per_us": 1e6, "link.node_size": 8}, name="slow",
+            ...                                         num_aiv=4)
             >>> slow.memory.bytes_per_us, slow.link.node_size, slow.num_queues
             (1000000.0, 8, 28)
         """
@@ -213,11 +220,12 @@ class Machine:
 
         Example:
             >>> import hpmoe
-            >>> b3 = hpmoe.ascend_a2.of_bin("910B3")
+            >>> b3 = hpmoe.machines.ascend_a2.of_bin("910B3")
             >>> b3.name, b3.num_aic, b3.num_aiv
             ('ascend_a2.910B3', 20, 40)
         """
-        self._check(not self.unified, "num_aiv", "above 0: bins are those of an NPU, hpmoe.ascend_a2 or hpmoe.ascend_a3")
+        self._check(not self.unified, "num_aiv",
+                    "above 0: bins are those of an NPU, hpmoe.machines.ascend_a2 or hpmoe.machines.ascend_a3")
         check_argument(isinstance(name, str) and bin_name(name) in BINS, "hpmoe.Machine.of_bin", "name", repr(name),
                        f"one of {', '.join(BINS)}")
         sold = BINS[bin_name(name)]

@@ -23,7 +23,7 @@ def drawn(machine: Machine, count: int, seed: int = 0) -> Iterator[Machine]:
 
     Example:
         >>> import hpmoe
-        >>> machines = list(drawn(hpmoe.ascend_a3, 4))
+        >>> machines = list(drawn(hpmoe.machines.ascend_a3, 4))
         >>> sorted(int(m.sync.poll_us >= 1.0) for m in machines)  # of 0.5 to 2, whose middle is 1
         [0, 0, 1, 1]
     """

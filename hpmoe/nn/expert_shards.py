@@ -40,16 +40,16 @@ def shard_experts(weight: Array, mesh: Mesh, split: str) -> Array:
     Example:
         >>> import numpy as np, hpmoe
         >>> weight = np.arange(8).reshape(2, 1, 4)                # of two experts, columns g0 g1 u0 u1
-        >>> hpmoe.nn.shard_experts(weight, hpmoe.Mesh(1, tp_size=2), "gate_up").tolist()
+        >>> hpmoe.nn.shard_experts(weight, hpmoe.Mesh(1, tp=2), "gate_up").tolist()
         [[[[0, 2]], [[4, 6]]], [[[1, 3]], [[5, 7]]]]
     """
     shape = _checked("hpmoe.nn.shard_experts", weight, mesh, split, first=0)
     if isinstance(weight, Tensor):
-        return by_rank(weight, mesh.ep_size, mesh.tp_size, split)
-    cut, order, of_ranks = steps_to_ranks(shape, mesh.ep_size, mesh.tp_size, split)
+        return by_rank(weight, mesh.ep, mesh.tp, split)
+    cut, order, of_ranks = steps_to_ranks(shape, mesh.ep, mesh.tp, split)
     if split == "first":
         mine = weight.reshape(cut)
-        return np.concatenate([mine, *[np.zeros_like(mine)] * (mesh.tp_size - 1)], axis=1).reshape(of_ranks)
+        return np.concatenate([mine, *[np.zeros_like(mine)] * (mesh.tp - 1)], axis=1).reshape(of_ranks)
     return weight.reshape(cut).transpose(order).reshape(of_ranks)
 
 
@@ -69,14 +69,14 @@ def unshard_experts(weights: Array, mesh: Mesh, split: str) -> Array:
 
     Example:
         >>> import numpy as np, hpmoe
-        >>> weight, mesh = np.arange(8).reshape(2, 1, 4), hpmoe.Mesh(2, tp_size=2)
+        >>> weight, mesh = np.arange(8).reshape(2, 1, 4), hpmoe.Mesh(2, tp=2)
         >>> shards = hpmoe.nn.shard_experts(weight, mesh, "gate_up")
         >>> shards.shape, bool((hpmoe.nn.unshard_experts(shards, mesh, "gate_up") == weight).all())
         ((4, 1, 1, 2), True)
     """
     who, shape = "hpmoe.nn.unshard_experts", _checked("hpmoe.nn.unshard_experts", weights, mesh, split, first=1)
     check_argument(shape[0] == mesh.num_ranks, who, "weights", f"of {shape[0]} ranks", f"of the mesh's {mesh.num_ranks}")
-    ep, tp, (local, *rest) = mesh.ep_size, mesh.tp_size, shape[1:]
+    ep, tp, (local, *rest) = mesh.ep, mesh.tp, shape[1:]
     if split == "first":
         return cast(Array, weights.reshape((ep, tp, local, *rest))[:, 0].reshape((ep * local, *rest)))
     axis, parts = _axis_and_parts(len(shape) - 1, split)

@@ -126,7 +126,7 @@ class GroupedMLP(nn.Cell):
         check_argument(is_name(moe_token_drop_policy, DROP_POLICIES), who, "moe_token_drop_policy",
                        repr(moe_token_drop_policy), f"one of {', '.join(DROP_POLICIES)}")
         self.hidden_size, self.has_bias, self.ep_size = hidden_size, add_bias_linear, num_ranks(who, mesh, num_moe_experts)
-        self.num_groups, self.tp_size = (1, 1) if mesh is None else (mesh.ep_size, mesh.tp_size)
+        self.num_groups, self.tp_size = (1, 1) if mesh is None else (mesh.ep, mesh.tp)
         self.has_first_shard = not isinstance(mesh, World) or mesh.tp_rank == 0  # which bias2 is trained on
         check_argument(moe_ffn_hidden_size % self.tp_size == 0, who, "moe_ffn_hidden_size", moe_ffn_hidden_size,
                        f"divisible by the mesh's tp_size, {self.tp_size}")

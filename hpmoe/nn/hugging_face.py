@@ -99,7 +99,7 @@ def _block(layer: nn.Cell, parameters: Mapping[str, Parameter], experts: range |
     is_range = isinstance(held, range) and held.step == 1 and 0 <= held.start and held.stop <= num_experts
     check_argument(is_range and len(held) == own, LOAD, "experts", repr(experts),
                    f"a range of {own} of the {num_experts} experts, as the layer holds")
-    tp_size = place.mesh.tp_size
+    tp_size = place.mesh.tp
     kinds = {name: (str(name_of_dtype(p.dtype)), _whole(name, p.shape, tp_size)) for name, p in parameters.items()}
     return Block(kinds, num_experts, num_zero, held, place.rank % tp_size, tp_size)
 

@@ -223,7 +223,7 @@ def _check_layer(who: str, layer: nn.Cell, has_adapters: bool) -> None:
     found = bool(_adapters(layer))
     check_argument(found == has_adapters, who, "layer", f"one with{'' if found else 'out'} adapters",
                    f"one with{'' if has_adapters else 'out'} adapters")
-    shards = isinstance(layer.mesh, World) and layer.mesh.tp_size > 1
+    shards = isinstance(layer.mesh, World) and layer.mesh.tp > 1
     check_argument(not shards, who, "layer", "one of processes that share experts",
                    "one on a mesh of tp_size 1, or of virtual ranks")
 

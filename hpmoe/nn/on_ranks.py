@@ -47,8 +47,8 @@ def num_ranks(who: str, mesh: Mesh | None, num_moe_experts: int) -> int:
     check_argument(mesh is None or isinstance(mesh, Mesh), who, "mesh", repr(mesh), "an hpmoe.Mesh, or None for one rank")
     if mesh is None:
         return 0
-    check_argument(num_moe_experts % mesh.ep_size == 0, who, "num_moe_experts", num_moe_experts,
-                   f"divisible by the {mesh.ep_size} {'ranks' if mesh.tp_size == 1 else 'groups of ranks'} of the mesh")
+    check_argument(num_moe_experts % mesh.ep == 0, who, "num_moe_experts", num_moe_experts,
+                   f"divisible by the {mesh.ep} {'ranks' if mesh.tp == 1 else 'groups of ranks'} of the mesh")
     return 0 if isinstance(mesh, World) else mesh.num_ranks
 
 

@@ -55,12 +55,12 @@ class Place:
     @staticmethod
     def of(mesh: Mesh | None) -> Place:
         if isinstance(mesh, World):
-            return Place(Mesh(mesh.ep_size, tp_size=mesh.tp_size), mesh.rank % mesh.num_ranks)
+            return Place(Mesh(mesh.ep, tp=mesh.tp), mesh.rank % mesh.num_ranks)
         return Place(Mesh(1), 0)
 
     def experts(self, num_local: int) -> range:
         """Those held, of which there are so many."""
-        group = self.rank // self.mesh.tp_size
+        group = self.rank // self.mesh.tp
         return range(group * num_local, (group + 1) * num_local)
 
 
@@ -79,7 +79,7 @@ def write_file(who: str, folder: Path, place: Place, save: str, rank: int, array
     on = f".copy_on_{place.rank:05}" if is_copy else ""
     path = folder / f"rank_{rank:05}_of_{place.mesh.num_ranks:05}{on}.ckpt"
     unfinished = folder / f".{path.stem}.{save}.unfinished.ckpt"
-    header = (save, place.mesh.ep_size, place.mesh.tp_size, rank, is_copy)
+    header = (save, place.mesh.ep, place.mesh.tp, rank, is_copy)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _remove_unfinished(path)  # of a process that was killed

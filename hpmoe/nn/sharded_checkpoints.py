@@ -198,7 +198,7 @@ class _Experts:
         self.seen: dict[str, tuple[str, str]] = {}  # of each array the first file's name, and what it is there
         weight = next(iter(states.splits))
         self.num_local = states.parameters[weight].shape[0]
-        num_experts = self.num_local * place.mesh.ep_size
+        num_experts = self.num_local * place.mesh.ep
         self.per_group, rest = divmod(num_experts, self.saved.ep_size)
         check_argument(rest == 0, who, "cell", f"of {num_experts} experts",
                        f"of a multiple of {self.saved.ep_size}, the groups that saved them")
@@ -211,7 +211,7 @@ class _Experts:
             held = slice(max(mine.start - first, 0), min(mine.stop - first, self.per_group))
             for name, array in self._of_group(group).items():
                 parts[name].append(array[held])
-        shard, mesh = self.place.rank % self.place.mesh.tp_size, Mesh(1, tp_size=self.place.mesh.tp_size)
+        shard, mesh = self.place.rank % self.place.mesh.tp, Mesh(1, tp=self.place.mesh.tp)
         return {name: np.ascontiguousarray(shard_experts(np.concatenate(found), mesh, self.states.splits[name])[shard])
                 for name, found in parts.items()}
 
@@ -219,12 +219,12 @@ class _Experts:
         """The whole experts of a group, zeros where a shard is lost."""
         tp_size = self.saved.tp_size
         files = [self.files.get(group * tp_size + s) for s in range(tp_size)]
-        whole = Mesh(1, tp_size=self.place.mesh.tp_size)
+        whole = Mesh(1, tp=self.place.mesh.tp)
         if None in files:
-            return {name: np.zeros_like(unshard_experts(np.stack([self._like(name)] * whole.tp_size), whole, split))
+            return {name: np.zeros_like(unshard_experts(np.stack([self._like(name)] * whole.tp), whole, split))
                     for name, split in self.states.splits.items()}
         shards = [self._of_file(file) for file in files if file is not None]
-        return {name: unshard_experts(np.stack([s[name] for s in shards]), Mesh(1, tp_size=tp_size), split)
+        return {name: unshard_experts(np.stack([s[name] for s in shards]), Mesh(1, tp=tp_size), split)
                 for name, split in self.states.splits.items()}
 
     def _of_file(self, file: ShardFile) -> dict[str, np.ndarray]:

@@ -93,7 +93,7 @@ def dispatch(hidden_states: Tensor, topk_ids: Tensor, *, num_local_experts: int,
         ([[2.0], [3.0], [1.0]], [2, 1])
         >>> rows, route = hpmoe.dispatch(x, ids, num_local_experts=2, capacity_factor=0.5, drop_policy="probs",
         ...                              topk_weights=ms.Tensor([[0.1], [0.2], [0.3]]))
-        >>> rows.asnumpy().tolist(), hpmoe.drop_counts(route).asnumpy().tolist()
+        >>> rows.asnumpy().tolist(), hpmoe.router.drop_counts(route).asnumpy().tolist()
         ([[3.0], [1.0]], [1, 0])
         >>> rows, route = hpmoe.dispatch(x, ms.Tensor(np.array([[1], [-1], [0]], np.int32)), num_local_experts=2)
         >>> rows.asnumpy().tolist(), hpmoe.combine(rows, route).asnumpy().tolist()

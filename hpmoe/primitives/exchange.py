@@ -29,12 +29,12 @@ def _entries(routes: list[Route]) -> list[np.ndarray]:
 
 @exchange_rows.infer
 def _(rows: ShapeDtypeStruct, route: RouteAval) -> ShapeDtypeStruct:
-    check_route("hpmoe.exchange", route)
-    check_argument(route.tp_size == 1, "hpmoe.exchange", "tp_size of the mesh", route.tp_size,
+    check_route("hpmoe.token_ops.exchange", route)
+    check_argument(route.tp_size == 1, "hpmoe.token_ops.exchange", "tp_size of the mesh", route.tp_size,
                    "1: hpmoe.dispatch and hpmoe.combine send rows to the shards of experts, and add their parts")
     entries = route.num_tokens * route.top_k
-    check_argument(len(rows.shape) == 2 and rows.shape[0] == entries, "hpmoe.exchange", "rows", rows,
-                   f"[{entries}, H], the rows of all entries, as hpmoe.permute sorts them")
+    check_argument(len(rows.shape) == 2 and rows.shape[0] == entries, "hpmoe.token_ops.exchange", "rows", rows,
+                   f"[{entries}, H], the rows of all entries, as hpmoe.token_ops.permute sorts them")
     return ShapeDtypeStruct((route.rows, rows.shape[1]), rows.dtype)
 
 
@@ -48,17 +48,17 @@ def _(rows: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
 
 @exchange_rows.eager
 def _(rows: Tensor, route: Route) -> Tensor:
-    check_route("hpmoe.exchange", route)
+    check_route("hpmoe.token_ops.exchange", route)
     entries = len(route.routing.kept[0])
-    check_argument(rows.ndim == 2 and rows.shape[0] == entries, "hpmoe.exchange", "rows", f"of shape {rows.shape}",
-                   f"[{entries}, H], the rows of all entries, as hpmoe.permute sorts them")
+    check_argument(rows.ndim == 2 and rows.shape[0] == entries, "hpmoe.token_ops.exchange", "rows", f"of shape {rows.shape}",
+                   f"[{entries}, H], the rows of all entries, as hpmoe.token_ops.permute sorts them")
     return rows if route.num_rows == entries else mint.narrow(rows, 0, entries - route.num_rows, route.num_rows)
 
 
 @return_rows.infer
 def _(rows: ShapeDtypeStruct, route: RouteAval) -> ShapeDtypeStruct:
-    check_route("hpmoe.exchange_back", route)
-    check_argument(len(rows.shape) == 2 and rows.shape[0] is route.rows, "hpmoe.exchange_back", "rows", rows,
+    check_route("hpmoe.token_ops.exchange_back", route)
+    check_argument(len(rows.shape) == 2 and rows.shape[0] is route.rows, "hpmoe.token_ops.exchange_back", "rows", rows,
                    "received rows [R, H] of this route")
     return ShapeDtypeStruct((route.num_tokens * route.top_k, rows.shape[1]), rows.dtype)
 
@@ -75,8 +75,8 @@ def _(rows: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
 
 @return_rows.eager
 def _(rows: Tensor, route: Route) -> Tensor:
-    check_route("hpmoe.exchange_back", route)
-    check_argument(rows.ndim == 2 and rows.shape[0] == route.num_rows, "hpmoe.exchange_back", "rows",
+    check_route("hpmoe.token_ops.exchange_back", route)
+    check_argument(rows.ndim == 2 and rows.shape[0] == route.num_rows, "hpmoe.token_ops.exchange_back", "rows",
                    f"of shape {rows.shape}", f"[{route.num_rows}, H], one for each received row")
     absent = len(route.routing.kept[0]) - route.num_rows
     return mint.cat([mint.zeros((absent, rows.shape[1]), dtype=rows.dtype), rows]) if absent else rows

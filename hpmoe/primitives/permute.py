@@ -29,7 +29,8 @@ expert_counts = Primitive("expert_counts", differentiable=False)
 
 @sort_indices.infer
 def _(indices: ShapeDtypeStruct) -> ShapeDtypeStruct:
-    check_argument(len(indices.shape) in (1, 2) and indices.dtype in ("int32", "int64"), "hpmoe.permute", "indices",
+    check_argument(len(indices.shape) in (1, 2) and indices.dtype in ("int32", "int64"), "hpmoe.token_ops.permute",
+                   "indices",
                    indices, "[N, K] or [N] of int32 or int64")
     return ShapeDtypeStruct((math.prod(fixed(indices.shape)),), "int32")
 
@@ -44,7 +45,8 @@ def _(indices: np.ndarray) -> np.ndarray:
 
 @expert_places.infer
 def _(indices: ShapeDtypeStruct, *, num_experts: int, capacity: int) -> ShapeDtypeStruct:
-    check_argument(len(indices.shape) == 2 and indices.dtype == "int32", "hpmoe.init_routing", "expert_idx", indices,
+    check_argument(len(indices.shape) == 2 and indices.dtype == "int32", "hpmoe.token_ops.init_routing", "expert_idx",
+                   indices,
                    "int32 [N, K]")
     return ShapeDtypeStruct((math.prod(fixed(indices.shape)),), "int32")
 
@@ -75,7 +77,7 @@ def check_experts(indices: np.ndarray, num_experts: int) -> None:
     """Raises ArgumentError unless all ids are those of experts."""
     if indices.size and (bad := np.argwhere((indices < 0) | (indices >= num_experts))).size:
         where = tuple(int(i) for i in bad[0])
-        check_argument(False, "hpmoe.init_routing", f"expert_idx{list(where)}", int(indices[where]),
+        check_argument(False, "hpmoe.token_ops.init_routing", f"expert_idx{list(where)}", int(indices[where]),
                        f"an expert id in 0..{num_experts - 1}", f"{len(bad)} ids are out of range.")
 
 
@@ -83,7 +85,7 @@ def check_experts(indices: np.ndarray, num_experts: int) -> None:
 
 def _check_places(who: str, places: ShapeDtypeStruct, num_entries: int | None, top_k: int) -> None:
     check_argument(len(places.shape) == 1 and places.dtype == "int32", who, "sorted_indices", places, "int32 [N * K]",
-                   "It is the second result of hpmoe.permute.")
+                   "It is the second result of hpmoe.token_ops.permute.")
     given = fixed(places.shape)[0]
     fits = given == num_entries if num_entries is not None else given % top_k == 0
     check_argument(fits, who, "sorted_indices", places, f"[N * {top_k}] for the same N tokens")
@@ -91,19 +93,19 @@ def _check_places(who: str, places: ShapeDtypeStruct, num_entries: int | None, t
 
 @permute_rows.infer
 def _(x: ShapeDtypeStruct, places: ShapeDtypeStruct, *, top_k: int, num_rows: int, start: int = 0) -> ShapeDtypeStruct:
-    check_argument(len(x.shape) == 2, "hpmoe.permute", "tokens", x, "[N, H]")
-    _check_places("hpmoe.permute", places, fixed(x.shape)[0] * top_k, top_k)
+    check_argument(len(x.shape) == 2, "hpmoe.token_ops.permute", "tokens", x, "[N, H]")
+    _check_places("hpmoe.token_ops.permute", places, fixed(x.shape)[0] * top_k, top_k)
     return ShapeDtypeStruct((num_rows, x.shape[1]), x.dtype)
 
 
 @unpermute_rows.infer
 def _(rows: ShapeDtypeStruct, places: ShapeDtypeStruct, *probs: ShapeDtypeStruct, top_k: int,
       start: int = 0) -> ShapeDtypeStruct:
-    check_argument(len(rows.shape) == 2, "hpmoe.unpermute", "permuted", rows, "[M, H]")
-    _check_places("hpmoe.unpermute", places, None, top_k)
+    check_argument(len(rows.shape) == 2, "hpmoe.token_ops.unpermute", "permuted", rows, "[M, H]")
+    _check_places("hpmoe.token_ops.unpermute", places, None, top_k)
     num_tokens = fixed(places.shape)[0] // top_k
     for p in probs:
-        check_weights("hpmoe.unpermute", "probs", p, (num_tokens, top_k), rows.dtype)
+        check_weights("hpmoe.token_ops.unpermute", "probs", p, (num_tokens, top_k), rows.dtype)
     return ShapeDtypeStruct((num_tokens, rows.shape[1]), rows.dtype)
 
 

@@ -43,13 +43,13 @@ def rms_norm_rows(x: Tensor, eps: float = 1e-6) -> Tensor:
 
     Example:
         >>> import mindspore as ms, hpmoe
-        >>> hpmoe.rms_norm_rows(ms.Tensor([[3.0, 4.0], [0.0, -2.0]])).asnumpy()
+        >>> hpmoe.token_ops.rms_norm_rows(ms.Tensor([[3.0, 4.0], [0.0, -2.0]])).asnumpy()
         array([[ 0.8485281,  1.1313708],
                [ 0.       , -1.4142132]], dtype=float32)
     """
-    outside_graphs("hpmoe.rms_norm_rows")
+    outside_graphs("hpmoe.token_ops.rms_norm_rows")
     is_positive = is_number(eps) and eps > 0
-    check_argument(is_positive, "hpmoe.rms_norm_rows", "eps", repr(eps), "a positive number that float32 holds")
+    check_argument(is_positive, "hpmoe.token_ops.rms_norm_rows", "eps", repr(eps), "a positive number that float32 holds")
     return rms_norm(x, float(eps))
 
 
@@ -62,8 +62,8 @@ def _(x: ShapeDtypeStruct, eps: float) -> ShapeDtypeStruct:
 @rms_norm.eager
 @in_float32
 def _(x: Tensor, eps: float) -> Tensor:
-    check_tensor("hpmoe.rms_norm_rows", "x", x)
-    check_argument(x.ndim >= 2, "hpmoe.rms_norm_rows", "x", f"of shape {x.shape}", "rows [..., H]")
+    check_tensor("hpmoe.token_ops.rms_norm_rows", "x", x)
+    check_argument(x.ndim >= 2, "hpmoe.token_ops.rms_norm_rows", "x", f"of shape {x.shape}", "rows [..., H]")
     return x / mint.sqrt(mint.mean(x * x, -1, True) + eps)
 
 

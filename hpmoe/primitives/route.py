@@ -48,11 +48,11 @@ def drop_counts(route: Route) -> Tensor:
         >>> import mindspore as ms, numpy as np, hpmoe
         >>> x, ids = ms.Tensor([[1.0], [2.0], [3.0]]), ms.Tensor(np.array([[1], [1], [0]], np.int32))
         >>> rows, route = hpmoe.dispatch(x, ids, num_local_experts=3, capacity_factor=1.0, drop_policy="position")
-        >>> rows.asnumpy().tolist(), hpmoe.drop_counts(route).asnumpy().tolist()
+        >>> rows.asnumpy().tolist(), hpmoe.router.drop_counts(route).asnumpy().tolist()
         ([[3.0], [1.0]], [0, 1, 0])
     """
-    outside_graphs("hpmoe.drop_counts")
-    check_route("hpmoe.drop_counts", route)
+    outside_graphs("hpmoe.router.drop_counts")
+    check_route("hpmoe.router.drop_counts", route)
     return count_drops(route)
 
 
@@ -144,7 +144,7 @@ def _describe(x: object) -> str:
 
 @count_drops.infer
 def _(route: RouteAval) -> ShapeDtypeStruct:
-    check_route("hpmoe.drop_counts", route)
+    check_route("hpmoe.router.drop_counts", route)
     return ShapeDtypeStruct((route.num_model_experts,), "int32")
 
 

@@ -37,8 +37,7 @@ class World(Mesh):
     """The ranks of the launcher as processes, this one among them; see `world`.
 
     Attributes:
-        ep_size, tp_size: groups of ranks that share experts, and ranks of a group, that share each expert; they launch
-            together.
+        ep, tp, nodes: of the ranks that launch together, see `hpmoe.Mesh`.
         rank, size: of this process among all that were started.
         link: to the ranks that this one launches with; None where it is alone.
         everyone: to all ranks.
@@ -54,12 +53,12 @@ class World(Mesh):
     @property
     def ep_rank(self) -> int:
         """Of this process's group among those that share experts."""
-        return self.rank % self.num_ranks // self.tp_size
+        return self.rank % self.num_ranks // self.tp
 
     @property
     def tp_rank(self) -> int:
         """Of this process in its group: which shard of its experts it holds."""
-        return self.rank % self.tp_size
+        return self.rank % self.tp
 
     def report(self) -> str:
         """How long each rank has waited for each other one, in milliseconds, and what it has sent to other hosts.
@@ -89,7 +88,7 @@ class World(Mesh):
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
-        return functools.partial(world, node_size=self.node_size), (self.ep_size, self.tp_size)
+        return functools.partial(world, nodes=self.nodes), (self.ep, self.tp)
 
 
 def _together(rank: int, num_ranks: int) -> range:
@@ -143,8 +142,8 @@ class _Process:
 
     def _make(self, launched: Launched, mesh: Mesh, timeout: float) -> World:
         rank, size, ranks = launched.rank, launched.size, mesh.num_ranks
-        return World(mesh.ep_size, rank, size, self._link(launched, _together(rank, ranks), timeout), self._everyone(),
-                     self._link(launched, range(rank % ranks, size, ranks), timeout), tp_size=mesh.tp_size)
+        return World(mesh.ep, rank, size, self._link(launched, _together(rank, ranks), timeout), self._everyone(),
+                     self._link(launched, range(rank % ranks, size, ranks), timeout), tp=mesh.tp)
 
     def _everyone(self) -> Link:
         assert self.everyone is not None
@@ -183,8 +182,8 @@ def _check_launcher(launched: Launched | None) -> None:
 
 
 @suggests_keywords
-def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None = None,
-          timeout: float = TIMEOUT_S, engine: str = ENGINES[0]) -> World:
+def world(ep: int | None = None, tp: int = 1, *, nodes: int | None = None, timeout: float = TIMEOUT_S,
+          engine: str = ENGINES[0]) -> World:
     """The ranks of the launcher as a Mesh: every process is one rank, and brings its own tensors, without a rank axis.
 
     Start the script with `hpmoe launch -n N`, `msrun --worker_num=N`, `mpirun -n N` or `srun -n N`. Not launched, it is one
@@ -192,18 +191,17 @@ def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None
     script too, it does not return: it serves the scheduler and ends the process.
 
     Args:
-        ep_size: how many groups of ranks share experts; as many as there are where None. ep_size * tp_size divides the
-            number of processes, and where it is smaller so many ranks at a time, one after the other, have their own tokens
-            and copies of the same experts.
-        tp_size: ranks of a group, each of which holds a shard of each of the group's experts; see `hpmoe.Mesh`.
-        node_size: how many consecutive ranks are a node, see Mesh.
+        ep: number of expert-parallel groups; all processes by tp if None. ep * tp divides the number of processes; if it is
+            smaller, each ep * tp consecutive processes have their own tokens and copies of the same experts.
+        tp: number of tensor-parallel ranks of a group, each with a shard of each of the group's experts; see `hpmoe.Mesh`.
+        nodes: number of nodes of the ep * tp ranks, see `hpmoe.Mesh`.
         timeout: seconds for the last rank to come.
         engine: what carries messages to ranks of other hosts. "tcp" needs no package. "ucx" takes the fastest network that
             UCX finds, such as InfiniBand, and needs `pip install 'hpmoe[hosts]'`. All ranks pass the same engine; the first
             call decides.
 
     Raises:
-        ArgumentError: ep_size * tp_size does not divide the number of processes, or node_size it.
+        ArgumentError: ep * tp does not divide the number of processes, or nodes does not divide ep * tp.
         LaunchError: a rank did not come, ended before it did, is of another user, version or size, has another
             engine, or lacks UCX; the port of rank 0 is taken; variables of launchers are of a run that has ended, or of more
             ranks than were started.
@@ -211,11 +209,11 @@ def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None
     Example:
         >>> import hpmoe
         >>> mesh = hpmoe.world()
-        >>> mesh.rank, mesh.size, mesh.ep_size
+        >>> mesh.rank, mesh.size, mesh.ep
         (0, 1, 1)
     """
-    check_argument(ep_size is None or is_int(ep_size), "hpmoe.world", "ep_size", repr(ep_size), "a positive int, or None")
-    check_argument(is_int(tp_size), "hpmoe.world", "tp_size", repr(tp_size), "a positive int")
+    check_argument(ep is None or is_int(ep), "hpmoe.world", "ep", repr(ep), "a positive int, or None")
+    check_argument(is_int(tp), "hpmoe.world", "tp", repr(tp), "a positive int")
     is_time = is_number(timeout) and timeout > 0
     check_argument(is_time, "hpmoe.world", "timeout", repr(timeout), "a number of seconds above 0")
     check_argument(is_name(engine, ENGINES), "hpmoe.world", "engine", repr(engine), f"one of {', '.join(ENGINES)}")
@@ -224,14 +222,14 @@ def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None
     launched = find_launched()
     size = 1 if launched is None else launched.size
     how = "no launcher started others: hpmoe launch -n N does" if launched is None else f"{launched.launcher} started {size}"
-    name, ranks = ("ep_size", ep_size or 1) if tp_size == 1 else ("ep_size * tp_size", (ep_size or 1) * tp_size)
+    name, ranks = ("ep", ep or 1) if tp == 1 else ("ep * tp", (ep or 1) * tp)
     check_argument(size % ranks == 0, "hpmoe.world", name, ranks, f"a divisor of {size}, the number of processes",
                    f"Here {how}.")
-    mesh = Mesh(ep_size or size // tp_size, tp_size=tp_size)
-    dataclasses.replace(mesh, node_size=node_size)  # refuses what is no part of it
+    mesh = Mesh(ep or size // tp, tp=tp)
+    dataclasses.replace(mesh, nodes=nodes)  # refuses what is no part of it
     _check_launcher(launched)
     if launched is None:
-        return World(1, node_size=node_size)
+        return World(1, nodes=nodes)
     check_argument(os.getpid() == _process.pid, "hpmoe.world", "this process", "forked from a rank",
                    "the one that the launcher started")
     has_secret = not launched.rendezvous or len(os.environ.get(SECRET, "")) >= LEAST_SECRET
@@ -240,4 +238,4 @@ def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None
                    f"As of openssl rand -hex 32; rank 0 listens at {launched.rendezvous}.")
     with _process.lock:
         found = _process.find(launched, mesh, float(timeout), engine)
-        return dataclasses.replace(found, node_size=node_size)
+        return dataclasses.replace(found, nodes=nodes)

@@ -7,6 +7,7 @@ time.
 
 What lies in other modules below hpmoe may move; these names stay:
     Program, its Equations, Vars and Literals: operators; `program.direction` is "forward" or "backward"
+    vjp: the backward Program of a Program
     map_equations, Builder: a program with some equations replaced; `builder.add` appends one, `builder.keep` one as it is
     primitives: the operators, by the names that programs print; `equation.primitive is primitives.mul`
     Stops: a kind of route over stops, of which `primitives.route_to_ranks` makes routes
@@ -59,6 +60,7 @@ Example:
       in (b,) : f32[4,2] }
 """
 
+from hpmoe.autodiff.vjp import vjp as vjp
 from hpmoe.ir.program import (
     Builder as Builder,
     Equation as Equation,

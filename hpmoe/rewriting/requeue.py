@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.machines.machine import Machine
-from hpmoe.machines.presets import cpu
+from hpmoe.machines.this_cpu import cpu
 from hpmoe.support.errors import check_argument
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.tiling.rebuild import rebuild
@@ -56,7 +56,7 @@ def requeue(flow: Taskflow, queues: Sequence[Sequence[int]], *, machine: Machine
     who = "hpmoe.rewriting.requeue"
     check_argument(isinstance(flow, Taskflow), who, "flow", f"a {type(flow).__name__}", "a Taskflow")
     check_argument(machine is None or isinstance(machine, Machine), who, "machine", repr(machine),
-                   "an hpmoe.Machine, such as hpmoe.ascend_a3 or hpmoe.load_machine(name), or None")
+                   "an hpmoe.Machine, such as hpmoe.machines.ascend_a3 or hpmoe.load_machine(name), or None")
     try:
         arrays = as_queues(queues)
     except (TypeError, ValueError) as error:

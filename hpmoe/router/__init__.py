@@ -3,7 +3,7 @@
     weights for ids from elsewhere: weigh, hash_ids (hash layers), balanced_ids and uniform_ids (forced)
     recorded ids, with unset entries routed or masked: replay
     noise that a seed decides: jitter, gumbel, straight_through
-    losses and counts: aux_loss, sequence_loss, global_batch_loss, z_loss, tokens_per_expert, update_bias
+    losses and counts: aux_loss, sequence_loss, global_batch_loss, z_loss, tokens_per_expert, drop_counts, update_bias
 
 Example:
     >>> import mindspore as ms, hpmoe
@@ -16,6 +16,7 @@ Example:
     True
 """
 
+from hpmoe.primitives.route import drop_counts as drop_counts
 from hpmoe.router.counts import tokens_per_expert as tokens_per_expert, update_bias as update_bias
 from hpmoe.router.forced import balanced_ids as balanced_ids, hash_ids as hash_ids, uniform_ids as uniform_ids
 from hpmoe.router.losses import (
@@ -28,5 +29,5 @@ from hpmoe.router.noise import gumbel as gumbel, jitter as jitter, straight_thro
 from hpmoe.router.replay import replay as replay
 from hpmoe.router.weights import weigh as weigh
 
-__all__ = ["aux_loss", "balanced_ids", "global_batch_loss", "gumbel", "hash_ids", "jitter", "replay",
+__all__ = ["aux_loss", "balanced_ids", "drop_counts", "global_batch_loss", "gumbel", "hash_ids", "jitter", "replay",
            "sequence_loss", "straight_through", "tokens_per_expert", "uniform_ids", "update_bias", "weigh", "z_loss"]

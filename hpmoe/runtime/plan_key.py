@@ -15,7 +15,7 @@ from mindspore import Tensor
 
 from hpmoe.ir.plain import Json, Written
 from hpmoe.ir.program import Equation, Operator, Program, Var
-from hpmoe.machines.presets import cpu
+from hpmoe.machines.this_cpu import cpu
 from hpmoe.runtime.staged import Step
 from hpmoe.support.trees import PyTree
 

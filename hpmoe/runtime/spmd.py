@@ -69,18 +69,21 @@ class Spmd(Graphed):
 
 @suggests_keywords
 def spmd(f: Function, mesh: Mesh, in_axes: PyTree = 0) -> Spmd:
-    """Runs a per-rank function, at any stage of the chain, on all virtual ranks of a mesh in this process.
+    """Runs a per-rank function, at any level of the chain, on all ranks of a mesh.
 
-    Every array argument and result has a leading rank axis: hidden_states [ep, T, H], weights [ep, E_local, ...]. The
-    result is as differentiable as `f`. Ranks may hold fewer than T tokens: pass `num_tokens=[n_0, ...]` with a call; rows
-    past a rank's number are padding, and zero in the result.
+    On an `hpmoe.Mesh` the ranks are virtual, in this process, and every array argument and result has a leading rank axis:
+    hidden_states [num_ranks, T, H], weights [num_ranks, E_local, ...]. On `hpmoe.world()` each process is one rank and
+    passes its own arrays, without a rank axis: hidden_states [T, H].
+
+    The result is as differentiable as `f`. Ranks may hold fewer than T tokens: pass `num_tokens=[n_0, ...]` with a call;
+    rows past a rank's number are padding, and zero in the result.
 
     With `in_axes`, as jax.vmap has it, an argument whose axis is None is replicated: it is given once, without a rank axis,
     and all ranks read it; its gradient is the sum of theirs, in float32, in the order of ranks, rounded once. That is how a
     router's weight or a shared expert's is given.
 
-    On `hpmoe.world()` each process is one rank, and calls it with its own arrays, without a rank axis, and its own
-    `num_tokens`, an int. The gradient of an argument of axis None is this rank's part; `hpmoe.all_reduce_gradients` sums.
+    On `hpmoe.world()` `num_tokens` is an int, of this rank. The gradient of an argument of axis None is this rank's part;
+    `hpmoe.all_reduce_gradients` sums.
 
     Where `f` ends in fuse_persistent(target="ascend") the ranks are the processes of MindSpore's world: each calls it with
     its own arrays, without a rank axis, and with its own `num_tokens`, an int.
@@ -101,9 +104,9 @@ def spmd(f: Function, mesh: Mesh, in_axes: PyTree = 0) -> Spmd:
         >>> rng = np.random.default_rng(0)
         >>> x, up, down = (ms.Tensor(rng.standard_normal(s), ms.float32) for s in [(2, 4, 8), (2, 1, 8, 6), (2, 1, 3, 8)])
         >>> ids = ms.Tensor(np.zeros((2, 4, 1)), ms.int32)
-        >>> hpmoe.spmd(hpmoe.moe_ffn, hpmoe.Mesh(ep_size=2))(x, ids, ms.ops.ones((2, 4, 1)), up, down).shape
+        >>> hpmoe.spmd(hpmoe.moe_ffn, hpmoe.Mesh(ep=2))(x, ids, ms.ops.ones((2, 4, 1)), up, down).shape
         (2, 4, 8)
-        >>> scaled = hpmoe.spmd(lambda x, w: x * w, hpmoe.Mesh(ep_size=2), in_axes=(0, None))
+        >>> scaled = hpmoe.spmd(lambda x, w: x * w, hpmoe.Mesh(ep=2), in_axes=(0, None))
         >>> ms.grad(lambda x, w: scaled(x, w).sum(), 1)(x, ms.ops.ones((8,))).shape
         (8,)
     """

@@ -106,7 +106,7 @@ class StagedFunction(Graphed):
     def _runner_on(self, who: str, mesh: Mesh | None) -> Runner:
         """What runs one rank's share of a mesh; on one rank that of calls, whose plans it shares."""
         ranks = as_mesh(who, mesh)
-        return self._runner if ranks.ep_size == 1 else Runner(self.staged, ranks, batched=False)
+        return self._runner if ranks.num_ranks == 1 else Runner(self.staged, ranks, batched=False)
 
     def apply(self, program: Program) -> AnyIR:
         """Applies to the Program of one pass, innermost first, the rewrites that come after gradients are taken."""

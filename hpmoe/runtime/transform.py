@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar, overload
 
 from hpmoe.ir.stages import AnyIR
+from hpmoe.machines.machine import Machine
 from hpmoe.runtime.rewrite import Rewrite, name_of, shown_options
 from hpmoe.runtime.spmd import Spmd
 from hpmoe.runtime.staged import Staged, Step, signature_of
 from hpmoe.runtime.staged_function import StagedFunction, staged_of
 from hpmoe.runtime.targets import Target
-from hpmoe.support.errors import TransformError
+from hpmoe.support.errors import TransformError, check_argument
 from hpmoe.support.keywords import check_keywords, suggests_keywords
 from hpmoe.support.trees import Function, PyTree
 
@@ -214,18 +215,20 @@ def transform(rewrite: Function | None = None, *, requires: str | None = None, m
 
 
 @suggests_keywords
-def chain(*transforms: Callable[[Function], Out]) -> Chain[Out]:
+def chain(*transforms: Callable[[Function], Out], machine: Machine | None = None) -> Chain[Out]:
     """Composes transforms, the first one innermost; `chain()` is the identity.
 
     Args:
         transforms: functions from callable to callable, such as `hpmoe.overlap_comm`, `hpmoe.tile_partition(rows=64)` or
             another chain.
+        machine: the machine of every transform of the chain that takes a machine and has none of its own.
 
     Returns:
         A function from callable to staged callable.
 
     Raises:
         TransformError: something given is no transform, such as a function that is staged already.
+        ArgumentError: machine is not a Machine.
 
     Example:
         >>> import hpmoe
@@ -234,9 +237,22 @@ def chain(*transforms: Callable[[Function], Out]) -> Chain[Out]:
         chain(tile_partition(rows=64), overlap_comm(signal=peer))
         >>> to_tiles(hpmoe.moe_ffn).level
         'tiles'
+        >>> hpmoe.chain(hpmoe.tile_partition(rows=64), hpmoe.overlap_comm, machine=hpmoe.machines.ascend_a3)
+        chain(tile_partition(rows=64, machine=ascend_a3), overlap_comm)
     """
     for i, t in enumerate(transforms):
         if not callable(t) or isinstance(t, StagedFunction):
             raise TransformError(f"chain: transform {i} is {staged_of(t)}; it must be a function from callable to callable, "
                                  "such as hpmoe.tile_partition")
-    return Chain(transforms)
+    check_argument(machine is None or isinstance(machine, Machine), "chain", "machine", repr(machine),
+                   "an hpmoe.Machine, such as hpmoe.machines.ascend_a3, or None")
+    return Chain(transforms if machine is None else tuple(_on_machine(t, machine) for t in transforms))
+
+
+def _on_machine(t: Function, machine: Machine) -> Function:
+    """Returns a transform with a machine, if it takes one and has none."""
+    if isinstance(t, Chain):
+        return Chain(tuple(_on_machine(inner, machine) for inner in t.transforms))
+    options = t.options if isinstance(t, Curried) else {}
+    takes_one = isinstance(t, (Transform, Curried)) and "machine" in t.__signature__.parameters
+    return t(machine=machine) if takes_one and "machine" not in options else t

@@ -119,7 +119,7 @@ def expected_shares(flow: tf.Taskflow) -> tuple[np.ndarray, ...]:
         >>> x, weights = (hpmoe.ShapeDtypeStruct((64, n), "float32") for n in (8, 1))
         >>> ids = hpmoe.ShapeDtypeStruct((64, 1), "int32")
         >>> up, down = hpmoe.ShapeDtypeStruct((1, 8, 16), "float32"), hpmoe.ShapeDtypeStruct((1, 8, 8), "float32")
-        >>> layer = hpmoe.spmd(hpmoe.tile_partition(hpmoe.moe_ffn, rows=32), hpmoe.Mesh(ep_size=2))
+        >>> layer = hpmoe.spmd(hpmoe.tile_partition(hpmoe.moe_ffn, rows=32), hpmoe.Mesh(ep=2))
         >>> flow = layer.lower(*(hpmoe.ShapeDtypeStruct((2, *a.shape), a.dtype) for a in (x, ids, weights, up, down)))
         >>> expected_shares(flow)[0].tolist()
         [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]

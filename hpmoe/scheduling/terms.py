@@ -36,7 +36,7 @@ def without(*names: str) -> Iterator[None]:
 
     Example:
         >>> import hpmoe
-        >>> layer = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu), machine=hpmoe.ascend_a3)
+        >>> layer = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu), machine=hpmoe.machines.ascend_a3)
         >>> with without("put_turns", "halves"):
         ...     layer.lower(hpmoe.ShapeDtypeStruct((512, 4096), "bfloat16")).num_tasks
         2

@@ -20,10 +20,10 @@ class ArgumentError(ValueError):
 
     Example:
         >>> import hpmoe
-        >>> hpmoe.Mesh(ep_size=0)
+        >>> hpmoe.Mesh(ep=0)
         Traceback (most recent call last):
         ...
-        hpmoe.ArgumentError: hpmoe.Mesh: ep_size is 0; it must be a positive int.
+        hpmoe.ArgumentError: hpmoe.Mesh: ep is 0; it must be a positive int.
     """
 
     __module__ = "hpmoe"
@@ -50,7 +50,7 @@ class ProgramError(ValueError):
 
     Example:
         >>> import hpmoe
-        >>> hpmoe.vjp(hpmoe.vjp(hpmoe.trace(hpmoe.swiglu, hpmoe.ShapeDtypeStruct((2, 4), "float32"))))
+        >>> hpmoe.rewriting.vjp(hpmoe.rewriting.vjp(hpmoe.trace(hpmoe.swiglu, hpmoe.ShapeDtypeStruct((2, 4), "float32"))))
         Traceback (most recent call last):
         ...
         hpmoe.ProgramError: vjp asked swiglu_grad what its gradient is, and it has no vjp rule
@@ -116,10 +116,10 @@ def check_argument(condition: bool, who: str, argument: str, got: object, expect
     """Raises ArgumentError unless `condition` holds.
 
     Example:
-        >>> check_argument(False, "hpmoe.Mesh", "ep_size", 0, "a positive int")
+        >>> check_argument(False, "hpmoe.Mesh", "ep", 0, "a positive int")
         Traceback (most recent call last):
         ...
-        hpmoe.ArgumentError: hpmoe.Mesh: ep_size is 0; it must be a positive int.
+        hpmoe.ArgumentError: hpmoe.Mesh: ep is 0; it must be a positive int.
     """
     if not condition:
         is_plural = " and " in argument or argument.endswith(("operands", "dtypes"))
@@ -237,10 +237,10 @@ def check_inputs(who: str, inputs: Sequence[Sequence[ArrayLike]], ep_size: int,
     """Raises ArgumentError unless there is, for each rank, one array for each (name, shape); symbolic dimensions fit any.
 
     Example:
-        >>> check_inputs("hpmoe.evaluate", [[]], 1, [("x", (2, 3))])
+        >>> check_inputs("hpmoe.interpret", [[]], 1, [("x", (2, 3))])
         Traceback (most recent call last):
         ...
-        hpmoe.ArgumentError: hpmoe.evaluate: inputs[0] is of 0 arrays; it must be of 1: x.
+        hpmoe.ArgumentError: hpmoe.interpret: inputs[0] is of 0 arrays; it must be of 1: x.
     """
     check_argument(isinstance(inputs, Sequence), who, "inputs", f"a {type(inputs).__name__}", "a list of arrays a rank")
     check_argument(len(inputs) == ep_size, who, "inputs", f"of {len(inputs)} ranks", f"of {ep_size}, a list of arrays each")

@@ -10,7 +10,7 @@ from mindspore import Tensor
 from hpmoe.ir.avals import fixed
 from hpmoe.ir.program import Program
 from hpmoe.machines.machine import Mesh
-from hpmoe.machines.presets import cpu
+from hpmoe.machines.this_cpu import cpu
 from hpmoe.runtime.rank_arrays import to_array
 from hpmoe.runtime.running import Runner
 from hpmoe.runtime.staged import Staged

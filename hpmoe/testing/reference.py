@@ -9,7 +9,7 @@ import numpy as np
 import optree
 
 from hpmoe.autodiff.vjp import Linearized, linearize
-from hpmoe.interpreters.evaluate import evaluate
+from hpmoe.interpreters.interpret import interpret
 from hpmoe.ir.avals import fixed
 from hpmoe.ir.program import Program, Var
 from hpmoe.ir.stages import Stages, cut_at_routes
@@ -74,7 +74,7 @@ class Reference:
     def forward(self, args: Arrays, num_tokens: Sequence[int] | None) -> Values:
         """The results of each rank, of the arguments on each."""
         program = self._rewritten(self.program)
-        return _by_name(self.outputs, evaluate(program, self.inputs(args), num_tokens, dtype="float64"))
+        return _by_name(self.outputs, interpret(program, self.inputs(args), num_tokens, dtype="float64"))
 
     def backward(self, args: Arrays, cotangents: Arrays, num_tokens: Sequence[int] | None) -> Values:
         """The gradients on each rank; what the function closes over belongs to all ranks, which add theirs up."""
@@ -91,7 +91,7 @@ class Reference:
 
     def results_of(self, inputs: Arrays, num_tokens: Sequence[int] | None) -> list[list[np.ndarray]]:
         """Returns the outputs of the forward pass on each rank: results, then saved values."""
-        return evaluate(self._passes[0], inputs, num_tokens, dtype="float64")
+        return interpret(self._passes[0], inputs, num_tokens, dtype="float64")
 
     def gradients_of(self, inputs: Arrays, cotangents: Arrays, num_tokens: Sequence[int] | None) -> Values:
         """Returns the outputs of the backward pass on each rank, with main gradients that begin at 0."""
@@ -101,7 +101,7 @@ class Reference:
         outs = self.results_of(inputs, num_tokens)
         given = [[*(mine[i] for i in lin.kept_inputs), *outs[rank][count:], *cotangents[rank], *mains]
                  for rank, mine in enumerate(inputs)]
-        return _by_name(self.gradients, evaluate(self._passes[1], given, num_tokens, dtype="float64"))
+        return _by_name(self.gradients, interpret(self._passes[1], given, num_tokens, dtype="float64"))
 
     def tolerance(self, grads: bool, coarsest: str | None = None) -> float:
         """Returns the tolerance of a value, relative to the largest of its array: a rounding for each step that leads to it,

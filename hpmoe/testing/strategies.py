@@ -23,7 +23,7 @@ from mindspore import Tensor, mint
 
 from hpmoe.ir.avals import ShapeDtypeStruct
 from hpmoe.machines.machine import Mesh
-from hpmoe.machines.presets import cpu
+from hpmoe.machines.this_cpu import cpu
 from hpmoe.moe import moe_ffn
 from hpmoe.primitives.dispatch import combine, dispatch
 from hpmoe.primitives.grouped_matmul import grouped_matmul
@@ -71,8 +71,8 @@ def meshes(most_ranks: int = 4) -> st.SearchStrategy[Mesh]:
     Example:
         >>> from hpmoe.testing import strategies
         >>> from hypothesis import find
-        >>> find(strategies.meshes(), lambda mesh: mesh.ep_size > 2)
-        Mesh(ep_size=3)
+        >>> find(strategies.meshes(), lambda mesh: mesh.ep > 2)
+        Mesh(ep=3)
     """
     return st.integers(1, most_ranks).map(Mesh)
 
@@ -89,13 +89,13 @@ def layers(draw: st.DrawFn, of_meshes: st.SearchStrategy[Mesh] | None = None,
     Example:
         >>> from hpmoe.testing import strategies
         >>> from hypothesis import find
-        >>> layer = find(strategies.layers(), lambda layer: layer.mesh.ep_size == 2)
+        >>> layer = find(strategies.layers(), lambda layer: layer.mesh.ep == 2)
         >>> layer.f.__name__, layer.avals
         ('moe_ffn', (f32[0,1], i32[0,1], f32[0,1], f32[1,1,2], f32[1,1,1]))
     """
     mesh = draw(meshes() if of_meshes is None else of_meshes)
     local, tokens, width, inner = (draw(st.integers(*of)) for of in ((1, 3), (0, 6), (1, 5), (1, 4)))
-    top_k, dtype = draw(st.integers(1, min(4, mesh.ep_size * local))), draw(st.sampled_from(dtypes))
+    top_k, dtype = draw(st.integers(1, min(4, mesh.ep * local))), draw(st.sampled_from(dtypes))
     shapes = ((tokens, width), (tokens, top_k), (tokens, top_k), (local, width, 2 * inner), (local, inner, width))
     avals = tuple(ShapeDtypeStruct(shape, "int32" if i == 1 else dtype) for i, shape in enumerate(shapes))
     return Layer(draw(st.sampled_from(FUNCTIONS)), avals, mesh)
@@ -135,8 +135,8 @@ def chains(draw: st.DrawFn, program: Function | None = None,
         >>> import hpmoe
         >>> from hpmoe.testing import strategies
         >>> from hypothesis import find
-        >>> find(strategies.chains(hpmoe.deduplicate_rows), lambda chain: "peer" in repr(chain))
-        chain(deduplicate_rows, tile_partition(rows=1, cols=1), overlap_comm(...signal=peer...), ...)
+        >>> find(strategies.chains(hpmoe.send_rows(scheme="deduplicated")), lambda chain: "peer" in repr(chain))
+        chain(send_rows(scheme=deduplicated), tile_partition(rows=1, cols=1), overlap_comm(...signal=peer...), ...)
     """
     size = {"rows": draw(st.integers(1, 5)), "cols": draw(st.integers(1, 7))}
     puts = {"signal": draw(st.sampled_from(SIGNALS)), "order": draw(st.sampled_from(sorted(ORDERS)))}

@@ -13,14 +13,14 @@ from hpmoe.tiling.rebuild import rebuild
 NO_TILES = "has no tile rule: no tile task computes it"
 # Why some have none, and what computes the same.
 NO_RULE = {
-    "sort_indices": "mixes rows: it orders all tokens' choices. Write hpmoe.dispatch, or hpmoe.exchange of permuted rows by "
-                    "the same topk_ids, and hpmoe.unpermute of what hpmoe.exchange_back returns",
+    "sort_indices": "mixes rows: it orders all tokens' choices. Write hpmoe.dispatch, or hpmoe.token_ops.exchange of "
+                    "permuted rows by the same topk_ids, and hpmoe.token_ops.unpermute of the result of exchange_back",
     "permute": "mixes rows: it sorts rows by expert. Write hpmoe.dispatch, which does and sends them",
     "unpermute": "mixes rows: it brings rows back to tokens. Write hpmoe.combine",
     "expert_places": "mixes rows: it gives entries places of their experts. Write hpmoe.dispatch with a capacity_factor",
     "expert_counts": "mixes rows: it counts all tokens' choices. Write hpmoe.router.tokens_per_expert",
-    "exchange": "moves rows that hpmoe.permute did not sort by the same topk_ids. Write hpmoe.dispatch",
-    "exchange_back": "moves rows that hpmoe.unpermute does not bring back by the same ids. Write hpmoe.combine",
+    "exchange": "moves rows that hpmoe.token_ops.permute did not sort by the same topk_ids. Write hpmoe.dispatch",
+    "exchange_back": "moves rows that hpmoe.token_ops.unpermute does not bring back by the same ids. Write hpmoe.combine",
 }
 
 

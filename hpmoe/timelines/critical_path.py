@@ -55,7 +55,7 @@ class CriticalPath:
     Example:
         >>> import hpmoe
         >>> f = hpmoe.tile_partition(lambda x, w: hpmoe.swiglu(x @ w), rows=128, cols=256)
-        >>> flow = hpmoe.assign_queues(f, machine=hpmoe.ascend_a3).lower(
+        >>> flow = hpmoe.assign_queues(f, machine=hpmoe.machines.ascend_a3).lower(
         ...     hpmoe.ShapeDtypeStruct((128, 1024), "bfloat16"), hpmoe.ShapeDtypeStruct((1024, 512), "bfloat16"))
         >>> [(step.kind, step.task) for step in hpmoe.simulate(flow).critical_path().steps]
         [('body', 0), ('signal', 2), ('body', 2)]

@@ -101,7 +101,8 @@ class Run:
             >>> import hpmoe
             >>> def array(*shape, dtype="float32"): return hpmoe.ShapeDtypeStruct((4, *shape), dtype)
             >>> args = [array(64, 16), array(64, 2, dtype="int32"), array(64, 2), array(2, 16, 32), array(2, 16, 16)]
-            >>> f = hpmoe.assign_queues(hpmoe.overlap_comm(hpmoe.tile_partition(hpmoe.moe_ffn)), machine=hpmoe.ascend_a3)
+            >>> f = hpmoe.assign_queues(hpmoe.overlap_comm(hpmoe.tile_partition(hpmoe.moe_ffn)),
+            ...                         machine=hpmoe.machines.ascend_a3)
             >>> hpmoe.simulate(hpmoe.spmd(f, hpmoe.Mesh(4)).lower(*args)).link_bytes(node_size=2)
             LinkBytes(in_rank=16384, in_node=16384, across_nodes=32768)
         """

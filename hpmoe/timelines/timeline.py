@@ -24,7 +24,8 @@ class Timeline(Run):
     Example:
         >>> import hpmoe
         >>> tiles = hpmoe.tile_partition(hpmoe.swiglu, rows=128)
-        >>> flow = hpmoe.assign_queues(tiles, machine=hpmoe.ascend_a3).lower(hpmoe.ShapeDtypeStruct((512, 1024), "bfloat16"))
+        >>> flow = hpmoe.assign_queues(tiles, machine=hpmoe.machines.ascend_a3).lower(hpmoe.ShapeDtypeStruct((512, 1024),
+        ...                                                                                                  "bfloat16"))
         >>> line = hpmoe.simulate(flow)
         >>> len(line.task) == flow.num_tasks, line.span == line.end.max(), line.simulated is not None
         (True, True, True)
@@ -72,7 +73,7 @@ class Timeline(Run):
         Example:
             >>> import hpmoe
             >>> f = hpmoe.tile_partition(lambda x, w: hpmoe.swiglu(x @ w), rows=128, cols=256)
-            >>> flow = hpmoe.assign_queues(f, machine=hpmoe.ascend_a3).lower(
+            >>> flow = hpmoe.assign_queues(f, machine=hpmoe.machines.ascend_a3).lower(
             ...     hpmoe.ShapeDtypeStruct((512, 1024), "bfloat16"), hpmoe.ShapeDtypeStruct((1024, 1024), "bfloat16"))
             >>> list(hpmoe.simulate(flow).waiting_for())
             ['matmul -> a']

@@ -67,7 +67,7 @@ def check_places(who: str, sorted_indices: Tensor, top_k: int) -> None:
     fits = len(sorted_indices.shape) == 1 and str(sorted_indices.dtype).lower() == "int32" and \
         sorted_indices.shape[0] % top_k == 0
     check_argument(fits, who, "sorted_indices", f"{sorted_indices.dtype} of shape {tuple(sorted_indices.shape)}",
-                   f"int32 [N * {top_k}]", "It is the second result of hpmoe.permute.")
+                   f"int32 [N * {top_k}]", "It is the second result of hpmoe.token_ops.permute.")
     check_entries(who, "sorted_indices", sorted_indices)
 
 

@@ -14,14 +14,14 @@ from hpmoe.support.keywords import suggests_keywords
 
 @suggests_keywords
 def exchange(rows: Tensor, topk_ids: Tensor, *, num_local_experts: int) -> tuple[Tensor, Route]:
-    """Sends rows that `hpmoe.permute` sorted by `topk_ids` to the ranks of their experts, grouped there by expert.
+    """Sends rows that `hpmoe.token_ops.permute` sorted by `topk_ids` to the ranks of their experts, grouped there by expert.
 
     It is the all-to-all of Megatron's and MindFormers' token dispatchers with the sort of chunks after it; the counts it
     needs it exchanges itself. In a function given to transforms, permute and exchange of the same ids are one
     `hpmoe.dispatch`, and exchange_back and unpermute one `hpmoe.combine`: no pass over the rows comes before or after.
 
     Args:
-        rows: [T * K, H], the first result of `hpmoe.permute` by `topk_ids`.
+        rows: [T * K, H], the first result of `hpmoe.token_ops.permute` by `topk_ids`.
         topk_ids: [T, K] int32 or int64, as for `hpmoe.dispatch`.
         num_local_experts: experts of this rank.
 
@@ -35,16 +35,16 @@ def exchange(rows: Tensor, topk_ids: Tensor, *, num_local_experts: int) -> tuple
     Example:
         >>> import mindspore as ms, numpy as np, hpmoe
         >>> x, ids = ms.Tensor([[1.0], [2.0], [3.0]]), ms.Tensor(np.array([[1], [0], [0]], np.int32))
-        >>> permuted, sorted_indices = hpmoe.permute(x, ids)
-        >>> received, route = hpmoe.exchange(permuted, ids, num_local_experts=2)
+        >>> permuted, sorted_indices = hpmoe.token_ops.permute(x, ids)
+        >>> received, route = hpmoe.token_ops.exchange(permuted, ids, num_local_experts=2)
         >>> received.asnumpy().tolist(), route.tokens_per_expert.tolist()
         ([[2.0], [3.0], [1.0]], [2, 1])
-        >>> hpmoe.unpermute(hpmoe.exchange_back(received, route), sorted_indices).asnumpy().tolist()
+        >>> hpmoe.token_ops.unpermute(hpmoe.token_ops.exchange_back(received, route), sorted_indices).asnumpy().tolist()
         [[1.0], [2.0], [3.0]]
     """
-    outside_graphs("hpmoe.exchange")
-    check_tensor("hpmoe.exchange", "rows", rows)
-    check_argument(is_int(num_local_experts), "hpmoe.exchange", "num_local_experts", repr(num_local_experts),
+    outside_graphs("hpmoe.token_ops.exchange")
+    check_tensor("hpmoe.token_ops.exchange", "rows", rows)
+    check_argument(is_int(num_local_experts), "hpmoe.token_ops.exchange", "num_local_experts", repr(num_local_experts),
                    "a positive int, weight.shape[0]")
     route = make_route(topk_ids, num_local_experts=int(num_local_experts))
     return exchange_rows(rows, route), route
@@ -52,14 +52,14 @@ def exchange(rows: Tensor, topk_ids: Tensor, *, num_local_experts: int) -> tuple
 
 @suggests_keywords
 def exchange_back(rows: Tensor, route: Route) -> Tensor:
-    """Sends received rows back to the ranks of their tokens, in the order that `hpmoe.exchange` took them from.
+    """Sends received rows back to the ranks of their tokens, in the order that `hpmoe.token_ops.exchange` took them from.
 
     Args:
         rows: [R, H], one for each received row of the route.
-        route: the second result of `hpmoe.exchange`.
+        route: the second result of `hpmoe.token_ops.exchange`.
 
     Returns:
-        [T * K, H], for `hpmoe.unpermute`; zero for an id of -1.
+        [T * K, H], for `hpmoe.token_ops.unpermute`; zero for an id of -1.
 
     Raises:
         ArgumentError: shapes do not fit the route.
@@ -67,10 +67,10 @@ def exchange_back(rows: Tensor, route: Route) -> Tensor:
     Example:
         >>> import mindspore as ms, numpy as np, hpmoe
         >>> x, ids = ms.Tensor([[1.0], [2.0]]), ms.Tensor(np.array([[1], [0]], np.int32))
-        >>> received, route = hpmoe.exchange(hpmoe.permute(x, ids)[0], ids, num_local_experts=2)
-        >>> hpmoe.exchange_back(received * 10.0, route).asnumpy().tolist()
+        >>> received, route = hpmoe.token_ops.exchange(hpmoe.token_ops.permute(x, ids)[0], ids, num_local_experts=2)
+        >>> hpmoe.token_ops.exchange_back(received * 10.0, route).asnumpy().tolist()
         [[20.0], [10.0]]
     """
-    outside_graphs("hpmoe.exchange_back")
-    check_tensor("hpmoe.exchange_back", "rows", rows)
+    outside_graphs("hpmoe.token_ops.exchange_back")
+    check_tensor("hpmoe.token_ops.exchange_back", "rows", rows)
     return return_rows(rows, route)

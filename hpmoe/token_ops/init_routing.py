@@ -44,12 +44,12 @@ def init_routing(x: Tensor, expert_idx: Tensor, active_num: int = 0, expert_capa
     Example:
         >>> import mindspore as ms, numpy as np, hpmoe
         >>> x, experts = ms.Tensor([[1.0], [2.0], [3.0]]), ms.Tensor(np.array([[1], [0], [1]], np.int32))
-        >>> rows, places, counts = hpmoe.init_routing(x, experts, expert_capacity=1, expert_num=2, drop_pad_mode=1,
+        >>> rows, places, counts = hpmoe.token_ops.init_routing(x, experts, expert_capacity=1, expert_num=2, drop_pad_mode=1,
         ...                                           counts="count")
         >>> rows.asnumpy().tolist(), places.asnumpy().tolist(), counts.asnumpy().tolist()
         ([[[2.0]], [[1.0]]], [1, 0, -1], [1, 2])
     """
-    who = "hpmoe.init_routing"
+    who = "hpmoe.token_ops.init_routing"
     checks.check_rows(who, "x", x)
     top_k = checks.check_choices(who, "expert_idx", expert_idx, x)
     check_argument(len(expert_idx.shape) == 2 and str(expert_idx.dtype).lower() == "int32", who, "expert_idx",

@@ -44,11 +44,11 @@ def permute(tokens: Tensor, indices: Tensor, num_out_tokens: int = 0, padded_mod
     Example:
         >>> import mindspore as ms, numpy as np, hpmoe
         >>> x, experts = ms.Tensor([[1.0], [2.0]]), ms.Tensor(np.array([[1, 0], [0, 2]], np.int32))
-        >>> permuted, sorted_indices = hpmoe.permute(x, experts)
+        >>> permuted, sorted_indices = hpmoe.token_ops.permute(x, experts)
         >>> permuted.asnumpy()[:, 0].tolist(), sorted_indices.asnumpy().tolist()
         ([1.0, 2.0, 1.0, 2.0], [2, 0, 1, 3])
     """
-    who = "hpmoe.permute"
+    who = "hpmoe.token_ops.permute"
     checks.check_rows(who, "tokens", tokens)
     check_flags(who, padded_mode=padded_mode)
     if padded_mode:
@@ -84,11 +84,11 @@ def unpermute(permuted: Tensor, sorted_indices: Tensor, probs: Tensor | None = N
     Example:
         >>> import mindspore as ms, numpy as np, hpmoe
         >>> x, experts = ms.Tensor([[1.0], [2.0]]), ms.Tensor(np.array([[1, 0], [0, 2]], np.int32))
-        >>> permuted, sorted_indices = hpmoe.permute(x, experts)
-        >>> hpmoe.unpermute(permuted, sorted_indices, ms.Tensor([[1.0, 1.0], [0.5, 2.0]])).asnumpy().tolist()
+        >>> permuted, sorted_indices = hpmoe.token_ops.permute(x, experts)
+        >>> hpmoe.token_ops.unpermute(permuted, sorted_indices, ms.Tensor([[1.0, 1.0], [0.5, 2.0]])).asnumpy().tolist()
         [[2.0], [5.0]]
     """
-    who = "hpmoe.unpermute"
+    who = "hpmoe.token_ops.unpermute"
     checks.check_rows(who, "permuted", permuted)
     check_flags(who, padded_mode=padded_mode)
     check_argument(padded_mode or restore_shape is None, who, "restore_shape", restore_shape,

@@ -13,7 +13,7 @@ from hpmoe.token_ops.operator import operator
 @operator
 def permute_with_ep(tokens: Tensor, indices: Tensor, probs: Tensor | None = None,
                     range: tuple[int, int] | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """As `hpmoe.permute`, of the sorted rows those from start to end - 1; and the weights of their entries.
+    """As `hpmoe.token_ops.permute`, of the sorted rows those from start to end - 1; and the weights of their entries.
 
     With S as there: out[S[i] - start] = tokens[i // K] where start <= S[i] < end. Gradients are gathered inside the range
     and zero outside.
@@ -36,11 +36,12 @@ def permute_with_ep(tokens: Tensor, indices: Tensor, probs: Tensor | None = None
     Example:
         >>> import mindspore as ms, numpy as np, hpmoe
         >>> x, experts = ms.Tensor([[1.0], [2.0]]), ms.Tensor(np.array([[1, 0], [0, 2]], np.int32))
-        >>> permuted, places, probs = hpmoe.permute_with_ep(x, experts, ms.Tensor([[0.5, 0.25], [0.75, 1.0]]), (1, 3))
+        >>> permuted, places, probs = hpmoe.token_ops.permute_with_ep(x, experts, ms.Tensor([[0.5, 0.25], [0.75, 1.0]]),
+        ...                                                           (1, 3))
         >>> permuted.asnumpy()[:, 0].tolist(), places.asnumpy().tolist(), probs.asnumpy().tolist()
         ([2.0, 1.0], [2, 0, 1, 3], [0.75, 0.5])
     """
-    who = "hpmoe.permute_with_ep"
+    who = "hpmoe.token_ops.permute_with_ep"
     checks.check_rows(who, "tokens", tokens)
     top_k = checks.check_choices(who, "indices", indices, tokens)
     start, end = checks.check_range(who, range, indices.shape[0] * top_k)
@@ -58,7 +59,8 @@ def permute_with_ep(tokens: Tensor, indices: Tensor, probs: Tensor | None = None
 @operator
 def unpermute_with_ep(permuted: Tensor, sorted_indices: Tensor, probs: Tensor | None = None,
                       range: tuple[int, int] | None = None) -> Tensor:
-    """As `hpmoe.unpermute` of the rows that `hpmoe.permute_with_ep` gave; entries outside the range contribute zero.
+    """As `hpmoe.token_ops.unpermute` of the rows that `hpmoe.token_ops.permute_with_ep` gave; entries outside the range
+    contribute zero.
 
     Args:
         permuted: [end - start, H] float32, float16 or bfloat16.
@@ -78,10 +80,10 @@ def unpermute_with_ep(permuted: Tensor, sorted_indices: Tensor, probs: Tensor | 
         >>> import mindspore as ms, numpy as np, hpmoe
         >>> places = ms.Tensor(np.array([2, 0, 1, 3], np.int32))
         >>> probs = ms.Tensor([[0.5, 1.0], [2.0, 1.0]])
-        >>> hpmoe.unpermute_with_ep(ms.Tensor([[10.0], [20.0]]), places, probs, (1, 3)).asnumpy().tolist()
+        >>> hpmoe.token_ops.unpermute_with_ep(ms.Tensor([[10.0], [20.0]]), places, probs, (1, 3)).asnumpy().tolist()
         [[10.0], [20.0]]
     """
-    who = "hpmoe.unpermute_with_ep"
+    who = "hpmoe.token_ops.unpermute_with_ep"
     checks.check_rows(who, "permuted", permuted)
     top_k = 1 if probs is None else checks.check_probs(who, probs)
     checks.check_places(who, sorted_indices, top_k)

@@ -90,7 +90,7 @@ class Recorder:
         if takes_gradient() and (self.gradient_depth is None or gradient_depth() > self.gradient_depth):
             raise not_traceable("ms.grad or ms.value_and_grad inside the function",
                                 f"the gradient through {name} would silently be zero",
-                                "ms.grad of the staged callable, or hpmoe.vjp(hpmoe.trace(f, *args))")
+                                "ms.grad of the staged callable, or hpmoe.rewriting.vjp(hpmoe.trace(f, *args))")
 
     def lift(self, value: object) -> Any:
         """Tensors become tracers, also inside lists and tuples; everything else stays."""
@@ -140,8 +140,8 @@ class Recorder:
             mesh: dict[str, object] = {"ep_size": self.mesh.num_ranks}
             if self.mesh.node_size is not None:
                 mesh["node_size"] = self.mesh.node_size
-            if self.mesh.tp_size > 1:
-                mesh["tp_size"] = self.mesh.tp_size
+            if self.mesh.tp > 1:
+                mesh["tp_size"] = self.mesh.tp
             options = {"num_local_experts": params.pop("num_local_experts"), **mesh, **params}
             self._routes[key] = self(primitive, self._not_dequantized(operands[0]), *operands[1:], **options)
         return self._routes[key]

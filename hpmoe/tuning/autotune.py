@@ -18,7 +18,7 @@ from hpmoe.ir.taskflow import Taskflow
 from hpmoe.kernels.simulate import outline
 from hpmoe.kernels.simulated_inputs import given_ids
 from hpmoe.machines.machine import Machine
-from hpmoe.machines.presets import cpu
+from hpmoe.machines.this_cpu import cpu
 from hpmoe.routing.capacity import PerRank
 from hpmoe.runtime.planned_rows import routes_of
 from hpmoe.runtime.transform import transform
@@ -35,7 +35,7 @@ BUDGET = 12
 
 def _check(machine: Machine | None = None, topk_ids: PerRank | None = None, budget: int = BUDGET) -> None:
     check_argument(machine is None or isinstance(machine, Machine), "autotune", "machine", repr(machine),
-                   "an hpmoe.Machine, such as hpmoe.ascend_a3 or hpmoe.load_machine(name), or None")
+                   "an hpmoe.Machine, such as hpmoe.machines.ascend_a3 or hpmoe.load_machine(name), or None")
     check_argument(topk_ids is None or isinstance(topk_ids, (Sequence, np.ndarray, Tensor)), "autotune", "topk_ids",
                    repr(topk_ids), "topk_ids [T, K] of each rank, or None")
     check_argument(is_int(budget, least=0), "autotune", "budget", repr(budget),
@@ -54,7 +54,7 @@ def autotune(program: Program, *, machine: Machine | None = None, topk_ids: PerR
     Rewrite:
         a Program
         ->
-        [deduplicate_rows | relay_rows |] tile_partition(rows=, cols=) | overlap_comm(order=, signal=, cols=, returns=)
+        [send_rows(scheme=) |] tile_partition(rows=, cols=) | overlap_comm(order=, signal=, put_cols=, returns=)
         [| prefetch_weights] | assign_queues(policy=)
 
     Requires: a plain function, or one under Program transforms.
@@ -78,10 +78,10 @@ def autotune(program: Program, *, machine: Machine | None = None, topk_ids: PerR
         >>> shapes = [(64, 2048), (64, 8), (64, 8), (4, 2048, 2048), (4, 1024, 2048)]
         >>> dtypes = "bfloat16", "int32", "float32", "bfloat16", "bfloat16"
         >>> avals = [hpmoe.ShapeDtypeStruct(s, d) for s, d in zip(shapes, dtypes)]
-        >>> tuned = hpmoe.autotune(hpmoe.moe_ffn, machine=hpmoe.ascend_a3, budget=0)
+        >>> tuned = hpmoe.autotune(hpmoe.moe_ffn, machine=hpmoe.machines.ascend_a3, budget=0)
         >>> tuned.lower(*avals, mesh=hpmoe.Mesh(4)).provenance[-1]
         'assign_queues(ascend_a3, critical_path)'
-        >>> to_kernel = hpmoe.chain(hpmoe.autotune(machine=hpmoe.ascend_a3), hpmoe.fuse_persistent)
+        >>> to_kernel = hpmoe.chain(hpmoe.autotune(machine=hpmoe.machines.ascend_a3), hpmoe.fuse_persistent)
     """
     space = Space(program, machine or cpu(ep_size=program.ep_size), {})
     with Progress("hpmoe.autotune") if sys.stderr.isatty() else contextlib.nullcontext(lambda text: None) as report:
@@ -111,7 +111,7 @@ def compare_plans(program: Program, *, machine: Machine | None = None, topk_ids:
     Example:
         >>> import hpmoe
         >>> program = hpmoe.trace(hpmoe.swiglu, hpmoe.ShapeDtypeStruct((512, 4096), "bfloat16"))
-        >>> found = hpmoe.tuning.compare_plans(program, machine=hpmoe.ascend_a3, budget=4)
+        >>> found = hpmoe.tuning.compare_plans(program, machine=hpmoe.machines.ascend_a3, budget=4)
         >>> len(found.trials), found.trials[1].plan.policy, found.chosen.policy
         (4, 'round_robin', 'critical_path')
     """

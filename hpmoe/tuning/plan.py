@@ -17,7 +17,7 @@ from hpmoe.runtime.transform import Curried, Transform
 from hpmoe.transforms.assign_queues import assign_queues
 from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS, overlap_comm
 from hpmoe.transforms.prefetch_weights import prefetch_weights
-from hpmoe.transforms.send_rows import schemes_by_time, send_rows, sent_by
+from hpmoe.transforms.send_rows import schemes_by_time, send_rows
 from hpmoe.transforms.tile_partition import tile_partition
 
 Setting = str | int | bool | None
@@ -53,7 +53,7 @@ class Plan:
         """Returns the transforms that a plan stands for; raises ArgumentError for a setting that a transform refuses."""
         early = [prefetch_weights] if self.prefetch else []
         return [send_rows(scheme=self.scheme), tile_partition(rows=self.rows, cols=self.cols, machine=machine),
-                overlap_comm(cols=self.put_cols, returns=self.returns, signal=self.signal, order=self.order),
+                overlap_comm(put_cols=self.put_cols, returns=self.returns, signal=self.signal, order=self.order),
                 *early, assign_queues(machine=machine, policy=self.policy)]
 
 
@@ -72,7 +72,8 @@ class Space:
 
     def __init__(self, program: Program, machine: Machine, fixed: Mapping[str, Setting]):
         self.program, self.machine, self.fixed = program, machine, fixed
-        self._sent = functools.cache(lambda scheme: sent_by(scheme, program))
+        self._sent = functools.cache(
+            lambda scheme: program if scheme == "direct" else send_rows.apply_to(program, scheme=scheme))
 
     @functools.cached_property
     def default(self) -> Plan:

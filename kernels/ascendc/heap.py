@@ -65,7 +65,7 @@ def world_ranks(ep_size: int) -> Ranks:
                    "one process for each rank of the mesh", "Call mindspore.communication.init() first, in processes that "
                    "msrun starts.")
     size = communication.get_group_size()
-    check_argument(size == ep_size, who, "mesh.ep_size", ep_size, f"{size}, the size of MindSpore's world")
+    check_argument(size == ep_size, who, "mesh.ep", ep_size, f"{size}, the size of MindSpore's world")
     return WorldRanks(communication.get_rank(), size)
 
 

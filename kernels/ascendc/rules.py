@@ -34,14 +34,14 @@ def check_flow(flow: tf.Taskflow, target: str, chip: int = A2_A3) -> None:
     who = f'fuse_persistent(target="{target}")'
     num_queues = len(flow.queues)
     check_argument(num_queues % 3 == 0, who, "the number of queues", num_queues,
-                   "one AIC and two AIV queues for each block, as with hpmoe.ascend_a3.replace(num_aic=2, num_aiv=4)")
+                   "one AIC and two AIV queues a block, as hpmoe.machines.ascend_a3.replace(num_aic=2, num_aiv=4) has")
     for op in flow.ops:
         is_collective = op.primitive.is_blocking or op.primitive.moves_copies and not op.domain.is_copies
         check_argument(not is_collective, f"{who}: {op.label}", "its tile body", op.opcode,
                        "no collective; these are rewritten by overlap_comm")
     for op in flow.ops:
         check_argument(op.primitive is not GMM_DEQUANTIZED, f"{who}: {op.label}", "its tile body", GMM_DEQUANTIZED.name,
-                       "WIDEN_WEIGHT and GMM, which tile_partition(machine=hpmoe.ascend_a3) makes of it",
+                       "WIDEN_WEIGHT and GMM, which tile_partition(machine=hpmoe.machines.ascend_a3) makes of it",
                        "A matrix unit does not widen weights.")
     BODIES.check(flow, who)
     for op in flow.ops:
@@ -107,7 +107,7 @@ def _format_name(form: RowFormat) -> str:
 
 def _check_fp8(params: Fp8Matmul, width: int, who: str) -> None:
     """Of a 950: no other chip has what makes such rows."""
-    cols, advice = params.form.cols_of(width), "tile_partition(machine=hpmoe.ascend_a3) has others dequantized before."
+    cols, advice = params.form.cols_of(width), "tile_partition(machine=hpmoe.machines.ascend_a3) dequantizes others before."
     check_argument(not params.block or cols % MX_PAIR == 0, who, "the columns of its rows of mxfp8", cols,
                    f"a multiple of {MX_PAIR}, as deep a matrix core multiplies these", advice)
     check_argument(not params.block or params.is_transposed, who, "its weight of mxfp8", "one whose blocks lie across",

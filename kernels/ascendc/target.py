@@ -24,6 +24,7 @@ from hpmoe.kernels.ascendc.layout import lay_out_plans
 from hpmoe.kernels.ascendc.packing import pack_all
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.native import Status
+from hpmoe.ranks.synchronize import WAITS
 from hpmoe.runtime.bodies import Bodies
 from hpmoe.runtime.device_backend import in_dtype
 from hpmoe.runtime.targets import Executable, Target, explained, register_target
@@ -155,20 +156,7 @@ class AscendTarget(Target[AscendState]):
                                         {j: mine for j, (mine,) in into.items()})]
 
 
-def synchronize() -> None:
-    """Waits for every launch under way on this process's NPU.
-
-    A kernel bound by fuse_persistent(target="ascend") is launched in the order of MindSpore's stream, and a call returns
-    before it has run; should it fail, the next call of the same kernel raises the error, or this function does. There is
-    nothing to wait for on other targets.
-
-    Raises:
-        LaunchError: a launch failed; the text names task and event.
-
-    Example:
-        >>> import hpmoe
-        >>> hpmoe.synchronize()
-    """
+def _wait_for_launches() -> None:
     if HEAPS:
         wait_for_calls()  # launches may not have left MindSpore's queue
     for heap in HEAPS.values():
@@ -178,3 +166,4 @@ def synchronize() -> None:
 
 atexit.register(HEAPS.clear)  # before MindSpore gives the device back
 register_target(AscendTarget())
+WAITS.append(_wait_for_launches)

@@ -84,8 +84,9 @@ RUNS = {
     "copies of mxfp8": lambda: bytes_by_bytes("mxfp8", Layer(ep=2, T=9, H=64, I=64, E=4, K=2, routing="one expert"),
                                               hpmoe.replicate_experts(loads=[1, 1, 1, 9], replicas=2)),
     "int8 rows": lambda: AsOnCpu(hpmoe.quantize_rows(hpmoe.moe_ffn, combine=True)),
-    "once to a rank": lambda: LayerRun(Layer(ep=2, T=13, H=32, I=24, E=4, K=2), f=hpmoe.deduplicate_rows(hpmoe.moe_ffn)),
-    "relays": lambda: LayerRun(NODES, f=hpmoe.relay_rows(hpmoe.moe_ffn)),
+    "once to a rank": lambda: LayerRun(Layer(ep=2, T=13, H=32, I=24, E=4, K=2),
+                                       f=hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated")),
+    "relays": lambda: LayerRun(NODES, f=hpmoe.send_rows(hpmoe.moe_ffn, scheme="hierarchical")),
 }
 
 

@@ -22,7 +22,7 @@ def without_run(layer, pattern, factor=None, policy="error", dtype=ms.bfloat16, 
 
 
 def deduplicating_copies(f):
-    return hpmoe.deduplicate_rows(hpmoe.replicate_experts(f, loads=[9, 9, 1, 1], replicas=2))
+    return hpmoe.send_rows(scheme="deduplicated")(hpmoe.replicate_experts(f, loads=[9, 9, 1, 1], replicas=2))
 
 
 PATTERNS = "none", "all", "all of the first rank", "all but one token", "first choices", "one expert", "a part"
@@ -32,7 +32,7 @@ PATTERNS = "none", "all", "all of the first rank", "all but one token", "first c
     (Layer(ep=1, T=20, H=32, I=16, E=4, K=2), {}),
     (Layer(ep=2, T=20, H=48, I=32, E=8, K=3, num_tokens=(20, 7)), {"blocks": 2, "signal": "expert"}),
     (Layer(ep=2, T=9, H=32, I=16, E=4, K=1), {"signal": "peer"}),
-    (Layer(ep=3, T=11, H=16, I=16, E=6, K=2), {"rows": 4, "wrap": hpmoe.deduplicate_rows}),
+    (Layer(ep=3, T=11, H=16, I=16, E=6, K=2), {"rows": 4, "wrap": hpmoe.send_rows(scheme="deduplicated")}),
     (Layer(ep=2, T=13, H=32, I=24, E=4, K=2), {"rows": 4, "wrap": deduplicating_copies}),
     (Layer(ep=2, T=20, H=32, I=16, E=8, K=3), {"factor": 0.5, "policy": "position", "blocks": 2}),
     (Layer(ep=2, T=20, H=32, I=16, E=8, K=3, num_tokens=(20, 0)), {"factor": 0.5, "policy": "probs", "blocks": 2}),
@@ -69,7 +69,7 @@ def test_ids_of_no_expert_are_not_counted_as_dropped(policy):
     def counted(x, ids, weights):
         rows, route = hpmoe.dispatch(x, ids, num_local_experts=5, capacity_factor=0.5, drop_policy=policy,
                                      topk_weights=weights)
-        return hpmoe.combine(rows, route, weights), hpmoe.drop_counts(route)
+        return hpmoe.combine(rows, route, weights), hpmoe.router.drop_counts(route)
 
     run = ProgramRun(trace(counted, *avals))
     rng = np.random.default_rng(0)

@@ -32,7 +32,7 @@ def test_the_emulator_climbs_to_the_top_and_writes_a_machine(capsys, tmp_path):
     machine = hpmoe.load_machine(path)
     constants = dict(machine.constants)
     assert all("on the emulator" in constants[field].source for field in measured)
-    assert "on the emulator" not in constants["sync.signal_us"].source and machine.sync == hpmoe.ascend_a3.sync
+    assert "on the emulator" not in constants["sync.signal_us"].source and machine.sync == hpmoe.machines.ascend_a3.sync
     assert run(capsys, "simulate", f"--machine={path}", "--ep=2", "--experts=4", "--top-k=1", "--tokens=8")[0] == 0
 
 
@@ -64,7 +64,7 @@ def test_one_wrong_number_of_one_rank_is_found(check):
     with own_targets():
         register_target(Crooked(off_by_one_number))
         with pytest.raises(CheckFailed):
-            check(Device("crooked", hpmoe.ascend_a3.replace(num_aic=1, num_aiv=2), 2))
+            check(Device("crooked", hpmoe.machines.ascend_a3.replace(num_aic=1, num_aiv=2), 2))
 
 
 def test_what_saturates_or_changes_is_found():
@@ -81,7 +81,7 @@ def test_what_saturates_or_changes_is_found():
                               (drawn, layers.lost_signal)):
             register_target(Crooked(change))
             with pytest.raises(CheckFailed):
-                check(Device("crooked", hpmoe.ascend_a3.replace(num_aic=1, num_aiv=2), 2))
+                check(Device("crooked", hpmoe.machines.ascend_a3.replace(num_aic=1, num_aiv=2), 2))
 
 
 def test_it_stops_at_the_first_that_fails_unless_told_to_go_on(capsys, monkeypatch):

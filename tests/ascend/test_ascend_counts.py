@@ -297,11 +297,11 @@ LAYERS = {
     "rows of float32": (hpmoe.moe_ffn, {"dtype": "float32"}),
     "dropped by position": (capped(0.5, "position"), {}),
     "dropped by weight": (capped(0.5, "probs"), {}),
-    "tokens once, some dropped": (hpmoe.deduplicate_rows(capped(0.5, "position")), {}),
+    "tokens once, some dropped": (hpmoe.send_rows(scheme="deduplicated")(capped(0.5, "position")), {}),
     "copies": (hpmoe.replicate_experts(hpmoe.moe_ffn, loads=[9, 9, 9, 1, 1, 1, 1, 1], replicas=1), {}),
     "copies of float32": (hpmoe.replicate_experts(hpmoe.moe_ffn, loads=[9, 9, 9, 1, 1, 1, 1, 1], replicas=1),
                           {"dtype": "float32"}),
-    "tokens once, for several": (hpmoe.deduplicate_rows(hpmoe.moe_ffn), {"ep": 4, "num_peers": 2}),
+    "tokens once, for several": (hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated"), {"ep": 4, "num_peers": 2}),
 }
 PUTS, SENT = ("PUT", "PUT_BACK"), ("PUT", "PUT_BACK", "REPLICATE", "RETURN_GRADS")
 

@@ -46,8 +46,8 @@ def test_a_task_of_a_long_queue_is_decoded_in_few_words(capsys, monkeypatch):
 def test_a_task_is_decoded_in_sixty_cycles(capsys, monkeypatch):
     """Of a layer whose queues are as long as those of 512 tokens with 7168 columns, on all cores of an ascend_a3."""
     from_seed(monkeypatch, 0)
-    aic, aiv = decoded(512, 64, 448, 128, hpmoe.ascend_a3, rows=64)
+    aic, aiv = decoded(512, 64, 448, 128, hpmoe.machines.ascend_a3, rows=64)
     show(capsys, AIC=aic, AIV=aiv)
     for unit in (aic, aiv):  # of what the model charges for decoding a task and beginning its body
-        assert unit.cycles / unit.tasks / CYCLES_PER_US < hpmoe.ascend_a3.sync.task_us
+        assert unit.cycles / unit.tasks / CYCLES_PER_US < hpmoe.machines.ascend_a3.sync.task_us
     assert aic.cycles < 1.1 * MOST_CYCLES * aic.tasks and aiv.cycles < 2 * MOST_CYCLES * aiv.tasks

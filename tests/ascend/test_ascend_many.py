@@ -25,8 +25,9 @@ def copied(f):
 
 @pytest.mark.parametrize("num_experts, top_k, limits, wrap", [
     (1024, 512, {}, same), (1024, 64, BY_POSITION, same), (1024, 512, BY_WEIGHT, same),
-    (1024, 512, {}, hpmoe.deduplicate_rows), (1024, 300, BY_POSITION, hpmoe.deduplicate_rows),
-    (896, 512, {}, copied), (896, 512, BY_WEIGHT, lambda f: hpmoe.deduplicate_rows(copied(f)))],
+    (1024, 512, {}, hpmoe.send_rows(scheme="deduplicated")), (1024, 300, BY_POSITION,
+                                                              hpmoe.send_rows(scheme="deduplicated")),
+    (896, 512, {}, copied), (896, 512, BY_WEIGHT, lambda f: hpmoe.send_rows(scheme="deduplicated")(copied(f)))],
     ids=["all", "by position", "by weight", "once", "once, by position", "copies", "copies, once, by weight"])
 def test_as_many_as_the_kernel_takes(num_experts, top_k, limits, wrap):
     def there_and_back(x, ids, weights):

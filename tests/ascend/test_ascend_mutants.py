@@ -28,16 +28,14 @@ import hpmoe
 from hpmoe import (
     ShapeDtypeStruct,
     combine,
-    deduplicate_rows,
     dispatch,
     grouped_matmul,
     guard_values,
     moe_ffn,
     quantize_rows,
     quantize_weights,
-    relay_rows,
     replicate_experts,
-    rms_norm_rows,
+    send_rows,
     trace,
 )
 from hpmoe.autodiff.vjp import linearize
@@ -45,6 +43,7 @@ from hpmoe.kernels.ascendc.emulator import native as emulator_library
 from hpmoe.primitives.columns import add_columns, cumsum
 from hpmoe.primitives.draw import draw
 from hpmoe.primitives.primitive import REGISTRY
+from hpmoe.token_ops import rms_norm_rows
 
 MUTANTS = (*MUTANTS_OF_BODIES, *MUTANTS_OF_CORES, *MUTANTS_OF_ROUTERS, *MUTANTS_OF_RELAYS, *MUTANTS_OF_WEIGHTS,
            *MUTANTS_OF_PLANS)
@@ -128,8 +127,8 @@ def layers():
     late = AfterOtherWeights(trace(through_a_late_weight, f32(9, 24), f32(24, 24), f32(24, 24)))
     in_order = capped_run(Layer(ep=1, T=9, H=32, I=16, E=4, K=2), 0.5, "position", rows=4)
     drops = capped_run(Layer(ep=2, T=15, H=32, I=16, E=4, K=2), 0.5, "probs", rows=4, blocks=2)
-    shared = capped_run(Layer(ep=2, T=13, H=32, I=24, E=4, K=2), 0.8, "position", rows=4, wrap=lambda f: deduplicate_rows(
-        replicate_experts(f, loads=[9, 9, 1, 1], replicas=2)))
+    shared = capped_run(Layer(ep=2, T=13, H=32, I=24, E=4, K=2), 0.8, "position", rows=4, wrap=lambda f: send_rows(
+        replicate_experts(f, loads=[9, 9, 1, 1], replicas=2), scheme="deduplicated"))
     float32 = LayerRun(Layer(ep=1, T=21, H=40, I=27, E=2, K=1), ms.float32, rows=32, cols=96)
     float32.ids[0, :, 0] = 0
     float32.ids[0, 20, 0] = 1
@@ -155,7 +154,8 @@ def layers():
             "aligned, two ranks": LayerRun(Layer(ep=2, T=9, H=32, I=16, E=4, K=2), f=aligned(6), rows=4),
             "adjacent": adjacent, "many": many, "grouped": grouped, "early": early, "router": routed(),
             "guarded": AsOnCpu(guard_values(moe_ffn, low=-0.05, high=0.2, fill="mean")), "sharded": Sharded(),
-            "relays": relayed(relay_rows(moe_ffn)), "relays, once": relayed(relay_rows(deduplicate_rows(moe_ffn))),
+            "relays": relayed(send_rows(moe_ffn, scheme="hierarchical")),
+            "relays, once": relayed(send_rows(moe_ffn, scheme="hierarchical+deduplicated")),
             "plans": ChosenRun(tile_rows=(16, 4, 8)),
             "int8": int8_run(), "int8 both ways": AsOnCpu(quantize_rows(moe_ffn, combine=True)),
             "int8 gradients": int8_gradients(),
@@ -180,8 +180,8 @@ class Sharded:
     def __init__(self):
         args, _ = whole(2, 2, T=9, K=3)
         args[2] = np.round(args[2] * 2) / 2
-        self.given = [ms.Tensor(a) for a in on_ranks(args, hpmoe.Mesh(2, tp_size=2))]
-        self.fused, self.on_cpu = (hpmoe.spmd(f(self.capped), hpmoe.Mesh(2, tp_size=2)) for f in (
+        self.given = [ms.Tensor(a) for a in on_ranks(args, hpmoe.Mesh(2, tp=2))]
+        self.fused, self.on_cpu = (hpmoe.spmd(f(self.capped), hpmoe.Mesh(2, tp=2)) for f in (
             lambda f: emulator(f, rows=4), fused(rows=4)))
 
     @staticmethod

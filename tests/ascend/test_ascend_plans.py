@@ -74,7 +74,7 @@ def test_of_limited_rows():
 
 
 def test_several_routes_have_one_plan():
-    run = ChosenRun(rewrite=hpmoe.deduplicate_rows.apply_to)
+    run = ChosenRun(rewrite=hpmoe.send_rows(scheme="deduplicated").apply_to)
     assert all(len(kernel.flows) == 1 for kernel in run.kernels)
 
 

@@ -27,7 +27,7 @@ def layer(num_experts, ep_size, f):
     shapes = (TOKENS, 64), (TOKENS, TOP_K), (TOKENS, TOP_K), (own, 64, 64), (own, 32, 64)
     avals = [ShapeDtypeStruct(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]
     tiles = overlap_comm(tile_partition(f, rows=128, cols=256))
-    flow = assign_queues(tiles, machine=hpmoe.ascend_a3)
+    flow = assign_queues(tiles, machine=hpmoe.machines.ascend_a3)
     return flow.lower(*avals, mesh=Mesh(ep_size)) if ep_size > 1 else flow.lower(*avals)
 
 
@@ -75,7 +75,7 @@ def test_a_route_takes_less_than_its_goal(num_experts, ep_size, f, most_us, caps
     with_route = effort(flow)
     program = trace(lambda x: [x * 2.0], ShapeDtypeStruct((TOKENS, 64), "bfloat16"))
     tiles = overlap_comm.apply_to(tile_partition.apply_to(program, rows=128, cols=256))
-    without = effort(assign_queues.apply_to(tiles, machine=hpmoe.ascend_a3))
+    without = effort(assign_queues.apply_to(tiles, machine=hpmoe.machines.ascend_a3))
     show(f"{num_experts} experts on {ep_size} ranks, {f.__name__}", with_route, capsys)
     show("without a route", without, capsys)
     assert 0 < (with_route.cycles - without.cycles) / CYCLES_PER_US < most_us

@@ -9,9 +9,10 @@ from ascend_helpers import LayerRun, emulator, from_seed
 from helpers import Layer, assert_close, fused, run_spmd, tensors
 
 import hpmoe
-from hpmoe import chain, combine, deduplicate_rows, dispatch, moe_ffn, relay_rows
+from hpmoe import combine, dispatch, moe_ffn, send_rows
 
-SCHEMES = {"relays": relay_rows, "relays, once to a rank": chain(deduplicate_rows, relay_rows)}
+SCHEMES = {"relays": send_rows(scheme="hierarchical"),
+           "relays, once to a rank": send_rows(scheme="hierarchical+deduplicated")}
 
 
 def slow(*args):

@@ -31,7 +31,7 @@ def test_dropped_entries_have_no_effect(layer, factor, policy, options):
 
 def counted(x, ids, weights, policy):
     rows, route = hpmoe.dispatch(x, ids, num_local_experts=5, capacity_factor=0.5, drop_policy=policy, topk_weights=weights)
-    return hpmoe.combine(rows, route, weights), hpmoe.drop_counts(route)
+    return hpmoe.combine(rows, route, weights), hpmoe.router.drop_counts(route)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
@@ -135,7 +135,7 @@ def loads_of(layer):
     (Layer(ep=2, T=9, H=32, I=16, E=4, K=2), {"dtype": ms.float16}),
 ], ids=str)
 def test_tokens_sent_once(layer, options):
-    LayerRun(layer, f=hpmoe.deduplicate_rows(hpmoe.moe_ffn), **options).assert_close_to_float64()
+    LayerRun(layer, f=hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated"), **options).assert_close_to_float64()
 
 
 @pytest.mark.parametrize("layer, options", [

@@ -13,8 +13,8 @@ from hpmoe.ir.layout import received_rows
 from hpmoe.kernels import host_launch
 from hpmoe.support.errors import LaunchError
 
-SCHEMES = {"direct": hpmoe.chain(), "once": hpmoe.deduplicate_rows,
-           "copies, once": hpmoe.chain(hpmoe.replicate_experts(loads=[9, 1, 1, 5]), hpmoe.deduplicate_rows)}
+SCHEMES = {"direct": hpmoe.chain(), "once": hpmoe.send_rows(scheme="deduplicated"),
+           "copies, once": hpmoe.chain(hpmoe.replicate_experts(loads=[9, 1, 1, 5]), hpmoe.send_rows(scheme="deduplicated"))}
 
 
 @pytest.mark.parametrize("name, ep, tp", [("direct", 1, 2), ("direct", 1, 4), *((name, 2, 2) for name in SCHEMES)])
@@ -27,7 +27,7 @@ def test_values_and_gradients_are_those_of_whole_experts(name, ep, tp):
     for rank, n in enumerate(num_tokens):
         expected[2][rank, n:] = 0.0
     f = emulator(SCHEMES[name](hpmoe.moe_ffn), rows=4)
-    assert_close(run(f, hpmoe.Mesh(ep, tp_size=tp), args, cotangent, num_tokens), expected)
+    assert_close(run(f, hpmoe.Mesh(ep, tp=tp), args, cotangent, num_tokens), expected)
 
 
 @pytest.mark.parametrize("policy", ["position", "probs"])
@@ -36,7 +36,7 @@ def test_an_experts_shards_drop_the_same_entries(policy):
     args, _ = whole(2, 2, T=9, K=3)
     args[1][1, 2:4, 1] = -1
     args[2] = np.round(args[2] * 2) / 2
-    mesh = hpmoe.Mesh(2, tp_size=2)
+    mesh = hpmoe.Mesh(2, tp=2)
 
     def capped(*args):
         return hpmoe.moe_ffn(*args, capacity_factor=0.5, drop_policy=policy, return_drop_counts=True)
@@ -53,7 +53,7 @@ def test_an_experts_shards_drop_the_same_entries(policy):
 def test_an_expert_that_the_model_does_not_have_is_named(monkeypatch, wrong):
     """By the kernel, where the host has counted other ids."""
     args, _ = whole(2, 2)
-    mesh = hpmoe.Mesh(2, tp_size=2)
+    mesh = hpmoe.Mesh(2, tp=2)
     split = on_ranks(args, mesh)
     kernel = hpmoe.spmd(emulator(hpmoe.moe_ffn, rows=4), mesh).lower(*map(ms.Tensor, split))
     inputs = [[np.ascontiguousarray(a[rank]) for a in split] for rank in range(4)]

@@ -13,7 +13,8 @@ from hpmoe.kernels.ascendc.emulator.target import EMULATOR
 LAYERS = {
     "direct": (hpmoe.moe_ffn, {}), "signals of experts": (hpmoe.moe_ffn, {"signal": "expert"}),
     "signals of peers": (hpmoe.moe_ffn, {"signal": "peer"}), "dropped by weight": (capped(0.5, "probs"), {}),
-    "deduplicated": (hpmoe.deduplicate_rows(hpmoe.moe_ffn), {}), "hierarchical": (hpmoe.relay_rows(hpmoe.moe_ffn), {}),
+    "deduplicated": (hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated"),
+                     {}), "hierarchical": (hpmoe.send_rows(hpmoe.moe_ffn, scheme="hierarchical"), {}),
     "copies": (hpmoe.replicate_experts(hpmoe.moe_ffn, loads=[9, 1, 1, 1], replicas=2), {}),
 }
 LAUNCHES = 2  # in a row, the first of which comes to the wrap

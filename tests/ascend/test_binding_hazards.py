@@ -64,7 +64,7 @@ def test_more_blocks_than_cores_are_refused_by_name(bindings):
     assert bind_and_launch(bindings["whole"], num_ranks=1, num_blocks=20, num_cores=20) == Code.OK
     assert bind_and_launch(bindings["whole"], num_ranks=1, num_blocks=24, num_cores=20) == (
         "the kernel has 24 blocks, which wait for each other, and the device has 20 AIC cores: plan for it, with "
-        "assign_queues(machine=hpmoe.ascend_a3.replace(num_aic=20, num_aiv=40))")
+        "assign_queues(machine=hpmoe.machines.ascend_a3.replace(num_aic=20, num_aiv=40))")
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ def test_the_heap_grows_by_what_had_to_leave_it():
         run.assert_close_to_float64()
         sizes.append(heap.size)
     assert sizes == [n * ascend_heap.ROUNDING for n in (1, 3, 3)]  # three kernels, of which one fits at first
-    hpmoe.synchronize()
+    hpmoe.ranks.synchronize()
 
 
 def test_a_heap_is_closed_before_the_next_one_opens():
@@ -149,7 +149,7 @@ def test_a_failed_launch_in_a_graph_is_said_and_the_next_works():
         return run.ranks[0](x, ids, weights, up, down)
 
     jitted(x, bad, *rest)
-    with pytest.raises(RuntimeError, match=r"an earlier launch of this kernel failed; hpmoe.synchronize\(\) says why"):
+    with pytest.raises(RuntimeError, match=r"an earlier launch of this kernel failed; hpmoe.ranks.synchronize\(\) says why"):
         jitted(x, ids, *rest)
     with pytest.raises(LaunchError, match="names expert 9; there are 2"):
         run.synchronize()

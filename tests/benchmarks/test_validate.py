@@ -15,7 +15,7 @@ def test_validation_lists_what_is_published(capsys, monkeypatch):
         Published("another", "product", 269, "TFLOP/s", lambda: 300.0, missing="clock"),
         Published("it", "w", 1, "us", lambda: 1)]
     monkeypatch.setattr(validate, "published", lambda *args: few)
-    monkeypatch.setattr(validate, "without", lambda source: hpmoe.ascend_a3.replace({"memory.bytes_per_us": 3e5}))
+    monkeypatch.setattr(validate, "without", lambda source: hpmoe.machines.ascend_a3.replace({"memory.bytes_per_us": 3e5}))
     monkeypatch.setattr(paper_table, "PAPER", {(4, "forward"): paper_table.PAPER[4, "forward"]})
     assert script.main(validate, ["--json"]) == 0
     out = json.loads(capsys.readouterr().out)

@@ -15,7 +15,7 @@ from hpmoe.cli import main
 from hpmoe.machines.machine import CONSTANTS
 from hpmoe.support.errors import ArgumentError
 
-TRUE = hpmoe.ascend_a3.replace({"cube.flops_per_us": 14.2e6, "cube.efficiency": 0.78, "memory.bytes_per_us": 0.95e6,
+TRUE = hpmoe.machines.ascend_a3.replace({"cube.flops_per_us": 14.2e6, "cube.efficiency": 0.78, "memory.bytes_per_us": 0.95e6,
                                 "vector.bytes_per_us": 70e3, "link.bytes_per_us": 118e3})
 CLOCK = TRUE.cube.flops_per_us / 8192  # cycles of a microsecond
 SAY_NOTHING = str  # what a progress line is given goes nowhere
@@ -46,7 +46,7 @@ def path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(path):
-    return calibrate_by_profile(path, hpmoe.ascend_a3, None, SAY_NOTHING)
+    return calibrate_by_profile(path, hpmoe.machines.ascend_a3, None, SAY_NOTHING)
 
 
 def test_constants_of_the_machine_that_made_it_are_found(found):
@@ -66,7 +66,7 @@ def test_each_constant_is_fitted_or_it_is_said_why_not(found):
     assert fitted | found.unfitted.keys() == set(CONSTANTS) and not fitted & found.unfitted.keys()
     assert found.unfitted["cube.float32_ratio"].startswith("no kernel hinges on it")
     assert "inside of a kernel" in found.unfitted["sync.poll_us"]
-    assert all(found.machine[name] == hpmoe.ascend_a3[name] for name in found.unfitted)
+    assert all(found.machine[name] == hpmoe.machines.ascend_a3[name] for name in found.unfitted)
     assert {(row.kind, row.launches): row.why for row in found.unused} == {
         ("RmsNorm", 3): "the model has no kernel of this type", ("QuantMatmul", 3): "the model has no kernel of this type",
         ("hcom_allToAllV_", 3): "the file does not say its bytes", ("MatMul", 3): "the model has no rate of int8"}
@@ -81,7 +81,7 @@ def test_the_machine_is_a_file_whose_source_is_the_profile(path, found, capsys, 
     for file in ("printed.toml", "mine.toml"):
         machine = hpmoe.load_machine(tmp_path / file)
         assert machine == found.machine.replace(name="op_summary_1")
-        constants, before = dict(machine.constants), dict(hpmoe.ascend_a3.constants)
+        constants, before = dict(machine.constants), dict(hpmoe.machines.ascend_a3.constants)
         for f in found.fitted:
             assert constants[f.name].source == f"op_summary_1.csv, by {f.by}" and constants[f.name].date.startswith("20")
         assert constants["sync.poll_us"] == before["sync.poll_us"]
@@ -95,9 +95,9 @@ def test_the_machine_is_a_file_whose_source_is_the_profile(path, found, capsys, 
 
 def test_a_plain_formula_is_met_by_kernels_that_were_not_fitted(tmp_path):
     """Made by no simulation: flops at 0.7 of the peak, bytes at 1.3 TB/s, 2 us of each kernel to begin and end."""
-    first = hpmoe.ascend_a3.replace({"memory.bytes_per_us": 1.16e6, "memory.worker_bytes_per_us": 145e3,
+    first = hpmoe.machines.ascend_a3.replace({"memory.bytes_per_us": 1.16e6, "memory.worker_bytes_per_us": 145e3,
                                      "memory.write_cost": 1.0, "l2.worker_bytes_per_us": 160e3, "cube.efficiency": 0.95})
-    peak = 24 * hpmoe.ascend_a3.cube.flops_per_us
+    peak = 24 * hpmoe.machines.ascend_a3.cube.flops_per_us
     kernels = [profiles.kernel("MatMulV2", "AI_CORE", 2 + 2 * m * k * n / (0.7 * peak), [(k, m), (k, n)], [(m, n)])
                for m, k, n in ((3072, 4096, 2048), (1536, 2048, 4096))]
     kernels += [profiles.kernel("Mul", "AI_VECTOR_CORE", 2 + 6 * rows * 8192 / 1.3e6, [(rows, 8192)] * 2, [(rows, 8192)],
@@ -105,7 +105,8 @@ def test_a_plain_formula_is_met_by_kernels_that_were_not_fitted(tmp_path):
     found = calibrate_by_profile(profiles.written(tmp_path / "a.csv", kernels), first, None, SAY_NOTHING)
     machine = found.machine
     for m, k, n in ((3072, 3072, 2048), (3072, 2048, 4096), (6144, 4096, 4096)):  # whole rounds of tiles on 24 cores
-        us = hpmoe.simulate(kernel_flows.product_flow(hpmoe.ascend_a3, m, k, n), machine).span - machine.host.launch_us
+        us = hpmoe.simulate(kernel_flows.product_flow(hpmoe.machines.ascend_a3, m, k, n),
+                            machine).span - machine.host.launch_us
         assert us + found.begin_end_us == pytest.approx(2 + 2 * m * k * n / (0.7 * peak), rel=0.05)
     assert machine.memory.bytes_per_us == pytest.approx(1.3e6, rel=0.05)
     assert found.unfitted["cube.efficiency"] == "without cycles it cannot be told from cube.flops_per_us"
@@ -132,7 +133,7 @@ def test_exchanges_need_their_ranks_and_products_their_shapes(tmp_path):
     sums = profiles.kernel("GroupedMatmul", "AI_CORE", 5.0, [(64, 8), (64, 16)], [(4, 8, 16)])
     empty = profiles.kernel("Add", "AI_VECTOR_CORE", 5.0, [(0, 8)] * 2, [(0, 8)])
     file = profiles.written(tmp_path / "a.csv", [combine, odd, sums, empty], times=1)
-    found = calibrate_by_profile(file, hpmoe.ascend_a3, None, SAY_NOTHING)
+    found = calibrate_by_profile(file, hpmoe.machines.ascend_a3, None, SAY_NOTHING)
     assert {row.why for row in found.unused} == {
         "the file does not say the ranks of an exchange; --ep does", "its shapes are not those of a product",
         "it sums over rows of experts, whose numbers the file does not say", "it has no elements"}
@@ -140,12 +141,12 @@ def test_exchanges_need_their_ranks_and_products_their_shapes(tmp_path):
     assert found.unfitted["link.bytes_per_us"] == "the file has no kernel that the model has"
     assert found.unfitted["host.launch_us"] == "it has fewer than 8 gaps below 1000 us in a stream"
     small = profiles.written(tmp_path / "c.csv", [{**combine, "Mix Block Dim": 4, "Block Dim": 4}], times=1)
-    assert calibrate_by_profile(small, hpmoe.ascend_a3, None, SAY_NOTHING).unfitted["num_aiv"] == (
+    assert calibrate_by_profile(small, hpmoe.machines.ascend_a3, None, SAY_NOTHING).unfitted["num_aiv"] == (
         "the largest kernel has 4 blocks, which may be all that they needed")
-    told = calibrate_by_profile(file, hpmoe.ascend_a3, profiles.EP, SAY_NOTHING)
+    told = calibrate_by_profile(file, hpmoe.machines.ascend_a3, profiles.EP, SAY_NOTHING)
     assert [kernel.work for kernel in told.kernels] == ["combine of 64 tokens, 8 of 64 experts, 8 ranks"]
     file = profiles.written(tmp_path / "b.csv", [dispatch, combine], times=1)
-    assert len(calibrate_by_profile(file, hpmoe.ascend_a3, None, SAY_NOTHING).kernels) == 2  # a dispatch says them
+    assert len(calibrate_by_profile(file, hpmoe.machines.ascend_a3, None, SAY_NOTHING).kernels) == 2  # a dispatch says them
 
 
 @pytest.mark.parametrize("change, message", [

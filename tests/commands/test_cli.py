@@ -29,7 +29,7 @@ def test_help_of_a_command_names_every_flag(capsys, name, flag):
     status, out, err = run(capsys, name, flag)
     assert (status, err) == (0, "")
     assert set(re.findall(r"^  --(\w+)", out, re.MULTILINE)) == {f for f in cli.define(name) if len(f) > 1}
-    assert len(out.splitlines()) <= 48 and max(map(len, out.splitlines())) <= 120
+    assert len(out.splitlines()) <= 51 and max(map(len, out.splitlines())) <= 120
 
 
 @pytest.mark.parametrize("name", [name for name in cli.COMMANDS if name != "build"])  # which takes nothing but its target
@@ -41,8 +41,10 @@ def test_help_of_a_command_has_an_example_of_it(capsys, name):
 
 
 LAYER = {"ep", "tokens", "hidden", "intermediate", "experts", "top_k", "dtype", "seed"}
-SCHEDULE = {"direction", "machine", "imbalance", "routing", "step", "row_capacity", "replicas", "min_load", "dedup",
-            "quantize", "tile_rows", "tile_cols", "order", "combine_order", "signal", "prefetch", "policy"}
+SCHEDULE = {"direction", "machine", "imbalance", "routing", "step", "layer", "row_capacity", "replicas", "min_load",
+            "scheme",
+            "quantize", "tile_rows", "tile_cols", "order", "combine_order", "signal", "put_cols", "returns", "prefetch",
+            "policy"}
 
 
 def test_there_are_twelve_commands():
@@ -90,19 +92,20 @@ def test_the_package_runs_as_the_command(capsys, monkeypatch):
     ("launch -n 2",
      "hpmoe launch: the script is not given; expected a file after the flags, as in hpmoe launch -n 2 script.py"),
     ("launch -n 2 no.py", "hpmoe launch: script 'no.py': it is not a file; expected a file after the flags, as in hpmoe "),
-    ("simulate --machine=h200", "hpmoe simulate: flag --machine=h200: it must be one of cpu, ascend_950pr, ascend_a2, "),
+    ("simulate --machine=h200",
+     "hpmoe simulate: flag --machine=h200: it must be one of cpu, ascend_950dt, ascend_950pr, ascend_a2, "),
     ("simulate --machine=no.toml",
      "hpmoe simulate: flag --machine=no.toml: hpmoe.load_machine: which is 'no.toml', and there "),
     ("machine ascend_a4",
-     "hpmoe machine: flag --which=ascend_a4: it must be one of cpu, ascend_950pr, ascend_a2, ascend_a3, "
+     "hpmoe machine: flag --which=ascend_a4: it must be one of cpu, ascend_950dt, ascend_950pr, ascend_a2, ascend_a3, "
                           "or the path of a .toml file; did you mean ascend_a3?"),
     ("demo --top-kk=3", "hpmoe demo: unknown flag --top-kk; did you mean --top_k?"),
     ("demo --top-k=33", "hpmoe demo: flag --top_k=33: it must be at most --experts, which is 32"),
     ("demo --top-k", "hpmoe demo: missing value for flag --top_k"),
-    ("compare top-k=0 dedup", "hpmoe compare: flag --top_k=0: it must be an integer of at least 1"),
+    ("compare top-k=0 prefetch", "hpmoe compare: flag --top_k=0: it must be an integer of at least 1"),
     ("demo --seed=-1", "hpmoe demo: flag --seed=-1: it must be an integer of at least 0"),
     ("demo --out=x.gif", "hpmoe demo: flag --out=x.gif: it must be a file whose name ends in .json"),
-    ("compare dedup dedup=0 --out=x.gif",
+    ("compare prefetch prefetch=0 --out=x.gif",
      "hpmoe compare: flag --out=x.gif: it must be a file whose name ends in .html or .png or .svg"),
     ("demo --out=", "hpmoe demo: flag --out=: it must be a file that can be written"),
     ("demo --dtype=float64", "hpmoe demo: flag --dtype=float64: it must be one of float32, bfloat16, float16; did you mean"),
@@ -111,7 +114,7 @@ def test_the_package_runs_as_the_command(capsys, monkeypatch):
     ("simulate --model=kimi-k2 --hidden=64", "hpmoe simulate: flag --hidden=64: it must be left out with --model"),
     ("simulate --tp=2", "hpmoe simulate: flag --tp=2: it must be left out without --model"),
     ("simulate --direction=both", "hpmoe simulate: flag --direction=both: it must be forward or backward"),
-    ("compare dedup unfused --direction=both", "hpmoe compare: flag --direction=both: it must be forward or backward"),
+    ("compare prefetch unfused --direction=both", "hpmoe compare: flag --direction=both: it must be forward or backward"),
     ("show --policy=autotune", "hpmoe show: flag --policy=autotune: it must be one of critical_path, round_robin"),
     ("show --routing=zipf", "hpmoe show: flag --routing=zipf: it must be left out without --replicas or --row_capacity"),
     ("tune --row_capacity=all", "hpmoe tune: flag --row_capacity=all: it must be left out"),
@@ -137,7 +140,8 @@ def test_wrong_usage_is_one_line_and_status_2(capsys, args, text):
 def test_every_flag_with_an_underscore_may_have_dashes(name):
     """In every way to write a flag."""
     for flag in (flag for flag in cli.define(name) if "_" in flag):
-        dashed, given = flag.replace("_", "-"), {"combine_order": "ratr", "row_capacity": "all"}.get(flag, "1")
+        dashed, given = flag.replace("_", "-"), {"combine_order": "ratr", "row_capacity": "all",
+                                                 "put_cols": "tile"}.get(flag, "1")
         for args in (f"--{dashed}={given}", f"--{dashed} {given}", f"-{dashed}={given}", f"--{flag}={given}"):
             value = options.parse(cli.define(name), args.split())[flag].value
             assert value == type(value)(given), args
@@ -148,9 +152,9 @@ def test_every_flag_with_an_underscore_may_have_dashes(name):
     ("--out --top-k", "out", "--top-k"),
     ("--out=--top-k", "out", "--top-k"),
     ("-out a-b.html", "out", "a-b.html"),
-    ("--out x --no-dedup", "dedup", False),
-    ("--dedup --no-measured", "measured", False),
-    ("--dedup --top-k 4", "top_k", 4),
+    ("--out x --no-prefetch", "prefetch", False),
+    ("--prefetch --no-measured", "measured", False),
+    ("--prefetch --top-k 4", "top_k", 4),
     ("-- --top-k", "a", "--top-k"),
     ("top-k=4", "a", "top-k=4"),
 ])

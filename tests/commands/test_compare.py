@@ -45,12 +45,13 @@ def test_equal_schedules_are_equal_and_a_setting_of_one_side_is_its_own(capsys):
 def test_rows_sent_once_are_a_setting_of_a_side(capsys):
     """Fused, unfused and measured; what is sent once is less, and where all ranks share a link it is faster."""
     for kind in ("", "unfused,"):
-        report = json.loads(run(capsys, "compare", f"{kind}dedup", f"{kind}dedup=false", *SMALL, "--top_k=4", "--json")[1])
+        report = json.loads(run(capsys, "compare", f"{kind}scheme=deduplicated", f"{kind}scheme=direct", *SMALL, "--top_k=4",
+                                "--json")[1])
         assert report["a"] != report["b"]
-    a, b = (json.loads(run(capsys, "compare", f"dedup={a}", f"dedup={b}", *SMALL, "--json")[1])
-            for a, b in (("1", "0"), ("0", "1")))
+    a, b = (json.loads(run(capsys, "compare", f"scheme={a}", f"scheme={b}", *SMALL, "--json")[1])
+            for a, b in (("deduplicated", "direct"), ("direct", "deduplicated")))
     assert a["ratio"] == pytest.approx(1 / b["ratio"])
-    args = ["compare", "dedup", "", *SMALL, "--measured", "--repeats=1", "--json"]
+    args = ["compare", "scheme=deduplicated", "", *SMALL, "--measured", "--repeats=1", "--json"]
     report = json.loads(run(capsys, *args)[1])
     assert not report["simulated"] and report["a"]["span us"] > 0
 

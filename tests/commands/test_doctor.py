@@ -127,11 +127,11 @@ extern "C" int aclrtGetDeviceInfo(uint32_t, int attribute, int64_t* value) {
 
 @pytest.mark.parametrize("acl, line", [
     ({"chip": "Ascend910B3", "aic": 20},
-     'NPU: Ascend910B3 of 20 AIC and 40 AIV; plan for it with hpmoe.ascend_a2.of_bin("910B3")'),
+     'NPU: Ascend910B3 of 20 AIC and 40 AIV; plan for it with hpmoe.machines.ascend_a2.of_bin("910B3")'),
     ({"chip": "Ascend910_9391", "aic": 24},
-     'NPU: Ascend910_9391 of 24 AIC and 48 AIV; plan for it with hpmoe.ascend_a3.of_bin("9391")'),
+     'NPU: Ascend910_9391 of 24 AIC and 48 AIV; plan for it with hpmoe.machines.ascend_a3.of_bin("9391")'),
     ({"chip": "Ascend910B2", "aic": 23},
-     "NPU: Ascend910B2 of 23 AIC and 46 AIV; plan for it with hpmoe.ascend_a2.replace(num_aic=23, num_aiv=46)"),
+     "NPU: Ascend910B2 of 23 AIC and 46 AIV; plan for it with hpmoe.machines.ascend_a2.replace(num_aic=23, num_aiv=46)"),
     ({"chip": "Ascend910B2", "aic": 24, "init": 507008}, "NPU: of unknown cores, aclInit of .* returned 507008"),
 ], ids=str)
 def test_doctor_asks_the_npu_for_its_cores(tmp_path, acl, line):

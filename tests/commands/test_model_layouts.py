@@ -49,8 +49,8 @@ def test_figures_are_those_of_the_layer(capsys):
     row = json.loads(run(capsys, *QUICK, "--layouts=1", "--bands=0", "--routing=W5", "--seed=3", "--json")[1])["rows"][0]
     o = type("o", (), {"tokens": 64, "dtype": "bfloat16", "model": "gpt-oss"})
     ids = workload_ids("W5", 8, 64, 4, 128, seed=3)
-    line = Layer(sizes_of(o, 8), "forward", hpmoe.ascend_a3, ids, tuned=True).fused()
-    assert row["forward_ms"] * 1e3 == pytest.approx(line.span + start_us(line.flow, hpmoe.ascend_a3))
+    line = Layer(sizes_of(o, 8), "forward", hpmoe.machines.ascend_a3, ids, tuned=True).fused()
+    assert row["forward_ms"] * 1e3 == pytest.approx(line.span + start_us(line.flow, hpmoe.machines.ascend_a3))
     assert row["bands"] == {} and row["imbalance"] > 1.9  # half of the ranks have no expert that is chosen
 
 

@@ -12,7 +12,8 @@ from hpmoe.calibration import kernel_flows
 from hpmoe.calibration.profile import calibrate_by_profile
 from hpmoe.calibration.profile_fit import step_within
 
-A3 = hpmoe.ascend_a3.replace({"memory.bytes_per_us": 1.16e6, "memory.worker_bytes_per_us": 145e3, "memory.write_cost": 1.0})
+A3 = hpmoe.machines.ascend_a3.replace({"memory.bytes_per_us": 1.16e6, "memory.worker_bytes_per_us": 145e3,
+                                       "memory.write_cost": 1.0})
 SHAPES = ((1120, 864, 1088), (1120, 3584, 160), (2144, 2912, 1920), (608, 4640, 128))
 
 CLEAR = ((4096, 4096, 2048), (2048, 3072, 2048), (8192, 64, 8192), (64, 8192, 4096))  # two of flops, two of memory

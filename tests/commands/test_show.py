@@ -54,11 +54,12 @@ def test_show_of_real_sizes_needs_no_memory(capsys):
 
 
 def test_show_takes_what_changes_the_rows_that_are_sent(capsys):
-    options = ["--dedup", "--quantize=int8", "--prefetch", "--replicas=1", "--row_capacity=received", "--imbalance=2"]
+    options = ["--scheme=deduplicated", "--quantize=int8", "--prefetch", "--replicas=1", "--row_capacity=received",
+               "--imbalance=2"]
     status, out, _ = run(capsys, "show", *options, "--machine=ascend_a3", "--stage=overlap", "--direction=forward")
     steps = out.splitlines()[1]
     assert status == 0
-    for step in ("replicate_experts(", "deduplicate_rows", "quantize_rows(dtype=int8", "prefetch_weights"):
+    for step in ("replicate_experts(", "send_rows(scheme=deduplicated)", "quantize_rows(dtype=int8", "prefetch_weights"):
         assert step in steps
 
 

@@ -72,7 +72,8 @@ def test_drawn_routings_and_room_for_them(capsys):
 
 def test_room_is_how_many_rows_a_plan_has(capsys):
     o = SimpleNamespace(ep=4, tokens=300, hidden=64, intermediate=32, experts=8, top_k=2, dtype="bfloat16")
-    layers = {row_capacity: Layer(o, "forward", hpmoe.ascend_a3, ids_of(o, routing="zipf"), row_capacity=row_capacity)
+    layers = {row_capacity: Layer(o, "forward", hpmoe.machines.ascend_a3, ids_of(o, routing="zipf"),
+                                  row_capacity=row_capacity)
               for row_capacity in ROW_CAPACITY}
     received = round(layers["received"].imbalance * 300 * 2)
     assert 768 < received < 1024
@@ -91,7 +92,7 @@ def test_public_workloads_and_recorded_ids(capsys, tmp_path):
     o = SimpleNamespace(ep=4, tokens=256, hidden=512, intermediate=256, experts=8, top_k=2, dtype="bfloat16")
     ids = workload_ids("W4", 4, 256, 2, 8, seed=1)
     np.save(tmp_path / "ids.npy", ids.reshape(-1, 2))
-    layer = Layer(o, "forward", hpmoe.ascend_a3, ids, tuned=True)
+    layer = Layer(o, "forward", hpmoe.machines.ascend_a3, ids, tuned=True)
     for routing in ("W4", str(tmp_path / "ids.npy")):
         out = simulated(capsys, f"--routing={routing}", "--seed=1", "--bands=0")
         assert out["makespan_ms"] == pytest.approx(layer.span_us(layer.fused()) / 1e3, rel=1e-9)
@@ -164,7 +165,7 @@ def test_few_tokens_are_compared_with_kernels_of_decoding(capsys):
     assert received["baseline_ms"] == more["baseline_ms"]  # empty slots are no burden of what has none
     for tokens, syncs in ((512, 0), (516, 1)):  # kernels of decoding wait for no host
         o = SimpleNamespace(ep=4, tokens=tokens, hidden=64, intermediate=32, experts=8, top_k=2, dtype="bfloat16")
-        flow = Layer(o, "forward", hpmoe.ascend_a3, ids_of(o), row_capacity="all").baseline_flow()
+        flow = Layer(o, "forward", hpmoe.machines.ascend_a3, ids_of(o), row_capacity="all").baseline_flow()
         assert sum(op.params.syncs_host for op in flow.ops if op.primitive.is_launch) == syncs
         labels = [op.label for op in flow.ops if op.primitive.is_launch]
         assert ("sort" in labels) == ("permute" in labels) == bool(syncs)

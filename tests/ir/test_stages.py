@@ -74,7 +74,7 @@ def test_a_route_of_an_earlier_stage_is_made_again_where_its_rows_are_read():
     x, ids, gate = np.random.default_rng(0).standard_normal((2, 5, 4)), np.array([[[0, 3]] * 5] * 2, np.int32), np.eye(4)
     inputs = [[x[r].astype(np.float32), ids[r], gate.astype(np.float32)] for r in range(2)]
     parts = Stages(program, tuple(part.program for part in cut_at_routes(program))).run(inputs)
-    for (got,), (want,) in zip(parts, hpmoe.evaluate(program, inputs), strict=True):
+    for (got,), (want,) in zip(parts, hpmoe.interpret(program, inputs), strict=True):
         np.testing.assert_array_equal(got, want)
 
 
@@ -113,7 +113,7 @@ def test_laws(seed):
     args = arguments(Layer(ep=2, T=5), seed=seed)
     inputs = [[a[r] for a in args] for r in range(2)]
     got = Stages(program, tuple(part.program for part in cut_at_routes(program))).run(inputs)
-    for mine, its in zip(got, hpmoe.evaluate(program, inputs), strict=True):
+    for mine, its in zip(got, hpmoe.interpret(program, inputs), strict=True):
         for a, b in zip(mine, its, strict=True):
             np.testing.assert_array_equal(a, b)
     assert len(cut_at_routes(whole.backward)) == 1

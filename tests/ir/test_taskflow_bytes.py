@@ -15,17 +15,18 @@ from hpmoe.ir.taskflow_bytes import ARRAYS, read_taskflow, taskflow_bytes
 from hpmoe.kernels.packing import pack
 
 LAYER = Layer(ep=4, T=6, E=8)
-NODES = Mesh(4, node_size=2)
+NODES = Mesh(4, nodes=2)
 FUNCTIONS = {
-    "plain": hpmoe.moe_ffn, "once to a rank": hpmoe.deduplicate_rows(hpmoe.moe_ffn),
-    "once to a node": hpmoe.relay_rows(hpmoe.moe_ffn), "guarded": hpmoe.guard_values(hpmoe.moe_ffn, fill="mean"),
+    "plain": hpmoe.moe_ffn, "once to a rank": hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated"),
+    "once to a node": hpmoe.send_rows(hpmoe.moe_ffn, scheme="hierarchical"), "guarded": hpmoe.guard_values(hpmoe.moe_ffn,
+                                                                                                           fill="mean"),
     "copies": hpmoe.replicate_experts(hpmoe.moe_ffn, loads=[9, 1, 1, 1, 1, 1, 1, 1]),
     "in bytes": hpmoe.quantize_rows(hpmoe.moe_ffn), "on an NPU": hpmoe.moe_ffn,
 }
 
 
 def flow_of(name, direction="forward", stage="queues"):
-    machine = hpmoe.ascend_a3 if name == "on an NPU" else None
+    machine = hpmoe.machines.ascend_a3 if name == "on an NPU" else None
     avals = [ShapeDtypeStruct(a.shape[1:], str(a.dtype)) for a in LAYER.arguments()]
     return stages(machine=machine)[stage](FUNCTIONS[name]).lower(*avals, mesh=NODES, direction=direction)
 
@@ -90,8 +91,8 @@ def test_only_plain_data_is_written():
 
 
 def test_machines_are_read_with_all_that_is_known_of_them():
-    again = Read()(hpmoe.Machine, json.loads(json.dumps(Written()(hpmoe.ascend_a3))))
-    assert again == hpmoe.ascend_a3 and again.constants == hpmoe.ascend_a3.constants
+    again = Read()(hpmoe.Machine, json.loads(json.dumps(Written()(hpmoe.machines.ascend_a3))))
+    assert again == hpmoe.machines.ascend_a3 and again.constants == hpmoe.machines.ascend_a3.constants
 
 
 def test_every_field_is_kept():

@@ -22,7 +22,7 @@ def make_flow(ep=2, direction="forward", signal=None, policy="critical_path", to
         ((local, HIDDEN, 2 * INNER), "float32"), ((local, INNER, HIDDEN), "float32"))]
     f = hpmoe.tile_partition(hpmoe.moe_ffn, rows=8, cols=8)
     f = f if signal is None else hpmoe.overlap_comm(f, signal=signal)
-    machine = hpmoe.ascend_a3.replace(num_aic=3, num_aiv=5)
+    machine = hpmoe.machines.ascend_a3.replace(num_aic=3, num_aiv=5)
     return hpmoe.assign_queues(f, machine=machine, policy=policy).lower(*args, mesh=hpmoe.Mesh(ep), direction=direction)
 
 

@@ -64,7 +64,7 @@ def test_capacity_is_that_of_all_tokens():
     ids = np.array([[-1], [0], [-1], [0]], np.int32)
     x = ms.Tensor(np.ones((4, 1), np.float32))
     rows, route = hpmoe.dispatch(x, ms.Tensor(ids), num_local_experts=2, capacity_factor=1.0)
-    assert rows.shape == (2, 1) and hpmoe.drop_counts(route).asnumpy().tolist() == [0, 0]
+    assert rows.shape == (2, 1) and hpmoe.router.drop_counts(route).asnumpy().tolist() == [0, 0]
     with pytest.raises(hpmoe.ArgumentError, match="chose expert 0 is 3; it must be at most 2"):
         hpmoe.dispatch(x, ms.Tensor(np.where(ids < 0, [[0], [0], [-1], [0]], ids).astype(np.int32)), num_local_experts=2,
                        capacity_factor=1.0)
@@ -95,14 +95,14 @@ def replicating(layer):
 
 TRANSFORMS = {
     "nothing": lambda layer: lambda f: f,
-    "deduplicate_rows": lambda layer: hpmoe.deduplicate_rows,
+    "deduplicated": lambda layer: hpmoe.send_rows(scheme="deduplicated"),
     "replicate_experts": replicating,
-    "both": lambda layer: lambda f: hpmoe.deduplicate_rows(replicating(layer)(f)),
+    "both": lambda layer: lambda f: hpmoe.send_rows(scheme="deduplicated")(replicating(layer)(f)),
 }
 
 
 @pytest.mark.parametrize("transform, stage, policy, factor", [  # test_any_layer draws the others
-    ("deduplicate_rows", "fused", "position", 0.5), ("deduplicate_rows", "plain", "probs", 0.5),
+    ("deduplicated", "fused", "position", 0.5), ("deduplicated", "plain", "probs", 0.5),
     ("replicate_experts", "fused", "probs", 0.5), ("replicate_experts", "plain", "error", None),
     ("both", "fused", "error", None), ("both", "fused", "position", 0.5), ("both", "plain", "probs", 0.5)])
 def test_under_other_transforms(transform, stage, policy, factor):
@@ -118,7 +118,8 @@ def test_a_token_goes_to_no_rank_where_it_has_no_expert():
     layer = Layer(ep=2, T=3, E=4, K=3)
     args = layer.arguments()
     args[1] = ids
-    flow = stages()["overlap"](hpmoe.deduplicate_rows(hpmoe.moe_ffn)).lower(*avals_of(args), mesh=hpmoe.Mesh(2))
+    flow = stages()["overlap"](hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated")).lower(*avals_of(args),
+                                                                                            mesh=hpmoe.Mesh(2))
     layout = Layout(flow, [list(ids)] * len(flow.routes), None)
     by_expert, by_rank = sorted(layout.routings, key=lambda r: r.experts is not None)
     assert by_expert.counts.tolist() == [[2, 1, 0, 1], [0, 0, 0, 0]]

@@ -107,7 +107,7 @@ def test_equal_weights_go_by_position(stage):
 
     def f(x, ids, w):
         rows, route = hpmoe.dispatch(x, ids, num_local_experts=2, capacity_factor=1.25, drop_policy="probs", topk_weights=w)
-        return hpmoe.combine(rows, route), hpmoe.drop_counts(route)
+        return hpmoe.combine(rows, route), hpmoe.router.drop_counts(route)
 
     out, counts = hpmoe.spmd(stages()[stage](f), hpmoe.Mesh(1))(*tensors([np.ones((1, 8, 1), np.float32), ids, weights]))
     assert out.asnumpy().reshape(-1).tolist() == [1, 1, 0, 1, 0, 1, 1, 0]

@@ -34,8 +34,8 @@ from mindspore import Parameter, Tensor, mint
 from variants import LAYER, VARIANTS, arguments, cotangents_of, differentiable
 
 import hpmoe
-from hpmoe import ShapeDtypeStruct, moe_ffn, trace, vjp
-from hpmoe.autodiff.vjp import linearize
+from hpmoe import ShapeDtypeStruct, moe_ffn, trace
+from hpmoe.autodiff.vjp import linearize, vjp
 from hpmoe.commands.op_by_op import moe_ffn_op_by_op
 from hpmoe.support.dtypes import rounded, widen
 from hpmoe.testing import reference
@@ -238,8 +238,8 @@ def test_permute_and_unpermute_with_float32_probs(dtype):
     experts = np.array([[1, 0], [0, 2], [2, 1], [1, 2]], np.int32)
 
     def f(x, experts, probs):
-        rows, places = hpmoe.permute(x, experts)
-        return hpmoe.unpermute(rows * rows, places, probs)
+        rows, places = hpmoe.token_ops.permute(x, experts)
+        return hpmoe.token_ops.unpermute(rows * rows, places, probs)
 
     square, total = widen(x) ** 2, probs.sum(1, keepdims=True)
     want = [square * total, 2 * widen(x) * total * g, (square * g).sum(1, keepdims=True).repeat(2, 1)]

@@ -10,12 +10,11 @@ from mindspore import mint
 
 import hpmoe
 from hpmoe import ArgumentError, Mesh, ShapeDtypeStruct
-from hpmoe.interpreters.evaluate import evaluate
 from hpmoe.interpreters.interpret import interpret
 from hpmoe.ir.layout import Layout
 from hpmoe.tiling.tile_program import tile_program
 
-BOTH = hpmoe.chain(hpmoe.deduplicate_rows, hpmoe.relay_rows)
+BOTH = hpmoe.send_rows(scheme="hierarchical+deduplicated")
 LAYERS = {"balanced": Layer(), "one rank": Layer(ep=1, T=7, E=5), "four ranks": Layer(ep=4, E=8, K=3),
           "one expert": Layer(routing="one expert"), "fewer tokens": Layer(num_tokens=(5, 0))}
 
@@ -95,7 +94,7 @@ def test_rows_lie_in_groups_of_a_multiple(seed):
     program = program_of(ids, local, alignment)
     given = [[x[r], ids[r]] for r in range(ep)]
     overlapped = hpmoe.overlap_comm.apply_to(tile_program(program, tile, 3))
-    results = [evaluate(program, given), interpret(overlapped, given, seed=seed)]
+    results = [interpret(program, given), interpret(overlapped, given, seed=seed)]
     if ep == 1:
         rows, route = hpmoe.dispatch(ms.Tensor(x[0]), ms.Tensor(ids[0]), num_local_experts=local, expert_alignment=alignment)
         results.append([[rows.asnumpy()]])
@@ -143,10 +142,10 @@ def test_rows_of_tokens_sent_once_lie_in_the_same_groups(seed):
     ep, local, alignment, tile = int(rng.integers(2, 4)), 3, int(rng.integers(2, 7)), int(rng.integers(1, 5))
     ids, x = ids_of(rng, ep, 6, ep * local, 3), rng.standard_normal((ep, 6, 4)).astype(np.float32)
     program = program_of(ids, local, alignment)
-    once = hpmoe.deduplicate_rows.apply_to(program)
+    once = hpmoe.send_rows.apply_to(program, scheme="deduplicated")
     given = [[x[r], ids[r]] for r in range(ep)]
-    want, overlapped = evaluate(program, given), hpmoe.overlap_comm.apply_to(tile_program(once, tile, 3))
-    for outs in (evaluate(once, given), interpret(overlapped, given, seed=seed)):
+    want, overlapped = interpret(program, given), hpmoe.overlap_comm.apply_to(tile_program(once, tile, 3))
+    for outs in (interpret(once, given), interpret(overlapped, given, seed=seed)):
         for mine, theirs in zip(outs, want, strict=True):
             np.testing.assert_array_equal(mine[0], theirs[0])
 
@@ -171,7 +170,7 @@ def test_padding_is_not_looked_for_at_a_relay():
     layer = Layer(ep=4, T=1, E=8, K=2, node_size=2)
     given = layer.arguments()
     given[1] = np.array([[[5, 2]], [[-1, 4]], [[1, 3]], [[6, 0]]], np.int32)
-    f, plain = hpmoe.send_rows(aligned(4), scheme="rank and node"), stages()["plain"](aligned(1))
+    f, plain = hpmoe.send_rows(aligned(4), scheme="hierarchical+deduplicated"), stages()["plain"](aligned(1))
     want = hpmoe.spmd(plain, layer.mesh)(*tensors(given)).asnumpy()
     for stage in ("tiles", "overlap", "fused"):
         got = hpmoe.spmd(stages()[stage](f), layer.mesh)(*tensors(given)).asnumpy()
@@ -180,8 +179,8 @@ def test_padding_is_not_looked_for_at_a_relay():
 
 def test_where_it_cannot_be_it_is_refused_by_name():
     avals = [ShapeDtypeStruct(a.shape[1:], str(a.dtype)) for a in Layer().arguments()]
-    with pytest.raises(ArgumentError, match="relay_rows: expert_alignment of dispatch is 4; it must be 1"):
-        hpmoe.relay_rows(aligned(4)).lower(*avals, mesh=Mesh(2))
+    with pytest.raises(ArgumentError, match="send_rows: expert_alignment of dispatch is 4; it must be 1"):
+        hpmoe.send_rows(scheme="hierarchical")(aligned(4)).lower(*avals, mesh=Mesh(2))
 
 
 def test_it_is_in_the_texts():
@@ -191,11 +190,11 @@ def test_it_is_in_the_texts():
     assert "top_k=2, groups of a multiple of 4, at most" in str(flow)
 
 
-@pytest.mark.parametrize("send", [hpmoe.deduplicate_rows, BOTH], ids=["deduplicated", "both"])
+@pytest.mark.parametrize("send", [hpmoe.send_rows(scheme="deduplicated"), BOTH], ids=["deduplicated", "both"])
 def test_rows_that_fill_an_expert_are_zeros(send):
     """Buffers are reused: after a call of NaN a row that the kernel does not zero makes gradients of weights NaN."""
     layer, others = Layer(ep=2, T=9, E=4, K=2), Layer(ep=2, T=9, E=4, K=2, routing="one expert")
-    f, plain = (hpmoe.spmd(stages()["fused"](send(aligned(a))), Mesh(2, node_size=1)) for a in (8, 1))
+    f, plain = (hpmoe.spmd(stages()["fused"](send(aligned(a))), Mesh(2, nodes=2)) for a in (8, 1))
     grads, of_plain = (ms.grad(lambda *a, f=g: (f(*a) ** 2).sum(), (0, 2, 3, 4)) for g in (f, plain))
     grads(*(t * np.nan if t.dtype == ms.float32 else t for t in tensors(others.arguments())))
     for mine, theirs in zip(grads(*tensors(layer.arguments())), of_plain(*tensors(layer.arguments())), strict=True):

@@ -15,14 +15,15 @@ def test_values_and_gradients_are_those_of_whole_experts(ep, tp):
     args, cotangent = whole(ep, tp)
     expected = oracle(args, cotangent)
     for f in (hpmoe.moe_ffn, fused()(hpmoe.moe_ffn)):
-        assert_close(run(f, hpmoe.Mesh(ep, tp_size=tp), args, cotangent), expected)
+        assert_close(run(f, hpmoe.Mesh(ep, tp=tp), args, cotangent), expected)
 
 
 SCHEMES = {
-    "direct": hpmoe.chain(), "once": hpmoe.deduplicate_rows, "relays": hpmoe.relay_rows,
-    "relays, once": hpmoe.chain(hpmoe.deduplicate_rows, hpmoe.relay_rows),
+    "direct": hpmoe.chain(), "once": hpmoe.send_rows(scheme="deduplicated"),
+    "relays": hpmoe.send_rows(scheme="hierarchical"),
+    "relays, once": hpmoe.send_rows(scheme="hierarchical+deduplicated"),
     "replicas": hpmoe.replicate_experts(loads=[9, 1, 1, 5]), "recomputed": hpmoe.save_for_backward(policy="dispatched_rows"),
-    "copies, once": hpmoe.chain(hpmoe.replicate_experts(loads=[9, 1, 1, 5]), hpmoe.deduplicate_rows),
+    "copies, once": hpmoe.chain(hpmoe.replicate_experts(loads=[9, 1, 1, 5]), hpmoe.send_rows(scheme="deduplicated")),
 }
 
 
@@ -36,7 +37,7 @@ def test_every_scheme_is_exact(name, i):
     place = list(SCHEMES).index(name)
     routing, num_tokens = ROUTINGS[(i + place) % 3]
     args, cotangent = whole(routing=routing)
-    mesh, f = hpmoe.Mesh(2, tp_size=2, node_size=2 if "relays" in name else None), SCHEMES[name](hpmoe.moe_ffn)
+    mesh, f = hpmoe.Mesh(2, tp=2, nodes=2 if "relays" in name else None), SCHEMES[name](hpmoe.moe_ffn)
     if num_tokens is not None:
         for rank, n in enumerate(num_tokens):
             args[2][rank, n:] = 0.0  # padding counts for nothing
@@ -54,7 +55,7 @@ def test_absent_entries_go_to_no_shard():
     expected[2] = expected[2] * there
     args[1] = np.where(there, args[1], -1).astype(np.int32)
     args[2] = np.where(there, args[2], np.nan).astype(np.float32)
-    found = run(fused()(hpmoe.deduplicate_rows(hpmoe.moe_ffn)), hpmoe.Mesh(2, tp_size=2), args, cotangent)
+    found = run(fused()(hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated")), hpmoe.Mesh(2, tp=2), args, cotangent)
     assert_close(found, expected)
 
 
@@ -68,13 +69,13 @@ def test_an_experts_shards_drop_the_same_entries(policy):
 
     def dropped_of(mesh, tokens, weights):
         return hpmoe.spmd(fused()(capped), mesh)(*map(ms.Tensor, (*tokens, *weights)))
-    split = on_ranks(args, hpmoe.Mesh(1, tp_size=2))
-    out, counts = dropped_of(hpmoe.Mesh(1, tp_size=2), args[:3], split[3:])
+    split = on_ranks(args, hpmoe.Mesh(1, tp=2))
+    out, counts = dropped_of(hpmoe.Mesh(1, tp=2), args[:3], split[3:])
     for rank in range(2):
         alone, of_one = dropped_of(hpmoe.Mesh(1), [a[rank:rank + 1] for a in args[:3]], args[3:])
         np.testing.assert_allclose(out.asnumpy()[rank], alone.asnumpy()[0], rtol=1e-5, atol=1e-5)
         assert counts.asnumpy()[rank].tolist() == of_one.asnumpy()[0].tolist() and counts.asnumpy().sum() > 0
-    plain = hpmoe.spmd(capped, hpmoe.Mesh(1, tp_size=2))(*map(ms.Tensor, split))
+    plain = hpmoe.spmd(capped, hpmoe.Mesh(1, tp=2))(*map(ms.Tensor, split))
     np.testing.assert_allclose(out.asnumpy(), plain[0].asnumpy(), rtol=1e-5, atol=1e-5)
     assert (counts == plain[1]).all()
 
@@ -82,26 +83,26 @@ def test_an_experts_shards_drop_the_same_entries(policy):
         layer = hpmoe.spmd(fused()(capped), mesh)
         return ms.grad(lambda *a: (layer(*a)[0] * ms.Tensor(cotangent[:len(tokens[0])])).sum(), (0, 2))(
             *map(ms.Tensor, (*tokens, *weights)))
-    for a, b in zip(loss(hpmoe.Mesh(1, tp_size=2), [a[:1].repeat(2, axis=0) for a in args[:3]], split[3:]),
+    for a, b in zip(loss(hpmoe.Mesh(1, tp=2), [a[:1].repeat(2, axis=0) for a in args[:3]], split[3:]),
                     loss(hpmoe.Mesh(1), [a[:1] for a in args[:3]], args[3:]), strict=True):
         np.testing.assert_allclose(a.asnumpy()[0], b.asnumpy()[0], rtol=1e-4, atol=1e-5)
 
 
 def test_an_expert_over_its_capacity_is_named_as_in_the_model():
     args, _ = whole(2, 2, routing="one expert")
-    layer = hpmoe.spmd(fused()(lambda *args: hpmoe.moe_ffn(*args, capacity_factor=1.0)), hpmoe.Mesh(2, tp_size=2))
+    layer = hpmoe.spmd(fused()(lambda *args: hpmoe.moe_ffn(*args, capacity_factor=1.0)), hpmoe.Mesh(2, tp=2))
     with pytest.raises(hpmoe.ArgumentError, match="tokens that chose expert 3 is 5; it must be at most 3, its capacity: "
                                                   r"ceil\(5 tokens \* 2 / 4 experts \* 1\)"):
-        layer(*map(ms.Tensor, on_ranks(args, hpmoe.Mesh(2, tp_size=2))))
+        layer(*map(ms.Tensor, on_ranks(args, hpmoe.Mesh(2, tp=2))))
 
 
 @pytest.mark.parametrize("ep, tp", [(2, 2), (1, 4)])
 def test_bytes_are_those_of_the_formula(ep, tp):
     """A row goes to every rank of its expert's group, but to its own: direct once for each expert, deduplicated once."""
     args, _ = whole(ep, tp, T=40, K=3)
-    mesh, ids = hpmoe.Mesh(ep, tp_size=tp), args[1]
+    mesh, ids = hpmoe.Mesh(ep, tp=tp), args[1]
     group_of = ids // (4 // ep)
-    for transform, per_token in ((hpmoe.chain(), lambda groups: groups), (hpmoe.deduplicate_rows, set)):
+    for transform, per_token in ((hpmoe.chain(), lambda groups: groups), (hpmoe.send_rows(scheme="deduplicated"), set)):
         layer = hpmoe.spmd(fused()(transform(hpmoe.moe_ffn)), mesh)
         _, (timeline,) = hpmoe.measure(layer, *map(ms.Tensor, on_ranks(args, mesh)))
         rows = np.zeros((ep * tp, ep * tp), int)
@@ -110,7 +111,7 @@ def test_bytes_are_those_of_the_formula(ep, tp):
                 for group in per_token(groups):
                     rows[source, group * tp:(group + 1) * tp] += 1
         there_and_back = (rows + rows.T) * args[0].shape[-1] * 4
-        if transform is hpmoe.deduplicate_rows:  # and the weights of entries, to all of them
+        if transform is hpmoe.send_rows(scheme="deduplicated"):  # and the weights of entries, to all of them
             for source, tokens in enumerate(group_of):
                 for group in tokens.reshape(-1):
                     there_and_back[source, group * tp:(group + 1) * tp] += 4
@@ -118,11 +119,11 @@ def test_bytes_are_those_of_the_formula(ep, tp):
 
 
 def test_simulator_and_memory_report_know_shards():
-    mesh = hpmoe.Mesh(2, tp_size=2)
+    mesh = hpmoe.Mesh(2, tp=2)
     avals = [hpmoe.ShapeDtypeStruct((4, *shape), dtype) for shape, dtype in (
         ((256, 128), "bfloat16"), ((256, 2), "int32"), ((256, 2), "float32"), ((4, 128, 128), "bfloat16"),
         ((4, 64, 128), "bfloat16"))]
-    chain = hpmoe.chain(hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues(machine=hpmoe.ascend_a3))
+    chain = hpmoe.chain(hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues(machine=hpmoe.machines.ascend_a3))
     flow = hpmoe.spmd(chain(hpmoe.moe_ffn), mesh).lower(*avals)
     timeline = hpmoe.simulate(flow)
     assert timeline.span > 0 and timeline.moved.sum() == 2 * 4 * 256 * 2 * 2 * 128 * 2  # every entry, to 2 shards and back
@@ -131,9 +132,10 @@ def test_simulator_and_memory_report_know_shards():
 
 W8A8 = hpmoe.quantize_weights(row_dtype="int8")
 QUANTISED = {
-    "int8": (hpmoe.quantize_rows, True), "mxfp8, once": (hpmoe.chain(hpmoe.deduplicate_rows, hpmoe.quantize_rows(
+    "int8": (hpmoe.quantize_rows,
+             True), "mxfp8, once": (hpmoe.chain(hpmoe.send_rows(scheme="deduplicated"), hpmoe.quantize_rows(
         dtype="mxfp8")), True),
-    "int8, relays": (hpmoe.chain(hpmoe.quantize_rows, hpmoe.relay_rows), True),
+    "int8, relays": (hpmoe.chain(hpmoe.quantize_rows, hpmoe.send_rows(scheme="hierarchical")), True),
     "both ways": (hpmoe.quantize_rows(combine=True, backward="quantized"), False),
     "W8A8": (hpmoe.chain(hpmoe.quantize_rows, W8A8), False),
 }
@@ -144,7 +146,7 @@ def test_quantised_rows_and_weights_of_shards(name):
     """A row is rounded as for a whole expert, and each shard's columns of down as they are there: as call by call."""
     transform, is_whole = QUANTISED[name]
     args, cotangent = whole()
-    mesh = hpmoe.Mesh(2, tp_size=2, node_size=2 if "relays" in name else None)
+    mesh = hpmoe.Mesh(2, tp=2, nodes=2 if "relays" in name else None)
     found = run(fused()(transform(hpmoe.moe_ffn)), mesh, args, cotangent)
     if is_whole:
         assert_close(found, oracle([rounded_rows(args[0], {"dtype": name.split(",")[0]}), *args[1:]], cotangent))

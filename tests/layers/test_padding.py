@@ -10,7 +10,6 @@ from mindspore import mint
 import hpmoe
 from hpmoe import ArgumentError, ShapeDtypeStruct, TransformError
 from hpmoe.autodiff.vjp import linearize
-from hpmoe.interpreters.evaluate import evaluate
 from hpmoe.interpreters.interpret import interpret
 from hpmoe.tiling.tile_program import tile_program
 
@@ -85,7 +84,7 @@ REFUSED = {
     "columns of pairs": (lambda x, w, v, b: x.reshape(T // 2, 2, H).sum(-1),
                          "mixes the rows of several tokens of f32[3,2,4]"),
     "tokens by an index": (lambda x, i: x[i], "(gather) of <lambda> picks rows of f32[6,4], which are tokens, by an index"),
-    "permuted": (lambda x, i: hpmoe.permute(x, i)[0], "(permute) of <lambda> mixes the rows"),
+    "permuted": (lambda x, i: hpmoe.token_ops.permute(x, i)[0], "(permute) of <lambda> mixes the rows"),
 }
 
 
@@ -106,8 +105,8 @@ def test_what_would_count_padding_in_is_refused(name):
         assert text.startswith("spmd: num_tokens is [2, 3]; it must be left out: equation ") and words in text
         assert "\n  > " in text and "written at " in text and "test_padding.py:" in text
     program = hpmoe.trace(f, *(ShapeDtypeStruct(a.shape[1:], str(a.dtype)) for a in args), mesh=hpmoe.Mesh(2))
-    with pytest.raises(ArgumentError, match="hpmoe.evaluate: num_tokens is "):
-        evaluate(program, [[a[r] for a in args] for r in range(2)], lengths)
+    with pytest.raises(ArgumentError, match="hpmoe.interpret: num_tokens is "):
+        interpret(program, [[a[r] for a in args] for r in range(2)], lengths)
 
 
 def test_more_tokens_than_rows_and_functions_without_tokens():
@@ -156,7 +155,7 @@ def run(program, inputs, lengths, tiled, cotangents=None):
     """Outputs and gradients of all ranks."""
     lin = linearize(program)
     execute = lambda p, arrays: (interpret(tile_program(p, 2, 3), arrays, lengths, seed=0) if tiled  # noqa: E731
-                                 else evaluate(p, arrays, lengths))
+                                 else interpret(p, arrays, lengths))
     outs = execute(lin.forward, inputs)
     count = len(program.outputs)
     given = [[*(mine[i] for i in lin.kept_inputs), *out[count:], *(cotangents[r][i] for i in lin.cotangents)]
@@ -190,7 +189,7 @@ def check_random(seed):
     for tiled in (False, True):
         try:
             if tiled:
-                evaluate(program, inputs, lengths)
+                interpret(program, inputs, lengths)
             outs, grads = run(program, inputs, lengths, tiled, cots)
         except ArgumentError as error:
             assert "it must be left out" in str(error)

@@ -15,7 +15,7 @@ from helpers import HALVES, TIMEOUT, Layer, U, avals_of, dtype_names, in_dtype, 
 from mindspore import Tensor, mint
 
 import hpmoe
-from hpmoe import ShapeDtypeStruct, assign_queues, evaluate, moe_ffn, overlap_comm, tile_partition, trace
+from hpmoe import ShapeDtypeStruct, assign_queues, moe_ffn, overlap_comm, tile_partition, trace
 from hpmoe.autodiff.vjp import linearize
 from hpmoe.interpreters.interpret import interpret
 from hpmoe.ir.avals import RouteAval
@@ -50,7 +50,7 @@ def equations_apart(program):
 def assert_roundings(program, inputs, stored):
     """Raises AssertionError unless each of `stored`, [rank][value], is a rounding of what its equation makes of the
     others."""
-    exact = evaluate(equations_apart(program), [[*a, *b] for a, b in zip(inputs, stored, strict=True)], dtype="float64")
+    exact = interpret(equations_apart(program), [[*a, *b] for a, b in zip(inputs, stored, strict=True)], dtype="float64")
     for rank, (wants, gots) in enumerate(zip(exact, stored, strict=True)):
         for i, (want, got) in enumerate(zip(wants, gots, strict=True)):
             dtype, margin = dtype_name(got.dtype), CLOSE * np.abs(want).max(initial=0)
@@ -124,7 +124,7 @@ def test_a_sum_in_half_precision_is_found(dtype):
     rows, product, half = widen(stored[0][i - 1]), widen(stored[0][i]), LAYER.H // 2
     first = rows.copy()
     first[:, half:] = 0
-    first, = [evaluate(equations_apart(program), [[*a, *b] for a, b in zip(inputs, (
+    first, = [interpret(equations_apart(program), [[*a, *b] for a, b in zip(inputs, (
         [first if j == i - 1 else v for j, v in enumerate(stored[0])], stored[1]), strict=True)], dtype="float64")[0][i]]
     stored[0][i] = rounded(widen(rounded(first, dtype)) + (product - first), dtype)
     with pytest.raises(AssertionError, match=f"rank 0 value {i}: .* is stored for"):
@@ -150,9 +150,9 @@ def test_every_equation_rounds_once(dtype, stage):
 
 def test_the_float64_oracle_rounds_nothing():
     program = trace(lambda x: (x + 1.0) - 1.0, ShapeDtypeStruct((2,), "bfloat16"))
-    (got,), = evaluate(program, [[np.array([1e-6, 1.0])]], dtype="float64")
+    (got,), = interpret(program, [[np.array([1e-6, 1.0])]], dtype="float64")
     np.testing.assert_allclose(got, [1e-6, 1.0], rtol=1e-9)
-    (got,), = evaluate(program, [[np.array([1e-6, 1.0])]])
+    (got,), = interpret(program, [[np.array([1e-6, 1.0])]])
     assert str(got.dtype) == "bfloat16" and widen(got).tolist() == [0.0, 1.0]
 
 

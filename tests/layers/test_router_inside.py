@@ -78,7 +78,7 @@ def test_capacity_drops_by_weights_that_are_computed():
         rows, route = hpmoe.dispatch(x, ids, num_local_experts=2, capacity_factor=0.75, drop_policy="probs",
                                      topk_weights=weights)
         out = hpmoe.grouped_matmul(hpmoe.swiglu(hpmoe.grouped_matmul(rows, up, route)), down, route)
-        return hpmoe.combine(out, route, weights), hpmoe.drop_counts(route)
+        return hpmoe.combine(out, route, weights), hpmoe.router.drop_counts(route)
 
     ids, weights = (np.asarray(a) for a in jax_router(args[0], args[1], 2))
     kept, dropped = kept_by_hand(ids, weights, 0.75, "probs", 4)

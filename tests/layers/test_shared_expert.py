@@ -47,7 +47,7 @@ def test_shared_matmuls_fill_the_matrix_units_while_rows_are_under_way():
     shapes = [((1024, 512), "float32"), ((1024, 2), "int32"), ((1024, 2), "float32"), ((8, 512, 512), "float32"),
               ((8, 256, 512), "float32"), ((512, 1024), "float32"), ((512, 512), "float32")]
     tiled = hpmoe.overlap_comm(hpmoe.tile_partition(hpmoe.moe_ffn, rows=128, cols=256))
-    flow = hpmoe.assign_queues(tiled, machine=hpmoe.ascend_a3).lower(*(hpmoe.ShapeDtypeStruct(*s) for s in shapes),
+    flow = hpmoe.assign_queues(tiled, machine=hpmoe.machines.ascend_a3).lower(*(hpmoe.ShapeDtypeStruct(*s) for s in shapes),
                                                                      mesh=hpmoe.Mesh(2))
     labels = np.array([op.label for op in flow.ops])[flow.tasks["op"]]
     waiting = np.zeros(flow.num_tasks, bool)

@@ -244,7 +244,7 @@ OPTIONS = {
                         "moe_router_enable_expert_bias": True, "moe_shared_expert_intermediate_size": 4},
     "biases": {"add_bias_linear": True}, "bfloat16": {"dtype": ms.bfloat16},
     "capacity": {"moe_expert_capacity_factor": 1.0},
-    "shards": {"mesh": hpmoe.Mesh(2, tp_size=2), "moe_ffn_hidden_size": 6},
+    "shards": {"mesh": hpmoe.Mesh(2, tp=2), "moe_ffn_hidden_size": 6},
 }
 
 

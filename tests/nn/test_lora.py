@@ -11,7 +11,7 @@ from hpmoe.nn import add_lora, load_lora, merge_lora, save_lora
 
 OPTIONS = {"hidden_size": 8, "moe_ffn_hidden_size": 6, "num_moe_experts": 4, "moe_router_topk": 2, "init_method_std": 0.4,
            "moe_shared_expert_intermediate_size": 5}
-MESHES = {"one rank": None, "EP": hpmoe.Mesh(2), "EP and TP": hpmoe.Mesh(2, tp_size=2)}
+MESHES = {"one rank": None, "EP": hpmoe.Mesh(2), "EP and TP": hpmoe.Mesh(2, tp=2)}
 X = np.random.default_rng(0).standard_normal((2, 6, 8)).astype(np.float32)
 
 

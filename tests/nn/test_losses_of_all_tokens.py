@@ -20,7 +20,7 @@ CASES = {
     "(5, 2) of two experts": oracle.Case((5, 2), score="sigmoid", masked=(5, 1, 2, 3)),
     "(5, 7) of five experts": oracle.Case((5, 7), score="sqrtsoftplus", masked=(2,)),
 }
-MESHES = {2: hpmoe.Mesh(2), 3: hpmoe.Mesh(3), 4: hpmoe.Mesh(2, tp_size=2)}
+MESHES = {2: hpmoe.Mesh(2), 3: hpmoe.Mesh(3), 4: hpmoe.Mesh(2, tp=2)}
 
 
 def data(case, seed=0):

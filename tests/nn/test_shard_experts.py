@@ -7,7 +7,7 @@ import pytest
 import hpmoe
 from hpmoe.nn import shard_experts, unshard_experts
 
-MESHES = [hpmoe.Mesh(1), hpmoe.Mesh(2), hpmoe.Mesh(1, tp_size=3), hpmoe.Mesh(2, tp_size=2), hpmoe.Mesh(4, tp_size=6)]
+MESHES = [hpmoe.Mesh(1), hpmoe.Mesh(2), hpmoe.Mesh(1, tp=3), hpmoe.Mesh(2, tp=2), hpmoe.Mesh(4, tp=6)]
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
@@ -17,14 +17,14 @@ def test_shards_are_slices_and_come_together_again(mesh, split, shape):
     weight = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     parts = shard_experts(weight, mesh, split)
     for rank in range(mesh.num_ranks):
-        group, s = divmod(rank, mesh.tp_size)
-        mine = np.split(weight, mesh.ep_size)[group]
+        group, s = divmod(rank, mesh.tp)
+        mine = np.split(weight, mesh.ep)[group]
         if split == "gate_up":
-            mine = np.concatenate([np.split(half, mesh.tp_size, -1)[s] for half in np.split(mine, 2, -1)], -1)
+            mine = np.concatenate([np.split(half, mesh.tp, -1)[s] for half in np.split(mine, 2, -1)], -1)
         elif split == "first":
             mine = mine if s == 0 else np.zeros_like(mine)
         else:
-            mine = np.split(mine, mesh.tp_size, 1 if split == "rows" else -1)[s]
+            mine = np.split(mine, mesh.tp, 1 if split == "rows" else -1)[s]
         assert (parts[rank] == mine).all()
     assert (unshard_experts(parts, mesh, split) == weight).all()
     tensors = shard_experts(ms.Tensor(weight), mesh, split)
@@ -58,26 +58,26 @@ def trained(options, mesh, in_graph=False):
     {}, {"add_bias_linear": True}, {"gated_linear_unit": False, "activation": ms.mint.nn.functional.gelu},
     {"moe_apply_probs_on_input": True, "moe_expert_capacity_factor": 1.0}], ids=["plain", "biases", "no gate", "on input"])
 def test_a_layer_on_shards_is_the_layer_on_as_many_ranks(options):
-    whole, shards = (trained(options, mesh) for mesh in (hpmoe.Mesh(4), hpmoe.Mesh(2, tp_size=2)))
+    whole, shards = (trained(options, mesh) for mesh in (hpmoe.Mesh(4), hpmoe.Mesh(2, tp=2)))
     for name, expected in whole.items():
         a, b = shards[name].asnumpy(), expected.asnumpy()
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * max(1.0, abs(b).max()), err_msg=name)
 
 
 def test_a_layer_on_shards_in_a_graph():
-    eager, graph = (trained({"add_bias_linear": True}, hpmoe.Mesh(2, tp_size=2), in_graph) for in_graph in (False, True))
+    eager, graph = (trained({"add_bias_linear": True}, hpmoe.Mesh(2, tp=2), in_graph) for in_graph in (False, True))
     for name, value in eager.items():
         assert value.asnumpy().tobytes() == graph[name].asnumpy().tobytes(), name
 
 
 def test_what_shards_do_not_divide_is_refused():
     with pytest.raises(hpmoe.ArgumentError, match="moe_ffn_hidden_size is 6; it must be divisible by the mesh's tp_size, 4"):
-        hpmoe.nn.MoELayer(**LAYER, mesh=hpmoe.Mesh(1, tp_size=4))
+        hpmoe.nn.MoELayer(**LAYER, mesh=hpmoe.Mesh(1, tp=4))
 
 
 def test_experts_in_shards_move_between_groups():
     ms.set_seed(3)
-    layer = hpmoe.nn.MoELayer(**{**LAYER, "num_moe_experts": 8}, mesh=hpmoe.Mesh(2, tp_size=2))
+    layer = hpmoe.nn.MoELayer(**{**LAYER, "num_moe_experts": 8}, mesh=hpmoe.Mesh(2, tp=2))
     layer.balance(every=1, replicas=1, min_gain=0.0)
     weights = layer.trainable_params()
     optimizer = ms.nn.SGD(weights, 0.0)

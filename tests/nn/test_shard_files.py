@@ -51,7 +51,7 @@ def whole():
     return trained()
 
 
-MESHES = [hpmoe.Mesh(1), hpmoe.Mesh(4), hpmoe.Mesh(2, tp_size=2), hpmoe.Mesh(1, tp_size=4)]
+MESHES = [hpmoe.Mesh(1), hpmoe.Mesh(4), hpmoe.Mesh(2, tp=2), hpmoe.Mesh(1, tp=4)]
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
@@ -66,7 +66,7 @@ def test_what_is_written_on_some_ranks_is_read_on_others(whole, mesh, tmp_path):
 
 
 @pytest.mark.parametrize("saved, mesh", [
-    *((MESHES[0], mesh) for mesh in (MESHES[1], MESHES[3], hpmoe.Mesh(2, tp_size=4))),
+    *((MESHES[0], mesh) for mesh in (MESHES[1], MESHES[3], hpmoe.Mesh(2, tp=4))),
     *((MESHES[i], MESHES[j]) for i, j in ((1, 2), (2, 2), (2, 3), (3, 1))), (MESHES[2], hpmoe.Mesh(8))], ids=str)
 def test_each_rank_reads_its_own_part(whole, saved, mesh, tmp_path):
     written(tmp_path, *whole, saved)
@@ -81,7 +81,7 @@ def test_each_rank_reads_its_own_part(whole, saved, mesh, tmp_path):
 
 
 def test_a_lost_file_is_an_error_or_experts_at_zero_that_no_token_chooses(whole, tmp_path):
-    written(tmp_path, *whole, hpmoe.Mesh(2, tp_size=2))
+    written(tmp_path, *whole, hpmoe.Mesh(2, tp=2))
     (tmp_path / "rank_00003_of_00004.ckpt").unlink()
     layer, optimizer = trained(2)
     before = values(layer, optimizer)
@@ -152,12 +152,12 @@ def test_weights_of_another_dtype_are_refused(whole, tmp_path):
 @pytest.mark.parametrize("odd", [np.float64, None], ids=["dtype", "shape"])
 def test_a_file_unlike_the_others_is_named(whole, odd, tmp_path):
     """Of which NumPy would make one array in the wider dtype, or none."""
-    written(tmp_path, *whole, hpmoe.Mesh(1, tp_size=4))
+    written(tmp_path, *whole, hpmoe.Mesh(1, tp=4))
     arrays = {n: p.asnumpy() if n not in (s := States("", *whole)).splits else shard_experts(
-        p.asnumpy(), hpmoe.Mesh(1, tp_size=4), s.splits[n])[2] for n, p in States("", *whole).parameters.items()}
+        p.asnumpy(), hpmoe.Mesh(1, tp=4), s.splits[n])[2] for n, p in States("", *whole).parameters.items()}
     weight = arrays["experts.weight2"]
     arrays["experts.weight2"] = weight.astype(odd) if odd else np.ascontiguousarray(weight[:, :1])
-    write_file("", tmp_path, Place(hpmoe.Mesh(1, tp_size=4), 2), "one", 2, arrays)
+    write_file("", tmp_path, Place(hpmoe.Mesh(1, tp=4), 2), "one", 2, arrays)
     with pytest.raises(hpmoe.ArgumentError, match=r"experts.weight2 is .* in rank_00002_of_00004.ckpt and .* in rank_00000"):
         load_shards(tmp_path, whole[0], None, whole[1])
 
@@ -182,10 +182,10 @@ def test_a_folder_that_cannot_be_written_to_is_named(whole, folder, tmp_path):
 
 
 def test_virtual_ranks_are_one_holder(whole, tmp_path):
-    layer = hpmoe.nn.MoELayer(**SIZES, mesh=hpmoe.Mesh(2, tp_size=2))
+    layer = hpmoe.nn.MoELayer(**SIZES, mesh=hpmoe.Mesh(2, tp=2))
     save_shards(tmp_path, whole[0])
     assert [p.name for p in tmp_path.iterdir()] == ["rank_00000_of_00001.ckpt"]
-    assert load_shards(tmp_path, layer, hpmoe.Mesh(2, tp_size=2)) == []
+    assert load_shards(tmp_path, layer, hpmoe.Mesh(2, tp=2)) == []
     assert (layer.experts.weight1 == whole[0].experts.weight1).all()
 
 

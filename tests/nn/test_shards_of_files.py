@@ -19,7 +19,7 @@ SPLITS = {"weight1": "gate_up", "weight2": "rows", "bias1": "gate_up", "bias2": 
                                               ("gpt_oss", False)])
 def test_a_shard_of_two(model_type, fused, tmp_path, monkeypatch):
     """Beside `shard_experts` of all experts."""
-    block, mesh = make_block(model_type, fused), hpmoe.Mesh(2, tp_size=2)
+    block, mesh = make_block(model_type, fused), hpmoe.Mesh(2, tp=2)
     save_file({name: np.ascontiguousarray(x) for name, x in block.theirs.items()}, tmp_path / "model.safetensors")
     sizes = []
     read = np.fromfile

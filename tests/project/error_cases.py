@@ -24,14 +24,12 @@ from hpmoe import (
     grouped_matmul,
     moe_ffn,
     overlap_comm,
-    permute,
-    rms_norm_rows,
     spmd,
     swiglu,
     tile_partition,
     trace,
-    unpermute,
 )
+from hpmoe.token_ops import permute, rms_norm_rows, unpermute
 
 F = mint.nn.functional
 X, IDS = ShapeDtypeStruct((4, 3), "float32"), ShapeDtypeStruct((4, 2), "int32")
@@ -116,7 +114,7 @@ BAD_OPTIONS = {
     "rows": lambda: tile_partition(moe_ffn, rows=0),
     "cols": lambda: tile_partition(moe_ffn, cols=1.5),
     "tiles for": lambda: tile_partition(moe_ffn, machine="a3"),
-    "put cols": lambda: overlap_comm(TILES, cols=-1),
+    "put cols": lambda: overlap_comm(TILES, put_cols=-1),
     "order": lambda: overlap_comm(TILES, order="up"),
     "signal": lambda: overlap_comm(TILES, signal="row"),
     "machine": lambda: assign_queues(TILES, machine="cpu"),
@@ -170,7 +168,7 @@ cases("padding", {
     "picked": lambda: spmd(lambda x, i: x[i], Mesh(2))(array(2, 4, 3), numbers(*[[0, 1]] * 2), num_tokens=[2, 3]),
     "more than rows": lambda: spmd(doubled, Mesh(2))(array(2, 4, 3), num_tokens=[2, 5]),
     "of a scalar": lambda: spmd(doubled, Mesh(2))(array(2), num_tokens=[0, 0]),
-    "two numbers of tokens": lambda: hpmoe.evaluate(
+    "two numbers of tokens": lambda: hpmoe.interpret(
         trace(two_lengths, X, IDS, ShapeDtypeStruct((6, 3), "float32"), ShapeDtypeStruct((6, 2), "int32")),
         [[array(4, 3), np.ones((4, 2), np.int32), array(6, 3), np.ones((6, 2), np.int32)]], [2]),
 })
@@ -206,7 +204,7 @@ cases("called", {
     "bias of all experts": _routed(lambda rows, route: grouped_matmul(rows, array(2, 3, 3), route, bias=array(4, 3))),
     "combine of a list": _routed(lambda rows, route: combine([[1.0]], route)),
     "layer of lists": lambda: moe_ffn(array(2, 3), numbers(*ROUTED_IDS), array(2, 2), [[1.0]], array(2, 3, 3)),
-    "ranks that are no list": lambda: hpmoe.evaluate(trace(doubled, X), 3),
+    "ranks that are no list": lambda: hpmoe.interpret(trace(doubled, X), 3),
     "capacity of zero": _dropping(capacity_factor=0),
     "unknown drop policy": _dropping(capacity_factor=1.0, drop_policy="random"),
     "drop by no weights": _dropping(capacity_factor=1.0, drop_policy="probs"),

@@ -67,7 +67,7 @@ cases("beginners", {
     "a file that is not there": lambda: hpmoe.load_machine("nope.toml"),
     "a machine that is not there": lambda: hpmoe.load_machine("h200"),
     "a machine by nearly its name": lambda: hpmoe.load_machine("ascend_a4"),
-    "a machine to load": lambda: hpmoe.load_machine(hpmoe.ascend_a3),
+    "a machine to load": lambda: hpmoe.load_machine(hpmoe.machines.ascend_a3),
     "the name of a machine": lambda: hpmoe.assign_queues(machine="ascend_a3"),
     "a dtype of no library": lambda: ShapeDtypeStruct((2,), "float"),
     "a misspelt keyword": lambda: hpmoe.route(X, topk=2),

@@ -13,22 +13,11 @@ from small_timelines import handmade, two_task_flow
 from tile_words import kind
 
 import hpmoe
-from hpmoe import (
-    Mesh,
-    ShapeDtypeStruct,
-    accumulate_grads,
-    ascend_a3,
-    assign_queues,
-    cli,
-    cpu,
-    moe_ffn,
-    spmd,
-    tile_partition,
-    trace,
-)
+from hpmoe import Mesh, ShapeDtypeStruct, accumulate_grads, assign_queues, cli, cpu, moe_ffn, spmd, tile_partition, trace
 from hpmoe.ir.program import Builder, Var, map_equations
 from hpmoe.kernels.cpu.target import CPU
 from hpmoe.kernels.simulate import simulate
+from hpmoe.machines import ascend_a3
 from hpmoe.primitives.primitive import REGISTRY, Primitive
 from hpmoe.routing.kinds.direct import Direct
 from hpmoe.routing.routing import make_routing
@@ -217,9 +206,9 @@ cases("built", {
         ShapeDtypeStruct((3,), F32), ShapeDtypeStruct((3, 2), F32)),
     "a vjp rule of another shape": _ruled(
         "square", "vjp", lambda b, eqn, cotangents: [b.add(REGISTRY["slice"], cotangents[0], axis=1, start=0, stop=2)],
-        lambda: hpmoe.vjp(trace(lambda x: x.square(), X))),
+        lambda: hpmoe.rewriting.vjp(trace(lambda x: x.square(), X))),
     "a reference rule of another shape": _ruled(
-        "square", "reference", lambda x: x[:, :2], lambda: hpmoe.evaluate(trace(lambda x: x.square(), X), [[ROWS]])),
+        "square", "reference", lambda x: x[:, :2], lambda: hpmoe.interpret(trace(lambda x: x.square(), X), [[ROWS]])),
     "a tile rule of another shape": _ruled(
         "square", "tile", lambda tiler, eqn: tiler.new(eqn.outputs[0], rows_and_cols=(4, 2)),
         lambda: tile_partition(lambda x: x.square()).lower(X)),
@@ -227,12 +216,14 @@ cases("built", {
     "a routing of experts that do not divide": lambda: make_routing(Direct(2, 2, 1, 3), [np.zeros((2, 1), np.int32)] * 2),
 })
 cases("IR", {
-    "evaluate no program": lambda: hpmoe.evaluate(3, []),
-    "evaluate for no rank": lambda: hpmoe.evaluate(trace(doubled, X), []),
-    "evaluate without arrays": lambda: hpmoe.evaluate(trace(doubled, X), [[]]),
-    "evaluate another shape": lambda: hpmoe.evaluate(trace(doubled, X), [[ROWS[1:]]]),
+    "interpret a program for no rank": lambda: hpmoe.interpret(trace(doubled, X), []),
+    "interpret a program without arrays": lambda: hpmoe.interpret(trace(doubled, X), [[]]),
+    "interpret a program of another shape": lambda: hpmoe.interpret(trace(doubled, X), [[ROWS[1:]]]),
     "interpret with no seed": lambda: hpmoe.interpret(_flow(), [[ROWS]], seed=-1),
-    "interpret no taskflow": lambda: hpmoe.interpret(3, []),
+    "interpret no IR": lambda: hpmoe.interpret(3, []),
+    "interpret a program by a seed": lambda: hpmoe.interpret(trace(doubled, X), [[ROWS]], seed=1),
+    "interpret a taskflow in double": lambda: hpmoe.interpret(_flow(), [[ROWS]], dtype="float64"),
+    "no machine of that name": lambda: hpmoe.machines.ascend_a4,
     "interpret another shape": lambda: hpmoe.interpret(_flow(), [[ROWS[1:]]]),
     "interpret a lost signal": _stuck(lambda flow: hpmoe.interpret(flow, [[ROWS]])),
     "launch a lost signal": _stuck(lambda flow: CPU.compile([flow], timeout=0.5).run([[ROWS]])),
@@ -243,7 +234,11 @@ cases("IR", {
     "a rule that adds an equation of an equation": lambda: map_equations(
         trace(doubled, X), lambda builder, eqn: [builder.add(eqn.primitive, eqn, 2.0)]),
     "a rule that returns too few": lambda: map_equations(trace(doubled, X), lambda builder, eqn: []),
-    "vjp of no program": lambda: hpmoe.vjp(3),
+    "vjp of no program": lambda: hpmoe.rewriting.vjp(3),
+    "vjp of no function": lambda: hpmoe.vjp(3),
+    "vjp at no tensor": lambda: hpmoe.vjp(doubled, 3.0),
+    "cotangents of another structure": lambda: hpmoe.vjp(doubled, Tensor(ROWS))[1]((Tensor(ROWS), Tensor(ROWS))),
+    "cotangents of another shape": lambda: hpmoe.vjp(doubled, Tensor(ROWS))[1](Tensor(ROWS[:1])),
     "simulate without queues": lambda: simulate(_flow()),
     "interpret more rows than planned": _layer(hpmoe.interpret),
     "launch more rows than planned": _layer(lambda flow, args: CPU.compile([flow], timeout=20.0).run(args)),
@@ -301,7 +296,8 @@ def _accumulating():
 cases("graph mode", {
     "a parameter closed over": _compiled(lambda x: x * PARAMETER, array(2, 3)),
     "a dict": _compiled(lambda x: {"a": x + 1.0}, array(2, 3)),
-    "an empty output": _compiled(lambda x: hpmoe.permute_with_ep(x, x.astype(ms.int32), None, (1, 1))[0], array(2, 3)),
+    "an empty output": _compiled(lambda x: hpmoe.token_ops.permute_with_ep(x, x.astype(ms.int32), None, (1, 1))[0],
+                                 array(2, 3)),
     "an empty array": _compiled(doubled, Tensor(np.zeros((0, 3), np.float32))),
     "a value that changes": lambda: _call_with(ms.mutable(2.0)),
     "a shape that changes": lambda: ms.enable_dynamic(x=Tensor(shape=(None, 3), dtype=ms.float32))(ms.jit(_scaled))(
@@ -316,7 +312,7 @@ cases("graph mode", {
 
 cases("command", {line: lambda line=line: cli._run(line.split()) for line in (
     "calibrate --budget=-1", "tune --budget=-1", "tune --policy=autotune",
-    "tune --combine_order=ratr", "tune --dedup --scheme=node",
+    "tune --combine_order=ratr",
     "simulate --imbalance=x", "compare policy=round_robin", "compare unfused unfused --measured",
     "compare policy=autotune unfused --measured", "compare policy=stage_order unfused --min_load=4",
     "simulate --min_load=4", "tune --min_load=4", "simulate --policy=autotune --tile_rows=64",

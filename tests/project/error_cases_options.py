@@ -29,7 +29,7 @@ from hpmoe.routing.recorded_loads import ids_of_file, ids_of_loads
 # True is 1 and False is 0 in Python, and neither is a size; what cannot be compared with a name is not one.
 cases("no number", {
     "returns=0": lambda: overlap_comm(tile_partition(doubled), returns=0),
-    "node_size=3 of 4": lambda: Mesh(4, node_size=3),
+    "3 nodes of 4 ranks": lambda: Mesh(4, nodes=3),
     "ranks=0": lambda: cpu(ep_size=0),
     "keep_plans=1": lambda: fuse_persistent(assign_queues(tile_partition(doubled)), keep_plans=1),
     "replicas=True": lambda: replicate_experts(moe_ffn, loads=[1, 2], replicas=True),
@@ -49,9 +49,10 @@ cases("no name", {
     "mesh of lower": lambda: tile_partition(doubled).lower(X, mesh=2),
     "mesh of trace": lambda: trace(doubled, X, mesh=2),
 })
-cases("a bin of", {"no die": lambda: hpmoe.ascend_a3.of_bin("910C"), "a number": lambda: hpmoe.ascend_a2.of_bin(9391),
+cases("a bin of",
+      {"no die": lambda: hpmoe.machines.ascend_a3.of_bin("910C"), "a number": lambda: hpmoe.machines.ascend_a2.of_bin(9391),
                    "a cpu": lambda: cpu(2).of_bin("910B3")})
-cases("a machine of", {f"{n}={v!r}": lambda n=n, v=v: hpmoe.ascend_a3.replace({n: v}) for n, v in [
+cases("a machine of", {f"{n}={v!r}": lambda n=n, v=v: hpmoe.machines.ascend_a3.replace({n: v}) for n, v in [
     ("num_aic", 0), ("num_aiv", -1), ("num_aiv", True), ("tile_rows", 2.0), ("link.node_size", "8"), ("sync.task_us", -1),
     ("link.bytes_per_us", 0), ("memory.bytes_per_us", float("nan")),
     ("memory.write_cost", 0.5), ("sync.remote_us", float("inf")), ("link", 8),

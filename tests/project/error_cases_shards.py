@@ -12,7 +12,7 @@ from hpmoe.nn.shard_files import Place, find_files, write_file
 from hpmoe.ranks.world import World
 
 SIZES = {"hidden_size": 4, "moe_ffn_hidden_size": 2, "num_moe_experts": 2}
-WEIGHT, SHARDS = ops.ones((2, 8, 6)), Mesh(2, tp_size=2)
+WEIGHT, SHARDS = ops.ones((2, 8, 6)), Mesh(2, tp=2)
 
 
 def _experts(**options):

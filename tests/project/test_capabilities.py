@@ -52,8 +52,8 @@ def permuted(x, ids, weights, *experts):
 
 def exchanged(x, ids, weights, *experts):
     rows, indices = ops.moe_token_permute(x, ids)
-    received, route = hpmoe.exchange(rows, ids, num_local_experts=4)
-    return ops.moe_token_unpermute(hpmoe.exchange_back(received, route), indices, weights)
+    received, route = hpmoe.token_ops.exchange(rows, ids, num_local_experts=4)
+    return ops.moe_token_unpermute(hpmoe.token_ops.exchange_back(received, route), indices, weights)
 
 
 def capped(*args):
@@ -114,7 +114,7 @@ def test_permute_runs_and_is_traced():
     args = [ms.Tensor(rng.standard_normal(a.shape), F32) for a in MOE]
     args[1] = ms.Tensor(rng.integers(0, 4, (8, 2)), ms.int32)
     names = [e.primitive.name for e in hpmoe.trace(permuted, *MOE).equations]
-    assert "permute" in names and hpmoe.permute(args[0], args[1])[0].shape == (16, 4)
+    assert "permute" in names and hpmoe.token_ops.permute(args[0], args[1])[0].shape == (16, 4)
 
 
 def test_every_other_row_says_where_it_is_shown():

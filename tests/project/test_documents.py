@@ -214,7 +214,8 @@ def test_a_document_opens_with_a_sentence(document):
 
 def test_every_transform_is_in_the_table():
     rows = re.findall(r"^\| `(\w+)\(f", documents.text_of("README.md"), re.MULTILINE)
-    files = [path.stem for path in (ROOT / "transforms").glob("*.py") if path.stem != "__init__"]
+    files = [path.stem for path in (ROOT / "transforms").glob("*.py") if f"def {path.stem}(f" in path.read_text()
+             or f"\ndef {path.stem}(" in path.read_text()]
     assert sorted(rows) == sorted([*files, "spmd"])
 
 

@@ -58,7 +58,7 @@ NOT_REACHED = {
     ("hpmoe/tile_ops/terms.py", ""): "a rule of a tile operation that branches; test_rule_terms.py",
     ("hpmoe/primitives/outside_graphs.py", ""): "in a graph that MindSpore compiles; test_outside_graphs.py",
     ("hpmoe/runtime/running.py", "capture_mode"): "test_graph_mode.py, where MindSpore records calls",
-    ("hpmoe/interpreters/interpret.py", "cannot run"): "guards the interpreter's own books",
+    ("hpmoe/interpreters/interpret_taskflow.py", "cannot run"): "guards the interpreter's own books",
     ("hpmoe/verification/regions.py", "_Fault"): "verify raises it as a VerifyError",
     ("hpmoe/ir/avals.py", "is no route"): "what only a broken program has; its primitives' shape rules refuse it",
     ("hpmoe/support/known.py", ""): "what only a broken taskflow has; verify raises it as a VerifyError",

@@ -308,7 +308,7 @@ def test_fold_scale_folds_what_is_one_number_a_token(transforms, scale, folded):
     rng = np.random.default_rng(0)
     inputs = [rng.standard_normal(a.shape).astype(np.float32) for a in avals]
     inputs[1] = np.argsort(rng.random((6, 3)), axis=1)[:, :2].astype(np.int32)
-    for a, b in zip(hpmoe.evaluate(before, [inputs])[0], hpmoe.evaluate(after, [inputs])[0], strict=True):
+    for a, b in zip(hpmoe.interpret(before, [inputs])[0], hpmoe.interpret(after, [inputs])[0], strict=True):
         np.testing.assert_allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE)
 
 

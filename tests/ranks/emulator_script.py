@@ -22,9 +22,9 @@ from hpmoe.support.dtypes import numpy_dtype
 
 what = sys.argv[1]
 mesh = hpmoe.world()
-EP, me, T, H, W, K, LOCAL = mesh.ep_size, mesh.rank, 9, 32, 16, 2, 2
+EP, me, T, H, W, K, LOCAL = mesh.ep, mesh.rank, 9, 32, 16, 2, 2
 rng = np.random.default_rng(0)
-npu = hpmoe.ascend_a3.replace(num_aic=2, num_aiv=4)
+npu = hpmoe.machines.ascend_a3.replace(num_aic=2, num_aiv=4)
 on_emulator = hpmoe.chain(hpmoe.tile_partition(rows=8), hpmoe.overlap_comm, hpmoe.assign_queues(machine=npu),
                       hpmoe.fuse_persistent(target="ascend-emulator", timeout=20.0))
 layer = hpmoe.spmd(on_emulator(hpmoe.moe_ffn), mesh)

@@ -14,14 +14,15 @@ import hpmoe
 
 what, victim = sys.argv[1], 1
 is_cut = what == "cut"  # from outside: two ranks on each of two hosts, which relay rows in both passes
-mesh = hpmoe.world(engine=sys.argv[2], node_size=2) if is_cut else hpmoe.world()
+mesh = hpmoe.world(engine=sys.argv[2], nodes=2) if is_cut else hpmoe.world()
 x = ms.Tensor(np.ones((4, 8), np.float32))
 ids = ms.Tensor(np.zeros((4, 1), np.int32))
 weights = ms.Tensor(np.ones((4, 1), np.float32))
 up, down = ms.Tensor(np.ones((1, 8, 4), np.float32)), ms.Tensor(np.ones((1, 2, 8), np.float32))
 layer = hpmoe.spmd(hpmoe.moe_ffn, mesh)
 if is_cut:
-    to_kernel = hpmoe.chain(hpmoe.relay_rows, hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues,
+    to_kernel = hpmoe.chain(hpmoe.send_rows(scheme="hierarchical"), hpmoe.tile_partition, hpmoe.overlap_comm,
+                            hpmoe.assign_queues,
                             hpmoe.fuse_persistent)
     kernel = hpmoe.spmd(to_kernel(hpmoe.moe_ffn), mesh)
     layer = ms.value_and_grad(lambda *args: (kernel(*args) ** 2).sum(), (0, 2, 3, 4))

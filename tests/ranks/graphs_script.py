@@ -11,7 +11,7 @@ mesh = hpmoe.world()
 chain = hpmoe.chain(hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues, hpmoe.fuse_persistent)
 layer = hpmoe.spmd(chain(hpmoe.moe_ffn), mesh)
 rng = np.random.default_rng(mesh.rank)
-E, LOCAL, W = 2 * mesh.ep_size, 2, 4
+E, LOCAL, W = 2 * mesh.ep, 2, 4
 
 
 def loss(x, ids, scales, up, down):

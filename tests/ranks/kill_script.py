@@ -35,7 +35,7 @@ def end():
 
 
 T, H, LOCAL = 64, 32, 2
-args = (tensor(T, H), ms.Tensor(rng.random((T, LOCAL * mesh.ep_size)).argsort(-1)[:, :2].astype(np.int32)), tensor(T, 2),
+args = (tensor(T, H), ms.Tensor(rng.random((T, LOCAL * mesh.ep)).argsort(-1)[:, :2].astype(np.int32)), tensor(T, 2),
         tensor(LOCAL, H, 64), tensor(LOCAL, 32, H))
 step_of = ms.value_and_grad(lambda *args: (layer(*args) ** 2).sum(), (0, 2, 3, 4))
 try:

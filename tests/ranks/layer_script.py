@@ -11,7 +11,7 @@ import hpmoe
 
 mode, STEPS = sys.argv[1], int(sys.argv[2])
 mesh = hpmoe.world()
-EP, S, H = mesh.ep_size, 6, 16
+EP, S, H = mesh.ep, 6, 16
 LAYER = {"hidden_size": H, "moe_ffn_hidden_size": 8, "num_moe_experts": 2 * EP, "moe_router_topk": 2, "init_method_std": 0.3,
          "moe_aux_loss_coeff": 0.01, "moe_z_loss_coeff": 0.001, "moe_shared_expert_intermediate_size": 8,
          "moe_router_enable_expert_bias": True}

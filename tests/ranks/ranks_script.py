@@ -13,12 +13,13 @@ GROUPS, _, TP = sys.argv[1].partition("x")
 GROUPS, TP = int(GROUPS), int(TP or 1)
 EP = GROUPS * TP
 NODE = EP // 2 if EP % 2 == 0 else EP
-mesh = hpmoe.world(GROUPS, TP, node_size=NODE)
+mesh = hpmoe.world(GROUPS, TP, nodes=EP // NODE)
 me = mesh.ep_rank * TP + mesh.tp_rank
-virtual = hpmoe.Mesh(GROUPS, tp_size=TP, node_size=NODE)
+virtual = hpmoe.Mesh(GROUPS, tp=TP, nodes=EP // NODE)
 to_kernel = hpmoe.chain(hpmoe.tile_partition(rows=8, cols=8), hpmoe.overlap_comm, hpmoe.assign_queues(machine=hpmoe.cpu(2)),
                         hpmoe.fuse_persistent(timeout=60.0))
-on_emulator = hpmoe.chain(hpmoe.tile_partition(rows=8), hpmoe.overlap_comm, hpmoe.assign_queues(machine=hpmoe.ascend_a3),
+on_emulator = hpmoe.chain(hpmoe.tile_partition(rows=8), hpmoe.overlap_comm,
+                          hpmoe.assign_queues(machine=hpmoe.machines.ascend_a3),
                       hpmoe.fuse_persistent(target="ascend-emulator"))
 STAGES = {"emulator": on_emulator, "plain": hpmoe.chain(), "tiles": hpmoe.tile_partition(rows=8, cols=8), "fused": to_kernel}
 rng = np.random.default_rng(mesh.rank // EP)  # each group has its own data
@@ -68,7 +69,8 @@ for name, stage in STAGES.items():
     if name == "emulator" and TP > 1:  # its prologue knows whole experts alone
         continue
     check(stage(hpmoe.moe_ffn), args)
-for f in (hpmoe.moe_ffn, hpmoe.deduplicate_rows(hpmoe.moe_ffn), hpmoe.relay_rows(hpmoe.moe_ffn)):
+for f in (hpmoe.moe_ffn, hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated"),
+          hpmoe.send_rows(hpmoe.moe_ffn, scheme="hierarchical")):
     (_, (whole,)), (_, (mine,)) = (hpmoe.measure(hpmoe.spmd(to_kernel(f), m), *given)
                                    for m, given in ((virtual, args), (mesh, own(args))))
     assert (mine.moved == whole.moved).all()
@@ -77,7 +79,7 @@ for f in (hpmoe.moe_ffn, hpmoe.deduplicate_rows(hpmoe.moe_ffn), hpmoe.relay_rows
     assert max(e["ts"] for e in events) < 60e6  # microseconds: the clocks of all ranks are one
 check(to_kernel(hpmoe.moe_ffn), (args[0], one, *args[2:]))  # some ranks receive nothing
 check(to_kernel(hpmoe.moe_ffn), args, num_tokens=list(range(T, T - EP, -1)))
-check(hpmoe.chain(hpmoe.deduplicate_rows, hpmoe.relay_rows, to_kernel)(hpmoe.moe_ffn), args,
+check(hpmoe.chain(hpmoe.send_rows(scheme="hierarchical+deduplicated"), to_kernel)(hpmoe.moe_ffn), args,
       num_tokens=list(range(T, T - EP, -1)))
 check(to_kernel(hpmoe.moe_ffn), args, num_tokens=[T] + [0] * (EP - 1))
 check(to_kernel(hpmoe.moe_ffn), tuple(a.astype(ms.bfloat16) if a.dtype == ms.float32 else a for a in args))

@@ -11,8 +11,9 @@ from whole_lines import say
 import hpmoe
 
 NODE = int(sys.argv[1])
-mesh = hpmoe.world(node_size=NODE)
-virtual = hpmoe.Mesh(mesh.size, node_size=NODE)
+mesh = hpmoe.world()
+mesh = hpmoe.world(nodes=mesh.size // NODE)
+virtual = hpmoe.Mesh(mesh.size, nodes=mesh.nodes)
 T, H, W, K, LOCAL = 40, 16, 8, 6, 4
 rng = np.random.default_rng(0)
 
@@ -33,7 +34,7 @@ def results(f, mesh, args):
     yield ms.grad(lambda *a: (layer(*a) ** 2).sum(), (0, 2, 3, 4))(*args)
 
 
-for scheme in ("direct", "rank", "node", "rank and node"):
+for scheme in ("direct", "deduplicated", "hierarchical", "hierarchical+deduplicated"):
     f = hpmoe.chain(hpmoe.send_rows(scheme=scheme), hpmoe.tile_partition(rows=8), hpmoe.overlap_comm, hpmoe.assign_queues,
                     hpmoe.fuse_persistent)(hpmoe.moe_ffn)
     own, sent = results(f, mesh, tuple(a[mesh.rank] for a in args)), []

@@ -15,7 +15,7 @@ import hpmoe
 
 STEPS, KINDS, MOST, H, INNER = int(sys.argv[1]), 10, 24, 16, 8
 mesh = hpmoe.world()
-E, LOCAL = 2 * mesh.ep_size, 2
+E, LOCAL = 2 * mesh.ep, 2
 chain = hpmoe.chain(hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues, hpmoe.fuse_persistent)
 layer = hpmoe.spmd(chain(hpmoe.moe_ffn), mesh)
 

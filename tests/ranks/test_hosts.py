@@ -95,7 +95,7 @@ def launches_of(f, ids, hidden, node_size=None):
         rng.standard_normal((size, tokens, hidden)), ids, rng.random((size, tokens, top_k)),
         rng.standard_normal((size, num_local, hidden, 16)), rng.standard_normal((size, num_local, 8, hidden)))]
     to_kernel = hpmoe.chain(hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues, hpmoe.fuse_persistent)
-    layer = hpmoe.spmd(to_kernel(f), hpmoe.Mesh(size, node_size=node_size))
+    layer = hpmoe.spmd(to_kernel(f), hpmoe.Mesh(size, nodes=node_size and size // node_size))
     with noted_launches() as launches:
         ms.grad(lambda *a: (layer(*a) ** 2).sum(), (0, 2, 3, 4))(*args)
     return launches
@@ -126,7 +126,7 @@ def test_far_fewer_messages_than_rows_of_balanced_top_8_routing(run_hosts):
             assert sent.row_messages <= 0.22 * sent.rows and sent.row_bytes <= sent.bytes <= 1.5 * sent.row_bytes, sent
 
 
-@pytest.mark.parametrize("scheme", ["direct", "rank", "node"])
+@pytest.mark.parametrize("scheme", ["direct", "deduplicated", "hierarchical"])
 def test_bytes_between_hosts_are_those_of_the_formula(run_hosts, scheme):
     size, node, hidden, rng = 4, 2, 8, np.random.default_rng(3)
     ids = rng.random((size, 9, 32)).argsort(-1)[..., :4].astype(np.int32)

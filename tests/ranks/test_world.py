@@ -35,7 +35,7 @@ def launch(tmp_path, monkeypatch, capfd):
 
 def test_not_launched_it_is_one_rank():
     mesh = hpmoe.world()
-    assert (mesh.rank, mesh.size, mesh.ep_size, mesh.ep_rank, mesh.report()) == (0, 1, 1, 0, "1 rank")
+    assert (mesh.rank, mesh.size, mesh.ep, mesh.ep_rank, mesh.report()) == (0, 1, 1, 0, "1 rank")
     assert isinstance(mesh, hpmoe.Mesh)
 
 

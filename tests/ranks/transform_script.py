@@ -15,7 +15,7 @@ from whole_lines import say
 import hpmoe
 
 mesh = hpmoe.world()
-layer = Layer(ep=mesh.ep_size)
+layer = Layer(ep=mesh.ep)
 args, cotangent = layer.arguments(), layer.cotangent()
 own = tensors([a[mesh.ep_rank] for a in args])
 for name in RULES:

@@ -100,7 +100,7 @@ def test_ranks_of_expert_parallelism(style, parts, monkeypatch):
 
     def recorded(who, f, transforms, mesh, in_axes, frozen):
         def call(*args):
-            given[mesh.ep_size].append((f, args))
+            given[mesh.ep].append((f, args))
             return args[0] * 0
         return call
     monkeypatch.setattr(parts.expert_parallel, "get_rank", lambda: 0)
@@ -125,7 +125,7 @@ def test_ranks_of_expert_parallelism(style, parts, monkeypatch):
     cotangents = ms.ops.stack([ms.mint.reshape(c, (S * B, -1)) for _, c in halves])
 
     def loss_of(weight1, weight2):
-        out = hpmoe.spmd(chain(f), hpmoe.Mesh(ep_size=2))(*stacked[:3], weight1, weight2)
+        out = hpmoe.spmd(chain(f), hpmoe.Mesh(ep=2))(*stacked[:3], weight1, weight2)
         return (out * cotangents).sum(), out
     (_, out), grads = ms.value_and_grad(loss_of, (0, 1), has_aux=True)(*stacked[3:])
     for name, grad in zip(("experts.weight1", "experts.weight2"), grads, strict=True):

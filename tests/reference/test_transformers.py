@@ -116,7 +116,7 @@ def test_output_and_all_gradients(case, ep_size):
     options = hugging_face_options(fields)
     if ep_size and options["num_moe_experts"] % ep_size:
         ep_size = options["num_moe_experts"]
-    layer = hpmoe.nn.MoELayer(**options, mesh=ep_size and hpmoe.Mesh(ep_size=ep_size))
+    layer = hpmoe.nn.MoELayer(**options, mesh=ep_size and hpmoe.Mesh(ep=ep_size))
     load_hugging_face(layer, block.state_dict(), model_type=fields["model_type"])
 
     rng = np.random.default_rng(4)

@@ -36,9 +36,9 @@ def fed(z, ids):
 
 
 def exchanged(z, ids):
-    permuted, places = hpmoe.permute(z, ids)
-    rows, route = hpmoe.exchange(permuted, ids, num_local_experts=4)
-    return hpmoe.unpermute(hpmoe.exchange_back(rows, route), places, z[:, :2])
+    permuted, places = hpmoe.token_ops.permute(z, ids)
+    rows, route = hpmoe.token_ops.exchange(permuted, ids, num_local_experts=4)
+    return hpmoe.token_ops.unpermute(hpmoe.token_ops.exchange_back(rows, route), places, z[:, :2])
 
 
 def hashed(z, ids):
@@ -67,7 +67,7 @@ def test_bad_ids_are_an_error(f, what, stage):
 @pytest.mark.parametrize("row, stage", [*zip((-2, -1, 3, 2**30), STAGES, strict=True), (-1, "kernel"), (3, "graph")])
 def test_a_row_that_no_token_has_is_an_error_in_padded_mode(row, stage):
     def picked(x, rows):
-        return hpmoe.permute(x, rows, padded_mode=True)[0]
+        return hpmoe.token_ops.permute(x, rows, padded_mode=True)[0]
     with pytest.raises(hpmoe.ArgumentError, match=rf"permute: indices is with \[{row}\]; it must be in 0..2"):
         STAGES[stage](picked)(Z, Tensor(np.array([[0, 1], [row, 2]], np.int32)))
     out = STAGES[stage](picked)(Z, Tensor(np.array([[0, 1], [0, 2]], np.int32)))

@@ -99,9 +99,9 @@ def test_default_min_load_is_no_worse_than_without_idle_time(layer, seed):
     """Than copies that pay only if their products hide their weights, which ignores that the link may be idle."""
     o = SimpleNamespace(ep=8, tokens=512, hidden=2048, intermediate=1024, experts=256, top_k=8, dtype="bfloat16")
     ids = ids_of_file(DATA / "expert_load_prefill_in4096.json", 8, 512, 8, 256, layer=layer, seed=seed)
-    flops = hpmoe.ascend_a3.num_aic * hpmoe.ascend_a3.cube.rate("bfloat16")
+    flops = hpmoe.machines.ascend_a3.num_aic * hpmoe.machines.ascend_a3.cube.rate("bfloat16")
     times = []
-    for min_load in (None, flops / hpmoe.ascend_a3.link.rate(8)):
-        made = Layer(SimpleNamespace(**vars(o), min_load=min_load), "forward", hpmoe.ascend_a3, ids, replicas=1)
+    for min_load in (None, flops / hpmoe.machines.ascend_a3.link.rate(8)):
+        made = Layer(SimpleNamespace(**vars(o), min_load=min_load), "forward", hpmoe.machines.ascend_a3, ids, replicas=1)
         times.append(made.outline(made.fused_flow()).span)
     assert times[0] <= 1.01 * times[1]

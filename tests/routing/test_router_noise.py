@@ -105,7 +105,7 @@ def test_a_seed_that_is_an_argument_changes_without_another_trace():
 def test_gradients_draw_nothing_again():
     """The backward pass reads what the forward drew, and a recomputation would draw the same."""
     program = hpmoe.trace(lambda z: hpmoe.route(z, 4, temperature=0.5, jitter=0.1, expert_dropout=0.2, seed=3)[1], logits())
-    assert "draw" in str(program) and "draw" not in str(hpmoe.vjp(program))
+    assert "draw" in str(program) and "draw" not in str(hpmoe.rewriting.vjp(program))
 
 
 def test_noise_of_tokens_and_experts_is_independent():

@@ -20,7 +20,7 @@ from hpmoe.verification.well_formed import check_sizes
 
 EXPERTS = Direct(ep_size=4, num_tokens=3, num_choices=2, num_model_experts=8)
 LAYER = Layer(ep=4, T=3, E=8, K=2, node_size=2)
-BOTH = hpmoe.chain(hpmoe.deduplicate_rows, hpmoe.relay_rows)
+BOTH = hpmoe.send_rows(scheme="hierarchical+deduplicated")
 
 
 @dataclasses.dataclass(frozen=True)

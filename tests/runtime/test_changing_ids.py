@@ -39,8 +39,8 @@ def check_refused(error, rank, route, received, row_capacity):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("f, route", [(hpmoe.moe_ffn, 0), (hpmoe.deduplicate_rows(hpmoe.moe_ffn), 0),
-                                      (hpmoe.deduplicate_rows(hpmoe.moe_ffn), 1)])
+@pytest.mark.parametrize("f, route", [(hpmoe.moe_ffn, 0), (hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated"), 0),
+                                      (hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated"), 1)])
 def test_arrays_without_room_are_refused(f, route, rank):
     """By a launch of the image that is given one row less than the ids ask for; with all of them it runs."""
     kernel, inputs = kernel_of(f)

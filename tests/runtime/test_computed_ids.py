@@ -84,7 +84,7 @@ def test_interpreted_and_verified():
         np.testing.assert_allclose(np.stack([out for out, in got]), want, atol=1e-4)
         assert len(kept) == 2 * len(flows)
     programs = spmd(two_layers, Mesh(2)).lower(*avals(LAYER, two_layers))
-    (first,), (second,) = hpmoe.evaluate(programs, ranks(args), dtype="float64")
+    (first,), (second,) = hpmoe.interpret(programs, ranks(args), dtype="float64")
     np.testing.assert_allclose(np.stack([first, second]), want, rtol=1e-12)
 
 
@@ -97,7 +97,7 @@ def test_a_fault_in_a_later_stage_is_found():
 
 def test_simulated():
     staged = hpmoe.chain(hpmoe.tile_partition, hpmoe.overlap_comm,
-                         lambda f: hpmoe.assign_queues(f, machine=hpmoe.ascend_a3))(two_layers)
+                         lambda f: hpmoe.assign_queues(f, machine=hpmoe.machines.ascend_a3))(two_layers)
     flows = spmd(staged, Mesh(2)).lower(*avals(LAYER, two_layers))
     lines = hpmoe.simulate(flows, routing=1.25, num_tokens=[7, 3])
     assert [line.flow.name for line in lines] == [f"two_layers_stage_{i}" for i in range(3)]

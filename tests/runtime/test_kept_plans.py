@@ -54,7 +54,8 @@ def nothing_is_planned(monkeypatch):
     monkeypatch.setattr(kept_plans, "_made", lambda program, *unused: pytest.fail(f"{program.name} is planned anew"))
 
 
-@pytest.mark.parametrize("f", [hpmoe.moe_ffn, hpmoe.deduplicate_rows(hpmoe.moe_ffn), hpmoe.guard_values(hpmoe.moe_ffn)])
+@pytest.mark.parametrize("f", [hpmoe.moe_ffn, hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated"),
+                               hpmoe.guard_values(hpmoe.moe_ffn)])
 def test_another_function_like_it_finds_the_plans(f, folder, monkeypatch):
     want = run(fused(f))
     assert len(os.listdir(folder)) == 3

@@ -7,7 +7,8 @@ from helpers import Layer, assert_close, numpy_moe_ffn, run_spmd, stages
 from mindspore import Tensor, mint
 
 import hpmoe
-from hpmoe import Mesh, ShapeDtypeStruct, overlap_comm, permute, replicate_experts, spmd, tile_partition
+from hpmoe import Mesh, ShapeDtypeStruct, overlap_comm, replicate_experts, spmd, tile_partition
+from hpmoe.token_ops import permute
 
 RNG = np.random.default_rng(0)
 VALUES = RNG.standard_normal((6, 4)).astype(np.float32)
@@ -22,15 +23,15 @@ def test_numpy_integers_are_sizes(size):
     x = ShapeDtypeStruct((6, 4), "float32")
     text = str(tile_partition(lambda x: x * 2.0, rows=size, cols=size).lower(x))
     assert text == str(tile_partition(lambda x: x * 2.0, rows=3, cols=3).lower(x))
-    assert Mesh(size) == Mesh(3) and repr(Mesh(size)) == "Mesh(ep_size=3)"
+    assert Mesh(size) == Mesh(3) and repr(Mesh(size)) == "Mesh(ep=3)"
     assert hpmoe.cpu(size).num_queues == 3 and hpmoe.cpu(ep_size=size).num_queues == hpmoe.cpu(ep_size=3).num_queues
-    assert hpmoe.ascend_a3.replace(num_aic=size).num_aic == 3
+    assert hpmoe.machines.ascend_a3.replace(num_aic=size).num_aic == 3
     layer = Layer(ep=2, T=3)
     out = spmd(tile_partition(hpmoe.moe_ffn, rows=size), Mesh(2))(*layer.arguments(), num_tokens=[size, np.int32(1)])
     assert_close([out.asnumpy()], [numpy_moe_ffn(layer.arguments(), layer.cotangent(), (3, 1))[0]])
     assert permute(Tensor(VALUES), Tensor(np.zeros((6, 1), np.int32)), size)[0].shape == (3, 4)
     replicate_experts(hpmoe.moe_ffn, loads=[1, 2], replicas=size, min_load=size)
-    overlap_comm(tile_partition(lambda x: x), cols=size)
+    overlap_comm(tile_partition(lambda x: x), put_cols=size)
 
 
 @pytest.mark.parametrize("layer", [Layer(ep=1, T=3, E=1000, K=1), Layer(ep=3, T=2, H=1, I=1, E=3, K=3),

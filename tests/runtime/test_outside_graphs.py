@@ -60,7 +60,7 @@ def test_the_same_layer_staged_is_compiled():
 
 @pytest.mark.parametrize("call", ["moe_ffn", "dispatch", "permute"])
 def test_values_are_not_recorded_as_constants(call):
-    f, args = {**CALLS, "permute": (hpmoe.permute, [X, IDS])}[call]
+    f, args = {**CALLS, "permute": (hpmoe.token_ops.permute, [X, IDS])}[call]
 
     def calls(*args):
         return f(*args)

@@ -43,14 +43,14 @@ def test_balanced_rows_fill_them():
 
 
 def test_a_route_to_ranks_has_its_own():
-    flow = lowered(4, 64, 16, 4, 16, chain=[hpmoe.deduplicate_rows])
+    flow = lowered(4, 64, 16, 4, 16, chain=[hpmoe.send_rows(scheme="deduplicated")])
     assert len(flow.routes) == len(expected_rows(flow)) == len(expected_shares(flow)) == 2
     for plan, rows in zip(flow.routes, expected_rows(flow), strict=True):
         assert len(rows) == plan.num_slots and rows.sum() == pytest.approx(plan.expected_rows)
 
 
 def test_slots_of_rare_routings_are_likely_to_be_empty():
-    plan = hpmoe.spmd(hpmoe.tile_partition(hpmoe.moe_ffn, rows=64, machine=hpmoe.ascend_a3), Mesh(8))
+    plan = hpmoe.spmd(hpmoe.tile_partition(hpmoe.moe_ffn, rows=64, machine=hpmoe.machines.ascend_a3), Mesh(8))
     avals = [ShapeDtypeStruct((8, *shape), dtype) for shape, dtype in (
         ((512, 8), "float32"), ((512, 2), "int32"), ((512, 2), "float32"), ((4, 8, 16), "float32"), ((4, 8, 8), "float32"))]
     flow = plan.lower(*avals)

@@ -7,7 +7,7 @@ import hpmoe
 from hpmoe.tile_ops.params import Paced
 
 
-def hot(routing="hot", machine=hpmoe.ascend_a3, tokens=8, ep=64, top_k=6):
+def hot(routing="hot", machine=hpmoe.machines.ascend_a3, tokens=8, ep=64, top_k=6):
     return layer(routing, "forward", ep, tokens, 2048, 1024, 1, top_k, machine)
 
 
@@ -22,10 +22,10 @@ def test_no_put_begins_before_its_turn():
     line = full.fused()
     flow, (pace,) = line.flow, paces(line.flow)
     (put,) = (i for i, op in enumerate(flow.ops) if isinstance(op.params, Paced))
-    assert pace == round(1e6 * 2 * full.o.hidden / hpmoe.ascend_a3.link.rate(full.o.ep))
+    assert pace == round(1e6 * 2 * full.o.hidden / hpmoe.machines.ascend_a3.link.rate(full.o.ep))
     tasks, rank = flow.tasks[line.task], line.rank
     to = flow.peer_orders[0, rank, tasks["peer"]]  # of other tasks than puts any rank
-    is_long = line.end - line.begin > hpmoe.ascend_a3.sync.task_us + 0.1
+    is_long = line.end - line.begin > hpmoe.machines.ascend_a3.sync.task_us + 0.1
     has_rows = (tasks["row"] * flow.tile_rows < full.loads[to]) & is_long
     mine = (tasks["op"] == put) & has_rows & (rank != to)
     assert flow.ops[put].num_peers == full.o.ep
@@ -47,7 +47,7 @@ def test_rows_that_no_task_multiplies_are_not_paced():
     def dispatched(x, ids):
         return hpmoe.dispatch(x, ids, num_local_experts=1)[0]
     puts = hpmoe.overlap_comm(hpmoe.tile_partition(dispatched, rows=4))
-    flow = hpmoe.assign_queues(puts, machine=hpmoe.ascend_a3).lower(
+    flow = hpmoe.assign_queues(puts, machine=hpmoe.machines.ascend_a3).lower(
         hpmoe.ShapeDtypeStruct((6, 16), "float32"), hpmoe.ShapeDtypeStruct((6, 2), "int32"), mesh=hpmoe.Mesh(16))
     assert paces(flow) == {0}
 

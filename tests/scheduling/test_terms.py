@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hpmoe import ascend_a3
 from hpmoe.commands.layer import Layer
+from hpmoe.machines import ascend_a3
 from hpmoe.routing.skewed import skewed_ids
 from hpmoe.scheduling.score import half_by_half, spread_out, spread_parts
 from hpmoe.scheduling.terms import TERMS, without
@@ -28,7 +28,7 @@ LAYERS = {
     "halves": layer("uniform", "forward", 8, 2048, 2048, 1024, 8, 8),
     "paced_puts": layer("hot", "backward", 64, 64, 2048, 1024, 2, 4),
     "groups_of_few": layer("hot", "forward", 8, 128, 6144, 16384, 1, 2),
-    "round_the_ranks": layer("half", "backward", 16, 256, 4096, 1536, 1, 6, NODES, scheme="rank")}
+    "round_the_ranks": layer("half", "backward", 16, 256, 4096, 1536, 1, 6, NODES, scheme="deduplicated")}
 
 
 def span(of):

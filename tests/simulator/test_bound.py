@@ -16,7 +16,7 @@ from hpmoe.routing.workload import balanced_ids
 from hpmoe.timelines.run import RATES
 
 ROWS, HIDDEN, OUT = 128, 256, 64
-MACHINE = hpmoe.ascend_a3.replace({
+MACHINE = hpmoe.machines.ascend_a3.replace({
     "sync.poll_us": 7.0, "sync.wait_us": 3.0, "sync.signal_us": 11.0, "sync.remote_us": 23.0, "sync.node_remote_us": 41.0,
     "link.worker_bytes_per_us": 1e3}, num_aic=1, num_aiv=4)
 

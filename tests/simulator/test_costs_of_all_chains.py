@@ -22,10 +22,11 @@ def accumulated(f):
 
 
 CHAINS = {"plain": [], "replicated": [replicated], "accumulated": [accumulated], "both": [replicated, accumulated],
-          "deduplicated": [hpmoe.deduplicate_rows], "quantised": [hpmoe.quantize_rows],
+          "deduplicated": [hpmoe.send_rows(scheme="deduplicated")], "quantised": [hpmoe.quantize_rows],
           "int8 weights": [hpmoe.quantize_rows, hpmoe.quantize_weights(row_dtype="int8")],
-          "all": [replicated, accumulated, hpmoe.deduplicate_rows, hpmoe.quantize_rows(backward="quantized")]}
-MACHINES = (hpmoe.cpu(2), hpmoe.ascend_a2, hpmoe.ascend_a3)
+          "all": [replicated, accumulated, hpmoe.send_rows(scheme="deduplicated"),
+                  hpmoe.quantize_rows(backward="quantized")]}
+MACHINES = (hpmoe.cpu(2), hpmoe.machines.ascend_a2, hpmoe.machines.ascend_a3)
 SIZES = [("auto", "auto"), (256, 512), (None, "auto")]
 
 
@@ -42,7 +43,7 @@ def simulated(chain, dtype, machine, sizes, direction, exchange=hpmoe.overlap_co
 @pytest.mark.parametrize("exchange", [hpmoe.overlap_comm, hpmoe.launch_kernels])
 def test_a_product_that_adds_main_gradients_and_those_of_copies(sizes, exchange):
     """The operation with the most operands, each touched, and both factors read again."""
-    assert simulated(CHAINS["both"], "bfloat16", hpmoe.ascend_a3, sizes, "backward", exchange).span > 0
+    assert simulated(CHAINS["both"], "bfloat16", hpmoe.machines.ascend_a3, sizes, "backward", exchange).span > 0
 
 
 @pytest.mark.parametrize("name", CHAINS)

@@ -10,7 +10,7 @@ from hpmoe.routing.skewed import skewed_ids
 from hpmoe.scheduling.terms import without
 
 EP, T, K, HIDDEN, INTER = 4, 31, 2, 512, 256
-MACHINE = hpmoe.ascend_a3.replace({"link.bytes_per_us": 1e3}, num_aic=4, num_aiv=8)
+MACHINE = hpmoe.machines.ascend_a3.replace({"link.bytes_per_us": 1e3}, num_aic=4, num_aiv=8)
 SHAPES = (T, HIDDEN), (T, K), (T, K), (1, HIDDEN, 2 * INTER), (1, INTER, HIDDEN)
 
 
@@ -18,7 +18,7 @@ SHAPES = (T, HIDDEN), (T, K), (T, K), (1, HIDDEN, 2 * INTER), (1, INTER, HIDDEN)
 @pytest.mark.parametrize("routing", ["uniform", "hot"])
 def test_no_order_is_below_it(routing, direction):
     ids = skewed_ids(routing, EP, T, K, EP)
-    tiles = overlap_comm(tile_partition(hpmoe.moe_ffn, rows=16, cols=128), cols=256)
+    tiles = overlap_comm(tile_partition(hpmoe.moe_ffn, rows=16, cols=128), put_cols=256)
     avals = [ShapeDtypeStruct(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(SHAPES)]
     spans, rng = [], np.random.default_rng(0)
 

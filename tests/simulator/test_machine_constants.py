@@ -13,7 +13,8 @@ from hpmoe.machines import hardware
 from hpmoe.machines.machine import CONSTANTS, Body
 from hpmoe.routing.workload import balanced_ids, imbalanced_ids
 
-NPU = hpmoe.ascend_a3.replace({"sync.repoll_us": 0.5, "l2.bytes": 1e6, "l2.bytes_per_us": 8e5, "memory.bytes_per_us": 1.5e5},
+NPU = hpmoe.machines.ascend_a3.replace({"sync.repoll_us": 0.5, "l2.bytes": 1e6, "l2.bytes_per_us": 8e5,
+                                        "memory.bytes_per_us": 1.5e5},
                               num_aic=3, num_aiv=5)
 HOST = hpmoe.cpu(ep_size=2).replace({
     "host.cores": 2.0, "l2.bytes": 2e6, "cube.fill_us": 0.3, "link.bytes_per_us": 1e5, "link.worker_bytes_per_us": 2e4},
@@ -109,6 +110,6 @@ def test_a_constant_moves_what_it_is_of(times, kind, name):
 
 def test_a_plan_for_a_machine_without_l2():
     """Rows that come back in parts of columns, where L2 holds not even those of one slot."""
-    flow = plan(ep=4, T=512, H=2048, machine=hpmoe.ascend_a3.replace({"l2.bytes": 0}), max_rows=1024, cols="auto")
+    flow = plan(ep=4, T=512, H=2048, machine=hpmoe.machines.ascend_a3.replace({"l2.bytes": 0}), max_rows=1024, cols="auto")
     ids = balanced_ids(4, 512, 2, 8)
     assert hpmoe.simulate(flow, routing=ids).span >= max(b.total for b in rank_bounds(flow, flow.machine, ids))

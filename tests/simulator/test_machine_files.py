@@ -130,41 +130,42 @@ def test_a_machine_that_is_not_there_is_said(tmp_path):
 
 def test_a_group_and_a_constant_of_it_can_change_together():
     link = hpmoe.cpu(2).link
-    changed = hpmoe.ascend_a3.replace({"link.node_size": 4}, link=link).link
+    changed = hpmoe.machines.ascend_a3.replace({"link.node_size": 4}, link=link).link
     assert changed == dataclasses.replace(link, node_size=4)
 
 
 def test_what_a_machine_changes_is_no_longer_known_of_it():
-    machine = hpmoe.ascend_a3.replace({"sync.poll_us": 0.5})
-    assert "sync.poll_us" in uncertain(hpmoe.ascend_a3) and "sync.poll_us" not in dict(machine.constants)
+    machine = hpmoe.machines.ascend_a3.replace({"sync.poll_us": 0.5})
+    assert "sync.poll_us" in uncertain(hpmoe.machines.ascend_a3) and "sync.poll_us" not in dict(machine.constants)
 
 
 def test_drawn_machines_fill_the_ranges():
-    machines = list(drawn(hpmoe.ascend_a3, 16, seed=3))
-    for name, known in uncertain(hpmoe.ascend_a3).items():
+    machines = list(drawn(hpmoe.machines.ascend_a3, 16, seed=3))
+    for name, known in uncertain(hpmoe.machines.ascend_a3).items():
         places = np.log([m[name] / known.low for m in machines]) / np.log(known.high / known.low)
         assert sorted((places * 16 * (1 - 1e-12)).astype(int)) == list(range(16))
-    ends = {name: (low[name], high[name]) for name, low, high in at_ends(hpmoe.ascend_a3)}
-    assert ends == {name: (known.low, known.high) for name, known in uncertain(hpmoe.ascend_a3).items()}
+    ends = {name: (low[name], high[name]) for name, low, high in at_ends(hpmoe.machines.ascend_a3)}
+    assert ends == {name: (known.low, known.high) for name, known in uncertain(hpmoe.machines.ascend_a3).items()}
 
 
 def test_bands_hold_the_figure_and_sensitivity_ranks_constants():
-    layer = Layer(SIZES, "forward", hpmoe.ascend_a3, ids_of(SIZES))
+    layer = Layer(SIZES, "forward", hpmoe.machines.ascend_a3, ids_of(SIZES))
     flows = layer.fused_flow(), layer.baseline_flow()
-    nominal = spans(layer, flows, hpmoe.ascend_a3)
+    nominal = spans(layer, flows, hpmoe.machines.ascend_a3)
     found = bands(layer, flows, nominal, 4, QUIET)
     assert nominal["fused"] == pytest.approx(layer.span_us(layer.fused()) / 1e3)
     assert all(low <= nominal[side] <= high and low < high for side, (low, high) in found.items())
     rows = sensitivity(layer, flows, QUIET)
     (launch,) = (row for row in rows[:3] if row["constant"] == "host.launch_us")
     assert launch["at_low"]["fused"] < launch["at_high"]["fused"]
-    sure = hpmoe.ascend_a3.replace(constants=())
+    sure = hpmoe.machines.ascend_a3.replace(constants=())
     exact = Layer(SIZES, "forward", sure, ids_of(SIZES))
     assert bands(exact, flows, nominal, 4, QUIET) == {} and sensitivity(exact, flows, QUIET) == []
 
 
 def test_far_ranks_take_the_link_longer():
-    machine = hpmoe.ascend_a3.replace({"link.near_size": 4, "link.bytes_per_us": 90.0, "link.far_bytes_per_us": 30.0})
+    machine = hpmoe.machines.ascend_a3.replace({"link.near_size": 4, "link.bytes_per_us": 90.0,
+                                                "link.far_bytes_per_us": 30.0})
     assert machine.link.rate(1) == machine.link.rate(4) == 90.0
     assert machine.link.rate(8) == pytest.approx(7 / (3 / 90 + 4 / 30))
     assert machine.replace({"link.node_size": 2}).link.rate(8) == 90.0  # all others are of other nodes
@@ -172,7 +173,7 @@ def test_far_ranks_take_the_link_longer():
 
 def test_exchanges_of_others_are_limited_by_their_links():
     sizes = Sizes(ep=4, tokens=1024, hidden=1024, intermediate=1, experts=8, top_k=2)
-    slow = hpmoe.ascend_a3.replace({"link.bytes_per_us": 1e4})
+    slow = hpmoe.machines.ascend_a3.replace({"link.bytes_per_us": 1e4})
     assert sent_bytes(sizes, False) == 1024 * 2 * 1024 * 2.0 > sent_bytes(sizes, True)
     for leg in ("dispatch", "combine"):
         assert exchange_us(slow, leg, sizes) >= 0.7 * sent_bytes(sizes, False) / 1e4

@@ -11,7 +11,7 @@ import hpmoe
 from hpmoe.costs.operators import fused_us, matmul_us, moe_ffn_us
 from hpmoe.machines.hardware import Library
 
-A3 = hpmoe.ascend_a3
+A3 = hpmoe.machines.ascend_a3
 SIZES = 1, 17, 128, 129, 1000, 4096
 BETTER = {"library.overlap": 2, "library.row_overlap": 2, "library.read_share": 1.1, "library.reuse_bytes": 2,
           "library.reuse_bytes_per_us": 2, "library.dequantize_bytes_per_us": 2}  # others are costs

@@ -192,7 +192,7 @@ def test_time_of_workers_is_busy_waiting_or_after_the_last_task(case):
 def test_ranks_are_alike(direction, node_size):
     """Where all are asked for the same, all take the same, as slots hold rows of one rank; whichever rank is hot, a run
     takes as long."""
-    machine = hpmoe.ascend_a3.replace({"link.node_size": node_size}, num_aic=3, num_aiv=5)
+    machine = hpmoe.machines.ascend_a3.replace({"link.node_size": node_size}, num_aic=3, num_aiv=5)
     flow = plan(ep=4, T=512, direction=direction, machine=machine)
     order = flow.peer_orders[0] - np.arange(4)[:, None]
     assert (order % 4 == order[0] % 4).all()
@@ -222,7 +222,7 @@ def test_experts_of_a_rank_may_change_places():
 
 def test_where_only_matmuls_take_time_they_are_the_bound():
     """Nothing else costs: matrix workers are always busy, but for what the last tiles leave."""
-    machine = flow_machine = hpmoe.ascend_a3.replace(num_aic=2, num_aiv=4)
+    machine = flow_machine = hpmoe.machines.ascend_a3.replace(num_aic=2, num_aiv=4)
     free = {n: 1e15 for n in RATES if n != "cube.flops_per_us"} | dict.fromkeys(COSTS, 0.0)
     flow = plan(ep=2, T=2048, machine=flow_machine)
     line = hpmoe.simulate(flow, machine.replace(free))
@@ -247,7 +247,8 @@ def test_twice_as_much_takes_twice_as_long(sizes, work):
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("machine", [hpmoe.ascend_a3, hpmoe.ascend_a3.replace({"link.node_size": 1}), hpmoe.cpu(2)])
+@pytest.mark.parametrize("machine",
+                         [hpmoe.machines.ascend_a3, hpmoe.machines.ascend_a3.replace({"link.node_size": 1}), hpmoe.cpu(2)])
 def test_runs_without_tokens(machine, direction):
     """Of all ranks, where nothing takes any work, and of some: an empty rank has no work and no bound but its traffic's."""
     empty = plan(T=0, machine=machine, direction=direction, max_rows=0)
@@ -284,7 +285,7 @@ def test_what_each_cost_adds():
         for _ in range(20):
             x = x + 1.0
         return x
-    machine = hpmoe.ascend_a3.replace(num_aic=1, num_aiv=2)
+    machine = hpmoe.machines.ascend_a3.replace(num_aic=1, num_aiv=2)
     tiled = hpmoe.tile_partition(chain, rows=4, cols=4)
     flow = hpmoe.assign_queues(tiled, machine=machine, policy="round_robin").lower(ShapeDtypeStruct((4, 4), "float32"))
     span = hpmoe.simulate(flow, machine).span

@@ -10,7 +10,7 @@ from helpers import Layer, assert_close, for_several, fused, kept_by_hand, numpy
 
 import hpmoe
 from hpmoe import ShapeDtypeStruct, assign_queues, fuse_persistent, overlap_comm, prefetch_weights, tile_partition
-from hpmoe.interpreters.evaluate import evaluate
+from hpmoe.interpreters.interpret import interpret
 from hpmoe.kernels.ascendc.emulator import target as emulator_target
 from hpmoe.support.dtypes import numpy_dtype
 
@@ -19,13 +19,13 @@ TOLERANCE = {ms.bfloat16: 2e-2, ms.float16: 3e-3, ms.float32: 3e-6}
 
 
 def npu(blocks=1):
-    return hpmoe.ascend_a3.replace(num_aic=blocks, num_aiv=2 * blocks)
+    return hpmoe.machines.ascend_a3.replace(num_aic=blocks, num_aiv=2 * blocks)
 
 
 def emulator(f, rows=16, cols=32, blocks=1, target="ascend-emulator", put_cols=None, num_peers=None, tiled_for=None,
              prefetch=False,
          **comm):
-    puts = overlap_comm(tile_partition(f, rows=rows, cols=cols, machine=tiled_for), cols=put_cols, **comm)
+    puts = overlap_comm(tile_partition(f, rows=rows, cols=cols, machine=tiled_for), put_cols=put_cols, **comm)
     puts = prefetch_weights(puts) if prefetch else puts
     queues = assign_queues(for_several(puts, num_peers=num_peers) if num_peers else puts, machine=npu(blocks))
     return fuse_persistent(queues, target=target, timeout=100.0)
@@ -131,14 +131,14 @@ class ProgramRun:
 
     def assert_close_to_float64(self):
         got = self()
-        assert_close(got, evaluate(self.program, [self.inputs], dtype="float64")[0], tolerance=TOLERANCE[ms.bfloat16])
+        assert_close(got, interpret(self.program, [self.inputs], dtype="float64")[0], tolerance=TOLERANCE[ms.bfloat16])
         return got
 
     def assert_products_within_roundings(self):
         """Of a program that only multiplies and adds: every number is off by at most a rounding of float32 for each of the
         sums it is made of, whatever their order, of the sum of absolute values."""
         got = self()
-        want, total = (evaluate(self.program, [inputs], dtype="float64")[0] for inputs in (
+        want, total = (interpret(self.program, [inputs], dtype="float64")[0] for inputs in (
             self.inputs, [np.abs(a) for a in self.inputs]))
         depth = max(max(v.aval.shape) for v in self.program.inputs)
         for a, b, size in zip(got, want, total, strict=True):

@@ -110,7 +110,7 @@ class BoundRun(LayerRun):
         return b"".join(a.tobytes() for a in got)
 
     def synchronize(self):
-        """hpmoe.synchronize of these ranks."""
+        """hpmoe.ranks.synchronize of these ranks."""
         for heap in self.heaps:
             for executable, kernel in heap.kernels():
                 executable.check(kernel, wait=True)

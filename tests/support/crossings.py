@@ -36,9 +36,10 @@ def bytes_between(scheme, ids, num_local, node_size, row, num_tokens=None):
     entries = rows_for_experts(ids, num_local, num_tokens)
     crossed, passed = crossings(ids, num_local, node_size, num_tokens)
     _, passed_once = crossings(ids, num_local, node_size, num_tokens, once=True)
-    rows, weights = {"direct": (entries, 0), "rank": (rows_for_experts(ids, num_local, num_tokens, once=True), entries),
-                     "rank and node": (crossed + passed_once, entries),
-                     "node": (crossed + passed, crossed * ids.shape[-1])}[scheme]
+    rows, weights = {"direct": (entries, 0),
+                     "deduplicated": (rows_for_experts(ids, num_local, num_tokens, once=True), entries),
+                     "hierarchical+deduplicated": (crossed + passed_once, entries),
+                     "hierarchical": (crossed + passed, crossed * ids.shape[-1])}[scheme]
     both_ways = (rows + rows.T) * row
     return both_ways + weights * 4, both_ways + (entries + entries.T) * 4
 

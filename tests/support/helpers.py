@@ -19,7 +19,7 @@ from hpmoe.tiling.rebuild import rebuild
 
 TOLERANCE = 1e-5
 TIMEOUT = 10.0  # seconds; a good schedule needs none of it
-SMALL_NPU = hpmoe.ascend_a3.replace(num_aic=2, num_aiv=3)
+SMALL_NPU = hpmoe.machines.ascend_a3.replace(num_aic=2, num_aiv=3)
 DIFFERENTIABLE = (0, 2, 3, 4)
 U = {"bfloat16": 2.0 ** -8, "float16": 2.0 ** -11}  # half a unit in the last place, relative
 HALVES = tuple(U)
@@ -28,7 +28,7 @@ HALVES = tuple(U)
 def stages(rows=2, cols=3, machine=None, policy="critical_path", put_cols=None, num_peers=None, **comm):
     """Every prefix of the chain by name, with tiles small enough that several exist; puts for as many peers as told."""
     tile = tile_partition(rows=rows, cols=cols)
-    overlap, queues = overlap_comm(cols=put_cols, **comm), assign_queues(machine=machine or hpmoe.cpu(2), policy=policy)
+    overlap, queues = overlap_comm(put_cols=put_cols, **comm), assign_queues(machine=machine or hpmoe.cpu(2), policy=policy)
     overlap = chain(overlap, for_several(num_peers=num_peers)) if num_peers else overlap
     fuse = fuse_persistent(timeout=TIMEOUT)
     return {
@@ -81,7 +81,7 @@ class Layer:
 
     @property
     def mesh(self):
-        return hpmoe.Mesh(self.ep, node_size=self.node_size)
+        return hpmoe.Mesh(self.ep, nodes=self.node_size and self.ep // self.node_size)
 
     def ids(self, rng):
         experts = np.arange(self.E)

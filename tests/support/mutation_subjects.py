@@ -103,8 +103,8 @@ MADE = {"accumulating": accumulating, "replicating": replicating, "recomputing":
         "recomputing_swiglu": saving("recompute_swiglu"), "saving_nothing": saving(lambda eqn: False),
         "quantising": lambda layer: hpmoe.quantize_rows(hpmoe.moe_ffn, backward="quantized"),
         "quantising_weights": lambda layer: hpmoe.quantize_weights(hpmoe.quantize_rows(hpmoe.moe_ffn), row_dtype="int8"),
-        "deduplicating": lambda layer: hpmoe.deduplicate_rows(hpmoe.moe_ffn),
-        "aligning": lambda layer: aligning, "aligning_once": lambda layer: hpmoe.deduplicate_rows(aligning),
+        "deduplicating": lambda layer: hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated"),
+        "aligning": lambda layer: aligning, "aligning_once": lambda layer: hpmoe.send_rows(aligning, scheme="deduplicated"),
         "replicating_and_accumulating": lambda layer: replicating(layer, accumulating(layer))}
 WITH_CAPACITY = {f.__name__: f for f in (dropping, dropping_the_lightest, in_capacity)}
 

@@ -24,8 +24,8 @@ NS = 0.002  # times are rounded to a nanosecond
 def machines(draw):
     """Any machine: constants of ascend_a3, each some binary orders off."""
     rng = np.random.default_rng(draw(st.integers(0, 10_000)))
-    changes = {n: hpmoe.ascend_a3[n] * 2.0 ** rng.uniform(-6, 3) for n in (*RATES, *COSTS, "l2.bytes")}
-    machine = hpmoe.ascend_a3.replace(changes, num_aic=int(rng.integers(1, 5)), num_aiv=int(rng.integers(1, 7)))
+    changes = {n: hpmoe.machines.ascend_a3[n] * 2.0 ** rng.uniform(-6, 3) for n in (*RATES, *COSTS, "l2.bytes")}
+    machine = hpmoe.machines.ascend_a3.replace(changes, num_aic=int(rng.integers(1, 5)), num_aiv=int(rng.integers(1, 7)))
     return machine.replace({"link.node_size": int(rng.choice([1, 2, 384]))})
 
 

@@ -21,7 +21,7 @@ from hpmoe.support.errors import LaunchError
 TOKENS, HIDDEN, INNER, TOP_K = 37, 32, 24, 2
 LAYERS = {
     "plain": [],
-    "once to a rank": [hpmoe.deduplicate_rows],
+    "once to a rank": [hpmoe.send_rows(scheme="deduplicated")],
     "quantised": [hpmoe.quantize_rows(dtype="mxfp8", combine=True, backward="quantized"),
                   hpmoe.quantize_weights(dtype="mxfp8")],
     "int8 weights": [hpmoe.quantize_rows, hpmoe.quantize_weights(row_dtype="int8", backward="quantized")],
@@ -50,7 +50,7 @@ def run_layers(args, ep_size):
         to_kernel = hpmoe.chain(*first, hpmoe.tile_partition(rows=8), hpmoe.overlap_comm, hpmoe.assign_queues,
                                 hpmoe.fuse_persistent)
         options = {"capacity_factor": 0.7, "drop_policy": "position"} if name == "bounded" else {}
-        layer = hpmoe.spmd(to_kernel(lambda *a, options=options: hpmoe.moe_ffn(*a, **options)), hpmoe.Mesh(ep_size=ep_size))
+        layer = hpmoe.spmd(to_kernel(lambda *a, options=options: hpmoe.moe_ffn(*a, **options)), hpmoe.Mesh(ep=ep_size))
         for lengths in (None, [TOKENS if r % 2 else 0 for r in range(ep_size)]):
             call = {} if lengths is None else {"num_tokens": lengths}
             ms.grad(lambda *a, layer=layer, call=call: (layer(*a, **call) ** 2).sum(), (0, 2, 3, 4))(*args)

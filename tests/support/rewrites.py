@@ -1,4 +1,4 @@
-"""What holds for every rewrite of how rows travel: deduplicate_rows, relay_rows, replicate_experts."""
+"""What holds for every rewrite of how rows travel: send_rows and replicate_experts."""
 
 import numpy as np
 from helpers import assert_close, fused, jax_vjp, run_half, run_spmd

@@ -8,7 +8,7 @@ from hpmoe.autodiff.vjp import linearize
 from hpmoe.commands.layer import Layer, ids_of
 from hpmoe.runtime.planned_rows import PlannedRows, with_planned_rows
 
-NPU = hpmoe.ascend_a3.replace(num_aic=3, num_aiv=5)
+NPU = hpmoe.machines.ascend_a3.replace(num_aic=3, num_aiv=5)
 
 
 def plan(ep=2, T=256, H=256, I=128, E=8, K=2, direction="forward", machine=NPU, dtype="bfloat16",  # noqa: E741
@@ -23,7 +23,8 @@ def plan(ep=2, T=256, H=256, I=128, E=8, K=2, direction="forward", machine=NPU, 
     return staged.apply(program if max_rows is None else with_planned_rows(program, [PlannedRows(max_rows, max_rows)]))
 
 
-def layer(direction="forward", ep=4, tokens=4096, imbalance=1.0, tuned=True, replicas=0, machine=hpmoe.ascend_a3, **sizes):
+def layer(direction="forward", ep=4, tokens=4096, imbalance=1.0, tuned=True, replicas=0, machine=hpmoe.machines.ascend_a3,
+          **sizes):
     o = SimpleNamespace(**{"hidden": 7168, "intermediate": 2048, "top_k": 8, "experts": 8 * ep, **sizes}, ep=ep,
                         tokens=tokens, dtype="bfloat16")
     return Layer(o, direction, machine, ids_of(o, imbalance), replicas, tuned)

@@ -7,10 +7,10 @@ import stat
 
 import pytest
 
-from hpmoe import ArgumentError, ascend_a3, cpu
+from hpmoe import ArgumentError, cpu
 from hpmoe.commands.options import is_writable
 from hpmoe.kernels.ascendc import build as ascend_build
-from hpmoe.machines import kept_calibration
+from hpmoe.machines import ascend_a3, kept_calibration
 from hpmoe.machines.machine import Body
 from hpmoe.runtime import kept_plans
 from hpmoe.support.kept_files import MOST_BYTES, read_object, write_object

@@ -38,7 +38,7 @@ def refused(call, **arguments):
 
 
 def test_cases_are_of_all_kinds():
-    assert {"hpmoe.route", "hpmoe.tile_partition", "hpmoe.nn.MoELayer", "hpmoe.Mesh", "hpmoe.permute",
+    assert {"hpmoe.route", "hpmoe.tile_partition", "hpmoe.nn.MoELayer", "hpmoe.Mesh", "hpmoe.token_ops.permute",
             "hpmoe.router.aux_loss", "hpmoe.testing.assert_same", "hpmoe.balance.Balancer"} <= set(NAMES)
     assert len(NAMES) > 70
 

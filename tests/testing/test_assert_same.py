@@ -20,7 +20,8 @@ AVALS = [ShapeDtypeStruct(*a) for a in (((5, 4), "float32"), ((5, 2), "int32"), 
                             ((2, 3, 4), "float32"))]
 ONE_EXPERT_A_RANK = [ShapeDtypeStruct(*a) for a in (((5, 4), "float32"), ((5, 1), "int32"), ((5, 1), "float32"),
                                         ((1, 4, 6), "float32"), ((1, 3, 4), "float32"))]
-EMULATOR = chain(tile_partition(rows=2, cols=16, machine=hpmoe.ascend_a3.replace(num_aic=1, num_aiv=2)), overlap_comm,
+EMULATOR = chain(tile_partition(rows=2, cols=16, machine=hpmoe.machines.ascend_a3.replace(num_aic=1, num_aiv=2)),
+                 overlap_comm,
              hpmoe.assign_queues, hpmoe.fuse_persistent(target="ascend-emulator"))
 
 
@@ -64,7 +65,7 @@ def negative(builder, x, eqn=None):
 # What is right.
 
 @pytest.mark.parametrize("transform", [
-    chain(), hpmoe.deduplicate_rows, hpmoe.assign_queues(policy="round_robin"), hpmoe.launch_kernels,
+    chain(), hpmoe.send_rows(scheme="deduplicated"), hpmoe.assign_queues(policy="round_robin"), hpmoe.launch_kernels,
     hpmoe.save_for_backward(policy="recompute_swiglu"), hpmoe.fuse_persistent,
     hpmoe.replicate_experts(loads=[9, 1, 1, 1]), chain(tile_partition(rows=2), overlap_comm, hpmoe.assign_queues),
     lambda f: tile_partition(f, rows=3), EMULATOR], ids=shown_transform)
@@ -136,8 +137,10 @@ def test_a_gradient_alone_is_named():
 
 def test_a_backward_pass_that_does_not_follow_is_named():
     for passes in ("forward", "both"):
-        text = failure(chain(hpmoe.deduplicate_rows, changing("relu_squared", passes), double), reference=of_relu_squared)
-        assert text.startswith("chain(deduplicate_rows, relu_squared, double): gradient of hidden_states of rank 0 differs")
+        text = failure(chain(hpmoe.send_rows(scheme="deduplicated"), changing("relu_squared", passes), double),
+                       reference=of_relu_squared)
+        assert text.startswith("chain(send_rows(scheme=deduplicated), relu_squared, double): gradient of hidden_states of "
+                               "rank 0 differs")
         assert re.search(r"\n  relu_squared: its backward pass is not the gradient of its forward pass: along a random "
                          r"direction gradient of hidden_states gives \S+, and differences of the forward pass \S+\n", text)
     assert "its backward pass" not in failure(after(primitives.combine, negative))

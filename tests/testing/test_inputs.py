@@ -64,7 +64,7 @@ def test_layers_are_called_with_what_is_drawn(layer, routing, seed):
     inputs = random_inputs(*layer, routing=routing, seed=seed)
     out = spmd(layer.f, layer.mesh)(*inputs, num_tokens=inputs.num_tokens)
     first = out[0] if isinstance(out, tuple) else out
-    chex.assert_shape(first.asnumpy(), (layer.mesh.ep_size, *layer.avals[0].shape))
+    chex.assert_shape(first.asnumpy(), (layer.mesh.ep, *layer.avals[0].shape))
     chex.assert_tree_all_finite(first.asnumpy())
 
 

@@ -47,11 +47,13 @@ ALONE = {
 }
 INDICES = {("int32", name) for name in ("DRAW", "COUNT_AND_FILL", "FILL_OUTSIDE")}  # listed for a seed, and what is found
 MOVED = {"GATHER", "PICK", "PLACE"}  # move bytes whatever they are; rows of bytes are refused by the host
-LAYERS = {"rows": hpmoe.moe_ffn, "dropped": capped(0.5, "position"), "once": hpmoe.deduplicate_rows(hpmoe.moe_ffn),
-          "relays": hpmoe.relay_rows(hpmoe.moe_ffn), "int8": hpmoe.quantize_rows(hpmoe.moe_ffn, combine=True),
+LAYERS = {"rows": hpmoe.moe_ffn, "dropped": capped(0.5, "position"),
+          "once": hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated"),
+          "relays": hpmoe.send_rows(hpmoe.moe_ffn, scheme="hierarchical"), "int8": hpmoe.quantize_rows(hpmoe.moe_ffn,
+                                                                                                       combine=True),
           "weights": hpmoe.quantize_weights(hpmoe.moe_ffn), "guarded": hpmoe.guard_values(hpmoe.moe_ffn, fill="zero"),
           "copies": hpmoe.replicate_experts(hpmoe.moe_ffn, loads=[9, 1, 1, 1], replicas=2)}
-COUNTS = (lambda x, ids: hpmoe.drop_counts(hpmoe.dispatch(x, ids, num_local_experts=4, capacity_factor=0.5,
+COUNTS = (lambda x, ids: hpmoe.router.drop_counts(hpmoe.dispatch(x, ids, num_local_experts=4, capacity_factor=0.5,
                                                           drop_policy="position")[1]), lambda x, ids: x.sum(0))
 
 

@@ -19,12 +19,12 @@ EPS = 0.1  # large enough to be seen
 
 
 def normed(x):
-    return hpmoe.rms_norm_rows(x, eps=EPS)
+    return hpmoe.token_ops.rms_norm_rows(x, eps=EPS)
 
 
 def layer(x, topk_ids, topk_weights, gain, w1, w2):
     rows, routing = hpmoe.dispatch(x, topk_ids, num_local_experts=4)
-    rows = hpmoe.rms_norm_rows(rows, eps=EPS) * gain
+    rows = hpmoe.token_ops.rms_norm_rows(rows, eps=EPS) * gain
     rows = hpmoe.grouped_matmul(hpmoe.swiglu(hpmoe.grouped_matmul(rows, w1, routing)), w2, routing)
     return hpmoe.combine(rows, routing, topk_weights)
 
@@ -46,7 +46,7 @@ def arrays():
 
 
 def scheduled(f, target="cpu"):
-    machine = hpmoe.cpu(2) if target == "cpu" else hpmoe.ascend_a3.replace(num_aic=1, num_aiv=2)
+    machine = hpmoe.cpu(2) if target == "cpu" else hpmoe.machines.ascend_a3.replace(num_aic=1, num_aiv=2)
     return hpmoe.assign_queues(hpmoe.overlap_comm(hpmoe.tile_partition(f, rows=4, cols=8)), machine=machine)
 
 
@@ -75,7 +75,7 @@ def test_a_layer_and_its_gradients_equal_jax(arrays, target):
 def test_it_is_one_task_for_a_tile_of_rows(arrays, direction, primitive):
     flow = scheduled(layer, "ascend-emulator").lower(*map(ms.Tensor, arrays), direction=direction)
     number, = (i for i, op in enumerate(flow.ops) if op.primitive is primitive)
-    line = hpmoe.simulate(flow, hpmoe.ascend_a3.replace(num_aic=1, num_aiv=2))
+    line = hpmoe.simulate(flow, hpmoe.machines.ascend_a3.replace(num_aic=1, num_aiv=2))
     assert np.all(line.end[flow.tasks["op"][line.task] == number] > 0)
 
 
@@ -107,7 +107,8 @@ def test_large_rows_have_gradients_op_by_op():
     """Elements of 1e16 have a cube that float32 cannot hold."""
     x, w = (np.random.default_rng(2).standard_normal((3, 8)) for _ in range(2))
     x = (x * 1e16).astype(np.float32)
-    got = ms.grad(lambda a: (hpmoe.rms_norm_rows(a) * ms.Tensor(w.astype(np.float32))).sum())(ms.Tensor(x)).asnumpy()
+    weight = ms.Tensor(w.astype(np.float32))
+    got = ms.grad(lambda a: (hpmoe.token_ops.rms_norm_rows(a) * weight).sum())(ms.Tensor(x)).asnumpy()
     np.testing.assert_allclose(got, rms_norm_grad(w, x.astype(np.float64), 1e-6), rtol=1e-4, atol=1e-21)
 
 
@@ -120,4 +121,4 @@ def test_large_rows_have_gradients_op_by_op():
 ])
 def test_what_it_cannot_take_is_said(x, eps, words):
     with pytest.raises(hpmoe.ArgumentError, match=words):
-        hpmoe.rms_norm_rows(x, eps)
+        hpmoe.token_ops.rms_norm_rows(x, eps)

@@ -14,12 +14,13 @@ from hpmoe.kernels.packing import pack
 from hpmoe.verification.shapes import shapes_fault
 
 COPIES = hpmoe.replicate_experts(hpmoe.moe_ffn, loads=[9, 1, 1, 1], replicas=2)
-LAYERS = {"rows": hpmoe.moe_ffn, "dropped": hpmoe.deduplicate_rows(capped(0.5, "position")),
-          "relays": hpmoe.relay_rows(hpmoe.moe_ffn), "int8": hpmoe.quantize_rows(hpmoe.moe_ffn, combine=True),
+LAYERS = {"rows": hpmoe.moe_ffn, "dropped": hpmoe.send_rows(scheme="deduplicated")(capped(0.5, "position")),
+          "relays": hpmoe.send_rows(hpmoe.moe_ffn, scheme="hierarchical"), "int8": hpmoe.quantize_rows(hpmoe.moe_ffn,
+                                                                                                       combine=True),
           "weights": hpmoe.quantize_weights(hpmoe.moe_ffn), "guarded": hpmoe.guard_values(hpmoe.moe_ffn, fill="zero"),
           "copies": COPIES,
           **{f"{dtype} copies": hpmoe.quantize_weights(COPIES, dtype=dtype) for dtype in ("int8", "mxfp8")},
-          "normed": lambda x, *rest: hpmoe.moe_ffn(hpmoe.rms_norm_rows(x), *rest)}
+          "normed": lambda x, *rest: hpmoe.moe_ffn(hpmoe.token_ops.rms_norm_rows(x), *rest)}
 CHANGES = 25  # of each operation
 NOT_IN_IMAGES = "takes other columns of"  # bodies cut weights by themselves
 SAID_ELSEWHERE = ("has an unknown", "has a word for", "moves elements to another dtype")  # by other rules of verify

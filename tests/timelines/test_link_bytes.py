@@ -52,7 +52,7 @@ def by_link(moved):
 
 
 def expected(ids, num_tokens, dedup, backward):
-    return bytes_between("rank" if dedup else "direct", ids, LOCAL, NODE, ROW, num_tokens)[backward]
+    return bytes_between("deduplicated" if dedup else "direct", ids, LOCAL, NODE, ROW, num_tokens)[backward]
 
 
 def arguments(ids):
@@ -65,7 +65,7 @@ def arguments(ids):
 
 
 def layer(dedup, target, machine):
-    f = hpmoe.deduplicate_rows(hpmoe.moe_ffn) if dedup else hpmoe.moe_ffn
+    f = hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated") if dedup else hpmoe.moe_ffn
     f = hpmoe.assign_queues(hpmoe.overlap_comm(hpmoe.tile_partition(f, rows=8)), machine=machine)
     return hpmoe.spmd(hpmoe.fuse_persistent(f) if target else f, hpmoe.Mesh(EP))
 
@@ -91,7 +91,7 @@ def test_launches_copy_the_bytes_that_the_ids_say(name, scheme):
 @pytest.mark.parametrize("dedup", [False, True])
 def test_the_simulator_counts_the_same(name, dedup):
     make, num_tokens = ROUTINGS[name]
-    ids, machine = make(), hpmoe.ascend_a3.replace({"link.node_size": NODE})
+    ids, machine = make(), hpmoe.machines.ascend_a3.replace({"link.node_size": NODE})
     avals = [hpmoe.ShapeDtypeStruct((EP, *shape), dtype) for shape, dtype in (
         ((TOKENS, HIDDEN), "float32"), ((TOKENS, TOP_K), "int32"), ((TOKENS, TOP_K), "float32"),
         ((LOCAL, HIDDEN, 12), "float32"), ((LOCAL, 6, HIDDEN), "float32"))]

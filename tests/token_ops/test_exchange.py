@@ -15,11 +15,11 @@ AVALS = [ShapeDtypeStruct(*part) for part in PARTS.values()]
 
 
 def moe_ffn(hidden_states, topk_ids, topk_weights, gate_up_weight, down_weight):
-    permuted, sorted_indices = hpmoe.permute(hidden_states, topk_ids)
-    received, route = hpmoe.exchange(permuted, topk_ids, num_local_experts=gate_up_weight.shape[0])
+    permuted, sorted_indices = hpmoe.token_ops.permute(hidden_states, topk_ids)
+    received, route = hpmoe.token_ops.exchange(permuted, topk_ids, num_local_experts=gate_up_weight.shape[0])
     act = hpmoe.swiglu(hpmoe.grouped_matmul(received, gate_up_weight, route))
-    out = hpmoe.exchange_back(hpmoe.grouped_matmul(act, down_weight, route), route)
-    return hpmoe.unpermute(out, sorted_indices, topk_weights)
+    out = hpmoe.token_ops.exchange_back(hpmoe.grouped_matmul(act, down_weight, route), route)
+    return hpmoe.token_ops.unpermute(out, sorted_indices, topk_weights)
 
 
 def arrays(absent=False, seed=0):
@@ -56,10 +56,10 @@ def test_wide_ids_are_the_same_ids():
 
 
 def between(hidden_states, topk_ids, topk_weights, gate_up_weight, down_weight):
-    permuted, sorted_indices = hpmoe.permute(hidden_states, topk_ids)
-    received, route = hpmoe.exchange(permuted * 2.0, topk_ids, num_local_experts=gate_up_weight.shape[0])
-    out = hpmoe.exchange_back(received * 3.0, route)
-    return hpmoe.unpermute(out * 5.0, sorted_indices, topk_weights)
+    permuted, sorted_indices = hpmoe.token_ops.permute(hidden_states, topk_ids)
+    received, route = hpmoe.token_ops.exchange(permuted * 2.0, topk_ids, num_local_experts=gate_up_weight.shape[0])
+    out = hpmoe.token_ops.exchange_back(received * 3.0, route)
+    return hpmoe.token_ops.unpermute(out * 5.0, sorted_indices, topk_weights)
 
 
 def combined(hidden_states, topk_ids, topk_weights, gate_up_weight, down_weight):
@@ -88,11 +88,11 @@ def test_on_tensors_it_is_the_layer_of_one_rank():
 
 
 def other_ids(x, ids, more):
-    permuted, _ = hpmoe.permute(x, more)
-    return hpmoe.exchange(permuted, ids, num_local_experts=2)[0]
+    permuted, _ = hpmoe.token_ops.permute(x, more)
+    return hpmoe.token_ops.exchange(permuted, ids, num_local_experts=2)[0]
 
 
 def test_rows_sorted_by_other_ids_are_not_dispatched():
-    with pytest.raises(hpmoe.TransformError, match="hpmoe.exchange of permuted rows by the same topk_ids"):
+    with pytest.raises(hpmoe.TransformError, match="hpmoe.token_ops.exchange of permuted rows by the same topk_ids"):
         hpmoe.tile_partition(other_ids).lower(ShapeDtypeStruct((4, 3), "float32"), ShapeDtypeStruct((4, 1), "int32"),
                                               ShapeDtypeStruct((4, 1), "int32"))

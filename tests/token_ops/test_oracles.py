@@ -13,7 +13,7 @@ from mindspore import Tensor
 
 import hpmoe
 from hpmoe.autodiff.vjp import linearize
-from hpmoe.interpreters.evaluate import evaluate
+from hpmoe.interpreters.interpret import interpret
 from hpmoe.support.dtypes import numpy_dtype
 
 N, K, H, E = 7, 3, 5, 4
@@ -80,7 +80,7 @@ def permuted_with_probs(given):
     def grads(cts, x, p):
         return (oracle.permute_grad(cts[0], S, K, start, end),
                 oracle.permute_grad(cts[1][:, None], S, 1, start, end).reshape(p.shape))
-    return Case(with_probs_of(hpmoe.permute_with_ep, given), IDS, (X, PROBS), values, grads)
+    return Case(with_probs_of(hpmoe.token_ops.permute_with_ep, given), IDS, (X, PROBS), values, grads)
 
 
 def unpermuted(call, places, top_k, start, end, *probs):
@@ -91,19 +91,19 @@ def unpermuted(call, places, top_k, start, end, *probs):
 
 
 def summed(num_rows):
-    return unpermuted(weighted(hpmoe.unpermute), S, K, 0, num_rows, PROBS)
+    return unpermuted(weighted(hpmoe.token_ops.unpermute), S, K, 0, num_rows, PROBS)
 
 
 def moved(num_rows):
-    return unpermuted(alone(hpmoe.unpermute), S_ALONE, 1, 0, num_rows)
+    return unpermuted(alone(hpmoe.token_ops.unpermute), S_ALONE, 1, 0, num_rows)
 
 
 def summed_of_range(given):
-    return unpermuted(weighted(hpmoe.unpermute_with_ep, given), S, K, *(given or (0, N * K)), PROBS)
+    return unpermuted(weighted(hpmoe.token_ops.unpermute_with_ep, given), S, K, *(given or (0, N * K)), PROBS)
 
 
 def moved_of_range(given):
-    return unpermuted(alone(hpmoe.unpermute_with_ep, None, given), S_ALONE, 1, *(given or (0, N)))
+    return unpermuted(alone(hpmoe.token_ops.unpermute_with_ep, None, given), S_ALONE, 1, *(given or (0, N)))
 
 
 def padded(call, *probs):
@@ -113,24 +113,25 @@ def padded(call, *probs):
 
 
 CASES = {
-    "permute": permuted(first_of(hpmoe.permute), IDS, N * K),
-    "permute, int64": permuted(first_of(hpmoe.permute), IDS.astype(np.int64), N * K),
-    "permute, of [N]": permuted(first_of(hpmoe.permute), ALONE, N),
-    "permute, the first 5": permuted(first_of(hpmoe.permute, 5), IDS, 5),
-    "permute, padded": Case(first_of(hpmoe.permute, 0, True), INDEX, (X,), lambda x: (oracle.pick(x, INDEX),),
+    "permute": permuted(first_of(hpmoe.token_ops.permute), IDS, N * K),
+    "permute, int64": permuted(first_of(hpmoe.token_ops.permute), IDS.astype(np.int64), N * K),
+    "permute, of [N]": permuted(first_of(hpmoe.token_ops.permute), ALONE, N),
+    "permute, the first 5": permuted(first_of(hpmoe.token_ops.permute, 5), IDS, 5),
+    "permute, padded": Case(first_of(hpmoe.token_ops.permute, 0, True), INDEX, (X,), lambda x: (oracle.pick(x, INDEX),),
                             lambda cts, x: (oracle.sum_picked(cts[0], INDEX, N),)),
     "unpermute": summed(N * K), "unpermute, the first 9": summed(9),
     "unpermute, moved": moved(N), "unpermute, the first 4 moved": moved(4),
-    "unpermute, padded": padded(alone(hpmoe.unpermute, None, True, (N, H))),
-    "unpermute, padded and weighted": padded(weighted(hpmoe.unpermute, True, (N, H)), PROBS.reshape(-1)[:6].reshape(3, 2)),
+    "unpermute, padded": padded(alone(hpmoe.token_ops.unpermute, None, True, (N, H))),
+    "unpermute, padded and weighted": padded(weighted(hpmoe.token_ops.unpermute, True, (N, H)),
+                                             PROBS.reshape(-1)[:6].reshape(3, 2)),
     **{f"permute_with_ep, {name}": permuted_with_probs(given) for name, given in RANGES.items()},
-    "permute_with_ep, no probs": permuted(first_of(hpmoe.permute_with_ep), IDS, N * K),
+    "permute_with_ep, no probs": permuted(first_of(hpmoe.token_ops.permute_with_ep), IDS, N * K),
     **{f"unpermute_with_ep, {name}": summed_of_range(given) for name, given in RANGES.items()},
     **{f"unpermute_with_ep, {given}, moved": moved_of_range(given) for given in (None, (), (2, 5), (6, 6))},
-    **{f"init_routing, active {n}": permuted(first_of(hpmoe.init_routing, n), IDS, min(n or 999, N * K))
+    **{f"init_routing, active {n}": permuted(first_of(hpmoe.token_ops.init_routing, n), IDS, min(n or 999, N * K))
        for n in (0, 5, 999)},
     "init_routing, drops": Case(
-        first_of(hpmoe.init_routing, 0, 4, 6, 1), IDS, (X,),
+        first_of(hpmoe.token_ops.init_routing, 0, 4, 6, 1), IDS, (X,),
         lambda x: (oracle.permute(x, DROPPED, K, 0, 24).reshape(6, 4, H),),
         lambda cts, x: (oracle.permute_grad(cts[0].reshape(24, H), DROPPED, K, 0, 24),)),
 }
@@ -150,8 +151,8 @@ def traced(case, arrays, cotangents):
     given = [case.index, *arrays]
     program = hpmoe.trace(case.call, *given)
     parts = linearize(program)
-    outs, count = evaluate(parts.forward, [given])[0], len(cotangents)
-    grads = evaluate(parts.backward, [[*(given[i] for i in parts.kept_inputs), *outs[len(program.outputs):],
+    outs, count = interpret(parts.forward, [given])[0], len(cotangents)
+    grads = interpret(parts.backward, [[*(given[i] for i in parts.kept_inputs), *outs[len(program.outputs):],
                                        *(cotangents[i] for i in parts.cotangents)]])[0]
     return outs[:count], grads
 
@@ -221,15 +222,15 @@ def test_no_rows_in_a_graph_are_refused_by_name(name):
 @pytest.mark.parametrize("name", ["none", "cumsum", "count"])
 def test_places_and_counts(name, mode, how):
     def both(x, ids):
-        out = hpmoe.init_routing(x, ids, 0, 4, 6, mode, name)
+        out = hpmoe.token_ops.init_routing(x, ids, 0, 4, 6, mode, name)
         return out[1], out[2]
 
     def places(x, ids):
-        return (hpmoe.init_routing(x, ids, 0, 4, 6, mode)[1],)
+        return (hpmoe.token_ops.init_routing(x, ids, 0, 4, 6, mode)[1],)
 
     f, args = places if name == "none" else both, (X.astype(np.float32), IDS)
     if how == "traced":
-        got = evaluate(hpmoe.trace(f, *args), [list(args)])[0]
+        got = interpret(hpmoe.trace(f, *args), [list(args)])[0]
     else:
         got = [o.asnumpy() for o in (ms.jit(f) if how == "jit" else f)(*map(Tensor, args))]
     want = [DROPPED if mode else S]
@@ -242,11 +243,11 @@ def test_places_and_counts(name, mode, how):
 def test_512_choices():
     ids = np.random.default_rng(0).integers(0, 100, (3, 512)).astype(np.int32)
     x = np.arange(6.0).reshape(3, 2)
-    rows, places = hpmoe.permute(Tensor(x.astype(np.float32)), Tensor(ids))
+    rows, places = hpmoe.token_ops.permute(Tensor(x.astype(np.float32)), Tensor(ids))
     np.testing.assert_array_equal(places.asnumpy(), oracle.places_of(ids))
     np.testing.assert_array_equal(rows.asnumpy(), oracle.permute(x, places.asnumpy(), 512, 0, ids.size))
     probs = np.random.default_rng(1).random((3, 512))
-    back = hpmoe.unpermute(rows, places, Tensor(probs.astype(np.float32)))
+    back = hpmoe.token_ops.unpermute(rows, places, Tensor(probs.astype(np.float32)))
     np.testing.assert_allclose(back.asnumpy(), oracle.unpermute(rows.asnumpy(), places.asnumpy(), 512, 0, probs), rtol=1e-5)
 
 
@@ -255,7 +256,7 @@ def test_as_many_entries_as_may_be():
     entries = 16_777_214
     ids = np.random.default_rng(0).integers(0, 1024, entries, np.int32).reshape(-1, 2)
     x = np.arange(entries // 2, dtype=np.float32).reshape(-1, 1)
-    rows, places = (t.asnumpy() for t in hpmoe.permute(Tensor(x), Tensor(ids)))
+    rows, places = (t.asnumpy() for t in hpmoe.token_ops.permute(Tensor(x), Tensor(ids)))
     order = np.argsort(ids.reshape(-1).astype(np.int16), kind="stable")
     np.testing.assert_array_equal(places[order], np.arange(entries))
     np.testing.assert_array_equal(rows[:, 0], order // 2)

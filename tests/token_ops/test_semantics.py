@@ -19,8 +19,8 @@ def test_calls_repeat_to_the_bit():
     x, ids, probs = example(tokens=3000, top_k=8, cols=200, experts=64)
 
     def run():
-        rows, places = hpmoe.permute(Tensor(x), Tensor(ids))
-        return hpmoe.unpermute(rows, places, Tensor(probs)).asnumpy().tobytes()
+        rows, places = hpmoe.token_ops.permute(Tensor(x), Tensor(ids))
+        return hpmoe.token_ops.unpermute(rows, places, Tensor(probs)).asnumpy().tobytes()
 
     assert run() == run()
 
@@ -29,7 +29,7 @@ def test_experts_of_any_number_and_wide_ids():
     x, _, _ = example(tokens=300, cols=2)
     ids = np.random.default_rng(0).integers(-2**31, 2**31 - 1, (300, 2)).astype(np.int32)
     for given in (ids, ids.astype(np.int64) * 2**20):
-        np.testing.assert_array_equal(hpmoe.permute(Tensor(x), Tensor(given))[1].asnumpy(), oracle.places_of(ids))
+        np.testing.assert_array_equal(hpmoe.token_ops.permute(Tensor(x), Tensor(given))[1].asnumpy(), oracle.places_of(ids))
 
 
 X, IDS = Tensor(np.zeros((4, 3), np.float32)), Tensor(np.zeros((4, 2), np.int32))
@@ -37,10 +37,10 @@ PLACES = Tensor(np.arange(8, dtype=np.int32))
 
 
 @pytest.mark.parametrize("f, use", [
-    (lambda x, i: hpmoe.permute(x, i)[0], "hpmoe.dispatch, or hpmoe.exchange"),
-    (lambda x, i: hpmoe.init_routing(x, i, 0, 2, 3, 1)[0], "hpmoe.dispatch with a capacity_factor"),
-    (lambda x, i: hpmoe.init_routing(x, i, expert_num=3, counts="count")[2], "hpmoe.router.tokens_per_expert"),
-    (lambda x, i: hpmoe.unpermute(x, i.reshape(-1)), "hpmoe.combine"),
+    (lambda x, i: hpmoe.token_ops.permute(x, i)[0], "hpmoe.dispatch, or hpmoe.token_ops.exchange"),
+    (lambda x, i: hpmoe.token_ops.init_routing(x, i, 0, 2, 3, 1)[0], "hpmoe.dispatch with a capacity_factor"),
+    (lambda x, i: hpmoe.token_ops.init_routing(x, i, expert_num=3, counts="count")[2], "hpmoe.router.tokens_per_expert"),
+    (lambda x, i: hpmoe.token_ops.unpermute(x, i.reshape(-1)), "hpmoe.combine"),
 ])
 def test_tiles_say_what_to_write_instead(f, use):
     with pytest.raises(hpmoe.TransformError, match=use):
@@ -49,8 +49,8 @@ def test_tiles_say_what_to_write_instead(f, use):
 
 def test_mindspore_spellings_are_the_same_primitives():
     def mine(x, i, p):
-        rows, places = hpmoe.permute(x, i)
-        return hpmoe.unpermute(rows, places, p)
+        rows, places = hpmoe.token_ops.permute(x, i)
+        return hpmoe.token_ops.unpermute(rows, places, p)
 
     def theirs(x, i, p):
         rows, places = ops.moe_token_permute(x, i)

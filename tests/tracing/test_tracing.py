@@ -6,7 +6,7 @@ import pytest
 from mindspore import Tensor, mint, nn, ops
 
 from hpmoe.autodiff.vjp import linearize
-from hpmoe.interpreters.evaluate import evaluate
+from hpmoe.interpreters.interpret import interpret
 from hpmoe.tracing import trace
 
 F = mint.nn.functional
@@ -19,7 +19,7 @@ def array(*shape):
 
 def run(program, *arrays):
     inputs = [*arrays, *(c.asnumpy() for c in program.captures)]
-    return evaluate(program, [inputs])[0]
+    return interpret(program, [inputs])[0]
 
 
 def leaves(value):
@@ -45,7 +45,7 @@ def gradients(program, *arrays):
     parts = linearize(program)
     values = [*arrays, *(c.asnumpy() for c in program.captures)]
     saved = run(parts.forward, *arrays)[len(program.outputs):]
-    return evaluate(parts.backward, [[*(values[i] for i in parts.kept_inputs), *saved, np.float32(1)]])[0]
+    return interpret(parts.backward, [[*(values[i] for i in parts.kept_inputs), *saved, np.float32(1)]])[0]
 
 
 def assert_gradient_is_mindspores(f, by, arrays, rtol, atol):

@@ -9,7 +9,7 @@ import pytest
 from mindspore import Parameter, Tensor, mint, nn, ops
 
 from hpmoe.autodiff.vjp import linearize
-from hpmoe.interpreters.evaluate import evaluate
+from hpmoe.interpreters.interpret import interpret
 from hpmoe.ir.avals import ShapeDtypeStruct
 from hpmoe.machines.machine import Mesh
 from hpmoe.moe import moe_ffn
@@ -40,7 +40,7 @@ def deepseek(tokens, ep_size):
 
 def test_moe_ffn_is_six_equations_and_takes_no_memory_for_data():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    program = trace(moe_ffn, *deepseek(4096, 8), mesh=Mesh(ep_size=8))
+    program = trace(moe_ffn, *deepseek(4096, 8), mesh=Mesh(ep=8))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # KiB; one weight alone has 3.5 GiB
     assert names(program) == ["route", "dispatch", "grouped_matmul", "swiglu", "grouped_matmul", "combine"]
     assert program.ep_size == 8 and program.equations[0].params["ep_size"] == 8
@@ -51,7 +51,7 @@ def test_traced_moe_ffn_computes_what_the_eager_one_does():
     x, weights, up, down = array(6, 4), array(6, 2), array(4, 4, 6), array(4, 3, 4)
     ids = np.stack([RNG.permutation(4)[:2] for _ in range(6)]).astype(np.int32)
     args = (x, ids, weights, up, down)
-    got = evaluate(trace(moe_ffn, *args), [args])[0][0]
+    got = interpret(trace(moe_ffn, *args), [args])[0][0]
     np.testing.assert_allclose(got, moe_ffn(*map(Tensor, args)).asnumpy(), rtol=1e-5, atol=1e-5)
 
 
@@ -76,7 +76,7 @@ def test_the_tree_of_the_result_is_given_back():
 
 
 def run_one(program, *arrays):
-    return evaluate(program, [[*arrays, *(c.asnumpy() for c in program.captures)]])[0]
+    return interpret(program, [[*arrays, *(c.asnumpy() for c in program.captures)]])[0]
 
 
 def test_tensors_that_do_not_depend_on_inputs_are_returned_as_captures():
@@ -112,8 +112,8 @@ def test_weights_of_cells_are_inputs_and_get_gradients():
     np.testing.assert_allclose(run_one(program, x)[0], layer(Tensor(x)).asnumpy(), rtol=1e-4, atol=1e-5)
     parts = linearize(trace(lambda x: ops.square(layer(x)).sum(), x))
     inputs = [x, *(c.asnumpy() for c in parts.forward.captures)]
-    saved = evaluate(parts.forward, [inputs])[0][1:]
-    got = evaluate(parts.backward, [[*(inputs[i] for i in parts.kept_inputs), *saved, np.float32(1)]])[0][1:]
+    saved = interpret(parts.forward, [inputs])[0][1:]
+    got = interpret(parts.backward, [[*(inputs[i] for i in parts.kept_inputs), *saved, np.float32(1)]])[0][1:]
     want = ms.grad(lambda x: ops.square(layer(x)).sum(), None, list(parts.forward.captures))(Tensor(x))
     for g, w in zip(got, want, strict=True):
         np.testing.assert_allclose(g, w.asnumpy(), rtol=1e-3, atol=1e-4)
@@ -251,5 +251,5 @@ def test_received_rows_are_flattened_to_rows():
         rows, route = dispatch(x, ids, num_local_experts=2)
         return combine(mint.flatten(rows.reshape(-1, 2, 3), 1), route)
     x, ids = array(4, 6), np.int32([[0], [1], [1], [0]])
-    out = evaluate(trace(f, x, ids), [[x, ids]])
+    out = interpret(trace(f, x, ids), [[x, ids]])
     np.testing.assert_array_equal(out[0][0], x)

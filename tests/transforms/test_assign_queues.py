@@ -18,8 +18,8 @@ from hpmoe.scheduling.workers import vector_workers
 
 @pytest.mark.parametrize("what", [
     {"tokens": 512}, {"tokens": 512, "direction": "backward"}, {"tokens": 1024, "imbalance": 3.5},
-    {"tokens": 1024, "imbalance": 3.5, "replicas": 1}, {"ep": 8, "tokens": 512, "machine": hpmoe.ascend_a2},
-    {"ep": 8, "tokens": 512, "machine": hpmoe.ascend_a3.replace({"link.node_size": 4})}], ids=str)
+    {"tokens": 1024, "imbalance": 3.5, "replicas": 1}, {"ep": 8, "tokens": 512, "machine": hpmoe.machines.ascend_a2},
+    {"ep": 8, "tokens": 512, "machine": hpmoe.machines.ascend_a3.replace({"link.node_size": 4})}], ids=str)
 def test_a_layer_is_above_its_bound_and_ahead_of_launches(what):
     """schedule_grid.py and paper_table.py of the benchmarks print by how much."""
     ours, other = layer(**what), layer(**what, tuned=False)
@@ -44,8 +44,8 @@ def test_puts_are_dealt_out_evenly_whatever_slots_rows_are_in(direction):
     ids = np.argsort(np.random.default_rng(0).random((16, 2048, 128)), axis=2)[:, :, :8].astype(np.int32)
     ours = dataclasses.replace(layer(direction, ep=16, tokens=2048, hidden=2048, intermediate=768), ids=ids)
     line = ours.fused()
-    flow, costs = line.flow, expected_costs(line.flow, hpmoe.ascend_a3)
-    senders = hpmoe.ascend_a3.num_aiv - vector_workers(flow, hpmoe.ascend_a3, costs).computing
+    flow, costs = line.flow, expected_costs(line.flow, hpmoe.machines.ascend_a3)
+    senders = hpmoe.machines.ascend_a3.num_aiv - vector_workers(flow, hpmoe.machines.ascend_a3, costs).computing
     rows = Layout(flow, [list(ours.ids)] * len(flow.routes), None).task_rows(3)
     for op in (i for i, op in enumerate(flow.ops) if op.opcode in ("PUT", "PUT_BACK") and op.cols):
         sent = rows * (flow.tasks["op"] == op)
@@ -64,7 +64,7 @@ def test_likely_rows_where_an_expert_has_a_capacity_are_not_those_that_it_has_ro
             hpmoe.ShapeDtypeStruct((600, 2), "float32"),
             hpmoe.ShapeDtypeStruct((4, 64, 256), "float32"), hpmoe.ShapeDtypeStruct((4, 128, 64), "float32")]
     capped = hpmoe.tile_partition(lambda *args: hpmoe.moe_ffn(*args, capacity_factor=1.5, drop_policy="position"))
-    route = hpmoe.spmd(capped, hpmoe.Mesh(ep_size=2)).lower(*(hpmoe.ShapeDtypeStruct((2, *a.shape), a.dtype)
+    route = hpmoe.spmd(capped, hpmoe.Mesh(ep=2)).lower(*(hpmoe.ShapeDtypeStruct((2, *a.shape), a.dtype)
                                                               for a in args)).routes[0]
     assert (route.max_rows, route.expected_rows) == (1800, 1200) and not route.is_mostly_empty
 
@@ -86,8 +86,8 @@ def test_matrix_workers_share_slots_that_are_not_likely():
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_workers_that_compute_rows_move_none_and_move_them_together(direction):
-    flow = hpmoe.overlap_comm.apply_to(layer(direction, tokens=512).tiles, cols="auto")
-    flow = hpmoe.assign_queues.apply_to(flow, machine=hpmoe.ascend_a3)
+    flow = hpmoe.overlap_comm.apply_to(layer(direction, tokens=512).tiles, put_cols="auto")
+    flow = hpmoe.assign_queues.apply_to(flow, machine=hpmoe.machines.ascend_a3)
     opcodes = [{flow.ops[o].opcode for o in np.unique(flow.tasks["op"][tasks])} for tasks in flow.queues[24:]]
     computes = [bool(codes & {"SWIGLU", "SWIGLU_GRAD", "MAP", "ROW_DOT"}) for codes in opcodes]
     moves = [bool(codes & {"PUT", "PUT_BACK"}) for codes in opcodes]

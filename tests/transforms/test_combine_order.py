@@ -55,9 +55,9 @@ def test_orders_change_no_bit(i, order, combine_order, in_default_order):
         assert bitwise_equal(found, in_default_order[stage, signal])
 
 
-@pytest.mark.parametrize("make", [hpmoe.deduplicate_rows,
+@pytest.mark.parametrize("make", [hpmoe.send_rows(scheme="deduplicated"),
                                   functools.partial(hpmoe.replicate_experts, loads=[9, 1, 1, 1, 1, 1, 1, 1], replicas=1)],
-                         ids=["deduplicate_rows", "replicate_experts"])
+                         ids=["deduplicated", "replicate_experts"])
 def test_with_other_routes(make):
     args, cotangent = FOUR.arguments(), FOUR.cotangent()
     want, want_grads = numpy_moe_ffn(args, cotangent, FOUR.num_tokens)

@@ -6,7 +6,7 @@ from value_changes import RULES, changing, jax_layer
 
 import hpmoe
 from hpmoe import TransformError, chain, moe_ffn
-from hpmoe.transforms.deduplicate_rows import deduplicate_rows
+from hpmoe.transforms.send_rows import send_rows
 
 LAYER = Layer(ep=2, T=5, H=4, I=3, E=4, K=2)
 STAGES = stages()
@@ -32,7 +32,7 @@ def test_gradient_on_one_rank(name):
 def test_several_changes_are_differentiated_together():
     changes = chain(*map(changing, RULES))
     assert_equals_jax(STAGES["fused"](changes(moe_ffn)), LAYER, *RULES)
-    assert_equals_jax(STAGES["fused"](deduplicate_rows(changes(moe_ffn))), LAYER, *RULES)
+    assert_equals_jax(STAGES["fused"](send_rows(changes(moe_ffn), scheme="deduplicated")), LAYER, *RULES)
 
 
 @pytest.mark.parametrize("order, policy", [("saved first", "recompute_swiglu"), ("saved first", "dispatched_rows"),
@@ -55,5 +55,5 @@ def test_what_stands_for_a_saved_value_is_saved():
 
 
 def test_transform_after_one_of_passes_prints_the_order():
-    with pytest.raises(TransformError, match=r"relu_squared: .* write chain\(relu_squared, deduplicate_rows\)"):
-        chain(deduplicate_rows, changing("relu_squared"))(moe_ffn)
+    with pytest.raises(TransformError, match=r"relu_squared: .* write chain\(relu_squared, send_rows"):
+        chain(send_rows(scheme="deduplicated"), changing("relu_squared"))(moe_ffn)

@@ -56,7 +56,7 @@ def test_mxfp8_in_tiles_for_an_npu():
     layer = Layer(ep=3, T=2, H=33, I=33, E=3, K=3)
     w8a8 = quantize_weights(dtype="mxfp8", row_dtype="mxfp8", backward="quantized")
     for f in (chain(quantize_rows(dtype="mxfp8", combine=True), w8a8)(moe_ffn), quantize_weights(moe_ffn, dtype="mxfp8")):
-        tiled = chain(hpmoe.tile_partition(rows=4, cols=16, machine=hpmoe.ascend_a3), hpmoe.overlap_comm,
+        tiled = chain(hpmoe.tile_partition(rows=4, cols=16, machine=hpmoe.machines.ascend_a3), hpmoe.overlap_comm,
                       hpmoe.assign_queues(machine=hpmoe.cpu(2)), hpmoe.fuse_persistent)(f)
         got, want = (run_half(g, layer, "float16") for g in (tiled, f))
         assert_close(got, want, tolerance=2e-3)

@@ -75,11 +75,11 @@ def test_rows_sent_once_need_no_layout_by_expert():
     """Copying them to their experts, and adding them up, are kernels of their own; fewer rows cross the links."""
     layer = Layer(ep=2, T=9, E=6, K=3)
     args = tensors(layer.arguments())
-    staged = launch_kernels(hpmoe.tile_partition(hpmoe.deduplicate_rows(hpmoe.moe_ffn), rows=4, cols=8))
+    staged = launch_kernels(hpmoe.tile_partition(hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated"), rows=4, cols=8))
     wanted = hpmoe.spmd(hpmoe.moe_ffn, Mesh(2))(*args).asnumpy()
     np.testing.assert_allclose(hpmoe.spmd(staged, Mesh(2)).interpret(*args).asnumpy(), wanted, rtol=1e-5, atol=1e-5)
     ids, sent = args[1].asnumpy(), {}
-    for f in (hpmoe.moe_ffn, hpmoe.deduplicate_rows(hpmoe.moe_ffn)):
+    for f in (hpmoe.moe_ffn, hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated")):
         tiled = launch_kernels(hpmoe.tile_partition(f, rows=4, cols=8))
         flow = hpmoe.assign_queues(tiled,
                                    machine=NPU).lower(*(ShapeDtypeStruct(a.shape[1:], str(a.dtype).lower()) for a in args),

@@ -64,8 +64,8 @@ def test_extremes(options):
     (8, 512, [8, 8])])
 def test_groups_of_peers_give_way_before_parts_of_rows(ep, tokens, num_peers):
     sizes = SimpleNamespace(ep=ep, tokens=tokens, experts=256, top_k=8, hidden=7168, intermediate=2048, dtype="bfloat16")
-    whole = commands.Layer(sizes, "forward", hpmoe.ascend_a3, balanced_ids(ep, tokens, 8, 256), tuned=True)
-    puts = [op for op in hpmoe.overlap_comm.apply_to(whole.tiles, cols="auto").ops if op.num_peers]
+    whole = commands.Layer(sizes, "forward", hpmoe.machines.ascend_a3, balanced_ids(ep, tokens, 8, 256), tuned=True)
+    puts = [op for op in hpmoe.overlap_comm.apply_to(whole.tiles, put_cols="auto").ops if op.num_peers]
     assert [op.num_peers for op in puts] == num_peers
     assert all(math.prod(op.grid) <= put_sizes.MOST_PUTS and bool(op.tile_cols) == (tokens > 128) for op in puts)
 
@@ -95,12 +95,12 @@ def test_simulation_sends_the_same_bytes_and_its_critical_path_is_whole():
 
 
 def test_puts_are_cut_where_a_worker_would_be_long_at_them():
-    wide = [o.tile_cols for o in hpmoe.overlap_comm.apply_to(layer(tokens=512).tiles, cols="auto").ops if o.num_peers]
-    many = [o.tile_cols for o in hpmoe.overlap_comm.apply_to(layer(ep=16, tokens=16384).tiles, cols="auto").ops
+    wide = [o.tile_cols for o in hpmoe.overlap_comm.apply_to(layer(tokens=512).tiles, put_cols="auto").ops if o.num_peers]
+    many = [o.tile_cols for o in hpmoe.overlap_comm.apply_to(layer(ep=16, tokens=16384).tiles, put_cols="auto").ops
             if o.num_peers]
-    fast = layer(tokens=512).tiles.replace(machine=hpmoe.ascend_a3.replace({"link.worker_bytes_per_us": 1e9}))
+    fast = layer(tokens=512).tiles.replace(machine=hpmoe.machines.ascend_a3.replace({"link.worker_bytes_per_us": 1e9}))
     assert 0 < max(wide) < max(many) < 7168
-    assert {o.tile_cols for o in hpmoe.overlap_comm.apply_to(fast, cols="auto").ops if o.num_peers} == {0}
+    assert {o.tile_cols for o in hpmoe.overlap_comm.apply_to(fast, put_cols="auto").ops if o.num_peers} == {0}
 
 
 def test_workers_with_few_puts_have_finer_ones(monkeypatch):
@@ -109,7 +109,7 @@ def test_workers_with_few_puts_have_finer_ones(monkeypatch):
     ids, found = drawn_ids(16, 32, 8, 32), []
     for few in (put_sizes.FEW_PUTS, 0):
         monkeypatch.setattr(put_sizes, "FEW_PUTS", few)
-        flow = commands.Layer(sizes, "forward", hpmoe.ascend_a3, ids, tuned=True).fused_flow()
+        flow = commands.Layer(sizes, "forward", hpmoe.machines.ascend_a3, ids, tuned=True).fused_flow()
         found.append((hpmoe.simulate(flow, routing=ids).span, max(op.tile_cols or 2048 for op in flow.ops if op.num_peers)))
     (few_us, few_cols), (us, cols) = found
     assert few_cols < cols and few_us < us
@@ -118,7 +118,7 @@ def test_workers_with_few_puts_have_finer_ones(monkeypatch):
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_parts_of_columns_of_no_tokens_are_put_in_queues(direction):
     avals = avals_of(Layer(ep=2, T=0, H=16, E=4, K=1).arguments())
-    put = hpmoe.overlap_comm(hpmoe.tile_partition(hpmoe.moe_ffn, rows=8, cols=8), cols=4)
+    put = hpmoe.overlap_comm(hpmoe.tile_partition(hpmoe.moe_ffn, rows=8, cols=8), put_cols=4)
     before, queued = (f.lower(*avals, mesh=hpmoe.Mesh(2), direction=direction) for f in (
         put, hpmoe.assign_queues(put, machine=SMALL_NPU)))
     assert any(b.columns and not b.size for b in before.deps.blocks) and queued.num_tasks == before.num_tasks

@@ -13,7 +13,7 @@ from hpmoe import Mesh, ShapeDtypeStruct, TransformError, chain, moe_ffn
 from hpmoe.rewriting import map_equations, primitives
 from hpmoe.testing import assert_same
 
-MESH = Mesh(4, node_size=2)
+MESH = Mesh(4, nodes=2)
 AVALS = [ShapeDtypeStruct(*a) for a in (((3, 4), "float32"), ((3, 3), "int32"), ((3, 3), "float32"), ((2, 4, 6), "float32"),
                             ((2, 3, 4), "float32"))]
 ROUNDING = 0.05  # of int8 elements, relative to the largest value
@@ -30,13 +30,11 @@ SHIPPED = {
     "guard_values": lambda: hpmoe.guard_values(fill="zero"),
     "limit_rows": lambda: hpmoe.limit_rows(rank_capacity_factor=4.0),
     "replicate_experts": lambda: hpmoe.replicate_experts(loads=[9, 1, 1, 1, 1, 1, 1, 1]),
-    "deduplicate_rows": lambda: hpmoe.deduplicate_rows,
-    "relay_rows": lambda: hpmoe.relay_rows,
-    "send_rows": lambda: hpmoe.send_rows(scheme="node"),
+    "send_rows": lambda: hpmoe.send_rows(scheme="hierarchical+deduplicated"),
     "quantize_rows": lambda: hpmoe.quantize_rows,
     "quantize_weights": lambda: hpmoe.quantize_weights,
 }
-OF_PASSES = {"deduplicate_rows", "relay_rows", "send_rows", "quantize_rows", "quantize_weights", "double_and_halve"}
+OF_PASSES = {"send_rows", "quantize_rows", "quantize_weights", "double_and_halve"}
 
 
 @hpmoe.transform(requires="program", passes="both")

@@ -160,7 +160,7 @@ def test_half_precision():
 @pytest.mark.parametrize("dtype, size", [("float32", 4), ("bfloat16", 2)])
 def test_bytes_on_links_of_a_simulated_run(dtype, size):
     """A row of 64 elements goes out as 64 bytes and a scale of 4, and comes back as it was."""
-    layer, machine = Layer(ep=4, T=16, H=64, E=8, K=3), hpmoe.ascend_a3
+    layer, machine = Layer(ep=4, T=16, H=64, E=8, K=3), hpmoe.machines.ascend_a3
     args = in_dtype(layer.arguments(), dtype)
     to_queues = chain(hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues(machine=machine))
     owners = args[1] // (layer.E // layer.ep)

@@ -125,7 +125,7 @@ def test_where_vector_units_widen_weights_before_they_are_multiplied(name, stage
     """As on an NPU, whose matrix units multiply floats by floats: once, whatever multiplies them."""
     layer = LAYERS["uneven"]
     args, cotangent = layer.arguments(), layer.cotangent()
-    tiles = hpmoe.tile_partition(rows=2, cols=3, machine=hpmoe.ascend_a3)
+    tiles = hpmoe.tile_partition(rows=2, cols=3, machine=hpmoe.machines.ascend_a3)
     to_kernel = hpmoe.overlap_comm, hpmoe.assign_queues(machine=hpmoe.cpu(2)), hpmoe.fuse_persistent
     f = chain(TRANSFORMS[name], tiles, *to_kernel * (stage == "fused"))(moe_ffn)
     out, grads = run_spmd(f, layer.ep, args, [cotangent], layer.num_tokens)
@@ -173,7 +173,7 @@ def test_rows_rounded_before_they_are_sent_or_after_are_the_same_bits(dtype):
 def test_weights_are_held_and_read_as_bytes():
     """Of each weight a byte is read, by a vector unit where rows stay as they are; a product takes half the time where it
     reads int8 rows, too."""
-    machine, sizes = hpmoe.ascend_a3, ((512, 4096), (512, 1), (512, 1), (4, 4096, 512), (4, 256, 4096))
+    machine, sizes = hpmoe.machines.ascend_a3, ((512, 4096), (512, 1), (512, 1), (4, 4096, 512), (4, 256, 4096))
     avals = [hpmoe.ShapeDtypeStruct(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(sizes)]
     to_queues = chain(hpmoe.tile_partition(machine=machine), hpmoe.overlap_comm, hpmoe.assign_queues(machine=machine))
     ids = np.arange(512).reshape(1, 512, 1) % 4

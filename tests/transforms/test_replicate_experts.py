@@ -106,7 +106,7 @@ def test_a_hot_rank_simulated():
     from hpmoe.commands.layer import Layer as Simulated, ids_of
     o = SimpleNamespace(ep=8, tokens=4096, hidden=2048, intermediate=1024, experts=32, top_k=2, dtype="bfloat16")
     for direction in ("forward", "backward"):
-        plain, copied = (Simulated(o, direction, hpmoe.ascend_a3, ids_of(o, 4.0), replicas=r) for r in (0, 1))
+        plain, copied = (Simulated(o, direction, hpmoe.machines.ascend_a3, ids_of(o, 4.0), replicas=r) for r in (0, 1))
         lines = [layer.fused() for layer in (plain, copied)]
         spans = [layer.span_us(line) for layer, line in zip((plain, copied), lines, strict=True)]
         assert copied.bound_us(lines[1]) < spans[1] < spans[0]

@@ -96,7 +96,7 @@ def test_activations_are_what_recompute_swiglu_recomputes(name):
 
 def test_the_backward_of_a_policy_reads_no_more_than_it_is_given():
     program = save_for_backward.apply_to(hpmoe.trace(hpmoe.moe_ffn, *AVALS), policy=nothing)
-    backward = hpmoe.vjp(program)
+    backward = hpmoe.rewriting.vjp(program)
     assert backward.input_names == (*program.input_names[:1], "topk_ids", "topk_weights", "gate_up_weight", "down_weight",
                                     "d_out")
     assert [e.primitive.name for e in backward.equations][:4] == ["route", "dispatch", "grouped_matmul", "swiglu"]

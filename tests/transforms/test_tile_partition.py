@@ -12,7 +12,7 @@ from hpmoe.costs.tile_choice import tile_times
 def test_the_tile_is_chosen_by_the_machine_and_the_sizes(direction):
     big, small = (layer(direction, tokens=t).tiles for t in (4096, 64))
     assert big.provenance[-1] == layer(direction).tiles.provenance[-1]  # the same again
-    assert big.machine is hpmoe.ascend_a3 and hpmoe.assign_queues.apply_to(big).machine is hpmoe.ascend_a3
+    assert big.machine is hpmoe.machines.ascend_a3 and hpmoe.assign_queues.apply_to(big).machine is hpmoe.machines.ascend_a3
     assert big.provenance[-1] != small.provenance[-1]
 
 
@@ -26,7 +26,7 @@ def test_rows_of_an_expert_are_not_split():
 
 def test_what_is_given_is_kept():
     program = hpmoe.trace(hpmoe.swiglu, hpmoe.ShapeDtypeStruct((300, 64), "float32"))
-    assert {rows for rows, _ in tile_times(program, hpmoe.ascend_a3, 24, None)} == {24}
+    assert {rows for rows, _ in tile_times(program, hpmoe.machines.ascend_a3, 24, None)} == {24}
     assert {cols for _, cols in tile_times(program, NPU, None, 40)} == {40}
     flow = hpmoe.tile_partition(hpmoe.swiglu, rows="auto", cols=40).lower(hpmoe.ShapeDtypeStruct((300, 64), "float32"))
     assert "cols=40" in flow.provenance[-1] and flow.machine is None
@@ -35,7 +35,7 @@ def test_what_is_given_is_kept():
 def test_a_choice_changes_no_number():
     x = np.random.default_rng(0).standard_normal((37, 24)).astype(np.float32)
     from helpers import tensors
-    for machine in (None, hpmoe.ascend_a3.replace(tile_rows=8, tile_cols=4)):
+    for machine in (None, hpmoe.machines.ascend_a3.replace(tile_rows=8, tile_cols=4)):
         staged = hpmoe.fuse_persistent(hpmoe.assign_queues(hpmoe.tile_partition(
             hpmoe.swiglu, rows="auto", cols="auto", machine=machine)))
         assert (staged(*tensors([x])).asnumpy() == hpmoe.fuse_persistent(hpmoe.assign_queues(hpmoe.tile_partition(

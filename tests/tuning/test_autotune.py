@@ -49,7 +49,7 @@ def avals(layer=LAYER):
 
 def program(f=moe_ffn, layer=LAYER, direction="forward"):
     traced = hpmoe.trace(f, *avals(layer), mesh=layer.mesh)
-    return traced if direction == "forward" else hpmoe.vjp(traced)
+    return traced if direction == "forward" else hpmoe.rewriting.vjp(traced)
 
 
 def compared(traced=None, **options):
@@ -63,9 +63,9 @@ def times(found):
 @pytest.mark.parametrize("direction", ("forward", "backward"))
 def test_a_budget_of_zero_is_the_options_auto(cache, refused, direction):
     refused()
-    machine = hpmoe.ascend_a2
+    machine = hpmoe.machines.ascend_a2
     auto = hpmoe.chain(hpmoe.send_rows(machine=machine), hpmoe.tile_partition(rows="auto", cols="auto", machine=machine),
-                       hpmoe.overlap_comm(cols="auto", returns=2), hpmoe.assign_queues)
+                       hpmoe.overlap_comm(put_cols="auto", returns=2), hpmoe.assign_queues)
     layer = Layer(ep=16, T=32, H=64, I=32, E=32, K=4, node_size=8)
     want, flow = (f.lower(*avals(layer), mesh=layer.mesh, direction=direction) for f in (
         auto(moe_ffn), hpmoe.autotune(moe_ffn, machine=machine, budget=0)))
@@ -169,8 +169,8 @@ def test_schemes_are_compared_where_ranks_share_nodes():
     found = compared(program(layer=layer), machine=slow, fixed={"policy": "round_robin", "rows": 8, "cols": 8}, budget=5)
     us = {t.plan.scheme: t.us for t in found.trials if t.plan == dataclasses.replace(found.chosen, scheme=t.plan.scheme)}
     assert set(us) == set(SCHEMES) and found.chosen.scheme == min(us, key=us.get) != "direct"
-    once = compared(hpmoe.deduplicate_rows(moe_ffn).lower(*avals(layer), mesh=layer.mesh), machine=slow)
-    assert {t.plan.scheme for t in once.trials} <= {"direct", "node"}  # beside what the program has already
+    once = compared(hpmoe.send_rows(moe_ffn, scheme="deduplicated").lower(*avals(layer), mesh=layer.mesh), machine=slow)
+    assert {t.plan.scheme for t in once.trials} <= {"direct", "hierarchical"}  # beside what the program has already
     args, cotangent = layer.arguments(), layer.cotangent()
     want, want_grads = numpy_moe_ffn(args, cotangent)
     tuned = hpmoe.fuse_persistent(hpmoe.autotune(moe_ffn, machine=slow.replace(name="slow"), budget=0))
@@ -191,7 +191,8 @@ def test_functions_of_other_kinds():
                           machine=MACHINE, budget=100)
     assert {(t.plan.scheme, t.plan.signal, t.plan.put_cols) for t in alone.trials} == {("direct", "tile", "auto")}
     dropping = functools.partial(moe_ffn, capacity_factor=0.5, drop_policy="probs")
-    for f in (dropping, hpmoe.deduplicate_rows(moe_ffn), hpmoe.replicate_experts(moe_ffn, loads=[9, 1, 1, 1], replicas=1)):
+    for f in (dropping, hpmoe.send_rows(moe_ffn, scheme="deduplicated"),
+              hpmoe.replicate_experts(moe_ffn, loads=[9, 1, 1, 1], replicas=1)):
         for ids in (None, HOT):
             assert hpmoe.autotune(f, machine=MACHINE, topk_ids=ids, budget=3).lower(*avals(), mesh=Mesh(2)).queues
     assert compared(machine=hpmoe.cpu(2), budget=4).num_simulated == 4
@@ -245,8 +246,8 @@ def test_the_command_prints_the_table(capsys):
         assert {(t["policy"], t["rows"]) for t in found["trials"]} == {("round_robin", 16)}
     assert main(["tune", *sizes, "--budget=3", "--policy=round_robin", "--tile_rows=16", "--direction=forward"]) == 0
     assert f"chosen: {out['passes'][0]['reason']}" in capsys.readouterr().out
-    assert main(["tune", *sizes, "--dedup", "--budget=0", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["passes"][0]["chosen"]["scheme"] == "rank"
-    for flags, told in ((["--dedup", "--scheme=node"], "--scheme=node: it must be rank, or left out, with --dedup"),
+    assert main(["tune", *sizes, "--scheme=deduplicated", "--budget=0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["passes"][0]["chosen"]["scheme"] == "deduplicated"
+    for flags, told in ((["--scheme=node"], "--scheme=node: it must be one of direct, deduplicated"),
                         (["--combine_order=sequential"], "--combine_order=sequential: it must be left out")):
         assert main(["tune", *sizes, *flags]) == 2 and f"flag {told}" in capsys.readouterr().err

@@ -15,7 +15,8 @@ from hpmoe.tuning.sample_routings import sample_routings
 
 def layer(routing):
     o = SimpleNamespace(ep=8, tokens=512, hidden=64, intermediate=32, experts=32, top_k=8, dtype="bfloat16")
-    return Layer(o, "forward", hpmoe.ascend_a3, skewed_ids(routing, o.ep, o.tokens, o.top_k, o.experts, seed=1), tuned=True)
+    return Layer(o, "forward", hpmoe.machines.ascend_a3, skewed_ids(routing, o.ep, o.tokens, o.top_k, o.experts, seed=1),
+                 tuned=True)
 
 
 @pytest.mark.parametrize("routing", SKEWS)

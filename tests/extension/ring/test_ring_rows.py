@@ -82,7 +82,7 @@ def test_ways_that_are_no_tree_are_refused():
 
 def test_rows_go_to_the_next_rank_only():
     layer = Layer(ep=4, T=64, H=16, I=16, E=8, K=2)
-    flow = lowered(stages(machine=hpmoe.ascend_a3)["queues"](ring_rows(moe_ffn)), layer.arguments(), layer.mesh)
+    flow = lowered(stages(machine=hpmoe.machines.ascend_a3)["queues"](ring_rows(moe_ffn)), layer.arguments(), layer.mesh)
     timeline = hpmoe.simulate(flow, routing=layer.arguments()[1])
     moved = np.asarray(timeline.moved)
     assert moved.any()

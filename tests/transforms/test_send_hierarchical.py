@@ -26,7 +26,7 @@ from rewrites import (
 )
 
 import hpmoe
-from hpmoe import chain, deduplicate_rows, moe_ffn, relay_rows
+from hpmoe import moe_ffn, send_rows
 
 LAYERS = {
     "all on one rank": Layer(ep=4, T=5, E=12, K=3, routing="one rank", node_size=2),
@@ -34,7 +34,8 @@ LAYERS = {
     "nodes of three": Layer(ep=6, T=4, E=6, K=4, node_size=3),
     "no tokens": Layer(ep=4, T=0, E=4, K=2, node_size=2),
 }
-SCHEMES = {"relays": relay_rows, "relays, once to a rank": chain(deduplicate_rows, relay_rows)}
+SCHEMES = {"relays": send_rows(scheme="hierarchical"),
+           "relays, once to a rank": send_rows(scheme="hierarchical+deduplicated")}
 
 
 def absent(rng, ep_size, num_tokens, top_k, num_experts):
@@ -47,22 +48,23 @@ def absent(rng, ep_size, num_tokens, top_k, num_experts):
 
 @pytest.mark.parametrize("name, stage", at_stages(LAYERS))
 def test_every_stage(name, stage):
-    assert_equals_numpy(stages()[stage](relay_rows(moe_ffn)), LAYERS[name])
+    assert_equals_numpy(stages()[stage](send_rows(moe_ffn, scheme="hierarchical")), LAYERS[name])
 
 
 @pytest.mark.parametrize("stage", ["plain", "queues", "fused"])
 def test_every_stage_with_more_nodes_than_choices(stage):
-    assert_equals_numpy(stages()[stage](relay_rows(moe_ffn)), dataclasses.replace(LAYERS["uneven"], K=1))
+    assert_equals_numpy(stages()[stage](send_rows(moe_ffn, scheme="hierarchical")),
+                        dataclasses.replace(LAYERS["uneven"], K=1))
 
 
 @pytest.mark.parametrize("name", ["expert_biases", "two_layers", "without_weights"])
 def test_other_layers_against_jax(name):
-    assert_agrees_with_jax(relay_rows, Layer(ep=4, T=5, E=8, K=3, node_size=2), name)
+    assert_agrees_with_jax(send_rows(scheme="hierarchical"), Layer(ep=4, T=5, E=8, K=3, node_size=2), name)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision(dtype):
-    assert_rounds_once_more(relay_rows, Layer(ep=4, T=16, E=8, K=4, H=8, I=4, node_size=2), dtype)
+    assert_rounds_once_more(send_rows(scheme="hierarchical"), Layer(ep=4, T=16, E=8, K=4, H=8, I=4, node_size=2), dtype)
 
 
 @pytest.mark.parametrize("stage", ["plain", "overlap", "fused"])
@@ -70,21 +72,22 @@ def test_received_rows_and_weight_gradients_are_the_same_bit_for_bit(stage):
     layer = Layer(ep=4, T=9, E=8, K=3, num_tokens=(9, 4, 0, 7), node_size=2)
     args, cotangent = layer.arguments(), layer.cotangent()
     (_, direct), (_, relayed) = (run_spmd(stages()[stage](f), layer.mesh, args, [cotangent], layer.num_tokens)
-                                 for f in (moe_ffn, relay_rows(moe_ffn)))
+                                 for f in (moe_ffn, send_rows(moe_ffn, scheme="hierarchical")))
     assert [(a == b).all() for a, b in zip(direct[1:], relayed[1:], strict=True)] == [True] * 3
 
 
 @pytest.mark.parametrize("policy", ["position", "probs"])
 def test_dropped_entries_and_their_counts(policy):
     """A token crosses to a node that kept one of its entries, and does not where all were dropped."""
-    assert_drops_the_same(relay_rows, Layer(ep=4, T=8, E=8, K=3, num_tokens=(8, 5, 0, 2), node_size=2), fused(), policy)
+    assert_drops_the_same(send_rows(scheme="hierarchical"), Layer(ep=4, T=8, E=8, K=3, num_tokens=(8, 5, 0, 2), node_size=2),
+                          fused(), policy)
 
 
 @pytest.mark.parametrize("layer", [Layer(ep=4, T=5, E=4, K=2), Layer(ep=4, T=5, E=4, K=2, node_size=4),
                                    Layer(ep=2, T=5, E=8, K=1, node_size=1)])
 def test_on_one_node_or_nodes_of_one_rank_nothing_changes(layer):
     plain, relayed = (lowered(f, layer.arguments(), layer.mesh)
-                      for f in map(hpmoe.tile_partition, (moe_ffn, relay_rows(moe_ffn))))
+                      for f in map(hpmoe.tile_partition, (moe_ffn, send_rows(moe_ffn, scheme="hierarchical"))))
     assert plain.ops == relayed.ops and plain.routes == relayed.routes and (plain.deps.waits == relayed.deps.waits).all()
 
 
@@ -103,7 +106,8 @@ def test_every_access_is_ordered(scheme):
 def test_no_harmful_mutant_is_accepted(stage, direction):
     """Mutants of schedules that verify accepts are harmless in every routing of a layer small enough to list them all."""
     layer, rng = Layer(ep=4, T=1, H=2, I=1, E=4, K=2, node_size=2), np.random.default_rng(7)
-    flow = lowered(stages(rows=1, cols=2, machine=SMALL_NPU)[stage](relay_rows(moe_ffn)), layer.arguments(), layer.mesh,
+    flow = lowered(stages(rows=1, cols=2, machine=SMALL_NPU)[stage](send_rows(moe_ffn, scheme="hierarchical")),
+                   layer.arguments(), layer.mesh,
                    direction)
     assert len(flow.routes) == 2
     judge = Judge(flow, every_case(layer, flow)[::97])

@@ -20,7 +20,7 @@ from rewrites import (
 )
 
 import hpmoe
-from hpmoe import deduplicate_rows, moe_ffn
+from hpmoe import moe_ffn, send_rows
 from hpmoe.autodiff.vjp import linearize
 from hpmoe.routing.kinds.deduplicated import Deduplicated
 from hpmoe.routing.kinds.direct import Direct
@@ -37,30 +37,31 @@ LAYERS = {
 
 @pytest.mark.parametrize("name, stage", at_stages(LAYERS))
 def test_every_stage(name, stage):
-    assert_equals_numpy(stages()[stage](deduplicate_rows(moe_ffn)), LAYERS[name])
+    assert_equals_numpy(stages()[stage](send_rows(moe_ffn, scheme="deduplicated")), LAYERS[name])
 
 
 @pytest.mark.parametrize("name", ["expert_biases", "two_layers", "without_weights"])
 def test_other_layers_against_jax(name):
-    assert_agrees_with_jax(deduplicate_rows, Layer(ep=2, T=5, E=6, K=3), name)
+    assert_agrees_with_jax(send_rows(scheme="deduplicated"), Layer(ep=2, T=5, E=6, K=3), name)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision(dtype):
-    assert_rounds_once_more(deduplicate_rows, Layer(ep=4, T=16, E=8, K=4, H=8, I=4), dtype)
+    assert_rounds_once_more(send_rows(scheme="deduplicated"), Layer(ep=4, T=16, E=8, K=4, H=8, I=4), dtype)
 
 
 @pytest.mark.parametrize("policy", ["position", "probs"])
 @pytest.mark.parametrize("stage", ["plain", "overlap", "fused"])
 def test_dropped_entries_and_their_counts(stage, policy):
     """A token goes to a rank that kept one of its entries, and does not where all were dropped."""
-    assert_drops_the_same(deduplicate_rows, Layer(ep=2, T=8, E=6, K=3, num_tokens=(8, 5)), stages()[stage], policy)
+    assert_drops_the_same(send_rows(scheme="deduplicated"), Layer(ep=2, T=8, E=6, K=3, num_tokens=(8, 5)), stages()[stage],
+                          policy)
 
 
 @pytest.mark.parametrize("layer", [Layer(ep=1, T=5, E=4, K=2), Layer(ep=4, T=5, E=4, K=2), Layer(ep=2, T=5, E=8, K=1)])
 def test_where_nothing_repeats_nothing_changes(layer):
     plain, once = (lowered(f, layer.arguments(), layer.ep)
-                   for f in map(hpmoe.tile_partition, (moe_ffn, deduplicate_rows(moe_ffn))))
+                   for f in map(hpmoe.tile_partition, (moe_ffn, send_rows(moe_ffn, scheme="deduplicated"))))
     assert plain.ops == once.ops and plain.routes == once.routes and (plain.deps.waits == once.deps.waits).all()
 
 
@@ -80,9 +81,9 @@ def test_the_vjp_of_what_is_deduplicated():
     """Gradients may also be taken of the rewritten program."""
     layer = Layer(ep=2, T=5, E=6, K=3)
     args, cotangent = layer.arguments(), layer.cotangent()
-    both = linearize(lowered(deduplicate_rows(moe_ffn), args, 2))
-    outs = hpmoe.evaluate(both.forward, [[a[r] for a in args] for r in range(2)])
-    grads = hpmoe.evaluate(both.backward, [[*(args[i][r] for i in both.kept_inputs), *outs[r][1:], cotangent[r]]
+    both = linearize(lowered(send_rows(moe_ffn, scheme="deduplicated"), args, 2))
+    outs = hpmoe.interpret(both.forward, [[a[r] for a in args] for r in range(2)])
+    grads = hpmoe.interpret(both.backward, [[*(args[i][r] for i in both.kept_inputs), *outs[r][1:], cotangent[r]]
                                            for r in range(2)])
     want, want_grads = numpy_moe_ffn(args, cotangent)
     assert_close([np.stack([out[0] for out in outs]), *map(np.stack, zip(*grads, strict=True))], [want, *want_grads])
@@ -95,4 +96,4 @@ def test_every_access_is_ordered():
         ep = int(rng.integers(2, 4))
         layer = Layer(ep=ep, T=int(rng.integers(0, 6)), E=3 * ep, K=int(rng.integers(2, 4)))
         args = layer.arguments(int(rng.integers(100)))
-        assert_random_schedules_ordered(rng, deduplicate_rows(moe_ffn), layer, args)
+        assert_random_schedules_ordered(rng, send_rows(moe_ffn, scheme="deduplicated"), layer, args)

@@ -1,4 +1,4 @@
-"""The machines that have names of their own: the CPU of this process, and one die of an Ascend A2 and A3."""
+"""The machine that describes the CPU of this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 from hpmoe.machines.hardware import L2, MOST_QUEUES, Cube, Host, Link, Memory, Sync, Vector
 from hpmoe.machines.kept_calibration import with_calibration
 from hpmoe.machines.machine import Machine
-from hpmoe.machines.machine_files import load_machine
 from hpmoe.support.errors import check_argument, check_flags, is_int
 from hpmoe.support.keywords import suggests_keywords
 
@@ -52,6 +51,3 @@ def cpu(num_workers: int | None = None, ep_size: int = 1, calibrated: bool = Fal
     check_flags("hpmoe.cpu", calibrated=calibrated)
     return with_calibration(machine) if calibrated else machine
 
-
-ascend_a3 = load_machine("ascend_a3")
-ascend_a2 = load_machine("ascend_a2")

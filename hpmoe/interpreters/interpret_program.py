@@ -9,47 +9,18 @@ import numpy as np
 from hpmoe.ir.avals import RouteAval, Rows
 from hpmoe.ir.padding import check_num_tokens, padding_fault, rank_lengths
 from hpmoe.ir.program import Atom, Equation, Literal, Program, Var, program_window
-from hpmoe.ir.stages import Stages
 from hpmoe.ir.token_rows import token_vars
 from hpmoe.routing.routing import Route
 from hpmoe.support.dtypes import FLOATS, rounded, widen
 from hpmoe.support.errors import ProgramError, check_argument, check_inputs, is_name
-from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.known import known
 
 Value = np.ndarray | Route | float  # of one rank
 
 
-@suggests_keywords
-def evaluate(program: Program | Stages, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
-             dtype: str | None = None) -> list[list[np.ndarray]]:
-    """Computes the outputs of every rank; the output of each equation is rounded to its dtype.
-
-    Args:
-        program: what to run; of Stages each runs after those before it.
-        inputs: for each of `program.ep_size` ranks, one array for each program input, rounded to that input's dtype.
-        num_tokens: how many leading tokens of each rank count; all by default.
-        dtype: "float64" computes every float in double precision, of inputs as they are, and rounds nothing, as an oracle
-            does.
-
-    Returns:
-        For each rank, the list of outputs.
-
-    Raises:
-        ArgumentError: the arrays are not those of the program's inputs, or num_tokens does not fit, or an equation would
-            count padding in.
-
-    Example:
-        >>> import numpy as np, hpmoe
-        >>> program = hpmoe.trace(lambda x: x * x + 1.0, hpmoe.ShapeDtypeStruct((3,), "float32"))
-        >>> hpmoe.evaluate(program, [[np.arange(3.0)]])[0][0].tolist()
-        [1.0, 2.0, 5.0]
-    """
-    for stage in program if isinstance(program, Stages) else [program]:
-        check_argument(isinstance(stage, Program), "hpmoe.evaluate", "program", f"a {type(stage).__name__}",
-                       "a Program, as hpmoe.trace makes it")
-    if isinstance(program, Stages):
-        return program.run(inputs, num_tokens, dtype=dtype)
+def interpret_program(program: Program, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
+                      dtype: str | None = None) -> list[list[np.ndarray]]:
+    """Returns the outputs of every rank; the output of each equation is rounded to its dtype. See `hpmoe.interpret`."""
     _check(program, inputs, dtype)
     num_tokens = None if num_tokens is None else _lengths(program, num_tokens)
     ranks = range(program.ep_size)
@@ -82,9 +53,9 @@ def evaluate(program: Program | Stages, inputs: Sequence[Sequence[np.ndarray]], 
 
 
 def _check(program: Program, inputs: Sequence[Sequence[np.ndarray]], dtype: str | None) -> None:
-    check_inputs("hpmoe.evaluate", inputs, program.ep_size,
+    check_inputs("hpmoe.interpret", inputs, program.ep_size,
                  [(name, v.aval.shape) for name, v in zip(program.input_names, program.inputs, strict=True)])
-    check_argument(dtype is None or is_name(dtype, ("float64",)), "hpmoe.evaluate", "dtype", repr(dtype),
+    check_argument(dtype is None or is_name(dtype, ("float64",)), "hpmoe.interpret", "dtype", repr(dtype),
                    "\"float64\" or None")
 
 
@@ -97,15 +68,15 @@ def _check_made(program: Program, index: int, var: Var, values: Sequence[Value],
         found = () if isinstance(value, Route) else np.shape(value)
         if found != shape:
             name = program.equations[index].primitive.name
-            raise ProgramError(f"evaluate: the reference rule of {name} returned an array of shape {found}; it "
+            raise ProgramError(f"interpret: the reference rule of {name} returned an array of shape {found}; it "
                                f"must be of {shape}, as {var.aval}\n{program_window(program, index)}")
 
 
 def _lengths(program: Program, num_tokens: Sequence[int]) -> Sequence[int]:
     """The tokens of each rank, of which the program can tell its padding."""
-    lengths = rank_lengths("hpmoe.evaluate", num_tokens, program.ep_size)
+    lengths = rank_lengths("hpmoe.interpret", num_tokens, program.ep_size)
     if program.token_rows is None:
-        check_num_tokens("hpmoe.evaluate", program, lengths, padding_fault(program))
+        check_num_tokens("hpmoe.interpret", program, lengths, padding_fault(program))
     return lengths
 
 
@@ -144,7 +115,7 @@ def _run_equation(eqn: Equation, operands: list[list[Value]], routes: dict[Rows,
 
 def _run(program: Program, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
          dtype: str | None = None, **_: object) -> list[list[np.ndarray]]:
-    return evaluate(program, inputs, num_tokens, dtype)
+    return interpret_program(program, inputs, num_tokens, dtype)
 
 
 Program.interpreter = _run
