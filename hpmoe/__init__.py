@@ -157,3 +157,10 @@ __all__ = [
     "quantize_weights", "replicate_experts", "route", "save_for_backward", "select_grads", "send_rows", "simulate", "spmd",
     "swiglu", "tile_partition", "trace", "transform", "verify", "vjp", "world",
 ]
+
+
+def __getattr__(name: str) -> object:
+    modules = token_ops, router, rewriting, machines, ranks, nn, balance
+    where = [module.__name__ for module in modules if hasattr(module, name)]
+    hint = f"; write {where[0]}.{name}" if where and not name.startswith("_") else "; help(hpmoe) lists its names"
+    raise AttributeError(f"module 'hpmoe' has no attribute {name!r}{hint}")

@@ -130,7 +130,8 @@ def _hint(ids: object) -> str:
     if not isinstance(ids, (Tensor, ShapeDtypeStruct)):
         return tensor_advice("topk_ids", ids)
     if len(ids.shape) > 2:
-        return "Reshape [B, S, K] to [B * S, K]; a rank axis is for a function under hpmoe.spmd."
+        return ("Reshape [B, S, K] to [B * S, K]. Arrays have a rank axis only under hpmoe.spmd on an hpmoe.Mesh, not on "
+                "hpmoe.world().")
     if len(ids.shape) < 2:
         return "For one expert of each token write topk_ids.reshape(-1, 1)."
     return "Cast with topk_ids.astype(mindspore.int32), before the call."

@@ -104,8 +104,10 @@ class Runner:
         for i, (x, is_split) in enumerate(zip(given.arrays, given.split_arrays, strict=True)):
             if is_split and (not x.shape or x.shape[0] != ep_size):
                 check_argument(False, "spmd", given.array_names(self.plans.staged.function)[i],
-                               f"of shape {tuple(x.shape)}", f"[{ep_size}, ...], one part for each rank of the mesh",
-                               "An argument that all ranks share has None in in_axes.")
+                               f"of shape {tuple(x.shape)}",
+                               f"[{ep_size}, ...]: on an hpmoe.Mesh arrays have a leading rank axis",
+                               "Pass None in in_axes for an argument that all ranks share. On hpmoe.world() arrays have no "
+                               "rank axis.")
         return given
 
     def lower(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree], direction: str) -> AnyIR:

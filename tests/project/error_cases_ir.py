@@ -224,6 +224,7 @@ cases("IR", {
     "interpret a program by a seed": lambda: hpmoe.interpret(trace(doubled, X), [[ROWS]], seed=1),
     "interpret a taskflow in double": lambda: hpmoe.interpret(_flow(), [[ROWS]], dtype="float64"),
     "no machine of that name": lambda: hpmoe.machines.ascend_a4,
+    "a name of a module": lambda: hpmoe.permute,
     "interpret another shape": lambda: hpmoe.interpret(_flow(), [[ROWS[1:]]]),
     "interpret a lost signal": _stuck(lambda flow: hpmoe.interpret(flow, [[ROWS]])),
     "launch a lost signal": _stuck(lambda flow: CPU.compile([flow], timeout=0.5).run([[ROWS]])),

@@ -31,6 +31,13 @@ def test_the_docstring_has_a_line_for_each_name():
     assert list(told) == PUBLIC + [f"hpmoe.{module}" for module in MODULES]
 
 
+def test_a_name_of_a_module_says_where_it_is():
+    with pytest.raises(AttributeError, match=r"no attribute 'permute'; write hpmoe.token_ops.permute$"):
+        _ = hpmoe.permute
+    with pytest.raises(AttributeError, match=r"no attribute 'permutte'; help\(hpmoe\) lists its names$"):
+        _ = hpmoe.permutte
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_modules_of_the_docstring_have_documented_names(name):
     module = importlib.import_module(f"hpmoe.{name}")
