@@ -220,6 +220,7 @@ class Library(Group):
             one tile: of the times a and b both together take (a**p + b**p)**(1/p).
         reuse_bytes: what products read twice at most if L2 is larger than that; more is read again for other tiles.
         reuse_bytes_per_us: rate at which all workers together read what is in L2.
+        combine_share: share of the link's rates that kernels reach which combine rows.
         dequantize_us: time until 256 or more rows of int32 sums are the first floats; fewer take less, as their square root.
         dequantize_row_us: further time for each row.
         dequantize_bytes_per_us: rate of sums that are read and floats that are written, of all workers together.
@@ -234,6 +235,7 @@ class Library(Group):
     row_overlap: float = 4.0
     reuse_bytes: float = 1e9
     reuse_bytes_per_us: float = 1e9
+    combine_share: float = 1.0
     dequantize_us: float = 0.0
     dequantize_row_us: float = 0.0
     dequantize_bytes_per_us: float = 1e9

@@ -135,7 +135,7 @@ class Machine:
         >>> import hpmoe
         >>> slower = hpmoe.machines.ascend_a3.replace({"link.bytes_per_us": hpmoe.machines.ascend_a3.link.bytes_per_us / 2})
         >>> slower.link.bytes_per_us, slower.num_queues, slower.queue_name(0)
-        (77500.0, 72, 'aic.0')
+        (86000.0, 72, 'aic.0')
     """
 
     name: str
