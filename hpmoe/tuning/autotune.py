@@ -176,7 +176,7 @@ class _Simulated:
         return self._count
 
     def _us(self, plan: Plan) -> float:
-        """Returns simulated microseconds of a launch, the geometric mean of all routings."""
+        """Returns simulated microseconds of a launch, the geometric mean of the routings."""
         flow, machine = self._space.flow(plan), self._space.machine
         spans = [outline(flow, routing=ids, topk_weights=_weights(flow, ids)).span for ids in self._routings]
         return float(np.exp(np.log(np.maximum(start_us(flow, machine) + np.array(spans), 1e-9)).mean()))

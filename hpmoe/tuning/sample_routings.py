@@ -13,14 +13,15 @@ from hpmoe.support.errors import ArgumentError
 
 SEED = 7001
 POPULARITIES = 48  # of each kind, that are sampled
+ROUTINGS = 2  # to compare plans on
 STEPS = 25  # of a bisection
 
 
 def sample_routings(flow: tf.Taskflow) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields (kind, topk_ids of all ranks [ep, T, K]) of up to four routings with about the planned number of rows.
+    """Yields (kind, topk_ids of all ranks [ep, T, K]) of up to ROUTINGS routings with about the planned number of rows.
 
-    Samples POPULARITIES of each of SKEWS and takes the four by which the fullest rank receives most nearly as many rows as
-    the plan has capacity for. If the capacity is larger than the expected rows, all samples that fit are equally near, and
+    Samples POPULARITIES of each of SKEWS and takes those by which the fullest rank receives most nearly as many rows as the
+    plan has capacity for. If the capacity is larger than the expected rows, all samples that fit are equally near, and
     the first ones are taken, each of another kind. Entries over the capacity are masked.
 
     Yields nothing if ids are not all that decides where rows go, or if routes differ in their sizes.
@@ -33,7 +34,7 @@ def sample_routings(flow: tf.Taskflow) -> Iterator[tuple[str, np.ndarray]]:
     rows = rng.binomial(plan.ep_size * plan.num_tokens, shares).reshape(len(drawn), plan.ep_size, -1).sum(axis=2).max(axis=1)
     off = np.log(np.maximum(rows, 1) / max(1, plan.max_rows))
     off = np.maximum(off, 0.0) if plan.expected_rows < plan.max_rows else np.abs(off)
-    for kind, odds in (drawn[i] for i in np.argsort(off, kind="stable")[:len(SKEWS)]):
+    for kind, odds in (drawn[i] for i in np.argsort(off, kind="stable")[:ROUTINGS]):
         for ids in with_capacity(ids_by_odds(odds, plan.ep_size, plan.num_tokens, plan.top_k, rng), flow):
             yield kind, ids
 
