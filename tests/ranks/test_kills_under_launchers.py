@@ -59,4 +59,4 @@ def test_survivors_name_the_killed_rank(launcher, kill, tmp_path, monkeypatch):
     told = {line for line in text.splitlines() if line.startswith("rank") and " told " in line}  # msrun prints logs again
     assert len(told) == 2, (text, done.stderr)
     for line in told:
-        assert "told rank 1 was killed by SIGKILL during" in line and float(line.split()[-1]) - died < 2, line
+        assert "told rank 1 was killed by SIGKILL during" in line and float(line.split()[-1]) - died < 5, line
