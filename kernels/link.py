@@ -327,7 +327,7 @@ class Link:
         load().hpmoe_link_failure(self._native.handle, failure)
         error = failed_call(status, failure, At(what, self._calls, self.rank, self._names, image))
         blamed = (error.status or {}).get("rank") if isinstance(error, LaunchError) else None
-        if blamed is not None and blamed != self.rank:
+        if isinstance(blamed, int) and blamed != self.rank:
             mine, theirs = (int(self._names[rank].rpartition(" ")[2]) for rank in (self.rank, blamed))
             _blamed[:] = [(error, mine, theirs)]
             if status.code in _ENDS:

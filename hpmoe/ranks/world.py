@@ -136,7 +136,8 @@ class _Process:
                 self.worlds[mesh] = self._make(launched, mesh, timeout)
         except LaunchError as error:
             self.failure = error
-            report(launched.rank, (error.status or {}).get("rank", launched.rank), str(error))
+            blamed = (error.status or {}).get("rank")
+            report(launched.rank, blamed if isinstance(blamed, int) else launched.rank, str(error))
             raise
         return self.worlds[mesh]
 
