@@ -77,10 +77,11 @@ def test_what_is_dropped_by_weight_is_what_a_launch_drops():
     staged = hpmoe.assign_queues(hpmoe.overlap_comm(hpmoe.tile_partition(layer, rows=128)), machine=NPU)
     flow, ids = staged.lower(*avals), [np.zeros((256, 1), np.int32)]
     ops = [op.opcode for op in flow.ops]
+    fast = NPU.replace({"memory.write_cost": 1.0, "memory.bytes_per_us": 1e9})
     for token in (3, 200):
         weights = np.zeros((256, 1), np.float32)
         weights[token] = 1
-        line = hpmoe.simulate(flow, routing=ids, topk_weights=[weights])
+        line = hpmoe.simulate(flow, fast, routing=ids, topk_weights=[weights])
         mine = flow.tasks["op"][line.task] == ops.index("REDUCE")
         assert flow.tasks["row"][line.task[mine]][np.argmax(line.end[mine])] == token // 128
     hpmoe.simulate(flow)
