@@ -12,8 +12,8 @@ from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.plan_images import image_of
 from hpmoe.kernels.protocol import PRIMITIVES, Code, Dtype, MapCode, Opcode, Reduction
 from hpmoe.kernels.unpacking import read_table, read_tasks
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.errors import LaunchError
-from hpmoe.support.kept_files import Fields
 from hpmoe.support.known import known
 from hpmoe.tile_ops.params import ByColumns, Elementwise
 

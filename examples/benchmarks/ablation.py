@@ -20,8 +20,8 @@ from hpmoe.commands.layer import Layer, ids_of
 from hpmoe.commands.layer_flags import check_draws
 from hpmoe.commands.machine import define_machine, machine_of
 from hpmoe.ir.limits import MOST_RANKS
-from hpmoe.machines.kept_calibration import is_calibrated
-from hpmoe.support.kept_files import Fields
+from hpmoe.machines.cached_calibration import is_calibrated
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.progress import Progress
 from hpmoe.transforms.assign_queues import POLICIES
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import numpy as np
-from drawn_layers import Case, cases
+from sampled_layers import Case, cases
 
 import hpmoe
 from hpmoe.commands.layer import Layer
 from hpmoe.costs.start import start_us
 from hpmoe.machines.perturbed import drawn
 from hpmoe.scheduling.terms import TERMS, without
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.progress import Progress
 
 MOST_TASKS = 10**6  # of all ranks; a layer of more is left out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from layer_problem import LayerProblem
 
-from hpmoe.routing.workload import drawn_ids
+from hpmoe.routing.workload import sampled_ids
 from hpmoe.support.dtypes import numpy_dtype
 
 
@@ -20,7 +20,7 @@ def make_arrays(problem: LayerProblem, routing: str, seed: int) -> dict[str, np.
     def normal(*shape: int, scale: float = 1.0) -> np.ndarray:
         return rounded(rng.standard_normal(shape, np.float32) * np.float32(scale))
 
-    ids = drawn_ids(1, n, problem.top_k, e, is_zipf=routing == "zipf", seed=rng)[0]
+    ids = sampled_ids(1, n, problem.top_k, e, is_zipf=routing == "zipf", seed=rng)[0]
     weights = rng.random((n, problem.top_k), np.float32) + np.float32(0.1)
     return {"hidden_states": normal(n, h), "topk_ids": ids,
             "topk_weights": rounded(weights / weights.sum(-1, keepdims=True)),

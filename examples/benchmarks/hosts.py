@@ -26,7 +26,7 @@ from hpmoe.commands import options
 from hpmoe.kernels.native import ucx_fault
 from hpmoe.ranks.launchers import SECRET
 from hpmoe.ranks.link import ENGINES
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,7 @@ from sides import SIDES
 
 from hpmoe.commands import options
 from hpmoe.support import host
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.progress import Progress
 
 SUMMARY = "times a MoE-FFN beside the same one in other frameworks and beside plain matmuls"

@@ -7,7 +7,7 @@ from layer_problem import PASSES
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 
 COLORS = {"forward": ("#1b6ca8", "#9aa5b1"), "forward + backward": ("#7fb3d9", "#cfd6dd")}  # hpmoe's, the peers'
 

@@ -9,7 +9,7 @@ from contest import Contestant
 from layer_problem import PASSES
 from matmul_alone import SIZE
 
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 
 
 def summary(flops: dict[str, int], contestants: Sequence[Contestant]) -> Fields:

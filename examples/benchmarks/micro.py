@@ -9,7 +9,7 @@ import numpy as np
 from mindspore import Tensor
 
 import hpmoe
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.known import known
 from hpmoe.timelines.run import RATES
 

@@ -9,8 +9,8 @@ from absl import flags
 
 import hpmoe
 from hpmoe.commands.layer import Layer
-from hpmoe.routing.workload import drawn_ids
-from hpmoe.support.kept_files import Fields
+from hpmoe.routing.workload import sampled_ids
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.progress import Progress
 
 SCHEMES = {
@@ -29,7 +29,7 @@ def rows(o: flags.FlagValues, machine: hpmoe.Machine, progress: Progress) -> lis
         ep = nodes * machine.link.node_size
         sizes = SimpleNamespace(ep=ep, tokens=o.tokens, hidden=o.hidden, intermediate=o.intermediate,
                                 experts=o.experts // o.ep * ep, top_k=o.top_k, dtype=o.dtype)
-        ids = drawn_ids(ep, o.tokens, o.top_k, sizes.experts, is_zipf=o.routing == "zipf", seed=o.seed)
+        ids = sampled_ids(ep, o.tokens, o.top_k, sizes.experts, is_zipf=o.routing == "zipf", seed=o.seed)
         for scheme in SCHEMES if nodes > 1 else ("direct", "deduplicated"):
             progress(f"{nodes} nodes, {scheme}")
             line = Layer(sizes, o.direction, machine, ids, tuned=True, scheme=scheme).fused()

@@ -12,7 +12,7 @@ from absl import flags
 
 import hpmoe
 from hpmoe.commands.layer import Layer, ids_of
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.progress import Progress
 
 SUMMARY = "prints HyperParallel-MoE's published times beside the model of an Ascend A3"

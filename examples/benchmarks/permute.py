@@ -20,11 +20,11 @@ import hpmoe
 from hpmoe.commands import options
 from hpmoe.kernels import token_rows
 from hpmoe.kernels.native import load
-from hpmoe.routing.workload import drawn_ids
+from hpmoe.routing.workload import sampled_ids
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.errors import LaunchError
 from hpmoe.support.host import free_bytes
-from hpmoe.support.kept_files import Fields
 from hpmoe.support.loading import address
 from hpmoe.support.trees import PyTree
 
@@ -79,7 +79,7 @@ class Case:
     def __init__(self, tokens: int, hidden: int, dtype: str):
         rng = np.random.default_rng(0)
         self.tokens, self.hidden, self.dtype = tokens, hidden, dtype
-        self.ids = drawn_ids(1, tokens, TOP_K, EXPERTS, is_zipf=False, seed=rng)[0].astype(np.int32)
+        self.ids = sampled_ids(1, tokens, TOP_K, EXPERTS, is_zipf=False, seed=rng)[0].astype(np.int32)
         self.x = rng.standard_normal((tokens, hidden), np.float32).astype(numpy_dtype(dtype))
         self.places = token_rows.sorted_places(self.ids)
         self.entries = token_rows.Entries(self.places, TOP_K, self.places.size, 0)

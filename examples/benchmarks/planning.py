@@ -27,7 +27,7 @@ from hpmoe.ir.taskflow_bytes import read_taskflow, taskflow_bytes
 from hpmoe.kernels.packing import pack
 from hpmoe.planner import planner
 from hpmoe.runtime.planned_rows import PlannedRows, routes_of, with_planned_rows
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.progress import Progress
 from hpmoe.support.trees import Function, PyTree
 from hpmoe.tiling.dependencies import derive_dependencies

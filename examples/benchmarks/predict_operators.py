@@ -18,9 +18,9 @@ from hpmoe.commands.machine import MachineName
 from hpmoe.costs.operators import fused_us, matmul_us, moe_ffn_us
 from hpmoe.machines.machine_files import load_machine
 from hpmoe.machines.perturbed import drawn
-from hpmoe.routing.workload import drawn_ids
+from hpmoe.routing.workload import sampled_ids
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.errors import check_argument
-from hpmoe.support.kept_files import Fields
 
 SUMMARY = "predicts measured times of operators and says how far off the predictions are"
 NOTES = """\
@@ -95,7 +95,7 @@ def loads_of(row: Fields) -> np.ndarray:
     if row["kind"] == "fused_dispatch_ffn_combine":
         counts = ep * np.bincount(np.arange(tokens * top_k) % experts, minlength=experts).reshape(ep, -1)
         return counts[[counts.sum(axis=1).argmax()]]
-    ids = drawn_ids(DRAWS, tokens, top_k, experts).reshape(DRAWS, -1)
+    ids = sampled_ids(DRAWS, tokens, top_k, experts).reshape(DRAWS, -1)
     return np.array([np.bincount(of, minlength=experts)[:experts // ep] for of in ids])
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sides import Side
 
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.known import known
 
 WORKER = Path(__file__).with_name("worker.py")

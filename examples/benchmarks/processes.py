@@ -28,7 +28,7 @@ from sides import MALLOC
 
 from hpmoe.commands import options
 from hpmoe.ranks.starting import start_ranks
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

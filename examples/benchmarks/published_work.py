@@ -13,7 +13,7 @@ import hpmoe
 from hpmoe.calibration.kernel_flows import exchange_flow, function_flow, kernel_us
 from hpmoe.commands.layer import MOST_DECODED, Layer
 from hpmoe.costs.operators import fused_us, matmul_us
-from hpmoe.routing.workload import balanced_ids, drawn_ids
+from hpmoe.routing.workload import balanced_ids, sampled_ids
 
 BYTES = "l2.bytes", "l2.bytes_per_us", "l2.worker_bytes_per_us", "memory.bytes_per_us", "memory.worker_bytes_per_us"
 DRAWS = 8  # of ids
@@ -42,7 +42,7 @@ class Sizes:
         """topk_ids of all ranks, drawn alike for all experts, which is what such tests do, or balanced."""
         if self.routing == "balanced":
             return balanced_ids(self.ep, self.tokens, self.top_k, self.experts)
-        return drawn_ids(self.ep, self.tokens, self.top_k, self.experts, is_zipf=False, seed=self.seed)
+        return sampled_ids(self.ep, self.tokens, self.top_k, self.experts, is_zipf=False, seed=self.seed)
 
 
 def of_bytes(machine: hpmoe.Machine) -> hpmoe.Machine:

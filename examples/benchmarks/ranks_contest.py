@@ -22,7 +22,7 @@ from layer_problem import PASSES, RESULTS, LayerProblem
 
 import hpmoe
 from hpmoe.kernels.link import Link
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.known import known
 from hpmoe.support.trees import Function
 from hpmoe.timelines.measure import measure

@@ -7,14 +7,14 @@ import itertools
 from collections.abc import Iterator
 
 import numpy as np
-from drawn_layers import Case, cases
+from sampled_layers import Case, cases
 
 import hpmoe
 from hpmoe.commands.layer import Layer
 from hpmoe.kernels.plan_images import taken_up_to
 from hpmoe.routing.skewed import SKEWS
 from hpmoe.runtime.planned_rows import PlannedRows, rows_at_start
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.progress import Progress
 
 FACTORS: dict[str, float | None] = {"all": None, "2": 2.0, "1.5": 1.5}  # rank_capacity_factor of each room

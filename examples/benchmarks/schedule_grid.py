@@ -16,7 +16,7 @@ import numpy as np
 import row_capacities
 import script
 from absl import flags
-from drawn_layers import FEW, MANY, cases
+from sampled_layers import FEW, MANY, cases
 
 import hpmoe
 from hpmoe.commands import options
@@ -25,10 +25,10 @@ from hpmoe.commands.machine import define_machine, machine_of
 from hpmoe.costs.start import start_us
 from hpmoe.costs.tile_choice import tiles_of
 from hpmoe.kernels import simulate
-from hpmoe.machines.kept_calibration import is_calibrated
+from hpmoe.machines.cached_calibration import is_calibrated
 from hpmoe.routing.skewed import SKEWS
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.host import num_cores
-from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
 from hpmoe.transforms.assign_queues import POLICIES
 

@@ -13,8 +13,8 @@ from sides import SIDES
 from hpmoe.commands import options, running
 from hpmoe.kernels.native import products_name
 from hpmoe.support import host
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.dtypes import FLOATS
-from hpmoe.support.kept_files import Fields
 from hpmoe.support.versions import version
 
 DTYPES = {"both": ("float32", "bfloat16"), "float32": ("float32",), "bfloat16": ("bfloat16",)}

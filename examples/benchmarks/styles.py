@@ -18,8 +18,8 @@ from mindspore import Tensor
 import hpmoe
 from hpmoe.commands import options
 from hpmoe.routing.workload import layer_inputs
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.errors import LaunchError
-from hpmoe.support.kept_files import Fields
 from hpmoe.support.known import known
 from hpmoe.support.trees import Function, PyTree
 

@@ -15,7 +15,7 @@ from published_work import BEGIN_END_US
 from refit import PAPER, without
 
 import hpmoe
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.progress import Progress
 
 SUMMARY = "prints every published measurement of such work beside what the model says of the same"

@@ -18,7 +18,7 @@ from absl import flags
 import hpmoe
 from hpmoe.commands import options
 from hpmoe.ranks.starting import start_ranks
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 
 SUMMARY = "times a MoE-FFN with a process for each rank, beside the same virtual ranks in one process"
 NOTES = """\

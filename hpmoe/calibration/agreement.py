@@ -11,7 +11,7 @@ import hpmoe
 from hpmoe.calibration.cpu import Measurement
 from hpmoe.calibration.measured_call import measured_call
 from hpmoe.calibration.runs import Runs, Yardstick
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 
 LIMIT = 0.15
 MOST_TIMES = 2  # the time for all is spent

@@ -16,8 +16,8 @@ from hpmoe.calibration.overheads import Overheads
 from hpmoe.calibration.runs import QUIET, Runs, Yardstick
 from hpmoe.kernels.native import few_terms, skinny_rows
 from hpmoe.machines.machine import Body
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.host import num_cores
-from hpmoe.support.kept_files import Fields
 from hpmoe.tile_ops.matmuls import GMM
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
 from hpmoe.tile_ops.transfers import PUT

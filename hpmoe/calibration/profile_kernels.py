@@ -22,7 +22,7 @@ from hpmoe.calibration.kernel_flows import (
 )
 from hpmoe.calibration.profile_table import Kernel, Shape
 from hpmoe.ir.limits import MOST_RANKS
-from hpmoe.routing.workload import drawn_ids
+from hpmoe.routing.workload import sampled_ids
 from hpmoe.support.dtypes import FLOATS
 
 MOST_MODELLED = 24  # of distinct ones, those that take most of the time
@@ -185,7 +185,7 @@ def _exchange(kernel: Kernel, leg: str, ep: int | None) -> _Work:
     is_int8 = leg == "dispatch" and "int8" in kernel.out_dtypes[:1]
     _check(kernel.dtypes[0] in FLOATS and 0 < ids[1] <= experts <= 2**15 and experts % ep == 0 and min(rows) > 0,
            f"its experts, {experts}, are not shared by {ep} ranks")
-    drawn = drawn_ids(ep, ids[0], ids[1], experts, is_zipf=False, seed=0)
+    drawn = sampled_ids(ep, ids[0], ids[1], experts, is_zipf=False, seed=0)
     work = f"{leg} of {rows[0]} tokens, {ids[1]} of {experts} experts, {ep} ranks"
     return _Work("exchange", work, lambda on: (
         exchange_flow(on, leg, drawn, experts, rows[1], kernel.dtypes[0], quantised="int8" if is_int8 else ""), drawn))
@@ -197,7 +197,7 @@ def _collective(kernel: Kernel, ep: int | None) -> _Work:
     _check(ep is not None, "the file does not say the ranks of an exchange; --ep does")
     assert ep is not None
     rows, cols = arrays[0]
-    ids = drawn_ids(ep, rows, 1, ep, is_zipf=False, seed=0)
+    ids = sampled_ids(ep, rows, 1, ep, is_zipf=False, seed=0)
     return _Work("exchange", f"all-to-all of {rows} x {cols}, {ep} ranks", lambda on: (
         collective_flow(on, ids, ep, cols, kernel.dtypes[0]), ids))
 

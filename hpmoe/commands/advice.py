@@ -9,7 +9,7 @@ import numpy as np
 
 from hpmoe.balance.relocation import relocated
 from hpmoe.commands.layer import Layer
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.progress import Progress
 
 REPLICAS = 0, 1, 2, 4  # slots of a rank

@@ -9,7 +9,7 @@ import hpmoe
 from hpmoe.commands.layer import Layer
 from hpmoe.costs.start import start_us
 from hpmoe.machines.perturbed import at_ends, drawn, uncertain
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.progress import Progress
 
 SIDES = ("fused", "unfused", "speedup")

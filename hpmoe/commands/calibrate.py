@@ -18,9 +18,9 @@ from hpmoe.calibration.profile import calibrate_by_profile
 from hpmoe.commands import options, profile_report
 from hpmoe.commands.machine import define_machine
 from hpmoe.ir.limits import MOST_RANKS
-from hpmoe.machines.kept_calibration import calibration_key, calibration_path, store_calibration
+from hpmoe.machines.cached_calibration import calibration_key, calibration_path, store_calibration
 from hpmoe.machines.machine_files import load_machine
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.progress import Progress
 
 SUMMARY = "measures this CPU for hpmoe.cpu(calibrated=True), or fits the model of an NPU to a profile"

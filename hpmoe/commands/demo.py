@@ -19,8 +19,8 @@ from hpmoe.commands.op_by_op import moe_ffn_op_by_op
 from hpmoe.kernels.native import products_name
 from hpmoe.routing.workload import layer_inputs
 from hpmoe.support import host
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.dtypes import widen
-from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
 from hpmoe.support.trees import Function, PyTree
 from hpmoe.timelines.chrome import chrome_json

@@ -12,7 +12,7 @@ from absl import flags
 from hpmoe.commands import options
 from hpmoe.ranks.starting import start_ranks
 from hpmoe.support import host
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 
 COLUMNS = ("ms", "computing_ms", "moving_ms", "waiting_ms")
 

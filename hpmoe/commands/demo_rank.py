@@ -23,7 +23,7 @@ from hpmoe.commands import demo
 from hpmoe.kernels.link import Link
 from hpmoe.ranks.world import World
 from hpmoe.routing.workload import layer_inputs
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.known import known
 from hpmoe.support.progress import Progress
 from hpmoe.support.trees import Function, PyTree

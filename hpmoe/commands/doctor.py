@@ -27,7 +27,7 @@ from hpmoe.machines.npu_bins import BINS, bin_name
 from hpmoe.planner import planner
 from hpmoe.runtime.targets import target_names
 from hpmoe.support import host, mindspore_checks
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.known import known
 from hpmoe.support.versions import numbers, untested_mindspore, version
 

@@ -8,7 +8,7 @@ import shutil
 
 from hpmoe.kernels.native import load, ucx_fault
 from hpmoe.ranks.launchers import LAUNCHERS
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 
 
 def ranks() -> Fields:

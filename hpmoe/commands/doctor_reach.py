@@ -9,8 +9,8 @@ import textwrap
 
 from hpmoe.runtime.bodies import Bodies
 from hpmoe.runtime.targets import find_target
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.dtypes import BYTES, FLOATS, INTEGERS
-from hpmoe.support.kept_files import Fields
 from hpmoe.tile_ops.functions import Function
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
 

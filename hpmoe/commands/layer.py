@@ -18,7 +18,7 @@ from hpmoe.kernels.simulate import Outline, outline
 from hpmoe.primitives.quantize_weight import quantize_weight
 from hpmoe.routing.balance import place_replicas
 from hpmoe.routing.placement import WHOLE, Placement
-from hpmoe.routing.workload import balanced_ids, drawn_ids, imbalanced_ids
+from hpmoe.routing.workload import balanced_ids, imbalanced_ids, sampled_ids
 from hpmoe.runtime.planned_rows import (
     PlannedRows,
     routes_of,
@@ -47,7 +47,7 @@ def ids_of(o: Options, imbalance: float = 1.0, routing: str = "balanced", seed: 
     """topk_ids of all ranks, [ep, T, K], for sizes as the flags of a command name them."""
     sizes = o.ep, o.tokens, o.top_k, o.experts
     if routing != "balanced":
-        return drawn_ids(*sizes, is_zipf=routing == "zipf", seed=seed)
+        return sampled_ids(*sizes, is_zipf=routing == "zipf", seed=seed)
     return balanced_ids(*sizes) if imbalance == 1 else imbalanced_ids(*sizes, imbalance=imbalance, seed=seed)
 
 
@@ -173,7 +173,7 @@ class Layer:
     def _planned_rows(self, aval: RouteAval, row_capacity: str) -> PlannedRows:
         if row_capacity == "all":
             every = rows_of_any(aval)
-            return every if self.plan is None else rows_at_start(every, aval.even_rows)[self.plan]
+            return every if self.plan is None else rows_at_start(every, aval.balanced_rows)[self.plan]
         rows = max(aval.kind.by_ids.received(self.ids))
         return rows_of_received(rows, aval) if row_capacity == "bucket" else PlannedRows(rows, rows)
 

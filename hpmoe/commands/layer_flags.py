@@ -9,7 +9,7 @@ from hpmoe.commands.layer import QUANTISED, ROW_CAPACITY, Layer
 from hpmoe.commands.machine import define_machine, machine_of
 from hpmoe.commands.options import check_flag
 from hpmoe.commands.routing_flag import define_routing, routing_of
-from hpmoe.machines.kept_calibration import is_calibrated
+from hpmoe.machines.cached_calibration import is_calibrated
 from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS
 from hpmoe.transforms.send_rows import SCHEMES

@@ -9,7 +9,7 @@ from absl import flags
 
 import hpmoe
 from hpmoe.commands import options
-from hpmoe.machines.kept_calibration import is_calibrated
+from hpmoe.machines.cached_calibration import is_calibrated
 from hpmoe.machines.machine_files import load_machine, machine_text, preset_names
 from hpmoe.machines.npu_bins import BINS
 from hpmoe.support.errors import ArgumentError

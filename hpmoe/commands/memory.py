@@ -20,8 +20,8 @@ from hpmoe.commands.options import Options
 from hpmoe.kernels.host_launch import POOL
 from hpmoe.ranks.starting import PR_SET_PDEATHSIG
 from hpmoe.routing.workload import layer_inputs
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.host import forget_peak, status_kib
-from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
 from hpmoe.support.trees import Function, PyTree
 from hpmoe.tiling.memory_use import MIB, MemoryReport

@@ -15,11 +15,11 @@ from hpmoe.commands.layer import Layer
 from hpmoe.commands.machine import machine_of
 from hpmoe.commands.routing_flag import routing_of
 from hpmoe.costs.start import start_us
-from hpmoe.machines.kept_calibration import is_calibrated
+from hpmoe.machines.cached_calibration import is_calibrated
 from hpmoe.machines.perturbed import drawn
 from hpmoe.routing.kinds.direct import Direct
 from hpmoe.routing.kinds.sharded import Sharded
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.known import known
 from hpmoe.support.progress import Progress
 from hpmoe.tiling.shared_memory import memory_bytes

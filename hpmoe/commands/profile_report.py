@@ -8,7 +8,7 @@ import statistics
 from hpmoe.calibration.profile import Calibrated
 from hpmoe.machines.machine_files import machine_text
 from hpmoe.machines.units import units_of
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 
 
 def fields(found: Calibrated) -> Fields:

@@ -15,7 +15,7 @@ from hpmoe.commands.machine import machine_of
 from hpmoe.commands.routing_flag import routing_of
 from hpmoe.ir.stages import AnyIR
 from hpmoe.ir.taskflow import Taskflow
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.known import known
 from hpmoe.support.progress import Progress
 

@@ -15,8 +15,8 @@ from hpmoe.commands.bands import Flows, bands, digits, sensitivity, sensitivity_
 from hpmoe.commands.layer import MOST_DECODED, Layer, sent_bytes, utilisation
 from hpmoe.commands.layer_flags import layer_of
 from hpmoe.costs.start import start_us
-from hpmoe.machines.kept_calibration import is_calibrated
-from hpmoe.support.kept_files import Fields
+from hpmoe.machines.cached_calibration import is_calibrated
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.progress import Progress
 
 SUMMARY = "predicts (simulates) a layer's time on a model of a machine, fused and unfused"

@@ -126,18 +126,18 @@ class RouteAval(OfKind):
         experts have a capacity or there are several other ranks; those of drawn experts, where it has a limit; else as
         many as could."""
         if self.rank_capacity_factor is not None:
-            return min(self.max_rows, self.drawn_rows)
-        return min(self.max_rows, self.even_rows) if self.capacity or self.ep_size > 2 else self.max_rows
+            return min(self.max_rows, self.sampled_rows)
+        return min(self.max_rows, self.balanced_rows) if self.capacity or self.ep_size > 2 else self.max_rows
 
     @property
-    def even_rows(self) -> int:
+    def balanced_rows(self) -> int:
         """The rows that a rank receives where every rank receives as many."""
         return self.num_tokens * self.top_k + self.expected_padding
 
     @functools.cached_property
-    def drawn_rows(self) -> int:
+    def sampled_rows(self) -> int:
         """The rows that a rank is expected to receive at most where experts are chosen alike."""
-        return drawn(self.even_rows)
+        return drawn(self.balanced_rows)
 
     def __repr__(self) -> str:
         return "route"

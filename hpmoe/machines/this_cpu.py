@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from hpmoe.machines.cached_calibration import with_calibration
 from hpmoe.machines.hardware import L2, MOST_QUEUES, Cube, Host, Link, Memory, Sync, Vector
-from hpmoe.machines.kept_calibration import with_calibration
 from hpmoe.machines.machine import Machine
 from hpmoe.support.errors import check_argument, check_flags, is_int
 from hpmoe.support.keywords import suggests_keywords

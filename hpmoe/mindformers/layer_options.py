@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 
 from hpmoe.mindformers.grouped_mlp import activation_of
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.errors import check_argument, warn
-from hpmoe.support.kept_files import Fields
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.trees import PyTree
 

@@ -13,7 +13,7 @@ from hpmoe.balance.places import keep_together, places_in_order
 from hpmoe.machines.machine import Mesh
 from hpmoe.nn.expert_shards import by_rank, own_experts, to_all_shards
 from hpmoe.nn.on_ranks import num_ranks, reshaped, rows_shape, shape_of, transformed
-from hpmoe.nn.parameters import Frozen, check_drawn, check_sizes, normal, zeros
+from hpmoe.nn.parameters import Frozen, check_sampled, check_sizes, normal, zeros
 from hpmoe.primitives.dispatch import combine, dispatch
 from hpmoe.primitives.entry_weights import dispatch_weights, of_entries
 from hpmoe.primitives.grouped_matmul import grouped_matmul
@@ -119,7 +119,7 @@ class GroupedMLP(nn.Cell):
         check_sizes(who, hidden_size=hidden_size, moe_ffn_hidden_size=moe_ffn_hidden_size, num_moe_experts=num_moe_experts)
         check_flags(who, gated_linear_unit=gated_linear_unit, add_bias_linear=add_bias_linear,
                     moe_apply_probs_on_input=moe_apply_probs_on_input)
-        check_drawn(who, init_method_std, dtype)
+        check_sampled(who, init_method_std, dtype)
         check_argument(callable(activation), who, "activation", repr(activation), "a function of rows")
         check_argument(moe_expert_capacity_factor is None or is_factor(moe_expert_capacity_factor), who,
                        "moe_expert_capacity_factor", repr(moe_expert_capacity_factor), f"{FACTOR}, or None")

@@ -13,8 +13,8 @@ from hpmoe.nn.activations import ClampedSwiglu, GptOssSwiglu, clamped_swiglu, gp
 from hpmoe.nn.model_types import IGNORED, MODELS, REFUSED, ModelType
 from hpmoe.nn.quantized_files import fault_of_quantization
 from hpmoe.primitives.swiglu import swiglu
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.errors import check_argument
-from hpmoe.support.kept_files import Fields
 from hpmoe.support.keywords import nearest, suggests_keywords
 
 WHO = "hpmoe.nn.hugging_face_options"

@@ -20,9 +20,9 @@ from hpmoe.nn.hugging_face_options import find_model
 from hpmoe.nn.moe_layer import MoELayer
 from hpmoe.nn.safetensors import Stored, write_file
 from hpmoe.ranks.world import World
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.dtypes import FLOATS
 from hpmoe.support.errors import check_argument, is_int, is_number
-from hpmoe.support.kept_files import Fields
 from hpmoe.support.keywords import suggests_keywords
 
 FILE, CONFIG, ROOT = "adapter_model.safetensors", "adapter_config.json", "base_model.model."

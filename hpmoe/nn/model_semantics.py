@@ -8,8 +8,8 @@ from hpmoe.nn.hugging_face_options import name_of_activation
 from hpmoe.nn.model_types import ModelType
 from hpmoe.nn.top_k_router import SCORES
 from hpmoe.router.scores import LEAST_SUM
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.errors import check_argument
-from hpmoe.support.kept_files import Fields
 
 DEFAULTS: Fields = {"moe_router_score_function": "softmax", "norm_topk_prob": True, "moe_router_topk_scaling_factor": 1.0,
                     "moe_router_num_groups": 1, "moe_router_group_topk": 1, "moe_router_group_score": "sum_of_two",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hpmoe.nn.formats import Entries, Entry, apart, fused, shared
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 
 Names = dict[str, tuple[str, ...]]  # fields by option; configurations have one of them
 

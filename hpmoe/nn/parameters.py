@@ -43,7 +43,7 @@ def check_sizes(who: str, **sizes: object) -> None:
         check_argument(is_int(size), who, name, repr(size), "a positive int")
 
 
-def check_drawn(who: str, init_method_std: object, dtype: object) -> None:
+def check_sampled(who: str, init_method_std: object, dtype: object) -> None:
     """ArgumentError unless weights can be drawn with this deviation in this dtype."""
     check_argument(is_number(init_method_std) and init_method_std >= 0, who, "init_method_std", repr(init_method_std),
                    "a finite float32 number of at least 0")

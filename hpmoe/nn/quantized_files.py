@@ -15,8 +15,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from hpmoe.nn.safetensors import Stored
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.dtypes import numpy_dtype
-from hpmoe.support.kept_files import Fields
 
 BLOCK = 128  # rows and columns that share a scale
 GROUP = 32  # values of MXFP4 that share a scale

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import safetensors
 
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.errors import ArgumentError, check_argument
-from hpmoe.support.kept_files import Fields
 
 DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 # Others are read and written as they are, by their code: as integers, or as bytes.

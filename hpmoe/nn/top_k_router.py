@@ -10,7 +10,7 @@ import mindspore as ms
 from mindspore import Tensor, mint, nn
 
 from hpmoe.nn.on_ranks import reshaped, rows_shape, shape_of, transformed
-from hpmoe.nn.parameters import Frozen, check_drawn, check_sizes, normal, zeros
+from hpmoe.nn.parameters import Frozen, check_sampled, check_sizes, normal, zeros
 from hpmoe.nn.records import without_masked
 from hpmoe.primitives.matmul import matmul
 from hpmoe.router.choice import NUM_SUMMED
@@ -122,7 +122,7 @@ class TopKRouter(nn.Cell):
         self.who = "hpmoe.nn.TopKRouter"
         check_sizes(self.who, hidden_size=hidden_size, num_moe_experts=num_moe_experts)
         check_flags(self.who, norm_topk_prob=norm_topk_prob, add_bias_linear=add_bias_linear)
-        check_drawn(self.who, init_method_std, dtype)
+        check_sampled(self.who, init_method_std, dtype)
         self.choice = make_choice(self.who, num_moe_experts, moe_router_topk, moe_router_score_function, norm_topk_prob,
                                   moe_router_topk_scaling_factor, moe_router_num_groups, moe_router_group_topk,
                                   moe_router_group_score, moe_router_norm_epsilon)

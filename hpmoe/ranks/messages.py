@@ -11,7 +11,7 @@ import struct
 import time
 from collections.abc import Sequence
 
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 
 _HEADER = struct.Struct("<IQI")  # bytes of the words, of the data, and how many files
 _CREDENTIALS = struct.Struct("3i")  # of a peer: process, user, group

@@ -15,8 +15,8 @@ from hpmoe.ranks.arrivals import AGAIN_S, HELLO_S, Arrivals
 from hpmoe.ranks.launchers import RENDEZVOUS
 from hpmoe.ranks.messages import GoneError, receive, send
 from hpmoe.ranks.points import Point
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.errors import LaunchError, is_int
-from hpmoe.support.kept_files import Fields
 from hpmoe.support.versions import __version__
 
 PROOF_S = 3.0  # for the other end of a connection to prove what it is; then the next attempt

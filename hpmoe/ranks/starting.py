@@ -19,7 +19,7 @@ from hpmoe.ranks.points import meeting_point
 from hpmoe.ranks.rendezvous import WORLD, tell_ends
 from hpmoe.ranks.reports import Reports
 from hpmoe.ranks.whole_lines import WholeLines
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 
 PR_SET_PDEATHSIG = 1
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

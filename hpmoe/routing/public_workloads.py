@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hpmoe.routing.routing import check_topk_ids
-from hpmoe.routing.workload import balanced_ids, drawn_ids
+from hpmoe.routing.workload import balanced_ids, sampled_ids
 from hpmoe.support.errors import ArgumentError, check_argument
 
 WORKLOADS = {
@@ -46,10 +46,10 @@ def workload_ids(name: str, ep_size: int, num_tokens: int, top_k: int, num_exper
     chosen = hot.get(name, every[:width])
     chosen = chosen if len(chosen) >= top_k else every
     rng = np.random.default_rng((seed, step, int(name[1])))
-    ids = drawn_ids(ep_size, num_tokens, top_k, num_experts, seed=rng)
+    ids = sampled_ids(ep_size, num_tokens, top_k, num_experts, seed=rng)
     token = np.arange(num_tokens)
     is_hot = {"W4": token < 0, "W5": token >= 0, "W7": (token % 2 == 0) & (step % 4 == 3)}.get(name, token % 4 > 0)
-    of_hot = chosen[drawn_ids(ep_size, num_tokens, top_k, len(chosen), seed=rng)]
+    of_hot = chosen[sampled_ids(ep_size, num_tokens, top_k, len(chosen), seed=rng)]
     ids[:, is_hot] = of_hot[:, is_hot]
     if name == "W4":
         lengths = np.linspace(num_tokens, -(-num_tokens // 2), ep_size).astype(int)

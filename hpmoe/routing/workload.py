@@ -63,7 +63,7 @@ def imbalanced_ids(ep_size: int, num_tokens: int, top_k: int, num_experts: int, 
     return out
 
 
-def drawn_ids(ep_size: int, num_tokens: int, top_k: int, num_experts: int, is_zipf: bool = False,
+def sampled_ids(ep_size: int, num_tokens: int, top_k: int, num_experts: int, is_zipf: bool = False,
               seed: int | np.random.Generator = 0) -> np.ndarray:
     """Every token draws distinct experts, all alike or by Zipf's law: the r-th most popular expert is drawn like 1 / r.
 
@@ -75,7 +75,7 @@ def drawn_ids(ep_size: int, num_tokens: int, top_k: int, num_experts: int, is_zi
         [ep, T, K] int32, distinct experts for each token.
 
     Example:
-        >>> ids = drawn_ids(2, 500, 2, 8, is_zipf=True)
+        >>> ids = sampled_ids(2, 500, 2, 8, is_zipf=True)
         >>> np.sort(np.bincount(ids.reshape(-1)))[::-1].tolist()
         [635, 409, 253, 208, 149, 148, 111, 87]
     """

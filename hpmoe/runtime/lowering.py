@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import AnyIR
 from hpmoe.ir.taskflow import Taskflow
-from hpmoe.runtime.kept_plans import kept_or_made
+from hpmoe.runtime.cached_plans import kept_or_made
 from hpmoe.runtime.planned_rows import PlannedRows, routes_of, rows_at_start, with_planned_rows
 from hpmoe.runtime.staged import Staged
 
@@ -24,7 +24,7 @@ def lowered(staged: Staged, program: Program, rows: Sequence[PlannedRows]) -> An
     kernel = staged.steps[-1].apply_to(flow)
     if not staged.is_on_device or len(flow.routes) != 1 or program.ep_size == 1:  # one rank receives all rows that it sends
         return kernel
-    plans = rows_at_start(rows[0], routes_of(program)[0].aval.even_rows)
+    plans = rows_at_start(rows[0], routes_of(program)[0].aval.balanced_rows)
     flows = [flow if plan == rows[0] else _queued(staged, with_planned_rows(program, [plan])) for plan in plans]
     return staged.target.compile(flows, kernel.timeout) if len(flows) > 1 else kernel
 

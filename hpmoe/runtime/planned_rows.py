@@ -71,7 +71,7 @@ def rows_of_received(received: int, aval: RouteAval) -> PlannedRows:
     """For a routing by which the rank with the most rows receives so many, and those like it. Those of drawn experts
     are likely, or as many as there is room for, whichever is nearer."""
     most = row_bucket(received, aval.max_rows)
-    even = min(most, max(LEAST, aval.drawn_rows))
+    even = min(most, max(LEAST, aval.sampled_rows))
     return PlannedRows(most, even if received - even < most - received else most)
 
 

@@ -12,7 +12,7 @@ from hpmoe.ir.avals import ShapeDtypeStruct, fixed
 from hpmoe.ir.program import Program
 from hpmoe.ir.token_rows import count_tokens, token_sources, token_vars
 from hpmoe.machines.machine import Mesh, as_mesh
-from hpmoe.routing.workload import drawn_ids
+from hpmoe.routing.workload import sampled_ids
 from hpmoe.runtime.planned_rows import routes_of
 from hpmoe.support.dtypes import FLOATS, rounded
 from hpmoe.support.errors import call_user, check_argument, is_int, is_name
@@ -25,17 +25,17 @@ INDEXES = {"gather": lambda eqn: eqn.inputs[0].aval.shape[0], "scatter": lambda 
 
 
 def _uniform(rng: np.random.Generator, ep_size: int, num_tokens: int, top_k: int, num_experts: int) -> np.ndarray:
-    return drawn_ids(ep_size, num_tokens, top_k, num_experts, seed=rng)
+    return sampled_ids(ep_size, num_tokens, top_k, num_experts, seed=rng)
 
 
 def _one_expert(rng: np.random.Generator, ep_size: int, num_tokens: int, top_k: int, num_experts: int) -> np.ndarray:
     last = np.full((ep_size, num_tokens, 1), num_experts - 1, np.int32)
-    others = drawn_ids(ep_size, num_tokens, top_k - 1, num_experts - 1, seed=rng) if top_k > 1 else last[..., :0]
+    others = sampled_ids(ep_size, num_tokens, top_k - 1, num_experts - 1, seed=rng) if top_k > 1 else last[..., :0]
     return np.concatenate([last, others], axis=-1)
 
 
 def _empty_ranks(rng: np.random.Generator, ep_size: int, num_tokens: int, top_k: int, num_experts: int) -> np.ndarray:
-    return drawn_ids(ep_size, num_tokens, top_k, max(top_k, num_experts // ep_size), seed=rng)
+    return sampled_ids(ep_size, num_tokens, top_k, max(top_k, num_experts // ep_size), seed=rng)
 
 
 ROUTINGS: dict[str, Draw] = {

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from hpmoe.ir.taskflow_text import event_name, task_name
-from hpmoe.support.kept_files import Fields
+from hpmoe.support.cached_files import Fields
 from hpmoe.support.known import known
 from hpmoe.timelines.over_time import time_inside
 from hpmoe.timelines.releases import releases

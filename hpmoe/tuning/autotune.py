@@ -25,7 +25,7 @@ from hpmoe.runtime.transform import transform
 from hpmoe.support.errors import ArgumentError, LaunchError, TransformError, check_argument, is_int
 from hpmoe.support.progress import Progress
 from hpmoe.tiling.tile_program import tile_operations
-from hpmoe.tuning import kept_trials
+from hpmoe.tuning import cached_trials
 from hpmoe.tuning.plan import Plan, Setting, Space
 from hpmoe.tuning.sample_routings import sample_routings, with_capacity
 from hpmoe.tuning.trials import Trial, Trials, best_of, search
@@ -155,8 +155,8 @@ class _Simulated:
 
     def __init__(self, space: Space, ids: np.ndarray | None, report: Callable[[str], None]):
         self._space, self._ids, self._report = space, ids, report
-        self._key = kept_trials.key_of(space.program, space.machine, ids, autotune)
-        self._times = kept_trials.load(self._key, space.machine)
+        self._key = cached_trials.key_of(space.program, space.machine, ids, autotune)
+        self._times = cached_trials.load(self._key, space.machine)
         self._count = 0
 
     def __call__(self, plan: Plan) -> Trial:
@@ -172,7 +172,7 @@ class _Simulated:
     def keep(self) -> int:
         """Keeps the times of simulated plans; returns how many plans were simulated."""
         if self._count:
-            kept_trials.store(self._key, self._times)
+            cached_trials.store(self._key, self._times)
         return self._count
 
     def _us(self, plan: Plan) -> float:

@@ -18,8 +18,8 @@ from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import ModuleType
 
+from hpmoe.support.cached_files import private_folder
 from hpmoe.support.host import cache_folder
-from hpmoe.support.kept_files import private_folder
 from hpmoe.support.known import known
 
 KERNELS = Path(__file__).resolve().parents[1]

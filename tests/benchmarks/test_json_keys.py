@@ -2,9 +2,9 @@
 
 import json
 
-import drawn_layers
 import paper_table
 import pytest
+import sampled_layers
 import schedule_grid
 import validate
 from command_line import run_script
@@ -59,7 +59,7 @@ def test_keys_of_the_validation(capsys, monkeypatch, small_paper):
 
 def test_keys_of_the_grid(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(drawn_layers, "RANKS", dict.fromkeys(drawn_layers.RANKS, (8,)))
-    monkeypatch.setattr(drawn_layers, "TOKENS", dict.fromkeys(drawn_layers.TOKENS, (16,)))
+    monkeypatch.setattr(sampled_layers, "RANKS", dict.fromkeys(sampled_layers.RANKS, (8,)))
+    monkeypatch.setattr(sampled_layers, "TOKENS", dict.fromkeys(sampled_layers.TOKENS, (16,)))
     found = printed(capsys, schedule_grid, "--layers=1", "--seed=3")
     assert set(found) == {"simulated", "machine", "seed", "rows"} and keys_of(found["rows"]) == OF_GRID

@@ -4,7 +4,7 @@ import csv
 
 import hpmoe
 from hpmoe.calibration import kernel_flows
-from hpmoe.routing.workload import drawn_ids
+from hpmoe.routing.workload import sampled_ids
 
 HEADER = ("Device_id,Model ID,Task ID,Stream ID,Op Name,OP Type,OP State,Task Type,Task Start Time(us),Task Duration(us),"
           "Task Wait Time(us),Block Dim,Mix Block Dim,HF32 Eligible,Input Shapes,Input Data Types,Input Formats,"
@@ -51,7 +51,7 @@ def elementwise(machine, kind, function, shape, out, fresh=False):
 
 
 def exchange(machine, leg, tokens, hidden, top_k):
-    ids = drawn_ids(EP, tokens, top_k, NUM_EXPERTS, is_zipf=False, seed=0)
+    ids = sampled_ids(EP, tokens, top_k, NUM_EXPERTS, is_zipf=False, seed=0)
     flow = kernel_flows.exchange_flow(machine, leg, ids, NUM_EXPERTS, hidden)
     us = hpmoe.simulate(flow, routing=ids).span + BEGIN_END_US
     rows, of_ids, counts = (tokens, hidden), (tokens, top_k), (NUM_EXPERTS,)

@@ -20,7 +20,7 @@ from hpmoe.cli import main
 from hpmoe.costs.work import Work, core_us
 from hpmoe.ir.layout import Layout
 from hpmoe.kernels.ascendc import build as ascend_build
-from hpmoe.machines import kept_calibration
+from hpmoe.machines import cached_calibration
 from hpmoe.machines.machine import Body
 from hpmoe.routing.workload import balanced_ids
 from hpmoe.support.host import cache_folder
@@ -48,8 +48,8 @@ def gmm_flow(machine, rows=64):
 
 
 def test_what_is_stored_is_what_cpu_takes(cache):
-    path = kept_calibration.store_calibration(FIELDS)
-    assert path.parent == cache == cache_folder() and kept_calibration.is_calibrated()
+    path = cached_calibration.store_calibration(FIELDS)
+    assert path.parent == cache == cache_folder() and cached_calibration.is_calibrated()
     machine = hpmoe.cpu(3, calibrated=True)
     assert machine.num_queues == 3 and machine.bodies == BODIES and machine.host.cores == 1.5
     assert machine.replace({name: operator.attrgetter(name)(hpmoe.cpu(3)) for name in FIELDS}) == hpmoe.cpu(3)
@@ -68,7 +68,7 @@ def test_what_is_stored_is_what_cpu_takes(cache):
      "ArgumentError: hpmoe.Machine: host.cores is 'many'; it must be"),
 ])
 def test_a_file_that_cannot_be_used(cache, change, what):
-    path = kept_calibration.store_calibration(FIELDS)
+    path = cached_calibration.store_calibration(FIELDS)
     path.write_text(change(path.read_text()))
     with pytest.raises(ArgumentError) as error:
         hpmoe.cpu(calibrated=True)
@@ -93,7 +93,7 @@ def test_without_a_home_folder_nothing_is_kept(monkeypatch, home, capsys):
     """A user whom the system does not know, without HOME."""
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: home)
-    assert not kept_calibration.is_calibrated()
+    assert not cached_calibration.is_calibrated()
     with pytest.raises(ArgumentError,
                        match="hpmoe.cpu: the calibration cannot be used .OSError: no folder to keep files in is "
                        "known: set HOME or XDG_CACHE_HOME to an absolute path"):

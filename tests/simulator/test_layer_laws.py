@@ -7,7 +7,7 @@ import pytest
 
 import hpmoe
 from hpmoe.commands.layer import Layer
-from hpmoe.routing.workload import drawn_ids
+from hpmoe.routing.workload import sampled_ids
 
 A3 = hpmoe.machines.ascend_a3
 BETTER = {"memory.bytes_per_us": 1.25, "cube.flops_per_us": 1.25, "link.bytes_per_us": 1.25,
@@ -51,14 +51,14 @@ def test_laws_hold_for_random_layers(shard):
     for seed in range(shard, LAYERS, SHARDS):
         rng = np.random.default_rng(seed)
         o, direction = sizes_of(rng), ("forward", "backward")[seed // SHARDS % 2]
-        ids = drawn_ids(o.ep, o.tokens, o.top_k, o.experts, is_zipf=seed % 3 == 0, seed=seed)
+        ids = sampled_ids(o.ep, o.tokens, o.top_k, o.experts, is_zipf=seed % 3 == 0, seed=seed)
         us = planned_us(o, ids, direction)
         name = list(BETTER)[seed % len(BETTER)]
         better.append(planned_us(o, ids, direction, A3.replace({name: A3[name] * BETTER[name]})) / us)
         other = planned_us(o, relabelled(ids, o.experts, rng), direction)
         renamed.append(max(other / us, us / other))
         more = SimpleNamespace(**{**vars(o), "tokens": 1 + o.tokens * 5 // 4})
-        added = drawn_ids(o.ep, more.tokens - o.tokens, o.top_k, o.experts, seed=seed + LAYERS)
+        added = sampled_ids(o.ep, more.tokens - o.tokens, o.top_k, o.experts, seed=seed + LAYERS)
         fewer.append(us / planned_us(more, np.concatenate([ids, added], axis=1), direction))
     for what, ratios in (("better", better), ("relabelled", renamed), ("more tokens", fewer)):
         found = np.array(ratios)

@@ -25,7 +25,7 @@ import hpmoe
 from hpmoe import VerifyError
 from hpmoe.commands import layer as commands
 from hpmoe.costs import put_sizes
-from hpmoe.routing.workload import balanced_ids, drawn_ids
+from hpmoe.routing.workload import balanced_ids, sampled_ids
 from hpmoe.tiling.rebuild import rebuild
 
 FIVE = Layer(ep=5, T=4, E=10, K=2, num_tokens=(4, 0, 3, 4, 1))
@@ -106,7 +106,7 @@ def test_puts_are_cut_where_a_worker_would_be_long_at_them():
 def test_workers_with_few_puts_have_finer_ones(monkeypatch):
     """Of drawn experts some workers have rows of several; a slot waits for all of these."""
     sizes = SimpleNamespace(ep=16, tokens=32, experts=32, top_k=8, hidden=2048, intermediate=768, dtype="bfloat16")
-    ids, found = drawn_ids(16, 32, 8, 32), []
+    ids, found = sampled_ids(16, 32, 8, 32), []
     for few in (put_sizes.FEW_PUTS, 0):
         monkeypatch.setattr(put_sizes, "FEW_PUTS", few)
         flow = commands.Layer(sizes, "forward", hpmoe.machines.ascend_a3, ids, tuned=True).fused_flow()

@@ -142,7 +142,7 @@ def test_a_folder_that_cannot_be_written_is_a_warning(cache):
 def test_plans_with_code_of_a_user_are_not_kept(cache, monkeypatch):
     def foreign(*args):
         raise TypeError("a primitive of a user's")
-    monkeypatch.setattr("hpmoe.tuning.kept_trials.plan_key", foreign)
+    monkeypatch.setattr("hpmoe.tuning.cached_trials.plan_key", foreign)
     assert compared(budget=2).num_simulated == compared(budget=2).num_simulated == 2 and not cache.exists()
 
 

@@ -18,8 +18,8 @@ import hpmoe
 from hpmoe import Mesh, ShapeDtypeStruct
 from hpmoe.ir.taskflow_bytes import read_taskflow, taskflow_bytes
 from hpmoe.rewriting import map_equations, primitives
-from hpmoe.runtime import kept_plans, plan_key
-from hpmoe.support.kept_files import keep_latest
+from hpmoe.runtime import cached_plans, plan_key
+from hpmoe.support.cached_files import keep_latest
 from hpmoe.transforms.assign_queues import stage_order
 
 LAYER = Layer(ep=2, T=6)
@@ -28,7 +28,7 @@ LAYER = Layer(ep=2, T=6)
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(kept_plans, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(cached_plans, "LEAST_SECONDS", 0.0)
     return tmp_path / "hpmoe" / "plans"
 
 
@@ -51,7 +51,7 @@ def same(mine, theirs):
 
 
 def nothing_is_planned(monkeypatch):
-    monkeypatch.setattr(kept_plans, "_made", lambda program, *unused: pytest.fail(f"{program.name} is planned anew"))
+    monkeypatch.setattr(cached_plans, "_made", lambda program, *unused: pytest.fail(f"{program.name} is planned anew"))
 
 
 @pytest.mark.parametrize("f", [hpmoe.moe_ffn, hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated"),
@@ -69,7 +69,7 @@ def test_nothing_is_kept_unless_asked_for(folder):
 
 
 def test_what_is_planned_quickly_is_not_kept(folder, monkeypatch):
-    monkeypatch.setattr(kept_plans, "LEAST_SECONDS", 1e9)
+    monkeypatch.setattr(cached_plans, "LEAST_SECONDS", 1e9)
     run(fused())
     assert not folder.exists()
 
@@ -148,7 +148,7 @@ def changed(data, change):
     """The content of a file with another Taskflow in it, and the right digest."""
     head, _, content = data.partition(b"\n")
     content = taskflow_bytes(change(read_taskflow(content)))
-    return kept_plans._head(head.split()[2].decode(), content) + b"\n" + content
+    return cached_plans._head(head.split()[2].decode(), content) + b"\n" + content
 
 
 def swapped(flow):
@@ -209,7 +209,7 @@ def test_the_plans_used_last_stay(folder, monkeypatch):
     for i, path in enumerate(first):
         os.utime(path, (i, i))
     size = sum(path.stat().st_size for path in first)
-    monkeypatch.setattr(kept_plans, "MOST_BYTES", size + 100)
+    monkeypatch.setattr(cached_plans, "MOST_BYTES", size + 100)
     assert fused(hpmoe.swiglu)(ms.ops.ones((8, 4))).shape == (8, 2)
     left = sorted(folder.iterdir())
     assert len(left) < 4 and first[0] not in left and sum(path.stat().st_size for path in left) <= size + 100
@@ -297,11 +297,11 @@ def test_an_imbalance_that_cannot_be_is_refused(imbalance):
 SCRIPT = """
     import sys
     sys.path[:] = {path!r}
-    from test_kept_plans import *
+    from test_cached_plans import *
 
-    kept_plans.LEAST_SECONDS = 0.0
+    cached_plans.LEAST_SECONDS = 0.0
     if sys.argv[1:] == ["kept"]:
-        kept_plans._made = lambda program, *unused: sys.exit(f"{{program.name}} is planned anew")
+        cached_plans._made = lambda program, *unused: sys.exit(f"{{program.name}} is planned anew")
     print(sum(float(a.sum()) for a in run(fused())))
 """
 

@@ -10,9 +10,9 @@ from importlib import metadata
 from pathlib import Path
 
 from hpmoe.machines.machine import Body, Machine
+from hpmoe.support.cached_files import Fields, read_object, write_object
 from hpmoe.support.errors import ArgumentError
 from hpmoe.support.host import cache_folder, cpu_name, num_cores
-from hpmoe.support.kept_files import Fields, read_object, write_object
 
 
 def calibration_key() -> Fields:

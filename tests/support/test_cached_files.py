@@ -10,11 +10,11 @@ import pytest
 from hpmoe import ArgumentError, cpu
 from hpmoe.commands.options import is_writable
 from hpmoe.kernels.ascendc import build as ascend_build
-from hpmoe.machines import ascend_a3, kept_calibration
+from hpmoe.machines import ascend_a3, cached_calibration
 from hpmoe.machines.machine import Body
-from hpmoe.runtime import kept_plans
-from hpmoe.support.kept_files import MOST_BYTES, read_object, write_object
-from hpmoe.tuning import kept_trials
+from hpmoe.runtime import cached_plans
+from hpmoe.support.cached_files import MOST_BYTES, read_object, write_object
+from hpmoe.tuning import cached_trials
 
 RATES = {"sync.task_us": 1.0, "cube.flops_per_us": 1.0, "l2.bytes": 1.0, "host.cores": 1.0,
          "bodies": (Body("GMM", "float32", 0.5, 1, 2, 3),)}
@@ -23,7 +23,7 @@ RATES = {"sync.task_us": 1.0, "cube.flops_per_us": 1.0, "l2.bytes": 1.0, "host.c
 @pytest.fixture
 def calibration(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return kept_calibration.store_calibration(RATES)
+    return cached_calibration.store_calibration(RATES)
 
 
 def in_place(path, make):
@@ -114,18 +114,18 @@ def test_cache_folders_are_their_users_alone(tmp_path, monkeypatch):
 
 def test_a_folder_or_file_of_another_user_is_refused_with_a_warning(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    calibration = kept_calibration.store_calibration(RATES)
+    calibration = cached_calibration.store_calibration(RATES)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     told = f"{tmp_path}/hpmoe belongs to user {os.getuid()}, expected user {os.getuid() + 1}; remove it, or set"
     with pytest.raises(ArgumentError, match=told):
         cpu(calibrated=True)
     with pytest.warns(UserWarning, match=f"autotune: the times of plans cannot be kept: {told}"):
-        kept_trials.store("key", {})
+        cached_trials.store("key", {})
     with pytest.warns(UserWarning, match=f"autotune: the times kept before are not read: {told}"):
-        assert kept_trials.load("key", ascend_a3) == {}
+        assert cached_trials.load("key", ascend_a3) == {}
     with pytest.warns(UserWarning, match="fuse_persistent: a kept plan cannot be used and is made anew: .*belongs to user"):
         (tmp_path / "hpmoe" / "plans").mkdir()
-        assert kept_plans._load("key") is None
+        assert cached_plans._load("key") is None
     with pytest.raises(PermissionError, match=f"{calibration.name} belongs to user"):
-        monkeypatch.setattr("hpmoe.support.kept_files._check_folder", lambda folder: None)
+        monkeypatch.setattr("hpmoe.support.cached_files._check_folder", lambda folder: None)
         read_object(calibration)

@@ -18,9 +18,9 @@ from hpmoe.ir.taskflow import Taskflow
 from hpmoe.ir.taskflow_bytes import read_taskflow, taskflow_bytes
 from hpmoe.runtime.plan_key import plan_key
 from hpmoe.runtime.staged import Step, applied
+from hpmoe.support.cached_files import keep_latest, read_bytes, write_bytes
 from hpmoe.support.errors import VerifyError
 from hpmoe.support.host import cache_folder
-from hpmoe.support.kept_files import keep_latest, read_bytes, write_bytes
 from hpmoe.verification.verify import verify
 
 LEAST_SECONDS = 0.02  # that planning takes where it is kept: below, reading a plan saves next to nothing

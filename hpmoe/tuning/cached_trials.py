@@ -12,9 +12,9 @@ from hpmoe.machines.machine import MOST_RATE, Machine
 from hpmoe.runtime.plan_key import plan_key
 from hpmoe.runtime.rewrite import Rewrite
 from hpmoe.runtime.staged import Step
+from hpmoe.support.cached_files import read_object, write_object
 from hpmoe.support.errors import is_number
 from hpmoe.support.host import cache_folder
-from hpmoe.support.kept_files import read_object, write_object
 
 Times = dict[str, tuple[float | None, str]]  # microseconds, or why the simulation failed, by the text of the plan
 
