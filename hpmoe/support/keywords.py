@@ -32,10 +32,10 @@ def check_keywords(who: str, given: Iterable[str], known: Collection[str]) -> No
     """Raises TypeError for the first keyword that is not known, with the nearest one that is.
 
     Example:
-        >>> check_keywords("hpmoe.Mesh", ["ep_sise"], ["ep_size", "node_size"])
+        >>> check_keywords("hpmoe.Mesh", ["epp"], ["ep", "nodes"])
         Traceback (most recent call last):
         ...
-        TypeError: hpmoe.Mesh: got an unexpected keyword argument 'ep_sise'; did you mean 'ep_size'?
+        TypeError: hpmoe.Mesh: got an unexpected keyword argument 'epp'; did you mean 'ep'?
     """
     for keyword in given:
         if keyword not in known:
@@ -98,6 +98,8 @@ def _checked(function: F, public: Function) -> F:
 def _public_name(public: Function) -> str:
     """Returns the shortest path by which a user imports a function or class, such as hpmoe.router.aux_loss."""
     parts, name = public.__module__.split("."), public.__qualname__
-    packages = [".".join(parts[:i]) for i in range(1, len(parts) + 1)] if parts[0] == "hpmoe" else []
-    first = name.partition(".")[0]
+    if parts[0] != "hpmoe":
+        return name
+    packages = [".".join(parts[:i]) for i in range(1, len(parts) + 1)]
+    first, packages = name.partition(".")[0], sorted([*packages, "hpmoe.router", "hpmoe.token_ops"], key=len)
     return next((f"{p}.{name}" for p in packages if hasattr(sys.modules.get(p), first)), name)

@@ -110,6 +110,7 @@ def test_a_constant_moves_what_it_is_of(times, kind, name):
 
 def test_a_plan_for_a_machine_without_l2():
     """Rows that come back in parts of columns, where L2 holds not even those of one slot."""
-    flow = plan(ep=4, T=512, H=2048, machine=hpmoe.machines.ascend_a3.replace({"l2.bytes": 0}), max_rows=1024, cols="auto")
+    flow = plan(ep=4, T=512, H=2048, machine=hpmoe.machines.ascend_a3.replace({"l2.bytes": 0}), max_rows=1024,
+                put_cols="auto")
     ids = balanced_ids(4, 512, 2, 8)
     assert hpmoe.simulate(flow, routing=ids).span >= max(b.total for b in rank_bounds(flow, flow.machine, ids))

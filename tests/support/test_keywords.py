@@ -12,7 +12,7 @@ import hpmoe.mindformers
 import hpmoe.testing
 from hpmoe.support.keywords import suggests_keywords
 
-MODULES = (hpmoe, hpmoe.router, hpmoe.nn, hpmoe.testing, hpmoe.balance, hpmoe.mindformers)
+MODULES = (hpmoe, hpmoe.router, hpmoe.token_ops, hpmoe.nn, hpmoe.testing, hpmoe.balance, hpmoe.mindformers)
 PUBLIC = {f"{module.__name__}.{name}": value for module in MODULES
           for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
 MADE_BY_THE_LIBRARY = {"hpmoe.balance.Move", "hpmoe.balance.LoadRow"}
@@ -55,7 +55,7 @@ def test_misspelt_keyword_gets_the_nearest(name):
 
 def test_the_users_line_is_just_above_the_check():
     with pytest.raises(TypeError) as raised:
-        hpmoe.Mesh(ep_sise=2)
+        hpmoe.Mesh(epp=2)
     frames = [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
     assert frames == ["test_the_users_line_is_just_above_the_check", "checked", "check_keywords"]
 
@@ -70,7 +70,7 @@ def test_an_error_of_the_function_stays_its_own():
 
 def test_an_unlike_keyword_gets_all_names():
     assert refused(hpmoe.Mesh, color=2).startswith("hpmoe.Mesh: got an unexpected keyword argument 'color'; expected one of "
-                                                   "ep_size, ")
+                                                   "ep, tp, ")
 
 
 def test_calls_of_staged_functions_and_cells_suggest_too():

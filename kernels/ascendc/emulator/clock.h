@@ -12,9 +12,9 @@
 
 namespace emulator {
 
-// Times of signals are those of hpmoe.ascend_a3.sync. A small copy takes 0.7 us: others measured 0.73 us for 4 KB from
-// another die. Assumed: a word of UB, a line that the scalar unit's cache fetches from L2, and an instruction of the vector
-// unit before its first and after its last step of 256 bytes.
+// Times of signals are those of hpmoe.machines.ascend_a3.sync. A small copy takes 0.7 us: others measured 0.73 us for 4 KB
+// from another die. Assumed: a word of UB, a line that the scalar unit's cache fetches from L2, and an instruction of the
+// vector unit before its first and after its last step of 256 bytes.
 constexpr double kCyclesPerUs = 1815;
 constexpr double kWordCycles = 9, kCopyCycles = 1270, kSignalCycles = 545, kPollCycles = 1815, kRemoteCycles = 1815;
 constexpr double kLineCycles = 360, kVectorCycles = 20, kCopyBytesPerCycle = 60;

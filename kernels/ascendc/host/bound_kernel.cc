@@ -80,7 +80,8 @@ void BoundKernel::check_cores(uint32_t num_blocks) const {
   if (num_blocks <= num_cores) return;
   const auto aic = std::to_string(num_cores), aiv = std::to_string(2 * num_cores);
   throw std::runtime_error("the kernel has " + std::to_string(num_blocks) + " blocks, which wait for each other, and the " +
-                           "device has " + aic + " AIC cores: plan for it, with assign_queues(machine=hpmoe.ascend_a3." +
+                           "device has " + aic +
+                           " AIC cores: plan for it, with assign_queues(machine=hpmoe.machines.ascend_a3." +
                            "replace(num_aic=" + aic + ", num_aiv=" + aiv + "))");
 }
 

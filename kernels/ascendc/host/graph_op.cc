@@ -50,7 +50,7 @@ class LaunchMod final : public KernelBase {
               void* stream) override {
     const std::shared_ptr<BoundKernel> kernel = find_kernel(attribute("kernel"));
     if (kernel->has_failure()) {
-      throw std::runtime_error("an earlier launch of this kernel failed; hpmoe.synchronize() says why");
+      throw std::runtime_error("an earlier launch of this kernel failed; hpmoe.ranks.synchronize() says why");
     }
     std::vector<void*> addresses;
     for (const KernelTensor* tensor : inputs) addresses.push_back(tensor->device_ptr());
