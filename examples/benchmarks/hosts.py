@@ -114,7 +114,7 @@ def measured(hosts: Hosts, rate: float, ranks: int, sizes: Fields, dtype: str, s
     with tempfile.TemporaryDirectory(prefix="hpmoe_bench_") as folder:
         processes.write_problem(LayerProblem(Path(folder), dtype, NUM_HOSTS * ranks, **sizes), seed)
         given = json.dumps({"sides": list(sides), "repeats": repeats, "folder": folder,
-                            "world": {"node_size": ranks, "engine": engine}})
+                            "world": {"nodes": NUM_HOSTS, "engine": engine}})
         status = _status_of(hosts, ranks, given)
         if status != 0:
             return {**case, "status": status}

@@ -50,6 +50,7 @@ def under_msrun(folder):
 def test_survivors_name_the_killed_rank(launcher, kill, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FOLDER), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))  # of msrun's python
+    monkeypatch.setenv("MS_NODE_TIMEOUT", "5")  # seconds after which msrun ends for a lost worker
     name, *plugin = launcher.split()
     command = under_mpirun() if name == "mpirun" else under_msrun(tmp_path) if name == "msrun" else under_srun(*plugin)
     with running_clock(monkeypatch):
