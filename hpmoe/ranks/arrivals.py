@@ -7,7 +7,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 from hpmoe.ranks.points import Point
@@ -15,6 +15,7 @@ from hpmoe.support.errors import LaunchError
 
 HELLO_S = 10.0  # until a connection has proven what it is
 MOST_UNPROVEN = 256  # connections at once; one more ends the oldest, whose rank connects again
+SETTLE_S = 0.2  # until a connection that has just proven what it is has arrived
 AGAIN_S = 0.02  # until the next attempt of what the system refused
 
 Known = TypeVar("Known")
@@ -44,6 +45,17 @@ class Arrivals(Generic[Known]):
             return self._arrived.get(timeout=timeout)
         except queue.Empty:
             return None
+
+    def rest(self) -> Iterator[tuple[socket.socket, Known]]:
+        """Yields the connections that have arrived, and those that do so within SETTLE_S."""
+        until = time.monotonic() + SETTLE_S
+        while True:
+            is_last = not self._unproven or time.monotonic() > until
+            while (arrived := self.next(0)) is not None:
+                yield arrived
+            if is_last:
+                return
+            time.sleep(AGAIN_S)
 
     def close(self) -> None:
         """Closes the listeners and all connections that `next` has not returned."""
@@ -75,13 +87,13 @@ class Arrivals(Generic[Known]):
         try:
             known = self._introduce(connection, point, time.monotonic() + HELLO_S)
         except (OSError, LaunchError):
-            return connection.close()
+            connection.close()
+        else:
+            self._arrived.put((connection, known))
         finally:
             self._unproven.pop(connection, None)
-        self._arrived.put((connection, known))
         if self._is_closed:
             self._close_arrived()
-        return None
 
     def _close_arrived(self) -> None:
         while (left := self.next(0)) is not None:

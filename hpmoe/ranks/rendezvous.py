@@ -253,8 +253,7 @@ class Hub:
         """Raises on all: those who come later are told as well."""
         connections, words = [*self.found.values(), *more], {"fault": text, "rank": rank}
         if len(self.found) < len(self.names) - 1:
-            while (arrived := self.arrivals.next(0)) is not None:
-                connections.append(arrived[0])
+            connections += [connection for connection, _ in self.arrivals.rest()]
             threading.Thread(target=_answer_all, daemon=True, args=(
                 self.arrivals, lambda: words, lambda: time.monotonic() > self.deadline)).start()
         try:

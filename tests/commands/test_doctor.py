@@ -26,7 +26,7 @@ def test_doctor_finds_this_installation_usable(capsys):
     status, out, _ = run(capsys, "doctor", "--json")
     report = json.loads(out)
     assert (status, report["ok"], report["targets"]["cpu"]["usable"]) == (0, True, True)
-    assert {"absl-py", "mindspore", "numpy", "optree"} == set(report["packages"])
+    assert {"absl-py", "mindspore", "numpy", "optree", "safetensors"} == set(report["packages"])
     assert report["packages"]["numpy"]["fits"] and report["native"]["gemm"] in ("own", "dnnl_sgemm")
     assert report["targets"]["ascend-emulator"]["usable"] and "no CANN toolkit" in report["targets"]["ascend"]["why"][0]
     text = run(capsys, "doctor")[1]

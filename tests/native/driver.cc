@@ -67,7 +67,8 @@ struct Host : Arrays {
   double simulate(const std::vector<int32_t>& image, HpmoeStatus* status) {
     const auto* h = reinterpret_cast<const Header*>(image.data());
     const HpmoeMachine machine = {{64, 2, 1}, {2, 1}, {2, 1, 1}, {1, 1, 1, 0, 1, 1, 2}, 0, 1, 1, 1};
-    const std::vector<HpmoeWork> work(size_t(4) * h->num_ops, {0, 1, 0, 2, 1, 1, 3, 1, 1, {}, {{0, HPMOE_STREAM, 1, 1, 0}}});
+    const std::vector<HpmoeWork> work(size_t(4) * h->num_ops,
+                                      {0, 1, 0, 2, 1, 1, 3, 1, 1, {}, {{0, HPMOE_STREAM, 1, 1, 0, 1}}});
     const size_t rows = size_t(R) * h->num_tasks, bins = 8;
     std::vector<double> times(3 * rows);
     std::vector<int32_t> released_by(rows);
