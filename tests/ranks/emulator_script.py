@@ -1,5 +1,7 @@
-"""What test_emulator_ranks.py starts as several ranks: the Ascend kernel on its emulator, each process serving its own
-rank."""
+"""Script for test_emulator_ranks.py: runs the Ascend kernel on the emulator, one process per rank.
+
+Argument: "equal" compares with virtual ranks; "killed" kills rank 1; "failing" makes two launches fail, then compares.
+"""
 
 import os
 import random

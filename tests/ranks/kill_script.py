@@ -1,4 +1,4 @@
-"""What test_world.py starts as ranks that train, of which one is killed at a random moment; the others say what they hear.
+"""Script of ranks that train: kills rank VICTIM at a random moment; each other rank prints the error it raises.
 
 By hand, under any launcher: kill_script.py VICTIM
 """

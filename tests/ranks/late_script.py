@@ -1,6 +1,6 @@
-"""What test_first_cause.py starts as three ranks: one ends, one comes after the others have gone; each says what it hears.
+"""Script for test_first_cause.py: one rank exits, one calls world() after the others have gone; each prints its error.
 
-Arguments: the rank that ends, and the one that comes late.
+Arguments: the rank that exits with status 3, and the rank that calls world() a second late.
 """
 
 import os

@@ -66,7 +66,7 @@ def in_groups_of_eight(x, topk_ids, topk_weights, gate_up, down):
 
 
 for name, stage in STAGES.items():
-    if name == "emulator" and TP > 1:  # its prologue knows whole experts alone
+    if name == "emulator" and TP > 1:  # the prologue of the Ascend kernel does not support shards of an expert
         continue
     check(stage(hpmoe.moe_ffn), args)
 for f in (hpmoe.moe_ffn, hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated"),

@@ -1,6 +1,7 @@
-"""What test_restarts.py starts: 40 steps of training, saved every 5; a restarted run goes on from the latest save.
+"""Script for test_restarts.py: trains 40 steps, saves every 5, and continues from the latest save when it is restarted.
 
-Argument: a folder. A rank that finds its file kill_SEED_rank_R there takes it, and is killed. Ranks print a hash of all.
+Argument: a folder. A file kill_SEED_rank_R in it makes rank R delete the file and kill itself. At the end each rank prints a
+hash of all parameters.
 """
 
 import hashlib
@@ -27,12 +28,12 @@ layer = hpmoe.nn.MoELayer(hidden_size=16, moe_ffn_hidden_size=8, num_moe_experts
                           init_method_std=0.3)
 weights = list(layer.trainable_params())
 optimizer = nn.AdamWeightDecay(weights, 0.01)
-alike = [i for i, weight in enumerate(weights) if "experts.weight" not in weight.name]
+shared = [i for i, weight in enumerate(weights) if "experts.weight" not in weight.name]
 grad = ms.value_and_grad(lambda x: (layer(x) ** 2).sum(), None, weights)
 
 
 def take_kill():
-    """The seed of a kill of this process, None if none is due or the next one is another rank's."""
+    """Returns the seed of the next kill file and deletes the file, if it names this rank; else returns None."""
     path = min(FOLDER.glob("kill_*"), default=None)
     hpmoe.all_reduce_gradients(ms.Tensor([0.0]), mesh)  # all have looked
     if path is None or path.name[-1] != str(mesh.rank):
@@ -47,7 +48,7 @@ def kill_soon(seed):
 
 
 def kill_in_write(arrays, path, **options):
-    """In place of save_checkpoint."""
+    """Replaces ms.save_checkpoint: writes part of a file, then kills this process."""
     Path(path).with_suffix(".tmp").write_bytes(b"the beginning")
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -66,7 +67,7 @@ for i in range(start, STEPS):
         threading.Thread(target=kill_soon, args=(seed,), daemon=True).start()
     tokens = np.random.default_rng(i).standard_normal((16, 16)).astype(np.float32)
     _, grads = grad(ms.Tensor(np.split(tokens, mesh.size)[mesh.rank]))
-    summed = dict(zip(alike, hpmoe.all_reduce_gradients([grads[i] for i in alike], mesh), strict=True))
+    summed = dict(zip(shared, hpmoe.all_reduce_gradients([grads[i] for i in shared], mesh), strict=True))
     optimizer(tuple(summed.get(i, g) for i, g in enumerate(grads)))
     if (i + 1) % EVERY == 0:
         hpmoe.nn.save_shards(FOLDER / "saves" / f"step_{i + 1}", layer, mesh, optimizer)

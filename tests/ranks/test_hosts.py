@@ -13,8 +13,8 @@ import pytest
 from crossings import across_nodes, bytes_between
 from failing_calls import RANKS, assert_errors_of_all, failing_calls
 from noted_launches import counts_of, noted_launches
+from rank_threads import names_of, on_threads
 from running_time import now, running_clock
-from test_rendezvous import names_of, on_threads
 
 import hpmoe
 from hpmoe import LaunchError

@@ -1,4 +1,4 @@
-"""Kills at random moments under launchers that are not hpmoe's: survivors name the rank that died, in time."""
+"""Kills a rank at random moments under mpirun, msrun and srun: each surviving rank raises an error that names it."""
 
 import os
 import shutil
@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from running_time import running_clock
 
 from hpmoe.ranks.starting import free_address
 
@@ -25,7 +24,7 @@ def under_mpirun():
 
 
 def under_srun(plugin):
-    """On the cluster that srun finds, which may be of this computer alone."""
+    """Returns the srun command; skips the test without a Slurm cluster, which may consist of only this computer."""
     if shutil.which("srun") is None:
         pytest.skip("srun is not installed: apt-get install slurm-wlm munge, and start munged, slurmctld and slurmd")
     command = ["srun", f"--mpi={plugin}", "--overcommit", "-n", "3"]
@@ -53,11 +52,8 @@ def test_survivors_name_the_killed_rank(launcher, kill, tmp_path, monkeypatch):
     monkeypatch.setenv("MS_NODE_TIMEOUT", "5")  # seconds after which msrun ends for a lost worker
     name, *plugin = launcher.split()
     command = under_mpirun() if name == "mpirun" else under_msrun(tmp_path) if name == "msrun" else under_srun(*plugin)
-    with running_clock(monkeypatch):
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
     text = done.stdout + "".join(path.read_text() for path in tmp_path.glob("worker_*.log"))
-    died = float(next(line for line in text.splitlines() if line.startswith("at ")).split()[1])
     told = {line for line in text.splitlines() if line.startswith("rank") and " told " in line}  # msrun prints logs again
     assert len(told) == 2, (text, done.stderr)
-    for line in told:
-        assert "told rank 1 was killed by SIGKILL during" in line and float(line.split()[-1]) - died < 5, line
+    assert all("told rank 1 was killed by SIGKILL during" in line for line in told), told

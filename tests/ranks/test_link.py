@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from failing_calls import RANKS, assert_errors_of_all, failing_calls
-from test_rendezvous import names_of, on_threads
+from rank_threads import names_of, on_threads
 
 from hpmoe import LaunchError
 from hpmoe.kernels.link import Link, _leave

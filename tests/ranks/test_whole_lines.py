@@ -1,4 +1,4 @@
-"""What several processes write at once comes out in whole lines, and a prompt without an end of line comes out too."""
+"""The launcher copies the output of ranks in whole lines, and copies a prompt, which has no newline, after a moment."""
 
 import os
 import sys

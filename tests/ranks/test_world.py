@@ -69,8 +69,8 @@ def test_a_rank_that_is_killed_at_any_moment_is_named_by_all_in_time(launch):
 
 
 @pytest.mark.slow
-def test_rows_without_room_are_the_same_error_on_all_ranks_which_go_on(launch):
-    status, lines, err = launch(3, str(FOLDER / "room_script.py"))
+def test_too_many_received_rows_are_one_error_on_all_ranks(launch):
+    status, lines, err = launch(3, str(FOLDER / "row_capacity_script.py"))
     text = "told limit_rows: the number of rows that rank 2 receives is 12; it must be at most 6, as " \
            "rank_capacity_factor=1.5 has it. Give a rank_capacity_factor of at least 3: balanced, a rank receives 4."
     assert (status, lines) == (0, [f"rank {rank} {text}" for rank in range(3) for _ in range(3)]), err

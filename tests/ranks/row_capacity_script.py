@@ -1,4 +1,4 @@
-"""What test_world.py starts as three ranks, of which one is sent more rows than it can hold, again and again."""
+"""Script of three ranks for test_world.py: rank 2 is sent more rows than its capacity; all ranks print the error."""
 
 import mindspore as ms
 import numpy as np
