@@ -42,7 +42,7 @@ def moe_with(**options):
 
 
 def most_rows(args, **options):
-    """Received rows that a plan must can hold, whatever the routing."""
+    """The most received rows of a rank under any routing; a plan has buffers for this number of rows."""
     avals = [hpmoe.ShapeDtypeStruct(a.shape[1:], a.dtype) for a in args]
     flow = hpmoe.tile_partition(lambda *a: hpmoe.moe_ffn(*a, **options)).lower(*avals, mesh=hpmoe.Mesh(EP_SIZE))
     return flow.routes[0].max_rows

@@ -55,7 +55,7 @@ def main():
     hpmoe.nn.merge_lora(full)
     print(f"merged: outputs differ by {np.abs(full(x).asnumpy() - out).max():.1e}")
 
-    steps = {"all weights trained": make_step(full, target), "adapters alone": step}
+    steps = {"all weights trained": make_step(full, target), "only adapters": step}
     times = {name: [] for name in steps}
     for _ in range(9):  # in turn, so that both run under the same load
         for name, compute in steps.items():

@@ -32,7 +32,7 @@ def save_pretrained(folder):
 
 
 def block_of_transformers(folder, i, x):
-    """What block i of the model in a folder returns."""
+    """Returns the output of MoE block i of the model in a folder, computed by transformers."""
     import torch
     from transformers import Qwen3MoeForCausalLM
     out = Qwen3MoeForCausalLM.from_pretrained(folder).model.layers[i].mlp(torch.from_numpy(x))

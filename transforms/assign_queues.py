@@ -150,10 +150,9 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None, policy: 
             of task indices for each queue, in order. `hpmoe.autotune` tries two.
         priority: which task list scheduling takes where several are ready, instead of its own choice: a function taskflow ->
             a number for each task, [num_tasks], of which the largest is taken first, and of equal ones the first task. The
-            taskflow's `machine` is what the queues are for; `hpmoe.rewriting.expected_rows` tells how full slots are likely
-            to
-            be. Whatever the numbers, no task is put before one that it waits for. Under another policy a task is in the
-            queue that this gives it, and the priority orders the queue.
+            taskflow's `machine` is what the queues are for; `hpmoe.rewriting.expected_rows` returns how full slots are
+            expected to be. No task is put before one that it waits for, with any numbers. Under another policy a task is in
+            the queue that this gives it, and the priority orders the queue.
 
     Raises:
         ArgumentError: an option is none of these, or a priority gives no number, or NaN, for a task.

@@ -42,10 +42,8 @@ def fuse_persistent(flow: Taskflow, *, target: str = "cpu", timeout: float = TIM
     Args:
         f: the staged function.
         target: "cpu", threads of this process; "ascend", the NPU of this process, with machine=hpmoe.machines.ascend_a3 or
-        another of
-            two AIV for each AIC; "ascend-emulator", the source of the Ascend kernel executed on a emulator of an NPU, to
-            test it.
-            `hpmoe doctor --target=ascend` lists what that kernel runs and what it refuses.
+            another machine of two AIV for each AIC; "ascend-emulator", the source of the Ascend kernel run on an emulator
+            of an NPU, for tests. `hpmoe doctor --target=ascend` lists what the Ascend kernel runs and what it refuses.
         timeout: seconds without any task ending, on any rank, after which a call raises an error that names the task and
             the event that lost its signal.
         keep_plans: keep plans that take long to make in the user's cache folder, and take those that are there; see

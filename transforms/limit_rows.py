@@ -1,4 +1,4 @@
-"""limit_rows: a rank can hold so many times the rows of balanced experts, and no longer for those of all ranks."""
+"""limit_rows: bounds the received rows of a rank to a multiple of the rows of a balanced routing."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ def _check(rank_capacity_factor: float) -> None:
 
 @transform(requires="program", once=True, check=_check)
 def limit_rows(program: Program, *, rank_capacity_factor: float) -> Program:
-    """Gives each rank room for ceil(rank_capacity_factor * T * K) received rows; T * K are those of balanced experts.
+    """Limits each rank to ceil(rank_capacity_factor * T * K) received rows; a balanced routing sends T * K rows to a rank.
 
-    Where no host looks at the ids, as on an NPU, a plan can hold all rows that a rank could receive, ep * T * K of
-    them, in the symmetric heap and in all that is computed and saved of received rows. With this transform that memory is
-    ep / rank_capacity_factor times smaller, both ways. Nothing is dropped: more rows than there is room for are an error,
-    the same one on every rank, before any row moves; it names the rank, its rows and the limit. On an NPU the kernel finds
-    that out when it starts, and the error comes as those of launches do. To drop instead, give `dispatch` a capacity_factor
-    and a drop_policy: they bound a rank's rows as well, and `drop_counts` counts what is dropped. Rows that fill up an
-    expert_alignment have room of their own.
+    On an NPU the host does not read the ids, so a plan has buffers for all ep * T * K rows that a rank could receive: in
+    the symmetric heap, and for every value computed or saved from received rows. This transform makes that memory
+    ep / rank_capacity_factor times smaller, forward and backward. Nothing is dropped. If a rank would receive more rows,
+    every rank raises the same error before any row moves; the error names the rank, its rows and the limit. On an NPU the
+    kernel checks the limit when it starts, and a LaunchError reports it. To drop rows instead, give `dispatch` a
+    capacity_factor and a drop_policy: they also bound a rank's rows, and `drop_counts` counts dropped entries. Padding rows
+    of an expert_alignment do not count towards the limit.
 
     Rewrite:
         a = route[...] topk_ids  ->  a = route[... rank_capacity_factor=1.5] topk_ids
 
     Requires: a plain function with a dispatch, or one under transforms of the traced Program.
-    Ensures: bitwise the same function and gradients, where the rows of all ranks have room.
+    Ensures: bitwise the same function and gradients, if no rank exceeds the limit.
 
     Args:
         f: the function.
-        rank_capacity_factor: room of a rank, in rows that it receives where experts are balanced.
+        rank_capacity_factor: limit of a rank's received rows, as a multiple of T * K, the rows of a balanced routing.
 
     Raises:
         ArgumentError: rank_capacity_factor is not a number from 2**-30 to 2**30; from a call, if a rank receives too many
@@ -68,7 +68,7 @@ def limit_rows(program: Program, *, rank_capacity_factor: float) -> Program:
 
 
 def _limited(builder: Builder, eqn: Equation, factor: float) -> list[Atom] | None:
-    """A route of the same received rows, for which there is less room."""
+    """Adds the route with `rank_capacity_factor` to the program."""
     if eqn.primitive is not make_route:
         return None
     var = Var(dataclasses.replace(as_route(eqn.outputs[0].aval), rank_capacity_factor=float(factor)))

@@ -41,5 +41,5 @@ def can_deduplicate(program: Program) -> bool:
 
 
 def _can_repeat(route: RouteAval) -> bool:
-    """Whether a token may have two experts on another rank, and is not sent once for both already."""
+    """Returns True if a token may have two experts on one other rank and the route still sends one row for each."""
     return route.ep_size > 1 and min(route.num_choices, route.num_local_experts) > 1 and not route.kind.is_of_tokens

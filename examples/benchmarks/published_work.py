@@ -108,10 +108,10 @@ def two_level_us(machine: hpmoe.Machine, leg: str, sizes: Sizes, node_size: int)
 @functools.lru_cache(maxsize=64)
 def layer_us(machine: hpmoe.Machine, sizes: Sizes, is_fused: bool, direction: str = "forward",
              quantize: str | None = None, int8_weights: bool = False) -> float:
-    """A MoE-FFN from dispatch to combine, in one kernel or in one after another; rows are dispatched in the format that
-    `quantize` names, and with `int8_weights` multiplied as int8 (W8A8).
+    """Returns microseconds of a MoE-FFN from dispatch to combine, as one fused kernel or as a sequence of kernels.
 
-    A single kernel starts before its ranks have told each other their counts, so forward it can hold any routing.
+    Rows are dispatched in the format that `quantize` names. `int8_weights` multiplies them as int8 (W8A8). The fused kernel
+    starts before ranks have exchanged their row counts, so its forward plan has buffers for any routing.
     """
     o = SimpleNamespace(**dataclasses.asdict(sizes))
     layer = Layer(o, direction, machine, sizes.ids, tuned=True, quantize=quantize, int8_weights=int8_weights,

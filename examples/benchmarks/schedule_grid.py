@@ -94,8 +94,8 @@ def others(layer: Layer) -> Iterator[tuple[str, Layer, str]]:
 
 
 def rows(count: int, seed: int, dtype: str, machine: hpmoe.Machine, progress: Progress, prefetch: bool) -> Iterator[Fields]:
-    """Of each layer the default's time, its bound, the fastest of the others, and what autotune takes without its ids
-    and by them; as many at a time as there are cores."""
+    """Yields one record for each sampled layer: simulated time of the default schedule, its lower bound, the fastest other
+    schedule, and the plans that autotune chooses without topk_ids and with them. Schedules run in parallel, one a core."""
     with ThreadPoolExecutor(num_cores()) as threads:
         for i, case in enumerate(cases(count, seed, dtype)):
             progress(f"{i + 1} of {count}: {case}")
@@ -117,7 +117,7 @@ def rows(count: int, seed: int, dtype: str, machine: hpmoe.Machine, progress: Pr
 
 
 def _chosen(layer: Layer, is_known: bool) -> tuple[tuple[str, ...], float]:
-    """What autotune takes, and its time."""
+    """Returns the provenance of the plan that autotune chooses, and its simulated microseconds."""
     flow = layer.autotuned_flow(is_known)
     return flow.provenance, _us(layer, flow)
 

@@ -82,7 +82,7 @@ class Balancer:
         num_experts: of all ranks.
         ep_size: ranks.
         every: steps between two decisions.
-        replicas: copies that each rank can hold; with 0 experts are relocated alone.
+        replicas: the most expert replicas of a rank; with 0, experts are only relocated.
         min_load: rows of a step that a copy must take to be made; see `hpmoe.replicate_experts`.
         min_gain: what a change must take from the load of the most loaded rank, in means of ranks.
         places: the Parameter that says where each expert lies; None makes one of experts in order.

@@ -39,7 +39,7 @@ class Device:
         num_ranks: ranks that there are.
         rank: this process's, where every rank is a process; None where all are of this one.
         timeout: seconds without progress after which a launch fails.
-        is_small: whether sizes and repeats are those that a emulator takes seconds for.
+        is_small: whether sizes and repeat counts are small enough for an emulator to take only seconds.
     """
 
     target: str

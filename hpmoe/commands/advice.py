@@ -1,4 +1,4 @@
-"""What another placement of experts and expert replicas would gain on a routing, simulated."""
+"""Advice on expert placement: simulated gains of relocated experts and of expert replicas on a routing."""
 
 from __future__ import annotations
 

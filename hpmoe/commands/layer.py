@@ -38,7 +38,8 @@ ROUTINGS = "balanced", "uniform", "zipf"
 ROW_CAPACITY = "received", "bucket", "all"
 QUANTISED = *FORMATS, *(f"{dtype}+combine" for dtype in FORMATS)
 MOST_DECODED = 512  # tokens of a rank, up to which an unfused program has the kernels of decoding
-# Of the rows whose products take as long as an expert's weights on the link; the last is for no copies.
+# Candidates for min_load, as fractions of the row count whose matmul takes as long as sending one expert's weights. The
+# last candidate is so large that no expert is replicated.
 MIN_LOADS = 1.0, 0.7, 0.5, 0.35, 0.25, 0.1, 0.0, 1e6
 REPOLL_US = 20.0  # between two looks of a waiting worker in the paper's public implementation: tens of microseconds there
 
@@ -60,17 +61,17 @@ class Layer:
         direction: "forward" or "backward".
         machine: an hpmoe.Machine.
         ids: topk_ids of all ranks, [ep, T, K].
-        replicas: room for copies of experts on each rank, filled by what `ids` ask of each expert; 0 for no copies.
+        replicas: the most expert replicas of a rank, placed by the loads that `ids` cause; 0 for no replicas.
         tuned: whether tiles and puts of the persistent kernel are of the sizes that the machine model chooses, where the
             flags give none; else the machine's default tile and puts of whole rows.
         scheme: of send_rows, how the persistent kernel sends rows; nodes are those of the machine.
         quantize: one of QUANTISED, the format in which rows are dispatched, with "+combine" also returned; None as they are.
         int8_weights: whether experts' weights are int8, and rows are multiplied so.
-        room: how many received rows a plan can hold: what the fullest rank "received", the "bucket" of that, or "all".
+        row_capacity: received rows that a plan has buffers for: those "received" by the fullest rank, that number rounded
+            up to its "bucket", or "all" rows of any routing.
         prefetch: whether matrix workers of the persistent kernel read weights while they wait for rows.
-        plan: which of those that a kernel chooses from when it starts, where there is capacity for all rows; None for the
-        one of
-            a kernel that has no choice.
+        plan: index of one of the plans that a kernel chooses from at its start if it has buffers for all rows; None for a
+            kernel with a single plan.
         rank_capacity_factor: of hpmoe.limit_rows, by which there are fewer of "all"; None without it.
     """
 
@@ -127,20 +128,21 @@ class Layer:
         return float(np.max([core, memory, link]))
 
     def with_copies(self, f: Function) -> Function:
-        """A function of the layer, with as many copies of its experts as there is room for."""
+        """Returns the function with up to `self.replicas` expert replicas on each rank."""
         if not self.replicas:
             return f
         return hpmoe.replicate_experts(f, loads=self.loads, replicas=self.replicas, min_load=self.min_load)
 
     def with_quantised_rows(self, f: Function) -> Function:
-        """A function of the layer, whose rows travel in the format that was asked for."""
+        """Returns the function with rows sent in the format that `self.quantize` names."""
         dtype, combine = quantised_rows(self.quantize)
         return hpmoe.quantize_rows(f, dtype=dtype, combine=combine) if dtype else f
 
     def traced(self, is_planned: bool = True, has_nodes: bool = False) -> Program:
-        """The layer's program, with capacity for the rows that the layer has, or not planned for any number of rows; on a
-        mesh
-        with the machine's nodes if all nodes are full."""
+        """Returns the layer's program, planned for the rows of `row_capacity` if `is_planned`.
+
+        `has_nodes` puts the machine's nodes into the mesh if all nodes are full.
+        """
         return self._program(self.replicas, self.scheme, self.row_capacity if is_planned else None, has_nodes)
 
     @functools.cached_property

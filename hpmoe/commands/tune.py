@@ -20,8 +20,7 @@ NOTES = """\
 All times are simulated; nothing is computed. The first plan is the choice of the cost model, the second one has the
 policy round_robin, every other plan differs from the best so far in one setting. A setting that is given as a flag,
 such as --policy=round_robin or --scheme=hierarchical, is not tuned. Ranks share nodes as the machine has them.
-Times are kept
-in $XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe."""
+Times are kept in $XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe."""
 SETTINGS = {"scheme": "scheme", "policy": "policy", "signal": "signal", "order": "order", "rows": "tile_rows",
             "cols": "tile_cols", "prefetch": "prefetch", "put_cols": "put_cols", "returns": "returns"}
 

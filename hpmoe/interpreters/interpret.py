@@ -22,8 +22,7 @@ def interpret(ir: Program | Taskflow | Stages, inputs: Sequence[Sequence[np.ndar
     """Runs a Program by the reference of each primitive, or a Taskflow task by task, on all ranks in NumPy.
 
     The output of each equation or task is rounded to its dtype. A Taskflow runs one task at a time, each as soon as its
-    waits
-    are met; with queues each queue runs in order. Stages run one after another.
+    waits are met; with queues each queue runs in order. Stages run one after another.
 
     Args:
         ir: a Program, as `hpmoe.trace` returns it, or a Taskflow, as `f.lower(*args)` returns it.

@@ -152,8 +152,11 @@ class _Run:
             self.counters[where, event + place] += amount
 
     def _units(self, rank: int, op: tf.TileOp, task: np.void, entries: np.ndarray) -> np.ndarray:
-        """Of each entry that a task sent back its event for returned rows, padding's with the first tokens; of each row that
-        it fanned out its slot."""
+        """Returns the index of the event that each entry or row of a task increments.
+
+        A row that a task fans out increments the event of its slot. An entry that a task returns increments the event of
+        its block of `return_tokens` tokens; padding counts with the first tokens.
+        """
         if op.fans_out:
             return self.bodies.fanned_slots(rank, task)
         plan = self.flow.routes[op.domain.route]

@@ -34,7 +34,7 @@ class ShapeDtypeStruct:
     """Shape and dtype of an array; a dimension is an int or a `Rows`.
 
     Args:
-        shape: the dimensions; or a tensor, an array or an ShapeDtypeStruct, whose shape it is.
+        shape: the dimensions; or a tensor, an array or a ShapeDtypeStruct, whose shape is taken.
         dtype: its name, a dtype of MindSpore or of NumPy; that of the array where it is left out.
 
     Raises:
@@ -102,7 +102,7 @@ class RouteAval(OfKind):
 
     @functools.cached_property
     def max_rows(self) -> int:
-        """The most rows a rank can receive, whatever the routing; with a rank_capacity_factor, those it can hold."""
+        """The most rows that a rank receives under any routing, at most the limit that rank_capacity_factor sets."""
         return self.kind.most_rows(self._row_capacity)
 
     @property
@@ -111,32 +111,34 @@ class RouteAval(OfKind):
         return None if factor is None else math.ceil(min(self.num_tokens * self.top_k * factor, MOST_ELEMENTS))
 
     def check_received(self, received: Sequence[int]) -> None:
-        """Raises ArgumentError where a rank receives more rows than it can hold; `received` are those of all ranks."""
+        """Raises ArgumentError if an element of `received`, the rows of each rank, exceeds the limit."""
         if self.rank_capacity_factor is not None:
             check_rank_capacity(received, self.max_rows, self.num_tokens * self.top_k, self.rank_capacity_factor)
 
     @property
     def expected_padding(self) -> int:
-        """The rows that fill up those of a rank's experts: in the mean half of the most that there can be."""
+        """Padding rows that a rank is expected to receive: half of the most padding that its experts can need."""
         return self.num_local_experts * (self.alignment - 1) // 2
 
     @property
     def expected_rows(self) -> int:
-        """The rows that a rank is expected to receive where nothing is known of the routing: as many as it sends, where
-        experts have a capacity or there are several other ranks; those of drawn experts, where it has a limit; else as
-        many as could."""
+        """Rows that a rank is expected to receive if the routing is unknown.
+
+        These are `sampled_rows` with a rank_capacity_factor, `balanced_rows` if experts have a capacity or there are more
+        than two ranks, and otherwise `max_rows`.
+        """
         if self.rank_capacity_factor is not None:
             return min(self.max_rows, self.sampled_rows)
         return min(self.max_rows, self.balanced_rows) if self.capacity or self.ep_size > 2 else self.max_rows
 
     @property
     def balanced_rows(self) -> int:
-        """The rows that a rank receives where every rank receives as many."""
+        """Rows that each rank receives if all ranks receive the same number."""
         return self.num_tokens * self.top_k + self.expected_padding
 
     @functools.cached_property
     def sampled_rows(self) -> int:
-        """The rows that a rank is expected to receive at most where experts are chosen alike."""
+        """Rows that a rank rarely exceeds under uniformly random experts: the mean plus two standard deviations."""
         return drawn(self.balanced_rows)
 
     def __repr__(self) -> str:
@@ -144,7 +146,7 @@ class RouteAval(OfKind):
 
 
 def drawn(rows: int) -> int:
-    """Two deviations over the rows that a rank receives in the mean, where experts are chosen alike."""
+    """Returns `rows`, the mean received rows of a rank under uniformly random experts, plus two standard deviations."""
     return rows + int(2 * rows ** 0.5)
 
 

@@ -26,7 +26,7 @@ STORED_AS = {"int8": "int8", "float8_e4m3fn": BYTES, "mxfp8": BYTES}
 
 
 def scales_aval(codes: ShapeDtypeStruct, element: str) -> ShapeDtypeStruct:
-    """Of the scales of a weight that is stored transposed."""
+    """Returns shape and dtype of the scales of a quantised weight that is stored as [E, N, K]."""
     experts, outer, inner = fixed(codes.shape)
     form = WEIGHT_FORMATS[element]
     return ShapeDtypeStruct((experts, outer, form.blocks(inner)),
@@ -45,9 +45,10 @@ def split_copies(placement: Placement | None, more: Some[T]) -> tuple[Some[T], S
 
 @quantize_weight.infer
 def _(w: ShapeDtypeStruct, *, dtype: str, transposed: bool = False) -> tuple[ShapeDtypeStruct, ShapeDtypeStruct]:
-    """Of [E, K, N], or [E, N, K] where `transposed`: quantised, transposed [E, N, K], and the scale of each column [E, N],
-    or of
-    blocks of it [E, N, blocks]."""
+    """Returns the quantised weight [E, N, K] and its scales: [E, N], one a column, or [E, N, blocks], one a block of it.
+
+    The input is [E, K, N], or [E, N, K] if `transposed`.
+    """
     check_argument(is_name(dtype, WEIGHT_FORMATS), "quantize_weight", "dtype", repr(dtype),
                    f"one of {', '.join(WEIGHT_FORMATS)}")
     check_argument(len(w.shape) == 3 and w.dtype in FLOATS, "quantize_weight", "weight", w, "[E, K, N] of floats")

@@ -100,7 +100,7 @@ class _Balance:
         return max((r for r in range(len(busy)) if r not in stuck), key=lambda r: (busy[r], -r))
 
     def best_move(self, hot: int) -> _Move | None:
-        """What a hot rank gives away next; None where no rank can hold any of its experts."""
+        """Returns the next replica to take load off rank `hot`; None if no rank has capacity for any of its experts."""
         busy = self.held.sum(axis=1)
         for expert in map(int, np.argsort(-self.held[hot], kind="stable")):
             free = [r for r, mine in enumerate(self.slots)

@@ -54,7 +54,7 @@ class Capacity:
 
 
 def check_rank_capacity(received: Sequence[int], most: int, balanced: int, factor: float) -> None:
-    """Raises ArgumentError where a rank receives more rows than it can hold: `most`, `factor` times `balanced` ones."""
+    """Raises ArgumentError if a rank receives more than `most` rows, the limit that `factor` times `balanced` rows sets."""
     rows = max(received)
     enough = math.ceil(rows / max(1, balanced) * 1000) / 1000
     check_argument(rows <= most, "limit_rows", f"the number of rows that rank {list(received).index(rows)} receives", rows,

@@ -72,7 +72,7 @@ def ids_of_file(path: str | os.PathLike[str], ep_size: int, num_tokens: int, top
 
     Args:
         path: a .npy file of loads [E], [layers, E] or [steps, layers, E]; of ids [..., K], or with `layer` [T, layers, K];
-            or a .json file with loads, alone or as "logical_count".
+            or a .json file with an array of loads, or with an object whose key "logical_count" holds them.
         ep_size, num_tokens, top_k, num_experts: sizes of the layer.
         seed: of what is drawn.
         layer, step: which loads or ids are meant, if a file has those of several layers or steps.

@@ -50,7 +50,7 @@ class RoutePlan(OfKind):
 
     @property
     def is_mostly_empty(self) -> bool:
-        """Whether most of the slots are expected to be empty."""
+        """True if most slots are expected to be empty."""
         return self.max_rows > MANY_MORE * self.expected_rows
 
     def slots_of(self, num_experts: int, sources: int | None = None) -> int:

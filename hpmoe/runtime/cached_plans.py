@@ -43,7 +43,7 @@ def _key(program: Program, steps: Sequence[Step]) -> str | None:
 
 
 def _made(program: Program, steps: Sequence[Step], key: str | None) -> Taskflow:
-    """The plan, made anew, and kept where that takes long."""
+    """Makes the plan, and caches it if that takes long."""
     begin = time.perf_counter()
     flow = applied(steps, program)
     if key and time.perf_counter() - begin >= LEAST_SECONDS:
@@ -86,7 +86,7 @@ def _load(key: str) -> Taskflow | None:
 
 
 def _refused(why: object) -> None:
-    warnings.warn(f"fuse_persistent: a kept plan cannot be used and is made anew: {why}", stacklevel=3)
+    warnings.warn(f"fuse_persistent: a cached plan cannot be used and is made again: {why}", stacklevel=3)
 
 
 def _store(key: str, flow: Taskflow) -> None:

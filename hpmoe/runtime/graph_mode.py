@@ -135,8 +135,7 @@ def _in_tuples(structure, name):
 
 
 def _recovered(known, avals):
-    """The arguments whose parts `known` goes through, with an ShapeDtypeStruct in place of each tensor, noted in `avals`
-    too."""
+    """Rebuilds the arguments from the iterator `known`; replaces tensors by ShapeDtypeStructs, also appended to `avals`."""
     kind, *facts = next(known)
     if kind == "array":
         shape, dtype = facts

@@ -21,7 +21,7 @@ from hpmoe.support.errors import check_argument
 from hpmoe.support.mindspore_private import forgetting_graph, graph_takes_gradient
 from hpmoe.support.trees import Function, PyTree
 
-NOTHING = ShapeDtypeStruct((1,), "float32")  # in place of a saved value
+NOTHING = ShapeDtypeStruct((1,), "float32")  # stands for a saved value
 
 
 class GraphCall(abc.ABC):

@@ -41,7 +41,7 @@ def row_bucket(rows: int, most: int) -> int:
 
 
 class PlannedRows(NamedTuple):
-    """Received rows of a rank that a plan is for: it can hold `most`, and `expected` ones are what it is ordered for."""
+    """Received rows of a rank that a plan is made for: buffers hold `most` rows, tasks are ordered for `expected` rows."""
 
     most: int
     expected: int
@@ -153,7 +153,7 @@ def planned_rows(program: Program, received: Received) -> dict[RouteKey, Planned
     """The rows that each route of a program is planned for; any number of rows, if the received rows are not known.
 
     Raises:
-        ArgumentError: a rank receives more rows than it can hold.
+        ArgumentError: a rank receives more rows than rank_capacity_factor allows.
     """
     planned = {}
     for route, rows in zip(routes_of(program), received, strict=True):

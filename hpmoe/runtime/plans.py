@@ -133,5 +133,5 @@ def _shape_and_dtype(x: Tensor | ShapeDtypeStruct, is_split: bool) -> tuple[tupl
 
 @functools.lru_cache
 def _lowercase(dtype: object) -> str:
-    """The name of a dtype of MindSpore, or of an ShapeDtypeStruct."""
+    """The name of a dtype of MindSpore, or of a ShapeDtypeStruct."""
     return str(dtype).lower()

@@ -200,9 +200,8 @@ def _checked_tensors(program: Program, arrays: Sequence[Tensor | ShapeDtypeStruc
     """The values of the program's inputs: arguments, then captures.
 
     Raises:
-        ArgumentError: an argument is an ShapeDtypeStruct; or a main gradient, which the backward pass writes, lies in the
-        memory of an
-            argument.
+        ArgumentError: an argument is a ShapeDtypeStruct; or a main gradient, which the backward pass writes, shares memory
+            with an argument.
     """
     for name, x in zip(program.input_names, arrays, strict=False):
         if isinstance(x, ShapeDtypeStruct):  # the text of a tensor would be of its values

@@ -69,12 +69,12 @@ class ExpectedSlots:
 
 @suggests_keywords
 def expected_rows(flow: tf.Taskflow) -> tuple[np.ndarray, ...]:
-    """How many rows each slot is expected to hold, as the scheduler plans: an array of each route, float64 [num_slots].
+    """Returns the rows that the scheduler expects in each slot: one array for each route, float64 [num_slots].
 
-    Every expert gets the same share of the `expected_rows` of its RoutePlan. Slots of an expert are full but the last, and
-    what is left is in the last ones in equal parts. Slots that no expert is likely to need have 0 rows. An operation whose
-    `domain.is_slots` has tasks for the slots of route `domain.route`, and `tasks["row"]` is the slot; of one that sends rows
-    out (`op.primitive.sends_rows`) it is a slot of the peer.
+    Every expert gets the same share of the `expected_rows` of its RoutePlan. All slots of an expert are full except the
+    last. The last slots share the remaining rows equally. Slots that no expert is expected to need have 0 rows. If
+    `op.domain.is_slots`, the operation has tasks for the slots of route `op.domain.route`, and `tasks["row"]` is the slot.
+    If also `op.primitive.sends_rows`, the slot belongs to the peer that receives the rows.
 
     Raises:
         ArgumentError: flow is no Taskflow.

@@ -89,9 +89,10 @@ def _round_the_ranks(expert: np.ndarray, place: np.ndarray, rank: np.ndarray) ->
 
 @term("spread_slots", otherwise=lambda flow, machine: 0)
 def spread_parts(flow: tf.Taskflow, machine: Machine) -> int:
-    """Slots of a rank that expects many more rows than others are interleaved over all source ranks, since all sources send
-    at the same time. Returns the number of parts of the slots, each
-    interleaved by itself, or 0 if slots are not interleaved.
+    """Returns the number of parts into which a rank's slots are cut, or 0 if the slots are not interleaved.
+
+    Slots of a rank that expects many more rows than others are interleaved over all source ranks, since all sources send at
+    the same time. Each part is interleaved by itself.
 
     Each source fills slots of its own on such a rank, and L2 holds the weights of a part.
     """

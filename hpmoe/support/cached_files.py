@@ -38,7 +38,7 @@ def read_object(path: Path) -> Fields:
 
 
 def private_folder(folder: Path) -> None:
-    """Makes a folder for this user alone; below the cache folder also the folders that contain it.
+    """Makes a folder that only this user can access, and its parent folders below the cache folder.
 
     Existing folders of this user are changed to mode 0700.
 

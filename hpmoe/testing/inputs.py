@@ -60,14 +60,13 @@ def random_inputs(f: Function, avals: Sequence[PyTree], mesh: Mesh | None = None
 
     Args:
         f: a plain function of one rank's arrays; it is traced, and what it dispatches by are the ids.
-        avals: its arguments on one rank: `hpmoe.ShapeDtypeStruct`s, alone or in lists, tuples and dicts; tensors and arrays
-        are taken
-            as they are (on a mesh with the rank axis first), and so is anything else, such as a number.
+        avals: arguments of one rank: `hpmoe.ShapeDtypeStruct`s, also inside lists, tuples and dicts. Tensors, arrays and
+            other values such as numbers are passed unchanged; on a mesh, tensors and arrays have a leading rank axis.
         mesh: with one, arrays have the leading rank axis that `spmd(f, mesh)` takes, also if it is of one rank.
         routing: to which experts tokens go, each to distinct ones:
             "uniform": any;
             "one_expert": the first choice of every token is the last expert, so with top_k of 1 that takes all;
-            "empty_ranks": experts of the first rank alone, as far as top_k allows, so that the others receive nothing;
+            "empty_ranks": only experts of the first rank, as far as top_k allows, so that other ranks receive nothing;
             "uneven": any, and ranks hold fewer tokens than their arrays have rows, the last one of several none;
             or a function (rng, ep_size, num_tokens, top_k, num_experts) -> int [ep_size, num_tokens, top_k].
         seed: of what is drawn; the same arguments and seed give the same inputs.

@@ -76,8 +76,11 @@ class WeightFormat(RowFormat):
 
     @property
     def npu_passes(self) -> int:
-        """Of a matrix that is read twice, and transposed: conversion, magnitude, maximum, zeros, sum of these; conversion,
-        quotient, choice, turning, rounding, two conversions."""
+        """Vector passes of an NPU over a matrix that is quantised and transposed.
+
+        The first read takes five: conversion, magnitude, maximum, zeros and their sum. The second read takes seven:
+        conversion, quotient, selection, transposition, rounding and two conversions.
+        """
         return 12 if self.cols > 1 else 0
 
 

@@ -71,7 +71,7 @@ def unpermute(permuted: Tensor, sorted_indices: Tensor, probs: Tensor | None = N
         probs: optional [N, K] of the dtype of `permuted`, or float32; without it K is 1 and rows are only moved. In padded
             mode [E, C], without it all 1.
         padded_mode: whether `permute` was in padded mode.
-        restore_shape: (N, H), given in padded mode alone.
+        restore_shape: (N, H), given only in padded mode.
 
     Returns:
         [N, H], out[i] = sum over j of probs[i, j] * permuted[sorted_indices[i * K + j]], summed in float32 and rounded once.

@@ -13,10 +13,10 @@ from hpmoe.token_ops.operator import operator
 @operator
 def permute_with_ep(tokens: Tensor, indices: Tensor, probs: Tensor | None = None,
                     range: tuple[int, int] | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """As `hpmoe.token_ops.permute`, of the sorted rows those from start to end - 1; and the weights of their entries.
+    """Permutes tokens by expert like `hpmoe.token_ops.permute` and returns sorted rows start to end - 1 with their probs.
 
-    With S as there: out[S[i] - start] = tokens[i // K] where start <= S[i] < end. Gradients are gathered inside the range
-    and zero outside.
+    With S = argsort(argsort(indices, stable)): out[S[i] - start] = tokens[i // K] for start <= S[i] < end. Gradients are
+    gathered inside the range and zero outside.
 
     Args:
         tokens: [N, H] float32, float16 or bfloat16.
@@ -59,14 +59,15 @@ def permute_with_ep(tokens: Tensor, indices: Tensor, probs: Tensor | None = None
 @operator
 def unpermute_with_ep(permuted: Tensor, sorted_indices: Tensor, probs: Tensor | None = None,
                       range: tuple[int, int] | None = None) -> Tensor:
-    """As `hpmoe.token_ops.unpermute` of the rows that `hpmoe.token_ops.permute_with_ep` gave; entries outside the range
-    contribute zero.
+    """Inverts `hpmoe.token_ops.permute_with_ep`: sums each token's rows, weighted by `probs`, in the order of choices.
+
+    Entries outside the range contribute zero.
 
     Args:
         permuted: [end - start, H] float32, float16 or bfloat16.
         sorted_indices: int32 [N * K], the second result of `permute_with_ep`.
         probs: optional [N, K] of the dtype of `permuted`, or float32; without it K is 1 and rows are only moved.
-        range: (start, end), as `permute_with_ep` had it; None or () is all.
+        range: (start, end), as given to `permute_with_ep`; None or () is all.
 
     Returns:
         [N, H], out[i] = sum over j with start <= S[i * K + j] < end of probs[i, j] * permuted[S[i * K + j] - start].

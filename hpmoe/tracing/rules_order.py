@@ -1,8 +1,7 @@
 """MindSpore's choices by order: the largest, sorts, elements by an index of columns, running sums, one-hot rows.
 
 All are of the last dimension; another is transposed to be the last one, which tiles refuse, as it mixes rows. Of equal
-values
-the one with the smaller index comes first, and NaN counts as the largest.
+values the one with the smaller index comes first, and NaN counts as the largest.
 """
 
 from __future__ import annotations

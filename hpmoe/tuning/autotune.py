@@ -58,8 +58,9 @@ def autotune(program: Program, *, machine: Machine | None = None, topk_ids: PerR
         [| prefetch_weights] | assign_queues(policy=)
 
     Requires: a plain function, or one under Program transforms.
-    Ensures: the same function; the provenance of its IR names the options that were taken. The forward and the backward pass
-        have their own. Shapes, ranks, planned rows, machine and topk_ids decide alone, so all ranks take the same plan.
+    Ensures: the same function; the provenance of its IR names the chosen options. The forward and the backward pass have
+        their own options. The choice depends only on shapes, ranks, planned rows, machine and topk_ids, so all ranks take
+        the same plan.
 
     Args:
         f: the function.

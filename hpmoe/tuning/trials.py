@@ -29,7 +29,7 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True)
 class Trials:
-    """What autotune compared for one pass; prints as a table.
+    """Plans that autotune compared for one pass; prints as a table.
 
     Attributes:
         name, direction, ep_size, machine: of the program, and the machine's name.
@@ -106,7 +106,7 @@ def search(space: Space, try_plan: Callable[[Plan], Trial], budget: int) -> tupl
 
 
 def _proposed(space: Space, trials: Sequence[Trial]) -> Iterator[Plan]:
-    """Yields plans to try after `trials`, which grows meanwhile."""
+    """Yields plans to try next; the caller appends each tried plan to `trials` before it asks for another."""
     yield space.default
     before = None
     while (best := best_of(trials)) != before:

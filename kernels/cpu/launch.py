@@ -69,7 +69,7 @@ class Launches:
 
         Args:
             addresses: for each rank, where each of its buffers begins.
-            room: for each rank and each route, the received rows that the buffers can hold.
+            row_capacity: for each rank and each route, the received rows that the buffers can hold.
             num_tokens, timeout, trace: as of the function `launch`.
             moved: int64 [ep_size, ep_size], to which the bytes are added that each rank copies to arrays of each other one.
         """

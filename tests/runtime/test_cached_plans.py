@@ -51,7 +51,7 @@ def same(mine, theirs):
 
 
 def nothing_is_planned(monkeypatch):
-    monkeypatch.setattr(cached_plans, "_made", lambda program, *unused: pytest.fail(f"{program.name} is planned anew"))
+    monkeypatch.setattr(cached_plans, "_made", lambda program, *unused: pytest.fail(f"{program.name} is planned again"))
 
 
 @pytest.mark.parametrize("f", [hpmoe.moe_ffn, hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated"),
@@ -168,13 +168,13 @@ CONTENT = {
 
 
 @pytest.mark.parametrize("what", CONTENT)
-def test_a_file_of_anything_else_is_made_anew(what, folder):
+def test_a_file_of_anything_else_is_made_again(what, folder):
     want = run(fused())
     paths = sorted(folder.iterdir())
     good = [path.read_bytes() for path in paths]
     for path, data, other in zip(paths, good, good[1:] + good[:1], strict=True):
         path.write_bytes(CONTENT[what](data, other))
-    with pytest.warns(UserWarning, match="a kept plan cannot be used and is made anew"):
+    with pytest.warns(UserWarning, match="a cached plan cannot be used and is made again"):
         assert same(run(fused()), want)
     assert [path.read_bytes() for path in paths] == good
     with warnings.catch_warnings():
@@ -187,14 +187,14 @@ def test_what_is_no_file_does_not_hold_up_a_call(folder):
     for path, make in zip(sorted(folder.iterdir()), (os.mkfifo, os.mkdir, lambda p: p.symlink_to("/dev/zero")), strict=True):
         path.unlink()
         make(path)
-    with pytest.warns(UserWarning, match="kept plan cannot be used|a plan cannot be kept"):
+    with pytest.warns(UserWarning, match="cached plan cannot be used|a plan cannot be kept"):
         assert same(run(fused()), want)
 
 
 def test_a_folder_that_cannot_be_written_is_a_warning(folder):
     folder.parent.mkdir()
     folder.write_text("in the way")
-    with pytest.warns(UserWarning, match="kept plan cannot be used|a plan cannot be kept"):
+    with pytest.warns(UserWarning, match="cached plan cannot be used|a plan cannot be kept"):
         run(fused())
     assert folder.read_text() == "in the way"
 
@@ -301,7 +301,7 @@ SCRIPT = """
 
     cached_plans.LEAST_SECONDS = 0.0
     if sys.argv[1:] == ["kept"]:
-        cached_plans._made = lambda program, *unused: sys.exit(f"{{program.name}} is planned anew")
+        cached_plans._made = lambda program, *unused: sys.exit(f"{{program.name}} is planned again")
     print(sum(float(a.sum()) for a in run(fused())))
 """
 
@@ -317,4 +317,4 @@ def test_processes_that_write_at_once_and_one_that_reads_compute_the_same(tmp_pa
     first = [process.communicate(timeout=120) for process in (started(), started())]
     assert len(os.listdir(folder)) == 3, first
     last = started("kept").communicate(timeout=120)
-    assert last[0] == first[0][0] == first[1][0] != "" and "anew" not in last[1]
+    assert last[0] == first[0][0] == first[1][0] != "" and "again" not in last[1]

@@ -123,7 +123,7 @@ def test_a_folder_or_file_of_another_user_is_refused_with_a_warning(tmp_path, mo
         cached_trials.store("key", {})
     with pytest.warns(UserWarning, match=f"autotune: the times kept before are not read: {told}"):
         assert cached_trials.load("key", ascend_a3) == {}
-    with pytest.warns(UserWarning, match="fuse_persistent: a kept plan cannot be used and is made anew: .*belongs to user"):
+    with pytest.warns(UserWarning, match="a cached plan cannot be used and is made again: .*belongs to user"):
         (tmp_path / "hpmoe" / "plans").mkdir()
         assert cached_plans._load("key") is None
     with pytest.raises(PermissionError, match=f"{calibration.name} belongs to user"):

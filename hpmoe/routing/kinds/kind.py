@@ -114,7 +114,7 @@ class RouteKind(Sizes):
         """Returns the most rows that a rank can receive by any routing, rows of padding included.
 
         Args:
-            room: the most rows, without padding, that a rank accepts; None for all rows.
+            row_capacity: the most rows, without padding, that a rank accepts; None for all rows.
 
         Example:
             >>> from hpmoe.routing.kinds.direct import Direct
