@@ -4,8 +4,7 @@
 
 `.lower(*args)` of a function at any stage gives its IR, and printing the IR shows it. To read, shapes are enough:
 arguments are `hpmoe.ShapeDtypeStruct`s here, and no tensor is made. The last part runs the tile tasks in many random orders
-that
-their events allow: the events alone must make the result right, so each order has to give the same numbers, bit for
+that their events allow: the events alone must make the result right, so each order has to give the same numbers, bit for
 bit.
 """
 

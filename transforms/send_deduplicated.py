@@ -15,6 +15,30 @@ def deduplicated(program: Program) -> Program:
 
     Unchanged if no rank can have two experts of a token, and on one rank. In half precision the sum that a rank sends back
     is rounded once more. Ids of -1 go to no rank.
+
+    Rewrite:
+        b = dispatch x a                  ->  r = route_to_ranks a      u = dispatch x r            b = fan_out u r a
+        e = combine d a w                 ->  v = dispatch_weights w a  s = fan_in d r a v          e = combine s r
+
+    Example:
+        >>> import hpmoe
+        >>> f32, i32 = (lambda *shape, dtype=dtype: hpmoe.ShapeDtypeStruct(shape, dtype) for dtype in ("float32", "int32"))
+        >>> layer = f32(4, 2), i32(4, 2), f32(4, 2), f32(2, 2, 6), f32(2, 3, 2)
+        >>> print(hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated").lower(*layer, mesh=hpmoe.Mesh(ep=2)))
+        # moe_ffn | send_rows(scheme=deduplicated)
+        { lambda hidden_states:f32[4,2] topk_ids:i32[4,2] topk_weights:f32[4,2] gate_up_weight:f32[2,2,6]
+                 down_weight:f32[2,3,2]
+          let a:route[R]  = route[num_local_experts=2 ep_size=2 max_rows=16] topk_ids
+              b:route[R1] = route_to_ranks[kind=Deduplicated] a
+              c:f32[R1,2] = dispatch hidden_states b
+              d:f32[R,2]  = fan_out c b a
+              e:f32[R,6]  = grouped_matmul d gate_up_weight a
+              f:f32[R,3]  = swiglu e
+              g:f32[R,2]  = grouped_matmul f down_weight a
+              h:f32[R,1]  = dispatch_weights topk_weights a
+              i:f32[R1,2] = fan_in g b a h
+              j:f32[4,2]  = combine i b
+          in (j,) : f32[4,2] }
     """
     ranks: dict[Atom, Var] = {}
     return map_equations(program, lambda builder, eqn: _sent_once(builder, eqn, ranks))

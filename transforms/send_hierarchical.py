@@ -18,8 +18,32 @@ def hierarchical(program: Program) -> Program:
     of one node, or of nodes of one rank. In half precision the sum that a node sends back is rounded once more. Applied
     after `deduplicated`, a relay passes a row on to each rank once.
 
+    Rewrite:
+        b = dispatch x a      ->  r = route_to_ranks[kind=Hierarchical] a   u = dispatch x r  b = relay u r a
+        e = combine d a w     ->  v = dispatch w r   s = relay_back d r a v                   e = combine s r
+
     Raises:
         ArgumentError: a dispatch has an expert_alignment, and `deduplicated` was not applied.
+
+    Example:
+        >>> import hpmoe
+        >>> f32, i32 = (lambda *shape, dtype=dtype: hpmoe.ShapeDtypeStruct(shape, dtype) for dtype in ("float32", "int32"))
+        >>> layer = f32(4, 2), i32(4, 2), f32(4, 2), f32(2, 2, 6), f32(2, 3, 2)
+        >>> print(hpmoe.send_rows(hpmoe.moe_ffn, scheme="hierarchical").lower(*layer, mesh=hpmoe.Mesh(ep=4, nodes=2)))
+        # moe_ffn | send_rows(scheme=hierarchical)
+        { lambda hidden_states:f32[4,2] topk_ids:i32[4,2] topk_weights:f32[4,2] gate_up_weight:f32[2,2,6]
+                 down_weight:f32[2,3,2]
+          let a:route[R]  = route[num_local_experts=2 ep_size=4 node_size=2 max_rows=32 expected_rows=8] topk_ids
+              b:route[R1] = route_to_ranks[kind=Hierarchical node_size=2] a
+              c:f32[R1,2] = dispatch hidden_states b
+              d:f32[R,2]  = relay c b a
+              e:f32[R,6]  = grouped_matmul d gate_up_weight a
+              f:f32[R,3]  = swiglu e
+              g:f32[R,2]  = grouped_matmul f down_weight a
+              h:f32[R1,2] = dispatch topk_weights b
+              i:f32[R1,2] = relay_back g b a h
+              j:f32[4,2]  = combine i b
+          in (j,) : f32[4,2] }
     """
     for aval in routes_moved(program):
         check_argument(aval.alignment == 1, "send_rows", "expert_alignment of dispatch", aval.alignment,

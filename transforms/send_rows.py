@@ -31,35 +31,28 @@ def _check(scheme: str = "auto", machine: Machine | None = None) -> None:
 def send_rows(program: Program, *, scheme: str = "auto", machine: Machine | None = None) -> Program:
     """Sends rows by a scheme; with "auto" the forward and the backward pass each have their own.
 
-    "direct": each of a token's experts gets the token's row.
-    "deduplicated": each rank with experts for a token gets the row once and copies it to their rows; combine sends one
-        weighted sum back, added in the order of the choices. Of K random experts, EP (1 - (1 - 1 / EP)^K) ranks are
-        distinct: 5.3 of 8 experts at EP 8. The sums begin when the last expert is done: little of combine overlaps the
-        products.
-    "hierarchical": each node (`Mesh(ep=16, nodes=2)`) with experts for a token gets the row once, at the relay, the rank in
-        the sender's place there; the relay passes it on, and combine sends one sum of the node back.
+    "direct": each of a token's experts receives the token's row.
+    "deduplicated": each rank with experts for a token receives the row once and sends one weighted sum back. Of K random
+        experts, EP (1 - (1 - 1 / EP)^K) ranks are distinct: 5.3 of 8 experts at EP 8.
+    "hierarchical": each node (`Mesh(ep=16, nodes=2)`) with experts for a token receives the row once, at its relay: the rank
+        with the sender's index in that node. The relay passes the row on, and sends one weighted sum back.
     "hierarchical+deduplicated": both; the relay passes the row on to each rank once.
-    "auto": the scheme with the least `expected_us` (hpmoe/costs/task_costs.py) for rows that are spread evenly;
-        `hpmoe.autotune` simulates the schemes.
+    "auto": the scheme with the least `expected_us` (hpmoe/costs/task_costs.py); `hpmoe.autotune` simulates the schemes.
 
     Received rows are the same bits by every scheme. Results differ by the order of float32 sums only; in half precision each
-    sum that is sent back is rounded once more. Ids of -1 are sent nowhere.
+    sum that is sent back is rounded once more. Sums of "deduplicated" begin when the last expert of the rank is done.
 
-    Rewrite: of "deduplicated"
-        b = dispatch x a                  ->  r = route_to_ranks a      u = dispatch x r            b = fan_out u r a
-        e = combine d a w                 ->  v = dispatch_weights w a  s = fan_in d r a v          e = combine s r
-
-    Rewrite: of "hierarchical"
-        b = dispatch x a      ->  r = route_to_ranks[kind=Hierarchical] a   u = dispatch x r  b = relay u r a
-        e = combine d a w     ->  v = dispatch w r   s = relay_back d r a v                   e = combine s r
-
-    Requires: a plain function with a dispatch or combine; transforms of the traced Program come before it.
-    Ensures: the same function; unchanged if the ranks and nodes make the scheme the same as "direct".
+    Rewrite: see transforms/send_deduplicated.py and transforms/send_hierarchical.py.
+    Requires: a plain function with a dispatch or combine; transforms whose result is differentiated, such as limit_rows,
+    come
+        before it.
+    Ensures: the same function; an unchanged Program if the scheme moves rows as "direct" does, as on one rank, or without
+        `nodes`.
 
     Args:
         f: the function.
-        scheme: "direct", "deduplicated", "hierarchical", "hierarchical+deduplicated" or "auto".
-        machine: the machine that "auto" is fast on; this CPU if None, whose ranks are threads without links.
+        scheme: "auto" by default.
+        machine: the machine that "auto" is fast on; this CPU if None, whose ranks share memory, so that "direct" is chosen.
 
     Raises:
         TransformError: applied out of order or twice; f has neither dispatch nor combine.
@@ -67,23 +60,6 @@ def send_rows(program: Program, *, scheme: str = "auto", machine: Machine | None
 
     Example:
         >>> import hpmoe
-        >>> f32, i32 = (lambda *shape, dtype=dtype: hpmoe.ShapeDtypeStruct(shape, dtype) for dtype in ("float32", "int32"))
-        >>> layer = f32(4, 2), i32(4, 2), f32(4, 2), f32(2, 2, 6), f32(2, 3, 2)
-        >>> print(hpmoe.send_rows(hpmoe.moe_ffn, scheme="deduplicated").lower(*layer, mesh=hpmoe.Mesh(ep=2)))
-        # moe_ffn | send_rows(scheme=deduplicated)
-        { lambda hidden_states:f32[4,2] topk_ids:i32[4,2] topk_weights:f32[4,2] gate_up_weight:f32[2,2,6]
-                 down_weight:f32[2,3,2]
-          let a:route[R]  = route[num_local_experts=2 ep_size=2 max_rows=16] topk_ids
-              b:route[R1] = route_to_ranks[kind=Deduplicated] a
-              c:f32[R1,2] = dispatch hidden_states b
-              d:f32[R,2]  = fan_out c b a
-              e:f32[R,6]  = grouped_matmul d gate_up_weight a
-              f:f32[R,3]  = swiglu e
-              g:f32[R,2]  = grouped_matmul f down_weight a
-              h:f32[R,1]  = dispatch_weights topk_weights a
-              i:f32[R1,2] = fan_in g b a h
-              j:f32[4,2]  = combine i b
-          in (j,) : f32[4,2] }
         >>> shapes = [(4096, 7168), (4096, 8), (4096, 8), (8, 7168, 4096), (8, 2048, 7168)]
         >>> dtypes = "bfloat16", "int32", "float32", "bfloat16", "bfloat16"
         >>> avals = [hpmoe.ShapeDtypeStruct(s, d) for s, d in zip(shapes, dtypes)]

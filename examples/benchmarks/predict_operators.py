@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import script
 from absl import flags
+from operator_formulas import fused_us, matmul_us, moe_ffn_us
 
 import hpmoe
 from hpmoe.commands.machine import MachineName
-from hpmoe.costs.operators import fused_us, matmul_us, moe_ffn_us
 from hpmoe.machines.machine_files import load_machine
 from hpmoe.machines.perturbed import drawn
 from hpmoe.routing.workload import sampled_ids

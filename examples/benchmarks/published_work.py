@@ -8,11 +8,11 @@ import statistics
 from types import SimpleNamespace
 
 import numpy as np
+from operator_formulas import fused_us, matmul_us
 
 import hpmoe
 from hpmoe.calibration.kernel_flows import exchange_flow, function_flow, kernel_us
 from hpmoe.commands.layer import MOST_DECODED, Layer
-from hpmoe.costs.operators import fused_us, matmul_us
 from hpmoe.routing.workload import balanced_ids, sampled_ids
 
 BYTES = "l2.bytes", "l2.bytes_per_us", "l2.worker_bytes_per_us", "memory.bytes_per_us", "memory.worker_bytes_per_us"
@@ -71,7 +71,7 @@ def exchange_us(machine: hpmoe.Machine, leg: str, sizes: Sizes, dedup: bool = Fa
     few tokens it is the quicker one of two sizes of puts, as others have chosen theirs by measuring too.
     """
     if leg == "combine":
-        share = machine.library.combine_share
+        share = machine.operators.combine_share
         machine = machine.replace({name: share * machine[name] for name in ("link.bytes_per_us", "link.far_bytes_per_us")})
 
     def run(put_cols: int | str) -> float:

@@ -15,7 +15,7 @@ from hpmoe.calibration.profile_fit import CONSTANTS, Fit, Fitted, fit_machine
 from hpmoe.calibration.profile_kernels import Timed, Unused, timed_kernels
 from hpmoe.calibration.profile_table import Kernel, read_kernels
 from hpmoe.machines.constant import Constant
-from hpmoe.machines.hardware import Library, Sync
+from hpmoe.machines.hardware import Operators, Sync
 from hpmoe.machines.npu_bins import FLOPS_PER_CYCLE
 from hpmoe.machines.units import units_of
 from hpmoe.support.dtypes import FLOATS, numpy_dtype
@@ -29,7 +29,8 @@ INSIDE = "it is felt inside of a kernel, of which the table has one line"
 NOT_IN_A_TABLE = {
     **dict.fromkeys((*(f"sync.{f.name}" for f in dataclasses.fields(Sync)), "host.prologue_us", "host.expert_us",
                      "host.sort_us", "host.entry_us"), INSIDE),
-    **dict.fromkeys((f"library.{f.name}" for f in dataclasses.fields(Library)), "kernels are simulated here, by no formula"),
+    **dict.fromkeys((f"operators.{f.name}" for f in dataclasses.fields(Operators)),
+                    "the simulator does not read it; formulas of benchmarks do"),
     "memory.write_cost": "it cannot be told from memory.bytes_per_us",
     **dict.fromkeys(("tile_rows", "tile_cols"), CHOSEN),
     **dict.fromkeys(("cube.granule", "cube.accumulator_bytes", "l2.bytes", "link.node_size", "link.near_size"),

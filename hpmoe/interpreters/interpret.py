@@ -21,8 +21,10 @@ def interpret(ir: Program | Taskflow | Stages, inputs: Sequence[Sequence[np.ndar
               dtype: str | None = None) -> list[list[np.ndarray]]:
     """Runs a Program by the reference of each primitive, or a Taskflow task by task, on all ranks in NumPy.
 
-    The output of each equation or task is rounded to its dtype. A Taskflow runs one task at a time, each as soon as its
-    waits are met; with queues each queue runs in order. Stages run one after another.
+    Use it as an oracle for results, or to read intermediate buffers; `f.interpret(*args)` of a staged function does the same
+    with MindSpore tensors. The output of each equation or task is rounded to its dtype. A Taskflow runs one task at a time,
+    each as soon as its waits are met; tasks of one queue run in the order of the queue. A function that computes ids
+    lowers to Stages, which run one after another.
 
     Args:
         ir: a Program, as `hpmoe.trace` returns it, or a Taskflow, as `f.lower(*args)` returns it.
@@ -36,9 +38,8 @@ def interpret(ir: Program | Taskflow | Stages, inputs: Sequence[Sequence[np.ndar
         For each rank, the list of outputs.
 
     Raises:
-        ArgumentError: the arrays are not those of the inputs; num_tokens does not fit, or an equation would count padding
-        in;
-            an option is out of range or belongs to the other kind of IR.
+        ArgumentError: the arrays are not those of the inputs; num_tokens does not fit, or an equation would add rows of
+            padding to its result; an option is out of range or belongs to the other kind of IR.
         LaunchError: some tasks can never run; the text names the first of them and what it waits for.
 
     Example:

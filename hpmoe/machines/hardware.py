@@ -208,8 +208,8 @@ class Host(Group):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Library(Group):
-    """Kernels of the vendor's library, each of which runs one operation; see `hpmoe.costs.operators`.
+class Operators(Group):
+    """Kernels of the vendor's library, each of which runs one operation; see `examples/benchmarks/operator_formulas.py`.
 
     Attributes:
         spread: measured over predicted time of a kernel; its range holds what the other constants leave unexplained.

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from hpmoe.machines.constant import Constant
-from hpmoe.machines.hardware import L2, MOST_RATE, Cube, Host, Library, Link, Memory, Sync, Vector, check_constant
+from hpmoe.machines.hardware import L2, MOST_RATE, Cube, Host, Link, Memory, Operators, Sync, Vector, check_constant
 from hpmoe.machines.npu_bins import BINS, FLOPS_PER_CYCLE, bin_name
 from hpmoe.support.errors import check_argument, is_int, is_number
 from hpmoe.support.keywords import nearest, suggests_keywords
@@ -20,6 +20,7 @@ from hpmoe.support.keywords import nearest, suggests_keywords
 class Mesh:
     """The ranks that run one per-rank function together: `ep` expert-parallel groups of `tp` ranks each.
 
+    `hpmoe.spmd`, `hpmoe.trace` and `lower` of a staged function take a mesh.
     Group g holds experts g*E_local .. (g+1)*E_local-1. With tp=1 its rank holds them whole; else rank g*tp + s holds shard
     s:
     a tp-th of the columns of gate and up, and the rows of down that belong to these.
@@ -27,8 +28,8 @@ class Mesh:
     Attributes:
         ep: number of expert-parallel groups.
         tp: number of tensor-parallel ranks of a group.
-        nodes: number of nodes; consecutive ranks share a node, with faster links inside than between nodes. All ranks share
-            one if None.
+        nodes: number of nodes; each num_ranks / nodes consecutive ranks are a node, with faster links inside than between.
+            None is as one node: no transform sends rows by nodes.
 
     Raises:
         ArgumentError: ep or tp is not a positive int, or nodes does not divide ep * tp.
@@ -107,7 +108,7 @@ class Body:
 
 
 LEAST_SHARED = 0.3  # of the words of two names that mean one constant
-GROUPS = {group.__name__.lower(): group for group in (Cube, Vector, L2, Memory, Link, Sync, Host, Library)}
+GROUPS = {group.__name__.lower(): group for group in (Cube, Vector, L2, Memory, Link, Sync, Host, Operators)}
 
 
 @suggests_keywords
@@ -123,7 +124,7 @@ class Machine:
         num_aic: matrix queues.
         num_aiv: vector and communication queues; 0 if each of the num_aic workers takes both kinds of tasks.
         tile_rows, tile_cols: default tile of a task.
-        cube, vector, l2, memory, link, sync, host, library: groups of constants, see `hpmoe.machines.hardware`.
+        cube, vector, l2, memory, link, sync, host, operators: groups of constants, see `hpmoe.machines.hardware`.
         bodies: measured kinds of tasks; other kinds take the time that the groups give.
         constants: unit, source and range of constants, by their names; not compared between machines.
 
@@ -150,7 +151,7 @@ class Machine:
     link: Link
     sync: Sync
     host: Host
-    library: Library = Library()
+    operators: Operators = Operators()
     bodies: tuple[Body, ...] = ()
     constants: tuple[tuple[str, Constant], ...] = dataclasses.field(default=(), compare=False, repr=False)
 

@@ -11,8 +11,8 @@ FACTORS = {  # of each base unit, which a Machine has its numbers in: what else 
 COUNTS = {"cube.efficiency": "share", "cube.float32_ratio": "share", "cube.int8_ratio": "share", "cube.granule": "rows",
           "tile_rows": "rows", "tile_cols": "columns", "num_aic": "workers", "num_aiv": "workers", "host.cores": "cores",
           "link.near_size": "ranks", "link.node_size": "ranks", "memory.write_cost": "bytes",
-          "library.spread": "share", "library.read_share": "share", "library.combine_share": "share",
-          "library.overlap": "exponent", "library.row_overlap": "exponent"}
+          "operators.spread": "share", "operators.read_share": "share", "operators.combine_share": "share",
+          "operators.overlap": "exponent", "operators.row_overlap": "exponent"}
 
 
 def units_of(name: str) -> dict[str, float]:

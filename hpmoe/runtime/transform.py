@@ -227,7 +227,8 @@ def chain(*transforms: Callable[[Function], Out], machine: Machine | None = None
         A function from callable to staged callable.
 
     Raises:
-        TransformError: something given is no transform, such as a function that is staged already.
+        TransformError: a value is not a transform, for example a function that a transform has been applied to. An order of
+            transforms that does not fit is an error when the chain is applied to a function.
         ArgumentError: machine is not a Machine.
 
     Example:

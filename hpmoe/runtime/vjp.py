@@ -20,12 +20,16 @@ from hpmoe.support.trees import Function, PyTree
 def vjp(f: Function, *args: PyTree) -> tuple[PyTree, Callable[[PyTree], tuple[PyTree, ...]]]:
     """Returns the outputs of f and a function from their cotangents to the gradients of the arguments, as jax.vjp does.
 
-    The function may be plain, at any level of the chain, or under spmd. `f_vjp(cotangents)` runs both passes; it takes one
-    value shaped like the outputs and returns one gradient for each argument, None for an argument that is not of floats.
+    The function may be plain, at any level of the chain, or under spmd. Use `mindspore.value_and_grad` in a training step:
+    `f_vjp` runs the forward pass again, and suits tests that look at gradients for given cotangents.
 
     Args:
         f: a function of tensors; its outputs are a tensor or a tuple, list or dict of tensors.
-        *args: tensors.
+        *args: its arguments, each a tensor.
+
+    Returns:
+        The outputs, and `f_vjp(cotangents)`: cotangents have the structure and shapes of the outputs; it returns a
+        tuple with the gradient of each argument, None for an argument of integers or bools.
 
     Raises:
         ArgumentError: f is not callable, an argument is not a tensor, or cotangents do not have the shapes of the outputs.

@@ -47,9 +47,10 @@ def autotune(program: Program, *, machine: Machine | None = None, topk_ids: PerR
              budget: int = BUDGET) -> Taskflow:
     """Applies send_rows, tile_partition, overlap_comm, prefetch_weights and assign_queues with the fastest options it finds.
 
-    A budget of 0 takes the choice of the cost model and simulates nothing: the options "auto" of send_rows, tile_partition
-    and overlap_comm. A larger budget simulates this plan and up to `budget` - 1 others: first the policy "round_robin", then
-    plans that differ from the best so far in one setting. The fastest plan is taken.
+    A budget of 0 simulates nothing: expected times of tasks decide (the cost model), as with the options "auto" of
+    send_rows, tile_partition and overlap_comm. A larger budget simulates this plan, this plan with the policy "round_robin",
+    then plans with other schemes, tiles and settings, up to `budget` plans of each pass, and takes the fastest. Plans are
+    made at the first call, or by `lower`.
 
     Rewrite:
         a Program
@@ -58,17 +59,17 @@ def autotune(program: Program, *, machine: Machine | None = None, topk_ids: PerR
         [| prefetch_weights] | assign_queues(policy=)
 
     Requires: a plain function, or one under Program transforms.
-    Ensures: the same function; the provenance of its IR names the chosen options. The forward and the backward pass have
-        their own options. The choice depends only on shapes, ranks, planned rows, machine and topk_ids, so all ranks take
-        the same plan.
+    Ensures: the same function; the provenance of its IR names the options that were taken. The forward and the backward pass
+        have their own. Only shapes, ranks, planned rows and the arguments of autotune decide, so all ranks take one plan.
 
     Args:
         f: the function.
         machine: the machine to be fast on; this CPU if None.
-        topk_ids: topk_ids [T, K] of each rank that plans are simulated with, if the routing is known in advance; the same
-            for every route. If None, plans are compared on routings that are sampled for the planned number of rows.
-        budget: the most plans that are simulated. Their times are kept in $XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe, and are
-            not simulated again.
+        topk_ids: a sequence with the topk_ids [T, K] of each rank, or one array [ep, T, K], to simulate plans with, if the
+            routing is known in advance; the same for every route. If None, plans are compared on routings that are sampled
+            for the planned number of rows.
+        budget: the most plans that are simulated, 12 by default. Their times are cached in $XDG_CACHE_HOME/hpmoe, or
+            ~/.cache/hpmoe, and are not simulated again.
 
     Raises:
         ArgumentError: an option is out of range, or topk_ids do not fit the function.

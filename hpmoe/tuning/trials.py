@@ -81,7 +81,7 @@ def best_of(trials: Sequence[Trial]) -> Trial | None:
 
 
 def search(space: Space, try_plan: Callable[[Plan], Trial], budget: int) -> tuple[list[Trial], str]:
-    """Tries the default plan, then plans that differ from the best so far in one setting, until none is faster.
+    """Tries the default plan, then the plans that each stage of the space makes of the best so far, until none is faster.
 
     Args:
         space: the plans.

@@ -1,4 +1,4 @@
-"""The Ascend kernel for a 950 on a emulator of that chip: the same numbers; and each kernel on the other's emulator."""
+"""The Ascend kernel for a 950 on an emulator of that chip: the same numbers; and each kernel on the other's emulator."""
 
 import ctypes
 import shlex

@@ -109,7 +109,7 @@ def test_an_npu_climbs_as_far_as_one_rank_reaches(capsys, monkeypatch):
     with own_targets():
         names, heaps = targets(1)
         monkeypatch.setattr(ascend_check, "run_needs", lambda environment, devices: [])
-        monkeypatch.setattr(ascend_check, "find_npu", lambda environment: Npu("a emulator", 1, 2))
+        monkeypatch.setattr(ascend_check, "find_npu", lambda environment: Npu("an emulator", 1, 2))
         monkeypatch.setattr(ascend_check, "Device", lambda target, machine, **options: Device(names[0], machine))
         monkeypatch.setattr(hpmoe.ranks, "synchronize", lambda: [executable.check(kernel, wait=True) for heap in heaps
                                                           for executable, kernel in heap.kernels()])

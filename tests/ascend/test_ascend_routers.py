@@ -1,6 +1,5 @@
 """Layers whose router is inside the function, on the emulator of the Ascend kernel: the first launch makes the ids, the next
-one
-routes by them. Ids are a CPU's, values and gradients those of an oracle."""
+one routes by them. Ids are a CPU's, values and gradients those of an oracle."""
 
 import mindspore as ms
 import numpy as np

@@ -1,6 +1,5 @@
 """Weights of int8 by rows of floats (W8) on the Ascend kernel's emulator, where vector units widen them, and round those
-that
-are given as floats: against NumPy, in several orders; and what is refused there."""
+that are given as floats: against NumPy, in several orders; and what is refused there."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,5 @@
 """What a kernel's host side guards an NPU against, on the emulator: cores that a kernel lacks, ranks out of reach, and
-signals
-that come before the memory they go to is cleared."""
+signals that come before the memory they go to is cleared."""
 
 import ctypes
 import subprocess

@@ -1,6 +1,5 @@
 """RMSNorm of received rows as a tile operation of its own: on the interpreter, CPU, simulator and the Ascend kernel's
-emulator,
-forward and backward, against JAX and float64."""
+emulator, forward and backward, against JAX and float64."""
 
 import jax
 import jax.numpy as jnp

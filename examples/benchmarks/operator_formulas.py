@@ -16,7 +16,7 @@ from hpmoe.support.dtypes import BYTES
 SPLITS = 1, 2, 4, 8, 24  # parts of the sums of a product, on workers that would be idle
 LEAST_INNER = 64  # products of a part
 HEIGHTS, WIDTHS = (16, 32, 64, 128, 256), (32, 64, 128, 256, 512)  # of tiles that a product chooses from
-FULL_ROWS = 256  # rows after which `library.dequantize_us` grows no more
+FULL_ROWS = 256  # rows after which `operators.dequantize_us` grows no more
 RESULT = 2  # bytes of a number of a result
 
 
@@ -37,7 +37,7 @@ def matmul_us(machine: Machine, rows: np.ndarray | float, cols: np.ndarray | flo
     m, n, k = (np.atleast_1d(np.asarray(x, float)) for x in (rows, cols, inner))
     m, n, k = (x[:, None] for x in np.broadcast_arrays(m, n, k))
     height, width, parts = _choices(machine)
-    size, library = (1 if quantized else 2), machine.library
+    size, operators = (1 if quantized else 2), machine.operators
     part_inner = k / parts
     tiles = np.ceil(m / height) * np.ceil(n / width) * parts
     of_tile = _tile_us(machine, np.minimum(height, m), np.minimum(width, n), part_inner, size, size)
@@ -46,16 +46,16 @@ def matmul_us(machine: Machine, rows: np.ndarray | float, cols: np.ndarray | flo
     a, b, out = m * k * size, n * k * size, m * n * RESULT
     read = np.minimum(a + b * _passes(machine, b, m, height * k * size), b + a * _passes(machine, a, n, width * k * size))
     cold = np.clip(buffers * (a + b + out) / machine.l2.bytes - 1, 0, 1) if buffers else 1.0
-    share = 1.0 if quantized else library.read_share
+    share = 1.0 if quantized else operators.read_share
     of_memory = np.minimum(machine.memory.bytes_per_us * share, workers * machine.memory.worker_bytes_per_us)
-    of_l2 = np.minimum(library.reuse_bytes_per_us, workers * machine.l2.worker_bytes_per_us)
+    of_l2 = np.minimum(operators.reuse_bytes_per_us, workers * machine.l2.worker_bytes_per_us)
     memory = read * (cold / of_memory + (1 - cold) / of_l2)
     memory = memory + np.where(parts > 1, 2 * 4 * parts * m * n, 0) / machine.l2.bytes_per_us
     memory = memory + np.maximum(0, out - machine.l2.bytes) * machine.memory.write_cost / machine.memory.bytes_per_us
-    us = _together(core, memory, np.where(m <= machine.tile_rows, library.row_overlap, library.overlap))
+    us = _together(core, memory, np.where(m <= machine.tile_rows, operators.row_overlap, operators.overlap))
     us = np.where((parts > 1) & (part_inner < LEAST_INNER), np.inf, us).min(axis=1)
     us = us + _fixed_us(machine, m[:, 0], quantized) + (_dequantized_us(machine, m * n)[:, 0] if quantized else 0.0)
-    return library.spread * us
+    return operators.spread * us
 
 
 def moe_ffn_us(machine: Machine, rows: np.ndarray, hidden: int, intermediate: int, entries: int, tokens: int,
@@ -77,13 +77,13 @@ def moe_ffn_us(machine: Machine, rows: np.ndarray, hidden: int, intermediate: in
     kernels = 3 + 2 * quantized
     moved = entries * hidden * RESULT * (1 + machine.memory.write_cost) + tokens * hidden * RESULT
     moved += float(rows.sum()) * intermediate * RESULT * (2 + machine.memory.write_cost)
-    us = kernels * machine.library.vector_us + moved / read
+    us = kernels * machine.operators.vector_us + moved / read
     for inner, cols in ((hidden, 2 * intermediate), (intermediate, hidden)):
-        core, memory = experts_us(machine, rows, inner, cols, size, size, 1.0 if quantized else machine.library.read_share)
-        exponent = np.where(rows <= machine.tile_rows, machine.library.row_overlap, machine.library.overlap)
+        core, memory = experts_us(machine, rows, inner, cols, size, size, 1.0 if quantized else machine.operators.read_share)
+        exponent = np.where(rows <= machine.tile_rows, machine.operators.row_overlap, machine.operators.overlap)
         us += float(_together(core, memory, exponent).sum()) + float(_fixed_us(machine, rows.sum(), quantized))
         us += float(_dequantized_us(machine, rows.sum() * cols)) if quantized else 0.0
-    return machine.library.spread * us
+    return machine.operators.spread * us
 
 
 def fused_us(machine: Machine, rows: np.ndarray, hidden: int, intermediate: int, ep_size: int,
@@ -109,7 +109,7 @@ def fused_us(machine: Machine, rows: np.ndarray, hidden: int, intermediate: int,
             for inner, cols in ((hidden, 2 * intermediate), (intermediate, hidden))]
     core, memory = (sum(float(of[i].sum()) for of in both) for i in (0, 1))
     link = rows.sum() * (1 - 1 / ep_size) * hidden * (size + RESULT) / machine.link.rate(ep_size)
-    work = float(_together(_together(core, memory, machine.library.row_overlap), link, machine.library.row_overlap))
+    work = float(_together(_together(core, memory, machine.operators.row_overlap), link, machine.operators.row_overlap))
     return host.launch_us + host.prologue_us + host.expert_us * len(rows) + work
 
 
@@ -148,9 +148,9 @@ def _tile_us(machine: Machine, height: np.ndarray, width: np.ndarray | int, inne
 def _passes(machine: Machine, bytes_: np.ndarray, across: np.ndarray, band: np.ndarray) -> np.ndarray:
     """Returns how often an operand is read: once if L2 keeps it, else once for each band of the other operand's tiles.
 
-    A swizzled walk keeps a band of tiles, of `band` bytes each, in half of `library.reuse_bytes`.
+    A swizzled walk keeps a band of tiles, of `band` bytes each, in half of `operators.reuse_bytes`.
     """
-    kept = machine.library.reuse_bytes
+    kept = machine.operators.reuse_bytes
     tiles = np.maximum(1, np.floor(kept / 2 / band))
     size = machine.tile_rows
     return np.where(bytes_ > kept, np.ceil(np.ceil(across / size) / tiles), 1)
@@ -163,13 +163,13 @@ def _together(a: np.ndarray | float, b: np.ndarray | float, exponent: np.ndarray
 
 
 def _fixed_us(machine: Machine, rows: np.ndarray | float, quantized: bool) -> np.ndarray:
-    library = machine.library
+    operators = machine.operators
     if not quantized:
-        return np.asarray(library.matmul_us)
-    return (library.quantized_matmul_us + library.dequantize_us * np.sqrt(np.minimum(rows, FULL_ROWS) / FULL_ROWS)
-            + library.dequantize_row_us * rows)
+        return np.asarray(operators.matmul_us)
+    return (operators.quantized_matmul_us + operators.dequantize_us * np.sqrt(np.minimum(rows, FULL_ROWS) / FULL_ROWS)
+            + operators.dequantize_row_us * rows)
 
 
 def _dequantized_us(machine: Machine, sums: np.ndarray | float) -> np.ndarray:
     """Returns microseconds in which int32 sums become floats."""
-    return np.asarray(sums * (4.0 + RESULT) / machine.library.dequantize_bytes_per_us)
+    return np.asarray(sums * (4.0 + RESULT) / machine.operators.dequantize_bytes_per_us)

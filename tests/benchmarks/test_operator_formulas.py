@@ -6,15 +6,15 @@ import numpy as np
 import predict_operators as benchmark
 import pytest
 from command_line import run_script
+from operator_formulas import fused_us, matmul_us, moe_ffn_us
 
 import hpmoe
-from hpmoe.costs.operators import fused_us, matmul_us, moe_ffn_us
-from hpmoe.machines.hardware import Library
+from hpmoe.machines.hardware import Operators
 
 A3 = hpmoe.machines.ascend_a3
 SIZES = 1, 17, 128, 129, 1000, 4096
-BETTER = {"library.overlap": 2, "library.row_overlap": 2, "library.read_share": 1.1, "library.reuse_bytes": 2,
-          "library.reuse_bytes_per_us": 2, "library.dequantize_bytes_per_us": 2}  # others are costs
+BETTER = {"operators.overlap": 2, "operators.row_overlap": 2, "operators.read_share": 1.1, "operators.reuse_bytes": 2,
+          "operators.reuse_bytes_per_us": 2, "operators.dequantize_bytes_per_us": 2}  # others are costs
 
 
 def test_large_products_take_their_multiplications():
@@ -24,8 +24,8 @@ def test_large_products_take_their_multiplications():
     (us,) = matmul_us(A3, n, n, n)
     assert flops_us < us < 1.1 * flops_us
     (us,) = matmul_us(A3, 1, 4 * n, n)
-    weights_us = 2 * 4 * n * n / (A3.memory.bytes_per_us * A3.library.read_share)
-    assert weights_us < us < 1.05 * weights_us + A3.library.matmul_us
+    weights_us = 2 * 4 * n * n / (A3.memory.bytes_per_us * A3.operators.read_share)
+    assert weights_us < us < 1.05 * weights_us + A3.operators.matmul_us
 
 
 def test_more_of_a_product_takes_no_less():
@@ -36,7 +36,7 @@ def test_more_of_a_product_takes_no_less():
             assert (np.diff(us) >= -0.03 * us[:-1]).all(), (quantized, grown)
 
 
-def test_every_constant_of_the_library_counts():
+def test_every_constant_of_operators_counts():
     """A better constant is felt by one of the kernels, and makes no kernel slower."""
     def times(machine):
         rows = np.array([300, 100, 3, 0])
@@ -44,10 +44,10 @@ def test_every_constant_of_the_library_counts():
         layers = [moe_ffn_us(machine, rows, 1024, 512, 800, 100, q) for q in (False, True)]
         return np.array([*map(float, np.ravel(products)), *layers])
     before = times(A3)
-    for field in dataclasses.fields(Library):
+    for field in dataclasses.fields(Operators):
         if field.name == "combine_share":  # of exchanges that benchmarks simulate
             continue
-        name = f"library.{field.name}"
+        name = f"operators.{field.name}"
         after = times(A3.replace({name: A3[name] * BETTER.get(name, 0.5)}))
         assert (after <= before * (1 + 1e-9)).all() and (after < before).any(), name
 
