@@ -195,7 +195,7 @@ def _arrays_of(layer: nn.Cell, model: ModelType, model_type: str, prefix: str, f
         arrays |= {name: array[np.argsort(at)] for name, array in arrays.items() if name.startswith("experts.")}
     bias = getattr(parameters.get("expert_bias"), "stored_dtype", "float32")
     found = {}
-    for name, place in places_of(entries, arrays, own).items():
+    for name, place in places_of(entries, arrays, own, num_zero if dtypes is None else 0).items():
         chosen = bias if place.entry.parameter == "expert_bias" else dtype
         if dtypes is not None:
             full = _absolute(prefix, name)

@@ -48,16 +48,18 @@ class Place(NamedTuple):
     experts: range
 
 
-def places_of(entries: Iterable[Entry], parameters: Collection[str], num_experts: int) -> dict[str, Place]:
-    """The places of all arrays of a format that are of the Parameters, by the arrays' names."""
+def places_of(entries: Iterable[Entry], parameters: Collection[str], num_experts: int,
+              num_zero_experts: int = 0) -> dict[str, Place]:
+    """Returns the places of a format's arrays that belong to the Parameters, by name; of zero experts with no experts."""
     found = {}
     for entry in entries:
         if entry.parameter not in parameters:
             continue
         if not entry.is_apart:
             found[entry.name] = Place(entry, range(num_experts if entry.of_experts else 0))
-        for e in range(num_experts if entry.is_apart else 0):
-            found[entry.name.format(e=e)] = Place(entry, range(e, e + 1))
+        num_arrays = num_experts + (num_zero_experts if entry.rows == "padded" else 0)
+        for e in range(num_arrays if entry.is_apart else 0):
+            found[entry.name.format(e=e)] = Place(entry, range(e, min(e + 1, num_experts)))
     return found
 
 
@@ -103,13 +105,11 @@ def _layout(match: Match) -> frozenset[tuple[str, Entry]]:
 
 def _match(entries: Entries, block: Block, names: Mapping[str, Stored]) -> Match:
     parameters = block.kinds
-    known = places_of(entries, parameters, block.num_experts)
+    known = places_of(entries, parameters, block.num_experts, block.num_zero_experts)
     wanted = {name: place for name, place in known.items()
               if not place.entry.is_apart or place.experts.start in block.held}
-    padding = {entry.name.format(e=e) for entry in entries if entry.rows == "padded"
-               for e in range(block.num_experts, block.num_experts + block.num_zero_experts)}
     unknown = [name for name, array in names.items()
-               if name not in known and name not in padding and 0 not in array.shape and not name.startswith("^")]
+               if name not in known and 0 not in array.shape and not name.startswith("^")]
     lacking = [entry.name for entry in entries
                if entry.parameter not in parameters and not entry.parameter.startswith("shared_experts.")]
     return Match(wanted, [name for name in wanted if name not in names], unknown, homeless_of(entries, parameters), lacking)

@@ -18,7 +18,8 @@ class ModelType(NamedTuple):
 
     Attributes:
         models: names for the page.
-        formats: entries of its files, as saved by default, and of what transformers has in memory if that differs.
+        formats: entries of its files, as saved by default; of what transformers has in memory, if that differs; and of
+            other files that transformers loads.
         fields: fields of the configuration, by the option that takes each.
         options: options that the type has whatever its fields.
         shared: fields whose product is the width of the shared expert; "!" marks
@@ -67,6 +68,12 @@ def _router(name: str = "gate.weight", bias: str = "", rows: str = "") -> Entrie
 def _both(names: tuple[str, str, str], before: Entries, after: Entries = (), memory: Entries = ()) -> tuple[Entries, ...]:
     """Formats of files with an array for each expert, and of memory with one for all; `memory` is what precedes there."""
     return (*before, *apart(*names), *after), (*(memory or before), *fused(), *after)
+
+
+def _as_in_memory(formats: tuple[Entries, ...]) -> tuple[Entries, ...]:
+    """Returns formats of a type whose files are as memory, and which is also loaded from an array for each expert."""
+    apart, memory = formats
+    return memory, memory, apart
 
 
 _ROUTER_GATE = _router("router.gate.weight", "expert_bias")
@@ -137,7 +144,7 @@ MODELS: dict[str, ModelType] = {
          "topk_method": ("noaux_tc",)},
         "clamped_swiglu"),
     "dots1": ModelType("dots.llm1", _V3, _GROUPED, _SIGMOID, _SHARED_N, _OF_V3),
-    "dots3_note": ModelType("dots3 note, its text", (_V3[1], _V3[0]), _GROUPED, _SIGMOID,
+    "dots3_note": ModelType("dots3 note, its text", _as_in_memory(_V3), _GROUPED, _SIGMOID,
                             ("n_shared_experts", "shared_experts_intermediate_size"), _OF_V3),
     "ernie4_5_moe": ModelType(
         "ERNIE 4.5", _both(_PROJECTIONS, _router(bias="moe_statics.e_score_correction_bias", rows="one"),
@@ -158,7 +165,7 @@ MODELS: dict[str, ModelType] = {
     "gpt_oss": ModelType("gpt-oss", _gpt_oss("alternating"), _COARSE, {**_NORMALIZED, "add_bias_linear": True},
                          activation="gpt_oss_swiglu"),
     "granitemoe": ModelType("Granite 3 MoE", _GRANITE, _COARSE, _NORMALIZED, _GRANITE_WIDTH),
-    "granitemoe_swa": ModelType("Granite MoE SWA", _GRANITE[::-1], _COARSE, _NORMALIZED, _GRANITE_WIDTH),
+    "granitemoe_swa": ModelType("Granite MoE SWA", _GRANITE[1:], _COARSE, _NORMALIZED, _GRANITE_WIDTH),
     "granitemoehybrid": ModelType("Granite 4", _GRANITE, _COARSE, _NORMALIZED, _GRANITE_WIDTH),
     "granitemoeshared": ModelType("Granite MoE shared", _GRANITE, _COARSE, _NORMALIZED, _GRANITE_WIDTH),
     "hunyuan_v1_moe": ModelType("Hunyuan A13B", _both(_PROJECTIONS, _router("gate.wg.weight"), shared("shared_mlp")),
@@ -198,7 +205,7 @@ MODELS: dict[str, ModelType] = {
         "MiniMax-M3", _both(_W, _BESIDE_GATE, shared("shared_experts"))[:1]
         + _both(_W, _BIASED, shared("shared_experts", "gate_up_proj", "gate_up_proj"))[1:], _COARSE | _SCALE,
         {**_SIGMOID, **_NORMALIZED}, ("shared_intermediate_size!",), _OF_V3, "gpt_oss_swiglu"),
-    "mistral4": ModelType("Mistral 4", (_V2[1], _V2[0]), _GROUPED, {}, _SHARED_N),
+    "mistral4": ModelType("Mistral 4", _V2[1:], _GROUPED, {}, _SHARED_N),
     "mistral_large4": ModelType("Mistral Large 4", ((*_router(), *apart(*_W), *shared("shared_experts", *_W)), _V2[1],
                                                     (*_router(), *apart(*_W), *shared("shared_experts"))),
                                 _FINE | _SCALE | _GROUPS, _NORMALIZED, _SHARED_N, is_layer=True),
@@ -215,13 +222,13 @@ MODELS: dict[str, ModelType] = {
                         fixed={"router_jitter_noise": (0.01,), "num_experts_per_tok": (2,),
                                "input_jitter_noise": (0, 0.01)}),
     "qwen2_moe": ModelType("Qwen1.5-MoE, Qwen2-MoE", _QWEN2, _QWEN2_FIELDS, _WITH_GATE, _WIDTH),
-    "qwen3_5_moe": ModelType("Qwen3.5-MoE", (_QWEN2[1], _QWEN2[0]), _FINE, {**_WITH_GATE, **_NORMALIZED}, _WIDTH),
+    "qwen3_5_moe": ModelType("Qwen3.5-MoE", _as_in_memory(_QWEN2), _FINE, {**_WITH_GATE, **_NORMALIZED}, _WIDTH),
     "qwen3_moe": ModelType("Qwen3-MoE", _QWEN3, _QWEN2_FIELDS, {}),
     "qwen3_next": ModelType("Qwen3-Next", _QWEN2, _QWEN2_FIELDS, _WITH_GATE, _WIDTH),
     "qwen3_omni_moe": ModelType("Qwen3-Omni, its thinker", _QWEN3, _QWEN2_FIELDS, {}),
     "qwen3_omni_moe_talker": ModelType("Qwen3-Omni, its talker", _QWEN2, _QWEN2_FIELDS, _WITH_GATE, _WIDTH),
     "qwen3_vl_moe": ModelType("Qwen3-VL-MoE", ((*_router(), *fused(transposed=False)), _QWEN3[1]), _FINE, _NORMALIZED),
-    "qwen4_exp": ModelType("Qwen4 experimental", (_QWEN2[1], _QWEN2[0]), _QWEN2_FIELDS, _WITH_GATE, _WIDTH),
+    "qwen4_exp": ModelType("Qwen4 experimental", _as_in_memory(_QWEN2), _QWEN2_FIELDS, _WITH_GATE, _WIDTH),
     "solar_open": ModelType("Solar Open", _V3, _GROUPED, _SIGMOID, _SHARED_N, _OF_V3),
     "unlimited_ocr": ModelType("Unlimited OCR", _V2, _FINE | _SCALE | _GROUPS, _V2_OPTIONS, _SHARED_N, _V2_FIXED),
 }

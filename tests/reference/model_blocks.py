@@ -21,6 +21,9 @@ OTHERS = {  # fields of some types
     "granitemoehybrid": {"mamba_n_heads": 4}, "qwen3_omni_moe_talker": {"shared_expert_intermediate_size": 10}}
 CONFIGS = {"kimi_k2": "deepseek_v3"}  # types that transformers computes by another's module
 MODULES = {"qwen3_omni_moe_talker": "qwen3_omni_moe"}
+# Conversions of whole models, by a model's class or type, of blocks whose own configuration has none.
+CONVERSIONS = {"dots3_note": ("Dots3NoteTextModel",), "unlimited_ocr": ("UnlimitedOcrTextModel",),
+               "qwen3_omni_moe_talker": ("qwen3_omni_moe",), "mistral_large4": ("mistral_large4", "mistral_large4_text")}
 CLASSES = {"jetmoe": "JetMoeMoE", "qwen3_omni_moe": "ThinkerTextSparseMoeBlock",
            "qwen3_omni_moe_talker": "TalkerTextSparseMoeBlock", "gpt_oss": "MLP", "dots3_note": "TextMoE",
            "openai_privacy_filter": "MLP"}
@@ -81,6 +84,8 @@ class Block:
                 for tensor in module.state_dict().values():
                     tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.4)
                 module.eval()
+            if model_type == "longcat_flash":  # rows of zero experts, which no token reads
+                self.module.experts.gate_up_proj[self.config.n_routed_experts:] = 0
         self.fields = json.loads(self.config.to_json_string()) | {"model_type": model_type}
 
     def __call__(self, x):
@@ -114,9 +119,13 @@ class Block:
 
         from transformers.conversion_mapping import get_checkpoint_conversion_mapping
         from transformers.core_model_loading import revert_weight_conversion
-        kind = self.config.model_type
-        conversions = next(filter(None, map(get_checkpoint_conversion_mapping, (kind, kind.removesuffix("_text")))), None)
+        own = self.config.model_type
+        own = own if get_checkpoint_conversion_mapping(own) else own.removesuffix("_text")
+        conversions = [conversion for kind in CONVERSIONS.get(self.fields["model_type"], (own,))
+                       for conversion in get_checkpoint_conversion_mapping(kind) or ()]
         if not conversions:
             return self.state(gradients)
-        model = SimpleNamespace(_weight_conversions=conversions, config=self.config, get_parameter=dict(self.state()).get)
+        # Transformers transposes arrays of other shapes than these: those of memory.
+        unlike = SimpleNamespace(shape=None)
+        model = SimpleNamespace(_weight_conversions=conversions, config=self.config, get_parameter=lambda name: unlike)
         return {name: x.contiguous() for name, x in revert_weight_conversion(model, self.state(gradients)).items()}
