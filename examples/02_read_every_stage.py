@@ -2,10 +2,9 @@
 
     python examples/02_read_every_stage.py
 
-`.lower(*args)` of a function at any stage gives its IR, and printing the IR shows it. To read, shapes are enough:
-arguments are `hpmoe.ShapeDtypeStruct`s here, and no tensor is made. The last part runs the tile tasks in many random orders
-that their events allow: the events alone must make the result right, so each order has to give the same numbers, bit for
-bit.
+`f.lower(*args)` returns the IR of a function at any stage, and `print` shows the IR. Lowering needs only shapes: arguments
+are `hpmoe.ShapeDtypeStruct`s here, and no tensor is allocated. The last part runs the tile tasks in many random orders that
+their events allow. Events must order every read after its write, so each order returns the same numbers, bit for bit.
 """
 
 import argparse

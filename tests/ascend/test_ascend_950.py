@@ -1,4 +1,4 @@
-"""The Ascend kernel for a 950 on an emulator of that chip: the same numbers; and each kernel on the other's emulator."""
+"""The Ascend kernel for a 950 on an emulator of that chip computes the same numbers; each kernel runs on both emulators."""
 
 import ctypes
 import shlex
@@ -37,7 +37,7 @@ def use(patch, library):
 
 @pytest.fixture(scope="module")
 def emulator_950(tmp_path_factory):
-    """A emulator of the 950, with the kernel for it, as the one that is loaded."""
+    """Builds and loads an emulator of the 950 with the kernel for that chip."""
     library = tmp_path_factory.mktemp("emulator_950") / "_emulator.so"
     with pytest.MonkeyPatch.context() as patch:
         flags = ["-DHPMOE_CHIP=3510", "-DHPMOE_EMULATOR_CHIP=3510", "-fno-gnu-unique"]

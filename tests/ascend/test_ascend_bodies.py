@@ -1,5 +1,5 @@
-"""Tile bodies of the Ascend kernel on its emulator, alone and in chains, forward and backward, in many orders, against
-float64."""
+"""Tile bodies of the Ascend kernel on its emulator, one at a time and in chains, forward and backward, in many orders,
+against float64."""
 
 import numpy as np
 import pytest
@@ -72,7 +72,7 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_function_equals_float64(monkeypatch, name):
-    """Also of zeros, of what float32 barely holds, and where what is not chosen is no number."""
+    """Inputs include zeros, numbers near the limits of float32, and NaN in the branch that `where` does not choose."""
     run, rng = ProgramRun(trace(FUNCTIONS[name], *[ShapeDtypeStruct((9, 75), "float32")] * 2),
                           rows=4), np.random.default_rng(0)
     x, y = (np.round(rng.standard_normal((9, 75)) * 16).astype(np.float32) / 8 for _ in range(2))

@@ -104,7 +104,7 @@ def test_the_target_ascend_names_what_is_missing_here(capsys):
 
 @pytest.mark.slow
 def test_an_npu_climbs_as_far_as_one_rank_reaches(capsys, monkeypatch):
-    """The path of an NPU, with the host side of the emulator in place of CANN."""
+    """Runs the checks of an NPU with the emulator's device instead of CANN."""
     wait_for_build(start_build())
     with own_targets():
         names, heaps = targets(1)

@@ -1,5 +1,4 @@
-"""What routers are made of, on the emulator of the Ascend kernel, against NumPy: choices, picks, sums and moves inside
-rows."""
+"""Tile bodies of routers on the emulator of the Ascend kernel, against NumPy: top-k, picks, sums and moves inside rows."""
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ ODD = (0.0, -0.0, np.inf, -np.inf, 3e38, -3e38, 1e-40)
 
 
 def numbers(rows, cols, dtype, seed=0):
-    """With equal ones, and where there are such zeros of both signs and infinities; integers of all sizes."""
+    """Returns [rows, cols] numbers with ties: floats with zeros of both signs and infinities, integers of all magnitudes."""
     rng = np.random.default_rng(seed)
     if dtype in INTEGERS:
         x = rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, (rows, cols), dtype) >> rng.integers(0, 60, (rows, cols))

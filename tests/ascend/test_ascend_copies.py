@@ -1,4 +1,4 @@
-"""How large the copies of the Ascend kernel are, counted by the emulator."""
+"""Sizes of the copies of the Ascend kernel, counted by the emulator."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
-"""What the Ascend kernel moves and computes, counted by the emulator, beside what the machine model charges for the same
-tasks."""
+"""Bytes that the Ascend kernel moves and products that it computes, counted by the emulator, against the charges of the
+machine model for the same tasks."""
 
 import dataclasses
 import functools

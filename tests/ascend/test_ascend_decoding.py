@@ -1,5 +1,4 @@
-"""What the scalar units of the Ascend kernel take to decode a task, by a clock of the emulator that counts what they
-read."""
+"""Time that scalar units of the Ascend kernel take to decode a task, by an emulator clock that counts their reads."""
 
 import numpy as np
 import pytest

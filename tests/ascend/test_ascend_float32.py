@@ -1,5 +1,5 @@
-"""float32 products of the Ascend kernel on its emulator, number by number beside float64: alone, in layers, in what README
-begins with."""
+"""float32 products of the Ascend kernel on its emulator against float64, number by number: single products, layers, and
+the first program of README."""
 
 import re
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_tiles_that_fill_the_memories_of_a_core():
 
 
 def test_the_program_of_readme():
-    """What a newcomer does first on the way to an NPU: another machine and target in README's first program."""
+    """README's first program runs with the machine and the target of an NPU."""
     lines = re.search(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[1].splitlines()
     source = "\n".join(line[4:] for line in lines if line.startswith((">>> ", "... ")))
     usual = "machine=hpmoe.cpu(num_workers=2)), hpmoe.fuse_persistent)"

@@ -1,6 +1,5 @@
 """Guards of the Ascend kernel on its emulator, against NumPy: rows whose values are counted, and replaced where they are out
-of
-range."""
+of range."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,5 @@
-"""As many experts and choices as the Ascend kernel takes, on its emulator: with entries of no expert, capacity, tokens sent
-once
-and copies of experts."""
+"""The most experts and choices that the Ascend kernel accepts, on its emulator: with masked entries, expert capacity,
+deduplicated dispatch and expert replicas."""
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ def same(f):
 
 
 def copied(f):
-    """1024 experts with their copies."""
+    """Adds 64 replicas to each rank, so that 896 experts become 1024 expert places."""
     return hpmoe.replicate_experts(f, loads=[9] * 20 + [1] * 876, replicas=64)
 
 

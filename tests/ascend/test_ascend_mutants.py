@@ -66,7 +66,7 @@ class Ahead(LayerRun):
 
 
 class Launches:
-    """The emulator's library, a launch of which is so many."""
+    """The emulator's library, each launch of which runs `count` launches in a row."""
 
     def __init__(self, emulator, count):
         self.emulator, self.count = emulator, count

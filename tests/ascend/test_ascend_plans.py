@@ -17,18 +17,18 @@ def fullest(layer, ids):
     return np.bincount(real.reshape(-1) // (layer.E // layer.ep)).max()
 
 
-def assert_as_alone(expected=EXPECTED, **options):
-    """The bits of kernels with but one plan."""
-    chosen, alone = ChosenRun(expected=expected, **options), ChosenRun(expected=expected[:1], **options)
-    for got, want in zip(chosen()[:-1], alone()[:-1], strict=True):
+def assert_like_single_plan(expected=EXPECTED, **options):
+    """Asserts that a kernel with several plans returns the same bits as a kernel with a single plan."""
+    chosen, single = ChosenRun(expected=expected, **options), ChosenRun(expected=expected[:1], **options)
+    for got, want in zip(chosen()[:-1], single()[:-1], strict=True):
         np.testing.assert_array_equal(got, want)
-    assert {plan for taken in alone.taken for plan in taken} == {0}
+    assert {plan for taken in single.taken for plan in taken} == {0}
     return chosen
 
 
 def test_consecutive_launches_take_plans_of_their_own():
     """Forward and backward choose by themselves; what lives from one to the other lies the same in all plans."""
-    run = assert_as_alone()
+    run = assert_like_single_plan()
     assert run.taken == [(plan_for(fullest(LAYER, ids_of(LAYER, routing))),) * 2 for routing in run.routings]
     assert {plan for plan, _ in run.taken} == {0, 1, 2}
     run.assert_close_to_float64()
@@ -43,7 +43,7 @@ def test_plans_may_have_other_tiles(tile_rows):
 @pytest.mark.slow
 def test_a_rank_may_be_empty():
     layer = Layer(ep=4, T=12, H=32, I=16, E=8, K=2, num_tokens=(12, 0, 7, 12))
-    run = assert_as_alone(layer=layer)
+    run = assert_like_single_plan(layer=layer)
     assert run.taken == [(plan_for(fullest(layer, ids_of(layer, routing))),) * 2 for routing in run.routings]
 
 
@@ -63,13 +63,13 @@ def filled_up(x, ids, weights, up, down):
     ids=["drops last", "drops lightest", "quantised", "aligned"])
 def test_with_drops_quantised_and_aligned_rows(options):
     """Of dropped ones, those that are kept count."""
-    taken = assert_as_alone(**options).taken
+    taken = assert_like_single_plan(**options).taken
     assert len(set(taken)) > 1 and all(forward == backward for forward, backward in taken)
 
 
 @pytest.mark.slow
 def test_of_limited_rows():
-    run = assert_as_alone(limit=2.5, expected=(24, 40, 60), routings=("balanced", "hot", "half"))
+    run = assert_like_single_plan(limit=2.5, expected=(24, 40, 60), routings=("balanced", "hot", "half"))
     assert len(set(run.taken)) > 1
 
 

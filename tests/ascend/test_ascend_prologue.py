@@ -1,4 +1,4 @@
-"""What the prologue of the Ascend kernel takes, by a clock of the emulator that counts what an AIV does."""
+"""Time of the Ascend kernel's prologue, by an emulator clock that counts the instructions of an AIV."""
 
 import dataclasses
 

@@ -1,5 +1,4 @@
-"""What routers are made of, counted by the emulator, beside what the machine model charges: bytes and instructions of an
-NPU."""
+"""Bytes and instructions of router bodies, counted by the emulator, against the charges of the machine model."""
 
 import mindspore as ms
 import pytest

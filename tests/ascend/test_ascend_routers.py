@@ -1,5 +1,5 @@
-"""Layers whose router is inside the function, on the emulator of the Ascend kernel: the first launch makes the ids, the next
-one routes by them. Ids are a CPU's, values and gradients those of an oracle."""
+"""Layers whose router is inside the function, on the emulator of the Ascend kernel: the first launch computes the
+ids, the next launch routes by them. Ids equal those of a CPU; values and gradients equal an oracle's."""
 
 import mindspore as ms
 import numpy as np

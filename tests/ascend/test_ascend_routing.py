@@ -1,6 +1,5 @@
-"""Routes of the Ascend kernel on its emulator that drop entries, fill up experts' rows, send tokens to a rank once, or
-divide
-experts among copies."""
+"""Routes of the Ascend kernel on its emulator that drop entries, pad experts' rows, deduplicate tokens, or replicate
+experts."""
 
 import mindspore as ms
 import numpy as np

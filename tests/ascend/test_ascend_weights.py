@@ -1,5 +1,6 @@
-"""Weights of int8 by rows of floats (W8) on the Ascend kernel's emulator, where vector units widen them, and round those
-that are given as floats: against NumPy, in several orders; and what is refused there."""
+"""int8 weights with float rows (W8) on the Ascend kernel's emulator, against NumPy, in several orders.
+
+Vector units dequantize int8 weights and quantise float weights. Unsupported combinations are refused."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
-"""What a kernel's host side guards an NPU against, on the emulator: cores that a kernel lacks, ranks out of reach, and
-signals that come before the memory they go to is cleared."""
+"""Hazards that the host side of the Ascend kernel prevents, on the emulator: too few cores, ranks out of reach, and signals
+that arrive before the receiving memory is cleared."""
 
 import ctypes
 import subprocess
@@ -21,7 +21,7 @@ SEEDS = 8  # launches that a missing meeting is looked for in
 
 @pytest.fixture(scope="module")
 def bindings(tmp_path_factory):
-    """The host side, and the same without the meeting after memory is cleared, as loaded libraries."""
+    """Loaded libraries of the host side: "whole", and "unmet" without the barrier after memory is cleared."""
     folder, source = tmp_path_factory.mktemp("binding"), (HOST / "bound_kernel.cc").read_text()
     assert source.count(MEETING) == 1
     (folder / "whole.cc").write_text(source)
@@ -42,7 +42,7 @@ def bindings(tmp_path_factory):
 
 
 def bind_and_launch(library, num_ranks=2, num_blocks=1, num_cores=24, unreached=-1):
-    """What the ranks find, as a Code, or what the host said."""
+    """Returns the Code that the ranks report, or the error text of the host."""
     image, emulator = ImageBuilder(num_ranks, num_queues=3 * num_blocks).pack(), emulator_library.load()
     said = ctypes.create_string_buffer(4096)
     sizes = [ctypes.c_int64(f(image.ctypes.data))

@@ -1,5 +1,5 @@
-"""The host side of the Ascend kernel with the emulator in place of CANN: ranks of this process, launched in streams of their
-own."""
+"""The host side of the Ascend kernel with the emulator's device instead of CANN; each rank of this process launches in its
+own stream."""
 
 import subprocess
 import sys

@@ -267,9 +267,9 @@ def _in_order(direct):
 
 
 class Arrivals(Expansion):
-    """The same plan with any rows that its slots can hold, also those that no top-k choice of so few tokens sends.
+    """An Expansion by row counts instead of ids: its slots may receive counts that no top-k choice of the tokens sends.
 
-    `rows` holds for each rank how many it receives for each local expert from each rank, [local experts, ranks].
+    `rows` has one array for each rank: the rows received for each local expert from each rank, [local experts, ranks].
     """
 
     def __init__(self, flow, rng, rows):

@@ -203,7 +203,7 @@ class Subject:
         return self.results[key]
 
     def differs(self, flow, case, seed, native=True, timeout=10.0):
-        """What running a mutant shows: an error, or another result; None where the results are equal bit by bit."""
+        """Runs a mutant; returns the error or the kind of difference, None if all results are equal bit by bit."""
         try:
             if self.result(flow, case, seed) != self.want(case):
                 return "another result"
@@ -214,7 +214,7 @@ class Subject:
         return None
 
     def judges_of_arrivals(self):
-        """Judges of some arrivals each, made when they are asked for."""
+        """Yields Judges, each of some arrivals, made on first use."""
         made = self.other_judges.setdefault(self.key, [])
         if not made:
             arrivals = every_arrival(self.flow, np.random.default_rng(0), 300) if self.flow.routes else []
@@ -226,5 +226,5 @@ class Subject:
             yield made[i]
 
     def may_hang(self, flow):
-        """Whether rows that the slots can hold harm a schedule, if not those of a routing of this layer."""
+        """Returns True if some row counts that fit into the slots make the schedule hang or read too early."""
         return any(judge.harm(flow) for judge in self.judges_of_arrivals())

@@ -16,9 +16,10 @@ FAULT_BYTES = 8192
 
 
 def launch_on_emulator(image, *buffers, num_tokens=0, timeout=20.0, seed=7, num_launches=1):
-    """Runs an image with the arrays of each of its ranks, so many launches in a row. Raises emulator_target's LaunchError.
+    """Runs `num_launches` launches of an image with the arrays of each rank; returns the counters of each rank's events.
 
-    Returns the counters of each rank's events.
+    Raises:
+        LaunchError: the kernel reported a failure or broke a rule of the hardware.
     """
     library, pool, num_ranks = emulator_library.load(), Pool(), int(unpack_image(image)[0]["ep_size"])
     num_counters = library.hpmoe_emulator_counters(image.ctypes.data)

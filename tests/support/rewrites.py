@@ -1,4 +1,4 @@
-"""What holds for every rewrite of how rows travel: send_rows and replicate_experts."""
+"""Assertions for every rewrite that changes how rows are sent: send_rows and replicate_experts."""
 
 import numpy as np
 from helpers import assert_close, fused, jax_vjp, run_half, run_spmd
@@ -8,7 +8,7 @@ from hpmoe import chain, moe_ffn
 
 
 def assert_agrees_with_jax(rewrite, layer, name):
-    """Another layer than moe_ffn has JAX's outputs and gradients."""
+    """Asserts that a rewritten variant of moe_ffn returns JAX's outputs and gradients."""
     f, in_jax = VARIANTS[name]
     args = arguments(f, layer)
     positions = tuple(i for i, a in enumerate(args) if a.dtype == np.float32)
@@ -19,7 +19,7 @@ def assert_agrees_with_jax(rewrite, layer, name):
 
 
 def assert_rounds_once_more(rewrite, layer, dtype):
-    """A sum that goes back is rounded once; topk_weights may be float32 beside it. Runs repeat bit by bit."""
+    """Asserts that a returned sum is rounded once more than without the rewrite, and that runs repeat bit by bit."""
     rewritten = chain(rewrite, fused())
     for a, b, c in zip(*(run_half(stage(moe_ffn), layer, dtype) for stage in (fused(), rewritten, rewritten)), strict=True):
         np.testing.assert_allclose(b, a, rtol=0, atol=2.0 ** -6 * np.abs(a).max())
@@ -27,7 +27,7 @@ def assert_rounds_once_more(rewrite, layer, dtype):
 
 
 def assert_drops_the_same(rewrite, layer, stage, policy):
-    """Entries over a capacity are dropped and counted as without it."""
+    """Asserts that the rewrite drops and counts the same entries over an expert capacity."""
     args, cotangent = layer.arguments(), layer.cotangent()
 
     def f(*a):

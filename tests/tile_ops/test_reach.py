@@ -89,7 +89,7 @@ def opcodes_of_layers():
 
 def test_all_that_is_listed_is_tried():
     found = set(opcodes_of_layers())
-    # Of signal="peer", in test_ascend_emulator; of a 950, in test_ascend_950.
+    # test_ascend_emulator.py runs NOTIFY (signal="peer"), test_ascend_950.py runs GMM_FP8.
     assert {name for name in RUNS if name not in ALONE} - found == {"NOTIFY", "GMM_FP8"}
     assert set(ALONE) <= set(RUNS) and not set(REFUSES) & (found | set(ALONE))
     assert sorted([*RUNS, *REFUSES]) == sorted(Opcode.__members__)

@@ -1,5 +1,5 @@
-"""RMSNorm of received rows as a tile operation of its own: on the interpreter, CPU, simulator and the Ascend kernel's
-emulator, forward and backward, against JAX and float64."""
+"""RMSNorm of received rows as one tile operation, forward and backward, against JAX and float64: on the interpreter, the
+CPU, the simulator and the Ascend kernel's emulator."""
 
 import jax
 import jax.numpy as jnp

@@ -66,7 +66,7 @@ def test_an_operation_has_one_color_in_both_halves_of_a_page(line):
 
 
 def test_completion_flags_take_no_color_of_another_operation(line):
-    """Where one half signals each peer, it has completion flags between a combine's puts and its sum."""
+    """The half with signal="peer" has completion flags between a combine's puts and its sum."""
     other = hpmoe.simulate(plan(signal="peer"))
     mine, theirs = (dict(zip([op_name(run.flow, op) for op in run.flow.ops], colors, strict=True))
                     for run, colors in zip((line, other), colors_of(line, other), strict=True))

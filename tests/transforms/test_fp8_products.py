@@ -52,7 +52,7 @@ def test_rounded_gradients_and_copies(dtype):
 
 
 def test_mxfp8_in_tiles_for_an_npu():
-    """What its matrix units do not multiply is dequantized before: of odd blocks, and gradients; float16 as float32."""
+    """Products that an NPU's matrix units lack are computed from dequantized operands: odd blocks, gradients, float16."""
     layer = Layer(ep=3, T=2, H=33, I=33, E=3, K=3)
     w8a8 = quantize_weights(dtype="mxfp8", row_dtype="mxfp8", backward="quantized")
     for f in (chain(quantize_rows(dtype="mxfp8", combine=True), w8a8)(moe_ffn), quantize_weights(moe_ffn, dtype="mxfp8")):

@@ -185,11 +185,11 @@ def test_settings_that_are_fixed_are_not_tuned():
 
 
 def test_functions_of_other_kinds():
-    """Without a route, with weights that decide what is dropped, with rows sent once, with copies, on a CPU."""
-    alone = compare_plans(hpmoe.trace(lambda x, w: hpmoe.swiglu(x) @ w, ShapeDtypeStruct((64, 16), "float32"),
+    """Tunes functions without a route, with drops by weight, with deduplicated rows, with expert replicas, and on a CPU."""
+    local = compare_plans(hpmoe.trace(lambda x, w: hpmoe.swiglu(x) @ w, ShapeDtypeStruct((64, 16), "float32"),
                                       ShapeDtypeStruct((8, 16), "float32")),
                           machine=MACHINE, budget=100)
-    assert {(t.plan.scheme, t.plan.signal, t.plan.put_cols) for t in alone.trials} == {("direct", "tile", "auto")}
+    assert {(t.plan.scheme, t.plan.signal, t.plan.put_cols) for t in local.trials} == {("direct", "tile", "auto")}
     dropping = functools.partial(moe_ffn, capacity_factor=0.5, drop_policy="probs")
     for f in (dropping, hpmoe.send_rows(moe_ffn, scheme="deduplicated"),
               hpmoe.replicate_experts(moe_ffn, loads=[9, 1, 1, 1], replicas=1)):
