@@ -32,7 +32,7 @@ mindspore.runtime.launch_blocking()
 
 
 def pytest_addoption(parser):
-    parser.addoption("--update-golden", action="store_true", help="write tests/golden/ anew instead of comparing")
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/ instead of comparing")
     parser.addoption("--timings", action="store_true", help="also run tests that measure, which need an idle machine")
     parser.addoption("--examples", type=int, default=1,
                      help="how many times as many examples laws are tried on, other ones each time")

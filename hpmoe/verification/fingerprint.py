@@ -20,7 +20,7 @@ def check_fingerprint(flow: tf.Taskflow) -> None:
             continue
         if not isinstance(new, tuple) or not isinstance(old, tuple) or len(new) != len(old):
             now, then = (f"{len(x)} long" if isinstance(x, tuple) else x for x in (new, old))
-            raise VerifyError(f"verify: {name} is {now}, the tasks were made for {then}; make them anew with "
+            raise VerifyError(f"verify: {name} is {now}, the tasks were made for {then}; recreate them with "
                               "hpmoe.rewriting.rebuild")
         _refuse(name, new, old, [_is_alike(*pair) for pair in zip(new, old, strict=True)].index(False))
 
@@ -42,7 +42,7 @@ def _is_same(x: object, y: object) -> bool:
 
 def _refuse(name: str, new: tuple[object, ...], old: tuple[object, ...], i: int) -> NoReturn:
     then, now = ", ".join(_unlike(old[i], new[i])), ", ".join(_unlike(new[i], old[i]))
-    raise VerifyError(f"verify: {name}[{i}] is not what the tasks were made for; make them anew with "
+    raise VerifyError(f"verify: {name}[{i}] is not what the tasks were made for; recreate them with "
                       f"hpmoe.rewriting.rebuild\n  made for {then}\n  now      {now}")
 
 

@@ -8,7 +8,7 @@
 #define HPMOE_DEVICE __aicore__
 #endif
 
-#ifndef HPMOE_DECODES  // the emulator counts what decoding takes: up to the end of the block, of so many tasks
+#ifndef HPMOE_DECODES  // the emulator counts the cycles of decoding `tasks` tasks, up to the end of the block
 #define HPMOE_DECODES(tasks)
 #endif
 

@@ -1,7 +1,7 @@
 """The symmetric heap of a rank: opened together by all ranks of MindSpore's world, larger again where a kernel needs more.
 
-Ranks run the same calls in the same order, so that every rank comes to the same sizes and opens its heap anew at the same
-place; nothing else needs to be agreed on but the id that rank 0 makes for each opening.
+Ranks run the same calls in the same order, so every rank computes the same sizes and reopens its heap at the same call. The
+ranks exchange only the id that rank 0 makes for each opening.
 """
 
 from __future__ import annotations
@@ -127,9 +127,9 @@ class SymmetricHeap:
         return list(self._kernels.items())
 
     def _reopen(self, size: int) -> None:
-        """Opens a heap of `size` bytes in place of the one there was; kernels are bound anew when they are next called.
+        """Replaces the heap by one of `size` bytes; each kernel is bound again at its next call.
 
-        It grows for those only that had to leave it before: the room of kernels that nobody calls any more is free again.
+        The heap grows only for kernels that had to leave it before. Memory of kernels that are no longer called is freed.
         """
         self._close()
         try:

@@ -76,7 +76,7 @@ __aicore__ inline Product gmm_int8(const Frame& frame) {
   return product;
 }
 
-// Whether the matrix core has a way for a product of fp8: of mxfp8 by transposed weights, with pairs of whole blocks.
+// Returns whether the matrix core multiplies these fp8 operands; mxfp8 needs transposed weights and pairs of whole blocks.
 __aicore__ inline bool can_multiply_fp8(const Frame& frame) {
   const RowFormat format = fp8_format_of(frame.op);
   const int32_t bytes = static_cast<int32_t>(Dtype::UINT8), to = frame.buffer(0).dtype;

@@ -134,8 +134,8 @@ struct ColumnElements {
   }
 };
 
-// The same of mxfp8: numbers are transposed first, so that blocks of a column lie side by side; their scales leave with
-// them.
+// ColumnElements for mxfp8: transposes the numbers first, so that a column's blocks are contiguous, and stores scales with
+// the elements.
 struct ColumnBlocks {
   VectorUnit& unit;
   const WeightColumns& of;

@@ -125,8 +125,8 @@ int hpmoe_link_launch(HpmoeLink* link, const char* what, uint64_t key, const voi
                       const HpmoeRank* mine, const int32_t* counts, int32_t num_threads, double timeout_s, int64_t* trace,
                       int64_t* moved, int32_t interruptible, HpmoeStatus* status);
 
-// What a launch that another library runs, such as the emulator of an NPU, asks about the ranks of other processes. heaps:
-// where that of each rank lies in this process; told: what each has told, as many bytes as this one.
+// Ranks of other processes, as a launch sees them that another library runs, such as the emulator of an NPU. heaps: the
+// address of each rank's heap in this process. told: the payload of each rank, of the same size as this rank's payload.
 struct HpmoePeers {
   int32_t rank, size;
   void* const* heaps;

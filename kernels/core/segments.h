@@ -1,5 +1,5 @@
-// What a transfer moves, or a completion flag stands for, in segments by number: the same on every target. See units.h for
-// Frame.
+// Numbered segments of rows that a transfer moves or that a completion flag covers, the same on every target. units.h
+// describes Frame.
 #pragma once
 
 #include "core/decode.h"
@@ -7,7 +7,7 @@
 
 namespace hpmoe {
 
-// How many there are; some may have no rows.
+// Returns the number of segments of a task; some may have no rows.
 template <class Frame>
 HPMOE_DEVICE inline int32_t num_segments(const Frame& frame) {
   const Opcode opcode = opcode_of(frame.op);

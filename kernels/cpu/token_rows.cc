@@ -63,7 +63,7 @@ struct OfBfloat16 {
 };
 
 // sum += the weighted rows of a part, one after the other, which lie at `rows`. They are read side by side, so that more is
-// on its way from memory than a processor fetches ahead of one row by itself. It begins to with each page anew, so of rows
+// on its way from memory than a processor fetches ahead of one row by itself. It starts again with each page, so of rows
 // that are shorter those `ahead` are asked for meanwhile: 128 bytes at a time, as lines come in pairs.
 template <class Of>
 HPMOE_INLINE void add_rows(const Part& part, const void* const* rows, const Part& ahead, float* sum) {

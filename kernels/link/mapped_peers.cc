@@ -101,7 +101,7 @@ int64_t MappedPeers::rows_of(const Op& op, const std::vector<Routing>& routings)
   }
 }
 
-// Of each buffer that transfers go to, the rows that this launch can hold.
+// Returns, for each buffer that receives transfers, its address, stride and capacity in rows for this launch.
 std::vector<LandingRows> MappedPeers::landing_rows(const std::vector<Routing>& routings) const {
   const HpmoeRank& mine = ranks()[first()];
   std::vector<LandingRows> landing(image_.header->num_buffers, {nullptr, 0, 0});

@@ -1,4 +1,4 @@
-"""The Ascend kernel for a 950 on an emulator of that chip computes the same numbers; each kernel runs on both emulators."""
+"""The Ascend kernel for a 950: equal numbers on an emulator of that chip, a named failure on an emulator of another chip."""
 
 import ctypes
 import shlex

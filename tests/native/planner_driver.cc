@@ -65,7 +65,7 @@ class Graph {
   const int result;
 };
 
-// Queues made anew from the order in which tasks begin: tasks of kind 0 where they are, others dealt out in turn.
+// Queues rebuilt from the start order of tasks: tasks of kind 0 stay in their queues, others are dealt out in turn.
 void test_deal(HpmoeFlow flow, const std::vector<int32_t>& sequence, const std::vector<uint8_t>& kind) {
   const auto n = static_cast<int32_t>(sequence.size());
   std::vector<int32_t> starts(6), order(n), queue(n);

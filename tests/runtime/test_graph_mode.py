@@ -62,7 +62,7 @@ def test_values_and_gradients_are_those_of_pynative_whatever_the_routing(operato
         assert_bitwise(forward(*args), value)
         for f in gradients:
             assert_bitwise(f(*args), (value, grads))
-    assert len(operators) == 3, "new routing compiled a graph anew"
+    assert len(operators) == 3, "a new routing compiled another graph"
     assert [call.saves for call in operators] == [False, True, True]
 
 

@@ -89,7 +89,7 @@ def test_gradients_of_captured_parameters(stage):
     assert_close([g.asnumpy() for g in (*inputs, *weights)], want)
 
 
-def test_changed_parameters_are_read_anew():
+def test_changed_parameters_are_read_again():
     x, ids, w, up, down = one_rank()
     cell = Experts(up, down, fused())
     cell(*tensors([x, ids, w]))

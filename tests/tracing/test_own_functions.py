@@ -171,7 +171,7 @@ def test_keyword_only_arguments(stage):
     assert hpmoe.spmd(f, hpmoe.Mesh(1)).lower(x.unsqueeze(0), weight=weight.unsqueeze(0)).provenance
 
 
-def test_equal_arguments_of_other_types_are_traced_anew():
+def test_equal_arguments_of_other_types_are_traced_again():
     f = hpmoe.tile_partition(lambda x, n: x * n if isinstance(n, float) else x + n)
     x = normal(T, H)
     for n in (1.0, 1, True):

@@ -58,7 +58,7 @@ def test_plans_are_bounded_by_bytes_and_thrashing_warns_once():
 
 
 def test_a_crowded_rank_gets_a_larger_plan():
-    """The plan is for a bucket of received rows: a much fuller rank is planned anew, a slightly fuller one is not."""
+    """A plan serves a bucket of received rows: a much fuller rank is planned again, a slightly fuller rank is not."""
     f = spmd(fused(rows=16)(hpmoe.moe_ffn), Mesh(4))
     balanced = Layer(ep=4, T=80, E=4, K=1)
     args = balanced.arguments()

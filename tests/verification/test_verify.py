@@ -61,7 +61,7 @@ def test_other_operations_need_other_tables():
     flow = queued()
     with pytest.raises(VerifyError, match=r"(?s)ops\[0\] is not what the tasks were made for.*made for .*now "):
         hpmoe.verify(flow.replace(ops=(flow.ops[0].replace(num_peers=7), *flow.ops[1:])))
-    with pytest.raises(VerifyError, match="tile_rows is 5, the tasks were made for 2; make them anew"):
+    with pytest.raises(VerifyError, match="tile_rows is 5, the tasks were made for 2; recreate them"):
         hpmoe.verify(flow.replace(tile_rows=5))
     hpmoe.verify(flow.replace(ops=replaced(flow.ops, 0, label="send")))
     with pytest.raises(VerifyError, match=r"ops\[0\] is not what the tasks were made for"):

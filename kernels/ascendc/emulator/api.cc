@@ -31,7 +31,7 @@ int report(F f, const std::string& words, HpmoeStatus* status, char* fault, int6
   }
 }
 
-// What another rank has told of itself: see HpmoeEmulatorLaunch.
+// Words that another rank sent about its buffers and counters; HpmoeEmulatorLaunch describes them.
 class Told {
  public:
   Told(const HpmoePeers& peers, int32_t rank, int32_t num_buffers)

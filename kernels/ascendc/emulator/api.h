@@ -38,16 +38,16 @@ int64_t hpmoe_emulator_targets(const void* image);
 int32_t hpmoe_emulator_counter_words(void);
 int32_t hpmoe_emulator_chip(void);  // 2201 or 3510, whose rules it has
 
-// Runs the kernel in the order that `seed` picks, so many launches in the stream of each rank, which may be ahead of others.
-// epoch: 1 for the first launch of these counters, then one more each.
-// 0 ok; 1 the kernel reported a failure (status); 2 it broke a rule of the hardware, said in `fault`.
+// Runs `num_launches` launches in each rank's stream, in the order that `seed` picks; ranks may be ahead of each other.
+// epoch: 1 for the first launch of these counters, then one more for each launch.
+// Returns 0 ok; 1 the kernel reported a failure (status); 2 the kernel broke a rule of the hardware, described in `fault`.
 int hpmoe_emulator_launch(const void* image, int64_t image_bytes, const HpmoeEmulatorRank* ranks, int32_t num_ranks,
                           int32_t epoch, int32_t num_launches, double timeout_s, uint64_t seed, HpmoeStatus* status,
                           emulator::Counts* counts, char* fault, int64_t fault_bytes);
 
-// One launch of a rank whose peers are ranks of other processes. What each tells the others beforehand are words: where its
-// counters and its tables lie in its heap, then where each buffer does, -1 for one that is not symmetric, then the bytes of
-// each.
+// One launch of a rank whose peers are ranks of other processes. Before the launch, ranks exchange int64 words: offsets of
+// the counters and the tables in the rank's heap, then the offset of each buffer (-1 if not symmetric), then the bytes of
+// each buffer.
 struct HpmoeEmulatorLaunch {
   const void* image;
   int64_t image_bytes;
@@ -58,7 +58,7 @@ struct HpmoeEmulatorLaunch {
   emulator::Counts* counts;
 };
 
-// What hpmoe_link_launch_by calls, with an HpmoeEmulatorLaunch.
+// Callback of hpmoe_link_launch_by; `launch` is an HpmoeEmulatorLaunch.
 int hpmoe_emulator_run_rank(void* launch, const HpmoePeers* peers, HpmoeStatus* status, char* fault, int64_t fault_bytes);
 
 }  // extern "C"

@@ -1,4 +1,4 @@
-// What the emulator reports of a kernel that breaks a rule of the hardware.
+// Fault: the error that the emulator raises if a kernel breaks a rule of the hardware.
 #pragma once
 
 #include <stdexcept>

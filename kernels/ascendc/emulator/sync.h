@@ -5,7 +5,7 @@
 
 namespace emulator {
 
-// What the scalar unit does while there is one, it does to decode tasks: so many from there on.
+// Counts `tasks` decoded tasks, and the scalar unit's cycles in this scope as decoding.
 class DecodingScope {
  public:
   explicit DecodingScope(int tasks) : clock_(current().clock), before_(clock_.decoding) {

@@ -48,8 +48,8 @@ class BoundKernel {
   BoundKernel(const BoundKernel&) = delete;
   BoundKernel& operator=(const BoundKernel&) = delete;
 
-  // Never throws: a fault of the host is found like one of the kernel. After a failure that find_failure() has told, on
-  // every rank, all counters begin anew.
+  // Never throws: find_failure() reports a fault of the host like a fault of the kernel. After find_failure() has reported
+  // a failure on every rank, all counters restart at zero.
   void launch(const std::vector<void*>& tensors, int32_t num_tokens, void* stream, std::shared_ptr<void> owner) noexcept;
 
   // Whether a launch that has ended failed; of several the first, and that once. `wait`: of all launches so far.

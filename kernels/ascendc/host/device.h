@@ -1,7 +1,8 @@
-// What the binding asks of a rank's device. Two implementations: cann_device.cc, and emulator_device.cc for a CPU.
+// Device: the operations of a rank's device that the binding uses. cann_device.cc implements them with CANN, and
+// emulator_device.cc on a CPU.
 //
-// What takes a stream is done in that stream's order, after the call; everything else is done when the call returns. Where
-// something fails, std::runtime_error says what.
+// A function with a stream argument runs in that stream's order, after the call. Any other function is done when it
+// returns. Throws std::runtime_error if an operation fails.
 #pragma once
 
 #include <cstddef>
@@ -24,13 +25,13 @@ class Device {
 
   // Zeros of the symmetric heap, from a line of 64 bytes on. Every rank asks for the same sizes in the same order.
   virtual void* allocate_symmetric(size_t bytes) = 0;
-  // Zeros of this rank alone.
+  // Zeros in memory that only this rank accesses.
   virtual void* allocate(size_t bytes) = 0;
   virtual void free(void* memory) = 0;
   // Memory of the host that copies in a stream may read and write.
   virtual void* allocate_host(size_t bytes) = 0;
   virtual void free_host(void* memory) = 0;
-  // What the host has to where no launch works yet.
+  // Copies from the host, before any launch uses the destination.
   virtual void fill(void* to, const void* from, size_t bytes) = 0;
 
   virtual void copy_in(void* to, const void* from, size_t bytes, void* stream) = 0;

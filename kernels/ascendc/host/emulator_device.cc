@@ -57,7 +57,7 @@ struct World {
   void run_together(int32_t num_ranks);
 };
 
-// What the emulator found after the cores of a rank had left, none of which knew of a failure.
+// Writes a failure that the emulator found after all cores of a rank had ended without one.
 void leave_status(const Launch& launch, const HpmoeStatus& status, int64_t plan, int32_t rank, int32_t num_queues) {
   auto* const left = reinterpret_cast<CoreStatus*>(launch.args->status);
   if (std::any_of(left, left + num_queues, [](const CoreStatus& core) { return core.status.code != 0; })) return;
