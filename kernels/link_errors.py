@@ -11,12 +11,13 @@ import numpy as np
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.native import Failure, Status
 from hpmoe.kernels.protocol import Code
+from hpmoe.ranks.rendezvous import failed
 from hpmoe.ranks.starting import ended
 from hpmoe.support.errors import LaunchError
 
 
 class At(NamedTuple):
-    """Where a rank is: at a call in words, that has a number, among ranks of these names; the image of what it launches."""
+    """The call that a rank makes: its name and number, this rank, the names of all ranks, and the image of a launch."""
 
     what: str
     number: int
@@ -25,15 +26,8 @@ class At(NamedTuple):
     image: np.ndarray | None
 
 
-def failed(text: str, rank: int) -> LaunchError:
-    """The LaunchError that names a rank."""
-    error = LaunchError(text)
-    error.status = {"rank": rank}
-    return error
-
-
 def failed_call(status: Status, failure: Failure, at: At) -> LaunchError:
-    """The LaunchError of a call that ended with `status`, and of what is known of the failure."""
+    """Returns the LaunchError of a call that ended with `status`; `failure` holds the text and the first cause."""
     text = failure.text.decode(errors="replace")
     name, what = at.names[status.rank if 0 <= status.rank < len(at.names) else at.rank], at.what
     match status.code:

@@ -106,7 +106,7 @@ NOT_REACHED = {
     ("kernels/schema/bodies.py", ""): "of whoever adds an operation; test_tile_ops.py",
     ("kernels/buffers.py", ""): "a call brings what its function was traced for; test_faults.py runs a kernel itself",
     ("kernels/cpu/launch.py", ""): "launch gets what Executable packed; test_native_runtime.py calls it itself",
-    ("kernels/link.py", ""): "several processes; tests/ranks",
+    ("kernels/link", ""): "several processes; tests/ranks",
     ("kernels/host_launch.py", "link.size"): "a world has the ranks of its kernels",
     ("kernels/simulate.py", "MOST_TASKS"): "of tens of millions of tasks; test_simulate.py",
     ("kernels/native.py", "use_blas"): "a benchmark alone loads a library by name; test_native_bodies.py",

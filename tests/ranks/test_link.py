@@ -13,7 +13,8 @@ from failing_calls import RANKS, assert_errors_of_all, failing_calls
 from rank_threads import names_of, on_threads
 
 from hpmoe import LaunchError
-from hpmoe.kernels.link import Link, _leave
+from hpmoe.kernels.link import Link
+from hpmoe.kernels.link_native import leave_links
 from hpmoe.ranks.hosts import meet_all
 from hpmoe.ranks.launchers import Launched
 from hpmoe.support.dtypes import numpy_dtype
@@ -158,7 +159,7 @@ def test_a_forked_child_is_no_rank_and_its_end_is_none_of_one(run_ranks):
             except LaunchError as error:
                 with pytest.raises(LaunchError, match="forked from rank"):
                     link.meet("of a child", b"")
-                _leave()  # as where it ends by sys.exit
+                leave_links()  # as sys.exit does
                 os._exit(0 if str(error).startswith(f"this process was forked from rank {link.rank} and is no") else 2)
         assert os.waitpid(child, 0)[1] == 0
         return link.meet("after", bytes([link.rank]))
