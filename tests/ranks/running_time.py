@@ -35,6 +35,8 @@ def running_clock(monkeypatch):
         monkeypatch.setenv(VARIABLE, file.name)
         thread = threading.Thread(target=count)
         thread.start()
-        yield
-        is_over.set()
-        thread.join()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
