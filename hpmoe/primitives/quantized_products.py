@@ -1,7 +1,7 @@
 """The tile tasks of a product with quantised weights: which there are, by what a machine's matrix units multiply.
 
     rows of bytes    GMM_INT8, or GMM_FP8, then RESCALE; of mxfp8 GMM_FP8 alone
-    rows of floats   GMM_DEQUANTIZED where a worker is both units; else WIDEN_WEIGHT, GMM and a product with the scales
+    rows of floats   GMM_DEQUANTIZED where a worker is both units; else DEQUANTIZE_WEIGHT, GMM and a product with the scales
 Matrix units alone multiply mxfp8 by weights whose blocks lie along the depth, whole pairs of these: weights, and rows, of
 other products are dequantized before.
 """
@@ -25,11 +25,11 @@ from hpmoe.tile_ops.matmuls import GMM
 from hpmoe.tile_ops.params import EarlyMatmul, Elementwise
 from hpmoe.tile_ops.quantized import DEQUANTIZE, QUANTIZE
 from hpmoe.tile_ops.quantized_matmuls import (
+    DEQUANTIZE_WEIGHT,
     GMM_DEQUANTIZED,
     GMM_FP8,
     GMM_INT8,
     RESCALE,
-    WIDEN_WEIGHT,
     DequantizedMatmul,
     Fp8Matmul,
 )
@@ -117,11 +117,11 @@ class QuantizedProduct:
         tiler, codes = self.tiler, self.tiler.buffer_of[w]
         for op in tiler.ops:
             made = op.operands[0].buffer
-            if op.primitive is WIDEN_WEIGHT and op.operands[1].buffer == codes and tiler.buffers[made].dtype == dtype:
+            if op.primitive is DEQUANTIZE_WEIGHT and op.operands[1].buffer == codes and tiler.buffers[made].dtype == dtype:
                 return made
         made = tiler.new(Var(ShapeDtypeStruct(w.aval.shape, dtype)))
         given = (Access(b, cols=col_modes.ALL) for b in (made, codes, *(s.buffer for s in scales)))
-        tiler.emit(WIDEN_WEIGHT, tiler.domain_of(codes), *given, cols=0, params=self.form, label="widen")
+        tiler.emit(DEQUANTIZE_WEIGHT, tiler.domain_of(codes), *given, cols=0, params=self.form, label="dequantize")
         return made
 
     def _packed(self) -> Access:

@@ -7,7 +7,7 @@
                  float32 sums of GMM_FP8
     GMM_DEQUANTIZED  out[r, n] = (sum_k x[r, k] * float32(w[e, k, n])) * c[e, n], in float32, rounded once
                  out[r, n] = sum_k x[r, k] * (float32(w[e, k, n]) * c[e, n, k // 32]), of mxfp8
-    WIDEN_WEIGHT out[e, k, n] = float32(w[e, k, n]), of mxfp8 times c[e, n, k // 32], rounded once
+    DEQUANTIZE_WEIGHT out[e, k, n] = float32(w[e, k, n]), of mxfp8 times c[e, n, k // 32], rounded once
 e is the expert of row r, s[r] the scale of the quantised row, c the scale of a column of a weight, 1 where there is none, or
 of 32 elements that lie side by side. Where weights are transposed, w[e, n, k] stands for w[e, k, n]. Products of elements of
 GMM_FP8 are exact in float32. A kernel sums K of them in any order, within K * 2^-24 of the sum of their magnitudes.
@@ -141,8 +141,8 @@ QUANTIZE_WEIGHT = TilePrimitive(
     "QUANTIZE_WEIGHT", 42, params=WeightFormat, work=Work("MAP copy"), domains=(Tiles,),
     outputs=(Operand(cols=(col_modes.ALL,), may_be_bytes=True), BYTES),
     inputs=(Operand((row_modes.ALL,), (col_modes.ALL,)),))
-WIDEN_WEIGHT = TilePrimitive(
-    "WIDEN_WEIGHT", 43, params=RowFormat, result=Result.ROUNDED, work=Work("MAP copy"), domains=(Tiles,),
+DEQUANTIZE_WEIGHT = TilePrimitive(
+    "DEQUANTIZE_WEIGHT", 43, params=RowFormat, result=Result.ROUNDED, work=Work("MAP copy"), domains=(Tiles,),
     outputs=(Operand(cols=(col_modes.ALL,)),), inputs=(BYTES,), optional=(BYTES,), numpy=_dequantized)
 
 
@@ -267,7 +267,7 @@ def _(op: Shapes) -> Rules:
     yield from _whole_columns(op, 3)
 
 
-@WIDEN_WEIGHT.fits
+@DEQUANTIZE_WEIGHT.fits
 def _(op: Shapes) -> Rules:
     form = op.params
     yield form.is_known(), "takes elements of an unknown format"

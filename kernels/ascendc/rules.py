@@ -41,7 +41,7 @@ def check_flow(flow: tf.Taskflow, target: str, chip: int = A2_A3) -> None:
                        "no collective; these are rewritten by overlap_comm")
     for op in flow.ops:
         check_argument(op.primitive is not GMM_DEQUANTIZED, f"{who}: {op.label}", "its tile body", GMM_DEQUANTIZED.name,
-                       "WIDEN_WEIGHT and GMM, which tile_partition(machine=hpmoe.machines.ascend_a3) makes of it",
+                       "DEQUANTIZE_WEIGHT and GMM, which tile_partition(machine=hpmoe.machines.ascend_a3) makes of it",
                        "A matrix unit does not widen weights.")
     BODIES.check(flow, who)
     for op in flow.ops:

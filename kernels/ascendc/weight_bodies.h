@@ -225,7 +225,7 @@ __aicore__ inline void quantize_weight(VectorUnit& unit, const Frame& frame) {
 }
 
 // Elements as numbers that a matrix core multiplies, of mxfp8 times their scales.
-__aicore__ inline void widen_weight(VectorUnit& unit, const Frame& frame) {
+__aicore__ inline void dequantize_weight(VectorUnit& unit, const Frame& frame) {
   const RowFormat format = RowFormat::of(frame.op);
   const bool has_scales = is_mxfp8(format);
   DequantizeBlocks body{unit, format.element, frame.rows(0), frame.rows(1), {}, has_scales};

@@ -195,7 +195,7 @@ Code gmm_dequantized(const Frame& frame) {
 }
 
 // out[r, k] = the element as a number, times the scale of its block where it has such
-Code widen_weight(const Frame& frame) {
+Code dequantize_weight(const Frame& frame) {
   const RowFormat format = RowFormat::of(frame.op);
   Elements from{format.element, frame.view(1).at(0, 0), frame.buffer(1).cols};
   if (format.block > 0) {

@@ -69,7 +69,7 @@ def test_weights_that_come_as_int8(monkeypatch, dtype, transposed):
 
 REFUSED = {
     "a plan that is not for an NPU": (emulator, quantize_weights,
-                                      "its tile body is GMM_DEQUANTIZED; it must be WIDEN_WEIGHT"),
+                                      "its tile body is GMM_DEQUANTIZED; it must be DEQUANTIZE_WEIGHT"),
     "fp8": (on_npu, quantize_weights(dtype="float8_e4m3fn"), "quantised to is E4M3, FLOAT32 for each row"),
     "mxfp8": (on_npu, quantize_weights(dtype="mxfp8"), "quantised to is E4M3, E8M0 for each 32 columns"),
 }

@@ -121,7 +121,7 @@ def test_every_stage_is_the_layer_of_rounded_weights(layer, name, stage):
 
 @pytest.mark.parametrize("stage", ["tiles", "fused"])
 @pytest.mark.parametrize("name", ["W8", "W8 of fp8", "W8 of mxfp8"])
-def test_where_vector_units_widen_weights_before_they_are_multiplied(name, stage):
+def test_where_vector_units_dequantize_weights_before_they_are_multiplied(name, stage):
     """As on an NPU, whose matrix units multiply floats by floats: once, whatever multiplies them."""
     layer = LAYERS["uneven"]
     args, cotangent = layer.arguments(), layer.cotangent()
@@ -133,7 +133,7 @@ def test_where_vector_units_widen_weights_before_they_are_multiplied(name, stage
     assert_close([*out, *grads], [want, *want_grads])
     for direction in ("forward", "backward"):
         made = [op.opcode for op in lowered(chain(TRANSFORMS[name], tiles)(moe_ffn), args, layer.ep, direction).ops]
-        assert made.count("WIDEN_WEIGHT") == 2 and "GMM_DEQUANTIZED" not in made
+        assert made.count("DEQUANTIZE_WEIGHT") == 2 and "GMM_DEQUANTIZED" not in made
 
 
 @pytest.mark.parametrize("backward", ["straight_through", "quantized"])
@@ -186,7 +186,8 @@ def test_weights_are_held_and_read_as_bytes():
         took = (line.end - line.begin)[flow.tasks["op"][line.task] == i].sum()
         return weight.num_rows * weight.row_bytes, took
     (as_it_is, slow), (w8, widening), (w8a8, fast), (_, as_slow) = (
-        first("GMM", 2, moe_ffn), first("WIDEN_WEIGHT", 1, quantize_weights(moe_ffn)), first("GMM_INT8", 2, W8A8(moe_ffn)),
+        first("GMM", 2, moe_ffn), first("DEQUANTIZE_WEIGHT", 1, quantize_weights(moe_ffn)),
+        first("GMM_INT8", 2, W8A8(moe_ffn)),
         first("GMM_INT8", 2, W8A8(moe_ffn), int8_ratio=0.5))
     assert as_it_is == 2 * w8 == 2 * w8a8 == 2 * 4 * 4096 * 512 and widening > 0
     assert fast < min(slow, as_slow)

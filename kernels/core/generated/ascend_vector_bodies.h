@@ -60,7 +60,7 @@ __aicore__ inline void call_body(VectorUnit& unit, const Frame& frame) {
     case Opcode::RELAY_SUM: return relay_sum(unit, frame);
     case Opcode::RESCALE: return rescale(unit, frame);
     case Opcode::QUANTIZE_WEIGHT: return quantize_weight(unit, frame);
-    case Opcode::WIDEN_WEIGHT: return widen_weight(unit, frame);
+    case Opcode::DEQUANTIZE_WEIGHT: return dequantize_weight(unit, frame);
     case Opcode::RMS_NORM: return rms_norm(unit, frame);
     case Opcode::RMS_NORM_GRAD: return rms_norm_grad(unit, frame);
     default: return unit.refuse();

@@ -41,7 +41,7 @@ Code gmm_int8(const Frame& frame);
 Code rescale(const Frame& frame);
 Code gmm_dequantized(const Frame& frame);
 Code quantize_weight(const Frame& frame);
-Code widen_weight(const Frame& frame);
+Code dequantize_weight(const Frame& frame);
 Code gmm_fp8(const Frame& frame);
 Code rms_norm(const Frame& frame);
 Code rms_norm_grad(const Frame& frame);
@@ -83,7 +83,7 @@ inline Code call_body(const Frame& frame) {
     case Opcode::RESCALE: return rescale(frame);
     case Opcode::GMM_DEQUANTIZED: return gmm_dequantized(frame);
     case Opcode::QUANTIZE_WEIGHT: return quantize_weight(frame);
-    case Opcode::WIDEN_WEIGHT: return widen_weight(frame);
+    case Opcode::DEQUANTIZE_WEIGHT: return dequantize_weight(frame);
     case Opcode::GMM_FP8: return gmm_fp8(frame);
     case Opcode::RMS_NORM: return rms_norm(frame);
     case Opcode::RMS_NORM_GRAD: return rms_norm_grad(frame);

@@ -116,7 +116,7 @@ constexpr OpRule kRules[] = {
       {0x100, 0x1, kIsCutByBody | kIsBytes}, {0x100, 0x2, kIsBytes}}},
     {"QUANTIZE_WEIGHT", Opcode::QUANTIZE_WEIGHT, 2, 3, false, 0x2,
      {{0x1, 0x2, kMayBeBytes}, {0x1, 0x2, kIsBytes}, {0x2, 0x2, 0}}},
-    {"WIDEN_WEIGHT", Opcode::WIDEN_WEIGHT, 1, 2, false, 0x2,
+    {"DEQUANTIZE_WEIGHT", Opcode::DEQUANTIZE_WEIGHT, 1, 2, false, 0x2,
      {{0x1, 0x2, 0}, {0x1, 0x2, kIsBytes}, {0x1, 0x2, kIsBytes}}},
     {"GMM_FP8", Opcode::GMM_FP8, 1, 3, false, 0x4,
      {{0x1, 0x1, 0}, {0x1, 0x2, kIsBytes}, {0x8, 0x1, kIsCutByBody | kIsBytes}, {0x108, 0x3, kMayBeBytes},

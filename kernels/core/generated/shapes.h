@@ -568,24 +568,24 @@ inline const char* fits_quantize_weight(const Shapes& s) {
   return nullptr;
 }
 
-inline const char* fits_widen_weight(const Shapes& s) {
+inline const char* fits_dequantize_weight(const Shapes& s) {
   if (s.param(0) < 0 || s.param(0) >= 2)
-    return "a WIDEN_WEIGHT has an unknown kind of element";
+    return "a DEQUANTIZE_WEIGHT has an unknown kind of element";
   if (s.param(1) < 0 || s.param(1) >= 2)
-    return "a WIDEN_WEIGHT has an unknown kind of scale";
+    return "a DEQUANTIZE_WEIGHT has an unknown kind of scale";
   if (s.param(2) < 0 || (s.param(0) != 1 && s.param(1) != 0))
-    return "a WIDEN_WEIGHT takes elements of an unknown format";
+    return "a DEQUANTIZE_WEIGHT takes elements of an unknown format";
   if (s.cols(0) != s.cols(1) || s.rows(0) != s.rows(1) || s.rows(1) < s.num_rows())
-    return "a WIDEN_WEIGHT makes operand 0 of operand 1, which has other sizes";
+    return "a DEQUANTIZE_WEIGHT makes operand 0 of operand 1, which has other sizes";
   const int64_t v1 = s.param(2) > 0 ? s.param(2) : 1;
   if (!(s.param(2) > 0 ? (s.has(2) && s.rows(2) == s.rows(1) && s.cols(2) == (s.param(2) > 0 ? (s.cols(1) + v1 - 1) / v1 : (s.cols(1) > 0 ? 1 : 0)) && s.param(1) == 1) : !s.has(2)))
-    return "a WIDEN_WEIGHT takes other scales of operand 1 than its format has";
+    return "a DEQUANTIZE_WEIGHT takes other scales of operand 1 than its format has";
   if (s.offset(0) != 0)
-    return "a WIDEN_WEIGHT takes operand 0 from column ? on";
+    return "a DEQUANTIZE_WEIGHT takes operand 0 from column ? on";
   if (s.offset(1) != 0)
-    return "a WIDEN_WEIGHT takes operand 1 from column ? on";
+    return "a DEQUANTIZE_WEIGHT takes operand 1 from column ? on";
   if (s.offset(2) != 0)
-    return "a WIDEN_WEIGHT takes operand 2 from column ? on";
+    return "a DEQUANTIZE_WEIGHT takes operand 2 from column ? on";
   return nullptr;
 }
 
@@ -692,7 +692,7 @@ inline const char* shapes_fault(Opcode opcode, const Shapes& s) {
     case Opcode::RESCALE: return fits_rescale(s);
     case Opcode::GMM_DEQUANTIZED: return fits_gmm_dequantized(s);
     case Opcode::QUANTIZE_WEIGHT: return fits_quantize_weight(s);
-    case Opcode::WIDEN_WEIGHT: return fits_widen_weight(s);
+    case Opcode::DEQUANTIZE_WEIGHT: return fits_dequantize_weight(s);
     case Opcode::GMM_FP8: return fits_gmm_fp8(s);
     case Opcode::RMS_NORM: return fits_rms_norm(s);
     case Opcode::RMS_NORM_GRAD: return fits_rms_norm_grad(s);
