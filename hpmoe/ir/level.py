@@ -8,13 +8,14 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 
+from hpmoe.support.notebook import NotebookText
 from hpmoe.support.trees import PyTree
 
 L = TypeVar("L", bound="Level")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Level:
+class Level(NotebookText):
     """A level of IR: an immutable object that prints itself and runs by an interpreter.
 
     Attributes:

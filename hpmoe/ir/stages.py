@@ -17,6 +17,7 @@ from hpmoe.ir.program import Atom, Equation, Program, Var
 from hpmoe.ir.token_rows import token_vars
 from hpmoe.support.dtypes import HALVES
 from hpmoe.support.known import known
+from hpmoe.support.notebook import NotebookText
 from hpmoe.support.remembered import remembered
 from hpmoe.support.trees import PyTree
 
@@ -63,7 +64,7 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Stages(Generic[Lowered]):
+class Stages(NotebookText, Generic[Lowered]):
     """The IR of several stages, in the order they run in; printing shows one after the other. What IR is asked for beyond
     these attributes is asked of each stage.
 

@@ -19,6 +19,7 @@ from hpmoe.ir.taskflow_text import event_name, task_name
 from hpmoe.ranks.link import Link
 from hpmoe.runtime.bodies import Bodies
 from hpmoe.support.errors import LaunchError, check_argument, is_name
+from hpmoe.support.notebook import NotebookText
 from hpmoe.support.trees import PyTree
 
 State = TypeVar("State")
@@ -86,7 +87,7 @@ class Target(ABC, Generic[State]):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Executable(Generic[State]):
+class Executable(NotebookText, Generic[State]):
     """The persistent kernel of one direction of a function.
 
     Attributes:

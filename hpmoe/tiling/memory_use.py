@@ -12,6 +12,7 @@ from hpmoe.ir.layout import received_rows
 from hpmoe.ir.program import Program, Var
 from hpmoe.ir.stages import cut_at_routes
 from hpmoe.ir.taskflow import Taskflow
+from hpmoe.support.notebook import table_html
 from hpmoe.tiling.shared_memory import memory_bytes, remote_memories
 
 MIB = 2 ** 20
@@ -71,16 +72,23 @@ class MemoryReport:
         after = self.forward.outputs + self.forward.saved
         return after + max(self.forward.temporaries, self.backward.outputs + self.backward.temporaries)
 
-    def __str__(self) -> str:
+    def _rows(self) -> list[list[str]]:
+        """Cells of the table, the head first: MiB by kind, for each kernel."""
         fields = [f.name for f in dataclasses.fields(MemoryUse)] + ["peak"]
-        lines = [self.name, f"MiB of {self.ranks} rank{'s' * (self.ranks > 1)}" .ljust(18)
-                 + "".join(f"{name:>13}" for name in fields)]
-        for name in ("inference", "forward", "backward"):
-            use = getattr(self, name)
-            lines.append(f"  {name:<16}" + "".join(f"{getattr(use, f) / MIB:>13.2f}" for f in fields))
-        return "\n".join(lines)
+        rows = [[name, *(f"{getattr(getattr(self, name), f) / MIB:.2f}" for f in fields)]
+                for name in ("inference", "forward", "backward")]
+        return [[f"MiB of {self.ranks} rank{'s' * (self.ranks > 1)}", *fields], *rows]
+
+    def __str__(self) -> str:
+        head, *rows = self._rows()
+        lines = [head[0].ljust(18), *(f"  {row[0]:<16}" for row in rows)]
+        return "\n".join([self.name, *(first + "".join(f"{cell:>13}" for cell in row[1:])
+                                       for first, row in zip(lines, (head, *rows), strict=True))])
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return table_html(self.name, self._rows())
 
 
 def memory_use(program: Program, flows: Sequence[Taskflow], arrays: Arrays | None,

@@ -10,6 +10,7 @@ import numpy as np
 from hpmoe.ir.taskflow_text import event_name, task_name
 from hpmoe.support.cached_files import Fields
 from hpmoe.support.known import known
+from hpmoe.timelines.kinds import KINDS, WAITING, kind_indices
 from hpmoe.timelines.over_time import time_inside
 from hpmoe.timelines.releases import releases
 from hpmoe.timelines.run import RATES, Run, op_name
@@ -62,6 +63,7 @@ def _name_events(names: dict[tuple[int, int], str], simulated: bool) -> Iterator
 
 def _task_events(line: Run, at: float) -> Iterator[Fields]:
     flow = line.flow
+    kinds = [KINDS[i] for i in kind_indices(flow)]
     labels = [task_name(flow, t) for t in range(flow.num_tasks)]
     awaited: dict[int, list[str]] = {}
     for wait in flow.deps.waits:
@@ -69,16 +71,16 @@ def _task_events(line: Run, at: float) -> Iterator[Fields]:
     for rank, q, t, *times in zip(*(c.tolist() for c in (line.rank, line.queue, line.task, line.wait_begin, line.begin,
                                                          line.end)), strict=True):
         wait_begin, begin, end = (round(at + x, 3) for x in times)
-        op = flow.ops[flow.tasks["op"][t]]
+        op, kind = flow.ops[flow.tasks["op"][t]], kinds[flow.tasks["op"][t]]
         if begin > wait_begin:
-            yield {"name": "wait", "cat": "wait", "cname": "grey", "ph": "X", "pid": rank, "tid": q,
+            yield {"name": "wait", "cat": "wait", "cname": WAITING.trace_color, "ph": "X", "pid": rank, "tid": q,
                    "ts": wait_begin, "dur": round(begin - wait_begin, 3),
                    "args": {"task": f"t{t}", "for": awaited.get(t, [])}}
-        args: dict[str, str | int] = {"task": f"t{t}", "op": op_name(flow, op), "flow": flow.name}
+        args: dict[str, str | int] = {"task": f"t{t}", "op": op_name(flow, op), "kind": kind.name, "flow": flow.name}
         if op.domain.is_slots:
             args["slot"] = int(flow.tasks["row"][t])
-        yield {"name": labels[t], "cat": op.unit, "ph": "X", "pid": rank, "tid": q, "ts": begin,
-               "dur": round(end - begin, 3), "args": args}
+        yield {"name": labels[t], "cat": op.unit, "cname": kind.trace_color, "ph": "X", "pid": rank, "tid": q,
+               "ts": begin, "dur": round(end - begin, 3), "args": args}
 
 
 def _arrows(line: Run, at: float, max_arrows: int, prefix: str) -> Iterator[Fields]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from hpmoe.ir.taskflow_text import task_name
 from hpmoe.support.known import known
+from hpmoe.support.notebook import NotebookText
 from hpmoe.timelines.releases import releases
 from hpmoe.timelines.run import Run, format_us, op_name
 
@@ -42,7 +43,7 @@ class Step:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class CriticalPath:
+class CriticalPath(NotebookText):
     """What the end of a run waited for, back to its beginning: pieces one after another that add up to the span.
 
     The task that ended last began when its wait ended or, where it did not have to wait, when its worker had done the task

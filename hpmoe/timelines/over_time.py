@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from hpmoe.timelines.kinds import KINDS, NOTHING, WAITING, kind_indices
 from hpmoe.timelines.run import Run
 
 
 def time_inside(edges: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """How much of the intervals together lies between neighbouring edges.
+    """Returns the total length of the intervals between neighbouring edges.
 
     Example:
         >>> time_inside(np.array([0.0, 2.0, 4.0]), np.array([1.0, 0.0]), np.array([3.0, 1.0])).tolist()
@@ -29,22 +30,23 @@ def busy_share(line: Run, queues: range, edges: np.ndarray) -> np.ndarray:
 
 
 def most_of(line: Run, width: int, ranks: list[int] | range | None = None) -> np.ndarray:
-    """What each worker did most of in each of `width` equal parts of the span, [ranks, num_queues, width] int.
+    """Returns the kind of work that each worker did most of in each of `width` equal parts of the span.
 
-    An index of flow.ops; len(flow.ops) where it waited, and one more where it did neither.
+    Returns:
+        Indices into KINDS, [ranks, num_queues, width] int.
     """
     flow = line.flow
     ranks = range(flow.ep_size) if ranks is None else ranks
     edges = np.linspace(0.0, line.span, width + 1)
-    op = flow.tasks["op"][line.task]
+    kind = kind_indices(flow)[flow.tasks["op"][line.task]]
     out = np.empty((len(ranks), len(flow.queues), width), np.int64)
     bounds = np.searchsorted(line.rank * len(flow.queues) + line.queue, np.arange(flow.ep_size * len(flow.queues) + 1))
     for i, rank in enumerate(ranks):
         for q in range(len(flow.queues)):
             mine = slice(*bounds[rank * len(flow.queues) + q:][:2])
             begin, end = line.begin[mine], line.end[mine]
-            amounts = [time_inside(edges, begin[op[mine] == o], end[op[mine] == o]) for o in range(len(flow.ops))]
-            amounts.append(time_inside(edges, line.wait_begin[mine], begin))
-            amounts.append(np.maximum(np.diff(edges) - sum(amounts), 0.0))
+            amounts = [time_inside(edges, begin[kind[mine] == k], end[kind[mine] == k]) for k in range(len(KINDS))]
+            amounts[KINDS.index(WAITING)] = time_inside(edges, line.wait_begin[mine], begin)
+            amounts[KINDS.index(NOTHING)] = np.maximum(np.diff(edges) - sum(amounts), 0.0)
             out[i, q] = np.argmax(amounts, axis=0)
     return out

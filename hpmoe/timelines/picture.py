@@ -1,27 +1,23 @@
-"""Pictures of one Timeline and of several side by side: what each worker did, coloured by operation."""
+"""Pictures of one Timeline and of several side by side: a row for each worker, coloured by kind of work."""
 
 from __future__ import annotations
 
-import colorsys
-import itertools
 import os
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpmoe.support.known import known
+from hpmoe.timelines.kinds import KINDS, Kind, kinds_in
 from hpmoe.timelines.over_time import busy_share, most_of
-from hpmoe.timelines.run import Run, format_us, op_name, unit_label, units
+from hpmoe.timelines.run import Run, format_us, unit_label, units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLORS = ("#1b6ca8", "#d1495b", "#2e8b57", "#edae49", "#7b5ea7", "#00a6a6", "#8c564b", "#c45ab3", "#6b8e23", "#ff7f50",
-          "#4b6584", "#a0522d")
-WAITING, NOTHING = "#d7dbe0", "#ffffff"
 RANKS_SHOWN = 4
 TITLE_WIDTH = 150  # characters of a line that the figure can hold
 CELLS = 800
@@ -33,22 +29,6 @@ def shown_ranks(line: Run) -> list[int]:
         return list(range(line.flow.ep_size))
     last, others = int(line.rank[np.argmax(line.end)]), RANKS_SHOWN - 1
     return sorted({last, *(i * line.flow.ep_size // others for i in range(others))})
-
-
-def colors_of(*lines: Run) -> list[list[str]]:
-    """For each run the colors of its operations: those of one name, counted in order, have the same in all runs."""
-    keys = [_counted([op_name(line.flow, op).split(" -> ")[0] for op in line.flow.ops]) for line in lines]
-    place = {key: i for i, key in enumerate(dict.fromkeys(k for mine in keys for k in mine))}
-    return [[COLORS[i] if (i := place[k]) < len(COLORS) else _more_colors(i) for k in mine] for mine in keys]
-
-
-def _counted(names: list[str]) -> list[tuple[str, int]]:
-    return [(name, names[:i].count(name)) for i, name in enumerate(names)]
-
-
-def _more_colors(i: int) -> str:
-    red, green, blue = colorsys.hls_to_rgb(i * 0.618034 % 1, 0.45 + 0.12 * (i % 3), 0.55)
-    return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 
 
 def title(line: Run) -> str:
@@ -63,28 +43,28 @@ def draw(line: Run, path: str | os.PathLike[str]) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    flow, ranks, (of_ops,) = line.flow, shown_ranks(line), colors_of(line)
+    flow, ranks = line.flow, shown_ranks(line)
     with matplotlib.rc_context({"font.size": 8}):
         height = min(12.0, 0.6 + len(ranks) * max(0.6, 0.035 * len(flow.queues)))
         figure = Figure(figsize=(11, height + 2.2), layout="constrained")
         axes = figure.subplots(len(ranks) + 1, 1, sharex=True, squeeze=False,
                                height_ratios=[height / len(ranks)] * len(ranks) + [1.2])[:, 0]
         for ax, rank in zip(axes, ranks, strict=False):
-            _draw_rank(ax, line, rank, of_ops)
+            _draw_rank(ax, line, rank)
             ax.set_ylabel(f"rank {rank}")
         _draw_utilisation(axes[-1], line)
         figure.suptitle("\n".join(textwrap.fill(text, TITLE_WIDTH) for text in (title(line), " | ".join(flow.provenance))),
                         fontsize=8)
-        _finish(figure, zip((op_name(flow, op) for op in flow.ops), of_ops, strict=True), 5, path)
+        _finish(figure, kinds_in(flow), path, title(line))
 
 
-def _draw_rank(ax: Axes, line: Run, rank: int, colors: Sequence[str]) -> None:
-    """Draws what each worker of a rank did, in the colors of the operations."""
+def _draw_rank(ax: Axes, line: Run, rank: int) -> None:
+    """Draws a row for each worker of a rank, in the colours of the kinds of work."""
     from matplotlib.colors import ListedColormap
 
     (doing,) = most_of(line, CELLS, [rank])
-    ax.imshow(doing, aspect="auto", interpolation="nearest", cmap=ListedColormap([*colors, WAITING, NOTHING]), vmin=-0.5,
-              vmax=len(line.flow.ops) + 1.5, extent=(0, max(line.span, 1e-9), len(line.flow.queues), 0))
+    ax.imshow(doing, aspect="auto", interpolation="nearest", cmap=ListedColormap([k.color for k in KINDS]), vmin=-0.5,
+              vmax=len(KINDS) - 0.5, extent=(0, max(line.span, 1e-9), len(line.flow.queues), 0))
     of_units = units(known(line.flow.machine))
     ax.set_yticks([(q.start + q.stop) / 2 for q in of_units.values()],
                   [unit_label(unit, len(q)) for unit, q in of_units.items()])
@@ -93,49 +73,54 @@ def _draw_rank(ax: Axes, line: Run, rank: int, colors: Sequence[str]) -> None:
 def _draw_utilisation(ax: Axes, line: Run) -> None:
     """The share of the workers of each unit, over all ranks, that is in task bodies."""
     edges = np.linspace(0.0, max(line.span, 1e-9), 201)
-    for unit, queues in units(known(line.flow.machine)).items():
+    for (unit, queues), style in zip(units(known(line.flow.machine)).items(), ("-", "--"), strict=False):
         share = busy_share(line, queues, edges)
-        ax.plot((edges[1:] + edges[:-1]) / 2, 100 * share, label=unit_label(unit, len(queues)), linewidth=1)
+        ax.plot((edges[1:] + edges[:-1]) / 2, 100 * share, style, label=unit_label(unit, len(queues)), color="black",
+                linewidth=1)
     ax.set_ylim(0, 105)
     ax.set_ylabel("busy, %")
-    ax.set_xlabel("simulated us" if line.is_simulated else "measured us")
+    ax.set_xlabel(f"{_kind(line)} us")
     ax.legend(loc="lower center", ncols=3)
 
 
 def draw_side_by_side(lines: Sequence[Run], names: Sequence[str], equations: str, path: str | os.PathLike[str]) -> None:
-    """Writes the picture: of each run the rank that ends last, on one axis of time; operations of one kind have one color.
+    """Writes a picture of several runs on one axis of time: of each run the rank that ends last.
+
+    The spans of the runs are also the title in the file's metadata.
 
     Args:
         lines: the runs.
-        names: what each is called.
-        equations: the text above them.
-        path: of a file whose suffix says its kind.
+        names: their headings.
+        equations: the text above the runs; "" for none.
+        path: a file whose suffix is its format.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
-    labels = list(dict.fromkeys(op.label for line in lines for op in line.flow.ops))
-    color_of = dict(zip(labels, itertools.cycle(COLORS), strict=False))
-    text_height, run_height = 0.14 * (equations.count("\n") + 1), 1.9
+    text_height, run_height = 0.14 * (equations.count("\n") + 1) if equations else 0.01, 1.9
+    titles = [f"{name}: {format_us(line.span)} {_kind(line)}" for line, name in zip(lines, names, strict=True)]
     with matplotlib.rc_context({"font.size": 9}):
-        figure = Figure(figsize=(9, text_height + run_height * len(lines) + 1.2), layout="constrained")
+        figure = Figure(figsize=(9, text_height + run_height * len(lines) + 0.9), layout="constrained")
         text, *axes = figure.subplots(len(lines) + 1, 1, height_ratios=[text_height] + [run_height] * len(lines))
         text.set_axis_off()
         text.text(0, 1, equations, family="monospace", fontsize=8, va="top", transform=text.transAxes)
         longest = max(line.span for line in lines)
-        for ax, line, name in zip(axes, lines, names, strict=True):
-            _draw_rank(ax, line, int(line.rank[np.argmax(line.end)]), [color_of[op.label] for op in line.flow.ops])
+        for ax, line, heading in zip(axes, lines, titles, strict=True):
+            _draw_rank(ax, line, int(line.rank[np.argmax(line.end)]))
             ax.set_xlim(0, longest)
-            kind = "simulated" if line.is_simulated else "measured"
-            ax.set_title(f"{name}: {format_us(line.span)} {kind}", loc="left", fontsize=10)
-        axes[-1].set_xlabel("simulated us" if lines[-1].is_simulated else "measured us")
-        _finish(figure, color_of.items(), 4, path)
+            ax.set_title(heading, loc="left", fontsize=10)
+        axes[-1].set_xlabel(f"{_kind(lines[-1])} us")
+        _finish(figure, kinds_in(*(line.flow for line in lines)), path, "; ".join(titles))
 
 
-def _finish(figure: Figure, colors: Iterable[tuple[str, str]], columns: int, path: str | os.PathLike[str]) -> None:
-    """Puts a legend of (name, color) below the figure, and writes the figure."""
+def _kind(line: Run) -> str:
+    return "simulated" if line.is_simulated else "measured"
+
+
+def _finish(figure: Figure, kinds: Sequence[Kind], path: str | os.PathLike[str], text: str) -> None:
+    """Puts the legend below the figure, and writes the figure with `text` as its title in the metadata."""
     from matplotlib.patches import Patch
 
-    names = [Patch(color=color, label=name) for name, color in (*colors, ("waiting", WAITING))]
-    figure.legend(handles=names, loc="outside lower center", ncols=columns)
-    figure.savefig(path, dpi=110)
+    figure.legend(handles=[Patch(color=kind.color, label=kind.name) for kind in kinds], loc="outside lower center",
+                  ncols=len(kinds))
+    figure.savefig(path, dpi=110, metadata={"Title": text})

@@ -155,7 +155,8 @@ class Run:
         """Span, share of time in task bodies and time waited, on one line."""
         busy = float(self.utilisation().mean()) if self.flow.queues else 0.0
         kind = "simulated " if self.is_simulated else ""
-        return f"{kind}{format_us(self.span)}, {busy:.0%} busy, {format_us(self.waiting)} waiting".replace("%", " %")
+        return (f"{kind}{format_us(self.span)}, {busy:.0%} busy, ".replace("%", " %")
+                + f"{format_us(self.waiting)} waiting summed over {workers_text(self.flow)}")
 
 
 def rows_of(flow: Taskflow) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -185,6 +186,17 @@ def format_us(us: float) -> str:
         return f"{us:.1f} us"
     value, unit = (us / 1e3, "ms") if us < 1e6 else (us / 1e6, "s")
     return f"{value:.{max(0, 3 - len(str(int(value))))}f} {unit}"
+
+
+def num_workers(flow: Taskflow) -> int:
+    """Returns the number of workers of all ranks together."""
+    return len(flow.queues) * flow.ep_size
+
+
+def workers_text(flow: Taskflow) -> str:
+    """Returns the number of workers with its noun: "1 worker", "16 workers"."""
+    count = num_workers(flow)
+    return f"{count} worker{'' if count == 1 else 's'}"
 
 
 def units(machine: Machine) -> dict[str, range]:

@@ -50,9 +50,9 @@ class Timeline(Run):
             >>> trace = np.array([[[0, 1000, 3000], [3000, 3000, 4000]]])
             >>> print(Timeline.from_trace(flow, trace).text(width=8))
             # swiglu | tile_partition(rows=4, cols=1024) | assign_queues(cpu, critical_path)
-            timeline swiglu  ranks=1 workers=1 tasks=2  4.0 us, 75 % busy, 1.0 us waiting
-              rank 0 worker.0 |..AAAAAA|  75 %
-              A swiglu -> a   . waiting
+            timeline swiglu  ranks=1 workers=1 tasks=2  4.0 us, 75 % busy, 1.0 us waiting summed over 1 worker
+              rank 0 worker.0 |..SSSSSS|  75 %
+              S SwiGLU   . waiting
         """
         check_argument(bool(flow.queues), "Timeline.from_trace", "flow", "without queues", "what assign_queues made")
         shape = (flow.ep_size, flow.num_tasks, 3)
@@ -89,7 +89,7 @@ class Timeline(Run):
         return chrome.chrome_json([self], max_arrows=max_arrows)
 
     def text(self, width: int = 72) -> str:
-        """A row of `width` characters for each worker: what it did most of in each `span / width`."""
+        """Returns a row of `width` letters for each worker: the kind of work it did most of in each `span / width`."""
         return text.gantt_text(self, width)
 
     def report(self) -> str:
@@ -101,8 +101,11 @@ class Timeline(Run):
         picture.draw(self, path)
 
     def html(self) -> str:
-        """The run as one HTML page that needs nothing else, also no network."""
+        """Returns the run as one self-contained HTML page."""
         return html.html([self])
+
+    def _repr_html_(self) -> str:
+        return html.fragment(self)
 
     def __str__(self) -> str:
         return self.text()

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 from hpmoe.support.known import known
+from hpmoe.support.notebook import table_html
 from hpmoe.timelines.run import format_us
 from hpmoe.tuning.plan import Plan, Space
 
@@ -59,20 +60,31 @@ class Trials:
         gain = f"{default / known(best.us):.2f} times as fast as" if known(best.us) < default else "no plan is faster than"
         return f"{gain} the cost model's choice; {len(self.trials)} compared, {self.why_ended}"
 
-    def __str__(self) -> str:
+    def _rows(self) -> list[list[str]]:
+        """Cells of the table, the head first."""
         rows = [["", "simulated", "", *vars(self.chosen), ""]]
         for t in self.trials:
             us = t.us
             times = ["failed", ""] if us is None else [format_us(us), f"{known(self.trials[0].us) / us:.2f}x"]
             rows.append(["*" if t.plan == self.chosen else "", *times, *map(str, vars(t.plan).values()), t.error])
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return rows
+
+    def _title(self) -> str:
         ranks = f"{self.ep_size} ranks" if self.ep_size > 1 else "1 rank"
+        return f"{self.name} on {self.machine}, {ranks}, {self.direction}: simulated"
+
+    def __str__(self) -> str:
+        rows = self._rows()
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join([*(cell.rjust(w) for cell, w in zip(row[:-1], widths, strict=False)), row[-1]]).rstrip()
                  for row in rows if self.trials]
-        return "\n".join([f"{self.name} on {self.machine}, {ranks}, {self.direction}: simulated", *lines,
-                          f"chosen: {self.reason}"])
+        return "\n".join([self._title(), *lines, f"chosen: {self.reason}"])
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        chosen = next((i for i, trial in enumerate(self.trials) if trial.plan == self.chosen), None)
+        return table_html(self._title(), self._rows(), f"chosen: {self.reason}", chosen)
 
 
 def best_of(trials: Sequence[Trial]) -> Trial | None:

@@ -17,9 +17,9 @@ def test_two_simulated_schedules(capsys, tmp_path):
     assert report["ratio"] == report["b"]["span us"] / report["a"]["span us"]
     for side in (report["a"], report["b"]):
         path = sum(v for k, v in side.items() if k.startswith("critical path"))
-        assert path == pytest.approx(side["span us"]) and 0 < side["aic busy"] < 1
+        assert path == pytest.approx(side["span us"]) and 0 < side["aic busy, share of span"] < 1
     text = page.read_text()
-    assert "policy=stage_order,signal=peer" in text and "http" not in text and text.count("<h2>") == 3
+    assert "policy=stage_order,signal=peer" in text and "http" not in text and text.count("<h2>") == 4
     status, out, _ = run(capsys, *args)
     lines = out.splitlines()
     assert status == 0 and lines[0].startswith("A = policy=critical_path: simulated ") and lines[3].startswith("simulated ")
@@ -30,7 +30,7 @@ def test_a_picture_of_the_layer_and_both_schedules(capsys, tmp_path):
     status, *_ = run(capsys, "compare", "unfused", "fused", *SMALL, "--json", f"--out={tmp_path / 'both.svg'}")
     text = (tmp_path / "both.svg").read_text()
     assert status == 0 and all(f"<!-- {name}: " in text for name in ("unfused", "fused"))
-    assert "dispatch hidden_states a" in text and text.count("<!-- grouped_matmul -->") == 1
+    assert "dispatch hidden_states a" in text and text.count("<!-- matrix products -->") == 1
 
 
 def test_equal_schedules_are_equal_and_a_setting_of_one_side_is_its_own(capsys):

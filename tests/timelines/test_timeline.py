@@ -69,9 +69,9 @@ def test_utilisation_and_waiting():
 def test_text_shows_what_a_worker_did_most_of():
     line = handmade(two_task_flow(), (0, 2, 4), (7, 7, 8))
     assert line.text(width=8).splitlines()[1:] == [
-        "timeline swiglu  ranks=1 workers=1 tasks=2  8.0 us, 38 % busy, 2.0 us waiting",
-        "  rank 0 worker.0 |..AA   A|  38 %",
-        "  A swiglu -> a   . waiting",
+        "timeline swiglu  ranks=1 workers=1 tasks=2  8.0 us, 38 % busy, 2.0 us waiting summed over 1 worker",
+        "  rank 0 worker.0 |..SS   S|  38 %",
+        "  S SwiGLU   . waiting",
     ]
 
 

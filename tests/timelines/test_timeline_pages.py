@@ -5,6 +5,7 @@ import re
 from html.parser import HTMLParser
 
 import ablation
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from simulated_layers import NPU, plan
@@ -13,8 +14,7 @@ from small_timelines import handmade, two_task_flow
 import hpmoe
 from hpmoe.timelines.chrome import BINS, chrome_json
 from hpmoe.timelines.html import html
-from hpmoe.timelines.picture import colors_of
-from hpmoe.timelines.run import op_name
+from hpmoe.timelines.kinds import KINDS, NOTHING, kind_of, kinds_in
 
 
 @pytest.fixture(scope="module")
@@ -52,26 +52,66 @@ def test_a_page_needs_nothing_else(line):
     assert len(line.html()) < 2_000_000
 
 
-def test_an_operation_has_one_color_in_both_halves_of_a_page(line):
-    """Also where one half has operations that the other lacks, and more of them than there are colors by hand."""
-    other = hpmoe.simulate(plan(T=2048, H=1024, signal="peer", direction="backward"))
-    halves = html([other, line]).split("<h2>")[1:3]
-    colors = [dict(re.findall(r"background:(#\w+)'></i>([a-z_]+) -&gt;", half)[::-1]) for half in halves]
-    colors = [{label: color for color, label in half.items()} for half in colors]
-    assert len(colors[0]) > 5 and {"dispatch", "combine"} <= colors[0].keys() & colors[1].keys()
-    for label in colors[0].keys() & colors[1].keys():
-        assert colors[0][label] == colors[1][label]
-    for run, half in zip((other, line), halves, strict=True):
-        assert len(set(re.findall(r"background:(#\w+)", half.split("busy workers")[0]))) == len(run.flow.ops) + 1
+VIEWS = [kind for kind in KINDS if kind is not NOTHING]
 
 
-def test_completion_flags_take_no_color_of_another_operation(line):
-    """The half with signal="peer" has completion flags between a combine's puts and its sum."""
-    other = hpmoe.simulate(plan(signal="peer"))
-    mine, theirs = (dict(zip([op_name(run.flow, op) for op in run.flow.ops], colors, strict=True))
-                    for run, colors in zip((line, other), colors_of(line, other), strict=True))
-    assert mine.keys() < theirs.keys() and {name: theirs[name] for name in mine} == mine
-    assert len(set(theirs.values())) == len(theirs)
+def test_a_kind_of_work_has_one_colour_in_every_view(line):
+    """Forward and backward together have all kinds."""
+    back = hpmoe.simulate(plan(T=2048, H=1024, signal="peer", direction="backward"))
+    seen = {kind for run in (line, back) for kind in kinds_in(run.flow)}
+    assert {kind.name for kind in seen} == {kind.name for kind in VIEWS}
+    page = html([back, line])
+    shown = dict(re.findall(r"<i style='background:(#\w+)'></i>([^<]+)", page))
+    assert {name: color for color, name in shown.items()} == {kind.name: kind.color for kind in VIEWS}
+    assert set(re.findall(r"fill='(#\w+)'", page)) <= set(shown)
+    for run in (line, back):
+        kinds = {kind.name: kind for kind in kinds_in(run.flow)}
+        for event in json.loads(run.chrome_json())["traceEvents"]:
+            if event["ph"] == "X":
+                kind = kinds[event["args"].get("kind", "waiting")]
+                assert event["cname"] == kind.trace_color
+        assert run.text().splitlines()[-1].split() == " ".join(f"{k.letter} {k.name}" for k in kinds.values()).split()
+
+
+def test_kinds_follow_the_meaning_of_an_operation(line):
+    back = hpmoe.simulate(plan(direction="backward"))
+    names = {(op.opcode, op.label): kind_of(op).name for run in (line, back) for op in run.flow.ops}
+    assert names["PUT", "dispatch"] == names["PUT", "dispatch_weights"] == "dispatch"
+    assert names["GMM", "grouped_matmul"] == "matrix products"
+    assert names["PUT_BACK", "combine"] == names["REDUCE", "combine"] == names["KEEP", "combine_weights"] == "combine"
+    assert names["WGRAD", "grouped_weight_grad"] == names["SWIGLU_GRAD", "swiglu_grad"] == "gradients"
+
+
+def test_colours_differ_for_people_who_see_no_red_or_green():
+    """Viénot, Brettel and Mollon 1999: protanopia and deuteranopia, in linear RGB; distances as in CIE 1976."""
+    seen = {"all": np.eye(3), "no red": np.array([[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]]),
+            "no green": np.array([[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]])}
+    linear = np.array([[int(kind.color[i:i + 2], 16) / 255 for i in (1, 3, 5)] for kind in KINDS]) ** 2.2
+    for matrix in seen.values():
+        places = lab(np.clip(linear @ matrix.T, 0, 1))
+        apart = np.linalg.norm(places[:, None] - places, axis=-1)[~np.eye(len(KINDS), dtype=bool)]
+        assert apart.min() > 12
+
+
+def lab(linear):
+    xyz = linear @ np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]).T
+    x, y, z = np.cbrt(np.maximum(xyz / [0.9505, 1, 1.089], 0.008856)).T
+    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], -1)
+
+
+def test_a_page_shows_rank_0_side_by_side_and_folds_others(line):
+    text = html([line, line], ["a", "b"])
+    sides, details = text.split("<div class='sides'>")[1].split("<h2>a</h2>")
+    assert sides.count("<h3>") == 2 and sides.count("AIC 0..") == 2
+    assert details.count("<details><summary>rank 1</summary>") == 2
+    assert f"waiting, summed over {2 * (NPU.num_aic + NPU.num_aiv)} workers" in text
+
+
+def test_a_notebook_shows_rank_0_of_a_timeline(line):
+    page = Balanced()
+    page.feed(line._repr_html_())
+    assert page.open == [] and "script" not in page.tags
+    assert "summed over" in line._repr_html_() and line._repr_html_().count("<div class='axis'>") == 1
 
 
 def test_a_page_has_a_time_axis_and_names_its_units(line):
