@@ -12,22 +12,20 @@ from hpmoe.nn.model_types import MODELS, REFUSED
 PAGE = Path(hpmoe.__file__).parent / "nn" / "README.md"
 
 
-def rows():
-    yield "| `model_type` | models |"
-    yield "|---|---|"
-    for name, model in MODELS.items():
-        yield f"| `{name}` | {model.models} |"
-    yield f"| refused | {', '.join(f'`{name}`' for name in REFUSED)} |"
+def listed():
+    """The model types with their models, and the refused ones, as two paragraphs."""
+    known = ", ".join(f"`{name}` ({model.models})" for name, model in MODELS.items())
+    return f"Model types: {known}.\n\nRefused: {', '.join(f'`{name}`' for name in REFUSED)}."
 
 
-def test_the_page_has_the_table(request):
-    """`pytest --update-golden` writes it."""
-    text, table = PAGE.read_text(encoding="utf-8"), "\n".join(rows())
+def test_the_page_lists_model_types(request):
+    """`pytest --update-golden` writes the list."""
+    text, wanted = PAGE.read_text(encoding="utf-8"), listed()
     if request.config.getoption("--update-golden"):
-        before, _, rest = text.partition("MODEL_TABLE" if "MODEL_TABLE" in text else "| `model_type` | models |")
-        after = rest if "MODEL_TABLE" in text else "\n\n" + rest.partition("\n\n")[2]
-        PAGE.write_text(before + table + after, encoding="utf-8")
-    assert table in PAGE.read_text(encoding="utf-8"), "if meant so, run pytest --update-golden"
+        before, _, rest = text.partition("Model types: ")
+        text = before + wanted + "\n\n" + rest.partition("\n\n")[2].partition("\n\n")[2]
+        PAGE.write_text(text, encoding="utf-8")
+    assert wanted in text, "if meant so, run pytest --update-golden"
 
 
 MIXTRAL = {"model_type": "mixtral", "hidden_size": 8, "intermediate_size": 6, "num_local_experts": 4,
