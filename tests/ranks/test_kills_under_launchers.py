@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from slurm_cluster import missing, on_nodes, slurm_cluster
 
 from hpmoe.ranks.starting import free_address
 
@@ -15,26 +16,19 @@ SCRIPT = [sys.executable, str(FOLDER / "kill_script.py"), "1"]
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """The variables of a Slurm cluster of two nodes."""
+    if missing():
+        pytest.skip(missing())
+    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as variables:
+        yield {**variables, "HPMOE_SECRET": "0123456789abcdef"}
+
+
 def under_mpirun():
     if shutil.which("mpirun") is None:
         pytest.skip("mpirun is not installed: apt-get install openmpi-bin")
-    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
-        os.environ[name] = "1"
     return ["mpirun", "--oversubscribe", "--enable-recovery", "-n", "3", *SCRIPT]
-
-
-def under_srun(plugin):
-    """Returns the srun command; skips the test without a Slurm cluster, which may consist of only this computer."""
-    if shutil.which("srun") is None:
-        pytest.skip("srun is not installed: apt-get install slurm-wlm munge, and start munged, slurmctld and slurmd")
-    command = ["srun", f"--mpi={plugin}", "--overcommit", "-n", "3"]
-    try:
-        tried = subprocess.run([*command, "true"], capture_output=True, text=True, timeout=30, check=False)
-    except subprocess.TimeoutExpired:
-        pytest.skip("srun waits for a cluster")
-    if tried.returncode:
-        pytest.skip(f"srun has no cluster with --mpi={plugin}: {tried.stderr.splitlines()[:1]}")
-    return [*command, *SCRIPT]
 
 
 def under_msrun(folder):
@@ -44,16 +38,29 @@ def under_msrun(folder):
             f"--log_dir={folder}", "--join=True", *SCRIPT[1:]]
 
 
-@pytest.mark.parametrize("kill", range(10))
-@pytest.mark.parametrize("launcher", ["mpirun", "msrun", "srun none", "srun pmi2"])
-def test_survivors_name_the_killed_rank(launcher, kill, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FOLDER), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))  # of msrun's python
-    monkeypatch.setenv("MS_NODE_TIMEOUT", "5")  # seconds after which msrun ends for a lost worker
-    name, *plugin = launcher.split()
-    command = under_mpirun() if name == "mpirun" else under_msrun(tmp_path) if name == "msrun" else under_srun(*plugin)
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
-    text = done.stdout + "".join(path.read_text() for path in tmp_path.glob("worker_*.log"))
+def assert_survivors_name_it(command, folder, *, causes=("was killed by SIGKILL",), **variables):
+    path = [str(FOLDER), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    env = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(filter(None, path)),
+           "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}  # of msrun's python
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=200, check=False)
+    text = done.stdout + "".join(path.read_text() for path in folder.glob("worker_*.log"))
     told = {line for line in text.splitlines() if line.startswith("rank") and " told " in line}  # msrun prints logs again
     assert len(told) == 2, (text, done.stderr)
-    assert all("told rank 1 was killed by SIGKILL during" in line for line in told), told
+    assert all(any(f"told rank 1 {cause} during" in line for cause in causes) for line in told), told
+
+
+@pytest.mark.parametrize("kill", range(10))
+def test_survivors_name_the_killed_rank_under_mpirun(kill, tmp_path):
+    assert_survivors_name_it(under_mpirun(), tmp_path, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+
+
+@pytest.mark.parametrize("kill", range(10))
+def test_survivors_name_the_killed_rank_under_msrun(kill, tmp_path):
+    assert_survivors_name_it(under_msrun(tmp_path), tmp_path, MS_NODE_TIMEOUT="5")  # seconds until msrun ends
+
+
+@pytest.mark.parametrize("kill", range(5))
+@pytest.mark.parametrize("nodes, plugin", [(1, "none"), (2, "pmi2")])
+def test_survivors_name_the_killed_rank_under_srun(nodes, plugin, kill, cluster, tmp_path):
+    causes = ["was killed by SIGKILL", "died"][:nodes]  # another host sees no signal
+    assert_survivors_name_it(["srun", f"--mpi={plugin}", *on_nodes(nodes, 3, *SCRIPT)], tmp_path, causes=causes, **cluster)
