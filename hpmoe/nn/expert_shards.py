@@ -17,7 +17,7 @@ from hpmoe.support.errors import check_argument, is_name
 from hpmoe.support.keywords import suggests_keywords
 
 Array = TypeVar("Array", np.ndarray, Tensor)
-SPLITS = ("gate_up", "columns", "rows", "first")
+SPLITS = ("gate_up", "columns", "rows", "first", "all")
 
 
 @suggests_keywords
@@ -29,7 +29,8 @@ def shard_experts(weight: Array, mesh: Mesh, split: str) -> Array:
         mesh: the ranks; ep_size divides E.
         split: what tp_size divides. "gate_up": the last dimension, whose halves are cut alike, so that a shard has the
             columns of gate and up that belong together; "columns": the last dimension; "rows": the second one, those of
-            down; "first": nothing, the first shard has all and the others zeros, as of a bias that is added after down.
+            down; "first": nothing, the first shard has all and the others zeros, as of a bias that is added after down;
+            "all": nothing, every shard has all, as of the factors of an adapter that no shard divides.
 
     Returns:
         [num_ranks, E / ep_size, ...], rank by rank.
@@ -47,9 +48,10 @@ def shard_experts(weight: Array, mesh: Mesh, split: str) -> Array:
     if isinstance(weight, Tensor):
         return by_rank(weight, mesh.ep, mesh.tp, split)
     cut, order, of_ranks = steps_to_ranks(shape, mesh.ep, mesh.tp, split)
-    if split == "first":
+    if split in ("first", "all"):
         mine = weight.reshape(cut)
-        return np.concatenate([mine, *[np.zeros_like(mine)] * (mesh.tp - 1)], axis=1).reshape(of_ranks)
+        other = mine if split == "all" else np.zeros_like(mine)
+        return np.concatenate([mine, *[other] * (mesh.tp - 1)], axis=1).reshape(of_ranks)
     return weight.reshape(cut).transpose(order).reshape(of_ranks)
 
 
@@ -77,7 +79,7 @@ def unshard_experts(weights: Array, mesh: Mesh, split: str) -> Array:
     who, shape = "hpmoe.nn.unshard_experts", _checked("hpmoe.nn.unshard_experts", weights, mesh, split, first=1)
     check_argument(shape[0] == mesh.num_ranks, who, "weights", f"of {shape[0]} ranks", f"of the mesh's {mesh.num_ranks}")
     ep, tp, (local, *rest) = mesh.ep, mesh.tp, shape[1:]
-    if split == "first":
+    if split in ("first", "all"):
         return cast(Array, weights.reshape((ep, tp, local, *rest))[:, 0].reshape((ep * local, *rest)))
     axis, parts = _axis_and_parts(len(shape) - 1, split)
     check_argument(rest[axis - 1] % parts == 0, who, "weights", f"of shape {shape}",
@@ -110,13 +112,13 @@ def _axis_and_parts(num_dims: int, split: str) -> tuple[int, int]:
 def _steps(shape: Sequence[int], ep_size: int, tp_size: int, split: str) -> tuple[tuple[int, ...], ...]:
     """What takes a weight [E, ...] to its ranks: the dimensions it is cut in, their order then, and the shape at last.
 
-    Where "first", the second dimension is of the first shard alone.
+    If split is "first" or "all", the second dimension has one shard.
     """
     who, experts = "hpmoe.nn.shard_experts", shape[0]
     check_argument(experts % ep_size == 0, who, "weight", f"of {experts} experts",
                    f"of a multiple of the mesh's ep_size, {ep_size}")
     local, rest = experts // ep_size, tuple(shape[1:])
-    if split == "first":
+    if split in ("first", "all"):
         return (ep_size, 1, local, *rest), tuple(range(len(shape) + 2)), (ep_size * tp_size, local, *rest)
     axis, parts = _axis_and_parts(len(shape), split)
     check_argument(shape[axis] % (parts * tp_size) == 0, who, "weight", f"of shape {tuple(shape)}",
@@ -134,17 +136,11 @@ def by_rank(weight: Tensor, ep_size: int, tp_size: int, split: str) -> Tensor:
     cut, order, of_ranks = steps_to_ranks(weight.shape, ep_size, tp_size, split)
     if tp_size == 1:
         return reshaped(weight, of_ranks)
-    if split == "first":
+    if split in ("first", "all"):
         mine = reshaped(weight, cut)
-        return reshaped(mint.cat((mine,) + (ops.zeros_like(mine),) * (tp_size - 1), 1), of_ranks)
+        other = mine if split == "all" else ops.zeros_like(mine)
+        return reshaped(mint.cat((mine,) + (other,) * (tp_size - 1), 1), of_ranks)
     return _moved(weight, cut, order, of_ranks)
-
-
-def to_all_shards(weight: Tensor, ep_size: int, tp_size: int) -> Tensor:
-    """Returns [num_ranks, E / ep_size, ...] of a weight [E, ...] that all shards of an expert have whole, differentiable."""
-    local = weight.shape[0] // ep_size
-    of_groups = reshaped(weight, (ep_size, 1, local, *weight.shape[1:]))
-    return reshaped(mint.cat((of_groups,) * tp_size, 1), (ep_size * tp_size, local, *weight.shape[1:]))
 
 
 def _moved(x: Tensor, cut: Sequence[int], order: Sequence[int], shape: Sequence[int]) -> Tensor:

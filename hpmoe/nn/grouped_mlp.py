@@ -11,7 +11,7 @@ from mindspore import Tensor, mint, nn
 from hpmoe.balance.moving import physical_ids
 from hpmoe.balance.places import keep_together, places_in_order
 from hpmoe.machines.machine import Mesh
-from hpmoe.nn.expert_shards import by_rank, own_experts, to_all_shards
+from hpmoe.nn.expert_shards import by_rank, own_experts
 from hpmoe.nn.on_ranks import num_ranks, reshaped, rows_shape, shape_of, transformed
 from hpmoe.nn.parameters import Frozen, check_sampled, check_sizes, normal, zeros
 from hpmoe.primitives.dispatch import combine, dispatch
@@ -143,7 +143,7 @@ class GroupedMLP(nn.Cell):
         self.replaced: str | None = None  # the weight that was set while experts were moved, without places
         self.has_lora1, self.has_lora2 = False, False  # adapters; see lora.py
         self.lora_scale: PyTree = 1.0
-        self.splits |= {"lora_a1": "columns", "lora_b1": columns, "lora_a2": "rows", "lora_b2": "columns"}
+        self.splits |= {"lora_a1": "all", "lora_b1": columns, "lora_a2": "rows", "lora_b2": "all"}
         self._keep_together()
         self.run = run = Experts(activation, moe_apply_probs_on_input, moe_expert_capacity_factor,
                                  moe_token_drop_policy if moe_expert_capacity_factor is not None else "error")
@@ -170,9 +170,11 @@ class GroupedMLP(nn.Cell):
             found["bias1"] = self._by_rank(self.bias1, "bias1")
             found["bias2"] = self._by_rank(self.bias2 if self.has_first_shard else self.bias2 * 0.0, "bias2")
         if self.has_lora1:
-            found["lora_a1"], found["lora_b1"] = self._of_all_shards(self.lora_a1), self._by_rank(self.lora_b1, "lora_b1")
+            found["lora_a1"] = self._by_rank(self.lora_a1, "lora_a1")
+            found["lora_b1"] = self._by_rank(self.lora_b1, "lora_b1")
         if self.has_lora2:
-            found["lora_a2"], found["lora_b2"] = self._by_rank(self.lora_a2, "lora_a2"), self._of_all_shards(self.lora_b2)
+            found["lora_a2"] = self._by_rank(self.lora_a2, "lora_a2")
+            found["lora_b2"] = self._by_rank(self.lora_b2, "lora_b2")
         if self.has_lora1 or self.has_lora2:
             found["lora_scale"] = self.lora_scale
         found["places"] = mint.broadcast_to(self.places, (self.ep_size, *self.places.shape)) if self.ep_size else self.places
@@ -180,9 +182,6 @@ class GroupedMLP(nn.Cell):
 
     def _by_rank(self, weight: Tensor, name: str) -> Tensor:
         return by_rank(weight, self.num_groups, self.tp_size, self.splits[name]) if self.ep_size else weight
-
-    def _of_all_shards(self, weight: Tensor) -> Tensor:
-        return to_all_shards(weight, self.num_groups, self.tp_size) if self.ep_size else weight
 
     def construct(self, hidden_states: Tensor, topk_weights: Tensor, topk_ids: Tensor) -> Tensor:
         rows = self._rows(hidden_states, self.hidden_size, "hidden_states")

@@ -20,6 +20,7 @@ from hpmoe.nn.model_types import MODELS, ModelType
 from hpmoe.nn.quantized_files import dequantized
 from hpmoe.nn.safetensors import Stored
 from hpmoe.nn.shard_files import Place as RankPlace
+from hpmoe.nn.whole_experts import WholeExperts, write_once
 from hpmoe.ranks.world import World
 from hpmoe.support.dtypes import FLOATS, REALS, dtype_name, name_of_dtype, numpy_dtype
 from hpmoe.support.errors import check_argument, check_flags
@@ -125,7 +126,8 @@ def save_hugging_face(layer: nn.Cell | Mapping[str, nn.Cell], folder: str | os.P
     model.safetensors. With one it gets a file named after it, and its arrays are added to the folder's index.
 
     Args:
-        layer: a `MoELayer`, a Cell with Parameters of its names, or a mapping of prefixes to these, which is one save.
+        layer: a `MoELayer`, a Cell with Parameters of its names, or a mapping of prefixes to these, which is one save. All
+            processes of `hpmoe.world()` call it together; rank 0 writes what it gathers, one expert at a time.
         folder: where to; it is made if there is none. Layers of an earlier save are replaced only all together.
         prefix: what names are to start with, as in "model.layers.3.mlp".
         model_type: a type of the page's table, such as "qwen3_moe".
@@ -138,6 +140,7 @@ def save_hugging_face(layer: nn.Cell | Mapping[str, nn.Cell], folder: str | os.P
     Raises:
         ArgumentError: an argument does not fit, the layer computes or has what models of this type do not, holds not all
             experts, or has masked ones, or the folder has another model's files.
+        LaunchError: another process has failed or ended.
 
     Example:
         >>> import hpmoe, pathlib, tempfile
@@ -158,29 +161,29 @@ def save_hugging_face(layer: nn.Cell | Mapping[str, nn.Cell], folder: str | os.P
     check_argument(bool(layers) and not (isinstance(layer, Mapping) and prefix), SAVE, "prefix", repr(prefix),
                    "\"\" beside a mapping of prefixes to layers")
     dtypes = None if base is None else names_of_folder(SAVE, base)
-    groups = {}
+    groups, worlds = {}, []
     for start, cell in layers.items():
-        dotted = _dotted(SAVE, start)
-        found = _arrays_of(cell, model, model_type, dotted, fused, name_of_dtype(dtype), dtypes)
+        dotted, parameters = _dotted(SAVE, start), _parameters(SAVE, cell)
+        whole = WholeExperts(SAVE, cell, parameters, parameters["router.weight"].shape[0] - _num_zero(cell))
+        found = _arrays_of(cell, parameters, whole, model, model_type, dotted, fused, name_of_dtype(dtype), dtypes)
         groups[dotted] = {_absolute(dotted, name): stored for name, stored in found.items()}
-    add_files(SAVE, Path(folder), groups, None if base is None else Path(base))
+        worlds.append(whole.world)
+    write_once(SAVE, worlds, groups.values(),
+               lambda: add_files(SAVE, Path(folder), groups, None if base is None else Path(base)))
 
 
-def _arrays_of(layer: nn.Cell, model: ModelType, model_type: str, prefix: str, fused: bool, dtype: str | None,
-               dtypes: Mapping[str, str] | None) -> dict[str, Stored]:
+def _arrays_of(layer: nn.Cell, parameters: Mapping[str, Parameter], whole: WholeExperts, model: ModelType, model_type: str,
+               prefix: str, fused: bool, dtype: str | None, dtypes: Mapping[str, str] | None) -> dict[str, Stored]:
     """Returns what files of a type have of a layer, by what follows the prefix."""
-    parameters = _parameters(SAVE, layer)
     masked = dict(layer.parameters_and_names()).get("router.masked")
     masked = [] if masked is None else masked.asnumpy().nonzero()[0].tolist()
     check_argument(not masked, SAVE, "layer", f"one whose experts {masked} are masked, which its models cannot say",
                    "a layer without masked experts", "Call layer.mask_experts([]) first, and mask them again afterwards.")
-    num_zero = _num_zero(layer)
-    own, total = parameters["experts.weight1"].shape[0], parameters["router.weight"].shape[0] - num_zero
-    check_argument(own == total, SAVE, "layer", f"one of {own} of {total} experts", "one that holds all")
+    num_zero, total = _num_zero(layer), len(whole.index)
     entries = model.formats[min(int(fused), len(model.formats) - 1)]
     if dtypes is not None:
         entries = max(model.formats, key=lambda form: sum(
-            _absolute(prefix, name) in dtypes for name in places_of(form, parameters, own)))
+            _absolute(prefix, name) in dtypes for name in places_of(form, parameters, total)))
     check_semantics(SAVE, layer, model, model_type)
     homeless = ", ".join(homeless_of(entries, parameters))
     check_argument(not homeless, SAVE, "layer", f"one with {homeless}", f"one whose Parameters a {model_type} has too")
@@ -190,12 +193,9 @@ def _arrays_of(layer: nn.Cell, model: ModelType, model_type: str, prefix: str, f
     check_argument(not lacking, SAVE, "layer", f"one without a Parameter for {', '.join(lacking)}",
                    f"one that has all Parameters of a {model_type}")
     arrays = (absent or {}) | {name: p.asnumpy() for name, p in parameters.items()}
-    at = _experts_at(SAVE, layer)
-    if at is not None:
-        arrays |= {name: array[np.argsort(at)] for name, array in arrays.items() if name.startswith("experts.")}
     bias = getattr(parameters.get("expert_bias"), "stored_dtype", "float32")
     found = {}
-    for name, place in places_of(entries, arrays, own, num_zero if dtypes is None else 0).items():
+    for name, place in places_of(entries, arrays, total, num_zero if dtypes is None else 0).items():
         chosen = bias if place.entry.parameter == "expert_bias" else dtype
         if dtypes is not None:
             full = _absolute(prefix, name)
@@ -203,7 +203,7 @@ def _arrays_of(layer: nn.Cell, model: ModelType, model_type: str, prefix: str, f
             check_argument(fits, SAVE, "base", f"one where {full} is {'missing' if full not in dtypes else dtypes[full]}",
                            "the folder of a whole model that is not quantized")
             chosen = dtypes[full]
-        found[name] = _stored(name, place, arrays[place.entry.parameter], own, num_zero, chosen)
+        found[name] = _stored(name, place, arrays[place.entry.parameter], whole, num_zero, chosen)
     return found
 
 
@@ -221,17 +221,18 @@ def _absent_shared(model: ModelType, entries: Entries, parameters: Mapping[str, 
     return {first: empty, last: empty.T}
 
 
-def _stored(name: str, place: Place, array: np.ndarray, num_experts: int, num_zero: int, dtype: str | None) -> Stored:
+def _stored(name: str, place: Place, array: np.ndarray, whole: WholeExperts, num_zero: int, dtype: str | None) -> Stored:
     """What a checkpoint has of a Parameter's array at a place; it is laid out where it is read."""
-    entry = place.entry
+    entry, num_experts = place.entry, len(whole.index)
     dtype = dtype_name(array.dtype) if dtype is None else dtype
-    shape = stored_shape(entry, array.shape, num_experts, num_zero)
+    shape = stored_shape(entry, whole.shapes.get(entry.parameter, array.shape), num_experts, num_zero)
 
     def read() -> np.ndarray:
         out = np.zeros(shape, numpy_dtype(dtype))
         by_expert = out.reshape(num_experts, -1, *shape[1:]) if entry.rows == "flat" else out
         for e in place.experts if entry.of_experts else (slice(None),):
-            for mine, theirs in pairs(entry, array[e], out if entry.is_apart else by_expert[e]):
+            values = whole.read(entry.parameter, e) if isinstance(e, int) else array
+            for mine, theirs in pairs(entry, values, out if entry.is_apart else by_expert[e]):
                 theirs[...] = narrowed(SAVE, name, mine, dtype)
         return out
     return Stored(dtype, shape, read)

@@ -14,11 +14,14 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from hpmoe.balance.places import experts_at
 from hpmoe.nn.checkpoint_folder import open_arrays
+from hpmoe.nn.expert_shards import shard_experts
 from hpmoe.nn.formats import is_alternating
 from hpmoe.nn.grouped_mlp import LORA
 from hpmoe.nn.hugging_face_options import find_model
 from hpmoe.nn.moe_layer import MoELayer
 from hpmoe.nn.safetensors import Stored, write_file
+from hpmoe.nn.shard_files import Place
+from hpmoe.nn.whole_experts import WholeExperts, write_once
 from hpmoe.ranks.world import World
 from hpmoe.support.cached_files import Fields
 from hpmoe.support.dtypes import FLOATS
@@ -37,10 +40,12 @@ _READ: dict[str, tuple[object, ...]] = {
 def add_lora(layer: MoELayer, *, rank: int, alpha: float, targets: tuple[str, ...] = ("gate_up_proj", "down_proj")) -> None:
     """Adds adapters to the experts' weights, W + alpha / rank * A @ B, and freezes all other Parameters of the layer.
 
-    A is drawn as the layer's weights are, B is zero. A is [E, in, rank], B [E, rank, out].
+    A is drawn from a normal distribution, B is zero. A is [E, in, rank], B [E, rank, out]. All processes of a world call it
+    with the same seed, and each holds the adapters of its own experts, or its shard of them.
 
     Args:
-        layer: a `MoELayer`, on one rank, on a mesh, or on processes that share no experts.
+        layer: a `MoELayer`. On processes, the gradients of `experts.lora_a1` and `experts.lora_b2` of the shards of an
+            expert add up: `hpmoe.all_reduce_gradients(grads, mesh, over="tensor_parallel")`.
         rank: of the adapters.
         alpha: their scale times the rank.
         targets: which weights, "gate_up_proj" and "down_proj".
@@ -61,12 +66,15 @@ def add_lora(layer: MoELayer, *, rank: int, alpha: float, targets: tuple[str, ..
     check_argument(is_number(alpha), who, "alpha", repr(alpha), "a finite float32 number")
     is_targets = isinstance(targets, (tuple, list)) and targets and set(targets) <= set(TARGETS.values())
     check_argument(bool(is_targets), who, "targets", repr(targets), f"some of {', '.join(TARGETS.values())}")
-    arrays = {}
+    arrays, place = {}, _place(layer)
     for number, target in TARGETS.items():
         if target in targets:
-            experts, rows, columns = _shape(layer, number)
+            rows, columns = _sizes(layer, number)
+            experts = layer.experts.places.shape[0]
             drawn = ops.normal((experts, rows, int(rank)), Tensor(0.0), Tensor(1 / math.sqrt(rows))).asnumpy()
-            arrays |= {f"lora_a{number}": drawn, f"lora_b{number}": np.zeros((experts, rank, columns), np.float32)}
+            whole = {f"lora_a{number}": drawn, f"lora_b{number}": np.zeros((experts, rank, columns), np.float32)}
+            arrays |= {name: shard_experts(array, place.mesh, layer.experts.splits[name])[place.rank]
+                       for name, array in whole.items()}
     _set(layer, arrays, {"r": int(rank), "lora_alpha": alpha, "peft_type": "LORA", "bias": "none", "target_modules": [],
                          "target_parameters": [f"mlp.experts.{target}" for target in TARGETS.values() if target in targets]})
 
@@ -96,14 +104,10 @@ def load_lora(layer: MoELayer, folder: str | os.PathLike[str], prefix: str = "",
     for inner in ("base_layer.", ""):
         pair = [stored.pop(f"{inner}lora_{side}.weight", None) for side in "AB"]
         if pair[0] is not None and pair[1] is not None:
-            found = _factors(who, layer, config, pair[0], pair[1], done=arrays)
-            arrays |= found
+            arrays |= _factors(who, layer, config, pair[0], pair[1], is_alternating(model.formats[-1]), done=arrays)
     others = ", ".join(list(stored)[:4]) or "no adapters"
     check_argument(not stored and bool(arrays), who, "folder", f"one with {others} of experts",
                    "one with lora_A and lora_B of gate_up_proj and down_proj, PEFT's target_parameters")
-    if "lora_b1" in arrays and is_alternating(model.formats[-1]):
-        b = arrays["lora_b1"]
-        arrays["lora_b1"] = np.concatenate((b[..., ::2], b[..., 1::2]), -1)
     _set(layer, arrays, config)
 
 
@@ -120,25 +124,56 @@ def _config(who: str, folder: Path) -> Fields:
     return config
 
 
-def _factors(who: str, layer: MoELayer, config: Fields, a: Stored, b: Stored, done: Mapping[str, np.ndarray]
-             ) -> dict[str, np.ndarray]:
-    """Returns A and B of the weight that stored factors [E * r, in] and [out, r * E] fit."""
-    held, total, rank = _held(layer), layer.experts.places.shape[0], config["r"]
+def _factors(who: str, layer: MoELayer, config: Fields, a: Stored, b: Stored, alternates: bool,
+             done: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns A and B of the weight that stored factors [E * r, in] and [out, r * E] fit, of the experts or shards held."""
+    total, rank, place = layer.experts.places.shape[0], config["r"], _place(layer)
+    held = place.experts(total // place.mesh.ep)
     for number in TARGETS:
-        _, rows, columns = _shape(layer, number)
+        rows, columns = _sizes(layer, number)
         is_plain = a.shape == (total * rank, rows) and b.shape == (columns, rank * total)
         is_swapped = a.shape == (total * rank, columns) and b.shape == (rows, rank * total)
         if f"lora_a{number}" in done or not (is_plain or is_swapped):
             continue
         check_argument({a.dtype, b.dtype} <= {*FLOATS}, who, "folder", f"one with adapters of {a.dtype}", "one of floats")
-        first = a.read().astype(np.float32).reshape(total, rank, -1)[held]
-        second = b.read().astype(np.float32).reshape(-1, rank, total)[..., held]
-        if is_plain:
-            return {f"lora_a{number}": first.transpose(0, 2, 1), f"lora_b{number}": second.transpose(2, 1, 0)}
-        return {f"lora_a{number}": second.transpose(2, 0, 1), f"lora_b{number}": first}
+        is_gated = number == "1" and layer.experts.splits["weight1"] == "gate_up"
+        inner = _parts(place, rows, 1 if number == "2" else 0)
+        outer = _parts(place, columns, 0 if number == "2" else 2 if is_gated and not alternates else 1)
+        first, second = (_of_rows, _of_columns) if is_plain else (_of_columns, _of_rows)
+        pair = (a, b) if is_plain else (b, a)
+        low = np.concatenate([first(pair[0], held, rank, part) for part in inner], -1)
+        high = np.concatenate([second(pair[1], held, rank, part) for part in outer], -1)
+        if is_gated and alternates:
+            high = np.concatenate((high[..., ::2], high[..., 1::2]), -1)
+        return {f"lora_a{number}": low.transpose(0, 2, 1), f"lora_b{number}": high}
     check_argument(False, who, "folder", f"one with adapters {a.shape}, {b.shape}",
                    f"one of rank {rank} for {total} experts of the layer's sizes")
     return {}
+
+
+def _parts(place: Place, size: int, num_parts: int) -> list[range]:
+    """Returns the ranges of an axis that a shard holds, one of each of its parts; all of an axis without parts."""
+    if not num_parts:
+        return [range(size)]
+    width = size // num_parts // place.mesh.tp
+    first = place.rank % place.mesh.tp * width
+    return [range(start + first, start + first + width) for start in range(0, size, size // num_parts)]
+
+
+def _of_rows(stored: Stored, held: range, rank: int, part: range) -> np.ndarray:
+    """Returns [held, r, part] of a factor [E * r, N]."""
+    found = stored.read(range(held.start * rank, held.stop * rank), part)
+    return found.astype(np.float32).reshape(len(held), rank, len(part))
+
+
+def _of_columns(stored: Stored, held: range, rank: int, part: range) -> np.ndarray:
+    """Returns [held, r, part] of a factor [N, r * E]."""
+    total = stored.shape[1] // rank
+    if len(held) == total:
+        found = stored.read(part).reshape(len(part), rank, total)
+    else:
+        found = np.stack([stored.read(part, range(j * total + held.start, j * total + held.stop)) for j in range(rank)], 1)
+    return found.astype(np.float32).transpose(2, 1, 0)
 
 
 @suggests_keywords
@@ -147,12 +182,14 @@ def save_lora(layer: nn.Cell | Mapping[str, nn.Cell], folder: str | os.PathLike[
     """Writes the adapters of a layer, or of layers by their prefixes, as PEFT reads them.
 
     Args:
-        layer: a `MoELayer` with adapters, or a mapping of prefixes to these; all experts are held.
+        layer: a `MoELayer` with adapters, or a mapping of prefixes to these. All processes of `hpmoe.world()` call it
+            together; rank 0 writes what it gathers, one expert at a time.
         folder: where to; it is made if there is none.
         prefix, model_type: as for `load_lora`.
 
     Raises:
-        ArgumentError: an argument does not fit, or a layer has no adapters, or not those of all experts.
+        ArgumentError: an argument does not fit, or a layer has no adapters.
+        LaunchError: another process has failed or ended.
     """
     who = "hpmoe.nn.save_lora"
     model = find_model(who, "model_type", model_type)
@@ -162,26 +199,40 @@ def save_lora(layer: nn.Cell | Mapping[str, nn.Cell], folder: str | os.PathLike[
     arrays: dict[str, Stored] = {}
     for start, cell in layers.items():
         _check_layer(who, cell, has_adapters=True)
-        tensors = {name: p.asnumpy() for name, p in _adapters(cell).items()}
-        check_argument(_held(cell) == slice(None), who, "layer", "one of some experts", "one that holds all")
-        order = np.argsort(experts_at(who, cell.experts.places))
-        numbers = [number for number in TARGETS if f"lora_a{number}" in tensors]
+        parameters = {name: p for name, p in cell.parameters_and_names() if name.startswith("experts.")}
+        whole = WholeExperts(who, cell, parameters, cell.experts.places.shape[0])
+        numbers = [number for number in TARGETS if f"experts.lora_a{number}" in parameters]
         for number in numbers:
-            a, b = (tensors[f"lora_{side}{number}"][order] for side in "ab")
-            if number == "1" and is_alternating(model.formats[-1]):
-                b = np.stack(np.split(b, 2, -1), -1).reshape(b.shape)
             inner = "base_layer." if number != numbers[-1] else ""
             start_of = f"{ROOT}{start}{'.' if start else ''}experts.{inner}"
-            arrays[f"{start_of}lora_A.weight"] = _in_memory(a.transpose(0, 2, 1).reshape(-1, a.shape[1]))
-            arrays[f"{start_of}lora_B.weight"] = _in_memory(b.transpose(2, 1, 0).reshape(b.shape[2], -1))
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    write_file(Path(folder) / FILE, arrays)
+            alternates = number == "1" and is_alternating(model.formats[-1])
+            arrays[f"{start_of}lora_A.weight"] = _rows_of(whole, f"experts.lora_a{number}")
+            arrays[f"{start_of}lora_B.weight"] = _columns_of(whole, f"experts.lora_b{number}", alternates)
     config = next(iter(layers.values())).experts.lora_config
-    (Path(folder) / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+    def write() -> None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        write_file(Path(folder) / FILE, arrays)
+        (Path(folder) / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    worlds = [cell.mesh for cell in layers.values() if isinstance(cell.mesh, World)]
+    write_once(who, worlds, [arrays], write)
 
 
-def _in_memory(array: np.ndarray) -> Stored:
-    return Stored("float32", array.shape, lambda: array)
+def _rows_of(whole: WholeExperts, name: str) -> Stored:
+    """Returns the factor [E * r, in] of adapters [E, in, r]."""
+    experts, rows, rank = whole.shapes[name]
+    return Stored("float32", (experts * rank, rows), lambda: whole.all(name).transpose(0, 2, 1).reshape(-1, rows))
+
+
+def _columns_of(whole: WholeExperts, name: str, alternates: bool) -> Stored:
+    """Returns the factor [out, r * E] of adapters [E, r, out]; columns of gate and up may alternate in it."""
+    experts, rank, columns = whole.shapes[name]
+
+    def read() -> np.ndarray:
+        b = whole.all(name)
+        b = np.stack(np.split(b, 2, -1), -1).reshape(b.shape) if alternates else b
+        return b.transpose(2, 1, 0).reshape(columns, -1)
+    return Stored("float32", (columns, rank * experts), read)
 
 
 @suggests_keywords
@@ -223,27 +274,23 @@ def _check_layer(who: str, layer: nn.Cell, has_adapters: bool) -> None:
     found = bool(_adapters(layer))
     check_argument(found == has_adapters, who, "layer", f"one with{'' if found else 'out'} adapters",
                    f"one with{'' if has_adapters else 'out'} adapters")
-    shards = isinstance(layer.mesh, World) and layer.mesh.tp > 1
-    check_argument(not shards, who, "layer", "one of processes that share experts",
-                   "one on a mesh of tp_size 1, or of virtual ranks")
 
 
 def _adapters(layer: nn.Cell) -> dict[str, Parameter]:
     return {name: p for name, p in layer.experts.parameters_and_names() if name in LORA}
 
 
-def _shape(layer: MoELayer, number: str) -> tuple[int, int, int]:
-    """Returns (experts held, in, out) of a weight."""
-    return tuple(getattr(layer.experts, f"weight{number}").shape)
+def _place(layer: MoELayer) -> Place:
+    """Returns which experts, or shards of them, a layer holds."""
+    return Place.of(layer.mesh if isinstance(layer.mesh, World) else None)
 
 
-def _held(layer: nn.Cell) -> slice:
-    """Returns the experts that a layer holds."""
-    own, mesh = layer.experts.weight1.shape[0], layer.mesh
-    if not isinstance(mesh, World) or mesh.num_ranks == 1:
-        return slice(None)
-    first = mesh.rank % mesh.num_ranks * own
-    return slice(first, first + own)
+def _sizes(layer: MoELayer, number: str) -> tuple[int, int]:
+    """Returns (in, out) of a weight of whole experts."""
+    experts = layer.experts
+    tp_size = _place(layer).mesh.tp
+    rows, columns = getattr(experts, f"weight{number}").shape[1:]
+    return (rows * tp_size, columns) if number == "2" else (rows, columns * tp_size)
 
 
 def _set(layer: MoELayer, arrays: Mapping[str, np.ndarray], config: Fields) -> None:
@@ -255,7 +302,7 @@ def _set(layer: MoELayer, arrays: Mapping[str, np.ndarray], config: Fields) -> N
     at = experts_at("hpmoe.nn.load_lora", experts.places)
     for name in LORA:
         if name in arrays:
-            array = arrays[name] if len(at) != len(arrays[name]) else arrays[name][at]
+            array = arrays[name] if len(at) != len(arrays[name]) else arrays[name][at]  # processes hold experts in order
             setattr(experts, name, Parameter(Tensor(np.ascontiguousarray(array, np.float32)), name=f"experts.{name}"))
     experts.has_lora1, experts.has_lora2 = "lora_a1" in arrays, "lora_a2" in arrays
     rank = config["r"]

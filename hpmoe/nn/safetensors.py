@@ -114,9 +114,14 @@ def runs(shape: Sequence[int], ranges: Sequence[range]) -> list[tuple[int, int]]
              count) for at in outer]
 
 
+def in_file_order(arrays: Mapping[str, Stored]) -> list[str]:
+    """Returns names in the order in which a file has their arrays, that of the safetensors library."""
+    return sorted(arrays, key=lambda name: (list(CODES).index(arrays[name].dtype), name))
+
+
 def write_file(path: Path, arrays: Mapping[str, Stored], save: str | None = None) -> None:
-    """Writes arrays one after another, as the safetensors library orders them; the file appears when it is whole."""
-    order = sorted(arrays, key=lambda name: (list(CODES).index(arrays[name].dtype), name))
+    """Writes arrays one after another, each read once; the file appears when it is whole."""
+    order = in_file_order(arrays)
     stamp = {} if save is None else {SAVE_KEY: save}
     table: Fields = {"__metadata__": {"format": "pt", **stamp}}  # transformers reads no file without the format
     end = 0

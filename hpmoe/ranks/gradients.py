@@ -15,7 +15,7 @@ from hpmoe.support.keywords import suggests_keywords
 from hpmoe.support.mindspore_private import wait_for_calls
 from hpmoe.support.trees import PyTree
 
-OVER = ("world", "data_parallel")
+OVER = ("world", "data_parallel", "tensor_parallel")
 
 
 @suggests_keywords
@@ -29,7 +29,8 @@ def all_reduce_gradients(grads: PyTree, mesh: Mesh, over: str = "world") -> PyTr
         grads: a tensor, or a tuple, list or dict of them, with the same shapes on all ranks.
         mesh: where they were computed.
         over: "world", of Parameters that all ranks hold alike; "data_parallel", of experts, which one rank of each group of
-            ep_size ranks holds alike.
+            ep_size ranks holds alike; "tensor_parallel", of what the shards of an expert hold alike: `experts.lora_a1` and
+            `experts.lora_b2` of `hpmoe.nn.add_lora`.
 
     Returns:
         The sums, nested as `grads`.
@@ -45,8 +46,9 @@ def all_reduce_gradients(grads: PyTree, mesh: Mesh, over: str = "world") -> PyTr
     """
     who = "hpmoe.all_reduce_gradients"
     check_argument(isinstance(mesh, Mesh), who, "mesh", repr(mesh), "an hpmoe.Mesh or hpmoe.world()")
-    check_argument(is_name(over, OVER), who, "over", repr(over), "\"world\" or \"data_parallel\"")
-    link = None if not isinstance(mesh, World) else mesh.everyone if over == "world" else mesh.same_experts
+    check_argument(is_name(over, OVER), who, "over", repr(over), f"one of {', '.join(OVER)}")
+    links = (mesh.everyone, mesh.same_experts, mesh.shards) if isinstance(mesh, World) else (None,) * len(OVER)
+    link = links[OVER.index(over)]
     if link is not None:
         wait_for_calls()  # a compiled graph runs on when its call returns: it comes first on every rank
     with contextlib.nullcontext() if link is None else link.calling(who):

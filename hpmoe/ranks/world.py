@@ -42,6 +42,7 @@ class World(Mesh):
         link: to the ranks that this one launches with; None where it is alone.
         everyone: to all ranks.
         same_experts: to the ranks that hold the same experts, or shards of them, one of each that launch together.
+        shards: to the ranks that hold the shards of the same experts and launch together.
     """
 
     rank: int = 0
@@ -49,6 +50,7 @@ class World(Mesh):
     link: Link | None = dataclasses.field(default=None, compare=False, repr=False)
     everyone: Link | None = dataclasses.field(default=None, compare=False, repr=False)
     same_experts: Link | None = dataclasses.field(default=None, compare=False, repr=False)
+    shards: Link | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
     def ep_rank(self) -> int:
@@ -80,7 +82,8 @@ class World(Mesh):
     def _links(self) -> list[tuple[Link, list[int]]]:
         """Each link once, with the ranks at its ends."""
         ends = [(self.link, _together(self.rank, self.num_ranks)), (self.everyone, range(self.size)),
-                (self.same_experts, range(self.rank % self.num_ranks, self.size, self.num_ranks))]
+                (self.same_experts, range(self.rank % self.num_ranks, self.size, self.num_ranks)),
+                (self.shards, _together(self.rank, self.tp))]
         found = {id(link): (link, list(ranks)) for link, ranks in ends if link is not None}
         return list(found.values())
 
@@ -143,8 +146,10 @@ class _Process:
 
     def _make(self, launched: Launched, mesh: Mesh, timeout: float) -> World:
         rank, size, ranks = launched.rank, launched.size, mesh.num_ranks
-        return World(mesh.ep, rank, size, self._link(launched, _together(rank, ranks), timeout), self._everyone(),
-                     self._link(launched, range(rank % ranks, size, ranks), timeout), tp=mesh.tp)
+        together = self._link(launched, _together(rank, ranks), timeout)
+        shards = together if mesh.ep == 1 else self._link(launched, _together(rank, mesh.tp), timeout)
+        return World(mesh.ep, rank, size, together, self._everyone(),
+                     self._link(launched, range(rank % ranks, size, ranks), timeout), shards, tp=mesh.tp)
 
     def _everyone(self) -> Link:
         assert self.everyone is not None

@@ -68,8 +68,6 @@ NOT_REACHED = {
     ("hpmoe/planner/", "ValueError(text)"): "verify names such tables before; test_planner.py",
     ("hpmoe/support/host.py", "no folder to keep files in"): "a user without a home; test_calibrate.py",
     ("hpmoe/support/cached_files.py", ""): "depends on what lies in the user's cache; test_cached_files.py",
-    ("hpmoe/nn/lora.py", "processes that share experts"): "several processes with shards of experts",
-    ("hpmoe/nn/lora.py", "of some experts"): "several processes",
     ("hpmoe/nn/safetensors.py", "while it was read"): "another process writes; test_safetensors_headers.py",
     ("hpmoe/ir/stages.py", "AttributeError"): "Python's protocol for a missing attribute; test_router_inside.py",
     ("hpmoe/runtime/staged", "attribute_error"): "Python's protocol for a missing attribute; test_router_inside.py",
