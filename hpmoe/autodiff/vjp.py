@@ -171,7 +171,7 @@ def _simplify(program: Program, equations: list[Equation],
 
 
 def _is_row_scale(eqn: Equation | None) -> bool:
-    """Whether `eqn` multiplies received rows [R, N] by one scalar each, [R, 1]."""
+    """Returns True if `eqn` multiplies received rows [R, N] by one scalar each, [R, 1]."""
     if eqn is None or eqn.primitive is not mul:
         return False
     x, c = eqn.inputs
@@ -249,7 +249,7 @@ def _accumulate(equations: Sequence[Equation], results: list[Atom],
 
 
 def _is_weight_grad(eqn: Equation) -> bool:
-    """Whether one task sums all of a tile of a weight's gradient, so that it can add it to another array."""
+    """Returns True if one task sums a whole tile of a weight's gradient and so can add it to another array."""
     is_dense = eqn.primitive is weight_grad and all(isinstance(d, int) for d in eqn.inputs[0].aval.shape)
     return is_dense or eqn.primitive is grouped_weight_grad
 
@@ -283,7 +283,7 @@ def _vars(atoms: Iterable[Atom]) -> list[Var]:
 
 
 def _outside(equations: Iterable[Equation], results: Iterable[Atom], local: Iterable[Var]) -> list[Var]:
-    """What the equations and results read that neither the equations nor `local` define, in order."""
+    """Returns the variables, in order, that equations and results read and neither equations nor `local` define."""
     defined = {v for e in equations for v in e.outputs}.union(local)
     read = [v for e in equations for v in _vars(e.inputs)] + _vars(results)
     return list(dict.fromkeys(v for v in read if v not in defined))

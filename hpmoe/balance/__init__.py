@@ -1,10 +1,10 @@
-"""Loads of experts: watched, and balanced by moving experts between ranks and by copies of hot ones.
+"""Monitors loads of experts, and balances them by moving experts between ranks and replicating hot ones.
 
 What is here:
     LoadMonitor: tokens of each expert, by layer and step, and what a table of them says
-    Balancer: where a layer's experts lie, decided anew every few steps
-    physical_ids: ids of experts -> ids of the places where these lie
-    move_experts, states_of: weights, and what an optimizer keeps of them, go along
+    Balancer: places a layer's experts again every few steps
+    physical_ids: ids of experts -> ids of their places
+    move_experts, states_of: move weights and optimizer state
     workers_per_expert: how many workers each expert had in a run
 """
 

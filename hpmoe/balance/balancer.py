@@ -1,4 +1,4 @@
-"""Balancer: where the experts of a layer lie, decided anew every few steps from what tokens chose."""
+"""Balancer: places the experts of a layer again every few steps, by the loads since the last decision."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_SEEN = 16  # arrangements whose layers, and so whose plans, are kept
 
 
 class Move(NamedTuple):
-    """What a step of a Balancer changed.
+    """Change that a step of a Balancer made.
 
     Attributes:
         step: after how many steps.
@@ -66,15 +66,15 @@ def _unchanged(f: Function) -> Function:
 
 @suggests_keywords
 class Balancer:
-    """Where the experts of a layer lie, decided anew every `every` steps from what tokens chose since.
+    """Places the experts of a layer again every `every` steps, by the loads since the last decision.
 
     Experts of the most loaded rank change places with those of others. Where ranks then still differ and can hold
     `replicas` copies, hot experts get copies (`hpmoe.replicate_experts`). Nothing happens that would gain less than
     `min_gain`. An arrangement that was there before is taken again where it does as well as a new one: then nothing is
     planned. Places are data, so relocation alone never plans anything.
 
-    Weights lie in the order of places. Results are those without a Balancer, whatever it does; weight gradients of copied
-    experts are the same products, summed in another order.
+    Weights lie in the order of places. Results do not depend on the Balancer, except that weight gradients of
+    replicated experts are summed in another order.
 
     Args:
         make: from a transform to the layer: lambda copies: spmd(chain(copies, tile_partition, ...)(f), mesh). The transform
@@ -145,7 +145,7 @@ class Balancer:
         return Arrangement(tuple(map(int, self.experts)), self._placement)
 
     def step(self, counts: Counts, tensors: Iterable[Tensor] = ()) -> Move | None:
-        """Ends a training step; every so many of them experts may move, and then `tensors` are reordered in place.
+        """Ends a training step. Every `every` steps experts may move, and `tensors` are then reordered in place.
 
         Args:
             counts: [..., E], the tokens that chose each expert in this step, by logical ids, of each rank or of all.

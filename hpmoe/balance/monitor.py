@@ -15,7 +15,7 @@ WHO = "hpmoe.balance.LoadMonitor"
 
 
 class LoadRow(NamedTuple):
-    """What some steps of a layer say; loads are in means of all experts, so 1.0 is balance.
+    """Statistics of a layer over some steps; loads are in means of all experts, so 1.0 is balance.
 
     Attributes:
         layer: its name.
@@ -86,7 +86,7 @@ class LoadMonitor:
         return np.stack(self._counts[layer])[-last if last else None:]
 
     def row(self, layer: str, last: int | None = None) -> LoadRow:
-        """What the steps kept, or the last ones of them, say of a layer."""
+        """Returns the statistics of a layer over all kept steps, or the last ones."""
         counts = self.counts(layer, last)
         loads = counts.mean(0)
         shares = loads / max(loads.mean(), 1e-300)

@@ -59,7 +59,7 @@ def move_experts(tensors: Iterable[Tensor], before: Sequence[int] | np.ndarray, 
             own order, `after` is range(E).
 
     Raises:
-        ArgumentError: the two are not the same experts in some order, or a tensor is not of so many experts.
+        ArgumentError: the two are not the same experts in some order, or a tensor has another number of experts.
 
     Example:
         >>> import mindspore as ms

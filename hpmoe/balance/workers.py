@@ -14,7 +14,7 @@ from hpmoe.timelines.run import Run
 
 @suggests_keywords
 def workers_per_expert(line: Run, topk_ids: np.ndarray | Sequence[np.ndarray]) -> np.ndarray:
-    """How many workers of all ranks, on average over a run, compute on rows of each expert, and on those of its copies.
+    """Returns the workers of all ranks, averaged over a run, that compute on rows of each expert and of its replicas.
 
     Counted are tasks on received rows: matmuls, activations. Workers that move rows, and sums of weight gradients, are not.
 

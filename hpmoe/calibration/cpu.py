@@ -126,7 +126,7 @@ def _fields(table: list[tuple[Fields, Body]], overheads: Overheads) -> Fields:
 
 
 def _memory(overheads: Overheads) -> dict[str, float]:
-    """Of caches and memory; caches hold as many bytes as are read clearly faster than memory gives them."""
+    """Returns rates of caches and memory; a cache's size is the most bytes that are read clearly faster than from memory."""
     fetched, again = ({key: max(rates) for key, rates in by.items()} for by in (overheads.fetched, overheads.read_again))
     held = [size for size, rate in again.items() if rate > FASTER * again[max(again)]]
     cores = max(fetched)

@@ -63,8 +63,8 @@ def collective_flow(machine: hpmoe.Machine, ids: np.ndarray, num_experts: int, h
 
 
 def kernel_us(line: hpmoe.Timeline) -> dict[str, float]:
-    """How long each kernel runs on the first rank, without its launch; one of a second product, or of a second quantisation,
-    has a 2 after its name."""
+    """Returns the time of each kernel on the first rank, without its launch. A second product or quantisation has the
+    suffix 2."""
     op, out = line.flow.tasks["op"][line.task], {}
     for i, known in ((i, known) for i, known in enumerate(line.flow.ops) if not known.primitive.is_launch):
         mine = (op == i) & (line.rank == 0)

@@ -42,7 +42,7 @@ NOT_IN_A_TABLE = {
 
 
 class Calibrated(NamedTuple):
-    """What a profile says of a machine.
+    """Machine fitted to a profile.
 
     Attributes:
         machine: with the constants that it tells, of which the file is the source.
@@ -114,7 +114,7 @@ def _cores(kernels: Sequence[Kernel], machine: hpmoe.Machine) -> Iterable[Fitted
 
 
 def _clock(kernels: Sequence[Kernel]) -> Iterable[Fitted]:
-    """What the matrix cores multiply in a cycle is known of them."""
+    """Returns the clock from kernels of matrix cores, whose products per cycle are known."""
     clocks = [k.aic_cycles / (k.aic_us * k.blocks) for k in kernels if k.aic_cycles and k.aic_us and k.blocks]
     clocks = sorted(clock for clock in clocks if CLOCKS[0] <= clock <= CLOCKS[1])
     if clocks:

@@ -161,7 +161,7 @@ class _Problem:
         return np.sqrt(np.diag(np.linalg.inv(self._curvature(slopes))))
 
     def alone(self, slopes: np.ndarray) -> np.ndarray:
-        """The same of each were all others known."""
+        """Returns the uncertainty of each constant if all others were known."""
         return 1 / np.sqrt(np.diag(self._curvature(slopes)))
 
     def reason(self, names: Sequence[str], slopes: np.ndarray, which: int) -> str:

@@ -75,7 +75,7 @@ class _Work(NamedTuple):
 
 def timed_kernels(kernels: Sequence[Kernel], machine: hpmoe.Machine, ep: int | None,
                   progress: Callable[[str], None]) -> tuple[list[Timed], list[Unused]]:
-    """What of a profile the model of a machine is fitted to, and what not.
+    """Divides the kernels of a profile into those that a machine is fitted to and the others.
 
     Args:
         ep: ranks of exchanges; None where the file says so itself, by the counts that a dispatch puts out.
@@ -162,7 +162,7 @@ def _experts(kernel: Kernel, arrays: Sequence[Shape], out: Shape) -> _Work:
 
 
 def _elementwise(kernel: Kernel, kind: str, arrays: Sequence[Shape], is_fresh: bool) -> _Work:
-    """Of an array that the kernel before made L2 has what it can hold."""
+    """Returns an elementwise kernel; L2 holds as much as fits of an array that the kernel before made."""
     wanted, function = 1 if kind == "swiglu" else 2, ELEMENTWISE[kind]
     _check(len(arrays) == wanted and len(set(arrays)) == 1, "the model has it for arrays of one shape alone")
     shape = math.prod(arrays[0][:-1]), arrays[0][-1]
@@ -173,7 +173,7 @@ def _elementwise(kernel: Kernel, kind: str, arrays: Sequence[Shape], is_fresh: b
 
 
 def _exchange(kernel: Kernel, leg: str, ep: int | None) -> _Work:
-    """Of rows to experts that are drawn alike for all; the file does not say which they were."""
+    """Returns an exchange of rows with uniformly random experts; the file does not record the ids."""
     _check(ep is not None, "the file does not say the ranks of an exchange; --ep does")
     assert ep is not None
     arrays = kernel.inputs, kernel.outputs

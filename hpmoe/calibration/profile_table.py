@@ -156,6 +156,6 @@ def _shapes(text: str) -> tuple[Shape, ...] | None:
 
 @functools.lru_cache(maxsize=4096)
 def _dtypes(text: str) -> tuple[str, ...]:
-    """As hpmoe names them, where it has them."""
+    """Returns dtypes by hpmoe's names, where they exist."""
     names = [part.strip().upper().removeprefix("DT_") for part in text.split(";")]
     return tuple(DTYPES.get(name, name.lower()) for name in names)

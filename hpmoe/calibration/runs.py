@@ -48,7 +48,7 @@ class Yardstick:
 
     @property
     def quiet(self) -> float:
-        """What it takes at the speed to which runs are converted, that of the quieter quarter of its launches."""
+        """Time at the reference speed, that of the quietest quarter of its launches."""
         return float(np.quantile(self.spans, QUIET))
 
 
@@ -121,7 +121,7 @@ class Runs:
         return float(np.std(spans, ddof=1) / np.mean(spans) / math.sqrt(len(spans))) if len(spans) > 1 else math.inf
 
     def is_disturbed(self, yardstick: Yardstick) -> bool:
-        """Whether there should be more of them."""
+        """Returns True if more runs are needed."""
         return self._num_near(yardstick) < 2 * LEAST or self.uncertainty(yardstick) > UNCERTAIN
 
     def _num_near(self, yardstick: Yardstick) -> int:

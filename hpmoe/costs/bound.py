@@ -94,7 +94,7 @@ def _on_one_computer(bounds: list[Bound], machine: Machine) -> list[Bound]:
 
 
 class Needs(NamedTuple):
-    """What the tasks of one operation on a rank need.
+    """Resources that the tasks of one operation on a rank need.
 
     Attributes:
         us: microseconds of the workers of its unit, each task with the machine to itself.

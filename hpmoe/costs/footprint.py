@@ -18,12 +18,12 @@ UNIT, WEIGHT, DENSE, OF_EXPERT, TOGETHER, STREAM, FAN = range(7)
 
 
 class Footprint(NamedTuple):
-    """What a task touches of one operand; the fields of FOOTPRINT.
+    """Region of one operand that a task touches; the fields of FOOTPRINT.
 
     Attributes:
         first: number of the first part of the array, among those of all arrays.
         part: UNIT, WEIGHT, DENSE, OF_EXPERT, TOGETHER, STREAM or FAN.
-        fixed: bytes, whatever rows the task has.
+        fixed: bytes for any number of rows.
         row: bytes for each of its rows.
         whole: of UNIT and OF_EXPERT what the array has for each row, of WEIGHT, DENSE and TOGETHER bytes of the part; 0
             where that is not asked for.
@@ -39,7 +39,7 @@ class Footprint(NamedTuple):
 
 
 class Footprints:
-    """What the tasks of a Taskflow touch.
+    """Footprints of the tasks of a Taskflow.
 
     Attributes:
         num_parts: parts of all arrays of a rank that were asked about so far.
@@ -50,7 +50,7 @@ class Footprints:
         self._first: dict[tuple[int, str, int], int] = {}
 
     def of(self, op: tf.TileOp, i: int, cols: int, height: float) -> Footprint | None:
-        """What a task of so many columns, in a block so high, touches of operand i; None for a few bytes."""
+        """Returns the footprint in operand i of a task with `cols` columns and `height` rows; None for a few bytes."""
         access = op.operands[i]
         if access.buffer < 0 or (is_transfer(op) and i < op.num_outputs):
             return None  # a transferred row comes in at the other end of a link
@@ -84,7 +84,7 @@ class Footprints:
         return None
 
     def landing(self, op: tf.TileOp, cols: int) -> Footprint:
-        """Where the rows that a task moves come in on the rank that they go to; of no bytes where it moves none."""
+        """Returns the footprint of moved rows on the receiving rank; zero bytes if the task moves no rows."""
         access = op.operands[0] if op.num_outputs else None
         if access is None or access.buffer < 0 or not is_transfer(op) or op.primitive.moves_copies:
             return Footprint(0, UNIT, 0.0, 0.0)
@@ -130,5 +130,5 @@ def returned_matrices(flow: tf.Taskflow, op: tf.TileOp) -> float:
 
 
 def is_transfer(op: tf.TileOp) -> bool:
-    """Whether an operation moves rows, or weights, from one rank to another."""
+    """Returns True if an operation moves rows, or weights, from one rank to another."""
     return bool(op.num_peers) or op.primitive.is_remote

@@ -31,7 +31,7 @@ COMPUTED_PER_MOVED = 5
 
 
 class Work:
-    """What the tasks of a Taskflow ask of a machine.
+    """Work of the tasks of a Taskflow for a machine.
 
     Attributes:
         table: WORK [num_ops, 4], for tasks of a full tile of columns and of the last, narrower one, and of a weight's
@@ -60,7 +60,7 @@ class Work:
                 self.table[i] = with_fans(self.table[i], flow.routes[op.domain.route].kind.rows_of_token())
 
     def entries(self, tasks: np.ndarray) -> np.ndarray:
-        """What of the table each of some rows of the flow's tasks takes."""
+        """Returns the table entry of each of some of the flow's tasks."""
         op = tasks["op"]
         tile_cols, blocks = (np.array(n, np.int64) for n in zip(*((op.tile_cols, op.domain.blocks) for op in self.flow.ops),
                                                                 strict=True))
@@ -101,7 +101,7 @@ class Work:
         work["core_row"] = 2.0 * launched.row_bytes / device_copy_rate(machine)
 
     def _fill_moved(self, work: np.void, op: tf.TileOp, cols: int, footprints: list[Footprint]) -> None:
-        """Of what takes as long as the bytes that it moves, or as the instructions that work through them."""
+        """Fills in the work of an operation whose time is that of its bytes, or of its instructions."""
         machine, body, moves = self.machine, self._body(op), is_transfer(op)
         own = [t for t in footprints if t.part != FAN]
         fixed, row = sum(t.fixed for t in own), sum(t.row for t in own)
@@ -118,12 +118,12 @@ class Work:
         work["core_fixed"] = fixed / rate + (body.rows if body else 0.0) * work["core_row"]
 
     def _matmul_us(self, op: tf.TileOp, body: Body | None, cols: int, inner: int) -> tuple[float, float]:
-        """Of a task, and for each of its rows."""
+        """Returns (fixed microseconds, microseconds per row) of a task."""
         row = _stretched(2.0 * inner * cols, body, cols, inner) / self._matmul_rate(op, body)
         return self.machine.cube.fill_us + (body.rows if body else 0.0) * row, row
 
     def _body(self, op: tf.TileOp, rows: int = 0) -> Body | None:
-        """What was measured of the operation's tasks, of so many rows or of any number."""
+        """Returns the measured Body of the operation's tasks with `rows` rows, or any number."""
         if not self.machine.bodies or len(op.operands) < 2 or op.primitive.is_launch:
             return None
         dtype = storage_dtype(self._buffer(op, 1).dtype) if op.operands[1].buffer >= 0 else ""
@@ -137,7 +137,7 @@ class Work:
         return 4.0 * passes * (cols or self._buffer(op, 1).cols) if passes else 0.0
 
     def _npu_passes(self, op: tf.TileOp) -> int:
-        """Of a body that an NPU has in place of the one that is measured elsewhere, or 0."""
+        """Returns the passes of an NPU's own body, which replaces the measured one, or 0."""
         dtypes = [self.flow.buffers[a.buffer].dtype for a in op.operands if a.buffer >= 0]
         if not any(dtype in INTEGERS for dtype in dtypes[op.num_outputs:]):
             return op.primitive.work.npu_passes or op.params.npu_passes
@@ -171,7 +171,7 @@ class Work:
 
 
 def with_fans(work: np.ndarray, fans: float) -> np.ndarray:
-    """Rows of `Work.by_routing` where each token has so many rows of experts."""
+    """Returns rows of `Work.by_routing` if each token has `fans` rows of experts."""
     out = work.copy()
     out["core_row"] += fans * out["core_fan"]
     out["core_fan"] = 0.0
@@ -206,7 +206,7 @@ def link_rate(machine: Machine, ep_size: int) -> float:
 
 
 def put_rate(machine: Machine, ep_size: int) -> float:
-    """The same of rows that it also has to copy."""
+    """Returns the rate of puts of rows that it also copies."""
     return min(link_rate(machine, ep_size), machine.vector.copy_bytes_per_us, machine.l2.worker_bytes_per_us)
 
 

@@ -20,7 +20,7 @@ from hpmoe.tile_ops.tokens import fanned, fanned_padding
 
 
 class TaskFrame:
-    """What the body of a task is given: its operands as views of the buffers of all ranks, and where its rows lie.
+    """Argument of a task's body: its operands as views of the buffers of all ranks, and the places of its rows.
 
     Attributes:
         op, task, rank: what runs, and where.
@@ -41,7 +41,7 @@ class TaskFrame:
 
     @property
     def routing(self) -> Routing:
-        """Of the operation's route."""
+        """Routing of the operation's route."""
         return self.layout.routings[self.op.domain.route]
 
     @property
@@ -50,7 +50,7 @@ class TaskFrame:
         return self.layout.peers(self.rank, self.op, self.task)
 
     def operands(self) -> list[np.ndarray | float]:
-        """What the task touches of each operand: views of the outputs, then inputs in float32, or numbers."""
+        """Regions of the operands that the task touches: views of the outputs, then inputs in float32, or numbers."""
         views = [self._part(i) for i in range(len(self.op.operands))]
         given = (widen(v) if isinstance(v, np.ndarray) else v for v in views[self.op.num_outputs:])
         return [*views[:self.op.num_outputs], *given]
@@ -81,7 +81,7 @@ class TaskFrame:
         return self.layout.put_rows(source, self.op, owner, self.unit)
 
     def moves(self) -> list[Move]:
-        """What the task moves of matrices."""
+        """Moves of matrices by the task."""
         return self.layout.moves(self.rank, self.op, self.unit)
 
     def columns(self, i: int) -> slice:

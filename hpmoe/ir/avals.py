@@ -93,7 +93,7 @@ class RouteAval(OfKind):
 
     @property
     def shape(self) -> tuple[int | Rows, ...]:
-        """That of the table of received rows."""
+        """Shape of the table of received rows."""
         return (self.rows,)
 
     @property
@@ -151,7 +151,7 @@ def drawn(rows: int) -> int:
 
 
 def as_route(aval: ShapeDtypeStruct | RouteAval) -> RouteAval:
-    """What is known of a value that is a route."""
+    """Returns the aval as a RouteAval."""
     if not isinstance(aval, RouteAval):  # as of a taskflow or program whose parts do not fit together
         raise TypeError(f"{aval} is no route")
     return aval

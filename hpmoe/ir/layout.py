@@ -19,7 +19,7 @@ from hpmoe.tile_ops.params import Leg
 
 
 def moves_of(plan: Placement, op: tf.TileOp, rank: int, row: int) -> list[Move]:
-    """What a task that moves weights to copies, or gradients of copies back, moves from `rank`."""
+    """Returns the moves of a task from `rank`: weights to replicas, or gradients of replicas back."""
     block, height = op.params.block, op.params.height
     if op.primitive.is_back:
         owners = [(e // plan.num_own, e % plan.num_own, slot) for slot, e in enumerate(plan.experts[rank])]
@@ -37,7 +37,7 @@ def moves_of(plan: Placement, op: tf.TileOp, rank: int, row: int) -> list[Move]:
 
 
 def num_copies(plan: Placement, extent: int, rank: int, expert: int) -> int:
-    """Whether a local expert of a rank is a copy (REPLICA), or how many copies of it there are."""
+    """Returns REPLICA if a local expert of a rank is a replica, else its number of replicas."""
     if extent == tf.REPLICA:
         return int(expert >= plan.num_own and plan.experts[rank][expert - plan.num_own] >= 0)
     return sum(copy.expert == expert for copy in plan.copies[rank])
@@ -130,7 +130,7 @@ class Layout:
         return out
 
     def _rows_between(self, rank: int, position: int, op: tf.TileOp) -> list[int]:
-        """Of each slot, the rows that a put of `rank` moves to the peer at a position of its order."""
+        """Rows of each slot that a put of `rank` moves to the peer at `position` in its order."""
         peer = self.peer(rank, position, op.leg)
         owner, source = (rank, peer) if op.leg is Leg.COMBINE else (peer, rank)
         of_source = self.sent_by(op).source_of_row[owner] == source
@@ -139,7 +139,7 @@ class Layout:
         return (before[slots.start + slots.rows] - before[slots.start]).tolist()
 
     def thresholds(self, rank: int) -> np.ndarray:
-        """What each event must have counted on `rank`, [num_events] int64."""
+        """Threshold of each event on `rank`, [num_events] int64."""
         return np.array([mult * self._extent(rank, extent, index, route)
                          for extent, index, mult, route, _ in self.flow.deps.events.tolist()], np.int64)
 

@@ -38,7 +38,7 @@ def own_length(num_tokens: PyTree) -> tuple[int, ...]:
 
 
 def check_num_tokens(who: str, program: Program, num_tokens: Sequence[int], fault: Fault | None) -> None:
-    """Raises ArgumentError unless each rank may hold so many tokens; `fault` is what `padding_fault` says of the program."""
+    """Raises ArgumentError unless each rank may hold `num_tokens` tokens; `fault` is the program's `padding_fault`."""
     given, sources = list(num_tokens), token_sources(program)
     first = dict(zip(program.inputs, program.input_names, strict=True))
     name = "topk_ids" if any(isinstance(e.outputs[0].aval, RouteAval) for e in program.equations) else next(
@@ -79,7 +79,7 @@ def padding_fault(program: Program) -> Fault | None:
 
 
 def _mixes(eqn: Equation, x: Var, num_tokens: int) -> str:
-    """What an equation does that reads rows of tokens and makes none; nothing is said of a sum over all tokens."""
+    """Describes an equation that mixes rows of tokens; "" for a sum over all tokens."""
     name, axis = eqn.primitive.name, eqn.params.get("axis")
     mixed = f"mixes the rows of several tokens of {x.aval}"
     if name == "reduce_max":

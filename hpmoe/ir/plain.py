@@ -84,7 +84,7 @@ def _number(kinds: tuple[type, ...]) -> Reader:
 
 
 def _either(hints: tuple[PyTree, ...]) -> Reader:
-    """Of None and something else, or of a number and a symbolic one."""
+    """Returns the specific hint of None and another hint, or of a number and a symbolic number."""
     special = Rows if Rows in hints else type(None)
     (other,) = (_reader(h) for h in hints if h is not special)
     if special is Rows:

@@ -56,7 +56,7 @@ def is_differentiable(atom: Atom) -> bool:
 
 
 class Operator(Protocol):
-    """What an equation is of; see `hpmoe.primitives.primitive.Primitive`."""
+    """Operator of an equation; see `hpmoe.primitives.primitive.Primitive`."""
 
     name: str
     collective: bool
@@ -97,7 +97,7 @@ class Program(Level):
         captures: MindSpore tensors the traced function closed over, the values of the last inputs.
         token_rows: variables known to have rows that belong to tokens, with the rows of each token. A backward Program
             has them from its forward one, whose routes it may not need; None where the equations say it all.
-        saves: variables that the forward pass may save for the backward one, which computes again whatever else it needs;
+        saves: variables that the forward pass may save for the backward one, which computes all other values again;
             all of them where None.
         main_grads: float32 tensors that the gradients of some inputs are added to, in place.
         cotangents: inputs of a backward Program that are gradients of what the forward one returns.
@@ -134,7 +134,7 @@ class Program(Level):
 
     @property
     def num_results(self) -> int:
-        """How many outputs, the first ones, are for the caller."""
+        """Number of outputs for the caller; these come first."""
         return len(self.outputs) - len(self.reports)
 
 
@@ -243,7 +243,7 @@ class Builder:
 
 
 def substitute(equations: Iterable[Equation], mapping: Mapping[Var, Atom]) -> tuple[Equation, ...]:
-    """The same equations reading `mapping[v]` wherever they read `v`."""
+    """Returns the equations with each input `v` replaced by `mapping[v]`."""
     return tuple(e.replace(inputs=tuple(mapping.get(a, a) if isinstance(a, Var) else a for a in e.inputs))
                  for e in equations)
 
@@ -283,9 +283,9 @@ def _is_alike(aval: ShapeDtypeStruct | RouteAval, atom: Atom) -> bool:
 def map_equations(program: Program, rule: Callable[[Builder, Equation], Sequence[Atom] | None]) -> Program:
     """Rebuilds a program, letting `rule(builder, equation)` replace any equation by other atoms.
 
-    `rule` returns the atoms that stand for the equation's outputs, or None to keep it; what it builds on an equation that
-    stays begins with `builder.keep(equation)`. Equations whose results nobody reads afterwards are dropped; an atom that
-    stands for a value that `program.saves` names is saved too. This is all a Program -> Program transform needs.
+    `rule` returns the atoms that replace the equation's outputs, or None to keep it. To build on an equation that stays,
+    begin with `builder.keep(equation)`. Equations whose results are unused are dropped; an atom that replaces
+    a value in `program.saves` is saved too. A transform of Programs needs nothing else.
 
     Raises ProgramError if a rule returns something else, or a value of another shape or dtype than the output that it
     stands for.

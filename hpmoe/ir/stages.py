@@ -23,7 +23,7 @@ from hpmoe.support.trees import PyTree
 
 
 class IR(Protocol):
-    """What a program was lowered to: a Program, a Taskflow, or an Executable."""
+    """Lowered form of a program: a Program, a Taskflow, or an Executable."""
 
     @property
     def level(self) -> str: ...
@@ -189,7 +189,7 @@ def _computed(program: Program) -> set[Atom]:
 
 
 def _num_stages(program: Program, computed: set[Atom]) -> int:
-    """How many exchanges by computed ids wait for one another, and what comes before them."""
+    """Returns the number of launch segments: one before the first exchange, one more for each exchange that waits."""
     first: dict[Atom, int] = {}
     for eqn in program.equations:
         waits = [first.get(a, 0) + (a in computed and a in deciding_vars(eqn)) for a in eqn.inputs]
@@ -222,14 +222,14 @@ def _equations_at(program: Program, stage_of: Sequence[int], stage: int, outputs
 
 
 def _is_free(eqn: Equation) -> bool:
-    """Whether a kernel does nothing for it: a route, which it computes when it starts, another shape, a widening cast."""
+    """Returns True if a kernel does no work for it: a route, computed at its start, a reshape, a widening cast."""
     x, out = eqn.inputs[0].aval if eqn.inputs else None, eqn.outputs[0].aval
     is_widening = eqn.primitive.name == "cast" and known(x).dtype in HALVES and out.dtype == "float32"
     return isinstance(out, RouteAval) or eqn.primitive.name == "reshape" or is_widening
 
 
 def _read(equations: Iterable[Equation], outputs: Iterable[Atom]) -> set[Var]:
-    """What equations and outputs read that the equations do not make."""
+    """Returns the values that equations and outputs read and no equation makes."""
     made = {v for e in equations for v in e.outputs}
     return {a for a in (*(a for e in equations for a in e.inputs), *outputs) if isinstance(a, Var) and a not in made}
 

@@ -2,7 +2,7 @@
 
 A task is a tile operation at a unit of its domain (a row slot, a row tile, an expert) and a range of columns. Tasks wait
 for events and signal them; an event counts rows, and is reached when it has counted `mult` times the rows of its unit.
-The tables are NumPy arrays; a task on a unit that turns out empty adds nothing and nobody waits for it.
+The tables are NumPy arrays. A task on an empty unit adds nothing, and no task waits for it.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Buffer:
 
     @property
     def stored_dtype(self) -> np.dtype:
-        """What its elements are in memory."""
+        """Dtype of its elements in memory."""
         return numpy_dtype(storage_dtype(self.dtype))
 
     @property
@@ -69,7 +69,7 @@ def memory_of(buffers: Sequence[Buffer], b: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Access:
-    """What one task of a tile operation touches of a buffer.
+    """Region of a buffer that one task of a tile operation touches.
 
     Attributes:
         buffer: index of the buffer; -1 for the immediate `value`.
@@ -130,22 +130,22 @@ class TileOp:
 
     @property
     def fans_out(self) -> bool:
-        """Whether it copies rows of tokens to all rows that the rank's experts have of them."""
+        """True if it copies rows of tokens to all rows of the rank's experts."""
         return any(a.rows is row_modes.FAN for a in self.outputs)
 
     @property
     def has_fan(self) -> bool:
-        """Whether it touches all rows that the rank's experts, or those of its node, have of a token, which came once."""
+        """True if it touches all rows of a token at the experts of the rank, or of its node."""
         return any(a.rows in FANS for a in self.operands) and not self.primitive.moves_rows
 
     @property
     def is_relayed(self) -> bool:
-        """Whether relays pass on the rows that it moves, or get them back."""
+        """True if relays pass on its rows, or receive them back."""
         return self.primitive.moves_rows and any(a.rows in RELAYED for a in self.operands)
 
     @property
     def index_text(self) -> str:
-        """How a row that it writes is called, in texts, where the row finds its event by itself."""
+        """Text of a row that it writes, if the row finds its event itself."""
         return self.operands[0].rows.index if self.operands else "token"
 
     @property
@@ -165,7 +165,7 @@ class TileOp:
 
     @property
     def kind(self) -> str:
-        """What tasks that take equally long for each row are called: see machine.Body.
+        """Name of the tasks with the same time per row; see machine.Body.
 
         Example:
             >>> import hpmoe
@@ -178,7 +178,7 @@ class TileOp:
 
     @property
     def words(self) -> tuple[int, int, int, int]:
-        """What its body is told beside its operands, as in a kernel's image."""
+        """Words for its body beside the operands, as in a kernel's image."""
         first, *more = (*self.params.words(), 0, 0, 0, 0)[:4]
         return (first, *self.domain.summed_words) if self.primitive.sums_rows else (first, more[0], more[1], more[2])
 
@@ -187,7 +187,7 @@ class TileOp:
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """How many units, peers (one where there are none) and column tiles it has a task for each of."""
+        """Numbers of units, peers (1 without peers) and column tiles; it has a task for each combination."""
         return self.domain.size, max(1, self.num_peers), -(-self.cols // self.tile_cols) if self.cols else 1
 
     def peers_of(self, peer: int, ep_size: int) -> range:

@@ -38,7 +38,7 @@ def token_vars(program: Program) -> dict[Var, int]:
 
 
 def _rows_of_token(var: Var, num_tokens: int) -> int:
-    """Where there are no tokens, the axes between the first and the last say what one would have."""
+    """Returns the rows of one token; without tokens, the product of the axes between the first and the last."""
     shape = known(row_shape(var))
     return max(1, math.prod(shape) // num_tokens) if num_tokens else max(1, math.prod(shape[1:]))
 
@@ -112,7 +112,7 @@ def _with_whole_tokens(atoms: Sequence[Atom], num_tokens: int) -> list[Var]:
 
 
 def _same_tokens(x: Var, out: Var, num_tokens: int) -> bool:
-    """Whether each row of `out` is computed from a row of x of the same token, by broadcasting."""
+    """Returns True if broadcasting computes each row of `out` from a row of x of the same token."""
     mine, whole = known(row_shape(x)), known(row_shape(out))
     if (len(x.aval.shape) == 1) != (len(out.aval.shape) == 1):
         return False
@@ -123,13 +123,13 @@ def _same_tokens(x: Var, out: Var, num_tokens: int) -> bool:
 
 
 def _token_of_row(shape: tuple[int, ...], num_tokens: int) -> np.ndarray:
-    """The token of each row of an array of so many rows, a multiple of the number of tokens."""
+    """Returns the token of each row of an array; its rows are a multiple of the tokens."""
     rows = math.prod(shape)
     return (np.arange(rows) // max(1, rows // max(1, num_tokens))).reshape(shape)
 
 
 def _stays_with_tokens(eqn: Equation, num_tokens: int) -> bool:
-    """Whether an equation that moves or adds up rows does so within tokens."""
+    """Returns True if an equation moves or sums rows only within tokens."""
     out, axis, shapes = eqn.outputs[0], eqn.params.get("axis"), [a.aval.shape for a in eqn.inputs]
     if axis is not None and len(shapes[0]) > 1 and axis == len(shapes[0]) - 1:
         return True
@@ -165,7 +165,7 @@ def _moved(tokens: list[np.ndarray], eqn: Equation) -> np.ndarray | None:
 
 
 def _equal_views(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two arrays are equal; an axis along which both repeat themselves is looked at once."""
+    """Returns True if two arrays are equal; an axis along which both repeat is compared once."""
     if a.shape != b.shape:
         return False
     once = tuple(slice(0, 1) if s == t == 0 else slice(None) for s, t in zip(a.strides, b.strides, strict=True))

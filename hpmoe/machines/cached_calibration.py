@@ -16,12 +16,12 @@ from hpmoe.support.host import cache_folder, cpu_name, num_cores
 
 
 def calibration_key() -> Fields:
-    """What a calibration holds for."""
+    """Key of the CPU and version that a calibration is valid for."""
     return {"cpu": cpu_name(), "cores": num_cores(), "hpmoe": metadata.version("hpmoe")}
 
 
 def calibration_path() -> Path:
-    """Where the calibration of this CPU is kept: cpu-<key>.json in hpmoe.support.host.cache_folder()."""
+    """Path of this CPU's calibration: cpu-<key>.json in hpmoe.support.host.cache_folder()."""
     key = json.dumps(calibration_key(), sort_keys=True)
     return cache_folder() / f"cpu-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
@@ -57,7 +57,7 @@ def with_calibration(machine: Machine) -> Machine:
 
 
 def is_calibrated() -> bool:
-    """Whether there is a calibration to load; none in a folder that may not be read."""
+    """Returns True if a calibration can be loaded."""
     try:
         return os.access(calibration_path(), os.R_OK)
     except OSError:

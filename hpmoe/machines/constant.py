@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Constant(NamedTuple):
-    """What is known of one number of a Machine.
+    """One number of a Machine with its source and range.
 
     Attributes:
         source: who says so.

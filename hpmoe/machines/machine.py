@@ -76,7 +76,7 @@ def as_mesh(who: str, mesh: Mesh | None) -> Mesh:
 
 @dataclasses.dataclass(frozen=True)
 class Body:
-    """How long tasks of one kind take, as measured: share of the machine's rate, and how much of it small tasks lose.
+    """Measured time of one kind of task: its share of the machine's rate, and the loss of small tasks.
 
     A task of r rows, c columns and, of a matmul, k products for each sum takes as long as one of (r + rows)(c + cols)(k +
     inner) would at `share` of the machine's rate: of cube.flops_per_us, or of vector.bytes_per_us for the bytes that all
@@ -243,8 +243,8 @@ class Machine:
         return self.num_aic + self.num_aiv
 
     def body(self, kind: str, dtype: str, rows: int = 0) -> Body | None:
-        """What was measured of tasks of a kind; of another dtype or function where not of this one. With `rows` what was
-        measured only of tasks of few rows, these among them."""
+        """Returns the measurement of a kind of task, or of its nearest dtype or function. With `rows`, prefers a
+        measurement of tasks of few rows that covers them."""
         found = [b for b in self.bodies if b.kind.partition(" ")[0] == kind.partition(" ")[0]
                  and (0 < rows <= b.most_rows or rows == b.most_rows == 0)]
         return max(found, key=lambda b: (b.kind == kind, b.dtype == dtype), default=None)
@@ -256,7 +256,7 @@ class Machine:
         return range(self.num_aic, self.num_queues)
 
     def queue_name(self, queue: int) -> str:
-        """How a queue is printed: "worker.0", "aic.3" or "aiv.17"."""
+        """Printed name of a queue: "worker.0", "aic.3" or "aiv.17"."""
         if self.unified:
             return f"worker.{queue}"
         return f"aic.{queue}" if queue < self.num_aic else f"aiv.{queue - self.num_aic}"

@@ -14,7 +14,7 @@ from hpmoe.support.errors import TransformError
 
 
 class Buffers:
-    """The buffers of a Program's variables. A received row, or a token, is one row of memory, whatever axes it has."""
+    """The buffers of a Program's variables. A received row, or a token, is one row of memory with any number of axes."""
 
     def __init__(self, program: Program):
         self.program, self.index = program, 0
@@ -93,7 +93,7 @@ class Buffers:
             self.refuse(f"{verb} {aval}; received rows are the first dimension, [R] or [R, ...]")
 
     def view(self, source: int, var: Atom, shape: tuple, cols: int, num_rows: int | None) -> int:
-        """The same memory as `source`, named after `var`, with other rows and columns."""
+        """Returns a buffer named after `var` in the memory of `source`, with other rows and columns."""
         old = self.buffers[source]
         return self._add(tf.Buffer(self.names(var), shape, old.dtype, old.role, cols, num_rows, old.route,
                                    _per_expert(shape, num_rows), old.storage))

@@ -37,7 +37,7 @@ def _common_dtype(name: str, avals: Sequence[ShapeDtypeStruct]) -> str:
 
 
 def _row_scale_dtype(avals: Sequence[ShapeDtypeStruct]) -> str | None:
-    """That of the rows, for half-precision rows [R, N] by one float32 each, [R, 1]: the scale of a routing weight."""
+    """Dtype of half-precision rows [R, N] times float32 [R, 1], a scale by routing weights: that of the rows."""
     for rows, scale in (avals, avals[::-1]):
         if rows.dtype in HALVES and len(rows.shape) == 2 and scale == ShapeDtypeStruct((rows.shape[0], 1), "float32"):
             return rows.dtype

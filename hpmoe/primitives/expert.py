@@ -90,7 +90,7 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 
 
 def rows_of_experts(tiler: Tiler, rows: Atom, replicas: Sequence[Atom] = ()) -> Access:
-    """How a task reads the row of its slot's expert, of [E, N] arrays: those of copies are moved behind the own ones."""
+    """Returns the access of a task to its slot's expert in [E, N] arrays; replicas' rows follow the own rows."""
     access = dataclasses.replace(tiler.at(rows, row_modes.SLOT_EXPERT), buffer=tiler.regular(rows))
     for copies in replicas:
         (experts, cols), (more, _) = fixed(rows.aval.shape), fixed(copies.aval.shape)

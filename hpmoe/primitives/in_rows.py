@@ -20,7 +20,7 @@ from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
 
 def is_last_of_rows(tiler: Tiler, x: Atom, axis: int) -> bool:
-    """Whether an axis is all that a row in memory is."""
+    """Returns True if an axis is a whole row in memory."""
     shape = x.aval.shape
     return len(shape) > 1 and axis == len(shape) - 1 and (not isinstance(x, Var) or tiler.buffer(x).cols == shape[-1])
 
@@ -112,7 +112,7 @@ def _made(tiler: Tiler, x: Atom, axis: int, out: Var, size: int, given: Access, 
 # What works on rows of the last axis, of which a row in memory holds several.
 
 def has_groups(tiler: Tiler, x: Atom) -> bool:
-    """Whether a row in memory holds several rows of the last axis."""
+    """Returns True if a row in memory holds several rows of the last axis."""
     return len(x.aval.shape) > 1 and tiler.buffer(x).cols != x.aval.shape[-1]
 
 
@@ -133,7 +133,7 @@ def by_group(tiler: Tiler, eqn: Equation, rule: TileRule) -> list[tuple[Var, ...
 
 
 def _part(tiler: Tiler, out: Var, whole: Atom, group: Atom) -> Var:
-    """What a rule makes of a group of the columns of `whole`, in place of `out`."""
+    """Returns the variable that a rule writes for a group of the columns of `whole` instead of `out`."""
     if len(out.aval.shape) != len(whole.aval.shape) or out.aval.shape[:-1] != whole.aval.shape[:-1]:
         return Var(out.aval)
     part = Var(ShapeDtypeStruct((group.aval.shape[0], out.aval.shape[-1]), out.aval.dtype))

@@ -64,7 +64,7 @@ class Primitive:
 
     @property
     def signature(self) -> str:
-        """How an equation of it is written: the atoms it takes, and its params by name."""
+        """Signature of its equations: atoms, then params by name."""
         shown = []
         for p in _signature(self.rules["infer"]).parameters.values():
             if p.kind is not p.KEYWORD_ONLY:

@@ -51,7 +51,7 @@ WHO = "hpmoe.grouped_matmul"
 
 
 def check_quantised(weight: object, scale: object, row_dtype: object) -> str:
-    """What elements of a weight are, "" where it is not quantised; ArgumentError where the others do not fit to it."""
+    """Returns the element dtype of a weight, "" if it is not quantised. Raises ArgumentError if the others do not fit."""
     element = ELEMENT_OF.get(name_of_dtype(getattr(weight, "dtype", None)) or "", "")
     if element == "float8_e4m3fn" and name_of_dtype(getattr(scale, "dtype", None)) == BYTES:
         element = "mxfp8"
@@ -74,7 +74,7 @@ class _Product(TypedDict):
 
 
 class ProductParams(_Product, total=False):
-    """Of grouped_quantized."""
+    """Params of grouped_quantized."""
 
     rows: str
 
@@ -89,9 +89,9 @@ def product_params(element: str, transpose: bool, rows: str, to: str) -> Product
 def _(x: ShapeDtypeStruct, w: ShapeDtypeStruct, route: RouteAval, *more: ShapeDtypeStruct, element: str, transpose: bool,
       rows: str = "",
       to: str = "float32") -> ShapeDtypeStruct:
-    """Of rows as they are, or as `rows` says: floats are made so, bytes are so. The result is of `to`.
+    """Quantizes float rows to `rows` and passes quantized rows through; the result has dtype `to`.
 
-    `more` is the scale, where there is one, then, of a route with copies, those of the weight and of the scale.
+    `more` is the scale, if there is one, then, for a route with replicas, the replicas of the weight and of the scale.
     """
     scale, copies, of_scales = split_copies(getattr(route, "placement", None), more)
     check_experts("grouped_matmul", w, route, 3, copies)
@@ -186,7 +186,7 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 # On tensors.
 
 class _Call(Protocol):
-    """What a gradient needs of a call."""
+    """Values of a call that its gradient needs."""
 
     route: Route
     params: ProductParams

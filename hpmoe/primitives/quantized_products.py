@@ -147,7 +147,7 @@ class QuantizedProduct:
         return made
 
     def _rows(self, cols: int, dtype: str) -> Access:
-        """Of another dtype than x, as many."""
+        """Returns a variable with the rows of x, `cols` columns and a dtype."""
         return Access(self.tiler.buffer_of[self.tiler.like(self.x, cols, dtype=dtype)], cols=col_modes.ALL)
 
     def _sums(self, dtype: str) -> Access:

@@ -33,7 +33,7 @@ count_drops.eager(lambda route: Tensor(route.dropped))
 
 @suggests_keywords
 def drop_counts(route: Route) -> Tensor:
-    """How many entries of this rank's tokens each expert had no capacity for. An id of -1 is no expert and not counted.
+    """Returns the number of this rank's entries that each expert had no capacity for; masked entries (-1) are not counted.
 
     Args:
         route: the second result of `hpmoe.dispatch`.
@@ -74,7 +74,7 @@ def route_aval(ids: ShapeDtypeStruct, *weights: ShapeDtypeStruct, num_local_expe
                drop_policy: str = "error", max_rows: int | None = None, expected_rows: int | None = None,
                placement: Placement | None = None, expert_alignment: int = 1, node_size: int | None = None,
                tp_size: int = 1, rank_capacity_factor: float | None = None) -> RouteAval:
-    """What is known of a route by the ids of a rank's tokens."""
+    """Returns the aval of a route from the ids of a rank's tokens."""
     check_argument(isinstance(ids, ShapeDtypeStruct) and len(ids.shape) == 2 and ids.dtype in ("int32", "int64"),
                    "hpmoe.dispatch",
                    "topk_ids", ids, "[T, K] int32 or int64", _hint(ids))

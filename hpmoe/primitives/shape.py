@@ -228,7 +228,7 @@ def cast_back(b: Builder, eqn: Equation, producers: Mapping[Atom, Equation]) -> 
 
 
 def is_widening(eqn: Equation) -> bool:
-    """Whether `eqn` casts half precision to float32: no work, since everything widens what it reads."""
+    """Returns True if `eqn` casts half precision to float32, which is no work: every reader widens."""
     return eqn.primitive is cast and eqn.inputs[0].aval.dtype in HALVES and eqn.outputs[0].aval.dtype == "float32"
 
 

@@ -105,7 +105,7 @@ class Tiler(Buffers):
         return once
 
     def stored_as(self, x: Atom, dtype: str) -> bool:
-        """Whether a float32 variable that only the current cast reads can be rounded where it is computed; done if so."""
+        """Rounds a float32 variable where it is computed if only the current cast reads it; returns True if it did."""
         b = self.buffer_of.get(x)
         if self.uses[x] != 1 or b is None or self.buffers[b].dtype != "float32" or self.buffers[b].role == "input":
             return False
@@ -180,14 +180,14 @@ class Tiler(Buffers):
 
     def at(self, var: Atom, rows: RowMode = row_modes.OWN, cols: ColMode = col_modes.OWN, offset: int = 0,
            dtypes: tuple[str, ...] = COMPUTED) -> tf.Access:
-        """How a float variable is touched, or one of other `dtypes`; see Access."""
+        """Returns the Access to a variable of one of `dtypes`."""
         if var.aval.dtype not in dtypes:
             self.refuse(f"uses {var.aval}; {WHAT_TILES_COMPUTE}")
         self._check_received("uses", var.aval)
         return tf.Access(self.buffer_of[var], rows, cols, offset)
 
     def read(self, atom: Atom, out: Var) -> tf.Access:
-        """How an operand is read by an elementwise operation that makes `out`, by NumPy's broadcasting."""
+        """Returns the Access of an elementwise operation that makes `out` to an operand, by NumPy's broadcasting."""
         if isinstance(atom, Literal):
             return tf.Access(-1, value=float(atom.value))
         shape, made = atom.aval.shape, out.aval.shape
@@ -208,7 +208,7 @@ class Tiler(Buffers):
         return self._spread(atom, out)
 
     def _has_rows_inside(self, out: Var) -> bool:
-        """Whether a row of memory holds several rows of the last axis."""
+        """Returns True if a row of memory holds several rows of the last axis."""
         return out in self.groups or (is_received(out.aval.shape) and len(out.aval.shape) > 2)
 
     def _spread(self, atom: Var, out: Var) -> tf.Access:
@@ -291,7 +291,7 @@ class Tiler(Buffers):
             self.refuse(f"takes {most:.0f} among integers; a kernel keeps numbers to {MOST_NUMBER}, so pass it as a tensor")
 
     def _stored_like(self, access: tf.Access, out: Var) -> tf.Access:
-        """The same elements in the rows of `out`: of a vector of tokens one may have been made as a single row."""
+        """Returns an access to the elements in the rows of `out`; a vector of tokens may be stored as a single row."""
         read, made = self.buffers[access.buffer], self.buffer(out)
         if len(out.aval.shape) != 1 or (read.num_rows, read.cols) == (made.num_rows, made.cols):
             return access

@@ -19,7 +19,7 @@ WORD = np.dtype(np.int32)  # MindSpore's AllGather on a CPU takes no bytes
 
 
 def is_mindspore_up(launched: Launched) -> bool:
-    """Whether these processes are MindSpore's world too, which the user has initialised."""
+    """Returns True if the user has initialised MindSpore's world on these processes."""
     return communication.GlobalComm.INITED and (
         communication.get_rank(), communication.get_group_size()) == (launched.rank, launched.size)
 
@@ -38,7 +38,7 @@ def meet_in_mindspore(launched: Launched, names: Sequence[str], timeout: float) 
 
 
 def all_gather(what: str, data: bytes) -> list[bytes]:
-    """What each rank of MindSpore's world gives."""
+    """Returns the data of each rank of MindSpore's world."""
     gather = cast(Callable[[ms.Tensor], ms.Tensor], ops.AllGather())  # whose annotations know no result
     lengths = gather(ms.Tensor([len(data)], ms.int32)).asnumpy()
     num_words = -(-int(lengths.max()) // WORD.itemsize)
@@ -48,7 +48,7 @@ def all_gather(what: str, data: bytes) -> list[bytes]:
 
 
 def own_address() -> str:
-    """Of this host on its way to MindSpore's scheduler, which all ranks reach."""
+    """Returns this host's address on the route to MindSpore's scheduler, which all ranks reach."""
     host, port = os.environ.get("MS_SCHED_HOST", "127.0.0.1"), int(os.environ.get("MS_SCHED_PORT", "1"))
     family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as way:

@@ -1,4 +1,4 @@
-"""Gradients of what several ranks hold alike: one sum over processes, the same on all and from run to run."""
+"""Sums gradients of Parameters that several ranks hold, bitwise equal on all ranks and from run to run."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ OVER = ("world", "data_parallel", "tensor_parallel")
 def all_reduce_gradients(grads: PyTree, mesh: Mesh, over: str = "world") -> PyTree:
     """Sums gradients over the processes of a world: in float32, in the order of ranks, rounded once, the same on all.
 
-    A gradient that a process computes is of its own tokens. Of what all ranks hold alike, a router or a shared expert, the
-    whole is their sum. Where there is nothing to sum, as on the virtual ranks of a Mesh, gradients stay as they are.
+    A process computes the gradient of its own tokens. For Parameters that all ranks hold, a router or a shared expert, the
+    whole gradient is the sum. On the virtual ranks of a Mesh gradients are returned unchanged.
 
     Args:
         grads: a tensor, or a tuple, list or dict of them, with the same shapes on all ranks.
         mesh: where they were computed.
-        over: "world", of Parameters that all ranks hold alike; "data_parallel", of experts, which one rank of each group of
-            ep_size ranks holds alike; "tensor_parallel", of what the shards of an expert hold alike: `experts.lora_a1` and
+        over: "world" for Parameters that all ranks hold; "data_parallel" for experts, which one rank of each group of
+            ep_size ranks holds; "tensor_parallel" for values that the shards of an expert hold: `experts.lora_a1` and
             `experts.lora_b2` of `hpmoe.nn.add_lora`.
 
     Returns:

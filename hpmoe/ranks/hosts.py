@@ -29,7 +29,7 @@ Gather = Callable[[str, bytes], list[bytes]]  # what each of the ranks gives, on
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a process of a run is.
+    """Place of a process in a run.
 
     Attributes:
         run: a secret of the run.
@@ -152,7 +152,7 @@ def meet_all(launched: Launched, names: Sequence[str], timeout: float) -> tuple[
 
 
 class _Greeting(NamedTuple):
-    """What a process says of itself: its rank, and on this host its number and a pidfd."""
+    """First message of a process: its rank, and on this host its number and a pidfd."""
 
     rank: int
     pid: int
@@ -172,7 +172,7 @@ class _Finder:
 
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
-        """Around what may fail: whoever is connected is told who is to blame, and waits for nobody any more."""
+        """Context that tells all connected processes which rank failed, so that they stop waiting."""
         try:
             yield
         except LaunchError as error:
@@ -185,7 +185,7 @@ class _Finder:
         return [*self._hub.items(), *self.neighbours.items(), *self.away.items()]
 
     def _check_connected(self, wait_s: float = 0.0) -> None:
-        """Raises where one that is connected has ended, or tells that another one has: nobody closes before all are here."""
+        """Raises if a connected process has ended or reports an end; no process closes before all are connected."""
         poll, ends = select.poll(), {connection.fileno(): (rank, connection) for rank, connection in self._connected()}
         for file in ends:
             poll.register(file, select.POLLRDHUP)

@@ -60,7 +60,7 @@ LAUNCHERS = (
 
 @dataclasses.dataclass(frozen=True)
 class Launched:
-    """How a process was started.
+    """Launcher, rank and run of this process.
 
     Attributes:
         launcher: the name of its command.
@@ -79,7 +79,7 @@ class Launched:
 
 
 def find_launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
-    """How this process was started beside others; None for one on its own.
+    """Returns how this process was launched, or None if it was not launched as a rank.
 
     Example:
         >>> find_launched({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"})
@@ -160,7 +160,7 @@ def known() -> str:
 
 
 def is_scheduler(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this is the process that msrun starts beside the ranks, with the same script."""
+    """Returns True if this is the scheduler process that msrun starts with the script."""
     return environment.get("MS_ROLE") == "MS_SCHED"
 
 
@@ -176,7 +176,7 @@ def first_host(names: str) -> str:
 
 
 def _rendezvous_of(launcher: Launcher, environment: Mapping[str, str]) -> str:
-    """Where rank 0 of several hosts listens: on the first one, at a port of the run's own; nothing of one host."""
+    """Returns the address at which rank 0 listens: the first host and a port of the run; "" on one host."""
     if launcher.hosts is None:
         return ""
     number, names = (environment.get(name, "") for name in launcher.hosts)
@@ -187,7 +187,7 @@ def _rendezvous_of(launcher: Launcher, environment: Mapping[str, str]) -> str:
 
 
 def _run_of(launcher: Launcher, environment: Mapping[str, str], has_hosts: bool) -> bytes:
-    """What processes of one run have in common: a secret, or what names the run on this computer."""
+    """Returns bytes that only processes of one run share: a secret, or the run's name on this computer."""
     if has_hosts:
         return hashlib.sha256(f"hpmoe\0{environment.get(SECRET, '')}".encode()).digest()
     told = [environment[name] for name in launcher.run] or [_launching_process(launcher.rank)]

@@ -14,7 +14,7 @@ ENGINES = ("tcp", "ucx")  # what carries messages to other hosts; see kernels/li
 
 
 class Traffic(NamedTuple):
-    """What a rank has sent to other hosts, signs of life apart.
+    """Messages that a rank has sent to other hosts, without heartbeats.
 
     Attributes:
         messages, bytes: of all kinds.
@@ -30,9 +30,9 @@ class Traffic(NamedTuple):
 
 
 class Link(Protocol):
-    """Processes of a group; what all of them call, each does, in the same order.
+    """Group of processes that make the same calls in the same order.
 
-    A call that fails on one rank fails on all that are in it, and the next one begins anew. Only a rank that has ended makes
+    A call that fails on one rank fails on all its ranks, and the next one starts fresh. Only a rank that has ended makes
     every further call fail. Every method raises LaunchError for what goes wrong on another rank, which it names.
 
     Attributes:
@@ -59,7 +59,7 @@ class Link(Protocol):
         ...
 
     def meet(self, what: str, payload: bytes, key: bytes = b"") -> list[bytes]:
-        """What each rank gives, once all have come. `what` says in words what that is; `key` is alike on all ranks."""
+        """Returns each rank's payload after all have called. `what` describes the call; `key` must be equal on all ranks."""
         ...
 
     def exchange(self, what: str, counts: np.ndarray, key: bytes = b"") -> np.ndarray:

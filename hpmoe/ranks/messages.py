@@ -110,7 +110,7 @@ def _words_of(text: bytes) -> Fields | None:
 
 
 def receive_bytes(connection: socket.socket, count: int, deadline: float) -> bytes:
-    """So many bytes.
+    """Returns `count` received bytes.
 
     Raises:
         GoneError: the other end has closed, or they did not come before `deadline`, of time.monotonic().

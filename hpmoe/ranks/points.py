@@ -1,4 +1,4 @@
-"""Where processes of a run meet, and how each knows that the other end is one of them: by its user, or by a secret.
+"""Addresses at which the processes of a run connect, and authentication of both ends: by user, or by a secret.
 
 On a host that is a name in Linux' abstract namespace, of which nothing is left; between hosts, an address.
 """
@@ -71,7 +71,7 @@ class NetPoint:
 
     @property
     def beside(self) -> NetPoint:
-        """Where it is told that another process has taken the port."""
+        """Point at which a launcher tells that another process has the port."""
         return NetPoint(self._run, at_port(self.host, int(self.port) ^ 1))
 
     def _found(self) -> tuple[int, tuple[str, int]]:

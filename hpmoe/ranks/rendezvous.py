@@ -155,7 +155,7 @@ def attend(connection: socket.socket, listens: bool, deadline: float) -> None:
 
 
 def _reach(point: Point, hello: Fields, name: str, deadline: float, timeout: float) -> socket.socket:
-    """Returns a connection to rank 0, which knows this rank; tries again while nobody listens, or who does is silent."""
+    """Returns a connection to rank 0, which knows this rank; tries again while the listener is absent or silent."""
     problem = ""
     while time.monotonic() < deadline:
         if problem and point.beside is not None:
@@ -182,7 +182,7 @@ def _come(point: Point, hello: Fields, deadline: float) -> socket.socket:
 
     Raises:
         GoneError: whoever listens is gone, or silent.
-        OSError: nobody listens.
+        OSError: no process listens.
         LaunchError: a stranger listens, or a rank has failed.
     """
     connection = point.connect(max(0.0, deadline - time.monotonic()))
@@ -310,7 +310,7 @@ def listen(point: Point) -> socket.socket:
 
 def tell_ends(point: Point, fault_of: Callable[[], Fields], is_rank_0_gone: Callable[[], bool],
               is_over: Callable[[], bool]) -> None:
-    """Tells those who still wait for a rank that has ended, in place of rank 0 if that is gone. For launchers.
+    """Tells waiting processes which rank has ended, instead of rank 0 if that is gone. For launchers.
 
     Args:
         point: where rank 0 listens.

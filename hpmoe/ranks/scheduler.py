@@ -41,7 +41,7 @@ def serve_scheduler() -> None:
 
 
 def _is_rank(process: Path) -> bool:
-    """Whether a process is a rank of this scheduler; one that has ended is none."""
+    """Returns True if a process is a running rank of this scheduler."""
     if not process.name.isdecimal():
         return False
     try:

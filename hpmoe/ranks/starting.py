@@ -27,7 +27,7 @@ PATIENCE_S = 10.0  # after SIGTERM
 
 
 def divided(cores: Sequence[int], num_ranks: int) -> list[set[int]]:
-    """The cores of each rank: neighbouring ones, as many as there are for all; one that several share where they are few.
+    """Divides cores evenly into neighbouring ones for each rank; ranks share cores if there are fewer cores than ranks.
 
     Example:
         >>> divided([0, 1, 2, 3, 4], 2), divided([0, 1], 4)
@@ -40,13 +40,13 @@ def divided(cores: Sequence[int], num_ranks: int) -> list[set[int]]:
 
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-    """The hosts that a run is on; each starts as many ranks.
+    """Hosts of a run; each starts the same number of ranks.
 
     Attributes:
         num_hosts: how many there are.
         host_rank: of this one.
         rendezvous: "host:port" at which rank 0 listens; empty where there is but this host.
-        secret: of the run, alike on all hosts; a new one where it is empty.
+        secret: of the run, equal on all hosts; a new one if empty.
         node_size: how many neighbouring ranks of this host share memory, where those of other nodes shall not, as if they
             were on other hosts; None: all.
     """
@@ -205,13 +205,13 @@ class Ranks:
 
 
 def free_address() -> str:
-    """A port of this computer at which nobody listens."""
+    """Returns the address of a free port of this computer."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
 
 def ended(status: int) -> str:
-    """How a process ended, in words.
+    """Describes how a process ended.
 
     Example:
         >>> ended(-9), ended(3)

@@ -54,16 +54,16 @@ class World(Mesh):
 
     @property
     def ep_rank(self) -> int:
-        """Of this process's group among those that share experts."""
+        """Index of this process's group among those that share experts."""
         return self.rank % self.num_ranks // self.tp
 
     @property
     def tp_rank(self) -> int:
-        """Of this process in its group: which shard of its experts it holds."""
+        """Index of this process in its group, which is the shard of its experts."""
         return self.rank % self.tp
 
     def report(self) -> str:
-        """How long each rank has waited for each other one, in milliseconds, and what it has sent to other hosts.
+        """Returns a table of how long each rank has waited for each other rank, in ms, and of its traffic to other hosts.
 
         All ranks call it together.
         """
@@ -95,7 +95,7 @@ class World(Mesh):
 
 
 def _together(rank: int, num_ranks: int) -> range:
-    """The ranks that launch together, so many of them, `rank` among them."""
+    """Returns the group of `num_ranks` ranks that launch together with `rank`."""
     return range(rank - rank % num_ranks, rank - rank % num_ranks + num_ranks)
 
 
@@ -116,7 +116,7 @@ def _sent(rows: Sequence[np.ndarray]) -> str:
 
 
 class _Process:
-    """What this process knows of its run: who it is, those it has met, and the worlds that it is a rank of."""
+    """State of this process in its run: its rank, its links, and its worlds."""
 
     def __init__(self) -> None:
         self.pid, self.lock = os.getpid(), new_lock()

@@ -5,15 +5,15 @@ of JAX. With `passes="forward"`, `"backward"` or `"both"` a rewrite gets the Pro
 after gradients are taken. A rewrite of Taskflows gets the taskflow of the forward pass and of the backward pass, one at a
 time.
 
-What lies in other modules below hpmoe may move; these names stay:
+Other modules of hpmoe may move; these names are stable:
     Program, its Equations, Vars and Literals: operators; `program.direction` is "forward" or "backward"
     vjp: the backward Program of a Program
     map_equations, Builder: a program with some equations replaced; `builder.add` appends one, `builder.keep` one as it is
     primitives: the operators, by the names that programs print; `equation.primitive is primitives.mul`
     Stops: a kind of route over stops, of which `primitives.route_to_ranks` makes routes
     Taskflow, its TileOps with their Domain, Accesses (`row_modes`, `col_modes`) and Buffers: tile tasks
-    rebuild: a taskflow of other tile operations, whose tasks and dependencies are derived anew
-    requeue: a taskflow with other queues, whose waits are derived anew
+    rebuild: a taskflow of other tile operations; derives tasks and dependencies
+    requeue: a taskflow with other queues; derives waits
     expected_rows, expected_shares: how full slots are expected to be, and whose rows they hold
 
 A transform is a function from IR to IR under `hpmoe.transform`; what it returns is checked. `hpmoe.testing` tests it.

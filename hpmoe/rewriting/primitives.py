@@ -2,7 +2,7 @@
 
 An equation `c:f32[R,6] = grouped_matmul[transpose=True] a w r` is one of `primitives.grouped_matmul`, and
 `builder.add(primitives.grouped_matmul, a, w, r, transpose=True)` makes one. Operands are atoms: variables of the program, or
-numbers; a name with a star stands for as many as there are, or none. What has `=` is given by name. `repr` and `signature`
+numbers; a name with a star stands for any number of operands. What has `=` is given by name. `repr` and `signature`
 of a primitive are its name and its line below.
 
 Example:

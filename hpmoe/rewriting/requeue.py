@@ -18,7 +18,7 @@ from hpmoe.verification.verify import check_acyclic, verify
 
 @suggests_keywords
 def requeue(flow: Taskflow, queues: Sequence[Sequence[int]], *, machine: Machine | None = None) -> Taskflow:
-    """The taskflow in other queues: what its tasks wait for is derived anew, and proved.
+    """Returns the taskflow in other queues; derives the waits of its tasks and proves them correct.
 
     Events and waits come from what the operations touch, by `rebuild`, and not from the flow's own tables, which have lost
     what its present queues imply. So tasks may go anywhere that their unit and what they read allow.

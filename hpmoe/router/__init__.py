@@ -1,4 +1,4 @@
-"""What routers are made of, beside `hpmoe.route`: pure functions on tensors, traced and eager alike.
+"""Parts of routers beside `hpmoe.route`: pure functions on tensors, traced and eager.
 
     weights for ids from elsewhere: weigh, hash_ids (hash layers), balanced_ids and uniform_ids (forced)
     recorded ids, with unset entries routed or masked: replay

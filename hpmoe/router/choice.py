@@ -15,7 +15,7 @@ NUM_SUMMED = {"sum_of_two": 2, "largest": 1}  # by group_score: how many of its 
 
 
 def check_sizes(who: str, num_experts: int, top_k: int, num_groups: int, topk_groups: int) -> None:
-    """Raises ArgumentError unless each token can choose so many experts of so many groups."""
+    """Raises ArgumentError unless each token can choose top_k experts from topk_groups groups."""
     check_argument(is_int(top_k, 1, num_experts), who, "top_k", repr(top_k), f"an int in 1..{num_experts}")
     check_argument(is_int(num_groups, 1, num_experts) and num_experts % num_groups == 0, who, "num_groups",
                    repr(num_groups), f"an int that divides {num_experts} experts")

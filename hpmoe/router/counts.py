@@ -1,4 +1,4 @@
-"""How many tokens each expert gets, and the bias that balances them without a loss."""
+"""Counts of tokens per expert, and the bias that balances them without a loss."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def route(logits: Tensor, top_k: int, *, score: str = "softmax", bias: Tensor | 
           jitter: float = 0.0, expert_dropout: float = 0.0, seed: int | Tensor | None = None,
           fusion: Fusion | None = None, group_score: str = "sum_of_two",
           epsilon: float = LEAST_SUM) -> tuple[Tensor, Tensor]:
-    """Chooses top_k experts for each token, and weighs them: the routers of most models, by their options.
+    """Chooses top_k experts for each token and computes their weights. Options make it the router of most models:
 
         DeepSeek-V3, GLM-4.5, Kimi K2: score="sigmoid", bias=b, num_groups=8, topk_groups=4, scale=2.5 (others: 1, 1, ...)
         DeepSeek-V4: score="sqrt_softplus", scale=1.5; MiniMax-M2: score="sigmoid", bias=b
@@ -36,40 +36,41 @@ def route(logits: Tensor, top_k: int, *, score: str = "softmax", bias: Tensor | 
         Llama 4: top_k=1, score="sigmoid", normalize=False; the weight multiplies the expert's input, x * weights, and the
         experts' outputs are combined without weights
 
-    With logits z, scores s = softmax(z), sigmoid(z), sqrt(softplus(z)) or z; c = s + bias; a group's score is the sum of its
-    two best c, or its best c; all but the topk_groups best groups are left out; ids = top-k of c; w = s[ids], or
-    softmax(z[ids]) for "softmax_of_chosen"; w / (sum w + epsilon) where normalize; w * scale. Of equal c the smaller id
-    comes first; NaN is the largest. All is in float32. Ids have no gradient, and so neither has the bias. A bias of zeros
-    chooses as no bias does.
+    Computation, in float32, with logits z:
 
-    An expert whose logit is -inf is masked: c is -inf, a group's score is that of its other experts, and the expert is not
-    chosen while top_k others are left. Where the best groups have fewer than top_k others, all groups are chosen from.
+    - scores s = softmax(z), sigmoid(z), sqrt(softplus(z)) or z; choice scores c = s + bias.
+    - A group's score is the sum of its two best c, or its best c. Only experts of the topk_groups best groups are chosen.
+    - ids = top-k of c, the smaller id first if equal; NaN is the largest.
+    - w = s[ids], or softmax(z[ids]) for "softmax_of_chosen"; w / (sum w + epsilon) if normalize; w * scale.
 
-    With top_k=1, normalize=True makes every weight `scale` whatever the logits, so that they have no gradient: write
-    normalize=False where a router is to learn from the weight of its one expert.
+    Ids and bias have no gradient. A logit of -inf masks an expert: it is not chosen while top_k other experts are left, and
+    a group's score ignores it. If the best groups have fewer than top_k other experts, all groups are chosen from.
+
+    With top_k=1, normalize=True makes every weight `scale` for any logits, so that weights have no gradient: write
+    normalize=False if the router should learn from the weight of its only expert.
 
     Args:
         logits: [T, E] float32, bfloat16 or float16: x @ w.T of a router's weight.
         top_k: experts of each token, 1..E.
         score: "softmax", "sigmoid", "sqrt_softplus", "softmax_of_chosen", or "sparsemixer" of `router.weights`, which
             takes no bias.
-        bias: None, or [E] float32, which the choice counts in and the weights do not; see `router.update_bias`.
-        num_groups: into how many groups of consecutive experts the choice is divided; those of a node, say.
-        topk_groups: of how many groups a token's experts are.
-        normalize: whether the weights of a token add up to scale.
+        bias: None, or [E] float32, added for the choice but not for the weights; see `router.update_bias`.
+        num_groups: number of groups of consecutive experts, such as the experts of a node.
+        topk_groups: number of groups that a token's experts are chosen from.
+        normalize: True makes the weights of a token sum to scale.
         scale: factor of the weights.
-        temperature: None, or what logits are divided by, after Gumbel noise is added in training: experts are sampled
-            without replacement, and weights relaxed, softmax((z + g) / temperature); see `router.gumbel` and
+        temperature: None, or the divisor of logits after Gumbel noise is added in training: experts are sampled without
+            replacement with relaxed weights softmax((z + g) / temperature); see `router.gumbel` and
             `router.straight_through`.
-        jitter: epsilon, where logits are multiplied by numbers drawn from 1 - epsilon to 1 + epsilon; see `router.jitter`
-            for that of hidden states.
-        expert_dropout: the probability with which a token cannot choose an expert of its groups, each by itself; the others
-            share its weight. Where fewer than top_k experts would be left, all are.
-        seed: None in evaluation, where nothing is drawn: jitter, dropout and Gumbel noise are off. In training an int, or an
-            int32 Tensor of one element that each step may change without another trace; layers and ranks have their own.
-        group_score: the score of a group: "sum_of_two", of its best c, or "largest".
-        epsilon: a number that is added to what weights are divided by.
-        fusion: a function of the chosen scores [T, K] to the weights [T, K], in place of normalize and scale.
+        jitter: epsilon; logits are multiplied by random numbers in 1 - epsilon .. 1 + epsilon. `router.jitter` does this to
+            hidden states.
+        expert_dropout: probability with which a token cannot choose an expert of its groups, independent for each expert. If
+            fewer than top_k experts would be left, all are.
+        seed: None in evaluation, which disables jitter, dropout and Gumbel noise. In training an int, or an int32 Tensor of
+            one element, which may change each step without another trace; use another seed for each layer and rank.
+        group_score: score of a group: "sum_of_two", of its best c, or "largest".
+        epsilon: number added to the divisor of the weights.
+        fusion: function from chosen scores [T, K] to weights [T, K] that replaces normalize and scale.
 
     Returns:
         (topk_ids int32 [T, K], topk_weights float32 [T, K]), best first.

@@ -47,7 +47,7 @@ def scores_of(logits: Tensor, score: str) -> Tensor:
 
 
 def softmax(z: Tensor) -> Tensor:
-    """Of rows. All gradients of MindSpore 2.10's are wrong on a CPU where the first in a process is of a single column."""
+    """Softmax of rows. MindSpore 2.10's gradients are wrong on a CPU if the first softmax of a process has one column."""
     powers = mint.exp(z - ops.stop_gradient(mint.amax(z, -1, True)))
     return powers / mint.sum(powers, -1, True)
 

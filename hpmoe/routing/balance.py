@@ -79,7 +79,7 @@ class _Move(NamedTuple):
 
 
 class _Balance:
-    """What each rank takes of each expert's load, while copies are being placed.
+    """Load that each rank takes of each expert while replicas are placed.
 
     Attributes:
         held: [ep_size, num_experts].
@@ -95,7 +95,7 @@ class _Balance:
         self.held[np.arange(len(loads)) // self.num_own, np.arange(len(loads))] = loads
 
     def most_loaded(self, stuck: set[int]) -> int:
-        """Of the ranks that are not stuck, the first of the most loaded ones."""
+        """Returns the most loaded rank that is not stuck; the first of equals."""
         busy = self.held.sum(axis=1)
         return max((r for r in range(len(busy)) if r not in stuck), key=lambda r: (busy[r], -r))
 

@@ -27,7 +27,7 @@ def stable_order(ids: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Capacity:
-    """What each expert takes of each rank at most, and what happens to the rest; every rank decides by its own tokens.
+    """Limit of each expert's entries from each rank, and the policy for the rest; a rank decides from its own tokens.
 
     Attributes:
         factor: capacity_factor.
@@ -92,7 +92,7 @@ def heaviest_first(weights: np.ndarray, sort: Sort = stable_order) -> np.ndarray
 
 
 def chosen_counts(ids: np.ndarray, num_experts: int) -> np.ndarray:
-    """How many entries have each expert's id, [num_experts].
+    """Returns the number of entries with each expert's id, [num_experts].
 
     Example:
         >>> chosen_counts(np.array([[2, 0], [-1, 2]]), 3).tolist()
@@ -102,7 +102,7 @@ def chosen_counts(ids: np.ndarray, num_experts: int) -> np.ndarray:
 
 
 def kept_counts(ids: np.ndarray, num_experts: int, capacity: Capacity | None, rank: int = 0, ep_size: int = 1) -> np.ndarray:
-    """How many of a rank's entries each expert gets, [num_experts]; `ids` are those of its tokens, [tokens, top_k].
+    """Returns the number of a rank's entries that each expert takes, [num_experts]; `ids` [tokens, top_k].
 
     Raises:
         ArgumentError: an expert is over its capacity and nothing may be dropped.

@@ -102,7 +102,7 @@ class Placement:
     @functools.cached_property
     def expected_shares(self) -> np.ndarray:
         """Rows of each physical expert by the planned loads, the busiest rank having 1 of all its experts, [ep, num_local];
-        all alike where no loads are known."""
+        all equal if no loads are known."""
         expert, first, last = self.parts.T
         if not any(self.loads):
             return np.full((self.ep_size, self.num_local), 1 / self.num_local)

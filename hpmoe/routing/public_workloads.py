@@ -21,7 +21,7 @@ WORKLOADS = {
 
 def workload_ids(name: str, ep_size: int, num_tokens: int, top_k: int, num_experts: int, seed: int = 0,
                  step: int = 0) -> np.ndarray:
-    """A step of one of the token-imbalance workloads proposed for Megatron-LM (its pull request 7488), drawn here anew.
+    """Samples a step of a token-imbalance workload proposed for Megatron-LM (pull request 7488).
 
     The hot set is a quarter of all experts, or top_k of them; three of four tokens choose in it alone, the fourth among all.
     W1 and W2 have the first quarter, and differ in what the source measures beside it; W3 every other expert; W5 the upper

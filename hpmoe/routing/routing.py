@@ -72,8 +72,7 @@ class Routing:
 
     @functools.cached_property
     def sources(self) -> tuple[np.ndarray, ...]:
-        """Of a routing to ranks: for each rank, the received row here that each of the experts' rows there is a copy of, or
-        PADDING."""
+        """For a routing to ranks: the received row that each expert's row on a rank is a copy of, or PADDING."""
         out, experts = [], known(self.experts)
         for rank in range(self.ep_size):
             mine, theirs = (r.source_of_row[rank] * self.max_tokens + r.entry_of_row[rank] // self.top_k
@@ -91,7 +90,7 @@ class Routing:
         return int(self.tokens_per_expert(rank).sum())
 
     def own_rows(self, rank: int) -> np.ndarray:
-        """Where a rank's own rows begin among those of each of its local experts."""
+        """Start of a rank's own rows among the rows of each of its local experts."""
         local = self.num_local_experts
         return self.counts[:rank, rank * local:(rank + 1) * local].sum(axis=0)
 
@@ -135,7 +134,7 @@ class Route:
 
 
 def check_experts(topk_ids: np.ndarray, num_experts: int, who: str, maker: str = "") -> bool:
-    """Whether some ids are ABSENT; ArgumentError unless all others are experts in 0..num_experts-1."""
+    """Returns True if some ids are ABSENT; raises ArgumentError unless the others are in 0..num_experts-1."""
     unsigned = topk_ids.view(f"u{topk_ids.itemsize}")  # where negative ids are large ones
     has_absent = bool(topk_ids.size) and unsigned.max() >= num_experts
     if has_absent and (bad := np.argwhere((topk_ids < ABSENT) | (topk_ids >= num_experts))).size:
@@ -233,7 +232,7 @@ def routing_of_tokens(kind: RouteKind, experts: Routing) -> Routing:
 
 
 def _peers(experts: Routing, rank: int, to: np.ndarray) -> np.ndarray:
-    """Of a rank's entries, what `to` has for the rank of their expert; -1 for those without a row."""
+    """Returns `to` of the expert's rank for each entry of a rank; -1 for entries without a row."""
     peers, sent = np.full(len(experts.kept[rank]), -1), experts.counts[rank].reshape(len(to), -1).sum(axis=1)
     sent[rank] -= experts.padding[rank]
     peers[experts.order[rank]] = np.repeat(to, sent)

@@ -1,4 +1,4 @@
-"""Routings that are uneven in a known way: experts drawn alike, by drawn popularity, one hot, or on half of the ranks."""
+"""Routings with known imbalance: uniform, by sampled popularity, one hot expert, or on half of the ranks."""
 
 from __future__ import annotations
 

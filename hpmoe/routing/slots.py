@@ -38,7 +38,7 @@ def padded(rows: int | np.ndarray, multiple: int) -> int | np.ndarray:
 
 
 def max_slots(max_rows: int, num_local_experts: int, tile_rows: int) -> int:
-    """The most slots that `max_rows` rows can need, whatever the routing.
+    """Returns the most slots that `max_rows` rows can need under any routing.
 
     Example:
         >>> max_slots(1000, 4, 128), max_slots(3, 256, 128)

@@ -65,7 +65,7 @@ def imbalanced_ids(ep_size: int, num_tokens: int, top_k: int, num_experts: int, 
 
 def sampled_ids(ep_size: int, num_tokens: int, top_k: int, num_experts: int, is_zipf: bool = False,
               seed: int | np.random.Generator = 0) -> np.ndarray:
-    """Every token draws distinct experts, all alike or by Zipf's law: the r-th most popular expert is drawn like 1 / r.
+    """Samples distinct experts for every token, uniformly or by Zipf's law: the r-th most popular expert has weight 1 / r.
 
     Args:
         is_zipf: whether some experts are more popular than others; which ones is drawn too.

@@ -73,7 +73,7 @@ def _check_owner(path: Path, found: os.stat_result) -> None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """What a file holds; raises OSError and ValueError as `read_object` does."""
+    """Returns the bytes of a file; raises OSError and ValueError as `read_object` does."""
     _check_folder(path.parent)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO is open at once, without a writer
     try:
@@ -113,7 +113,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def keep_latest(folder: Path, most_bytes: int) -> None:
-    """Removes the files of a folder that were used longest ago, until the others have so many bytes at most.
+    """Removes the least recently used files of a folder until the others have at most `most_bytes`.
 
     Another process may do the same at the same time, or write.
     """

@@ -1,6 +1,6 @@
-"""Element types by name, what each is in NumPy, and the rule of storing: compute in float32, round once.
+"""Element types by name, their NumPy dtypes, and the storage rule: compute in float32, round once.
 
-Arrays of bfloat16 and float16 are stored in that type. Whatever computes from them, sums and matrix products included,
+Arrays of bfloat16 and float16 are stored in that type. Every computation on them, sums and matrix products included,
 works on their values in float32 and rounds each result once, to nearest even, where it is stored: in a Program every
 output of an equation is stored, in a Taskflow every buffer that a task writes, partial sums in float32.
 """
@@ -64,8 +64,7 @@ def name_of_dtype(dtype: object) -> str | None:
 def storage_dtype(name: str) -> str:
     """The dtype in which a tile buffer holds values of a dtype: a truth value is stored as 0.0 or 1.0.
 
-    Quantised weights are bytes, whatever their elements are. What no task computes with, so that it is in a buffer only
-    because it is an argument, may be stored as anything.
+    Quantised weights of any element type are bytes. An argument that no task computes with may be stored in any dtype.
 
     Example:
         >>> storage_dtype("bool"), storage_dtype("bfloat16"), storage_dtype("float64"), storage_dtype("int8")
@@ -84,7 +83,7 @@ def stored(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def widen(array: np.ndarray) -> np.ndarray:
-    """What is computed from: the values of a half-precision array in float32, any other array as it is.
+    """Converts a half-precision array to float32; returns any other array unchanged.
 
     Example:
         >>> widen(np.ones(2, np.float16)).dtype, widen(np.ones(2, np.int32)).dtype
@@ -94,7 +93,7 @@ def widen(array: np.ndarray) -> np.ndarray:
 
 
 def rounded(array: ArrayLike, name: str) -> np.ndarray:
-    """What is stored: the array in the dtype of a name; values out of range become infinities.
+    """Rounds an array to the dtype of a name; values out of range become infinities.
 
     Example:
         >>> rounded(np.float32([1.0, 1e6]), "float16")

@@ -178,7 +178,7 @@ def check_flags(who: str, **flags: object) -> None:
 
 
 def is_int(value: object, least: int = 1, most: int = 2**30) -> TypeGuard[int]:
-    """Whether an argument is a whole number in a range, Python's or NumPy's; True and False are none.
+    """Returns True if an argument is an int of Python or NumPy in a range; a bool is not.
 
     Example:
         >>> [is_int(value) for value in (3, np.int64(3), 0, True, 3.0)]
@@ -211,12 +211,12 @@ def has_bools(values: object) -> bool:
 
 
 def is_name(value: object, names: Iterable[str]) -> TypeGuard[str]:
-    """Whether an argument is one of some names; what cannot be compared with them is not."""
+    """Returns True if an argument is one of some names; False if it cannot be compared."""
     return isinstance(value, str) and value in names
 
 
 def call_user(who: str, what: str, function: Function, *args: object) -> PyTree:
-    """What a user's function returns; TransformError, with theirs as its cause, where it raises, MemoryError for that.
+    """Calls a user's function. Raises TransformError from its error, or MemoryError from a MemoryError.
 
     Example:
         >>> call_user("overlap_comm", "order", lambda rank: [][rank], 0)

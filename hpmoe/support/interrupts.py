@@ -36,7 +36,7 @@ class Watch:
 
 
 def _is_command() -> bool:
-    """Whether the program is `hpmoe`, or `python -m hpmoe`, which imports the package before its name is in sys.argv."""
+    """Returns True if the program is `hpmoe` or `python -m hpmoe`; the latter imports hpmoe before sys.argv has its name."""
     if sys.argv[:1] == ["-m"]:
         return sys.orig_argv[-len(sys.argv)].removeprefix("-m") == "hpmoe"
     return Path(*sys.argv[:1]).name == "hpmoe"

@@ -8,7 +8,7 @@ Interval = tuple[int, int]
 
 
 def joined(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same numbers in ascending intervals that are apart.
+    """Returns the numbers of `intervals` in ascending, disjoint intervals.
 
     Example:
         >>> joined([(4, 6), (0, 2), (2, 3)])
@@ -24,10 +24,10 @@ def joined(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def covers(outer: Sequence[Interval], inner: Sequence[Interval]) -> bool:
-    """Whether each of `inner` lies in one of `outer`."""
+    """Returns True if one of `outer` contains each of `inner`."""
     return all(any(a <= start and stop <= b for a, b in outer) for start, stop in inner)
 
 
 def meet(one: Sequence[Interval], other: Sequence[Interval]) -> bool:
-    """Whether any number is in both."""
+    """Returns True if any number is in both."""
     return any(a < d and c < b for a, b in one for c, d in other)

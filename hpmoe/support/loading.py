@@ -55,5 +55,5 @@ def load_library(path: Path, version_name: str, version: int, signatures: Signat
 
 
 def address(array: np.ndarray) -> int:
-    """Where an array's values begin; quicker than `array.ctypes.data`."""
+    """Returns the address of an array's first value; faster than `array.ctypes.data`."""
     return array.__array_interface__["data"][0]

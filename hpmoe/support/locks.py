@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 class Lock(Protocol):
-    """What Python's locks have in common; their classes have no names to annotate with."""
+    """Protocol of Python's locks, whose classes have no names to annotate with."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
     def release(self) -> None: ...

@@ -21,12 +21,12 @@ CHECKS: dict[str, tuple[str, Callable[[], bool]]] = {}
 
 
 def faults() -> dict[str, str]:
-    """What is wrong with each name of CHECKS, and what that costs; nothing where it is as hpmoe uses it."""
+    """Returns the faults of CHECKS with their consequences; empty if MindSpore is as hpmoe uses it."""
     return {names: _fault(loses, check) for names, (loses, check) in CHECKS.items()}
 
 
 def _number(tensor: Any) -> float:
-    """Of a tensor of one element, which MindSpore calls anything."""
+    """Returns the number of a one-element tensor, which MindSpore types as Any."""
     return float(tensor.asnumpy().item())
 
 
@@ -132,7 +132,7 @@ class _Seen(Tensor):
 
 
 def _calls(f: Function) -> list[tuple[Any, tuple[Any, ...]]]:
-    """What `__fallback__` of a tensor without data is handed while `f` works on it."""
+    """Returns the arguments of `__fallback__` of a tensor without data while `f` uses it."""
     found: list[tuple[Any, tuple[Any, ...]]] = []
     setattr(_Seen, private.FALLBACK, lambda self, func, args, kwargs=None: found.append((func, tuple(args))))
     f(private.without_data(_Seen, (2, 3), ms.float32))
@@ -185,7 +185,7 @@ class _Drawn(Exception):
 
 
 def _is_idle_draw(draw: Function) -> bool | None:
-    """What is said of a caller of `_step`; None where it is not called."""
+    """Returns the report about a caller of `_step`, or None if `_step` is not called."""
     try:
         draw()
     except _Drawn as drawn:

@@ -179,7 +179,7 @@ def read_call(func: object, args: Sequence[Any]) -> tuple[str, tuple[Any, ...], 
 
 
 def dtype_of_number(number: int) -> Any:
-    """MindSpore's type of the number that calls are handed in place of it."""
+    """Returns MindSpore's type of a number that calls receive as an int."""
     return _type_id_to_type(number)
 
 
@@ -271,7 +271,7 @@ def is_rewritten(value: object) -> bool:
 
 
 class AskedByCompiler(ops.PrimitiveWithInfer):
-    """A primitive that the compiler asks for its result in place of an operator, through `__infer__`."""
+    """Primitive whose result the compiler gets from `__infer__` instead of an operator."""
 
     def __init__(self, name: str):
         super().__init__(name)

@@ -1,4 +1,4 @@
-"""What users hand over that may be anything: functions of theirs, and trees of containers around tensors."""
+"""Functions and trees of containers around tensors that users pass in."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def unflatten(structure: optree.PyTreeSpec, leaves: Sequence[object]) -> PyTree:
 
 
 def is_traced(tree: PyTree) -> bool:
-    """Whether some leaf belongs to a running trace."""
+    """Returns True if a leaf belongs to a running trace."""
     return any(getattr(x, "hpmoe_record", None) for x in optree.tree_leaves(tree))

@@ -14,7 +14,7 @@ MINDSPORE = (2, 10)  # the newest that is tested
 
 
 def version(package: str) -> str | None:
-    """Of an installed package; None where pip knows of none."""
+    """Returns the version of an installed package, or None if pip does not know it."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

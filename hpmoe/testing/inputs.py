@@ -108,7 +108,7 @@ def random_inputs(f: Function, avals: Sequence[PyTree], mesh: Mesh | None = None
 
 
 def local_leaves(leaves: Iterable[PyTree], mesh: Mesh | None) -> list[PyTree]:
-    """What one rank has of arguments: arrays on a mesh are given for all ranks."""
+    """Returns one rank's part of arguments; arrays on a mesh are given for all ranks."""
     return [leaf if isinstance(leaf, ShapeDtypeStruct) or (aval := argument_aval(leaf)) is None
             else ShapeDtypeStruct(aval.shape[1:] if mesh is not None else aval.shape, aval.dtype) for leaf in leaves]
 
@@ -156,7 +156,7 @@ class _Draws:
         return ids
 
     def _bound(self, position: int) -> int:
-        """What whole numbers of an input are less than: the rows that they are an index of, and 2 where of none."""
+        """Returns the exclusive bound of an input's integers: the number of rows that they index, or 2."""
         var = self.program.inputs[position]
         rows = [INDEXES[e.primitive.name](e) for e in self.program.equations
                 if e.primitive.name in INDEXES and e.inputs[1] is var]

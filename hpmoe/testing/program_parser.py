@@ -99,7 +99,7 @@ class _Parser:
         return Equation(primitive, atoms, given, outputs)
 
     def _result(self, name: str, dtype: str, shape: str, aval: ShapeDtypeStruct | RouteAval) -> Var:
-        """What an equation defines, of the type that it is written with; a route by the rows that it is written with."""
+        """Returns the variable that an equation defines, with its written type; a route has its written rows."""
         if isinstance(aval, RouteAval):
             aval = dataclasses.replace(aval, rows=self.rows.setdefault(shape, Rows()))
         else:

@@ -63,12 +63,12 @@ class Reference:
 
     @property
     def outputs(self) -> list[str]:
-        """How results are called: `output`, or `output[0]['scores']` where there are several."""
+        """Names of the results: `output`, or `output[0]['scores']` if there are several."""
         return [accessor.codify("output") for accessor in optree.treespec_accessors(self.out_tree)]
 
     @property
     def gradients(self) -> list[str]:
-        """How gradients are called, `gradient of x`, in order."""
+        """Names of the gradients, `gradient of x`, in order."""
         return [gradient_name(self.program, i) for i in self.linearized.differentiable]
 
     def forward(self, args: Arrays, num_tokens: Sequence[int] | None) -> Values:
@@ -113,7 +113,7 @@ class Reference:
 
 
 def gradient_name(program: Program, i: int) -> str:
-    """How the gradient of an input is called."""
+    """Returns the name of an input's gradient."""
     return f"gradient of {program.input_names[i]}"
 
 

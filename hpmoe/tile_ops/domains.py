@@ -14,7 +14,7 @@ from hpmoe.support.known import known
 
 
 class Layout(Protocol):
-    """Where the rows of a routing lie; see `hpmoe.ir.layout.Layout`."""
+    """Places of the rows of a routing; see `hpmoe.ir.layout.Layout`."""
 
     routings: list[Routing]
     slots: list[list[RowSlots]]
@@ -41,7 +41,7 @@ class Domain:
         first_expert, height: the first expert that units are about, and rows of its matrix; of some domains.
         by_expert: whether units are experts of a peer; of completion flags only.
         is_slots, is_tiles, is_copies: whether units are slots of received rows, static tiles of rows, or blocks of copies.
-        counts_once: whether a task counts as one, whatever rows there are.
+        counts_once: whether a task counts as one with any number of rows.
         in_blocks: whether units are blocks of rows of matrices.
         sums_rows: whether a task is about rows that it sums.
     """
@@ -69,11 +69,11 @@ class Domain:
         return slice(0, 1)
 
     def rows_of_units(self, layout: Layout, rank: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of each unit on a rank the number of rows, and of which of the operation's experts they are."""
+        """Returns each unit's number of rows on a rank, and the index of their expert in the operation."""
         return np.ones(self.size), np.zeros(self.size, int)
 
     def units_there(self, plan: RoutePlan | None, tile_rows: int) -> tuple[int, str]:
-        """How many units there are to be a task for, by a RoutePlan, and why."""
+        """Returns the number of units by a RoutePlan, and the reason."""
         return 1, "it runs once"
 
     def row_unit(self) -> tuple | None:

@@ -1,4 +1,4 @@
-"""What a body in NumPy and a check of sizes see: a task's frame, its operation, and the buffers that this touches."""
+"""Protocols for NumPy bodies and size checks: a task's frame, its operation, and its buffers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ P = TypeVar("P", bound=Params, covariant=True)
 
 
 class Touched(Protocol):
-    """How an operand is touched; see `hpmoe.ir.tile_op.Access`."""
+    """Access to an operand; see `hpmoe.ir.tile_op.Access`."""
 
     @property
     def buffer(self) -> int: ...
@@ -77,7 +77,7 @@ class Operation(Protocol[P]):
 
 
 class Frame(Protocol[P]):
-    """What the body of a task of some params is given; see `hpmoe.interpreters.task_bodies.TaskFrame`."""
+    """Argument of a task's body; see `hpmoe.interpreters.task_bodies.TaskFrame`."""
 
     rank: int
     ranks: range

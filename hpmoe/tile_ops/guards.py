@@ -26,17 +26,17 @@ LIMIT = Operand(cols=(col_modes.ALL,), may_be_number=True)
 
 
 def is_inside(tested: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Where values are in [low, high]; NaN is in no range."""
+    """Returns a mask of the values in [low, high]; NaN is in no range."""
     return (tested >= low) & (tested <= high)
 
 
 def width_found(cols: Number) -> Number:
-    """The int32 words of what is found in a row of so many columns."""
+    """Returns the int32 words of the findings in a row of `cols` columns."""
     return 1 + ceil_div(cols, WORD)
 
 
 def as_found(is_outside: np.ndarray) -> np.ndarray:
-    """What is found in rows [..., N] of bools: [..., 1 + ceil(N / 32)]."""
+    """Returns the findings in rows [..., N] of bools: int32 [..., 1 + ceil(N / 32)]."""
     padding = -is_outside.shape[-1] % WORD
     bits = np.packbits(np.pad(is_outside, [(0, 0)] * (is_outside.ndim - 1) + [(0, padding)]), axis=-1, bitorder="little")
     return np.concatenate([np.sum(is_outside, axis=-1, keepdims=True, dtype=np.int32), bits.view("<i4")], axis=-1)

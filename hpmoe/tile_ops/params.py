@@ -52,7 +52,7 @@ def _types(params: type[Params]) -> dict[str, type]:
 
 
 class Params:
-    """What a body is told beside its operands; the attributes of a class, and as `words` in a kernel's image."""
+    """Params of a body beside its operands: attributes of a class, and `words` in a kernel's image."""
 
     in_image: ClassVar[tuple[str, ...]] = ()
     is_transposed: ClassVar[bool] = False
@@ -68,12 +68,12 @@ class Params:
     syncs_host: ClassVar[bool] = False
 
     def are_of_their_types(self) -> bool:
-        """Whether each attribute is of its class, and no number in place of another's member."""
+        """True if each attribute is of its class, and none is a number where a member is expected."""
         return all(type(getattr(self, name)) is cls for name, cls in _types(type(self)).items())
 
     @property
     def kind(self) -> str:
-        """What tells bodies apart that take unlike long."""
+        """Part of the params that the time of a body depends on."""
         return ""
 
     @property

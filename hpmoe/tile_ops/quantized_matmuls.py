@@ -101,7 +101,7 @@ def sums_of(codes: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def block_scales(codes: np.ndarray, block: int, first: int, cols: int) -> np.ndarray:
-    """The scale of each of `cols` columns from the first on, of rows of e8m0 scales for so many side by side."""
+    """Returns the scale of each of `cols` columns from `first` on; `codes` has an e8m0 scale per `block` columns."""
     return np.repeat(e8m0_values(codes), block, axis=-1)[..., first:first + cols]
 
 

@@ -1,13 +1,14 @@
 """Formats of quantised rows: elements of one byte, then a scale for each block of them, together one row of bytes.
 
-A block is a whole row, or so many columns of it, the last block what is left. `amax` is the largest magnitude in a block.
+A block is a whole row, or a fixed number of its columns; the last block may be shorter. `amax` is a block's largest
+magnitude.
 
 - float32 scales: scale = amax / L, L = 127 of int8 and 448 of float8_e4m3fn; x / scale is rounded to an element. Where scale
   is 0 (a block of zeros, or of numbers so small that amax / L underflows) all elements are 0.
 - e8m0 scales (OCP Microscaling Formats v1.0, MXFP8 E4M3 with blocks of 32): scale = 2^(floor(log2(amax)) - 8), no less than
   2^-127, which zeros have; x / scale is rounded to an element.
 - Rounding is to the nearest, ties to even; what is larger than L is L with its sign (saturation).
-- A block with a NaN or an infinity has a scale of NaN and elements of 0: all of it is NaN again, none of it is lost unseen.
+- A block with a NaN or an infinity has a scale of NaN and elements of 0, so that the whole block reads back as NaN.
 - Read back, an element is element * scale in float32, rounded once to the dtype that it is stored in.
 """
 
@@ -24,14 +25,14 @@ from hpmoe.tile_ops.terms import Number, ceil_div, where
 
 
 class Element(IntEnum):
-    """What an element of a quantised row is."""
+    """Format of an element of a quantised row."""
 
     INT8 = 0
     E4M3 = 1
 
 
 class BlockScale(IntEnum):
-    """What the scale of a block is."""
+    """Format of the scale of a block."""
 
     FLOAT32 = 0
     E8M0 = 1
@@ -60,11 +61,11 @@ class RowFormat(Params):
         return where(self.scale == BlockScale.E8M0, 1, 4)
 
     def blocks(self, cols: Number) -> Number:
-        """Blocks of a row of so many columns."""
+        """Number of blocks in a row of `cols` columns."""
         return where(self.block > 0, ceil_div(cols, where(self.block > 0, self.block, 1)), where(cols > 0, 1, 0))
 
     def packed_cols(self, cols: Number) -> Number:
-        """Bytes of a row of so many columns.
+        """Bytes of a row of `cols` columns.
 
         Example:
             >>> format_of("int8").packed_cols(64), format_of("mxfp8", 32).packed_cols(64)
@@ -73,14 +74,14 @@ class RowFormat(Params):
         return cols + self.blocks(cols) * self.scale_bytes
 
     def cols_of(self, packed: Number) -> Number:
-        """Columns of a row of so many bytes; -1 where no row has as many."""
+        """Columns of a row of `packed` bytes, or -1 if no row has this size."""
         blocks = where(self.block > 0, ceil_div(packed, self.block + self.scale_bytes), 1)
         cols = packed - self.scale_bytes * blocks
         return where((cols > 0) & (self.packed_cols(cols) == packed), cols, -1)
 
     @property
     def passes(self) -> int:
-        """How often instructions of an NPU pass over float32 elements: magnitude, maximum, product, rounding, conversion."""
+        """Number of passes of an NPU over float32 elements: magnitude, maximum, product, rounding, conversion."""
         return 5
 
 
@@ -95,7 +96,7 @@ WEIGHT_FORMATS = {"int8": RowFormat(Element.INT8, BlockScale.FLOAT32, 0),
 
 
 def format_of(dtype: str, block: int = 0) -> RowFormat:
-    """The format of a name, with a scale for each block of so many columns; for each row where 0."""
+    """Returns the format of a name, with a scale for each `block` columns, or for each row if 0."""
     check_argument(is_name(dtype, FORMATS), "quantize", "dtype", repr(dtype), f"one of {', '.join(FORMATS)}")
     check_argument(is_int(block, 0), "quantize", "block", repr(block), "columns, an int in 0..2**30")
     return RowFormat(*FORMATS[dtype], block)
@@ -156,7 +157,7 @@ def _rounded_to(element: Element, x: np.ndarray) -> np.ndarray:
 
 
 def e4m3_codes(x: np.ndarray) -> np.ndarray:
-    """Numbers, none of them NaN, as float8_e4m3fn: rounded to nearest even, saturated."""
+    """Converts numbers that are not NaN to float8_e4m3fn: rounds to nearest even and saturates."""
     magnitude = np.minimum(np.abs(x), np.float32(LARGEST[Element.E4M3]))
     bits = magnitude.view(np.uint32)
     normal = ((bits + 0x7FFFF + (bits >> 20 & 1)) >> 20) - (120 << 3)
@@ -177,5 +178,5 @@ E4M3_VALUES = _e4m3_values()
 
 
 def e8m0_values(codes: np.ndarray) -> np.ndarray:
-    """What e8m0 scales stand for: powers of two, or NaN."""
+    """Returns the values of e8m0 scales: powers of two, or NaN."""
     return np.where(codes == NAN_CODE, np.nan, np.ldexp(1.0, codes.astype(np.int32) - 127)).astype(np.float32)

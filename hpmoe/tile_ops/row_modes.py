@@ -8,7 +8,7 @@ from hpmoe.tile_ops.named import Named
 
 
 class Ready(Enum):
-    """What rows that a task writes are counted by."""
+    """Counter of the rows that a task writes."""
 
     UNIT = "unit"  # of the task
     ENTRIES = "entries"  # the tiles of tokens that they go back to

@@ -29,7 +29,7 @@ SCALAR_PASSES = 640  # about ten cycles, in each of which a vector instruction w
 
 
 class Payload(Enum):
-    """What an operation moves between ranks."""
+    """Data that an operation moves between ranks."""
 
     NOTHING = "nothing"
     ROWS = "rows of tokens"
@@ -38,7 +38,7 @@ class Payload(Enum):
 
 
 class Result(Enum):
-    """How the elements of an operation's outputs are stored."""
+    """Dtype rule of an operation's outputs."""
 
     EXACT = "as they are computed"
     ROUNDED = "rounded to the dtype of their buffer"
@@ -47,7 +47,7 @@ class Result(Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What an operation's tasks take time for; by default the bytes that its operands are of.
+    """Cost of an operation's tasks; by default the bytes of its operands.
 
     Attributes:
         like: the operation, and the kind of it, whose measured tasks stand for those of this operation; "" for its own.
@@ -66,15 +66,15 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
-    """How an operation may touch one of its operands.
+    """Accesses that an operation allows to one of its operands.
 
     Attributes:
         rows, cols: the modes that it may have; a kernel is told no others.
         is_weight: whether it is the matrix of a product.
         is_cut_by_body: whether its body knows which rows or columns of it a task takes; kernels are told of its own columns.
         is_summed: whether its rows are summed.
-        takes_few_bytes: whether a body takes no more than a few bytes of each of its rows, whatever columns it is told of.
-        may_be_number: whether a number may stand in its place.
+        takes_few_bytes: whether a body takes no more than a few bytes of each of its rows, for any number of columns.
+        may_be_number: whether it may be a number.
         is_integer: whether its elements are int32.
         may_be_integer: whether they may be int32 or int64 as well as floats.
         is_bytes, may_be_bytes: whether its elements are bytes, or may be bytes as well as floats.
@@ -93,7 +93,7 @@ class Operand:
     may_be_bytes: bool = False
 
     def takes(self, dtype: str) -> bool:
-        """Whether its elements may be stored in a dtype."""
+        """True if its elements may be stored in a dtype."""
         if dtype == BYTES or self.is_bytes:
             return dtype == BYTES and (self.is_bytes or self.may_be_bytes)
         if dtype in INTEGERS and self.may_be_integer:
@@ -101,7 +101,7 @@ class Operand:
         return dtype == "int32" if self.is_integer else dtype not in INTEGERS
 
     def image_cols(self, mode: ColMode) -> int:
-        """What stands for a column mode of it in a kernel's image."""
+        """Number of its column mode in a kernel's image."""
         return col_modes.OWN.number if self.is_cut_by_body else mode.number
 
 
@@ -167,64 +167,64 @@ class TilePrimitive(Named):
         return fault_of(self.rules, Shapes(op, buffers, routes))
 
     def operand(self, i: int) -> Operand:
-        """How operand i may be touched; of one more than there are, anyhow."""
+        """Allowed accesses to operand i; any access to an operand past the last."""
         known = self.outputs + self.inputs
         return known[i] if i < len(known) else Operand()
 
     @property
     def sums_rows(self) -> bool:
-        """Whether it sums over rows."""
+        """True if it sums over rows."""
         return all(domain.sums_rows for domain in self.domains)
 
     @property
     def sums_choices(self) -> bool:
-        """Whether it sums what the experts of a token sent back."""
+        """True if it sums the rows that the experts of a token sent back."""
         return self.domains == (Tiles,) and self.result is not Result.MOVED and any(
             row_modes.ENTRIES in operand.rows for operand in self.inputs)
 
     @property
     def moves_rows(self) -> bool:
-        """Whether it moves rows of tokens to other ranks, by a collective or by puts."""
+        """True if it moves rows of tokens to other ranks, by a collective or by puts."""
         return self.payload is Payload.ROWS
 
     @property
     def returns_rows(self) -> bool:
-        """Whether it sends rows back to the tokens that they are of."""
+        """True if it sends rows back to their tokens."""
         return self.moves_rows and self.is_back
 
     @property
     def is_put(self) -> bool:
-        """Whether its tasks write rows of tokens into other ranks' memory, one-sided."""
+        """True if its tasks write rows of tokens into other ranks' memory, one-sided."""
         return self.moves_rows and not self.is_blocking
 
     @property
     def sends_rows(self) -> bool:
-        """Whether it puts rows of tokens to the ranks of their experts."""
+        """True if it puts rows of tokens to the ranks of their experts."""
         return self.is_put and not self.is_back
 
     @property
     def puts_back(self) -> bool:
-        """Whether it puts rows back to the ranks of their tokens."""
+        """True if it puts rows back to the ranks of their tokens."""
         return self.is_put and self.is_back
 
     @property
     def moves_copies(self) -> bool:
-        """Whether it moves weights to copies of experts, or their gradients back."""
+        """True if it moves weights to expert replicas, or their gradients back."""
         return self.payload is Payload.MATRICES
 
     @property
     def is_remote(self) -> bool:
-        """Whether its tasks write other ranks' memory."""
+        """True if its tasks write other ranks' memory."""
         return self.moves_rows or self.moves_copies
 
     @property
     def is_completion_flag(self) -> bool:
-        """Whether it only tells that rows were sent."""
+        """True if it only signals that rows were sent."""
         return self.payload is Payload.NOTICE
 
     @property
     def is_back(self) -> bool:
-        """Whether it is about rows, or gradients, on their way back."""
+        """True if it belongs to the combine direction."""
         return self.leg is Leg.COMBINE
 
     @property
@@ -233,12 +233,12 @@ class TilePrimitive(Named):
 
     @property
     def makes_blocks(self) -> bool:
-        """Whether its tasks compute blocks of rows of a weight's gradient."""
+        """True if its tasks compute blocks of rows of a weight's gradient."""
         return self.is_matmul and self.sums_rows
 
     @property
     def is_launch(self) -> bool:
-        """Whether it is the start of a kernel."""
+        """True if it is the start of a kernel."""
         return self.params is Launched
 
 
@@ -249,7 +249,7 @@ class Product(TilePrimitive):
 
 
 class EndOfProduct(TilePrimitive):
-    """What turns the sums of a product into its result."""
+    """Conversion of a product's sums to its result."""
 
     ends_product = True
 

@@ -31,14 +31,16 @@ class ColumnFootprint:
         return joined([*self.fixed, *((o + first, o + last) for o in self.offsets)])
 
     def each_covers(self, columns: list[Interval]) -> bool:
-        """Whether every tile does. What is not fixed no more tiles can cover than there are offsets, as those of one offset
-        are apart."""
+        """Returns True if every tile covers `columns`.
+
+        At most as many tiles as offsets can cover columns that are not fixed, as tiles of one offset are disjoint.
+        """
         if covers(self.fixed, columns):
             return True
         return self.num_tiles <= len(self.offsets) and all(covers(self.of_tile(k), columns) for k in range(self.num_tiles))
 
     def each_meets(self, columns: list[Interval]) -> bool:
-        """Whether every tile does."""
+        """Returns True if every tile overlaps `columns`."""
         if meet(self.fixed, columns):
             return True
         starts = ((max(a - o, 0), min(b - o, self.cols)) for o in self.offsets for a, b in columns)

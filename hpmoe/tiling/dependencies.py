@@ -25,7 +25,7 @@ from hpmoe.tiling.wait_units import part_cols, read_unit
 
 
 class _Derivation:
-    """What each operation's tasks wait for, in program order."""
+    """Derives the waits of each operation's tasks, in program order."""
 
     def __init__(self, buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...], routes: tuple[tf.RoutePlan, ...],
                  tile_rows: int) -> None:
@@ -133,7 +133,7 @@ class _Derivation:
     # Puts whose signals are batched by a NOTIFY task for each peer, or each (peer, expert).
 
     def _signal_of(self, storage: int) -> str:
-        """What an event of its rows stands for; rows that are fanned out arrive slot by slot alone."""
+        """Returns the unit that signals an event of its rows; fanned-out rows arrive slot by slot."""
         op = self.ops[self.writers[storage][0]]
         return "tile" if op.fans_out else op.signal
 

@@ -26,7 +26,7 @@ class Tasks:
 
 @dataclasses.dataclass(frozen=True)
 class Counted:
-    """What the events of a block reach: of unit `index`, what `extent` says of it, `mult` times."""
+    """Thresholds of a block's events: `mult` times the `extent` of unit `index`."""
 
     extent: int
     index: np.ndarray
@@ -63,7 +63,7 @@ class Tables:
         return block
 
     def count(self, tasks: Tasks) -> int:
-        """How many tasks, of all blocks."""
+        """Returns the number of tasks of all blocks."""
         op = self.ops[tasks.op]
         return op.domain.size * max(1, op.num_peers) * tasks.num_tiles
 

@@ -96,11 +96,11 @@ class Lifetimes:
         return ""
 
     def is_sent(self, storage: int) -> bool:
-        """Whether ranks write it into each other's memory."""
+        """Returns True if ranks write it into each other's memory."""
         return any(self.ops[i].primitive.is_remote for i in self.writers[storage])
 
     def cost(self, new: int, old: int) -> int:
-        """What the writers of `new` must wait for: NOTHING more than the flow of data has them, each UNIT, or ALL."""
+        """Returns the extra waits of the writers of `new`: NOTHING, each UNIT, or ALL."""
         releases = [self._release(i, new, old) for i in self.writers[new]]
         if any(r.unit == "count" for r in releases):
             return ALL

@@ -47,7 +47,7 @@ class MemoryUse:
 
 @dataclasses.dataclass(frozen=True)
 class MemoryReport:
-    """What a staged function takes: called without a gradient (inference), and forward and backward under one.
+    """Memory of a staged function: in inference, and forward and backward under a gradient.
 
     Attributes:
         name: of the function, with its transforms.
@@ -100,7 +100,7 @@ def memory_use(program: Program, flows: Sequence[Taskflow], arrays: Arrays | Non
         flows: of its parts, at any stage.
         arrays: for each rank the program's inputs, or as many of them as hold the ids; where None, as for the most rows
             that the plans are for.
-        kinds: what inputs, and outputs by position, count as in place of that: "saved".
+        kinds: other kinds of inputs, and of outputs by position: "saved".
     """
     launches, counted = [], set()
     for part, flow in zip(cut_at_routes(program), flows, strict=True):
@@ -119,7 +119,7 @@ def memory_use(program: Program, flows: Sequence[Taskflow], arrays: Arrays | Non
 
 def _bytes_by_kind(flow: Taskflow, arrays: Arrays | None, kinds: Mapping[int, str]) -> collections.Counter[str]:
     """Bytes of buffers on all ranks by kind: temporary, apart (what these would take without sharing), symmetric (what
-    other ranks write to, whatever else it is), or what `kinds` has for their storage."""
+other ranks write to), or what `kinds` has for their storage."""
     rows = received_rows(flow, arrays, None) if arrays is not None else \
         [[plan.max_rows for plan in flow.routes]] * flow.ep_size
     apart = flow.replace(buffers=tuple(dataclasses.replace(b, memory=-1) for b in flow.buffers))

@@ -23,7 +23,7 @@ PARTS_OF_ACCESS = {"buffer": Integral, "rows": RowMode, "cols": ColMode, "offset
 
 
 def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: object) -> Taskflow:
-    """The taskflow of other tile operations over the same arrays: tasks, dependencies and shared memory are found anew.
+    """Returns the taskflow of other tile operations on the same arrays, with tasks, dependencies and shared memory derived.
 
     Args:
         flow: what it is of.

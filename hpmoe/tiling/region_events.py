@@ -18,7 +18,7 @@ Writers = list[tuple[int, Tasks]]  # operations that write a region, and which o
 
 @dataclasses.dataclass(frozen=True)
 class Region:
-    """What one event block is about: all units of one kind (see `read_unit`) of a storage, over some columns."""
+    """Region of one event block: all units of one kind (see `read_unit`) of a storage, over some columns."""
 
     storage: int
     unit: str
@@ -112,7 +112,7 @@ class RegionEvents:
 
     def _multiplicity(self, region: Region, chosen: Writers, times: int, extent: int,
                       index: np.ndarray) -> np.ndarray | int:
-        """How much of its extent a region's event waits for, where each row is signalled so many times."""
+        """Returns the multiple of its extent that a region's event waits for, if each row is signalled `times` times."""
         if region.unit == "count":
             return sum(self.tables.count(tasks) for _, tasks in chosen)
         if region.unit == "copies":
@@ -125,7 +125,7 @@ class RegionEvents:
         return times
 
     def _times(self, writer: int, tasks: Tasks) -> int:
-        """How often these tasks make each row ready: once for every column tile; a NOTIFY tells of all parts of a put."""
+        """Returns how often the tasks signal each row: once per column tile; a NOTIFY signals all parts of a put."""
         return 1 if self.ops[writer].num_peers and self.ops[writer].signal != "tile" else tasks.num_tiles
 
     def _signal(self, block: tf.EventBlock, region: Region, writer: int, tasks: Tasks) -> None:
@@ -176,6 +176,6 @@ class RegionEvents:
 
 
 def _is_by_entry(region: Region, writer: tf.TileOp) -> bool:
-    """Whether each row that a task writes has a unit that the routing decides: of tokens they go back to, or fan out to."""
+    """Returns True if routing decides the unit of each written row: rows that return to tokens, or fan out."""
     goes_back = region.unit == "tile" and writer.primitive.puts_back
     return goes_back or (region.unit == "slot" and writer.fans_out)

@@ -55,7 +55,7 @@ def share_memory(buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...],
 
 @functools.lru_cache(maxsize=8)  # verify asks it of every stage, most of which leave the operations alone
 def memory_fault(buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...], routes: tuple[tf.RoutePlan, ...]) -> str:
-    """What is wrong with the memory that the buffers of these operations share, whatever waits there are; or ""."""
+    """Returns a fault of the memory that buffers share which no waits can repair, or ""."""
     moved = [b for b, buffer in enumerate(buffers) if buffer.memory != -1]
     for b in moved:
         buffer, home = buffers[b], buffers[b].memory

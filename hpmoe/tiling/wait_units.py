@@ -11,10 +11,10 @@ from hpmoe.tile_ops.row_modes import Ready
 
 
 def read_unit(reader: tf.TileOp, accesses: Sequence[tf.Access], writers: Sequence[tf.TileOp]) -> str:
-    """The finest unit that both the reader's rows and every writer's rows are made of.
+    """Returns the finest unit that the rows of the reader and of every writer consist of.
 
     "slot", "tile" (of tokens), "expert", "copies" (of an expert), "block" (of a weight's gradient) or "all"; "count" where
-    all tasks of the writers are waited for, whatever rows they have.
+    the reader waits for all tasks of the writers.
     """
     modes, units = {a.rows for a in accesses}, {_write_unit(w, reader) for w in writers}
     if len(units) != 1 or len(modes) != 1:
@@ -35,7 +35,7 @@ def read_unit(reader: tf.TileOp, accesses: Sequence[tf.Access], writers: Sequenc
 
 
 def _write_unit(writer: tf.TileOp, reader: tf.TileOp) -> str:
-    """What the tasks of a writer make ready one after another, as far as this reader can tell them apart."""
+    """Returns the unit that each task of a writer makes ready for this reader."""
     if writer.primitive.is_blocking:
         return "once"
     ready = writer.operands[0].rows.ready

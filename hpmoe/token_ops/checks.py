@@ -1,4 +1,4 @@
-"""What token operators ask of their arguments: shapes, dtypes and limits, the same for tensors and for those of a trace."""
+"""Checks of token operators' arguments: shapes, dtypes and limits, for tensors and tracers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""init_routing: rows sorted by expert, or so many places for each expert, and how many entries each has."""
+"""init_routing: rows sorted by expert, or a fixed number of places for each expert, and the number of entries of each."""
 
 from __future__ import annotations
 

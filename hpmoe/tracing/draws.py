@@ -35,7 +35,7 @@ def refuse_draw(recorder: Trace, what: str, source: str | None = None) -> NoRetu
 
 
 def refuse_operation(recorder: Trace, primitive: Primitive) -> None:
-    """Fails where a MindSpore operation, of whatever operands, is a random one."""
+    """Raises TraceError if a MindSpore operation is a random one."""
     if mindspore_private.has_hidden_state(primitive) or _RANDOM.search(primitive.name):
         refuse_draw(recorder, f"the random operation {primitive.name}")
 

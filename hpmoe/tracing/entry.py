@@ -58,7 +58,7 @@ def trace(f: Function, *args: object, mesh: Mesh | None = None, **kwargs: object
 
 def trace_with_tree(f: Function, args: Sequence[object], mesh: Mesh | None = None,
                     kwargs: Mapping[str, object] | None = None) -> tuple[Program, optree.PyTreeSpec]:
-    """As `trace`, and the tree of `f`'s result, whose leaves are the Program's outputs in order."""
+    """Traces like `trace`, and also returns the tree of `f`'s result, whose leaves are the Program's outputs in order."""
     check_argument(callable(f), "hpmoe.trace", "f", f"a {type(f).__name__}", "a function of tensors")
     arguments: PyTree = (tuple(args), dict(kwargs or {}))
     paths, leaves, tree = optree.tree_flatten_with_path(arguments)
@@ -148,7 +148,7 @@ def _run(f: Function, args: tuple[object, ...], kwargs: dict[str, object], recor
 
 
 def _shape_for_tensor(f: Function, args: tuple[object, ...], kwargs: dict[str, object]) -> ArgumentError | None:
-    """The error of a function that failed and was given the sizes of a tensor in place of one; None where it was not."""
+    """Returns the error of a failed function that was given sizes instead of a tensor, or None."""
     for path, value in (*(((False, i), x) for i, x in enumerate(args)), *(((True, k), x) for k, x in kwargs.items())):
         if isinstance(value, (tuple, list)) and value and all(is_int(d, 0, 2**63) for d in value):
             name = argument_names(f, [path])[0]

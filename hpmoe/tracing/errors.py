@@ -19,7 +19,7 @@ _LIBRARIES = frozenset({"hpmoe", "mindspore", "numpy", "optree"}) | sys.stdlib_m
 
 
 def is_library_frame(frame: types.FrameType) -> bool:
-    """Whether a frame belongs to hpmoe, MindSpore, NumPy or Python, so that the line the user wrote is further out."""
+    """Returns True if a frame belongs to hpmoe, MindSpore, NumPy or Python, so that the user's line is further out."""
     package = frame.f_globals.get("__name__", "").partition(".")[0]
     return package in _LIBRARIES and not frame.f_code.co_filename.startswith("<doctest")
 

@@ -101,7 +101,7 @@ def in_float32(rule: Rule) -> Rule:
 
 
 def wide(r: Recorder, x: X) -> X:
-    """What a half-precision tensor is computed from, its values in float32; anything else as it is."""
+    """Converts a half-precision tensor to float32; returns other values unchanged."""
     return to_dtype(r, x, "float32") if isinstance(x, Tracer) and x.hpmoe_aval.dtype in HALVES else x
 
 

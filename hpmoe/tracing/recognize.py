@@ -22,7 +22,7 @@ TURNED = (matmul, grouped, grouped_quantized)
 
 
 def recognize(program: Program) -> Program:
-    """The same program with matmul(x, transpose(w)), its like for experts, x * sigmoid(x) and silu(gate) * up as one
+    """Replaces matmul(x, transpose(w)), its like for experts, x * sigmoid(x) and silu(gate) * up as one
     primitive each, and so permute with exchange, and exchange_back with unpermute."""
     producers: Producers = {}
 
@@ -73,7 +73,7 @@ def _swiglu(b: Builder, eqn: Equation, producers: Producers) -> Atom | None:
 
 
 def _are_halves(gate: Equation, up: Equation) -> bool:
-    """Whether the two slices are the first and the second half of the columns of one array."""
+    """Returns True if the slices are the first and the second half of the columns of one array."""
     if gate.inputs[0] is not up.inputs[0]:
         return False
     shape = gate.inputs[0].aval.shape
@@ -102,7 +102,7 @@ def _combine(b: Builder, eqn: Equation, producers: Producers) -> Atom | None:
 
 
 def _same_ids(places: Atom, route: Atom, producers: Producers) -> bool:
-    """Whether entries are sorted by the ids that a route is made of."""
+    """Returns True if entries are sorted by the ids of a route."""
     by, made = _made_by(sort_indices, places, producers), _made_by(make_route, route, producers)
     return by is not None and made is not None and _uncast(by.inputs[0], producers) is _uncast(made.inputs[0], producers)
 

@@ -186,7 +186,7 @@ class Recorder:
         return str(dtype_of_number(dtype) if isinstance(dtype, int) else dtype).lower()
 
     def is_constant(self, value: object, number: float) -> bool:
-        """Whether `value` is a plain tensor (no Parameter) that holds nothing but `number`."""
+        """Returns True if `value` is a plain tensor (no Parameter) filled with `number`."""
         atom = getattr(value, "hpmoe_atom", None)
         tensor = self.captures.get(atom) if isinstance(atom, Var) else None
         return tensor is not None and not isinstance(tensor, Parameter) and bool((widen(tensor.asnumpy()) == number).all())

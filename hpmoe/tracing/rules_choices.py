@@ -25,7 +25,7 @@ def select(r: Recorder, condition: Tracer, input: Tracer, other: Operand) -> Tra
 
 
 def choose(r: Recorder, condition: Tracer, input: Operand, other: Operand, dtype: str) -> Tracer:
-    """Of two operands, of which one may be a number, as `dtype`; a literal alone would make truth values numbers."""
+    """Selects from two operands as `dtype`; one may be a number. A literal alone would turn bools into numbers."""
     values = [to_dtype(r, r.materialize(o) if dtype == "bool" else o, dtype) for o in (input, other)]
     return emit(r, e.select, condition, *values, dtype=dtype)
 
@@ -53,7 +53,7 @@ def dropout(r: Recorder, input: Tracer, p: float, training: bool, *unused: objec
 
 @call("ClampScalar", "ClampTensor")
 def clamp(r: Recorder, input: Tracer, min: Operand | None = None, max: Operand | None = None) -> Tracer:
-    """What equals a bound keeps its gradient."""
+    """Clamps; an element equal to a bound keeps its gradient."""
     if min is None and max is None:
         raise not_traceable("a clamp without bounds", "it does nothing", "the tensor as it is, or min= or max=")
     out = input if min is None else select(r, emit(r, e.less, input, min), min, input)
@@ -62,7 +62,7 @@ def clamp(r: Recorder, input: Tracer, min: Operand | None = None, max: Operand |
 
 @call("Hardtanh")
 def hardtanh(r: Recorder, input: Tracer, min_val: Operand = -1.0, max_val: Operand = 1.0) -> Tracer:
-    """What equals a bound has no gradient."""
+    """Clamps; an element equal to a bound has no gradient."""
     out = select(r, emit(r, e.less_equal, input, min_val), min_val, input)
     return select(r, emit(r, e.greater_equal, out, max_val), max_val, out)
 

@@ -108,7 +108,7 @@ def scatter_add(r: Recorder, input: Tracer, dim: int, index: Tracer, src: Tracer
 
 @call("Scatter", "ScatterValue")
 def scatter(r: Recorder, input: Tracer, dim: int, index: Tracer, src: Operand, reduce: object = 0) -> Tracer:
-    """Where a place is named twice, which MindSpore leaves undefined, the sum is written."""
+    """Writes the sum if an index is repeated, which MindSpore leaves undefined."""
     x = r.materialize(input)
     if reduce not in (0, "none"):
         raise not_traceable(f"a scatter with reduce={reduce!r}", "it replaces what is there",

@@ -250,7 +250,7 @@ def tile(r: Recorder, input: Tracer, *dims: Sizes) -> Tracer:
 @call("RepeatInterleaveInt", "RepeatInterleaveTensor", "DeprecatedRepeatInterleave")
 def repeat_interleave(r: Recorder, input: Tracer, repeats: Operand, dim: int | None = None,
                       output_size: int | None = None) -> Tracer:
-    """Each element so many times, one after another."""
+    """Repeats each element `repeats` times, one after another."""
     if not isinstance(repeats, int) or repeats < 1:
         raise not_traceable(f"repeat_interleave by {repeats if isinstance(repeats, int) else 'a tensor'}",
                             "the shape of its result is known beforehand", "a positive int, or x[:, [0, 0, 1]] with a list")

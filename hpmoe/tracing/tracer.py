@@ -22,7 +22,7 @@ ROWS_INSTEAD = "-1 in reshape, zeros_like(rows) for an array of as many rows, or
 
 
 class Trace(Protocol):
-    """What a tracer asks of the recorder of its trace."""
+    """Interface of the recorder for its tracers."""
 
     active: bool
 
@@ -33,7 +33,7 @@ class Trace(Protocol):
 
 
 class Refusing(Protocol):
-    """What stands for a value that is not there."""
+    """Placeholder for a missing value; every use raises."""
 
     def hpmoe_refuse(self, what: str, why: str, instead: str) -> NoReturn: ...
 

@@ -1,4 +1,4 @@
-"""Proves that a Taskflow is a correct schedule, whatever the routing.
+"""Proves that a Taskflow is a correct schedule for every routing.
 
 verify                                  what is proved, one thing after the other
 well_formed, fingerprint                tables and operations are what they were made as

@@ -1,7 +1,7 @@
-"""Finds tasks of a taskflow that can never run: they wait for one another, whatever runs first.
+"""Finds tasks of a taskflow that can never run because they wait for one another in every order.
 
 Most flows are acyclic though every slot might hold rows of every expert. Where that is not so, the cases are told apart: of
-a slot that is empty nothing comes and nobody waits for it, and rows of a slot are of one expert. Slots that a rank sends to
+an empty slot sends nothing and no task waits for it, and rows of a slot are of one expert. Slots that a rank sends to
 are told apart as well, unless these are too many cases.
 """
 
@@ -110,8 +110,11 @@ class _Cases:
         return [(self.node[s.task], s) for s in self.order.producers_of(event) if s.task in self.node]
 
     def are_acyclic(self) -> bool:
-        """Whether there is no cycle whatever each rank's case is. What other ranks signal comes in every case, and a way
-        from a wait for it, an entry, to a signal for other ranks, an exit, that is there in some case counts for all."""
+        """Returns True if no combination of the ranks' cases has a cycle.
+
+        Signals of other ranks arrive in every case. A path from a wait for one, an entry, to a signal for other ranks, an
+        exit, that exists in some case counts for all cases.
+        """
         if self._num_cases(self.holders) * self.work > MAX_WORK:
             return False
         arrives = [[p for p, s in feeders if not self.order.stays(s)] for *_, feeders in self.waits]
@@ -147,7 +150,7 @@ class _Cases:
         return self._leads_in(known(self.cyclic), node)
 
     def has_cycle(self, cycle: list[Lead]) -> bool:
-        """Whether all leads of a cycle are there on one rank in some case."""
+        """Returns True if one rank has all leads of a cycle in some case."""
         by_event = [(lead, then.node) for lead, then in zip(cycle, [*cycle[1:], cycle[0]], strict=True) if lead.event >= 0]
         return any(all(lead in self._leads_in(case, node) for lead, node in by_event) for case in self._all())
 
@@ -170,7 +173,7 @@ class _Cases:
         return edges
 
     def _is_waited_for(self, wait: tuple, case: _Case) -> bool:
-        """Whether a task waits for an event, and for more than nothing."""
+        """Returns True if a task waits for an event with a threshold above zero."""
         n, event, expert, _ = wait
         return expert in (None, self._expert(n, case)) and self._counts(self.flow.deps.events[event], case)
 
@@ -196,21 +199,21 @@ class _Cases:
         return holder is not None and self.holders[holder][1] != HERE
 
     def _has_rows(self, n: int, case: _Case) -> bool:
-        """Whether a task may have rows."""
+        """Returns True if a task may have rows."""
         if (holder := self.holder[n]) is not None:
             return self.order.tasks[self.stuck[n]].row < len(case.experts[holder])
         domain = self.order.op_of(self.stuck[n]).domain
         return not (domain.is_tiles and domain.clipped) or self.flow.tasks["row"][self.stuck[n]] < case.tiles
 
     def _adds(self, n: int, signal: Signal, event: int, case: _Case) -> bool:
-        """Whether a signal to its own rank may add to an event."""
+        """Returns True if a signal to its own rank may add to an event."""
         if signal.amount == tf.ROWS and not self._has_rows(n, case):
             return False
         by_expert = self.order.kind(signal) == tf.SLOT_EXPERT and self.holder[n] is not None
         return not by_expert or self._expert(n, case) == event - signal.event
 
     def _counts(self, event: np.void, case: _Case) -> bool:
-        """Whether an event may wait for anything."""
+        """Returns True if an event's threshold may be above zero."""
         extent, index, route = int(event["extent"]), int(event["index"]), int(event["route"])
         if extent in (tf.TILE, tf.TOKENS):
             return case.tiles > (index if extent == tf.TILE else 0)

@@ -8,7 +8,7 @@ from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
 
 def rule_fault(op: tf.TileOp) -> str:
-    """What of an operation no body can take, or ""; its label begins the sentence."""
+    """Returns the fault of an operation that no body can run, or ""; the operation's label begins the sentence."""
     primitive, domain = op.primitive, op.domain
     if not isinstance(primitive, TilePrimitive):
         return f"is {primitive!r}, which is no tile operation"

@@ -46,7 +46,7 @@ class Order:
         self._events: dict[Wait | Signal, list[tuple[int, int | None]]] = {}
 
     def is_for_itself(self, task: int) -> bool:
-        """Whether a task is for no other rank than its own."""
+        """Returns True if a task affects only its own rank."""
         return self.flow.ep_size == 1 or (self.tasks[task].peer in self.own[self.op_of(task).leg]
                                           and len(self.peers_of(task)) == 1)
 
@@ -55,7 +55,7 @@ class Order:
         return self.op_of(task).peers_of(self.tasks[task].peer, self.flow.ep_size)
 
     def stays(self, signal: Signal) -> bool:
-        """Whether a signal is for the rank that makes it alone."""
+        """Returns True if a signal reaches only the rank that makes it."""
         return signal.remote == tf.LOCAL or self.is_for_itself(signal.task)
 
     def waits_of(self, task: int) -> list[Wait]:
@@ -79,7 +79,7 @@ class Order:
         return self.flow.ops[self.tasks[task].op]
 
     def span(self, row: Wait | Signal) -> int:
-        """How many consecutive events a wait or signal may be about."""
+        """Returns the number of consecutive events that a wait or signal may concern."""
         return self._spans[self.tasks[row.task].op][row.kind]
 
     def kind(self, row: Wait | Signal) -> int:
@@ -109,12 +109,12 @@ class Order:
         return [(first + e, e) for e in range(plan.num_local_experts) if task.row < plan.slots_of(e + 1, sources)]
 
     def moves(self, task: int, rank: int) -> list[Move]:
-        """What a task that moves copies, or their gradients, moves from a rank."""
+        """Returns the replicas, or gradients of replicas, that a task moves from a rank."""
         op = self.op_of(task)
         return moves_of(known(self.flow.routes[op.domain.route].placement), op, rank, self.tasks[task].row)
 
     def reaches(self, signal: Signal, event: int, source: int, rank: int) -> bool:
-        """Whether what a task signals on rank `source` may be about an event of a rank."""
+        """Returns True if a signal of rank `source` may concern an event of a rank."""
         if self.op_of(signal.task).primitive.moves_copies:
             return any((move.peer, move.expert) == (rank, event - signal.event) for move in self.moves(signal.task, source))
         order = self.flow.order_of(self.op_of(signal.task).leg)

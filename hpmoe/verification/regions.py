@@ -17,7 +17,7 @@ from hpmoe.verification.units import units_fault
 
 def region_fault(buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...], routes: tuple[tf.RoutePlan, ...],
                  inputs: tuple[int, ...], outputs: tuple[int, ...], tile_rows: int) -> tuple[str, int | None] | None:
-    """What is wrong and the operation it is wrong with, or None."""
+    """Returns the fault and its operation, or None."""
     is_typed = all(isinstance(op.params, Params) and op.params.are_of_their_types() for op in ops)
     find = found_before if is_typed else _find_fault  # 0 equals False, and what is known of that is not of it
     return find(buffers, ops, routes, inputs, outputs, tile_rows)
@@ -40,7 +40,7 @@ class _Fault(Exception):
 
 
 class _Written(NamedTuple):
-    """What an operation writes of a storage: columns, those of a buffer of so many, and rows."""
+    """Region of a storage that an operation writes: columns, the number of columns of its buffer, and rows."""
 
     columns: Interval
     width: int
@@ -109,7 +109,7 @@ class _Regions:
     # Operations.
 
     def _check_op(self, i: int, op: tf.TileOp) -> None:
-        """What its tasks touch exists; together they are each unit once, and write what nobody else does."""
+        """Checks that its tasks' regions exist and cover each unit once, and that no other operation writes them."""
         self._require(-1 <= op.domain.route < len(self.routes), f"{op.label} is of route {op.domain.route}; there are "
                       f"{len(self.routes)}", i)
         plan = self.routes[op.domain.route] if op.domain.route >= 0 else None

@@ -33,7 +33,7 @@ class RowSet:
     clipped: bool = False
 
     def covers(self, read: RowSet) -> bool:
-        """Whether whoever reads these rows of the same storage finds them written."""
+        """Returns True if all rows of `read`, of the same storage, are written."""
         capacity = self.rows * self.cols >= read.rows * read.cols
         if self.kind == "first":
             if read.kind == "received":
@@ -101,7 +101,7 @@ def _first_rows(op: tf.TileOp, access: tf.Access, buffer: tf.Buffer, plan: tf.Ro
 
 
 def _is_clipped(op: tf.TileOp, access: tf.Access) -> bool:
-    """Whether only rows of tokens are touched; of a single row, whether only where there is a token."""
+    """Returns True if only rows of tokens are touched; for a single row, only if there is a token."""
     if access.rows is row_modes.OWN or (access.rows is row_modes.ONE and not op.primitive.is_matmul):
         return op.domain.clipped
     return access.rows is row_modes.ALL and op.primitive.sums_rows and op.domain.of_tokens

@@ -38,7 +38,7 @@ class Signal(NamedTuple):
 
 
 def op_spans(flow: tf.Taskflow) -> np.ndarray:
-    """How many consecutive events a wait or signal of each operation and kind may be about, [num_ops, 3]."""
+    """Returns the most consecutive events of a wait or signal of each operation and kind, [num_ops, 3]."""
     sizes = np.ones((len(flow.ops), 3), np.int64)
     for i, op in enumerate(flow.ops):
         if op.domain.route >= 0:

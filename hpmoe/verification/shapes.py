@@ -13,7 +13,7 @@ from hpmoe.tile_ops.tile_primitive import Result
 
 
 def shapes_fault(op: tf.TileOp, buffers: Sequence[tf.Buffer], routes: Sequence[tf.RoutePlan]) -> str:
-    """What of an operation does not fit together, or ""; its label begins the sentence."""
+    """Returns the fault of an operation whose sizes do not fit together, or ""; its label begins the sentence."""
     plan = routes[op.domain.route] if op.domain.route >= 0 else None
     return _route_fault(op, plan) or _dtype_fault(op, buffers) or op.primitive.fault(op, buffers, routes)
 

@@ -99,7 +99,7 @@ class Search:
         return None
 
     def _through(self, start: Node, fewer_than: int) -> tuple[list[Lead] | None, int]:
-        """The shortest cycle through a task, if of fewer than so many, and the steps taken: breadth first, backwards."""
+        """Returns the shortest cycle through a task if shorter than `fewer_than`, and the steps of the search."""
         came: dict[Node, tuple[Node, Lead]] = {}  # from which task the search came to one
         covered: dict[tuple[int, int], int] = {}  # tasks of a queue that it came to by queue order
         level, steps = [start], 0
@@ -157,7 +157,7 @@ class MayLeads:
             yield Lead(Node(rank, signal.task), event)
 
     def _is_of_all(self, signal: Signal, event: int) -> bool:
-        """Whether every rank is signalled the event by this task of some rank."""
+        """Returns True if this task of some rank signals the event on every rank."""
         key = signal.task, event
         if key not in self._of_all:
             self._of_all[key] = all(any(self.order.reaches(signal, event, source, rank) for source in self.ranks)
@@ -167,7 +167,7 @@ class MayLeads:
 
 def find_cycle(order: Order, stuck: list[int], on_one_rank: EventLeads | None,
                is_possible: Callable[[list[Lead]], bool]) -> list[Lead]:
-    """A shortest cycle among stuck tasks: of those that wait for one another on all ranks alike, else on certain ranks, else
+    """A shortest cycle among stuck tasks: of those that wait for one another on all ranks, else on certain ranks, else
     of what may be in some routing. Where one rank has a cycle by itself, one that is possible there, or that one's case has.
     """
     flow = order.flow

@@ -26,22 +26,23 @@ from hpmoe.verification.well_formed import check_sizes, check_well_formed
 
 @suggests_keywords
 def verify(flow: tf.Taskflow | Stages) -> None:
-    """Raises VerifyError unless the taskflow is a correct schedule whatever the routing; of Stages, unless each of them is.
+    """Raises VerifyError unless the taskflow, or each of the Stages, is a correct schedule for every routing.
 
-    Proved of the operations themselves, whoever made them, for any rows that the slots can hold. Each is one that its
-    body can run, on operands that fit together. It has a task for each unit there is, no fewer and no more: for all slots of
-    its route, all tiles of its rows, all blocks of its matrices. So together its tasks touch all of some rows, in some
-    columns; these exist, nobody else writes an element of them, all that is read of them is written (where rows of padding,
-    dropped entries or empty copies are not, they are not read), and all of each output is. One operation may be several that
-    write other columns; its columns may be in tiles of any width, its matrices in blocks of any height. Its rows cannot be
-    divided among several, as units begin with the first.
+    Proofs about operations, for any rows that the slots can hold:
 
-    Proved of the tables: each task is in one queue of its unit, once; no
-    cycle runs through queue order and events, across ranks too; nobody writes what is read early. The events, waits and
-    signals are those that `hpmoe.rewriting.rebuild` derives from the operations, and with queues those that
-    `hpmoe.rewriting.requeue` leaves. Tables edited by hand are refused.
+    - A body can run each operation, and its operands fit together.
+    - An operation has one task for each unit: all slots of its route, tiles of its rows, or blocks of its matrices.
+    - Its tasks together touch all of some rows, in some columns. These exist, and no other operation writes them.
+    - All elements that are read are written before, and all of each output is. Rows of padding, dropped entries or empty
+      replicas may be left unwritten if they are not read.
 
-    What the operations compute is not judged: another operand of the same form is another function.
+    Several operations may write different columns, in tiles of any width; they cannot divide rows.
+
+    Proofs about tables: each task is in one queue of its unit; no cycle runs through queue order and events, across ranks
+    too; no task writes what is still read. Events, waits and signals must be those that `hpmoe.rewriting.rebuild` derives
+    from the operations, and with queues those that `hpmoe.rewriting.requeue` leaves. Tables edited by hand are refused.
+
+    `verify` does not check which function the operations compute.
 
     Args:
         flow: at any stage after tile_partition, with or without queues.
@@ -110,7 +111,7 @@ def _check_tokens(flow: tf.Taskflow) -> None:
 
 
 def _check_early(flow: tf.Taskflow) -> None:
-    """What is read before a task's events have come is there when the launch begins."""
+    """Checks that values read before a task's waits are ready when the launch begins."""
     made = {flow.buffers[access.buffer].storage for op in flow.ops for access in op.outputs}
     for i, op in enumerate(flow.ops):
         if op.params.is_early and (weight := flow.buffers[op.operands[2].buffer]).storage in made:

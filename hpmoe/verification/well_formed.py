@@ -78,7 +78,7 @@ def _check_rows(flow: tf.Taskflow) -> None:
 
 
 def _can_be(plan: tf.RoutePlan, index: int, flow: tf.Taskflow) -> bool:
-    """Whether a route takes tokens of the flow's ranks to as many experts of each, by ids that are given."""
+    """Returns True if a route by given ids sends tokens of the flow's ranks to equally many experts of each rank."""
     if not plan.kind.is_possible() or not 0 <= plan.expected_rows <= plan.max_rows \
             or (plan.ep_size, plan.tile_rows, plan.num_tokens) != (flow.ep_size, flow.tile_rows, flow.routes[0].num_tokens):
         return False
@@ -107,7 +107,7 @@ def _way_fault(routes: Sequence[tf.RoutePlan], index: int) -> str:
 
 
 def _is_of_choices(flow: tf.Taskflow, b: int, plan: tf.RoutePlan, dtypes: tuple[str, ...]) -> bool:
-    """Whether an input has a value for each choice of each token."""
+    """Returns True if an input has a value for each choice of each token."""
     if b not in flow.inputs or not 0 <= b < len(flow.buffers):
         return False
     buffer = flow.buffers[b]
