@@ -15,7 +15,7 @@ from hpmoe.support.loading import address
 
 
 class Places:
-    """What is known of the buffers of a taskflow before it is launched.
+    """Properties of a taskflow's buffers before a launch.
 
     Attributes:
         buffers: of the taskflow.
@@ -71,7 +71,7 @@ class Placed:
 
     def __init__(self, places: Places, pool: Pool, inputs: Sequence[Sequence[np.ndarray]],
                  received: Sequence[Sequence[int]], padded: bool, into: Mapping[int, Sequence[np.ndarray]]):
-        """`padded`: results begin as zeros, as nobody writes their padding. `into`: for some results, by buffer, the array
+        """`padded`: results begin as zeros, as no task writes padding. `into`: for some results, by buffer, the array
         of each rank to write them to."""
         self._places, self.received = places, received
         self._arrays: list[dict[int, np.ndarray]] = [{} for _ in inputs]
@@ -115,7 +115,7 @@ class Placed:
                     address += of_rank[home]
 
     def _address_of(self, rank: int, b: int, array: np.ndarray) -> int:
-        """The address of a caller's array, once it is what the buffer must be; without rows, that of a row nobody reads."""
+        """Checks a caller's array and returns its address; for an array without rows, that of an unused row."""
         places, buffer = self._places, self._places.buffers[b]
         rows, dtype = places.num_rows(b, self.received[rank]), places.dtypes[b]
         if array.dtype != dtype or array.size != rows * buffer.cols or not array.flags.c_contiguous:
@@ -144,7 +144,7 @@ class Placed:
         return [[self.array(rank, b) for b in range(len(self._places.buffers))] for rank in range(len(self._arrays))]
 
     def read_ranks(self) -> list[list[np.ndarray]]:
-        """The same as a launch takes them: of those without rows a row that nobody reads."""
+        """Returns the arrays as a launch takes them; an array without rows becomes an unused row."""
         return [[a if a.size else np.zeros((1, a.shape[1]), a.dtype) for a in mine] for mine in self.ranks()]
 
 

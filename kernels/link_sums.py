@@ -13,7 +13,7 @@ from hpmoe.support.dtypes import dtype_name, rounded, widen
 
 
 class Ranks(Protocol):
-    """What a sum needs of a Link."""
+    """Part of a Link that a sum needs."""
 
     rank: int
     size: int
@@ -25,7 +25,7 @@ class Ranks(Protocol):
 
 
 def sum_in_memory(link: Ranks, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Where all ranks share memory: each sums a part of each array, and reads the parts of the others."""
+    """Sums if all ranks share memory: each rank sums a part of each array and reads the others' parts."""
     key = _key(arrays)
     mine, sums = (link.pool.lease([a.nbytes for a in arrays]) for _ in range(2))
     for i, array in enumerate(arrays):
@@ -45,7 +45,7 @@ def sum_in_memory(link: Ranks, arrays: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def sum_of_copies(link: Ranks, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Where not all ranks share memory: each gets the arrays of all."""
+    """Sums if not all ranks share memory: each rank receives the arrays of all."""
     told = link.meet("a sum over ranks", b"".join(np.ascontiguousarray(a).tobytes() for a in arrays), _key(arrays))
     ends = np.cumsum([0, *(a.nbytes for a in arrays)])
     results = []
@@ -66,7 +66,7 @@ def _part(link: Ranks, size: int, rank: int) -> slice:
 
 def _arrays_of_ranks(link: Ranks, what: str, lease: Lease, arrays: Sequence[np.ndarray],
                      key: bytes) -> list[list[np.ndarray]]:
-    """Of each rank, the flat arrays that it has laid out as a lease of its own heap."""
+    """Returns the flat arrays that each rank has placed in a lease of its own heap."""
     offsets = np.array([lease.address(i) - link.heap(link.rank) for i in range(len(arrays))], np.int64)
     told = link.meet(what, offsets.tobytes(), key)
     return [[_array_at(link.heap(rank) + int(offset), array.size, array.dtype)

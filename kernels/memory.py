@@ -35,7 +35,7 @@ class Pool:
     """
 
     def __init__(self, make: Callable[[int], Block] | None = None) -> None:
-        """`make`: blocks of so many bytes; of this process's own memory where None."""
+        """`make` allocates a block of a number of bytes; None allocates this process's memory."""
         self._make = make or _Block
         self._free: list[Block] = []
         self._leased: set[_Leased] = set()
@@ -44,7 +44,7 @@ class Pool:
         self._lock = new_plain_lock()
 
     def lease(self, sizes: Sequence[int]) -> Lease:
-        """So many uninitialised bytes each, aligned to cache lines; new ones where the pool is being asked already."""
+        """Returns uninitialised blocks of `sizes` bytes, aligned to cache lines; new ones if the pool is in use."""
         lease, take = Lease(sizes), self._make
         is_mine = self._lock.acquire(blocking=False)  # or another thread asks, or this one did before a signal's handler ran
         try:
@@ -126,7 +126,7 @@ class Lease:
         self._sizes, self.blocks = sizes, list[Block]()
 
     def address(self, i: int) -> int:
-        """Where the i-th begins."""
+        """Returns the address of the i-th block."""
         return self.blocks[i].start
 
     def array(self, i: int) -> np.ndarray:

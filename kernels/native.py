@@ -120,7 +120,7 @@ def gemm_name() -> str:
 
 
 def products_name() -> str:
-    """What multiplies matrices, in words."""
+    """Names the matrix multiplication that this CPU uses."""
     return f"AMX, elsewhere {gemm_name()}" if load().hpmoe_uses_amx() else gemm_name()
 
 
@@ -141,7 +141,7 @@ def use_amx(allowed: bool, core_is_shared: bool | None = None) -> bool:
 
 
 def _link_signatures() -> loading.Signatures:
-    """Of ranks that are processes."""
+    """Sets signatures of the functions for ranks that are processes."""
     handle, number, words, status = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(Status)
     call = [handle, ctypes.c_char_p, ctypes.c_uint64]
     return {

@@ -18,10 +18,10 @@ from hpmoe.tile_ops import row_modes
 
 
 def pack(flow: Taskflow) -> np.ndarray:
-    """The image of a Taskflow that has queues, uint8: its tasks queue by queue, what they wait for and signal as templates.
+    """Returns the image of a Taskflow with queues, uint8: its tasks queue by queue, waits and signals as templates.
 
-    Every task of the image waits for and signals exactly what the taskflow's tables say, whatever they hold; templates only
-    say it once for all tasks that do the same around their place.
+    Every task of the image waits for and signals exactly what the taskflow's tables say. A template holds the waits and
+    signals that many tasks share, relative to their places.
 
     Raises:
         TransformError: it is too large for an image.

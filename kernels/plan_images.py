@@ -50,7 +50,7 @@ def pack_plans(images: Sequence[np.ndarray], most_received: Sequence[int]) -> np
 
 
 def image_of(images: np.ndarray, plan: int) -> np.ndarray:
-    """That of a plan by itself, a view."""
+    """Returns the image of one plan, a view."""
     start = 0
     for _ in range(plan):
         start += _bytes_at(images, start)
@@ -62,6 +62,6 @@ def _bytes_at(images: np.ndarray, start: int) -> int:
 
 
 def in_words(flows: Sequence[Taskflow], of_buffers: Sequence[Sequence], nothing: object) -> list:
-    """What there is of the buffers of each plan, as their table on a device has it: `nothing` where capacities of routes
-    lie."""
+    """Returns the values of each plan's buffers in the order of their table on a device; `nothing` for capacities of
+    routes."""
     return [word for flow, words in zip(flows, of_buffers, strict=True) for word in (*words, *[nothing] * len(flow.routes))]

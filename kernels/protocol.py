@@ -50,7 +50,7 @@ Domain = IntEnum("Domain", list(_DOMAINS.items()))
 
 
 class Index(IntEnum):
-    """How a wait or a signal finds its counter from the event it names: see core/decode.h."""
+    """Rule by which a wait or a signal finds its counter from its event: see core/decode.h."""
 
     STATIC = 0
     SLOT_EXPERT = 1
@@ -62,7 +62,7 @@ class Index(IntEnum):
 
 
 class Amount(IntEnum):
-    """What a signal adds: the rows made ready, or one."""
+    """Amount that a signal adds: the rows made ready, or one."""
 
     ROWS = 0
     COUNT = 1
@@ -109,7 +109,7 @@ class Dtype(IntEnum):
 
 
 class DropPolicy(IntEnum):
-    """What happens to entries over an expert's capacity; NONE where experts take everything."""
+    """Policy for entries over an expert's capacity; NONE if experts take every entry."""
 
     NONE = 0
     ERROR = 1
@@ -118,7 +118,7 @@ class DropPolicy(IntEnum):
 
 
 class Code(IntEnum):
-    """How a launch ended."""
+    """Status of a launch."""
 
     OK = 0
     TIMEOUT = 1

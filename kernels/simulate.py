@@ -63,7 +63,7 @@ def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing
 
     Workers walk their queues in order, wait for events until these have counted what the routing makes their thresholds,
     and signal, exactly as a launch does: it is the same image, read by the same code. A task takes time of its own and
-    shares memory and link bandwidth with whatever uses them at that moment; see `Machine`. The result is deterministic.
+    shares memory and link bandwidth with the other tasks of that moment; see `Machine`. The result is deterministic.
 
     Args:
         flow: with queues, as `assign_queues` makes it; or Stages of such.
@@ -103,7 +103,7 @@ def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing
 
 
 class Outline(NamedTuple):
-    """What a simulated run comes to, without its tasks.
+    """Summary of a simulated run, without its tasks.
 
     Attributes:
         span: microseconds from the first task to the end of the last.
@@ -118,7 +118,7 @@ class Outline(NamedTuple):
 
 def outline(flow: Taskflow, machine: Machine | None = None, *, routing: PerRank | float | None = None,
             topk_weights: Sequence[np.ndarray] | None = None) -> Outline:
-    """What simulate says of all tasks together, in the memory of the routing and the workers alone.
+    """Simulates like `simulate` and returns only totals, with memory for the routing and the workers.
 
     Raises:
         ArgumentError, LaunchError: as simulate.
@@ -164,7 +164,7 @@ def _check_size(flow: Taskflow) -> None:
 
 
 class _OfTasks:
-    """Where a run writes what there is of each task, and of each moment."""
+    """Arrays that a run writes per task and per moment."""
 
     def __init__(self, flow: Taskflow):
         tasks = flow.ep_size * flow.num_tasks
@@ -174,7 +174,7 @@ class _OfTasks:
 
 def _run(flow: Taskflow, machine: Machine, ranks: ctypes.Array
          ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, Simulated, np.ndarray]:
-    """What a Run has of a simulation besides its rows: times, their origin, all else that is known, and bytes moved."""
+    """Returns the parts of a Run besides its rows: times, their origin, other facts, and bytes moved."""
     of_tasks = _OfTasks(flow)
     _, traffic, moved = _native_run(flow, machine, ranks, of_tasks)
     wait_begin, begin, end = of_tasks.times.T

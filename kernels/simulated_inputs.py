@@ -78,7 +78,7 @@ def _is_list(given: object) -> bool:
 
 
 def _array(given: object) -> np.ndarray:
-    """What is given as an array; one of nothing where rows differ in length."""
+    """Converts an argument to an array; an empty one if rows differ in length."""
     try:
         return np.asarray(given)
     except ValueError:
@@ -92,7 +92,7 @@ def _described(ids: np.ndarray) -> str:
 
 def _weights(flow: Taskflow, plan: RoutePlan, routing: Routing, given: Sequence[np.ndarray] | None
              ) -> Iterator[np.ndarray]:
-    """Of each rank the weights that decide what is dropped; none where nothing reads them."""
+    """Returns each rank's weights that decide which entries are dropped; none if no policy reads them."""
     if given is not None:
         check_argument(_is_list(given) and len(given) == flow.ep_size, "hpmoe.simulate", "topk_weights",
                        f"of {len(given)} ranks" if _is_list(given) else repr(given), f"of {flow.ep_size} ranks")

@@ -1,4 +1,4 @@
-"""How the primitives of tokens' rows run on tensors: natively, on all cores, in memory that is kept from call to call."""
+"""Runs the primitives of tokens' rows on tensors: natively, on all cores, in memory that is kept from call to call."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _check(code: int) -> None:
 # In NumPy arrays.
 
 def sorted_places(keys: np.ndarray, order: np.ndarray | None = None) -> np.ndarray:
-    """Where each key comes in a stable sort; `order` gets which key comes where."""
+    """Returns the place of each key in a stable sort; `order` receives the key at each place."""
     if keys.dtype != np.int32:
         keys = np.unique(keys, return_inverse=True)[1].astype(np.int32)
     keys = np.ascontiguousarray(keys.reshape(-1))
@@ -96,7 +96,7 @@ def scatter_sum(rows: np.ndarray, index: np.ndarray, num_rows: int, dtype: str) 
 # On tensors. Each operation has a forward and a backward on arrays, and a name of the dtype of what is summed.
 
 class _Operation(Protocol):
-    """What moves rows: of arrays, and of the gradient of what it makes of them."""
+    """Operation that moves rows of arrays, and of gradients of its results."""
 
     @property
     def forward(self) -> Callable[..., np.ndarray]: ...

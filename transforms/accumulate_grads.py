@@ -26,10 +26,10 @@ def _check(into: Mapping[str, Tensor]) -> None:
 def accumulate_grads(program: Program, *, into: Mapping[str, Tensor]) -> Program:
     """Adds the gradients of some arguments to float32 main gradients, in place, instead of returning them.
 
-    A step of several micro-batches then needs neither a gradient array for each nor a pass that adds them up: the tile
-    task that sums a weight's gradient adds it to the main gradient, in float32 whatever the dtype of the weight (gradient
-    accumulation fusion, as in Megatron-LM). The gradient that MindSpore is given for such an argument is zero, so whatever
-    else reads it in the loss still adds its own part. Zero the main gradients yourself at the start of a step.
+    A step of several micro-batches then needs no gradient array per micro-batch and no pass that adds them: the tile
+    task that sums a weight's gradient adds it to the main gradient, in float32 for any dtype of the weight (gradient
+    accumulation fusion, as in Megatron-LM). MindSpore receives a zero gradient for such an argument, so that other
+    uses of it in the loss still add their own part. Zero the main gradients yourself at the start of a step.
 
     Rewrite:
         d = grouped_weight_grad x dy route

@@ -78,7 +78,7 @@ def critical_path(flow: tf.Taskflow, machine: Machine, order: np.ndarray | None 
 
 
 def expert_barrier(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
-    """What the paper's public implementation does: one operator after another, half of the vector workers, and matmul tiles
+    """Queues of the paper's public implementation: one operator after another, half of the vector workers, and matmul tiles
     dealt out from the first worker on again for every expert. Signals for an expert, with overlap_comm(signal="expert"), go
     out from a worker of their own as soon as its puts are done. `hpmoe simulate` adds its events and its waiting.
 
@@ -215,7 +215,7 @@ def _as_queue(queue: Sequence[int] | np.ndarray) -> np.ndarray:
 
 
 def _queues(flow: tf.Taskflow, machine: Machine, policy: str | Policy, order: np.ndarray | None) -> Sequence[np.ndarray]:
-    """What a policy gives."""
+    """Returns the queues of a policy."""
     if not isinstance(policy, str):
         return call_user("assign_queues", "policy", policy, flow, machine)
     if policy == "critical_path" and order is not None:

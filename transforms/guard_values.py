@@ -19,7 +19,7 @@ FILLS = ("raise", "zero", "mean")
 
 @dataclasses.dataclass(frozen=True)
 class _Report:
-    """What is done with how many values of each row a guard has found.
+    """Report of a guard's findings: raises an error or adds them to counts.
 
     Attributes:
         function, value: names of what it guards.
@@ -148,12 +148,12 @@ def _has_rows(value: Atom) -> bool:
 
 
 def _numbered(values: Sequence[object]) -> list[str]:
-    """What is added to the name of each of several."""
+    """Returns the suffix for the name of each of several values."""
     return [""] if len(values) == 1 else [f" {i}" for i in range(len(values))]
 
 
 def _of_layers(program: Program) -> dict[Atom, tuple[str, str]]:
-    """What the program computes as a layer's input, routing weights or output: which of these, and of which layer."""
+    """Returns the variables that are a layer's input, routing weights or output, with role and layer."""
     combines = [eqn for eqn in program.equations if eqn.primitive.name == "combine"]
     sent = {eqn.inputs[1]: eqn.inputs[0] for eqn in program.equations if eqn.primitive.name == "dispatch"}
     computed: dict[Atom, tuple[str, str]] = {}

@@ -116,7 +116,7 @@ def _peer_order(option: str, order: str | Order, ep_size: int) -> np.ndarray:
 
 
 def _with_returns(flow: Taskflow, plan: RoutePlan, returns: int | None) -> RoutePlan:
-    """The route with so many events for rows that come back, or one for each tile of tokens."""
+    """Returns the route with `returns` events for combined rows, or one per tile of tokens."""
     tiles = -(-plan.num_tokens // flow.tile_rows)
     return dataclasses.replace(plan, return_tokens=max(1, -(-tiles // (returns or tiles or 1))) * flow.tile_rows)
 

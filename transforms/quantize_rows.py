@@ -39,25 +39,25 @@ def quantize_rows(program: Program, *, dtype: str = "int8", scale: str | int | N
     """Dispatches rows as elements of one byte and scales: about half the bytes of bfloat16 rows, a quarter of float32.
 
     The ranks of tokens quantise each row once, and the ranks of experts read the rows that arrive as floats again, all in
-    tile tasks of the same kernel. What is rounded, saturated, and done with zeros, NaN and infinities is written in
-    `hpmoe.tile_ops.row_formats`; a row, or block, with a NaN or an infinity arrives as NaN.
+    tile tasks of the same kernel. `hpmoe.tile_ops.row_formats` defines rounding and
+    saturation; a row, or block, with a NaN or an infinity arrives as NaN.
 
     Gradients are straight-through: those of the function of the rows that arrived, passed on to the rows that were sent as
-    if nothing had been rounded. What `combine` sends back stays as it is, unless it is told to be quantised, too: each row
-    of an expert, before it is weighted and summed in float32; the gradient of its weight is that of the row before.
+    if nothing had been rounded. Rows that `combine` sends back are quantised only with
+    `combine=True`: each row of an expert, before it is weighted and summed in float32; the gradient of its weight is that of the row before.
 
     Rewrite:
         b = dispatch x a  ->  q = quantize[dtype=int8] x    p = dispatch q a    b = dequantize[dtype=int8 to=float32] p
         e = combine d a w ->  q = quantize[dtype=int8] d    e = combine_quantized[dtype=int8 to=float32] q a w      (combine)
 
     Requires: a plain function with a dispatch; transforms of the traced Program come before it.
-    Ensures: the same function of rows that are rounded on their way; nothing else is. What multiplies rows of this format,
-        see `quantize_weights`, takes them as they arrive.
+    Ensures: the same function of rounded rows. Products of rows in this format, see `quantize_weights`, read rows as
+        they arrive.
 
     Args:
         f: the function.
         dtype: "int8"; "float8_e4m3fn"; or "mxfp8", float8_e4m3fn with an e8m0 scale for each 32 columns (OCP MX).
-        scale: "token", a float32 scale for each row; or an int, one for each block of so many columns; None for "token", and
+        scale: "token", a float32 scale for each row; or an int, one for each block of this many columns; None for "token", and
             for the 32 columns of mxfp8, which has no others.
         combine: whether the rows that experts return are quantised as well. Then the scheme
             "deduplicated" of send_rows, which returns one sum, comes before.
@@ -131,7 +131,7 @@ class _Rule:
         return self._quantized(builder, eqn)
 
     def _of_arrived(self, builder: Builder, eqn: Equation) -> list[Atom] | None:
-        """What takes rows as they arrive: products of such rows and relays, which pass them on."""
+        """Rewrites equations that read rows as they arrive: products of such rows, and relays."""
         rows, others = self.arrived[eqn.inputs[0]], eqn.inputs[1:]
         if eqn.primitive is grouped_quantized and self.form == MULTIPLIED.get(str(eqn.params.get("rows", ""))):
             return [builder.keep(eqn.replace(inputs=(rows, *others)))]
@@ -152,14 +152,14 @@ class _Rule:
         return [self._floats(builder, eqn, builder.add(dispatch_rows, self.sent[rows], route, source=eqn.source))]
 
     def _floats(self, builder: Builder, eqn: Equation, arrived: Var) -> Var:
-        """Of rows that arrive, as those that were sent."""
+        """Returns arrived rows as floats of the dtype that was sent."""
         out = builder.add(dequantize, arrived, **self.form, to=eqn.inputs[0].aval.dtype, source=eqn.source)
         self.arrived[out] = arrived
         return out
 
 
 def _gradients(program: Program) -> set[Atom]:
-    """What a backward program computes from the gradients that it is given; all else it computes again."""
+    """Returns the values that a backward program computes from given gradients; it recomputes all others."""
     found: set[Atom] = set(program.cotangents)
     for eqn in program.equations:
         if not found.isdisjoint(eqn.inputs):

@@ -39,7 +39,7 @@ def quantize_weights(program: Program, *, dtype: str = "int8", row_dtype: str | 
 
     Each launch rounds the weights that it is given, with a scale for each column of an expert's matrix, in tile tasks of the
     same kernel. Weights that are quantised already are arguments of `hpmoe.grouped_matmul` instead, which has the formulas.
-    How columns, and rows, are rounded is written in `hpmoe.tile_ops.row_formats`. Copies of experts (`replicate_experts`)
+    `hpmoe.tile_ops.row_formats` defines the rounding of columns and rows. Copies of experts (`replicate_experts`)
     are sent as what their owners have rounded, a byte an element, with the scales; copies that the forward pass saves for
     the backward one travel as floats, and are rounded where they arrive: `save_for_backward(policy="dispatched_rows")`,
     between the two, leaves them out.
@@ -58,8 +58,8 @@ def quantize_weights(program: Program, *, dtype: str = "int8", row_dtype: str | 
 
     Args:
         f: the function.
-        dtype: "int8" or "float8_e4m3fn", what elements of weights are; or "mxfp8", float8_e4m3fn with an e8m0 scale for each
-            32 elements of a column (OCP MX) in place of one for all of it.
+        dtype: element type of weights, "int8" or "float8_e4m3fn"; or "mxfp8", float8_e4m3fn with an e8m0 scale for each
+            32 elements of a column (OCP MX) instead of one for the column.
         row_dtype: the same as `dtype`, rows are rounded too, with a scale each, or for 32 columns of mxfp8; sums of int8 are
             exact in int32, others in float32. None, rows stay as they are.
         backward: "straight_through"; or "quantized", where gradients of results, times the scales of the weights, are
@@ -200,8 +200,10 @@ class _Rule:
         return self.packed[x]
 
     def _rounded(self, b: Builder, x: Atom, source: str) -> Atom:
-        """Of rows that are weighted, what is weighted, as it was rounded before: scales of mxfp8 are powers of two, so that
-        weighted rows would be rounded to others."""
+        """Returns the rounded rows; for weighted rows, the unweighted ones as rounded before.
+
+        Scales of mxfp8 are powers of two, so that weighted rows would round differently.
+"""
         if x not in self.rounded and x in self.weighted:
             rows, weights = self.weighted[x]
             self.rounded[x] = b.add(mul, self._rounded(b, rows, source), weights, source=source)

@@ -18,7 +18,7 @@ Policy = Callable[[Equation], bool]
 
 
 def everything(eqn: Equation) -> bool:
-    """Saves whatever the backward pass reads; nothing but routes is computed again."""
+    """Saves all values that the backward pass reads; recomputes only routes."""
     return True
 
 
@@ -46,10 +46,10 @@ def _check(policy: str | Policy = "everything") -> None:
 def save_for_backward(program: Program, *, policy: str | Policy = "everything") -> Program:
     """Chooses what the forward pass saves for the backward one, which recomputes the rest: `jax.checkpoint` with a policy.
 
-    A policy says which values may be saved; saved are those that the backward pass reads. Whatever else it needs it
-    computes again from these and from the inputs, by the same operations in the same order, so that gradients are bitwise
-    those of any other policy. A collective that is not saved runs again too. Ids that are computed, weights that decide what
-    is dropped and numbers that are drawn are saved whatever the policy.
+    A policy says which values may be saved; those that the backward pass reads are saved. It computes all other values
+    again from these and from the inputs, by the same operations in the same order, so that gradients are bitwise
+    those of any other policy. A collective that is not saved runs again too. Computed ids, weights that decide which
+    entries are dropped, and random numbers are saved under every policy.
 
     Rewrite:
         # moe_ffn_vjp                           b = saved_1   c = saved_2

@@ -36,7 +36,7 @@ def tile_partition(program: Program, *, rows: Size = None, cols: Size = None,
         gmm[slot 0, cols 128:256] ...       one task for each row slot and column range
 
     Requires: a plain function, or one under Program transforms.
-    Ensures: a Taskflow with blocking collectives and no queues; received rows in slots, static whatever the routing;
+    Ensures: a Taskflow with blocking collectives and no queues; received rows in slots, static for every routing;
         temporaries in the memory of others that are dead by then, where that keeps no stages from overlapping.
 
     Args:
