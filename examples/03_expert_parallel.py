@@ -40,7 +40,7 @@ def make_routing(rng, favourite=None):
 
 
 def dense_moe(hidden_states, topk_ids, topk_weights, gate_up_weight, down_weight):
-    """The same layer in NumPy without ranks or rows: every token through every expert, then a weighted choice."""
+    """Computes the layer in NumPy without ranks: every token through every expert, then the weighted sum."""
     x, ids, weights = hidden_states.asnumpy(), topk_ids.asnumpy(), topk_weights.asnumpy()
     up, down = gate_up_weight.asnumpy(), down_weight.asnumpy()
     gate, linear = np.split(np.einsum("rth,eho->rteo", x, up.reshape(-1, *up.shape[2:])), 2, axis=-1)
@@ -53,7 +53,7 @@ def dense_moe(hidden_states, topk_ids, topk_weights, gate_up_weight, down_weight
 
 
 def received_rows(topk_ids):
-    """How many rows each rank receives."""
+    """Returns the number of rows that each rank receives."""
     chosen = [ids[:n].reshape(-1) for ids, n in zip(topk_ids.asnumpy(), TOKENS_OF_RANK, strict=True)]
     return np.bincount(np.concatenate(chosen) // NUM_LOCAL_EXPERTS, minlength=EP_SIZE).tolist()
 

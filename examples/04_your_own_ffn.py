@@ -63,7 +63,7 @@ def make_arguments():
 
 
 def output_and_grads(f, args):
-    """What f returns, and its gradient for every float argument."""
+    """Returns the output of f and the gradient of every float argument."""
     floats = tuple(i for i, x in enumerate(args) if x.dtype == ms.float32)
     grads = ms.grad(lambda *a: (f(*a) ** 2).sum(), grad_position=floats)(*args)
     return (f(*args), *grads)

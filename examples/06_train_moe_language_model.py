@@ -127,7 +127,7 @@ class Trainer:
         self.seconds.append(time.perf_counter() - start)
 
     def median_seconds(self):
-        """Of a step: the first ones also trace, plan and warm up."""
+        """Median seconds of a step; the first steps also trace, plan and warm up."""
         return np.median(self.seconds)
 
 

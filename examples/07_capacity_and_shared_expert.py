@@ -1,9 +1,9 @@
-"""Capacity: what an expert takes of a rank is bounded, what is over is dropped and counted. And a shared expert.
+"""Capacity bounds the entries that an expert takes from a rank, and drops and counts the rest. Also a shared expert.
 
     python examples/07_capacity_and_shared_expert.py
 
 With a `capacity_factor` an expert takes at most ceil(num_tokens * top_k / num_experts * capacity_factor) entries of each
-rank, so that memory is bounded whatever the router does. `drop_policy` says what becomes of the rest: "error" raises,
+rank, so that memory is bounded for any routing. `drop_policy` says what becomes of the rest: "error" raises,
 "position" keeps the first tokens, "probs" those of the largest weights. A shared expert takes every token; on an NPU its
 matmuls are what the matrix units compute while the first rows are still under way.
 """

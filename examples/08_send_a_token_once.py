@@ -66,7 +66,7 @@ def show_numbers(args):
 
 
 def show_simulated(rng):
-    """The same layer where its ranks are nodes, share two nodes, and share one."""
+    """Simulates the layer with ranks on a node each, on two nodes, and on one node."""
     ep_size, num_tokens, num_experts, top_k, hidden_size, intermediate_size = 8, 1024, 64, 8, 7168, 1024
     ids = random_ids(rng, ep_size, num_tokens, num_experts, top_k)
     local = num_experts // ep_size

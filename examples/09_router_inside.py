@@ -46,7 +46,7 @@ def make_arguments(rng):
 
 
 def plain(hidden_states, router, gate_up_weight, down_weight, shared_up, shared_down):
-    """The same on one rank that has all experts, run by MindSpore operation by operation."""
+    """Computes the layer on one rank with all experts, run by MindSpore op by op."""
     return layer(hidden_states.reshape(-1, HIDDEN_SIZE), router[0], gate_up_weight.reshape(NUM_EXPERTS, HIDDEN_SIZE, -1),
                  down_weight.reshape(NUM_EXPERTS, -1, HIDDEN_SIZE), shared_up[0], shared_down[0])
 

@@ -6,7 +6,7 @@
 
 Each MoE layer is one `hpmoe.nn.MoELayer`: router, experts and balance loss are one function, run as kernels. The bias of its
 router is updated after every step, which balances the experts without a loss. Embeddings, attention and AdamW are ordinary
-MindSpore on both sides, weights start alike and batches are the same, so the losses are the same up to rounding, until some
+MindSpore on both sides, initial weights and batches are equal, so the losses are equal up to rounding, until some
 token's second and third expert are closer than that and it goes to another expert on one side.
 
 A checkpoint has all that a step depends on: what `--resume` continues ends with the bits of a run that was never
@@ -36,7 +36,7 @@ LEARNING_RATE, WARMUP_STEPS, AUX_LOSS, BIAS_RATE = 3e-3, 20, 1e-2, 1e-3
 
 
 class PlainMoELayer(hpmoe.nn.MoELayer):
-    """The same layer with the same Parameters in MindSpore's own operators: a loop over the experts that tokens chose."""
+    """MoE layer with the same Parameters in MindSpore's own operators: a loop over the experts that tokens chose."""
 
     def construct(self, hidden_states, with_losses=True):
         x = mint.reshape(hidden_states, (-1, HIDDEN_SIZE))
@@ -154,14 +154,14 @@ class Trainer:
         return {**self.model.parameters_dict(), **self.optimizer.parameters_dict()}
 
     def digest(self):
-        """Of all bits of the state."""
+        """Returns a digest of all bits of the state."""
         digest = hashlib.sha256()
         for name, value in sorted(self.state().items()):
             digest.update(name.encode() + np.ascontiguousarray(value.asnumpy()).tobytes())
         return digest.hexdigest()[:16]
 
     def tokens_per_second(self, batch):
-        """Of the median step: the first ones also trace, plan and warm up."""
+        """Returns tokens per second of the median step; the first steps also trace, plan and warm up."""
         return batch * SEQUENCE_LENGTH / np.median(self.seconds)
 
 

@@ -39,7 +39,7 @@ def share(array):
 
 
 def make_parameters(rng):
-    """The same whatever the number of ranks: each draws all, and keeps its own."""
+    """Makes Parameters that do not depend on the number of ranks: each rank samples all and keeps its own."""
     def normal(*shape):
         return (rng.standard_normal(shape) / np.sqrt(shape[-2])).astype(np.float32)
     router = Parameter(ms.Tensor(normal(HIDDEN_SIZE, NUM_EXPERTS)), name="router")

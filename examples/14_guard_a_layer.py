@@ -80,7 +80,7 @@ def time_by_opcode(call, args, repeats):
 
 
 def share(guarded, plain, args, repeats):
-    """Of the time inside tasks, that of guards; of a task that also sums what experts sent back, what it takes longer."""
+    """Returns the share of guards in the time inside tasks; a task that also sums rows counts with its extra time."""
     took, without = (time_by_opcode(call, args, repeats) for call in (guarded, plain))
     added = sum(us for opcode, us in took.items() if opcode not in without)
     sums = without["REDUCE"] - took["REDUCE"] if "REDUCE_AND_FILL" in took else 0.0

@@ -65,7 +65,7 @@ def train(layer, data):
 
 
 def backward_tasks(layer, batch):
-    """How many tile tasks the backward kernel has for what is trained."""
+    """Returns the number of tile tasks of the backward kernel for the trained Parameters."""
     network = Regression(layer)
     grads = ms.grad(network, None, layer.trainable_params())
     _, launches = hpmoe.measure(grads, *batch)

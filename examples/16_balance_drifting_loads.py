@@ -3,13 +3,13 @@
     python examples/16_balance_drifting_loads.py [--steps 12] [--tokens 768] [--hidden 384]
 
 Of 16 experts three take 60 % of the tokens, and others do from phase to phase: A, B, then A again. The same batches train
-three layers that start alike: one whose experts stay, one whose experts are relocated every few steps, and one whose hot
+three layers that start equal: one whose experts stay, one whose experts are relocated every few steps, and one whose hot
 experts get copies too. What the first two end with is the same bit for bit. The third sums weight gradients of copied
 experts in another order.
 
-First each of two ranks has a core of its own, a worker that nobody helps: a rank with 3/4 of the rows takes 3/4 of the work.
-Then whatever core is free serves all ranks, which is what a CPU does by default. There no rank is late whatever the
-routing, so there is nothing to win but fewer rows that go to waste in half-filled tiles. On an NPU ranks are devices: that
+First each of two ranks has a core of its own and one worker: a rank with 3/4 of the rows takes 3/4 of the work.
+Then any free core serves all ranks, which is the default on a CPU. There no rank is late under any
+routing, so balancing only saves rows in half-filled tiles. On an NPU ranks are devices: that
 is simulated, for 8 of them.
 """
 
@@ -118,7 +118,7 @@ def show_moves(trainers, times):
 
 
 def show_state(trainers):
-    """What was trained, every expert in its own place again."""
+    """Prints the trained weights, with every expert in its own place again."""
     for trainer in trainers.values():
         balance.move_experts(trainer.state(), trainer.balancer.experts, range(NUM_EXPERTS))
     fixed, moved, copied = ([t.asnumpy() for t in trainer.state()] for trainer in trainers.values())
@@ -146,7 +146,7 @@ def simulated(phase, hot, balancer, balances, ep_size, tokens, hidden):
 
 
 def simulate(ep_size, *sizes):
-    """What `measure` measures, simulated on ranks of an NPU each; and the workers of each expert in the last phase."""
+    """Simulates what `measure` measures, with an NPU per rank, and the workers of each expert in the last phase."""
     def to_layer(copies):
         return hpmoe.spmd(hpmoe.chain(
             copies, hpmoe.tile_partition(machine=hpmoe.machines.ascend_a3, rows="auto", cols="auto"),

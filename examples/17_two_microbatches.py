@@ -64,7 +64,7 @@ def show_numbers(args):
 
 
 def simulated_us(f, num_microbatches, tokens, ep_size=16, experts=128, top_k=8, hidden=7168, intermediate=2048):
-    """Of one launch, forward, on a modelled Ascend A3, where every expert gets the same."""
+    """Returns simulated microseconds of one forward launch on an Ascend A3 with balanced routing."""
     local, machine = experts // ep_size, hpmoe.machines.ascend_a3
     shapes = [((tokens, hidden), "bfloat16"), ((tokens, top_k), "int32"), ((tokens, top_k), "float32")] * num_microbatches
     shapes += [((local, hidden, 2 * intermediate), "bfloat16"), ((local, intermediate, hidden), "bfloat16"),

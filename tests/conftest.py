@@ -1,4 +1,4 @@
-"""What every test runs under; the warnings policy stands beside it, in pyproject.toml."""
+"""Settings and fixtures of every test; pyproject.toml has the warnings policy."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Examples that nobody has seen yet, where there are more than those of a default run; ids are those of any process."""
+    """Draws new examples if a run has more than the default number; ids are equal in every process."""
     assert not [item.nodeid for item in items if " at 0x" in item.nodeid], "a test id with an address; give it one by ids="
     times = config.getoption("--examples")
     laws = {item.obj for item in items if hasattr(item.obj, "_hypothesis_internal_use_settings")} if times > 1 else ()
@@ -81,7 +81,7 @@ def golden(request):
 
 @pytest.fixture
 def in_a_folder_of_its_own(monkeypatch, tmp_path):
-    """Where MindSpore may write what it knows of a graph that does not compile, and networks that it has rewritten."""
+    """Gives MindSpore a folder for reports of graphs that do not compile, and for rewritten networks."""
     monkeypatch.chdir(tmp_path)
     yield
     mindspore.set_context(mode=mindspore.PYNATIVE_MODE)

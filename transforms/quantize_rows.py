@@ -43,8 +43,8 @@ def quantize_rows(program: Program, *, dtype: str = "int8", scale: str | int | N
     saturation; a row, or block, with a NaN or an infinity arrives as NaN.
 
     Gradients are straight-through: those of the function of the rows that arrived, passed on to the rows that were sent as
-    if nothing had been rounded. Rows that `combine` sends back are quantised only with
-    `combine=True`: each row of an expert, before it is weighted and summed in float32; the gradient of its weight is that of the row before.
+    if nothing had been rounded. Rows that `combine` sends back are quantised only with `combine=True`: each row of an
+    expert, before it is weighted and summed in float32; the gradient of its weight is that of the row before rounding.
 
     Rewrite:
         b = dispatch x a  ->  q = quantize[dtype=int8] x    p = dispatch q a    b = dequantize[dtype=int8 to=float32] p
@@ -57,8 +57,8 @@ def quantize_rows(program: Program, *, dtype: str = "int8", scale: str | int | N
     Args:
         f: the function.
         dtype: "int8"; "float8_e4m3fn"; or "mxfp8", float8_e4m3fn with an e8m0 scale for each 32 columns (OCP MX).
-        scale: "token", a float32 scale for each row; or an int, one for each block of this many columns; None for "token", and
-            for the 32 columns of mxfp8, which has no others.
+        scale: "token", a float32 scale for each row; an int, one for each block of this many columns; or None, "token", and
+            32 columns for mxfp8, which has no others.
         combine: whether the rows that experts return are quantised as well. Then the scheme
             "deduplicated" of send_rows, which returns one sum, comes before.
         backward: "straight_through", where gradients travel as they are; or "quantized", where the gradients that the

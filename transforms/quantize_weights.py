@@ -203,7 +203,7 @@ class _Rule:
         """Returns the rounded rows; for weighted rows, the unweighted ones as rounded before.
 
         Scales of mxfp8 are powers of two, so that weighted rows would round differently.
-"""
+        """
         if x not in self.rounded and x in self.weighted:
             rows, weights = self.weighted[x]
             self.rounded[x] = b.add(mul, self._rounded(b, rows, source), weights, source=source)

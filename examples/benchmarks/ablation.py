@@ -105,7 +105,7 @@ def variants(direction: str) -> Iterator[tuple[str, frozenset[str], str | None]]
 
 
 def span_us(layer: Layer, on: frozenset[str]) -> float:
-    """Of a persistent kernel with these techniques, and its launch."""
+    """Returns microseconds of a persistent kernel with these techniques, including its launch."""
     machine = layer.machine if "all_aiv" in on else layer.machine.replace(num_aiv=max(1, layer.machine.num_aiv // 2))
     policy = POLICIES["critical_path" if "queues" in on else "round_robin"]
     if "interleave" in on:

@@ -55,7 +55,7 @@ class Contestant:
 
 @dataclasses.dataclass
 class Contest:
-    """How contests are held; one object for several problems remembers the variant chosen of each side."""
+    """Rules of a benchmark; one object for several problems remembers each side's chosen variant."""
 
     repeats: int
     threads: int
@@ -82,7 +82,7 @@ class Contest:
         return contestants
 
     def _may_enter(self, c: Contestant, problem: LayerProblem) -> bool:
-        """Whether a side can take part; if so its variant is chosen, while no other runs."""
+        """Returns True if a side can take part, and chooses its variant while no other side runs."""
         if problem.dtype in c.side.not_in:
             c.fail("none", c.side.not_in[problem.dtype])
         elif importlib.util.find_spec(c.side.package) is None:
@@ -156,7 +156,7 @@ class Contest:
 
 
 def reference(problem: LayerProblem) -> dict[str, dict[str, np.ndarray]]:
-    """What each pass should give, in float64, by pass and result."""
+    """Returns the expected results in float64, by pass and name."""
     passes, _ = numpy_loop.layer(problem, np.float64)
     full: dict[str, np.ndarray] = dict(zip(RESULTS, passes["forward + backward"](), strict=True))
     return {"forward": {"output": full["output"]}, "forward + backward": full,

@@ -25,7 +25,7 @@ def fused(problem):
 
 
 def passes_of(mesh, ids, args, cotangent, scheme="direct"):
-    """The same, of tensors on a mesh, by a scheme of hpmoe.send_rows."""
+    """Returns the passes for tensors on a mesh, with a scheme of hpmoe.send_rows."""
     staged = hpmoe.chain(hpmoe.send_rows(scheme=scheme), hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues,
                          hpmoe.fuse_persistent)
     f = hpmoe.spmd(staged(hpmoe.moe_ffn), mesh)

@@ -1,4 +1,4 @@
-"""One MoE-FFN to compute, as files on disk: what every side of a comparison gets, whatever framework it is written in.
+"""One MoE-FFN as files on disk, the input of every side of a comparison.
 
 Imports nothing but NumPy, so that a worker can use it without importing hpmoe and with it MindSpore.
 """
@@ -54,7 +54,7 @@ class LayerProblem:
 
     @property
     def flops(self) -> dict[str, int]:
-        """Of the matmuls of each pass: two forward, four more backward."""
+        """Floating-point operations of the matmuls of each pass: two forward, four more backward."""
         forward = 6 * self.num_tokens * self.top_k * self.hidden * self.intermediate
         return {"forward": forward, "forward + backward": 3 * forward}
 

@@ -37,7 +37,7 @@ class Layer:
         return self.rows_of(self.problem.intermediate)
 
     def experts(self):
-        """Of each expert: its index, its slice of the rows, and there gate, value, sigmoid(gate) and silu(gate) * value."""
+        """Yields each expert's index, its slice of the rows, and gate, value, sigmoid(gate) and silu(gate) * value there."""
         half = self.problem.intermediate
         for e, r in self.problem.slices:
             yield e, r, self.wide[r, :half], self.wide[r, half:], self.sigmoids[r], self.act[r]

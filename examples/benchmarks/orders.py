@@ -14,7 +14,7 @@ from hpmoe.transforms.assign_queues import Policy
 
 
 def by_destination(policy: Policy) -> Policy:
-    """The same, but that rows are put destination after destination, not slot after slot to all destinations."""
+    """Changes a policy so that rows are put destination by destination, not slot by slot to all destinations."""
     def ordered(flow: hpmoe.rewriting.Taskflow, machine: hpmoe.Machine) -> list[np.ndarray]:
         queues = [np.array(q) for q in policy(flow, machine)]
         for i in (i for i, op in enumerate(flow.ops) if op.primitive.sends_rows):
@@ -29,8 +29,8 @@ def by_destination(policy: Policy) -> Policy:
 
 
 def interleaved(policy: Policy) -> Policy:
-    """The same, but that the weight gradients of each expert follow the matmul tiles that read the same rows of it, which L2
-    may still hold; not before what they wait for can be there, whatever the routing."""
+    """Changes a policy so that an expert's weight gradients follow the matmul tiles that read the same rows, which L2 may
+    still hold, but not before their waits can be over under every routing."""
     def ordered(flow: hpmoe.rewriting.Taskflow, machine: hpmoe.Machine) -> list[np.ndarray]:
         queues = [np.asarray(q) for q in policy(flow, machine)]
         pairs = [(i, j) for i, grad in enumerate(flow.ops) if grad.primitive.makes_blocks and grad.domain.route >= 0
@@ -98,7 +98,7 @@ def _times(flow: hpmoe.rewriting.Taskflow, queues: list[np.ndarray], costs: np.n
 
 def _gates(deps: tf.Dependencies) -> tuple[np.ndarray, np.ndarray]:
     """The event of each signal and of each wait; a block of events that are found at run time counts as one, its first, so
-    that what follows holds whatever the routing."""
+    that the order holds for every routing."""
     of = deps.events["block"]
     found_later = np.zeros(len(deps.blocks), bool)
     for table in (deps.waits, deps.signals):

@@ -174,7 +174,7 @@ def requests(ids: np.ndarray, places: np.ndarray) -> list[int]:
 
 
 def sort_times(entries: tuple[int, ...] = SORTED, experts: int = 1024) -> Fields:
-    """Seconds that a sort takes of so many entries, the best of turns, and the slope of their logarithms; 1 is linear."""
+    """Returns the best seconds of a sort of each number of entries, and the slope of their logarithms; 1 is linear."""
     ids = [np.random.default_rng(0).integers(0, experts, count, np.int32) for count in entries]
     seconds = [float("inf")] * len(entries)
     for _ in range(SORTS):

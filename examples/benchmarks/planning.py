@@ -82,7 +82,7 @@ def run(o: flags.FlagValues) -> int:
 
 
 def over_experts(o: flags.FlagValues) -> int:
-    """What --growth prints: a slope of 1 is time that grows as the number of experts does."""
+    """Prints the table of --growth: a slope of 1 is time proportional to the number of experts."""
     many = [SimpleNamespace(**{**o.flag_values_dict(), "experts": experts}) for experts in EXPERTS]
     times: dict[str, list[float]] = {"forward": [], "backward": []}
     with Progress("planning.py") as progress:

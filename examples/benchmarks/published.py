@@ -1,4 +1,4 @@
-"""What others have measured, each row with the work that is simulated beside it."""
+"""Published measurements, each row with the work that is simulated beside it."""
 
 from __future__ import annotations
 

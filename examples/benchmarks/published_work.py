@@ -39,7 +39,7 @@ class Sizes:
 
     @property
     def ids(self) -> np.ndarray:
-        """topk_ids of all ranks, drawn alike for all experts, which is what such tests do, or balanced."""
+        """topk_ids of all ranks, uniformly random, as such tests do, or balanced."""
         if self.routing == "balanced":
             return balanced_ids(self.ep, self.tokens, self.top_k, self.experts)
         return sampled_ids(self.ep, self.tokens, self.top_k, self.experts, is_zipf=False, seed=self.seed)
@@ -82,7 +82,7 @@ def exchange_us(machine: hpmoe.Machine, leg: str, sizes: Sizes, dedup: bool = Fa
 
 @functools.lru_cache(maxsize=16)
 def kernels_us(machine: hpmoe.Machine, sizes: Sizes, quantize: str | None = None) -> dict[str, float]:
-    """How long each kernel of an unfused layer runs on the first rank; see kernel_us."""
+    """Returns the time of each kernel of an unfused layer on the first rank; see kernel_us."""
     o = SimpleNamespace(**dataclasses.asdict(sizes))
     return kernel_us(Layer(o, "forward", machine, sizes.ids, quantize=quantize).baseline())
 
@@ -93,7 +93,7 @@ def step_us(machine: hpmoe.Machine, sizes: Sizes, is_fused: bool) -> float:
 
 
 def two_level_us(machine: hpmoe.Machine, leg: str, sizes: Sizes, node_size: int) -> float:
-    """The same where a token goes to each node once, and is spread there while others come: the longer of both ways.
+    """Returns the time if a token goes to each node once and is spread there at the same time: the longer of both hops.
 
     Between nodes every rank sends to the one of its place; inside, as many rows go as all ranks of a node get.
     """
@@ -133,7 +133,7 @@ def dense_us(machine: hpmoe.Machine, rows: int, hidden: int, intermediate: int) 
 
 
 def sent_bytes(sizes: Sizes, dedup: bool) -> float:
-    """What a rank sends to experts, its own among them: of each token a row for each expert, or once for each rank."""
+    """Returns the bytes that a rank sends to experts, its own included: a row per expert, or once per rank."""
     copies = float(sizes.top_k)
     if dedup:
         of_rank = np.sort(sizes.ids // (sizes.experts // sizes.ep), axis=-1)

@@ -25,7 +25,7 @@ MOST_RANKS, LEAST_TOKENS, MOST_ENTRIES = 32, 32, 2**18  # of all ranks: plans fo
 
 
 def rows(count: int, seed: int, dtype: str, machine: hpmoe.Machine, progress: Progress) -> list[Fields]:
-    """Of so many layers the time of a plan for the rows there are, and of each room how many times that it takes."""
+    """Yields, for `count` layers, the time of a plan for the received rows, and the ratio of each larger capacity."""
     out = []
     for i, case in itertools.islice(_taken(count, seed, dtype), count):
         progress(f"{i + 1} of {count}: {case}")

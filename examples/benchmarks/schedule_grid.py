@@ -129,7 +129,7 @@ def _planned_us(layer: Layer, policy: str) -> float:
 
 
 def _us(layer: Layer, flow: hpmoe.rewriting.Taskflow) -> float:
-    """Of a fused run, with its launch and prologue."""
+    """Returns microseconds of a fused run, including launch and prologue."""
     return start_us(flow, layer.machine) + layer.outline(flow).span
 
 
@@ -139,7 +139,7 @@ def head(count: int, machine: hpmoe.Machine, seed: int) -> str:
 
 
 def line(row: Fields) -> str:
-    """Of one layer."""
+    """Returns the printed line of one layer."""
     return (f"{row['layer']:62}{row['makespan_us'] / 1e3:8.2f}{row['makespan_over_bound']:12.3f}"
             f"{row['over_fastest_other']:10.3f}  {row['fastest_other']:13}{row['chosen_over_fastest_other']:10.3f}"
             f"{row['by_ids_over_fastest_other']:9.3f}")

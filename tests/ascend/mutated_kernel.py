@@ -43,7 +43,7 @@ def choose_among(mutants, folder, *flags):
 
 
 def looks_wrong(run, right, seed, monkeypatch):
-    """What gives the kernel away in one order: an error, or results that are not those of the right kernel; or None."""
+    """Returns the symptom of a wrong kernel in one order: an error, or results other than the right kernel's; or None."""
     from_seed(monkeypatch, 100 * seed)
     try:
         got = run()
@@ -55,7 +55,7 @@ def looks_wrong(run, right, seed, monkeypatch):
 
 
 def how_caught(number, chosen, runs, right, monkeypatch, shows_in=""):
-    """What gives the kernel of a number away; None if nothing does.
+    """Returns the symptom of the kernel with a number, or None.
 
     Each run is one of the right kernel before: what an earlier fault left of its counters and memory catches none.
     """

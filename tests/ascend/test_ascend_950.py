@@ -152,7 +152,7 @@ def rounded_gradients(dtype):
 
 
 def test_mxfp8_of_odd_blocks_is_refused_by_name(emulator_950):
-    """Where tiles were not made for an NPU."""
+    """Tiles are not those of an NPU here."""
     f = hpmoe.quantize_weights(hpmoe.moe_ffn, dtype="mxfp8", row_dtype="mxfp8")
     with pytest.raises(hpmoe.ArgumentError, match=r"the columns of its rows of mxfp8 is 40; it must be a multiple of 64"):
         AsOnCpu(f, Layer(ep=2, T=9, H=64, I=40, E=4, K=2))()

@@ -14,15 +14,15 @@ WHERE = {"to_ub": "to UB", "from_ub": "from UB", "to_l1": "to L1", "from_l0c": "
 
 
 def share_of_copies(sizes, least):
-    """Of all bytes, those moved by copies of at least so many, a power of two."""
+    """Returns the share of bytes that copies of at least `least` bytes move, a power of two."""
     sizes = np.array(sizes)
     return sizes[least.bit_length() - 1:].sum() / sizes.sum()
 
 
 @pytest.mark.slow
 def test_large_copies_move_the_bytes(capsys):
-    """Of a layer with rows of 2048 bfloat16: operands come to L1 and sums leave in 16 KB and more. Rows that lie apart, of
-    tokens, are copies of their own, and what vectors work on goes by pieces of 8 KB."""
+    """Rows have 2048 bfloat16: copies of operands to L1 and of sums have 16 KB and more, separate rows of tokens are copies
+    of their own, and vector work moves in pieces of 8 KB."""
     ep, tokens, hidden, inner = 2, 64, 2048, 256
     shapes = (ep, tokens, hidden), (ep, tokens, 2), (ep, tokens, 2), (ep, 1, hidden, 2 * inner), (ep, 1, inner, hidden)
     avals = [ShapeDtypeStruct(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]

@@ -109,7 +109,7 @@ def assert_as_charged(run):
 
 
 def l0_bytes(m, k, n, size):
-    """What a product brings to L0A and L0B: each half of a tile of L0C has its A anew, and each row of tiles its B."""
+    """Returns the bytes that a product copies to L0A and L0B: A for each half of a tile of L0C, B for each row of tiles."""
     num_m, num_k, num_n = (-(-length // 16) * 16 for length in (m, k, n))
     return -(-n // 128) * num_m * num_k * size, -(-m // 128) * num_n * num_k * size
 
@@ -163,12 +163,12 @@ class Body:
         return self.moved - self.charged
 
     def vector_share(self):
-        """What the vector unit needs of the time that the body is charged."""
+        """Share of the vector unit in the time that the body is charged."""
         return self.vector_bytes / VECTOR_BYTES_PER_CYCLE / CYCLES_PER_US / (self.busy / npu().vector.bytes_per_us)
 
 
 def alone(flow, *ops):
-    """A taskflow of these operations only, which wait for nothing; with none of them the routing is still found."""
+    """Returns a taskflow of only these operations, without waits; without operations it still computes the routing."""
     queues = [np.zeros(0, np.int64)] * len(flow.queues)
     if ops:
         queues[0 if ops[0].unit == "aic" else 1] = np.arange(sum(math.prod(op.grid) for op in ops))
@@ -209,7 +209,7 @@ def bodies(flow, ids=()):
 
 
 def of_copies(flow, op):
-    """Of what copies give back: bytes and flops where the model has every rank have as many of them as the one with most,
+    """Returns bytes and flops of the returned gradients of replicas, if every rank has as many as the one with most,
     less the unit matrices that they are multiplied with. And flops of a gradient without rows: a fractal's depth of
     zeros."""
     if op.opcode != "WGRAD":
@@ -267,7 +267,7 @@ def test_vector_bodies_move_what_the_model_charges_and_take_about_its_time(name,
 
 
 def test_a_choice_between_numbers_costs_its_comparison():
-    """Of few bytes for what the vector unit does."""
+    """The bytes are few beside the vector unit's work."""
     for body in bodies_of_program(lambda x: mint.where(mint.greater(x, 0.25), 1.0, 0.5), bf16(40, 192)):
         assert 0.15 < body.vector_share() < 1, body
 

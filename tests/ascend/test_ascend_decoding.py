@@ -43,7 +43,7 @@ def test_a_task_of_a_long_queue_is_decoded_in_few_words(capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_a_task_is_decoded_in_sixty_cycles(capsys, monkeypatch):
-    """Of a layer whose queues are as long as those of 512 tokens with 7168 columns, on all cores of an ascend_a3."""
+    """Queues are as long as those of 512 tokens with 7168 columns, on all cores of an ascend_a3."""
     from_seed(monkeypatch, 0)
     aic, aiv = decoded(512, 64, 448, 128, hpmoe.machines.ascend_a3, rows=64)
     show(capsys, AIC=aic, AIV=aiv)

@@ -72,7 +72,7 @@ def test_weight_gradients_added_to_float32():
 
 
 def test_launches_without_tasks_count_up():
-    """What the bring-up list of kernels/ascendc/README.md expects of a first launch, and of the two after it."""
+    """Three launches behave as the bring-up list of kernels/ascendc/README.md expects."""
     image = ImageBuilder(num_queues=3).pack()
     library = emulator_library.load()
     counters = Pool().zeros((8, library.hpmoe_emulator_counter_words()), np.int32)
@@ -129,7 +129,7 @@ def test_lost_signal_names_task_and_event_and_the_next_launch_works():
 
 
 def test_signals_to_peers_and_to_every_rank():
-    """A task that waits for signals of both kinds begins once every rank has sent them, none of them twice or elsewhere."""
+    """A task that waits for signals of both kinds begins once every rank has sent each signal once."""
     builder = ImageBuilder(ep_size=2, tile_rows=8, num_queues=3)
     route = builder.route(num_experts=2, num_tokens=4, top_k=1, num_slots=3)
     buffers = [builder.buffer(16, 4) for _ in range(3)]

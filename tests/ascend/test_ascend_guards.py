@@ -31,7 +31,7 @@ def rows(cols, dtype, share=0.1):
 
 
 def words(is_bad):
-    """How many values of each row, and a bit for each."""
+    """Returns the number of bad values of each row, and a bit for each value."""
     padding = -is_bad.shape[1] % 32
     bits = np.packbits(np.pad(is_bad, [(0, 0), (0, padding)]), axis=1, bitorder="little").view("<i4")
     return np.concatenate([is_bad.sum(1, keepdims=True, dtype=np.int32), bits], axis=1)
@@ -77,7 +77,7 @@ def test_values_out_of_range_are_found_and_replaced(cols, fill, dtype):
 @pytest.mark.parametrize("fill", [0, 1, 2])
 @pytest.mark.parametrize("cols", [5, 200, 5001])
 def test_what_was_found_is_replaced(cols, fill, dtype):
-    """As the gradient of replaced values: numbers where others were found."""
+    """Replaces gradients of replaced values by numbers."""
     x, is_bad = rows(cols, dtype, share=0.05)
     x = np.random.default_rng(0).standard_normal(x.shape).astype(x.dtype)
     out = np.ones_like(x)
@@ -96,7 +96,7 @@ def test_too_wide_a_row_is_refused_by_the_kernel(name):
 
 @pytest.mark.parametrize("fill", ["zero", "mean"])
 def test_a_guarded_layer_with_gradients(monkeypatch, fill):
-    """Of what comes in, in any order, and of the sum of what experts sent back, which is looked at where it is summed."""
+    """Guards the input in any order, and the sum of expert rows where it is summed."""
     layer, rng = Layer(ep=2, T=5, H=20), np.random.default_rng(3)
     x, w = np.clip(layer.arguments()[0], -2, 2), rng.standard_normal((2, 20, 4)).astype(np.float32)
     x[rng.random(x.shape) < 0.2] = np.nan

@@ -39,7 +39,7 @@ def test_results_are_the_same_bits(row_ps, monkeypatch):
 
 
 def test_rows_that_are_held_back_are_waited_for(monkeypatch):
-    """As long as a wait may last, and no put is held back for longer than that."""
+    """Waits last up to the timeout, and no put is held back for longer."""
     run(0, 0.004, monkeypatch)
     with pytest.raises(hpmoe.LaunchError, match="waited"):
         run(ALWAYS, 0.004, monkeypatch)

@@ -62,7 +62,7 @@ def filled_up(x, ids, weights, up, down):
     {"f": filled_up}],
     ids=["drops last", "drops lightest", "quantised", "aligned"])
 def test_with_drops_quantised_and_aligned_rows(options):
-    """Of dropped ones, those that are kept count."""
+    """With drops, the kept rows count."""
     taken = assert_like_single_plan(**options).taken
     assert len(set(taken)) > 1 and all(forward == backward for forward, backward in taken)
 

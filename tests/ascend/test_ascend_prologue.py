@@ -37,7 +37,7 @@ def without_tasks(flow):
 
 
 def effort(*flows):
-    """Of the AIV that takes longest, where no task follows; of several plans one is chosen."""
+    """Returns the effort of the slowest AIV without tasks; several plans add the choice of one."""
     flow = flows[0]
     kernel = EMULATOR.compile([without_tasks(plan) for plan in flows], 100.0)
     rng, inputs = np.random.default_rng(0), []
@@ -84,7 +84,7 @@ def test_a_route_takes_less_than_its_goal(num_experts, ep_size, f, most_us, caps
 @pytest.mark.slow
 @pytest.mark.parametrize("num_experts, ep_size", [(64, 8), (256, 8)])
 def test_a_choice_among_plans_takes_a_few_microseconds(num_experts, ep_size, capsys, monkeypatch):
-    """Of the middle one of three, whose rows are those of the fullest rank."""
+    """The kernel chooses the middle plan of three, by the rows of the fullest rank."""
     from_seed(monkeypatch, 0)
     flow = layer(num_experts, ep_size, hpmoe.moe_ffn)
     received = TOKENS * TOP_K

@@ -37,8 +37,7 @@ COUNTED = {"DRAW": (lambda s: draw(s, shape=(40, 192), stream=1), ShapeDtypeStru
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_instructions_are_those_that_the_definition_says(name):
-    """Of each element; without what an element of Gather is taken to need more than a pass, and a pair of Sort32 and MrgSort
-    more than two."""
+    """Counts per element, without the assumed extra cost of Gather above one pass, and of Sort32 and MrgSort above two."""
     f, *avals = COUNTED[name]
     [body] = [b for b in bodies_of_program(f, *avals, cols=192) if b.op.opcode == name]
     primitive = TilePrimitive.named(name)

@@ -72,7 +72,7 @@ def test_capacity_without_drops_is_checked():
 @pytest.mark.parametrize("num_routes", [1, 2])
 @pytest.mark.parametrize("others", [2, -1])
 def test_more_entries_than_are_looked_at_at_once(num_routes, others):
-    """Of a core's experts more than stay in UB; some are of no expert at all; a second route leaves no room for any."""
+    """A core has more experts than fit in UB; some entries are masked; a second route leaves no space in UB."""
     def through_experts(x, ids, weights, w):
         rows, route = dispatch(x, ids, num_local_experts=3)
         return combine(grouped_matmul(rows, w, route), route, weights)
@@ -122,7 +122,7 @@ def test_rows_of_zeros_are_zeros_in_any_order(monkeypatch):
 
 
 def loads_of(layer):
-    """What each expert is asked for by the layer's own ids."""
+    """Returns the load of each expert under the layer's own ids."""
     return np.bincount(layer.arguments()[1].ravel(), minlength=layer.E)
 
 
@@ -156,7 +156,7 @@ def test_copies_of_experts(layer, options):
 @pytest.mark.parametrize("dtype, top_k, policy",
                          [("float32", 130, None), ("float32", 300, "probs"), ("bfloat16", 512, None)])
 def test_more_choices_than_sums_take_at_once(dtype, top_k, policy):
-    """A token's entries come in parts where so many rows, of 16 columns each, do not fit UB; the last one is shorter."""
+    """A token's entries are summed in parts if their rows of 16 columns do not fit UB; the last part is shorter."""
     limits = {"capacity_factor": 0.5, "drop_policy": policy} if policy else {}
 
     def there_and_back(x, ids, weights):

@@ -32,7 +32,7 @@ def test_values_and_gradients_are_those_of_whole_experts(name, ep, tp):
 
 @pytest.mark.parametrize("policy", ["position", "probs"])
 def test_an_experts_shards_drop_the_same_entries(policy):
-    """As on a CPU, the counts of what is dropped too; entries of no expert and equal weights among them."""
+    """Output and drop counts equal the CPU's, with masked entries and equal weights."""
     args, _ = whole(2, 2, T=9, K=3)
     args[1][1, 2:4, 1] = -1
     args[2] = np.round(args[2] * 2) / 2

@@ -44,7 +44,7 @@ def test_a_balancer_goes_on_from_places_that_are_loaded():
 
 
 class Holder(ms.nn.Cell):
-    """What a user saves: the weights, and their places."""
+    """Cell that a user saves: weights and their places."""
 
     def __init__(self, balancer):
         super().__init__()

@@ -1,4 +1,4 @@
-"""States of an optimizer are found by the Parameter that they are kept for, whatever their names are."""
+"""States of an optimizer are found by their Parameter, under any name."""
 
 import mindspore as ms
 import numpy as np
@@ -55,7 +55,7 @@ def test_states_are_those_of_the_parameter(name):
 
 
 def test_a_mean_over_experts_is_left_out():
-    """Of a bias [E, N] AdaFactor keeps means over its columns, [E], and over experts, [N]."""
+    """AdaFactor keeps means of a bias [E, N] over its columns, [E], and over experts, [N]."""
     bias = weight_of("bias", (4, 3))
     assert [state.name for state in states_of(adafactor([bias]), [bias])] == ["exp_avg.bias", "exp_avg_sq_row_bias"]
     with pytest.raises(hpmoe.ArgumentError, match=r"exp_avg_sq_row_square is \(4,\) for square \(4, 4\)"):
@@ -92,7 +92,7 @@ class Stack(nn.Cell):
 
 
 class Model(Stack):
-    """Two layers whose names end alike."""
+    """Two layers whose names have the same end."""
 
     def __init__(self):
         super().__init__()

@@ -15,7 +15,7 @@ NUM_EXPERTS, EP = 64, 8
 
 
 def shown(*shapes):
-    """As msprof has them in a cell, in quotes of its own."""
+    """Returns shapes as msprof writes them in a cell, in quotes."""
     return f'"{";".join(",".join(map(str, shape)) for shape in shapes)}"'
 
 
@@ -42,7 +42,7 @@ def experts(machine, rows, inner, cols, count):
 
 
 def elementwise(machine, kind, function, shape, out, fresh=False):
-    """Of an array that another kernel has just made where it is `fresh`."""
+    """Returns an elementwise kernel; another kernel has just made its array if `fresh`."""
     count = 1 if kind == "SwiGlu" else 2
     flow = kernel_flows.function_flow(machine, lambda x, *other: function(x * 1.0 if fresh else x, *other),
                                       (shape,) * count, "bfloat16")
@@ -68,7 +68,7 @@ def alone(machine, flow):
 
 
 def written(path, kernels, times=TIMES, gap_us=GAP_US):
-    """The file, each kernel so many times in turn."""
+    """Writes the file, with each kernel `times` times in turn."""
     with open(path, "w", encoding="utf-8-sig", newline="") as file:
         table = csv.DictWriter(file, HEADER, restval="N/A")
         table.writeheader()

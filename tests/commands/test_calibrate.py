@@ -121,7 +121,7 @@ def test_bodies_cost_what_they_say():
 
 
 def test_few_rows_go_another_way():
-    """Of tasks of at most so many rows as it was measured for; of no other kind or dtype."""
+    """The measurement serves tasks of at most its rows, and no other kind or dtype."""
     few = Body("GMM", "float32", 0.4, rows=2, cols=10, inner=5, most_rows=32)
     machine = hpmoe.cpu(1).replace({**FIELDS, "bodies": (*BODIES, few), "sync.task_us": 0.0, "sync.signal_us": 0.0})
     for rows, lost, share in ((32, 2, 0.4), (33, 30, 0.2)):
@@ -138,7 +138,7 @@ def test_few_rows_go_another_way():
 
 
 def test_runs_at_another_speed_do_not_count():
-    """Of runs beside quick launches the quickest; others only where there are too few."""
+    """Takes the fastest run beside quick launches, and others only if these are too few."""
     line = lambda us: types.SimpleNamespace(span=us, begin=np.zeros(1), end=np.full(1, us))  # noqa: E731
     runs, yardstick = Runs(None), types.SimpleNamespace(quiet=10.0)
     runs.all = [Run((line(us),), beside, beside) for us, beside in
@@ -202,7 +202,7 @@ def small(monkeypatch):
 
 
 def test_calibrating_and_checking(cache, small, capsys, monkeypatch):
-    """What is measured depends on the machine; the tables and what decides the exit status do not."""
+    """Measured values depend on the machine; the tables and the rule of the exit status do not."""
     assert main(["calibrate", "--budget=0"]) == 0
     text = capsys.readouterr().out
     assert f"stored in         {cache}" in text and "GMM T" in text and "GFLOP/s" in text

@@ -43,7 +43,7 @@ ms.grad(lambda x: x + 1)(ms.Tensor([1.0])).asnumpy()
 
 @pytest.mark.parametrize("program", [["hpmoe"], ["-m", "hpmoe", "doctor"]])
 def test_ctrl_c_in_the_imports_of_the_command_is_one_line(tmp_path, monkeypatch, program):
-    """Of which MindSpore's, here a module that presses it, takes longest."""
+    """MindSpore's import takes longest; a module that sends the signal replaces it."""
     (tmp_path / "hpmoe").write_text("import hpmoe")
     (tmp_path / "mindspore.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)

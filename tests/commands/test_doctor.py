@@ -1,4 +1,4 @@
-"""What hpmoe doctor finds on a machine, and what hpmoe build compiles for an NPU."""
+"""hpmoe doctor finds the state of a machine, and hpmoe build compiles for an NPU."""
 
 import json
 import os
@@ -153,7 +153,7 @@ def test_build_says_what_is_missing(capsys, monkeypatch):
 
 
 def test_build_runs_cmake_and_then_ninja_where_everything_is_there(capsys, monkeypatch, tmp_path):
-    """With programs that only write down how they were called, in place of CANN's."""
+    """Programs that record their arguments replace CANN's."""
     for name, text in (("cmake", 'echo "$@" >> "$0.log"'), ("bisheng", ""), ("ninja", ""), ("g++", "")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)

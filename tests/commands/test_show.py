@@ -64,7 +64,7 @@ def test_show_takes_what_changes_the_rows_that_are_sent(capsys):
 
 
 def test_show_has_room_for_the_rows_that_a_routing_brings(capsys):
-    """Of 8 tokens a rank with 2 experts each, all 32 entries at most, and 16 if they are balanced."""
+    """With 8 tokens a rank and 2 experts each, at most all 32 entries, and 16 if balanced."""
     for row_capacity, rows in (("all", 32), ("received", 16)):
         status, out, _ = run(capsys, "show", f"--row_capacity={row_capacity}", "--stage=tiles", "--direction=forward")
         assert status == 0 and f"at most {rows} received rows" in out

@@ -88,7 +88,7 @@ def test_figures_have_the_digits_that_their_bands_support():
 
 
 def test_public_workloads_and_recorded_ids(capsys, tmp_path):
-    """As the same ids given to the simulator; a rank's tokens of W4 that are none count nowhere."""
+    """Equals the simulator with the same ids; masked tokens of W4 count nowhere."""
     o = SimpleNamespace(ep=4, tokens=256, hidden=512, intermediate=256, experts=8, top_k=2, dtype="bfloat16")
     ids = workload_ids("W4", 4, 256, 2, 8, seed=1)
     np.save(tmp_path / "ids.npy", ids.reshape(-1, 2))

@@ -1,4 +1,4 @@
-"""Where a Program is cut: what leads to ids comes first, all else as late as nothing waits for it."""
+"""A Program is cut into launch segments: ids are computed first, everything else as late as possible."""
 
 import numpy as np
 import pytest
@@ -120,7 +120,7 @@ def test_laws(seed):
 
 
 def test_nothing_that_decides_is_computed_again():
-    """The backward has all ids given, and weights that drop, whatever is saved."""
+    """The backward pass receives all ids, and weights that decide drops, under every policy."""
     def f(x, gate, up, down):
         probs = mint.softmax(x @ gate, dim=-1)
         weights, ids = mint.topk(probs, 2, dim=-1)

@@ -20,8 +20,7 @@ as_program = hpmoe.transform(lambda program: program)
 
 
 def count_right_directions(f, shapes, rows, cols, num_tokens=None, seed=0):
-    """How many directions of `f` tiles accept; AssertionError where one that they do gives a wrong number or is not
-    ordered."""
+    """Returns the number of directions of `f` that tiles accept; AssertionError if an accepted one is wrong or unordered."""
     avals, rng, checked = [hpmoe.ShapeDtypeStruct(s, "float32") for s in shapes], np.random.default_rng(seed), 0
     queues = assign_queues(tile_partition(f, rows=rows, cols=cols), machine=cpu(2))
     for direction in ("forward", "backward"):

@@ -1,5 +1,4 @@
-"""float32 products on matrix units of bfloat16 are as exact as float32 ones, whatever the numbers: beside NumPy's
-float64."""
+"""float32 products on matrix units of bfloat16 are as exact as float32 ones for all numbers, beside NumPy's float64."""
 
 import needs
 import numpy as np
@@ -90,7 +89,7 @@ DATA = {
 
 
 def errors(a, b, path, form):
-    """Of every element, in roundings of the sum of its products' absolute values, which may be denormal."""
+    """Returns the error of every element in roundings of the sum of its products' absolute values, which may be denormal."""
     a64, b64 = a.astype(np.float64), b.astype(np.float64)
     size = np.maximum(np.abs(a64) @ np.abs(b64), 2.0**-126)
     return np.abs(product(a, b, form, path) - a64 @ b64) / size / ROUNDOFF
@@ -146,7 +145,7 @@ def test_a_sum_that_overflows_is_infinite():
 
 @pytest.mark.parametrize("form", FORMS)
 def test_rows_do_not_depend_on_their_number(form):
-    """The same sums in the same order, and not those of vectors; what is added to is added once."""
+    """Sums have the same order, not that of vectors, and the accumulator is added once."""
     rng = np.random.default_rng(2)
     a, b, main = normal(rng, 200, 1100), normal(rng, 1100, 70), np.float32(0.25)
     whole, part, again = (product(a[:m], b, form, "matrix units", main) for m in (200, 77, 200))

@@ -51,7 +51,7 @@ def test_other_sizes_do_not_pile_up():
 
 
 def test_a_destructor_runs_no_python():
-    """What a signal's handler raises there is lost, Ctrl-C too."""
+    """An error of a signal handler in a destructor would be lost, Ctrl-C included."""
     pool, seen = Pool(), []
     arrays = [pool.empty((8,), np.float32) for _ in range(3)]
     sys.setprofile(lambda frame, event, _: seen.append(frame.f_code.co_name) if event == "call" else None)

@@ -1,4 +1,4 @@
-"""A packed image means exactly what the taskflow's tables say, whatever they say."""
+"""A packed image means exactly what the taskflow's tables say."""
 
 import numpy as np
 import pytest

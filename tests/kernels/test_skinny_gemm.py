@@ -1,4 +1,4 @@
-"""Products of few rows, and gradients of weights from few rows: exact where every sum is, whatever the sizes and dtypes."""
+"""Products of few rows, and gradients of weights from few rows: exact if every sum is, for all sizes and dtypes."""
 
 import needs
 import numpy as np
@@ -77,7 +77,7 @@ def test_long_sums_are_rounded_as_few_times_as_short_ones(transposed):
 @DTYPES
 @pytest.mark.parametrize("transposed", [0, 1])
 def test_nan_stays_in_its_row_and_column(transposed, dtype):
-    """Where a vector's width is past the last term, what lies there belongs to another sum."""
+    """Elements past the last term of a vector belong to another sum."""
     x, w, expected = np.ones((3, 21)), np.ones((21, 38)), np.full((3, 38), 21.0)
     for array in (x[1], w[:, 1], expected[1], expected[:, 1]):
         array[:] = np.nan

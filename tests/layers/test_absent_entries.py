@@ -35,7 +35,7 @@ LAYERS = {
 
 
 def assert_equals_numpy(stage, layer, pattern, factor=None, policy="error", seed=0):
-    """Of a stage of moe_ffn: output, gradients and drop counts. What an id of -1 leaves is exactly zero."""
+    """Compares output, gradients and drop counts of moe_ffn with NumPy; masked entries leave exact zeros."""
     args, left = without(layer, pattern, seed)
     (out, d_x, d_weights, *_), dropped = assert_drops_by_hand(stage, layer, args, factor, policy, pattern)
     assert not d_weights[~left].any() and not out[~left.any(axis=-1)].any() and not d_x[~left.any(axis=-1)].any()
@@ -145,7 +145,7 @@ def test_outside_a_trace(pattern):
 
 @pytest.mark.parametrize("dtype", [ms.bfloat16, ms.float16])
 def test_half_precision(dtype):
-    """Where no token has an expert, too: everything is zero, in the dtype of its argument."""
+    """Without any expert everything is zero, in the dtype of its argument."""
     layer = Layer(ep=2, T=6)
     for pattern in ("all", "a part"):
         args, _ = without(layer, pattern)

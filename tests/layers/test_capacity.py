@@ -35,7 +35,7 @@ FACTORS = {"several tiles": 0.8, "one rank": 1.0, "four ranks": 0.1, "uneven": 0
 
 
 def num_dropped(stage, layer, factor, policy):
-    """How many entries a stage drops, which computes what it must."""
+    """Checks the results of a level and returns its number of dropped entries."""
     return assert_drops_by_hand(stage, layer, layer.arguments(), factor, policy)[1]
 
 
@@ -117,7 +117,7 @@ def test_equal_weights_go_by_position(stage):
 # Memory and plans.
 
 def test_capacity_bounds_the_plan():
-    """A rank receives at most ep * local experts * capacity rows, whatever the routing."""
+    """A rank receives at most ep * local experts * capacity rows under every routing."""
     avals = [hpmoe.ShapeDtypeStruct(s, d) for s, d in [((64, 4), "float32"), ((64, 2), "int32"), ((64, 2), "float32"),
                                            ((4, 4, 6), "float32"), ((4, 3, 4), "float32")]]
     rows = {}

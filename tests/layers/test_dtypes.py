@@ -113,7 +113,7 @@ def test_other_layers(name, dtype):
 
 
 def dequantized_inside(x, ids, w, up, down):
-    """As mixed-precision code is written: routing weights and the residual sum in float32."""
+    """Computes a layer in mixed precision: routing weights and the residual sum in float32."""
     y = moe_ffn(x, ids, mint.softmax(w.astype(ms.float32), -1), up, down)
     total = y.astype(ms.float32) * 0.5 + x
     return total.astype(x.dtype), total

@@ -151,7 +151,7 @@ def test_rows_of_tokens_sent_once_lie_in_the_same_groups(seed):
 
 
 def test_empty_experts_and_ranges_cost_nothing():
-    """The same rows cross between ranks, and an expert without rows has no slot: as many hold rows as groups ask for."""
+    """No more rows cross between ranks, an expert without rows has no slot, and slots hold the padded groups."""
     layer = Layer(ep=2, T=8, E=4, K=1)
     args = layer.arguments()
     args[1] = np.zeros_like(args[1])  # all tokens to the first expert

@@ -28,7 +28,7 @@ LAYER = Layer(ep=2, T=33, H=40, I=24, E=6, K=3)
 
 
 def stored_values(program):
-    """What the equations of a program make, but for routes."""
+    """Returns the values that the equations of a program make, except routes."""
     return [v for eqn in program.equations for v in eqn.outputs if not isinstance(v.aval, RouteAval)]
 
 

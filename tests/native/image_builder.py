@@ -122,7 +122,7 @@ class ImageBuilder:
 
 
 def _index(grid, row, peer, col, cols):
-    """Where a task stands in the grid of its op."""
+    """Returns the index of a task in the grid of its operation."""
     tiles = -(-int(grid["cols"]) // int(grid["tile_cols"])) if cols else 1
     tile = col // int(grid["tile_cols"]) if cols else 0
     assert not cols or (col, cols) == (tile * grid["tile_cols"], min(grid["tile_cols"], grid["cols"] - col)), "no such tile"

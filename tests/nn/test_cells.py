@@ -233,7 +233,7 @@ def test_router_and_experts_alone_are_the_layer():
 
 
 def test_ranks_of_fewer_tokens():
-    """Padding, whatever it holds, is zero in the output and counted nowhere; what is real is as without it."""
+    """Padding of any value is zero in the output and not counted; real tokens are as without it."""
     layer, x = make_layer(**TWO_RANKS), batch()[0].asnumpy()
     want = layer(ms.Tensor(x)).asnumpy()
     x[0, 4:], x[1, 1:] = 1e3, -1e3

@@ -63,7 +63,7 @@ def microbatches_of(layer):
 
 
 def stopped_of(layer):
-    """Of the second call no gradient is taken."""
+    """Returns a loss in which no gradient is taken of the second call."""
     def f(x, y):
         return (layer(x) + ops.stop_gradient(layer(y))).sum()
     return f

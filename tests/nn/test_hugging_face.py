@@ -45,7 +45,7 @@ def write_model(folder, blocks):
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("model_type", MODELS)
 def test_layouts_and_files(model_type, fused, tmp_path):
-    """What is loaded stands where it belongs, and what is saved is the file that the safetensors library writes."""
+    """Loaded values have their places, and a saved file equals the safetensors library's."""
     block = make_block(model_type, fused)
     write(tmp_path / "model.safetensors", block.theirs)
     layer = make_layer(block)
@@ -57,7 +57,7 @@ def test_layouts_and_files(model_type, fused, tmp_path):
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_no_shared_expert_is_one_of_width_zero(fused, tmp_path):
-    """As transformers has it where n_shared_experts is 0: arrays without elements, in files too."""
+    """transformers has arrays without elements, in files too, if n_shared_experts is 0."""
     block = make_block("deepseek_v3", fused)
     theirs = dict(block.theirs)
     for name in filter(lambda name: "shared" in name, theirs):
@@ -146,7 +146,7 @@ def values_of(folder):
 
 
 def test_a_save_is_all_or_nothing(tmp_path, monkeypatch):
-    """Whatever write fails, the folder holds the layers of one save, and none of the other files after a whole one."""
+    """If any write fails, the folder holds the layers of one save, and no other files after a whole one."""
     save_hugging_face(make_layers(1), tmp_path, model_type="qwen3_moe")
     write_file, left = checkpoint_folder.write_file, []
 

@@ -56,7 +56,7 @@ def test_published_configurations(model):
 
 
 def test_the_layer_of_a_folder(tmp_path):
-    """Where a model has texts and pictures, the configuration of its texts counts."""
+    """The text configuration of a model with texts and pictures counts."""
     fields = {"model_type": "kimi_k2", "hidden_size": 8, "moe_intermediate_size": 6, "num_local_experts": 4,
               "num_experts_per_tok": 2, "norm_topk_prob": True, "routed_scaling_factor": 2.0, "n_group": 2, "topk_group": 1}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "kimi_k25", "text_config": fields}))

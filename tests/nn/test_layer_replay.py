@@ -126,7 +126,7 @@ class Network(nn.Cell):
 
 
 def network_gradients(parts, recompute):
-    """Of the sum over microbatches, all of which run forward before the first one runs backward."""
+    """Returns gradients of the sum over microbatches, which all run forward before the first runs backward."""
     x, cotangent, record = inputs()
     network = Network(recompute)
 

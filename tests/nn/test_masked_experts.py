@@ -172,7 +172,7 @@ def test_the_bias_of_masked_experts_stays():
 
 @pytest.mark.parametrize("score", ["softmax", "sigmoid", "sqrt_softplus", "softmax_of_chosen"])
 def test_dropout_in_groups_leaves_masked_experts_out(score):
-    """A logit of -inf is never chosen, whatever is dropped; weights and gradients are finite, gradients of -inf are 0."""
+    """A logit of -inf is never chosen under any dropout; weights and gradients are finite, gradients of -inf are 0."""
     z = values(200, 8, seed=4)
     z[:, [1, 2, 6]] = -np.inf
 

@@ -87,7 +87,7 @@ def objective_of(loss=lambda logits: 0.0, **told):
 
 
 def assert_gradients(found, objective, params):
-    """Of each parameter, along a random direction, against differences in float64."""
+    """Compares each parameter's gradient along a random direction with differences in float64."""
     rng = np.random.default_rng(2)
     np.testing.assert_allclose(found["value"], objective(params), rtol=1e-5)
     for name, gradient in found.items():

@@ -35,7 +35,7 @@ def results(layer, x, **kwargs):
 @pytest.mark.parametrize("ranks", [None, 2])
 @pytest.mark.parametrize("filler", [1.0, np.nan])
 def test_masked_tokens_count_nowhere(kind, ranks, filler):
-    """Whatever they hold, also NaN."""
+    """Masked tokens may hold any value, also NaN."""
     x = np.random.default_rng(0).standard_normal((2, 6, H)).astype(np.float32)
     x[MASK] = filler
     options = {"moe_router_load_balancing_type": kind}

@@ -93,7 +93,7 @@ def test_mxfp4_of_gpt_oss(tmp_path):
 
 @pytest.mark.parametrize("kind", [np.int8, ml_dtypes.float8_e4m3fn])
 def test_a_scale_for_each_channel(kind, tmp_path):
-    """As compressed-tensors writes it."""
+    """The file has the layout of compressed-tensors."""
     rng, state, expected = np.random.default_rng(0), {}, np.empty((E, N, H))
     state["gate.weight"] = draw(rng, E, H)
     for e in range(E):

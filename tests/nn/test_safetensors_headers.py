@@ -54,7 +54,7 @@ def mutated(rng, whole):
 
 
 def test_what_the_library_refuses_is_refused(tmp_path):
-    """Of 500 mutated files; those that the library takes are read with the values that the library reads."""
+    """Reads 500 mutated files; files that the library accepts have the values that the library reads."""
     rng, path, taken = random.Random(0), tmp_path / "model.safetensors", 0
     whole = save(ARRAYS)
     for _ in range(500):

@@ -151,7 +151,7 @@ def test_weights_of_another_dtype_are_refused(whole, tmp_path):
 
 @pytest.mark.parametrize("odd", [np.float64, None], ids=["dtype", "shape"])
 def test_a_file_unlike_the_others_is_named(whole, odd, tmp_path):
-    """Of which NumPy would make one array in the wider dtype, or none."""
+    """NumPy would join such files into one array of the wider dtype, or fail."""
     written(tmp_path, *whole, hpmoe.Mesh(1, tp=4))
     arrays = {n: p.asnumpy() if n not in (s := States("", *whole)).splits else shard_experts(
         p.asnumpy(), hpmoe.Mesh(1, tp=4), s.splits[n])[2] for n, p in States("", *whole).parameters.items()}

@@ -38,7 +38,7 @@ class Block:
 
     @property
     def is_step(self):
-        """Whether it changes a file."""
+        """True if it changes a file."""
         return self.language == "diff" or self.file is not None
 
 
@@ -63,7 +63,7 @@ def prose_of(document):
 
 
 def anchors_of(document):
-    """What GitHub calls the headings of a document."""
+    """Returns the anchors that GitHub makes of the headings of a document."""
     headings = re.findall(r"^#+ (.*)$", prose_of(document), re.MULTILINE)
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
 

@@ -63,7 +63,7 @@ class _Npu(AscendTarget):
 
 
 class _Operator:
-    """In place of the compiled one: launches nothing, reports what it is told to, opens heaps that are not too large."""
+    """Stand-in for the compiled operator: launches nothing, reports given errors, opens heaps that are not too large."""
 
     def __init__(self, failure=None, opens=True):
         self.failure, self.opens = failure, opens

@@ -1,4 +1,4 @@
-"""Error cases of what is handed in: sizes, ids, shapes in place of tensors, notifications."""
+"""Error cases of inputs: sizes, ids, shapes instead of tensors, notifications."""
 
 import dataclasses
 

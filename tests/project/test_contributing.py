@@ -28,7 +28,7 @@ def parts(line):
 
 
 def fault(words):
-    """What a command of the guide names that there is not."""
+    """Returns the missing thing that a command of the guide names, or None."""
     program, *arguments = words
     if program == "python":
         return None if importlib.util.find_spec(arguments[1]) else f"no module {arguments[1]}"

@@ -93,7 +93,7 @@ def test_user_policy_must_be_a_schedule(policy, words):
 
 
 def test_a_policy_without_memory():
-    """That is no fault of the policy, and what catches MemoryError around a call sees it."""
+    """MemoryError is no fault of the policy, and reaches a handler around the call."""
     def hungry(flow, machine):
         raise MemoryError("no memory")
 
@@ -103,7 +103,7 @@ def test_a_policy_without_memory():
 
 @pytest.mark.parametrize("part", ["hpmoe.tiling.rebuild.derive_dependencies", "hpmoe.verification.verify.check_sizes"])
 def test_a_plan_without_memory(monkeypatch, part):
-    """That is no fault of the plan either."""
+    """MemoryError is no fault of the plan."""
     def hungry(*args):
         raise MemoryError("no memory")
 
@@ -113,7 +113,7 @@ def test_a_plan_without_memory(monkeypatch, part):
 
 
 def test_what_a_handler_raises_is_not_the_policys(monkeypatch):
-    """As that of a timer does, in the midst of a built-in policy."""
+    """A timer's handler raises inside a built-in policy."""
     def interrupted(flow, machine):
         raise TimeoutError("too slow")
 

@@ -106,7 +106,7 @@ def is_of_folder(call, package):
 
 
 def names_of_import_module(tree):
-    """How a module calls what imports a module by its name."""
+    """Returns the names that a module has for functions that import a module by name."""
     aliases = [alias.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
                for alias in node.names if alias.name in LOADERS and alias.asname]
     return {*LOADERS, *aliases}

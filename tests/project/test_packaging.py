@@ -1,4 +1,4 @@
-"""What pip builds: one package tree, every module and C++ source in it, and clear words without a compiler."""
+"""pip builds one package tree with every module and C++ source, and a clear error without a compiler."""
 
 import importlib.util
 import os
@@ -104,7 +104,7 @@ def test_sdist_holds_every_source_and_nothing_built(sdist):
 
 
 def test_python_started_in_a_clone_says_what_to_do(tmp_path):
-    """As after `pip install .`: -S leaves out the packages that would serve hpmoe.kernels here."""
+    """-S leaves out the packages that would serve hpmoe.kernels here, as after `pip install .`."""
     shutil.copytree(ROOT / "hpmoe", tmp_path / "hpmoe", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     python = subprocess.run([sys.executable, "-S", "-c", "import hpmoe"], cwd=tmp_path, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""What `import hpmoe` offers: a new public name is a decision, made here too."""
+"""Public names of `import hpmoe`; a new public name is a decision, made here too."""
 
 import importlib
 import inspect

@@ -1,4 +1,4 @@
-"""What test_elastic.py starts as several ranks, and calls in its own process: a layer trained from a checkpoint on."""
+"""Script of test_elastic.py on several ranks, and calls in its own process: a layer trained from a checkpoint on."""
 
 import os
 import signal
@@ -47,7 +47,7 @@ def train(mesh, folder, start, stop, save_at=None, missing="error", copies=0):
 
 
 def move(sizes, source, target):
-    """What was saved in one folder, by way of ranks of these sizes, to another."""
+    """Moves a save from one folder to another by way of ranks of these sizes."""
     ep_size, _, tp_size = sizes.partition("x")
     mesh = hpmoe.world(int(ep_size), int(tp_size or 1))
     layer = hpmoe.nn.MoELayer(**LAYER, mesh=mesh)

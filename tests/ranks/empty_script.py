@@ -1,4 +1,4 @@
-"""What test_world.py starts as two ranks, of which the second has no tokens: as on virtual ranks with num_tokens=[T, 0]."""
+"""Script of test_world.py on two ranks, of which the second has no tokens: as on virtual ranks with num_tokens=[T, 0]."""
 
 import mindspore as ms
 import numpy as np

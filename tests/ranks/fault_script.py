@@ -1,4 +1,4 @@
-"""What test_world.py starts as three ranks, of which one fails in the midst of calls; the others say what they are told."""
+"""Script of test_world.py on three ranks; one fails during calls, and the others print the error."""
 
 import os
 import signal

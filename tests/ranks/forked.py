@@ -21,7 +21,7 @@ from hpmoe.ranks import restarts, starting, world
 
 
 def start_forked(command, size, hosts=starting.ONE_HOST, max_restarts=0):
-    """The exit status, stdout and stderr of so many ranks of a script, which `command` begins with."""
+    """Returns the exit status, stdout and stderr of `size` ranks of the script that `command` begins with."""
     with tempfile.TemporaryDirectory() as folder:
         out, err = (Path(folder, name) for name in ("out", "err"))
         wanted = [[*map(str, command)], size, dataclasses.asdict(hosts), max_restarts, os.getcwd(), {**os.environ}, str(out),
@@ -56,7 +56,7 @@ def _start(command, size, hosts, max_restarts, folder, environment, *streams):
 
 
 class Fork:
-    """What start_ranks knows of subprocess.Popen, of a script in a fork of this process."""
+    """Stand-in for subprocess.Popen in start_ranks: a script in a fork of this process."""
 
     def __init__(self, command, env, stdin, stdout, stderr, preexec_fn):
         self.returncode = None

@@ -1,4 +1,4 @@
-"""What test_world.py starts as ranks that call a layer in compiled graphs and beside them, and wait for nothing: each graph
+"""Script of test_world.py on ranks that call a layer in compiled graphs and beside them, and wait for nothing: each graph
 still runs when the next call begins, or when another one is compiled."""
 
 import mindspore as ms

@@ -34,7 +34,7 @@ def bytes_read(load, *args, **options):
 
 
 def check_gradients(layer, whole, x, mesh):
-    """Of adapters: dA = s dW @ B.T and dB = s A.T @ dW, with dW of a merged layer of one rank and all tokens."""
+    """Checks gradients of adapters: dA = s dW @ B.T, dB = s A.T @ dW, with dW of a merged layer on one rank."""
     a = {name: getattr(whole.experts, name).asnumpy() for name in LORA}
     merge_lora(whole)
     of_weights, found = gradients(whole, x), gradients(layer, x[mesh.rank:mesh.rank + 1])
@@ -66,7 +66,7 @@ def check_saves_at_once(mesh, folder):
 
 
 def check_failure(layer, mesh, folder, model_type):
-    """A save that rank 0 cannot write fails on all ranks, and the next one begins anew."""
+    """A save that rank 0 cannot write fails on all ranks, and the next one starts fresh."""
     (folder / "model.safetensors").touch()
     try:
         save_hugging_face(layer, folder, PREFIX, model_type=model_type)

@@ -1,4 +1,4 @@
-"""What test_world.py starts as several ranks: hpmoe.nn.MoELayer, eager and in graphs, trained beside virtual ranks."""
+"""Script of test_world.py on several ranks: hpmoe.nn.MoELayer, eager and in graphs, trained beside virtual ranks."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What test_world.py starts as several ranks: losses and updates of a layer whose ranks have other numbers of tokens."""
+"""Script of test_world.py on several ranks: losses and updates of a layer whose ranks have other numbers of tokens."""
 
 import sys
 

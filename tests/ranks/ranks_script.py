@@ -1,4 +1,4 @@
-"""What test_world.py starts as several ranks: many small cases in one run, each beside virtual ranks."""
+"""Script of test_world.py on several ranks: many small cases in one run, each beside virtual ranks."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What test_world.py starts as ranks that train for long: uneven and empty ranks, the same numbers whenever a step comes
+"""Script of test_world.py on ranks that train for long: uneven and empty ranks, the same numbers whenever a step comes
 again, and memory, threads and open files that do not grow. By hand: hpmoe launch -n 4 tests/ranks/soak_script.py 3000"""
 
 import hashlib

@@ -1,4 +1,4 @@
-"""The same bits: from run to run, on any number of ranks, of virtual ranks and processes, and after a restart."""
+"""Results have the same bits from run to run, on any number of virtual ranks and processes, and after a restart."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ to_kernel = hpmoe.chain(hpmoe.tile_partition(rows=8), hpmoe.overlap_comm, hpmoe.
 
 
 def results(ep_size):
-    """The output and the gradients of a layer, the same whole whatever the number of ranks, as bytes."""
+    """Returns the output and gradients of a layer as bytes, independent of the number of ranks."""
     rng = np.random.default_rng(0)
 
     def by_rank(array):
@@ -45,14 +45,14 @@ SCRIPT = str(FOLDER / "training_script.py")
 
 
 def launched(size, *args):
-    """What hpmoe launch has its ranks do."""
+    """Runs the script under hpmoe launch."""
     command = [sys.executable, "-m", "hpmoe", "launch", "-n", str(size), SCRIPT, *args]
     done = subprocess.run(command, cwd=args[1], capture_output=True, text=True, timeout=200, check=False)
     return done.returncode, done.stdout, done.stderr
 
 
 def told(start, size, *args):
-    """What the ranks of the script print, by rank."""
+    """Returns the printed lines of the script's ranks, by rank."""
     status, out, err = start(size, *args)
     lines = sorted(line for line in out.splitlines() if line.startswith("rank"))
     assert status == 0 and len(lines) == size, out + err

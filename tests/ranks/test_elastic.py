@@ -17,7 +17,7 @@ SCRIPT = str(Path(__file__).parent / "elastic_script.py")
 
 
 def launch(size, *command):
-    """The exit status, losses, lost experts, and all lines of a run of so many ranks."""
+    """Returns the exit status, losses, lost experts, and all lines of a run of `size` ranks."""
     status, out, err = start_forked([SCRIPT, *command], size)
     found, lost = (re.search(rf"^{what} (.*)$", out, re.M) for what in ("losses", "lost"))
     assert found and lost, out + err

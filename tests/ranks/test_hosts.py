@@ -31,7 +31,7 @@ from hpmoe.ranks.starting import free_address
 
 
 def hosts_of(engine):
-    """Runs f(link) on each of so many ranks, `node_size` of them on a host: what it returns or raises."""
+    """Runs f(link) on each rank, `node_size` ranks on a host, and returns the results or errors."""
     opened = []
 
     def run(size, f, node_size=1, between=None, **options):
@@ -102,7 +102,7 @@ def launches_of(f, ids, hidden, node_size=None):
 
 
 def sent_again(link, launches):
-    """What each launch sends to other hosts; its results are those of virtual ranks, bit for bit."""
+    """Returns the traffic of each launch to other hosts; checks its results against virtual ranks bit for bit."""
     found = []
     for executable, inputs, _, outputs in launches:
         link.meet("before a launch", b"")

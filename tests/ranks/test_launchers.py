@@ -1,4 +1,4 @@
-"""How a process finds out what launcher started it, and that processes of one run find the same name of it."""
+"""A process finds the launcher that started it, and processes of one run find the same run name."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What processes of a group do together: here each rank is a thread, with connections of its own."""
+"""Calls of a group of processes; here each rank is a thread with its own connections."""
 
 import os
 import secrets
@@ -22,7 +22,7 @@ from hpmoe.support.dtypes import numpy_dtype
 
 @pytest.fixture
 def run_ranks():
-    """Runs f(link) on each of so many ranks: what it returns or raises."""
+    """Runs f(link) on each rank and returns the results or errors."""
     opened = []
 
     def run(size, f, timeout=20.0):

@@ -65,7 +65,7 @@ CUTS = {  # nothing comes through: in both directions, or in one
 
 @pytest.mark.parametrize("how", CUTS)
 def test_a_cable_that_is_cut_ends_the_step_on_every_rank(hosts, engine, how, tmp_path, monkeypatch):
-    """Where it is back after a second all go on."""
+    """If the cable is back after a second, all ranks continue."""
     def steps():
         text = said(tmp_path)
         return [max(map(int, re.findall(rf"rank {rank} at step (\d+)$", text, re.M)), default=0) for rank in range(4)]

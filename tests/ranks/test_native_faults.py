@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory):
-    """`driver(name, num_ranks)` is a program of so many ranks, over the installed library."""
+    """`driver(name, num_ranks)` runs a program of `num_ranks` ranks with the installed library."""
     folder = tmp_path_factory.mktemp("drivers")
 
     @functools.cache

@@ -9,7 +9,7 @@ SCRIPT = Path(__file__).parents[1] / "support" / "replayed_launches.py"
 
 
 def ends_of(num_ranks, end, times=3):
-    """What the ranks print."""
+    """Returns the ranks' output."""
     status, *streams = start_forked([SCRIPT, times, end], num_ranks)
     text = "".join(streams)
     assert text.count("20 kernels are equal") == num_ranks, text

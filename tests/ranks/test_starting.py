@@ -89,7 +89,7 @@ def pids(folder, size):
 
 
 def is_there(pid):
-    """Whether a process runs; what nobody has waited for yet does not."""
+    """Returns True if a process runs; a zombie does not."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"

@@ -18,7 +18,7 @@ SCRIPT, FAULTS = (str(FOLDER / name) for name in ("ranks_script.py", "fault_scri
 
 @pytest.fixture
 def launch(tmp_path, monkeypatch, capfd):
-    """The exit status, the lines on stdout, and stderr of a script on so many ranks, forked or started in earnest."""
+    """Returns a function that runs a script on ranks, forked or started: exit status, stdout lines, stderr."""
     monkeypatch.chdir(tmp_path)  # MindSpore writes there what it knows of graphs
 
     def launched(size, *command, forked=True):

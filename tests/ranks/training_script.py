@@ -1,4 +1,4 @@
-"""What test_determinism.py starts: a layer is trained, saved in the midst or resumed from there; hashes are printed.
+"""Script that test_determinism.py starts: a layer is trained, saved in the midst or resumed from there; hashes are printed.
 
 Arguments: the number of steps; a folder for checkpoints; "whole" or "resumed".
 """

@@ -1,4 +1,4 @@
-"""What test_world.py starts as several ranks: transforms that change values, whose gradients JAX knows."""
+"""Script of test_world.py on several ranks: transforms that change values, whose gradients JAX knows."""
 
 import sys
 from pathlib import Path

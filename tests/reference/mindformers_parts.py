@@ -149,7 +149,7 @@ def load_file(patch, root, name):
 
 
 def make_config(**options):
-    """What the modules ask of a TransformerConfig, with small sizes."""
+    """Returns the fields of a TransformerConfig that the modules read, with small sizes."""
     sizes = {"hidden_size": 16, "num_moe_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 12,
              "moe_shared_expert_intermediate_size": 10, "shared_expert_num": 0}
     router = {"moe_router_score_function": "softmax", "norm_topk_prob": True, "moe_router_topk_scaling_factor": None,

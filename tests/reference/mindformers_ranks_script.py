@@ -1,4 +1,4 @@
-"""What test_mindformers.py starts as two ranks: MindFormers' MoELayer, its experts sharded, beside virtual ranks."""
+"""Script of test_mindformers.py on two ranks: MindFormers' MoELayer, its experts sharded, beside virtual ranks."""
 
 import os
 import sys

@@ -96,7 +96,7 @@ class Block:
 
     @property
     def prefix(self):
-        """What the names of the block start with in files."""
+        """Prefix of the block's names in files."""
         names = [name for name in self.files() if "shared_mlp" not in name]
         found = {name.split(".experts.")[0] for name in names if ".experts." in name}
         return min(found, key=len) if found else next(name for name in names if name.endswith("router.layer.weight"))[:-20]

@@ -95,7 +95,7 @@ def test_one_launch_forward_and_one_backward(parts):
 
 @pytest.mark.parametrize("style", ["ExpertParallel", "DeredundancyExpertParallel"])
 def test_ranks_of_expert_parallelism(style, parts, monkeypatch):
-    """What two processes would give to their launch, launched on two virtual ranks, is what one rank computes of all."""
+    """The inputs of two processes, launched on two virtual ranks, give the result of one rank with all of them."""
     given = {}
 
     def recorded(who, f, transforms, mesh, in_axes, frozen):

@@ -42,7 +42,7 @@ def write(folder, arrays):
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("model_type", MODELS)
 def test_output_gradients_and_files(model_type, tmp_path):
-    """Of a layer that is made of the configuration and loaded from files; what it saves are those files."""
+    """Checks a layer made from the configuration and loaded from files; it saves equal files."""
     import torch
     block = Block(model_type, seed=len(model_type))
     options = hugging_face_options(block.fields)

@@ -8,7 +8,7 @@ from hpmoe.routing.placement import WHOLE, Placement
 
 
 def rank_loads(placement, loads):
-    """What each rank takes of the planned loads."""
+    """Returns the planned load of each rank."""
     out = np.asarray(loads, float).reshape(placement.ep_size, -1).sum(axis=1)
     for rank, (experts, shares) in enumerate(zip(placement.experts, placement.shares, strict=True)):
         for e, share in zip(experts, shares, strict=True):

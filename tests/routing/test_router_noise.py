@@ -74,7 +74,7 @@ def test_expert_dropout(rate, score, run):
 @pytest.mark.parametrize("options", [{}, {"num_groups": 4, "topk_groups": 2}, {"score": "softmax_of_chosen", "num_groups": 4,
                                      "topk_groups": 2}, {"score": "sigmoid", "bias": BIAS[:8], "num_groups": 2}])
 def test_where_too_few_experts_are_left_none_is_dropped(options, run):
-    """Of those in the best groups, which all are chosen from, dropped or not."""
+    """All experts of the best groups are chosen from, dropped or not."""
     z = logits(experts=8)
     dropped = np.float32(oracle.uniform(5, 2, T, 8)) < 0.5
     assert 0 < ((~dropped).sum(1) < 4).sum() < T

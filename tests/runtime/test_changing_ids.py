@@ -112,7 +112,7 @@ def test_backward_has_the_ids_of_forward():
 
 
 def test_a_call_has_one_set_of_ids_whoever_writes_to_them():
-    """Each result is that of ids which were there at some time, value and gradients alike."""
+    """Each result, value and gradients, is that of ids which were there at some time."""
     compute, shared = differentiated()
     wanted = [of_ids(compute, shared, ids) for ids in (NEAR, FAR)]
     is_over, deadline = threading.Event(), time.monotonic() + 20

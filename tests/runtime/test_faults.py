@@ -160,8 +160,8 @@ MEMORY_RUNS_OUT = """
 
 
 def test_memory_that_runs_out_is_an_error_and_the_next_call_works():
-    """The address space is capped below what the arrays of the launch take, each of which the system is asked for anew. In a
-    process of its own, as one that has launched more holds the memory already."""
+    """The address space is capped below what the arrays of the launch take, each of which the system is asked for again.
+    A process of its own is needed, as one that has launched more holds the memory already."""
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(MEMORY_RUNS_OUT)], capture_output=True, text=True,
                           timeout=120)
     assert done.returncode == 0, done.stderr
@@ -210,7 +210,7 @@ def test_ctrl_c_ends_a_stuck_launch_over_which_another_thread_has_put_a_handler(
 
 
 class Found(ctypes.Structure):
-    """What dladdr says of an address."""
+    """Result of dladdr for an address."""
 
     _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("name", ctypes.c_char_p), ("place", ctypes.c_void_p)]
 

@@ -15,7 +15,7 @@ LAYER = Layer(ep=3, T=4, E=6)
 
 
 def scaled_moe(x, ids, weights, up, down, shared):
-    """Of a shared expert too; `shared` is a tree that all ranks have."""
+    """Computes a layer with a shared expert; `shared` is a tree that all ranks have."""
     act = mint.nn.functional.silu(x @ shared["in"])
     return hpmoe.moe_ffn(x, ids, weights, up, down) + (act @ shared["out"]) * shared["scale"][0]
 

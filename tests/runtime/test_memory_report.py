@@ -1,4 +1,4 @@
-"""What `f.memory` and `hpmoe memory` say against sums by hand and against what the pool has given out."""
+"""`f.memory` and `hpmoe memory` equal sums by hand and the pool's allocations."""
 
 import json
 import os

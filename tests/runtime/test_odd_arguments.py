@@ -129,7 +129,7 @@ METHODS = {
 
 
 def test_a_mean_of_nothing_is_not_a_number():
-    """As in NumPy; MindSpore returns what the memory held before."""
+    """NumPy returns NaN, too; MindSpore returns uninitialised memory."""
     for f in (lambda x: mint.mean(x, 0), lambda x: x.mean()):
         assert np.isnan(stages()["fused"](f)(Tensor(np.zeros((0, 3), np.float32))).asnumpy()).all()
 

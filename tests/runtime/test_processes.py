@@ -1,4 +1,4 @@
-"""What happens to a process amid its launches: other threads, handlers of signals, forks, being stopped for a while."""
+"""Launches survive other threads, signal handlers, forks, and stops of the process."""
 
 import os
 import signal
@@ -73,7 +73,7 @@ def test_a_process_forked_amid_launches_can_launch(kernel):
 
 
 def test_ctrl_c_reaches_a_process_forked_amid_a_launch(kernel):
-    """Launches of the main thread count Ctrl-C themselves; the forked process has none of them."""
+    """Launches of the main thread count Ctrl-C; the forked process has no launches."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a graph that was compiled left one of MindSpore's
     children = []
     thread = threading.Thread(target=lambda: [children.append(Child(lambda: signal.raise_signal(signal.SIGINT)))
@@ -132,7 +132,7 @@ def test_a_handler_of_a_signal_may_launch_amid_a_launch(kernel):
 
 
 def test_time_in_which_a_process_is_stopped_is_not_waiting():
-    """Of these tasks one can run at a time, and whoever has none waits."""
+    """One of these tasks can run at a time, and the other workers wait."""
     args = Layer(ep=1, T=400, H=256, I=256, E=1, K=1).arguments()
     flow = spmd(stages(rows=1024, cols=1024)["queues"](hpmoe.moe_ffn), Mesh(1)).lower(*tensors(args))
     soon, inputs = 0.5, [[a[0] for a in args]]

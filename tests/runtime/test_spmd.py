@@ -34,7 +34,7 @@ def test_arrays_of_numpy_and_default_arguments():
 
 
 def test_gradients_are_taken_of_the_callables_themselves():
-    """Of several at one stage, each its own."""
+    """Several callables of one level have their own gradients."""
     (x,) = tensors([np.arange(12, dtype=np.float32).reshape(1, 4, 3)])
     for scale in (2.0, 3.0):
         def scaled(x, scale=scale):

@@ -16,7 +16,7 @@ few = hypothesis.settings(max_examples=25, derandomize=True)
 
 
 def spans(flow, table):
-    """How many consecutive events each wait or signal of a table may be about."""
+    """Returns the number of consecutive events that each wait or signal of a table may concern."""
     return op_spans(flow)[flow.tasks["op"][table["task"]], table["kind"]]
 
 
@@ -135,7 +135,7 @@ def test_what_is_no_schedule_is_said(change, words):
 
 
 def test_fewer_waits_than_derived_and_none_lost():
-    """What its new queues imply is left out, what the old ones implied is back."""
+    """Waits that the new queues imply are left out, and those that the old ones implied return."""
     flow = queued(machine=hpmoe.cpu(1))
     two = requeue(flow, [flow.queues[0][::2], flow.queues[0][1::2]], machine=hpmoe.cpu(2))
     derived = rebuild(flow, flow.ops)

@@ -1,4 +1,4 @@
-"""Whatever a chain accepts can be lowered, costed and simulated: transforms, dtypes, machines, sizes, directions."""
+"""Programs that a chain accepts are lowered, costed and simulated: transforms, dtypes, machines, sizes, directions."""
 
 import itertools
 

@@ -29,7 +29,7 @@ OF_WORKERS = "l2.worker_bytes_per_us", "memory.worker_bytes_per_us", "link.worke
 
 
 def core_us(flow, machine, ids):
-    """What each task of each rank takes of its worker, [ep, num_tasks], by the rows that NumPy counts."""
+    """Returns each task's worker time, [ep, num_tasks], from rows that NumPy counts."""
     work, layout = Work(flow, machine), Layout(flow, [list(ids)] * len(flow.routes), None)
     is_summed = np.array([kind(op) == "experts" for op in flow.ops])[flow.tasks["op"]]
     out = []
@@ -64,7 +64,7 @@ def is_passed_by(flow, layout, rank):
 
 
 def fans(layout, op, rank):
-    """Of tokens that came to a rank once, how many rows its experts have of each."""
+    """Returns the number of expert rows of each token that a rank received once."""
     routing = layout.routings[op.domain.route] if op.opcode.startswith("FAN") else None
     return routing.experts.num_rows(rank) / max(1, routing.num_rows(rank)) if routing else 0
 
@@ -72,7 +72,7 @@ def fans(layout, op, rank):
 @few
 @given(anything)
 def test_busy_time_is_the_work(case):
-    """Where nothing but the worker limits a task, its body takes exactly its work; anywhere else at least that."""
+    """A body takes exactly its work if only the worker limits it, and otherwise at least that."""
     flow, ids = case
     limits = {**UNSHARED, **dict.fromkeys(OF_WORKERS, 1e15), "sync.signal_us": 0.0}
     for machine, is_alone in ((flow.machine.replace(limits), True), (flow.machine, False)):
@@ -104,8 +104,7 @@ def test_threads_of_a_host_work_while_there_is_work(case, cores):
 @few
 @given(anything)
 def test_bytes_are_conserved(case):
-    """What was served over time is what was asked for, and of what is asked for only what the cache holds depends on
-    rates."""
+    """Bytes served over time equal bytes requested; only the bytes in the cache depend on rates."""
     flow, ids = case
     machine = flow.machine.replace({"memory.write_cost": 1.0})
     line, fast = (hpmoe.simulate(flow, on, routing=ids) for on in (machine, machine.replace(UNSHARED)))
@@ -190,8 +189,7 @@ def test_time_of_workers_is_busy_waiting_or_after_the_last_task(case):
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("node_size", [1, 2, 4])
 def test_ranks_are_alike(direction, node_size):
-    """Where all are asked for the same, all take the same, as slots hold rows of one rank; whichever rank is hot, a run
-    takes as long."""
+    """Ranks with equal work take equal time, as slots hold rows of one rank; the hot rank's index does not matter."""
     machine = hpmoe.machines.ascend_a3.replace({"link.node_size": node_size}, num_aic=3, num_aiv=5)
     flow = plan(ep=4, T=512, direction=direction, machine=machine)
     order = flow.peer_orders[0] - np.arange(4)[:, None]
@@ -209,7 +207,7 @@ def test_ranks_are_alike(direction, node_size):
 
 
 def test_experts_of_a_rank_may_change_places():
-    """What a rank has to do is the same; its slots are others, so that the time is nearly so."""
+    """A rank has the same work in other slots, so its time is nearly equal."""
     flow = plan(ep=2, T=512)
     hot = (np.random.default_rng(1).random((2, 512, 8)) * [1, 2, 1, 1, 3, 1, 1, 1]).argsort(-1)[..., -2:].astype(np.int32)
     other = np.array([2, 0, 3, 1, 5, 7, 4, 6], np.int32)[hot]
@@ -236,7 +234,7 @@ def test_where_only_matmuls_take_time_they_are_the_bound():
 
 @pytest.mark.parametrize("sizes, work", [({"T": 4096}, 2), ({"H": 512, "I": 256}, 4), ({"K": 4}, 2)])
 def test_twice_as_much_takes_twice_as_long(sizes, work):
-    """Of tokens, of choices, and of widths: what is many times one tile grows as its work does."""
+    """Time grows with tokens, choices and widths as the work does, if that is many tiles."""
     small, large = plan(**{"T": 2048}), plan(**{"T": 2048, **sizes})
     machine = small.machine.replace({**dict.fromkeys(COSTS, 0.0), **{n: 1e15 for n in RATES if n != "cube.flops_per_us"}})
     spans = [hpmoe.simulate(flow, machine).span for flow in (small, large)]
@@ -250,7 +248,7 @@ def test_twice_as_much_takes_twice_as_long(sizes, work):
 @pytest.mark.parametrize("machine",
                          [hpmoe.machines.ascend_a3, hpmoe.machines.ascend_a3.replace({"link.node_size": 1}), hpmoe.cpu(2)])
 def test_runs_without_tokens(machine, direction):
-    """Of all ranks, where nothing takes any work, and of some: an empty rank has no work and no bound but its traffic's."""
+    """Without tokens on all ranks there is no work; an empty rank among others has only its traffic's bound."""
     empty = plan(T=0, machine=machine, direction=direction, max_rows=0)
     line, ids = hpmoe.simulate(empty), np.zeros((2, 0, 2), np.int32)
     assert line.span >= max(b.total for b in rank_bounds(empty, machine, ids)) and line.span < 50

@@ -135,8 +135,8 @@ class ProgramRun:
         return got
 
     def assert_products_within_roundings(self):
-        """Of a program that only multiplies and adds: every number is off by at most a rounding of float32 for each of the
-        sums it is made of, whatever their order, of the sum of absolute values."""
+        """Checks a program that only multiplies and adds: the error of a number is at most one float32 rounding of the sum
+        of absolute values for each addition, in any order."""
         got = self()
         want, total = (interpret(self.program, [inputs], dtype="float64")[0] for inputs in (
             self.inputs, [np.abs(a) for a in self.inputs]))

@@ -60,7 +60,7 @@ class OnEmulator(AscendTarget):
 
 
 def targets(num_ranks, heap_bytes=1 << 26):
-    """For each rank the name of a target, and its heap; opened with so many bytes."""
+    """Yields the name of a target and its heap, of `heap_bytes` bytes, for each rank."""
     made, names, heaps = [], [], []
     for rank in range(num_ranks):
         heap = SymmetricHeap(OPERATOR.load(), VirtualRanks(rank, num_ranks, made), heap_bytes)

@@ -14,7 +14,7 @@ def capped(factor, policy):
 
 
 def assert_drops_by_hand(stage, layer, args, factor=None, policy="error", message=""):
-    """Of a stage of moe_ffn: output, gradients and drop counts.
+    """Compares a level of moe_ffn with drops by hand: output, gradients and drop counts.
 
     Returns:
         The output and the gradients of hidden_states, topk_weights and both weights, and how many entries were dropped.

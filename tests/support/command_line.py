@@ -12,6 +12,6 @@ def run(capsys, *args):
 
 
 def run_script(capsys, module, *args):
-    """The same of a script of examples/benchmarks."""
+    """Runs a script of examples/benchmarks like a command."""
     status = script.main(module, args)
     return status, *capsys.readouterr()

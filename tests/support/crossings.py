@@ -1,4 +1,4 @@
-"""How many rows each rank has for each other one, [ep, ep], by loops over tokens; ids of -1 are of no expert."""
+"""Counts the rows that each rank sends to each other rank, [ep, ep], by loops over tokens; ids of -1 are masked."""
 
 import numpy as np
 
@@ -31,8 +31,8 @@ def crossings(ids, num_local, node_size, num_tokens=None, once=False):
 
 
 def bytes_between(scheme, ids, num_local, node_size, row, num_tokens=None):
-    """Of the forward and the backward pass of a layer whose rows have so many bytes and whose weights are float32: rows out
-    and back, and with them the weights where sums are made elsewhere; backward, weights and their gradients, by entry."""
+    """Returns the bytes of the forward and backward pass of a layer with rows of `row` bytes and float32 weights: rows in
+    both directions, weights if sums are made elsewhere; backward also weights and their gradients, by entry."""
     entries = rows_for_experts(ids, num_local, num_tokens)
     crossed, passed = crossings(ids, num_local, node_size, num_tokens)
     _, passed_once = crossings(ids, num_local, node_size, num_tokens, once=True)
@@ -45,6 +45,6 @@ def bytes_between(scheme, ids, num_local, node_size, row, num_tokens=None):
 
 
 def across_nodes(matrix, node_size):
-    """Of [ep, ep] what goes from each rank to other nodes."""
+    """Returns the part of [ep, ep] that each rank sends to other nodes."""
     node = np.arange(len(matrix)) // node_size
     return np.where(node[:, None] != node, matrix, 0).sum(1)

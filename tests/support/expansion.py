@@ -63,7 +63,7 @@ class Expansion(ReceivedRows):
     # Units.
 
     def limit(self, rank, num_rows, is_clipped):
-        """How many of so many rows there are, where `is_clipped` those of tokens alone."""
+        """Returns how many of `num_rows` rows exist; if `is_clipped`, only those of tokens."""
         return min(num_rows, self.tokens[rank]) if is_clipped and self.tokens[rank] is not None else num_rows
 
     def unit(self, rank, op, task):
@@ -242,8 +242,7 @@ class Expansion(ReceivedRows):
     # Counters.
 
     def segments(self, rank, t):
-        """What a transfer moves or speaks for, peer by peer and expert by expert: lists of what `moved` or `matrices`
-        says."""
+        """Returns the data that a transfer moves or signals, by peer and expert: items of `moved` or `matrices`."""
         task = self.flow.tasks[t]
         op = self.flow.ops[task["op"]]
         if moves_copies(op):
@@ -280,8 +279,7 @@ class Expansion(ReceivedRows):
         return out
 
     def _add_made(self, rank, op, task, signal, add):
-        """What a signal of a task for its own rank adds: its rows, or one; of rows fanned out, each where its slot's event
-        is."""
+        """Adds a task's signal for its own rank: its rows, or one; fanned-out rows each at their slot's event."""
         event, kind, unit = int(signal["event"]), signal["kind"], self.unit(rank, op, task)
         assert signal["remote"] == tf.LOCAL or self.flow.ep_size == 1
         if kind == tf.ENTRY_TILE:
@@ -294,7 +292,7 @@ class Expansion(ReceivedRows):
         add(rank, event + place, 1 if signal["amount"] == tf.COUNT else len(unit))
 
     def _add_moved(self, rank, op, task, signal, data, add):
-        """What a signal of a transfer adds: one for each row where its event is."""
+        """Adds a transfer's signal: one for each row at the row's event."""
         event, kind, is_local = int(signal["event"]), signal["kind"], signal["remote"] == tf.LOCAL
         plan = self.flow.routes[op.domain.route]
         if signal["amount"] == tf.COUNT:
@@ -319,7 +317,7 @@ class Expansion(ReceivedRows):
 
 
 def _within(numbers, size):
-    """Whether all numbers are from 0 to below size; a range counts upwards."""
+    """Returns True if all numbers are in 0..size - 1; a range counts upwards."""
     if not numbers:
         return True
     least, most = (numbers[0], numbers[-1]) if isinstance(numbers, range) else (min(numbers), max(numbers))

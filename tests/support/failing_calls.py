@@ -6,7 +6,7 @@ RANKS, STEPS = 3, 6
 
 
 def failing_calls(link):
-    """What each call told this rank, and what all say afterwards."""
+    """Returns the outcome of each call on this rank, and of a call of all ranks afterwards."""
     told = []
     for step in range(STEPS):
         try:
@@ -21,7 +21,7 @@ def failing_calls(link):
 
 
 def assert_errors_of_all(found):
-    """Of what every rank returned: the error of one is one of all, and the next call begins anew."""
+    """Checks every rank's outcomes: an error of one rank is raised on all, and the next call starts fresh."""
     assert len(found) == RANKS
     for rank, (told, last) in enumerate(found):
         assert last == [bytes([r]) for r in range(RANKS)] and len(told) == STEPS

@@ -1,5 +1,4 @@
-"""What tests of the whole chain share: small random layers, two oracles in float64, and running a stage forward and
-backward."""
+"""Helpers for tests of the whole chain: small random layers, two float64 oracles, and runs of a level in both passes."""
 
 import dataclasses
 import functools
@@ -218,7 +217,7 @@ def in_dtype(args, dtype, but=()):
 
 
 def avals_of(args):
-    """What arguments with the rank axis first are on one rank."""
+    """Returns one rank's avals of arguments with a rank axis."""
     return [hpmoe.ShapeDtypeStruct(a.shape[1:], dtype_name(a.dtype)) for a in args]
 
 
@@ -233,7 +232,7 @@ def queued(direction="forward", machine=SMALL_NPU, **options):
 
 
 def as_mesh(ep):
-    """A mesh, or one of so many ranks."""
+    """Returns a mesh, or makes one of `ep` ranks."""
     return ep if isinstance(ep, hpmoe.Mesh) else hpmoe.Mesh(ep)
 
 
@@ -279,7 +278,7 @@ def assert_close(got, want, what="", tolerance=TOLERANCE):
 
 
 def assert_equals_numpy(f, layer):
-    """Of a stage of moe_ffn: its output and gradients on a layer's arguments."""
+    """Compares output and gradients of a level of moe_ffn on a layer's arguments with NumPy."""
     args, cotangent = layer.arguments(), layer.cotangent()
     outs, grads = run_spmd(f, layer.mesh, args, [cotangent], layer.num_tokens)
     want, want_grads = numpy_moe_ffn(args, cotangent, layer.num_tokens)
@@ -287,7 +286,7 @@ def assert_equals_numpy(f, layer):
 
 
 def assert_stays_moe_ffn(transform, layer, **options):
-    """That moe_ffn on arguments like a layer's is the same under a transform; on routings of assert_same's own."""
+    """Checks with assert_same that a transform keeps moe_ffn on arguments shaped like a layer's."""
     assert_same(transform, hpmoe.moe_ffn, avals_of(layer.arguments()), layer.mesh, **{"orders": 1, **options})
 
 

@@ -17,8 +17,7 @@ from hpmoe.ir.layout import Layout
 
 
 class Judge:
-    """What the operations of `flow` need under each routing of `cases`, a list of (ids of each route, num_tokens,
-    weights)."""
+    """Needs of the operations of `flow` under each routing of `cases`: (ids of each route, num_tokens, weights)."""
 
     def __init__(self, flow, cases, expansions=None):
         self.flow, self.cases, self.n = flow, cases, flow.num_tasks
@@ -73,7 +72,7 @@ class Judge:
     # The verdict.
 
     def harm(self, flow):
-        """What a schedule of the same operations can do wrong, as (what, routing or None), or None."""
+        """Returns a fault of a schedule of the same operations, as (fault, routing or None), or None."""
         if not _are_queues(flow):
             return "a task is not in one queue of its unit, once", None
         try:
@@ -150,7 +149,7 @@ class Judge:
 
 
 def _are_queues(flow):
-    """Whether each task is in one queue, once, and in one of its unit; True without queues."""
+    """Returns True if each task is in one queue of its unit, once, or if there are no queues."""
     if not flow.queues:
         return True
     listed, units = np.sort(np.concatenate([np.asarray(q) for q in flow.queues])), flow.tasks["op"].tolist()
@@ -172,7 +171,7 @@ def assert_ordered(flow, case):
 
 def conflicts(x):
     """{(writer, reader)} of all reads of what a task writes; AssertionError where an element is written twice, an output not
-    at all, or something is read that nobody writes."""
+    at all, or an unwritten element is read."""
     n, size = x.flow.num_tasks, x.flow.num_tasks * x.flow.ep_size
     touched = [], []
     for rank in x.ranks:
@@ -219,7 +218,7 @@ def takeovers(x, reads, writes):
 
 
 def extent_of(x, rank, extent, index, route):
-    """What an event's threshold is a multiple of, counted row by row."""
+    """Returns the extent whose multiple is an event's threshold, counted row by row."""
     flow = x.flow
     if extent in (tf.ONE, tf.STATIC_TILE):
         return 1
@@ -295,7 +294,7 @@ class Arrivals(Expansion):
 
 
 def every_arrival(flow, rng, most):
-    """Arrivals at all ranks that fit the slots: all of them, or `most`; then first those that are alike on all ranks."""
+    """Arrivals at all ranks that fit the slots: all of them, or `most`; then first those that are equal on all ranks."""
     plan = flow.routes[0]
     places, one_rank = plan.num_local_experts * flow.ep_size, []
     for total in range(plan.max_rows + 1):

@@ -176,7 +176,7 @@ def accepted(flow):
 
 
 def fault_of_verifier(judge, flow, other, may_hang=lambda whole: False):
-    """What verify, or requeue about other queues, gets wrong about a mutant, by the judge of its flow; else None."""
+    """Returns the wrong verdict of verify, or of requeue for other queues, on a mutant, by the judge; or None."""
     verdict = accepted(other)
     if verdict and (harm := judge.harm(other)):
         return f"accepted: {harm}"

@@ -1,4 +1,4 @@
-"""What a test needs and a machine may lack: where it does the test is skipped, and pytest prints why."""
+"""Requirements of tests that a machine may lack; such a test is skipped, and pytest prints why."""
 
 import pytest
 

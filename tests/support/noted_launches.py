@@ -27,7 +27,7 @@ def noted_launches():
 
 
 def counts_of(executable, inputs, lengths=None):
-    """Of all ranks, for each route by ids: what they tell each other before a launch."""
+    """Returns, for each route by ids, the counts that all ranks exchange before a launch."""
     flow, counts = executable.flow, []
     for plan in flow.routes:
         if plan.kind.is_of_tokens:

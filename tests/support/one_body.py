@@ -8,7 +8,7 @@ from hpmoe.support.dtypes import dtype_name
 
 
 def run_on_emulator(name, num_rows, *operands, param=(), cols=(0,), tile_rows=4, seed=7):
-    """Tasks of so many rows and of these columns on two cores. An operand is a number, or an array [rows, cols] and its
+    """Runs tasks of `tile_rows` rows and these columns on two cores. An operand is a number or an array [rows, cols] with
     modes; outputs are written."""
     builder, buffers, given = ImageBuilder(1, tile_rows, num_queues=3), [], []
     for operand in operands:

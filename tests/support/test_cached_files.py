@@ -1,4 +1,4 @@
-"""Kept files: what may lie in their place, who may read them, and that nobody finds half of one."""
+"""Cached files: damaged or foreign files are survived, permissions are private, and no reader finds half a file."""
 
 import itertools
 import json

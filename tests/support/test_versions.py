@@ -45,7 +45,7 @@ def test_a_newer_minor_version_is_not_tested(pretended_mindspore, version, is_te
 
 @pytest.mark.parametrize("version, lines", [("2.10.1", 0), ("2.11.0", 1)])
 def test_the_import_warns_of_a_newer_mindspore_before_that_is_imported(pretended_mindspore, version, lines):
-    """Where the program imports hpmoe."""
+    """The program imports hpmoe first."""
     code = "import sys\nsys.modules['mindspore'] = None\ntry: import hpmoe\nexcept ImportError: pass"
     path = os.pathsep.join([str(pretended_mindspore(version)), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,

@@ -1,4 +1,4 @@
-"""What an operation says, in plain words and numbers: nothing here asks a definition how it behaves."""
+"""Facts about operations in plain words and numbers, written without their definitions."""
 
 import dataclasses
 
@@ -9,12 +9,12 @@ KINDS = {Once: "once", CompletionFlags: "once", Tiles: "tiles", Slots: "slots", 
 
 
 def kind(op):
-    """What the row coordinate of its tasks counts."""
+    """Returns the unit that the row coordinate of its tasks counts."""
     return KINDS[type(op.domain)]
 
 
 def params(op):
-    """What its body is told, in order; of sums a block's rows, rows, whether padding is left out, and the first expert."""
+    """Returns its params in order; for sums a block's rows, rows, whether padding is left out, and the first expert."""
     told = tuple(getattr(op.params, field.name) for field in dataclasses.fields(op.params))
     if kind(op) != "experts":
         return told
@@ -22,5 +22,5 @@ def params(op):
 
 
 def moves_copies(op):
-    """Whether it moves weights to copies of experts, or their gradients back."""
+    """Returns True if it moves weights to expert replicas, or their gradients back."""
     return op.opcode in ("REPLICATE", "RETURN_GRADS")

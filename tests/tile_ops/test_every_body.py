@@ -118,7 +118,7 @@ def test_every_function(dtype):
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 def test_every_function_of_integers(dtype):
-    """As NumPy computes it; a function that is one of floats alone is refused."""
+    """Equals NumPy; a function only of floats is refused."""
     for code in MapCode:
         operands = [(COLS, ROWS, dtype, OWN)] * (1 + num_inputs(code))
         if Function.named(code.name.lower()) not in OF_INTEGERS:

@@ -1,4 +1,4 @@
-"""Tile operations are defined once: the header that C++ reads is theirs, each has a body, and nobody else names one."""
+"""Tile operations are defined once: the header that C++ reads is theirs, each has a body, and no other code names one."""
 
 import ast
 import re

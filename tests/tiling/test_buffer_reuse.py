@@ -29,7 +29,7 @@ def shared(flow):
 
 
 def without_sharing(flow):
-    """The same tasks and queues with all memory apart: what a schedule may assume without the waits of reuse."""
+    """Returns the tasks and queues with separate memory: the order that holds without the waits of reuse."""
     return flow.replace(buffers=tuple(dataclasses.replace(b, memory=-1) for b in flow.buffers))
 
 
@@ -45,7 +45,7 @@ def test_what_moe_ffn_shares():
 
 
 def test_an_order_that_data_makes_needs_no_waits():
-    """GMM2 of a slot comes after all of GMM1 of the slot whatever the routing, so its rows go there without a wait."""
+    """GMM2 of a slot follows all of GMM1 of the slot under every routing, so its rows go there without a wait."""
     flow = queued(Layer(ep=2, T=6), machine=hpmoe.cpu(3))
     assert shared(flow) == {"d": "a"}
     assert not [b for b in flow.deps.blocks if b.name.endswith(".free")]
@@ -191,7 +191,7 @@ def test_lifetimes_end_with_the_last_reader():
 
 
 def test_columns_of_tiles_are_told_by_arithmetics():
-    """Of random operations, as tile by tile."""
+    """Random operations give the answers of a loop over tiles."""
     rng = random.Random(0)
     for _ in range(3000):
         cols, offsets = rng.randint(1, 9), [rng.randint(0, 5) for _ in range(rng.randint(0, 3))]

@@ -1,4 +1,4 @@
-"""What numbers owe to tile sizes: the order of sums in tiles of few rows, or of one column, and nothing else."""
+"""Tile sizes change numbers only by the order of sums in tiles of few rows, or of one column."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def vector_units():
 
 
 def products(dtype, rows, cols=1024, whole=False):
-    """x @ w and x @ v^T of 1200 rows, in tiles of so many; with `whole` of numbers whose sums are exact in any order."""
+    """Returns x @ w and x @ v^T of 1200 rows, in tiles of `rows` rows; `whole` numbers have exact sums in any order."""
     rng, shapes = np.random.default_rng(0), ((1200, 96), (96, 70), (70, 96))
     arrays = [(rng.integers(-2, 3, s) if whole else rng.standard_normal(s)).astype(numpy_dtype(dtype)) for s in shapes]
     f = stages(rows=rows, cols=cols)["fused"](lambda x, w, v: (x @ w, x @ mint.transpose(v, 0, 1)))

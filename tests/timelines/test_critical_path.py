@@ -28,7 +28,7 @@ def runs():
 
 
 def feeds(line, source, row):
-    """Whether some signal of one row's task can count for an event that the other row's task waits for: from the tables."""
+    """Returns True if a signal of one row's task may add to an event that the other row's task waits for, by the tables."""
     flow, here, there = line.flow, line.rank[source], line.rank[row]
     deps = flow.deps
     for wait in deps.waits[deps.waits["task"] == line.task[row]]:

@@ -43,7 +43,7 @@ ROUTINGS = {
 
 
 def by_link(moved):
-    """Of [EP, EP] bytes those that stay in their rank, in their node, and the others, by a loop over pairs."""
+    """Divides [EP, EP] bytes into those inside a rank, inside a node, and the others, by a loop over pairs."""
     out = [0, 0, 0]
     for a in range(EP):
         for b in range(EP):

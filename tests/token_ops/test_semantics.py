@@ -1,4 +1,4 @@
-"""What token operators refuse, and that they repeat to the bit. Their values and gradients are in test_oracles.py."""
+"""Token operators refuse bad arguments and repeat bit for bit. test_oracles.py tests values and gradients."""
 
 import numpy as np
 import pytest

@@ -40,7 +40,7 @@ def test_from_the_heaviest_down(dtype, sort):
 
 
 def test_rows_past_four_gigabytes_are_found():
-    """Of an array of which hardly a page is touched."""
+    """The array is sparse: few of its pages are touched."""
     rows = np.zeros((2**21 + 8, 512), np.float32)  # 4.3 GB
     rows[-1], rows[2**20], rows[0] = 3.0, 5.0, 7.0
     places = np.array([len(rows) - 1, 2**20, 0, len(rows) - 1 - 2**20], np.int32)

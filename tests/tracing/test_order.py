@@ -1,4 +1,4 @@
-"""What routers choose and order by: references, tiles in both interpreters and gradients, against NumPy and JAX."""
+"""Choosing and ordering operations of routers: references, tiles and gradients against NumPy and JAX."""
 
 import jax
 import mindspore as ms
@@ -231,7 +231,7 @@ def test_ids_that_only_go_through_int64_are_not_cast():
 
 
 def test_one_row_of_indices_serves_all_rows():
-    """As hpmoe.route expands groups to their experts; with its gradient."""
+    """hpmoe.route expands groups to their experts like this; checks its gradient, too."""
     x, index = np.random.default_rng(2).standard_normal((T, E)).astype(np.float32), np.array([2, 2, 0, E - 1, -1], np.int32)
     for stage in ("program", "fused"):
         f = staged(stage, rows=4)(lambda x: take_columns(x, Tensor(index)))

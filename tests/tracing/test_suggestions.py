@@ -1,4 +1,4 @@
-"""What errors say to write instead: each is written literally here, traced and cut into tiles."""
+"""Suggestions of errors are written literally here, traced and cut into tiles."""
 
 import mindspore as ms
 import numpy as np

@@ -107,7 +107,7 @@ def test_elementwise_and_reductions(name):
 
 @pytest.mark.parametrize("name", ["clamp", "hard", "relu", "leaky_relu", "celu"])
 def test_gradients_where_branches_meet(name):
-    """What equals a bound has the gradient that MindSpore gives it."""
+    """An element equal to a bound has MindSpore's gradient."""
     bounds = np.array([[-6, -3, -1, -0.7], [0, 0.5, 1, 1.2], [1.5, 3, 5, 6]], np.float32)
     assert_traces_to_what_mindspore_computes({**UNARY, "clamp": lambda x: mint.clamp(x, min=-0.7) + x.clamp(-1, 1.2)}[name],
                                              bounds)

@@ -1,4 +1,4 @@
-"""What a trace makes of arguments, captures, cells, routes and known spellings."""
+"""Traces of arguments, captures, cells, routes and known spellings."""
 
 import resource
 import threading

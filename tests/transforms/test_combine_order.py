@@ -1,4 +1,4 @@
-"""overlap_comm(combine_order=): rows come back in an order of their own, whatever the other order is, in every runtime."""
+"""overlap_comm(combine_order=): rows come back in their own order, independent of the dispatch order, in every runtime."""
 
 import functools
 
@@ -13,7 +13,7 @@ from hpmoe.timelines.run import other_ranks
 
 
 def random_order(rank, ep_size):
-    """Of each rank another one: no position is that of the rank itself on all of them."""
+    """Returns another order for each rank; no position is the rank itself on all of them."""
     return np.random.default_rng(rank).permutation(ep_size).tolist()
 
 

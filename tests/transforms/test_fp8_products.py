@@ -63,7 +63,7 @@ def test_mxfp8_in_tiles_for_an_npu():
 
 
 def products(dtype):
-    """What multiplies, in a plan: opcodes and the dtypes of the rows."""
+    """Returns the products of a plan: opcodes and the dtypes of the rows."""
     layer = LAYERS["plain"]
     f = chain(quantize_rows(dtype=dtype), quantize_weights(dtype=dtype, row_dtype=dtype), hpmoe.tile_partition)(moe_ffn)
     flow = lowered(f, layer.arguments(), layer.ep, "forward")

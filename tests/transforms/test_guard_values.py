@@ -130,7 +130,7 @@ def test_every_bfloat16_is_in_a_range_or_not(low, high):
 
 @pytest.mark.parametrize("fill", ["zero", "mean"])
 def test_a_row_is_one_of_the_last_dimension(fill):
-    """Of heads too, several of which are a token's."""
+    """A token with several heads has several such rows."""
     x = bad_rows()
 
     def f(x):
@@ -212,7 +212,7 @@ def test_what_layers_take_and_return_is_guarded_by_name():
 @pytest.mark.parametrize("weighted, dtype, fill", [
     (True, ms.float32, "zero"), (False, ms.float32, "mean"), (True, ms.bfloat16, "mean"), (False, ms.float16, "zero")])
 def test_the_sum_of_what_experts_sent_back_is_looked_at_where_it_is_made(weighted, dtype, fill):
-    """The same task sums and looks, at what is stored, and other values stay bitwise what they were."""
+    """One task sums and checks the stored values, and other values stay bitwise equal."""
     def f(x, ids, w):
         rows, route = hpmoe.dispatch(x, ids, num_local_experts=2)
         return hpmoe.combine(rows * 2.0, route, *[w] * weighted)

@@ -47,7 +47,7 @@ def test_every_prefix_of_the_chain_computes_the_function_and_its_gradients(layer
 @few
 @given(layers(), schedules)
 def test_text_is_deterministic_and_has_no_addresses(layer, schedule):
-    """Of the two ends of the chain: what any stage between them makes is in the text of the last."""
+    """Compares both ends of the chain; the text of the last contains every level."""
     args = tensors(layer.arguments())
     for name in ("plain", "fused"):
         for direction in ("forward", "backward"):
@@ -120,7 +120,7 @@ def test_any_legal_order_gives_the_same_bits(layer, rows, cols, seed):
 
 
 def test_what_is_known_of_a_stage_is_data():
-    """A function is wrapped once more by each transform; its description is one list, and nobody changes it."""
+    """Each transform wraps a function once more; its description is one list that is never changed."""
     tiled = tile_partition(hpmoe.moe_ffn, rows=8)
     staged, inner = hpmoe.overlap_comm(tiled).staged, tiled.staged
     assert (staged.function, list(map(str, staged.steps))) == (hpmoe.moe_ffn, [

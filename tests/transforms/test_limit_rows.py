@@ -68,7 +68,7 @@ def test_room_without_ids(factor, direction):
 
 
 def test_memory_falls_with_the_room():
-    """What is of received rows is a quarter as large, both ways; what comes back of a rank's own tokens stays."""
+    """Memory of received rows is a quarter in both passes; that of a rank's own tokens stays."""
     layer = Layer(ep=8, T=64, H=64, I=32, E=16, K=2)
     reports = [fused(rows=16, cols=32)(f).memory(*avals_of(layer.arguments()), mesh=hpmoe.Mesh(8))
                for f in (moe_ffn, limit_rows(moe_ffn, rank_capacity_factor=2.0))]
@@ -97,7 +97,7 @@ def test_rows_that_fill_up_have_room_of_their_own():
 
 @pytest.fixture
 def unseen(monkeypatch):
-    """Buffers have the room of the plan, whatever the ids."""
+    """Gives buffers the plan's capacity for any ids."""
     monkeypatch.setattr(host_launch, "received_rows", lambda flow, *_: [
         [plan.max_rows for plan in flow.routes]] * flow.ep_size)
 
@@ -109,7 +109,7 @@ def per_rank(layer, dtype=np.float32):
 
 @pytest.mark.parametrize("target, machine", [("cpu", hpmoe.cpu(2)), ("ascend-emulator", npu())], ids=["cpu", "emulator"])
 def test_a_kernel_finds_out_before_rows_move(monkeypatch, unseen, target, machine):
-    """Whatever the order in which its cores run, and then works again; two ranks have no room, and the first is named."""
+    """Cores run in any order, and the next launch works; two ranks lack capacity, and the first is named."""
     layer = Layer(ep=4, T=6, H=16, I=16, E=8, K=2)
     to_kernel = chain(limit_rows(rank_capacity_factor=1.5), hpmoe.tile_partition(rows=16, cols=32), hpmoe.overlap_comm,
                       hpmoe.assign_queues(machine=machine), hpmoe.fuse_persistent(target=target, timeout=60.0))

@@ -104,7 +104,7 @@ def test_puts_are_cut_where_a_worker_would_be_long_at_them():
 
 
 def test_workers_with_few_puts_have_finer_ones(monkeypatch):
-    """Of drawn experts some workers have rows of several; a slot waits for all of these."""
+    """With sampled experts some workers have rows of several; a slot waits for all of them."""
     sizes = SimpleNamespace(ep=16, tokens=32, experts=32, top_k=8, hidden=2048, intermediate=768, dtype="bfloat16")
     ids, found = sampled_ids(16, 32, 8, 32), []
     for few in (put_sizes.FEW_PUTS, 0):

@@ -1,4 +1,4 @@
-"""assign_queues(priority=): whatever it wants first, the queues are legal, and they do it first where they may."""
+"""assign_queues(priority=): queues are legal under any priority, and follow it where they may."""
 
 import functools
 
@@ -79,7 +79,7 @@ def test_largest_first_and_equal_ones_in_their_order(policy):
 
 
 def test_it_chooses_among_those_that_are_ready():
-    """What is wanted most comes as soon as what it waits for is done, no sooner."""
+    """The task with the highest priority runs as soon as its waits are over."""
     flow = lowered(lambda flow: np.arange(flow.num_tasks), hpmoe.cpu(1), layer=Layer(ep=1))
     plain = lowered(None, hpmoe.cpu(1), layer=Layer(ep=1))
     assert not np.array_equal(flow.queues[0], plain.queues[0])

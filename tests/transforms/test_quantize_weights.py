@@ -122,7 +122,7 @@ def test_every_stage_is_the_layer_of_rounded_weights(layer, name, stage):
 @pytest.mark.parametrize("stage", ["tiles", "fused"])
 @pytest.mark.parametrize("name", ["W8", "W8 of fp8", "W8 of mxfp8"])
 def test_where_vector_units_dequantize_weights_before_they_are_multiplied(name, stage):
-    """As on an NPU, whose matrix units multiply floats by floats: once, whatever multiplies them."""
+    """On an NPU, whose matrix units multiply floats, weights are dequantized once for all products."""
     layer = LAYERS["uneven"]
     args, cotangent = layer.arguments(), layer.cotangent()
     tiles = hpmoe.tile_partition(rows=2, cols=3, machine=hpmoe.machines.ascend_a3)
@@ -171,8 +171,7 @@ def test_rows_rounded_before_they_are_sent_or_after_are_the_same_bits(dtype):
 
 
 def test_weights_are_held_and_read_as_bytes():
-    """Of each weight a byte is read, by a vector unit where rows stay as they are; a product takes half the time where it
-    reads int8 rows, too."""
+    """A weight is read as one byte, by a vector unit if rows are floats; a product of int8 rows takes half the time."""
     machine, sizes = hpmoe.machines.ascend_a3, ((512, 4096), (512, 1), (512, 1), (4, 4096, 512), (4, 256, 4096))
     avals = [hpmoe.ShapeDtypeStruct(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(sizes)]
     to_queues = chain(hpmoe.tile_partition(machine=machine), hpmoe.overlap_comm, hpmoe.assign_queues(machine=machine))

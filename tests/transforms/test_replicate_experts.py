@@ -1,4 +1,4 @@
-"""Copies of hot experts: the same numbers at every stage, whatever the placement; every order proved by brute force."""
+"""Replicas of hot experts: equal numbers at every level and placement; every order proved by brute force."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a taskflow that was rebuilt from changed operations can do wrong, in runs of routings that are rare."""
+"""Finds faults of a taskflow rebuilt from changed operations, in runs of rare routings."""
 
 import itertools
 
@@ -52,7 +52,7 @@ class Rebuilt:
 
 
 def harm(subject, flow, same, timeout=5.0):
-    """What a mutant that is accepted does wrong in one of the cases, or None: an error, another result than that of the
+    """Returns the fault of an accepted mutant in one of the cases, or None: an error, another result than that of the
     `same` function, or, of another function, one that depends on who runs it, and what is written twice or never."""
     for case, (ids, num_tokens, weights, inputs) in enumerate(subject.cases):
         try:

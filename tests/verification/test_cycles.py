@@ -109,7 +109,7 @@ def test_across_ranks_that_do_all_alike():
 
 
 def test_across_ranks_of_which_one_alone_is_stuck():
-    """In the sequential order what is put first goes to rank 0, and nobody else waits for it."""
+    """In the sequential order the first put goes to rank 0, and no other rank waits for it."""
     flow = lowered("sequential", 3)
     with pytest.raises(VerifyError) as error:
         requeue(flow, late_puts(flow, 2))

@@ -14,7 +14,7 @@ LAYER = Layer(ep=2, T=12)
 
 @hpmoe.transform(requires="tiles")
 def move_notify(flow, *, last, shift):
-    """Every NOTIFY after all other operations, or before them, and of a buffer so many further."""
+    """Moves every NOTIFY after all other operations, or before them, and to a buffer `shift` further."""
     moved = sorted(flow.ops, key=lambda op: (op.opcode == "NOTIFY") == last)
     return rebuild(flow, tuple(op.replace(params=dataclasses.replace(op.params, buffer=op.params.buffer + shift))
                                if op.opcode == "NOTIFY" else op for op in moved))

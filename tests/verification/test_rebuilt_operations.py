@@ -1,5 +1,5 @@
-"""Operations that a transform of one's own changes and rebuilds: verify proves of them that all is written once and that
-nothing unwritten is read, whoever built them, and refuses by name whatever runs would show to be wrong."""
+"""Operations that a user's transform changes and rebuilds: verify proves that all is written once and nothing unwritten
+is read, and refuses by name every fault that runs would show."""
 
 import collections
 import dataclasses
@@ -112,7 +112,7 @@ def test_other_rows_and_signals_than_an_operation_has_are_refused(name, layer, o
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda s: f"{s[0]} {s[1].ep}")
 def test_the_columns_of_a_weight_gradient_are_nobody_elses_choice(subject):
-    """Of its tokens it takes the columns of its block, and no mode of any operand can be another."""
+    """It takes its block's columns of its tokens, and no operand's mode can change."""
     flow = Rebuilt(*subject, "backward", "overlap").flow
     every = [make for what, _, make in mutations(flow) if "WGRAD operands" in what.partition("] ")[2] and ".cols " in what]
     assert every or all(op.opcode != "WGRAD" for op in flow.ops)

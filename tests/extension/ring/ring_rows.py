@@ -14,7 +14,7 @@ from hpmoe.rewriting.primitives import combine, dispatch, relay, relay_back, rou
 
 @dataclasses.dataclass(frozen=True)
 class Ring(Stops):
-    """Tokens after `hops` hops: at the ranks of their experts, or so many ranks after their own if these are further."""
+    """Tokens after `hops` hops: at the ranks of their experts, or `hops` ranks after their own if these are further."""
 
     hops: int
 

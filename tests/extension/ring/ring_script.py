@@ -1,4 +1,4 @@
-"""What test_ring_rows.py starts as several ranks: outputs and gradients of virtual ranks, bit for bit."""
+"""Script of test_ring_rows.py on several ranks: outputs and gradients of virtual ranks, bit for bit."""
 
 import mindspore as ms
 from helpers import DIFFERENTIABLE, Layer, fused, tensors
