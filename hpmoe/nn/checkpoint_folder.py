@@ -25,6 +25,7 @@ Array = Any  # of NumPy, MindSpore, or PyTorch, which need not be installed
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 BESIDE = ("shared_mlp.",)  # what some models have beside a block, with the same parent
+FP8 = "float8_e4m3fn"
 FOLDER = "a folder of safetensors files, one such file, or a mapping of names to arrays"
 
 
@@ -120,20 +121,18 @@ def _is_file_name(name: object) -> bool:
 
 def _in_memory(who: str, name: str, value: Array) -> Stored:
     """An array of NumPy, MindSpore or PyTorch."""
+    kind = str(getattr(value, "dtype", "")).removeprefix("torch.")
     if hasattr(value, "detach"):
+        bits = {"bfloat16": "int16", FP8: "uint8"}.get(kind)
         value = value.detach().cpu()
-        torch, kind = sys.modules["torch"], str(value.dtype)
-        if "float8_e4m3fn" in kind:
-            array = value.view(torch.uint8).numpy()
-            return Stored("F8_E4M3", array.shape, lambda *ranges: array[_slices(ranges)])
-        value = value.view(torch.int16).numpy().view(numpy_dtype("bfloat16")) if "bfloat16" in kind else value.numpy()
+        value = (value if bits is None else value.view(getattr(sys.modules["torch"], bits))).numpy()
     array = value.asnumpy() if hasattr(value, "asnumpy") else value
     check_argument(isinstance(array, np.ndarray), who, "folder_or_state", f"one whose {name} is a {type(value).__name__}",
                    "a mapping of names to arrays of NumPy, MindSpore or PyTorch")
-    if str(array.dtype) == "bfloat16":
-        array = array.view(np.uint16).view(numpy_dtype("bfloat16"))  # another library's dtype of that name
+    if kind in ("bfloat16", FP8):  # of PyTorch as bits, of other libraries by the dtype of that name
+        array = array.view(np.uint8) if kind == FP8 else array.view(np.uint16).view(numpy_dtype("bfloat16"))
     codes = {name: code for code, name in OTHERS.items() if not code.startswith("F8")}
-    dtype = dtype_name(array.dtype)
+    dtype = "F8_E4M3" if kind == FP8 else dtype_name(array.dtype)
     return Stored(codes.get(dtype, dtype), array.shape, lambda *ranges: array[_slices(ranges)])
 
 

@@ -55,7 +55,8 @@ class Experts:
 
 def _adapted(rows: Tensor, experts: Mapping[str, Tensor], number: str, route: PyTree) -> Tensor:
     """Returns rows times a weight of experts, with its bias and adapter if it has these."""
-    out = grouped_matmul(rows, experts[f"weight{number}"], route, bias=experts.get(f"bias{number}"))
+    out = grouped_matmul(rows, experts[f"weight{number}"], route, bias=experts.get(f"bias{number}"),
+                         scale=experts.get(f"scale{number}"))
     if f"lora_a{number}" not in experts:
         return out
     low = grouped_matmul(rows, weight_beside(rows, experts[f"lora_a{number}"]), route)
@@ -141,6 +142,8 @@ class GroupedMLP(nn.Cell):
             self.bias2 = own_experts(zeros("bias2", (num_moe_experts, hidden_size), dtype), mesh, "first")
         self.places = places_in_order(num_moe_experts)
         self.replaced: str | None = None  # the weight that was set while experts were moved, without places
+        self.sizes = {"1": (hidden_size, wide), "2": (moe_ffn_hidden_size, hidden_size)}  # of whole experts' weights
+        self.has_scale1, self.has_scale2 = False, False  # quantized weights; see quantized_weights.py
         self.has_lora1, self.has_lora2 = False, False  # adapters; see lora.py
         self.lora_scale: PyTree = 1.0
         self.splits |= {"lora_a1": "all", "lora_b1": columns, "lora_a2": "rows", "lora_b2": "all"}
@@ -169,6 +172,10 @@ class GroupedMLP(nn.Cell):
         if self.has_bias:
             found["bias1"] = self._by_rank(self.bias1, "bias1")
             found["bias2"] = self._by_rank(self.bias2 if self.has_first_shard else self.bias2 * 0.0, "bias2")
+        if self.has_scale1:
+            found["scale1"] = self._by_rank(self.scale1, "scale1")
+        if self.has_scale2:
+            found["scale2"] = self._by_rank(self.scale2, "scale2")
         if self.has_lora1:
             found["lora_a1"] = self._by_rank(self.lora_a1, "lora_a1")
             found["lora_b1"] = self._by_rank(self.lora_b1, "lora_b1")

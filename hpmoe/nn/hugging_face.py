@@ -17,7 +17,8 @@ from hpmoe.nn.hugging_face_options import find_model
 from hpmoe.nn.matching import IN_RANGE, Block, Place, check_match, find_match, homeless_of, places_of
 from hpmoe.nn.model_semantics import check_semantics
 from hpmoe.nn.model_types import MODELS, ModelType
-from hpmoe.nn.quantized_files import dequantized
+from hpmoe.nn.quantized_files import dequantized, find_quantized
+from hpmoe.nn.quantized_weights import WEIGHTS, keep, kept_weights
 from hpmoe.nn.safetensors import Stored
 from hpmoe.nn.shard_files import Place as RankPlace
 from hpmoe.nn.whole_experts import WholeExperts, write_once
@@ -32,7 +33,8 @@ SPLIT_AXES = {"experts.weight1": 2, "experts.weight2": 1, "experts.bias1": 1}  #
 
 @suggests_keywords
 def load_hugging_face(layer: nn.Cell, folder_or_state: str | os.PathLike[str] | Mapping[str, Array], prefix: str = "", *,
-                      model_type: str | None = None, experts: range | None = None, allow_rounding: bool = False) -> None:
+                      model_type: str | None = None, experts: range | None = None, allow_rounding: bool = False,
+                      keep_quantized: bool = False) -> None:
     """Sets a layer's Parameters to a mixture-of-experts block of a Hugging Face model.
 
     All names, shapes and dtypes are compared before the first Parameter is set; then one expert is read at a time. Experts
@@ -49,10 +51,13 @@ def load_hugging_face(layer: nn.Cell, folder_or_state: str | os.PathLike[str] | 
             or else the one type whose names and shapes fit.
         experts: which of the checkpoint's experts the layer holds, as one rank's does; no others are read. None is all.
         allow_rounding: whether values may be rounded to a Parameter's dtype.
+        keep_quantized: whether a MoELayer gets quantized weights of experts, with scales beside them, that are not trained:
+            8 bits with a scale for each channel, MXFP4, and FP8 blocks whose scales are powers of two. Their values are
+            those of floats. Call it before the layer is compiled.
 
     Raises:
         ArgumentError: an argument does not fit; arrays are missing, unknown, or of another shape or dtype, and listed; types
-            of different layouts fit; or a value overflows.
+            of different layouts fit; a value overflows; or weights cannot be kept quantized.
 
     Example:
         >>> import numpy as np, hpmoe
@@ -64,30 +69,43 @@ def load_hugging_face(layer: nn.Cell, folder_or_state: str | os.PathLike[str] | 
         True
     """
     parameters = _parameters(LOAD, layer)
-    check_flags(LOAD, allow_rounding=allow_rounding)
+    check_flags(LOAD, allow_rounding=allow_rounding, keep_quantized=keep_quantized)
     known = type_of_folder(folder_or_state) if model_type is None else model_type
     models = MODELS.values() if known is None else [find_model(LOAD, "model_type", known)]
-    arrays = dequantized(open_arrays(LOAD, folder_or_state, _dotted(LOAD, prefix)))
+    opened = open_arrays(LOAD, folder_or_state, _dotted(LOAD, prefix))
+    arrays = dequantized(opened)
     if any(model.is_layer for model in models) and len(models) == 1:
         roots = {entry.name.split(".")[0] for model in models for entries in model.formats for entry in entries}
         arrays = {name: array for name, array in arrays.items() if name.split(".")[0] in roots}
     block = _block(layer, parameters, experts)
     match = find_match(LOAD, block, arrays, [entries for model in models for entries in model.formats])
     at = _experts_at(LOAD, layer)
+    quantized = find_quantized(opened) if keep_quantized else {}
+    arrays |= {name: arrays[name]._replace(dtype=block.kinds[place.entry.parameter][0])
+               for name, place in match.places.items() if name in quantized and place.entry.parameter in WEIGHTS}
     check_match(LOAD, match, arrays, block, allow_rounding)
+    weights = kept_weights(LOAD, layer, quantized, match.places) if keep_quantized else {}
     for name, place in match.places.items():
         if arrays[name].dtype not in IN_RANGE[block.kinds[place.entry.parameter][0]]:
             for _, values in pieces(arrays[name], place, block):
                 narrowed(LOAD, name, values, block.kinds[place.entry.parameter][0])
     for name, parameter in parameters.items():
-        array = np.empty(parameter.shape, numpy_dtype(block.kinds[name][0]))
-        for stored, place in match.places.items():
-            if place.entry.parameter == name:
-                read_into(array, arrays[stored], place, block)
-                if name == "expert_bias":
-                    parameter.stored_dtype = arrays[stored].dtype  # which it is saved in
-        array = array if at is None or not name.startswith("experts.") else array[at]
-        parameter.copy_(Tensor.from_numpy(array))  # in place: compiled graphs follow
+        places = {stored: place for stored, place in match.places.items() if place.entry.parameter == name}
+        if weights and name in WEIGHTS:
+            keep(layer.experts, name, weights, places, block, at)
+        else:
+            _fill(parameter, arrays, places, block, at if name.startswith("experts.") else None)
+
+
+def _fill(parameter: Parameter, arrays: Mapping[str, Stored], places: Mapping[str, Place], block: Block,
+          at: np.ndarray | None) -> None:
+    """Sets a Parameter to arrays of a checkpoint, with experts in the order `at`."""
+    array = np.empty(parameter.shape, numpy_dtype(str(name_of_dtype(parameter.dtype))))
+    for stored, place in places.items():
+        read_into(array, arrays[stored], place, block)
+        if place.entry.parameter == "expert_bias":
+            parameter.stored_dtype = arrays[stored].dtype  # which it is saved in
+    parameter.copy_(Tensor.from_numpy(array if at is None else array[at]))  # in place: compiled graphs follow
 
 
 def _block(layer: nn.Cell, parameters: Mapping[str, Parameter], experts: range | None) -> Block:
@@ -242,6 +260,8 @@ def _parameters(who: str, layer: nn.Cell) -> dict[str, Parameter]:
     """What a checkpoint has of a layer, by the names of MoELayer."""
     check_argument(isinstance(layer, nn.Cell), who, "layer", f"a {type(layer).__name__}", "a MoELayer, or a Cell like it")
     found = {name: p for name, p in layer.parameters_and_names() if name not in UNSTORED}
+    check_argument("experts.scale1" not in found, who, "layer", "one whose weights are kept quantized", "one of floats",
+                   "Build the layer again.")
     check_argument({"router.weight", "experts.weight1", "experts.weight2"} <= set(found), who, "layer",
                    f"a {type(layer).__name__} with Parameters {', '.join(found) or 'none'}",
                    "one that has router.weight, experts.weight1 and experts.weight2, as MoELayer")

@@ -69,7 +69,7 @@ def add_lora(layer: MoELayer, *, rank: int, alpha: float, targets: tuple[str, ..
     arrays, place = {}, _place(layer)
     for number, target in TARGETS.items():
         if target in targets:
-            rows, columns = _sizes(layer, number)
+            rows, columns = layer.experts.sizes[number]
             experts = layer.experts.places.shape[0]
             drawn = ops.normal((experts, rows, int(rank)), Tensor(0.0), Tensor(1 / math.sqrt(rows))).asnumpy()
             whole = {f"lora_a{number}": drawn, f"lora_b{number}": np.zeros((experts, rank, columns), np.float32)}
@@ -130,7 +130,7 @@ def _factors(who: str, layer: MoELayer, config: Fields, a: Stored, b: Stored, al
     total, rank, place = layer.experts.places.shape[0], config["r"], _place(layer)
     held = place.experts(total // place.mesh.ep)
     for number in TARGETS:
-        rows, columns = _sizes(layer, number)
+        rows, columns = layer.experts.sizes[number]
         is_plain = a.shape == (total * rank, rows) and b.shape == (columns, rank * total)
         is_swapped = a.shape == (total * rank, columns) and b.shape == (rows, rank * total)
         if f"lora_a{number}" in done or not (is_plain or is_swapped):
@@ -255,6 +255,9 @@ def merge_lora(layer: MoELayer) -> None:
     """
     _check_layer("hpmoe.nn.merge_lora", layer, has_adapters=True)
     experts, scale = layer.experts, layer.experts.lora_scale
+    check_argument(not (experts.has_scale1 or experts.has_scale2), "hpmoe.nn.merge_lora", "layer",
+                   "one whose weights are kept quantized", "one with weights of floats",
+                   "Load the weights without keep_quantized, and the adapters again.")
     tensors = {name: p.asnumpy() for name, p in _adapters(layer).items()}
     for number in TARGETS:
         if f"lora_a{number}" in tensors:
@@ -283,14 +286,6 @@ def _adapters(layer: nn.Cell) -> dict[str, Parameter]:
 def _place(layer: MoELayer) -> Place:
     """Returns which experts, or shards of them, a layer holds."""
     return Place.of(layer.mesh if isinstance(layer.mesh, World) else None)
-
-
-def _sizes(layer: MoELayer, number: str) -> tuple[int, int]:
-    """Returns (in, out) of a weight of whole experts."""
-    experts = layer.experts
-    tp_size = _place(layer).mesh.tp
-    rows, columns = getattr(experts, f"weight{number}").shape[1:]
-    return (rows * tp_size, columns) if number == "2" else (rows, columns * tp_size)
 
 
 def _set(layer: MoELayer, arrays: Mapping[str, np.ndarray], config: Fields) -> None:

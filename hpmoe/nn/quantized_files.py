@@ -10,7 +10,8 @@ compressed-tensors, strategy "channel".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,6 +36,37 @@ def _e4m3() -> np.ndarray:
 E4M3 = _e4m3()
 
 
+class Quantized(NamedTuple):
+    """A quantized array of a checkpoint.
+
+    Attributes:
+        kind: "blocks", "channel" or "mxfp4", in the order of this file's text.
+        codes, scales: its arrays, and `names` what follows the array's name in theirs.
+    """
+
+    kind: str
+    codes: Stored
+    scales: Stored
+    names: tuple[str, str]
+
+
+def find_quantized(arrays: Mapping[str, Stored]) -> dict[str, Quantized]:
+    """Returns the quantized arrays of a checkpoint that have scales of a known shape, by name."""
+    found = {}
+    for name, array in arrays.items():
+        if array.dtype in ("F8_E4M3", "I8") and len(array.shape) > 1:
+            *outer, rows, columns = array.shape
+            shapes = {"_scale_inv": (*outer, -(-rows // BLOCK), -(-columns // BLOCK)), "_scale": (*outer, rows, 1)}
+            for (suffix, shape), kind in zip(shapes.items(), ("blocks", "channel"), strict=True):
+                if (scale := arrays.get(name + suffix)) is not None and scale.shape == shape:
+                    found[name] = Quantized(kind, array, scale, ("", suffix))
+        short = name.removesuffix("_blocks")
+        if short != name and (scale := arrays.get(f"{short}_scales")) is not None:
+            if array.dtype == scale.dtype == "U8" and array.shape == (*scale.shape, GROUP // 2) and len(scale.shape) == 3:
+                found[short] = Quantized("mxfp4", array, scale, ("_blocks", "_scales"))
+    return found
+
+
 def dequantized(arrays: Mapping[str, Stored]) -> dict[str, Stored]:
     """Returns the arrays of a checkpoint with quantized ones and their scales replaced by arrays of floats.
 
@@ -48,50 +80,66 @@ def dequantized(arrays: Mapping[str, Stored]) -> dict[str, Stored]:
         >>> list(found), found["w"].read().tolist()
         (['w'], [[0.5, -1.0], [6.0, 8.0]])
     """
-    found = dict(arrays)
-    for name, array in arrays.items():
-        scales = {kind: arrays.get(f"{name}{kind}") for kind in ("_scale_inv", "_scale")}
-        if array.dtype in ("F8_E4M3", "I8") and len(array.shape) > 1:
-            *outer, rows, columns = array.shape
-            blocks = (*outer, -(-rows // BLOCK), -(-columns // BLOCK))
-            for kind, shape, step in (("_scale_inv", blocks, (BLOCK, BLOCK)), ("_scale", (*outer, rows, 1), (1, columns))):
-                if (scale := scales[kind]) is not None and scale.shape == shape:
-                    found[name] = _scaled(array, scale, step)
-                    del found[f"{name}{kind}"]
-        if name.endswith("_blocks") and (scale := arrays.get(f"{name[:-7]}_scales")) is not None:
-            if array.dtype == scale.dtype == "U8" and array.shape == (*scale.shape, GROUP // 2) and len(scale.shape) == 3:
-                found[name[:-7]] = _mxfp4(array, scale)
-                del found[name], found[f"{name[:-7]}_scales"]
-    return found
+    quantized = find_quantized(arrays)
+    replaced = {name + suffix for name, array in quantized.items() for suffix in array.names}
+    values = {name: _mxfp4(array) if array.kind == "mxfp4" else _scaled(array) for name, array in quantized.items()}
+    return {name: array for name, array in arrays.items() if name not in replaced} | values
 
 
-def _scaled(array: Stored, scale: Stored, step: tuple[int, int]) -> Stored:
-    """Returns an array times scales, each of which `step` rows and columns share, in float32."""
-    steps = (*[1] * (len(array.shape) - 2), *step)
+def expanded(scale: Stored, shape: tuple[int, ...], step: tuple[int, int]) -> Stored:
+    """Returns scales, each of which `step` rows and columns of an array share, for every element of the array."""
+    steps = (*[1] * (len(shape) - 2), *step)
 
     def read(*ranges: range) -> np.ndarray:
-        ranges = (*ranges, *(range(size) for size in array.shape[len(ranges):]))
-        codes = array.read(*ranges)
-        values = E4M3[codes] if array.dtype == "F8_E4M3" else codes.astype(np.float32)
+        ranges = (*ranges, *(range(size) for size in shape[len(ranges):]))
         parts = scale.read(*(range(r.start // s, -(-r.stop // s)) for r, s in zip(ranges, steps, strict=True)))
-        at = [np.arange(r.start, r.stop) // s - r.start // s for r, s in zip(ranges, steps, strict=True)]
-        return values * parts.astype(np.float32)[np.ix_(*at)]
-    return Stored("float32", array.shape, read)
+        return parts[np.ix_(*[np.arange(r.start, r.stop) // s - r.start // s for r, s in zip(ranges, steps, strict=True)])]
+    return Stored(scale.dtype, shape, read)
 
 
-def _mxfp4(blocks: Stored, scales: Stored) -> Stored:
-    """Returns the values [E, r, c] of blocks [E, c, r / 32, 16], which bfloat16 holds exactly."""
-    experts, columns, groups, _ = blocks.shape
+def _scaled(array: Quantized) -> Stored:
+    """Returns an array times its scales, in float32."""
+    codes = array.codes
+    scale = expanded(array.scales, codes.shape, (BLOCK, BLOCK) if array.kind == "blocks" else (1, codes.shape[-1]))
 
     def read(*ranges: range) -> np.ndarray:
-        e, r, c = (*ranges, *(range(size) for size in (experts, groups * GROUP, columns)[len(ranges):]))
-        held = range(r.start // GROUP, -(-r.stop // GROUP))
-        codes, exponents = blocks.read(e, c, held), scales.read(e, c, held).astype(np.int32) - 127
-        nibbles = np.stack((codes & 15, codes >> 4), -1).reshape(*codes.shape[:3], GROUP)
-        values = np.ldexp(FP4[nibbles], exponents[..., None]).reshape(len(e), len(c), -1)
-        first = r.start - held.start * GROUP
-        return values[:, :, first:first + len(r)].swapaxes(1, 2).astype(numpy_dtype("bfloat16"))
-    return Stored("bfloat16", (experts, groups * GROUP, columns), read)
+        found = codes.read(*ranges)
+        values = E4M3[found] if codes.dtype == "F8_E4M3" else found.astype(np.float32)
+        return values * scale.read(*ranges).astype(np.float32)
+    return Stored("float32", codes.shape, read)
+
+
+def nibbles(blocks: Stored, ranges: Sequence[range], values: np.ndarray) -> np.ndarray:
+    """Returns the values, by code of fp4, of part of an array [E, r, c] whose blocks are [E, c, r / 32, 16]."""
+    experts, columns, groups, _ = blocks.shape
+    e, r, c = (*ranges, *(range(size) for size in (experts, groups * GROUP, columns)[len(ranges):]))
+    held = range(r.start // GROUP, -(-r.stop // GROUP))
+    codes = blocks.read(e, c, held)
+    found = values[np.stack((codes & 15, codes >> 4), -1)].reshape(len(e), len(c), -1)
+    first = r.start - held.start * GROUP
+    return found[:, :, first:first + len(r)].swapaxes(1, 2)
+
+
+def by_input(scales: Stored) -> Stored:
+    """Returns scales [E, c, groups] of MXFP4 as [E, groups, c]."""
+    experts, columns, groups = scales.shape
+
+    def read(*ranges: range) -> np.ndarray:
+        e, g, c = (*ranges, *map(range, (experts, groups, columns)[len(ranges):]))
+        return scales.read(e, c, g).swapaxes(1, 2)
+    return Stored("U8", (experts, groups, columns), read)
+
+
+def _mxfp4(array: Quantized) -> Stored:
+    """Returns the values [E, r, c] of blocks [E, c, r / 32, 16], which bfloat16 holds exactly."""
+    experts, columns, groups = array.scales.shape
+    shape = (experts, groups * GROUP, columns)
+    exponents = expanded(by_input(array.scales), shape, (GROUP, 1))
+
+    def read(*ranges: range) -> np.ndarray:
+        exponent = exponents.read(*ranges).astype(np.int32) - 127
+        return np.ldexp(nibbles(array.codes, ranges, FP4), exponent).astype(numpy_dtype("bfloat16"))
+    return Stored("bfloat16", shape, read)
 
 
 def fault_of_quantization(config: Fields) -> str:

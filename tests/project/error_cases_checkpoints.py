@@ -9,6 +9,7 @@ import numpy as np
 from error_cases import cases
 from mindspore import nn
 
+from hpmoe import Mesh
 from hpmoe.nn import (
     MoELayer,
     add_lora,
@@ -73,7 +74,35 @@ def _share():
 GPT_OSS = {"gate_up_proj": (2, 4, 6), "gate_up_proj_bias": (2, 6), "down_proj": (2, 3, 4), "down_proj_bias": (2, 4)}
 INDEX = "model.safetensors.index.json"
 ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+
+
+def _int8(first, last, kind, shape_of):
+    """A block of int8 with scales of a kind, whose shape is a function of that of the weight."""
+    state = {"gate.weight": STATE["gate.weight"]}
+    for name, shape in {"gate_up_proj": first, "down_proj": last}.items():
+        state[f"experts.{name}"] = np.ones(shape, np.int8)
+        state[f"experts.{name}_{kind}"] = np.full(shape_of(shape), 0.3, np.float32)
+    return state
+
+
+CHANNELS = _int8((2, 6, 4), (2, 4, 3), "scale", lambda shape: (*shape[:2], 1))
+BLOCKS = _int8((2, 6, 4), (2, 4, 3), "scale_inv", lambda shape: (2, 1, 1))
+BY_INPUT = _int8((2, 4, 6), (2, 3, 4), "scale", lambda shape: (*shape[:2], 1))
+
+
+def _kept():
+    layer = MoELayer(**OPTIONS)
+    load_hugging_face(layer, CHANNELS, keep_quantized=True)
+    add_lora(layer, rank=1, alpha=1)
+    return layer
+
+
 cases("load_hugging_face", {
+    "kept: of shards": _load(CHANNELS, keep_quantized=True, layer=MoELayer(**OPTIONS, mesh=Mesh(1, tp=3))),
+    "kept: of floats": _load(keep_quantized=True),
+    "kept: FP8 blocks": _load(BLOCKS, keep_quantized=True),
+    "kept: scales of inputs": _load(BY_INPUT, keep_quantized=True, model_type="qwen3_vl_moe"),
+    "kept: loaded again": lambda: load_hugging_face(_kept(), STATE),
     "no layer": _load(layer=nn.Cell()),
     "no Cell": _load(layer=OPTIONS),
     "no folder": _load(3),
@@ -210,6 +239,7 @@ cases("lora", {
     "no rank": lambda: add_lora(MoELayer(**OPTIONS), rank=0, alpha=4),
     "alpha of words": lambda: add_lora(MoELayer(**OPTIONS), rank=2, alpha="4"),
     "other targets": lambda: add_lora(MoELayer(**OPTIONS), rank=2, alpha=4, targets=("q_proj",)),
+    "merged into kept ones": lambda: merge_lora(_kept()),
     "nothing to merge": lambda: merge_lora(MoELayer(**OPTIONS)),
     "a folder that is a number": lambda: load_lora(MoELayer(**OPTIONS), 3),
     "to a folder that is a number": lambda: save_lora(MoELayer(**OPTIONS), 3),
