@@ -154,23 +154,46 @@ def compiled_path() -> Path:
     return cache_folder() / "ascend" / _digest(*SOURCES) / LIBRARY
 
 
-def build() -> list[str]:
+@dataclasses.dataclass(frozen=True)
+class KernelOptions:
+    """Options of the kernel's compilation.
+
+    Attributes:
+        chip: "2201" for A2 and A3, "3510" for a 950.
+        bodies: "all", or "moe_ffn" for the operations of a MoE-FFN only, which compile sooner.
+        kernel_type: how the kernel says that a block is an AIC and two AIV: "mix" by __mix__(1, 2), "macro" by
+            KERNEL_TASK_TYPE_DEFAULT.
+    """
+
+    chip: str = "2201"
+    bodies: str = "all"
+    kernel_type: str = "mix"
+
+    def definitions(self) -> list[str]:
+        """Arguments of cmake."""
+        chosen = {"HPMOE_ONLY_MOE_FFN": self.bodies == "moe_ffn", "HPMOE_KERNEL_TYPE_MACRO": self.kernel_type == "macro"}
+        return [f"-DCMAKE_ASC_ARCHITECTURES=dav-{self.chip}",
+                *(f"-D{name}={'ON' if is_on else 'OFF'}" for name, is_on in chosen.items())]
+
+
+def build(options: KernelOptions) -> list[str]:
     """Compiles kernel and operator; returns what is missing or failed, nothing where both are built."""
     missing = build_needs(os.environ)
     if missing:
         return missing
     try:
-        _build_kernel(compiled_path().parent)
+        _build_kernel(compiled_path().parent, options)
         ascend_operator().build()
     except (BuildError, OSError) as error:
         return str(error).splitlines()
     return []
 
 
-def _build_kernel(folder: Path) -> None:
+def _build_kernel(folder: Path, options: KernelOptions) -> None:
     """Compiles the kernel in a folder. Raises BuildError."""
     with alone_in(folder):
-        for command in (["cmake", "-S", str(HOST), "-B", str(folder)], ["cmake", "--build", str(folder)]):
+        configure = ["cmake", "-S", str(HOST), "-B", str(folder), *options.definitions()]
+        for command in (configure, ["cmake", "--build", str(folder)]):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 said = (done.stderr or done.stdout).splitlines()[-20:]

@@ -15,9 +15,11 @@ namespace hpmoe {
 #if HPMOE_CHIP == 2201
 // UB without the reserve flag, which would forbid one of Select's overloads.
 constexpr int32_t kBytesUb = 188160, kBytesL1 = 524032, kBytesL0c = 131072;
+constexpr int64_t kCyclesPerUs = 50;  // of the system counter
 #elif HPMOE_CHIP == 3510
 // UB without the 2 KB of the API and the 6 KB that registers may spill to.
 constexpr int32_t kBytesUb = 253952, kBytesL1 = 524032, kBytesL0c = 262144;
+constexpr int64_t kCyclesPerUs = 1000;
 #else
 #error "the kernel knows the chips 2201 (A2 and A3) and 3510 (950)"
 #endif

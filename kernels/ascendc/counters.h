@@ -22,7 +22,7 @@ class Counters {
  public:
   __aicore__ inline void init(const LaunchArgs& args, int32_t ep_size) {
     base_ = args.counters;
-    timeout_ = args.timeout_cycles;
+    timeout_ = args.timeout_us * kCyclesPerUs;
     first_event_ = num_prologue_counters(ep_size);
   }
   // Events count from 0 on, and what stands before them below it.
@@ -68,7 +68,7 @@ class Counters {
   static constexpr int32_t kLooksBetween = 16;
 
   uint64_t base_ = 0;
-  int64_t timeout_ = 0;
+  int64_t timeout_ = 0;  // in cycles of the system counter
   int32_t first_event_ = 0;
 };
 

@@ -1,7 +1,7 @@
-"""The symmetric heap of a rank: opened together by all ranks of MindSpore's world, larger again where a kernel needs more.
+"""The symmetric heap of a rank: all ranks of MindSpore's world open it together, once, large enough for many kernels.
 
-Ranks run the same calls in the same order, so every rank computes the same sizes and reopens its heap at the same call. The
-ranks exchange only the id that rank 0 makes for each opening.
+Ranks run the same calls in the same order, so every rank computes the same sizes and opens its heap at the same call. The
+ranks exchange only the id that rank 0 makes for each opening. A kernel that does not fit makes all ranks open a larger heap.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from hpmoe.support.mindspore_private import wait_for_calls
 
 ROUNDING = 2 << 20  # a page of the device
 MESSAGE_WORDS = 512  # of what rank 0 tells the others: its length and its bytes
+MOST_BYTES = 40 << 30  # of a heap of aclshmem
+KERNELS_AT_FIRST = 3  # as large as the first one: its gradient, and one for other shapes
 NUMBERS = itertools.count()  # of kernels that graphs launch
 
 
@@ -80,13 +82,36 @@ class Bound(Protocol):
     def check(self, kernel: Any, wait: bool = False) -> None: ...
 
 
+@dataclasses.dataclass
+class Reservation:
+    """Bytes of a heap's first opening, at least."""
+
+    num_bytes: int = 1 << 30
+
+
+RESERVATION = Reservation()
+
+
+def reserve_heap(num_bytes: int) -> None:
+    """Sets the bytes of each rank's symmetric heap, before the first launch opens it.
+
+    The heap opens with 1 GiB if nothing is reserved, or with three times what the first kernel needs if that is more.
+
+    Raises:
+        ArgumentError: num_bytes is not from 1 to 40 GiB.
+    """
+    check_argument(isinstance(num_bytes, int) and 0 < num_bytes <= MOST_BYTES, "reserve_heap", "num_bytes", num_bytes,
+                   f"an int in 1..{MOST_BYTES}")
+    RESERVATION.num_bytes = num_bytes
+
+
 class SymmetricHeap:
     """The device of this rank, and the kernels bound to it.
 
     Attributes:
         operator: the module that opens devices and binds kernels to them.
         ranks: who opens the heap together.
-        size: bytes of the heap.
+        size: bytes of the heap, or of its first opening.
     """
 
     def __init__(self, operator: Any, ranks: Ranks, size: int = 0):
@@ -102,7 +127,9 @@ class SymmetricHeap:
         if executable not in self._kernels:
             need = _need(executable)
             kept = sum(map(_need, self._numbers))
-            if self._device is None or self._used + need > self.size:
+            if self._device is None:
+                self._reopen(max(self.size, KERNELS_AT_FIRST * need))
+            elif self._used + need > self.size:
                 self._reopen(self.size + need if executable in self._evicted else max(self.size, kept + need))
             self._bind(executable)
         return self._kernels[executable]

@@ -5,7 +5,10 @@
 #include "worker.h"
 
 #ifndef HPMOE_KERNEL_ATTRIBUTES
-#define HPMOE_KERNEL_ATTRIBUTES  // the device build asks for all cores at once here
+#define HPMOE_KERNEL_ATTRIBUTES  // the device build asks for all cores at once here, an AIC and two AIV a block
+#endif
+#ifndef HPMOE_KERNEL_TYPE
+#define HPMOE_KERNEL_TYPE  // or here
 #endif
 
 namespace hpmoe {
@@ -56,7 +59,7 @@ __aicore__ inline void run_aiv(RankView& rank, const Counters& counters) {
 }  // namespace hpmoe
 
 extern "C" HPMOE_KERNEL_ATTRIBUTES __global__ __aicore__ void hpmoe_persistent(GM_ADDR args) {
-  KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_MIX_AIC_1_2);
+  HPMOE_KERNEL_TYPE;
   const auto address = reinterpret_cast<uint64_t>(args);
   hpmoe::forget_cached_lines(address);
   hpmoe::keep_inf_and_nan();

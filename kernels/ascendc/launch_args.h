@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/generated/structs.h"
+#include "core/marks.h"
 
 namespace hpmoe {
 
@@ -14,7 +15,7 @@ constexpr int32_t kStatusWords = 16;    // a core's status has a line of a scala
 // another has told of this one. Where a launch takes one of several plans, kChosen counts the launches that have.
 enum PrologueCounter { kCounted, kSorted, kReady, kFailed, kChosen, kExchanged };
 
-constexpr int32_t num_prologue_counters(int32_t ep_size) { return kExchanged + ep_size; }
+HPMOE_DEVICE constexpr int32_t num_prologue_counters(int32_t ep_size) { return kExchanged + ep_size; }
 
 // Addresses in the global memory of the rank's device. buffers: where each of the image's buffers lies, then for each route
 // how many entries of this rank an expert takes (capacity_of_expert of core/image.h), in words of 64 bits. counters and
@@ -23,7 +24,7 @@ constexpr int32_t num_prologue_counters(int32_t ep_size) { return kExchanged + e
 // plans.h.
 struct LaunchArgs {
   uint64_t image, buffers, counters, targets, tables, status;
-  int64_t timeout_cycles;
+  int64_t timeout_us;
   int32_t rank, num_tokens, epoch, num_blocks;
 };
 
@@ -32,6 +33,12 @@ struct CoreStatus {
   Status status;
   int32_t next_task, plan, reserved[4];
 };
+
+constexpr double kLongestTimeout = 1e9;  // seconds
+
+constexpr int64_t in_microseconds(double seconds) {
+  return static_cast<int64_t>((seconds < kLongestTimeout ? seconds : kLongestTimeout) * 1e6);
+}
 
 static_assert(sizeof(LaunchArgs) == 72, "six addresses, a time and four words");
 static_assert(sizeof(CoreStatus) == kStatusWords * 4, "a line of 64 bytes");

@@ -19,7 +19,7 @@ from hpmoe.ir.taskflow import Taskflow
 from hpmoe.kernels.ascendc.bodies import BODIES
 from hpmoe.kernels.ascendc.build import DEVICES, ascend_operator, run_needs
 from hpmoe.kernels.ascendc.emulator.native import load
-from hpmoe.kernels.ascendc.heap import SymmetricHeap, world_ranks
+from hpmoe.kernels.ascendc.heap import RESERVATION, SymmetricHeap, world_ranks
 from hpmoe.kernels.ascendc.layout import lay_out_plans
 from hpmoe.kernels.ascendc.packing import pack_all
 from hpmoe.kernels.diagnosis import make_error
@@ -117,7 +117,7 @@ class AscendState:
 def find_heap(num_ranks: int) -> SymmetricHeap:
     """The heap of this process among so many ranks."""
     if num_ranks not in HEAPS:
-        HEAPS[num_ranks] = SymmetricHeap(ascend_operator().load(), world_ranks(num_ranks))
+        HEAPS[num_ranks] = SymmetricHeap(ascend_operator().load(), world_ranks(num_ranks), RESERVATION.num_bytes)
     return HEAPS[num_ranks]
 
 

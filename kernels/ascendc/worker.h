@@ -215,7 +215,7 @@ class Worker {
   // Where all put to a rank at once, the rows of its first slot would come with those of its last.
   __aicore__ inline Code wait_until_due(const Turn& turn) const {
     const int64_t due = due_ps(turn.frame);
-    return due == 0 ? Code::OK : code_of(counters_.wait_until(began_ + due / kCyclePs));
+    return due == 0 ? Code::OK : code_of(counters_.wait_until(began_ + due * kCyclesPerUs / kPsPerUs));
   }
 
   __aicore__ inline void add(int32_t rank, int32_t event, int32_t amount) {
@@ -268,7 +268,7 @@ class Worker {
     AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::SINGLE_CACHE_LINE, AscendC::DcciDst::CACHELINE_OUT>(line);
   }
 
-  static constexpr int64_t kCyclePs = 20000;  // of the clock of GetSystemCycle
+  static constexpr int64_t kPsPerUs = 1'000'000;
 
   const RankView& rank_;
   const Counters& counters_;

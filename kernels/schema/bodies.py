@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from hpmoe.kernels.ascendc.bodies import BODIES as ASCEND
@@ -16,6 +16,7 @@ ASCENDC = Path(__file__).parents[1] / "ascendc"
 CUBE_BODY = "Product {}(const Frame& frame)"
 VECTOR_BODY = "void {}(VectorUnit& unit, const Frame& frame)"
 CPU_BODY = "Code {}(const Frame& frame)"
+OF_MOE_FFN = {"GMM", "KEEP", "MAP", "NOTIFY", "PUT", "PUT_BACK", "REDUCE", "ROW_DOT", "SWIGLU", "SWIGLU_GRAD", "WGRAD"}
 
 
 def cpu() -> str:
@@ -46,7 +47,7 @@ def _operations(bodies: Bodies, holds: Callable[[TilePrimitive], bool]) -> list[
 def _ascend(units: str, body: str, dispatch: str, found: list[TilePrimitive], call: str, default: str) -> str:
     files = sorted({_file_of(p, body.format(p.name.lower())) for p in found if p.outputs})
     return header(f"The tile bodies of an NPU's {units}.", [f'"ascendc/{name}"' for name in files],
-                  _switch("__aicore__ inline " + body.format(dispatch), found, call, "return", default))
+                  _switch("__aicore__ inline " + body.format(dispatch), found, call, "return", default, OF_MOE_FFN))
 
 
 def _file_of(primitive: TilePrimitive, declaration: str) -> str:
@@ -58,7 +59,12 @@ def _file_of(primitive: TilePrimitive, declaration: str) -> str:
     return found[0]
 
 
-def _switch(head: str, found: list[TilePrimitive], call: str, nothing: str, default: str) -> str:
-    """Returns the switch over `found`; operations without outputs only signal and have no body."""
-    cases = "\n".join(f"    case Opcode::{p.name}: {call.format(p.name.lower()) if p.outputs else nothing};" for p in found)
-    return f"{head} {{\n  switch (opcode_of(frame.op)) {{\n{cases}\n    default: {default};\n  }}\n}}"
+def _switch(head: str, found: list[TilePrimitive], call: str, nothing: str, default: str,
+            small_build: Collection[str] = ()) -> str:
+    """Returns the switch over `found`, of which a small build has some; operations without outputs have no body."""
+    cases = {p.name: f"    case Opcode::{p.name}: {call.format(p.name.lower()) if p.outputs else nothing};" for p in found}
+    lines = [*cases.values()]
+    if small_build:
+        small = [case for name, case in cases.items() if name in small_build]
+        lines = [*small, "#ifndef HPMOE_ONLY_MOE_FFN", *(case for case in lines if case not in small), "#endif"]
+    return "\n".join([f"{head} {{", "  switch (opcode_of(frame.op)) {", *lines, f"    default: {default};", "  }", "}"])

@@ -12,6 +12,7 @@ from ascend_mutants_of_fp8 import MUTANTS_OF_FP8
 from fp8_products import fp8_run
 from helpers import Layer, in_dtype, tensors
 from int8_products import int8_run
+from lost_signals import simulated_wait_us
 from mindspore.graph.api import _pynative_executor as executor
 from mutated_kernel import catch_all, choose_among
 from weight_bits import MATRICES, assert_bits_of_numpy
@@ -93,6 +94,12 @@ RUNS = {
 @pytest.mark.parametrize("run", RUNS)
 def test_the_kernel_for_a_950_computes_what_numpy_does(emulator_950, run):
     RUNS[run]().assert_close_to_float64()
+
+
+def test_a_wait_ends_by_the_counter_of_a_950(emulator_950):
+    """The counter runs at 1 GHz; the kernel of an A2 would give up 20 times too early."""
+    assert 4_000 <= simulated_wait_us(0.004) < 80_000
+    assert simulated_wait_us(25.0) >= 25_000_000
 
 
 def there_and_back(x, ids, weights):

@@ -69,13 +69,13 @@ def test_a_rank_runs_when_all_have_come():
     np.testing.assert_allclose(got[0].astype(ms.float32).asnumpy(), run.expected()[0][0], rtol=2e-2, atol=2.0)
 
 
-def test_the_heap_grows_by_what_had_to_leave_it():
+def test_a_heap_opens_once_for_a_layer_and_its_gradient():
     run = BoundRun(SMALL, heap_bytes=0)
     heap, sizes = run.heaps[0], []
     for _ in range(3):
         run.assert_close_to_float64()
         sizes.append(heap.size)
-    assert sizes == [n * ascend_heap.ROUNDING for n in (1, 3, 3)]  # three kernels, of which one fits at first
+    assert sizes == [n * ascend_heap.ROUNDING for n in (3, 3, 3)]  # a layer's forward and backward
     hpmoe.ranks.synchronize()
 
 
@@ -103,10 +103,10 @@ def test_a_heap_is_closed_before_the_next_one_opens():
         def check(self, kernel, wait):
             pass
 
-    heap, kernels = ascend_heap.SymmetricHeap(Recorder, ascend_heap.WorldRanks(0, 1)), [Kernel(), Kernel()]
+    heap, kernels = ascend_heap.SymmetricHeap(Recorder, ascend_heap.WorldRanks(0, 1)), [Kernel() for _ in range(4)]
     for kernel in kernels * 3:
         heap.kernel_of(kernel)
-    assert events == [1, "closed", 1, "closed", 2]
+    assert events == [3, "closed", 3, "closed", 4]
 
 
 # In compiled graphs.

@@ -166,7 +166,8 @@ def test_build_runs_cmake_and_then_ninja_where_everything_is_there(capsys, monke
     assert (status, json.loads(out)) == (0, {"target": "ascend", "library": str(folder / "libhpmoe_ascend.so"),
                                              "missing": []})
     configured, built = (tmp_path / "cmake.log").read_text().splitlines()
-    assert configured == f"-S {ascend_build.HOST} -B {folder}" and built == f"--build {folder}"
+    options = "-DCMAKE_ASC_ARCHITECTURES=dav-2201 -DHPMOE_ONLY_MOE_FFN=OFF -DHPMOE_KERNEL_TYPE_MACRO=OFF"
+    assert configured == f"-S {ascend_build.HOST} -B {folder} {options}" and built == f"--build {folder}"
     rules = (ascend_build.ascend_operator().folder() / "build.ninja").read_text()
     for flag in ("-DCUSTOM_ASCEND_OP", "-lascendcl", "-l:libhpmoe_ascend.so", "-lshmem", "mindspore_op.cc",
                  "cann_device.cc"):

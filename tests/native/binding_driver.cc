@@ -8,11 +8,10 @@ namespace {
 
 using namespace hpmoe;
 
-// A device of few cores, whose copies do not reach one of the ranks.
+// A device of few cores.
 class LimitedDevice final : public Device {
  public:
-  LimitedDevice(std::unique_ptr<Device> device, uint32_t num_cores, int32_t unreached)
-      : device_(std::move(device)), num_cores_(num_cores), unreached_(unreached) {}
+  LimitedDevice(std::unique_ptr<Device> device, uint32_t num_cores) : device_(std::move(device)), num_cores_(num_cores) {}
 
   void* allocate_symmetric(size_t bytes) override { return device_->allocate_symmetric(bytes); }
   void* allocate(size_t bytes) override { return device_->allocate(bytes); }
@@ -39,24 +38,22 @@ class LimitedDevice final : public Device {
   void synchronize() override { device_->synchronize(); }
   void meet() override { device_->meet(); }
   uint32_t num_cores() override { return num_cores_; }
-  bool reaches(void*, int32_t rank) override { return rank != unreached_; }
 
  private:
   const std::unique_ptr<Device> device_;
   const uint32_t num_cores_;
-  const int32_t unreached_;
 };
 
 }  // namespace
 
 // The code of the first status that a rank finds, 0 where all launches end well, -1 where the host threw what is in `said`.
 extern "C" int bind_and_launch(const char* image, int64_t image_bytes, int32_t num_ranks, int64_t num_counters,
-                               int64_t table_words, uint32_t num_cores, int32_t unreached, char* said) {
+                               int64_t table_words, uint32_t num_cores, char* said) {
   try {
     const std::string id = make_unique_id();
     std::vector<std::shared_ptr<BoundKernel>> kernels;
     for (int32_t rank = 0; rank < num_ranks; ++rank) {
-      auto device = std::make_shared<LimitedDevice>(open_device(rank, num_ranks, id, 1 << 22), num_cores, unreached);
+      auto device = std::make_shared<LimitedDevice>(open_device(rank, num_ranks, id, 1 << 22), num_cores);
       kernels.push_back(std::make_shared<BoundKernel>(device, std::string(image, image_bytes), rank, 100.0,
                                                       Layout{{}, {}, 0, num_counters, table_words}));
     }

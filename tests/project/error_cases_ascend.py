@@ -11,7 +11,7 @@ from error_cases_ir import CASES as CASES, cases
 import hpmoe
 from hpmoe import Mesh, ShapeDtypeStruct, assign_queues, moe_ffn, overlap_comm, spmd, tile_partition, trace
 from hpmoe.kernels.ascendc.emulator.target import EMULATOR
-from hpmoe.kernels.ascendc.heap import SymmetricHeap, WorldRanks, world_ranks
+from hpmoe.kernels.ascendc.heap import SymmetricHeap, WorldRanks, reserve_heap, world_ranks
 from hpmoe.kernels.ascendc.target import AscendTarget
 from hpmoe.primitives.guard import count_and_fill
 from hpmoe.runtime.targets import register_target
@@ -152,6 +152,7 @@ cases("device", {name: functools.partial(_alone, call) for name, call in {
     "a failed copy": _called((0, 0, 0, 0, 0, 0, 0, 0, 0, "aclrtMemcpyAsync returned 507899")),
     "a heap that does not open": _called(None, False),
     "a gradient of a gradient": _differentiated_twice,
+    "a heap of no bytes": lambda: reserve_heap(0),
     "a closed-over tensor in a graph": _later(_in_a_graph, lambda x: x * X, X),
     "num_tokens in a graph": _later(_in_a_graph, lambda x: x * 2.0, X, num_tokens=3),
     "computed ids in a graph": _later(_in_a_graph, _by_computed_ids, *_tensors()[:2]),

@@ -17,8 +17,10 @@ constexpr uint32_t kMemoryAlignment[kNumMemories] = {32, 32, 512, 512, 64};
 // API and 6 KB that registers spill to.
 #if HPMOE_EMULATOR_CHIP == 3510
 constexpr uint32_t kMemoryBytes[kNumMemories] = {253952, 524032, 64 * 1024, 64 * 1024, 262144};
+constexpr int64_t kSystemCyclesPerUs = 1000;
 #else
 constexpr uint32_t kMemoryBytes[kNumMemories] = {188160, 524032, 64 * 1024, 64 * 1024, 131072};
+constexpr int64_t kSystemCyclesPerUs = 50;
 #endif
 
 // A 950 has no way from L1 to global memory, so that its AIC have no MTE3; its scalar units add to global memory; its L0A

@@ -30,14 +30,14 @@ struct Sizes {
 
 // Bytes by path, without looks at counters; cube_flops of whole fractals; vector_bytes, 256 of which are a cycle; l0_loads:
 // instructions that load L0. busiest: the AIV whose estimate is the longest. plan: which of the image's the launch took, the
-// one that its status tells of.
+// one that its status tells of. system_us: microseconds of the system counter.
 struct Counts {
   int64_t gm_to_ub, ub_to_gm, gm_to_l1, l1_to_gm, l1_to_l0a, l1_to_l0b, l0c_to_gm, cube_flops, vector_bytes;
   Effort busiest;
   Decoding aic, aiv;
   int64_t l0_loads;
   Sizes to_ub, from_ub, to_l1, from_l0c;
-  int64_t plan;
+  int64_t plan, system_us;
 };
 
 }  // namespace emulator

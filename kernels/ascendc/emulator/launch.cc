@@ -75,6 +75,7 @@ HpmoeStatus Launch::status() {
   HpmoeStatus first{};
   bool is_aborted = false;
   counts_.plan = plan_taken();
+  counts_.system_us = now() / kSystemCyclesPerUs;
   for (size_t i = 0; i < statuses_.size(); ++i) {
     const auto* left = reinterpret_cast<const hpmoe::CoreStatus*>(statuses_[i].begin());
     void* const told = ranks_[first_ + static_cast<int32_t>(i) % num_served()].statuses;
@@ -158,14 +159,13 @@ void Launch::add_launch(int32_t rank, int32_t launch) {
       {"the status block", rank, -1, statuses_.back().begin(), sizeof(hpmoe::CoreStatus) * image_.header->num_queues});
   memory_.add({"the arguments", rank, -1, args_.back().begin(), sizeof(hpmoe::LaunchArgs)});
   const auto address = [](const void* pointer) { return reinterpret_cast<uint64_t>(pointer); };
-  const double cycles = std::min(run_.timeout_s, 1e9) * 50e6;
   const hpmoe::LaunchArgs args{address(image_copy_.begin()),
                                address(pointers_[rank - first_].begin()),
                                address(mine.counters),
                                address(mine.targets),
                                address(mine.tables + (epoch & 1) * table_words(plans_)),
                                address(statuses_.back().begin()),
-                               static_cast<int64_t>(cycles),
+                               hpmoe::in_microseconds(run_.timeout_s),
                                rank,
                                static_cast<int32_t>(mine.num_tokens),
                                epoch,

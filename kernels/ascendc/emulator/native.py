@@ -13,7 +13,7 @@ from hpmoe.kernels.native import Status
 from hpmoe.support import loading
 
 COMPILED = Path(__file__).parents[2] / "_emulator.so"
-ABI_VERSION = 10
+ABI_VERSION = 11
 
 
 class Rank(ctypes.Structure):
@@ -44,7 +44,7 @@ class Counts(ctypes.Structure):
         "vector_bytes")], ("busiest", Effort),
                 ("aic", Decoding), ("aiv", Decoding), ("l0_loads", ctypes.c_int64),
                 *[(name, ctypes.c_int64 * 24) for name in ("to_ub", "from_ub", "to_l1", "from_l0c")],
-                ("plan", ctypes.c_int64)]
+                ("plan", ctypes.c_int64), ("system_us", ctypes.c_int64)]
 
 
 class Launch(ctypes.Structure):

@@ -9,8 +9,8 @@ namespace {
 
 int64_t clock_cycles = 0;
 
-constexpr int64_t kIdleJump = 1'000'000'000;            // 20 s of the 50 MHz counter
-constexpr int64_t kFirstJump = 64, kMostQuiet = 1 << 20;  // 21 ms of it
+constexpr int64_t kIdleJump = 20'000'000 * kSystemCyclesPerUs;
+constexpr int64_t kFirstJump = 64, kMostQuiet = 20'000 * kSystemCyclesPerUs;
 constexpr int kStepsBetweenLooks = 256;  // at what peers do
 constexpr int kLooksOfAWait = 4;  // after which a core has looked at its counter, wherever in its loop it was
 

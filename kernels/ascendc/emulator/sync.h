@@ -198,4 +198,3 @@ inline int64_t GetBlockIdx() {
 using AscendC::TEventID;
 #define ASCEND_IS_AIC (::emulator::current().is_aic)
 #define ASCEND_IS_AIV (!::emulator::current().is_aic)
-#define KERNEL_TASK_TYPE_DEFAULT(value)

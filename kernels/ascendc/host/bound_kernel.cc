@@ -12,8 +12,6 @@ namespace hpmoe {
 namespace {
 
 constexpr uint64_t kLine = 64, kCounterBytes = kCounterWords * sizeof(int32_t);
-constexpr double kCyclesPerSecond = 50e6;
-constexpr double kLongestTimeout = 1e9;
 
 uint64_t in_whole_lines(uint64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
@@ -51,7 +49,7 @@ BoundKernel::BoundKernel(std::shared_ptr<Device> device, const std::string& imag
       num_words_(end_of(plans_).first_word),
       num_events_(most_events(plans_)),
       rank_(rank),
-      timeout_cycles_(static_cast<int64_t>(std::min(timeout_s, kLongestTimeout) * kCyclesPerSecond)),
+      timeout_us_(in_microseconds(timeout_s)),
       layout_(std::move(layout)) {
   const Header& header = *plans_.front().image.header;
   check_cores(static_cast<uint32_t>(header.num_queues / 3));
@@ -60,7 +58,6 @@ BoundKernel::BoundKernel(std::shared_ptr<Device> device, const std::string& imag
   tables_offset_ = counters_offset_ + static_cast<uint64_t>(layout_.num_counters) * kCounterBytes;
   const uint64_t table_bytes = in_whole_lines(layout_.table_words * 4);
   symmetric_ = static_cast<uint8_t*>(device_->allocate_symmetric(tables_offset_ + 2 * table_bytes));
-  check_peers(header.ep_size);
   image_ = static_cast<uint8_t*>(device_->allocate(image.size()));
   targets_ = static_cast<uint8_t*>(device_->allocate(in_whole_lines(num_events_ * 4 + 4)));
   device_->fill(image_, words_.data(), image.size());
@@ -83,14 +80,6 @@ void BoundKernel::check_cores(uint32_t num_blocks) const {
                            "device has " + aic +
                            " AIC cores: plan for it, with assign_queues(machine=hpmoe.machines.ascend_a3." +
                            "replace(num_aic=" + aic + ", num_aiv=" + aiv + "))");
-}
-
-void BoundKernel::check_peers(int32_t num_ranks) const {
-  for (int32_t peer = 0; peer < num_ranks; ++peer) {
-    if (peer == rank_ || device_->reaches(symmetric_, peer)) continue;
-    throw std::runtime_error("copies of rank " + std::to_string(rank_) + " do not reach rank " + std::to_string(peer) +
-                             ": ranks of a kernel lie in one node of an A2, or in one supernode of an A3");
-  }
 }
 
 BoundKernel::~BoundKernel() {
@@ -163,7 +152,7 @@ void BoundKernel::prepare(const Record& record, const std::vector<void*>& tensor
                         address(targets_),
                         address(symmetric_ + tables),
                         address(record.device + status_offset_),
-                        timeout_cycles_,
+                        timeout_us_,
                         rank_,
                         num_tokens,
                         epoch_,

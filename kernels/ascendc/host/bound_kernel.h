@@ -42,7 +42,7 @@ struct Failure {
 
 class BoundKernel {
  public:
-  // Ranks bind together. std::runtime_error where the device has too few cores for the kernel, or a rank is out of reach.
+  // Ranks bind together. Throws std::runtime_error if the device has too few cores for the kernel.
   BoundKernel(std::shared_ptr<Device> device, const std::string& image, int32_t rank, double timeout_s, Layout layout);
   ~BoundKernel();
   BoundKernel(const BoundKernel&) = delete;
@@ -68,7 +68,6 @@ class BoundKernel {
   };
 
   void check_cores(uint32_t num_blocks) const;
-  void check_peers(int32_t num_ranks) const;
   void prepare(const Record& record, const std::vector<void*>& tensors, int32_t num_tokens);
   void enqueue(const std::vector<void*>& tensors, int32_t num_tokens, void* stream, std::shared_ptr<void> owner);
   void collect(Record* record);
@@ -80,7 +79,7 @@ class BoundKernel {
   const std::vector<PlanImage> plans_;
   const uint64_t num_words_, num_events_;  // of the table of buffers, and of the plan that has the most
   const int32_t rank_;
-  const int64_t timeout_cycles_;
+  const int64_t timeout_us_;
   const Layout layout_;
   std::vector<Span> spans_;
   uint64_t status_offset_ = 0, record_bytes_ = 0;

@@ -50,18 +50,17 @@ class Device {
   virtual void wait_for(void* mark) = 0;
 
   virtual void synchronize() = 0;  // with all streams
-  virtual void meet() = 0;         // with all ranks
+  virtual void meet() = 0;         // with all ranks, for a bounded time
 
   // AIC cores of the device; it has twice as many AIV.
   virtual uint32_t num_cores() = 0;
-  // Whether a core's copies reach the same place of the symmetric heap on another rank.
-  virtual bool reaches(void* symmetric, int32_t rank) = 0;
 };
 
 // What rank 0 makes and every rank opens its device with.
 std::string make_unique_id();
 
 // heap_bytes: of the symmetric heap, on each rank. All ranks open their devices together; a process may have one at a time.
+// Throws std::runtime_error if a core's copies do not reach the heap of another rank.
 std::unique_ptr<Device> open_device(int32_t rank, int32_t num_ranks, const std::string& unique_id, uint64_t heap_bytes);
 
 }  // namespace hpmoe

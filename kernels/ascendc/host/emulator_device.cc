@@ -107,8 +107,8 @@ void World::run_together(int32_t num_ranks) {
   char fault[8192] = "";
   const int64_t image_bytes = end_of(plans_of(image)).first_byte;
   const int code = hpmoe_emulator_launch(image, image_bytes, ranks.data(), num_ranks, first.epoch, 1,
-                                         static_cast<double>(first.timeout_cycles) / 50e6, next_seed++, &status, &counts,
-                                         fault, sizeof(fault));
+                                         static_cast<double>(first.timeout_us) / 1e6, next_seed++, &status, &counts, fault,
+                                         sizeof(fault));
   for (int32_t rank = 0; rank < num_ranks && code == 1; ++rank)
     leave_status(*members.at(rank)->steps.front().launch, status, counts.plan, rank,
                  static_cast<const Header*>(image)->num_queues);
@@ -215,7 +215,6 @@ class EmulatorDevice final : public Device {
   void meet() override { member_.unmet.clear(); }
 
   uint32_t num_cores() override { return kNumCores; }
-  bool reaches(void*, int32_t) override { return true; }
 
  private:
   using Lock = std::lock_guard<std::recursive_mutex>;

@@ -31,12 +31,13 @@ __aicore__ inline void call_body(VectorUnit& unit, const Frame& frame) {
     case Opcode::MAP: return map(unit, frame);
     case Opcode::SWIGLU: return swiglu(unit, frame);
     case Opcode::SWIGLU_GRAD: return swiglu_grad(unit, frame);
-    case Opcode::ROW_REDUCE: return row_reduce(unit, frame);
     case Opcode::ROW_DOT: return row_dot(unit, frame);
-    case Opcode::COL_SUM: return col_sum(unit, frame);
     case Opcode::NOTIFY: return;
-    case Opcode::GATHER: return gather(unit, frame);
     case Opcode::KEEP: return keep(unit, frame);
+#ifndef HPMOE_ONLY_MOE_FFN
+    case Opcode::ROW_REDUCE: return row_reduce(unit, frame);
+    case Opcode::COL_SUM: return col_sum(unit, frame);
+    case Opcode::GATHER: return gather(unit, frame);
     case Opcode::DROP_COUNTS: return drop_counts(unit, frame);
     case Opcode::REPLICATE: return replicate(unit, frame);
     case Opcode::RETURN_GRADS: return return_grads(unit, frame);
@@ -63,6 +64,7 @@ __aicore__ inline void call_body(VectorUnit& unit, const Frame& frame) {
     case Opcode::DEQUANTIZE_WEIGHT: return dequantize_weight(unit, frame);
     case Opcode::RMS_NORM: return rms_norm(unit, frame);
     case Opcode::RMS_NORM_GRAD: return rms_norm_grad(unit, frame);
+#endif
     default: return unit.refuse();
   }
 }
