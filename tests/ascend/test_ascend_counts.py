@@ -97,7 +97,7 @@ def test_products_move_and_compute_what_the_model_charges(direction, rows, cols)
 
 
 @pytest.mark.parametrize("direction, rows, cols", [("forward", 256, 512), ("backward", 256, 512), ("forward", 64, 384)])
-def test_float32_products_move_twice_the_bytes_and_sum_eight_at_once(direction, rows, cols):
+def test_float32_products_move_twice_the_bytes_and_sum_eight(direction, rows, cols):
     assert_as_charged(products(direction, "float32", rows, cols))
 
 
@@ -115,7 +115,7 @@ def l0_bytes(m, k, n, size):
 
 
 @pytest.mark.parametrize("dtype, size", [("bfloat16", 2), ("float32", 4)])
-def test_products_bring_each_operand_to_l0_as_often_as_it_is_used(dtype, size):
+def test_products_copy_operands_to_l0_as_often_as_they_are_used(dtype, size):
     """float32 that is transposed in squares too, although they are twice as deep as what Mmad reads at once."""
     forward = products("forward", dtype, 256, 512).counts
     assert (forward.l1_to_l0a, forward.l1_to_l0b) == l0_bytes(200, 256, 512, size)
@@ -124,7 +124,7 @@ def test_products_bring_each_operand_to_l0_as_often_as_it_is_used(dtype, size):
     assert (backward.l1_to_l0a, backward.l1_to_l0b) == tuple(map(sum, both))
 
 
-def test_a_step_of_half_precision_is_loaded_to_l0_by_one_instruction_an_operand():
+def test_half_precision_steps_load_to_l0_by_one_instruction():
     """Rows of 128 times columns of 128, 128 deep; but for B that is not transposed, of which each 16 of its depth are
     one."""
     steps = -(-200 // 128) * (512 // 128) * (256 // 128)
@@ -256,7 +256,7 @@ VECTOR = {**{name: (f, 1) for name, f in {**FUNCTIONS, **SUMS, "swiglu": hpmoe.s
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("name", VECTOR)
-def test_vector_bodies_move_what_the_model_charges_and_take_about_its_time(name, dtype):
+def test_vector_bodies_agree_with_the_model(name, dtype):
     """The model has one rate for vector work that is much like moving: the vector unit alone may not need much more."""
     f, num_inputs = VECTOR[name]
     for body in bodies_of_program(f, *[ShapeDtypeStruct((40, 192), dtype)] * num_inputs):
@@ -344,7 +344,7 @@ def assert_flops_as_charged(body):
     ("rows of float32", "forward"), ("rows", "backward"), ("dropped by weight", "forward"),
     ("dropped by position", "backward"), ("tokens once, some dropped", "forward"), ("copies", "backward"),
     ("copies of float32", "forward"), ("tokens once, for several", "backward")])
-def test_bodies_of_a_layer_move_and_compute_what_the_model_charges(name, direction):
+def test_bodies_of_a_layer_agree_with_the_model(name, direction):
     seen = set()
     for body in layer_bodies(name, direction):
         opcode = body.op.opcode

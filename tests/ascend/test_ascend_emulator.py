@@ -112,7 +112,7 @@ def emulator_array(tensor):
         hpmoe.support.dtypes.numpy_dtype("bfloat16"))
 
 
-def test_lost_signal_names_task_and_event_and_the_next_launch_works():
+def test_lost_signal_names_task_and_event_and_next_launch_works():
     kernel, inputs = one_expert_a_rank()
     want = kernel.run(inputs)
     image = kernel.image.copy()

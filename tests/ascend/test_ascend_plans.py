@@ -78,7 +78,7 @@ def test_several_routes_have_one_plan():
     assert all(len(kernel.flows) == 1 for kernel in run.kernels)
 
 
-def test_an_error_names_the_plan_that_ran_and_the_next_launch_works():
+def test_an_error_names_its_plan_and_the_next_launch_works():
     run = ChosenRun()
     forward = run.kernels[0]
     image = forward.image.copy()

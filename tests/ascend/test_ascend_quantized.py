@@ -71,7 +71,7 @@ def test_rows_that_arrive_as_int8_are_multiplied_so():
 
 @pytest.mark.parametrize("cols, top_k, dtype", [(7, 3, "float16"), (48, 2, "bfloat16"), (300, 9, "float32"),
                                                 (2100, 1, "bfloat16"), (17, 130, "float32")])
-def test_rows_that_come_back_as_int8_have_the_bits_of_numpy_in_any_order(monkeypatch, cols, top_k, dtype):
+def test_int8_combine_has_the_bits_of_numpy_in_any_order(monkeypatch, cols, top_k, dtype):
     """Weights are powers of two, whose products are exact; some entries are of no expert, and rows are zeros or NaN."""
     rng, experts, f = np.random.default_rng(0), 2 * top_k, quantize_rows(there_and_back, combine=True)
     x = rng.standard_normal((2, 9, cols)).astype(np.float32)

@@ -36,7 +36,7 @@ def test_layer_equals_numpy(scheme, layer, options):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_order_gives_the_same_bits_and_sends_those_of_a_cpu(monkeypatch, scheme):
+def test_every_order_gives_the_same_bits_and_the_cpus_traffic(monkeypatch, scheme):
     """Sums over choices and nodes are made in the same order there."""
     layer = Layer(ep=4, T=23, H=40, I=16, E=8, K=4, num_tokens=(23, 0, 8, 17), node_size=2)
     x, ids, weights, *_ = layer.arguments()

@@ -45,7 +45,7 @@ def test_instructions_are_those_that_the_definition_says(name):
     assert body.vector_bytes / 4 / (40 * 192) == pytest.approx(primitive.work.npu_passes - slow, rel=0.05)
 
 
-def test_what_the_scalar_unit_does_is_charged_as_ten_cycles_an_element():
+def test_the_scalar_unit_is_charged_ten_cycles_an_element():
     [body] = bodies_of_program(lambda x: mint.cumsum(x, 1), X)
     assert body.busy * 5 / 4 / 640 == pytest.approx(40 * 192)
     [cast] = [b for b in bodies_of_program(lambda i: i.astype(ms.float32), IDS) if b.op.opcode == "MAP"]

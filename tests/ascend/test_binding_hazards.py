@@ -53,7 +53,7 @@ def bind_and_launch(library, num_ranks=2, num_blocks=1, num_cores=24):
 
 
 @pytest.mark.slow
-def test_signals_that_come_before_the_heap_is_cleared_are_lost_where_ranks_do_not_meet(bindings):
+def test_without_a_barrier_signals_before_clearing_are_lost(bindings):
     assert {bind_and_launch(bindings["whole"]) for _ in range(SEEDS)} == {Code.OK}
     assert Code.TIMEOUT in {bind_and_launch(bindings["unmet"]) for _ in range(SEEDS)}
 
@@ -66,7 +66,7 @@ def test_more_blocks_than_cores_are_refused_by_name(bindings):
         "assign_queues(machine=hpmoe.machines.ascend_a3.replace(num_aic=20, num_aiv=40))")
 
 
-def test_what_the_binding_refuses_is_a_launch_error_that_names_the_kernel():
+def test_the_binding_refuses_with_an_error_that_names_the_kernel():
     class Operator:
         make_unique_id = staticmethod(lambda: b"")
         open_device = staticmethod(lambda *args: object())

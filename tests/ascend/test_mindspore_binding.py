@@ -162,7 +162,7 @@ def failing(num_ranks=1):
     return run, run.ids.asnumpy().copy()
 
 
-def test_an_expert_that_does_not_exist_is_said_at_the_next_call_and_the_one_after_works():
+def test_a_bad_expert_id_is_raised_by_the_next_call_only():
     run, ids = failing()
     bad = ids.copy()
     bad[0, 3, 0] = 9
@@ -193,7 +193,7 @@ def test_a_failure_reaches_every_rank():
 @pytest.mark.parametrize("factor, experts, plans, fault", [
     (1.4, (2, 4), 1, "rank 1 would receive 24 rows through route 0, and can hold 23"),
     (2.5, (4, 5), 3, "rank 2 would receive 48 rows through route 0, and can hold 40")])
-def test_rows_without_room_are_the_same_error_on_every_rank_both_ways(factor, experts, plans, fault):
+def test_rows_over_capacity_are_one_error_on_every_rank(factor, experts, plans, fault):
     run = BoundRun(Layer(ep=3, T=8, H=32, I=16, E=6, K=2), f=hpmoe.limit_rows(hpmoe.moe_ffn, rank_capacity_factor=factor))
     ids, bad = run.ids, ms.Tensor(np.full(run.ids.shape, experts), ms.int32)
 

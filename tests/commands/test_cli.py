@@ -210,7 +210,7 @@ def test_without_a_stdout_a_command_runs(capsys, monkeypatch):
     sys.stdout.close()
 
 
-def test_progress_is_silent_when_quick_and_names_the_step_when_not(capsys, monkeypatch):
+def test_progress_is_silent_when_quick_and_else_names_the_step(capsys, monkeypatch):
     with progress_module.Progress("hpmoe demo") as progress:
         progress("quick")
     assert capsys.readouterr().err == ""

@@ -33,7 +33,7 @@ def test_a_picture_of_the_layer_and_both_schedules(capsys, tmp_path):
     assert "dispatch hidden_states a" in text and text.count("<!-- matrix products -->") == 1
 
 
-def test_equal_schedules_are_equal_and_a_setting_of_one_side_is_its_own(capsys):
+def test_equal_schedules_are_equal_and_settings_are_per_side(capsys):
     same = json.loads(run(capsys, "compare", "policy=round_robin", "policy=round_robin", *SMALL, "--json")[1])
     assert same["ratio"] == 1 and {k: v for k, v in same["a"].items()} == same["b"]
     longer = json.loads(run(capsys, "compare", "tokens=256", "tokens=2048", *SMALL, "--json")[1])

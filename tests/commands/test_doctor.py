@@ -152,7 +152,7 @@ def test_build_says_what_is_missing(capsys, monkeypatch):
     assert run(capsys, "build", "--target=tpu")[2].startswith("hpmoe build: flag --target=tpu: ")
 
 
-def test_build_runs_cmake_and_then_ninja_where_everything_is_there(capsys, monkeypatch, tmp_path):
+def test_build_runs_cmake_then_ninja(capsys, monkeypatch, tmp_path):
     """Programs that record their arguments replace CANN's."""
     for name, text in (("cmake", 'echo "$@" >> "$0.log"'), ("bisheng", ""), ("ninja", ""), ("g++", "")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -186,7 +186,7 @@ def test_build_names_what_the_operator_fails_on(monkeypatch, tmp_path):
         operator.load()
 
 
-def test_builds_of_an_operator_do_not_meet_and_one_that_was_stopped_is_made_anew(monkeypatch, tmp_path):
+def test_builds_are_separate_and_a_stopped_one_is_repeated(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     operator = ascend_build.Operator("nothing", tmp_path / "missing.cc", "CPU")
     with ascend_build.alone_in(operator.folder()):
@@ -208,7 +208,7 @@ def test_builds_of_an_operator_do_not_meet_and_one_that_was_stopped_is_made_anew
     assert not operator.is_built() and not ascend_build.is_built({})
 
 
-def test_an_operator_is_not_taken_from_another_copy_of_the_package(monkeypatch, tmp_path):
+def test_an_operator_of_another_copy_of_the_package_is_ignored(monkeypatch, tmp_path):
     """It links to what lies in the package, which may be gone when another copy has the same sources."""
     folder = ascend_build.ascend_operator().folder()
     copy = shutil.copytree(ascend_build.KERNELS, tmp_path / "kernels", ignore=shutil.ignore_patterns("*.so", "__pycache__"))

@@ -71,7 +71,7 @@ def test_no_point_of_a_grid_is_better_than_the_optimum(seed, tmp_path):
     assert cost(found, *shares) < 1.02 * min(cost(found, shares[0] * a, shares[1] * b) for a in of_flops for b in near)
 
 
-def test_a_step_within_bounds_is_the_best_of_all_choices_of_bounds():
+def test_a_bounded_step_is_the_best_of_all_choices_of_bounds():
     rng = np.random.default_rng(0)
     for size in (*range(1, 6),) * 20:
         slopes = rng.standard_normal((size + 1, size)) * 10 ** rng.uniform(-2, 2, size)

@@ -58,7 +58,7 @@ def test_a_route_that_depends_on_a_layer_waits_for_it():
     assert third.count("combine") == 1 and third[-1] == "add"
 
 
-def test_a_route_of_an_earlier_stage_is_made_again_where_its_rows_are_read():
+def test_a_route_is_made_again_where_its_rows_are_read():
     def f(x, ids, gate):
         rows, route = hpmoe.dispatch(x, ids, num_local_experts=2)
         chosen, _ = router(hpmoe.combine(rows, route), gate, 1)

@@ -64,7 +64,7 @@ def test_every_map_code_is_tested():
     assert set(MapCode) == {*UNARY, *BINARY, MapCode.SELECT}
 
 
-def test_kernels_tell_from_its_code_how_many_inputs_a_function_has():
+def test_a_functions_code_gives_its_number_of_inputs():
     for name, function in Function.members.items():
         assert function.inputs == 1 + MapCode[name.upper()] // 32, name
 

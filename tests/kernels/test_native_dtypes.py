@@ -150,7 +150,7 @@ def test_wgrad_of_halves_is_added_to_float32(blas):  # noqa: F811
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_products_pass_nan_and_infinity_on_in_their_own_row_alone(dtype, blas):
+def test_products_keep_nan_and_infinity_in_their_row(dtype, blas):
     t = tiles(num_rows=40, tile_rows=40)
     x, w, out = t.array(70, dtype=dtype), t.array(45, rows=70, dtype=dtype), t.array(45, dtype=dtype)
     t.buffers[x][3, 69], t.buffers[x][17, 0] = np.nan, np.inf

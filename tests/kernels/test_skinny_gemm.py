@@ -39,7 +39,7 @@ def product(x, w, dtype, transposed):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_sums_over_few_rows_have_no_way_of_their_own_beside_matrix_units(units, dtype):
+def test_sums_over_few_rows_use_matrix_units_if_there_are_any(units, dtype):
     assert (few_terms(dtype) > 0) is not units
 
 

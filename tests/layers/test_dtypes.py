@@ -271,7 +271,7 @@ def test_ranks_gradients_of_a_capture_are_summed_in_float32(dtype):
 
 # What is refused.
 
-def test_eager_combine_takes_float32_and_half_weights_beside_half_precision():
+def test_eager_combine_of_half_rows_takes_both_weight_dtypes():
     rows, route = hpmoe.dispatch(Tensor(np.ones((2, 3), np.float16)), Tensor(np.int32([[0], [1]])), num_local_experts=2)
     assert hpmoe.combine(rows, route, Tensor(np.ones((2, 1), np.float32))).dtype == ms.float16
     assert hpmoe.combine(rows, route, Tensor(np.ones((2, 1), np.float32)).astype(ms.bfloat16)).dtype == ms.float16

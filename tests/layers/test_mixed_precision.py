@@ -13,7 +13,7 @@ HALVES = (ms.float16, ms.bfloat16)
 
 @pytest.mark.parametrize("stage, half", [
     *((stage, ms.bfloat16) for stage in ("plain", "tiles", "queues", "fused")), ("fused", ms.float16)])
-def test_master_weights_are_rounded_once_and_have_float32_gradients(half, stage):
+def test_master_weights_round_once_and_have_float32_gradients(half, stage):
     x, ids, weights, up, down = tensors([a[0] for a in Layer(ep=1, T=9).arguments()])
     rounded = [w.astype(half) for w in (up, down)]
     f = stages()[stage](hpmoe.moe_ffn)

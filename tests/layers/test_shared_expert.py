@@ -42,7 +42,7 @@ def test_every_stage(name, stage):
     assert_close([*outs, *grads], [want, *want_grads])
 
 
-def test_shared_matmuls_fill_the_matrix_units_while_rows_are_under_way():
+def test_shared_matmuls_run_while_rows_are_sent():
     """On A3 every AIC queue begins with tasks of the shared expert, which wait for nothing."""
     shapes = [((1024, 512), "float32"), ((1024, 2), "int32"), ((1024, 2), "float32"), ((8, 512, 512), "float32"),
               ((8, 256, 512), "float32"), ((512, 1024), "float32"), ((512, 512), "float32")]

@@ -93,7 +93,7 @@ def test_frozen_parameters_cost_no_work(wrap, options):
     assert bitwise_equal(found, [everything[0], *(everything[1 + i] for i in kept), everything[-1]])
 
 
-def test_a_checkpoint_has_the_names_of_mindformers_and_comes_back(tmp_path):
+def test_a_checkpoint_has_mindformers_names_and_loads_again(tmp_path):
     layer = make_layer().set_train()
     layer(batch()[0])
     layer.update_expert_bias()
@@ -128,7 +128,7 @@ def train(mode):
     return [*balance.losses, *(p.asnumpy() for p in network.get_parameters())]
 
 
-def test_model_train_is_the_same_in_both_modes_and_a_loop_by_hand():
+def test_model_train_equals_a_loop_by_hand_in_both_modes():
     found = train(ms.PYNATIVE_MODE)
     assert found[0] > found[1] > found[2]
     assert bitwise_equal(train(ms.GRAPH_MODE), found)
@@ -143,7 +143,7 @@ def test_model_train_is_the_same_in_both_modes_and_a_loop_by_hand():
     assert_close([*losses, *(p.asnumpy() for p in network.get_parameters())], found)
 
 
-def test_the_bias_moves_by_the_counts_and_only_the_choice_sees_it():
+def test_the_bias_follows_counts_and_affects_only_the_choice():
     layer, (x, _) = make_layer(moe_router_bias_update_rate=0.5).set_train(), batch()
     layer(x)
     want = router.update_bias(layer.expert_bias, layer.tokens_per_expert.astype(ms.int32), rate=0.5).asnumpy()

@@ -31,7 +31,7 @@ def test_other_routers_do_not_warn(name):
 
 
 @pytest.mark.parametrize("score", ["softmax", "sigmoid", "sqrt_softplus"])
-def test_the_gradient_that_is_missing_is_there_without_normalizing(score):
+def test_without_normalizing_the_router_has_a_gradient(score):
     z = ms.Tensor(np.random.default_rng(0).standard_normal((5, 3)), ms.float32)
     for normalize in (True, False):
         grad = ms.grad(lambda z, normalize=normalize: hpmoe.route(z, 1, score=score, normalize=normalize)[1].sum())(z)

@@ -80,7 +80,7 @@ def test_each_rank_reads_its_own_part(whole, saved, mesh, tmp_path):
             assert array.tobytes() == mine[name].asnumpy().tobytes(), (rank, name)
 
 
-def test_a_lost_file_is_an_error_or_experts_at_zero_that_no_token_chooses(whole, tmp_path):
+def test_a_lost_file_is_an_error_or_masked_experts_at_zero(whole, tmp_path):
     written(tmp_path, *whole, hpmoe.Mesh(2, tp=2))
     (tmp_path / "rank_00003_of_00004.ckpt").unlink()
     layer, optimizer = trained(2)

@@ -98,7 +98,7 @@ def rows_of(claim):
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_what_is_granted_becomes_tiles_and_what_is_denied_is_refused(claim):
+def test_granted_calls_become_tiles_and_denied_ones_are_refused(claim):
     (row,), (avals, granted, denied) = rows_of(claim), CLAIMS[claim]
     assert row[1] != "yes" or granted
     assert row[1] != "no" or denied and not granted

@@ -55,7 +55,7 @@ def test_help_says_what_an_example_is_and_runs_nothing(printed, capsys, name):
     assert " ".join(said.split()) == load(name)["__doc__"].splitlines()[0]
 
 
-def test_an_example_that_goes_on_from_files_asks_for_their_folder(printed, capsys):
+def test_an_example_that_resumes_asks_for_a_folder(printed, capsys):
     with pytest.raises(SystemExit):
         printed("19_restart_at_another_size.py", "resume")
     assert "resume takes the folder of the files" in capsys.readouterr().err
@@ -91,7 +91,7 @@ def test_expert_parallel_reuses_plans_and_leaves_padding_at_zero(printed):
     assert [float(x) > 0 for x in gradient] == [True, True, False, True]
 
 
-def test_own_layers_agree_and_a_bad_one_is_refused_where_it_is_written(printed):
+def test_own_layers_agree_and_a_bad_one_is_refused_at_its_line(printed):
     text = printed("04_your_own_ffn.py")
     outputs, gradients = numbers_after("relative to MindSpore: output", text), numbers_after("gradients", text)
     assert len(outputs) == len(gradients) == 3
@@ -128,7 +128,7 @@ def test_training_agrees_and_learns(printed, tmp_path):
     assert picture.exists() or "* both" in text
 
 
-def test_capacity_drops_what_is_over_and_a_shared_expert_goes_first(printed):
+def test_capacity_drops_the_rest_and_a_shared_expert_runs_first(printed):
     text = printed("07_capacity_and_shared_expert.py")
     rows = re.findall(r"\n(None|[\d.]+) +(\w+) +(\d+) +\[([\d, ]+)\] +([\d.]+)% +([\d.]+)", text)
     assert [(factor, policy) for factor, policy, *_ in rows] == [
@@ -152,7 +152,7 @@ def test_lora_trains_adapters_alone(printed):
 
 
 @pytest.mark.slow
-def test_a_guarded_layer_counts_replaces_and_says_what_the_look_costs(printed):
+def test_a_guarded_layer_counts_replaces_and_prints_its_cost(printed):
     text = printed("14_guard_a_layer.py", "--tokens=16", "--repeats=1")
     assert "found {'hidden_states': 1, 'topk_weights': 0, 'output': 0}; finite everywhere: True; tokens that differ: [1]\n" \
         in text
@@ -206,7 +206,7 @@ GPT_LOSSES = re.compile(r"^ +(\d+) +([\d.]+)(?: +([\d.]+))? +\d+ s left", re.MUL
 
 
 @pytest.mark.slow
-def test_a_gpt_is_resumed_bit_for_bit_and_trains_as_in_plain_mindspore(printed, tmp_path):
+def test_a_gpt_resumes_bitwise_and_trains_as_in_plain_mindspore(printed, tmp_path):
     saved, picture = str(tmp_path / "gpt.ckpt"), tmp_path / "losses.png"
     flags = ["--steps", "4", "--batch", "1", "--save_every", "3"]
     whole = printed("10_train_gpt_moe.py", *flags, "--checkpoint", saved, "--plot", str(picture))
@@ -237,7 +237,7 @@ def test_a_gpt_is_not_drawn_without_matplotlib(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_drifting_loads_are_balanced_and_training_goes_on_as_if_nothing_moved(printed):
+def test_drifting_loads_are_balanced_without_changing_training(printed):
     text = printed("16_balance_drifting_loads.py", "--steps", "4", "--tokens", "64", "--hidden", "32",
                    "--simulated_ranks", "4", "--simulated_tokens", "1024")
     assert "fixed and relocated are the same bit for bit: True" in text
@@ -256,7 +256,7 @@ def test_drifting_loads_are_balanced_and_training_goes_on_as_if_nothing_moved(pr
 
 
 @pytest.mark.parametrize("path", [None, "none.png"])
-def test_training_draws_text_without_matplotlib_and_where_no_picture_is_asked_for(monkeypatch, capsys, tmp_path, path):
+def test_training_draws_text_without_matplotlib_or_a_plot_flag(monkeypatch, capsys, tmp_path, path):
     monkeypatch.chdir(tmp_path)
     if path is not None:
         monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
@@ -340,7 +340,7 @@ def test_farthest_first_names_every_rank_once_and_itself_last(transforms, ep_siz
 
 
 @pytest.mark.slow
-def test_two_microbatches_in_one_launch_agree_and_end_sooner_than_two_launches(printed):
+def test_two_microbatches_in_one_launch_agree_and_are_faster(printed):
     text = printed("17_two_microbatches.py")
     assert 0 < numbers_after("differ from the plain function by at most", text)[0] < TOLERANCE
     apart, together = (numbers_after(what, text)[0] for what in ("one after the other", "both microbatches in one launch"))
@@ -372,7 +372,7 @@ def test_quantised_rows_err_by_their_formats_and_save_bytes(printed):
     assert short < plain
 
 
-def test_ranks_that_are_processes_are_one_rank_where_nobody_launches_them(printed):
+def test_process_ranks_are_one_rank_without_a_launcher(printed):
     text = printed("11_ranks_are_processes.py")
     losses = numbers_after("loss", text)
     assert len(losses) == 4 and losses == sorted(losses, reverse=True) and text.endswith("1 rank\n")

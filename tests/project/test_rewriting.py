@@ -22,7 +22,7 @@ def test_names_are_the_listed_ones():
     assert sorted(names) == NAMES
 
 
-def test_every_primitive_is_there_by_the_name_that_programs_print():
+def test_primitives_have_the_names_that_programs_print():
     assert dir(primitives) == sorted(REGISTRY)
     assert all(getattr(primitives, name) is primitive for name, primitive in REGISTRY.items())
 
@@ -44,7 +44,7 @@ def test_a_name_that_is_none_is_refused_with_those_like_it():
 X, W = hpmoe.ShapeDtypeStruct((4, 3), "float32"), hpmoe.ShapeDtypeStruct((3, 2), "float32")
 
 
-def test_direction_is_data_of_the_ir_whatever_its_name_and_the_rewrites():
+def test_direction_is_data_of_the_ir_under_any_name_or_rewrite():
     @hpmoe.transform
     def anonymous(ir):
         return ir.replace(name="f")

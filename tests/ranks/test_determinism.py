@@ -37,7 +37,7 @@ def results(ep_size):
 
 
 @pytest.mark.parametrize("ep_size", [1, 2, 4, 8])
-def test_results_are_the_same_from_run_to_run_and_on_any_number_of_ranks(ep_size):
+def test_results_repeat_on_any_number_of_ranks(ep_size):
     assert results(ep_size) == results(ep_size) == results(1)
 
 
@@ -60,7 +60,7 @@ def told(start, size, *args):
 
 
 @pytest.mark.slow
-def test_processes_train_the_same_from_run_to_run_and_after_a_restart_in_the_midst(tmp_path, size=2):
+def test_training_repeats_and_survives_a_restart_bitwise(tmp_path, size=2):
     def forked(size, *args):
         return start_forked([SCRIPT, *args], size)
 

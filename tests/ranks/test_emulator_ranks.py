@@ -25,7 +25,7 @@ def launch(tmp_path, monkeypatch):
         yield launched
 
 
-def test_a_failure_is_one_of_all_ranks_and_the_next_launch_has_the_bits_of_one_process(launch):
+def test_a_failure_reaches_all_ranks_and_the_next_is_exact(launch):
     status, of_ranks, lines = launch(2, "failing")
     assert status == 0, lines
     for faulty, stuck, done in of_ranks:

@@ -84,7 +84,7 @@ def test_sums_are_those_of_one_host(run_hosts):
         assert [a.tobytes() for a in found] == wanted
 
 
-def test_an_error_of_one_rank_is_one_of_all_and_the_next_call_begins_anew(run_hosts):
+def test_an_error_reaches_all_ranks_and_the_next_call_is_fresh(run_hosts):
     assert_errors_of_all(run_hosts(RANKS, failing_calls, 2))
 
 
@@ -161,7 +161,7 @@ def test_who_has_not_the_secret_is_refused_and_harms_nobody():
 
 @pytest.mark.parametrize("node_size", [1, 2])
 @pytest.mark.parametrize("dead", [1, 3])
-def test_a_rank_that_ends_while_all_connect_is_named_at_once_on_all(dead, node_size, monkeypatch):
+def test_a_rank_that_ends_while_connecting_is_named_on_all(dead, node_size, monkeypatch):
     """Once it has told its address, and before it comes to anybody."""
     run_of, address, real = secrets.token_bytes(32), free_address(), Meeting.all_gather
 

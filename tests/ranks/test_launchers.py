@@ -93,7 +93,7 @@ def test_variables_of_a_launcher_are_no_fault():
     assert find_fault({**TORCH, "LOCAL_WORLD_SIZE": "2", "HPMOE_RENDEZVOUS": "10.0.0.1:80"}) == ""
 
 
-def test_a_step_on_several_hosts_meets_on_the_first_at_a_port_of_its_own():
+def test_a_step_on_several_hosts_uses_the_first_and_its_own_port():
     ports = {}
     for step in ("0", "1"):
         found = find_launched({**HOSTS, "SLURM_STEP_ID": step, "HPMOE_SECRET": "x" * 16})
@@ -126,7 +126,7 @@ def test_another_secret_port_or_job_is_another_run():
         assert find_launched(told).run == find_launched(dict(told)).run != find_launched({**told, name: value}).run
 
 
-def test_processes_under_one_launcher_agree_on_its_run_and_others_do_not():
+def test_only_processes_of_one_launcher_share_a_run():
     """The launcher here is a shell, which says nothing of itself; the second rank stands behind a shell of its own."""
     code = ("import sys; sys.path.insert(0, sys.argv[1]); import launchers; "
             "print(launchers.find_launched().run.hex())")

@@ -65,7 +65,7 @@ def test_a_link_that_is_closed_has_nothing_open(run_ranks):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_sums_are_in_float32_in_the_order_of_ranks_and_rounded_once(run_ranks, dtype):
+def test_sums_are_float32_in_rank_order_and_rounded_once(run_ranks, dtype):
     rng = np.random.default_rng(0)
     parts = [[(rng.standard_normal(n) * 10.0 ** rng.integers(-3, 4, n)).astype(numpy_dtype(dtype)) for n in (1001, 0, 3)]
              for _ in range(3)]
@@ -79,11 +79,11 @@ def test_sums_are_in_float32_in_the_order_of_ranks_and_rounded_once(run_ranks, d
         assert [a.tobytes() for a in found] == [a.tobytes() for a in wanted]
 
 
-def test_an_error_of_one_rank_is_one_of_all_and_the_next_call_begins_anew(run_ranks):
+def test_an_error_reaches_all_ranks_and_the_next_call_is_fresh(run_ranks):
     assert_errors_of_all(run_ranks(RANKS, failing_calls))
 
 
-def test_an_error_after_all_have_met_is_one_of_the_same_call_on_all(run_ranks):
+def test_an_error_after_the_barrier_belongs_to_the_same_call(run_ranks):
     def f(link):
         told = []
         for step in range(5):

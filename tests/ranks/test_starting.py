@@ -138,7 +138,7 @@ def test_no_rank_outlives_a_launcher_that_is_killed(script, tmp_path):
     assert not any(map(is_there, started))
 
 
-def test_the_command_takes_flags_before_the_script_and_leaves_the_rest(script, tmp_path, capfd):
+def test_the_command_takes_only_flags_before_the_script(script, tmp_path, capfd):
     path = script(PRINT)[-1]
     assert run(capfd, "launch", "-n", "1", path, str(tmp_path), "--json", "-n")[0] == 0
     assert json.loads((tmp_path / "0").read_text())[1] == ["--json", "-n"]

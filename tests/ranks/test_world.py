@@ -59,7 +59,7 @@ def test_training_for_long_holds_no_more_and_repeats_itself(launch):
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_killed_at_any_moment_is_named_by_all_in_time(launch):
+def test_a_killed_rank_is_named_by_all_in_time(launch):
     status, lines, err = launch(4, str(FOLDER / "kill_script.py"), "2")
     died = float(next(line for line in lines if line.startswith("at ")).split()[1])
     told = [line for line in lines if " told " in line]
@@ -168,7 +168,7 @@ def test_losses_of_processes_are_those_of_all_tokens(launch, mode, size, monkeyp
 
 
 @pytest.mark.slow
-def test_graphs_that_run_on_and_calls_beside_them_come_in_the_same_order_on_all_ranks(launch):
+def test_graphs_and_calls_keep_one_order_on_all_ranks(launch):
     status, lines, err = launch(2, str(FOLDER / "graphs_script.py"))
     assert (status, lines) == (0, ["rank 0 ends", "rank 1 ends"]), err
 
@@ -189,7 +189,7 @@ def test_the_example_prints_the_same_on_any_number_of_ranks(launch):
 
 
 @pytest.mark.slow
-def test_schemes_between_declared_hosts_send_the_bytes_of_the_formulas(monkeypatch):
+def test_schemes_between_declared_hosts_send_the_formulas_bytes(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent / "support"))
     status, out, err = start_forked([FOLDER / "relay_script.py", "2"], 4, Hosts(node_size=2))
     assert status == 0 and out.count(": [") == 16, err

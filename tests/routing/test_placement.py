@@ -85,7 +85,7 @@ def test_no_load_no_copies():
     assert place_replicas([7, 1], ep_size=1).most_copies == 0
 
 
-def test_planned_loads_say_how_many_rows_an_expert_is_likely_to_have():
+def test_planned_loads_give_the_expected_rows_of_an_expert():
     placement = place_replicas([6, 2, 0, 0], ep_size=2)
     assert placement.expected_shares == pytest.approx(np.array([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]), abs=1e-4)
     assert placement.own_share == 0.0

@@ -51,14 +51,14 @@ def test_extreme_logits_have_weights_and_gradients(score, run):
 
 @EVERYWHERE
 @pytest.mark.parametrize("score", SCORES)
-def test_scores_that_round_to_the_same_keep_the_order_of_their_logits(score, run):
+def test_scores_that_round_equal_keep_the_order_of_logits(score, run):
     z = logits(scale=60.0)
     assert_routes(route_by(run, z, 6, score=score), oracle.route(z, 6, score=score))
 
 
 @EVERYWHERE
 @pytest.mark.parametrize("score", SCORES)
-def test_the_logits_of_a_router_that_begins_with_zeros_have_their_slope(score, run):
+def test_logits_of_a_zero_router_have_their_slope(score, run):
     """And those at which a formula changes."""
     at = np.array([0.0, -4.0])
     z = np.repeat(at, 3).reshape(2, 3).astype(np.float32)
@@ -101,7 +101,7 @@ def test_gradients_are_those_of_the_chosen_weights(score, normalize, run):
 
 
 @EVERYWHERE
-def test_a_users_weight_fusion_takes_the_place_of_normalize_and_scale(run):
+def test_a_weight_fusion_replaces_normalize_and_scale(run):
     z = logits()
     def fusion(chosen):
         return chosen * chosen / mint.sum(chosen * chosen, -1, True)
@@ -117,7 +117,7 @@ def test_factors_may_be_ints_of_more_than_64_bits(name):
 
 
 @EVERYWHERE
-def test_replayed_and_hashed_ids_are_weighed_by_this_steps_logits(run):
+def test_replayed_and_hashed_ids_are_weighed_by_current_logits(run):
     z, rng = logits(), np.random.default_rng(1)
     table, words = rng.permuted(np.tile(np.arange(E), (50, 1)), axis=1)[:, :4].astype(np.int32), rng.integers(0, 50, T)
     f = run(lambda z, table, words: (ids := router.hash_ids(words, table), router.weigh(z, ids, score="sqrt_softplus")))

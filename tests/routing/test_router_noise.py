@@ -36,7 +36,7 @@ def test_gumbel_noise_relaxed_by_a_temperature(temperature, run):
     np.testing.assert_allclose(w, want[1], rtol=2e-4, atol=1e-6)
 
 
-def test_gumbel_samples_without_replacement_with_the_probabilities_of_the_softmax():
+def test_gumbel_samples_by_the_softmax_without_replacement():
     p = np.array([0.5, 0.25, 0.15, 0.1])
     z = Tensor(np.tile(np.log(p), (20000, 1)).astype(np.float32))
     ids = hpmoe.route(router.gumbel(z, 11), 2)[0].asnumpy()
@@ -47,7 +47,7 @@ def test_gumbel_samples_without_replacement_with_the_probabilities_of_the_softma
 
 
 @EVERYWHERE
-def test_straight_through_has_the_values_of_one_and_the_gradient_of_the_other(run):
+def test_straight_through_takes_values_and_gradients_apart(run):
     z = logits()
     def weights(z, hard):
         ids, soft = hpmoe.route(z, 1, normalize=False, temperature=0.7, seed=3)
@@ -91,7 +91,7 @@ def test_nothing_is_drawn_in_evaluation(run):
     assert "draw" not in str(hpmoe.trace(lambda z: hpmoe.route(z, 4, **noisy), z))
 
 
-def test_a_seed_that_is_an_argument_changes_without_another_trace():
+def test_a_seed_argument_changes_without_another_trace():
     traces = []
 
     def f(z, seed):

@@ -264,7 +264,7 @@ def test_a_warm_up_where_ids_are_computed():
     assert misses(layer) == before > 0
 
 
-def test_a_warm_up_computes_nothing_and_leaves_no_gradient_behind(monkeypatch):
+def test_a_warm_up_computes_nothing_and_leaves_no_gradient(monkeypatch):
     from hpmoe.runtime.targets import Executable
     from hpmoe.support.mindspore_private import takes_gradient
     monkeypatch.setattr(Executable, "run", lambda *args, **options: pytest.fail("a kernel is launched"))
@@ -307,7 +307,7 @@ SCRIPT = """
 
 
 @pytest.mark.slow
-def test_processes_that_write_at_once_and_one_that_reads_compute_the_same(tmp_path, folder):
+def test_concurrent_writers_and_a_reader_compute_the_same(tmp_path, folder):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT).format(path=sys.path))
 

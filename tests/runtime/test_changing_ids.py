@@ -60,7 +60,7 @@ def test_arrays_without_room_are_refused(f, route, rank):
     check_refused(error, rank, route, rows[rank][route] + 1, rows[rank][route])
 
 
-def test_a_kernel_refuses_ids_that_change_after_its_arrays_are_made(monkeypatch):
+def test_a_kernel_refuses_ids_that_change_during_a_call(monkeypatch):
     kernel, inputs = kernel_of()
     for mine, ids in zip(inputs, NEAR, strict=True):
         mine[1] = ids.copy()

@@ -159,7 +159,7 @@ MEMORY_RUNS_OUT = """
 """
 
 
-def test_memory_that_runs_out_is_an_error_and_the_next_call_works():
+def test_out_of_memory_is_an_error_and_the_next_call_works():
     """The address space is capped below what the arrays of the launch take, each of which the system is asked for again.
     A process of its own is needed, as one that has launched more holds the memory already."""
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(MEMORY_RUNS_OUT)], capture_output=True, text=True,
@@ -184,7 +184,7 @@ def is_ignored(number):
     return int(re.search(r"SigIgn:\s*(\w+)", status)[1], 16) >> (number - 1) & 1
 
 
-def test_ctrl_c_ends_a_stuck_launch_over_which_another_thread_has_put_a_handler(sigint):
+def test_ctrl_c_ends_a_stuck_launch_under_another_handler(sigint):
     """MindSpore does so whenever one of its threads waits for another, and would end the process."""
     flow, args = plan()
     broken, replaced = CPU.compile([lost_signal(flow)], 60.0), []

@@ -52,7 +52,7 @@ def assert_bitwise(got, want):
     assert [(a.shape, a.dtype, a.tobytes()) for a in got] == [(a.shape, a.dtype, a.tobytes()) for a in want]
 
 
-def test_values_and_gradients_are_those_of_pynative_whatever_the_routing(operators):
+def test_values_and_gradients_equal_pynative_for_any_routing(operators):
     loss = loss_of(moe_layer())
     forward, eager = ms.jit(loss), ms.value_and_grad(loss, DIFFERENTIABLE)
     gradients = [ms.jit(eager), ms.value_and_grad(forward, DIFFERENTIABLE)]
@@ -68,7 +68,7 @@ def test_values_and_gradients_are_those_of_pynative_whatever_the_routing(operato
 
 @pytest.mark.parametrize("f", [lambda x: ops.stop_gradient(x) * x, lambda x: ops.TopK()(x, 2)[0],
                                lambda x: hpmoe.router.aux_loss(x, 2).reshape(1)])
-def test_operations_that_are_objects_are_traced_while_a_graph_is_compiled(f):
+def test_operator_objects_are_traced_while_a_graph_compiles(f):
     """It meets the function first, before any other call has traced it."""
     x = ms.Tensor(np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32))
     layer = fused()(f)
@@ -78,7 +78,7 @@ def test_operations_that_are_objects_are_traced_while_a_graph_is_compiled(f):
     assert_bitwise(ms.jit(ms.value_and_grad(loss))(x), ms.value_and_grad(loss)(x))
 
 
-def test_subnormal_numbers_are_kept_on_threads_that_take_them_for_zero():
+def test_subnormal_numbers_survive_threads_that_flush_them():
     """MindSpore's threads of compiled graphs do, and helpers of a launch that they start inherit it."""
     layer = fused()(lambda x, y: x + y)
     x = ms.Tensor(np.geomspace(1e-45, 1e-37, 4 * 8, dtype=np.float32).reshape(4, 8))
@@ -117,7 +117,7 @@ def train(batches):
     return [*losses, *net.trainable_params()]
 
 
-def test_training_a_cell_in_graph_mode_is_training_it_in_pynative(request):
+def test_training_a_cell_in_graph_mode_equals_pynative(request):
     batches = [Layer(routing=r).arguments(seed)[:3] for seed, r in enumerate(("random", "one expert", "one rank"))]
     want = [a.asnumpy() for a in train(batches)]
     request.getfixturevalue("graph_mode")
@@ -200,7 +200,7 @@ def test_ranks_of_uneven_length():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("direction, compiled", [("_vjp", "all"), ("_vjp", "forward")])
-def test_a_failed_launch_reaches_the_caller_and_the_next_call_works(direction, compiled, monkeypatch):
+def test_a_failed_launch_raises_and_the_next_call_works(direction, compiled, monkeypatch):
     layer, broken, run = fused()(scaled), [], Executable.run
 
     def failing(kernel, *args, **options):
@@ -236,7 +236,7 @@ def test_bad_ids_change_no_parameter(graph_mode):
     assert [p.asnumpy().tobytes() for p in net.trainable_params()] != before
 
 
-def test_nothing_is_kept_between_calls_even_where_the_backward_is_dropped():
+def test_nothing_is_kept_if_the_backward_pass_is_dropped():
     layer, args = moe_layer(), tensors(Layer().arguments())
 
     def of_head(head, *args):
@@ -279,7 +279,7 @@ def returns_dict(x):
      "returns_dict: its output in a graph is a dict; it must be a tensor, None, or a tuple of them."),
     (scaled, (0, 3), ArgumentError, "hpmoe: an array in a graph is of shape (0, 3); it must be of at least one element"),
 ])
-def test_what_a_graph_cannot_hold_is_an_error_when_it_is_compiled(function, shape, error, text):
+def test_unsupported_values_are_errors_when_a_graph_compiles(function, shape, error, text):
     layer = fused()(function)
 
     def call(x):

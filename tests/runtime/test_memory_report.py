@@ -48,7 +48,7 @@ def test_bytes_by_hand(policy, saved_cols, stage):
         assert use.peak == use.inputs + use.outputs + use.saved + use.temporaries
 
 
-def test_every_policy_of_the_table_saves_less_than_the_one_before():
+def test_each_policy_of_the_table_saves_less_than_the_last():
     saved = [report_of(p).saved for p in ("everything", "recompute_swiglu", "dispatched_rows", lambda e: False)]
     assert saved == sorted(saved, reverse=True) and saved[-1] == 0 and len(set(saved)) == 4
 
@@ -90,7 +90,7 @@ def test_plan_and_pool_agree_in_a_process_of_its_own():
 
 
 @pytest.mark.slow
-def test_a_limit_is_the_room_of_the_plan_and_an_error_where_rows_have_none():
+def test_a_limit_is_the_plans_capacity_and_an_error_beyond_it():
     asked = {**SIZES, "ep": 4, "tokens": 64, "side": "dispatched_rows"}
     saved = memory.in_process({**asked, "rank_capacity_factor": 1.5})["saved"]["saved"]
     assert saved == pytest.approx(4 * 64 * 2 * 1.5 * 64 * 4 / MIB)  # ranks, rows, room, columns, bytes

@@ -64,7 +64,7 @@ def test_rows_of_a_slot_have_no_more_than_the_links_of_its_rank(node_size):
     assert span == pytest.approx(bound.total, abs=3 * NS)
 
 
-def test_a_weight_that_is_read_early_takes_no_time_after_the_rows_have_come():
+def test_a_prefetched_weight_takes_no_time_after_rows_arrive():
     """Its bytes come while the only product waits, at the rate of one worker; in all memory brings as many."""
     machine = MACHINE.replace({"memory.worker_bytes_per_us": 1e3})
     (plain, ids), (early, _) = (chain(machine, prefetch=p) for p in (False, True))

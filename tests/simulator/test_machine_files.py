@@ -43,7 +43,7 @@ def test_this_cpu_with_measured_bodies_is_written_too(tmp_path):
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_every_number_that_comes_with_hpmoe_has_a_source_a_date_and_a_range(name):
+def test_every_constant_has_a_source_a_date_and_a_range(name):
     """In the file too, whose tables are those of a machine like it where it has none."""
     machine = hpmoe.load_machine(name)
     left = set(CONSTANTS) - set(dict(machine.constants))

@@ -57,7 +57,7 @@ def test_a_number_is_an_imbalance():
 
 
 @pytest.mark.parametrize("ep, local, top_k", [(3, 1, 3), (5, 1, 4), (2, 3, 5), (4, 2, 3), (8, 8, 8)])
-def test_an_imbalanced_routing_has_distinct_experts_and_the_hot_rank_its_share(ep, local, top_k):
+def test_an_imbalanced_routing_has_distinct_experts(ep, local, top_k):
     most = min(ep, ep * local / top_k)
     for imbalance in sorted({1.0, (1 + most) / 2, most}):
         ids = imbalanced_ids(ep, 301, top_k, ep * local, imbalance, seed=4)

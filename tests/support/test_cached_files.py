@@ -112,7 +112,7 @@ def test_cache_folders_are_their_users_alone(tmp_path, monkeypatch):
         assert mode_of(path.parent) == 0o700
 
 
-def test_a_folder_or_file_of_another_user_is_refused_with_a_warning(tmp_path, monkeypatch):
+def test_files_of_another_user_are_refused_with_a_warning(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     calibration = cached_calibration.store_calibration(RATES)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)

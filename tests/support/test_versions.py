@@ -28,7 +28,7 @@ def test_a_copy_that_is_not_installed_has_no_version(monkeypatch):
     assert versions.version("hpmoe") is None
 
 
-def test_the_tested_mindspore_is_the_one_that_tests_pin_and_any_newer_one_installs():
+def test_tests_pin_mindspore_and_newer_ones_install():
     tested = ".".join(map(str, versions.MINDSPORE))
     assert re.findall('"mindspore(.*)"', PYPROJECT) == [f">={tested}", f"=={tested}.*"]
 
@@ -44,7 +44,7 @@ def test_a_newer_minor_version_is_not_tested(pretended_mindspore, version, is_te
 
 
 @pytest.mark.parametrize("version, lines", [("2.10.1", 0), ("2.11.0", 1)])
-def test_the_import_warns_of_a_newer_mindspore_before_that_is_imported(pretended_mindspore, version, lines):
+def test_the_import_warns_of_a_newer_mindspore_first(pretended_mindspore, version, lines):
     """The program imports hpmoe first."""
     code = "import sys\nsys.modules['mindspore'] = None\ntry: import hpmoe\nexcept ImportError: pass"
     path = os.pathsep.join([str(pretended_mindspore(version)), os.environ.get("PYTHONPATH", "")])

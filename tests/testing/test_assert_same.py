@@ -113,7 +113,7 @@ def test_a_function_without_gradient_is_compared_forward():
 
 # What is planted.
 
-def test_rows_that_are_doubled_are_found_wherever_gradients_are_taken():
+def test_doubled_rows_are_found_wherever_gradients_are_taken():
     for passes in (None, "both"):
         text = failure(after(primitives.dispatch, doubled, passes))
         assert re.match(r"planted: output of rank 0 differs first at \[0, 0\]: \S+ by the kernel; it must be \S+\n", text)

@@ -262,7 +262,7 @@ def test_a_taskflow_that_asks_for_no_body_is_refused_by_name(changes, words):
         CPU.compile([changed(flow, **changes)], 1.0)
 
 
-def test_a_taskflow_that_computes_with_integers_is_refused_by_name():
+def test_a_taskflow_with_integers_is_refused_by_name():
     flow = planned(lambda x, y: hpmoe.swiglu(x) + y, hpmoe.ShapeDtypeStruct((8, 64), "float32"),
                    hpmoe.ShapeDtypeStruct((8, 32), "float32"))
     buffers = tuple(dataclasses.replace(b, dtype="int32") if b is flow.buffers[flow.ops[0].operands[1].buffer] else b

@@ -31,7 +31,7 @@ def test_no_other_header_is_called_generated():
     assert {path.name for path in FOLDER.iterdir()} == set(HEADERS)
 
 
-def test_every_operation_has_a_code_of_its_own_and_a_body_in_numpy():
+def test_every_operation_has_its_own_code_and_a_numpy_body():
     assert sorted(PRIMITIVES) == list(range(1, len(PRIMITIVES) + 1))
     assert not [p.name for p in PRIMITIVES.values() if not callable(p.body)]
 

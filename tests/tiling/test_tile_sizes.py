@@ -44,7 +44,7 @@ def test_widths_of_tiles_change_no_bit(dtype, cols):
 
 
 @DTYPES
-def test_heights_of_tiles_change_no_bit_beyond_few_rows_and_none_among_them(dtype):
+def test_tile_heights_change_bits_only_between_few_and_many_rows(dtype):
     many, few = [300, 400, 600], [1, 7, 30, 48]  # 1200 is a multiple of the first, which leave no few rows over
     assert max(skinny_rows(dtype), skinny_rows(dtype, True)) < min(many)
     for rows in many:

@@ -99,7 +99,7 @@ def test_the_simulator_counts_the_same(name, dedup):
     assert line.link_bytes() == by_link(expected(ids, num_tokens, dedup, backward=False))
 
 
-def test_balanced_tokens_cross_nodes_as_the_formula_of_an_all_to_all_says():
+def test_balanced_tokens_cross_nodes_like_an_all_to_all():
     _, (line,) = hpmoe.measure(layer(False, True, hpmoe.cpu(2)), *arguments(ROUTINGS["balanced"][0]()))
     links = line.link_bytes(NODE)
     assert links.in_node + links.across_nodes == 2 * EP * TOKENS * TOP_K * ROW * (EP - 1) // EP

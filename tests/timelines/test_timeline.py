@@ -38,7 +38,7 @@ def test_measure_of_what_launches_nothing():
     assert (result.asnumpy().tolist(), timelines) == ([[0.0]], ())
 
 
-def test_an_inner_measure_keeps_its_launches_and_a_failed_one_leaves_nothing():
+def test_measures_nest_and_a_failed_one_leaves_nothing():
     f, args = moe(hpmoe.cpu(WORKERS)), moe_arguments()
     (_, (_, inner)), outer = hpmoe.measure(lambda: (f(*args), hpmoe.measure(f, *args)))
     assert (len(inner), len(outer)) == (1, 1) and outer[0].origin < inner[0].origin
@@ -87,7 +87,7 @@ def test_chrome_trace_of_one_direction(measured):
     assert named and all(name.startswith("!") for name in named)
 
 
-def test_chrome_trace_of_forward_and_backward_is_one_after_the_other(measured):
+def test_chrome_trace_puts_backward_after_forward(measured):
     slices = check_chrome_trace(chrome_json(measured), measured)
     first_backward = min(e["ts"] for e in slices if e["args"].get("flow") == "moe_ffn_vjp")
     last_forward = max(e["ts"] + e["dur"] for e in slices if e["args"].get("flow") == "moe_ffn")

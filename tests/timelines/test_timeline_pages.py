@@ -150,7 +150,7 @@ def test_pictures_of_many_workers_and_of_two(line, tmp_path, suffix):
         assert 1000 < path.stat().st_size < 2_000_000
 
 
-def test_arrows_lead_from_a_signal_to_what_waited_and_are_as_many_as_asked_for(line):
+def test_arrows_lead_from_signals_to_waiting_tasks_up_to_a_limit(line):
     for most in (0, 5, 10_000):
         events = json.loads(chrome_json([line], max_arrows=most))["traceEvents"]
         ends = {e["id"]: e for e in events if e["ph"] == "f"}

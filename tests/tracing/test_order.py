@@ -100,7 +100,7 @@ def ours(name, x, i, run):
 @pytest.mark.parametrize("name, dtype", [
     (name, dtype) for i, name in enumerate(CASES)
     for dtype in ["float32", *[("bfloat16", "float16")[i // 2 % 2]] * (i % 2)]])
-def test_every_stage_computes_the_same_in_the_dtypes_of_mindspore(name, dtype):
+def test_every_level_computes_the_same_in_mindspores_dtypes(name, dtype):
     """The plain program, tiles in any order and the kernel; bit by bit but for sums, whose order differs."""
     x, i = arrays(dtype)
     program = hpmoe.trace(CASES[name], x, i)
@@ -197,7 +197,7 @@ def test_logsumexp_of_infinities():
         assert staged(stage)(lambda x: mint.logsumexp(x, 1))(Tensor(x)).asnumpy().tolist() == [-INF, INF, 2.0]
 
 
-def test_a_negative_index_counts_from_the_end_and_one_outside_is_an_error():
+def test_negative_indices_count_from_the_end_others_are_errors():
     x, i = arrays()
     f = stages(rows=4)["fused"](lambda x, i: mint.gather(x, 1, i))
     np.testing.assert_array_equal(f(Tensor(x), Tensor(i - E)).asnumpy(), f(Tensor(x), Tensor(i)).asnumpy())

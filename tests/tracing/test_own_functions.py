@@ -45,7 +45,7 @@ def test_a_backward_without_a_route_knows_its_tokens(stage, num_tokens):
 
 
 @pytest.mark.parametrize("stage", ["plain", "tiles", "fused"])
-def test_the_gradient_of_a_scalar_on_a_rank_without_its_only_token(stage):
+def test_the_gradient_of_a_scalar_on_a_rank_without_tokens(stage):
     layer = hpmoe.spmd(stages()[stage](lambda x, scale: x * scale), hpmoe.Mesh(2))
     x, scale = normal(2, 1, H), normal(2)
     grad = ms.grad(lambda s: layer(x, s, num_tokens=[0, 1]).sum())(scale)
@@ -84,7 +84,7 @@ def test_padding_of_tokens_in_groups_is_left_out_of_sums():
     assert_close([out[:3]], [x + (powers / powers.sum(-1, keepdims=True)).reshape(-1, H).sum(0)])
 
 
-def test_routes_of_different_numbers_of_tokens_are_refused_by_tiles():
+def test_tiles_refuse_routes_of_different_numbers_of_tokens():
     def two(x, y, ids_x, ids_y):
         return [hpmoe.combine(*hpmoe.dispatch(a, ids, num_local_experts=E)) for a, ids in ((x, ids_x), (y, ids_y))]
 
@@ -203,7 +203,7 @@ def test_a_transform_that_loses_an_output_is_refused():
             stage(lambda x: x + 1)(normal(T, H))
 
 
-def test_parameters_named_like_options_of_a_run_reach_the_function():
+def test_parameters_named_like_run_options_reach_the_function():
     x = ms.Tensor(np.ones((4, 2), np.float32))
     staged = hpmoe.tile_partition(lambda x, seed=1.0, num_tokens=1.0: x * seed + num_tokens)
     assert staged(x, seed=3.0, num_tokens=2.0).asnumpy().tolist() == [[5.0, 5.0]] * 4

@@ -44,7 +44,7 @@ def test_a_tracer_that_outlives_its_trace():
         trace(lambda x: x + kept[0], X)
 
 
-def test_the_first_error_comes_out_even_where_mindspore_or_the_user_swallows_it():
+def test_the_first_error_is_raised_even_if_it_is_swallowed():
     def swallowing(x):
         try:
             ops.cumprod(x, 0)

@@ -79,7 +79,7 @@ def run_one(program, *arrays):
     return interpret(program, [[*arrays, *(c.asnumpy() for c in program.captures)]])[0]
 
 
-def test_tensors_that_do_not_depend_on_inputs_are_returned_as_captures():
+def test_tensors_independent_of_inputs_are_captures():
     constant = Tensor([5.0, 6.0])
     program = trace(lambda x: (x, constant, Tensor(7.0)), abstract(2))
     assert program.captures[0] is constant and len(program.captures) == 1

@@ -87,7 +87,7 @@ def test_main_gradients_that_are_views_of_one_buffer():
         accumulate_grads(lambda x, a, b: x @ a + x @ b, into=mains)(x, a, b)
 
 
-def test_parameters_of_a_cell_and_other_transforms_of_the_function():
+def test_parameters_of_a_cell_under_other_transforms():
     weight = ms.Parameter(ms.Tensor(np.ones((4, 3), np.float32)), name="weight")
     main = ms.ops.zeros((4, 3))
     first = chain(accumulate_grads(into={"weight": main}), save_for_backward(policy="everything"))

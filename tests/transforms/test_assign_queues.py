@@ -59,7 +59,7 @@ def test_likely_rows_are_those_planned_for_where_they_are_known():
     assert every.num_slots > 3 * every.expected_rows / every.tile_rows
 
 
-def test_likely_rows_where_an_expert_has_a_capacity_are_not_those_that_it_has_room_for():
+def test_expected_rows_of_an_expert_are_not_its_capacity():
     args = [hpmoe.ShapeDtypeStruct((600, 64), "float32"), hpmoe.ShapeDtypeStruct((600, 2), "int32"),
             hpmoe.ShapeDtypeStruct((600, 2), "float32"),
             hpmoe.ShapeDtypeStruct((4, 64, 256), "float32"), hpmoe.ShapeDtypeStruct((4, 128, 64), "float32")]
@@ -71,7 +71,7 @@ def test_likely_rows_where_an_expert_has_a_capacity_are_not_those_that_it_has_ro
 
 @pytest.mark.parametrize("received, rows", [(1000, (1024, 1024)), (1100, (1536, 1088)), (1300, (1536, 1088)),
                                             (1330, (1536, 1536)), (4000, (4096, 4096))])
-def test_likely_rows_of_a_bucket_are_those_of_even_experts_unless_many_more_came(received, rows):
+def test_expected_rows_are_balanced_unless_many_more_arrived(received, rows):
     route = hpmoe.ir.avals.RouteAval(hpmoe.ir.avals.Rows(), Direct(4, 512, 2, 8))
     assert rows_of_received(received, route) == rows
 
@@ -85,7 +85,7 @@ def test_matrix_workers_share_slots_that_are_not_likely():
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_workers_that_compute_rows_move_none_and_move_them_together(direction):
+def test_workers_that_compute_rows_move_none(direction):
     flow = hpmoe.overlap_comm.apply_to(layer(direction, tokens=512).tiles, put_cols="auto")
     flow = hpmoe.assign_queues.apply_to(flow, machine=hpmoe.machines.ascend_a3)
     opcodes = [{flow.ops[o].opcode for o in np.unique(flow.tasks["op"][tasks])} for tasks in flow.queues[24:]]

@@ -76,7 +76,7 @@ def test_a_guard_that_raises_only_reads():
     assert str(backward).splitlines()[1:] == str(plain).splitlines()[1:]
 
 
-def test_what_is_dropped_is_decided_by_the_weights_that_are_given():
+def test_drops_are_decided_by_the_given_weights():
     avals = [hpmoe.ShapeDtypeStruct(a.shape[1:], str(a.dtype)) for a in LAYER.arguments()]
     layer = functools.partial(hpmoe.moe_ffn, capacity_factor=0.5, drop_policy="probs")
     program = guard_values(lambda *args: layer(*args), fill="zero").lower(*avals)
@@ -186,7 +186,7 @@ def test_in_a_compiled_graph(fill):
     assert isinstance(seen[0][0], str) == (fill == "raise") and seen[0][1]["x"] and seen[1][1] == {"x": 0, "output": 0}
 
 
-def test_routing_weights_that_are_computed_are_guarded_layer_by_layer():
+def test_computed_routing_weights_are_guarded_layer_by_layer():
     """A router's weight that is NaN makes all weights of its layer NaN, and no other's."""
     args = arguments(LAYER, 2)
     args[4][1, :, 1] = np.inf
@@ -211,7 +211,7 @@ def test_what_layers_take_and_return_is_guarded_by_name():
 
 @pytest.mark.parametrize("weighted, dtype, fill", [
     (True, ms.float32, "zero"), (False, ms.float32, "mean"), (True, ms.bfloat16, "mean"), (False, ms.float16, "zero")])
-def test_the_sum_of_what_experts_sent_back_is_looked_at_where_it_is_made(weighted, dtype, fill):
+def test_the_sum_of_expert_rows_is_checked_where_it_is_made(weighted, dtype, fill):
     """One task sums and checks the stored values, and other values stay bitwise equal."""
     def f(x, ids, w):
         rows, route = hpmoe.dispatch(x, ids, num_local_experts=2)

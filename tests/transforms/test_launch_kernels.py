@@ -62,7 +62,7 @@ def test_what_launches_and_collectives_cost():
     assert slow - span == pytest.approx(10, rel=0.1)
 
 
-def test_a_collective_uses_the_whole_link_whatever_one_worker_can():
+def test_a_collective_uses_the_whole_link():
     flow = launched(T=2048, H=1024)
     narrow, wide = (hpmoe.simulate(flow, NPU.replace({"link.worker_bytes_per_us": cap})) for cap in (10.0, 1e9))
     assert narrow.span == pytest.approx(wide.span)
@@ -95,7 +95,7 @@ def test_rows_sent_once_need_no_layout_by_expert():
 
 
 @pytest.mark.parametrize("signal", ("expert", "tile"))
-def test_expert_barrier_is_legal_and_uses_half_of_the_vector_workers(signal):
+def test_expert_barrier_is_legal_and_uses_half_of_the_aivs(signal):
     for direction in ("forward", "backward"):
         flow = plan(direction=direction, make=lambda tiled: hpmoe.overlap_comm(tiled, signal=signal))
         machine = NPU.replace(num_aiv=8)

@@ -36,7 +36,7 @@ schedules = st.fixed_dictionaries({
 
 @few
 @given(layers(), schedules, st.integers(0, 100))
-def test_every_prefix_of_the_chain_computes_the_function_and_its_gradients(layer, schedule, seed):
+def test_every_prefix_of_the_chain_keeps_values_and_gradients(layer, schedule, seed):
     args, cotangent = layer.arguments(seed), layer.cotangent(seed)
     want, want_grads = numpy_moe_ffn(args, cotangent, layer.num_tokens)
     for name, stage in stages(**schedule).items():

@@ -78,13 +78,13 @@ def test_images_do_not_grow_with_slots_times_ranks(ep, tokens, capsys):
 
 
 @pytest.mark.parametrize("options, num_peers", [({}, 4), ({"signal": "peer"}, 2), ({"signal": "expert"}, 2)])
-def test_operations_that_leave_ranks_out_or_count_them_together_are_refused(options, num_peers):
+def test_operations_that_omit_or_merge_ranks_are_refused(options, num_peers):
     flow = lowered(Layer(ep=3, T=2, E=3, K=1), "overlap", **options)
     with pytest.raises(VerifyError, match=f"has tasks for {num_peers} peers, not"):
         hpmoe.verify(rebuild(flow, tuple(op.replace(num_peers=num_peers if op.num_peers else 0) for op in flow.ops)))
 
 
-def test_simulation_sends_the_same_bytes_and_its_critical_path_is_whole():
+def test_simulation_keeps_bytes_and_its_critical_path_is_whole():
     layer, machine = Layer(ep=4, T=6, H=8, E=8, K=2), SMALL_NPU
     ids = list(layer.arguments()[1])
     lines = [hpmoe.simulate(lowered(layer, machine=machine, num_peers=n), routing=ids) for n in (None, 2)]

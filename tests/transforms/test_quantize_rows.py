@@ -106,7 +106,7 @@ def test_every_stage_is_the_layer_of_rounded_rows(name, stage):
 
 @pytest.mark.parametrize("backward", ["straight_through", "quantized"])
 @pytest.mark.parametrize("policy", ["everything", lambda equation: False], ids=["everything", "nothing"])
-def test_rows_dispatched_again_in_the_backward_pass_are_rounded_as_before(policy, backward):
+def test_rows_dispatched_again_in_backward_round_as_before(policy, backward):
     """Gradients that the backward pass dispatches are rounded where asked for, and then by the format as well."""
     layer = Layer(ep=2, T=6, H=6, E=4, K=2)
     args, cotangent = layer.arguments(), layer.cotangent()

@@ -121,7 +121,7 @@ def test_every_stage_is_the_layer_of_rounded_weights(layer, name, stage):
 
 @pytest.mark.parametrize("stage", ["tiles", "fused"])
 @pytest.mark.parametrize("name", ["W8", "W8 of fp8", "W8 of mxfp8"])
-def test_where_vector_units_dequantize_weights_before_they_are_multiplied(name, stage):
+def test_vector_units_dequantize_weights_before_products(name, stage):
     """On an NPU, whose matrix units multiply floats, weights are dequantized once for all products."""
     layer = LAYERS["uneven"]
     args, cotangent = layer.arguments(), layer.cotangent()
@@ -138,7 +138,7 @@ def test_where_vector_units_dequantize_weights_before_they_are_multiplied(name, 
 
 @pytest.mark.parametrize("backward", ["straight_through", "quantized"])
 @pytest.mark.parametrize("policy", ["everything", lambda equation: False], ids=["everything", "nothing"])
-def test_products_computed_again_in_the_backward_pass_are_rounded_as_before(policy, backward):
+def test_products_computed_again_in_backward_round_as_before(policy, backward):
     """Gradients that are multiplied are rounded where asked for, scaled by columns: within a step of each."""
     layer = Layer(ep=2, T=6, H=24, E=4, K=2, I=8)
     args, cotangent = layer.arguments(), layer.cotangent()
@@ -162,7 +162,7 @@ def test_half_precision(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_rows_rounded_before_they_are_sent_or_after_are_the_same_bits(dtype):
+def test_rounding_before_or_after_dispatch_gives_the_same_bits(dtype):
     layer = Layer(ep=2, T=9, H=70, E=6, K=4)
     before, after = (run_half(f(moe_ffn), layer, dtype) for f in (
         chain(quantize_rows, W8A8, fused()), chain(W8A8, fused())))

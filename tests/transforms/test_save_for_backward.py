@@ -118,7 +118,7 @@ def test_the_policy_is_asked_once_of_each_equation_but_routes():
     assert asked == ["dispatch", "grouped_matmul", "swiglu", "grouped_matmul", "combine"]
 
 
-def test_the_policy_is_in_the_text_of_both_directions_of_every_stage():
+def test_the_policy_is_in_the_text_of_both_directions():
     for stage in stages().values():
         f = stage(save_for_backward(hpmoe.moe_ffn, policy=nothing))
         for direction, name in (("forward", "moe_ffn"), ("backward", "moe_ffn_vjp")):

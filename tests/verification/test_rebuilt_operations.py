@@ -75,7 +75,7 @@ def test_a_unit_less_or_more_is_refused(direction, opcode, signal, step):
         hpmoe.verify(changed(flow, opcode, with_size(step)))
 
 
-def test_a_user_transform_that_loses_a_tile_is_refused_when_it_is_applied():
+def test_a_user_transform_that_loses_a_tile_is_refused():
     @hpmoe.transform(requires="tiles")
     def short(flow):
         return changed(flow, "MAP", with_size(-1))
@@ -104,14 +104,14 @@ def test_other_blocks_are_refused_unless_they_cover_the_same():
         domain=dataclasses.replace(op.domain, first_expert=1)), "adds what copies returned to experts that are not"),
     ("replicating_and_accumulating", SINGLE, "RETURN_GRADS", lambda op: op.replace(signal="peer"),
      "signals by peer; only puts and what tells of them do")])
-def test_other_rows_and_signals_than_an_operation_has_are_refused(name, layer, opcode, change, message):
+def test_rows_and_signals_not_of_the_operation_are_refused(name, layer, opcode, change, message):
     flow = Rebuilt(name, layer, {"rows": 1, "cols": 2}, "backward", "overlap").flow
     with pytest.raises(VerifyError, match=message):
         hpmoe.verify(changed(flow, opcode, change))
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda s: f"{s[0]} {s[1].ep}")
-def test_the_columns_of_a_weight_gradient_are_nobody_elses_choice(subject):
+def test_the_columns_of_a_weight_gradient_are_its_own_choice(subject):
     """It takes its block's columns of its tokens, and no operand's mode can change."""
     flow = Rebuilt(*subject, "backward", "overlap").flow
     every = [make for what, _, make in mutations(flow) if "WGRAD operands" in what.partition("] ")[2] and ".cols " in what]
@@ -158,7 +158,7 @@ def test_one_of_complementary_columns_alone_is_refused():
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_other_tiles_of_columns_are_accepted_and_compute_the_same(direction):
+def test_other_column_tiles_are_accepted_and_compute_the_same(direction):
     subject = Rebuilt("moe_ffn", PAIRS, {"rows": 1, "cols": 2}, direction, "overlap")
     for tile_cols in (1, 3, 100):
         flow = rebuild(subject.flow, tuple(op.replace(tile_cols=tile_cols) if op.cols else op for op in subject.flow.ops))
