@@ -109,7 +109,7 @@ class LaunchError(RuntimeError):
 
     __module__ = "hpmoe"
 
-    status: dict[str, object]  # of the launch; where it was a native one
+    status: dict[str, object] | None = None  # of a native launch
 
 
 def check_argument(condition: bool, who: str, argument: str, got: object, expected: str, hint: str = "") -> None:

@@ -12,8 +12,6 @@ Example:
     >>> law()
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

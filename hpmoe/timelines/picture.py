@@ -83,8 +83,9 @@ def _draw_utilisation(ax: Axes, line: Run) -> None:
     ax.legend(loc="lower center", ncols=3)
 
 
-def draw_side_by_side(lines: Sequence[Run], names: Sequence[str], equations: str, path: str | os.PathLike[str]) -> None:
-    """Writes a picture of several runs on one axis of time: of each run the rank that ends last.
+def draw_side_by_side(lines: Sequence[Run], names: Sequence[str], equations: str, path: str | os.PathLike[str], *,
+                      rank: int | None = None, until: float | None = None) -> None:
+    """Writes a picture of one rank of several runs on one axis of time.
 
     The spans of the runs are also the title in the file's metadata.
 
@@ -93,6 +94,8 @@ def draw_side_by_side(lines: Sequence[Run], names: Sequence[str], equations: str
         names: their headings.
         equations: the text above the runs; "" for none.
         path: a file whose suffix is its format.
+        rank: the rank; of each run the one that ends last if None.
+        until: end of the axis in microseconds; that of the longest run if None.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -104,10 +107,9 @@ def draw_side_by_side(lines: Sequence[Run], names: Sequence[str], equations: str
         text, *axes = figure.subplots(len(lines) + 1, 1, height_ratios=[text_height] + [run_height] * len(lines))
         text.set_axis_off()
         text.text(0, 1, equations, family="monospace", fontsize=8, va="top", transform=text.transAxes)
-        longest = max(line.span for line in lines)
         for ax, line, heading in zip(axes, lines, titles, strict=True):
-            _draw_rank(ax, line, int(line.rank[np.argmax(line.end)]))
-            ax.set_xlim(0, longest)
+            _draw_rank(ax, line, int(line.rank[np.argmax(line.end)]) if rank is None else rank)
+            ax.set_xlim(0, until or max(line.span for line in lines))
             ax.set_title(heading, loc="left", fontsize=10)
         axes[-1].set_xlabel(f"{_kind(lines[-1])} us")
         _finish(figure, kinds_in(*(line.flow for line in lines)), path, "; ".join(titles))

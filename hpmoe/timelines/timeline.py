@@ -7,7 +7,7 @@ import os
 import numpy as np
 
 from hpmoe.ir.taskflow import Taskflow
-from hpmoe.support.errors import check_argument
+from hpmoe.support.errors import check_argument, is_int
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.timelines import chrome, html, picture, text
 from hpmoe.timelines.critical_path import CriticalPath, critical_path
@@ -96,9 +96,25 @@ class Timeline(Run):
         """Utilisation of each unit, exposed communication, waiting by what for, and the critical path, as text."""
         return text.report_text(self)
 
-    def picture(self, path: str | os.PathLike[str]) -> None:
-        """Draws the run into a file whose suffix says its kind (.png, .svg, .pdf); needs the extra `hpmoe[plot]`."""
-        picture.draw(self, path)
+    def picture(self, path: str | os.PathLike[str], *, rank: int | None = None, until: float | None = None,
+                title: str = "") -> None:
+        """Draws the run into a file whose suffix is its format (.png, .svg, .pdf); needs the extra `hpmoe[plot]`.
+
+        Args:
+            path: the file.
+            rank: draws the workers of one rank only; some ranks and the use of units if None.
+            until: with `rank`, the end of the axis of time in microseconds, to compare pictures; the run's end if None.
+            title: with `rank`, words before the time; the function's name if empty.
+
+        Raises:
+            ArgumentError: rank is not a rank of the run.
+        """
+        if rank is None:
+            picture.draw(self, path)
+            return
+        most = self.flow.ep_size - 1
+        check_argument(is_int(rank, 0, most), "Timeline.picture", "rank", rank, f"an int in 0..{most}")
+        picture.draw_side_by_side([self], [title or self.flow.name], "", path, rank=rank, until=until)
 
     def html(self) -> str:
         """Returns the run as one self-contained HTML page."""

@@ -54,11 +54,13 @@ def test_the_program_of_readme():
     """README's first program runs with the machine and the target of an NPU."""
     lines = re.search(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[1].splitlines()
     source = "\n".join(line[4:] for line in lines if line.startswith((">>> ", "... ")))
-    usual = "machine=hpmoe.cpu(num_workers=2)), hpmoe.fuse_persistent)"
+    usual = "hpmoe.assign_queues, hpmoe.fuse_persistent)"
     assert source.count(usual) == 1
     names = {"npu": npu, "__name__": "readme"}
-    exec(source.replace(usual, "machine=npu(2)), hpmoe.fuse_persistent(target='ascend-emulator'))"), names)
-    out, (x, ids, *weights) = names["layer"](*names["args"]), [a.asnumpy() for a in names["args"]]
+    emulated = "hpmoe.assign_queues(machine=npu(2)), hpmoe.fuse_persistent(target='ascend-emulator'))"
+    exec(source.replace(usual, emulated), names)
+    args = [names[name] for name in ("x", "ids", "weights", "gate_up", "down")]
+    out, (x, ids, *weights) = names["layer"](*args), [a.asnumpy() for a in args]
     size = out.size
     want, grads = numpy_moe_ffn((x, ids, *weights), 2 / size * out.asnumpy(), None, None)
     assert relative_error(out.asnumpy(), want) <= TOLERANCE[ms.float32]

@@ -246,6 +246,7 @@ cases("IR", {
     "timeline of tiles": lambda: hpmoe.Timeline.from_trace(_flow(), np.zeros((1, 1, 2))),
     "bytes of links that nobody counted": lambda: handmade(two_task_flow(), (0, 0, 1), (1, 1, 2)).link_bytes(),
     "bytes of links of no node": lambda: handmade(two_task_flow(), (0, 0, 1), (1, 1, 2)).link_bytes(0),
+    "picture of a rank that is none": lambda: hpmoe.simulate(_flow(machine=cpu(1))).picture("x.png", rank=1),
     "timeline of another trace": lambda: hpmoe.Timeline.from_trace(_flow(machine=cpu(1)), np.zeros((1, 1, 2))),
     "simulate drops by no weights": lambda: simulate(_dropping(), routing=[np.zeros((4, 1), np.int32)]),
     "simulate drops by weights of two ranks": lambda: simulate(_dropping(), routing=[np.zeros((4, 1), np.int32)],
