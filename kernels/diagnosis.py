@@ -114,7 +114,7 @@ def _name(kind: type[enum.IntEnum], value: int) -> str:
 
 
 def _signallers(event: int, image: np.ndarray | None) -> str:
-    """Which tasks could have added to the event: exact for a static index, all before it for one found at run time."""
+    """Returns the tasks that could have added to the event; all candidates if its index is found at run time."""
     signals = read_table(*unpack_image(known(image)), "signals", tf.SIGNAL)
     hits = np.where(signals["kind"] == tf.STATIC, signals["event"] == event, signals["event"] <= event)
     found = np.unique(signals["task"][hits])

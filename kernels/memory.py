@@ -70,7 +70,7 @@ class Pool:
         return out
 
     def _take(self, size: int) -> Block:
-        """The tightest free block that is not twice too large, or a new one; what would exceed the peak is let go."""
+        """Returns the smallest fitting free block up to twice the size, or a new one; frees blocks beyond the peak."""
         block = self._find(size)
         self._used_bytes += block.nbytes
         self.peak_bytes = max(self.peak_bytes, self._used_bytes)
@@ -136,7 +136,7 @@ class Lease:
 
 
 class _Bytes:
-    """For NumPy to make an array of, which keeps the lease."""
+    """Array interface for NumPy that keeps the lease alive."""
 
     __slots__ = ("__array_interface__", "_lease")
 

@@ -69,7 +69,7 @@ class Amount(IntEnum):
 
 
 class Remote(IntEnum):
-    """On which rank a signal's counter lives."""
+    """Rank of a signal's counter."""
 
     LOCAL = 0
     PEER = 1

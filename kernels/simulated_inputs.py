@@ -30,7 +30,7 @@ def lengths_of(flow: Taskflow, num_tokens: Sequence[int] | None) -> list[int]:
 
 def inputs_of(flow: Taskflow, routing: Routing, seed: int, topk_weights: Sequence[np.ndarray] | None,
               loads: np.ndarray | None = None) -> list[dict[int, np.ndarray]]:
-    """For each rank the arrays that its routes read, by their buffer."""
+    """Returns the arrays that each rank's routes read, by buffer."""
     check_argument(is_int(seed, 0, 2**63), "hpmoe.simulate", "seed", repr(seed), "an int of at least 0")
     check_argument(loads is None or routing is None, "hpmoe.simulate", "loads", "given with routing", "one of both")
     out: list[dict[int, np.ndarray]] = [{} for _ in range(flow.ep_size)]

@@ -27,7 +27,7 @@ MEMORY = Pool()
 
 
 class Entries(NamedTuple):
-    """Which row each entry has: its place less `start`, if that is one of `num_rows`; see kernels/cpu/token_rows.h."""
+    """Row of each entry: its place less `start`, if within `num_rows`; see kernels/cpu/token_rows.h."""
 
     places: np.ndarray
     top_k: int

@@ -202,7 +202,7 @@ def _assigned(flow: tf.Taskflow, queues: Sequence[np.ndarray], policy: str | Pol
 
 
 def as_queues(queues: Iterable[Sequence[int] | np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Read-only arrays of what the queues hold, int64 where these are whole numbers."""
+    """Returns read-only arrays of the queues' tasks, int64 if these are integers."""
     return tuple(map(_as_queue, queues))
 
 
@@ -224,7 +224,7 @@ def _queues(flow: tf.Taskflow, machine: Machine, policy: str | Policy, order: np
 
 
 def _order_of(flow: tf.Taskflow, priority: Priority) -> np.ndarray:
-    """For each task how many have a larger priority, or come before it with an equal one, [num_tasks] int64."""
+    """Returns each task's rank by priority: the number of tasks with a larger one, or an equal one before it, int64."""
     found = call_user("assign_queues", "priority", priority, flow)
     try:
         values = np.asarray(found)

@@ -12,7 +12,7 @@ from hpmoe.tiling.rebuild import rebuild
 
 @transform(requires="tiles", makes="tiles", once=True)
 def prefetch_weights(flow: Taskflow) -> Taskflow:
-    """Has matrix workers of an NPU read a task's weight while they wait for its rows, so that L2 holds it when these come.
+    """Makes matrix workers of an NPU read a task's weight while they wait for its rows, so that L2 holds it in time.
 
     What is read so is thrown away: tasks, their order and all results are as without. A worker looks at what it waits for
     after every piece of a weight. The first half of the workers do it, which is enough for all of memory's rate. It pays

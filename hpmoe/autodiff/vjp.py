@@ -255,7 +255,7 @@ def _is_weight_grad(eqn: Equation) -> bool:
 
 
 def _token_rows(program: Program, kept: Iterable[Var], cotangents: dict[Atom, Atom]) -> dict[Var, int]:
-    """Which forward values and cotangents (with what they are cotangents of) have rows that belong to tokens."""
+    """Returns the forward values and cotangents (with their primals) whose rows belong to tokens."""
     tokens = token_vars(program)
     pairs = {v: v for v in kept} | cotangents
     return {v: tokens[primal] for v, primal in pairs.items() if primal in tokens and isinstance(v, Var)}

@@ -132,12 +132,12 @@ def _computing(kernels: Sequence[Kernel]) -> Iterable[Fitted]:
 
 
 def _moved_bytes(kernel: Kernel) -> float:
-    """Read and written."""
+    """Returns the bytes that a kernel reads and writes."""
     return numpy_dtype(kernel.dtypes[0]).itemsize * sum(math.prod(shape) for shape in (*kernel.inputs, *kernel.outputs))
 
 
 def _gap(kernels: Sequence[Kernel], begin_end_us: float) -> Fitted | None:
-    """From the end of a kernel until the next one of its stream works."""
+    """Returns the time from the end of a kernel to the work of the next one in its stream."""
     last: dict[str, float] = {}
     gaps = []
     for kernel in kernels:

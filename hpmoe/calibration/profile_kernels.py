@@ -1,4 +1,4 @@
-"""Which kernels of a profile the model has, each once for all of its launches, with what the model says of it."""
+"""Kernels of a profile that the model has, one for all launches of a kernel, with their modelled work."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _work(kernel: Kernel, is_fresh: bool, ep: int | None) -> _Work:
 
 
 def _product(kernel: Kernel, arrays: Sequence[Shape], out: Shape) -> _Work:
-    """Rows and columns are those of the result, whichever operand is transposed."""
+    """Returns a product; rows and columns are those of the result for any transposed operand."""
     _check(len(arrays) >= 2 and len(out) == 2, "it is no product of two matrices")
     rows, cols = out
     inner = math.prod(arrays[0]) // max(rows, 1)
@@ -203,7 +203,7 @@ def _collective(kernel: Kernel, ep: int | None) -> _Work:
 
 
 def _ranks_of(kernels: Sequence[Kernel]) -> int | None:
-    """By the counts that a dispatch puts out: of each local expert, and of each of each rank."""
+    """Returns the number of ranks from a dispatch's outputs: counts per local expert, and per rank and expert."""
     for kernel in kernels:
         if "dispatch" in kernel.kind.lower() and len(kernel.outputs) > 4:
             own, all_ = kernel.outputs[3:5]

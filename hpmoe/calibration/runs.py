@@ -66,7 +66,7 @@ class Run:
     after: float
 
     def distance(self, quiet: float) -> float:
-        """By what factor the yardstick beside it was off the quiet speed."""
+        """Factor between the speed of the yardstick beside it and the quiet speed."""
         return math.exp(max(abs(math.log(us / quiet)) for us in (self.before, self.after)))
 
 
@@ -105,7 +105,7 @@ class Runs:
         return [near[i].lines[launch] for i in quick], speeds[quick]
 
     def launches(self, yardstick: Yardstick) -> list[tuple[Timeline, np.ndarray, float]]:
-        """For each launch of the call a Timeline, and mean microseconds of the runs that count, each at the yardstick's
+        """Returns, for each launch of the call, a Timeline and mean microseconds of the counted runs at the yardstick's
         quiet speed: of each task, and of the span."""
         out = []
         for launch in range(len(self.all[0].lines)):

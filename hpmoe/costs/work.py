@@ -211,9 +211,9 @@ def put_rate(machine: Machine, ep_size: int) -> float:
 
 
 def core_us(work: np.ndarray | np.void, rows: np.ndarray | float) -> np.ndarray:
-    """Microseconds that tasks of these numbers of rows, [n], take of their workers; `work` is of one or of each, WORK [n].
+    """Returns the worker microseconds of tasks with `rows` rows, [n]; `work` is one WORK or one for each, [n].
 
-    Their rows count in whole granules, and a matmul of few rows may go a way of its own, on which none are for memory alone.
+    Rows count in whole granules; a matmul of few rows has fixed and row times of its own.
     """
     granules = -(-rows // work["granule"]) * work["granule"]
     few = np.where(rows > 0, work["few_fixed"] + granules * work["few_row"], 0.0)

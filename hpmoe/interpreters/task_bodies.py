@@ -64,12 +64,12 @@ class TaskFrame:
         return self.array(i, rank)[:, self.columns(i)]
 
     def kept(self) -> np.ndarray:
-        """Which entries of the task's tokens have a row, [tokens, top_k]."""
+        """Mask of the entries of the task's tokens that have a row, [tokens, top_k]."""
         return self.routing.kept[self.rank].reshape(-1, self.routing.top_k)[self.rows]
 
     @property
     def sent(self) -> Routing | RelayedRows:
-        """Which rank sends each row of the operation's route, and which of that one's entries it is."""
+        """Sending rank of each row of the operation's route, and the row's entry on that rank."""
         return self.layout.sent_by(self.op)
 
     def relayed(self, route: int) -> RelayedRows:

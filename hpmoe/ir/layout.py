@@ -104,7 +104,7 @@ class Layout:
         return moves_of(known(self.flow.routes[op.domain.route].placement), op, rank, row)
 
     def sent_by(self, op: tf.TileOp) -> Routing | RelayedRows:
-        """Who sends the rows that an operation moves: the ranks of their tokens, or their relays."""
+        """Returns the sender of the rows that an operation moves: the ranks of their tokens, or their relays."""
         return self.relayed[op.domain.route] if op.is_relayed else self.routings[op.domain.route]
 
     def put_rows(self, rank: int, op: tf.TileOp, peer: int, slot: int) -> np.ndarray:
@@ -195,7 +195,7 @@ def _check_planned(plan: tf.RoutePlan, received: Sequence[int]) -> None:
 
 def received_rows(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None,
                   received: Sequence[Sequence[int]] | None = None) -> list[list[int]]:
-    """For each rank, the rows that it receives through each route; through a route to ranks, the most that it can receive.
+    """Returns the rows that each rank receives through each route; through a route to ranks, the most it can receive.
 
     Args:
         flow: whose routes.

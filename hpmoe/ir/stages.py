@@ -198,7 +198,7 @@ def _num_stages(program: Program, computed: set[Atom]) -> int:
 
 
 def _latest_stages(program: Program, computed: set[Atom], last: int) -> list[int]:
-    """For each equation the stage that it belongs to: the last one before which nothing waits for it."""
+    """Returns the launch segment of each equation: the last one before which no equation waits for it."""
     latest: dict[Atom, int] = {}
     stages = []
     for eqn in reversed(program.equations):

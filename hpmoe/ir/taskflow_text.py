@@ -129,7 +129,7 @@ class _Lines:
         return lines
 
     def _shown(self, tasks: np.ndarray) -> np.ndarray:
-        """The first tasks of each operation, the last task of all, and what a gap of one would hide."""
+        """Returns the printed tasks: the first of each operation, the last of all, and single tasks between printed ones."""
         shown = np.zeros(len(tasks), bool)
         ops = self.flow.tasks["op"][tasks]
         for op in np.unique(ops):

@@ -150,7 +150,7 @@ class TileOp:
 
     @property
     def leg(self) -> Leg | None:
-        """Which way rows of tokens go that it moves, or tells of; None for all else."""
+        """Direction of the token rows that it moves or signals; None for other operations."""
         if self.primitive.is_completion_flag:
             return self.params.leg
         return self.primitive.leg if self.primitive.moves_rows else None

@@ -214,7 +214,7 @@ class Machine:
                                             for name, values in groups.items()})
 
     def of_bin(self, name: str) -> Machine:
-        """This NPU as its dies are sold under a name: with that many cores, their clock and L2, all else as it is.
+        """Returns this NPU with the cores, clock and L2 of a named bin.
 
         Raises:
             ArgumentError: there is no such bin, or this is no NPU.

@@ -130,7 +130,7 @@ def _base(like: object, files: tuple[Path, ...]) -> Machine | None:
 
 
 def _in_unit(value: float, factor: float) -> str:
-    """The shortest text that is that number again once multiplied by the factor."""
+    """Returns the shortest text whose number times the factor is the value."""
     if isinstance(value, int):
         return str(value)
     rounded = (float(format(value / factor, f".{digits}g")) for digits in range(1, 18))

@@ -35,7 +35,7 @@ def drawn(machine: Machine, count: int, seed: int = 0) -> Iterator[Machine]:
 
 
 def at_ends(machine: Machine) -> Iterator[tuple[str, Machine, Machine]]:
-    """For each constant that is not sure, its name, and the machine with it at the low and at the high end."""
+    """Yields the name of each uncertain constant, and the machine with its low and its high end."""
     for name, known in uncertain(machine).items():
         low, high = (machine.replace({name: _as_in(machine, name, end)}) for end in (known.low, known.high))
         yield name, low, high

@@ -17,7 +17,7 @@ REPLACED: list[tuple[ModuleType, str, object]] = []  # module, name, what it was
 
 @suggests_keywords
 def enable(*, transforms: Function | None = None, mesh: Mesh | None = None) -> None:
-    """From now on MindFormers builds its PyNative mixture-of-experts layers with hpmoe's kernels in them.
+    """Makes MindFormers build its PyNative mixture-of-experts layers with hpmoe's kernels.
 
     Call it before the model is built. `MoELayer` then makes a subclass of GroupedMLP, with the same Parameters: one launch
     forward and one backward. ExpertParallel and DeredundancyExpertParallel shard weights as before and send no tokens.
@@ -61,7 +61,7 @@ def enable(*, transforms: Function | None = None, mesh: Mesh | None = None) -> N
 
 
 def disable() -> None:
-    """From now on MindFormers builds its layers as it did; those there are stay as they are.
+    """Makes MindFormers build its own layers again; existing layers do not change.
 
     Example:
         >>> import hpmoe.mindformers

@@ -22,7 +22,7 @@ return_rows.vjp(transposed_by(exchange_rows))
 
 
 def _entries(routes: list[Route]) -> list[np.ndarray]:
-    """For each rank its entries in the order of their experts; those of no expert come first."""
+    """Returns each rank's entries in the order of their experts; masked entries come first."""
     routing = routes[0].routing
     return [np.concatenate([np.flatnonzero(~kept), order]) for kept, order in zip(routing.kept, routing.order, strict=True)]
 

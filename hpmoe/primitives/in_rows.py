@@ -86,8 +86,8 @@ def turn_in_rows(tiler: Tiler, x: Atom, out: Var, axes: tuple[int, ...]) -> None
 
 
 def _seen(tiler: Tiler, x: Atom, axis: int) -> tuple[int, Access, Domain]:
-    """The columns from one element of an axis of `x` to the next, how `x` is read, and over which units. What has no rows
-    of tokens is seen as a single row."""
+    """Returns the stride of an axis of `x` in columns, the access to `x`, and the domain. An array without rows of tokens
+    counts as a single row."""
     given, inside = tiler.at(x, cols=col_modes.ALL, dtypes=tiler.HELD), tiler.axis_in_row(x, axis)
     if inside is not None:
         return inside[1], given, tiler.rows_of(x)

@@ -74,7 +74,7 @@ class Primitive:
         return f"{self.name}({', '.join(shown)})"
 
     def __reduce__(self) -> tuple[Callable[[str], Primitive], tuple[str]]:
-        """By its name: rewrites ask which primitive an equation is of, so a copy is the same object."""
+        """Pickles by name: rewrites compare primitives by identity, so a copy is the same object."""
         return _find, (self.name,)
 
     def _register(self, question: str) -> Callable[[R], R]:

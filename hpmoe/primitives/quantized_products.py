@@ -99,7 +99,7 @@ class QuantizedProduct:
         self.tiler.emit(RESCALE, self.domain, self.tiler.at(self.out), sums, packed, *self.scales, label="rescale")
 
     def _dequantized_before(self, rows: Access) -> None:
-        """By floats of the rows' dtype, which vector units make of the weights; float16 does not hold those of mxfp8."""
+        """Multiplies by weights that vector units convert to the rows' dtype; float16 cannot hold those of mxfp8."""
         dtype, wanted = self.tiler.buffers[rows.buffer].dtype, self.out.aval.dtype
         if dtype == "float16" and self.form.block:
             dtype, rows = "float32", self._in_float32()

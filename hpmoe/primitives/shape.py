@@ -196,7 +196,7 @@ def _(x: ShapeDtypeStruct, *, dtype: str) -> ShapeDtypeStruct:
 
 @cast.reference
 def _(x: np.ndarray, *, dtype: str) -> np.ndarray:
-    """To another float the values stay: rounding them is what storing does. What no integer is near becomes the least."""
+    """Casts values; storing rounds them to another float. A value out of an integer dtype's range becomes its minimum."""
     with np.errstate(invalid="ignore"):
         return x if dtype in FLOATS and x.dtype.kind == "f" else x.astype(dtype)
 

@@ -159,7 +159,7 @@ class Tiler(Buffers):
         return self.domain_of(self.buffer_of[var], var in self.tokens)
 
     def experts_of(self, var: Atom, blocks: int = 1, of: str | None = None) -> tuple[Domain, RowMode]:
-        """For a sum over the rows of `var`: domain and row mode.
+        """Returns domain and row mode of a sum over the rows of `var`.
 
         Received rows are summed by expert, in `blocks` units each: by all local ones, the rank's own ("owners") or the
         copies ("replicas"). Other rows are summed all together.

@@ -242,7 +242,7 @@ class _Finder:
                 raise failed(f"{self._names[missing[0]]} did not come to {self._names[self._rank]} in time", missing[0])
 
     def _greet(self, connection: socket.socket, point: Point, listens: bool, deadline: float) -> _Greeting:
-        """Both ends say who they are; on one host they hand over what can be read once they have ended."""
+        """Exchanges the identities of both ends; on one host, also pidfds, which become readable when a process ends."""
         own = os.pidfd_open(os.getpid())
         try:
             send(connection, {"rank": self._rank}, files=[own] if point.takes_files else [])

@@ -120,7 +120,7 @@ class Ranks:
             os.close(err)
 
     def wait(self) -> int:
-        """Until all have ended; the exit status of the run. Signals are passed on meanwhile, in the main thread."""
+        """Waits for all ranks and returns the exit status of the run; passes signals on if in the main thread."""
         before = {number: signal.signal(number, self._pass_on) for number in PASSED_ON} if _is_main() else {}
         try:
             self._tell_ends()

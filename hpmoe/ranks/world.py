@@ -156,7 +156,7 @@ class _Process:
         return self.everyone[1]
 
     def _link(self, launched: Launched, ranks: range, timeout: float) -> Link | None:
-        """To some of the ranks, this one among them."""
+        """Returns the link to some ranks, including this one."""
         if len(ranks) in (1, launched.size):
             return self._everyone() if len(ranks) == launched.size else None
         assert self.everyone is not None

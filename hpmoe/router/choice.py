@@ -25,7 +25,7 @@ def check_sizes(who: str, num_experts: int, top_k: int, num_groups: int, topk_gr
 
 
 def in_best_groups(scores: Tensor, num_groups: int, topk_groups: int, group_score: str = "sum_of_two") -> Tensor:
-    """Which experts are of the best groups of their token, bool [T, E], by the scores of groups, see NUM_SUMMED.
+    """Returns a mask of the experts in the best groups of each token, bool [T, E], by group scores, see NUM_SUMMED.
 
     Experts of score -inf do not count: a group with one other expert has the score of that, a group of none is the last.
     """

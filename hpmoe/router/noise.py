@@ -124,7 +124,7 @@ def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
 
 
 def kept_experts(who: str, logits: Tensor, rate: float, top_k: int, seed: int | Tensor, allowed: Tensor) -> Tensor:
-    """Which experts are not dropped, bool [T, E]: all of them for a token that has fewer than top_k of `allowed` left."""
+    """Returns a mask of the experts not dropped, bool [T, E]; all for a token with fewer than top_k of `allowed` left."""
     is_kept = uniform(who, logits, seed, DROPOUT) >= rate
     left = mint.logical_and(is_kept, allowed)
     return mint.logical_or(is_kept, mint.sum(left.astype(ms.float32), -1, True) < top_k)

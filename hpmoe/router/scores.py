@@ -53,7 +53,7 @@ def softmax(z: Tensor) -> Tensor:
 
 
 def _sqrt_softplus(z: Tensor) -> Tensor:
-    """With a series where log(1 + e^z) would lose its digits, so that low scores keep their order and their slope.
+    """Computes sqrt(softplus(z)), by a series where log(1 + e^z) loses digits, so that low scores keep order and slope.
 
     Each branch computes with numbers of its own range: an infinity has a slope of 0, not 0 times NaN.
     """

@@ -79,7 +79,7 @@ def make_capacity(capacity_factor: float | None, drop_policy: str) -> Capacity |
 
 
 def heaviest_first(weights: np.ndarray, sort: Sort = stable_order) -> np.ndarray:
-    """Which weight comes where in a stable sort from the largest down, [n]; a sort of integers does it in two steps.
+    """Returns the index of the weight at each place of a stable descending sort, [n], by two sorts of integers.
 
     Example:
         >>> heaviest_first(np.array([0.5, -0.0, 2.0, 0.0, -1.0], np.float32)).tolist()
@@ -138,7 +138,7 @@ def check_topk_weights(ids: np.ndarray, weights: np.ndarray, rank: int = 0, ep_s
 
 def kept_entries(ids: np.ndarray, num_experts: int, capacity: Capacity, weights: np.ndarray | None,
                  sort: Sort = stable_order) -> np.ndarray:
-    """Which entries of a rank stay, [tokens * top_k] bool; those of no expert do not.
+    """Returns a mask of a rank's kept entries, [tokens * top_k] bool; masked entries are not kept.
 
     Each expert keeps its first entries ("position"), or those of the largest weights, of equal ones the first ("probs").
 

@@ -26,7 +26,7 @@ class Copy(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Which expert each replica slot holds and what share of its entries the copy takes; made by `place_replicas`.
+    """Expert of each replica slot and the share of entries that the replica takes; made by `place_replicas`.
 
     Attributes:
         num_experts: logical experts of all ranks.
@@ -86,7 +86,7 @@ class Placement:
 
     @functools.cached_property
     def copies(self) -> tuple[tuple[Copy, ...], ...]:
-        """For each rank, the copies of its experts, in the order of their hosts."""
+        """Replicas of each rank's experts, in the order of their hosts."""
         out: list[list[Copy]] = [[] for _ in range(self.ep_size)]
         for host, slots in enumerate(self.experts):
             for slot, expert in enumerate(slots):

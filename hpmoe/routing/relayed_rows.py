@@ -27,7 +27,7 @@ class RelayedRows:
 
     @staticmethod
     def of(routing: Routing, relays: Routing) -> RelayedRows:
-        """Those of a routing to experts, or to ranks, where tokens cross to nodes by a routing to relays.
+        """Returns the relayed rows of a routing to experts or ranks whose tokens cross to nodes by `relays`.
 
         Example:
             >>> import numpy as np

@@ -72,7 +72,7 @@ class Routing:
 
     @functools.cached_property
     def sources(self) -> tuple[np.ndarray, ...]:
-        """For a routing to ranks: the received row that each expert's row on a rank is a copy of, or PADDING."""
+        """Source of each expert's row in a routing to ranks: the received row that it copies, or PADDING."""
         out, experts = [], known(self.experts)
         for rank in range(self.ep_size):
             mine, theirs = (r.source_of_row[rank] * self.max_tokens + r.entry_of_row[rank] // self.top_k
@@ -99,7 +99,7 @@ class Routing:
         return np.repeat(np.arange(self.num_local_experts), self.tokens_per_expert(rank))
 
     def row_of_entry(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each rank, (destination rank, received row there) of each of its entries; -1 for those without a row."""
+        """Pairs (destination rank, received row there) of each rank's entries; -1 for entries without a row."""
         placed = [(np.full(len(k), -1), np.full(len(k), -1)) for k in self.kept]
         for rank in range(self.ep_size):
             for source in range(self.ep_size):

@@ -60,7 +60,7 @@ class ProgramError(ValueError):
 
 
 class TransformError(ValueError):
-    """A transform does not apply to what it was given; the text says why, and what would make it apply.
+    """Raised if a transform does not apply to its function; the text says why, and what to write.
 
     Example:
         >>> import hpmoe

@@ -121,7 +121,7 @@ def _given(leaf: Tensor | np.ndarray | ShapeDtypeStruct, drawn: np.ndarray, mesh
 
 
 def _uneven(ep_size: int, num_tokens: int) -> tuple[int, ...]:
-    """From one token less than there are rows down to none."""
+    """Returns token counts that fall evenly from num_tokens - 1 to 0."""
     if ep_size == 1:
         return (num_tokens // 2,)
     return tuple(-(-max(0, num_tokens - 1) * (ep_size - 1 - rank) // (ep_size - 1)) for rank in range(ep_size))

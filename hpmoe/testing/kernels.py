@@ -88,7 +88,7 @@ class Runs:
 
     def both(self, args: Sequence[PyTree], cotangents: Sequence[Tensor], num_tokens: Sequence[int] | None,
              seed: int | None) -> tuple[list[str], list[list[np.ndarray]]]:
-        """The names of gradients, then each result and each of them, of each rank.
+        """Returns the names of gradients, and the results and gradients of each rank.
 
         The gradient of an argument with a main gradient is what that grows by; frozen arguments have none.
         """

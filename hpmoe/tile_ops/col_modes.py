@@ -6,7 +6,7 @@ from hpmoe.tile_ops.named import Named
 
 
 class ColMode(Named):
-    """Which columns of an operand a task touches; the members are the constants of this module."""
+    """Rule for the columns of an operand that a task touches; the members are the constants of this module."""
 
     def width(self, cols: int, total: int, height: float) -> float:
         """Columns that a task touches of `total`; `cols` are its own (0 for whole rows), `height` is that of its block."""

@@ -43,7 +43,7 @@ def as_found(is_outside: np.ndarray) -> np.ndarray:
 
 
 def where_found(found: np.ndarray, cols: int) -> np.ndarray:
-    """The bools [..., N] of what is found."""
+    """Returns a mask [..., N] of the values that a guard found."""
     in_bytes = np.ascontiguousarray(found[..., 1:].astype("<i4")).view(np.uint8)
     return np.unpackbits(in_bytes, axis=-1, count=cols, bitorder="little").astype(bool)
 

@@ -13,7 +13,7 @@ from hpmoe.tile_ops.functions import Function
 
 
 class Leg(IntEnum):
-    """Which way rows go: from tokens to experts, or back."""
+    """Direction of rows: dispatch or combine."""
 
     DISPATCH = 0
     COMBINE = 1

@@ -17,7 +17,7 @@ class Ready(Enum):
 
 
 class RowMode(Named):
-    """Which rows of an operand a task touches; the members are the constants of this module.
+    """Rule for the rows of an operand that a task touches; the members are the constants of this module.
 
     Attributes:
         needs_route: whether a route says which rows these are.

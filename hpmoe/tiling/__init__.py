@@ -1,1 +1,1 @@
-"""From a Program to a Taskflow: tile operations, which tasks wait for which, and what shares memory."""
+"""Turns a Program into a Taskflow: tile operations, dependencies of tasks, and shared memory."""

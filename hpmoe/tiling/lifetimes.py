@@ -26,7 +26,7 @@ class Release:
 
 
 class Lifetimes:
-    """When the storages of a taskflow's operations are first written and last used, and by whom."""
+    """First write and last use of each storage of a taskflow's operations, with the operations."""
 
     def __init__(self, buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...], routes: tuple[tf.RoutePlan, ...]):
         self.buffers, self.ops, self.routes = buffers, ops, routes
@@ -47,7 +47,7 @@ class Lifetimes:
                 self._release_all(i, new, takes_over.get(new, ()))
 
     def occupants(self) -> dict[int, list[int]]:
-        """For each memory that several storages live in, the storages, the first to live there first."""
+        """Storages of each shared memory, in order of use."""
         out: dict[int, list[int]] = {}
         for s, buffer in enumerate(self.buffers):
             if buffer.storage == s and s in self.writers:

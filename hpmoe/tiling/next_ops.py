@@ -7,7 +7,7 @@ from hpmoe.tiling.lifetimes import lifetimes_of
 
 
 def next_ops(flow: tf.Taskflow) -> list[set[int]]:
-    """For each operation, the later ones that read what it writes or write over what it reads."""
+    """Returns, for each operation, the later operations that read its results or overwrite its inputs."""
     storage = [b.storage for b in flow.buffers]
     readers: dict[int, set[int]] = {}
     for i, op in enumerate(flow.ops):

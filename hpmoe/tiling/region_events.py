@@ -41,7 +41,7 @@ class RegionEvents:
                 self.writers.setdefault(storage, []).append(i)
 
     def units_of(self, region: Region) -> int:
-        """For how many consecutive units there is one event."""
+        """Returns the number of consecutive units that share an event."""
         writer = self.ops[self.writers[region.storage][0]]
         is_back = region.unit == "tile" and writer.primitive.returns_rows
         return self.routes[writer.domain.route].return_tokens // self.tile_rows if is_back else 1

@@ -26,7 +26,7 @@ def dims_of(shape: Sequence[Sizes]) -> tuple[int | Rows, ...]:
 
 
 def axis_of(x: Tracer, dim: int, new: int = 0) -> int:
-    """Which axis a dimension names, in an array of `new` dimensions more."""
+    """Returns the axis of a dimension in an array with `new` more dimensions."""
     rank = len(x.hpmoe_aval.shape) + new
     if not -rank <= dim < rank:
         has = f"{'the result' if new else 'it'} has {rank} dimensions"

@@ -178,7 +178,7 @@ class _Cases:
         return expert in (None, self._expert(n, case)) and self._counts(self.flow.deps.events[event], case)
 
     def _edges(self, case: _Case) -> Edges:
-        """For each task those right before it on its own rank."""
+        """Returns the direct predecessors of each task on its own rank."""
         edges = [list(before) for before in self.before]
         for wait in self.waits:
             n, event, _, feeders = wait
@@ -224,7 +224,7 @@ class _Cases:
 
 
 def _reached(edges: Edges, marks: Iterable[int] = ()) -> list[int] | None:
-    """For each node the marks of all nodes that lead to it and its own, as bits; None where the edges have a cycle."""
+    """Returns each node's own marks and those of all nodes that lead to it, as bits; None if the edges have a cycle."""
     users: Edges = [[] for _ in edges]
     left, marks = [len(before) for before in edges], list(marks) or [0] * len(edges)
     for n, before in enumerate(edges):

@@ -95,7 +95,7 @@ class _Regions:
                       f"{name} has {buffer.num_rows} rows in matrices of {buffer.rows_per_expert}")
 
     def _check_roles(self) -> None:
-        """Only what is given or taken is an input or output: other memory comes and goes with a launch."""
+        """Checks that only the program's inputs and outputs have these roles; other memory exists only during a launch."""
         given, taken = ({self.buffers[b].storage for b in those} for those in (self.inputs, self.outputs))
         for b in self.buffers:
             expected = ("input",) if b.storage in given else ("output",) if b.storage in taken else ("saved", "temporary")

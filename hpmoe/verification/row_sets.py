@@ -16,7 +16,7 @@ from hpmoe.verification.units import block_and_height
 
 @dataclasses.dataclass(frozen=True)
 class RowSet:
-    """Rows of a buffer of `cols` columns.
+    """Set of rows of a buffer.
 
     Attributes:
         kind: the "first" ones; of a route all "received" rows, the rows of those of its "entries" that have one, or the

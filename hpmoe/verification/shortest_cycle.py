@@ -67,13 +67,13 @@ class Search:
         return best
 
     def leads(self, node: Node) -> list[Lead]:
-        """By events."""
+        """Returns the predecessors of a node by events."""
         if node not in self._leads:
             self._leads[node] = list(dict.fromkeys(self.event_leads(node)))
         return self._leads[node]
 
     def _right_before(self, node: Node) -> Iterator[Lead]:
-        """By events, and the task next to it in its queue."""
+        """Returns the predecessors of a node by events, and the task before it in its queue."""
         yield from self.leads(node)
         if place := self.place[node.task]:
             yield Lead(Node(node.rank, self.lines[self.order.queue_of[node.task]][place - 1]))
@@ -117,7 +117,7 @@ class Search:
         return None, steps
 
     def _all_before(self, node: Node, covered: dict[tuple[int, int], int]) -> Iterator[Lead]:
-        """By events, and all tasks before it in its queue that no other of the search was behind."""
+        """Returns the predecessors by events, and the tasks before it in its queue that the search has not covered."""
         yield from self.leads(node)
         queue, place = self.order.queue_of[node.task], self.place[node.task]
         known = covered.get((node.rank, queue), 0)

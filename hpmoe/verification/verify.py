@@ -128,7 +128,7 @@ def _check_peer_orders(flow: tf.Taskflow) -> None:
 
 
 def _check_memory(flow: tf.Taskflow) -> None:
-    """Only temporaries share memory, one after the other."""
+    """Checks that only temporaries share memory, one after the other."""
     if fault := memory_fault(flow.buffers, flow.ops, flow.routes):
         raise VerifyError(f"verify: {fault}")
 

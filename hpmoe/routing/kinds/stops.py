@@ -41,7 +41,7 @@ class Stops(OfKind, RouteKind, abc.ABC):
 
     @functools.cached_property
     def _senders(self) -> list[list[int]]:
-        """For each rank, the ranks that may send rows to it."""
+        """Ranks that may send rows to each rank."""
         return [np.flatnonzero(column).tolist() for column in self.sends().T]
 
     @property
