@@ -37,10 +37,9 @@ def load_hugging_face(layer: nn.Cell, folder_or_state: str | os.PathLike[str] | 
                       keep_quantized: bool = False) -> None:
     """Sets a layer's Parameters to a mixture-of-experts block of a Hugging Face model.
 
-    All names, shapes and dtypes are compared before the first Parameter is set; then one expert is read at a time. Experts
-    that a Balancer has moved keep their places. Compiled graphs follow. Quantized arrays are read as floats, FP8 blocks and
-    int8 as float32, MXFP4 as bfloat16. A layer of `hpmoe.world()` reads the experts, or the
-    shards of experts, that its rank holds, and no other bytes.
+    Compares all names, shapes and dtypes before it sets the first Parameter; then reads one expert at a time. Experts that a
+    Balancer has moved keep their places. Compiled graphs follow. Quantized arrays are read as floats, MXFP4 as bfloat16 and
+    others as float32. A layer of `hpmoe.world()` reads only the experts, or shards of experts, of its rank.
 
     Args:
         layer: a `MoELayer`, or a Cell with Parameters of its names.
@@ -73,28 +72,34 @@ def load_hugging_face(layer: nn.Cell, folder_or_state: str | os.PathLike[str] | 
     known = type_of_folder(folder_or_state) if model_type is None else model_type
     models = MODELS.values() if known is None else [find_model(LOAD, "model_type", known)]
     opened = open_arrays(LOAD, folder_or_state, _dotted(LOAD, prefix))
-    arrays = dequantized(opened)
-    if any(model.is_layer for model in models) and len(models) == 1:
-        roots = {entry.name.split(".")[0] for model in models for entries in model.formats for entry in entries}
+    arrays, formats = dequantized(opened), [entries for model in models for entries in model.formats]
+    if len(models) == 1 and next(iter(models)).is_layer:
+        roots = {entry.name.split(".")[0] for entries in formats for entry in entries}
         arrays = {name: array for name, array in arrays.items() if name.split(".")[0] in roots}
     block = _block(layer, parameters, experts)
-    match = find_match(LOAD, block, arrays, [entries for model in models for entries in model.formats])
+    match = find_match(LOAD, block, arrays, formats)
     at = _experts_at(LOAD, layer)
     quantized = find_quantized(opened) if keep_quantized else {}
     arrays |= {name: arrays[name]._replace(dtype=block.kinds[place.entry.parameter][0])
                for name, place in match.places.items() if name in quantized and place.entry.parameter in WEIGHTS}
     check_match(LOAD, match, arrays, block, allow_rounding)
     weights = kept_weights(LOAD, layer, quantized, match.places) if keep_quantized else {}
-    for name, place in match.places.items():
-        if arrays[name].dtype not in IN_RANGE[block.kinds[place.entry.parameter][0]]:
-            for _, values in pieces(arrays[name], place, block):
-                narrowed(LOAD, name, values, block.kinds[place.entry.parameter][0])
+    _check_range(arrays, match.places, block)
     for name, parameter in parameters.items():
         places = {stored: place for stored, place in match.places.items() if place.entry.parameter == name}
         if weights and name in WEIGHTS:
             keep(layer.experts, name, weights, places, block, at)
         else:
             _fill(parameter, arrays, places, block, at if name.startswith("experts.") else None)
+
+
+def _check_range(arrays: Mapping[str, Stored], places: Mapping[str, Place], block: Block) -> None:
+    """Raises ArgumentError if a value overflows in the dtype of its Parameter."""
+    for name, place in places.items():
+        dtype = block.kinds[place.entry.parameter][0]
+        if arrays[name].dtype not in IN_RANGE[dtype]:
+            for _, values in pieces(arrays[name], place, block):
+                narrowed(LOAD, name, values, dtype)
 
 
 def _fill(parameter: Parameter, arrays: Mapping[str, Stored], places: Mapping[str, Place], block: Block,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hpmoe.nn.activations import ClampedSwiglu, GptOssSwiglu, clamped_swiglu, gpt_oss_swiglu, relu2
@@ -20,8 +19,6 @@ from hpmoe.support.keywords import nearest, suggests_keywords
 WHO = "hpmoe.nn.hugging_face_options"
 
 Config = str | os.PathLike[str] | Fields
-# Fields that may change what a block computes: an option takes each, or it has the value that needs none.
-MATTERS = re.compile("expert|moe|rout|top_?k|n_group|swiglu|scor|act$|act_fn|activation|mlp_bias|quantization|shared|latent")
 # Activations by name: what the options have, from the fields that follow.
 ACTIVATIONS: dict[str, tuple[Callable[..., Callable], tuple[str, ...]]] = {
     "swiglu": (lambda: swiglu, ()), "relu2": (lambda: relu2, ()), "clamped_swiglu": (clamped_swiglu, ("swiglu_limit",)),
@@ -52,15 +49,16 @@ def find_model(who: str, argument: str, name: object) -> ModelType:
 
 
 @suggests_keywords
-def hugging_face_options(config: Config) -> Fields:
+def hugging_face_options(config: Config, *, ignore: Sequence[str] = ()) -> Fields:
     """Returns the options with which `MoELayer` computes what a Hugging Face model's mixture-of-experts blocks do.
 
-    Every field of the configuration that may change the block's output is taken by an option, or has the value that needs
-    none; others are errors.
+    An option takes each field of the configuration, or the field is known to change no output of a block, or is None,
+    False, 0 or empty; others are errors.
 
     Args:
         config: a model's folder, its config.json, or the dict that it holds; a "thinker_config" or "text_config" in it
             counts.
+        ignore: names of other fields that change no output of a block.
 
     Returns:
         A dict of options.
@@ -79,6 +77,8 @@ def hugging_face_options(config: Config) -> Fields:
         (4, 8, 12)
     """
     fields = _fields(config)
+    is_names = isinstance(ignore, (list, tuple, set, frozenset)) and all(isinstance(name, str) for name in ignore)
+    check_argument(is_names, WHO, "ignore", repr(ignore), "a list of names of fields")
     model = find_model(WHO, "model_type", fields.get("model_type"))
     make, names = ACTIVATIONS[model.activation]
     lost = [" or ".join(known) for option, known in model.fields.items()
@@ -88,7 +88,7 @@ def hugging_face_options(config: Config) -> Fields:
                    f"a whole configuration of {fields['model_type']}")
     taken = {option: _value(fields, known) for option, known in model.fields.items()}
     if fields.get("topk_method") == "greedy":
-        taken.pop("moe_router_num_groups"), taken.pop("moe_router_group_topk")
+        del taken["moe_router_num_groups"], taken["moe_router_group_topk"]
     lists = [option for option, value in taken.items() if isinstance(value, list)]
     check_argument(not lists, WHO, "config", f"one with a list, a value for each layer, for {', '.join(lists)}",
                    "one value for all layers", "Write the value of the layer into a copy of the configuration.")
@@ -97,7 +97,7 @@ def hugging_face_options(config: Config) -> Fields:
         options["moe_shared_expert_intermediate_size"] = width
     else:
         options.pop("use_shared_expert_gating", None)
-    _check_others(fields, model, bool(width), names)
+    _check_others(fields, model, bool(width), {*ignore})
     if model.activation != "swiglu":
         options["activation"] = make(*(fields[name] for name in names if name in fields))
     return options
@@ -117,11 +117,20 @@ def _shared_width(fields: Fields, model: ModelType) -> int:
     return math.prod(fields.get(name.rstrip("!?")) or 0 for name in model.shared) if model.shared else 0
 
 
-def _check_others(fields: Fields, model: ModelType, has_shared: bool, names: tuple[str, ...]) -> None:
-    """Raises ArgumentError if fields that no option stands for have values that would change a block's output."""
-    taken = {name for known in model.fields.values() for name in known} | {name.rstrip("!?") for name in model.shared}
-    taken |= {*IGNORED, *names, "quantization_config"}
-    fixed = {**_FIXED, **model.fixed}
+def names_taken(model: ModelType) -> set[str]:
+    """Returns the fields of a type that options stand for."""
+    return {name for known in model.fields.values() for name in known} | {name.rstrip("!?") for name in model.shared} | {
+        *ACTIVATIONS[model.activation][1]}
+
+
+def names_fixed(model: ModelType) -> dict[str, tuple[object, ...]]:
+    """Returns the values that fields of a type may have which options do not stand for."""
+    return {**_FIXED, **model.fixed}
+
+
+def _check_others(fields: Fields, model: ModelType, has_shared: bool, ignore: set[str]) -> None:
+    """Raises ArgumentError if fields that no option stands for have values that may change a block's output."""
+    taken, fixed = names_taken(model) | ignore | IGNORED | {"quantization_config"}, names_fixed(model)
     unlike = {}
     quantization = fields.get("quantization_config")
     if isinstance(quantization, dict) and (fault := fault_of_quantization(quantization)):
@@ -131,11 +140,12 @@ def _check_others(fields: Fields, model: ModelType, has_shared: bool, names: tup
             is_moot = name.startswith("shared_expert") and not has_shared
             if value is not None and value not in fixed[name] and not is_moot:
                 unlike[name] = f"; it needs {' or '.join(map(repr, fixed[name]))}"
-        elif MATTERS.search(name) and name not in taken and value not in (None, False, 0, [], {}):
+        elif name not in taken and value not in (None, False, 0, [], {}):
             unlike[name] = ""
     check_argument(not unlike, WHO, "config",
                    f"one with {', '.join(f'{name} {fields[name]!r}{why}' for name, why in unlike.items())}",
-                   "one without fields that no option stands for", "Build the layer with options of your own.")
+                   "one without fields that no option stands for",
+                   "Name fields that change no output of a block in ignore=, or build the layer with options of your own.")
 
 
 def _fields(config: Config) -> Fields:

@@ -253,17 +253,43 @@ REFUSED = {
     "zaya": "its router is a network with a state that goes from layer to layer",
 }
 
-# Fields that change no output of a block.
-IGNORED = frozenset({
-    "attention_multiplier", "aux_loss_alpha", "decoder_sparse_step", "dense_intermediate_size", "embedding_multiplier",
-    "ep_size", "expert_layer_offset", "expert_layer_period", "first_k_dense_replace", "index_topk", "index_topk_blocks",
-    "index_topk_freq", "index_topk_pattern", "index_n_heads", "intermediate_size", "intermediate_size_mlp",
-    "interleave_moe_layer_step", "initializer_range", "layer_group_size", "load_balance_coeff", "mamba_hidden_act",
-    "mamba_n_groups", "mlp_only_layers", "moe_every_n_layers", "moe_intermediate_size", "moe_layer_end_index",
-    "moe_layer_freq", "moe_layer_interval", "moe_layer_start_index", "moe_layers", "moe_loss_weight",
-    "moe_shared_expert_overlap", "n_groups", "num_hidden_layers", "num_key_value_groups", "o_groups", "output_router_logits",
-    "prefix_dense_intermediate_size", "pretraining_tp", "residual_multiplier", "router_aux_loss_coef", "router_dtype",
-    "router_z_loss_coef", "seq_aux", "logits_scaling", "num_dense_layers", "output_gate_type", "attn_output_gate",
-    "ffn_hidden_size", "use_grouped_mm", "global_attn_every_n_layers", "hidden_size", "n_shared_experts",
-    "num_shared_experts", "moe_num_shared_experts", "attention_gate", "moe_router_use_sigmoid",
-})
+# Fields that change no output of a block, of all types.
+IGNORED = frozenset("""
+    _attn_implementation _name_or_path add_cross_attention architectures attention_bias attention_chunk_size
+    attention_dropout attention_gate attention_multiplier attention_value_scale attn_config attn_implementation
+    attn_layer_offset attn_layer_period attn_output_gate attn_scale attn_temperature_tuning attn_type_list auto_map
+    aux_loss_alpha aux_loss_coef block_size bos_token_id chunk_size chunk_size_feed_forward classifier_dropout clip_qkv
+    compress_rates compress_rope_theta conv_L_cache conv_bias conv_kernel decoder_sparse_step dense_intermediate_size
+    dtype emb_pdrop embedding_multiplier eod_token_id eos_token_id ep_size expand expert_layer_offset expert_layer_period
+    ffn_config ffn_hidden_size final_logit_softcapping first_k_dense_replace floor_scale full_attn_alpha_factor
+    full_attn_beta_factor gated_norm_rank gating global_attn_every_n_layers hc_count hc_eps hc_lowrank hc_mult
+    hc_sinkhorn_iters head_dim heads_per_ngram hidden_dropout hidden_size id2label index_block_size index_head_dim
+    index_kpool index_kpool_always_select_tail index_local_blocks index_n_heads index_topk index_topk_blocks
+    index_topk_freq index_topk_pattern indexer_budget indexer_compress_ratio indexer_head_dim indexer_kv_heads
+    indexer_n_heads indexer_types initial_context_length initializer_range interleave_moe_layer_step intermediate_size
+    intermediate_size_mlp is_decoder is_encoder_decoder kda_lower_bound kda_safe_gate kv_channels kv_lora_rank
+    kv_source_layers label2id layer_group_size layer_norm_eps layer_norm_epsilon layer_rope_theta layer_types
+    layers_block_type linear_attn_alpha_factor linear_attn_beta_factor linear_conv_kernel_dim linear_head_dim
+    linear_key_head_dim linear_lower_bound linear_num_heads linear_num_key_heads linear_num_value_heads
+    linear_value_head_dim lm_head_bias load_balance_coeff logit_scale logits_scaling make_ngram_vocab_size_divisible_by
+    mamba_chunk_size mamba_conv_bias mamba_d_conv mamba_d_head mamba_d_state mamba_dt_rank mamba_expand mamba_head_dim
+    mamba_hidden_act mamba_n_groups mamba_n_heads mamba_num_heads mamba_proj_bias mamba_ssm_cache_dtype
+    max_position_embeddings max_seq_len max_window_layers mlp_alpha_factor mlp_beta_factor mlp_layer_types
+    mlp_only_layers model_max_length model_type moe_every_n_layers moe_intermediate_size moe_layer_end_index
+    moe_layer_freq moe_layer_interval moe_layer_start_index moe_layers moe_loss_weight moe_num_shared_experts
+    moe_router_use_sigmoid moe_shared_expert_overlap mscale mtp_layer_types mtp_layers_block_type mtp_loss_scaling_factor
+    mtp_mlp_layer_types mtp_num_hidden_layers mtp_use_dedicated_embeddings mup_enabled n_groups n_heads n_layers
+    n_shared_experts ngram_size ngram_vocab_size_base no_rope_layer_interval no_rope_layers norm_eps num_attention_heads
+    num_attention_heads_per_layer num_dense_layers num_hidden_layers num_key_value_groups num_key_value_heads num_layers
+    num_logits_to_keep num_mtp_modules num_nextn_predict_layers num_shared_experts number_of_conv_states o_groups
+    o_lora_rank output_attentions output_gate_type output_hidden_states output_router_logits pad_token_id
+    partial_rotary_factor per_layer_config ple_conv_kernel_size ple_embed_dim ple_layer_ids position_embedding_type
+    prefix_dense_intermediate_size prefix_dense_sliding_window_pattern pretraining_tp problem_type q_lora_rank
+    qk_head_dim qk_nope_head_dim qk_norm_type qk_rope_head_dim qkv_bias rescale_prenorm_residual resid_pdrop
+    residual_in_fp32 residual_multiplier return_dict rms_norm_eps rope_interleave rope_local_base_freq rope_parameters
+    rope_scaling rope_theta rotary_dim router_aux_loss_coef router_dtype router_z_loss_coef seed sep_token_id seq_aux
+    short_conv_kernel_size sliding_window sliding_window_pattern split_ngram_parts ssm_state_size swa_num_key_value_heads
+    swa_rope_theta tie_word_embeddings time_step_floor time_step_limit time_step_max time_step_min torch_dtype
+    transformers_version unsloth_fixed unsloth_version use_associative_scan use_cache use_conv_bias use_grouped_mm
+    use_mamba_kernels use_mambapy use_mtp use_qk_norm use_sliding_window v_head_dim vocab_size
+""".split())

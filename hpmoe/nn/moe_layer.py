@@ -129,15 +129,13 @@ class MoELayer(nn.Cell):
         self.who = who = "hpmoe.nn.MoELayer"
         drawn = {"add_bias_linear": add_bias_linear, "init_method_std": init_method_std, "dtype": dtype,
                  "transforms": transforms}
-        check_argument(is_int(moe_num_zero_experts, 0), who, "moe_num_zero_experts", repr(moe_num_zero_experts),
-                       "an int of at least 0")
+        total = all_experts(who, num_moe_experts, moe_num_zero_experts)
         self.router = TopKRouter(
-            hidden_size=hidden_size, num_moe_experts=all_experts(who, num_moe_experts, moe_num_zero_experts),
-            moe_router_topk=moe_router_topk,
+            hidden_size=hidden_size, num_moe_experts=total, moe_router_topk=moe_router_topk,
             moe_router_score_function=moe_router_score_function, norm_topk_prob=norm_topk_prob,
             moe_router_topk_scaling_factor=moe_router_topk_scaling_factor, moe_router_num_groups=moe_router_num_groups,
-            moe_router_group_topk=moe_router_group_topk,
-            moe_router_group_score=moe_router_group_score, moe_router_norm_epsilon=moe_router_norm_epsilon, **drawn)
+            moe_router_group_topk=moe_router_group_topk, moe_router_group_score=moe_router_group_score,
+            moe_router_norm_epsilon=moe_router_norm_epsilon, **drawn)
         self.experts = GroupedMLP(
             hidden_size=hidden_size, moe_ffn_hidden_size=moe_ffn_hidden_size, num_moe_experts=num_moe_experts,
             activation=activation, gated_linear_unit=gated_linear_unit, moe_apply_probs_on_input=moe_apply_probs_on_input,
@@ -148,7 +146,6 @@ class MoELayer(nn.Cell):
         self.has_output_bias, self.num_zero_experts = add_output_bias, moe_num_zero_experts
         if add_output_bias:
             self.output_bias = zeros("output_bias", (hidden_size,), dtype)
-        num_moe_experts += moe_num_zero_experts
         self.has_shared = moe_shared_expert_intermediate_size is not None
         if moe_shared_expert_intermediate_size is not None:
             check_sizes(who, moe_shared_expert_intermediate_size=moe_shared_expert_intermediate_size)
@@ -156,14 +153,13 @@ class MoELayer(nn.Cell):
                                                 use_shared_expert_gating, add_bias_linear, init_method_std, dtype)
         self.has_expert_bias = moe_router_enable_expert_bias
         if self.has_expert_bias:
-            self.expert_bias = zeros("expert_bias", (num_moe_experts,), ms.float32, requires_grad=False)
+            self.expert_bias = zeros("expert_bias", (total,), ms.float32, requires_grad=False)
         check_argument(is_number(moe_router_bias_update_rate), who, "moe_router_bias_update_rate",
                        repr(moe_router_bias_update_rate), "a finite float32 number")
         self.rate = float(moe_router_bias_update_rate)
-        self.tokens_per_expert = zeros("tokens_per_expert", (num_moe_experts,), ms.float32, requires_grad=False)
-        self.counted_tokens = zeros("counted_tokens", (2, num_moe_experts), ms.int64, requires_grad=False)
-        self.ep_size, self.mesh = self.experts.ep_size, mesh
-        self.has_mesh = mesh is not None
+        self.tokens_per_expert = zeros("tokens_per_expert", (total,), ms.float32, requires_grad=False)
+        self.counted_tokens = zeros("counted_tokens", (2, total), ms.int64, requires_grad=False)
+        self.ep_size, self.mesh, self.has_mesh = self.experts.ep_size, mesh, mesh is not None
         self.num_processes = mesh.size if isinstance(mesh, World) else 1
         self.losses = make_losses(who, moe_router_load_balancing_type, moe_aux_loss_coeff, moe_z_loss_coeff, moe_router_topk)
         self.sum_of_processes = cast(SumOfProcesses, SumOfProcesses(mesh) if isinstance(mesh, World) else None)
@@ -348,6 +344,7 @@ def per_rank_function(choice: Choice, run_experts: Experts, losses: Losses, gate
 def all_experts(who: str, num_moe_experts: int, num_zero: int) -> int:
     """Returns how many experts a router has."""
     check_sizes(who, num_moe_experts=num_moe_experts)
+    check_argument(is_int(num_zero, 0), who, "moe_num_zero_experts", repr(num_zero), "an int of at least 0")
     return num_moe_experts + num_zero
 
 

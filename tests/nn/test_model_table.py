@@ -38,10 +38,12 @@ V3 = {"model_type": "deepseek_v3", "hidden_size": 8, "moe_intermediate_size": 6,
 @pytest.mark.parametrize("field,value", [
     ("swiglu_limit", 7.0), ("shared_expert_intermediate_size", 12), ("mlp_bias", True), ("moe_latent_size", 4),
     ("quantization_config", {"quant_method": "awq"}), ("router_jitter_noise", 0.1), ("hidden_act", "gelu"),
-    ("moe_router_logit_softcapping", 30.0), ("num_new_experts", 2)])
+    ("moe_router_logit_softcapping", 30.0), ("temperature_of_gates", 2)])
 def test_a_field_that_no_option_takes(field, value):
     with pytest.raises(hpmoe.ArgumentError, match=field):
         hugging_face_options(MIXTRAL | {field: value})
+    if field not in ("hidden_act", "quantization_config"):
+        assert hugging_face_options(MIXTRAL | {field: value}, ignore=[field]) == hugging_face_options(MIXTRAL)
     assert hugging_face_options(MIXTRAL | {field: None}) == hugging_face_options(MIXTRAL)
 
 

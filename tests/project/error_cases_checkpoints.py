@@ -203,6 +203,7 @@ cases("hugging_face_options", {
     "a list for the layers": lambda: hugging_face_options({**MIXTRAL, "num_experts_per_tok": [2, 4]}),
     "no width of the shared expert": lambda: hugging_face_options(
         {**MIXTRAL, "model_type": "qwen2_moe", "moe_intermediate_size": 6, "norm_topk_prob": True}),
+    "ignored fields of words": lambda: hugging_face_options(MIXTRAL, ignore="router_jitter_noise"),
     "missing fields": lambda: hugging_face_options({"model_type": "qwen3_moe", "hidden_size": 8}),
     "another activation and jitter": lambda: hugging_face_options(
         {**MIXTRAL, "hidden_act": "gelu", "router_jitter_noise": 0.1}),

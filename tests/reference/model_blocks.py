@@ -1,5 +1,6 @@
 """Blocks of transformers of every model type, small and of random weights, and their files."""
 
+import contextlib
 import importlib
 import inspect
 import json
@@ -63,6 +64,21 @@ def block_class(model_type):
     return found[0]
 
 
+@contextlib.contextmanager
+def recorded(config, names):
+    """Adds the fields of a configuration that are read to names."""
+    kind = type(config)
+
+    class Recording(kind):
+        def __getattribute__(self, name):
+            names.add(name)
+            return super().__getattribute__(name)
+
+    config.__class__ = Recording
+    yield
+    config.__class__ = kind
+
+
 class Block:
     """A block, its state and that of its files, the configuration, and what it computes."""
 
@@ -73,7 +89,9 @@ class Block:
         cls = block_class(model_type)
         takes_layer = "layer_idx" in inspect.signature(cls.__init__).parameters
         layer = {"deepseek_v4": 4, "nemotron_h": 1}.get(model_type, 1)
-        self.module = cls(self.config, layer) if takes_layer else cls(self.config)
+        self.read = set()  # fields that the block reads
+        with recorded(self.config, self.read):
+            self.module = cls(self.config, layer) if takes_layer else cls(self.config)
         self.modules = {PREFIX.get(model_type, "mlp"): self.module}
         if model_type in BESIDE:
             name = next(name for name in vars(module_of(model_type)) if name.startswith("Granite") and name.endswith("MLP"))
@@ -86,10 +104,11 @@ class Block:
                 module.eval()
             if model_type == "longcat_flash":  # rows of zero experts, which no token reads
                 self.module.experts.gate_up_proj[self.config.n_routed_experts:] = 0
-        self.fields = json.loads(self.config.to_json_string()) | {"model_type": model_type}
+        self.fields = json.loads(self.config.to_json_string(use_diff=False)) | {"model_type": model_type}
 
     def __call__(self, x):
-        out = self.module(x)
+        with recorded(self.config, self.read):
+            out = self.module(x)
         out = out[0] if isinstance(out, tuple) else out
         out = out.reshape(x.shape)
         return out + self.modules["shared_mlp"](x) if "shared_mlp" in self.modules else out

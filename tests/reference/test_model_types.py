@@ -10,7 +10,8 @@ from model_blocks import Block
 
 import hpmoe
 from hpmoe.nn import hugging_face_options, load_hugging_face, save_hugging_face
-from hpmoe.nn.model_types import MODELS, REFUSED
+from hpmoe.nn.hugging_face_options import names_fixed, names_taken
+from hpmoe.nn.model_types import IGNORED, MODELS, REFUSED
 
 pytestmark = pytest.mark.reference
 NOT_OF_FOLDERS = {"kimi_k2", "qwen3_omni_moe_talker"}  # of other names in transformers
@@ -26,6 +27,29 @@ def test_every_type_with_experts_is_in_the_table():
     assert sorted(found - known) == []
     assert sorted(known - texts.keys() - NOT_OF_FOLDERS) == []
     assert not MODELS.keys() & REFUSED.keys()
+
+
+# Fields that change a block and that no option takes: None, False or 0 is the only value that is no error.
+UNSUPPORTED = {"mlp_bias", "moe_apply_router_weight_on_input", "moe_latent_size", "router_bias", "router_jitter_noise",
+               "use_bias"}
+# Ignored fields that some block reads, and why its output does not change.
+HARMLESS = {"ffn_config": "its fields are taken", "n_shared_experts": "another name of num_shared_experts",
+            "intermediate_size": "the default of a width that is given", "mlp_layer_types": "layers that have no such block"}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("model_type", MODELS)
+def test_fields_are_options_or_known_to_be_harmless(model_type):
+    """Every field of transformers' class is classified, and what the block reads is not ignored."""
+    import torch
+    block, model = Block(model_type), MODELS[model_type]
+    handled = names_taken(model) | names_fixed(model).keys()
+    assert sorted(block.fields.keys() - handled - IGNORED - UNSUPPORTED) == []
+    block(torch.zeros(1, 2, hugging_face_options(block.fields)["hidden_size"]))
+    assert sorted(block.read & IGNORED - handled - HARMLESS.keys()) == []
+    for name in block.fields.keys() & UNSUPPORTED - handled:
+        with pytest.raises(hpmoe.ArgumentError, match=name):
+            hugging_face_options(block.fields | {name: 0.5})
 
 
 def close(name, ours, theirs):
