@@ -55,8 +55,8 @@ def _pack_templates(flow: Taskflow, ops: np.ndarray) -> tuple[np.ndarray, int, d
     if result == 2:
         raise ValueError(f"pack: the tables of {flow.name} name a task, an event or a tile that does not exist")
     if result:
-        raise TransformError(f"pack: {flow.name} is too large: a word of 32 bits cannot tell apart what its "
-                             f"{flow.num_tasks:,} tasks, of which larger tiles make fewer, wait for and signal")
+        raise TransformError(f"pack: {flow.name} is too large: its {flow.num_tasks:,} tasks have more waits and signals "
+                             "than a 32-bit word can number; write larger rows= or cols= in tile_partition")
     names = ("templates", "waits", "signals")
     return words, int(sizes[0]), {name: a[:n] for name, a, n in zip(names, out, sizes[1:].tolist(), strict=True)}
 

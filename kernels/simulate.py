@@ -197,8 +197,8 @@ def _native_run(flow: Taskflow, machine: Machine, ranks: ctypes.Array, of_tasks:
                           *(a.ctypes.data for a in (traffic, served, moved, busy)),
                           NUM_BINS if of_tasks else 0, ctypes.byref(status))
     check_argument(status.code != Code.TIMEOUT or status.rank >= 0, "hpmoe.simulate", "machine",
-                   f"{machine.name} of such rates and costs that the run takes centuries",
-                   "one on which it takes less than 9e15 us")
+                   f"{machine.name}, on which the run takes centuries",
+                   "a machine on which the run takes less than 9e15 us")
     if status.code:
         fault = load().hpmoe_image_fault(image.ctypes.data, image.nbytes) or b""
         raise _explained(flow, make_error(status, image, fault.decode()))

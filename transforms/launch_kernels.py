@@ -54,8 +54,8 @@ def launch_kernels(flow: Taskflow, *, direct: bool = False) -> Taskflow:
     """
     check_flags("launch_kernels", direct=direct)
     if any(op.num_peers for op in flow.ops):
-        raise TransformError("launch_kernels: f is under overlap_comm, whose puts need a kernel that lasts; an unfused "
-                             "program has blocking collectives")
+        raise TransformError("launch_kernels: f is under overlap_comm; an unfused program has blocking collectives, so "
+                             "apply launch_kernels to the result of tile_partition")
     ops: list[TileOp] = []
     is_first = True
     for op in flow.ops:

@@ -29,9 +29,9 @@ def check_limits(name: str, ep_size: int, buffers: Sequence[tf.Buffer], ops: Seq
         rows = op.domain.num_rows if op.domain.is_tiles else 0
         _check(name, f"{op.label} counts", rows * op.grid[2], MOST_ROWS, "rows, each once for every tile of columns")
     num_tasks = sum(math.prod(op.grid) for op in ops)
-    _check(name, "it has", num_tasks, MOST_TASKS, "tasks of a rank, of which larger tiles make fewer")
+    _check(name, "it has", num_tasks, MOST_TASKS, "tasks on a rank", "; write larger rows= or cols= in tile_partition")
 
 
-def _check(name: str, has: str, count: int, most: int, what: str) -> None:
+def _check(name: str, has: str, count: int, most: int, what: str, write: str = "") -> None:
     if count > most:
-        raise TransformError(f"{name} is too large: {has} {count:,} {what}; the most is {most:,}")
+        raise TransformError(f"{name} is too large: {has} {count:,} {what}; the limit is {most:,}{write}")

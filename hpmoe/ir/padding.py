@@ -67,7 +67,7 @@ def padding_fault(program: Program) -> Fault | None:
         sides = routed(eqn)
         counts = [num_rows(a) for a in sides if isinstance(a, Var)]
         if any(n != num_tokens for n in counts):
-            return i, f"is about {counts[0]} tokens, and others are about {num_tokens}"
+            return i, f"has {counts[0]} tokens, and other equations have {num_tokens}"
         linked = [] if eqn.outputs[0] not in tokens else linked_vars(eqn, num_tokens)
         for position, x in enumerate(eqn.inputs):
             is_weight = (eqn.primitive.name, position) in (("matmul", 1), ("gather", 0))

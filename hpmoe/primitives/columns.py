@@ -43,7 +43,8 @@ def check_rows(who: str, x: ShapeDtypeStruct) -> None:
 
 def _check_index(who: str, rows: tuple[int | Rows, ...], index: ShapeDtypeStruct) -> None:
     check_argument(index.dtype in INTEGERS, who, "index", index, "an integer array")
-    check_argument(index.shape[:-1] == rows, who, "index", index, f"of rows {list(rows)}, as what it is about")
+    check_argument(index.shape[:-1] == rows, who, "index", index,
+                   f"an array with leading dimensions {list(rows)}, like the indexed array")
 
 
 # out[..., j] = x[..., index[..., j]]; a negative index counts from the end; one row of indices may serve all rows

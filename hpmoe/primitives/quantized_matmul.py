@@ -108,7 +108,7 @@ def _(x: ShapeDtypeStruct, w: ShapeDtypeStruct, route: RouteAval, *more: ShapeDt
     check_argument(fixed(x.shape[1:])[0] == width, "grouped_matmul", "rows and weight", f"{x} and {w}",
                    "equal in their inner dimension", "Weights are [num_local_experts, K, N].")
     check_argument(rows != "int8" or inner <= MOST_TERMS, "grouped_matmul", "rows", x,
-                   f"of at most {MOST_TERMS} columns, sums of whose products an int32 holds")
+                   f"of at most {MOST_TERMS} columns, so that an int32 holds the sums")
     if WEIGHT_FORMATS[element].block:
         of_blocks = scales_aval(w, element)
         check_argument(scale == (of_blocks,), "grouped_matmul", "scale", scale, f"{of_blocks}, of blocks of a weight's rows")
@@ -243,7 +243,7 @@ def _(x: Tensor, w: Tensor, route: Route, scale: Tensor, *, element: str, transp
                    f"{scale.dtype} of shape {scale.shape}",
                    f"uint8 of shape {list(of_blocks.shape)}" if of_blocks else f"floats of shape [{experts}, {outer}]")
     check_argument(rows != "int8" or inner <= MOST_TERMS, WHO, "rows", f"of {inner} columns",
-                   f"of at most {MOST_TERMS} columns, sums of whose products an int32 holds")
+                   f"of at most {MOST_TERMS} columns, so that an int32 holds the sums")
     if takes_gradient():
         return cast("Tensor", _OnTensors.apply(route, params, x, w, scale))
     return Tensor.from_numpy(_computed(route, params, *(values_of(WHO, t) for t in (x, w, scale))))

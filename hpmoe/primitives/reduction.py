@@ -93,7 +93,7 @@ def _tile_over_vector(tiler: Tiler, eqn: Equation, kind: Reduction) -> None:
     whole, cols = tiler.at(x, cols=col_modes.ALL, dtypes=tiler.HELD), tiler.buffer(x).cols
     if kind is Reduction.MAX:
         if tiler.buffer(x).num_rows is None:
-            tiler.refuse(f"takes the maximum over the rows that {x.aval} stands for")
+            tiler.refuse(f"takes the maximum over the rows of {x.aval}")
         whole = dataclasses.replace(whole, buffer=tiler.regular(x))
     elif cols == 1:
         _tile_over_rows(tiler, eqn)

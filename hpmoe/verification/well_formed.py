@@ -53,10 +53,10 @@ def check_sizes(flow: tf.Taskflow) -> None:
                           "be one at least")
     for i, plan in enumerate(flow.routes):
         if not _can_be(plan, i, flow):
-            raise VerifyError(f"verify: routes[{i}] is {plan}, whose sizes do not fit together")
+            raise VerifyError(f"verify: routes[{i}] is {plan}; its sizes do not fit together")
     for i, plan in enumerate(flow.routes):
         if fault := _way_fault(flow.routes, i):
-            raise VerifyError(f"verify: routes[{i}] comes over routes[{plan.over}]; {fault}")
+            raise VerifyError(f"verify: routes[{i}] passes over routes[{plan.over}]; {fault}")
     for b in (b for b in (*flow.inputs, *flow.outputs) if 0 <= b < len(flow.buffers)):  # others nobody sees
         buffer = flow.buffers[b]
         rows = 1 if buffer.num_rows is None else buffer.num_rows
@@ -73,7 +73,7 @@ def _check_rows(flow: tf.Taskflow) -> None:
                               "must be of one of the two")
     for i, plan in enumerate(flow.routes):
         if plan.return_tokens < 1 or plan.return_tokens % max(1, flow.tile_rows):
-            raise VerifyError(f"verify: routes[{i}] has events for what comes back of {plan.return_tokens} tokens; they "
+            raise VerifyError(f"verify: routes[{i}] has events for the combined rows of {plan.return_tokens} tokens; they "
                               f"must be whole tiles of {flow.tile_rows}")
 
 

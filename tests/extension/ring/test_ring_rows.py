@@ -76,7 +76,7 @@ def test_ways_that_are_no_tree_are_refused():
     over = routes[2].over
     assert routes[over].kind == Ring(routes[0].kind, hops=1)
     routes[over] = dataclasses.replace(routes[over], kind=Ring(routes[0].kind, hops=3), max_rows=16)
-    with pytest.raises(VerifyError, match=r"routes\[2\] comes over routes\[1\]; rows of rank 0 for ranks 2 and 3 stop at"):
+    with pytest.raises(VerifyError, match=r"routes\[2\] passes over routes\[1\]; rows of rank 0 for ranks 2 and 3 stop at"):
         check_sizes(flow.replace(routes=tuple(routes)))
 
 
