@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,7 +13,23 @@ from hpmoe.kernels.memory import ALIGNMENT, Lease, Pool
 from hpmoe.support.dtypes import stored
 from hpmoe.support.errors import check_argument
 from hpmoe.support.known import known
-from hpmoe.support.loading import address
+from hpmoe.support.loading import address, array_at
+
+Received = tuple[tuple[int, ...], ...]  # for each rank, the rows that it receives through each route
+
+
+class Layout(NamedTuple):
+    """Sizes of a launch for some received rows.
+
+    Attributes:
+        rows: for each rank, the rows of each buffer.
+        sizes: bytes of each memory, of all ranks together.
+        offsets: for each rank, where its buffers lie in the memories, as (buffer, memory, offset).
+    """
+
+    rows: list[list[int]]
+    sizes: list[int]
+    offsets: list[list[tuple[int, int, int]]]
 
 
 class Places:
@@ -22,8 +40,9 @@ class Places:
         dtypes: of each buffer's array.
         arrays: buffers that are arrays of their own, and which input they are; None for outputs of known size.
         home: of every other buffer, the storage whose memory it lies in.
-        leases: the memories that are taken and given back together; those that results lie in stay, each is one of its own.
-        shared: buffers that lie where another one does, and which that is.
+        memory_of: of each home, the index of its memory; the temporaries, which are taken and given back together, share one.
+        shared: buffers that lie where an array of `arrays` does, and which that is.
+        layout: the Layout for received rows, a function that keeps the last 64 results.
     """
 
     def __init__(self, flow: Taskflow):
@@ -34,31 +53,31 @@ class Places:
                        if buffer.storage == b and (b in position or (buffer.role == "output" and buffer.route < 0))}
         self.home = {b: memory_of(flow.buffers, b) for b, buffer in enumerate(flow.buffers)
                      if buffer.storage not in self.arrays}
+        self.shared = [(b, buffer.storage) for b, buffer in enumerate(flow.buffers)
+                       if buffer.storage in self.arrays and buffer.storage != b]
         stay = {self.home[b] for b in flow.outputs if b in self.home}
-        temporaries = [home for home in dict.fromkeys(self.home.values()) if home not in stay]
-        self.leases = [[home] for home in stay] + ([temporaries] if temporaries else [])
-        where = [self.home.get(b, buffer.storage) for b, buffer in enumerate(flow.buffers)]
-        self.shared = [(b, other) for b, other in enumerate(where) if other != b]
-        self._static_bytes = dict.fromkeys(self.home.values(), 0)
-        self._row_bytes: dict[int, dict[int, int]] = {home: {} for home in self._static_bytes}  # by route
+        self.memory_of = {home: i for i, home in enumerate(stay)}
+        for home in self.home.values():
+            self.memory_of.setdefault(home, len(stay))
+        self.layout = functools.lru_cache(maxsize=64)(self._layout)
+
+    def _layout(self, received: Received) -> Layout:
+        sizes, offsets, rows = [0] * len(set(self.memory_of.values())), [], []
+        for mine in received:
+            rows.append([known(buffer.num_rows) if buffer.route < 0 else mine[buffer.route] for buffer in self.buffers])
+            starts = {}
+            for home, size in self._sizes(rows[-1]).items():
+                memory = self.memory_of[home]
+                starts[home], sizes[memory] = sizes[memory], sizes[memory] + size
+            offsets.append([(b, self.memory_of[home], starts[home]) for b, home in self.home.items()])
+        return Layout(rows, sizes, offsets)
+
+    def _sizes(self, rows: Sequence[int]) -> dict[int, int]:
+        """Bytes of each home on a rank whose buffers have so many rows, of a row at least, in whole cache lines."""
+        sizes = dict.fromkeys(self.home.values(), 0)
         for b, home in self.home.items():
-            buffer, size = flow.buffers[b], flow.buffers[b].row_bytes
-            self._static_bytes[home] = max(self._static_bytes[home], size * max(buffer.num_rows or 0, 1))
-            if buffer.route >= 0:
-                self._row_bytes[home][buffer.route] = max(self._row_bytes[home].get(buffer.route, 0), size)
-
-    def num_rows(self, b: int, received: Sequence[int]) -> int:
-        """Rows of a buffer on a rank that receives `received` rows through each route."""
-        buffer = self.buffers[b]
-        return known(buffer.num_rows) if buffer.route < 0 else received[buffer.route]
-
-    def sizes(self, received: Sequence[int]) -> dict[int, int]:
-        """Bytes of each memory on such a rank, of a row at least, in whole cache lines."""
-        out = {}
-        for home, static in self._static_bytes.items():
-            size = max([static, *[received[route] * row for route, row in self._row_bytes[home].items()]])
-            out[home] = -(-size // ALIGNMENT) * ALIGNMENT
-        return out
+            sizes[home] = max(sizes[home], self.buffers[b].row_bytes * max(rows[b], 1))
+        return {home: -(-size // ALIGNMENT) * ALIGNMENT for home, size in sizes.items()}
 
 
 class Placed:
@@ -74,8 +93,8 @@ class Placed:
         """`padded`: results begin as zeros, as no task writes padding. `into`: for some results, by buffer, the array
         of each rank to write them to."""
         self._places, self.received = places, received
+        self._layout = layout = places.layout(tuple(map(tuple, received)))
         self._arrays: list[dict[int, np.ndarray]] = [{} for _ in inputs]
-        self._memories: dict[int, tuple[Lease, int]] = {}
         self._held: list[np.ndarray] = []
         self.addresses = [[0] * len(places.buffers) for _ in inputs]
         for b, i in places.arrays.items():
@@ -83,61 +102,50 @@ class Placed:
                 self._make_result(b, pool, padded)
                 continue
             for rank, mine in enumerate(inputs):
-                array = into[b][rank] if i is None else stored(mine[i], places.buffers[b].dtype)
-                self.addresses[rank][b] = self._address_of(rank, b, array)
-        self._make_memories(pool)
-        for mine in self.addresses:
+                self.addresses[rank][b] = self._address_of(rank, b, into[b][rank] if i is None else mine[i], i is not None)
+        self._memories: list[Lease] = [pool.lease([size]) for size in layout.sizes]
+        starts = [memory.address(0) for memory in self._memories]
+        for mine, offsets in zip(self.addresses, layout.offsets, strict=True):
+            for b, memory, offset in offsets:
+                mine[b] = starts[memory] + offset
             for b, other in places.shared:
                 mine[b] = mine[other]
 
     def _make_result(self, b: int, pool: Pool, padded: bool) -> None:
-        """The ranks' parts lie one after the other, so that they are one array for whoever stacks them."""
-        places, buffer = self._places, self._places.buffers[b]
-        rows = max(known(buffer.num_rows), 1)
-        step = rows * buffer.row_bytes
+        """Allocates a result of all ranks as one array, which stacking them does not copy."""
+        buffer, dtype, num_rows = self._places.buffers[b], self._places.dtypes[b], self._layout.rows[0][b]
+        rows = max(num_rows, 1)
+        step = rows * buffer.cols * dtype.itemsize
         memory = pool.lease([len(self.addresses) * step])
-        together = memory.array(0).view(places.dtypes[b]).reshape(len(self.addresses), rows, buffer.cols)
+        start = memory.address(0)
+        together = array_at(start, (len(self.addresses), rows, buffer.cols), dtype, memory)
         if padded:
             together[...] = 0
         for rank in range(len(self.addresses)):
-            self._arrays[rank][b] = together[rank, :buffer.num_rows]
-            self.addresses[rank][b] = memory.address(0) + rank * step
+            self._arrays[rank][b] = together[rank, :num_rows]
+            self.addresses[rank][b] = start + rank * step
 
-    def _make_memories(self, pool: Pool) -> None:
-        """Each memory of all ranks together: what they receive changes with the routing, its sum does not."""
-        sizes = [self._places.sizes(rows) for rows in self.received]
-        for homes in self._places.leases:
-            memory = pool.lease([sum([of_rank[home] for of_rank in sizes]) for home in homes])
-            for i, home in enumerate(homes):
-                self._memories[home], address = (memory, i), memory.address(i)
-                for mine, of_rank in zip(self.addresses, sizes, strict=True):
-                    mine[home] = address
-                    address += of_rank[home]
-
-    def _address_of(self, rank: int, b: int, array: np.ndarray) -> int:
+    def _address_of(self, rank: int, b: int, array: np.ndarray, is_input: bool) -> int:
         """Checks a caller's array and returns its address; for an array without rows, that of an unused row."""
-        places, buffer = self._places, self._places.buffers[b]
-        rows, dtype = places.num_rows(b, self.received[rank]), places.dtypes[b]
-        if array.dtype != dtype or array.size != rows * buffer.cols or not array.flags.c_contiguous:
+        cols, dtype, rows = self._places.buffers[b].cols, self._places.dtypes[b], self._layout.rows[rank][b]
+        if is_input and (array.dtype != dtype or not array.flags.c_contiguous):
+            array = stored(array, self._places.buffers[b].dtype)
+        if array.dtype != dtype or array.size != rows * cols or not array.flags.c_contiguous:
             check_argument(False, "launch", f"buffers[{rank}][{b}]", describe(array),
-                           f"a contiguous {dtype} array of {rows} rows and {buffer.cols} columns")
+                           f"a contiguous {dtype} array of {rows} rows and {cols} columns")
         self._arrays[rank][b] = array
         if array.size == 0:
-            array = np.zeros((1, buffer.cols), dtype)
+            array = np.zeros((1, cols), dtype)
             self._held.append(array)
         return address(array)
 
     def array(self, rank: int, b: int) -> np.ndarray:
         """A buffer of a rank, [rows, columns]."""
-        places, buffer = self._places, self._places.buffers[b]
-        rows, dtype = places.num_rows(b, self.received[rank]), places.dtypes[b]
-        if b in places.home:
-            memory, i = self._memories[places.home[b]]
-            start = self.addresses[rank][b] - memory.address(i)
-            array = memory.array(i)[start:start + rows * buffer.cols * dtype.itemsize].view(dtype)
-        else:
-            array = self._arrays[rank][buffer.storage]
-        return array.reshape(rows, buffer.cols)
+        places = self._places
+        shape = self._layout.rows[rank][b], places.buffers[b].cols
+        if b not in places.home:
+            return self._arrays[rank][places.buffers[b].storage].reshape(shape)
+        return array_at(self.addresses[rank][b], shape, places.dtypes[b], self._memories[places.memory_of[places.home[b]]])
 
     def ranks(self) -> list[list[np.ndarray]]:
         """Every buffer of every rank."""

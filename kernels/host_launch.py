@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -48,10 +47,15 @@ def outputs_of(flow: Taskflow, placed: Placed) -> list[list[np.ndarray]]:
             for rank in range(len(placed.addresses))]
 
 
-@contextlib.contextmanager
-def explaining(executable: Executable) -> Iterator[None]:
+class Explaining:
     """The context of a launch, whose errors name kernel, task and event."""
-    try:
-        yield
-    except LaunchError as error:
-        raise explained(error, executable.flows) from None
+
+    def __init__(self, executable: Executable):
+        self._executable = executable
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, LaunchError):
+            raise explained(error, self._executable.flows) from None

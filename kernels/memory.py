@@ -5,16 +5,17 @@ from __future__ import annotations
 import collections
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hpmoe.support.loading import address
+from hpmoe.support.loading import address, array_at
 from hpmoe.support.locks import new_plain_lock
 
 ALIGNMENT = 64
+BYTE = np.dtype(np.uint8)
 
 
 class Pool:
@@ -131,17 +132,7 @@ class Lease:
 
     def array(self, i: int) -> np.ndarray:
         """The bytes of the i-th."""
-        return np.asarray(_Bytes(self, {"shape": (self._sizes[i],), "typestr": "|u1", "data": (self.address(i), False),
-                                        "version": 3}))
-
-
-class _Bytes:
-    """Array interface for NumPy that keeps the lease alive."""
-
-    __slots__ = ("__array_interface__", "_lease")
-
-    def __init__(self, lease: Lease, interface: Mapping[str, object]):
-        self._lease, self.__array_interface__ = lease, interface
+        return array_at(self.address(i), (self._sizes[i],), BYTE, self)
 
 
 class _Leased(weakref.ref):

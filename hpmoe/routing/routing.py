@@ -136,7 +136,7 @@ class Route:
 def check_experts(topk_ids: np.ndarray, num_experts: int, who: str, maker: str = "") -> bool:
     """Returns True if some ids are ABSENT; raises ArgumentError unless the others are in 0..num_experts-1."""
     unsigned = topk_ids.view(f"u{topk_ids.itemsize}")  # where negative ids are large ones
-    has_absent = bool(topk_ids.size) and unsigned.max() >= num_experts
+    has_absent = bool(topk_ids.size) and bool(np.maximum.reduce(unsigned, axis=None) >= num_experts)
     if has_absent and (bad := np.argwhere((topk_ids < ABSENT) | (topk_ids >= num_experts))).size:
         where = tuple(int(i) for i in bad[0])
         check_argument(False, who, f"topk_ids{list(where)}", int(topk_ids[where]),
@@ -153,11 +153,12 @@ def check_topk_ids(topk_ids: np.ndarray, num_experts: int, who: str = "hpmoe.dis
     has_absent = check_experts(topk_ids, num_experts, who, maker)
     if topk_ids.shape[-1] == 1:
         return
-    ordered = np.sort(topk_ids, axis=-1)
+    ordered = topk_ids.copy()
+    ordered.sort(axis=-1)
     is_repeated = ordered[..., 1:] == ordered[..., :-1]
     if has_absent:
         is_repeated &= ordered[..., 1:] != ABSENT
-    if is_repeated.any():
+    if np.logical_or.reduce(is_repeated, axis=None):
         repeated = np.argwhere(is_repeated)
         token = tuple(int(i) for i in repeated[0][:-1])
         check_argument(False, who, f"topk_ids{list(token)}", topk_ids[token].tolist(), "distinct experts for each token",

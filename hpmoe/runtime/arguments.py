@@ -121,19 +121,22 @@ class Parameters:
         else:  # what binding gives, at a fraction of its cost
             args, kwargs = (*args, *self._defaults[len(args)]), self._named_defaults
         leaves, tree = flatten((args, kwargs), none_is_leaf=True)
-        for i, x in enumerate(leaves):
-            if isinstance(x, np.ndarray):
-                if not is_tensor_like(x):
-                    check_argument(False, tracing.function_name(self.function), _names(self.function, tree)[i],
-                                   f"of type {type(x).__name__} and dtype {x.dtype}",
-                                   "an array without a mask, of a dtype of MindSpore")
-                leaves[i] = Tensor(x)
-            elif _is_foreign(type(x)):
-                name = _names(self.function, tree)[i]
-                check_argument(False, tracing.function_name(self.function), name, kind_of(x), "a mindspore.Tensor",
-                               tensor_advice(name, x))
-        is_array = [_is_array(type(x)) for x in leaves]
+        if any(map(_is_foreign, map(type, leaves))):
+            leaves = [self._as_tensor(x, tree, i) if _is_foreign(type(x)) else x for i, x in enumerate(leaves)]
+        is_array = list(map(_is_array, map(type, leaves)))
         return Arguments(leaves, tree, is_array, self.axes.split(tree, is_array))
+
+    def _as_tensor(self, x: PyTree, tree: optree.PyTreeSpec, i: int) -> Tensor:
+        """The tensor of a NumPy array, leaf `i`. Raises ArgumentError for an array of another library."""
+        if not isinstance(x, np.ndarray):
+            name = _names(self.function, tree)[i]
+            check_argument(False, tracing.function_name(self.function), name, kind_of(x), "a mindspore.Tensor",
+                           tensor_advice(name, x))
+        if not is_tensor_like(x):
+            check_argument(False, tracing.function_name(self.function), _names(self.function, tree)[i],
+                           f"of type {type(x).__name__} and dtype {x.dtype}",
+                           "an array without a mask, of a dtype of MindSpore")
+        return Tensor(x)
 
     def _bind(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree]) -> tuple[tuple[PyTree, ...], dict[str, PyTree]]:
         """The arguments as the signature has them, with defaults."""
@@ -166,8 +169,8 @@ def _is_array(kind: type) -> bool:
 
 @functools.lru_cache
 def _is_foreign(kind: type) -> bool:
-    """Returns True if values of a type are arrays of another library."""
-    return hasattr(kind, "__array__") and not issubclass(kind, (Tensor, np.ndarray, np.generic))
+    """Returns True if values of a type are arrays of another library than MindSpore."""
+    return hasattr(kind, "__array__") and not issubclass(kind, (Tensor, np.generic))
 
 
 def _defaults(signature: inspect.Signature) -> tuple[dict[int, tuple[PyTree, ...]], dict[str, PyTree]]:

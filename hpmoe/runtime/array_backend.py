@@ -20,6 +20,7 @@ from hpmoe.runtime.plans import Plans
 from hpmoe.runtime.rank_arrays import Arrays, stacked, summed, to_array, to_arrays
 from hpmoe.support.dtypes import rounded
 from hpmoe.support.known import known
+from hpmoe.support.remembered import remembered
 from hpmoe.support.trees import PyTree
 
 Into = Mapping[int, Sequence[np.ndarray]]  # for some outputs, by position, the array of each rank to write them to
@@ -78,8 +79,11 @@ class ArrayBackend(Backend[Saved]):
 
     def run(self, call: Call, program: Program, arrays: Sequence[np.ndarray]) -> Arrays:
         """The outputs of every rank, of the traced program or of its linearized forward pass."""
-        values = PartValues(program, self.per_rank(call.traced, arrays, range(len(arrays))))
-        for part in cut_at_routes(program):
+        inputs, parts = self.per_rank(call.traced, arrays, range(len(arrays))), cut_at_routes(program)
+        if len(parts) == 1:
+            return self.launch(call, parts[0], inputs)
+        values = PartValues(program, inputs)
+        for part in parts:
             values.add(part, self.launch(call, part, values.inputs_of(part)))
         return values.outputs()
 
@@ -116,7 +120,8 @@ class ArrayBackend(Backend[Saved]):
         ir = self.plans.plan(program, planned_rows(program, received))
         outputs = ir.run(with_int32_ids(program, inputs), call.lengths, seed=call.seed, into=into,
                          received=[rows for rows in received if rows is not None])
-        put_into(into, outputs)
+        if into:
+            put_into(into, outputs)
         return outputs
 
     def results(self, traced: Traced, outputs: Arrays) -> list[np.ndarray]:
@@ -149,8 +154,15 @@ class ArrayBackend(Backend[Saved]):
 
 def with_int32_ids(program: Program, inputs: Arrays) -> Arrays:
     """The inputs with checked ids as int32, as kernels read them."""
-    wide = {i for i in (route.ids for route in routes_of(program)) if program.inputs[known(i)].aval.dtype == "int64"}
+    wide = _wide_ids(program)
     return [[a.astype(np.int32) if i in wide else a for i, a in enumerate(mine)] for mine in inputs] if wide else inputs
+
+
+@remembered
+def _wide_ids(program: Program) -> frozenset[int]:
+    """The inputs of a program that are int64 ids."""
+    ids = (known(route.ids) for route in routes_of(program))
+    return frozenset(i for i in ids if program.inputs[i].aval.dtype == "int64")
 
 
 def put_into(into: Into, outputs: Arrays) -> None:

@@ -16,6 +16,7 @@ from hpmoe.runtime.planned_rows import PlannedRows, RouteKey
 from hpmoe.runtime.rank_arrays import Arrays
 from hpmoe.support.trees import PyTree
 
+NOTHING = contextlib.nullcontext()
 S = TypeVar("S")  # what the forward pass saves for the backward pass
 
 
@@ -24,7 +25,7 @@ class Backend(Protocol[S]):
 
     def calling(self) -> AbstractContextManager[None]:
         """The context of a whole call. Where ranks are processes, an error in it ends the call of the other ranks."""
-        return contextlib.nullcontext()
+        return NOTHING
 
     def lengths_of(self, num_tokens: PyTree) -> tuple[int, ...]:
         """The numbers of tokens that a user gave, checked."""

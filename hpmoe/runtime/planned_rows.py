@@ -134,11 +134,12 @@ def received_by_ids(program: Program, inputs: Sequence[Sequence[np.ndarray]], le
 def checked_ids(route: PlannedRoute, inputs: Sequence[np.ndarray], num_tokens: int | None, rank: int,
                 makers: Mapping[Var, Equation]) -> np.ndarray:
     """The ids of a rank's tokens. Checks them, and the weights if they decide what is dropped."""
-    aval, who = route.aval, "hpmoe.dispatch" + (f" on rank {rank}" if route.aval.ep_size > 1 else "")
-    ids = inputs[known(route.ids)].reshape(-1, aval.num_choices)[:num_tokens]
-    check_topk_ids(ids, aval.num_model_experts, who, _origin(makers.get(route.key[0]), route.source))
+    kind = route.aval.kind
+    ids = inputs[known(route.ids)].reshape(-1, kind.num_choices)[:num_tokens]
+    check_topk_ids(ids, kind.num_model_experts, "hpmoe.dispatch" + (f" on rank {rank}" if kind.ep_size > 1 else ""),
+                   _origin(makers.get(route.key[0]), route.source))
     if route.weights is not None:
-        check_topk_weights(ids, inputs[route.weights].reshape(-1, aval.num_choices)[:num_tokens], rank, aval.ep_size)
+        check_topk_weights(ids, inputs[route.weights].reshape(-1, kind.num_choices)[:num_tokens], rank, kind.ep_size)
     return ids
 
 

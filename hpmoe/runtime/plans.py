@@ -65,11 +65,14 @@ class Plans:
         return CacheInfo(self._hits, self._misses, len(self._plans), self._plans.num_bytes, self._plans.most_bytes)
 
     def trace(self, given: Arguments) -> Traced:
-        """The Program for these shapes, traced once."""
+        """The Program for these shapes, traced once.
+
+        Raises:
+            ArgumentError: the rank axis of an array is not the number of ranks.
+        """
         # 1, 1.0 and True are equal and may trace differently; a closed-over scalar is no constant under a gradient.
-        key = (given.tree, takes_gradient(), *[
-            (ShapeDtypeStruct, *_shape_and_dtype(x, split)) if is_array else (type(x), x)
-            for x, is_array, split in zip(given.leaves, given.is_array, given.is_split, strict=True)])
+        key = (given.tree, takes_gradient(), *[(x.shape, _lowercase(x.dtype)) if is_array else (type(x), x)
+                                               for x, is_array in zip(given.leaves, given.is_array, strict=True)])
         with self._tracing:
             try:
                 traced = self._traced.get(key)
@@ -82,6 +85,7 @@ class Plans:
             return traced
 
     def _trace_anew(self, given: Arguments) -> Traced:
+        self._check_rank_axes(given)
         avals = [ShapeDtypeStruct(*_shape_and_dtype(x, split)) if is_array else x
                  for x, is_array, split in zip(given.leaves, given.is_array, given.is_split, strict=True)]
         args, kwargs = unflatten(given.tree, avals)
@@ -92,6 +96,15 @@ class Plans:
         replicated = frozenset(i for i in range(len(program.inputs)) if i >= len(split) or not split[i])
         self._check_main_grads(program, replicated)
         return Traced(program, out_tree, replicated)
+
+    def _check_rank_axes(self, given: Arguments) -> None:
+        ep_size = self.mesh.num_ranks
+        for i, (x, is_split) in enumerate(zip(given.arrays, given.split_arrays, strict=True)):
+            if is_split and (not x.shape or x.shape[0] != ep_size):
+                check_argument(False, "spmd", given.array_names(self.staged.function)[i], f"of shape {tuple(x.shape)}",
+                               f"[{ep_size}, ...]: on an hpmoe.Mesh arrays have a leading rank axis",
+                               "Pass None in in_axes for an argument that all ranks share. On hpmoe.world() arrays have no "
+                               "rank axis.")
 
     def _check_outputs(self, program: Program) -> None:
         """Received rows differ in number from rank to rank, so they have no place in an array with a rank axis."""

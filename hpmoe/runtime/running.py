@@ -17,7 +17,6 @@ from hpmoe.ir.stages import AnyIR, cut_at_routes
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.machines.machine import Mesh
 from hpmoe.ranks.world import World
-from hpmoe.runtime.arguments import Arguments
 from hpmoe.runtime.array_backend import ArrayBackend
 from hpmoe.runtime.backend import Backend
 from hpmoe.runtime.device_backend import DeviceBackend
@@ -83,13 +82,14 @@ class Runner:
             else:
                 outputs, _ = self.backend.forward(call, tensors, saves=False)
             results = traced.program.num_results
-            traced.report(to_arrays(outputs[results:]), self.plans.batched)
+            if len(outputs) > results:
+                traced.report(to_arrays(outputs[results:]), self.plans.batched)
             return optree.tree_unflatten(traced.out_tree, outputs[:results])
 
     def prepare(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree], num_tokens: Sequence[int] | None = None,
                 seed: int | None = None) -> tuple[Call, list[Tensor | ShapeDtypeStruct]]:
         """The call of these arguments, checked and traced, and the arrays (tensors or Avals) among them."""
-        given = self._flattened(args, kwargs)
+        given = self.plans.parameters.flatten(args, kwargs)
         lengths = None if num_tokens is None else self.backend.lengths_of(num_tokens)
         traced = self.plans.trace(given)
         if lengths is not None:
@@ -97,18 +97,6 @@ class Runner:
         call = Call(traced, lengths, seed, given=given)
         self.backend.check(call)
         return call, given.arrays
-
-    def _flattened(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree]) -> Arguments:
-        """The arguments. Raises ArgumentError for an array whose rank axis is not the number of ranks."""
-        given, ep_size = self.plans.parameters.flatten(args, kwargs), self.plans.mesh.num_ranks
-        for i, (x, is_split) in enumerate(zip(given.arrays, given.split_arrays, strict=True)):
-            if is_split and (not x.shape or x.shape[0] != ep_size):
-                check_argument(False, "spmd", given.array_names(self.plans.staged.function)[i],
-                               f"of shape {tuple(x.shape)}",
-                               f"[{ep_size}, ...]: on an hpmoe.Mesh arrays have a leading rank axis",
-                               "Pass None in in_axes for an argument that all ranks share. On hpmoe.world() arrays have no "
-                               "rank axis.")
-        return given
 
     def lower(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree], direction: str) -> AnyIR:
         """The result of the last step of the chain, for the routing if `args` has all ids, and for any routing otherwise."""
@@ -120,7 +108,7 @@ class Runner:
     def planned(self, args: Sequence[PyTree],
                 kwargs: Mapping[str, PyTree]) -> tuple[Traced, Arrays | None, dict[RouteKey, PlannedRows]]:
         """The trace for `args`, the arrays of each rank if all are given, and the planned rows of each route."""
-        given = self._flattened(args, kwargs)
+        given = self.plans.parameters.flatten(args, kwargs)
         traced = self.plans.trace(given)
         return traced, *self.backend.planned(traced, given.arrays)
 

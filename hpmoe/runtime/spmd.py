@@ -36,7 +36,7 @@ class Spmd(Graphed):
         return Runner(staged_of(self.function), self.mesh, batched=True, in_axes=self.in_axes)
 
     def __call__(self, *args: PyTree, num_tokens: Sequence[int] | None = None, **kwargs: PyTree) -> PyTree:
-        if is_traced((args, kwargs)):
+        if is_traced(*args, *kwargs.values()):
             raise not_traceable(f"a call of {self!r}", "spmd runs all ranks, and a traced function is what one of them does",
                                 "the function it is of, and spmd around the whole")
         return self._runner.call(args, kwargs, num_tokens)

@@ -35,7 +35,7 @@ class StagedFunction(Graphed):
         self._let_graphs_call()
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
-        if is_traced((args, kwargs)):
+        if is_traced(*args, *kwargs.values()):
             self._check_calls_alone()
             return self.staged.function(*args, **kwargs)
         return self._runner.call(args, kwargs)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import math
 import os
 import struct
 from collections.abc import Mapping, Sequence
@@ -52,6 +54,25 @@ def load_library(path: Path, version_name: str, version: int, signatures: Signat
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
     return library
+
+
+def array_at(start: int, shape: tuple[int, ...], dtype: np.dtype, owner: object) -> np.ndarray:
+    """Returns the array that begins at an address, C-contiguous and writable. The array keeps `owner` alive.
+
+    Example:
+        >>> whole = np.arange(6.0)
+        >>> array_at(address(whole), (2, 2), whole.dtype, whole)
+        array([[0., 1.],
+               [2., 3.]])
+    """
+    memory = _memory_of(math.prod(shape) * dtype.itemsize).from_address(start)
+    memory.owner = owner
+    return np.ndarray(shape, dtype, memory)
+
+
+@functools.lru_cache(maxsize=256)
+def _memory_of(num_bytes: int) -> type[ctypes.Array]:
+    return ctypes.c_char * num_bytes
 
 
 def address(array: np.ndarray) -> int:

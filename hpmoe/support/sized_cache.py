@@ -41,10 +41,10 @@ class SizedCache(Generic[V]):
 
     def get(self, key: Hashable) -> V | None:
         """Returns the value of a key, which is then the last used, or None."""
-        if key not in self._values:
+        if (kept := self._values.get(key)) is None:
             return None
         self._values.move_to_end(key)
-        return self._values[key][0]
+        return kept[0]
 
     def put(self, key: Hashable, value: V) -> None:
         if key in self._evicted and not self._has_warned:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import optree
+from mindspore import Tensor
 
 PyTree = Any  # containers of any kind that optree knows, user's own ones too, around tensors and whatever else
 Function = Callable[..., PyTree]
@@ -21,6 +24,17 @@ def unflatten(structure: optree.PyTreeSpec, leaves: Sequence[object]) -> PyTree:
     return optree.tree_unflatten(structure, leaves)
 
 
-def is_traced(tree: PyTree) -> bool:
-    """Returns True if a leaf belongs to a running trace."""
-    return any(getattr(x, "hpmoe_record", None) for x in optree.tree_leaves(tree))
+def is_traced(*trees: PyTree) -> bool:
+    """Returns True if a leaf of one of the trees belongs to a running trace."""
+    return not all(map(_is_plain, map(type, trees))) and any(map(_is_tracer, map(type, optree.tree_leaves(trees))))
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_tracer(kind: type) -> bool:
+    return hasattr(kind, "hpmoe_record")
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_plain(kind: type) -> bool:
+    """Returns True for the types of values that are neither tracers nor containers."""
+    return issubclass(kind, (Tensor, np.ndarray, int, float)) and not _is_tracer(kind)

@@ -61,11 +61,12 @@ class Launches:
         self._num_routes = int(unpack_image(image)[0]["num_routes"])
         self._image_address = address(image)
         step = counters.strides[0]
-        self._counts = [(address(counters) + r * step, address(bases) + r * step) for r in range(len(counters))]
+        self._ranks = (Rank * len(counters))(*(Rank(counters=address(counters) + r * step, bases=address(bases) + r * step)
+                                               for r in range(len(counters))))
 
     def launch(self, addresses: Sequence[Sequence[int]], row_capacity: Sequence[Sequence[int]], num_tokens: Sequence[int],
                timeout: float, trace: np.ndarray | None = None, moved: np.ndarray | None = None) -> None:
-        """Launches all ranks.
+        """Launches all ranks; one thread at a time may.
 
         Args:
             addresses: for each rank, where each of its buffers begins.
@@ -74,17 +75,16 @@ class Launches:
             moved: int64 [ep_size, ep_size], to which the bytes are added that each rank copies to arrays of each other one.
         """
         tables = [c_array("q", [*rows, *mine]) for rows, mine in zip(row_capacity, addresses, strict=True)]
-        ranks = (Rank * len(tables))(*(
-            ((at := table.buffer_info()[0]) + 8 * self._num_routes, at, n, *counts)
-            for table, n, counts in zip(tables, num_tokens, self._counts, strict=True)))
+        for rank, table, count in zip(self._ranks, tables, num_tokens, strict=True):
+            rank.row_capacity, _ = table.buffer_info()
+            rank.buffers, rank.num_tokens = rank.row_capacity + 8 * self._num_routes, count
         status = Status()
         handler = getsignal(SIGINT)
         is_interruptible = callable(handler) and runs_for_main_thread()
         load().hpmoe_launch(
-            *(self._image_address, self.image.nbytes, ranks, len(ranks)),
-            *(0, timeout, *(None if array is None else address(array) for array in (trace, moved))),
-            *(is_interruptible, ctypes.byref(status)),
-        )
+            self._image_address, self.image.nbytes, self._ranks, len(tables), 0, timeout,
+            None if trace is None else address(trace), None if moved is None else address(moved),
+            is_interruptible, ctypes.byref(status))
         if status.code == Code.INTERRUPTED:
             handler(SIGINT, sys._getframe())  # raises KeyboardInterrupt, unless the user has a handler of their own
         if status.code and not _has_ended(status):
@@ -96,6 +96,8 @@ def runs_for_main_thread() -> bool:
 
     There nobody else minds Ctrl-C, and MindSpore's handler would end the process.
     """
+    if threading.get_ident() == threading.main_thread().ident:
+        return True
     thread = threading.current_thread()
     return thread is threading.main_thread() or isinstance(thread, threading._DummyThread)
 

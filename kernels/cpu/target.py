@@ -11,7 +11,7 @@ from hpmoe.ir.taskflow import Taskflow
 from hpmoe.kernels.buffers import Places
 from hpmoe.kernels.cpu.bodies import BODIES
 from hpmoe.kernels.cpu.launch import Demands, Launches, launch
-from hpmoe.kernels.host_launch import explaining, outputs_of, place_all, place_one
+from hpmoe.kernels.host_launch import Explaining, outputs_of, place_all, place_one
 from hpmoe.kernels.link import Link
 from hpmoe.kernels.packing import pack
 from hpmoe.runtime.targets import Arrays, Executable, Target, register_target
@@ -66,11 +66,12 @@ class CpuTarget(Target[CpuState]):
         flow, state, timeout = executable.flow, executable.state, executable.timeout
         placed, lengths = place_all(executable, state.places, inputs, num_tokens, into, received)
         trace, moved = new_record(flow)
-        with explaining(executable), state.lock:
+        with Explaining(executable), state.lock:
             if state.demands is None:  # raises what the image and the buffers differ in
                 launch(executable.image, placed.read_ranks(), lengths, state.counters, state.bases, timeout)
             else:
-                state.demands.check_num_tokens(lengths)
+                if num_tokens is not None:
+                    state.demands.check_num_tokens(lengths)
                 state.launches.launch(placed.addresses, placed.received, lengths, timeout, trace, moved)
         return outputs_of(flow, placed)
 
@@ -82,7 +83,7 @@ class CpuTarget(Target[CpuState]):
         flow = executable.flow
         placed, length = place_one(executable, executable.state.places, link, inputs, counts, num_tokens, into)
         told = np.concatenate([np.zeros(0, np.int32), *(np.asarray(c, np.int32).reshape(-1) for c in counts)])
-        with explaining(executable):
+        with Explaining(executable):
             link.launch(executable, placed.addresses[0], placed.received[0], told, length, new_record(flow, link), placed)
         return outputs_of(flow, placed)[0]
 

@@ -18,7 +18,7 @@ from hpmoe.kernels.ascendc.packing import pack_all
 from hpmoe.kernels.ascendc.rules import check_main_gradients
 from hpmoe.kernels.buffers import Placed, Places
 from hpmoe.kernels.diagnosis import make_error
-from hpmoe.kernels.host_launch import explaining, outputs_of, place_all, place_one
+from hpmoe.kernels.host_launch import Explaining, outputs_of, place_all, place_one
 from hpmoe.kernels.link import Link
 from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.native import Status
@@ -97,7 +97,7 @@ class EmulatorTarget(Target[EmulatorState]):
             into: Mapping[int, Arrays], received: Sequence[Sequence[int]] | None) -> list[list[np.ndarray]]:
         placed, lengths = place_all(executable, executable.state.places, inputs, num_tokens, into, received)
         _check_untimed(new_record(executable.flow)[0])
-        with explaining(executable), executable.state.lock:
+        with Explaining(executable), executable.state.lock:
             _launch(executable, placed, lengths)
         return outputs_of(executable.flow, placed)
 
@@ -108,7 +108,7 @@ class EmulatorTarget(Target[EmulatorState]):
                  num_tokens: Sequence[int] | None, into: Mapping[int, np.ndarray]) -> list[np.ndarray]:
         placed, length = place_one(executable, executable.state.places, link, inputs, counts, num_tokens, into)
         _check_untimed(new_record(executable.flow, link)[0])
-        with explaining(executable):
+        with Explaining(executable):
             _launch_rank(executable, link, placed, length)
         return outputs_of(executable.flow, placed)[0]
 
