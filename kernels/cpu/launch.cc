@@ -27,6 +27,9 @@ Launch::Launch(const Image& image, Peers& peers, double timeout_s, const Record&
       watchdog_(timeout_s, watch, failed_, peers.link()),
       routings_(make_routings(image_)),
       states_(image_.header->ep_size),
+      sorting_{peers.first(), peers.last()},
+      placing_{0, peers.size()},
+      counting_{peers.first(), peers.last()},
       workers_(static_cast<size_t>(peers.num_served()) * image_.header->num_queues) {}
 
 Status Launch::run(int32_t num_threads) {
@@ -94,7 +97,7 @@ void Launch::check_counts() {
 void Launch::serve(int32_t thread, int32_t num_threads) {
   const DefaultArithmetic while_serving;
   try {
-    if (!prepare(thread, num_threads)) return;
+    if (!prepare(thread)) return;
     const auto has_ended = [&] { return num_unfinished_.load(std::memory_order_relaxed) == 0; };
     while (!failed_.load(std::memory_order_relaxed) && !has_ended()) {
       const Code code = watchdog_.wait_until([&] { return advance_any(thread, num_threads) || has_ended(); });
@@ -105,23 +108,22 @@ void Launch::serve(int32_t thread, int32_t num_threads) {
   }
 }
 
-// The ranks go round among the threads, which meet after each step.
-template <class Step>
-bool Launch::take_step(int32_t thread, int32_t num_threads, Ranks ranks, std::atomic<int32_t>& num_done, Step step) {
-  for (int32_t rank = ranks.first + thread; rank < ranks.last; rank += num_threads) {
+// For every route of every rank; returns when all threads have done theirs.
+template <class Do>
+bool Launch::take_step(Step& step, Do act) {
+  for (int32_t rank; (rank = step.first + step.num_taken.fetch_add(1, std::memory_order_relaxed)) < step.last;) {
     for (size_t i = 0; i < routings_.size(); ++i) {
       Status status = make_status(Code::OK, rank, 0, -1);
-      const Code code = step(rank, i, status);
+      const Code code = act(rank, i, status);
       if (code == Code::OK) continue;
       status.code = static_cast<int32_t>(code);
       fail(status);
       return false;
     }
-    num_done.fetch_add(1, std::memory_order_seq_cst);
+    step.num_done.fetch_add(1, std::memory_order_seq_cst);
   }
   if (peers_.link()) peers_.link()->wake(peers_.first());
-  const int32_t num_ranks = ranks.last - ranks.first;
-  return watchdog_.wait_for_threads([&] { return num_done.load(std::memory_order_seq_cst) == num_ranks; }) == Code::OK;
+  return watchdog_.wait_for_threads([&] { return step.is_done(); }) == Code::OK;
 }
 
 // The first thread meets the other processes, and it alone says what has gone wrong there.
@@ -141,8 +143,7 @@ bool Launch::meet(int32_t thread) {
   return code == Code::OK;
 }
 
-bool Launch::prepare(int32_t thread, int32_t num_threads) {
-  const Ranks served = {peers_.first(), peers_.last()}, all = {0, peers_.size()};
+bool Launch::prepare(int32_t thread) {
   const auto sort = [&](int32_t rank, size_t i, Status& status) {
     return sort_and_drop(image_, peers_.ranks()[rank], image_.routes[i], rank, routings_[i], status);
   };
@@ -152,10 +153,11 @@ bool Launch::prepare(int32_t thread, int32_t num_threads) {
     const Code code = routings_[i].place_rows(rank, status);
     return code == Code::OK ? check_row_capacity(peers_.ranks()[rank], route, routings_[i].received(rank), status) : code;
   };
-  if (!routings_.empty() && !take_step(thread, num_threads, served, num_sorted_, sort)) return false;
+  if (!routings_.empty() && !take_step(sorting_, sort)) return false;
   if (!meet(thread)) return false;
-  if (!routings_.empty() && !take_step(thread, num_threads, all, num_placed_, place)) return false;
-  for (int32_t rank = served.first + thread; rank < served.last; rank += num_threads) {
+  if (!routings_.empty() && !take_step(placing_, place)) return false;
+  Step& step = counting_;
+  for (int32_t rank; (rank = step.first + step.num_taken.fetch_add(1, std::memory_order_relaxed)) < step.last;) {
     states_[rank].thresholds = find_thresholds(image_, routings_, rank, peers_.ranks()[rank].num_tokens);
     for (int32_t q = 0; q < image_.header->num_queues; ++q) workers_of(rank)[q].wait_began_ns = now_ns();
     states_[rank].is_ready.store(true, std::memory_order_release);

@@ -40,8 +40,11 @@ class Launch {
     std::atomic<bool> is_held{false};
   };
 
-  struct Ranks {
-    int32_t first, last;
+  // A step that threads take for one rank after the other: whichever is awake takes the next.
+  struct Step {
+    const int32_t first, last;
+    std::atomic<int32_t> num_taken{0}, num_done{0};
+    bool is_done() const { return num_done.load(std::memory_order_seq_cst) == last - first; }
   };
 
   void make_workers();
@@ -50,10 +53,10 @@ class Launch {
   void await_signals();
   void check_counts();
   void serve(int32_t thread, int32_t num_threads);
-  template <class Step>
-  bool take_step(int32_t thread, int32_t num_threads, Ranks ranks, std::atomic<int32_t>& num_done, Step step);
+  template <class Do>
+  bool take_step(Step& step, Do act);
   bool meet(int32_t thread);
-  bool prepare(int32_t thread, int32_t num_threads);
+  bool prepare(int32_t thread);
   bool advance_any(int32_t thread, int32_t num_threads);
   bool advance(Worker& worker);
   bool take_task(Worker& worker);
@@ -76,7 +79,7 @@ class Launch {
   std::vector<Routing> routings_;
   std::vector<RankState> states_;
   std::atomic<bool> has_met_{false};
-  std::atomic<int32_t> num_sorted_{0}, num_placed_{0};  // ranks that have done each step of the prologue
+  Step sorting_, placing_, counting_;  // of the prologue
 
   std::atomic<bool> failed_{false};
   Status status_{};

@@ -9,14 +9,13 @@
 #include <mutex>
 #include <thread>
 #include <tuple>
-#include <vector>
 
 #include "signals_blocked.h"
 
 namespace hpmoe {
 
 // A thread that takes one job after the other.
-class Helper {
+class Helper : public std::enable_shared_from_this<Helper> {
  public:
   // What the thread does: a first job, then whatever it is given. It ends where enough others wait for jobs.
   static void live(ThreadPool* pool, int32_t thread);
@@ -27,6 +26,9 @@ class Helper {
     thread_ = thread;
     has_job_.notify_one();
   }
+
+  // True if the helper had not begun the pool's job; it is idle again then.
+  bool give_back(const ThreadPool* pool);
 
  private:
   std::pair<ThreadPool*, int32_t> next_job() {
@@ -54,24 +56,24 @@ class Idle {
   void unlock() { mutex_.unlock(); }
   void forget() { helpers_.clear(); }
 
-  bool add(Helper* helper) {
+  bool add(std::shared_ptr<Helper> helper) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (helpers_.size() == helpers_.capacity()) return false;
-    helpers_.push_back(helper);
+    helpers_.push_back(std::move(helper));
     return true;
   }
 
-  Helper* take() {
+  std::shared_ptr<Helper> take() {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (helpers_.empty()) return nullptr;
-    Helper* const last = helpers_.back();
+    std::shared_ptr<Helper> last = std::move(helpers_.back());
     helpers_.pop_back();
     return last;
   }
 
  private:
   std::mutex mutex_;
-  std::vector<Helper*> helpers_;
+  std::vector<std::shared_ptr<Helper>> helpers_;
 };
 
 Idle& idle() {
@@ -90,18 +92,26 @@ const int kForkHandled = pthread_atfork([] { idle().lock(); }, [] { idle().unloc
 }  // namespace
 
 void Helper::live(ThreadPool* pool, int32_t thread) {
-  Helper self;
+  const auto self = std::make_shared<Helper>();
   for (bool stays = true; stays;) {
     pool->job_(thread);
-    stays = idle().add(&self);  // before the pool is done: its caller's next one finds it
+    stays = idle().add(self);  // before the pool is done: its caller's next one finds it
     pool->num_done_.fetch_add(1, std::memory_order_release);
-    if (stays) std::tie(pool, thread) = self.next_job();
+    if (stays) std::tie(pool, thread) = self->next_job();
   }
 }
 
+bool Helper::give_back(const ThreadPool* pool) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (pool_ != pool || !idle().add(shared_from_this())) return false;
+  pool_ = nullptr;
+  return true;
+}
+
 bool ThreadPool::start(int32_t thread) {
-  if (Helper* const helper = idle().take()) {
+  if (std::shared_ptr<Helper> helper = idle().take()) {
     helper->take(this, thread);
+    woken_.push_back(std::move(helper));
   } else {
     try {
       const SignalsBlocked in_helpers;  // signals are for the program's own threads
@@ -114,7 +124,8 @@ bool ThreadPool::start(int32_t thread) {
   return true;
 }
 
-void ThreadPool::wait() const {
+void ThreadPool::wait() {
+  for (const std::shared_ptr<Helper>& helper : woken_) num_started_ -= helper->give_back(this);
   for (int i = 0; num_done_.load(std::memory_order_acquire) < num_started_; ++i) {
     if (i >= kSpins) std::this_thread::yield();
   }

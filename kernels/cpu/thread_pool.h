@@ -5,11 +5,16 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
+#include <vector>
 
 namespace hpmoe {
 
-// Runs a job on several threads, on the calling one as the first.
+class Helper;
+
+// Runs a job on several threads, on the calling one as the first. A helper that has not begun when the caller waits does not
+// begin: the calling thread has done the job alone by then, and waking a thread may take longer.
 class ThreadPool {
  public:
   // `job` is given the number of its thread, and throws nothing.
@@ -21,13 +26,14 @@ class ThreadPool {
   bool start(int32_t thread);
   // Does the job here.
   void work() { job_(0); }
-  // Returns when all that were started are done.
-  void wait() const;
+  // Takes the job back from helpers that have not begun, and returns when the others are done.
+  void wait();
 
  private:
   friend class Helper;
 
   const std::function<void(int32_t)> job_;
+  std::vector<std::shared_ptr<Helper>> woken_;
   int32_t num_started_ = 0;
   std::atomic<int32_t> num_done_{0};
 };
