@@ -40,7 +40,7 @@ class Places:
         dtypes: of each buffer's array.
         arrays: buffers that are arrays of their own, and which input they are; None for outputs of known size.
         home: of every other buffer, the storage whose memory it lies in.
-        memory_of: of each home, the index of its memory; the temporaries, which are taken and given back together, share one.
+        memory_of: of each home, the index of its memory; temporaries, taken and given back together, share one memory.
         shared: buffers that lie where an array of `arrays` does, and which that is.
         layout: the Layout for received rows, a function that keeps the last 64 results.
     """

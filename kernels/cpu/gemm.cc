@@ -156,7 +156,8 @@ void gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, boo
   if (s.m == 0 || s.n == 0 || (s.k == 0 && accumulate)) return;
   if (s.k == 0) return clear(s, c);
   const bool both_bf16 = a.dtype == Dtype::BFLOAT16 && b.dtype == Dtype::BFLOAT16;
-  if (both_bf16 && uses_amx()) return amx_gemm(s, a, b, c, accumulate);
+  const bool is_few = !a.transposed && s.m <= skinny_rows(a.dtype, b.transposed);
+  if (both_bf16 && uses_amx() && !is_few) return amx_gemm(s, a, b, c, accumulate);
   if (few_terms_gemm(s, a, b, c, accumulate)) return;
   thread_local Scratch<float> sums;
   const bool narrows = c.dtype != Dtype::FLOAT32;

@@ -11,28 +11,28 @@
 namespace hpmoe {
 namespace {
 
-// Rows and columns of b that are in registers at a time.
-constexpr int64_t kRows = 8, kCols = 32;
+// Lanes of rows and columns of b that are in registers at a time.
+constexpr int64_t kLanes = 8, kCols = 32;
 template <class Terms>
-constexpr int64_t kLanes = kRows / Terms::kTerms;
+constexpr int64_t kRows = kLanes * Terms::kTerms;
 
 // sums[m, kCols] += factors[m, kLanes] @ b, of which `rows` x `cols` are there: all of them where kWhole. The group's terms
 // are summed first: fewer roundings add up. Memory is asked for what lies `ahead` of b.
 template <class Terms, bool kWhole>
 HPMOE_AVX512 inline void add_strip(int64_t m, const float* factors, const typename Terms::Element* b, int64_t ldb,
                                    int64_t rows, int64_t cols, float* sums, int64_t ahead) {
-  __m512 x[kLanes<Terms>][2];
-  HPMOE_UNROLL for (int k = 0; k < kLanes<Terms>; ++k) {
+  __m512 x[kLanes][2];
+  HPMOE_UNROLL for (int k = 0; k < kLanes; ++k) {
     const int64_t row = k * Terms::kTerms;
     Terms::across(b + row * ldb, ldb, kWhole ? Terms::kTerms : rows - row, kWhole ? kCols : cols, x[k]);
   }
-  HPMOE_UNROLL for (int row = 0; row < kRows; ++row) {
+  HPMOE_UNROLL for (int row = 0; row < kRows<Terms>; ++row) {
     _mm_prefetch(b + row * ldb + ahead, _MM_HINT_T1);
     if (sizeof *b == 4) _mm_prefetch(b + row * ldb + ahead + 16, _MM_HINT_T1);
   }
-  for (int64_t i = 0; i < m; ++i, factors += kLanes<Terms>, sums += kCols) {
+  for (int64_t i = 0; i < m; ++i, factors += kLanes, sums += kCols) {
     __m512 low = _mm512_setzero_ps(), high = _mm512_setzero_ps();
-    HPMOE_UNROLL for (int k = 0; k < kLanes<Terms>; ++k) {
+    HPMOE_UNROLL for (int k = 0; k < kLanes; ++k) {
       const __m512 factor = _mm512_set1_ps(factors[k]);
       low = Terms::add(low, factor, x[k][0]);
       high = Terms::add(high, factor, x[k][1]);
@@ -42,12 +42,41 @@ HPMOE_AVX512 inline void add_strip(int64_t m, const float* factors, const typena
   }
 }
 
+// The same of one row of a and all strips that are whole, with the factors in registers.
+template <class Terms>
+HPMOE_AVX512 void add_to_row(int64_t n, const float* factors, const typename Terms::Element* b, int64_t ldb, float* sums,
+                             int64_t ahead) {
+  __m512 factor[kLanes];
+  HPMOE_UNROLL for (int k = 0; k < kLanes; ++k) factor[k] = _mm512_set1_ps(factors[k]);
+  for (int64_t j = 0; j + kCols <= n; j += kCols, b += kCols, sums += kCols) {
+    HPMOE_UNROLL for (int row = 0; row < kRows<Terms>; ++row) {
+      _mm_prefetch(b + row * ldb + ahead, _MM_HINT_T1);
+      if (sizeof *b == 4) _mm_prefetch(b + row * ldb + ahead + 16, _MM_HINT_T1);
+    }
+    __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    HPMOE_UNROLL for (int k = 0; k < kLanes; ++k) {
+      __m512 x[2];
+      Terms::across(b + k * Terms::kTerms * ldb, ldb, Terms::kTerms, kCols, x);
+      sum[0] = Terms::add(sum[0], factor[k], x[0]);
+      sum[1] = Terms::add(sum[1], factor[k], x[1]);
+    }
+    _mm512_store_ps(sums, _mm512_add_ps(_mm512_load_ps(sums), sum[0]));
+    _mm512_store_ps(sums + 16, _mm512_add_ps(_mm512_load_ps(sums + 16), sum[1]));
+  }
+}
+
 // sums[strip][m][kCols] += factors[m, kLanes] @ b[rows, n]
 template <class Terms>
 HPMOE_AVX512 void add_group(int64_t m, int64_t n, const float* factors, const typename Terms::Element* b, int64_t ldb,
                             int64_t rows, float* sums, int64_t ahead) {
-  for (int64_t j = 0; j < n; j += kCols, sums += m * kCols) {
-    const bool is_whole = rows == kRows && n - j >= kCols;
+  int64_t done = 0;
+  if (m == 1 && rows == kRows<Terms>) {
+    add_to_row<Terms>(n, factors, b, ldb, sums, ahead);
+    done = n / kCols * kCols;
+    sums += done;
+  }
+  for (int64_t j = done; j < n; j += kCols, sums += m * kCols) {
+    const bool is_whole = rows == kRows<Terms> && n - j >= kCols;
     (is_whole ? add_strip<Terms, true> : add_strip<Terms, false>)(m, factors, b + j, ldb, rows, n - j, sums, ahead);
   }
 }
@@ -67,16 +96,16 @@ template <class Terms>
 void multiply(const Sizes& s, const Matrix& left, const Matrix& right, const Matrix& out, bool accumulate) {
   using Element = typename Terms::Element;
   const auto *const a = reinterpret_cast<const Element*>(left.data), *const b = reinterpret_cast<const Element*>(right.data);
-  constexpr int64_t kFactors = kLanes<Terms>;
   thread_local Scratch<float> scratch;
   const int64_t num_sums = (s.n + kCols - 1) / kCols * kCols * s.m;
-  float *const sums = scratch.at_least(num_sums + s.m * kFactors), *const factors = sums + num_sums;
+  float *const sums = scratch.at_least(num_sums + s.m * kLanes), *const factors = sums + num_sums;
   std::fill_n(sums, num_sums, 0.0f);
-  for (int64_t k = 0; k < s.k; k += kRows) {
-    const int64_t rows = std::min(kRows, s.k - k);
-    if (rows < kRows) std::fill_n(factors, s.m * kFactors, 0.0f);
-    for (int64_t i = 0; i < s.m; ++i) Terms::factors(a + i * left.ld + k, rows, factors + i * kFactors);
-    add_group<Terms>(s.m, s.n, factors, b + k * right.ld, right.ld, rows, sums, k + kRows < s.k ? kRows * right.ld : 0);
+  for (int64_t k = 0; k < s.k; k += kRows<Terms>) {
+    const int64_t rows = std::min(kRows<Terms>, s.k - k);
+    if (rows < kRows<Terms>) std::fill_n(factors, s.m * kLanes, 0.0f);
+    for (int64_t i = 0; i < s.m; ++i) Terms::factors(a + i * left.ld + k, rows, factors + i * kLanes);
+    add_group<Terms>(s.m, s.n, factors, b + k * right.ld, right.ld, rows, sums,
+                     k + kRows<Terms> < s.k ? kRows<Terms> * right.ld : 0);
   }
   put_sums(s, sums, reinterpret_cast<float*>(out.data), out.ld, accumulate);
 }

@@ -193,10 +193,11 @@ bool multiplies(Dtype dtype) {
 }  // namespace
 
 // b is read where it lies: with few rows packing it, as oneDNN does, would take as long as the products, and what it
-// transposes or converts takes longer. Matrix units are faster from about 64 rows on.
+// transposes or converts takes longer. Matrix units are faster from about 64 rows of float32 on; in bfloat16 they take as
+// long for one row as for 16, and copy b first.
 int64_t skinny_rows(Dtype dtype, bool transposed) {
-  if (!has_avx512()) return 0;
-  if (uses_amx()) return 56;
+  if (!has_avx512() || !multiplies(dtype)) return 0;
+  if (uses_amx()) return dtype == Dtype::FLOAT32 ? 56 : 8;
   switch (dtype) {
     case Dtype::BFLOAT16: return transposed ? 256 : 112;
     case Dtype::FLOAT16: return transposed ? 256 : 56;
@@ -205,13 +206,11 @@ int64_t skinny_rows(Dtype dtype, bool transposed) {
 }
 
 bool skinny_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
-  const bool beside_amx = uses_amx();
-  if (a.transposed || s.m > skinny_rows(a.dtype, b.transposed) || a.dtype != b.dtype || !multiplies(a.dtype)) return false;
-  if (beside_amx && a.dtype != Dtype::FLOAT32) return false;
+  if (a.transposed || s.m > skinny_rows(a.dtype, b.transposed) || a.dtype != b.dtype) return false;
   const auto dots = a.dtype == Dtype::FLOAT32   ? multiply_by_dots<Float32Terms>
                     : a.dtype == Dtype::FLOAT16 ? multiply_by_dots<Float16Terms>
                                                 : multiply_by_dots<Bfloat16Terms>;
-  const auto whole = beside_amx ? multiply_by_strips : multiply_by_row_groups;
+  const auto whole = uses_amx() && a.dtype == Dtype::FLOAT32 ? multiply_by_strips : multiply_by_row_groups;
   (b.transposed ? dots : whole)(s, a, b, c, accumulate);
   return true;
 }

@@ -5,11 +5,12 @@
 
 namespace hpmoe {
 
-// What few rows are of a dtype, with a matrix that is transposed or not: 0 where the core has no AVX-512.
+// What few rows are of a dtype, with a matrix that is transposed or not: 0 where the core has no AVX-512, or does not
+// multiply the dtype.
 int64_t skinny_rows(Dtype dtype, bool transposed);
 
-// c = a @ b, or c += a @ b, where a has few rows and the core AVX-512: c float32, a and b of one float dtype, bfloat16 where
-// the core multiplies it, and only float32 beside matrix units. Does nothing and returns false elsewhere.
+// c = a @ b, or c += a @ b, where a has few rows: c float32, a and b of one float dtype. Does nothing and returns false
+// elsewhere.
 bool skinny_gemm(const Sizes& sizes, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate);
 
 }  // namespace hpmoe

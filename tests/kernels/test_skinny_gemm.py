@@ -57,10 +57,10 @@ def test_products_are_exact_where_sums_are(transposed, dtype):
 @pytest.mark.parametrize("dtype", [F32, BF16])
 @pytest.mark.parametrize("transposed", [0, 1])
 def test_rows_do_not_depend_on_how_few_they_are(transposed, dtype):
-    rng = np.random.default_rng(1)
-    x, w = rng.standard_normal((30, 1100)), rng.standard_normal((1100, 70))
+    rng, few = np.random.default_rng(1), min(30, skinny_rows(dtype.name, transposed))
+    x, w = rng.standard_normal((few, 1100)), rng.standard_normal((1100, 70))
     whole = product(x, w, dtype, transposed)
-    for m in (1, 4, 13):
+    for m in (1, 4, min(13, few)):
         np.testing.assert_array_equal(product(x[:m], w, dtype, transposed), whole[:m])
 
 
