@@ -56,7 +56,7 @@ class ArrayBackend(Backend[Saved]):
         return None, any_rows(program)
 
     def forward(self, call: Call, tensors: Sequence[Tensor], saves: bool) -> tuple[list[Tensor], Saved]:
-        traced, arrays = call.traced, call.traced.arrays_of(tensors)
+        traced, arrays, call.counted = call.traced, call.traced.arrays_of(tensors), {}
         outputs = self.run(call, traced.linearized.forward if saves else traced.program, arrays)
         count = len(traced.program.outputs)
         kept = [arrays[i] for i in traced.linearized.kept_inputs] if saves else []
@@ -116,7 +116,7 @@ class ArrayBackend(Backend[Saved]):
     def launch(self, call: Call, part: Part, inputs: Arrays, into: Into = NOWHERE) -> Arrays:
         """Runs one part of a program: counts the rows that each rank receives, finds the plan for them, launches."""
         program = part.program
-        received = received_by_ids(program, inputs, call.lengths, part.makers)
+        received = received_by_ids(program, inputs, call.lengths, part.makers, call.counted)
         ir = self.plans.plan(program, planned_rows(program, received))
         outputs = ir.run(with_int32_ids(program, inputs), call.lengths, seed=call.seed, into=into,
                          received=[rows for rows in received if rows is not None])

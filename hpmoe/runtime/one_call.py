@@ -15,7 +15,7 @@ from hpmoe.ir.padding import padding_fault
 from hpmoe.ir.program import Program, Var, is_differentiable
 from hpmoe.runtime.arguments import Arguments
 from hpmoe.runtime.exchanged import Exchanged
-from hpmoe.runtime.planned_rows import routes_of
+from hpmoe.runtime.planned_rows import Counted, routes_of
 from hpmoe.runtime.rank_arrays import to_arrays
 from hpmoe.support.errors import ProgramError
 
@@ -85,6 +85,7 @@ class Call:
         exchanged: where ranks are processes, what they have told each other in this step.
         given: the arguments, by which ranks that are processes agree on shapes.
         own: what is traced for the shapes of this rank, where it has no tokens and `traced` is for those of other ranks.
+        counted: received rows that the forward pass counted, for the backward pass; None if each launch counts.
     """
 
     traced: Traced
@@ -93,6 +94,7 @@ class Call:
     exchanged: Exchanged | None = None
     given: Arguments | None = None
     own: Traced | None = None
+    counted: Counted | None = None
 
     def second_derivative(self) -> ProgramError:
         """The error of a gradient of the gradient."""

@@ -76,6 +76,7 @@ def rows_of_received(received: int, aval: RouteAval) -> PlannedRows:
 
 
 RouteKey = tuple[PyTree, ...]  # its ids and weights, then names and values of its options
+Counted = dict[RouteKey, list[int]]  # received rows of each rank
 
 class PlannedRoute(NamedTuple):
     """A route of a program.
@@ -111,7 +112,7 @@ def routes_of(program: Program) -> tuple[PlannedRoute, ...]:
 
 
 def received_by_ids(program: Program, inputs: Sequence[Sequence[np.ndarray]], lengths: Sequence[int] | None,
-                    makers: Mapping[Var, Equation] = NO_MAKERS) -> Received:
+                    makers: Mapping[Var, Equation] = NO_MAKERS, counted: Counted | None = None) -> Received:
     """Checks the ids of every route and counts the rows that each rank receives; None for a route without ids among inputs.
 
     Args:
@@ -119,15 +120,19 @@ def received_by_ids(program: Program, inputs: Sequence[Sequence[np.ndarray]], le
         inputs: for each rank, the arrays of the program's inputs.
         lengths: tokens of each rank; all if None.
         makers: the equations that computed ids and weights among the inputs.
+        counted: rows that are known already, to which those counted now are added.
     """
+    counted = {} if counted is None else counted
     received: list[list[int] | None] = []
     for route in routes_of(program):
         if route.ids is None:
             received.append(None)
             continue
-        real = [checked_ids(route, arrays, None if lengths is None else lengths[rank], rank, makers)
-                for rank, arrays in enumerate(inputs)]
-        received.append(route.aval.kind.by_ids.received(real))
+        if route.key not in counted:
+            real = [checked_ids(route, arrays, None if lengths is None else lengths[rank], rank, makers)
+                    for rank, arrays in enumerate(inputs)]
+            counted[route.key] = route.aval.kind.by_ids.received(real)
+        received.append(counted[route.key])
     return received
 
 

@@ -9,6 +9,7 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +66,7 @@ def array_at(start: int, shape: tuple[int, ...], dtype: np.dtype, owner: object)
         array([[0., 1.],
                [2., 3.]])
     """
-    memory = _memory_of(math.prod(shape) * dtype.itemsize).from_address(start)
+    memory: Any = _memory_of(math.prod(shape) * dtype.itemsize).from_address(start)
     memory.owner = owner
     return np.ndarray(shape, dtype, memory)
 

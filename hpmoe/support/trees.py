@@ -26,7 +26,7 @@ def unflatten(structure: optree.PyTreeSpec, leaves: Sequence[object]) -> PyTree:
 
 def is_traced(*trees: PyTree) -> bool:
     """Returns True if a leaf of one of the trees belongs to a running trace."""
-    return not all(map(_is_plain, map(type, trees))) and any(map(_is_tracer, map(type, optree.tree_leaves(trees))))
+    return not all(map(_is_plain, map(type, trees))) and any(map(_is_tracer, map(type, flatten(trees)[0])))
 
 
 @functools.lru_cache(maxsize=1024)

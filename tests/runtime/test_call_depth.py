@@ -55,7 +55,7 @@ def test_a_call_under_a_gradient_passes_few_functions(stacks):
     assert len(backward) <= 7, backward
 
 
-def test_received_rows_are_counted_once_a_launch(monkeypatch, stacks):
+def test_received_rows_are_counted_once_a_call(monkeypatch, stacks):
     """Capacity makes a single rank count, too: kept_counts is what reads all ids."""
     layer, kept_counts, counted = fused()(lambda *args: hpmoe.moe_ffn(*args, capacity_factor=8.0)), direct.kept_counts, []
 
@@ -65,4 +65,4 @@ def test_received_rows_are_counted_once_a_launch(monkeypatch, stacks):
     monkeypatch.setattr(direct, "kept_counts", noted)
     layer(*ARGS)
     ms.grad(lambda *args: layer(*args).sum(), (0, 2, 3, 4))(*ARGS)
-    assert len(counted) == len(stacks) == 3
+    assert (len(counted), len(stacks)) == (2, 3)
