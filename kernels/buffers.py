@@ -128,8 +128,8 @@ class Placed:
     def _address_of(self, rank: int, b: int, array: np.ndarray, is_input: bool) -> int:
         """Checks a caller's array and returns its address; for an array without rows, that of an unused row."""
         cols, dtype, rows = self._places.buffers[b].cols, self._places.dtypes[b], self._layout.rows[rank][b]
-        if is_input and (array.dtype != dtype or not array.flags.c_contiguous):
-            array = stored(array, self._places.buffers[b].dtype)
+        if is_input:  # also a rank's scalar, which has no memory of its own
+            array = np.ascontiguousarray(array) if array.dtype == dtype else stored(array, self._places.buffers[b].dtype)
         if array.dtype != dtype or array.size != rows * cols or not array.flags.c_contiguous:
             check_argument(False, "launch", f"buffers[{rank}][{b}]", describe(array),
                            f"a contiguous {dtype} array of {rows} rows and {cols} columns")
