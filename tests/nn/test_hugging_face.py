@@ -15,6 +15,9 @@ from safetensors.numpy import save_file
 import hpmoe
 from hpmoe.nn import checkpoint_folder, load_hugging_face, safetensors, save_hugging_face
 from hpmoe.nn.checkpoint_folder import open_arrays
+from hpmoe.nn.expert_reads import read_into
+from hpmoe.nn.matching import Block, find_match
+from hpmoe.nn.model_types import MODELS as TABLE
 
 PREFIX = "model.layers.1.mlp."
 INDEX = "model.safetensors.index.json"
@@ -272,24 +275,53 @@ class Share(nn.Cell):
                                            moe_ffn_hidden_size=options["moe_ffn_hidden_size"])
 
 
-@pytest.mark.parametrize("model_type,fused", [("qwen3_moe", False), ("mixtral", False), ("qwen3_moe", True)])
-def test_a_rank_reads_its_own_experts_alone(model_type, fused, tmp_path, monkeypatch):
-    """Not a byte of others is read, and nearly nothing but the Parameters is held on the way."""
-    block = make_block(model_type, fused)
-    write(tmp_path / "model.safetensors", block.theirs)
-    sizes = []
-    read = np.fromfile
+@pytest.fixture
+def sizes(monkeypatch):
+    """Bytes of each read of a file."""
+    found, read = [], np.fromfile
 
     def counted(path, dtype, count, offset):
-        sizes.append(count)
+        found.append(count)
         return read(path, dtype, count, offset=offset)
     monkeypatch.setattr(safetensors.np, "fromfile", counted)
+    return found
+
+
+@pytest.mark.parametrize("model_type,fused", [("qwen3_moe", False), ("mixtral", False), ("qwen3_moe", True)])
+def test_a_rank_reads_its_own_experts_alone(model_type, fused, tmp_path, sizes):
+    """Reading touches no byte of others, and holds little more than the Parameters."""
+    block = make_block(model_type, fused)
+    write(tmp_path / "model.safetensors", block.theirs)
     for rank in range(E // 2):
         layer = Share(block.options, 2)
         load_hugging_face(layer, tmp_path, experts=range(2 * rank, 2 * rank + 2))
         check_holds(layer, block.ours, slice(2 * rank, 2 * rank + 2))
         assert sum(sizes) == sum(p.nbytes for p in layer.trainable_params())
         sizes.clear()
+
+
+@pytest.mark.parametrize("model_type,fused", [("qwen3_moe", False), ("qwen3_moe", True), ("mixtral", False),
+                                              ("gpt_oss", False)])
+def test_a_rank_reads_its_own_shard_alone(model_type, fused, tmp_path, sizes):
+    """Shards of each layout are those of `shard_experts` of all experts."""
+    block, mesh = make_block(model_type, fused), hpmoe.Mesh(2, tp=2)
+    splits = make_layer(block).experts.splits
+    write(tmp_path / "model.safetensors", block.theirs)
+    kinds = {name: ("float32", x.shape) for name, x in block.ours.items() if name.startswith(("experts.", "router."))}
+    for rank in range(4):
+        group = Block(kinds, E, 0, range(rank // 2 * E // 2, (rank // 2 + 1) * E // 2), rank % 2, 2)
+        arrays = open_arrays("test", tmp_path, "")
+        match = find_match("test", group, arrays, TABLE[model_type].formats)
+        for name in filter(lambda name: name.startswith("experts."), kinds):
+            short = name.removeprefix("experts.")
+            expected = hpmoe.nn.shard_experts(block.ours[name], mesh, splits[short])[rank]
+            array = np.full(expected.shape, np.nan, np.float32)
+            sizes.clear()
+            for stored, place in match.places.items():
+                if place.entry.parameter == name:
+                    read_into(array, arrays[stored], place, group)
+            np.testing.assert_array_equal(array, expected, name)
+            assert sum(sizes) == (0 if short == "bias2" and rank % 2 else array.nbytes)
 
 
 def test_peak_memory_of_a_rank(tmp_path):

@@ -34,14 +34,14 @@ PREFIX = {"granitemoe": "block_sparse_moe", "granitemoeshared": "block_sparse_mo
 BESIDE = ("granitemoeshared", "granitemoehybrid", "granitemoe_swa")  # whose shared expert lies beside the block
 
 
-def config_of(model_type):
+def config_of(model_type, **given):
     """The configuration of a small model of a type."""
     from transformers import CONFIG_MAPPING
     name = CONFIGS.get(model_type, model_type)
     name = f"{name}_text" if f"{name}_text" in CONFIG_MAPPING else name
     default = json.loads(CONFIG_MAPPING[name]().to_json_string())
     fields = {key: value for key, value in SMALL.items() if default.get(key, None) is not None or key in MUST.get(name, ())}
-    return CONFIG_MAPPING[name](**fields | OTHERS.get(model_type, {}))
+    return CONFIG_MAPPING[name](**fields | OTHERS.get(model_type, {}) | given)
 
 
 MUST = {"deepseek_v2": ("n_group", "topk_group", "num_experts_per_tok"), "dots1": ("n_routed_experts", "n_shared_experts",
@@ -82,9 +82,9 @@ def recorded(config, names):
 class Block:
     """A block, its state and that of its files, the configuration, and what it computes."""
 
-    def __init__(self, model_type, seed=0):
+    def __init__(self, model_type, seed=0, **given):
         import torch
-        self.config = config_of(model_type)
+        self.config = config_of(model_type, **given)
         self.config._experts_implementation = "eager"
         cls = block_class(model_type)
         takes_layer = "layer_idx" in inspect.signature(cls.__init__).parameters
