@@ -108,7 +108,7 @@ def _route(route: RoutePlan, first_share: int, first_stop: int) -> tuple:
 
 def _operand(op: TileOp, i: int) -> tuple:
     access = op.operands[i]
-    returns = i == 1 and op.primitive.is_blocking and op.primitive.is_back  # which asks nobody whose rows they are
+    returns = i == 1 and op.primitive.is_blocking and op.primitive.is_back  # reads rows of any source
     rows, cols = row_modes.OWN if returns else access.rows, op.primitive.operand(i).image_cols(access.cols)
     return access.buffer, rows.number, cols, access.offset, access.value, (0, 0)
 

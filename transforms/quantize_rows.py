@@ -97,7 +97,7 @@ def quantize_rows(program: Program, *, dtype: str = "int8", scale: str | int | N
 
 
 def _check_dispatches(program: Program) -> None:
-    is_whole = program.token_rows is None  # a stage before the exchanges has none of them
+    is_whole = program.token_rows is None  # a segment before the exchanges has no token rows
     if is_whole and not any(e.primitive is dispatch_rows for e in program.equations):
         raise TransformError(f"quantize_rows: {program.name} has no dispatch, so it sends no rows to experts")
 

@@ -32,7 +32,7 @@ SUMMARY = "times permute and its gradient beside a copy past the caches and othe
 TOKENS, HIDDEN = (4096, 65_536), (1024, 2048, 4096, 7168)
 TOP_K, EXPERTS, RANKS = 8, 256, 8
 MOST_BYTES = 2**32
-Call = Callable[[], PyTree]  # an array or a tensor, of whatever framework
+Call = Callable[[], PyTree]  # an array or a tensor of any framework
 SORTED, SORTS = (2**16, 2**18, 2**20, 2**22, 2**24), 9
 NOTES = """\
   python examples/benchmarks/permute.py --tokens=4096 --hidden=1024

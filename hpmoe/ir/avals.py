@@ -51,7 +51,7 @@ class ShapeDtypeStruct:
     dtype: str = ""
 
     def __post_init__(self) -> None:
-        given: Any = self.shape  # or whatever else a user hands in
+        given: Any = self.shape  # or any value that a user passes
         if hasattr(given, "shape") and hasattr(given, "dtype"):
             object.__setattr__(self, "dtype", self.dtype or given.dtype)
             object.__setattr__(self, "shape", tuple(given.shape))

@@ -98,7 +98,7 @@ def _find(environment: Mapping[str, str]) -> Launcher | None:
     for launcher in LAUNCHERS:
         if all(name in environment for name in launcher.run):
             rank, size = _numbers(launcher, environment)
-            if launcher.run == (LAUNCHER,) and size == 1:  # whatever runs `hpmoe launch -n 1`
+            if launcher.run == (LAUNCHER,) and size == 1:  # any launcher may run `hpmoe launch -n 1`
                 return None
             if size > 1 and rank < size:
                 is_slurms = _numbers(_SLURM, environment) == (rank, size) and _SLURM.run[0] in environment

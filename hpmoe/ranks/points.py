@@ -139,8 +139,8 @@ def _connected(family: int, address: bytes | tuple[str, int], timeout: float) ->
         connection.settimeout(timeout)
         connection.connect(address)
         connection.settimeout(None)
-        if connection.getsockname() == connection.getpeername():  # of a port of our own, that nobody listens at
-            raise GoneError("nobody listens")
+        if connection.getsockname() == connection.getpeername():  # connected to itself: the port has no listener
+            raise GoneError("no process listens")
     except OSError:
         connection.close()
         raise

@@ -63,7 +63,7 @@ class WholeLines:
         self._held[source] = rest
         try:
             self._write(source, to, lines + end)
-        except OSError:  # nobody reads: the process is to know
+        except OSError:  # no reader: the process must see the error
             data = b""
         if not data:
             self._selector.unregister(source)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-WHOLE = 1 << 16  # the share of an expert that nobody else holds
+WHOLE = 1 << 16  # the share of an expert on a single rank
 SHOWN = 4  # copies in the text of a placement
 
 

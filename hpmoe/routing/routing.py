@@ -16,7 +16,7 @@ from hpmoe.support.errors import ArgumentError, check_argument
 from hpmoe.support.known import known
 
 FEW = 64  # ids that Python checks in less time than NumPy's functions take to be called
-PADDING = -1  # in place of the entry of a row that is of none
+PADDING = -1  # entry of a row of padding
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -101,7 +101,7 @@ def write_object(path: Path, fields: Fields) -> None:
 def write_bytes(path: Path, content: bytes) -> None:
     """Puts bytes in place, as `write_object` does."""
     private_folder(path.parent)
-    descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")  # which nobody else may read
+    descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")  # readable by this user only
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)

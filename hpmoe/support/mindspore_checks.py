@@ -33,7 +33,7 @@ def _number(tensor: Any) -> float:
 def _fault(loses: str, check: Callable[[], bool]) -> str:
     try:
         why = "" if check() else "it behaves differently"
-    except Exception as error:  # whatever another MindSpore raises
+    except Exception as error:  # another MindSpore may raise any error
         why = f"{type(error).__name__}: {error}"
     return why and f"{loses} would not work: {why}"
 

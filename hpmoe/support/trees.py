@@ -10,7 +10,7 @@ import numpy as np
 import optree
 from mindspore import Tensor
 
-PyTree = Any  # containers of any kind that optree knows, user's own ones too, around tensors and whatever else
+PyTree = Any  # containers that optree knows, also registered ones, around tensors and other values
 Function = Callable[..., PyTree]
 
 

@@ -88,7 +88,7 @@ class _Parser:
                   words: list[str]) -> Equation:
         atoms = tuple(self._atom(word) for word in words)
         given = {name: _value(value) for name, value in PARAM.findall(params)}
-        if "shape" in given:  # rows of several routes print alike there
+        if "shape" in given:  # rows of several routes have equal texts there
             given["shape"] = self._shape(results[0][2])
         for p in inspect.signature(primitive.rules["infer"]).parameters.values():
             if p.kind is p.KEYWORD_ONLY and p.default is p.empty:

@@ -11,7 +11,7 @@ import numpy as np
 from hpmoe.tile_ops.named import Named
 
 V = TypeVar("V")  # an atom of a Program
-Gradient = Callable[..., Sequence[Any]]  # of Apply and as many atoms, of whatever kind, as the function says
+Gradient = Callable[..., Sequence[Any]]  # takes Apply and the function's number of atoms
 
 
 class Apply(Protocol[V]):

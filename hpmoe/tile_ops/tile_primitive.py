@@ -20,7 +20,7 @@ from hpmoe.tile_ops.params import Launched, Leg, NoParams, Params
 from hpmoe.tile_ops.row_modes import RowMode
 from hpmoe.tile_ops.shapes import Rule, Shapes, fault_of
 
-B = TypeVar("B", bound=Body[Any])  # of whatever params the operation has
+B = TypeVar("B", bound=Body[Any])  # a body with the operation's params
 R = TypeVar("R", bound=Rule)
 RowBody = Callable[..., np.ndarray | float | tuple[np.ndarray, ...]]
 

@@ -24,7 +24,7 @@ from hpmoe.verification.order import HERE, Order
 from hpmoe.verification.rows import Signal, Wait
 from hpmoe.verification.shortest_cycle import EventLeads, Lead, Node
 
-MAX_WORK = 1 << 19  # cases times edges; past it slots are taken to hold whatever makes a cycle
+MAX_WORK = 1 << 19  # cases times edges; above it slots may hold any rows that make a cycle
 
 Edges = list[list[int]]
 

@@ -57,7 +57,7 @@ def check_sizes(flow: tf.Taskflow) -> None:
     for i, plan in enumerate(flow.routes):
         if fault := _way_fault(flow.routes, i):
             raise VerifyError(f"verify: routes[{i}] passes over routes[{plan.over}]; {fault}")
-    for b in (b for b in (*flow.inputs, *flow.outputs) if 0 <= b < len(flow.buffers)):  # others nobody sees
+    for b in (b for b in (*flow.inputs, *flow.outputs) if 0 <= b < len(flow.buffers)):  # no task sees other buffers
         buffer = flow.buffers[b]
         rows = 1 if buffer.num_rows is None else buffer.num_rows
         if math.prod(d for d in buffer.shape if isinstance(d, int)) != rows * buffer.cols:

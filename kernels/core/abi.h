@@ -57,9 +57,9 @@ int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks,
 // every rank.
 struct HpmoeLink;
 
-// How processes reach those of other machines. sockets: of every rank, connected to it, or -1 for one of this machine; they
-// are the link's from then on. secret: 16 bytes that are alike on all. most_bytes: of a message, 4096 to 256 MiB. ucx: the
-// folder of UCX's libraries, which carry messages then, of all links with one; NULL: TCP does.
+// Connections to processes of other machines. sockets: one connected to each rank, or -1 for a rank of this machine; the
+// link owns them. secret: 16 bytes, equal on all ranks. most_bytes: limit of a message, 4096 to 256 MiB. ucx: the folder of
+// UCX's libraries, which then carry messages; NULL: TCP carries them.
 struct HpmoeHosts {
   const int32_t* sockets;
   const void* secret;
@@ -97,13 +97,13 @@ const char* hpmoe_ucx_fault(const char* folder);
 // Whether this process has no core to itself: who waits does not keep another one from computing then.
 void hpmoe_link_set_crowded(HpmoeLink* link, int32_t is_crowded);
 
-// A rank's heap, NULL of another machine; parts of the own one: the offset of so many bytes, -1 where there is no more room,
-// and back.
+// A rank's heap, NULL if it is on another machine. take allocates bytes of the own heap and returns their offset, -1 if
+// full; give frees them.
 void* hpmoe_link_heap(HpmoeLink* link, int32_t rank);
 int64_t hpmoe_link_take(HpmoeLink* link, int64_t bytes);
 void hpmoe_link_give(HpmoeLink* link, int64_t offset);
 
-// A meeting of all ranks, and what each has told in the last one, until the next. `key` must be alike on all ranks.
+// meet: a barrier of all ranks; `key` must be equal on all. told: a rank's payload of the last barrier, until the next.
 int hpmoe_link_meet(HpmoeLink* link, const char* what, uint64_t key, const void* payload, int64_t bytes, double timeout_s,
                     int32_t interruptible, HpmoeStatus* status);
 const void* hpmoe_link_told(HpmoeLink* link, int32_t rank, int64_t* bytes);
@@ -139,8 +139,8 @@ struct HpmoePeers {
   void* launch;
 };
 
-// Runs this rank's kernel, `of` is the library's own. Returns 0; where it ended otherwise, the status says how, or `fault`
-// where that is no status: room for so many bytes.
+// Runs this rank's kernel; `of` is the library's own data. Returns 0 if it succeeded; else writes the status, or a text of
+// up to fault_bytes to `fault`.
 typedef int (*HpmoeRunRank)(void* of, const HpmoePeers* peers, HpmoeStatus* status, char* fault, int64_t fault_bytes);
 
 // A launch of all ranks of this machine, run by run_rank on each: they meet first, with a payload of the same size each.

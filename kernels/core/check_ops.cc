@@ -119,7 +119,7 @@ class OpChecker {
 
   const Buffer& buffer(const Op& op, int i) const { return image_.buffers[op.operands[i].buffer]; }
 
-  // What is read before a task's events have come is what none of them stands for.
+  // Buffers that are read before a task's waits are over must not be written by a task.
   bool is_made(int32_t buffer) const {
     for (int32_t i = 0; i < image_.header->num_ops; ++i)
       for (int k = 0; k < image_.ops[i].num_outputs && k < kMaxOperands; ++k)

@@ -1,4 +1,4 @@
-// Functions of integers, in 64 bits, that wrap around where they overflow: alike on every target.
+// Functions of integers, in 64 bits, that wrap around on overflow, equal on every target.
 #pragma once
 
 #include <cstdint>

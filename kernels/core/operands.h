@@ -45,10 +45,10 @@ HPMOE_DEVICE inline bool reads_early(const Frame& frame) {
   return frame.op.num_operands < 4 || frame.unit.expert < frame.routed().num_own_experts();
 }
 
-// Of so many matrix workers those that do; the others leave them the memory.
+// Number of matrix workers that read weights early; the others leave them the memory bandwidth.
 HPMOE_DEVICE inline int32_t num_early(int32_t num_workers) { return (num_workers + 1) / 2; }
 
-// Bytes that are read of a weight between two looks at what is waited for, at most.
+// Most bytes of a weight that are read between two checks of the wait.
 constexpr int32_t kEarlyBytes = 128 * 1024;
 
 }  // namespace hpmoe

@@ -1,4 +1,4 @@
-// Which rows go where: computed from topk_ids at kernel start, the same on every rank, whatever the arrival order.
+// Places of rows, computed from topk_ids at kernel start: equal on every rank, for any order of arrival.
 //
 // Letters: E experts, L local experts, R ranks, S slots, T tokens, K experts per token; an entry is token * K + k.
 // Received rows of a rank are ordered by (local expert, source rank, entry) and cut, expert by expert, into slots. Those of
@@ -62,8 +62,8 @@ class Routing : public RouteCounts<Routing, int64_t>, public ExpertCopies<Routin
   void divide_entries(int32_t rank);
   Code place_rows(int32_t rank, Status& status);
 
-  // Between processes: what one tells of its rank once that has sorted, so many words, and what the others take of it before
-  // they place rows. `counts` are its rows for all ranks' experts, which had been told before; none of a route to ranks.
+  // Between processes: a process tells `told_words` words about its sorted rank, which the others hear before they place
+  // rows. `counts`, told before, are its rows for all ranks' experts; empty for a route to ranks.
   int64_t told_words() const;
   void tell(int32_t rank, int32_t* words) const;
   void hear(int32_t rank, const int32_t* words, const int32_t* counts);

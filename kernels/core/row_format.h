@@ -33,7 +33,7 @@ HPMOE_DEVICE inline int64_t packed_cols(const RowFormat& format, int64_t cols) {
   return cols + (cols + block - 1) / block * scale_bytes(format);
 }
 
-// Columns of a row of so many bytes; -1 where no row has as many.
+// Columns of a row of a number of bytes; -1 if no row has this size.
 HPMOE_DEVICE inline int64_t unpacked_cols(const RowFormat& format, int64_t bytes) {
   const int64_t scale = scale_bytes(format), block = format.block;
   const int64_t cols = block > 0 ? bytes - (bytes + block + scale - 1) / (block + scale) * scale : bytes - scale;

@@ -12,10 +12,10 @@ namespace hpmoe {
 
 constexpr int64_t kLine = 64;
 
-// Meetings are numbered from 1 on, alike on every rank.
+// Barriers are numbered from 1, equally on every rank.
 struct Exchange {
   int64_t number;
-  uint64_t key;                    // alike on every rank that is at the same call
+  uint64_t key;                    // equal on every rank in the same call
   int64_t payload, payload_bytes;  // where in its heap
   char what[96];                   // the call in words
 };
@@ -32,7 +32,7 @@ struct alignas(kLine) Control {
   std::atomic<int64_t> ended;                    // the last one whose launch it has ended
   std::atomic<int32_t> has_left;                 // its program has ended
   std::atomic<int64_t> leaving;                  // a meeting, until it has failed in it or goes on from it
-  alignas(kLine) std::atomic<int64_t> goes_on;  // the last one from which it does, unless one leaves that saw nobody do so
+  alignas(kLine) std::atomic<int64_t> goes_on;  // the last barrier it goes on from, unless a rank left first
   std::atomic<int64_t> answered;  // of a rank of another machine: the last one of which it has said that
   alignas(kLine) std::atomic<int64_t> progress_ns;  // when a task of it last ended: CLOCK_MONOTONIC is one for the machine
   alignas(kLine) std::atomic<uint32_t> rung;  // times that its bell was

@@ -8,7 +8,7 @@
 
 namespace hpmoe {
 
-// A new file for a heap of so many bytes, sealed at its size; or -errno.
+// Makes a file for a heap of `bytes` bytes, sealed at its size; returns its descriptor or -errno.
 int make_heap_file(int64_t bytes);
 
 class Heap {

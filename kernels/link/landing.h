@@ -8,7 +8,7 @@
 
 namespace hpmoe {
 
-// Rows of a buffer; none where nobody puts into it.
+// Rows of a buffer; empty if no rank puts into it.
 struct LandingRows {
   char* base;
   int64_t stride, rows;
@@ -18,11 +18,11 @@ class Landing {
  public:
   // From now on records of the launch that this meeting begins are let in; counters lie `step` words apart.
   void open(int64_t number, std::vector<LandingRows> buffers, int64_t* counters, int64_t step, int64_t num_events);
-  // From now on none; returns when nobody writes any more.
+  // Refuses further records; returns when no thread writes any more.
   void close();
 
-  // Writes the records of a ROWS message; nothing where they are of another launch. Returns NULL, or what is wrong with
-  // them: then nothing was written.
+  // Writes the records of a ROWS message, or nothing if they belong to another launch. Returns NULL, or the fault of the
+  // message; then nothing was written.
   const char* take(int64_t number, const char* records, int64_t bytes);
 
  private:

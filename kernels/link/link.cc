@@ -137,9 +137,9 @@ Code Link::wait(const Call& call, const InterruptWatch& watch, Ready ready) {
   return code;
 }
 
-// A rank that is interrupted in a meeting, or has waited for too long, says that it leaves, then looks whether any goes on;
-// one that goes on says so, then looks whether any leaves, and if so waits for what that does. All in one order: if it
-// leaves, nobody has gone on, or will.
+// A rank that is interrupted in a barrier, or has waited too long, announces that it leaves and then checks if any rank goes
+// on. A rank that goes on announces that and then checks if any leaves; if so, it waits for that rank's decision. The
+// sequential order guarantees that if a rank leaves, no rank has gone on or will.
 Code Link::leave_or_go_on(const Watchdog& patient, Code why) {
   mine().leaving.store(number_, std::memory_order_seq_cst);
   tell_others([&](Outbox& outbox) { outbox.post(MessageKind::LEAVING, number_, 0, nullptr, 0); });

@@ -25,7 +25,7 @@ struct Member {
   int32_t heap_fd, pid, pidfd, socket;
 };
 
-// What all ranks do together: `key` is alike on all of them, `what` in words.
+// Joint call of all ranks: `key` is equal on all of them, `what` describes the call.
 struct Call {
   const char* what;
   uint64_t key;

@@ -110,7 +110,7 @@ Outbox::Waiting& Outbox::start(MessageKind kind, int64_t number, int64_t offset)
   return waiting_.back();
 }
 
-// The message that a record of so many bytes goes to.
+// Returns the message that a record of a number of bytes is appended to.
 Outbox::Waiting& Outbox::with_capacity(int64_t bytes) {
   const bool has_capacity = is_open_ && !waiting_.empty() &&
                             int64_t(waiting_.back().message.size()) + bytes <= message_bytes_;

@@ -39,9 +39,9 @@ class Outbox {
   // A message that has been sent, whose memory is used again.
   void give_back(Bytes&& message);
 
-  // The other rank has processed so many messages, signs of life apart.
+  // Notes the number of messages that the other rank has processed, without heartbeats.
   void note_arrived(uint32_t num_messages);
-  // Whether it has processed all that was put.
+  // Returns true if it has processed every record that was put.
   bool has_arrived() const;
   Traffic traffic() const;
 

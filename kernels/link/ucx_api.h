@@ -147,8 +147,8 @@ struct Api {
 #undef HPMOE_UCX_MEMBER
 };
 
-// The library in a folder, such as that of the package libucx, whatever other UCX is loaded already. NULL, and then `why`
-// says in words why not.
+// Loads the library from a folder, such as that of the package libucx, beside any UCX that is loaded already. Returns NULL
+// with the reason in `why` if it cannot.
 const Api* load(const char* folder, std::string& why);
 
 }  // namespace hpmoe::ucx

@@ -25,7 +25,7 @@ SIMULATED = {
         """,
 }
 ABOUT = """
-    The packed image: what the host writes and a persistent kernel reads, on a CPU and on an Ascend device alike. It
+    The packed image: what the host writes and a persistent kernel reads, on a CPU and on an Ascend device. It
     is one little-endian blob, the header first, every section 64-byte aligned. One image serves all ranks; the rank
     is an argument of a launch.
     """

@@ -40,7 +40,7 @@ class AmountOverTime {
 
  private:
   double width_ = 1.0 / 16;
-  std::vector<double> bins_;  // an even number, or none where nobody asks
+  std::vector<double> bins_;  // an even number, or empty if not requested
 };
 
 }  // namespace hpmoe

@@ -45,8 +45,8 @@ class Bodies {
     return work_alone(worker, frame, machine_.sync.task_us + (has_work ? core_us(work, moved.rows) + fans : 0), now);
   }
 
-  // A worker that waits for a task, and has read so many bytes of its weight, reads on: how many now; 0 where nothing is
-  // left.
+  // Lets a waiting worker that has read `read` bytes of its task's weight read on; returns the bytes of this step, 0 at the
+  // end.
   double read_early(int32_t worker, const Frame& frame, double read, double now) {
     const HpmoeWork& work = work_of(frame);
     const HpmoeFootprint* const end = work.footprints + work.num_footprints;

@@ -37,7 +37,7 @@ class Happenings {
                  static_cast<int32_t>(amount), static_cast<int32_t>(source)});
   }
 
-  // The next end of a demand on a rate, in place of what was foreseen of that rate before.
+  // Sets the next end of a demand on a rate; replaces the rate's former one.
   void foresee_rate(double time, int32_t rate) {
     rates_.set(rate, {time, num_foreseen_++ * Happening::kKinds + Happening::RATE});
   }

@@ -41,7 +41,7 @@ class SharedRate {
   }
 
   bool is_idle() const { return ends_.empty(); }
-  // When the next demand ends if nobody comes or goes before.
+  // Time at which the next demand ends if no demand is added or removed before.
   double next_end() const { return last_ + std::max(0.0, ends_.top().at - served_) / speed_; }
   double total() const { return total_; }      // of all demands
   double busy_us() const { return busy_us_; }  // during which there was a demand

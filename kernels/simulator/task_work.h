@@ -42,15 +42,15 @@ inline double own_rows(const Frame& frame) {
   }
 }
 
-// Whether a task that moves or has so many rows finds nothing to compute: a transfer may move none of those of its slot, and
-// a sum over an expert without rows is zeros.
+// Returns true if a task with `rows` rows has no work. A transfer may move no row of its slot, but a sum over an expert
+// without rows writes zeros.
 inline bool is_empty(const Frame& frame, double rows) {
   if (rows > 0) return false;
   const bool has_unit = frame.unit.rows > 0 || static_cast<Domain>(frame.op.domain) == Domain::EXPERTS;
   return is_transfer(opcode_of(frame.op)) || !has_unit;
 }
 
-// Whether a task has no rows and nobody to tell that it is done.
+// Returns true if a task has no rows and no signals.
 inline bool does_nothing(const Frame& frame, const std::vector<FullSlots>& full) {
   const auto opcode = opcode_of(frame.op);
   const bool has_rows = is_transfer(opcode) ? any_full_segment(frame, full, [](const Segment&) { return true; })
@@ -62,7 +62,7 @@ inline bool does_nothing(const Frame& frame, const std::vector<FullSlots>& full)
   return true;
 }
 
-// Microseconds that a task of so many rows takes of its worker, when it has L2 and memory for itself.
+// Microseconds of worker time of a task with `rows` rows if it has L2 and memory to itself.
 inline double core_us(const HpmoeWork& work, double rows) {
   const auto granule = static_cast<double>(work.granule);
   const double granules = std::ceil(rows / granule) * granule;

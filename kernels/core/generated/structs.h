@@ -1,4 +1,4 @@
-// The packed image: what the host writes and a persistent kernel reads, on a CPU and on an Ascend device alike. It is one
+// The packed image: what the host writes and a persistent kernel reads, on a CPU and on an Ascend device. It is one
 // little-endian blob, the header first, every section 64-byte aligned. One image serves all ranks; the rank is an argument
 // of a launch.
 // Written by `python -m hpmoe.kernels.schema`; a test holds it equal to the definitions.
