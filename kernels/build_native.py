@@ -1,14 +1,17 @@
 """Compiles the C++ sources into shared libraries, loaded through ctypes: the runtime of cpu/, the emulator, and the planner.
 
-`pip install` runs it by way of the setuptools commands below; `python -m hpmoe.kernels.build_native` compiles again
-after a source has changed.
+`pip install` runs the setuptools commands below, which keep what they compile in build/native/ of the source tree and use it
+again while compiler and sources are the same. `python -m hpmoe.kernels.build_native` compiles after a source has changed.
 """
 
+import hashlib
 import os
 import shlex
 import shutil
 import subprocess
 import tempfile
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,6 +29,8 @@ LIBRARIES = {"hpmoe/kernels/_native.so": (KERNELS, ("core/*.cc", "cpu/*.cc", "li
                                             ("ascendc/*.cpp", "ascendc/emulator/*.cc", "core/image.cc", "core/stuck.cc",
                                                   "cpu/convert.cc")),
              "hpmoe/planner/_planner.so": (PLANNER, ("*.cc",))}
+KEPT = KERNELS.parent / "build" / "native"
+SECONDS_EACH = 2.0  # of a source file on one core, for the announcement
 FLAGS = ("-std=c++17", "-O3", "-Wall", "-Wextra", "-fPIC", "-pthread")
 
 
@@ -45,11 +50,11 @@ def find_compiler() -> list[str]:
     )
 
 
-def compile_library(name: str, library: str | Path | None = None) -> None:
-    """Compiles the library `name` of LIBRARIES into the file `library`, beside its sources where None.
+def compile_library(name: str, library: str | Path | None = None, tell: Callable[[str], None] = lambda text: None) -> None:
+    """Compiles the library `name` of LIBRARIES into the file `library`, or beside its sources if None.
 
-    Each source is an object of its own, as many at once as there are cores. The library is replaced in one step: a
-    running process may have it open.
+    Compiles one source per core at a time; `tell` gets a line at the start and after each quarter of the sources. Replaces
+    the library in one step, because a running process may have it open.
     """
     folder, patterns = LIBRARIES[name]
     sources = sorted(path for pattern in patterns for path in folder.glob(pattern))
@@ -60,10 +65,16 @@ def compile_library(name: str, library: str | Path | None = None) -> None:
     compiler = find_compiler()
     includes = ["-I", str(folder), "-I", str(folder / "ascendc" / "emulator")]
     try:
-        with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            objects = [Path(scratch, f"{number}.o") for number in range(len(sources))]
-            list(pool.map(lambda source, made: run_compiler([*compiler, *FLAGS, *includes, "-c", str(source)], made),
-                          sources, objects))
+        count, cores, begin = len(sources), len(os.sched_getaffinity(0)), time.monotonic()
+        estimate = count * SECONDS_EACH / cores
+        tell(f"compiling {Path(name).name}: {count} C++ files on {cores} cores, about {estimate:.0f} s if they are idle")
+        with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(cores) as pool:
+            objects = [Path(scratch, f"{number}.o") for number in range(count)]
+            made = pool.map(lambda source, made: run_compiler([*compiler, *FLAGS, *includes, "-c", str(source)], made),
+                            sources, objects)
+            for done, _ in enumerate(made, 1):
+                if done in {count * quarter // 4 for quarter in (1, 2, 3, 4)}:
+                    tell(f"{Path(name).name}: {done} of {count} files, {time.monotonic() - begin:.0f} s")
             run_compiler([*compiler, *FLAGS, "-shared", *map(str, objects), "-ldl"], partial)
         partial.replace(library)
     finally:
@@ -78,6 +89,40 @@ def run_compiler(command: list[str], made: Path) -> None:
     if status or not made.exists():
         how = f", killed by signal {-status}" if status < 0 else "" if status else ", nothing was written"
         raise CompileError(f"compiling hpmoe's native library failed{how}: {shlex.join(command)}")
+
+
+def compile_once(name: str, library: Path) -> None:
+    """Copies the library `name` from KEPT into the file `library`; compiles it first if compiler or sources have changed."""
+    kept = KEPT / f"{Path(name).stem}-{_fingerprint(LIBRARIES[name][0])}.so"
+    if kept.exists():
+        announce(f"{Path(name).stem}: unchanged since the last installation, not compiled again")
+    else:
+        compile_library(name, kept, announce)
+        for old in set(KEPT.glob(f"{Path(name).stem}-*.so")) - {kept}:
+            old.unlink(missing_ok=True)
+    library.parent.mkdir(parents=True, exist_ok=True)
+    partial = library.with_name(f"{library.name}.{os.getpid()}")
+    shutil.copy(kept, partial)
+    partial.replace(library)
+
+
+def _fingerprint(folder: Path) -> str:
+    """Returns a hash of the compiler, its version, the flags, and the C++ files below a folder."""
+    compiler = find_compiler()
+    version = subprocess.run([*compiler, "--version"], capture_output=True).stdout
+    found = hashlib.sha256(repr((compiler, version, FLAGS)).encode())
+    for path in sorted(p for p in folder.rglob("*") if p.suffix in (".h", ".cc", ".cpp", ".asc")):
+        found.update(str(path.relative_to(folder)).encode() + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def announce(text: str) -> None:
+    """Prints a line on the terminal, if the process has one, because pip hides the output of builds."""
+    try:
+        with open("/dev/tty", "w") as terminal:
+            print(f"\r\033[Khpmoe: {text}", file=terminal)
+    except OSError:
+        print(f"hpmoe: {text}", flush=True)
 
 
 def forget_unfinished(library: Path) -> None:
@@ -108,7 +153,8 @@ class BuildNative(Command):
 
     def run(self) -> None:
         for name in LIBRARIES:
-            compile_library(name, None if self.editable_mode else Path(str(self.build_lib), name))
+            beside = LIBRARIES[name][0] / Path(name).name
+            compile_once(name, beside if self.editable_mode else Path(str(self.build_lib), name))
 
     def get_outputs(self) -> list[str]:
         return [str(Path(str(self.build_lib), name)) for name in LIBRARIES]

@@ -31,8 +31,9 @@ from hpmoe.support.cached_files import Fields
 from hpmoe.support.known import known
 from hpmoe.support.versions import numbers, untested_mindspore, version
 
-SUMMARY = "says what is installed, and which targets are usable and why others are not"
+SUMMARY = "says which targets are ready, and what is missing for the others"
 NOTES = """\
+  hpmoe doctor --verbose
   hpmoe doctor --target=ascend
 Exits with 1 where something hpmoe needs does not fit, MindSpore included, or the cpu target is not usable."""
 
@@ -40,6 +41,7 @@ OTHERS = ("chex", "jax", "torch", "hypothesis", "matplotlib")
 
 
 def define(values: flags.FlagValues) -> None:
+    options.define_switch(values, "verbose", "print versions, libraries, launchers and limits, too")
     options.define_choice(values, "target", None, "instead: what its kernel runs and what it refuses", target_names())
 
 
@@ -49,7 +51,8 @@ def run(o: flags.FlagValues) -> int:
         print(json.dumps(found) if o.json else "\n".join(doctor_reach.lines(found)))
         return 0
     report = diagnosis()
-    print(json.dumps(report) if o.json else "\n".join(report_lines(report)))
+    lines = [report["verdict"], *(report_lines(report) if o.verbose else fault_lines(report))]
+    print(json.dumps(report) if o.json else "\n".join(lines))
     return 0 if report["ok"] else 1
 
 
@@ -60,6 +63,7 @@ def diagnosis() -> Fields:
                "ascend": ascend_target(os.environ, DEVICES)}
     faults = mindspore_checks.faults()
     return {
+        "verdict": verdict(targets),
         "ok": all(p["fits"] for p in packages.values()) and targets["cpu"]["usable"] and not any(faults.values()),
         "hpmoe": {"version": version("hpmoe"), "folder": str(Path(hpmoe.__file__).parent)},
         "python": {"version": platform.python_version(), "executable": sys.executable},
@@ -196,6 +200,31 @@ def emulator_target() -> Fields:
 # Text.
 
 
+def verdict(targets: Mapping[str, Fields]) -> str:
+    """Returns one line about the targets.
+
+    Example:
+        >>> verdict({"cpu": {"usable": True, "why": []}, "ascend": {"usable": False, "why": ["no CANN toolkit: x"]}})
+        'CPU: ready; Ascend: CANN missing'
+    """
+    words = []
+    for name, target in (("CPU", targets["cpu"]), ("Ascend", targets["ascend"])):
+        first = target["why"][0].partition(":")[0] if target["why"] else ""
+        missing = re.sub(r"^no (.+?)( toolkit| on PATH)?$", r"\1 missing", first)
+        words.append(f"{name}: {'ready' if target['usable'] else missing}")
+    return "; ".join(words)
+
+
+def fault_lines(r: Fields) -> list[str]:
+    """Returns what stops the CPU target or a package, each with its cause, and where the details are."""
+    lines = [f"{name} {p['version'] or 'missing'}: DOES NOT FIT, needs {p['needs']}"
+             for name, p in r["packages"].items() if not p["fits"]]
+    lines += [f"{name}: {p['untested']}" for name, p in r["packages"].items() if p["untested"]]
+    lines += [f"MindSpore's {name}: {fault}" for name, fault in r["private_names"].items() if fault]
+    lines += [] if r["targets"]["cpu"]["usable"] else r["targets"]["cpu"]["why"]
+    return [*(f"  {line}" for line in lines), "hpmoe doctor --verbose prints versions, libraries, launchers and limits"]
+
+
 def report_lines(r: Fields) -> list[str]:
     native, compiler, packages = r["native"], r["compiler"], r["packages"]
     rows = [("hpmoe", f"{r['hpmoe']['version'] or 'not installed as a package'}, {r['hpmoe']['folder']}"),
@@ -208,7 +237,7 @@ def report_lines(r: Fields) -> list[str]:
             ("gemm", {None: "none", "own": "own loop: MindSpore's oneDNN does not load"}.get(
                 native["gemm"], f"{native['gemm']} of {native['gemm_library']}")),
             ("products", native["products"] or "none")]
-    lines = [f"{name:<16}{text}" for name, text in rows]
+    lines = ["", *(f"{name:<16}{text}" for name, text in rows)]
     lines += ["", "packages"]
     lines += [f"  {name:<14}{p['version'] or 'missing':<10}{'ok' if p['fits'] else 'DOES NOT FIT'}, needs {p['needs']}"
               f"{p['untested'] and '; NOT TESTED: ' + p['untested']}"

@@ -28,12 +28,18 @@ def run_build(call, compiler, folder):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
+    return call_backend(call, compiler, folder)
+
+
+def call_backend(call, compiler, folder):
+    """Runs one hook of the build backend in the copy of the sources, without a terminal."""
     return subprocess.run(
         [sys.executable, "-c", f"from setuptools import build_meta; build_meta.{call}({str(folder)!r})"],
-        cwd=tree,
+        cwd=folder / "tree",
         env={**os.environ, "CXX": str(compiler)},
         capture_output=True,
         text=True,
+        start_new_session=True,
     )
 
 
@@ -111,6 +117,25 @@ def test_python_started_in_a_clone_says_what_to_do(tmp_path):
     assert python.returncode == 1 and python.stderr.splitlines()[-1] == (
         f"ImportError: import hpmoe: found the source folder {tmp_path}/hpmoe, which has no hpmoe.kernels; expected the "
         f"installed package. Start Python outside of {tmp_path}, or install with pip install -e {tmp_path}")
+
+
+def test_a_second_build_in_a_clone_compiles_nothing(tmp_path, fake_compiler):
+    """Until a source or the compiler changes; the lines for the terminal say so."""
+    def built(compiler=fake_compiler):
+        return call_backend("build_wheel", compiler, tmp_path).stdout
+
+    first = run_build("build_wheel", fake_compiler, tmp_path)
+    assert first.returncode == 0 and f"{fake_compiler} " in first.stdout
+    again = built()
+    assert f"{fake_compiler} " not in again and again.count("not compiled again") == len(build_native.LIBRARIES)
+    source = tmp_path / "tree" / "hpmoe" / "planner" / "planner.h"
+    source.write_text("// changed\n" + source.read_text())
+    changed = built()
+    assert "compiling _planner.so: " in changed and changed.count("not compiled again") == len(build_native.LIBRARIES) - 1
+    other = fake_compiler.with_name("other")
+    shutil.copy(fake_compiler, other)
+    assert "not compiled again" not in built(other)
+    assert len(list((tmp_path / "tree" / "build" / "native").iterdir())) == len(build_native.LIBRARIES)
 
 
 def test_build_without_compiler_says_what_to_install(tmp_path):
