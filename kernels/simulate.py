@@ -66,15 +66,15 @@ def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing
     shares memory and link bandwidth with the other tasks of that moment; see `Machine`. The result is deterministic.
 
     Args:
-        flow: with queues, as `assign_queues` makes it; or Stages of such.
-        machine: what to run it on, with as many queues of each kind as the flow; the one it was assigned for where None.
-        routing: for each rank its topk_ids [T, K], the same for every route; perfectly balanced where None. A number is an
-            imbalance: one rank receives that many times the rows of the mean, the others share the rest.
-        seed: of the routing that an imbalance stands for: which rank is hot, and which experts each token takes.
-        topk_weights: for each rank its topk_weights [T, K], read where drop_policy is "probs" and given with routing then.
-            Where both are None all weights are equal, and the last entries over a capacity are dropped.
-        num_tokens: tokens of each rank; all rows of topk_ids by default.
-        loads: tokens of each expert, [E], instead of a routing: ids are drawn with `seed` in proportion to them.
+        flow: a Taskflow with queues, as `assign_queues` makes it, or Stages of such.
+        machine: the machine to simulate, with as many queues of each kind as the flow; None for the machine of the flow.
+        routing: topk_ids [T, K] of each rank, used by every route; None for balanced routing. A number is an imbalance: one
+            rank receives that many times the mean rows, the others share the rest.
+        seed: of an imbalance: decides the hot rank and each token's experts.
+        topk_weights: topk_weights [T, K] of each rank, for drop_policy "probs" together with routing. If both are None all
+            weights are equal, and the last entries over a capacity are dropped.
+        num_tokens: number of tokens of each rank; all rows of topk_ids by default.
+        loads: tokens of each expert, [E], instead of a routing: samples ids with `seed` in proportion to loads.
 
     Returns:
         A Timeline, whose times are simulated; of Stages one for each, whose launches follow one another.

@@ -143,16 +143,14 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None, policy: 
 
     Args:
         f: the staged function.
-        machine: what the queues are for; where None what tile_partition was told, or the CPU of this process, shared by the
-            ranks.
+        machine: the machine of the queues; by default that of tile_partition, or the CPU of this process.
         policy: "critical_path" (list scheduling on task costs), "round_robin", "stage_order" (operator after operator),
             "expert_barrier" (the order of the paper's public implementation), or a function (taskflow, machine) -> one array
             of task indices for each queue, in order. `hpmoe.autotune` tries two.
-        priority: which task list scheduling takes where several are ready, instead of its own choice: a function taskflow ->
-            a number for each task, [num_tasks], of which the largest is taken first, and of equal ones the first task. The
-            taskflow's `machine` is what the queues are for; `hpmoe.rewriting.expected_rows` returns how full slots are
-            expected to be. No task is put before one that it waits for, with any numbers. Under another policy a task is in
-            the queue that this gives it, and the priority orders the queue.
+        priority: order of ready tasks in list scheduling: a function taskflow -> a number for each task, [num_tasks]. The
+            largest is taken first; of equal ones the first task. A task never precedes its waits. The function can read
+            `taskflow.machine`, and `hpmoe.rewriting.expected_rows(taskflow)` for how full slots are expected to be. Under
+            another policy the priority only orders each queue.
 
     Raises:
         ArgumentError: an option is none of these, or a priority gives no number, or NaN, for a task.

@@ -38,26 +38,26 @@ def replicate_experts(program: Program, *, loads: Sequence[float] | np.ndarray, 
     its entries for an expert, in their order, into one run for each, in proportion to the planned shares. In the backward
     pass the gradients of the copies are put back, and the owner's weight gradient begins with their sum.
 
-    Results are bitwise those without copies, since each row is the same product. So are gradients, but those of copied
-    experts' weights, which are the same products summed in another order (in half precision, what a copy gives back is
-    rounded once). Copies pay where their rows cost more than moving their weights, and lose where batches are small:
-    `min_load` keeps these away, and `hpmoe simulate --replicas` shows both. Quantised weights are copied with their scales.
+    Results and gradients are bitwise those without replicas, except weight gradients of replicated experts: these are summed
+    in another order, and in half precision a replica's part is rounded once. Replicas pay if computing their rows takes
+    longer than moving their weights, and lose with small batches: `min_load` prevents these, and `hpmoe simulate --replicas`
+    shows both. Quantised weights are copied with their scales.
 
     Rewrite:
         a = route[...] topk_ids                    c = grouped_matmul b w a
         ->
         a = route[... placement=0@1] topk_ids      d = replicate_weights w a      c = grouped_matmul b w a d
 
-    Requires: a plain function with a dispatch, or one under transforms of the traced Program. What
-        received rows meet beside the experts' weights, such as a scale for each column, is the same on all ranks.
+    Requires: a plain function with a dispatch, or one under transforms of the traced Program. Other
+        operands of received rows, such as a scale for each column, are equal on all ranks.
     Ensures: the same function; unchanged where no rank is above the mean.
 
     Args:
         f: the function.
-        loads: [num_experts], the expected load of each expert of all ranks, in any unit; ids of -1 are no load.
-        replicas: how many copies each rank can hold.
-        min_load: what a copy must take at least to be made, in the unit of the loads; where these are rows of a step, as
-            many as a rank computes while an expert's weights are under way.
+        loads: [num_experts], the expected load of each expert of all ranks, in any unit; do not count masked entries (-1).
+        replicas: the most replicas that each rank can hold.
+        min_load: the least load that a replica must take, in the unit of `loads`. If loads are rows of a step, use the rows
+            that a rank computes in the time in which an expert's weights are sent.
 
     Raises:
         ArgumentError: loads are not numbers for the experts of the function, replicas is not a positive int, or min_load is

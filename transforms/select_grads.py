@@ -16,11 +16,11 @@ def _check(of: Sequence[str]) -> None:
 
 @transform(requires="program", once=True, check=_check)
 def select_grads(program: Program, *, of: Sequence[str]) -> Program:
-    """Takes gradients of some arguments alone: the backward pass computes nothing for the others, which get zeros.
+    """Takes gradients only of some arguments; the backward pass computes no others, which are zeros.
 
-    MindSpore already tells a kernel which tensors are frozen, by `requires_grad=False` or `stop_gradient`, and the kernel
-    leaves their gradients out. It does not tell that `ms.grad(f, 0)` reads the gradient of the first argument alone, nor,
-    in a compiled graph, which parameters are frozen: name there what is trained.
+    Use it in two cases. `ms.grad(f, 0)` does not tell a kernel that only the first gradient is read. A compiled graph does
+    not tell it which parameters are frozen. Elsewhere kernels leave out gradients of tensors with `requires_grad=False` or
+    `stop_gradient` by themselves.
 
     Rewrite:
         d = grouped_weight_grad x dy route

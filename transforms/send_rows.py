@@ -43,8 +43,7 @@ def send_rows(program: Program, *, scheme: str = "auto", machine: Machine | None
     sum that is sent back is rounded once more. Sums of "deduplicated" begin when the last expert of the rank is done.
 
     Rewrite: see transforms/send_deduplicated.py and transforms/send_hierarchical.py.
-    Requires: a plain function with a dispatch or combine; transforms whose result is differentiated, such as limit_rows,
-    come
+    Requires: a plain function with a dispatch or combine; transforms of the traced Program, such as limit_rows, come
         before it.
     Ensures: the same function; an unchanged Program if the scheme moves rows as "direct" does, as on one rank, or without
         `nodes`.

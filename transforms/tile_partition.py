@@ -41,10 +41,10 @@ def tile_partition(program: Program, *, rows: Size = None, cols: Size = None,
 
     Args:
         f: the function.
-        rows: rows of a slot and of a tile of tokens; the machine's default where None; "auto" chooses among half, once and
-            twice that the tile with the least expected time, for the shapes and received rows of each plan.
-        cols: columns of a tile, in the same way; "auto" goes up to four times the default.
-        machine: what it will run on, also the default of the transforms after it; the CPU of this process where None.
+        rows: rows of a slot and of a tile of tokens; None for the machine's default. "auto" chooses among half, once and
+            twice the default the tile with the least expected time, for the shapes and received rows of each plan.
+        cols: columns of a tile, likewise; "auto" goes up to four times the default.
+        machine: the machine to plan for, also the default of later transforms; None for the CPU of this process.
 
     Raises:
         ArgumentError: an option is none of these.

@@ -21,9 +21,8 @@ class Mesh:
     """The ranks that run one per-rank function together: `ep` expert-parallel groups of `tp` ranks each.
 
     `hpmoe.spmd`, `hpmoe.trace` and `lower` of a staged function take a mesh.
-    Group g holds experts g*E_local .. (g+1)*E_local-1. With tp=1 its rank holds them whole; else rank g*tp + s holds shard
-    s:
-    a tp-th of the columns of gate and up, and the rows of down that belong to these.
+    Group g holds experts g*E_local .. (g+1)*E_local-1. With tp=1 its rank holds them whole; else rank g*tp + s holds shard s
+    of each: a tp-th of the columns of gate and up, and the matching rows of down.
 
     Attributes:
         ep: number of expert-parallel groups.

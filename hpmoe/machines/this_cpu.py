@@ -21,9 +21,9 @@ def cpu(num_workers: int | None = None, ep_size: int = 1, calibrated: bool = Fal
     `hpmoe calibrate` measured here, with which `hpmoe.simulate` predicts what a launch takes.
 
     Args:
-        num_workers: of each rank; by default all ranks together have several for each core of the process. Any free core
-        serves them, so that slow and interrupted cores do less, and a measured Timeline shows a worker busy no more
-        than its share of a core.
+        num_workers: workers of each rank; by default all ranks together have several for each core of the process. Any free
+            core serves them, so that slow and interrupted cores do less, and a measured Timeline shows a worker busy no
+            more than its share of a core.
         ep_size: ranks that share the cores.
         calibrated: take what `hpmoe calibrate` has stored for this CPU, number of cores and version of hpmoe.
 

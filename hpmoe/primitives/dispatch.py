@@ -53,28 +53,25 @@ def dispatch(hidden_states: Tensor, topk_ids: Tensor, *, num_local_experts: int,
              expert_alignment: int = 1) -> tuple[Tensor, Route]:
     """Sends each token's row to the ranks of its experts, compacted there by expert.
 
-    With a capacity_factor an expert takes at most ceil(num_tokens * top_k / num_experts * capacity_factor) entries of each
-    rank, the rule of Megatron-LM's and MindFormers' `get_capacity`; num_tokens are the rank's own, without padding. An entry
-    is a (token, choice); a dropped one has no row, adds nothing to `combine`, whose weights are not renormalised, and no
-    gradient flows through it.
+    With a capacity_factor, an expert takes at most ceil(num_tokens * top_k / num_experts * capacity_factor) entries (token,
+    choice) of each rank, as Megatron-LM's and MindFormers' `get_capacity` computes it; num_tokens excludes padding. A
+    dropped entry has no row, adds nothing to `combine`, whose weights are not renormalised, and has no gradient.
 
-    An id of -1 is no expert: what top-p routing, padding, null experts or masks leave out. Its entry has no row, takes no
-    capacity and is not counted, neither as a token of an expert nor as dropped. Its weight is never read and gets a gradient
-    of zero; a token without any expert gets zeros. capacity_factor still counts all num_tokens * top_k entries.
+    An id of -1 is a masked entry, such as top-p routing, padding or null experts have. It has no row, uses no capacity and
+    is not counted. Its weight is never read and has gradient zero; a token without experts gets zeros.
 
-    With an expert_alignment the rows of each expert that has any are filled up to a multiple of it with rows of zeros, made
-    by the receiving rank. They count in `route.tokens_per_expert`, are computed like any other rows, and go nowhere.
+    An expert_alignment pads the rows of each expert that has any with rows of zeros, made by the receiving rank. They count
+    in `route.tokens_per_expert`, are computed like other rows, and are ignored by `combine`.
 
     Args:
         hidden_states: [T, H].
-        topk_ids: [T, K] int32 or int64, distinct global expert ids of each token, or -1 any number of times; given, or
-            computed by the function.
-        num_local_experts: experts of this rank, or of which it has a shard, `weight.shape[0]`; the model has that many times
-            the mesh's ep_size.
-        capacity_factor: a positive number, or None where experts take all entries.
-        drop_policy: what happens to entries over capacity: "error" raises; "position" drops the last ones in the order of
-            tokens; "probs" drops those of the smallest topk_weights, of equal ones the last.
-        topk_weights: [T, K] floats, read by "probs" alone; those of experts must be numbers.
+        topk_ids: [T, K] int32 or int64: distinct global expert ids of each token, or -1; an argument or computed.
+        num_local_experts: experts of this rank or, with shards, of its group: `weight.shape[0]`. The model has
+            num_local_experts * ep_size experts.
+        capacity_factor: a positive number, or None for unlimited experts.
+        drop_policy: policy for entries over capacity: "error" raises; "position" drops the last ones in token order;
+            "probs" drops those with the smallest topk_weights, the last if equal.
+        topk_weights: [T, K] floats, read only by "probs"; weights of experts must not be NaN.
         expert_alignment: the multiple, at most 65,536; 1 adds no rows.
 
     Returns:
@@ -136,7 +133,7 @@ def _deciding(capacity: Capacity | None, topk_weights: Tensor | None) -> list[Te
 
 @suggests_keywords
 def combine(rows: Tensor, route: Route, topk_weights: Tensor | None = None) -> Tensor:
-    """Sends each row back to its token and sums a token's rows, weighted where weights are given.
+    """Sends each row back to its token and sums a token's rows, with weights if given.
 
     Args:
         rows: [R, H], one for each received row of the route.
@@ -144,8 +141,7 @@ def combine(rows: Tensor, route: Route, topk_weights: Tensor | None = None) -> T
         topk_weights: optional [T, K], in float32 or half precision; without it every weight is 1.
 
     Returns:
-        [T, H], out[t] = sum over k of topk_weights[t, k] * row of entry (t, k), without the entries that have no row:
-        dropped ones, and those whose id is -1.
+        [T, H], out[t] = sum over k of topk_weights[t, k] * row of entry (t, k). Dropped and masked entries (-1) add nothing.
 
     Raises:
         ArgumentError: shapes or dtypes do not fit the route.

@@ -29,27 +29,29 @@ grouped.tile(lambda tiler, eqn: tile_matmul(tiler, eqn, row_modes.SLOT_EXPERT, e
 @suggests_keywords
 def grouped_matmul(rows: Tensor, weight: Tensor, route: Route, *, bias: Tensor | None = None, scale: Tensor | None = None,
                    row_dtype: str | None = None) -> Tensor:
-    """Multiplies each received row by the weight matrix of its expert, and adds the expert's bias where one is given.
+    """Multiplies each received row by the weight matrix of its expert, and adds the expert's bias if given.
 
-    Quantised weights come with a `scale` of each column; element [k, n] of expert e is weight[e, k, n] * scale[e, n]. Rows
-    stay as they are (W8), or are rounded to `row_dtype` first, with a scale of their own (W8A8):
+    A quantised weight needs `scale`: element [k, n] of expert e is weight[e, k, n] * scale[e, n]. Rows are multiplied as
+    floats (W8), or rounded to `row_dtype` first with a scale per row (W8A8):
+
         W8    out[r, n] = (sum_k x[r, k] * weight[e, k, n]) * scale[e, n], summed in float32
-        W8A8  out[r, n] = float32(sum_k q[r, k] * weight[e, k, n]) * s[r] * scale[e, n], the sum exact in int32, where
-              s[r] = amax_k |x[r, k]| / 127 and q[r, k] is x[r, k] / s[r], rounded to nearest even; of float8_e4m3fn
-              / 448, and products, which are exact, are summed in float32
-    Weights of mxfp8 (OCP MX) have a scale for each 32 elements of a column, 2^(scale[e, n, k // 32] - 127), and W8A8 rounds
-    rows to mxfp8, too. Gradients go straight through the rounding of rows; weights of bytes have none, float scales do.
+        W8A8  out[r, n] = float32(sum_k q[r, k] * weight[e, k, n]) * s[r] * scale[e, n], with q[r, k] = x[r, k] / s[r]
+              rounded to nearest even and s[r] = amax_k |x[r, k]| / L. int8: L = 127, the sum is exact in int32.
+              float8_e4m3fn: L = 448, products are exact and summed in float32.
+
+    mxfp8 (OCP MX) has a scale for each 32 elements of a column, 2^(scale[e, n, k // 32] - 127); W8A8 rounds rows to mxfp8,
+    too. Gradients treat rounding of rows as the identity. Quantised weights have no gradient; float scales do.
 
     Args:
         rows: [R, K], from `hpmoe.dispatch` or computed row by row from it.
-        weight: [num_local_experts, K, N], of the same dtype; or float32 beside rows in half precision: it is rounded to
-            their dtype, as `auto_mixed_precision` does it for a Dense, and its gradient is float32. Quantised: int8, or
-            uint8 that holds float8_e4m3fn; of mxfp8 transposed, [num_local_experts, N, K], so that blocks lie side by side.
+        weight: [num_local_experts, K, N] of the rows' dtype, or float32 beside rows in half precision: rounded to their
+            dtype, as `auto_mixed_precision` does for a Dense, with a float32 gradient. Quantised: int8, or uint8 that holds
+            float8_e4m3fn; for mxfp8 transposed, [num_local_experts, N, K].
         route: the second result of `hpmoe.dispatch`.
-        bias: optional [num_local_experts, N], in the same way.
-        scale: [num_local_experts, N] floats, beside a quantised weight alone; of mxfp8 [num_local_experts, N,
-            ceil(K / 32)] uint8 that hold e8m0.
-        row_dtype: for W8A8 what elements of the weight are, "int8", "float8_e4m3fn" or "mxfp8"; None for rows as they are.
+        bias: optional [num_local_experts, N], of the same dtypes.
+        scale: for quantised weights, [num_local_experts, N] floats; for mxfp8 [num_local_experts, N, ceil(K / 32)] uint8
+            that hold e8m0.
+        row_dtype: for W8A8 the weight's element type, "int8", "float8_e4m3fn" or "mxfp8"; None for W8.
 
     Returns:
         [R, N].

@@ -31,8 +31,8 @@ def trace(f: Function, *args: object, mesh: Mesh | None = None, **kwargs: object
     Args:
         f: a pure function of tensors, one rank's share where a mesh is given. It may call mint, ops, Tensor methods,
             operators, cells, other functions and hpmoe's primitives.
-        args, kwargs: pytrees of MindSpore tensors, NumPy arrays and `hpmoe.ShapeDtypeStruct`; other leaves are passed on as
-        they are.
+        args, kwargs: pytrees of MindSpore tensors, NumPy arrays and `hpmoe.ShapeDtypeStruct`; other leaves are passed on
+            unchanged.
         mesh: the ranks that run `f` together; one by default.
 
     Returns:
