@@ -13,7 +13,7 @@ from hpmoe.support.keywords import suggests_keywords
 
 @dataclasses.dataclass(frozen=True)
 class ClampedSwiglu:
-    """What `clamped_swiglu` returns."""
+    """The activation that `clamped_swiglu` returns."""
 
     limit: float
 
@@ -24,7 +24,7 @@ class ClampedSwiglu:
 
 @dataclasses.dataclass(frozen=True)
 class GptOssSwiglu:
-    """What `gpt_oss_swiglu` returns."""
+    """The activation that `gpt_oss_swiglu` returns."""
 
     limit: float
     alpha: float
@@ -84,7 +84,7 @@ def gpt_oss_swiglu(limit: float = 7.0, alpha: float = 1.702) -> GptOssSwiglu:
 
 
 def relu2(x: Tensor) -> Tensor:
-    """Returns the squares of what is positive, the activation of Nemotron's experts, which have no gate.
+    """Returns relu(x)^2, the activation of Nemotron's experts, which have no gate.
 
     Example:
         >>> import mindspore as ms

@@ -1,4 +1,4 @@
-"""Folders of safetensors files, whose index says which array lies in which file; and arrays in memory in their place."""
+"""Folders of safetensors files with an index of the file of each array, and arrays in memory."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _is_file_name(name: object) -> bool:
 
 
 def _in_memory(who: str, name: str, value: Array) -> Stored:
-    """An array of NumPy, MindSpore or PyTorch."""
+    """Returns an array of NumPy, MindSpore or PyTorch as a Stored."""
     kind = str(getattr(value, "dtype", "")).removeprefix("torch.")
     if hasattr(value, "detach"):
         bits = {"bfloat16": "int16", FP8: "uint8"}.get(kind)

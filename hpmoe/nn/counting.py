@@ -1,4 +1,4 @@
-"""Counting: the tokens of the calls that an update of the bias, or a move of experts, goes by.
+"""Counts of the tokens of each expert, for an update of the bias or a move of experts.
 
 A call counts if its Cell is in training mode, or if a gradient passes through it. In training mode the call itself adds its
 counts; a forward pass that is run again for its gradient adds nothing. Otherwise the backward pass of the call adds them,
@@ -16,7 +16,7 @@ from hpmoe.support.mindspore_private import Differentiable, Eager, recomputes, t
 
 
 def count(is_training: bool, out: Tensor, loss: Tensor, tokens: Tensor, counted: Parameter) -> tuple[Tensor, Tensor]:
-    """The output and loss of a call; adds its tokens [E] int64 to each row of `counted` [N, E] if the call counts."""
+    """Returns the output and loss of a call; adds its tokens [E] to each row of `counted` [N, E] if the call counts."""
     tokens = mint.broadcast_to(tokens, counted.shape)
     if not is_training:
         return _by_backward(out, loss, tokens, counted)
@@ -35,7 +35,7 @@ class _ByBackward(nn.Cell):
     """Returns the output and loss; their gradient adds the tokens to what is counted."""
 
     def __call__(self, out: Tensor, loss: Tensor, tokens: Tensor, counted: Parameter) -> tuple[Tensor, Tensor]:
-        """PyNative; a compiled graph takes `construct` and `bprop`."""
+        """Runs in PyNative; a compiled graph takes `construct` and `bprop`."""
         return _Counted.apply(tokens, counted, out, loss) if takes_gradient() else (out, loss)
 
     def construct(self, out, loss, tokens, counted):

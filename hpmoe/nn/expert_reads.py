@@ -1,4 +1,4 @@
-"""Reading arrays of a checkpoint into those of Parameters, one expert at a time, and of a shard no other bytes."""
+"""Reads arrays of a checkpoint into those of Parameters, one expert at a time; a shard reads only its bytes."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ SPLITS = ("gate_up", "columns", "rows", "first", "all")
 
 @suggests_keywords
 def shard_experts(weight: Array, mesh: Mesh, split: str) -> Array:
-    """A weight of all experts as each rank of a mesh has it, differentiable.
+    """Cuts a weight of all experts into the parts of each rank of a mesh; differentiable.
 
     Args:
         weight: [E, ...], a Tensor or an array of NumPy, with experts in the order of their places, see `GroupedMLP`.
@@ -57,7 +57,7 @@ def shard_experts(weight: Array, mesh: Mesh, split: str) -> Array:
 
 @suggests_keywords
 def unshard_experts(weights: Array, mesh: Mesh, split: str) -> Array:
-    """The weight of all experts, of what each rank of a mesh has: undoes `shard_experts`.
+    """Joins the parts of each rank of a mesh to the weight of all experts; the inverse of `shard_experts`.
 
     Args:
         weights: [num_ranks, E / ep_size, ...], a Tensor or an array of NumPy.
@@ -94,7 +94,7 @@ def unshard_experts(weights: Array, mesh: Mesh, split: str) -> Array:
 
 
 def _checked(who: str, weight: object, mesh: object, split: object, first: int) -> tuple[int, ...]:
-    """The shape of a weight of experts in dimension `first`, once the arguments are checked."""
+    """Checks the arguments; returns the shape of a weight with experts in dimension `first`."""
     check_argument(isinstance(mesh, Mesh), who, "mesh", repr(mesh), "an hpmoe.Mesh")
     check_argument(is_name(split, SPLITS), who, "split", repr(split), f"one of {', '.join(SPLITS)}")
     is_weight = isinstance(weight, (Tensor, np.ndarray)) and len(weight.shape) > first + (2 if split == "rows" else 1)
@@ -105,12 +105,12 @@ def _checked(who: str, weight: object, mesh: object, split: object, first: int) 
 
 
 def _axis_and_parts(num_dims: int, split: str) -> tuple[int, int]:
-    """The dimension of a weight that shards divide, and how many equal parts of it are divided alike."""
+    """Returns the dimension of a weight that shards divide, and the number of its parts that are divided alike."""
     return (1 if split == "rows" else num_dims - 1), 2 if split == "gate_up" else 1
 
 
 def _steps(shape: Sequence[int], ep_size: int, tp_size: int, split: str) -> tuple[tuple[int, ...], ...]:
-    """What takes a weight [E, ...] to its ranks: the dimensions it is cut in, their order then, and the shape at last.
+    """Returns (reshape, permutation, reshape) that cut a weight [E, ...] into the parts of its ranks.
 
     If split is "first" or "all", the second dimension has one shard.
     """
@@ -132,7 +132,7 @@ steps_to_ranks = constexpr(_steps)
 
 
 def by_rank(weight: Tensor, ep_size: int, tp_size: int, split: str) -> Tensor:
-    """`shard_experts` of a Tensor, also in graphs."""
+    """Runs `shard_experts` on a Tensor, also in graphs."""
     cut, order, of_ranks = steps_to_ranks(weight.shape, ep_size, tp_size, split)
     if tp_size == 1:
         return reshaped(weight, of_ranks)
@@ -144,15 +144,14 @@ def by_rank(weight: Tensor, ep_size: int, tp_size: int, split: str) -> Tensor:
 
 
 def _moved(x: Tensor, cut: Sequence[int], order: Sequence[int], shape: Sequence[int]) -> Tensor:
-    """x cut into more dimensions, these in another order, as another shape. Graphs for CPUs have none of it for bfloat16,
-    which float32 holds exactly."""
+    """Reshapes, permutes and reshapes x; bfloat16 in graphs as float32, since graphs for CPUs lack the operations."""
     if in_graph() and x.dtype == ms.bfloat16:
         return mint.reshape(mint.permute(mint.reshape(x.astype(ms.float32), cut), order), shape).astype(ms.bfloat16)
     return mint.reshape(mint.permute(mint.reshape(x, cut), order), shape)
 
 
 def own_experts(weight: Parameter, mesh: Mesh | None, split: str) -> Parameter:
-    """A Parameter of all experts, [E, ...]; where ranks are processes, of this one's alone, with the same values."""
+    """Returns a Parameter of all experts, [E, ...]; on processes one of only the experts of this rank."""
     if not isinstance(mesh, World) or mesh.num_ranks == 1:
         return weight
     mine = shard_experts(weight, mesh, split)[mesh.rank % mesh.num_ranks].copy()

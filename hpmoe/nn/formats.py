@@ -1,4 +1,4 @@
-"""How checkpoints of Hugging Face models name and lay out the arrays of a mixture-of-experts block."""
+"""Names and layouts of the arrays of a mixture-of-experts block in checkpoints of Hugging Face models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Entry(NamedTuple):
-    """One array of a checkpoint, and the Parameter, or part of one, that it holds.
+    """An array of a checkpoint, and the Parameter, or part of one, that it holds.
 
     `name` has an {e} if every expert has an array of its own, and starts with "^" if the array lies beside the block.
     `part` says which columns of a gated Parameter the array has: "gate" or "up" alone, or both: "both" as the Parameter has
@@ -74,7 +74,7 @@ def is_alternating(entries: Entries) -> bool:
 
 
 def pairs(entry: Entry, parameter: np.ndarray, stored: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Views of a Parameter's array and of a checkpoint's that are to be equal; of one expert, where the entry is of experts.
+    """Returns pairs of equal views of a Parameter's array and of a checkpoint's; of one expert, if the entry is of experts.
 
     Example:
         >>> entry = Entry("experts.{e}.up_proj.weight", "experts.weight1", "up", transposed=True)
@@ -101,7 +101,7 @@ def _halves(array: np.ndarray, axis: int, order: str) -> tuple[np.ndarray, np.nd
 
 
 def expert_shape(entry: Entry, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the shape that a checkpoint has of a Parameter's shape; of one expert, if the entry is of experts.
+    """Returns the shape in a checkpoint of a Parameter's shape; of one expert, if the entry is of experts.
 
     Example:
         >>> expert_shape(Entry("experts.{e}.up_proj.weight", "experts.weight1", "up", transposed=True), (8, 2, 6))

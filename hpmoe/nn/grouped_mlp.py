@@ -33,7 +33,7 @@ LORA = ("lora_a1", "lora_b1", "lora_a2", "lora_b2")  # Parameters of adapters, s
 
 @dataclasses.dataclass(frozen=True)
 class Experts:
-    """What experts compute: the options of `GroupedMLP`."""
+    """The computation of experts, by the options of `GroupedMLP`."""
 
     activation: Activation
     on_input: bool
@@ -42,7 +42,7 @@ class Experts:
 
     def __call__(self, hidden_states: Tensor, topk_ids: Tensor, topk_weights: Tensor, experts: Mapping[str, Tensor]
                  ) -> Tensor:
-        """What each token's experts make of it, weighted and summed, [T, H], by an experts' tensors."""
+        """Returns the weighted sum of the outputs of each token's experts, [T, H]."""
         topk_ids = physical_ids(topk_ids, experts["places"]) if "places" in experts else topk_ids
         rows, route = dispatch(hidden_states, topk_ids, num_local_experts=experts["weight1"].shape[0],
                                capacity_factor=self.capacity_factor, drop_policy=self.drop_policy, topk_weights=topk_weights)
@@ -166,7 +166,7 @@ class GroupedMLP(nn.Cell):
         self._keep_together()
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """What experts read, by name; with a rank axis where there is a mesh."""
+        """Returns the tensors that experts read, by name; with a rank axis if there is a mesh."""
         check_places(self.who, self.replaced)
         found = {"weight1": self._by_rank(self.weight1, "weight1"), "weight2": self._by_rank(self.weight2, "weight2")}
         if self.has_bias:

@@ -1,4 +1,4 @@
-"""Parameters of a layer from checkpoints of Hugging Face models, and back."""
+"""Loads Parameters of a layer from checkpoints of Hugging Face models, and saves them."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _fill(parameter: Parameter, arrays: Mapping[str, Stored], places: Mapping[st
 
 
 def _block(layer: nn.Cell, parameters: Mapping[str, Parameter], experts: range | None) -> Block:
-    """Returns what a layer asks of a checkpoint; a layer of processes its rank's experts, or shards of them."""
+    """Returns the Block of a layer; on processes that of its rank's experts, or shards of them."""
     own, num_zero = parameters["experts.weight1"].shape[0], _num_zero(layer)
     num_experts, mesh = parameters["router.weight"].shape[0] - num_zero, getattr(layer, "mesh", None)
     place = RankPlace.of(mesh if isinstance(mesh, World) else None)
@@ -197,7 +197,7 @@ def save_hugging_face(layer: nn.Cell | Mapping[str, nn.Cell], folder: str | os.P
 
 def _arrays_of(layer: nn.Cell, parameters: Mapping[str, Parameter], whole: WholeExperts, model: ModelType, model_type: str,
                prefix: str, fused: bool, dtype: str | None, dtypes: Mapping[str, str] | None) -> dict[str, Stored]:
-    """Returns what files of a type have of a layer, by what follows the prefix."""
+    """Returns the arrays of a layer in files of a type, by the name after the prefix."""
     masked = dict(layer.parameters_and_names()).get("router.masked")
     masked = [] if masked is None else masked.asnumpy().nonzero()[0].tolist()
     check_argument(not masked, SAVE, "layer", f"one whose experts {masked} are masked, which its models cannot say",
@@ -231,7 +231,7 @@ def _arrays_of(layer: nn.Cell, parameters: Mapping[str, Parameter], whole: Whole
 
 
 def _absent_shared(model: ModelType, entries: Entries, parameters: Mapping[str, Parameter]) -> dict[str, np.ndarray] | None:
-    """Returns the arrays that files have of no shared expert: some of width 0, or none; None if there must be one."""
+    """Returns the arrays in files of an absent shared expert: of width 0, or none; None if the type needs one."""
     first, last = SHARED
     if first in parameters or not any(entry.parameter == first for entry in entries):
         return {}
@@ -245,7 +245,7 @@ def _absent_shared(model: ModelType, entries: Entries, parameters: Mapping[str, 
 
 
 def _stored(name: str, place: Place, array: np.ndarray, whole: WholeExperts, num_zero: int, dtype: str | None) -> Stored:
-    """What a checkpoint has of a Parameter's array at a place; it is laid out where it is read."""
+    """Returns a checkpoint's array at a place, of a Parameter's; reading lays it out."""
     entry, num_experts = place.entry, len(whole.index)
     dtype = dtype_name(array.dtype) if dtype is None else dtype
     shape = stored_shape(entry, whole.shapes.get(entry.parameter, array.shape), num_experts, num_zero)
@@ -262,7 +262,7 @@ def _stored(name: str, place: Place, array: np.ndarray, whole: WholeExperts, num
 
 
 def _parameters(who: str, layer: nn.Cell) -> dict[str, Parameter]:
-    """What a checkpoint has of a layer, by the names of MoELayer."""
+    """Returns the Parameters of a layer that checkpoints have, by the names of MoELayer."""
     check_argument(isinstance(layer, nn.Cell), who, "layer", f"a {type(layer).__name__}", "a MoELayer, or a Cell like it")
     found = {name: p for name, p in layer.parameters_and_names() if name not in UNSTORED}
     check_argument("experts.scale1" not in found, who, "layer", "one whose weights are kept quantized", "one of floats",
@@ -274,7 +274,7 @@ def _parameters(who: str, layer: nn.Cell) -> dict[str, Parameter]:
 
 
 def _experts_at(who: str, layer: nn.Cell) -> np.ndarray | None:
-    """The expert at each place of the layer's weights; None if all are in order, as in a checkpoint."""
+    """Returns the expert at each place of the layer's weights; None if all are in order, as in a checkpoint."""
     places = dict(layer.parameters_and_names()).get("experts.places")
     at = None if places is None else experts_at(who, places)
     return None if at is None or (at == np.arange(len(at))).all() else at

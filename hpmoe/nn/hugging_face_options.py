@@ -1,4 +1,4 @@
-"""The options of a MoELayer that computes what the blocks of a Hugging Face model do, from its configuration."""
+"""Options of a MoELayer that computes the same as a block of a Hugging Face model, from its configuration."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def find_model(who: str, argument: str, name: object) -> ModelType:
 
 @suggests_keywords
 def hugging_face_options(config: Config, *, ignore: Sequence[str] = ()) -> Fields:
-    """Returns the options with which `MoELayer` computes what a Hugging Face model's mixture-of-experts blocks do.
+    """Returns the options of a `MoELayer` that computes the same as a block of a Hugging Face model.
 
     An option takes each field of the configuration, or the field is known to change no output of a block, or is None,
     False, 0 or empty; others are errors.

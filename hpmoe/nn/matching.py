@@ -1,4 +1,4 @@
-"""Which Parameter each array of a checkpoint belongs to, and what does not match."""
+"""The Parameter of each array of a checkpoint, and an error that lists what does not match."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IN_RANGE = EXACT | {"bfloat16": FLOATS}
 
 
 class Block(NamedTuple):
-    """What a layer asks of a checkpoint.
+    """The Parameters and experts that a layer needs of a checkpoint.
 
     Attributes:
         kinds: (dtype, shape) of the Parameters by name, of whole experts if the layer holds shards of them.
@@ -42,7 +42,7 @@ class Block(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where an array of a checkpoint belongs: its entry of the format, and the experts it has, where it is of experts."""
+    """The entry of the format of an array of a checkpoint, and its experts, if it is of experts."""
 
     entry: Entry
     experts: range
@@ -64,7 +64,7 @@ def places_of(entries: Iterable[Entry], parameters: Collection[str], num_experts
 
 
 class Match(NamedTuple):
-    """The names of a checkpoint beside those of one format."""
+    """A comparison of the names of a checkpoint with those of a format."""
 
     places: dict[str, Place]  # of what is to be read
     missing: list[str]
@@ -74,7 +74,7 @@ class Match(NamedTuple):
 
 
 def find_match(who: str, block: Block, arrays: Mapping[str, Stored], formats: Iterable[Entries]) -> Match:
-    """The names of a checkpoint beside those of the format that fits best.
+    """Compares the names of a checkpoint with those of the format that fits best.
 
     Raises:
         ArgumentError: formats that lay out the same arrays in different ways fit equally, or experts of the checkpoint have
@@ -93,7 +93,7 @@ def find_match(who: str, block: Block, arrays: Mapping[str, Stored], formats: It
 
 
 def _faults(match: Match, entries: Entries, block: Block, arrays: Mapping[str, Stored]) -> tuple[int, int]:
-    """Returns how many names differ, and how many shapes."""
+    """Returns the number of names that differ, and of shapes."""
     shapes = sum(arrays[name].shape != block.stored_shape(place.entry)
                  for name, place in match.places.items() if name in arrays)
     return sum(map(len, match[1:])), shapes + (is_gated(entries) != block.is_gated)
@@ -116,13 +116,13 @@ def _match(entries: Entries, block: Block, names: Mapping[str, Stored]) -> Match
 
 
 def homeless_of(entries: Iterable[Entry], parameters: Collection[str]) -> list[str]:
-    """The Parameters that a format has no array for."""
+    """Returns the Parameters that a format has no array for."""
     covered = {entry.parameter for entry in entries}
     return [name for name in parameters if name not in covered]
 
 
 def check_match(who: str, match: Match, arrays: Mapping[str, Stored], block: Block, allow_rounding: bool) -> None:
-    """ArgumentError with a list of all that differs, unless a checkpoint is of a layer's names, shapes and dtypes."""
+    """Raises ArgumentError with a list of all differences, unless a checkpoint has a layer's names, shapes and dtypes."""
     shapes, coded, rounded = [], [], []
     for name in match.places.keys() - set(match.missing):
         entry, stored = match.places[name].entry, arrays[name]

@@ -1,4 +1,4 @@
-"""Whether models of a type compute what a layer computes."""
+"""Checks that models of a type compute the same as a layer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULTS: Fields = {"moe_router_score_function": "softmax", "norm_topk_prob": Tr
 
 
 def semantics_of(layer: nn.Cell) -> Fields:
-    """Returns the options of a layer that change outputs and that no Parameter shows; those of the parts that it has."""
+    """Returns the options of a layer, and of its parts, that change outputs and that no Parameter shows."""
     found: Fields = {}
     if (choice := getattr(getattr(layer, "router", None), "choice", None)) is not None:
         found |= {"moe_router_score_function": {value: key for key, value in SCORES.items()}[choice.score],

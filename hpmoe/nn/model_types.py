@@ -14,7 +14,7 @@ Names = dict[str, tuple[str, ...]]  # fields by option; configurations have one 
 
 
 class ModelType(NamedTuple):
-    """A type of models.
+    """A model type: layouts, fields and options.
 
     Attributes:
         models: names for the page.
@@ -66,7 +66,7 @@ def _router(name: str = "gate.weight", bias: str = "", rows: str = "") -> Entrie
 
 
 def _both(names: tuple[str, str, str], before: Entries, after: Entries = (), memory: Entries = ()) -> tuple[Entries, ...]:
-    """Formats of files with an array for each expert, and of memory with one for all; `memory` is what precedes there."""
+    """Returns formats of files with an array for each expert, and of memory with one for all; `memory` precedes it there."""
     return (*before, *apart(*names), *after), (*(memory or before), *fused(), *after)
 
 

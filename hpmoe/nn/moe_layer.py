@@ -199,7 +199,7 @@ class MoELayer(nn.Cell):
         return (out, loss) if with_losses else out
 
     def sum_of(self, sums: Sequence[Tensor]) -> Tensor:
-        """The loss of the tokens of all ranks, by the sums of each; of a process its part of that."""
+        """Returns the loss of the tokens of all ranks from the sums of each; on a process its part of the loss."""
         counts, more_counts, balance, z = sums
         if self.ep_size:
             counts, more_counts, balance, z = mint.sum(counts, 0), mint.sum(more_counts), mint.sum(balance, 0), mint.sum(z)
@@ -240,7 +240,7 @@ class MoELayer(nn.Cell):
         ops.assign(self.expert_bias, update_bias(self.expert_bias, n, rate=self.rate, where=self.router.masked == 0))
 
     def mask_experts(self, experts: Sequence[int]) -> None:
-        """Has no token choose some experts from now on, such as those whose weights are lost: their logits are -inf.
+        """Masks experts, such as those whose weights are lost: no token chooses them, since their logits are -inf.
 
         The other experts take those tokens. Outputs, losses, counts and the bias are those of a layer of the other experts.
         A group of experts has the score of its others; a token whose best groups have fewer than K others chooses from all.
@@ -269,7 +269,7 @@ class MoELayer(nn.Cell):
         ops.assign(self.router.masked, Tensor([int(e in set(experts)) for e in range(num_experts)], ms.int32))
 
     def balance(self, *, every: int, **options: PyTree) -> None:
-        """Has experts moved between the ranks of the mesh, and hot ones copied, by `rebalance`.
+        """Lets `rebalance` move experts between the ranks of the mesh, and copy hot ones.
 
         Args:
             every: calls of `rebalance` between two decisions.
@@ -285,7 +285,7 @@ class MoELayer(nn.Cell):
                                  every=every, places=self.experts.places, **options)
 
     def rebalance(self, optimizer: nn.Optimizer, tensors: Iterable[Tensor] = ()) -> Move | None:
-        """Ends a training step: every so many of them experts may move, by the tokens that chose them since.
+        """Ends a training step; every `every` steps experts may move, by the tokens that chose them since.
 
         Args:
             optimizer: what updates the experts' weights; its state is moved along.
@@ -312,7 +312,7 @@ class MoELayer(nn.Cell):
 
 
 def per_rank_function(choice: Choice, run_experts: Experts, losses: Losses, gated: bool, num_zero: int) -> Function:
-    """What one rank computes: (output [T, H], counts [E], losses), of its tokens, weights and number of sequences."""
+    """Returns the function of one rank, whose results are (output [T, H], counts [E], losses)."""
 
     def moe_layer(hidden_states: Tensor, router: Mapping[str, Tensor], expert_bias: Tensor | None,
                   experts: Mapping[str, Tensor], shared_experts: Mapping[str, Tensor] | None,
@@ -342,7 +342,7 @@ def per_rank_function(choice: Choice, run_experts: Experts, losses: Losses, gate
 
 
 def all_experts(who: str, num_moe_experts: int, num_zero: int) -> int:
-    """Returns how many experts a router has."""
+    """Returns the number of experts of a router."""
     check_sizes(who, num_moe_experts=num_moe_experts)
     check_argument(is_int(num_zero, 0), who, "moe_num_zero_experts", repr(num_zero), "an int of at least 0")
     return num_moe_experts + num_zero
@@ -350,7 +350,7 @@ def all_experts(who: str, num_moe_experts: int, num_zero: int) -> int:
 
 @constexpr
 def sequences_of_rank(who: str, shape: Sequence[int], ep_size: int, by_sequence: bool) -> int:
-    """Returns how many sequences of [..., S, H] a rank has; 1 if no loss asks, or if there are no tokens."""
+    """Returns the number of sequences of [..., S, H] of a rank; 1 if no loss needs it, or if there are no tokens."""
     if 0 in shape[:-1]:
         return 1
     sequences = math.prod(shape[:-2]) if by_sequence else ep_size or 1
@@ -360,7 +360,7 @@ def sequences_of_rank(who: str, shape: Sequence[int], ep_size: int, by_sequence:
 
 
 def real_tokens(who: str, padding_mask: Tensor, shape: Sequence[int], ep_size: int) -> Tensor:
-    """Returns 1 for each token that is no padding, float32 [T, 1], of all ranks if there are ranks."""
+    """Returns 1 for each token that is no padding, float32 [T, 1]; with a rank axis if there are ranks."""
     check_mask(who, shape_of(padding_mask), getattr(padding_mask, "dtype", None), shape)
     return reshaped(mint.sub(1.0, padding_mask.astype(ms.float32)), (ep_size, -1, 1) if ep_size else (-1, 1))
 

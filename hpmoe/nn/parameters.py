@@ -14,7 +14,7 @@ FLOATS = (ms.float32, ms.bfloat16, ms.float16)
 
 
 def normal(name: str, shape: Sequence[int], std: float, dtype: object) -> Parameter:
-    """A weight drawn from a normal distribution, by `ms.set_seed`."""
+    """Returns a weight drawn from a normal distribution, by `ms.set_seed`."""
     return Parameter(initializer(Normal(std), [int(size) for size in shape], dtype), name=name)
 
 
@@ -23,7 +23,7 @@ def zeros(name: str, shape: Sequence[int], dtype: object, requires_grad: bool = 
 
 
 class Frozen:
-    """Gives the names of the arguments of a Cell's function that are Parameters which are not trained.
+    """The names of the arguments of a Cell's function that are Parameters which are not trained.
 
     Attributes:
         cell: of whose Parameters.
@@ -38,13 +38,13 @@ class Frozen:
 
 
 def check_sizes(who: str, **sizes: object) -> None:
-    """ArgumentError unless all are positive ints."""
+    """Raises ArgumentError unless all are positive ints."""
     for name, size in sizes.items():
         check_argument(is_int(size), who, name, repr(size), "a positive int")
 
 
 def check_sampled(who: str, init_method_std: object, dtype: object) -> None:
-    """ArgumentError unless weights can be drawn with this deviation in this dtype."""
+    """Raises ArgumentError unless weights can be drawn with this deviation in this dtype."""
     check_argument(is_number(init_method_std) and init_method_std >= 0, who, "init_method_std", repr(init_method_std),
                    "a finite float32 number of at least 0")
     check_argument(any(dtype is known for known in FLOATS), who, "dtype", repr(dtype),

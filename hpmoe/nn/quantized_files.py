@@ -143,7 +143,7 @@ def _mxfp4(array: Quantized) -> Stored:
 
 
 def fault_of_quantization(config: Fields) -> str:
-    """Returns what `dequantized` cannot read of a model's quantization_config, "" if it reads all of it."""
+    """Returns the fault of a model's quantization_config that `dequantized` cannot read, "" if it can."""
     method = config.get("quant_method")
     if method == "fp8":
         size = config.get("weight_block_size")

@@ -1,4 +1,4 @@
-"""The losses that a layer returns beside its output, by MindFormers' names of their options."""
+"""Losses that a layer returns beside its output, by MindFormers' names of their options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = ("aux_loss", "seq_aux_loss", "global_aux_loss")
 
 @dataclasses.dataclass(frozen=True)
 class Losses:
-    """Coefficients of both losses, and whether the auxiliary loss is of each sequence; see `hpmoe.router.losses`."""
+    """Coefficients of both losses, and a flag for an auxiliary loss of each sequence; see `hpmoe.router.losses`."""
 
     by_sequence: bool
     aux: float
@@ -24,7 +24,7 @@ class Losses:
 
     def sums(self, logits: Tensor, score: str, num_sequences: int, is_real: Tensor | None = None
              ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Float32 sums over the tokens of one rank, which ranks add up; the first two have no gradient.
+        """Returns float32 sums over the tokens of one rank, which ranks add up; the first two have no gradient.
 
         Args:
             is_real: None, or [T, 1], 1 for tokens that count and 0 for others.
@@ -40,7 +40,7 @@ class Losses:
         return n, may_choose, p, z_sum(logits, is_real)
 
     def total(self, counts: Tensor, more_counts: Tensor, balance: Tensor, z: Tensor) -> Tensor:
-        """The loss of all tokens, a scalar, by the sums of all ranks; by `balance` and `z` of some ranks, their part."""
+        """Returns the loss of all tokens, a scalar, or the part of it that `balance` and `z` of some ranks make."""
         if self.by_sequence:
             tokens, loss = counts, balance / (more_counts + LEAST_SUM)
         else:
@@ -49,7 +49,7 @@ class Losses:
 
 
 def make_losses(who: str, kind: str, aux: float, z: float | None, top_k: int) -> Losses:
-    """Losses by the arguments of a layer. "aux_loss" and "global_aux_loss" are one: the loss of the tokens of all ranks."""
+    """Returns Losses from the arguments of a layer; "aux_loss" and "global_aux_loss" are the same loss."""
     check_argument(is_name(kind, KINDS), who, "moe_router_load_balancing_type", repr(kind), f"one of {', '.join(KINDS)}")
     z = 0.0 if z is None else z
     check_argument(is_number(aux), who, "moe_aux_loss_coeff", repr(aux), "a finite float32 number")

@@ -1,4 +1,4 @@
-"""Files of ranks: MindSpore checkpoints of what a rank holds, with a few words on where that belongs."""
+"""Files of ranks: MindSpore checkpoints of a rank's arrays, with a header that says whose they are."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEADER = ("hpmoe_save", "hpmoe_ep_size", "hpmoe_tp_size", "hpmoe_rank", "hpmoe_i
 
 @dataclasses.dataclass(frozen=True)
 class ShardFile:
-    """A file, and whose shard it has: of rank `rank` of ep_size * tp_size, at the save of this name."""
+    """A file with the shard of rank `rank` of ep_size * tp_size, of the save with this name."""
 
     path: Path
     save: str
@@ -37,7 +37,7 @@ class ShardFile:
         return self.ep_size * self.tp_size
 
     def arrays(self, who: str, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
-        """Those whose names are wanted; ArgumentError where another save has taken the file's place since it was found."""
+        """Returns the arrays with wanted names; raises ArgumentError if another save has replaced the file."""
         found = _loaded(self.path, lambda name: name in HEADER or wanted(name), crc_check=False)
         check_argument(str(found.get(HEADER[0])) == self.save, who, "folder",
                        f"{self.path.parent}, where {self.path.name} was replaced or removed while it was read",
@@ -47,7 +47,7 @@ class ShardFile:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Which part of the experts is held here: of a process its own, else all of them."""
+    """The part of the experts that is held here: that of a process's rank, else all of them."""
 
     mesh: Mesh
     rank: int
@@ -59,7 +59,7 @@ class Place:
         return Place(Mesh(1), 0)
 
     def experts(self, num_local: int) -> range:
-        """Those held, of which there are so many."""
+        """Returns the experts held, of which there are `num_local`."""
         group = self.rank // self.mesh.tp
         return range(group * num_local, (group + 1) * num_local)
 
@@ -99,7 +99,7 @@ def _remove_unfinished(path: Path) -> None:
 
 
 def find_files(who: str, folder: Path) -> dict[int, ShardFile]:
-    """The file of each rank of the save in a folder; a copy where its own is missing."""
+    """Returns the file of each rank of the save in a folder; a copy if its own is missing."""
     paths = sorted(p for p in folder.glob("*.ckpt") if not p.name.startswith("."))
     check_argument(bool(paths), who, "folder", str(folder), "a folder with the files of save_shards")
     files: dict[int, ShardFile] = {}
@@ -164,7 +164,7 @@ def _header(who: str, path: Path, crc_check: bool = True) -> ShardFile:
 
 
 def _loaded(path: Path, wanted: Callable[[str], bool], crc_check: bool) -> dict[str, Parameter]:
-    """What a file has of these names; nothing of one that is broken, or gone."""
+    """Returns the arrays of a file with wanted names; none if the file is broken, or gone."""
     try:
         return ms.load_checkpoint(str(path), choice_func=wanted, crc_check=crc_check)
     except ValueError:

@@ -26,7 +26,7 @@ from hpmoe.support.keywords import suggests_keywords
 
 
 class States:
-    """What is saved of a Cell and its optimizer.
+    """The arrays of a Cell and its optimizer that are saved.
 
     Attributes:
         parameters: by name.
@@ -83,7 +83,7 @@ class States:
 @suggests_keywords
 def save_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, optimizer: nn.Cell | None = None, *,
                 copies: int = 0) -> None:
-    """Writes what this rank holds of a Cell with experts, and of its optimizer, to a file of its own.
+    """Writes a rank's part of a Cell with experts, and of its optimizer, to a file of its own.
 
     All ranks call it, and the files of all are there when it returns. Of ranks that hold the same experts those of the first
     group write. `load_shards` reads them on any number of ranks. A folder has the files of one save: give each its own.
@@ -129,7 +129,7 @@ def save_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, opt
 
 
 def _write_copies(who: str, folder: Path, mesh: World, place: Place, save: str, states: States, copies: int) -> None:
-    """The experts of the ranks after this one, one array after the other: that of all ranks is in memory at a time."""
+    """Writes the experts of the ranks after this one; one array of all ranks is in memory at a time."""
     link, ranks = mesh.link, place.mesh.num_ranks
     assert link is not None and mesh.everyone is not None
     held = [(place.rank + i) % ranks for i in range(1, copies + 1)]
@@ -149,7 +149,7 @@ def _write_copies(who: str, folder: Path, mesh: World, place: Place, save: str, 
 @suggests_keywords
 def load_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, optimizer: nn.Cell | None = None, *,
                 missing: str = "error") -> list[int]:
-    """Reads what this rank holds, from the files that `save_shards` wrote on any number of ranks.
+    """Reads a rank's part from the files that `save_shards` wrote on any number of ranks.
 
     Experts go from the groups that held them to those that do now, whole or in shards, with the optimizer's state of each;
     what all ranks hold alike comes from one file. Nothing is set before all of it is found. Training then goes on with the
@@ -204,7 +204,7 @@ class _Experts:
                        f"of a multiple of {self.saved.ep_size}, the groups that saved them")
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Of each of the experts' states, what is held here."""
+        """Returns the part of each of the experts' states that is held here."""
         mine, parts = self.place.experts(self.num_local), {name: [] for name in self.states.splits}
         for group in range(mine.start // self.per_group, -(-mine.stop // self.per_group)):
             first = group * self.per_group
@@ -216,7 +216,7 @@ class _Experts:
                 for name, found in parts.items()}
 
     def _of_group(self, group: int) -> dict[str, np.ndarray]:
-        """The whole experts of a group, zeros where a shard is lost."""
+        """Returns the whole experts of a group, zeros if a shard is lost."""
         tp_size = self.saved.tp_size
         files = [self.files.get(group * tp_size + s) for s in range(tp_size)]
         whole = Mesh(1, tp=self.place.mesh.tp)
@@ -228,7 +228,7 @@ class _Experts:
                 for name, split in self.states.splits.items()}
 
     def _of_file(self, file: ShardFile) -> dict[str, np.ndarray]:
-        """The experts' arrays of a file, each like those of the files before."""
+        """Returns the experts' arrays of a file; checks that they are like those of the files before."""
         arrays = file.arrays(self.who, lambda name: name in self.states.splits)
         for name in self.states.splits:
             array = arrays.get(name)
@@ -243,7 +243,7 @@ class _Experts:
         return arrays
 
     def _like(self, name: str) -> np.ndarray:
-        """Zeros of as many experts as a group saved, in the shape that they have here."""
+        """Returns zeros for the experts of a group, in the shape that experts have here."""
         parameter = self.states.parameters[name]
         return np.zeros((self.per_group, *parameter.shape[1:]), parameter.asnumpy().dtype)
 
@@ -253,7 +253,7 @@ class _Experts:
 
 
 def _check_arrays(who: str, path: Path, arrays: Mapping[str, np.ndarray], states: States) -> None:
-    """ArgumentError unless the arrays are those of the parameters, by name, shape and dtype."""
+    """Raises ArgumentError unless the arrays are those of the parameters, by name, shape and dtype."""
     wanted = {name: _described(p) for name, p in states.parameters.items()}
     found = {name: _described(a) for name, a in arrays.items()}
     wrong = [f"{name} is {found.get(name, 'missing')} there and {wanted.get(name, 'missing')} here"

@@ -13,7 +13,7 @@ from hpmoe.primitives.matmul import matmul
 
 def run_shared(hidden_states: Tensor, shared: Mapping[str, Tensor], activation: Callable[[Tensor], Tensor],
                gated: bool) -> Tensor:
-    """[T, H] of [T, H]; columns of gate and up alternate after the first layer."""
+    """Returns the shared expert's output [T, H]; columns of gate and up alternate after the first layer."""
     hidden = _linear(hidden_states, shared, "linear_fc1")
     hidden = activation(mint.cat((hidden[:, ::2], hidden[:, 1::2]), -1) if gated else hidden)
     out = _linear(hidden, shared, "linear_fc2")
@@ -29,7 +29,7 @@ def _linear(x: Tensor, shared: Mapping[str, Tensor], name: str) -> Tensor:
 
 
 class Weights(nn.Cell):
-    """Parameters of a linear layer: weight [out, in], and a bias [out] where asked for."""
+    """Parameters of a linear layer: weight [out, in], and optionally a bias [out]."""
 
     def __init__(self, shape: tuple[int, int], std: float, dtype: object, has_bias: bool = False):
         super().__init__()
@@ -57,7 +57,7 @@ class SharedExperts(nn.Cell):
             self.shared_experts_gate = Weights((1, hidden_size), std, dtype)
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """What it reads, by name."""
+        """Returns the tensors that the shared expert reads, by name."""
         found = {"linear_fc1_weight": self.linear_fc1.weight, "linear_fc2_weight": self.linear_fc2.weight}
         if self.has_bias:
             found["linear_fc1_bias"] = self.linear_fc1.bias

@@ -1,4 +1,4 @@
-"""TopKRouter: a router's weight, and the experts that it chooses."""
+"""TopKRouter: a router's weight and its choice of experts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCORES = {"softmax": "softmax", "sigmoid": "sigmoid", "sqrtsoftplus": "sqrt_soft
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """How experts are chosen: the options of `hpmoe.route`."""
+    """The choice of experts, by the options of `hpmoe.route`."""
 
     top_k: int
     score: str
@@ -42,7 +42,7 @@ class Choice:
 
     def __call__(self, hidden_states: Tensor, router: Mapping[str, Tensor], expert_bias: Tensor | None,
                  record: Tensor | None = None, unset: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """(logits [T, E], topk_ids, topk_weights) of hidden states [T, H], in float32, by a router's tensors.
+        """Returns (logits [T, E], topk_ids, topk_weights) of hidden states [T, H], in float32.
 
         With a record [T, K] the ids are those of `router.replay`.
         """
@@ -143,7 +143,7 @@ class TopKRouter(nn.Cell):
         self.compute = transformed(self.who, top_k_router, transforms, None, (), Frozen(self, "router_"))
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """What the choice reads, by name."""
+        """Returns the tensors that the choice reads, by name."""
         found = {"weight": self.weight, "masked": self.masked}
         if self.has_bias:
             found["bias"] = self.bias
@@ -160,7 +160,7 @@ def make_choice(who: str, num_moe_experts: int, moe_router_topk: int, moe_router
                 moe_router_topk_scaling_factor: float | None, moe_router_num_groups: int | None,
                 moe_router_group_topk: int | None, moe_router_group_score: str = "sum_of_two",
                 moe_router_norm_epsilon: float = LEAST_SUM) -> Choice:
-    """A Choice by MindFormers' names of its options."""
+    """Returns a Choice from MindFormers' names of its options."""
     check_argument(is_name(moe_router_score_function, tuple(SCORES)), who, "moe_router_score_function",
                    repr(moe_router_score_function), f"one of {', '.join(SCORES)}")
     scale = 1.0 if moe_router_topk_scaling_factor is None else moe_router_topk_scaling_factor

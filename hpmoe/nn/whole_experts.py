@@ -42,7 +42,7 @@ class WholeExperts:
         self.last: tuple[str, int, np.ndarray] | None = None
 
     def read(self, name: str, e: int) -> np.ndarray:
-        """Returns what a Parameter has of expert e."""
+        """Returns expert e of a Parameter."""
         if self.world is None or self.world.everyone is None or self.place.mesh.num_ranks == 1:
             return self.arrays[name][self.index[e]]
         if self.last is None or self.last[:2] != (name, e):
@@ -56,11 +56,11 @@ class WholeExperts:
         return self.last[2]
 
     def all(self, name: str) -> np.ndarray:
-        """Returns what a Parameter has of all experts."""
+        """Returns all experts of a Parameter."""
         return np.stack([self.read(name, e) for e in range(len(self.index))])
 
     def _joined(self, name: str, shards: np.ndarray) -> np.ndarray:
-        """Returns an expert's array of those of its shards; of one array, as if all shards had it."""
+        """Joins the arrays of an expert's shards."""
         tp_size = self.place.mesh.tp
         if tp_size == 1:
             return shards[0]
@@ -71,7 +71,7 @@ class WholeExperts:
 
 def write_once(who: str, worlds: Iterable[World | None], groups: Iterable[Mapping[str, Stored]],
                write: Callable[[], None]) -> None:
-    """Calls `write`, which reads the arrays of the groups; of processes on rank 0, while the others read them, too."""
+    """Calls `write` on rank 0, which reads the arrays of the groups; the other processes read them with it."""
     everyone, rank = next(((w.everyone, w.rank) for w in worlds if w is not None), (None, 0))
     if everyone is None:
         write()
