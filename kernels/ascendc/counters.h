@@ -33,8 +33,7 @@ class Counters {
 
   __aicore__ inline int32_t look(int32_t index) const {
     const AscendC::GlobalTensor<int32_t> counter = global_at<int32_t>(address(index));
-    AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::SINGLE_CACHE_LINE, AscendC::DcciDst::CACHELINE_OUT>(
-        counter);
+    forget_line(counter);
     return counter.GetValue(0);
   }
 

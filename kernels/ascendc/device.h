@@ -29,6 +29,30 @@ __aicore__ inline AscendC::GlobalTensor<T> global_at(uint64_t address) {
   return tensor;
 }
 
+// The compiler moves no access to memory across this: of what pipes and caches do to memory it knows nothing.
+__aicore__ inline void keep_order() { asm volatile("" ::: "memory"); }
+
+// Waits until all pipes of this core are empty.
+__aicore__ inline void drain_pipes() {
+  keep_order();
+  AscendC::PipeBarrier<PIPE_ALL>();
+  keep_order();
+}
+
+// Writes back and drops what the scalar unit's cache has of a line, or of all of memory.
+template <AscendC::CacheLine lines>
+__aicore__ inline void forget_lines(const AscendC::GlobalTensor<int32_t>& at) {
+  keep_order();
+  AscendC::DataCacheCleanAndInvalid<int32_t, lines, AscendC::DcciDst::CACHELINE_OUT>(at);
+  keep_order();
+}
+__aicore__ inline void forget_line(const AscendC::GlobalTensor<int32_t>& at) {
+  forget_lines<AscendC::CacheLine::SINGLE_CACHE_LINE>(at);
+}
+__aicore__ inline void forget_all_lines(uint64_t anywhere) {
+  forget_lines<AscendC::CacheLine::ENTIRE_DATA_CACHE>(global_at<int32_t>(anywhere));
+}
+
 // The same address of the symmetric heap on another rank.
 __aicore__ inline uint64_t address_on(uint64_t address, int32_t rank) {
   return reinterpret_cast<uint64_t>(aclshmem_ptr(reinterpret_cast<__gm__ void*>(address), rank));

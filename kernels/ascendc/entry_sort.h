@@ -37,7 +37,7 @@ class EntrySort {
   // Counts this core's entries for each expert; later, those that are heavy enough. The first of them that cannot be is
   // named.
   __aicore__ inline Code count(bool all) {
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     is_full_ = all;
     on_.clear(all_, tables_.width);
     if (!all) read_lightest();
@@ -75,7 +75,7 @@ class EntrySort {
   __aicore__ inline DropPolicy policy() const { return static_cast<DropPolicy>(route_.drop_policy); }
 
   __aicore__ inline void read_chunk(int32_t begin, int32_t count) {
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     const auto first = static_cast<uint64_t>(shards_.choice_of(begin));
     const int32_t choices = count / shards_.tp_size;
     on_.read(has_shards() ? values_ : ids_, on_.buffer(route_.ids_buffer) + first * 4, choices);
@@ -90,7 +90,7 @@ class EntrySort {
   __aicore__ inline bool has_shards() const { return shards_.tp_size > 1; }
   __aicore__ inline uint32_t weight_bits(int32_t i) const { return weights_.bits(loaded_, shards_.choice_of(i)); }
   __aicore__ inline void read_lightest() {
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     on_.read(lightest_, on_.word(tables_.lightest), route_.num_experts);
     on_.read(last_, on_.word(tables_.last), route_.num_experts);
     on_.unit.wait_for_loads();
@@ -130,7 +130,7 @@ class EntrySort {
     for (int32_t e = 0; e < route_.num_experts; ++e) work_.SetValue(e, most(all_.GetValue(e) - capacity, 0));
     on_.publish();
     on_.write(on_.word(tables_.dropped), work_, route_.num_experts);
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     return Code::OK;
   }
 
@@ -157,7 +157,7 @@ class EntrySort {
     if (on_.core != 0 || is_full_) return;
     on_.publish();
     on_.write(on_.word(tables_.sent + on_.rank.args.rank * tables_.width), work_, tables_.width);
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
   }
 
   // The expert that a local expert is a copy of, or -1; low and high get which of its entries go there.

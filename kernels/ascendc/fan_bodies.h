@@ -241,7 +241,7 @@ __aicore__ inline void signal_fans(VectorUnit& unit, const Frame& frame, const C
   const RoutingTables experts = experts_of(frame);
   const int32_t num_slots = experts.route().num_slots;
   for (int32_t first = 0; first < num_slots; first += kAtOnce) {
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     AscendC::Duplicate(unit.words(), 0, least(kAtOnce, num_slots - first));
     unit.wait_for_results();
     for (int32_t pass = 0; pass < 2; ++pass) {
@@ -255,7 +255,7 @@ __aicore__ inline void signal_fans(VectorUnit& unit, const Frame& frame, const C
         for (int32_t i = 0; i < zeros.num_rows(); ++i) tallies.see(experts.slot_of(zeros.expert(), zeros.first_row() + i));
     }
   }
-  AscendC::PipeBarrier<PIPE_ALL>();
+  drain_pipes();
 }
 
 }  // namespace hpmoe

@@ -49,7 +49,7 @@ class GatherSort {
   __aicore__ inline void count(bool is_alone) {
     is_kept_ = is_alone && num_parts() <= on_.rank.num_aiv;
     for (int32_t part = on_.core; part < num_parts(); part += on_.rank.num_aiv) {
-      AscendC::PipeBarrier<PIPE_ALL>();
+      drain_pipes();
       take_part(part);
       AscendC::Duplicate(own_, 0, kMostLists);
       AscendC::Duplicate(lasts_, capacity_ > 0 ? num_entries_ : -1, kMostLists);
@@ -78,7 +78,7 @@ class GatherSort {
   __aicore__ inline Code find_starts() {
     const Words counts = found_ids_[RunningSums::kWords];
     RunningSums sums(found_ids_, num_experts_);
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     on_.read(counts, on_.word(tables_.shares), num_groups_ * tables_.width);
     sums.init();
     AscendC::Duplicate(totals_, 0, tables_.width);
@@ -200,7 +200,7 @@ class GatherSort {
   // What has been found, by expert: each one's entries begin at a block of UB.
   __aicore__ inline void split(bool lists) {
     is_kept_ = is_kept_ && ++num_splits_ == 1;
-    if (lists) AscendC::PipeBarrier<PIPE_ALL>();
+    if (lists) drain_pipes();
     for (int32_t i = 0, place = 0; i < num_lists_; ++i) {
       AscendC::PipeBarrier<PIPE_V>();
       make_mask(found_ids_, block_ == kAbsent ? kAbsent : first_ + i, num_found_);
@@ -261,7 +261,7 @@ class GatherSort {
   __aicore__ inline void note_chosen() {
     const Words lasts = found_ids_;
     if (drops()) {
-      AscendC::PipeBarrier<PIPE_ALL>();
+      drain_pipes();
       on_.read(lasts, on_.word(tables_.last), num_experts_);
     }
     int32_t first, last;
@@ -269,7 +269,7 @@ class GatherSort {
     for (int32_t begin = first; begin < last; begin += kAtOnce) {
       const int32_t count = read_own_ids(begin, last);
       if (drops()) drop(lasts, begin, count);
-      AscendC::PipeBarrier<PIPE_ALL>();
+      drain_pipes();
       on_.write(on_.word(tables_.chosen + begin), blocks_, count);
     }
   }
@@ -309,7 +309,7 @@ class GatherSort {
   // Those of this core's share of the tokens.
   __aicore__ inline int32_t read_own_ids(int32_t begin, int32_t last) {
     const int32_t count = least(kAtOnce, last - begin);
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     read_ids(blocks_, begin, count);
     on_.unit.wait_for_loads();
     return count;

@@ -155,7 +155,7 @@ struct RowFiller {
     unit.release_to_vectors();
     for (int32_t col = 0; col < values.cols; col += kAtOnce)
       unit.write(out, piece_at(row, col), row_of()[col], piece_at(row, col).pitch);
-    AscendC::PipeBarrier<PIPE_ALL>();  // the next row comes in here
+    drain_pipes();  // the next row comes in here
   }
 };
 
@@ -174,7 +174,7 @@ __aicore__ inline void count_and_fill_operand(VectorUnit& unit, const Frame& fra
   count.init();
   clear_rows(unit, found.address, found.row_bytes, frame.unit.rows, found.cols * 4);
   run_pieces(unit, Pieces(frame.unit.rows, values.cols, CountOutside::kAtOnce), count);
-  AscendC::PipeBarrier<PIPE_ALL>();  // a row is written once more where something is found
+  drain_pipes();  // a row is written once more where something is found
   RowFiller filler{unit, out, values, found, params::Filled::of(frame.op).fill};
   for (int32_t row = 0; row < frame.unit.rows; ++row)
     if (unit.words().GetValue(kCountsAt + row) > 0) filler.fill_outside(row, range);
@@ -186,7 +186,7 @@ __aicore__ inline void count_and_fill(VectorUnit& unit, const Frame& frame) { co
 __aicore__ inline void reduce_and_fill(VectorUnit& unit, const Frame& frame) {
   if (!can_guard(frame)) return unit.refuse();
   reduce_entries(unit, frame, 2, 5);
-  AscendC::PipeBarrier<PIPE_ALL>();
+  drain_pipes();
   count_and_fill_operand(unit, frame, 0);
 }
 
@@ -212,7 +212,7 @@ __aicore__ inline void fill_outside(VectorUnit& unit, const Frame& frame) {
   const AscendC::LocalTensor<int32_t> counts = unit.words()[kCountsAt];
   for (int32_t first = 0; first < frame.unit.rows; first += kRowsAtOnce) {
     const int32_t rows = least(kRowsAtOnce, frame.unit.rows - first);
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     unit.copy_in(counts.ReinterpretCast<uint8_t>(), found.address + first * found.row_bytes, rows, 4, found.row_bytes,
                  kBlockBytes);
     unit.wait_for_loads();

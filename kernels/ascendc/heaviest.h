@@ -40,7 +40,7 @@ class Heaviest {
   };
 
   __aicore__ inline void leave(int32_t e, const Limit& limit) {
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     found_.SetValue(0, static_cast<int32_t>(limit.key));
     found_.SetValue(kBlockBytes / 4, limit.last);
     on_.publish();
@@ -78,7 +78,7 @@ class Heaviest {
   // The key of the i-th of the expert's entries; these come in many at a time, one after the other.
   __aicore__ inline uint32_t key_at(int32_t start, int32_t count, int32_t i) {
     if (i % kAtOnce == 0) {
-      AscendC::PipeBarrier<PIPE_ALL>();
+      drain_pipes();
       on_.read(entries_, on_.word(tables_.entries + start + i), least(kAtOnce, count - i));
       on_.unit.wait_for_loads();
     }

@@ -22,10 +22,10 @@ class ImageReader {
     for (uint64_t line = 0; line < 4; ++line) preload(image_ + header_.ops_offset + i * sizeof(Op) + line * kLineBytes);
   }
   __aicore__ inline void preload_buffer(int32_t i) const { preload(image_ + header_.buffers_offset + i * sizeof(Buffer)); }
-  // The words behind those in the line of a place.
+  // The words behind those in the line of a place; behind the last one are the queues.
   __aicore__ inline void preload_tasks_after(int32_t place) const {
     const uint64_t next = image_ + header_.tasks_offset + place * sizeof(TaskWord) + kLineBytes;
-    if (place % (kLineBytes / sizeof(TaskWord)) == 0 && next < image_ + header_.image_bytes) preload(next);
+    if (place % (kLineBytes / sizeof(TaskWord)) == 0) preload(next);
   }
   // Only the operands that it has.
   __aicore__ inline void read_op(Op* op, int32_t i) const {

@@ -26,7 +26,7 @@ class KeptEntries {
     table_ = on_.rank.image.tables(number, on_.rank.num_aiv).chosen;
     part_ = first * parts_of_tile_;
     end_ = last * parts_of_tile_;
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     for (int32_t i = 0; i < kAhead; ++i) read(part_ + i);
   }
   // Of the next tile.

@@ -13,11 +13,6 @@
 
 namespace hpmoe {
 
-__aicore__ inline void forget_cached_lines(uint64_t anywhere) {
-  AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::ENTIRE_DATA_CACHE, AscendC::DcciDst::CACHELINE_OUT>(
-      global_at<int32_t>(anywhere));
-}
-
 // What overflows is infinite, and no number stays none, in half precision too: the register's default makes the largest
 // number and 0 of them, and a kernel before this one may have left that.
 __aicore__ inline void keep_inf_and_nan() { AscendC::SetSaturationFlag<AscendC::SaturationMode::FLOAT>(false); }
@@ -61,7 +56,7 @@ __aicore__ inline void run_aiv(RankView& rank, const Counters& counters) {
 extern "C" HPMOE_KERNEL_ATTRIBUTES __global__ __aicore__ void hpmoe_persistent(GM_ADDR args) {
   HPMOE_KERNEL_TYPE;
   const auto address = reinterpret_cast<uint64_t>(args);
-  hpmoe::forget_cached_lines(address);
+  hpmoe::forget_all_lines(address);
   hpmoe::keep_inf_and_nan();
   hpmoe::RankView rank;
   rank.args = hpmoe::read_row<hpmoe::LaunchArgs>(address);

@@ -34,12 +34,6 @@ struct CoreStatus {
   int32_t next_task, plan, reserved[4];
 };
 
-constexpr double kLongestTimeout = 1e9;  // seconds
-
-constexpr int64_t in_microseconds(double seconds) {
-  return static_cast<int64_t>((seconds < kLongestTimeout ? seconds : kLongestTimeout) * 1e6);
-}
-
 static_assert(sizeof(LaunchArgs) == 72, "six addresses, a time and four words");
 static_assert(sizeof(CoreStatus) == kStatusWords * 4, "a line of 64 bytes");
 

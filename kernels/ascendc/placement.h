@@ -28,7 +28,7 @@ class Placement {
     dest_ = dest;
     pitch_ = round_up(route_.num_local_experts, kBlockBytes / 4);
     const int32_t ranks_at_once = kAtOnce / pitch_, ep_size = on_.rank.ep_size();
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     AscendC::Duplicate(sums_, 0, pitch_);
     for (int32_t first = 0; first < ep_size; first += ranks_at_once) {
       const int32_t ranks = least(ranks_at_once, ep_size - first);
@@ -68,10 +68,10 @@ class Placement {
   __aicore__ inline void add_up(int32_t first, int32_t ranks) {
     const int32_t experts = route_.num_local_experts;
     const uint64_t from = on_.word(tables_.sent + first * tables_.width + dest_ * experts);
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     read_columns(low_, from, ranks);
     read_columns(high_, from + sizeof(int32_t), ranks);
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     AscendC::Sub(high_, high_, low_, ranks * pitch_);
     AscendC::PipeBarrier<PIPE_V>();
     for (int32_t s = 0; s < ranks; ++s) {
@@ -89,10 +89,10 @@ class Placement {
 
   __aicore__ inline void write_before(int32_t first, int32_t ranks) {
     const int32_t bytes = route_.num_local_experts * static_cast<int32_t>(sizeof(int32_t));
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     on_.unit.copy_out(on_.word(tables_.before + first * tables_.narrow), sums_.ReinterpretCast<uint8_t>(), ranks, bytes,
                       tables_.narrow * 4, pitch_ * 4);
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
   }
 
   // Rows and slots of each expert, and those of the experts before it. Low and high are free by then.

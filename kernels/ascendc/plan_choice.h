@@ -46,17 +46,17 @@ class PlanChoice {
     const RouteTables tables = rank_.image.tables(0, rank_.num_aiv);
     const int32_t ep_size = rank_.ep_size(), width = tables.width, at_once = PrologueUnit::kWords / width - 1;
     const Words sums = on_.words(0), rows = on_.words(width);
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     AscendC::Duplicate(sums, 0, width);
     for (int32_t first = 0; first < ep_size; first += at_once) {
       const int32_t ranks = least(at_once, ep_size - first);
       on_.read(rows, on_.word(tables.sent + first * width), ranks * width);
-      AscendC::PipeBarrier<PIPE_ALL>();
+      drain_pipes();
       for (int32_t s = 0; s < ranks; ++s) {
         AscendC::Add(sums, sums, rows[s * width], width);
         AscendC::PipeBarrier<PIPE_V>();
       }
-      AscendC::PipeBarrier<PIPE_ALL>();
+      drain_pipes();
     }
     int32_t found = 0, before = 0;
     for (int32_t dest = 0; dest < ep_size; ++dest) {
@@ -69,7 +69,7 @@ class PlanChoice {
 
   __aicore__ inline void leave() {
     const Words line = on_.words(0);
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     line.SetValue(0, rank_.plan);
     on_.publish();
     on_.write(on_.word(kChosenPlan), line, kBlockBytes / 4);

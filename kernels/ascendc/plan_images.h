@@ -1,4 +1,4 @@
-// The host's view of several plans in one image.
+// What hosts of the kernel share: several plans in one image, and timeouts.
 #pragma once
 
 #include <vector>
@@ -32,6 +32,12 @@ inline int32_t most_events(const std::vector<PlanImage>& plans) {
   int32_t most = 0;
   for (const PlanImage& plan : plans) most = std::max(most, plan.image.header->num_events);
   return most;
+}
+
+constexpr double kLongestTimeout = 1e9;  // seconds
+
+inline int64_t in_microseconds(double seconds) {
+  return static_cast<int64_t>((seconds < kLongestTimeout ? seconds : kLongestTimeout) * 1e6);
 }
 
 }  // namespace hpmoe

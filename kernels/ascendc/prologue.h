@@ -64,7 +64,7 @@ class Prologue {
     }
     on_.publish();
     on_.write(rank_.args.tables, words, kUnitWords);
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
   }
 
   // What the cores do between one meeting and the next.
@@ -150,7 +150,7 @@ class Prologue {
   __aicore__ inline void tell_others(int32_t num_routes) {
     for (int32_t rank = core_; rank < rank_.image.header().ep_size; rank += rank_.num_aiv) {
       for (int32_t r = 0; r < num_routes; ++r) is_gathered(r) ? tell_starts(r, rank) : tell_sent(r, rank);
-      AscendC::PipeBarrier<PIPE_ALL>();
+      drain_pipes();
       signal_to(rank);
     }
   }
@@ -173,7 +173,7 @@ class Prologue {
     const uint64_t counters = on_.counters.address(on_.counters.prologue(kExchanged));
     const int32_t ep_size = rank_.ep_size(), far = on_.counters.address(1) - on_.counters.address(0);
     int32_t source = 0;
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     on_.unit.copy_in(on_.words(0).ReinterpretCast<uint8_t>(), counters, ep_size, sizeof(int32_t), far, kBlockBytes);
     on_.unit.wait_for_loads();
     while (source < ep_size && is_at_least(on_.words(source * kBlockBytes / 4).GetValue(0), target)) ++source;
@@ -192,9 +192,9 @@ class Prologue {
     const RouteTables tables = rank_.image.tables(r, rank_.num_aiv);
     const uint64_t mine = on_.word(tables.sent + rank_.args.rank * tables.width);
     const Words row = on_.words(0);
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     on_.read(row, mine, tables.width);
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     on_.write(address_on(mine, rank), row, tables.width);
   }
 

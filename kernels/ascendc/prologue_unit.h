@@ -50,7 +50,7 @@ class PrologueUnit {
   }
   // Before words that the scalar unit has written leave UB, and others are written there.
   __aicore__ inline void publish() {
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     unit.release_to_copies();
   }
 
@@ -72,19 +72,19 @@ class PrologueUnit {
   __aicore__ inline void sum_shares(int32_t table, int32_t width, const Words& all, const Words& before, const Words& work,
                                     int32_t capacity) {
     const int32_t at_once = most(capacity / width, 1);
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     AscendC::Duplicate(all, 0, width);
     AscendC::Duplicate(before, 0, width);
     for (int32_t first = 0; first < rank.num_aiv; first += at_once) {
       const int32_t rows = least(at_once, rank.num_aiv - first);
       read(work, word(table + first * width), rows * width);
-      AscendC::PipeBarrier<PIPE_ALL>();
+      drain_pipes();
       for (int32_t u = 0; u < rows; ++u) {
         AscendC::Add(all, all, work[u * width], width);
         if (first + u < core) AscendC::Add(before, before, work[u * width], width);
         AscendC::PipeBarrier<PIPE_V>();
       }
-      AscendC::PipeBarrier<PIPE_ALL>();
+      drain_pipes();
     }
   }
 
@@ -92,7 +92,7 @@ class PrologueUnit {
   // begin at 32 bytes of UB, so each key's part of what is staged does.
   __aicore__ inline void append(const Words& keys, const Words& values, int32_t size, int32_t count, int32_t num_keys,
                                 const Words& next, int32_t table, const Words& ends, const Words& staged) {
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     clear(ends, num_keys);
     for (int32_t i = 0; i < count; ++i) {
       const int32_t key = keys.GetValue(i);
@@ -123,7 +123,7 @@ class PrologueUnit {
   __aicore__ inline static int32_t slack(int32_t num_keys) { return num_keys * (kBlockBytes / 4 - 1); }
 
   __aicore__ inline void signal(int32_t counter) {
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     unit.add_to_counter(counters.address(counters.prologue(counter)), 1);
   }
   __aicore__ inline Code wait(int32_t counter, int32_t target) {

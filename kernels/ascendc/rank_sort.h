@@ -27,7 +27,7 @@ class RankSort {
 
   // Counts what this core's tokens send to each rank.
   __aicore__ inline void count() {
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     on_.clear(rows_, tables_.width);
     on_.clear(fans_, tables_.width);
     int32_t first, last;
@@ -61,7 +61,7 @@ class RankSort {
   __aicore__ inline int32_t num_ranks() const { return route_.num_experts; }
 
   __aicore__ inline void read_chunk(int32_t begin, int32_t count) {
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     on_.read(ranks_, on_.word(experts_.chosen + begin), count);
     on_.read(places_, on_.word(experts_.place + begin), count);
     on_.unit.wait_for_loads();
@@ -96,7 +96,7 @@ class RankSort {
     on_.publish();
     on_.write(on_.word(tables_.sent + on_.rank.args.rank * tables_.width), rows_, tables_.width);
     on_.write(on_.word(tables_.fan_start + row), work_, 1);
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
   }
 
   __aicore__ inline void sort_chunk(int32_t begin, int32_t count) {

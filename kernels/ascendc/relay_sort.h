@@ -33,8 +33,10 @@ class RelaySort {
 
   // Counts what this core's tokens send to each relay, what comes back from there, and what goes once to each rank.
   __aicore__ inline void count() {
-    AscendC::PipeBarrier<PIPE_ALL>();
-    for (const Words& table : {rows_, fans_, next_row_}) on_.clear(table, tables_.width);
+    drain_pipes();
+    on_.clear(rows_, tables_.width);
+    on_.clear(fans_, tables_.width);
+    on_.clear(next_row_, tables_.width);
     int32_t first, last;
     on_.share(route_, &first, &last);
     for (int32_t begin = first; begin < last; begin += chunk_) {
@@ -58,7 +60,7 @@ class RelaySort {
       on_.sum_shares(tables_.rank_shares, tables_.width, starts_, next_, staged_, 2 * chunk_);
       add_starts(starts_, next_);
     } else {
-      AscendC::PipeBarrier<PIPE_ALL>();
+      drain_pipes();
       on_.read(starts_, on_.word(experts_.sent + on_.rank.args.rank * experts_.width), experts_.width);
     }
     on_.sum_shares(tables_.shares, tables_.width, rows_, next_row_, staged_, 2 * chunk_);
@@ -88,7 +90,7 @@ class RelaySort {
   }
 
   __aicore__ inline void read_chunk(int32_t begin, int32_t count) {
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     on_.read(chosen_, on_.word(experts_.chosen + begin), count);
     on_.read(places_, on_.word(experts_.place + begin), count);
     on_.unit.wait_for_loads();
@@ -130,7 +132,7 @@ class RelaySort {
     on_.publish();
     on_.write(on_.word(tables_.sent + on_.rank.args.rank * tables_.width), rows_, tables_.width);
     on_.write(on_.word(tables_.fan_start + rows_.GetValue(end)), work_, 1);
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
   }
 
   __aicore__ inline void sort_chunk(int32_t begin, int32_t count) {

@@ -69,7 +69,7 @@ class Targets {
     const int32_t part = (used + num_cores_ - 1) / num_cores_, end = least((core_ + 1) * part, used);
     for (int32_t first = core_ * part; first < end; first += kSlotsAtOnce) {
       const int32_t count = least(kSlotsAtOnce, end - first);
-      AscendC::PipeBarrier<PIPE_ALL>();
+      drain_pipes();
       fill_slots(first, count);
       on_.publish();
       on_.write(on_.word(tables.slots + 2 * first), slots_, 2 * count);
@@ -82,7 +82,7 @@ class Targets {
     const int32_t part = in_lines((num_events + num_cores_ - 1) / num_cores_);
     first_ = most(core_, 0) * part;
     last_ = core_ < 0 ? 0 : least((core_ + 1) * part, num_events);
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     if (first_ < last_) read_targets(first_, least(first_ + kAtOnce, last_));
     if (first_ < last_) read_runs(0);
   }
@@ -102,7 +102,7 @@ class Targets {
 
   __aicore__ inline void set_some(int32_t begin, int32_t end) {
     if (begin > first_) {
-      AscendC::PipeBarrier<PIPE_ALL>();
+      drain_pipes();
       read_targets(begin, end);
     }
     const int32_t num_runs = on_.rank.image.header().num_event_runs;
@@ -131,7 +131,7 @@ class Targets {
   __aicore__ inline bool add_runs(int32_t first, int32_t count, int32_t begin, int32_t end) {
     const int32_t read = num_read(first);
     if (first != first_run_) {
-      AscendC::PipeBarrier<PIPE_ALL>();
+      drain_pipes();
       read_runs(first);
     }
     on_.unit.wait_for_loads();

@@ -40,8 +40,10 @@ class Worker {
       (void)runs_.find(number, nullptr);
     }
     const WaitEnd end = counters_.wait(ready, target);
-    if (end == WaitEnd::MET) unit_.load_after_poll();  // lists that other cores have written
-    return code_of(end);
+    if (end != WaitEnd::MET) return code_of(end);
+    forget_all_lines(rank_.args.tables);  // a cache may have fetched lines of tables unasked before they were written
+    unit_.load_after_poll();
+    return Code::OK;
   }
 
   __aicore__ inline void run_queue() {
@@ -65,7 +67,7 @@ class Worker {
     if (!is_known) status_.rank = rank_.args.rank;
     status_.queue = queue_;
     leave_status();
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     if (code == Code::ABORTED_PEER) return;
     const int32_t first = is_known ? rank_.me() : 0, last = is_known ? first + 1 : rank_.ep_size();
     for (int32_t rank = first; rank < last; ++rank)
@@ -164,7 +166,7 @@ class Worker {
   }
 
   __aicore__ inline void settle() {
-    AscendC::PipeBarrier<PIPE_ALL>();
+    drain_pipes();
     unsettled_.clear();
   }
 
@@ -265,7 +267,7 @@ class Worker {
     AscendC::GlobalTensor<int32_t> line = global_at<int32_t>(rank_.args.status +
                                                              static_cast<uint64_t>(queue_) * sizeof(CoreStatus));
     for (int32_t i = 0; i < kStatusWords; ++i) line.SetValue(i, left.words[i]);
-    AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::SINGLE_CACHE_LINE, AscendC::DcciDst::CACHELINE_OUT>(line);
+    forget_line(line);
   }
 
   static constexpr int64_t kPsPerUs = 1'000'000;

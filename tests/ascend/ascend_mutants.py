@@ -57,11 +57,8 @@ MUTANTS = (
     mutant("an AIC's signal filled again before it was sent", "cube_2201.h", ("signals_.wait_free(i);", ""),
            (SENT, "AscendC::SetAtomicNone();")),
     mutant("an atomic mode left on by an AIC", "cube_2201.h", (SENT, "signals_.set_free(i);")),
-    without("a poll of the cached line", "counters.h", (
-        "AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::SINGLE_CACHE_LINE, "
-        "AscendC::DcciDst::CACHELINE_OUT>(\n"
-        "        counter);")),
-    without("lines of an earlier kernel in the cache", "kernel.cpp", "hpmoe::forget_cached_lines(address);"),
+    without("a poll of the cached line", "counters.h", "forget_line(counter);"),
+    without("lines of an earlier kernel in the cache", "kernel.cpp", "hpmoe::forget_all_lines(address);"),
     mutant("an atomic mode left on", "vector_unit.h", (SENT, "signals_.set_free(i);")),
     without("a signal that overwrites its counter", "vector_unit.h", "AscendC::SetAtomicAdd<int32_t>();"),
     *shown_in("many", mutant("a signal's block written again before it was sent", "vector_unit.h", (

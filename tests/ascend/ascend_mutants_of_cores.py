@@ -34,6 +34,18 @@ MEETINGS = (
     *shown_in("sharded", mutant("others told before all cores have sorted", "prologue.h", (
         "if (waits_for_lists_ && code == Code::OK) code = on_.meet(kSorted, all);",
         "if (waits_for_lists_ && code == Code::OK) on_.signal(kSorted);"))),
+    *shown_in(
+        "returned",
+        mutant("all said to be listed before all cores have sorted", "prologue.h", (
+            "if (core_ < rank_.ep_size()) code = on_.wait(kSorted, all);", "")),
+        mutant("lists of ranks read that have yet to be written", "prologue.h", (
+            "if (core_ + 1 == rank_.num_aiv && code == Code::OK) code = wait_for_ranks(wrapping_product(2, epoch));", "")),
+    ),
+    *shown_in("main gradients", mutant("Fixpipe that goes on adding", "cube_unit.h", (
+        "if (p.adds) AscendC::SetAtomicNone();", ""))),
+    mutant("lines fetched from behind the image", "image_reader.h", (
+        "preload(image_ + header_.ops_offset + i * sizeof(Op) + line * kLineBytes);",
+        "preload(image_ + header_.image_bytes + i * sizeof(Op) + line * kLineBytes);")),
     mutant("AIV that begin before all targets are set", "kernel.cpp", (
         "if (code == Code::OK) code = worker.wait_until_ready();", "")),
     mutant("AIC that begin before targets are set", "worker.h", (

@@ -21,7 +21,7 @@ LISTS = shown_in(
     mutant("choices of rows that begin where the last one's do", "relay_sort.h", (
         "next_start_.SetValue(rank, next_row_.GetValue(rank));", "next_start_.SetValue(rank, rows_.GetValue(rank));")),
     mutant("lists of experts read before they are there", "relay_sort.h", (
-        "AscendC::PipeBarrier<PIPE_ALL>();\n"
+        "drain_pipes();\n"
         "      on_.read(starts_, on_.word(experts_.sent + on_.rank.args.rank * experts_.width), experts_.width);",
         "on_.read(starts_, on_.word(experts_.sent + on_.rank.args.rank * experts_.width), experts_.width);")),
     mutant("choices of all rows that begin where the first one's do", "relay_sort.h", (

@@ -31,3 +31,19 @@ def test_shared_functions_are_marked_for_the_device(tmp_path):
             wanted = len(re.findall(r"^\s*(?:HPMOE_DEVICE|__aicore__)", source.read(), re.MULTILINE))
         assert sum(line.lstrip().startswith("__aicore__") for line in lines) == wanted, path
     assert len(shared) > 10
+
+
+def test_headers_of_host_and_device_mark_every_function():
+    for name in ("launch_args.h", "tables.h", "plans.h"):
+        text = (KERNELS / "ascendc" / name).read_text()
+        assert not re.findall(r"^ *(?:constexpr|inline|static) .*\) (?:const )?{", text, re.MULTILINE), name
+
+
+def test_pipes_and_caches_are_ordered_for_the_compiler():
+    """Calls are in functions of device.h, between two barriers of the compiler."""
+    call = r"AscendC::(?:PipeBarrier<PIPE_ALL>|DataCacheCleanAndInvalid<.*)\("
+    for path in (*KERNELS.glob("ascendc/*.h"), KERNELS / "ascendc/kernel.cpp"):
+        text = path.read_text()
+        found = re.findall(rf"keep_order\(\);\n +{call}.*\);\n +keep_order\(\);", text)
+        assert len(re.findall(call, text)) == len(found) == (2 if path.name == "device.h" else 0), path
+        assert "initializer_list" not in text and not re.search(r"for \([^;)]* : {", text), path

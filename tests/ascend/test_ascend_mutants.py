@@ -39,7 +39,9 @@ from hpmoe import (
     trace,
 )
 from hpmoe.autodiff.vjp import linearize
+from hpmoe.interpreters.interpret import interpret
 from hpmoe.kernels.ascendc.emulator import native as emulator_library
+from hpmoe.kernels.ascendc.emulator.target import EMULATOR
 from hpmoe.primitives.columns import add_columns, cumsum
 from hpmoe.primitives.draw import draw
 from hpmoe.primitives.primitive import REGISTRY
@@ -156,7 +158,8 @@ def layers():
             "guarded": AsOnCpu(guard_values(moe_ffn, low=-0.05, high=0.2, fill="mean")), "sharded": Sharded(),
             "relays": relayed(send_rows(moe_ffn, scheme="hierarchical")),
             "relays, once": relayed(send_rows(moe_ffn, scheme="hierarchical+deduplicated")),
-            "plans": ChosenRun(tile_rows=(16, 4, 8)),
+            "plans": ChosenRun(tile_rows=(16, 4, 8)), "returned": Returned(),
+            "main gradients": Accumulated(Layer(ep=1, T=9, H=32, I=16, E=2, K=2)),
             "int8": int8_run(), "int8 both ways": AsOnCpu(quantize_rows(moe_ffn, combine=True)),
             "int8 gradients": int8_gradients(),
             "weights": AsOnCpu(quantize_weights(moe_ffn), Layer(ep=2, T=9, H=300, I=71, E=4, K=2), tiled_for=npu(), cols=96)}
@@ -172,6 +175,49 @@ def relayed(f):
     """A put is for both ranks of a node, and some tokens cross to one node alone."""
     return LayerRun(Layer(ep=4, T=9, H=32, I=16, E=8, K=2, num_tokens=(9, 0, 4, 7), node_size=2), ms.float32, f, rows=4,
                     blocks=2, order=lambda rank, ep_size: [0, 2, 1, 3])
+
+
+class Accumulated(LayerRun):
+    """A layer whose weights' gradients are added to main gradients, and whose products follow these."""
+
+    def __init__(self, layer):
+        names, weights = ("gate_up_weight", "down_weight"), layer.arguments()[3:]
+        self.mains = {name: ms.Tensor(np.zeros(a.shape, np.float32)) for name, a in zip(names, weights, strict=True)}
+        super().__init__(layer, f=hpmoe.accumulate_grads(moe_ffn, into=self.mains), rows=4)
+
+    def __call__(self):
+        for main in self.mains.values():
+            main.asnumpy()[...] = 0
+        return [*super().__call__()[:3], *(main.asnumpy().copy() for main in self.mains.values())]
+
+
+class Returned:
+    """The gradient of a dispatch alone: ranks read the lists of others whose rows they do not wait for."""
+
+    RANKS, TOKENS, LAUNCHES = 3, 40, 4
+
+    def __init__(self):
+        shapes = f32(self.TOKENS, 16), ShapeDtypeStruct((self.TOKENS, 2), "int32")
+        self.sent = trace(lambda x, ids: dispatch(x, ids, num_local_experts=2)[0], *shapes, mesh=hpmoe.Mesh(self.RANKS))
+        self.program = linearize(self.sent).backward
+        flow = hpmoe.overlap_comm.apply_to(hpmoe.tile_partition.apply_to(self.program, rows=16, cols=32))
+        self.kernel = EMULATOR.compile([hpmoe.assign_queues.apply_to(flow, machine=npu(2))], 100.0)
+        self.inputs = [self.of_ranks(seed) for seed in range(self.LAUNCHES)]
+
+    def of_ranks(self, seed):
+        rng = np.random.default_rng(seed)
+        ids = [rng.random((self.TOKENS, 2 * self.RANKS)).argsort(-1)[:, :2].astype(np.int32) for _ in range(self.RANKS)]
+        sent = interpret(self.sent, [[rng.standard_normal((self.TOKENS, 16)).astype(np.float32), a] for a in ids],
+                         dtype="float64")
+        return [[a, rows.astype(np.float32)] for a, (rows,) in zip(ids, sent, strict=True)]
+
+    def __call__(self):
+        return [np.asarray(out).copy() for inputs in self.inputs for (out,) in self.kernel.run(inputs)]
+
+    def assert_close_to_float64(self):
+        got = self()
+        assert_close(got, [out for inputs in self.inputs for (out,) in interpret(self.program, inputs, dtype="float64")])
+        return got
 
 
 class Sharded:
