@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from mindspore import Tensor, mint
 from mindspore.mint.nn import functional
@@ -123,11 +121,3 @@ def overflow(device: Device) -> str:
             if not np.isposinf(got).all():
                 raise CheckFailed(f"{large:g} * 4 or more in {dtype} is {got[0, 0]:g} on {unit}, it must be infinite")
     return "infinite in bfloat16 and float16, on AIV and AIC"
-
-
-CHECKS: dict[str, Callable[[Device], str]] = {
-    "launches": launches, "products with a unit matrix": identity_products, "float32 products": float32_products,
-    "ragged products": ragged_products, "weight gradients": weight_gradients, "functions": functions, "gathers": gathers,
-    "overflow": overflow,
-}
-

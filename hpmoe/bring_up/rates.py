@@ -51,7 +51,7 @@ def measured_machine(device: Device, name: str, progress: Callable[[str], None])
 
 
 def _rates(device: Device) -> Iterator[Rate]:
-    launch = _times_us(device, lambda x: x * 2.0, [[np.ones((16, 16), np.float32)]])
+    launch = times_us(device, lambda x: x * 2.0, [[np.ones((16, 16), np.float32)]])
     yield Rate.of("host.launch_us", launch, "us", "a launch of one small task, of many in a row")
     nothing, rng = float(np.median(launch)), np.random.default_rng(0)
 
@@ -60,25 +60,25 @@ def _rates(device: Device) -> Iterator[Rate]:
 
     blocks, edge = device.machine.num_aic, 64 if device.is_small else 4096
     square = [random(rng, edge, edge) for _ in range(2)]
-    took = besides(_times_us(device, lambda x, w: x @ w, [square], blocks=blocks, tile=(128, 256)))
+    took = besides(times_us(device, lambda x, w: x @ w, [square], blocks=blocks, tile=(128, 256)))
     full_us = 2.0 * edge ** 3 / blocks / device.machine.cube.flops_per_us
     yield Rate.of("cube.efficiency", [min(1.0, full_us / us) for us in took], "share",
                   f"a bfloat16 product of {edge} x {edge} x {edge} on {blocks} AIC")
     x = random(rng, 256 if device.is_small else 1 << 16, 1024)
     for field, used, of in (("memory.worker_bytes_per_us", 1, 2), ("memory.bytes_per_us", blocks, 1)):
-        took = besides(_times_us(device, lambda x: x * 2.0, [[x]], blocks=used, tile=(64, 1024)))
+        took = besides(times_us(device, lambda x: x * 2.0, [[x]], blocks=used, tile=(64, 1024)))
         yield Rate.of(field, [2.0 * x.nbytes / of / us for us in took], "GB/s",
                       f"{len(x)} x 1024 numbers of bfloat16 read, doubled and written by {2 * used} AIV")
     if device.num_ranks > 1:
         ranks, tokens, hidden = device.num_ranks, 64 if device.is_small else 4096, 256 if device.is_small else 7168
         inputs = [mine[:2] for mine in layer_inputs(ranks, tokens, hidden, experts=2 * ranks, top_k=1)]
         sent = 2.0 * inputs[0][0].nbytes * (ranks - 1) / ranks
-        took = besides(_times_us(device, moved, inputs, blocks=blocks, tile=(128, hidden)))
+        took = besides(times_us(device, moved, inputs, blocks=blocks, tile=(128, hidden)))
         yield Rate.of("link.bytes_per_us", [sent / us for us in took], "GB/s",
                       f"{tokens} rows of {hidden} numbers of bfloat16 to {ranks} ranks and back")
 
 
-def _times_us(device: Device, f: Function, inputs: Sequence[Arrays], **options: PyTree) -> list[float]:
+def times_us(device: Device, f: Function, inputs: Sequence[Arrays], **options: PyTree) -> list[float]:
     """Microseconds of a launch in each repeat, of a row of launches that nothing waits for in between."""
     kernel, tensors = device.bind(f, len(inputs), **options), device.tensors(inputs)
     count, found = 2 if device.is_small else LAUNCHES, []

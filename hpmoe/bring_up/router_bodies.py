@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from mindspore import Tensor, mint
 from mindspore.mint.nn import functional
@@ -86,6 +84,3 @@ def _named(device: Device, name: str, f: Function, arrays: list[np.ndarray], **o
         return device.compare(f, [arrays], **options)
     except CheckFailed as failed:
         raise CheckFailed(f"{name}: {failed}") from None
-
-
-CHECKS: dict[str, Callable[[Device], str]] = {"what routers are made of": routers, "guards": guards, "int8": int8}

@@ -25,8 +25,8 @@ from hpmoe.support.progress import Progress
 SUMMARY = "checks the Ascend kernel step by step on an NPU or its emulator, and measures a machine file"
 NOTES = f"""\
   hpmoe ascend-check --target=ascend-emulator
-{len(LADDER)} checks, from one launch to layers on all ranks, each of which the next ones stand on; it stops at the first
-that fails and exits with 1. Every number is compared with NumPy in float64. On an NPU it takes what hpmoe build
+{len(LADDER)} checks in the order of a first day, from the build to layers on all ranks; it stops at the first that fails,
+says where to look, and exits with 1. Every number is compared with NumPy in float64. On an NPU it takes what hpmoe build
 compiled, one rank for each process that msrun starts; what needs two ranks is left out without. On
 ascend-emulator it executes the source of the kernel on this CPU, two ranks in this process: of an NPU only its rules.
 --out writes --machine with the rates that were measured, for hpmoe simulate --machine=FILE."""
@@ -90,7 +90,8 @@ def _npu(machine: Machine) -> Device:
 
 def _line(number: int, rung: Rung) -> str:
     word = {True: "ok", False: "FAILED", None: "-"}[rung.passed]
-    return f"{number:2} {word:7}{rung.name:32}{rung.says}"
+    look_at = f"\n   look at: {rung.look_at}" if rung.look_at else ""
+    return f"{number:2} {word:7}{rung.name:32}{rung.says}{look_at}"
 
 
 def _rate_line(rate: Rate) -> str:

@@ -1,6 +1,7 @@
 """hpmoe ascend-check: on the emulator it passes from end to end, and a kernel that is wrong falls off the ladder."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,10 +11,11 @@ from binding_helpers import start_build, targets, wait_for_build
 from command_line import run
 
 import hpmoe
-from hpmoe.bring_up import bodies, layers, router_bodies
+from hpmoe.bring_up import basics, bodies, layers, router_bodies
 from hpmoe.bring_up.device import CheckFailed, Device
-from hpmoe.bring_up.ladder import LADDER
+from hpmoe.bring_up.ladder import LADDER, Step
 from hpmoe.commands import ascend_check
+from hpmoe.kernels.ascendc.build import KERNELS
 from hpmoe.kernels.ascendc.device import Npu
 from hpmoe.kernels.ascendc.emulator.target import EmulatorTarget
 from hpmoe.runtime.targets import register_target
@@ -55,7 +57,8 @@ def off_by_one_number(outputs):
 
 
 CAREFUL = (bodies.launches, bodies.identity_products, bodies.float32_products, bodies.weight_gradients, bodies.functions,
-           bodies.gathers, *router_bodies.CHECKS.values(), layers.one_rank, layers.rows_of_ranks, layers.many_launches,
+           bodies.gathers, router_bodies.routers, router_bodies.guards, router_bodies.int8, layers.one_rank,
+           layers.rows_of_ranks, layers.many_launches,
            layers.transformed, layers.relays, layers.all_ranks)
 
 
@@ -65,6 +68,49 @@ def test_one_wrong_number_of_one_rank_is_found(check):
         register_target(Crooked(off_by_one_number))
         with pytest.raises(CheckFailed):
             check(Device("crooked", hpmoe.machines.ascend_a3.replace(num_aic=1, num_aiv=2), 2))
+
+
+DAY = ("build", "one core", "counters", "one put", "reachability", "clock", "products with a unit matrix",
+       "a layer on one rank", "rows between ranks", "gradients on all ranks", "timing")
+
+
+def test_the_first_day_has_its_order_and_says_where_to_look():
+    names = list(LADDER)
+    assert [name for name in names if name in DAY] == list(DAY) and (names[0], names[-1]) == ("build", "timing")
+    assert all(len(step.look_at) > 20 for step in LADDER.values())
+    for word in {w for step in LADDER.values() for w in re.findall(r"\w+\.(?:h|cc|cpp)\b", step.look_at)}:
+        assert any(KERNELS.glob(f"**/{word}")), word
+
+
+@pytest.mark.parametrize("check", [basics.one_launch, basics.one_put, basics.reachability])
+def test_a_wrong_number_of_the_first_hour_is_found(check):
+    with own_targets():
+        register_target(Crooked(off_by_one_number))
+        with pytest.raises(CheckFailed):
+            check(Device("crooked", hpmoe.machines.ascend_a3.replace(num_aic=1, num_aiv=2), 2))
+
+
+def test_a_missing_build_and_a_slow_launch_are_found(monkeypatch):
+    class Missing(EmulatorTarget):
+        name = "missing"
+
+        def missing(self):
+            return ["no CANN toolkit"]
+
+    machine = hpmoe.machines.ascend_a3.replace(num_aic=1, num_aiv=2)
+    with own_targets():
+        register_target(Missing())
+        with pytest.raises(CheckFailed, match="no CANN toolkit"):
+            basics.built(Device("missing", machine))
+    monkeypatch.setattr(basics, "times_us", lambda *args: [5000.0])
+    with pytest.raises(CheckFailed, match="took 5000 us; expected at most 1000"):
+        basics.timing(Device("ascend-emulator", machine, is_small=False))
+
+
+def test_a_timeout_of_another_clock_is_found(monkeypatch):
+    """On the emulator a launch that waits in vain ends at once."""
+    with pytest.raises(CheckFailed, match="the system counter has another rate"):
+        layers.lost_signal(Device("ascend-emulator", hpmoe.machines.ascend_a3, is_small=False))
 
 
 def test_what_saturates_or_changes_is_found():
@@ -88,11 +134,14 @@ def test_it_stops_at_the_first_that_fails_unless_told_to_go_on(capsys, monkeypat
     def failing(device):
         raise CheckFailed("the output of rank 0 at [0] is 1")
 
-    monkeypatch.setattr("hpmoe.bring_up.ladder.LADDER", {"a": str, "b": failing, "c": str})
+    monkeypatch.setattr("hpmoe.bring_up.ladder.LADDER", {
+        "a": Step(str, "nothing"), "b": Step(failing, "its header"), "c": Step(str, "nothing")})
     status, out, _ = run(capsys, "ascend-check", "--target=ascend-emulator", "--out=unwritten.toml")
-    assert status == 1 and [line.split()[:2] for line in out.splitlines()] == [["1", "ok"], ["2", "FAILED"], ["FAILED"]]
+    assert status == 1 and [line.split()[:2] for line in out.splitlines()] == [
+        ["1", "ok"], ["2", "FAILED"], ["look", "at:"], ["FAILED"]]
+    assert "   look at: its header\n" in out
     status, out, _ = run(capsys, "ascend-check", "--target=ascend-emulator", "--all")
-    assert status == 1 and [line.split()[1] for line in out.splitlines()[:3]] == ["ok", "FAILED", "ok"]
+    assert status == 1 and [line.split()[1] for line in out.splitlines()[:4]] == ["ok", "FAILED", "at:", "ok"]
 
 
 def test_the_target_ascend_names_what_is_missing_here(capsys):
@@ -117,4 +166,4 @@ def test_an_npu_climbs_as_far_as_one_rank_reaches(capsys, monkeypatch):
         status, out, err = run(capsys, "ascend-check", "--json")
     report = SimpleNamespace(**json.loads(out))
     assert (status, report.ok, report.ranks) == (0, True, 1), (report, err)
-    assert [check["passed"] for check in report.checks] == [None if name in layers.ALL_RANKS else True for name in LADDER]
+    assert [check["passed"] for check in report.checks] == [None if step.ranks > 1 else True for step in LADDER.values()]
