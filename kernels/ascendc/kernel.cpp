@@ -17,6 +17,15 @@ namespace hpmoe {
 // number and 0 of them, and a kernel before this one may have left that.
 __aicore__ inline void keep_inf_and_nan() { AscendC::SetSaturationFlag<AscendC::SaturationMode::FLOAT>(false); }
 
+// Asks for the code that follows, as much as the instruction cache of a core takes in one request, in blocks of 2 KB.
+__aicore__ inline void preload_code() {
+  if ASCEND_IS_AIC {
+    AscendC::ICachePreLoad(15);
+  } else {
+    AscendC::ICachePreLoad(7);
+  }
+}
+
 __aicore__ inline Status nothing_wrong() { return {0, -1, -1, -1, -1, -1, 0, 0}; }
 
 __aicore__ inline void run_aic(RankView& rank, const Counters& counters) {
@@ -56,6 +65,7 @@ __aicore__ inline void run_aiv(RankView& rank, const Counters& counters) {
 extern "C" HPMOE_KERNEL_ATTRIBUTES __global__ __aicore__ void hpmoe_persistent(GM_ADDR args) {
   HPMOE_KERNEL_TYPE;
   const auto address = reinterpret_cast<uint64_t>(args);
+  hpmoe::preload_code();
   hpmoe::forget_all_lines(address);
   hpmoe::keep_inf_and_nan();
   hpmoe::RankView rank;

@@ -43,6 +43,8 @@ MEETINGS = (
     ),
     *shown_in("main gradients", mutant("Fixpipe that goes on adding", "cube_unit.h", (
         "if (p.adds) AscendC::SetAtomicNone();", ""))),
+    mutant("more code asked for than a cache takes", "kernel.cpp", (
+        "AscendC::ICachePreLoad(7);", "AscendC::ICachePreLoad(8);")),
     mutant("lines fetched from behind the image", "image_reader.h", (
         "preload(image_ + header_.ops_offset + i * sizeof(Op) + line * kLineBytes);",
         "preload(image_ + header_.image_bytes + i * sizeof(Op) + line * kLineBytes);")),

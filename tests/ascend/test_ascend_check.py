@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -88,6 +89,12 @@ def test_a_wrong_number_of_the_first_hour_is_found(check):
         register_target(Crooked(off_by_one_number))
         with pytest.raises(CheckFailed):
             check(Device("crooked", hpmoe.machines.ascend_a3.replace(num_aic=1, num_aiv=2), 2))
+
+
+def test_the_page_has_the_steps():
+    page = (Path(hpmoe.bring_up.__file__).parent / "README.md").read_text()
+    rows = re.findall(r"^\| (?!step|---)(.+?) \| .+? \| (.+) \|$", page, re.MULTILINE)
+    assert rows == [(name, step.look_at) for name, step in LADDER.items()]
 
 
 def test_a_missing_build_and_a_slow_launch_are_found(monkeypatch):

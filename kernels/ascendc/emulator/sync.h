@@ -156,6 +156,12 @@ void DataCachePreload(const GlobalTensor<uint64_t>& tensor, const T offset) {
   if (core.cache.num_fetched() > fetched) core.note_preload(at);
 }
 
+// Code comes into the instruction cache, of 32 KB on an AIC and 16 KB on an AIV, in blocks of 2 KB.
+inline void ICachePreLoad(int64_t blocks) {
+  const int64_t most = emulator::current().is_aic ? 16 : 8;
+  emulator::require(blocks > 0 && blocks < most, "ICachePreLoad: ", blocks, " blocks, and there must be fewer than ", most);
+}
+
 // What DMA writes do to memory from here on: the number that is stored is added instead.
 template <class T>
 void SetAtomicAdd() {
