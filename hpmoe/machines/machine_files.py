@@ -117,7 +117,7 @@ def _read(path: Path, before: tuple[Path, ...] = ()) -> Machine:
 
 
 def _base(like: object, files: tuple[Path, ...]) -> Machine | None:
-    """Returns the machine that the last of some files is like, or None."""
+    """Returns the machine that `like` of the last file names, or None."""
     if like is None:
         return None
     if is_name(like, preset_names()):

@@ -29,7 +29,7 @@ combine_weights.vjp(transposed_by(dispatch_weights))
 
 
 def of_entries(weights: Tensor, route: object) -> Tensor:
-    """Weights of choices, [T, K], as those of entries, [T, tp * K]: each shard of an expert has its expert's."""
+    """Converts weights of choices, [T, K], to weights of entries, [T, tp * K]: each shard has its expert's weight."""
     aval = getattr(route, "aval", None)
     tp_size = aval.tp_size if isinstance(aval, RouteAval) else 1
     return weights if tp_size == 1 else mint.cat([weights] * tp_size, -1)

@@ -66,5 +66,5 @@ def weight_beside(rows: Tensor, weight: Tensor) -> Tensor:
 
 
 def factor_beside(rows: Tensor, factor: Tensor) -> Tensor:
-    """A factor in another half precision than the rows' dtype, dequantized to float32, which loses nothing."""
+    """Converts a factor in another half precision than the rows' dtype to float32, exactly."""
     return factor.astype(ms_dtype.float32) if is_half(factor) and factor.dtype != rows.dtype else factor

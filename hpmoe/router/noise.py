@@ -43,7 +43,7 @@ def check_share(who: str, argument: str, share: float) -> None:
 
 @suggests_keywords
 def jitter(x: Tensor, epsilon: float, seed: int | Tensor | None) -> Tensor:
-    """x times numbers drawn evenly from 1 - epsilon to 1 + epsilon: the input jitter of a router.
+    """Multiplies x by random numbers, uniform in 1 - epsilon .. 1 + epsilon: the input jitter of a router.
 
     Args:
         x: [T, N], a router's hidden states or logits.

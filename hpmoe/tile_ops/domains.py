@@ -90,7 +90,7 @@ class Domain:
 
     @property
     def summed_words(self) -> tuple[int, int, int]:
-        """Rows summed where no route brings them, whether padding is left out, and the first expert, in a kernel's image."""
+        """Words in a kernel's image: rows summed without a route, whether padding is left out, and the first expert."""
         return 0, 0, 0
 
     @property

@@ -84,7 +84,7 @@ def check_count(who: str, argument: str, count: object, most: int) -> None:
 
 
 def check_range(who: str, given: Sequence[int] | None, entries: int) -> tuple[int, int]:
-    """(start, end) of sorted entries; all of them where none are given."""
+    """Returns the (start, end) of sorted entries, by default of all; raises ArgumentError if out of range."""
     if given is None or (isinstance(given, (tuple, list)) and not given):
         return 0, entries
     is_pair = isinstance(given, (tuple, list)) and len(given) == 2 and all(is_int(x, 0, entries) for x in given)

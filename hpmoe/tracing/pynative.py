@@ -48,7 +48,7 @@ def current_recorder() -> Trace | None:
 
 def _fallback(self: Tensor, func: Callable[..., object], args: Sequence[object],
               kwargs: dict[str, object] | None = None) -> object:
-    """MindSpore asks this of a plain tensor beside a tracer, and of a Parameter always."""
+    """Dispatches a call; MindSpore calls it for a plain tensor beside a tracer, and for every Parameter."""
     recorder = current_recorder()
     if recorder is None:  # a Parameter of another thread
         with without_fallback():

@@ -163,7 +163,7 @@ class _Regions:
         self.written.setdefault(buffer.storage, []).append(new)
 
     def _check_peers(self, i: int, op: tf.TileOp) -> None:
-        """Every rank is for one task of a unit; for a task of its own where somebody counts what went to it."""
+        """Checks that each peer belongs to one task of a unit, and to a separate task if an event counts its rows."""
         most = self.routes[op.domain.route].ep_size
         least = 1 if op.primitive.is_put and op.signal == "tile" else most
         self._require(least <= op.num_peers <= most,
