@@ -73,7 +73,7 @@ class Places:
         return Layout(rows, sizes, offsets)
 
     def _sizes(self, rows: Sequence[int]) -> dict[int, int]:
-        """Bytes of each home on a rank whose buffers have so many rows, of a row at least, in whole cache lines."""
+        """Bytes of each home on a rank whose buffers have `rows` rows, at least one, in whole cache lines."""
         sizes = dict.fromkeys(self.home.values(), 0)
         for b, home in self.home.items():
             sizes[home] = max(sizes[home], self.buffers[b].row_bytes * max(rows[b], 1))

@@ -21,8 +21,8 @@ from hpmoe.support.trees import Function, PyTree, flatten, unflatten
 
 
 class Arguments(NamedTuple):
-    """What a call is given: leaves of (args, kwargs), their tree, which of them are arrays, Tensors or Avals, and which of
-    them have a rank axis."""
+    """Arguments of a call: leaves of (args, kwargs), their tree, and which leaves are arrays, Tensors or Avals, and have a
+    rank axis."""
 
     leaves: list[PyTree]
     tree: optree.PyTreeSpec
@@ -35,11 +35,11 @@ class Arguments(NamedTuple):
 
     @property
     def split_arrays(self) -> list[bool]:
-        """Of each array whether it has a rank axis."""
+        """True for each array with a rank axis."""
         return [split for split, is_array in zip(self.is_split, self.is_array, strict=True) if is_array]
 
     def array_names(self, function: Function) -> list[str]:
-        """Of each array the parameter of a function that it is for."""
+        """Returns the function's parameter of each array."""
         return [name for name, is_array in zip(_names(function, self.tree), self.is_array, strict=True) if is_array]
 
 
@@ -174,7 +174,7 @@ def _is_foreign(kind: type) -> bool:
 
 
 def _defaults(signature: inspect.Signature) -> tuple[dict[int, tuple[PyTree, ...]], dict[str, PyTree]]:
-    """What follows each number of positional arguments that needs no others, and the defaults of what is only named.
+    """Returns the defaults after each sufficient number of positional arguments, and those of keyword-only parameters.
 
     None of either where some of them may be any number of arguments, or one that is only named has no default.
     """

@@ -74,7 +74,7 @@ class ArrayBackend(Backend[Saved]):
         return contextlib.nullcontext()
 
     def told_avals(self, program: Program) -> list[ShapeDtypeStruct]:
-        """What `run` returns of a program's step beyond its outputs, for the backward pass."""
+        """Returns the avals that `run` returns beyond a program's outputs, for the backward pass."""
         return []
 
     def run(self, call: Call, program: Program, arrays: Sequence[np.ndarray]) -> Arrays:

@@ -104,7 +104,7 @@ class ArrayGraphCall(GraphCall):
         return ShapeDtypeStruct((self.backend.ep_size, *aval.shape) if has_axis else aval.shape, aval.dtype)
 
     def _as_array(self, given: ArrayLike, i: int) -> np.ndarray:
-        """What MindSpore hands over for input i of the program: a Python number where it has no dimensions."""
+        """Returns the array of input i; MindSpore passes a Python number if it has no dimensions."""
         make = np.array if i in self.call.traced.deciding else np.asarray  # see Traced.arrays_of
         return make(given, numpy_dtype(self.program.inputs[i].aval.dtype))
 

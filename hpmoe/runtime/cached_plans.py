@@ -52,7 +52,7 @@ def _made(program: Program, steps: Sequence[Step], key: str | None) -> Taskflow:
 
 
 def plans_folder() -> Path:
-    """Where plans are kept; raises OSError as `cache_folder`."""
+    """Returns the folder of cached plans; raises OSError as `cache_folder` does."""
     return cache_folder() / "plans"
 
 

@@ -1,4 +1,4 @@
-"""Calls on a device of this process: tensors stay where they are, and nobody waits for what is launched.
+"""Calls on a device of this process: tensors stay on it, and no call waits for its launch.
 
 The ranks of a mesh are processes then, and each brings its own tensors, without a rank axis. As no host looks at the ids,
 every plan is one for as many received rows as there can be.

@@ -65,7 +65,7 @@ class DeviceGraphCall(GraphCall):
         return _made(self._kernel(self.call.traced.linearized.backward))
 
     def _kernel(self, program: Program) -> DeviceKernel:
-        """A graph in which a launch failed is compiled anew before its next run."""
+        """Returns the kernel; a graph in which a launch failed is compiled again before its next run."""
         kernel = self.kernel_of(program)
         if self.forget_graph not in kernel.on_failure:
             kernel.on_failure.append(self.forget_graph)

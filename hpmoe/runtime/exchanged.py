@@ -22,7 +22,7 @@ Sizes = list[Size]
 
 
 class Exchanged:
-    """What is known in a step of all ranks.
+    """Counts that all ranks exchange in a step.
 
     Attributes:
         lengths: tokens of each rank; None where no rank has padding.
@@ -73,7 +73,7 @@ def num_columns(route: PlannedRoute) -> int:
 
 
 def exchanged_avals(routes: Iterable[PlannedRoute]) -> list[ShapeDtypeStruct]:
-    """That of `Exchanged.as_array` for these routes; nothing where there are none."""
+    """Returns the aval of `Exchanged.as_array` for these routes; empty without routes."""
     routes = list(routes)
     return [ShapeDtypeStruct((routes[0].aval.ep_size, 1 + sum(map(num_columns, routes))), "int32")] if routes else []
 

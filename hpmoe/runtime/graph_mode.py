@@ -23,7 +23,7 @@ UNKNOWN = "known when the graph is compiled"
 
 
 class Graphed:
-    """What a callable with a `_runner` is, so that a compiled graph can call it.
+    """Callable with a `_runner` that a compiled graph can call.
 
     Attributes:
         frozen_arguments: None, or gives the names of arguments that no gradient is wanted of, which a graph cannot see.
@@ -33,7 +33,7 @@ class Graphed:
 
     @property
     def __code__(self):
-        """What `ms.grad` and its like ask a function for, to tell one from another."""
+        """Code object by which `ms.grad` and similar functions identify a function."""
         return type(self).__call__.__code__
 
     def _let_graphs_call(self) -> None:
@@ -41,7 +41,7 @@ class Graphed:
         self.__dict__["__call__"] = self._call_in_graph
 
     def __getstate__(self):
-        """What a copy starts from, also one in a copied Cell: it plans anew, and graphs call the copy itself."""
+        """Returns the state of a copy, also in a copied Cell: it plans again, and graphs call the copy itself."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_runner", "__call__")}
 
     def __setstate__(self, state):
@@ -61,7 +61,7 @@ jit_class(Graphed)  # makes the graph compiler look up attributes of the object,
 # The compiler parses these two, so they are written in the Python that it knows.
 
 def _told_apart(x):
-    """What a graph being compiled knows of arguments, flat, a container before its items; and the tensors among them."""
+    """Returns a compiling graph's description of arguments, flat, containers before items, and the tensors among them."""
     if isinstance(x, Tensor):
         return (("array", x.shape, x.dtype),), (x,)
     tensors = ()

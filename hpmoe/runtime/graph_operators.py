@@ -1,4 +1,4 @@
-"""A call in a compiled graph: an operator, and one for its gradient; one binding, whatever runs the programs.
+"""Operators of a call and its gradient in a compiled graph; one binding for all backends.
 
 What the backward reads leaves the forward operator as further outputs, because anything kept aside in Python would leak
 wherever a graph drops the backward operator; in a graph that takes no gradient these outputs hold nothing.
@@ -31,7 +31,7 @@ class GraphCall(abc.ABC):
         call: the call, traced for the shapes of the graph.
         num_args: array arguments; the program's inputs after them are captures, constants of the graph.
         saves: whether the forward saves what the backward reads, as it does once a gradient is taken.
-        forget_graph: makes MindSpore compile the graph anew: a failed one stays failed.
+        forget_graph: makes MindSpore compile the graph again: a failed one stays failed.
     """
 
     def __init__(self, call: Call, num_args: int):
@@ -43,7 +43,7 @@ class GraphCall(abc.ABC):
         return self.call.traced.linearized.forward if self.saves else self.program
 
     def forward_operator(self) -> ops.Primitive:
-        """Its gradient is asked for by the compiler when it takes one; it infers shapes anew afterwards."""
+        """Forward operator; the compiler requests its gradient and then infers shapes again."""
         return self.operator("forward", self.num_args, self.output_avals, lambda: _gradient_rule(self))
 
     def backward_operator(self, num_inputs: int) -> Function:
@@ -54,11 +54,11 @@ class GraphCall(abc.ABC):
 
     @abc.abstractmethod
     def output_avals(self) -> list[ShapeDtypeStruct]:
-        """What the forward operator returns: the outputs, and what carries saved values."""
+        """Avals of the forward operator's results: the outputs, and saved values."""
 
     @abc.abstractmethod
     def gradient_avals(self) -> list[ShapeDtypeStruct]:
-        """What the backward operator returns: a gradient of each differentiable argument."""
+        """Avals of the backward operator's results: a gradient of each differentiable argument."""
 
     @abc.abstractmethod
     def operator(self, direction: str, num_inputs: int, avals: Callable[[], list[ShapeDtypeStruct]],
@@ -74,7 +74,7 @@ class GraphCall(abc.ABC):
 
 
 def inferred(avals: Sequence[ShapeDtypeStruct]) -> dict[str, object]:
-    """What the compiler takes for the shapes and dtypes of an operator's outputs."""
+    """Returns the shapes and dtypes of an operator's outputs for the compiler."""
     shapes = [list(a.shape) for a in avals]
     dtypes = [getattr(mindspore, "bool_" if a.dtype == "bool" else a.dtype) for a in avals]
     is_single = len(shapes) == 1
@@ -121,7 +121,7 @@ def _gradient_rule(site: GraphCall) -> Function:
 
 
 def _with_parameters(num_args: int, rule: Function) -> Function:
-    """The rule as a function of so many parameters and (out, dout): the compiler takes no *args here, and reads source."""
+    """Returns the rule with `num_args` parameters and (out, dout): the compiler reads source and takes no *args here."""
     names = "".join(f"x{i}, " for i in range(num_args))
     source = (f"def bound(rule):\n    def bprop({names}out, dout):\n        return rule(({names}), out, dout)\n"
               "    return bprop\n")

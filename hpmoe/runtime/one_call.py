@@ -21,7 +21,7 @@ from hpmoe.support.errors import ProgramError
 
 
 class Traced:
-    """What is known once the shapes of a call are: its Program, both directions, and the output tree.
+    """Call with known shapes: its Program in both directions, and the output tree.
 
     Attributes:
         program: what it computes.
@@ -35,7 +35,7 @@ class Traced:
 
     @functools.cached_property
     def num_args(self) -> int:
-        """How many inputs are array arguments; those after them are captures."""
+        """Number of inputs that are array arguments; the inputs after them are captures."""
         return len(self.program.inputs) - len(self.program.captures)
 
     @functools.cached_property
@@ -53,7 +53,7 @@ class Traced:
         return linearize(self.program)
 
     def asked(self, needed: Sequence[bool]) -> Traced:
-        """The same, without gradients of the inputs that are not needed; it is made once. A main gradient is needed."""
+        """Returns the backward Program without gradients that are not needed, made once. A main gradient is needed."""
         denied = frozenset(v for v, is_needed in zip(self.program.inputs, needed, strict=True)
                            if is_differentiable(v) and not is_needed and v not in self.program.main_grads)
         if denied <= self.program.frozen:

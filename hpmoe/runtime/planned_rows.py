@@ -68,8 +68,8 @@ def rows_at_start(any_rows: PlannedRows, even: int) -> tuple[PlannedRows, ...]:
 
 
 def rows_of_received(received: int, aval: RouteAval) -> PlannedRows:
-    """For a routing by which the rank with the most rows receives so many, and those like it. Those of drawn experts
-    are likely, or as many as there is room for, whichever is nearer."""
+    """Returns the planned rows for routings whose fullest rank receives about `received` rows. Expected rows are those of
+        random experts, or the capacity, whichever is nearer."""
     most = row_bucket(received, aval.max_rows)
     even = min(most, max(LEAST, aval.sampled_rows))
     return PlannedRows(most, even if received - even < most - received else most)

@@ -42,7 +42,7 @@ class CacheInfo(NamedTuple):
 
 
 class Plans:
-    """What a function was traced and lowered to, on the ranks of a mesh.
+    """Traces and plans of a function on the ranks of a mesh.
 
     Attributes:
         staged: the function and its rewrites.
@@ -120,13 +120,13 @@ class Plans:
                            f"of shape {getattr(main, 'shape', None)}", f"of shape {shape}, as the argument")
 
     def plan_all(self, program: Program, buckets: Mapping[RouteKey, PlannedRows]) -> AnyIR:
-        """What the last step of the chain makes of a Program; Stages where computed ids cut the program."""
+        """Returns the last step's result for a Program; Stages if computed ids cut the program."""
         parts = cut_at_routes(program)
         irs = tuple(self.plan(part.program, buckets) for part in parts)
         return irs[0] if len(parts) == 1 else Stages(program, irs)
 
     def plan(self, program: Program, buckets: Mapping[RouteKey, PlannedRows]) -> AnyIR:
-        """What the last step of the chain makes of a Program and the planned rows of its routes, lowered once."""
+        """Returns the last step's result for a Program and the planned rows of its routes, lowered once."""
         rows = tuple(buckets[route.key] for route in routes_of(program))
         key = (id(program), rows)
         with self._planning:

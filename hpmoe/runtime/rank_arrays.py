@@ -16,7 +16,7 @@ _DTYPES = {getattr(mindspore, name): numpy_dtype(name) for name in (*FLOATS, "in
 
 
 def is_tensor_like(array: np.ndarray) -> bool:
-    """Whether a tensor can hold what an array says: its element type is one of MindSpore's, and nothing is masked."""
+    """Returns True if a tensor can hold an array: its element type is one of MindSpore's, and no element is masked."""
     return str(array.dtype) in TENSORS and not isinstance(array, np.ma.MaskedArray)
 
 

@@ -42,7 +42,7 @@ class Spmd(Graphed):
         return self._runner.call(args, kwargs, num_tokens)
 
     def interpret(self, *args: PyTree, seed: int = 0, num_tokens: Sequence[int] | None = None, **kwargs: PyTree) -> PyTree:
-        """What a call computes, by the reference interpreter, in the legal order of tasks that `seed` picks."""
+        """Computes a call by the reference interpreter, in the legal order of tasks that `seed` picks."""
         return self._runner.call(args, kwargs, num_tokens, seed)
 
     def lower(self, *args: PyTree, direction: str = "forward", **kwargs: PyTree) -> AnyIR:

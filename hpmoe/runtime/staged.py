@@ -40,7 +40,7 @@ class Step:
 
     @property
     def written(self) -> str:
-        """The step as a chain takes it."""
+        """Text of the step as a chain takes it."""
         given = ", ".join(f"{name}={repr(x) if isinstance(x, (str, tuple)) else shown(x)}"
                           for name, x in self.options.items() if x is not None)
         return f"{self.rewrite.__name__}({given})" if given else self.rewrite.__name__
@@ -70,7 +70,7 @@ class Staged:
 
     @property
     def level(self) -> str:
-        """What the last step makes: "program", "tiles", "queues" or "kernel"."""
+        """Level of the last step's result: "program", "tiles", "queues" or "kernel"."""
         return next((s.rewrite.makes for s in reversed(self.steps) if s.rewrite.makes), "program")
 
     @property
@@ -90,7 +90,7 @@ class Staged:
 
     @property
     def target(self) -> Target | None:
-        """What runs its kernels; None if its last step makes no kernels."""
+        """Target that runs its kernels; None if the last step makes no kernels."""
         return self.steps[-1].target if self.steps else None
 
     @property
@@ -124,7 +124,7 @@ IR_FIELDS = {f.name for ir in (Program, Taskflow) for f in dataclasses.fields(ir
 
 
 def attribute_error(f: Function, name: str) -> AttributeError:
-    """That a staged callable has no attribute of a name; where its IR has it, how to get that."""
+    """Returns the AttributeError of a staged callable; it says how to get an attribute of the IR."""
     text = f"{type(f).__name__!r} object has no attribute {name!r}"
     advice = f"; it is of the IR that lower returns, as in f.lower(*args).{name}"
     return AttributeError(text + (advice if name in IR_FIELDS else ""))

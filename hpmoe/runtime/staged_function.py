@@ -50,11 +50,11 @@ class StagedFunction(Graphed):
                                  "traced")
 
     def __get__(self, instance: object, owner: type | None = None) -> PyTree:
-        """As a function is: found in a class it is a method of its instances."""
+        """Binds to an instance like a function, so that it is a method in a class."""
         return self if instance is None else types.MethodType(self, instance)
 
     def interpret(self, *args: PyTree, seed: int = 0, **kwargs: PyTree) -> PyTree:
-        """What a call computes, by the reference interpreter, in the legal order of tasks that `seed` picks."""
+        """Computes a call by the reference interpreter, in the legal order of tasks that `seed` picks."""
         return self._runner.call(args, kwargs, seed=seed)
 
     @functools.cached_property
@@ -86,9 +86,9 @@ class StagedFunction(Graphed):
     def warm_up(self, *args: PyTree, imbalance: float = IMBALANCE, **kwargs: PyTree) -> None:
         """Makes the plans that calls with arguments like `args` will ask for, forward, under a gradient, and backward.
 
-        Nothing is computed. Of arrays the plans are for the routing of their ids; of Avals, and where ids are computed, for
-        every routing by which no rank receives more than `imbalance` times the mean, all routes alike. Where the chain ends
-        in fuse_persistent(keep_plans=True) they are kept for other processes, too.
+        Nothing is computed. Plans for arrays serve the routing of their ids. Plans for Avals, and for computed ids, serve
+        every routing by which no rank receives more than `imbalance` times the mean, equally for all routes. If the chain
+        ends in fuse_persistent(keep_plans=True), plans are stored for other processes, too.
 
         Args:
             args, kwargs: as for a call; an array may also be an `hpmoe.ShapeDtypeStruct`.
@@ -104,7 +104,7 @@ class StagedFunction(Graphed):
         self._runner.warm_up(args, kwargs, imbalance)
 
     def _runner_on(self, who: str, mesh: Mesh | None) -> Runner:
-        """What runs one rank's share of a mesh; on one rank that of calls, whose plans it shares."""
+        """Returns the runner of one rank's part of a mesh; on one rank that of calls, whose plans it shares."""
         ranks = as_mesh(who, mesh)
         return self._runner if ranks.num_ranks == 1 else Runner(self.staged, ranks, batched=False)
 
@@ -124,5 +124,5 @@ class StagedFunction(Graphed):
 
 
 def staged_of(f: Function) -> Staged:
-    """What is known of a callable, plain or staged."""
+    """Returns the Staged description of a callable, plain or staged."""
     return f.staged if isinstance(f, StagedFunction) else Staged(f)

@@ -156,7 +156,7 @@ def shown_transform(t: Function) -> str:
 
 
 def _of_callables(rewrite: inspect.Signature) -> inspect.Signature:
-    """What a transform takes, of what its rewrite does: a function instead of IR, and options by name."""
+    """Returns a transform's signature from its rewrite's: a function instead of IR, and options by name."""
     options = [p if p.kind is p.VAR_KEYWORD else p.replace(kind=p.KEYWORD_ONLY)
                for p in list(rewrite.parameters.values())[1:] if p.kind is not p.VAR_POSITIONAL]
     f = inspect.Parameter("f", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="Function")

@@ -92,9 +92,9 @@ class Launches:
 
 
 def runs_for_main_thread() -> bool:
-    """Whether this is the main thread, or one that Python did not start: MindSpore calls kernels of a graph on its own.
+    """Returns True on the main thread, or one that Python did not start: MindSpore calls kernels of a graph on its own.
 
-    There nobody else minds Ctrl-C, and MindSpore's handler would end the process.
+    No other code there handles Ctrl-C, and MindSpore's handler would end the process.
     """
     if threading.get_ident() == threading.main_thread().ident:
         return True
@@ -103,7 +103,7 @@ def runs_for_main_thread() -> bool:
 
 
 def _has_ended(status: Status) -> bool:
-    """Whether all tasks were done when the interrupt came."""
+    """Returns True if all tasks were done when the interrupt came."""
     return status.code == Code.INTERRUPTED and status.rank < 0
 
 
@@ -119,7 +119,7 @@ def _broken(image: np.ndarray) -> LaunchError:
 
 @dataclasses.dataclass(frozen=True)
 class Demands:
-    """What an image demands of the arrays of a launch.
+    """Requirements of an image for the arrays of a launch.
 
     Attributes:
         ep_size, num_events, num_tasks: of the image.
