@@ -1,4 +1,4 @@
-"""How sure a simulated figure is: the same schedules on machines whose constants are elsewhere in their ranges."""
+"""Bands of simulated figures: the schedules on machines with other constants within their ranges."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def _calibrate(o: flags.FlagValues) -> int:
 
 
 def _writable_path() -> Path:
-    """Where the result goes, found before the work, which would be lost."""
+    """Returns the path of the result; checked before the work, which would be lost."""
     try:
         path = calibration_path()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ def _check(o: flags.FlagValues) -> int:
 
 
 def text(fields: Fields, table: list[Fields], path: Path) -> str:
-    """What was measured, for a terminal."""
+    """Returns the measured values as text for a terminal."""
     key = calibration_key()
     lines = [f"{key['cpu']}, {key['cores']} cores, hpmoe {key['hpmoe']}", "",
              f"{'task':20}{'dtype':>10}{'full rate':>16}{'lost rows':>11}{'cols':>7}{'inner':>7}{'fit':>7}"]

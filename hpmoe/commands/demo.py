@@ -119,7 +119,7 @@ def in_float32(args: tuple[ms.Tensor, ...]) -> tuple[ms.Tensor, ...]:
 
 
 def passes(f: Function, args: tuple[ms.Tensor, ...], cotangent: ms.Tensor) -> dict[str, Callable[[], PyTree]]:
-    """What is timed of one side."""
+    """Returns the timed calls of one side."""
     grad = cast(Function, ms.value_and_grad)(
         lambda *a: (f(*a).astype(ms.float32) * cotangent).sum(), tuple(GRADIENTS.values()))
     return dict(zip(PASSES, (lambda: f(*args), lambda: grad(*args)), strict=True))

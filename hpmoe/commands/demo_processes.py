@@ -18,7 +18,7 @@ COLUMNS = ("ms", "computing_ms", "moving_ms", "waiting_ms")
 
 
 def measured(o: flags.FlagValues, tolerance: float) -> Fields:
-    """What all ranks found; `status` is not 0 where one failed. Writes the timeline where one is asked for."""
+    """Returns the ranks' findings; `status` is not 0 if a rank failed. Writes the timeline if one is requested."""
     with tempfile.TemporaryDirectory(prefix="hpmoe_demo_") as folder:
         given = {**options.sizes(o), "dtype": o.dtype, "seed": o.seed, "repeats": o.repeats, "folder": folder}
         status = start_ranks([sys.executable, "-m", "hpmoe.commands.demo_rank", json.dumps(given)], o.processes)

@@ -51,7 +51,7 @@ def staged() -> Function:
 
 def take_part(given: SimpleNamespace, mesh: World, link: Link,
               progress: Callable[[str], None]) -> tuple[Fields, list[np.ndarray], tuple[Timeline, ...]]:
-    """What all ranks do together: the report of all, the output and gradients with a rank axis, and the timelines."""
+    """Runs the joint part of all ranks: returns the report, the output and gradients with a rank axis, and the timelines."""
     progress("making inputs")
     args, cotangent = layer_inputs(given)  # every rank draws those of all, and takes its own
     calls = demo.passes(hpmoe.spmd(staged(), mesh), tuple(a[mesh.rank] for a in args), cotangent[mesh.rank])
@@ -87,7 +87,7 @@ def turns(link: Link, run: Callable[[], PyTree], repeats: int) -> float:
 
 
 def did(line: Timeline, rank: int, num_threads: int) -> Fields:
-    """What a rank did in a launch, in milliseconds of its threads, and the bytes that it sent to others."""
+    """Returns a rank's work in a launch, in milliseconds of its threads, and the bytes that it sent to others."""
     mine = line.rank == rank
     moves = np.array([op.primitive.is_remote for op in line.flow.ops], bool)[line.flow.tasks["op"][line.task]][mine]
     took, span = (line.end - line.begin)[mine] / 1e3, float(line.end[mine].max() - line.wait_begin[mine].min()) / 1e3
@@ -98,7 +98,7 @@ def did(line: Timeline, rank: int, num_threads: int) -> Fields:
 
 def checked(given: SimpleNamespace, results: list[np.ndarray],
             progress: Callable[[str], None]) -> tuple[bool, dict[str, float]]:
-    """Whether virtual ranks give the same, bit for bit; the error of each result against MindSpore op by op."""
+    """Returns True if virtual ranks give bitwise equal results, and each result's error against MindSpore op by op."""
     args, cotangent = layer_inputs(given)
     progress("computing on virtual ranks")
     virtual = demo.arrays_of(demo.passes(hpmoe.spmd(staged(), hpmoe.Mesh(given.ep)), args, cotangent))

@@ -83,7 +83,7 @@ def diagnosis() -> Fields:
 
 
 def requirements() -> dict[str, str]:
-    """What the installed hpmoe requires, such as {"numpy": "<2,>=1.26"}; its extras left out."""
+    """Returns the requirements of the installed hpmoe, such as {"numpy": "<2,>=1.26"}, without its extras."""
     try:
         lines = metadata.requires("hpmoe") or []
     except metadata.PackageNotFoundError:
@@ -99,7 +99,7 @@ def package(name: str, needs: str) -> Fields:
 
 
 def fits(version: str, needs: str) -> bool:
-    """Whether a version meets every bound of a requirement.
+    """Returns True if a version meets every bound of a requirement.
 
     Example:
         >>> fits("1.26.4", "<2,>=1.26"), fits("2.0", "<2,>=1.26")
@@ -166,7 +166,7 @@ def self_test() -> float:
 
 
 def ascend_target(environment: Mapping[str, str], devices: Path) -> Fields:
-    """What the Ascend kernel would need and is not here; and what the NPU is, where there is one."""
+    """Returns the missing requirements of the Ascend kernel, and the NPU, if there is one."""
     missing = run_needs(environment, devices)
     found = [npu_line(find_npu(environment))] if any(devices.glob(NPUS)) else []
     return {"usable": not missing, "why": missing + found}
@@ -189,7 +189,7 @@ def npu_line(npu: Npu | str) -> str:
 
 
 def emulator_target() -> Fields:
-    """The same kernel's source on a CPU."""
+    """Returns the report on the Ascend kernel's source on a CPU."""
     try:
         load_emulator()
     except (ImportError, OSError, AttributeError) as error:

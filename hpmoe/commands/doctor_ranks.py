@@ -55,7 +55,7 @@ def _memfd() -> str:
 
 
 def _engines() -> str:
-    """What carries messages to other hosts."""
+    """Returns the engines that carry messages to other hosts."""
     try:
         fault = ucx_fault()
     except (ImportError, OSError, AttributeError):
@@ -64,7 +64,7 @@ def _engines() -> str:
 
 
 def lines(found: Fields) -> list[str]:
-    """As text."""
+    """Returns the report as text."""
     out = ["", "ranks as processes", f"  {'hpmoe launch':<14}here"]
     out += [f"  {name:<14}{path or 'not found'}" for name, path in found["launchers"].items()]
     return out + [f"  {name:<14}{text}" for name, text in found["limits"].items()]

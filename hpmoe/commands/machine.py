@@ -45,7 +45,7 @@ def define_machine(values: flags.FlagValues, default: str, text: str) -> None:
 
 
 def machine_of(o: options.Options, calibrated: bool = False) -> hpmoe.Machine:
-    """That of the flag; this CPU by its measurements where they are wanted and there."""
+    """Returns the machine of the flag; this CPU with its measurements if they are wanted and stored."""
     return hpmoe.cpu(ep_size=o.ep, calibrated=calibrated) if o.machine == "cpu" else load_machine(o.machine)
 
 

@@ -13,7 +13,7 @@ from hpmoe.primitives.in_float32 import in_float32
 @in_float32
 def moe_ffn_op_by_op(hidden_states: ms.Tensor, topk_ids: ms.Tensor, topk_weights: ms.Tensor, gate_up_weight: ms.Tensor,
                      down_weight: ms.Tensor) -> ms.Tensor:
-    """The same function as `spmd(moe_ffn, mesh)` from a global view, without ranks, tiles or hpmoe's primitives.
+    """Computes `spmd(moe_ffn, mesh)` from a global view, without ranks, tiles or hpmoe's primitives.
 
     Rows are gathered in the order of their experts, which the host computes; an expert without rows costs nothing. The
     weights are split once: indexing them in the loop would give every expert a gradient of full size. Half precision is

@@ -140,7 +140,7 @@ def check_flag(condition: bool, name: str, got: object, expected: str) -> None:
 
 
 def is_writable(path: Path) -> bool:
-    """Whether a file can be put there; asked before the work, whose result would be lost."""
+    """Returns True if a file can be written there; checked before the work, whose result would be lost."""
     try:
         path = path.resolve()
         is_new = not path.exists()

@@ -1,4 +1,4 @@
-"""What a profile told of a machine, for a terminal, as JSON, and as the comments of the machine's file."""
+"""Report of a machine fitted to a profile, for a terminal, as JSON, and as comments of the machine's file."""
 
 from __future__ import annotations
 

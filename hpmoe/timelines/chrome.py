@@ -130,7 +130,7 @@ def _shares(line: Run, rank: int, edges: np.ndarray) -> Iterator[tuple[str, list
 
 
 def link_shares(line: Run, rank: int, edges: np.ndarray) -> dict[str, np.ndarray]:
-    """What a simulated rank uses, between edges, of memory bandwidth and of each link that carries anything, as shares."""
+    """Returns a simulated rank's use of memory bandwidth and of each used link between edges, as shares."""
     seen = known(line.simulated)
     rate = {"memory": seen.machine.memory.bytes_per_us, "egress": seen.machine.link.rate(line.flow.ep_size),
             "node_egress": seen.machine.link.node_bytes_per_us}

@@ -44,7 +44,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CriticalPath(NotebookText):
-    """What the end of a run waited for, back to its beginning: pieces one after another that add up to the span.
+    """Chain of waits from the end of a run to its beginning: consecutive pieces that add up to the span.
 
     The task that ended last began when its wait ended or, where it did not have to wait, when its worker had done the task
     before it. A wait ends by the signal of another task, on this rank or another one, and that task began in turn ... .

@@ -63,7 +63,7 @@ def fragment(line: Run) -> str:
 
 
 def numbers(line: Run) -> dict[str, float]:
-    """What a run is compared by, in microseconds and shares: span, use of units, waiting, critical path."""
+    """Returns figures to compare runs by, in microseconds and shares: span, use of units, waits, critical path."""
     out = {"span us": line.span}
     out |= {f"{unit} busy, share of span": float(share.mean()) for unit, share in line.unit_utilisation().items()}
     exposed = line.exposed_communication()

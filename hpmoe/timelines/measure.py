@@ -68,8 +68,8 @@ def measure(f: Function, *args: PyTree, **kwargs: PyTree) -> tuple[PyTree, tuple
 
 
 def new_record(flow: Taskflow, link: Link | None = None) -> tuple[np.ndarray, np.ndarray] | tuple[None, None]:
-    """What a launch of `flow` fills, int64: its times [ep, num_tasks, 3] and the bytes that it moves from rank to rank, [ep,
-    ep]; None where nobody measures. `link`: to the processes of the other ranks, where this one fills its own part."""
+    """Returns the int64 arrays that a launch of `flow` fills: times [ep, num_tasks, 3] and bytes from rank to rank, [ep,
+    ep]; None outside of a measurement. `link`: to the processes of the other ranks, where this one fills its own part."""
     if not _open:
         return None, None
     trace = np.zeros((flow.ep_size, flow.num_tasks, 3), np.int64)

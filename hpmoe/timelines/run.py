@@ -17,7 +17,7 @@ RATES = ("l2", "memory", "egress", "ingress", "node_egress", "node_ingress")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Simulated:
-    """What a simulation knows of a run besides its times.
+    """Simulated quantities of a run besides its times.
 
     Attributes:
         machine: what the run was simulated on.
@@ -60,7 +60,7 @@ class Run:
         origin: microseconds of that first moment on the clock of the run.
         simulated: of a simulated run, what else the simulation knows of it; None where the run was measured.
         moved: [ep, ep], how many bytes the transfers of each rank copied to arrays of each, its own too, counted as they
-            were copied; of a measured rank that is a process, at least its own row. None where nobody counted.
+            were copied; of a measured rank that is a process, at least its own row. None if they were not counted.
     """
 
     flow: Taskflow
@@ -85,7 +85,7 @@ class Run:
 
     @property
     def machine(self) -> Machine:
-        """What the run was simulated on, or what its queues were assigned for."""
+        """Machine that the run was simulated on, or that its queues were assigned for."""
         return self.simulated.machine if self.simulated else known(self.flow.machine)
 
     def link_bytes(self, node_size: int | None = None) -> LinkBytes:
@@ -95,7 +95,7 @@ class Run:
             node_size: ranks r with the same r // node_size are one node; by default that of the machine.
 
         Raises:
-            ArgumentError: node_size is no positive int, or nobody counted the bytes of this run.
+            ArgumentError: node_size is no positive int, or the bytes of this run were not counted.
 
         Example:
             >>> import hpmoe
@@ -224,7 +224,7 @@ def op_name(flow: Taskflow, op: TileOp) -> str:
 
 
 def other_ranks(line: Run) -> np.ndarray:
-    """The rank that each row's task sends to, its own where it sends nothing at all, -1 where to none or to several."""
+    """Returns the rank that each row's task sends to: its own if it sends nothing, -1 if it sends to no or several ranks."""
     flow, op = line.flow, line.flow.tasks["op"][line.task]
     peer = flow.tasks["peer"][line.task]
     next_peer = peer + np.array([tile_op.num_peers for tile_op in flow.ops], int)[op]
@@ -244,7 +244,7 @@ def other_ranks(line: Run) -> np.ndarray:
 
 
 def union_length(begin: np.ndarray, end: np.ndarray) -> float:
-    """How long at least one of the intervals lasts.
+    """Returns the total length of the union of intervals.
 
     Example:
         >>> union_length(np.array([0.0, 1.0, 5.0]), np.array([3.0, 2.0, 6.0]))

@@ -81,7 +81,7 @@ class Timeline(Run):
         return waiting_for(self)
 
     def critical_path(self) -> CriticalPath:
-        """What the end of the run waited for, task by task back to its beginning; see CriticalPath."""
+        """Returns the chain of waits from the end of the run back to its beginning; see CriticalPath."""
         return critical_path(self)
 
     def chrome_json(self, max_arrows: int = 10_000) -> str:
