@@ -103,7 +103,7 @@ def _split(tasks: np.ndarray, starts: np.ndarray) -> list[np.ndarray]:
 
 
 def are_queues(flow: tf.Taskflow, unit_of_op: np.ndarray, units_of_queue: np.ndarray) -> bool:
-    """Whether the queues hold each task once, each in a queue that takes its unit: a bit of `units_of_queue`, [num_queues].
+    """Returns True if queues hold each task once, in a queue of its unit: a bit of `units_of_queue`, [num_queues].
 
     Args:
         unit_of_op: the bit of each operation's tasks, [num_ops].
@@ -126,7 +126,7 @@ def _tables(flow: tf.Taskflow) -> tuple[np.ndarray, ...]:
 
 
 class _ByIdentity:
-    """A taskflow as a key: equal to another of the very same arrays, those given here, where none of them can change."""
+    """Taskflow as a key: equal to another with identical arrays, if these are read-only."""
 
     def __init__(self, flow: tf.Taskflow, *arrays: np.ndarray):
         self.flow, self.arrays = flow, arrays
@@ -168,7 +168,7 @@ def _graph(key: _ByIdentity) -> _Graph:
 
 @lru_cache(maxsize=1)
 def _joined_queues(key: _ByIdentity) -> tuple[np.ndarray, np.ndarray]:
-    """Where each queue begins, and the tasks of all, queue by queue."""
+    """Returns the start of each queue, and the tasks of all, queue by queue."""
     queues = [np.asarray(q) for q in key.flow.queues]
     tasks = np.concatenate([np.zeros(0, np.int32), *queues], dtype=np.int32, casting="unsafe")
     return np.cumsum([0, *map(len, queues)], dtype=np.int32), tasks

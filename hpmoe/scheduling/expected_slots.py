@@ -49,7 +49,7 @@ class ExpectedSlots:
 
     @property
     def num_expected(self) -> int:
-        """How many slots even loads fill, the first ones."""
+        """Number of slots that balanced loads fill; these come first."""
         return int(self.is_expected.sum())
 
     @property
@@ -63,7 +63,7 @@ class ExpectedSlots:
 
     @property
     def source(self) -> np.ndarray:
-        """How many ranks ahead the first likely source of each slot is, [num_slots]."""
+        """Distance in ranks to the first expected source of each slot, [num_slots]."""
         return np.minimum(self.place / self.per_expert * self.ep_size, self.ep_size - 1).astype(np.int64)
 
 
@@ -180,7 +180,7 @@ def _sum_of_tasks(of_peers: np.ndarray, num_peers: int) -> np.ndarray:
 
 
 def link_stretch(flow: tf.Taskflow, machine: Machine) -> float:
-    """How much longer puts take when all workers send than when one does, as links are shared."""
+    """Returns how many times longer puts take when all workers send than when one does, as links are shared."""
     of_node = min(flow.ep_size, machine.link.node_size)
     us = max((of_node - 1) / machine.link.rate(flow.ep_size), (flow.ep_size - of_node) / machine.link.node_bytes_per_us)
     return max(1.0, machine.num_aiv * put_rate(machine, flow.ep_size) * us / flow.ep_size)
