@@ -112,7 +112,7 @@ def gathers(device: Device) -> str:
 
 
 def overflow(device: Device) -> str:
-    """What half precision does not hold is infinite on both kinds of cores: saturation is off."""
+    """Checks that overflow of half precision is infinite on both kinds of cores, with saturation off."""
     for dtype, large in (("bfloat16", 2e38), ("float16", 3e4)):
         x = np.full((5, 32), large, np.float32).astype(numpy_dtype(dtype))
         w = np.ones((32, 24), np.float32).astype(numpy_dtype(dtype))

@@ -31,7 +31,7 @@ class CheckFailed(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """Where checks run.
+    """Device that checks run on.
 
     Attributes:
         target: of fuse_persistent.
@@ -51,8 +51,8 @@ class Device:
 
     def bind(self, f: Function, ranks: int = 1, tile: tuple[int, int] = (16, 32),
              before: Function | None = None, blocks: int = 1, nodes: int | None = None) -> Function:
-        """A function as one kernel of so many blocks, after `before`: of a rank's tensors, or where all ranks are of this
-        process of theirs, in nodes of `nodes`."""
+        """Returns a function as one kernel of `blocks` blocks, after `before`: of a rank's tensors, or of all ranks' if they
+        are of this process, in nodes of `nodes`."""
         machine = self.machine.replace(num_aic=blocks, num_aiv=2 * blocks)
         to_kernel = hpmoe.chain(before or hpmoe.chain(), hpmoe.tile_partition(rows=tile[0], cols=tile[1]),
                                 hpmoe.overlap_comm, hpmoe.assign_queues(machine=machine),

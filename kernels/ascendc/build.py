@@ -57,7 +57,7 @@ class Operator:
     flags: tuple[str, ...] = ("-w",)  # the headers of MindSpore warn
 
     def folder(self) -> Path:
-        """Where it is built: another one for other sources, another MindSpore or Python, each copy of this package."""
+        """Folder of the build, separate for other sources, another MindSpore or Python, and each copy of this package."""
         built_for = f"{KERNELS} {importlib.metadata.version('mindspore')} {sys.version_info[:2]}"
         return cache_folder() / self.name / _digest(*SOURCES, besides=built_for)
 
@@ -84,7 +84,7 @@ class Operator:
         return self.folder() / "build.lock"
 
     def is_built(self) -> bool:
-        """Whether the whole of it is there; what is being compiled, or was when a build was stopped, is not."""
+        """True if the whole build exists; an unfinished or stopped build does not count."""
         return self.path().exists() and not self._mark().exists()
 
     def _forget_unfinished(self) -> None:
@@ -135,7 +135,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 @functools.cache
 def _digest(*folders: Path, besides: str = "") -> str:
-    """Of the sources in some folders and what else matters, so that what is built of others is not taken for them."""
+    """Returns a digest of the sources in some folders and of `besides`, which identifies a build."""
     files = sorted(p for folder in folders for p in folder.iterdir() if p.suffix in (".h", ".cc", ".cpp", ".asc", ".txt"))
     parts = [besides.encode(), *(p.name.encode() + b"\0" + p.read_bytes() for p in files)]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
@@ -150,7 +150,7 @@ def ascend_operator(environment: Mapping[str, str] = os.environ) -> Operator:
 
 
 def compiled_path() -> Path:
-    """Where the kernel is built."""
+    """Returns the folder in which the kernel is built."""
     return cache_folder() / "ascend" / _digest(*SOURCES) / LIBRARY
 
 
@@ -201,7 +201,7 @@ def _build_kernel(folder: Path, options: KernelOptions) -> None:
 
 
 def is_built(environment: Mapping[str, str]) -> bool:
-    """Whether kernel and operator are there, and may be read."""
+    """Returns True if kernel and operator exist and may be read."""
     try:
         return compiled_path().exists() and ascend_operator(environment).is_built()
     except OSError:
@@ -209,7 +209,7 @@ def is_built(environment: Mapping[str, str]) -> bool:
 
 
 def build_needs(environment: Mapping[str, str]) -> list[str]:
-    """What is missing to compile, one sentence each."""
+    """Returns the missing requirements of compilation, one sentence each."""
     missing = []
     for name, what in (("ASCEND_HOME_PATH", "CANN toolkit"), ("ASCEND_OPP_PATH", "operators of CANN"),
                        ("SHMEM_HOME_PATH", "aclshmem")):
@@ -225,7 +225,7 @@ def build_needs(environment: Mapping[str, str]) -> list[str]:
 
 
 def run_needs(environment: Mapping[str, str], devices: Path) -> list[str]:
-    """What is missing to run the kernel here, one sentence each."""
+    """Returns the missing requirements of running the kernel here, one sentence each."""
     missing = []
     if not is_built(environment):
         missing += build_needs(environment) or ["the kernel is not built: hpmoe build --target=ascend"]

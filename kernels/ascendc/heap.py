@@ -36,7 +36,7 @@ class Ranks(Protocol):
     def size(self) -> int: ...
 
     def share(self, make: Callable[[], bytes]) -> bytes:
-        """What rank 0 makes, on every rank."""
+        """Returns rank 0's value on every rank."""
         ...
 
 

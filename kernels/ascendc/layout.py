@@ -78,8 +78,8 @@ def lay_out(flow: Taskflow) -> Layout:
 
 
 def lay_out_plans(flows: Sequence[Taskflow]) -> Layout | None:
-    """The memory of a launch that takes one of several plans: that of the largest. None where what a program is given and
-    returns does not lie alike."""
+    """Returns the memory of a launch that takes one of several plans, that of the largest; None if the layouts of inputs
+    and outputs differ."""
     first, *others = layouts = [lay_out(flow) for flow in flows]
     if any((other.made, other.outputs, other.copies) != (first.made, first.outputs, first.copies) for other in others):
         return None

@@ -106,7 +106,7 @@ def _format_name(form: RowFormat) -> str:
 
 
 def _check_fp8(params: Fp8Matmul, width: int, who: str) -> None:
-    """Of a 950: no other chip has what makes such rows."""
+    """Checks a product of fp8 rows, which only a 950 can make."""
     cols, advice = params.form.cols_of(width), "tile_partition(machine=hpmoe.machines.ascend_a3) dequantizes others before."
     check_argument(not params.block or cols % MX_PAIR == 0, who, "the columns of its rows of mxfp8", cols,
                    f"a multiple of {MX_PAIR}, as deep a matrix core multiplies these", advice)

@@ -1,6 +1,6 @@
 """The target "ascend": the Ascend kernel on the NPU of this process, in the order of MindSpore's stream.
 
-A launch is put into the stream and nobody waits for it, also between forward and backward. What it reports is looked at
+A launch is put into the stream without a wait, also between forward and backward. Its report is read
 when the kernel is next called, and by `synchronize`.
 """
 
@@ -115,7 +115,7 @@ class AscendState:
 
 
 def find_heap(num_ranks: int) -> SymmetricHeap:
-    """The heap of this process among so many ranks."""
+    """Returns the heap of this process among `num_ranks` ranks."""
     if num_ranks not in HEAPS:
         HEAPS[num_ranks] = SymmetricHeap(ascend_operator().load(), world_ranks(num_ranks), RESERVATION.num_bytes)
     return HEAPS[num_ranks]
