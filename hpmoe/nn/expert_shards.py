@@ -27,7 +27,7 @@ def shard_experts(weight: Array, mesh: Mesh, split: str) -> Array:
     Args:
         weight: [E, ...], a Tensor or an array of NumPy, with experts in the order of their places, see `GroupedMLP`.
         mesh: the ranks; ep_size divides E.
-        split: what tp_size divides. "gate_up": the last dimension, whose halves are cut alike, so that a shard has the
+        split: what tp_size divides. "gate_up": the last dimension, whose halves are cut equally, so that a shard has the
             columns of gate and up that belong together; "columns": the last dimension; "rows": the second one, those of
             down; "first": nothing, the first shard has all and the others zeros, as of a bias that is added after down;
             "all": nothing, every shard has all, as of the factors of an adapter that no shard divides.
@@ -67,7 +67,7 @@ def unshard_experts(weights: Array, mesh: Mesh, split: str) -> Array:
         [E, ...].
 
     Raises:
-        ArgumentError: weights are not of so many ranks, or an argument is none of these.
+        ArgumentError: weights have another number of ranks, or an argument is none of these.
 
     Example:
         >>> import numpy as np, hpmoe
@@ -105,7 +105,7 @@ def _checked(who: str, weight: object, mesh: object, split: object, first: int) 
 
 
 def _axis_and_parts(num_dims: int, split: str) -> tuple[int, int]:
-    """Returns the dimension of a weight that shards divide, and the number of its parts that are divided alike."""
+    """Returns the dimension of a weight that shards divide, and the number of its equal parts that each are divided."""
     return (1 if split == "rows" else num_dims - 1), 2 if split == "gate_up" else 1
 
 

@@ -21,7 +21,7 @@ class ModelType(NamedTuple):
         formats: entries of its files, as saved by default; of what transformers has in memory, if that differs; and of
             other files that transformers loads.
         fields: fields of the configuration, by the option that takes each.
-        options: options that the type has whatever its fields.
+        options: options that the type has with any fields.
         shared: fields whose product is the width of the shared expert; "!" marks
             a shared expert that the type always has, "?" one whose arrays are absent, not empty, if there is none.
         fixed: values that other fields may have.

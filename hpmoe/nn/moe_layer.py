@@ -246,7 +246,7 @@ class MoELayer(nn.Cell):
         A group of experts has the score of its others; a token whose best groups have fewer than K others chooses from all.
 
         Args:
-            experts: ids; none of them, and all may be chosen again.
+            experts: ids; an empty sequence includes all experts again.
 
         The mask is a Parameter, router.masked: checkpoints have it, and compiled graphs follow it.
 

@@ -1,7 +1,7 @@
-"""How a Cell calls its per-rank function: through a chain of transforms, on one rank or on the ranks of a mesh.
+"""Calls a Cell's per-rank function through a chain of transforms, on one rank or on the ranks of a mesh.
 
 Tokens [..., H] become rows [T, H], or [ranks, T / ranks, H] on virtual ranks, each in turn having the next ones; weights [E,
-...] of experts become [ranks, E / ep, ...], see expert_shards.py. So Parameters and outputs are the same whatever the mesh.
+...] of experts become [ranks, E / ep, ...], see expert_shards.py. So Parameters and outputs do not depend on the mesh.
 Where ranks are processes each has its own tokens, and Parameters of its own experts, or shards of them, alone.
 """
 
@@ -43,7 +43,7 @@ def transformed(who: str, f: Function, transforms: Function | None, mesh: Mesh |
 
 
 def num_ranks(who: str, mesh: Mesh | None, num_moe_experts: int) -> int:
-    """How many ranks arrays have an axis of; 0 for one rank without one, as where ranks are processes."""
+    """Returns the length of the arrays' rank axis; 0 for one rank without an axis, such as a process."""
     check_argument(mesh is None or isinstance(mesh, Mesh), who, "mesh", repr(mesh), "an hpmoe.Mesh, or None for one rank")
     if mesh is None:
         return 0
@@ -62,7 +62,7 @@ def known_shape(who: str, argument: str, shape: Sequence[int] | None, expected: 
 @constexpr
 def rows_shape(who: str, shape: Sequence[int] | None, size: int | None, ep_size: int,
                argument: str = "hidden_states") -> tuple[int, ...]:
-    """Of [..., size], or of any size, as the per-rank function takes it, on all ranks."""
+    """Returns the shape on all ranks of an array [..., size] as the per-rank function takes it."""
     expected = f"a Tensor [..., {'K' if size is None else size}]"
     shape = known_shape(who, argument, shape, expected)
     check_argument(len(shape) > 1 and size in (None, shape[-1]), who, argument, f"of shape {tuple(shape)}", expected)

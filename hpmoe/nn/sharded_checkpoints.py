@@ -1,6 +1,6 @@
 """Checkpoints of ranks that hold some of the experts each: a file for each rank, read again on any number of ranks.
 
-Experts are read from the files of the groups that held them, what all ranks hold alike from any file.
+Experts are read from the files of the groups that held them, values that all ranks hold from any file.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def load_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, opt
     """Reads a rank's part from the files that `save_shards` wrote on any number of ranks.
 
     Experts go from the groups that held them to those that do now, whole or in shards, with the optimizer's state of each;
-    what all ranks hold alike comes from one file. Nothing is set before all of it is found. Training then goes on with the
+    values that all ranks hold come from one file. Nothing is set before all of it is found. Training then goes on with the
     numbers that it had: bit for bit on as many ranks, else up to the order in which gradients of what all hold are summed.
 
     Args:

@@ -87,7 +87,7 @@ class TopKRouter(nn.Cell):
         moe_router_norm_epsilon: a number that norm_topk_prob adds to the sum of weights which weights are divided by.
         add_bias_linear: whether a bias is added to the logits.
         init_method_std: the standard deviation that the weight is drawn with.
-        dtype: of the Parameters; logits are float32 whatever it is.
+        dtype: of the Parameters; logits are always float32.
         transforms: of the function that chooses; None makes one kernel of it.
 
     Inputs:
