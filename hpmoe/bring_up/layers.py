@@ -156,7 +156,7 @@ def all_ranks(device: Device) -> str:
 
 
 def same_bits(device: Device) -> str:
-    """A layer twice: the same numbers, bit for bit, whatever came first."""
+    """Runs a layer several times and compares the bits."""
     ranks = device.num_ranks
     kernel, tensors = device.bind(hpmoe.moe_ffn, ranks), device.tensors(layer_inputs(ranks, tokens=40, experts=2 * ranks))
     first, *others = (device.split(kernel(*tensors), ranks) for _ in range(5))
