@@ -14,7 +14,7 @@ from hpmoe.planner.planner import schedule
 from hpmoe.runtime.rewrite import name_of
 from hpmoe.runtime.transform import transform
 from hpmoe.scheduling.expected_slots import costs_of_expected_slots, expected_costs
-from hpmoe.scheduling.score import score
+from hpmoe.scheduling.score import is_scored, score
 from hpmoe.scheduling.workers import dealt, paced_puts, vector_workers
 from hpmoe.support.errors import TransformError, VerifyError, call_user, check_argument, is_name
 from hpmoe.support.known import known
@@ -65,6 +65,8 @@ def critical_path(flow: tf.Taskflow, machine: Machine, order: np.ndarray | None 
     """
     if machine.unified:
         return schedule(flow, task_costs(flow, machine), np.zeros(flow.num_tasks), (machine.num_queues,), order)[0]
+    if order is None and not is_scored(flow, machine):
+        return round_robin(flow, machine)
     costs = expected_costs(flow, machine)
     expected = costs_of_expected_slots(flow, costs)
     vector = vector_workers(flow, machine, expected)
@@ -173,7 +175,7 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None, policy: 
             t0 mul[rows 0:2, cols 0:3] x -> a wait -  signal -
     """
     machine = known(machine or flow.machine or cpu(ep_size=flow.ep_size))
-    flow = paced_puts(flow, machine) if policy == "critical_path" else flow
+    flow = paced_puts(flow, machine) if policy == "critical_path" and is_scored(flow, machine) else flow
     order = None if priority is None else _order_of(flow.replace(machine=machine), priority)
     name = policy if isinstance(policy, str) else name_of(policy)
     ordered = "" if priority is None else f", priority={name_of(priority)}"

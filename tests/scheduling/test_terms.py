@@ -8,7 +8,7 @@ import pytest
 from hpmoe.commands.layer import Layer
 from hpmoe.machines import ascend_a3
 from hpmoe.routing.skewed import skewed_ids
-from hpmoe.scheduling.score import half_by_half, spread_out, spread_parts
+from hpmoe.scheduling.score import spread_out
 from hpmoe.scheduling.terms import TERMS, without
 
 NODES = ascend_a3.replace({"link.node_size": 8})
@@ -20,15 +20,12 @@ def layer(routing, direction, ep, tokens, hidden, intermediate, local, top_k, ma
     return Layer(o, direction, machine, skewed_ids(routing, ep, tokens, top_k, o.experts), tuned=True, **options)
 
 
-HOT = "hot", "forward", 16, 2048, 2048, 768, 8, 8
-UNIFORM = "uniform", "backward", 16, 2048, 2048, 1024, 8, 6
 LAYERS = {
-    "divided_workers": layer(*HOT), "spread_slots": layer(*HOT),
-    "puts_together": layer(*UNIFORM), "put_turns": layer(*UNIFORM),
-    "halves": layer("uniform", "forward", 8, 2048, 2048, 1024, 8, 8),
+    "spread_slots": layer("hot", "forward", 16, 2048, 2048, 768, 8, 8),
+    "divided_workers": layer("hot", "forward", 16, 2048, 2048, 768, 8, 8),
+    "puts_together": layer("uniform", "backward", 16, 2048, 2048, 1024, 8, 6),
     "paced_puts": layer("hot", "backward", 64, 64, 2048, 1024, 2, 4),
-    "groups_of_few": layer("hot", "forward", 8, 128, 6144, 16384, 1, 2),
-    "round_the_ranks": layer("half", "backward", 16, 256, 4096, 1536, 1, 6, NODES, scheme="deduplicated")}
+    "groups_of_few": layer("hot", "forward", 8, 128, 6144, 16384, 1, 2)}
 
 
 def span(of):
@@ -42,25 +39,19 @@ def test_a_layer_without_a_term_takes_longer(term):
         assert 1.05 * span_us < span(LAYERS[term])
 
 
-def test_slots_alternate_between_nodes():
-    over_nodes = layer("uniform", "backward", 16, 1024, 4096, 1536, 1, 8, NODES)
-    span_us = span(over_nodes)
-    with without("round_the_ranks"):
-        assert 1.5 * span_us < span(over_nodes)
-
-
 def slots_in_order(flow, op, queue):
     tasks = np.asarray(flow.queues[queue])
     rows = flow.tasks["row"][tasks[flow.tasks["op"][tasks] == op]]
     return rows[np.sort(np.unique(rows, return_index=True)[1])]
 
 
-@pytest.mark.parametrize("sizes, parts", [((16, 2048, 2048, 1024, 2, 4), 1), ((16, 1024, 7168, 2048, 4, 8), 2)], ids=str)
-def test_rows_and_their_gradients_are_sent_in_the_spread_order(sizes, parts):
-    flow = layer("hot", "backward", *sizes).fused_flow()
-    puts = [i for i, op in enumerate(flow.ops) if op.primitive.sends_rows]
-    assert spread_parts(flow, flow.machine) == parts and len(puts) == 2
-    turn = spread_out(flow.num_slots, parts)
+@pytest.mark.parametrize("of, parts", [
+    (layer("hot", "backward", 16, 2048, 2048, 1024, 2, 4), 1), (layer("hot", "backward", 16, 1024, 7168, 2048, 4, 8), 2),
+    (layer("uniform", "backward", 16, 2048, 2048, 1024, 2, 4, NODES), 1)], ids=["hot", "two parts", "over nodes"])
+def test_rows_and_their_gradients_are_sent_in_the_spread_order(of, parts):
+    flow = of.fused_flow()
+    puts, turn = [i for i, op in enumerate(flow.ops) if op.primitive.sends_rows], spread_out(flow.num_slots, parts)
+    assert len(puts) == 2
     for queue in range(flow.machine.num_aic, flow.machine.num_queues):
         for op in puts:
             assert (np.diff(turn[slots_in_order(flow, op, queue)]) > 0).all()
@@ -76,16 +67,13 @@ def test_any_beginning_of_the_spread_order_is_spread(num_slots):
         assert np.ptp(is_first - begin * np.arange(num_slots + 1) / num_slots) <= most
 
 
-@pytest.mark.parametrize("expected, padding, least",
-                         [(512, 3, 8), (96, 8, 4), (33, 3, 2), (40, 0, 24), (5, 1, 8), (1, 0, 1)])
-def test_each_run_is_half_of_what_is_left(expected, padding, least):
-    run = half_by_half(SimpleNamespace(place=np.arange(expected + padding), num_expected=expected), least)
-    sizes, left = np.bincount(run[:expected]), expected
-    assert (np.diff(run) >= 0).all() and (run[expected:] == run[expected - 1]).all()
-    for size in sizes[:-1]:
-        assert abs(size - left / 2) <= 1
-        left -= size
-    assert min(least, expected) <= sizes[-1] + 1 and sizes[-1] <= 2 * least + 1
+@pytest.mark.parametrize("of", [
+    layer("uniform", "backward", 8, 64, 2048, 1024, 2, 4, scheme="deduplicated"),
+    layer("uniform", "forward", 16, 64, 2048, 1024, 2, 4, NODES, scheme="hierarchical"),
+    layer("uniform", "forward", 16, 64, 2048, 1024, 2, 4, NODES)], ids=["deduplicated", "hierarchical", "few over nodes"])
+def test_tasks_of_other_schemes_are_dealt_out_in_turn(of):
+    default, other = of.fused_flow(), of.fused_flow("round_robin")
+    assert all(map(np.array_equal, default.queues, other.queues))
 
 
 def test_gradients_of_weights_come_after_other_products():
