@@ -20,7 +20,7 @@ from hpmoe.support.cached_files import Fields
 from hpmoe.support.host import num_cores
 from hpmoe.support.progress import Progress
 
-MOST_TASKS = 10**6  # of all ranks; a larger layer is sampled again
+MOST_TASKS = 5 * 10**5  # of all ranks; a larger layer is sampled again
 MACHINES = 4  # the machine itself, and some with other constants within their bands
 OTHERS = "over nodes", "once to a rank", "relays", "any routing", "replicas", "wide experts"
 POLICIES = "round_robin", "expert_barrier"
@@ -35,7 +35,7 @@ def rows(count: int, seed: int, dtype: str, machine: hpmoe.Machine, progress: Pr
             progress(f"layer {i + 1} of {count}: {kind}")
             flow = layer.fused_flow()
             left_out = {"default": (), **{term: (term,) for term in TERMS}, "none": tuple(TERMS)}
-            span, *times = threads.map(lambda plan, of=layer: _us(of, *plan), [
+            span, *times = threads.map(lambda plan, of=layer: us_of(of, *plan), [
                 *(("critical_path", terms) for terms in left_out.values()), *((policy, ()) for policy in POLICIES)])
             over = dict(zip([*list(left_out)[1:], *POLICIES], (us / span for us in times), strict=True))
             out.append({"kind": kind, "layer": str(layer.o), "direction": layer.direction, "makespan_us": span,
@@ -71,7 +71,7 @@ def _other(kind: str, case: Case, layer: Layer, node_size: int) -> Layer:
     return dataclasses.replace(layer, **changes[kind])
 
 
-def _us(layer: Layer, policy: str, terms: tuple[str, ...]) -> float:
+def us_of(layer: Layer, policy: str, terms: tuple[str, ...]) -> float:
     """Returns microseconds by a policy without some terms, with the launch."""
     with without(*terms):
         flow = layer.fused_flow(policy)

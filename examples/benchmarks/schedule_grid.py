@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import admission
 import numpy as np
+import recorded
 import row_capacities
 import script
 from absl import flags
@@ -37,7 +38,8 @@ NOTES = """\
 All times are simulated; each layer is printed as soon as it is done.
   python examples/benchmarks/schedule_grid.py --layers=60 --seed=7
 --row_capacities compares plans with capacity for any routing, or less, with plans for the received rows.
---rules prints instead what each term of the default schedule is worth: the time without it, by class of layers."""
+--rules prints instead what each term of the default schedule is worth: the time without it, by class of layers.
+--recorded prints instead the times of a DeepSeek-V3 layer under recorded loads, by several plans."""
 CPU_RANKS = 8  # that share this CPU with --machine=cpu
 BEHIND = 1.03  # of the fastest, the most that is wanted
 
@@ -50,12 +52,14 @@ def define(values: flags.FlagValues) -> None:
     options.define_switch(values, "prefetch", "matrix workers read weights while they wait for rows")
     options.define_switch(values, "row_capacities", "instead: plans with capacity for any routing or less")
     options.define_switch(values, "rules", "instead: what each term of the default schedule is worth")
+    options.define_switch(values, "recorded", "instead: a DeepSeek-V3 layer under recorded loads")
 
 
 def run(o: flags.FlagValues) -> int:
     machine = machine_of(SimpleNamespace(machine=o.machine, ep=CPU_RANKS), is_calibrated())
     with Progress("schedule_grid.py") as progress:
-        table, shown = (_rules if o.rules else _row_capacities if o.row_capacities else _grid)(o, machine, progress)
+        mode = _recorded if o.recorded else _rules if o.rules else _row_capacities if o.row_capacities else _grid
+        table, shown = mode(o, machine, progress)
     print(json.dumps({"simulated": True, "machine": machine.name, "seed": o.seed, "rows": table}) if o.json else shown)
     return 0
 
@@ -71,6 +75,12 @@ def _rules(o: flags.FlagValues, machine: hpmoe.Machine, progress: Progress) -> t
     options.check_flag(not o.row_capacities, "row_capacities", o.row_capacities, "left out with --rules")
     table = admission.rows(o.layers, o.seed, o.dtype, machine, progress)
     return table, admission.text(table, machine, o.seed)
+
+
+def _recorded(o: flags.FlagValues, machine: hpmoe.Machine, progress: Progress) -> tuple[list[Fields], str]:
+    options.check_flag(not (o.prefetch or o.rules or o.row_capacities), "recorded", o.recorded, "given without other modes")
+    table = recorded.rows(o.dtype, machine, o.seed, progress)
+    return table, recorded.text(table, machine)
 
 
 def _grid(o: flags.FlagValues, machine: hpmoe.Machine, progress: Progress) -> tuple[list[Fields], str]:

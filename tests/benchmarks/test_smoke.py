@@ -71,6 +71,7 @@ def test_sides_that_differ_are_an_error(monkeypatch):
     ("layer", "--suite --ep=2", "flag --ep=2: it must be 1 with --suite"),
     ("processes", "--experts=9 --peers=none", "flag --experts=9: it must be a multiple of 2"),
     ("hosts", "--peers=none --rates=0", "flag --rates=0: it must be numbers from 0.001 to 1000"),
+    ("schedule_grid", "--recorded --rules", "flag --recorded=True: it must be given without other modes"),
     ("schedule_grid", "--rules --row_capacities", "flag --row_capacities=True: it must be left out with --rules"),
     ("ablation", "--nodes=1 --machine=cpu", "--nodes=1: it must be at most 0, of 1048576 ranks on cpu"),
 ])
