@@ -55,10 +55,10 @@ def stage_order(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
 
 
 def critical_path(flow: tf.Taskflow, machine: Machine, order: np.ndarray | None = None) -> list[np.ndarray]:
-    """List scheduling: whenever a worker is free it takes the ready task with the longest path of costs to the end.
+    """Schedules a list: a free worker takes the ready task with the longest path of costs to the end.
 
-    On a machine of two kinds of units it takes the ready task with the least `score`; vector tasks are dealt out evenly
-    afterwards, in the order in which they began.
+    On a machine of two kinds of units a free worker takes the ready task with the least `score`, and vector tasks are dealt
+    out evenly afterwards, in the order in which they began. If `is_scored` is False, round_robin deals out all tasks.
 
     Args:
         order: a number for each task, of which the least is taken first, [num_tasks] int64; None for the default order.

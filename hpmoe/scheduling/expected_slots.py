@@ -61,11 +61,6 @@ class ExpectedSlots:
         rows[is_last] = min(max(left / max(1, is_last.sum()), 0.0), self.tile_rows)
         return rows
 
-    @property
-    def source(self) -> np.ndarray:
-        """Distance in ranks to the first expected source of each slot, [num_slots]."""
-        return np.minimum(self.place / self.per_expert * self.ep_size, self.ep_size - 1).astype(np.int64)
-
 
 @suggests_keywords
 def expected_rows(flow: tf.Taskflow) -> tuple[np.ndarray, ...]:

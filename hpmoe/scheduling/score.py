@@ -15,14 +15,20 @@ from hpmoe.tiling.next_ops import next_ops
 
 UNEVEN = 1.25  # rows of the fullest rank over those that a rank sends, from which loads are uneven
 FILLED = 1.25  # slots that each source fills, from which rows are many
+LINK_US = 16.0  # that a link takes for the rows of the fullest rank, from which an order of tasks matters
 MOST_PARTS = 2  # of the slots, each spread by itself
 GOLDEN = (5**0.5 - 1) / 2
 
 
 def is_scored(flow: tf.Taskflow, machine: Machine) -> bool:
-    """Returns whether each row is sent straight to its rank, and rows that cross nodes are many."""
-    return not any(plan.kind.is_of_tokens for plan in flow.routes) and not any(op.is_relayed for op in flow.ops) and (
-        flow.ep_size <= machine.link.node_size or has_many_rows(flow, machine))
+    """Returns whether each row is sent straight to its rank, rows occupy a link for some time and, over nodes, are many."""
+    if any(plan.kind.is_of_tokens or plan.placement for plan in flow.routes) or any(op.is_relayed for op in flow.ops):
+        return False
+    received = [flow.routes[op.domain.route].expected_rows * flow.buffers[op.operands[0].buffer].row_bytes
+                for op in flow.ops if op.primitive.sends_rows and op.domain.size]
+    if received and flow.ep_size > 1 and sum(received) < LINK_US * machine.link.rate(flow.ep_size):
+        return False
+    return flow.ep_size <= machine.link.node_size or has_many_rows(flow, machine)
 
 
 def has_many_rows(flow: tf.Taskflow, machine: Machine) -> bool:
@@ -83,13 +89,13 @@ def spread_slots(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> int:
 
     Returns:
         The number of parts in which slots are interleaved, so that L2 holds the weights of a part. 0 if the term does not
-        act: sources share slots, experts are replicated, or more than MOST_PARTS parts are needed.
+        act: sources share slots, or more than MOST_PARTS parts are needed.
     """
     read = {op.operands[2].buffer: _weight_bytes(flow, op)
             for op in flow.ops if op.domain.is_slots and op.primitive.is_matmul}
     parts = max(1, math.ceil(sum(read.values()) / max(1.0, machine.l2.bytes)))
     most = min(MOST_PARTS, min((plan.num_local_experts for plan in flow.routes), default=0))
-    if parts > most or any(plan.placement for plan in flow.routes) or not has_many_rows(flow, machine):
+    if parts > most or not has_many_rows(flow, machine):
         return 0
     is_wanted = flow.ep_size > machine.link.node_size or is_uneven(flow) or _returns_last(flow, machine, costs)
     return parts if is_wanted else 0

@@ -18,7 +18,7 @@ def paces(flow):
 def test_no_put_begins_before_its_turn():
     """Rows of earlier slots fill whole tiles if a rank has one expert, and no row of a slot is put
     before a link could have moved these; rows that stay on the rank do not wait."""
-    full = hot(tokens=32, ep=16)
+    full = hot(tokens=64, ep=16)
     line = full.fused()
     flow, (pace,) = line.flow, paces(line.flow)
     (put,) = (i for i, op in enumerate(flow.ops) if isinstance(op.params, Paced))
