@@ -45,9 +45,8 @@ class StagedFunction(Graphed):
         which values depend."""
         if self.staged.differentiated:
             name = self.staged.differentiated[0].rewrite.__name__
-            raise TransformError(f"{name}: a function that is traced calls {self!r}, of which only "
-                                 f"{name_of(self.staged.function)} would be traced; apply {name} to the function that is "
-                                 "traced")
+            raise TransformError(f"{name}: a traced function calls {self!r}, and the trace would skip {name}; apply "
+                                 f"{name} to the function that calls {name_of(self.staged.function)}")
 
     def __get__(self, instance: object, owner: type | None = None) -> PyTree:
         """Binds to an instance like a function, so that it is a method in a class."""

@@ -84,7 +84,7 @@ class Transform(Rewrite):
         """TransformError unless it may be the next transform of a function."""
         name = self.__name__
         if self.once and name in [s.rewrite.__name__ for s in staged.steps]:
-            raise TransformError(f"{name}: it is applied twice; {staged} is already made by it")
+            raise TransformError(f"{name} is already in {staged}; apply it once")
         self.check_level(staged.level, str(staged))
         if self.is_differentiated and staged.level == "program" and staged.of_passes:
             steps = *staged.differentiated, Step(self, options), *staged.of_passes
