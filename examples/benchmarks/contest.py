@@ -12,7 +12,7 @@ from pathlib import Path
 import matmul_alone
 import numpy as np
 import numpy_loop
-from layer_problem import PASSES, RESULTS, LayerProblem
+from layer_problem import LIMITS, PASSES, RESULTS, LayerProblem
 from process import Process, WorkerError
 from sides import SIDES, Side
 
@@ -140,7 +140,7 @@ class Contest:
         """`repeats` rounds; in each every side has a turn at every pass, and each round another side begins."""
         for i in range(self.repeats):
             shift = i % len(contestants)
-            for which in (*PASSES, "matmul"):
+            for which in (*PASSES, *LIMITS):
                 for c in (*contestants[shift:], *contestants[:shift]):
                     if c.process is not None and which in c.turns:
                         self.progress(f"round {i + 1} of {self.repeats}: {c.side.title}, {which}")
@@ -160,7 +160,8 @@ def reference(problem: LayerProblem) -> dict[str, dict[str, np.ndarray]]:
     passes, _ = numpy_loop.layer(problem, np.float64)
     full: dict[str, np.ndarray] = dict(zip(RESULTS, passes["forward + backward"](), strict=True))
     return {"forward": {"output": full["output"]}, "forward + backward": full,
-            "matmul": {"product": matmul_alone.first_rows(problem.dtype)}}
+            "matmul": {"product": matmul_alone.first_rows(problem.dtype)},
+            "read": {"sum of squares": (matmul_alone.bytes_to_read(problem).astype(float) ** 2).sum(keepdims=True)}}
 
 
 def errors(folder: Path, want: Mapping[str, np.ndarray]) -> dict[str, float]:

@@ -14,6 +14,8 @@ import numpy as np
 
 SIZES = ("ep", "tokens", "hidden", "intermediate", "experts", "top_k")
 PASSES = ("forward", "forward + backward")
+LIMITS = ("matmul", "read")  # what a machine does at most, also passes of sides
+ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 RESULTS = ("output", "hidden_states", "topk_weights", "gate_up_weight", "down_weight")  # the gradients are named by argument
 
 
@@ -57,6 +59,13 @@ class LayerProblem:
         """Floating-point operations of the matmuls of each pass: two forward, four more backward."""
         forward = 6 * self.num_tokens * self.top_k * self.hidden * self.intermediate
         return {"forward": forward, "forward + backward": 3 * forward}
+
+    @property
+    def weight_bytes(self) -> dict[str, int]:
+        """Bytes of weights in each pass: experts with rows are read once each way, and all gradients are written."""
+        expert = 3 * self.hidden * self.intermediate * ITEM_BYTES[self.dtype]
+        read = len(self.slices) * expert
+        return {"forward": read, "forward + backward": 2 * read + self.experts * expert}
 
     # The routing is fixed, so what follows from it is known before the first run.
 

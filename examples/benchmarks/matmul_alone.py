@@ -1,4 +1,4 @@
-"""Square matrix products on all cores: the rate that a library reaches with nothing else to do."""
+"""Square matrix products, and reading as many bytes as a layer's weights have, on all cores: limits of the machine."""
 
 import concurrent.futures
 import ctypes
@@ -52,6 +52,22 @@ def onednn(problem):
         return out
 
     return passes(multiply, np.asarray)
+
+
+def numpy_read(problem):
+    x = bytes_to_read(problem)
+    return {"read": lambda: [np.dot(x, x)]}, np.atleast_1d
+
+
+def torch_read(problem):
+    import torch  # pyright: ignore[reportMissingImports]  an extra
+    x = torch.from_numpy(bytes_to_read(problem))
+    return {"read": lambda: [torch.dot(x, x)]}, lambda t: np.atleast_1d(t.numpy())
+
+
+def bytes_to_read(problem):
+    """Numbers of as many bytes as the weights that a forward pass reads."""
+    return np.random.default_rng(0).standard_normal(problem.weight_bytes["forward"] // 4, np.float32)
 
 
 def pointer(array):

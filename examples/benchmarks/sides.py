@@ -1,4 +1,4 @@
-"""The sides of a comparison: the MoE-FFN in each framework, and the matmul alone, each in a process of its own.
+"""The sides of a comparison: the MoE-FFN in each framework, and limits of the machine, each in a process of its own.
 
 `worker.py` is that process; it loads one file of this folder without importing hpmoe, so that a side has nothing loaded
 but its own framework. A side's function takes a LayerProblem and returns its passes and how results become NumPy arrays.
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One way to compute the layer, or to multiply matrices.
+    """One way to compute the layer, to multiply matrices or to read memory.
 
     Attributes:
         title: as tables name it.
@@ -21,7 +21,7 @@ class Side:
         not_in: why there is no such side, by dtype.
         variants: environment variables to choose from by time, by the name of the choice; the first is the default. What
             the first side of a package chooses holds for the others.
-        ceiling: it multiplies matrices alone, and its rate is what the machine can do.
+        ceiling: True if the side only multiplies matrices or reads memory; its rate is what the machine can do.
     """
 
     title: str
@@ -53,4 +53,6 @@ SIDES = {
     "matmul_numpy": Side("matmul, NumPy's OpenBLAS", "matmul_alone", "numpy", "numpy", NO_NUMPY, OPENBLAS, ceiling=True),
     "matmul_torch": Side("matmul, PyTorch", "matmul_alone", "torch", "torch", ceiling=True),
     "matmul_jax": Side("matmul, JAX", "matmul_alone", "jax", "jax", ceiling=True),
+    "read_numpy": Side("read, NumPy's OpenBLAS", "matmul_alone", "numpy_read", "numpy", variants=OPENBLAS, ceiling=True),
+    "read_torch": Side("read, PyTorch", "matmul_alone", "torch_read", "torch", ceiling=True),
 }
