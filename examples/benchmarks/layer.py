@@ -27,9 +27,9 @@ Prints milliseconds of the forward pass and of both, the peers' over hpmoe's, an
 Each side runs in a process of its own with as many threads as there are cores, stopped while others run; sides take
 turns, and a turn is one untimed run and then timed ones for 50 ms. Latency is the median of the turns. Every output
 and gradient is checked against float64 before. Peak memory is what a process takes beyond its imports: inputs,
-compilation and results included. A pass has two limits: its products at the rate of the fastest library's best turn of a
-3072 x 3072 x 3072 product, and its weights at the rate at which as many bytes are read at best. The column "limit" is
-the share of the nearer limit, the one that takes longer.
+compilation and results included. A pass has two limits: its products at the best rate of a library in any turn of a
+3072 x 3072 x 3072 product, and its weights at the best rate of reading as many bytes. The column "limit" is the share
+of the nearer limit, the one that takes longer.
 Exits with 1 where a side computes something else, ends or hangs. Sides not installed: pip install '.[bench]'
 Peers: """ + ", ".join(name for name, side in SIDES.items() if name != "hpmoe" and not side.ceiling) + """
 Ceilings: """ + ", ".join(name for name, side in SIDES.items() if side.ceiling)

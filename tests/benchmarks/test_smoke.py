@@ -20,6 +20,7 @@ PLANNED = "--ep=2 --tokens=8 --hidden=8 --intermediate=4 --top_k=1 --runs=1"
 RUNS = {  # the script, its flags, and the fields of its report
     "permute": ("permute", "--tokens=32 --hidden=8 --repeats=1", {"cases", "sort"}),
     "styles": ("permute", "--styles --tokens=16 --hidden=8 --intermediate=8 --experts=4 --top_k=2 --repeats=1", {"cases"}),
+    "call": ("call", "--tokens=4 --hidden=16 --intermediate=8 --experts=4 --top_k=2 --calls=2", {"microseconds"}),
     "planning": ("planning", f"{PLANNED} --experts=4", {"forward", "backward", "rows"}),
     "ablation": ("ablation", f"{SIMULATED} --most_ranks=2 --direction=backward", {"simulated", "rows"}),
     "nodes": ("ablation", "--machine=ascend_a2 --nodes=2 --tokens=16 --hidden=64 --intermediate=32 --top_k=4",
