@@ -66,7 +66,7 @@ class Launches:
 
     def launch(self, addresses: Sequence[Sequence[int]], row_capacity: Sequence[Sequence[int]], num_tokens: Sequence[int],
                timeout: float, trace: np.ndarray | None = None, moved: np.ndarray | None = None) -> None:
-        """Launches all ranks; one thread at a time may.
+        """Launches all ranks.
 
         Args:
             addresses: for each rank, where each of its buffers begins.
@@ -75,14 +75,15 @@ class Launches:
             moved: int64 [ep_size, ep_size], to which the bytes are added that each rank copies to arrays of each other one.
         """
         tables = [c_array("q", [*rows, *mine]) for rows, mine in zip(row_capacity, addresses, strict=True)]
-        for rank, table, count in zip(self._ranks, tables, num_tokens, strict=True):
+        ranks = type(self._ranks).from_buffer_copy(self._ranks)  # a signal's handler may launch amid this
+        for rank, table, count in zip(ranks, tables, num_tokens, strict=True):
             rank.row_capacity, _ = table.buffer_info()
             rank.buffers, rank.num_tokens = rank.row_capacity + 8 * self._num_routes, count
         status = Status()
         handler = getsignal(SIGINT)
         is_interruptible = callable(handler) and runs_for_main_thread()
         load().hpmoe_launch(
-            self._image_address, self.image.nbytes, self._ranks, len(tables), 0, timeout,
+            self._image_address, self.image.nbytes, ranks, len(tables), 0, timeout,
             None if trace is None else address(trace), None if moved is None else address(moved),
             is_interruptible, ctypes.byref(status))
         if status.code == Code.INTERRUPTED:
