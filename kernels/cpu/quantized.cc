@@ -16,6 +16,8 @@ namespace {
 
 constexpr uint32_t kInfinity = 0x7F800000u;
 constexpr uint32_t kLargestExponent = 8;  // of an element of e4m3
+constexpr uint32_t kNanElement = 127;     // of e4m3, without its sign
+constexpr uint32_t kNan = 0x7FC00000;     // of float32
 constexpr uint8_t kNanCode = 255;         // of an e8m0 scale
 constexpr float kLargestInt8 = 127.0f, kLargestE4m3 = 448.0f;
 
@@ -56,14 +58,14 @@ void from_int8(int64_t n, const uint8_t* in, float scale, float* out) {
   for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(static_cast<int8_t>(in[i])) * scale;
 }
 
-// No element that was made here is NaN.
 HPMOE_MULTIVERSION
 void from_e4m3(int64_t n, const uint8_t* in, float scale, float* out) {
   for (int64_t i = 0; i < n; ++i) {
     const uint32_t code = in[i], magnitude = code & 127u;
     const uint32_t normal = (magnitude << 20) + (120u << 23);
     const uint32_t subnormal = bits_as<uint32_t>(static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-9f);
-    out[i] = bits_as<float>(choose(magnitude < 8u, subnormal, normal) | (code & 128u) << 24) * scale;
+    const uint32_t number = choose(magnitude < 8u, subnormal, normal) | (code & 128u) << 24;
+    out[i] = bits_as<float>(choose(magnitude == kNanElement, kNan, number)) * scale;
   }
 }
 

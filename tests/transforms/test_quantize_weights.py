@@ -88,6 +88,19 @@ def test_weights_that_come_quantised(element, row_dtype):
         assert_close([got, *grads], scaled_products(rows, ids, numbers, scale, cotangent))
 
 
+@pytest.mark.parametrize("row_dtype", [None, "float8_e4m3fn"])
+@pytest.mark.parametrize("code", [0x7F, 0xFF])
+def test_a_weight_of_nan_makes_its_column_nan(code, row_dtype):
+    x, ids, w, scale = int8_case("float32", inner=70)
+    w = np.full(w.shape, 0x38, np.uint8)  # ones
+    w[..., 1, 2] = code
+    f = functools.partial(multiplied, row_dtype=row_dtype)
+    for stage in ("plain", "tiles", "fused"):
+        got = hpmoe.spmd(stages()[stage](f), hpmoe.Mesh(2))(*tensors([x, ids, w, scale])).asnumpy()
+        is_nan = np.isnan(got[ids[..., 0] >= 0])
+        assert len(is_nan) and is_nan[:, 2].all() and not np.delete(is_nan, 2, 1).any(), stage
+
+
 def test_call_by_call_on_one_rank():
     x, ids, w, scale = (a[0] for a in int8_case("float32", inner=70, ep=1))
 
