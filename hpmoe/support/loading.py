@@ -9,7 +9,6 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -66,9 +65,9 @@ def array_at(start: int, shape: tuple[int, ...], dtype: np.dtype, owner: object)
         array([[0., 1.],
                [2., 3.]])
     """
-    memory: Any = _memory_of(math.prod(shape) * dtype.itemsize).from_address(start)
-    memory.owner = owner
-    return np.ndarray(shape, dtype, memory)
+    memory = _memory_of(math.prod(shape) * dtype.itemsize).from_address(start)
+    vars(memory)["owner"] = owner
+    return np.ndarray(shape, dtype, memoryview(memory))
 
 
 @functools.lru_cache(maxsize=256)
