@@ -30,9 +30,10 @@ class Worker {
   // What the queue begins with is read meanwhile.
   __aicore__ inline Code wait_until_ready() {
     const int32_t ready = counters_.prologue(kReady), target = wrapping_product(rank_.args.epoch, rank_.num_aiv);
-    const int32_t last = rank_.image.queue_start(queue_ + 1);
+    first_ = rank_.image.queue_start(queue_);
+    last_ = rank_.image.queue_start(queue_ + 1);
     int32_t number = -1;
-    for (int32_t place = rank_.image.queue_start(queue_); place < last && runs_.has_capacity(); ++place) {
+    for (int32_t place = first_; place < last_ && runs_.has_capacity(); ++place) {
       const int32_t before = number;
       number = template_of(rank_.image.task_word(place), rank_.image.header().index_bits);
       if (number == before) continue;
@@ -41,21 +42,20 @@ class Worker {
     }
     const WaitEnd end = counters_.wait(ready, target);
     if (end != WaitEnd::MET) return code_of(end);
-    forget_all_lines(rank_.args.tables);  // a cache may have fetched lines of tables unasked before they were written
+    if (!Unit::kLooksAhead) forget_all_lines(rank_.args.tables);  // an AIC has read no line that others write meanwhile
     unit_.load_after_poll();
     return Code::OK;
   }
 
   __aicore__ inline void run_queue() {
-    const int32_t last = rank_.image.queue_start(queue_ + 1);
     began_ = AscendC::GetSystemCycle();
-    for (place_ = rank_.image.queue_start(queue_); place_ < last; ++place_) {
-      const Code code = run_place(place_ + 1 < last);
+    for (place_ = first_; place_ < last_; ++place_) {
+      const Code code = run_place(place_ + 1 < last_);
       if (code != Code::OK) {
         status_.task = place_;
         return fail(code);
       }
-      if (turns_[place_ % 2].frame.unit.rows == 0) pass_empty_tasks(last);
+      if (turns_[place_ % 2].frame.unit.rows == 0) pass_empty_tasks();
     }
   }
 
@@ -89,8 +89,8 @@ class Worker {
   };
 
   // Those that follow a task without rows: where slots have rows, nobody asks.
-  __aicore__ inline void pass_empty_tasks(int32_t last) {
-    while (place_ + 1 < last && spare_.has(place_ + 1)) ++place_;
+  __aicore__ inline void pass_empty_tasks() {
+    while (place_ + 1 < last_ && spare_.has(place_ + 1)) ++place_;
   }
 
   __aicore__ inline Code run_place(bool has_next) {
@@ -277,7 +277,7 @@ class Worker {
   Unit& unit_;
   const int32_t queue_;
   int64_t began_ = 0;
-  int32_t place_ = -1;
+  int32_t first_ = 0, last_ = 0, place_ = -1;  // of the queue
   TaskRuns runs_;
   Turn turns_[2];
   Unsettled unsettled_;
