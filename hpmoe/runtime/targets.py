@@ -209,7 +209,7 @@ def _compiled(target: Target[State], flows: Sequence[Taskflow], timeout: float,
 
 def explained(error: LaunchError, flows: Sequence[Taskflow]) -> LaunchError:
     """Returns the error with the names of kernel, task and event as the taskflow's text has them."""
-    status = error.status or {}
+    status = getattr(error, "status", None) or {}
     task, event, plan = (status.get(what, absent) for what, absent in (("task", -1), ("event", -1), ("plan", 0)))
     flow = flows[plan]
     order = np.concatenate(flow.queues)
