@@ -59,16 +59,16 @@ def is_computed(op: tf.TileOp) -> bool:
 
 @term("divided_workers", otherwise=lambda flow, machine, costs: VectorWorkers(0, machine.num_aiv, 0))
 def vector_workers(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> VectorWorkers:
-    """Some vector workers only compute, and if `spread_slots` acts others only send rows to experts, so that rows for matrix
-    workers do not wait behind rows that are sent back.
+    """Some vector workers only compute, and if loads are uneven others only send rows to experts, so that rows for matrix
+    workers do not wait behind rows that are sent back. Uneven loads need slots that are spread.
 
     Args:
         costs: expected microseconds of each task, [num_tasks].
     """
-    computing = _num_computing(flow, machine, costs)
+    is_skewed, is_spread = is_uneven(flow), spread_slots(flow, machine, costs) > 0
+    computing = _num_computing(flow, machine, costs) if is_spread or not is_skewed else 0
     movers = machine.num_aiv - computing
-    is_divided = movers > 1 and is_uneven(flow) and spread_slots(flow, machine, costs)
-    out = min(_num_out(flow, machine), movers // 2) if is_divided else movers
+    out = min(_num_out(flow, machine), movers // 2) if is_skewed and is_spread and movers > 1 else movers
     return VectorWorkers(computing, out, movers - out)
 
 
