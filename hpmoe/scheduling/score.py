@@ -89,13 +89,13 @@ def spread_slots(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> int:
 
     Returns:
         The number of parts in which slots are interleaved, so that L2 holds the weights of a part. 0 if the term does not
-        act: sources share slots, or more than MOST_PARTS parts are needed.
+        act: sources share slots, most slots are expected to be empty, or more than MOST_PARTS parts are needed.
     """
     read = {op.operands[2].buffer: _weight_bytes(flow, op)
             for op in flow.ops if op.domain.is_slots and op.primitive.is_matmul}
     parts = max(1, math.ceil(sum(read.values()) / max(1.0, machine.l2.bytes)))
     most = min(MOST_PARTS, min((plan.num_local_experts for plan in flow.routes), default=0))
-    if parts > most or not has_many_rows(flow, machine):
+    if parts > most or not has_many_rows(flow, machine) or any(plan.is_mostly_empty for plan in flow.routes):
         return 0
     is_wanted = flow.ep_size > machine.link.node_size or is_uneven(flow) or _returns_last(flow, machine, costs)
     return parts if is_wanted else 0
