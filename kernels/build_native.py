@@ -35,7 +35,7 @@ FLAGS = ("-std=c++17", "-O3", "-Wall", "-Wextra", "-fPIC", "-pthread")
 
 
 def find_compiler() -> list[str]:
-    """The C++ compiler as a command list: what CXX names, else g++, else clang++."""
+    """Returns the command of the C++ compiler: CXX, else g++, else clang++; raises PlatformError if there is none."""
     try:
         wanted = shlex.split(os.environ.get("CXX", ""))
     except ValueError as error:

@@ -13,7 +13,7 @@ from hpmoe.support.dtypes import dtype_name, rounded, widen
 
 
 class Ranks(Protocol):
-    """Part of a Link that a sum needs."""
+    """Protocol with the members of `Link` that a sum over ranks uses."""
 
     rank: int
     size: int

@@ -27,7 +27,7 @@ MEMORY = Pool()
 
 
 class Entries(NamedTuple):
-    """Row of each entry: its place less `start`, if within `num_rows`; see kernels/cpu/token_rows.h."""
+    """Row of each entry (token, choice): `places` minus `start`, if in 0..num_rows - 1; see kernels/cpu/token_rows.h."""
 
     places: np.ndarray
     top_k: int
@@ -67,7 +67,7 @@ def spread(x: np.ndarray, e: Entries) -> np.ndarray:
 
 def collect(rows: np.ndarray, e: Entries, weights: np.ndarray | None, dtype: str,
             first: np.ndarray | None = None) -> np.ndarray:
-    """The weighted sums of tokens' rows; `first`, where given, says which entries each token has."""
+    """Returns each token's weighted sum of rows, [T, N]. With `first`, token t has entries first[t] .. first[t + 1] - 1."""
     num_tokens = len(e.places) // e.top_k if first is None else len(first) - 1
     out = MEMORY.empty((num_tokens, rows.shape[1]), rows.dtype)
     _check(load().hpmoe_collect_rows(_c_rows(e), None if first is None else address(first), num_tokens,
@@ -78,7 +78,11 @@ def collect(rows: np.ndarray, e: Entries, weights: np.ndarray | None, dtype: str
 
 def collect_grad(rows: np.ndarray, e: Entries, weights: np.ndarray, dtype: str,
                  d_out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The gradients of `collect` for the rows and, in float32, for the weights."""
+    """Returns the gradients of `collect`: d_rows [R, N] in the dtype of rows, and d_weights [T, K] in float32.
+
+    `rows`, `e`, `weights` and `dtype`, the dtype of rows, are the arguments of `collect`; d_out [T, N] is the gradient of
+    its result.
+    """
     d_rows, d_weights = MEMORY.empty(rows.shape, rows.dtype), np.empty(weights.shape, np.float32)
     _check(load().hpmoe_collect_rows_grad(_c_rows(e), address(weights), Dtype[dtype.upper()], address(rows), address(d_out),
                                           rows.shape[1], address(d_rows), address(d_weights)))

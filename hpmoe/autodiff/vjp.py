@@ -59,8 +59,8 @@ def vjp(program: Program) -> Program:
 
     Its inputs are those inputs of `program` that it reads, the values saved by the forward pass (`saved_0`, ...), and
     one cotangent for each floating-point output (`d_out`, or `d_out_0`, ...); its outputs are the cotangents of the
-    floating-point inputs, in order. Routes are recomputed from the ids, and so is what `program.saves` leaves out; the
-    gradient of the routing weights is taken from <dy @ W^T, act>, so that no expert output is saved.
+    floating-point inputs, in order. The backward Program recomputes routes from the ids, and all values that are not in
+    `program.saves`. The gradient of the routing weights needs no saved expert output.
 
     Args:
         program: as `hpmoe.trace` makes it.

@@ -42,15 +42,17 @@ NOT_IN_A_TABLE = {
 
 
 class Calibrated(NamedTuple):
-    """Machine fitted to a profile.
+    """A machine model fitted to a profile.
 
     Attributes:
-        machine: with the constants that it tells, of which the file is the source.
-        fitted: those, and by what; `before` is what the first machine had.
-        unfitted: of each other constant why it is not told.
-        kernels, simulated: what was fitted to, and microseconds of each on the machine.
-        unused: all other kernels.
-        begin_end_us: what the profiler counts of each kernel besides its work; none where nothing was fitted to.
+        machine: the fitted machine; the profile's file is the source of each fitted constant.
+        before: the machine before the fit.
+        fitted: the fitted constants, each with its range and the measurement that it is from.
+        unfitted: for each constant that the profile does not determine, the reason.
+        kernels: the kernels that the constants are fitted to.
+        simulated: simulated microseconds of each of `kernels` on `machine`.
+        unused: the kernels of the profile that the fit leaves out.
+        begin_end_us: microseconds that the profiler adds to the work of each kernel; None if no kernel was fitted to.
     """
 
     machine: hpmoe.Machine

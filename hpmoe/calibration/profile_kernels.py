@@ -35,7 +35,7 @@ COLLECTIVES = "alltoall"
 
 
 class Unused(NamedTuple):
-    """Kernels of a type that the model is not fitted to: how many launches, their time, and why."""
+    """Launches of one type of kernel that the calibration leaves out: number, total microseconds, and the reason."""
 
     kind: str
     launches: int
@@ -104,7 +104,7 @@ def timed_kernels(kernels: Sequence[Kernel], machine: hpmoe.Machine, ep: int | N
 
 
 class _NotModelled(Exception):
-    """Why the model is not fitted to a kernel."""
+    """Raised if the calibration leaves a kernel out; the text, the reason, becomes the `why` of an Unused."""
 
 
 def _simulation(work: _Work, machine: hpmoe.Machine) -> Callable[[hpmoe.Machine], float]:

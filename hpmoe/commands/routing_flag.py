@@ -18,7 +18,7 @@ NOTES = "\n".join(["--routing takes ids [tokens, K], [tokens, layers, K] or load
 
 
 class RoutingName(flags.ArgumentParser):
-    """A kind of routing, a public workload, or a file of recorded ids."""
+    """Parser of a flag that names a routing: a name of ROUTINGS or WORKLOADS, or the path of a .npy or .json file of ids."""
 
     def parse(self, argument: str) -> str:
         words = (*ROUTINGS, *WORKLOADS)

@@ -101,7 +101,7 @@ class Work:
         work["core_row"] = 2.0 * launched.row_bytes / device_copy_rate(machine)
 
     def _fill_moved(self, work: np.void, op: tf.TileOp, cols: int, footprints: list[Footprint]) -> None:
-        """Fills in the work of an operation whose time is that of its bytes, or of its instructions."""
+        """Fills in `work` for an operation that bytes or instructions bound; `cols` is the number of columns of a task."""
         machine, body, moves = self.machine, self._body(op), is_transfer(op)
         own = [t for t in footprints if t.part != FAN]
         fixed, row = sum(t.fixed for t in own), sum(t.row for t in own)
@@ -182,7 +182,10 @@ def with_fans(work: np.ndarray, fans: float) -> np.ndarray:
 
 
 def _stretched(work: float, body: Body | None, cols: int, inner: int) -> float:
-    """Work for each row with what a task of few columns or products loses."""
+    """Returns `work`, the work of one row, times the inefficiency of a small task; unchanged if the body is not measured.
+
+    The task has `cols` columns, and sums `inner` products for each element.
+    """
     return work * (1 + body.cols / max(cols, 1)) * (1 + body.inner / max(inner, 1)) if body else work
 
 

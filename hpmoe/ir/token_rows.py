@@ -69,13 +69,16 @@ def routed(eqn: Equation) -> list[Atom]:
 
 
 def num_rows(var: Var) -> int | None:
-    """Static rows of a variable: all but its last dimension, or the elements of a vector; None of a scalar."""
+    """Returns the number of rows of a variable: the product of all dimensions but the last, or the length of a vector.
+
+    Returns None for a scalar and for received rows, whose number is dynamic.
+    """
     shape = row_shape(var)
     return None if shape is None else math.prod(shape)
 
 
 def row_shape(var: Var) -> tuple[int, ...] | None:
-    """The dimensions that count rows."""
+    """Returns the dimensions that count rows; None for a scalar and for received rows."""
     shape = var.aval.shape
     if not shape or any(isinstance(d, Rows) for d in shape):
         return None
@@ -147,7 +150,7 @@ def token_of_element(shape: tuple[int, ...], num_tokens: int) -> np.ndarray:
 
 
 def _moved(tokens: list[np.ndarray], eqn: Equation) -> np.ndarray | None:
-    """The token that each element of the result comes from; None where it comes from several."""
+    """Returns the source token of each element of the result; None if an element comes from several tokens."""
     name, (x, *_), p = eqn.primitive.name, tokens, eqn.params
     if name == "transpose":
         return x.transpose(p["axes"])

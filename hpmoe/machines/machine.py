@@ -18,17 +18,17 @@ from hpmoe.support.keywords import nearest, suggests_keywords
 @suggests_keywords
 @dataclasses.dataclass(frozen=True)
 class Mesh:
-    """The ranks that run one per-rank function together: `ep` expert-parallel groups of `tp` ranks each.
+    """The ep * tp ranks that run one per-rank function together: `tp` ranks for each of `ep` equal parts of the experts.
 
     `hpmoe.spmd`, `hpmoe.trace` and `lower` of a staged function take a mesh.
-    Group g holds experts g*E_local .. (g+1)*E_local-1. With tp=1 its rank holds them whole; else rank g*tp + s holds shard s
-    of each: a tp-th of the columns of gate and up, and the matching rows of down.
+    Part g is the experts g*E_local .. (g+1)*E_local-1. With tp=1 rank g holds the whole experts of part g. Otherwise rank
+    g*tp + s holds shard s of each expert of part g: a tp-th of the columns of gate and up, and the matching rows of down.
 
     Attributes:
-        ep: number of expert-parallel groups.
-        tp: number of tensor-parallel ranks of a group.
-        nodes: number of nodes; each num_ranks / nodes consecutive ranks are a node, with faster links inside than between.
-            None is as one node: no transform sends rows by nodes.
+        ep: number of parts of the experts (the expert-parallel size).
+        tp: number of ranks that share one part (the tensor-parallel size).
+        nodes: number of nodes. Each num_ranks / nodes consecutive ranks are one node, with faster links inside a node than
+            between nodes. None means the same as 1.
 
     Raises:
         ArgumentError: ep or tp is not a positive int, or nodes does not divide ep * tp.
@@ -224,8 +224,8 @@ class Machine:
             >>> b3.name, b3.num_aic, b3.num_aiv
             ('ascend_a2.910B3', 20, 40)
         """
-        self._check(not self.unified, "num_aiv",
-                    "above 0: bins are those of an NPU, hpmoe.machines.ascend_a2 or hpmoe.machines.ascend_a3")
+        check_argument(not self.unified, "hpmoe.Machine.of_bin", "the machine", f"{self.name!r}, a CPU", "an NPU",
+                       "Write hpmoe.machines.ascend_a2.of_bin(name) or hpmoe.machines.ascend_a3.of_bin(name).")
         check_argument(isinstance(name, str) and bin_name(name) in BINS, "hpmoe.Machine.of_bin", "name", repr(name),
                        f"one of {', '.join(BINS)}")
         sold = BINS[bin_name(name)]

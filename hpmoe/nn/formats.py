@@ -43,7 +43,7 @@ UNSTORED = ("tokens_per_expert", "counted_tokens", "router.masked", "experts.pla
 
 
 def apart(gate: str, up: str, down: str, rows: str = "") -> Entries:
-    """Returns the entries of experts that have arrays of their own; gate is "" for experts without one."""
+    """Returns an Entry for each weight of experts with one array per expert; pass gate="" if the experts have no gate."""
     halves = ((gate, "gate"), (up, "up")) if gate else ((up, ""),)
     return (*(Entry(f"experts.{{e}}.{name}.weight", "experts.weight1", part, True, rows) for name, part in halves),
             Entry(f"experts.{{e}}.{down}.weight", "experts.weight2", "", True))
@@ -56,7 +56,10 @@ def fused(first: str = "experts.gate_up_proj", last: str = "experts.down_proj", 
 
 
 def shared(prefix: str, gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj") -> Entries:
-    """Returns the entries of a shared expert; gate is "" for one without, and gate is up if one array has both, stacked."""
+    """Returns an Entry for each array of a shared expert, with names such as prefix.gate_proj.weight.
+
+    Pass gate="" if the shared expert has no gate. Pass gate=up if one array holds both, the rows of the gate first.
+    """
     first = "shared_experts.linear_fc1.weight"
     halves = ((up, "stacked"),) if gate == up else ((gate, "gate"), (up, "up")) if gate else ((up, ""),)
     return (*(Entry(f"{prefix}.{name}.weight", first, part) for name, part in halves),

@@ -17,16 +17,17 @@ class ModelType(NamedTuple):
     """A model type: layouts, fields and options.
 
     Attributes:
-        models: names for the page.
-        formats: entries of its files, as saved by default; of what transformers has in memory, if that differs; and of
-            other files that transformers loads.
-        fields: fields of the configuration, by the option that takes each.
-        options: options that the type has with any fields.
-        shared: fields whose product is the width of the shared expert; "!" marks
-            a shared expert that the type always has, "?" one whose arrays are absent, not empty, if there is none.
-        fixed: values that other fields may have.
+        models: names of models, for the documentation.
+        formats: layouts of checkpoints, at least one. The first is that of saved files. Others are that of the arrays in
+            memory in transformers, if different, and those of other files that transformers loads.
+        fields: for each option of MoELayer, the names of the field of config.json that sets the option.
+        options: options of MoELayer that do not depend on config.json.
+        shared: fields of config.json whose product is the width of the shared expert. "!" means that every model of the
+            type has a shared expert; "?" that a model without shared expert has no arrays for it, not empty arrays.
+        fixed: for fields of config.json that no option takes, the values that hpmoe supports.
         activation: a name of `hugging_face_options.ACTIVATIONS`.
-        is_layer: whether arrays of files start with the prefix of their layer, which other arrays start with, too.
+        is_layer: whether the MoE block's prefix is the prefix of the whole decoder layer, so that arrays of attention and
+            norms start with it, too.
     """
 
     models: str

@@ -29,8 +29,8 @@ class Kept(NamedTuple):
 
     Attributes:
         codes: int8, or the bytes of e4m3, in the layout of the checkpoint.
-        scales: one for each output of `codes`, or for each `group` inputs of it, in the same layout.
-        group: inputs that share a scale; 0 for all of them.
+        scales: one for each output column of `codes`, or for each `group` inputs of a column, in the same layout.
+        group: number of inputs of a column that share a scale; 0 if all inputs share one.
     """
 
     codes: Stored
@@ -91,11 +91,12 @@ def keep(experts: nn.Cell, parameter: str, arrays: Mapping[str, Kept], places: M
     """Replaces a weight of a GroupedMLP by quantized arrays and their scales.
 
     Args:
-        experts: the Cell.
-        parameter: a name of WEIGHTS.
-        arrays, places: those of the weight, by name of the checkpoint.
-        block: what the layer asks for.
-        at: the expert at each place; None for experts in order.
+        experts: the GroupedMLP.
+        parameter: "experts.weight1" or "experts.weight2".
+        arrays: the checkpoint's arrays of this weight, by name.
+        places: the Entry and the experts of each of these arrays, by name.
+        block: shapes of the layer's Parameters, and the experts that the layer holds.
+        at: [held experts], which expert each index of the weight's first axis holds; None for experts in order.
     """
     held, (_, inputs, outputs) = len(block.held), block.kinds[parameter][1]
     first = arrays[next(iter(places))]

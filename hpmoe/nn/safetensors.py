@@ -50,10 +50,11 @@ def element_dtype(name: str) -> np.dtype:
 def open_file(who: str, path: Path, save: str | None = None) -> dict[str, Stored]:
     """Returns the arrays of a file, by name; reads the table of the file, and no values.
 
-    The safetensors library validates the table: offsets, sizes, dtypes, and that the arrays fill the file.
+    The safetensors library validates the table: offsets, sizes, dtypes, and that the arrays fill the file. `save` is the
+    id of the save in the index of the folder, which the file must have, too; None accepts any. Errors begin with `who`.
 
     Raises:
-        ArgumentError: the file is missing, is not a safetensors file, names an array twice, or is of another save.
+        ArgumentError: the file is missing, is not a safetensors file, names an array twice, or has another id than `save`.
     """
     check_argument(path.is_file(), who, "folder_or_state", f"one without the file {path}", "a folder with all its files")
     try:
@@ -66,7 +67,9 @@ def open_file(who: str, path: Path, save: str | None = None) -> dict[str, Stored
         raise ArgumentError(f"{who}: {path} is cut off, or no safetensors file: {error}") from error
     found = table.get("__metadata__", {}).get(SAVE_KEY)
     check_argument(save is None or found == save, who, "folder_or_state",
-                   f"one whose {path.name} is of save {found}, and its index of save {save}", "a folder of one save")
+                   f"a folder whose {path.name} has {f'save id {found}' if found else 'no save id'}, and its index of "
+                   f"save id {save}", "a folder whose files one save wrote",
+                   f"Save the model again into an empty folder, or copy the whole save to {path.parent} again.")
     return {name: _stored(who, path, entry, 8 + length) for name, entry in table.items() if name != "__metadata__"}
 
 

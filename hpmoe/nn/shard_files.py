@@ -23,7 +23,10 @@ HEADER = ("hpmoe_save", "hpmoe_ep_size", "hpmoe_tp_size", "hpmoe_rank", "hpmoe_i
 
 @dataclasses.dataclass(frozen=True)
 class ShardFile:
-    """A file with the shard of rank `rank` of ep_size * tp_size, of the save with this name."""
+    """A file of `save_shards` with the values of rank `rank` of a mesh of ep_size * tp_size ranks.
+
+    `save` is the id of the save that wrote the file. `is_copy` is True if another rank wrote it, as a copy.
+    """
 
     path: Path
     save: str

@@ -21,7 +21,8 @@ draw.reference(lambda seed, *, shape, stream: drawn(int(np.reshape(seed, ())), r
 
 @draw.infer
 def _(seed: ShapeDtypeStruct, *, shape: tuple[int, int], stream: int) -> ShapeDtypeStruct:
-    check_argument(seed.dtype == "int32" and seed.shape in ((), (1,)), "draw", "seed", seed, "one int32")
+    check_argument(seed.dtype == "int32" and seed.shape in ((), (1,)), "draw", "seed", seed, "i32[] or i32[1]",
+                   "Pass an int32 tensor of one element.")
     check_argument(len(shape) == 2 and all(isinstance(d, int) for d in shape), "draw", "shape", shape,
                    "rows and columns, both known")
     return ShapeDtypeStruct(tuple(shape), "float32")

@@ -28,7 +28,10 @@ def _infer(name: str, result: str | None, *avals: ShapeDtypeStruct) -> ShapeDtyp
 
 
 def _common_dtype(name: str, avals: Sequence[ShapeDtypeStruct]) -> str:
-    """The one dtype of the operands. A bool counts as 0 or 1, and a float32 without dimensions may be a literal's."""
+    """Returns the dtype of the operands of primitive `name`; raises ArgumentError if they differ.
+
+    Bool operands, as 0 or 1, and float32 scalars, which may be literals, adopt the dtype of the others.
+    """
     numbers = [a for a in avals if a.dtype != "bool"]
     arrays = [a for a in numbers if a.shape != ()] or [a for a in numbers if a.dtype != "float32"] or numbers
     dtypes = {a.dtype for a in arrays} or {"bool"}

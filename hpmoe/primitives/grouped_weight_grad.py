@@ -18,7 +18,7 @@ grouped_weight_grad = Primitive("grouped_weight_grad")
 
 
 def groups_of(counts: np.ndarray) -> list[tuple[int, slice]]:
-    """The experts that have rows, with these."""
+    """Returns (expert, slice of its rows) for each expert with a positive count."""
     stops = np.cumsum(counts)
     return [(e, slice(int(stop - n), int(stop))) for e, (n, stop) in enumerate(zip(counts, stops, strict=True)) if n]
 

@@ -93,7 +93,8 @@ def _tile_over_vector(tiler: Tiler, eqn: Equation, kind: Reduction) -> None:
     whole, cols = tiler.at(x, cols=col_modes.ALL, dtypes=tiler.HELD), tiler.buffer(x).cols
     if kind is Reduction.MAX:
         if tiler.buffer(x).num_rows is None:
-            tiler.refuse(f"takes the maximum over the rows of {x.aval}")
+            tiler.refuse(f"takes the maximum over the received rows of {x.aval}, whose number the routing decides; tiles "
+                         "take it over a fixed number of rows. Write it after hpmoe.combine")
         whole = dataclasses.replace(whole, buffer=tiler.regular(x))
     elif cols == 1:
         _tile_over_rows(tiler, eqn)

@@ -264,7 +264,10 @@ class Tiler(Buffers):
 
     def emit_rows(self, primitive: TilePrimitive, eqn: Equation, params: Params = NO_PARAMS,
                   dtypes: tuple[str, ...] = HELD) -> None:
-        """An operation on whole rows of the equation's inputs, or numbers, that makes buffers for its outputs."""
+        """Adds a buffer for each output of the equation, and an operation on whole rows that computes the outputs.
+
+        An input may be a number. `dtypes` are the dtypes that buffers of operands may have.
+        """
         for out in eqn.outputs:
             self.new(out)
         operands = [self.at(v, cols=col_modes.ALL, dtypes=dtypes) if isinstance(v, Var) else self.read(v, eqn.outputs[0])

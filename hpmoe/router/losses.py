@@ -108,25 +108,26 @@ def num_tokens_of(z: Tensor, is_real: Tensor | None = None) -> Tensor:
 @suggests_keywords
 def sequence_loss(logits: Tensor, top_k: int, num_sequences: int, *, score: str = "softmax",
                   coefficient: float = 1.0) -> Tensor:
-    """The auxiliary loss of each sequence by itself, in the mean over sequences.
+    """Computes the auxiliary loss of each sequence separately and returns the mean over sequences.
 
     Args:
         logits: [T, E], the tokens of equally long sequences one after another.
-        top_k: experts that a token chooses.
-        num_sequences: divides T; any number, also 0, of no tokens.
-        score: as in `hpmoe.route`.
+        top_k: number of experts of each token, an int in 1..E.
+        num_sequences: number of sequences, a positive divisor of T. If T is 0, any int from 0 on.
+        score: function from logits to scores: "softmax", "sigmoid" or another name that `hpmoe.route` takes.
         coefficient: factor of the loss.
 
     Returns:
-        A scalar, float32.
+        A scalar, float32; `coefficient` if every sequence is balanced.
 
     Raises:
-        ArgumentError: an argument does not fit.
+        ArgumentError: num_sequences does not divide T, or another argument has a wrong type, shape or value.
 
     Formula: DeepSeek-V3's complementary loss (arXiv 2412.19437, equation 17), megatron-core's seq_aux_loss.
 
     Example:
         >>> import mindspore as ms
+        >>> from hpmoe.router import aux_loss, sequence_loss
         >>> logits = ms.Tensor([[9.0, 0.0], [9.0, 0.0], [0.0, 9.0], [0.0, 9.0]])
         >>> float(aux_loss(logits, 1)), round(float(sequence_loss(logits, 1, 2)), 2)
         (1.0, 2.0)

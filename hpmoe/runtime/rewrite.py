@@ -17,7 +17,7 @@ from hpmoe.support.trees import Function
 from hpmoe.verification.verify import verify
 
 LEVELS = {
-    "program": "a plain function or a Program transform",
+    "program": "a plain function or one under Program transforms",
     "tiles": "the tile tasks that tile_partition makes",
     "queues": "the queues that assign_queues makes",
     "kernel": "the persistent kernel that fuse_persistent binds",
@@ -115,11 +115,12 @@ class Rewrite:
         missing = {"tiles": "tile_partition", "queues": "assign_queues"}.get(self.requires)
         later = list(LEVELS).index(level) > list(LEVELS).index(self.requires)
         advice = "it comes earlier in the chain" if later or missing is None else f"apply {missing} first"
+        order = "fuse_persistent(assign_queues(overlap_comm(tile_partition(f))))"
         if self.requires == "program" and self.makes == "queues":
-            advice = "it chooses the options of tile_partition, overlap_comm and assign_queues; leave these out"
+            advice = f"{self.__name__} applies tile_partition, overlap_comm and assign_queues itself; leave these out"
+            order = f"fuse_persistent({self.__name__}(f))"
         raise TransformError(f"{self.__name__}: it needs {LEVELS[self.requires]}, and {what!r} is {LEVELS[level]}; "
-                             f"{advice}\n"
-                             "  the order is fuse_persistent(assign_queues(overlap_comm(tile_partition(f))))")
+                             f"{advice}\n  the order is {order}")
 
     def label(self, options: Mapping[str, object]) -> str:
         """The rewrite as printed: its name and the options it runs with, those that are None or False left out."""

@@ -80,7 +80,7 @@ class Staged:
 
     @property
     def of_passes(self) -> tuple[Step, ...]:
-        """The other steps, which rewrite the forward pass and the backward pass separately."""
+        """The steps after `differentiated`, which rewrite the forward pass and the backward pass separately."""
         return self.steps[len(self.differentiated):]
 
     @property

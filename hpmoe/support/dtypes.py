@@ -62,9 +62,10 @@ def name_of_dtype(dtype: object) -> str | None:
 
 
 def storage_dtype(name: str) -> str:
-    """The dtype in which a tile buffer holds values of a dtype: a truth value is stored as 0.0 or 1.0.
+    """Returns the dtype in which a tile buffer stores values of the dtype `name`.
 
-    Quantised weights of any element type are bytes. An argument that no task computes with may be stored in any dtype.
+    Dtypes that tile tasks compute with are stored unchanged, and int8, which only quantised weights have, as "uint8". All
+    others are stored as "float32": bool values as 0.0 or 1.0; no task computes with the rest.
 
     Example:
         >>> storage_dtype("bool"), storage_dtype("bfloat16"), storage_dtype("float64"), storage_dtype("int8")

@@ -46,6 +46,6 @@ _watches = [Watch()] if _is_command() and threading.current_thread() is threadin
 
 
 def end_watch() -> None:
-    """Ends the watch over the start of a command, where there is one."""
+    """Stops watching for Ctrl-C, which the import of this module starts in the command; does nothing in other programs."""
     while _watches:
         _watches.pop().end()

@@ -211,7 +211,10 @@ def records_calls() -> bool:
 
 
 def end_recording() -> None:
-    """Ends what `ms.jit(capture_mode="trace")` records; an exception inside a recording leaves MindSpore unusable."""
+    """Ends the current recording of `ms.jit(capture_mode="trace")`; call it before an exception leaves the function.
+
+    MindSpore is unusable after an exception that leaves a recording open. Does nothing in a nested recording.
+    """
     recording = _jit_trace._trace_jit_context
     if not recording.is_nested():  # a compilation that the recording is part of ends with the exception
         phase = recording.phase

@@ -65,7 +65,7 @@ class Domain:
     sums_rows: ClassVar[bool] = False
 
     def rows(self, layout: Layout, rank: int, unit: int) -> slice:
-        """The rows of a unit on a rank, in a Layout."""
+        """Returns the rows that the task of unit number `unit` computes on a rank, for the routing of `layout`."""
         return slice(0, 1)
 
     def rows_of_units(self, layout: Layout, rank: int) -> tuple[np.ndarray, np.ndarray]:

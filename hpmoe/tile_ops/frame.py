@@ -61,7 +61,7 @@ Moved = int | dict[int, np.ndarray] | dict[int, int] | list[Move]
 
 
 class Operation(Protocol[P]):
-    """An operation of some params; see `hpmoe.ir.tile_op.TileOp`."""
+    """Attributes of `hpmoe.ir.tile_op.TileOp` that tile_ops read, with `params` of class P."""
 
     @property
     def domain(self) -> Domain: ...

@@ -136,7 +136,7 @@ class Shapes:
         return self._op.domain.blocks
 
     def is_clipped(self) -> Number:
-        """Returns whether tasks skip the rows behind the last token of a rank."""
+        """Returns True (1) if tasks skip the padding rows, those after the last token of a rank."""
         return self._op.domain.clipped
 
     def summed_rows(self) -> Number:

@@ -161,7 +161,7 @@ class _Derivation:
 
 
 def puts_of(flag: tf.TileOp, ops: Sequence[tf.TileOp]) -> list[int]:
-    """Returns the puts that a completion flag follows."""
+    """Returns the indices in `ops` of the puts that precede a completion flag."""
     return [i for i, op in enumerate(ops) if op.primitive.is_put and op.operands[0].buffer == flag.params.buffer]
 
 

@@ -10,7 +10,7 @@ from hpmoe.primitives.tiler import Tiler
 from hpmoe.tile_ops.params import Leg
 from hpmoe.tiling.rebuild import rebuild
 
-NO_TILES = "has no tile rule: no tile task computes it"
+NO_TILES = "has no tile rule. Compute it outside the function and pass the result"
 # Why some have none, and what computes the same.
 NO_RULE = {
     "sort_indices": "mixes rows: it orders all tokens' choices. Write hpmoe.dispatch, or hpmoe.token_ops.exchange of "
@@ -19,6 +19,7 @@ NO_RULE = {
     "unpermute": "mixes rows: it brings rows back to tokens. Write hpmoe.combine",
     "expert_places": "mixes rows: it gives entries places of their experts. Write hpmoe.dispatch with a capacity_factor",
     "expert_counts": "mixes rows: it counts all tokens' choices. Write hpmoe.router.tokens_per_expert",
+    "scatter": "has no tile rule: scatter is the gradient of x[ids] by x. Index x outside the function and pass the result",
     "exchange": "moves rows that hpmoe.token_ops.permute did not sort by the same topk_ids. Write hpmoe.dispatch",
     "exchange_back": "moves rows that hpmoe.token_ops.unpermute does not bring back by the same ids. Write hpmoe.combine",
 }

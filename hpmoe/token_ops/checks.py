@@ -62,7 +62,10 @@ def _check_in(who: str, argument: str, rows: np.ndarray, num_rows: int) -> None:
 
 
 def check_places(who: str, sorted_indices: Tensor, top_k: int) -> None:
-    """Raises ArgumentError unless `sorted_indices` are places of the entries of tokens with `top_k` choices."""
+    """Raises ArgumentError unless `sorted_indices` is int32 [N * top_k], an index for each choice of each token.
+
+    Checks dtype, shape and the number of elements, not the values.
+    """
     check_tensor(who, "sorted_indices", sorted_indices)
     fits = len(sorted_indices.shape) == 1 and str(sorted_indices.dtype).lower() == "int32" and \
         sorted_indices.shape[0] % top_k == 0

@@ -118,7 +118,8 @@ def _sum_picked(who: str, permuted: Tensor, picked: Tensor, probs: Tensor | None
     rows, cols = permuted.shape
     is_shape = isinstance(shape, (tuple, list)) and len(shape) == 2 and is_int(shape[0]) and shape[1] == cols
     check_argument(is_shape, who, "restore_shape", shape, f"(N, {cols}) with padded_mode=True")
-    check_argument(picked.shape[0] == rows, who, "sorted_indices", f"of shape {tuple(picked.shape)}", f"[{rows}]")
+    check_argument(picked.shape[0] == rows, who, "sorted_indices", f"of shape {tuple(picked.shape)}", f"of shape ({rows},)",
+                   f"permuted has {rows} rows, and each row needs one index.")
     picked = checks.checked_rows(who, "sorted_indices", picked, known(shape)[0])
     if probs is None:
         return scatter_rows(permuted, picked, num_rows=known(shape)[0])

@@ -25,7 +25,7 @@ from hpmoe.tracing.tracer import WRITE_INSTEAD, Trace, Tracer
 
 
 class _Running:
-    """A trace while it runs: whoever looks for it finds it gone once its frame is."""
+    """A trace that runs. _RUNNING refers to it weakly, so it leaves that set with the stack frame of the trace."""
 
     def __init__(self, recorder: Trace):
         self.recorder = recorder

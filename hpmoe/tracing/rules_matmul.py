@@ -58,9 +58,10 @@ def bias_add(r: Recorder, input: Tracer, bias: Tracer, data_format: object = 0) 
 
 @call("Outer")
 def outer(r: Recorder, input: Tracer, vec2: Tracer) -> Tracer:
-    for x in (input, vec2):
+    for name, x in (("input", input), ("vec2", vec2)):
         if len(x.hpmoe_aval.shape) != 1:
-            raise not_traceable(f"an outer product with {x.hpmoe_aval}", "it is of two vectors", "x.flatten()")
+            raise not_traceable(f"mint.outer with {name} of {x.hpmoe_aval}", f"{name} must be a vector",
+                                f"{name}.flatten() as {name}")
     column = r(reshape, input, shape=(*input.hpmoe_aval.shape, 1))
     return emit(r, e.mul, column, vec2)
 

@@ -40,7 +40,7 @@ class _Fault(Exception):
 
 
 class _Written(NamedTuple):
-    """Region of a storage that an operation writes: columns, the number of columns of its buffer, and rows."""
+    """Region that an operation writes, `rows` x `columns` of a buffer that has `width` columns."""
 
     columns: Interval
     width: int
@@ -109,7 +109,10 @@ class _Regions:
     # Operations.
 
     def _check_op(self, i: int, op: tf.TileOp) -> None:
-        """Checks that its tasks' regions exist and cover each unit once, and that no other operation writes them."""
+        """Raises _Fault unless the regions of the tasks of `op`, operation number i, are correct.
+
+        The regions must exist, cover each slot, tile or block once, and be written by no other operation.
+        """
         self._require(-1 <= op.domain.route < len(self.routes), f"{op.label} is of route {op.domain.route}; there are "
                       f"{len(self.routes)}", i)
         plan = self.routes[op.domain.route] if op.domain.route >= 0 else None

@@ -18,18 +18,18 @@ class Sizes:
     """Sizes of a route.
 
     Attributes:
-        ep_size: ranks.
-        num_tokens: tokens of a rank, an upper bound if ranks differ.
-        num_choices: experts of the model that a token chooses.
-        top_k: entries of a token, one for each shard of each expert that the token chooses.
-        num_model_experts: experts of the model; the shards of an expert count once.
-        num_experts: experts of all ranks, each shard counted; the number of ranks if a row stands for a token.
-        num_own_experts: experts that each rank owns.
-        num_local_experts: experts that each rank owns, and the replicas of experts of other ranks that it has capacity for.
-        tp_size: shards of an expert, each on a rank of its own.
-        alignment: an expert's rows are filled up to a multiple of it.
-        capacity: what each expert takes of each rank at most, or None for everything.
-        placement: which ranks hold copies of experts, or None for no copies.
+        ep_size: number of ranks, ep * tp of the Mesh.
+        num_tokens: number of tokens of a rank; an upper bound if ranks differ.
+        num_choices: number of experts that a token chooses, K.
+        top_k: number of rows that a token is sent as: num_choices * tp_size, one for each shard of each chosen expert.
+        num_model_experts: number of experts of the model.
+        num_experts: num_model_experts * tp_size; ep_size if a token's row is sent once to a rank.
+        num_own_experts: number of experts that each rank owns.
+        num_local_experts: num_own_experts, plus the number of replicas of other ranks' experts that a rank has capacity for.
+        tp_size: number of shards of an expert; each shard is on a different rank.
+        alignment: the received rows of each expert are padded to a multiple of this number.
+        capacity: the most rows that each expert takes from each rank; None if unlimited.
+        placement: the ranks that hold replicas of experts; None if there are no replicas.
     """
 
     ep_size: int
