@@ -28,21 +28,20 @@ def moe_ffn(hidden_states: Tensor, topk_ids: Tensor, topk_weights: Tensor, gate_
 
     Args:
         hidden_states: [T, H].
-        topk_ids: [T, K] int32 or int64, distinct global expert ids of each token, or -1 for no expert, any number of times;
-            given, or computed by the function that calls it.
-        topk_weights: [T, K], in float32 or half precision; where the id is -1 it is never read, and its gradient is zero.
-        gate_up_weight: [num_local_experts, H, 2I], the gate's columns first; like all weights of the dtype of hidden_states,
-            or float32 beside half precision, which it is rounded to.
+        topk_ids: [T, K] int32 or int64, distinct global expert ids of each token, or -1 for no expert, any number of times.
+        topk_weights: [T, K], in float32 or half precision. The weight of an id of -1 is not read, and its gradient is zero.
+        gate_up_weight: [num_local_experts, H, 2I], the gate's columns first. All expert weights have the dtype of
+            hidden_states, or are float32 and rounded to the half precision of hidden_states.
         down_weight: [num_local_experts, I, H].
         shared_gate_up_weight, shared_down_weight: [H, 2S] and [S, H] of a shared expert; none by default.
-        capacity_factor, drop_policy: what an expert takes of each rank, and which entries are dropped; see
-            `hpmoe.dispatch`.
-        return_drop_counts: also return what `hpmoe.router.drop_counts` gives.
+        capacity_factor, drop_policy: limit of the entries (token, choice) that an expert takes from each rank, and which
+            entries over the limit are dropped; see `hpmoe.dispatch`.
+        return_drop_counts: True also returns `hpmoe.router.drop_counts`.
 
     Returns:
         [T, H], out[t] = sum over k of topk_weights[t, k] * expert(topk_ids[t, k])(hidden_states[t]), without dropped
-        entries and those whose id is -1, plus shared_expert(hidden_states[t]); with return_drop_counts (that, [num_experts]
-        int32).
+        entries and ids of -1, plus shared_expert(hidden_states[t]). With return_drop_counts, a tuple of this and the drop
+        counts, [num_experts] int32.
 
     Raises:
         ArgumentError: shapes, dtypes, ids or options do not fit, or an expert is over capacity and the policy is "error".

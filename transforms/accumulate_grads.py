@@ -37,12 +37,12 @@ def accumulate_grads(program: Program, *, into: Mapping[str, Tensor]) -> Program
         d = grouped_weight_grad x dy route main_weight      in the memory of main_weight
 
     Requires: a plain function, or one under transforms of the traced Program.
-    Ensures: the same function; after a backward pass each main gradient has grown by the gradient of its argument.
+    Ensures: the same function; a backward pass adds the gradient of each named argument to its main gradient.
 
     Args:
         f: the function.
-        into: for each argument, by its name as the printed program has it, a contiguous float32 tensor of its shape, or
-            such a view of a buffer; under spmd with the rank axis first, like the argument.
+        into: dict from names of arguments, as in the printed program, to main gradients. A main gradient is a contiguous
+            float32 tensor, or a view of a buffer, of the argument's shape; under spmd the rank axis is its first axis.
 
     Raises:
         ArgumentError: a name is not one of the function's floating-point weights, or a tensor does not fit.

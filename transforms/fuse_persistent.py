@@ -46,14 +46,14 @@ def fuse_persistent(flow: Taskflow, *, target: str = "cpu", timeout: float = TIM
             of an NPU, for tests. `hpmoe doctor --target=ascend` lists what the Ascend kernel runs and what it refuses.
         timeout: seconds without any task ending, on any rank, after which a call raises an error that names the task and
             the event that lost its signal.
-        keep_plans: keep plans that take long to make in the user's cache folder, and take those that are there; see
-            hpmoe/runtime/README.md. They are of calls and `warm_up`.
+        keep_plans: True stores plans that take long to make in the user's cache folder and reads stored plans, in calls
+            and in `warm_up`; see hpmoe/runtime/README.md.
 
     Raises:
-        ArgumentError: target is unknown, needs what this machine lacks, has no tile body for something in f, timeout is
-            not positive, or keep_plans is no bool.
+        ArgumentError: target is unknown, this machine cannot run it, or it has no tile body for an operation of f; timeout
+            is not positive; or keep_plans is no bool.
         TransformError: applied out of order or twice.
-        LaunchError: from a call, where a launch did not finish.
+        LaunchError: raised by a call if the launch does not finish.
 
     Example:
         >>> import mindspore as ms, hpmoe

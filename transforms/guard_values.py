@@ -63,11 +63,10 @@ def _check(of: Sequence[str] | None = None, low: float | None = None, high: floa
 @transform(requires="program", once=True, check=_check)
 def guard_values(program: Program, *, of: Sequence[str] | None = None, low: float | None = None, high: float | None = None,
                  fill: str = "raise", counts: MutableMapping[str, int] | None = None) -> Program:
-    """Detects values that are NaN, infinite or out of a range in what a layer takes and returns, counts and replaces them.
+    """Counts NaN, infinite and out-of-range values in the inputs and outputs of a layer, and raises or replaces them.
 
-    Tile tasks of the same kernel look at each row: a pass that only reads, and also copies where values are to be replaced.
-    Gradients are those of what is computed: a replaced value has none, and with "mean" the others have their share of what
-    stands in its place.
+    Tile tasks of the same kernel check each row. The gradient of a replaced value is zero. With fill="mean" the gradient of
+    the replacement is divided among the values that the mean is taken of.
 
     Rewrite:
         b = dispatch x a
@@ -81,16 +80,18 @@ def guard_values(program: Program, *, of: Sequence[str] | None = None, low: floa
 
     Args:
         f: the function.
-        of: names of floating-point arguments of two dimensions or more, as the printed program has them; "output" for what
-            is returned; and where they are computed "layer_input", "routing_weights" and "layer_output", what each layer of
-            the function dispatches and combines. By default all that have a row for each token, but for "layer_output".
-        low, high: the range, with both ends; without one all finite numbers are in it.
-        fill: "raise"; "zero"; or "mean", that of the row's values in range, 0 where there are none.
-        counts: a dict for this function; a call adds to `counts[name]` how many values it found, on all ranks, before any
-            error. Of several outputs, or layers, the name has the number: "routing_weights 1".
+        of: names of checked values: floating-point arguments of two or more dimensions, as in the printed program; "output",
+            the result of f; "layer_input", the rows that dispatch sends; "routing_weights" and "layer_output", the weights
+            and the result of combine. The last three are valid only if f computes these values. By default all checked
+            values with a row for each token, except "layer_output".
+        low, high: the range, both ends included. Without `low` or `high` that end is unlimited; infinity is never in range.
+        fill: "raise" raises LaunchError; "zero" writes 0; "mean" writes the mean of the row's values in range, or 0 if the
+            row has no value in range.
+        counts: a dict. A call adds the number of values found on all ranks to `counts[name]`, before it raises. If f has
+            several outputs or layers, the name ends in a number: "routing_weights 1".
 
     Raises:
-        LaunchError: fill is "raise" and there are such values; after the call, with the name, the rank and the first row.
+        LaunchError: fill is "raise" and a value is found; raised after the call, with the name, the rank and the first row.
         ArgumentError: an option is none of these.
         TransformError: applied to a function that is staged already, or twice.
 

@@ -15,17 +15,16 @@ from hpmoe.tiling.rebuild import rebuild
 
 @transform(requires="tiles", once=True)
 def launch_kernels(flow: Taskflow, *, direct: bool = False) -> Taskflow:
-    """Puts a launch before each operation: it waits for all that was launched before, and all of the operation for it.
+    """Models execution op by op, as in MindSpore: a launch before each operation waits for all earlier operations.
 
-    What MindSpore does op by op, as a Taskflow that the simulator can set beside a fused one. Collectives stay blocking, and
-    the whole device moves their rows. Around them stand the kernels that an unfused program needs to lay rows out: by
-    destination before rows are sent, by expert when they have come, and back again; their cost is that of reading and
-    writing the rows once. Rows that the scheme "deduplicated" sends once need no layout by expert: copying them to their
-    experts and adding them up are operations of their own. The host learns the sizes of the first collective
-    by a synchronisation.
+    The result is a Taskflow that `hpmoe.simulate` compares with a fused one. Collectives stay blocking, and the whole device
+    moves their rows. Each collective has the layout kernels that an unfused program needs: they sort rows by destination
+    before sending and by expert after receiving, and undo both for combine. A layout kernel reads and writes the rows once.
+    The scheme "deduplicated" needs no sort by expert: it has separate operations that copy and sum rows. The host
+    synchronizes once, to read the sizes of the first collective.
 
-    Kernels of decoding frameworks put each row where it belongs, and back, into places that are kept for it: `direct` has
-    neither layouts nor a synchronisation.
+    `direct=True` models the kernels of decoding frameworks, which write each row directly to a reserved place: it has no
+    layout kernels and no synchronization.
 
     Rewrite:
         all_to_all[] x -> a
@@ -35,12 +34,11 @@ def launch_kernels(flow: Taskflow, *, direct: bool = False) -> Taskflow:
         launch[] sort           launch[] grouped_matmul  gmm[slot 0, cols 0:256] a w -> b ...
 
     Requires: tile_partition, and no overlap_comm.
-    Ensures: no two operations run at once on a rank, but a product of int8 and what makes numbers of its sums; the same
-        values.
+    Ensures: the same values. Operations of a rank run one at a time, except an int8 matmul and the scaling of its sums.
 
     Args:
         f: the staged function.
-        direct: collectives put rows where they belong.
+        direct: True if collectives write each row directly to its reserved place.
 
     Raises:
         ArgumentError: direct is no bool.

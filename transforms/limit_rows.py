@@ -41,7 +41,7 @@ def limit_rows(program: Program, *, rank_capacity_factor: float) -> Program:
     Raises:
         ArgumentError: rank_capacity_factor is not a number from 2**-30 to 2**30; from a call, if a rank receives too many
             rows.
-        LaunchError: from a later call or `hpmoe.ranks.synchronize`, the same on an NPU.
+        LaunchError: on an NPU, raised by a later call or by `hpmoe.ranks.synchronize` if a rank received too many rows.
         TransformError: applied out of order or twice; f has no dispatch.
 
     Example:

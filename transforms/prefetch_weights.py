@@ -14,17 +14,16 @@ from hpmoe.tiling.rebuild import rebuild
 def prefetch_weights(flow: Taskflow) -> Taskflow:
     """Makes matrix workers of an NPU read a task's weight while they wait for its rows, so that L2 holds it in time.
 
-    What is read so is thrown away: tasks, their order and all results are as without. A worker looks at what it waits for
-    after every piece of a weight. The first half of the workers do it, which is enough for all of memory's rate. It pays
-    where a rank gets few rows, whose matmuls take as long as their weights take to come from memory. On CPUs, where a worker
-    that waits finds other tasks, it is of no effect.
+    Use it if a rank receives few rows, so that reading weights bounds its matmuls. Early reads only fill L2: tasks, their
+    order and all results do not change. A worker checks its waits after each piece of a weight. Only the first half of the
+    workers read early, which uses the whole memory bandwidth. On CPUs the transform has no effect.
 
     Rewrite:
         gmm (grouped_matmul, aic)  ->  gmm (grouped_matmul, aic), early
 
     Requires: tile_partition, and no assign_queues yet.
-    Ensures: bitwise the same function and gradients. A weight that the program computes, or that comes to a copy of an
-        expert, is read by its tasks alone.
+    Ensures: bitwise the same function and gradients. Weights that the program computes, and weights of expert replicas, are
+        not read early.
 
     Args:
         f: the staged function.

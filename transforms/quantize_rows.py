@@ -59,11 +59,10 @@ def quantize_rows(program: Program, *, dtype: str = "int8", scale: str | int | N
         dtype: "int8"; "float8_e4m3fn"; or "mxfp8", float8_e4m3fn with an e8m0 scale for each 32 columns (OCP MX).
         scale: "token", a float32 scale for each row; an int, one for each block of this many columns; or None, "token", and
             32 columns for mxfp8, which has no others.
-        combine: whether the rows that experts return are quantised as well. Then the scheme
-            "deduplicated" of send_rows, which returns one sum, comes before.
-        backward: "straight_through", where gradients travel as they are; or "quantized", where the gradients that the
-            backward pass dispatches, those of what `combine` returned, are quantised in the same way; with `combine` also
-            those that it returns.
+        combine: True also quantises the rows that experts send back. Apply send_rows(scheme="deduplicated"), which sends
+            back sums, before.
+        backward: "straight_through" sends gradients unquantised; "quantized" also quantises the gradients that the backward
+            pass dispatches and, with combine=True, the gradients that it sends back.
 
     Raises:
         ArgumentError: an option is none of these.

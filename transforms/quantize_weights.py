@@ -60,10 +60,10 @@ def quantize_weights(program: Program, *, dtype: str = "int8", row_dtype: str | 
         f: the function.
         dtype: element type of weights, "int8" or "float8_e4m3fn"; or "mxfp8", float8_e4m3fn with an e8m0 scale for each
             32 elements of a column (OCP MX) instead of one for the column.
-        row_dtype: the same as `dtype`, rows are rounded too, with a scale each, or for 32 columns of mxfp8; sums of int8 are
-            exact in int32, others in float32. None, rows stay as they are.
-        backward: "straight_through"; or "quantized", where gradients of results, times the scales of the weights, are
-            rounded as rows are before they are multiplied by transposed weights.
+        row_dtype: None multiplies unrounded rows. The value of `dtype` also rounds rows, with a scale for each row, or for
+            each 32 columns with mxfp8; sums of int8 are exact in int32, other sums are in float32.
+        backward: "straight_through"; or "quantized", which multiplies output gradients by the scales of the weights and
+            rounds them like rows before it multiplies them by the transposed weights.
 
     Raises:
         ArgumentError: an option is none of these.

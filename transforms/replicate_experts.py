@@ -55,7 +55,7 @@ def replicate_experts(program: Program, *, loads: Sequence[float] | np.ndarray, 
     Args:
         f: the function.
         loads: [num_experts], the expected load of each expert of all ranks, in any unit; do not count masked entries (-1).
-        replicas: the most replicas that each rank can hold.
+        replicas: maximum number of replicas on each rank.
         min_load: the least load that a replica must take, in the unit of `loads`. If loads are rows of a step, use the rows
             that a rank computes in the time in which an expert's weights are sent.
 

@@ -62,13 +62,14 @@ def save_for_backward(program: Program, *, policy: str | Policy = "everything") 
 
     Args:
         f: the function.
-        policy: "everything" that is read; "recompute_swiglu", all but activations: what SwiGLU or other elementwise work
-            makes of received rows; "dispatched_rows", the received rows alone; or a function (equation) -> bool, asked
-            once of each equation of the traced program but routes, whether its output may be saved. An equation has
-            `primitive.name`, `inputs` and `outputs` (each with an `aval`), `params` and `source`, the user's line.
+        policy: "everything" saves all values that the backward pass reads; "recompute_swiglu" saves all except activations,
+            the results of SwiGLU or other elementwise operations on received rows; "dispatched_rows" saves only received
+            rows; a function (equation) -> bool returns True if the equation's outputs may be saved. It is called once for
+            each equation of the traced program that makes no route. An equation has `primitive.name`, `inputs` and
+            `outputs` (each with an `aval`), `params` and `source`, the user's line.
 
     Raises:
-        ArgumentError: policy is none of these, or a function that returns something else than a bool.
+        ArgumentError: policy is not one of these, or the function does not return a bool.
         TransformError: applied to a function that is staged already.
 
     Example:

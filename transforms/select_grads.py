@@ -16,7 +16,7 @@ def _check(of: Sequence[str]) -> None:
 
 @transform(requires="program", once=True, check=_check)
 def select_grads(program: Program, *, of: Sequence[str]) -> Program:
-    """Takes gradients only of some arguments; the backward pass computes no others, which are zeros.
+    """Computes the gradients of the named arguments only; MindSpore receives zeros for the other arguments.
 
     Use it in two cases. `ms.grad(f, 0)` does not tell a kernel that only the first gradient is read. A compiled graph does
     not tell it which parameters are frozen. Elsewhere kernels leave out gradients of tensors with `requires_grad=False` or
@@ -32,10 +32,10 @@ def select_grads(program: Program, *, of: Sequence[str]) -> Program:
 
     Args:
         f: the function.
-        of: names of floating-point arguments, as the printed program has them.
+        of: tuple of names of floating-point arguments, as in the printed program.
 
     Raises:
-        ArgumentError: a name is none of the function's, or an argument with a main gradient is not named.
+        ArgumentError: a name is not an argument of f, or an argument of accumulate_grads is not named.
         TransformError: applied to a function that is staged already, or twice.
 
     Example:

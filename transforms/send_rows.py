@@ -50,12 +50,13 @@ def send_rows(program: Program, *, scheme: str = "auto", machine: Machine | None
 
     Args:
         f: the function.
-        scheme: "auto" by default.
-        machine: the machine that "auto" is fast on; this CPU if None, whose ranks share memory, so that "direct" is chosen.
+        scheme: one of the schemes above, or "auto".
+        machine: the machine that "auto" plans for. None is this CPU, whose ranks share memory, so that "auto" is "direct".
 
     Raises:
         TransformError: applied out of order or twice; f has neither dispatch nor combine.
-        ArgumentError: an option is none of these; or the scheme is "hierarchical" and a dispatch has an expert_alignment.
+        ArgumentError: scheme is none of the above, machine is no Machine, or scheme is "hierarchical" and a dispatch has an
+            expert_alignment.
 
     Example:
         >>> import hpmoe

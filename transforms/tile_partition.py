@@ -27,7 +27,7 @@ def _check(rows: Size = None, cols: Size = None, machine: Machine | None = None)
 @transform(requires="program", makes="tiles", once=True, check=_check)
 def tile_partition(program: Program, *, rows: Size = None, cols: Size = None,
                    machine: Machine | None = None) -> Taskflow:
-    """Cuts the operators of a pure function into tile tasks whose dependencies follow from the regions they touch.
+    """Cuts the operators of a pure function into tile tasks, whose dependencies are those of the regions that they touch.
 
     Rewrite:
         b:f32[R,256] = grouped_matmul a w r
@@ -36,19 +36,19 @@ def tile_partition(program: Program, *, rows: Size = None, cols: Size = None,
         gmm[slot 0, cols 128:256] ...       one task for each row slot and column range
 
     Requires: a plain function, or one under Program transforms.
-    Ensures: a Taskflow with blocking collectives and no queues; received rows in slots, static for every routing;
-        temporaries in the memory of others that are dead by then, where that keeps no stages from overlapping.
+    Ensures: a Taskflow with blocking collectives and no queues. Received rows are in slots, blocks of up to `rows` rows of
+        one expert; the number of slots is the same for every routing. Temporaries share memory if that delays no task.
 
     Args:
         f: the function.
-        rows: rows of a slot and of a tile of tokens; None for the machine's default. "auto" chooses among half, once and
-            twice the default the tile with the least expected time, for the shapes and received rows of each plan.
-        cols: columns of a tile, likewise; "auto" goes up to four times the default.
+        rows: number of rows of a slot and of a tile of tokens. None is the machine's default. "auto" takes half, once or
+            twice the default: the one with the least expected time for the shapes and received rows of a plan.
+        cols: number of columns of a tile, None or "auto" likewise; "auto" tries up to four times the default.
         machine: the machine to plan for, also the default of later transforms; None for the CPU of this process.
 
     Raises:
-        ArgumentError: an option is none of these.
-        TransformError: an equation mixes rows, so that tiles of it cannot be computed one by one.
+        ArgumentError: rows or cols is not a positive int, None or "auto", or machine is no Machine.
+        TransformError: an equation mixes rows, so that its tiles cannot be computed separately; or f is staged already.
 
     Example:
         >>> import hpmoe

@@ -34,11 +34,11 @@ class ShapeDtypeStruct:
     """Shape and dtype of an array; a dimension is an int or a `Rows`.
 
     Args:
-        shape: the dimensions; or a tensor, an array or a ShapeDtypeStruct, whose shape is taken.
-        dtype: its name, a dtype of MindSpore or of NumPy; that of the array where it is left out.
+        shape: a sequence of dimensions; or a tensor, an array or a ShapeDtypeStruct, whose shape is used.
+        dtype: name of a dtype, or a dtype of MindSpore or NumPy. If shape is an array, the array's dtype by default.
 
     Raises:
-        ArgumentError: shape is not of such dimensions, of too many of them or of too large ones, or dtype no dtype.
+        ArgumentError: a dimension is not an int or too large, there are too many dimensions, or dtype is no dtype.
 
     Example:
         >>> import mindspore as ms

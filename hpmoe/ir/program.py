@@ -20,7 +20,7 @@ AROUND = 2  # equations on either side of the one that an error is about
 
 
 class Var:
-    """A value of a Program. It has an abstract value and no name: printing invents names."""
+    """A variable of a Program. `aval` is its shape and dtype. A Var has no name: printing assigns names."""
 
     __slots__ = ("aval",)
 
@@ -33,7 +33,7 @@ class Var:
 
 @dataclasses.dataclass(frozen=True)
 class Literal:
-    """A scalar written in the program text."""
+    """A constant scalar, an input of an Equation that is printed as its value."""
 
     value: float | int | bool
 
@@ -70,7 +70,7 @@ class Operator(Protocol):
 @suggests_keywords
 @dataclasses.dataclass(frozen=True, eq=False)
 class Equation:
-    """`outputs = primitive[params] inputs`, with the user's line it came from."""
+    """An application of a primitive, `outputs = primitive[params] inputs`; `source` is the line of the user's function."""
 
     primitive: Operator
     inputs: tuple[Atom, ...]
@@ -89,24 +89,23 @@ class Program(Level):
 
     Attributes:
         name, ep_size, provenance: see Level.
-        direction: "forward", or "backward" of what `hpmoe.vjp` made.
-        inputs: variables, explicit arguments first, then one for each capture.
+        direction: "forward"; "backward" for a Program that `hpmoe.rewriting.vjp` returns.
+        inputs: Vars, explicit arguments first, then one for each capture.
         input_names: printed names of the inputs.
-        equations: in an order in which they can be run.
-        outputs: atoms returned.
-        captures: MindSpore tensors the traced function closed over, the values of the last inputs.
-        token_rows: variables known to have rows that belong to tokens, with the rows of each token. A backward Program
-            has them from its forward one, whose routes it may not need; None where the equations say it all.
-        saves: variables that the forward pass may save for the backward one, which computes all other values again;
-            all of them where None.
-        main_grads: float32 tensors that the gradients of some inputs are added to, in place.
-        cotangents: inputs of a backward Program that are gradients of what the forward one returns.
-        frozen: inputs that no gradient is taken of.
-        reports: functions that are called with the last outputs, which are theirs and not the caller's: (array, whether its
-            first dimension is that of ranks), to an error that the call ends with, or None.
+        equations: Equations, in an order in which they can run.
+        outputs: returned Vars and Literals.
+        captures: MindSpore tensors that the traced function closed over, the values of the last inputs.
+        token_rows: for Vars whose rows belong to tokens, the number of rows of each token. A backward Program, which may
+            lack the routes, has this from its forward Program; None if the equations are enough.
+        saves: Vars that the forward pass may save for the backward pass, which recomputes all other values; None allows all.
+        main_grads: float32 tensors to which the backward pass adds the gradients of some inputs, in place.
+        cotangents: inputs of a backward Program that are gradients of the forward Program's outputs.
+        frozen: inputs whose gradients are not computed.
+        reports: functions of the last outputs, which are not returned to the caller. A function takes (array, True if the
+            first dimension is that of ranks) and returns the error that the call raises, or None.
 
     Raises:
-        ProgramError: it breaks a rule, see check_program.
+        ProgramError: the Program breaks a rule of check_program.
 
     Example:
         >>> import hpmoe
@@ -281,14 +280,14 @@ def _is_alike(aval: ShapeDtypeStruct | RouteAval, atom: Atom) -> bool:
 
 @suggests_keywords
 def map_equations(program: Program, rule: Callable[[Builder, Equation], Sequence[Atom] | None]) -> Program:
-    """Rebuilds a program, letting `rule(builder, equation)` replace any equation by other atoms.
+    """Returns a copy of a Program in which `rule(builder, equation)` may replace each equation.
 
-    `rule` returns the atoms that replace the equation's outputs, or None to keep it. To build on an equation that stays,
-    begin with `builder.keep(equation)`. Equations whose results are unused are dropped; an atom that replaces
-    a value in `program.saves` is saved too. A transform of Programs needs nothing else.
+    `rule` returns None to keep the equation, or the atoms (Vars or Literals) that replace its outputs. `builder` adds new
+    equations; `builder.keep(equation)` adds the old one and returns its outputs. The result has no equations whose
+    outputs are unused. An atom that replaces a value in `program.saves` is saved too.
 
-    Raises ProgramError if a rule returns something else, or a value of another shape or dtype than the output that it
-    stands for.
+    Raises:
+        ProgramError: a rule returns something else, or an atom of another shape or dtype than the replaced output.
     """
     builder, mapping = Builder(), {}
     for index, eqn in enumerate(program.equations):

@@ -118,13 +118,13 @@ class Taskflow(Level):
     """Tile tasks of one program, the same on every rank, and what orders them.
 
     Attributes:
-        name, ep_size, provenance, direction: as of the Program.
-        tile_rows: rows of a slot or row tile.
-        buffers, ops, routes: small tables of the objects above.
-        inputs, outputs: buffer of each program input and output.
-        peer_orders: [2, ep, ep], by Way; a task of peer j on rank r sends to rank peer_orders[way, r, j].
-        deps: which events tasks wait for and signal, as `rebuild` and `requeue` derive them.
-        machine: what it was tiled for, where tile_partition was told; after assign_queues, what it was assigned for.
+        name, ep_size, provenance, direction: as in the Program.
+        tile_rows: number of rows of a slot (a block of received rows of one expert) or of a tile of tokens.
+        buffers, ops, routes: the Buffers, TileOps and RoutePlans, each a tuple.
+        inputs, outputs: index of the buffer of each program input and output.
+        peer_orders: [2, ep, ep], by Leg; a task of peer j on rank r sends to rank peer_orders[leg, r, j].
+        deps: the events that tasks wait for and signal, as `rebuild` and `requeue` derive them.
+        machine: the machine given to tile_partition, or None; after assign_queues, the machine of the queues.
         queues: after assign_queues, the task indices of each queue, in order.
 
     Example:

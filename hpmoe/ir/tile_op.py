@@ -24,16 +24,16 @@ class Buffer:
     """An array of one rank, seen as rows and columns.
 
     Attributes:
-        name: printed.
-        shape: as the user sees it; a symbolic dimension where rows are received.
-        dtype: of its elements.
+        name: printed name.
+        shape: shape of the array; the number of received rows is a symbolic dimension.
+        dtype: dtype of the elements.
         role: "input", "output", "saved" or "temporary".
-        cols: columns, the leading dimension of the storage.
-        num_rows: rows, or None for the received rows of `route`.
-        route: index of the route that gives the rows, or -1.
-        rows_per_expert: middle dimension of a [E, K, N] array, else 0.
-        storage: the buffer that this one is a view of; its own index unless it is a view.
-        memory: the earlier storage whose memory this one takes over once that is dead, or -1; see tiling/shared_memory.py.
+        cols: number of columns, the leading dimension of the storage.
+        num_rows: number of rows; None for the received rows of `route`.
+        route: index of the route whose received rows the buffer holds, or -1.
+        rows_per_expert: K of an array [E, K, N], else 0.
+        storage: index of the buffer that this buffer is a view of; its own index if it is not a view.
+        memory: index of an earlier buffer whose memory this buffer reuses after its last use, or -1.
     """
 
     name: str
@@ -73,8 +73,8 @@ class Access:
 
     Attributes:
         buffer: index of the buffer; -1 for the immediate `value`.
-        rows: which of its rows, see tile_ops/row_modes.py.
-        cols: which of its columns, see tile_ops/col_modes.py; those of the task are shifted by `offset`.
+        rows: the RowMode that selects the rows, see tile_ops/row_modes.py.
+        cols: the ColMode that selects the columns, see tile_ops/col_modes.py; `offset` is added to the task's columns.
     """
 
     buffer: int
@@ -92,22 +92,22 @@ FANS = (row_modes.FAN, row_modes.RELAY_ENTRIES)
 @suggests_keywords
 @dataclasses.dataclass(frozen=True)
 class TileOp:
-    """One tile operation; its tasks differ only in their coordinates.
+    """A tile operation: tasks that differ only in their coordinates, which are a row unit, a range of columns and a peer.
 
     Attributes:
-        primitive: what it is, see tile_ops.
-        label: printed, the name of the primitive it came from.
-        equation: index of that equation in the Program.
-        unit: "aic" or "aiv".
-        domain: what its tasks' row coordinate counts.
-        operands: accesses, outputs first.
-        num_outputs: how many of them are written.
-        cols: columns that its tasks cover together; 0 where a task takes whole rows.
-        tile_cols: columns of one task.
-        params: what its body is told beside its operands.
-        num_peers: 0 for local work, else for how many peers a unit has a task each; of ep_size ranks, that of peer j is for
-            those at j, j + num_peers, j + 2 num_peers, ...
-        signal: what one event of its rows stands for: a "tile"; all rows of an "expert"; of a put also all of a "peer".
+        primitive: the TilePrimitive, one of tile_ops.
+        label: printed name, that of the primitive of the equation.
+        equation: index of the equation in the Program.
+        unit: "aic" (matrix workers) or "aiv" (vector workers).
+        domain: the row units of the tasks, such as slots or tiles of rows.
+        operands: the Access of each operand, outputs first.
+        num_outputs: number of operands that are written.
+        cols: number of columns that the tasks cover together; 0 if a task takes whole rows.
+        tile_cols: number of columns of one task.
+        params: parameters of the kernel body besides operands.
+        num_peers: number of tasks of a row unit that send to peers; 0 for local work. The task of peer j sends to the ranks
+            at places j, j + num_peers, j + 2 num_peers, ... of the rank's peer order.
+        signal: the rows that one event counts: those of a "tile", of an "expert" or, in a put, also of a "peer".
     """
 
     primitive: TilePrimitive

@@ -113,15 +113,15 @@ GROUPS = {group.__name__.lower(): group for group in (Cube, Vector, L2, Memory, 
 @suggests_keywords
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """The hardware of one rank: its workers, memory, links and what they cost; every transform and the simulator ask it.
+    """A model of the hardware of one rank: workers, memory, links and costs, which transforms and the simulator read.
 
     Constants are in groups; rates are per microsecond. A constant is named by its group and field, such as
     "link.bytes_per_us", in machine files, in `replace` and in what commands print.
 
     Attributes:
         name: printed in the provenance of a Taskflow.
-        num_aic: matrix queues.
-        num_aiv: vector and communication queues; 0 if each of the num_aic workers takes both kinds of tasks.
+        num_aic: number of matrix workers, each with one queue.
+        num_aiv: number of vector and communication workers; 0 if each of the num_aic workers takes both kinds of tasks.
         tile_rows, tile_cols: default tile of a task.
         cube, vector, l2, memory, link, sync, host, operators: groups of constants, see `hpmoe.machines.hardware`.
         bodies: measured kinds of tasks; other kinds take the time that the groups give.

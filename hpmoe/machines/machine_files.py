@@ -36,7 +36,7 @@ def preset_names() -> list[str]:
 
 @suggests_keywords
 def load_machine(which: str | Path) -> Machine:
-    """A machine that comes with hpmoe, or that a TOML file describes.
+    """Returns a Machine from its name in hpmoe or from a TOML file.
 
     A file has `name` and a table for each constant of a Machine, such as [link.bytes_per_us]: `value`, `unit`, `source`,
     `date` if it is known, and `range = [low, high]` if the value is not sure. A `date` before the tables is that of each
@@ -49,7 +49,7 @@ def load_machine(which: str | Path) -> Machine:
             with a bin after it where it has some, "ascend_a2.910B3".
 
     Raises:
-        ArgumentError: there is no such machine, or the file cannot be read or is not of that form; the text names the table.
+        ArgumentError: no machine has this name, or the file cannot be read or has an error; the text names the table.
 
     Example:
         >>> import hpmoe, tempfile

@@ -15,20 +15,20 @@ WORKERS_PER_CORE = 4
 
 @suggests_keywords
 def cpu(num_workers: int | None = None, ep_size: int = 1, calibrated: bool = False) -> Machine:
-    """The CPU this process runs on: workers that take both kinds of tasks, shared evenly by `ep_size` virtual ranks.
+    """Returns a Machine for the CPU of this process: workers that take both kinds of tasks, for each of `ep_size` ranks.
 
-    Rates are those of one AVX-512 core running float32, which only rank tasks against each other; or those that
-    `hpmoe calibrate` measured here, with which `hpmoe.simulate` predicts what a launch takes.
+    By default rates are those of one AVX-512 core in float32, good only to compare tasks. `calibrated=True` reads the rates
+    that `hpmoe calibrate` measured on this CPU: with them `hpmoe.simulate` predicts the time of a launch.
 
     Args:
         num_workers: workers of each rank; by default all ranks together have several for each core of the process. Any free
             core serves them, so that slow and interrupted cores do less, and a measured Timeline shows a worker busy no
             more than its share of a core.
         ep_size: ranks that share the cores.
-        calibrated: take what `hpmoe calibrate` has stored for this CPU, number of cores and version of hpmoe.
+        calibrated: True reads the rates that `hpmoe calibrate` stored for this CPU, number of cores and version of hpmoe.
 
     Raises:
-        ArgumentError: num_workers is not a positive int, or nothing that can be used is stored.
+        ArgumentError: num_workers is not a positive int, or calibrated is True and no valid rates are stored.
 
     Example:
         >>> cpu(num_workers=2).num_queues

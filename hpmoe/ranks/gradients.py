@@ -20,14 +20,14 @@ OVER = ("world", "data_parallel", "tensor_parallel")
 
 @suggests_keywords
 def all_reduce_gradients(grads: PyTree, mesh: Mesh, over: str = "world") -> PyTree:
-    """Sums gradients over the processes of a world: in float32, in the order of ranks, rounded once, the same on all.
+    """Sums gradients over the processes of a world, in float32 and in the order of ranks; all ranks get the same bits.
 
     A process computes the gradient of its own tokens. For Parameters that all ranks hold, a router or a shared expert, the
     whole gradient is the sum. On the virtual ranks of a Mesh gradients are returned unchanged.
 
     Args:
         grads: a tensor, or a tuple, list or dict of them, with the same shapes on all ranks.
-        mesh: where they were computed.
+        mesh: the mesh on which the gradients were computed.
         over: "world" for Parameters that all ranks hold; "data_parallel" for experts, which one rank of each group of
             ep_size ranks holds; "tensor_parallel" for values that the shards of an expert hold: `experts.lora_a1` and
             `experts.lora_b2` of `hpmoe.nn.add_lora`.
@@ -36,8 +36,8 @@ def all_reduce_gradients(grads: PyTree, mesh: Mesh, over: str = "world") -> PyTr
         The sums, nested as `grads`.
 
     Raises:
-        ArgumentError: an argument does not fit.
-        LaunchError: a rank has ended, or sums something else.
+        ArgumentError: grads has a leaf that is no tensor, mesh is no mesh, or over is none of the three names.
+        LaunchError: another rank has ended, or sums gradients of other shapes.
 
     Example:
         >>> import mindspore as ms, hpmoe

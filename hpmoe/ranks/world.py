@@ -201,16 +201,16 @@ def world(ep: int | None = None, tp: int = 1, *, nodes: int | None = None, timeo
             smaller, each ep * tp consecutive processes have their own tokens and copies of the same experts.
         tp: number of tensor-parallel ranks of a group, each with a shard of each of the group's experts; see `hpmoe.Mesh`.
         nodes: number of nodes of the ep * tp ranks, see `hpmoe.Mesh`.
-        timeout: seconds for the last rank to come.
+        timeout: seconds to wait for all ranks to connect.
         engine: what carries messages to ranks of other hosts. "tcp" needs no package. "ucx" takes the fastest network that
             UCX finds, such as InfiniBand, and needs `pip install 'hpmoe[hosts]'`. All ranks pass the same engine; the first
             call decides.
 
     Raises:
         ArgumentError: ep * tp does not divide the number of processes, or nodes does not divide ep * tp.
-        LaunchError: a rank did not come, ended before it did, is of another user, version or size, has another
-            engine, or lacks UCX; the port of rank 0 is taken; variables of launchers are of a run that has ended, or of more
-            ranks than were started.
+        LaunchError: a rank does not connect in time, ends first, belongs to another user, has another version of hpmoe,
+            world size or engine, or lacks UCX; the port of rank 0 is in use; or the launcher's environment variables are
+            those of a finished run, or of more ranks than were started.
 
     Example:
         >>> import hpmoe

@@ -21,10 +21,10 @@ def tokens_per_expert(topk_ids: Tensor, *, num_experts: int) -> Tensor:
 
     Args:
         topk_ids: [T, K] int32 or int64, distinct experts of each token, or -1 any number of times.
-        num_experts: of all ranks together.
+        num_experts: number of experts of all ranks together.
 
     Returns:
-        [num_experts] int32, of this rank alone: sum them over ranks for a bias or a loss of the global batch.
+        [num_experts] int32, counts of this rank only: sum counts over ranks for a bias or a loss of the global batch.
 
     Raises:
         ArgumentError: an argument does not fit, an id is out of range, or a token repeats an expert. A program raises it at
@@ -47,17 +47,17 @@ def tokens_per_expert(topk_ids: Tensor, *, num_experts: int) -> Tensor:
 
 @suggests_keywords
 def update_bias(bias: Tensor, counts: Tensor, *, rate: float = 1e-3, where: Tensor | None = None) -> Tensor:
-    """Raises the bias of experts that got fewer tokens than the mean and lowers that of experts that got more.
+    """Raises the bias of experts with fewer tokens than the mean, and lowers the bias of experts with more.
 
-    b + rate * sign(mean n - n), once a step, outside of the gradient. Counts are compared as integers, n * E with their sum.
-    The sign is exact up to a sum of 2**53, as MindSpore adds int64 in float64 on CPUs.
+    Returns bias + rate * sign(mean(counts) - counts). Call it once a step, outside of the gradient. The sign is exact if
+    counts sum to at most 2**53.
 
     Args:
         bias: [E] float32.
         counts: [E] int32 or int64, the tokens of each expert over all ranks and the steps since the last update.
-        rate: how far it moves.
-        where: None for all experts, or [E] bool, false for experts that no token may choose. Those are left out of the mean,
-            and their bias stays.
+        rate: the step of the bias.
+        where: None for all experts, or [E] bool, false for experts that no token may choose: the mean excludes these
+            experts, and their bias does not change.
 
     Returns:
         [E] float32.

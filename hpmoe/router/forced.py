@@ -18,7 +18,7 @@ from hpmoe.support.keywords import suggests_keywords
 
 @suggests_keywords
 def hash_ids(token_ids: Tensor, table: Tensor) -> Tensor:
-    """The experts of each token by its id in the vocabulary: table[token_ids]. Their weights are `router.weigh`'s.
+    """Returns table[token_ids], the experts of each token by its vocabulary id; `router.weigh` computes their weights.
 
     Args:
         token_ids: [T] int32, in 0..V - 1.
@@ -63,10 +63,10 @@ def _check_sizes(who: str, num_tokens: int, num_experts: int, top_k: int) -> Non
 
 @suggests_keywords
 def balanced_ids(num_tokens: int, num_experts: int, top_k: int) -> Tensor:
-    """Ids by which every expert gets equally many tokens, to within one: expert (t * K + k) mod E.
+    """Returns expert ids that balance the experts to within one token: choice k of token t is (t * K + k) mod E.
 
     Args:
-        num_tokens, num_experts, top_k: sizes.
+        num_tokens, num_experts, top_k: T, E and K, positive ints with K <= E; T may be 0.
 
     Returns:
         [num_tokens, top_k] int32, distinct for each token.
@@ -84,10 +84,10 @@ def balanced_ids(num_tokens: int, num_experts: int, top_k: int) -> Tensor:
 
 @suggests_keywords
 def uniform_ids(num_tokens: int, num_experts: int, top_k: int, seed: int | Tensor | None) -> Tensor:
-    """Ids drawn evenly from all choices of top_k experts.
+    """Samples expert ids: each set of top_k experts is equally probable, independently for each token.
 
     Args:
-        num_tokens, num_experts, top_k: sizes.
+        num_tokens, num_experts, top_k: T, E and K, positive ints with K <= E; T may be 0.
         seed: an int, or an int32 Tensor of one element.
 
     Returns:

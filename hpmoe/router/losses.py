@@ -49,19 +49,22 @@ def _choices(z: Tensor, top_k: int) -> Tensor:
 
 @suggests_keywords
 def aux_loss(logits: Tensor, top_k: int, *, score: str = "softmax", coefficient: float = 1.0) -> Tensor:
-    """The auxiliary loss of Switch and Megatron: coefficient * E / (K T^2) * sum_i n_i sum_t p_ti; 1 where balanced.
+    """Computes the auxiliary loss of Switch and Megatron: coefficient * E / (K T^2) * sum_i n_i sum_t p_ti.
+
+    T is the number of tokens, E the number of experts and K top_k. n_i is the number of tokens that choose expert i, and
+    p_ti the share of expert i in the scores of token t. A balanced routing has the loss `coefficient`.
 
     Args:
         logits: [T, E].
-        top_k: experts that a token chooses.
-        score: as in `hpmoe.route`.
+        top_k: number of experts of each token, an int in 1..E.
+        score: function from logits to scores: "softmax", "sigmoid" or another name that `hpmoe.route` takes.
         coefficient: factor of the loss.
 
     Returns:
-        A scalar, float32. K times it is Hugging Face's.
+        A scalar, float32. The loss of Hugging Face transformers is K times this loss.
 
     Raises:
-        ArgumentError: an argument does not fit.
+        ArgumentError: an argument has a wrong type, shape or value.
 
     Formula: Fedus et al. (arXiv 2101.03961), as megatron-core and MindFormers have it for any K.
 
@@ -163,20 +166,19 @@ def _of_sequences(x: Tensor, num_sequences: int) -> Tensor:
 
 @suggests_keywords
 def global_batch_loss(logits: Tensor, counts: Tensor, *, score: str = "softmax", coefficient: float = 1.0) -> Tensor:
-    """The auxiliary loss by counts of the global batch: coefficient * E * sum_i (n_i / sum n) * mean_t p_ti.
+    """Computes the auxiliary loss from counts of the global batch: coefficient * E * sum_i (n_i / sum n) * mean_t p_ti.
 
     Args:
         logits: [T, E], of this rank and step.
-        counts: [E], `router.tokens_per_expert` summed over all ranks and over the steps since these were last set to zero;
-            their mean over steps gives the same.
-        score: as in `hpmoe.route`.
+        counts: n, [E], `router.tokens_per_expert` summed over all ranks, and over several steps if wanted.
+        score: function from logits to scores: "softmax", "sigmoid" or another name that `hpmoe.route` takes.
         coefficient: factor of the loss.
 
     Returns:
-        A scalar, float32.
+        A scalar, float32. p_ti is the share of expert i in the scores of token t.
 
     Raises:
-        ArgumentError: an argument does not fit.
+        ArgumentError: an argument has a wrong type, shape or value.
 
     Formula: Qiu et al., Demons in the detail (arXiv 2501.11873); megatron-core's global_aux_loss.
 
@@ -199,7 +201,7 @@ def global_batch_loss(logits: Tensor, counts: Tensor, *, score: str = "softmax",
 
 @suggests_keywords
 def z_loss(logits: Tensor, *, coefficient: float = 1.0) -> Tensor:
-    """The loss that keeps logits small: coefficient * mean over tokens of logsumexp(z)^2.
+    """Computes the loss that keeps logits z small: coefficient * mean over tokens of logsumexp(z)^2.
 
     Args:
         logits: [T, E].
@@ -209,7 +211,7 @@ def z_loss(logits: Tensor, *, coefficient: float = 1.0) -> Tensor:
         A scalar, float32.
 
     Raises:
-        ArgumentError: an argument does not fit.
+        ArgumentError: logits is not a float tensor [T, E], or coefficient is not a finite number.
 
     Formula: Zoph et al., ST-MoE (arXiv 2202.08906), equation 5.
 

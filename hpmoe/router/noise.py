@@ -43,7 +43,7 @@ def check_share(who: str, argument: str, share: float) -> None:
 
 @suggests_keywords
 def jitter(x: Tensor, epsilon: float, seed: int | Tensor | None) -> Tensor:
-    """Multiplies x by random numbers, uniform in 1 - epsilon .. 1 + epsilon: the input jitter of a router.
+    """Multiplies x by random numbers, uniform in 1 - epsilon .. 1 + epsilon (the input jitter of a router).
 
     Args:
         x: [T, N], a router's hidden states or logits.
@@ -71,10 +71,10 @@ def jitter(x: Tensor, epsilon: float, seed: int | Tensor | None) -> Tensor:
 
 @suggests_keywords
 def gumbel(logits: Tensor, seed: int | Tensor | None) -> Tensor:
-    """Logits with Gumbel noise, z - log(-log U): their k largest are a sample of k experts without replacement.
+    """Adds Gumbel noise to logits, z - log(-log U): the k largest results are a sample of k experts without replacement.
 
-    The first is drawn with the probabilities softmax(z), each later one with those of the experts that are left. For weights
-    without noise, `router.weigh(logits, ids)` of the ids chosen with it.
+    The first expert is sampled with the probabilities softmax(z), each later expert with the renormalized probabilities of
+    the experts that are left. `router.weigh(logits, ids)` computes weights without noise for the sampled ids.
 
     Args:
         logits: [T, E].
@@ -101,13 +101,13 @@ def gumbel(logits: Tensor, seed: int | Tensor | None) -> Tensor:
 
 @suggests_keywords
 def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
-    """The values of `hard` with the gradient of `soft`, two tensors of one shape.
+    """Returns the values of `hard` with the gradient of `soft`; both are tensors of one shape.
 
     Formula: Bengio et al., Estimating or propagating gradients through stochastic neurons (arXiv 1308.3432); with weights
     relaxed by Gumbel noise, Jang et al. (arXiv 1611.01144).
 
     Raises:
-        ArgumentError: they are not.
+        ArgumentError: `hard` or `soft` is not a tensor, or their shapes differ.
 
     Example:
         >>> import mindspore as ms, hpmoe

@@ -31,7 +31,7 @@ NO_LOGIT = -1e30  # whose softmax is 0 beside others, and a number where there a
 @suggests_keywords
 def weigh(logits: Tensor, topk_ids: Tensor, *, score: str = "softmax", normalize: bool = True, scale: float = 1.0,
           fusion: Fusion | None = None, epsilon: float = LEAST_SUM) -> Tensor:
-    """The weights of experts that were chosen elsewhere: replayed from another run, hashed, or forced.
+    """Computes the weights of experts that `hpmoe.route` did not choose: replayed from another run, hashed, or forced.
 
     Args:
         logits: [T, E].

@@ -78,26 +78,29 @@ def spmd(f: Function, mesh: Mesh, in_axes: PyTree = 0) -> Spmd:
     The result is as differentiable as `f`. Ranks may hold fewer than T tokens: pass `num_tokens=[n_0, ...]` with a call;
     rows past a rank's number are padding, and zero in the result.
 
-    With `in_axes`, as jax.vmap has it, an argument whose axis is None is replicated: it is given once, without a rank axis,
-    and all ranks read it; its gradient is the sum of theirs, in float32, in the order of ranks, rounded once. That is how a
-    router's weight or a shared expert's is given.
+    With `in_axes`, as in jax.vmap, an argument whose axis is None is replicated: pass it once, without a rank axis, and all
+    ranks read it. Use None for the weights of a router or a shared expert. The gradient is the sum over ranks, in float32
+    and in the order of ranks, rounded once.
 
-    On `hpmoe.world()` `num_tokens` is an int, of this rank. The gradient of an argument of axis None is this rank's part;
-    `hpmoe.all_reduce_gradients` sums.
+    On `hpmoe.world()` `num_tokens` is an int, the number of this rank's tokens. The gradient of an argument of axis None is
+    only this rank's part; `hpmoe.all_reduce_gradients` sums the parts.
 
-    Where `f` ends in fuse_persistent(target="ascend") the ranks are the processes of MindSpore's world: each calls it with
-    its own arrays, without a rank axis, and with its own `num_tokens`, an int.
+    If `f` ends in fuse_persistent(target="ascend"), the ranks are the processes of MindSpore's world: each passes its own
+    arrays, without a rank axis, and its own `num_tokens`, an int.
 
     Args:
         f: the per-rank function, plain or staged; spmd is outermost.
-        mesh: how many ranks there are, or `hpmoe.world()`.
-        in_axes: 0 or None for all arguments; or a tuple with one of these, or a tree of them like the argument, for each
-            positional argument, where what is only named has a rank axis.
+        mesh: an `hpmoe.Mesh`, or `hpmoe.world()`.
+        in_axes: 0 (a rank axis) or None (replicated) for all arguments; or a tuple with 0, None or a tree of both for each
+            positional argument. Keyword arguments then have a rank axis.
+
+    Returns:
+        A function of the arguments of f, and of `num_tokens`.
 
     Raises:
-        ArgumentError: in_axes does not fit; an array's leading axis is not the number of ranks; or num_tokens does not fit,
-            or is given where the function would count padding in: beside dispatching it may work on each token alone, and
-            sum over all tokens.
+        ArgumentError: in_axes does not match the arguments; the leading axis of an array is not the number of ranks; or
+            num_tokens has wrong numbers, or f would mix padding into its result: with num_tokens, f may dispatch, compute
+            each token separately, and sum over all tokens.
 
     Example:
         >>> import mindspore as ms, numpy as np, hpmoe

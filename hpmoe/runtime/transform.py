@@ -175,26 +175,26 @@ def transform(rewrite: Function | None = None, *, requires: str | None = None, m
     """Makes a transform of callables from a rewrite of IR; a decorator.
 
     Args:
-        rewrite: function (ir, **options) -> ir; it gets and returns a Program or a Taskflow, with outputs of the same shapes
-            and dtypes. A rewrite of Programs gets the traced Program; gradients are taken of the Program that it returns, as
-            under a transform of JAX. A rewrite of Taskflows gets the forward pass and the backward pass, one at a time.
-        requires: the level it applies to: "program", "tiles" or "queues"; any where None.
-        makes: the level of its result; that of its input where None.
-        once: refuse to be applied twice.
-        check: called with the options when the transform is applied, to refuse bad ones early.
-        passes: "forward", "backward" or "both" for a rewrite of the passes, one at a time, after gradients are taken: the
-            Program of a pass has its `direction`. A pass that `passes` does not name stays as it is. Such a rewrite must
-            compute the same values: a backward pass does not follow a forward pass that it changes.
+        rewrite: function (ir, **options) -> ir, from a Program or a Taskflow to one with outputs of the same shapes and
+            dtypes. A rewrite of Programs receives the traced Program; gradients are those of the Program that it returns, as
+            under a transform of JAX. A rewrite of Taskflows receives the forward pass and the backward pass, one at a time.
+        requires: the level of `ir`: "program", "tiles" or "queues"; None for any level.
+        makes: the level of the result; None for the level of `ir`.
+        once: True raises TransformError if the transform is applied twice.
+        check: function of the options that raises if they are wrong, called when the transform is applied; or None.
+        passes: None, or "forward", "backward" or "both" for a rewrite of Programs after differentiation, which receives each
+            named pass separately; `ir.direction` says which. Such a rewrite must compute the same values, because the
+            backward pass does not change with the forward pass.
 
     Returns:
-        A function (f, **options) -> staged callable; `.apply_to(ir, **options)` is the checked rewrite. Called with options
-        alone it returns itself with these options, checked, as a chain takes it: `rename(name="f")(f)` is
+        A function (f, **options) -> staged callable, with the checked rewrite as `.apply_to(ir, **options)`. Calling it with
+        only options returns the configured transform, as `hpmoe.chain` takes it: `rename(name="f")(f)` is
         `rename(f, name="f")`.
 
     Raises:
-        TransformError: when the transform is applied to what is not of the level it requires, or a rewrite of the traced
-            Program after one of passes.
-        TypeError: when it is called with an option that its rewrite does not have, or without one that it needs.
+        TransformError: raised by the transform if f is of another level than `requires`, or if a rewrite of the traced
+            Program follows a rewrite of passes.
+        TypeError: raised by the transform if an option is unknown, or a required option is missing.
 
     Example:
         >>> import hpmoe

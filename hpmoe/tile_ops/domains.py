@@ -27,23 +27,22 @@ class Layout(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Domain:
-    """The units that an operation has a task for, each.
+    """The row units of a tile operation: each unit, such as a slot or a tile of rows, has one task.
 
     Attributes:
         size: number of units.
         route: index of the route, or -1.
-        number: what stands for its kind in a kernel's image.
-        blocks: units that are about one expert, or one copy.
-        num_rows: rows tiled or summed, or number of experts or copies.
-        clipped: whether rows past a rank's number of tokens do not exist; of tiles alone.
-        of_tokens: whether rows past a rank's number of tokens are left out of a sum.
+        number: code of the class in a kernel's image.
+        blocks: number of units of one expert or one replica.
+        num_rows: number of rows that are tiled or summed, or number of experts or replicas.
+        clipped: whether tiles after the last token of a rank have no task; only for tiles.
+        of_tokens: whether a sum excludes padding rows, those after the last token of a rank.
         first: the first unit.
-        first_expert, height: the first expert that units are about, and rows of its matrix; of some domains.
-        by_expert: whether units are experts of a peer; of completion flags only.
-        is_slots, is_tiles, is_copies: whether units are slots of received rows, static tiles of rows, or blocks of copies.
-        counts_once: whether a task counts as one with any number of rows.
+        first_expert, height: the first expert of the units, and rows of its matrix; only in some subclasses.
+        by_expert: whether units are experts of a peer; only for completion flags.
+        is_slots, is_tiles, is_copies: whether units are slots of received rows, static tiles of rows, or blocks of replicas.
         in_blocks: whether units are blocks of rows of matrices.
-        sums_rows: whether a task is about rows that it sums.
+        sums_rows: whether a task sums the rows of its unit.
     """
 
     size: int
@@ -60,7 +59,6 @@ class Domain:
     is_slots: ClassVar[bool] = False
     is_tiles: ClassVar[bool] = False
     is_copies: ClassVar[bool] = False
-    counts_once: ClassVar[bool] = False
     in_blocks: ClassVar[bool] = False
     sums_rows: ClassVar[bool] = False
 
@@ -103,15 +101,12 @@ class Domain:
 class Once(Domain):
     """One task for all."""
 
-    counts_once: ClassVar[bool] = True
-
 
 @dataclasses.dataclass(frozen=True)
 class CompletionFlags(Domain):
     """One task for each peer, or for each of the experts there (`by_expert`)."""
 
     by_expert: bool = dataclasses.field(default=False, kw_only=True)
-    counts_once: ClassVar[bool] = True
 
     @property
     def first(self) -> int:

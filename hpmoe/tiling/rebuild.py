@@ -26,15 +26,17 @@ def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: object) -> Taskf
     """Returns the taskflow of other tile operations on the same arrays, with tasks, dependencies and shared memory derived.
 
     Args:
-        flow: what it is of.
+        flow: the Taskflow that supplies all attributes that are not given.
         ops: TileOps, in an order in which they can run.
-        **changes: to other attributes of the taskflow, such as `buffers` or `peer_orders`.
+        **changes: new values of other attributes of the taskflow, such as `buffers` or `peer_orders`.
+
+    Returns:
+        A Taskflow without queues. `hpmoe.verify`, which runs after each transform, checks it.
 
     Raises:
-        VerifyError: a put without signals of its own has no completion flag, or a completion flag no put.
-        TransformError: a part of an operation is not of its class; or the taskflow is too large, or operations, buffers and
-            routes do not fit together so far that there are tasks. All else that may be wrong with them `hpmoe.verify` says,
-            which runs after each transform.
+        VerifyError: a put without signals has no completion flag, or a completion flag has no put.
+        TransformError: an attribute of an operation has a wrong type, the taskflow is too large, or operations name
+            buffers or routes that do not exist.
     """
     _check_classes(ops)
     flow = flow.replace(ops=ops, queues=(), **changes)

@@ -41,14 +41,14 @@ _open: list[list[_Record]] = []
 def measure(f: Function, *args: PyTree, **kwargs: PyTree) -> tuple[PyTree, tuple[Timeline, ...]]:
     """Calls `f` and records every launch of a persistent kernel in it, forward or backward.
 
-    Where ranks are processes all of them call it together, and each gets the timelines of all.
+    If ranks are processes, all ranks call `measure` together, and each returns the timelines of all ranks.
 
     Args:
-        f: any function; its launches are those of the staged callables made by fuse_persistent that it calls.
-        *args, **kwargs: passed on to `f`.
+        f: any function; calls in it of functions that fuse_persistent returned are launches.
+        *args, **kwargs: arguments of `f`.
 
     Returns:
-        The result of `f`, and one Timeline for each launch, in order; none where nothing was launched.
+        (result of `f`, list with one Timeline for each launch, in order).
 
     Example:
         >>> import mindspore as ms, hpmoe

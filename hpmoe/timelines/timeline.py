@@ -17,9 +17,9 @@ from hpmoe.timelines.run import Run, rows_of
 
 @suggests_keywords
 class Timeline(Run):
-    """One run of a Taskflow's queues on all ranks, measured or simulated, and the ways to look at it.
+    """One measured or simulated run of a Taskflow's queues on all ranks, with views, summaries and pictures.
 
-    What it holds, times in microseconds, and the numbers that follow: see hpmoe.timelines.run.Run.
+    Times are in microseconds. The attributes are those of hpmoe.timelines.run.Run.
 
     Example:
         >>> import hpmoe

@@ -29,14 +29,14 @@ def trace(f: Function, *args: object, mesh: Mesh | None = None, **kwargs: object
     """Runs `f` once on abstract tensors and records what it computes; no tensor gets memory.
 
     Args:
-        f: a pure function of tensors, one rank's share where a mesh is given. It may call mint, ops, Tensor methods,
-            operators, cells, other functions and hpmoe's primitives.
+        f: a pure function of the tensors of one rank. It may call mint, ops, Tensor methods, operators, cells, other
+            functions and hpmoe's primitives.
         args, kwargs: pytrees of MindSpore tensors, NumPy arrays and `hpmoe.ShapeDtypeStruct`; other leaves are passed on
             unchanged.
         mesh: the ranks that run `f` together; one by default.
 
     Returns:
-        The Program. Tensors `f` closed over are its last inputs, `Program.captures`.
+        The Program. Tensors that `f` closes over are its last inputs, `Program.captures`.
 
     Raises:
         TraceError: `f` does something a Program cannot record; the text has the line and what to write instead.
