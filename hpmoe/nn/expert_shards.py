@@ -36,7 +36,7 @@ def shard_experts(weight: Array, mesh: Mesh, split: str) -> Array:
         [num_ranks, E / ep_size, ...], rank by rank.
 
     Raises:
-        ArgumentError: a size does not divide, or an argument is none of these.
+        ArgumentError: ep_size or tp_size does not divide the weight, or an argument has a wrong type or value.
 
     Example:
         >>> import numpy as np, hpmoe
@@ -61,13 +61,13 @@ def unshard_experts(weights: Array, mesh: Mesh, split: str) -> Array:
 
     Args:
         weights: [num_ranks, E / ep_size, ...], a Tensor or an array of NumPy.
-        mesh, split: as they were.
+        mesh, split: the arguments of `shard_experts`.
 
     Returns:
         [E, ...].
 
     Raises:
-        ArgumentError: weights have another number of ranks, or an argument is none of these.
+        ArgumentError: weights have another number of ranks, or an argument has a wrong type or value.
 
     Example:
         >>> import numpy as np, hpmoe

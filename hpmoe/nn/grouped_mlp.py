@@ -67,25 +67,26 @@ def _adapted(rows: Tensor, experts: Mapping[str, Tensor], number: str, route: Py
 @suggests_keywords
 @keep_whole
 class GroupedMLP(nn.Cell):
-    """The experts of a layer: two grouped matmuls and an activation between them, of rows sent to whom the router chose.
+    """The experts of a layer: sends each token to its experts, applies two grouped matmuls and an activation, and combines.
 
     Args:
         hidden_size: H.
         moe_ffn_hidden_size: I.
-        num_moe_experts: E, of all ranks together.
-        activation: a function of rows [R, 2I], the gate's columns first, to rows [R, I]; written in calls of MindSpore that
-            hpmoe traces. `hpmoe.swiglu` by default.
-        gated_linear_unit: whether weight1 has columns of a gate; without, it is [E, H, I], and so are the activation's rows.
+        num_moe_experts: E, the number of experts of all ranks together.
+        activation: a function from rows [R, 2I], the gate's columns first, to rows [R, I], in MindSpore calls that hpmoe
+            traces. `hpmoe.swiglu` by default.
+        gated_linear_unit: whether weight1 has columns of a gate. If False, weight1 is [E, H, I] and the activation takes
+            rows [R, I].
         add_bias_linear: whether experts have biases.
-        moe_apply_probs_on_input: whether weights multiply what experts are given, as in Llama 4, not what they return.
-        moe_expert_capacity_factor, moe_token_drop_policy: how many entries an expert takes of each rank, and which are
-            dropped, "probs", "position" or "error"; see `hpmoe.dispatch`. None takes all.
-        init_method_std: the standard deviation that weights are drawn with.
-        dtype: of the Parameters; beside hidden states in half precision float32 ones are rounded, and trained as they are.
-        transforms: of the function of one rank; None makes one kernel of it.
-        mesh: virtual ranks that share tokens and experts evenly, in order; or `hpmoe.world()`, where each process has
-            its own tokens and Parameters of its own experts alone, E / ep of them, or its shard of each, see
-            `shard_experts`. None is one rank.
+        moe_apply_probs_on_input: True multiplies the experts' inputs by topk_weights, as in Llama 4; False their outputs.
+        moe_expert_capacity_factor, moe_token_drop_policy: limit of the entries (token, choice) that an expert takes from
+            each rank, None for no limit; and which entries over it are dropped, see `hpmoe.dispatch`.
+        init_method_std: standard deviation of the initial weights.
+        dtype: dtype of the Parameters. float32 Parameters are rounded for hidden states in half precision.
+        transforms: transform of the function of one rank, such as `hpmoe.chain(...)`; None makes one kernel.
+        mesh: an `hpmoe.Mesh`, whose virtual ranks share tokens and experts evenly, in order; or `hpmoe.world()`, where each
+            process has its own tokens, and Parameters only of its E / ep experts, or its shards, see `shard_experts`. None
+            is one rank.
 
     Inputs:
         hidden_states: [..., H], float32 or half precision.
@@ -96,12 +97,12 @@ class GroupedMLP(nn.Cell):
         [..., H].
 
     Parameters:
-        weight1 [E, H, 2I], weight2 [E, I, H]; bias1 [E, 2I], bias2 [E, H] where add_bias_linear; and, not trained,
-        places [E] int32, the index of each expert in the others: in order, unless a Balancer has moved experts. Setting
-        another Parameter of moved experts by `set_data` makes calls raise until places is set, too.
+        weight1 [E, H, 2I], weight2 [E, I, H]; bias1 [E, 2I], bias2 [E, H] if add_bias_linear; and, not trained,
+        places [E] int32, the index of each expert along the first axis of the other Parameters: in order, unless a Balancer
+        has moved experts. Setting another Parameter of moved experts by `set_data` makes calls raise until places is set.
 
     Raises:
-        ArgumentError: an argument does not fit.
+        ArgumentError: an argument has a wrong type or value, or an input a wrong shape or dtype.
 
     Example:
         >>> import mindspore as ms, hpmoe

@@ -45,18 +45,18 @@ def load_hugging_face(layer: nn.Cell, folder_or_state: str | os.PathLike[str] | 
         layer: a `MoELayer`, or a Cell with Parameters of its names.
         folder_or_state: a folder with model.safetensors or with several files and their index; one such file; or a mapping
             of names to arrays of NumPy, MindSpore or PyTorch.
-        prefix: what the block's names start with, as in "model.layers.3.mlp"; nothing else may start with it and a dot.
-        model_type: the type of the model, whose names and layout the arrays have. None is that of config.json in the folder,
-            or else the one type whose names and shapes fit.
-        experts: which of the checkpoint's experts the layer holds, as one rank's does; no others are read. None is all.
+        prefix: prefix of the names of the block's arrays, such as "model.layers.3.mlp"; no other array may have it.
+        model_type: "model_type" of the model's config.json, which decides names and layout of the arrays. None reads it from
+            config.json in the folder, or else takes the one type whose names and shapes fit.
+        experts: range of the checkpoint's experts that the layer holds; only these are read. None is all.
         allow_rounding: whether values may be rounded to a Parameter's dtype.
-        keep_quantized: whether a MoELayer gets quantized weights of experts, with scales beside them, that are not trained:
-            8 bits with a scale for each channel, MXFP4, and FP8 blocks whose scales are powers of two. Their values are
-            those of floats. Call it before the layer is compiled.
+        keep_quantized: True keeps quantized weights of a MoELayer's experts quantized, with their scales, as Parameters that
+            are not trained: 8 bits with a scale for each channel, MXFP4, and FP8 blocks whose scales are powers of two.
+            Results are those of the dequantized weights. Call `load_hugging_face` before the layer is compiled.
 
     Raises:
-        ArgumentError: an argument does not fit; arrays are missing, unknown, or of another shape or dtype, and listed; types
-            of different layouts fit; a value overflows; or weights cannot be kept quantized.
+        ArgumentError: an argument has a wrong type or value; an array is missing, unknown, or of another shape or dtype (the
+            text lists them); several types of different layouts fit; a value overflows; or weights cannot stay quantized.
 
     Example:
         >>> import numpy as np, hpmoe
@@ -151,18 +151,18 @@ def save_hugging_face(layer: nn.Cell | Mapping[str, nn.Cell], folder: str | os.P
     Args:
         layer: a `MoELayer`, a Cell with Parameters of its names, or a mapping of prefixes to these, which is one save. All
             processes of `hpmoe.world()` call it together; rank 0 writes what it gathers, one expert at a time.
-        folder: where to; it is made if there is none. Layers of an earlier save are replaced only all together.
-        prefix: what names are to start with, as in "model.layers.3.mlp".
-        model_type: a type of the page's table, such as "qwen3_moe".
-        fused: whether names and layout are those of transformers 5 in memory, if these differ from those of files.
-        dtype: MindSpore's float32, bfloat16 or float16, which all is rounded to but the experts' bias; None rounds nothing.
-            The bias has the dtype that it was loaded in, or float32.
-        base: a folder with the whole model, whose other arrays and files are copied, so that transformers loads the result;
-            each array has the dtype that it has there, and `dtype` and `fused` are given by it.
+        folder: path of the folder, created if it does not exist. Layers of an earlier save must all be replaced in one call.
+        prefix: prefix of the arrays' names, such as "model.layers.3.mlp".
+        model_type: "model_type" of the model's config.json, such as "qwen3_moe".
+        fused: True writes the names and layout that transformers 5 has in memory, if they differ from those of files.
+        dtype: MindSpore's float32, bfloat16 or float16, to which arrays except the experts' bias are rounded; None rounds
+            nothing. The bias has the dtype in which it was loaded, or float32.
+        base: a folder with the whole model. Its other arrays and files are copied, so that transformers loads the result;
+            its arrays decide dtypes and layout, so leave out `dtype` and `fused`.
 
     Raises:
-        ArgumentError: an argument does not fit, the layer computes or has what models of this type do not, holds not all
-            experts, or has masked ones, or the folder has another model's files.
+        ArgumentError: an argument has a wrong type or value; models of this type cannot hold the layer; the layer holds
+            only some experts, or has masked experts; or the folder has files of another model.
         LaunchError: another process has failed or ended.
 
     Example:

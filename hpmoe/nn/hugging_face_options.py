@@ -52,19 +52,19 @@ def find_model(who: str, argument: str, name: object) -> ModelType:
 def hugging_face_options(config: Config, *, ignore: Sequence[str] = ()) -> Fields:
     """Returns the options of a `MoELayer` that computes the same as a block of a Hugging Face model.
 
-    An option takes each field of the configuration, or the field is known to change no output of a block, or is None,
-    False, 0 or empty; others are errors.
+    Each field of the configuration must set an option, be known not to change the block's output, or be None, False, 0 or
+    empty. Any other field is an error.
 
     Args:
-        config: a model's folder, its config.json, or the dict that it holds; a "thinker_config" or "text_config" in it
-            counts.
-        ignore: names of other fields that change no output of a block.
+        config: a model's folder, the path of its config.json, or a dict with the content of config.json. The options are
+            read from "thinker_config" or "text_config" in it, if there is one.
+        ignore: names of fields to ignore.
 
     Returns:
-        A dict of options.
+        A dict of keyword arguments of `MoELayer`.
 
     Raises:
-        ArgumentError: the configuration is of a model that no layer computes, lacks fields, or has others.
+        ArgumentError: hpmoe does not support the model type, or the configuration lacks a field or has an unknown field.
 
     Example:
         >>> import hpmoe

@@ -46,12 +46,12 @@ def add_lora(layer: MoELayer, *, rank: int, alpha: float, targets: tuple[str, ..
     Args:
         layer: a `MoELayer`. On processes, the gradients of `experts.lora_a1` and `experts.lora_b2` of the shards of an
             expert add up: `hpmoe.all_reduce_gradients(grads, mesh, over="tensor_parallel")`.
-        rank: of the adapters.
-        alpha: their scale times the rank.
-        targets: which weights, "gate_up_proj" and "down_proj".
+        rank: rank of the adapters, a positive int.
+        alpha: scale of the adapters times rank.
+        targets: names of the adapted weights, of "gate_up_proj" and "down_proj".
 
     Raises:
-        ArgumentError: an argument does not fit, or the layer has adapters.
+        ArgumentError: an argument has a wrong type or value, or the layer already has adapters.
 
     Example:
         >>> import hpmoe
@@ -243,7 +243,7 @@ def merge_lora(layer: MoELayer) -> None:
         layer: a `MoELayer` with adapters.
 
     Raises:
-        ArgumentError: the layer has none.
+        ArgumentError: layer is no MoELayer with adapters.
 
     Example:
         >>> import hpmoe, numpy as np

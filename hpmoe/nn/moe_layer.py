@@ -40,52 +40,51 @@ IN_AXES = (0, None, None, 0, None, None, 0, None, None, 0)
 @suggests_keywords
 @keep_whole
 class MoELayer(nn.Cell):
-    """A mixture-of-experts layer: router, experts and a shared expert as one function, by default one kernel each way.
+    """A mixture-of-experts layer: router, experts and shared expert, by default one forward and one backward kernel.
 
-    Names of arguments and Parameters are MindFormers', the layout of Parameters that of its PyNative layers.
+    Arguments and Parameters have the names of MindFormers, and Parameters the layout of its PyNative layers.
 
     Args:
         hidden_size: H.
         moe_ffn_hidden_size: I, of an expert.
-        num_moe_experts: E, of all ranks together.
+        num_moe_experts: E, the number of experts of all ranks together.
         moe_router_topk: K, experts of each token.
         moe_router_score_function, norm_topk_prob, moe_router_topk_scaling_factor, moe_router_num_groups,
             moe_router_group_topk, moe_router_group_score, moe_router_norm_epsilon: see `TopKRouter`.
-        moe_num_zero_experts: Z, experts that return their input, as in LongCat-Flash; the router has E + Z.
-        moe_router_enable_expert_bias: whether the choice counts in a bias that `update_expert_bias` moves.
-        moe_router_bias_update_rate: how far.
+        moe_num_zero_experts: Z, number of experts that return their input, as in LongCat-Flash; the router has E + Z.
+        moe_router_enable_expert_bias: whether the router adds a bias to the scores that it chooses by; `update_expert_bias`
+            changes the bias.
+        moe_router_bias_update_rate: step of the bias in one update.
         moe_aux_loss_coeff, moe_z_loss_coeff: factors of the losses that a call `with_losses` returns; see `hpmoe.router`.
-        moe_router_load_balancing_type: the auxiliary loss: "aux_loss" or "global_aux_loss",
-            E / (K T^2) * sum_i n_i sum_t p_ti of all T tokens; "seq_aux_loss", the mean of that over the sequences. Both
-            are of the tokens of all ranks together, however many each rank has; see `hpmoe.router.losses`.
-        moe_shared_expert_intermediate_size: of the shared expert, or of all of them together; None is none.
+        moe_router_load_balancing_type: the auxiliary loss, over the tokens of all ranks: "aux_loss" or "global_aux_loss",
+            E / (K T^2) * sum_i n_i sum_t p_ti; or "seq_aux_loss", the mean of this loss over sequences; see
+            `hpmoe.router.losses`.
+        moe_shared_expert_intermediate_size: S, width of all shared experts together; None for no shared expert.
         use_shared_expert_gating: whether sigmoid(x @ gate.T) multiplies the shared expert's output.
         activation, gated_linear_unit, moe_apply_probs_on_input, moe_expert_capacity_factor, moe_token_drop_policy: see
             `GroupedMLP`.
         add_bias_linear: whether router, experts and shared expert have biases.
         add_output_bias: whether a bias [H] is added to the output, as in JetMoE.
-        init_method_std: the standard deviation that weights are drawn with.
-        dtype: of the Parameters; beside hidden states in half precision float32 ones are rounded, and trained as they are.
-        transforms: of the function of one rank, `hpmoe.chain(...)`; None makes one kernel of it.
-        mesh: virtual ranks that share tokens and experts evenly, in order; or `hpmoe.world()`, where each process has
-            its own tokens and Parameters of its own experts alone, E / ep of them, or its shard of each, see
-            `shard_experts`. None is one rank.
+        init_method_std: standard deviation of the initial weights.
+        dtype: dtype of the Parameters. float32 Parameters are rounded for hidden states in half precision.
+        transforms: transform of the function of one rank, such as `hpmoe.chain(...)`; None makes one kernel.
+        mesh: as for `GroupedMLP`.
 
     Inputs:
         hidden_states: [..., S, H], float32 or half precision.
-        with_losses: whether losses are returned too.
-        num_tokens: how many of each rank's tokens are real, an int for each, where there is a mesh, or one int of this
-            process; the others are padding, which no expert gets and whose output is zero. None is all.
-        padding_mask: [..., S] bool, True for padding, anywhere in a batch: no expert gets such a token, no count and no loss
-            has it, and its output and gradient are zero. None is no padding.
+        with_losses: True also returns the losses.
+        num_tokens: number of real tokens of each rank, a list of ints on a Mesh and one int on `hpmoe.world()`. The tokens
+            after them are padding: no expert computes them, and their output is zero. None means no padding.
+        padding_mask: [..., S] bool, True for padding, at any place in a batch: no expert computes such a token, counts and
+            losses exclude it, and its output and gradient are zero. None means no padding.
         topk_ids: recorded expert ids [..., S, K], or [..., S, layers, K] with `layer`, int32 or int64, that replace the
             router's choice; weights and losses are the router's. None lets the router choose.
         unset: "route" or "mask", for entries of -1 in topk_ids; see `hpmoe.router.replay`.
         layer: the index of this layer in topk_ids [..., S, layers, K].
 
     Outputs:
-        [..., S, H]; with losses (that, the sum of both losses of the tokens of all ranks, a float32 scalar). Where ranks are
-        processes, a process returns its part: the parts of all processes, and their gradients, add up to the whole.
+        [..., S, H]; with losses a tuple of this and a float32 scalar, the sum of both losses of the tokens of all ranks. On
+        `hpmoe.world()` a process returns its part of the sum: the parts, and their gradients, add up over processes.
 
     Parameters:
         router.weight [E, H]; experts.weight1 [E, H, 2I], the gate's columns first; experts.weight2 [E, I, H];
@@ -375,7 +374,8 @@ def check_mask(who: str, shape: Sequence[int] | None, dtype: object, tokens: Seq
 
 @constexpr
 def check_ranks(who: str, num_tokens: Sequence[int] | int | None, has_mesh: bool) -> None:
-    check_argument(num_tokens is None or has_mesh, who, "num_tokens", repr(num_tokens), "None where there is no mesh")
+    check_argument(num_tokens is None or has_mesh, who, "num_tokens", repr(num_tokens), "None if the layer has no mesh",
+                   "Pass padding_mask, or give the layer a mesh.")
 
 
 @constexpr

@@ -44,7 +44,7 @@ class ShardFile:
         found = _loaded(self.path, lambda name: name in HEADER or wanted(name), crc_check=False)
         check_argument(str(found.get(HEADER[0])) == self.save, who, "folder",
                        f"{self.path.parent}, where {self.path.name} was replaced or removed while it was read",
-                       "a folder that nobody saves to meanwhile")
+                       "a folder that no other process writes to during the call")
         return {name: parameter.asnumpy() for name, parameter in found.items() if name not in HEADER}
 
 
@@ -110,7 +110,8 @@ def find_files(who: str, folder: Path) -> dict[int, ShardFile]:
     for file in (_header(who, path) for path in paths):
         is_alike = (file.save, file.ep_size, file.tp_size) == (first.save, first.ep_size, first.tp_size)
         check_argument(is_alike, who, "folder",
-                       f"{folder}, where {file.path.name} is of another save than {first.path.name}", "a folder of one save")
+                       f"{folder}, and {file.path.name} in it is of another save than {first.path.name}",
+                       "a folder whose files one save wrote", "Save each step to a folder of its own.")
         other = files.get(file.rank)
         check_argument(other is None or other.is_copy or file.is_copy, who, "folder",
                        f"{folder}, where {file.path.name} and {getattr(other, 'path', file.path).name} are both of rank "
@@ -160,7 +161,8 @@ def _is_whole(who: str, folder: Path) -> bool:
 def _header(who: str, path: Path, crc_check: bool = True) -> ShardFile:
     found = _loaded(path, lambda name: name in HEADER, crc_check)
     check_argument(set(HEADER) <= set(found), who, "folder",
-                   f"{path.parent}, where {path.name} is no whole file of save_shards", "a folder of such files alone")
+                   f"{path.parent}, and {path.name} in it is cut off, or no file of save_shards",
+                   "a folder that only save_shards writes to", f"Remove {path.name}, or copy it again.")
     save, *numbers = (found[name] for name in HEADER)
     ep_size, tp_size, rank, is_copy = (int(n.asnumpy()) if isinstance(n, Tensor) else int(n) for n in numbers)
     return ShardFile(path, str(save), ep_size, tp_size, rank, bool(is_copy))

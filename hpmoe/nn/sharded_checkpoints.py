@@ -91,14 +91,14 @@ def save_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, opt
     of ranks these are not the tokens of all: save after `update_expert_bias`, not between the calls of a step.
 
     Args:
-        folder: made where there is none.
-        cell: with an `hpmoe.nn.MoELayer` or `GroupedMLP`.
-        mesh: that of the cell, `hpmoe.world()`; virtual ranks, or None, are one holder of all experts.
-        optimizer: whose state is saved with it.
-        copies: of how many ranks after this one the experts are written here too, so that they outlive these ranks' files.
+        folder: path of the folder, created if it does not exist.
+        cell: a Cell that contains an `hpmoe.nn.MoELayer` or `GroupedMLP`.
+        mesh: `hpmoe.world()` if the cell has it. A Mesh, whose ranks are virtual, or None writes one file with all experts.
+        optimizer: optimizer whose state is saved, too; None for none.
+        copies: number of following ranks whose experts this rank also writes, in case the files of these ranks are lost.
 
     Raises:
-        ArgumentError: an argument does not fit, or the folder cannot be written to.
+        ArgumentError: an argument has a wrong type or value, or the folder cannot be written to.
         LaunchError: another rank has failed or ended.
 
     Example:
@@ -156,17 +156,17 @@ def load_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, opt
     numbers that it had: bit for bit on as many ranks, else up to the order in which gradients of what all hold are summed.
 
     Args:
-        folder: of one save.
-        cell, mesh, optimizer: as for `save_shards`, with names, sizes and dtypes as they were.
-        missing: what to do where a rank's file is not there, nor a copy of it: "error", or "zeros", which leaves its experts
-            at zero and says which these are: `MoELayer.mask_experts` then has no token choose them.
+        folder: path of the folder of one save.
+        cell, mesh, optimizer: as for `save_shards`; names, shapes of whole weights and dtypes must be those of the save.
+        missing: what to do if the file of a rank and its copies are missing: "error" raises; "zeros" sets the weights of its
+            experts to zero and returns their ids. Pass these to `MoELayer.mask_experts`, so that no token chooses them.
 
     Returns:
-        The experts without weights, ids of the model, on all ranks the same.
+        List of the ids of experts that have no weights, the same on all ranks; empty if no file is missing.
 
     Raises:
-        ArgumentError: files are missing, there twice, broken, of another save, or not what save_shards wrote; or they have
-            other names, shapes, dtypes or numbers of experts than the cell; or another save replaces them meanwhile.
+        ArgumentError: a file is missing, duplicated, broken, of another save, or not written by save_shards; names, shapes,
+            dtypes or numbers of experts differ from the cell's; or another save replaces files during the call.
     """
     who = "hpmoe.nn.load_shards"
     check_argument(mesh is None or isinstance(mesh, Mesh), who, "mesh", repr(mesh), "an hpmoe.Mesh, hpmoe.world(), or None")

@@ -72,33 +72,34 @@ def _wide(x: Tensor) -> Tensor:
 @suggests_keywords
 @keep_whole
 class TopKRouter(nn.Cell):
-    """Chooses experts for each token and weighs them, by the logits x @ weight.T, as `hpmoe.route` does it.
+    """Chooses the experts of each token and computes their weights from logits x @ weight.T, as `hpmoe.route` does.
 
     Args:
         hidden_size: H.
         num_moe_experts: E.
         moe_router_topk: K, experts of each token.
         moe_router_score_function: "softmax", "sigmoid" or "sqrtsoftplus" of the logits, or "sparsemixer"; see `hpmoe.route`.
-        norm_topk_prob: whether the weights of a token add up to the scaling factor; with moe_router_topk=1 they then are the
-            factor, which gives the router no gradient, and the layer warns when it is made.
-        moe_router_topk_scaling_factor: what weights are multiplied by; None is 1.
-        moe_router_num_groups, moe_router_group_topk: groups of experts, and of how many a token's experts are; None is 1.
-        moe_router_group_score: the score of a group: "sum_of_two", of its best experts, or "largest".
-        moe_router_norm_epsilon: a number that norm_topk_prob adds to the sum of weights which weights are divided by.
+        norm_topk_prob: True divides the weights of a token by their sum. With moe_router_topk=1 each weight is then constant
+            and the router has no gradient, so the constructor warns.
+        moe_router_topk_scaling_factor: factor of the weights; None is 1.
+        moe_router_num_groups: number of groups of experts; None is 1.
+        moe_router_group_topk: number of groups that a token's experts are chosen from; None is 1.
+        moe_router_group_score: the score of a group: "sum_of_two", of its two best experts, or "largest".
+        moe_router_norm_epsilon: number added to the sum that norm_topk_prob divides by.
         add_bias_linear: whether a bias is added to the logits.
-        init_method_std: the standard deviation that the weight is drawn with.
-        dtype: of the Parameters; logits are always float32.
-        transforms: of the function that chooses; None makes one kernel of it.
+        init_method_std: standard deviation of the initial weight.
+        dtype: dtype of the Parameters; logits are always float32.
+        transforms: transform of the function that chooses experts; None makes one kernel.
 
     Inputs:
         hidden_states: [..., H], float32 or half precision.
-        expert_bias: None, or [E] float32, which the choice counts in and the weights do not.
+        expert_bias: None, or [E] float32, added to the scores for the choice of experts, but not for their weights.
 
     Outputs:
         (topk_ids int32 [..., K], topk_weights float32 [..., K]), best first.
 
     Parameters:
-        weight [E, H]; bias [E] where add_bias_linear; and, not trained, masked [E] int32, 1 for an expert that no token
+        weight [E, H]; bias [E] if add_bias_linear; and, not trained, masked [E] int32, 1 for an expert that no token
         may choose, see `MoELayer.mask_experts`.
 
     Raises:
