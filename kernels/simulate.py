@@ -61,23 +61,23 @@ def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing
              num_tokens: Sequence[int] | None = None, loads: np.ndarray | None = None) -> Timeline | tuple[Timeline, ...]:
     """Runs a taskflow's queues on a model of a machine: when each worker of each rank would wait and work.
 
-    Workers walk their queues in order, wait for events until these have counted what the routing makes their thresholds,
-    and signal, exactly as a launch does: it is the same image, read by the same code. A task takes time of its own and
-    shares memory and link bandwidth with the other tasks of that moment; see `Machine`. The result is deterministic.
+    Workers run their queues in order, wait for events and signal events exactly as in a launch: the simulator reads the same
+    image with the same code. A task takes its own time, and shares memory and link bandwidth with the tasks that run at the
+    same moment; see `Machine`. The result is deterministic.
 
     Args:
         flow: a Taskflow with queues, as `assign_queues` makes it, or Stages of such.
         machine: the machine to simulate, with as many queues of each kind as the flow; None for the machine of the flow.
         routing: topk_ids [T, K] of each rank, used by every route; None for balanced routing. A number is an imbalance: one
             rank receives that many times the mean rows, the others share the rest.
-        seed: of an imbalance: decides the hot rank and each token's experts.
+        seed: for an imbalance or `loads`: seed of the sampled ids, and so of the hot rank.
         topk_weights: topk_weights [T, K] of each rank, for drop_policy "probs" together with routing. If both are None all
             weights are equal, and the last entries over a capacity are dropped.
         num_tokens: number of tokens of each rank; all rows of topk_ids by default.
         loads: tokens of each expert, [E], instead of a routing: samples ids with `seed` in proportion to loads.
 
     Returns:
-        A Timeline, whose times are simulated; of Stages one for each, whose launches follow one another.
+        A simulated Timeline; for Stages a tuple with one Timeline for each launch, in order.
 
     Raises:
         ArgumentError: the flow has no queues or more than 2**25 tasks on all ranks, which take 5 GiB; or routing, weights

@@ -29,10 +29,10 @@ def interpret(ir: Program | Taskflow | Stages, inputs: Sequence[Sequence[np.ndar
     Args:
         ir: a Program, as `hpmoe.trace` returns it, or a Taskflow, as `f.lower(*args)` returns it.
         inputs: for each of `ir.ep_size` ranks, one array for each input.
-        num_tokens: number of leading tokens of each rank; all if None.
-        seed: of a Taskflow, picks among the tasks that may run next; None takes them in program order.
-        keep: of a Taskflow, a list that receives every buffer of every rank.
-        dtype: of a Program, "float64" computes every float in double precision without rounding, as an oracle does.
+        num_tokens: list with the number of real tokens of each rank, which precede padding; None for no padding.
+        seed: only for a Taskflow: seed of the random order of the tasks that may run next; None for program order.
+        keep: only for a Taskflow: a list; `interpret` appends the list of all buffers of each rank.
+        dtype: only for a Program: "float64" computes all floats in double precision, without rounding.
 
     Returns:
         For each rank, the list of outputs.

@@ -200,10 +200,10 @@ def _same_avals(expected: Sequence[ShapeDtypeStruct | RouteAval], got: Sequence[
 
 
 class Builder:
-    """Collects equations into a Program; the one place shape rules are applied.
+    """Adds equations to a Program under construction, and computes the shapes and dtypes of their outputs.
 
     Attributes:
-        equations: what was added, in order.
+        equations: the added Equations, in order.
         replaces: the program and the index of the equation that a rule of map_equations replaces.
     """
 

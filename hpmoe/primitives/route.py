@@ -39,7 +39,7 @@ def drop_counts(route: Route) -> Tensor:
         route: the second result of `hpmoe.dispatch`.
 
     Returns:
-        [num_experts] int32, by global expert id; it has no gradient. All zeros where nothing is dropped.
+        [num_experts] int32, by global expert id, without a gradient. All zeros if no entry is dropped.
 
     Raises:
         ArgumentError: route is not a route.

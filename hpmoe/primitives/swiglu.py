@@ -36,7 +36,7 @@ def swiglu(x: Tensor) -> Tensor:
         [..., I].
 
     Raises:
-        ArgumentError: the last dimension is odd.
+        ArgumentError: x is no float tensor, or its last dimension is odd.
 
     Formula: Shazeer, GLU Variants Improve Transformer (arXiv 2002.05202), the gate's half first.
 

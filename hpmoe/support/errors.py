@@ -16,7 +16,7 @@ MOST_SHOWN = 240  # characters of what was given
 
 
 class ArgumentError(ValueError):
-    """An argument is not what a public function needs; the text names it, what it was and what it must be.
+    """Raised if an argument has a wrong type, shape or value; the text names the argument, its value and the expected value.
 
     Example:
         >>> import hpmoe
@@ -30,7 +30,7 @@ class ArgumentError(ValueError):
 
 
 class TraceError(TypeError):
-    """A function does something a `Program` cannot record; the text says where, and what to write instead.
+    """Raised if a `Program` cannot record what a function does; the text has the line and what to write instead.
 
     Example:
         >>> import hpmoe
@@ -46,7 +46,7 @@ class TraceError(TypeError):
 
 
 class ProgramError(ValueError):
-    """A `Program` breaks a rule of its level, or a primitive has no answer to the question asked of it.
+    """Raised if a `Program` breaks a rule, or a primitive of it lacks a rule that an operation needs, such as its gradient.
 
     Example:
         >>> import hpmoe
@@ -74,7 +74,7 @@ class TransformError(ValueError):
 
 
 class VerifyError(ValueError):
-    """A `Taskflow` is not a correct schedule; the text shows the IR around the fault.
+    """Raised if a `Taskflow` is not a correct schedule; the text shows the tasks around the fault.
 
     Example:
         >>> import hpmoe
@@ -92,9 +92,9 @@ class VerifyError(ValueError):
 
 
 class LaunchError(RuntimeError):
-    """A launch of a persistent kernel did not finish; the text names the task, the event and who should have signalled.
+    """Raised if a launch of a persistent kernel does not finish; the text names the task, the event and its signaller.
 
-    What runs a launch raises it: a call, where no task ended for the `timeout` of fuse_persistent, `hpmoe.interpret` or
+    Raised by a call in which no task ends for the `timeout` of fuse_persistent, by `hpmoe.interpret` and by
     `hpmoe.simulate`.
 
     Example:

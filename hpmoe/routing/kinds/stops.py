@@ -15,9 +15,10 @@ from hpmoe.routing.kinds.kind import ByIds, OfKind, RouteKind
 
 @dataclasses.dataclass(frozen=True)
 class Stops(OfKind, RouteKind, abc.ABC):
-    """A token goes once to each stop on the way to the ranks of its experts by `kind`. Each rank counts as one expert.
+    """Route that sends a token's row once to each rank on its way to its experts, which `kind` routes to.
 
-    A subclass is a frozen dataclass that defines `stop`, which says where tokens stop.
+    Each rank counts as one expert. A subclass is a frozen dataclass that defines `stop`: the rank at which a row from rank
+    `source` to rank `dest` stops.
     """
 
     kind: ByIds
