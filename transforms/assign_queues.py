@@ -15,7 +15,7 @@ from hpmoe.runtime.rewrite import name_of
 from hpmoe.runtime.transform import transform
 from hpmoe.scheduling.expected_slots import costs_of_expected_slots, expected_costs
 from hpmoe.scheduling.score import is_scored, score
-from hpmoe.scheduling.workers import dealt, paced_puts, vector_workers
+from hpmoe.scheduling.workers import dealt, vector_workers
 from hpmoe.support.errors import TransformError, VerifyError, call_user, check_argument, is_name
 from hpmoe.support.known import known
 from hpmoe.tiling.transitive_reduction import transitive_reduction
@@ -70,7 +70,7 @@ def critical_path(flow: tf.Taskflow, machine: Machine, order: np.ndarray | None 
     costs = expected_costs(flow, machine)
     expected = costs_of_expected_slots(flow, costs)
     vector = vector_workers(flow, machine, expected)
-    order = score(flow, machine, expected) if order is None else order
+    order = score(flow, machine) if order is None else order
     kind = np.array([0 if op.unit == "aic" else 1 + vector.kind(op) for op in flow.ops])[flow.tasks["op"]]
     costs *= np.array([vector.share(op) for op in flow.ops])[flow.tasks["op"]]
     sync = machine.sync
@@ -175,7 +175,6 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None, policy: 
             t0 mul[rows 0:2, cols 0:3] x -> a wait -  signal -
     """
     machine = known(machine or flow.machine or cpu(ep_size=flow.ep_size))
-    flow = paced_puts(flow, machine) if policy == "critical_path" and is_scored(flow, machine) else flow
     order = None if priority is None else _order_of(flow.replace(machine=machine), priority)
     name = policy if isinstance(policy, str) else name_of(policy)
     ordered = "" if priority is None else f", priority={name_of(priority)}"

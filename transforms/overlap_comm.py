@@ -15,7 +15,7 @@ from hpmoe.support.errors import TransformError, call_user, check_argument, is_i
 from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.domains import CompletionFlags, Copies, Slots
-from hpmoe.tile_ops.params import NO_PARAMS, CompletionFlag, Leg, MatrixBlock, Paced
+from hpmoe.tile_ops.params import NO_PARAMS, CompletionFlag, Leg, MatrixBlock
 from hpmoe.tile_ops.transfers import NOTIFY, PUT, PUT_BACK
 from hpmoe.tiling.rebuild import rebuild
 
@@ -151,7 +151,7 @@ def _puts(flow: Taskflow, op: TileOp, signal: str, cols: int | str | None) -> li
         operands = tuple(dataclasses.replace(a, cols=col_modes.OWN) for a in op.operands)
         op = op.replace(cols=width, tile_cols=cols, operands=operands)
     put = op.replace(primitive=PUT_OF[leg], domain=Slots(plan.num_slots, op.domain.route), num_peers=flow.ep_size,
-                     signal=signal, params=Paced() if leg is Leg.DISPATCH else NO_PARAMS)
+                     signal=signal, params=NO_PARAMS)
     if signal == "tile":
         return [put.replace(num_peers=num_peers)]
     units = plan.num_local_experts if signal == "expert" else 1

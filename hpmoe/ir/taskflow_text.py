@@ -6,7 +6,6 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.support.known import known
-from hpmoe.tile_ops.params import Paced
 
 TASKS_SHOWN = 2
 AROUND = 2  # tasks on either side of the one that an error is about
@@ -25,8 +24,6 @@ def taskflow_text(flow: tf.Taskflow) -> str:
                      f"{route.tile_rows}")
     shared = [f"{b.name} in {flow.buffers[b.memory].name}" for b in flow.buffers if b.memory >= 0]
     lines += [f"  memory: {', '.join(shared)}"] if shared else []
-    lines += [f"  turns: rows of {flow.buffers[op.operands[0].buffer].name} are put at {op.params.row_ps / 1e3:.3g} ns each"
-              for op in flow.ops if isinstance(op.params, Paced) and op.params.row_ps]
     return "\n".join([*lines, *(_queue_lines(flow) if flow.queues else _op_lines(flow))])
 
 

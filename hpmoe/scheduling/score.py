@@ -36,18 +36,15 @@ def has_many_rows(flow: tf.Taskflow, machine: Machine) -> bool:
     return all(plan.expected_rows >= max(FILLED * plan.ep_size, machine.num_aic) * plan.tile_rows for plan in flow.routes)
 
 
-def score(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.ndarray:
+def score(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
     """Returns the score of each task, [num_tasks] int64, a tuple packed into one number.
 
     The tuple of a matrix task is: the turn of its slot if `spread_slots` acts, the rank of its operation, the group of its
     slot (`groups_of_few`), its column, and the turn of its slot. The tuple of another task is: the rank of its operation
     (`puts_together`), the turn of its slot, the peer and the column.
-
-    Args:
-        costs: expected microseconds of each task, [num_tasks].
     """
     grids, rank = list(grids_of(flow)), _ranks(flow)
-    parts, last = spread_slots(flow, machine, costs), _last_sent_back(flow)
+    parts, last = spread_slots(flow, machine), _last_sent_back(flow)
     turns = [spread_out(plan.num_slots, parts) if parts else np.arange(plan.num_slots) for plan in flow.routes]
     size = max((units * max(units, peers) * cols for _, _, (units, peers, cols) in grids), default=1)
     out = np.empty(flow.num_tasks, np.int64)
@@ -82,10 +79,10 @@ def _last_sent_back(flow: tf.Taskflow) -> int:
     return max(made, default=-1)
 
 
-@term("spread_slots", otherwise=lambda flow, machine, costs: 0)
-def spread_slots(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> int:
-    """Slots are interleaved over all source ranks and finished one after another if loads are uneven, rows cross nodes or
-    sending rows back takes longer than the last matmuls, so that no link is idle while others are busy.
+@term("spread_slots", otherwise=lambda flow, machine: 0)
+def spread_slots(flow: tf.Taskflow, machine: Machine) -> int:
+    """Slots are interleaved over all source ranks and finished one after another if loads are uneven or rows cross nodes,
+    so that no link is idle while others are busy.
 
     Returns:
         The number of parts in which slots are interleaved, so that L2 holds the weights of a part. 0 if the term does not
@@ -97,8 +94,7 @@ def spread_slots(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> int:
     most = min(MOST_PARTS, min((plan.num_local_experts for plan in flow.routes), default=0))
     if parts > most or not has_many_rows(flow, machine) or any(plan.is_mostly_empty for plan in flow.routes):
         return 0
-    is_wanted = flow.ep_size > machine.link.node_size or is_uneven(flow) or _returns_last(flow, machine, costs)
-    return parts if is_wanted else 0
+    return parts if flow.ep_size > machine.link.node_size or is_uneven(flow) else 0
 
 
 def is_uneven(flow: tf.Taskflow) -> bool:
@@ -109,14 +105,6 @@ def is_uneven(flow: tf.Taskflow) -> bool:
 def rows_over_sent(plan: tf.RoutePlan) -> float:
     """Returns the expected rows of the fullest rank, divided by the rows that one rank sends."""
     return plan.expected_rows / max(1, plan.num_tokens * plan.top_k)
-
-
-def _returns_last(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> bool:
-    """Returns whether sending rows back takes longer than the last matmuls."""
-    grids, rank, last = list(grids_of(flow)), _ranks(flow), _last_sent_back(flow)
-    back = sum(costs[tasks].sum() for op, tasks, _ in grids if op.primitive.puts_back)
-    products = sum(costs[tasks].sum() for i, (op, tasks, _) in enumerate(grids) if op.unit == "aic" and rank[i] >= last)
-    return last >= 0 and products / machine.num_aic < back / machine.num_aiv
 
 
 def spread_out(num_slots: int, parts: int = 1) -> np.ndarray:

@@ -37,7 +37,7 @@ def without(*names: str) -> Iterator[None]:
     Example:
         >>> import hpmoe
         >>> layer = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu), machine=hpmoe.machines.ascend_a3)
-        >>> with without("paced_puts", "spread_slots"):
+        >>> with without("divided_workers", "spread_slots"):
         ...     layer.lower(hpmoe.ShapeDtypeStruct((512, 4096), "bfloat16")).num_tasks
         2
     """

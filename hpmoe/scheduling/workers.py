@@ -7,21 +7,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpmoe.costs.work import Work, put_rate
+from hpmoe.costs.work import put_rate
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
 from hpmoe.planner.planner import DEALT, deal
 from hpmoe.scheduling.expected_slots import ExpectedSlots, grids_of, link_stretch
-from hpmoe.scheduling.score import has_many_rows, is_uneven, rows_over_sent, spread_slots
+from hpmoe.scheduling.score import is_uneven, rows_over_sent, spread_slots
 from hpmoe.scheduling.terms import term
-from hpmoe.tile_ops.params import Paced
-from hpmoe.tiling.rebuild import with_params
 
 COMPUTING = 2  # workers that compute, over their share of the work
 WORTH_US = 160.0  # of moving, the least for which some workers only compute
 STRAINED = 1.05  # the most time of those who compute or move, over that of all doing both, or of the products
 OUT, LEAST_OUT = 1.5, 4  # times the workers of all sources that fill the link of the fullest rank; the least of a rank
-PS = 1e6  # in a microsecond
 
 
 class VectorWorkers(NamedTuple):
@@ -65,7 +62,7 @@ def vector_workers(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> Ve
     Args:
         costs: expected microseconds of each task, [num_tasks].
     """
-    is_skewed, is_spread = is_uneven(flow), spread_slots(flow, machine, costs) > 0
+    is_skewed, is_spread = is_uneven(flow), spread_slots(flow, machine) > 0
     computing = _num_computing(flow, machine, costs) if is_spread or not is_skewed else 0
     movers = machine.num_aiv - computing
     out = min(_num_out(flow, machine), movers // 2) if is_skewed and is_spread and movers > 1 else movers
@@ -103,21 +100,3 @@ def dealt(flow: tf.Taskflow, machine: Machine, queues: list[np.ndarray], sequenc
             worker[tasks].reshape(shape)[~ExpectedSlots(flow, op.domain.route).is_expected] = -1
     among = [(0, num_aic) if op.unit == "aic" else vector.among(op, num_aic) for op in flow.ops]
     return deal(flow, sequence, worker, np.array(among, DEALT), machine.num_queues)
-
-
-@term("paced_puts", otherwise=lambda flow, machine: flow)
-def paced_puts(flow: tf.Taskflow, machine: Machine) -> tf.Taskflow:
-    """A put waits until the link of its peer could have moved the rows of earlier slots, so that the first slot, with rows
-    of many ranks, does not arrive with the last slot. A kernel finds the earlier slots in the counts.
-
-    Puts are not paced if each source fills slots of its own, nor over nodes.
-    """
-    puts = [op for op in flow.ops if isinstance(op.params, Paced)]
-    if len({op.domain.route for op in puts}) != 1 or not any(op.unit == "aic" for op in flow.ops):
-        return flow
-    if machine.unified or has_many_rows(flow, machine):
-        return flow
-    rows = Work(flow, machine).by_routing["link_row"]
-    row_bytes = sum((op.grid[2] - 1) * row[0] + row[1] for op, row in zip(flow.ops, rows, strict=True) if op in puts)
-    paced = Paced(round(PS * row_bytes / machine.link.rate(flow.ep_size)))
-    return with_params(flow, tuple(op.replace(params=paced) if op in puts else op for op in flow.ops))

@@ -215,14 +215,6 @@ class MatrixBlock(Params):
 
 
 @dataclasses.dataclass(frozen=True)
-class Paced(Params):
-    """Rate limit of puts: picoseconds that a link needs for one row and everything sent with it. A put waits until the link
-    could have moved the rows of earlier slots; 0 sends at once."""
-
-    row_ps: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
 class CompletionFlag(Params):
     """Direction of the rows that a completion flag is about, and the buffer that their put writes."""
 

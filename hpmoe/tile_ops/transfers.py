@@ -8,7 +8,7 @@ from hpmoe.routing.routing import PADDING
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import CompletionFlags, Copies, Once, Slots
 from hpmoe.tile_ops.frame import Frame, Move
-from hpmoe.tile_ops.params import CompletionFlag, Launched, Leg, MatrixBlock, Paced, Params
+from hpmoe.tile_ops.params import CompletionFlag, Launched, Leg, MatrixBlock, Params
 from hpmoe.tile_ops.shapes import Rules, Shapes
 from hpmoe.tile_ops.terms import Number, implies
 from hpmoe.tile_ops.tile_primitive import Operand, Payload, TilePrimitive, Transfer, Work
@@ -18,7 +18,7 @@ TOKEN_SIDE = (row_modes.ENTRIES, row_modes.TOKENS, row_modes.RELAY_ROWS)
 RETURN_SIDE = (row_modes.ENTRIES, row_modes.RELAY_ENTRIES)
 
 PUT = Transfer(
-    "PUT", 1, Payload.ROWS, verb="put", domains=(Slots,), params=Paced,
+    "PUT", 1, Payload.ROWS, verb="put", domains=(Slots,),
     outputs=(Operand((row_modes.PEER,), PARTS),), inputs=(Operand(TOKEN_SIDE, PARTS),))
 PUT_BACK = Transfer(
     "PUT_BACK", 2, Payload.ROWS, Leg.COMBINE, verb="put", domains=(Slots,),
@@ -101,12 +101,7 @@ def _moved_rules(op: Shapes, received: int) -> Rules:
            "receives {} rows in {}, which has {}", op.max_rows(), op.name(received), op.rows(received))
 
 
-@PUT.fits
-def _(op: Shapes) -> Rules:
-    yield op.params.row_ps >= 0, "puts rows at a pace below zero"
-    yield from _moved_rules(op, 0)
-
-
+PUT.fits(lambda op: _moved_rules(op, 0))
 ALL_TO_ALL.fits(lambda op: _moved_rules(op, 0))
 PUT_BACK.fits(lambda op: _moved_rules(op, 1))
 ALL_TO_ALL_BACK.fits(lambda op: _moved_rules(op, 1))

@@ -52,12 +52,6 @@ def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: object) -> Taskf
     return flow.replace(deps=deps.replace(origin=origin_of(flow)))
 
 
-def with_params(flow: Taskflow, ops: tuple[TileOp, ...]) -> Taskflow:
-    """The taskflow of operations that differ in parameters that no dependency depends on; its tables stay."""
-    flow = flow.replace(ops=ops)
-    return flow.replace(deps=flow.deps.replace(origin=origin_of(flow)))
-
-
 def _check_classes(ops: Sequence[TileOp]) -> None:
     """TransformError unless the parts of operations, and of their operands, are of their classes."""
     for i, op in enumerate(ops):

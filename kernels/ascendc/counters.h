@@ -54,14 +54,6 @@ class Counters {
   }
   __aicore__ inline WaitEnd wait(int32_t index, int32_t target) const { return wait(index, target, Nothing()); }
 
-  // Until the clock has come to `cycle`, or a core of this rank has failed; never for longer than a wait.
-  __aicore__ inline WaitEnd wait_until(int64_t cycle) const {
-    const int64_t begin = AscendC::GetSystemCycle(), end = least(cycle, begin + timeout_);
-    for (int64_t now = begin; now < end; now = AscendC::GetSystemCycle())
-      if (look(prologue(kFailed)) != 0) return WaitEnd::ABORTED;
-    return WaitEnd::MET;
-  }
-
  private:
   // All cores that wait look at one counter of failures, so each does at every so many looks at its own.
   static constexpr int32_t kLooksBetween = 16;

@@ -75,12 +75,6 @@ class RoutingTables : public RouteCounts<RoutingTables, int32_t>, public ExpertC
     return slots_.unit(index, slots_end_);
   }
 
-  // Rows in the slots of another rank before one that has some, if all of its expert are full.
-  __aicore__ inline int32_t rows_before(int32_t rank, int32_t index) const {
-    (void)slot(rank, index);
-    return slots_.rows_before(index);
-  }
-
   // The slot of a received row of one of this rank's experts.
   __aicore__ inline int32_t slot_of(int32_t expert, int32_t row) const { return expert_slots(rank_, expert).slot_of(row); }
   // The row that this rank has received of a token of another one.

@@ -48,7 +48,6 @@ class Worker {
   }
 
   __aicore__ inline void run_queue() {
-    began_ = AscendC::GetSystemCycle();
     for (place_ = first_; place_ < last_; ++place_) {
       const Code code = run_place(place_ + 1 < last_);
       if (code != Code::OK) {
@@ -99,8 +98,7 @@ class Worker {
     if (turn.place != place_) read_task(turn, place_);
     if (has_next) read_ahead(next);
     if (!turn.has_begun) {
-      Code code = wait_for_task(turn);
-      if (code == Code::OK) code = wait_until_due(turn);
+      const Code code = wait_for_task(turn);
       if (code != Code::OK) return code;
       if (unsettled_.touches(turn.frame) || !unsettled_.has_capacity_for(turn.frame)) settle();
       const Code begun = begin(turn);
@@ -214,12 +212,6 @@ class Worker {
     return Code::OK;
   }
 
-  // Where all put to a rank at once, the rows of its first slot would come with those of its last.
-  __aicore__ inline Code wait_until_due(const Turn& turn) const {
-    const int64_t due = due_ps(turn.frame);
-    return due == 0 ? Code::OK : code_of(counters_.wait_until(began_ + due * kCyclesPerUs / kPsPerUs));
-  }
-
   __aicore__ inline void add(int32_t rank, int32_t event, int32_t amount) {
     unit_.add_to_counter(address_on(counters_.address(event), rank), amount);
   }
@@ -270,13 +262,10 @@ class Worker {
     forget_line(line);
   }
 
-  static constexpr int64_t kPsPerUs = 1'000'000;
-
   const RankView& rank_;
   const Counters& counters_;
   Unit& unit_;
   const int32_t queue_;
-  int64_t began_ = 0;
   int32_t first_ = 0, last_ = 0, place_ = -1;  // of the queue
   TaskRuns runs_;
   Turn turns_[2];

@@ -18,8 +18,6 @@ struct ExpertSlots {
     const int32_t row = start + place * tile_rows;
     return {row, least(tile_rows, end - row), expert};
   }
-  // Received rows before those of a slot, if the slots before it are full.
-  HPMOE_DEVICE inline int32_t rows_before(int32_t slot) const { return start + (slot - first) * tile_rows; }
 
   // The slot of a received row.
   HPMOE_DEVICE inline int32_t slot_of(int32_t row) const { return slot_at((row - start) / tile_rows); }

@@ -73,10 +73,6 @@ class Routing : public RouteCounts<Routing, int64_t>, public ExpertCopies<Routin
   bool has_counts(int32_t rank, const int32_t* counts) const;
 
   const Slot& slot(int32_t rank, int32_t index) const { return ranks_[rank].slots[index]; }
-  // Rows in the slots of a rank before one that has some, if all of its expert are full.
-  int64_t rows_before(int32_t rank, int32_t index) const {
-    return expert_slots(rank, slot(rank, index).expert).rows_before(index);
-  }
   int64_t expert_start(int32_t rank, int32_t expert) const { return source_start(0, rank, expert); }
   int64_t own_start(int32_t rank, int32_t expert) const {
     return source_start(rank, rank, expert) - expert_start(rank, expert);

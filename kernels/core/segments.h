@@ -55,20 +55,6 @@ HPMOE_DEVICE inline auto segment_at(const Frame& frame, int32_t i) {
   return routing.segment(source, dest, is_exchange(opcode) ? i % experts : frame.task.row < 0 ? i : frame.task.row);
 }
 
-// Picoseconds after the beginning of the queues before which a put is not begun: for as long the link of the rank that gets
-// its first rows is busy with those of the slots before.
-template <class Frame>
-HPMOE_DEVICE inline int64_t due_ps(const Frame& frame) {
-  if (!may_be_paced(opcode_of(frame.op)) || params::Paced::of(frame.op).row_ps == 0 || is_relayed(frame.op)) return 0;
-  for (int32_t i = 0, count = num_segments(frame); i < count; ++i) {
-    const auto segment = segment_at(frame, i);
-    if (segment.rows == 0) continue;
-    if (segment.dest == frame.place().me()) return 0;
-    return int64_t{params::Paced::of(frame.op).row_ps} * frame.routed().rows_before(segment.dest, frame.task.row);
-  }
-  return 0;
-}
-
 // The rank that a segment of an op goes to.
 template <class Segment>
 HPMOE_DEVICE inline int32_t target_of(const Op& op, const Segment& segment) {

@@ -8,7 +8,7 @@ from hpmoe.kernels import protocol
 from hpmoe.kernels.protocol import PRIMITIVES
 from hpmoe.kernels.schema.cpp import header, lines_of
 from hpmoe.tile_ops.functions import OF_INTEGERS, Function
-from hpmoe.tile_ops.params import EarlyMatmul, Elementwise, Paced, Relayed
+from hpmoe.tile_ops.params import EarlyMatmul, Elementwise, Relayed
 from hpmoe.tile_ops.row_modes import FAN
 from hpmoe.tile_ops.tile_primitive import Operand, Payload, TilePrimitive
 
@@ -24,7 +24,6 @@ FACTS: Mapping[str, tuple[str, Callable[[TilePrimitive], bool]]] = {
     "fans_out": ("It takes rows of tokens to those of their experts.", lambda p: any(FAN in o.rows for o in p.outputs)),
     "is_launch": ("It is the start of a kernel.", lambda p: p.is_launch),
     "may_be_early": ("Its param[1] says whether its weight is read early.", lambda p: issubclass(p.params, EarlyMatmul)),
-    "may_be_paced": ("Its param[0] is the pace at which a link takes its rows.", lambda p: p.params is Paced),
     "sums_relayed": ("Its param[0] is the route of the rows that came back to relays.", lambda p: p.params is Relayed),
     "applies_function": ("Its param[0] is the code of an elementwise function.", lambda p: p.params is Elementwise),
 }

@@ -126,7 +126,6 @@ class Simulation {
         return read_early(w, frame, clock);
       }
       if (!does_nothing(frame, full_)) {
-        worker.looked = std::max(worker.looked, static_cast<double>(due_ps(frame)) * 1e-6);
         if (worker.looked > clock) return happenings_.foresee(worker.looked, Happening::BODY, w);
         return begin_body(w, frame, clock);
       }

@@ -243,13 +243,6 @@ def test_a_weight_that_the_image_makes_is_not_read_early(f, which):
     assert_broken(image, "read early")
 
 
-def test_rows_are_put_at_no_pace_below_zero():
-    image = layer().image
-    _, sections = unpack_image(image)
-    sections["ops"]["param"][sections["ops"]["opcode"] == Opcode.PUT, 0] = -1
-    assert_broken(image, "at a pace below zero")
-
-
 def assert_broken(image, words):
     fault = load().hpmoe_image_fault(image.ctypes.data, image.nbytes)
     assert fault and re.search(words, fault.decode()), fault

@@ -24,7 +24,6 @@ LAYERS = {
     "spread_slots": layer("hot", "forward", 16, 2048, 2048, 768, 8, 8),
     "divided_workers": layer("hot", "forward", 16, 2048, 2048, 768, 8, 8),
     "puts_together": layer("uniform", "backward", 16, 2048, 2048, 1024, 8, 6),
-    "paced_puts": layer("hot", "backward", 64, 64, 2048, 1024, 2, 4),
     "groups_of_few": layer("hot", "forward", 8, 128, 6144, 16384, 1, 2)}
 
 

@@ -7,7 +7,6 @@ import hpmoe
 from hpmoe import ShapeDtypeStruct, assign_queues, overlap_comm, tile_partition
 from hpmoe.costs.bound import rank_bounds
 from hpmoe.routing.skewed import skewed_ids
-from hpmoe.scheduling.terms import without
 
 EP, T, K, HIDDEN, INTER = 4, 31, 2, 512, 256
 MACHINE = hpmoe.machines.ascend_a3.replace({"link.bytes_per_us": 1e3}, num_aic=4, num_aiv=8)
@@ -27,8 +26,7 @@ def test_no_order_is_below_it(routing, direction):
 
     for i in range(12):
         queues = assign_queues(tiles, machine=MACHINE, priority=anyhow if i else None)
-        with without("paced_puts"):
-            flow = queues.lower(*avals, mesh=hpmoe.Mesh(EP), direction=direction)
+        flow = queues.lower(*avals, mesh=hpmoe.Mesh(EP), direction=direction)
         spans.append(hpmoe.simulate(flow, routing=ids).span)
     least = max(b.last for b in rank_bounds(flow, MACHINE, ids))
     assert min(spans) >= least - 0.002

@@ -22,7 +22,7 @@ HOST = hpmoe.cpu(ep_size=2).replace({
     Body("GMM", "float32", 1.0, 6, 10, 20), Body("SWIGLU", "float32", 0.5, 1, 20)))
 RUNS = {  # direction, dtype, machine
     "node": ("forward", "bfloat16", NPU), "nodes": ("backward", "float32", NPU.replace({"link.node_size": 1})),
-    "far": ("forward", "bfloat16", NPU.replace({"link.near_size": 1, "link.far_bytes_per_us": 8e3})),
+    "far": ("forward", "bfloat16", NPU.replace({"link.near_size": 1, "link.far_bytes_per_us": 1.6e4})),
     "unfused": ("forward", "bfloat16", NPU), "host": ("forward", "float32", HOST)}
 IDS = imbalanced_ids(2, 96, 2, 8, imbalance=1.3, seed=0)
 NPUS, FUSED = {"node", "nodes", "far", "unfused"}, {"node", "nodes", "far", "host"}

@@ -104,12 +104,14 @@ def test_threads_of_a_host_work_while_there_is_work(case, cores):
 @few
 @given(anything)
 def test_bytes_are_conserved(case):
-    """Bytes served over time equal bytes requested; only the bytes in the cache depend on rates."""
+    """Bytes served over time equal bytes requested; only bytes in the cache, and those that a waiting worker reads early for a
+    slot that stays empty, depend on rates."""
     flow, ids = case
     machine = flow.machine.replace({"memory.write_cost": 1.0})
     line, fast = (hpmoe.simulate(flow, on, routing=ids) for on in (machine, machine.replace(UNSHARED)))
     np.testing.assert_allclose(line.simulated.served.sum(axis=2), line.traffic[..., 0], rtol=1e-6, atol=1e-3)
-    for rate in ("l2", "egress", "ingress", "node_egress", "node_ingress"):
+    early = any(op.params.is_early for op in flow.ops)
+    for rate in ("egress", "ingress", "node_egress", "node_ingress", *([] if early else ["l2"])):
         np.testing.assert_allclose(*(x.traffic[:, SHARED.index(rate), 0] for x in (line, fast)))
     missed = np.bincount(line.rank, line.simulated.missed, flow.ep_size)
     landed = line.traffic[:, SHARED.index("memory"), 0] - missed  # rows of other ranks, and of its own that it sends itself

@@ -107,14 +107,6 @@ struct MatrixBlock {
   HPMOE_DEVICE static inline MatrixBlock of(const Op& op) { return {op.param[0], op.param[1]}; }
 };
 
-// Rate limit of puts: picoseconds that a link needs for one row and everything sent with it. A put waits until the link
-// could have moved the rows of earlier slots; 0 sends at once.
-struct Paced {
-  int32_t row_ps;
-
-  HPMOE_DEVICE static inline Paced of(const Op& op) { return {op.param[0]}; }
-};
-
 // Route whose rows came back to a relay.
 struct Relayed {
   int32_t route;

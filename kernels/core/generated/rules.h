@@ -180,8 +180,6 @@ HPMOE_DEVICE constexpr bool fans_out(Opcode opcode) { return has_bit(0x200000, o
 HPMOE_DEVICE constexpr bool is_launch(Opcode opcode) { return has_bit(0x40000, opcode); }
 // Its param[1] says whether its weight is read early.
 HPMOE_DEVICE constexpr bool may_be_early(Opcode opcode) { return has_bit(0x108000000010, opcode); }
-// Its param[0] is the pace at which a link takes its rows.
-HPMOE_DEVICE constexpr bool may_be_paced(Opcode opcode) { return has_bit(0x2, opcode); }
 // Its param[0] is the route of the rows that came back to relays.
 HPMOE_DEVICE constexpr bool sums_relayed(Opcode opcode) { return has_bit(0x4000000000, opcode); }
 // Its param[0] is the code of an elementwise function.

@@ -10,8 +10,6 @@ namespace hpmoe {
 inline const char* fits_put(const Shapes& s) {
   if (!s.same_dtype(0, 1))
     return "a PUT moves elements to another dtype";
-  if (s.param(0) < 0)
-    return "a PUT puts rows at a pace below zero";
   if (s.cols(0) != s.cols(1) || !s.same_cols(0, 1) || s.offset(0) != s.offset(1))
     return "a PUT moves rows of operand 1 to unlike rows of operand 0";
   const int64_t v1 = s.rows_are(1, Rows::RELAY_ROWS) || s.rows_are(0, Rows::RELAY_ENTRIES);
