@@ -26,8 +26,8 @@ SUMMARY = "checks the Ascend kernel step by step on an NPU or its emulator, and 
 NOTES = f"""\
   hpmoe ascend-check --target=ascend-emulator
 {len(LADDER)} checks in the order of a first day, from the build to layers on all ranks; it stops at the first that fails,
-says where to look, and exits with 1. Every number is compared with NumPy in float64. On an NPU it takes what hpmoe build
-compiled, one rank for each process that msrun starts; what needs two ranks is left out without. On
+says where to look, and exits with 1. Every number is compared with NumPy in float64. On an NPU it runs the library of
+hpmoe build, one rank for each process that msrun starts; what needs two ranks is left out without. On
 ascend-emulator it executes the source of the kernel on this CPU, two ranks in this process: of an NPU only its rules.
 --out writes --machine with the rates that were measured, for hpmoe simulate --machine=FILE."""
 

@@ -35,6 +35,9 @@ MOST_QUANTISED = 8192  # columns of a row that is quantised: two buffers of UB h
 MOST_ROW_BYTES = 8192  # of rows that are sorted, or picked from and added up by an index: a piece of UB
 MOST_GUARDED = 16_384  # columns of a row in which other values come in the place of some
 
+# Operations of hpmoe.moe_ffn in both passes, for a small build.
+OF_MOE_FFN = {"GMM", "KEEP", "MAP", "NOTIFY", "PUT", "PUT_BACK", "REDUCE", "ROW_DOT", "SWIGLU", "SWIGLU_GRAD", "WGRAD"}
+
 BODIES = Bodies(
     operations=frozenset(TilePrimitive.members) - {"ALL_TO_ALL", "ALL_TO_ALL_BACK", "LAUNCH", "GMM_DEQUANTIZED"},
     at_most={

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from hpmoe.kernels.ascendc.bodies import BODIES as ASCEND
+from hpmoe.kernels.ascendc.bodies import BODIES as ASCEND, OF_MOE_FFN
 from hpmoe.kernels.cpu.bodies import BODIES as CPU
 from hpmoe.kernels.protocol import PRIMITIVES
 from hpmoe.kernels.schema.cpp import header
@@ -16,7 +16,6 @@ ASCENDC = Path(__file__).parents[1] / "ascendc"
 CUBE_BODY = "Product {}(const Frame& frame)"
 VECTOR_BODY = "void {}(VectorUnit& unit, const Frame& frame)"
 CPU_BODY = "Code {}(const Frame& frame)"
-OF_MOE_FFN = {"GMM", "KEEP", "MAP", "NOTIFY", "PUT", "PUT_BACK", "REDUCE", "ROW_DOT", "SWIGLU", "SWIGLU_GRAD", "WGRAD"}
 
 
 def cpu() -> str:

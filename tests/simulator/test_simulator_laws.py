@@ -104,8 +104,8 @@ def test_threads_of_a_host_work_while_there_is_work(case, cores):
 @few
 @given(anything)
 def test_bytes_are_conserved(case):
-    """Bytes served over time equal bytes requested; only bytes in the cache, and those that a waiting worker reads early for a
-    slot that stays empty, depend on rates."""
+    """Bytes served over time equal bytes requested; only bytes in the cache, and weights that a waiting worker reads early
+    for a slot that stays empty, depend on rates."""
     flow, ids = case
     machine = flow.machine.replace({"memory.write_cost": 1.0})
     line, fast = (hpmoe.simulate(flow, on, routing=ids) for on in (machine, machine.replace(UNSHARED)))
