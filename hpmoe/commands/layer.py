@@ -229,7 +229,7 @@ class Layer:
         return self.least_us(line.flow)
 
     def least_us(self, flow: hpmoe.rewriting.Taskflow) -> float:
-        """Least microseconds of a fused taskflow on all ranks, with the launch and the prologue."""
+        """Returns a lower bound in microseconds on one launch of a fused taskflow: start, plus the slowest rank's bound."""
         return start_us(flow, self.machine) + max(b.total for b in rank_bounds(flow, self.machine, self.ids))
 
     def span_us(self, line: hpmoe.Timeline) -> float:

@@ -96,7 +96,8 @@ def check_draws(o: flags.FlagValues, ep: int) -> None:
     experts = o.experts // o.ep * ep
     tokens = MOST_DRAWS // (ep * experts)
     check_flag(o.tokens <= tokens, "tokens", o.tokens,
-               f"at most {tokens} where they draw from {experts} experts on {ep} ranks")
+               f"at most {tokens} for {experts} experts on {ep} ranks, whose routing is sampled; "
+               "lower --tokens or --experts")
 
 
 def put_cols_of(o: flags.FlagValues) -> str | None:

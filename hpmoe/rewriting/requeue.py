@@ -18,22 +18,25 @@ from hpmoe.verification.verify import check_acyclic, verify
 
 @suggests_keywords
 def requeue(flow: Taskflow, queues: Sequence[Sequence[int]], *, machine: Machine | None = None) -> Taskflow:
-    """Returns the taskflow in other queues; derives the waits of its tasks and proves them correct.
+    """Returns the taskflow with other queues; derives events, waits and signals and verifies the result.
 
-    Events and waits come from what the operations touch, by `rebuild`, and not from the flow's own tables, which have lost
-    what its present queues imply. So tasks may go anywhere that their unit and what they read allow.
+    `requeue` derives them from the regions that operations touch, as `rebuild` does, so any order is allowed in which no
+    task precedes what it reads. Tables of `flow` lack the waits that its present queues imply, and are not used.
 
     Args:
-        flow: with or without queues.
-        queues: for each queue of the machine, in its order, the numbers of its tasks in the order in which they run; as
-            `flow.queues` has them. Each task is in one queue, once, of its unit. `machine.queue_name(q)` is "aic.0" and so
-            on, `machine.queues_of("aiv")` the queues that take a unit, `flow.units()` says which tasks are for "aic".
-        machine: whose queues they are; where None the flow's, or the CPU of this process.
+        flow: a Taskflow, with or without queues.
+        queues: for each queue of the machine, the indices of its tasks in the order in which they run, like `flow.queues`.
+            Each task is in exactly one queue, of its unit ("aic" or "aiv"). `machine.queue_name(q)` is "aic.0" and so on,
+            `machine.queues_of("aiv")` the queues of a unit, and `flow.units()` the unit of each task.
+        machine: the machine of the queues. If None, the machine of the flow, or else the CPU of this process.
+
+    Returns:
+        A verified Taskflow with queues.
 
     Raises:
         ArgumentError: flow is no Taskflow, machine no Machine, or queues no sequence.
-        VerifyError: a task is in no queue or several, unknown or in a queue of the other unit, there are more or fewer
-            queues than the machine has, or tasks would wait for one another: then the text lists a shortest cycle.
+        VerifyError: an index is unknown, missing or there twice; a task is in a queue of the other unit; the number of
+            queues is not the machine's; or tasks would wait for each other, in which case the text lists a shortest cycle.
 
     Example:
         >>> import hpmoe

@@ -123,11 +123,11 @@ def _skewed(power: int) -> Draw:
 @st.composite
 def chains(draw: st.DrawFn, program: Function | None = None,
            tiles: Function | None = None) -> Chain:
-    """Whole chains to a kernel: small tiles, any signals, orders and policies, with and without overlap_comm.
+    """Draws chains that end in a kernel: small tiles, any signals, orders and policies, with and without overlap_comm.
 
     Args:
-        program: a transform of programs, or a chain of such, that comes first.
-        tiles: one of tiles, that stands right after tile_partition.
+        program: a transform of Programs, or a chain of transforms of Programs, put before tile_partition; None for none.
+        tiles: a transform of tile tasks, put directly after tile_partition; None for none.
 
     Example:
         >>> import hpmoe

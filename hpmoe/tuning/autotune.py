@@ -47,10 +47,10 @@ def autotune(program: Program, *, machine: Machine | None = None, topk_ids: PerR
              budget: int = BUDGET) -> Taskflow:
     """Applies send_rows, tile_partition, overlap_comm, prefetch_weights and assign_queues with the fastest options it finds.
 
-    A budget of 0 simulates nothing: expected times of tasks decide (the cost model), as with the options "auto" of
-    send_rows, tile_partition and overlap_comm. A larger budget simulates this plan, this plan with the policy "round_robin",
-    then plans with other schemes, tiles and settings, up to `budget` plans of each pass, and takes the fastest. Plans are
-    made at the first call, or by `lower`.
+    A plan is one choice of all these options. With budget=0 the cost model chooses the plan without a simulation, as the
+    option "auto" of send_rows, tile_partition and overlap_comm does. A larger budget simulates the plan of the cost model,
+    the same plan with the policy "round_robin", then plans with other schemes, tiles and settings, and takes the fastest.
+    The forward pass and the backward pass have separate plans. Plans are made at the first call, or by `lower`.
 
     Rewrite:
         a Program
@@ -59,17 +59,20 @@ def autotune(program: Program, *, machine: Machine | None = None, topk_ids: PerR
         [| prefetch_weights] | assign_queues(policy=)
 
     Requires: a plain function, or one under Program transforms.
-    Ensures: the same function; the provenance of its IR names the options that were taken. The forward and the backward pass
-        have their own. Only shapes, ranks, planned rows and the arguments of autotune decide, so all ranks take one plan.
+    Ensures: the same function; the provenance of its IR names the options that were taken. A plan depends only on shapes,
+        the mesh, the expected number of received rows and the arguments of autotune, so all ranks take one plan.
 
     Args:
-        f: the function.
-        machine: the machine to be fast on; this CPU if None.
-        topk_ids: a sequence with the topk_ids [T, K] of each rank, or one array [ep, T, K], to simulate plans with, if the
-            routing is known in advance; the same for every route. If None, plans are compared on routings that are sampled
-            for the planned number of rows.
-        budget: the most plans that are simulated, 12 by default. Their times are cached in $XDG_CACHE_HOME/hpmoe, or
+        f: the function. Without it, autotune(...) returns a transform, as `hpmoe.chain` takes it.
+        machine: the machine that the simulator models; this CPU if None.
+        topk_ids: the routing to simulate, if it is known in advance: a sequence with the topk_ids [T, K] of each rank, or
+            one array [ep, T, K]. Every dispatch of f uses it. If None, the simulator samples routings with the expected
+            number of received rows.
+        budget: the most plans that are simulated for each pass. Simulated times are cached in $XDG_CACHE_HOME/hpmoe, or
             ~/.cache/hpmoe, and are not simulated again.
+
+    Returns:
+        A staged function with queues: fuse_persistent makes a kernel of it, and `lower(*avals)` returns its Taskflow.
 
     Raises:
         ArgumentError: an option is out of range, or topk_ids do not fit the function.

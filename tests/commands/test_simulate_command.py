@@ -117,7 +117,7 @@ def test_what_is_refused(capsys):
     assert main(["simulate", *SIZES, "--imbalance=2", "--routing=zipf"]) == 2
     assert "flag --imbalance=2: it must be 1 with --routing=zipf" in capsys.readouterr().err
     assert main(["simulate", "--experts=65536", "--tokens=9999", "--routing=zipf"]) == 2
-    words = "flag --tokens=9999: it must be at most 2048 where they draw from 65536 experts on 8 ranks"
+    words = "flag --tokens=9999: it must be at most 2048 for 65536 experts on 8 ranks, whose routing is "
     assert words in capsys.readouterr().err
 
 
