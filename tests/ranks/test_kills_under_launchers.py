@@ -1,9 +1,12 @@
 """Kills a rank at random moments under mpirun, msrun and srun: each surviving rank raises an error that names it."""
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -42,11 +45,22 @@ def assert_survivors_name_it(command, folder, *, causes=("was killed by SIGKILL"
     path = [str(FOLDER), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     env = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(filter(None, path)),
            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}  # of msrun's python
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=200, check=False)
-    text = done.stdout + "".join(path.read_text() for path in folder.glob("worker_*.log"))
-    told = {line for line in text.splitlines() if line.startswith("rank") and " told " in line}  # msrun prints logs again
-    assert len(told) == 2, (text, done.stderr)
+    with (folder / "output").open("w") as output:
+        launcher = subprocess.Popen(command, cwd=folder, env=env, stdout=output, stderr=output, start_new_session=True)
+    end = time.monotonic() + 200
+    while len(told := lines_of_survivors(folder)) < 2 and launcher.poll() is None and time.monotonic() < end:
+        time.sleep(0.1)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(launcher.pid, signal.SIGKILL)  # msrun waits a minute for its scheduler
+    launcher.wait()
+    told = lines_of_survivors(folder)
+    assert len(told) == 2, (folder / "output").read_text()
     assert all(any(f"told rank 1 {cause} during" in line for cause in causes) for line in told), told
+
+
+def lines_of_survivors(folder):
+    text = "".join(path.read_text() for path in [folder / "output", *folder.glob("worker_*.log")])
+    return {line for line in text.splitlines() if line.startswith("rank") and " told " in line}  # msrun prints logs again
 
 
 @pytest.mark.parametrize("kill", range(10))
