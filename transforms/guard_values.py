@@ -72,11 +72,10 @@ def guard_values(program: Program, *, of: Sequence[str] | None = None, low: floa
         b = dispatch x a
         ->
         b, c = count_and_fill[fill=zero] x low high     d = dispatch b a
-        and c, how many of each row and a bit for each value, leaves the program too and is saved for the gradient; with
-        "raise" nothing is filled: c = count_outside x low high
+        c (the count of each row and a bit for each value) becomes an output; fill="raise" has c = count_outside x low high
 
     Requires: a plain function, or one under transforms of the traced Program.
-    Ensures: the same function of values that are in range.
+    Ensures: values in range give the same results.
 
     Args:
         f: the function.

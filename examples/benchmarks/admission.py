@@ -13,7 +13,6 @@ from sampled_layers import Case, cases
 
 import hpmoe
 from hpmoe.commands.layer import Layer
-from hpmoe.costs.start import start_us
 from hpmoe.machines.perturbed import drawn
 from hpmoe.scheduling.terms import TERMS, without
 from hpmoe.support.cached_files import Fields
@@ -75,7 +74,7 @@ def us_of(layer: Layer, policy: str, terms: tuple[str, ...]) -> float:
     """Returns microseconds by a policy without some terms, with the launch."""
     with without(*terms):
         flow = layer.fused_flow(policy)
-    return start_us(flow, layer.machine) + layer.outline(flow).span
+    return layer.launch_us(flow)
 
 
 def text(table: list[Fields], machine: hpmoe.Machine, seed: int) -> str:

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import hpmoe
 from hpmoe.commands.layer import Layer
-from hpmoe.costs.start import start_us
 from hpmoe.routing.recorded_loads import ids_of_file
 from hpmoe.support.cached_files import Fields
 from hpmoe.support.progress import Progress
@@ -32,19 +31,15 @@ def rows(dtype: str, machine: hpmoe.Machine, seed: int, progress: Progress) -> l
         flow = layer.fused_flow()
         others = {"replicas": dataclasses.replace(layer, replicas=1),
                   "deduplicated": dataclasses.replace(layer, scheme="deduplicated")}
-        us = {name: _us(other, other.fused_flow()) for name, other in others.items()}
-        us["round_robin"] = _us(layer, layer.fused_flow("round_robin"))
+        us = {name: other.launch_us(other.fused_flow()) for name, other in others.items()}
+        us["round_robin"] = layer.launch_us(layer.fused_flow("round_robin"))
         if ep * flow.num_tasks <= MOST_TASKS:
-            us["autotune"] = _us(layer, layer.autotuned_flow(is_known=True))
-        span = _us(layer, flow)
+            us["autotune"] = layer.launch_us(layer.autotuned_flow(is_known=True))
+        span = layer.launch_us(flow)
         out.append({"loads": path.stem.split("_")[2], "tokens": tokens, "ep": ep, "imbalance": layer.imbalance,
                     "makespan_us": span, "makespan_over_bound": span / layer.least_us(flow),
                     "over_makespan": {name: time / span for name, time in us.items()}})
     return out
-
-
-def _us(layer: Layer, flow: hpmoe.rewriting.Taskflow) -> float:
-    return start_us(flow, layer.machine) + layer.outline(flow).span
 
 
 def text(table: list[Fields], machine: hpmoe.Machine) -> str:

@@ -23,7 +23,6 @@ import hpmoe
 from hpmoe.commands import options
 from hpmoe.commands.layer import Layer
 from hpmoe.commands.machine import define_machine, machine_of
-from hpmoe.costs.start import start_us
 from hpmoe.costs.tile_choice import tiles_of
 from hpmoe.kernels import simulate
 from hpmoe.machines.cached_calibration import is_calibrated
@@ -113,7 +112,7 @@ def rows(count: int, seed: int, dtype: str, machine: hpmoe.Machine, progress: Pr
             flow = layer.fused_flow()
             found = list(others(layer))
             bound, span, (chosen, chosen_us), (by_ids, by_ids_us), *times = threads.map(lambda what: what(), [
-                functools.partial(layer.least_us, flow), functools.partial(_us, layer, flow),
+                functools.partial(layer.least_us, flow), functools.partial(layer.launch_us, flow),
                 *(functools.partial(_chosen, layer, is_known) for is_known in (False, True)),
                 *(functools.partial(_planned_us, other, policy) for _, other, policy in found)])
             named = {name: us for (name, *_), us in zip(found, times, strict=True) if us < math.inf}
@@ -129,18 +128,13 @@ def rows(count: int, seed: int, dtype: str, machine: hpmoe.Machine, progress: Pr
 def _chosen(layer: Layer, is_known: bool) -> tuple[tuple[str, ...], float]:
     """Returns the provenance of the plan that autotune chooses, and its simulated microseconds."""
     flow = layer.autotuned_flow(is_known)
-    return flow.provenance, _us(layer, flow)
+    return flow.provenance, layer.launch_us(flow)
 
 
 def _planned_us(layer: Layer, policy: str) -> float:
     """Infinite where there are more tasks than the simulator takes."""
     flow = layer.fused_flow(policy)
-    return _us(layer, flow) if flow.ep_size * flow.num_tasks <= simulate.MOST_TASKS else math.inf
-
-
-def _us(layer: Layer, flow: hpmoe.rewriting.Taskflow) -> float:
-    """Returns microseconds of a fused run, including launch and prologue."""
-    return start_us(flow, layer.machine) + layer.outline(flow).span
+    return layer.launch_us(flow) if flow.ep_size * flow.num_tasks <= simulate.MOST_TASKS else math.inf
 
 
 def head(count: int, machine: hpmoe.Machine, seed: int) -> str:

@@ -224,16 +224,16 @@ class Layer:
         flow = hpmoe.launch_kernels.apply_to(tiles, direct=self.o.tokens <= MOST_DECODED)
         return hpmoe.assign_queues.apply_to(flow, machine=self.machine, policy="round_robin")
 
-    def bound_us(self, line: hpmoe.Timeline) -> float:
-        """Bound of a fused run in microseconds, with the launch and the prologue; see least_us."""
-        return self.least_us(line.flow)
-
     def least_us(self, flow: hpmoe.rewriting.Taskflow) -> float:
         """Returns a lower bound in microseconds on one launch of a fused taskflow: start, plus the slowest rank's bound."""
         return start_us(flow, self.machine) + max(b.total for b in rank_bounds(flow, self.machine, self.ids))
 
+    def launch_us(self, flow: hpmoe.rewriting.Taskflow) -> float:
+        """Simulates one launch of a fused taskflow and returns its microseconds; see span_us."""
+        return start_us(flow, self.machine) + self.outline(flow).span
+
     def span_us(self, line: hpmoe.Timeline) -> float:
-        """Microseconds of a fused run, with its one launch and its prologue."""
+        """Returns microseconds of a simulated run of a fused taskflow, from its launch on."""
         return start_us(line.flow, self.machine) + line.span
 
 

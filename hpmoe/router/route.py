@@ -25,7 +25,9 @@ def route(logits: Tensor, top_k: int, *, score: str = "softmax", bias: Tensor | 
           jitter: float = 0.0, expert_dropout: float = 0.0, seed: int | Tensor | None = None,
           fusion: Fusion | None = None, group_score: str = "sum_of_two",
           epsilon: float = LEAST_SUM) -> tuple[Tensor, Tensor]:
-    """Chooses top_k experts for each token and computes their weights. Options make it the router of most models:
+    """Chooses top_k experts for each token and computes their weights.
+
+    Options of well-known models:
 
         DeepSeek-V3, GLM-4.5, Kimi K2: score="sigmoid", bias=b, num_groups=8, topk_groups=4, scale=2.5 (others: 1, 1, ...)
         DeepSeek-V4: score="sqrt_softplus", scale=1.5; MiniMax-M2: score="sigmoid", bias=b
@@ -33,41 +35,32 @@ def route(logits: Tensor, top_k: int, *, score: str = "softmax", bias: Tensor | 
         gpt-oss: score="softmax_of_chosen", of logits with the router's bias added
         DeepSeek-V2: num_groups=8, topk_groups=3, group_score="largest", normalize=False, scale=16
         LFM2: score="sigmoid", bias=b, epsilon=1e-6; Phi-3.5-MoE: score="sparsemixer", normalize=False
-        Llama 4: top_k=1, score="sigmoid", normalize=False; the weight multiplies the expert's input, x * weights, and the
-        experts' outputs are combined without weights
+        Llama 4: top_k=1, score="sigmoid", normalize=False; multiply the expert's input by the weight, not its output
 
-    Computation, in float32, with logits z:
+    In float32, with logits z, scores s = softmax(z), sigmoid(z), sqrt(softplus(z)) or z, and choice scores c = s + bias:
 
-    - scores s = softmax(z), sigmoid(z), sqrt(softplus(z)) or z; choice scores c = s + bias.
-    - A group's score is the sum of its two best c, or its best c. Only experts of the topk_groups best groups are chosen.
+    - Only experts of the topk_groups best groups are chosen; a group's score is the sum of its two best c, or its best c.
     - ids = top-k of c, the smaller id first if equal; NaN is the largest.
     - w = s[ids], or softmax(z[ids]) for "softmax_of_chosen"; w / (sum w + epsilon) if normalize; w * scale.
 
-    Ids and bias have no gradient. A logit of -inf masks an expert: it is not chosen while top_k other experts are left, and
-    a group's score ignores it. If the best groups have fewer than top_k other experts, all groups are chosen from.
-
-    With top_k=1, normalize=True makes every weight `scale` for any logits, so that weights have no gradient: write
-    normalize=False if the router should learn from the weight of its only expert.
+    Ids and bias have no gradient. A logit of -inf masks an expert, which is chosen only if under top_k others are left, and
+    a group's score ignores it. If the best groups have too few experts, all groups are chosen from. With top_k=1 and
+    normalize=True every weight is `scale` and has no gradient: write normalize=False to train the router.
 
     Args:
         logits: [T, E] float32, bfloat16 or float16: x @ w.T of a router's weight.
         top_k: experts of each token, 1..E.
-        score: "softmax", "sigmoid", "sqrt_softplus", "softmax_of_chosen", or "sparsemixer" of `router.weights`, which
-            takes no bias.
+        score: "softmax", "sigmoid", "sqrt_softplus", "softmax_of_chosen", or "sparsemixer", which takes no bias.
         bias: None, or [E] float32, added for the choice but not for the weights; see `router.update_bias`.
         num_groups: number of groups of consecutive experts, such as the experts of a node.
         topk_groups: number of groups that a token's experts are chosen from.
         normalize: True makes the weights of a token sum to scale.
         scale: factor of the weights.
-        temperature: None, or the divisor of logits after Gumbel noise is added in training: experts are sampled without
-            replacement with relaxed weights softmax((z + g) / temperature); see `router.gumbel` and
-            `router.straight_through`.
-        jitter: epsilon; logits are multiplied by random numbers in 1 - epsilon .. 1 + epsilon. `router.jitter` does this to
-            hidden states.
-        expert_dropout: probability with which a token cannot choose an expert of its groups, independent for each expert. If
-            fewer than top_k experts would be left, all are.
-        seed: None in evaluation, which disables jitter, dropout and Gumbel noise. In training an int, or an int32 Tensor of
-            one element, which may change each step without another trace; use another seed for each layer and rank.
+        temperature: None, or the divisor of logits after Gumbel noise is added in training; see `router.gumbel`.
+        jitter: epsilon; logits are multiplied by random numbers in 1 - epsilon .. 1 + epsilon.
+        expert_dropout: probability with which a token cannot choose an expert; without effect if fewer than top_k are left.
+        seed: None in evaluation, which disables jitter, dropout and Gumbel noise; in training an int, or an int32 Tensor of
+            one element that may change each step. Use another seed for each layer and rank.
         group_score: score of a group: "sum_of_two", of its best c, or "largest".
         epsilon: number added to the divisor of the weights.
         fusion: function from chosen scores [T, K] to weights [T, K] that replaces normalize and scale.
@@ -79,7 +72,7 @@ def route(logits: Tensor, top_k: int, *, score: str = "softmax", bias: Tensor | 
         ArgumentError: an argument has a wrong type, shape or value.
 
     Source: the models' configurations and code (transformers 5.23, megatron-core 0.16.1); groups: DeepSeek-V3 (arXiv
-    2412.19437); Gumbel: arXiv 1611.01144 and 1903.06059; expert dropout is ours: m ~ Bernoulli(1 - p), z = -inf where 0.
+    2412.19437); Gumbel: arXiv 1611.01144 and 1903.06059.
 
     Example:
         >>> import mindspore as ms, hpmoe

@@ -30,40 +30,32 @@ from hpmoe.testing.reference import Arrays, Reference, Values
 def assert_same(transform: Function, f: Function, avals: Sequence[PyTree], mesh: Mesh | None = None,
                 grads: bool = True, orders: int = 20, *, reference: Function | None = None,
                 routings: Sequence[str | Draw] = tuple(ROUTINGS), seed: int = 0, tolerance: float | None = None) -> None:
-    """Asserts that a function computes the same under a transform as alone, forward and in every gradient.
+    """Asserts that a transform keeps the results and gradients of a function.
 
-    The plain function is traced and differentiated before the transform sees it, and NumPy computes both in float64. With
-    that must agree, on each routing: the plain function in its own dtypes; the kernel of the transform, run natively, with
-    and without saving for gradients; its tasks by the reference interpreter, in several legal orders; and, if it transforms
-    Programs, these in float64. `hpmoe.verify` proves each schedule besides. Gradients are those of a random cotangent of
-    each result; where `accumulate_grads` adds one to a main gradient, it is what that grows by.
-
-    If a value differs, differences of the forward pass show whether the backward pass is its gradient. The error names the
-    rewrite of passes (`passes=` of `hpmoe.transform`) that changed one and not the other.
+    On each routing these must agree with a float64 run of the plain function: the function in its own dtypes; the kernel
+    under the transform, run natively, with and without saving for gradients; the kernel's tasks in several legal orders, by
+    the reference interpreter; and transformed Programs in float64. `hpmoe.verify` also proves each schedule. If a value
+    differs, the error names the rewrite of passes whose backward pass is not the gradient of its forward pass.
 
     Args:
-        transform: of any level, or a chain of some. What it lacks is put around it: before it what makes its level
-            (tile_partition with tiles so small that there are several, overlap_comm, assign_queues for two workers), and
-            after it what leads to a kernel. A transform of tiles stands right after tile_partition; for one about puts, give
-            `chain(tile_partition(rows=2), overlap_comm, mine)`.
+        transform: a transform of any level, or a chain. assert_same adds the transforms before it, with tiles small enough
+            to have several, and those after it up to a kernel. A transform of tiles follows tile_partition; for a transform
+            of puts, pass `chain(tile_partition(rows=2), overlap_comm, mine)`.
         f: the plain function of one rank's arrays.
-        avals: its arguments on one rank, as for `random_inputs`; small ones do, of odd sizes.
-        mesh: the ranks; without one, a single rank whose arrays have no rank axis.
-        grads: compare gradients of all floating-point arguments too.
-        orders: how many orders of tasks the interpreter tries on each routing.
-        reference: for a transform that changes values, a plain function of the same arguments that computes what f must
-            compute under it; values and gradients are compared with those of this function. f by default.
-        routings: as `random_inputs` takes one. One that the plain function refuses is left out, such as "uneven" for a mean
-            over tokens, and of a function that dispatches nothing those of its ids are.
-        seed: of inputs, cotangents and orders.
-        tolerance: how far a value may be off, relative to the largest of its array; by default a rounding in the coarsest
-            dtype (2**-8 in bfloat16, 2**-11 in float16, in float32 2**-19 for sums in another order) for each equation on
-            the longest path through the program.
+        avals: arguments on one rank, as for `random_inputs`. Small odd sizes find most errors.
+        mesh: the ranks; None for a single rank, whose arrays have no rank axis.
+        grads: True compares gradients of all floating-point arguments with random cotangents.
+        orders: number of task orders that the interpreter runs on each routing.
+        reference: the plain function that f must become under a transform that changes values; None for f.
+        routings: routings, as `random_inputs` takes one. assert_same skips routings that the plain function refuses.
+        seed: seed of inputs, cotangents and orders.
+        tolerance: the largest error, relative to the largest value of its array; None for one rounding of the coarsest
+            dtype (2**-8 in bfloat16, 2**-11 in float16, 2**-19 in float32) for each equation on the longest path.
 
     Raises:
-        AssertionError: a value differs; it says which one, the rank and the first differing element, and of what inputs.
-        VerifyError, TransformError, ...: what the transform makes is no correct schedule, or does not apply.
-        ArgumentError: an argument is none of these, or f refuses every routing.
+        AssertionError: a value differs; names the value, the rank, the first differing element and the inputs.
+        VerifyError, TransformError: the transform makes a wrong schedule, or does not apply.
+        ArgumentError: an argument has a wrong type or value, or f refuses every routing.
 
     Example:
         >>> import hpmoe

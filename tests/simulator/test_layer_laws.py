@@ -31,7 +31,7 @@ def planned_us(o, ids, direction, machine=A3):
     layer = Layer(o, direction, machine, ids, tuned=True)
     line = layer.fused()
     us = layer.span_us(line)
-    assert us * (1 + 1e-9) >= layer.bound_us(line)
+    assert us * (1 + 1e-9) >= layer.least_us(line.flow)
     return us
 
 

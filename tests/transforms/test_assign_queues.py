@@ -23,7 +23,7 @@ def test_a_layer_is_above_its_bound_and_ahead_of_launches(what):
     ours, other = layer(**what), layer(**what, tuned=False)
     line = ours.fused()
     others = other.baseline().span, other.span_us(other.fused("expert_barrier"))
-    assert ours.bound_us(line) * (1 - 1e-9) <= ours.span_us(line) <= min(others)
+    assert ours.least_us(line.flow) * (1 - 1e-9) <= ours.span_us(line) <= min(others)
 
 
 def test_likely_rows_are_those_planned_for_where_they_are_known():

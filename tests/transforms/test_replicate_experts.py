@@ -109,4 +109,4 @@ def test_a_hot_rank_simulated():
         plain, copied = (Simulated(o, direction, hpmoe.machines.ascend_a3, ids_of(o, 4.0), replicas=r) for r in (0, 1))
         lines = [layer.fused() for layer in (plain, copied)]
         spans = [layer.span_us(line) for layer, line in zip((plain, copied), lines, strict=True)]
-        assert copied.bound_us(lines[1]) < spans[1] < spans[0]
+        assert copied.least_us(lines[1].flow) < spans[1] < spans[0]

@@ -112,7 +112,7 @@ def test_rows_and_signals_not_of_the_operation_are_refused(name, layer, opcode, 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda s: f"{s[0]} {s[1].ep}")
 def test_the_columns_of_a_weight_gradient_are_its_own_choice(subject):
-    """It takes its block's columns of its tokens, and no operand's mode can change."""
+    """A WGRAD task reads the columns of its block from its tokens; no operand may have other columns."""
     flow = Rebuilt(*subject, "backward", "overlap").flow
     every = [make for what, _, make in mutations(flow) if "WGRAD operands" in what.partition("] ")[2] and ".cols " in what]
     assert every or all(op.opcode != "WGRAD" for op in flow.ops)
