@@ -20,7 +20,7 @@ from hpmoe.ranks.arrivals import AGAIN_S, Arrivals
 from hpmoe.ranks.launchers import Launched
 from hpmoe.ranks.messages import GoneError, process_of, receive, send
 from hpmoe.ranks.points import HostPoint, NetPoint, Point, at_port, meeting_point, secret_of
-from hpmoe.ranks.rendezvous import PROOF_S, WORLD, attend, check_answer, failed, meet
+from hpmoe.ranks.rendezvous import PROOF_S, WORLD, attend, await_kept, check_answer, failed, meet
 from hpmoe.support.errors import LaunchError, is_int
 
 TOLD_S = 1.0  # until others have told why a rank that cannot be reached has given up
@@ -235,8 +235,7 @@ class _Finder:
         while len(self.neighbours) + len(self.away) < len(self._names) - 1:
             self._check_connected()
             if (arrived := arrivals.next(AGAIN_S)) is not None:
-                with contextlib.suppress(GoneError):
-                    self._register(*arrived)
+                self._let_in(*arrived)
             if time.monotonic() > self._deadline:
                 missing = [r for r in range(len(self._names)) if r != self._rank and r not in (self.neighbours | self.away)]
                 raise failed(f"{self._names[missing[0]]} did not come to {self._names[self._rank]} in time", missing[0])
@@ -262,13 +261,20 @@ class _Finder:
             raise
         return _Greeting(int(rank), pid, files)
 
+    def _let_in(self, connection: socket.socket, greeting: _Greeting) -> None:
+        """Registers an arrival, unless its process has closed the connection or its rank is connected already."""
+        try:
+            await_kept(connection, self._deadline)
+            self._register(connection, greeting)
+        except GoneError:
+            for file in greeting.files:
+                os.close(file)
+            connection.close()
+
     def _register(self, connection: socket.socket, greeting: _Greeting) -> None:
         """Raises GoneError for a rank that is connected already."""
         rank, pid, files = greeting
         if rank in {self._rank, *self.neighbours, *self.away}:
-            for file in files:
-                os.close(file)
-            connection.close()
             raise GoneError("its greeting is that of another rank")
         if files:
             self.neighbours[rank] = connection

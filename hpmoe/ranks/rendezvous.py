@@ -135,9 +135,10 @@ def meet(point: Point, rank: int, names: Sequence[str], timeout: float) -> Meeti
 
 
 def attend(connection: socket.socket, listens: bool, deadline: float) -> None:
-    """Returns once the process at the other end has answered a question; both ends call this, the one that listens last.
+    """Waits until the process at the other end has answered a question; the end that listens answers last.
 
-    A process that repeats what a rank has said, and then is silent, does not count as the rank.
+    A process that repeats what a rank has said, and then is silent, does not count as the rank. The end that has connected
+    finally says that it keeps the connection: a listener that answers too late gets a second connection instead.
 
     Raises:
         GoneError: it does not answer.
@@ -152,6 +153,18 @@ def attend(connection: socket.socket, listens: bool, deadline: float) -> None:
             send(connection, {"answer": theirs.get("question")})
         elif receive(connection, deadline)[0].get("answer") != question:
             raise GoneError("it does not answer")
+    if not listens:
+        send(connection, {"kept": True})
+
+
+def await_kept(connection: socket.socket, deadline: float) -> None:
+    """Waits until the process that has connected keeps the connection.
+
+    Raises:
+        GoneError: the process has closed it, as one does that connects again, or says nothing before `deadline`.
+    """
+    if receive(connection, deadline)[0].get("kept") is not True:
+        raise GoneError("its connection is not kept")
 
 
 def _reach(point: Point, hello: Fields, name: str, deadline: float, timeout: float) -> socket.socket:
@@ -239,6 +252,11 @@ class Hub:
             if is_int(hello["ended"], 0, len(self.names) - 1):
                 self._fail(hello["fault"], hello["ended"])
             return
+        try:
+            await_kept(connection, self.deadline)
+        except GoneError:
+            connection.close()
+            return
         rank, connections = hello["rank"], [connection]
         if hello["version"] != self.hello["version"]:
             self._fail(f"rank {rank} has hpmoe {hello['version']}, and rank 0 has {self.hello['version']}", rank,
@@ -253,7 +271,7 @@ class Hub:
         """Raises on all: those who come later are told as well."""
         connections, words = [*self.found.values(), *more], {"fault": text, "rank": rank}
         if len(self.found) < len(self.names) - 1:
-            connections += [connection for connection, _ in self.arrivals.rest()]
+            connections += [_once_kept(connection) for connection, _ in self.arrivals.rest()]
             threading.Thread(target=_answer_all, daemon=True, args=(
                 self.arrivals, lambda: words, lambda: time.monotonic() > self.deadline)).start()
         try:
@@ -338,9 +356,16 @@ def answer(point: Point, fault_of: Callable[[], Fields], is_over: Callable[[], b
         time.sleep(5 * AGAIN_S)
 
 
+def _once_kept(connection: socket.socket) -> socket.socket:
+    """Returns a connection with nothing left to read: closing one with unread bytes may lose what was sent over TCP."""
+    with contextlib.suppress(GoneError):
+        await_kept(connection, time.monotonic() + PROOF_S)
+    return connection
+
+
 def _answer_all(arrivals: Arrivals[Fields], fault_of: Callable[[], Fields], is_over: Callable[[], bool]) -> None:
     with contextlib.closing(arrivals):
         while not is_over():
             if (arrived := arrivals.next(0.1)) is not None:
-                with arrived[0] as connection, contextlib.suppress(GoneError):
+                with _once_kept(arrived[0]) as connection, contextlib.suppress(GoneError):
                     send(connection, fault_of())

@@ -184,6 +184,53 @@ def test_a_silent_process_that_copies_a_ranks_hello_is_refused(run):
         assert on_threads(2, rank_of) == [2, 2]
 
 
+def give_up(connection, hello, files=()):
+    """Introduces a rank on a connection and closes it, as a rank does that has waited too long for the last answer."""
+    with connection:
+        messages.send(connection, hello, files=files)
+        if files:
+            messages.receive(connection, time.monotonic() + 10)
+        messages.send(connection, {"question": "0"})
+        question = messages.receive(connection, time.monotonic() + 10)[0]["question"]
+        messages.send(connection, {"answer": question})
+        messages.receive(connection, time.monotonic() + 10)
+
+
+@pytest.mark.parametrize("is_net", [False, True])
+def test_a_rank_that_gives_up_a_connection_meets(run, is_net):
+    point = NetPoint(run, free_address()) if is_net else HostPoint(run, "")
+
+    def rank_of(rank):
+        if rank == 1:
+            connection = listening(point)()
+            assert not point.stranger(connection, False, time.monotonic() + 10)
+            give_up(connection, {"rank": 1, "names": names_of(2), "version": rendezvous.__version__})
+        return size_of(meet(point, rank, names_of(2), 9))
+
+    assert on_threads(2, rank_of) == [2, 2]
+
+
+def test_a_rank_that_gives_up_a_connection_shares_files(run):
+    are_there = threading.Barrier(2)
+
+    def rank_of(rank):
+        def gather(what, data):
+            are_there.wait(10)
+            if rank == 1:
+                own = os.pidfd_open(os.getpid())
+                give_up(HostPoint(run, "group at rank 0", "").connect(5), {"rank": 1}, [own])
+                os.close(own)
+            return [b"", b""]
+
+        with contextlib.closing(connect(Place(run, "", ""), "group", gather, rank, names_of(2), 10)) as group, \
+                open(os.devnull) as file:
+            shared = group.share(file.fileno())
+            [os.close(each) for each in shared]
+        return len(shared)
+
+    assert on_threads(2, rank_of) == [2, 2]
+
+
 def test_ranks_connect_among_more_strangers_than_the_limit(run, monkeypatch):
     """MOST_UNPROVEN limits connections that have not been checked, so that strangers do not use up the open files."""
     monkeypatch.setattr("hpmoe.ranks.arrivals.MOST_UNPROVEN", 10)
