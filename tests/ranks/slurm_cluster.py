@@ -50,7 +50,8 @@ def find(name):
 
 def on_nodes(nodes, tasks, *command):
     """Returns the options and the command of an srun; nodes have a network and shared memory of their own."""
-    return ["--kill-on-bad-exit=0", "--overcommit", "-N", str(nodes), "-n", str(tasks), "--distribution=block",
+    return ["--kill-on-bad-exit=0", "--overcommit", f"--nodelist=127.0.0.[1-{nodes}]", "-n", str(tasks),
+            "--distribution=block",
             *(["bash", "-c", 'HPMOE_NODE=$SLURM_NODEID exec "$@"', "bash"] if nodes > 1 else []), *command]
 
 
@@ -70,6 +71,7 @@ def slurm_cluster(folder):
     configuration.write_text(CONFIGURATION.format(
         host=socket.gethostname().partition(".")[0], port=free_port(), ports=[free_port(), free_port()],
         user=getpass.getuser(), folder=folder, cpus=os.cpu_count()))
+    (folder / "mpi.conf").write_text(f"PMIxCliTmpDirBase={folder}\n")  # jobs of another cluster have the same numbers
     munge = [f"--{option}={folder}/munge/{option}" for option in ("socket", "pid-file", "log-file", "seed-file")]
     with contextlib.ExitStack() as daemons:
         def start(name, *arguments):
