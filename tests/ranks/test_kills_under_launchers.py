@@ -80,4 +80,8 @@ def test_survivors_name_the_killed_rank_under_srun(nodes, plugin, kill, cluster,
     if subprocess.run(probe, env={**os.environ, **cluster}, capture_output=True, timeout=60, check=False).returncode:
         pytest.skip(f"srun has no --mpi={plugin}: apt-get install libpmix-dev")
     causes = ["was killed by SIGKILL", "died"][:nodes]  # another host sees no signal
-    assert_survivors_name_it(["srun", f"--mpi={plugin}", *on_nodes(nodes, 3, *SCRIPT)], tmp_path, causes=causes, **cluster)
+    command = ["srun", f"--mpi={plugin}", *on_nodes(nodes, 3, *SCRIPT)]
+    try:
+        assert_survivors_name_it(command, tmp_path, causes=causes, **cluster)
+    finally:  # the job of a killed srun keeps its cores
+        subprocess.run(["scancel", "--me"], env={**os.environ, **cluster}, timeout=60, check=True)
