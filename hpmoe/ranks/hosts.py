@@ -92,16 +92,21 @@ class Group:
                 connection.close()
 
     def share(self, file: int) -> list[int]:
-        """Returns a descriptor of the file of each rank of this host; -1 for other ranks."""
+        """Returns a descriptor of the file of each rank of this host; -1 for other ranks.
+
+        Raises:
+            LaunchError: a rank is gone, or sends no file within `timeout`.
+        """
         files = [-1] * self.size
         files[self.rank] = os.dup(file)
-        for connection in self.neighbours.values():
-            send(connection, {}, files=[file])
-        for rank, connection in self.neighbours.items():
-            try:
+        rank = self.rank
+        try:
+            for rank, connection in self.neighbours.items():
+                send(connection, {}, files=[file])
+            for rank, connection in self.neighbours.items():
                 files[rank] = receive(connection, time.monotonic() + self.timeout)[2][0]
-            except OSError as error:
-                raise failed(f"{self.members[rank].name} is gone: {error}", rank) from None
+        except OSError as error:
+            raise failed(f"{self.members[rank].name} is gone: {error}", rank) from None
         return files
 
 

@@ -59,6 +59,24 @@ def test_all_meet_and_give_each_other_bytes_and_files(run, size):
     assert [os.read(file, 1) for file in groups[-1][2]] == [bytes([r]) for r in range(size)]
 
 
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_sharing_files_names_a_rank_that_is_gone(run, when):
+    def rank_of(rank):
+        _, group = meet_all(Launched("threads", rank, 2, run), names_of(2), 10)
+        with contextlib.closing(group):
+            if rank == 1:
+                if when == "while":
+                    messages.receive(group.neighbours[0], time.monotonic() + 10)
+                return ended.set()
+            if when == "before":
+                ended.wait(10)
+                select.select([group.neighbours[1]], [], [], 10)
+            group.share(0)
+
+    ended = threading.Event()
+    assert str(on_threads(2, rank_of)[0]).startswith("rank 1 is gone: ")
+
+
 def test_a_large_message_with_files_arrives_whole():
     ends = socket.socketpair()
     data = os.urandom(3_000_000)
