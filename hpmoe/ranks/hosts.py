@@ -99,15 +99,20 @@ class Group:
         """
         files = [-1] * self.size
         files[self.rank] = os.dup(file)
-        rank = self.rank
-        try:
-            for rank, connection in self.neighbours.items():
+        for rank, connection in self.neighbours.items():
+            with self._blaming(rank):
                 send(connection, {}, files=[file])
-            for rank, connection in self.neighbours.items():
+        for rank, connection in self.neighbours.items():
+            with self._blaming(rank):
                 files[rank] = receive(connection, time.monotonic() + self.timeout)[2][0]
-        except OSError as error:
-            raise failed(f"{self.members[rank].name} is gone: {error}", rank) from None
         return files
+
+    @contextlib.contextmanager
+    def _blaming(self, rank: int) -> Iterator[None]:
+        try:
+            yield
+        except GoneError as error:
+            raise failed(f"{self.members[rank].name} is gone: {error}", rank) from None
 
 
 def connect(place: Place, tag: str, gather: Gather, rank: int, names: Sequence[str], timeout: float,
