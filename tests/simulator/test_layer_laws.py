@@ -14,9 +14,9 @@ BETTER = {"memory.bytes_per_us": 1.25, "cube.flops_per_us": 1.25, "link.bytes_pe
           "l2.worker_bytes_per_us": 1.25, "vector.bytes_per_us": 1.25, "sync.poll_us": 0.5}
 LAYERS, SHARDS = 200, 4
 WITHIN = 1.03
-# Share of a shard's layers that may be off by more, and by how much at most. Tiles are chosen by a closed formula; the list
-# scheduler breaks ties by the numbers of ranks and experts.
-MOST_OFF, MOST = 0.12, 1.25
+# Share of a shard's layers that may be off by more, and by how much at most. Tiles are chosen by a closed formula. The order
+# of experts is fixed before the ids are known, so the busiest expert is computed early or late, depending on its number.
+MOST_OFF = {"better": (0.04, 1.08), "relabelled": (0.12, 1.15), "more tokens": (0.04, 1.08)}
 
 
 def sizes_of(rng):
@@ -60,6 +60,6 @@ def test_laws_hold_for_random_layers(shard):
         more = SimpleNamespace(**{**vars(o), "tokens": 1 + o.tokens * 5 // 4})
         added = sampled_ids(o.ep, more.tokens - o.tokens, o.top_k, o.experts, seed=seed + LAYERS)
         fewer.append(us / planned_us(more, np.concatenate([ids, added], axis=1), direction))
-    for what, ratios in (("better", better), ("relabelled", renamed), ("more tokens", fewer)):
+    for (what, (share, most)), ratios in zip(MOST_OFF.items(), (better, renamed, fewer), strict=True):
         found = np.array(ratios)
-        assert (found > WITHIN).mean() <= MOST_OFF and found.max() <= MOST, (what, np.sort(found)[-8:])
+        assert (found > WITHIN).mean() <= share and found.max() <= most, (what, np.sort(found)[-8:])
