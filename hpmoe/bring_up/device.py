@@ -31,23 +31,14 @@ class CheckFailed(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """Device that checks run on.
+    """Device that checks run on."""
 
-    Attributes:
-        target: of fuse_persistent.
-        machine: what kernels are planned for.
-        num_ranks: ranks that there are.
-        rank: this process's, where every rank is a process; None where all are of this one.
-        timeout: seconds without progress after which a launch fails.
-        is_small: whether sizes and repeat counts are small enough for an emulator to take only seconds.
-    """
-
-    target: str
-    machine: Machine
-    num_ranks: int = 1
-    rank: int | None = None
-    timeout: float = 60.0
-    is_small: bool = True
+    target: str  # of fuse_persistent
+    machine: Machine  # what kernels are planned for
+    num_ranks: int = 1  # ranks that there are
+    rank: int | None = None  # this process's, where every rank is a process; None where all are of this one
+    timeout: float = 60.0  # seconds without progress after which a launch fails
+    is_small: bool = True  # whether sizes and repeat counts are small enough for an emulator to take only seconds
 
     def bind(self, f: Function, ranks: int = 1, tile: tuple[int, int] = (16, 32),
              before: Function | None = None, blocks: int = 1, nodes: int | None = None) -> Function:

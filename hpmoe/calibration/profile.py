@@ -73,9 +73,6 @@ def calibrate_by_profile(path: Path, machine: hpmoe.Machine, ep: int | None,
         path: of msprof's op_summary_*.csv, or of a framework's kernel_details.csv.
         machine: what it is like; an NPU.
         ep: ranks of exchanges, where the file does not say it.
-
-    Raises:
-        ArgumentError: the file is not of that form, or the machine no NPU.
     """
     check_argument(not machine.unified, "hpmoe calibrate", "machine", machine.name, "one of an NPU, which the profile is of")
     kernels = read_kernels(path)

@@ -46,18 +46,13 @@ class Fitted(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """A machine with fitted constants; which those are, and why the others are not.
-
-    Attributes:
-        begin_end_us: what the profiler counts of each kernel besides its work.
-        simulated: microseconds of each kernel on that machine, that included.
-    """
+    """A machine with fitted constants; which those are, and why the others are not."""
 
     machine: hpmoe.Machine
     fitted: list[Fitted]
     unfitted: dict[str, str]
-    begin_end_us: float
-    simulated: list[float]
+    begin_end_us: float  # what the profiler counts of each kernel besides its work
+    simulated: list[float]  # microseconds of each kernel on that machine, that included
 
 
 class _Point(NamedTuple):

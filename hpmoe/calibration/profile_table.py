@@ -62,12 +62,7 @@ class Kernel(NamedTuple):
 
 
 def read_kernels(path: Path) -> list[Kernel]:
-    """The kernels of a file, in the order of their starts.
-
-    Raises:
-        ArgumentError: it cannot be read, has no kernel or more than 2**20, lacks a column, or a value is not of its kind;
-            the text names the line and the column.
-    """
+    """The kernels of a file, in the order of their starts."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             kernels = [_kernel(row) for row in _rows(path, csv.reader(file, strict=True))]

@@ -82,12 +82,7 @@ def run(o: flags.FlagValues) -> int:
 
 
 def spreads_of(ranks: int, experts: int) -> list[int]:
-    """Numbers of ranks that hold all experts once: those that divide both, the largest first.
-
-    Example:
-        >>> spreads_of(64, 384)
-        [64, 32, 16, 8, 4, 2, 1]
-    """
+    """Numbers of ranks that hold all experts once: those that divide both, the largest first."""
     return [ep for ep in range(ranks, 0, -1) if ranks % ep == 0 and experts % ep == 0]
 
 

@@ -170,12 +170,7 @@ def check_picture(out: str | None) -> None:
 
 
 def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
-    """Returns `; did you mean x?` for the nearest of `known`, or nothing.
-
-    Example:
-        >>> did_you_mean("tokes", ["tokens", "top_k"], "--")
-        '; did you mean --tokens?'
-    """
+    """Returns `; did you mean x?` for the nearest of `known`, or nothing."""
     near = nearest(word, known)
     return f"; did you mean {prefix}{near}?" if near else ""
 

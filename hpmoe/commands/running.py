@@ -42,9 +42,6 @@ def run_command(who: str, command: ModuleType, args: Sequence[str]) -> int:
 
     Returns:
         The command's exit status: 0; 1 if the command found a fault.
-
-    Raises:
-        UsageError: a flag is unknown or has a wrong value.
     """
     values = define(command)
     options = parse(values, args, getattr(command, "POSITIONAL", ()))

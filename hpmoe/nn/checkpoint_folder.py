@@ -33,9 +33,6 @@ def open_arrays(who: str, source: str | os.PathLike[str] | Mapping[str, Array], 
     """Returns arrays whose names start with a prefix, by what follows it; opens only files that have some.
 
     Arrays beside the block, of BESIDE, follow "^".
-
-    Raises:
-        ArgumentError: the source is of another kind, files are missing or broken, or no name starts with the prefix.
     """
     parent = prefix[:-1].rpartition(".")[0]
     beside = [f"{parent}.{name}" if parent else name for name in BESIDE] if prefix else []
@@ -92,11 +89,7 @@ def names_of_folder(who: str, folder: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def read_index(who: str, folder: Path) -> tuple[dict[str, str], str | None]:
-    """Returns the file of each array, none if a folder has no index, and the stamp of the save that wrote them.
-
-    Raises:
-        ArgumentError: the index is malformed, names an array twice, or names a file outside of the folder.
-    """
+    """Returns the file of each array, none if a folder has no index, and the stamp of the save that wrote them."""
     path = folder / INDEX
     if not path.is_file():
         return {}, None
@@ -147,9 +140,6 @@ def add_files(who: str, folder: Path, groups: Mapping[str, Mapping[str, Stored]]
 
     Args:
         base: a folder whose other arrays and files are copied.
-
-    Raises:
-        ArgumentError: the folder has other files of a model, or some of the arrays from an earlier save, or it is the base.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder):

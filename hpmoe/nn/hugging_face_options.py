@@ -34,11 +34,7 @@ def name_of_activation(activation: Callable) -> str:
 
 
 def find_model(who: str, argument: str, name: object) -> ModelType:
-    """Returns the entry of a model type; that of "qwen3_vl_moe_text" is "qwen3_vl_moe".
-
-    Raises:
-        ArgumentError: the table has no such type, or lists it as refused.
-    """
+    """Returns the entry of a model type; that of "qwen3_vl_moe_text" is "qwen3_vl_moe"."""
     short = name.removesuffix("_text") if isinstance(name, str) else ""
     reason = next((why for kind, why in REFUSED.items() if short == kind), "")
     check_argument(not reason, who, argument, f"{name!r}, which no layer computes: {reason}", "another type")

@@ -77,10 +77,6 @@ def find_match(who: str, block: Block, arrays: Mapping[str, Stored], formats: It
     """Returns the Match of a checkpoint with the format that fits best, even if arrays are missing or unknown.
 
     `arrays` are those of the checkpoint, by name. `block` describes the layer. Errors begin with `who`.
-
-    Raises:
-        ArgumentError: formats that lay out the same arrays in different ways fit equally, or only the
-            checkpoint's experts, or only the layer's, have a gate.
     """
     found = [(_match(entries, block, arrays), entries) for entries in dict.fromkeys(formats)]
     match, entries = min(found, key=lambda pair: _faults(*pair, block, arrays))

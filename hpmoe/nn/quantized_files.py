@@ -72,13 +72,6 @@ def dequantized(arrays: Mapping[str, Stored]) -> dict[str, Stored]:
 
     An array that is read in part reads the scales of that part. Quantized arrays whose scales are missing, or have another
     shape, stay as they are.
-
-    Example:
-        >>> from hpmoe.nn.checkpoint_folder import open_arrays
-        >>> state = {"w": np.int8([[1, -2], [3, 4]]), "w_scale": np.float32([[0.5], [2.0]])}
-        >>> found = dequantized(open_arrays("example", state, ""))
-        >>> list(found), found["w"].read().tolist()
-        (['w'], [[0.5, -1.0], [6.0, 8.0]])
     """
     quantized = find_quantized(arrays)
     replaced = {name + suffix for name, array in quantized.items() for suffix in array.names}

@@ -25,25 +25,15 @@ E4M3_OF_FP4 = np.array([int(np.flatnonzero((E4M3 == x) & (np.signbit(E4M3) == np
 
 
 class Kept(NamedTuple):
-    """An array of a checkpoint that stays quantized.
+    """An array of a checkpoint that stays quantized."""
 
-    Attributes:
-        codes: int8, or the bytes of e4m3, in the layout of the checkpoint.
-        scales: one for each output column of `codes`, or for each `group` inputs of a column, in the same layout.
-        group: number of inputs of a column that share a scale; 0 if all inputs share one.
-    """
-
-    codes: Stored
-    scales: Stored
-    group: int
+    codes: Stored  # int8, or the bytes of e4m3, in the layout of the checkpoint
+    scales: Stored  # one for each output column of `codes`, or for each `group` inputs of a column, in the same layout
+    group: int  # number of inputs of a column that share a scale; 0 if all inputs share one
 
 
 def _kept(who: str, name: str, array: Quantized, transposed: bool) -> Kept:
-    """Returns an array as a layer keeps it; inputs are its last axis if `transposed`.
-
-    Raises:
-        ArgumentError: `hpmoe.grouped_matmul` takes no such scales.
-    """
+    """Returns an array as a layer keeps it; inputs are its last axis if `transposed`."""
     if array.kind == "mxfp4" and not transposed:
         return _of_mxfp4(array)
     check_argument(transposed, who, "keep_quantized", f"True, and {name} has scales of its inputs",
@@ -70,11 +60,7 @@ def _of_mxfp4(array: Quantized) -> Kept:
 
 def kept_weights(who: str, layer: nn.Cell, quantized: Mapping[str, Quantized], places: Mapping[str, Place]
                  ) -> dict[str, Kept]:
-    """Returns the arrays of experts' weights of a checkpoint, by name, as a layer keeps them.
-
-    Raises:
-        ArgumentError: the layer holds shards of experts, or is no MoELayer, or a weight cannot be kept.
-    """
+    """Returns the arrays of experts' weights of a checkpoint, by name, as a layer keeps them."""
     mesh = getattr(layer, "mesh", None)
     check_argument(isinstance(layer, MoELayer) and (mesh is None or mesh.tp == 1), who, "keep_quantized",
                    f"True for a {type(layer).__name__}{'' if mesh is None else f' on {mesh}'}",

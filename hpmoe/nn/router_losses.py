@@ -28,10 +28,6 @@ class Losses:
 
         Args:
             is_real: None, or [T, 1], 1 for tokens that count and 0 for others.
-
-        Returns:
-            n [E], the number of (token, expert) that may be chosen, sum_t p_ti [E] and sum_t logsumexp(z_t)^2; by sequence,
-            the numbers of tokens and of sequences, the sum of the losses of sequences, and sum_t logsumexp(z_t)^2.
         """
         if self.by_sequence:
             loss, num_sequences_here = sequence_sums(logits, self.top_k, num_sequences, score, is_real)

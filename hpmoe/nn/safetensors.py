@@ -52,9 +52,6 @@ def open_file(who: str, path: Path, save: str | None = None) -> dict[str, Stored
 
     The safetensors library validates the table: offsets, sizes, dtypes, and that the arrays fill the file. `save` is the
     id of the save in the index of the folder, which the file must have, too; None accepts any. Errors begin with `who`.
-
-    Raises:
-        ArgumentError: the file is missing, is not a safetensors file, names an array twice, or has another id than `save`.
     """
     check_argument(path.is_file(), who, "folder_or_state", f"one without the file {path}", "a folder with all its files")
     try:

@@ -73,11 +73,7 @@ def new_save() -> str:
 
 
 def write_file(who: str, folder: Path, place: Place, save: str, rank: int, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes a file under another name first, so that no file is ever half of one, and removes what earlier writes left.
-
-    Raises:
-        ArgumentError: the folder cannot be written to, or is full.
-    """
+    """Writes a file under another name first, so that no file is ever half of one, and removes what earlier writes left."""
     is_copy = rank != place.rank
     on = f".copy_on_{place.rank:05}" if is_copy else ""
     path = folder / f"rank_{rank:05}_of_{place.mesh.num_ranks:05}{on}.ckpt"

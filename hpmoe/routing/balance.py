@@ -28,10 +28,6 @@ def place_replicas(loads: Sequence[float] | np.ndarray, *, ep_size: int, replica
         replicas: slots for copies on each rank; never more than there are experts of other ranks.
         min_load: what a copy must take at least to be made, in the unit of the loads; never less than 1/64 of a mean rank.
 
-    Raises:
-        ArgumentError: loads are negative or not numbers, or do not divide over the ranks; replicas is not a positive int, or
-            min_load is not a number.
-
     Example:
         >>> place_replicas([6, 2, 0, 0], ep_size=2)
         Placement(num_experts=4, experts=((-1,), (0,)), shares=((0,), (43691,)))

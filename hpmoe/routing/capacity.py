@@ -27,15 +27,10 @@ def stable_order(ids: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Capacity:
-    """Limit of each expert's entries from each rank, and the policy for the rest; a rank decides from its own tokens.
+    """Limit of each expert's entries from each rank, and the policy for the rest; a rank decides from its own tokens."""
 
-    Attributes:
-        factor: capacity_factor.
-        policy: "error", "position" or "probs".
-    """
-
-    factor: float
-    policy: str
+    factor: float  # capacity_factor
+    policy: str  # "error", "position" or "probs"
 
     @property
     def drops(self) -> bool:
@@ -102,11 +97,7 @@ def chosen_counts(ids: np.ndarray, num_experts: int) -> np.ndarray:
 
 
 def kept_counts(ids: np.ndarray, num_experts: int, capacity: Capacity | None, rank: int = 0, ep_size: int = 1) -> np.ndarray:
-    """Returns the number of a rank's entries that each expert takes, [num_experts]; `ids` [tokens, top_k].
-
-    Raises:
-        ArgumentError: an expert is over its capacity and nothing may be dropped.
-    """
+    """Returns the number of a rank's entries that each expert takes, [num_experts]; `ids` [tokens, top_k]."""
     counts = chosen_counts(ids, num_experts)
     if capacity is None:
         return counts

@@ -31,9 +31,6 @@ def workload_ids(name: str, ep_size: int, num_tokens: int, top_k: int, num_exper
     Returns:
         [ep, T, K] int32, distinct experts for each token.
 
-    Raises:
-        ArgumentError: no such workload.
-
     Example:
         >>> [np.bincount(workload_ids(w, 4, 64, 2, 8).reshape(-1), minlength=8).max().item() for w in ("W0", "W5")]
         [64, 136]
@@ -67,10 +64,6 @@ def recorded_ids(path: str | os.PathLike[str], ep_size: int, num_tokens: int, to
 
     Returns:
         [ep, T, K] int32.
-
-    Raises:
-        ArgumentError: the file cannot be read, has too few tokens, another K, ids that are no experts, or that repeat one
-            for a token.
     """
     who, file = "recorded_ids", str(Path(path))
     try:

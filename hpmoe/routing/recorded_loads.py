@@ -26,9 +26,6 @@ def ids_of_loads(loads: np.ndarray, ep_size: int, num_tokens: int, top_k: int, s
         ep_size, num_tokens, top_k: ranks, tokens of each rank and choices of each token.
         seed: of the draws.
 
-    Raises:
-        ArgumentError: loads are negative, or fewer experts than top_k have any.
-
     Example:
         >>> ids = ids_of_loads(np.array([6, 2, 1, 1]), ep_size=1, num_tokens=1000, top_k=1)
         >>> np.bincount(ids.ravel()).tolist()
@@ -76,9 +73,6 @@ def ids_of_file(path: str | os.PathLike[str], ep_size: int, num_tokens: int, top
         ep_size, num_tokens, top_k, num_experts: sizes of the layer.
         seed: of what is drawn.
         layer, step: which loads or ids are meant, if a file has those of several layers or steps.
-
-    Raises:
-        ArgumentError: the file cannot be read, is of other sizes, or has several layers and `layer` is not given.
     """
     file = Path(path)
     if file.suffix == ".json" or (array := _array_of(file)).shape[-1:] == (num_experts,) != (top_k,):

@@ -12,18 +12,12 @@ from hpmoe.routing.routing import Routing
 @dataclasses.dataclass(frozen=True, eq=False)
 class RelayedRows:
     """The rows of a routing, as their relays see them: entry i of a relay is choice i % top_k of row i // top_k that it has.
-
-    Attributes:
-        source_of_row: for each rank, the relay that each received row comes from.
-        entry_of_row: for each rank, which of its entries each received row is.
-        kept: for each relay, which of its entries have a row in its node.
-        top_k: entries of a token.
     """
 
-    source_of_row: tuple[np.ndarray, ...]
-    entry_of_row: tuple[np.ndarray, ...]
-    kept: tuple[np.ndarray, ...]
-    top_k: int
+    source_of_row: tuple[np.ndarray, ...]  # for each rank, the relay that each received row comes from
+    entry_of_row: tuple[np.ndarray, ...]  # for each rank, which of its entries each received row is
+    kept: tuple[np.ndarray, ...]  # for each relay, which of its entries have a row in its node
+    top_k: int  # entries of a token
 
     @staticmethod
     def of(routing: Routing, relays: Routing) -> RelayedRows:

@@ -181,9 +181,6 @@ def make_routing(kind: ByIds, topk_ids: PerRank, num_tokens: Sequence[int] | Non
         topk_weights: for each rank, [tokens, choices]; read if they decide what is dropped.
         sort: which entry comes where in a stable sort of ids.
 
-    Raises:
-        ArgumentError: an expert is over its capacity and nothing may be dropped, or a weight that decides is not a number.
-
     Example:
         >>> from hpmoe.routing.kinds.direct import Direct
         >>> kind = Direct(ep_size=1, num_tokens=2, num_choices=2, num_model_experts=3)

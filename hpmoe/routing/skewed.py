@@ -19,9 +19,6 @@ def skewed_ids(name: str, ep_size: int, num_tokens: int, top_k: int, num_experts
     Returns:
         [ep, T, K] int32.
 
-    Raises:
-        ArgumentError: there is none of that name, or half of the ranks have fewer than top_k experts.
-
     Example:
         >>> for name in SKEWS:
         ...     print(np.bincount(skewed_ids(name, 2, 200, 2, 8).reshape(-1), minlength=8).tolist())

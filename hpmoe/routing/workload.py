@@ -34,9 +34,6 @@ def imbalanced_ids(ep_size: int, num_tokens: int, top_k: int, num_experts: int, 
     Returns:
         [ep, T, K] int32, distinct experts for each token.
 
-    Raises:
-        ArgumentError: no routing is that imbalanced.
-
     Example:
         >>> ids = imbalanced_ids(4, 100, 2, 16, imbalance=1.5)
         >>> (np.bincount(ids.reshape(-1) // 4).max() / np.bincount(ids.reshape(-1) // 4).mean()).round(2)

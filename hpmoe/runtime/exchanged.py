@@ -93,9 +93,6 @@ def agreed(function: Function, given: Arguments, told: Sequence[bytes], own: int
         given: the arguments of this rank.
         told: `as_told` of each rank.
         own, first: the index of this rank in `told`, and the number of the first rank.
-
-    Raises:
-        ArgumentError: two ranks have arrays of different shapes, of which none is empty.
     """
     ranks: list[Sizes] = [ast.literal_eval(data.decode()) for data in told]
     if len(set(map(len, ranks))) > 1:

@@ -79,21 +79,13 @@ RouteKey = tuple[PyTree, ...]  # its ids and weights, then names and values of i
 Counted = dict[RouteKey, list[int]]  # received rows of each rank
 
 class PlannedRoute(NamedTuple):
-    """A route of a program.
+    """A route of a program."""
 
-    Attributes:
-        key: what it is in the forward and in the backward program: its ids and weights, and its options.
-        aval: of the route.
-        ids: which input of the program its ids are, also in another shape; None where they are computed.
-        weights: which one its weights are, where it reads any.
-        source: the user's line that makes it.
-    """
-
-    key: RouteKey
-    aval: RouteAval
-    ids: int | None
-    weights: int | None
-    source: str
+    key: RouteKey  # what it is in the forward and in the backward program: its ids and weights, and its options
+    aval: RouteAval  # of the route
+    ids: int | None  # which input of the program its ids are, also in another shape; None where they are computed
+    weights: int | None  # which one its weights are, where it reads any
+    source: str  # the user's line that makes it
 
 
 @remembered
@@ -156,11 +148,7 @@ def _origin(maker: Equation | None, source: str) -> str:
 
 
 def planned_rows(program: Program, received: Received) -> dict[RouteKey, PlannedRows]:
-    """The rows that each route of a program is planned for; any number of rows, if the received rows are not known.
-
-    Raises:
-        ArgumentError: a rank receives more rows than rank_capacity_factor allows.
-    """
+    """The rows that each route of a program is planned for; any number of rows, if the received rows are not known."""
     planned = {}
     for route, rows in zip(routes_of(program), received, strict=True):
         if rows is not None:

@@ -65,11 +65,7 @@ class Plans:
         return CacheInfo(self._hits, self._misses, len(self._plans), self._plans.num_bytes, self._plans.most_bytes)
 
     def trace(self, given: Arguments) -> Traced:
-        """The Program for these shapes, traced once.
-
-        Raises:
-            ArgumentError: the rank axis of an array is not the number of ranks.
-        """
+        """The Program for these shapes, traced once."""
         # 1, 1.0 and True are equal and may trace differently; a closed-over scalar is no constant under a gradient.
         key = (given.tree, takes_gradient(), *[(x.shape, _lowercase(x.dtype)) if is_array else (type(x), x)
                                                for x, is_array in zip(given.leaves, given.is_array, strict=True)])

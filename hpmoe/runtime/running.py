@@ -185,12 +185,7 @@ def _flow_of(ir: AnyIR) -> Taskflow:
 
 
 def _checked_tensors(program: Program, arrays: Sequence[Tensor | ShapeDtypeStruct]) -> list[Tensor]:
-    """The values of the program's inputs: arguments, then captures.
-
-    Raises:
-        ArgumentError: an argument is a ShapeDtypeStruct; or a main gradient, which the backward pass writes, shares memory
-            with an argument.
-    """
+    """The values of the program's inputs: arguments, then captures."""
     for name, x in zip(program.input_names, arrays, strict=False):
         if isinstance(x, ShapeDtypeStruct):  # the text of a tensor would be of its values
             check_argument(False, program.name, name, f"{x!r}, an hpmoe.ShapeDtypeStruct",

@@ -18,19 +18,12 @@ from hpmoe.support.trees import Function, PyTree
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:
-    """One rewrite of a chain and the options that it runs with.
+    """One rewrite of a chain and the options that it runs with."""
 
-    Attributes:
-        rewrite: the rewrite.
-        options: by name.
-        target: what runs the kernels that it makes; None if it makes no kernels.
-        keeps_plans: True if plans of these kernels are kept from one process to the next.
-    """
-
-    rewrite: Rewrite
-    options: Mapping[str, PyTree]
-    target: Target | None = None
-    keeps_plans: bool = False
+    rewrite: Rewrite  # the rewrite
+    options: Mapping[str, PyTree]  # by name
+    target: Target | None = None  # what runs the kernels that it makes; None if it makes no kernels
+    keeps_plans: bool = False  # True if plans of these kernels are kept from one process to the next
 
     def apply_to(self, ir: AnyIR) -> AnyIR:
         return self.rewrite.apply_to(ir, **self.options)
@@ -55,15 +48,10 @@ def applied(steps: Iterable[Step], ir: AnyIR) -> AnyIR:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Staged:
-    """A plain function and the steps of the chain that its IR goes through.
+    """A plain function and the steps of the chain that its IR goes through."""
 
-    Attributes:
-        function: plain.
-        steps: innermost first; none of a plain function.
-    """
-
-    function: Function
-    steps: tuple[Step, ...] = ()
+    function: Function  # plain
+    steps: tuple[Step, ...] = ()  # innermost first; none of a plain function
 
     def then(self, step: Step) -> Staged:
         return Staged(self.function, (*self.steps, step))

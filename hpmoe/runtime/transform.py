@@ -95,15 +95,10 @@ class Transform(Rewrite):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curried:
-    """A transform with options that are given before the function: what a transform called with options alone returns.
+    """A transform with options that are given before the function: what a transform called with options alone returns."""
 
-    Attributes:
-        transform: called with a function, and further options or others instead, it has these as well.
-        options: by name.
-    """
-
-    transform: Transform
-    options: Mapping[str, object]
+    transform: Transform  # called with a function, and further options or others instead, it has these as well
+    options: Mapping[str, object]  # by name
 
     @property
     def __name__(self) -> str:

@@ -15,12 +15,7 @@ LENGTH_BYTES = 8  # of the length of the JSON
 
 
 def to_bytes(arrays: Sequence[np.ndarray]) -> bytes:
-    """Returns arrays as bytes.
-
-    Example:
-        >>> [a.tolist() for a in from_bytes(to_bytes([np.float32([[1, 2]]), np.int32(3)]))]
-        [[[1.0, 2.0]], 3]
-    """
+    """Returns arrays as bytes."""
     wholes = [np.asarray(a) for a in arrays]
     head = json.dumps([[dtype_name(a.dtype), a.shape] for a in wholes]).encode()
     return b"".join([len(head).to_bytes(LENGTH_BYTES, "little"), head, *(a.tobytes() for a in wholes)])

@@ -27,33 +27,17 @@ _NAMES = {dtype: name for name, dtype in _NUMPY.items()}
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """The NumPy dtype of a name; bfloat16 is MindSpore's, of two bytes, converting to and from float32 with astype.
-
-    Example:
-        >>> numpy_dtype("float16"), numpy_dtype("bfloat16").itemsize
-        (dtype('float16'), 2)
-    """
+    """The NumPy dtype of a name; bfloat16 is MindSpore's, of two bytes, converting to and from float32 with astype."""
     return _NUMPY.get(name) or np.dtype(name)
 
 
 def dtype_name(dtype: np.dtype) -> str:
-    """The inverse of numpy_dtype; a dtype without a name here gives NumPy's own text for it.
-
-    Example:
-        >>> dtype_name(numpy_dtype("bfloat16"))
-        'bfloat16'
-    """
+    """The inverse of numpy_dtype; a dtype without a name here gives NumPy's own text for it."""
     return _NAMES.get(dtype, str(dtype))
 
 
 def name_of_dtype(dtype: object) -> str | None:
-    """The name of a dtype of MindSpore or of NumPy, or None for what is neither.
-
-    Example:
-        >>> import mindspore as ms
-        >>> name_of_dtype(ms.bfloat16), name_of_dtype(np.float32), name_of_dtype(3)
-        ('bfloat16', 'float32', None)
-    """
+    """The name of a dtype of MindSpore or of NumPy, or None for what is neither."""
     if isinstance(dtype, np.dtype) or (isinstance(dtype, type) and issubclass(dtype, (np.generic, bool))):
         return dtype_name(np.dtype(dtype))
     name = str(dtype).lower()
@@ -66,10 +50,6 @@ def storage_dtype(name: str) -> str:
 
     Dtypes that tile tasks compute with are stored unchanged, and int8, which only quantised weights have, as "uint8". All
     others are stored as "float32": bool values as 0.0 or 1.0; no task computes with the rest.
-
-    Example:
-        >>> storage_dtype("bool"), storage_dtype("bfloat16"), storage_dtype("float64"), storage_dtype("int8")
-        ('float32', 'bfloat16', 'float32', 'uint8')
     """
     return BYTES if name == "int8" else name if name in (*FLOATS, *INTEGERS, BYTES) else "float32"
 
@@ -84,12 +64,7 @@ def stored(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def widen(array: np.ndarray) -> np.ndarray:
-    """Converts a half-precision array to float32; returns any other array unchanged.
-
-    Example:
-        >>> widen(np.ones(2, np.float16)).dtype, widen(np.ones(2, np.int32)).dtype
-        (dtype('float32'), dtype('int32'))
-    """
+    """Converts a half-precision array to float32; returns any other array unchanged."""
     return array.astype(np.float32) if _NAMES.get(array.dtype) in HALVES else array
 
 

@@ -113,14 +113,7 @@ class LaunchError(RuntimeError):
 
 
 def check_argument(condition: bool, who: str, argument: str, got: object, expected: str, hint: str = "") -> None:
-    """Raises ArgumentError unless `condition` holds.
-
-    Example:
-        >>> check_argument(False, "hpmoe.Mesh", "ep", 0, "a positive int")
-        Traceback (most recent call last):
-        ...
-        hpmoe.ArgumentError: hpmoe.Mesh: ep is 0; it must be a positive int.
-    """
+    """Raises ArgumentError unless `condition` holds."""
     if not condition:
         is_plural = " and " in argument or argument.endswith(("operands", "dtypes"))
         are, they = ("are", "they") if is_plural else ("is", "it")
@@ -143,36 +136,19 @@ def _shortened(text: str) -> str:
 
 
 def kind_of(x: object) -> str:
-    """Returns the type of a value with an article and the package of another library.
-
-    Example:
-        >>> kind_of(np.ones(2)), kind_of([1.0])
-        ('a numpy.ndarray', 'a list')
-    """
+    """Returns the type of a value with an article and the package of another library."""
     package = type(x).__module__.partition(".")[0]
     return f"a {type(x).__name__}" if package in ("builtins", "hpmoe") else f"a {package}.{type(x).__name__}"
 
 
 def tensor_advice(name: str, x: object) -> str:
-    """Returns how to make a Tensor of an array of another library; nothing for other values.
-
-    Example:
-        >>> tensor_advice("x", np.ones(2))
-        'Write mindspore.Tensor(numpy.asarray(x)).'
-    """
+    """Returns how to make a Tensor of an array of another library; nothing for other values."""
     is_foreign = hasattr(x, "__array__") and type(x).__module__.partition(".")[0] not in ("mindspore", "hpmoe")
     return f"Write mindspore.Tensor(numpy.asarray({name}))." if is_foreign else ""
 
 
 def check_flags(who: str, **flags: object) -> None:
-    """Raises ArgumentError unless all are True or False.
-
-    Example:
-        >>> check_flags("hpmoe.cpu", calibrated="no")
-        Traceback (most recent call last):
-        ...
-        hpmoe.ArgumentError: hpmoe.cpu: calibrated is 'no'; it must be True or False.
-    """
+    """Raises ArgumentError unless all are True or False."""
     for name, flag in flags.items():
         check_argument(isinstance(flag, bool), who, name, repr(flag), "True or False")
 
@@ -216,14 +192,7 @@ def is_name(value: object, names: Iterable[str]) -> TypeGuard[str]:
 
 
 def call_user(who: str, what: str, function: Function, *args: object) -> PyTree:
-    """Calls a user's function. Raises TransformError from its error, or MemoryError from a MemoryError.
-
-    Example:
-        >>> call_user("overlap_comm", "order", lambda rank: [][rank], 0)
-        Traceback (most recent call last):
-        ...
-        hpmoe.TransformError: overlap_comm: order <lambda> raised IndexError: list index out of range
-    """
+    """Calls a user's function. Raises TransformError from its error, or MemoryError from a MemoryError."""
     try:
         return function(*args)
     except Exception as error:

@@ -41,12 +41,7 @@ def forget_peak() -> None:
 
 
 def status_kib(field: str) -> int:
-    """Returns a field of /proc/self/status in KiB.
-
-    Example:
-        >>> 0 < status_kib("VmRSS") <= status_kib("VmHWM")
-        True
-    """
+    """Returns a field of /proc/self/status in KiB."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(field + ":"))
 

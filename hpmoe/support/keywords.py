@@ -18,25 +18,13 @@ SHOWN = 240  # characters of a list of arguments
 
 
 def nearest(word: str, known: Collection[str]) -> str | None:
-    """Returns the known word that a misspelt one means, or None.
-
-    Example:
-        >>> nearest("tokes", ["tokens", "top_k"]), nearest("ep", ["ep_size", "node_size"]), nearest("color", ["ep_size"])
-        ('tokens', 'ep_size', None)
-    """
+    """Returns the known word that a misspelt one means, or None."""
     containing = [name for name in known if word in re.split("[_-]", name)]
     return next(iter(containing if len(containing) == 1 else difflib.get_close_matches(word, known, n=1)), None)
 
 
 def check_keywords(who: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Raises TypeError for the first keyword that is not known, with the nearest one that is.
-
-    Example:
-        >>> check_keywords("hpmoe.Mesh", ["epp"], ["ep", "nodes"])
-        Traceback (most recent call last):
-        ...
-        TypeError: hpmoe.Mesh: got an unexpected keyword argument 'epp'; did you mean 'ep'?
-    """
+    """Raises TypeError for the first keyword that is not known, with the nearest one that is."""
     for keyword in given:
         if keyword not in known:
             near = nearest(keyword, known)

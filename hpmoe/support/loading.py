@@ -57,14 +57,7 @@ def load_library(path: Path, version_name: str, version: int, signatures: Signat
 
 
 def array_at(start: int, shape: tuple[int, ...], dtype: np.dtype, owner: object) -> np.ndarray:
-    """Returns the array that begins at an address, C-contiguous and writable. The array keeps `owner` alive.
-
-    Example:
-        >>> whole = np.arange(6.0)
-        >>> array_at(address(whole), (2, 2), whole.dtype, whole)
-        array([[0., 1.],
-               [2., 3.]])
-    """
+    """Returns the array that begins at an address, C-contiguous and writable. The array keeps `owner` alive."""
     memory = _memory_of(math.prod(shape) * dtype.itemsize).from_address(start)
     vars(memory)["owner"] = owner
     return np.ndarray(shape, dtype, memoryview(memory))

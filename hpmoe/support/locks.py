@@ -21,13 +21,7 @@ _LOCKS: weakref.WeakSet[Any] = weakref.WeakSet()  # of locks, of whose reset aft
 
 
 def new_lock() -> Lock:
-    """A lock that its thread may take again, as a signal's handler does that makes a call in the midst of another.
-
-    Example:
-        >>> lock = new_lock()
-        >>> with lock, lock:
-        ...     pass
-    """
+    """A lock that its thread may take again, as a signal's handler does that makes a call in the midst of another."""
     lock = threading.RLock()
     _LOCKS.add(lock)
     return lock

@@ -142,19 +142,12 @@ def _distinct(routings: Sequence[str | Draw], has_routes: bool, mesh: Mesh | Non
 
 @dataclasses.dataclass(frozen=True)
 class _Case:
-    """Arguments, and what must be computed of them.
+    """Arguments, and what must be computed of them."""
 
-    Attributes:
-        inputs: as a call takes them.
-        args: the arrays among them, of each rank.
-        values: results and gradients.
-        cotangents: of each rank, what gradients are taken of; empty if they are not compared.
-    """
-
-    inputs: Inputs
-    args: Arrays
-    values: Values
-    cotangents: Arrays
+    inputs: Inputs  # as a call takes them
+    args: Arrays  # the arrays among them, of each rank
+    values: Values  # results and gradients
+    cotangents: Arrays  # of each rank, what gradients are taken of; empty if they are not compared
 
 
 class _Check:

@@ -49,10 +49,6 @@ class CriticalPath(NotebookText):
     The task that ended last began when its wait ended or, where it did not have to wait, when its worker had done the task
     before it. A wait ends by the signal of another task, on this rank or another one, and that task began in turn ... .
 
-    Attributes:
-        line: the run.
-        steps: the pieces, in order of time.
-
     Example:
         >>> import hpmoe
         >>> f = hpmoe.tile_partition(lambda x, w: hpmoe.swiglu(x @ w), rows=128, cols=256)
@@ -62,8 +58,8 @@ class CriticalPath(NotebookText):
         [('body', 0), ('signal', 2), ('body', 2)]
     """
 
-    line: Run
-    steps: tuple[Step, ...]
+    line: Run  # the run
+    steps: tuple[Step, ...]  # the pieces, in order of time
 
     def shares(self) -> dict[str, float]:
         """Microseconds on the path by tile operation, and as "signals", "events" and "between tasks"; the longest first."""

@@ -10,19 +10,12 @@ from hpmoe.ir.taskflow import Taskflow, TileOp
 
 
 class Kind(NamedTuple):
-    """A kind of work.
+    """A kind of work."""
 
-    Attributes:
-        name: the entry of a legend.
-        letter: the character of a text.
-        color: of the palette of Okabe and Ito, which people with a colour vision deficiency can tell apart.
-        trace_color: the nearest colour name of the Chrome trace format.
-    """
-
-    name: str
-    letter: str
-    color: str
-    trace_color: str
+    name: str  # the entry of a legend
+    letter: str  # the character of a text
+    color: str  # of the palette of Okabe and Ito, which people with a colour vision deficiency can tell apart
+    trace_color: str  # the nearest colour name of the Chrome trace format
 
 
 DISPATCH = Kind("dispatch", "D", "#0072b2", "rail_response")

@@ -30,11 +30,7 @@ def busy_share(line: Run, queues: range, edges: np.ndarray) -> np.ndarray:
 
 
 def most_of(line: Run, width: int, ranks: list[int] | range | None = None) -> np.ndarray:
-    """Returns the kind of work that each worker did most of in each of `width` equal parts of the span.
-
-    Returns:
-        Indices into KINDS, [ranks, num_queues, width] int.
-    """
+    """Returns the kind of work that each worker did most of in each of `width` equal parts of the span."""
     flow = line.flow
     ranks = range(flow.ep_size) if ranks is None else ranks
     edges = np.linspace(0.0, line.span, width + 1)

@@ -176,12 +176,7 @@ def rows_of(flow: Taskflow) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def format_us(us: float) -> str:
-    """A time with three digits and its unit.
-
-    Example:
-        >>> [format_us(t) for t in (0.5, 12.34, 4567.0, 2345678.0)]
-        ['0.5 us', '12.3 us', '4.57 ms', '2.35 s']
-    """
+    """A time with three digits and its unit."""
     if us < 1e3:
         return f"{us:.1f} us"
     value, unit = (us / 1e3, "ms") if us < 1e6 else (us / 1e6, "s")
@@ -207,12 +202,7 @@ def units(machine: Machine) -> dict[str, range]:
 
 
 def unit_label(unit: str, count: int) -> str:
-    """The workers of a unit as a chart names them.
-
-    Example:
-        >>> unit_label("aic", 24), unit_label("worker", 1)
-        ('AIC 0..23', 'worker 0')
-    """
+    """The workers of a unit as a chart names them."""
     return f"{unit if unit == 'worker' else unit.upper()} 0{f'..{count - 1}' if count > 1 else ''}"
 
 

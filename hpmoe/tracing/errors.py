@@ -49,14 +49,7 @@ def user_source() -> str:
 
 
 def not_traceable(what: str, why: str, instead: str, source: str | None = None) -> TraceError:
-    """The error for `what`; every error of a trace has this form.
-
-    Example:
-        >>> print(not_traceable("bool(f32[4])", "its value is not known", "mint.where", source="layer.py:3"))
-        bool(f32[4]) is not traceable: its value is not known
-          at layer.py:3
-          write instead: mint.where
-    """
+    """The error for `what`; every error of a trace has this form."""
     return TraceError(f"{what} is not traceable: {why}\n  at {user_source() if source is None else source}\n"
                       f"  write instead: {instead}")
 

@@ -64,14 +64,10 @@ class RouteKind(Sizes):
     """A way to route rows: by ids of experts (Direct, Sharded, Replicated) or over stops (Deduplicated, Hierarchical).
 
     Kinds are frozen dataclasses, compared by value.
-
-    Attributes:
-        by_ids: the kind by ids of experts: the kind itself, or the one to whose ranks tokens go.
-        is_of_tokens: whether a row stands for a token, not for an entry of a token.
     """
 
-    by_ids: ByIds
-    is_of_tokens: bool = False
+    by_ids: ByIds  # the kind by ids of experts: the kind itself, or the one to whose ranks tokens go
+    is_of_tokens: bool = False  # whether a row stands for a token, not for an entry of a token
 
     @functools.cached_property
     def stops(self) -> np.ndarray:
@@ -218,11 +214,7 @@ class ByIds(RouteKind, abc.ABC):
 
     @abc.abstractmethod
     def counts(self, rank: int, ids: np.ndarray) -> np.ndarray:
-        """Entries of a rank for each expert or copy, [ep_size * num_local_experts]; `ids` are [tokens, choices].
-
-        Raises:
-            ArgumentError: an expert is over its capacity and nothing may be dropped.
-        """
+        """Entries of a rank for each expert or copy, [ep_size * num_local_experts]; `ids` are [tokens, choices]."""
 
     @abc.abstractmethod
     def kept(self, rank: int, ids: np.ndarray, weights: np.ndarray | None, sort: Sort) -> np.ndarray:
