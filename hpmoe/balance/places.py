@@ -28,12 +28,8 @@ def experts_at(who: str, places: Parameter) -> np.ndarray:
 def keep_together(who: str, weights: Sequence[Parameter], places: Parameter, replaced: Callable[[str | None], None]) -> None:
     """Withdraws the places of moved experts when `set_data` replaces a weight, until `places` is set, too.
 
-    A checkpoint without places would otherwise put weights in their own order beside the places of moved experts. Loading
-    calls `set_data` of each Parameter of a Cell in order, and `places` follows the weights.
-
-    Args:
-        weights, places: the Parameters; both are given a method of their own.
-        replaced: receives the name of a weight that was set, and None when places are set.
+    A checkpoint without places would otherwise put weights in their own order beside the places of moved experts.
+    `replaced` receives the name of the weight that was set, and None when places are set.
     """
     def set_weight(weight: Parameter, value: Tensor) -> Tensor:
         is_moved = (places.asnumpy() != np.arange(places.shape[0])).any()

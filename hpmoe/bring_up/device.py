@@ -82,18 +82,11 @@ class Device:
 
     def compare(self, f: Function, inputs: Sequence[Arrays], *, grads: bool = False, exact: bool = False,
                 tolerance: float | None = None, **options: PyTree) -> float:
-        """Runs a function, and its gradients, and returns the largest difference from NumPy in float64.
+        """Runs a function of one rank's arrays, and its gradients, and returns the largest difference from NumPy in float64.
 
-        Args:
-            f: of one rank's arrays.
-            inputs: for each rank, its arrays.
-            grads: also compare the gradients of a sum of the output with random weights.
-            exact: whether the output must be the same numbers.
-            tolerance: of the largest number of an array; by default what the dtype of the first array allows.
-            options: of `bind`.
-
-        Raises:
-            CheckFailed: a number is farther off.
+        With `grads` the gradients of a sum of the output with random weights are compared, too. Numbers must be equal if
+        `exact`; otherwise `tolerance` is relative to the largest number of an array. `options` are those of `bind`. Raises
+        CheckFailed if a number is farther off.
         """
         ranks = len(inputs)
         program = _program(f, inputs)

@@ -27,12 +27,7 @@ SHAPES = tuple(
 
 
 class Case:
-    """A shape, its call and what its runs took.
-
-    Attributes:
-        shape: as in SHAPES.
-        runs: those of its call.
-    """
+    """A shape of SHAPES, its call and the runs of the call."""
 
     def __init__(self, shape: Fields, seed: int):
         self.shape = shape
@@ -58,10 +53,9 @@ class Case:
 
 
 def agreement(budget_s: float, progress: Callable[[str], None]) -> list[Fields]:
-    """A row for each shape, run in the very rounds in which the machine is measured: speed changes with the minutes.
+    """Returns a row for each shape, run in the rounds in which the machine is measured: its speed changes with the minutes.
 
-    Where a shape is off by more than LIMIT, machine and shapes are measured for as long once more, and all runs together
-    say by how much.
+    If a shape is off by more than LIMIT, machine and shapes are measured again, and all runs count together.
     """
     cases = []
     for i, shape in enumerate(SHAPES):

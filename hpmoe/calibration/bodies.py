@@ -45,12 +45,7 @@ def one_of_each(x: ms.Tensor, bias: ms.Tensor) -> tuple[ms.Tensor, ...]:
 
 
 class Subject:
-    """A function whose launches are timed.
-
-    Attributes:
-        ids: topk_ids of its routes, [1, T, K].
-        runs: those of the call.
-    """
+    """A function whose launches are timed: topk_ids of its routes, [1, T, K], and the runs of its call."""
 
     def __init__(self, make: Callable[[hpmoe.Machine], Callable[[], PyTree]], ids: np.ndarray | None = None):
         self.ids = ids

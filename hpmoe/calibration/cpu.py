@@ -29,11 +29,7 @@ NO_LIMIT = 1e9  # bytes a microsecond through private caches: the measured bodie
 
 
 class Measurement:
-    """Everything that is timed, in turn and round after round; the more rounds the better known.
-
-    Attributes:
-        yardstick: beside which runs are timed.
-    """
+    """Everything that is timed, in turn and round after round, beside a yardstick; more rounds are more precise."""
 
     def __init__(self, progress: Callable[[str], None], alongside: Sequence[Runs] = ()):
         """`progress` is told what goes on; the runs of `alongside` get a turn in each round too."""

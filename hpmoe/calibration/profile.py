@@ -67,12 +67,9 @@ class Calibrated(NamedTuple):
 
 def calibrate_by_profile(path: Path, machine: hpmoe.Machine, ep: int | None,
                          progress: Callable[[str], None]) -> Calibrated:
-    """A machine fitted to the kernels of a profile.
+    """Fits a machine, like `machine`, to a profile: msprof's op_summary_*.csv or a framework's kernel_details.csv.
 
-    Args:
-        path: of msprof's op_summary_*.csv, or of a framework's kernel_details.csv.
-        machine: what it is like; an NPU.
-        ep: ranks of exchanges, where the file does not say it.
+    `ep` is the number of ranks of exchanges if the file does not say it.
     """
     check_argument(not machine.unified, "hpmoe calibrate", "machine", machine.name, "one of an NPU, which the profile is of")
     kernels = read_kernels(path)

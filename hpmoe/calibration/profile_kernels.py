@@ -77,8 +77,7 @@ def timed_kernels(kernels: Sequence[Kernel], machine: hpmoe.Machine, ep: int | N
                   progress: Callable[[str], None]) -> tuple[list[Timed], list[Unused]]:
     """Divides the kernels of a profile into those that a machine is fitted to and the others.
 
-    Args:
-        ep: ranks of exchanges; None where the file says so itself, by the counts that a dispatch puts out.
+    `ep` is the number of ranks of exchanges; None if the counts that a dispatch puts out say so.
     """
     groups: dict[tuple, list[Kernel]] = collections.defaultdict(list)
     made: dict[str, set[Shape]] = collections.defaultdict(set)  # by the kernel before in each stream

@@ -71,11 +71,7 @@ class Run:
 
 
 class Runs:
-    """Measured runs of one call.
-
-    Attributes:
-        all: every run so far.
-    """
+    """All measured runs of one call."""
 
     def __init__(self, call: Callable[[], object]):
         self._call = call

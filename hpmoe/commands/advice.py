@@ -16,13 +16,7 @@ REPLICAS = 0, 1, 2, 4  # slots of a rank
 
 
 def advice(layer: Layer, fused_ms: Callable[[Layer], float], progress: Progress) -> list[Fields]:
-    """Returns milliseconds of the fused layer with experts in their order and relocated, each with numbers of replicas.
-
-    Args:
-        layer: the layer and its routing.
-        fused_ms: simulates a layer.
-        progress: told what is simulated.
-    """
+    """Returns milliseconds of the fused layer with experts in their order and relocated, each with numbers of replicas."""
     places = np.argsort(relocated(np.arange(layer.o.experts), layer.loads.astype(float), layer.o.ep)).astype(np.int32)
     moved = np.where(layer.ids >= 0, places[layer.ids], layer.ids)
     out: list[Fields] = []

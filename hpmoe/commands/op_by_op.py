@@ -13,28 +13,11 @@ from hpmoe.primitives.in_float32 import in_float32
 @in_float32
 def moe_ffn_op_by_op(hidden_states: ms.Tensor, topk_ids: ms.Tensor, topk_weights: ms.Tensor, gate_up_weight: ms.Tensor,
                      down_weight: ms.Tensor) -> ms.Tensor:
-    """Computes `spmd(moe_ffn, mesh)` from a global view, without ranks, tiles or hpmoe's primitives.
+    """Computes `spmd(moe_ffn, mesh)` on arrays with a rank axis, without ranks, tiles or hpmoe's primitives.
 
     Rows are gathered in the order of their experts, which the host computes; an expert without rows costs nothing. The
     weights are split once: indexing them in the loop would give every expert a gradient of full size. Half precision is
-    computed in float32 and cast back at the end: MindSpore's CPU has no bfloat16 matmul, and casting the arguments once is
-    its fastest way around that.
-
-    Args:
-        hidden_states: [ep, T, H].
-        topk_ids: [ep, T, K] int32, global expert ids.
-        topk_weights: [ep, T, K], of the dtype of hidden_states or float32.
-        gate_up_weight: [ep, E_local, H, 2I].
-        down_weight: [ep, E_local, I, H].
-
-    Returns:
-        [ep, T, H].
-
-    Example:
-        >>> x, ids, w = ms.Tensor([[[15.0, 5.0]]]), ms.Tensor([[[1]]], ms.int32), ms.Tensor([[[2.0]]])
-        >>> up, down = mint.ones((1, 2, 2, 2)), mint.ones((1, 2, 1, 2))
-        >>> moe_ffn_op_by_op(x, ids, w, up, down).asnumpy().tolist()
-        [[[800.0, 800.0]]]
+    computed in float32 and cast back at the end, since MindSpore's CPU has no bfloat16 matmul.
     """
     num_tokens, hidden_size = hidden_states.shape[0] * hidden_states.shape[1], hidden_states.shape[2]
     num_experts = gate_up_weight.shape[0] * gate_up_weight.shape[1]

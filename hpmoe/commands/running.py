@@ -38,11 +38,7 @@ def help_text(who: str, command: ModuleType, values: flags.FlagValues) -> str:
 
 
 def run_command(who: str, command: ModuleType, args: Sequence[str]) -> int:
-    """Parses the arguments of a command and runs it, or prints its help. `who` is its name in messages.
-
-    Returns:
-        The command's exit status: 0; 1 if the command found a fault.
-    """
+    """Parses the arguments of a command `who`, prints its help or runs it, and returns its exit status."""
     values = define(command)
     options = parse(values, args, getattr(command, "POSITIONAL", ()))
     if options.help:

@@ -21,16 +21,11 @@ WHO = "hpmoe.mindformers"
 
 
 def make_grouped_mlp(base: type, distributed: type, transforms: Function | None, mesh: Mesh | None) -> type:
-    """A subclass of MindFormers' GroupedMLP, with its Parameters and their names.
+    """Returns a subclass of MindFormers' GroupedMLP, with its Parameters and their names.
 
-    Where weights are sharded, each process gives its own tokens and experts to one launch of all ranks, which sends rows to
-    whom the router chose; no token is added and no count goes to the host.
-
-    Args:
-        base: GroupedMLP of `mindformers.pynative.transformers.moe.experts`.
-        distributed: the class of sharded tensors, DTensor.
-        transforms: of the function of one rank; None makes one kernel of it.
-        mesh: the ranks that share the experts; None are those that MindFormers shards them over, processes.
+    If weights are sharded, each process gives its own tokens and experts to one launch of all ranks, which sends rows to
+    the chosen experts; no token is added and no count goes to the host. `distributed` is the class of sharded tensors,
+    DTensor. Without a mesh the ranks are the processes that MindFormers shards the experts over.
     """
 
     class GroupedMLP(base):

@@ -74,12 +74,8 @@ def disable() -> None:
 def _make_style(base: type, distribute: Function, grouped_mlp: type) -> type:
     """Returns a subclass of a style that shards `grouped_mlp` and leaves the tokens to its kernel.
 
-    Other modules, such as those with LoRA, are treated as by the style itself.
-
-    Args:
-        base: ExpertParallel or DeredundancyExpertParallel of `mindformers.pynative.distributed.expert_parallel`.
-        distribute: `distribute_module` of that module.
-        grouped_mlp: what `make_grouped_mlp` returned.
+    `base` is ExpertParallel or DeredundancyExpertParallel of `mindformers.pynative.distributed.expert_parallel`,
+    `distribute` that module's `distribute_module`. Other modules, such as those with LoRA, are treated by `base`.
     """
 
     class ExpertParallel(base):

@@ -136,10 +136,8 @@ def _slices(ranges: Iterable[range]) -> tuple[slice, ...]:
 def add_files(who: str, folder: Path, groups: Mapping[str, Mapping[str, Stored]], base: Path | None) -> None:
     """Writes arrays, by prefix, to files of their own in a folder, and then adds them to its index.
 
-    Without a prefix and a base the arrays are the folder's only file. Processes that save into a folder wait for each other.
-
-    Args:
-        base: a folder whose other arrays and files are copied.
+    Other arrays and files of the folder `base` are copied. Without a prefix and a base the arrays are the folder's only
+    file. Processes that save into a folder wait for each other.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder):

@@ -74,10 +74,7 @@ class Match(NamedTuple):
 
 
 def find_match(who: str, block: Block, arrays: Mapping[str, Stored], formats: Iterable[Entries]) -> Match:
-    """Returns the Match of a checkpoint with the format that fits best, even if arrays are missing or unknown.
-
-    `arrays` are those of the checkpoint, by name. `block` describes the layer. Errors begin with `who`.
-    """
+    """Returns the Match of a checkpoint with the format that fits best, even if arrays are missing or unknown."""
     found = [(_match(entries, block, arrays), entries) for entries in dict.fromkeys(formats)]
     match, entries = min(found, key=lambda pair: _faults(*pair, block, arrays))
     fitting = {_layout(other) for other, entries in found if not any(_faults(other, entries, block, arrays))}

@@ -23,12 +23,7 @@ def zeros(name: str, shape: Sequence[int], dtype: object, requires_grad: bool = 
 
 
 class Frozen:
-    """The names of the arguments of a Cell's function that are Parameters which are not trained.
-
-    Attributes:
-        cell: of whose Parameters.
-        prefix: what the function calls the argument that has all of them.
-    """
+    """Returns names of the arguments of a Cell's function, with a prefix, that are Parameters which are not trained."""
 
     def __init__(self, cell: nn.Cell, prefix: str = ""):
         self.cell, self.prefix = cell, prefix

@@ -74,15 +74,10 @@ def kept_weights(who: str, layer: nn.Cell, quantized: Mapping[str, Quantized], p
 
 def keep(experts: nn.Cell, parameter: str, arrays: Mapping[str, Kept], places: Mapping[str, Place], block: Block,
          at: np.ndarray | None) -> None:
-    """Replaces a weight of a GroupedMLP by quantized arrays and their scales.
+    """Replaces a weight of a GroupedMLP, such as "experts.weight1", by quantized arrays and their scales.
 
-    Args:
-        experts: the GroupedMLP.
-        parameter: "experts.weight1" or "experts.weight2".
-        arrays: the checkpoint's arrays of this weight, by name.
-        places: the Entry and the experts of each of these arrays, by name.
-        block: shapes of the layer's Parameters, and the experts that the layer holds.
-        at: [held experts], which expert each index of the weight's first axis holds; None for experts in order.
+    `arrays` and `places` are those of the checkpoint's arrays of this weight. `at` is the expert that each index of the
+    weight's first axis holds; None for experts in order.
     """
     held, (_, inputs, outputs) = len(block.held), block.kinds[parameter][1]
     first = arrays[next(iter(places))]

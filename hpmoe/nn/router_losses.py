@@ -26,8 +26,7 @@ class Losses:
              ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Returns float32 sums over the tokens of one rank, which ranks add up; the first two have no gradient.
 
-        Args:
-            is_real: None, or [T, 1], 1 for tokens that count and 0 for others.
+        Tokens whose `is_real` [T, 1] is 0 do not count.
         """
         if self.by_sequence:
             loss, num_sequences_here = sequence_sums(logits, self.top_k, num_sequences, score, is_real)

@@ -42,10 +42,7 @@ class Choice:
 
     def __call__(self, hidden_states: Tensor, router: Mapping[str, Tensor], expert_bias: Tensor | None,
                  record: Tensor | None = None, unset: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns (logits [T, E], topk_ids, topk_weights) of hidden states [T, H], in float32.
-
-        With a record [T, K] the ids are those of `router.replay`.
-        """
+        """Returns (logits [T, E], topk_ids, topk_weights) of hidden states, in float32; ids of a record are replayed."""
         weight = _wide(router["weight"])
         if "masked" in router:  # 1 for an expert that no token may choose; a NaN in its row would reach the gradient of x
             weight = mint.where(router["masked"].reshape(-1, 1) > 0, 0.0, weight)

@@ -17,12 +17,9 @@ from hpmoe.support.errors import check_argument
 
 
 class WholeExperts:
-    """Reads the Parameters of a layer's experts, in order of experts.
+    """Reads the Parameters of a layer's experts, in order of experts; `shapes` are those of all experts, [E, ...].
 
     All processes of a world read the same experts in the same order; each read sends one expert to every process.
-
-    Attributes:
-        shapes: shapes of the Parameters of all experts, [E, ...] by name.
     """
 
     def __init__(self, who: str, layer: nn.Cell, parameters: Mapping[str, Parameter], num_experts: int):

@@ -56,12 +56,7 @@ def check_in_axes(in_axes: PyTree) -> None:
 
 
 class RankAxes:
-    """The arguments of `spmd` about rank axes.
-
-    Attributes:
-        in_axes: 0 or None for all arguments; or a tuple or list of these for each, which may be a tree of them.
-        is_alone: whether each rank gives its own arrays, which have no rank axis; `in_axes` is still checked.
-    """
+    """The `in_axes` of `spmd`, and whether each rank gives its own arrays (`is_alone`), which have no rank axis."""
 
     def __init__(self, in_axes: PyTree, is_alone: bool = False):
         self.in_axes, self.is_alone = in_axes, is_alone
@@ -102,12 +97,7 @@ def _leaves(x: PyTree) -> list[PyTree]:
 
 
 class Parameters:
-    """Those of a plain function.
-
-    Attributes:
-        function: plain.
-        axes: which arguments have a rank axis.
-    """
+    """The parameters of a plain function, and which of its arguments have a rank axis."""
 
     def __init__(self, function: Function, axes: RankAxes):
         self.function, self.axes = function, axes

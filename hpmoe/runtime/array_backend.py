@@ -91,11 +91,7 @@ class ArrayBackend(Backend[Saved]):
                   cotangents: Sequence[np.ndarray]) -> list[np.ndarray | None]:
         """The gradients of the differentiable inputs; None for a gradient that is added to a main gradient instead.
 
-        Args:
-            call: the call.
-            kept: the inputs that the backward pass reads.
-            saved: for each rank, what the forward pass saved.
-            cotangents: the gradients of the outputs.
+        `kept` are the inputs that the backward pass reads, `saved` the values that the forward pass saved on each rank.
         """
         traced, lin, outputs = call.traced, call.traced.linearized, call.traced.program.outputs
         inputs = self.per_rank(traced, kept, lin.kept_inputs)

@@ -43,11 +43,7 @@ class RunsArrays(Protocol):
 
 
 class ArrayGraphCall(GraphCall):
-    """See GraphCall.
-
-    Attributes:
-        backend: runs its programs.
-    """
+    """A GraphCall whose programs a backend runs on arrays."""
 
     def __init__(self, call: Call, num_args: int, backend: RunsArrays):
         super().__init__(call, num_args)

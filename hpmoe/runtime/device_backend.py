@@ -33,11 +33,7 @@ def in_dtype(tensor: Tensor, name: str) -> Tensor:
 
 
 class DeviceBackend(Backend[list[Tensor]]):
-    """See Backend: one rank of a mesh whose ranks are processes.
-
-    Attributes:
-        plans: what it runs, and on which ranks.
-    """
+    """A Backend for one rank of a mesh whose ranks are processes."""
 
     def __init__(self, plans: Plans):
         self.plans = plans

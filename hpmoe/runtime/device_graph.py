@@ -34,11 +34,7 @@ class DeviceKernel(Protocol):
 
 
 class DeviceGraphCall(GraphCall):
-    """See GraphCall.
-
-    Attributes:
-        kernel_of: gives the kernel of a program.
-    """
+    """A GraphCall that launches kernels, which `kernel_of` returns for programs."""
 
     def __init__(self, call: Call, num_args: int, kernel_of: Callable[[Program], DeviceKernel]):
         name = call.traced.program.name

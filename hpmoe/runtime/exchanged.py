@@ -88,11 +88,7 @@ def as_told(given: Arguments) -> bytes:
 def agreed(function: Function, given: Arguments, told: Sequence[bytes], own: int, first: int) -> Arguments:
     """The arguments that this rank computes with: its own, or for a rank without tokens arguments of the others' sizes.
 
-    Args:
-        function: the function that is called, for the names of its arguments.
-        given: the arguments of this rank.
-        told: `as_told` of each rank.
-        own, first: the index of this rank in `told`, and the number of the first rank.
+    `told` is `as_told` of each rank, `own` the index of this rank in it, `first` the number of the first rank.
     """
     ranks: list[Sizes] = [ast.literal_eval(data.decode()) for data in told]
     if len(set(map(len, ranks))) > 1:

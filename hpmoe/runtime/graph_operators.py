@@ -63,13 +63,10 @@ class GraphCall(abc.ABC):
     @abc.abstractmethod
     def operator(self, direction: str, num_inputs: int, avals: Callable[[], list[ShapeDtypeStruct]],
                  rule: Callable[[], Function]) -> ops.Primitive:
-        """The MindSpore primitive that runs the programs of a direction.
+        """Returns the MindSpore primitive that runs the programs of a direction, "forward" or "backward".
 
-        Args:
-            direction: "forward" or "backward".
-            num_inputs: how many arrays it is given.
-            avals: called when the compiler infers shapes, once more after it has taken a gradient.
-            rule: gives the function of its gradient.
+        `avals` is called when the compiler infers shapes, again after it has taken a gradient; `rule` returns the function
+        of its gradient.
         """
 
 

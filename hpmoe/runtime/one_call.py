@@ -21,12 +21,9 @@ from hpmoe.support.errors import ProgramError
 
 
 class Traced:
-    """Call with known shapes: its Program in both directions, and the output tree.
+    """A Program in both directions, traced for the shapes of a call, and the tree of what the function returns.
 
-    Attributes:
-        program: what it computes.
-        out_tree: of what it returns.
-        replicated: the inputs that all ranks are given whole, and whose gradients are summed over ranks; also captures.
+    `replicated` are the inputs that all ranks are given whole, captures too; their gradients are summed over ranks.
     """
 
     def __init__(self, program: Program, out_tree: optree.PyTreeSpec, replicated: frozenset[int]):

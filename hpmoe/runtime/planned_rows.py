@@ -107,12 +107,8 @@ def received_by_ids(program: Program, inputs: Sequence[Sequence[np.ndarray]], le
                     makers: Mapping[Var, Equation] = NO_MAKERS, counted: Counted | None = None) -> Received:
     """Checks the ids of every route and counts the rows that each rank receives; None for a route without ids among inputs.
 
-    Args:
-        program: whose routes.
-        inputs: for each rank, the arrays of the program's inputs.
-        lengths: tokens of each rank; all if None.
-        makers: the equations that computed ids and weights among the inputs.
-        counted: rows that are known already, to which those counted now are added.
+    `lengths` are the tokens of each rank, `makers` the equations that computed ids and weights among the inputs, and
+    `counted` the rows that are known already, to which those counted now are added.
     """
     counted = {} if counted is None else counted
     received: list[list[int] | None] = []

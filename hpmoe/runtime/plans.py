@@ -44,11 +44,7 @@ class CacheInfo(NamedTuple):
 class Plans:
     """Traces and plans of a function on the ranks of a mesh.
 
-    Attributes:
-        staged: the function and its rewrites.
-        mesh: the ranks.
-        parameters: those of the function.
-        batched: whether arrays carry a leading rank axis (spmd) or belong to the one rank that this process is.
+    Arrays carry a leading rank axis if `batched` (spmd); otherwise they belong to the one rank that this process is.
     """
 
     def __init__(self, staged: Staged, mesh: Mesh, batched: bool, in_axes: PyTree = 0):

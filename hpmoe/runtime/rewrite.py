@@ -28,12 +28,7 @@ SHOWN = 80  # characters of an option
 
 
 class Rewrite:
-    """A function from IR to IR with what it asks for and promises.
-
-    Attributes:
-        rewrite: function (ir, **options) -> ir.
-        requires, makes, once, check, passes: see `hpmoe.transform`.
-    """
+    """A function (ir, **options) -> ir with its requirements and promises; for the fields see `hpmoe.transform`."""
 
     def __init__(self, rewrite: Function, requires: str | None, makes: str | None, once: bool,
                  check: Callable[..., None] | None, passes: str | None = None):

@@ -45,12 +45,7 @@ end_gradients_at_exceptions()
 
 
 class Runner:
-    """Checks and traces the arguments of a call, and has a backend run it.
-
-    Attributes:
-        plans: the function, the ranks, and the plans that were made for them.
-        backend: runs calls on the device that the kernel is bound for, on arrays of all ranks, or of this process's rank.
-    """
+    """Checks and traces the arguments of a call, and has a backend run it."""
 
     def __init__(self, staged: Staged, mesh: Mesh, batched: bool, in_axes: PyTree = 0):
         check_argument(in_axes == 0 or not staged.is_on_device, "spmd", "in_axes", repr(in_axes),

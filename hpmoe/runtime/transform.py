@@ -23,8 +23,7 @@ from hpmoe.support.trees import Function, PyTree
 class Transform(Rewrite):
     """A transform of callables, made by `transform`: stages the function that it is called with; see Rewrite.
 
-    Attributes:
-        binds: function of the options to (target, whether plans are kept) of the kernels that it makes, or None.
+    `binds` returns (target, whether plans are kept) of the kernels that it makes, from the options.
     """
 
     def __init__(self, rewrite: Function, requires: str | None, makes: str | None, once: bool,

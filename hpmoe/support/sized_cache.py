@@ -21,13 +21,6 @@ class SizedCache(Generic[V]):
     """A cache of at most `most_bytes` that evicts what was used longest ago. The value put last always stays.
 
     It warns once when it makes room by what is needed again: a value is put under a key that was evicted before.
-
-    Args:
-        what: names the values in the warning.
-        most_bytes: of all values together.
-
-    Attributes:
-        num_bytes: of all values, when they were put.
     """
 
     def __init__(self, what: str, most_bytes: int = MOST_BYTES) -> None:

@@ -151,15 +151,10 @@ class _Case:
 
 
 class _Check:
-    """Compares what runs compute with what a reference wants.
+    """Compares runs with a reference in float64, whose function `plain` runs.
 
-    Attributes:
-        reference: the function in float64 that the transformed function must agree with.
-        programs: the transformed function in float64, up to the last transform of Programs.
-        plain, kernel: runs of the reference's function, and of the transformed one under the whole chain.
-        grads: whether gradients are compared.
-        tolerance: relative to the largest value of an array.
-        exact: the tolerance of the transformed function in float64.
+    `kernel` is a run of the transformed function under the whole chain, and `programs` the transformed function in
+    float64, whose tolerance is `exact`.
     """
 
     def __init__(self, reference: Reference, programs: Reference, plain: Runs, kernel: Runs, grads: bool,

@@ -12,14 +12,9 @@ if TYPE_CHECKING:
 
 
 class Named:
-    """A member of the family that its class is, or inherits from.
+    """A member of the family that its class is, or inherits from, known by its name and its number in a kernel's image.
 
     It is printed and pickled by its name, so that a copy is the same object.
-
-    Attributes:
-        name: unique in the family.
-        number: what stands for it in a kernel's image.
-        members: of the family, by name.
     """
 
     members: ClassVar[dict[str, Self]]

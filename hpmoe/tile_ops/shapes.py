@@ -31,11 +31,7 @@ Rule = Callable[..., Rules]  # of Shapes
 
 
 class Shapes:
-    """Sizes of one operation of a taskflow; kernels/core/shapes.h answers the same questions about an image.
-
-    Attributes:
-        params: params of the operation.
-    """
+    """Sizes of one operation of a taskflow; kernels/core/shapes.h answers the same questions about an image."""
 
     def __init__(self, op: Operation[Params], buffers: Sequence[Stored], routes: Sequence[RoutePlan]):
         self._op, self._buffers, self._routes = op, buffers, routes

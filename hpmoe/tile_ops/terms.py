@@ -15,12 +15,7 @@ NEGATED = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
 class Term:
-    """Expression tree: a C++ operator and its operands, or the name of a number.
-
-    Attributes:
-        operator: the operator, or the name.
-        parts: numbers and terms.
-    """
+    """Expression tree: a C++ operator and its operands, numbers and terms, or the name of a number."""
 
     def __init__(self, operator: str, *parts: Number):
         self.operator, self.parts = operator, parts

@@ -138,12 +138,10 @@ class TilePrimitive(Named):
                  optional: tuple[Operand, ...] = (), domains: tuple[type[Domain], ...] = ROW_DOMAINS,
                  params: type[Params] = NoParams, result: Result = Result.EXACT, work: Work = DEFAULT_WORK,
                  numpy: RowBody | None = None, needs_route: bool = False, verb: str = ""):
-        """Defines it.
+        """Defines it; inputs after `inputs` are `optional`.
 
-        Args:
-            inputs, optional: the inputs that it always has, and those after them that may be missing.
-            numpy: its body, of the params, where it has any, and the inputs in float32, or as numbers; it returns an array
-                for each output. None where the body needs more than these, see `reference`.
+        `numpy` is its body, of the params, if any, and the inputs in float32, or as numbers; it returns an array for each
+        output. Pass None for a body that needs more, see `reference`.
         """
         super().__init__(name, number)
         self.outputs, self.inputs, self.required = outputs, inputs + optional, len(outputs + inputs)

@@ -85,17 +85,10 @@ def _draw_utilisation(ax: Axes, line: Run) -> None:
 
 def draw_side_by_side(lines: Sequence[Run], names: Sequence[str], equations: str, path: str | os.PathLike[str], *,
                       rank: int | None = None, until: float | None = None) -> None:
-    """Writes a picture of one rank of several runs on one axis of time.
+    """Writes a picture of one rank of several runs on one axis of time, in the format of the path's suffix.
 
-    The spans of the runs are also the title in the file's metadata.
-
-    Args:
-        lines: the runs.
-        names: their headings.
-        equations: the text above the runs; "" for none.
-        path: a file whose suffix is its format.
-        rank: the rank; of each run the one that ends last if None.
-        until: end of the axis in microseconds; that of the longest run if None.
+    The spans of the runs are also the title in the file's metadata. `names` are headings, `equations` is the text above
+    the runs. `rank` is by default the one that ends last, `until` microseconds are by default the longest run's.
     """
     import matplotlib
     from matplotlib.figure import Figure

@@ -11,12 +11,7 @@ TABLES = "events", "waits", "signals", "blocks"
 
 
 def check_tables(flow: tf.Taskflow, expected: tf.Taskflow) -> None:
-    """Raises VerifyError unless the tables of a taskflow are those that are expected, row by row.
-
-    Args:
-        flow: the taskflow.
-        expected: the same operations and queues with the tables that follow from these.
-    """
+    """Raises VerifyError unless the tables of a taskflow are those that are expected, row by row."""
     for name in TABLES:
         found, wanted = getattr(flow.deps, name), getattr(expected.deps, name)
         if found is wanted or _are_equal(found, wanted):
