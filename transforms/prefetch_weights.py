@@ -28,9 +28,6 @@ def prefetch_weights(flow: Taskflow) -> Taskflow:
     Args:
         f: the staged function.
 
-    Raises:
-        TransformError: applied out of order or twice.
-
     Example:
         >>> import hpmoe
         >>> avals = [hpmoe.ShapeDtypeStruct((8, 4), "float32"), hpmoe.ShapeDtypeStruct((4, 6), "float32")]

@@ -35,9 +35,6 @@ def swiglu(x: Tensor) -> Tensor:
     Returns:
         [..., I].
 
-    Raises:
-        ArgumentError: x is no float tensor, or its last dimension is odd.
-
     Formula: Shazeer, GLU Variants Improve Transformer (arXiv 2002.05202), the gate's half first.
 
     Example:
