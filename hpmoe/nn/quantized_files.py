@@ -18,22 +18,11 @@ import numpy as np
 from hpmoe.nn.safetensors import Stored
 from hpmoe.support.cached_files import Fields
 from hpmoe.support.dtypes import numpy_dtype
+from hpmoe.tile_ops.row_formats import E4M3_VALUES
 
 BLOCK = 128  # rows and columns that share a scale
 GROUP = 32  # values of MXFP4 that share a scale
 FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
-
-
-def _e4m3() -> np.ndarray:
-    """Returns the values of the 256 codes of F8_E4M3: a sign, 4 bits of exponent, 3 of fraction, no infinity."""
-    code = np.arange(256)
-    exponent, fraction = code >> 3 & 15, (code & 7) / 8
-    values = np.where(exponent == 0, fraction * 2.0**-6, (1 + fraction) * 2.0**(exponent - 7.0))
-    values[code & 127 == 127] = np.nan
-    return np.where(code > 127, -values, values).astype(np.float32)
-
-
-E4M3 = _e4m3()
 
 
 class Quantized(NamedTuple):
@@ -97,7 +86,7 @@ def _scaled(array: Quantized) -> Stored:
 
     def read(*ranges: range) -> np.ndarray:
         found = codes.read(*ranges)
-        values = E4M3[found] if codes.dtype == "F8_E4M3" else found.astype(np.float32)
+        values = E4M3_VALUES[found] if codes.dtype == "F8_E4M3" else found.astype(np.float32)
         return values * scale.read(*ranges).astype(np.float32)
     return Stored("float32", codes.shape, read)
 

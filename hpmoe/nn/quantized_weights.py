@@ -16,12 +16,13 @@ from mindspore import Parameter, Tensor, nn
 from hpmoe.nn.expert_reads import read_into
 from hpmoe.nn.matching import Block, Place
 from hpmoe.nn.moe_layer import MoELayer
-from hpmoe.nn.quantized_files import BLOCK, E4M3, FP4, GROUP, Quantized, by_input, expanded, nibbles
+from hpmoe.nn.quantized_files import BLOCK, FP4, GROUP, Quantized, by_input, expanded, nibbles
 from hpmoe.nn.safetensors import Stored
 from hpmoe.support.errors import check_argument
+from hpmoe.tile_ops.row_formats import e4m3_codes
 
 WEIGHTS = ("experts.weight1", "experts.weight2")
-E4M3_OF_FP4 = np.array([int(np.flatnonzero((E4M3 == x) & (np.signbit(E4M3) == np.signbit(x)))[0]) for x in FP4], np.uint8)
+E4M3_OF_FP4 = e4m3_codes(FP4)
 
 
 class Kept(NamedTuple):

@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 
 import hpmoe
 from hpmoe.nn import hugging_face_options, load_hugging_face
-from hpmoe.nn.quantized_files import E4M3
+from hpmoe.tile_ops.row_formats import E4M3_VALUES
 
 E, H, N = 2, 160, 288  # more than a block of 128 each way, and no multiple of it
 SIZES = {"hidden_size": H, "moe_ffn_hidden_size": N, "num_moe_experts": E}
@@ -17,7 +17,7 @@ SIZES = {"hidden_size": H, "moe_ffn_hidden_size": N, "num_moe_experts": E}
 
 def test_codes_of_e4m3():
     codes = np.arange(256, dtype=np.uint8)
-    np.testing.assert_array_equal(E4M3, codes.view(ml_dtypes.float8_e4m3fn).astype(np.float32))
+    np.testing.assert_array_equal(E4M3_VALUES, codes.view(ml_dtypes.float8_e4m3fn).astype(np.float32))
 
 
 def draw(rng, *shape):
