@@ -15,12 +15,12 @@
 namespace hpmoe {
 namespace {
 
-// Of b about kPackedB elements are packed at a time, about KC long: they stay in L2 while the panels of a go by. A
-// transposed a is packed too, MC lines of it.
+// Elements of b that are packed at a time, about KC deep: they stay in L2 while all panels of a are multiplied by them. A
+// transposed a is packed too, MC lines at a time.
 constexpr int64_t kPackedB = 512 * 512, MC = 512;
 constexpr int64_t KC = 1024, KC_TRANSPOSED = 512;
 
-// Where a panel of a is: packed, or in the rows of the operand itself. Strides in elements.
+// The location of a panel of a: packed memory, or the operand itself. Strides are in elements.
 struct PanelOfA {
   const uint16_t* data;
   int64_t row, next_k, second_half;
@@ -28,7 +28,7 @@ struct PanelOfA {
 
 HPMOE_AMX inline __mmask32 first(int64_t n) { return n >= 32 ? 0xFFFFFFFFu : n <= 0 ? 0u : (1u << n) - 1u; }
 
-// tile[line][k] = from[line * ld + k], zeros past the last line and k.
+// Sets tile[line][k] = from[line * ld + k], and 0 past the last line and the last k.
 HPMOE_AMX inline void copy_tile(const uint16_t* from, int64_t ld, int64_t lines, int64_t num_k, uint16_t* tile) {
   for (int64_t i = 0; i < 16; ++i) {
     const __m512i row = _mm512_maskz_loadu_epi16(i < lines ? first(num_k) : 0, from + (i < lines ? i * ld : 0));
@@ -36,8 +36,8 @@ HPMOE_AMX inline void copy_tile(const uint16_t* from, int64_t ld, int64_t lines,
   }
 }
 
-// Rows k and k + 1, lines side by side, as row k / 2 of two tiles [k / 2][line][k % 2] for every 32 lines; zeros past the
-// last line and where there is no row. Tiles of neighbouring lines are `stride` elements apart.
+// Interleaves rows k and k + 1 into row k / 2 of two tiles [k / 2][line][k % 2] for every 32 lines, with zeros past the
+// last line and for a missing row. Tiles of neighbouring lines are `stride` elements apart.
 HPMOE_AMX void zip_rows(const uint16_t* even_row, const uint16_t* odd_row, int64_t lines, uint16_t* to, int64_t stride) {
   alignas(64) static const uint16_t kZip[2][32] = {
       {0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39, 8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47},
@@ -57,7 +57,8 @@ const uint16_t* element(const Matrix& x, int64_t row, int64_t col) {
   return reinterpret_cast<const uint16_t*>(x.data) + row * x.ld + col;
 }
 
-// Panels of the lines [line, line + lines), k in [k0, k0 + kc), k lying along the operand's rows. Each is kc_padded long.
+// Packs panels of lines [line, line + lines) and k in [k0, k0 + kc) of an operand whose k goes along its rows. Each panel
+// is kc_padded long.
 HPMOE_AMX void pack_along(const Matrix& x, int64_t line, int64_t lines, int64_t k0, int64_t kc, bool transposed,
                           uint16_t* packed) {
   for (int64_t i = 0; i < lines; i += kPanel) {
@@ -71,7 +72,7 @@ HPMOE_AMX void pack_along(const Matrix& x, int64_t line, int64_t lines, int64_t 
   }
 }
 
-// The same, the lines lying along the operand's rows: row after row, as memory likes it.
+// Packs panels of an operand whose lines go along its rows; it reads row after row, in memory order.
 HPMOE_AMX void pack_across(const Matrix& x, int64_t line, int64_t lines, int64_t k0, int64_t kc, bool transposed,
                            uint16_t* packed) {
   const int64_t stride = kPanel * padded(kc);
@@ -89,7 +90,8 @@ HPMOE_AMX void pack_across(const Matrix& x, int64_t line, int64_t lines, int64_t
   }
 }
 
-// The panel of a from `line` on. Of a transposed a, whole row ranges are packed when their first panel is asked for.
+// Returns the panel of a that begins at `line`. A transposed a is packed MC lines at a time, when the first panel of
+// these lines is asked for.
 HPMOE_AMX PanelOfA panel_of_a(const Matrix& a, int64_t line, int64_t num_lines, int64_t k0, int64_t kc, uint16_t* packed) {
   const int64_t lines = std::min(kPanel, num_lines - line);
   if (!a.transposed && lines == kPanel && kc % 32 == 0) return {element(a, line, k0), a.ld, 32, 16 * a.ld};
@@ -103,13 +105,13 @@ HPMOE_AMX PanelOfA panel_of_a(const Matrix& a, int64_t line, int64_t num_lines, 
   return {packed, 32, 2 * kTile, kTile};
 }
 
-// Rows that the next panel of a will be read from: memory is asked for them while this one is multiplied.
+// Rows of the next panel of a, which are prefetched while the current panel is multiplied.
 struct Ahead {
   const uint16_t* data;
   int64_t ld, rows;
 };
 
-// The share of the next panel that block number j of num_blocks asks for.
+// Returns the part of the next panel that block j of num_blocks prefetches.
 Ahead share_ahead(const Matrix& a, int64_t line, int64_t num_lines, int64_t k0, int64_t j, int64_t num_blocks) {
   const int64_t rows = (kPanel + num_blocks - 1) / num_blocks, first = line + kPanel + j * rows;
   const int64_t last = std::min({first + rows, line + 2 * kPanel, num_lines});
@@ -117,9 +119,9 @@ Ahead share_ahead(const Matrix& a, int64_t line, int64_t num_lines, int64_t k0, 
   return {element(a, first, k0), a.ld, last - first};
 }
 
-// c[32, 32] (or its upper half) = panel of a @ panel of b, added to what is there where k has come before. All loads come
-// before all products: a core whose other hardware thread is busy does not overlap the two, and b, which goes by once for
-// each panel of a, leaves the panel of a in L1.
+// Adds a panel of a @ a panel of b to c[32, 32] (or to its upper half). All loads of tiles precede all products, because
+// a core whose other hardware thread is busy does not overlap the two. The panel of a stays in L1, and b is read once for
+// each panel of a.
 template <bool kBothHalves>
 HPMOE_AMX void multiply_panels(int64_t kc, const PanelOfA& a, const uint16_t* b, bool accumulate, float* c, int64_t ldc,
                                const Ahead& ahead) {
@@ -153,7 +155,7 @@ HPMOE_AMX void multiply_panels(int64_t kc, const PanelOfA& a, const uint16_t* b,
   if (kBothHalves) _tile_stored(3, c + 16 * ldc + 16, c_bytes);
 }
 
-// The same with few tiles in use: the left half of c, then the right one.
+// multiply_block() with few tiles in use: first the left half of c, then the right half.
 template <bool kBothHalves>
 HPMOE_AMX void multiply_in_few_tiles(int64_t kc, const PanelOfA& a, const uint16_t* b, bool accumulate, float* c,
                                      int64_t ldc, const Ahead& ahead) {
@@ -185,7 +187,7 @@ constexpr auto* way_to_multiply(bool in_few_tiles) {
   return in_few_tiles ? multiply_in_few_tiles<kBothHalves> : multiply_panels<kBothHalves>;
 }
 
-// Stores a block of sums into c from (row, col) on, in c's dtype; or adds it to a float32 c.
+// Stores a block of sums to c at (row, col) in c's dtype, or adds the block to a float32 c.
 HPMOE_AMX void store_block(const float* sums, int64_t ld, int64_t rows, int64_t cols, const Matrix& c, int64_t row,
                            int64_t col, bool accumulate) {
   const __mmask32 mask = first(cols);
@@ -229,7 +231,7 @@ bool has_amx() {
 HPMOE_AMX void amx_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
   const int64_t k_step = even_steps(s.k, a.transposed ? KC_TRANSPOSED : KC);
   const int64_t n_step = even_steps(s.n, kPackedB / k_step);
-  // Sums of one block, or of all rows where k goes in several steps.
+  // Memory for the sums of one block, or of all rows if k takes several steps.
   const bool many_k = s.k > k_step;
   const int64_t ld = many_k ? n_step : kPanel, sum_rows = many_k ? padded(s.m) : kPanel;
   thread_local Scratch<uint16_t> scratch;

@@ -3,7 +3,7 @@
 
 #include "gemm.h"
 
-// Whether the compiler knows them.
+// True if the compiler has the intrinsics of AMX.
 #if defined(__x86_64__) && defined(__linux__) && (defined(__clang__) || __GNUC__ >= 11)
 #define HPMOE_HAS_AMX_TARGET 1
 #else
@@ -12,18 +12,18 @@
 
 namespace hpmoe {
 
-// Whether this machine has them and the system lets the process use them.
+// Returns true if this machine has AMX and the system lets the process use it.
 bool has_amx();
 
-// c = a @ b for bfloat16 a and b, summed in float32, on a machine that has_amx(); a float32 c may be added to. Numbers
-// below the smallest normal float32 count as zero there.
+// Computes c = a @ b for bfloat16 a and b, summed in float32, on a machine with has_amx(); adds to a float32 c if
+// `accumulate`. AMX reads numbers below the smallest normal float32 as zero.
 void amx_gemm(const Sizes& sizes, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate);
 
-// c = a @ b or c += a @ b, all float32.
+// A product of float32 matrices: c = a @ b, or c += a @ b.
 using Float32Gemm = void(const Sizes& sizes, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate);
 
-// The same on a machine that has_amx(), each float32 as the sum of three bfloat16. Blocks with numbers for which that is
-// not as exact as float32 come from `ordinary`.
+// Computes the float32 product on a machine with has_amx(), each float32 as a sum of three bfloat16. Calls `ordinary` for
+// blocks with numbers for which three bfloat16 are less exact than float32.
 void amx_float32_gemm(const Sizes& sizes, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate,
                       Float32Gemm ordinary);
 

@@ -1,6 +1,6 @@
-// float32 products on units that multiply bfloat16, each float32 as the sum of three (amx_packing.h). Of the nine products
-// of parts the six largest are summed in float32: what is left out, x2 y3 + x3 y2 + x3 y3, is below 2^-22.9 |x y|, of random
-// sign, and about 2^-27 |x y| as a rule.
+// float32 products on AMX, which multiplies bfloat16: each float32 is a sum of three bfloat16 (amx_packing.h). Of the
+// nine products of parts the six largest are summed. The three others, x2 y3 + x3 y2 + x3 y3, are below 2^-22.9 |x y|
+// together, have random sign, and are usually about 2^-27 |x y|.
 #include "amx.h"
 
 #if HPMOE_HAS_AMX_TARGET
@@ -12,9 +12,9 @@
 namespace hpmoe {
 namespace {
 
-// A block of c is the product of two panels of a and two of b. Of b about kPackedB elements are packed at a time, about KC
-// long: 6 bytes each, they stay in L2 while panels of a go by. The next panels of a are packed while these are multiplied,
-// but for a transposed a; those of b are not, for which L2 is too small.
+// A block of c is the product of two panels of a and two of b. About kPackedB elements of b are packed at a time, about
+// KC deep: 6 bytes each, they stay in L2 while all panels of a are multiplied by them. The next panels of a are packed
+// during products unless a is transposed. The next panels of b are not, because L2 has no space for them.
 constexpr int64_t kPackedB = 256 * 512, KC = 256;
 
 template <bool kBothHalves>
@@ -28,7 +28,7 @@ HPMOE_AMX HPMOE_INLINE void load_b(const uint16_t* left, const uint16_t* right) 
   _tile_loadd(7, right, 64);
 }
 
-// Asks L1 for a tile of the next step: panels of b are in L2, and the units would wait for their lines.
+// Prefetches a tile of the next step into L1: panels of b are in L2, and AMX would wait for their lines.
 HPMOE_AMX HPMOE_INLINE void prefetch_next(const uint16_t* tile) {
   for (int64_t i = 0; i < 16; ++i) _mm_prefetch(tile + kStep + i * 32, _MM_HINT_T0);
 }
@@ -42,7 +42,7 @@ HPMOE_AMX HPMOE_INLINE void multiply_loaded() {
   if (kBothHalves) _tile_dpbf16ps(3, 5, 7);
 }
 
-// A block of c, and the sums that are stored into it or added to it.
+// A block of c, and the sums that are stored to it or added to it.
 struct Block {
   float *sums, *c;
   int64_t ld, rows;
@@ -73,9 +73,9 @@ HPMOE_AMX HPMOE_INLINE void store_rows(const Block& block, int64_t from, int64_t
   }
 }
 
-// The sums of a block (or of its upper half) = two panels of a @ two of b. In each step small products come first. Between
-// steps rows of the block before are stored, and memory is asked for rows of this one. Between products the next panels are
-// packed, a row at a time, and b is brought nearer: the units have few of them waiting.
+// Computes the sums of a block (or of its upper half), two panels of a @ two panels of b, with small products first in
+// each step. Between steps it stores rows of the previous block and prefetches rows of this one. Between products it
+// packs a row of the next panels and prefetches b: AMX queues few instructions, so that this work fits between them.
 constexpr int64_t kTurnsOfStep = 3;
 
 template <bool kBothHalves>
@@ -118,12 +118,12 @@ HPMOE_AMX void multiply_panels(int64_t steps, const uint16_t* upper, const uint1
   if (kBothHalves) _tile_stored(3, block.sums + 16 * kPanel + 16, kPanel * 4);
 }
 
-// The tile of a in use, and that of b.
+// Loads the tile of a in use; load_one_b() loads the tile of b.
 HPMOE_AMX HPMOE_INLINE void load_one_a(const uint16_t* tile) { _tile_loadd(2, tile, 64); }
 HPMOE_AMX HPMOE_INLINE void load_one_b(const uint16_t* tile) { _tile_loadd(3, tile, 64); }
 
-// Adds the products of the tile of b with one of each panel of a: first with the upper one, which is loaded, or with the
-// lower.
+// Adds the products of the tile of b with one tile of each panel of a: first the upper tile, which is loaded, then the
+// lower one.
 template <bool kBothHalves>
 HPMOE_AMX HPMOE_INLINE void multiply_downward(const uint16_t* lower) {
   _tile_dpbf16ps(0, 2, 3);
@@ -138,7 +138,7 @@ HPMOE_AMX HPMOE_INLINE void multiply_upward(const uint16_t* upper) {
   _tile_dpbf16ps(0, 2, 3);
 }
 
-// The same sums with few tiles in use: the left half of the block, then the right one.
+// multiply_block() with few tiles in use: first the left half of the block, then the right half.
 template <bool kBothHalves>
 HPMOE_AMX void multiply_in_few_tiles(int64_t steps, const uint16_t* upper, const uint16_t* lower, const uint16_t* left,
                                      const uint16_t* right, const Block& before, const Block& block, Packing& next) {
@@ -179,13 +179,13 @@ constexpr auto* way_to_multiply(bool in_few_tiles) {
   return in_few_tiles ? multiply_in_few_tiles<kBothHalves> : multiply_panels<kBothHalves>;
 }
 
-// Memory for panels of b and of a, those that are multiplied and the next ones, and for the sums of two blocks.
+// Memory for the panels of b and a that are multiplied, for the next panels, and for the sums of two blocks.
 struct Memory {
   uint16_t *b, *a[2];
   float* sums[2];
 };
 
-// Rows of c, at most 32, = two panels of a @ those of b, or added to them. Leaves the last block to be stored.
+// Computes at most 32 rows of c: two panels of a @ the panels of b, stored or added. The last block remains to be stored.
 HPMOE_AMX void multiply_row(const Sizes& s, const uint16_t* a, const Memory& memory, const Matrix& c, bool add,
                             Block& before, Packing& next) {
   const bool streams = !add && can_stream(c);
@@ -206,15 +206,15 @@ HPMOE_AMX void multiply_row(const Sizes& s, const uint16_t* a, const Memory& mem
   }
 }
 
-// Lines of a that are packed at a time: of a transposed one long pieces of its rows, for they are far apart.
+// Lines of a that are packed at a time: for a transposed a more of them, because its rows are far apart.
 constexpr int64_t lines_of_a(const Matrix& a) { return a.transposed ? 256 : kPanel; }
 
-// Turns of packing while a product of these sizes is under way.
+// Number of calls of take_turn() during a product of these sizes.
 constexpr int64_t turns_of(const Sizes& s) {
   return padded(s.m) / kPanel * (padded(s.n) / kPanel) * (padded(s.k) / 32) * kTurnsOfStep;
 }
 
-// c = a @ b, or added to it, n and k of one step.
+// Computes c = a @ b, or adds it to c, for n and k of one step.
 HPMOE_AMX void multiply_step(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool add,
                              const Memory& memory, Float32Gemm ordinary) {
   Packing packing;
@@ -257,7 +257,7 @@ HPMOE_AMX void amx_float32_gemm(const Sizes& s, const Matrix& a, const Matrix& b
   float* const sums = reinterpret_cast<float*>(packed + of_b + of_a + of_next_a);
   const Memory memory{packed, {packed + of_b, packed + of_b + of_next_a}, {sums, sums + of_sums}};
   Matrix c = out;
-  c.streamed = out.streamed && s.k <= k_step;  // sums of several steps are read again
+  c.streamed = out.streamed && s.k <= k_step;  // several steps read the sums again
   configure_tiles();
   for (int64_t j = 0; j < s.n; j += n_step) {
     for (int64_t k = 0; k < s.k; k += k_step) {

@@ -1,6 +1,6 @@
-// Packing of float32 operands for products on units that multiply bfloat16, at once or a few rows at a time: while the units
-// multiply, the vectors of the core are idle. A float32 has 24 bits and is the sum of three bfloat16 of 8 each, x = x1 + x2
-// + x3, exactly, |x2| <= 2^-8 |x|, |x3| <= 2^-16 |x|.
+// Packs float32 operands for AMX, which multiplies bfloat16: all rows at once, or a few rows at a time during products,
+// when the vector units are idle. A float32 has 24 bits and is exactly the sum of three bfloat16 of 8 bits, x = x1 + x2 +
+// x3, with |x2| <= 2^-8 |x| and |x3| <= 2^-16 |x|.
 #pragma once
 
 #include "amx_tiles.h"
@@ -8,16 +8,17 @@
 
 namespace hpmoe {
 
-// A panel is 16 lines of a or b, kParts tiles for every 32 k.
+// A panel is 16 lines of a or b: kParts tiles for every 32 k.
 constexpr int64_t kLines = 16, kParts = 3, kStep = kParts * kTile;
 
-// The units flush numbers below 2^-126 to zero, so parts and their products must be larger. Operands are scaled by kScale
-// and must then be 0 or in [2^-46, 2^58): a product is at least 2^-92, and what is flushed below 2^-34 of it; the sum of
-// products of 512 k is finite. Bounds as bfloat16 bits.
+// AMX flushes numbers below 2^-126 to zero, so parts and their products must be larger. Operands are multiplied by kScale
+// and must then be 0 or in [2^-46, 2^58). A product is then at least 2^-92, flushed parts are below 2^-34 of it, and a
+// sum of 512 products is finite. kLeast and kLimit are bounds as bfloat16 bits.
 constexpr float kScale = 0x1p34f;
 constexpr uint16_t kLeast = (127 - 46) << 7, kLimit = (127 + 58) << 7;
 
-// Leading parts seen, as bits less one, so that 0 is the largest unsigned number and the smallest signed one.
+// The range of the leading parts, as bits minus one: 0 then becomes the largest unsigned number and the smallest signed
+// one.
 struct Range {
   __m512i least, most;
 };
@@ -31,7 +32,7 @@ HPMOE_AMX inline bool fits(const Range& range) {
 
 constexpr __mmask16 first(int64_t n) { return n >= 16 ? 0xFFFF : n <= 0 ? 0 : static_cast<__mmask16>((1u << n) - 1u); }
 
-// Pairs of bfloat16: the upper halves of float32.
+// Combines the upper halves of two float32 vectors into pairs of bfloat16.
 HPMOE_AMX HPMOE_INLINE __m512i zip(__m512i even, __m512i odd) {
   return _mm512_mask_blend_epi16(0xAAAAAAAA, _mm512_maskz_srli_epi32(kAll, even, 16), odd);
 }
@@ -40,14 +41,14 @@ HPMOE_AMX HPMOE_INLINE __m512 upper_half(__m512i bits) {
   return _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(0xFFFF0000)));
 }
 
-// A row of each of three tiles: the parts of even[i] and odd[i], side by side.
+// Writes one row of each of three tiles: the parts of even[i] and odd[i] as pairs.
 HPMOE_AMX HPMOE_INLINE void split(__m512 even, __m512 odd, uint16_t* to, Range& range) {
   const __m512 scale = _mm512_set1_ps(kScale), out_of_range = _mm512_set1_ps(0x1p100f);
   const __m512i half = _mm512_set1_epi32(0x8000);
   __m512i rounded[2][2];
   __m512 rest[2] = {even, odd};
   for (int i = 0; i < 2; ++i) {
-    // A NaN is out of range too: rounding may turn it into 0.
+    // A NaN becomes out of range too; otherwise rounding could turn it into 0.
     rest[i] = _mm512_maskz_min_ps(kAll, _mm512_mul_ps(rest[i], scale), out_of_range);
     for (int part = 0; part < 2; ++part) {
       rounded[part][i] = _mm512_add_epi32(_mm512_castps_si512(rest[i]), half);
@@ -63,29 +64,30 @@ HPMOE_AMX HPMOE_INLINE void split(__m512 even, __m512 odd, uint16_t* to, Range& 
   range.most = _mm512_max_epi16(range.most, less_one);
 }
 
-// Up to 16 x 16 float32, the rest zeros; and as many that are read later.
+// Up to 16 x 16 float32, padded with zeros, and the address of the square that is read later.
 struct Square {
   const float *data, *later;
   int64_t ld, rows;
   __mmask16 cols;
 };
 
-// Asks L2 for what is read later: L1 would not keep it, where rows are a power of two apart.
+// Reads row i and prefetches the same row of the later square into L2. L1 would not keep it if rows are a power of two
+// apart.
 HPMOE_AMX HPMOE_INLINE __m512 row_of(const Square& square, int64_t i) {
   _mm_prefetch(square.later + i * square.ld, _MM_HINT_T1);
   return i < square.rows ? _mm512_maskz_loadu_ps(square.cols, square.data + i * square.ld) : _mm512_setzero_ps();
 }
 
-// Lines [line, ...) and k [k, ...) of an operand whose k go along its columns or not.
+// Returns the part of an operand from `line` and `k` on.
 inline Matrix part(const Matrix& x, bool k_is_row, int64_t line, int64_t k) {
   return {x.data + (k_is_row ? k * x.ld + line : line * x.ld + k) * 4, x.dtype, x.ld, x.transposed, x.streamed};
 }
 
-// Panels of the first `lines` lines and kc k of an operand, groups of three tiles in the order of memory. A tile is
-// [line][k] or [k][line] as the operand has them, or transposed; a pair is k and k + 16.
+// Packs panels of the first `lines` lines and kc k of an operand. It writes groups of three tiles in memory order. A tile
+// is [line][k] or [k][line] like the operand, or its transpose; a pair holds k and k + 16.
 class Packing {
  public:
-  // Packs them into `to` before finish() returns, or in that many turns before.
+  // Starts packing into `to`. `turns` calls of take_turn() pack everything; finish() packs the rest.
   HPMOE_AMX void begin(const Matrix& x, bool k_is_row, int64_t lines, int64_t kc, uint16_t* to, int64_t turns) {
     x_ = x;
     k_is_row_ = k_is_row;
@@ -105,7 +107,7 @@ class Packing {
     for (int64_t i = 0; i < rows_a_turn_ && groups_left_ > 0; ++i) pack_row();
   }
 
-  // Packs what is left. Whether all numbers fit.
+  // Packs the rest. Returns true if all numbers are in range.
   HPMOE_AMX bool finish() {
     while (groups_left_ > 0 && row_ > 0) pack_row();
     while (groups_left_ > 0) x_.transposed ? pack_group<true>() : pack_group<false>();
@@ -113,10 +115,10 @@ class Packing {
   }
 
  private:
-  // Groups ahead that memory is asked for.
+  // Number of groups that are prefetched ahead.
   static constexpr int64_t kAhead = 4;
 
-  // Where 16 lines and 32 k begin; after the last ones before line_end come those of the lines that follow.
+  // The first of 16 lines and the first of 32 k. After the last line before line_end the walk goes to the next k.
   struct Place {
     int64_t line, k, line_end;
   };

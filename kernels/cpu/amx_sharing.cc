@@ -26,7 +26,7 @@ HPMOE_AMX void zero_tiles() {
   _tile_zero(7);
 }
 
-// Cycles of as many products of two loaded tiles each, in three tiles or in eight.
+// Returns the cycles of a number of products of two loaded tiles each, in three tiles or in eight.
 template <bool kEightTiles>
 HPMOE_AMX uint64_t time_products() {
   alignas(64) static const uint16_t tile[kTile] = {};

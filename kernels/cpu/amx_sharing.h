@@ -1,15 +1,15 @@
-// Cores whose other hardware thread is busy, which then have few registers for tiles beyond the eight that have names.
+// Detects a core whose other hardware thread is busy: only few tile registers are free on it beyond the eight named ones.
 #pragma once
 
 namespace hpmoe {
 
-// Whether this core's other hardware thread is busy, as measured at most about a millisecond ago. A tile that is written
-// takes a register until what its name stood for before is read: then, the fewer tiles are in use, the more are free, and
-// products in three or four tiles go twice as fast as in eight, though these take fewer loads. Overwrites tiles, on a
-// machine that has_amx().
+// Returns true if this core's other hardware thread is busy, measured at most about a millisecond ago. Writing a tile
+// takes a physical register until all reads of its old value are done. On a shared core few registers are free, and
+// products that use three or four tiles are twice as fast as products that use eight, despite more loads. Overwrites
+// tiles; needs has_amx().
 bool core_is_shared();
 
-// What core_is_shared() then says without measuring, for tests of both ways.
+// Fixes the result of core_is_shared() for tests, or restores the measurement.
 enum class Sharing { MEASURED = -1, NO, YES };
 void assume_sharing(Sharing sharing);
 

@@ -1,4 +1,4 @@
-// What products on the matrix units (AMX) have in common: the tiles' shape, and steps that fit the caches.
+// The shape of AMX tiles, and step lengths that fit the caches.
 #pragma once
 
 #include <immintrin.h>
@@ -19,8 +19,8 @@ constexpr int64_t kTile = 16 * 32, kPanel = 32;
 
 constexpr int64_t padded(int64_t n) { return (n + 31) / 32 * 32; }
 
-// The length of a step, whole panels, that goes through n in equal steps of about `length`: of up to half as much again, not
-// one of `length` and a short one.
+// Returns the step length, in whole panels, that divides n into equal steps of about `length`, at most half as much
+// again. Equal steps avoid one step of `length` and a short rest.
 constexpr int64_t even_steps(int64_t n, int64_t length) {
   const int64_t steps = std::max<int64_t>(1, (n + length / 2) / length);
   return std::max(kPanel, padded((n + steps - 1) / steps));
@@ -38,9 +38,9 @@ HPMOE_AMX inline void configure_tiles() {
   _tile_loadconfig(&config);
 }
 
-constexpr uint16_t kAll = 0xFFFF;  // intrinsics without a mask leave GCC warning of what they leave undefined
+constexpr uint16_t kAll = 0xFFFF;  // without a mask GCC warns of undefined elements
 
-// Turns a tile of 16 x 16 pairs over its diagonal.
+// Transposes a tile of 16 x 16 pairs.
 HPMOE_AMX inline void transpose_tile(uint16_t* tile) {
   __m512i x[16], y[16];
   for (int i = 0; i < 16; ++i) x[i] = _mm512_load_si512(tile + i * 32);
@@ -66,13 +66,14 @@ HPMOE_AMX inline void transpose_tile(uint16_t* tile) {
   }
 }
 
-// Whether whole panels of c can be stored past the caches, which takes whole lines: memory is then not read first.
+// Returns true if whole panels of c are whole cache lines, so that they can be stored past the caches without a read
+// first.
 inline bool can_stream(const Matrix& c) {
   return c.streamed &&
          (reinterpret_cast<uintptr_t>(c.data) | static_cast<uintptr_t>(c.ld * element_size(c.dtype))) % 64 == 0;
 }
 
-// Asks memory for the lines of a block of c, to be written.
+// Prefetches the lines of a block of c for writing.
 inline void prefetch_block(int64_t rows, const Matrix& c, int64_t row, int64_t col) {
   for (int64_t i = row; i < row + rows; ++i) __builtin_prefetch(c.data + (i * c.ld + col) * element_size(c.dtype), 1);
 }

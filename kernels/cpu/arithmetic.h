@@ -1,12 +1,12 @@
-// How a thread computes with floating-point numbers.
+// The floating-point mode of a thread.
 #pragma once
 
 #include <cfenv>
 
 namespace hpmoe {
 
-// While one of these lives, its thread rounds to nearest and keeps subnormal numbers, whatever its program chose: some
-// threads of MindSpore take them for 0, and so do the threads that those start.
+// During its lifetime its thread rounds to nearest and keeps subnormal numbers. Some threads of MindSpore flush subnormal
+// numbers to 0, and so do the threads that those start.
 class DefaultArithmetic {
  public:
   DefaultArithmetic() {

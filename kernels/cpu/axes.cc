@@ -1,4 +1,4 @@
-// Along an axis inside a row of [outer, size, inner] elements: columns picked or placed at a step, sums and maxima.
+// Bodies along an axis inside rows of [outer, size, inner] elements: strided pick and place, sums and maxima.
 #include <algorithm>
 #include <cstring>
 
@@ -9,7 +9,7 @@
 namespace hpmoe {
 namespace {
 
-// Where a task's columns stand along the axis of the output, and how many elements the input's axis has.
+// The axis of the output that a task's columns cover, and the size of the input's axis.
 struct Axis {
   int64_t size, inner, start, step, there;
 };
@@ -20,8 +20,8 @@ Axis axis_of(const Frame& frame) {
   return {p.size, p.inner, p.start, p.step, frame.buffer(1).cols / (outer * p.inner)};
 }
 
-// Calls visit(o, first, last) for the elements [first, last) of the output's axis that columns [col, end) have of its part
-// o; of an element that they cut, all is visited. `inner` is 1 or whole elements are moved.
+// Calls visit(o, first, last) for each outer index o, with the elements [first, last) of the output's axis that overlap
+// columns [col, end). An element that the columns cut is visited whole. `inner` is 1, or whole elements are moved.
 template <class Visit>
 void for_each_part(const Axis& axis, int64_t col, int64_t end, Visit visit) {
   const int64_t part = axis.size * axis.inner;
@@ -31,7 +31,7 @@ void for_each_part(const Axis& axis, int64_t col, int64_t end, Visit visit) {
   }
 }
 
-// Copies what columns [col, end) have of the element of the output's axis that begins at column `at`.
+// Copies the part in columns [col, end) of the element of the output's axis that begins at column `at`.
 template <class Element>
 void copy_part(const Element* from, int64_t at, int64_t inner, int64_t col, int64_t end, Element* out) {
   const int64_t first = std::max(at, col), last = std::min(at + inner, end);
@@ -90,7 +90,7 @@ Code moved(const Frame& frame, bool places) {
   return Code::OK;
 }
 
-// One result for each `size` neighbouring columns.
+// Computes one result for each `size` adjacent columns.
 void reduce_neighbours(Reader& x, Writer& out, int64_t row, int64_t width, int64_t size, bool is_max) {
   float lanes[kLanes];
   for (int64_t col = 0; col < width; col += kChunk) {
@@ -108,7 +108,7 @@ void reduce_neighbours(Reader& x, Writer& out, int64_t row, int64_t width, int64
   }
 }
 
-// One result for each column of `inner`, over the `size` that lie so far apart.
+// Computes one result for each column of `inner`, over `size` elements that are `inner` apart.
 void reduce_apart(Reader& x, Writer& out, int64_t row, int64_t width, int64_t size, int64_t inner, bool is_max) {
   for (int64_t part = 0; part < width; part += inner) {
     for (int64_t col = 0; col < inner; col += kChunk) {
@@ -122,7 +122,7 @@ void reduce_apart(Reader& x, Writer& out, int64_t row, int64_t width, int64_t si
   }
 }
 
-// They wrap around.
+// Sums of integers wrap around.
 void group_reduce_integers(const View& x, const View& out, int64_t rows, int64_t width, int64_t size, int64_t inner,
                            bool is_max) {
   for (int64_t row = 0; row < rows; ++row) {

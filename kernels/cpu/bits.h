@@ -1,4 +1,4 @@
-// The bits of a number as another type of the same size.
+// Reinterprets the bits of a number as another type of the same size.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ HPMOE_INLINE To bits_as(From value) {
   return result;
 }
 
-// A select that stays one: of ?: the compiler may make branches, and then compute what follows once for each.
+// Returns yes or no without a branch. For ?: the compiler may branch and duplicate the code that follows.
 HPMOE_INLINE uint32_t choose(bool condition, uint32_t yes, uint32_t no) {
   const uint32_t mask = -static_cast<uint32_t>(condition);
   return (yes & mask) | (no & ~mask);

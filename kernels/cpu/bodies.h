@@ -1,4 +1,4 @@
-// What a launch does for a task between its waits and its signals: tile bodies, a file for each family, and copies.
+// The work of a task between its waits and its signals: tile bodies, one file for each family, and copies of rows.
 #pragma once
 
 #include "core/generated/cpu_bodies.h"
@@ -6,18 +6,19 @@
 
 namespace hpmoe {
 
-// Runs the body of a task that is no transfer: OK, or INDEX_OUT_OF_RANGE for an index that points nowhere.
+// Runs the body of a task that is no transfer. Returns OK, or INDEX_OUT_OF_RANGE for an index outside its array.
 inline Code run_body(const Frame& frame) {
   const bool has_unit = frame.unit.rows > 0 || static_cast<Domain>(frame.op.domain) == Domain::EXPERTS;
   return has_unit ? call_body(frame) : Code::OK;
 }
 
-// Copies the rows of a segment, from source to dest or back; rows of a matrix always to dest. Returns the bytes copied.
+// Copies the rows of a segment from source to dest, or back if not `is_away`; rows of a matrix always go to dest. Returns
+// the number of bytes.
 int64_t copy_segment(const Frame& frame, const Segment& segment, bool is_away);
-// The same for a rank of another machine: rows go to its outbox.
+// Sends the rows of a segment to the outbox of a rank on another host.
 int64_t send_segment(const Frame& frame, const Segment& segment, Outbox& outbox);
 
-// Bodies of integers, which those of their names hand over to.
+// Bodies for integers; the bodies of the same names call these.
 bool is_of_integers(const Frame& frame);
 Code map_integers(const Frame& frame);
 Code row_reduce_integers(const Frame& frame, bool is_max);

@@ -1,4 +1,4 @@
-// What chooses, picks, places and adds up the elements of each row by itself: a row is a token's experts.
+// Bodies that select, pick, place and sum elements inside each row; in a router, a row holds a token's experts.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -27,7 +27,7 @@ void store_row(const View& out, int64_t row, const std::vector<int64_t>& values)
   for (size_t i = 0; i < values.size(); ++i) store_integer(out, row, i, values[i]);
 }
 
-// NaN is the largest, and of equals the one with the smaller index comes first, whichever way.
+// Orders NaN as the largest. Of equal elements the one with the smaller index comes first, in both directions.
 template <class Value>
 void choose(const std::vector<Value>& x, int64_t k, bool largest, std::vector<int32_t>& order) {
   std::iota(order.begin(), order.end(), 0);
@@ -112,10 +112,10 @@ Code cumsum_of(const Frame& frame) {
 
 Code top_k(const Frame& frame) { return is_integer(frame.dtype(2)) ? top_k_of<int64_t>(frame) : top_k_of<float>(frame); }
 
-// out[t, k] = x[t, index[t, k]]; a negative index counts from the end
+// Computes out[t, k] = x[t, index[t, k]]; a negative index counts from the end.
 Code take_cols(const Frame& frame) { return is_integer(frame.dtype(1)) ? take_of<int64_t>(frame) : take_of<float>(frame); }
 
-// out[t, e] = sum of in[t, k] over the k whose index[t, k] is e
+// Computes out[t, e] = sum of in[t, k] over all k with index[t, k] == e.
 Code add_cols(const Frame& frame) { return is_integer(frame.dtype(0)) ? add_of<int64_t>(frame) : add_of<float>(frame); }
 
 Code cumsum(const Frame& frame) { return is_integer(frame.dtype(1)) ? cumsum_of<int64_t>(frame) : cumsum_of<float>(frame); }

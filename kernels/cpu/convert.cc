@@ -1,4 +1,4 @@
-// Integer arithmetic without branches, so that the loops vectorise with any instruction set.
+// Integer arithmetic without branches, so that compilers vectorise the loops for every instruction set.
 #include "convert.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ HPMOE_INLINE float from_float16(uint16_t half) {
 HPMOE_INLINE uint16_t to_float16(float value) {
   const uint32_t bits = bits_as<uint32_t>(value), magnitude = bits & 0x7FFFFFFFu;
   const uint32_t normal = (magnitude - (112u << 23) + 0xFFFu + (magnitude >> 13 & 1u)) >> 13;
-  // Adding 0.5 leaves a multiple of 2^-24, the smallest float16, in the last bits.
+  // Adding 0.5 shifts a multiple of 2^-24, the smallest float16, into the lowest bits.
   const uint32_t subnormal = bits_as<uint32_t>(bits_as<float>(magnitude) + 0.5f) - 0x3F000000u;
   const uint32_t special = choose(magnitude > 0x7F800000u, 0x7E00u, 0x7C00u);
   const uint32_t finite = choose(magnitude < 0x38800000u, subnormal, normal);

@@ -1,10 +1,10 @@
-// Random numbers that a seed and their places decide, as hpmoe/tile_ops/draws.py has them.
+// Random numbers of a seed and their positions, as in hpmoe/tile_ops/draws.py.
 #include "bodies.h"
 
 namespace hpmoe {
 namespace {
 
-// The first word of philox2x32-10 of the counters (row, col).
+// Returns the first word of philox2x32-10 for the counters (row, col).
 uint32_t philox(uint32_t left, uint32_t right, uint32_t key) {
   for (int i = 0; i < 10; ++i, key += 0x9E3779B9u) {
     const uint64_t product = uint64_t{left} * 0xD256D193u;

@@ -1,11 +1,11 @@
-// What entries that are not kept leave: zeros where they have a value of their own, and the counts of the dropped ones.
+// Bodies for dropped entries: KEEP writes zeros for them, DROP_COUNTS counts them.
 #include <cstring>
 
 #include "bodies.h"
 
 namespace hpmoe {
 
-// out[t, k] = in[t * K + k], zero where the entry is not kept: nothing was sent back for it
+// Computes out[t, k] = in[t * K + k], and 0 for a dropped entry, for which no row came back.
 Code keep(const Frame& frame) {
   const int64_t top_k = frame.routing->top_k(), size = element_size(frame.dtype(0));
   char* out = frame.base(0, frame.rank);
@@ -20,7 +20,7 @@ Code keep(const Frame& frame) {
   return Code::OK;
 }
 
-// out[e] = entries of this rank that expert e had no capacity for, the same of each of its shards
+// Computes out[e] = entries of this rank that expert e had no capacity for; all shards of an expert have the same count.
 Code drop_counts(const Frame& frame) {
   const Routing& routing = *frame.routing;
   auto* out = reinterpret_cast<int32_t*>(frame.base(0, frame.rank));

@@ -1,4 +1,4 @@
-// Elements of one byte, of quantised rows and weights, as numbers.
+// Converts elements of one byte, of quantised rows and weights, to float32.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 namespace hpmoe {
 
-// What the code of an e8m0 scale stands for: a power of two, or NaN.
+// Returns the scale of an e8m0 code: a power of two, or NaN.
 float e8m0_value(uint8_t code);
 
-// to[i] = element i * scale, of n elements.
+// Sets to[i] = element i * scale for n elements.
 void read_elements(Element element, const uint8_t* from, int64_t n, float scale, float* to);
 
 }  // namespace hpmoe

@@ -1,5 +1,5 @@
-// The weighted sum of what the experts of a token sent back: out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ..., over the
-// entries that are kept.
+// The weighted sum of the rows that the experts returned for a token: out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1,
+// ..., over the entries that are kept.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace hpmoe {
 
 class EntrySums {
  public:
-  // Operands of the frame; one more than it has: no weights.
+  // Takes operand numbers. A `weights` one past the last operand means no weights.
   EntrySums(const Frame& frame, int out, int entries, int weights);
 
   void operator()(int64_t row);

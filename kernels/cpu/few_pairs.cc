@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kRows = 8;  // of sums in registers, two vectors each
 
-// sums[kRows, kPairCols] of columns of the panel a and the panel b
+// Computes sums[kRows, kPairCols] of columns of panel a with panel b.
 HPMOE_AVX512 void multiply_block(int64_t num_pairs, const float* a, const float* b, float* sums, int64_t ld) {
   __m512 sum[kRows][2];
   HPMOE_UNROLL for (int i = 0; i < kRows; ++i) sum[i][0] = sum[i][1] = _mm512_setzero_ps();

@@ -15,11 +15,11 @@
 namespace hpmoe {
 namespace {
 
-// Rows and columns of sums that stay in registers.
+// Rows and columns of sums in registers.
 constexpr int64_t MR = 4, NR = 32;
 typedef float Lanes __attribute__((vector_size(16 * sizeof(float))));
 
-// sums[MR, strips * NR] = a[k, MR]^T @ b, b as [strip][k][NR]
+// Computes sums[MR, strips * NR] = a[k, MR]^T @ b, with b as [strip][k][NR].
 HPMOE_MULTIVERSION
 void multiply_rows(int64_t strips, int64_t k, const float* a, const float* b, float* sums) {
   for (int64_t j = 0; j < strips; ++j, b += k * NR) {
@@ -39,7 +39,7 @@ void multiply_rows(int64_t strips, int64_t k, const float* a, const float* b, fl
   }
 }
 
-// panels[panel][k][width] = x[k, n] as float32, zeros past the last column
+// Sets panels[panel][k][width] = x[k, n] as float32. Pads with zeros.
 void pack(const Matrix& x, int64_t k, int64_t n, int64_t width, float* line, float* panels) {
   for (int64_t term = 0; term < k; ++term) {
     to_float32(x.dtype, x.data + term * x.ld * element_size(x.dtype), n, line);
@@ -59,7 +59,7 @@ void copy(const char* from, int64_t bytes, [[maybe_unused]] bool streams, char* 
   std::memcpy(to + done, from + done, bytes - done);
 }
 
-// A row of c (+)= its sums, rounded in `narrow` where c is not float32.
+// Stores a row of sums to c, or adds it. `narrow` is scratch for rounding if c is not float32.
 void put_row(float* sums, float* narrow, int64_t n, const Matrix& c, int64_t row, bool accumulate) {
   char* const to = c.data + row * c.ld * element_size(c.dtype);
   const float* const before = reinterpret_cast<const float*>(to);
@@ -70,7 +70,7 @@ void put_row(float* sums, float* narrow, int64_t n, const Matrix& c, int64_t row
   copy(reinterpret_cast<const char*>(narrows ? narrow : sums), n * element_size(c.dtype), streams, to);
 }
 
-// Products of float32, whatever the dtypes are.
+// Multiplies operands of any float dtypes as float32.
 void multiply_dequantized(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
   thread_local Scratch<float> scratch;
   const int64_t m = (s.m + MR - 1) / MR * MR, n = (s.n + NR - 1) / NR * NR;

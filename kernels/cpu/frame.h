@@ -1,4 +1,4 @@
-// What a tile body sees: its task, its unit of the op's domain, and its operands as rows of any dtype.
+// The view of a tile body: its task, its unit of the op's domain, and its operands as rows of any dtype.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace hpmoe {
 
 using Unit = UnitOf<int64_t>;
 
-// Where a task runs: see core/units.h.
+// The rank that a task runs on; units.h in core/ describes the interface.
 struct Place {
   const Image& image;
   int32_t rank;
@@ -53,19 +53,19 @@ struct Frame {
   int64_t first_col(int i) const { return first_col_of(op.operands[i], task); }
   int64_t num_cols(int i) const { return num_cols_of(op.operands[i], task, buffer(i)); }
 
-  // The unit's rows of an operand, from the task's first column on.
+  // Returns the unit's rows of operand i from the task's first column on.
   View view(int i) const {
     return {element(i, first_row(i), first_col(i)), is_one_row(op.operands[i], buffer(i)) ? 0 : int64_t{buffer(i).cols},
             static_cast<Cols>(op.operands[i].cols) == Cols::ONE ? 0 : 1, dtype(i)};
   }
 };
 
-// The frame of a rank's task, which has to outlive it.
+// Makes the frame of a rank's task; the task must outlive it.
 Frame make_frame(const Image& image, const HpmoeRank* ranks, const std::vector<Routing>& routings, int32_t rank,
                  const Task& task);
 
-// Calls visit(row) for the rows of zeros of the rank's experts in the task of the first unit, which is of tokens wherever
-// any are received.
+// Calls visit(row) for the padding rows of all experts of the rank, if the task has the first unit. The domain is tokens
+// that this rank receives, so at least one such task exists.
 template <class Visit>
 void for_each_fan_padding(const Frame& frame, Visit visit) {
   const Routing& experts = *frame.routing->experts();
@@ -76,8 +76,8 @@ void for_each_fan_padding(const Frame& frame, Visit visit) {
   }
 }
 
-// Calls visit(received row, rows) for the tokens of a slot of a route to ranks, with the rows that this rank's experts have
-// of them.
+// Calls visit(received row, rows) for each token of a slot of a route to ranks; `rows` are the rows of the token's
+// experts on this rank.
 template <class Visit>
 void for_each_fan(const Frame& frame, Visit visit) {
   const Slot& slot = frame.routing->slot(frame.rank, frame.task.row);
@@ -91,7 +91,7 @@ void for_each_fan(const Frame& frame, Visit visit) {
   }
 }
 
-// The same for a transfer of rows that relays pass on, or get back.
+// Visits the segments of a transfer of rows that relays forward, or get back.
 template <class Visit>
 void for_each_relayed_segment(const Frame& frame, Visit visit) {
   const Routing& routing = *frame.routing;
@@ -112,7 +112,7 @@ void for_each_relayed_segment(const Frame& frame, Visit visit) {
   }
 }
 
-// Calls visit(segment) for the segments a transfer task moves (a NOTIFY: the ones it stands for).
+// Calls visit(segment) for the segments that a transfer task moves, or that a NOTIFY task covers.
 template <class Visit>
 void for_each_segment(const Frame& frame, Visit visit) {
   if (is_relayed(frame.op)) return for_each_relayed_segment(frame, visit);

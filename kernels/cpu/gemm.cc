@@ -20,7 +20,8 @@
 namespace hpmoe {
 namespace {
 
-// dnnl_sgemm(transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), and the same of bfloat16 a and b. Row-major.
+// The signatures of dnnl_sgemm(transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc) and of its bfloat16
+// counterpart. Both are row-major.
 template <class Element>
 using DnnlGemm = int (*)(char, char, int64_t, int64_t, int64_t, float, const Element*, int64_t, const Element*, int64_t,
                          float, float*, int64_t);
@@ -34,18 +35,18 @@ bool dnnl_gemm(const std::atomic<DnnlGemm<Element>>& function, const Sizes& s, c
                const Matrix& c, bool accumulate) {
   const DnnlGemm<Element> call = function.load(std::memory_order_acquire);
   if (!call) return false;
-  const SignalsBlocked blocked;  // oneDNN's kernels point the stack at memory of the heap, where a handler's frame would go
+  const SignalsBlocked blocked;  // oneDNN's kernels move the stack pointer to the heap, where a signal handler must not run
   const auto letter = [](const Matrix& x) { return x.transposed ? 'T' : 'N'; };
   return call(letter(a), letter(b), s.m, s.n, s.k, 1.0f, reinterpret_cast<const Element*>(a.data), a.ld,
               reinterpret_cast<const Element*>(b.data), b.ld, accumulate ? 1.0f : 0.0f, reinterpret_cast<float*>(c.data),
               c.ld) == 0;
 }
 
-// Register tile MR x NR, cache blocks MC x KC of a and KC x NC of b, both packed in panels.
+// Register tile MR x NR, and cache blocks MC x KC of a and KC x NC of b, both packed in panels.
 constexpr int64_t MR = 6, NR = 16, MC = 96, KC = 256, NC = 512;
 typedef float Lanes __attribute__((vector_size(NR * sizeof(float)), aligned(sizeof(float))));
 
-// c[0:rows, 0:cols] += a panel [kc, MR] @ b panel [kc, NR]
+// Computes c[0:rows, 0:cols] += panel of a [kc, MR] @ panel of b [kc, NR].
 HPMOE_MULTIVERSION
 void multiply_panels(int64_t kc, const float* a, const float* b, float* c, int64_t ldc, int64_t rows, int64_t cols) {
   Lanes sum[MR] = {};
@@ -58,7 +59,7 @@ void multiply_panels(int64_t kc, const float* a, const float* b, float* c, int64
   }
 }
 
-// Panels of `width` lines side by side, padded with zeros: packed[panel][k][line].
+// Packs panels of `width` adjacent lines: packed[panel][k][line]. Pads with zeros.
 void pack(const float* x, int64_t line_stride, int64_t k_stride, int64_t lines, int64_t kc, int64_t width, float* packed) {
   for (int64_t first = 0; first < lines; first += width, packed += width * kc) {
     const int64_t count = std::min(width, lines - first);
@@ -107,7 +108,7 @@ void multiply_float32(const Sizes& s, const Matrix& a, const Matrix& b, const Ma
   vector_gemm(s, a, b, c, accumulate);
 }
 
-// The part [k0, k0 + kc) of x, `lines` lines wide, as float32: in place, or converted into scratch.
+// Returns the part [k0, k0 + kc) of x as float32: in place, or converted into scratch.
 Matrix part_in_float32(const Matrix& x, bool k_is_row, int64_t lines, int64_t k0, int64_t kc, Scratch<float>& scratch) {
   const int64_t rows = k_is_row ? kc : lines, cols = k_is_row ? lines : kc;
   char* const data = x.data + k0 * (k_is_row ? x.ld : 1) * element_size(x.dtype);
@@ -119,7 +120,7 @@ Matrix part_in_float32(const Matrix& x, bool k_is_row, int64_t lines, int64_t k0
   return {reinterpret_cast<char*>(wide), Dtype::FLOAT32, cols, x.transposed};
 }
 
-// c is float32; a and b are converted block by block.
+// Multiplies into a float32 c; converts a and b block by block.
 void multiply_converted(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
   constexpr int64_t kBlock = 512;
   thread_local Scratch<float> wide_a, wide_b;
@@ -132,7 +133,7 @@ void multiply_converted(const Sizes& s, const Matrix& a, const Matrix& b, const 
   }
 }
 
-// Zeros are the same bits in every dtype.
+// Sets c to zero, which has the same bits in every dtype.
 void clear(const Sizes& s, const Matrix& c) {
   const int64_t row_bytes = s.n * element_size(c.dtype);
   for (int64_t i = 0; i < s.m; ++i) {
@@ -177,7 +178,7 @@ int use_blas(const char* path) {
     g_bf16_gemm.store(nullptr, std::memory_order_release);
     return 0;
   }
-  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);  // stays loaded: workers may be inside it
+  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);  // stays loaded, because workers may be inside
   if (!library) return 1;
   void* sgemm = dlsym(library, "dnnl_sgemm");
   if (!sgemm) return 2;

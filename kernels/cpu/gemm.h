@@ -1,5 +1,5 @@
-// The one place a tile's matrix product comes from: the matrix units of the core, or vectors, in our own loops or, but for
-// few rows, in those of a oneDNN library the host names.
+// The matrix product of a tile: by AMX or vectors, in the loops of this folder or, for more than a few rows, in those of
+// a oneDNN library that the host names.
 #pragma once
 
 #include <cstdint>
@@ -8,25 +8,25 @@
 
 namespace hpmoe {
 
-// Row-major, `ld` elements from row to row; `transposed` where a product takes it so.
+// A row-major matrix, `ld` elements from row to row. `transposed` means that a product takes its transpose.
 struct Matrix {
   char* data;
   Dtype dtype;
   int64_t ld;
   bool transposed = false;
-  bool streamed = false;  // written past the caches, for nobody reads it soon
+  bool streamed = false;  // written past the caches, for results that are not read soon
 };
 
 struct Sizes {
   int64_t m, n, k;
 };
 
-// c[m, n] = a[m, k] @ b[k, n], of any float dtypes; summed in float32 in an order that depends on the sizes alone.
-// A float32 c may be added to instead.
+// Computes c[m, n] = a[m, k] @ b[k, n] for any float dtypes, summed in float32 in an order that depends only on the
+// sizes. Adds to a float32 c if `accumulate`.
 void gemm(const Sizes& sizes, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate = false);
 
 int use_blas(const char* path);
-// Whether products may use the matrix units of the core, and whether they do.
+// Allows or forbids AMX for products; uses_amx() returns true if products use AMX.
 void use_amx(bool allowed);
 bool uses_amx();
 const char* gemm_name();

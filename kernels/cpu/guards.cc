@@ -1,4 +1,4 @@
-// How many values of a row are NaN or out of a range, and rows with others in their place.
+// Bodies that count the values of a row that are NaN or out of a range, and that replace such values.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -11,7 +11,7 @@
 namespace hpmoe {
 namespace {
 
-// NaN is in no range.
+// Counts values in a range; NaN is in no range.
 HPMOE_MULTIVERSION
 int32_t num_inside(int64_t n, const float* x, float low, float high) {
   int32_t inside = 0;
@@ -19,7 +19,7 @@ int32_t num_inside(int64_t n, const float* x, float low, float high) {
   return inside;
 }
 
-// Of bfloat16: a row passes through registers alone, which is twice as fast as through a chunk of float32.
+// Counts bfloat16 values in registers, twice as fast as through a chunk of float32.
 HPMOE_MULTIVERSION
 int32_t num_inside(int64_t n, const uint16_t* x, float low, float high) {
   int32_t inside = 0;
@@ -30,12 +30,13 @@ int32_t num_inside(int64_t n, const uint16_t* x, float low, float high) {
   return inside;
 }
 
-// The bits of a bfloat16 as a number that is the larger the larger it is: -1 for -0, and NaN beyond both infinities.
+// Returns an integer with the order of bfloat16 values: -1 for -0, and NaN beyond both infinities.
 HPMOE_INLINE int16_t in_order(uint16_t bits) {
   return static_cast<int16_t>(bits ^ (static_cast<int16_t>(bits) >> 15 & 0x7fff));
 }
 
-// That of the largest bfloat16 which is not above a number; of the smallest which is not below it.
+// Returns in_order() of the largest bfloat16 at most `high`; first_in_order() returns that of the smallest at least
+// `low`.
 int16_t last_in_order(float high) {
   const auto bits = bits_as<uint32_t>(high == 0.0f ? 0.0f : high);
   const bool is_cut_upwards = bits >> 31 && (bits & 0xffff);
@@ -43,7 +44,7 @@ int16_t last_in_order(float high) {
 }
 int16_t first_in_order(float low) { return static_cast<int16_t>(-1 - last_in_order(-low)); }
 
-// Whether all are between two in order: 32 at a time, which takes half as long as to count them as float32.
+// Returns true if all values are in order between first and last. It takes half the time of counting them as float32.
 HPMOE_MULTIVERSION
 bool are_all_inside(int64_t n, const uint16_t* x, int16_t first, int16_t last) {
   int16_t least = last, most = first;
@@ -55,7 +56,7 @@ bool are_all_inside(int64_t n, const uint16_t* x, int16_t first, int16_t last) {
   return first <= least && most <= last;
 }
 
-// How many of the first `cols` values of a row are NaN or out of range.
+// Counts the values among the first `cols` of a row that are NaN or out of range.
 int64_t num_outside(const View& tested, Reader& reader, int64_t row, int64_t cols, float low, float high) {
   int64_t inside = 0;
   if (tested.dtype == Dtype::BFLOAT16) {
@@ -69,7 +70,7 @@ int64_t num_outside(const View& tested, Reader& reader, int64_t row, int64_t col
   return cols - inside;
 }
 
-// What is found in a row: how many values are NaN or out of range, then a bit for each value, whether it is one.
+// The values of a row that are NaN or out of range: their number, then a bit for each column.
 class Found {
  public:
   explicit Found(int64_t cols) : words_(1 + (cols + 31) / 32) {}
@@ -98,13 +99,13 @@ void load(const View& from, int64_t row, std::vector<float>& values) {
   to_float32(from.dtype, from.at(row, 0), values.size(), values.data());
 }
 
-// Rows with others in the place of what is found.
+// Writes rows with replacements for the values that were found.
 class Filler {
  public:
   Filler(Fill fill, int64_t cols) : fill_(fill), values_(cols) {}
 
   void operator()(const View& out, const View& values, int64_t row, const Found& found) {
-    if (found.count() == 0) {  // as of nearly all rows
+    if (found.count() == 0) {  // nearly every row
       if (out.data != values.data) copy_row(values.dtype, values.at(row, 0), values_.size(), out.dtype, out.at(row, 0));
       return;
     }
@@ -134,7 +135,8 @@ class Filler {
   std::vector<float> values_;
 };
 
-// Operand 0 is made of what is tested, operand 1 says what is found in it, and operands 3 and 4 are the range.
+// Checks the operand `tested`: writes its rows with replacements to operand 0 and the findings to operand 1. Operands 3
+// and 4 are the range.
 class CountAndFill {
  public:
   CountAndFill(const Frame& frame, int tested)
@@ -199,7 +201,7 @@ Code count_and_fill(const Frame& frame) {
   return Code::OK;
 }
 
-// The sum of a token's entries is looked at while it is in a cache.
+// Checks the sum of a token's entries while it is in a cache.
 Code reduce_and_fill(const Frame& frame) {
   EntrySums sum(frame, 0, 2, 5);
   CountAndFill guard(frame, 0);

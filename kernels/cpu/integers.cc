@@ -1,4 +1,5 @@
-// Elementwise tiles, sums and maxima of integers, whose loops are not worth vector units: routers have a few for each token.
+// Elementwise bodies, sums and maxima of integers, without vectorisation: routers have only a few integers for each
+// token.
 #include "integers.h"
 
 #include "bodies.h"
@@ -7,7 +8,7 @@
 namespace hpmoe {
 namespace {
 
-// A view of an operand, or of a number that stands in its place and for all elements.
+// Returns the view of an operand; a number operand becomes a view whose strides are 0.
 View operand_view(const Frame& frame, int i) {
   const Operand& operand = frame.op.operands[i];
   if (operand.buffer >= 0) return frame.view(i);

@@ -1,4 +1,4 @@
-// Operands as rows of int64, whatever they are stored in: integers are computed in it and wrap around where they are stored.
+// Operands as rows of int64: integers are computed in int64 and wrap around when they are stored.
 #pragma once
 
 #include <algorithm>
@@ -10,15 +10,14 @@
 
 namespace hpmoe {
 
-// As the processor's own conversion: the least number where there is none, for what is not a number and what is out of
-// range.
+// Converts like the processor: NaN and numbers out of range become the least integer.
 template <class Int>
 Int truncated(float value) {
   constexpr float kEnd = -static_cast<float>(std::numeric_limits<Int>::min());
   return value >= -kEnd && value < kEnd ? static_cast<Int>(value) : std::numeric_limits<Int>::min();
 }
 
-// Element `col` of a row; of a float the integer that it is.
+// Returns element `col` of a row as an integer; truncates a float.
 inline int64_t load_integer(const View& view, int64_t row, int64_t col) {
   const char* const at = view.at(row, col);
   if (view.dtype == Dtype::INT32) return __atomic_load_n(reinterpret_cast<const int32_t*>(at), __ATOMIC_RELAXED);
@@ -41,7 +40,8 @@ inline void store_integer(const View& view, int64_t row, int64_t col, int64_t va
   }
 }
 
-// The column that an index names of `cols`, a negative one from the end; -1 where there is none.
+// Returns the column that an index names, from 0 to cols - 1, or -1 if it is out of range. A negative index counts from
+// the end.
 inline int64_t column_of(const View& index, int64_t row, int64_t k, int64_t cols) {
   const int64_t at = load_integer(index, row, k);
   const int64_t col = at < 0 ? at + cols : at;

@@ -1,4 +1,4 @@
-// Sums and maxima in fixed lanes, so that their order never depends on how elements are cut into chunks.
+// Sums and maxima in a fixed number of lanes, so that their order does not depend on chunks.
 #pragma once
 
 #include "rows.h"
@@ -8,7 +8,7 @@ namespace hpmoe {
 
 constexpr int64_t kLanes = 16;
 
-// Lane j takes the elements j, j + kLanes, ... of a row, whose chunks are whole numbers of lanes.
+// Lane j takes elements j, j + kLanes, ... of a row; chunks are whole numbers of lanes.
 static_assert(kChunk % kLanes == 0, "the next chunk begins at lane 0");
 
 void sum_lanes(int64_t n, const float* x, float* __restrict lanes);
@@ -17,7 +17,7 @@ void max_lanes(int64_t n, const float* x, float* __restrict lanes);
 float sum_of(float* lanes);
 float max_of(float* lanes);
 
-// Element by element.
+// Adds element by element.
 void add(int64_t n, const float* x, float* sum);
 void add_scaled(int64_t n, float scale, const float* x, float* sum);
 void take_larger(int64_t n, const float* x, float* largest);

@@ -33,7 +33,7 @@ Launch::Launch(const Image& image, Peers& peers, double timeout_s, const Record&
       workers_(static_cast<size_t>(peers.num_served()) * image_.header->num_queues) {}
 
 Status Launch::run(int32_t num_threads) {
-  peers_.begin_counting(image_.header->num_events);  // the last launch may have failed, or have been cut off by a fork
+  peers_.begin_counting(image_.header->num_events);  // a failed launch, or a fork, may have left other values
   make_workers();
   serve_all(std::min(num_threads, static_cast<int32_t>(workers_.size())));
   if (peers_.link()) await_signals();
@@ -67,7 +67,7 @@ void Launch::serve_all(int32_t num_threads) {
   if (num_threads > 0) pool.work();
 }
 
-// The last signals of other processes: after these nobody writes to the arrays of the ranks served here.
+// Waits for the last signals of other processes. Afterwards no process writes to the arrays of the ranks served here.
 void Launch::await_signals() {
   for (int32_t rank = peers_.first(); rank < peers_.last() && !failed_; ++rank) {
     const std::vector<int64_t>& thresholds = states_[rank].thresholds;
@@ -108,7 +108,7 @@ void Launch::serve(int32_t thread, int32_t num_threads) {
   }
 }
 
-// For every route of every rank; returns when all threads have done theirs.
+// Calls `act` for every route of every rank; returns when all threads are done.
 template <class Do>
 bool Launch::take_step(Step& step, Do act) {
   for (int32_t rank; (rank = step.first + step.num_taken.fetch_add(1, std::memory_order_relaxed)) < step.last;) {
@@ -126,7 +126,7 @@ bool Launch::take_step(Step& step, Do act) {
   return watchdog_.wait_for_threads([&] { return step.is_done(); }) == Code::OK;
 }
 
-// The first thread meets the other processes, and it alone says what has gone wrong there.
+// The first thread meets the other processes and alone reports their failures.
 bool Launch::meet(int32_t thread) {
   if (!peers_.link()) return true;
   if (thread > 0) return watchdog_.wait_for_threads([this] { return has_met_.load(std::memory_order_seq_cst); }) == Code::OK;
@@ -165,7 +165,7 @@ bool Launch::prepare(int32_t thread) {
   return true;
 }
 
-// Advances what it can of the thread's own workers; where none moves, of the others'. False where none moves at all.
+// Advances the thread's own workers; if none advances, those of other threads. Returns false if no worker advances.
 bool Launch::advance_any(int32_t thread, int32_t num_threads) {
   const auto num_workers = static_cast<int32_t>(workers_.size());
   const auto try_advance = [&](Worker& worker) {
@@ -191,7 +191,7 @@ bool Launch::advance(Worker& worker) {
   return worker.next_task != first;
 }
 
-// Runs the worker's next task, unless that has to wait or fails.
+// Runs the worker's next task, unless the task must wait or fails.
 bool Launch::take_task(Worker& worker) {
   const Task task = image_.task(worker.next_task);
   const Frame frame = frame_of(worker.rank, task);
@@ -240,11 +240,11 @@ Code Launch::run_task(const Frame& frame) {
 void Launch::move(const Frame& frame, const Segment& segment) {
   const int32_t target = target_of(frame.op, segment);
   Distant* const distant = peers_.distant(target);
-  const bool is_away = peers_.link() && target != frame.rank;  // another process reads it, in caches of its own
+  const bool is_away = peers_.link() && target != frame.rank;  // another process reads the rows, through its own caches
   const int64_t bytes = distant ? send_segment(frame, segment, distant->outbox()) : copy_segment(frame, segment, is_away);
   if (!record_.moved) return;
   int64_t* const moved = record_.moved + int64_t{frame.rank} * peers_.size() + target;
-  __atomic_fetch_add(moved, bytes, __ATOMIC_RELAXED);  // other workers of the rank add to it, too
+  __atomic_fetch_add(moved, bytes, __ATOMIC_RELAXED);  // other workers of the rank add to it too
 }
 
 Status Launch::find_unmet_wait(const Worker& worker, const Frame& frame) const {
@@ -261,7 +261,7 @@ Status Launch::find_unmet_wait(const Worker& worker, const Frame& frame) const {
   return status;
 }
 
-// Of all waits at which the workers stand, once the threads have left, the one to blame.
+// Finds the wait to blame among all waits that workers are in, after the threads have left.
 Status Launch::diagnose(const Status& timeout) const {
   std::vector<Stand> stands;
   Status first = timeout;
@@ -278,7 +278,7 @@ Status Launch::diagnose(const Status& timeout) const {
 }
 
 void Launch::fail(const Status& status) {
-  if (status.code == static_cast<int32_t>(Code::ABORTED_PEER)) return;  // the one who failed has said why
+  if (status.code == static_cast<int32_t>(Code::ABORTED_PEER)) return;  // the rank that failed has reported why
   if (!failed_.exchange(true, std::memory_order_acq_rel)) status_ = status;
 }
 

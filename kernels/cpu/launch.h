@@ -1,4 +1,4 @@
-// One launch: the queues of the ranks that this process serves, served by a few threads, and what these share.
+// One launch: a few threads serve the queues of the ranks of this process.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 
 namespace hpmoe {
 
-// What a launch writes down of itself, see core/abi.h; NULL what nobody asks for.
+// The records of a launch that core/abi.h describes; NULL for a record that the caller does not need.
 struct Record {
   int64_t *trace, *moved;
 };
@@ -24,7 +24,7 @@ class Launch {
  public:
   Launch(const Image& image, Peers& peers, double timeout_s, const Record& record, const InterruptWatch& watch);
 
-  // Serves all queues with this many threads, the calling one among them, until all have left.
+  // Serves all queues with num_threads threads, the calling one included, until all threads have left.
   Status run(int32_t num_threads);
 
  private:
@@ -33,14 +33,14 @@ class Launch {
     std::atomic<bool> is_ready{false};  // routing and thresholds are known
   };
 
-  // A queue of a rank. Whichever thread holds it runs its tasks, in order, as far as their waits allow.
+  // A queue of a rank. The thread that holds it runs its tasks in order, as far as their waits allow.
   struct Worker {
     int32_t rank, queue, next_task;
     int64_t wait_began_ns;
     std::atomic<bool> is_held{false};
   };
 
-  // A step that threads take for one rank after the other: whichever is awake takes the next.
+  // A step that threads take for one rank after another: the next free thread takes the next rank.
   struct Step {
     const int32_t first, last;
     std::atomic<int32_t> num_taken{0}, num_done{0};
@@ -63,11 +63,11 @@ class Launch {
   Code run_task(const Frame& frame);
   void move(const Frame& frame, const Segment& segment);
   Frame frame_of(int32_t rank, const Task& task) const;
-  // The first wait of the worker's next task that is not over; its event is -1 where there is none.
+  // Returns the first unmet wait of the worker's next task; its event is -1 if all waits are met.
   Status find_unmet_wait(const Worker& worker, const Frame& frame) const;
   Status diagnose(const Status& timeout) const;
 
-  // The first failure is the launch's; every thread leaves at its next look.
+  // Records the first failure of the launch; every thread leaves at its next check.
   void fail(const Status& status);
 
   const Image image_;

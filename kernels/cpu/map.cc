@@ -1,4 +1,4 @@
-// Elementwise tiles. A copy between dtypes is the cast.
+// Elementwise bodies. A copy between dtypes is a cast.
 #include <algorithm>
 #include <cmath>
 
@@ -8,7 +8,7 @@
 namespace hpmoe {
 namespace {
 
-// Of the sign of b; exact, as std::fmod is.
+// Returns the remainder with the sign of b, exact like std::fmod.
 float remainder(float a, float b) {
   const float left = std::fmod(a, b);
   if (left == 0.0f) return std::copysign(0.0f, b);
@@ -22,7 +22,7 @@ float floor_div(float a, float b) {
   return whole == 0.0f ? std::copysign(0.0f, a / b) : std::round(whole);
 }
 
-// False where there is no such function.
+// Returns false if the function does not exist.
 HPMOE_MULTIVERSION
 bool map_chunk(MapCode code, int64_t n, const float* a, const float* b, const float* c, float* out) {
 #define CASE(name, expression)                             \

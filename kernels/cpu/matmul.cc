@@ -8,7 +8,8 @@
 
 namespace hpmoe {
 
-// out[rows, cols] = x[rows, :] @ w[e][:, cols], or @ w[e][cols, :]^T; a copy's w is in an operand of its own
+// Computes out[rows, cols] = x[rows, :] @ w[e][:, cols], or @ w[e][cols, :]^T. The weights of expert replicas are a
+// separate operand.
 Code gmm(const Frame& frame) {
   const bool transposed = params::EarlyMatmul::of(frame.op).is_transposed;
   const int of = frame.op.num_operands > 3 && frame.unit.expert >= frame.routing->num_own_experts() ? 3 : 2;
@@ -23,15 +24,15 @@ Code gmm(const Frame& frame) {
 
 namespace {
 
-// The first operand from the fourth on whose rows are of this mode, or -1.
+// Returns the first operand from the fourth on with this row mode, or -1.
 int find_operand(const Op& op, Rows rows) {
   for (int i = 3; i < op.num_operands; ++i)
     if (static_cast<Rows>(op.operands[i].rows) == rows) return i;
   return -1;
 }
 
-// Puts into `sum` [k1 - k0, cols] what the copies of the task's expert have given back of rows k0 .. k1, in their order,
-// added to a float32 array `main` of row stride ld where there is one.
+// Sums, into sum[k1 - k0, cols], the gradients that the replicas of the task's expert returned for rows k0 .. k1, in the
+// order of the replicas. Adds the float32 array `main` of row stride ld unless it is NULL.
 void add_returned(const Frame& frame, int returned, int64_t k0, int64_t k1, const float* main, int64_t ld, float* sum) {
   const int64_t cols = frame.task.cols, num_k = frame.buffer(returned).rows_per_expert;
   for (int64_t i = 0; i < k1 - k0; ++i) {
@@ -53,7 +54,7 @@ void add_returned(const Frame& frame, int returned, int64_t k0, int64_t k1, cons
   }
 }
 
-// Whether an operand's array, those of all ranks together, is too large for caches that hold anything else besides.
+// Returns true if an operand's array, over all ranks, is larger than the part of the caches that it can use.
 bool is_large(const Frame& frame, int i) {
   constexpr int64_t kLarge = int64_t{16} << 20;
   const Buffer& buffer = frame.buffer(i);
@@ -62,8 +63,8 @@ bool is_large(const Frame& frame, int i) {
 
 }  // namespace
 
-// out[e][k0:k1, cols] = x[rows, k0:k1]^T @ dy[rows, cols], added to a float32 array of the same shape where there is one,
-// which may be out itself, and to what the expert's copies have given back
+// Computes out[e][k0:k1, cols] = x[rows, k0:k1]^T @ dy[rows, cols], plus a float32 array of the same shape if given,
+// which may be out itself, plus the gradients that the expert's replicas returned.
 Code wgrad(const Frame& frame) {
   const int64_t block = params::WeightBlock::of(frame.op).block, num_k = frame.buffer(1).cols - frame.op.operands[1].offset;
   const int64_t k0 = (frame.task.row % frame.op.blocks) * block, k1 = std::min(k0 + block, num_k);

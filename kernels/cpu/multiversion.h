@@ -1,5 +1,6 @@
-// Portable binaries that use the vector units they find: marked functions are compiled once per instruction set and
-// the loader picks. The sanitizers' runtimes are not up yet when it does, so there they are compiled once.
+// Portable binaries that use the vector units of the machine: a marked function is compiled once for each instruction
+// set, and the loader selects one. Builds with sanitizers compile it once, because their runtimes start after that
+// selection.
 #pragma once
 
 #if defined(__clang__)

@@ -15,7 +15,7 @@ Parts on_all_cores(int32_t count) {
               for (int32_t part; (part = next.fetch_add(1, std::memory_order_relaxed)) < count;) job(part);
             });
             for (int32_t thread = 1; thread < std::min(count, num_cores()); ++thread) {
-              if (!pool.start(thread)) break;  // those that run do the parts of the others
+              if (!pool.start(thread)) break;  // the threads that run take the remaining parts
             }
             pool.work();
           }};

@@ -1,4 +1,5 @@
-// What a rank computes about its own entries before it meets the others: the same for a launch and for its simulation.
+// The steps that a rank computes from its own entries before it meets the other ranks. A launch and its simulation share
+// them.
 #pragma once
 
 #include <vector>
@@ -10,10 +11,10 @@
 
 namespace hpmoe {
 
-// The routings of an image's routes, of no entries yet.
+// Makes the routings of an image's routes, without entries.
 inline std::vector<Routing> make_routings(const Image& image) {
   std::vector<Routing> out;
-  out.reserve(image.header->num_routes);  // a route to ranks keeps the address of its experts' one
+  out.reserve(image.header->num_routes);  // a route to ranks keeps the address of its experts' routing
   for (int32_t i = 0; i < image.header->num_routes; ++i) {
     const Route& route = image.routes[i];
     out.emplace_back(image, route, route.of >= 0 ? &out[route.of] : nullptr);
@@ -23,7 +24,7 @@ inline std::vector<Routing> make_routings(const Image& image) {
   return out;
 }
 
-// Sorts a rank's entries by expert, drops those over capacity and divides the rest among copies.
+// Sorts a rank's entries by expert, drops entries over capacity and divides the rest among replicas.
 inline Code sort_and_drop(const Image& image, const HpmoeRank& mine, const Route& route, int32_t rank, Routing& routing,
                           Status& status) {
   if (routing.experts()) {
@@ -45,7 +46,7 @@ inline Code sort_and_drop(const Image& image, const HpmoeRank& mine, const Route
   return dropped;
 }
 
-// Whether the arrays of a rank hold the rows that it receives: they were made for ids that somebody has read before.
+// Checks that the arrays of a rank hold the rows that it receives: they were allocated from counts read earlier.
 inline Code check_row_capacity(const HpmoeRank& mine, int32_t route, int64_t received, Status& status) {
   if (!mine.row_capacity || received <= mine.row_capacity[route]) return Code::OK;
   status.wait = route;
@@ -54,7 +55,7 @@ inline Code check_row_capacity(const HpmoeRank& mine, int32_t route, int64_t rec
   return Code::NO_ROW_CAPACITY;
 }
 
-// threshold = mult * extent for every event of a rank, once its routing is known.
+// Returns threshold = mult * extent for every event of a rank whose routing is known.
 std::vector<int64_t> find_thresholds(const Image& image, const std::vector<Routing>& routings, int32_t rank,
                                      int64_t num_tokens);
 

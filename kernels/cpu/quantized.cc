@@ -1,4 +1,4 @@
-// Rows of floats as rows of bytes, elements and scales, and back: bit by bit what tile_ops/row_formats.py says.
+// Converts rows of floats to rows of bytes (elements and scales) and back, with the same bits as tile_ops/row_formats.py.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -21,7 +21,7 @@ constexpr uint32_t kNan = 0x7FC00000;     // of float32
 constexpr uint8_t kNanCode = 255;         // of an e8m0 scale
 constexpr float kLargestInt8 = 127.0f, kLargestE4m3 = 448.0f;
 
-// The bits of the largest magnitude; those of infinities and NaN are the largest of all.
+// Returns the bits of the largest magnitude; infinity and NaN have the largest bits.
 HPMOE_MULTIVERSION
 uint32_t top_bits(int64_t n, const float* x) {
   uint32_t top = 0;
@@ -88,7 +88,7 @@ float get_scale(const RowFormat& format, const uint8_t* from) {
   return scale;
 }
 
-// Calls visit(first column, columns, place of its scale in the row) for the blocks of a row.
+// Calls visit(first column, columns, offset of the scale in the row) for each block of a row.
 template <class Visit>
 void for_each_block(const RowFormat& format, int64_t cols, Visit visit) {
   const int64_t block = format.block > 0 ? format.block : cols;
@@ -96,7 +96,7 @@ void for_each_block(const RowFormat& format, int64_t cols, Visit visit) {
     visit(col, std::min(block, cols - col), cols + i * scale_bytes(format));
 }
 
-// A row of bytes as floats.
+// Converts a row of bytes to floats.
 void read_row(const RowFormat& format, const char* row, std::vector<float>& x) {
   const auto* const from = reinterpret_cast<const uint8_t*>(row);
   for_each_block(format, x.size(), [&](int64_t col, int64_t n, int64_t place) {
@@ -104,7 +104,7 @@ void read_row(const RowFormat& format, const char* row, std::vector<float>& x) {
   });
 }
 
-// A block of floats as elements, and its scale.
+// Writes a block of floats as elements, and its scale.
 void write_block(const RowFormat& format, const float* x, int64_t n, uint8_t* to, uint8_t* scale_to) {
   const float scale = put_scale(format, top_bits(n, x), scale_to);
   if (!(scale > 0.0f)) {
@@ -141,7 +141,7 @@ Code quantize(const Frame& frame) {
   return Code::OK;
 }
 
-// The scales of a row as they are stored: bytes as they are, a float32 in the dtype of its buffer.
+// Writes the scales of a row as its buffer stores them: bytes unchanged, a float32 in the buffer's dtype.
 void write_scales(const Frame& frame, int64_t row, const uint8_t* scales) {
   char* const to = frame.element(0, row, 0);
   if (frame.dtype(0) == Dtype::UINT8) {
@@ -153,7 +153,8 @@ void write_scales(const Frame& frame, int64_t row, const uint8_t* scales) {
   from_float32(frame.dtype(0), &scale, 1, to);
 }
 
-// Row r of what is made is column r % cols of matrix r / cols: some columns are read together, row after row.
+// Quantizes weights: row r of the result is column r % cols of matrix r / cols. It reads several columns at a time, row
+// after row.
 Code quantize_weight(const Frame& frame) {
   constexpr int64_t kTogether = 16;
   const RowFormat format = RowFormat::of(frame.op);
@@ -190,7 +191,7 @@ Code dequantize(const Frame& frame) {
   return Code::OK;
 }
 
-// out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ..., over the entries that are kept
+// Computes out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ..., over the entries that are kept.
 Code reduce_quantized(const Frame& frame) {
   const RowFormat format = RowFormat::of(frame.op);
   const int64_t top_k = frame.routing->top_k(), cols = frame.num_cols(0);

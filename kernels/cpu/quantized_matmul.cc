@@ -1,4 +1,4 @@
-// Products with quantised weights: elements of one byte are dequantized, block by block, for the products of floats.
+// Products with quantised weights: elements of one byte are dequantized block by block for float products.
 #include <algorithm>
 #include <cstring>
 
@@ -12,12 +12,11 @@
 namespace hpmoe {
 namespace {
 
-constexpr int64_t kScaleBytes = 4;      // of a quantised row, after its elements
-constexpr int64_t kExactTerms = 1024;   // products of int8, of which float32 holds every sum: 1024 * 128 * 127 < 2^24
-constexpr int64_t kDequantizedTerms = 512;  // about as many as keep a dequantized block in L2
+constexpr int64_t kScaleBytes = 4;  // of a quantised row, after its elements
+constexpr int64_t kExactTerms = 1024;  // terms of int8 whose sum float32 holds exactly: 1024 * 128 * 127 < 2^24
+constexpr int64_t kDequantizedTerms = 512;  // terms whose dequantized block stays in L2
 
-// Elements of rows that lie `ld` bytes from row to row, and the scales of blocks of them, where there are such: of one from
-// column `col` of a row on.
+// Quantised rows, `ld` bytes from row to row, and the scales of their blocks, if any, from the block of column `col` on.
 struct Elements {
   Element element;
   const char* at;
@@ -36,7 +35,7 @@ struct Elements {
   }
 };
 
-// A block of rows x cols of them as a matrix of a float dtype in scratch.
+// Dequantizes rows x cols elements into scratch, as a matrix of a float dtype.
 Matrix dequantized(const Elements& from, int64_t rows, int64_t cols, Dtype dtype, bool transposed, Scratch<char>& scratch) {
   const int64_t size = element_size(dtype);
   char* const to = scratch.at_least(rows * cols * size);
@@ -49,7 +48,7 @@ Matrix dequantized(const Elements& from, int64_t rows, int64_t cols, Dtype dtype
   return {to, dtype, cols, transposed};
 }
 
-// The operand that has the matrix of the unit's expert, which may be a copy, whose operands are the last ones.
+// Returns the operand that holds the matrix of the unit's expert; the last operands hold those of expert replicas.
 int matrix_of(const Frame& frame) {
   if (!frame.routing || frame.unit.expert < frame.routed().num_own_experts()) return 2;
   for (int i = 3; i < frame.op.num_operands; ++i)
@@ -57,7 +56,7 @@ int matrix_of(const Frame& frame) {
   return 2;
 }
 
-// The weight of the unit's expert: its terms [k0, k0 + kc) in the task's columns.
+// Dequantizes terms [k0, k0 + kc) of the weight of the unit's expert, in the task's columns.
 Matrix dequantized_weight(const Frame& frame, const RowFormat& format, int64_t k0, int64_t kc, Dtype dtype) {
   thread_local Scratch<char> scratch;
   const bool transposed = params::Matmul::of(frame.op).is_transposed;
@@ -88,7 +87,7 @@ void rescale_row(int64_t n, const float* sums, float row_scale, const float* sca
   for (int64_t i = 0; i < n; ++i) out[i] = sums[i] * row_scale * scales[i];
 }
 
-// The scales of columns of the unit's expert; ones where an op has none.
+// Returns a reader of the column scales of the unit's expert; all ones if the op has no scales.
 Reader scales_of(const Frame& frame, bool has_scales) {
   const bool is_there = has_scales && frame.op.num_operands > 3;
   return is_there && static_cast<Rows>(frame.op.operands[3].rows) == Rows::SLOT_EXPERT ? Reader(frame.view(3))
@@ -97,7 +96,8 @@ Reader scales_of(const Frame& frame, bool has_scales) {
 
 }  // namespace
 
-// sums[rows, cols] = q[rows, :] @ w[e][:, cols], or @ w[e][cols, :]^T, of int8: every block of terms is exact in float32
+// Computes sums[rows, cols] = q[rows, :] @ w[e][:, cols], or @ w[e][cols, :]^T, of int8. Every block of terms is exact in
+// float32.
 Code gmm_int8(const Frame& frame) {
   thread_local Scratch<char> of_rows;
   thread_local Scratch<float> part;
@@ -116,8 +116,8 @@ Code gmm_int8(const Frame& frame) {
   return Code::OK;
 }
 
-// out[rows, cols] = q[rows, :] @ w[e][:, cols], or @ w[e][cols, :]^T, of fp8: float32 sums of elements, and of elements
-// times the scales of their blocks where they have such
+// Computes out[rows, cols] = q[rows, :] @ w[e][:, cols], or @ w[e][cols, :]^T, of fp8: float32 sums of elements, which
+// are multiplied by the scales of their blocks if the format has blocks.
 Code gmm_fp8(const Frame& frame) {
   thread_local Scratch<char> of_rows;
   thread_local Scratch<float> product;
@@ -147,7 +147,7 @@ Code gmm_fp8(const Frame& frame) {
   return Code::OK;
 }
 
-// out[r, n] = sums[r, n] * scale of row r * scale of column n
+// Computes out[r, n] = sums[r, n] * scale of row r * scale of column n.
 Code rescale(const Frame& frame) {
   const View sums = frame.view(1);
   const bool are_integers = sums.dtype == Dtype::INT32;
@@ -169,13 +169,13 @@ Code rescale(const Frame& frame) {
   return Code::OK;
 }
 
-// out[r, n] = (x[r, :] @ w[e][:, n], or @ w[e][n, :]^T) * scale of column n, the weight's elements as numbers, times the
-// scales of their blocks where it has such
+// Computes out[r, n] = (x[r, :] @ w[e][:, n], or @ w[e][n, :]^T) * scale of column n. The weight's elements are converted
+// to numbers and multiplied by the scales of their blocks if the format has blocks.
 Code gmm_dequantized(const Frame& frame) {
   thread_local Scratch<float> product;
   const View x = frame.view(1);
   const RowFormat format = dequantized_format_of(frame.op);
-  const Dtype dtype = x.dtype == Dtype::FLOAT16 ? Dtype::FLOAT32 : x.dtype;  // float16 does not hold all scaled elements
+  const Dtype dtype = x.dtype == Dtype::FLOAT16 ? Dtype::FLOAT32 : x.dtype;  // float16 cannot hold every scaled element
   const int64_t rows = frame.unit.rows, cols = frame.task.cols, terms = frame.num_cols(1);
   float* const sums = product.at_least(rows * cols);
   for (int64_t k0 = 0; k0 < terms; k0 += kDequantizedTerms) {
@@ -194,7 +194,7 @@ Code gmm_dequantized(const Frame& frame) {
   return Code::OK;
 }
 
-// out[r, k] = the element as a number, times the scale of its block where it has such
+// Computes out[r, k] = element * scale of its block, without a scale if the format has no blocks.
 Code dequantize_weight(const Frame& frame) {
   const RowFormat format = RowFormat::of(frame.op);
   Elements from{format.element, frame.view(1).at(0, 0), frame.buffer(1).cols};

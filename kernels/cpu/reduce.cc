@@ -1,4 +1,4 @@
-// Sums and maxima, always in the same order: rows top to bottom, columns in fixed lanes. And rows gathered or fanned out.
+// Sums and maxima in a fixed order (rows from top to bottom, columns in lanes), gathers, and FAN_OUT and FAN_IN.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -40,7 +40,8 @@ Code reduce(const Frame& frame) {
   return Code::OK;
 }
 
-// out[t] = sum of w[r] * in[r] over the rows r that the rank's experts have of the token, in the order of its choices
+// Computes out[t] = sum of w[r] * in[r] over the rows r that the rank's experts have of token t, in the order of the
+// token's choices.
 Code fan_in(const Frame& frame) {
   Writer out({frame.element(0, 0, frame.first_col(0)), frame.buffer(0).cols, 1, frame.dtype(0)});
   Reader in({frame.element(1, 0, frame.first_col(1)), frame.buffer(1).cols, 1, frame.dtype(1)});
@@ -60,7 +61,7 @@ Code fan_in(const Frame& frame) {
   return Code::OK;
 }
 
-// out[r] = in[t] for the rows r that the rank's experts have of the token, 0 for those of none
+// Computes out[r] = in[t] for the rows r that the rank's experts have of each token t, and 0 for padding rows.
 Code fan_out(const Frame& frame) {
   const int64_t bytes = frame.num_cols(0) * element_size(frame.dtype(0));
   for_each_fan(frame, [&](int64_t token, const std::vector<ExpertRow>& rows) {
@@ -102,7 +103,7 @@ Code row_dot(const Frame& frame) {
   return Code::OK;
 }
 
-// out[e, cols] = sum of the expert's rows
+// Computes out[e, cols] = sum of the expert's rows.
 Code col_sum(const Frame& frame) {
   if (is_of_integers(frame)) return col_sum_integers(frame);
   Writer out({frame.element(0, frame.unit.expert, frame.first_col(0)), 0, 1, frame.dtype(0)});
@@ -116,13 +117,13 @@ Code col_sum(const Frame& frame) {
   return Code::OK;
 }
 
-// out[i] = x[index[i]]; a negative index counts from the end
+// Computes out[i] = x[index[i]]; a negative index counts from the end.
 Code gather(const Frame& frame) {
   const View out = frame.view(0), index = frame.view(2);
   const Buffer& source = frame.buffer(1);
   const int64_t cols = frame.num_cols(1);
   for (int64_t i = 0; i < frame.unit.rows; ++i) {
-    const int32_t at = __atomic_load_n(reinterpret_cast<const int32_t*>(index.at(i, 0)), __ATOMIC_RELAXED);  // once
+    const int32_t at = __atomic_load_n(reinterpret_cast<const int32_t*>(index.at(i, 0)), __ATOMIC_RELAXED);  // one read
     const int64_t row = at + (at < 0 ? int64_t{source.rows} : 0);
     if (row < 0 || row >= source.rows) return Code::INDEX_OUT_OF_RANGE;
     copy_row(frame.dtype(1), frame.element(1, row, frame.first_col(1)), cols, out.dtype, out.at(i, 0));

@@ -1,4 +1,5 @@
-// What a relay sums: out[r] = sum_k w[r, k] * in[r * K + k], k = 0, 1, ..., over what came back for a received row.
+// The sum of a relay: out[r] = sum_k w[r, k] * in[r * K + k], k = 0, 1, ..., over the rows that came back for received
+// row r.
 #include <algorithm>
 #include <vector>
 

@@ -11,13 +11,13 @@
 namespace hpmoe {
 namespace {
 
-// Lanes of rows and columns of b that are in registers at a time.
+// Rows of b (in lanes of Terms) and columns of b that are in registers at a time.
 constexpr int64_t kLanes = 8, kCols = 32;
 template <class Terms>
 constexpr int64_t kRows = kLanes * Terms::kTerms;
 
-// sums[m, kCols] += factors[m, kLanes] @ b, of which `rows` x `cols` are there: all of them where kWhole. The group's terms
-// are summed first: fewer roundings add up. Memory is asked for what lies `ahead` of b.
+// Adds factors[m, kLanes] @ b to sums[m, kCols]. b has `rows` x `cols` elements, or a whole strip if kWhole. The terms of
+// a group are summed first, which adds fewer roundings. Prefetches b + `ahead`.
 template <class Terms, bool kWhole>
 HPMOE_AVX512 inline void add_strip(int64_t m, const float* factors, const typename Terms::Element* b, int64_t ldb,
                                    int64_t rows, int64_t cols, float* sums, int64_t ahead) {
@@ -42,7 +42,7 @@ HPMOE_AVX512 inline void add_strip(int64_t m, const float* factors, const typena
   }
 }
 
-// The same of one row of a and all strips that are whole, with the factors in registers.
+// add_strip() for a single row of a, over all whole strips of b, with the factors in registers.
 template <class Terms>
 HPMOE_AVX512 void add_to_row(int64_t n, const float* factors, const typename Terms::Element* b, int64_t ldb, float* sums,
                              int64_t ahead) {
@@ -65,7 +65,7 @@ HPMOE_AVX512 void add_to_row(int64_t n, const float* factors, const typename Ter
   }
 }
 
-// sums[strip][m][kCols] += factors[m, kLanes] @ b[rows, n]
+// Adds factors[m, kLanes] @ b[rows, n] to sums[strip][m][kCols].
 template <class Terms>
 HPMOE_AVX512 void add_group(int64_t m, int64_t n, const float* factors, const typename Terms::Element* b, int64_t ldb,
                             int64_t rows, float* sums, int64_t ahead) {
@@ -81,7 +81,7 @@ HPMOE_AVX512 void add_group(int64_t m, int64_t n, const float* factors, const ty
   }
 }
 
-// c[m, n] (+)= sums[strip][m][kCols]
+// Stores sums[strip][m][kCols] to c[m, n], or adds them.
 void put_sums(const Sizes& s, const float* sums, float* c, int64_t ldc, bool accumulate) {
   for (int64_t j = 0; j < s.n; j += kCols, sums += s.m * kCols) {
     for (int64_t i = 0; i < s.m; ++i) {

@@ -1,4 +1,4 @@
-// Rows of tokens in parts: as many rows and columns as are summed at a time.
+// Divides the rows of tokens into parts: the rows and columns that are summed at a time.
 #pragma once
 
 #include <algorithm>
@@ -8,10 +8,10 @@
 
 namespace hpmoe {
 
-constexpr int64_t kBlock = 2048;  // columns at a time
-constexpr int64_t kTogether = 8;  // rows at a time
+constexpr int64_t kBlock = 2048;  // columns of a part
+constexpr int64_t kTogether = 8;  // most rows of a part
 
-// Some rows of one token, from a column on: a sum begins with the first of its parts and ends with the last one.
+// Rows of one token from a column on. `is_first` and `is_last` mark the first and last part of a sum.
 struct Part {
   int64_t token, col, num_cols, num_rows;
   bool is_first, is_last;
@@ -19,7 +19,7 @@ struct Part {
   const char* rows[kTogether];
 };
 
-// The rows of tokens first to last - 1, as many at a time as are read together; after the last one a part of no columns.
+// Iterates over the parts of tokens first to last - 1. After the last part next() returns a part of no columns.
 class PartsOfTokens {
  public:
   PartsOfTokens(const Places& places, const int64_t* first_of, const float* weights, const char* rows, int64_t first,

@@ -1,4 +1,4 @@
-// Rows that are written past the caches, where who writes them does not read them soon.
+// Writes rows past the caches if they are not read soon.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace hpmoe {
 class RowWriter {
  public:
   explicit RowWriter(bool is_streamed) : is_streamed_(is_streamed) {}
-  // What it has written comes before what is written from now on.
+  // Orders the streamed stores before later stores.
   ~RowWriter() {
 #if defined(__SSE2__)
     _mm_sfence();

@@ -1,5 +1,5 @@
-// Operands as rows of float32, whatever dtype they are stored in. A row is walked in chunks: float32 is read and
-// written in place, other dtypes pass through a chunk of scratch.
+// Operands as rows of float32, for every stored dtype. Bodies walk a row in chunks: float32 is read and written in place,
+// other dtypes pass through a chunk of scratch.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace hpmoe {
 
 constexpr int64_t kChunk = 512;
 
-// Row i begins at data + i * row_stride elements; col_stride is 0 where one element serves all columns.
+// Row i begins at data + i * row_stride elements. col_stride is 0 if one element serves all columns.
 struct View {
   char* data;
   int64_t row_stride, col_stride;
@@ -26,7 +26,7 @@ class Reader {
   explicit Reader(const View& view) : view_(view) {}
   explicit Reader(float everywhere) : view_{} { std::fill_n(scratch_, kChunk, everywhere); }
 
-  // Columns [col, col + n) of a row, n <= kChunk; valid until the next call.
+  // Returns columns [col, col + n) of a row, n <= kChunk; valid until the next call.
   const float* chunk(int64_t row, int64_t col, int64_t n) {
     if (!view_.data) return scratch_;
     if (view_.col_stride == 0) {
@@ -49,7 +49,7 @@ class Writer {
  public:
   explicit Writer(const View& view) : view_(view) {}
 
-  // Where to write columns [col, col + n) of a row; store() with the same arguments puts them there.
+  // Returns the memory for columns [col, col + n) of a row; store() with the same arguments writes them to the row.
   float* chunk(int64_t row, int64_t col) {
     return view_.dtype == Dtype::FLOAT32 ? reinterpret_cast<float*>(view_.at(row, col)) : scratch_;
   }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kLine = 64, kHugePage = size_t{1} << 21;
 
-// Of a large block one piece of physical memory: what is smaller than L2 then fits into it, whatever pages there are.
+// Allocates a large block as one huge page if possible: a block smaller than L2 then fits into it for every page layout.
 char* allocate(size_t bytes) {
   const size_t alignment = bytes >= kHugePage ? kHugePage : kLine;
   void* const data = std::aligned_alloc(alignment, bytes);
@@ -33,7 +33,7 @@ class Pool {
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
 
-  // The smallest free block of at least this size, or nothing; then the largest of the smaller ones is let go.
+  // Takes the smallest free block of at least `bytes`. If there is none, frees the largest of the smaller blocks.
   std::pair<char*, size_t> take(size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto is_smaller = [](const auto& block, size_t size) { return block.second < size; };
@@ -61,7 +61,7 @@ class Pool {
 
  private:
   std::mutex mutex_;
-  std::vector<std::pair<char*, size_t>> blocks_;  // the smallest first
+  std::vector<std::pair<char*, size_t>> blocks_;  // sorted by size
 };
 
 Pool& pool() {
@@ -69,7 +69,7 @@ Pool& pool() {
   return *forever;
 }
 
-// A forked process finds it free, whatever threads were doing.
+// A forked process finds the mutex unlocked.
 const int kForkHandled = pthread_atfork([] { pool().lock(); }, [] { pool().unlock(); }, [] { pool().unlock(); });
 
 }  // namespace

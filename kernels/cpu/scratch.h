@@ -1,4 +1,4 @@
-// Memory a worker keeps from one tile to the next, aligned to cache lines. What it held is lost when it grows.
+// Memory that a worker keeps from tile to tile, aligned to cache lines. Growing loses the contents.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace hpmoe {
 
-// A block of memory. Threads come and go with launches, blocks stay: one that a thread leaves is the next one's.
+// A block of memory. A thread that ends returns its blocks to a pool for later threads.
 class ScratchBlock {
  public:
   ScratchBlock() = default;

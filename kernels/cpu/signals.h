@@ -1,4 +1,4 @@
-// Which counters a task adds to when it has ended, and how much: the same for a launch and for its simulation.
+// The counters that a finished task adds to, and the amounts. A launch and its simulation share them.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 
 namespace hpmoe {
 
-// Calls visit(rank, event, amount) for the signals of this kind of a task that is done with `amount` rows (or is one
-// task, for COUNT); the rows of transfers go by segments instead, and those of a FAN_OUT to the slots they are in.
+// Calls visit(rank, event, amount) for a signal of a task with `amount` rows, or 1 for COUNT. Rows of transfers are
+// signalled by segments, and rows of a FAN_OUT by their slots.
 template <class Visit>
 void for_each_unit_signal(const Frame& frame, Amount kind, int64_t amount, Visit visit) {
   if (amount == 0) return;
@@ -22,7 +22,7 @@ void for_each_unit_signal(const Frame& frame, Amount kind, int64_t amount, Visit
   }
 }
 
-// The same for the rows that a FAN_OUT has made, for each slot of an expert that some are in.
+// Visits the signals of the rows that a FAN_OUT has made, for each slot of an expert with such rows.
 template <class Visit>
 void for_each_fan_signal(const Frame& frame, Visit visit) {
   const auto slot_of = [&](const ExpertRow& row) {
@@ -44,14 +44,14 @@ void for_each_fan_signal(const Frame& frame, Visit visit) {
   }
 }
 
-// The rows that a task which is no transfer has made ready.
+// Visits the signals for the rows that a task other than a transfer has made.
 template <class Visit>
 void for_each_row_signal(const Frame& frame, Visit visit) {
   if (fans_out(opcode_of(frame.op))) for_each_fan_signal(frame, visit);
   for_each_unit_signal(frame, Amount::ROWS, frame.unit.rows, visit);
 }
 
-// The same for the rows of one segment of a transfer.
+// Visits the signals for the rows of one segment of a transfer.
 template <class Visit>
 void for_each_segment_signal(const Frame& frame, const Segment& segment, Visit visit) {
   if (segment.rows == 0) return;

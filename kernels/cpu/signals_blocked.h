@@ -1,4 +1,4 @@
-// Signals that a thread leaves for later, or for other threads.
+// Blocks signals of a thread.
 #pragma once
 
 #include <pthread.h>
@@ -7,7 +7,7 @@
 
 namespace hpmoe {
 
-// While one of these lives, its thread takes no signals, nor do threads that it starts, but those that it is at fault for.
+// During its lifetime its thread, and threads that it starts, receive no signals except for their own faults.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -13,20 +13,20 @@
 namespace hpmoe {
 namespace {
 
-// b as it lies, beside matrix units: a block is MR rows x 32 columns over KC rows of b, as many as the core follows in
-// memory at a time; what comes in two blocks is asked for ahead.
+// For float32 b on a core with AMX: a block is MR rows x NR columns over KC rows of b, as many rows as the core's
+// prefetcher follows at a time. Prefetches the columns of the block after the next.
 constexpr int64_t MR = 12, NR = 32, KC = 32, kAhead = 2 * NR;
-// b transposed: a block is MR_DOT rows x NR_DOT columns, of 16 partial sums each, over KC_DOT lanes of k, for which a is
-// packed: its rows are often a power of two apart, and L1 would not keep them.
+// For a transposed b: a block is MR_DOT rows x NR_DOT columns, with 16 partial sums each, over KC_DOT lanes of k. a is
+// packed, because its rows are often a power of two apart and L1 would not keep them.
 constexpr int64_t MR_DOT = 6, NR_DOT = 4, KC_DOT = 1024;
 
-// Rows of a block, so that m goes through in equal ones of at most `most`.
+// Returns the rows of a block, so that blocks of at most `most` rows divide m evenly.
 constexpr int64_t even_block(int64_t m, int64_t most) {
   const int64_t blocks = (m + most - 1) / most;
   return (m + blocks - 1) / blocks;
 }
 
-// c[kRows, cols] (+)= a[kRows, kc] @ b[kc, cols], a as [kc][kRows], cols <= NR
+// Computes c[kRows, cols] = a[kRows, kc] @ b[kc, cols], or adds it to c, with a as [kc][kRows] and cols <= NR.
 template <int kRows>
 HPMOE_AVX512 void multiply_strip(int64_t kc, const float* a, const float* b, int64_t ldb, int64_t cols, float* c,
                                  int64_t ldc, bool add) {
@@ -51,7 +51,7 @@ HPMOE_AVX512 void multiply_strip(int64_t kc, const float* a, const float* b, int
   }
 }
 
-// In every 128 bits the sums of four lanes each of four vectors, one after the other.
+// Returns, in every 128 bits, four sums: the four lanes of each of four vectors.
 HPMOE_AVX512 inline __m512 fold_four(const __m512* x) {
   __m512d half[2];
   for (int i = 0; i < 2; ++i) {
@@ -63,19 +63,19 @@ HPMOE_AVX512 inline __m512 fold_four(const __m512* x) {
   return _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
 }
 
-// Of two vectors the sums of the first 128 bits and the next, and of the third and the fourth.
+// Adds adjacent 128-bit parts of x, then those of y.
 HPMOE_AVX512 inline __m512 fold_parts(__m512 x, __m512 y) {
   return _mm512_add_ps(_mm512_maskz_shuffle_f32x4(kAll, x, y, 0x88), _mm512_maskz_shuffle_f32x4(kAll, x, y, 0xDD));
 }
 
-// The sums of the lanes of sum[row][col], in order, of four rows.
+// Returns the sums over the lanes of sum[row][col] for four rows, in order.
 HPMOE_AVX512 inline __m512 sums_of(const __m512 (*sum)[NR_DOT]) {
   static_assert(NR_DOT == 4, "four sums fill 128 bits");
   return fold_parts(fold_parts(fold_four(sum[0]), fold_four(sum[1])), fold_parts(fold_four(sum[2]), fold_four(sum[3])));
 }
 
-// c[kRows, cols] (+)= a[kRows, k] @ b[cols, k]^T, a as [vector][kRows][16], cols <= NR_DOT. Memory is asked for what lies
-// `ahead` of b.
+// Computes c[kRows, cols] = a[kRows, k] @ b[cols, k]^T, or adds it to c, with a as [vector][kRows][16] and cols <=
+// NR_DOT. Prefetches b + `ahead`.
 template <class Terms, int kRows>
 HPMOE_AVX512 void multiply_dots(int64_t k, const float* a, const typename Terms::Element* b, int64_t ldb, int64_t cols,
                                 float* c, int64_t ldc, bool add, int64_t ahead) {
@@ -103,7 +103,7 @@ HPMOE_AVX512 void multiply_dots(int64_t k, const float* a, const typename Terms:
   }
 }
 
-// The function of a table for 1, 2, ... rows.
+// Returns Function<rows>::call from a table for 1, 2, ... rows.
 template <template <int> class Function, int... kRows>
 constexpr auto for_rows(int64_t rows, std::integer_sequence<int, kRows...>) {
   constexpr decltype(Function<1>::call) table[] = {Function<kRows + 1>::call...};
@@ -145,7 +145,7 @@ void multiply_by_strips(const Sizes& s, const Matrix& left, const Matrix& right,
   }
 }
 
-// packed[vector][row][16] = a[row, k], zeros past the last k
+// Sets packed[vector][row][16] = a[row, k]. Pads with zeros.
 template <class Terms>
 HPMOE_AVX512 void pack_lanes(int64_t rows, int64_t kc, const typename Terms::Element* a, int64_t lda, float* packed) {
   for (int64_t k = 0; k < kc; k += 16 * Terms::kTerms) {
@@ -192,9 +192,9 @@ bool multiplies(Dtype dtype) {
 
 }  // namespace
 
-// b is read where it lies: with few rows packing it, as oneDNN does, would take as long as the products, and what it
-// transposes or converts takes longer. Matrix units are faster from about 64 rows of float32 on; in bfloat16 they take as
-// long for one row as for 16, and copy b first.
+// b is read in place: with few rows, packing it as oneDNN does takes as long as the products, and transposing or
+// converting takes longer. AMX is faster from about 64 rows of float32 on; in bfloat16 it takes as long for one row as
+// for 16, and copies b first.
 int64_t skinny_rows(Dtype dtype, bool transposed) {
   if (!has_avx512() || !multiplies(dtype)) return 0;
   if (uses_amx()) return dtype == Dtype::FLOAT32 ? 56 : 8;

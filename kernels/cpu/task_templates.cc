@@ -1,8 +1,8 @@
-// Packs the waits and signals of a taskflow's tables: tasks of one op whose events lie alike around their place share a
-// template.
+// Packs the waits and signals of a taskflow's tables into templates, which tasks of one op share if their events have the
+// same relation to the task's place in the grid.
 //
-// Between an op and a block of events one relation usually holds for all tasks, such as event = first + unit; where none
-// does, the event stands as it is. Either way every task keeps exactly its waits and signals, in order.
+// Usually one relation, such as event = first + unit, holds between all tasks of an op and a block of events. If none
+// holds, the event itself is stored. Packing keeps all waits and signals of every task, in order.
 #include "task_templates.h"
 
 #include <algorithm>
@@ -16,10 +16,11 @@ constexpr std::array<Index, 5> kRelations{Index::UNIT, Index::STATIC, Index::EXP
 constexpr size_t kStatic = 1;
 static_assert(kRelations[kStatic] == Index::STATIC, "an event as it stands");
 
-// What each relation adds to an event for one task.
+// The offset that each relation adds to an event for one task.
 using Offsets = std::array<int64_t, kRelations.size()>;
 
-// Which relations are worth a look for an op: one that adds the same as an earlier one, or differs by a constant, is not.
+// Returns, as bits, the relations to try for an op: those whose offsets differ from all earlier relations by more than a
+// constant.
 uint8_t relations_of(const Op& op) {
   uint8_t bits = 0;
   for (size_t i = 0; i < kRelations.size(); ++i) {
@@ -29,7 +30,7 @@ uint8_t relations_of(const Op& op) {
   return bits;
 }
 
-// Which of the relations hold for all that one op waits for (or signals) of one block of events.
+// The relations that hold for all waits (or signals) of one op on one block of events.
 struct Group {
   Offsets first{};
   uint8_t holds = 0;
@@ -48,11 +49,11 @@ struct Group {
     }
   }
 
-  // Index in kRelations; that of STATIC where none holds.
+  // Returns an index into kRelations; STATIC if no relation holds.
   size_t relation() const { return holds == 0 ? kStatic : __builtin_ctz(holds); }
 };
 
-// Blocks of events numbered from 0.
+// Numbers the blocks of events from 0.
 struct Blocks {
   std::vector<int32_t> of_event;
   int64_t count = 0;
@@ -68,7 +69,7 @@ struct Blocks {
   }
 };
 
-// The rows of a table task by task, and how the events of each op and block lie around their tasks.
+// Iterates over the rows of a table by task, and finds the relations of each op and block.
 template <class Row>
 class Table {
  public:
@@ -88,7 +89,7 @@ class Table {
 
   void rewind() { next_ = first_; }
 
-  // The rows of the next task, which is number t.
+  // Returns the rows of task t, which must be the next one.
   Range<Row> take(int32_t t) {
     const Row* const first = next_;
     while (next_ != end_ && next_->task == t) ++next_;
@@ -100,7 +101,7 @@ class Table {
       if (row.kind == 0) group_of(op, row).see(offsets, row.event, grid);
   }
 
-  // A row with its event relative to the task's place.
+  // Returns a row with its event relative to the task's place.
   Row relative(Row row, int32_t op, const Offsets& offsets) const {
     if (row.kind != 0) return row;
     const size_t relation = groups_[group_at(op, row)].relation();
@@ -158,7 +159,7 @@ void check_grids(const HpmoeTables& tables) {
   if (num_tasks != tables.num_tasks) throw BadTable();
 }
 
-// How many tasks of an op lie between two of the same peer and columns.
+// Number of tasks between two tasks with the same peer and columns.
 int32_t stride_of(const Op& op) { return std::max(op.num_peers, 1) * num_column_tiles(op); }
 
 int32_t count_index_bits(const HpmoeTables& tables) {
@@ -169,12 +170,12 @@ int32_t count_index_bits(const HpmoeTables& tables) {
   return bits;
 }
 
-// The templates of a packing, by what they say.
+// The templates of a packing, indexed by their contents.
 class TemplateIndex {
  public:
   explicit TemplateIndex(PackedTemplates& packed) : packed_(packed) {}
 
-  // The template of tasks of an op that wait and signal so, a new one where there is none.
+  // Returns the template of an op with these waits and signals; adds a new one if needed.
   template <class WaitOf, class SignalOf>
   uint32_t find(int32_t op, const Range<HpmoeTableWait>& waits, WaitOf wait_of, const Range<HpmoeTableSignal>& signals,
                 SignalOf signal_of) {
@@ -228,7 +229,7 @@ PackedTemplates find_templates(const HpmoeTables& tables) {
     const Range<HpmoeTableSignal> signalled = signals.take(t);
     const auto wait_of = [&](const HpmoeTableWait& row) { return waits.relative(row, op, offsets); };
     const auto signal_of = [&](const HpmoeTableSignal& row) { return signals.relative(row, op, offsets); };
-    const int32_t alike = t - stride;  // of the same peer and columns
+    const int32_t alike = t - stride;  // the previous task of the same peer and columns
     uint32_t task_template = alike < first_of_op ? 0 : packed.tasks[alike] >> packed.index_bits;
     if (alike < first_of_op || !packed.is(packed.templates[task_template], waited, wait_of, signalled, signal_of)) {
       task_template = index.find(op, waited, wait_of, signalled, signal_of);

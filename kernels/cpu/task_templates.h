@@ -1,4 +1,4 @@
-// The waits and signals of a taskflow's tasks as templates; see task_templates.cc.
+// Packs the waits and signals of a taskflow's tasks into templates; see task_templates.cc.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct PackedTemplates {
 
   void add_template(const std::vector<int32_t>& words);
 
-  // Whether a template stands for these waits and signals, each as wait_of and signal_of relate it to the task's place.
+  // Returns true if a template has these waits and signals; wait_of and signal_of make them relative to the task's place.
   template <class WaitOf, class SignalOf>
   bool is(const TaskTemplate& task_template, Range<HpmoeTableWait> waited, WaitOf wait_of, Range<HpmoeTableSignal> signalled,
           SignalOf signal_of) const {

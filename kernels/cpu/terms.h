@@ -1,5 +1,5 @@
-// Vectors of 16 float32 sums and what is multiplied into them: 32 bits of each operand a lane, one term as float32 or two of
-// bfloat16.
+// Vectors of 16 float32 sums and the terms that are multiplied into them. A lane holds 32 bits of each operand: one term
+// of float32 or float16, or two terms of bfloat16.
 #pragma once
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -16,7 +16,7 @@
 
 namespace hpmoe {
 
-constexpr uint16_t kAll = 0xFFFF;  // intrinsics without a mask leave GCC warning of what they leave undefined
+constexpr uint16_t kAll = 0xFFFF;  // without a mask GCC warns of undefined elements
 
 // Masks of the first n of 16 and of 32.
 constexpr __mmask16 first(int64_t n) { return n >= 16 ? 0xFFFF : n <= 0 ? 0 : static_cast<__mmask16>((1u << n) - 1u); }
@@ -26,17 +26,17 @@ struct Float32Terms {
   using Element = float;
   static constexpr int64_t kTerms = 1;  // in a lane
 
-  // Up to 16 terms of one line, zeros past `left` of them.
+  // Loads up to 16 terms of one line; zeros past `left` terms.
   HPMOE_AVX512 static __m512 along(const float* line, int64_t left) { return _mm512_maskz_loadu_ps(first(left), line); }
 
-  // Of up to 32 columns the terms of a row; zeros past `cols`, and all zeros where no row is left.
+  // Loads the terms of a row for up to 32 columns; zeros past `cols`, and all zeros if rows <= 0.
   HPMOE_AVX512 static void across(const float* row, int64_t, int64_t rows, int64_t cols, __m512* lanes) {
     const int64_t left = rows > 0 ? cols : 0;
     lanes[0] = _mm512_maskz_loadu_ps(first(left), row);
     lanes[1] = _mm512_maskz_loadu_ps(first(left - 16), row + 16);
   }
 
-  // n terms of a line as they are multiplied, one lane after the other.
+  // Writes n terms of a line as factors, one lane after another.
   static void factors(const float* line, int64_t n, float* lanes) { std::memcpy(lanes, line, n * sizeof *line); }
 
   HPMOE_AVX512 static __m512 add(__m512 sum, __m512 a, __m512 b) { return _mm512_fmadd_ps(a, b, sum); }

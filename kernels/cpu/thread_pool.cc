@@ -14,10 +14,10 @@
 
 namespace hpmoe {
 
-// A thread that takes one job after the other.
+// A thread that runs one job after another.
 class Helper : public std::enable_shared_from_this<Helper> {
  public:
-  // What the thread does: a first job, then whatever it is given. It ends where enough others wait for jobs.
+  // The thread's loop: a first job, then further jobs. The thread ends if enough others are idle.
   static void live(ThreadPool* pool, int32_t thread);
 
   void take(ThreadPool* pool, int32_t thread) {
@@ -27,7 +27,7 @@ class Helper : public std::enable_shared_from_this<Helper> {
     has_job_.notify_one();
   }
 
-  // True if the helper had not begun the pool's job; it is idle again then.
+  // Takes the job back. Returns true if the helper had not begun the pool's job; it is idle again then.
   bool give_back(const ThreadPool* pool);
 
  private:
@@ -47,7 +47,7 @@ namespace {
 
 constexpr int kSpins = 2000;
 
-// Helpers without a job, those that rested last first: their stacks and scratch memory are in the caches.
+// Idle helpers, the most recent first: their stacks and scratch memory are in the caches.
 class Idle {
  public:
   Idle() { helpers_.reserve(std::max(1u, std::thread::hardware_concurrency())); }
@@ -77,7 +77,7 @@ class Idle {
 };
 
 Idle& idle() {
-  static Idle* const forever = new Idle;  // helpers live on while the program's static objects end
+  static Idle* const forever = new Idle;  // helpers outlive the program's static objects
   return *forever;
 }
 
@@ -95,7 +95,7 @@ void Helper::live(ThreadPool* pool, int32_t thread) {
   const auto self = std::make_shared<Helper>();
   for (bool stays = true; stays;) {
     pool->job_(thread);
-    stays = idle().add(self);  // before the pool is done: its caller's next one finds it
+    stays = idle().add(self);  // before the pool is done, so that the caller's next pool finds it
     pool->num_done_.fetch_add(1, std::memory_order_release);
     if (stays) std::tie(pool, thread) = self->next_job();
   }
@@ -114,7 +114,7 @@ bool ThreadPool::start(int32_t thread) {
     woken_.push_back(std::move(helper));
   } else {
     try {
-      const SignalsBlocked in_helpers;  // signals are for the program's own threads
+      const SignalsBlocked in_helpers;  // the program's own threads receive signals
       std::thread(Helper::live, this, thread).detach();
     } catch (const std::exception&) {
       return false;
@@ -134,7 +134,7 @@ void ThreadPool::wait() {
 int32_t num_cores() {
   cpu_set_t cores;
   if (sched_getaffinity(0, sizeof cores, &cores) == 0) return std::max(1, CPU_COUNT(&cores));
-  return static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));  // of more than a set can hold
+  return static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));  // more cores than a cpu_set_t holds
 }
 
 }  // namespace hpmoe

@@ -1,5 +1,5 @@
-// The threads of a launch: the caller's own, and helpers that stay for later launches. To make a thread and see it end
-// takes longer than to wake one, and longer than many a task.
+// The threads of a launch: the calling thread, and helpers that wait for later launches. Creating a thread takes longer
+// than waking one, and longer than many tasks.
 #pragma once
 
 #include <atomic>
@@ -13,20 +13,20 @@ namespace hpmoe {
 
 class Helper;
 
-// Runs a job on several threads, on the calling one as the first. A helper that has not begun when the caller waits does not
-// begin: the calling thread has done the job alone by then, and waking a thread may take longer.
+// Runs a job on several threads; the calling thread is the first. A helper that has not begun when wait() is called does
+// not begin: the calling thread has done the whole job by then.
 class ThreadPool {
  public:
-  // `job` is given the number of its thread, and throws nothing.
+  // `job` takes the number of its thread and must not throw.
   explicit ThreadPool(std::function<void(int32_t)> job) : job_(std::move(job)) {}
   ~ThreadPool() { wait(); }
   ThreadPool(const ThreadPool&) = delete;
 
-  // Begins the job on another thread. False where the system gives no more threads or memory.
+  // Starts the job on another thread. Returns false if the system has no thread or memory left.
   bool start(int32_t thread);
-  // Does the job here.
+  // Runs the job on the calling thread.
   void work() { job_(0); }
-  // Takes the job back from helpers that have not begun, and returns when the others are done.
+  // Takes the job back from helpers that have not begun; returns when the others are done.
   void wait();
 
  private:
@@ -38,7 +38,7 @@ class ThreadPool {
   std::atomic<int32_t> num_done_{0};
 };
 
-// Cores that the calling thread may run on.
+// Number of cores that the calling thread may run on.
 int32_t num_cores();
 
 }  // namespace hpmoe

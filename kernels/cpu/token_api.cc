@@ -1,4 +1,4 @@
-// The C functions of abi.h that move tokens' rows outside of launches.
+// The C functions of abi.h that move rows of tokens outside of launches.
 #include <exception>
 #include <memory>
 
@@ -12,7 +12,7 @@ hpmoe::Places places_of(const HpmoeRows& rows) {
   return {rows.place, rows.num_entries, rows.top_k, rows.start, rows.num_rows};
 }
 
-// job(places, is_taken) where no row has two entries.
+// Calls job(places, is_taken) unless two entries have the same row.
 template <class Job>
 int64_t with_distinct_rows(const HpmoeRows& rows, Job job) {
   try {

@@ -17,17 +17,18 @@ constexpr int64_t kGrain = int64_t{256} << 10;    // bytes that are worth anothe
 constexpr int64_t kPage = 4096;
 static_assert(kBlock % kLanes == 0, "the next block begins at lane 0");
 
-// Streams what is too much for the caches.
+// Returns a writer that streams if the result exceeds the caches.
 RowWriter writer_of(int64_t bytes) { return RowWriter(bytes >= kStreamed); }
 
-// job(first, last) of consecutive ranges of n items, each with so many bytes to move.
+// Calls job(first, last) for consecutive ranges of n items, in parallel; item_bytes is the number of bytes that an item
+// moves.
 template <class Job>
 void divided(int64_t n, int64_t item_bytes, Job job) {
   const Parts parts = parts_for(n, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, item_bytes)));
   parts.run([&](int32_t part) { job(n * part / parts.count, n * (part + 1) / parts.count); });
 }
 
-// visit(row, col, n) for blocks of the columns of rows first to last - 1.
+// Calls visit(row, col, n) for blocks of columns of rows first to last - 1.
 template <class Visit>
 void for_each_block(int64_t first, int64_t last, int64_t cols, Visit visit) {
   for (int64_t row = first; row < last; ++row) {
@@ -62,9 +63,10 @@ struct OfBfloat16 {
   static HPMOE_INLINE float one(uint16_t x) { return bits_as<float>(uint32_t{x} << 16); }
 };
 
-// sum += the weighted rows of a part, one after the other, which lie at `rows`. They are read side by side, so that more is
-// on its way from memory than a processor fetches ahead of one row by itself. It starts again with each page, so of rows
-// that are shorter those `ahead` are asked for meanwhile: 128 bytes at a time, as lines come in pairs.
+// Adds the weighted rows of a part to `sum`, one after another. `rows` are their addresses. All rows are read in step, so
+// that more loads are in flight than the hardware prefetcher starts for one row. The hardware prefetcher restarts at each
+// page; for rows shorter than a page this function prefetches the rows of `ahead`, 128 bytes at a time, because lines are
+// fetched in pairs.
 template <class Of>
 HPMOE_INLINE void add_rows(const Part& part, const void* const* rows, const Part& ahead, float* sum) {
   using Element = typename Of::Element;
@@ -103,7 +105,7 @@ void fetch(const char* from, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
 }
 
-// scaled = weight * grad, and the dot product of grad and the row is returned: one pass for both.
+// Sets scaled = weight * grad and returns the dot product of grad and the row, in one pass.
 template <class Of>
 HPMOE_INLINE float scale_and_dot(int64_t n, float weight, const float* grad, const void* row, float* scaled) {
   const auto* const x = static_cast<const typename Of::Element*>(row);
@@ -136,14 +138,14 @@ float scale_and_dot_bfloat16(int64_t n, float weight, const float* grad, const v
   return scale_and_dot<OfBfloat16>(n, weight, grad, row, scaled);
 }
 
-// Columns [col, col + n) of a row as float32: themselves, or what `scratch` gets of them.
+// Returns columns [col, col + n) of a row as float32: in place, or converted into `scratch`.
 const float* as_float32(Dtype dtype, const char* row, int64_t col, int64_t n, float* scratch) {
   if (dtype == Dtype::FLOAT32) return reinterpret_cast<const float*>(row) + col;
   to_float32(dtype, row + col * element_size(dtype), n, scratch);
   return scratch;
 }
 
-// The same columns for what reads bfloat16 itself.
+// Returns the same columns for add_rows() and scale_and_dot(), which read bfloat16 themselves.
 const void* as_read(Dtype dtype, const char* row, int64_t col, int64_t n, float* scratch) {
   return dtype == Dtype::BFLOAT16 ? row + col * element_size(dtype)
                                   : static_cast<const void*>(as_float32(dtype, row, col, n, scratch));
@@ -214,7 +216,7 @@ void collect_rows_grad(const Places& places, const uint8_t* is_taken, const floa
         if (row < 0) continue;
         d_weights[entry] += pass(n, weights[entry], grad, as_read(dtype, rows + row * row_bytes, col, n, scratch), scaled);
         const int64_t next = entry + 1 < places.num_entries ? places.row(entry + 1) : -1;
-        if (next >= 0) fetch(rows + next * row_bytes + col * size, n * size);  // it comes while this one is written
+        if (next >= 0) fetch(rows + next * row_bytes + col * size, n * size);  // it arrives while this row is written
         write_rounded(writer, dtype, scaled, n, d_rows + row * row_bytes + col * size);
       }
     });

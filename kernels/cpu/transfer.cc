@@ -1,4 +1,4 @@
-// Rows on their way to another rank's buffer and back.
+// Copies rows to the buffers of other ranks, and back.
 #include <cstring>
 
 #include "bodies.h"
@@ -7,7 +7,7 @@
 namespace hpmoe {
 namespace {
 
-// Where in its array a token-side row stands: entries carry token * K + k.
+// Returns the row of an entry (token * K + k) in its token-side array.
 int64_t entry_row(const Frame& frame, const Operand& operand, const Segment& segment, int32_t entry) {
   const int32_t top_k = frame.routing->top_k();
   switch (static_cast<Rows>(operand.rows)) {
@@ -21,7 +21,7 @@ int64_t entry_row(const Frame& frame, const Operand& operand, const Segment& seg
   }
 }
 
-// Calls visit(row there, row here) for the rows of entries.
+// Calls visit(row there, row here) for the rows of a segment's entries.
 template <class Visit>
 void for_each_entry(const Frame& frame, const Segment& segment, Visit visit) {
   const bool back = goes_back(frame.op);
@@ -52,7 +52,7 @@ int64_t copy_segment(const Frame& frame, const Segment& segment, bool is_away) {
   return segment.num_entries() * bytes;
 }
 
-// Rows of zeros a rank sends to itself alone.
+// Sends a segment. A rank sends padding rows only to itself, so an outbox has none.
 int64_t send_segment(const Frame& frame, const Segment& segment, Outbox& outbox) {
   const int64_t size = element_size(frame.dtype(0)), stride = frame.buffer(0).cols * size;
   const bool is_matrix = moves_copies(opcode_of(frame.op));

@@ -1,4 +1,4 @@
-// How many rows stand behind a task and behind an event, once the routing is known.
+// Row counts of tasks and events, from the routing.
 #include "frame.h"
 #include "prologue.h"
 

@@ -1,5 +1,5 @@
-// Scalar functions written so that a loop over them vectorises: no branches, no library calls, no errno.
-// Within 3 ulp of the exact value; NaN in, NaN out.
+// Scalar functions that compilers vectorise in loops: no branches, no library calls, no errno. Results are within 3 ulp;
+// NaN gives NaN.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@
 
 namespace hpmoe {
 
-// x = n ln2 + r with |r| <= ln2 / 2; `n` also as an integer, read from the low bits of n + 1.5 * 2^23.
+// Splits x = n ln2 + r with |r| <= ln2 / 2. The integer n is read from the low bits of n + 1.5 * 2^23.
 struct ExpParts {
   float r;
   int32_t n;
@@ -24,7 +24,7 @@ HPMOE_INLINE ExpParts split_exp(float x) {
   return {(x - n * kLn2High) - n * kLn2Low, bits_as<int32_t>(shifted) - bits_as<int32_t>(kShift)};
 }
 
-// exp(r) - 1 by its Taylor series, |r| <= ln2 / 2: the first term left out is 5e-9.
+// Returns exp(r) - 1 for |r| <= ln2 / 2 by its Taylor series; the first omitted term is 5e-9.
 HPMOE_INLINE float expm1_reduced(float r) {
   float p = 1.0f / 5040.0f;
   p = p * r + 1.0f / 720.0f;
