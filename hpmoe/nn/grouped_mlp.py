@@ -141,7 +141,7 @@ class GroupedMLP(nn.Cell):
         self.places = places_in_order(num_moe_experts)
         self.replaced: str | None = None  # the weight that was set while experts were moved, without places
         self.sizes = {"1": (hidden_size, wide), "2": (moe_ffn_hidden_size, hidden_size)}  # of whole experts' weights
-        self.has_scale1, self.has_scale2 = False, False  # quantized weights; see quantized_weights.py
+        self.has_scale1, self.has_scale2 = False, False  # quantized weights; see quantized_files.py
         self.has_lora1, self.has_lora2 = False, False  # adapters; see lora.py
         self.lora_scale: PyTree = 1.0
         self.splits |= {"lora_a1": "all", "lora_b1": columns, "lora_a2": "rows", "lora_b2": "all"}

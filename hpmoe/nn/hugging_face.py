@@ -17,8 +17,7 @@ from hpmoe.nn.hugging_face_options import find_model
 from hpmoe.nn.matching import IN_RANGE, Block, Place, check_match, find_match, homeless_of, places_of
 from hpmoe.nn.model_semantics import check_semantics
 from hpmoe.nn.model_types import MODELS, ModelType
-from hpmoe.nn.quantized_files import dequantized, find_quantized
-from hpmoe.nn.quantized_weights import WEIGHTS, keep, kept_weights
+from hpmoe.nn.quantized_files import WEIGHTS, dequantized, find_quantized, keep, kept_weights
 from hpmoe.nn.safetensors import Stored
 from hpmoe.nn.shard_files import Place as RankPlace
 from hpmoe.nn.whole_experts import WholeExperts, write_once
