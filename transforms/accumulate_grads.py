@@ -44,6 +44,10 @@ def accumulate_grads(program: Program, *, into: Mapping[str, Tensor]) -> Program
         into: dict from names of arguments, as in the printed program, to main gradients. A main gradient is a contiguous
             float32 tensor, or a view of a buffer, of the argument's shape; under spmd the rank axis is its first axis.
 
+    Raises:
+        ArgumentError: a name is not one of the function's floating-point weights, or a tensor does not fit.
+        TransformError: applied to a function that is staged already, or twice.
+
     Example:
         >>> import mindspore as ms, numpy as np, hpmoe
         >>> main = ms.Tensor(np.full((2, 1), 10.0), ms.float32)

@@ -154,6 +154,10 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None, policy: 
             `taskflow.machine`, and `hpmoe.rewriting.expected_rows(taskflow)` for how full slots are expected to be. Under
             another policy the priority only orders each queue.
 
+    Raises:
+        ArgumentError: an option is none of these, or a priority gives no number, or NaN, for a task.
+        TransformError: applied out of order or twice, a policy's queues are not a legal schedule, or a function raises.
+
     Example:
         >>> import hpmoe
         >>> hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.moe_ffn), machine=hpmoe.machines.ascend_a3).level

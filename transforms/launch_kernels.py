@@ -40,6 +40,10 @@ def launch_kernels(flow: Taskflow, *, direct: bool = False) -> Taskflow:
         f: the staged function.
         direct: True if collectives write each row directly to its reserved place.
 
+    Raises:
+        ArgumentError: direct is no bool.
+        TransformError: applied out of order or twice, or after overlap_comm.
+
     Example:
         >>> import hpmoe
         >>> staged = launch_kernels(hpmoe.tile_partition(hpmoe.swiglu, rows=4))

@@ -81,6 +81,10 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", combine_order: 
         returns: in how many events rows that come back are counted, each for as many tiles of tokens; one for each tile
             where None. A put back signals each event that it has rows of: with few, it is sooner done.
 
+    Raises:
+        ArgumentError: an option is none of these.
+        TransformError: applied out of order or twice, or the user's order is not a permutation of the ranks.
+
     Example:
         >>> import hpmoe
         >>> hpmoe.overlap_comm(hpmoe.tile_partition(hpmoe.moe_ffn), signal="peer").level

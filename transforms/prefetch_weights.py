@@ -28,6 +28,9 @@ def prefetch_weights(flow: Taskflow) -> Taskflow:
     Args:
         f: the staged function.
 
+    Raises:
+        TransformError: applied out of order or twice.
+
     Example:
         >>> import hpmoe
         >>> avals = [hpmoe.ShapeDtypeStruct((8, 4), "float32"), hpmoe.ShapeDtypeStruct((4, 6), "float32")]

@@ -64,6 +64,10 @@ def quantize_rows(program: Program, *, dtype: str = "int8", scale: str | int | N
         backward: "straight_through" sends gradients unquantised; "quantized" also quantises the gradients that the backward
             pass dispatches and, with combine=True, the gradients that it sends back.
 
+    Raises:
+        ArgumentError: an option is none of these.
+        TransformError: applied out of order or twice; f has no dispatch.
+
     Example:
         >>> import hpmoe
         >>> avals = [hpmoe.ShapeDtypeStruct(shape, "float32") for shape in [(4, 64), (4, 2), (4, 2), (2, 64, 6), (2, 3, 64)]]

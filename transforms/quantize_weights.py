@@ -65,6 +65,10 @@ def quantize_weights(program: Program, *, dtype: str = "int8", row_dtype: str | 
         backward: "straight_through"; or "quantized", which multiplies output gradients by the scales of the weights and
             rounds them like rows before it multiplies them by the transposed weights.
 
+    Raises:
+        ArgumentError: an option is none of these.
+        TransformError: applied out of order or twice; f has no grouped matmul.
+
     Example:
         >>> import hpmoe
         >>> avals = [hpmoe.ShapeDtypeStruct(shape, "float32") for shape in [(4, 64), (4, 2), (4, 2), (2, 64, 6), (2, 3, 64)]]

@@ -59,6 +59,11 @@ def replicate_experts(program: Program, *, loads: Sequence[float] | np.ndarray, 
         min_load: the least load that a replica must take, in the unit of `loads`. If loads are rows of a step, use the rows
             that a rank computes in the time in which an expert's weights are sent.
 
+    Raises:
+        ArgumentError: loads are not numbers for the experts of the function, replicas is not a positive int, or min_load is
+            not a number.
+        TransformError: applied out of order or twice; f has no dispatch, or adds a bias for each expert.
+
     Example:
         >>> import hpmoe
         >>> avals = [hpmoe.ShapeDtypeStruct(shape, "float32") for shape in [(4, 2), (4, 1), (4, 1), (2, 2, 6), (2, 3, 2)]]

@@ -68,6 +68,10 @@ def save_for_backward(program: Program, *, policy: str | Policy = "everything") 
             each equation of the traced program that makes no route. An equation has `primitive.name`, `inputs` and
             `outputs` (each with an `aval`), `params` and `source`, the user's line.
 
+    Raises:
+        ArgumentError: policy is not one of these, or the function does not return a bool.
+        TransformError: applied to a function that is staged already.
+
     Example:
         >>> import hpmoe
         >>> f = hpmoe.save_for_backward(lambda x, w: hpmoe.swiglu(x) @ w, policy=lambda e: e.primitive.name != "swiglu")

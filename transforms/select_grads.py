@@ -34,6 +34,10 @@ def select_grads(program: Program, *, of: Sequence[str]) -> Program:
         f: the function.
         of: tuple of names of floating-point arguments, as in the printed program.
 
+    Raises:
+        ArgumentError: a name is not an argument of f, or an argument of accumulate_grads is not named.
+        TransformError: applied to a function that is staged already, or twice.
+
     Example:
         >>> import hpmoe
         >>> f = hpmoe.select_grads(lambda x, w: x @ w, of=("w",))

@@ -53,6 +53,11 @@ def send_rows(program: Program, *, scheme: str = "auto", machine: Machine | None
         scheme: one of the schemes above, or "auto".
         machine: the machine that "auto" plans for. None is this CPU, whose ranks share memory, so that "auto" is "direct".
 
+    Raises:
+        TransformError: applied out of order or twice; f has neither dispatch nor combine.
+        ArgumentError: scheme is none of the above, machine is no Machine, or scheme is "hierarchical" and a dispatch has an
+            expert_alignment.
+
     Example:
         >>> import hpmoe
         >>> shapes = [(4096, 7168), (4096, 8), (4096, 8), (8, 7168, 4096), (8, 2048, 7168)]

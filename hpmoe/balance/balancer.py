@@ -95,6 +95,9 @@ class Balancer:
         experts: [E], the expert at each place.
         moves: of all steps, each a Move.
 
+    Raises:
+        ArgumentError: an option is not as said, or counts of a step are not of the experts.
+
     Example:
         >>> import hpmoe
         >>> def to_layer(copies):

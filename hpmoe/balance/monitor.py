@@ -45,6 +45,9 @@ class LoadMonitor:
     Args:
         keep: steps of a layer that are kept, the last ones.
 
+    Raises:
+        ArgumentError: keep is no positive int; or from a method, a layer that was never recorded, or counts that are none.
+
     Example:
         >>> monitor = LoadMonitor()
         >>> monitor.record("layer 0", [6, 1, 1, 0])

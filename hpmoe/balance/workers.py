@@ -25,6 +25,9 @@ def workers_per_expert(line: Run, topk_ids: np.ndarray | Sequence[np.ndarray]) -
     Returns:
         [E] float64, by place.
 
+    Raises:
+        ArgumentError: line is no Timeline, or its function dispatches nothing.
+
     Example:
         >>> import hpmoe
         >>> shapes = (8, 4), (8, 1), (8, 1), (2, 4, 6), (2, 3, 4)

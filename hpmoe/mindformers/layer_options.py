@@ -35,6 +35,9 @@ def layer_options(config: PyTree) -> Fields:
     Args:
         config: a TransformerConfig, or a dict of its fields.
 
+    Raises:
+        ArgumentError: sizes are missing, or a field asks for what no option does.
+
     Example:
         >>> import hpmoe
         >>> fields = {"hidden_size": 8, "moe_ffn_hidden_size": 4, "num_moe_experts": 4, "moe_router_topk": 2,

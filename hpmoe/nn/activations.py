@@ -45,6 +45,9 @@ def clamped_swiglu(limit: float) -> ClampedSwiglu:
     Returns:
         A function of [R, 2I] to [R, I].
 
+    Raises:
+        ArgumentError: limit is not a positive number.
+
     Example:
         >>> import mindspore as ms
         >>> clamped_swiglu(10.0)(ms.Tensor([[30.0, -12.0]])).asnumpy().round(2).tolist()
@@ -65,6 +68,9 @@ def gpt_oss_swiglu(limit: float = 7.0, alpha: float = 1.702) -> GptOssSwiglu:
 
     Returns:
         A function of [R, 2I] to [R, I].
+
+    Raises:
+        ArgumentError: limit is not a positive number, or alpha is no number.
 
     Example:
         >>> import mindspore as ms

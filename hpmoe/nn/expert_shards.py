@@ -35,6 +35,9 @@ def shard_experts(weight: Array, mesh: Mesh, split: str) -> Array:
     Returns:
         [num_ranks, E / ep_size, ...], rank by rank.
 
+    Raises:
+        ArgumentError: ep_size or tp_size does not divide the weight, or an argument has a wrong type or value.
+
     Example:
         >>> import numpy as np, hpmoe
         >>> weight = np.arange(8).reshape(2, 1, 4)                # of two experts, columns g0 g1 u0 u1
@@ -62,6 +65,9 @@ def unshard_experts(weights: Array, mesh: Mesh, split: str) -> Array:
 
     Returns:
         [E, ...].
+
+    Raises:
+        ArgumentError: weights have another number of ranks, or an argument has a wrong type or value.
 
     Example:
         >>> import numpy as np, hpmoe

@@ -101,6 +101,9 @@ class GroupedMLP(nn.Cell):
         places [E] int32, the index of each expert along the first axis of the other Parameters: in order, unless a Balancer
         has moved experts. Setting another Parameter of moved experts by `set_data` makes calls raise until places is set.
 
+    Raises:
+        ArgumentError: an argument has a wrong type or value, or an input a wrong shape or dtype.
+
     Example:
         >>> import mindspore as ms, hpmoe
         >>> experts = hpmoe.nn.GroupedMLP(hidden_size=8, moe_ffn_hidden_size=4, num_moe_experts=2)

@@ -242,6 +242,9 @@ def merge_lora(layer: MoELayer) -> None:
     Args:
         layer: a `MoELayer` with adapters.
 
+    Raises:
+        ArgumentError: layer is no MoELayer with adapters.
+
     Example:
         >>> import hpmoe, numpy as np
         >>> layer = hpmoe.nn.MoELayer(hidden_size=8, moe_ffn_hidden_size=4, num_moe_experts=2)

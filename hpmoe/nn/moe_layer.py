@@ -95,6 +95,9 @@ class MoELayer(nn.Cell):
         last `rebalance`, router.masked [E] int32, 1 for an expert that no token may choose, and experts.places [E] int32,
         where each expert lies, see `GroupedMLP`.
 
+    Raises:
+        ArgumentError: an argument does not fit.
+
     Example:
         >>> import mindspore as ms, hpmoe
         >>> layer = hpmoe.nn.MoELayer(hidden_size=16, moe_ffn_hidden_size=8, num_moe_experts=4, moe_router_topk=2,

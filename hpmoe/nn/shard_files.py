@@ -124,6 +124,9 @@ def latest_shards(folder: str | Path) -> Path | None:
     A save is whole if it has an unbroken file, or a copy, of each rank. Call it before training, on every rank, with a
     folder that all hosts share.
 
+    Raises:
+        ArgumentError: `folder` is not a path.
+
     Example:
         >>> import tempfile, hpmoe
         >>> experts = hpmoe.nn.GroupedMLP(hidden_size=8, moe_ffn_hidden_size=4, num_moe_experts=2)

@@ -99,6 +99,9 @@ class TopKRouter(nn.Cell):
         weight [E, H]; bias [E] if add_bias_linear; and, not trained, masked [E] int32, 1 for an expert that no token
         may choose, see `MoELayer.mask_experts`.
 
+    Raises:
+        ArgumentError: an argument does not fit.
+
     Example:
         >>> import mindspore as ms, hpmoe
         >>> router = hpmoe.nn.TopKRouter(hidden_size=8, num_moe_experts=4, moe_router_topk=2)

@@ -143,6 +143,9 @@ def combine(rows: Tensor, route: Route, topk_weights: Tensor | None = None) -> T
     Returns:
         [T, H], out[t] = sum over k of topk_weights[t, k] * row of entry (t, k). Dropped and masked entries (-1) add nothing.
 
+    Raises:
+        ArgumentError: shapes or dtypes do not fit the route.
+
     Example:
         >>> import mindspore as ms, numpy as np, hpmoe
         >>> x = ms.Tensor([[1.0], [2.0]])

@@ -56,6 +56,9 @@ def grouped_matmul(rows: Tensor, weight: Tensor, route: Route, *, bias: Tensor |
     Returns:
         [R, N].
 
+    Raises:
+        ArgumentError: shapes, dtypes or the number of experts do not fit.
+
     Example:
         >>> import mindspore as ms, numpy as np, hpmoe
         >>> x, ids = ms.Tensor(np.eye(2, dtype=np.float32)), ms.Tensor(np.array([[1], [0]], np.int32))

@@ -36,6 +36,9 @@ def rms_norm_rows(x: Tensor, eps: float = 1e-6) -> Tensor:
         x / sqrt(mean(x^2, -1) + eps), of the shape and dtype of x, computed in float32. Multiply by a gain of [H] where the
         model has one.
 
+    Raises:
+        ArgumentError: x has no last dimension, or eps is no positive number.
+
     Formula: Zhang and Sennrich, Root Mean Square Layer Normalization (arXiv 1910.07467).
 
     Example:

@@ -41,6 +41,9 @@ def drop_counts(route: Route) -> Tensor:
     Returns:
         [num_experts] int32, by global expert id, without a gradient. All zeros if no entry is dropped.
 
+    Raises:
+        ArgumentError: route is not a route.
+
     Example:
         >>> import mindspore as ms, numpy as np, hpmoe
         >>> x, ids = ms.Tensor([[1.0], [2.0], [3.0]]), ms.Tensor(np.array([[1], [1], [0]], np.int32))

@@ -35,6 +35,9 @@ def swiglu(x: Tensor) -> Tensor:
     Returns:
         [..., I].
 
+    Raises:
+        ArgumentError: x is no float tensor, or its last dimension is odd.
+
     Formula: Shazeer, GLU Variants Improve Transformer (arXiv 2002.05202), the gate's half first.
 
     Example:

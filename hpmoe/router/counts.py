@@ -62,6 +62,9 @@ def update_bias(bias: Tensor, counts: Tensor, *, rate: float = 1e-3, where: Tens
     Returns:
         [E] float32.
 
+    Raises:
+        ArgumentError: rate is not a number, counts are not integers, or shapes differ.
+
     Formula: Wang et al., Auxiliary-loss-free load balancing (arXiv 2408.15664).
 
     Example:

@@ -71,6 +71,9 @@ def balanced_ids(num_tokens: int, num_experts: int, top_k: int) -> Tensor:
     Returns:
         [num_tokens, top_k] int32, distinct for each token.
 
+    Raises:
+        ArgumentError: a size does not fit.
+
     Example:
         >>> balanced_ids(3, 4, 2).asnumpy().tolist()
         [[0, 1], [2, 3], [0, 1]]
@@ -89,6 +92,9 @@ def uniform_ids(num_tokens: int, num_experts: int, top_k: int, seed: int | Tenso
 
     Returns:
         [num_tokens, top_k] int32, distinct for each token.
+
+    Raises:
+        ArgumentError: an argument does not fit.
 
     Example:
         >>> sorted(uniform_ids(1, 3, 3, seed=1).asnumpy()[0].tolist())

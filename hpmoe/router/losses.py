@@ -63,6 +63,9 @@ def aux_loss(logits: Tensor, top_k: int, *, score: str = "softmax", coefficient:
     Returns:
         A scalar, float32. The loss of Hugging Face transformers is K times this loss.
 
+    Raises:
+        ArgumentError: an argument has a wrong type, shape or value.
+
     Formula: Fedus et al. (arXiv 2101.03961), as megatron-core and MindFormers have it for any K.
 
     Example:
@@ -120,6 +123,9 @@ def sequence_loss(logits: Tensor, top_k: int, num_sequences: int, *, score: str 
     Returns:
         A scalar, float32; `coefficient` if every sequence is balanced.
 
+    Raises:
+        ArgumentError: num_sequences does not divide T, or another argument has a wrong type, shape or value.
+
     Formula: DeepSeek-V3's complementary loss (arXiv 2412.19437, equation 17), megatron-core's seq_aux_loss.
 
     Example:
@@ -171,6 +177,9 @@ def global_batch_loss(logits: Tensor, counts: Tensor, *, score: str = "softmax",
     Returns:
         A scalar, float32. p_ti is the share of expert i in the scores of token t.
 
+    Raises:
+        ArgumentError: an argument has a wrong type, shape or value.
+
     Formula: Qiu et al., Demons in the detail (arXiv 2501.11873); megatron-core's global_aux_loss.
 
     Example:
@@ -200,6 +209,9 @@ def z_loss(logits: Tensor, *, coefficient: float = 1.0) -> Tensor:
 
     Returns:
         A scalar, float32.
+
+    Raises:
+        ArgumentError: logits is not a float tensor [T, E], or coefficient is not a finite number.
 
     Formula: Zoph et al., ST-MoE (arXiv 2202.08906), equation 5.
 

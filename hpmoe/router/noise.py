@@ -53,6 +53,9 @@ def jitter(x: Tensor, epsilon: float, seed: int | Tensor | None) -> Tensor:
     Returns:
         [T, N], of the dtype of x.
 
+    Raises:
+        ArgumentError: an argument does not fit.
+
     Formula: Fedus et al., Switch Transformers (arXiv 2101.03961); Mixtral's `router_jitter_noise`.
 
     Example:
@@ -80,6 +83,9 @@ def gumbel(logits: Tensor, seed: int | Tensor | None) -> Tensor:
     Returns:
         [T, E] float32.
 
+    Raises:
+        ArgumentError: an argument does not fit.
+
     Formula: Kool et al., Stochastic beams and where to find them (arXiv 1903.06059).
 
     Example:
@@ -99,6 +105,9 @@ def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
 
     Formula: Bengio et al., Estimating or propagating gradients through stochastic neurons (arXiv 1308.3432); with weights
     relaxed by Gumbel noise, Jang et al. (arXiv 1611.01144).
+
+    Raises:
+        ArgumentError: `hard` or `soft` is not a tensor, or their shapes differ.
 
     Example:
         >>> import mindspore as ms, hpmoe

@@ -68,6 +68,9 @@ def route(logits: Tensor, top_k: int, *, score: str = "softmax", bias: Tensor | 
     Returns:
         (topk_ids int32 [T, K], topk_weights float32 [T, K]), best first.
 
+    Raises:
+        ArgumentError: an argument has a wrong type, shape or value.
+
     Source: the models' configurations and code (transformers 5.23, megatron-core 0.16.1); groups: DeepSeek-V3 (arXiv
     2412.19437); Gumbel: arXiv 1611.01144 and 1903.06059.
 

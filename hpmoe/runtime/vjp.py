@@ -31,6 +31,9 @@ def vjp(f: Function, *args: PyTree) -> tuple[PyTree, Callable[[PyTree], tuple[Py
         The outputs, and `f_vjp(cotangents)`: cotangents have the structure and shapes of the outputs; it returns a
         tuple with the gradient of each argument, None for an argument of integers or bools.
 
+    Raises:
+        ArgumentError: f is not callable, an argument is not a tensor, or cotangents do not have the shapes of the outputs.
+
     Example:
         >>> import mindspore as ms, hpmoe
         >>> y, f_vjp = hpmoe.vjp(lambda x, w: x @ w, ms.ops.ones((1, 2)), ms.Tensor([[1.0], [3.0]]))

@@ -74,6 +74,9 @@ def random_inputs(f: Function, avals: Sequence[PyTree], mesh: Mesh | None = None
     Returns:
         The arguments, a tuple of MindSpore tensors in the structure of `avals`, with the attribute `num_tokens`.
 
+    Raises:
+        ArgumentError: routing or seed is none of these, or routing is "uneven" without a mesh.
+
     Example:
         >>> import hpmoe
         >>> from hpmoe.testing import random_inputs

@@ -94,6 +94,9 @@ class Run:
         Args:
             node_size: ranks r with the same r // node_size are one node; by default that of the machine.
 
+        Raises:
+            ArgumentError: node_size is no positive int, or the bytes of this run were not counted.
+
         Example:
             >>> import hpmoe
             >>> def array(*shape, dtype="float32"): return hpmoe.ShapeDtypeStruct((4, *shape), dtype)

@@ -40,6 +40,9 @@ class Timeline(Run):
             trace: int64 [ep, num_tasks, 3] nanoseconds, tasks in the order of the queues.
             moved: see Timeline.
 
+        Raises:
+            ArgumentError: the taskflow has no queues, or the trace is of another shape.
+
         Example:
             >>> import numpy as np, hpmoe
             >>> staged = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu, rows=4), machine=hpmoe.cpu(1))
@@ -102,6 +105,9 @@ class Timeline(Run):
             rank: draws the workers of one rank only; some ranks and the use of units if None.
             until: with `rank`, the end of the axis of time in microseconds, to compare pictures; the run's end if None.
             title: with `rank`, words before the time; the function's name if empty.
+
+        Raises:
+            ArgumentError: rank is not a rank of the run.
         """
         if rank is None:
             picture.draw(self, path)
