@@ -1,4 +1,4 @@
-// The check of an image before it runs: a broken one is refused with a sentence, not launched.
+// Checks an image before it runs; an invalid one is refused with a sentence.
 #include "core/check_events.h"
 #include "core/check_ops.h"
 #include "core/check_routes.h"

@@ -45,13 +45,13 @@ const char* check_signal(const Op& op, const Signal& signal) {
   return nullptr;
 }
 
-// The events that a row may arrive at: of as many tokens each, or of slots of experts.
+// Number of events that a row may be counted in: one for each tile of tokens, or one for each slot of an expert.
 int64_t num_arrivals(const Image& image, const Op& op, const Route& route) {
   if (fans_out(opcode_of(op))) return image.routes[route.of].num_slots;
   return ceil_div(route.num_tokens, route.return_tokens);
 }
 
-// Whether every counter that a wait or signal of a task can lead to exists.
+// Returns true if every counter that a wait or signal of a task can select exists.
 template <class Row>
 bool is_reached(const Image& image, const Op& op, const Task& task, const Row& row) {
   const Route* route = find_route(image, op.route);

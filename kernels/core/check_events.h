@@ -1,4 +1,4 @@
-// The check of what orders tasks: events, and the waits and signals about them. Each tells what is wrong, or NULL.
+// Checks events, and the waits and signals that name them. Each function returns the fault, or NULL.
 #pragma once
 
 #include "core/image.h"
@@ -7,10 +7,10 @@ namespace hpmoe {
 
 const char* check_events(const Image& image);
 
-// The waits and signals of a template, whose op and tables exist.
+// Checks the waits and signals of a template whose op and tables are valid.
 const char* check_events_of_template(const Image& image, const TaskTemplate& task_template);
 
-// Whether every counter that they lead a task to exists.
+// Checks that every counter that a task's waits and signals select exists.
 const char* check_events_of_task(const Image& image, const Op& op, const Task& task);
 
 }  // namespace hpmoe

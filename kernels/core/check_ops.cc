@@ -35,7 +35,7 @@ class OpChecker {
  private:
   const Route* route_of(int32_t index) const { return find_route(image_, index); }
 
-  // Rows a task's unit has at most, and the rows an operand must therefore have (0: known only when it runs).
+  // Returns the most rows of a task's unit, which an operand must have; 0 if they are known only at launch.
   int64_t domain_rows(const Op& op) const {
     switch (static_cast<Domain>(op.domain)) {
       case Domain::ONCE: return 1;
@@ -45,7 +45,8 @@ class OpChecker {
     }
   }
 
-  // Experts whose matrices an operand has: all local ones, but for a product that has those of copies in another operand.
+  // Number of experts whose matrices an operand has: all local experts, or a rank's own ones if another operand has those
+  // of replicas.
   int64_t num_weights(const Op& op, const Route& route) const {
     bool has_replicas = false;
     for (int i = 3; i < op.num_operands; ++i)
@@ -53,14 +54,14 @@ class OpChecker {
     return has_replicas ? num_own(image_, route) : route.num_local_experts;
   }
 
-  // Rows that a relay may receive, of an op on what it passes on.
+  // Most rows that a relay receives, for an op on rows that relays forward.
   int64_t relayed_rows(const Op& op) const {
     const Route* relays = route_of(op.route);
     if (relays && !sums_relayed(opcode_of(op))) relays = route_of(relays->over);
     return relays ? max_rows_of(*relays, image_.header->tile_rows) : 0;
   }
 
-  // Of a token, the rows that may come back to its relay.
+  // Most rows of a token that come back to its relay.
   int64_t relayed_choices(const Op& op, const Route& route) const {
     const Route* came_back = sums_relayed(opcode_of(op)) ? route_of(params::Relayed::of(op).route) : nullptr;
     return came_back ? came_back->top_k : route.top_k;
@@ -112,14 +113,14 @@ class OpChecker {
     return nullptr;
   }
 
-  // The weight of a transposed GMM, whose rows are the output's columns.
+  // Returns true for the weight of a transposed GMM, whose rows are the output's columns.
   static bool is_transposed_weight(const Op& op, int i) {
     return find_rule(op.opcode)->operands[i].traits & kIsCutByBody && op.param[0] == 1;
   }
 
   const Buffer& buffer(const Op& op, int i) const { return image_.buffers[op.operands[i].buffer]; }
 
-  // Buffers that are read before a task's waits are over must not be written by a task.
+  // Returns true if a task writes the buffer; a buffer that is read before a task's waits are met must not be written.
   bool is_made(int32_t buffer) const {
     for (int32_t i = 0; i < image_.header->num_ops; ++i)
       for (int k = 0; k < image_.ops[i].num_outputs && k < kMaxOperands; ++k)
@@ -133,10 +134,10 @@ class OpChecker {
     return shapes_fault(opcode, Shapes(image_, op));
   }
 
-  // Of a WGRAD, whose output may be that of some of the experts.
+  // First expert of a WGRAD, whose output may have only some of the experts.
   static int64_t first_expert(const Op& op) { return makes_blocks(opcode_of(op)) ? params::Summed::of(op).first_expert : 0; }
 
-  // The grid of an op's tasks: all of them are checked here, so that a word only needs a place in it.
+  // Checks the grid of an op's tasks. All tasks are checked here, so that a word only needs a place in the grid.
   const char* check_grid(const Op& op, Opcode opcode) const {
     if (op.num_units < 0 || op.num_peers < 0 || op.cols < 0 || (op.cols > 0 && op.tile_cols < 1))
       return "an op's tasks have a negative number or no columns";

@@ -1,12 +1,11 @@
-// The check of operations: that their operands, their sizes and the grid of their tasks fit together.
+// Checks operations: operands, their sizes and the grid of tasks must fit together.
 #pragma once
 
 #include "core/image.h"
 
 namespace hpmoe {
 
-// What is wrong with an op of an image whose buffers and routes are right, or NULL: then every task in its grid is right
-// too.
+// Returns the fault of an op, or NULL if every task in its grid is valid. The image's buffers and routes must be valid.
 const char* check_op(const Image& image, const Op& op);
 
 }  // namespace hpmoe

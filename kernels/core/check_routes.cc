@@ -9,7 +9,8 @@
 namespace hpmoe {
 namespace {
 
-// The owner's share of an expert begins at 0, each copy's where the one before ends, and the last ends at the whole.
+// The owner's share of an expert begins at 0, each replica's share begins at the end of the previous one, and the last
+// one ends at 1.
 bool are_shares_ok(const Route& r, const Share* shares, int32_t own) {
   std::vector<int32_t> taken(r.num_experts);
   const auto takes = [&](const Share& share) {
@@ -29,7 +30,7 @@ bool are_shares_ok(const Route& r, const Share* shares, int32_t own) {
   return std::all_of(taken.begin(), taken.end(), [](int32_t high) { return high == kWhole; });
 }
 
-// Each rank owns as many experts as the others; what more it has is room for copies.
+// Each rank owns equally many experts; its other local experts are replica slots.
 bool are_experts_ok(const Image& image, const Route& r) {
   const Header& h = *image.header;
   const int64_t physical = int64_t{r.num_local_experts} * h.ep_size;
@@ -50,7 +51,7 @@ bool is_capacity_ok(const Image& image, const Route& r) {
          (weights.rows == 0 || weights.rows >= r.num_tokens);
 }
 
-// Over stops: of tokens that an earlier route takes to their experts.
+// Checks the stops of a route to ranks or relays: an earlier route takes its tokens to their experts.
 bool are_stops_ok(const Image& image, const Route& r) {
   if (r.of == -1) return r.first_stop == -1;
   const int64_t words = int64_t{image.header->ep_size} * image.header->ep_size;
@@ -65,8 +66,8 @@ bool are_stops_ok(const Image& image, const Route& r) {
          r.drop_policy == int32_t(DropPolicy::NONE);
 }
 
-// The route that passes rows on is one of tokens to the same experts, passes on the rows of this route alone, and has those
-// that stop together at a rank at one stop.
+// A route that forwards rows takes tokens to the same experts, forwards only rows of this route, and rows with the same
+// stop at a rank have the same relay.
 bool is_over_ok(const Image& image, const Route& r) {
   if (r.over == -1) return true;
   if (!in_range(r.over, image.header->num_routes) || &r == &image.routes[r.over] || image.routes[r.over].of == -1)

@@ -1,4 +1,4 @@
-// How a worker reads its queue: from a word to a task, and to the counters of its waits and signals.
+// Decodes the queue of a worker: from a word to a task, and to the counters of its waits and signals.
 #pragma once
 
 #include "core/generated/params.h"
@@ -8,21 +8,21 @@ namespace hpmoe {
 
 HPMOE_DEVICE inline Opcode opcode_of(const Op& op) { return static_cast<Opcode>(op.opcode); }
 
-// Whether an op moves rows back to the tokens that they are of, or tells of it.
+// Returns true if an op moves rows back to their tokens, or signals such a move.
 HPMOE_DEVICE inline bool goes_back(const Op& op) {
   return returns_rows(opcode_of(op)) ||
          (is_completion_flag(opcode_of(op)) && params::CompletionFlag::of(op).leg == Leg::COMBINE);
 }
 
-// Whether relays pass on the rows that an op moves, or get them back.
+// Returns true if relays forward the rows that an op moves, or get them back.
 HPMOE_DEVICE inline bool is_relayed(const Op& op) {
   const Opcode opcode = opcode_of(op);
   return (is_put(opcode) || is_exchange(opcode)) && (static_cast<Rows>(op.operands[1].rows) == Rows::RELAY_ROWS ||
                                                      static_cast<Rows>(op.operands[0].rows) == Rows::RELAY_ENTRIES);
 }
 
-// One tile of one op: unit `row` of the op's domain, columns [col, col + cols), position `peer` in the rank's peer
-// order or -1.
+// One tile of one op: unit `row` of the op's domain, columns [col, col + cols), and position `peer` in the rank's peer
+// order, or -1.
 struct Task {
   int32_t op, peer, row, col, cols, task_template;
 };
@@ -33,7 +33,7 @@ HPMOE_DEVICE inline int64_t grid_size(const Op& op) {
   return int64_t{op.num_units} * (op.num_peers > 0 ? op.num_peers : 1) * num_column_tiles(op);
 }
 
-// A word of a queue: the task's template, and its place in the grid of the template's op.
+// Splits a word of a queue: the task's template, and its place in the grid of the template's op.
 HPMOE_DEVICE inline int32_t template_of(TaskWord word, int32_t index_bits) {
   return static_cast<int32_t>(word >> index_bits);
 }
@@ -41,8 +41,8 @@ HPMOE_DEVICE inline int32_t place_of(TaskWord word, int32_t index_bits) {
   return static_cast<int32_t>(word & ((1u << index_bits) - 1));
 }
 
-// The task at a place of the grid of `op`, number `op_index`, with num_column_tiles(op). Tasks are numbered by unit, then
-// peer, then columns.
+// Returns the task at a place in the grid of op number `op_index`. Tasks are numbered by unit, then peer, then columns;
+// column_tiles is num_column_tiles(op).
 HPMOE_DEVICE inline Task task_at(const Op& op, int32_t op_index, int32_t task_template, int32_t index,
                                  int32_t column_tiles) {
   const int32_t place = column_tiles > 1 ? index / column_tiles : index;
@@ -56,14 +56,14 @@ HPMOE_DEVICE inline Task task_at(const Op& op, int32_t op_index, int32_t task_te
   return task;
 }
 
-// How many ranks a task is for, and where in the peer order the i-th of them stands.
+// Number of ranks that a task is for; peer_at() returns the position of the i-th of them in the peer order.
 HPMOE_DEVICE inline int32_t num_task_peers(const Op& op, const Task& task, int32_t ep_size) {
   return is_put(opcode_of(op)) ? (ep_size - 1 - task.peer) / op.num_peers + 1 : 1;
 }
 HPMOE_DEVICE inline int32_t position_of(const Op& op, const Task& task, int32_t i) { return task.peer + i * op.num_peers; }
 
-// What the task's place adds to the event that a wait or signal of its template names. SLOT_EXPERT and ENTRY_TILE add what
-// the routing says besides.
+// Offset that a task's place adds to the event of a wait or signal of its template. For SLOT_EXPERT and ENTRY_TILE the
+// routing adds a further offset.
 HPMOE_DEVICE inline int64_t event_offset(int32_t kind, const Op& op, const Task& task) {
   switch (static_cast<Index>(kind)) {
     case Index::UNIT: return task.row;

@@ -1,4 +1,4 @@
-// Copies of experts on other ranks: where they are, and which entries each takes.
+// Expert replicas: their ranks, and the entries that each takes.
 #pragma once
 
 #include "core/generated/rules.h"
@@ -11,28 +11,30 @@ struct Copy {
   int32_t expert, host, slot;
 };
 
-// Returns whether ranks have capacity for expert replicas.
+// Returns true if ranks have replica slots.
 template <class Route>
 HPMOE_DEVICE inline bool has_copies(const Route& route, int32_t ep_size) {
   return route.num_local_experts * ep_size > route.num_experts;
 }
 
-// Places low .. high - 1 among the entries of a rank for an expert.
+// Entries low .. high - 1 of a rank's list for an expert.
 struct EntryRun {
   int32_t low, high;
 };
 
-// The run of an expert's entries that a share takes. Rounding is offset by the rank, so that the runs of all ranks add up to
-// the shares.
+// Returns the run of an expert's entries that a share takes. Rounding is offset by the rank, so that the runs of all
+// ranks add up to the shares.
 HPMOE_DEVICE inline EntryRun run_of(const Share& share, int32_t entries, int32_t rank, int32_t ep_size) {
   const int64_t offset = int64_t{kWhole} * (2 * rank + 1) / (2 * ep_size), all = entries;
   return {static_cast<int32_t>((all * share.low + offset) / kWhole),
           static_cast<int32_t>((all * share.high + offset) / kWhole)};
 }
 
-// Answers questions about the copies of a Route, which derives from this class and reads:
-//   ep_size(), num_local_experts(), num_own_experts() (without the room for copies)
-//   share(rank, e): the share of a local expert
+// Answers questions about the replicas of a Route, which derives from this class and reads:
+//
+// ep_size(), num_local_experts(), num_own_experts() (without replica slots)
+//
+// share(rank, e): the share of a local expert
 template <class Route>
 class ExpertCopies {
  public:
@@ -40,7 +42,7 @@ class ExpertCopies {
     return expert >= route().num_own_experts() && expert < route().num_local_experts() &&
            route().share(rank, expert).expert >= 0;
   }
-  // The copies of a rank's experts, in the order of their hosts: the first one, the one after another, and one by number.
+  // The replicas of a rank's experts, ordered by host: the first, the one after a given one, and one by its number.
   HPMOE_DEVICE inline Copy first_copy(int32_t rank) const { return copy_from(rank, 0, 0); }
   HPMOE_DEVICE inline Copy next_copy(int32_t rank, const Copy& copy) const {
     return copy_from(rank, copy.host, copy.slot + 1);
@@ -50,7 +52,7 @@ class ExpertCopies {
     for (int32_t i = 0; i < number && copy.host >= 0; ++i) copy = next_copy(rank, copy);
     return copy;
   }
-  // The number of the copy in a slot of a rank, among the copies of its owner.
+  // Returns the number of the replica in a slot of a rank, among the replicas of its owner.
   HPMOE_DEVICE inline int32_t place_of_copy(int32_t rank, int32_t slot) const {
     const int32_t own = route().num_own_experts(), owner = route().share(rank, own + slot).expert / own;
     int32_t place = 0;

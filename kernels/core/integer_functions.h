@@ -1,4 +1,4 @@
-// Functions of integers, in 64 bits, that wrap around on overflow, equal on every target.
+// Functions of int64 that wrap around on overflow and are equal on every target.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@ namespace hpmoe {
 
 HPMOE_DEVICE inline int64_t wrapped(uint64_t value) { return static_cast<int64_t>(value); }
 
-// 0 where the divisor is.
+// Returns 0 for a divisor of 0.
 HPMOE_DEVICE inline int64_t floor_div(int64_t a, int64_t b) {
   if (b == 0) return 0;
   if (b == -1) return wrapped(-static_cast<uint64_t>(a));
   return a / b - (a % b != 0 && (a % b < 0) != (b < 0) ? 1 : 0);
 }
 
-// Of the divisor's sign.
+// Returns the remainder with the divisor's sign.
 HPMOE_DEVICE inline int64_t remainder(int64_t a, int64_t b) {
   return b == 0 || b == -1 ? 0 : wrapped(static_cast<uint64_t>(a) - static_cast<uint64_t>(floor_div(a, b)) * b);
 }
 
-// False where there is no such function of integers.
+// Returns false if integers have no such function.
 HPMOE_DEVICE inline bool apply(MapCode code, int64_t a, int64_t b, int64_t c, int64_t& out) {
   const uint64_t ua = a, ub = b;
   switch (code) {

@@ -1,4 +1,4 @@
-// How functions that host and device share are marked: a device kernel says so before it includes this.
+// Marks functions that host and device share. Device code defines HPMOE_DEVICE before it includes this file.
 #pragma once
 
 #ifndef HPMOE_DEVICE

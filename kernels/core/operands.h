@@ -1,4 +1,4 @@
-// Which rows and columns of its operands a task touches: the same on every target. See units.h for Frame.
+// The rows and columns of its operands that a task accesses, equal on every target. units.h describes Frame.
 #pragma once
 
 #include "core/decode.h"
@@ -18,7 +18,7 @@ HPMOE_DEVICE inline int32_t num_cols_of(const Operand& operand, const Task& task
   }
 }
 
-// Where the rows of the frame's unit, or the matrix of its expert, begin.
+// Returns the first row of an operand: of the frame's unit, or of the matrix of its expert.
 template <class Frame>
 HPMOE_DEVICE inline int64_t first_row_of(const Frame& frame, const Operand& operand, const Buffer& buffer) {
   switch (static_cast<Rows>(operand.rows)) {
@@ -30,14 +30,14 @@ HPMOE_DEVICE inline int64_t first_row_of(const Frame& frame, const Operand& oper
   }
 }
 
-// One row serves the whole unit: ONE, or the expert's row of an [E, N] array.
+// Returns true if one row serves the whole unit: mode ONE, or the expert's row of an [E, N] array.
 HPMOE_DEVICE inline bool is_one_row(const Operand& operand, const Buffer& buffer) {
   const auto rows = static_cast<Rows>(operand.rows);
   return rows == Rows::ONE || (rows == Rows::SLOT_EXPERT && buffer.rows_per_expert == 0);
 }
 
-// Whether a worker that waits for a task reads its weight meanwhile: that of one of the rank's own experts, for rows that
-// there will be.
+// Returns true if a worker reads a task's weight while it waits for the task: the weight belongs to the rank's own
+// expert, and the unit has rows.
 template <class Frame>
 HPMOE_DEVICE inline bool reads_early(const Frame& frame) {
   if (!may_be_early(opcode_of(frame.op)) || !params::EarlyMatmul::of(frame.op).is_early || frame.unit.rows == 0)
@@ -45,10 +45,10 @@ HPMOE_DEVICE inline bool reads_early(const Frame& frame) {
   return frame.op.num_operands < 4 || frame.unit.expert < frame.routed().num_own_experts();
 }
 
-// Number of matrix workers that read weights early; the others leave them the memory bandwidth.
+// Number of matrix workers that read weights early; the other workers keep the memory bandwidth.
 HPMOE_DEVICE inline int32_t num_early(int32_t num_workers) { return (num_workers + 1) / 2; }
 
-// Most bytes of a weight that are read between two checks of the wait.
+// Most bytes of a weight that a worker reads between two polls.
 constexpr int32_t kEarlyBytes = 128 * 1024;
 
 }  // namespace hpmoe

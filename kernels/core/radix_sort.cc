@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kDigits = 256, kBits = 8;
 constexpr int64_t kGrain = 1 << 14;  // entries that are worth another thread
-constexpr int64_t kFew = 32;          // that are sorted by comparing them
+constexpr int64_t kFew = 32;  // entries that are sorted by comparisons
 
 struct Range {
   int32_t least, most;
@@ -31,14 +31,14 @@ Range range_of(const int32_t* keys, int64_t n, const Parts& parts) {
   return found[0];
 }
 
-// Sorts one level: a run of entries, by 8 bits of their keys.
+// Sorts a run of entries by 8 bits of their keys.
 class Level {
  public:
   Level(const int32_t* keys, int32_t least, int shift) : keys_(keys), least_(static_cast<uint32_t>(least)), shift_(shift) {}
 
-  // entry(i) is the i-th of n entries, write(place, entry) takes them sorted stably, from place `first` on. Of a digit the
-  // entries of a part follow those of the parts before it, so the result does not depend on their number. Returns where
-  // each digit begins, and after them where the run ends.
+  // entry(i) is the i-th of n entries; write(place, entry) receives the entries in stable order, from place `first` on.
+  // Entries of a part follow those of earlier parts with the same digit, so the result does not depend on the number of
+  // parts. Returns the start of each digit, and the end of the run.
   template <class Entry, class Write>
   std::array<int32_t, kDigits + 1> sort(int64_t first, int64_t n, const Parts& parts, Entry entry, Write write) const {
     std::vector<std::array<int32_t, kDigits>> next(parts.count);
@@ -76,8 +76,8 @@ class Level {
   const int shift_;
 };
 
-// From the highest digit down: the runs of one level are sorted by the next. What a level reads of a run lies close
-// together then, and an entry's place among those of its run.
+// Sorts from the highest digit down: the next level sorts the runs of a level. The reads of a level are then close
+// together, and an entry's place is its place within its run.
 class Sort {
  public:
   Sort(const int32_t* keys, int32_t least, int32_t* order, int32_t* place, const Parts& parts)
@@ -91,7 +91,7 @@ class Sort {
   }
 
  private:
-  // A run of `from`, or of all entries, by the digits from this one on.
+  // Sorts a run of `from`, or of all entries, by the digits from `shift` down.
   void sort_run(int64_t first, int64_t n, int shift, const int32_t* from, int32_t* to, int32_t* other) {
     const auto entry = [=](int64_t i) { return from ? from[first + i] : static_cast<int32_t>(i); };
     if (n <= kFew) return sort_few(first, n, entry);

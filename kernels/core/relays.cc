@@ -1,4 +1,4 @@
-// Which rows a relay passes on, where it has received them, and what comes back to it.
+// The rows that a relay forwards, their places among its received rows, and the rows that come back to it.
 #include <algorithm>
 
 #include "core/routing.h"

@@ -1,20 +1,20 @@
-// Row counts of a route, and where rows lie: computed on every target from sums that the target reads.
+// Row counts and row positions of a route, computed on every target from sums that the target reads.
 #pragma once
 
 #include "core/expert_slots.h"
 
 namespace hpmoe {
 
-// The rows that one rank sends to one local expert of another, or those of them in one slot: entries from first_entry of the
-// source's list on. The last `padding` of them are zeros, from first_padding on. Or rows of a matrix, from first_entry on.
+// Rows that one rank sends to one local expert of another, or the part of them in one slot: entries from first_entry of
+// the source's list on. The last `padding` rows are zeros, from first_padding on. For a matrix, rows from first_entry on.
 template <class Number>
 struct SegmentOf {
   int32_t source, dest, expert;
   Number rows;
-  Number first_row;  // on dest, among its received rows
+  Number first_row;  // among the received rows of dest
   Number first_entry;
   Number padding = 0, first_padding = 0;
-  int32_t of_source = -1;  // where relays pass rows on, the rank of their tokens; `source` is the relay then
+  int32_t of_source = -1;  // the rank of the tokens of rows that a relay (`source`) forwards
 
   HPMOE_DEVICE inline Number num_entries() const { return rows - padding; }
 
@@ -24,7 +24,7 @@ struct SegmentOf {
   }
 };
 
-// The part of a segment that lies in a slot.
+// Returns the part of a segment inside a slot.
 template <class Number, class Slot>
 HPMOE_DEVICE inline SegmentOf<Number> cut_to(const Slot& slot, SegmentOf<Number> part) {
   const Number begin = slot.start, end = begin + slot.rows, first = most(part.first_row, begin);
@@ -55,7 +55,7 @@ class RouteCounts {
     return route().expert_start(rank, expert + 1) - route().expert_start(rank, expert);
   }
   HPMOE_DEVICE inline Number received(int32_t rank) const { return route().expert_start(rank, route().num_local_experts()); }
-  // Rows of zeros of all experts of a rank.
+  // Padding rows of all experts of a rank.
   HPMOE_DEVICE inline Number padding(int32_t rank) const {
     Number rows = 0;
     for (int32_t e = 0; e < route().num_local_experts() && route().alignment() > 1; ++e)
@@ -63,7 +63,8 @@ class RouteCounts {
     return rows;
   }
 
-  // Entries of `source` for local experts first .. last - 1 of `dest`, and those of `rank` that are sent anywhere.
+  // Entries of `source` for local experts first .. last - 1 of `dest`; all_kept_entries() counts those that `rank` sends
+  // anywhere.
   HPMOE_DEVICE inline Number entries_for(int32_t source, int32_t dest, int32_t first, int32_t last) const {
     const int32_t e = dest * route().num_local_experts();
     return route().sent_start(source, e + last) - route().sent_start(source, e + first);
@@ -78,7 +79,7 @@ class RouteCounts {
   HPMOE_DEVICE inline Number sent_to_expert(int32_t source, int32_t dest, int32_t expert) const {
     return entries_for(source, dest, expert, expert + 1) + (source == dest ? route().expert_padding(dest, expert) : 0);
   }
-  // Rows that a relay passes on, of the ranks whose tokens it has.
+  // Rows that a relay forwards, over all ranks whose tokens it has.
   HPMOE_DEVICE inline Number relayed(int32_t relay) const {
     const auto& relays = route().relays();
     Number rows = 0;
@@ -96,11 +97,11 @@ class RouteCounts {
     const int32_t own = count > 0 ? static_cast<int32_t>(route().own_start(rank, expert)) / tile_rows % count : 0;
     return {expert, first, count, own, static_cast<int32_t>(route().expert_start(rank, expert)), tile_rows};
   }
-  // Slots of a rank that have rows.
+  // Number of slots of a rank that have rows.
   HPMOE_DEVICE inline int32_t num_used_slots(int32_t rank) const {
     return route().first_slot(rank, route().num_local_experts());
   }
-  // The expert of a slot; the number of experts if the slot has no rows.
+  // Returns the expert of a slot, or the number of experts if the slot has no rows.
   HPMOE_DEVICE inline int32_t expert_of_slot(int32_t rank, int32_t slot) const {
     int32_t low = 0, high = route().num_local_experts();
     while (low < high) {

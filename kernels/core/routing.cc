@@ -9,7 +9,7 @@
 namespace hpmoe {
 namespace {
 
-// The `rows` heaviest of one expert's entries, of equal ones the first, come first, in their own order.
+// Moves the `rows` heaviest entries of one expert to the front, in their order; of equal weights the first entry wins.
 void keep_heaviest(int32_t* first, int32_t* last, int64_t rows, const float* topk_weights) {
   const auto is_heavier = [&](int32_t a, int32_t b) {
     return topk_weights[a] != topk_weights[b] ? topk_weights[a] > topk_weights[b] : a < b;
@@ -18,7 +18,7 @@ void keep_heaviest(int32_t* first, int32_t* last, int64_t rows, const float* top
   std::sort(first, first + rows);
 }
 
-// The entries whose key is not kAbsent, `present` of them, sorted stably by it.
+// Sorts the `present` entries whose key is not kAbsent, stably by key.
 void sort_present(const std::vector<int32_t>& keys, int32_t present, std::vector<int32_t>& entries) {
   const auto n = static_cast<int64_t>(keys.size());
   sort_stably(keys.data(), n, entries.data(), nullptr, undivided());
@@ -51,7 +51,7 @@ Routing::Routing(const Image& image, const Route& route, const Routing* experts)
 
 Code Routing::sort_entries(int32_t rank, const int32_t* topk_ids, int64_t num_tokens, Status& status) {
   RankRoute& mine = ranks_[rank];
-  std::vector<int32_t> ids(topk_ids, topk_ids + num_tokens * shards_.num_choices());  // whoever has them may write to them
+  std::vector<int32_t> ids(topk_ids, topk_ids + num_tokens * shards_.num_choices());  // the caller may write to topk_ids
   for (const int32_t id : ids) {
     if (id == kAbsent || shards_.is_model_expert(id)) continue;
     status.value = id;
@@ -61,7 +61,7 @@ Code Routing::sort_entries(int32_t rank, const int32_t* topk_ids, int64_t num_to
   ids = of_entries(std::move(ids));
   for (size_t i = 0; route_.tp_size > 1 && i < ids.size(); ++i) ids[i] = shards_.shard_of(ids[i], static_cast<int32_t>(i));
   for (const int32_t id : ids) ++mine.sent_start[id + 1];
-  mine.sent_start[0] = 0;  // of kAbsent
+  mine.sent_start[0] = 0;  // entries with kAbsent
   for (int32_t e = 0; e < route_.num_experts; ++e) mine.sent_start[e + 1] += mine.sent_start[e];
   sort_present(ids, mine.sent_start.back(), mine.sent_entries);
   note_kept(mine, num_tokens);
@@ -100,7 +100,7 @@ Code Routing::drop_entries(int32_t rank, const float* topk_weights, int64_t num_
   return Code::OK;
 }
 
-// Which entries are kept, where not all are.
+// Notes which entries are kept, unless all are.
 void Routing::note_kept(RankRoute& mine, int64_t num_tokens) const {
   const int32_t kept = mine.sent_start.back();
   if (kept == num_tokens * route_.top_k) return;
@@ -117,7 +117,7 @@ void Routing::count_kept(RankRoute& mine, int64_t num_tokens) const {
   }
 }
 
-// Of a token's entries for a stop, the first one stands for the token.
+// Keeps the first of a token's entries for each stop, which stands for the token.
 void Routing::sort_once(int32_t rank, int64_t num_tokens) {
   const RankRoute& all = experts_->ranks_[rank];
   RankRoute& mine = ranks_[rank];
@@ -147,7 +147,8 @@ void Routing::sort_once(int32_t rank, int64_t num_tokens) {
   count_kept(mine, num_tokens);
 }
 
-// From entries by expert to entries by local expert: each copy takes the run of its expert's entries that its share says.
+// Divides entries by expert into entries by local expert: each replica takes the run of its expert's entries given by its
+// share.
 void Routing::divide_entries(int32_t rank) {
   if (!shares_) return;
   RankRoute& mine = ranks_[rank];

@@ -21,7 +21,7 @@ HPMOE_DEVICE inline Code check_received(const Route& route, int32_t tile_rows, i
   return Code::SLOT_OVERFLOW;
 }
 
-// Checks entries(e) of each expert against its capacity; names the first of the fullest experts.
+// Checks entries(e) of each expert against its capacity; reports the first of the fullest experts.
 template <class Entries>
 HPMOE_DEVICE inline Code check_capacity(const Entries& entries, const Shards& shards, int64_t capacity, Status& status) {
   int64_t most_entries = capacity;

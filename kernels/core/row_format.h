@@ -1,4 +1,4 @@
-// The format of quantised rows: elements of one byte, then a scale for each block of them; see tile_ops/row_formats.py.
+// The format of quantised rows: elements of one byte, then the scales of blocks of elements; see tile_ops/row_formats.py.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,17 @@ namespace hpmoe {
 
 using RowFormat = params::RowFormat;
 
-// Quantised rows that are multiplied.
+// The rows of a GMM_INT8.
 constexpr RowFormat kInt8Rows{Element::INT8, BlockScale::FLOAT32, 0};
 constexpr int32_t kMxBlock = 32;
 
-// Rows and matrices that a GMM_FP8 multiplies.
+// Returns the format of the rows and matrices of a GMM_FP8.
 HPMOE_DEVICE inline RowFormat fp8_format_of(const Op& op) {
   const int32_t block = params::Fp8Matmul::of(op).block;
   return {Element::E4M3, block > 0 ? BlockScale::E8M0 : BlockScale::FLOAT32, block};
 }
 
-// Matrices that a GMM_DEQUANTIZED multiplies.
+// Returns the format of the matrices of a GMM_DEQUANTIZED.
 HPMOE_DEVICE inline RowFormat dequantized_format_of(const Op& op) {
   const auto p = params::DequantizedMatmul::of(op);
   return {p.element, p.scale, p.block};
@@ -33,7 +33,7 @@ HPMOE_DEVICE inline int64_t packed_cols(const RowFormat& format, int64_t cols) {
   return cols + (cols + block - 1) / block * scale_bytes(format);
 }
 
-// Columns of a row of a number of bytes; -1 if no row has this size.
+// Returns the number of columns of a row of `bytes` bytes, or -1 if no row has this size.
 HPMOE_DEVICE inline int64_t unpacked_cols(const RowFormat& format, int64_t bytes) {
   const int64_t scale = scale_bytes(format), block = format.block;
   const int64_t cols = block > 0 ? bytes - (bytes + block + scale - 1) / (block + scale) * scale : bytes - scale;

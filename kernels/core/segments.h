@@ -7,7 +7,7 @@
 
 namespace hpmoe {
 
-// Returns the number of segments of a task; some may have no rows.
+// Returns the number of segments of a task; some segments may have no rows.
 template <class Frame>
 HPMOE_DEVICE inline int32_t num_segments(const Frame& frame) {
   const Opcode opcode = opcode_of(frame.op);
@@ -21,7 +21,7 @@ HPMOE_DEVICE inline int32_t num_segments(const Frame& frame) {
   return frame.task.row < 0 ? num_experts : 1;
 }
 
-// The block of a matrix that a task of copies moves: to the rank that has the copy, or back to its owner.
+// Returns the block of a matrix that a task of replicas moves: to the rank of the replica, or back to the owner.
 template <class Frame>
 HPMOE_DEVICE inline auto copy_at(const Frame& frame, int32_t i) {
   const auto& routing = frame.routed();
@@ -55,7 +55,7 @@ HPMOE_DEVICE inline auto segment_at(const Frame& frame, int32_t i) {
   return routing.segment(source, dest, is_exchange(opcode) ? i % experts : frame.task.row < 0 ? i : frame.task.row);
 }
 
-// The rank that a segment of an op goes to.
+// Returns the rank that receives a segment of an op.
 template <class Segment>
 HPMOE_DEVICE inline int32_t target_of(const Op& op, const Segment& segment) {
   return goes_back(op) ? segment.source : segment.dest;

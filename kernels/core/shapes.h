@@ -1,4 +1,5 @@
-// Sizes of an op of an image: the questions of Shapes in hpmoe/tile_ops/shapes.py.
+// Sizes of an op of an image. Its functions are those of Shapes in hpmoe/tile_ops/shapes.py; generated/shapes.h calls
+// them.
 #pragma once
 
 #include <cstdint>

@@ -1,18 +1,18 @@
-// Whom a task's signals tell, and of which event: the same on every target. See units.h for Frame.
+// The ranks and events that a task's signals add to, equal on every target. units.h describes Frame.
 #pragma once
 
 #include "core/segments.h"
 
 namespace hpmoe {
 
-// The event that a task waits for, or signals for its own unit.
+// Returns the event that a task waits for, or that it signals for its own unit.
 template <class Frame, class Row>
 HPMOE_DEVICE inline int64_t event_of(const Frame& frame, const Row& row) {
   const bool by_expert = static_cast<Index>(row.kind) == Index::SLOT_EXPERT;
   return row.event + event_offset(row.kind, frame.op, frame.task) + (by_expert ? frame.unit.expert : 0);
 }
 
-// The ranks that hear of a task's own unit, by number.
+// Number of ranks that a signal for the task's own unit reaches; target_at() returns the i-th.
 template <class Frame>
 HPMOE_DEVICE inline int32_t num_targets(const Frame& frame, const Signal& signal) {
   switch (static_cast<Remote>(signal.remote)) {
@@ -32,7 +32,8 @@ HPMOE_DEVICE inline int32_t target_at(const Frame& frame, const Signal& signal, 
   return frame.place().me();
 }
 
-// The rank that hears of a segment, and the event that it counts in; ENTRY_TILE adds that of its entries besides.
+// Returns the rank that a signal for a segment reaches; segment_event() returns the event. For ENTRY_TILE the entries add
+// a further offset.
 template <class Frame, class Segment>
 HPMOE_DEVICE inline int32_t segment_target(const Frame& frame, const Signal& signal, const Segment& segment) {
   const bool is_local = static_cast<Remote>(signal.remote) == Remote::LOCAL;

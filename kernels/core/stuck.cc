@@ -3,7 +3,7 @@
 namespace hpmoe {
 namespace {
 
-// Whether a task of rank `from` is for rank `to`.
+// Returns true if a task of rank `from` is for rank `to`.
 bool is_for(const Image& image, const Task& task, int32_t from, int32_t to) {
   const Op& op = image.ops[task.op];
   for (int32_t i = 0; i < num_task_peers(op, task, image.header->ep_size); ++i)
@@ -11,8 +11,8 @@ bool is_for(const Image& image, const Task& task, int32_t from, int32_t to) {
   return false;
 }
 
-// Whether `signal` of a task of rank `from` may add to counter `event` of rank `to`; computed indices may reach any later
-// one.
+// Returns true if `signal` of a task of rank `from` may add to counter `event` of rank `to`. A computed index may select
+// any later event.
 bool may_reach(const Image& image, const Task& task, const Signal& signal, int32_t from, int32_t to, int32_t event) {
   const auto kind = static_cast<Index>(signal.kind);
   const bool is_found_later = kind == Index::SLOT_EXPERT || kind == Index::ENTRY_TILE;

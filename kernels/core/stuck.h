@@ -1,4 +1,4 @@
-// Why a launch got stuck: of all waits that never ended, the one that no task left to run would have ended.
+// Finds why a launch got stuck: among all unmet waits, the one that no remaining task would have met.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 
 namespace hpmoe {
 
-// Where a worker stood when it left: its next task, and the wait it was in (event -1: in none).
+// The position of a worker when it left: its next task, and the wait it was in (event -1: no wait).
 struct Stand {
   int32_t rank, queue, next_task;
   Status wait;
 };
 
-// The wait that lost its signal, or `first` where none stands out, as on a cycle.
+// Returns the wait that lost its signal, or `first` if no wait stands out, as in a cycle.
 Status find_lost_signal(const Image& image, const std::vector<Stand>& stands, const Status& first);
 
 }  // namespace hpmoe

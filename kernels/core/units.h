@@ -1,8 +1,8 @@
-// The rows that a task and an event stand for, once the routing is known: the same on every target.
+// The rows that a task and an event cover once the routing is known, equal on every target.
 //
-// A target brings its own Frame, of an op, a task and its unit. place() says where it runs: the rank me(), tile_rows(),
-// num_tokens() of the launch, ep_size() and peer(position, back) of the order in
-// which it sends rows out or back. routed() answers questions about the op's route.
+// A target defines a Frame of an op, a task and its unit. Frame.place() has the rank me(), tile_rows(), num_tokens() of
+// the launch, ep_size(), and peer(position, back) of the order in which the rank sends rows, or sends them back.
+// Frame.routed() answers questions about the op's route.
 #pragma once
 
 #include "core/decode.h"
@@ -10,14 +10,14 @@
 
 namespace hpmoe {
 
-// Rows [start, start + rows) and the local expert they belong to.
+// Rows [start, start + rows) and their local expert.
 template <class Number>
 struct UnitOf {
   Number start, rows;
   int32_t expert;
 };
 
-// Of `total` rows those from `start` on, at most `rows`.
+// Returns at most `rows` of `total` rows, from `start` on.
 template <class Unit>
 HPMOE_DEVICE inline Unit cut(int64_t total, int64_t start, int64_t rows) {
   const int64_t first = least(start, total), count = least(rows, total - first);
@@ -28,7 +28,7 @@ HPMOE_DEVICE inline int64_t clip(int64_t rows, int32_t clipped, int64_t num_toke
   return clipped ? least(rows, num_tokens) : rows;
 }
 
-// The rows a task stands for (for a put to experts: the slot on the destination).
+// Returns the rows that a task covers; for a put to experts, the slot on the destination.
 template <class Unit, class Frame>
 HPMOE_DEVICE inline Unit find_unit(const Frame& frame) {
   const auto& place = frame.place();
@@ -56,7 +56,7 @@ HPMOE_DEVICE inline Unit find_unit(const Frame& frame) {
 
 constexpr int64_t kUnknownExtent = -1;
 
-// The rows that an event's threshold is a multiple of; `routing` may be NULL where its run has no route.
+// Returns the rows that an event's threshold is a multiple of. `routing` may be NULL if its run has no route.
 template <class Unit, class Place, class Routing>
 HPMOE_DEVICE inline int64_t find_extent(const Place& place, const EventRun& run, int32_t index, const Routing* routing) {
   const int64_t tile_rows = place.tile_rows(), num_tokens = place.num_tokens();

@@ -21,7 +21,7 @@ int report(HpmoeStatus* status, const HpmoeStatus& value) {
   return value.code;
 }
 
-// This rank cannot begin a launch that the others are waiting in.
+// Reports that this rank cannot begin a launch in which the other ranks wait.
 int fail_before(Link* link, Code code, HpmoeStatus* status) {
   const HpmoeStatus end = status_of(code, link->rank());
   link->fail({end, link->rank(), {}});

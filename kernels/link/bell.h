@@ -1,4 +1,4 @@
-// How a rank's threads sleep until another thread, of any process, has news for them.
+// Wakes the sleeping threads of a rank from a thread of any process.
 #pragma once
 
 #include <linux/futex.h>
@@ -12,15 +12,15 @@
 
 namespace hpmoe {
 
-// Whoever changes what a rank waits for does so in sequentially consistent order before: then a sleeper has seen the change,
-// or is seen here.
+// Call it after a sequentially consistent store of the awaited change: a sleeper then has seen the change, or ring() sees
+// the sleeper.
 inline void ring(Control& control) {
   if (control.sleepers.load(std::memory_order_seq_cst) == 0) return;
   control.rung.fetch_add(1, std::memory_order_seq_cst);
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&control.rung), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// Sleeps until the bell rings, for `longest_ns` at most, unless ready() holds already. Returns whether it does.
+// Sleeps until the bell rings, at most `longest_ns`, unless ready() holds. Returns ready().
 template <class Ready>
 bool sleep_until_rung(Control& control, int64_t longest_ns, Ready ready) {
   control.sleepers.fetch_add(1, std::memory_order_seq_cst);

@@ -29,7 +29,7 @@ Status DeviceLaunch::run_rank(HpmoeRunRank run_rank_of, void* of) {
   return has_failed ? end(status, fault) : link_.end_launch({}, false);
 }
 
-// A kernel that was told of another rank's failure does not know of what kind it is.
+// A kernel that was told of another rank's failure does not know its kind; the link does.
 Status DeviceLaunch::end(Status status, const char* fault) {
   if (fault[0]) {
     Failure failure{status_of(Code::PEER_FAILED, link_.rank()), link_.rank(), {}};

@@ -1,4 +1,4 @@
-// A launch of this rank that another library runs, and what it asks of the link meanwhile.
+// A launch of this rank that another library runs, and the link functions that the library calls.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ class DeviceLaunch {
   DeviceLaunch(Link& link, const Call& call, const InterruptWatch& watch)
       : link_(link), call_(call), watch_(watch), watchdog_(call.timeout_s, watch, has_failed_, &link) {}
 
-  // Ranks meet, then each runs its own.
+  // Meets the other ranks, then runs this rank's kernel.
   Status run(const void* payload, int64_t bytes, HpmoeRunRank run_rank, void* of);
 
  private:

@@ -32,7 +32,7 @@ const char* Distant::take(const char* message, int64_t bytes) {
       std::memcpy(control_.last_words, body, length);
       control_.last_words[length - 1] = 0;
       control_.has_left.store(1, std::memory_order_seq_cst);
-      outbox_.post(MessageKind::BEAT, 0, 0, nullptr, 0);  // a rank that leaves waits until it knows that this has arrived
+      outbox_.post(MessageKind::BEAT, 0, 0, nullptr, 0);  // a rank that leaves waits for this acknowledgement
       break;
     default: return "a message is of no kind";
   }
@@ -54,8 +54,8 @@ void Distant::end(Code code, int64_t value, const char* text) {
   ring(mine_);
 }
 
-// Nobody is further than one meeting ahead of this rank, so that the copy of that parity is not being read here. After a
-// failure nothing is, and others may go on at any number.
+// No rank is more than one meeting ahead, so the exchange of that parity is not being read here. After a failure no
+// exchange is read, and other ranks may continue with any number.
 bool Distant::can_be_at(int64_t number) const {
   const int64_t told = mine_.told.load(std::memory_order_seq_cst);
   const bool has_failed = std::max(mine_.failed_at[0].load(), mine_.failed_at[1].load()) >= told;
@@ -85,7 +85,7 @@ const char* Distant::take_exchange(const MessageHeader& header, const char* body
   return nullptr;
 }
 
-// A reason that this rank has not read yet stays, as that rank keeps it too.
+// Keeps a reason that this rank has not read yet, as the other rank keeps its own.
 const char* Distant::take_failure(const MessageHeader& header, const char* body, int64_t bytes) {
   Failure failure;
   if (bytes != sizeof failure) return "a failure is of another length";
@@ -99,7 +99,7 @@ const char* Distant::take_failure(const MessageHeader& header, const char* body,
   return nullptr;
 }
 
-// Answered after it is known here: who goes on from the meeting later sees it, and who has before is seen.
+// Answers after the question is visible here: a rank that goes on later sees it, and one that went on before is reported.
 const char* Distant::take_leaving(const MessageHeader& header, int64_t bytes) {
   if (bytes != 0 || header.number < 0 || header.number > control_.told.load(std::memory_order_relaxed))
     return "a meeting is left out of turn";
@@ -111,7 +111,7 @@ const char* Distant::take_leaving(const MessageHeader& header, int64_t bytes) {
 
 const char* Distant::take_answer(const MessageHeader& header, int64_t bytes) {
   if (bytes != 0) return "an answer has a body";
-  if (header.number != mine_.leaving.load(std::memory_order_seq_cst)) return nullptr;  // it has failed otherwise meanwhile
+  if (header.number != mine_.leaving.load(std::memory_order_seq_cst)) return nullptr;  // it has failed for another reason
   control_.goes_on.store(header.offset, std::memory_order_seq_cst);
   control_.answered.store(header.number, std::memory_order_seq_cst);
   return nullptr;

@@ -1,4 +1,4 @@
-// A rank of another host, as this process knows it: what it has said last, what is on its way to it, and whether it is gone.
+// A rank of another host as this process knows it: its last messages, the outbox for it, and its end.
 #pragma once
 
 #include <atomic>
@@ -12,28 +12,28 @@ namespace hpmoe {
 
 class Distant {
  public:
-  // `mine`: of this process's own rank, which is rung for every message; `landing`: where its launches are reached.
+  // `mine`: this process's rank, whose bell rings for every message. `landing`: the memory that messages may write to.
   Distant(int32_t rank, const uint64_t (&secret)[2], int64_t message_bytes, Control& mine, Landing& landing);
 
   int32_t rank() const { return rank_; }
-  // As if it lay in that rank's heap: written by the proxy in the order in which that rank does things.
+  // The state that the rank would have in its heap; the proxy writes it in the order of the rank's own steps.
   Control& control() { return control_; }
-  // What it told in a meeting, until the one after the next.
+  // The rank's payload of a meeting, valid until the meeting after the next.
   const char* told(int64_t number) const { return payloads_[number % 2].data(); }
   Outbox& outbox() { return outbox_; }
-  // Messages of that rank that were processed here, signs of life apart. By the proxy.
+  // Number of messages of the rank that were processed here, without heartbeats. Called by the proxy.
   uint32_t num_taken() const { return num_taken_; }
 
-  // When anything was heard of it last.
+  // When any message of the rank arrived last.
   int64_t heard_ns() const { return heard_ns_.load(std::memory_order_relaxed); }
   void note_heard(int64_t now) { heard_ns_.store(now, std::memory_order_relaxed); }
-  // Whether nothing comes from it any more, and why.
+  // Returns true if no message will arrive any more; the failure says why.
   bool is_gone() const { return is_gone_.load(std::memory_order_acquire); }
   const Failure& why() const { return why_; }
 
-  // By the proxy: a message that came; NULL, or what is wrong with it, and then nothing was written.
+  // Called by the proxy: processes a message. Returns NULL, or the fault of the message; then nothing was written.
   const char* take(const char* message, int64_t bytes);
-  // By the proxy: nothing comes from now on.
+  // Called by the proxy: the rank is gone.
   void end(Code code, int64_t value, const char* text);
 
  private:
@@ -50,7 +50,7 @@ class Distant {
   Landing& landing_;
   Control control_{};
   Bytes payloads_[2];
-  int64_t told_ = 0;  // the meeting that parts come of
+  int64_t told_ = 0;  // the meeting whose parts arrive
   uint32_t num_taken_ = 0;
   Outbox outbox_;
   std::atomic<int64_t> heard_ns_{0};

@@ -1,15 +1,13 @@
 // The interface of an engine, which carries messages between this process and processes of other hosts.
 //
 // An engine carries whole messages over channels, in the order in which they are sent, and reports the end of a channel.
-// Everything else exists once, for every engine:
-//   addresses      hpmoe/ranks/hosts.py exchanges them and connects two ranks by a socket after both have proved the secret
-//   contents       message.h, outbox.h, landing.h: framing of rows and signals, checks before anything is written
-//   arrival        outbox.h: each message reports how many messages of the other rank its sender has processed
-//   death          proxy.h: the end that an engine reports, and silence; each idle rank sends signs of life
-//   relays         transforms/send_rows.py: a rank of the node forwards rows, as messages like any other
+// All other parts exist once, for every engine: hpmoe/ranks/hosts.py exchanges addresses and connects two ranks by a
+// socket after both have proved the secret; message.h, outbox.h and landing.h frame and check rows and signals; outbox.h
+// counts processed messages; proxy.h detects the death of a rank, by the end of its channel or by silence. A relay's rows
+// are ordinary messages.
 //
-// A new engine is one file: derive from Engine, declare a make function below, start it in Proxy::start(), and add its name
-// to ENGINES of hpmoe/ranks/link.py. The tests of tests/ranks/test_hosts.py run every engine of that list.
+// A new engine is one file: derive from Engine, declare a make function below, start it in Proxy::start(), and add its
+// name to ENGINES of hpmoe/ranks/link.py. The tests of tests/ranks/test_hosts.py run every engine of that list.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +54,7 @@ class Engine {
 inline bool is_possible_length(uint64_t bytes) { return bytes > 0 && bytes <= uint64_t{kMostMessageBytes}; }
 constexpr const char* kImpossibleLength = "a message has no possible length";
 
-// Engines, or NULL; `why` then says why not. UCX's libraries are in `folder`.
+// Make an engine, or return NULL and set `why`. `folder` has UCX's libraries.
 std::unique_ptr<Engine> make_tcp_engine(std::string& why);
 std::unique_ptr<Engine> make_ucx_engine(const char* folder, std::string& why);
 

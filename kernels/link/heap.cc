@@ -11,7 +11,7 @@ namespace hpmoe {
 namespace {
 
 constexpr int64_t kPage = 4096;
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;  // shrunk, it would end whoever reads past its end
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;  // reading past the end of a shrunk file ends a process
 
 }  // namespace
 
@@ -49,7 +49,7 @@ int64_t HeapSpace::take(int64_t bytes) {
   while (found != free_.end() && found->second < wanted) ++found;
   if (found == free_.end()) return -1;
   const auto [offset, size] = *found;
-  // Pages that the system has not got now it would lack at a write, and end the process.
+  // Allocates the pages now: a page that is missing at a write would end the process.
   int failed = 0;
   while ((failed = posix_fallocate(fd_, offset, wanted)) == EINTR) {
   }

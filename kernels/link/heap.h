@@ -1,5 +1,5 @@
-// The memory of a rank that the other processes of the machine write to: a file without a name, as large as the machine's
-// memory and sparse. It never grows or moves; pages are taken and given back as blocks are.
+// The memory of a rank that other processes of the machine write to: an unnamed sparse file of the size of the machine's
+// memory. The file never grows or moves; pages are allocated and freed with blocks.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace hpmoe {
 
-// Makes a file for a heap of `bytes` bytes, sealed at its size; returns its descriptor or -errno.
+// Makes a file for a heap of `bytes` bytes, sealed at its size. Returns its descriptor or -errno.
 int make_heap_file(int64_t bytes);
 
 class Heap {
  public:
-  // Maps the file; data() is NULL where it is none of make_heap_file's, or cannot be mapped.
+  // Maps the file. data() is NULL if the file is not from make_heap_file(), or cannot be mapped.
   explicit Heap(int fd);
   ~Heap();
   Heap(const Heap&) = delete;
@@ -21,7 +21,7 @@ class Heap {
   char* data() const { return data_; }
   int64_t size() const { return size_; }
   char* at(int64_t offset) const { return data_ + offset; }
-  // Where an address lies; -1 outside.
+  // Returns the offset of an address, or -1 outside the heap.
   int64_t offset_of(const void* address) const {
     const int64_t offset = static_cast<const char*>(address) - data_;
     return offset >= 0 && offset < size_ ? offset : -1;
@@ -32,13 +32,13 @@ class Heap {
   char* data_ = nullptr;
 };
 
-// Which parts of a heap are taken.
+// Allocates blocks of a heap.
 class HeapSpace {
  public:
-  // Of the heap of `fd`, from the byte `first` on.
+  // Manages the heap of `fd` from byte `first` on.
   HeapSpace(const Heap& heap, int fd, int64_t first);
 
-  // The offset of a free block, whole pages that the system has; -1 where the heap or the system has no more.
+  // Returns the offset of a free block of whole, allocated pages; -1 if the heap or the system has no memory left.
   int64_t take(int64_t bytes);
   void give(int64_t offset);
 

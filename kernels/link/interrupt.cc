@@ -10,16 +10,17 @@ namespace {
 
 constexpr int64_t kBetweenLooks = 5'000'000;
 
-// A handler on another thread may still be counting when the watch ends; the next watch tells of what has not been told.
+// A handler on another thread may count while the watch ends; the next watch reports an interrupt that was not reported.
 std::atomic<int32_t> num_interrupts{0}, num_told{0}, num_watches{0};
-std::mutex mutex;  // of who changes what follows, and num_watches
+std::mutex mutex;  // guards the changes of the variables below, and num_watches
 
-// What SIGINT did before a watch. A handler may be reading one at any time, and takes no mutex: none changes or goes away.
+// The action of SIGINT before a watch. A handler may read one at any time and takes no mutex, so none is changed or
+// freed.
 struct Known {
   const struct sigaction action;
   const Known* const next;
 };
-std::atomic<const Known*> all_known{nullptr}, before{nullptr};  // before: of the first watch of those that live
+std::atomic<const Known*> all_known{nullptr}, before{nullptr};  // before: of the first of the living watches
 
 bool is_same(const struct sigaction& a, const struct sigaction& b) {
   if (a.sa_flags != b.sa_flags || a.sa_sigaction != b.sa_sigaction) return false;
@@ -28,7 +29,7 @@ bool is_same(const struct sigaction& a, const struct sigaction& b) {
   return true;
 }
 
-// A program has few handlers, which come again: each is kept once.
+// Keeps each action once; a program has few different handlers.
 void remember(const struct sigaction& found) {
   const Known* known = all_known.load();
   while (known && !is_same(known->action, found)) known = known->next;
@@ -38,7 +39,8 @@ void remember(const struct sigaction& found) {
 
 void put_back() { sigaction(SIGINT, &before.load()->action, nullptr); }
 
-// Libraries that save a handler and put it back later, on threads of their own, may leave this one behind.
+// Forwards a signal. Libraries that save and restore handlers on their own threads may leave this handler installed after
+// a watch.
 void hand_on(int signal, siginfo_t* info, void* context) {
   const struct sigaction& action = before.load()->action;
   if (action.sa_flags & SA_SIGINFO) {
@@ -56,7 +58,7 @@ void count_interrupt(int signal, siginfo_t* info, void* context) {
   num_interrupts.fetch_add(1);
 }
 
-// Whether SIGINT comes here now; `found` is what it does.
+// Returns true if this file's handler is installed; `found` is the installed action.
 bool is_ours(struct sigaction& found) {
   sigaction(SIGINT, nullptr, &found);
   return found.sa_sigaction == count_interrupt;
@@ -70,7 +72,7 @@ void take() {
   sigaction(SIGINT, &ours, nullptr);
 }
 
-// A forked process has none of the threads whose launches are watched.
+// Ends all watches in a forked process, which has no threads of launches.
 void stop_watching() {
   if (num_watches.exchange(0) > 0) put_back();
   mutex.unlock();

@@ -1,4 +1,4 @@
-// Ctrl-C during a launch: the workers must leave, and the host must learn of it.
+// Catches Ctrl-C during a launch: the workers leave, and the host learns of it.
 #pragma once
 
 #include <atomic>
@@ -6,8 +6,8 @@
 
 namespace hpmoe {
 
-// While one of these lives, SIGINT counts here instead of going to the handler that was there before: in a process that
-// embeds other libraries that may be one of theirs, which ends it.
+// During its lifetime SIGINT is counted here instead of reaching the previous handler, which in a process that embeds
+// other libraries may end the process.
 class InterruptWatch {
  public:
   explicit InterruptWatch(bool is_wanted);
@@ -16,10 +16,10 @@ class InterruptWatch {
   InterruptWatch& operator=(const InterruptWatch&) = delete;
 
   bool is_interrupted() const;
-  // Gives SIGINT back; whether one has come that no watch has told of.
+  // Restores the previous handler. Returns true if a SIGINT arrived that no watch has reported.
   bool end();
-  // Takes SIGINT back where another thread has put a handler of its library over ours. Now and then is enough: it only
-  // looks where `now` is some milliseconds after the last look.
+  // Installs this handler again if another thread has restored the handler of its library. Checks only if `now` is some
+  // milliseconds after the last check.
   void keep(int64_t now) const;
 
  private:

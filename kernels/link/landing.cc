@@ -10,7 +10,7 @@ int64_t index_bytes(const RecordHeader& record) {
   return record.first_row < 0 ? in_words(record.amount * int64_t{sizeof(int32_t)}) : 0;
 }
 
-// What follows a record's header.
+// Bytes that follow a record's header.
 int64_t body_bytes(const RecordHeader& record) {
   return record.kind == RecordKind::PUT ? index_bytes(record) + in_words(record.amount * record.row_bytes) : 0;
 }

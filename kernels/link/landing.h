@@ -1,4 +1,4 @@
-// Where rows and signals of other hosts may go: the arrays of the launch that this rank is in, and nothing else.
+// The memory that rows and signals of other hosts may write to: only the arrays of this rank's current launch.
 #pragma once
 
 #include <mutex>
@@ -16,7 +16,7 @@ struct LandingRows {
 
 class Landing {
  public:
-  // From now on records of the launch that this meeting begins are let in; counters lie `step` words apart.
+  // Accepts records of the launch that meeting `number` begins; counters are `step` words apart.
   void open(int64_t number, std::vector<LandingRows> buffers, int64_t* counters, int64_t step, int64_t num_events);
   // Refuses further records; returns when no thread writes any more.
   void close();
@@ -30,7 +30,7 @@ class Landing {
   const char* find_fault(const RecordHeader& record, const char* body, int64_t capacity) const;
 
   std::mutex mutex_;
-  int64_t number_ = 0;  // 0: of none
+  int64_t number_ = 0;  // 0: no launch
   std::vector<LandingRows> buffers_;
   int64_t* counters_ = nullptr;
   int64_t step_ = 0, num_events_ = 0;

@@ -59,8 +59,8 @@ void Link::tell_others(Post post) const {
   send();
 }
 
-// After a failure ranks may have come to different meetings: all wait until it is one on each of them, and take the last
-// number that any had. Nobody reads then what was told before.
+// After a failure ranks may be at different meetings. Each waits until all have failed in the same one, and continues
+// with the largest number of any rank. Earlier payloads are not read afterwards.
 Code Link::begin(const Call& call, int64_t bytes, const InterruptWatch& watch, char** payload) {
   if (has_failed_) {
     phase_ = Phase::RECOVERING;
@@ -81,7 +81,7 @@ Code Link::begin(const Call& call, int64_t bytes, const InterruptWatch& watch, c
       phase_ = Phase::BETWEEN;
       return Code::OUT_OF_MEMORY;
     }
-    space_->give(own.offset);  // of the first one nothing
+    space_->give(own.offset);  // no-op for the first payload
     own = {offset, 0, 2 * bytes};
   }
   own.bytes = bytes;
@@ -115,7 +115,7 @@ Code Link::meet(const Call& call, const InterruptWatch& watch) {
   return Code::OK;
 }
 
-// What this rank waits for in a meeting; where it does not come about, the rank has failed in it.
+// Waits in a meeting until ready() holds; otherwise the rank has failed in the meeting.
 template <class Ready>
 Code Link::wait(const Call& call, const InterruptWatch& watch, Ready ready) {
   const std::atomic<bool> has_failed{false};
@@ -175,7 +175,7 @@ bool Link::have_all_failed(int64_t times) const {
   return true;
 }
 
-// Whether this rank waits for something that another one has not done yet.
+// Returns true if this rank waits for a step of `rank`.
 bool Link::is_awaited(int32_t rank) const {
   const Control& peer = control(rank);
   if (rank == rank_) return false;
@@ -198,7 +198,8 @@ bool Link::have_all_come(int64_t began) {
   return have_all;
 }
 
-// Whether all are at the same call: what each says itself comes before what a failed one says of others.
+// Checks that all ranks make the same call. A failure that a rank reports about itself takes precedence over one that a
+// failed rank reports about others.
 Code Link::compare_exchanges() {
   const int64_t number = number_;
   for (int32_t rank = 0; rank < size(); ++rank) {
@@ -224,7 +225,7 @@ void Link::fail(const Failure& failure) {
   phase_ = Phase::BETWEEN;
   has_failed_ = true;
   const int64_t count = mine().failures.load() + 1;
-  if (have_all_failed(count - 2)) mine().reasons[count % 2] = failure;  // else the one before the last is still to be read
+  if (have_all_failed(count - 2)) mine().reasons[count % 2] = failure;  // else still to be read
   mine().failed_at[count % 2].store(number_, std::memory_order_release);
   mine().failures.store(count, std::memory_order_seq_cst);
   wake_all();
@@ -283,8 +284,8 @@ void Link::wake_all() const {
     if (rank != rank_ && !distant(rank)) wake(rank);
 }
 
-// Whether another rank has failed where this one has not, in what this one is at or before it: who failed in the next
-// meeting has ended this one, as all have who are in it.
+// Finds a failure of another rank that this rank does not share, in this rank's current meeting or an earlier one. A rank
+// that failed in the next meeting has ended this one, like every rank in it.
 Code Link::find_failure() {
   const int64_t next = mine().failures.load(std::memory_order_relaxed) + 1;
   for (int32_t rank = 0; rank < size(); ++rank) {
@@ -304,15 +305,16 @@ Code Link::find_trouble(int64_t now) {
     if (!is_awaited(rank)) continue;
     const bool has_left = control(rank).has_left.load(std::memory_order_acquire) != 0;
     if (!has_left && !has_died(rank)) continue;
-    if (const Code code = find_failure(); code != Code::OK) return code;  // it said why
+    if (const Code code = find_failure(); code != Code::OK) return code;  // it explains the end
     if (!is_awaited(rank)) continue;
     if (!has_left) return note_failure(end_of(rank));
-    if (left < 0) left = rank;  // maybe as another one has died
+    if (left < 0) left = rank;  // it may have left because another rank died
   }
   return left < 0 ? Code::OK : note_failure(end_of(left));
 }
 
-// The code that this rank ends with: what another one says of a third is as true here, what it did itself is its own.
+// Returns the code that this rank ends with: another rank's report about a third rank is valid here too, a report about
+// itself becomes PEER_FAILED.
 Code Link::note_failure(const Failure& failure) {
   remember(failure);
   const auto code = static_cast<Code>(failure.status.code);
@@ -336,7 +338,7 @@ bool Link::has_died(int32_t rank) const {
   return distant(rank) ? distant(rank)->is_gone() : has_ended(members_[rank].pidfd);
 }
 
-// Of a rank that has left, its last words; of another one, how its process ended, or what is known of it.
+// Describes the end of a rank: its last words if it left, otherwise how its process ended, as far as known.
 Failure Link::end_of(int32_t rank) const {
   const Control& peer = control(rank);
   if (peer.has_left.load(std::memory_order_acquire) == 0) {
@@ -350,7 +352,7 @@ Failure Link::end_of(int32_t rank) const {
   return end;
 }
 
-// One of another machine that was not heard of lately is slow, too, until it is taken for dead.
+// A rank of another machine that has been silent counts as stopped, until it is declared dead.
 bool Link::is_any_stopped() const {
   const int64_t lately = now_ns() - 2 * kBeat;
   for (int32_t rank = 0; rank < size(); ++rank)

@@ -1,5 +1,5 @@
-// The processes that launch together: what each tells the others, how they wait for each other, and how they learn that one
-// has failed, died or left. Those of this machine map each other's heaps; to those of others the proxy carries it.
+// The processes of a joint launch: how they exchange payloads, wait for each other, and learn that one has failed, died
+// or left. Processes of this machine map each other's heaps; the proxy carries messages to other machines.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@ namespace hpmoe {
 
 class Watchdog;
 
-// A process of this machine: its heap's file, and a descriptor that becomes readable when it ends. One of another machine:
-// a connected socket, and no heap.
+// A process of this machine has the file of its heap, and a descriptor that becomes readable when it ends. A process of
+// another machine has a connected socket.
 struct Member {
   int32_t heap_fd, pid, pidfd, socket;
 };
@@ -32,71 +32,72 @@ struct Call {
   double timeout_s;
 };
 
-// Calls come one at a time; waits and wakes from any thread.
+// Calls are made one at a time; waits and wakes come from any thread.
 class Link {
  public:
-  // NULL where a heap cannot be mapped, or a socket cannot be served. Sockets are the link's from then on.
+  // Returns NULL if a heap cannot be mapped or a socket cannot be served. The link owns the sockets.
   static std::unique_ptr<Link> open(int32_t rank, const std::vector<Member>& members, const HpmoeHosts* hosts);
   ~Link();
 
   int32_t rank() const { return rank_; }
   int32_t size() const { return static_cast<int32_t>(members_.size()); }
-  // Of a rank of this machine.
+  // The heap of a rank of this machine.
   const Heap& heap(int32_t rank) const { return *heaps_[rank]; }
   // A rank of another machine, or NULL.
   Distant* distant(int32_t rank) const { return distant_[rank].get(); }
-  // What was put for ranks of other machines is to be sent.
+  // Sends the records that were put for ranks of other machines.
   void send() const {
     if (proxy_) proxy_->wake();
   }
-  // Whether this process shares each of its cores with another one.
+  // Returns true if this process shares its cores with another one.
   bool is_crowded() const { return is_crowded_; }
   void set_crowded(bool is_crowded) { is_crowded_ = is_crowded; }
-  // Where those put.
+  // The memory that ranks of other machines put to.
   Landing& landing() { return landing_; }
-  // The meeting that this rank has come to last, or is about to.
+  // The meeting that this rank has come to last, or is about to come to.
   int64_t number() const { return number_; }
   HeapSpace& space() { return *space_; }
 
-  // A meeting begins with where its payload goes. OUT_OF_MEMORY: there is none, as if it had not begun; else as meet().
+  // Begins a meeting and allocates its payload. Returns OUT_OF_MEMORY, as if the meeting had not begun, or a code of
+  // meet().
   Code begin(const Call& call, int64_t bytes, const InterruptWatch& watch, char** payload);
-  // Returns when every rank has come to the same call. What one tells before, the others see after.
-  // Otherwise this rank has failed in it: PEER_LATE, PEER_DIED, PEER_LEFT, PEER_FAILED, OTHER_CALL or INTERRUPTED.
+  // Returns when every rank has come to the same call; writes before it are visible to all ranks after it. On failure
+  // returns PEER_LATE, PEER_DIED, PEER_LEFT, PEER_FAILED, OTHER_CALL or INTERRUPTED.
   Code meet(const Call& call, const InterruptWatch& watch);
-  // Both, with a payload of these bytes.
+  // Begins a meeting with this payload, and meets.
   Code meet(const Call& call, const void* payload, int64_t bytes, const InterruptWatch& watch);
-  // The payload of a rank in the last meeting, until the one after the next.
+  // The payload of a rank in the last meeting, valid until the meeting after the next.
   const char* told(int32_t rank) const;
   int64_t told_bytes(int32_t rank) const;
 
-  // From the last meeting on this rank is in a launch, until it has ended it or failed.
+  // The last meeting begins a launch, which lasts until end_launch() or fail().
   void begin_launch();
-  // It has ended so; returns how, as far as other processes know more of it. `is_known`: the ranks' meeting has failed,
-  // which counts as this failure.
+  // Ends the launch with this status; returns the status with what other processes know about it. `is_known`: the ranks'
+  // meeting has failed, and that failure is this one.
   Status end_launch(const Status& status, bool is_known);
-  // It has failed in the meeting or the launch it is in, or between two: each other rank learns why in what it is in, or
-  // comes to next, and has failed too then. What all do next begins when all have.
+  // Reports a failure of this rank in its meeting or launch, or between two. Every other rank fails with the reason in
+  // its current or next call. The next joint call begins when all ranks have failed.
   void fail(const Failure& failure);
-  // Its program has ended, and says so.
+  // Reports that the program has ended.
   void leave(const char* last_words);
 
   Control& mine() const { return control(rank_); }
-  // Of a rank of this machine.
+  // Wakes a rank of this machine.
   void wake(int32_t rank) const { ring(control(rank)); }
-  // The same where it counts what it has been told.
+  // Wakes a rank that counts additions.
   void tell_news(int32_t rank) const {
     control(rank).news.fetch_add(1, std::memory_order_seq_cst);
     wake(rank);
   }
-  // In waits: OK, or why nothing more will come; failure() says more.
+  // For waits: returns OK, or why the wait cannot end; failure() has the details.
   Code find_trouble(int64_t now);
-  // The last one that was found.
+  // The failure that was found last.
   Failure failure() const;
   // When any rank last ended a task.
   int64_t latest_progress() const;
-  // Whether a rank is stopped, as by SIGSTOP: it is slow then, not stuck.
+  // Returns true if a rank is stopped, as by SIGSTOP: it is slow, not stuck.
   bool is_any_stopped() const;
-  // Nanoseconds that this rank has waited for each to come to meetings.
+  // Nanoseconds that this rank has waited for each rank to come to meetings.
   int64_t waited_ns(int32_t rank) const { return waited_ns_[rank]; }
 
  private:
@@ -122,7 +123,7 @@ class Link {
   Code note_failure(const Failure& failure);
   void remember(const Failure& failure);
   void wake_all() const;
-  // Hands each rank of another machine what post(outbox) puts there.
+  // Calls post(outbox) for each rank of another machine.
   template <class Post>
   void tell_others(Post post) const;
 
@@ -130,21 +131,21 @@ class Link {
   const std::vector<Member> members_;
   std::vector<std::unique_ptr<Heap>> heaps_;
   std::vector<std::unique_ptr<Distant>> distant_;
-  Proxy* proxy_ = nullptr;  // where there are any
+  Proxy* proxy_ = nullptr;  // NULL without other machines
   Landing landing_;
   std::unique_ptr<HeapSpace> space_;
 
   enum class Phase { BETWEEN, RECOVERING, MEETING, GOING_ON, LAUNCHING } phase_ = Phase::BETWEEN;
   bool is_crowded_ = false;
-  int64_t number_ = 0;  // of the meeting that this rank has come to last, or failed in
-  bool has_failed_ = false;  // since it last came to one
+  int64_t number_ = 0;  // the meeting that this rank has come to last, or failed in
+  bool has_failed_ = false;  // since it last came to a meeting
   struct {
     int64_t offset = 0, bytes = 0, capacity = 0;
   } payloads_[2];
   std::vector<int64_t> waited_ns_, seen_ns_;
 
   std::atomic<int64_t> looked_ns_{0};
-  mutable std::mutex mutex_;  // of the failure
+  mutable std::mutex mutex_;  // guards the failure
   Failure failure_{};
 };
 

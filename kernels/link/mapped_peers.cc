@@ -5,7 +5,8 @@
 namespace hpmoe {
 namespace {
 
-// The payload of a launch's meeting: these words, where each buffer lies in the heap or -1, then what each routing tells.
+// The payload of a launch's meeting: these words, the offset of each buffer in the heap or -1, then the words of each
+// routing.
 enum Word { NUM_TOKENS, COUNTERS, BUFFERS };
 
 constexpr int64_t kCounterWords = kLine / int64_t{sizeof(int64_t)};
@@ -54,7 +55,7 @@ Code MappedPeers::meet(std::vector<Routing>& routings, const InterruptWatch& wat
   return Code::OK;
 }
 
-// What a rank of another machine has told.
+// Checks the words of a rank of another machine.
 bool MappedPeers::is_sound(int32_t rank, const std::vector<Routing>& routings) const {
   const int64_t num_tokens = ranks()[rank].num_tokens;
   for (int32_t i = 0; i < image_.header->num_routes; ++i)
@@ -64,7 +65,7 @@ bool MappedPeers::is_sound(int32_t rank, const std::vector<Routing>& routings) c
 
 Status MappedPeers::end(const Status& status) { return link_.end_launch(status, has_failed_to_meet_); }
 
-// Ids are read again here, by which time somebody may have written to them.
+// Checks counts again: the ids are read a second time here, and the program may have changed them.
 Code MappedPeers::check_counts(const std::vector<Routing>& routings, Status& status) const {
   for (int32_t i = 0; i < image_.header->num_routes; ++i) {
     const int32_t* const counts = counts_of(i, first());
@@ -87,7 +88,7 @@ Code MappedPeers::check_shared(Status& status) const {
   return Code::OK;
 }
 
-// How many there is room for where a transfer goes: rows that a route brings, or that came to a relay.
+// Rows that the destination of a transfer has memory for: the rows of a route, or the rows that a relay has received.
 int64_t MappedPeers::rows_of(const Op& op, const std::vector<Routing>& routings) const {
   const Operand& target = op.operands[0];
   const int64_t* const row_capacity = ranks()[first()].row_capacity;
@@ -130,7 +131,7 @@ void MappedPeers::tell(const std::vector<Routing>& routings, int64_t* words) con
   }
 }
 
-// What lies in the heap of another machine is not reached from here.
+// Notes the addresses of a rank's arrays; the heap of another machine has no address here.
 void MappedPeers::hear(int32_t rank, const int64_t* words, std::vector<Routing>& routings) {
   const auto at = [&](int64_t offset) { return offset < 0 || link_.distant(rank) ? nullptr : link_.heap(rank).at(offset); };
   ranks_[rank] = {buffers_[rank].data(), nullptr, words[NUM_TOKENS], reinterpret_cast<int64_t*>(at(words[COUNTERS])),
@@ -144,7 +145,7 @@ void MappedPeers::hear(int32_t rank, const int64_t* words, std::vector<Routing>&
   }
 }
 
-// NULL of a route to ranks, whose counts are told with the rest.
+// Returns NULL for a route to ranks, whose counts are part of the payload.
 const int32_t* MappedPeers::counts_of(int32_t route, int32_t rank) const {
   if (image_.routes[route].of >= 0) return nullptr;
   const int32_t* counts = counts_;

@@ -1,5 +1,5 @@
-// One rank of a launch whose others are processes: it puts into the heaps of those of this machine, and into the outboxes of
-// the others.
+// One rank of a launch whose other ranks are processes: it puts into the heaps of this machine's ranks and into outboxes
+// for the other ranks.
 #pragma once
 
 #include "link/peers.h"
@@ -8,8 +8,8 @@ namespace hpmoe {
 
 class MappedPeers : public Peers {
  public:
-  // `mine`: this rank's arrays; those that others put into, and its counters, a line each, lie in its heap. `counts`: for
-  // each route by ids, int32 [ranks, ranks * local experts]: the rows of each rank for each expert.
+  // `mine`: this rank's arrays. The arrays that other ranks put into, and its counters, one on each line, must be in its
+  // heap. `counts`: for each route by ids, int32 [ranks, ranks * local experts], the rows of each rank for each expert.
   MappedPeers(Link& link, const Call& call, const Image& image, const HpmoeRank& mine, const int32_t* counts);
   ~MappedPeers() override { link_.landing().close(); }
 
@@ -30,7 +30,7 @@ class MappedPeers : public Peers {
   const Call call_;
   const Image image_;
   const int32_t* const counts_;
-  std::vector<std::vector<void*>> buffers_;  // of each rank
+  std::vector<std::vector<void*>> buffers_;  // by rank
   bool has_failed_to_meet_ = false;
 };
 

@@ -1,5 +1,5 @@
-// What processes of different hosts send each other: messages of a header and a body. Rows and the signals that follow them
-// are records of one message, in the order in which they were put.
+// The format of messages between processes of different hosts: a header and a body. Rows and the signals that follow them
+// are records of one message, in the order of the puts.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@ using Bytes = std::vector<char>;
 
 constexpr int64_t kMostMessageBytes = 256 << 20, kLeastMessageBytes = 4096;
 
-// BEAT: nothing but a sign of life. PART: of the payload of a meeting, all but the last one. TOLD: a Notice, and the last
-// part. FAILED: a Failure. LEFT: last words. ROWS: records.
-// LEAVING asks whether its number may be left, and 0 takes that back; GOES_ON answers.
+// BEAT: a heartbeat. PART: a part of a meeting's payload, except the last. TOLD: an Exchange and the last part. FAILED: a
+// Failure. LEFT: last words. ROWS: records. LEAVING: asks if its meeting may be left; 0 withdraws the question. GOES_ON:
+// the answer.
 enum class MessageKind : int32_t { BEAT, PART, TOLD, FAILED, LEFT, ROWS, LEAVING, GOES_ON };
 
 struct MessageHeader {
   uint64_t secret[2];  // of the link
   MessageKind kind;
-  uint32_t num_taken;  // messages of the receiver that the sender has processed, signs of life apart
-  int64_t number;   // of the meeting, or of that which began the launch
-  int64_t offset;  // of a part in its payload; of a failure, how many there were with it; of GOES_ON, the last meeting so
+  uint32_t num_taken;  // messages of the receiver that the sender has processed, without heartbeats
+  int64_t number;  // of the meeting, or of the meeting that began the launch
+  int64_t offset;  // of a part: in its payload; of FAILED: the failures so far; of GOES_ON: the last meeting
   int64_t ended;  // the last meeting whose launch the sender has ended
-  int64_t idle_ns;  // since it last ended a task
+  int64_t idle_ns;  // since the sender last ended a task
 };
 
-// Rows of a buffer follow a PUT: `amount` of them, these bytes of each. From `first_row` on, or where that is negative, at
-// int32 indices that stand before them. An ADD adds `amount` to an event's counter. What follows is filled up to kWord.
+// A PUT is followed by `amount` rows of a buffer, from `first_row` on; if first_row is negative, int32 row indices
+// precede the rows. An ADD adds `amount` to an event's counter. Bodies are padded to kWord.
 enum class RecordKind : int32_t { PUT, ADD };
 
 struct RecordHeader {

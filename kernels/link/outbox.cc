@@ -30,7 +30,7 @@ void Outbox::begin_launch(int64_t number) {
   is_open_ = false;
 }
 
-// Rows too long for a message go as columns.
+// Splits rows that are too long for a message by columns.
 void Outbox::put(int32_t buffer, int64_t first_byte, int64_t row_bytes, const std::vector<SentRow>& rows) {
   constexpr int64_t kIndex = sizeof(int32_t);
   const int64_t capacity = message_bytes_ - int64_t{sizeof(MessageHeader) + sizeof(RecordHeader)} - 2 * kWord;
@@ -103,7 +103,7 @@ Bytes Outbox::make(MessageKind kind, int64_t number, int64_t offset) {
   return message;
 }
 
-// An empty message at the end of those that wait.
+// Appends an empty message to the queue.
 Outbox::Waiting& Outbox::start(MessageKind kind, int64_t number, int64_t offset) {
   waiting_.push_back({make(kind, number, offset), 0, 0});
   is_open_ = kind == MessageKind::ROWS;

@@ -1,4 +1,4 @@
-// How the ranks that a launch serves reach all ranks: their arrays and their counters.
+// The arrays and counters of all ranks, as the ranks of a launch reach them.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace hpmoe {
 
-// This class is for all ranks in this process, each served by it; see mapped_peers.h for one rank among processes.
+// This class serves all ranks in this process; mapped_peers.h serves one rank among processes.
 class Peers {
  public:
   Peers(const HpmoeRank* ranks, int32_t num_ranks) : Peers({ranks, ranks + num_ranks}, 0, num_ranks, 1, nullptr) {}
@@ -20,42 +20,42 @@ class Peers {
   Peers(const Peers&) = delete;
 
   int32_t size() const { return static_cast<int32_t>(ranks_.size()); }
-  // The ranks that are served here: first() .. last() - 1.
+  // The ranks that are served here are first() .. last() - 1.
   int32_t first() const { return first_; }
   int32_t last() const { return last_; }
   int32_t num_served() const { return last_ - first_; }
-  // Of ranks served elsewhere what is known after meet(): arrays that are put into, counters, tokens.
+  // For ranks served elsewhere, after meet(): arrays that are put into, counters, tokens.
   const HpmoeRank* ranks() const { return ranks_.data(); }
 
-  // Returns when every rank is in this launch and has sorted, and its arrays are known; else why not, with numbers in the
-  // status.
+  // Returns when every rank is in this launch and has sorted, and its arrays are known. Otherwise returns the error, with
+  // its numbers in the status.
   virtual Code meet(std::vector<Routing>&, const InterruptWatch&, Status&) { return Code::OK; }
 
-  // The launch has ended so; returns how, as far as other processes know more of it.
+  // Ends the launch with this status; returns the status with what other processes know about it.
   virtual Status end(const Status& status) { return status; }
 
-  // A wait that sees a counter's value sees what was written before every addition to it.
+  // Adds to a counter. A wait that sees the value sees all writes that precede each addition.
   void add(int32_t rank, int64_t event, int64_t amount) const {
     if (Distant* const there = distant(rank)) return there->outbox().add(static_cast<int32_t>(event), amount);
     __atomic_fetch_add(ranks_[rank].counters + event * step_, amount, __ATOMIC_SEQ_CST);
     if (link_) link_->wake(rank);
   }
-  // A rank of another machine: rows for it go to its outbox, before the signals that tell of them; or NULL.
+  // A rank of another machine, or NULL. Rows for it go to its outbox, before their signals.
   Distant* distant(int32_t rank) const { return link_ ? link_->distant(rank) : nullptr; }
-  // A task has put and signalled all that it does.
+  // Sends what a finished task has put and signalled.
   void send() const {
     if (link_) link_->send();
   }
   int64_t counted(int32_t rank, int64_t event) const {
     return __atomic_load_n(ranks_[rank].counters + event * step_, __ATOMIC_ACQUIRE) - ranks_[rank].bases[event];
   }
-  // What the counters of the ranks served here hold now is where a launch begins.
+  // The current values of the counters become the start values of the launch.
   void begin_counting(int64_t num_events) const {
     for (int32_t rank = first_; rank < last_; ++rank)
       for (int64_t e = 0; e < num_events; ++e) ranks_[rank].bases[e] = ranks_[rank].counters[e * step_];
   }
 
-  // Who the other processes are; NULL where there are none.
+  // The link to other processes; NULL if all ranks are in this process.
   Link* link() const { return link_; }
 
  protected:
@@ -66,7 +66,7 @@ class Peers {
 
  private:
   const int32_t first_, last_;
-  const int64_t step_;  // from one counter to the next
+  const int64_t step_;  // words from one counter to the next
   Link* const link_;
 };
 

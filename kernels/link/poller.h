@@ -1,4 +1,4 @@
-// What an engine waits with: files that are watched, and an end to the wait that any thread can make.
+// The wait of an engine: watches files, and wakes up on a call from any thread.
 #pragma once
 
 #include <sys/epoll.h>
@@ -21,16 +21,16 @@ class Poller {
     if (wake_ >= 0) close(wake_);
   }
 
-  // False where the system has no more files.
+  // Returns false if the system has no more files.
   bool open() const { return epoll_ >= 0 && wake_ >= 0 && watch(wake_, kWake); }
 
-  // Of a file, under a name that wait() tells.
+  // Watches a file under a name that wait() reports.
   bool watch(int file, uint64_t name) const { return control(EPOLL_CTL_ADD, file, name, EPOLLIN); }
   bool watch_also_writable(int file, uint64_t name, bool is_on) const {
     return control(EPOLL_CTL_MOD, file, name, is_on ? EPOLLIN | EPOLLOUT : EPOLLIN);
   }
 
-  // The files to which something has happened, once that is so, or after so long.
+  // Waits until a watched file has an event, or for at most `longest_ns`; returns the events.
   const std::vector<epoll_event>& wait(int64_t longest_ns) {
     ready_.resize(kMost);
     const int longest_ms = static_cast<int>((longest_ns + 999'999) / 1'000'000);

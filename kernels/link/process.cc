@@ -10,7 +10,7 @@
 namespace hpmoe {
 namespace {
 
-// Of linux/pidfd.h, which older systems lack; Linux has it from 6.15 on.
+// A struct of linux/pidfd.h, which older systems lack; Linux fills it from 6.15 on.
 struct PidfdInfo {
   uint64_t mask, cgroup;
   uint32_t ids[11];
@@ -20,7 +20,7 @@ constexpr uint64_t kWantsExit = 1 << 3;
 static_assert(sizeof(PidfdInfo) == 64, "the first version of what PIDFD_GET_INFO fills");
 #define HPMOE_PIDFD_GET_INFO _IOWR(0xFF, 11, PidfdInfo)
 
-// /proc/PID/stat: a letter for the state follows the name in brackets, and the last number is how the process ended.
+// Parses /proc/PID/stat: the state follows the name in parentheses, and the last number is the exit status.
 struct Stat {
   char state = '?';
   int32_t end = -1;
@@ -46,7 +46,7 @@ bool has_ended(int32_t pidfd) {
   return poll(&end, 1, 0) > 0;
 }
 
-// Until somebody waits for it /proc has it, after that its pidfd.
+// Reads /proc until the process is waited for, and its pidfd afterwards.
 int32_t how_it_ended(int32_t pid, int32_t pidfd) {
   const Stat stat = stat_of(pid);
   if (stat.state == 'Z') return stat.end;

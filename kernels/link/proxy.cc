@@ -12,7 +12,7 @@
 namespace hpmoe {
 namespace {
 
-// Who gives no sign of life for so long is taken for dead.
+// A rank without a heartbeat for so long is declared dead.
 constexpr int64_t kSilence = 3'000'000'000;
 
 }  // namespace
@@ -77,7 +77,7 @@ void Proxy::run() {
     const bool has_more = send_waiting(now_ns()) || num_interrupting_ > 0;
     engine_->poll(has_more ? 0 : kBeat / 2, *this);
     const int64_t now = now_ns(), away = now - last - kBeat;
-    if (away > 0) {  // as this process was stopped, or all of the machine: nothing could be heard
+    if (away > 0) {  // this process or the machine was stopped, and could receive nothing
       for (auto& [channel, served] : served_) served.distant->note_heard(std::min(now, served.distant->heard_ns() + away));
     }
     last = now;

@@ -1,5 +1,5 @@
-// The thread of this process that carries messages to and from ranks of other hosts, of all its links, and minds whether
-// anything is heard of them.
+// The thread of this process that carries messages to and from ranks of other hosts, for all links, and watches for
+// silent ranks.
 #pragma once
 
 #include <atomic>
@@ -14,25 +14,25 @@
 
 namespace hpmoe {
 
-// Who has nothing to say gives a sign of life so often.
+// An idle rank sends a heartbeat at this interval.
 constexpr int64_t kBeat = 250'000'000;
 
 class Proxy : private EngineEvents {
  public:
-  // The proxy of this process for one engine, which ends with the process; or NULL, and why.
+  // The proxy of this process for one engine, or NULL and the reason. It ends with the process.
   struct Started {
     Proxy* proxy;
     std::string why;
   };
-  // With the engine UCX, whose libraries are in a folder, or TCP if `ucx` is NULL.
+  // Starts the proxy with the engine UCX, whose libraries are in the folder `ucx`, or TCP if `ucx` is NULL.
   static const Started& get(const char* ucx);
 
-  // Serves a rank from now on, over a connected socket, which the engine then owns. `mine`: of this process's rank. False
-  // if the engine does not take it.
+  // Serves a rank over a connected socket, which the engine then owns. `mine`: this process's rank. Returns false if the
+  // engine does not take the socket.
   bool add(Distant& distant, const Control& mine, int32_t socket);
-  // Returns when it is served no more.
+  // Returns when the rank is no longer served.
   void remove(Distant& distant);
-  // Something waits in an outbox.
+  // Reports that an outbox has a message.
   void wake() {
     if (!is_awake_.exchange(true, std::memory_order_seq_cst)) engine_->wake();
   }
@@ -51,7 +51,7 @@ class Proxy : private EngineEvents {
   // Locks mutex_, which run() holds while the engine waits.
   std::unique_lock<std::mutex> interrupt();
   void run();
-  // A message for each rank that takes one; whether there was any.
+  // Sends a message to each rank whose channel is free. Returns true if any was sent.
   bool send_waiting(int64_t now);
   void send(int32_t channel, Served& served, Bytes&& message, int64_t now);
   void find_silent(int64_t now);
@@ -62,9 +62,9 @@ class Proxy : private EngineEvents {
   void ended(int32_t channel, const char* fault) override;
 
   const std::unique_ptr<Engine> engine_;
-  std::mutex mutex_;  // held by whoever uses the engine or what is served
+  std::mutex mutex_;  // held while the engine or the served ranks are used
   std::atomic<int32_t> num_interrupting_{0};
-  std::atomic<bool> is_awake_{false};  // it will look at all outboxes
+  std::atomic<bool> is_awake_{false};  // it will check all outboxes
   std::map<int32_t, Served> served_;  // by channel
 };
 

@@ -13,7 +13,7 @@
 namespace hpmoe {
 namespace {
 
-constexpr size_t kReadBytes = 1 << 20;  // at once at most: a false length allocates no more memory
+constexpr size_t kReadBytes = 1 << 20;  // at most at once: a false length allocates no more memory
 constexpr size_t kHead = sizeof(uint64_t);
 
 }  // namespace
@@ -87,7 +87,7 @@ void TcpEngine::push(int32_t number, EngineEvents& events) {
     message.msg_iovlen = count;
     const ssize_t sent = sendmsg(channel.socket, &message, MSG_NOSIGNAL);
     if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (sent < 0) {  // pull() reads what has arrived, then finds the end
+    if (sent < 0) {  // pull() reads the rest, then finds the end
       channel.is_sending = false;
       return watch_writable(number, channel);
     }
@@ -98,7 +98,7 @@ void TcpEngine::push(int32_t number, EngineEvents& events) {
   events.sent(number, std::move(channel.out));
 }
 
-// Reads about one message at most, so that all channels take turns.
+// Reads about one message at most, so that all channels are served in turn.
 void TcpEngine::pull(int32_t number, EngineEvents& events) {
   const auto found = channels_.find(number);
   if (found == channels_.end()) return;

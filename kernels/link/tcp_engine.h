@@ -12,9 +12,9 @@ class TcpEngine final : public Engine {
  public:
   ~TcpEngine() override;
 
-  // False if the system has no more files.
+  // Returns false if the system has no more files.
   bool open() const { return poller_.open(); }
-  // A file that ends the wait of a poll when it can be read. For an engine that connects by this one.
+  // Watches a file that ends a poll when it is readable, for an engine that uses this one for its sockets.
   bool watch(int file) const { return poller_.watch(file, kFile); }
 
   int32_t connect(int32_t socket) override;
@@ -24,14 +24,14 @@ class TcpEngine final : public Engine {
   void wake() override { poller_.wake(); }
 
  private:
-  static constexpr uint64_t kFile = uint64_t{1} << 63;  // among the names of watched files, which are channels otherwise
+  static constexpr uint64_t kFile = uint64_t{1} << 63;  // a name that no channel has
 
   struct Channel {
     int socket = -1;
     bool is_sending = false, is_watched = false;
     Bytes out, in;
     uint64_t out_length = 0, in_length = 0;
-    size_t num_sent = 0, num_read = 0;  // bytes of the message in transfer, its length in front included
+    size_t num_sent = 0, num_read = 0;  // bytes of the message in transfer, including its length
   };
 
   void watch_writable(int32_t number, Channel& channel);

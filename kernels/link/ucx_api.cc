@@ -8,7 +8,7 @@
 namespace hpmoe::ucx {
 namespace {
 
-// The first with active messages that keep their data; what is declared here has not changed since.
+// The first version whose active messages can keep their data; the declarations have not changed since.
 constexpr unsigned kMajor = 1, kLeastMinor = 12;
 
 std::string folder_of(const void* symbol) {
@@ -36,7 +36,7 @@ bool find_all(void* library, Api& api, std::string& why) {
 
 const Api* load(const char* folder, std::string& why) {
   static Api api;
-  setenv("UCX_LOG_LEVEL", "fatal", 0);  // that a peer is gone is told by an error of our own
+  setenv("UCX_LOG_LEVEL", "fatal", 0);  // the end of a peer is an error of this library
   void* const library = dlopen((std::string(folder) + "/libucp.so.0").c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     why = dlerror();
@@ -49,7 +49,7 @@ const Api* load(const char* folder, std::string& why) {
     why = "it is version " + std::to_string(major) + "." + std::to_string(minor) + ", and 1.12 or later is needed";
     return nullptr;
   }
-  // What it is made of is found by name, which another UCX of this process may have taken.
+  // UCX finds its parts by name, and another UCX of this process may have loaded the names first.
   const void* const part = dlsym(library, "ucs_status_string");
   if (!part || folder_of(part) != folder_of(reinterpret_cast<const void*>(api.ucp_get_version))) {
     why = "another UCX is loaded in this process, of " + folder_of(part);

@@ -1,5 +1,5 @@
-// What is used of UCX, declared here: nothing is needed of it to build. tests/native/ucx_layout.cc holds this against its
-// own headers.
+// Declarations of the used part of UCX, so that no UCX is needed to build. tests/native/ucx_layout.cc compares them with
+// UCX's headers.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace hpmoe::ucx {
 
-using Status = int8_t;  // a packed enum there
+using Status = int8_t;  // a packed enum in UCX
 constexpr Status kOk = 0, kInProgress = 1, kBusy = -15, kLast = -100;
 
 using Context = struct ContextOf*;
@@ -16,7 +16,7 @@ using Config = struct ConfigOf*;
 using Worker = struct WorkerOf*;
 using Endpoint = struct EndpointOf*;
 using Address = struct AddressOf;
-using Request = void*;  // NULL where all is done, a Status above kLast, or what goes on
+using Request = void*;  // NULL if done; a Status above kLast; else a request in progress
 
 inline bool is_error(Request request) {
   return reinterpret_cast<uintptr_t>(request) >= static_cast<uintptr_t>(intptr_t{kLast});
@@ -118,7 +118,7 @@ struct MessageHandlerParam {
   void* arg;
 };
 
-// Every function that is used: result, name, parameters.
+// Every used function: result, name, parameters.
 #define HPMOE_UCX_FUNCTIONS(X)                                                                                     \
   X(void, ucp_get_version, (unsigned*, unsigned*, unsigned*))                                                      \
   X(Status, ucp_config_read, (const char*, const char*, Config*))                                                  \

@@ -16,17 +16,17 @@
 namespace hpmoe {
 namespace {
 
-constexpr unsigned kMessage = 0;       // the only kind of active message
-constexpr int64_t kMostAddress = 4096;  // bytes of a worker's
-constexpr int64_t kPatience = 300'000'000;  // until the socket of a process that has ended reports so
+constexpr unsigned kMessage = 0;  // the only kind of active message
+constexpr int64_t kMostAddress = 4096;  // bytes of a worker's address
+constexpr int64_t kPatience = 300'000'000;  // until the socket of an ended process reports its end
 
 class UcxEngine;
 
 // A message that UCX sends or receives, with what its callback needs.
 struct Transfer {
   UcxEngine* engine;
-  int32_t channel;  // of this process
-  int32_t header;   // of a sent message: the number of the channel in the other process
+  int32_t channel;  // in this process
+  int32_t header;  // of a sent message: the channel's number in the other process
   Bytes message;
 };
 
@@ -96,13 +96,13 @@ class UcxEngine final : public Engine, private EngineEvents {
 
  private:
   struct Channel {
-    ucx::Endpoint endpoint = nullptr;  // once the other process has sent its address
+    ucx::Endpoint endpoint = nullptr;  // set once the other process has sent its address
     int32_t theirs = -1;
-    int64_t failed_ns = 0;  // when its address could not be reached
-    Bytes out;              // waits for the endpoint
+    int64_t failed_ns = 0;  // when the address could not be reached
+    Bytes out;  // waits for the endpoint
   };
 
-  // Events of the sockets.
+  // Handles events of the sockets.
 
   void received(int32_t number, const char* words, int64_t bytes) override {
     Channel& channel = channels_.at(number);
@@ -128,16 +128,16 @@ class UcxEngine final : public Engine, private EngineEvents {
   void sent(int32_t, Bytes&&) override {}
 
   void ended(int32_t number, const char* fault) override {
-    advance();  // messages that have arrived before
+    advance();  // messages that have already arrived
     if (channels_.count(number)) end(number, fault);
   }
 
   bool make_worker() {
     ucx::Config config = nullptr;
     if (api_.ucp_config_read(nullptr, nullptr, &config) != ucx::kOk) return false;
-    // Hosts share no memory, also if they are declared or are network namespaces. A variable of the user takes precedence.
+    // Hosts share no memory, even if they are network namespaces of one machine. A variable of the user takes precedence.
     if (!std::getenv("UCX_TLS")) api_.ucp_config_modify(config, "TLS", "^sm");
-    // If UCX's TCP connects while it makes an endpoint, it frees the endpoint of a process that ends just then, and uses it.
+    // With a blocking connect, UCX's TCP frees the endpoint of a process that ends at that moment, and then uses it.
     api_.ucp_config_modify(config, "TCP_CONN_NB", "y");
     ucx::ContextParams context{};
     context.field_mask = ucx::ContextParams::FEATURES;
@@ -158,14 +158,14 @@ class UcxEngine final : public Engine, private EngineEvents {
     return api_.ucp_worker_set_am_recv_handler(worker_, &handler) == ucx::kOk;
   }
 
-  // Callbacks of UCX, from inside ucp_worker_progress: each only notes what advance() does afterwards.
+  // Callbacks of UCX inside ucp_worker_progress; each notes work for advance().
 
   static ucx::Status note_message(void* of, const void* header, size_t header_bytes, void* data, size_t bytes,
                                   const ucx::MessageParam* param) {
     auto* const engine = static_cast<UcxEngine*>(of);
     int32_t number = -1;
     if (header_bytes == sizeof number) std::memcpy(&number, header, sizeof number);
-    if (!engine->channels_.count(number)) return ucx::kOk;  // of no rank: dropped
+    if (!engine->channels_.count(number)) return ucx::kOk;  // no such channel: dropped
     const bool is_rendezvous = param->recv_attr & ucx::MessageParam::IS_RENDEZVOUS;
     engine->noted_.push_back([=] { engine->take(number, data, bytes, is_rendezvous); });
     return ucx::kInProgress;  // keeps the data
@@ -197,7 +197,7 @@ class UcxEngine final : public Engine, private EngineEvents {
     });
   }
 
-  // Whether anything happened.
+  // Returns true if anything happened.
   bool advance() {
     bool has_happened = false;
     for (bool has_more = true; has_more;) {
@@ -219,7 +219,7 @@ class UcxEngine final : public Engine, private EngineEvents {
     if (is_open && !is_possible) end(number, kImpossibleLength);
   }
 
-  // The bytes of a long message are still with the other process.
+  // Fetches the bytes of a long message from the other process.
   void fetch(int32_t number, void* data, size_t bytes) {
     auto transfer = std::make_unique<Transfer>(Transfer{this, number, -1, Bytes(bytes)});
     ucx::RequestParam param = calling(transfer.get());
@@ -254,7 +254,7 @@ class UcxEngine final : public Engine, private EngineEvents {
     if (!request) note_end_of(under_way);
   }
 
-  // Ends channels of addresses that UCX could not reach, unless the process ended, which its socket reports meanwhile.
+  // Ends channels whose address UCX could not reach, unless their socket reports the end of the process first.
   void find_unreachable() {
     std::vector<int32_t> found;
     for (const auto& [number, channel] : channels_)
@@ -274,7 +274,7 @@ class UcxEngine final : public Engine, private EngineEvents {
   ucx::Worker worker_ = nullptr;
   std::map<int32_t, Channel> channels_;
   std::deque<std::function<void()>> noted_;
-  EngineEvents* events_ = nullptr;  // of the poll that runs
+  EngineEvents* events_ = nullptr;  // of the current poll
 };
 
 }  // namespace

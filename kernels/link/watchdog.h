@@ -1,4 +1,4 @@
-// How the threads of a launch wait: as long as a task ends anywhere now and then.
+// The waits of a launch's threads: a wait continues as long as tasks end somewhere.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,8 @@ inline int64_t now_ns() {
 
 class Watchdog {
  public:
-  // `has_failed`: whether a thread of the launch has, so that the others leave. `link`: to the other processes, or NULL.
+  // `has_failed`: set if a thread of the launch has failed, so that the others leave. `link`: to other processes, or
+  // NULL.
   Watchdog(double timeout_s, const InterruptWatch& watch, const std::atomic<bool>& has_failed, Link* link)
       : timeout_ns_(in_nanoseconds(timeout_s)),
         watch_(watch),
@@ -28,11 +29,11 @@ class Watchdog {
         link_(link),
         progress_ns_(link ? link->mine().progress_ns : own_progress_ns_) {}
 
-  // A task has ended, or the first are about to begin.
+  // Notes that a task has ended, or that the first tasks begin.
   void note_progress(int64_t now) { progress_ns_.store(now, std::memory_order_relaxed); }
 
-  // OK once ready() holds, else why not: TIMEOUT when no task has ended anywhere for that long, INTERRUPTED, ABORTED_PEER
-  // when another thread has failed, or what the link finds.
+  // Returns OK once ready() holds. Otherwise returns TIMEOUT if no task has ended anywhere for the timeout, INTERRUPTED,
+  // ABORTED_PEER if another thread has failed, or the trouble of the link.
   template <class Ready>
   Code wait_until(Ready ready) const {
     for (int i = 0; i < num_spins(); ++i) {
@@ -72,8 +73,8 @@ class Watchdog {
     return Code::OK;
   }
 
-  // Waits for threads of this launch alone, which end what they do: OK, or ABORTED_PEER when one has failed. The link is not
-  // asked, as another thread may be about to meet.
+  // Waits for threads of this launch that finish by themselves. Returns OK, or ABORTED_PEER if a thread has failed. It
+  // does not ask the link, because another thread may be about to meet.
   template <class Ready>
   Code wait_for_threads(Ready ready) const {
     for (int64_t looks = 0; !ready(); ++looks) {
@@ -90,17 +91,17 @@ class Watchdog {
   }
 
  private:
-  // Who waits on a core that another process is to compute on gives it away at once.
+  // A process that shares its cores yields at once.
   static constexpr int kSpins = 200, kSpinsInCrowd = 2, kYields = 20;
-  // Of the time between two looks no more than this is waiting: the process may have been stopped, or the machine asleep.
+  // Between two checks at most this time counts as waiting: the process may have been stopped, or the machine suspended.
   static constexpr int64_t kLongestLook = 50'000'000;
-  // Whether a rank is stopped is asked so often, so that one that goes on has nearly all of the timeout before it.
+  // Interval of checks for stopped ranks; a rank that continues then has nearly the whole timeout left.
   static constexpr int64_t kBetweenAsks = 100'000'000;
-  // Who does not ring, as it died before it could, is missed for no longer.
+  // Longest sleep, which limits the delay if a process dies before it rings.
   static constexpr int64_t kLongestSleep = 2'000'000;
 
   static int64_t in_nanoseconds(double seconds) {
-    constexpr double kMost = 1e9;  // some thirty years: infinity is a timeout too
+    constexpr double kMost = 1e9;  // about thirty years; an infinite timeout is valid
     return static_cast<int64_t>((seconds < kMost ? seconds > 0 ? seconds : 0 : kMost) * 1e9);
   }
 
