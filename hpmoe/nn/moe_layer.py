@@ -318,7 +318,7 @@ def per_rank_function(choice: Choice, run_experts: Experts, losses: Losses, gate
                   num_sequences: int, record: Tensor | None, unset: str | None,
                   output_bias: Tensor | None = None, is_real: Tensor | None = None) -> tuple[PyTree, ...]:
         if is_real is not None:
-            hidden_states = mint.where(is_real > 0, hidden_states, mint.zeros_like(hidden_states))
+            hidden_states = mint.where(is_real > 0, hidden_states, ops.zeros_like(hidden_states))
         logits, ids, weights = choice(hidden_states, router, expert_bias, record, unset)
         if is_real is not None:
             ids = mint.where(is_real > 0, ids, -1)
@@ -334,7 +334,7 @@ def per_rank_function(choice: Choice, run_experts: Experts, losses: Losses, gate
         if output_bias is not None:
             out = out + weight_beside(out, output_bias)
         if is_real is not None:
-            out = mint.where(is_real > 0, out, mint.zeros_like(out))
+            out = mint.where(is_real > 0, out, ops.zeros_like(out))
         counts = tokens_per_expert(ids, num_experts=logits.shape[1])
         return out, counts, losses.sums(logits, choice.score, num_sequences, is_real) if num_sequences else ()
     return moe_layer

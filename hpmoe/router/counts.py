@@ -8,7 +8,7 @@ from mindspore import Tensor, mint
 from hpmoe.primitives.columns import add_columns
 from hpmoe.primitives.outside_graphs import constexpr, outside_graphs
 from hpmoe.router.ids import checked_ids
-from hpmoe.router.scores import check_ids
+from hpmoe.router.scores import check_ids, sum_of_tokens
 from hpmoe.support.errors import check_argument, is_int, is_number
 from hpmoe.support.keywords import suggests_keywords
 
@@ -42,7 +42,7 @@ def tokens_per_expert(topk_ids: Tensor, *, num_experts: int) -> Tensor:
     num_experts = int(num_experts)  # MindSpore takes no integers of NumPy
     places = mint.where(checked_ids(who, topk_ids, num_experts), topk_ids, num_experts).astype(ms.int32)
     rows = add_columns(1, places, num_cols=num_experts + 1, dtype="int32")[:, :num_experts]
-    return mint.sum(rows, 0).astype(ms.int32)
+    return sum_of_tokens(rows, 0).astype(ms.int32)
 
 
 @suggests_keywords

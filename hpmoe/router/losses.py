@@ -28,7 +28,7 @@ from mindspore import Tensor, mint, ops
 from hpmoe.primitives.columns import add_columns, top_k as best_of
 from hpmoe.primitives.matmul import weight_grad
 from hpmoe.primitives.outside_graphs import outside_graphs
-from hpmoe.router.scores import LEAST_SUM, check_logits, check_score, described, probabilities
+from hpmoe.router.scores import LEAST_SUM, check_logits, check_score, described, probabilities, sum_of_tokens
 from hpmoe.support.errors import check_argument, is_int, is_number
 from hpmoe.support.keywords import suggests_keywords
 
@@ -84,7 +84,7 @@ def balance_sums(z: Tensor, top_k: int, score: str, is_real: Tensor | None = Non
     Of tokens whose `is_real` [T, 1] is 0 nothing is added.
     """
     n, p, may = (_of_real(x, is_real) for x in (_choices(z, top_k), probabilities(z, score), _may_choose(z)))
-    return mint.sum(n, 0), mint.sum(p, 0), mint.sum(may)
+    return sum_of_tokens(n, 0), sum_of_tokens(p, 0), sum_of_tokens(may)
 
 
 def _of_real(x: Tensor, is_real: Tensor | None) -> Tensor:
@@ -105,7 +105,7 @@ def _may_choose(z: Tensor) -> Tensor:
 def num_tokens_of(z: Tensor, is_real: Tensor | None = None) -> Tensor:
     """T as a float32 scalar: the sum over the real tokens of a number that each of them has."""
     first = z[:, :1]
-    return mint.sum(_of_real(mint.logical_or(first == first, first != first).astype(ms.float32), is_real))
+    return sum_of_tokens(_of_real(mint.logical_or(first == first, first != first).astype(ms.float32), is_real))
 
 
 @suggests_keywords
@@ -159,7 +159,7 @@ def sequence_sums(z: Tensor, top_k: int, num_sequences: int, score: str, is_real
 def _of_sequences(x: Tensor, num_sequences: int) -> Tensor:
     """Sums over the tokens of each sequence, [num_sequences, E]."""
     if num_sequences == 1:  # also of no tokens, of which MindSpore has no gradient of a product
-        return mint.sum(x, 0, True)
+        return sum_of_tokens(x, 0, True)
     member = np.kron(np.eye(num_sequences), np.ones((x.shape[0] // num_sequences, 1)))
     return weight_grad(Tensor(member.astype(np.float32)), x)
 
@@ -195,7 +195,7 @@ def global_batch_loss(logits: Tensor, counts: Tensor, *, score: str = "softmax",
     check_argument(is_counts, who, "counts", described(counts), f"a Tensor [{z.shape[1]}], one number for each expert")
     n, tokens = ops.stop_gradient(counts.astype(ms.float32)), num_tokens_of(z) + LEAST_SUM
     share = n / (mint.sum(n, 0, True) + LEAST_SUM)
-    mean, num_experts = mint.sum(probabilities(z, score), 0) / tokens, mint.sum(_may_choose(z)) / tokens
+    mean, num_experts = sum_of_tokens(probabilities(z, score), 0) / tokens, sum_of_tokens(_may_choose(z)) / tokens
     return mint.sum(share * mean) * num_experts * float(coefficient)
 
 
@@ -227,4 +227,4 @@ def z_loss(logits: Tensor, *, coefficient: float = 1.0) -> Tensor:
 
 def z_sum(z: Tensor, is_real: Tensor | None = None) -> Tensor:
     """The sum over tokens of logsumexp(z)^2, of float32 logits."""
-    return mint.sum(_of_real(mint.square(ops.logsumexp(z, 1, True)), is_real))
+    return sum_of_tokens(_of_real(mint.square(ops.logsumexp(z, 1, True)), is_real))

@@ -6,6 +6,7 @@ import mindspore as ms
 from mindspore import Tensor, mint, ops
 
 from hpmoe.support.errors import check_argument, is_name, kind_of, tensor_advice
+from hpmoe.support.trees import PyTree, is_traced
 
 SCORES = ("softmax", "sigmoid", "sqrt_softplus", "softmax_of_chosen", "sparsemixer")
 LEAST_SUM = 1e-20  # added to what weights are divided by
@@ -71,6 +72,13 @@ def probabilities(logits: Tensor, score: str) -> Tensor:
     if score.startswith("softmax") or score == "sparsemixer":
         return softmax(logits)
     return divided_by_sum(scores_of(logits, score))
+
+
+def sum_of_tokens(x: Tensor, *axes: PyTree) -> Tensor:
+    """Returns mint.sum(x, *axes); zeros if there are no tokens: MindSpore's sum is then memory that nothing has written."""
+    if is_traced(x) or x.shape[0]:
+        return mint.sum(x, *axes)
+    return ops.zeros_like(mint.sum(mint.ones((1, *x.shape[1:]), dtype=x.dtype), *axes))
 
 
 def divided_by_sum(x: Tensor, epsilon: float = LEAST_SUM) -> Tensor:

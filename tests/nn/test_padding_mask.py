@@ -32,14 +32,15 @@ def results(layer, x, **kwargs):
 
 
 @pytest.mark.parametrize("kind", ["aux_loss", "seq_aux_loss"])
-@pytest.mark.parametrize("ranks", [None, 2])
+@pytest.mark.parametrize("ranks", [None, 2, "op by op"])
 @pytest.mark.parametrize("filler", [1.0, np.nan])
 def test_masked_tokens_count_nowhere(kind, ranks, filler):
     """Masked tokens may hold any value, also NaN."""
     x = np.random.default_rng(0).standard_normal((2, 6, H)).astype(np.float32)
     x[MASK] = filler
     options = {"moe_router_load_balancing_type": kind}
-    layer = make(options | ({"mesh": hpmoe.Mesh(ranks)} if ranks else {}))
+    on = {None: {}, 2: {"mesh": hpmoe.Mesh(2)}, "op by op": {"transforms": lambda f: f}}[ranks]
+    layer = make(options | on)
     alone = make(options)
     ms.load_param_into_net(alone, {p.name: p for p in layer.get_parameters()})
     out, loss, x_grad, grads, counts = results(layer, x, padding_mask=ms.Tensor(MASK))
