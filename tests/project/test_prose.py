@@ -1,4 +1,4 @@
-"""Counts of the prose: first words of docstrings, words that are not written, lengths of test names."""
+"""Counts of the prose: first words of docstrings, words that are not written, lengths of pages and of test names."""
 
 import ast
 import re
@@ -12,6 +12,7 @@ UNWRITTEN = re.compile(r"\b(anew|nobody|whatever|so many|alike|in place of|none 
                        re.IGNORECASE)
 MOST_OPENINGS = 0.01
 LONGEST_NAME = 60
+MOST_WORDS, MOST_WORDS_OF_CHANGELOG = 1_500, 2_500
 
 
 def sources():
@@ -52,6 +53,12 @@ def test_docstrings_avoid_the_unwritten_words():
 @pytest.mark.parametrize("document", [d for d in documents.documents() if not d.endswith("CHANGELOG.md")])
 def test_pages_avoid_the_unwritten_words(document):
     assert UNWRITTEN.findall(documents.prose_of(document)) == []
+
+
+@pytest.mark.parametrize("document", documents.documents())
+def test_pages_are_short(document):
+    most = MOST_WORDS_OF_CHANGELOG if document.endswith("CHANGELOG.md") else MOST_WORDS
+    assert len(documents.text_of(document).split()) <= most
 
 
 def test_names_of_tests_are_short():
