@@ -16,6 +16,24 @@ constexpr int64_t kLanes = 8, kCols = 32;
 template <class Terms>
 constexpr int64_t kRows = kLanes * Terms::kTerms;
 
+// sums[kNum, kCols] += factors[kNum, kLanes] @ x. The products are summed first: fewer roundings add up.
+template <class Terms, int kNum>
+HPMOE_AVX512 inline void add_rows(const float* factors, const __m512 (&x)[kLanes][2], float* sums) {
+  __m512 sum[kNum][2];
+  HPMOE_UNROLL for (int i = 0; i < kNum; ++i) sum[i][0] = sum[i][1] = _mm512_setzero_ps();
+  HPMOE_UNROLL for (int k = 0; k < kLanes; ++k) {
+    HPMOE_UNROLL for (int i = 0; i < kNum; ++i) {
+      const __m512 factor = _mm512_set1_ps(factors[i * kLanes + k]);
+      sum[i][0] = Terms::add(sum[i][0], factor, x[k][0]);
+      sum[i][1] = Terms::add(sum[i][1], factor, x[k][1]);
+    }
+  }
+  HPMOE_UNROLL for (int i = 0; i < kNum; ++i, sums += kCols) {
+    _mm512_store_ps(sums, _mm512_add_ps(_mm512_load_ps(sums), sum[i][0]));
+    _mm512_store_ps(sums + 16, _mm512_add_ps(_mm512_load_ps(sums + 16), sum[i][1]));
+  }
+}
+
 // Adds factors[m, kLanes] @ b to sums[m, kCols]. b has `rows` x `cols` elements, or a whole strip if kWhole. The terms of
 // a group are summed first, which adds fewer roundings. Prefetches b + `ahead`.
 template <class Terms, bool kWhole>
@@ -30,16 +48,8 @@ HPMOE_AVX512 inline void add_strip(int64_t m, const float* factors, const typena
     _mm_prefetch(b + row * ldb + ahead, _MM_HINT_T1);
     if (sizeof *b == 4) _mm_prefetch(b + row * ldb + ahead + 16, _MM_HINT_T1);
   }
-  for (int64_t i = 0; i < m; ++i, factors += kLanes, sums += kCols) {
-    __m512 low = _mm512_setzero_ps(), high = _mm512_setzero_ps();
-    HPMOE_UNROLL for (int k = 0; k < kLanes; ++k) {
-      const __m512 factor = _mm512_set1_ps(factors[k]);
-      low = Terms::add(low, factor, x[k][0]);
-      high = Terms::add(high, factor, x[k][1]);
-    }
-    _mm512_store_ps(sums, _mm512_add_ps(_mm512_load_ps(sums), low));
-    _mm512_store_ps(sums + 16, _mm512_add_ps(_mm512_load_ps(sums + 16), high));
-  }
+  for (; m > 1; m -= 2, factors += 2 * kLanes, sums += 2 * kCols) add_rows<Terms, 2>(factors, x, sums);
+  if (m > 0) add_rows<Terms, 1>(factors, x, sums);
 }
 
 // add_strip() for a single row of a, over all whole strips of b, with the factors in registers.
@@ -49,9 +59,8 @@ HPMOE_AVX512 void add_to_row(int64_t n, const float* factors, const typename Ter
   __m512 factor[kLanes];
   HPMOE_UNROLL for (int k = 0; k < kLanes; ++k) factor[k] = _mm512_set1_ps(factors[k]);
   for (int64_t j = 0; j + kCols <= n; j += kCols, b += kCols, sums += kCols) {
-    HPMOE_UNROLL for (int row = 0; row < kRows<Terms>; ++row) {
-      _mm_prefetch(b + row * ldb + ahead, _MM_HINT_T1);
-      if (sizeof *b == 4) _mm_prefetch(b + row * ldb + ahead + 16, _MM_HINT_T1);
+    if (sizeof *b == 2) {  // the core itself fetches rows of float32 in time
+      HPMOE_UNROLL for (int row = 0; row < kRows<Terms>; ++row) _mm_prefetch(b + row * ldb + ahead, _MM_HINT_T1);
     }
     __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
     HPMOE_UNROLL for (int k = 0; k < kLanes; ++k) {

@@ -38,7 +38,7 @@ class Helper : public std::enable_shared_from_this<Helper> {
   bool give_back(const ThreadPool* pool);
 
  private:
-  // Waits awake for a while, then asleep.
+  // Spins for kAwake, then sleeps, until there is a job.
   std::pair<ThreadPool*, int32_t> next_job() {
     for (const auto end = Clock::now() + kAwake; !pool_.load(std::memory_order_relaxed) && Clock::now() < end;)
       std::this_thread::yield();
