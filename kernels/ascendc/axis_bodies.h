@@ -1,12 +1,12 @@
-// Along an axis inside a row of [outer, size, inner] elements: columns picked at a step, or placed among zeros, and sums or
-// maxima.
+// Bodies along an axis inside rows of [outer, size, inner] elements: strided pick, strided place among zeros, and sums
+// and maxima.
 #pragma once
 
 #include "reduce_bodies.h"
 
 namespace hpmoe {
 
-// Blocks of elements that go from one row to another: number (o, j) lies at o * far + first + j * near on either side.
+// Blocks of elements that move from one row to another: block (o, j) begins at o * far + first + j * near on either side.
 struct AxisBlocks {
   int32_t outer, count, length;
   struct Side {
@@ -16,7 +16,7 @@ struct AxisBlocks {
   } from, to;
 };
 
-// Elements side by side on both sides are one block.
+// Merges elements that are adjacent on both sides into one block.
 __aicore__ inline AxisBlocks axis_blocks(const Frame& frame, bool picks) {
   const auto p = params::AlongAxis::of(frame.op);
   const int64_t size = p.size, inner = p.inner, start = p.start * inner, step = p.step * inner;
@@ -33,7 +33,7 @@ __aicore__ inline AxisBlocks axis_blocks(const Frame& frame, bool picks) {
   return blocks;
 }
 
-// What the task's columns have of each block, of all its rows together.
+// Moves the part of each block inside the task's columns, for all rows of the task.
 __aicore__ inline void move_along_axis(VectorUnit& unit, const Frame& frame, const AxisBlocks& blocks) {
   const Rows2d out = frame.rows(0), in = frame.rows(1);
   const int64_t size = element_bytes(out.dtype), first_col = frame.task.col, end_col = first_col + frame.task.cols;
@@ -54,11 +54,11 @@ __aicore__ inline void pick(VectorUnit& unit, const Frame& frame) { move_along_a
 __aicore__ inline void place(VectorUnit& unit, const Frame& frame) {
   const Rows2d out = frame.rows(0);
   clear_rows(unit, out.address, out.row_bytes, frame.unit.rows, frame.task.cols * element_bytes(out.dtype));
-  AscendC::PipeBarrier<PIPE_MTE3>();  // what is placed comes after the zeros
+  AscendC::PipeBarrier<PIPE_MTE3>();  // the zeros are written before the placed elements
   move_along_axis(unit, frame, axis_blocks(frame, false));
 }
 
-// Elements that lie side by side are a row of their own; others are the entries of a token.
+// Reduces adjacent elements as a row of their own, other elements like the entries of a token.
 __aicore__ inline void group_reduce(VectorUnit& unit, const Frame& frame) {
   const auto p = params::ByGroups::of(frame.op);
   if (!is_reduction(p.reduction)) return unit.refuse();

@@ -1,4 +1,4 @@
-// Rows of mxfp8: elements of float8_e4m3fn and a power of two for each 32 of them, e8m0, after the elements; see
+// Rows of mxfp8: elements of float8_e4m3fn, followed by one e8m0 scale (a power of two) for each 32 elements; see
 // tile_ops/row_formats.py.
 #pragma once
 
@@ -7,26 +7,26 @@
 namespace hpmoe {
 
 constexpr int32_t kScaledBlock = 32, kNanScale = 255, kElementExponent = 8;
-constexpr int32_t kExponentBits = 23;  // where the exponent of a float32 begins
+constexpr int32_t kExponentBits = 23;  // lowest exponent bit of a float32
 constexpr int32_t kMostScaled = kPieceFloats / 2;
 
 __aicore__ inline bool is_mxfp8(const RowFormat& format) {
   return kHasFp8 && format.element == Element::E4M3 && format.scale == BlockScale::E8M0 && format.block == kScaledBlock;
 }
 
-// The scales of rows of so many elements, which begin `place` bytes into theirs.
+// Returns the scales of rows of num_cols elements; they begin `place` bytes into the rows' scales.
 __aicore__ inline Rows2d block_scales_in(const Rows2d& rows, int32_t place, int32_t num_cols) {
   return {rows.address + place, rows.row_bytes, static_cast<int32_t>(Dtype::UINT8),
           (num_cols + kScaledBlock - 1) / kScaledBlock, false};
 }
 
-// Those that a piece of the elements has.
+// Returns the piece of scales that belongs to a piece of elements.
 __aicore__ inline Piece scales_of_piece(const Piece& piece) {
   const int32_t first = piece.col / kScaledBlock, last = (piece.col + piece.num_cols - 1) / kScaledBlock;
   return {piece.row, first, piece.num_rows, last - first + 1, round_up(last - first + 1, kBlockBytes)};
 }
 
-// For each element of a piece the place of its scale, in bytes, among rows of scales that begin `pitch` numbers apart.
+// Sets, for each element of a piece, the byte offset of its scale among rows of scales that are `pitch` numbers apart.
 __aicore__ inline void find_scales(const AscendC::LocalTensor<int32_t>& places, const Piece& piece, int32_t pitch) {
   constexpr auto kBytes = static_cast<int32_t>(sizeof(float));
   for (int32_t r = 0; r < piece.num_rows; ++r)
@@ -41,9 +41,9 @@ __aicore__ inline void find_scales(const AscendC::LocalTensor<int32_t>& places, 
   AscendC::PipeBarrier<PIPE_V>();
 }
 
-// A number for each element of a piece, its scale, of scales that are in slot `i` of an input buffer: in the second half of
-// floats(4); floats(3) and the first half are free to use. The scale of what is not finite becomes infinite, and NaN times
-// the zeros that such a block has.
+// Expands scales in slot `i` of an input buffer to one number for each element, in the second half of floats(4).
+// Overwrites floats(3) and the first half of floats(4). The scale of a block with infinity or NaN becomes infinite; its
+// elements are 0, and their product is NaN.
 __aicore__ inline void spread_scales(VectorUnit& unit, const Bytes& loaded, int32_t i, const Piece& piece) {
   const Piece of = scales_of_piece(piece);
   const Floats scales = unit.floats(3), spread = unit.floats(4)[kMostScaled];
@@ -57,15 +57,15 @@ __aicore__ inline void spread_scales(VectorUnit& unit, const Bytes& loaded, int3
   AscendC::PipeBarrier<PIPE_V>();
   AscendC::Muls(bits, bits, 1 << kExponentBits, of.count());
   AscendC::PipeBarrier<PIPE_V>();
-  AscendC::Maxs(bits, bits, 1 << (kExponentBits - 1), of.count());  // the least scale is no normal number
+  AscendC::Maxs(bits, bits, 1 << (kExponentBits - 1), of.count());  // the least scale is a subnormal number
   AscendC::PipeBarrier<PIPE_V>();
   find_scales(places, piece, of.pitch);
   AscendC::Gather(spread, scales, places.ReinterpretCast<uint32_t>(), 0, piece.count());
   AscendC::PipeBarrier<PIPE_V>();
 }
 
-// Makes elements of blocks of numbers, which are in floats(0): these by their scales, largest ones at most; and what stands
-// for the scales, as numbers, which is returned. No other floats are left as they were.
+// Scales the numbers in floats(0) to elements, block by block, and returns the scales as numbers. Overwrites all other
+// floats.
 class BlockScaler {
  public:
   __aicore__ inline explicit BlockScaler(VectorUnit& unit) : unit_(unit) {}
@@ -107,7 +107,7 @@ class BlockScaler {
   }
 
  private:
-  // One by the scale of each block, NaN where a number of it is not finite.
+  // Returns 1 / scale for each block; NaN for a block with infinity or NaN.
   __aicore__ inline Floats find_factors(const Floats& x, const Floats& factors, int32_t blocks) {
     const int32_t count = blocks * kScaledBlock, capacity = kMostScaled / kScaledBlock;
     const Floats magnitudes = unit_.floats(2), nothing = unit_.floats(2)[kMostScaled];
@@ -144,14 +144,14 @@ class BlockScaler {
   VectorUnit& unit_;
 };
 
-// A part of a row is enough to find the scales of its blocks; it begins at one.
+// Quantizes parts of rows. A part begins at a block, so that it has all elements of its blocks.
 struct QuantizeBlocks {
   VectorUnit& unit;
   Rows2d out, scales, in;
 
   __aicore__ inline void load(const Bytes& loaded, const Piece& piece) { unit.load(loaded, 0, in, piece); }
   __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
-    AscendC::Duplicate(unit.floats(0), 0.0f, kMostScaled);  // what fills the last block up
+    AscendC::Duplicate(unit.floats(0), 0.0f, kMostScaled);  // pads the last block
     AscendC::PipeBarrier<PIPE_V>();
     unit.widen(unit.floats(0), loaded, 0, in.dtype, piece.num_cols);
   }

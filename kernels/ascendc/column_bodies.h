@@ -1,17 +1,17 @@
-// What adds up the elements of each row by itself: at the columns that indices name, or one after the other.
+// Bodies that sum elements inside each row: at the columns that indices name, or cumulatively.
 #pragma once
 
 #include "scalars.h"
 
 namespace hpmoe {
 
-// The same rows of an operand of other columns.
+// Returns the same rows of an operand with other columns.
 __aicore__ inline Piece rows_of(const Piece& piece, int32_t cols) {
   return {piece.row, 0, piece.num_rows, cols, round_up(cols, kLane)};
 }
 
-// A body is run on whole rows, of which the widest has so many columns and the largest element so many bytes; halves are
-// worked on as float32. Wider ones than a piece are refused.
+// Runs a body on whole rows; `cols` is the widest row, `bytes` the largest element. Halves are converted to float32.
+// Refuses rows that are wider than a piece.
 template <class Body>
 __aicore__ inline void run_whole_rows(VectorUnit& unit, int32_t num_rows, int32_t cols, int32_t bytes, Body& body) {
   const int32_t elements = piece_elements(most(bytes, 4));
@@ -19,8 +19,8 @@ __aicore__ inline void run_whole_rows(VectorUnit& unit, int32_t num_rows, int32_
   run_pieces(unit, Pieces(num_rows, cols, elements), body);
 }
 
-// out[t, e] = the sum of in[t, k] over the k, from the first on, whose index[t, k] is e; a negative index counts from the
-// end.
+// Computes out[t, e] = sum of in[t, k] over all k with index[t, k] == e, in the order of k; a negative index counts from
+// the end.
 struct AddCols {
   VectorUnit& unit;
   Rows2d out, in, index;
@@ -69,7 +69,7 @@ __aicore__ inline void add_cols(VectorUnit& unit, const Frame& frame) {
   run_whole_rows(unit, frame.unit.rows, most(out.cols, index.cols), bytes, body);
 }
 
-// out[t, i] = the sum of x[t, j] over j <= i, or over j >= i
+// Computes out[t, i] = sum of x[t, j] over j <= i, or over j >= i.
 struct CumSum : OfOneOperand {
   bool is_reverse;
 

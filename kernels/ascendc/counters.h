@@ -1,7 +1,7 @@
-// Counters in global memory: how a core waits for one, and whom it tells when it cannot go on.
+// Counters in global memory: addresses, polls and waits.
 //
-// A counter is added to by DMA, at the shared L2; the scalar unit that waits for it throws its own copy of the line away
-// before every look. Counters only grow, and wrap: a threshold is met where the difference is not negative.
+// DMA adds to a counter in the shared L2. The scalar unit that polls a counter first drops its cached line. Counters only
+// grow, and wrap: a threshold is met if counter minus threshold is not negative.
 #pragma once
 
 #include "image_reader.h"
@@ -25,7 +25,7 @@ class Counters {
     timeout_ = args.timeout_us * kCyclesPerUs;
     first_event_ = num_prologue_counters(ep_size);
   }
-  // Events count from 0 on, and what stands before them below it.
+  // Index of a prologue counter. Events have indices from 0 on, prologue counters are negative.
   __aicore__ inline int32_t prologue(int32_t counter) const { return counter - first_event_; }
   __aicore__ inline uint64_t address(int32_t index) const {
     return base_ + static_cast<uint64_t>(first_event_ + index) * kCounterWords * sizeof(int32_t);
@@ -39,8 +39,8 @@ class Counters {
 
   __aicore__ inline bool has_reached(int32_t index, int32_t target) const { return is_at_least(look(index), target); }
 
-  // Until the counter has reached `target`, a core of this rank has failed, or time is up; after each look before that
-  // `meanwhile` does a little.
+  // Waits until the counter has reached `target`, a core of this rank has failed, or time is up. Calls `meanwhile` after
+  // each poll that does not end the wait.
   template <class Meanwhile>
   __aicore__ inline WaitEnd wait(int32_t index, int32_t target, Meanwhile meanwhile) const {
     const int64_t begin = AscendC::GetSystemCycle();
@@ -55,7 +55,7 @@ class Counters {
   __aicore__ inline WaitEnd wait(int32_t index, int32_t target) const { return wait(index, target, Nothing()); }
 
  private:
-  // All cores that wait look at one counter of failures, so each does at every so many looks at its own.
+  // All waiting cores share one counter of failures, so each core polls it only after this many polls of its own counter.
   static constexpr int32_t kLooksBetween = 16;
 
   uint64_t base_ = 0;

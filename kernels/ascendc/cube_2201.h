@@ -1,9 +1,9 @@
-// What a matrix core of A2 and A3 does its own way: how L1 holds operands and L0A and L0B get them, and how it signals.
+// The matrix core of A2 and A3: the layout of operands in L1, loads to L0A and L0B, and signals.
 //
-// L0A and L0B want what is multiplied beside each other. An operand whose rows are stored along the depth of the product, k
-// to the right, has it so; one with k down is transposed on its way from L1 to L0: in half precision fractal by fractal, in
-// float32 in squares of 16 x 16, two fractals beside each other, and of int8 in squares of 32 x 32, one below the other. L1
-// holds columns of fractals, and of float32 squares in rows.
+// L0A and L0B need adjacent k. An operand whose rows are stored along k is loaded as it is. An operand with k down is
+// transposed from L1 to L0: fractal by fractal in half precision, in squares of 16 x 16 (two horizontally adjacent
+// fractals) in float32, and in squares of 32 x 32 (two vertically adjacent fractals) in int8. L1 holds columns of
+// fractals, and rows of squares for float32.
 #pragma once
 
 #include "fractals.h"
@@ -16,17 +16,17 @@ constexpr int32_t kBytesOfScales = 0;  // of L1
 
 template <class T>
 constexpr bool kIsSquared = sizeof(T) == sizeof(float);
-// Whether Mmad is told that L0A has an even number of fractals in a row.
+// True if Mmad must assume an even number of fractals in each row of L0A.
 template <class T>
 constexpr bool kAlignsDepth = kIsSquared<T>;
 
-// What a column of L1 has of fractals, or a row of squares.
+// Elements of a column of fractals in L1, or of a row of squares.
 template <class T>
 __aicore__ inline int32_t l1_pitch(int32_t lines, int32_t depth, bool k_is_down) {
   return k_is_down && !kIsSquared<T> ? depth : lines;
 }
 
-// Rows into L1 as load_l0a and load_l0b take them from there.
+// Loads rows into L1 in the layout that load_l0a and load_l0b read.
 template <class T>
 __aicore__ inline void load_l1(const Fractals<T>& to, uint64_t from, int32_t rows, int32_t cols, int32_t ld,
                                bool k_is_down) {
@@ -37,8 +37,8 @@ __aicore__ inline void load_l1(const Fractals<T>& to, uint64_t from, int32_t row
   }
 }
 
-// Cells of L1, fractals or squares, that make rows of L0, each `row_size` fractals later. A square is transposed into two
-// fractals, which stay beside each other in L0A and come one above the other in L0B.
+// Loads cells of L1 (fractals or squares) into rows of L0, `row_size` fractals apart. A transposed square becomes two
+// fractals, horizontally adjacent in L0A and vertically adjacent in L0B.
 struct Cells {
   int32_t first, rows, row_step, cols, col_step, row_size;
   bool is_transposed, keeps_squares;
@@ -70,9 +70,9 @@ __aicore__ inline void load_l0(const Fractals<T>& to, const Fractals<T>& from, c
   }
 }
 
-// A part whose rows of fractals in L0 follow each other, by one instruction: what it makes of an image of one row and
-// filters of one pixel is a matrix, of `down` rows from `first_down` on and `across` fractals from the one after
-// first_across on. L0A may have it transposed as a whole, and L0B always does.
+// Loads a part whose rows of fractals are adjacent in L0, with one instruction: the img2col of an image of one row with 1
+// x 1 filters. It is a matrix of `down` rows from `first_down` on and `across` fractals after first_across. For L0A the
+// matrix can be transposed as a whole; for L0B it always is.
 struct Sides {
   int32_t first_down, down, first_across, across, pitch;
 };
@@ -90,8 +90,8 @@ __aicore__ inline void load_at_once(const Fractals<T>& to, const Fractals<T>& fr
   AscendC::LoadData(to, from, params);
 }
 
-// The cells of a part that are loaded row by row: the first, how many the depth has, and how deep each is. Those of a line
-// lie beside each other, those of the next depth part.pitch later.
+// The cells of a part that is loaded row by row: the first cell, the number of cells along k, and their depth. Cells of a
+// line are adjacent; the next depth is part.pitch later.
 struct Walk {
   int32_t first, depth, deep;
 };
@@ -101,7 +101,7 @@ __aicore__ inline Walk walk(const Part& part) {
   return {part.first_line + part.k1 / deep * part.pitch, (part.k + deep - 1) / deep, deep};
 }
 
-// L0A takes rows of fractals along k, in float32 an even number of them: Mmad is told so.
+// L0A has rows of fractals along k, for float32 an even number of them, which Mmad is told.
 template <class T>
 __aicore__ inline void load_l0a(const Fractals<T>& to, const Fractals<T>& from, const Part& part) {
   const Walk w = walk<T>(part);
@@ -114,8 +114,8 @@ __aicore__ inline void load_l0a(const Fractals<T>& to, const Fractals<T>& from, 
     return load_at_once(to, from, {part.k1, w.depth * kFractal, part.first_line, part.lines, part.pitch}, true);
   load_l0(to, from, {w.first, part.lines, 1, w.depth, part.pitch, row_size, part.k_is_down, true});
 }
-// Squares of int8 with k down, each transposed into two fractals of L0B that follow each other; a column of L1 holds a
-// square for each 32 of the depth.
+// Loads squares of int8 with k down. Each is transposed into two successive fractals of L0B; a column of L1 has a square
+// for each 32 of the depth.
 __aicore__ inline void load_transposed_bytes(const Fractals<int8_t>& to, const Fractals<int8_t>& from, const Part& part) {
   constexpr int32_t kSquare = kTransposed<int8_t>, kLines = kSquare / kFractal;
   AscendC::LoadData2dTransposeParams params;
@@ -128,7 +128,7 @@ __aicore__ inline void load_transposed_bytes(const Fractals<int8_t>& to, const F
   }
 }
 
-// L0B takes rows of fractals across k; a row of squares makes two of them.
+// L0B has rows of fractals across k; a row of squares becomes two of them.
 template <class T>
 __aicore__ inline void load_l0b(const Fractals<T>& to, const Fractals<T>& from, const Part& part) {
   if constexpr (sizeof(T) == sizeof(int8_t)) {
@@ -141,15 +141,14 @@ __aicore__ inline void load_l0b(const Fractals<T>& to, const Fractals<T>& from, 
   load_l0(to, from, {w.first, w.depth, part.pitch, part.lines, 1, row_size, part.k_is_down, false});
 }
 
-// There are no products of fp8 here, nor scales.
+// This chip has no fp8 products and no scales.
 __aicore__ inline void load_scales(const Fractals<int8_t>&, uint64_t, int32_t, int32_t, int32_t) {}
 __aicore__ inline void load_l0_and_scales(const Fractals<int8_t>&, const Fractals<int8_t>&, const Fractals<int8_t>&,
                                           const Part&, int32_t) {}
 __aicore__ inline void multiply_fp8(const AscendC::LocalTensor<float>&, const Fractals<int8_t>&, const Fractals<int8_t>&,
                                     const AscendC::MmadParams&, bool) {}
 
-// How counters are added to once all results before are written: a block of L1, all of whose words DMA adds to the words of
-// the counter's line.
+// Adds to counters after all earlier results are written: DMA adds a block of L1 to the words of the counter's line.
 class CounterAdder {
  public:
   static constexpr int32_t kBytesOfL1 = 4 * 32;

@@ -1,7 +1,8 @@
-// What a matrix core of the 950 does its own way: how L1 holds operands and L0A and L0B get them, and how it signals.
+// The matrix core of the 950: the layout of operands in L1, loads to L0A and L0B, and signals.
 //
-// L1, L0A and L0B all hold columns of fractals, and one instruction loads a part of an operand, transposed where its k is
-// down: in half precision fractal by fractal, in float32 two beside each other at once, of int8 two one below the other.
+// L1, L0A and L0B all hold columns of fractals. One instruction loads a part of an operand and transposes it if its k is
+// down: fractal by fractal in half precision, two horizontally adjacent fractals at a time in float32, two vertically
+// adjacent ones in int8.
 #pragma once
 
 #include "fractals.h"
@@ -14,25 +15,25 @@ constexpr bool kHasFp8Products = true;
 constexpr int32_t kBytesScalesA = kTileM * kDeepBytesL1 / kMxBlock, kBytesScalesB = kTileN * kDeepBytesL1 / kMxBlock;
 constexpr int32_t kBytesOfScales = 2 * (kBytesScalesA + kBytesScalesB);  // of L1
 
-// Whether Mmad is told that L0A has an even number of fractals in a row.
+// True if Mmad must assume an even number of fractals in each row of L0A.
 template <class T>
 constexpr bool kAlignsDepth = false;
 
-// What a column of L1 has of fractals.
+// Elements of a column of fractals in L1.
 template <class T>
 __aicore__ inline int32_t l1_pitch(int32_t lines, int32_t depth, bool k_is_down) {
   return k_is_down ? depth : lines;
 }
 
-// Rows into L1 as load_l0a and load_l0b take them from there.
+// Loads rows into L1 in the layout that load_l0_and_scales reads.
 template <class T>
 __aicore__ inline void load_l1(const Fractals<T>& to, uint64_t from, int32_t rows, int32_t cols, int32_t ld,
                                bool k_is_down) {
   copy_rows(to, from, rows, cols, ld, fractals_down<T>(rows, k_is_down));
 }
 
-// Scales of rows of mxfp8 into L1, of k numbers each: two beside each other of 16 rows are a block of 32 bytes, and those of
-// the same rows lie one after the other.
+// Loads the scales of mxfp8 rows of k numbers into L1: a block of 32 bytes holds two adjacent scales of 16 rows, and
+// blocks of the same rows are adjacent.
 __aicore__ inline void load_scales(const Fractals<int8_t>& to, uint64_t from, int32_t rows, int32_t k, int32_t ld) {
   AscendC::Dn2NzParams params;
   params.dnNum = 1;
@@ -47,7 +48,7 @@ __aicore__ inline void load_scales(const Fractals<int8_t>& to, uint64_t from, in
 template <class T>
 __aicore__ inline AscendC::LoadData2DParamsV2 l0_params(const Part& part) {
   const int32_t deep = (part.k + kFractalCols<T> - 1) / kFractalCols<T>;
-  AscendC::LoadData2DParamsV2 params;  // m is down in L1 and k to the right, whatever they are of the product
+  AscendC::LoadData2DParamsV2 params;  // m is down and k to the right in L1, for both operands
   params.mStartPosition = part.k_is_down ? part.k1 / kFractal : part.first_line;
   params.mStep = static_cast<uint16_t>(part.k_is_down ? fractals_down<T>(part.k, true) : part.lines);
   params.kStartPosition = (part.k_is_down ? part.first_line * kFractal : part.k1) / kFractalCols<T>;
@@ -61,7 +62,7 @@ template <class T>
 __aicore__ inline void load_l0(const Fractals<T>& to, const Fractals<T>& from, const Part& part) {
   AscendC::LoadData(to, from, l0_params<T>(part));
 }
-// With the scales of rows that are `deep` in L1.
+// Loads a part of an operand with scales to L0; its rows are `deep` scales long in L1.
 __aicore__ inline void load_l0_and_scales(const Fractals<int8_t>& to, const Fractals<int8_t>& from,
                                           const Fractals<int8_t>& scales, const Part& part, int32_t deep) {
   AscendC::LoadData2DMxParams params;
@@ -93,8 +94,8 @@ __aicore__ inline void load_l0b(const Fractals<T>& to, const Fractals<T>& from, 
   load_l0(to, from, part);
 }
 
-// How counters are added to once all results before are written: an AIC has no MTE3 here, so that the scalar unit waits for
-// Fixpipe and adds by itself. What the pipes were handed before goes on meanwhile.
+// Adds to counters after all earlier results are written. An AIC has no MTE3 here, so the scalar unit waits for Fixpipe
+// and adds by itself; other pipes continue.
 class CounterAdder {
  public:
   static constexpr int32_t kBytesOfL1 = 0;

@@ -1,9 +1,9 @@
-// The matrix core: products of rows in global memory, see product.h.
+// The matrix core: products of rows in global memory; product.h describes a product.
 //
-// All of L0C holds one tile, in two halves of 128 columns, so that one is written out while the other is summed. L1 holds
-// two steps: 64 KB of A and 128 KB of B each. L0A and L0B hold two steps of half that depth, 32 KB each, of a half. While
-// one buffer of a memory is read, the other is filled; the first step of the next product comes in during the last of this
-// one.
+// L0C holds one tile in two halves of 128 columns: one half is written out while the other is summed. L1 holds two steps,
+// 64 KB of A and 128 KB of B each. L0A and L0B hold two steps of half that depth and of one half of the columns, 32 KB
+// each. One buffer of a memory is filled while the other is read. The first step of the next product is loaded during the
+// last step of the current one.
 #pragma once
 
 #include "product.h"
@@ -22,7 +22,7 @@ class CubeUnit {
   static constexpr bool kLooksAhead = true;
 
   __aicore__ inline void init(AscendC::TPipe* pipe) {
-    AscendC::SetHF32Mode(AscendC::HF32Mode::DISABLE);  // a kernel before this one may have left it on
+    AscendC::SetHF32Mode(AscendC::HF32Mode::DISABLE);  // an earlier kernel may have left it on
     pipe->InitBuffer(l1_, kBytesOperands + CounterAdder::kBytesOfL1 + kBytesOfScales);
     pipe->InitBuffer(l0a_, 2 * kBytesL0);
     pipe->InitBuffer(l0b_, 2 * kBytesL0);
@@ -41,7 +41,8 @@ class CubeUnit {
     polls_.end();
   }
 
-  // Products begin in order, at most one before the one under way ends: its first step comes into L1.
+  // Begins a product: loads its first step into L1. At most one other product may be unfinished; products finish in
+  // order.
   __aicore__ inline void begin(const Product& product) {
     Work& work = work_[next_work_];
     next_work_ = 1 - next_work_;
@@ -50,12 +51,12 @@ class CubeUnit {
     work.is_empty = work.steps.is_done();
     if (!work.is_empty) load_next(work);
   }
-  // B of a product that is to begin, and that nothing of this launch writes: it is thrown away in L1, and L2 keeps it.
+  // Prepares to read B of a later product into L2. B must not be written in this launch. The copy in L1 is discarded.
   __aicore__ inline void begin_early(const Product& product) {
     early_ = product;
     early_k0_ = early_n0_ = 0;
   }
-  // Another 64 KB of it. At most two of them are on their way when the scalar unit goes on, so it waits for no more.
+  // Reads another 64 KB of B. At most two reads are in flight when the scalar unit continues, so it never waits for more.
   __aicore__ inline void read_early() {
     if (early_.k == 0 || early_n0_ >= early_.n) return;
     if (early_.dtype == Dtype::FLOAT32) {
@@ -66,7 +67,7 @@ class CubeUnit {
       read_early_step<half>();
     }
   }
-  // All steps of the product under way but the last.
+  // Computes all steps but the last of the current product.
   __aicore__ inline void run() {
     Work& work = work_[this_work_];
     while (!work.steps.is_done()) {
@@ -75,25 +76,25 @@ class CubeUnit {
       multiply_step(work.product, step);
     }
   }
-  // The last step.
+  // Computes the last step.
   __aicore__ inline void finish() {
     const Work& work = work_[this_work_];
     this_work_ = 1 - this_work_;
     if (!work.is_empty) multiply_step(work.product, work.loaded);
   }
 
-  // Loads from here on come after what the scalar unit has seen.
+  // Orders later loads after the scalar unit's polls.
   __aicore__ inline void load_after_poll() { polls_.pass(); }
-  // Each signal waits for the results before it by itself.
+  // Does nothing, because each signal of an AIC waits for earlier results.
   __aicore__ inline void settle_stores() {}
-  // Adds `amount` to a counter once all results so far are written.
+  // Adds `amount` to a counter after all earlier results are written.
   __aicore__ inline void add_to_counter(uint64_t counter, int32_t amount) { counters_.add(counter, amount); }
 
  private:
   struct Work {
     Product product;
     Steps steps;
-    Step loaded;  // the step that came into L1 last
+    Step loaded;  // the last step that was loaded into L1
     bool is_empty;
   };
 
@@ -116,7 +117,7 @@ class CubeUnit {
     return l1_.Get<T>()[(2 * kBytesL1A + i * kBytesL1B) / sizeof(T)];
   }
 
-  // Of mxfp8, behind the operands and counters.
+  // Scales of mxfp8, after the operands and the counters' block.
   __aicore__ inline Fractals<int8_t> scales_a(int32_t i) {
     return l1_.Get<int8_t>()[kBytesOperands + CounterAdder::kBytesOfL1 + i * kBytesOfScales / 2];
   }
@@ -190,7 +191,7 @@ class CubeUnit {
       clear_l1(b, kFractal, step.n);
       return;
     }
-    if (step.m == 1) {  // Mmad would take a single row for a plain vector: it gets a second one of zeros
+    if (step.m == 1) {  // Mmad reads a single row as a plain vector, so a second row of zeros is added
       clear_l1(a, kFractal, step.k);
       AscendC::PipeBarrier<PIPE_MTE2>();
     }
@@ -209,7 +210,8 @@ class CubeUnit {
     load_scales(scales_b(i), element<int8_t>(p.scales.b, step.n0, block, p.scales.ld_b), step.n, step.k, p.scales.ld_b);
   }
 
-  // A step that is in L1, half by half of its columns: the first half is written out while the second is summed.
+  // Multiplies a step that is in L1, half by half of its columns: the first half is written out while the second is
+  // summed.
   __aicore__ inline void multiply_step(const Product& p, const Step& step) {
     const int32_t from = next_step_, num_halves = step.n > kHalfN ? 2 : 1;
     next_step_ = 1 - next_step_;
@@ -232,7 +234,7 @@ class CubeUnit {
     if (step.is_last) first_half_ = (first_half_ + num_halves) % 2;
   }
 
-  // Columns that Mmad is told of: whole squares where bytes are transposed.
+  // Columns that Mmad computes: whole squares if bytes are transposed.
   template <class T>
   __aicore__ inline static int32_t multiplied_cols(int32_t n, bool b_is_down) {
     return sizeof(T) == sizeof(int8_t) && b_is_down ? round_up(n, kTransposed<T>) : n;
@@ -337,9 +339,9 @@ class CubeUnit {
   CounterAdder counters_;
   Work work_[2];
   Product early_;
-  int32_t early_k0_ = 0, early_n0_ = 0;                           // of it, what is read next
-  int32_t next_work_ = 0, this_work_ = 0;                         // of work_
-  int32_t next_load_ = 0, next_step_ = 0, next_l0_ = 0;           // of the buffers of L1 and L0
+  int32_t early_k0_ = 0, early_n0_ = 0;  // k and n of B that are read next
+  int32_t next_work_ = 0, this_work_ = 0;  // index of work_
+  int32_t next_load_ = 0, next_step_ = 0, next_l0_ = 0;  // next buffers of L1 and L0
   int32_t first_half_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// The weights that decide what is dropped, as they are stored, and their order.
+// The weights that decide which entries are dropped, in their stored dtype, and their order.
 #pragma once
 
 #include "prologue_unit.h"
@@ -11,8 +11,8 @@ struct DecidingWeights {
 
   __aicore__ inline int32_t size() const { return element_bytes(dtype); }
 
-  // The bits of one in a piece of UB, or in global memory: it is an input, which nobody writes during a launch. Those of
-  // half precision are the upper half.
+  // Returns the bits of a weight, in a piece of UB or in global memory; no task writes weights. Bits of half precision
+  // are shifted to the upper half.
   __aicore__ inline uint32_t bits(const Words& loaded, int32_t i) const {
     if (size() == 4) return static_cast<uint32_t>(loaded.GetValue(i));
     return static_cast<uint32_t>(loaded.ReinterpretCast<uint16_t>().GetValue(i)) << 16;
@@ -25,7 +25,7 @@ struct DecidingWeights {
   __aicore__ inline bool is_nan(uint32_t bits) const {
     return (bits & ~kSign) > (static_cast<Dtype>(dtype) == Dtype::FLOAT16 ? 0x7C000000u : 0x7F800000u);
   }
-  // Numbers whose order is that of the weights, none of which is 0; both zeros have one.
+  // Returns an integer with the order of the weights, greater than 0 and equal for both zeros.
   __aicore__ inline uint32_t key(uint32_t bits) const {
     if ((bits & ~kSign) == 0) return kSign;
     const uint32_t key = (bits & kSign) != 0 ? ~bits : bits | kSign;

@@ -1,14 +1,14 @@
-// The Ascend C API, and how the headers shared with the host are marked for the device.
+// Includes the Ascend C API and marks the headers shared with the host for the device.
 #pragma once
 
 #include "kernel_operator.h"
 #include "device/gm2gm/engine/shmem_device_mte.h"
 
-#ifndef HPMOE_DEVICE  // where the API is the emulator's, which marks nothing, it is empty already
+#ifndef HPMOE_DEVICE  // the emulator's API marks nothing, and HPMOE_DEVICE is then empty already
 #define HPMOE_DEVICE __aicore__
 #endif
 
-#ifndef HPMOE_DECODES  // the emulator counts the cycles of decoding `tasks` tasks, up to the end of the block
+#ifndef HPMOE_DECODES  // the emulator counts cycles of decoding `tasks` tasks until the end of the block
 #define HPMOE_DECODES(tasks)
 #endif
 
@@ -29,7 +29,8 @@ __aicore__ inline AscendC::GlobalTensor<T> global_at(uint64_t address) {
   return tensor;
 }
 
-// The compiler moves no access to memory across this: of what pipes and caches do to memory it knows nothing.
+// Keeps the compiler from moving memory accesses across this point; the compiler does not know what pipes and caches
+// write.
 __aicore__ inline void keep_order() { asm volatile("" ::: "memory"); }
 
 // Waits until all pipes of this core are empty.
@@ -39,7 +40,7 @@ __aicore__ inline void drain_pipes() {
   keep_order();
 }
 
-// Writes back and drops what the scalar unit's cache has of a line, or of all of memory.
+// Writes back and drops a line of the scalar unit's cache, or all lines.
 template <AscendC::CacheLine lines>
 __aicore__ inline void forget_lines(const AscendC::GlobalTensor<int32_t>& at) {
   keep_order();
@@ -58,8 +59,8 @@ __aicore__ inline uint64_t address_on(uint64_t address, int32_t rank) {
   return reinterpret_cast<uint64_t>(aclshmem_ptr(reinterpret_cast<__gm__ void*>(address), rank));
 }
 
-// A struct of words in global memory, read by the scalar unit, eight bytes at a time where it is so many of them: it begins
-// at a multiple of them then.
+// Reads a struct of words in global memory with the scalar unit: 8 bytes at a time if its size is a multiple of 8, and
+// then its address must be, too.
 template <class Row>
 __aicore__ inline Row read_row(uint64_t address) {
   using Word = std::conditional_t<sizeof(Row) % sizeof(uint64_t) == 0, uint64_t, int32_t>;
@@ -73,8 +74,8 @@ __aicore__ inline Row read_row(uint64_t address) {
   return both.row;
 }
 
-// The line of an address, which nobody writes to in this launch, comes into the scalar unit's cache while that goes on. No
-// more than four may follow each other.
+// Starts to load the line of an address into the scalar unit's cache; no core may write the line in this launch. At most
+// four preloads may follow each other.
 __aicore__ inline void preload(uint64_t address) {
   AscendC::DataCachePreload(global_at<uint64_t>(address / kLineBytes * kLineBytes), int64_t{0});
 }

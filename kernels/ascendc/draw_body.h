@@ -1,8 +1,7 @@
-// Random numbers that a seed and their places decide, as hpmoe/tile_ops/draws.py has them: philox2x32-10 in words of 32
-// bits.
+// Random numbers of a seed and their positions, as in hpmoe/tile_ops/draws.py: philox2x32-10 in 32-bit words.
 //
-// A vector core multiplies words and keeps the low bits (CTRL[53] is 0), so the high ones come from products of 16 bits; and
-// it has no exclusive or: what is set in either, less what is set in both.
+// Vector instructions multiply words and keep the low bits (CTRL[53] is 0), so the high bits come from 16-bit products.
+// There is no exclusive or: a xor b is (a or b) - (a and b).
 #pragma once
 
 #include "vector_unit.h"
@@ -19,7 +18,7 @@ class Draw {
     AscendC::Duplicate(low_half(), 0xFFFF, kAtOnce);
   }
 
-  // float32 above 0 and below 1 for rows and columns from these on.
+  // Returns float32 numbers in (0, 1) for rows and columns from (row, col) on.
   __aicore__ inline Floats run(int32_t row, int32_t col, const Piece& piece) {
     count_ = piece.count();
     for (int32_t r = 0; r < piece.num_rows; ++r) {
@@ -41,7 +40,7 @@ class Draw {
   }
 
  private:
-  static constexpr int32_t kHigh = 0xD256, kLow = 0xD193;  // of the multiplier
+  static constexpr int32_t kHigh = 0xD256, kLow = 0xD193;  // halves of the multiplier
 
   __aicore__ inline Words words(int32_t i) { return unit_.words()[i * kAtOnce]; }
   __aicore__ inline Words left() { return words(0); }
@@ -52,7 +51,7 @@ class Draw {
   __aicore__ inline Words work() { return words(5); }
   __aicore__ inline Words low_half() { return words(6); }
 
-  // The high half of left * multiplier, xor right, xor the key; and its low half.
+  // One round: computes the high half of left * multiplier, xor right, xor key; and the low half.
   __aicore__ inline void turn(uint32_t key) {
     AscendC::Duplicate(work(), static_cast<int32_t>(key), count_);
     mask(low(), left());
@@ -93,7 +92,7 @@ class Draw {
                  2 * count_);
     AscendC::PipeBarrier<PIPE_V>();
   }
-  // to = a xor b; b and words(7) are free afterwards.
+  // Sets to = a xor b. Overwrites b and words(7).
   __aicore__ inline void exclude(const Words& to, const Words& a, const Words& b) {
     const Words both = words(7);
     AscendC::And(both.ReinterpretCast<uint16_t>(), a.ReinterpretCast<uint16_t>(), b.ReinterpretCast<uint16_t>(), 2 * count_);

@@ -1,17 +1,17 @@
-// What entries that are not kept leave: zeros where they have a value of their own, and the counts of the dropped ones.
+// Bodies for dropped entries: KEEP writes zeros for them, DROP_COUNTS counts them.
 #pragma once
 
 #include "transfer_body.h"
 
 namespace hpmoe {
 
-// Where this rank's table says which local expert each entry from a token on has, or a number below 0.
+// Address of the local experts of this rank's entries from a token on; a negative number marks a dropped entry.
 __aicore__ inline uint64_t chosen_from(const Frame& frame, int32_t token) {
   const int32_t entry = frame.routing.tables().chosen + token * frame.routing.route().top_k;
   return frame.rank->args.tables + static_cast<uint64_t>(entry) * sizeof(int32_t);
 }
 
-// out[t, k] = in[t * K + k], zero where the entry is not kept: nothing was sent back for it.
+// Computes out[t, k] = in[t * K + k], and 0 for a dropped entry, for which no row came back.
 __aicore__ inline void keep(VectorUnit& unit, const Frame& frame) {
   const int32_t top_k = frame.routing.route().top_k, size = element_bytes(frame.buffer(0).dtype);
   const int32_t count = frame.unit.rows * top_k;
@@ -40,7 +40,8 @@ __aicore__ inline void keep(VectorUnit& unit, const Frame& frame) {
   }
 }
 
-// out[e] = entries of this rank that expert e had no capacity for: those of its first shard.
+// Computes out[e] = entries of this rank that expert e had no capacity for; all shards of an expert have the count of the
+// first.
 __aicore__ inline void drop_counts(VectorUnit& unit, const Frame& frame) {
   const RoutingTables& routing = frame.routing;
   const int64_t width = static_cast<int64_t>(routing.num_own_experts()) * sizeof(int32_t);

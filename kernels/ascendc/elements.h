@@ -1,4 +1,4 @@
-// Elements of one byte, of quantised rows, as float32 and back: int8 on every chip, float8_e4m3fn where vectors cast it.
+// Converts elements of one byte, of quantised rows, to float32 and back: int8 on every chip, float8_e4m3fn on a 950.
 #pragma once
 
 #include "core/row_format.h"
@@ -23,7 +23,7 @@ __aicore__ inline void widen_fp8(const Floats&, const Bytes&, int32_t) {}
 __aicore__ inline void narrow_fp8(const Bytes&, const Floats&, int32_t) {}
 #endif
 
-// int8 by way of half, which `exact` can hold.
+// Converts int8 through half, in the buffer `exact`.
 __aicore__ inline void widen_elements(Element element, const Floats& to, const Bytes& from, const Floats& exact,
                                       int32_t count) {
   if (element == Element::E4M3) return widen_fp8(to, from, count);
@@ -33,13 +33,13 @@ __aicore__ inline void widen_elements(Element element, const Floats& to, const B
   AscendC::Cast(to, halves, AscendC::RoundMode::CAST_NONE, count);
 }
 
-// Numbers of at most the largest magnitude, rounded to nearest even; x is overwritten.
+// Rounds numbers, at most the format's largest magnitude, to nearest even; overwrites x.
 __aicore__ inline void narrow_elements(Element element, const Bytes& to, const Floats& x, const Floats& exact,
                                        int32_t count) {
   if (element == Element::E4M3) return narrow_fp8(to, x, count);
   AscendC::Cast(x, x, AscendC::RoundMode::CAST_RINT, count);
   AscendC::PipeBarrier<PIPE_V>();
-  const auto halves = exact.ReinterpretCast<half>();  // whole numbers up to 127
+  const auto halves = exact.ReinterpretCast<half>();  // integers up to 127
   AscendC::Cast(halves, x, AscendC::RoundMode::CAST_RINT, count);
   AscendC::PipeBarrier<PIPE_V>();
   AscendC::Cast(to.ReinterpretCast<int8_t>(), halves, AscendC::RoundMode::CAST_RINT, count);

@@ -1,19 +1,19 @@
-// Which tasks a core passes by without a look at a counter: those of slots past the last that has rows.
+// Finds tasks that a core skips without a poll: tasks of slots after the last slot with rows.
 #pragma once
 
 #include "frame.h"
 
 namespace hpmoe {
 
-// What is found of a template is kept until another one takes its place: in a queue a few of them take turns.
+// Keeps the result for a template until another template takes its cache entry.
 class EmptyTasks {
  public:
   __aicore__ inline explicit EmptyTasks(const RankView& rank) : rank_(rank) {
     for (int32_t i = 0; i < kKept; ++i) template_[i] = -1;
   }
 
-  // Whether the task at a place of the queues is of a slot past the last with rows, here or wherever it puts rows, waits for
-  // nothing but these rows, and tells of nothing else: its events are due for no rows, so that it does nothing.
+  // Returns true if the task at a place of the queues does nothing. The task's slot is after the last slot with rows, on
+  // this rank and on the ranks that it puts rows to. It waits only for these rows, and signals nothing else.
   __aicore__ inline bool has(int32_t place) {
     const int32_t index_bits = rank_.image.header().index_bits;
     const TaskWord word = rank_.image.task_word(place);
@@ -28,7 +28,7 @@ class EmptyTasks {
  private:
   static constexpr int32_t kKept = 64, kNone = 0x7FFFFFFF;
 
-  // The place in its grid from which on tasks of a template are spare.
+  // Returns the first place in the grid whose task is empty.
   __aicore__ inline int32_t first_empty(int32_t number) const {
     const TaskTemplate task_template = rank_.image.task_template(number);
     const Op op = rank_.image.op(task_template.op);
@@ -42,7 +42,7 @@ class EmptyTasks {
     return most(num_used(op) - op.first_row, 0) * of_slot;
   }
 
-  // Whether the events that a wait stands for are those that count the rows of the slots, each of its own.
+  // Returns true if the wait's events count the rows of slots, one event for each slot.
   __aicore__ inline bool waits_for_slots(const Op& op, const Wait& wait) const {
     if (static_cast<Index>(wait.kind) != Index::UNIT) return false;
     int32_t run = 0;
@@ -53,7 +53,8 @@ class EmptyTasks {
            wait.event + op.first_row + op.num_units <= rank_.image.end_of_run(run);
   }
 
-  // Slots up to the last that has rows, of this rank or, where rows are put into them, of whichever has the most.
+  // Number of slots up to the last one with rows: on this rank or, if the op puts rows into slots of other ranks, on any
+  // rank.
   __aicore__ inline int32_t num_used(const Op& op) const {
     RoutingTables routing;
     routing.init(rank_.image, op.route, rank_.num_aiv, rank_.args);

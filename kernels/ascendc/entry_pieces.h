@@ -1,23 +1,23 @@
-// How the entries of tokens are cut into pieces, where they are summed.
+// Divides the entries of tokens into pieces for sums over entries.
 #pragma once
 
 #include "vector_unit.h"
 
 namespace hpmoe {
 
-// Some columns of the entries of tokens: of all of them, or, of one token, `entries` from the first on.
+// Some columns of the entries of tokens: of all their entries, or of `entries` entries of one token.
 struct EntryPiece {
   Piece tokens;
   int32_t first, entries;
   bool is_last;
 
-  // As rows of the array of all entries.
+  // Returns the piece as rows of the array of all entries.
   __aicore__ inline Piece of(int32_t top_k) const {
     return {tokens.row * top_k + first, tokens.col, tokens.num_rows * entries, tokens.num_cols, tokens.pitch};
   }
 };
 
-// All entries of as many tokens as fit, or part by part those of one.
+// Iterates over pieces: all entries of several tokens, or a part of the entries of one.
 class EntryPieces {
  public:
   __aicore__ inline EntryPieces(int32_t num_rows, int32_t num_cols, int32_t top_k, int32_t elements)

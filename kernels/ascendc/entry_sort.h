@@ -1,9 +1,8 @@
-// Sorts a rank's entries by the local expert that takes them, without those of no expert, and drops those over capacity.
-// Each AIV counts and sorts those of its share of the tokens; between the steps all of them meet. See tables.h for the
-// letters.
+// Sorts a rank's entries by local expert, without masked entries, and drops entries over capacity. Each AIV counts and
+// sorts the entries of its share of the tokens, with a barrier of all AIV between steps. tables.h explains the letters.
 //
-// Where only the heaviest entries of an expert are kept, all are sorted first, heaviest.h finds the lightest one that is
-// kept, and what is kept is counted and sorted anew.
+// If only the heaviest entries of an expert are kept, all entries are sorted first; heaviest.h finds the lightest kept
+// entry; then the kept entries are counted and sorted again.
 #pragma once
 
 #include "core/shards.h"
@@ -13,7 +12,7 @@ namespace hpmoe {
 
 class EntrySort {
  public:
-  // is_asked: whether each entry's local expert and place are asked for later though all entries be kept.
+  // is_asked: a later step needs each entry's local expert and place even if no entry is dropped.
   __aicore__ inline EntrySort(PrologueUnit& on, int32_t number, bool is_asked)
       : on_(on),
         number_(number),
@@ -34,8 +33,8 @@ class EntrySort {
     chunk_ = part / route_.top_k * route_.top_k;
   }
 
-  // Counts this core's entries for each expert; later, those that are heavy enough. The first of them that cannot be is
-  // named.
+  // Counts this core's entries for each expert; later only entries that are heavy enough. Reports the first invalid
+  // entry.
   __aicore__ inline Code count(bool all) {
     drain_pipes();
     is_full_ = all;
@@ -54,7 +53,7 @@ class EntrySort {
     return Code::OK;
   }
 
-  // Sorts this core's entries: those that are kept by local expert, or all by expert.
+  // Sorts this core's entries: all entries by expert, or the kept ones by local expert.
   __aicore__ inline Code sort(bool all) {
     is_full_ = all;
     on_.sum_shares(tables_.shares, tables_.width, all_, before_, staged_, chunk_ + PrologueUnit::slack(num_local_));
@@ -100,7 +99,7 @@ class EntrySort {
     return key > lightest || (key == lightest && begin + i <= last_.GetValue(id));
   }
 
-  // An id that names no expert, else the first weight that is no number.
+  // Counts a chunk; finds an id out of range, otherwise the first weight that is NaN.
   __aicore__ inline Code count_chunk(int32_t begin, int32_t count, bool is_first) {
     Code code = Code::OK;
     read_chunk(begin, count);
@@ -134,8 +133,8 @@ class EntrySort {
     return Code::OK;
   }
 
-  // For each local expert: which of its expert's entries it takes, and where this core's begin in the sorted list. Work gets
-  // where the local experts' begin.
+  // Finds, for each local expert, which entries of its expert it takes, and where this core's part begins in the sorted
+  // list. Sets `work` to the starts of the local experts.
   __aicore__ inline void find_places() {
     if (policy() == DropPolicy::POSITION) {
       const int32_t capacity = on_.capacity(number_);
@@ -160,7 +159,7 @@ class EntrySort {
     drain_pipes();
   }
 
-  // The expert that a local expert is a copy of, or -1; low and high get which of its entries go there.
+  // Returns the expert that a local expert is a replica of, or -1; sets low and high to its range of entries.
   __aicore__ inline int32_t find_part(int32_t e) {
     const bool is_cut = has_copies_ && !is_full_;
     Share share{e, 0, kWhole};
@@ -176,7 +175,7 @@ class EntrySort {
     return share.expert;
   }
 
-  // The local expert that takes the entry at a place among its expert's, or -1.
+  // Returns the local expert that takes an entry, given its place among its expert's entries, or -1.
   __aicore__ inline int32_t local_of(int32_t expert, int32_t place) const {
     if (!has_copies_ || num_lists_ != num_local_) return place < high_.GetValue(expert) ? expert : -1;
     int32_t e = newest_.GetValue(expert);
@@ -213,7 +212,7 @@ class EntrySort {
   bool is_noted_, has_copies_ = false, is_full_ = true;
   int32_t num_local_ = 0, num_lists_ = 0, chunk_ = 0;
   Words all_, before_, low_, high_, next_, work_, newest_, older_, lightest_, last_;  // by expert, or by local expert
-  Words ids_, places_, values_, loaded_, staged_;                                    // of a chunk
+  Words ids_, places_, values_, loaded_, staged_;  // of a chunk
 };
 
 }  // namespace hpmoe

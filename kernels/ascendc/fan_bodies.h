@@ -1,4 +1,4 @@
-// Tokens that came to this rank once, and the rows that its experts have of them.
+// FAN_OUT and FAN_IN: between tokens that a rank received once and the rows of its experts for these tokens.
 #pragma once
 
 #include "counters.h"
@@ -6,7 +6,7 @@
 
 namespace hpmoe {
 
-// The routing to the experts of the ranks that a token goes to.
+// Returns the routing to the experts of the ranks that a token goes to.
 __aicore__ inline RoutingTables experts_of(const Frame& frame) {
   const RankView& rank = *frame.rank;
   RoutingTables experts;
@@ -14,7 +14,7 @@ __aicore__ inline RoutingTables experts_of(const Frame& frame) {
   return experts;
 }
 
-// The tokens of a slot of a route to ranks, as many at a time as there is room to list their rows.
+// Iterates over the tokens of a slot of a route to ranks, as many at a time as UB can list rows for.
 class Fans {
  public:
   __aicore__ inline Fans(VectorUnit& unit, const Frame& frame)
@@ -25,7 +25,7 @@ class Fans {
         is_of_relays_(frame.rank->image.passed_on(frame.op.route) >= 0),
         most_fans_(has_many_ ? VectorUnit::kMostEntries / 2 : kMaxFans) {}
 
-  // Lists the next tokens; false where there are none.
+  // Lists the next tokens; returns false at the end.
   __aicore__ inline bool next() {
     part_.first_row += count_;
     part_.first_entry += count_;
@@ -46,7 +46,7 @@ class Fans {
     return true;
   }
 
-  // Of the tokens listed: how many, and the row in which this rank has received the first; of one, how many rows, and which.
+  // Of the listed tokens: their number and the received row of the first; of one token: its number of rows and each row.
   __aicore__ inline int32_t count() const { return count_; }
   __aicore__ inline int32_t first_row() const { return part_.first_row; }
   __aicore__ inline int32_t num_rows(int32_t token) const { return starts_.GetValue(token + 1) - starts_.GetValue(token); }
@@ -54,7 +54,7 @@ class Fans {
     const int32_t at = 2 * (starts_.GetValue(token) - starts_.GetValue(0) + i);
     return {rows_.GetValue(at), rows_.GetValue(at + 1)};
   }
-  // Of relays: row * K + choice of what came back, K choices of experts.
+  // Returns the row of a token; for relays, row * K + choice of what came back.
   __aicore__ inline int32_t row(int32_t token, int32_t i) const {
     if (is_of_relays_) return (first_row() + token) * experts_.route().top_k + fan(token, i).place;
     return experts_.row_of(source_, fan(token, i));
@@ -71,7 +71,7 @@ class Fans {
   VectorUnit& unit_;
   const Frame& frame_;
   const RoutingTables experts_;
-  const bool has_many_;  // of one token more than there is room for beside where they begin
+  const bool has_many_;  // a token may have more rows than fit beside the list of starts
   const bool is_of_relays_;
   const int32_t most_fans_;
   AscendC::LocalTensor<int32_t> starts_, rows_;
@@ -79,14 +79,14 @@ class Fans {
   int32_t source_ = -1, count_ = 0;
 };
 
-// The rows of zeros of the rank's experts, which the task of the first unit makes: it is of tokens wherever any are
-// received.
+// The padding rows of the rank's experts, which the task of the first unit writes; such a task exists on every rank that
+// receives tokens.
 class FanPadding {
  public:
   __aicore__ inline explicit FanPadding(const Frame& frame)
       : experts_(experts_of(frame)), rank_(frame.rank->args.rank), expert_(frame.task.row == 0 ? -1 : kNone) {}
 
-  // Finds those of the next expert; false where there are none.
+  // Advances to the next expert with padding; returns false at the end.
   __aicore__ inline bool next() {
     if (expert_ == kNone) return false;
     while (++expert_ < experts_.num_local_experts())
@@ -104,7 +104,7 @@ class FanPadding {
   int32_t rank_, expert_;
 };
 
-// out[r] = in[t] for the rows r that the rank's experts have of each token, 0 for those of none.
+// Computes out[r] = in[t] for the rows r that the rank's experts have of each token, and 0 for padding rows.
 __aicore__ inline void fan_out(VectorUnit& unit, const Frame& frame) {
   const Buffer to = frame.buffer(0), from = frame.buffer(1);
   const int32_t size = element_bytes(to.dtype), width = frame.num_cols(0, to) * size, row_bytes = from.cols * size;
@@ -132,13 +132,13 @@ __aicore__ inline void fan_out(VectorUnit& unit, const Frame& frame) {
                zeros.num_rows(), width);
 }
 
-// A part of the rows of a token, and whether it is the first or the last one of these columns.
+// A part of the rows of a token; is_first and is_last mark the first and last part for these columns.
 struct FanPiece {
   int32_t token, first, num_rows, col, num_cols, pitch;
   bool is_first, is_last;
 };
 
-// Token by token, columns by columns, as many rows as fit.
+// Iterates token by token and columns by columns, with as many rows as fit.
 class FanPieces {
  public:
   __aicore__ inline FanPieces(const Fans& fans, int32_t num_cols, int32_t elements) : fans_(fans), num_cols_(num_cols) {
@@ -168,7 +168,8 @@ class FanPieces {
   int32_t num_cols_, cols_, pitch_, rows_, token_ = 0, first_ = 0, col_ = 0;
 };
 
-// out[t] = sum of w[r] * in[r] over the rows r that the rank's experts have of the token, in the order of its choices.
+// Computes out[t] = sum of w[r] * in[r] over the rows r that the rank's experts have of the token, in the order of its
+// choices.
 struct FanIn {
   VectorUnit& unit;
   const Fans& fans;
@@ -219,8 +220,8 @@ __aicore__ inline void fan_in(VectorUnit& unit, const Frame& frame) {
   sum_fans(unit, frame, is_weighted ? frame.rows(2) : Rows2d{}, is_weighted);
 }
 
-// How many rows of each slot of an expert a FAN_OUT has made, for as many slots as there is room to count. It sees every row
-// twice: first it counts, then it tells.
+// Counts the rows of each slot of an expert that a FAN_OUT has made, for as many slots as fit. It sees every row twice:
+// the first pass counts, the second signals.
 struct FanTallies {
   VectorUnit& unit;
   const Counters& counters;
@@ -235,7 +236,7 @@ struct FanTallies {
   }
 };
 
-// Tells each slot of an expert how many of its rows a FAN_OUT has made.
+// Signals each slot of an expert for the rows that a FAN_OUT has made.
 __aicore__ inline void signal_fans(VectorUnit& unit, const Frame& frame, const Counters& counters, int32_t event) {
   constexpr int32_t kAtOnce = (kNumFloats - 1) * kPieceFloats;  // the last piece may have the list
   const RoutingTables experts = experts_of(frame);

@@ -1,4 +1,4 @@
-// Remainders and whole quotients of float32 on the scalar unit, as exact as a number is: what is left is found in the bits.
+// Remainders and floor quotients of float32 on the scalar unit, exact: they are computed from the bits.
 #pragma once
 
 #include "device.h"
@@ -28,7 +28,7 @@ constexpr uint32_t kFraction = 0x7FFFFFu, kOne = 0x800000u;
 __aicore__ inline uint32_t part_of(uint32_t x) { return x < kOne ? x : (x & kFraction) | kOne; }
 __aicore__ inline int32_t power_of(uint32_t x) { return static_cast<int32_t>(x < kOne ? 1 : x >> 23); }
 
-// What is left of |a| after as many |b| as it holds, with the sign of a: all as bits.
+// Returns the remainder of |a| by |b| with the sign of a, as bits.
 __aicore__ inline uint32_t left_of(uint32_t a, uint32_t b) {
   const uint32_t sign = a & kSignOfFloat;
   a ^= sign;
@@ -53,7 +53,7 @@ __aicore__ inline uint32_t left_of(uint32_t a, uint32_t b) {
 
 __aicore__ inline bool is_negative(uint32_t bits) { return (bits & kSignOfFloat) != 0; }
 
-// Of the sign of b.
+// The result has the sign of b.
 __aicore__ inline float float_remainder(float a, float b) {
   const uint32_t left = left_of(bits_of(a), bits_of(b)), divisor = bits_of(b);
   if ((left & ~kSignOfFloat) == 0) return float_of(divisor & kSignOfFloat);
@@ -61,7 +61,7 @@ __aicore__ inline float float_remainder(float a, float b) {
 }
 
 __aicore__ inline float float_floor_div(float a, float b) {
-  constexpr float kAllWhole = 8388608.0f;  // from here on every number is
+  constexpr float kAllWhole = 8388608.0f;  // every float32 from here on is an integer
   if (b == 0.0f) return a / b;
   const uint32_t left = left_of(bits_of(a), bits_of(b));
   const bool is_below = (left & ~kSignOfFloat) != 0 && is_negative(left) != is_negative(bits_of(b));

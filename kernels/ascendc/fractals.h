@@ -1,6 +1,5 @@
-// Operands of products in fractals: 512 bytes of 16 rows and of the columns that 32 bytes hold, 32 of int8, 16 in half
-// precision and 8 in float32. How rows of global memory come to L1 in columns of fractals; how they go on is the chip's, in
-// cube_*.h.
+// Operands of products as fractals: 512 bytes, 16 rows by the columns in 32 bytes (32 of int8, 16 in half precision, 8 of
+// float32). This file loads rows of global memory into columns of fractals in L1; cube_*.h loads them further.
 #pragma once
 
 #include "device.h"
@@ -13,16 +12,16 @@ constexpr int32_t kFractalCols = 32 / sizeof(T);
 template <class T>
 constexpr int32_t kFractalSize = kFractalBytes / sizeof(T);
 
-// An operand with k down is transposed in squares as wide as a fractal: of int8 there are two of them one below the other.
+// Columns of a square in which an operand with k down is transposed; a square of int8 has two fractals.
 template <class T>
 constexpr int32_t kTransposed = kFractalCols<T> > kFractal ? kFractalCols<T> : kFractal;
 
-// Both half-precision types are moved alike, as half.
+// Both half-precision types are moved as half.
 template <class T>
 using Fractals = AscendC::LocalTensor<T>;
 
 __aicore__ inline int32_t fractals(int32_t n) { return (n + kFractal - 1) / kFractal; }
-// Those that `n` rows take in a column of L1, in whole squares where these are transposed.
+// Rows of a column of L1 that `n` rows need: whole squares if these are transposed.
 template <class T>
 __aicore__ inline int32_t fractals_down(int32_t n, bool is_transposed) {
   return fractals(is_transposed ? round_up(n, kTransposed<T>) : n);
@@ -36,7 +35,7 @@ __aicore__ inline void clear_l1(const Fractals<T>& to, int32_t rows, int32_t col
                 AscendC::InitConstValueParams<int32_t>(1, static_cast<uint16_t>(bytes / 32), 0, 0));
 }
 
-// Rows ld elements apart, in columns of fractals; `column` of them make one.
+// Loads rows that are ld elements apart into columns of fractals of `column` rows.
 template <class T>
 __aicore__ inline void copy_rows(const Fractals<T>& to, uint64_t from, int32_t rows, int32_t cols, int32_t ld,
                                  int32_t column) {
@@ -44,7 +43,7 @@ __aicore__ inline void copy_rows(const Fractals<T>& to, uint64_t from, int32_t r
                                     static_cast<uint16_t>(ld), static_cast<uint16_t>(column * kFractal), 1, 0);
   AscendC::DataCopy(to, global_at<T>(from), params);
 }
-// A unit matrix of m rows, k to the right: zeros, and on the diagonal the fractals at `unit` in global memory.
+// Loads a unit matrix of m rows, k to the right: zeros, and on the diagonal the fractals at `unit` in global memory.
 template <class T>
 __aicore__ inline void load_unit(const Fractals<T>& to, uint64_t unit, int32_t m) {
   const int32_t num_m = fractals(m), num_beside = kFractal / kFractalCols<T>;
@@ -55,8 +54,8 @@ __aicore__ inline void load_unit(const Fractals<T>& to, uint64_t unit, int32_t m
                       global_at<T>(unit + i % num_beside * kFractalBytes), kFractalSize<T>);
 }
 
-// What of an operand in L1 goes to L0: k deep from k1 on, `lines` fractals of the other side from the one after first_line
-// on. `pitch`: l1_pitch of the operand.
+// The part of an operand in L1 that is loaded to L0: k deep from k1 on, `lines` fractals of the other side after
+// first_line. `pitch`: l1_pitch of the operand.
 struct Part {
   int32_t k1, k, first_line, lines, pitch;
   bool k_is_down;

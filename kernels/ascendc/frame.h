@@ -1,4 +1,4 @@
-// What a tile body sees: its op, its task, and where its operands lie. The device's cpu/frame.h.
+// The view of a tile body: its op, its task, and the addresses of its operands; the device's version of cpu/frame.h.
 #pragma once
 
 #include "core/operands.h"
@@ -13,7 +13,7 @@ struct RankView {
   LaunchArgs args;
   int32_t num_aiv, plan = 0;
 
-  // Where a task runs: see core/units.h.
+  // The rank that a task runs on; core/units.h describes the interface.
   __aicore__ inline int32_t me() const { return args.rank; }
   __aicore__ inline int32_t ep_size() const { return image.header().ep_size; }
   __aicore__ inline int32_t tile_rows() const { return image.header().tile_rows; }
@@ -24,7 +24,7 @@ struct RankView {
 // An operand as rows of global memory: row i of the unit begins at address + i * row_bytes.
 struct Rows2d {
   uint64_t address;
-  int64_t row_bytes;  // 0 where one row serves the whole unit
+  int64_t row_bytes;  // 0 if one row serves the whole unit
   int32_t dtype, cols;
   bool is_column;  // one element a row
 };

@@ -1,26 +1,25 @@
-// Sorts a rank's entries by their experts, where no expert has copies or shards, by vector instructions; and drops those
-// over capacity, the last ones first.
+// Sorts a rank's entries by expert with vector instructions, for routes without replicas and shards. Drops entries over
+// capacity, the last ones first.
 //
-// The entries are cut into groups that follow each other, the experts into blocks; each core has a block's entries of a
-// group. It finds them in all of the group, and then those of each expert among them. Where entries are dropped there is one
-// group: the core that has an expert knows which of its entries is the last one that is kept, and the others look an entry
-// up by that.
+// Entries are divided into consecutive groups and experts into blocks; each core takes the entries of one group for one
+// block. It selects the block's entries from the group, then each expert's entries from these. If entries can be dropped
+// there is one group: the core of an expert finds the last kept entry, and other cores compare entries with it.
 //
-// What is found stays in UB until all cores have counted, where it is found at once; else it is looked for again.
+// The selected entries stay in UB between counting and sorting if they fit; otherwise they are selected again.
 #pragma once
 
 #include "running_sums.h"
 
 namespace hpmoe {
 
-// Whether a route is sorted so: nothing asks for an entry's place among those of its expert.
+// Returns true if a route is sorted by GatherSort: no step needs an entry's place among those of its expert.
 __aicore__ inline bool is_gathered(const RouteWords& route, int32_t ep_size) {
   return route.of < 0 && route.tp_size == 1 && !has_copies(route, ep_size) && !keeps_heaviest(route);
 }
 
 class GatherSort {
  public:
-  // is_kept: whether UB has a route's entries from counting to sorting.
+  // is_kept: set if UB keeps a route's entries from counting to sorting.
   __aicore__ inline GatherSort(PrologueUnit& on, int32_t number, bool& is_kept)
       : on_(on),
         number_(number),
@@ -45,7 +44,7 @@ class GatherSort {
     share_out();
   }
 
-  // Entries of each of this core's experts, for all cores; those of no expert are counted behind the last.
+  // Counts the entries of each of this core's experts for all cores; masked entries are counted after the last expert.
   __aicore__ inline void count(bool is_alone) {
     is_kept_ = is_alone && num_parts() <= on_.rank.num_aiv;
     for (int32_t part = on_.core; part < num_parts(); part += on_.rank.num_aiv) {
@@ -58,7 +57,7 @@ class GatherSort {
     }
   }
 
-  // Lists this core's entries, once all have counted.
+  // Lists this core's entries, after all cores have counted.
   __aicore__ inline Code sort() {
     Code code = find_starts();
     for (int32_t part = on_.core; part < num_parts() && code == Code::OK; part += on_.rank.num_aiv) {
@@ -70,11 +69,12 @@ class GatherSort {
     return code;
   }
 
-  // Where the entries of each expert begin, and whether all entries have one; once they have been found.
+  // Where the entries of each expert begin; valid after find_starts(). keeps_all() is true if no entry is masked or
+  // dropped.
   __aicore__ inline const Words& starts() const { return starts_; }
   __aicore__ inline bool keeps_all() const { return starts_.GetValue(num_experts_) == num_entries_; }
 
-  // INDEX_OUT_OF_RANGE where this core's share of the tokens has an id of no expert.
+  // Finds the starts. Returns INDEX_OUT_OF_RANGE if this core's share of the tokens has an invalid id.
   __aicore__ inline Code find_starts() {
     const Words counts = found_ids_[RunningSums::kWords];
     RunningSums sums(found_ids_, num_experts_);
@@ -118,8 +118,8 @@ class GatherSort {
   __aicore__ inline DropPolicy policy() const { return static_cast<DropPolicy>(route_.drop_policy); }
   __aicore__ inline bool drops() const { return policy() == DropPolicy::POSITION; }
 
-  // Blocks of as few experts as leave each core one, and none for entries without an expert. Where nothing is dropped,
-  // larger ones, so that groups are small.
+  // Chooses blocks of the fewest experts for which each core has one block, or none for masked entries. If nothing is
+  // dropped, blocks are larger, so that groups are small.
   __aicore__ inline void share_out() {
     shift_ = drops() ? 0 : kMostShift - 1;
     const int32_t wanted = drops() ? 1 : kWantedGroups;
@@ -140,7 +140,7 @@ class GatherSort {
     num_lists_ = is_last ? 1 : least(1 << shift_, num_experts_ - first_);
   }
 
-  // The entries of this part, as many at a time as there is room for: they are counted, or listed.
+  // Processes the entries of this part, as many at a time as fit: counts them or lists them.
   __aicore__ inline void gather(bool lists) {
     Bytes held[] = {on_.unit.inputs.AllocTensor<uint8_t>(), on_.unit.inputs.AllocTensor<uint8_t>()};
     for (int32_t i = 0; i < kAhead; ++i) ids_[i] = held[i % 2].ReinterpretCast<int32_t>()[i / 2 * kAtOnce];
@@ -153,7 +153,7 @@ class GatherSort {
       on_.unit.wait_for_load(chunk % kAhead);
       find(ids_[chunk % kAhead], count);
       AscendC::Adds(numbers_, numbers_, kAtOnce, kAtOnce);
-      on_.unit.wait_for_results();  // nothing looks at these ids any more
+      on_.unit.wait_for_results();  // the ids are no longer in use
       read_ahead(chunk + kAhead);
     }
     if (num_found_ > 0) split(lists);
@@ -173,7 +173,7 @@ class GatherSort {
     on_.read(to, ids_address_ + static_cast<uint64_t>(begin) * sizeof(int32_t), count);
   }
 
-  // Those of this block among some entries. What fills up their last block of UB is of no expert.
+  // Selects the entries of this block. Padding of the last block of UB has no expert.
   __aicore__ inline void find(const Words& ids, int32_t count) {
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::ShiftRight(blocks_, ids, block_ == kAbsent ? 0 : shift_, round_up(count, kRepeat));
@@ -197,7 +197,7 @@ class GatherSort {
     return static_cast<int32_t>(found);
   }
 
-  // What has been found, by expert: each one's entries begin at a block of UB.
+  // Splits the selected entries by expert; each expert's entries begin at a block of UB.
   __aicore__ inline void split(bool lists) {
     is_kept_ = is_kept_ && ++num_splits_ == 1;
     if (lists) drain_pipes();
@@ -248,7 +248,7 @@ class GatherSort {
     if (!is_kept_) next_.SetValue(first_ + i, next + kept);
   }
 
-  // OVER_CAPACITY where an expert of this core's is; the fullest of all is named.
+  // Returns OVER_CAPACITY if one of this core's experts is over capacity; reports the fullest expert of all.
   __aicore__ inline Code check_own_capacity() {
     if (policy() != DropPolicy::ERROR || block_ == kAbsent) return Code::OK;
     bool is_over = false;
@@ -257,7 +257,7 @@ class GatherSort {
     return check_capacity(CountsOf{totals_}, shards_of(route_, on_.rank.image.header().ep_size), capacity_, on_.status);
   }
 
-  // Each entry's local expert is its id, as there are no copies; where it is dropped, none.
+  // Writes each entry's local expert, which is its id because there are no replicas; -1 if it is dropped.
   __aicore__ inline void note_chosen() {
     const Words lasts = found_ids_;
     if (drops()) {
@@ -273,7 +273,7 @@ class GatherSort {
       on_.write(on_.word(tables_.chosen + begin), blocks_, count);
     }
   }
-  // Sets all bits of the ids behind the last entry that their expert keeps.
+  // Sets all bits of the ids after the last entry that their expert keeps.
   __aicore__ inline void drop(const Words& lasts, int32_t begin, int32_t count) {
     const Words behind = found_;
     AscendC::CreateVecIndex(numbers_, begin, count);
@@ -306,7 +306,7 @@ class GatherSort {
     }
     return Code::OK;
   }
-  // Those of this core's share of the tokens.
+  // Reads the ids of this core's share of the tokens.
   __aicore__ inline int32_t read_own_ids(int32_t begin, int32_t last) {
     const int32_t count = least(kAtOnce, last - begin);
     drain_pipes();
@@ -315,7 +315,7 @@ class GatherSort {
     return count;
   }
 
-  static constexpr int32_t kNothing = -2;  // neither an expert nor an absent one
+  static constexpr int32_t kNothing = -2;  // neither an expert nor the id of a masked entry
 
   PrologueUnit& on_;
   const int32_t number_;
@@ -327,7 +327,7 @@ class GatherSort {
   int32_t shift_ = 0, num_groups_ = 1;  // of this route
   int32_t group_ = 0, begin_ = 0, end_ = 0, block_ = 0, first_ = 0, num_lists_ = 0;  // of a part
   int32_t num_found_ = 0, num_splits_ = 0;
-  Words totals_, starts_, next_;  // by expert: entries of all groups; where they begin, and those of this group
+  Words totals_, starts_, next_;  // by expert: entries of all groups, their starts, and the starts of this group
   Words own_, lasts_, dropped_;  // by expert of this part
   Words ids_[kAhead], numbers_, blocks_, mask_, found_ids_, found_, staged_;
 };

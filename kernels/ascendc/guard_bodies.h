@@ -1,13 +1,14 @@
-// How many values of a row are NaN or out of a range, and rows with others in their place.
+// Bodies that count the values of a row that are NaN or out of a range, and that replace such values.
 //
-// Nearly all rows have none: vectors count while rows pass by, and the scalar unit works on those rows that have some.
+// Nearly every row has none: vector instructions count while rows pass through, and the scalar unit works only on rows
+// with such values.
 #pragma once
 
 #include "reduce_bodies.h"
 
 namespace hpmoe {
 
-// Parts of UB, in words: a whole row, what is found in it, and how many values of each row of a task.
+// Parts of UB, in words: a whole row, the findings in it, and the counts of each row of a task.
 constexpr int32_t kMostGuarded = 16 * 1024, kMostGuardedRows = 2048;
 constexpr int32_t kFoundAt = kMostGuarded, kCountsAt = kNumFloats * kPieceFloats - kMostGuardedRows;
 static_assert(kFoundAt + 1 + kMostGuarded / 32 <= kCountsAt, "what is found lies before the counts");
@@ -19,8 +20,8 @@ struct Range {
 // NaN is in no range.
 __aicore__ inline bool is_outside(const Range& range, float value) { return !(value >= range.low && value <= range.high); }
 
-// Counts the values of rows that are outside; the counts are a column of `out`, or stay in UB while the rows pass to `out`,
-// unless they are there already.
+// Counts the values outside of the range in rows. The counts are a column of `out`, or stay in UB while the rows are
+// copied to `out`, unless they are there already.
 struct CountOutside {
   static constexpr int32_t kAtOnce = kPieceFloats / 2;
 
@@ -45,7 +46,7 @@ struct CountOutside {
     const Floats x = part(0), inside = part(1), sums = part(6), folded = part(7);
     choose(unit.mask(), AscendC::CMPMODE::GE, x, part(2), inside, part(4), part(5), piece.count());
     choose(unit.mask(), AscendC::CMPMODE::LE, x, part(3), inside, inside, part(5), piece.count());
-    for (int32_t r = 0; r < piece.num_rows; ++r)  // without what fills a row up
+    for (int32_t r = 0; r < piece.num_rows; ++r)  // without padding
       AscendC::Add(sums[r * piece.pitch], sums[r * piece.pitch], inside[r * piece.pitch], piece.num_cols);
     AscendC::PipeBarrier<PIPE_V>();
     if (passes) unit.write(out, piece, x, piece.count());
@@ -76,13 +77,13 @@ __aicore__ inline void count_outside(VectorUnit& unit, const Frame& frame) {
   run_pieces(unit, Pieces(frame.unit.rows, body.tested.cols, CountOutside::kAtOnce), body);
 }
 
-// A whole row in UB, where other values come in the place of those that are found.
+// A whole row in UB, in which values are replaced.
 struct RowFiller {
   VectorUnit& unit;
   Rows2d out, values, found;
   Fill fill;
 
-  // What is found is given, or is what is outside of a range and written.
+  // Replaces values that another operand marks; fill_outside() finds them itself and writes the marks.
   __aicore__ inline void fill_given(int32_t row) {
     load(row);
     unit.copy_in(words().ReinterpretCast<uint8_t>(), found.address + row * found.row_bytes, 1, found.cols * 4, 0, 0);
@@ -155,7 +156,7 @@ struct RowFiller {
     unit.release_to_vectors();
     for (int32_t col = 0; col < values.cols; col += kAtOnce)
       unit.write(out, piece_at(row, col), row_of()[col], piece_at(row, col).pitch);
-    drain_pipes();  // the next row comes in here
+    drain_pipes();  // the next row is loaded into this memory
   }
 };
 
@@ -165,7 +166,7 @@ __aicore__ inline bool can_guard(const Frame& frame) {
          frame.unit.rows <= kMostGuardedRows;
 }
 
-// Rows of operand `tested` pass to the first one, and what is found in them to the second.
+// Copies the rows of operand `tested` to operand 0 and writes the findings to operand 1.
 __aicore__ inline void count_and_fill_operand(VectorUnit& unit, const Frame& frame, int32_t tested) {
   if (!can_guard(frame)) return unit.refuse();
   const Range range{frame.op.operands[3].value, frame.op.operands[4].value};
@@ -174,7 +175,7 @@ __aicore__ inline void count_and_fill_operand(VectorUnit& unit, const Frame& fra
   count.init();
   clear_rows(unit, found.address, found.row_bytes, frame.unit.rows, found.cols * 4);
   run_pieces(unit, Pieces(frame.unit.rows, values.cols, CountOutside::kAtOnce), count);
-  drain_pipes();  // a row is written once more where something is found
+  drain_pipes();  // a row with findings is written a second time
   RowFiller filler{unit, out, values, found, params::Filled::of(frame.op).fill};
   for (int32_t row = 0; row < frame.unit.rows; ++row)
     if (unit.words().GetValue(kCountsAt + row) > 0) filler.fill_outside(row, range);
@@ -182,7 +183,7 @@ __aicore__ inline void count_and_fill_operand(VectorUnit& unit, const Frame& fra
 
 __aicore__ inline void count_and_fill(VectorUnit& unit, const Frame& frame) { count_and_fill_operand(unit, frame, 2); }
 
-// The sums of tokens' entries are looked at again where they were written.
+// Sums tokens' entries, then checks the sums that were written.
 __aicore__ inline void reduce_and_fill(VectorUnit& unit, const Frame& frame) {
   if (!can_guard(frame)) return unit.refuse();
   reduce_entries(unit, frame, 2, 5);
@@ -190,7 +191,7 @@ __aicore__ inline void reduce_and_fill(VectorUnit& unit, const Frame& frame) {
   count_and_fill_operand(unit, frame, 0);
 }
 
-// Rows that pass, whatever dtype they are stored in.
+// Copies rows of any float dtype.
 struct PassFloats {
   VectorUnit& unit;
   Rows2d out, in;

@@ -1,5 +1,5 @@
-// Of an expert that is over its capacity, which entries are the heaviest: the key of the lightest one that is kept, and, of
-// those with its key, the last one that is. The experts are shared out among the cores; the list of all entries is sorted.
+// Finds the heaviest entries of an expert that is over its capacity: the key of the lightest kept entry, and the last
+// kept entry with this key. Experts are divided among the cores; the list of all entries is sorted by expert.
 #pragma once
 
 #include "entry_sort.h"
@@ -48,7 +48,7 @@ class Heaviest {
     on_.write(on_.word(tables_.last + e), found_[kBlockBytes / 4], 1);
   }
 
-  // Digit by digit from the highest one: how many of those with the digits so far have which next one.
+  // Selects digit by digit, from the highest: counts the next digit of the keys that begin with the digits found so far.
   __aicore__ inline Limit find(int32_t start, int32_t count) {
     uint32_t key = 0, mask = 0;
     int32_t wanted = capacity_;
@@ -75,7 +75,7 @@ class Heaviest {
     return -1;
   }
 
-  // The key of the i-th of the expert's entries; these come in many at a time, one after the other.
+  // Returns the key of the expert's i-th entry; entries are read in batches, in order.
   __aicore__ inline uint32_t key_at(int32_t start, int32_t count, int32_t i) {
     if (i % kAtOnce == 0) {
       drain_pipes();

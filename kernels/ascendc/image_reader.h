@@ -1,4 +1,4 @@
-// The packed image in global memory: the device's view of what core/image.h is on the CPU.
+// The packed image in global memory: the device's version of core/image.h.
 #pragma once
 
 #include "device.h"
@@ -17,17 +17,17 @@ class ImageReader {
   __aicore__ inline int32_t queue_start(int32_t queue) const { return word(header_.queues_offset, queue); }
   __aicore__ inline TaskTemplate task_template(int32_t i) const { return read<TaskTemplate>(header_.templates_offset, i); }
   __aicore__ inline Op op(int32_t i) const { return read<Op>(header_.ops_offset, i); }
-  // Before it is read: as much as may be asked for at once.
+  // Preloads the start of an op, as many lines as may be requested at once.
   __aicore__ inline void preload_op(int32_t i) const {
     for (uint64_t line = 0; line < 4; ++line) preload(image_ + header_.ops_offset + i * sizeof(Op) + line * kLineBytes);
   }
   __aicore__ inline void preload_buffer(int32_t i) const { preload(image_ + header_.buffers_offset + i * sizeof(Buffer)); }
-  // The words behind those in the line of a place; behind the last one are the queues.
+  // Preloads the line after that of a place's word; the words after the last one are the queues.
   __aicore__ inline void preload_tasks_after(int32_t place) const {
     const uint64_t next = image_ + header_.tasks_offset + place * sizeof(TaskWord) + kLineBytes;
     if (place % (kLineBytes / sizeof(TaskWord)) == 0) preload(next);
   }
-  // Only the operands that it has.
+  // Reads an op with only the operands that it has.
   __aicore__ inline void read_op(Op* op, int32_t i) const {
     constexpr uint32_t num_words = offsetof(Op, operands) / sizeof(uint64_t),
                        of_operand = sizeof(Operand) / sizeof(uint64_t);
@@ -48,19 +48,19 @@ class ImageReader {
   __aicore__ inline int32_t peer(int32_t rank, int32_t position, bool back) const {
     return word(header_.peer_order_offset, (back * header_.ep_size + rank) * header_.ep_size + position);
   }
-  // The one asked for last is at hand.
+  // Returns a route; the last one is cached.
   __aicore__ inline const RouteWords& route(int32_t i) const {
     if (i != last_route_) route_ = read_row<RouteWords>(image_ + header_.routes_offset + i * sizeof(Route));
     last_route_ = i;
     return route_;
   }
-  // The route whose rows the stops of a route pass on, or -1.
+  // Returns the route whose rows the relays of route i forward, or -1.
   __aicore__ inline int32_t passed_on(int32_t i) const {
     for (int32_t other = 0; other < header_.num_routes; ++other)
       if (route(other).over == i) return other;
     return -1;
   }
-  // The rank that a row of `source` for experts on `dest` comes to.
+  // Returns the rank that receives a row of `source` for experts on `dest`.
   __aicore__ inline int32_t stop(const RouteWords& route, int32_t source, int32_t dest) const {
     return route.of < 0 ? dest : word(header_.stops_offset, route.first_stop + source * header_.ep_size + dest);
   }
@@ -68,11 +68,11 @@ class ImageReader {
   __aicore__ inline TaskWord task_word(int32_t place) const {
     return static_cast<TaskWord>(word(header_.tasks_offset, place));
   }
-  // One past the last event of a run.
+  // Returns the end of a run of events.
   __aicore__ inline int32_t end_of_run(int32_t run) const {
     return run + 1 < header_.num_event_runs ? event_run(run + 1).first : header_.num_events;
   }
-  // The tables of route i lie behind those of the routes before it.
+  // Returns the tables of route i, which follow those of the routes before it.
   __aicore__ inline RouteTables tables(int32_t i, int32_t num_aiv) const {
     RouteTables t{};
     for (int32_t r = 0; r <= i; ++r) {

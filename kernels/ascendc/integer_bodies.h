@@ -1,4 +1,4 @@
-// Elementwise tiles, sums and maxima of integers, and floats' remainders, by the scalar unit.
+// Elementwise bodies, sums and maxima of integers, and remainders of floats, on the scalar unit.
 #pragma once
 
 #include "entry_pieces.h"
@@ -15,7 +15,7 @@ __aicore__ inline bool has_integers(const Frame& frame) {
 }
 __aicore__ inline bool is_by_scalars(MapCode code) { return code == MapCode::FLOOR_DIV || code == MapCode::REMAINDER; }
 
-// out = code(a, b, c) of integers, or of floats where vectors have no such function.
+// Computes out = code(a, b, c) for integers, or for floats if the vector unit has no such function.
 struct ScalarMap {
   Map map;
   bool of_integers;
@@ -95,7 +95,7 @@ using Integers = AscendC::LocalTensor<int64_t>;
 
 __aicore__ inline Integers sums_of(VectorUnit& unit) { return unit.floats(kMaxInputs).ReinterpretCast<int64_t>(); }
 
-// The sum, which wraps around, or the greater one; the number itself where it is the first.
+// Adds a value to a sum, which wraps around, or takes the maximum; the first value replaces the sum.
 __aicore__ inline void take(const Integers& sums, int32_t i, int64_t value, bool is_max, bool is_first) {
   const int64_t so_far = is_first ? value : sums.GetValue(i);
   const bool is_other = is_first || (is_max && so_far > value);
@@ -103,7 +103,7 @@ __aicore__ inline void take(const Integers& sums, int32_t i, int64_t value, bool
   sums.SetValue(i, is_other ? so_far : is_max ? value : wrapped(sum));
 }
 
-// out[r] = the sum of a[r], or its greatest
+// Computes out[r] = the sum of row a[r], or its maximum.
 struct FoldIntegers : OfOneOperand {
   bool is_max;
 
@@ -120,7 +120,7 @@ struct FoldIntegers : OfOneOperand {
   }
 };
 
-// out = the sum of rows, from the first on
+// Computes out = the sum of rows, in order.
 struct SumIntegers : OfOneOperand {
   int32_t num_rows;
 
@@ -138,7 +138,7 @@ struct SumIntegers : OfOneOperand {
   }
 };
 
-// out[t] = the sum of in[t * K + k] over k, or the greatest
+// Computes out[t] = the sum of in[t * K + k] over k, or the maximum.
 struct ReduceIntegers : OfOneOperand {
   int32_t top_k;
   bool is_max;

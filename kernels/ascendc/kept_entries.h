@@ -1,5 +1,5 @@
-// How many entries of tiles of tokens are kept, counted by vector instructions: which ones are not, a table says. What is
-// looked at next is on its way meanwhile.
+// Counts the kept entries of tiles of tokens with vector instructions, from the table that marks dropped entries. The
+// next entries are loaded meanwhile.
 #pragma once
 
 #include "prologue_unit.h"
@@ -17,7 +17,7 @@ class KeptEntries {
     mask_ = ub.take(kAtOnce / 32);
   }
 
-  // Of the tiles from `first` on to one before `last`, each of as many tokens as a route returns at once.
+  // Prepares the tiles `first` to `last` - 1 of a route; a tile has as many tokens as the route returns at once.
   __aicore__ inline void init(int32_t number, int32_t first, int32_t last) {
     const RouteWords route = on_.rank.image.route(number);
     of_tile_ = route.return_tokens * route.top_k;
@@ -29,7 +29,7 @@ class KeptEntries {
     drain_pipes();
     for (int32_t i = 0; i < kAhead; ++i) read(part_ + i);
   }
-  // Of the next tile.
+  // Returns the count of the next tile.
   __aicore__ inline int32_t next() {
     int32_t kept = 0;
     for (int32_t i = 0; i < parts_of_tile_; ++i, ++part_) {

@@ -5,7 +5,7 @@
 #include "worker.h"
 
 #ifndef HPMOE_KERNEL_ATTRIBUTES
-#define HPMOE_KERNEL_ATTRIBUTES  // the device build asks for all cores at once here, an AIC and two AIV a block
+#define HPMOE_KERNEL_ATTRIBUTES  // the device build requests all cores at once here, one AIC and two AIV a block
 #endif
 #ifndef HPMOE_KERNEL_TYPE
 #define HPMOE_KERNEL_TYPE  // or here
@@ -13,11 +13,11 @@
 
 namespace hpmoe {
 
-// What overflows is infinite, and no number stays none, in half precision too: the register's default makes the largest
-// number and 0 of them, and a kernel before this one may have left that.
+// Lets overflow become infinite and NaN stay NaN, in half precision too. The register's default saturates to the largest
+// number and 0, and an earlier kernel may have left it so.
 __aicore__ inline void keep_inf_and_nan() { AscendC::SetSaturationFlag<AscendC::SaturationMode::FLOAT>(false); }
 
-// Asks for the code that follows, as much as the instruction cache of a core takes in one request, in blocks of 2 KB.
+// Preloads the code that follows, as many blocks of 2 KB as one request may have.
 __aicore__ inline void preload_code() {
   if ASCEND_IS_AIC {
     AscendC::ICachePreLoad(15);

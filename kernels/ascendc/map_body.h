@@ -1,11 +1,11 @@
-// Elementwise tiles. A copy between dtypes is the cast.
+// Elementwise bodies. A copy between dtypes is a cast.
 #pragma once
 
 #include "map_functions.h"
 
 namespace hpmoe {
 
-// a = code(a); x, y, z and w are free to use.
+// Computes a = code(a); overwrites x, y, z and w.
 __aicore__ inline void map_one(VectorUnit& unit, MapCode code, const Floats& a, const Floats& x, const Floats& y,
                                const Floats& z, const Floats& w, int32_t count) {
   switch (code) {
@@ -55,7 +55,7 @@ __aicore__ inline void map_one(VectorUnit& unit, MapCode code, const Floats& a, 
   }
 }
 
-// a = code(a, b); x, y and z are free to use.
+// Computes a = code(a, b); overwrites x, y and z.
 __aicore__ inline void map_two(VectorUnit& unit, MapCode code, const Floats& a, const Floats& b, const Floats& x,
                                const Floats& y, const Floats& z, int32_t count) {
   switch (code) {
@@ -97,8 +97,8 @@ struct Map {
   __aicore__ inline void widen(const Bytes& in, const Piece& piece) {
     for (int32_t i = 0; i < num_inputs; ++i) spread(in, piece, i, unit.floats(i), unit.floats(2 + i));
   }
-  // An input for every element of a piece: a number everywhere, a column spread over its rows, a row over all of them, or as
-  // it is. `narrow` holds the column or the row.
+  // Expands an input to every element of a piece: a number, a column over its rows, a row over all rows, or the piece
+  // itself. `narrow` holds the column or the row.
   __aicore__ inline void spread(const Bytes& in, const Piece& piece, int32_t i, const Floats& to, const Floats& narrow) {
     if (is_number[i]) return AscendC::Duplicate(to, number[i], piece.count());
     const int32_t dtype = inputs[i].dtype;
@@ -114,7 +114,7 @@ struct Map {
     }
     AscendC::PipeBarrier<PIPE_V>();
   }
-  // Whether one row serves all.
+  // Returns true if one row serves all rows.
   __aicore__ inline bool is_row(int32_t i) const { return inputs[i].row_bytes == 0; }
   __aicore__ inline static Piece first_row_of(const Piece& piece) { return {0, piece.col, 1, piece.num_cols, piece.pitch}; }
   __aicore__ inline void compute(const Piece& piece) {

@@ -1,13 +1,13 @@
-// Functions of elements that the vector unit has no instruction for, made of those it has. Each takes and leaves its numbers
-// in `a`, a whole number of repeats of 64 of which there is room for; x, y, z and w are free to use.
+// Elementwise functions without a vector instruction of their own. Each computes in place in `a`, whose length is padded
+// to a multiple of 64, and overwrites x, y, z and w.
 #pragma once
 
 #include "swiglu_bodies.h"
 
 namespace hpmoe {
 
-// out = a mode b ? yes : no, a piece at a time: `mask` gets a bit for each of its elements. Select takes the 8 KB of UB that
-// no kernel uses beside that.
+// Computes out = a mode b ? yes : no, a piece at a time; `mask` gets a bit for each element. Select also uses the 8 KB of
+// UB that no kernel may use.
 __aicore__ inline void choose(const Bytes& mask, AscendC::CMPMODE mode, const Floats& a, const Floats& b, const Floats& out,
                               const Floats& yes, const Floats& no, int32_t count) {
   for (int32_t i = 0; i < count; i += kPieceFloats) {
@@ -20,7 +20,7 @@ __aicore__ inline void choose(const Bytes& mask, AscendC::CMPMODE mode, const Fl
   AscendC::PipeBarrier<PIPE_V>();
 }
 
-// a = 1 where it compares so with b, else 0
+// Sets a = 1 if the comparison with b holds, else 0.
 __aicore__ inline void compare(const Bytes& mask, AscendC::CMPMODE mode, const Floats& a, const Floats& b, const Floats& x,
                                const Floats& y, int32_t count) {
   AscendC::Duplicate(x, 1.0f, count);
@@ -28,7 +28,7 @@ __aicore__ inline void compare(const Bytes& mask, AscendC::CMPMODE mode, const F
   choose(mask, mode, a, b, a, x, y, count);
 }
 
-// a = b where it is not 0, else c
+// Sets a = b if a is not 0, else c.
 __aicore__ inline void select(const Bytes& mask, const Floats& a, const Floats& b, const Floats& c, const Floats& x,
                               int32_t count) {
   AscendC::Duplicate(x, 0.0f, count);
@@ -62,8 +62,8 @@ __aicore__ inline void multiply(const Floats& to, const Floats& a, const Floats&
   AscendC::PipeBarrier<PIPE_V>();
 }
 
-// max(a, 0) + log(1 + e) with e = exp(-|a|). The logarithm of u = 1 + e is that of what u holds of e, so it is multiplied by
-// e / (u - 1); where u is 1, e is all there is.
+// Computes max(a, 0) + log(1 + e) with e = exp(-|a|). log(u) of u = 1 + e misses the part of e that u lost to rounding,
+// so it is multiplied by e / (u - 1); if u is 1, the result is e.
 __aicore__ inline void softplus(const Bytes& mask, const Floats& a, const Floats& x, const Floats& y, const Floats& z,
                                 const Floats& w, int32_t count) {
   AscendC::Abs(x, a, count);
@@ -84,7 +84,7 @@ __aicore__ inline void softplus(const Bytes& mask, const Floats& a, const Floats
   AscendC::Add(a, a, y, count);
 }
 
-// to = c[0] z^n + ... + c[n], for `size` coefficients
+// Sets to = c[0] z^n + ... + c[n] for `size` coefficients.
 __aicore__ inline void polynomial(const Floats& to, const Floats& z, const float* coefficients, int32_t size,
                                   int32_t count) {
   AscendC::Duplicate(to, coefficients[0], count);
@@ -95,8 +95,8 @@ __aicore__ inline void polynomial(const Floats& to, const Floats& z, const float
   }
 }
 
-// a times a polynomial in t = 2 (a / 3.92)^2 - 1, fitted at Chebyshev's points to erf(a) / a for |a| <= 3.92, from where on
-// erf is 1 in float32. Within 4e-7.
+// Computes erf as a times a polynomial in t = 2 (a / 3.92)^2 - 1, fitted at Chebyshev points to erf(a) / a for |a| <=
+// 3.92; beyond that erf is 1 in float32. Error: 4e-7.
 __aicore__ inline void erf(const Floats& a, const Floats& x, const Floats& y, int32_t count) {
   const float c[] = {0.00212785818f, -0.00456754768f, 0.00182033042f, -0.0028870787f, 0.014343502f,
                      -0.0236534242f, 0.029609212f,    -0.0419346704f, 0.0584258272f,  -0.0743366138f,
@@ -112,9 +112,9 @@ __aicore__ inline void erf(const Floats& a, const Floats& x, const Floats& y, in
   AscendC::Mul(a, a, y, count);
 }
 
-// sin(a), or with `shift` 0.5 cos(a). With a = (m + shift) pi + r and |r| <= pi / 2 it is (-1)^m sin(r), or -(-1)^m sin(r).
-// Pi is taken in three parts of which m times the first two is exact for |a| < 25000; sin(r) / r is a polynomial in r^2,
-// fitted at Chebyshev's points. Within 5e-7 there.
+// Computes sin(a), or cos(a) with `shift` 0.5. With a = (m + shift) pi + r and |r| <= pi / 2 the result is (-1)^m sin(r),
+// or -(-1)^m sin(r). Pi is split in three parts; m times the first two is exact for |a| < 25000. sin(r) / r is a
+// polynomial in r^2, fitted at Chebyshev points. Error for these a: 5e-7.
 __aicore__ inline void sine(const Floats& a, float shift, const Floats& x, const Floats& y, const Floats& z, int32_t count) {
   const float c[] = {-2.38892709e-08f, 2.75252745e-06f, -0.000198408613f, 0.00833333098f, -0.166666666f, 1.0f};
   scale(x, a, 0.318309886f, count);
@@ -142,8 +142,8 @@ __aicore__ inline void sine(const Floats& a, float shift, const Floats& x, const
   AscendC::Mul(a, y, z, count);
 }
 
-// exp(b log|a|), 1 where b is 0 or a is 1. It has the sign of a, which may be that of a zero, where b is odd, and is no
-// number where a is negative and b not whole. b is free to use afterwards.
+// Computes exp(b log|a|); 1 if b is 0 or a is 1. The result has the sign of a, also of -0, if b is odd, and is NaN if a
+// is negative and b is not an integer. Overwrites b.
 __aicore__ inline void power(const Bytes& mask, const Floats& a, const Floats& b, const Floats& x, const Floats& y,
                              const Floats& z, int32_t count) {
   AscendC::Abs(x, a, count);
@@ -163,7 +163,7 @@ __aicore__ inline void power(const Bytes& mask, const Floats& a, const Floats& b
   AscendC::Add(z, z, b, count);
   AscendC::PipeBarrier<PIPE_V>();
   offset(z, z, -1.0f, count);
-  AscendC::Abs(z, z, count);  // 0 where b is odd, else 2^-24 at least
+  AscendC::Abs(z, z, count);  // 0 if b is odd, else at least 2^-24
   AscendC::Sub(y, y, b, count);
   AscendC::PipeBarrier<PIPE_V>();
   scale(z, z, -33554432.0f, count);
@@ -176,7 +176,7 @@ __aicore__ inline void power(const Bytes& mask, const Floats& a, const Floats& b
   AscendC::Mins(b, b, 1.0f, count);
   AscendC::PipeBarrier<PIPE_V>();
   multiply(b, b, y, count);
-  AscendC::Sqrt(b, b, count);  // 0 where b was whole or a is 0, else no number
+  AscendC::Sqrt(b, b, count);  // 0 if b was an integer or a is 0, else NaN
   AscendC::PipeBarrier<PIPE_V>();
   AscendC::Add(z, z, b, count);
   AscendC::PipeBarrier<PIPE_V>();

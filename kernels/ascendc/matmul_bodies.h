@@ -1,4 +1,4 @@
-// Matrix tiles: grouped matmul over row slots, and the weights' gradients.
+// Matrix bodies: grouped matmul over row slots, and weight gradients.
 #pragma once
 
 #include "cube_unit.h"
@@ -8,8 +8,8 @@ namespace hpmoe {
 
 constexpr int32_t kInt8RowScaleBytes = 4;
 
-// Whether the matrix core has a way for a product's dtypes: floats alike on both sides, into the same or float32, which is
-// what a main gradient is.
+// Returns true if the matrix core supports a product's dtypes: equal float dtypes of both operands, and a result of the
+// same dtype or float32, the dtype of main gradients.
 __aicore__ inline bool can_multiply(const Frame& frame) {
   const int32_t from = frame.buffer(1).dtype, to = frame.buffer(0).dtype, wide = static_cast<int32_t>(Dtype::FLOAT32);
   bool can = is_float(from) && (to == from || to == wide);
@@ -20,20 +20,21 @@ __aicore__ inline bool can_multiply(const Frame& frame) {
   return can;
 }
 
-// The first operand from the fourth on whose rows are of this mode, or -1.
+// Returns the first operand from the fourth on with this row mode, or -1.
 __aicore__ inline int32_t find_operand(const Op& op, Rows rows) {
   for (int32_t i = 3; i < op.num_operands; ++i)
     if (static_cast<Rows>(op.operands[i].rows) == rows) return i;
   return -1;
 }
 
-// The operand that has the matrix of the unit's expert.
+// Returns the operand with the matrix of the unit's expert.
 __aicore__ inline int32_t matrix_of(const Frame& frame) {
   const int32_t copies = find_operand(frame.op, Rows::REPLICA);
   return copies > 0 && frame.unit.expert >= frame.routing.num_own_experts() ? copies : 2;
 }
 
-// out[rows, cols] = x[rows, :] @ w[e][:, cols], or @ w[e][cols, :]^T; a copy's w is in an operand of its own
+// Computes out[rows, cols] = x[rows, :] @ w[e][:, cols], or @ w[e][cols, :]^T. The weights of expert replicas are a
+// separate operand.
 __aicore__ inline Product product_of_rows(const Frame& frame) {
   const bool is_transposed = params::Matmul::of(frame.op).is_transposed;
   const int32_t of = matrix_of(frame);
@@ -61,14 +62,14 @@ __aicore__ inline Product gmm(const Frame& frame) {
   return can_multiply(frame) ? product_of_rows(frame) : refused_product();
 }
 
-// Whether the matrix core has a way for a product of int8.
+// Returns true if the matrix core supports a product of int8.
 __aicore__ inline bool can_multiply_int8(const Frame& frame) {
   const int32_t bytes = static_cast<int32_t>(Dtype::UINT8), sums = static_cast<int32_t>(Dtype::INT32);
   return frame.buffer(1).dtype == bytes && frame.buffer(2).dtype == bytes && frame.buffer(0).dtype == sums;
 }
 
-// sums[rows, cols] = q[rows, :] @ w[e][:, cols], or @ w[e][cols, :]^T, of the elements of quantised rows, without their
-// scales
+// Computes sums[rows, cols] = q[rows, :] @ w[e][:, cols], or @ w[e][cols, :]^T, of quantised elements without their
+// scales.
 __aicore__ inline Product gmm_int8(const Frame& frame) {
   if (!can_multiply_int8(frame)) return refused_product();
   Product product = product_of_rows(frame);
@@ -86,7 +87,7 @@ __aicore__ inline bool can_multiply_fp8(const Frame& frame) {
          (format.block == 0 || has_blocks);
 }
 
-// The same of fp8: sums of elements, or of mxfp8 of elements times the scales of their blocks.
+// Like gmm_int8() for fp8; elements of mxfp8 are multiplied by the scales of their blocks.
 __aicore__ inline Product gmm_fp8(const Frame& frame) {
   if (!can_multiply_fp8(frame)) return refused_product();
   const RowFormat format = fp8_format_of(frame.op);
@@ -101,7 +102,7 @@ __aicore__ inline Product gmm_fp8(const Frame& frame) {
   return product;
 }
 
-// Rows k0 .. of what the copies of a task's expert have given back.
+// Returns the gradients that replicas of a task's expert have returned, from row k0 on.
 __aicore__ inline Added find_returned(const Frame& frame, int32_t operand, int32_t k0) {
   if (operand < 0) return {};
   const Buffer b = frame.buffer(operand);
@@ -118,8 +119,8 @@ __aicore__ inline Added find_returned(const Frame& frame, int32_t operand, int32
   return added;
 }
 
-// out[e][k0:k1, cols] = x[rows, k0:k1]^T @ dy[rows, cols], added to out where that is a main gradient, and to what the
-// expert's copies have given back
+// Computes out[e][k0:k1, cols] = x[rows, k0:k1]^T @ dy[rows, cols], plus out if it is a main gradient, plus the gradients
+// that the expert's replicas returned.
 __aicore__ inline Product wgrad(const Frame& frame) {
   if (!can_multiply(frame)) return refused_product();
   const Buffer out = frame.buffer(0), x = frame.buffer(1), dy = frame.buffer(2);

@@ -1,5 +1,5 @@
-// Where the rows of a rank's experts lie, once all ranks have told how many entries they send: each core finds it for the
-// ranks that are its share, and for its own rank. Ranks and experts are added up by vector instructions.
+// Finds where the rows of a rank's experts are, after all ranks have sent their counts. Each core does this for its share
+// of the ranks and for its own rank. Vector instructions add over ranks and experts.
 #pragma once
 
 #include "routing_tables.h"
@@ -20,8 +20,8 @@ class Placement {
     for (Words* table : by_expert) *table = ub.take(kMostExperts);
   }
 
-  // Of a route's rows on rank `dest`. Those from ranks before each are written to this rank's table where it is the first
-  // core that does so.
+  // Finds a route's rows on rank `dest`. If `writes`, writes the rows from ranks before each rank to this rank's table;
+  // only the first such core does.
   __aicore__ inline void find(int32_t number, int32_t dest, bool writes) {
     route_ = on_.rank.image.route(number);
     tables_ = on_.rank.image.tables(number, on_.rank.num_aiv);
@@ -41,7 +41,7 @@ class Placement {
     on_.unit.wait_for_results();
   }
 
-  // What all ranks ask of rank `dest`, and what of its rows this rank's come behind.
+  // Writes what all ranks send to rank `dest`, and the offsets of this rank's rows there.
   __aicore__ inline void write() {
     const int32_t experts = route_.num_local_experts;
     on_.publish();
@@ -57,14 +57,14 @@ class Placement {
   __aicore__ inline int32_t first_slot(int32_t e) const { return slots_.GetValue(e); }
   __aicore__ inline int32_t num_slots() const { return first_slot(route_.num_local_experts); }
   __aicore__ inline int32_t num_experts() const { return route_.num_local_experts; }
-  // Rows of zeros of an expert.
+  // Padding rows of an expert.
   __aicore__ inline int32_t padding(int32_t e) const { return rows(e) - last_.GetValue(e); }
 
-  // Rows of an expert that are from ranks before the rank.
+  // Rows of an expert from ranks before `dest`.
   __aicore__ inline int32_t own_start(int32_t e) const { return own_.GetValue(e); }
 
  private:
-  // sums[s] = rows of each expert from ranks before first + s
+  // Sets sums[s] = rows of each expert from ranks before first + s.
   __aicore__ inline void add_up(int32_t first, int32_t ranks) {
     const int32_t experts = route_.num_local_experts;
     const uint64_t from = on_.word(tables_.sent + first * tables_.width + dest_ * experts);
@@ -95,7 +95,7 @@ class Placement {
     drain_pipes();
   }
 
-  // Rows and slots of each expert, and those of the experts before it. Low and high are free by then.
+  // Finds rows and slots of each expert, and of the experts before it. Overwrites low and high.
   __aicore__ inline void find_rows() {
     const int32_t experts = route_.num_local_experts;
     RunningSums sums(low_, experts);
@@ -117,7 +117,7 @@ class Placement {
     AscendC::Adds(to, sums, 0, route_.num_local_experts + 1);
     AscendC::PipeBarrier<PIPE_V>();
   }
-  // Rounded up, by rounding what is half a step below: exact up to kMostRows, which is one step of whatever is more.
+  // Rounds up: subtracts half a step, then rounds. Exact up to kMostRows; more rows than that count as one step.
   static constexpr int32_t kMostRows = 1 << 22;
   __aicore__ inline void divide(const Words& rows, int32_t step) {
     const int32_t by = least(step, kMostRows);

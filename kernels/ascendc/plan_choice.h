@@ -1,6 +1,6 @@
-// Which plan a launch takes, where an image holds several: the first that is for as many rows as the fullest rank receives,
-// or else the last. Every AIV core finds it from what all ranks have told, and each rank from the same numbers; AIC cores
-// read it where the first AIV core has left it.
+// Selects the plan of a launch if an image holds several: the first plan for at least the rows that the fullest rank
+// receives, or else the last. Every AIV core computes it from the counts of all ranks, and every rank from the same
+// numbers. AIC cores read the number that the first AIV core writes.
 #pragma once
 
 #include "plans.h"
@@ -8,7 +8,7 @@
 
 namespace hpmoe {
 
-// From here on all is the plan's that follows the one there is.
+// Switches the view to the plan after the current one.
 __aicore__ inline void take_next_plan(RankView& rank) {
   const PlanPlace place = PlanPlace{rank.plan, 0, 0}.behind(rank.image.header());
   rank.plan = place.number;
@@ -19,7 +19,7 @@ __aicore__ inline void take_next_plan(RankView& rank) {
 
 __aicore__ inline bool has_plans_behind(const RankView& rank) { return rank.image.header().num_behind > 0; }
 
-// Of a core that does not find it itself.
+// Switches to the selected plan on a core that does not compute it.
 __aicore__ inline Code take_chosen_plan(RankView& rank, const Counters& counters) {
   if (!has_plans_behind(rank)) return Code::OK;
   const Code code = code_of(counters.wait(counters.prologue(kChosen), rank.args.epoch));
@@ -39,8 +39,8 @@ class PlanChoice {
   }
 
  private:
-  // Rows of the fullest rank, without zeros that fill up those of an expert. What ranks tell are sums over the experts
-  // before each, and so is what these add up to.
+  // Returns the rows of the fullest rank, without padding rows. The counts of ranks are sums over the experts before
+  // each, so their differences are used.
   __aicore__ inline int32_t find_most_rows() {
     const RouteWords route = rank_.image.route(0);
     const RouteTables tables = rank_.image.tables(0, rank_.num_aiv);

@@ -1,4 +1,4 @@
-// What hosts of the kernel share: several plans in one image, and timeouts.
+// Splits an image of several plans into its plans, and converts timeouts; for the host and the emulator.
 #pragma once
 
 #include <vector>
@@ -22,12 +22,12 @@ inline std::vector<PlanImage> plans_of(const void* images) {
   return plans;
 }
 
-// Where one that followed all of them would lie: what they take together.
+// Returns the total of all plans: where a plan after the last one would begin.
 inline PlanPlace end_of(const std::vector<PlanImage>& plans) {
   return plans.back().place.behind(*plans.back().image.header);
 }
 
-// Of the plan that has the most.
+// Returns the largest number of events of a plan.
 inline int32_t most_events(const std::vector<PlanImage>& plans) {
   int32_t most = 0;
   for (const PlanImage& plan : plans) most = std::max(most, plan.image.header->num_events);

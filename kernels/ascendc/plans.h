@@ -1,13 +1,13 @@
-// Several plans of one program, of which a launch takes one: where what each has of its own lies behind that of those before
-// it. Buffers are the same memory for all of them, and so are counters, targets and routing tables: as all ranks take the
-// same plan, what an event's counter has reached is the sum of its thresholds, each of the plan that was taken then.
+// Several plans of one program in one image; a launch runs one of them. This file locates the parts of each plan. All
+// plans share the memory of buffers, counters, targets and routing tables. All ranks select the same plan, so the value
+// of an event's counter is the sum of its thresholds over launches, each of the plan of that launch.
 #pragma once
 
 #include "core/decode.h"
 
 namespace hpmoe {
 
-// Where an image begins, in bytes, and its part of the table of buffers and capacities.
+// Offsets of a plan: of its image, in bytes, and of its part of the table of buffers and capacities.
 struct PlanPlace {
   int32_t number, first_byte, first_word;
 

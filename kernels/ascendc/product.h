@@ -1,5 +1,5 @@
-// What a matrix core is asked for, c[m, n] = a[m, k] @ b[k, n], and the steps that it takes: tiles of 128 x 256 float32
-// sums, each in steps 512 bytes deep, 512 numbers of int8, 256 of half precision or 128 of float32.
+// A product of a matrix core, c[m, n] = a[m, k] @ b[k, n], and its steps: tiles of 128 x 256 float32 sums, each in steps
+// of 512 bytes of k (512 int8, 256 half-precision or 128 float32 numbers).
 #pragma once
 
 #include "core/row_format.h"
@@ -8,24 +8,25 @@
 namespace hpmoe {
 
 constexpr int32_t kTileM = 128, kTileN = 256, kDeepBytesL1 = 512;
-constexpr int32_t kMxPair = 2 * kMxBlock;  // as deep a matrix core multiplies mxfp8 at least
+constexpr int32_t kMxPair = 2 * kMxBlock;  // the least depth of an mxfp8 product
 
-// Matrices of c's shape that are added to it, by multiplying them from the left with a unit matrix: those whose bit is set
-// of several that begin `step` bytes apart, with rows ld elements apart. `unit`: where the unit matrices of tables.h are.
+// Matrices of c's shape that are added to c by a product with a unit matrix from the left. `which` has a bit for each of
+// several matrices that are `step` bytes apart, with rows ld elements apart. `unit`: address of the unit matrices of
+// tables.h.
 struct Added {
   uint64_t address, step, which, unit;
   int32_t ld;
 };
 
-// The scales of mxfp8 operands whose k is to the right, e8m0: rows of one for each 32 numbers, ld bytes apart; a is 0 where
-// there are none.
+// The e8m0 scales of mxfp8 operands whose k is to the right: rows of one scale for each 32 numbers, ld bytes apart. a is
+// 0 if there are no scales.
 struct BlockScales {
   uint64_t a = 0, b = 0;
   int32_t ld_a = 0, ld_b = 0;
 };
 
-// Rows are ld elements apart. A transposed operand is stored as columns: A as [k, m], B as [n, k]. c is written, or a
-// float32 c added to; without products (k = 0) it becomes zeros. m = 0: nothing to do.
+// Rows are ld elements apart. A transposed A is stored as [k, m], a transposed B as [n, k]. c is overwritten, or a
+// float32 c is added to; k = 0 writes zeros. m = 0: no product.
 struct Product {
   uint64_t a, b, c;
   int32_t ld_a, ld_b, ld_c, m, n, k;
@@ -34,7 +35,7 @@ struct Product {
   Added added;
   Element element = Element::INT8;  // of bytes
   BlockScales scales = {};
-  bool is_refused = false;  // a matrix core has no way for it
+  bool is_refused = false;  // the matrix core cannot compute it
 };
 
 __aicore__ inline Product refused_product() {
@@ -43,14 +44,14 @@ __aicore__ inline Product refused_product() {
   return product;
 }
 
-// What L1 holds at once: a part of the depth of one tile, or of one of the matrices that are added; `added` is its number,
-// or -1.
+// The contents of L1: a part of the depth of one tile, or of one of the added matrices. `added` is the number of that
+// matrix, or -1.
 struct Step {
   int32_t m0, n0, k0, m, n, k, added;
   bool is_first, is_last;  // of its tile
 };
 
-// The steps of a product, tile by tile.
+// Iterates over the steps of a product, tile by tile.
 class Steps {
  public:
   __aicore__ inline void init(const Product& p) {

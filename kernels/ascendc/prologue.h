@@ -1,8 +1,8 @@
-// What the AIV cores do before any task: sort the rank's entries by expert, tell the other ranks, place the rows, and
-// set the targets of all events. See tables.h for the letters.
+// The AIV cores' work before any task: sort the rank's entries by expert, send counts to the other ranks, place the rows,
+// and set the targets of all events. tables.h explains the letters.
 //
-// All of it is shared out, by experts or tokens, by ranks, and by events. Ranks meet once, when each has told all others
-// where its entries begin. The tables of even and odd launches lie apart: a rank that is ahead may fill those of the next
+// The work is divided by experts or tokens, by ranks, and by events. Ranks meet once, after each has sent where its
+// entries begin. Even and odd launches have separate tables, because a rank that is ahead may write those of the next
 // launch.
 #pragma once
 
@@ -20,7 +20,7 @@ class Prologue {
   __aicore__ inline Prologue(RankView& rank, const Counters& counters, VectorUnit& unit, int32_t core, Status& status)
       : rank_(rank), core_(core), status_(status), on_(rank, counters, unit, core, status) {}
 
-  // OK, or why not: status has the numbers.
+  // Returns OK or an error, with its numbers in the status.
   __aicore__ inline Code run() {
     const int32_t num_routes = rank_.image.header().num_routes, epoch = rank_.args.epoch,
                   all = wrapping_product(epoch, rank_.num_aiv);
@@ -49,7 +49,7 @@ class Prologue {
   }
 
  private:
-  // Unit matrices, where copies of experts give back what is added to weights' gradients.
+  // Writes unit matrices, with which replicas' weight gradients are added.
   __aicore__ inline void leave_units(int32_t num_routes) {
     bool has_any = false;
     for (int32_t r = 0; r < num_routes; ++r)
@@ -67,7 +67,7 @@ class Prologue {
     drain_pipes();
   }
 
-  // What the cores do between one meeting and the next.
+  // Steps of the cores between two barriers.
   enum class Step { COUNT, SORT_ALL, CHOOSE, COUNT_HEAVIEST, SORT, COUNT_BY_RANK, SORT_BY_RANK };
 
   __aicore__ inline Code sort_entries(int32_t num_routes) {
@@ -138,7 +138,7 @@ class Prologue {
       step == Step::COUNT_BY_RANK ? sort.count() : sort.sort();
     }
   }
-  // Whether a route to ranks asks for the single entries of a route.
+  // Returns true if a route to ranks needs the single entries of route r.
   __aicore__ inline bool is_asked(int32_t r) const {
     bool asked = false;
     for (int32_t other = 0; other < rank_.image.header().num_routes; ++other)
@@ -146,7 +146,7 @@ class Prologue {
     return asked;
   }
 
-  // Where this rank's entries begin, to every rank; the ranks are shared out among the cores.
+  // Writes where this rank's entries begin to every rank; ranks are divided among the cores.
   __aicore__ inline void tell_others(int32_t num_routes) {
     for (int32_t rank = core_; rank < rank_.image.header().ep_size; rank += rank_.num_aiv) {
       for (int32_t r = 0; r < num_routes; ++r) is_gathered(r) ? tell_starts(r, rank) : tell_sent(r, rank);
@@ -154,7 +154,7 @@ class Prologue {
       signal_to(rank);
     }
   }
-  // The second time that a rank hears of this one in a launch: from then on it may read its lists.
+  // Sends the second signal of a launch to every rank: the lists of this rank may be read.
   __aicore__ inline void say_all_is_listed() {
     for (int32_t other = core_; other < rank_.ep_size(); other += rank_.num_aiv) signal_to(other);
   }
@@ -168,7 +168,7 @@ class Prologue {
       code = on_.wait(kExchanged + source, target);
     return code;
   }
-  // The first rank whose counter is below a target: a copy looks at all of them at once.
+  // Returns the first rank whose counter is below a target; one copy reads all counters.
   __aicore__ inline int32_t first_below(int32_t target) {
     const uint64_t counters = on_.counters.address(on_.counters.prologue(kExchanged));
     const int32_t ep_size = rank_.ep_size(), far = on_.counters.address(1) - on_.counters.address(0);
@@ -186,7 +186,7 @@ class Prologue {
     const uint64_t mine = on_.word(tables.sent + rank_.args.rank * tables.width);
     on_.write(address_on(mine, rank), sort.starts(), rank_.image.route(r).num_experts + 1);
   }
-  // The first core has written the same of other routes here.
+  // Writes this rank's starts to a rank; the first core has written those of other routes here.
   __aicore__ inline void tell_sent(int32_t r, int32_t rank) {
     if (rank == rank_.args.rank) return;
     const RouteTables tables = rank_.image.tables(r, rank_.num_aiv);
@@ -198,8 +198,8 @@ class Prologue {
     on_.write(address_on(mine, rank), row, tables.width);
   }
 
-  // Where the rows of each rank's experts lie; the ranks are shared out among the cores. What has no room is found before
-  // any row moves, and by every rank, from the same numbers.
+  // Places the rows of each rank's experts; ranks are divided among the cores. Every rank finds an overflow before any
+  // row moves, from the same numbers.
   __aicore__ inline Code place_rows(int32_t r) {
     UbWords ub(on_);
     Placement placement(on_, ub);
@@ -220,7 +220,7 @@ class Prologue {
     return code;
   }
 
-  // The first rank of the first route that has no room, whichever core has come to one: all tell of the same.
+  // Reports the first rank of the first route with an overflow, whichever core found it, so that all report the same.
   __aicore__ inline Code find_overflow() {
     UbWords ub(on_);
     Placement placement(on_, ub);
@@ -239,8 +239,8 @@ class Prologue {
   Status& status_;
   PrologueUnit on_;
   int32_t num_met_ = 0;
-  bool is_kept_ = false;  // what is gathered, in UB
-  bool waits_for_lists_ = false;  // before other ranks are told
+  bool is_kept_ = false;  // gathered entries stay in UB
+  bool waits_for_lists_ = false;  // before it signals other ranks
 };
 
 }  // namespace hpmoe

@@ -1,5 +1,5 @@
-// What the parts of the prologue have in common: words of the routing tables on their way to UB and back, this core's share
-// of the tokens, and how the AIV of a rank meet.
+// Shared parts of the prologue: copies of routing-table words to and from UB, this core's share of the tokens, and
+// barriers of a rank's AIV.
 #pragma once
 
 #include "core/expert_copies.h"
@@ -11,12 +11,12 @@ namespace hpmoe {
 
 using Words = AscendC::LocalTensor<int32_t>;
 
-// Returns whether a route keeps the entries with the largest weights.
+// Returns true if a route keeps the entries with the largest weights.
 __aicore__ inline bool keeps_heaviest(const RouteWords& route) {
   return static_cast<DropPolicy>(route.drop_policy) == DropPolicy::PROBS;
 }
 
-// Counts in UB, as a function of what they count.
+// Counts in UB as a function object.
 struct CountsOf {
   const Words& words;
 
@@ -25,7 +25,7 @@ struct CountsOf {
 
 class PrologueUnit {
  public:
-  static constexpr int32_t kWords = kNumFloats * kPieceFloats;  // of UB, for the prologue to use
+  static constexpr int32_t kWords = kNumFloats * kPieceFloats;  // of UB, for the prologue
 
   const RankView& rank;
   const Counters& counters;
@@ -48,27 +48,28 @@ class PrologueUnit {
   __aicore__ inline static void clear(const Words& words, int32_t count) {
     for (int32_t i = 0; i < count; ++i) words.SetValue(i, 0);
   }
-  // Before words that the scalar unit has written leave UB, and others are written there.
+  // Call after the scalar unit has written words to UB and before they are copied out.
   __aicore__ inline void publish() {
     drain_pipes();
     unit.release_to_copies();
   }
 
   __aicore__ inline uint64_t buffer(int32_t i) const { return global_at<uint64_t>(rank.args.buffers).GetValue(i); }
-  // Entries of this rank that an expert of a route takes: the host's numbers lie behind the addresses of the buffers.
+  // Returns the entries of this rank that an expert of a route takes; the host stores them after the addresses of the
+  // buffers.
   __aicore__ inline int32_t capacity(int32_t route) const {
     return static_cast<int32_t>(buffer(rank.image.header().num_buffers + route));
   }
 
-  // This core's part of the entries of a route: those of whole tokens.
+  // Returns this core's range of the entries of a route: whole tokens.
   __aicore__ inline void share(const RouteWords& route, int32_t* first, int32_t* last) const {
     const int32_t all = rank.args.num_tokens, part = (all + rank.num_aiv - 1) / rank.num_aiv;
     *first = least(core * part, all) * route.top_k;
     *last = least((core + 1) * part, all) * route.top_k;
   }
 
-  // all: the sums of a table [V][width] over all cores; before: over those before this one. As many rows come at once as
-  // `room` words of `work` hold.
+  // Sets `all` to the sums of a table [V][width] over all cores, and `before` to those over the cores before this one.
+  // Reads as many rows at once as `room` words of `work` hold.
   __aicore__ inline void sum_shares(int32_t table, int32_t width, const Words& all, const Words& before, const Words& work,
                                     int32_t capacity) {
     const int32_t at_once = most(capacity / width, 1);
@@ -88,8 +89,8 @@ class PrologueUnit {
     }
   }
 
-  // Puts each value of `size` words at the end of its key's list in a table, where `next` says; a key of -1 has none. Copies
-  // begin at 32 bytes of UB, so each key's part of what is staged does.
+  // Appends each value of `size` words to its key's list in a table; `next` has the ends of the lists, and a key of -1 is
+  // skipped. Each key's staged values begin at a 32-byte block of UB, as copies require.
   __aicore__ inline void append(const Words& keys, const Words& values, int32_t size, int32_t count, int32_t num_keys,
                                 const Words& next, int32_t table, const Words& ends, const Words& staged) {
     drain_pipes();
@@ -119,7 +120,7 @@ class PrologueUnit {
       from += round_up(words, kBlockBytes / 4);
     }
   }
-  // What `append` needs of UB beside a chunk's own words: a block for each key may stay unfilled.
+  // Words of UB that `append` needs besides a chunk's own words: each key may leave a block partly filled.
   __aicore__ inline static int32_t slack(int32_t num_keys) { return num_keys * (kBlockBytes / 4 - 1); }
 
   __aicore__ inline void signal(int32_t counter) {
@@ -135,7 +136,7 @@ class PrologueUnit {
   }
 };
 
-// Hands out the words of UB that a part of the prologue asks for, one after the other.
+// Allocates words of UB for a part of the prologue.
 class UbWords {
  public:
   __aicore__ inline explicit UbWords(PrologueUnit& on) : on_(on) {}
@@ -144,7 +145,8 @@ class UbWords {
     next_ += count;
     return on_.words(first);
   }
-  // Numbers of each of `parts` lists of entries for which what is left has room beside `slack` words: those of whole tokens.
+  // Returns how many entries each of `parts` lists can hold in the remaining words besides `slack` words: entries of
+  // whole tokens.
   __aicore__ inline int32_t capacity(int32_t parts, int32_t slack) const {
     return (PrologueUnit::kWords - next_ - slack) / (parts * kLane) * kLane;
   }

@@ -1,4 +1,4 @@
-// Rows as elements of one byte with a scale each, back as floats, and sums of products of int8 as numbers; see
+// Bodies of quantised rows: floats to elements of one byte with scales, back to floats, and scaling of int8 products; see
 // tile_ops/row_formats.py.
 #pragma once
 
@@ -6,20 +6,20 @@
 
 namespace hpmoe {
 
-constexpr int32_t kRowScaleBytes = 4, kQuantizedPart = kPieceFloats / 2;  // of a row that is worked on at once
+constexpr int32_t kRowScaleBytes = 4, kQuantizedPart = kPieceFloats / 2;  // elements of a row that are processed at once
 
-// The formats that have bodies here: one float32 scale a row, or mxfp8.
+// Returns true for the formats that have bodies here: one float32 scale a row, or mxfp8.
 __aicore__ inline bool is_scaled_row(const RowFormat& format) {
   return has_cast(format.element) && format.scale == BlockScale::FLOAT32 && format.block == 0;
 }
 
-// Whether rows of bytes are of such a format for so many numbers.
+// Returns true if `packed` has rows of this format for the numbers of `plain`.
 __aicore__ inline bool is_packed(const RowFormat& format, const Rows2d& packed, const Rows2d& plain) {
   return (is_scaled_row(format) || is_mxfp8(format)) && packed.dtype == static_cast<int32_t>(Dtype::UINT8) &&
          packed.cols == packed_cols(format, plain.cols);
 }
 
-// Parts of one row.
+// Iterates over the parts of one row.
 class RowParts {
  public:
   __aicore__ inline RowParts(int32_t row, int32_t num_cols) : row_(row), num_cols_(num_cols) {}
@@ -35,13 +35,13 @@ class RowParts {
   int32_t row_, num_cols_, col_ = 0;
 };
 
-// The scales of quantised rows of so many elements.
+// Returns the scales of quantised rows of num_cols elements.
 __aicore__ inline Rows2d scales_of(const Rows2d& packed, int32_t num_cols) {
   return {packed.address + num_cols, packed.row_bytes, static_cast<int32_t>(Dtype::FLOAT32), 1, true};
 }
 
-// A row stays in UB in float32, two buffers of it, while its largest magnitude is sought; a NaN or an infinity times 0 is
-// NaN, and so is the sum of these then.
+// Quantizes rows with one scale. A row stays in UB as float32, in two buffers, while its largest magnitude is computed.
+// NaN and infinity are found by multiplying by 0 and summing: the sum is then NaN.
 struct Quantize {
   VectorUnit& unit;
   Element element;
@@ -77,7 +77,7 @@ struct Quantize {
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::Div(scale, scale, divisor, 1);
     AscendC::PipeBarrier<PIPE_V>();
-    AscendC::Add(scale, scale, sound, 1);  // a zero of what is sound
+    AscendC::Add(scale, scale, sound, 1);  // 0 for a row without NaN and infinity
     AscendC::PipeBarrier<PIPE_V>();
     unit.wait_for_results();
     const float factor = scale.GetValue(0);
@@ -137,7 +137,7 @@ struct Dequantize {
   }
 };
 
-// The same of mxfp8; or elements as they are, of a row without scales.
+// Dequantizes mxfp8 rows, or converts elements of rows without scales.
 struct DequantizeBlocks {
   VectorUnit& unit;
   Element element;
@@ -172,7 +172,7 @@ __aicore__ inline void dequantize(VectorUnit& unit, const Frame& frame) {
   for (int32_t row = 0; row < frame.unit.rows; ++row) run_pieces(unit, RowParts(row, out.cols), body);
 }
 
-// out[r, n] = float32(sums[r, n]) * scale of row r * scale of column n, which is of the slot's expert.
+// Computes out[r, n] = float32(sums[r, n]) * scale of row r * scale of column n of the slot's expert.
 struct Rescale {
   VectorUnit& unit;
   Rows2d out, sums, scales, of_columns;

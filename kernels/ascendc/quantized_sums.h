@@ -1,4 +1,4 @@
-// Quantised rows that come back, summed to tokens as they are read.
+// Sums quantised rows that came back to tokens.
 #pragma once
 
 #include "quantized_bodies.h"
@@ -6,13 +6,13 @@
 
 namespace hpmoe {
 
-// out[t] = sum_k w[t, k] * float32(in[t * K + k]) * scale, k = 0, 1, ..., as ReduceEntries does with rows of floats.
+// Computes out[t] = sum_k w[t, k] * float32(in[t * K + k]) * scale, k = 0, 1, ..., like ReduceEntries for rows of floats.
 struct ReduceQuantized {
   ReduceEntries sums;
   RowFormat format;
   Rows2d scales;
 
-  // Bytes of a row begin at whole blocks of UB.
+  // Returns a piece whose rows of bytes begin at whole blocks of UB.
   __aicore__ inline static Piece in_blocks(const Piece& p) {
     return {p.row, p.col, p.num_rows, p.num_cols, round_up(p.pitch, kBlockBytes)};
   }

@@ -1,5 +1,5 @@
-// Of a route to ranks: sorts the entries for which a token goes to a rank, the first of its kept ones there, and lists for
-// each of them the experts that the token has on that rank. It follows the sorting of the experts' route.
+// Sorts the entries of a route to ranks: for each rank that a token goes to, the first of its kept entries there. Lists
+// for each of them the experts that the token has on that rank. Runs after the experts' route is sorted.
 #pragma once
 
 #include "prologue_unit.h"
@@ -25,7 +25,7 @@ class RankSort {
     chunk_ = part / route_.top_k * route_.top_k;
   }
 
-  // Counts what this core's tokens send to each rank.
+  // Counts the rows that this core's tokens send to each rank.
   __aicore__ inline void count() {
     drain_pipes();
     on_.clear(rows_, tables_.width);
@@ -56,7 +56,7 @@ class RankSort {
   }
 
  private:
-  static constexpr int32_t kNumParts = 9;  // lists of a chunk, two of them of two words an entry
+  static constexpr int32_t kNumParts = 9;  // lists of a chunk; two of them have two words an entry
 
   __aicore__ inline int32_t num_ranks() const { return route_.num_experts; }
 
@@ -68,7 +68,7 @@ class RankSort {
     for (int32_t rank = 0; rank < num_ranks(); ++rank) newest_.SetValue(rank, -1);
   }
 
-  // The rank that an entry's expert is on, or -1; `firsts` gets it where no earlier entry of the token goes there.
+  // Returns the rank of an entry's expert, or -1. Sets `firsts` to the rank if no earlier entry of the token goes there.
   __aicore__ inline int32_t look_at(int32_t begin, int32_t i) {
     const int32_t expert = ranks_.GetValue(i), rank = expert < 0 ? -1 : expert / num_local_;
     const int32_t token = (begin + i) / route_.top_k;
@@ -78,8 +78,8 @@ class RankSort {
     return rank;
   }
 
-  // Where each rank's rows begin, and their experts; the first core says so to everybody, and where the last row's experts
-  // end.
+  // Finds where each rank's rows, and the lists of their experts, begin. The first core writes these starts and the end
+  // of the last list for all cores.
   __aicore__ inline void find_starts() {
     int32_t row = 0, fan = 0;
     for (int32_t rank = 0; rank < tables_.width; ++rank) {
@@ -123,8 +123,8 @@ class RankSort {
   const RouteTables tables_, experts_;
   const int32_t num_local_;
   int32_t chunk_ = 0;
-  Words rows_, fans_, next_row_, next_start_, next_fan_, newest_, work_;        // by rank
-  Words ranks_, places_, firsts_, entries_, starts_, records_, staged_;         // of a chunk
+  Words rows_, fans_, next_row_, next_start_, next_fan_, newest_, work_;  // by rank
+  Words ranks_, places_, firsts_, entries_, starts_, records_, staged_;  // of a chunk
 };
 
 }  // namespace hpmoe

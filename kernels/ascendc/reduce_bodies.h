@@ -6,8 +6,8 @@
 
 namespace hpmoe {
 
-// out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ..., over the entries that are kept: `chosen` has a number below 0 for
-// the others, or is 0 where there are none. Or the greatest of them.
+// Computes out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ..., over the kept entries, or their maximum. `chosen` has a
+// negative number for a dropped entry; it is 0 if all entries are kept.
 struct ReduceEntries {
   VectorUnit& unit;
   Rows2d out, in, weights;
@@ -55,7 +55,7 @@ struct ReduceEntries {
   }
 };
 
-// Of operands of these numbers; of one more than there are, no weights.
+// Makes ReduceEntries for these operand numbers; `of_weights` one past the last operand means no weights.
 __aicore__ inline ReduceEntries entry_sums(VectorUnit& unit, const Frame& frame, int32_t entries, int32_t of_weights) {
   const int32_t top_k = frame.routing.route().top_k;
   const bool is_weighted = frame.op.num_operands > of_weights;
@@ -77,8 +77,8 @@ __aicore__ inline void reduce_entries(VectorUnit& unit, const Frame& frame, int3
 
 __aicore__ inline void reduce(VectorUnit& unit, const Frame& frame) { reduce_entries(unit, frame, 1, 2); }
 
-// out[r] = <a[r], b[r]>, the sum of a[r], or its largest: the parts of a row are taken together, element by element, then
-// the elements of what that gives.
+// Computes out[r] = <a[r], b[r]>, the sum of a[r], or its maximum: first over the parts of a row, element by element,
+// then over the elements of the result.
 struct FoldRows {
   VectorUnit& unit;
   Rows2d out, a, b;
@@ -99,7 +99,7 @@ struct FoldRows {
       AscendC::Mul(x, x, unit.floats(1), piece.count());
       AscendC::PipeBarrier<PIPE_V>();
     }
-    for (int32_t r = 0; r < piece.num_rows; ++r) {  // without what fills a row up
+    for (int32_t r = 0; r < piece.num_rows; ++r) {  // without padding
       const Floats part = parts[r * piece.pitch];
       if (is_max) {
         AscendC::Max(part, part, x[r * piece.pitch], piece.num_cols);
@@ -150,7 +150,7 @@ __aicore__ inline void row_dot(VectorUnit& unit, const Frame& frame) {
   run_pieces(unit, Pieces(frame.unit.rows, body.a.cols, piece_elements(widest_of(body.a, body.b))), body);
 }
 
-// out[e] = the sum of the expert's rows, from the first on.
+// Computes out[e] = sum of the expert's rows, in order.
 struct SumColumns {
   VectorUnit& unit;
   Rows2d out, in;

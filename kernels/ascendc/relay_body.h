@@ -1,4 +1,5 @@
-// What a relay sums: out[r] = sum_k w[r, k] * in[r * K + k], k = 0, 1, ..., over what its node sent back for a received row.
+// The sum of a relay: out[r] = sum_k w[r, k] * in[r * K + k], k = 0, 1, ..., over the rows that its node sent back for
+// received row r.
 #pragma once
 
 #include "fan_bodies.h"

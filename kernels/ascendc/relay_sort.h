@@ -1,6 +1,6 @@
-// Of a route to relays: sorts the entries for which a token goes to a relay, the first of its kept ones there, and lists for
-// each of them the choices that come back to the relay. Beside the entries of the route that
-// relays pass on it lists which of these rows each is of. It follows the sorting of the experts' route.
+// Sorts the entries of a route to relays: for each relay that a token goes to, the first of its kept entries there. Lists
+// for each of them the choices whose rows come back to the relay. Also lists, beside the entries of the route that relays
+// forward, the relay's row of each entry. Runs after the experts' route is sorted.
 #pragma once
 
 #include "prologue_unit.h"
@@ -31,7 +31,8 @@ class RelaySort {
     chunk_ = part / route_.top_k * route_.top_k;
   }
 
-  // Counts what this core's tokens send to each relay, what comes back from there, and what goes once to each rank.
+  // Counts the rows that this core's tokens send to each relay, the rows that come back to it, and the rows that go once
+  // to each rank.
   __aicore__ inline void count() {
     drain_pipes();
     on_.clear(rows_, tables_.width);
@@ -72,10 +73,10 @@ class RelaySort {
   }
 
  private:
-  static constexpr int32_t kNumParts = 11;  // lists of a chunk, two of them of two words an entry
+  static constexpr int32_t kNumParts = 11;  // lists of a chunk; two of them have two words an entry
 
-  // Of a choice: the rank that its relay passes its token on to, and the relay, or -1; whether its token's row crosses for
-  // it, and whether something of it comes back to the relay.
+  // The route of a choice: the rank that its relay forwards its token to, and the relay, or -1; true if a row is sent to
+  // the relay for this choice, and true if a row comes back to the relay for it.
   struct Hop {
     int32_t rank, relay;
     bool crosses, comes_back;
@@ -111,7 +112,7 @@ class RelaySort {
     return hop;
   }
 
-  // From how many each rank has to where these begin; `next` gets where this core's do.
+  // Replaces the counts of each rank by their starts; adds the starts to `next`, where this core's entries begin.
   __aicore__ inline void add_starts(const Words& counts, const Words& next) {
     int32_t start = 0;
     for (int32_t rank = 0; rank < tables_.width; ++rank) {
@@ -121,7 +122,8 @@ class RelaySort {
       start += count;
     }
   }
-  // The first core says to everybody where each relay's rows begin, and where the last one's choices end.
+  // Finds the starts. The first core writes where each relay's rows begin, and the end of the last one's choices, for all
+  // cores.
   __aicore__ inline void find_starts() {
     add_starts(rows_, next_row_);
     add_starts(fans_, next_fan_);
@@ -164,8 +166,8 @@ class RelaySort {
     on_.append(chosen_, records_, 2, count, num_ranks(), next_fan_, tables_.fans, work_, staged_);
     on_.append(lists_, values_, 1, count, num_lists_, next_, tables_.relayed, work_, staged_);
   }
-  // Notes that a row crosses to a relay for the i-th entry from `first` on, or to none where that is -1; what comes back of
-  // it is listed from here on.
+  // Notes that a row is sent to a relay for the i-th entry from `first` on (-1: no row); the choices that come back are
+  // listed from here on.
   __aicore__ inline void cross(int32_t i, int32_t first, int32_t relay) {
     entries_.SetValue(i, first + i);
     firsts_.SetValue(i, relay);
@@ -180,7 +182,7 @@ class RelaySort {
   const RouteWords passed_on_;
   const RouteTables experts_;
   const int32_t num_local_;
-  const bool is_once_;  // relays pass a row on to a rank once, not to each of its experts
+  const bool is_once_;  // relays forward a row once to a rank, not to each of its experts
   int32_t num_lists_ = 0, chunk_ = 0;
   Words rows_, fans_, at_row_, next_row_, next_start_, next_fan_, newest_, newest_of_rank_;  // by rank
   Words starts_, next_, work_;  // by rank or local expert

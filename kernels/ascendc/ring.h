@@ -1,5 +1,5 @@
-// Buffers that one pipe fills and another empties, in turn. Each has a flag that says it is full and one that it is free; a
-// flag is set again only after it was awaited.
+// Buffers that one pipe fills and another empties, in turn. Each has a flag "full" and a flag "free". A flag is set again
+// only after a wait for it.
 #pragma once
 
 #include "device.h"
@@ -20,10 +20,10 @@ class Ring {
     for (int32_t i = 0; i < count; ++i) AscendC::WaitFlag<free>(free_[i]);
   }
 
-  // The pipe that fills waits until buffer `i` is free, and says when it is full.
+  // For the filling pipe: waits until buffer `i` is free; set_full() marks it full.
   __aicore__ inline void wait_free(int32_t i) { AscendC::WaitFlag<free>(free_[i]); }
   __aicore__ inline void set_full(int32_t i) { AscendC::SetFlag<full>(full_[i]); }
-  // The pipe that empties waits until it is full, and says when it is free.
+  // For the emptying pipe: waits until buffer `i` is full; set_free() marks it free.
   __aicore__ inline void wait_full(int32_t i) { AscendC::WaitFlag<full>(full_[i]); }
   __aicore__ inline void set_free(int32_t i) { AscendC::SetFlag<free>(free_[i]); }
 
@@ -31,7 +31,7 @@ class Ring {
   AscendC::TEventID full_[count], free_[count];
 };
 
-// One pipe goes on after all that another has done so far.
+// Lets one pipe continue only after all earlier work of another.
 template <AscendC::HardEvent full, AscendC::HardEvent free>
 class Gate {
  public:

@@ -1,4 +1,4 @@
-// Questions about the routing, answered from the tables that the prologue filled: the device's core/routing.h.
+// Answers questions about the routing from the tables that the prologue filled; the device's version of core/routing.h.
 #pragma once
 
 #include "core/expert_copies.h"
@@ -12,7 +12,7 @@ using Unit = UnitOf<int32_t>;
 
 using Segment = SegmentOf<int32_t>;
 
-// A local expert that a received row of a token is of, and the row's place among those of its source.
+// A local expert with a received row of a token, and the row's place among the rows of its source.
 struct Fan {
   int32_t expert, place;
 };
@@ -36,7 +36,7 @@ class RoutingTables : public RouteCounts<RoutingTables, int32_t>, public ExpertC
   __aicore__ inline int32_t expert_start(int32_t rank, int32_t expert) const {
     return at(tables_.expert_start, rank, tables_.narrow, expert);
   }
-  // One of source and dest is this rank.
+  // source or dest must be this rank.
   __aicore__ inline int32_t source_start(int32_t source, int32_t dest, int32_t expert) const {
     const int32_t before = dest == rank_ ? at(tables_.before, source, tables_.narrow, expert)
                                          : words_.GetValue(tables_.ahead + dest * route_.num_local_experts + expert);
@@ -45,7 +45,7 @@ class RoutingTables : public RouteCounts<RoutingTables, int32_t>, public ExpertC
   __aicore__ inline int32_t sent_start(int32_t source, int32_t expert) const {
     return at(tables_.sent, source, tables_.width, expert);
   }
-  // The route to the relays of this one.
+  // Returns the routing to the relays of this route.
   __aicore__ inline RoutingTables relays() const {
     RoutingTables relays = *this;
     relays.take(route_.over);
@@ -53,7 +53,7 @@ class RoutingTables : public RouteCounts<RoutingTables, int32_t>, public ExpertC
   }
   __aicore__ inline int32_t stop(int32_t source, int32_t dest) const { return image_->stop(route_, source, dest); }
 
-  // Whether every entry of this rank's tokens is sent.
+  // Returns true if no entry of this rank's tokens is dropped or masked.
   __aicore__ inline bool keeps_all() const { return all_kept_entries(rank_) == num_tokens_ * route_.top_k; }
   // Returns the padding rows of a local expert: its rows minus the entries of all ranks.
   __aicore__ inline int32_t expert_padding(int32_t, int32_t expert) const {
@@ -75,14 +75,14 @@ class RoutingTables : public RouteCounts<RoutingTables, int32_t>, public ExpertC
     return slots_.unit(index, slots_end_);
   }
 
-  // The slot of a received row of one of this rank's experts.
+  // Returns the slot of a received row of one of this rank's experts.
   __aicore__ inline int32_t slot_of(int32_t expert, int32_t row) const { return expert_slots(rank_, expert).slot_of(row); }
-  // The row that this rank has received of a token of another one.
+  // Returns this rank's received row of a token of `source`.
   __aicore__ inline int32_t row_of(int32_t source, const Fan& fan) const {
     return source_start(source, rank_, fan.expert) + fan.place;
   }
 
-  // Experts without the room for copies.
+  // Experts without replica slots.
   __aicore__ inline int32_t num_own_experts() const { return num_own_; }
   __aicore__ inline int32_t num_local_experts() const { return route_.num_local_experts; }
   __aicore__ inline int32_t ep_size() const { return image_->header().ep_size; }
@@ -101,7 +101,7 @@ class RoutingTables : public RouteCounts<RoutingTables, int32_t>, public ExpertC
     slots_rank_ = num_used_ = own_index_ = own_line_ = -1;
   }
 
-  // Of this rank: a table says it, whose next line is on its way to the cache when this one is read.
+  // Returns a slot of this rank from a table; preloads the table's next line.
   __aicore__ inline Unit own_slot(int32_t index) const {
     if (index == own_index_) return own_slot_;
     if (num_used_ < 0) num_used_ = num_used_slots(rank_);
@@ -121,7 +121,7 @@ class RoutingTables : public RouteCounts<RoutingTables, int32_t>, public ExpertC
             static_cast<int32_t>(upper >> kSlotBits)};
   }
 
-  // Neighbours ask for slots of the same expert, so what was found last is kept.
+  // Finds the slots of an expert; the last result is cached, because neighbouring tasks use slots of the same expert.
   __aicore__ inline void find_slots(int32_t rank, int32_t index) const {
     const int32_t e = expert_of_slot(rank, index), num_experts = route_.num_local_experts;
     slots_rank_ = rank;
@@ -137,7 +137,7 @@ class RoutingTables : public RouteCounts<RoutingTables, int32_t>, public ExpertC
 
   RouteWords route_;
   RouteTables tables_;
-  mutable ExpertSlots slots_{0, 0, 0, 0, 0, 0};  // of a rank, and where the rows of their expert end
+  mutable ExpertSlots slots_{0, 0, 0, 0, 0, 0};  // of a rank, and the end of the rows of their expert
   mutable int32_t slots_rank_ = -1, slots_end_ = 0;
   mutable Unit own_slot_{0, 0, 0};
   mutable int32_t num_used_ = -1, own_index_ = -1, own_line_ = -1;

@@ -1,9 +1,8 @@
-// The largest or the smallest elements of each row, in order: of equals the one with the smaller column comes first, and
-// what is no number counts as the largest.
+// Sorts the largest or smallest elements of each row. Of equal elements the one with the smaller column comes first; NaN
+// counts as the largest.
 //
-// Sort32 and MrgSort sort float32 alone, and leave equals in the order in which they stood. So what is no float32 number
-// is sorted digit by digit, the lowest one first: integers by 16 bits at a time, and a row with NaN by its numbers, then by
-// what is one.
+// Sort32 and MrgSort sort only float32 and keep equal elements in order. Other rows are sorted digit by digit, lowest
+// digit first: integers by 16 bits at a time, a row with NaN by its numbers and then by whether an element is NaN.
 #pragma once
 
 #include "column_bodies.h"
@@ -19,7 +18,7 @@ struct TopK {
   Rows2d values, ids, x;
   bool is_largest, has_nan;
 
-  // What stays as it is from row to row.
+  // Initializes what is equal for all rows.
   __aicore__ inline void init() {
     const int32_t lanes = round_up(x.cols, kList);
     AscendC::CreateVecIndex(columns(), 0, lanes);
@@ -41,7 +40,7 @@ struct TopK {
   }
 
  private:
-  // Of 8 KB each, but for the pairs.
+  // Buffers of 8 KB each, except the pairs.
   __aicore__ inline Floats half(int32_t i, int32_t part) const { return unit.floats(i)[part * kMostCols]; }
   __aicore__ inline Words work() const { return half(0, 1).ReinterpretCast<int32_t>(); }
   __aicore__ inline Floats keys() const { return half(1, 0); }
@@ -50,7 +49,7 @@ struct TopK {
   __aicore__ inline Words pair_offsets() const { return half(4, 1).ReinterpretCast<int32_t>(); }
   __aicore__ inline Floats pairs(int32_t i) const { return unit.floats(2 + i); }
 
-  // Whether there is one anywhere in a piece; what fills rows up does not count.
+  // Returns true if a piece has a NaN; padding of rows is ignored.
   __aicore__ inline bool find_nan(const Piece& piece) {
     const Floats found = pairs(0), ones = pairs(1), none = keys();
     AscendC::Duplicate(ones, 1.0f, kMostCols);
@@ -70,7 +69,7 @@ struct TopK {
 
   __aicore__ inline int32_t num_digits() const { return is_integer(x.dtype) ? element_bytes(x.dtype) / 2 : has_nan ? 2 : 1; }
 
-  // The columns of a row in order.
+  // Sorts the columns of a row.
   __aicore__ inline void sort(const Floats& row) {
     const int32_t lanes = round_up(x.cols, kList);
     for (int32_t digit = 0; digit < num_digits(); ++digit) {
@@ -91,7 +90,7 @@ struct TopK {
     }
   }
 
-  // What a digit of each element is sorted by, the greatest first; what fills the row up comes last. pairs(0) is free.
+  // Computes the sort keys of a digit, greatest first; padding comes last. Overwrites pairs(0).
   __aicore__ inline void find_keys(const Floats& row, int32_t digit, const Floats& to, int32_t lanes) {
     const Floats found = work().ReinterpretCast<float>();
     is_integer(x.dtype) ? find_digits(row, digit) : find_numbers(row, digit);
@@ -100,7 +99,7 @@ struct TopK {
     AscendC::Muls(to, found, is_largest ? 1.0f : -1.0f, x.cols);
     AscendC::PipeBarrier<PIPE_V>();
   }
-  // Of a zero of either sign a positive one, and of a NaN infinity; then whether it is one.
+  // Keys of a row with NaN: first its numbers (a positive zero for both zeros, infinity for NaN), then 1 for NaN.
   __aicore__ inline void find_numbers(const Floats& row, int32_t digit) {
     const Floats found = work().ReinterpretCast<float>(), of_number = pairs(0), of_nan = pairs(0)[kMostCols];
     if (digit == 0) {
@@ -117,7 +116,7 @@ struct TopK {
     }
     AscendC::PipeBarrier<PIPE_V>();
   }
-  // 16 bits of each integer, the highest ones with their sign.
+  // Keys of integers: 16 bits of each, the highest with their sign.
   __aicore__ inline void find_digits(const Floats& row, int32_t digit) {
     const bool is_high = digit % 2 != 0, is_last = digit + 1 == num_digits();
     const Words words = pairs(0).ReinterpretCast<int32_t>(), mask = pairs(0)[kMostCols].ReinterpretCast<int32_t>();
@@ -142,7 +141,7 @@ struct TopK {
     AscendC::PipeBarrier<PIPE_V>();
   }
 
-  // Sorted lists of 32 pairs become one, four at a time.
+  // Merges sorted lists of 32 pairs, four lists at a time.
   __aicore__ inline Floats merge(int32_t count) {
     int32_t at = 0;
     for (int32_t length = kList; length < count; length *= 4, at = 1 - at) {

@@ -1,7 +1,7 @@
 // Running sums along a list in UB, by vector instructions: out[i] = list[0] + ... + list[i - 1].
 //
-// Each step adds to every sum the one that is as many words before it as it has terms. Vector operands begin at blocks of 32
-// bytes, so sums less than a block apart come beside each other by Gather. Zeros stand before the list.
+// Each step adds to every sum the sum that is as many words earlier as it has terms. Vector operands begin at blocks of
+// 32 bytes, so Gather aligns sums that are less than a block apart. Zeros precede the list.
 #pragma once
 
 #include "prologue_unit.h"
@@ -20,7 +20,7 @@ class RunningSums {
     offsets_ = capacity[2 * (kPad + kMostSums)];
   }
 
-  // Once, before the first list.
+  // Call it once, before the first list.
   __aicore__ inline void init() {
     for (const Words& sums : sums_) AscendC::Duplicate(sums, 0, kPad);
     AscendC::CreateVecIndex(offsets_, 0, num_sums_);
@@ -28,10 +28,10 @@ class RunningSums {
     AscendC::Muls(offsets_, offsets_, static_cast<int32_t>(sizeof(int32_t)), num_sums_);
   }
 
-  // The list goes here; so does what lies behind it, up to the next block.
+  // Memory for the list. The words after the list, up to the next block, are also read.
   __aicore__ inline Words list() const { return sums_[0][kPad]; }
 
-  // As many sums as the list has terms, and that of all.
+  // Returns a sum for each term of the list, and the total after them.
   __aicore__ inline Words find() const {
     AscendC::PipeBarrier<PIPE_V>();
     bring(1, 0, 1);
@@ -47,7 +47,7 @@ class RunningSums {
 
  private:
   __aicore__ inline Words sums(int32_t i) const { return sums_[i][kPad]; }
-  // Each sum that is so many words before.
+  // Copies the sums that are `distance` words earlier.
   __aicore__ inline void bring(int32_t to, int32_t from, int32_t distance) const {
     AscendC::Gather(sums(to), sums_[from], offsets_.ReinterpretCast<uint32_t>(),
                     static_cast<uint32_t>((kPad - distance) * sizeof(int32_t)), static_cast<uint32_t>(num_sums_));
@@ -55,7 +55,7 @@ class RunningSums {
   }
 
   const int32_t num_terms_, num_sums_;
-  Words sums_[2], offsets_;  // sums behind zeros
+  Words sums_[2], offsets_;  // sums after zeros
 };
 
 }  // namespace hpmoe

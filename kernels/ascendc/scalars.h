@@ -1,7 +1,7 @@
-// Elements of UB one by one, as the scalar unit sees them: float32, or integers in 64 bits.
+// Access to single elements of UB by the scalar unit: float32, or integers in 64 bits.
 //
-// A vector core has no 64-bit arithmetic, no division of integers and no place to add up by an index. Routers have a few
-// such numbers for each token; an element costs about ten cycles, in which vector instructions work through 640.
+// The vector unit has no 64-bit arithmetic, no integer division and no scatter-add. Routers have a few such numbers for
+// each token. An element costs about ten cycles, in which vector instructions process 640 elements.
 #pragma once
 
 #include "core/integer_functions.h"
@@ -12,7 +12,7 @@ namespace hpmoe {
 
 constexpr int64_t kLeastInt32 = -2147483647 - 1;
 
-// The integer that a float is, without what follows the point; the least one where there is none.
+// Returns a float truncated to an integer, and the least integer for NaN and out of range.
 __aicore__ inline int64_t truncated(float value) {
   constexpr float kEnd = 9223372036854775808.0f;
   return value >= -kEnd && value < kEnd ? static_cast<int64_t>(value) : -9223372036854775807 - 1;
@@ -20,7 +20,7 @@ __aicore__ inline int64_t truncated(float value) {
 
 __aicore__ inline bool is_integer(int32_t dtype) { return is_integer(static_cast<Dtype>(dtype)); }
 
-// Of a dtype as an operand is stored in, but float32 for halves: what VectorUnit widens to and narrows from.
+// Elements in the operand's dtype, except halves, which are float32: the formats of widen() and narrow() of VectorUnit.
 struct Scalars {
   Floats at;
   int32_t dtype;
@@ -43,7 +43,7 @@ struct Scalars {
   __aicore__ inline void set_number(int32_t i, float value) const { at.SetValue(i, value); }
 };
 
-// What a body does that looks at the elements of one operand: they are in floats(0) as they are stored, halves as float32.
+// Base of bodies that read the elements of one operand in floats(0): halves as float32, other dtypes as they are.
 struct OfOneOperand {
   VectorUnit& unit;
   Rows2d out, in;
@@ -54,7 +54,7 @@ struct OfOneOperand {
   }
 };
 
-// A piece that the scalar unit has made.
+// Writes a piece that the scalar unit has computed.
 __aicore__ inline void write_scalars(VectorUnit& unit, const Rows2d& to, const Piece& piece, const Scalars& from,
                                      int32_t count) {
   unit.release_to_vectors();

@@ -5,7 +5,7 @@
 
 namespace hpmoe {
 
-// x = 1 + exp(-gate)
+// Computes x = 1 + exp(-gate).
 __aicore__ inline void one_plus_exp(const Floats& x, const Floats& gate, int32_t count) {
   AscendC::Muls(x, gate, -1.0f, count);
   AscendC::PipeBarrier<PIPE_V>();
@@ -47,7 +47,7 @@ __aicore__ inline void swiglu(VectorUnit& unit, const Frame& frame) {
   run_pieces(unit, Pieces(frame.unit.rows, frame.task.cols, piece_elements(body.widest())), body);
 }
 
-// With s = sigmoid(gate): dup = dy gate s, dgate = dy up (s + gate s (1 - s))
+// Computes, with s = sigmoid(gate): dup = dy gate s, dgate = dy up (s + gate s (1 - s)).
 struct SwigluGrad {
   VectorUnit& unit;
   Rows2d dgate, dup, dy, gate, up;

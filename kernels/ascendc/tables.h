@@ -1,29 +1,30 @@
-// Where the routing tables of a rank lie: computed alike by the host that allocates them and by the kernel that fills them.
+// Positions of the parts of a rank's routing tables, computed with the same code by the host, which allocates them, and
+// by the kernel, which fills them.
 //
-// Letters: E experts, L local experts, R ranks, V AIV cores, T tokens, K entries per token, S slots of a rank. All words
-// of 32 bits, every part from a line of 64 bytes on.
-// `width` holds E + 1 words, and L * R + 1: there are more local experts where ranks have copies.
+// Letters: E experts, L local experts, R ranks, V AIV cores, T tokens, K entries per token, S slots of a rank. Words have
+// 32 bits, and every part begins at a line of 64 bytes. `width` is at least E + 1 and L * R + 1 words; L * R exceeds E if
+// ranks have replicas.
 #pragma once
 
 #include "core/decode.h"
 
 namespace hpmoe {
 
-// The words of protocol.h's Route that a device needs: it has no double precision.
+// The words of protocol.h's Route that a device needs; a device has no double precision.
 struct RouteWords {
   int32_t ids_buffer, num_experts, num_local_experts, top_k, num_slots, num_tokens, max_rows, drop_policy;
   int32_t weights_buffer, first_share, of, over, first_stop, return_tokens, alignment, tp_size;
 };
 static_assert(offsetof(RouteWords, tp_size) == offsetof(Route, tp_size), "the first words of a Route");
 
-// Before the tables of the first route: unit matrices of 16 x 16 in fractals, for an AIC to add rows by multiplying them; in
-// bfloat16, float16 and float32.
+// Before the tables of the first route: unit matrices of 16 x 16 in fractals, in bfloat16, float16 and float32, with
+// which an AIC adds rows by multiplication.
 constexpr int32_t kUnitBfloat16 = 0, kUnitFloat16 = 128, kUnitFloat32 = 256, kUnitWords = 512;
 
-// Behind them, a line whose first word is the number of the plan that the launch takes.
+// After the unit matrices, a line whose first word is the number of the launch's plan.
 constexpr int32_t kChosenPlan = kUnitWords, kFirstTables = kChosenPlan + 16;
 
-constexpr int32_t kSlotBits = 20;  // of a slot's number of rows; experts have the 12 others
+constexpr int32_t kSlotBits = 20;  // bits of a slot's number of rows; the other 12 bits hold the expert
 
 HPMOE_DEVICE inline int32_t in_lines(int32_t words) { return (words + 15) / 16 * 16; }
 

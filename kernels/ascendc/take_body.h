@@ -1,11 +1,11 @@
-// Elements of each row at the columns that indices name.
+// Gathers elements of each row at the columns that indices name.
 #pragma once
 
 #include "column_bodies.h"
 
 namespace hpmoe {
 
-// A float32 number for each of a row's indices: the column, counted from the first one. `work` is free to use.
+// Computes the column of each index as float32, from the first column on. Overwrites `work`.
 __aicore__ inline void count_columns(const Floats& to, const Floats& work, const AscendC::LocalTensor<int32_t>& index,
                                      int32_t cols, int32_t count) {
   AscendC::Cast(to, index, AscendC::RoundMode::CAST_RINT, count);
@@ -14,14 +14,14 @@ __aicore__ inline void count_columns(const Floats& to, const Floats& work, const
   AscendC::PipeBarrier<PIPE_V>();
   AscendC::Mins(work, work, 1.0f, count);
   AscendC::PipeBarrier<PIPE_V>();
-  AscendC::Maxs(work, work, 0.0f, count);  // 1 where the index is negative
+  AscendC::Maxs(work, work, 0.0f, count);  // 1 for a negative index
   AscendC::PipeBarrier<PIPE_V>();
   AscendC::Axpy(to, work, static_cast<float>(cols), count);
   AscendC::PipeBarrier<PIPE_V>();
 }
 
-// out[t, k] = x[t, index[t, k]]; a negative index counts from the end. Words are gathered by vectors, where an offset is a
-// number of bytes, 64-bit ones by the scalar unit.
+// Computes out[t, k] = x[t, index[t, k]]; a negative index counts from the end. Vector instructions gather words, with
+// offsets in bytes; the scalar unit gathers 64-bit elements.
 struct TakeCols {
   VectorUnit& unit;
   Rows2d out, in, index;
@@ -64,7 +64,7 @@ struct TakeCols {
   __aicore__ inline Scalars given() const { return {unit.floats(0), in.dtype}; }
   __aicore__ inline Scalars taken() const { return {unit.floats(3), out.dtype}; }
 
-  // In place of the indices: where the elements lie in their row, in bytes or, of 64-bit ones, by number.
+  // Replaces the indices by positions in the row: byte offsets, or element numbers for 64-bit elements.
   __aicore__ inline void find_columns(const Piece& piece) {
     const AscendC::LocalTensor<int32_t> places = unit.floats(1).ReinterpretCast<int32_t>();
     const Floats cols = unit.floats(2), work = unit.floats(3), last = unit.floats(4);
@@ -85,7 +85,7 @@ struct TakeCols {
     AscendC::PipeBarrier<PIPE_V>();
   }
 
-  // The least and the greatest column of all rows.
+  // Checks the least and the greatest column of all rows.
   __aicore__ inline void check(const Floats& cols, const Floats& ends, const Floats& work, const Piece& piece) {
     const int32_t half = kPieceFloats / 2;
     const Floats greatest = ends, least_negated = ends[half];

@@ -1,7 +1,7 @@
-// What each event's counter has reached after this launch: its target grows by its threshold. The events are shared out
-// among the cores, by lines of 64 bytes.
+// Computes the target of each event's counter in this launch: the previous target plus the event's threshold. Events are
+// divided among the cores by lines of 64 bytes.
 //
-// Thresholds that are alike all over a run, or but for the last slot of each expert, are added by vector instructions.
+// Vector instructions add thresholds that are equal over a whole run, or over a run except the last slot of each expert.
 #pragma once
 
 #include "kept_entries.h"
@@ -9,7 +9,7 @@
 
 namespace hpmoe {
 
-// Answers about a route from what a core has in UB, and from the tables where other cores have no part in them.
+// Answers questions about a route from a core's UB, and from tables that other cores do not write.
 class PlacedRoute : public RouteCounts<PlacedRoute, int32_t>, public ExpertCopies<PlacedRoute> {
  public:
   __aicore__ inline PlacedRoute(PrologueUnit& on, UbWords& ub) : on_(on), placement_(on, ub) {}
@@ -29,7 +29,7 @@ class PlacedRoute : public RouteCounts<PlacedRoute, int32_t>, public ExpertCopie
   __aicore__ inline int32_t first_slot(int32_t, int32_t expert) const { return placement_.first_slot(expert); }
   __aicore__ inline int32_t expert_padding(int32_t, int32_t expert) const { return placement_.padding(expert); }
   __aicore__ inline int32_t sent_start(int32_t source, int32_t expert) const { return routing_.sent_start(source, expert); }
-  // Of tokens of which all are kept; others, KeptEntries counts.
+  // For tokens that keep all entries; KeptEntries counts the entries of other tokens.
   __aicore__ inline int32_t kept_entries(int32_t, int32_t, int32_t num_tokens) const {
     return num_tokens * routing_.route().top_k;
   }
@@ -60,7 +60,7 @@ class Targets {
     num_cores_ = others > 0 ? others : on.rank.num_aiv;
   }
 
-  // Of a route, this core's part of the table of slots.
+  // Writes this core's part of the table of slots of a route.
   __aicore__ inline void write_slots(int32_t route) {
     if (core_ < 0) return;
     take_route(route);
@@ -76,7 +76,7 @@ class Targets {
     }
   }
 
-  // What this core has at once is on its way while ranks tell each other, unless they have yet to choose a plan.
+  // Loads the first targets while ranks exchange counts, unless a plan has yet to be selected.
   __aicore__ inline void read_first() {
     const int32_t num_events = on_.rank.image.header().num_events;
     const int32_t part = in_lines((num_events + num_cores_ - 1) / num_cores_);
@@ -87,7 +87,7 @@ class Targets {
     if (first_ < last_) read_runs(0);
   }
 
-  // BAD_IMAGE where an event counts what this kernel does not know.
+  // Sets this core's targets. Returns BAD_IMAGE for an unknown extent.
   __aicore__ inline Code set() {
     for (int32_t begin = first_; begin < last_; begin += kAtOnce) set_some(begin, least(begin + kAtOnce, last_));
     return on_.unit.code();
@@ -117,7 +117,7 @@ class Targets {
     return on_.rank.args.targets + static_cast<uint64_t>(event) * sizeof(int32_t);
   }
   __aicore__ inline void read_targets(int32_t begin, int32_t end) { on_.read(targets_, address_of(begin), end - begin); }
-  // As many as there is room for, and the one that the last of them ends at.
+  // Returns as many events as fit, including the end of the last.
   __aicore__ inline int32_t num_read(int32_t first) const {
     return least(kRunsAtOnce + 1, on_.rank.image.header().num_event_runs - first);
   }
@@ -127,7 +127,8 @@ class Targets {
     first_run_ = first;
   }
 
-  // Of so many runs from `first` on those that have events from begin to end; whether they hold the last of these.
+  // Adds the runs among `count` runs from `first` on that overlap events [begin, end). Returns true if the last of these
+  // events is among them.
   __aicore__ inline bool add_runs(int32_t first, int32_t count, int32_t begin, int32_t end) {
     const int32_t read = num_read(first);
     if (first != first_run_) {
@@ -167,7 +168,7 @@ class Targets {
     }
   }
 
-  // First what vector instructions add, and then what the scalar unit does.
+  // Adds a run: first the part for vector instructions, later the part for the scalar unit.
   __aicore__ inline void add_run(int32_t i, int32_t num_runs, int32_t begin, int32_t end, bool by_vector) {
     const EventRun run = run_at(i);
     const int32_t first = most(run.first, begin);
@@ -185,14 +186,14 @@ class Targets {
     targets_.SetValue(place, wrapping_sum(targets_.GetValue(place), amount));
   }
 
-  // Vector instructions begin at blocks of 32 bytes.
+  // Adds an equal amount to events; vector instructions begin at blocks of 32 bytes.
   __aicore__ inline void add_alike(int32_t first, int32_t last, int32_t amount, bool by_vector) {
     const int32_t whole = least(round_up(first, kBlockBytes / 4), last);
     if (by_vector && whole < last) AscendC::Adds(targets_[whole], targets_[whole], amount, last - whole);
     for (int32_t i = first; i < whole && !by_vector; ++i) add(i, amount);
   }
 
-  // Slots are full but for the last of each expert's; those behind all of them have no rows.
+  // Adds the rows of slots: all slots of an expert are full except the last, and slots after all experts are empty.
   __aicore__ inline void add_slots(const EventRun& run, int32_t first, int32_t last, int32_t begin, bool by_vector) {
     const int32_t to_event = run.first - run.index, tile_rows = on_.rank.tile_rows();
     const int32_t end = least(last, to_event + route_.num_used_slots(0));
@@ -209,7 +210,7 @@ class Targets {
     }
   }
 
-  // The first tile's entries have the rows of zeros with them.
+  // Adds kept entries; the first tile also has the padding rows.
   __aicore__ inline void add_kept(const EventRun& run, int32_t first, int32_t last, int32_t begin) {
     const int32_t tile = run.index + first - run.first, padding = tile == 0 ? route_.padding(0) : 0;
     kept_.init(run.route, tile, tile + last - first);
@@ -231,7 +232,7 @@ class Targets {
   KeptEntries kept_;
   Words targets_, runs_, slots_;
   int32_t first_ = 0, last_ = 0;  // this core's events
-  int32_t core_ = 0, num_cores_ = 1;  // of those that share events and slots
+  int32_t core_ = 0, num_cores_ = 1;  // of the cores that share events and slots
   int32_t first_run_ = -1, last_route_ = -1;
 };
 

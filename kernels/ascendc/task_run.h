@@ -1,5 +1,5 @@
-// What the tasks of one template have in common. A core reads it once and keeps that of the last few templates, so that what
-// is left to read for a task is its word, and the targets of what it waits for.
+// The common part of the tasks of one template. A core reads it once and caches the last few templates, so that a task
+// needs only its word and the targets of its waits.
 #pragma once
 
 #include "image_reader.h"
@@ -7,7 +7,7 @@
 namespace hpmoe {
 
 struct TaskRun {
-  static constexpr int32_t kMostKept = 4;  // waits, and signals: what more there are is read for each task
+  static constexpr int32_t kMostKept = 4;  // waits, and signals; further ones are read for each task
 
   int32_t number = -1, column_tiles = 1;
   TaskTemplate task_template;
@@ -22,7 +22,7 @@ class TaskRuns {
  public:
   __aicore__ inline TaskRuns(const ImageReader& image, uint64_t buffers) : image_(image), buffers_(buffers) {}
 
-  // That of a template, which may take the place of any but the one that is in use.
+  // Returns the common part of a template; may replace any cached template except `used`.
   __aicore__ inline const TaskRun* find(int32_t number, const TaskRun* used) {
     for (const TaskRun& run : runs_)
       if (run.number == number) return &run;
@@ -32,7 +32,7 @@ class TaskRuns {
     return &runs_[next_];
   }
 
-  // Whether another one may be read without one being lost.
+  // Returns true if another template can be read without replacing one.
   __aicore__ inline bool has_capacity() const { return runs_[kCount - 1].number < 0; }
 
   __aicore__ inline Wait wait(const TaskRun& run, int32_t i) const {

@@ -1,18 +1,18 @@
-// The segments of a transfer's task, those of relays too: where the rows of their tokens are listed, and which these are.
+// The segments of a transfer's task, also for relays: the lists of the rows of their tokens, and the rows themselves.
 #pragma once
 
 #include "frame.h"
 
 namespace hpmoe {
 
-// Numbers of rows on the side of the tokens, one for each row of a segment, counted from a row of that side on.
+// Row numbers on the side of the tokens, one for each row of a segment, relative to a row of that side.
 struct EntryList {
   uint64_t address;
   int32_t first_row;
 };
 
-// One after the other; some may have no rows. A relay has for each rank those of the tokens that it passes on there, by
-// route.relayed of tables.h.
+// Iterates over segments; some may have no rows. A relay has, for each rank, the rows of the tokens that it forwards
+// there, from route.relayed of tables.h.
 class TaskSegments {
  public:
   __aicore__ inline explicit TaskSegments(const Frame& frame) : frame_(frame), is_relayed_(is_relayed(frame.op)) {
@@ -43,7 +43,7 @@ class TaskSegments {
   }
 
  private:
-  // The next of the ranks that the task is for.
+  // Advances to the next rank that the task is for.
   __aicore__ inline bool next_rank() {
     if (++number_ == num_task_peers(frame_.op, frame_.task, frame_.rank->ep_size())) return false;
     const int32_t me = frame_.rank->me();
@@ -59,7 +59,7 @@ class TaskSegments {
     came_ = 0;
     return true;
   }
-  // False where the relay has no rows of the source, or another relay passes them on to the rank.
+  // Returns false if the relay has no rows of the source, or if another relay forwards them to the rank.
   __aicore__ inline bool find_segment() {
     first_row_ += came_;
     came_ = relays_.entries_for(source_, relay_, 0, 1);
@@ -79,7 +79,7 @@ class TaskSegments {
   Segment segment_{0, 0, 0, 0, 0, 0};
   Unit slot_{0, 0, 0};
   int32_t number_ = -1, source_ = 0, relay_ = 0, dest_ = 0, before_ = 0, counted_ = 0;
-  int32_t first_row_ = 0, came_ = 0;  // where the relay has the source's rows, and how many
+  int32_t first_row_ = 0, came_ = 0;  // the relay's first row of the source, and the number of rows
 };
 
 }  // namespace hpmoe

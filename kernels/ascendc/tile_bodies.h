@@ -7,14 +7,15 @@
 
 namespace hpmoe {
 
-// A task of an AIC: its first rows may come into L1 while the task before it ends. BAD_IMAGE where it has no body here.
+// Begins a task of an AIC; its first rows may be loaded into L1 before the previous task ends. Returns BAD_IMAGE for an
+// operation without a body.
 __aicore__ inline Code begin_task(CubeUnit& unit, const Frame& frame) {
   const Product product = product_of(frame);
   if (product.is_refused) return Code::BAD_IMAGE;
   unit.begin(product);
   return Code::OK;
 }
-// What a task's product will multiply by comes to L2 before it begins.
+// Prepares to read a task's weight into L2 before the task begins.
 __aicore__ inline void begin_early(CubeUnit& unit, const Frame& frame) { unit.begin_early(product_of(frame)); }
 __aicore__ inline void read_early(CubeUnit& unit) { unit.read_early(); }
 __aicore__ inline Code run_task(CubeUnit& unit, const Frame&) {
@@ -23,7 +24,7 @@ __aicore__ inline Code run_task(CubeUnit& unit, const Frame&) {
 }
 __aicore__ inline void finish_task(CubeUnit& unit) { unit.finish(); }
 
-// A task of an AIV; BAD_IMAGE where it asks for what has no body here.
+// Runs a task of an AIV; returns BAD_IMAGE for an operation without a body.
 __aicore__ inline Code begin_task(VectorUnit&, const Frame&) { return Code::OK; }
 __aicore__ inline Code run_task(VectorUnit& unit, const Frame& frame) {
   const bool is_empty = frame.unit.rows == 0 && static_cast<Domain>(frame.op.domain) != Domain::EXPERTS;
@@ -35,13 +36,13 @@ __aicore__ inline void finish_task(VectorUnit&) {}
 __aicore__ inline void begin_early(VectorUnit&, const Frame&) {}
 __aicore__ inline void read_early(VectorUnit&) {}
 
-// An AIC moves no rows, so it has none to count by their tokens.
+// An AIC moves no rows, so it has no signals by tokens.
 __aicore__ inline void signal_tiles(CubeUnit&, const Frame&, const Segment&, const Counters&, int32_t, int32_t) {}
 
-// So has it none to count by the slots they are fanned out to.
+// An AIC makes no rows by FAN_OUT, so it has no signals by slots.
 __aicore__ inline void signal_fans(CubeUnit&, const Frame&, const Counters&, int32_t) {}
 
-// One signal for each run of entries that are counted in one event; rows of zeros are counted as the first tokens'.
+// Signals each run of entries that one event counts; padding rows count as rows of the first tokens.
 __aicore__ inline void signal_tiles(VectorUnit& unit, const Frame& frame, const Segment& segment, const Counters& counters,
                                     int32_t target, int32_t event) {
   const RouteWords& route = frame.routing.route();

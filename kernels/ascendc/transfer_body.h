@@ -1,4 +1,4 @@
-// Rows on their way through UB: to another rank's buffer and back, and gathered by an index.
+// Copies rows through UB: to buffers of other ranks and back, and by an index.
 #pragma once
 
 #include "task_segments.h"
@@ -6,8 +6,8 @@
 
 namespace hpmoe {
 
-// One end of a copy: row r begins at base + r * row_bytes, or where the r-th number of a list says. A number counts
-// `per_row` to a row; a negative one, rows from the end of num_rows.
+// One end of a copy: row r begins at base + r * row_bytes, or at the r-th number of a list, of which `per_row` make one
+// row. A negative number counts rows from the end of num_rows.
 struct RowPlaces {
   uint64_t base;
   int64_t row_bytes;
@@ -23,8 +23,8 @@ struct RowPlaces {
   }
 };
 
-// Copies `width` bytes of each of `num_rows` rows, in the first of which the list begins. Rows that are not listed come in
-// or leave together; a row longer than the buffer goes in parts.
+// Copies `width` bytes of each of `num_rows` rows, in parts if a row exceeds the buffer. The list begins with the first
+// row. Rows without a list are loaded or stored together.
 __aicore__ inline void pass_rows(VectorUnit& unit, const AscendC::LocalTensor<int32_t>& list, int32_t num_rows,
                                  int32_t width, const RowPlaces& from, const RowPlaces& to) {
   const int32_t part = least(width, kPassBytes), pitch = round_up(part, kBlockBytes), rows_at_once = kPassBytes / pitch;
@@ -47,7 +47,7 @@ __aicore__ inline void pass_rows(VectorUnit& unit, const AscendC::LocalTensor<in
   }
 }
 
-// Zeros in `width` bytes of each of `num_rows` rows.
+// Zeros `width` bytes of each of `num_rows` rows.
 __aicore__ inline void clear_rows(VectorUnit& unit, uint64_t to, int64_t row_bytes, int32_t num_rows, int32_t width) {
   const int32_t part = least(width, kPieceBytes), pitch = round_up(part, kBlockBytes), rows_at_once = kPieceBytes / pitch;
   for (int32_t first = 0; first < num_rows; first += rows_at_once) {
@@ -63,7 +63,7 @@ __aicore__ inline void clear_rows(VectorUnit& unit, uint64_t to, int64_t row_byt
   }
 }
 
-// Copies the rows of a segment from this rank to another, and clears those that are of no entry. Its list holds entries,
+// Copies the rows of a segment from this rank to another and zeros its padding rows. The segment's list has entries,
 // token * K + k.
 __aicore__ inline void copy_segment(VectorUnit& unit, const Frame& frame, const Segment& segment, const EntryList& list) {
   const bool back = goes_back(frame.op);
@@ -108,7 +108,7 @@ __aicore__ inline void replicate(VectorUnit& unit, const Frame& frame) {
 }
 __aicore__ inline void return_grads(VectorUnit& unit, const Frame& frame) { replicate(unit, frame); }
 
-// out[i] = x[index[i]]; a negative index counts from the end.
+// Computes out[i] = x[index[i]]; a negative index counts from the end.
 __aicore__ inline void gather(VectorUnit& unit, const Frame& frame) {
   const Buffer x = frame.buffer(1);
   const Rows2d out = frame.rows(0), index = frame.rows(2);

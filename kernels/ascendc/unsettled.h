@@ -1,5 +1,5 @@
-// What this core has written since its pipes were last empty. Its queue stands for the order of its own tasks, so that no
-// event keeps one of them from reading what the last one still writes: such a task waits until all is written.
+// The buffers that this core has written since its pipes were last empty. Tasks of one queue are ordered without events,
+// so a task that uses such a buffer must first wait until all writes are complete.
 #pragma once
 
 #include "frame.h"
@@ -8,8 +8,8 @@ namespace hpmoe {
 
 class Unsettled {
  public:
-  // Whether a task reads or writes memory that tasks of another operation have written. Those of one operation write
-  // different rows or columns, and read none of them.
+  // Returns true if a task uses a buffer that tasks of another operation have written. Tasks of one operation write
+  // different rows or columns and do not read them.
   __aicore__ inline bool touches(const Frame& frame) const {
     for (int32_t i = 0; i < frame.op.num_operands; ++i) {
       if (frame.op.operands[i].buffer < 0) continue;

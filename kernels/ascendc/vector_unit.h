@@ -1,11 +1,11 @@
-// The vector core: pieces of rows from global memory into float32 in UB, and back in the dtype they are stored in.
+// The vector core: pieces of rows from global memory as float32 in UB, and back in their stored dtype.
 //
-// UB: two input buffers of three pieces (48 KB) and three output buffers of one (24 KB), so that the next piece comes in and
-// the last one leaves while one is worked on; five pieces in float32 (80 KB); two buffers of 14 KB through which rows only
-// pass; entries and signals (3 KB). A piece is 8 KB as stored: 4096 elements, 2048 where an operand is float32.
+// UB has two input buffers of three pieces (48 KB) and three output buffers of one (24 KB), so that loads, computation
+// and stores overlap; five float32 pieces (80 KB); two buffers of 14 KB for rows that only pass through; entries and
+// signals (3 KB). A piece is 8 KB in its stored dtype: 4096 elements, or 2048 if an operand is float32.
 //
-// The scalar unit waits for a pipe only where it reads what that has brought or computed, so it is ahead of all of them: the
-// next task's rows come in while the last one's leave.
+// The scalar unit waits for a pipe only before it reads the pipe's result. It is therefore ahead of all pipes, and loads
+// of the next task overlap stores of the last one.
 #pragma once
 
 #include "frame.h"
@@ -15,12 +15,12 @@ namespace hpmoe {
 
 constexpr int32_t kPieceBytes = 8 * 1024, kPieceFloats = kPieceBytes / 2, kMaxInputs = 3, kNumOutputs = 3, kNumFloats = 5;
 constexpr int32_t kPassBytes = 14 * 1024, kMaxEntries = 256, kEntryWords = 640, kLane = 16, kBlockBytes = 32;
-constexpr int32_t kFloatsAtOnce = 64;  // of a step of the vector unit
+constexpr int32_t kFloatsAtOnce = 64;  // in a step of the vector unit
 
 using Floats = AscendC::LocalTensor<float>;
 using Bytes = AscendC::LocalTensor<uint8_t>;
 
-// num_rows x num_cols elements from (row, col) of an operand on; rows begin `pitch` elements apart in UB.
+// num_rows x num_cols elements of an operand from (row, col) on; rows are `pitch` elements apart in UB.
 struct Piece {
   int32_t row, col, num_rows, num_cols, pitch;
 
@@ -59,11 +59,11 @@ class VectorUnit {
   }
 
   __aicore__ inline Floats floats(int32_t i) { return floats_.Get<float>()[i * kPieceFloats]; }
-  // Bits of the elements of a piece.
+  // One bit for each element of a piece.
   __aicore__ inline Bytes mask() { return mask_.Get<uint8_t>(); }
   __aicore__ inline AscendC::LocalTensor<int32_t> words() { return floats_.Get<int32_t>(); }
 
-  // Copies a piece of an operand into slot `i` of an input buffer; a column takes a lane of 16 for each of its elements.
+  // Copies a piece of an operand into slot `i` of an input buffer; each element of a column takes a lane of 16.
   __aicore__ inline void load(const Bytes& buffer, int32_t i, const Rows2d& from, const Piece& piece) {
     const int32_t size = element_bytes(from.dtype), width = from.is_column ? 1 : piece.num_cols;
     const int32_t pitch = from.is_column ? kLane : piece.pitch;
@@ -71,7 +71,7 @@ class VectorUnit {
     copy_in(buffer[i * kPieceBytes], first, piece.num_rows, width * size, from.row_bytes, pitch * size);
   }
 
-  // Slot `i` of an input buffer as float32.
+  // Converts slot `i` of an input buffer to float32.
   __aicore__ inline void widen(const Floats& to, const Bytes& buffer, int32_t i, int32_t dtype, int32_t count) {
     const Bytes from = buffer[i * kPieceBytes];
     switch (static_cast<Dtype>(dtype)) {
@@ -91,7 +91,7 @@ class VectorUnit {
       default: return refuse();
     }
   }
-  // The same, but of integers as they are.
+  // Converts floats to float32 and copies integers.
   __aicore__ inline void widen_floats(const Floats& to, const Bytes& buffer, int32_t i, int32_t dtype, int32_t count) {
     if (!is_integer(static_cast<Dtype>(dtype))) return widen(to, buffer, i, dtype, count);
     AscendC::DataCopy(to, buffer[i * kPieceBytes].ReinterpretCast<float>(), count * element_bytes(dtype) / 4);
@@ -101,7 +101,7 @@ class VectorUnit {
     AscendC::DataCopy(to.ReinterpretCast<float>(), from, count * element_bytes(dtype) / 4);
   }
 
-  // Ends a task with an error: nothing of it is stored from here on. BAD_IMAGE: it asks for what there is no body for.
+  // Ends a task with an error; its later stores are suppressed. BAD_IMAGE means that no body exists.
   __aicore__ inline void refuse(Code code = Code::BAD_IMAGE) {
     if (code_ == Code::OK) code_ = code;
   }
@@ -117,7 +117,7 @@ class VectorUnit {
     copy_out(first, from, piece.num_rows, width * size, to.row_bytes, pitch * size);
   }
 
-  // Rounds a piece to the operand's dtype and copies it there; afterwards `from` may be overwritten.
+  // Rounds a piece to the operand's dtype and copies it; afterwards `from` may be overwritten.
   __aicore__ inline void write(const Rows2d& to, const Piece& piece, const Floats& from, int32_t count) {
     Bytes result = outputs.AllocTensor<uint8_t>();
     narrow(result, to.dtype, from, count);
@@ -136,7 +136,7 @@ class VectorUnit {
     AscendC::PipeBarrier<PIPE_V>();
   }
 
-  // Blocks of `bytes` that begin `far` bytes apart in global memory and `near` in UB.
+  // Copies blocks of `bytes` bytes that are `far` bytes apart in global memory and `near` bytes apart in UB.
   __aicore__ inline void copy_in(const Bytes& to, uint64_t from, int32_t blocks, int32_t bytes, int64_t far, int32_t near) {
     const AscendC::DataCopyExtParams params(static_cast<uint16_t>(blocks), bytes, gap(blocks, far, bytes),
                                             near_gap(near, bytes), 0);
@@ -148,28 +148,28 @@ class VectorUnit {
     AscendC::DataCopyPad(global_at<uint8_t>(to), from, params);
   }
 
-  // Entries of a sorted list, for the scalar unit to read: to those of their buffer from `place` on, a multiple of 8.
+  // Reads entries of a sorted list into the entry buffer, at position `place` (a multiple of 8), and waits for them.
   __aicore__ inline AscendC::LocalTensor<int32_t> read_entries(uint64_t from, int32_t count, int32_t place = 0) {
     const AscendC::LocalTensor<int32_t> entries = entries_.Get<int32_t>()[place];
     copy_in(entries.ReinterpretCast<uint8_t>(), from, 1, count * sizeof(int32_t), 0, kBlockBytes);
     wait_for_loads();
     return entries;
   }
-  // The same of a longer list, to the last of the pieces in float32.
+  // Reads a longer list into the last float32 piece.
   static constexpr int32_t kMostEntries = kPieceFloats;
   __aicore__ inline AscendC::LocalTensor<int32_t> read_long_entries(uint64_t from, int32_t count) {
     const AscendC::LocalTensor<int32_t> entries = words()[(kNumFloats - 1) * kPieceFloats];
-    wait_for_results();  // nothing works on these any more
+    wait_for_results();  // no instruction uses these any more
     copy_in(entries.ReinterpretCast<uint8_t>(), from, 1, count * sizeof(int32_t), 0, kBlockBytes);
     wait_for_loads();
     return entries;
   }
-  // Before the scalar unit reads UB: until what is under way has arrived, or is computed.
+  // Call before the scalar unit reads UB: waits for loads, or for results.
   __aicore__ inline void wait_for_loads() {
     AscendC::SetFlag<AscendC::HardEvent::MTE2_S>(loaded_);
     AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(loaded_);
   }
-  // The same of one of several loads that are under way: it is marked once it is asked for, and then waited for.
+  // Marks a load that has been issued; wait_for_load() waits for it alone.
   static constexpr int32_t kNumMarks = 4;
   __aicore__ inline void mark_load(int32_t i) { AscendC::SetFlag<AscendC::HardEvent::MTE2_S>(arrived_[i]); }
   __aicore__ inline void wait_for_load(int32_t i) { AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(arrived_[i]); }
@@ -177,13 +177,13 @@ class VectorUnit {
     AscendC::SetFlag<AscendC::HardEvent::V_S>(computed_);
     AscendC::WaitFlag<AscendC::HardEvent::V_S>(computed_);
   }
-  // Before copies out of UB read what the scalar unit has written there, or vector instructions do.
+  // Call after the scalar unit has written UB: orders later copies out of UB, or vector instructions.
   __aicore__ inline void release_to_copies() { written_.pass(); }
   __aicore__ inline void release_to_vectors() { scalars_.pass(); }
 
-  // Loads from here on come after what the scalar unit has seen.
+  // Orders later loads after the scalar unit's polls.
   __aicore__ inline void load_after_poll() { polls_.pass(); }
-  // What leaves from here on, a signal, comes after the rows before it.
+  // Orders later copies out of UB, such as a signal, after earlier ones.
   __aicore__ inline void settle_stores() { AscendC::PipeBarrier<PIPE_MTE3>(); }
   // Adds `amount` to a counter of this rank or of another.
   __aicore__ inline void add_to_counter(uint64_t counter, int32_t amount) {
@@ -207,7 +207,7 @@ class VectorUnit {
                     kBytesUb,
                 "all buffers fit UB");
 
-  // From the end of a block to the start of the next: in bytes of global memory, in blocks of 32 bytes of UB.
+  // Returns the distance from the end of a block to the next: in bytes of global memory, and in 32-byte blocks of UB.
   __aicore__ inline static uint32_t gap(int32_t blocks, int64_t step, int32_t bytes) {
     return blocks > 1 ? static_cast<uint32_t>(step - bytes) : 0;
   }
@@ -225,7 +225,7 @@ class VectorUnit {
   Code code_ = Code::OK;
 };
 
-// How an op's rows are cut into pieces: whole rows where several fit, else parts of one row.
+// Divides an op's rows into pieces: several whole rows, or parts of one row.
 class Pieces {
  public:
   __aicore__ inline Pieces(int32_t num_rows, int32_t num_cols, int32_t elements) : num_rows_(num_rows), num_cols_(num_cols) {
@@ -250,7 +250,7 @@ class Pieces {
   int32_t num_rows_, num_cols_, cols_, pitch_, rows_, row_ = 0, col_ = 0;
 };
 
-// Elements of a piece where the widest operand has elements of so many bytes.
+// Elements of a piece whose widest operand has elements of `widest` bytes.
 __aicore__ inline int32_t piece_elements(int32_t widest) { return kPieceBytes / widest; }
 
 template <class Body, class APiece>
@@ -260,8 +260,8 @@ __aicore__ inline void load_piece(VectorUnit& unit, Body& body, const APiece& pi
   unit.inputs.EnQue(in);
 }
 
-// Body: load(in, piece) copies what a piece needs, widen(in, piece) makes float32 of it, and compute(piece) works on that
-// and writes results. The next piece is under way before this one is looked at.
+// Runs a body over pieces: load(in, piece) copies a piece, widen(in, piece) converts it to float32, and compute(piece)
+// writes the results. The next piece is loaded before this one is converted.
 template <class Body, class SomePieces>
 __aicore__ inline void run_pieces(VectorUnit& unit, SomePieces pieces, Body& body) {
   auto next = pieces.next();

@@ -1,4 +1,4 @@
-// Experts' weights as elements of one byte, and as floats for a matrix core to multiply; see tile_ops/quantized_matmuls.py.
+// Quantizes experts' weights, and dequantizes them for a matrix core; see tile_ops/quantized_matmuls.py.
 #pragma once
 
 #include "map_functions.h"
@@ -6,8 +6,8 @@
 
 namespace hpmoe {
 
-// Some columns of one matrix, and the rows that are made of them: from matrices of `depth` rows. A tile of UB is `deep` rows
-// of them, `pitch` numbers apart.
+// Columns of one matrix of `depth` rows; each becomes a row of the result. A tile of UB is `deep` of the matrix's rows,
+// `pitch` numbers apart.
 struct WeightColumns {
   static constexpr int32_t kMost = 64;
 
@@ -15,7 +15,7 @@ struct WeightColumns {
   int32_t depth, num_cols, pitch, deep;
 };
 
-// The depth of such columns, a tile at a time.
+// Iterates over the depth of such columns, a tile at a time.
 class Depths {
  public:
   __aicore__ inline explicit Depths(const WeightColumns& of) : of_(of) {}
@@ -31,8 +31,8 @@ class Depths {
   int32_t row_ = 0;
 };
 
-// The scale of each column: the largest magnitudes, and zeros or NaN, of as many columns as a tile has numbers, and then of
-// the first row of it.
+// Computes the scale of each column: magnitudes, and zeros or NaN, are folded over all tiles elementwise, then over the
+// rows of one tile.
 struct ColumnScales {
   VectorUnit& unit;
   Element element;
@@ -60,7 +60,7 @@ struct ColumnScales {
     AscendC::Add(unsound(), unsound(), x, piece.count());
     AscendC::PipeBarrier<PIPE_V>();
   }
-  // Leaves them in each row of the tile, and in `scales`.
+  // Writes the scales to each row of the tile, and to `scales`.
   __aicore__ inline void end() {
     for (int32_t rows = of.deep; rows > 1; rows = (rows + 1) / 2) {
       const int32_t half = (rows + 1) / 2 * of.pitch, count = rows / 2 * of.pitch;
@@ -82,7 +82,7 @@ struct ColumnScales {
   }
 };
 
-// In which byte of a tile each element of its columns lies, column after column, each as `deep` numbers.
+// Finds the byte of the tile that holds each element, column after column, `deep` elements for each column.
 __aicore__ inline void find_transposed_places(const AscendC::LocalTensor<int32_t>& places, const WeightColumns& of,
                                               int32_t deep) {
   constexpr auto kBytes = static_cast<int32_t>(sizeof(float));
@@ -94,12 +94,13 @@ __aicore__ inline void find_transposed_places(const AscendC::LocalTensor<int32_t
   AscendC::PipeBarrier<PIPE_V>();
 }
 
-// The elements: numbers by their scales, zeros where that is none, and transposed, so that each column leaves as a row.
+// Computes elements: numbers divided by their scales, or zeros for a NaN scale, transposed so that each column becomes a
+// row.
 struct ColumnElements {
   VectorUnit& unit;
   Element element;
   const WeightColumns& of;
-  int32_t laid_out;  // how deep the rows are whose places are known
+  int32_t laid_out;  // depth for which the positions are known
 
   __aicore__ inline Floats scales() { return unit.floats(2); }
   __aicore__ inline AscendC::LocalTensor<int32_t> places() { return unit.floats(4).ReinterpretCast<int32_t>(); }
@@ -134,15 +135,15 @@ struct ColumnElements {
   }
 };
 
-// ColumnElements for mxfp8: transposes the numbers first, so that a column's blocks are contiguous, and stores scales with
-// the elements.
+// ColumnElements for mxfp8: transposes the numbers first, so that a column's blocks are contiguous, and stores scales
+// after the elements.
 struct ColumnBlocks {
   VectorUnit& unit;
   const WeightColumns& of;
 
   __aicore__ inline void load(const Bytes& loaded, const Piece& piece) { unit.load(loaded, 0, of.in, piece); }
   __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
-    AscendC::Duplicate(unit.floats(1), 0.0f, kMostScaled);  // what fills the last blocks up
+    AscendC::Duplicate(unit.floats(1), 0.0f, kMostScaled);  // pads the last blocks
     AscendC::PipeBarrier<PIPE_V>();
     unit.widen(unit.floats(1), loaded, 0, of.in.dtype, piece.count());
   }
@@ -167,7 +168,7 @@ struct ColumnBlocks {
   }
 };
 
-// Rows of codes and their scales, of which each is a column of a matrix.
+// Quantizes columns of matrices to rows of codes with scales.
 __aicore__ inline void quantize_columns(VectorUnit& unit, const Frame& frame, const RowFormat& format, int32_t cols) {
   const Rows2d scales = frame.rows(0), codes = frame.rows(1);
   const Buffer given = frame.buffer(2);
@@ -199,7 +200,7 @@ __aicore__ inline void quantize_columns(VectorUnit& unit, const Frame& frame, co
   }
 }
 
-// The same; or each a row of what is given, where matrices have one column.
+// Quantizes a weight by columns, or by rows if its matrices have one column.
 __aicore__ inline void quantize_weight(VectorUnit& unit, const Frame& frame) {
   const RowFormat format = RowFormat::of(frame.op);
   Rows2d scales = frame.rows(0);
@@ -224,7 +225,7 @@ __aicore__ inline void quantize_weight(VectorUnit& unit, const Frame& frame) {
   for (int32_t row = 0; row < frame.unit.rows; ++row) run_pieces(unit, RowParts(row, codes.cols), body);
 }
 
-// Elements as numbers that a matrix core multiplies, of mxfp8 times their scales.
+// Converts elements to numbers for a matrix core; multiplies mxfp8 by its scales.
 __aicore__ inline void dequantize_weight(VectorUnit& unit, const Frame& frame) {
   const RowFormat format = RowFormat::of(frame.op);
   const bool has_scales = is_mxfp8(format);

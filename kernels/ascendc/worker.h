@@ -1,8 +1,8 @@
-// How a core works through its queue: wait for a task's events, run its body, signal.
+// The loop of a core over its queue: wait for a task's events, run its body, signal.
 //
-// Nothing waits for the pipes between tasks: signals are ordered behind what a task writes, and a task that needs what the
-// one before it still writes waits for it (unsettled.h). An AIC looks ahead: a task whose events have all come when the one
-// before it is down to its last step loads its first rows meanwhile.
+// Pipes are not drained between tasks. Signals are ordered after a task's stores, and a task that uses what an earlier
+// one still writes waits for it (unsettled.h). An AIC looks ahead: during the last step of a task it loads the first rows
+// of the next one if all events of the next have occurred.
 #pragma once
 
 #include "core/signals.h"
@@ -13,11 +13,11 @@
 
 namespace hpmoe {
 
-// Unit is CubeUnit or VectorUnit: see tile_bodies.h for what is asked of it.
+// Unit is CubeUnit or VectorUnit; tile_bodies.h has the functions of a unit.
 template <class Unit>
 class Worker {
  public:
-  // status: the numbers of what went wrong before the queue begins.
+  // status: the numbers of an error before the queue begins.
   __aicore__ inline Worker(const RankView& rank, const Counters& counters, Unit& unit, int32_t queue, const Status& status)
       : rank_(rank),
         counters_(counters),
@@ -27,7 +27,7 @@ class Worker {
         spare_(rank),
         status_(status) {}
 
-  // What the queue begins with is read meanwhile.
+  // Waits for the prologue, and reads the first templates of the queue meanwhile.
   __aicore__ inline Code wait_until_ready() {
     const int32_t ready = counters_.prologue(kReady), target = wrapping_product(rank_.args.epoch, rank_.num_aiv);
     first_ = rank_.image.queue_start(queue_);
@@ -42,7 +42,7 @@ class Worker {
     }
     const WaitEnd end = counters_.wait(ready, target);
     if (end != WaitEnd::MET) return code_of(end);
-    if (!Unit::kLooksAhead) forget_all_lines(rank_.args.tables);  // an AIC has read no line that others write meanwhile
+    if (!Unit::kLooksAhead) forget_all_lines(rank_.args.tables);  // an AIC has read no line that others write
     unit_.load_after_poll();
     return Code::OK;
   }
@@ -58,8 +58,8 @@ class Worker {
     }
   }
 
-  // Leaves where the core stands, and tells every rank that this launch is lost: of rows without room the others find out
-  // themselves, so that they can say why.
+  // Writes the core's position and signals the failure to every rank. A SLOT_OVERFLOW is signalled only to this rank:
+  // every rank finds it and reports its cause.
   __aicore__ inline void fail(Code code) {
     const bool is_known = code == Code::SLOT_OVERFLOW;
     status_.code = static_cast<int32_t>(code);
@@ -87,7 +87,7 @@ class Worker {
     bool has_begun = false;
   };
 
-  // Those that follow a task without rows: where slots have rows, nobody asks.
+  // Skips empty tasks. It runs only after a task without rows, so tasks with rows pay nothing.
   __aicore__ inline void pass_empty_tasks() {
     while (place_ + 1 < last_ && spare_.has(place_ + 1)) ++place_;
   }
@@ -123,7 +123,7 @@ class Worker {
     turn.place = place;
     turn.has_begun = false;
   }
-  // From here on a turn has tasks of another template.
+  // Switches a turn to the tasks of another template.
   __aicore__ inline void take_run(Turn& turn, const Turn& other, int32_t number) {
     Frame& frame = turn.frame;
     frame.rank = &rank_;
@@ -138,8 +138,7 @@ class Worker {
     }
     turn.route = route;
   }
-  // The next task is decoded before this one is waited for, and what it is waited for with is on its way to the cache by
-  // then.
+  // Decodes the next task before the current one is waited for, and preloads the targets of its waits.
   __aicore__ inline void read_ahead(Turn& next) {
     HPMOE_DECODES(0);
     rank_.image.preload_tasks_after(place_ + 1);
@@ -148,9 +147,9 @@ class Worker {
       preload(target_of(static_cast<int32_t>(event_of(next.frame, wait_at(next, i)))));
   }
 
-  // What cannot begin says why when its turn comes.
+  // Begins the next task if its events have occurred. An error is reported when the task is begun again.
   __aicore__ inline void begin_ahead(Turn& next) {
-    if (next.frame.unit.rows == 0) return;  // it may be one to pass by
+    if (next.frame.unit.rows == 0) return;  // it may be an empty task
     if (has_all_events(next) && !unsettled_.touches(next.frame) && unsettled_.has_capacity_for(next.frame))
       (void)begin(next);
   }
@@ -194,7 +193,7 @@ class Worker {
     return true;
   }
 
-  // Some AIC read the task's weight meanwhile.
+  // Waits for a task's events; some AIC read the task's weight into L2 meanwhile.
   __aicore__ inline Code wait_for_task(const Turn& turn) {
     const bool is_early = Unit::kLooksAhead && queue_ < num_early(rank_.args.num_blocks) && reads_early(turn.frame);
     if (is_early) begin_early(unit_, turn.frame);
@@ -216,7 +215,8 @@ class Worker {
     unit_.add_to_counter(address_on(counters_.address(event), rank), amount);
   }
 
-  // Whoever hears a signal may read what is written; another rank, once all pipes are empty.
+  // Signals the task's events. A local signal follows the task's stores; a transfer drains all pipes first, because
+  // another rank will read the rows.
   __aicore__ inline void signal(const Turn& turn) {
     const Frame& frame = turn.frame;
     const bool moves = is_transfer(opcode_of(frame.op));
@@ -247,7 +247,7 @@ class Worker {
     signal_tiles(unit_, frame, segment, counters_, target, event);
   }
 
-  // The other cores find out why from the host, which reads what every core left.
+  // Writes the status line; the host reads the lines of all cores.
   __aicore__ inline void leave_status() {
     union {
       CoreStatus status;
