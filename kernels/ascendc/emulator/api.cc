@@ -13,7 +13,8 @@ namespace {
 
 HpmoeKernel chosen_kernel = hpmoe_persistent;
 
-// Calls f(), which returns how a launch has ended. 0 ok, 1 the status says why not, 2 `fault` does, after these words.
+// Calls f(), which returns how a launch has ended. Returns 0 ok, 1 the status says why not, 2 `fault` says why not, after
+// the text in `before`.
 template <class F>
 int report(F f, const std::string& words, HpmoeStatus* status, char* fault, int64_t fault_bytes) {
   *status = {};
@@ -31,7 +32,7 @@ int report(F f, const std::string& words, HpmoeStatus* status, char* fault, int6
   }
 }
 
-// Words that another rank sent about its buffers and counters; HpmoeEmulatorLaunch describes them.
+// The words that another rank sent about its buffers and counters; HpmoeEmulatorLaunch describes them.
 class Told {
  public:
   Told(const HpmoePeers& peers, int32_t rank, int32_t num_buffers)

@@ -1,7 +1,6 @@
-// An estimate of the time that a core takes, by what it asks for one after the other: the scalar unit hands over an
-// instruction and waits for it, and a copy goes on beside that until somebody waits for it. In cycles of 1.815 GHz.
-//
-// That is how the prologue works; bodies, whose pipes work side by side, take less.
+// Estimates the time of a core from its sequence of requests, in cycles of 1.815 GHz. The scalar unit issues an
+// instruction and waits for it; a copy runs in parallel until something waits for it. The prologue works like this; tile
+// bodies overlap more and take less time.
 #pragma once
 
 #include <algorithm>
@@ -12,9 +11,9 @@
 
 namespace emulator {
 
-// Times of signals are those of hpmoe.machines.ascend_a3.sync. A small copy takes 0.7 us: others measured 0.73 us for 4 KB
-// from another die. Assumed: a word of UB, a line that the scalar unit's cache fetches from L2, and an instruction of the
-// vector unit before its first and after its last step of 256 bytes.
+// Times of signals are those of hpmoe.machines.ascend_a3.sync. A small copy takes 0.7 us; a published measurement is 0.73
+// us for 4 KB from another die. Assumed: a word of UB, a cache line that the scalar unit fetches from L2, and the start
+// and end of a vector instruction beyond its steps of 256 bytes.
 constexpr double kCyclesPerUs = 1815;
 constexpr double kWordCycles = 9, kCopyCycles = 1270, kSignalCycles = 545, kPollCycles = 1815, kRemoteCycles = 1815;
 constexpr double kLineCycles = 360, kVectorCycles = 20, kCopyBytesPerCycle = 60;
@@ -22,7 +21,7 @@ constexpr double kLineCycles = 360, kVectorCycles = 20, kCopyBytesPerCycle = 60;
 class Clock {
  public:
   Effort effort{};
-  Decoding* decoding = nullptr;  // while a task is decoded
+  Decoding* decoding = nullptr;  // set while a task is decoded
 
   double now() const { return now_; }
 
@@ -36,7 +35,7 @@ class Clock {
     ++effort.cached_lines;
     if (decoding) ++decoding->lines;
   }
-  // A line that is fetched while the core goes on, and one that the core needs now.
+  // A preloaded line arrives while the core continues; load() waits for a line.
   void preload(uintptr_t line) { due_[line] = now_ + kLineCycles; }
   void need(uintptr_t line) {
     const auto found = due_.find(line);
@@ -44,7 +43,7 @@ class Clock {
     wait_until(found->second);
     due_.erase(found);
   }
-  // The scalar unit is but a few instructions ahead of the cube.
+  // The scalar unit is only a few instructions ahead of the cube.
   void cube(double cycles) { pass(cycles); }
   void vector(int64_t bytes) {
     const int64_t steps = (bytes + 255) / 256;
@@ -56,7 +55,7 @@ class Clock {
     copied_ = std::max(copied_, now_ + kCopyCycles) + static_cast<double>(bytes) / kCopyBytesPerCycle;
     ++effort.copies;
   }
-  // When all copies so far have ended; until those that end then have.
+  // The time when all copies so far have ended; wait_for_copies() waits until a given time.
   double end_of_copies() const { return copied_; }
   void wait_for_copies(double end) {
     if (end > now_) ++effort.waits_for_copies;
@@ -71,10 +70,10 @@ class Clock {
   void pass(double cycles) { wait_until(now_ + cycles); }
 
   double now_ = 0, copied_ = 0;
-  std::unordered_map<uintptr_t, double> due_;  // lines by their addresses
+  std::unordered_map<uintptr_t, double> due_;  // by address of the line
 };
 
-// When what was added to each counter last has arrived there.
+// The time at which the last addition to each counter arrives.
 using Arrivals = std::unordered_map<const void*, double>;
 
 }  // namespace emulator

@@ -62,7 +62,7 @@ inline void check_blocks(const DataCopyExtParams& p, const char* what) {
 
 }  // namespace detail
 
-// Contiguous, a multiple of 32 bytes.
+// Contiguous; a multiple of 32 bytes.
 template <class T>
 void DataCopy(const LocalTensor<T>& to, const GlobalTensor<T>& from, uint32_t count) {
   emulator::Core& core = emulator::current();
@@ -92,8 +92,8 @@ void DataCopy(const GlobalTensor<T>& to, const LocalTensor<T>& from, uint32_t co
   });
 }
 
-// Blocks of any length: in global memory srcStride bytes apart, in UB each from a multiple of 32 bytes on, dstStride more
-// of 32 bytes apart. What fills a block up in UB is undefined.
+// Blocks of any length. srcStride is the gap in bytes of global memory; in UB each block begins at a multiple of 32
+// bytes, and dstStride is the gap in units of 32 bytes. The padding of a block in UB is undefined.
 template <class T>
 void DataCopyPad(const LocalTensor<T>& to, const GlobalTensor<T>& from, const DataCopyExtParams& p,
                  const DataCopyPadExtParams<T>& padding) {
@@ -144,8 +144,8 @@ void DataCopyPad(const GlobalTensor<T>& to, const LocalTensor<T>& from, const Da
   });
 }
 
-// Rows of global memory as fractals of L1: the columns of block j of 32 bytes, 32 of int8, 16 in half precision and 8 in
-// float32, stand of row i at j * dstNzC0Stride + i * dstNzNStride, in blocks of 32 bytes; the last columns are filled up
+// Rows of global memory as fractals of L1. A block j has 32 bytes of columns (32 int8, 16 half-precision or 8 float32
+// numbers); row i of block j goes to j * dstNzC0Stride + i * dstNzNStride, in units of 32 bytes. The last block is padded
 // with zeros.
 template <class T>
 void DataCopy(const LocalTensor<T>& to, const GlobalTensor<T>& from, const Nd2NzParams& p) {

@@ -19,7 +19,7 @@ void add_floats(uint8_t* to, const uint8_t* from, uint64_t bytes) {
   }
 }
 
-// Other processes may add to the same, and what was stored before is seen by whoever sees the sum.
+// Other processes may add to the same words; whoever sees a sum sees all earlier stores.
 void add_words(uint8_t* to, const uint8_t* from, uint64_t bytes) {
   require(reinterpret_cast<uintptr_t>(to) % sizeof(int32_t) == 0, "an addition to words that are not aligned");
   for (uint64_t i = 0; i < bytes; i += sizeof(int32_t)) {

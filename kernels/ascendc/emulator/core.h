@@ -1,4 +1,4 @@
-// A core: its program, its pipes, flags and memories, and the one that is running now.
+// A core: its program, pipes, flags and memories; and current(), the core that runs.
 #pragma once
 
 #include <algorithm>
@@ -41,14 +41,14 @@ class Core {
   Counts& counts;
   ScalarCache cache;
   Clock clock;
-  size_t loads_since = 0;        // stores of other cores that loads issued from now on come after, in any case
-  int num_looks = 0;             // at memory, since anything else has happened anywhere
-  Atomic atomic = Atomic::NONE;  // as the instructions issued from now on see it
-  bool rounds_float32 = true;    // before products; a kernel before this one may have left it so
-  bool saturates = true;         // what is rounded to half precision; so does an NPU where nobody says otherwise
+  size_t loads_since = 0;  // loads issued from now on see at least the stores before this one of other cores
+  int num_looks = 0;  // polls since anything else has happened on any core
+  Atomic atomic = Atomic::NONE;  // for instructions issued from now on
+  bool rounds_float32 = true;  // before products; an earlier kernel may have left it on
+  bool saturates = true;  // rounding to half precision, the hardware's default
 
   LocalMemory& local(Memory memory) { return local_[static_cast<int>(memory)]; }
-  // L0A_MX or L0B_MX of a 950: scales of what L0A or L0B holds at 16 times their address.
+  // L0A_MX or L0B_MX of a 950: scales of the contents of L0A or L0B, at 16 times their address.
   std::vector<uint8_t>& scales(Memory memory) { return scales_[memory == Memory::L0B]; }
   Pipe& pipe(pipe_t p) { return pipes_[p]; }
 
@@ -60,7 +60,7 @@ class Core {
     require(is_aic == wanted_aic, what, " is called on an ", is_aic ? "AIC" : "AIV");
   }
 
-  // The scalar unit hands an instruction to a pipe, and waits while that is full.
+  // Issues an instruction of the scalar unit to a pipe; waits while the pipe is full.
   void issue(pipe_t p, Instruction instruction) {
     Pipe& target = pipes_[p];
     wait_until([&target] { return !target.is_full(); }, "room in a pipe");
@@ -71,7 +71,7 @@ class Core {
     issue(p, {Instruction::WORK, what, std::move(body), nullptr, in_order});
   }
 
-  // The scalar unit's own writes to UB reach it by and by: by the time that it sets a flag, waits for all pipes or reads.
+  // A scalar write to UB is delayed: it completes at the latest when the core sets a flag, waits for all pipes, or reads.
   void write_later(uint8_t* to, const void* from, size_t bytes) {
     const auto* begin = static_cast<const uint8_t*>(from);
     written_.push_back({to, std::vector<uint8_t>(begin, begin + bytes)});
@@ -94,8 +94,7 @@ class Core {
     flag.value = 0;
   }
 
-  // What loads and signals take of the core's estimated time. A counter that is waited for is looked at for nothing but
-  // once.
+  // Estimated time of loads and signals. Repeated polls of one counter are counted once.
   void look_next() { is_looking_ = true; }
   void note_load(const void* address, bool is_fetched) {
     const auto arrival = global.arrivals.find(address);
@@ -110,13 +109,13 @@ class Core {
     looked_at_ = address;
     clock.wait_until(arrival->second + kPollCycles);
   }
-  // A preload; no more than a few may follow each other, or the scalar unit stands still.
+  // A preload; only a few may follow each other, or the scalar unit stalls.
   void note_preload(const void* address) {
     require(++num_preloads_ <= kMostPreloads, "DataCachePreload: more than ", kMostPreloads, " follow each other");
     clock.preload(ScalarCache::line_of(address));
   }
   void note_copy(int64_t bytes) { clock.copy(bytes); }
-  // Counters that a copy looks at.
+  // Notes counters that a copy polls.
   void note_look(const void* address) {
     const auto arrival = global.arrivals.find(address);
     if (arrival != global.arrivals.end()) clock.wait_until(arrival->second + kPollCycles);
@@ -133,7 +132,7 @@ class Core {
     return true;
   }
 
-  // What the scalar unit does until `ready`; the scheduler asks for it.
+  // Blocks the program until ready() holds; the scheduler calls ready().
   void wait_until(std::function<bool()> ready, const char* what) {
     if (ready()) return;
     ready_ = std::move(ready);
@@ -142,9 +141,9 @@ class Core {
     ready_ = nullptr;
     waits_for_ = "";
   }
-  // Lets others run.
+  // Lets other cores run.
   void pause() { fiber_->yield(); }
-  // The same of a loop that waits for memory to change.
+  // Lets other cores run, in a loop that polls memory.
   void poll() {
     is_polling_ = true;
     fiber_->yield();
@@ -157,7 +156,7 @@ class Core {
   bool is_polling() const { return is_polling_; }
   void resume() { fiber_->resume(); }
 
-  // User flags by event and number, how many of an event TPipe has given out, and how they are checked at the end.
+  // User flags by event and number; how many of an event TPipe has allocated; and their check at the end.
   Flag& flag(int event, int id) { return flags_[{event, id}]; }
   int& taken_flags(int event) { return taken_flags_[event]; }
   void check_end() const;
@@ -183,9 +182,9 @@ class Core {
 Core& current();
 void set_current(Core* core);
 
-// What a load of MTE2 finds in global memory, within its arrays. It may pass what the scalar unit has looked at before
-// it, but not the last wait of MTE2 for the scalar unit, or barrier of all pipes: that was `since` so many stores. This one
-// does.
+// Returns what a load of MTE2 finds in global memory, inside the known arrays. A load may be earlier than the scalar
+// unit's preceding polls, but not earlier than the last wait of MTE2 for the scalar unit, or barrier of all pipes, after
+// `since` stores. This function picks the earliest time.
 inline std::vector<uint8_t> loaded(Core& core, size_t since, const void* address, uint64_t bytes, const char* what) {
   core.global.region_of(address, bytes, what);
   return core.global.journal.read(&core, since, static_cast<const uint8_t*>(address), bytes);
@@ -195,7 +194,7 @@ inline uint8_t* writable(Core& core, void* address, uint64_t bytes, const char* 
   return static_cast<uint8_t*>(address);
 }
 
-// Stores bytes, or adds them as numbers where an atomic is on.
+// Stores bytes, or adds them as numbers if an atomic mode is on.
 void store(Core& core, Atomic atomic, uint8_t* to, const uint8_t* from, uint64_t bytes, const char* what);
 
 }  // namespace emulator

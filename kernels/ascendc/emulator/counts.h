@@ -1,22 +1,22 @@
-// What the cores of a launch moved and computed, to compare with the cost rules.
+// What the cores of a launch moved and computed; tests compare it with the cost rules.
 #pragma once
 
 #include <cstdint>
 
 namespace emulator {
 
-// Of one AIV: see clock.h. Words of UB, or of the scalar unit's cache, that it reads or writes.
+// The effort of one AIV, by clock.h: words of UB and of the scalar unit's cache that it accesses.
 struct Effort {
   int64_t cycles, scalar_words, cached_lines, vector_instructions, vector_steps, copies, waits_for_copies;
 };
 
-// Of all AIC, or of all AIV: tasks that were decoded, words that the scalar unit read for that, lines that its cache fetched
-// meanwhile, and cycles of the clock.
+// For all AIC, or all AIV: decoded tasks, words that the scalar unit read for decoding, lines that its cache fetched for
+// it, and cycles of the clock.
 struct Decoding {
   int64_t tasks, words, lines, cycles;
 };
 
-// Bytes that copies moved, by how many one of them does: from 2^i to 2^(i+1) - 1.
+// Bytes moved by copies, by size of the copy: from 2^i to 2^(i+1) - 1.
 struct Sizes {
   static constexpr int kCount = 24;
   int64_t bytes[kCount];
@@ -28,9 +28,9 @@ struct Sizes {
   }
 };
 
-// Bytes by path, without looks at counters; cube_flops of whole fractals; vector_bytes, 256 of which are a cycle; l0_loads:
-// instructions that load L0. busiest: the AIV whose estimate is the longest. plan: which of the image's the launch took, the
-// one that its status tells of. system_us: microseconds of the system counter.
+// Bytes by path, without polls of counters. cube_flops: of whole fractals. vector_bytes: 256 of them take a cycle.
+// l0_loads: instructions that load L0. busiest: the AIV with the longest estimate. plan: the plan of the image that the
+// launch selected and its status refers to. system_us: microseconds of the system counter.
 struct Counts {
   int64_t gm_to_ub, ub_to_gm, gm_to_l1, l1_to_gm, l1_to_l0a, l1_to_l0b, l0c_to_gm, cube_flops, vector_bytes;
   Effort busiest;

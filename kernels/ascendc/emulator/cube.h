@@ -1,4 +1,4 @@
-// The matrix core: fractals from L1 to L0A and L0B, products into L0C, and back to rows of global memory.
+// The matrix core: copies fractals from L1 to L0A and L0B, multiplies into L0C, and stores rows of global memory.
 #pragma once
 
 #include "copies.h"
@@ -88,7 +88,7 @@ inline void count_fractals(emulator::Core& core, emulator::Memory to, int64_t nu
 
 }  // namespace detail
 
-// A constant, from L1 in blocks of 32 bytes.
+// Fills L1 with a constant, in blocks of 32 bytes.
 template <class T>
 void Fill(const LocalTensor<T>& to, const InitConstValueParams<T>& p) {
   emulator::Core& core = emulator::current();
@@ -105,7 +105,7 @@ void Fill(const LocalTensor<T>& to, const InitConstValueParams<T>& p) {
   });
 }
 
-// Fractals from L1; those of half precision, which are square, transposed where asked for.
+// Loads fractals from L1; square ones (half precision) can be transposed.
 template <class T>
 void LoadData(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadData2DParams& p) {
   static_assert(sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4, "fractals the kernel uses");
@@ -128,9 +128,9 @@ void LoadData(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadDa
   });
 }
 
-// Of an image whose filters are single pixels: a matrix in L1, l1H * l1W rows of channelSize numbers in columns of fractals,
-// of which mExtension rows and kExtension numbers go to rows of fractals of L0A, as they are or transposed as a whole, or to
-// L0B, each fractal transposed.
+// Loads by img2col with 1 x 1 filters: a matrix in L1 of l1H * l1W rows of channelSize numbers, in columns of fractals.
+// mExtension rows and kExtension numbers of it go to rows of fractals: of L0A, unchanged or transposed as a whole, or of
+// L0B, with each fractal transposed.
 template <class T>
 struct LoadData3DParamsV2 {
   uint8_t padList[4] = {0, 0, 0, 0};
@@ -172,9 +172,9 @@ void LoadData(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadDa
   });
 }
 
-// Squares of 16 x 16 numbers of 32 bits, or 32 x 32 of 8: two fractals of L1 in a row are the left and the right half of
-// one, or the upper and the lower one. It is transposed, and its halves go dstFracGap fractals apart; the first half of the
-// next square comes dstGap fractals after that of this one.
+// Loads and transposes squares: 16 x 16 numbers of 32 bits, whose left and right halves are successive fractals of L1, or
+// 32 x 32 numbers of 8 bits, whose upper and lower halves are. The halves of the result are dstFracGap fractals apart;
+// the next square's first half is dstGap fractals after this one's.
 template <class T>
 void LoadDataWithTranspose(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadData2dTransposeParams& p) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 1, "squares the kernel uses");
@@ -206,10 +206,10 @@ void LoadDataWithTranspose(const LocalTensor<T>& to, const LocalTensor<T>& from,
   });
 }
 
-// Fractals of a matrix of m x k in L1, whose columns are srcStride fractals apart: mStep x kStep of them, to columns
-// dstStride fractals apart. Turned, rows of fractals become columns; of float32, two beside each other in L1 are the left
-// and the right half of a square, whose transposed halves go to two columns, and of numbers of 8 bits two one below the
-// other are the halves of one, whose transposed halves go to two lines.
+// Loads mStep x kStep fractals of a matrix of m x k in L1, whose columns are srcStride fractals apart, to columns that
+// are dstStride fractals apart. A transposing load turns rows of fractals into columns. In float32 two horizontally
+// adjacent fractals of L1 form a square, whose transposed halves go to two columns; in numbers of 8 bits two vertically
+// adjacent fractals form one, whose transposed halves go to two lines.
 template <class T>
 void LoadData(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadData2DParamsV2& p) {
   static_assert(sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4, "fractals the kernel uses");
@@ -236,7 +236,7 @@ void LoadData(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadDa
       for (uint64_t line = 0; line < lines; ++line) {
         T* target = out + (column * p.dstStride + line) * detail::kFractalSize<T>;
         for (uint32_t i = 0; i < detail::kFractalSize<T>; ++i) {
-          const uint64_t row = line * 16 + i / c0, col = column * c0 + i % c0;  // of the operand that is made
+          const uint64_t row = line * 16 + i / c0, col = column * c0 + i % c0;  // of the resulting operand
           const uint64_t down = p.ifTranspose ? col : row, right = p.ifTranspose ? row : col;
           target[i] = in[source(down / 16, right / c0) * detail::kFractalSize<T> + down % 16 * c0 + right % c0];
         }
@@ -246,7 +246,7 @@ void LoadData(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadDa
   });
 }
 
-// Whether float32 is rounded to 11 bits of mantissa before it is multiplied; until it is set, as the kernel before left it.
+// Sets whether products round float32 to 11 bits of mantissa first; the initial state is that of the kernel before.
 inline void SetHF32Mode(HF32Mode mode) {
   emulator::current().need(true, "SetHF32Mode");
   emulator::current().rounds_float32 = mode == HF32Mode::ENABLE;
@@ -254,13 +254,13 @@ inline void SetHF32Mode(HF32Mode mode) {
 
 namespace detail {
 
-// How Mmad reads its operands: fractals of 16 x c0, `num_k` of them deep. In A one down is `down` fractals later, and one
-// deeper `deeper`.
+// The layout in which Mmad reads its operands: fractals of 16 x c0, `num_k` of them along k. In A the next fractal down
+// is `down` fractals later, and the next along k is `deeper` fractals later.
 struct Depth {
   uint32_t c0, num_k, down, deeper;
 };
 
-// float32 has fractals 8 deep, and rows of A of which, where k is aligned, there is an even number. A 950 has columns of A.
+// Fractals of float32 are 8 deep; rows of A have an even number of them if k is aligned. A 950 has columns of A.
 template <class A>
 Depth depth_of(const MmadParams& p) {
   constexpr uint32_t c0 = kBlock / sizeof(A);
@@ -271,12 +271,12 @@ Depth depth_of(const MmadParams& p) {
   return {c0, num_k, p.kDirectionAlign ? num_k + num_k % 2 : num_k, 1};
 }
 
-// c[m, n] (+)= a[m, k] @ b[k, n], in fractals: a as `depth` says, b rows of fractals of columns, c columns of
-// fractals of rows. One row is read as a plain vector. What is past m and n is undefined.
+// Computes c[m, n] = a[m, k] @ b[k, n], or adds it, in fractals: a as `depth` says, b in rows of fractals of columns, c
+// in columns of fractals of rows. A single row is read as a plain vector. Elements past m and n are undefined.
 void multiply(const float* a, const float* b, float* c, const MmadParams& p, const Depth& depth);
 void multiply(const int32_t* a, const int32_t* b, int32_t* c, const MmadParams& p, const Depth& depth);
 
-// Operands as they are multiplied.
+// Returns operands in the precision in which they are multiplied.
 inline std::vector<int32_t> widen(const LocalTensor<int8_t>& from, uint64_t fractals, emulator::Core& core, bool) {
   const auto* const first = reinterpret_cast<const int8_t*>(from.bytes(core, fractals * kFractalBytes, "Mmad"));
   return {first, first + fractals * kFractalBytes};
@@ -326,8 +326,8 @@ void Mmad(const LocalTensor<C>& c, const LocalTensor<A>& a, const LocalTensor<B>
       is_kept_in_order);
 }
 
-// Fractals of L0C to rows of global memory, rounded to their dtype. Rows may have any number of columns; whoever writes
-// fractals, as this does not, writes multiples of 16.
+// Copies fractals of L0C to rows of global memory, rounded to their dtype. Rows may have any number of columns; the other
+// mode of the hardware, which writes fractals, is not modelled.
 template <class T, class U, const FixpipeConfig& config = CFG_ROW_MAJOR>
 void Fixpipe(const GlobalTensor<T>& to, const LocalTensor<U>& from, const FixpipeParamsV220& p) {
   constexpr bool is_int32 = std::is_same_v<U, int32_t> && std::is_same_v<T, int32_t>;

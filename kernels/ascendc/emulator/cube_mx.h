@@ -1,7 +1,6 @@
-// Products of fp8 with a scale for each 32 numbers, which a 950 has: scales from global memory to L1 and on to L0A_MX and
-// L0B_MX, and MmadMx. Sources, of asc-devkit: the documents of DataCopy (DN2NZ), LoadData (MX) and MmadMx, and the sample
-// mmad_mx. How far apart MmadMx takes rows of 16 scales to be no document says: as far as the sample puts them, one after
-// the other.
+// Products of fp8 with a scale for each 32 numbers, on a 950: scales from global memory to L1 and to L0A_MX and L0B_MX,
+// and MmadMx. Sources, in asc-devkit: the documents of DataCopy (DN2NZ), LoadData (MX) and MmadMx, and the sample
+// mmad_mx. No document states the distance between MmadMx's rows of 16 scales; as in the sample, they are adjacent.
 #pragma once
 
 #include "cube.h"
@@ -59,7 +58,7 @@ void DataCopy(const LocalTensor<T>& to, const GlobalTensor<T>& from, const Dn2Nz
   });
 }
 
-// Fractals, and xStep times yStep blocks of 16 x 2 scales to where the fractals' address says, divided by 16.
+// Loads fractals, and xStep times yStep blocks of 16 x 2 scales to the fractals' address divided by 16.
 template <class T>
 void LoadData(const LocalTensor<T>& to, const LocalTensor<T>& from, const LocalTensor<fp8_e8m0_t>& scales,
               const LoadData2DParamsV2& p, const LoadData2DMxParams& mx) {
@@ -85,7 +84,7 @@ void LoadData(const LocalTensor<T>& to, const LocalTensor<T>& from, const LocalT
 
 namespace detail {
 
-// Numbers in columns of `lines` fractals, 32 deep, times the scale of each row of 32.
+// Multiplies numbers, in columns of `lines` fractals that are 32 deep, by the scale of each row of 32.
 inline void scale_blocks(std::vector<float>& numbers, const uint8_t* scales, uint64_t lines, uint64_t deep) {
   for (uint64_t block = 0; block < deep; ++block)
     for (uint64_t row = 0; row < lines * 16; ++row) {
@@ -98,7 +97,8 @@ inline void scale_blocks(std::vector<float>& numbers, const uint8_t* scales, uin
 
 }  // namespace detail
 
-// c[m, n] (+)= (a[m, k] * scales of a[m, k / 32]) @ (b[k, n] * scales of b[k / 32, n]), k a multiple of 64.
+// Computes c[m, n] = (a[m, k] * scales of a[m, k / 32]) @ (b[k, n] * scales of b[k / 32, n]), or adds it; k is a multiple
+// of 64.
 template <class C, class A, class B>
 void MmadMx(const LocalTensor<C>& c, const LocalTensor<A>& a, const LocalTensor<B>& b, const MmadParams& p) {
   static_assert(std::is_same_v<A, fp8_e4m3fn_t> && std::is_same_v<B, A> && std::is_same_v<C, float>,

@@ -24,7 +24,7 @@ std::string text(const Parts&... parts) {
   return out;
 }
 
-// A rule of the hardware that the kernel must keep.
+// Throws a Fault unless a rule of the hardware holds.
 template <class... Parts>
 void require(bool holds, const Parts&... parts) {
   if (!holds) throw Fault(text(parts...));

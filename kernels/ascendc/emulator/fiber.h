@@ -1,5 +1,5 @@
-// A core's program as a coroutine: it runs until it has to wait, and the scheduler goes on elsewhere. No threads, so that
-// a seed repeats a run exactly.
+// A core's program as a coroutine: it runs until it must wait, and the scheduler resumes another one. There are no
+// threads, so a seed repeats a run exactly.
 #pragma once
 
 #include <ucontext.h>
@@ -26,13 +26,13 @@ class Fiber {
   }
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
-  // What is not done is given up: whatever the body holds is let go.
+  // An unfinished body is abandoned; its objects are not destroyed.
   ~Fiber() {
     is_given_up_ = true;
     if (has_begun_ && !has_ended_) enter_fiber();
   }
 
-  // Runs until the body yields or ends; what the body throws is thrown here.
+  // Runs the body until it yields or ends; rethrows its exception.
   void resume() {
     enter_fiber();
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));

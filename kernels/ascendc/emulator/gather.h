@@ -1,4 +1,4 @@
-// Vector instructions on UB that make masks of numbers, and gather the numbers that a mask names.
+// Vector instructions on UB that compute masks of numbers, and gather the numbers that a mask selects.
 #pragma once
 
 #include "vector.h"
@@ -18,8 +18,8 @@ struct GatherMaskParams {
   uint8_t src1RepeatStride = 8;
 };
 
-// A bit for each number, from the lowest of a byte on: whether it compares so with one of the scalar unit. Whole steps of
-// 256 bytes; whole numbers are only compared for being the same.
+// Sets one bit for each number, lowest bit of a byte first: the result of a comparison with a scalar. It processes whole
+// steps of 256 bytes, and compares integers only for equality.
 template <class T, class U>
 void Compares(const LocalTensor<U>& out, const LocalTensor<T>& a, const T scalar, CMPMODE mode, uint32_t count) {
   static_assert(std::is_same_v<T, int32_t> && std::is_same_v<U, uint8_t>, "comparisons the kernel makes");
@@ -40,8 +40,8 @@ void Compares(const LocalTensor<U>& out, const LocalTensor<T>& a, const T scalar
       a);
 }
 
-// The numbers, of the first `count`, whose bit is set, one after the other, and how many they are: whoever asks waits for
-// the vector unit. What follows them is undefined.
+// Gathers the numbers among the first `count` whose bit is set, and counts them; the scalar unit must wait for the vector
+// unit before it reads the count. Memory after them is undefined.
 template <class T, class U>
 void GatherMask(const LocalTensor<T>& out, const LocalTensor<T>& a, const LocalTensor<U>& pattern, const bool counts,
                 const uint32_t count, const GatherMaskParams& p, uint64_t& kept) {

@@ -1,4 +1,4 @@
-// Global memory: the regions a launch brings, each of one rank; an access outside of them is a fault.
+// Global memory: the regions of a launch, each of one rank; an access outside of them is a fault.
 #pragma once
 
 #include <algorithm>
@@ -15,22 +15,23 @@ namespace emulator {
 struct Region {
   std::string name;
   int rank;
-  int symmetric;  // which symmetric array of the heap it is part of, or -1
+  int symmetric;  // the symmetric array of the heap that contains it, or -1
   uint8_t* begin;
   uint64_t bytes;
 };
 
-// What memory held before each store of a launch, so that a load can be as early as nothing keeps it from being. Stores of
-// other processes come when they come.
+// The contents of memory before each store of a launch, so that a load can be emulated as early as synchronization
+// permits. Stores of other processes take effect when they occur.
 class Journal {
  public:
-  // How many stores there have been.
+  // Number of stores so far.
   size_t now() const { return stores_.size(); }
 
-  // Core `by` is about to store so many bytes.
+  // Notes that core `by` is about to store these bytes.
   void note(const void* by, const uint8_t* at, uint64_t bytes) { stores_.push_back({by, at, {at, at + bytes}}); }
 
-  // Bytes as a load of core `by` finds them that other cores' stores from number `since` on may follow; its own come before.
+  // Returns bytes as a load of core `by` finds them if it precedes other cores' stores from number `since` on; its own
+  // stores precede the load.
   std::vector<uint8_t> read(const void* by, size_t since, const uint8_t* at, uint64_t bytes) const {
     std::vector<uint8_t> found(at, at + bytes);
     std::vector<bool> is_own(bytes);
@@ -59,16 +60,16 @@ class GlobalMemory {
  public:
   Journal journal;
   Arrivals arrivals;
-  const HpmoePeers* peers = nullptr;  // who serve the ranks of other processes
+  const HpmoePeers* peers = nullptr;  // serve the ranks of other processes
 
-  // A counter of another rank was added to.
+  // Notifies another rank of an addition to a counter.
   void wake(int rank) const {
     if (peers) peers->wake(peers->launch, rank);
   }
 
   void add(Region region) { regions_.push_back(std::move(region)); }
 
-  // Arrays may share memory, so whichever holds all of it will do.
+  // Regions may overlap; returns any that contains all bytes.
   const Region& region_of(const void* pointer, uint64_t bytes, const char* what) const {
     const auto* at = static_cast<const uint8_t*>(pointer);
     const Region* partial = nullptr;
@@ -82,7 +83,7 @@ class GlobalMemory {
                      at - partial->begin, " on, and it has ", partial->bytes));
   }
 
-  // The address of the same place of the symmetric heap on another rank.
+  // Returns the address of the same place of the symmetric heap on another rank.
   uint8_t* translate(const void* pointer, int mine, int rank) const {
     const auto* at = static_cast<const uint8_t*>(pointer);
     for (const Region& region : regions_) {

@@ -1,4 +1,4 @@
-// Casts between int8, or bytes, and half.
+// Casts between half and int8 or uint8.
 #pragma once
 
 #include "vector.h"
@@ -19,7 +19,7 @@ void Cast(const LocalTensor<half>& out, const LocalTensor<T>& a, const RoundMode
       out, a);
 }
 
-// What the result cannot hold becomes the nearest that it can.
+// Saturates.
 template <class T, class = std::enable_if_t<std::is_same_v<T, int8_t> || std::is_same_v<T, uint8_t>>>
 void Cast(const LocalTensor<T>& out, const LocalTensor<half>& a, const RoundMode& mode, const uint32_t count) {
   emulator::require(mode == RoundMode::CAST_RINT, "Cast: the round mode does not fit");

@@ -1,4 +1,4 @@
-// Vector instructions on int32, which keep the low bits where they overflow, and on the bits of words.
+// Vector instructions on int32, which keep the low bits on overflow, and on the bits of words.
 #pragma once
 
 #include "vector.h"
@@ -24,7 +24,7 @@ HPMOE_EMULATOR_OF_INT32(Adds, static_cast<uint32_t>(x) + static_cast<uint32_t>(s
 HPMOE_EMULATOR_OF_INT32(Muls, static_cast<uint32_t>(x) * static_cast<uint32_t>(scalar))
 #undef HPMOE_EMULATOR_OF_INT32
 
-// Words of 16 bits alone, on an A2.
+// On an A2, only words of 16 bits.
 #define HPMOE_EMULATOR_BITS(name, expression)                                                                          \
   inline void name(const LocalTensor<uint16_t>& out, const LocalTensor<uint16_t>& a, const LocalTensor<uint16_t>& b,   \
                    const int32_t& count) {                                                                             \
@@ -34,7 +34,7 @@ HPMOE_EMULATOR_BITS(And, x& y)
 HPMOE_EMULATOR_BITS(Or, x | y)
 #undef HPMOE_EMULATOR_BITS
 
-// Of a signed number its sign comes in from the left.
+// A signed shift to the right copies the sign.
 template <class T>
 void ShiftRight(const LocalTensor<T>& out, const LocalTensor<T>& a, const T& scalar, const int32_t& count) {
   static_assert(std::is_same_v<T, int32_t> || std::is_same_v<T, uint32_t>, "words that the kernel shifts");
@@ -70,7 +70,7 @@ inline void Cast(const LocalTensor<int32_t>& out, const LocalTensor<float>& a, c
       },
       out, a);
 }
-// What is past int32 becomes the least or the greatest one.
+// Saturates.
 inline void Cast(const LocalTensor<int32_t>& out, const LocalTensor<int64_t>& a, const RoundMode& mode,
                  const uint32_t count) {
   emulator::require(mode == RoundMode::CAST_NONE, "Cast: the round mode does not fit");
@@ -86,7 +86,7 @@ inline void Cast(const LocalTensor<int32_t>& out, const LocalTensor<int64_t>& a,
       out, a);
 }
 
-// first, first + 1, ...
+// Sets out to first, first + 1, ...
 inline void CreateVecIndex(LocalTensor<int32_t> out, const int32_t& first, uint32_t count) {
   emulator::Core& core = emulator::current();
   detail::vector_work(
@@ -98,7 +98,7 @@ inline void CreateVecIndex(LocalTensor<int32_t> out, const int32_t& first, uint3
       out);
 }
 
-// From UB to UB, whole blocks of 32 bytes.
+// Copies whole blocks of 32 bytes from UB to UB.
 template <class T>
 void DataCopy(const LocalTensor<T>& to, const LocalTensor<T>& from, const uint32_t count) {
   const uint64_t bytes = uint64_t{count} * sizeof(T);

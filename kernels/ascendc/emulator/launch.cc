@@ -104,7 +104,7 @@ HpmoeStatus Launch::status() {
 
 uint64_t Launch::counter_words() const { return static_cast<uint64_t>(num_counters(plans_)) * hpmoe::kCounterWords; }
 
-// What the other ranks reach of a rank's memory.
+// Registers the memory of a rank that other ranks access.
 void Launch::add_symmetric(int32_t rank) {
   const HpmoeEmulatorRank& theirs = ranks_[rank];
   for (const PlanImage& plan : plans_) {
@@ -149,7 +149,7 @@ void Launch::add_rank(int32_t rank) {
       {"the targets", rank, -1, reinterpret_cast<uint8_t*>(mine.targets), sizeof(int32_t) * hpmoe::most_events(plans_)});
 }
 
-// Launches of a rank follow each other in its stream, whatever the other ranks do.
+// Launches of a rank follow each other in its stream, independently of other ranks.
 void Launch::add_launch(int32_t rank, int32_t launch) {
   const HpmoeEmulatorRank& mine = ranks_[rank];
   const int32_t epoch = hpmoe::wrapping_sum(run_.epoch, launch);
@@ -173,7 +173,7 @@ void Launch::add_launch(int32_t rank, int32_t launch) {
   std::memcpy(args_.back().begin(), &args, sizeof(args));
 }
 
-// The cores of the launch that was added last.
+// Adds the cores of the launch that was added last.
 void Launch::add_cores(int32_t rank, Counts& counts) {
   const size_t each = static_cast<size_t>(3 * num_blocks_), of_all = each * num_served();
   const size_t first = cores_.size(), before = first < of_all ? first : first - of_all;
@@ -196,7 +196,7 @@ void Launch::wait_for_end(size_t first, size_t count) {
       "the launch before this one");
 }
 
-// Some ranks begin when others are well under way.
+// Delays some ranks until others are far ahead.
 void Launch::draw_beginnings() {
   constexpr uint64_t kLatest = 4096;
   std::mt19937_64 random(~run_.seed);
@@ -211,7 +211,7 @@ void Launch::begin(int32_t rank) {
   if (ranks_[rank].begin) ranks_[rank].begin(ranks_[rank].of);
 }
 
-// An earlier kernel has read what lies where this one's state does.
+// Fills the cache with stale lines, as if an earlier kernel had read the memory of this one's state.
 void Launch::leave_stale_lines(Core& core, int32_t rank, const uint8_t* args, uint64_t seed) {
   const HpmoeEmulatorRank& mine = ranks_[rank];
   for (uint64_t i = seed % 2; i < counter_words(); i += 32) core.cache.leave_stale(mine.counters + i);
@@ -226,7 +226,7 @@ void Launch::to_this_launch(HpmoeStatus& status) const {
   status.threshold -= base;
 }
 
-// The last signals of other processes: after these nobody writes to the arrays of the rank served here.
+// Waits for the last signals of other processes; afterwards no process writes to the arrays of this rank.
 void Launch::await_signals() const {
   while (peers_ && find_wrong_count().code != 0) {
     const auto code = static_cast<Code>(peers_->look(peers_->launch, 1));
@@ -250,7 +250,7 @@ HpmoeStatus Launch::find_wrong_count() const {
   return {};
 }
 
-// Of the last launch.
+// The plan that the last launch selected.
 int32_t Launch::plan_taken() const {
   if (plans_.size() == 1) return 0;
   const int32_t half = hpmoe::wrapping_sum(run_.epoch, run_.num_launches - 1) & 1;

@@ -1,4 +1,4 @@
-// A launch: the memory of every rank, a core of the emulator for each of the kernel's, and what came of it.
+// A launch: the memory of every rank, an emulated core for each of the kernel's, and the result.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace emulator {
 
-// A private copy of words, from a line of 64 bytes on.
+// A private copy of words, aligned to 64 bytes.
 class Lines {
  public:
   explicit Lines(uint64_t bytes) : words_(bytes / 8 + 16) {
@@ -25,11 +25,11 @@ class Lines {
 
 using Plans = std::vector<hpmoe::PlanImage>;
 
-// Words of a rank's routing tables, and how many counters a launch has.
+// Words of a rank's routing tables; the next function is the number of a launch's counters.
 int64_t table_words(const Plans& plans);
 int64_t num_counters(const Plans& plans);
 
-// So many launches in the stream of each rank, the first with this epoch, in the order that `seed` picks.
+// The launches in the stream of each rank: their number, the epoch of the first, and the seed of their order.
 struct Run {
   int32_t epoch, num_launches;
   double timeout_s;
@@ -38,11 +38,11 @@ struct Run {
 
 class Launch {
  public:
-  // ranks: of those that `peers` serve what is symmetric; peers: NULL where all ranks are served here.
+  // ranks: if `peers` serve a rank, only its symmetric memory is known. peers: NULL if all ranks are served here.
   Launch(const void* image, int64_t image_bytes, const HpmoeEmulatorRank* ranks, const Run& run, Counts& counts,
          const HpmoePeers* peers = nullptr);
 
-  // How it ended. Lost as run().
+  // Returns how the launch ended; throws Lost like run().
   HpmoeStatus status();
 
  private:

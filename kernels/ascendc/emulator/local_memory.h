@@ -1,4 +1,4 @@
-// The memories of a core, filled with NaN until something is written.
+// The memories of a core, filled with NaN until they are written.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace emulator {
 
 constexpr const char* kMemoryNames[kNumMemories] = {"UB", "L1", "L0A", "L0B", "L0C"};
 
-// A buffer that TPipe has given out: what is written past it is a fault even where the memory goes on.
+// A buffer that TPipe has allocated; a write past its end is a fault even if the memory continues.
 struct Allocation {
   Memory memory = Memory::UB;
   uint32_t begin = 0, end = 0;

@@ -1,6 +1,6 @@
-// One pipe of a core: instructions wait here until the scheduler runs them. Work may end in any order, but for what comes
-// behind a flag that is awaited or a barrier; that is how a missing one shows. A flag is set when all work before it has
-// ended, and holds nothing up.
+// A pipe of a core: a queue of instructions that the scheduler runs. Instructions may end in any order, unless a flag or
+// a barrier orders them; a missing flag thus shows up. Setting a flag waits for all earlier instructions but delays no
+// later one.
 #pragma once
 
 #include <deque>
@@ -14,8 +14,8 @@ namespace emulator {
 // A binary flag between two pipes.
 struct Flag {
   int value = 0;
-  size_t set_at = 0;  // of one that the scalar unit sets, how many stores there had been anywhere
-  double due = 0;     // of one of copies that the scalar unit waits for, when these have ended by the core's clock
+  size_t set_at = 0;  // of a flag from the scalar unit: the number of stores before
+  double due = 0;  // of a flag from copies to the scalar unit: when they end by the clock
 };
 
 struct Instruction {
@@ -23,7 +23,7 @@ struct Instruction {
   const char* name;
   std::function<void()> work;
   Flag* flag = nullptr;
-  bool in_order = false;  // work that the hardware itself keeps in order
+  bool in_order = false;  // instructions that the hardware itself orders
 };
 
 class Pipe {
@@ -34,7 +34,7 @@ class Pipe {
   bool is_empty() const { return queue_.empty(); }
   void push(Instruction instruction) { queue_.push_back(std::move(instruction)); }
 
-  // The instructions that may run now, by place.
+  // Returns the instructions that may run now, by position.
   const std::vector<size_t>& ready() {
     ready_.clear();
     bool work_is_under_way = false;

@@ -1,4 +1,4 @@
-// TPipe hands out local memory; a TQue passes buffers of it between two pipes, a TBuf is one buffer.
+// TPipe allocates local memory; a TQue passes buffers between two pipes; a TBuf is one buffer.
 #pragma once
 
 #include "sync.h"
@@ -13,7 +13,7 @@ struct QueBuffer {
   emulator::Flag filled, freed;
 };
 
-// A queue's buffers: TPipe keeps them too, for it outlives the queue and checks what is left.
+// A queue's buffers. TPipe also keeps them, because it outlives the queue and checks them at the end.
 struct QueState {
   pipe_t fill;
   std::deque<QueBuffer> buffers;
@@ -84,7 +84,7 @@ class TQueBind {
   std::shared_ptr<detail::QueState> state_ = std::make_shared<detail::QueState>();
 };
 
-// Into the vector unit, or out of it; a TQueBind of VECIN and VECOUT passes it by.
+// A queue into or out of the vector unit; a TQueBind of VECIN and VECOUT passes it by.
 template <TPosition position, int32_t depth>
 class TQue : public TQueBind<position == TPosition::VECIN ? TPosition::VECIN : TPosition::VECCALC,
                              position == TPosition::VECIN ? TPosition::VECCALC : TPosition::VECOUT, depth> {
@@ -106,7 +106,7 @@ class TBuf {
 
 class TPipe {
  public:
-  // As on the A2: flags 0 to 2 of M_MTE1 are set and taken.
+  // As on the A2, the constructor sets and takes flags 0 to 2 of M_MTE1.
   TPipe() {
     emulator::Core& core = emulator::current();
     if (!core.is_aic) return;

@@ -1,5 +1,5 @@
-// The scalar unit's private cache: 64-byte lines, written back whole, coherent with nothing. Arrays of the host need not
-// begin at a line: of a line that several share, each comes in when it is first touched.
+// The scalar unit's private cache: 64-byte lines, written back whole, without coherence. Arrays of the host need not
+// begin at a line; if arrays share a line, each part is loaded at its first access.
 #pragma once
 
 #include <algorithm>
@@ -40,14 +40,14 @@ class ScalarCache {
     lines_.clear();
   }
 
-  // What a kernel that ran before may have left: a line of old bytes.
+  // Leaves a line of old bytes, as an earlier kernel may do.
   void leave_stale(const void* address) {
     Line& line = lines_[line_of(address)];
     std::memset(line.bytes, 0xA5, kLine);
     line.known = ~uint64_t{0};
   }
 
-  // How often a line, or a part of one, has come in.
+  // Number of fetched lines, or parts of lines.
   int64_t num_fetched() const { return num_fetched_; }
 
   bool has_dirty_line() const {
@@ -59,7 +59,7 @@ class ScalarCache {
  private:
   struct Line {
     uint8_t bytes[kLine];
-    uint64_t known = 0;  // a bit for each byte that has come in
+    uint64_t known = 0;  // one bit for each loaded byte
     bool is_dirty = false;
   };
 
@@ -77,7 +77,7 @@ class ScalarCache {
     }
     return line.bytes + offset;
   }
-  // What is not known yet. Other processes may be adding to a word: it comes whole, with what they stored before.
+  // Loads unknown bytes. Other processes may add to a word, so it is read as a whole, after their earlier stores.
   template <class T>
   static void read(Line& line, uintptr_t address) {
     const uintptr_t offset = address % kLine;

@@ -1,4 +1,4 @@
-// bfloat16_t, half and the enums that the device compiler knows without a header.
+// bfloat16_t, half and the enums that the device compiler has built in.
 #pragma once
 
 #include <cmath>
@@ -51,7 +51,7 @@ inline float value_of(fp8_e4m3fn_t x) {
   return (x.bits & 127) == 127 ? std::nanf("") : std::copysign(size, x.bits & 128 ? -1.0f : 1.0f);
 }
 
-// The 11 bits of mantissa of HF32, rounded to nearest.
+// Rounds to the 11 bits of mantissa of HF32, to nearest.
 inline void round_to_hf32(float* numbers, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     uint32_t bits;
@@ -61,8 +61,7 @@ inline void round_to_hf32(float* numbers, size_t count) {
   }
 }
 
-// Rounded to nearest, ties to even. Where that saturates, what is infinite becomes the largest number and what is none
-// becomes 0.
+// Rounds to nearest, ties to even. With saturation, infinity becomes the largest number and NaN becomes 0.
 template <class T>
 void narrow(const float* from, int64_t n, T* to, bool saturates) {
   hpmoe::from_float32(DtypeOf<T>::value, from, n, to);

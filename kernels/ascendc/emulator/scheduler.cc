@@ -11,8 +11,8 @@ int64_t clock_cycles = 0;
 
 constexpr int64_t kIdleJump = 20'000'000 * kSystemCyclesPerUs;
 constexpr int64_t kFirstJump = 64, kMostQuiet = 20'000 * kSystemCyclesPerUs;
-constexpr int kStepsBetweenLooks = 256;  // at what peers do
-constexpr int kLooksOfAWait = 4;  // after which a core has looked at its counter, wherever in its loop it was
+constexpr int kStepsBetweenLooks = 256;  // at peers
+constexpr int kLooksOfAWait = 4;  // after so many polls, a core has checked its counter in every part of its loop
 
 }  // namespace
 
@@ -67,7 +67,7 @@ void Scheduler::run() {
   }
 }
 
-// Nothing more will happen here but in time, or by other processes. A put that is held back goes on after some.
+// Called if only time or other processes can make progress. A put that is held back continues after a while.
 void Scheduler::idle() {
   if (quiet_cycles_ < kMostQuiet) {
     quiet_cycles_ = std::max(2 * quiet_cycles_, kFirstJump);
@@ -80,7 +80,7 @@ void Scheduler::idle() {
   forget_looks();
 }
 
-// Whether no rank gets on any more: none does where all are here and wait.
+// Returns true if no rank can advance any more: all ranks are here and wait.
 bool Scheduler::is_in_vain(bool is_idle) {
   if (!peers_) return true;
   const auto code = static_cast<hpmoe::Code>(peers_->look(peers_->launch, is_idle));
@@ -139,7 +139,7 @@ void Scheduler::forget_looks() {
   for (const auto& core : cores_) core->num_looks = 0;
 }
 
-// Whether every core has looked at its counter since anything else has happened anywhere.
+// Returns true if every core has polled since anything else has happened on any core.
 bool Scheduler::all_only_look() const {
   for (const auto& core : cores_) {
     if (!core->has_ended() && core->is_polling() && core->num_looks < kLooksOfAWait) return false;

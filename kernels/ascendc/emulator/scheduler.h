@@ -1,4 +1,4 @@
-// Which core goes on next, and which instruction of its pipes: a random legal order, the same for the same seed.
+// Chooses the next core, and the next instruction of its pipes: a random legal order that depends only on the seed.
 #pragma once
 
 #include <memory>
@@ -10,22 +10,22 @@
 
 namespace emulator {
 
-// Why a rank gets no further whose peers other processes serve.
+// Thrown if a rank whose peers other processes serve cannot continue; says why.
 struct Lost {
   hpmoe::Code code;
 };
 
 class Scheduler {
  public:
-  // peers: those who serve the ranks of other processes, or NULL.
+  // peers: serve the ranks of other processes, or NULL.
   Scheduler(std::vector<std::unique_ptr<Core>>& cores, uint64_t seed, const HpmoePeers* peers);
 
-  // Runs until every program has ended; what breaks a rule of the hardware, or waits forever, is a Fault. Lost where peers
-  // say so.
+  // Runs until every program has ended. Throws a Fault for a broken rule of the hardware or a wait without end, and Lost
+  // if peers report a failure.
   void run();
 
  private:
-  // A core's program or one of its pipes. Weights change now and then: something is fast for a while, something starved.
+  // A core's program or one of its pipes. Weights change over time, so that each is sometimes fast and sometimes starved.
   struct Choice {
     int entity;
     uint32_t weight;
@@ -47,14 +47,14 @@ class Scheduler {
   const HpmoePeers* const peers_;
   std::mt19937_64 random_;
   std::vector<uint32_t> weights_;
-  std::vector<bool> is_laggard_;  // cores that hardly get on, for as long as a launch may take
+  std::vector<bool> is_laggard_;  // cores that hardly advance
   std::vector<Choice> choices_;
-  int64_t quiet_cycles_ = 0;  // that the clock was put forward last, since something else than looks has happened
-  bool is_late_ = false;     // no rank has got on for too long, which the kernel is to find out
-  bool has_looked_ = false;  // this step was a core's look at memory, not its first since anything happened
+  int64_t quiet_cycles_ = 0;  // by which the clock has advanced since anything but polls has happened
+  bool is_late_ = false;  // no rank has advanced for too long, which the kernel must detect
+  bool has_looked_ = false;  // this step was a poll, not the core's first since anything happened
 };
 
-// Cycles of the system counter: it jumps when all that happens is that cores look at memory that does not change.
+// Cycles of the system counter, which jumps if cores only poll memory that does not change.
 int64_t now();
 
 }  // namespace emulator

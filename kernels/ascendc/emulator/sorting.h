@@ -1,5 +1,5 @@
-// Sort32 and MrgSort, which sort pairs of a number and a word by the number, the greatest first and equals as they stood,
-// and Gather. A pair is 8 bytes: the number, then the word.
+// Sort32 and MrgSort, which stably sort pairs of a number and a word by the number, greatest first; and Gather. A pair
+// has 8 bytes: the number, then the word.
 #pragma once
 
 #include "vector.h"
@@ -33,7 +33,7 @@ struct SortedPair {
   uint32_t word;
 };
 
-// What is no number has no place in an order that documents name.
+// Documents define no order for NaN, so NaN is a fault.
 inline void check_numbers(const SortedPair* pairs, int64_t count, const char* what) {
   for (int64_t i = 0; i < count; ++i) emulator::require(pairs[i].number == pairs[i].number, what, " of a NaN");
 }
@@ -44,7 +44,7 @@ inline void sort_pairs(SortedPair* pairs, int64_t count) {
 
 }  // namespace detail
 
-// 32 at a time.
+// Sorts 32 pairs at a time.
 inline void Sort32(const LocalTensor<float>& out, const LocalTensor<float>& numbers, const LocalTensor<uint32_t>& words,
                    const int32_t repeats) {
   emulator::require(repeats >= 1 && repeats <= 255, "Sort32: ", repeats, " repeats");
@@ -65,7 +65,7 @@ inline void Sort32(const LocalTensor<float>& out, const LocalTensor<float>& numb
       out, numbers, words);
 }
 
-// Two to four sorted lists become one; several fours of them, where all follow each other and are equally long.
+// Merges two to four sorted lists into one; merges several groups of four if all lists are adjacent and equally long.
 inline void MrgSort(const LocalTensor<float>& out, const MrgSortSrcList<float>& lists, const MrgSort4Info& info) {
   const LocalTensor<float> from[] = {lists.src1, lists.src2, lists.src3, lists.src4};
   const int num_lists = info.validBit == 3 ? 2 : info.validBit == 7 ? 3 : 4;
@@ -108,7 +108,7 @@ inline void MrgSort(const LocalTensor<float>& out, const MrgSortSrcList<float>& 
       out, from[0]);
 }
 
-// out[i] = the element of `from` that is base + offset[i] bytes from where it begins
+// Computes out[i] = the element of `from` at byte base + offset[i].
 template <class T>
 void Gather(const LocalTensor<T>& out, const LocalTensor<T>& from, const LocalTensor<uint32_t>& offsets, const uint32_t base,
             const uint32_t count) {

@@ -1,4 +1,4 @@
-// What the sanitizers are told when a fiber's stack is entered and left; nothing without them.
+// Tells the sanitizers when a fiber's stack is entered and left; empty without sanitizers.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ class StackSwitch {
 
 #elif defined(__SANITIZE_THREAD__)
 
-// Inlined, or the sanitizer would see a function begin on one stack and end on another.
+// Always inlined: otherwise the sanitizer would see a function begin on one stack and end on another.
 #define HPMOE_EMULATOR_INLINE __attribute__((always_inline))
 
 class StackSwitch {

@@ -5,7 +5,7 @@
 
 namespace emulator {
 
-// Counts `tasks` decoded tasks, and the scalar unit's cycles in this scope as decoding.
+// Counts `tasks` decoded tasks, and the scalar unit's cycles of this scope as decoding.
 class DecodingScope {
  public:
   explicit DecodingScope(int tasks) : clock_(current().clock), before_(clock_.decoding) {
@@ -64,7 +64,7 @@ inline constexpr Event kEvents[] = {
 
 constexpr int kNumFlags = 8;
 
-// The number of a flag that nobody has; an API that takes one only on its way leaves it at that.
+// Returns a flag that is not allocated, without allocating it; for APIs that need one only inside a call.
 inline int free_flag(int event, const char* who) {
   const int taken = emulator::current().taken_flags(event);
   emulator::require(taken < kNumFlags, who, ": event ", kEvents[event].name, " has no number left");
@@ -145,7 +145,7 @@ void DataCacheCleanAndInvalid(const GlobalTensor<T>& tensor) {
   core.poll();
 }
 
-// A line comes into the cache of the scalar unit while that goes on.
+// Preloads a line into the scalar unit's cache.
 template <class T>
 void DataCachePreload(const GlobalTensor<uint64_t>& tensor, const T offset) {
   static_assert(std::is_same_v<T, int16_t> || std::is_same_v<T, int64_t>, "offsets in bytes");
@@ -156,19 +156,19 @@ void DataCachePreload(const GlobalTensor<uint64_t>& tensor, const T offset) {
   if (core.cache.num_fetched() > fetched) core.note_preload(at);
 }
 
-// Code comes into the instruction cache, of 32 KB on an AIC and 16 KB on an AIV, in blocks of 2 KB.
+// Preloads code into the instruction cache (32 KB on an AIC, 16 KB on an AIV), in blocks of 2 KB.
 inline void ICachePreLoad(int64_t blocks) {
   const int64_t most = emulator::current().is_aic ? 16 : 8;
   emulator::require(blocks > 0 && blocks < most, "ICachePreLoad: ", blocks, " blocks, and there must be fewer than ", most);
 }
 
-// What DMA writes do to memory from here on: the number that is stored is added instead.
+// Makes later DMA writes add the stored number to memory.
 template <class T>
 void SetAtomicAdd() {
   static_assert(std::is_same_v<T, int32_t> || std::is_same_v<T, float>, "additions the kernel uses");
   emulator::current().atomic = std::is_same_v<T, int32_t> ? emulator::Atomic::ADD_INT32 : emulator::Atomic::ADD_FLOAT;
 }
-// The scalar unit of a 950 adds to a number of global memory, past its cache, and gets what was there.
+// On a 950: adds to a number of global memory with the scalar unit, past its cache, and returns the old value.
 template <class T>
 T AtomicAdd(__gm__ T* address, T value) {
   static_assert(std::is_same_v<T, int32_t>, "additions the kernel uses");
@@ -183,7 +183,7 @@ T AtomicAdd(__gm__ T* address, T value) {
 }
 inline void SetAtomicNone() { emulator::current().atomic = emulator::Atomic::NONE; }
 
-// Whether what overflows when it is rounded to half precision becomes the largest number.
+// Sets saturation: overflow in rounding to half precision then becomes the largest number.
 enum class SaturationMode : uint8_t { FLOAT, FLOAT8, INT, CAST };
 template <SaturationMode mode>
 void SetSaturationFlag(bool saturates) {
@@ -191,9 +191,9 @@ void SetSaturationFlag(bool saturates) {
   emulator::current().saturates = saturates;
 }
 
-// Loops that wait for memory to change come through here, or invalidate a line: then others get to run.
+// Loops that poll memory call this or invalidate a line; both let other cores run.
 int64_t GetSystemCycle();
-// Of an AIV, its number among all AIV.
+// On an AIV, its number among all AIV.
 inline int64_t GetBlockIdx() {
   const emulator::Core& core = emulator::current();
   return core.is_aic ? core.block : 2 * core.block + core.sub_block;

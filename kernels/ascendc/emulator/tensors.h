@@ -1,4 +1,4 @@
-// GlobalTensor and LocalTensor: an address and what may be touched from it.
+// GlobalTensor and LocalTensor: an address and the range that may be accessed.
 #pragma once
 
 #include "core.h"
@@ -63,7 +63,7 @@ class LocalTensor {
   uint32_t offset() const { return offset_; }
   emulator::Memory memory() const { return allocation_.memory; }
 
-  // Where an instruction finds its operand: aligned, and so many bytes inside of its buffer.
+  // Returns an operand's address for an instruction; checks alignment and that `num_bytes` bytes are inside the buffer.
   uint8_t* bytes(emulator::Core& core, uint64_t num_bytes, const char* what, uint32_t alignment = 0) const {
     const int m = static_cast<int>(allocation_.memory);
     const uint32_t aligned = alignment ? alignment : emulator::kMemoryAlignment[m];
@@ -100,7 +100,7 @@ class GlobalTensor {
     return out;
   }
 
-  // Through the scalar unit's cache.
+  // Accesses go through the scalar unit's cache.
   T GetValue(uint64_t offset) const {
     emulator::Core& core = emulator::current();
     const int64_t fetched = core.cache.num_fetched();

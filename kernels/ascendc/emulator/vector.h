@@ -104,7 +104,7 @@ HPMOE_EMULATOR_SCALAR(Mins, x > scalar ? scalar : x)
 HPMOE_EMULATOR_SCALAR(Maxs, x < scalar ? scalar : x)
 #undef HPMOE_EMULATOR_SCALAR
 
-// out += a * scalar
+// Computes out += a * scalar.
 template <class T, class U>
 void Axpy(const LocalTensor<T>& out, const LocalTensor<U>& a, const U& scalar, const int32_t& count) {
   static_assert(std::is_same_v<T, float> && std::is_same_v<U, float>, "float32");
@@ -118,7 +118,7 @@ void Duplicate(const LocalTensor<T>& out, const T& scalar, const int32_t& count)
       "Duplicate", count, [=, &core] { std::fill_n(detail::operand(core, out, count, "Duplicate"), count, scalar); }, out);
 }
 
-// Whole numbers of float32.
+// Casts integers to float32.
 inline void Cast(const LocalTensor<float>& out, const LocalTensor<float>& a, const RoundMode& mode, const uint32_t count) {
   emulator::require(mode == RoundMode::CAST_RINT || mode == RoundMode::CAST_FLOOR, "Cast: the round mode does not fit");
   const bool floors = mode == RoundMode::CAST_FLOOR;
@@ -146,7 +146,7 @@ inline bool compares(CMPMODE mode, float x, float y) {
 
 }  // namespace detail
 
-// A bit for each number, from the lowest of a byte on, of whole steps of 256 bytes.
+// Sets one bit for each number, lowest bit of a byte first, in whole steps of 256 bytes.
 template <class T, class U>
 void Compare(const LocalTensor<U>& out, const LocalTensor<T>& a, const LocalTensor<T>& b, CMPMODE mode, uint32_t count) {
   static_assert(std::is_same_v<T, float> && std::is_same_v<U, uint8_t>, "comparisons the kernel makes");
@@ -207,8 +207,8 @@ void Cast(const LocalTensor<T>& out, const LocalTensor<U>& a, const RoundMode& m
 
 namespace detail {
 
-// out[0] = what f makes of a, two by two, in the order of a tree; `work` holds what is between, so many numbers a repeat.
-// The scalar unit writes the result: it waits for the vector unit, and others for it, by flags that are free.
+// Computes out[0] by folding a with f pairwise, in the order of a tree; `work` needs a number for each repeat. The scalar
+// unit writes the result, ordered by free flags.
 template <class T, class Function>
 void reduce(const char* what, const LocalTensor<T>& out, const LocalTensor<T>& a, const LocalTensor<T>& work, int32_t count,
             int32_t kept, Function f) {
@@ -249,7 +249,7 @@ enum class ReduceOrder { ORDER_VALUE_INDEX = 0, ORDER_INDEX_VALUE, ORDER_ONLY_VA
 
 namespace detail {
 
-// Of each of `repeats` runs of `mask` numbers, which begin `step` blocks of 32 bytes apart, one result.
+// Computes one result for each of `repeats` runs of `mask` numbers, which begin `step` blocks of 32 bytes apart.
 template <class T, class Function>
 void reduce_repeats(const char* what, const LocalTensor<T>& out, const LocalTensor<T>& a, int32_t mask, int32_t repeats,
                     int32_t step, Function f) {

@@ -21,7 +21,8 @@ std::vector<uint64_t> in_words(const std::string& bytes) {
   return words;
 }
 
-// What the cores of one rank say of a launch: the wait that lost its signal, else what failed first, else that a peer did.
+// Summarizes the status of all cores: the wait that lost its signal, else the first failure, else the failure of another
+// rank.
 Failure summary_of(const std::vector<PlanImage>& plans, const CoreStatus* left, int32_t rank) {
   std::vector<Stand> stands;
   CoreStatus first{}, aborted{};
@@ -68,10 +69,10 @@ BoundKernel::BoundKernel(std::shared_ptr<Device> device, const std::string& imag
     record.device = static_cast<uint8_t*>(device_->allocate(record_bytes_));
     record.mark = device_->new_mark();
   }
-  device_->meet();  // nobody signals to counters that are yet to be cleared
+  device_->meet();  // no rank signals before all counters are cleared
 }
 
-// The blocks of a kernel wait for each other, so all of them must have a core at once.
+// The blocks of a kernel wait for each other, so all must run at once.
 void BoundKernel::check_cores(uint32_t num_blocks) const {
   const uint32_t num_cores = device_->num_cores();
   if (num_blocks <= num_cores) return;
@@ -86,7 +87,7 @@ BoundKernel::~BoundKernel() {
   try {
     device_->synchronize();
   } catch (const std::exception&) {
-    // The device is lost; what it held goes with it.
+    // If the device is lost, its memory is lost with it.
   }
   for (Record& record : ring_) {
     device_->free_mark(record.mark);
@@ -128,7 +129,7 @@ void BoundKernel::enqueue(const std::vector<void*>& tensors, int32_t num_tokens,
   record.is_under_way = true;
 }
 
-// A record: the arguments, the table of buffers and capacities, a line for each core's status.
+// Fills a record: the arguments, the table of buffers and capacities, and a line for each core's status.
 void BoundKernel::prepare(const Record& record, const std::vector<void*>& tensors, int32_t num_tokens) {
   const auto address = [](const void* pointer) { return reinterpret_cast<uint64_t>(pointer); };
   std::memset(record.host, 0, record_bytes_);
@@ -175,7 +176,7 @@ void BoundKernel::note(const Failure& failure) {
 void BoundKernel::collect_all(bool wait) {
   try {
     for (int i = 0; i < kRing; ++i) {
-      Record& record = ring_[(next_ + i) % kRing];  // the oldest first
+      Record& record = ring_[(next_ + i) % kRing];  // oldest first
       if (!record.is_under_way) continue;
       if (wait) device_->wait_for(record.mark);
       if (device_->has_passed(record.mark)) collect(&record);
@@ -203,11 +204,11 @@ bool BoundKernel::has_failure() {
 void BoundKernel::reset() {
   device_->synchronize();
   for (Record& record : ring_) record.is_under_way = false;
-  device_->meet();  // nobody adds to these counters any more
+  device_->meet();  // no rank adds to these counters any more
   const std::vector<uint8_t> zeros(std::max<uint64_t>(layout_.num_counters * kCounterBytes, num_events_ * 4 + 4));
   device_->fill(symmetric_ + counters_offset_, zeros.data(), layout_.num_counters * kCounterBytes);
   device_->fill(targets_, zeros.data(), num_events_ * 4);
-  device_->meet();  // nobody adds to them yet
+  device_->meet();  // no rank adds to them yet
   epoch_ = 0;
   has_failed_ = is_told_ = false;
   failure_ = {};

@@ -1,7 +1,7 @@
-// The kernel of one direction on one rank: its image and state on the device, and launches that nobody waits for.
+// The kernel of one direction on one rank: its image and state on the device, and its asynchronous launches.
 //
-// A launch puts its arguments into one of a ring of records, which its status comes back to; the host waits only when all
-// of the ring are under way. Whoever wants to know asks find_failure().
+// A launch takes one of a ring of records for its arguments and its status; the host waits only if all records are in
+// use. find_failure() returns failures.
 #pragma once
 
 #include <array>
@@ -15,25 +15,25 @@
 
 namespace hpmoe {
 
-// Where a buffer lies in a launch: the tensor of that index, at an offset; or the symmetric heap where the index is
+// The address of a buffer in a launch: an offset in the tensor with this index, or in the symmetric heap if the index is
 // negative.
 struct Place {
   int64_t tensor, offset, bytes;
 };
 
-// What is copied from the symmetric heap to a tensor after a launch.
+// Bytes that are copied from the symmetric heap to a tensor after a launch.
 struct CopyOut {
   int64_t offset, tensor, bytes;
 };
 
 struct Layout {
-  std::vector<Place> places;  // of the buffers of each plan, as in plans.h: nothing where a route has its capacity
+  std::vector<Place> places;  // of each plan's buffers, as in plans.h; empty for a route's capacity
   std::vector<CopyOut> copies;
   uint64_t heap_bytes;  // of the buffers in the symmetric heap
-  int64_t num_counters, table_words;  // of 512 bytes, of 4
+  int64_t num_counters, table_words;  // in units of 512 and 4 bytes
 };
 
-// What a launch left: the status, the code as in protocol.h, and of which plan it tells, or why the host could not launch.
+// The result of a launch: status, code of protocol.h and plan, or the error of a host that could not launch.
 struct Failure {
   Status status;
   int32_t plan;
@@ -42,7 +42,7 @@ struct Failure {
 
 class BoundKernel {
  public:
-  // Ranks bind together. Throws std::runtime_error if the device has too few cores for the kernel.
+  // All ranks bind together. Throws std::runtime_error if the device has too few cores for the kernel.
   BoundKernel(std::shared_ptr<Device> device, const std::string& image, int32_t rank, double timeout_s, Layout layout);
   ~BoundKernel();
   BoundKernel(const BoundKernel&) = delete;
@@ -52,10 +52,10 @@ class BoundKernel {
   // a failure on every rank, all counters restart at zero.
   void launch(const std::vector<void*>& tensors, int32_t num_tokens, void* stream, std::shared_ptr<void> owner) noexcept;
 
-  // Whether a launch that has ended failed; of several the first, and that once. `wait`: of all launches so far.
+  // Returns the first unreported failure of the launches that have ended, once. `wait`: of all launches so far.
   bool find_failure(bool wait, Failure* failure);
 
-  // Whether there is a failure that find_failure() would tell.
+  // Returns true if find_failure() would report a failure.
   bool has_failure();
 
  private:
@@ -75,9 +75,9 @@ class BoundKernel {
   void reset();
   void note(const Failure& failure);
   const std::shared_ptr<Device> device_;
-  const std::vector<uint64_t> words_;  // the image, where its header may be read in place
+  const std::vector<uint64_t> words_;  // the image, aligned so that its header can be read in place
   const std::vector<PlanImage> plans_;
-  const uint64_t num_words_, num_events_;  // of the table of buffers, and of the plan that has the most
+  const uint64_t num_words_, num_events_;  // of the table of buffers, and of the plan with the most events
   const int32_t rank_;
   const int64_t timeout_us_;
   const Layout layout_;

@@ -10,7 +10,8 @@
 #include "shmem.h"
 
 extern "C" void hpmoe_ascend_launch(uint32_t num_blocks, void* stream, void* args);
-// The library's own state. Its heap bases name every rank; only its list of transports says which ranks a core reaches.
+// The library's own state. Its heap bases name every rank; only its list of transports shows which ranks a core can
+// access.
 extern aclshmem_device_host_state_t g_state;
 
 #ifndef HPMOE_MEETING_SECONDS
@@ -20,13 +21,13 @@ extern aclshmem_device_host_state_t g_state;
 namespace hpmoe {
 namespace {
 
-constexpr size_t kAlignment = 512;  // of requests that contend, and of fast copies
+constexpr size_t kAlignment = 512;  // avoids contention of requests, and makes copies fast
 constexpr size_t kPage = 2 << 20;
-constexpr int kMajor = 1, kMinor = 1;  // of the aclshmem whose state and finalize are known
+constexpr int kMajor = 1, kMinor = 1;  // the versions of aclshmem whose state and finalize are known
 constexpr int32_t kCopyMs = 10'000;
 constexpr std::chrono::seconds kMeeting{HPMOE_MEETING_SECONDS};
 
-bool is_heap_open = false;  // aclshmem's own status stays at "created" after it was finalized
+bool is_heap_open = false;  // aclshmem's own status remains "created" after finalize
 
 void check(int code, const char* what) {
   if (code == 0) return;
@@ -50,7 +51,7 @@ void check_version() {
                            std::to_string((1 << 16) + sizeof(g_state)) + ": install that version and build again");
 }
 
-// The open heap of this process, one at a time.
+// The open heap of this process; only one may be open.
 class OpenHeap {
  public:
   OpenHeap(int32_t rank, int32_t num_ranks, const std::string& unique_id, uint64_t bytes) {
@@ -127,7 +128,7 @@ class CannDevice final : public Device {
   void launch(uint32_t num_blocks, void* stream, void* args, const std::vector<Span>&) override {
     hpmoe_ascend_launch(num_blocks, stream, args);
   }
-  void hold(std::shared_ptr<void>, void*) override {}  // MindSpore gives memory out again in the order of the stream
+  void hold(std::shared_ptr<void>, void*) override {}  // MindSpore reuses memory in stream order
 
   void* new_mark() override {
     aclrtEvent event = nullptr;
@@ -145,8 +146,8 @@ class CannDevice final : public Device {
 
   void synchronize() override { check(aclrtSynchronizeDevice(), "aclrtSynchronizeDevice"); }
 
-  // The barrier of aclshmem returns no error, so ranks put the number of the meeting to each other: with the engine that
-  // the kernel copies with. The first word, of the heap's opening, is none that memory held before.
+  // aclshmem's barrier returns no error, so ranks put the number of the meeting to each other, with the engine that the
+  // kernel uses. The first word, at the opening of the heap, is one that memory cannot hold by chance.
   void meet() override {
     synchronize();  // a kernel that waits for other ranks holds all cores
     ++word_;
@@ -175,7 +176,7 @@ class CannDevice final : public Device {
     return memory;
   }
 
-  // Puts this meeting's word to a rank and gets it back, by copies of a core.
+  // Puts this meeting's word to a rank and reads it back, by copies of a core.
   void put_word(int32_t peer) {
     uint8_t *const place = words_ + rank_ * kAlignment, *const spare = words_ + num_ranks_ * kAlignment;
     fill(place, &word_, sizeof(word_));
@@ -187,7 +188,7 @@ class CannDevice final : public Device {
   }
   bool has_come(int32_t peer) {
     const int64_t ahead = read(words_ + peer * kAlignment) - word_;
-    return ahead == 0 || ahead == 1;  // a rank that has met this one may be at the next meeting
+    return ahead == 0 || ahead == 1;  // a rank that has passed this meeting may be at the next
   }
   int64_t read(const void* from) {
     int64_t word = 0;
@@ -207,7 +208,7 @@ class CannDevice final : public Device {
   int64_t word_;
   OpenHeap heap_;
   aclrtStream stream_ = nullptr;
-  uint8_t* words_ = nullptr;  // a line for the word of each rank, and one that words come back to
+  uint8_t* words_ = nullptr;  // a line for the word of each rank, and one for the words read back
 };
 
 }  // namespace

@@ -13,7 +13,7 @@
 
 namespace hpmoe {
 
-// A buffer of a launch, for a device that checks accesses.
+// A buffer of a launch, for devices that check accesses.
 struct Span {
   uint64_t bytes;
   bool is_symmetric;
@@ -23,26 +23,27 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  // Zeros of the symmetric heap, from a line of 64 bytes on. Every rank asks for the same sizes in the same order.
+  // Zeros in the symmetric heap, aligned to 64 bytes. All ranks allocate the same sizes in the same order.
   virtual void* allocate_symmetric(size_t bytes) = 0;
   // Zeros in memory that only this rank accesses.
   virtual void* allocate(size_t bytes) = 0;
   virtual void free(void* memory) = 0;
-  // Memory of the host that copies in a stream may read and write.
+  // Host memory that copies in a stream can access.
   virtual void* allocate_host(size_t bytes) = 0;
   virtual void free_host(void* memory) = 0;
-  // Copies from the host, before any launch uses the destination.
+  // Copies from the host; must precede all launches that use the destination.
   virtual void fill(void* to, const void* from, size_t bytes) = 0;
 
   virtual void copy_in(void* to, const void* from, size_t bytes, void* stream) = 0;
   virtual void copy_out(void* to, const void* from, size_t bytes, void* stream) = 0;
   virtual void copy(void* to, const void* from, size_t bytes, void* stream) = 0;
-  // `args`: a LaunchArgs in the device's memory.
+  // `args`: the address of LaunchArgs in device memory.
   virtual void launch(uint32_t num_blocks, void* stream, void* args, const std::vector<Span>& buffers) = 0;
-  // `owner` lives until the stream has come here.
+  // Keeps `owner` alive until the stream reaches this point.
   virtual void hold(std::shared_ptr<void> owner, void* stream) = 0;
 
-  // A mark in a stream, and whether the stream has passed it where it was set last.
+  // Makes a mark of a stream. set() puts it at the end of a stream; has_passed() is true if the stream has passed
+  // it.
   virtual void* new_mark() = 0;
   virtual void free_mark(void* mark) = 0;
   virtual void set(void* mark, void* stream) = 0;
@@ -50,17 +51,17 @@ class Device {
   virtual void wait_for(void* mark) = 0;
 
   virtual void synchronize() = 0;  // with all streams
-  virtual void meet() = 0;         // with all ranks, for a bounded time
+  virtual void meet() = 0;  // with all ranks, for a bounded time
 
   // AIC cores of the device; it has twice as many AIV.
   virtual uint32_t num_cores() = 0;
 };
 
-// What rank 0 makes and every rank opens its device with.
+// Makes, on rank 0, the id with which every rank opens its device.
 std::string make_unique_id();
 
-// heap_bytes: of the symmetric heap, on each rank. All ranks open their devices together; a process may have one at a time.
-// Throws std::runtime_error if a core's copies do not reach the heap of another rank.
+// heap_bytes: size of the symmetric heap on each rank. All ranks open their devices together; a process may have one at a
+// time. Throws std::runtime_error if a core cannot copy to the heap of another rank.
 std::unique_ptr<Device> open_device(int32_t rank, int32_t num_ranks, const std::string& unique_id, uint64_t heap_bytes);
 
 }  // namespace hpmoe

@@ -1,7 +1,8 @@
-// The device of a rank on the emulator: ranks of one process, whose streams run when every rank has reached its next launch.
+// The device of a rank on the emulator: ranks of one process, whose streams run when every rank has reached its next
+// launch.
 //
-// A launch therefore begins after the host has gone on, as on an NPU; the host that waits for one that other ranks have not
-// reached is told so, where on an NPU it would hang.
+// As on an NPU, a launch begins after the host has continued. If the host waits for a launch that other ranks have not
+// reached, it gets an error; on an NPU it would hang.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -30,14 +31,14 @@ struct Launch {
   std::vector<Span> buffers;
 };
 
-// What a stream does next: a launch, or something of this rank alone.
+// The next operation of a stream: a launch, or an operation of this rank alone.
 struct Step {
   std::shared_ptr<Launch> launch;
   std::function<void()> act;
 };
 
-// What the host of a rank has written to the symmetric heap since it last met the others. It may come there only after
-// their kernels have begun, and is written once more then.
+// Writes of a rank's host to the symmetric heap since the last meeting. They may arrive after other ranks' kernels have
+// begun, so they are written again then.
 struct Unmet {
   uint8_t* to;
   std::vector<uint8_t> bytes;
@@ -57,7 +58,7 @@ struct World {
   void run_together(int32_t num_ranks);
 };
 
-// Writes a failure that the emulator found after all cores of a rank had ended without one.
+// Writes a failure that the emulator found although all cores of the rank ended without one.
 void leave_status(const Launch& launch, const HpmoeStatus& status, int64_t plan, int32_t rank, int32_t num_queues) {
   auto* const left = reinterpret_cast<CoreStatus*>(launch.args->status);
   if (std::any_of(left, left + num_queues, [](const CoreStatus& core) { return core.status.code != 0; })) return;
@@ -211,7 +212,7 @@ class EmulatorDevice final : public Device {
     const Lock lock(world_->mutex);
     if (!member_.steps.empty()) throw_stuck();
   }
-  // No launch runs before every rank is there; what this one has written is in its place by then.
+  // No launch runs before all ranks have met, so this rank's writes have arrived.
   void meet() override { member_.unmet.clear(); }
 
   uint32_t num_cores() override { return kNumCores; }

@@ -1,4 +1,4 @@
-// The launch as a compiled graph of MindSpore calls it: an operator whose kernel is known by a number in its attributes.
+// The launch as an operator of MindSpore's compiled graphs; an attribute has the number of its kernel.
 #include "graph_op.h"
 
 #include <map>
@@ -35,7 +35,7 @@ using KernelBase = mindspore::kernel::NativeCpuKernelMod;
 using mindspore::kernel::KernelTensor;
 using KernelTensors = std::vector<KernelTensor*>;
 
-// Attributes: kernel, num_tokens; num_made, how many of the outputs it writes; scratch_bytes.
+// Attributes: kernel; num_tokens; num_made, the number of outputs that it writes; scratch_bytes.
 class LaunchMod final : public KernelBase {
  public:
   bool Init(const KernelTensors&, const KernelTensors&) override { return true; }

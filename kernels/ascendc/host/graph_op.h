@@ -1,4 +1,4 @@
-// How the operator of a compiled graph finds its kernel.
+// Maps numbers to kernels for the operator of compiled graphs.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace hpmoe {
 
-// Launches of `number` are of this kernel from now on; of none where it is NULL.
+// Sets the kernel of `number` for later launches; NULL removes it.
 void name_kernel(int64_t number, std::shared_ptr<BoundKernel> kernel);
 
 }  // namespace hpmoe

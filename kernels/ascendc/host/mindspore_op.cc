@@ -1,4 +1,4 @@
-// The launch as MindSpore calls it: tensors by their addresses on the device, in the order of MindSpore's stream.
+// The launch as a MindSpore operator: takes tensors by their device addresses, in the order of MindSpore's stream.
 #include <pybind11/stl.h>
 
 #include "graph_op.h"
@@ -11,10 +11,10 @@ using hpmoe::BoundKernel;
 using hpmoe::Device;
 using Tensors = std::vector<ms::Tensor>;
 
-// Allocations happen on the thread of Python, which MindSpore may not have given its device yet.
+// Binds the device to the calling thread of Python, which MindSpore may not have done.
 void use_device_here() { ms::GetCurrentDeviceContext()->device_res_manager_->BindDeviceToCurrentThread(false); }
 
-// Results are among the tensors, in place: a launch has as many as its program.
+// Results are among the tensors and written in place; their number is that of the program.
 class Launch final : public ms::pynative::PyboostRunner {
  public:
   Launch(std::shared_ptr<BoundKernel> kernel, int32_t num_tokens)
@@ -56,8 +56,7 @@ std::shared_ptr<BoundKernel> bind_kernel(const std::shared_ptr<Device>& device, 
   return std::make_shared<BoundKernel>(device, image, rank, timeout_s, std::move(layout));
 }
 
-// None, or what went wrong: the words of hpmoe::Status in their order, the plan that they tell of, and the fault of the
-// host.
+// Returns None, or the failure: the words of hpmoe::Status in order, the plan, and the error of the host.
 pybind11::object find_failure(BoundKernel& kernel, bool wait) {
   hpmoe::Failure failure;
   bool has_failed;
