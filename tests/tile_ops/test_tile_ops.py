@@ -53,10 +53,10 @@ def test_a_body_that_is_not_written_is_named():
         bodies._file_of(primitive, bodies.VECTOR_BODY.format("median"))
 
 
-@pytest.mark.parametrize("path", CPP, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_no_cpp_source_names_an_operation(path):
+def test_no_cpp_source_names_an_operation():
     """Generated switches and facts name operations."""
-    assert not re.findall(r"Opcode::\w+", path.read_text(encoding="utf-8"))
+    found = {str(path): re.findall(r"Opcode::\w+", path.read_text(encoding="utf-8")) for path in CPP}
+    assert len(found) > 200 and not {path: names for path, names in found.items() if names}
 
 
 def identities(text):
@@ -90,6 +90,6 @@ def test_naming_an_operation_is_noticed(text, lines):
     assert identities(text) == lines
 
 
-@pytest.mark.parametrize("path", ASKING, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_nobody_but_the_definitions_names_an_operation(path):
-    assert not identities(path.read_text(encoding="utf-8"))
+def test_nobody_but_the_definitions_names_an_operation():
+    found = {str(path): identities(path.read_text(encoding="utf-8")) for path in ASKING}
+    assert len(found) > 300 and not {path: lines for path, lines in found.items() if lines}
