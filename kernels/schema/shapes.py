@@ -1,4 +1,4 @@
-"""core/generated/shapes.h: the size rules of every operation, as functions that return an error text or NULL."""
+"""core/generated/shapes.h: the size rules of every operation, as a function that returns an error text or NULL."""
 
 from __future__ import annotations
 
@@ -53,26 +53,23 @@ def params_of(params: type[Params]) -> Params:
 
 def text() -> str:
     """Returns the header."""
-    checks = {p: check for p in PRIMITIVES.values() if (check := _check(p))}
-    cases = "\n".join(f"    case Opcode::{p.name}: return fits_{p.name.lower()}(s);" for p in checks)
-    find = ("// Returns the first size rule that an operation breaks, or NULL.\n"
-            "inline const char* shapes_fault(Opcode opcode, const Shapes& s) {\n"
-            f"  switch (opcode) {{\n{cases}\n    default: return nullptr;\n  }}\n}}")
-    return header("Size rules of tile operations, from their definitions in hpmoe/tile_ops.",
-                  ['"core/shapes.h"'], "\n\n".join([*checks.values(), find]))
+    cases = "\n".join(case for p in PRIMITIVES.values() if (case := _case(p)))
+    return header("Size rules of tile operations, from their definitions in hpmoe/tile_ops.", ['"core/shapes.h"'],
+                  "// Returns the first size rule that an operation breaks, or NULL.\n"
+                  "inline const char* shapes_fault(Opcode opcode, const Shapes& s) {\n"
+                  f"  switch (opcode) {{\n{cases}\n    default: break;\n  }}\n  return nullptr;\n}}")
 
 
-def _check(primitive: TilePrimitive) -> str:
-    """Returns the function that checks an operation, or "" if every size is accepted."""
+def _case(primitive: TilePrimitive) -> str:
+    """Returns the case that checks an operation, or "" if every size is accepted."""
     rules = [*_general_rules(primitive), *primitive.rules(Recorder(primitive))]
     faults = [(not_(holds), text.format(*numbers)) for holds, text, *numbers in rules if holds is not True]
     article = "an" if primitive.name[0] in "AEIOU" else "a"
     variables, lines = Variables(fault for fault, _ in faults), []
     for fault, said in faults:
-        lines += [f"  {line}" for line in variables.define(fault)]
-        lines.append(f'  if ({variables.text(fault)})\n    return "{article} {primitive.name} {said}";')
-    head = f"inline const char* fits_{primitive.name.lower()}(const Shapes& s) {{"
-    return "\n".join([head, *lines, "  return nullptr;", "}"]) if lines else ""
+        lines += [f"      {line}" for line in variables.define(fault)]
+        lines.append(f'      if ({variables.text(fault)})\n        return "{article} {primitive.name} {said}";')
+    return "\n".join([f"    case Opcode::{primitive.name}: {{", *lines, "    } break;"]) if lines else ""
 
 
 def _general_rules(primitive: TilePrimitive) -> Rules:
