@@ -15,21 +15,14 @@ ROUNDS, MOST_OFF = 40, 4.0
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Samples:
-    """Tasks of one kind, each an entry of equally long arrays.
+    """Tasks of one kind, each an entry of equally long arrays."""
 
-    Attributes:
-        work: flops of a matmul, bytes read and written of any other task.
-        rows, cols, inner: sizes of the task.
-        us: how long it took.
-        memory_us: how long memory needs, all cores at work, for what caches did not hold of it.
-    """
-
-    work: np.ndarray
-    rows: np.ndarray
+    work: np.ndarray  # flops of a matmul, bytes read and written of any other task
+    rows: np.ndarray  # with cols and inner, sizes of the task
     cols: np.ndarray
     inner: np.ndarray
-    us: np.ndarray
-    memory_us: np.ndarray
+    us: np.ndarray  # time of the task
+    memory_us: np.ndarray  # time that memory needs, all cores at work, for what caches did not hold of it
 
     @classmethod
     def joined(cls, parts: list[Samples]) -> Samples:

@@ -42,27 +42,16 @@ NOT_IN_A_TABLE = {
 
 
 class Calibrated(NamedTuple):
-    """A machine model fitted to a profile.
+    """A machine model fitted to a profile."""
 
-    Attributes:
-        machine: the fitted machine; the profile's file is the source of each fitted constant.
-        before: the machine before the fit.
-        fitted: the fitted constants, each with its range and the measurement that it is from.
-        unfitted: for each constant that the profile does not determine, the reason.
-        kernels: the kernels that the constants are fitted to.
-        simulated: simulated microseconds of each of `kernels` on `machine`.
-        unused: the kernels of the profile that the fit leaves out.
-        begin_end_us: microseconds that the profiler adds to the work of each kernel; None if no kernel was fitted to.
-    """
-
-    machine: hpmoe.Machine
-    before: hpmoe.Machine
-    fitted: list[Fitted]
-    unfitted: dict[str, str]
-    kernels: list[Timed]
-    simulated: list[float]
-    unused: list[Unused]
-    begin_end_us: float | None
+    machine: hpmoe.Machine  # the profile's file is the source of each fitted constant
+    before: hpmoe.Machine  # the machine before the fit
+    fitted: list[Fitted]  # each constant with its range and the measurement that it is from
+    unfitted: dict[str, str]  # for each constant that the profile does not determine, the reason
+    kernels: list[Timed]  # those that the constants are fitted to
+    simulated: list[float]  # microseconds of each of `kernels` on `machine`
+    unused: list[Unused]  # the kernels of the profile that the fit leaves out
+    begin_end_us: float | None  # microseconds that the profiler adds to each kernel; None if no kernel was fitted to
 
 
 def calibrate_by_profile(path: Path, machine: hpmoe.Machine, ep: int | None,

@@ -44,23 +44,15 @@ class Unused(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """Launches of a kernel with the same shapes.
+    """Launches of a kernel with the same shapes."""
 
-    Attributes:
-        label, work: its type and shapes; in words what the model takes it for.
-        family: "product", "elementwise" or "exchange".
-        launches, us: how many, and the median of their times.
-        flops: of a product, 0 of all else.
-        simulate: what the model says, in microseconds, on a machine with as many workers.
-    """
-
-    label: str
-    work: str
-    family: str
+    label: str  # type and shapes of the kernel
+    work: str  # in words what the model takes it for
+    family: str  # "product", "elementwise" or "exchange"
     launches: int
-    us: float
-    flops: float
-    simulate: Callable[[hpmoe.Machine], float]
+    us: float  # median of the times
+    flops: float  # of a product, 0 of all else
+    simulate: Callable[[hpmoe.Machine], float]  # the time by the model, in microseconds, on a machine with as many workers
 
 
 class _Work(NamedTuple):

@@ -31,34 +31,23 @@ Shape = tuple[int, ...]
 
 
 class Kernel(NamedTuple):
-    """A launch of a kernel.
+    """A launch of a kernel."""
 
-    Attributes:
-        line: of the file.
-        kind, unit: type of the operator, and of the cores that it ran on, as the file has them.
-        stream: its device and its stream.
-        start_us, us: since the first of the file; how long it took by the profiler.
-        blocks, vectors: cores that it ran on, and of a mix of both kinds the vector cores; 0 where the file does not say so.
-        inputs, dtypes, outputs, out_dtypes: shapes and dtypes; the shape of what is absent, or a scalar, is ().
-        aic_us, aic_cycles, vec_us: time on the matrix cores, cycles of all of them, and for how long a vector core computed;
-            0 where the file does not say so.
-    """
-
-    line: int
-    kind: str
-    unit: str
-    stream: str
-    start_us: float
-    us: float
-    blocks: int
-    vectors: int
-    inputs: tuple[Shape, ...]
+    line: int  # of the file
+    kind: str  # type of the operator, as the file has it
+    unit: str  # type of the cores that it ran on, as the file has it
+    stream: str  # its device and its stream
+    start_us: float  # since the first of the file
+    us: float  # its time by the profiler
+    blocks: int  # cores that it ran on; 0 if the file does not say so, as all numbers from here on
+    vectors: int  # of a mix of both kinds the vector cores
+    inputs: tuple[Shape, ...]  # the shape of what is absent, or a scalar, is ()
     dtypes: tuple[str, ...]
     outputs: tuple[Shape, ...]
     out_dtypes: tuple[str, ...]
-    aic_us: float
-    aic_cycles: float
-    vec_us: float
+    aic_us: float  # time on the matrix cores
+    aic_cycles: float  # cycles of all of them
+    vec_us: float  # time that a vector core computed
 
 
 def read_kernels(path: Path) -> list[Kernel]:

@@ -54,40 +54,21 @@ def ids_of(o: Options, imbalance: float = 1.0, routing: str = "balanced", seed: 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layer:
-    """Taskflows and simulated times of one configuration.
+    """Taskflows and simulated times of one configuration."""
 
-    Attributes:
-        o: sizes, dtype, as the flags of a command name them.
-        direction: "forward" or "backward".
-        machine: an hpmoe.Machine.
-        ids: topk_ids of all ranks, [ep, T, K].
-        replicas: the most expert replicas of a rank, placed by the loads that `ids` cause; 0 for no replicas.
-        tuned: whether tiles and puts of the persistent kernel are of the sizes that the machine model chooses, where the
-            flags give none; else the machine's default tile and puts of whole rows.
-        scheme: of send_rows, how the persistent kernel sends rows; nodes are those of the machine.
-        quantize: one of QUANTISED, the format in which rows are dispatched, with "+combine" also returned; None as they are.
-        int8_weights: whether experts' weights are int8, and rows are multiplied so.
-        row_capacity: received rows that a plan has buffers for: those "received" by the fullest rank, that number rounded
-            up to its "bucket", or "all" rows of any routing.
-        prefetch: whether matrix workers of the persistent kernel read weights while they wait for rows.
-        plan: index of one of the plans that a kernel chooses from at its start if it has buffers for all rows; None for a
-            kernel with a single plan.
-        rank_capacity_factor: of hpmoe.limit_rows, by which there are fewer of "all"; None without it.
-    """
-
-    o: Options
-    direction: str
+    o: Options  # sizes, dtype, as the flags of a command name them
+    direction: str  # "forward" or "backward"
     machine: hpmoe.Machine
-    ids: np.ndarray
-    replicas: int = 0
-    tuned: bool = False
-    scheme: str = "direct"
-    quantize: str | None = None
-    int8_weights: bool = False
-    row_capacity: str = "received"
-    prefetch: bool = False
-    plan: int | None = None
-    rank_capacity_factor: float | None = None
+    ids: np.ndarray  # topk_ids of all ranks, [ep, T, K]
+    replicas: int = 0  # the most expert replicas of a rank, placed by the loads that `ids` cause
+    tuned: bool = False  # tiles and puts are of the sizes that the machine model chooses, if the flags give none
+    scheme: str = "direct"  # of send_rows; nodes are those of the machine
+    quantize: str | None = None  # one of QUANTISED, the format of dispatched rows, "+combine" also of returned ones
+    int8_weights: bool = False  # experts' weights are int8, and rows are multiplied so
+    row_capacity: str = "received"  # rows that a plan has buffers for: of the fullest rank, their "bucket", or "all"
+    prefetch: bool = False  # matrix workers of the persistent kernel read weights while they wait for rows
+    plan: int | None = None  # index of one of the plans that a kernel chooses from at its start; None for a single plan
+    rank_capacity_factor: float | None = None  # of hpmoe.limit_rows, by which there are fewer of "all"
 
     @property
     def imbalance(self) -> float:

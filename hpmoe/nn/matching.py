@@ -17,20 +17,13 @@ IN_RANGE = EXACT | {"bfloat16": FLOATS}
 
 
 class Block(NamedTuple):
-    """The Parameters and experts that a layer needs of a checkpoint.
+    """The Parameters and experts that a layer needs of a checkpoint."""
 
-    Attributes:
-        kinds: (dtype, shape) of the Parameters by name, of whole experts if the layer holds shards of them.
-        num_experts, num_zero_experts: of the model.
-        held: the experts that the layer holds.
-        shard, num_shards: which shard of each of them.
-    """
-
-    kinds: Mapping[str, tuple[str, tuple[int, ...]]]
-    num_experts: int
+    kinds: Mapping[str, tuple[str, tuple[int, ...]]]  # (dtype, shape) of the Parameters, of whole experts
+    num_experts: int  # of the model
     num_zero_experts: int
-    held: range
-    shard: int = 0
+    held: range  # the experts that the layer holds
+    shard: int = 0  # which of `num_shards` shards of each of them
     num_shards: int = 1
 
     @property

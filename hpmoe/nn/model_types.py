@@ -14,30 +14,19 @@ Names = dict[str, tuple[str, ...]]  # fields by option; configurations have one 
 
 
 class ModelType(NamedTuple):
-    """A model type: layouts, fields and options.
+    """A model type: layouts, fields and options."""
 
-    Attributes:
-        models: names of models, for the documentation.
-        formats: layouts of checkpoints, at least one. The first is that of saved files. Others are that of the arrays in
-            memory in transformers, if different, and those of other files that transformers loads.
-        fields: for each option of MoELayer, the names of the field of config.json that sets the option.
-        options: options of MoELayer that do not depend on config.json.
-        shared: fields of config.json whose product is the width of the shared expert. "!" means that every model of the
-            type has a shared expert; "?" that a model without shared expert has no arrays for it, not empty arrays.
-        fixed: for fields of config.json that no option takes, the values that hpmoe supports.
-        activation: a name of `hugging_face_options.ACTIVATIONS`.
-        is_layer: whether the MoE block's prefix is the prefix of the whole decoder layer, so that arrays of attention and
-            norms start with it, too.
-    """
-
-    models: str
+    models: str  # names of models, for the documentation
+    # Layouts of checkpoints: first that of saved files, then that in memory in transformers and of other files it loads.
     formats: tuple[Entries, ...]
-    fields: Names
-    options: Fields
+    fields: Names  # for each option of MoELayer, the names of the field of config.json that sets the option
+    options: Fields  # options of MoELayer that do not depend on config.json
+    # Fields of config.json whose product is the width of the shared expert. "!": every model of the type has one; "?": a
+    # model without a shared expert has no arrays for it, not empty ones.
     shared: tuple[str, ...] = ()
-    fixed: dict[str, tuple[object, ...]] = {}
-    activation: str = "swiglu"
-    is_layer: bool = False
+    fixed: dict[str, tuple[object, ...]] = {}  # for fields of config.json that no option takes, what hpmoe supports
+    activation: str = "swiglu"  # a name of `hugging_face_options.ACTIVATIONS`
+    is_layer: bool = False  # the MoE block's prefix is that of the whole decoder layer: arrays of attention have it, too
 
 
 _PROJECTIONS, _W = ("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2")

@@ -26,19 +26,12 @@ class Copy(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Expert of each replica slot and the share of entries that the replica takes; made by `place_replicas`.
+    """Expert of each replica slot and the share of entries that the replica takes; made by `place_replicas`."""
 
-    Attributes:
-        num_experts: logical experts of all ranks.
-        experts: [ep][replicas], the logical expert of each slot, or -1.
-        shares: [ep][replicas], in parts of WHOLE; an owner keeps what its copies leave.
-        loads: [num_experts], what the copies were planned for; none where that is not known.
-    """
-
-    num_experts: int
-    experts: tuple[tuple[int, ...], ...]
-    shares: tuple[tuple[int, ...], ...]
-    loads: tuple[float, ...] = dataclasses.field(default=(), repr=False)
+    num_experts: int  # logical experts of all ranks
+    experts: tuple[tuple[int, ...], ...]  # [ep][replicas], the logical expert of each slot, or -1
+    shares: tuple[tuple[int, ...], ...]  # [ep][replicas], in parts of WHOLE; an owner keeps what its copies leave
+    loads: tuple[float, ...] = dataclasses.field(default=(), repr=False)  # [num_experts], planned for; none if not known
 
     @property
     def ep_size(self) -> int:

@@ -10,29 +10,17 @@ from hpmoe.routing.kinds.kind import OfKind, RouteKind
 
 @dataclasses.dataclass(frozen=True)
 class RoutePlan(OfKind):
-    """A kind of route in a taskflow: the buffers that decide where rows go, and the capacity for received rows.
-
-    Attributes:
-        kind: how rows are routed.
-        ids: the buffer of topk_ids.
-        max_rows: the most received rows of a rank, the capacity of its buffers.
-        expected_rows: received rows of a rank that the taskflow is ordered for.
-        tile_rows: rows of a slot.
-        return_tokens: tokens for whose returned rows there is one event, whole tiles of tokens.
-        weights: the buffer of the topk_weights that decide what is dropped, or -1.
-        of: if a row stands for a token, the index of the route of the token's experts; else -1.
-        over: the index of the route over whose stops the rows come, or -1 if they come from the ranks of their tokens.
-    """
+    """A kind of route in a taskflow: the buffers that decide where rows go, and the capacity for received rows."""
 
     kind: RouteKind
-    ids: int
-    max_rows: int
-    expected_rows: int
-    tile_rows: int
-    return_tokens: int
-    weights: int = -1
-    of: int = -1
-    over: int = -1
+    ids: int  # the buffer of topk_ids
+    max_rows: int  # the most received rows of a rank, the capacity of its buffers
+    expected_rows: int  # received rows of a rank that the taskflow is ordered for
+    tile_rows: int  # rows of a slot
+    return_tokens: int  # tokens for whose returned rows there is one event, whole tiles of tokens
+    weights: int = -1  # the buffer of the topk_weights that decide what is dropped, or -1
+    of: int = -1  # if a row stands for a token, the index of the route of the token's experts; else -1
+    over: int = -1  # the route over whose stops the rows come, or -1 if they come from the ranks of their tokens
 
     @property
     def drops_by_weight(self) -> bool:

@@ -26,30 +26,18 @@ class Routing:
     A rank's received rows are compact and ordered by (local expert, source rank, entry). Entries that are dropped, or whose
     id is ABSENT, have no row. Rows of zeros that fill an expert's up to a multiple come after these; they are counted as
     sent by the rank that has them, and are of no entry, PADDING.
-
-    Attributes:
-        kind: how rows are routed.
-        num_tokens: tokens of each rank.
-        max_tokens: rows of the token arrays, tokens and padding.
-        counts: [ep, ep * num_local_experts], entries of each rank for each expert or copy, without the dropped ones.
-        dropped: [ep, experts of the model], entries of each rank that each of them had no capacity for.
-        kept: for each rank, which entries of its tokens have a row.
-        order: for each rank, its kept entries sorted stably by expert and copy.
-        entry_of_row: for each rank, the entry that each received row came from.
-        source_of_row: for each rank, the rank that each received row came from.
-        experts: if a row stands for a token, the Routing to the token's experts; else None.
     """
 
     kind: RouteKind
-    num_tokens: tuple[int, ...]
-    max_tokens: int
-    counts: np.ndarray
-    dropped: np.ndarray
-    kept: tuple[np.ndarray, ...]
-    order: tuple[np.ndarray, ...]
-    entry_of_row: tuple[np.ndarray, ...]
-    source_of_row: tuple[np.ndarray, ...]
-    experts: Routing | None = None
+    num_tokens: tuple[int, ...]  # tokens of each rank
+    max_tokens: int  # rows of the token arrays, tokens and padding
+    counts: np.ndarray  # [ep, ep * num_local_experts], kept entries of each rank for each expert or copy
+    dropped: np.ndarray  # [ep, experts of the model], entries of each rank that each of them had no capacity for
+    kept: tuple[np.ndarray, ...]  # for each rank, which entries of its tokens have a row
+    order: tuple[np.ndarray, ...]  # for each rank, its kept entries sorted stably by expert and copy
+    entry_of_row: tuple[np.ndarray, ...]  # for each rank, the entry that each received row came from
+    source_of_row: tuple[np.ndarray, ...]  # for each rank, the rank that each received row came from
+    experts: Routing | None = None  # if a row stands for a token, the Routing to the token's experts; else None
 
     @property
     def top_k(self) -> int:

@@ -73,25 +73,15 @@ class Traced:
 
 @dataclasses.dataclass(slots=True)
 class Call:
-    """A call whose arguments are checked.
-
-    Attributes:
-        traced: what it computes.
-        lengths: real tokens of each rank; on a device of this rank alone; all where None.
-        seed: of the order of tasks in the reference interpreter, which computes where it is not None.
-        exchanged: where ranks are processes, what they have told each other in this step.
-        given: the arguments, by which ranks that are processes agree on shapes.
-        own: what is traced for the shapes of this rank, where it has no tokens and `traced` is for those of other ranks.
-        counted: received rows that the forward pass counted, for the backward pass; None if each launch counts.
-    """
+    """A call whose arguments are checked."""
 
     traced: Traced
-    lengths: tuple[int, ...] | None = None
-    seed: int | None = None
-    exchanged: Exchanged | None = None
-    given: Arguments | None = None
-    own: Traced | None = None
-    counted: Counted | None = None
+    lengths: tuple[int, ...] | None = None  # real tokens of each rank; on a device of this rank alone; all if None
+    seed: int | None = None  # of the order of tasks in the reference interpreter, which computes if not None
+    exchanged: Exchanged | None = None  # if ranks are processes, what they have told each other in this step
+    given: Arguments | None = None  # the arguments, by which ranks that are processes agree on shapes
+    own: Traced | None = None  # traced for this rank's shapes, if it has no tokens and `traced` is for other ranks'
+    counted: Counted | None = None  # received rows that the forward pass counted; None if each launch counts
 
     def second_derivative(self) -> ProgramError:
         """The error of a gradient of the gradient."""

@@ -26,19 +26,13 @@ from hpmoe.support.trees import PyTree, unflatten
 
 
 class CacheInfo(NamedTuple):
-    """Statistics of the cache of a function's plans.
+    """Statistics of the cache of a function's plans."""
 
-    Attributes:
-        hits, misses: plans that were found, and that were made.
-        currsize: plans that are kept.
-        num_bytes, max_bytes: their size, and at most how much is kept.
-    """
-
-    hits: int
-    misses: int
-    currsize: int
-    num_bytes: int
-    max_bytes: int
+    hits: int  # plans that were found
+    misses: int  # plans that were made
+    currsize: int  # plans that are kept
+    num_bytes: int  # size of the plans that are kept
+    max_bytes: int  # the most bytes that are kept
 
 
 class Plans:

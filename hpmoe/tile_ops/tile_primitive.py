@@ -47,50 +47,30 @@ class Result(Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """Cost of an operation's tasks; by default the bytes of its operands.
+    """Cost of an operation's tasks; by default the bytes of its operands."""
 
-    Attributes:
-        like: the operation, and the kind of it, whose measured tasks stand for those of this operation; "" for its own.
-        passes: passes of an NPU's vector instructions over float32 elements; 0 if the bytes moved say enough.
-        npu_passes: passes over the elements of operand `npu_operand`, for a body that is another one on an NPU than `like`
-            says. The scalar unit of an NPU takes SCALAR_PASSES for an element.
-        integer_passes: npu_passes for integers.
-    """
-
-    like: str = ""
-    passes: int = 0
-    npu_passes: int = 0
+    like: str = ""  # the operation, and its kind, whose measured tasks stand for those of this operation; "" for its own
+    passes: int = 0  # passes of an NPU's vector instructions over float32 elements; 0 if the bytes moved say enough
+    npu_passes: int = 0  # passes over the elements of operand `npu_operand`, for a body that is another one on an NPU
     npu_operand: int = 1
-    integer_passes: int = 0
+    integer_passes: int = 0  # npu_passes for integers
 
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
-    """Accesses that an operation allows to one of its operands.
+    """Accesses that an operation allows to one of its operands."""
 
-    Attributes:
-        rows, cols: the modes that it may have; a kernel is told no others.
-        is_weight: whether it is the matrix of a product.
-        is_cut_by_body: whether its body knows which rows or columns of it a task takes; kernels are told of its own columns.
-        is_summed: whether its rows are summed.
-        takes_few_bytes: whether a body takes no more than a few bytes of each of its rows, for any number of columns.
-        may_be_number: whether it may be a number.
-        is_integer: whether its elements are int32.
-        may_be_integer: whether they may be int32 or int64 as well as floats.
-        is_bytes, may_be_bytes: whether its elements are bytes, or may be bytes as well as floats.
-    """
-
-    rows: tuple[RowMode, ...] = (row_modes.OWN,)
+    rows: tuple[RowMode, ...] = (row_modes.OWN,)  # the modes that it may have; a kernel is told no others
     cols: tuple[ColMode, ...] = (col_modes.OWN,)
-    is_weight: bool = False
-    is_cut_by_body: bool = False
-    is_summed: bool = False
-    takes_few_bytes: bool = False
+    is_weight: bool = False  # it is the matrix of a product
+    is_cut_by_body: bool = False  # its body knows which rows or columns a task takes; kernels are told of its own columns
+    is_summed: bool = False  # its rows are summed
+    takes_few_bytes: bool = False  # a body takes no more than a few bytes of each of its rows, for any number of columns
     may_be_number: bool = False
-    is_integer: bool = False
-    may_be_integer: bool = False
+    is_integer: bool = False  # its elements are int32
+    may_be_integer: bool = False  # they may be int32 or int64 as well as floats
     is_bytes: bool = False
-    may_be_bytes: bool = False
+    may_be_bytes: bool = False  # its elements may be bytes as well as floats
 
     def takes(self, dtype: str) -> bool:
         """True if its elements may be stored in a dtype."""

@@ -19,23 +19,17 @@ LEAST_NAMED = 0.005  # share of the path; what takes less is added up
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A piece of a critical path.
+    """A piece of a critical path."""
 
-    Attributes:
-        rank, queue, task: whose piece it is.
-        begin, end: microseconds.
-        kind: "body", of the task; "signal", from the end of the task that released it until its body; "events", the worker
-            looks at events that had counted enough; "between", the worker is between two tasks, or before its first.
-        why: what the piece began after.
-    """
-
-    rank: int
+    rank: int  # with queue and task, whose piece it is
     queue: int
     task: int
-    begin: float
+    begin: float  # microseconds
     end: float
+    # "body", of the task; "signal", from the end of the task that released it until its body; "events", the worker looks
+    # at events that had counted enough; "between", the worker is between two tasks, or before its first.
     kind: str
-    why: str
+    why: str  # what the piece began after
 
     @property
     def us(self) -> float:

@@ -17,25 +17,14 @@ RATES = ("l2", "memory", "egress", "ingress", "node_egress", "node_ingress")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Simulated:
-    """Simulated quantities of a run besides its times.
+    """Simulated quantities of a run besides its times."""
 
-    Attributes:
-        machine: what the run was simulated on.
-        traffic: [ep, len(RATES), 2] float: bytes that went over each shared rate of a rank, and microseconds during which
-            it was in use.
-        released_by: [ep * num_tasks] int: for each row of the run the row whose signal ended its wait, -1 where its
-            events had counted enough when its worker came to it.
-        missed: [ep * num_tasks] float: bytes of each row's task that L2 did not hold.
-        bin_us: microseconds of a bin of `served`.
-        served: [ep, len(RATES), bins] float, bytes that went over each rate in each bin.
-    """
-
-    machine: Machine
-    traffic: np.ndarray
-    released_by: np.ndarray
-    missed: np.ndarray
-    bin_us: float
-    served: np.ndarray
+    machine: Machine  # what the run was simulated on
+    traffic: np.ndarray  # [ep, len(RATES), 2] float: bytes over each shared rate of a rank, and microseconds of its use
+    released_by: np.ndarray  # [ep * num_tasks] int: the row whose signal ended the row's wait; -1 if its events had counted
+    missed: np.ndarray  # [ep * num_tasks] float: bytes of each row's task that L2 did not hold
+    bin_us: float  # microseconds of a bin of `served`
+    served: np.ndarray  # [ep, len(RATES), bins] float, bytes that went over each rate in each bin
 
 
 class LinkBytes(NamedTuple):

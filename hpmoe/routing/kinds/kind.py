@@ -15,35 +15,20 @@ from hpmoe.routing.slots import max_slots, padded
 
 
 class Sizes:
-    """Sizes of a route.
+    """Sizes of a route."""
 
-    Attributes:
-        ep_size: number of ranks, ep * tp of the Mesh.
-        num_tokens: number of tokens of a rank; an upper bound if ranks differ.
-        num_choices: number of experts that a token chooses, K.
-        top_k: number of rows that a token is sent as: num_choices * tp_size, one for each shard of each chosen expert.
-        num_model_experts: number of experts of the model.
-        num_experts: num_model_experts * tp_size; ep_size if a token's row is sent once to a rank.
-        num_own_experts: number of experts that each rank owns.
-        num_local_experts: num_own_experts, plus the number of replicas of other ranks' experts that a rank has capacity for.
-        tp_size: number of shards of an expert; each shard is on a different rank.
-        alignment: the received rows of each expert are padded to a multiple of this number.
-        capacity: the most rows that each expert takes from each rank; None if unlimited.
-        placement: the ranks that hold replicas of experts; None if there are no replicas.
-    """
-
-    ep_size: int
-    num_tokens: int
-    num_choices: int
-    top_k: int
-    num_model_experts: int
-    num_experts: int
-    num_own_experts: int
-    num_local_experts: int
-    tp_size: int
-    alignment: int
-    capacity: Capacity | None
-    placement: Placement | None
+    ep_size: int  # number of ranks, ep * tp of the Mesh
+    num_tokens: int  # number of tokens of a rank; an upper bound if ranks differ
+    num_choices: int  # number of experts that a token chooses, K
+    top_k: int  # rows that a token is sent as: num_choices * tp_size, one for each shard of each chosen expert
+    num_model_experts: int  # number of experts of the model
+    num_experts: int  # num_model_experts * tp_size; ep_size if a token's row is sent once to a rank
+    num_own_experts: int  # number of experts that each rank owns
+    num_local_experts: int  # num_own_experts, plus the replicas of other ranks' experts that a rank has capacity for
+    tp_size: int  # number of shards of an expert; each shard is on a different rank
+    alignment: int  # the received rows of each expert are padded to a multiple of this number
+    capacity: Capacity | None  # the most rows that each expert takes from each rank; None if unlimited
+    placement: Placement | None  # the ranks that hold replicas of experts; None if there are no replicas
 
 
 class OfKind(Sizes):
