@@ -27,9 +27,6 @@ class Yardstick:
 
     A machine shared with others has another speed every second, and a core of its own every few milliseconds: a run counts
     by how long it takes beside this launch.
-
-    Attributes:
-        spans: microseconds of every launch.
     """
 
     def __init__(self) -> None:
@@ -38,7 +35,7 @@ class Yardstick:
         ids = np.random.default_rng(0).random((1, o.tokens, o.experts)).argsort(-1)[..., :o.top_k].astype(np.int32)
         self._call = measured_call(o, hpmoe.cpu(), ids)
         self._block = np.ones(EVICTING // 8)
-        self.spans: list[float] = []
+        self.spans: list[float] = []  # microseconds of every launch
 
     def run(self) -> float:
         """Once more, with nothing in caches that was there before; what it took."""

@@ -69,14 +69,10 @@ def small_tiles(program: Program) -> Chain:
 
 
 class Runs:
-    """Runs a function at any stage, and its gradients, without MindSpore's autograd, whose errors would hide its own.
-
-    Attributes:
-        is_batched: whether arrays have a leading rank axis.
-    """
+    """Runs a function at any stage, and its gradients, without MindSpore's autograd, whose errors would hide its own."""
 
     def __init__(self, staged: Staged, mesh: Mesh | None):
-        self.is_batched = mesh is not None
+        self.is_batched = mesh is not None  # whether arrays have a leading rank axis
         self._runner = Runner(staged, mesh or Mesh(), batched=self.is_batched)
 
     def forward(self, args: Sequence[PyTree], num_tokens: Sequence[int] | None, seed: int | None) -> list[list[np.ndarray]]:
