@@ -48,11 +48,6 @@ class ExpectedSlots:
         return np.maximum(inside, 0.0) / (last - first)
 
     @property
-    def num_expected(self) -> int:
-        """Number of slots that balanced loads fill; these come first."""
-        return int(self.is_expected.sum())
-
-    @property
     def rows_of_slots(self) -> np.ndarray:
         """Expected rows of each slot, [num_slots] float64: all slots of an expert are full but the last."""
         is_last = self.is_expected & (np.diff(np.where(self.is_expected, self.expert, -1), append=-1) != 0)
