@@ -10,6 +10,7 @@ from mindspore import Tensor
 
 from hpmoe.support.dtypes import FLOATS, TENSORS, dtype_name, numpy_dtype, rounded, widen
 from hpmoe.support.loading import address, array_at
+from hpmoe.support.mindspore_private import wait_for_calls
 
 Arrays = list[list[np.ndarray]]  # for each rank, its arrays
 _DTYPES = {getattr(mindspore, name): numpy_dtype(name) for name in (*FLOATS, "int32", "int64")}
@@ -25,7 +26,8 @@ def to_array(tensor: Tensor) -> np.ndarray:
     dtype = _DTYPES.get(tensor.dtype)
     if dtype is None or tensor.has_init or not tensor.is_contiguous():
         return tensor.asnumpy()
-    storage = tensor.untyped_storage()  # waits for what computes it
+    wait_for_calls()  # of writes in place, too: untyped_storage waits only for the call that makes the tensor
+    storage = tensor.untyped_storage()
     if storage.device != "CPU":
         return tensor.asnumpy()
     return array_at(storage.data_ptr() + tensor.storage_offset() * dtype.itemsize, tensor.shape, dtype, storage)

@@ -87,3 +87,12 @@ def test_an_array_keeps_the_memory(lose):
     gc.collect()
     others = [Tensor(np.full((500, 1000), i), ms.float32) + 1 for i in range(8)]  # take memory that is free
     assert (array == 2).all() and len(others) == 8
+
+
+def test_arrays_wait_for_writes_in_place():
+    """PyNative queues writes in place; the storage of a tensor that was read before does not wait for them."""
+    for _ in range(50):
+        x = ms.Tensor(np.ones((4, 8, 12), np.float32))
+        assert (to_array(x) == 1).all()
+        x.copy_(ms.mint.add(x, 0.0) * 2)
+        assert (to_array(x) == 2).all()
