@@ -37,14 +37,6 @@ LOCAL, PEER, EVERY_RANK = range(3)
  RETURNED_TO_FROM_EXPERT, REPLICA, REPLICAS, RELAYED) = range(16)
 
 
-def row_keys(table: np.ndarray) -> np.ndarray:
-    """One int64 for each row of a WAIT or SIGNAL array; equal rows have equal keys, and keys sort by task, then event."""
-    keys = (table["task"].astype(np.int64) << 28 | table["event"]) << 3 | table["kind"]
-    if "amount" in table.dtype.names:
-        keys = keys << 4 | table["amount"] << 2 | table["remote"]
-    return keys
-
-
 def by_task(table: np.ndarray, num_tasks: int) -> Callable[[int], np.ndarray]:
     """A function from a task to its rows of a WAIT or SIGNAL array, in their order."""
     ordered = table[np.argsort(table["task"], kind="stable")]

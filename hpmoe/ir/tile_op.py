@@ -208,7 +208,3 @@ class TileOp:
         """First column and number of columns of the column tiles first..last-1."""
         start = first * self.tile_cols
         return start, min(last * self.tile_cols, self.cols) - start
-
-    def col_ranges(self) -> list[tuple[int, int]]:
-        """(first column, number of columns) of each column tile."""
-        return [self.col_range(i, i + 1) for i in range(self.grid[2])]

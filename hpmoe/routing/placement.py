@@ -102,12 +102,6 @@ class Placement:
         rows = np.where(expert >= 0, np.array(self.loads)[expert], 0.0) * (last - first)
         return rows.reshape(self.ep_size, -1) / rows.reshape(self.ep_size, -1).sum(axis=1).max()
 
-    @property
-    def own_share(self) -> float:
-        """The least share of its rows that any rank is likely to have of its own experts."""
-        rows = self.expected_shares[self.expected_shares.any(axis=1)]
-        return float((rows[:, :self.num_own].sum(axis=1) / rows.sum(axis=1)).min())
-
     def split(self, counts: np.ndarray, rank: int) -> np.ndarray:
         """First and last of the entries that each physical expert takes of `counts[e]` entries for each expert, [P, 2].
 

@@ -149,9 +149,14 @@ def gather_old(r: Recorder, input: Tracer, indices: Tracer, dim: int = 0, batch_
 
 @call("Embedding")
 def embedding(r: Recorder, input: Tracer, weight: Tracer, padding_idx: int | None = None, max_norm: float | None = None,
-              *options: object) -> Tracer:
+              norm_type: float = 2.0, scale_grad_by_freq: bool = False) -> Tracer:
     if max_norm is not None:
         raise not_traceable("embedding with max_norm", "it writes to the weight", "max_norm=None")
+    if padding_idx is not None:
+        raise not_traceable("embedding with padding_idx", "that row of the weight has no gradient", "padding_idx=None")
+    if scale_grad_by_freq:
+        raise not_traceable("embedding with scale_grad_by_freq", "its gradients depend on how often an id occurs",
+                            "scale_grad_by_freq=False")
     return gather(r, weight, input, 0)
 
 

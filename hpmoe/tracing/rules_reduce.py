@@ -125,7 +125,8 @@ def vector_norm(r: Recorder, x: Tracer, ord: float = 2, dim: Axes = None, keepdi
                 dtype: object = None) -> Tracer:
     if ord != 2:
         raise not_traceable(f"a norm of order {ord}", "it has no primitive", "ord=2, or sums of mint.abs(x)")
-    return emit(r, e.sqrt, sum_(r, emit(r, e.square, x), dim, keepdim))
+    wide = to_dtype(r, x, r.dtype_name(dtype) or x.hpmoe_aval.dtype)
+    return emit(r, e.sqrt, sum_(r, emit(r, e.square, wide), dim, keepdim))
 
 
 calls({

@@ -221,7 +221,7 @@ def of_copies(flow, op):
         return (0, 0), empty
     plan = flow.routes[op.domain.route].placement
     copies = sum(map(len, plan.copies))
-    missing, units = flow.ep_size * plan.most_copies - copies, copies * len(op.col_ranges()) * sum(heights) * 16 * size
+    missing, units = flow.ep_size * plan.most_copies - copies, copies * op.grid[2] * sum(heights) * 16 * size
     return (missing * sum(heights) * out.cols * size - units, missing * sum(2 * h * h for h in heights) * out.cols), empty
 
 
@@ -328,7 +328,7 @@ def assert_bytes_as_charged(body):
     if op.opcode in PUTS:  # each row comes in and leaves
         assert lists == 4 * body.charged / (2 * body.part_bytes)
     elif op.opcode in ("REDUCE", "KEEP"):
-        assert lists in (0, 4 * body.num_entries * len(op.col_ranges())), op
+        assert lists in (0, 4 * body.num_entries * op.grid[2]), op
     elif op.opcode in ("FAN_OUT", "FAN_IN"):
         assert 0 < lists < 16 * body.charged / body.part_bytes
     elif op.opcode != "DROP_COUNTS":

@@ -284,6 +284,8 @@ cases("in a trace", {
     "rms_norm_rows of a vector": lambda: trace(rms_norm_rows, ShapeDtypeStruct((3,), "float32")),
     "a norm of order 3": lambda: trace(lambda x: mint.norm(x, 3), X),
     "a tensor to embed with max_norm": lambda: trace(lambda x: F.embedding(IDS_TENSOR, x, max_norm=1.0), X),
+    "an embedding with padding_idx": lambda: trace(lambda x: F.embedding(IDS_TENSOR, x, padding_idx=1), X),
+    "an embedding with scale_grad_by_freq": lambda: trace(lambda x: F.embedding(IDS_TENSOR, x, scale_grad_by_freq=True), X),
     "swiglu over rows": lambda: trace(lambda x: ops.swiglu(x, 0), ShapeDtypeStruct((4, 4), "float32")),
     "padding with ones": lambda: trace(lambda x: F.pad(x, (1, 1), value=1.0), X),
     "negative padding": lambda: trace(lambda x: F.pad(x, (-1, 1)), X),

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, mint, nn, ops
 
+from hpmoe import ShapeDtypeStruct
 from hpmoe.autodiff.vjp import linearize
 from hpmoe.interpreters.interpret import interpret
 from hpmoe.tracing import trace
@@ -171,6 +172,12 @@ NO_CPU_KERNEL = {
 def test_operations_that_mindspore_has_on_ascend_only(name):
     f, by = NO_CPU_KERNEL[name]
     assert_traces_to_what_mindspore_computes(f, array(3, 4), by=by)
+
+
+@pytest.mark.parametrize("given, asked", [("float32", ms.float64), ("bfloat16", ms.float32), ("float32", ms.bfloat16)])
+def test_a_norm_has_the_dtype_asked_for(given, asked):
+    program = trace(lambda x: mint.norm(x, dim=-1, dtype=asked), ShapeDtypeStruct((3, 4), given))
+    assert program.outputs[0].aval.dtype == str(asked).lower()
 
 
 SHAPES = {
