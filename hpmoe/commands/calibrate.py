@@ -25,21 +25,19 @@ from hpmoe.support.progress import Progress
 
 SUMMARY = "measures this CPU for hpmoe.cpu(calibrated=True), or fits the model of an NPU to a profile"
 NOTES = """\
-Measured are the task bodies of launches on all cores, in turn for --budget seconds, and what other programs disturbed
-again for half as long at most. A shared machine has another speed every second, so that each run is beside a small
-launch before and after it: where these are quick the quickest runs count. "lost" says how much larger tasks of the same
-rate would be: of r rows they take as long as r + lost rows at the full rate. The result is kept for this CPU model,
-number of cores and version of hpmoe in $XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe. --check keeps nothing: it runs ten
-layers in the same rounds, simulates their taskflows, measures all once more where one is off by more than 15 %, and
-exits with 1 where one still is.
+The command times task bodies on all cores in turn for --budget seconds, and repeats runs that other programs disturbed
+for at most half as long. The speed of a shared machine changes, so a small reference launch runs before and after each
+run; the fastest runs between two fast reference launches count. "lost" is the fixed cost of a task in rows: r rows take
+as long as r + lost rows at the full rate. The result is cached for this CPU model, number of cores and version of hpmoe
+in $XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe. --check caches nothing: it runs ten layers in the same rounds and simulates
+them, measures all again if one is off by more than 15 %, and exits with 1 if one still is.
 
-hpmoe calibrate --profile=op_summary_1.csv --out=mine.toml makes a machine of a table of kernels: op_summary_*.csv
-of msprof, or kernel_details.csv of the profiler in a framework. Its lines of MatMul, GroupedMatmul, SwiGlu, Add,
-Mul, Sub, MoeDistributeDispatch, MoeDistributeCombine and AllToAll are simulated, and the constants that they hinge
-on are fitted to their times. What could not be fitted keeps the value of --machine, and is listed with the reason.
---ep says how many ranks an exchange is among where the file does not. Without --out the file goes to stdout, the
-report as comments in it."""
-
+hpmoe calibrate --profile=op_summary_1.csv --out=mine.toml fits a machine to a table of kernels: op_summary_*.csv
+of msprof, or kernel_details.csv of a framework's profiler. Its lines of MatMul, GroupedMatmul, SwiGlu, Add,
+Mul, Sub, MoeDistributeDispatch, MoeDistributeCombine and AllToAll are simulated, and the constants that determine
+their times are fitted. A constant that could not be fitted keeps the value of --machine, and is listed with the
+reason. --ep is the number of ranks of an exchange if the file does not say it. Without --out the file goes to stdout,
+with the report as comments."""
 
 
 def define(values: flags.FlagValues) -> None:

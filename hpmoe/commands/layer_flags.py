@@ -26,7 +26,7 @@ def define_layer(values: flags.FlagValues, dtype: str = "float32", **sizes: int)
     with options.grouped(values):
         options.define_sizes(values, **sizes)
         options.define_dtype(values, dtype)
-        options.define_integer(values, "seed", 0, "of all that is drawn: inputs, or a routing", least=0)
+        options.define_integer(values, "seed", 0, "seed of the random inputs and of the routing", least=0)
 
 
 def define_schedule(values: flags.FlagValues, direction: str = "forward", machine: str = "ascend_a3",

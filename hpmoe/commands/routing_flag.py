@@ -30,8 +30,8 @@ class RoutingName(flags.ArgumentParser):
 
 def define_routing(values: flags.FlagValues) -> None:
     flags.DEFINE(RoutingName(), "routing", "balanced", f"{KINDS}: how tokens choose experts", flag_values=values)
-    options.define_integer(values, "step", 0, "of a public workload or of recorded loads", least=0)
-    options.define_integer(values, "layer", None, "of a file with several layers", least=0)
+    options.define_integer(values, "step", 0, "training step of a workload or of recorded loads", least=0)
+    options.define_integer(values, "layer", None, "layer of a file with several layers", least=0)
 
 
 def routing_of(o: options.Options, sizes: options.Options, imbalance: float = 1.0) -> np.ndarray:

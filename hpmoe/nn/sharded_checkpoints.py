@@ -234,8 +234,8 @@ class _Experts:
             array = arrays.get(name)
             found = "missing" if array is None else _described(array)
             check_argument(array is not None and array.shape[:1] == (self.per_group,), self.who, "cell",
-                           f"with {name} of {self.per_group} experts in each of {self.saved.ep_size} groups",
-                           f"what {file.path} was saved of, where it is {found}")
+                           f"a layer with {self.per_group} experts of {name} in each of {self.saved.ep_size} groups",
+                           f"the layer that {file.path} was saved from, where {name} is {found}")
             first, like = self.seen.setdefault(name, (file.path.name, found))
             check_argument(found == like, self.who, "folder",
                            f"{file.path.parent}, where {name} is {found} in {file.path.name} and {like} in {first}",
@@ -258,8 +258,8 @@ def _check_arrays(who: str, path: Path, arrays: Mapping[str, np.ndarray], states
     found = {name: _described(a) for name, a in arrays.items()}
     wrong = [f"{name} is {found.get(name, 'missing')} there and {wanted.get(name, 'missing')} here"
              for name in sorted({*wanted, *found}) if wanted.get(name) != found.get(name)]
-    check_argument(not wrong, who, "cell", f"other than {path.name} was saved of",
-                   "with the names, shapes and dtypes that were saved", f"What differs: {'; '.join(wrong[:8])}.")
+    check_argument(not wrong, who, "cell", f"unlike the layer saved in {path.name}",
+                   "a layer with the saved names, shapes and dtypes", f"What differs: {'; '.join(wrong[:8])}.")
 
 
 def _described(array: np.ndarray | Parameter) -> str:

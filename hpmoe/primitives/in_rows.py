@@ -29,8 +29,8 @@ def mixes_rows(tiler: Tiler, x: Atom, axis: int) -> None:
     """Refuses what works along an axis whose elements are in different rows."""
     name = tiler.program.equations[tiler.index].primitive.name
     softmax = "write x.exp() / x.exp().sum(0) for a softmax over rows, or " if name == "reduce_max" else ""
-    tiler.refuse(f"works along axis {axis} of {x.aval} and mixes rows: {name} of tiles is inside a row, and the first axis, "
-                 f"of tokens or received rows, stays whole; {softmax}compute it before the call and pass the result")
+    tiler.refuse(f"works along axis {axis} of {x.aval} and mixes rows: a tile task computes {name} inside its own rows, of "
+                 f"tokens or received rows; {softmax}compute it before the call and pass the result")
 
 
 def move_along(tiler: Tiler, eqn: Equation, primitive: TilePrimitive, axis: int, start: int, step: int) -> None:

@@ -125,7 +125,7 @@ def test_doubled_foreign_and_broken_files_are_refused(whole, tmp_path):
     (tmp_path / "rank_00007_of_00004.ckpt").unlink()
     other = hpmoe.nn.MoELayer(**{**SIZES, "hidden_size": 4})
     refused(r"What differs: experts.bias2 is \(8, 8\) of float32 there and \(8, 4\) of float32 here", other, None)
-    refused("with accum.experts.weight1 of 2 experts in each of 4 groups", optimizer=ms.nn.SGD(
+    refused("a layer with 2 experts of accum.experts.weight1 in each of 4 groups", optimizer=ms.nn.SGD(
         whole[0].trainable_params(), 0.1, 0.9))
     refused("of 6 experts; it must be of a multiple of 4", hpmoe.nn.MoELayer(**{**SIZES, "num_moe_experts": 6}), None)
     content = one.read_bytes()
