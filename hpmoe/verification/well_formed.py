@@ -53,8 +53,8 @@ def check_sizes(flow: tf.Taskflow) -> None:
                           "be one at least")
     for i, plan in enumerate(flow.routes):
         if not _can_be(plan, i, flow):
-            raise VerifyError(f"verify: routes[{i}] is {plan}; its sizes contradict each other, or the taskflow's ranks, tile "
-                              "rows, ids and tokens")
+            raise VerifyError(f"verify: routes[{i}] is {plan}; its sizes contradict each other, or the ranks, tile rows, "
+                              "ids and tokens of the taskflow")
     for i, plan in enumerate(flow.routes):
         if fault := _way_fault(flow.routes, i):
             raise VerifyError(f"verify: routes[{i}] passes over routes[{plan.over}]; {fault}")
