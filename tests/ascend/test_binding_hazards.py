@@ -15,7 +15,7 @@ from hpmoe.kernels.ascendc.emulator import native as emulator_library
 from hpmoe.kernels.protocol import Code
 from hpmoe.support.errors import LaunchError
 
-MEETING = "  device_->meet();  // nobody signals to counters that are yet to be cleared\n"
+MEETING = "  device_->meet();  // no rank signals before all counters are cleared\n"
 SEEDS = 8  # launches that a missing meeting is looked for in
 
 
