@@ -7,14 +7,17 @@ Work, whose table the simulator has, too.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from hpmoe.costs.footprint import DENSE, STREAM, WEIGHT
+from hpmoe.costs.put_sizes import expected_puts
 from hpmoe.costs.work import Work, core_us, link_rate
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
 from hpmoe.support.known import known
+from hpmoe.tiling.next_ops import next_ops
 
 Units = tuple[tuple[float, float], tuple[float, float]]  # of an operation: (rows, number of units with as many), twice
 
@@ -46,31 +49,33 @@ def _alone(work: np.ndarray | np.void, rows: np.ndarray | float, touched: np.nda
 def expected_us(flow: tf.Taskflow, machine: Machine) -> float:
     """Returns microseconds of a rank whose experts share the rows evenly.
 
-    The time is that of the link, or that of the busiest unit or of memory plus the longest task, which may begin last. A
-    unit takes the sum of its tasks divided among its workers. Exchanges take the link. Tokens sent once arrive before most
-    experts can begin and leave after all have ended: their exchanges are added. The last block of gradients that expert
-    replicas return is added, too: no task is left to hide it.
+    The time is that of the busiest unit, of the link, of memory, or of the longest path of one task of each operation. A
+    unit takes the sum of its tasks divided among its workers, and its longest task, which may begin last. Exchanges take the
+    link. Tokens sent once arrive before most experts can begin and leave after all have ended: their exchanges are added.
+    The last block of gradients that expert replicas return is added, too: no task is left to hide it.
 
     Args:
         flow: of `tile_operations`, without tasks.
     """
     busy, longest, memory = _ops_us(flow, machine)
+    exchanges = {i: op for i, op in enumerate(flow.ops) if op.primitive.is_blocking}
+    sent = {i: _exchange_us(flow, op, machine) for i, op in exchanges.items()}
+    hops = {i: us for i, us in sent.items() if flow.routes[exchanges[i].domain.route].kind.is_of_tokens}
+    latency = longest.tolist()
+    for i in exchanges.keys() - hops.keys():
+        latency[i] = _put_us(flow, exchanges[i], machine)
     is_matrix = np.array([machine.unified or op.unit == "aic" for op in flow.ops])
-    units = (busy[which].sum() / max(1, len(machine.queues_of(unit)))
+    units = ((busy[which].sum() / max(1, len(machine.queues_of(unit))) + longest[which].max(initial=0.0))
              for unit, which in (("aic", is_matrix), ("aiv", ~is_matrix)))
-    link = hops = returned = 0.0
-    for op in flow.ops:
-        returned = max(returned, _returned_us(flow, op, machine))
-        if op.primitive.is_blocking and flow.routes[op.domain.route].kind.is_of_tokens:
-            hops += _exchange_us(flow, op, machine)
-        elif op.primitive.is_blocking:
-            link += _exchange_us(flow, op, machine)
-    return float(max(link, max(*units, memory / machine.memory.bytes_per_us) + longest) + hops + returned)
+    all_hops = sum(hops.values())
+    returned = max((_returned_us(flow, op, machine) for op in flow.ops), default=0.0)
+    return float(max(*units, sum(sent.values()) - all_hops, memory / machine.memory.bytes_per_us,
+                     _longest_path(flow, latency)) + all_hops + returned)
 
 
-def _ops_us(flow: tf.Taskflow, machine: Machine) -> tuple[np.ndarray, float, float]:
-    """Returns microseconds of all tasks of each operation, [num_ops], 0 for exchanges; microseconds of the longest task; and
-    bytes of weights and of summed gradients, which memory moves once."""
+def _ops_us(flow: tf.Taskflow, machine: Machine) -> tuple[np.ndarray, np.ndarray, float]:
+    """Returns microseconds of all tasks of each operation and of its longest one, [num_ops], 0 for exchanges; and bytes of
+    weights and of summed gradients, which memory moves once."""
     table = Work(flow, machine).table
     units = np.array([_expected_units(flow, op) for op in flow.ops]).reshape(-1, 2, 2)
     rows, counts = units[:, None, :, 0], units[:, None, :, 1]  # [num_ops, 1, 2]
@@ -87,7 +92,7 @@ def _ops_us(flow: tf.Taskflow, machine: Machine) -> tuple[np.ndarray, float, flo
     experts = [flow.routes[op.domain.route].num_local_experts if op.domain.is_slots else 1 for op in flow.ops]
     memory = (times[..., 0] * weights * np.array(experts)[:, None])[num_tasks.any(axis=2)].sum() \
         + (num_tasks.sum(axis=2) * streams).sum()
-    return (num_tasks * us).sum(axis=(1, 2)), float(np.where(num_tasks > 0, us, 0.0).max(initial=0.0)), float(memory)
+    return (num_tasks * us).sum(axis=(1, 2)), np.where(num_tasks > 0, us, 0.0).max(axis=(1, 2), initial=0.0), float(memory)
 
 
 def _expected_units(flow: tf.Taskflow, op: tf.TileOp) -> Units:
@@ -121,12 +126,30 @@ def _returned_us(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
     return op.params.block * flow.buffers[op.operands[0].buffer].row_bytes / link_rate(machine, flow.ep_size)
 
 
+def _put_us(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
+    """Returns microseconds until a put of a slot's rows from one rank is seen, for an exchange that becomes puts."""
+    plan, sent, sync = flow.routes[op.domain.route], flow.buffers[op.operands[0].buffer], machine.sync
+    rows, reach = min(flow.tile_rows, plan.expected_rows / (plan.num_local_experts * flow.ep_size)), flow.ep_size
+    if op.is_relayed:
+        reach = _ranks_reached(flow, op, machine)[0]
+    share = (expected_puts(flow, op, machine)[1] or sent.cols) / sent.cols
+    return (sync.task_us + rows * sent.row_bytes * share / link_rate(machine, reach) + sync.signal_us + sync.poll_us
+            + (sync.remote_us if reach <= machine.link.node_size else sync.node_remote_us))
+
+
 def _ranks_reached(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> tuple[int, int, int]:
     """Returns how many ranks rank 0 sends rows to in an exchange: all, other ranks of its node, and ranks of other nodes."""
     plan = flow.routes[op.domain.route]
     sends = plan.kind.sends(flow.routes[plan.over].kind if op.is_relayed else None)[0]
     near = int(sends[1:machine.link.node_size].sum())
     return int(sends.sum()), near, int(sends[1:].sum()) - near
+
+
+def _longest_path(flow: tf.Taskflow, latency: Sequence[float]) -> float:
+    us, then = list(latency), next_ops(flow)
+    for i in reversed(range(len(us))):
+        us[i] += max((us[j] for j in then[i]), default=0.0)
+    return max(us, default=0.0)
 
 
 def _full_rows(flow: tf.Taskflow, op: tf.TileOp) -> float:

@@ -20,7 +20,7 @@ def test_rows_of_an_expert_are_not_split():
     """With 96 rows each, of which half a tile of 64 rows would wait for the weight that the others have asked for."""
     sizes = {"ep": 16, "tokens": 64, "hidden": 5120, "intermediate": 1536, "experts": 64, "top_k": 6}
     whole, split = layer(**sizes), layer(**sizes, tile_rows=64, tile_cols=128)
-    assert whole.tiles.provenance[-1] == "tile_partition(rows=128, cols=128)"
+    assert whole.tiles.provenance[-1] == "tile_partition(rows=128, cols=256)"
     assert whole.fused().span < split.fused().span
 
 
