@@ -33,7 +33,7 @@ class CheckFailed(Exception):
 class Device:
     """Device that checks run on."""
 
-    target: str  # of fuse_persistent
+    target: str  # target of fuse_persistent
     machine: Machine  # what kernels are planned for
     num_ranks: int = 1  # ranks that there are
     rank: int | None = None  # this process's, where every rank is a process; None where all are of this one

@@ -51,7 +51,7 @@ class Timed(NamedTuple):
     family: str  # "product", "elementwise" or "exchange"
     launches: int
     us: float  # median of the times
-    flops: float  # of a product, 0 of all else
+    flops: float  # operations of a product; 0 for other kernels
     simulate: Callable[[hpmoe.Machine], float]  # the time by the model, in microseconds, on a machine with as many workers
 
 

@@ -33,7 +33,7 @@ Shape = tuple[int, ...]
 class Kernel(NamedTuple):
     """A launch of a kernel."""
 
-    line: int  # of the file
+    line: int  # line of the file
     kind: str  # type of the operator, as the file has it
     unit: str  # type of the cores that it ran on, as the file has it
     stream: str  # its device and its stream

@@ -23,7 +23,7 @@ def zeros(name: str, shape: Sequence[int], dtype: object, requires_grad: bool = 
 
 
 class Frozen:
-    """Returns names of the arguments of a Cell's function, with a prefix, that are Parameters which are not trained."""
+    """Names of the Parameters of a Cell that are not trained, each with a prefix, as its function calls its arguments."""
 
     def __init__(self, cell: nn.Cell, prefix: str = ""):
         self.cell, self.prefix = cell, prefix

@@ -150,27 +150,74 @@ class TilePrimitive(Named):
         return known[i] if i < len(known) else Operand()
 
     @property
+    def sums_rows(self) -> bool:
+        """True if it sums over rows."""
+        return all(domain.sums_rows for domain in self.domains)
+
+    @property
     def sums_choices(self) -> bool:
         """True if it sums the rows that the experts of a token sent back."""
         return self.domains == (Tiles,) and self.result is not Result.MOVED and any(
             row_modes.ENTRIES in operand.rows for operand in self.inputs)
 
-    # Whether it sums over rows; is a product; computes blocks of rows of a weight's gradient; is the start of a kernel.
-    sums_rows = property(lambda self: all(domain.sums_rows for domain in self.domains))
-    is_matmul = property(lambda self: isinstance(self, Product))
-    makes_blocks = property(lambda self: self.is_matmul and self.sums_rows)
-    is_launch = property(lambda self: self.params is Launched)
-    # Whether it moves rows of tokens, or weights to replicas and their gradients back; only tells that rows were sent.
-    moves_rows = property(lambda self: self.payload is Payload.ROWS)
-    moves_copies = property(lambda self: self.payload is Payload.MATRICES)
-    is_remote = property(lambda self: self.moves_rows or self.moves_copies)
-    is_completion_flag = property(lambda self: self.payload is Payload.NOTICE)
-    # Whether it is of the combine direction; puts rows one-sided, to their experts or back; returns rows in any way.
-    is_back = property(lambda self: self.leg is Leg.COMBINE)
-    is_put = property(lambda self: self.moves_rows and not self.is_blocking)
-    sends_rows = property(lambda self: self.is_put and not self.is_back)
-    puts_back = property(lambda self: self.is_put and self.is_back)
-    returns_rows = property(lambda self: self.moves_rows and self.is_back)
+    @property
+    def moves_rows(self) -> bool:
+        """True if it moves rows of tokens to other ranks, by a collective or by puts."""
+        return self.payload is Payload.ROWS
+
+    @property
+    def returns_rows(self) -> bool:
+        """True if it sends rows back to their tokens."""
+        return self.moves_rows and self.is_back
+
+    @property
+    def is_put(self) -> bool:
+        """True if its tasks write rows of tokens into other ranks' memory, one-sided."""
+        return self.moves_rows and not self.is_blocking
+
+    @property
+    def sends_rows(self) -> bool:
+        """True if it puts rows of tokens to the ranks of their experts."""
+        return self.is_put and not self.is_back
+
+    @property
+    def puts_back(self) -> bool:
+        """True if it puts rows back to the ranks of their tokens."""
+        return self.is_put and self.is_back
+
+    @property
+    def moves_copies(self) -> bool:
+        """True if it moves weights to expert replicas, or their gradients back."""
+        return self.payload is Payload.MATRICES
+
+    @property
+    def is_remote(self) -> bool:
+        """True if its tasks write other ranks' memory."""
+        return self.moves_rows or self.moves_copies
+
+    @property
+    def is_completion_flag(self) -> bool:
+        """True if it only signals that rows were sent."""
+        return self.payload is Payload.NOTICE
+
+    @property
+    def is_back(self) -> bool:
+        """True if it belongs to the combine direction."""
+        return self.leg is Leg.COMBINE
+
+    @property
+    def is_matmul(self) -> bool:
+        return isinstance(self, Product)
+
+    @property
+    def makes_blocks(self) -> bool:
+        """True if its tasks compute blocks of rows of a weight's gradient."""
+        return self.is_matmul and self.sums_rows
+
+    @property
+    def is_launch(self) -> bool:
+        """True if it is the start of a kernel."""
+        return self.params is Launched
 
 
 class Product(TilePrimitive):

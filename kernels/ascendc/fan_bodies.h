@@ -46,7 +46,7 @@ class Fans {
     return true;
   }
 
-  // Of the listed tokens: their number and the received row of the first; of one token: its number of rows and each row.
+  // Returns the number of listed tokens, the received row of the first, and a token's number of rows and each row.
   __aicore__ inline int32_t count() const { return count_; }
   __aicore__ inline int32_t first_row() const { return part_.first_row; }
   __aicore__ inline int32_t num_rows(int32_t token) const { return starts_.GetValue(token + 1) - starts_.GetValue(token); }

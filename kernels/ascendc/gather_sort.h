@@ -69,7 +69,7 @@ class GatherSort {
     return code;
   }
 
-  // Where the entries of each expert begin; valid after find_starts(). keeps_all() is true if no entry is masked or
+  // starts() is the first entry of each expert, valid after find_starts(). keeps_all() is true if no entry is masked or
   // dropped.
   __aicore__ inline const Words& starts() const { return starts_; }
   __aicore__ inline bool keeps_all() const { return starts_.GetValue(num_experts_) == num_entries_; }

@@ -60,7 +60,7 @@ def lay_out(flow: Taskflow) -> Layout:
             made.setdefault(memory, len(flow.inputs) + len(made))
     scratch = len(flow.inputs) + len(made)
     ends, home = {HEAP: 0, scratch: 0}, {}
-    for memory in [*made, *(m for m in sizes if m not in made)]:  # what is returned lies alike in all plans of a program
+    for memory in [*made, *(m for m in sizes if m not in made)]:  # returned buffers have one place in all plans
         size = sizes[memory]
         area = HEAP if memory in remote else given.get(memory, made.get(memory, scratch))
         home[memory] = (area, ends.get(area, 0))

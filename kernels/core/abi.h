@@ -9,7 +9,7 @@ extern "C" {
 
 typedef hpmoe::Status HpmoeStatus;
 
-// What one rank brings to a launch. The caller keeps counters and bases (num_events each) from launch to launch. `room`:
+// Arguments of one rank for a launch. The caller keeps counters and bases (num_events each) from launch to launch. `room`:
 // for each route, the capacity in rows of the buffers that hold its received rows; NULL means the capacity in the image.
 struct HpmoeRank {
   void** buffers;
@@ -82,7 +82,7 @@ struct HpmoeTraffic {
   int64_t messages, bytes, row_messages, rows, row_bytes;
 };
 
-// How a rank failed: the failure that it reports about itself or about another rank. `text` is the error of the host, the
+// Failure of a rank: the one that it reports about itself or about another rank. `text` is the error of the host, the
 // call that another rank made (OTHER_CALL), or the last words of a rank that left. For PEER_DIED the value is like that
 // of waitpid(), or -1.
 struct HpmoeFailure {

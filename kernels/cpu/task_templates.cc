@@ -229,9 +229,9 @@ PackedTemplates find_templates(const HpmoeTables& tables) {
     const Range<HpmoeTableSignal> signalled = signals.take(t);
     const auto wait_of = [&](const HpmoeTableWait& row) { return waits.relative(row, op, offsets); };
     const auto signal_of = [&](const HpmoeTableSignal& row) { return signals.relative(row, op, offsets); };
-    const int32_t alike = t - stride;  // the previous task of the same peer and columns
-    uint32_t task_template = alike < first_of_op ? 0 : packed.tasks[alike] >> packed.index_bits;
-    if (alike < first_of_op || !packed.is(packed.templates[task_template], waited, wait_of, signalled, signal_of)) {
+    const int32_t previous = t - stride;  // task of the same peer and columns
+    uint32_t task_template = previous < first_of_op ? 0 : packed.tasks[previous] >> packed.index_bits;
+    if (previous < first_of_op || !packed.is(packed.templates[task_template], waited, wait_of, signalled, signal_of)) {
       task_template = index.find(op, waited, wait_of, signalled, signal_of);
     }
     packed.tasks.push_back(task_template << packed.index_bits | static_cast<uint32_t>(t - first_of_op));

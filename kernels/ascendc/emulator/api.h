@@ -10,7 +10,7 @@ extern "C" {
 
 int32_t hpmoe_emulator_abi_version(void);
 
-// What one rank brings. sizes: bytes of each buffer; symmetric: true for a buffer in the symmetric heap. For an image of
+// Arguments of one rank. sizes: bytes of each buffer; symmetric: true for a buffer in the symmetric heap. For an image of
 // several plans both list the buffers of each plan in turn, with a place for each route after a plan's buffers, as in
 // ../plans.h. counters [hpmoe_emulator_counters][hpmoe_emulator_counter_words()] and targets [hpmoe_emulator_targets]
 // persist between launches and begin as zeros. tables [2][hpmoe_emulator_table_words] is scratch of even and odd

@@ -1,4 +1,4 @@
-// What the cores of a launch moved and computed; tests compare it with the cost rules.
+// Counts of bytes moved and work done by the cores of a launch; tests compare them with the cost rules.
 #pragma once
 
 #include <cstdint>

@@ -106,7 +106,7 @@ class TBuf {
 
 class TPipe {
  public:
-  // As on the A2, the constructor sets and takes flags 0 to 2 of M_MTE1.
+  // The constructor sets and takes flags 0 to 2 of M_MTE1, as on the A2.
   TPipe() {
     emulator::Core& core = emulator::current();
     if (!core.is_aic) return;

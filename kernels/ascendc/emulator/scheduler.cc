@@ -12,7 +12,7 @@ int64_t clock_cycles = 0;
 constexpr int64_t kIdleJump = 20'000'000 * kSystemCyclesPerUs;
 constexpr int64_t kFirstJump = 64, kMostQuiet = 20'000 * kSystemCyclesPerUs;
 constexpr int kStepsBetweenLooks = 256;  // at peers
-constexpr int kLooksOfAWait = 4;  // after so many polls, a core has checked its counter in every part of its loop
+constexpr int kPollsOfAWait = 4;  // polls after which a core has checked its counter in every part of its loop
 
 }  // namespace
 
@@ -112,7 +112,7 @@ bool Scheduler::step(Core& core, size_t first_entity) {
 void Scheduler::run_entity(Core& core, int entity) {
   if (entity == 0) {
     if (core.is_polling()) {
-      has_looked_ = ++core.num_looks >= kLooksOfAWait;
+      has_looked_ = ++core.num_looks >= kPollsOfAWait;
     } else {
       forget_looks();
     }
@@ -142,7 +142,7 @@ void Scheduler::forget_looks() {
 // Returns true if every core has polled since anything else has happened on any core.
 bool Scheduler::all_only_look() const {
   for (const auto& core : cores_) {
-    if (!core->has_ended() && core->is_polling() && core->num_looks < kLooksOfAWait) return false;
+    if (!core->has_ended() && core->is_polling() && core->num_looks < kPollsOfAWait) return false;
     if (!core->has_ended() && !core->is_polling() && core->can_resume()) return false;
     for (int p = 0; p < Core::kNumPipes; ++p)
       if (!core->pipe(static_cast<pipe_t>(p)).ready().empty()) return false;

@@ -1,7 +1,7 @@
 // The device of a rank on the emulator: ranks of one process, whose streams run when every rank has reached its next
 // launch.
 //
-// As on an NPU, a launch begins after the host has continued. If the host waits for a launch that other ranks have not
+// A launch begins after the host has continued, as on an NPU. If the host waits for a launch that other ranks have not
 // reached, it gets an error; on an NPU it would hang.
 #include <algorithm>
 #include <atomic>
