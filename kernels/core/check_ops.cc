@@ -1,6 +1,8 @@
 #include "core/check_ops.h"
 
 #include <algorithm>
+#include <cstring>
+#include <string>
 
 #include "core/generated/shapes.h"
 
@@ -29,7 +31,7 @@ class OpChecker {
     for (int i = 0; i < op.num_operands; ++i)
       if (const char* fault = check_operand(op, *rule, i)) return fault;
     if (const char* fault = check_grid(op, rule->opcode)) return fault;
-    return check_shapes(op, rule->opcode);
+    return check_shapes(op, *rule);
   }
 
  private:
@@ -128,10 +130,15 @@ class OpChecker {
     return false;
   }
 
-  const char* check_shapes(const Op& op, Opcode opcode) const {
-    if (may_be_early(opcode) && (!in_range(op.param[1], 2) || (op.param[1] == 1 && is_made(op.operands[2].buffer))))
+  const char* check_shapes(const Op& op, const OpRule& rule) const {
+    if (may_be_early(rule.opcode) && (!in_range(op.param[1], 2) || (op.param[1] == 1 && is_made(op.operands[2].buffer))))
       return "a weight that is read early is none that is given";
-    return shapes_fault(opcode, Shapes(image_, op));
+    const char* const fault = shapes_fault(rule.opcode, Shapes(image_, op));
+    if (!fault) return nullptr;
+    thread_local std::string text;  // until the thread checks another image
+    const bool has_vowel = std::strchr("AEIOU", rule.name[0]);
+    text = std::string(has_vowel ? "an " : "a ") + rule.name + " " + fault;
+    return text.c_str();
   }
 
   // First expert of a WGRAD, whose output may have only some of the experts.

@@ -9,6 +9,11 @@
 
 namespace hpmoe {
 
+template <class... Opcodes>
+constexpr bool is_one_of(Opcode opcode, Opcodes... opcodes) {
+  return ((opcode == opcodes) || ...);
+}
+
 class Shapes {
  public:
   Shapes(const Image& image, const Op& op) : image_(image), op_(op), route_(find_route(image, op.route)) {}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from hpmoe.kernels import protocol
 from hpmoe.kernels.protocol import PRIMITIVES
-from hpmoe.kernels.schema.cpp import header, lines_of
+from hpmoe.kernels.schema.cpp import WIDTH, header, lines_of
 from hpmoe.tile_ops.functions import OF_INTEGERS, Function
 from hpmoe.tile_ops.params import EarlyMatmul, Elementwise, Relayed
 from hpmoe.tile_ops.row_modes import FAN
@@ -104,9 +104,15 @@ def text() -> str:
 
 def _rule(primitive: TilePrimitive) -> str:
     domains = sum({1 << domain.number for domain in primitive.domains})
-    operands = ",\n".join(lines_of(map(_operand, primitive.outputs + primitive.inputs), ", ", "      ")).strip()
-    return (f'    {{"{primitive.name}", Opcode::{primitive.name}, {len(primitive.outputs)}, {primitive.required}, '
-            f"{str(primitive.needs_route).lower()}, {domains:#x},\n     {{{operands}}}}},")
+    words = ", ".join([f'{{"{primitive.name}"', f"Opcode::{primitive.name}", str(len(primitive.outputs)),
+                       str(primitive.required), str(primitive.needs_route).lower(), f"{domains:#x}"])
+    operands = [_operand(operand) for operand in primitive.outputs + primitive.inputs]
+    line = f"    {words}, {{{', '.join(operands)}}}}},"
+    return line if len(line) <= WIDTH else f"    {words},\n     {{{_in_lines(operands)}}}}},"
+
+
+def _in_lines(operands: Sequence[str]) -> str:
+    return ",\n".join(lines_of(operands, ", ", "      ")).strip()
 
 
 def _operand(operand: Operand) -> str:

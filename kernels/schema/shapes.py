@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from typing import get_type_hints
 
 from hpmoe.kernels.protocol import PRIMITIVES
-from hpmoe.kernels.schema.cpp import header
+from hpmoe.kernels.schema.cpp import WIDTH, header
 from hpmoe.kernels.schema.expressions import Variables
 from hpmoe.tile_ops.col_modes import ColMode
 from hpmoe.tile_ops.functions import Function
@@ -51,25 +52,64 @@ def params_of(params: type[Params]) -> Params:
                      for f in dataclasses.fields(params)})  # type: ignore[arg-type]
 
 
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A size rule: the fault that breaks it, the fault as text, and the words of its error after the operation's name."""
+
+    fault: Number = dataclasses.field(compare=False)
+    key: str
+    said: str
+
+
 def text() -> str:
     """Returns the header."""
-    cases = "\n".join(case for p in PRIMITIVES.values() if (case := _case(p)))
+    runs = itertools.groupby(_merged(), key=lambda each: each[0])
+    body = "\n".join(line for names, run in runs for line in _lines(names, [rule for _, rule in run]))
     return header("Size rules of tile operations, from their definitions in hpmoe/tile_ops.", ['"core/shapes.h"'],
-                  "// Returns the first size rule that an operation breaks, or NULL.\n"
-                  "inline const char* shapes_fault(Opcode opcode, const Shapes& s) {\n"
-                  f"  switch (opcode) {{\n{cases}\n    default: break;\n  }}\n  return nullptr;\n}}")
+                  "// Returns the first size rule that an operation breaks, as words after the operation's name, or NULL.\n"
+                  f"inline const char* shapes_fault(Opcode opcode, const Shapes& s) {{\n{body}\n  return nullptr;\n}}")
 
 
-def _case(primitive: TilePrimitive) -> str:
-    """Returns the case that checks an operation, or "" if every size is accepted."""
+def _merged() -> Iterator[tuple[tuple[str, ...], Rule]]:
+    """Yields each rule once, with the names of its operations; the rules of an operation keep their order."""
+    lists = {primitive.name: _rules(primitive) for primitive in PRIMITIVES.values()}
+    names: tuple[str, ...] = ()
+    while any(lists.values()):
+        free = {rules[0]: tuple(name for name, others in lists.items() if rules[0] in others)
+                for rules in lists.values() if rules and all(rules[0] not in others[1:] for others in lists.values())}
+        rule, names = next(((rule, held) for rule, held in free.items() if held == names), next(iter(free.items())))
+        yield names, rule
+        for name in names:
+            del lists[name][0]
+
+
+def _rules(primitive: TilePrimitive) -> list[Rule]:
+    """Returns the rules of an operation that some size breaks."""
     rules = [*_general_rules(primitive), *primitive.rules(Recorder(primitive))]
     faults = [(not_(holds), text.format(*numbers)) for holds, text, *numbers in rules if holds is not True]
-    article = "an" if primitive.name[0] in "AEIOU" else "a"
-    variables, lines = Variables(fault for fault, _ in faults), []
-    for fault, said in faults:
-        lines += [f"      {line}" for line in variables.define(fault)]
-        lines.append(f'      if ({variables.text(fault)})\n        return "{article} {primitive.name} {said}";')
-    return "\n".join([f"    case Opcode::{primitive.name}: {{", *lines, "    } break;"]) if lines else ""
+    return [Rule(fault, repr(fault), said) for fault, said in faults]
+
+
+def _lines(names: Sequence[str], rules: Sequence[Rule]) -> Iterator[str]:
+    """Yields the lines of a run of rules that hold for the operations of these names."""
+    opcodes = [f"Opcode::{name}" for name in names]
+    holds = Term(f"opcode == {opcodes[0]}" if len(names) == 1 else f"is_one_of(opcode, {', '.join(opcodes)})")
+    variables = Variables(rule.fault for rule in rules)
+    definitions = [variables.define(rule.fault) for rule in rules]
+    if len(rules) == 1 and not definitions[0]:
+        yield from _check(variables.text(holds & rules[0].fault), rules[0].said, "  ")
+        return
+    yield f"  if ({variables.text(holds)}) {{"
+    for rule, lines in zip(rules, definitions, strict=True):
+        yield from (f"    {line}" for line in lines)
+        yield from _check(variables.text(rule.fault), rule.said, "    ")
+    yield "  }"
+
+
+def _check(fault: str, said: str, indent: str) -> list[str]:
+    """Returns a return statement under a condition, on one line if it fits."""
+    line = f'{indent}if ({fault}) return "{said}";'
+    return [line] if len(line) <= WIDTH else [f"{indent}if ({fault})", f'{indent}  return "{said}";']
 
 
 def _general_rules(primitive: TilePrimitive) -> Rules:
