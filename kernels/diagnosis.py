@@ -109,7 +109,7 @@ def _asked(place: int, image: np.ndarray | None) -> str:
 
 
 def _name(kind: type[enum.IntEnum], value: int) -> str:
-    """The name of a member, or the number that is none."""
+    """Returns the name of the member with this value, or text such as "Kind 7" if there is no such member."""
     return kind(value).name if value in kind.__members__.values() else f"{kind.__name__} {value}"
 
 

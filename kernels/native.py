@@ -79,7 +79,7 @@ def find_library() -> Path:
 
 
 def find_blas() -> Path | None:
-    """The path of the oneDNN that MindSpore bundles, or None."""
+    """Returns the path of oneDNN's shared library in the MindSpore package; None if MindSpore or the file is missing."""
     spec = find_spec("mindspore")
     if spec is None or not spec.submodule_search_locations:
         return None

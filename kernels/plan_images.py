@@ -40,8 +40,10 @@ def taken_up_to(expected: Sequence[int]) -> list[int]:
 
 
 def pack_plans(images: Sequence[np.ndarray], most_received: Sequence[int]) -> np.ndarray:
-    """Images one behind the other; `most_received`: of all but the last, the rows of the fullest rank up to which it is
-    taken."""
+    """Returns the bytes of all images, one after the other, with the choice among them in their headers.
+
+    `most_received` are, for each image but the last, the most rows of the fullest rank with which a launch takes the plan.
+    """
     out = np.concatenate(images)
     for plan, most in enumerate((*most_received, 0)):
         header = image_of(out, plan)[:SIZE].view(protocol.HEADER)
@@ -50,7 +52,7 @@ def pack_plans(images: Sequence[np.ndarray], most_received: Sequence[int]) -> np
 
 
 def image_of(images: np.ndarray, plan: int) -> np.ndarray:
-    """Returns the image of one plan, a view."""
+    """Returns the bytes of plan number `plan`, a view into `images`, in which packed plans follow each other."""
     start = 0
     for _ in range(plan):
         start += _bytes_at(images, start)

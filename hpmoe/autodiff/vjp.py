@@ -123,7 +123,7 @@ def _transpose(program: Program, builder: Builder, seeds: list[tuple[Atom, Var]]
 
 
 def _check_shape(program: Program, eqn: Equation, atom: Atom, grad: Atom | None) -> None:
-    """ProgramError unless the cotangent that a rule returned is of the shape of its input."""
+    """Raises ProgramError if the cotangent that the vjp rule of `eqn` returned has another shape than its input `atom`."""
     if grad is not None and is_differentiable(atom) and grad.aval.shape != atom.aval.shape:
         index = program.equations.index(eqn)
         raise ProgramError(f"vjp: the vjp rule of {eqn.primitive.name} returned {grad.aval} as the cotangent of {atom.aval} "
@@ -131,7 +131,7 @@ def _check_shape(program: Program, eqn: Equation, atom: Atom, grad: Atom | None)
 
 
 def _sources(program: Program) -> set[Var]:
-    """The inputs that gradients are taken of."""
+    """Returns the inputs of a Program that gradients are taken of."""
     return {v for v in program.inputs if is_differentiable(v) and v not in program.frozen}
 
 
@@ -150,7 +150,11 @@ def _zeros(builder: Builder, var: Var) -> Var:
 
 def _simplify(program: Program, equations: list[Equation],
               results: list[Atom]) -> tuple[tuple[Equation, ...], list[Atom]]:
-    """Moves per-row factors behind matmuls, so that routing weights need no saved expert output; merges equals."""
+    """Simplifies the `equations` that a backward pass adds to `program`; returns those needed for `results`, and `results`.
+
+    Multiplies rows by their factors after a matmul, so that gradients of routing weights need no saved expert output.
+    Computes equal equations once.
+    """
     producer: dict[Atom, Equation] = {v: e for e in (*program.equations, *equations) for v in e.outputs}
     for rule in (cast_back, _dot_before_matmul, _scale_after_matmul, _scale_narrow_side):
         builder, mapping = Builder(), {}

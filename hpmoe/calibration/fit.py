@@ -33,7 +33,7 @@ class Samples:
 
 
 def fit(kind: str, dtype: str, samples: Samples, is_matmul: bool) -> tuple[Body, float]:
-    """A Body whose `share` is still the rate, and the median of |predicted / measured - 1|.
+    """Returns a Body whose `share` is still the rate, and the median of |predicted / measured - 1|.
 
     A task takes as long as memory needs, or its body where that is longer: work / rate * (1 + rows0 / rows) *
     (1 + cols0 / cols) * (1 + inner0 / inner). Each factor in turn is fitted to what the others leave, none below zero. Only
@@ -55,7 +55,12 @@ def fit(kind: str, dtype: str, samples: Samples, is_matmul: bool) -> tuple[Body,
 
 
 def _fitted(samples: Samples, is_matmul: bool) -> tuple[np.ndarray, list[float]]:
-    """The predicted microseconds of each task, and the rate and what is lost of each size."""
+    """Fits a rate and the losses of small sizes to `samples`, see `fit`.
+
+    Returns:
+        The predicted microseconds of each task, and [rate, rows0, cols0], for a matmul also inner0: `rate` is work (flops or
+        bytes) per microsecond, and a size n stretches time by 1 + n0 / n.
+    """
     sizes = [samples.rows, samples.cols, *([samples.inner] if is_matmul else [])]
     tells = [i for i, s in enumerate(sizes) if s.max() >= LEAST_SPREAD * s.min()]
     stretch = np.ones((len(sizes), len(samples.us)))

@@ -34,7 +34,7 @@ def digits(value: float, within: tuple[float, float] | None = None) -> str:
 
 
 def spans(layer: Layer, flows: Flows, machine: hpmoe.Machine) -> dict[str, float]:
-    """Milliseconds of two schedules, fused and unfused, as they are on another machine, and their ratio."""
+    """Returns the milliseconds of two schedules, fused and unfused, on another machine, and their ratio."""
     fused, unfused = (layer.outline(flow, machine).span for flow in flows)
     fused += start_us(flows[0], machine)
     return {"fused": fused / 1e3, "unfused": unfused / 1e3, "speedup": unfused / fused}
@@ -42,7 +42,10 @@ def spans(layer: Layer, flows: Flows, machine: hpmoe.Machine) -> dict[str, float
 
 def bands(layer: Layer, flows: Flows, nominal: dict[str, float], count: int,
           progress: Progress) -> dict[str, tuple[float, float]]:
-    """Least and most of each figure, over this machine and those drawn from the ranges; none without such machines."""
+    """Returns (least, most) of each figure, over `nominal` and `count` machines sampled from the ranges of the constants.
+
+    Returns {} if `count` is 0 or no constant of the machine has a range.
+    """
     found = [nominal]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for i, other in enumerate(pool.map(lambda machine: spans(layer, flows, machine), drawn(layer.machine, count)), 1):

@@ -72,13 +72,13 @@ class Layer:
 
     @property
     def imbalance(self) -> float:
-        """Largest over mean number of rows that a rank receives, without copies."""
+        """Largest over mean number of rows that a rank receives, before any expert has replicas."""
         received = self.loads.reshape(self.o.ep, -1).sum(axis=1)
         return float(received.max() / max(1e-9, received.mean()))
 
     @property
     def loads(self) -> np.ndarray:
-        """Entries of all ranks for each expert."""
+        """Number of entries of all ranks for each expert, [num_experts]."""
         return np.bincount(self.ids[self.ids >= 0], minlength=self.o.experts)
 
     @functools.cached_property

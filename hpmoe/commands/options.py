@@ -140,7 +140,7 @@ def check_flag(condition: bool, name: str, got: object, expected: str) -> None:
 
 
 def is_writable(path: Path) -> bool:
-    """Returns True if a file can be written there; checked before the work, whose result would be lost."""
+    """Returns True if a file can be written to `path`; commands check this before their work, so that no result is lost."""
     try:
         path = path.resolve()
         is_new = not path.exists()
@@ -251,7 +251,7 @@ def names_of_group(values: flags.FlagValues) -> set[str]:
 
 
 def flags_text(values: flags.FlagValues) -> str:
-    """A line for each flag, its default and what it means; first a command's own flags, then those of GROUP."""
+    """Returns a help text with a line for each flag: a command's own, then those under the heading GROUP."""
     known, common = [values[name] for name in values if len(name) > 1], names_of_group(values)
     left = {f.name: f"--{f.name}" if f.boolean or f.default is None else f"--{f.name}={f.default}" for f in known}
     indent = max(map(len, left.values())) + 4

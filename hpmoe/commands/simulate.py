@@ -113,7 +113,10 @@ def _tasks(flows: Flows) -> int:
 
 
 def num_bands(o: flags.FlagValues, flows: Flows) -> int:
-    """Number of machines that bands are of: as many as were asked for, else as take no minutes."""
+    """Returns --bands, the number of sampled machines that a figure's band (least to most) is of; by default 0 or BANDS.
+
+    The default is 0 for more than MOST_BANDED tasks, whose simulation on each machine takes minutes.
+    """
     if o.bands is not None:
         return o.bands
     return BANDS if _tasks(flows) <= MOST_BANDED else 0

@@ -251,8 +251,11 @@ class _Traffic:
         return out
 
     def _least_gathered(self) -> dict[int, float]:
-        """Returns bytes of each array of one part: all that landed, and of the gathered rows the share that L2 cannot hold,
-        which is least if all rows landed before."""
+        """Returns the least bytes of memory traffic for gathered arrays, by the number of an array's only part.
+
+        The bytes are all rows that landed from links and the gathered rows that L2 does not hold. L2 holds most if all rows
+        have landed before the first is gathered.
+        """
         out: dict[int, float] = {}
         for (part, whole), (gathered, landed) in self.gathered.items():
             new = gathered
@@ -329,7 +332,10 @@ class _Traffic:
 
 
 def _tiles(op: tf.TileOp, works: np.ndarray) -> Iterator[tuple[bool, np.ndarray, np.void]]:
-    """Yields (whether it is of the last block of rows, column tiles, their WORK) for each row of `Work.by_routing`."""
+    """Yields (True if tasks are of the last block of rows, their column tile numbers, their WORK) for each kind of task.
+
+    `works` are the four records of `op` in `Work.by_routing`; kinds of tasks that `op` lacks are left out.
+    """
     tiles = np.arange(op.grid[2])
     for k, work in enumerate(works):
         of_work = tiles[-1:] if k % 2 else tiles[:-1]

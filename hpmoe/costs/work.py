@@ -34,11 +34,13 @@ class Work:
     """Work of the tasks of a Taskflow for a machine.
 
     Attributes:
-        table: WORK [num_ops, 4], for tasks of a full tile of columns and of the last, narrower one, and of a weight's
-            gradient the same two for its last, lower block of rows; `entries` says which is a task's. A task takes
-            core_us microseconds of its worker, and core_fan for each row that experts have of tokens that came once; a
-            footprint is fixed + rows * row bytes; a transferred row is link_row bytes.
-        footprints: what they touch, in the parts of arrays that the table is about.
+        table: WORK [num_ops, 4]. Column 0 is a task of a full tile of columns, 1 of the last, narrower tile; 2 and 3 are
+            the same for the last, lower block of rows of a weight's gradient. `entries` returns the record of a task. The
+            function `core_us` turns a record into microseconds of a worker; a footprint is fixed + rows * row bytes; a
+            transferred row is link_row bytes.
+        by_routing: the table before `with_fans`: core_fan is the microseconds of each row of a local expert that a token
+            received once fills, which `table` expects and adds to core_row.
+        footprints: the arrays and parts of arrays that footprints of the table refer to.
     """
 
     def __init__(self, flow: tf.Taskflow, machine: Machine):
@@ -101,7 +103,10 @@ class Work:
         work["core_row"] = 2.0 * launched.row_bytes / device_copy_rate(machine)
 
     def _fill_moved(self, work: np.void, op: tf.TileOp, cols: int, footprints: list[Footprint]) -> None:
-        """Fills in `work` for an operation that bytes or instructions bound; `cols` is the number of columns of a task."""
+        """Fills in `work` for an operation that is bound by bytes or instructions, from its footprints, which it only reads.
+
+        `cols` is the number of columns of a task.
+        """
         machine, body, moves = self.machine, self._body(op), is_transfer(op)
         own = [t for t in footprints if t.part != FAN]
         fixed, row = sum(t.fixed for t in own), sum(t.row for t in own)

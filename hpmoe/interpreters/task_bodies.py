@@ -23,10 +23,10 @@ class TaskFrame:
     """Argument of a task's body: its operands as views of the buffers of all ranks, and the places of its rows.
 
     Attributes:
-        op, task, rank: what runs, and where.
-        unit: the task's row coordinate.
-        rows: of the unit.
-        ranks: all of them.
+        op, task, rank: the operation, its task, and the rank that runs the task.
+        unit: the task's row coordinate: the number of its slot, tile of tokens or expert.
+        rows: slice of the rows of the unit.
+        ranks: the numbers of all ranks.
     """
 
     def __init__(self, flow: tf.Taskflow, layout: Layout, memory: Sequence[list[np.ndarray]], rank: int, task: np.void):
@@ -46,7 +46,7 @@ class TaskFrame:
 
     @property
     def peers(self) -> list[int]:
-        """The ranks that the task is for."""
+        """Ranks that the task sends rows to."""
         return self.layout.peers(self.rank, self.op, self.task)
 
     def operands(self) -> list[np.ndarray | float]:
@@ -69,7 +69,7 @@ class TaskFrame:
 
     @property
     def sent(self) -> Routing | RelayedRows:
-        """Sending rank of each row of the operation's route, and the row's entry on that rank."""
+        """Sender of each received row: the rank of its token, or for operations on relayed rows the relay (RelayedRows)."""
         return self.layout.sent_by(self.op)
 
     def relayed(self, route: int) -> RelayedRows:

@@ -195,7 +195,7 @@ class TileOp:
         return range(peer, ep_size if peer >= 0 else 0, self.num_peers or ep_size)
 
     def columns(self, access: Access, total: int) -> tuple[int, int]:
-        """First and last column, of `total`, that all its tasks touch together."""
+        """Returns the range (start, stop) of an operand's `total` columns that the operation's tasks touch."""
         if access.cols is col_modes.OWN and self.cols:
             return access.offset, access.offset + self.cols
         return access.offset, 1 if access.cols is col_modes.ONE else total

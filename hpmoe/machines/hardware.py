@@ -139,7 +139,9 @@ class Link(Group):
     node_size: int
 
     def rate(self, ep_size: int) -> float:
-        """Returns the bytes per microsecond to the ranks of a node, each way, if all `ep_size` ranks receive equally.
+        """Returns the bytes per microsecond that one rank sends, and receives, in a balanced exchange of `ep_size` ranks.
+
+        Only ranks of its node count, near and far ones; a rank sends as many bytes to each of them.
 
         Example:
             >>> import hpmoe

@@ -63,14 +63,15 @@ def gpt_oss_swiglu(limit: float = 7.0, alpha: float = 1.702) -> GptOssSwiglu:
     """The activation of gpt-oss: (u + 1) * g * sigmoid(alpha * g), of g clamped to at most limit and u to -limit..limit.
 
     Args:
-        limit: a positive number, its `swiglu_limit`.
-        alpha: a number, its `swiglu_alpha`.
+        limit: a positive number, `swiglu_limit` of a model's config.
+        alpha: a number, `swiglu_alpha` of a model's config.
 
     Returns:
-        A function of [R, 2I] to [R, I].
+        A function of [R, 2I] to [R, I]. Columns 0..I-1 are g and columns I..2I-1 are u. Checkpoints of gpt-oss, in which g
+        and u alternate, are sorted when they are loaded.
 
     Raises:
-        ArgumentError: limit is not a positive number, or alpha is no number.
+        ArgumentError: limit is not a positive number, or alpha is not a number.
 
     Example:
         >>> import mindspore as ms

@@ -57,11 +57,14 @@ def places_of(entries: Iterable[Entry], parameters: Collection[str], num_experts
 
 
 class Match(NamedTuple):
-    """A comparison of the names of a checkpoint with those of a format."""
+    """Differences between the array names of a checkpoint and those that a format expects for a layer's Parameters.
 
-    places: dict[str, Place]  # of what is to be read
-    missing: list[str]
-    unknown: list[str]
+    The format with the fewest differences reads the checkpoint; `check_match` lists them in an error.
+    """
+
+    places: dict[str, Place]  # the arrays to read, by name
+    missing: list[str]  # arrays of `places` that the checkpoint lacks
+    unknown: list[str]  # arrays of the checkpoint that the format lacks
     homeless: list[str]  # Parameters that the format has no array for
     lacking: list[str]  # arrays that the format always has, whose Parameters the layer lacks
 

@@ -22,7 +22,7 @@ return_rows.vjp(transposed_by(exchange_rows))
 
 
 def _entries(routes: list[Route]) -> list[np.ndarray]:
-    """Returns each rank's entries in the order of their experts; masked entries come first."""
+    """Returns for each rank the flat indices t * K + k of its entries (t, k), sorted by expert after the masked entries."""
     routing = routes[0].routing
     return [np.concatenate([np.flatnonzero(~kept), order]) for kept, order in zip(routing.kept, routing.order, strict=True)]
 

@@ -48,13 +48,14 @@ def grouped_matmul(rows: Tensor, weight: Tensor, route: Route, *, bias: Tensor |
             dtype, as `auto_mixed_precision` does for a Dense, with a float32 gradient. Quantised: int8, or uint8 that holds
             float8_e4m3fn; for mxfp8 transposed, [num_local_experts, N, K].
         route: the second result of `hpmoe.dispatch`.
-        bias: optional [num_local_experts, N], of the same dtypes.
-        scale: for quantised weights, [num_local_experts, N] floats; for mxfp8 [num_local_experts, N, ceil(K / 32)] uint8
-            that hold e8m0.
+        bias: optional [num_local_experts, N] of the rows' dtype, also beside quantised weights; or float32 beside rows in
+            half precision, rounded to their dtype.
+        scale: for quantised weights, [num_local_experts, N] floats; or [num_local_experts, N, ceil(K / 32)] uint8 that hold
+            e8m0, by which a weight counts as mxfp8.
         row_dtype: for W8A8 the weight's element type, "int8", "float8_e4m3fn" or "mxfp8"; None for W8.
 
     Returns:
-        [R, N].
+        [R, N] of the rows' dtype.
 
     Raises:
         ArgumentError: shapes, dtypes or the number of experts do not fit.

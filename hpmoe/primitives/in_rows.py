@@ -26,7 +26,7 @@ def is_last_of_rows(tiler: Tiler, x: Atom, axis: int) -> bool:
 
 
 def mixes_rows(tiler: Tiler, x: Atom, axis: int) -> None:
-    """Refuses what works along an axis whose elements are in different rows."""
+    """Raises TransformError for the current equation, which works along an axis whose elements are in different rows."""
     name = tiler.program.equations[tiler.index].primitive.name
     softmax = "write x.exp() / x.exp().sum(0) for a softmax over rows, or " if name == "reduce_max" else ""
     tiler.refuse(f"works along axis {axis} of {x.aval} and mixes rows: a tile task computes {name} inside its own rows, of "
@@ -34,7 +34,7 @@ def mixes_rows(tiler: Tiler, x: Atom, axis: int) -> None:
 
 
 def move_along(tiler: Tiler, eqn: Equation, primitive: TilePrimitive, axis: int, start: int, step: int) -> None:
-    """Picks from an axis, or places along it."""
+    """Emits the tasks of `eqn` that pick every `step`-th element along an axis from `start` on, or place elements there."""
     (x,), out = eqn.inputs, eqn.outputs[0]
     size, (inner, given, domain) = fixed(out.aval.shape)[axis], _seen(tiler, x, axis)
     made = _made(tiler, x, axis, out, size, given)
@@ -42,7 +42,7 @@ def move_along(tiler: Tiler, eqn: Equation, primitive: TilePrimitive, axis: int,
 
 
 def join_along(tiler: Tiler, eqn: Equation, axis: int) -> None:
-    """Each operand is placed among zeros, and these are added up."""
+    """Emits the tasks of a concatenation along `axis`: each operand is placed among zeros, and the results are added."""
     out, start, parts = eqn.outputs[0], 0, []
     size = fixed(out.aval.shape)[axis]
     for x in eqn.inputs:
@@ -57,7 +57,7 @@ def join_along(tiler: Tiler, eqn: Equation, axis: int) -> None:
 
 
 def reduce_along(tiler: Tiler, eqn: Equation, axis: int, reduction: Reduction) -> None:
-    """One value for each place along the other axes."""
+    """Emits the tasks of `eqn` that reduce its operand along `axis`, an axis inside the rows, by a sum or a maximum."""
     (x,), out = eqn.inputs, eqn.outputs[0]
     inner, given, domain = _seen(tiler, x, axis)
     made = _made(tiler, x, axis, out, 1, given, dtype=out.aval.dtype)
@@ -66,7 +66,7 @@ def reduce_along(tiler: Tiler, eqn: Equation, axis: int, reduction: Reduction) -
 
 
 def turn_in_rows(tiler: Tiler, x: Atom, out: Var, axes: tuple[int, ...]) -> None:
-    """The axes inside a row in another order: one after the other is brought to the front."""
+    """Emits the tasks that transpose the axes inside a row: each axis in turn is brought to the front."""
     given, order, width, first = x, list(range(1, len(axes))), tiler.buffer(x).cols, 1
     while sorted(axes[first:]) != list(axes[first:]):
         first += 1

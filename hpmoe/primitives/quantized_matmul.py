@@ -51,7 +51,7 @@ WHO = "hpmoe.grouped_matmul"
 
 
 def check_quantised(weight: object, scale: object, row_dtype: object) -> str:
-    """Returns the element dtype of a weight, "" if it is not quantised. Raises ArgumentError if the others do not fit."""
+    """Returns a weight's element type, "" if not quantised; raises ArgumentError if scale or row_dtype do not fit."""
     element = ELEMENT_OF.get(name_of_dtype(getattr(weight, "dtype", None)) or "", "")
     if element == "float8_e4m3fn" and name_of_dtype(getattr(scale, "dtype", None)) == BYTES:
         element = "mxfp8"
@@ -80,7 +80,7 @@ class ProductParams(_Product, total=False):
 
 
 def product_params(element: str, transpose: bool, rows: str, to: str) -> ProductParams:
-    """The params of a product, `rows` only where these are quantised."""
+    """Returns the params of a product, with `rows` only if rows are quantised."""
     params: ProductParams = {"element": element, "transpose": transpose, "to": to}
     return {**params, "rows": rows} if rows else params
 
@@ -164,7 +164,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 def _summed(b: Builder, x: Atom, route: Atom) -> Atom:
-    """The sums of the rows of each expert that the rank owns, with those that ranks with copies have of it."""
+    """Returns the sums of rows `x` of each expert that the rank owns, with the rows of its replicas on other ranks."""
     aval = as_route(route.aval)
     if aval.placement is None:
         return b.add(expert_sum, x, route)

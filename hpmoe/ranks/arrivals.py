@@ -22,10 +22,10 @@ Known = TypeVar("Known")
 
 
 class Arrivals(Generic[Known]):
-    """Connections to some listeners that have introduced themselves, in the order in which they did.
+    """Accepts connections on threads, and hands out those that have introduced themselves by `next` and `rest`.
 
     Args:
-        listeners: the point of each listening socket. Arrivals owns the sockets.
+        listeners: listening sockets, each with its Point (an address). Arrivals owns the sockets.
         introduce: called on a thread for each connection, with its point and a deadline of time.monotonic(); returns what
             is known of the other end. Raises OSError or LaunchError to refuse the connection.
     """

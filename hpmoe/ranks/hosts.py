@@ -62,14 +62,14 @@ class Group:
     """Ranks that are connected to each other. All of them make the same calls in the same order.
 
     Attributes:
-        rank: of this process.
-        members: one for each rank.
-        all_gather: returns what each rank gives, in the order of ranks.
-        neighbours: connections to ranks of this host.
-        hub: connections by which ranks met, which all_gather may use.
+        rank: number of this process among the ranks.
+        members: the process of each rank, in the order of ranks.
+        all_gather: function of a name for errors and this rank's bytes; returns the bytes of each rank, in order.
+        neighbours: connections to ranks of this host, by rank.
+        hub: connections by which the ranks met, by rank; all_gather may use them.
         sockets: for each rank of another host a connection, which its link owns from then on, else None.
         secret: 16 bytes that messages between hosts carry.
-        timeout: seconds that a call waits.
+        timeout: seconds that a call waits for another rank before it raises LaunchError.
     """
 
     rank: int

@@ -24,7 +24,10 @@ class WholeLines:
         self._closed_at = 0.0
 
     def pipe(self, to: int) -> int:
-        """Returns a descriptor that a process can write to; what it writes goes to the descriptor `to`."""
+        """Returns the write end of a pipe for a child process, whose output is copied to the descriptor `to` by whole lines.
+
+        The caller closes the write end once the child has started, so that the pipe ends with the child.
+        """
         source, end = os.pipe()
         self._held[source] = b""
         self._selector.register(source, selectors.EVENT_READ, to)
@@ -38,7 +41,7 @@ class WholeLines:
         self._write(-1, 2, f"{text}\n".encode())
 
     def close(self) -> None:
-        """Copies the rest."""
+        """Copies the rest of all pipes, and ends the thread."""
         self._closed_at = time.monotonic()
         self._is_over.set()
         if self._thread is not None:

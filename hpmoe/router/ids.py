@@ -24,14 +24,15 @@ Check = Callable[[np.ndarray, str], None]  # of values, and of who was given the
 
 
 def checked_ids(who: str, topk_ids: Tensor, num_experts: int) -> Tensor:
-    """Returns True for each id that is an expert, bool [T, K].
+    """Returns a mask of the ids that are experts, bool [T, K], and checks that a token's ids are distinct experts or -1.
 
-    Raises ArgumentError unless the ids of each token are distinct experts, or -1.
+    Called with values on a CPU, it raises ArgumentError at once. In a traced function the staged call raises the error when
+    it has computed its results; until then ids that are no experts count as masked. On other devices the ids are not
+    checked, as reading them would wait for the device.
 
-    `topk_ids` are integers of two dimensions: see `check_ids`.
-
-    A program raises at the end of a call, so that it computes with ids that this function says are no experts. Values on
-    another device than a CPU are not read: that would wait for the device.
+    Args:
+        who: name of the public function, for the error.
+        topk_ids: integers [T, K]; see `check_ids`.
     """
     if not _is_made_by(topk_ids, "top_k"):  # whose ids are distinct experts
         # Padding is 0 in what a program returns: 0 stands for -1 there.

@@ -113,7 +113,11 @@ def sparsemixer(z: Tensor, ids: Tensor) -> Tensor:
 
 def finished(chosen: Tensor, score: str, normalize: bool, scale: float, fusion: Fusion | None,
              epsilon: float = LEAST_SUM) -> Tensor:
-    """Weights from the scores of the chosen, [T, K]."""
+    """Turns the scores of chosen experts into routing weights, both [T, K].
+
+    In this order: a softmax if `score` is "softmax_of_chosen"; then only `fusion`, a function of weights, if given; else a
+    division by the sum of a token, at least `epsilon`, if `normalize`; and `scale`.
+    """
     chosen = softmax(chosen) if score == "softmax_of_chosen" else chosen
     if fusion is not None:
         check_argument(callable(fusion), "hpmoe.route", "fusion", described(fusion), "a function of weights [T, K], or None")

@@ -48,7 +48,7 @@ def _names(function: Function, tree: optree.PyTreeSpec) -> list[str]:
 
 
 def check_in_axes(in_axes: PyTree) -> None:
-    """ArgumentError unless it is 0, None, or a tuple or list of trees of these."""
+    """Raises ArgumentError unless in_axes is 0, None, or a tuple or list of trees (such as dicts) of 0 and None."""
     is_axes = all(axis is None or (type(axis) is int and axis == 0) for axis in _leaves(in_axes))
     is_each = in_axes is None or isinstance(in_axes, (int, tuple, list))
     check_argument(is_axes and is_each, "spmd", "in_axes", repr(in_axes),

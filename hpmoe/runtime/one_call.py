@@ -73,7 +73,7 @@ class Traced:
 
 @dataclasses.dataclass(slots=True)
 class Call:
-    """A call whose arguments are checked."""
+    """One call of a staged function, made after its arguments passed all checks; the runner computes it and its gradient."""
 
     traced: Traced
     lengths: tuple[int, ...] | None = None  # real tokens of each rank; on a device of this rank alone; all if None

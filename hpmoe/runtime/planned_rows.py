@@ -25,7 +25,9 @@ Received = Sequence[list[int] | None]  # for each route of a program, the rows o
 
 
 def row_bucket(rows: int, most: int) -> int:
-    """The planned number of received rows for `rows` real ones: steps of 1.5 and 1.33 in turn, so that few plans serve all.
+    """Returns the number of received rows to plan for `rows` real ones, 64 or more, but at most the route's capacity `most`.
+
+    Numbers are 64, 96, 128, 192 and so on, so that few plans serve all routings. `rows` is at most `most`.
 
     Example:
         >>> [row_bucket(n, 1000) for n in (0, 10, 65, 100, 900)]

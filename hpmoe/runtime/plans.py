@@ -55,7 +55,7 @@ class Plans:
         return CacheInfo(self._hits, self._misses, len(self._plans), self._plans.num_bytes, self._plans.most_bytes)
 
     def trace(self, given: Arguments) -> Traced:
-        """The Program for these shapes, traced once."""
+        """Returns the Program for these shapes and values of other arguments; the cache serves later calls."""
         # 1, 1.0 and True are equal and may trace differently; a closed-over scalar is no constant under a gradient.
         key = (given.tree, takes_gradient(), *[(x.shape, _lowercase(x.dtype)) if is_array else (type(x), x)
                                                for x, is_array in zip(given.leaves, given.is_array, strict=True)])
@@ -93,7 +93,7 @@ class Plans:
                                "rank axis.")
 
     def _check_outputs(self, program: Program) -> None:
-        """Received rows differ in number from rank to rank, so they have no place in an array with a rank axis."""
+        """Raises ArgumentError if, with a rank axis, an output is of received rows, whose number differs among ranks."""
         for i, atom in enumerate(program.outputs if self.batched else ()):
             check_argument(all(isinstance(d, int) for d in atom.aval.shape), "spmd", f"output {i} of {program.name}",
                            atom.aval, "of equal shape on every rank", "Return received rows through hpmoe.combine.")
@@ -106,13 +106,13 @@ class Plans:
                            f"of shape {getattr(main, 'shape', None)}", f"of shape {shape}, as the argument")
 
     def plan_all(self, program: Program, buckets: Mapping[RouteKey, PlannedRows]) -> AnyIR:
-        """Returns the last step's result for a Program; Stages if computed ids cut the program."""
+        """Returns the last step's IR for a Program; Stages if computed ids cut the program."""
         parts = cut_at_routes(program)
         irs = tuple(self.plan(part.program, buckets) for part in parts)
         return irs[0] if len(parts) == 1 else Stages(program, irs)
 
     def plan(self, program: Program, buckets: Mapping[RouteKey, PlannedRows]) -> AnyIR:
-        """Returns the last step's result for a Program and the planned rows of its routes, lowered once."""
+        """Returns the last step's IR for a Program and the planned rows of its routes; the cache serves later calls."""
         rows = tuple(buckets[route.key] for route in routes_of(program))
         key = (id(program), rows)
         with self._planning:
@@ -126,11 +126,11 @@ class Plans:
 
 
 def _shape_and_dtype(x: Tensor | ShapeDtypeStruct, is_split: bool) -> tuple[tuple[int, ...], str]:
-    """Those of one rank's part of an array."""
+    """Returns the shape and dtype of one rank's part of an array."""
     return fixed(x.shape[1:] if is_split else x.shape), _lowercase(x.dtype)
 
 
 @functools.lru_cache
 def _lowercase(dtype: object) -> str:
-    """The name of a dtype of MindSpore, or of a ShapeDtypeStruct."""
+    """Returns the name of a dtype of MindSpore, or of a ShapeDtypeStruct, such as "float32"."""
     return str(dtype).lower()

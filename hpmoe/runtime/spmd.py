@@ -46,7 +46,10 @@ class Spmd(Graphed):
         return self._runner.call(args, kwargs, num_tokens, seed)
 
     def lower(self, *args: PyTree, direction: str = "forward", **kwargs: PyTree) -> AnyIR:
-        """The IR of one rank, the same on all; `args` carry the leading rank axis as in a call. See StagedFunction.lower."""
+        """Returns the IR of one rank, which is equal on all ranks; see StagedFunction.lower.
+
+        `args` carry the leading rank axis as in a call; `direction` is "forward" or "backward".
+        """
         return self._runner.lower(args, kwargs, direction)
 
     def memory(self, *args: PyTree, **kwargs: PyTree) -> MemoryReport:

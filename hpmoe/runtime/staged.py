@@ -40,7 +40,7 @@ class Step:
 
 
 def applied(steps: Iterable[Step], ir: AnyIR) -> AnyIR:
-    """The IR that some steps make, one after another."""
+    """Returns `ir` rewritten by the steps, one after another."""
     for step in steps:
         ir = step.apply_to(ir)
     return ir
@@ -96,12 +96,11 @@ class Staged:
         return applied(self.differentiated, program)
 
     def apply_to_program(self, program: Program) -> tuple[Program, tuple[Step, ...]]:
-        """Applies to the Program of one pass the steps of passes that leave it a Program; returns the steps that are left,
-        too."""
+        """Rewrites the Program of one pass by the steps `of_programs`; returns the new Program and the later steps."""
         return applied(self.of_programs, program), self.of_passes[len(self.of_programs):]
 
     def apply(self, program: Program) -> AnyIR:
-        """Applies all steps of passes to the Program of one pass."""
+        """Rewrites the Program of the forward or backward pass by the steps `of_passes`; returns the last IR."""
         return applied(self.of_passes, program)
 
     def __str__(self) -> str:

@@ -108,7 +108,7 @@ class StagedFunction(Graphed):
         return self._runner if ranks.num_ranks == 1 else Runner(self.staged, ranks, batched=False)
 
     def apply(self, program: Program) -> AnyIR:
-        """Applies to the Program of one pass, innermost first, the rewrites that come after gradients are taken."""
+        """Rewrites the Program of the forward or backward pass by all steps after differentiation; returns the last IR."""
         return self.staged.apply(program)
 
     def cache_info(self) -> CacheInfo:

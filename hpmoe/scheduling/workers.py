@@ -33,7 +33,7 @@ class VectorWorkers(NamedTuple):
     back: int
 
     def kind(self, op: tf.TileOp) -> int:
-        """Returns the group of workers that runs an operation's vector tasks."""
+        """Returns the index in this tuple of the group of workers that runs an operation's vector tasks."""
         if self.computing and is_computed(op):
             return 0
         return 1 if not self.back or (op.primitive.is_put and not op.primitive.is_back) else 2

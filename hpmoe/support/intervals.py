@@ -24,10 +24,10 @@ def joined(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def covers(outer: Sequence[Interval], inner: Sequence[Interval]) -> bool:
-    """Returns True if one of `outer` contains each of `inner`."""
+    """Returns True if each interval of `inner` lies within a single interval of `outer`."""
     return all(any(a <= start and stop <= b for a, b in outer) for start, stop in inner)
 
 
 def meet(one: Sequence[Interval], other: Sequence[Interval]) -> bool:
-    """Returns True if any number is in both."""
+    """Returns True if any number is in an interval of each sequence."""
     return any(a < d and c < b for a, b in one for c, d in other)

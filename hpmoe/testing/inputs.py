@@ -43,11 +43,11 @@ ROUTINGS: dict[str, Draw] = {
 
 
 class Inputs(tuple):
-    """The arguments of a function, as a call takes them.
+    """Arguments of a function as a tuple, which `random_inputs` returns; write `f(*inputs)`.
 
     Attributes:
         num_tokens: how many leading tokens of each rank count, for `spmd(f, mesh)(*inputs, num_tokens=inputs.num_tokens)`;
-            None where all do.
+            None if all do.
     """
 
     num_tokens: tuple[int, ...] | None = None

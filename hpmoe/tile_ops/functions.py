@@ -15,7 +15,7 @@ Gradient = Callable[..., Sequence[Any]]  # takes Apply and the function's number
 
 
 class Apply(Protocol[V]):
-    """Adds an equation that applies a function to atoms or numbers, and gives its result."""
+    """Callable `apply(function, *operands)` that adds an equation and returns its result, of the operands' class V."""
 
     def __call__(self, function: Function, /, *operands: V | float) -> V: ...
 

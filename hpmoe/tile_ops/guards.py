@@ -49,10 +49,10 @@ def where_found(found: np.ndarray, cols: int) -> np.ndarray:
 
 
 def filled(values: np.ndarray, is_outside: np.ndarray, fill: Fill) -> np.ndarray:
-    """Rows [..., N] with another value where `is_outside`.
+    """Returns rows [..., N] in which values are replaced where the bool mask `is_outside`, of the same shape, is True.
 
-    MEAN is that of the others in the row, 0 where there are none. SPREAD is its transpose: what stands where values are
-    replaced is dealt out to the others.
+    ZERO replaces them by 0; MEAN by the mean of the other values in the row, 0 if there are none. SPREAD, the transpose of
+    MEAN, replaces them by 0 and adds their sum, divided by the number of the others, to each of the others.
     """
     fine = ~is_outside
     others = np.maximum(np.sum(fine, axis=-1, keepdims=True), 1).astype(values.dtype)

@@ -47,7 +47,7 @@ class RegionEvents:
         return self.routes[writer.domain.route].return_tokens // self.tile_rows if is_back else 1
 
     def of(self, region: Region) -> tf.EventBlock:
-        """The events of a region, one for each unit."""
+        """Returns the event block of a region, an event for each unit."""
         return self.tables.blocks.get(region) or self._make(region)
 
     def _make(self, region: Region) -> tf.EventBlock:
@@ -176,6 +176,6 @@ class RegionEvents:
 
 
 def _is_by_entry(region: Region, writer: tf.TileOp) -> bool:
-    """Returns True if routing decides the unit of each written row: rows that return to tokens, or fan out."""
+    """Returns True if routing decides which event counts a written row: a row that returns to tokens, or is fanned out."""
     goes_back = region.unit == "tile" and writer.primitive.puts_back
     return goes_back or (region.unit == "slot" and writer.fans_out)

@@ -22,7 +22,7 @@ ROWS_INSTEAD = "-1 in reshape, zeros_like(rows) for an array of as many rows, or
 
 
 class Trace(Protocol):
-    """Interface of the recorder for its tracers."""
+    """Methods of a Recorder that its tracers call, to record MindSpore calls and primitives, or an error."""
 
     active: bool
 

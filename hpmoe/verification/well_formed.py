@@ -18,7 +18,7 @@ ITEMS = {"buffers": tf.Buffer, "ops": tf.TileOp, "routes": tf.RoutePlan, "blocks
 
 
 def check_well_formed(flow: tf.Taskflow) -> None:
-    """Raises VerifyError unless the tables are arrays of their rows, and what lies beside them is of its class."""
+    """Raises VerifyError if a table of a Taskflow is no array of its record dtype, or another field is not of its type."""
     _check_class("deps", flow.deps, tf.Dependencies)
     for name, dtype in TABLES.items():
         table = getattr(flow.deps, name)

@@ -84,7 +84,7 @@ class Bound(Protocol):
 
 @dataclasses.dataclass
 class Reservation:
-    """Bytes of a heap's first opening, at least."""
+    """Least bytes of a heap when it first opens."""
 
     num_bytes: int = 1 << 30
 
@@ -93,12 +93,13 @@ RESERVATION = Reservation()
 
 
 def reserve_heap(num_bytes: int) -> None:
-    """Sets the bytes of each rank's symmetric heap, before the first launch opens it.
+    """Sets the bytes of each rank's symmetric heap; call it before the first launch, as a later call has no effect.
 
-    The heap opens with 1 GiB if nothing is reserved, or with three times what the first kernel needs if that is more.
+    The first launch opens a heap of this size, by default 1 GiB, or of three times what the first kernel needs if that is
+    more. All ranks call it with the same number.
 
     Raises:
-        ArgumentError: num_bytes is not from 1 to 40 GiB.
+        ArgumentError: num_bytes is no int from 1 byte to 40 GiB.
     """
     check_argument(isinstance(num_bytes, int) and 0 < num_bytes <= MOST_BYTES, "reserve_heap", "num_bytes", num_bytes,
                    f"an int in 1..{MOST_BYTES}")
@@ -123,7 +124,7 @@ class SymmetricHeap:
         self._numbers: dict[Bound, int] = {}
 
     def kernel_of(self, executable: Bound) -> Any:
-        """The executable's kernel, bound where it is not."""
+        """Returns the executable's kernel, which it binds if it is not bound yet."""
         if executable not in self._kernels:
             need = _need(executable)
             kept = sum(map(_need, self._numbers))

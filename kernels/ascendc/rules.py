@@ -106,7 +106,10 @@ def _format_name(form: RowFormat) -> str:
 
 
 def _check_fp8(params: Fp8Matmul, width: int, who: str) -> None:
-    """Checks a product of fp8 rows, which only a 950 can make."""
+    """Raises ArgumentError if a product of fp8 rows, for an Ascend 950, has mxfp8 blocks that its matrix unit cannot take.
+
+    `width` is the width of its rows in memory, with scales.
+    """
     cols, advice = params.form.cols_of(width), "tile_partition(machine=hpmoe.machines.ascend_a3) dequantizes others before."
     check_argument(not params.block or cols % MX_PAIR == 0, who, "the columns of its rows of mxfp8", cols,
                    f"a multiple of {MX_PAIR}, as deep a matrix core multiplies these", advice)

@@ -210,7 +210,7 @@ class ByIds(RouteKind, abc.ABC):
         """The kept entries of a rank, sorted stably by expert and copy."""
 
     def received(self, topk_ids: PerRank) -> list[int]:
-        """Rows that each rank receives by the ids of all ranks' tokens. Raises as `counts`.
+        """Returns the number of rows that each rank receives, by the ids of all ranks' tokens, which must be valid.
 
         Example:
             >>> from hpmoe.routing.kinds.direct import Direct
