@@ -10,7 +10,7 @@ from hpmoe.costs.task_costs import task_costs
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
 from hpmoe.machines.this_cpu import cpu
-from hpmoe.planner.planner import schedule
+from hpmoe.planner.planner import schedule, transitive_reduction
 from hpmoe.runtime.rewrite import name_of
 from hpmoe.runtime.transform import transform
 from hpmoe.scheduling.expected_slots import costs_of_expected_slots, expected_costs
@@ -18,7 +18,6 @@ from hpmoe.scheduling.score import is_scored, score
 from hpmoe.scheduling.workers import dealt, vector_workers
 from hpmoe.support.errors import TransformError, VerifyError, call_user, check_argument, is_name
 from hpmoe.support.known import known
-from hpmoe.tiling.transitive_reduction import transitive_reduction
 from hpmoe.verification.queues import check_queues
 from hpmoe.verification.verify import check_acyclic
 

@@ -7,7 +7,7 @@ from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equation
 from hpmoe.primitives.dispatch import MOVES, combine_rows, dispatch_rows, routes_moved
 from hpmoe.primitives.entry_weights import dispatch_weights
 from hpmoe.primitives.fan import fan_in, fan_out, route_to_ranks
-from hpmoe.routing.kinds.deduplicated import Deduplicated
+from hpmoe.routing.kinds.stops import Deduplicated
 
 
 def deduplicated(program: Program) -> Program:

@@ -7,7 +7,7 @@ from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equation
 from hpmoe.primitives.dispatch import MOVES, combine_rows, dispatch_rows, routes_moved
 from hpmoe.primitives.fan import route_to_ranks
 from hpmoe.primitives.relay import relay, relay_back
-from hpmoe.routing.kinds.hierarchical import Hierarchical
+from hpmoe.routing.kinds.stops import Hierarchical
 from hpmoe.support.errors import check_argument
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,8 +61,7 @@ def run(o: flags.FlagValues) -> int:
     options.check_picture(o.out)
     with Progress("ablation.py") as progress:
         result, shown = (_nodes if o.nodes else _techniques)(o, progress)
-    print(json.dumps({"simulated": True, **result}) if o.json else shown)
-    return 0
+    return options.report(o, {"simulated": True, **result}, shown)
 
 
 def _nodes(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
@@ -111,7 +109,8 @@ def span_us(layer: Layer, on: frozenset[str]) -> float:
     if "interleave" in on:
         policy = interleaved(policy)
     if "puts" not in on:
-        return layer.span_us(layer.blocking(policy, machine))
+        flow = hpmoe.assign_queues.apply_to(layer.tiles, machine=machine, policy=policy)  # with collectives
+        return layer.span_us(hpmoe.simulate(flow, machine, routing=layer.ids))
     comm = {"order": "ratr" if "ratr" in on else "sequential", "signal": "tile" if "tile_events" in on else "expert"}
     return layer.span_us(layer.fused(policy if "spread" in on else by_destination(policy), machine, **comm))
 

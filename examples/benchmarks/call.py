@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pkgutil
 import sys
 import tempfile
@@ -56,8 +55,7 @@ def run(o: flags.FlagValues) -> int:
             progress(f"timing {which}")
             split[which] = steps_of(call, o.calls)
     report = {"machine": script.machine(), "sizes": sizes, "dtype": o.dtype, "microseconds": split}
-    print(json.dumps(report) if o.json else text(report))
-    return 0
+    return options.report(o, report, text(report))
 
 
 def steps_of(call: Callable[[], object], calls: int) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -69,11 +68,7 @@ def run(o: flags.FlagValues) -> int:
         if o.out:
             import layer_picture  # late: it imports matplotlib, an extra
             layer_picture.draw(report, o.out)
-    if o.json:
-        print(json.dumps(report))
-    else:
-        print("\n".join(layer_report.closing_lines(report)))
-    return 0 if report["ok"] else 1
+    return options.report(o, report, "\n".join(layer_report.closing_lines(report)), report["ok"])
 
 
 def peers(wanted: str) -> list[str]:

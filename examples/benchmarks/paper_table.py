@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from types import SimpleNamespace
 
@@ -11,6 +10,7 @@ import script
 from absl import flags
 
 import hpmoe
+from hpmoe.commands import options
 from hpmoe.commands.layer import Layer, ids_of
 from hpmoe.support.cached_files import Fields
 from hpmoe.support.progress import Progress
@@ -40,8 +40,7 @@ def run(o: flags.FlagValues) -> int:
         progress("micro-benchmarks")
         small = micro.rows()
     result = {"simulated": True, "assumed": ASSUMED, "rows": table, "rows_of_16384_received": other, "micro": small}
-    print(json.dumps(result) if o.json else f"{text(table, other)}\n\n{micro.text(small)}")
-    return 0
+    return options.report(o, result, f"{text(table, other)}\n\n{micro.text(small)}")
 
 
 def rows(tokens: int, progress: Progress, machine: hpmoe.Machine = hpmoe.machines.ascend_a3) -> list[Fields]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import json
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import mindspore as ms
 import numpy as np
@@ -24,7 +25,6 @@ from hpmoe.routing.workload import sampled_ids
 from hpmoe.support.cached_files import Fields
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.errors import LaunchError
-from hpmoe.support.host import free_bytes
 from hpmoe.support.loading import address
 from hpmoe.support.trees import PyTree
 
@@ -64,8 +64,7 @@ def run(o: flags.FlagValues) -> int:
         if not o.json:
             print("\n".join(lines(case)), flush=True)
     report["sort"] = sort_times()
-    print(json.dumps(report) if o.json else f"{sort_line(report['sort'])}\n{NOTES}")
-    return 0
+    return options.report(o, report, f"{sort_line(report['sort'])}\n{NOTES}")
 
 
 
@@ -186,6 +185,16 @@ def sort_times(entries: tuple[int, ...] = SORTED, experts: int = 1024) -> Fields
             "slope": float(np.polyfit(np.log(entries), np.log(seconds), 1)[0])}
 
 
+def _free_bytes() -> int:
+    """Memory that can be had without swapping, as far as the system tells."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
+    return found[0] if found else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def reports(tokens: tuple[int, ...], hidden: tuple[int, ...], dtypes: tuple[str, ...],
             repeats: int) -> Iterator[Fields]:
     """A report of each case; one that has no room says so."""
@@ -194,7 +203,7 @@ def reports(tokens: tuple[int, ...], hidden: tuple[int, ...], dtypes: tuple[str,
         for width in hidden:
             for dtype in dtypes:
                 size = count * TOP_K * width * numpy_dtype(dtype).itemsize
-                most = min(MOST_BYTES, free_bytes() // 4)
+                most = min(MOST_BYTES, _free_bytes() // 4)
                 if size <= most:
                     yield Case(count, width, dtype).measured(repeats)
                 else:

@@ -18,8 +18,8 @@ from absl import flags
 import hpmoe
 from hpmoe.autodiff.vjp import linearize
 from hpmoe.commands import options
+from hpmoe.commands.layer import program
 from hpmoe.commands.machine import define_machine, machine_of
-from hpmoe.commands.program import program
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import AnyIR
 from hpmoe.ir.taskflow import make_tasks
@@ -73,12 +73,9 @@ def run(o: flags.FlagValues) -> int:
             runs.append(plan(o))
         profile = profiled(o) if o.profile else []
     directions = {d: summary([r[d] for r in runs]) for d in ("forward", "backward")}
-    if o.json:
-        print(json.dumps({"sizes": options.sizes(o), "dtype": o.dtype, "machine": o.machine, "rows": planned_rows(o),
-                          "runs": o.runs, **directions, **({"profile": profile} if o.profile else {})}))
-    else:
-        print(text(o, directions, profile))
-    return 0
+    fields = {"sizes": options.sizes(o), "dtype": o.dtype, "machine": o.machine, "rows": planned_rows(o), "runs": o.runs,
+              **directions, **({"profile": profile} if o.profile else {})}
+    return options.report(o, fields, text(o, directions, profile))
 
 
 def over_experts(o: flags.FlagValues) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import sys
 import zlib
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from absl import flags
 from operator_formulas import fused_us, matmul_us, moe_ffn_us
 
 import hpmoe
+from hpmoe.commands import options
 from hpmoe.commands.machine import MachineName
 from hpmoe.machines.machine_files import load_machine
 from hpmoe.machines.perturbed import drawn
@@ -55,8 +55,7 @@ def run(o: flags.FlagValues) -> int:
     found = predictions(machine, table)
     parts = np.array(["fitted" if tuple(row.values()) in fitted else "judged" for row in table])
     result = {"simulated": True, "machine": machine.name, "rows": summary(table, parts, *found)}
-    print(json.dumps(result) if o.json else text(result["rows"]))
-    return 0
+    return options.report(o, result, text(result["rows"]))
 
 
 def read(path: Path) -> list[Fields]:

@@ -89,8 +89,7 @@ def finished(o: flags.FlagValues, report: Fields, of: ModuleType) -> int:
     report["ok"] = all(case["status"] == 0 and not case["wrong"] for case in report["cases"])
     if o.out and report["ok"]:
         of.draw(report, o.out)
-    print(json.dumps(report) if o.json else "\n".join(["", *of.closing_lines(report), of.NOTES]))
-    return 0 if report["ok"] else 1
+    return options.report(o, report, "\n".join(["", *of.closing_lines(report), of.NOTES]), report["ok"])
 
 
 def cases(o: flags.FlagValues, num_ranks: int) -> Iterator[Fields]:

@@ -13,7 +13,10 @@ from operator_formulas import fused_us, matmul_us
 import hpmoe
 from hpmoe.calibration.kernel_flows import exchange_flow, function_flow, kernel_us
 from hpmoe.commands.layer import MOST_DECODED, Layer
+from hpmoe.ir.program import Program
+from hpmoe.primitives.quantize_weight import quantize_weight
 from hpmoe.routing.workload import balanced_ids, sampled_ids
+from hpmoe.support.trees import PyTree
 
 BYTES = "l2.bytes", "l2.bytes_per_us", "l2.worker_bytes_per_us", "memory.bytes_per_us", "memory.worker_bytes_per_us"
 DRAWS = 8  # of ids
@@ -114,9 +117,25 @@ def layer_us(machine: hpmoe.Machine, sizes: Sizes, is_fused: bool, direction: st
     starts before ranks have exchanged their row counts, so its forward plan has buffers for any routing.
     """
     o = SimpleNamespace(**dataclasses.asdict(sizes))
-    layer = Layer(o, direction, machine, sizes.ids, tuned=True, quantize=quantize, int8_weights=int8_weights,
-                  row_capacity="all" if is_fused and direction == "forward" else "received")
+    kind = _Int8Layer if int8_weights else Layer
+    layer = kind(o, direction, machine, sizes.ids, tuned=True, quantize=quantize,
+                 row_capacity="all" if is_fused and direction == "forward" else "received")
     return layer.span_us(layer.fused()) if is_fused else layer.baseline().span
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Int8Layer(Layer):
+    """A layer that is given its experts' weights quantised, as inference is, and multiplies rows as int8."""
+
+    def _program(self, *args: PyTree, **options: PyTree) -> Program:
+        program = hpmoe.quantize_weights.apply_to(super()._program(*args, **options), row_dtype="int8")
+        quantising = [e for e in program.equations if e.primitive is quantize_weight]
+        floats = {a for e in quantising for a in e.inputs}
+        kept = [(v, name) for v, name in zip(program.inputs, program.input_names, strict=True) if v not in floats]
+        made = [(v, f"{what}_{i}") for i, e in enumerate(quantising)
+                for v, what in zip(e.outputs, ("weight", "scale"), strict=True)]
+        return program.replace(inputs=tuple(v for v, _ in kept + made), input_names=tuple(name for _, name in kept + made),
+                               equations=tuple(e for e in program.equations if e.primitive is not quantize_weight))
 
 
 def mean_layer_us(machine: hpmoe.Machine, sizes: Sizes, is_fused: bool, quantize: str) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import math
 import sys
 from collections.abc import Iterator
@@ -59,8 +58,7 @@ def run(o: flags.FlagValues) -> int:
     with Progress("schedule_grid.py") as progress:
         mode = _recorded if o.recorded else _rules if o.rules else _row_capacities if o.row_capacities else _grid
         table, shown = mode(o, machine, progress)
-    print(json.dumps({"simulated": True, "machine": machine.name, "seed": o.seed, "rows": table}) if o.json else shown)
-    return 0
+    return options.report(o, {"simulated": True, "machine": machine.name, "seed": o.seed, "rows": table}, shown)
 
 
 def _row_capacities(o: flags.FlagValues, machine: hpmoe.Machine, progress: Progress) -> tuple[list[Fields], str]:

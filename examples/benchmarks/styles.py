@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -59,8 +58,7 @@ def run(o: flags.FlagValues) -> int:
         report["cases"].append(measured(sizes, dtype, o.seed, o.repeats))
         if not o.json:
             print("\n".join(lines(report["cases"][-1])), flush=True)
-    print(json.dumps(report) if o.json else NOTES)
-    return 0
+    return options.report(o, report, NOTES)
 
 
 class Side:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
@@ -15,6 +14,7 @@ from published_work import BEGIN_END_US
 from refit import PAPER, without
 
 import hpmoe
+from hpmoe.commands import options
 from hpmoe.support.cached_files import Fields
 from hpmoe.support.progress import Progress
 
@@ -33,8 +33,7 @@ def run(o: flags.FlagValues) -> int:
         table = rows(progress)
         found, left = summary(table), left_out(table, progress)
     result = {"simulated": True, "rows": table, **found, "left_out": left}
-    print(json.dumps(result) if o.json else text(table, found, left))
-    return 0
+    return options.report(o, result, text(table, found, left))
 
 
 def rows(progress: Progress) -> list[Fields]:

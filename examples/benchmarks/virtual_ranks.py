@@ -57,8 +57,7 @@ def run(o: flags.FlagValues) -> int:
                 ratio = f"{processes / virtual:.2f}x"
                 print(f"{dtype:<9} {name:<10} virtual {virtual:8.2f}  processes {processes:8.2f}  {ratio}", flush=True)
         report["cases"].append(case)
-    print(json.dumps(report) if o.json else NOTES)
-    return 0
+    return options.report(o, report, NOTES)
 
 
 def turn(o: flags.FlagValues, dtype: str, is_process: bool) -> dict[str, float]:

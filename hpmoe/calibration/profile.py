@@ -14,10 +14,9 @@ import hpmoe
 from hpmoe.calibration.profile_fit import CONSTANTS, Fit, Fitted, fit_machine
 from hpmoe.calibration.profile_kernels import Timed, Unused, timed_kernels
 from hpmoe.calibration.profile_table import Kernel, read_kernels
-from hpmoe.machines.constant import Constant
+from hpmoe.machines.constant import Constant, units_of
 from hpmoe.machines.hardware import Operators, Sync
 from hpmoe.machines.npu_bins import FLOPS_PER_CYCLE
-from hpmoe.machines.units import units_of
 from hpmoe.support.dtypes import FLOATS, numpy_dtype
 from hpmoe.support.errors import check_argument
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from pathlib import Path
 
@@ -53,14 +52,10 @@ def run(o: flags.FlagValues) -> int:
                 print(_line(len(rungs), rung), flush=True)
         is_ok = all(rung.passed is not False for rung in rungs)
         rates = _measure(device, o, progress) if o.out and is_ok else []
-    if o.json:
-        print(json.dumps({"ok": is_ok, "target": o.target, "ranks": device.num_ranks, "out": o.out if rates else None,
-                          "checks": [dataclasses.asdict(rung) for rung in rungs],
-                          "rates": [dataclasses.asdict(rate) for rate in rates]}))
-    else:
-        print("\n".join([*map(_rate_line, rates), *([f"written to {o.out}"] if rates else []),
-                         "passed" if is_ok else "FAILED"]))
-    return 0 if is_ok else 1
+    fields = {"ok": is_ok, "target": o.target, "ranks": device.num_ranks, "out": o.out if rates else None,
+              "checks": [dataclasses.asdict(rung) for rung in rungs], "rates": [dataclasses.asdict(rate) for rate in rates]}
+    lines = [*map(_rate_line, rates), *([f"written to {o.out}"] if rates else []), "passed" if is_ok else "FAILED"]
+    return options.report(o, fields, "\n".join(lines), is_ok)
 
 
 def _measure(device: Device, o: flags.FlagValues, progress: Progress) -> list[Rate]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from absl import flags
 
 from hpmoe.commands import options
@@ -29,8 +27,5 @@ def define(values: flags.FlagValues) -> None:
 def run(o: flags.FlagValues) -> int:
     missing = ascend_build.build(ascend_build.KernelOptions(o.chip, o.bodies, o.kernel_type))
     built = None if missing else str(ascend_build.compiled_path())
-    if o.json:
-        print(json.dumps({"target": o.target, "library": built, "missing": missing}))
-    else:
-        print("\n  ".join(["hpmoe build --target=ascend: cannot be built here", *missing]) if missing else f"built {built}")
-    return 1 if missing else 0
+    text = "\n  ".join(["hpmoe build --target=ascend: cannot be built here", *missing]) if missing else f"built {built}"
+    return options.report(o, {"target": o.target, "library": built, "missing": missing}, text, not missing)

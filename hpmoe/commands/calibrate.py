@@ -3,7 +3,6 @@ profile."""
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from pathlib import Path
@@ -66,11 +65,8 @@ def _profile(o: flags.FlagValues) -> int:
     toml = profile_report.toml(found)
     if o.out:
         Path(o.out).write_text(toml, encoding="utf-8")
-    if o.json:
-        print(json.dumps({"simulated": True, "toml": toml, **profile_report.fields(found)}))
-    else:
-        print(f"{profile_report.text(found)}\n\nwritten to {o.out}" if o.out else toml, end="\n" if o.out else "")
-    return 0
+    text = f"{profile_report.text(found)}\n\nwritten to {o.out}" if o.out else toml.removesuffix("\n")
+    return options.report(o, {"simulated": True, "toml": toml, **profile_report.fields(found)}, text)
 
 
 def _calibrate(o: flags.FlagValues) -> int:
@@ -80,12 +76,9 @@ def _calibrate(o: flags.FlagValues) -> int:
         measurement.run(o.budget)
         fields, table = measurement.result()
     store_calibration(fields)
-    if o.json:
-        rates = {k: v for k, v in fields.items() if k != "bodies"}
-        print(json.dumps({"path": str(path), **calibration_key(), "machine": rates, "bodies": table}))
-    else:
-        print(text(fields, table, path))
-    return 0
+    rates = {k: v for k, v in fields.items() if k != "bodies"}
+    return options.report(o, {"path": str(path), **calibration_key(), "machine": rates, "bodies": table},
+                          text(fields, table, path))
 
 
 def _writable_path() -> Path:
@@ -103,8 +96,7 @@ def _check(o: flags.FlagValues) -> int:
     with Progress("hpmoe calibrate") as progress:
         rows = agreement(o.budget, progress)
     is_ok = all(abs(row["error"]) <= LIMIT for row in rows)
-    print(json.dumps({"ok": is_ok, "limit": LIMIT, "rows": rows}) if o.json else agreement_text(rows))
-    return 0 if is_ok else 1
+    return options.report(o, {"ok": is_ok, "limit": LIMIT, "rows": rows}, agreement_text(rows), is_ok)
 
 
 def text(fields: Fields, table: list[Fields], path: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from absl import flags
 import hpmoe
 from hpmoe.calibration.measured_call import measured_call
 from hpmoe.commands import layer_flags, options, simulate
-from hpmoe.commands.program import program
+from hpmoe.commands.layer import program
 from hpmoe.support.progress import Progress
 from hpmoe.support.trees import PyTree
 from hpmoe.timelines.html import format_number, html, numbers
@@ -55,12 +54,9 @@ def run(o: flags.FlagValues) -> int:
                 draw_side_by_side(lines, names, str(program(o, o.direction)), o.out)
             else:
                 Path(o.out).write_text(html(lines, names), encoding="utf-8")
-    if o.json:
-        print(json.dumps({"simulated": not o.measured, "a": {"schedule": o.a, **columns[0]},
-                          "b": {"schedule": o.b, **columns[1]}, "ratio": lines[1].span / max(lines[0].span, 1e-9)}))
-    else:
-        print(_text(names, lines, columns))
-    return 0
+    fields = {"simulated": not o.measured, "a": {"schedule": o.a, **columns[0]}, "b": {"schedule": o.b, **columns[1]},
+              "ratio": lines[1].span / max(lines[0].span, 1e-9)}
+    return options.report(o, fields, _text(names, lines, columns))
 
 
 def _is_picture(out: str | None) -> bool:

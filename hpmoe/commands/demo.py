@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -71,17 +70,14 @@ def run(o: flags.FlagValues) -> int:
     options.check_file("out", o.out, ".json")
     if o.processes is not None:
         report = demo_processes.measured(o, TOLERANCES[o.dtype])
-        print(json.dumps(report) if o.json else "\n".join(demo_processes.report_lines(report) if report["status"] == 0 else
-                                                         [f"hpmoe demo: a rank ended with status {report['status']}"]))
-        return 0 if report["ok"] else 1
+        return options.report(o, report, "\n".join(demo_processes.report_lines(report)), report["ok"])
     ms.runtime.launch_blocking()
     with Progress("hpmoe demo") as progress:
         report, timelines = measured(o, progress)
         if o.out is not None:
             progress(f"writing {o.out}")
             Path(o.out).write_text(chrome_json(timelines), encoding="utf-8")
-    print(json.dumps(report) if o.json else "\n".join(report_lines(report, timelines)))
-    return 0 if report["ok"] else 1
+    return options.report(o, report, "\n".join(report_lines(report, timelines)), report["ok"])
 
 
 def measured(o: flags.FlagValues, progress: Callable[[str], None]) -> tuple[Fields, tuple[Timeline, ...]]:

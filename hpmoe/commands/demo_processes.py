@@ -35,6 +35,8 @@ def measured(o: flags.FlagValues, tolerance: float) -> Fields:
 
 def report_lines(r: Fields) -> list[str]:
     """The report for a terminal."""
+    if r["status"]:
+        return [f"hpmoe demo: a rank ended with status {r['status']}"]
     size, machine, ranks = r["sizes"], r["machine"], r["ranks"]
     lines = [f"MoE-FFN on {len(ranks)} processes, a rank each: {size['tokens']} tokens a rank, hidden {size['hidden']}, "
              f"intermediate {size['intermediate']},", f"{size['experts']} experts, top {size['top_k']}, {size['dtype']}; "

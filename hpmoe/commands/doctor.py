@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -48,12 +47,10 @@ def define(values: flags.FlagValues) -> None:
 def run(o: flags.FlagValues) -> int:
     if o.target is not None:
         found = doctor_reach.reach(o.target)
-        print(json.dumps(found) if o.json else "\n".join(doctor_reach.lines(found)))
-        return 0
+        return options.report(o, found, "\n".join(doctor_reach.lines(found)))
     report = diagnosis()
     lines = [report["verdict"], *(report_lines(report) if o.verbose else fault_lines(report))]
-    print(json.dumps(report) if o.json else "\n".join(lines))
-    return 0 if report["ok"] else 1
+    return options.report(o, report, "\n".join(lines), report["ok"])
 
 
 def diagnosis() -> Fields:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import numpy as np
 
 import hpmoe
-from hpmoe.commands import program as programs
 from hpmoe.commands.options import Options
 from hpmoe.costs.bound import rank_bounds
 from hpmoe.costs.start import start_us
 from hpmoe.ir.avals import RouteAval
 from hpmoe.ir.program import Program
 from hpmoe.kernels.simulate import Outline, outline
-from hpmoe.primitives.quantize_weight import quantize_weight
 from hpmoe.routing.balance import place_replicas
 from hpmoe.routing.placement import WHOLE, Placement
 from hpmoe.routing.workload import balanced_ids, imbalanced_ids, sampled_ids
@@ -64,7 +63,6 @@ class Layer:
     tuned: bool = False  # tiles and puts are of the sizes that the machine model chooses, if the flags give none
     scheme: str = "direct"  # of send_rows; nodes are those of the machine
     quantize: str | None = None  # one of QUANTISED, the format of dispatched rows, "+combine" also of returned ones
-    int8_weights: bool = False  # experts' weights are int8, and rows are multiplied so
     row_capacity: str = "received"  # rows that a plan has buffers for: of the fullest rank, their "bucket", or "all"
     prefetch: bool = False  # matrix workers of the persistent kernel read weights while they wait for rows
     plan: int | None = None  # index of one of the plans that a kernel chooses from at its start; None for a single plan
@@ -135,18 +133,18 @@ class Layer:
             if replicas:
                 program = hpmoe.replicate_experts.apply_to(program, loads=self.loads, replicas=replicas,
                                                            min_load=self.min_load)
-            return programs.limited(program, self.rank_capacity_factor)
+            if self.rank_capacity_factor is None:
+                return program
+            return hpmoe.limit_rows.apply_to(program, rank_capacity_factor=self.rank_capacity_factor)
 
         is_hierarchical, node_size = "hierarchical" in scheme, self.machine.link.node_size
         nodes = self.o.ep // node_size if is_hierarchical or has_nodes and self.o.ep % node_size == 0 else None
-        program = programs.program(self.o, self.direction, rewritten, nodes=nodes)
+        traced = program(self.o, self.direction, rewritten, nodes=nodes)
         if row_capacity is not None:
-            program = with_planned_rows(program,
-                                        [self._planned_rows(route.aval, row_capacity) for route in routes_of(program)])
-        program = hpmoe.send_rows.apply_to(program, scheme=scheme) if scheme != "direct" else program
+            traced = with_planned_rows(traced, [self._planned_rows(r.aval, row_capacity) for r in routes_of(traced)])
+        traced = hpmoe.send_rows.apply_to(traced, scheme=scheme) if scheme != "direct" else traced
         dtype, combine = quantised_rows(self.quantize)
-        program = hpmoe.quantize_rows.apply_to(program, dtype=dtype, combine=combine) if dtype else program
-        return _with_int8_weights(program) if self.int8_weights else program
+        return hpmoe.quantize_rows.apply_to(traced, dtype=dtype, combine=combine) if dtype else traced
 
     def _tiles(self, replicas: int, tuned: bool, scheme: str, row_capacity: str) -> hpmoe.rewriting.Taskflow:
         rows, cols = (getattr(self.o, n, None) or ("auto" if tuned else None) for n in ("tile_rows", "tile_cols"))
@@ -189,11 +187,6 @@ class Layer:
         """The persistent kernel as autotune makes it, for the layer's routing or for sampled ones."""
         topk_ids = self.ids if is_known else None
         return hpmoe.autotune.apply_to(self.traced(), machine=self.machine, topk_ids=topk_ids)
-
-    def blocking(self, policy: str | Policy, machine: hpmoe.Machine) -> hpmoe.Timeline:
-        """The persistent kernel with collectives instead of puts."""
-        flow = hpmoe.assign_queues.apply_to(self.tiles, machine=machine, policy=policy)
-        return hpmoe.simulate(flow, machine, routing=self.ids)
 
     def baseline(self, scheme: str = "direct") -> hpmoe.Timeline:
         """The unfused program, simulated; see baseline_flow."""
@@ -238,18 +231,6 @@ def quantised_rows(quantize: str | None) -> tuple[str, bool]:
     return dtype, bool(back)
 
 
-def _with_int8_weights(program: Program) -> Program:
-    """A program that is given its weights quantised, as inference is."""
-    program = hpmoe.quantize_weights.apply_to(program, row_dtype="int8")
-    quantising = [e for e in program.equations if e.primitive is quantize_weight]
-    floats = {a for e in quantising for a in e.inputs}
-    kept = [(v, name) for v, name in zip(program.inputs, program.input_names, strict=True) if v not in floats]
-    made = [(v, f"{what}_{i}") for i, e in enumerate(quantising)
-            for v, what in zip(e.outputs, ("weight", "scale"), strict=True)]
-    return program.replace(inputs=tuple(v for v, _ in kept + made), input_names=tuple(name for _, name in kept + made),
-                           equations=tuple(e for e in program.equations if e.primitive is not quantize_weight))
-
-
 def sent_bytes(found: Outline) -> float:
     """Bytes that a rank sends to others, mean of all ranks."""
     return float(found.traffic[:, [RATES.index("egress"), RATES.index("node_egress")], 0].sum(axis=1).mean())
@@ -266,3 +247,24 @@ def utilisation(found: Outline, machine: hpmoe.Machine) -> dict[str, float]:
         out[name] = float(max(of_rate[name] / machine.link.rate(ep_size),
                               of_rate[f"node_{name}"] / machine.link.node_bytes_per_us))
     return {**out, "memory": float(of_rate["memory"] * shared / machine.memory.bytes_per_us)}
+
+
+def program(o: Options, direction: str,
+            rewrite: Callable[[Program], Program] = lambda p: p, nodes: int | None = None) -> Program:
+    """The traced MoE-FFN of these sizes, from shapes alone; `rewrite` is applied before its gradient is taken."""
+    mesh = hpmoe.Mesh(o.ep, tp=shards_of(o), nodes=nodes)
+    traced = rewrite(hpmoe.trace(hpmoe.moe_ffn, *avals(o), mesh=mesh))
+    return traced if direction == "forward" else hpmoe.rewriting.vjp(traced)
+
+
+def avals(o: Options) -> list[hpmoe.ShapeDtypeStruct]:
+    """The arguments of moe_ffn on one rank."""
+    local, inner = o.experts // o.ep, o.intermediate // shards_of(o)
+    shapes = [(o.dtype, o.tokens, o.hidden), ("int32", o.tokens, o.top_k), ("float32", o.tokens, o.top_k),
+              (o.dtype, local, o.hidden, 2 * inner), (o.dtype, local, inner, o.hidden)]
+    return [hpmoe.ShapeDtypeStruct(tuple(s), dtype) for dtype, *s in shapes]
+
+
+def shards_of(o: Options) -> int:
+    """Ranks that share an expert; 1 where the sizes say nothing of it."""
+    return getattr(o, "tp", None) or 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from absl import flags
@@ -60,10 +59,5 @@ def run(o: flags.FlagValues) -> int:
     text = machine_text(machine)
     if o.out:
         Path(o.out).write_text(text, encoding="utf-8")
-    if o.json:
-        print(json.dumps({"name": machine.name, "toml": text}))
-    elif o.out:
-        print(f"{machine.name}: written to {o.out}")
-    else:
-        print(text, end="")
-    return 0
+    return options.report(o, {"name": machine.name, "toml": text},
+                          f"{machine.name}: written to {o.out}" if o.out else text.removesuffix("\n"))

@@ -57,8 +57,7 @@ def run(o: flags.FlagValues) -> int:
         for side in sides:
             progress(side)
             rows[side] = in_process({**asked, "side": side})
-    print(json.dumps({"sizes": asked, "mib": rows}) if o.json else "\n".join(report_lines(asked, rows)))
-    return 0
+    return options.report(o, {"sizes": asked, "mib": rows}, "\n".join(report_lines(asked, rows)))
 
 
 def in_process(asked: Fields) -> Fields:

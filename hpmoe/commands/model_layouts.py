@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -77,8 +76,7 @@ def run(o: flags.FlagValues) -> int:
     result: Fields = {"simulated": True, "model": asked.model, **dataclasses.asdict(model), "ranks": asked.ranks,
                       "tokens": asked.tokens, "dtype": asked.dtype, "machine": asked.machine, "routing": asked.routing,
                       "rows": table}
-    print(json.dumps(result) if asked.json else text(asked, table))
-    return 0
+    return options.report(o, result, text(asked, table))
 
 
 def spreads_of(ranks: int, experts: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import math
 import os
 import textwrap
@@ -167,6 +168,12 @@ def check_picture(out: str | None) -> None:
     check_flag(importlib.util.find_spec("matplotlib") is not None, "out", out,
                "left out where matplotlib is not installed; pip install '.[plot]'")
     check_file("out", out, ".png", ".svg")
+
+
+def report(o: Options, fields: object, text: str, is_ok: bool = True) -> int:
+    """Prints what a command has found, as one JSON object with --json and else as text, and returns its exit status."""
+    print(json.dumps(fields) if o.json else text)
+    return 0 if is_ok else 1
 
 
 def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:

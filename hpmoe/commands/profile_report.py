@@ -6,8 +6,8 @@ import collections
 import statistics
 
 from hpmoe.calibration.profile import Calibrated
+from hpmoe.machines.constant import units_of
 from hpmoe.machines.machine_files import machine_text
-from hpmoe.machines.units import units_of
 from hpmoe.support.cached_files import Fields
 
 

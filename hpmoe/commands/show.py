@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import numpy as np
@@ -49,11 +48,9 @@ def run(o: flags.FlagValues) -> int:
                        "cpu for --stage=kernel; what is packed for an NPU is not shown")
     with Progress("hpmoe show") as progress:
         shown = list(stages(o, progress))
-    if o.json:
-        print(json.dumps({"sizes": options.sizes(o), "dtype": o.dtype, "machine": o.machine, "stages": shown}))
-    else:
-        print("\n\n".join(f"== {s['direction']}, {s['stage']}: {STAGES[s['stage']]}\n{s['text']}" for s in shown))
-    return 0
+    return options.report(
+        o, {"sizes": options.sizes(o), "dtype": o.dtype, "machine": o.machine, "stages": shown},
+        "\n\n".join(f"== {s['direction']}, {s['stage']}: {STAGES[s['stage']]}\n{s['text']}" for s in shown))
 
 
 def stages(o: flags.FlagValues, progress: Progress) -> Iterator[Fields]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from concurrent.futures import ThreadPoolExecutor
 
 from absl import flags
@@ -52,8 +51,7 @@ def run(o: flags.FlagValues) -> int:
     layer_flags.check_copies(o.min_load, o.replicas)
     with Progress("hpmoe simulate") as progress:
         result = simulated(o, progress)
-    print(json.dumps({"simulated": True, **result}) if o.json else text(o, result))
-    return 0
+    return options.report(o, {"simulated": True, **result}, text(o, result))
 
 
 def fused(o: flags.FlagValues, layer: Layer) -> hpmoe.Timeline:

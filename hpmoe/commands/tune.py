@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 from absl import flags
 
@@ -45,10 +44,8 @@ def run(o: flags.FlagValues) -> int:
     with Progress("hpmoe tune") as progress:
         found = [_trials(o, direction, fixed, progress) for direction in (
             ("forward", "backward") if o.direction == "both" else (o.direction,))]
-    print(json.dumps({"simulated": True, **options.sizes(o), "dtype": o.dtype, "machine": found[0].machine,
-                      "imbalance": o.imbalance, "passes": list(map(_fields, found))}) if o.json
-          else "\n\n".join(map(str, found)))
-    return 0
+    return options.report(o, {"simulated": True, **options.sizes(o), "dtype": o.dtype, "machine": found[0].machine,
+                              "imbalance": o.imbalance, "passes": list(map(_fields, found))}, "\n\n".join(map(str, found)))
 
 
 def _trials(o: flags.FlagValues, direction: str, fixed: dict[str, Setting], progress: Progress) -> Trials:

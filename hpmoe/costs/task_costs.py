@@ -17,7 +17,7 @@ from hpmoe.costs.work import Work, core_us, link_rate
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
 from hpmoe.support.known import known
-from hpmoe.tiling.next_ops import next_ops
+from hpmoe.tiling.lifetimes import next_ops
 
 Units = tuple[tuple[float, float], tuple[float, float]]  # of an operation: (rows, number of units with as many), twice
 

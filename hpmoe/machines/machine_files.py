@@ -10,9 +10,8 @@ from pathlib import Path
 
 import tomllib
 
-from hpmoe.machines.constant import Constant
+from hpmoe.machines.constant import Constant, units_of
 from hpmoe.machines.machine import CONSTANTS, GROUPS, OPTIONAL, Body, Machine, nearest_constant
-from hpmoe.machines.units import units_of
 from hpmoe.support.errors import ArgumentError, check_argument, is_name, is_number, kind_of
 from hpmoe.support.keywords import nearest, suggests_keywords
 

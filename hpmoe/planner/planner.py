@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hpmoe.ir import taskflow as tf
+from hpmoe.ir.taskflow import Taskflow
 from hpmoe.support.loading import find_library, load_library
 
 FOLDER = Path(__file__).parent
@@ -229,3 +230,21 @@ def _ask(name: str, flow: tf.Taskflow, *arguments: np.ndarray | float | None) ->
         a if isinstance(a, (int, float)) or a is None else a.ctypes.data for a in arguments))
     del tables  # alive until here
     _check(result, f"{name[len('hpmoe_'):]}: a table of {flow.name} names a task or an event that does not exist")
+
+
+def transitive_reduction(flow: Taskflow) -> Taskflow:
+    """Returns the schedule without the waits that its order implies, and without event blocks that no task waits for."""
+    deps, needed = flow.deps, prune_waits(flow)
+    waited_events = np.zeros(len(deps.events), bool)
+    waited_events[deps.waits["event"][needed]] = True
+    waited = np.zeros(len(deps.blocks), bool)
+    waited[deps.events["block"][waited_events]] = True
+    if waited.all():
+        return flow.replace(deps=deps.replace(waits=deps.waits[needed]))
+    kept = waited[deps.events["block"]]
+    number, number_of_block = np.where(kept, np.cumsum(kept) - 1, -1), np.cumsum(waited) - 1
+    events = deps.events[kept]
+    events["block"] = number_of_block[events["block"]]
+    blocks = tuple(deps.blocks[b].replace(first=int(number[deps.blocks[b].first])) for b in np.flatnonzero(waited))
+    waits, signals = renumbered(deps.waits, number, needed), renumbered(deps.signals, number)
+    return flow.replace(deps=deps.replace(waits=waits, signals=signals, events=events, blocks=blocks))

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 from mindspore import Tensor, dtype as ms_dtype, mint
 
-from hpmoe.ir.avals import RouteAval, ShapeDtypeStruct, as_route, fixed
+from hpmoe.ir.avals import RouteAval, ShapeDtypeStruct, as_route
 from hpmoe.ir.program import Atom, Builder, Equation, Program, is_differentiable
 from hpmoe.primitives.elementwise import check_weights, mul
 from hpmoe.primitives.entry_weights import combine_weights, dispatch_weights, of_entries
@@ -253,9 +253,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 def _(tiler: Tiler, eqn: Equation) -> None:
     """Rows go back to their tokens' rank, where each token's entries are summed in the order of its choices."""
     (rows, route), out = eqn.inputs[:2], eqn.outputs[0]
-    aval, cols = as_route(route.aval), fixed(rows.aval.shape[1:])[0]
-    entries = tile_return(tiler, rows, route, tiler.hidden(
-        f"{tiler.names(out)}.entries", aval.num_tokens * aval.top_k, cols, tiler.buffer(rows).dtype))
+    entries = tile_return(tiler, rows, route, out)
     tiler.new(out)
     domain = dataclasses.replace(tiler.rows_of(out), route=tiler.once(route).route)
     weights = (tiler.at(w, cols=col_modes.ALL) for w in eqn.inputs[2:])

@@ -64,9 +64,7 @@ def _(values: ShapeDtypeStruct, route: RouteAval) -> ShapeDtypeStruct:
 @combine_weights.tile
 def _(tiler: Tiler, eqn: Equation) -> None:
     (values, route), out = eqn.inputs, eqn.outputs[0]
-    dtype = tiler.buffer(values).dtype
-    entries = tile_return(tiler, values, route, tiler.hidden(
-        f"{tiler.names(out)}.entries", math.prod(fixed(out.aval.shape)), 1, dtype))
-    tiler.new(out, dtype=dtype)
+    entries = tile_return(tiler, values, route, out)
+    tiler.new(out, dtype=tiler.buffer(values).dtype)
     domain = dataclasses.replace(tiler.rows_of(out), route=tiler.once(route).route)
     tiler.emit(KEEP, domain, tiler.at(out, cols=col_modes.ALL), entries, cols=0)

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.ir.avals import RouteAval, ShapeDtypeStruct, as_route
+from hpmoe.ir.avals import RouteAval, ShapeDtypeStruct
 from hpmoe.ir.program import Equation
 from hpmoe.primitives.dispatch import combine_rows
 from hpmoe.primitives.primitive import Primitive
@@ -67,9 +67,7 @@ def _(packed: list[np.ndarray], routes: list[Route], *weights: list[np.ndarray],
 def _(tiler: Tiler, eqn: Equation) -> None:
     """Rows of bytes go back to their tokens' rank, where they are read as floats as they are summed."""
     (packed, route), out = eqn.inputs[:2], eqn.outputs[0]
-    aval = as_route(route.aval)
-    entries = tile_return(tiler, packed, route, tiler.hidden(
-        f"{tiler.names(out)}.entries", aval.num_tokens * aval.top_k, tiler.buffer(packed).cols, BYTES))
+    entries = tile_return(tiler, packed, route, out)
     tiler.new(out)
     domain = dataclasses.replace(tiler.rows_of(out), route=tiler.once(route).route)
     weights = (tiler.at(w, cols=col_modes.ALL) for w in eqn.inputs[2:])

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 from mindspore import Tensor, mint, ops
 
+from hpmoe.ir.avals import as_route
 from hpmoe.ir.program import Atom
 from hpmoe.ir.tile_op import Access
 from hpmoe.primitives.tiler import Tiler
@@ -60,9 +61,10 @@ def sum_entries(back: np.ndarray, kept: np.ndarray, top_k: int, weights: np.ndar
     return total
 
 
-def tile_return(tiler: Tiler, rows: Atom, route: Atom, entries: int) -> Access:
-    """Sends rows back to buffer `entries`, one row for each entry; returns how it is accessed."""
-    source = tiler.at(rows, cols=col_modes.ALL, dtypes=tiler.MOVED)
+def tile_return(tiler: Tiler, rows: Atom, route: Atom, out: Atom) -> Access:
+    """Sends rows back to a buffer with one row for each entry, of which `out` is made; returns how it is accessed."""
+    source, sent, aval = tiler.at(rows, cols=col_modes.ALL, dtypes=tiler.MOVED), tiler.buffer(rows), as_route(route.aval)
+    entries = tiler.hidden(f"{tiler.names(out)}.entries", aval.num_tokens * aval.top_k, sent.cols, sent.dtype)
     access = dataclasses.replace(source, buffer=entries, rows=row_modes.ENTRIES)
     tiler.emit(ALL_TO_ALL_BACK, tiler.once(route), access, source, cols=0)
     return access

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.machines.machine import Machine
 from hpmoe.machines.this_cpu import cpu
+from hpmoe.planner.planner import transitive_reduction
 from hpmoe.support.errors import check_argument
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.tiling.rebuild import rebuild
-from hpmoe.tiling.transitive_reduction import transitive_reduction
 from hpmoe.transforms.assign_queues import as_queues
 from hpmoe.verification.queues import check_queues
 from hpmoe.verification.verify import check_acyclic, verify

@@ -26,7 +26,7 @@ class RelayedRows:
         Example:
             >>> import numpy as np
             >>> from hpmoe.routing.kinds.direct import Direct
-            >>> from hpmoe.routing.kinds.hierarchical import Hierarchical
+            >>> from hpmoe.routing.kinds.stops import Hierarchical
             >>> from hpmoe.routing.routing import make_routing, routing_of_tokens
             >>> ids = [np.array([[0, 3]]), np.array([[2, 3]]), np.zeros((0, 2), int), np.array([[1, 2]])]
             >>> kind = Direct(ep_size=4, num_tokens=1, num_choices=2, num_model_experts=4)

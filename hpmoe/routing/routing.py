@@ -199,7 +199,7 @@ def routing_of_tokens(kind: RouteKind, experts: Routing) -> Routing:
     Of a token's entries for one stop the first entry stands for the token; the others have no row.
 
     Example:
-        >>> from hpmoe.routing.kinds.deduplicated import Deduplicated
+        >>> from hpmoe.routing.kinds.stops import Deduplicated
         >>> from hpmoe.routing.kinds.direct import Direct
         >>> kind = Direct(ep_size=2, num_tokens=2, num_choices=2, num_model_experts=4)
         >>> experts = make_routing(kind, [np.array([[1, 0], [2, 1]]), np.array([[2, 3], [0, 3]])])

@@ -11,7 +11,7 @@ from hpmoe.machines.machine import Machine
 from hpmoe.scheduling.expected_slots import ExpectedSlots, grids_of
 from hpmoe.scheduling.terms import term
 from hpmoe.support.known import known
-from hpmoe.tiling.next_ops import next_ops
+from hpmoe.tiling.lifetimes import next_ops
 
 UNEVEN = 1.25  # rows of the fullest rank over those that a rank sends, from which loads are uneven
 FILLED = 1.25  # slots that each source fills, from which rows are many

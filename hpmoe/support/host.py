@@ -22,16 +22,6 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def free_bytes() -> int:
-    """Memory that can be had without swapping, as far as the system tells."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
-    return found[0] if found else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 def forget_peak() -> None:
     """Sets VmHWM to VmRSS if the system permits; otherwise the peak includes what came before."""
     try:

@@ -7,9 +7,50 @@ import functools
 from collections.abc import Sequence
 
 from hpmoe.ir import taskflow as tf
-from hpmoe.support.intervals import covers, joined
+from hpmoe.support.intervals import Interval, covers, joined, meet
 from hpmoe.tile_ops import col_modes, row_modes
-from hpmoe.tiling.column_footprint import ColumnFootprint
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnFootprint:
+    """The columns that the tasks of an operation touch: `fixed`, sorted and joined, by each; and by that of a tile of `cols`
+    columns, `tile_cols` wide, those of its tile, from each of the `offsets` on."""
+
+    fixed: list[Interval]
+    offsets: list[int]
+    cols: int
+    tile_cols: int
+
+    @property
+    def num_tiles(self) -> int:
+        return -(-self.cols // self.tile_cols) if self.offsets else 1
+
+    @property
+    def together(self) -> list[Interval]:
+        """Sorted and joined, those of all tiles."""
+        return joined([*self.fixed, *((o, o + self.cols) for o in self.offsets)])
+
+    def of_tile(self, k: int) -> list[Interval]:
+        first, last = k * self.tile_cols, min((k + 1) * self.tile_cols, self.cols)
+        return joined([*self.fixed, *((o + first, o + last) for o in self.offsets)])
+
+    def each_covers(self, columns: list[Interval]) -> bool:
+        """Returns True if every tile covers `columns`.
+
+        At most as many tiles as offsets can cover columns that are not fixed, as tiles of one offset are disjoint.
+        """
+        if covers(self.fixed, columns):
+            return True
+        return self.num_tiles <= len(self.offsets) and all(covers(self.of_tile(k), columns) for k in range(self.num_tiles))
+
+    def each_meets(self, columns: list[Interval]) -> bool:
+        """Returns True if every tile overlaps `columns`."""
+        if meet(self.fixed, columns):
+            return True
+        starts = ((max(a - o, 0), min(b - o, self.cols)) for o in self.offsets for a, b in columns)
+        tiles = joined((a // self.tile_cols, (b - 1) // self.tile_cols + 1) for a, b in starts if a < b)
+        return covers(tiles, [(0, self.num_tiles)])
+
 
 FULL, PART = 2, 1
 NOTHING, UNIT, ALL = range(3)  # what the writers of a storage wait for that takes over memory
@@ -178,3 +219,18 @@ class Lifetimes:
 
 
 lifetimes_of = functools.lru_cache(maxsize=8)(Lifetimes)
+
+
+def next_ops(flow: tf.Taskflow) -> list[set[int]]:
+    """Returns, for each operation, the later operations that read its results or overwrite its inputs."""
+    storage = [b.storage for b in flow.buffers]
+    readers: dict[int, set[int]] = {}
+    for i, op in enumerate(flow.ops):
+        for access in op.inputs:
+            readers.setdefault(storage[access.buffer], set()).add(i)
+    after = [{r for a in op.outputs for r in readers.get(storage[a.buffer], ()) if r > i} for i, op in enumerate(flow.ops)]
+    if any(b.memory >= 0 for b in flow.buffers):
+        for release in lifetimes_of(flow.buffers, flow.ops, flow.routes).releases:
+            for reader in release.readers:
+                after[reader] |= {release.op} if release.op > reader else set()
+    return after

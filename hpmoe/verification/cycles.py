@@ -20,8 +20,7 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.planner.planner import find_runnable
 from hpmoe.routing.slots import padded
 from hpmoe.support.known import known
-from hpmoe.verification.order import HERE, Order
-from hpmoe.verification.rows import Signal, Wait
+from hpmoe.verification.order import HERE, Order, Signal, Wait
 from hpmoe.verification.shortest_cycle import EventLeads, Lead, Node
 
 MAX_WORK = 1 << 19  # cases times edges; above it slots may hold any rows that make a cycle

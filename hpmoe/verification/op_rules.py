@@ -1,14 +1,24 @@
-"""Refuses an operation that its definition does not allow: domain, operands and their modes, params, grid."""
+"""Faults of an operation: what its definition does not allow, operands that do not fit together, units that are missing."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hpmoe.ir import taskflow as tf
-from hpmoe.tile_ops import col_modes
-from hpmoe.tile_ops.tile_primitive import TilePrimitive
+from hpmoe.support.dtypes import storage_dtype
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.domains import AllRows
+from hpmoe.tile_ops.row_modes import Ready
+from hpmoe.tile_ops.tile_primitive import Result, TilePrimitive
 
 
-def rule_fault(op: tf.TileOp) -> str:
-    """Returns the fault of an operation that no body can run, or ""; the operation's label begins the sentence."""
+def op_fault(op: tf.TileOp, buffers: Sequence[tf.Buffer], routes: Sequence[tf.RoutePlan], tile_rows: int) -> str:
+    """Returns the fault of an operation, or ""; the operation's label begins the sentence."""
+    return _rule_fault(op) or shapes_fault(op, buffers, routes) or _units_fault(op, buffers, routes, tile_rows)
+
+
+def _rule_fault(op: tf.TileOp) -> str:
+    """Returns the fault of an operation that no body can run."""
     primitive, domain = op.primitive, op.domain
     if not isinstance(primitive, TilePrimitive):
         return f"is {primitive!r}, which is no tile operation"
@@ -55,3 +65,80 @@ def _grid_fault(op: tf.TileOp) -> str:
     if op.grid[2] > 1 and not all(a.cols is col_modes.OWN for a in op.outputs):
         return f"writes whole rows {op.grid[2]} times, once for each tile of its {op.cols} columns"
     return ""
+
+
+def shapes_fault(op: tf.TileOp, buffers: Sequence[tf.Buffer], routes: Sequence[tf.RoutePlan]) -> str:
+    """Returns the fault of an operation whose routes, dtypes or sizes do not fit together, or ""."""
+    return _route_fault(op, _plan_of(op, routes)) or _dtype_fault(op, buffers) or op.primitive.fault(op, buffers, routes)
+
+
+def _route_fault(op: tf.TileOp, plan: tf.RoutePlan | None) -> str:
+    rows, primitive = {a.rows for a in op.operands}, op.primitive
+    if plan is None:
+        needs_one = primitive.needs_route or op.domain.is_slots or row_modes.EXPERT in rows
+        if primitive.sums_rows and not isinstance(op.domain, AllRows):
+            return "sums rows of experts that no route brings"
+        return "needs a route and has none" if needs_one else ""
+    if isinstance(op.domain, AllRows):
+        return "sums all rows where a route brings those of experts"
+    if any(mode.of_slots_expert for mode in rows) and not (op.domain.is_slots or primitive.moves_copies):
+        return f"takes what is of a slot's expert, over {type(op.domain).__name__}"
+    if plan.placement is None and (primitive.moves_copies or any(mode.ready is Ready.COPIES for mode in rows)):
+        return "is about copies, of which its route has none"
+    return ""
+
+
+def _dtype_fault(op: tf.TileOp, buffers: Sequence[tf.Buffer]) -> str:
+    dtypes = [storage_dtype(buffers[a.buffer].dtype) if a.buffer >= 0 else "float32" for a in op.operands]
+    if op.primitive.result is Result.MOVED:
+        return "" if dtypes[0] == dtypes[1] else f"moves {dtypes[1]} to {dtypes[0]}"
+    for i, (access, dtype) in enumerate(zip(op.operands, dtypes, strict=True)):
+        if not op.primitive.operand(i).takes(dtype):
+            return f"takes {buffers[access.buffer].name}, which is of {dtype}"
+    return ""
+
+
+def _plan_of(op: tf.TileOp, routes: Sequence[tf.RoutePlan]) -> tf.RoutePlan | None:
+    return routes[op.domain.route] if op.domain.route >= 0 else None
+
+
+def _units_fault(op: tf.TileOp, buffers: Sequence[tf.Buffer], routes: Sequence[tf.RoutePlan], tile_rows: int) -> str:
+    """Returns why the units of an operation are not each there once."""
+    plan = _plan_of(op, routes)
+    if op.domain.in_blocks:
+        return _blocks_fault(op, buffers, plan)
+    if op.primitive.moves_copies and op.params.block < op.params.height:
+        return f"moves {op.params.block} rows of matrices of {op.params.height}"
+    return _unlike(op, *op.domain.units_there(plan, tile_rows))
+
+
+def _unlike(op: tf.TileOp, most: int, why: str) -> str:
+    size = op.domain.size
+    return f"has {size} unit{'' if size == 1 else 's'}, not {most}: {why}" if size != most else ""
+
+
+def _blocks_fault(op: tf.TileOp, buffers: Sequence[tf.Buffer], plan: tf.RoutePlan | None) -> str:
+    """Matrices, each in blocks of rows: the gradients of experts, sums over their rows, or copies."""
+    domain, count, first = op.domain, _num_matrices(op, plan), op.domain.first // max(1, op.domain.blocks)
+    block, height = block_and_height(op, buffers)
+    if first < 0 or not 0 <= domain.num_rows <= count - first or (domain.num_rows < count and not op.primitive.makes_blocks):
+        return f"is of {domain.num_rows} matrices from {first} on; there are {count}"
+    if block < 1 or -(-height // block) != domain.blocks:
+        return f"cuts matrices of {height} rows into {domain.blocks} blocks of {block}"
+    return _unlike(op, domain.num_rows * domain.blocks, f"{domain.num_rows} matrices in {domain.blocks} blocks each")
+
+
+def block_and_height(op: tf.TileOp, buffers: Sequence[tf.Buffer]) -> tuple[int, int]:
+    """Rows of the blocks that tasks make or move of matrices, and of a matrix; a sum over rows makes one row."""
+    if op.primitive.makes_blocks:
+        return op.params.block, op.width(1, buffers)
+    return (op.params.block, op.params.height) if op.primitive.moves_copies else (1, 1)
+
+
+def _num_matrices(op: tf.TileOp, plan: tf.RoutePlan | None) -> int:
+    if plan is None:
+        return 1
+    if op.primitive.moves_copies:
+        copies = plan.placement.most_copies if plan.placement else 0
+        return plan.num_replicas if op.primitive.is_back else copies
+    return plan.num_local_experts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import collections
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +13,46 @@ from hpmoe.ir.layout import moves_of
 from hpmoe.support.known import known
 from hpmoe.tile_ops.frame import Move
 from hpmoe.tile_ops.params import Leg
-from hpmoe.verification.rows import Signal, Task, Wait, op_spans
+
+
+class Task(NamedTuple):
+    """A row of a TASK array."""
+
+    op: int
+    peer: int
+    row: int
+    col: int
+    cols: int
+
+
+class Wait(NamedTuple):
+    """A row of a WAIT array."""
+
+    task: int
+    event: int
+    kind: int
+
+
+class Signal(NamedTuple):
+    """A row of a SIGNAL array."""
+
+    task: int
+    event: int
+    kind: int
+    amount: int
+    remote: int
+
+
+def op_spans(flow: tf.Taskflow) -> np.ndarray:
+    """Returns the most consecutive events of a wait or signal of each operation and kind, [num_ops, 3]."""
+    sizes = np.ones((len(flow.ops), 3), np.int64)
+    for i, op in enumerate(flow.ops):
+        if op.domain.route >= 0:
+            plan = flow.routes[op.domain.route]
+            places = flow.routes[plan.of].num_slots if op.fans_out else plan.num_returns
+            sizes[i] = 1, plan.num_local_experts, max(1, places)
+    return sizes
+
 
 HERE = -1  # the holder of a rank's own slots
 

@@ -9,10 +9,8 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.support.intervals import Interval, joined
 from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.params import Params
-from hpmoe.verification.op_rules import rule_fault
+from hpmoe.verification.op_rules import op_fault
 from hpmoe.verification.row_sets import RowSet, rows_of
-from hpmoe.verification.shapes import shapes_fault
-from hpmoe.verification.units import units_fault
 
 
 def region_fault(buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...], routes: tuple[tf.RoutePlan, ...],
@@ -115,13 +113,11 @@ class _Regions:
         """
         self._require(-1 <= op.domain.route < len(self.routes), f"{op.label} is of route {op.domain.route}; there are "
                       f"{len(self.routes)}", i)
-        plan = self.routes[op.domain.route] if op.domain.route >= 0 else None
         for k, access in enumerate(op.operands):
             if access.buffer != -1 or k < op.num_outputs:
                 self._require(0 <= access.buffer < len(self.buffers),
                               f"{op.label} touches buffer {access.buffer}; there are {len(self.buffers)}", i)
-        fault = (rule_fault(op) or shapes_fault(op, self.buffers, self.routes) or
-                 units_fault(op, self.buffers, plan, self.tile_rows))
+        fault = op_fault(op, self.buffers, self.routes, self.tile_rows)
         self._require(not fault, f"{op.label} {fault}", i)
         for k, access in enumerate(op.operands):
             if access.buffer >= 0:

@@ -11,7 +11,7 @@ from hpmoe.support.known import known
 from hpmoe.tile_ops import row_modes
 from hpmoe.tile_ops.params import Relayed
 from hpmoe.tile_ops.row_modes import Ready
-from hpmoe.verification.units import block_and_height
+from hpmoe.verification.op_rules import block_and_height
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,8 +10,7 @@ import numpy as np
 
 from hpmoe.ir.taskflow_text import event_name, task_lines
 from hpmoe.support.known import known
-from hpmoe.verification.order import Order
-from hpmoe.verification.rows import Signal
+from hpmoe.verification.order import Order, Signal
 
 MOST_STEPS = 1 << 18  # of the search; past them the shortest cycle found so far is taken
 ANY = -1  # the rank of a task where it is the same on every rank

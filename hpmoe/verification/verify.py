@@ -7,13 +7,12 @@ import numpy as np
 from hpmoe.ir import taskflow as tf
 from hpmoe.ir.stages import Stages
 from hpmoe.ir.taskflow_text import task_name
-from hpmoe.planner.planner import find_runnable
+from hpmoe.planner.planner import find_runnable, transitive_reduction
 from hpmoe.support.errors import VerifyError, check_argument
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.tile_ops.params import Leg
 from hpmoe.tiling.dependencies import derive_dependencies
 from hpmoe.tiling.shared_memory import memory_fault
-from hpmoe.tiling.transitive_reduction import transitive_reduction
 from hpmoe.verification.cycles import find_stuck
 from hpmoe.verification.derived import check_tables
 from hpmoe.verification.fault import fail

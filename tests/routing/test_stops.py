@@ -12,9 +12,8 @@ from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.native import load
 from hpmoe.kernels.packing import pack
 from hpmoe.rewriting import Stops
-from hpmoe.routing.kinds.deduplicated import Deduplicated
 from hpmoe.routing.kinds.direct import Direct
-from hpmoe.routing.kinds.hierarchical import Hierarchical
+from hpmoe.routing.kinds.stops import Deduplicated, Hierarchical
 from hpmoe.routing.routing import make_routing, routing_of_tokens
 from hpmoe.verification.well_formed import check_sizes
 

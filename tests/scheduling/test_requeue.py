@@ -10,7 +10,7 @@ import hpmoe
 from hpmoe import VerifyError
 from hpmoe.ir import taskflow as tf
 from hpmoe.rewriting import rebuild, requeue
-from hpmoe.verification.rows import op_spans
+from hpmoe.verification.order import op_spans
 
 few = hypothesis.settings(max_examples=25, derandomize=True)
 

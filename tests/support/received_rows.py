@@ -7,8 +7,7 @@ import math
 
 import numpy as np
 
-from hpmoe.routing.kinds.deduplicated import Deduplicated
-from hpmoe.routing.kinds.hierarchical import Hierarchical
+from hpmoe.routing.kinds.stops import Deduplicated, Hierarchical
 
 ZEROS = -1  # in place of an entry
 

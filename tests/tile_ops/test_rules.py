@@ -11,7 +11,7 @@ from helpers import Layer
 import hpmoe
 from hpmoe.kernels.native import load
 from hpmoe.kernels.packing import pack
-from hpmoe.verification.shapes import shapes_fault
+from hpmoe.verification.op_rules import shapes_fault
 
 COPIES = hpmoe.replicate_experts(hpmoe.moe_ffn, loads=[9, 1, 1, 1], replicas=2)
 LAYERS = {"rows": hpmoe.moe_ffn, "dropped": hpmoe.send_rows(scheme="deduplicated")(capped(0.5, "position")),

@@ -16,8 +16,7 @@ from hpmoe import VerifyError, save_for_backward, verify
 from hpmoe.ir.layout import Layout
 from hpmoe.kernels import host_launch
 from hpmoe.kernels.memory import ALIGNMENT, Pool
-from hpmoe.tiling.column_footprint import ColumnFootprint
-from hpmoe.tiling.lifetimes import lifetimes_of
+from hpmoe.tiling.lifetimes import ColumnFootprint, lifetimes_of
 from hpmoe.tiling.rebuild import rebuild
 from hpmoe.tiling.shared_memory import memory_bytes, share_memory
 

@@ -22,8 +22,8 @@ from rewrites import (
 import hpmoe
 from hpmoe import moe_ffn, send_rows
 from hpmoe.autodiff.vjp import linearize
-from hpmoe.routing.kinds.deduplicated import Deduplicated
 from hpmoe.routing.kinds.direct import Direct
+from hpmoe.routing.kinds.stops import Deduplicated
 from hpmoe.routing.routing import make_routing, routing_of_tokens
 
 LAYERS = {

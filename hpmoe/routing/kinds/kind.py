@@ -72,7 +72,7 @@ class RouteKind(Sizes):
 
         Example:
             >>> from hpmoe.routing.kinds.direct import Direct
-            >>> from hpmoe.routing.kinds.hierarchical import Hierarchical
+            >>> from hpmoe.routing.kinds.stops import Hierarchical
             >>> kind = Direct(ep_size=4, num_tokens=1, num_choices=1, num_model_experts=4)
             >>> kind.sends(Hierarchical(kind, node_size=2))[2].tolist()
             [False, False, True, True]
@@ -141,7 +141,7 @@ class RouteKind(Sizes):
 
         Example:
             >>> from hpmoe.routing.kinds.direct import Direct
-            >>> from hpmoe.routing.kinds.hierarchical import Hierarchical
+            >>> from hpmoe.routing.kinds.stops import Hierarchical
             >>> kind = Direct(ep_size=4, num_tokens=1, num_choices=1, num_model_experts=4)
             >>> Hierarchical(kind, 4).way_fault(Hierarchical(kind, 2))
             'rows of rank 0 for ranks 0 and 2 stop at rank 0, and come there over ranks 0 and 2'

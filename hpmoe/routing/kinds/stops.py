@@ -59,7 +59,7 @@ class Stops(OfKind, RouteKind, abc.ABC):
         The mean is over all choices of distinct experts. Shards of an expert are on one group of ranks.
 
         Example:
-            >>> from hpmoe.routing.kinds.deduplicated import Deduplicated
+            >>> from hpmoe.routing.kinds.stops import Deduplicated
             >>> from hpmoe.routing.kinds.direct import Direct
             >>> round(Deduplicated(Direct(ep_size=2, num_tokens=8, num_choices=2, num_model_experts=4)).rows_of_token(), 3)
             1.2
@@ -84,3 +84,31 @@ def _rows_of_token(kind: Stops) -> float:
         elsewhere = math.comb(of.num_model_experts - of.num_own_experts * group, of.num_choices)
         arrivals += count / kind.ep_size * (1.0 - elsewhere / all_choices)
     return of.num_choices * of.tp_size / arrivals
+
+
+@dataclasses.dataclass(frozen=True)
+class Deduplicated(Stops):
+    """Tokens that go to the ranks of their experts by `kind`, once to each."""
+
+    def stop(self, source: np.ndarray | int, dest: np.ndarray | int) -> np.ndarray:
+        return np.asarray(dest)
+
+
+@dataclasses.dataclass(frozen=True)
+class Hierarchical(Stops):
+    """Tokens that go to relays, one in each node of `node_size` ranks, which pass on rows to the ranks of their node.
+
+    Example:
+        >>> from hpmoe.routing.kinds.direct import Direct
+        >>> kind = Hierarchical(Direct(ep_size=4, num_tokens=1, num_choices=1, num_model_experts=4), node_size=2)
+        >>> kind.stop(1, np.arange(4))
+        array([1, 1, 3, 3])
+    """
+
+    node_size: int
+
+    def stop(self, source: np.ndarray | int, dest: np.ndarray | int) -> np.ndarray:
+        return np.asarray(dest) // self.node_size * self.node_size + source % self.node_size
+
+    def is_possible(self) -> bool:
+        return self.node_size >= 1 and not self.ep_size % self.node_size and super().is_possible()
