@@ -211,34 +211,6 @@ def test_clipped_tiles_leave_padding_alone():
 # --- matrices ---
 
 
-@pytest.mark.parametrize("transposed", [0, 1])
-@pytest.mark.parametrize("k", [1, 7, 300])
-def test_dense_gmm(transposed, k, blas):
-    t, n = tiles(num_rows=131, tile_rows=128), 39
-    x, out = t.array(k), t.array(n)
-    w = t.array(*((k, n) if transposed else (n, k)))
-    param, columns = (transposed,), [(0, 32), (32, 7)]
-    t.run(Opcode.GMM, (out, *OWN), (x, *OWN_ALL), (w, Rows.ONE, Cols.OWN), columns=columns, param=param)
-    weight = t.buffers[w].astype(float)
-    expected = t.buffers[x].astype(float) @ (weight.T if transposed else weight)
-    np.testing.assert_allclose(t.buffers[out], expected, rtol=1e-4, atol=1e-4)
-
-
-def test_wgrad_of_each_expert_in_blocks(blas):
-    b, route, buffers, x, dy, rows = expert_rows(np.random.default_rng(0))
-    out = b.buffer(10, 3 * 7, 7)
-    buffers.append(np.full((3 * 7, 10), np.nan, np.float32))
-    operands = (out, *OWN), (x, Rows.EXPERT, Cols.ALL), (dy, Rows.EXPERT, Cols.OWN)
-    op = b.op(Opcode.WGRAD, Domain.EXPERTS, *operands, route=route, num_rows=3, blocks=2, param=(4,))
-    for row in range(6):
-        for cols in ((0, 6), (6, 4)):
-            b.task(op, row, cols)
-    run(b, buffers, 23)
-    expected = np.concatenate([buffers[x][r].astype(float).T @ buffers[dy][r] for r in rows])
-    np.testing.assert_allclose(buffers[out], expected, rtol=1e-5, atol=1e-5)
-    assert not buffers[out][7:14].any()
-
-
 def test_col_sum_of_each_expert():
     b, route, buffers, _, dy, rows = expert_rows(np.random.default_rng(1))
     out = b.buffer(10, 3)

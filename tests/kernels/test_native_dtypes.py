@@ -1,4 +1,4 @@
-"""Tile bodies on bfloat16 and float16 storage, mixed with float32: computed in float32, rounded once where stored."""
+"""Tile bodies on float32, bfloat16 and float16 storage, and mixed: computed in float32, rounded once where stored."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,8 @@ F32, BF16, F16 = Dtype.FLOAT32, Dtype.BFLOAT16, Dtype.FLOAT16
 HALVES = (BF16, F16)
 # Unit roundoff: how far, relatively, rounding to nearest moves a number.
 ROUNDOFF = {F32: 2.0**-24, BF16: 2.0**-8, F16: 2.0**-11}
-MIXES = [(BF16, BF16, BF16), (F16, F16, F16), (F32, BF16, F32), (BF16, F32, BF16), (F16, BF16, F32), (BF16, F16, F16)]
+MIXES = [(F32, F32, F32), (BF16, BF16, BF16), (F16, F16, F16), (F32, BF16, F32), (BF16, F32, BF16), (F16, BF16, F32),
+         (BF16, F16, F16)]
 
 
 def wide(array):

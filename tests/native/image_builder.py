@@ -1,4 +1,4 @@
-"""Packs images by hand, one buffer, event, op and task at a time, and MoE layers made of them."""
+"""Packs images by hand, one buffer, event, op and task at a time."""
 
 import numpy as np
 
@@ -14,14 +14,10 @@ from hpmoe.kernels.protocol import (
     TASK,
     TASK_TEMPLATE,
     WAIT,
-    Amount,
     Cols,
-    Domain,
     Dtype,
     Extent,
     Index,
-    Opcode,
-    Remote,
     Rows,
 )
 
@@ -127,129 +123,3 @@ def _index(grid, row, peer, col, cols):
     tile = col // int(grid["tile_cols"]) if cols else 0
     assert not cols or (col, cols) == (tile * grid["tile_cols"], min(grid["tile_cols"], grid["cols"] - col)), "no such tile"
     return ((row - int(grid["first_row"])) * max(int(grid["num_peers"]), 1) + max(peer, 0)) * tiles + tile
-
-
-class MoeLayer:
-    """dispatch, GMM, SWIGLU, GMM, return and weighted sum; `style` is how rows travel: put, notify or all_to_all."""
-
-    def __init__(
-        self, *, ep_size, num_queues, style, num_tokens, num_experts=4, top_k=2, hidden=6, inner=5, tile_rows=4
-    ):
-        b = self.builder = ImageBuilder(ep_size, tile_rows, num_queues)
-        self.style, self.shape = style, (num_tokens, num_experts, top_k, hidden, inner)
-        local, entries = num_experts // ep_size, num_tokens * top_k
-        self.num_slots = -(-entries * ep_size // tile_rows) + local
-        received = self.num_slots * tile_rows
-        self.route = b.route(num_experts, num_tokens, top_k, self.num_slots)
-        self.x, self.weights = b.buffer(hidden, num_tokens), b.buffer(top_k, num_tokens)
-        self.w1, self.w2 = (b.buffer(n, local * k, k) for k, n in ((hidden, 2 * inner), (inner, hidden)))
-        self.a, self.b, self.c, self.d = (b.buffer(n, received) for n in (hidden, 2 * inner, inner, hidden))
-        self.back, self.out = b.buffer(hidden, entries), b.buffer(hidden, num_tokens)
-        self.num_tiles = -(-num_tokens // tile_rows)
-        self.slots, self.peers = range(self.num_slots), range(ep_size)
-        self.add_dispatch()
-        self.add_experts()
-        self.add_return()
-        self.image = b.pack()
-
-    def add_dispatch(self):
-        b, remote = self.builder, {"remote": Remote.PEER}
-        there = ((self.a, Rows.PEER, Cols.ALL), (self.x, Rows.TOKENS, Cols.ALL))
-        if self.style == "put":
-            self.arrived = [b.event(Extent.SLOT, s) for s in self.slots]
-            put = b.op(Opcode.PUT, Domain.SLOTS, *there, route=self.route)
-            for j in self.peers:
-                for s in self.slots:
-                    b.task(put, s, peer=j, signals=[(self.arrived[s], remote)])
-            return
-        self.arrived = [b.event(Extent.RECEIVED)] * self.num_slots
-        if self.style == "all_to_all":
-            exchange = b.op(Opcode.ALL_TO_ALL, Domain.ONCE, *there, route=self.route)
-            b.task(exchange, signals=[(self.arrived[0], {"remote": Remote.EVERY})])
-            return
-        put = b.op(Opcode.PUT, Domain.SLOTS, *there, route=self.route)
-        notify = b.op(Opcode.NOTIFY, Domain.ONCE, route=self.route)
-        local = self.shape[1] // len(self.peers)
-        for j in self.peers:
-            sent = [b.event(Extent.SENT_TO_EXPERT, j * local + e) for e in range(local)]
-            for s in self.slots:
-                b.task(put, s, peer=j, signals=[(sent[0], {"kind": Index.SLOT_EXPERT})])
-            for e in range(local):
-                b.task(notify, e, peer=j, waits=[sent[e]], signals=[(self.arrived[0], remote)])
-
-    def add_experts(self):
-        b, inner, hidden = self.builder, self.shape[4], self.shape[3]
-        expert = (Rows.SLOT_EXPERT, Cols.OWN)
-        up = b.op(Opcode.GMM, Domain.SLOTS, (self.b, *OWN), (self.a, *OWN_ALL), (self.w1, *expert), route=self.route)
-        act = b.op(Opcode.SWIGLU, Domain.SLOTS, (self.c, *OWN), (self.b, *OWN), (self.b, *OWN, inner), route=self.route)
-        down = b.op(Opcode.GMM, Domain.SLOTS, (self.d, *OWN), (self.c, *OWN_ALL), (self.w2, *expert), route=self.route)
-        self.done = [b.event(Extent.SLOT, s) for s in self.slots]
-        for s in self.slots:
-            up_done, act_done = b.event(Extent.SLOT, s, mult=2), b.event(Extent.SLOT, s)
-            for half in (0, inner):
-                b.task(up, s, (half, inner), waits=[self.arrived[s]], signals=[up_done])
-            b.task(act, s, (0, inner), waits=[up_done], signals=[act_done])
-            b.task(down, s, (0, hidden), waits=[act_done], signals=[self.done[s]])
-
-    def add_return(self):
-        b, remote = self.builder, {"remote": Remote.PEER}
-        here = ((self.back, Rows.ENTRIES, Cols.ALL), (self.d, *OWN_ALL))
-        by_tile = {"kind": Index.ENTRY_TILE}
-        if self.style == "put":
-            home = [b.event(Extent.TILE_ENTRIES, i) for i in range(self.num_tiles)]
-            back = b.op(Opcode.PUT_BACK, Domain.SLOTS, *here, route=self.route)
-            for j in self.peers:
-                for s in self.slots:
-                    b.task(back, s, peer=j, waits=[self.done[s]], signals=[(home[0], by_tile | remote)])
-        elif self.style == "all_to_all":
-            home = [b.event(Extent.TILE_ENTRIES, i) for i in range(self.num_tiles)]
-            back = b.op(Opcode.ALL_TO_ALL_BACK, Domain.ONCE, *here, route=self.route)
-            b.task(back, waits=self.done, signals=[(home[0], by_tile | {"remote": Remote.EVERY})])
-        else:
-            home = [b.event(Extent.ENTRIES)] * self.num_tiles
-            back = b.op(Opcode.PUT_BACK, Domain.SLOTS, *here, route=self.route)
-            notify = b.op(Opcode.NOTIFY, Domain.ONCE, route=self.route, param=(1,))
-            for j in self.peers:
-                gone = b.event(Extent.RETURNED_TO, j)
-                for s in self.slots:
-                    b.task(back, s, peer=j, waits=[self.done[s]], signals=[gone])
-                b.task(notify, -1, peer=j, waits=[gone], signals=[(home[0], remote)])
-        total = (self.out, *OWN), (self.back, Rows.ENTRIES, Cols.OWN), (self.weights, *OWN_ALL)
-        rows = {"num_rows": self.shape[0], "clipped": 1, "route": self.route}
-        reduce = b.op(Opcode.REDUCE, Domain.TILES, *total, **rows)
-        finished = b.event(Extent.ONE, mult=self.num_tiles)
-        for i in range(self.num_tiles):
-            b.task(reduce, i, (0, self.shape[3]), waits=[home[i]], signals=[(finished, {"amount": Amount.COUNT})])
-
-    def make_buffers(self, rng, num_tokens):
-        """Random inputs and empty outputs of every rank; each token's experts are distinct."""
-        tokens, num_experts, top_k, *_ = self.shape
-        ranks = []
-        for count in num_tokens:
-            arrays = []
-            for table in self.builder.tables["buffers"]:
-                kind = np.int32 if table["dtype"] == Dtype.INT32 else np.float32
-                arrays.append(np.zeros((table["rows"], table["cols"]), kind))
-            arrays[0][:] = np.argsort(rng.random((tokens, num_experts)))[:, :top_k]
-            for index in (self.x, self.weights, self.w1, self.w2):
-                arrays[index][:] = rng.standard_normal(arrays[index].shape)
-            arrays[0][count:] = -1  # padding is never read
-            ranks.append(arrays)
-        return ranks
-
-    def expected(self, ranks, num_tokens):
-        """The layer in float64, a row of each rank's output a token."""
-        tokens, num_experts, top_k, hidden, inner = self.shape
-        w1 = np.concatenate([arrays[self.w1] for arrays in ranks]).reshape(num_experts, hidden, 2 * inner)
-        w2 = np.concatenate([arrays[self.w2] for arrays in ranks]).reshape(num_experts, inner, hidden)
-        w1, w2 = w1.astype(float), w2.astype(float)
-        outputs = []
-        for arrays, count in zip(ranks, num_tokens, strict=True):
-            out = np.zeros((tokens, hidden))
-            for t in range(count):
-                for k, e in enumerate(arrays[0][t]):
-                    h = arrays[self.x][t] @ w1[e]
-                    act = h[:inner] / (1 + np.exp(-h[:inner])) * h[inner:]
-                    out[t] += arrays[self.weights][t, k] * (act @ w2[e])
-            outputs.append(out)
-        return outputs
