@@ -5,13 +5,12 @@ import re
 import mindspore as ms
 import numpy as np
 import pytest
-from absent import ABSENT, without
+from absent import ABSENT, TRANSFORMS, without
 from capped import assert_drops_by_hand, capped
 from helpers import (
     SMALL_NPU,
     Layer,
     assert_close,
-    assert_random_schedules_ordered,
     at_stages,
     avals_of,
     numpy_moe_ffn,
@@ -88,19 +87,6 @@ def test_any_layer(data):
                         data.draw(st.integers(0, 99)))
 
 
-def replicating(layer):
-    """Copies of the first experts on the last ranks, planned from other loads than these."""
-    return lambda f: hpmoe.replicate_experts(f, loads=[2 ** (layer.E - e) for e in range(layer.E)], replicas=2)
-
-
-TRANSFORMS = {
-    "nothing": lambda layer: lambda f: f,
-    "deduplicated": lambda layer: hpmoe.send_rows(scheme="deduplicated"),
-    "replicate_experts": replicating,
-    "both": lambda layer: lambda f: hpmoe.send_rows(scheme="deduplicated")(replicating(layer)(f)),
-}
-
-
 @pytest.mark.parametrize("transform, stage, policy, factor", [  # test_any_layer draws the others
     ("deduplicated", "fused", "position", 0.5), ("deduplicated", "plain", "probs", 0.5),
     ("replicate_experts", "fused", "probs", 0.5), ("replicate_experts", "plain", "error", None),
@@ -161,7 +147,7 @@ def test_half_precision(dtype):
         assert_close([g.astype(ms.float32).asnumpy() for g in grads], want, tolerance=5e-2)
 
 
-# Plans, the simulator, and order.
+# Plans and the simulator.
 
 def test_planned_rows_are_those_that_are_sent():
     """A rank receives what has an expert: the plan of nearly nothing is small."""
@@ -186,18 +172,6 @@ def test_a_simulated_launch_sends_less():
     with pytest.raises(hpmoe.ArgumentError, match=r"routing\[0\] is int32 of shape \(256, 2\) in -2..7; it must be ints of "
                                                   r"shape \(256, 2\) in 0..7, or -1 for no expert"):
         hpmoe.simulate(flow, routing=[np.where(ids[0] == 0, -2, ids[0]).astype(np.int32), ids[1]])
-
-
-def test_every_access_is_ordered():
-    """Brute force over small flows of both directions: what goes nowhere is neither sent, read nor waited for."""
-    rng = np.random.default_rng(5)
-    for _ in range(16):
-        ep, tokens = int(rng.integers(1, 4)), int(rng.integers(0, 6))
-        lengths = None if rng.random() < 0.5 else tuple(int(n) for n in rng.integers(0, tokens + 1, ep))
-        layer = Layer(ep=ep, T=tokens, E=2 * ep, K=int(rng.integers(1, 3)), num_tokens=lengths)
-        args, _ = without(layer, str(rng.choice(list(ABSENT))))
-        made = TRANSFORMS[str(rng.choice(list(TRANSFORMS)))](layer)
-        assert_random_schedules_ordered(rng, made(hpmoe.moe_ffn), layer, args)
 
 
 # Errors.

@@ -9,7 +9,6 @@ from helpers import (
     SMALL_NPU,
     Layer,
     assert_close,
-    assert_random_schedules_ordered,
     at_stages,
     kept_by_hand,
     lowered,
@@ -210,18 +209,3 @@ def test_the_kernel_finds_it_too(policy, monkeypatch):
     args[1][:] = np.arange(6).reshape(6, 1) % 4
     out = kernel.run([[a[r] for a in args] for r in range(2)])
     assert_close([np.stack([o[0] for o in out])], [numpy_moe_ffn(args, layer.cotangent())[0]])
-
-
-# Order.
-
-def test_every_access_is_ordered():
-    """Brute force over small flows of both directions: what was dropped is neither sent, read nor waited for."""
-    rng = np.random.default_rng(3)
-    for _ in range(16):
-        ep = int(rng.integers(1, 4))
-        tokens = int(rng.integers(0, 6))
-        lengths = None if rng.random() < 0.5 else tuple(int(n) for n in rng.integers(0, tokens + 1, ep))
-        layer = Layer(ep=ep, T=tokens, E=2 * ep, K=int(rng.integers(1, 3)), num_tokens=lengths)
-        args = layer.arguments(int(rng.integers(100)))
-        f = capped(float(rng.choice([0.1, 0.7, 1.0])), str(rng.choice(["position", "probs"])))
-        assert_random_schedules_ordered(rng, f, layer, args)

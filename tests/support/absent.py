@@ -1,6 +1,8 @@
-"""Ids of -1 in patterns that are easily got wrong."""
+"""Ids of -1 in patterns that are easily got wrong, and transforms of layers that have such ids."""
 
 import numpy as np
+
+import hpmoe
 
 ABSENT = {
     "none": lambda ids, rng: np.zeros(ids.shape, bool),
@@ -33,3 +35,16 @@ def without(layer, pattern, seed=0):
     absent = ABSENT[pattern](args[1], np.random.default_rng(seed))
     args[1][absent], args[2][absent] = -1, np.nan
     return args, ~absent
+
+
+def replicating(layer):
+    """Copies of the first experts on the last ranks, planned from other loads than these."""
+    return lambda f: hpmoe.replicate_experts(f, loads=[2 ** (layer.E - e) for e in range(layer.E)], replicas=2)
+
+
+TRANSFORMS = {
+    "nothing": lambda layer: lambda f: f,
+    "deduplicated": lambda layer: hpmoe.send_rows(scheme="deduplicated"),
+    "replicate_experts": replicating,
+    "both": lambda layer: lambda f: hpmoe.send_rows(scheme="deduplicated")(replicating(layer)(f)),
+}

@@ -297,15 +297,6 @@ def assert_every_access_ordered(flow, args, num_tokens=None):
     assert_ordered(flow, (ids, num_tokens, args[2] if any(plan.weights >= 0 for plan in flow.routes) else None))
 
 
-def assert_random_schedules_ordered(rng, f, layer, args):
-    """Judges both directions of `f` at a random stage, with random tiles, signals and machine."""
-    options = {"rows": int(rng.integers(1, 4)), "signal": str(rng.choice(["tile", "expert", "peer"])),
-               "machine": (hpmoe.cpu(3), SMALL_NPU)[rng.integers(2)]}
-    stage = stages(**options)[str(rng.choice(["tiles", "overlap", "queues"]))]
-    for direction in ("forward", "backward"):
-        assert_every_access_ordered(lowered(stage(f), args, layer.mesh, direction), args, layer.num_tokens)
-
-
 def nothing(eqn):
     """The policy that saves no value for the backward pass."""
     return False
