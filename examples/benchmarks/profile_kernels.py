@@ -9,10 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from mindspore import Tensor
-
-import hpmoe
-from hpmoe.calibration.kernel_flows import (
+from kernel_flows import (
     collective_flow,
     exchange_flow,
     experts_flow,
@@ -20,7 +17,10 @@ from hpmoe.calibration.kernel_flows import (
     kernel_us,
     product_flow,
 )
-from hpmoe.calibration.profile_table import Kernel, Shape
+from mindspore import Tensor
+from profile_table import Kernel, Shape
+
+import hpmoe
 from hpmoe.ir.limits import MOST_RANKS
 from hpmoe.routing.workload import sampled_ids
 from hpmoe.support.dtypes import FLOATS
