@@ -163,4 +163,4 @@ def __getattr__(name: str) -> object:
     modules = token_ops, router, rewriting, machines, ranks, nn, balance
     where = [module.__name__ for module in modules if hasattr(module, name)]
     hint = f"; write {where[0]}.{name}" if where and not name.startswith("_") else "; help(hpmoe) lists its names"
-    raise AttributeError(f"module 'hpmoe' has no attribute {name!r}{hint}")
+    raise AttributeError(f"module 'hpmoe' has no attribute {name!r}{hint}.")

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line, that of the process by default, and returns its exit status.
 
     Returns:
-        0; 1 where the command found something wrong; 2 where the command line is.
+        0 on success, 1 if the command failed or found a fault, 2 if the command line is wrong.
 
     Example:
         >>> main(["shwo"])
@@ -75,7 +75,7 @@ def _launch(args: list[str]) -> int:
 
 
 def define(name: str) -> flags.FlagValues:
-    """The flags of a command, not parsed yet."""
+    """Returns the flags of a command by its name, before they are parsed."""
     return running.define(COMMANDS[name])
 
 

@@ -215,7 +215,8 @@ def _as_queue(queue: Sequence[int] | np.ndarray) -> np.ndarray:
 def _queues(flow: tf.Taskflow, machine: Machine, policy: str | Policy, order: np.ndarray | None) -> Sequence[np.ndarray]:
     """Returns the queues of a policy."""
     if not isinstance(policy, str):
-        return call_user("assign_queues", "policy", policy, flow, machine)
+        return call_user("assign_queues", "policy(taskflow, machine)", "the task numbers of each queue", policy, flow,
+                         machine)
     if policy == "critical_path" and order is not None:
         return critical_path(flow, machine, order)
     return POLICIES[policy](flow, machine)
@@ -223,7 +224,7 @@ def _queues(flow: tf.Taskflow, machine: Machine, policy: str | Policy, order: np
 
 def _order_of(flow: tf.Taskflow, priority: Priority) -> np.ndarray:
     """Returns each task's rank by priority: the number of tasks with a larger one, or an equal one before it, int64."""
-    found = call_user("assign_queues", "priority", priority, flow)
+    found = call_user("assign_queues", "priority(taskflow)", "a number for each task", priority, flow)
     try:
         values = np.asarray(found)
     except (TypeError, ValueError):

@@ -103,7 +103,7 @@ def guard_values(program: Program, *, of: Sequence[str] | None = None, low: floa
         >>> hpmoe.guard_values(lambda x: x * 2.0)(ms.Tensor([[1.0], [np.inf]]))
         Traceback (most recent call last):
         ...
-        hpmoe.LaunchError: guard_values: x of <lambda> has 1 value that is NaN, infinite or out of range, the first in row 1
+        hpmoe.LaunchError: guard_values: x of <lambda> has 1 value that is NaN, infinite or out of range, the first in row 1.
     """
     guards = _Guards(program.name, -LARGEST if low is None else low, LARGEST if high is None else high, fill, counts)
     names, computed = _chosen(program, of), _of_layers(program)

@@ -106,7 +106,7 @@ def _peer_order(option: str, order: str | Order, ep_size: int) -> np.ndarray:
     order = ORDERS[order] if isinstance(order, str) else order
     rows, ranks = np.empty((ep_size, ep_size), "i4"), list(range(ep_size))
     for rank in ranks:
-        row = call_user("overlap_comm", option, order, rank, ep_size)
+        row = call_user("overlap_comm", f"{option}(rank, ep_size)", "the ranks to send to, each once", order, rank, ep_size)
         row = list(row) if isinstance(row, (Sequence, np.ndarray)) else row
         if not isinstance(row, list) or sorted(row) != ranks:
             raise TransformError(f"overlap_comm: {option}({rank}, {ep_size}) is {row}; it must name each of the ranks "

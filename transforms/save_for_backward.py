@@ -90,7 +90,7 @@ def save_for_backward(program: Program, *, policy: str | Policy = "everything") 
     for eqn in program.equations:
         if isinstance(eqn.outputs[0].aval, RouteAval):
             continue
-        answer = call_user("save_for_backward", "policy", chosen, eqn)
+        answer = call_user("save_for_backward", "policy(equation)", "True or False", chosen, eqn)
         check_argument(isinstance(answer, bool), "save_for_backward", f"policy({eqn.primitive.name})", repr(answer),
                        "True or False", f"Asked of the equation written at {eqn.source}." if eqn.source else "")
         saves += eqn.outputs if answer else ()

@@ -115,10 +115,11 @@ def _transpose(program: Program, builder: Builder, seeds: list[tuple[Atom, Var]]
         if all(c is None for c in cotangents) or not active.intersection(eqn.outputs):
             continue
         cotangents = [c if c is not None else _zeros(builder, v) for c, v in zip(cotangents, eqn.outputs, strict=True)]
-        rule = eqn.primitive.rule("vjp", "vjp")
+        rule, builder.source = eqn.primitive.rule("vjp", "vjp"), eqn.source
         for atom, grad in zip(eqn.inputs, rule(builder, eqn, cotangents), strict=True):
             _check_shape(program, eqn, atom, grad)
             accumulate(atom, grad)
+    builder.source = ""
     return grads
 
 

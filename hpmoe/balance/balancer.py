@@ -26,14 +26,14 @@ MOST_SEEN = 16  # arrangements whose layers, and so whose plans, are kept
 
 
 class Move(NamedTuple):
-    """Change that a step of a Balancer made.
+    """A change of the places or replicas of experts, which `Balancer.step` returns.
 
     Attributes:
-        step: after how many steps.
-        moved: experts that lie elsewhere now.
-        copies: of hot experts, from now on.
-        before, after: load of the most loaded rank over the mean, by the counts of these steps, as it was and as it is.
-        is_new: whether this arrangement was never there before; coming back to another one plans nothing.
+        step: number of steps before the change.
+        moved: number of experts that have another place now.
+        copies: number of replicas of hot experts from now on.
+        before, after: load of the most loaded rank over the mean, by the counts of these steps, before and after the change.
+        is_new: True if the arrangement is a new one, for which kernels are planned; False if it was used before.
     """
 
     step: int
@@ -46,13 +46,13 @@ class Move(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Arrangement:
-    """The expert at each place, and the copies; `placement` is None where there are none."""
+    """The expert at each place, [E], and the placement of expert replicas, or None if there are no replicas."""
 
     experts: tuple[int, ...]
     placement: Placement | None = None
 
     def imbalance(self, loads: np.ndarray, ep_size: int) -> float:
-        """Load of the most loaded rank over the mean."""
+        """Returns the load of the most loaded rank over the mean, from the loads [E] of the experts."""
         held = loads[list(self.experts)]
         if self.placement is not None:
             expert, first, last = self.placement.parts.T
@@ -68,10 +68,10 @@ def _unchanged(f: Function) -> Function:
 class Balancer:
     """Places the experts of a layer again every `every` steps, by the loads since the last decision.
 
-    Experts of the most loaded rank change places with those of others. Where ranks then still differ and can hold
-    `replicas` copies, hot experts get copies (`hpmoe.replicate_experts`). Nothing happens that would gain less than
-    `min_gain`. An arrangement that was there before is taken again where it does as well as a new one: then nothing is
-    planned. Places are data, so relocation alone never plans anything.
+    Experts of the most loaded rank change places with experts of other ranks. If loads still differ and ranks can hold
+    `replicas` copies, hot experts get replicas (`hpmoe.replicate_experts`). A change that would gain less than `min_gain`
+    is not made. An earlier arrangement is used again if it does as well as a new one, since its kernels are planned
+    already. Places are data, so relocation without replicas plans no kernel.
 
     Weights lie in the order of places. Results do not depend on the Balancer, except that weight gradients of
     replicated experts are summed in another order.
@@ -79,12 +79,12 @@ class Balancer:
     Args:
         make: from a transform to the layer: lambda copies: spmd(chain(copies, tile_partition, ...)(f), mesh). The transform
             is `replicate_experts` for an arrangement, or returns its function unchanged.
-        num_experts: of all ranks.
-        ep_size: ranks.
+        num_experts: number of experts of all ranks together.
+        ep_size: number of ranks.
         every: steps between two decisions.
         replicas: the most expert replicas of a rank; with 0, experts are only relocated.
-        min_load: rows of a step that a copy must take to be made; see `hpmoe.replicate_experts`.
-        min_gain: what a change must take from the load of the most loaded rank, in means of ranks.
+        min_load: least number of rows that a replica must take in a step; see `hpmoe.replicate_experts`.
+        min_gain: least fall of `Move.before` to `Move.after` for which a change is made.
         places: the Parameter that says where each expert lies; None makes one of experts in order.
 
     Attributes:
@@ -93,10 +93,10 @@ class Balancer:
             their places: give `places` to the Cell that has the weights, so that a checkpoint has both. The Balancer goes on
             from the places that a checkpoint sets.
         experts: [E], the expert at each place.
-        moves: of all steps, each a Move.
+        moves: the Move of each change so far.
 
     Raises:
-        ArgumentError: an option is not as said, or counts of a step are not of the experts.
+        ArgumentError: an option has a wrong type or value, or counts of a step have another number of experts.
 
     Example:
         >>> import hpmoe
@@ -141,18 +141,18 @@ class Balancer:
 
     @property
     def _now(self) -> Arrangement:
-        """The present arrangement: experts where the Parameter says, which a checkpoint may have set, and the copies."""
+        """Returns the present arrangement: experts at the places of the Parameter, which a checkpoint may have set."""
         return Arrangement(tuple(map(int, self.experts)), self._placement)
 
     def step(self, counts: Counts, tensors: Iterable[Tensor] = ()) -> Move | None:
-        """Ends a training step. Every `every` steps experts may move, and `tensors` are then reordered in place.
+        """Ends a training step; every `every` steps experts may move, and `tensors` are then reordered in place.
 
         Args:
             counts: [..., E], the tokens that chose each expert in this step, by logical ids, of each rank or of all.
-            tensors: all that is kept for each expert: weights, `states_of` an optimizer, main weights and gradients.
+            tensors: all arrays with a part for each expert: weights, `states_of` an optimizer, main weights and gradients.
 
         Returns:
-            What changed, or None.
+            The change, or None if experts stay where they are.
         """
         self._counted += summed_counts(f"{WHO}.step", counts, len(self._counted))
         self._steps += 1
@@ -172,7 +172,7 @@ class Balancer:
         return self.moves[-1]
 
     def _best(self, loads: np.ndarray) -> Arrangement:
-        """The present arrangement, else one that was there before, else a new one: the first that does about as well."""
+        """Returns the present arrangement, an earlier one or a new one: the first that does about as well as the new one."""
         new = self._new(loads)
         enough = new.imbalance(loads, self._ep_size) + self._min_gain
         known = [self._now, *(each for each in reversed(self._seen) if each != self._now)]
@@ -187,7 +187,7 @@ class Balancer:
         return dataclasses.replace(arrangement, placement=placement) if placement.most_copies else arrangement
 
     def _take(self, arrangement: Arrangement) -> None:
-        """Makes it the present one; layers of arrangements that were not there for long are forgotten."""
+        """Makes an arrangement the present one, and forgets the layers of arrangements that were not used for long."""
         self._placement = arrangement.placement
         self._seen[arrangement] = None
         self._seen.move_to_end(arrangement)

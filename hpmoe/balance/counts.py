@@ -14,7 +14,7 @@ Counts: TypeAlias = Tensor | ArrayLike
 
 
 def summed_counts(who: str, counts: Counts, num_experts: int | None = None) -> np.ndarray:
-    """The tokens of each expert over all ranks, [E] float64, of [..., E] counts of a MindSpore Tensor or of NumPy's."""
+    """Returns the tokens of each expert over all ranks, [E] float64, from counts [..., E], a Tensor or a NumPy array."""
     try:
         array = np.asarray(counts.asnumpy() if isinstance(counts, Tensor) else counts)
         array = array.astype(np.float64) if array.dtype.kind in "iuf" and not has_bools(counts) else np.zeros(0)

@@ -18,13 +18,13 @@ class LoadRow(NamedTuple):
     """Statistics of a layer over some steps; loads are in means of all experts, so 1.0 is balance.
 
     Attributes:
-        layer: its name.
-        steps: how many steps these are.
-        tokens: entries (token, choice) of a step, their mean.
-        max_over_mean: of the most loaded expert.
-        p50, p90, p99: percentiles over the experts, linear between two of them.
+        layer: name of the layer.
+        steps: number of steps.
+        tokens: mean number of entries (token, choice) of a step.
+        max_over_mean: load of the most loaded expert.
+        p50, p90, p99: percentiles of the loads of experts, interpolated linearly.
         hottest: the most loaded expert, the first of equal ones.
-        unused: experts that no token chose.
+        unused: number of experts that no token chose.
     """
 
     layer: str
@@ -43,10 +43,10 @@ class LoadMonitor:
     """Tokens of each expert, by layer and step; printed, it is a table with a row for each layer.
 
     Args:
-        keep: steps of a layer that are kept, the last ones.
+        keep: number of last steps that are kept for each layer.
 
     Raises:
-        ArgumentError: keep is no positive int; or from a method, a layer that was never recorded, or counts that are none.
+        ArgumentError: keep is not a positive int; or, in a method, the layer was never recorded or counts are no counts.
 
     Example:
         >>> monitor = LoadMonitor()
@@ -65,22 +65,22 @@ class LoadMonitor:
         self._counts: dict[str, collections.deque[np.ndarray]] = {}
 
     def record(self, layer: str, counts: Counts) -> None:
-        """Adds a step of a layer.
+        """Adds the counts of a layer in one step.
 
         Args:
-            layer: its name.
-            counts: [..., E], of each rank or of all, as `hpmoe.router.tokens_per_expert` gives them; a Tensor or an array.
+            layer: name of the layer.
+            counts: [..., E], tokens of each expert, as `hpmoe.router.tokens_per_expert` gives them; a Tensor or an array.
         """
         steps = self._counts.setdefault(layer, collections.deque(maxlen=self._keep))
         steps.append(summed_counts(f"{WHO}.record", counts, len(steps[0]) if steps else None).astype(np.int64))
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """The layers, in the order in which they were first recorded."""
+        """Returns the names of the layers, in the order in which they were first recorded."""
         return tuple(self._counts)
 
     def counts(self, layer: str, last: int | None = None) -> np.ndarray:
-        """The tokens of each expert over all ranks, int64 [steps, E], of the steps kept or of the last ones of them."""
+        """Returns the tokens of each expert over all ranks, int64 [steps, E], of all kept steps or of the `last` ones."""
         check_argument(layer in self._counts, f"{WHO}.counts", "layer", repr(layer), f"one of {list(self._counts)}")
         check_argument(last is None or is_int(last), f"{WHO}.counts", "last", repr(last), "a positive int or None")
         return np.stack(self._counts[layer])[-last if last else None:]

@@ -17,7 +17,7 @@ from hpmoe.support.keywords import suggests_keywords
 
 @suggests_keywords
 def physical_ids(topk_ids: Tensor, places: Tensor) -> Tensor:
-    """The places of the experts that tokens chose, places[topk_ids]; -1, no expert, stays -1. Eager or traced.
+    """Returns the places of the experts that tokens chose, places[topk_ids], eager or traced; an id of -1 stays -1.
 
     Args:
         topk_ids: [..., K] int32 or int64, logical ids.
@@ -55,8 +55,8 @@ def move_experts(tensors: Iterable[Tensor], before: Sequence[int] | np.ndarray, 
 
     Args:
         tensors: [E, ...] or [ep, E / ep, ...], Parameters or Tensors of any dtype; each keeps its memory.
-        before, after: [E], the expert that lies at each place, then and now: `Balancer.experts`. To store experts in their
-            own order, `after` is range(E).
+        before, after: [E], the expert at each place before and after the call, such as `Balancer.experts`. Pass range(E)
+            as `after` to store experts in their own order.
 
     Raises:
         ArgumentError: the two are not the same experts in some order, or a tensor has another number of experts.

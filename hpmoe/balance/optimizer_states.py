@@ -15,7 +15,7 @@ WHO = "hpmoe.balance.states_of"
 
 @suggests_keywords
 def states_of(optimizer: nn.Cell, parameters: Iterable[Parameter]) -> list[Parameter]:
-    """Returns what an optimizer of MindSpore keeps of each expert: moments, accumulators, statistics of rows.
+    """Returns the states that a MindSpore optimizer keeps for each expert: moments, accumulators, statistics of rows.
 
     An optimizer keeps its states in tuples that are parallel to `optimizer.parameters`; names play no part.
 
@@ -76,7 +76,8 @@ def _has_experts(state: Parameter, weight: Parameter) -> bool:
     """Returns True if the first axis of a weight's state indexes experts."""
     found = _axes(state, weight)
     check_argument(len(found) == 1, WHO, "optimizer", f"one whose {state.name} is {state.shape} for {weight.name} "
-                   f"{weight.shape}", "one whose states have all dimensions of their weight, or clearly some of them")
+                   f"{weight.shape}", "one whose states have all dimensions of their weight, "
+                   "or some that no other dimension equals")
     return True in found
 
 

@@ -8,15 +8,15 @@ LEAST_GAIN = 1 / 64  # of a rank's mean load: what a swap must take from the mos
 
 
 def relocated(experts: np.ndarray, loads: np.ndarray, ep_size: int) -> np.ndarray:
-    """The experts at each place, after swaps between ranks that each lower the load of the most loaded rank.
+    """Returns the expert at each place, [E], after swaps between ranks that each lower the load of the most loaded rank.
 
-    Of all swaps of one of its experts for one of another rank it is the one after which the more loaded of the two has the
-    least to do; so a handful of experts moves, and every rank keeps its number of experts.
+    Each swap exchanges one expert of the most loaded rank for one of another rank, so that the larger load of the two ranks
+    is least. A handful of experts moves, and every rank keeps its number of experts.
 
     Args:
         experts: [E], the expert at each place now.
-        loads: [E] float64, of each expert.
-        ep_size: ranks, which have equal numbers of places.
+        loads: [E] float64, load of each expert.
+        ep_size: number of ranks, which have equal numbers of places.
 
     Example:
         >>> relocated(np.arange(6), np.array([5.0, 5, 1, 1, 1, 1]), 2).tolist()

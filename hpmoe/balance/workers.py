@@ -16,14 +16,14 @@ from hpmoe.timelines.run import Run
 def workers_per_expert(line: Run, topk_ids: np.ndarray | Sequence[np.ndarray]) -> np.ndarray:
     """Returns the workers of all ranks, averaged over a run, that compute on rows of each expert and of its replicas.
 
-    Counted are tasks on received rows: matmuls, activations. Workers that move rows, and sums of weight gradients, are not.
+    Only tasks on received rows count: matmuls and activations. Tasks that move rows or sum weight gradients do not count.
 
     Args:
-        line: a run, measured or simulated, of a taskflow with one routing.
-        topk_ids: for each rank, [T, K], the ids that the kernel was given: places, where a Balancer is at work.
+        line: a Timeline, measured or simulated, of a taskflow with one routing.
+        topk_ids: for each rank, [T, K], the ids that the kernel received: places of experts if a Balancer moves them.
 
     Returns:
-        [E] float64, by place.
+        [E] float64, the mean number of workers of the expert at each place.
 
     Raises:
         ArgumentError: line is no Timeline, or its function dispatches nothing.

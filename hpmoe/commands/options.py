@@ -16,6 +16,7 @@ from absl import flags
 
 from hpmoe.ir.limits import MOST_EXPERTS, MOST_RANKS, MOST_ROWS
 from hpmoe.support.dtypes import FLOATS
+from hpmoe.support.errors import Sentence
 from hpmoe.support.keywords import nearest
 
 MOST = 2**30
@@ -24,7 +25,7 @@ MOST_COLUMNS = 118  # of a help text
 Options = flags.FlagValues | SimpleNamespace  # what flags say, by name
 
 
-class UsageError(Exception):
+class UsageError(Sentence):
     """A command line that cannot be run; the text names the flag, what it was and what it must be."""
 
 

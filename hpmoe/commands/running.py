@@ -58,7 +58,7 @@ def guarded(who: str, run: Callable[[], int]) -> int:
         sys.stdout.flush()
         return status
     except UsageError as error:
-        return _fail(2, f"{who}: {error} ({who} --help lists what there is)")
+        return _fail(2, f"{who}: {error} See {who} --help.")
     except (ArgumentError, TransformError) as error:  # sizes that are right one by one and not together
         return _fail(2, str(error) if str(error).startswith(who) else f"{who}: {error}")
     except (ImportError, LaunchError, MemoryError, OSError) as error:

@@ -186,11 +186,11 @@ class Layout:
 
 
 def _check_planned(plan: tf.RoutePlan, received: Sequence[int]) -> None:
-    """Raises ArgumentError where a rank receives more rows than the plan can hold."""
+    """Raises ArgumentError if a rank receives more rows than the plan can hold."""
     if max(received) > plan.max_rows:
         rank = int(np.argmax(received))
-        raise ArgumentError(f"hpmoe: rank {rank} receives {received[rank]} rows, the plan is for at most {plan.max_rows}; "
-                            "lower it with these ids, or without any")
+        raise ArgumentError(f"hpmoe: rank {rank} receives {received[rank]} rows; the plan is for at most {plan.max_rows}. "
+                            "Call lower with these ids, or with an hpmoe.ShapeDtypeStruct for any ids")
 
 
 def received_rows(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None,

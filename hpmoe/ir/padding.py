@@ -26,14 +26,14 @@ def rank_lengths(who: str, num_tokens: Sequence[int], ep_size: int) -> tuple[int
     check_argument(are_ints and given.shape == (ep_size,), who, "num_tokens", repr(num_tokens),
                    f"{ep_size} ints, one for each rank")
     lengths = tuple(given.tolist())
-    check_argument(min(lengths) >= 0, who, "num_tokens", list(lengths), "not negative")
+    check_argument(min(lengths) >= 0, who, "num_tokens", list(lengths), "a list of ints of at least 0")
     return lengths
 
 
 def own_length(num_tokens: PyTree) -> tuple[int, ...]:
     """The tokens of the one rank that this process is, as a tuple of one; ArgumentError for what is no such number."""
     check_argument(is_int(num_tokens, least=0), "spmd", "num_tokens", num_tokens,
-                   "an int that is not negative, this rank's own")
+                   "an int of at least 0, the number of this rank's tokens")
     return (int(num_tokens),)
 
 

@@ -205,16 +205,18 @@ class Builder:
     Attributes:
         equations: the added Equations, in order.
         replaces: the program and the index of the equation that a rule of map_equations replaces.
+        source: line of the user's function for equations that are added without one.
     """
 
     def __init__(self) -> None:
         self.equations: list[Equation] = []
         self.replaces: tuple[Program, int] | None = None
+        self.source = ""
 
     def add(self, primitive: Operator, *inputs: Atom | float | int, source: str = "", **params: Any) -> Any:
         """Appends an equation; returns its output variable, or a tuple of them."""
         try:
-            outputs = self._add(primitive, inputs, source, params)
+            outputs = self._add(primitive, inputs, source or self.source, params)
             return outputs[0] if len(outputs) == 1 else outputs
         except (ArgumentError, ProgramError) as error:
             if self.replaces is None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Machine:
     from hpmoe.machines.machine_files import load_machine, preset_names
     if name not in preset_names():
-        raise AttributeError(f"hpmoe.machines has no machine {name!r}; it has {', '.join(preset_names())}")
+        raise AttributeError(f"hpmoe.machines has no machine {name!r}; it has {', '.join(preset_names())}.")
     return load_machine(name)
 
 

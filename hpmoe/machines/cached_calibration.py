@@ -16,18 +16,18 @@ from hpmoe.support.host import cache_folder, cpu_name, num_cores
 
 
 def calibration_key() -> Fields:
-    """Key of the CPU and version that a calibration is valid for."""
+    """Returns the CPU, number of cores and version of hpmoe that a calibration is valid for."""
     return {"cpu": cpu_name(), "cores": num_cores(), "hpmoe": metadata.version("hpmoe")}
 
 
 def calibration_path() -> Path:
-    """Path of this CPU's calibration: cpu-<key>.json in hpmoe.support.host.cache_folder()."""
+    """Returns the path of this CPU's calibration: cpu-<key>.json in hpmoe.support.host.cache_folder()."""
     key = json.dumps(calibration_key(), sort_keys=True)
     return cache_folder() / f"cpu-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 
 def store_calibration(fields: Fields) -> Path:
-    """Writes the measured fields of a Machine; the file it wrote. Raises OSError where it cannot."""
+    """Writes the measured fields of a Machine; returns the path of the file, or raises OSError."""
     machine, path = dict(fields), calibration_path()
     bodies = [dataclasses.astuple(body) for body in machine.pop("bodies")]
     write_object(path, {"key": calibration_key(), "machine": machine, "bodies": bodies})

@@ -9,10 +9,10 @@ class Constant(NamedTuple):
     """One number of a Machine with its source and range.
 
     Attributes:
-        source: who says so.
-        low, high: between what it may lie, in the unit of the Machine.
-        unit: that it is written in.
-        date: when it was read, measured or assumed, as 2026-11-23 or as much of that as is known; "" where that is not.
+        source: document or measurement that the number comes from.
+        low, high: range of the number, in the unit of the Machine.
+        unit: unit in which files have the number.
+        date: date on which it was read, measured or assumed, such as 2026-11-23 or 2026-11; "" if it is unknown.
     """
 
     source: str

@@ -68,7 +68,7 @@ class Mesh:
 
 
 def as_mesh(who: str, mesh: Mesh | None) -> Mesh:
-    """The ranks of an argument that may be left out, which is one; ArgumentError where it is something else."""
+    """Returns an argument `mesh`, or a Mesh of one rank if it is None; raises ArgumentError if it is something else."""
     check_argument(mesh is None or isinstance(mesh, Mesh), who, "mesh", repr(mesh), "an hpmoe.Mesh or None")
     return mesh or Mesh()
 
@@ -83,8 +83,9 @@ class Body:
 
     Attributes:
         kind: the opcode, with the function of a MAP or ROW_REDUCE, and "T" where the second operand of a GMM is transposed.
-        dtype: of what it reads.
-        most_rows: that such a task has, a matmul with a way of its own for few of them; 0 for any number.
+        dtype: dtype of the rows that the task reads.
+        share, rows, cols, inner: numbers of the formula above.
+        most_rows: most rows of a task that is measured here, a matmul with another loop for few rows; 0 for any number.
 
     Raises:
         ArgumentError: kind or dtype is no str, share not a number from 1e-30 to 1e30, or another one not from 0 to 1e30.
@@ -185,9 +186,9 @@ class Machine:
         return operator.attrgetter(name)(self)
 
     def replace(self, constants: Mapping[str, object] = MappingProxyType({}), /, **fields: object) -> Machine:
-        """Returns a machine with other constants, by their names, or other fields.
+        """Returns a machine with other constants, given as a dict by their names, or with other fields.
 
-        What is known of the source and range of a constant is dropped if the constant changes.
+        A constant that changes loses its source and range.
 
         Raises:
             ArgumentError: there is no such constant or field, or a value is out of range.

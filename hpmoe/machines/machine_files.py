@@ -24,7 +24,7 @@ DATE = re.compile(r"(\d{4}(-\d{2}(-\d{2})?)?)?")
 
 
 def preset_names() -> list[str]:
-    """The machines that come with hpmoe, beside this CPU.
+    """Returns the names of the machines that come with hpmoe, without this CPU.
 
     Example:
         >>> preset_names()
@@ -82,7 +82,7 @@ def load_machine(which: str | Path) -> Machine:
 
 
 def machine_text(machine: Machine) -> str:
-    """A machine as a file that load_machine reads."""
+    """Returns the text of a TOML file from which load_machine reads a machine."""
     constants = dict(machine.constants)
     parts = [f"name = {json.dumps(machine.name)}"]
     parts += [_table(name, machine[name], constants.get(name)) for name in CONSTANTS]

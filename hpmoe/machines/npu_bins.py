@@ -25,7 +25,7 @@ BINS = {
 
 
 def bin_name(chip: str) -> str:
-    """The bin in a chip's name as CANN gives it.
+    """Returns the bin in a chip's name as CANN prints it.
 
     Example:
         >>> bin_name("Ascend910B3"), bin_name("Ascend910_9391")

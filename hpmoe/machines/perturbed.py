@@ -19,7 +19,9 @@ def uncertain(machine: Machine) -> dict[str, Constant]:
 
 
 def drawn(machine: Machine, count: int, seed: int = 0) -> Iterator[Machine]:
-    """Machines with every constant drawn from its range, evenly in its logarithm, each in turn from another part of it.
+    """Yields `count` machines with every uncertain constant sampled from its range, evenly in its logarithm.
+
+    Each machine takes a constant from another of `count` equal parts of its range.
 
     Example:
         >>> import hpmoe

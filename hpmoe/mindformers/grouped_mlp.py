@@ -45,7 +45,7 @@ def make_grouped_mlp(base: type, distributed: type, transforms: Function | None,
             return out
 
         def call_on(self, num_ranks):
-            """The function of tokens, ids, weights of experts and theirs, on a number of ranks."""
+            """Returns the function of tokens, ids, routing weights and expert weights on `num_ranks` ranks."""
             if num_ranks not in self.calls:
                 check_argument(num_ranks == 1 or self.is_only_sharded, WHO, "a GroupedMLP",
                                f"sharded over {num_ranks} ranks by a style that sends tokens itself",
@@ -61,7 +61,7 @@ def make_grouped_mlp(base: type, distributed: type, transforms: Function | None,
 
 
 def _processes(num_ranks: int, f: Function, transforms: Function | None) -> Mesh:
-    """The ranks that MindFormers shards experts over: those of MindSpore's world on NPUs, else the launcher's."""
+    """Returns the ranks that MindFormers shards experts over: MindSpore's world on NPUs, else the launcher's processes."""
     is_on_device = transforms is not None and staged_of(transforms(f)).is_on_device
     return Mesh(num_ranks) if is_on_device or find_launched() is None else world(num_ranks)
 

@@ -36,7 +36,7 @@ def layer_options(config: PyTree) -> Fields:
         config: a TransformerConfig, or a dict of its fields.
 
     Raises:
-        ArgumentError: sizes are missing, or a field asks for what no option does.
+        ArgumentError: sizes are missing, or a field needs something that no option of `hpmoe.nn.MoELayer` does.
 
     Example:
         >>> import hpmoe

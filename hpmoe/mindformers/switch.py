@@ -23,14 +23,14 @@ def enable(*, transforms: Function | None = None, mesh: Mesh | None = None) -> N
     forward and one backward. ExpertParallel and DeredundancyExpertParallel shard weights as before and send no tokens.
 
     Args:
-        transforms: of the function of one rank, `hpmoe.chain(...)`; None makes one kernel for the CPU of it. On NPUs it ends
-            in `hpmoe.fuse_persistent(target="ascend")`.
-        mesh: the ranks that share the experts; None are those that MindFormers shards them over, which then are processes:
-            of `hpmoe.world(ep_size)`, or on NPUs of MindSpore's world.
+        transforms: transform of the function of one rank, such as `hpmoe.chain(...)`; None makes one kernel for the CPU. On
+            NPUs it ends in `hpmoe.fuse_persistent(target="ascend")`.
+        mesh: the ranks that share the experts. None takes the processes that MindFormers shards experts over:
+            `hpmoe.world(ep_size)`, or on NPUs MindSpore's world.
 
     Raises:
-        ImportError: there is no MindFormers 2.1.
-        ArgumentError: an argument does not fit.
+        ImportError: MindFormers 2.1 is not installed.
+        ArgumentError: transforms is no transform, or mesh is no Mesh.
 
     Example:
         >>> import hpmoe.mindformers

@@ -55,7 +55,7 @@ def open_arrays(who: str, source: str | os.PathLike[str] | Mapping[str, Array], 
 
 
 def _of_path(who: str, path: Path, is_wanted: Callable[[str], bool]) -> dict[str, Stored]:
-    """Returns the wanted arrays, or some if there are none."""
+    """Returns the arrays at a path whose names `is_wanted` accepts; a few others for an error's text if it accepts none."""
     check_argument(path.exists(), who, "folder_or_state", f"{str(path)!r}, which is not there", FOLDER)
     if path.is_file():
         return open_file(who, path)

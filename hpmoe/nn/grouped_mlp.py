@@ -122,7 +122,8 @@ class GroupedMLP(nn.Cell):
         check_flags(who, gated_linear_unit=gated_linear_unit, add_bias_linear=add_bias_linear,
                     moe_apply_probs_on_input=moe_apply_probs_on_input)
         check_sampled(who, init_method_std, dtype)
-        check_argument(callable(activation), who, "activation", repr(activation), "a function of rows")
+        check_argument(callable(activation), who, "activation", repr(activation),
+                       f"a function of rows [R, {'2I' if gated_linear_unit else 'I'}] to [R, I], such as hpmoe.swiglu")
         check_argument(moe_expert_capacity_factor is None or is_factor(moe_expert_capacity_factor), who,
                        "moe_expert_capacity_factor", repr(moe_expert_capacity_factor), f"{FACTOR}, or None")
         check_argument(is_name(moe_token_drop_policy, DROP_POLICIES), who, "moe_token_drop_policy",

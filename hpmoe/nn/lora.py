@@ -86,12 +86,12 @@ def load_lora(layer: MoELayer, folder: str | os.PathLike[str], prefix: str = "",
     Args:
         layer: a `MoELayer` without adapters, as for `add_lora`.
         folder: a folder with adapter_config.json and adapter_model.safetensors.
-        prefix: what the block's names start with in the model, as in "model.layers.3.mlp".
-        model_type: the type of the model, which says how columns of gate and up follow each other.
+        prefix: prefix of the names of the block's arrays, such as "model.layers.3.mlp".
+        model_type: "model_type" of the model's config.json, which decides the order of the columns of gate and up.
 
     Raises:
-        ArgumentError: an argument does not fit, or the folder has no adapters of the block, of another shape, or of a kind
-            that adds something else.
+        ArgumentError: an argument has a wrong type or value; or the folder has no adapters of the block, or adapters of
+            another shape or kind (such as DoRA).
     """
     who = "hpmoe.nn.load_lora"
     _check_layer(who, layer, has_adapters=False)
@@ -184,11 +184,11 @@ def save_lora(layer: nn.Cell | Mapping[str, nn.Cell], folder: str | os.PathLike[
     Args:
         layer: a `MoELayer` with adapters, or a mapping of prefixes to these. All processes of `hpmoe.world()` call it
             together; rank 0 writes what it gathers, one expert at a time.
-        folder: where to; it is made if there is none.
+        folder: path of the folder, created if it does not exist.
         prefix, model_type: as for `load_lora`.
 
     Raises:
-        ArgumentError: an argument does not fit, or a layer has no adapters.
+        ArgumentError: an argument has a wrong type or value, or a layer has no adapters.
         LaunchError: another process has failed or ended.
     """
     who = "hpmoe.nn.save_lora"

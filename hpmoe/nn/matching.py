@@ -84,7 +84,7 @@ def find_match(who: str, block: Block, arrays: Mapping[str, Stored], formats: It
 
 
 def _faults(match: Match, entries: Entries, block: Block, arrays: Mapping[str, Stored]) -> tuple[int, int]:
-    """Returns the number of names that differ, and of shapes."""
+    """Returns (number of names that differ, number of shapes that differ), of which the best format has the least."""
     shapes = sum(arrays[name].shape != block.stored_shape(place.entry)
                  for name, place in match.places.items() if name in arrays)
     return sum(map(len, match[1:])), shapes + (is_gated(entries) != block.is_gated)
@@ -129,8 +129,8 @@ def check_match(who: str, match: Match, arrays: Mapping[str, Stored], block: Blo
               "of a dtype to be converted first": sorted(coded),
               "to be rounded, with allow_rounding=True": sorted(rounded)}
     told = "".join(f"\n  {what}: {_listed(names)}" for what, names in faults.items() if names)
-    check_argument(not told, who, "folder_or_state", "one of other arrays than the layer's Parameters",
-                   "one of these and no others", f"What differs is{told}")
+    check_argument(not told, who, "folder_or_state", "one with other arrays than the layer's Parameters",
+                   "one with an array for each Parameter and no others", f"The differences are:{told}")
 
 
 def _listed(names: Collection[str]) -> str:

@@ -96,7 +96,7 @@ class MoELayer(nn.Cell):
         where each expert lies, see `GroupedMLP`.
 
     Raises:
-        ArgumentError: an argument does not fit.
+        ArgumentError: an argument has a wrong type, shape or value.
 
     Example:
         >>> import mindspore as ms, hpmoe
@@ -209,7 +209,7 @@ class MoELayer(nn.Cell):
         return self.losses.total(counts, more_counts, balance, z)
 
     def update_expert_bias(self, counts: Tensor | None = None) -> None:
-        """Raises the bias of experts that got fewer tokens than the mean, lowers that of those that got more, by the rate.
+        """Raises the bias of experts with fewer tokens than the mean, and lowers the bias of experts with more, by the rate.
 
         Masked experts are left out of the mean, and their bias stays. Without `counts` the tokens are those of all calls
         since the last update that count: in training mode (`layer.set_train()`), or with a gradient taken through the call.
@@ -217,7 +217,7 @@ class MoELayer(nn.Cell):
         Args:
             counts: [E], the tokens of each expert since the last update; they replace those that the layer has counted.
 
-        Where ranks are processes all call it together, each with the counts of its own tokens.
+        If ranks are processes, all call it together, each with the counts of its own tokens.
 
         Raises:
             ArgumentError: counts are no Tensor [E] of whole numbers, the layer has no such bias, or no call has counted
@@ -271,11 +271,11 @@ class MoELayer(nn.Cell):
         """Lets `rebalance` move experts between the ranks of the mesh, and copy hot ones.
 
         Args:
-            every: calls of `rebalance` between two decisions.
-            options: others of `hpmoe.balance.Balancer`, which `balancer` is from now on: replicas, min_load, min_gain.
+            every: number of calls of `rebalance` between two decisions.
+            options: replicas, min_load and min_gain of `hpmoe.balance.Balancer`; the attribute `balancer` is this Balancer.
 
         Raises:
-            ArgumentError: the layer has no mesh, or an option does not fit.
+            ArgumentError: the layer has no mesh, or an option has a wrong type or value.
         """
         check_argument(self.ep_size > 0, f"{self.who}.balance", "mesh", repr(self.mesh),
                        "an hpmoe.Mesh: experts move between virtual ranks")
@@ -287,11 +287,11 @@ class MoELayer(nn.Cell):
         """Ends a training step; every `every` steps experts may move, by the tokens that chose them since.
 
         Args:
-            optimizer: what updates the experts' weights; its state is moved along.
-            tensors: others that are kept for each expert, [E, ...], such as main gradients or averages of weights.
+            optimizer: the optimizer of the experts' weights, whose states of experts move along; None for none.
+            tensors: other arrays with a part for each expert, [E, ...], such as main gradients or averages of weights.
 
         Returns:
-            An `hpmoe.balance.Move`, or None where nothing moved.
+            An `hpmoe.balance.Move`, or None if no expert moved.
 
         Raises:
             ArgumentError: the layer is not balanced, no call has counted since the last `rebalance` (see
@@ -380,7 +380,8 @@ def check_ranks(who: str, num_tokens: Sequence[int] | int | None, has_mesh: bool
 
 @constexpr
 def check_counts(who: str, has_expert_bias: bool, shape: Sequence[int] | None, expected: Sequence[int]) -> None:
-    check_argument(has_expert_bias, who, "moe_router_enable_expert_bias", "False", "True where the bias is updated")
+    check_argument(has_expert_bias, who, "moe_router_enable_expert_bias", "False", "True",
+                   "A layer without it has no bias to update.")
     who, wanted = f"{who}.update_expert_bias", f"a Tensor of shape {tuple(expected)}"
     shape = known_shape(who, "counts", shape, wanted)
     check_argument(tuple(shape) == tuple(expected), who, "counts", f"of shape {tuple(shape)}", wanted)

@@ -30,7 +30,7 @@ from hpmoe.transforms.tile_partition import tile_partition
 
 def transformed(who: str, f: Function, transforms: Function | None, mesh: Mesh | None, in_axes: Sequence[PyTree],
                 frozen: Callable[[], set[str]]) -> Function:
-    """The per-rank function through the transforms, by default to one kernel, on the ranks of the mesh."""
+    """Returns a per-rank function under transforms, by default those of one kernel, on the ranks of a mesh."""
     check_argument(transforms is None or callable(transforms), who, "transforms", repr(transforms),
                    "a transform, such as hpmoe.chain(...), or None for one kernel")
     to_kernel = chain(tile_partition, overlap_comm, assign_queues, fuse_persistent) if transforms is None else transforms
@@ -53,7 +53,7 @@ def num_ranks(who: str, mesh: Mesh | None, num_moe_experts: int) -> int:
 
 
 def known_shape(who: str, argument: str, shape: Sequence[int] | None, expected: str) -> Sequence[int]:
-    """Returns a shape. Raises ArgumentError if it is None, which is that of no Tensor."""
+    """Returns a shape; raises ArgumentError if it is None, the shape of a value that is no Tensor."""
     check_argument(shape is not None, who, argument, "no tensor", expected,
                    f"Write mindspore.Tensor(numpy.asarray({argument})) for an array.")
     return known(shape)
@@ -81,7 +81,7 @@ def shape_of(x: object) -> tuple[int, ...] | None:
 
 
 def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """A tensor of another shape. Graphs for CPUs have no Reshape of bfloat16; float32, which holds it exactly, has one."""
+    """Returns a tensor in another shape; bfloat16 in graphs goes through float32, as graphs for CPUs lack its Reshape."""
     if in_graph() and x.dtype == ms.bfloat16:
         return mint.reshape(x.astype(ms.float32), shape).astype(ms.bfloat16)
     return mint.reshape(x, shape)

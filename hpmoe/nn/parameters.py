@@ -33,7 +33,7 @@ class Frozen:
 
 
 def check_sizes(who: str, **sizes: object) -> None:
-    """Raises ArgumentError unless all are positive ints."""
+    """Raises ArgumentError unless all given sizes, by their names, are positive ints."""
     for name, size in sizes.items():
         check_argument(is_int(size), who, name, repr(size), "a positive int")
 

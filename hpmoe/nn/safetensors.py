@@ -61,7 +61,7 @@ def open_file(who: str, path: Path, save: str | None = None) -> dict[str, Stored
             length = int.from_bytes(file.read(8), "little")
             table = json.loads(file.read(length), object_pairs_hook=without_repeats)
     except (safetensors.SafetensorError, OSError, ValueError) as error:
-        raise ArgumentError(f"{who}: {path} is cut off, or no safetensors file: {error}") from error
+        raise ArgumentError(f"{who}: the file {path} is cut off, or no safetensors file ({error}); copy it again") from error
     found = table.get("__metadata__", {}).get(SAVE_KEY)
     check_argument(save is None or found == save, who, "folder_or_state",
                    f"a folder whose {path.name} has {f'save id {found}' if found else 'no save id'}, and its index of "

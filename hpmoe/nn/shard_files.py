@@ -111,7 +111,7 @@ def find_files(who: str, folder: Path) -> dict[int, ShardFile]:
         other = files.get(file.rank)
         check_argument(other is None or other.is_copy or file.is_copy, who, "folder",
                        f"{folder}, where {file.path.name} and {getattr(other, 'path', file.path).name} are both of rank "
-                       f"{file.rank}", "with one file of each rank")
+                       f"{file.rank}", "a folder with one file of each rank")
         if other is None or other.is_copy:
             files[file.rank] = file
     return files

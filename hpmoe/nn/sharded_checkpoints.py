@@ -174,10 +174,12 @@ def load_shards(folder: str | Path, cell: nn.Cell, mesh: Mesh | None = None, opt
     place, states, files = Place.of(mesh), States(who, cell, optimizer, mesh), find_files(who, Path(folder))
     lost = [rank for rank in range(next(iter(files.values())).num_ranks) if rank not in files]
     check_argument(not lost or missing == "zeros", who, "folder", f"{folder}, without files of ranks {_listed(lost)}",
-                   "with a file, or a copy, of each", "missing=\"zeros\" loads the others, and says which experts are lost.")
+                   "a folder with a file, or a copy, of each rank",
+                   "missing=\"zeros\" loads the others, and says which experts are lost.")
     own_first = sorted(files.items(), key=lambda item: item[0] != place.rank)  # which has the tokens that this rank counted
     alike = next((f for _, f in own_first if not f.is_copy), None)
-    check_argument(alike is not None, who, "folder", f"{folder}, of copies alone", "with one rank's own file at least")
+    check_argument(alike is not None, who, "folder", f"{folder}, which has only copies",
+                   "a folder with at least one rank's own file")
     assert alike is not None
     is_whole = optimizer is not None  # else the optimizer's state may be in the files, and is left there
     arrays = alike.arrays(who, lambda name: name not in states.splits and (is_whole or name in states.parameters))
@@ -239,7 +241,7 @@ class _Experts:
             first, like = self.seen.setdefault(name, (file.path.name, found))
             check_argument(found == like, self.who, "folder",
                            f"{file.path.parent}, where {name} is {found} in {file.path.name} and {like} in {first}",
-                           "with files of one layer")
+                           "a folder with files of one layer")
         return arrays
 
     def _like(self, name: str) -> np.ndarray:

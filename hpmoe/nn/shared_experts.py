@@ -43,7 +43,7 @@ class SharedExperts(nn.Cell):
 
     Parameters:
         linear_fc1.weight [2S, H], where rows of gate and up alternate, or [S, H] without a gate; linear_fc2.weight [H, S];
-        linear_fc1.bias and linear_fc2.bias where asked for; shared_experts_gate.weight [1, H] of a gate in front of it.
+        linear_fc1.bias and linear_fc2.bias if biases are added; shared_experts_gate.weight [1, H] if the output is gated.
     """
 
     def __init__(self, hidden_size: int, intermediate_size: int, gated: bool, gate: bool, has_bias: bool, std: float,

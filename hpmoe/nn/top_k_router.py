@@ -100,7 +100,7 @@ class TopKRouter(nn.Cell):
         may choose, see `MoELayer.mask_experts`.
 
     Raises:
-        ArgumentError: an argument does not fit.
+        ArgumentError: an argument has a wrong type, shape or value.
 
     Example:
         >>> import mindspore as ms, hpmoe

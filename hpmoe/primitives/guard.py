@@ -41,7 +41,7 @@ fill_outside.tile(in_each_row(lambda tiler, eqn: tiler.emit_rows(FILL_OUTSIDE, e
 
 @count_outside.infer
 def _(tested: ShapeDtypeStruct, low: ShapeDtypeStruct, high: ShapeDtypeStruct) -> ShapeDtypeStruct:
-    check_argument(len(tested.shape) > 0, "count_outside", "tested", tested, "rows")
+    check_argument(len(tested.shape) > 0, "count_outside", "tested", tested, "rows [..., N]")
     return ShapeDtypeStruct((*tested.shape[:-1], 1), "float32")
 
 
@@ -57,7 +57,7 @@ def _found_in(tested: ShapeDtypeStruct) -> ShapeDtypeStruct:
 def _(tested: ShapeDtypeStruct, low: ShapeDtypeStruct, high: ShapeDtypeStruct, *, fill: str) -> tuple[ShapeDtypeStruct,
                                                                                                       ShapeDtypeStruct]:
     """The rows, and what is found in each: how many values, and a bit for each value, whether it is one."""
-    check_argument(len(tested.shape) > 0, "count_and_fill", "tested", tested, "rows")
+    check_argument(len(tested.shape) > 0, "count_and_fill", "tested", tested, "rows [..., N]")
     return tested, _found_in(tested)
 
 

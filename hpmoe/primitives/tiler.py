@@ -26,8 +26,9 @@ from hpmoe.tile_ops.row_modes import RowMode
 from hpmoe.tile_ops.tile_primitive import Result, TilePrimitive
 
 COMPUTED = (*FLOATS, "bool")
-ONLY_BEFORE = ("a kernel reads them when it starts. Let a transform without passes= compute them, after which the function "
-               "is cut there")
+ONLY_BEFORE = ("a kernel reads them when it starts. Compute them in the function, or in a transform made without passes=: a "
+               "first launch then computes them, and a second one reads them")
+MIXES_ROWS = "mixes rows; tiles take whole rows, one row, one column or one element"
 MOST_NUMBER = 1 << 24  # integers up to it are float32 numbers
 WHAT_TILES_COMPUTE = "tile tasks compute float32, bfloat16 and float16; write .astype(mindspore.float32) before the call"
 
@@ -203,8 +204,7 @@ class Tiler(Buffers):
         if is_one_row and shape[-1] == made[-1]:
             return dataclasses.replace(self.at(atom, row_modes.ONE, dtypes=self.HELD), buffer=self.regular(atom))
         if out in self.tokens or atom in self.tokens or is_received(made):
-            self.refuse(f"broadcasts {atom.aval} to {out.aval} and mixes rows; tiles take whole rows, one row, one column "
-                        "or one element")
+            self.refuse(f"broadcasts {atom.aval} to {out.aval} and {MIXES_ROWS}")
         return self._spread(atom, out)
 
     def _has_rows_inside(self, out: Var) -> bool:
@@ -243,7 +243,7 @@ class Tiler(Buffers):
         whole = self.num_tokens, self.groups[out]
         rows = {1: (1, 1), math.prod(whole): whole}.get(math.prod(fixed(given[:-1])))
         if rows is None:
-            self.refuse(f"broadcasts {atom.aval} to {out.aval} and mixes rows")
+            self.refuse(f"broadcasts {atom.aval} to {out.aval} and {MIXES_ROWS}")
         return (*rows, given[-1]), (*whole, made[-1])
 
     # Operations.

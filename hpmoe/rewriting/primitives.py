@@ -22,8 +22,9 @@ from hpmoe.primitives.primitive import REGISTRY, Primitive
 
 def __getattr__(name: str) -> Primitive:
     if name not in REGISTRY:
-        near = ", ".join(difflib.get_close_matches(name, REGISTRY)) or "help(hpmoe.rewriting.primitives) lists them"
-        raise AttributeError(f"hpmoe.rewriting.primitives: {name!r} is no primitive; like it: {near}")
+        near = ", ".join(difflib.get_close_matches(name, REGISTRY))
+        advice = f"did you mean {near}?" if near else "help(hpmoe.rewriting.primitives) lists all."
+        raise AttributeError(f"hpmoe.rewriting.primitives: {name!r} is no primitive; {advice}")
     return REGISTRY[name]
 
 

@@ -8,7 +8,7 @@ from hpmoe.ir.taskflow import Taskflow
 from hpmoe.machines.machine import Machine
 from hpmoe.machines.this_cpu import cpu
 from hpmoe.planner.planner import transitive_reduction
-from hpmoe.support.errors import check_argument
+from hpmoe.support.errors import check_argument, kind_of
 from hpmoe.support.keywords import suggests_keywords
 from hpmoe.tiling.rebuild import rebuild
 from hpmoe.transforms.assign_queues import as_queues
@@ -63,8 +63,8 @@ def requeue(flow: Taskflow, queues: Sequence[Sequence[int]], *, machine: Machine
     try:
         arrays = as_queues(queues)
     except (TypeError, ValueError) as error:
-        check_argument(False, who, "queues", f"a {type(queues).__name__} that is no list of lists: {error}",
-                       "the numbers of the tasks of each queue")
+        check_argument(False, who, "queues", f"{kind_of(queues)}, not a list of lists ({error})",
+                       "a list of the task numbers of each queue")
     flow = rebuild(flow, flow.ops)
     assigned = flow.replace(queues=arrays, machine=machine or flow.machine or cpu(ep_size=flow.ep_size))
     check_queues(assigned)

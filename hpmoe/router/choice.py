@@ -41,11 +41,14 @@ def in_best_groups(scores: Tensor, num_groups: int, topk_groups: int, group_scor
 
 
 def or_all_left(allowed: Tensor, is_left: Tensor, top_k: int) -> Tensor:
-    """The experts that are allowed and left, bool [T, E]; all that are left where these are fewer than top_k."""
+    """Returns the mask `allowed & is_left`, bool [T, E]; `is_left` alone if a token has fewer than top_k of both."""
     both = mint.logical_and(allowed, is_left)
     return mint.logical_and(is_left, mint.logical_or(both, mint.sum(both.astype(ms.float32), -1, True) < top_k))
 
 
 def choose(order: Tensor, top_k: int, allowed: Tensor | None) -> Tensor:
-    """Ids int32 [T, K], best first, equals by id; an expert that is not `allowed` is chosen only for want of others."""
+    """Returns ids int32 [T, K] of the largest values of `order`, best first, the smaller id first if values are equal.
+
+    An expert that is not `allowed` is chosen only if fewer than top_k are.
+    """
     return best_of(order if allowed is None else mint.where(allowed, order, -math.inf), k=top_k, largest=True)[1]

@@ -28,7 +28,8 @@ def hash_ids(token_ids: Tensor, table: Tensor) -> Tensor:
         [T, K] int32.
 
     Raises:
-        ArgumentError: an argument does not fit, or a word is not in the table. A program raises it at the end of the call.
+        ArgumentError: an argument has a wrong type, shape or value, or a word is not in the table. A program
+            raises it at the end of the call.
 
     Source: Roller et al., Hash layers (arXiv 2106.04426); DeepSeek-V4's `tid2eid`.
 
@@ -94,7 +95,7 @@ def uniform_ids(num_tokens: int, num_experts: int, top_k: int, seed: int | Tenso
         [num_tokens, top_k] int32, distinct for each token.
 
     Raises:
-        ArgumentError: an argument does not fit.
+        ArgumentError: an argument has a wrong type, shape or value.
 
     Example:
         >>> sorted(uniform_ids(1, 3, 3, seed=1).asnumpy()[0].tolist())

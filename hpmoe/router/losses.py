@@ -42,7 +42,7 @@ def _checked(who: str, logits: Tensor, score: str, coefficient: float, top_k: in
 
 
 def _choices(z: Tensor, top_k: int) -> Tensor:
-    """1 where an expert is among the top_k of a token's raw scores, which rise with the logits; float32 [T, E]."""
+    """Returns 1 for each expert among the top_k of a token's raw scores, which rise with the logits; float32 [T, E]."""
     _, ids = best_of(ops.stop_gradient(z), k=top_k, largest=True)
     return add_columns(1.0, ids, num_cols=z.shape[1])
 
@@ -79,9 +79,9 @@ def aux_loss(logits: Tensor, top_k: int, *, score: str = "softmax", coefficient:
 
 
 def balance_sums(z: Tensor, top_k: int, score: str, is_real: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums over the tokens of float32 logits: n [E], sum_t p_ti [E], and how many (token, expert) may be chosen.
+    """Returns sums over tokens from float32 logits: n [E], sum_t p_ti [E], and the number of allowed (token, expert) pairs.
 
-    Of tokens whose `is_real` [T, 1] is 0 nothing is added.
+    Tokens whose `is_real` [T, 1] is 0 do not count.
     """
     n, p, may = (_of_real(x, is_real) for x in (_choices(z, top_k), probabilities(z, score), _may_choose(z)))
     return sum_of_tokens(n, 0), sum_of_tokens(p, 0), sum_of_tokens(may)
@@ -92,18 +92,18 @@ def _of_real(x: Tensor, is_real: Tensor | None) -> Tensor:
 
 
 def balance_loss(n: Tensor, p: Tensor, may_choose: Tensor, top_k: int) -> Tensor:
-    """The auxiliary loss from `balance_sums`, or from these added up over ranks: E / (K T^2) * sum_i n_i sum_t p_ti."""
+    """Returns the auxiliary loss, E / (K T^2) * sum_i n_i sum_t p_ti, from `balance_sums` or their sums over ranks."""
     tokens = mint.sum(n) / top_k + LEAST_SUM
     return mint.sum(n / tokens * (p / tokens)) * (may_choose / tokens / top_k)
 
 
 def _may_choose(z: Tensor) -> Tensor:
-    """1 for each expert that a token may choose, 0 where the logit is -inf; float32 [T, E]."""
+    """Returns 1 for each expert that a token may choose, 0 if its logit is -inf; float32 [T, E]."""
     return cast(Tensor, z != -math.inf).astype(ms.float32)
 
 
 def num_tokens_of(z: Tensor, is_real: Tensor | None = None) -> Tensor:
-    """T as a float32 scalar: the sum over the real tokens of a number that each of them has."""
+    """Returns the number of real tokens as a float32 scalar."""
     first = z[:, :1]
     return sum_of_tokens(_of_real(mint.logical_or(first == first, first != first).astype(ms.float32), is_real))
 
@@ -147,7 +147,7 @@ def sequence_loss(logits: Tensor, top_k: int, num_sequences: int, *, score: str 
 
 def sequence_sums(z: Tensor, top_k: int, num_sequences: int, score: str, is_real: Tensor | None = None
                   ) -> tuple[Tensor, Tensor]:
-    """The sum of the auxiliary losses of sequences, of float32 logits, and the number of sequences that have tokens."""
+    """Returns the sum of the auxiliary losses of sequences, from float32 logits, and the number of non-empty sequences."""
     n, p, may = (_of_sequences(_of_real(x, is_real), num_sequences)
                  for x in (_choices(z, top_k), probabilities(z, score), _may_choose(z)))
     tokens = mint.sum(n, -1, True) / top_k
@@ -157,7 +157,7 @@ def sequence_sums(z: Tensor, top_k: int, num_sequences: int, score: str, is_real
 
 
 def _of_sequences(x: Tensor, num_sequences: int) -> Tensor:
-    """Sums over the tokens of each sequence, [num_sequences, E]."""
+    """Returns the sums of x [T, E] over the tokens of each sequence, [num_sequences, E]."""
     if num_sequences == 1:  # also of no tokens, of which MindSpore has no gradient of a product
         return sum_of_tokens(x, 0, True)
     member = np.kron(np.eye(num_sequences), np.ones((x.shape[0] // num_sequences, 1)))
@@ -226,5 +226,5 @@ def z_loss(logits: Tensor, *, coefficient: float = 1.0) -> Tensor:
 
 
 def z_sum(z: Tensor, is_real: Tensor | None = None) -> Tensor:
-    """The sum over tokens of logsumexp(z)^2, of float32 logits."""
+    """Returns the sum over tokens of logsumexp(z)^2, from float32 logits."""
     return sum_of_tokens(_of_real(mint.square(ops.logsumexp(z, 1, True)), is_real))

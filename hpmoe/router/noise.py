@@ -23,7 +23,7 @@ JITTER, GUMBEL, DROPOUT, CHOICE = range(4)  # streams
 
 
 def seed_tensor(who: str, seed: int | Tensor | None) -> Tensor:
-    """The seed as a tensor; ArgumentError where it is neither an int of 32 bits nor such a tensor."""
+    """Returns a seed as an int32 tensor of one element; raises ArgumentError if it is no int of 32 bits or such a tensor."""
     if isinstance(seed, Tensor):
         check_argument(seed.dtype == ms.int32 and tuple(seed.shape) in ((), (1,)), who, "seed",
                        f"{seed.dtype} of shape {seed.shape}", "an int32 Tensor of one element")
@@ -33,7 +33,7 @@ def seed_tensor(who: str, seed: int | Tensor | None) -> Tensor:
 
 
 def uniform(who: str, like: Tensor, seed: int | Tensor | None, stream: int) -> Tensor:
-    """float32 of the shape of `like`, above 0 and below 1."""
+    """Returns float32 random numbers above 0 and below 1, in the shape of `like`."""
     return draw(seed_tensor(who, seed), shape=tuple(like.shape), stream=stream)
 
 
@@ -47,14 +47,14 @@ def jitter(x: Tensor, epsilon: float, seed: int | Tensor | None) -> Tensor:
 
     Args:
         x: [T, N], a router's hidden states or logits.
-        epsilon: below 1.
+        epsilon: a number from 0 to below 1.
         seed: an int, or an int32 Tensor of one element.
 
     Returns:
         [T, N], of the dtype of x.
 
     Raises:
-        ArgumentError: an argument does not fit.
+        ArgumentError: an argument has a wrong type, shape or value.
 
     Formula: Fedus et al., Switch Transformers (arXiv 2101.03961); Mixtral's `router_jitter_noise`.
 
@@ -84,7 +84,7 @@ def gumbel(logits: Tensor, seed: int | Tensor | None) -> Tensor:
         [T, E] float32.
 
     Raises:
-        ArgumentError: an argument does not fit.
+        ArgumentError: an argument has a wrong type, shape or value.
 
     Formula: Kool et al., Stochastic beams and where to find them (arXiv 1903.06059).
 

@@ -117,7 +117,7 @@ def _check(num_experts: int, score: str, bias: Tensor | None, normalize: bool, s
 
 
 def _compared(z: Tensor, scores: Tensor, bias: Tensor | None) -> Tensor:
-    """c [T, E]: scores + bias, -inf for an expert whose logit is."""
+    """Returns the choice scores c [T, E], scores + bias; -inf for an expert whose logit is -inf."""
     return mint.where(z == -math.inf, -math.inf, scores if bias is None else scores + bias)
 
 

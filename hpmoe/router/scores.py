@@ -19,7 +19,7 @@ def described(x: object) -> str:
 
 
 def check_logits(who: str, logits: Tensor, argument: str = "logits") -> Tensor:
-    """The logits in float32; ArgumentError unless they are a float tensor [T, E]."""
+    """Returns logits in float32; raises ArgumentError unless they are a float tensor [T, E]."""
     is_float = isinstance(logits, Tensor) and logits.dtype in (ms.float32, ms.bfloat16, ms.float16)
     check_argument(is_float and logits.ndim == 2, who, argument, described(logits), "a float Tensor [T, E]",
                    tensor_advice(argument, logits))
@@ -37,7 +37,7 @@ def check_score(who: str, score: str) -> None:
 
 
 def scores_of(logits: Tensor, score: str) -> Tensor:
-    """[T, E]: softmax(z), sigmoid(z), sqrt(softplus(z)), or z itself if weights are softmaxes of logits of the chosen."""
+    """Returns the scores [T, E] of a score's name: softmax(z), sigmoid(z), sqrt(softplus(z)), or z for later softmaxes."""
     if score == "softmax":
         return softmax(logits)
     if score == "sigmoid":
@@ -48,7 +48,7 @@ def scores_of(logits: Tensor, score: str) -> Tensor:
 
 
 def softmax(z: Tensor) -> Tensor:
-    """Softmax of rows. MindSpore 2.10's gradients are wrong on a CPU if the first softmax of a process has one column."""
+    """Returns the softmax of rows, without MindSpore 2.10's, whose gradients on a CPU are wrong after one of one column."""
     powers = mint.exp(z - ops.stop_gradient(mint.amax(z, -1, True)))
     return powers / mint.sum(powers, -1, True)
 
@@ -68,7 +68,7 @@ def _sqrt_softplus(z: Tensor) -> Tensor:
 
 
 def probabilities(logits: Tensor, score: str) -> Tensor:
-    """[T, E], adding up to 1 for each token: the softmax, or the scores by their sum."""
+    """Returns p [T, E], which adds up to 1 for each token: the softmax of logits, or scores divided by their sum."""
     if score.startswith("softmax") or score == "sparsemixer":
         return softmax(logits)
     return divided_by_sum(scores_of(logits, score))

@@ -69,7 +69,7 @@ def weigh(logits: Tensor, topk_ids: Tensor, *, score: str = "softmax", normalize
 
 
 def _chosen_scores(z: Tensor, ids: Tensor, is_expert: Tensor, score: str) -> Tensor:
-    """Scores of the chosen experts [T, K]; of other entries 0, or NO_LOGIT for a softmax of the chosen.
+    """Returns the scores of the chosen experts, [T, K]; masked entries get 0, or NO_LOGIT for a softmax of the chosen.
 
     Logits that no entry reads become numbers before they are computed with: the gradient of NaN is NaN, also times 0.
     """
@@ -93,7 +93,7 @@ BAND = 0.02  # twice Phi-3.5-MoE's router_jitter_noise
 
 
 def sparsemixer(z: Tensor, ids: Tensor) -> Tensor:
-    """Weights [T, K] of the experts with the K largest logits z [T, E], best first, by SparseMixer's rule of evaluation.
+    """Returns weights [T, K] of the experts with the K largest logits z [T, E], by SparseMixer's rule of evaluation.
 
     Each weight is that of the softmax over the experts which are left and whose logits z_e are close to the largest of them,
     m - z_e <= BAND * max(|z_e|, m).

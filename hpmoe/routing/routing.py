@@ -177,7 +177,8 @@ def make_routing(kind: ByIds, topk_ids: PerRank, num_tokens: Sequence[int] | Non
         ([1, 2, 1], [1, 0, 2, 3])
     """
     if kind.num_experts % kind.ep_size:
-        raise ArgumentError(f"hpmoe: {kind.num_experts} experts do not divide over {kind.ep_size} ranks")
+        raise ArgumentError(f"hpmoe: the number of experts is {kind.num_experts}; it must be a multiple of "
+                            f"{kind.ep_size}, the number of ranks")
     lengths = tuple(int(n) for n in (num_tokens if num_tokens is not None else [len(i) for i in topk_ids]))
     real = [np.asarray(ids[:n]) for ids, n in zip(topk_ids, lengths, strict=True)]
     counts = np.stack([kind.counts(rank, ids) for rank, ids in enumerate(real)])

@@ -129,17 +129,17 @@ class Parameters:
         return Tensor(x)
 
     def _bind(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree]) -> tuple[tuple[PyTree, ...], dict[str, PyTree]]:
-        """The arguments as the signature has them, with defaults."""
+        """Returns (args, kwargs) bound to the function's signature, with defaults; raises TypeError if they do not fit."""
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             if "num_tokens" in kwargs and "num_tokens" not in self._signature.parameters:
                 raise TypeError(f"{tracing.function_name(self.function)}: got num_tokens; expected it in a call of a "
-                                "function under hpmoe.spmd, hpmoe.spmd(f, mesh)(*args, num_tokens=...)") from None
+                                "function under hpmoe.spmd, hpmoe.spmd(f, mesh)(*args, num_tokens=...).") from None
             known = self._signature.parameters
             if "unexpected keyword" in str(error) or any(k not in known and nearest(k, known) for k in kwargs):
                 check_keywords(tracing.function_name(self.function), kwargs, known)
-            raise TypeError(f"{tracing.function_name(self.function)}: {error}") from None
+            raise TypeError(f"{tracing.function_name(self.function)}: {error}.") from None
         bound.apply_defaults()
         return bound.args, bound.kwargs
 

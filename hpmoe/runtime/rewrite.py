@@ -12,7 +12,7 @@ from hpmoe.ir.avals import ShapeDtypeStruct
 from hpmoe.ir.program import DIRECTIONS, Program, program_window
 from hpmoe.ir.stages import AnyIR, Stages
 from hpmoe.ir.taskflow import Taskflow
-from hpmoe.support.errors import ArgumentError, ProgramError, TransformError, check_argument, check_flags, is_name
+from hpmoe.support.errors import ArgumentError, ProgramError, TransformError, check_argument, check_flags, is_name, kind_of
 from hpmoe.support.trees import Function
 from hpmoe.verification.verify import verify
 
@@ -39,7 +39,7 @@ class Rewrite:
         check_argument(check is None or callable(check), "hpmoe.transform", "check", f"a {type(check).__name__}",
                        "a function of the options, or None")
         if not callable(rewrite):
-            raise TransformError(f"transform: rewrite is {type(rewrite).__name__}; it must be a function of an IR")
+            raise TransformError(f"transform: rewrite is {kind_of(rewrite)}; it must be a function of an IR")
         self.rewrite, self.requires, self.makes, self.once, self.check = rewrite, requires, makes, once, check
         check_argument(passes is None or is_name(passes, PASSES), "hpmoe.transform", "passes", repr(passes),
                        f"one of {', '.join(PASSES)}, or None")
@@ -66,10 +66,12 @@ class Rewrite:
             return ir
         if self.is_differentiated and isinstance(ir, Program) and ir.direction == "backward":
             raise TransformError(f"{self.__name__}: {ir.name} is a backward Program; it must be a traced Program, whose "
-                                 "gradient is taken afterwards. A rewrite of passes says hpmoe.transform(passes=\"both\")")
+                                 f"gradient is taken afterwards. Apply {self.__name__} to the function; a transform of "
+                                 "both passes is made by hpmoe.transform(passes=\"both\")")
         out = self._rewritten(ir, options)
         if getattr(out, "level", None) is None:
-            raise TransformError(f"{self.__name__}: the rewrite returned {type(out).__name__}; it must return IR")
+            raise TransformError(f"{self.__name__}: the rewrite returned {kind_of(out)}; it must return a Program, "
+                                 "a Taskflow or an Executable")
         if isinstance(out, (Program, Taskflow)) and _num_outputs(out, ir) != _num_outputs(ir, out):
             raise TransformError(f"{self.__name__}: the rewrite returned {len(out.outputs)} outputs; it must return as many "
                                  f"as {ir.name} has, {len(ir.outputs)}")

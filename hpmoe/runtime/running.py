@@ -185,7 +185,7 @@ def _checked_tensors(program: Program, arrays: Sequence[Tensor | ShapeDtypeStruc
         if isinstance(x, ShapeDtypeStruct):  # the text of a tensor would be of its values
             check_argument(False, program.name, name, f"{x!r}, an hpmoe.ShapeDtypeStruct",
                            "a tensor: a call computes with its values",
-                           "lower() takes Avals.")
+                           "lower() takes an hpmoe.ShapeDtypeStruct.")
     tensors = [*arrays, *program.captures]
     for var, main in program.main_grads.items():
         into = f"into[{program.input_names[program.inputs.index(var)]!r}]"

@@ -248,5 +248,5 @@ def find_target(name: str) -> Target:
 def check_usable(name: str) -> None:
     """Raises ArgumentError unless the target is known and this machine has all it needs."""
     missing = find_target(name).missing()
-    check_argument(not missing, "fuse_persistent", "target", repr(name), "a target that this machine has what it takes for",
+    check_argument(not missing, "fuse_persistent", "target", repr(name), "a target that this machine can run",
                    "Missing here:\n  " + "\n  ".join(missing))

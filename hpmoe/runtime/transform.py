@@ -15,7 +15,7 @@ from hpmoe.runtime.spmd import Spmd
 from hpmoe.runtime.staged import Staged, Step, signature_of
 from hpmoe.runtime.staged_function import StagedFunction, staged_of
 from hpmoe.runtime.targets import Target
-from hpmoe.support.errors import TransformError, check_argument
+from hpmoe.support.errors import TransformError, check_argument, kind_of
 from hpmoe.support.keywords import check_keywords, suggests_keywords
 from hpmoe.support.trees import Function, PyTree
 
@@ -46,12 +46,12 @@ class Transform(Rewrite):
             return Curried(self, options)
         (f,), options = self._bind(*args, **options)
         if not callable(f):
-            raise TransformError(f"{name}: f is {type(f).__name__}; it must be a callable, plain or staged; options are "
-                                 "given by name")
+            raise TransformError(f"{name}: f is {kind_of(f)}; it must be a callable, plain or staged. Give options by "
+                                 "name")
         if isinstance(f, Spmd):
             raise TransformError(f"{name}: f is under spmd, {f!r}; spmd is the outermost, spmd({name}(f), mesh)")
         if missing := self._missing(options):
-            raise TypeError(f"{name}: missing a required argument: {missing[0]!r}")
+            raise TypeError(f"{name}: missing a required argument: {missing[0]!r}.")
         staged = staged_of(f)
         self._check_place(staged, options)
         self._check_options(options)
@@ -66,7 +66,7 @@ class Transform(Rewrite):
             names = [name for name in self.__signature__.parameters if name != "f"]
             check_keywords(self.__name__, options, names)
             expected = ", ".join(["f", *(f"{name}=" for name in names)])
-            raise TypeError(f"{self.__name__}: {error}; expected {self.__name__}({expected})") from None
+            raise TypeError(f"{self.__name__}: {error}; expected {self.__name__}({expected}).") from None
         return bound.args, bound.kwargs
 
     def _check_options(self, options: Mapping[str, object]) -> None:
@@ -133,8 +133,8 @@ class Chain(Generic[Out]):
 
     def __call__(self, f: Function, *rest: object) -> Out:
         if rest or not callable(f):
-            raise TransformError(f"chain: f is {', '.join(type(x).__name__ for x in (f, *rest))}; it must be one callable, "
-                                 "which is called with arguments afterwards: chain(...)(f)(*args)")
+            raise TransformError(f"chain: f is {' and '.join(map(kind_of, (f, *rest)))}; it must be one callable. Call "
+                                 "the result with arguments: chain(...)(f)(*args)")
         out: PyTree = f
         for t in self.transforms:
             out = t(out)
@@ -237,7 +237,8 @@ def chain(*transforms: Callable[[Function], Out], machine: Machine | None = None
     """
     for i, t in enumerate(transforms):
         if not callable(t) or isinstance(t, StagedFunction):
-            raise TransformError(f"chain: transform {i} is {staged_of(t)}; it must be a function from callable to callable, "
+            found = str(t) if isinstance(t, StagedFunction) else kind_of(t)
+            raise TransformError(f"chain: transform {i} is {found}; it must be a function from callable to callable, "
                                  "such as hpmoe.tile_partition")
     check_argument(machine is None or isinstance(machine, Machine), "chain", "machine", repr(machine),
                    "an hpmoe.Machine, such as hpmoe.machines.ascend_a3, or None")

@@ -4,6 +4,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TypeGuard
 
 import numpy as np
@@ -15,7 +16,20 @@ LEAST, MOST = float(np.finfo(np.float32).smallest_subnormal), float(np.finfo(np.
 MOST_SHOWN = 240  # characters of what was given
 
 
-class ArgumentError(ValueError):
+def ended(text: str) -> str:
+    """Returns a text whose first line ends with a full stop, unless the line ends with another mark."""
+    first, newline, rest = text.partition("\n")
+    return f"{first}{'' if first.endswith(('.', ':', '?', '!')) else '.'}{newline}{rest}"
+
+
+class Sentence(Exception):
+    """Base of the exceptions of hpmoe: the first line of the text ends like a sentence."""
+
+    def __init__(self, text: str):
+        super().__init__(ended(text))
+
+
+class ArgumentError(Sentence, ValueError):
     """Raised if an argument has a wrong type, shape or value; the text names the argument, its value and the expected value.
 
     Example:
@@ -29,7 +43,7 @@ class ArgumentError(ValueError):
     __module__ = "hpmoe"
 
 
-class TraceError(TypeError):
+class TraceError(Sentence, TypeError):
     """Raised if a `Program` cannot record what a function does; the text has the line and what to write instead.
 
     Example:
@@ -45,7 +59,7 @@ class TraceError(TypeError):
     __module__ = "hpmoe"
 
 
-class ProgramError(ValueError):
+class ProgramError(Sentence, ValueError):
     """Raised if a `Program` breaks a rule, or a primitive of it lacks a rule that an operation needs, such as its gradient.
 
     Example:
@@ -53,13 +67,13 @@ class ProgramError(ValueError):
         >>> hpmoe.rewriting.vjp(hpmoe.rewriting.vjp(hpmoe.trace(hpmoe.swiglu, hpmoe.ShapeDtypeStruct((2, 4), "float32"))))
         Traceback (most recent call last):
         ...
-        hpmoe.ProgramError: vjp asked swiglu_grad what its gradient is, and it has no vjp rule
+        hpmoe.ProgramError: vjp asked swiglu_grad what its gradient is, and it has no vjp rule.
     """
 
     __module__ = "hpmoe"
 
 
-class TransformError(ValueError):
+class TransformError(Sentence, ValueError):
     """Raised if a transform does not apply to its function; the text says why, and what to write.
 
     Example:
@@ -73,7 +87,7 @@ class TransformError(ValueError):
     __module__ = "hpmoe"
 
 
-class VerifyError(ValueError):
+class VerifyError(Sentence, ValueError):
     """Raised if a `Taskflow` is not a correct schedule; the text shows the tasks around the fault.
 
     Example:
@@ -91,7 +105,7 @@ class VerifyError(ValueError):
     __module__ = "hpmoe"
 
 
-class LaunchError(RuntimeError):
+class LaunchError(Sentence, RuntimeError):
     """Raised if a launch of a persistent kernel does not finish; the text names the task, the event and its signaller.
 
     Raised by a call in which no task ends for the `timeout` of fuse_persistent, by `hpmoe.interpret` and by
@@ -113,7 +127,7 @@ class LaunchError(RuntimeError):
 
 
 def check_argument(condition: bool, who: str, argument: str, got: object, expected: str, hint: str = "") -> None:
-    """Raises ArgumentError unless `condition` holds."""
+    """Raises ArgumentError "who: argument is got; it must be expected. hint" unless `condition` holds."""
     if not condition:
         is_plural = " and " in argument or argument.endswith(("operands", "dtypes"))
         are, they = ("are", "they") if is_plural else ("is", "it")
@@ -122,7 +136,7 @@ def check_argument(condition: bool, who: str, argument: str, got: object, expect
 
 
 def warn(message: str) -> None:
-    """Warns of an argument, at the line outside of hpmoe that the call comes from."""
+    """Warns with a message, at the line outside hpmoe from which hpmoe was called."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "hpmoe":
         level, frame = level + 1, frame.f_back
@@ -136,13 +150,18 @@ def _shortened(text: str) -> str:
 
 
 def kind_of(x: object) -> str:
-    """Returns the type of a value with an article and the package of another library."""
-    package = type(x).__module__.partition(".")[0]
-    return f"a {type(x).__name__}" if package in ("builtins", "hpmoe") else f"a {package}.{type(x).__name__}"
+    """Returns the type of a value with an article and the package of another library, such as "an int", or "None"."""
+    package, name = type(x).__module__.partition(".")[0], type(x).__name__
+    return "None" if x is None else with_article(name if package in ("builtins", "hpmoe") else f"{package}.{name}")
+
+
+def with_article(noun: str) -> str:
+    """Returns a noun after "a" or "an"."""
+    return f"{'an' if noun[0] in 'aeiouAEIO' else 'a'} {noun}"
 
 
 def tensor_advice(name: str, x: object) -> str:
-    """Returns how to make a Tensor of an array of another library; nothing for other values."""
+    """Returns a sentence on how to make a Tensor of an array of another library; "" for other values."""
     is_foreign = hasattr(x, "__array__") and type(x).__module__.partition(".")[0] not in ("mindspore", "hpmoe")
     return f"Write mindspore.Tensor(numpy.asarray({name}))." if is_foreign else ""
 
@@ -191,14 +210,22 @@ def is_name(value: object, names: Iterable[str]) -> TypeGuard[str]:
     return isinstance(value, str) and value in names
 
 
-def call_user(who: str, what: str, function: Function, *args: object) -> PyTree:
-    """Calls a user's function. Raises TransformError from its error, or MemoryError from a MemoryError."""
+def call_user(who: str, call: str, returns: str, function: Function, *args: object) -> PyTree:
+    """Calls a user's function; raises TransformError from its error, or MemoryError from a MemoryError.
+
+    Args:
+        who: transform that the error names.
+        call: the option and the arguments that it is called with, such as "order(rank, ep_size)".
+        returns: what the function must return.
+    """
     try:
         return function(*args)
     except Exception as error:
-        name = getattr(function, "__name__", type(function).__name__)
+        name, code = getattr(function, "__name__", type(function).__name__), getattr(function, "__code__", None)
+        place = f" ({Path(code.co_filename).name}:{code.co_firstlineno})" if code else ""
         kind = MemoryError if isinstance(error, MemoryError) else TransformError
-        raise kind(f"{who}: {what} {name} raised {type(error).__name__}: {error}") from error
+        raise kind(ended(f"{who}: {call} is {name}{place}, which raised {type(error).__name__}: {error}; it must return "
+                         f"{returns}")) from error
 
 
 def check_inputs(who: str, inputs: Sequence[Sequence[ArrayLike]], ep_size: int,
@@ -211,7 +238,8 @@ def check_inputs(who: str, inputs: Sequence[Sequence[ArrayLike]], ep_size: int,
         ...
         hpmoe.ArgumentError: hpmoe.interpret: inputs[0] is of 0 arrays; it must be of 1: x.
     """
-    check_argument(isinstance(inputs, Sequence), who, "inputs", f"a {type(inputs).__name__}", "a list of arrays a rank")
+    check_argument(isinstance(inputs, Sequence), who, "inputs", kind_of(inputs),
+                   "a list with a list of arrays for each rank")
     check_argument(len(inputs) == ep_size, who, "inputs", f"of {len(inputs)} ranks", f"of {ep_size}, a list of arrays each")
     names = ", ".join(name for name, _ in expected)
     for rank, arrays in enumerate(inputs):

@@ -29,7 +29,7 @@ def check_keywords(who: str, given: Iterable[str], known: Collection[str]) -> No
         if keyword not in known:
             near = nearest(keyword, known)
             expected = textwrap.shorten(", ".join(known), SHOWN, placeholder=" ...")
-            advice = f"did you mean {near!r}?" if near else f"expected one of {expected}" if known else "expected none"
+            advice = f"did you mean {near!r}?" if near else f"expected one of {expected}." if known else "expected none."
             raise TypeError(f"{who}: got an unexpected keyword argument {keyword!r}; {advice}") from None
 
 
@@ -78,7 +78,7 @@ def _checked(function: F, public: Function) -> F:
             by_name = list(names)[most - is_method:]
             advice = f"; write {by_name[0]}=... by name" if by_name else ""
             raise TypeError(f"{_public_name(public)}: got {len(args) - is_method} positional arguments; expected at most "
-                            f"{most - is_method}{advice}")
+                            f"{most - is_method}{advice}.")
         return function(*args, **kwargs)
     return checked  # type: ignore[return-value]
 

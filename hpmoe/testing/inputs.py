@@ -149,8 +149,9 @@ class _Draws:
 
     def _ids(self, position: int, shape: tuple[int, ...]) -> np.ndarray:
         aval = self.routes[position]
-        ids = np.asarray(call_user("random_inputs", "routing", self.routing, self.rng, self.ep_size, aval.num_tokens,
-                                   aval.num_choices, aval.num_model_experts))
+        ids = np.asarray(call_user("random_inputs", "routing(rng, ep_size, num_tokens, top_k, num_experts)",
+                                   "int [ep_size, num_tokens, top_k]", self.routing, self.rng, self.ep_size,
+                                   aval.num_tokens, aval.num_choices, aval.num_model_experts))
         check_argument(ids.shape == shape and ids.dtype.kind in "iu", "random_inputs", "what routing returns",
                        f"{ids.dtype} of shape {ids.shape}", f"ints of shape {shape}")
         return ids

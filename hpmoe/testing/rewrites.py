@@ -75,7 +75,7 @@ def assert_rewrite(transform: Function, before: str | IR | tuple[Function, Seque
         got = got[1:]
     if got != want:
         difference = "\n".join(difflib.unified_diff(want, got, "after", "made", lineterm="", n=len(want)))
-        raise AssertionError(f"assert_rewrite: {shown_transform(transform)} makes another text\n{difference}")
+        raise AssertionError(f"assert_rewrite: {shown_transform(transform)} makes another text.\n{difference}")
 
 
 def _lowered(transform: Function, f: Function, avals: Sequence[PyTree], mesh: Mesh | None,

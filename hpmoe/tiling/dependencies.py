@@ -174,9 +174,9 @@ def check_completion_flags(ops: Sequence[tf.TileOp]) -> None:
             continue
         puts = puts_of(op, ops) if isinstance(op.params, CompletionFlag) else []
         if len(puts) != 1 or not _is_alike(op, ops[puts[0]]):
-            raise VerifyError(f"verify: ops[{i}], {op.opcode} {op.label}, has params {op.params}; it must name the way and "
-                              f"the buffer of one put with a signal for each {op.signal} and as many peers, and there are "
-                              f"{sum(_is_alike(op, ops[put]) for put in puts)} such")
+            raise VerifyError(f"verify: ops[{i}], {op.opcode} {op.label}, has params {op.params}; their leg and buffer must "
+                              f"be those of one put with as many peers and a signal for each {op.signal}, not of "
+                              f"{sum(_is_alike(op, ops[put]) for put in puts)} such puts")
         told += puts
     for i, op in enumerate(ops):
         if op.primitive.is_put and told.count(i) != (op.signal != "tile"):

@@ -26,12 +26,12 @@ def check_rows(who: str, argument: str, x: Tensor) -> None:
 
 
 def check_choices(who: str, argument: str, indices: Tensor, tokens: Tensor) -> int:
-    """The choices of each token; ArgumentError unless `indices` are integers for these tokens, within the limits."""
+    """Returns K, the choices of each token; raises ArgumentError unless `indices` are integers [N, K] or [N]."""
     check_tensor(who, argument, indices)
     check_argument(len(indices.shape) in (1, 2), who, argument, f"of shape {tuple(indices.shape)}", "[N, K] or [N]")
     check_integers(who, argument, indices)
     check_argument(indices.shape[0] == tokens.shape[0], who, argument, f"of shape {tuple(indices.shape)}",
-                   f"for the same N tokens, {tokens.shape[0]}")
+                   f"[{tokens.shape[0]}, K] or [{tokens.shape[0]}], as many rows as tokens")
     top_k = indices.shape[1] if len(indices.shape) == 2 else 1
     check_argument(1 <= top_k <= MOST_CHOICES, who, "top_k", top_k, f"in 1..{MOST_CHOICES}")
     check_entries(who, argument, indices)
@@ -43,13 +43,13 @@ def check_integers(who: str, argument: str, indices: Tensor) -> None:
 
 
 def check_entries(who: str, argument: str, indices: Tensor) -> None:
-    """Raises ArgumentError where there are more entries than CANN's operators take."""
+    """Raises ArgumentError if there are more entries than CANN's operators take, 16,777,214."""
     entries = math.prod(indices.shape)
     check_argument(entries <= MOST_ENTRIES, who, argument, f"{entries} entries", f"at most {MOST_ENTRIES}")
 
 
 def checked_rows(who: str, argument: str, index: Tensor, num_rows: int) -> Tensor:
-    """An index of rows; a traced one as numbers of rows, and the call raises ArgumentError for others when it ends."""
+    """Returns an index, a traced one clamped to 0..num_rows-1; the call then raises ArgumentError for other values."""
     if not is_traced(index):
         return index  # which the operator checks itself
     check_values(who, index, lambda rows, by: _check_in(by, argument, rows, num_rows))
@@ -58,7 +58,8 @@ def checked_rows(who: str, argument: str, index: Tensor, num_rows: int) -> Tenso
 
 def _check_in(who: str, argument: str, rows: np.ndarray, num_rows: int) -> None:
     outside = rows[(rows < 0) | (rows >= num_rows)]
-    check_argument(not len(outside), who, argument, f"with {outside[:1].tolist()}", f"in 0..{num_rows - 1}")
+    check_argument(not len(outside), who, argument, f"an array with {outside[:1].tolist()}",
+                   f"an array of ints in 0..{num_rows - 1}")
 
 
 def check_places(who: str, sorted_indices: Tensor, top_k: int) -> None:
@@ -75,7 +76,7 @@ def check_places(who: str, sorted_indices: Tensor, top_k: int) -> None:
 
 
 def check_probs(who: str, probs: Tensor) -> int:
-    """The choices of each token, by its weights."""
+    """Returns K, the choices of each token, from weights [N, K]; raises ArgumentError if the shape is another."""
     check_tensor(who, "probs", probs)
     check_argument(len(probs.shape) == 2, who, "probs", f"of shape {tuple(probs.shape)}", "[N, K]")
     check_argument(1 <= probs.shape[1] <= MOST_CHOICES, who, "top_k", probs.shape[1], f"in 1..{MOST_CHOICES}")

@@ -16,14 +16,14 @@ from hpmoe.support.keywords import suggests_keywords
 def exchange(rows: Tensor, topk_ids: Tensor, *, num_local_experts: int) -> tuple[Tensor, Route]:
     """Sends rows that `hpmoe.token_ops.permute` sorted by `topk_ids` to the ranks of their experts, grouped there by expert.
 
-    It is the all-to-all of Megatron's and MindFormers' token dispatchers with the sort of chunks after it; the counts it
-    needs it exchanges itself. In a function given to transforms, permute and exchange of the same ids are one
-    `hpmoe.dispatch`, and exchange_back and unpermute one `hpmoe.combine`: no pass over the rows comes before or after.
+    The function replaces the all-to-all of Megatron's and MindFormers' token dispatchers, the sort of chunks after it, and
+    the exchange of counts before it. In a function given to transforms, permute and exchange by the same ids become one
+    `hpmoe.dispatch`, and exchange_back and unpermute one `hpmoe.combine`, without another pass over the rows.
 
     Args:
         rows: [T * K, H], the first result of `hpmoe.token_ops.permute` by `topk_ids`.
         topk_ids: [T, K] int32 or int64, as for `hpmoe.dispatch`.
-        num_local_experts: experts of this rank.
+        num_local_experts: number of experts of this rank.
 
     Returns:
         (received, route): rows [R, H], ordered by (local expert, source rank, token), and the route that `grouped_matmul`

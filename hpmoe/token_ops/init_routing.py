@@ -21,20 +21,20 @@ def init_routing(x: Tensor, expert_idx: Tensor, active_num: int = 0, expert_capa
 
     Args:
         x: [N, H] float32, float16 or bfloat16.
-        expert_idx: int32 [N, K], the experts of each token, in 0..expert_num - 1 where that is given; K is at most 512 and
-            N * K at most 16,777,214.
-        active_num: in mode 0, how many of the sorted rows to keep, the first ones; 0 keeps all, and so does more than all.
-        expert_capacity: in mode 1, places of each expert, 1..N.
-        expert_num: number of experts; read in mode 1, and where counts are asked for.
-        drop_pad_mode: 0 keeps all entries; 1 gives each expert expert_capacity places: entries that find none are dropped,
-            the last ones, and places that stay empty are zero.
-        counts: of the entries of each expert before any are dropped: "none"; "cumsum", of this and the experts before it;
-            "count".
+        expert_idx: int32 [N, K], the experts of each token, in 0..expert_num - 1 if expert_num is given; K is at most 512
+            and N * K at most 16,777,214.
+        active_num: in mode 0, number of sorted rows to keep, the first ones; 0, or a larger number than N * K, keeps all.
+        expert_capacity: in mode 1, number of places of each expert, 1..N.
+        expert_num: number of experts, needed in mode 1 and if counts are returned.
+        drop_pad_mode: 0 keeps all entries; 1 gives each expert expert_capacity places: an expert's last entries over its
+            places are dropped, and empty places are zero.
+        counts: "none"; "count", which returns the number of entries of each expert before any are dropped; or "cumsum",
+            which returns the sums of these numbers up to each expert.
 
     Returns:
         (expanded_x, expanded_row_idx, counts): [min(N * K, active_num), H], or [expert_num, expert_capacity, H] in mode 1;
-        int32 [N * K], the row of each entry: in mode 0 its place among all sorted ones, kept or not, in mode 1 -1 for a
-        dropped one; int32 [expert_num], or None.
+        int32 [N * K], the row of each entry: in mode 0 its place among all sorted rows, kept or not, in mode 1 -1 for a
+        dropped entry; int32 [expert_num], or None.
 
     Raises:
         ArgumentError: shapes or dtypes do not fit, an id is out of range, or a limit is exceeded.
@@ -57,7 +57,8 @@ def init_routing(x: Tensor, expert_idx: Tensor, active_num: int = 0, expert_capa
     check_argument(is_int(drop_pad_mode, 0, 1), who, "drop_pad_mode", drop_pad_mode, "0 or 1")
     check_argument(is_name(counts, COUNTS), who, "counts", repr(counts), f"one of {', '.join(COUNTS)}")
     is_read = drop_pad_mode == 1 or counts != "none"
-    check_argument(is_int(expert_num, 1 if is_read else 0), who, "expert_num", expert_num, "the number of experts")
+    check_argument(is_int(expert_num, 1 if is_read else 0), who, "expert_num", expert_num,
+                   "a positive int, the number of experts")
     counted = None
     if counts != "none":
         counted = expert_counts(expert_idx, num_experts=expert_num, cumulative=counts == "cumsum")

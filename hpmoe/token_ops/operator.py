@@ -9,12 +9,12 @@ from hpmoe.support.trees import Function, PyTree
 
 
 class Operator(StagedFunction):
-    """Calls its function: on tensors natively, on those of a trace as equations. A graph traces it and runs its Program."""
+    """Callable that runs a function natively on tensors, adds equations to a trace, and is one operator in a graph."""
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         return self.function(*args, **kwargs)
 
 
 def operator(f: Function) -> Operator:
-    """The function as an operator; a decorator."""
+    """Returns the function as an Operator; a decorator."""
     return Operator(suggests_keywords(f), Staged(f))

@@ -22,15 +22,15 @@ from hpmoe.tracing.tracer import Trace
 def permute(tokens: Tensor, indices: Tensor, num_out_tokens: int = 0, padded_mode: bool = False) -> tuple[Tensor, Tensor]:
     """Copies each token's row once for each of its experts, the copies sorted stably by expert.
 
-    With S = argsort(argsort(indices, stable)): out[S[i]] = tokens[i // K]; the gradient of a token is the sum of those of
-    its rows, in the order of its choices.
+    With S = argsort(argsort(indices, stable)): out[S[i]] = tokens[i // K]. The gradient of a token is the sum of the
+    gradients of its rows, in the order of its choices.
 
     Args:
         tokens: [N, H] float32, float16 or bfloat16.
         indices: [N, K] or [N], int32 or int64, the experts of each token; K is at most 512 and N * K at most 16,777,214. In
             padded mode [E, C], the token of each row of each expert.
-        num_out_tokens: how many of the sorted rows to keep, the first ones; 0 keeps all.
-        padded_mode: whether each expert has as many rows as any other, C, and `indices` say whose: nothing is sorted.
+        num_out_tokens: number of sorted rows to keep, the first ones; 0 keeps all.
+        padded_mode: True if each expert has C rows, whose tokens are `indices` [E, C]; then nothing is sorted.
 
     Returns:
         (permuted, sorted_indices): rows [N * K, H], or [num_out_tokens, H], and int32 [N * K], the place of each

@@ -22,11 +22,11 @@ def permute_with_ep(tokens: Tensor, indices: Tensor, probs: Tensor | None = None
         tokens: [N, H] float32, float16 or bfloat16.
         indices: [N, K] or [N], int32 or int64, the experts of each token; K is at most 512 and N * K at most 16,777,214.
         probs: optional, of the shape of `indices`, float32, float16 or bfloat16, permuted as the rows are.
-        range: (start, end), of any length; None or () is all.
+        range: (start, end) with 0 <= start <= end <= N * K; None or () is all.
 
     Returns:
-        (permuted, sorted_indices, permuted_probs): rows [end - start, H]; int32 [N * K], the place of each entry among all;
-        [end - start], or None without probs.
+        (permuted, sorted_indices, permuted_probs): rows [end - start, H]; int32 [N * K], the place of each entry among all
+        sorted rows; probs [end - start], or None without probs.
 
     Raises:
         ArgumentError: shapes or dtypes do not fit, or a limit is exceeded.

@@ -152,8 +152,8 @@ def _shape_for_tensor(f: Function, args: tuple[object, ...], kwargs: dict[str, o
     for path, value in (*(((False, i), x) for i, x in enumerate(args)), *(((True, k), x) for k, x in kwargs.items())):
         if isinstance(value, (tuple, list)) and value and all(is_int(d, 0, 2**63) for d in value):
             name = argument_names(f, [path])[0]
-            return ArgumentError(f"hpmoe.trace: {name} is {value!r}; where {function_name(f)} takes it as a tensor it must "
-                                 f"be one, or hpmoe.ShapeDtypeStruct({tuple(value)!r}, \"float32\").")
+            return ArgumentError(f"hpmoe.trace: {name} is {value!r}, which {function_name(f)} uses as a tensor; it must be "
+                                 f"a mindspore.Tensor, or hpmoe.ShapeDtypeStruct({tuple(value)!r}, \"float32\").")
     return None
 
 

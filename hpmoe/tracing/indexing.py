@@ -58,7 +58,7 @@ def _expanded(x: Tracer, parts: tuple[object, ...]) -> list[object]:
     used = sum(p is not None and p is not Ellipsis for p in parts)
     rank = len(x.hpmoe_aval.shape)
     if used > rank:
-        raise IndexError(f"too many indices: {used} for {x.hpmoe_aval}")
+        raise IndexError(f"too many indices: {used} for {x.hpmoe_aval}.")
     fill = [slice(None)] * (rank - used)
     place = next((i for i, p in enumerate(parts) if p is Ellipsis), len(parts))
     return [*parts[:place], *fill, *(p for p in parts[place + 1:] if p is not Ellipsis)]
@@ -115,7 +115,7 @@ def gather(r: Recorder, x: Tracer, index: Tracer, axis: int) -> Tracer:
 def _picked(r: Recorder, x: Tracer, axis: int, index: np.ndarray) -> Tracer:
     size = static_size(x, axis, "a gather")
     if (index < -size).any() or (index >= size).any():
-        raise IndexError(f"index {index.tolist()} is out of bounds for dimension {axis} of {x.hpmoe_aval}")
+        raise IndexError(f"index {index.tolist()} is out of bounds for dimension {axis} of {x.hpmoe_aval}.")
     return concat(r, [cut(r, x, axis, *run) for run in _runs((index % size).tolist())], axis)
 
 

@@ -123,7 +123,8 @@ def one_hot(r: Recorder, indices: Tracer, depth: int, on_value: Operand = 1, off
             dim: int = -1) -> Tracer:
     """An index that names no class has a row of `off_value` alone."""
     if not isinstance(depth, int) or depth < 1:
-        raise not_traceable(f"one_hot of {depth} classes", "their number would depend on values", "num_classes= the experts")
+        raise not_traceable(f"one_hot of {depth} classes", "their number would depend on values",
+                            "num_classes=num_experts, an int")
     if dim not in (-1, len(indices.hpmoe_aval.shape)):
         raise not_traceable(f"one_hot with its classes in dimension {dim}", "rows stay together", "axis=-1")
     classes = r.lift(Tensor(np.arange(depth, dtype=np.float32)))  # tiles spread floats alone along the axes of a row

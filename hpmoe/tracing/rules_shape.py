@@ -177,7 +177,7 @@ def select_index(r: Recorder, input: Tracer, dim: int, index: int) -> Tracer:
     axis = axis_of(input, dim)
     dims, size = input.hpmoe_aval.shape, static_size(input, axis, "an index")
     if not -size <= index < size:
-        raise IndexError(f"index {index} is out of bounds for dimension {dim} of {input.hpmoe_aval}")
+        raise IndexError(f"index {index} is out of bounds for dimension {dim} of {input.hpmoe_aval}.")
     row = cut(r, input, axis, index % size, index % size + 1)
     return r(s.reshape, row, shape=(*dims[:axis], *dims[axis + 1:]))
 

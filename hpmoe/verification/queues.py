@@ -24,7 +24,7 @@ def check_queues(flow: tf.Taskflow) -> None:
     listed = np.concatenate([np.asarray(q) for q in flow.queues])
     bad = np.flatnonzero((listed < 0) | (listed >= flow.num_tasks))
     if len(bad):
-        raise VerifyError(f"verify: a queue names task t{listed[bad[0]]}; there are {flow.num_tasks}")
+        raise VerifyError(f"verify: a queue names task t{listed[bad[0]]}; there are t0 to t{flow.num_tasks - 1}")
     takes = np.zeros(len(flow.queues), int)
     for unit, bit in UNITS.items():
         takes += np.isin(np.arange(len(flow.queues)), known(flow.machine).queues_of(unit)) * bit

@@ -56,7 +56,7 @@ def verify(flow: tf.Taskflow | Stages) -> None:
         >>> hpmoe.verify(flow.replace(tile_rows=2))
         Traceback (most recent call last):
         ...
-        hpmoe.VerifyError: verify: tile_rows is 2, the tasks were made for 4; recreate them with hpmoe.rewriting.rebuild
+        hpmoe.VerifyError: verify: tile_rows is 2, the tasks were made for 4; recreate them with hpmoe.rewriting.rebuild.
     """
     if isinstance(flow, Stages):
         for stage in flow:

@@ -11,7 +11,7 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.ir.limits import check_limits
 from hpmoe.machines.machine import Machine
 from hpmoe.support.dtypes import FLOATS
-from hpmoe.support.errors import TransformError, VerifyError
+from hpmoe.support.errors import TransformError, VerifyError, kind_of, with_article
 
 TABLES = {"events": tf.EVENT, "waits": tf.WAIT, "signals": tf.SIGNAL}
 ITEMS = {"buffers": tf.Buffer, "ops": tf.TileOp, "routes": tf.RoutePlan, "blocks": tf.EventBlock}
@@ -23,7 +23,7 @@ def check_well_formed(flow: tf.Taskflow) -> None:
     for name, dtype in TABLES.items():
         table = getattr(flow.deps, name)
         if not isinstance(table, np.ndarray) or table.dtype != dtype or table.ndim != 1:
-            raise VerifyError(f"verify: {name} is a {type(table).__name__}; it must be an array of "
+            raise VerifyError(f"verify: {name} is {kind_of(table)}; it must be an array of "
                               f"{len(dtype.names or ())} columns: {', '.join(dtype.names or ())}")
     for name, found, cls in (("machine", flow.machine, Machine), ("origin", flow.deps.origin, tf.Origin)):
         if found is not None:
@@ -31,29 +31,29 @@ def check_well_formed(flow: tf.Taskflow) -> None:
     for name in ("queues", "inputs", "outputs", *ITEMS):
         items = getattr(flow.deps if name == "blocks" else flow, name)
         if not isinstance(items, tuple):
-            raise VerifyError(f"verify: {name} is a {type(items).__name__}; it must be a tuple")
+            raise VerifyError(f"verify: {name} is {kind_of(items)}; it must be a tuple")
         for x in [x for x in items if not isinstance(x, ITEMS.get(name, object))][:1]:
             raise VerifyError(f"verify: one of {name} is of type {type(x).__name__}; it must be of {ITEMS[name].__name__}")
 
 
 def _check_class(name: str, found: object, cls: type, other: str = "") -> None:
     if not isinstance(found, cls):
-        raise VerifyError(f"verify: {name} is a {type(found).__name__}; it must be a {cls.__name__}{other}")
+        raise VerifyError(f"verify: {name} is {kind_of(found)}; it must be {with_article(cls.__name__)}{other}")
 
 
 def check_sizes(flow: tf.Taskflow) -> None:
-    """Raises VerifyError unless what a taskflow is made of has sizes that can be."""
+    """Raises VerifyError if sizes of buffers, routes or operations of a taskflow contradict each other or a limit."""
     _check_rows(flow)
     try:
         check_limits(flow.name, flow.ep_size, flow.buffers, flow.ops, flow.routes)
     except TransformError as error:
         raise VerifyError(f"verify: {error}") from None
     if flow.ep_size < 1 or flow.tile_rows < 1:
-        raise VerifyError(f"verify: {flow.name} is for {flow.ep_size} ranks and tiles of {flow.tile_rows} rows; there must "
-                          "be one at least")
+        raise VerifyError(f"verify: {flow.name} is for {flow.ep_size} ranks and tiles of {flow.tile_rows} rows; both must "
+                          "be at least 1. tile_partition(rows=) sets the rows of a tile")
     for i, plan in enumerate(flow.routes):
         if not _can_be(plan, i, flow):
-            raise VerifyError(f"verify: routes[{i}] is {plan}; its sizes contradict each other, or the ranks, tile rows, "
+            raise VerifyError(f"verify: routes[{i}] is {plan}; its sizes must fit each other, and the ranks, tile rows, "
                               "ids and tokens of the taskflow")
     for i, plan in enumerate(flow.routes):
         if fault := _way_fault(flow.routes, i):
@@ -63,11 +63,11 @@ def check_sizes(flow: tf.Taskflow) -> None:
         rows = 1 if buffer.num_rows is None else buffer.num_rows
         if math.prod(d for d in buffer.shape if isinstance(d, int)) != rows * buffer.cols:
             raise VerifyError(f"verify: buffers[{b}] is of shape {buffer.shape} in {buffer.num_rows} rows of {buffer.cols} "
-                              "columns")
+                              "columns; both must have as many elements")
 
 
 def _check_rows(flow: tf.Taskflow) -> None:
-    """A buffer has rows of its own or of a route, whose events for returned rows are of whole tiles of tokens."""
+    """Raises VerifyError unless a buffer has rows of its own or of one route, and events of returned rows whole tiles."""
     for b, buffer in enumerate(flow.buffers):
         if (buffer.num_rows is None) != (buffer.route >= 0):
             raise VerifyError(f"verify: buffers[{b}] has num_rows {buffer.num_rows} and route {buffer.route}; its rows "

@@ -38,7 +38,7 @@ def check_flow(flow: tf.Taskflow, target: str, chip: int = A2_A3) -> None:
     for op in flow.ops:
         is_collective = op.primitive.is_blocking or op.primitive.moves_copies and not op.domain.is_copies
         check_argument(not is_collective, f"{who}: {op.label}", "its tile body", op.opcode,
-                       "no collective; these are rewritten by overlap_comm")
+                       "no collective", "Apply overlap_comm, which makes puts of collectives.")
     for op in flow.ops:
         check_argument(op.primitive is not GMM_DEQUANTIZED, f"{who}: {op.label}", "its tile body", GMM_DEQUANTIZED.name,
                        "DEQUANTIZE_WEIGHT and GMM, which tile_partition(machine=hpmoe.machines.ascend_a3) makes of it",

@@ -35,5 +35,5 @@ def test_help_names_every_flag_and_an_example(capsys, name):
 def test_a_script_runs_from_any_folder(tmp_path):
     command = [sys.executable, FOLDER / "planning.py", "--rown=3"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    told = "planning.py: unknown flag --rown; did you mean --rows? (planning.py --help lists what there is)\n"
+    told = "planning.py: unknown flag --rown; did you mean --rows? See planning.py --help.\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", told)

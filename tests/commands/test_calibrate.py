@@ -73,7 +73,7 @@ def test_a_file_that_cannot_be_used(cache, change, what):
     with pytest.raises(ArgumentError) as error:
         hpmoe.cpu(calibrated=True)
     assert str(error.value).startswith(f"hpmoe.cpu: the calibration in {path} cannot be used ({what}")
-    assert str(error.value).endswith("run `hpmoe calibrate` again")
+    assert str(error.value).endswith("run `hpmoe calibrate` again.")
 
 
 def test_what_the_command_refuses(cache, capsys, monkeypatch, tmp_path):

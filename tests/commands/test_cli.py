@@ -168,7 +168,7 @@ def test_dashes_are_underscores_in_names_of_flags_alone(args, name, value):
 
 
 @pytest.mark.parametrize("error, status, text", [
-    (hpmoe.LaunchError("task t3 waits"), 1, "hpmoe doctor: task t3 waits\n"),
+    (hpmoe.LaunchError("task t3 waits"), 1, "hpmoe doctor: task t3 waits.\n"),
     (MemoryError(), 1, "hpmoe doctor: not enough memory\n"),
     (RuntimeError("Allocate memory failed\n\nmindspore/ccsrc/x.cc"), 1,
      "hpmoe doctor: not enough memory for MindSpore: Allocate memory failed\n"),

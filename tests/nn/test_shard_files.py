@@ -85,7 +85,7 @@ def test_a_lost_file_is_an_error_or_masked_experts_at_zero(whole, tmp_path):
     (tmp_path / "rank_00003_of_00004.ckpt").unlink()
     layer, optimizer = trained(2)
     before = values(layer, optimizer)
-    with pytest.raises(hpmoe.ArgumentError, match="without files of ranks 3; it must be with a file, or a copy, of each"):
+    with pytest.raises(hpmoe.ArgumentError, match="without files of ranks 3; it must be a folder with a file, or a copy"):
         load_shards(tmp_path, layer, None, optimizer)
     assert all((a == before[name]).all() for name, a in values(layer, optimizer).items())
     lost = load_shards(tmp_path, layer, None, optimizer, missing="zeros")

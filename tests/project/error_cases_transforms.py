@@ -324,5 +324,5 @@ cases("transforms", {
     "tune another scheme": lambda: compare_plans(trace(doubled, X), fixed={"scheme": "other"}),
     "tune a tile of automatic rows": lambda: compare_plans(trace(doubled, X), fixed={"rows": "auto"}),
     "tune a policy of code": lambda: compare_plans(trace(doubled, X), fixed={"policy": len}),
-    "experts that do not divide": lambda: spmd(moe_ffn, Mesh(2)).lower(3),
+    "lower without other arguments": lambda: spmd(moe_ffn, Mesh(2)).lower(3),
 })

@@ -32,9 +32,9 @@ def test_the_docstring_has_a_line_for_each_name():
 
 
 def test_a_name_of_a_module_says_where_it_is():
-    with pytest.raises(AttributeError, match=r"no attribute 'permute'; write hpmoe.token_ops.permute$"):
+    with pytest.raises(AttributeError, match=r"no attribute 'permute'; write hpmoe.token_ops.permute\.$"):
         _ = hpmoe.permute
-    with pytest.raises(AttributeError, match=r"no attribute 'permutte'; help\(hpmoe\) lists its names$"):
+    with pytest.raises(AttributeError, match=r"no attribute 'permutte'; help\(hpmoe\) lists its names\.$"):
         _ = hpmoe.permutte
 
 

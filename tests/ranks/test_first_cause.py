@@ -18,14 +18,14 @@ FOLDER = Path(__file__).parent
 def test_a_late_rank_hears_of_the_rank_that_ended_first(ends, late):
     status, out, err = start_forked([FOLDER / "late_script.py", ends, late], 3)
     told = [line for line in out.splitlines() if " told " in line]
-    text = f"rank {ends} ended with status 3 before it came to hpmoe.world()"
+    text = f"rank {ends} ended with status 3 before it came to hpmoe.world()."
     assert sorted(told) == [f"rank {rank} told {text} {ends}" for rank in range(3) if rank != ends], out + err
     assert status == 3 and err.count(f"ended with status 1, as {text}") == 2, err
 
 
 def test_ranks_of_declared_hosts_hear_it_too():
     status, out, err = start_forked([FOLDER / "late_script.py", 2, 1], 3, Hosts(node_size=1))
-    assert status == 3 and out.count("told rank 2 ended with status 3 before it came to hpmoe.world() 2") == 2, out + err
+    assert status == 3 and out.count("told rank 2 ended with status 3 before it came to hpmoe.world(). 2") == 2, out + err
 
 
 def test_a_taken_port_is_said_by_all_ranks(tmp_path):

@@ -249,7 +249,7 @@ def test_a_rank_that_sends_nonsense_is_named(run_sockets):
         return str(error.value)
 
     texts = run_sockets(2, f, between=spoiled)
-    assert texts[0] == "rank 1 failed: what it sent is refused, as a message is not of this run"
+    assert texts[0] == "rank 1 failed: what it sent is refused, as a message is not of this run."
     assert texts[1].startswith(("rank 0 died during all", "rank 0 failed")), texts[1]
 
 

@@ -98,8 +98,8 @@ def test_an_error_after_the_barrier_belongs_to_the_same_call(run_ranks):
 
     both = [b"\0", b"\1"]
     assert run_ranks(2, f) == [
-        ([(1, "late 1"), (3, "rank 1 failed: a layer: ValueError: late 3")], both),
-        ([(1, "rank 0 failed: a layer: ValueError: late 1"), (3, "late 3")], both)]
+        ([(1, "late 1"), (3, "rank 1 failed: a layer: ValueError: late 3.")], both),
+        ([(1, "rank 0 failed: a layer: ValueError: late 1."), (3, "late 3")], both)]
 
 
 def test_ranks_that_are_a_call_apart_never_mix(run_ranks):

@@ -93,13 +93,13 @@ def test_missing_ranks_are_named_on_all_ranks_that_came(run, monkeypatch):
     patience = Patience(monkeypatch)
     after_letting_in(monkeypatch, lambda ranks: patience.end())
     errors = on_threads(4, lambda rank: meet(HostPoint(run, ""), rank, names_of(4), 0.4), ranks=(0, 2))
-    assert [str(e) for e in errors] == ["rank 1 and rank 3 did not come to hpmoe.world() within 0.4 s"] * 2
+    assert [str(e) for e in errors] == ["rank 1 and rank 3 did not come to hpmoe.world() within 0.4 s."] * 2
     assert errors[0].status == {"rank": 1}
 
 
 def test_rank_0_is_named_where_it_is_missing(run):
     (error,) = on_threads(2, lambda rank: meet(HostPoint(run, ""), rank, names_of(2), 0.3), ranks=(1,))
-    assert str(error) == "rank 0 did not come to hpmoe.world() within 0.3 s" and error.status == {"rank": 0}
+    assert str(error) == "rank 0 did not come to hpmoe.world() within 0.3 s." and error.status == {"rank": 0}
 
 
 def test_a_late_rank_is_waited_for(run):
@@ -112,18 +112,18 @@ def test_a_late_rank_is_waited_for(run):
 
 def test_another_version_or_size_is_refused_on_both_sides(run, monkeypatch):
     errors = on_threads(2, lambda rank: meet(HostPoint(run, ""), rank, names_of(2 + rank), 10))
-    words = "a process came to hpmoe.world() as rank 1 of rank 0, rank 1, rank 2, where rank 0, rank 1 meet"
+    words = "a process came to hpmoe.world() as rank 1 of rank 0, rank 1, rank 2, where rank 0, rank 1 meet."
     assert [str(e) for e in errors] == [words] * 2
     real = messages.send
     monkeypatch.setattr(rendezvous, "send", lambda c, words, *more, **files: real(
         c, {**words, "version": "9"} if "version" in words else words, *more, **files))
     errors = on_threads(2, lambda rank: meet(HostPoint(run, "other"), rank, names_of(2), 10))
-    assert [str(e) for e in errors] == [f"rank 1 has hpmoe 9, and rank 0 has {rendezvous.__version__}"] * 2
+    assert [str(e) for e in errors] == [f"rank 1 has hpmoe 9, and rank 0 has {rendezvous.__version__}."] * 2
 
 
 def test_two_processes_of_one_rank_are_refused(run):
     errors = on_threads(4, lambda i: meet(HostPoint(run, ""), (0, 1, 1)[i], names_of(3), 10), ranks=(0, 1, 2))
-    assert all("as rank 1 of rank 0, rank 1, rank 2" in str(e) and str(e).endswith("there already") for e in errors)
+    assert all("as rank 1 of rank 0, rank 1, rank 2" in str(e) and str(e).endswith("there already.") for e in errors)
 
 
 def fork(f):
@@ -164,7 +164,7 @@ def test_a_launcher_reports_a_rank_that_ended_early(run, dead):
     teller = threading.Thread(target=tell_ends, args=(HostPoint(run, ""), lambda: fault, lambda: dead == 0, is_over.is_set))
     teller.start()
     errors = on_threads(3, lambda rank: meet(HostPoint(run, ""), rank, names_of(3), 10), ranks=others)
-    assert [(str(e), e.status) for e in errors] == [(f"rank {dead} ended", {"rank": dead})] * 2
+    assert [(str(e), e.status) for e in errors] == [(f"rank {dead} ended.", {"rank": dead})] * 2
     is_over.set()
     teller.join()
 
@@ -174,7 +174,7 @@ def test_all_gathers_of_different_things_are_refused(run):
         with contextlib.closing(meet(HostPoint(run, ""), rank, names_of(2), 10)) as group:
             return group.all_gather(("counts", "a heap")[rank], b"")
 
-    assert [str(e) for e in on_threads(2, rank_of)] == ["rank 1 gives a heap where rank 0 gives counts"] * 2
+    assert [str(e) for e in on_threads(2, rank_of)] == ["rank 1 gives a heap where rank 0 gives counts."] * 2
 
 
 @pytest.mark.parametrize("is_silent", [True, False])
@@ -193,7 +193,7 @@ def test_a_port_that_is_taken_is_said_on_every_rank(run, is_silent, monkeypatch)
         errors = on_threads(3, lambda rank: meet(NetPoint(run, address), rank, names_of(3), 9))
         taken.shutdown(socket.SHUT_RDWR)
     said = f"rank 0 cannot listen at {address}: Address already in use; another process listens there; give another port " \
-           "in --rendezvous or HPMOE_RENDEZVOUS"
+           "in --rendezvous or HPMOE_RENDEZVOUS."
     assert [str(e) for e in errors] == [said] * 3
 
 
@@ -201,7 +201,7 @@ def test_a_second_rank_0_is_refused_at_once(run):
     with contextlib.closing(HostPoint(run, "").listen()), pytest.raises(LaunchError) as error:
         meet(HostPoint(run, ""), 0, names_of(2), 60)
     assert str(error.value) == "rank 0 cannot listen at the socket of this run: Address already in use; another process " \
-                               "is rank 0 of this run"
+                               "is rank 0 of this run."
 
 
 def test_a_rank_later_than_rank_0s_end_raises_the_first_cause(run, monkeypatch):
@@ -227,4 +227,4 @@ def test_a_rank_later_than_rank_0s_end_raises_the_first_cause(run, monkeypatch):
         finally:
             has_heard.set()
 
-    assert [str(e) for e in on_threads(4, rank_of, (1, 2, 3))] == ["None", "rank 1 ended early", "rank 1 ended early"]
+    assert [str(e) for e in on_threads(4, rank_of, (1, 2, 3))] == ["None", "rank 1 ended early.", "rank 1 ended early."]

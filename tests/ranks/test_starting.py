@@ -144,7 +144,7 @@ def test_the_command_takes_only_flags_before_the_script(script, tmp_path, capfd)
     assert json.loads((tmp_path / "0").read_text())[1] == ["--json", "-n"]
     assert run(capfd, "launch", "--ranks=1", "no/such.py")[::2] == (
         2, "hpmoe launch: script 'no/such.py': it is not a file; expected a file after the flags, as in hpmoe launch -n 1 "
-           "script.py (hpmoe launch --help lists what there is)\n")
+           "script.py. See hpmoe launch --help.\n")
 
 
 def test_one_process_is_a_run_too(script, tmp_path):

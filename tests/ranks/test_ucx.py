@@ -31,7 +31,7 @@ def test_a_rank_without_ucx_is_an_error_on_all(monkeypatch):
     for error in next(run)(2, lambda link: None):
         assert isinstance(error, hpmoe.LaunchError)
         assert str(error) == ("hpmoe.world: engine=\"ucx\" does not work on rank 0: the package libucx is not installed: "
-                              "pip install 'hpmoe[hosts]'")
+                              "pip install 'hpmoe[hosts]'.")
     next(run, None)
 
 
@@ -39,7 +39,7 @@ def test_ranks_with_different_engines_are_an_error_on_all():
     run = hosts_of(lambda rank: ENGINES[0] if rank == 0 else "other")
     errors = next(run)(2, lambda link: None)
     assert str(errors[0]) == ("hpmoe.world: rank 1 passes engine=\"other\" and this rank engine=\"tcp\"; pass the same "
-                              "engine on all ranks")
+                              "engine on all ranks.")
     assert str(errors[1]).startswith("hpmoe.world: rank 0 passes engine=\"tcp\" and this rank engine=\"other\"")
     next(run, None)
 

@@ -71,8 +71,8 @@ def changed(routes, i, **changes):
 
 OF = flow_of().routes[1].kind.by_ids
 WAYS = {
-    "past the last rank": ({"kind": Table(OF, ((0, 1, 2, 4),) * 4)}, "sizes contradict each other"),
-    "before the first rank": ({"kind": Table(OF, ((0, -1, 2, 3),) * 4)}, "sizes contradict each other"),
+    "past the last rank": ({"kind": Table(OF, ((0, 1, 2, 4),) * 4)}, "sizes must fit each other"),
+    "before the first rank": ({"kind": Table(OF, ((0, -1, 2, 3),) * 4)}, "sizes must fit each other"),
     "no tree": ({"kind": Table(OF, ((0, 1, 2, 3), (3, 1, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3)))},
                 "rows of rank 1 for ranks 3 and 0 stop at rank 3, and come there over ranks 3 and 1"),
     "over experts": ({"over": 0}, "it must be a route of tokens to the same experts"),

@@ -94,16 +94,18 @@ def raises(*args):
     raise RuntimeError("no idea")
 
 
-@pytest.mark.parametrize("build, text", [
-    (lambda: stages(policy=raises)["fused"], "assign_queues: policy raises raised RuntimeError: no idea"),
-    (lambda: stages(order=raises)["fused"], "overlap_comm: order raises raised RuntimeError: no idea"),
+@pytest.mark.parametrize("build, call, returns", [
+    (lambda: stages(policy=raises)["fused"], "assign_queues: policy(taskflow, machine)", "the task numbers of each queue"),
+    (lambda: stages(order=raises)["fused"], "overlap_comm: order(rank, ep_size)", "the ranks to send to, each once"),
     (lambda: hpmoe.chain(hpmoe.save_for_backward(policy=raises), fused()),
-     "save_for_backward: policy raises raised RuntimeError: no idea")])
-def test_an_exception_in_a_users_function_names_it(build, text):
+     "save_for_backward: policy(equation)", "True or False")])
+def test_an_exception_in_a_users_function_names_it(build, call, returns):
     args = tensors(LAYER.arguments())
     with pytest.raises(TransformError) as error:
         spmd(build()(hpmoe.moe_ffn), Mesh(2))(*args)
-    assert str(error.value) == text and isinstance(error.value.__cause__, RuntimeError)
+    where = re.escape(f"{call} is raises (test_faults.py:") + r"\d+\)"
+    assert re.fullmatch(where + f", which raised RuntimeError: no idea; it must return {returns}\\.", str(error.value))
+    assert isinstance(error.value.__cause__, RuntimeError)
     spmd(fused()(hpmoe.moe_ffn), Mesh(2))(*args)
 
 

@@ -26,5 +26,5 @@ def assert_errors_of_all(found):
     for rank, (told, last) in enumerate(found):
         assert last == [bytes([r]) for r in range(RANKS)] and len(told) == STEPS
         for step, words in enumerate(told):
-            of_other = f"LaunchError rank {step % RANKS} failed: a layer: ValueError: no {step}"
+            of_other = f"LaunchError rank {step % RANKS} failed: a layer: ValueError: no {step}."
             assert words == (f"ValueError no {step}" if step % RANKS == rank else of_other)

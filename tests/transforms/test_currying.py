@@ -44,7 +44,7 @@ def test_it_is_the_transform_with_these_options(curried, direct):
     (lambda: rename()(hpmoe.swiglu), TypeError, "rename: missing a required argument: 'name'"),
     (lambda: chain(rename(suffix="s"))(hpmoe.swiglu), TypeError, "rename: missing a required argument: 'name'"),
     (lambda: overlap_comm(signal="peer")(hpmoe.swiglu), TransformError, "overlap_comm: it needs the tile tasks"),
-    (lambda: tile_partition(rows=2)(3), TransformError, "tile_partition: f is int"),
+    (lambda: tile_partition(rows=2)(3), TransformError, "tile_partition: f is an int"),
 ])
 def test_what_does_not_fit_is_refused_where_it_is_given(call, error, words):
     with pytest.raises(error) as caught:

@@ -59,7 +59,7 @@ def is_allowed(first, second, names):
         chain(first, second)(moe_ffn)
     except TransformError as error:
         other, one = (f"{name}" for name in names[::-1])
-        assert f"write chain({other}" in str(error) and str(error).endswith(")") and one in str(error)
+        assert f"write chain({other}" in str(error) and str(error).endswith(").") and one in str(error)
         assert names[0] in OF_PASSES and names[1] not in OF_PASSES
         return False
     return True

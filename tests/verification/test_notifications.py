@@ -29,7 +29,7 @@ def moved(signal, last, shift):
 @pytest.mark.parametrize("signal", ["peer", "expert"])
 def test_a_moved_notify_is_of_the_put_whose_buffer_it_names(signal, last):
     for shift in (1, -100):
-        with pytest.raises((TransformError, VerifyError), match="must name the way and the buffer of one put"):
+        with pytest.raises((TransformError, VerifyError), match="leg and buffer must be those of one put"):
             lowered(moved(signal, last, shift), LAYER.arguments(), LAYER.ep)
     outs, grads = run_spmd(moved(signal, last, 0), LAYER.ep, LAYER.arguments(), [LAYER.cotangent()])
     want, want_grads = numpy_moe_ffn(LAYER.arguments(), LAYER.cotangent())
