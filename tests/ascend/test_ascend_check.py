@@ -93,8 +93,7 @@ def test_a_wrong_number_of_the_first_hour_is_found(check):
 
 def test_the_page_has_the_steps():
     page = (Path(hpmoe.bring_up.__file__).parent / "README.md").read_text()
-    rows = re.findall(r"^\| (?!step|---)(.+?) \| .+? \| (.+) \|$", page, re.MULTILINE)
-    assert rows == [(name, step.look_at) for name, step in LADDER.items()]
+    assert re.findall(r"^\| (?!step \||---)(.+?) \| .+ \|$", page, re.MULTILINE) == list(LADDER)
 
 
 def test_a_missing_build_and_a_slow_launch_are_found(monkeypatch):

@@ -1,4 +1,4 @@
-"""Claims of examples/sharp_bits.md that a session cannot show: threads, and a trace of calls."""
+"""Claims of examples/sharp_bits.md that a session does not show: forks, threads, and a trace of calls."""
 
 import subprocess
 import sys
@@ -23,6 +23,22 @@ for thread in threads:
 for thread in threads:
     thread.join()
 """
+FORK = """
+import multiprocessing, mindspore as ms
+def double():
+    return (ms.Tensor([1.0]) * 2).asnumpy()
+double()
+child = multiprocessing.get_context("fork").Process(target=double)
+child.start()
+child.join(timeout=2)
+print("waits after 2 seconds:", child.is_alive())
+child.kill()
+"""
+
+
+def test_mindspore_waits_forever_in_a_forked_process():
+    run = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=120)
+    assert run.stdout.strip() == "waits after 2 seconds: True"
 
 
 @pytest.mark.slow
