@@ -34,7 +34,7 @@ def driver(tmp_path_factory):
 
 
 @pytest.mark.parametrize("num_ranks, kills, stopped_s, node_size, engine", [
-    (2, 150, 2, 2, "tcp"), (4, 150, 20, 4, "tcp"), (4, 100, 2, 2, "tcp"), (4, 100, 2, 2, "ucx")])
+    (2, 80, 2, 2, "tcp"), (4, 80, 5, 4, "tcp"), (4, 60, 2, 2, "tcp"), (4, 60, 2, 2, "ucx")])
 def test_survivors_learn_who_died_and_nothing_is_left(driver, num_ranks, kills, stopped_s, node_size, engine):
     if engine == "ucx":
         needs.has_ucx()
