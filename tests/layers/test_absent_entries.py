@@ -13,6 +13,7 @@ from helpers import (
     assert_close,
     at_stages,
     avals_of,
+    kept_by_hand,
     numpy_moe_ffn,
     stages,
     tensors,
@@ -112,21 +113,24 @@ def test_a_token_goes_to_no_rank_where_it_has_no_expert():
     assert by_rank.counts.tolist() == [[2, 1], [0, 0]]
 
 
-@pytest.mark.parametrize("pattern", ABSENT)
-def test_outside_a_trace(pattern):
+@pytest.mark.parametrize("pattern, policy", [*((pattern, "error") for pattern in ABSENT), ("none", "position"),
+                                             ("none", "probs"), ("a part", "probs")])
+def test_outside_a_trace(pattern, policy):
     """Call by call, by MindSpore's own gradients."""
-    layer = Layer(ep=1, T=9, E=5, K=3)
-    args, left = without(layer, pattern)
+    layer, factor = Layer(ep=1, T=9, E=5, K=3), None if policy == "error" else 0.6
+    args, _ = without(layer, pattern)
     cotangent = layer.cotangent()
+    kept, dropped = kept_by_hand(args[1], args[2], factor or 1e9, policy, layer.E)
     given, weight = [ms.Tensor(a[0]) for a in args], ms.Tensor(cotangent[0])
 
     def loss(x, w, up, down):
-        out = hpmoe.moe_ffn(x, given[1], w, up, down)
-        return (out * weight).sum(), out
+        out, counts = capped(factor, policy)(x, given[1], w, up, down)
+        return (out * weight).sum(), out, counts
 
-    (_, out), grads = ms.value_and_grad(loss, (0, 1, 2, 3), has_aux=True)(given[0], *given[2:])
-    want, want_grads = numpy_moe_ffn(args, cotangent)
+    (_, out, counts), grads = ms.value_and_grad(loss, (0, 1, 2, 3), has_aux=True)(given[0], *given[2:])
+    want, want_grads = numpy_moe_ffn(args, cotangent, None, kept)
     assert_close([out.asnumpy(), *(g.asnumpy() for g in grads)], [want[0], *(g[0] for g in want_grads)])
+    assert counts.asnumpy().tolist() == dropped[0].tolist()
 
 
 @pytest.mark.parametrize("dtype", [ms.bfloat16, ms.float16])

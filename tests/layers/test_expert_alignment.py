@@ -9,7 +9,7 @@ from helpers import Layer, stages, tensors
 from mindspore import mint
 
 import hpmoe
-from hpmoe import ArgumentError, Mesh, ShapeDtypeStruct
+from hpmoe import Mesh, ShapeDtypeStruct
 from hpmoe.interpreters.interpret import interpret
 from hpmoe.ir.layout import Layout
 from hpmoe.tiling.tile_program import tile_program
@@ -175,12 +175,6 @@ def test_padding_is_not_looked_for_at_a_relay():
     for stage in ("tiles", "overlap", "fused"):
         got = hpmoe.spmd(stages()[stage](f), layer.mesh)(*tensors(given)).asnumpy()
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
-
-
-def test_where_it_cannot_be_it_is_refused_by_name():
-    avals = [ShapeDtypeStruct(a.shape[1:], str(a.dtype)) for a in Layer().arguments()]
-    with pytest.raises(ArgumentError, match="send_rows: expert_alignment of dispatch is 4; it must be 1"):
-        hpmoe.send_rows(scheme="hierarchical")(aligned(4)).lower(*avals, mesh=Mesh(2))
 
 
 def test_it_is_in_the_texts():

@@ -32,16 +32,6 @@ def error_of(call, kind):
     return str(raised.value)
 
 
-def test_tiles_compute_three_floats():
-    floats = [ShapeDtypeStruct(s, "float64") for s in [(4, 4), (4, 2), (3, 4, 6), (3, 3, 4)]]
-    avals = [floats[0], ShapeDtypeStruct((4, 2), "int32"), *floats[1:]]
-    text = error_of(lambda: tile_partition(moe_ffn).lower(*avals), TransformError)
-    assert text.startswith("tile_partition: equation ")
-    assert text.splitlines()[0].endswith("tile tasks compute float32, bfloat16 and float16; write "
-                                         ".astype(mindspore.float32) before the call.")
-    assert "\n  > " in text and re.search(f"written at .*{HERE}", text)
-
-
 # The user's own order and policy.
 
 @pytest.mark.parametrize("order", [lambda r, n: [0] * n, lambda r, n: [0], lambda r, n: None,
