@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import recorded
 import row_capacities
 import script
 from absl import flags
-from sampled_layers import FEW, MANY, cases
+from sampled_layers import FEW, MANY, Case, cases
 
 import hpmoe
 from hpmoe.commands import options
@@ -40,6 +41,7 @@ All times are simulated; each layer is printed as soon as it is done.
 --recorded prints instead the times of a DeepSeek-V3 layer under recorded loads, by several plans."""
 CPU_RANKS = 8  # that share this CPU with --machine=cpu
 BEHIND = 1.03  # of the fastest, the most that is wanted
+MOST_TASKS = 10**6  # of all ranks; a larger layer is sampled again
 
 
 def define(values: flags.FlagValues) -> None:
@@ -104,9 +106,8 @@ def rows(count: int, seed: int, dtype: str, machine: hpmoe.Machine, progress: Pr
     """Yields one record for each sampled layer: simulated time of the default schedule, its lower bound, the fastest other
     schedule, and the plans that autotune chooses without topk_ids and with them. Schedules run in parallel, one a core."""
     with ThreadPoolExecutor(num_cores()) as threads:
-        for i, case in enumerate(cases(count, seed, dtype)):
+        for i, (case, layer) in enumerate(itertools.islice(layers(16 * count, seed, dtype, machine, prefetch), count)):
             progress(f"{i + 1} of {count}: {case}")
-            layer = case.layer(machine, seed + i, prefetch)
             flow = layer.fused_flow()
             found = list(others(layer))
             bound, span, (chosen, chosen_us), (by_ids, by_ids_us), *times = threads.map(lambda what: what(), [
@@ -123,6 +124,14 @@ def rows(count: int, seed: int, dtype: str, machine: hpmoe.Machine, progress: Pr
                    "by_ids_us": by_ids_us, "by_ids_over_fastest_other": by_ids_us / least}
 
 
+def layers(count: int, seed: int, dtype: str, machine: hpmoe.Machine, prefetch: bool) -> Iterator[tuple[Case, Layer]]:
+    """Yields those of a number of sampled layers that have at most MOST_TASKS tasks."""
+    for i, case in enumerate(cases(count, seed, dtype)):
+        layer = case.layer(machine, seed + i, prefetch)
+        if case.sizes.ep * layer.fused_flow("round_robin").num_tasks <= MOST_TASKS:
+            yield case, layer
+
+
 def _chosen(layer: Layer, is_known: bool) -> tuple[tuple[str, ...], float]:
     """Returns the provenance of the plan that autotune chooses, and its simulated microseconds."""
     flow = layer.autotuned_flow(is_known)
@@ -130,7 +139,7 @@ def _chosen(layer: Layer, is_known: bool) -> tuple[tuple[str, ...], float]:
 
 
 def _planned_us(layer: Layer, policy: str) -> float:
-    """Infinite where there are more tasks than the simulator takes."""
+    """Infinite where tiles are so small that there are more tasks than the simulator takes."""
     flow = layer.fused_flow(policy)
     return layer.launch_us(flow) if flow.ep_size * flow.num_tasks <= simulate.MOST_TASKS else math.inf
 

@@ -98,5 +98,24 @@ def dealt(flow: tf.Taskflow, machine: Machine, queues: list[np.ndarray], sequenc
     for op, tasks, shape in grids_of(flow):
         if op.unit == "aic" and op.domain.is_slots:
             worker[tasks].reshape(shape)[~ExpectedSlots(flow, op.domain.route).is_expected] = -1
+    _deal_late_puts(flow, sequence, vector, worker, num_aic)
     among = [(0, num_aic) if op.unit == "aic" else vector.among(op, num_aic) for op in flow.ops]
     return deal(flow, sequence, worker, np.array(among, DEALT), machine.num_queues)
+
+
+def _deal_late_puts(flow: tf.Taskflow, sequence: np.ndarray, vector: VectorWorkers, worker: np.ndarray, first: int) -> None:
+    """Deals the puts that begin after the last task of a group out to the workers of that group, too, since they are idle.
+
+    Args:
+        worker: the worker of each task, which this function changes, [num_tasks].
+        first: the first vector worker.
+    """
+    ops = [(op, tasks) for op, tasks, _ in grids_of(flow) if op.domain.size and (op.primitive.is_put or is_computed(op))]
+    ends = [max((sequence[tasks].max() for op, tasks in ops if vector.kind(op) == group), default=-1) for group in range(2)]
+    puts = np.flatnonzero(np.isin(flow.tasks["op"], [i for i, op in enumerate(flow.ops) if op.primitive.is_put]))
+    puts, own = puts[np.argsort(sequence[puts])], 2 if vector.back else 1
+    for group in range(own):
+        if vector[group]:
+            until = max(ends[group - 1:own]) if group and vector[group - 1] else flow.num_tasks
+            late = puts[(max(ends[group:own]) < sequence[puts]) & (sequence[puts] <= until)]
+            worker[late] = first + sum(vector[:group]) + np.arange(len(late)) % sum(vector[group:])

@@ -75,6 +75,17 @@ def test_tasks_of_other_schemes_are_dealt_out_in_turn(of):
     assert all(map(np.array_equal, default.queues, other.queues))
 
 
+def test_idle_senders_help_to_send_rows_back():
+    """Each sender of rows to experts takes some puts of rows that go back, behind its own."""
+    flow = LAYERS["divided_workers"].fused_flow()
+    sends, back = (np.isin(flow.tasks["op"], [i for i, op in enumerate(flow.ops) if is_one(op.primitive)])
+                   for is_one in (lambda p: p.sends_rows, lambda p: p.puts_back))
+    senders = [tasks for tasks in flow.queues if sends[tasks].any()]
+    assert 0 < len(senders) < sum(back[tasks].any() for tasks in flow.queues)
+    for tasks in senders:
+        assert back[tasks].any() and np.flatnonzero(back[tasks])[0] > np.flatnonzero(sends[tasks])[-1]
+
+
 def test_gradients_of_weights_come_after_other_products():
     flow = layer("uniform", "backward", 8, 1024, 2048, 1024, 2, 4).fused_flow()
     gradients = [i for i, op in enumerate(flow.ops) if op.primitive.makes_blocks]
