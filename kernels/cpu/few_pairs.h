@@ -9,6 +9,7 @@ namespace hpmoe {
 
 constexpr int64_t kPairCols = 32;  // columns of a panel
 
+// Returns true if the core multiplies pairs of bfloat16 terms faster than converted terms.
 bool multiplies_pairs();
 
 // Sets panels[panel][pair][kPairCols] = x[k, n]; a pair holds rows 2 i and 2 i + 1 of x. Pads with zeros.

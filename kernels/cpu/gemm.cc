@@ -11,6 +11,7 @@
 
 #include "amx.h"
 #include "convert.h"
+#include "few_pairs.h"
 #include "few_terms.h"
 #include "multiversion.h"
 #include "scratch.h"
@@ -165,7 +166,7 @@ void gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, boo
   float* const wide = narrows ? sums.at_least(s.m * s.n) : nullptr;
   const Matrix sum = narrows ? Matrix{reinterpret_cast<char*>(wide), Dtype::FLOAT32, s.n} : c;
   const bool is_done = skinny_gemm(s, a, b, sum, accumulate) ||
-                       (both_bf16 && dnnl_gemm(g_bf16_gemm, s, a, b, sum, accumulate));
+                       (both_bf16 && multiplies_pairs() && dnnl_gemm(g_bf16_gemm, s, a, b, sum, accumulate));
   if (!is_done) multiply_converted(s, a, b, sum, accumulate);
   for (int64_t i = 0; i < s.m && narrows; ++i) {
     from_float32(c.dtype, wide + i * s.n, s.n, c.data + i * c.ld * element_size(c.dtype));

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "few_pairs.h"
 #include "scratch.h"
 
 namespace hpmoe {
@@ -123,8 +124,9 @@ void multiply(const Sizes& s, const Matrix& left, const Matrix& right, const Mat
 
 void multiply_by_row_groups(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
   switch (b.dtype) {
-    case Dtype::BFLOAT16: return multiply<Bfloat16Terms>(s, a, b, c, accumulate);
-    case Dtype::FLOAT16: return multiply<Float16Terms>(s, a, b, c, accumulate);
+    case Dtype::BFLOAT16:
+      return (multiplies_pairs() ? multiply<PairTerms> : multiply<ConvertedTerms<Dtype::BFLOAT16>>)(s, a, b, c, accumulate);
+    case Dtype::FLOAT16: return multiply<ConvertedTerms<Dtype::FLOAT16>>(s, a, b, c, accumulate);
     default: return multiply<Float32Terms>(s, a, b, c, accumulate);
   }
 }

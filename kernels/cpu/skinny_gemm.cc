@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "few_pairs.h"
 #include "row_groups.h"
 #include "scratch.h"
 
@@ -185,9 +186,15 @@ bool has_avx512() {
   return has;
 }
 
-bool multiplies(Dtype dtype) {
-  static const bool has_bfloat16 = __builtin_cpu_supports("avx512bf16");
-  return dtype == Dtype::FLOAT32 || dtype == Dtype::FLOAT16 || (dtype == Dtype::BFLOAT16 && has_bfloat16);
+using Multiply = void (*)(const Sizes&, const Matrix&, const Matrix&, const Matrix&, bool);
+
+Multiply dots_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::FLOAT16: return multiply_by_dots<ConvertedTerms<Dtype::FLOAT16>>;
+    case Dtype::BFLOAT16:
+      return multiplies_pairs() ? multiply_by_dots<PairTerms> : multiply_by_dots<ConvertedTerms<Dtype::BFLOAT16>>;
+    default: return multiply_by_dots<Float32Terms>;
+  }
 }
 
 }  // namespace
@@ -196,22 +203,17 @@ bool multiplies(Dtype dtype) {
 // converting takes longer. AMX is faster from about 64 rows of float32 on; in bfloat16 it takes as long for one row as
 // for 16, and copies b first.
 int64_t skinny_rows(Dtype dtype, bool transposed) {
-  if (!has_avx512() || !multiplies(dtype)) return 0;
+  if (!has_avx512()) return 0;
   if (uses_amx()) return dtype == Dtype::FLOAT32 ? 56 : 8;
-  switch (dtype) {
-    case Dtype::BFLOAT16: return transposed ? 256 : 112;
-    case Dtype::FLOAT16: return transposed ? 256 : 56;
-    default: return transposed ? 160 : 48;
-  }
+  if (dtype == Dtype::FLOAT32) return transposed ? 160 : 48;
+  if (transposed) return 256;
+  return dtype == Dtype::BFLOAT16 && multiplies_pairs() ? 112 : 56;
 }
 
 bool skinny_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
   if (a.transposed || s.m > skinny_rows(a.dtype, b.transposed) || a.dtype != b.dtype) return false;
-  const auto dots = a.dtype == Dtype::FLOAT32   ? multiply_by_dots<Float32Terms>
-                    : a.dtype == Dtype::FLOAT16 ? multiply_by_dots<Float16Terms>
-                                                : multiply_by_dots<Bfloat16Terms>;
   const auto whole = uses_amx() && a.dtype == Dtype::FLOAT32 ? multiply_by_strips : multiply_by_row_groups;
-  (b.transposed ? dots : whole)(s, a, b, c, accumulate);
+  (b.transposed ? dots_of(a.dtype) : whole)(s, a, b, c, accumulate);
   return true;
 }
 

@@ -1,5 +1,5 @@
-// Vectors of 16 float32 sums and the terms that are multiplied into them. A lane holds 32 bits of each operand: one term
-// of float32 or float16, or two terms of bfloat16.
+// Vectors of 16 float32 sums and the terms that are multiplied into them. A lane holds 32 bits of each operand: one term,
+// or a pair of bfloat16 terms.
 #pragma once
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -42,24 +42,29 @@ struct Float32Terms {
   HPMOE_AVX512 static __m512 add(__m512 sum, __m512 a, __m512 b) { return _mm512_fmadd_ps(a, b, sum); }
 };
 
-struct Float16Terms {
+// float16 or bfloat16 terms, each converted to float32.
+template <Dtype kDtype>
+struct ConvertedTerms {
   using Element = uint16_t;
   static constexpr int64_t kTerms = 1;
 
   HPMOE_AVX512 static __m512 along(const uint16_t* line, int64_t left) {
-    return _mm512_maskz_cvtph_ps(kAll, _mm256_maskz_loadu_epi16(first(left), line));
+    const __m256i terms = _mm256_maskz_loadu_epi16(first(left), line);
+    if (kDtype == Dtype::FLOAT16) return _mm512_maskz_cvtph_ps(kAll, terms);
+    return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(kAll, _mm512_maskz_cvtepu16_epi32(kAll, terms), 16));
   }
 
   HPMOE_AVX512 static void across(const uint16_t* row, int64_t, int64_t rows, int64_t cols, __m512* lanes) {
     for (int i = 0; i < 2; ++i) lanes[i] = along(row + 16 * i, rows > 0 ? cols - 16 * i : 0);
   }
 
-  static void factors(const uint16_t* line, int64_t n, float* lanes) { to_float32(Dtype::FLOAT16, line, n, lanes); }
+  static void factors(const uint16_t* line, int64_t n, float* lanes) { to_float32(kDtype, line, n, lanes); }
 
   HPMOE_AVX512 static __m512 add(__m512 sum, __m512 a, __m512 b) { return _mm512_fmadd_ps(a, b, sum); }
 };
 
-struct Bfloat16Terms {
+// Pairs of bfloat16 terms, for cores where multiplies_pairs() is true.
+struct PairTerms {
   using Element = uint16_t;
   static constexpr int64_t kTerms = 2;
 
