@@ -46,8 +46,8 @@ LADDER: dict[str, Step] = {
     "what routers are made of": Step(router_bodies.routers, f"Sort32, MrgSort, Gather, CTRL[53]; {BODY}"),
     "guards": Step(router_bodies.guards, "bits of a comparison (guard_bodies.h)"),
     "int8": Step(router_bodies.int8, "fractals of 32, Fixpipe of int32, Cast (quantized_bodies.h)"),
-    "capacity, dedup, copies": Step(layers.transformed, "heaviest.h, rank_sort.h, expert_copies.h", 2),
-    "relays": Step(layers.relays, "relay_sort.h, task_segments.h", 4),
+    "capacity, dedup, copies": Step(layers.transformed, "heaviest.h, stop_sort.h, expert_copies.h", 2),
+    "relays": Step(layers.relays, "stop_sort.h, task_segments.h", 4),
     "the same bits": Step(layers.same_bits, "an order of additions or of copies that was left to chance", 2),
     "timing": Step(basics.timing, "copies of the record and the status in the stream (bound_kernel.cc); msprof op"),
 }

@@ -9,8 +9,7 @@
 #include "gather_sort.h"
 #include "heaviest.h"
 #include "plan_choice.h"
-#include "rank_sort.h"
-#include "relay_sort.h"
+#include "stop_sort.h"
 #include "targets.h"
 
 namespace hpmoe {
@@ -130,13 +129,8 @@ class Prologue {
   }
   __aicore__ inline bool is_alone() const { return rank_.image.header().num_routes == 1; }
   __aicore__ inline void take_by_rank(Step step, int32_t r) {
-    if (rank_.image.passed_on(r) >= 0) {
-      RelaySort sort(on_, r);
-      step == Step::COUNT_BY_RANK ? sort.count() : sort.sort();
-    } else {
-      RankSort sort(on_, r);
-      step == Step::COUNT_BY_RANK ? sort.count() : sort.sort();
-    }
+    StopSort sort(on_, r);
+    step == Step::COUNT_BY_RANK ? sort.count() : sort.sort();
   }
   // Returns true if a route to ranks needs the single entries of route r.
   __aicore__ inline bool is_asked(int32_t r) const {

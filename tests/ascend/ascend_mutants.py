@@ -247,10 +247,11 @@ MUTANTS = (
     # Tokens sent once, and copies of experts.
     *shown_in(
         "shared",
-        mutant("a token sent once for each of its experts", "rank_sort.h",
-               ("rank >= 0 && newest_.GetValue(rank) != token", "rank >= 0")),
-        mutant("rows of experts listed from where a token's own begin", "rank_sort.h", (
-            "starts_.SetValue(i, fans_.GetValue(rank));", "starts_.SetValue(i, next_row_.GetValue(rank));")),
+        mutant("a token sent once for each of its experts", "stop_sort.h", (
+            "newest_.GetValue(stop) != token", "true")),
+        mutant("entries taken for where the rows of their experts begin", "stop_sort.h", (
+            "on_.append(firsts_, fan_starts_, 1, count, num_ranks(), next_start_, tables_.fan_start, work_, staged_);",
+            "on_.append(firsts_, entries_, 1, count, num_ranks(), next_start_, tables_.fan_start, work_, staged_);")),
         mutant("ranks sorted before all cores have counted", "prologue.h", (
             "if (fans && code == Code::OK) code = take_and_meet(Step::COUNT_BY_RANK);",
             "if (fans && code == Code::OK) code = take(Step::COUNT_BY_RANK);")),

@@ -4,28 +4,28 @@ from ascend_mutants import mutant, shown_in
 
 LISTS = shown_in(
     "relays",
-    mutant("the relay of another rank", "relay_sort.h", (
+    mutant("the relay of another rank", "stop_sort.h", (
         "on_.rank.image.stop(route_, me, dest)", "on_.rank.image.stop(route_, 0, dest)")),
-    mutant("a token that crosses for each of its entries", "relay_sort.h", (
-        "newest_.GetValue(relay) != token", "true")),
-    mutant("rows of a relay counted from those of the ones before", "relay_sort.h", (
-        "at_row_.GetValue(hop.relay) - 1 - rows_.GetValue(hop.relay)", "at_row_.GetValue(hop.relay) - 1")),
-    mutant("the row of the next token", "relay_sort.h", (
-        "at_row_.GetValue(hop.relay) - 1 - rows_.GetValue(hop.relay)",
-        "at_row_.GetValue(hop.relay) - rows_.GetValue(hop.relay)")),
-    mutant("lists of experts that begin at this core's last entry", "relay_sort.h", (
+    mutant("a token that crosses for each of its entries", "stop_sort.h", (
+        "newest_.GetValue(stop) != token", "true")),
+    mutant("rows of a relay counted from those of the ones before", "stop_sort.h", (
+        "at_row_.GetValue(hop.stop) - 1 - rows_.GetValue(hop.stop)", "at_row_.GetValue(hop.stop) - 1")),
+    mutant("the row of the next token", "stop_sort.h", (
+        "at_row_.GetValue(hop.stop) - 1 - rows_.GetValue(hop.stop)",
+        "at_row_.GetValue(hop.stop) - rows_.GetValue(hop.stop)")),
+    mutant("lists of experts that begin at this core's last entry", "stop_sort.h", (
         "if (list >= 0) next_.SetValue(list, starts_.GetValue(list) + places_.GetValue(i));",
         "if (list >= 0 && i == count - 1) next_.SetValue(list, starts_.GetValue(list) + places_.GetValue(i));")),
-    mutant("the first choice of each token", "relay_sort.h", ("records_.SetValue(2 * i + 1, choice);",
-                                                            "records_.SetValue(2 * i + 1, 0);")),
-    mutant("choices of rows that begin where the last one's do", "relay_sort.h", (
+    mutant("the first choice of each token", "stop_sort.h", ("forwards_ ? choice : places_.GetValue(i)",
+                                                           "forwards_ ? 0 : places_.GetValue(i)")),
+    mutant("choices of rows that begin where the last one's do", "stop_sort.h", (
         "next_start_.SetValue(rank, next_row_.GetValue(rank));", "next_start_.SetValue(rank, rows_.GetValue(rank));")),
-    mutant("lists of experts read before they are there", "relay_sort.h", (
+    mutant("lists of experts read before they are there", "stop_sort.h", (
         "drain_pipes();\n"
         "      on_.read(starts_, on_.word(experts_.sent + on_.rank.args.rank * experts_.width), experts_.width);",
         "on_.read(starts_, on_.word(experts_.sent + on_.rank.args.rank * experts_.width), experts_.width);")),
-    mutant("choices of all rows that begin where the first one's do", "relay_sort.h", (
-        "fans_.GetValue(relay)", "next_fan_.GetValue(relay)")),
+    mutant("choices of all rows that begin where the first one's do", "stop_sort.h", (
+        "fans_.GetValue(stop)", "next_fan_.GetValue(stop)")),
 )
 
 SEGMENTS = shown_in(
@@ -67,11 +67,11 @@ SUMS = shown_in(
 
 ONCE = shown_in(
     "relays, once",
-    mutant("a row passed on to each expert", "relay_sort.h", (
-        "on.rank.image.route(on.rank.image.passed_on(number))", "on.rank.image.route(route_.of)")),
-    mutant("a sum that comes back from each expert", "relay_sort.h", (
+    mutant("a row passed on to each expert", "stop_sort.h", (
+        "on.rank.image.route(forwards_ ? on.rank.image.passed_on(number) : number)", "on.rank.image.route(route_.of)")),
+    mutant("a sum that comes back from each expert", "stop_sort.h", (
         "!is_once_ || newest_of_rank_.GetValue(rank) != token", "true")),
-    mutant("ranks' lists that begin at the first core's", "relay_sort.h", (
+    mutant("ranks' lists that begin at the first core's", "stop_sort.h", (
         "add_starts(starts_, next_);", "for (int32_t r = 0; r < tables_.width; ++r) next_.SetValue(r, 0);")),
 )
 
