@@ -296,6 +296,32 @@ std::vector<float> widen(const LocalTensor<T>& from, uint64_t fractals, emulator
   return wide;
 }
 
+// Multiplies the operands that `operands` returns, in the precision of products, for the fractals of A and of B.
+template <class C, class A, class Operands>
+void multiply_later(const char* what, const LocalTensor<C>& c, const LocalTensor<A>& a, const LocalTensor<A>& b,
+                    const MmadParams& p, Operands operands) {
+  emulator::Core& core = emulator::current();
+  core.need(true, what);
+  emulator::require(
+      c.memory() == emulator::Memory::L0C && a.memory() == emulator::Memory::L0A && b.memory() == emulator::Memory::L0B,
+      what, " takes L0A and L0B to L0C");
+  emulator::require(p.m <= 4095 && p.n <= 4095 && p.k <= 4095, what, ": a size is out of range");
+  const uint64_t m = (p.m + 15u) / 16, n = (p.n + 15u) / 16;
+  const Depth depth = depth_of<A>(p);
+  core.clock.cube(static_cast<double>(m * n * depth.num_k) * (sizeof(A) == 4 ? 2 : 1));
+  const bool is_kept_in_order = (p.m / 16) * (p.n / 16) >= 10;
+  core.work(
+      PIPE_M, what,
+      [=, &core] {
+        if (m * n * depth.num_k == 0) return;
+        const auto [wide_a, wide_b] = operands(core, emulator::kIs950 ? m * depth.num_k : m * depth.down, n * depth.num_k);
+        auto* out = reinterpret_cast<C*>(c.bytes(core, m * n * 1024, what, 1024));
+        multiply(wide_a.data(), wide_b.data(), out, p, depth);
+        core.counts.cube_flops += static_cast<int64_t>(2 * m * 16 * n * 16 * depth.num_k * depth.c0);
+      },
+      is_kept_in_order);
+}
+
 }  // namespace detail
 
 template <class C, class A, class B>
@@ -303,27 +329,10 @@ void Mmad(const LocalTensor<C>& c, const LocalTensor<A>& a, const LocalTensor<B>
   static_assert(std::is_same_v<A, B> && std::is_same_v<C, std::conditional_t<std::is_same_v<A, int8_t>, int32_t, float>>,
                 "products the kernel uses");
   emulator::require(emulator::kIs950 || !std::is_same_v<A, fp8_e4m3fn_t>, "Mmad: fp8 is of the 950");
-  emulator::Core& core = emulator::current();
-  core.need(true, "Mmad");
-  emulator::require(
-      c.memory() == emulator::Memory::L0C && a.memory() == emulator::Memory::L0A && b.memory() == emulator::Memory::L0B,
-      "Mmad takes L0A and L0B to L0C");
-  emulator::require(p.m <= 4095 && p.n <= 4095 && p.k <= 4095, "Mmad: a size is out of range");
-  const uint64_t m = (p.m + 15u) / 16, n = (p.n + 15u) / 16;
-  const detail::Depth depth = detail::depth_of<A>(p);
-  core.clock.cube(static_cast<double>(m * n * depth.num_k) * (sizeof(A) == 4 ? 2 : 1));
-  const bool is_kept_in_order = (p.m / 16) * (p.n / 16) >= 10, rounds = core.rounds_float32;
-  core.work(
-      PIPE_M, "Mmad",
-      [=, &core] {
-        if (m * n * depth.num_k == 0) return;
-        const auto wide_a = detail::widen(a, emulator::kIs950 ? m * depth.num_k : m * depth.down, core, rounds);
-        const auto wide_b = detail::widen(b, n * depth.num_k, core, rounds);
-        auto* out = reinterpret_cast<C*>(c.bytes(core, m * n * 1024, "Mmad", 1024));
-        detail::multiply(wide_a.data(), wide_b.data(), out, p, depth);
-        core.counts.cube_flops += static_cast<int64_t>(2 * m * 16 * n * 16 * depth.num_k * depth.c0);
-      },
-      is_kept_in_order);
+  const bool rounds = emulator::current().rounds_float32;
+  detail::multiply_later("Mmad", c, a, b, p, [=](emulator::Core& core, uint64_t of_a, uint64_t of_b) {
+    return std::pair(detail::widen(a, of_a, core, rounds), detail::widen(b, of_b, core, rounds));
+  });
 }
 
 // Copies fractals of L0C to rows of global memory, rounded to their dtype. Rows may have any number of columns; the other

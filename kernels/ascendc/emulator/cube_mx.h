@@ -103,31 +103,16 @@ template <class C, class A, class B>
 void MmadMx(const LocalTensor<C>& c, const LocalTensor<A>& a, const LocalTensor<B>& b, const MmadParams& p) {
   static_assert(std::is_same_v<A, fp8_e4m3fn_t> && std::is_same_v<B, A> && std::is_same_v<C, float>,
                 "products the kernel uses");
-  emulator::Core& core = emulator::current();
-  core.need(true, "MmadMx");
   emulator::require(emulator::kIs950, "MmadMx is of the 950");
-  emulator::require(
-      c.memory() == emulator::Memory::L0C && a.memory() == emulator::Memory::L0A && b.memory() == emulator::Memory::L0B,
-      "MmadMx takes L0A and L0B to L0C");
-  emulator::require(p.m <= 4095 && p.n <= 4095 && p.k <= 4095 && p.k % 64 == 0, "MmadMx: a size is out of range: k is ",
-                    p.k);
+  emulator::require(p.k % 64 == 0, "MmadMx: a size is out of range: k is ", p.k);
   emulator::require(a.offset() % 1024 == 0 && b.offset() % 1024 == 0, "MmadMx: operands begin at multiples of 1024 bytes");
-  const uint64_t m = (p.m + 15u) / 16, n = (p.n + 15u) / 16;
-  const detail::Depth depth = detail::depth_of<A>(p);
-  core.clock.cube(static_cast<double>(m * n * depth.num_k));
-  core.work(
-      PIPE_M, "MmadMx",
-      [=, &core] {
-        if (m * n * depth.num_k == 0) return;
-        auto wide_a = detail::widen(a, m * depth.num_k, core, false),
-             wide_b = detail::widen(b, n * depth.num_k, core, false);
-        detail::scale_blocks(wide_a, core.scales(emulator::Memory::L0A).data() + a.offset() / 16, m, depth.num_k);
-        detail::scale_blocks(wide_b, core.scales(emulator::Memory::L0B).data() + b.offset() / 16, n, depth.num_k);
-        auto* out = reinterpret_cast<C*>(c.bytes(core, m * n * 1024, "MmadMx", 1024));
-        detail::multiply(wide_a.data(), wide_b.data(), out, p, depth);
-        core.counts.cube_flops += static_cast<int64_t>(2 * m * 16 * n * 16 * depth.num_k * depth.c0);
-      },
-      (p.m / 16) * (p.n / 16) >= 10);
+  const uint64_t m = (p.m + 15u) / 16, n = (p.n + 15u) / 16, deep = detail::depth_of<A>(p).num_k;
+  detail::multiply_later("MmadMx", c, a, b, p, [=](emulator::Core& core, uint64_t of_a, uint64_t of_b) {
+    auto wide_a = detail::widen(a, of_a, core, false), wide_b = detail::widen(b, of_b, core, false);
+    detail::scale_blocks(wide_a, core.scales(emulator::Memory::L0A).data() + a.offset() / 16, m, deep);
+    detail::scale_blocks(wide_b, core.scales(emulator::Memory::L0B).data() + b.offset() / 16, n, deep);
+    return std::pair(std::move(wide_a), std::move(wide_b));
+  });
 }
 
 }  // namespace AscendC

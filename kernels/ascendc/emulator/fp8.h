@@ -11,15 +11,7 @@ inline void Cast(const LocalTensor<float>& out, const LocalTensor<fp8_e4m3fn_t>&
                  const uint32_t count) {
   emulator::require(emulator::kIs950, "Cast: float8_e4m3fn is of the 950");
   emulator::require(mode == RoundMode::CAST_NONE, "Cast: the round mode does not fit");
-  emulator::Core& core = emulator::current();
-  detail::vector_work(
-      "Cast", count,
-      [=, &core] {
-        const fp8_e4m3fn_t* x = detail::operand(core, a, count, "Cast");
-        float* z = detail::operand(core, out, count, "Cast");
-        for (uint32_t i = 0; i < count; ++i) z[i] = emulator::value_of(x[i]);
-      },
-      out, a);
+  detail::elementwise("Cast", count, emulator::value_of, out, a);
 }
 
 // Rounds to nearest, ties to even. Without saturation, numbers beyond 448 become NaN.
@@ -27,21 +19,14 @@ inline void Cast(const LocalTensor<fp8_e4m3fn_t>& out, const LocalTensor<float>&
                  const uint32_t count) {
   emulator::require(emulator::kIs950, "Cast: float8_e4m3fn is of the 950");
   emulator::require(mode == RoundMode::CAST_RINT, "Cast: the round mode does not fit");
-  emulator::Core& core = emulator::current();
-  detail::vector_work(
-      "Cast", count,
-      [=, &core] {
-        const float* x = detail::operand(core, a, count, "Cast");
-        fp8_e4m3fn_t* z = detail::operand(core, out, count, "Cast");
-        for (uint32_t i = 0; i < count; ++i) {
-          const double size = std::fabs(static_cast<double>(x[i]));
-          const int exponent = size >= 0x1p-6 ? std::ilogb(size) : -6;
-          const double steps = std::nearbyint(std::ldexp(size, 3 - exponent));  // 8 to 16 for a normal number
-          const double code = steps + 8.0 * (exponent + 6);
-          z[i].bits = static_cast<uint8_t>((code <= 126 ? static_cast<int>(code) : 127) | (std::signbit(x[i]) ? 128 : 0));
-        }
-      },
-      out, a);
+  const auto rounded = [](float x) {
+    const double size = std::fabs(static_cast<double>(x));
+    const int exponent = size >= 0x1p-6 ? std::ilogb(size) : -6;
+    const double steps = std::nearbyint(std::ldexp(size, 3 - exponent));  // 8 to 16 for a normal number
+    const double code = steps + 8.0 * (exponent + 6);
+    return fp8_e4m3fn_t{static_cast<uint8_t>((code <= 126 ? static_cast<int>(code) : 127) | (std::signbit(x) ? 128 : 0))};
+  };
+  detail::elementwise("Cast", count, rounded, out, a);
 }
 
 }  // namespace AscendC

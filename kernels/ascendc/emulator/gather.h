@@ -18,26 +18,12 @@ struct GatherMaskParams {
   uint8_t src1RepeatStride = 8;
 };
 
-// Sets one bit for each number, lowest bit of a byte first: the result of a comparison with a scalar. It processes whole
-// steps of 256 bytes, and compares integers only for equality.
+// Compares integers only for equality.
 template <class T, class U>
 void Compares(const LocalTensor<U>& out, const LocalTensor<T>& a, const T scalar, CMPMODE mode, uint32_t count) {
   static_assert(std::is_same_v<T, int32_t> && std::is_same_v<U, uint8_t>, "comparisons the kernel makes");
   emulator::require(mode == CMPMODE::EQ, "Compares: numbers of 32 bits are the same or not");
-  emulator::require(count % detail::kRepeatFloats == 0, "Compares: ", count, " numbers are no multiple of 256 bytes");
-  emulator::Core& core = emulator::current();
-  emulator::require(out.memory() == emulator::Memory::UB, "Compares works on UB");
-  detail::vector_work(
-      "Compares", count,
-      [=, &core] {
-        const T* x = detail::operand(core, a, count, "Compares");
-        uint8_t* bits = detail::operand(core, out, count / 8, "Compares");
-        for (uint32_t i = 0; i < count; i += 8) {
-          bits[i / 8] = 0;
-          for (uint32_t j = 0; j < 8; ++j) bits[i / 8] |= static_cast<uint8_t>((x[i + j] == scalar) << j);
-        }
-      },
-      a);
+  detail::set_bits("Compares", out, count, [scalar](T x) { return x == scalar; }, a);
 }
 
 // Gathers the numbers among the first `count` whose bit is set, and counts them; the scalar unit must wait for the vector

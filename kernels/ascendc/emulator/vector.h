@@ -34,35 +34,28 @@ void vector_work(const char* what, int64_t count, std::function<void()> body, co
   });
 }
 
-template <class T, class Function>
-void binary(const char* what, const LocalTensor<T>& out, const LocalTensor<T>& a, const LocalTensor<T>& b, int64_t count,
-            Function f) {
-  emulator::Core& core = emulator::current();
-  vector_work(
-      what, count,
-      [=, &core] {
-        const T *x = operand(core, a, count, what), *y = operand(core, b, count, what);
-        T* z = operand(core, out, count, what);
-        for (int64_t i = 0; i < count; ++i) z[i] = f(x[i], y[i]);
-      },
-      out, a, b);
+template <class T, class Function, class... Inputs>
+void set_each(T* out, int64_t count, Function f, const Inputs*... from) {
+  for (int64_t i = 0; i < count; ++i) out[i] = f(from[i]...);
 }
 
-template <class T, class Function>
-void unary(const char* what, const LocalTensor<T>& out, const LocalTensor<T>& a, int64_t count, Function f) {
+// Computes out[i] = f(from[i]...).
+template <class T, class Function, class... Inputs>
+void elementwise(const char* what, int64_t count, Function f, const LocalTensor<T>& out, const Inputs&... from) {
   emulator::Core& core = emulator::current();
   vector_work(
-      what, count,
-      [=, &core] {
-        const T* x = operand(core, a, count, what);
-        T* z = operand(core, out, count, what);
-        for (int64_t i = 0; i < count; ++i) z[i] = f(x[i]);
-      },
-      out, a);
+      what, count, [=, &core] { set_each(operand(core, out, count, what), count, f, operand(core, from, count, what)...); },
+      out, from...);
 }
 
 inline float sum(float x, float y) { return x + y; }
 inline int32_t sum(int32_t x, int32_t y) { return hpmoe::wrapping_sum(x, y); }
+inline float product(float x, float y) { return x * y; }
+inline int32_t product(int32_t x, int32_t y) { return hpmoe::wrapping_product(x, y); }
+template <class T>
+T difference(T x, T y) {
+  return sum(x, product(y, T{-1}));
+}
 
 }  // namespace detail
 
@@ -70,11 +63,11 @@ inline int32_t sum(int32_t x, int32_t y) { return hpmoe::wrapping_sum(x, y); }
   template <class T>                                                                                             \
   void name(const LocalTensor<T>& out, const LocalTensor<T>& a, const LocalTensor<T>& b, const int32_t& count) { \
     static_assert(std::is_same_v<T, float> || std::is_same_v<T, int32_t>, "there is no bfloat16 arithmetic");    \
-    detail::binary(#name, out, a, b, count, [](T x, T y) -> T { return expression; });                           \
+    detail::elementwise(#name, count, [](T x, T y) -> T { return expression; }, out, a, b);                      \
   }
 HPMOE_EMULATOR_BINARY(Add, detail::sum(x, y))
-HPMOE_EMULATOR_BINARY(Sub, x - y)
-HPMOE_EMULATOR_BINARY(Mul, x* y)
+HPMOE_EMULATOR_BINARY(Sub, detail::difference(x, y))
+HPMOE_EMULATOR_BINARY(Mul, detail::product(x, y))
 HPMOE_EMULATOR_BINARY(Div, x / y)
 HPMOE_EMULATOR_BINARY(Max, x > y ? x : y)
 HPMOE_EMULATOR_BINARY(Min, x < y ? x : y)
@@ -84,7 +77,7 @@ HPMOE_EMULATOR_BINARY(Min, x < y ? x : y)
   template <class T>                                                                    \
   void name(const LocalTensor<T>& out, const LocalTensor<T>& a, const int32_t& count) { \
     static_assert(std::is_same_v<T, float>, "float32");                                 \
-    detail::unary(#name, out, a, count, [](T x) -> T { return expression; });           \
+    detail::elementwise(#name, count, [](T x) -> T { return expression; }, out, a);     \
   }
 HPMOE_EMULATOR_UNARY(Exp, std::exp(x))
 HPMOE_EMULATOR_UNARY(Ln, std::log(x))
@@ -96,10 +89,10 @@ HPMOE_EMULATOR_UNARY(Sqrt, std::sqrt(x))
   template <class T>                                                                                     \
   void name(const LocalTensor<T>& out, const LocalTensor<T>& a, const T& scalar, const int32_t& count) { \
     static_assert(std::is_same_v<T, float> || std::is_same_v<T, int32_t>, "arithmetic the kernel does"); \
-    detail::unary(#name, out, a, count, [scalar](T x) -> T { return expression; });                      \
+    detail::elementwise(#name, count, [scalar](T x) -> T { return expression; }, out, a);                \
   }
 HPMOE_EMULATOR_SCALAR(Adds, detail::sum(x, scalar))
-HPMOE_EMULATOR_SCALAR(Muls, x* scalar)
+HPMOE_EMULATOR_SCALAR(Muls, detail::product(x, scalar))
 HPMOE_EMULATOR_SCALAR(Mins, x > scalar ? scalar : x)
 HPMOE_EMULATOR_SCALAR(Maxs, x < scalar ? scalar : x)
 #undef HPMOE_EMULATOR_SCALAR
@@ -108,21 +101,19 @@ HPMOE_EMULATOR_SCALAR(Maxs, x < scalar ? scalar : x)
 template <class T, class U>
 void Axpy(const LocalTensor<T>& out, const LocalTensor<U>& a, const U& scalar, const int32_t& count) {
   static_assert(std::is_same_v<T, float> && std::is_same_v<U, float>, "float32");
-  detail::binary("Axpy", out, out, a, count, [scalar](float x, float y) { return x + y * scalar; });
+  detail::elementwise("Axpy", count, [scalar](float x, float y) { return x + y * scalar; }, out, out, a);
 }
 
 template <class T>
 void Duplicate(const LocalTensor<T>& out, const T& scalar, const int32_t& count) {
-  emulator::Core& core = emulator::current();
-  detail::vector_work(
-      "Duplicate", count, [=, &core] { std::fill_n(detail::operand(core, out, count, "Duplicate"), count, scalar); }, out);
+  detail::elementwise("Duplicate", count, [scalar] { return scalar; }, out);
 }
 
-// Casts integers to float32.
+// Rounds to integers.
 inline void Cast(const LocalTensor<float>& out, const LocalTensor<float>& a, const RoundMode& mode, const uint32_t count) {
   emulator::require(mode == RoundMode::CAST_RINT || mode == RoundMode::CAST_FLOOR, "Cast: the round mode does not fit");
   const bool floors = mode == RoundMode::CAST_FLOOR;
-  detail::unary("Cast", out, a, count, [floors](float x) { return floors ? std::floor(x) : std::nearbyint(x); });
+  detail::elementwise("Cast", count, [floors](float x) { return floors ? std::floor(x) : std::nearbyint(x); }, out, a);
 }
 
 enum class CMPMODE : uint8_t { LT = 0, GT, EQ, LE, GE, NE };
@@ -144,27 +135,30 @@ inline bool compares(CMPMODE mode, float x, float y) {
   return false;
 }
 
+// Sets one bit for each number, lowest bit of a byte first, in whole steps of 256 bytes: whether holds(from[i]...).
+template <class Function, class... Inputs>
+void set_bits(const char* what, const LocalTensor<uint8_t>& out, uint32_t count, Function holds, const Inputs&... from) {
+  emulator::require(count % kRepeatFloats == 0, what, ": ", count, " numbers are no multiple of 256 bytes");
+  emulator::require(out.memory() == emulator::Memory::UB, what, " works on UB");
+  emulator::Core& core = emulator::current();
+  vector_work(
+      what, count,
+      [=, &core] {
+        std::vector<uint8_t> found(count);
+        set_each(found.data(), count, holds, operand(core, from, count, what)...);
+        uint8_t* bits = operand(core, out, count / 8, what);
+        std::fill_n(bits, count / 8, uint8_t{0});
+        for (uint32_t i = 0; i < count; ++i) bits[i / 8] |= static_cast<uint8_t>(found[i] << i % 8);
+      },
+      from...);
+}
+
 }  // namespace detail
 
-// Sets one bit for each number, lowest bit of a byte first, in whole steps of 256 bytes.
 template <class T, class U>
 void Compare(const LocalTensor<U>& out, const LocalTensor<T>& a, const LocalTensor<T>& b, CMPMODE mode, uint32_t count) {
   static_assert(std::is_same_v<T, float> && std::is_same_v<U, uint8_t>, "comparisons the kernel makes");
-  emulator::require(count % detail::kRepeatFloats == 0, "Compare: ", count, " numbers are no multiple of 256 bytes");
-  emulator::require(out.memory() == emulator::Memory::UB, "Compare works on UB");
-  emulator::Core& core = emulator::current();
-  detail::vector_work(
-      "Compare", count,
-      [=, &core] {
-        const T *x = detail::operand(core, a, count, "Compare"), *y = detail::operand(core, b, count, "Compare");
-        uint8_t* bits = detail::operand(core, out, count / 8, "Compare");
-        for (uint32_t i = 0; i < count; i += 8) {
-          bits[i / 8] = 0;
-          for (uint32_t j = 0; j < 8; ++j)
-            bits[i / 8] |= static_cast<uint8_t>(detail::compares(mode, x[i + j], y[i + j]) << j);
-        }
-      },
-      a, b);
+  detail::set_bits("Compare", out, count, [mode](T x, T y) { return detail::compares(mode, x, y); }, a, b);
 }
 template <class T, class U>
 void Select(const LocalTensor<T>& out, const LocalTensor<U>& mask, const LocalTensor<T>& yes, const LocalTensor<T>& no,
